@@ -141,6 +141,10 @@ static void info_print_shape(const wn_model_config *c) {
          c->layers == 1 ? "" : "s", c->width, c->heads, c->heads == 1 ? "" : "s", c->head_size);
   if (c->kv_heads != c->heads) printf(" over %" PRId64 " key-value head%s", c->kv_heads, c->kv_heads == 1 ? "" : "s");
   printf(", feed-forward %" PRId64 " (%s), vocabulary %" PRId64, c->ffn_width, kinds[c->ffn], c->vocab_size);
+  if (c->experts.count) {
+    printf(", %" PRId64 " of %" PRId64 " experts a token", c->experts.active, c->experts.count);
+    if (c->experts.shared_width) printf(" and one of %" PRId64 " for all", c->experts.shared_width);
+  }
   if (c->encoder.layers)
     printf(", encoder of %" PRId64 " layer%s%s", c->encoder.layers, c->encoder.layers == 1 ? "" : "s",
            c->encoder.selective ? " with selective attention" : "");

@@ -52,7 +52,7 @@ int cli_views_open(struct cli_views *v, const struct cli_common *common, wn_cont
 void cli_views_add(struct cli_views *v, wn_context *ctx, const wn_train_progress *p) {
   if (v->live) wn_live_add(v->live, p);
   if (!v->writer || v->failed) return;
-  wn_event_value values[12];
+  wn_event_value values[13];
   int n = 0;
   values[n++] = (wn_event_value){"loss/train", p->loss};
   values[n++] = (wn_event_value){"learning_rate", p->lr};
@@ -61,6 +61,7 @@ void cli_views_add(struct cli_views *v, wn_context *ctx, const wn_train_progress
   values[n++] = (wn_event_value){"tokens", (double)p->tokens};
   if (p->mem_loss > 0) values[n++] = (wn_event_value){"loss/mem", p->mem_loss};
   if (p->span_loss > 0) values[n++] = (wn_event_value){"loss/span", p->span_loss};
+  if (p->balance_loss > 0) values[n++] = (wn_event_value){"loss/balance", p->balance_loss};
   if (p->span > 0) values[n++] = (wn_event_value){"span", p->span};
   if (p->budget > 0) values[n++] = (wn_event_value){"budget", p->budget};
   if (p->evaluated) values[n++] = (wn_event_value){"loss/validation", p->val_loss};

@@ -19,8 +19,8 @@ import gguf
 from gguf import quants
 from safetensors.torch import save_file
 from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GPT2Config, GraniteConfig, LlamaConfig,
-                          MistralConfig, Olmo2Config, Phi3Config, Qwen2Config,
-                          Qwen3Config)
+                          MistralConfig, MixtralConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen2MoeConfig,
+                          Qwen3Config, Qwen3MoeConfig)
 
 out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "../tests/golden/hf")
 B, T, V = 2, 24, 48
@@ -57,10 +57,14 @@ PHI3 = {**LLAMA, "original_max_position_embeddings": 20, "sliding_window": 15, "
     rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.5, short_factor=[1.05, 1.4], long_factor=[1.3, 6.0])}
 del PHI3["pad_token_id"]
 
+# Four experts of which two are taken, a shared one of another width.
+MOE = dict(moe_intermediate_size=64, num_experts=4, num_experts_per_tok=2)
+
 def logits(model, name, seed=5, T=T):
     tokens = torch.randint(0, V, (B, T), generator=torch.Generator().manual_seed(seed))
     double = AutoModelForCausalLM.from_config(model.config, attn_implementation="eager").double()
     double.load_state_dict(model.state_dict())
+    double.config._experts_implementation = "eager" # the others have no products of doubles
     with torch.no_grad(): y = double.eval()(tokens).logits
     save_file({"tokens": tokens.to(torch.int32).contiguous(), "logits": y.float().contiguous()},
               os.path.join(out, name + ".logits.safetensors"))
@@ -113,7 +117,8 @@ def write_gguf(model, name, kind, factors=None):
     """Returns the model with the weights that the file stands for."""
     c, p = model.config, {k: v.numpy() for k, v in model.state_dict().items()}
     gpt2 = c.model_type == "gpt2"
-    arch = {"mistral": "llama", "gemma3_text": "gemma3"}.get(c.model_type, c.model_type)
+    arch = {"mistral": "llama", "mixtral": "llama", "gemma3_text": "gemma3", "qwen2_moe": "qwen2moe",
+            "qwen3_moe": "qwen3moe"}.get(c.model_type, c.model_type)
     gemma = "gemma" in arch
     w = gguf.GGUFWriter(os.path.join(out, name), arch)
     w.add_context_length(c.max_position_embeddings)
@@ -130,6 +135,14 @@ def write_gguf(model, name, kind, factors=None):
         D = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
         w.add_rope_dimension_count(int(D * (rope.get("partial_rotary_factor") or 1)))
         w.add_rope_freq_base(rope["rope_theta"])
+        if "num_local_experts" in c.to_dict() or "num_experts" in c.to_dict():
+            w.add_expert_count(getattr(c, "num_experts", None) or c.num_local_experts)
+            w.add_expert_used_count(c.num_experts_per_tok)
+            if arch != "llama": w.add_expert_feed_forward_length(c.moe_intermediate_size)
+            if arch == "qwen2moe": w.add_expert_shared_feed_forward_length(c.shared_expert_intermediate_size)
+            if arch == "qwen3moe":
+                w.add_key_length(c.head_dim)
+                w.add_value_length(c.head_dim)
         if gemma:
             w.add_key_length(c.head_dim)
             w.add_value_length(c.head_dim)
@@ -162,6 +175,25 @@ def write_gguf(model, name, kind, factors=None):
             y = quants.dequantize(quants.quantize(numpy.ascontiguousarray(x), kind), kind).reshape(x.shape)
             if turn: y = y.reshape(turn, x.shape[0] // turn // 2, 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
             changed[key] = torch.from_numpy(numpy.ascontiguousarray(y.T if transpose else y))
+    def experts(l):
+        """The router in float32; all experts' gates, then all ups, each as one tensor, and all downs."""
+        at = f"model.layers.{l}.mlp."
+        if at + "gate.weight" not in p: return
+        add(w, f"blk.{l}.ffn_gate_inp.weight", p[at + "gate.weight"], gguf.GGMLQuantizationType.F32)
+        both, down = p[at + "experts.gate_up_proj"], p[at + "experts.down_proj"]
+        F = both.shape[1] // 2
+        there = []
+        for name, x in (("gate", both[:, :F]), ("up", both[:, F:]), ("down", down)):
+            x = numpy.ascontiguousarray(x)
+            add(w, f"blk.{l}.ffn_{name}_exps.weight", x, kind)
+            if kind != gguf.GGMLQuantizationType.F32: x = quants.dequantize(quants.quantize(x, kind), kind).reshape(x.shape)
+            there.append(torch.from_numpy(x))
+        changed[at + "experts.gate_up_proj"] = torch.cat(there[:2], 1)
+        changed[at + "experts.down_proj"] = there[2]
+        if at + "shared_expert.gate_proj.weight" not in p: return
+        for name in "gate", "up", "down":
+            weights(f"{at}shared_expert.{name}_proj.weight", f"blk.{l}.ffn_{name}_shexp.weight")
+        add(w, f"blk.{l}.ffn_gate_inp_shexp.weight", p[at + "shared_expert_gate.weight"][0], gguf.GGMLQuantizationType.F32)
     if gpt2:
         weights("transformer.wte.weight", "token_embd.weight")
         add(w, "position_embd.weight", p["transformer.wpe.weight"], gguf.GGMLQuantizationType.F32)
@@ -187,6 +219,7 @@ def write_gguf(model, name, kind, factors=None):
         if arch == "olmo2":
             names |= {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
         for l in range(c.num_hidden_layers):
+            experts(l)
             for theirs, ours in names.items():
                 turn = {"attn_q": c.num_attention_heads, "attn_k": c.num_key_value_heads}.get(ours)
                 for e in "weight", "bias":
@@ -220,6 +253,10 @@ def main():
     make("olmo2", Olmo2Config(**LLAMA), 15)
     phi3 = make("phi3", Phi3Config(**PHI3, pad_token_id=0), 18, torch.bfloat16)
     logits(phi3, "phi3-short", T=20)
+    make("mixtral", MixtralConfig(**LLAMA, num_local_experts=5, num_experts_per_tok=2, sliding_window=7), 18)
+    make("qwen2_moe", Qwen2MoeConfig(**LLAMA, **MOE, shared_expert_intermediate_size=24), 19, torch.bfloat16)
+    make("qwen3_moe", Qwen3MoeConfig(**{**LLAMA, **MOE, "num_experts_per_tok": 3}, head_dim=16, norm_topk_prob=True), 20,
+         max_shard_size="60KB")
     # The same model as configurations up to transformers 4 said it.
     old = {k: v for k, v in GEMMA3.items() if k not in ("layer_types", "rope_parameters")}
     old |= dict(rope_theta=1e6, rope_local_base_freq=10000.0, rope_scaling=dict(rope_type="linear", factor=8.0),
@@ -256,5 +293,11 @@ def main():
     phi3 = build(Phi3Config(**{**PHI3, "sliding_window": None}, pad_token_id=0, tie_word_embeddings=True), 19)
     logits(write_gguf(phi3, "phi3.gguf", gguf.GGMLQuantizationType.F16), "phi3.gguf")
     logits(phi3, "phi3-short.gguf", T=20)
+    mixtral = build(MixtralConfig(**{**LLAMA, "intermediate_size": 64}, num_local_experts=4, num_experts_per_tok=2), 21)
+    logits(write_gguf(mixtral, "mixtral.gguf", gguf.GGMLQuantizationType.Q8_0), "mixtral.gguf")
+    qwen2 = build(Qwen2MoeConfig(**LLAMA, **MOE, shared_expert_intermediate_size=24), 22)
+    logits(write_gguf(qwen2, "qwen2_moe.gguf", gguf.GGMLQuantizationType.F32), "qwen2_moe.gguf")
+    qwen3 = build(Qwen3MoeConfig(**LLAMA, **MOE, head_dim=16, norm_topk_prob=True, tie_word_embeddings=True), 23)
+    logits(write_gguf(qwen3, "qwen3_moe.gguf", gguf.GGMLQuantizationType.F16), "qwen3_moe.gguf")
 
 main()

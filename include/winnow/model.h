@@ -88,6 +88,15 @@ typedef struct wn_model_config {
     bool truncate;               /* yarn: the two bounds are rounded to whole dimensions; true */
   } rope_scaling;
   wn_ffn_kind ffn;
+  struct {                /* a mixture of experts in place of each layer's feed-forward (Shazeer et al. 2017) */
+    int64_t count;        /* 0: none. Each expert is a feed-forward "swiglu" of ffn_width */
+    int64_t active;       /* how many of them each token takes, those that its router weighs most */
+    bool normalize;       /* their weights add up to 1 (Mixtral, Qwen3); else they are the router's probabilities */
+    int64_t shared_width; /* width of one more, which every token takes (Qwen2-MoE); 0: none */
+    bool shared_gate;     /* it is multiplied by a learned sigmoid of the token */
+    double balance; /* training: factor of the loss count * sum of (share of the tokens' choices that an expert has *
+                       its mean probability), a mean over layers (Fedus et al. 2021), which evens out the load */
+  } experts;
   bool qk_norm;          /* a norm of the same kind over each head of q and of k, each with one learned gain of size D
                             per layer */
   bool qk_norm_whole;    /* that norm is over all heads of q together, and all of k, with gains of size H D and Hkv D

@@ -116,6 +116,7 @@ typedef struct wn_train_progress {
   double loss, lr, grad_norm;        /* mean over answer positions, before the update; L_mem not included */
   double mem_loss;                   /* L_mem's term with the weight in force, 0 when off */
   double span_loss;                  /* adaptive span's term, 0 when off */
+  double balance_loss;               /* the term of the experts' load, 0 when off */
   double span;                       /* mean span in tokens over layers and heads (and tokens, with dynamic spans) */
   uint64_t workspace_bytes;          /* activations, scratch and the recurrence's cache */
   uint64_t recurrence_bytes;         /* of that, the part that follows the layers' reach: the recurrence's states, keys

@@ -147,7 +147,7 @@ static void span_summarize(const struct wn_model *model, wn_span_report *r) {
     o->attention_together += 2 * D * H * most;
     o->attention_full += 2 * D * H * span_keys_of(c, l, 1);
     o->maps += C * (H + 2 * Hkv) * D + H * D * C;
-    o->ffn += (wn_ffn_has_gate(c) ? 3 : 2) * C * (double)c->ffn_width;
+    o->ffn += (wn_ffn_has_gate(c) ? 3 : 2) * C * (double)(c->ffn_width * wn_expert_rows(c) + c->experts.shared_width);
     const int64_t reach = wn_layer_reach(model, l), cache = c->context + c->recurrence;
     layer->reach = reach == INT64_MAX ? -1 : reach;
     layer->recurrence_rows = wn_layer_recurrence(model, l, c->recurrence, false);

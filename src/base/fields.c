@@ -208,11 +208,12 @@ static wn_status field_read(const struct reader *r, const char *path, const stru
     return WN_OK;
   }
   case WN_FIELD_INT:
-  case WN_FIELD_INT64: {
+  case WN_FIELD_INT64:
+  case WN_FIELD_EXTRA_INT64: {
     if (!field_as_integer(v, &n)) return field_fail_type(r, path, "a whole number", v);
     snprintf(found, sizeof found, "%" PRId64, n);
     if ((double)n < f->min || (double)n > f->max) return field_fail_range(r, path, f, found);
-    if (f->type == WN_FIELD_INT64) {
+    if (f->type != WN_FIELD_INT) {
       memcpy(at, &n, sizeof n);
       return WN_OK;
     }
@@ -315,7 +316,8 @@ static json_t *field_value(const struct wn_field *f, const char *at) {
     memcpy(&value, at, sizeof value);
     return json_integer(value);
   }
-  case WN_FIELD_INT64: {
+  case WN_FIELD_INT64:
+  case WN_FIELD_EXTRA_INT64: {
     int64_t value;
     memcpy(&value, at, sizeof value);
     return json_integer(value);
@@ -384,6 +386,14 @@ static bool group_is_off(const struct wn_field_group *group, const void *source)
   return !on;
 }
 
+static bool field_is_left_out(const struct wn_field *f, const char *at) {
+  static const char none[sizeof(int64_t)];
+  if (f->type == WN_FIELD_EXTRA_INT64) return !memcmp(at, none, sizeof(int64_t));
+  if (f->type == WN_FIELD_EXTRA_BOOL) return !memcmp(at, none, sizeof(bool));
+  return f->type == WN_FIELD_FORMER || (f->type == WN_FIELD_EXTRA && field_is_zero(at)) ||
+         (f->type == WN_FIELD_EXTRA_STRING && !*at);
+}
+
 wn_status wn_fields_write(wn_context *ctx, const struct wn_field_group *groups, int group_count, const void *source,
                           json_t **out) {
   *out = NULL;
@@ -396,9 +406,7 @@ wn_status wn_fields_write(wn_context *ctx, const struct wn_field_group *groups, 
       char key[MAX_PATH];
       field_full_key(&groups[g], f, key);
       const char *at = (const char *)source + groups[g].base + f->offset;
-      if (f->type == WN_FIELD_FORMER || (f->type == WN_FIELD_EXTRA && field_is_zero(at)) ||
-          ((f->type == WN_FIELD_EXTRA_STRING || f->type == WN_FIELD_EXTRA_BOOL) && !*at))
-        continue;
+      if (field_is_left_out(f, at)) continue;
       if (fields_put(object, key, field_value(f, at))) continue;
       json_decref(object);
       return wn_fail(ctx, WN_ERR_CONFIG, "\"%s\" has a value that cannot be written as JSON", key);
@@ -415,6 +423,7 @@ static const char *field_type_word(enum wn_field_type type) {
     return "boolean";
   case WN_FIELD_INT:
   case WN_FIELD_INT64:
+  case WN_FIELD_EXTRA_INT64:
   case WN_FIELD_UINT64:
     return "integer";
   case WN_FIELD_DOUBLE:
@@ -483,6 +492,7 @@ static size_t field_bytes(const struct wn_field *f, const char *at) {
   case WN_FIELD_ENUM:
     return sizeof(int);
   case WN_FIELD_INT64:
+  case WN_FIELD_EXTRA_INT64:
   case WN_FIELD_UINT64:
   case WN_FIELD_DOUBLE:
   case WN_FIELD_EXTRA:

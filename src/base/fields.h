@@ -17,6 +17,7 @@ enum wn_field_type {
   WN_FIELD_DOUBLE,
   WN_FIELD_EXTRA /* double; 0, its default, is not written: files of configurations without it stay as they are */,
   WN_FIELD_EXTRA_BOOL /* the same of a truth value */,
+  WN_FIELD_EXTRA_INT64 /* and of an int64_t */,
   WN_FIELD_ENUM /* int-sized enum */,
   WN_FIELD_STRING /* char[bound] */,
   WN_FIELD_EXTRA_STRING /* the same; "", its default, is not written, as with WN_FIELD_EXTRA */,

@@ -50,7 +50,7 @@ static int64_t export_source_row(const struct wn_export *e, const struct wn_para
 static int export_part_of(const struct wn_import_row *s, int64_t r, int64_t *local) {
   int k = 0;
   while (k < s->count - 1 && r >= s->parts[k].first + s->parts[k].rows) k++;
-  *local = r - s->parts[k].first;
+  *local = r - s->parts[k].first + s->parts[k].expert * s->parts[k].rows;
   return k;
 }
 
@@ -114,14 +114,31 @@ static wn_status export_make_through_floats(const struct job *job, const struct 
   return status;
 }
 
+/* All experts' rows on top of each other; the piece is the first one's. */
+static wn_status export_produce_stack(const struct job *job, const struct piece *p, void *out, size_t bytes) {
+  struct piece one = *p;
+  struct wn_import_row s;
+  const char *mark = strstr(p->row.name, ".experts.");
+  const size_t n = mark ? (size_t)(mark - p->row.name) : 0, each = bytes / (size_t)p->part.experts;
+  const char *rest = mark ? strchr(mark + strlen(".experts."), '.') : NULL;
+  for (int64_t e = 0; rest && e < p->part.experts; e++) {
+    uint8_t *to = (uint8_t *)out + (size_t)e * each;
+    snprintf(one.row.name, sizeof one.row.name, "%.*s.experts.%lld%s", (int)n, p->row.name, (long long)e, rest);
+    one.part.expert = e;
+    wn_import_row(job->e->from, &one.row, &s);
+    if (!export_copy_rows(job, &one, &s, to)) WN_TRY(export_make_through_floats(job, &one, &s, to));
+  }
+  return WN_OK;
+}
+
 /* Tensor i of the target. */
 static wn_status export_produce(void *user, int i, void *out, size_t bytes) {
   const struct job *job = user;
   const struct piece *p = &job->pieces[i];
   struct wn_import_row s;
-  (void)bytes;
   if (wn_context_cancelled(job->ctx))
     return wn_fail(job->ctx, WN_ERR_CANCELLED, "stopped before tensor %d of %d", i + 1, job->count);
+  if (p->part.experts > 0) return export_produce_stack(job, p, out, bytes);
   wn_import_row(job->e->from, &p->row, &s);
   if (s.count == 0) { /* rope.factors of a configuration that says them otherwise */
     for (int64_t k = 0; k < p->part.rows; k++) {
@@ -135,8 +152,9 @@ static wn_status export_produce(void *user, int i, void *out, size_t bytes) {
 
 /* ---- types ---- */
 
+/* A router stays exact. */
 static bool export_is_matrix(const struct wn_param *row) {
-  return row->ndim == 2 && strcmp(row->name, "pos.weight") != 0;
+  return row->ndim == 2 && strcmp(row->name, "pos.weight") != 0 && !wn_name_ends_with(row->name, "router.weight");
 }
 
 /* The type that all matrices of the source have; F32 where they differ or are packed in blocks. */
@@ -201,7 +219,9 @@ static wn_gguf_type export_mixed_type(const struct job *job, const struct wn_par
   if (wn_name_ends_with(row->name, "attn.qkv.weight") && part->rows == row->shape[0])
     return type == WN_GGUF_Q4_K ? WN_GGUF_Q5_K : WN_GGUF_Q6_K;
   if (wn_name_ends_with(row->name, "attn.qkv.weight") && part->first == before_v) return more ? WN_GGUF_Q6_K : type;
-  if (wn_name_ends_with(row->name, "ffn.out.weight")) return more ? WN_GGUF_Q6_K : type;
+  const bool expert = strstr(row->name, ".experts.") || strstr(row->name, ".shared.");
+  if (wn_name_ends_with(row->name, "ffn.out.weight") || (expert && wn_name_ends_with(row->name, ".out.weight")))
+    return more ? WN_GGUF_Q6_K : type;
   return type;
 }
 
@@ -246,6 +266,7 @@ static wn_status export_list_pieces(struct job *job) {
         return wn_fail(job->ctx, WN_ERR_UNSUPPORTED, "%s: %s has no tensor for %s", e->from->where, e->names->title,
                        row.name);
       for (int k = 0; k < n; k++) {
+        if (parts[k].experts > 0 && parts[k].expert > 0) continue; /* the first one's has all */
         if (parts[k].listed || !pass) {
           count += !parts[k].listed;
           continue;
@@ -255,6 +276,11 @@ static wn_status export_list_pieces(struct job *job) {
         memcpy(to->shape, row.shape, sizeof to->shape);
         to->shape[0] = parts[k].rows;
         if (parts[k].transposed) to->shape[0] = row.shape[1], to->shape[1] = parts[k].rows;
+        if (parts[k].one_row) to->ndim = 2, to->shape[0] = 1, to->shape[1] = parts[k].rows;
+        if (parts[k].experts > 0) {
+          to->ndim = 3;
+          to->shape[0] = parts[k].experts, to->shape[1] = parts[k].rows, to->shape[2] = row.shape[1];
+        }
         to->type = export_type_of(job, &row, &parts[k], all);
       }
     }

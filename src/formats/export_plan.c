@@ -145,7 +145,9 @@ static wn_status export_plan_family(wn_context *ctx, const struct wn_import *fro
   }
   e->form = forms[options->to];
   e->family = wn_family_of(&e->config, e->form);
-  if (!e->family) return export_lacks(ctx, e, "\"position\": \"none\""); /* the one kind that nobody has */
+  if (!e->family) /* the kinds that nobody has */
+    return export_lacks(
+        ctx, e, e->config.experts.count > 0 ? "\"experts\" without \"position\": \"rope\"" : "\"position\": \"none\"");
   WN_TRY(export_check_family(ctx, e));
   e->architecture = wn_family_name(e->family, e->form);
   e->names = wn_family_names(e->family, e->form);

@@ -11,10 +11,13 @@
   ROW(granite)                                                                                                         \
   ROW(llama)                                                                                                           \
   ROW(mistral)                                                                                                         \
+  ROW(mixtral)                                                                                                         \
   ROW(olmo2)                                                                                                           \
   ROW(phi3)                                                                                                            \
   ROW(qwen2)                                                                                                           \
+  ROW(qwen2_moe)                                                                                                       \
   ROW(qwen3)                                                                                                           \
+  ROW(qwen3_moe)                                                                                                       \
   ROW(winnow)
 
 #define FAMILY_DECLARE(name) extern const struct wn_family wn_family_##name;
@@ -39,9 +42,17 @@ const struct wn_family *wn_family_find(enum wn_model_form form, const char *name
   return NULL;
 }
 
+/* Those that do not know experts are none of a mixture's. */
+static bool family_may_be(const struct wn_family *f, const wn_model_config *c) {
+  const char *const *key = f->keys;
+  while (*key && strcmp(*key, "experts") != 0) key++;
+  return c->experts.count == 0 || *key;
+}
+
 const struct wn_family *wn_family_of(const wn_model_config *c, enum wn_model_form form) {
   for (int i = 0; i < FAMILIES; i++)
-    if (wn_family_name(families[i], form) && families[i]->is(c, form)) return families[i];
+    if (wn_family_name(families[i], form) && family_may_be(families[i], c) && families[i]->is(c, form))
+      return families[i];
   return NULL;
 }
 

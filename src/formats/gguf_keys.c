@@ -115,7 +115,7 @@ wn_status wn_gguf_keys_refuse(const struct wn_gguf_keys *k, const char *const *m
   int64_t n;
   WN_TRY(gguf_check_known(k, more));
   WN_TRY(wn_gguf_keys_int(k, "expert_count", 0, &n));
-  if (n > 0)
+  if (n > 0 && !gguf_listed(more, "expert_count"))
     return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"%s.expert_count\" is %lld; mixtures of experts are not supported",
                    k->where, k->architecture, (long long)n);
   WN_TRY(wn_gguf_keys_int(k, "use_parallel_residual", 0, &n));

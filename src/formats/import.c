@@ -179,10 +179,12 @@ static void import_shape_text(char *out, size_t bytes, int ndim, const int64_t *
 static wn_status import_check_part(wn_context *ctx, const struct wn_import *im, const struct wn_param *row,
                                    const struct wn_name_part *part, int i) {
   int64_t shape[3] = {part->rows, 0, 0};
+  int ndim = row->ndim;
   for (int d = 1; d < row->ndim; d++) shape[d] = row->shape[d];
   if (part->transposed) shape[0] = row->shape[1], shape[1] = part->rows;
+  if (part->experts > 0) shape[0] = part->experts, shape[1] = part->rows, shape[2] = row->shape[1], ndim = 3;
   char expected[128], found[256];
-  import_shape_text(expected, sizeof expected, row->ndim, shape);
+  import_shape_text(expected, sizeof expected, ndim, shape);
   if (i < 0)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor %s is missing; expected with shape %s",
                    wn_tensors_where(im->tensors), part->name, expected);
@@ -190,8 +192,9 @@ static wn_status import_check_part(wn_context *ctx, const struct wn_import *im, 
   if (!t->is_weights)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor %s is of dtype %s, expected F32, F16 or BF16 and no empty shape",
                    t->file, part->name, t->dtype);
-  bool same = t->t.ndim == row->ndim;
-  for (int d = 0; same && d < row->ndim; d++) same = t->t.shape[d] == shape[d];
+  const bool vector = ndim == 1 && t->t.ndim == 2 && t->t.shape[0] == 1; /* as a matrix of one row */
+  bool same = t->t.ndim == ndim || vector;
+  for (int d = 0; same && d < ndim; d++) same = t->t.shape[d + vector] == shape[d];
   import_shape_text(found, sizeof found, t->t.ndim, t->t.shape);
   if (!same)
     return wn_fail(ctx, WN_ERR_SHAPE, "%s: tensor %s has shape %s, expected %s by %s", t->file, part->name, found,
@@ -278,7 +281,7 @@ static wn_status import_copy_part(wn_context *ctx, const struct wn_import *im, c
       for (int64_t r = 0; r < part->rows; r++) to[r * K + k] = line[r];
     }
   } else {
-    WN_TRY(wn_tensor_read(ctx, t, 0, n, to));
+    WN_TRY(wn_tensor_read(ctx, t, part->expert * n, n, to));
   }
   bool finite = true;
   for (int64_t i = 0; part->plus != 0 && i < n; i++) to[i] += part->plus;
@@ -312,14 +315,16 @@ static void import_pack_row(const struct wn_import *im, const struct wn_param *r
   struct wn_name_part parts[3];
   bool smaller = false;
   out->count = 0;
-  if (row->ndim != 2 || !strcmp(row->name, "pos.weight")) return;
+  if (row->ndim != 2 || !row->packs) return;
   if (im->adapter && wn_adapter_changes(im->adapter, row->name)) return;
   const int count = wn_names_parts(im->names, &im->config, im->prefix, row, parts);
   for (int k = 0; k < count; k++) {
     const struct wn_tensor *t = wn_tensors_at(im->tensors, wn_tensors_find(im->tensors, parts[k].name));
     if (parts[k].transposed || parts[k].plus != 0) return;
     smaller |= t->t.type != WN_GGUF_F32;
-    out->part[k] = (struct wn_packed_part){.type = t->t.type, .rows = parts[k].rows, .data = t->t.data};
+    const size_t before = (size_t)(parts[k].expert * parts[k].rows) * wn_packed_row_bytes(t->t.type, row->shape[1]);
+    out->part[k] =
+        (struct wn_packed_part){.type = t->t.type, .rows = parts[k].rows, .data = (const char *)t->t.data + before};
   }
   if (smaller || (round && row->packs)) out->count = count;
 }

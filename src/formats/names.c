@@ -18,11 +18,29 @@ static int64_t names_layer(const char *name, const char **rest) {
   return l;
 }
 
-/* A format of the tables above: at most one "%lld", which stands for the layer. */
-static void names_format(char out[WN_NAME_BYTES], const char *prefix, const char *format, int64_t l) {
-  const char *mark = strstr(format, "%lld");
+/* Is name ours, whose "%lld" stands for any number? *expert: that number, -1 without. */
+static bool names_are_same(const char *ours, const char *name, int64_t *expert) {
+  const char *mark = strstr(ours, "%lld");
+  *expert = -1;
+  if (!mark) return !strcmp(ours, name);
+  const size_t n = (size_t)(mark - ours);
+  if (strncmp(ours, name, n) != 0) return false;
+  int64_t e = 0;
+  const char *at = name + n;
+  if (*at < '0' || *at > '9') return false;
+  while (*at >= '0' && *at <= '9' && e < 1 << 20) e = 10 * e + (*at++ - '0');
+  *expert = e;
+  return !strcmp(mark + 4, at);
+}
+
+/* A format of the tables above: a "%lld" stands for the layer, a second one for the expert. */
+static void names_format(char out[WN_NAME_BYTES], const char *prefix, const char *format, int64_t l, int64_t expert) {
+  const char *mark = strstr(format, "%lld"), *second = mark ? strstr(mark + 4, "%lld") : NULL;
   if (*format == '=') prefix = "", format++;
-  if (mark)
+  if (second)
+    snprintf(out, WN_NAME_BYTES, "%s%.*s%lld%.*s%lld%s", prefix, (int)(mark - format), format, (long long)l,
+             (int)(second - mark - 4), mark + 4, (long long)expert, second + 4);
+  else if (mark)
     snprintf(out, WN_NAME_BYTES, "%s%.*s%lld%s", prefix, (int)(mark - format), format, (long long)l, mark + 4);
   else
     snprintf(out, WN_NAME_BYTES, "%s%s", prefix, format);
@@ -39,7 +57,8 @@ int wn_names_parts(const struct wn_names *names, const wn_model_config *c, const
   }
   for (int i = 0; i < names->count; i++) {
     const struct wn_name *n = &names->rows[i];
-    if (strcmp(n->ours, name) != 0) continue;
+    int64_t expert;
+    if (!names_are_same(n->ours, name, &expert)) continue;
     if ((strstr(n->theirs[0], "%lld") != NULL) != (l >= 0)) continue;
     int parts = 0;
     while (parts < 3 && n->theirs[parts]) parts++;
@@ -47,9 +66,14 @@ int wn_names_parts(const struct wn_names *names, const wn_model_config *c, const
     const int64_t sizes[3] = {parts == 1 ? all : parts == 2 ? all / 2 : q, parts == 2 ? all / 2 : kv, kv};
     int64_t first = 0;
     for (int k = 0; k < parts; k++) {
-      out[k] = (struct wn_name_part){
-          .first = first, .rows = sizes[k], .transposed = n->transposed, .listed = n->listed, .plus = n->plus};
-      names_format(out[k].name, prefix, n->theirs[k], l);
+      out[k] = (struct wn_name_part){.first = first,
+                                     .rows = sizes[k],
+                                     .transposed = n->transposed,
+                                     .one_row = n->one_row,
+                                     .listed = n->listed,
+                                     .plus = n->plus};
+      if (n->stacked) out[k].expert = expert, out[k].experts = c->experts.count;
+      names_format(out[k].name, prefix, n->theirs[k], l, expert);
       first += sizes[k];
     }
     return parts;

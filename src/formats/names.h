@@ -9,9 +9,12 @@
 enum { WN_NAME_BYTES = 256 };
 
 struct wn_name {
-  const char *ours;      /* "attn.qkv.weight" in each layer when theirs have a "%lld"; else a tensor of the model */
+  const char *ours;      /* "attn.qkv.weight" in each layer when theirs have a "%lld"; else a tensor of the model. A
+                            "%lld" in ours is an expert's number, the second one of theirs */
   const char *theirs[3]; /* from top to bottom; "=" before a name that takes no prefix */
+  bool stacked;          /* theirs holds all experts' on top of each other, as [experts, rows, columns] */
   bool transposed;       /* theirs is [in, out] */
+  bool one_row;          /* ours is a vector, theirs a matrix of one row */
   float plus;            /* ours is theirs plus this */
   bool listed;           /* theirs is no tensor but a list of numbers in config.json's rope_scaling */
 };
@@ -29,8 +32,9 @@ extern const struct wn_names wn_names_own;
 
 struct wn_name_part {
   char name[WN_NAME_BYTES];
-  int64_t first, rows; /* of our tensor: rows of a matrix, elements of a vector */
-  bool transposed, listed;
+  int64_t first, rows;     /* of our tensor: rows of a matrix, elements of a vector */
+  int64_t expert, experts; /* of a stacked tensor: which rows' worth of it, of how many; experts 0: it is not */
+  bool transposed, one_row, listed;
   float plus;
 };
 /* The tensors that row is made of, 0 where the naming has none. */

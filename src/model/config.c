@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/misuse.h"
 #include "model/init.h"
+#include "ops/ops.h"
 
 #define AT(member) offsetof(wn_model_config, member)
 #define DEFAULT_CONTEXT 512
@@ -68,6 +69,18 @@ static const struct wn_field fields[] = {
     {"rope_scaling.truncate", WN_FIELD_BOOL, AT(rope_scaling.truncate), 0, 0, NULL,
      "yarn: round the two bounds to whole dimensions"},
     {"ffn", WN_FIELD_ENUM, AT(ffn), 0, 0, ffn_names, "kind of the feed-forward"},
+    {"experts.count", WN_FIELD_EXTRA_INT64, AT(experts.count), 0, WN_EXPERTS_MAX, NULL,
+     "experts in place of each layer's feed-forward; 0: none"},
+    {"experts.active", WN_FIELD_EXTRA_INT64, AT(experts.active), 0, WN_EXPERTS_TOP, NULL,
+     "experts that each token takes"},
+    {"experts.normalize", WN_FIELD_EXTRA_BOOL, AT(experts.normalize), 0, 0, NULL,
+     "a token's weights of its experts add up to 1"},
+    {"experts.shared_width", WN_FIELD_EXTRA_INT64, AT(experts.shared_width), 0, 1 << 20, NULL,
+     "inner size of one more expert, which every token takes; 0: none"},
+    {"experts.shared_gate", WN_FIELD_EXTRA_BOOL, AT(experts.shared_gate), 0, 0, NULL,
+     "a learned gate on the shared expert"},
+    {"experts.balance", WN_FIELD_EXTRA, AT(experts.balance), 0, 100, NULL,
+     "training: factor of the loss that evens out the experts' load"},
     {"qk_norm", WN_FIELD_BOOL, AT(qk_norm), 0, 0, NULL, "a norm on each head of q and k"},
     {"qk_norm_whole", WN_FIELD_EXTRA_BOOL, AT(qk_norm_whole), 0, 0, NULL,
      "the norm of q and k is over all heads together"},
@@ -236,6 +249,30 @@ static wn_status config_check_encoder(wn_context *ctx, const wn_model_config *c)
   return wn_attention_config_check(ctx, "model.encoder: attention", &encoder.attention, &shape);
 }
 
+/* What experts need, and what they do not go with. */
+static wn_status config_check_experts(wn_context *ctx, const wn_model_config *c) {
+  const int64_t E = c->experts.count, active = c->experts.active;
+  if (E == 0) {
+    const bool any =
+        active || c->experts.normalize || c->experts.shared_width || c->experts.shared_gate || c->experts.balance > 0;
+    if (!any) return WN_OK;
+    return wn_fail(ctx, WN_ERR_CONFIG, "model: experts.count is 0, but another key of experts is set");
+  }
+  if (active < 1 || active > E)
+    return wn_fail(ctx, WN_ERR_CONFIG, "model: experts.active is %lld, expected 1 to experts.count, %lld",
+                   (long long)active, (long long)E);
+  if (c->experts.shared_gate && c->experts.shared_width == 0)
+    return wn_fail(ctx, WN_ERR_CONFIG, "model: experts.shared_gate needs experts.shared_width");
+  const char *against = c->ffn != WN_FFN_SWIGLU         ? "an ffn other than \"swiglu\""
+                        : c->bias                       ? "bias"
+                        : c->norm_place == WN_NORM_POST ? "norm_place \"post\""
+                        : c->encoder.layers > 0         ? "an encoder (encoder.layers)"
+                        : c->dropout_hidden > 0         ? "dropout_hidden"
+                                                        : NULL;
+  if (!against) return WN_OK;
+  return wn_fail(ctx, WN_ERR_CONFIG, "model: experts and %s exclude each other", against);
+}
+
 wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
   WN_CHECK_CALL(WN_POINTER(config));
   wn_model_config c = *config;
@@ -262,6 +299,7 @@ wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
   if (c.recurrence > 0) WN_TRY(wn_model_recurrence_check(ctx, "model", &c));
   if (c.encoder.layers > 0 && c.encoder.context == 0) c.encoder.context = c.context;
   WN_TRY(config_check_encoder(ctx, &c));
+  WN_TRY(config_check_experts(ctx, &c));
   if (c.ffn_width == 0) c.ffn_width = wn_ffn_has_gate(&c) ? 8 * c.width / 3 : 4 * c.width;
   WN_TRY(config_check_ranges(ctx, &c)); /* what was filled in as well: it must read back */
   struct wn_attention_shape shape = {.heads = c.heads, .kv_heads = c.kv_heads, .head_size = c.head_size};

@@ -48,19 +48,26 @@ bool wn_layer_acts_plan(const wn_model_config *c, struct wn_layer_types types, i
   const int64_t M = B * T, C = c->width, D = c->head_size, H = c->heads, Hkv = c->kv_heads;
   const int64_t G = wn_attention_selections(&c->attention, c->kv_heads), S = c->encoder.context;
   const bool layer = c->norm == WN_NORM_LAYER, cross = c->encoder.layers > 0;
-  const bool own = wn_norm_on_branch(c);
+  const bool own = wn_norm_on_branch(c), shared = c->experts.shared_width > 0;
+  const int64_t E = c->experts.count, active = c->experts.active;
   const size_t e = wn_dtype_size(types.all), en = wn_dtype_size(types.norms), ef = wn_dtype_size(types.ffn);
   const size_t er = wn_dtype_size(types.rows);
   const struct wn_array large[] = {
-      {"x", true, WN_DIMS(M, C), e, &out->x},        {"att", true, WN_DIMS(M, H, D), er, &out->att},
-      {"mid", true, WN_DIMS(M, C), e, &out->mid},    {"in", true, WN_DIMS(M, wn_ffn_in_width(c)), ef, &out->in},
-      {"out1", own, WN_DIMS(M, C), e, &out->out1},   {"out2", own, WN_DIMS(M, C), e, &out->out2},
-      {"cmid", cross, WN_DIMS(M, C), e, &out->cmid}, {"catt", cross, WN_DIMS(M, H, D), e, &out->catt},
+      {"x", true, WN_DIMS(M, C), e, &out->x},
+      {"att", true, WN_DIMS(M, H, D), er, &out->att},
+      {"mid", true, WN_DIMS(M, C), e, &out->mid},
+      {"in", true, WN_DIMS(M, wn_expert_rows(c), wn_ffn_in_width(c)), ef, &out->in},
+      {"out1", own, WN_DIMS(M, C), e, &out->out1},
+      {"out2", own, WN_DIMS(M, C), e, &out->out2},
+      {"cmid", cross, WN_DIMS(M, C), e, &out->cmid},
+      {"catt", cross, WN_DIMS(M, H, D), e, &out->catt},
+      {"shared_in", shared, WN_DIMS(M, 2 * c->experts.shared_width), e, &out->shared_in},
+      {"shared_out", shared, WN_DIMS(M, C), e, &out->shared_out},
   };
   const struct wn_array derived[] = {
       {"n1", true, WN_DIMS(M, C), en, &out->n1},
       {"n2", true, WN_DIMS(M, C), en, &out->n2},
-      {"act", !blocks->one_act, WN_DIMS(M, c->ffn_width), ef, &out->act},
+      {"act", !blocks->one_act && E == 0, WN_DIMS(M, c->ffn_width), ef, &out->act},
       {"cn", cross, WN_DIMS(M, C), e, &out->cn},
       /* With recurrence, keys come from more than the layer's own arrays, and q is exact. */
       {"q", c->qk_norm && !recurrent, WN_DIMS(M, H, D), er, &out->q},
@@ -89,6 +96,12 @@ bool wn_layer_acts_plan(const wn_model_config *c, struct wn_layer_types types, i
       {"cmean", cross && layer, WN_DIMS(M), e, &out->cmean},
       {"clse", cross, WN_DIMS(M, H), e, &out->clse},
       {"cut", c->attention.threshold.enabled, WN_DIMS(M, H, 2), sizeof *out->cut, &out->cut},
+      {"prob", E > 0, WN_DIMS(M, E), e, &out->prob},
+      {"weight", E > 0, WN_DIMS(M, active), e, &out->weight},
+      {"chosen", E > 0, WN_DIMS(M, active), sizeof *out->chosen, &out->chosen},
+      {"place", E > 0, WN_DIMS(M, active), sizeof *out->place, &out->place},
+      {"shared_factor", shared, WN_DIMS(M), e, &out->shared_factor},
+      {"balance", E > 0, WN_DIMS(1), sizeof *out->balance, &out->balance},
   };
   const struct wn_array exact_q[] = {{"q", c->qk_norm, WN_DIMS(M, H, D), e, &out->q}};
   struct wn_arrays l = {.base = blocks->large}, d = {.base = blocks->derived}, x = {.base = blocks->exact};
@@ -350,6 +363,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
 
 wn_status wn_layer_activate(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
   const wn_model_config *c = &run->model->config;
+  if (c->experts.count > 0) return WN_OK; /* they keep none */
   const struct wn_act act = {.kind = act_kind(c),
                              .type = wn_type_field(run->types.ffn),
                              .M = run->B * run->T,
@@ -360,18 +374,24 @@ wn_status wn_layer_activate(struct wn_run *run, int64_t l, struct wn_layer_acts 
   return hidden_dropout(run, l, a->act);
 }
 
+/* What branch 1 (attention) or 2 (feed-forward) gives, through its last projection. */
+static wn_status branch_output(struct wn_run *run, int64_t l, struct wn_layer_acts *a, int branch, void *to) {
+  const struct wn_layer_params *p = &run->model->layers[l];
+  if (branch == 1) return wn_run_project(run, projection_out(run, p), a->att, to);
+  if (run->model->config.experts.count > 0) return wn_layer_experts_forward(run, l, a, to);
+  return wn_run_project(run, projection_ffn_out(run, p), a->act, to);
+}
+
 /* A branch's output through its last projection, its own norm where it has one, and dropout, to temp->branch. */
 static wn_status finish_branch(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
                                int branch) {
   const struct wn_layer_params *p = &run->model->layers[l];
-  const struct wn_linear projection = branch == 1 ? projection_out(run, p) : projection_ffn_out(run, p);
-  const void *x = branch == 1 ? a->att : a->act;
   if (wn_norm_on_branch(&run->model->config)) {
     void *out = branch == 1 ? a->out1 : a->out2;
-    WN_TRY(wn_run_project(run, projection, x, out));
+    WN_TRY(branch_output(run, l, a, branch, out));
     WN_TRY(wn_run_norm(run, run->B * run->T, branch_norm_of(p, a, branch), out, NULL, NULL, temp->branch));
   } else {
-    WN_TRY(wn_run_project(run, projection, x, temp->branch));
+    WN_TRY(branch_output(run, l, a, branch, temp->branch));
   }
   return wn_run_branch(run, branch + 2 * l, temp->branch);
 }
@@ -387,6 +407,7 @@ wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
     base = a->cmid;
   }
   WN_TRY(wn_run_norm(run, run->B * run->T, norm2_of(run, p, a), base, temp->branch, a->mid, a->n2));
+  if (c->experts.count > 0) return finish_branch(run, l, a, temp, 2); /* backward reads what the experts note */
   WN_TRY(wn_run_project(run, projection_ffn_in(run, p), a->n2, a->in));
   WN_TRY(wn_layer_activate(run, l, a));
   /* Backward goes through the branch's norm: it needs what was normed. */
@@ -476,27 +497,39 @@ static wn_status through_norm(struct wn_run *run, struct wn_norm_site at, const 
   return wn_run_norm_grad(run, run->B * run->T, at, x, post ? temp->d_res : temp->d_n, temp->d_res, !post);
 }
 
+/* The gradient of what a branch's last projection gives. */
+static wn_status branch_output_gradient(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
+                                        struct wn_layer_temp *temp, int branch, const void **out) {
+  const struct wn_layer_params *p = &run->model->layers[l];
+  WN_TRY(wn_layer_branch_grad(run, branch + 2 * l, temp, out));
+  if (!wn_norm_on_branch(&run->model->config)) return WN_OK;
+  WN_TRY(wn_run_norm_grad(run, run->B * run->T, branch_norm_of(p, a, branch), branch == 1 ? a->out1 : a->out2, *out,
+                          temp->branch, false));
+  *out = temp->branch;
+  return WN_OK;
+}
+
 /* The gradient of a branch's last projection's input, to temp->d_act. */
 static wn_status branch_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
                                  int branch) {
   const struct wn_layer_params *p = &run->model->layers[l];
   const void *d_branch;
-  WN_TRY(wn_layer_branch_grad(run, branch + 2 * l, temp, &d_branch));
-  if (wn_norm_on_branch(&run->model->config)) {
-    WN_TRY(wn_run_norm_grad(run, run->B * run->T, branch_norm_of(p, a, branch), branch == 1 ? a->out1 : a->out2,
-                            d_branch, temp->branch, false));
-    d_branch = temp->branch;
-  }
+  WN_TRY(branch_output_gradient(run, l, a, temp, branch, &d_branch));
   if (branch == 1) return wn_run_project_back(run, projection_out(run, p), a->att, d_branch, temp->d_act, false);
   return wn_run_project_back(run, projection_ffn_out(run, p), a->act, d_branch, temp->d_act, false);
 }
 
-wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp) {
+/* Back through the feed-forward, to d_in. */
+static wn_status ffn_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
+                              void *d_in) {
   const wn_model_config *c = &run->model->config;
   const struct wn_layer_params *p = &run->model->layers[l];
   const bool post = wn_norm_is_post(c);
-  void *d_in = post ? temp->d_res : temp->d_n; /* gradient of a branch's input; after the addition it joins the sum's */
-
+  if (c->experts.count > 0) {
+    const void *d_branch;
+    WN_TRY(branch_output_gradient(run, l, a, temp, 2, &d_branch));
+    return wn_layer_experts_backward(run, l, a, d_branch, d_in);
+  }
   WN_TRY(branch_backward(run, l, a, temp, 2));
   WN_TRY(hidden_dropout(run, l, temp->d_act));
   const struct wn_act act = {.kind = act_kind(c),
@@ -507,7 +540,16 @@ wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts 
                              .dy = temp->d_act,
                              .dx = a->in};
   WN_TRY(wn_run_act_backward(run, &act));
-  WN_TRY(wn_run_project_back(run, projection_ffn_in(run, p), a->n2, a->in, d_in, post));
+  return wn_run_project_back(run, projection_ffn_in(run, p), a->n2, a->in, d_in, post);
+}
+
+wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp) {
+  const wn_model_config *c = &run->model->config;
+  const struct wn_layer_params *p = &run->model->layers[l];
+  const bool post = wn_norm_is_post(c);
+  void *d_in = post ? temp->d_res : temp->d_n; /* gradient of a branch's input; after the addition it joins the sum's */
+
+  WN_TRY(ffn_backward(run, l, a, temp, d_in));
   WN_TRY(through_norm(run, norm2_of(run, p, a), a->mid, temp));
   if (c->encoder.layers > 0) WN_TRY(wn_cross_backward(run, l, a, temp));
 

@@ -44,6 +44,11 @@ struct wn_layer_acts {
   void *M;                                             /* [B,G,T] with L_mem */
   void *dot;                                           /* [B,H,T] with exclusive self attention */
   double *cut;                                         /* [B,H,T,2] with a threshold */
+  /* With experts (ops.h has their shapes), for which `in` has a row for each expert of a token, and `act` is not there:
+   * large shared_in and shared_out, exact the rest. */
+  void *prob, *weight, *shared_in, *shared_factor, *shared_out;
+  int32_t *chosen, *place;
+  double *balance; /* [1] */
   /* With an encoder, S its context: large cmid, catt; derived cn; exact the rest. */
   void *cmid, *cn;            /* [M,C] residual stream after the layer's own attention, and its norm */
   void *cq, *catt;            /* [M,H*D] */
@@ -130,6 +135,14 @@ wn_status wn_cross_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *
 wn_status wn_cross_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp);
 /* Keys and values of the states: kv [B*S, 2 Hkv*D]. */
 wn_status wn_cross_keys(struct wn_run *run, int64_t l, void *kv);
+
+/* A mixture of experts in the feed-forward's place (experts.c): y [M,C] of a->n2; and back from dy to dx, its gradient.
+ * wn_expert_rows: rows of a->in for each token, 1 without experts. */
+static inline int64_t wn_expert_rows(const wn_model_config *c) {
+  return c->experts.count > 0 ? c->experts.active : 1;
+}
+wn_status wn_layer_experts_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, void *y);
+wn_status wn_layer_experts_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, const void *dy, void *dx);
 
 /* What mechanisms read of the layer's input (inputs.c). With recurrence, those of keys are computed where the keys are
  * (recurrence.c). */

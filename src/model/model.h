@@ -150,9 +150,10 @@ bool wn_model_begins(const struct wn_model *model, int row);
 struct wn_step_result {
   double loss_sum; /* over counted positions, nats */
   uint64_t counted, hits;
-  double mem_loss;  /* eps * mean over documents and layers of max_i M / n; 0 when off */
-  double span_loss; /* lambda/H * sum over layers and heads of limit * z; 0 when off */
-  double span;      /* mean over layers and heads (and tokens, where spans are theirs) of limit * z; 0 when off */
+  double mem_loss;     /* eps * mean over documents and layers of max_i M / n; 0 when off */
+  double span_loss;    /* lambda/H * sum over layers and heads of limit * z; 0 when off */
+  double balance_loss; /* experts.balance * mean over layers of their load; 0 when off */
+  double span;         /* mean over layers and heads (and tokens, where spans are theirs) of limit * z; 0 when off */
 };
 /* Forward, loss and (with grads) backward of one micro-batch. With recurrence the batch's rows continue those of the
  * last step of the same set, and are kept for the next one afterwards. No allocation. B, T at most the workspace's. */

@@ -34,6 +34,9 @@ enum param_size {
   INNER,   /* F */
   IN,      /* F, or 2 F with a gate */
   ANGLES,  /* R/2 */
+  EXPERTS,
+  SHARED, /* the shared expert's F */
+  SHARED_IN,
   PARAM_SIZES
 };
 
@@ -47,11 +50,15 @@ enum param_fact {
   LEARNED_POSITIONS = 1 << 5,
   EMBED_NORM = 1 << 6,
   ROPE_FACTORS = 1 << 7,
-  ROPE_LONG = 1 << 12,
+  ROPE_LONG = 1 << 16,
   FINAL_NORM = 1 << 8,
   UNTIED = 1 << 9,
   BRANCH_NORM = 1 << 10,
   BASE_NORM = 1 << 11, /* before the branches, or after the additions */
+  ONE_FFN = 1 << 12,   /* no experts */
+  MIXTURE = 1 << 13,
+  SHARED_EXPERT = 1 << 14,
+  SHARED_GATE = 1 << 15
 };
 
 enum param_start { ZERO, GAIN /* 1 */, NORMAL, RESIDUAL };
@@ -94,10 +101,14 @@ static const struct param_row layer_rows[] = {
     {"attn.out.bias", {WIDTH}, BIAS, ZERO, WN_INIT_NONE, false, LAYER(out_bias)},
     {"norm2.gain", {WIDTH}, BASE_NORM, GAIN, WN_INIT_NONE, false, LAYER(norm2_gain)},
     {"norm2.shift", {WIDTH}, BASE_NORM | NORM_BIAS, ZERO, WN_INIT_NONE, false, LAYER(norm2_shift)},
-    {"ffn.in.weight", {IN, WIDTH}, 0, NORMAL, WN_INIT_FFN_IN, true, LAYER(in_weight)},
+    {"ffn.in.weight", {IN, WIDTH}, ONE_FFN, NORMAL, WN_INIT_FFN_IN, true, LAYER(in_weight)},
     {"ffn.in.bias", {IN}, BIAS, ZERO, WN_INIT_NONE, false, LAYER(in_bias)},
-    {"ffn.out.weight", {WIDTH, INNER}, 0, RESIDUAL, WN_INIT_FFN_OUT, true, LAYER(ffn_out_weight)},
+    {"ffn.out.weight", {WIDTH, INNER}, ONE_FFN, RESIDUAL, WN_INIT_FFN_OUT, true, LAYER(ffn_out_weight)},
     {"ffn.out.bias", {WIDTH}, BIAS, ZERO, WN_INIT_NONE, false, LAYER(ffn_out_bias)},
+    {"router.weight", {EXPERTS, WIDTH}, MIXTURE, NORMAL, WN_INIT_NONE, false, LAYER(router)},
+    {"shared.in.weight", {SHARED_IN, WIDTH}, SHARED_EXPERT, NORMAL, WN_INIT_FFN_IN, true, LAYER(shared_in)},
+    {"shared.out.weight", {WIDTH, SHARED}, SHARED_EXPERT, RESIDUAL, WN_INIT_FFN_OUT, true, LAYER(shared_out)},
+    {"shared.gate.weight", {WIDTH}, SHARED_GATE, ZERO, WN_INIT_NONE, false, LAYER(shared_gate)},
     {inputs_of_layer, {0}, 0, ZERO, WN_INIT_NONE, false, 0},
     {"post_norm1.gain", {WIDTH}, BRANCH_NORM, GAIN, WN_INIT_NONE, false, LAYER(post_norm1_gain)},
     {"post_norm1.shift", {WIDTH}, BRANCH_NORM | NORM_BIAS, ZERO, WN_INIT_NONE, false, LAYER(post_norm1_shift)},
@@ -122,6 +133,12 @@ static const struct param_row tail_rows[] = {
 };
 #define ROWS(table) ((int64_t)(sizeof(table) / sizeof *(table)))
 
+/* Of each expert, after the layer's other rows. */
+static const struct param_row expert_rows[2] = {
+    {"experts.%lld.in.weight", {IN, WIDTH}, MIXTURE, NORMAL, WN_INIT_FFN_IN, true, LAYER(experts)},
+    {"experts.%lld.out.weight", {WIDTH, INNER}, MIXTURE, RESIDUAL, WN_INIT_FFN_OUT, true, 0},
+};
+
 static unsigned param_facts(const wn_model_config *c) {
   return (c->bias ? BIAS : 0) | (c->bias || c->qkv_bias ? QKV_BIAS : 0) |
          (c->bias && c->norm == WN_NORM_LAYER ? NORM_BIAS : 0) | (c->qk_norm ? QK_NORM : 0) |
@@ -129,7 +146,8 @@ static unsigned param_facts(const wn_model_config *c) {
          (c->embed_norm ? EMBED_NORM : 0) | (c->rope_factors ? ROPE_FACTORS : 0) |
          (c->rope_scaling.type == WN_ROPE_LONG ? ROPE_LONG : 0) | (!wn_norm_is_post(c) ? FINAL_NORM : 0) |
          (wn_norm_on_branch(c) ? BRANCH_NORM : 0) | (c->norm_place != WN_NORM_BRANCH ? BASE_NORM : 0) |
-         (!c->tied ? UNTIED : 0);
+         (!c->tied ? UNTIED : 0) | (c->experts.count > 0 ? MIXTURE : ONE_FFN) |
+         (c->experts.shared_width > 0 ? SHARED_EXPERT : 0) | (c->experts.shared_gate ? SHARED_GATE : 0);
 }
 
 static int64_t param_size(const wn_model_config *c, enum param_size size) {
@@ -146,6 +164,9 @@ static int64_t param_size(const wn_model_config *c, enum param_size size) {
       [INNER] = c->ffn_width,
       [IN] = wn_ffn_in_width(c),
       [ANGLES] = (c->rope_size ? c->rope_size : D) / 2,
+      [EXPERTS] = c->experts.count,
+      [SHARED] = c->experts.shared_width,
+      [SHARED_IN] = 2 * c->experts.shared_width,
   };
   return sizes[size];
 }
@@ -153,7 +174,7 @@ static int64_t param_size(const wn_model_config *c, enum param_size size) {
 /* Rows of the modules that share a tensor whose first dimension is this one. */
 static void param_modules(const wn_model_config *c, enum param_size size, int64_t rows, int64_t module[3]) {
   const int64_t kv = c->kv_heads * c->head_size;
-  const bool qkv = size == QKV, keys = size == KEYS, gated = size == IN && wn_ffn_has_gate(c);
+  const bool qkv = size == QKV, keys = size == KEYS, gated = (size == IN && wn_ffn_has_gate(c)) || size == SHARED_IN;
   module[0] = qkv ? rows - 2 * kv : keys || gated ? rows / 2 : rows;
   module[1] = qkv ? kv : rows - module[0];
   module[2] = rows - module[0] - module[1];
@@ -241,16 +262,29 @@ enum {
   TAIL_SLOTS = ROWS(tail_rows),
 };
 
+/* Of a layer, experts included. */
+static int64_t layer_slots(const wn_model_config *c) {
+  return LAYER_SLOTS + 2 * c->experts.count;
+}
+
 static int64_t encoder_slots(const wn_model_config *c) {
-  return c->encoder.layers > 0 ? WN_MECHANISM_PARAMETERS_MAX + LAYER_SLOTS * c->encoder.layers + TAIL_SLOTS : 0;
+  return c->encoder.layers > 0 ? WN_MECHANISM_PARAMETERS_MAX + layer_slots(c) * c->encoder.layers + TAIL_SLOTS : 0;
 }
 
 int64_t wn_param_slot_count(const wn_model_config *c) {
-  return HEAD_SLOTS + encoder_slots(c) + LAYER_SLOTS * c->layers + TAIL_SLOTS;
+  return HEAD_SLOTS + encoder_slots(c) + layer_slots(c) * c->layers + TAIL_SLOTS;
 }
 
-/* Slot s of a layer: its name, and where struct wn_layer_params has the index of its row. */
+enum { NOWHERE = -1 };
+/* Slot s of a layer: its name, and where struct wn_layer_params has the index of its row (NOWHERE: it does not, since
+ * it follows another). A "%lld" in the name is the expert's number. */
 static const char *layer_slot(const wn_model_config *c, int64_t s, struct wn_param *row, size_t *index) {
+  if (s >= LAYER_SLOTS) {
+    const struct param_row *of = &expert_rows[s % 2 == LAYER_SLOTS % 2 ? 0 : 1];
+    *index = s == LAYER_SLOTS ? of->index : (size_t)NOWHERE;
+    param_own(c, of, row);
+    return of->name;
+  }
   for (int64_t i = 0; i < ROWS(layer_rows); i++) {
     const struct param_row *of = &layer_rows[i];
     const bool inputs = of->name == inputs_before_out || of->name == inputs_of_layer;
@@ -277,17 +311,23 @@ static const char *stack_name(const wn_model_config *c) {
   return wn_is_encoder(c) ? "encoder." : "";
 }
 
-static void layer_name(char *out, size_t bytes, const wn_model_config *c, int64_t l, const char *name) {
-  snprintf(out, bytes, "%slayers.%lld.%s", stack_name(c), (long long)l, name);
+/* expert: what stands for a "%lld" in the name. */
+static void layer_name(char *out, size_t bytes, const wn_model_config *c, int64_t l, const char *name, int64_t expert) {
+  const char *mark = strstr(name, "%lld");
+  if (!mark)
+    snprintf(out, bytes, "%slayers.%lld.%s", stack_name(c), (long long)l, name);
+  else
+    snprintf(out, bytes, "%slayers.%lld.%.*s%lld%s", stack_name(c), (long long)l, (int)(mark - name), name,
+             (long long)expert, mark + 4);
 }
 
 /* Slot s of the layers and of what comes after them. */
 static void stack_slot(const wn_model_config *c, int64_t s, struct wn_param *row) {
-  const int64_t tail = s - LAYER_SLOTS * c->layers;
+  const int64_t each = layer_slots(c), tail = s - each * c->layers;
   if (tail < 0) {
     size_t unused;
-    const char *name = layer_slot(c, s % LAYER_SLOTS, row, &unused);
-    layer_name(row->name, sizeof row->name, c, s / LAYER_SLOTS, name);
+    const char *name = layer_slot(c, s % each, row, &unused);
+    layer_name(row->name, sizeof row->name, c, s / each, name, (s % each - LAYER_SLOTS) / 2);
     return;
   }
   param_own(c, &tail_rows[tail], row);
@@ -429,7 +469,7 @@ int wn_param_find(const struct wn_param_table *table, const char *name) {
 static void layer_extent(const struct wn_param_table *t, const wn_model_config *c, int *head, int *each) {
   int i = 0;
   char first[32];
-  layer_name(first, sizeof first, c, 0, "");
+  layer_name(first, sizeof first, c, 0, "", 0);
   const size_t n = strlen(first);
   while (i < t->count && strncmp(t->rows[i].name, first, n) != 0) i++;
   *head = i;
@@ -448,11 +488,12 @@ static void layer_find(const struct wn_param_table *t, const wn_model_config *c,
   layer_extent(t, c, &head, &each);
   int next = head + (int)l * each;
   memset(out, 0xff, sizeof *out); /* -1 */
-  for (int64_t s = 0; s < LAYER_SLOTS; s++) {
+  for (int64_t s = 0; s < layer_slots(c); s++) {
     struct wn_param row = {0};
     size_t index;
     layer_slot(c, s, &row, &index);
-    if (row.ndim) set_index(out, index, next++);
+    if (row.ndim && index != (size_t)NOWHERE) set_index(out, index, next);
+    next += row.ndim != 0;
   }
 }
 

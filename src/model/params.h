@@ -61,6 +61,7 @@ wn_status wn_param_table_pack(wn_context *ctx, const wn_model_config *config, co
 struct wn_layer_params {
   int norm1_gain, norm1_shift, qkv_weight, qkv_bias, q_gain, k_gain, out_weight, out_bias;
   int norm2_gain, norm2_shift, in_weight, in_bias, ffn_out_weight, ffn_out_bias;
+  int router, shared_in, shared_out, shared_gate, experts; /* experts: expert e's are experts + 2e and the next */
   int post_norm1_gain, post_norm1_shift, post_norm2_gain, post_norm2_shift; /* on what the two branches add */
   int input_weight[WN_MECHANISM_INPUTS_MAX],
       input_bias[WN_MECHANISM_INPUTS_MAX]; /* of the mechanisms' inputs, by slot */

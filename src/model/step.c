@@ -2,6 +2,7 @@
  *
  *   loss = loss_scale * sum of cross-entropies + mem_scale * L_mem + span_scale * span loss
  *   L_mem = eps * mean over documents, layers and selections of max_i M / n, over the document's n tokens
+ *   balance loss = experts.balance * mean over layers of what the experts' load is (ops.h); a factor as the span loss's
  *   span loss = lambda/H * sum over layers and heads of limit * z (its mean over tokens, where spans are theirs)
  *
  * The output projection, the loss and their gradients run in chunks of rows, so that logits [M,V] never exist; the
@@ -107,6 +108,7 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_
     if (!run->measuring) sums->span += wn_span_sum(run, l, &a);
     if (!run->measuring && run->observer && run->observer->layer) run->observer->layer(run->observer->user, run, l, &a);
     if (run->grads) step_move_reduced(run, ws, l, false);
+    if (c->experts.count > 0 && !run->measuring) sums->balance += *a.balance;
     if (mem && !run->measuring) sums->mem += wn_memory_loss(&memory, model->dtype, a.M);
   }
   return wn_run_norm(run, M, wn_run_final_norm(run, ws->rstd, ws->mean), mid, branch, ws->x_out, ws->n_out);
@@ -240,9 +242,12 @@ wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct 
   const double span_share = span->enabled ? span->loss * span->limit / (double)c->heads : 0;
   run->mem_coef = mem_share * step->mem_scale;
   run->span_coef = span_share * step->span_scale;
+  const double balance_share = c->experts.balance / (double)c->layers;
+  run->balance_coef = balance_share * step->span_scale;
   WN_TRY(wn_run_stack(run, ws, batch->tokens, &sums));
   result->mem_loss = mem_share * sums.mem;
   result->span_loss = span_share * sums.span;
+  result->balance_loss = balance_share * sums.balance;
   result->span = span->enabled ? span->limit * sums.span / (double)(c->layers * c->heads) : 0;
   for (int64_t first = 0; first < M; first += ws->chunk) {
     const int64_t rows = M - first < ws->chunk ? M - first : ws->chunk;

@@ -67,8 +67,10 @@ static struct wn_layer_types workspace_types(const struct wn_workspace *ws) {
   if (ws->options.precision != WN_BF16 || ws->keep == WN_KEEP_REDUCED || ws->options.recurrence > 0 ||
       ws->options.observer || wn_is_encoder(c) || c->encoder.layers > 0)
     return types;
-  types.ffn = WN_BF16;
-  if (wn_norm_before_branch(c)) types.norms = WN_BF16;
+  if (c->experts.count == 0) { /* experts round what they multiply, from floats */
+    types.ffn = WN_BF16;
+    if (wn_norm_before_branch(c)) types.norms = WN_BF16;
+  }
   if (ws->evicting == 0) types.rows = WN_BF16;
   return types;
 }

@@ -82,8 +82,9 @@ wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct 
 /* Puts a step's budgets in force (NULL: none). */
 wn_status wn_run_budgets(struct wn_run *run, const struct wn_workspace *ws, const wn_budgets *budgets);
 struct wn_stack_sums {
-  double mem;  /* over layers, sequences and selections of max_i M */
-  double span; /* over layers of wn_span_sum */
+  double mem;     /* over layers, sequences and selections of max_i M */
+  double span;    /* over layers of wn_span_sum */
+  double balance; /* over layers of the experts' load */
 };
 /* Embedding to final norm: ws->n_out. */
 wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens, struct wn_stack_sums *sums);

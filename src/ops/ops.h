@@ -158,6 +158,53 @@ struct wn_act {
   void *dx;       /* as x */
 };
 
+/* Mixture of experts: E feed-forwards e(x) = out (silu(g) u), [g; u] = in x, of which each row takes the `top` that its
+ * router weighs most, and one more that all rows take, with a gate or without:
+ *
+ *   p = softmax(router x);  K = the top largest of p (ties to the lowest index)
+ *
+ *   w_k = p_k, over their sum if normalize
+ *
+ *   y = sum_{k in K} w_k e_k(x) + sigmoid(shared_gate . x) shared(x)
+ *
+ * Shazeer et al. 2017; Jiang et al. 2024 (Mixtral). 2M(top 3CF + 3CS + CE) flops forward. A row's place among its
+ * expert's rows (experts in order, rows in order) is what `place` and the rows of `in` are about.
+ * balance = E sum_e f_e P_e, f_e the rows' choices of e over the rows, P_e the mean of p_e (Fedus et al. 2021; `top`
+ * when all are alike), over rows that count: those before row_count in each T. Its gradient, times balance_scale, joins
+ * the router's. rows_apart: as in wn_linear. Arrays are contiguous. */
+struct wn_expert {
+  const void *in, *out;                           /* [2F,C], [C,F] */
+  const struct wn_packed *packed_in, *packed_out; /* in their place, or NULL: no gradient then */
+  void *d_in, *d_out;                             /* added to */
+};
+struct wn_experts {
+  int64_t M, T, C, E, top, F, S; /* S: the shared expert's F; 0: there is none */
+  bool normalize, rows_apart;
+  const void *x;                  /* [M,C] */
+  const void *router;             /* [E,C] */
+  const struct wn_expert *expert; /* [E] */
+  struct wn_expert shared;
+  const void *shared_gate; /* [C]; NULL: its factor is 1 */
+  void *y;                 /* [M,C] */
+  /* Forward's notes for backward. */
+  void *prob, *weight;      /* [M,E], [M,top] */
+  int32_t *chosen, *place;  /* [M,top] expert, and row of `in`, largest weight first */
+  void *in;                 /* [M*top,2F] before the activation; backward overwrites it */
+  void *shared_in;          /* [M,2S]; backward overwrites it */
+  void *shared_factor;      /* [M] */
+  void *shared_out;         /* [M,C] */
+  const int32_t *row_count; /* [M/T] or NULL: all */
+  double *balance;          /* [1] or NULL */
+  const void *dy;           /* [M,C] */
+  double balance_scale;
+  void *dx; /* [M,C], not dy */
+  bool accumulate_dx;
+  void *d_router, *d_shared_gate; /* [E,C], [C] added to */
+};
+/* The most experts that a row may take, and that a layer of a model may have. */
+#define WN_EXPERTS_TOP 64
+#define WN_EXPERTS_MAX 512
+
 /* x *= keep/(1-p): forward on values and backward on gradients are the same map. keep[i] is word i%4 of
  * wn_philox(seed, stream, i/4) >= p * 2^32. `stream` names layer, place and step. */
 struct wn_dropout {
@@ -255,6 +302,7 @@ struct wn_sumsq {
   X(norm, struct wn_norm, true)                                                                                        \
   X(rope, struct wn_rope, true)                                                                                        \
   X(act, struct wn_act, true)                                                                                          \
+  X(experts, struct wn_experts, true)                                                                                  \
   X(dropout, struct wn_dropout, false)                                                                                 \
   X(add, struct wn_add, false)                                                                                         \
   X(softcap, struct wn_softcap, false)                                                                                 \

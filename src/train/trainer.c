@@ -153,9 +153,8 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
   trainer_clear_gradients(t);
   wn_adapt_strength_set(t->model, &t->config, t->step + 1);
   const wn_budgets *budgets = budgets_of(t, t->step + 1, wn_schedule_budget_drawn);
-  double loss = 0, mem_loss = 0, span_loss = 0, span = 0;
-  const struct wn_batch whole = {
-      .B = t->batch * t->accumulate, .T = t->context, .targets = targets, .doc_start = doc_start};
+  double loss = 0, mem_loss = 0, span_loss = 0, balance_loss = 0, span = 0;
+  const struct wn_batch whole = {t->batch * t->accumulate, t->context, .targets = targets, .doc_start = doc_start};
   const double documents = (double)wn_batch_documents(&whole);
   const double mem_weight = wn_schedule_memory_loss(&t->config, t->step + 1);
   for (int64_t a = 0; a < t->accumulate; a++) {
@@ -183,12 +182,13 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
     loss += result.loss_sum;
     mem_loss += result.mem_loss * step.mem_scale;
     span_loss += result.span_loss * step.span_scale;
+    balance_loss += result.balance_loss * step.span_scale;
     span += result.span * step.span_scale;
   }
   loss /= (double)counted;
-  if (!isfinite(loss) || !isfinite(mem_loss) || !isfinite(span_loss))
-    return wn_fail(ctx, WN_ERR_DIVERGED, "the loss of step %lld is %g", (long long)t->step + 1,
-                   loss + mem_loss + span_loss);
+  const double all_losses = loss + mem_loss + span_loss + balance_loss;
+  if (!isfinite(all_losses))
+    return wn_fail(ctx, WN_ERR_DIVERGED, "the loss of step %lld is %g", (long long)t->step + 1, all_losses);
   double norm, lr = wn_schedule_lr(&t->config, t->step + 1);
   if (t->learns.has_lora) WN_TRY(wn_lora_backward(&t->learns.lora, t->learns.grad_at, t->grads));
   WN_TRY(wn_optimizer_measure(&t->opt, t->grads, &norm));
@@ -197,7 +197,6 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
   WN_TRY(wn_optimizer_apply(&t->opt, &t->config, t->grads, lr, t->step + 1));
   if (t->learns.has_lora) WN_TRY(wn_lora_merge(&t->learns.lora));
   WN_TRY(wn_workspace_fit(t->ws));
-
   t->step++;
   t->tokens += (uint64_t)all;
   if (progress) {
@@ -209,6 +208,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
                                     .grad_norm = norm,
                                     .mem_loss = mem_loss,
                                     .span_loss = span_loss,
+                                    .balance_loss = balance_loss,
                                     .span = span,
                                     .workspace_bytes = wn_workspace_bytes(t->ws),
                                     .recurrence_bytes = wn_workspace_recurrence_bytes(t->ws),

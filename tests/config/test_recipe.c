@@ -256,6 +256,47 @@ static void every_key_survives_a_round_trip(void **state) {
   json_decref(after);
 }
 
+/* Experts, which other keys' values above exclude. */
+static const char *const experts[] = {
+    "model.experts.count=6",         "model.experts.active=3",         "model.experts.normalize=true",
+    "model.experts.shared_width=40", "model.experts.shared_gate=true", "model.experts.balance=0.25",
+};
+enum { EXPERTS = sizeof experts / sizeof *experts };
+
+static void keys_of_experts(void **state) {
+  (void)state;
+  static const struct {
+    const char *set[2], *message;
+  } refused[] = {{{"model.experts.active=7", NULL}, "experts.active is 7, expected 1 to experts.count, 6"},
+                 {{"model.experts.count=0", NULL}, "experts.count is 0, but another key"},
+                 {{"model.experts.shared_width=0", NULL}, "experts.shared_gate needs experts.shared_width"},
+                 {{"model.ffn=geglu", NULL}, "experts and an ffn other than \"swiglu\" exclude each other"},
+                 {{"model.bias=true", NULL}, "experts and bias exclude"},
+                 {{"model.norm_place=post", NULL}, "experts and norm_place \"post\" exclude"},
+                 {{"model.dropout_hidden=0.5", NULL}, "experts and dropout_hidden exclude"},
+                 {{"model.experts.count=513", NULL}, "model.experts.count"}};
+  wn_recipe recipe, back;
+  char *text = NULL;
+  assert_ok(ctx, load_sets(&recipe, EXPERTS, experts));
+  assert_ok(ctx, wn_recipe_json(ctx, &recipe, &text));
+  assert_ok(ctx, load_text(text, &back));
+  wn_free(text);
+  assert_memory_equal(&recipe, &back, sizeof back);
+  assert_true(back.model.experts.count == 6 && back.model.experts.active == 3 && back.model.experts.normalize);
+  assert_true(back.model.experts.shared_width == 40 && back.model.experts.shared_gate);
+  assert_true(back.model.experts.balance == 0.25);
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    const char *sets[EXPERTS + 2] = {0};
+    memcpy(sets, experts, sizeof experts);
+    sets[EXPERTS] = refused[i].set[0];
+    sets[EXPERTS + 1] = "model.vocab_size=9";
+    wn_status status = load_sets(&recipe, EXPERTS + 2, sets);
+    if (status == WN_OK) status = wn_model_config_resolve(ctx, &recipe.model);
+    if (status != WN_ERR_CONFIG || !strstr(wn_context_error(ctx), refused[i].message))
+      fail_msg("%s: expected \"%s\", found \"%s\"", refused[i].set[0], refused[i].message, wn_context_error(ctx));
+  }
+}
+
 static void explain_leaf(const char *name, const json_t *value, void *user) {
   (void)value;
   char line[300];
@@ -274,7 +315,7 @@ static void every_key_is_explained(void **state) {
   json_decref(j);
   int lines = 0;
   for (char *c = text; *c; c++) lines += *c == '\n';
-  assert_int_equal(lines, OTHERS + 8 + 2); /* off_by_one, which sinks exclude; encoder.selective */
+  assert_int_equal(lines, OTHERS + 8 + 2 + EXPERTS); /* off_by_one, which sinks exclude; encoder.selective; experts */
   wn_free(text);
 }
 
@@ -497,6 +538,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_key_survives_a_round_trip),
       cmocka_unit_test(every_key_is_explained),
+      cmocka_unit_test(keys_of_experts),
       cmocka_unit_test(defaults_are_resolved),
       cmocka_unit_test(tasks_bring_vocabulary_and_context),
       cmocka_unit_test(an_object_enables_its_mechanism),

@@ -338,7 +338,7 @@ static const struct gguf_case gguf_cases[] = {
     {"an odd number of turned elements", SET_UINT, "llama.rope.dimension_count", 7, NULL, "rope_size"},
     {"more turned elements than there are", SET_UINT, "llama.rope.dimension_count", 16, NULL, "rope_size"},
     {"a rotary scaling that is not known", SET_TEXT, "llama.rope.scaling.type", 0, "longrope", "longrope"},
-    {"experts", SET_UINT, "llama.expert_count", 8, NULL, "mixtures of experts"},
+    {"experts of which none is taken", SET_UINT, "llama.expert_count", 8, NULL, "experts.active is 0"},
     {"a key that is not known", SET_FLOAT, "llama.final_logit_softcapping", 0x41f00000, NULL, "is not known"},
     {"no embedding", T_DROP, "token_embd.weight", 0, NULL, "token_embd.weight is missing"},
     {"no norm", T_DROP, "blk.1.ffn_norm.weight", 0, NULL, "blk.1.ffn_norm.weight is missing"},
@@ -429,7 +429,7 @@ static const struct config_case {
   const char *key, *value, *expected;
 } llama_cases[] = {
     {"model_type", NULL, "\"model_type\" is \"\""},
-    {"model_type", "\"mixtral\"", "\"mixtral\"; gemma2, gemma3_text, gpt2, granite, llama"},
+    {"model_type", "\"mamba\"", "\"mamba\"; gemma2, gemma3_text, gpt2, granite, llama"},
     {"model_type", "7", "\"model_type\" is not a string"},
     {"vocab_size", NULL, "\"vocab_size\" is missing"},
     {"vocab_size", "-1", "\"vocab_size\""},
@@ -534,6 +534,16 @@ static void other_configs(void **state) {
     const char *model;
     struct config_case c;
   } cases[] = {
+      {"qwen2_moe", {"decoder_sparse_step", "2", "only experts in every layer"}},
+      {"qwen2_moe", {"mlp_only_layers", "[1]", "only experts in every layer"}},
+      {"qwen2_moe", {"use_sliding_window", "true", "\"use_sliding_window\" is true"}},
+      {"qwen2_moe", {"num_experts", "0", "\"num_experts\" is 0"}},
+      {"qwen2_moe", {"num_experts", "100000", "experts.count"}},
+      {"qwen2_moe", {"num_experts", "3", "has shape [4,32], expected [3,32]"}},
+      {"qwen2_moe", {"num_experts_per_tok", "5", "experts.active is 5"}},
+      {"qwen2_moe", {"qkv_bias", "false", "\"qkv_bias\" is false"}},
+      {"qwen2_moe", {"shared_expert_intermediate_size", NULL, "\"shared_expert_intermediate_size\" is"}},
+      {"qwen2_moe", {"moe_intermediate_size", "32", "has shape [64,32], expected [32,32]"}},
       {"gemma2", {"hidden_activation", "\"silu\"", "gelu_pytorch_tanh is known"}},
       {"gemma2", {"query_pre_attn_scalar", "0", "\"query_pre_attn_scalar\" is 0"}},
       {"gemma2", {"query_pre_attn_scalar", "\"256\"", "\"query_pre_attn_scalar\" is not a number"}},

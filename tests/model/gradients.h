@@ -20,7 +20,7 @@ static double objective(struct probe *p, void *grads) {
   step.grads = grads;
   OK(p->ctx, wn_model_step(p->model, p->ws, &p->x.batch, &step, &r));
   assert_true(r.counted > 0);
-  return step.loss_scale * r.loss_sum + step.mem_scale * r.mem_loss + step.span_scale * r.span_loss;
+  return step.loss_scale * r.loss_sum + step.mem_scale * r.mem_loss + step.span_scale * (r.span_loss + r.balance_loss);
 }
 
 static double difference(struct probe *p, double *at, const double *direction, size_t n, double h) {

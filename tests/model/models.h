@@ -28,6 +28,7 @@ struct model_case {
   int64_t recurrence;
   double embed_scale, logit_softcap, rope_local_theta, residual_scale, logit_divisor;
   bool qk_norm_whole;
+  int64_t experts, shared; /* two are taken; the shared one's width */
   bool packed;
   wn_selective_config sel; /* relu etc. are taken as they stand here */
   const char *attention;   /* instead of sel: the "attention" object as JSON */
@@ -334,6 +335,18 @@ static const struct model_case model_cases[] = {
      .qk_norm_whole = true,
      .packed = true,
      .sel = {PAPER}},
+    {.name = "mixtral: experts, grouped", .position = WN_POS_ROPE, .ffn = WN_FFN_SWIGLU, .kv_heads = 2, .experts = 4},
+    {.name = "experts and a shared one, dropout, packed, selective, qk-norm, norms on both sides",
+     .place = WN_NORM_BOTH,
+     .position = WN_POS_LEARNED,
+     .ffn = WN_FFN_SWIGLU,
+     .kv_heads = 4,
+     .qk_norm = true,
+     .dropout = 0.25,
+     .experts = 5,
+     .shared = 7,
+     .packed = true,
+     .sel = {PAPER}},
     {.name = "all together",
      .position = WN_POS_ROPE,
      .ffn = WN_FFN_SWIGLU,
@@ -392,6 +405,10 @@ static inline wn_model_config model_case_config(const struct model_case *k) {
   c.residual_scale = k->residual_scale;
   c.logit_divisor = k->logit_divisor;
   c.qk_norm_whole = k->qk_norm_whole;
+  if (k->experts > 0) {
+    c.experts.count = k->experts, c.experts.active = 2, c.experts.balance = 0.3;
+    c.experts.normalize = k->shared == 0, c.experts.shared_width = k->shared, c.experts.shared_gate = k->shared > 0;
+  }
   c.init_std = 0.4;
   if (k->attention) {
     assert_int_equal(wn_attention_config_parse(NULL, k->attention, &c.attention), WN_OK);

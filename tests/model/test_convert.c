@@ -98,10 +98,12 @@ static void round_trips(void **state) {
   static const struct {
     const char *model;
     bool gguf;
-  } models[] = {{"llama", true},        {"llama-bias", true},  {"mistral", false}, {"qwen2", false},
-                {"qwen3", true},        {"gpt2", true},        {"gemma2", false},  {"gemma3", false},
-                {"gemma2.gguf", true},  {"gemma3.gguf", true}, {"granite", true},  {"olmo2", true},
-                {"granite.gguf", true}, {"olmo2.gguf", true},  {"phi3", false},    {"phi3.gguf", true}};
+  } models[] = {{"llama", true},        {"llama-bias", true},     {"mistral", false},  {"qwen2", false},
+                {"qwen3", true},        {"gpt2", true},           {"gemma2", false},   {"gemma3", false},
+                {"gemma2.gguf", true},  {"gemma3.gguf", true},    {"granite", true},   {"olmo2", true},
+                {"granite.gguf", true}, {"olmo2.gguf", true},     {"mixtral", false},  {"mixtral.gguf", true},
+                {"qwen2_moe", true},    {"qwen2_moe.gguf", true}, {"qwen3_moe", true}, {"qwen3_moe.gguf", true},
+                {"phi3", false},        {"phi3.gguf", true}};
   for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
     const char *own = in_folder("own"), *hf = in_folder("hf"), *file = in_folder("m.gguf"), *back = in_folder("back");
     convert(golden(models[i].model), own, WN_CONVERT_WINNOW);

@@ -138,7 +138,7 @@ static double objective(struct bench *p, void *grads) {
   step.grads = grads;
   OK(p->ctx, wn_model_step(p->model, p->ws, &p->x.batch, &step, &r));
   assert_true(r.counted > 0);
-  return step.loss_scale * r.loss_sum + step.mem_scale * r.mem_loss + step.span_scale * r.span_loss;
+  return step.loss_scale * r.loss_sum + step.mem_scale * r.mem_loss + step.span_scale * (r.span_loss + r.balance_loss);
 }
 
 static const struct wn_workspace_options keep_all = {.backward = true, .activation_dtype = WN_F32};

@@ -22,6 +22,11 @@ static void backend_fill(void) {
     if (isa == WN_ISA_AVX512) wn_cpu_fill_avx512(table);
 #endif
     if (isa <= (WN_HAS_AVX512 ? WN_ISA_AVX512 : WN_ISA_AVX2)) wn_cpu_attention_fill(table, (enum wn_isa)isa);
+    if (isa != WN_ISA_REF) {
+      table->experts_forward = wn_cpu_experts_forward;
+      table->experts_backward = wn_cpu_experts_backward;
+      table->experts_scratch = wn_cpu_experts_scratch;
+    }
 #endif
   }
 }

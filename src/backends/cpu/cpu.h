@@ -52,6 +52,11 @@ struct wn_cpu_amx_product {
 size_t wn_cpu_amx_scratch(int threads, int64_t N, int64_t K, bool c_bf16);
 void wn_cpu_product_amx(const struct wn_exec *exec, const struct wn_cpu_amx_product *x);
 
+/* experts.c: products by the table's own linear and act. */
+wn_status wn_cpu_experts_forward(const struct wn_exec *exec, const struct wn_experts *a);
+wn_status wn_cpu_experts_backward(const struct wn_exec *exec, const struct wn_experts *a);
+size_t wn_cpu_experts_scratch(const struct wn_exec *exec, const struct wn_experts *a, bool backward);
+
 /* Up to this many rows of x (decoding) the forward product is bound by reading the weights and has its own kernel. */
 #define WN_CPU_GEMV_ROWS 8
 

@@ -1,5 +1,5 @@
 /* Llama 2 and 3, SmolLM and SmolLM2, and what else calls itself so. In GGUF rows of q and k lie so that adjacent
- * elements turn together, and Mistral is this architecture too. */
+ * elements turn together, and Mistral and Mixtral are this architecture too. */
 #include "base/error.h"
 #include "formats/families/llama_shape.h"
 
@@ -24,16 +24,32 @@ static void llama_write(struct wn_hf_object *o, const wn_model_config *c) {
 
 static bool llama_is(const wn_model_config *c, enum wn_model_form form) {
   const bool mistral = form == WN_FORM_HF && c->attention.window > 0;
-  return c->position == WN_POS_ROPE && !c->qk_norm && !c->qkv_bias && !mistral && !wn_llama_turns_as_phi3(c, form);
+  const bool mixtral = form == WN_FORM_HF && c->experts.count > 0;
+  return c->position == WN_POS_ROPE && !c->qk_norm && !c->qkv_bias && !mistral && !mixtral &&
+         !wn_llama_turns_as_phi3(c, form);
 }
 
 static const char *llama_lacks(const wn_model_config *c, enum wn_model_form form) {
   const char *what = wn_llama_lacks(c, form);
   if (what) return what;
+  if (c->experts.count > 0 && !c->experts.normalize) return "\"experts.normalize\": false without \"qkv_bias\"";
+  if (c->experts.shared_width > 0) return "\"experts.shared_width\" without \"qkv_bias\"";
   return form == WN_FORM_HF && c->width % c->heads != 0 ? "a \"width\" that is no multiple of \"heads\"" : NULL;
 }
 
-static const char *const llama_gguf_keys[] = {"tensor_data_layout", NULL};
+static wn_status llama_gguf_read(const struct wn_gguf_keys *k, wn_model_config *c) {
+  WN_TRY(wn_llama_gguf_read(k, c));
+  return wn_llama_gguf_read_experts(k, true, c);
+}
+
+static void llama_gguf_write(const struct wn_gguf_out *out, const wn_model_config *c) {
+  wn_llama_gguf_write(out, c);
+  if (c->experts.count > 0) wn_llama_gguf_write_experts(out, c);
+}
+
+static const char *const llama_gguf_keys[] = {"tensor_data_layout", "expert_count", NULL};
+static const char *const llama_keys[] = {"position", "rope_scaling", "rope_factors", "rope_size", "bias",
+                                         "qkv_bias", "qk_norm",      "experts",      NULL};
 
 const struct wn_family wn_family_llama = {
     .hf = {.model_type = "llama",
@@ -45,10 +61,10 @@ const struct wn_family wn_family_llama = {
              .names = &wn_llama_gguf_names,
              .keys = llama_gguf_keys,
              .pairs = WN_ROPE_ADJACENT,
-             .read = wn_llama_gguf_read,
-             .write = wn_llama_gguf_write},
+             .read = llama_gguf_read,
+             .write = llama_gguf_write},
     .is = llama_is,
-    .keys = wn_llama_keys,
+    .keys = llama_keys,
     .mechanisms = wn_llama_mechanisms,
     .lacks = llama_lacks,
 };

@@ -46,6 +46,14 @@ static const struct wn_name llama_gguf_rows[] = {
     {.ours = "ffn.in.bias", .theirs = {"blk.%lld.ffn_gate.bias", "blk.%lld.ffn_up.bias"}},
     {.ours = "ffn.out.weight", .theirs = {"blk.%lld.ffn_down.weight"}},
     {.ours = "ffn.out.bias", .theirs = {"blk.%lld.ffn_down.bias"}},
+    {.ours = "router.weight", .theirs = {"blk.%lld.ffn_gate_inp.weight"}},
+    {.ours = "experts.%lld.in.weight",
+     .theirs = {"blk.%lld.ffn_gate_exps.weight", "blk.%lld.ffn_up_exps.weight"},
+     .stacked = true},
+    {.ours = "experts.%lld.out.weight", .theirs = {"blk.%lld.ffn_down_exps.weight"}, .stacked = true},
+    {.ours = "shared.in.weight", .theirs = {"blk.%lld.ffn_gate_shexp.weight", "blk.%lld.ffn_up_shexp.weight"}},
+    {.ours = "shared.out.weight", .theirs = {"blk.%lld.ffn_down_shexp.weight"}},
+    {.ours = "shared.gate.weight", .theirs = {"blk.%lld.ffn_gate_inp_shexp.weight"}},
 };
 static const char *const llama_gguf_ignored[] = {".attn_rot_embd", NULL};
 
@@ -147,6 +155,22 @@ void wn_llama_gguf_write(const struct wn_gguf_out *out, const wn_model_config *c
     wn_gguf_out_int(out, "attention.value_length", c->head_size);
   }
   wn_gguf_out_rope(out, c);
+}
+
+wn_status wn_llama_gguf_read_experts(const struct wn_gguf_keys *k, bool normalize, wn_model_config *c) {
+  WN_TRY(wn_gguf_keys_int(k, "expert_count", 0, &c->experts.count));
+  WN_TRY(wn_gguf_keys_int(k, "expert_used_count", 0, &c->experts.active));
+  if (c->experts.count == 0) {
+    c->experts.active = 0; /* what some converters write of dense models */
+    return WN_OK;
+  }
+  c->experts.normalize = normalize;
+  return wn_gguf_keys_int(k, "expert_feed_forward_length", c->ffn_width, &c->ffn_width);
+}
+
+void wn_llama_gguf_write_experts(const struct wn_gguf_out *out, const wn_model_config *c) {
+  wn_gguf_out_int(out, "expert_count", c->experts.count);
+  wn_gguf_out_int(out, "expert_used_count", c->experts.active);
 }
 
 /* ---- limits ---- */

@@ -25,6 +25,10 @@ void wn_llama_gguf_write(const struct wn_gguf_out *out, const wn_model_config *c
 
 /* Are its rotary positions of a kind that only Phi-3 has words for: longrope, or a part of each head in a folder? */
 bool wn_llama_turns_as_phi3(const wn_model_config *config, enum wn_model_form form);
+/* Experts, and their width where it is not feed_forward_length; normalize: what the architecture does. */
+wn_status wn_llama_gguf_read_experts(const struct wn_gguf_keys *keys, bool normalize, wn_model_config *config);
+void wn_llama_gguf_write_experts(const struct wn_gguf_out *out, const wn_model_config *config);
+
 const char *wn_llama_lacks(const wn_model_config *config, enum wn_model_form form);
 
 #endif

@@ -1,0 +1,71 @@
+/* The arguments of a mixture of experts. */
+#include "ops/check.h"
+
+static wn_status check_expert_matrix(struct wn_check c, const char *field, const void *dense, const struct wn_packed *p,
+                                     int64_t rows, int64_t K) {
+  int64_t total = 0;
+  if (!p) return wn_check_pointer(c, field, dense);
+  if (p->count < 1 || p->count > WN_PACKED_PARTS)
+    return wn_fail(c.exec->ctx, WN_ERR_ARGUMENT, "%s: packed %s has %d parts", c.op, field, p->count);
+  for (int i = 0; i < p->count; i++) {
+    const struct wn_packed_part *part = &p->part[i];
+    const bool known = (int)part->type >= 0 && part->type < WN_GGUF_TYPE_COUNT && part->data && part->rows >= 1;
+    if (!known || K % wn_gguf_block_weights(part->type) || part->rows > rows - total)
+      return wn_fail(c.exec->ctx, WN_ERR_SHAPE, "%s: part %d of packed %s is none of [%lld,%lld]", c.op, i, field,
+                     (long long)rows, (long long)K);
+    total += part->rows;
+  }
+  if (total == rows) return WN_OK;
+  return wn_fail(c.exec->ctx, WN_ERR_SHAPE, "%s: packed %s has %lld rows, expected %lld", c.op, field, (long long)total,
+                 (long long)rows);
+}
+
+static wn_status check_expert(struct wn_check c, const struct wn_expert *e, int64_t C, int64_t F) {
+  WN_TRY(check_expert_matrix(c, "in", e->in, e->packed_in, 2 * F, C));
+  return check_expert_matrix(c, "out", e->out, e->packed_out, C, F);
+}
+
+static wn_status check_notes(struct wn_check c, const struct wn_experts *a) {
+  WN_TRY(wn_check_pointer(c, "prob", a->prob));
+  WN_TRY(wn_check_pointer(c, "weight", a->weight));
+  WN_TRY(wn_check_pointer(c, "chosen", a->chosen));
+  WN_TRY(wn_check_pointer(c, "place", a->place));
+  WN_TRY(wn_check_pointer(c, "in", a->in));
+  if (a->S == 0) return WN_OK;
+  WN_TRY(wn_check_pointer(c, "shared_in", a->shared_in));
+  WN_TRY(wn_check_pointer(c, "shared_factor", a->shared_factor));
+  return wn_check_pointer(c, "shared_out", a->shared_out);
+}
+
+wn_status wn_check_experts(const struct wn_exec *exec, const struct wn_experts *a, bool backward) {
+  const struct wn_check c = {exec, "experts"};
+  WN_TRY(wn_check_least(c, "M", a->M, 0));
+  WN_TRY(wn_check_least(c, "T", a->T, 1));
+  WN_TRY(wn_check_least(c, "C", a->C, 1));
+  WN_TRY(wn_check_least(c, "E", a->E, 1));
+  WN_TRY(wn_check_least(c, "F", a->F, 1));
+  WN_TRY(wn_check_least(c, "S", a->S, 0));
+  if (a->top < 1 || a->top > a->E || a->top > WN_EXPERTS_TOP)
+    return wn_fail(exec->ctx, WN_ERR_SHAPE, "experts: top is %lld, expected 1 to %lld of %lld", (long long)a->top,
+                   (long long)(a->E < WN_EXPERTS_TOP ? a->E : WN_EXPERTS_TOP), (long long)a->E);
+  if (a->M % a->T != 0)
+    return wn_fail(exec->ctx, WN_ERR_SHAPE, "experts: %lld rows are no multiple of T, %lld", (long long)a->M,
+                   (long long)a->T);
+  WN_TRY(wn_check_least(c, "rows that experts take", INT32_MAX - a->M, 0));
+  WN_TRY(wn_check_product(c, "in", a->M * a->top, 2, a->F));
+  WN_TRY(wn_check_product(c, "rows", a->M * a->top, a->C, 1));
+  WN_TRY(wn_check_product(c, "shared_in", a->M, 2, a->S));
+  if (a->M * a->top > INT32_MAX)
+    return wn_fail(exec->ctx, WN_ERR_SHAPE, "experts: %lld rows of %lld experts each are too many", (long long)a->M,
+                   (long long)a->top);
+  WN_TRY(wn_check_pointer(c, "x", a->x));
+  WN_TRY(wn_check_pointer(c, "router", a->router));
+  WN_TRY(wn_check_pointer(c, "expert", a->expert));
+  for (int64_t e = 0; e < a->E; e++) WN_TRY(check_expert(c, &a->expert[e], a->C, a->F));
+  if (a->S > 0) WN_TRY(check_expert(c, &a->shared, a->C, a->S));
+  WN_TRY(check_notes(c, a));
+  if (!backward) return wn_check_pointer(c, "y", a->y);
+  WN_TRY(wn_check_pointer(c, "dy", a->dy));
+  WN_TRY(wn_check_pointer(c, "dx", a->dx));
+  return wn_check_number(c, "balance_scale", a->balance_scale, true, "a number");
+}
