@@ -13,6 +13,7 @@
  * pair for all heads together; backward, which keeps those of a column block, costs no product beyond dense (but in the
  * bilinear form). Scratch of a thread in backward: three times T x 64 floats. */
 #include "backends/cpu/attention/open_select.h"
+#include "backends/cpu/attention/products.h"
 
 #include <omp.h>
 #include <string.h>
@@ -127,7 +128,7 @@ void wn_open_selecting_logits(const struct wn_open_place *x, int64_t r, int64_t 
                               float *base) {
   const struct wn_attention_plan *p = x->p;
   const struct wn_terms_strip s = wn_open_strip(x, x->u.select, r, c);
-  p->kernels.logits[WN_TILE / 16][wn_open_rows(x, r)](kt, q, base);
+  wn_tile_logits(p, wn_open_rows(x, r), WN_TILE, kt, q, base);
   if (x->u.select >= 0) wn_logits_complete(p, &s, q, base);
 }
 
@@ -210,7 +211,7 @@ static void open_select_head(const struct wn_open_place *x, int64_t h, int64_t r
   if (h == x->u.select) {
     memcpy(w->w, w->base, (size_t)(rows * WN_TILE) * sizeof *w->w);
   } else {
-    p->kernels.logits[WN_TILE / 16][rows](x->shared.kt + at * a->D * WN_TILE, w->q + tile, w->w);
+    wn_tile_logits(p, rows, WN_TILE, x->shared.kt + at * a->D * WN_TILE, w->q + tile, w->w);
     wn_logits_complete(p, &s, w->q + tile, w->w);
   }
   p->ops->softmax(&(struct wn_tile_softmax){.a = w->w,
@@ -223,7 +224,7 @@ static void open_select_head(const struct wn_open_place *x, int64_t h, int64_t r
                                             .acc = w->acc + tile,
                                             .acc_width = Dp});
   if (a->dropout.p > 0) wn_terms_dropout(p, &s, keep), wn_terms_drop(p, &s, keep, w->w);
-  p->kernels.values[WN_TILE / 16][rows](x->shared.v + at * WN_TILE * Dp, w->w, w->acc + tile);
+  wn_tile_values(p, rows, WN_TILE, x->shared.v + at * WN_TILE * Dp, w->w, w->acc + tile);
 }
 
 static void open_select_rows(struct wn_open_place *x, int64_t r) {

@@ -1,5 +1,6 @@
 /* Backward of open rows that select (open_select.c). */
 #include "backends/cpu/attention/open_select.h"
+#include "backends/cpu/attention/products.h"
 
 #include <omp.h>
 #include <string.h>
@@ -52,11 +53,11 @@ static void open_logits_gradient(const struct wn_open_place *x, const struct ope
                                  int64_t c, const float *mapped, float *G) {
   const struct wn_attention_plan *p = x->p;
   const struct wn_terms_strip s = wn_open_strip(x, h, r, c);
-  const int64_t full = WN_TILE / 16, g = h / p->group * WN_TILE * p->Dp, at = (h * x->R + r) * WN_TILE * p->Dp;
+  const int64_t g = h / p->group * WN_TILE * p->Dp, at = (h * x->R + r) * WN_TILE * p->Dp;
   if (mapped) wn_score_tile_gradient(p, &s, mapped, G);
   if (p->dbias) wn_bias_gradient(p, &s, G, to->dbias);
-  p->kernels.columns[full][s.rows](x->shared.q + at, G, x->w->dk + g);
-  p->kernels.values[full][s.rows](x->w->k + g, G, to->dq + at);
+  wn_tile_columns(p, s.rows, WN_TILE, x->shared.q + at, G, x->w->dk + g);
+  wn_tile_values(p, s.rows, WN_TILE, x->w->k + g, G, to->dq + at);
 }
 
 /* W and G of a head on a tile: dv, dF; dk and dq unless the selections' gradient must join first. */
@@ -66,14 +67,14 @@ static void open_backward_head(const struct wn_open_place *x, const struct open_
   const struct wn_attention *a = p->a;
   const struct wn_open_worker *w = x->w;
   const struct wn_terms_strip s = wn_open_strip(x, h, r, c);
-  const int64_t full = WN_TILE / 16, g = h / p->group, row = (h * x->R + r) * WN_TILE, rows = s.rows;
+  const int64_t g = h / p->group, row = (h * x->R + r) * WN_TILE, rows = s.rows;
   const bool selects = h == x->u.select, bends = !selects && wn_score_bends(a);
   const float *q = x->shared.q + row * p->Dp, *dy = x->shared.dy + row * p->Dp;
   float *G = selects ? w->G + r * WN_TILE_AREA : w->g, mapped[WN_TILE_AREA];
   uint64_t keep[WN_TILE];
-  p->kernels.logits[full][rows](w->vt + g * WN_TILE * a->D, dy, G);
+  wn_tile_logits(p, rows, WN_TILE, w->vt + g * WN_TILE * a->D, dy, G);
   if (!selects) {
-    p->kernels.logits[full][rows](w->kt + g * WN_TILE * a->D, q, w->w);
+    wn_tile_logits(p, rows, WN_TILE, w->kt + g * WN_TILE * a->D, q, w->w);
     wn_logits_complete(p, &s, q, w->w);
   }
   if (bends) memcpy(mapped, w->w, (size_t)(rows * WN_TILE) * sizeof *mapped); /* W overwrites them */
@@ -90,7 +91,7 @@ static void open_backward_head(const struct wn_open_place *x, const struct open_
                                               .dF = w->dF + r * WN_TILE_AREA});
   if (x->keys == 1) memset(G, 0, (size_t)(rows * WN_TILE) * sizeof *G); /* whatever the logit */
   if (a->dropout.p > 0) wn_terms_drop(p, &s, keep, w->w);
-  p->kernels.columns[full][rows](dy, w->w, w->dv + g * WN_TILE * p->Dp);
+  wn_tile_columns(p, rows, WN_TILE, dy, w->w, w->dv + g * WN_TILE * p->Dp);
   if (!selects) open_logits_gradient(x, to, h, r, c, bends ? mapped : NULL, G);
 }
 
@@ -100,7 +101,7 @@ static void open_selection_gradient(struct wn_open_place *x, struct open_part *t
   const struct wn_attention_plan *p = x->p;
   const struct wn_attention *a = p->a;
   const struct wn_open_worker *w = x->w;
-  const int64_t rows = wn_open_rows(x, r), full = WN_TILE / 16, at = r * WN_TILE * p->Dp;
+  const int64_t rows = wn_open_rows(x, r), at = r * WN_TILE * p->Dp;
   const float *base = w->base + r * WN_TILE_AREA;
   float *G = w->G + r * WN_TILE_AREA;
   p->ops->open_rest(&(struct wn_tile_open){.x = w->dF + r * WN_TILE_AREA,
@@ -117,8 +118,8 @@ static void open_selection_gradient(struct wn_open_place *x, struct open_part *t
   if (x->u.select >= 0) {
     open_logits_gradient(x, to, x->u.select, r, c, wn_score_bends(a) ? base : NULL, G);
   } else {
-    p->kernels.columns[full][rows](x->shared.sq + at, G, w->dsk);
-    p->kernels.values[full][rows](w->sk, G, to->dsq + at);
+    wn_tile_columns(p, rows, WN_TILE, x->shared.sq + at, G, w->dsk);
+    wn_tile_values(p, rows, WN_TILE, w->sk, G, to->dsq + at);
   }
 }
 
