@@ -53,6 +53,15 @@ static SUPPORT_UNUSED void make_folder(char out[512]) {
   if (!mkdtemp(out)) fail_msg("cannot make %s", out);
 }
 
+/* A file's path in a folder, in one of eight places in turn. */
+static SUPPORT_UNUSED const char *path_in(const char *folder, const char *name) {
+  static char paths[8][1024];
+  static int next;
+  char *path = paths[next++ % 8];
+  if (snprintf(path, sizeof *paths, "%s/%s", folder, name) >= (int)sizeof *paths) fail_msg("too long: %s", name);
+  return path;
+}
+
 /* Files in a folder under the temporary name of a writer; 0 where there is no folder. */
 static SUPPORT_UNUSED int count_temporary(const char *path) {
   int count = 0;

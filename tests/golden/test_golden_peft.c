@@ -29,14 +29,6 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static const char *in_folder(const char *name) {
-  static char paths[16][1024];
-  static int next;
-  char *path = paths[next++ % 16];
-  snprintf(path, 1024, "%s/%s", folder, name);
-  return path;
-}
-
 static const char *golden(const char *kind, const char *name) {
   static char paths[16][4096];
   static int next;
@@ -78,7 +70,7 @@ static void logits(void **state) {
   static const char *const names[] = {"llama", "gpt2", "phi3"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     const char *name = names[i];
-    const char *const forms[] = {golden("hf", name), in_folder("m.gguf"), in_folder("own")};
+    const char *const forms[] = {golden("hf", name), path_in(folder, "m.gguf"), path_in(folder, "own")};
     for (int form = 0; form < 3; form++) {
       const wn_convert_options to = {
           .size = sizeof to, .to = form == 1 ? WN_CONVERT_GGUF : WN_CONVERT_WINNOW, .overwrite = true};
@@ -108,9 +100,9 @@ static void packed(void **state) {
   wn_model *model, *plain;
   wn_tensor_info info, before;
   int changed = 0, kept = 0;
-  assert_ok(ctx, wn_model_convert(ctx, golden("hf", "llama"), in_folder("q8.gguf"), &to, NULL));
-  assert_ok(ctx, load(in_folder("q8.gguf"), golden("peft", "llama"), false, &model));
-  assert_ok(ctx, load(in_folder("q8.gguf"), NULL, false, &plain));
+  assert_ok(ctx, wn_model_convert(ctx, golden("hf", "llama"), path_in(folder, "q8.gguf"), &to, NULL));
+  assert_ok(ctx, load(path_in(folder, "q8.gguf"), golden("peft", "llama"), false, &model));
+  assert_ok(ctx, load(path_in(folder, "q8.gguf"), NULL, false, &plain));
   for (int i = 0; i < wn_model_tensor_count(model); i++) {
     assert_ok(ctx, wn_model_tensor_info(model, i, &info));
     assert_ok(ctx, wn_model_tensor_info(plain, i, &before));
@@ -147,8 +139,8 @@ static void written(void **state) {
       if (gguf && !strcmp(names[i], "phi3")) continue;
       if (gguf) {
         const wn_convert_options to = {.size = sizeof to, .to = WN_CONVERT_GGUF, .overwrite = true};
-        assert_ok(ctx, wn_model_convert(ctx, path, in_folder("base.gguf"), &to, NULL));
-        path = in_folder("base.gguf");
+        assert_ok(ctx, wn_model_convert(ctx, path, path_in(folder, "base.gguf"), &to, NULL));
+        path = path_in(folder, "base.gguf");
       }
       wn_model *model, *again;
       struct wn_lora lora;
@@ -182,7 +174,7 @@ static void written(void **state) {
 /* ---- refused ---- */
 
 static void write_text(const char *name, const char *text) {
-  assert_ok(ctx, wn_file_write(ctx, in_folder(name), text, strlen(text)));
+  assert_ok(ctx, wn_file_write(ctx, path_in(folder, name), text, strlen(text)));
 }
 
 #define Q "base_model.model.model.layers.0.self_attn.q_proj.lora_"
@@ -201,7 +193,8 @@ static void write_tensors(const char *a_name, const char *b_name, int64_t rank, 
                                             .shape = {out, rank},
                                             .data = values,
                                             .bytes = (size_t)(out * rank) * sizeof(float)}};
-  assert_ok(ctx, wn_safetensors_write(ctx, in_folder("adapter_model.safetensors"), entries, b_name ? 2 : 1, NULL));
+  assert_ok(ctx,
+            wn_safetensors_write(ctx, path_in(folder, "adapter_model.safetensors"), entries, b_name ? 2 : 1, NULL));
 }
 
 static void refused(const char *expected, wn_status status) {
@@ -256,9 +249,9 @@ static void refusals(void **state) {
   refused("no update of a projection", WN_ERR_UNSUPPORTED);
   write_text("adapter_model.safetensors", "12345678{");
   refused("adapter_model.safetensors", WN_ERR_FORMAT);
-  unlink(in_folder("adapter_model.safetensors"));
+  unlink(path_in(folder, "adapter_model.safetensors"));
   refused("adapter_model.safetensors", WN_ERR_IO);
-  unlink(in_folder("adapter_config.json"));
+  unlink(path_in(folder, "adapter_config.json"));
   refused("adapter_config.json", WN_ERR_IO);
 }
 

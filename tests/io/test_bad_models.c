@@ -389,7 +389,7 @@ static void gguf_bytes(void **state) {
 
 /* ---- Hugging Face folders ---- */
 
-static void path_in(char out[1024], const char *dir, const char *name) {
+static void place_in(char out[1024], const char *dir, const char *name) {
   assert_true(snprintf(out, 1024, "%s/%s", dir, name) < 1024);
 }
 
@@ -404,14 +404,14 @@ static void copy_golden(const char *from, const char *name, const char *dir) {
   data = malloc(n);
   assert_int_equal(fread(data, 1, n, f), n);
   fclose(f);
-  path_in(path, dir, name);
+  place_in(path, dir, name);
   put_file(path, data, n);
   free(data);
 }
 
 static void put_text_file(const char *dir, const char *name, const char *text) {
   char path[1024];
-  path_in(path, dir, name);
+  place_in(path, dir, name);
   put_file(path, text, strlen(text));
 }
 
@@ -474,7 +474,7 @@ static const struct config_case {
 /* Writes the golden's config.json with the change. */
 static void change_config(const char *dir, const struct config_case *c) {
   char path[1024];
-  path_in(path, dir, "config.json");
+  place_in(path, dir, "config.json");
   json_t *o = json_load_file(path, 0, NULL);
   assert_non_null(o);
   if (!strcmp(c->key, "rope_theta") || !strcmp(c->key, "rope_scaling")) json_object_del(o, "rope_parameters");
@@ -521,10 +521,10 @@ static void hf_configs(void **state) {
   refused("a hundred thousand brackets", folder, "config.json");
   free(deep);
   char path[1024];
-  path_in(path, folder, "config.json");
+  place_in(path, folder, "config.json");
   remove(path);
   refused("no config.json", folder, "config.json");
-  path_in(path, folder, "nowhere");
+  place_in(path, folder, "nowhere");
   refused("nothing there", path, "nowhere");
 }
 
@@ -602,7 +602,7 @@ static void other_configs(void **state) {
     change_config(folder, &cases[i].c);
     refused(cases[i].c.key, folder, cases[i].c.expected);
   }
-  path_in(path, folder, "model.safetensors");
+  place_in(path, folder, "model.safetensors");
   remove(path);
 }
 
@@ -628,7 +628,7 @@ static void safetensors_files(void **state) {
   char path[1024], *data;
   copy_golden("llama", "config.json", folder);
   copy_golden("llama", "model.safetensors", folder);
-  path_in(path, folder, "model.safetensors");
+  place_in(path, folder, "model.safetensors");
   FILE *f = fopen(path, "rb");
   assert_non_null(f);
   fseek(f, 0, SEEK_END);
@@ -691,7 +691,7 @@ static void indexes(void **state) {
        "does not have it"},
   };
   char dir[1024], name[64], path[1024];
-  path_in(dir, folder, "sharded");
+  place_in(dir, folder, "sharded");
   assert_int_equal(mkdir(dir, 0700), 0);
   copy_golden("qwen3", "config.json", dir);
   for (int i = 1; i <= 4; i++) {
@@ -703,7 +703,7 @@ static void indexes(void **state) {
   assert_ok(ctx, wn_model_load(ctx, dir, &model));
   wn_model_destroy(model);
   /* A tensor moved to another shard, and one that the index leaves out. */
-  path_in(path, dir, "model.safetensors.index.json");
+  place_in(path, dir, "model.safetensors.index.json");
   json_t *index = json_load_file(path, 0, NULL), *map = json_object_get(index, "weight_map");
   json_t *was = json_incref(json_object_get(map, "model.norm.weight"));
   assert_non_null(was);
@@ -720,7 +720,7 @@ static void indexes(void **state) {
     refused(cases[i].what, dir, cases[i].expected);
   }
   copy_golden("qwen3", "model.safetensors.index.json", dir);
-  path_in(path, dir, "model-00003-of-00004.safetensors");
+  place_in(path, dir, "model-00003-of-00004.safetensors");
   remove(path);
   refused("a missing shard", dir, "model-00003-of-00004.safetensors");
 }

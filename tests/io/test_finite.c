@@ -27,14 +27,6 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static const char *in_folder(const char *name) {
-  static char paths[8][1024];
-  static int next;
-  char *path = paths[next++ % 8];
-  assert_true(snprintf(path, 1024, "%s/%s", folder, name) < 1024);
-  return path;
-}
-
 /* Every type with the byte places of its numbers. */
 static const struct {
   wn_gguf_type type;
@@ -112,7 +104,7 @@ static void make_file(const char *out, const char *name, wn_gguf_type type, int 
   struct rewrite r = {.chosen = -1, .place = place};
   wn_gguf *file;
   wn_gguf_values *values;
-  assert_ok(ctx, wn_gguf_open(ctx, in_folder("plain.gguf"), &file));
+  assert_ok(ctx, wn_gguf_open(ctx, path_in(folder, "plain.gguf"), &file));
   assert_ok(ctx, wn_gguf_values_create(ctx, &values));
   for (int i = 0; i < wn_gguf_value_count(file); i++) wn_gguf_values_copy(values, wn_gguf_value_at(file, i));
   r.file = file;
@@ -136,10 +128,10 @@ static void make_plain(void) {
   c.vocab_size = 8, c.context = 16, c.layers = 1, c.width = 256, c.heads = 4, c.ffn_width = 256;
   c.position = WN_POS_ROPE;
   assert_ok(ctx, wn_model_create(ctx, &c, 1, &model));
-  assert_ok(ctx, wn_model_save(ctx, model, NULL, in_folder("seed")));
+  assert_ok(ctx, wn_model_save(ctx, model, NULL, path_in(folder, "seed")));
   wn_model_destroy(model);
   const wn_convert_options o = {.size = sizeof o, .to = WN_CONVERT_GGUF, .overwrite = true};
-  assert_ok(ctx, wn_model_convert(ctx, in_folder("seed"), in_folder("plain.gguf"), &o, NULL));
+  assert_ok(ctx, wn_model_convert(ctx, path_in(folder, "seed"), path_in(folder, "plain.gguf"), &o, NULL));
 }
 
 static wn_status load(const char *path, wn_check check, bool as_float) {
@@ -156,7 +148,7 @@ static void files(void **state) {
   static const char *const tensors[] = {"token_embd.weight", "blk.0.attn_k.weight", "output.weight"};
   make_plain();
   for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-    const char *name = tensors[k % 3], *path = in_folder("bad.gguf");
+    const char *name = tensors[k % 3], *path = path_in(folder, "bad.gguf");
     wn_convert_options o = {.size = sizeof o, .to = WN_CONVERT_WINNOW_GGUF, .overwrite = true};
     wn_model *model;
     make_file(path, name, kinds[k].type, -1);
@@ -170,16 +162,16 @@ static void files(void **state) {
       assert_ok(ctx, load(path, WN_CHECK_NO, as_float));
     }
     assert_refused(ctx, wn_model_load(ctx, path, &model), WN_ERR_FORMAT, name);
-    const char *out = in_folder("out.gguf");
+    const char *out = path_in(folder, "out.gguf");
     assert_refused(ctx, wn_model_convert(ctx, path, out, &o, NULL), WN_ERR_FORMAT, name);
     o.to = WN_CONVERT_HF;
-    assert_refused(ctx, wn_model_convert(ctx, path, in_folder("out"), &o, NULL), WN_ERR_FORMAT, name);
+    assert_refused(ctx, wn_model_convert(ctx, path, path_in(folder, "out"), &o, NULL), WN_ERR_FORMAT, name);
     o.check_tensors = WN_CHECK_NO, o.to = WN_CONVERT_WINNOW_GGUF;
     assert_ok(ctx, wn_model_convert(ctx, path, out, &o, NULL));
   }
   const wn_model_load_options wrong = {.size = sizeof wrong, .check_tensors = (wn_check)3};
   wn_model *model;
-  assert_refused(ctx, wn_model_load_with(ctx, in_folder("plain.gguf"), &wrong, &model), WN_ERR_ARGUMENT, "3");
+  assert_refused(ctx, wn_model_load_with(ctx, path_in(folder, "plain.gguf"), &wrong, &model), WN_ERR_ARGUMENT, "3");
 }
 
 /* 16 bits in folders of other programs. */
@@ -189,10 +181,10 @@ static void folders(void **state) {
   for (int i = 0; i < 2; i++) {
     wn_convert_options o = {.size = sizeof o, .to = WN_CONVERT_HF, .typed = true, .type = types[i], .overwrite = true};
     make_plain();
-    assert_ok(ctx, wn_model_convert(ctx, in_folder("plain.gguf"), in_folder("hf"), &o, NULL));
-    assert_ok(ctx, load(in_folder("hf"), WN_CHECK_AUTO, false));
+    assert_ok(ctx, wn_model_convert(ctx, path_in(folder, "plain.gguf"), path_in(folder, "hf"), &o, NULL));
+    assert_ok(ctx, load(path_in(folder, "hf"), WN_CHECK_AUTO, false));
     char path[1024];
-    snprintf(path, sizeof path, "%s", in_folder("hf/model.safetensors"));
+    snprintf(path, sizeof path, "%s", path_in(folder, "hf/model.safetensors"));
     wn_safetensors *file;
     assert_ok(ctx, wn_safetensors_open(ctx, path, &file));
     const char *name = "model.layers.0.mlp.down_proj.weight";
@@ -212,10 +204,10 @@ static void folders(void **state) {
     assert_ok(ctx, wn_safetensors_write(ctx, path, entries, count, (const char *const[]){"format", "pt", NULL}));
     free(copy);
     wn_safetensors_close(file);
-    assert_refused(ctx, load(in_folder("hf"), WN_CHECK_AUTO, false), WN_ERR_FORMAT, name);
+    assert_refused(ctx, load(path_in(folder, "hf"), WN_CHECK_AUTO, false), WN_ERR_FORMAT, name);
     assert_non_null(strstr(wn_context_error(ctx), "model.safetensors"));
     assert_non_null(strstr(wn_context_error(ctx), "weight 50"));
-    assert_ok(ctx, load(in_folder("hf"), WN_CHECK_NO, false));
+    assert_ok(ctx, load(path_in(folder, "hf"), WN_CHECK_NO, false));
   }
 }
 
@@ -223,18 +215,18 @@ static void folders(void **state) {
 static void evaluation(void **state) {
   (void)state;
   make_plain();
-  make_file(in_folder("bad.gguf"), "blk.0.attn_k.weight", WN_GGUF_Q8_0, 0);
+  make_file(path_in(folder, "bad.gguf"), "blk.0.attn_k.weight", WN_GGUF_Q8_0, 0);
   const wn_model_load_options options = {.size = sizeof options, .check_tensors = WN_CHECK_NO};
   wn_model *model;
   wn_recipe recipe;
   wn_data_source *source;
   wn_eval_result result;
-  assert_ok(ctx, wn_model_load_with(ctx, in_folder("bad.gguf"), &options, &model));
+  assert_ok(ctx, wn_model_load_with(ctx, path_in(folder, "bad.gguf"), &options, &model));
   wn_recipe_init(&recipe);
   const int32_t tokens[33] = {1, 2, 3, 4, 5};
-  assert_ok(ctx, wn_token_file_write(ctx, in_folder("val.bin"), "llmc", 8, tokens, 33));
+  assert_ok(ctx, wn_token_file_write(ctx, path_in(folder, "val.bin"), "llmc", 8, tokens, 33));
   recipe.data.kind = WN_DATA_TOKENS;
-  snprintf(recipe.data.val, sizeof recipe.data.val, "%s", in_folder("val.bin"));
+  snprintf(recipe.data.val, sizeof recipe.data.val, "%s", path_in(folder, "val.bin"));
   assert_ok(ctx, wn_data_source_create(ctx, &recipe.data, "val", 16, 8, &source));
   const wn_eval_options o = {.size = sizeof o, .max_batches = 1};
   assert_refused(ctx, wn_eval(ctx, model, source, &o, &result), WN_ERR_DIVERGED, "not a number");

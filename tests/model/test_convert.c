@@ -25,14 +25,6 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static const char *in_folder(const char *name) {
-  static char paths[8][1024];
-  static int next;
-  char *path = paths[next++ % 8];
-  assert_true(snprintf(path, 1024, "%s/%s", folder, name) < 1024);
-  return path;
-}
-
 static const char *golden(const char *name) {
   static char path[4096];
   snprintf(path, sizeof path, "%s/golden/hf/%s", WN_TEST_DIR, name);
@@ -85,11 +77,11 @@ static void cancelled(void **state) {
   for (int i = 0; i < 2; i++) {
     const wn_convert_options o = to(cases[i].form);
     wn_context_cancel(ctx);
-    assert_int_equal(wn_model_convert(ctx, golden("llama"), in_folder(cases[i].out), &o, NULL), WN_ERR_CANCELLED);
+    assert_int_equal(wn_model_convert(ctx, golden("llama"), path_in(folder, cases[i].out), &o, NULL), WN_ERR_CANCELLED);
     wn_context_resume(ctx);
-    assert_int_equal(access(in_folder(cases[i].file), F_OK), -1);
-    assert_int_equal(count_temporary(in_folder("")), 0);
-    if (i == 1) assert_int_equal(count_temporary(in_folder(cases[i].out)), 0);
+    assert_int_equal(access(path_in(folder, cases[i].file), F_OK), -1);
+    assert_int_equal(count_temporary(path_in(folder, "")), 0);
+    if (i == 1) assert_int_equal(count_temporary(path_in(folder, cases[i].out)), 0);
   }
 }
 
@@ -105,13 +97,14 @@ static void round_trips(void **state) {
                 {"qwen2_moe", true},    {"qwen2_moe.gguf", true}, {"qwen3_moe", true}, {"qwen3_moe.gguf", true},
                 {"phi3", false},        {"phi3.gguf", true}};
   for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-    const char *own = in_folder("own"), *hf = in_folder("hf"), *file = in_folder("m.gguf"), *back = in_folder("back");
+    const char *own = path_in(folder, "own"), *hf = path_in(folder, "hf"), *file = path_in(folder, "m.gguf"),
+               *back = path_in(folder, "back");
     convert(golden(models[i].model), own, WN_CONVERT_WINNOW);
     convert(own, hf, WN_CONVERT_HF);
     convert(hf, back, WN_CONVERT_WINNOW);
     same_model(own, back);
-    convert(own, in_folder("own.gguf"), WN_CONVERT_WINNOW_GGUF);
-    convert(in_folder("own.gguf"), back, WN_CONVERT_WINNOW);
+    convert(own, path_in(folder, "own.gguf"), WN_CONVERT_WINNOW_GGUF);
+    convert(path_in(folder, "own.gguf"), back, WN_CONVERT_WINNOW);
     same_model(own, back);
     if (!models[i].gguf) continue;
     convert(own, file, WN_CONVERT_GGUF);
@@ -129,20 +122,20 @@ static void types_stay(void **state) {
   (void)state;
   wn_tensor_info info;
   wn_model *model;
-  convert(golden("mistral"), in_folder("hf"), WN_CONVERT_HF);
-  assert_ok(ctx, wn_model_load(ctx, in_folder("hf"), &model));
+  convert(golden("mistral"), path_in(folder, "hf"), WN_CONVERT_HF);
+  assert_ok(ctx, wn_model_load(ctx, path_in(folder, "hf"), &model));
   assert_ok(ctx, wn_model_tensor_info(model, 0, &info));
   assert_int_equal(info.types[0], WN_GGUF_BF16);
   wn_model_destroy(model);
-  convert(golden("llama3.gguf"), in_folder("same.gguf"), WN_CONVERT_GGUF);
-  same_model(golden("llama3.gguf"), in_folder("same.gguf"));
-  assert_ok(ctx, wn_model_load(ctx, in_folder("same.gguf"), &model));
+  convert(golden("llama3.gguf"), path_in(folder, "same.gguf"), WN_CONVERT_GGUF);
+  same_model(golden("llama3.gguf"), path_in(folder, "same.gguf"));
+  assert_ok(ctx, wn_model_load(ctx, path_in(folder, "same.gguf"), &model));
   assert_ok(ctx, wn_model_tensor_info(model, 0, &info));
   assert_int_equal(info.types[0], WN_GGUF_Q8_0);
   wn_model_destroy(model);
   /* Llama 3's factors become the scaling that they come from, and back. */
-  convert(golden("llama3.gguf"), in_folder("hf3"), WN_CONVERT_HF);
-  assert_ok(ctx, wn_model_load(ctx, in_folder("hf3"), &model));
+  convert(golden("llama3.gguf"), path_in(folder, "hf3"), WN_CONVERT_HF);
+  assert_ok(ctx, wn_model_load(ctx, path_in(folder, "hf3"), &model));
   const wn_model_config *c = wn_model_config_get(model);
   assert_int_equal(c->rope_scaling.type, WN_ROPE_LLAMA3);
   assert_int_equal(c->rope_scaling.context, 24);
@@ -156,11 +149,11 @@ static void eight_bits(void **state) {
   wn_model *exact, *rounded;
   wn_convert_options o = to(WN_CONVERT_GGUF);
   o.typed = true, o.type = WN_GGUF_Q8_0;
-  convert(golden("llama"), in_folder("own"), WN_CONVERT_WINNOW);
-  assert_ok(ctx, wn_model_convert(ctx, in_folder("own"), in_folder("q8.gguf"), &o, NULL));
-  convert(in_folder("own"), in_folder("f32.gguf"), WN_CONVERT_GGUF);
-  assert_ok(ctx, wn_model_load_float(ctx, in_folder("f32.gguf"), &exact));
-  assert_ok(ctx, wn_model_load_float(ctx, in_folder("q8.gguf"), &rounded));
+  convert(golden("llama"), path_in(folder, "own"), WN_CONVERT_WINNOW);
+  assert_ok(ctx, wn_model_convert(ctx, path_in(folder, "own"), path_in(folder, "q8.gguf"), &o, NULL));
+  convert(path_in(folder, "own"), path_in(folder, "f32.gguf"), WN_CONVERT_GGUF);
+  assert_ok(ctx, wn_model_load_float(ctx, path_in(folder, "f32.gguf"), &exact));
+  assert_ok(ctx, wn_model_load_float(ctx, path_in(folder, "q8.gguf"), &rounded));
   int blocks = 0;
   for (int i = 0; i < wn_model_tensor_count(exact); i++) {
     wn_safetensors_entry a, b;
@@ -349,9 +342,9 @@ static void refusals(void **state) {
                {is_dynamic, false, true, "dynamic", NULL}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const wn_convert_options hf = to(WN_CONVERT_HF), gguf = to(WN_CONVERT_GGUF);
-    save_model(in_folder("run"), cases[i].change);
+    save_model(path_in(folder, "run"), cases[i].change);
     wn_convert_result r;
-    const wn_status status = wn_model_convert(ctx, in_folder("run"), in_folder("x"), &hf, &r);
+    const wn_status status = wn_model_convert(ctx, path_in(folder, "run"), path_in(folder, "x"), &hf, &r);
     if (cases[i].refused) {
       assert_int_equal(status, WN_ERR_UNSUPPORTED);
       if (!strstr(wn_context_error(ctx), cases[i].refused)) fail_msg("%zu: %s", i, wn_context_error(ctx));
@@ -360,21 +353,23 @@ static void refusals(void **state) {
     }
     if (!cases[i].refused && cases[i].hf != !strcmp(r.architecture, "winnow"))
       fail_msg("%s is %s", cases[i].named, r.architecture);
-    if (!cases[i].refused) assert_int_equal(access(in_folder("x/modeling_winnow.py"), F_OK), cases[i].hf ? 0 : -1);
-    if (!cases[i].refused) assert_int_equal(access(in_folder("x/configuration_winnow.py"), F_OK), cases[i].hf ? 0 : -1);
+    if (!cases[i].refused)
+      assert_int_equal(access(path_in(folder, "x/modeling_winnow.py"), F_OK), cases[i].hf ? 0 : -1);
+    if (!cases[i].refused)
+      assert_int_equal(access(path_in(folder, "x/configuration_winnow.py"), F_OK), cases[i].hf ? 0 : -1);
     if (cases[i].hf && !cases[i].refused) { /* back to the bit, from wherever it is read */
-      same_model(in_folder("run"), in_folder("x"));
-      convert(in_folder("x"), in_folder("back"), WN_CONVERT_WINNOW);
-      same_model(in_folder("run"), in_folder("back"));
+      same_model(path_in(folder, "run"), path_in(folder, "x"));
+      convert(path_in(folder, "x"), path_in(folder, "back"), WN_CONVERT_WINNOW);
+      same_model(path_in(folder, "run"), path_in(folder, "back"));
     }
     if (cases[i].gguf)
-      assert_refused(ctx, wn_model_convert(ctx, in_folder("run"), in_folder("x.gguf"), &gguf, NULL), WN_ERR_UNSUPPORTED,
-                     cases[i].named);
+      assert_refused(ctx, wn_model_convert(ctx, path_in(folder, "run"), path_in(folder, "x.gguf"), &gguf, NULL),
+                     WN_ERR_UNSUPPORTED, cases[i].named);
     else
-      assert_ok(ctx, wn_model_convert(ctx, in_folder("run"), in_folder("x.gguf"), &gguf, NULL));
+      assert_ok(ctx, wn_model_convert(ctx, path_in(folder, "run"), path_in(folder, "x.gguf"), &gguf, NULL));
     /* In winnow's own GGUF everything can be. */
-    convert(in_folder("run"), in_folder("own.gguf"), WN_CONVERT_WINNOW_GGUF);
-    same_model(in_folder("run"), in_folder("own.gguf"));
+    convert(path_in(folder, "run"), path_in(folder, "own.gguf"), WN_CONVERT_WINNOW_GGUF);
+    same_model(path_in(folder, "run"), path_in(folder, "own.gguf"));
   }
 }
 
@@ -394,9 +389,9 @@ static void refused_by_name(void **state) {
   } cases[] = {{has_memory, "segment recurrence (\"memory\")"}, {has_encoder, "an encoder (\"encoder.layers\")"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const wn_convert_options hf = to(WN_CONVERT_HF);
-    save_model(in_folder("run"), cases[i].change);
-    assert_refused(ctx, wn_model_convert(ctx, in_folder("run"), in_folder("x"), &hf, NULL), WN_ERR_UNSUPPORTED,
-                   cases[i].named);
+    save_model(path_in(folder, "run"), cases[i].change);
+    assert_refused(ctx, wn_model_convert(ctx, path_in(folder, "run"), path_in(folder, "x"), &hf, NULL),
+                   WN_ERR_UNSUPPORTED, cases[i].named);
   }
 }
 
@@ -418,11 +413,11 @@ static void bad_own_folders(void **state) {
                {"{\"model_type\": \"winnow\", \"winnow\": {\"attention\": {\"nonsense\": true}}}", "nonsense"},
                {"{\"model_type\": \"winnow\", \"winnow\": {\"vocab_size\": 10, \"width\": 16777216}}", "width"}};
   wn_model *model;
-  save_model(in_folder("run"), is_selective);
-  convert(in_folder("run"), in_folder("x"), WN_CONVERT_HF);
+  save_model(path_in(folder, "run"), is_selective);
+  convert(path_in(folder, "run"), path_in(folder, "x"), WN_CONVERT_HF);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    write_text(in_folder("x/config.json"), cases[i].config);
-    assert_int_not_equal(wn_model_load(ctx, in_folder("x"), &model), WN_OK);
+    write_text(path_in(folder, "x/config.json"), cases[i].config);
+    assert_int_not_equal(wn_model_load(ctx, path_in(folder, "x"), &model), WN_OK);
     if (!strstr(wn_context_error(ctx), cases[i].named)) fail_msg("%s: %s", cases[i].named, wn_context_error(ctx));
   }
 }
@@ -431,16 +426,19 @@ static void targets(void **state) {
   (void)state;
   wn_convert_options o = to(WN_CONVERT_HF);
   o.overwrite = false;
-  assert_ok(ctx, wn_model_convert(ctx, golden("llama"), in_folder("new"), &o, NULL));
-  assert_refused(ctx, wn_model_convert(ctx, golden("llama"), in_folder("new"), &o, NULL), WN_ERR_ARGUMENT,
+  assert_ok(ctx, wn_model_convert(ctx, golden("llama"), path_in(folder, "new"), &o, NULL));
+  assert_refused(ctx, wn_model_convert(ctx, golden("llama"), path_in(folder, "new"), &o, NULL), WN_ERR_ARGUMENT,
                  "already holds a model");
   o.overwrite = true;
-  assert_ok(ctx, wn_model_convert(ctx, golden("llama"), in_folder("new"), &o, NULL));
-  assert_refused(ctx, wn_model_convert(ctx, in_folder("new"), in_folder("new"), &o, NULL), WN_ERR_ARGUMENT, "the same");
+  assert_ok(ctx, wn_model_convert(ctx, golden("llama"), path_in(folder, "new"), &o, NULL));
+  assert_refused(ctx, wn_model_convert(ctx, path_in(folder, "new"), path_in(folder, "new"), &o, NULL), WN_ERR_ARGUMENT,
+                 "the same");
   o.to = WN_CONVERT_GGUF;
-  assert_refused(ctx, wn_model_convert(ctx, golden("llama"), in_folder("new"), &o, NULL), WN_ERR_ARGUMENT, "a folder");
+  assert_refused(ctx, wn_model_convert(ctx, golden("llama"), path_in(folder, "new"), &o, NULL), WN_ERR_ARGUMENT,
+                 "a folder");
   o.typed = true, o.to = WN_CONVERT_HF, o.type = WN_GGUF_Q8_0;
-  assert_refused(ctx, wn_model_convert(ctx, golden("llama"), in_folder("q"), &o, NULL), WN_ERR_UNSUPPORTED, "Q8_0");
+  assert_refused(ctx, wn_model_convert(ctx, golden("llama"), path_in(folder, "q"), &o, NULL), WN_ERR_UNSUPPORTED,
+                 "Q8_0");
 }
 
 int main(void) {

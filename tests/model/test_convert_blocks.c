@@ -25,14 +25,6 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static const char *in_folder(const char *name) {
-  static char paths[4][1024];
-  static int next;
-  char *path = paths[next++ % 4];
-  assert_true(snprintf(path, 1024, "%s/%s", folder, name) < 1024);
-  return path;
-}
-
 static wn_status convert(const char *from, const char *out, wn_convert_form form) {
   const wn_convert_options o = {.size = sizeof o, .to = form, .overwrite = true};
   return wn_model_convert(ctx, from, out, &o, NULL);
@@ -48,9 +40,9 @@ static void make_model(const char *path, bool bias) {
   c.bias = bias;
   if (!bias) c.head_size = 256, c.heads = 1, c.qk_norm = true;
   assert_ok(ctx, wn_model_create(ctx, &c, 1, &model));
-  assert_ok(ctx, wn_model_save(ctx, model, NULL, in_folder("seed")));
+  assert_ok(ctx, wn_model_save(ctx, model, NULL, path_in(folder, "seed")));
   wn_model_destroy(model);
-  assert_ok(ctx, convert(in_folder("seed"), path, WN_CONVERT_GGUF));
+  assert_ok(ctx, convert(path_in(folder, "seed"), path, WN_CONVERT_GGUF));
 }
 
 struct rewrite {
@@ -123,19 +115,19 @@ static void vectors_in_blocks(void **state) {
   (void)state;
   for (int bias = 0; bias < 2; bias++) {
     const int64_t D = bias ? 64 : 256, turned_heads = bias ? 5 : 2;
-    make_model(in_folder("plain.gguf"), bias != 0);
+    make_model(path_in(folder, "plain.gguf"), bias != 0);
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
       char blocked[1024];
-      snprintf(blocked, sizeof blocked, "%s", in_folder("blocks.gguf"));
-      assert_true(rewrite(in_folder("plain.gguf"), blocked, blocks[i]) >= 3);
-      assert_ok(ctx, convert(blocked, in_folder("hf"), WN_CONVERT_HF));
-      same_values(blocked, in_folder("hf"), bias != 0, D, turned_heads);
-      assert_ok(ctx, convert(blocked, in_folder("own"), WN_CONVERT_WINNOW));
-      same_values(blocked, in_folder("own"), bias != 0, D, turned_heads);
-      assert_ok(ctx, convert(blocked, in_folder("again.gguf"), WN_CONVERT_GGUF));
-      same_values(blocked, in_folder("again.gguf"), false, D, turned_heads);
-      assert_ok(ctx, convert(blocked, in_folder("own.gguf"), WN_CONVERT_WINNOW_GGUF));
-      same_values(blocked, in_folder("own.gguf"), bias != 0, D, turned_heads);
+      snprintf(blocked, sizeof blocked, "%s", path_in(folder, "blocks.gguf"));
+      assert_true(rewrite(path_in(folder, "plain.gguf"), blocked, blocks[i]) >= 3);
+      assert_ok(ctx, convert(blocked, path_in(folder, "hf"), WN_CONVERT_HF));
+      same_values(blocked, path_in(folder, "hf"), bias != 0, D, turned_heads);
+      assert_ok(ctx, convert(blocked, path_in(folder, "own"), WN_CONVERT_WINNOW));
+      same_values(blocked, path_in(folder, "own"), bias != 0, D, turned_heads);
+      assert_ok(ctx, convert(blocked, path_in(folder, "again.gguf"), WN_CONVERT_GGUF));
+      same_values(blocked, path_in(folder, "again.gguf"), false, D, turned_heads);
+      assert_ok(ctx, convert(blocked, path_in(folder, "own.gguf"), WN_CONVERT_WINNOW_GGUF));
+      same_values(blocked, path_in(folder, "own.gguf"), bias != 0, D, turned_heads);
     }
   }
 }
@@ -189,8 +181,8 @@ static void ranges(void **state) {
   const wn_gguf_tensor torn = {.name = "torn", .type = WN_GGUF_Q4_0, .ndim = 1, .shape = {33}, .data = all};
   assert_refused(ctx, wn_gguf_dequantize(ctx, &torn, 0, 1, part), WN_ERR_ARGUMENT, "whole blocks");
   assert_ok(ctx, wn_gguf_values_create(ctx, &values));
-  assert_refused(ctx, wn_gguf_write(ctx, in_folder("torn.gguf"), values, &torn, 1, values_of, NULL), WN_ERR_ARGUMENT,
-                 "torn");
+  assert_refused(ctx, wn_gguf_write(ctx, path_in(folder, "torn.gguf"), values, &torn, 1, values_of, NULL),
+                 WN_ERR_ARGUMENT, "torn");
   wn_gguf_values_destroy(values);
 }
 

@@ -25,14 +25,6 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static const char *in_folder(const char *name) {
-  static char paths[4][1024];
-  static int next;
-  char *path = paths[next++ % 4];
-  assert_true(snprintf(path, 1024, "%s/%s", folder, name) < 1024);
-  return path;
-}
-
 static void save_model(const char *dir, int64_t width, bool tied) {
   wn_model_config c;
   wn_model *model;
@@ -67,11 +59,11 @@ static void mixtures(void **state) {
   static const bool more[8] = {true, false, false, true, false, false, true, true};
   wn_gguf *file;
   for (int tied = 0; tied < 2; tied++) {
-    save_model(in_folder("own"), 256, tied != 0);
+    save_model(path_in(folder, "own"), 256, tied != 0);
     for (int i = 0; i < 2; i++) {
       const wn_gguf_type type = mixed[i];
-      convert(in_folder("own"), in_folder("m.gguf"), type, true);
-      assert_ok(ctx, wn_gguf_open(ctx, in_folder("m.gguf"), &file));
+      convert(path_in(folder, "own"), path_in(folder, "m.gguf"), type, true);
+      assert_ok(ctx, wn_gguf_open(ctx, path_in(folder, "m.gguf"), &file));
       has_type(file, "token_embd.weight", tied ? WN_GGUF_Q6_K : type);
       if (!tied) has_type(file, "output.weight", WN_GGUF_Q6_K);
       for (int l = 0; l < 8; l++) {
@@ -103,16 +95,16 @@ static void rows_of_no_whole_blocks(void **state) {
                {WN_GGUF_Q6_K, WN_GGUF_Q8_0},
                {WN_GGUF_Q4_0, WN_GGUF_Q4_0}};
   wn_gguf *file;
-  save_model(in_folder("narrow"), 96, false);
-  save_model(in_folder("odd"), 100, false);
+  save_model(path_in(folder, "narrow"), 96, false);
+  save_model(path_in(folder, "odd"), 100, false);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    convert(in_folder("narrow"), in_folder("n.gguf"), cases[i].type, false);
-    assert_ok(ctx, wn_gguf_open(ctx, in_folder("n.gguf"), &file));
+    convert(path_in(folder, "narrow"), path_in(folder, "n.gguf"), cases[i].type, false);
+    assert_ok(ctx, wn_gguf_open(ctx, path_in(folder, "n.gguf"), &file));
     has_type(file, "blk.3.attn_q.weight", cases[i].narrow);
     has_type(file, "blk.3.ffn_down.weight", cases[i].type);
     wn_gguf_close(file);
-    convert(in_folder("odd"), in_folder("o.gguf"), cases[i].type, false);
-    assert_ok(ctx, wn_gguf_open(ctx, in_folder("o.gguf"), &file));
+    convert(path_in(folder, "odd"), path_in(folder, "o.gguf"), cases[i].type, false);
+    assert_ok(ctx, wn_gguf_open(ctx, path_in(folder, "o.gguf"), &file));
     has_type(file, "blk.3.attn_q.weight", WN_GGUF_F16);
     has_type(file, "blk.3.attn_output.weight", cases[i].type);
     wn_gguf_close(file);
@@ -126,11 +118,11 @@ static void values(void **state) {
   wn_safetensors_entry a, b;
   static float want[512 * 256];
   static uint8_t blocks[512 * 256 / 32 * 34];
-  save_model(in_folder("own"), 256, false);
+  save_model(path_in(folder, "own"), 256, false);
   for (int type = WN_GGUF_Q8_0; type < WN_GGUF_TYPE_COUNT; type++) {
-    convert(in_folder("own"), in_folder("v.gguf"), (wn_gguf_type)type, false);
-    assert_ok(ctx, wn_model_load_float(ctx, in_folder("own"), &own));
-    assert_ok(ctx, wn_model_load_float(ctx, in_folder("v.gguf"), &file));
+    convert(path_in(folder, "own"), path_in(folder, "v.gguf"), (wn_gguf_type)type, false);
+    assert_ok(ctx, wn_model_load_float(ctx, path_in(folder, "own"), &own));
+    assert_ok(ctx, wn_model_load_float(ctx, path_in(folder, "v.gguf"), &file));
     int compared = 0;
     for (int i = 0; i < wn_model_tensor_count(own); i++) {
       assert_ok(ctx, wn_model_tensor_at(own, i, &a));
@@ -151,15 +143,15 @@ static void values(void **state) {
 
 static void refusals(void **state) {
   (void)state;
-  save_model(in_folder("own"), 96, false);
+  save_model(path_in(folder, "own"), 96, false);
   wn_convert_options o = {.size = sizeof o, .to = WN_CONVERT_GGUF, .typed = true, .type = WN_GGUF_Q6_K, .mixed = true};
-  assert_refused(ctx, wn_model_convert(ctx, in_folder("own"), in_folder("r.gguf"), &o, NULL), WN_ERR_ARGUMENT,
-                 "Q4_K or Q5_K, not Q6_K");
+  assert_refused(ctx, wn_model_convert(ctx, path_in(folder, "own"), path_in(folder, "r.gguf"), &o, NULL),
+                 WN_ERR_ARGUMENT, "Q4_K or Q5_K, not Q6_K");
   o.typed = false;
-  assert_refused(ctx, wn_model_convert(ctx, in_folder("own"), in_folder("r.gguf"), &o, NULL), WN_ERR_ARGUMENT,
-                 "not the source's");
+  assert_refused(ctx, wn_model_convert(ctx, path_in(folder, "own"), path_in(folder, "r.gguf"), &o, NULL),
+                 WN_ERR_ARGUMENT, "not the source's");
   o.typed = true, o.mixed = false, o.to = WN_CONVERT_HF;
-  assert_refused(ctx, wn_model_convert(ctx, in_folder("own"), in_folder("r"), &o, NULL), WN_ERR_UNSUPPORTED,
+  assert_refused(ctx, wn_model_convert(ctx, path_in(folder, "own"), path_in(folder, "r"), &o, NULL), WN_ERR_UNSUPPORTED,
                  "Q6_K needs GGUF");
 }
 

@@ -18,14 +18,6 @@ static int tear_down(void **state) {
   remove_folder(folder);
   return 0;
 }
-static const char *in_folder(const char *name) {
-  static char paths[4][1024];
-  static int next;
-  char *path = paths[next++ % 4];
-  assert_true(snprintf(path, 1024, "%s/%s", folder, name) < 1024);
-  return path;
-}
-
 /* Saves a model of ours as a checkpoint in float32 and returns it. */
 static struct wn_model *seed(wn_context *ctx, bool relative) {
   wn_model_config c;
@@ -34,7 +26,7 @@ static struct wn_model *seed(wn_context *ctx, bool relative) {
   c.position = WN_POS_ROPE, c.bias = true, c.init_std = 0.1;
   if (relative) c.attention.relative.enabled = true, c.position = WN_POS_NONE;
   struct wn_model *model = model_of(ctx, &c, WN_F32);
-  OK(ctx, wn_model_save(ctx, model, NULL, in_folder("seed")));
+  OK(ctx, wn_model_save(ctx, model, NULL, path_in(folder, "seed")));
   return model;
 }
 
@@ -61,9 +53,9 @@ static void test_file_and_auto(void **state) {
   wn_context *ctx = context_of("cpu", 2);
   wn_model_destroy(seed(ctx, false));
   const wn_convert_options o = {.size = sizeof o, .to = WN_CONVERT_WINNOW_GGUF, .typed = true, .type = WN_GGUF_Q8_0};
-  OK(ctx, wn_model_convert(ctx, in_folder("seed"), in_folder("eight.gguf"), &o, NULL));
-  struct wn_model *held[2] = {load(ctx, in_folder("eight.gguf"), WN_WEIGHTS_FILE),
-                              load(ctx, in_folder("eight.gguf"), WN_WEIGHTS_AUTO)};
+  OK(ctx, wn_model_convert(ctx, path_in(folder, "seed"), path_in(folder, "eight.gguf"), &o, NULL));
+  struct wn_model *held[2] = {load(ctx, path_in(folder, "eight.gguf"), WN_WEIGHTS_FILE),
+                              load(ctx, path_in(folder, "eight.gguf"), WN_WEIGHTS_AUTO)};
   assert_null(held[0]->strips);
   const bool has = held[1]->backend->strips_bytes && held[1]->backend->strips_bytes(WN_GGUF_Q8_0, 16, 96) > 0;
   assert_int_equal(held[1]->strips != NULL, has);
@@ -86,7 +78,7 @@ static void test_bfloat16(void **state) {
   (void)state;
   for (int relative = 0; relative < 2; relative++) {
     wn_context *ctx = context_of("ref", 2);
-    struct wn_model *seeded = seed(ctx, relative), *held = load(ctx, in_folder("seed"), WN_WEIGHTS_BFLOAT16);
+    struct wn_model *seeded = seed(ctx, relative), *held = load(ctx, path_in(folder, "seed"), WN_WEIGHTS_BFLOAT16);
     int rounded = 0;
     for (int i = 0; i < held->table.count; i++) {
       const struct wn_param *row = &held->table.rows[i];
@@ -130,9 +122,10 @@ static void test_refused(void **state) {
   wn_model_destroy(seed(ctx, false));
   wn_model *model = NULL;
   wn_model_load_options o = {.size = sizeof o, .weights = (wn_weights)3};
-  assert_refused(ctx, wn_model_load_with(ctx, in_folder("seed"), &o, &model), WN_ERR_ARGUMENT, "weights of");
+  assert_refused(ctx, wn_model_load_with(ctx, path_in(folder, "seed"), &o, &model), WN_ERR_ARGUMENT, "weights of");
   o.weights = WN_WEIGHTS_BFLOAT16, o.as_float = true;
-  assert_refused(ctx, wn_model_load_with(ctx, in_folder("seed"), &o, &model), WN_ERR_ARGUMENT, "as_float asks for");
+  assert_refused(ctx, wn_model_load_with(ctx, path_in(folder, "seed"), &o, &model), WN_ERR_ARGUMENT,
+                 "as_float asks for");
   assert_null(model);
   wn_context_destroy(ctx);
 }
