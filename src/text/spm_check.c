@@ -51,7 +51,7 @@ static wn_status check_symbol_nest(wn_context *ctx, const char *name, struct sym
 /* One vocabulary entry. */
 static wn_status check_piece(wn_context *ctx, const char *name, int32_t id, const struct wn_wire_field *message,
                              struct wn_spm_info *info, enum wn_spm_piece_type *type, struct symbol *text) {
-  struct wn_wire r = {message->data, message->data + message->bytes};
+  struct wn_wire r = wn_wire_in(message);
   struct wn_wire_field f;
   *type = WN_PIECE_NORMAL;
   *text = (struct symbol){0};
@@ -85,7 +85,7 @@ static wn_status check_piece(wn_context *ctx, const char *name, int32_t id, cons
 
 static wn_status check_trainer(wn_context *ctx, const char *name, const struct wn_wire_field *message,
                                struct wn_spm_info *info) {
-  struct wn_wire r = {message->data, message->data + message->bytes};
+  struct wn_wire r = wn_wire_in(message);
   struct wn_wire_field f;
   while (r.p < r.end) {
     if (!wn_wire_next(&r, &f)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the trainer specification is malformed", name);
@@ -205,7 +205,7 @@ static wn_status check_charsmap(wn_context *ctx, const char *name, const uint8_t
 
 static wn_status check_normalizer(wn_context *ctx, const char *name, const struct wn_wire_field *message,
                                   bool denormalizer, struct wn_spm_info *info) {
-  struct wn_wire r = {message->data, message->data + message->bytes};
+  struct wn_wire r = wn_wire_in(message);
   struct wn_wire_field f, charsmap = {0};
   while (r.p < r.end) {
     if (!wn_wire_next(&r, &f)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the normaliser is malformed", name);

@@ -35,7 +35,7 @@ static struct special spm_special(const struct wn_wire_field *message) {
   struct special s = {.bos = {.data = (const uint8_t *)"<s>", .bytes = 3},
                       .eos = {.data = (const uint8_t *)"</s>", .bytes = 4},
                       .unknown = {.data = (const uint8_t *)"<unk>", .bytes = 5}};
-  struct wn_wire r = {message->data, message->data + message->bytes};
+  struct wn_wire r = wn_wire_in(message);
   struct wn_wire_field f;
   while (r.p < r.end && wn_wire_next(&r, &f)) {
     if (f.wire != 2) continue;
@@ -47,18 +47,18 @@ static struct special spm_special(const struct wn_wire_field *message) {
 }
 
 static void spm_rules(struct wn_spm *spm, const struct wn_wire_field *message) {
-  struct wn_wire r = {message->data, message->data + message->bytes};
+  struct wn_wire r = wn_wire_in(message);
   struct wn_wire_field f, charsmap = {0};
   uint64_t units;
   while (r.p < r.end && wn_wire_next(&r, &f))
     if (f.number == 2) charsmap = f;
-  struct wn_wire table = {charsmap.data, charsmap.data + charsmap.bytes};
+  struct wn_wire table = wn_wire_in(&charsmap);
   if (charsmap.bytes == 0 || !wn_wire_fixed(&table, 4, &units)) return;
   spm->rules = (struct wn_spm_trie){table.p, (size_t)units / 4, table.p + units, charsmap.bytes - 4 - (size_t)units};
 }
 
 static void spm_take(struct wn_spm *spm, int32_t id, const struct wn_wire_field *message, size_t *used) {
-  struct wn_wire r = {message->data, message->data + message->bytes};
+  struct wn_wire r = wn_wire_in(message);
   struct wn_wire_field f, text = {0};
   struct wn_spm_piece *p = &spm->pieces[id];
   *p = (struct wn_spm_piece){.at = *used, .type = WN_PIECE_NORMAL};

@@ -29,6 +29,11 @@ struct wn_wire {
   const uint8_t *p, *end;
 };
 
+/* A message inside a field; that of a field that was not there is empty. */
+static inline struct wn_wire wn_wire_in(const struct wn_wire_field *f) {
+  return (struct wn_wire){f->data, f->bytes > 0 ? f->data + f->bytes : f->data};
+}
+
 static inline bool wn_wire_varint(struct wn_wire *r, uint64_t *out) {
   uint64_t value = 0;
   for (int shift = 0; shift < 70; shift += 7) {
