@@ -1,0 +1,544 @@
+// Blocks, fibers, barriers and shared memory of emulate.h. A block's threads are fibers that the scheduler below runs
+// in turns; on x86-64 a change of fibers is a dozen instructions, elsewhere ucontext's.
+#include "cuda/emulate.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <map>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define ADDRESS_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ADDRESS_SANITIZER 1
+#endif
+#endif
+#ifdef ADDRESS_SANITIZER
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+namespace emulate {
+
+place *current;
+
+namespace {
+
+enum { STACK_BYTES = 256 << 10, THREADS_MAX = 1024, BARRIERS = 16 };
+enum { STATIC_LIMIT = 48 << 10, LIMIT = 227 << 10 };
+
+enum state { READY, WAITS, ENDED };
+
+struct copy {
+  void *to;
+  const void *from;
+  int bytes;
+  bool valid;
+  int group;
+};
+
+struct request {
+  site at;
+  uint32_t mask;
+  together run;
+  const void *what;
+  void *data;
+  bool aligned, done;
+};
+
+struct fiber {
+  place where;
+  state now;
+  site at; // of what it waits for
+  int id;
+  int barrier_sum;
+  request *asks;
+  std::vector<copy> copies;
+  int group;
+  char *stack;
+  bool left_behind; // its stack was given up while it waited
+#if defined(__x86_64__)
+  void *sp;
+#else
+  ucontext_t context;
+#endif
+  void *fake_stack;
+};
+
+struct barrier_state {
+  int arrived, expected, sum;
+  site at;
+  std::vector<fiber *> waiting;
+};
+
+struct shared_block {
+  char *memory; // with a canary on either side where no sanitizer sees to that
+  size_t bytes, align;
+};
+
+// The machine; one launch at a time.
+uint64_t seed, launches, order_state;
+std::map<const void *, size_t> limits;
+std::map<const void *, shared_block> statics;
+shared_block dynamic;
+size_t static_bytes;
+std::vector<fiber *> &fibers = *new std::vector<fiber *>; // those made so far, for good; a block takes the first ones
+fiber *running;
+int threads, live;
+uint32_t lanes_ended[THREADS_MAX / 32];
+barrier_state barriers[BARRIERS];
+void (*call_kernel)(const void *);
+const void *call_with;
+char error_text[512];
+bool failed, error_is_new, last_is_error;
+#if defined(__x86_64__)
+void *scheduler_sp;
+#else
+ucontext_t scheduler_context;
+#endif
+#ifdef ADDRESS_SANITIZER
+void *scheduler_fake;
+const void *scheduler_bottom;
+size_t scheduler_size;
+#endif
+
+const char *short_name(const char *file) {
+  const char *slash = strrchr(file, '/');
+  return slash ? slash + 1 : file;
+}
+
+__attribute__((format(printf, 1, 2))) void report(const char *format, ...) {
+  if (failed) return;
+  va_list args;
+  va_start(args, format);
+  vsnprintf(error_text, sizeof error_text, format, args);
+  va_end(args);
+  failed = error_is_new = last_is_error = true;
+}
+
+uint64_t next_random() { // splitmix64
+  uint64_t z = order_state += 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+template <class T> void shuffle_order(std::vector<T> &order) {
+  if (!seed) return;
+  for (size_t i = order.size(); i > 1; i--) std::swap(order[i - 1], order[next_random() % i]);
+}
+
+#if defined(__x86_64__)
+} // namespace
+} // namespace emulate
+extern "C" void wn_emulate_switch(void **save, void *to);
+asm(R"(
+.text
+.globl wn_emulate_switch
+.hidden wn_emulate_switch
+.type wn_emulate_switch, @function
+wn_emulate_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size wn_emulate_switch, .-wn_emulate_switch
+)");
+namespace emulate {
+namespace {
+#endif
+
+// From the running fiber to the scheduler. `last`: for good.
+void leave(bool last) {
+  fiber *f = running;
+#ifdef ADDRESS_SANITIZER
+  __sanitizer_start_switch_fiber(last ? nullptr : &f->fake_stack, scheduler_bottom, scheduler_size);
+#else
+  (void)last;
+#endif
+#if defined(__x86_64__)
+  wn_emulate_switch(&f->sp, scheduler_sp);
+#else
+  swapcontext(&f->context, &scheduler_context);
+#endif
+#ifdef ADDRESS_SANITIZER
+  __sanitizer_finish_switch_fiber(f->fake_stack, &scheduler_bottom, &scheduler_size);
+#endif
+}
+
+void enter(fiber *f) {
+  running = f;
+  current = &f->where;
+#ifdef ADDRESS_SANITIZER
+  __sanitizer_start_switch_fiber(&scheduler_fake, f->stack, STACK_BYTES);
+#endif
+#if defined(__x86_64__)
+  wn_emulate_switch(&scheduler_sp, f->sp);
+#else
+  swapcontext(&scheduler_context, &f->context);
+#endif
+#ifdef ADDRESS_SANITIZER
+  __sanitizer_finish_switch_fiber(scheduler_fake, nullptr, nullptr);
+#endif
+  running = nullptr;
+  current = nullptr;
+}
+
+void wait_until(site at) {
+  running->now = WAITS;
+  running->at = at;
+  do leave(false);
+  while (running->now == WAITS || failed); // after an error nobody goes on
+}
+
+void barrier_release(int id) {
+  barrier_state &b = barriers[id];
+  const int sum = b.sum;
+  for (fiber *f : b.waiting) {
+    // The lanes of a warp come to a barrier together.
+    for (fiber *g : b.waiting)
+      if (f->id / 32 == g->id / 32 && f->at.line != g->at.line)
+        report("threads %d and %d of one warp wait at different barriers, %s:%d and %d", f->id, g->id,
+               short_name(f->at.file), f->at.line, g->at.line);
+    f->barrier_sum = sum;
+    f->now = READY;
+  }
+  b = barrier_state{0, 0, 0, {nullptr, 0}, {}};
+}
+
+// Runs what the lanes of this one's mask wait for if all are there.
+void warp_try(int w, const request &r) {
+  request *asks[32] = {nullptr};
+  void *data[32] = {nullptr};
+  const uint32_t needed = r.mask & ~lanes_ended[w];
+  for (int l = 0; l < 32; l++) {
+    if (!(needed >> l & 1)) continue;
+    if (w * 32 + l >= threads || !fibers[w * 32 + l]->asks) return;
+    asks[l] = fibers[w * 32 + l]->asks;
+    data[l] = asks[l]->data;
+    if (asks[l]->run != r.run || asks[l]->mask != r.mask || (r.aligned && asks[l]->at.line != r.at.line)) {
+      report("lanes of warp %d meet at different instructions: %s:%d and %s:%d", w, short_name(r.at.file), r.at.line,
+             short_name(asks[l]->at.file), asks[l]->at.line);
+      return;
+    }
+  }
+  r.run(data, r.what);
+  for (int l = 0; l < 32; l++) {
+    if (!asks[l]) continue;
+    asks[l]->done = true;
+    fibers[w * 32 + l]->asks = nullptr;
+    fibers[w * 32 + l]->now = READY;
+  }
+}
+
+void fiber_ended() {
+  fiber *f = running;
+  if (!f->copies.empty()) report("thread %d ended with copies under way that it never waited for", f->id);
+  f->now = ENDED;
+  live--;
+  const int w = f->id / 32;
+  lanes_ended[w] |= 1u << f->id % 32;
+  // Threads that have left are not waited for.
+  if (barriers[0].arrived && barriers[0].arrived == live) barrier_release(0);
+  for (int l = 0; l < 32 && w * 32 + l < threads; l++)
+    if (fibers[w * 32 + l]->asks) {
+      warp_try(w, *fibers[w * 32 + l]->asks);
+      break;
+    }
+}
+
+void fiber_main() {
+#ifdef ADDRESS_SANITIZER
+  __sanitizer_finish_switch_fiber(nullptr, &scheduler_bottom, &scheduler_size);
+#endif
+  call_kernel(call_with);
+  fiber_ended();
+  leave(true);
+  abort();
+}
+
+fiber *fiber_make() {
+  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  // Below a stack lies a page that nobody may touch.
+  char *memory = static_cast<char *>(
+      mmap(nullptr, STACK_BYTES + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (memory == MAP_FAILED || mprotect(memory, page, PROT_NONE)) {
+    perror("emulate: stacks");
+    abort();
+  }
+  fiber *f = new fiber();
+  f->stack = memory + page;
+  return f;
+}
+
+void fiber_begin(fiber *f) {
+  f->now = READY;
+  f->asks = nullptr;
+  f->copies.clear();
+  f->group = 0;
+  f->fake_stack = nullptr;
+#ifdef ADDRESS_SANITIZER
+  if (f->left_behind)
+    ASAN_UNPOISON_MEMORY_REGION(f->stack, STACK_BYTES);
+  else // the outermost frames, which never return
+    ASAN_UNPOISON_MEMORY_REGION(f->stack + STACK_BYTES - 1024, 1024);
+#endif
+  f->left_behind = true; // until it ends
+#if defined(__x86_64__)
+  void **top = reinterpret_cast<void **>(f->stack + STACK_BYTES) - 2;
+  *top = reinterpret_cast<void *>(fiber_main); // where the change returns to
+  f->sp = top - 6;
+  memset(f->sp, 0, 6 * sizeof(void *));
+#else
+  getcontext(&f->context);
+  f->context.uc_stack.ss_sp = f->stack;
+  f->context.uc_stack.ss_size = STACK_BYTES;
+  f->context.uc_link = nullptr;
+  makecontext(&f->context, fiber_main, 0);
+#endif
+}
+
+#ifdef ADDRESS_SANITIZER
+constexpr size_t EDGE = 0;
+#else
+constexpr size_t EDGE = 64;
+#endif
+
+shared_block shared_make(size_t bytes, size_t align) {
+  shared_block s = {nullptr, bytes, align};
+  void *memory = nullptr;
+  const size_t front = EDGE > 0 ? align : 0; // keeps the alignment
+  if (posix_memalign(&memory, align, front + (bytes ? bytes : 1) + EDGE)) abort();
+  s.memory = static_cast<char *>(memory) + front;
+  if (EDGE > 0) memset(s.memory - front, 0x5c, front), memset(s.memory + bytes, 0x5c, EDGE);
+  return s;
+}
+void shared_free(shared_block &s) {
+  if (s.memory) free(s.memory - (EDGE > 0 ? s.align : 0));
+  s.memory = nullptr;
+}
+void shared_check(const shared_block &s) {
+  for (size_t i = 0; i < EDGE; i++)
+    if (s.memory[s.bytes + i] != 0x5c || *(s.memory - 1 - i) != 0x5c)
+      report("shared memory was written outside of its %zu bytes", s.bytes);
+}
+
+void say_who_waits(const char *kernel) {
+  for (int t = 0; t < threads; t++) {
+    const fiber *f = fibers[(size_t)t];
+    if (f->now != WAITS) continue;
+    report("%sthreads wait for ever: thread %d of block (%u,%u,%u), %d of %d threads left, at %s:%d%s", kernel, t,
+           f->where.block.x, f->where.block.y, f->where.block.z, live, threads, short_name(f->at.file), f->at.line,
+           f->asks ? " for other lanes of its warp" : "");
+    return;
+  }
+}
+
+void run_block(dim3 block, dim3 block_dim, dim3 grid_dim) {
+  for (auto &b : barriers) b = barrier_state{0, 0, 0, {nullptr, 0}, {}};
+  memset(lanes_ended, 0, sizeof lanes_ended);
+  for (auto &s : statics) memset(s.second.memory, 0xff, s.second.bytes);
+  memset(dynamic.memory, 0xff, dynamic.bytes);
+  live = threads;
+  for (int t = 0; t < threads; t++) {
+    fiber *f = fibers[(size_t)t];
+    const unsigned u = (unsigned)t;
+    f->id = t;
+    f->where = {dim3(u % block_dim.x, u / block_dim.x % block_dim.y, u / block_dim.x / block_dim.y), block, block_dim,
+                grid_dim};
+    fiber_begin(f);
+  }
+  std::vector<fiber *> turn;
+  while (live > 0 && !failed) {
+    turn.clear();
+    for (int t = 0; t < threads; t++)
+      if (fibers[(size_t)t]->now == READY) turn.push_back(fibers[(size_t)t]);
+    if (turn.empty()) say_who_waits("");
+    shuffle_order(turn);
+    for (fiber *f : turn) {
+      if (failed) break;
+      enter(f);
+      if (f->now == ENDED) f->left_behind = false;
+    }
+  }
+  for (auto &s : statics) shared_check(s.second);
+  shared_check(dynamic);
+}
+
+} // namespace
+
+int barrier(site at, int id, int count, int value, bool wait) {
+  if (id < 0 || id >= BARRIERS || (id > 0 && (count % 32 || count < 32 || count > threads))) {
+    report("%s:%d: barrier %d of %d threads", short_name(at.file), at.line, id, count);
+    wait_until(at);
+  }
+  barrier_state &b = barriers[id];
+  b.arrived++;
+  b.sum += value;
+  const int expected = id ? count : live;
+  if (b.expected && id && b.expected != count)
+    report("%s:%d: barrier %d of %d threads, of which another expects %d", short_name(at.file), at.line, id, count,
+           b.expected);
+  b.expected = count;
+  running->at = at;
+  if (wait) b.waiting.push_back(running);
+  if (b.arrived == expected) {
+    barrier_release(id);
+    // Not at once: who came last is no first.
+    if (wait) leave(false);
+    while (failed) leave(false);
+    return running->barrier_sum;
+  }
+  if (wait) wait_until(at);
+  return running->barrier_sum;
+}
+
+int lane() {
+  return running->id % 32;
+}
+
+void warp(site at, uint32_t mask, together run, const void *what, void *data, bool aligned) {
+  const int w = running->id / 32;
+  request r = {at, mask, run, what, data, aligned, false};
+  running->asks = &r;
+  running->at = at;
+  if (!(mask >> lane() & 1))
+    report("%s:%d: lane %d is not in its own mask %08x", short_name(at.file), at.line, lane(), mask);
+  else
+    warp_try(w, r);
+  if (failed || !r.done) wait_until(at);
+}
+
+void *shared(const void *key, size_t bytes) {
+  auto found = statics.find(key);
+  if (found == statics.end()) {
+    static_bytes += bytes;
+    if (static_bytes > STATIC_LIMIT || static_bytes + dynamic.bytes > LIMIT)
+      report("%zu bytes of shared memory, the limit is %d with names and %d in all", static_bytes + dynamic.bytes,
+             STATIC_LIMIT, LIMIT);
+    found = statics.emplace(key, shared_make(bytes, 128)).first;
+    memset(found->second.memory, 0xff, bytes);
+  }
+  return found->second.memory;
+}
+void *shared_dynamic() {
+  return dynamic.memory;
+}
+
+void copy_start(site at, void *to, const void *from, int bytes, bool valid) {
+  if ((uintptr_t)to % (unsigned)bytes || (uintptr_t)from % (unsigned)bytes)
+    report("%s:%d: a copy of %d bytes that is not aligned to them", short_name(at.file), at.line, bytes);
+  running->copies.push_back({to, from, bytes, valid, running->group});
+}
+void copy_commit() {
+  running->group++;
+}
+void copy_wait(int groups) {
+  std::vector<copy> &all = running->copies;
+  size_t left = 0;
+  for (const copy &c : all) {
+    if (c.group >= running->group - groups) {
+      all[left++] = c;
+      continue;
+    }
+    if (c.valid)
+      memcpy(c.to, c.from, (size_t)c.bytes);
+    else
+      memset(c.to, 0, (size_t)c.bytes);
+  }
+  all.resize(left);
+}
+
+int shared_limit(const void *kernel, size_t bytes) {
+  failed = false;
+  if (bytes > LIMIT) {
+    report("%zu bytes of shared memory, the limit is %d", bytes, LIMIT);
+    return cudaErrorLaunchFailure;
+  }
+  limits[kernel] = bytes;
+  return cudaSuccess;
+}
+
+void launch(site at, const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*call)(const void *),
+            const void *with) {
+  failed = false;
+  launches++;
+  const uint64_t count = (uint64_t)block.x * block.y * block.z, blocks = (uint64_t)grid.x * grid.y * grid.z;
+  if (count < 1 || count > THREADS_MAX || block.z > 64 || blocks < 1 || grid.x > 0x7fffffff || grid.y > 65535 ||
+      grid.z > 65535) {
+    report("%s:%d: %ux%ux%u blocks of %ux%ux%u threads", short_name(at.file), at.line, grid.x, grid.y, grid.z, block.x,
+           block.y, block.z);
+    return;
+  }
+  const auto limit = limits.find(kernel);
+  if (shared_bytes > (limit == limits.end() ? (size_t)STATIC_LIMIT : limit->second)) {
+    report("%s:%d: %zu bytes of dynamic shared memory were not asked for (wn_shared_limit)", short_name(at.file),
+           at.line, shared_bytes);
+    return;
+  }
+  threads = (int)count;
+  while (fibers.size() < count) fibers.push_back(fiber_make());
+  call_kernel = call;
+  call_with = with;
+  dynamic = shared_make(shared_bytes, 1024);
+  static_bytes = 0;
+  order_state = seed * 0x9E3779B97F4A7C15u + launches;
+  std::vector<uint64_t> order(blocks);
+  for (uint64_t i = 0; i < blocks; i++) order[i] = i;
+  shuffle_order(order);
+  for (uint64_t i = 0; i < blocks && !failed; i++) {
+    const uint64_t b = order[i];
+    run_block(dim3((unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y), (unsigned)(b / grid.x / grid.y)), block,
+              grid);
+  }
+  for (auto &s : statics) shared_free(s.second);
+  statics.clear();
+  shared_free(dynamic);
+  if (failed) { // say whose launch it was
+    char text[sizeof error_text];
+    snprintf(text, sizeof text, "launch at %.60s:%d: %.400s", short_name(at.file), at.line, error_text);
+    memcpy(error_text, text, sizeof text);
+  }
+}
+
+} // namespace emulate
+
+void wn_emulate_seed(uint64_t seed) {
+  emulate::seed = seed;
+}
+const char *wn_emulate_error(void) {
+  if (!emulate::error_is_new) return nullptr;
+  emulate::error_is_new = emulate::last_is_error = false;
+  return emulate::error_text;
+}
+uint64_t wn_emulate_launches(void) {
+  return emulate::launches;
+}
+
+cudaError_t cudaGetLastError() {
+  const bool was = emulate::last_is_error;
+  emulate::last_is_error = false;
+  return was ? cudaErrorLaunchFailure : cudaSuccess;
+}
+const char *cudaGetErrorString(cudaError_t error) {
+  return error == cudaSuccess ? "no error" : emulate::error_text;
+}

@@ -1,0 +1,301 @@
+/* A GPU's language for the host's compiler: what kernel sources (src/backends/cuda) need of CUDA C++, in plain C++, so
+ * that the same sources run on any machine, under the sanitizers too.
+ *
+ * Blocks run one after the other, threads of a block are fibers of one thread. A fiber runs until it waits, at a
+ * barrier or for the other lanes of its warp; then another goes on, in an order shuffled by a seed: where a barrier is
+ * missing, some order computes something else. Shared memory is all ones at a block's start (NaN in every float type)
+ * and ends where it ends: address sanitizer sees what is beyond. What cp.async copies arrives when it is waited for and
+ * no sooner. A wait that never ends, lanes that meet at different instructions, and sizes that a GPU lacks are errors
+ * of the launch (cudaGetLastError), which says the line.
+ *
+ * Not modelled: the order in which another block or warp sees writes without a fence, registers, time. */
+#ifndef TESTS_CUDA_EMULATE_H
+#define TESTS_CUDA_EMULATE_H
+
+#define WN_EMULATED 1
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <type_traits>
+
+#include "cuda/emulate_api.h"
+#include "cuda/emulate_types.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __constant__ static
+#define __align__(n) alignas(n)
+#define __grid_constant__
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+
+namespace emulate {
+
+/* Where a thread stands; threadIdx and the others read it. */
+struct place {
+  dim3 thread, block, block_dim, grid_dim;
+};
+extern place *current;
+
+/* Where in the source a wait is; here(), as a default argument, is where the call stands. */
+struct site {
+  const char *file;
+  int line;
+  static site here(const char *file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+};
+
+/* Waits until all threads of the block have come (id 0), or `threads` of them; the sum of their values. */
+int barrier(site at, int id, int threads, int value, bool wait);
+
+/* What the lanes of a warp do together: the last lane to come does it for all. data[lane]: NULL for those that are not
+ * there. `aligned`: all must come from the same line. */
+typedef void (*together)(void *const data[32], const void *what);
+void warp(site at, uint32_t mask, together run, const void *what, void *data, bool aligned);
+int lane();
+
+/* The block's shared memory of this name; `key` is the declaration's own. */
+void *shared(const void *key, size_t bytes);
+void *shared_dynamic();
+
+void copy_start(site at, void *to, const void *from, int bytes, bool valid);
+void copy_commit();
+void copy_wait(int groups);
+
+/* A kernel's dynamic shared memory may have so many bytes. */
+int shared_limit(const void *kernel, size_t bytes);
+void launch(site at, const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*call)(const void *),
+            const void *with);
+template <class F> void launch_call(site at, const void *kernel, dim3 grid, dim3 block, size_t bytes, const F &body) {
+  launch(
+      at, kernel, grid, block, bytes, [](const void *f) { (*static_cast<const F *>(f))(); }, &body);
+}
+
+/* Shuffles: every lane gives `value` (4 or 8 bytes) and takes that of lane `from`. */
+struct exchange {
+  uint64_t value, taken;
+  int from;
+};
+void exchange_run(void *const data[32], const void *);
+struct vote {
+  uint32_t value, ballot;
+};
+void vote_run(void *const data[32], const void *);
+void sync_run(void *const data[32], const void *);
+
+template <class T> T shuffle(site at, uint32_t mask, T value, int from) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "4 or 8 bytes");
+  exchange x = {0, 0, from};
+  memcpy(&x.value, &value, sizeof value);
+  warp(at, mask, exchange_run, nullptr, &x, false);
+  memcpy(&value, &x.taken, sizeof value);
+  return value;
+}
+inline uint32_t ballot(site at, uint32_t mask, bool value) {
+  vote v = {value, 0};
+  warp(at, mask, vote_run, nullptr, &v, false);
+  return v.ballot;
+}
+
+} // namespace emulate
+
+#define threadIdx (emulate::current->thread)
+#define blockIdx (emulate::current->block)
+#define blockDim (emulate::current->block_dim)
+#define gridDim (emulate::current->grid_dim)
+
+#define WN_SHARED(type, name, ...)                                                                                     \
+  static const char name##_key = 0;                                                                                    \
+  typedef type name##_shared __VA_ARGS__;                                                                              \
+  name##_shared &name = *static_cast<name##_shared *>(emulate::shared(&name##_key, sizeof(name##_shared)))
+#define WN_SHARED_DYNAMIC(type, name) type *name = static_cast<type *>(emulate::shared_dynamic())
+#define WN_LAUNCH(grid, block, bytes, stream, kernel, ...)                                                             \
+  do {                                                                                                                 \
+    (void)(stream);                                                                                                    \
+    emulate::launch_call(emulate::site::here(), reinterpret_cast<const void *>(kernel), grid, block, bytes,            \
+                         [&] { (kernel)(__VA_ARGS__); });                                                              \
+  } while (0)
+
+/* ---- the run time ---- */
+typedef int cudaError_t;
+typedef void *cudaStream_t;
+enum { cudaSuccess = 0, cudaErrorLaunchFailure = 719 };
+cudaError_t cudaGetLastError();
+const char *cudaGetErrorString(cudaError_t error);
+template <class K> cudaError_t wn_shared_limit(K *kernel, size_t bytes) {
+  return emulate::shared_limit(reinterpret_cast<const void *>(kernel), bytes);
+}
+
+/* ---- barriers, shuffles, votes ---- */
+inline void __syncthreads(emulate::site at = emulate::site::here()) {
+  emulate::barrier(at, 0, 0, 0, true);
+}
+inline int __syncthreads_count(int value, emulate::site at = emulate::site::here()) {
+  return emulate::barrier(at, 0, 0, value != 0, true);
+}
+inline int __syncthreads_or(int value, emulate::site at = emulate::site::here()) {
+  return emulate::barrier(at, 0, 0, value != 0, true) > 0;
+}
+inline int __syncthreads_and(int value, emulate::site at = emulate::site::here()) {
+  return emulate::barrier(at, 0, 0, value == 0, true) == 0;
+}
+inline void wn_barrier_sync(int id, int threads, emulate::site at = emulate::site::here()) {
+  emulate::barrier(at, id, threads, 0, true);
+}
+inline void wn_barrier_arrive(int id, int threads, emulate::site at = emulate::site::here()) {
+  emulate::barrier(at, id, threads, 0, false);
+}
+inline void __syncwarp(uint32_t mask = ~0u, emulate::site at = emulate::site::here()) {
+  char none = 0;
+  emulate::warp(at, mask, emulate::sync_run, nullptr, &none, false);
+}
+template <class T>
+T __shfl_sync(uint32_t mask, T value, int from, int width = 32, emulate::site at = emulate::site::here()) {
+  const int base = emulate::lane() & ~(width - 1);
+  return emulate::shuffle(at, mask, value, base + (from & (width - 1)));
+}
+template <class T>
+T __shfl_up_sync(uint32_t mask, T value, unsigned by, int width = 32, emulate::site at = emulate::site::here()) {
+  const int lane = emulate::lane(), from = lane - (int)by;
+  return emulate::shuffle(at, mask, value, from < (lane & ~(width - 1)) ? lane : from);
+}
+template <class T>
+T __shfl_down_sync(uint32_t mask, T value, unsigned by, int width = 32, emulate::site at = emulate::site::here()) {
+  const int lane = emulate::lane(), from = lane + (int)by;
+  return emulate::shuffle(at, mask, value, from > (lane | (width - 1)) ? lane : from);
+}
+template <class T>
+T __shfl_xor_sync(uint32_t mask, T value, int by, int width = 32, emulate::site at = emulate::site::here()) {
+  const int lane = emulate::lane(), from = lane ^ by;
+  return emulate::shuffle(at, mask, value, from > (lane | (width - 1)) ? lane : from);
+}
+inline uint32_t __ballot_sync(uint32_t mask, int value, emulate::site at = emulate::site::here()) {
+  return emulate::ballot(at, mask, value != 0);
+}
+inline int __any_sync(uint32_t mask, int value, emulate::site at = emulate::site::here()) {
+  return emulate::ballot(at, mask, value != 0) != 0;
+}
+inline int __all_sync(uint32_t mask, int value, emulate::site at = emulate::site::here()) {
+  return emulate::ballot(at, mask, value == 0) == 0;
+}
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+
+/* ---- atomics: one thread runs at a time ---- */
+template <class T> T atomicAdd(T *p, typename std::common_type<T>::type value) {
+  const T old = *p;
+  *p = old + value;
+  return old;
+}
+template <class T> T atomicMax(T *p, typename std::common_type<T>::type value) {
+  const T old = *p;
+  *p = old < value ? value : old;
+  return old;
+}
+template <class T> T atomicMin(T *p, typename std::common_type<T>::type value) {
+  const T old = *p;
+  *p = value < old ? value : old;
+  return old;
+}
+template <class T> T atomicOr(T *p, typename std::common_type<T>::type value) {
+  const T old = *p;
+  *p = old | value;
+  return old;
+}
+template <class T> T atomicExch(T *p, typename std::common_type<T>::type value) {
+  const T old = *p;
+  *p = value;
+  return old;
+}
+template <class T>
+T atomicCAS(T *p, typename std::common_type<T>::type expected, typename std::common_type<T>::type value) {
+  const T old = *p;
+  if (old == expected) *p = value;
+  return old;
+}
+
+/* ---- arithmetic ---- */
+inline float __expf(float x) {
+  return expf(x);
+}
+inline float __logf(float x) {
+  return logf(x);
+}
+inline float __fdividef(float x, float y) {
+  return x / y;
+}
+inline float rsqrtf(float x) {
+  return 1.0f / sqrtf(x);
+}
+inline double rsqrt(double x) {
+  return 1.0 / sqrt(x);
+}
+inline float __fmaf_rn(float x, float y, float z) {
+  return fmaf(x, y, z);
+}
+inline uint32_t __float_as_uint(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+inline float __uint_as_float(uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+inline int __float_as_int(float x) {
+  return (int)__float_as_uint(x);
+}
+inline float __int_as_float(int bits) {
+  return __uint_as_float((uint32_t)bits);
+}
+inline int __popc(uint32_t x) {
+  return __builtin_popcount(x);
+}
+inline int __ffs(int x) {
+  return __builtin_ffs(x);
+}
+inline int __clz(int x) {
+  return x ? __builtin_clz((unsigned)x) : 32;
+}
+inline uint32_t __umulhi(uint32_t x, uint32_t y) {
+  return (uint32_t)((uint64_t)x * y >> 32);
+}
+template <class T> T __ldg(const T *p) {
+  return *p;
+}
+template <class T, class U> constexpr typename std::common_type<T, U>::type min(T x, U y) {
+  typedef typename std::common_type<T, U>::type V;
+  return (V)y < (V)x ? (V)y : (V)x;
+}
+template <class T, class U> constexpr typename std::common_type<T, U>::type max(T x, U y) {
+  typedef typename std::common_type<T, U>::type V;
+  return (V)x < (V)y ? (V)y : (V)x;
+}
+
+/* ---- instructions: the wrappers of src/backends/cuda/device.cuh ---- */
+inline float wn_exp2(float x) {
+  return exp2f(x);
+}
+template <int BYTES>
+void wn_copy_async(void *shared, const void *global, bool valid, emulate::site at = emulate::site::here()) {
+  static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "4, 8 or 16 bytes");
+  emulate::copy_start(at, shared, global, BYTES, valid);
+}
+inline void wn_copy_commit() {
+  emulate::copy_commit();
+}
+template <int GROUPS> void wn_copy_wait() {
+  emulate::copy_wait(GROUPS);
+}
+#include "cuda/emulate_mma.h"
+
+#endif

@@ -1,0 +1,22 @@
+/* What a test says to the emulation of a GPU (emulate.h), and hears from it. */
+#ifndef TESTS_CUDA_EMULATE_API_H
+#define TESTS_CUDA_EMULATE_API_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The order of the blocks of a launch and, between two barriers, of the threads of a block. 0: as they are numbered. */
+void wn_emulate_seed(uint64_t seed);
+/* What went wrong in a launch since it was last asked: one line, or NULL. */
+const char *wn_emulate_error(void);
+/* Launches since the start. */
+uint64_t wn_emulate_launches(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
