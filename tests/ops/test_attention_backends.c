@@ -14,6 +14,7 @@
 #include "isa.h"
 #include "mechanisms.h"
 
+#include "backends/cpu/cpu.h"
 #include "ops/naive.h"
 
 #define ULPS 8
@@ -103,13 +104,14 @@ static struct mech_setup variant(const struct mech_case *c, int which, uint64_t 
   if (which == 5) s.Tq = 64, s.Tk = 128, s.dk_from = 10, s.f_in = s.documents = true, s.dropout = 0.1;
   return s;
 }
-/* The same in bf16: sizes around the pairs and blocks of its products, rows that begin within a pair. */
+/* The same in bf16: sizes around the pairs and blocks of its products, rows that begin within a pair; half of them in
+ * tiles of AMX, where there are. */
 static struct mech_setup variant_bf16(const struct mech_case *c, int which, uint64_t seed) {
   struct mech_setup s = variant(c, which == 3 ? 0 : which, seed);
   s.bf16 = true;
   if (which == 0) s.D = 64, s.Tq = s.Tk = 131;
   if (which == 1) s.D = 21;
-  if (which == 2) s.Tq = 38, s.dk_from = 93, s.D = 80;
+  if (which == 2) s.Tq = 38, s.dk_from = 93, s.D = 96;
   if (which == 3) s.D = 32, s.H = 6, s.Hkv = 2;
   if (which == 4) s.D = 128, s.B = 1;
   return s;
@@ -243,6 +245,14 @@ static void test_cpu_bf16(void **state) {
   check_backend("cpu", NULL, expected_floats, expected_causal);
 }
 
+/* As on a processor that has AVX512_BF16 and no tiles. */
+static void test_cpu_bf16_without_tiles(void **state) {
+  if (!wn_cpu_has_amx()) skip();
+  wn_cpu_deny_amx(true);
+  test_cpu_bf16(state);
+  wn_cpu_deny_amx(false);
+}
+
 static void test_open_avx2(void **state) {
   (void)state;
   check_backend("cpu", ISA_OF_EIGHT, expected_causal, expected_count);
@@ -275,9 +285,11 @@ static void test_open_threads(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_ref),         cmocka_unit_test(test_cpu_plain),    cmocka_unit_test(test_cpu_avx2),
-      cmocka_unit_test(test_cpu_avx512),  cmocka_unit_test(test_cpu_bf16),     cmocka_unit_test(test_open_avx2),
-      cmocka_unit_test(test_open_avx512), cmocka_unit_test(test_open_threads),
+      cmocka_unit_test(test_ref),          cmocka_unit_test(test_cpu_plain),
+      cmocka_unit_test(test_cpu_avx2),     cmocka_unit_test(test_cpu_avx512),
+      cmocka_unit_test(test_cpu_bf16),     cmocka_unit_test(test_cpu_bf16_without_tiles),
+      cmocka_unit_test(test_open_avx2),    cmocka_unit_test(test_open_avx512),
+      cmocka_unit_test(test_open_threads),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -5,6 +5,8 @@
 #include "isa.h"
 #include "mechanisms.h"
 
+#include "backends/cpu/cpu.h"
+
 /* The call on floats of the same values. */
 static void widened(const struct mech_bench *m, struct mech_bench *wide) {
   struct mech_setup s = m->s;
@@ -69,8 +71,9 @@ static void cpu_avx2(void **state) {
 }
 
 /* One long sequence, which several threads work on together. */
-static void forward_on(struct mech_place *p, const struct mech_case *c, int threads, bool hide, struct mech_bench *m) {
-  struct mech_setup s = {.c = c, .B = 1, .Tq = 325, .Tk = 325, .H = 2, .Hkv = 2, .D = 10, .bf16 = true};
+static void forward_on(struct mech_place *p, const struct mech_case *c, int64_t D, int threads, bool hide,
+                       struct mech_bench *m) {
+  struct mech_setup s = {.c = c, .B = 1, .Tq = 325, .Tk = 325, .H = 2, .Hkv = 2, .D = D, .bf16 = true};
   s.seed = (uint64_t)c->number;
   if (c->config.selective.head >= s.H) s.H = s.Hkv = c->config.selective.head + 1;
   p->threads = threads;
@@ -83,16 +86,15 @@ static void forward_on(struct mech_place *p, const struct mech_case *c, int thre
   assert_true(mech_call(p, m, &m->op, false));
 }
 
-static void threads_and_hidden_rows(void **state) {
-  (void)state;
+static void threads_and_hidden_rows(int64_t D) {
   struct mech_place p;
   mech_open(&p, "cpu", NULL);
   mech_list(false);
   for (int c = 0; c < mech_alone; c++) {
     struct mech_bench one, other;
-    forward_on(&p, &mech_cases[c], 1, false, &one);
+    forward_on(&p, &mech_cases[c], D, 1, false, &one);
     for (int turn = 3; turn <= 4; turn++) { /* on three threads, and with other keys before row 97 */
-      forward_on(&p, &mech_cases[c], turn == 4 ? 1 : turn, turn == 4, &other);
+      forward_on(&p, &mech_cases[c], D, turn == 4 ? 1 : turn, turn == 4, &other);
       const int y = mech_find(&one, "y");
       for (int64_t i = turn == 4 ? 97 * one.a[y].t_stride : 0; i < one.a[y].count; i++)
         if (mech_get(&one, y, i) != mech_get(&other, y, i))
@@ -104,6 +106,16 @@ static void threads_and_hidden_rows(void **state) {
     mech_clear(&one);
   }
   mech_close(&p);
+}
+
+static void in_pairs(void **state) {
+  (void)state;
+  threads_and_hidden_rows(10);
+}
+static void in_tiles(void **state) {
+  (void)state;
+  if (!wn_cpu_has_amx()) skip();
+  threads_and_hidden_rows(32);
 }
 
 static void refused(void **state) {
@@ -133,10 +145,8 @@ static void refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(reference),
-      cmocka_unit_test(cpu_avx2),
-      cmocka_unit_test(threads_and_hidden_rows),
-      cmocka_unit_test(refused),
+      cmocka_unit_test(reference), cmocka_unit_test(cpu_avx2), cmocka_unit_test(in_pairs),
+      cmocka_unit_test(in_tiles),  cmocka_unit_test(refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -473,6 +473,7 @@ static void backward_own(const struct wn_attention_plan *p) {
   const int64_t at_once = wn_backward_columns_at_once(p, heads), parts = wn_terms_parts(p);
 #pragma omp parallel num_threads(wn_team(p->exec->ctx, p->threads))
   {
+    wn_products_begin(p);
     const int me = omp_get_thread_num();
     struct wn_backward_rows rows;
     struct wn_backward_sums sums;
@@ -513,6 +514,7 @@ static void backward_own(const struct wn_attention_plan *p) {
           for (int64_t h = 0; h < u.heads; h++) wn_backward_write_dq(p, &u, h, block, &sums, 1, 0);
       }
     }
+    wn_products_end(p);
   }
 }
 
@@ -526,6 +528,7 @@ static void backward_team(const struct wn_attention_plan *p) {
   const int64_t at_once = wn_backward_columns_at_once(p, a->H);
 #pragma omp parallel num_threads(wn_team(p->exec->ctx, p->threads))
   {
+    wn_products_begin(p);
     const int64_t me = omp_get_thread_num(), team = omp_get_num_threads();
     struct wn_arrays l = wn_arrays_copy(&all.worker, all.workers_at, me);
     struct wn_backward_worker w[WN_BACKWARD_COLUMNS];
@@ -568,6 +571,7 @@ static void backward_team(const struct wn_attention_plan *p) {
       for (int64_t n = a->H * p->first_block; n < a->H * p->blocks; n++)
         wn_backward_write_dq(p, &u, n % a->H, n / a->H, &sums, p->chunks, (int64_t)(all.sums.bytes / sizeof(float)));
     }
+    wn_products_end(p);
   }
 }
 

@@ -129,8 +129,8 @@ void wn_backward_pack_rows(const struct wn_attention_plan *p, const struct wn_at
   wn_pack_rows(p, wn_operand_at(p, to->q, tile), q, a->s_q.t, r.rows);
   if (!a->exclusive.on || D < p->Dp) wn_pack_rows(p, wn_operand_at(p, to->dy, tile), dy, a->s_y.t, r.rows);
   if (p->bf16) {
-    wn_pack_values(p, wn_operand_at(p, to->q_right, tile), q, a->s_q.t, r.rows);
-    wn_pack_values(p, wn_operand_at(p, to->dy_right, tile), dy, a->s_y.t, r.rows);
+    wn_pack_rows_right(p, wn_operand_at(p, to->q_right, tile), q, a->s_q.t, r.rows);
+    wn_pack_rows_right(p, wn_operand_at(p, to->dy_right, tile), dy, a->s_y.t, r.rows);
   }
   if (a->exclusive.on)
     wn_exclusive_gradient(p, u->b, u->h0 + h, r.r0, r.rows, wn_operand_at(p, to->dy, tile), to->delta + at * WN_TILE);
@@ -173,12 +173,6 @@ void wn_backward_pack_columns(const struct wn_attention_plan *p, const struct wn
   memset(w->dsk, 0, (size_t)(WN_TILE * p->Dp) * sizeof(float));
 }
 
-/* to[rows,D] = factor * from[rows,Dp] */
-static void backward_unpack_tile(const struct wn_attention_plan *p, void *to, int64_t stride, float *from, int64_t rows,
-                                 double factor) {
-  wn_unpack_rows(p, to, stride, &(struct wn_unpack){.from = from, .parts = 1, .rows = rows, .all = (float)factor});
-}
-
 void wn_backward_unpack_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
                                 const struct wn_backward_worker *w) {
   const struct wn_attention *a = p->a;
@@ -186,15 +180,15 @@ void wn_backward_unpack_columns(const struct wn_attention_plan *p, const struct 
   const int64_t rows = wn_min_i64(WN_TILE - skip, a->Tk - j0), tile = WN_TILE * p->Dp;
   if (rows <= 0) return; /* all of it is held constant */
   for (int64_t g = 0; g < u->groups; g++) {
-    const int64_t from = g * tile + skip * p->Dp;
     if (a->dk)
-      backward_unpack_tile(p, wn_row_at(p, a->dk, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, w->dk + from, rows, a->scale);
+      wn_unpack_columns(p, wn_row_at(p, a->dk, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, w->dk + g * tile, skip, rows,
+                        a->scale);
     if (a->dv)
-      backward_unpack_tile(p, wn_row_at(p, a->dv, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, w->dv + from, rows, 1.0);
+      wn_unpack_columns(p, wn_row_at(p, a->dv, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, w->dv + g * tile, skip, rows, 1);
   }
   if (w->sk && a->dsk)
-    backward_unpack_tile(p, wn_floats_out(a->dsk, a->sel.s_sk, u->b, j0, u->choice), a->sel.s_sk.t,
-                         w->dsk + skip * p->Dp, rows, a->scale);
+    wn_unpack_columns(p, wn_floats_out(a->dsk, a->sel.s_sk, u->b, j0, u->choice), a->sel.s_sk.t, w->dsk, skip, rows,
+                      a->scale);
 }
 
 void wn_backward_write_dq(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t h,

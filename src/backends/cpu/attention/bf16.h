@@ -1,5 +1,5 @@
-/* Products of rows in bf16, with sums in float (AVX512_BF16): what libxsmm's kernels are for floats, and the packing of
- * rows that they take.
+/* Products of rows in bf16, with sums in float (AVX512_BF16, or tiles of AMX): what libxsmm's kernels are for floats,
+ * and the packing of rows that they take.
  *
  * One operand of a product is rows of bf16 of which two neighbours are broadcast at a time; the other one is held in
  * pairs, as the instruction takes it: pair k of column n has rows 2k and 2k+1. Tiles of weights and of their gradients
@@ -12,27 +12,44 @@
 #include <stdint.h>
 
 struct wn_bf16_ops {
+  void (*begin)(void), (*end)(void); /* around a thread's products; or NULL */
   /* C[rows,width], rows 64 apart, = factor * X[rows,D] Y[D,width]: x rows Dp apart, y [D/2][64] pairs, D even */
   void (*logits)(float *c, const uint16_t *x, const uint32_t *y, int64_t rows, int64_t width, int64_t D, int64_t Dp,
                  float factor);
   /* C[rows,Dp] += X[rows,width] Y[width,Dp]: x a tile of floats, y [32][Dp] pairs */
   void (*values)(float *c, const float *x, const uint32_t *y, int64_t rows, int64_t width, int64_t Dp);
   /* C[width,Dp] += X[rows,width]^T Y[rows,Dp]: x a tile of floats, the rows row..row+rows-1 of a block; y [32][Dp]
-   * pairs of all the block's rows */
-  void (*columns)(float *c, const float *x, const uint32_t *y, int64_t row, int64_t rows, int64_t width, int64_t Dp);
+   * pairs of all the block's rows. Where there is pack_turned: C turned, [Dp][64], and y what that has packed */
+  void (*columns)(float *c, const float *x, const void *y, int64_t row, int64_t rows, int64_t width, int64_t Dp);
   /* dst[rows,Dp] = src[rows,D] with rows `stride` apart, zeros elsewhere */
   void (*pack)(uint16_t *dst, const uint16_t *src, int64_t stride, int64_t rows, int64_t D, int64_t Dp);
   /* dst [32][Dp] pairs of src[rows,D], zeros elsewhere */
   void (*pack_pairs)(uint32_t *dst, const uint16_t *src, int64_t stride, int64_t rows, int64_t D, int64_t Dp);
   /* dst [(D+1)/2][64] pairs of src[rows,D]^T, zeros elsewhere */
   void (*pack_transposed)(uint32_t *dst, const uint16_t *src, int64_t stride, int64_t rows, int64_t D);
+  /* dst [Dp][64] = src[rows,D]^T, zeros elsewhere; or NULL */
+  void (*pack_turned)(uint16_t *dst, const uint16_t *src, int64_t stride, int64_t rows, int64_t D);
+  /* dst[rows,D], rows `stride` apart, = factor * src [Dp][64] turned, from its column `first` on; with pack_turned */
+  void (*unpack_turned)(uint16_t *dst, int64_t stride, const float *src, int64_t first, int64_t rows, int64_t D,
+                        float factor);
   /* dst[rows,D], rows `stride` apart, = src[rows,Dp] */
   void (*round)(uint16_t *dst, int64_t stride, const float *src, int64_t rows, int64_t D, int64_t Dp);
   /* out[i] = sum_d x[i,d] y[i,d] */
   void (*row_dot)(float *out, const uint16_t *x, int64_t x_stride, const uint16_t *y, int64_t y_stride, int64_t rows,
                   int64_t D);
 };
-extern const struct wn_bf16_ops wn_bf16_ops_avx512;
+extern const struct wn_bf16_ops wn_bf16_ops_avx512, wn_bf16_ops_amx;
+
+/* What both have in common. */
+void wn_bf16_rows_pack(uint16_t *dst, const uint16_t *src, int64_t stride, int64_t rows, int64_t D, int64_t Dp);
+void wn_bf16_rows_pairs(uint32_t *dst, const uint16_t *src, int64_t stride, int64_t rows, int64_t D, int64_t Dp);
+void wn_bf16_rows_transposed(uint32_t *dst, const uint16_t *src, int64_t stride, int64_t rows, int64_t D);
+void wn_bf16_rows_round(uint16_t *dst, int64_t stride, const float *src, int64_t rows, int64_t D, int64_t Dp);
+void wn_bf16_rows_dot(float *out, const uint16_t *x, int64_t x_stride, const uint16_t *y, int64_t y_stride,
+                      int64_t rows, int64_t D);
+
+/* Has the processor tiles, and are rows of D whole ones? */
+bool wn_bf16_tiles_serve(int64_t D);
 
 /* Does this CPU have the instructions? */
 bool wn_bf16_products(void);

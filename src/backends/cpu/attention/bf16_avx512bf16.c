@@ -113,7 +113,7 @@ static void bf16_values(float *c, const float *x, const uint32_t *y, int64_t row
 }
 
 /* Rows 2k and 2k+1 of the block; a row that the strip does not have counts 0. */
-static void bf16_columns(float *c, const float *x, const uint32_t *y, int64_t row, int64_t rows, int64_t width,
+static void bf16_columns(float *c, const float *x, const void *y, int64_t row, int64_t rows, int64_t width,
                          int64_t Dp) {
   _Alignas(64) uint32_t pairs[WN_TILE_AREA / 2];
   _Alignas(64) static const uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
@@ -129,10 +129,15 @@ static void bf16_columns(float *c, const float *x, const uint32_t *y, int64_t ro
                          _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(high, low)));
     }
   }
-  product_add(
-      (struct operands){
-          .x = pairs, .row = 1, .step = WN_TILE, .y = y + first * Dp, .ldy = Dp, .c = c, .ldc = Dp, .pairs = count},
-      width, Dp);
+  product_add((struct operands){.x = pairs,
+                                .row = 1,
+                                .step = WN_TILE,
+                                .y = (const uint32_t *)y + first * Dp,
+                                .ldy = Dp,
+                                .c = c,
+                                .ldc = Dp,
+                                .pairs = count},
+              width, Dp);
 }
 
 /* --- packing --- */
@@ -151,14 +156,14 @@ V_INLINE vf load_floats(const uint16_t *x, int64_t n) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(load_wide(x, n), 16));
 }
 
-static void bf16_pack(uint16_t *dst, const uint16_t *src, int64_t stride, int64_t rows, int64_t D, int64_t Dp) {
+void wn_bf16_rows_pack(uint16_t *dst, const uint16_t *src, int64_t stride, int64_t rows, int64_t D, int64_t Dp) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t d = 0; d < Dp; d += 16)
       _mm256_storeu_si256((__m256i *)(void *)(dst + r * Dp + d),
                           _mm512_castsi512_si256(load_row(src + r * stride + d, wn_min_i64(16, D - d))));
 }
 
-static void bf16_pack_pairs(uint32_t *dst, const uint16_t *src, int64_t stride, int64_t rows, int64_t D, int64_t Dp) {
+void wn_bf16_rows_pairs(uint32_t *dst, const uint16_t *src, int64_t stride, int64_t rows, int64_t D, int64_t Dp) {
   for (int64_t r = 0; r < rows; r += 2)
     for (int64_t d = 0; d < Dp; d += VL) {
       const __m512i low = load_wide(src + r * stride + d, D - d);
@@ -169,7 +174,7 @@ static void bf16_pack_pairs(uint32_t *dst, const uint16_t *src, int64_t stride, 
   memset(dst + done * Dp, 0, (size_t)((WN_TILE / 2 - done) * Dp) * sizeof *dst);
 }
 
-static void bf16_pack_transposed(uint32_t *dst, const uint16_t *src, int64_t stride, int64_t rows, int64_t D) {
+void wn_bf16_rows_transposed(uint32_t *dst, const uint16_t *src, int64_t stride, int64_t rows, int64_t D) {
   for (int64_t d = 0; d < D; d += 2 * VL)
     for (int64_t r = 0; r < WN_TILE; r += VL) {
       vf x[VL];
@@ -182,7 +187,7 @@ static void bf16_pack_transposed(uint32_t *dst, const uint16_t *src, int64_t str
     }
 }
 
-static void bf16_round(uint16_t *dst, int64_t stride, const float *src, int64_t rows, int64_t D, int64_t Dp) {
+void wn_bf16_rows_round(uint16_t *dst, int64_t stride, const float *src, int64_t rows, int64_t D, int64_t Dp) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t d = 0; d < D; d += VL) {
       const __m256i x = (__m256i)_mm512_cvtneps_pbh(v_load(src + r * Dp + d));
@@ -191,8 +196,8 @@ static void bf16_round(uint16_t *dst, int64_t stride, const float *src, int64_t 
     }
 }
 
-static void bf16_row_dot(float *out, const uint16_t *x, int64_t x_stride, const uint16_t *y, int64_t y_stride,
-                         int64_t rows, int64_t D) {
+void wn_bf16_rows_dot(float *out, const uint16_t *x, int64_t x_stride, const uint16_t *y, int64_t y_stride,
+                      int64_t rows, int64_t D) {
   for (int64_t r = 0; r < rows; r++) {
     vf sum = v_zero();
     for (int64_t d = 0; d < D; d += VL)
@@ -205,9 +210,9 @@ const struct wn_bf16_ops wn_bf16_ops_avx512 = {
     .logits = bf16_logits,
     .values = bf16_values,
     .columns = bf16_columns,
-    .pack = bf16_pack,
-    .pack_pairs = bf16_pack_pairs,
-    .pack_transposed = bf16_pack_transposed,
-    .round = bf16_round,
-    .row_dot = bf16_row_dot,
+    .pack = wn_bf16_rows_pack,
+    .pack_pairs = wn_bf16_rows_pairs,
+    .pack_transposed = wn_bf16_rows_transposed,
+    .round = wn_bf16_rows_round,
+    .row_dot = wn_bf16_rows_dot,
 };

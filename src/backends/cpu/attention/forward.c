@@ -448,6 +448,7 @@ static void forward_own(const struct wn_attention_plan *p) {
   const int64_t run = wn_max_i64(1, p->units / (8 * p->threads));
 #pragma omp parallel num_threads(wn_team(p->exec->ctx, p->threads))
   {
+    wn_products_begin(p);
     struct wn_arrays mine = wn_arrays_copy(&all.each, all.workers, omp_get_thread_num());
     struct wn_forward_packed k;
     struct wn_forward_worker w;
@@ -473,6 +474,7 @@ static void forward_own(const struct wn_attention_plan *p) {
       }
       if (w.carry) carry_end(p, &u, w.carry);
     }
+    wn_products_end(p);
   }
 }
 
@@ -522,6 +524,7 @@ static void forward_team(const struct wn_attention_plan *p) {
   const struct shared s = all.s;
 #pragma omp parallel num_threads(wn_team(p->exec->ctx, p->threads))
   {
+    wn_products_begin(p);
     const int me = omp_get_thread_num(), team = omp_get_num_threads();
     struct wn_arrays mine = wn_arrays_copy(&all.each, all.workers, me);
     struct wn_forward_worker w;
@@ -557,6 +560,7 @@ static void forward_team(const struct wn_attention_plan *p) {
       }
 #pragma omp barrier
     }
+    wn_products_end(p);
   }
 }
 

@@ -41,6 +41,14 @@ static inline void wn_pack_values(const struct wn_attention_plan *p, void *to, c
   else
     p->ops->pack(to, WN_TILE, p->Dp, from, stride, rows, p->a->D, 1.0f);
 }
+/* The same, for sums over rows. */
+static inline void wn_pack_rows_right(const struct wn_attention_plan *p, void *to, const void *from, int64_t stride,
+                                      int64_t rows) {
+  if (p->bf16 && p->bf16->pack_turned)
+    p->bf16->pack_turned(to, from, stride, rows, p->a->D);
+  else
+    wn_pack_values(p, to, from, stride, rows);
+}
 /* [D][64], for the right side; times `factor` where these are floats. */
 static inline void wn_pack_columns(const struct wn_attention_plan *p, void *to, const void *from, int64_t stride,
                                    int64_t rows, double factor) {
@@ -72,7 +80,25 @@ static inline void wn_unpack_rows(const struct wn_attention_plan *p, void *to, i
   if (p->bf16) p->bf16->round(to, stride, sum, x->rows, p->a->D, p->Dp);
 }
 
+/* From sums of wn_product_columns, row `first` on, times `factor`. They may be overwritten. */
+static inline void wn_unpack_columns(const struct wn_attention_plan *p, void *to, int64_t stride, float *from,
+                                     int64_t first, int64_t rows, double factor) {
+  if (p->bf16 && p->bf16->unpack_turned)
+    p->bf16->unpack_turned(to, stride, from, first, rows, p->a->D, (float)factor);
+  else
+    wn_unpack_rows(p, to, stride,
+                   &(struct wn_unpack){.from = from + first * p->Dp, .parts = 1, .rows = rows, .all = (float)factor});
+}
+
 /* --- products --- */
+
+/* Around those of a thread. */
+static inline void wn_products_begin(const struct wn_attention_plan *p) {
+  if (p->bf16 && p->bf16->begin) p->bf16->begin();
+}
+static inline void wn_products_end(const struct wn_attention_plan *p) {
+  if (p->bf16 && p->bf16->end) p->bf16->end();
+}
 
 /* c[rows,width], a tile, = x[rows,D] y[D,width]: y packed by wn_pack_columns with this factor. */
 static inline void wn_product_logits(const struct wn_attention_plan *p, int64_t rows, int64_t width, const void *y,
@@ -90,8 +116,8 @@ static inline void wn_product_values(const struct wn_attention_plan *p, int64_t 
   else
     wn_tile_values(p, rows, width, y, x, c);
 }
-/* c[width,Dp] += x[rows,width]^T y[rows,Dp]: x the rows from `row` on of a block's tile; y the block's, packed by
- * wn_pack_values. */
+/* c[width,Dp] += x[rows,width]^T y[rows,Dp], read by wn_unpack_columns: x the rows from `row` on of a block's tile; y
+ * the block's, packed by wn_pack_rows_right. */
 static inline void wn_product_columns(const struct wn_attention_plan *p, int64_t row, int64_t rows, int64_t width,
                                       const void *y, const float *x, float *c) {
   if (p->bf16)

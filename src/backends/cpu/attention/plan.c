@@ -21,7 +21,7 @@ wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_ex
   p->a = a;
   p->ops = ops;
 #if WN_HAS_AVX512
-  p->bf16 = a->row_type == WN_BF16 ? &wn_bf16_ops_avx512 : NULL;
+  p->bf16 = a->row_type != WN_BF16 ? NULL : wn_bf16_tiles_serve(a->D) ? &wn_bf16_ops_amx : &wn_bf16_ops_avx512;
 #else
   p->bf16 = NULL;
 #endif
