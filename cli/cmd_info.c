@@ -35,6 +35,7 @@ static int info_machine(wn_context *ctx, bool json) {
                           "compiler", info.compiler, "build_type", info.build_type, "cpu", info.cpu_name, "isa",
                           info.isa, "threads", wn_context_threads(ctx), "backend", wn_context_backend(ctx));
     json_object_set_new(j, "bfloat16", json_string(info.bfloat16));
+    json_object_set_new(j, "prompts", json_string(info.prompts));
     json_object_set_new(j, "features", info_strings(info.features));
     json_object_set_new(j, "backends", info_strings(info.backends));
     json_object_set_new(j, "libraries", info_strings(info.libraries));
@@ -47,6 +48,7 @@ static int info_machine(wn_context *ctx, bool json) {
   printf("kernels       %s, %d threads, backend %s\n", info.isa, wn_context_threads(ctx), wn_context_backend(ctx));
   printf("bfloat16      products by %s\n",
          strcmp(info.bfloat16, "float32") != 0 ? info.bfloat16 : "float32, of rounded numbers");
+  printf("GGUF prompts  products by %s\n", info.prompts);
   info_print_strings("features", info.features);
   info_print_strings("backends", info.backends);
   info_print_strings("libraries", info.libraries);

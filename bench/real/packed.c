@@ -1,9 +1,10 @@
 /* Maps on packed weights, each storage type by itself: bytes of weights per second for 1 and 8 rows of x beside a plain
  * read of as many bytes by the same threads, and operations per second for 32 and 512 rows. A table on standard output.
- *   bench_packed [THREADS [file]]
+ *   bench_packed [THREADS [file] [vnni]]
  * Medians of repeated calls; the matrices are larger than the caches of small machines, but for 512 rows. With one
  * thread that thread's own time counts and the least of the calls is taken: other programs change it little.
- * Blocks are in strips, as a model has them; with "file" in the file's order. WINNOW_EXACT_ROWS=33 measures the float32
+ * Blocks are in strips, as a model has them; with "file" in the file's order; with "vnni" as on a processor
+ * without tiles (AMX). WINNOW_EXACT_ROWS=33 measures the float32
  * products in place of the integers. */
 #include <omp.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include <time.h>
 
 #include "backends/backends.h"
+#include "backends/cpu/cpu.h"
 #include "winnow/context.h"
 
 enum { K = 1024, BYTES = 64 << 20, TIMES = 9, ROWS = 512, NARROW = 1024 };
@@ -41,6 +43,11 @@ static uint64_t read_plainly(const uint64_t *p, int64_t n, int threads) {
 
 int main(int argc, char **argv) {
   const int threads = argc > 1 ? atoi(argv[1]) : 2;
+  bool in_file = false;
+  for (int i = 2; i < argc; i++) {
+    in_file = in_file || !strcmp(argv[i], "file");
+    if (!strcmp(argv[i], "vnni")) wn_cpu_deny_amx(true);
+  }
   wn_context *ctx = NULL;
   const struct wn_backend *backend = NULL;
   if (wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = threads}, &ctx) != WN_OK ||
@@ -71,7 +78,7 @@ int main(int argc, char **argv) {
     const struct wn_exec laying = {.ctx = ctx, .backend = backend, .threads = threads, .dtype = WN_F32};
     const size_t strips_bytes =
         backend->strips_bytes ? backend->strips_bytes((wn_gguf_type)type, packed.part[0].rows, K) : 0;
-    char *strips = strips_bytes && argc < 3 ? aligned_alloc(64, strips_bytes) : NULL;
+    char *strips = strips_bytes && !in_file ? aligned_alloc(64, strips_bytes) : NULL;
     if (strips) backend->strips_make(&laying, &packed.part[0], K, strips);
     packed.part[0].strips = strips;
     static const int rows[4] = {1, 8, 32, ROWS};

@@ -37,6 +37,17 @@ const char *wn_backend_bf16(const wn_context *ctx) {
   return "float32";
 }
 
+const char *wn_backend_prompts(const wn_context *ctx) {
+  (void)ctx;
+#if WN_HAS_AVX512
+  if (strcmp(ctx->backend, "cpu") == 0 && ctx->isa == WN_ISA_AVX512) {
+    if (wn_cpu_has_amx_int8()) return "AMX";
+    if (__builtin_cpu_supports("avx512vnni")) return "AVX512_VNNI";
+  }
+#endif
+  return "float32";
+}
+
 const char *const *wn_backend_names(void) {
 #define BACKENDS_NAME(name) #name,
   static const char *const names[] = {WN_BACKENDS(BACKENDS_NAME, ) NULL};

@@ -15,6 +15,8 @@ wn_status wn_backend_of(wn_context *ctx, const struct wn_backend **out);
 /* How the context's backend multiplies with the precision WN_BF16: "AMX" (its tiles), "AVX512_BF16", or "float32", of
  * rounded numbers. */
 const char *wn_backend_bf16(const wn_context *ctx);
+/* Likewise prompts with packed weights: "AMX", "AVX512_VNNI" or "float32". */
+const char *wn_backend_prompts(const wn_context *ctx);
 /* NULL-terminated names; NULL-terminated "library version" strings of the libraries linked in. */
 const char *const *wn_backend_names(void);
 const char *const *wn_backend_libraries(void);

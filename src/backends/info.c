@@ -33,6 +33,7 @@ wn_status wn_build_info_get(wn_context *ctx, wn_build_info *out) {
       .backends = wn_backend_names(),
       .libraries = wn_backend_libraries(),
       .bfloat16 = wn_backend_bf16(ctx),
+      .prompts = wn_backend_prompts(ctx),
   };
   return WN_OK;
 }

@@ -30,10 +30,11 @@ static bool has_f16c(void) {
   return __get_cpuid(1, &a, &b, &c, &d) && (c & (1u << 29));
 }
 
-/* amx-bf16 and amx-tile are in leaf 7, EDX bits 22 and 24. */
-static bool has_amx_bf16(void) {
+/* amx-bf16, amx-tile and amx-int8 are in leaf 7, EDX bits 22, 24 and 25. */
+enum { AMX_BF16 = 22, AMX_TILE = 24, AMX_INT8 = 25 };
+static bool has_amx(int products) {
   unsigned a, b, c, d;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & (1u << 22)) && (d & (1u << 24));
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & (1u << products)) && (d & (1u << AMX_TILE));
 }
 
 static void cpu_detect(void) {
@@ -65,7 +66,8 @@ static void cpu_detect(void) {
   FEATURE(__builtin_cpu_supports("avx512vl"), "avx512vl");
   FEATURE(__builtin_cpu_supports("avx512vnni"), "avx512vnni");
   FEATURE(__builtin_cpu_supports("avx512bf16"), "avx512bf16");
-  FEATURE(has_amx_bf16(), "amx-bf16");
+  FEATURE(has_amx(AMX_BF16), "amx-bf16");
+  FEATURE(has_amx(AMX_INT8), "amx-int8");
 #undef FEATURE
   features[n] = NULL;
 

@@ -4,6 +4,7 @@
 #include "support.h"
 
 #include "backends/backends.h"
+#include "backends/cpu/cpu.h"
 #include "base/alloc.h"
 #include "base/context.h"
 #include "base/rng.h"
@@ -115,6 +116,57 @@ static void test_same_bits(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* Prompts in the processor's tiles (AMX) have the bits of those without: rows of x that no tile divides, blocks in
+ * fewer than four classes and in any number of them, K beyond a panel's share of the cache. */
+static void check_tiles(wn_context *ctx, const struct wn_backend *cpu, int type, int64_t N, int64_t K, bool strips) {
+  const wn_gguf_type types[1] = {(wn_gguf_type)type};
+  struct packed_weights w;
+  packed_weights_make(&w, N, K, 1, types, (uint64_t)(type + K));
+  const struct wn_exec e = {.ctx = ctx, .backend = cpu, .threads = 2, .dtype = WN_F32};
+  void *room = strips_room(cpu->strips_bytes(types[0], N, K));
+  if (strips) {
+    cpu->strips_make(&e, &w.packed.part[0], K, room);
+    w.packed.part[0].strips = room;
+  }
+  float *x = strips_room((size_t)(MOST_ROWS * (K + GAP)) * sizeof *x), *b = strips_room((size_t)N * sizeof *b), *y[2];
+  for (int64_t i = 0; i < MOST_ROWS * (K + GAP); i++)
+    x[i] = (float)wn_random_normal(5, WN_STREAM_TEST, 1, (uint64_t)i) * (i % 96 < 32 ? 1e3f : 1e-3f);
+  for (int64_t i = 0; i < N; i++) b[i] = (float)wn_random_normal(5, WN_STREAM_TEST, 2, (uint64_t)i);
+  for (int i = 0; i < 2; i++) y[i] = strips_room((size_t)(MOST_ROWS * (N + GAP)) * sizeof *y[i]);
+  static const int64_t rows[] = {13, 16, 17, 31, 32, 48, MOST_ROWS};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    const struct product p = {
+        .N = N, .K = K, .packed = &w.packed, .x = x, .b = i & 1 ? b : NULL, .accumulate = i & 2, .apart = i & 4};
+    multiply(ctx, cpu, &p, rows[i], 1 + (int)i % 3, y[0]);
+    wn_cpu_deny_amx(true);
+    multiply(ctx, cpu, &p, rows[i], 1, y[1]);
+    wn_cpu_deny_amx(false);
+    if (memcmp(y[0], y[1], (size_t)(rows[i] * (N + GAP)) * sizeof(float)) != 0)
+      fail_msg("%s, N %lld K %lld, %lld rows: other bits in AMX's tiles", wn_gguf_type_name(types[0]), (long long)N,
+               (long long)K, (long long)rows[i]);
+  }
+  for (int i = 0; i < 2; i++) free(y[i]);
+  free(room), free(x), free(b);
+  packed_weights_clear(&w);
+}
+
+static void test_amx_same_bits(void **state) {
+  (void)state;
+  if (!wn_cpu_has_amx_int8()) skip();
+  wn_context *ctx = NULL;
+  assert_int_equal(wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = 3}, &ctx),
+                   WN_OK);
+  const struct wn_backend *cpu = NULL;
+  assert_ok(ctx, wn_backend_of(ctx, &cpu));
+  for (int type = WN_GGUF_Q8_0; type < WN_GGUF_TYPE_COUNT; type++) {
+    const bool k = type >= WN_GGUF_Q4_K;
+    for (int64_t blocks = 1; blocks <= 10; blocks++) check_tiles(ctx, cpu, type, 35, (k ? 256 : 32) * blocks, true);
+    check_tiles(ctx, cpu, type, 21, 1280, false);
+    check_tiles(ctx, cpu, type, 48, 9216, true);
+  }
+  wn_context_destroy(ctx);
+}
+
 /* Without the instructions, and on the reference, there is no other order. */
 static void test_without(void **state) {
   (void)state;
@@ -125,6 +177,7 @@ static void test_without(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits), cmocka_unit_test(test_without)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits), cmocka_unit_test(test_amx_same_bits),
+                                     cmocka_unit_test(test_without)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,11 +27,21 @@ struct wn_cpu_product {
 };
 wn_status wn_cpu_product_bf16(const struct wn_exec *exec, const struct wn_cpu_product *x);
 
-/* product_amx.c: the same in the processor's tiles, of floats that are rounded on the way or of bf16. Has it them, and
- * may this process use them? */
+/* tiles_amx.c: has the processor tiles (AMX) for products of bf16, of bytes, and may this process use them? */
 bool wn_cpu_has_amx(void);
+bool wn_cpu_has_amx_int8(void);
 /* For tests: as if it had none. */
 void wn_cpu_deny_amx(bool denied);
+/* The calling thread's tiles take these shapes, until the end. */
+#define WN_CPU_AMX_TILES 8
+struct wn_cpu_amx_shape {
+  uint8_t rows;
+  uint16_t bytes; /* of a row */
+};
+void wn_cpu_amx_begin(const struct wn_cpu_amx_shape *tiles);
+void wn_cpu_amx_end(void);
+
+/* product_amx.c: the same in the processor's tiles, of floats that are rounded on the way or of bf16. */
 /* A factor of a product: [M,K] or [N,K], the reduced dimension K being `along` its lines, which are ld apart, or across
  * them: [K,M] or [K,N]. */
 struct wn_cpu_operand {

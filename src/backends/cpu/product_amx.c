@@ -8,11 +8,6 @@
  * the product is divided: neither on threads nor on the numbers beside it. */
 #include <immintrin.h>
 #include <omp.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #include "backends/cpu/attention/impl.h"
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/vec.h"
@@ -29,33 +24,6 @@ enum {
   ROWS = 4 * SIDE,     /* of a that are packed at a time */
   DEPTH = 1024,        /* of the reduced dimension at a time, where c can be added to */
 };
-
-/* ---- whether it can ---- */
-
-static pthread_once_t amx_once = PTHREAD_ONCE_INIT;
-static bool amx_permitted;
-static atomic_bool amx_denied;
-
-/* The kernel gives a process the tiles' registers when it asks for them (Documentation/arch/x86/xstate.rst). */
-static void amx_ask(void) {
-  enum { ASK = 0x1023, TILE_DATA = 18 };
-  const char *const *names = wn_cpu_features();
-  bool amx = false, bf16 = false;
-  for (; *names; names++) {
-    amx = amx || !strcmp(*names, "amx-bf16");
-    bf16 = bf16 || !strcmp(*names, "avx512bf16");
-  }
-  amx_permitted = amx && bf16 && syscall(SYS_arch_prctl, ASK, TILE_DATA) == 0;
-}
-
-bool wn_cpu_has_amx(void) {
-  pthread_once(&amx_once, amx_ask);
-  return amx_permitted && !atomic_load(&amx_denied);
-}
-
-void wn_cpu_deny_amx(bool denied) {
-  atomic_store(&amx_denied, denied);
-}
 
 /* ---- packing ---- */
 
@@ -153,16 +121,10 @@ static void pack(const struct wn_cpu_operand *x, bool of_a, int64_t o, int64_t c
 
 /* ---- sums ---- */
 
-struct amx_config {
-  uint8_t palette, start, unused[14];
-  uint16_t bytes[16];
-  uint8_t rows[16];
-};
-
 static void amx_begin(void) {
-  _Alignas(64) struct amx_config config = {.palette = 1};
-  for (int i = 0; i < 8; i++) config.bytes[i] = 64, config.rows[i] = TILE;
-  _tile_loadconfig(&config);
+  struct wn_cpu_amx_shape tiles[WN_CPU_AMX_TILES];
+  for (int i = 0; i < WN_CPU_AMX_TILES; i++) tiles[i] = (struct wn_cpu_amx_shape){.rows = TILE, .bytes = 64};
+  wn_cpu_amx_begin(tiles);
 }
 
 /* The tiles of a side of a: both from `a` on, rows and steps so many bytes apart. */
@@ -339,6 +301,6 @@ void wn_cpu_product_amx(const struct wn_exec *exec, const struct wn_cpu_amx_prod
     amx_begin();
 #pragma omp for schedule(dynamic, 1)
     for (int64_t t = 0; t < tasks; t++) amx_task(x, &p, t, (char *)exec->scratch + (size_t)omp_get_thread_num() * room);
-    _tile_release();
+    wn_cpu_amx_end();
   }
 }

@@ -1,7 +1,11 @@
-/* In place of product_amx.c on processors of another family: there are no such tiles, and nothing asks for them. */
+/* In place of tiles_amx.c and product_amx.c on processors of another family: there are no such tiles, and nothing asks
+ * for them. */
 #include "backends/cpu/cpu.h"
 
 bool wn_cpu_has_amx(void) {
+  return false;
+}
+bool wn_cpu_has_amx_int8(void) {
   return false;
 }
 void wn_cpu_deny_amx(bool denied) {

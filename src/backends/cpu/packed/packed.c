@@ -29,6 +29,7 @@ static const struct wn_cpu_packed_kernels *packed_kernels_for(bool wide) {
   return wn_cpu_has_dot() ? wn_cpu_packed_kernels_dot() : wn_cpu_packed_kernels_avx2();
 #elif WN_HAS_KERNELS
   if (!wide) return wn_cpu_packed_kernels_avx2();
+  if (wn_cpu_has_amx_int8()) return wn_cpu_packed_kernels_amx();
   return __builtin_cpu_supports("avx512vnni") ? wn_cpu_packed_kernels_vnni() : wn_cpu_packed_kernels_avx512();
 #else
   (void)wide;
@@ -260,7 +261,9 @@ static void packed_tiles(const struct wn_exec *exec, const struct wn_linear *a, 
 #pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static, 1)
     for (int t = 0; t < exec->threads; t++) {
       const int64_t n0 = blocks * t / exec->threads * T, n1 = blocks * (t + 1) / exec->threads * T;
+      if (k->begin) k->begin();
       tiles_share(k, a, tiles, m0, M, n0, n1 < a->N ? n1 : a->N, rooms + (size_t)t * own);
+      if (k->end) k->end();
     }
   }
 }

@@ -8,11 +8,12 @@
  *
  * Few rows of x (decoding) read the blocks as they lie, or, with AVX-512 VNNI, in strips of 16 rows that were laid out
  * when the model was loaded, which takes a fourth of the instructions. More rows (a prompt) are multiplied in tiles
- * with panels of w where the processor has AVX-512 VNNI: the same integers, scaled in the same order, so that a row of
- * y has the same bits alone, in a prompt and in any batch. Rows in bfloat16 have the same bits so, too. Without those
- * instructions, where a part of w is in single floats, and from wn_context_options.exact_rows on, rows of w are turned
- * into floats, a panel that stays in the cache at a time, and multiplied by sgemm: nothing is rounded then. Rows that
- * are to be apart (wn_linear) go as a row alone goes, however many they are. */
+ * with panels of w where the processor has AVX-512 VNNI, in its tiles where it has AMX: the same integers, scaled in
+ * the same order, so that a row of y has the same bits alone, in a prompt and in any batch. Rows in bfloat16 have the
+ * same bits so, too. Without those instructions, where a part of w is in single floats, and from
+ * wn_context_options.exact_rows on, rows of w are turned into floats, a panel that stays in the cache at a time, and
+ * multiplied by sgemm: nothing is rounded then. Rows that are to be apart (wn_linear) go as a row alone goes, however
+ * many they are. */
 #ifndef WN_BACKENDS_CPU_PACKED_PACKED_H
 #define WN_BACKENDS_CPU_PACKED_PACKED_H
 
@@ -57,6 +58,8 @@ struct wn_cpu_packed_kernels {
   /* Many rows of x, for the types in blocks alone; NULL: the instruction set has no kernel for them. Row m of a tile
    * of WN_CPU_PACKED_TILE_BYTES; a panel of up to TILED rows of w, in WN_CPU_PACKED_PANEL_BYTES; its first rows times
    * the first M rows of the tile. */
+  void (*begin)(void); /* a thread, before its tiles, and after them; NULL: nothing */
+  void (*end)(void);
   void (*tile_row)(const float *x, int64_t K, int m, char *tile);
   void (*panel)(wn_gguf_type type, const char *w, int64_t rows, int64_t K, char *panel);
   void (*tile)(wn_gguf_type type, const char *panel, const char *tile, int64_t K, int M,
@@ -74,15 +77,21 @@ const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_avx2(void);
 const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_dot(void); /* ARM: with sdot */
 const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_avx512(void);
 const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_vnni(void); /* AVX-512 with VNNI */
+const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_amx(void);  /* and with tiles of bytes */
 
 /* A block of 16 rows of x with scales and sums; of 16 rows of w with five numbers each, the most that a type needs. */
 #define WN_CPU_PACKED_TILE_BYTES(K) ((K) / 32 * (32 + 8) * WN_CPU_PACKED_TILED)
 #define WN_CPU_PACKED_PANEL_BYTES(K) ((K) / 32 * (32 + 20) * WN_CPU_PACKED_TILED)
 /* packed_tiles_vnni.c */
 void wn_cpu_packed_tile_row(const float *x, int64_t K, int m, char *tile);
+void wn_cpu_packed_tile_row_signed(const float *x, int64_t K, int m, char *tile);
 void wn_cpu_packed_panel(wn_gguf_type type, const char *w, int64_t rows, int64_t K, char *panel);
 void wn_cpu_packed_tile(wn_gguf_type type, const char *panel, const char *tile, int64_t K, int M,
                         const struct wn_cpu_packed_out *out);
+/* packed_tiles_amx.c */
+void wn_cpu_packed_amx_begin(void);
+void wn_cpu_packed_tile_amx(wn_gguf_type type, const char *panel, const char *tile, int64_t K, int M,
+                            const struct wn_cpu_packed_out *out);
 /* packed_strips_vnni.c */
 int64_t wn_cpu_packed_strip_bytes(wn_gguf_type type, int64_t K);
 void wn_cpu_packed_strip_make(wn_gguf_type type, const char *w, int64_t rows, int64_t K, char *strip);

@@ -327,11 +327,5 @@ void wn_cpu_packed_strip(wn_gguf_type type, const char *strip, const struct wn_c
   default:
     return; /* likewise */
   }
-  const vm here = (vm)((1u << out->rows) - 1);
-  const vf b = out->b ? _mm512_maskz_loadu_ps(here, out->b) : v_zero();
-  for (int m = 0; m < M; m++) {
-    float *y = out->y + m * out->ldy;
-    const vf v = v_add(all[m], b);
-    _mm512_mask_storeu_ps(y, here, out->accumulate ? v_add(_mm512_maskz_loadu_ps(here, y), v) : v);
-  }
+  rows_out(all, M, out);
 }

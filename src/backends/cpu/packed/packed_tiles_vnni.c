@@ -26,9 +26,9 @@ _Static_assert(X_BLOCK == WN_CPU_PACKED_TILE_BYTES(32), "the tile's block");
 
 /* ---- x ---- */
 
-void wn_cpu_packed_tile_row(const float *x, int64_t K, int m, char *tile) {
+V_INLINE void tile_row(const float *x, int64_t K, int m, char raise, char *tile) {
   const int64_t blocks = K / 32;
-  const __m512i top = _mm512_set1_epi8((char)128);
+  const __m512i top = _mm512_set1_epi8(raise);
   int64_t first[CLASSES]; /* block of each class */
   first[0] = 0;
   for (int c = 1; c < CLASSES; c++) first[c] = first[c - 1] + (blocks - c + CLASSES) / CLASSES;
@@ -49,6 +49,13 @@ void wn_cpu_packed_tile_row(const float *x, int64_t K, int m, char *tile) {
       memcpy(at + X_S + 4 * m, s + c, 4);
     }
   }
+}
+
+void wn_cpu_packed_tile_row(const float *x, int64_t K, int m, char *tile) {
+  tile_row(x, K, m, (char)128, tile);
+}
+void wn_cpu_packed_tile_row_signed(const float *x, int64_t K, int m, char *tile) {
+  tile_row(x, K, m, 0, tile);
 }
 
 /* ---- panels ---- */
@@ -178,11 +185,5 @@ void wn_cpu_packed_tile(wn_gguf_type type, const char *panel, const char *tile, 
     tile_rows(WITHOUT, M, panel, tile, K / 32, all);
   else
     tile_rows(SIX, M, panel, tile, K / 32, all);
-  const vm here = (vm)((1u << out->rows) - 1);
-  const vf b = out->b ? _mm512_maskz_loadu_ps(here, out->b) : v_zero();
-  for (int m = 0; m < M; m++) {
-    float *y = out->y + m * out->ldy;
-    const vf v = v_add(all[m], b);
-    _mm512_mask_storeu_ps(y, here, out->accumulate ? v_add(_mm512_maskz_loadu_ps(here, y), v) : v);
-  }
+  rows_out(all, M, out);
 }
