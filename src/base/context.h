@@ -2,7 +2,9 @@
 #ifndef WN_BASE_CONTEXT_H
 #define WN_BASE_CONTEXT_H
 
+#ifndef __cplusplus
 #include <stdatomic.h>
+#endif
 #include <stdbool.h>
 #include <stdint.h>
 #include "winnow/context.h"
@@ -21,6 +23,7 @@ enum wn_isa { WN_ISA_REF = 0, WN_ISA_AVX2 = 1, WN_ISA_AVX512 = 2 };
 #define WN_HAS_KERNELS 0
 #endif
 
+#ifndef __cplusplus /* which has pointers to contexts, no more */
 struct wn_context {
   int threads;
   bool yields; /* threads were left to the library, which uses fewer while other programs need the CPUs (team.h) */
@@ -33,6 +36,7 @@ struct wn_context {
   atomic_int cancelled;
   char error[1024];
 };
+#endif
 
 /* Best instruction set of this machine, and the forced one if WINNOW_ISA is set. */
 wn_status wn_cpu_select_isa(wn_context *ctx, enum wn_isa *out);

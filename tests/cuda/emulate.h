@@ -241,6 +241,12 @@ inline double rsqrt(double x) {
 inline float __fmaf_rn(float x, float y, float z) {
   return fmaf(x, y, z);
 }
+inline float __fmul_rn(float x, float y) {
+  return x * y;
+}
+inline float __fadd_rn(float x, float y) {
+  return x + y;
+}
 inline uint32_t __float_as_uint(float x) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);

@@ -1,0 +1,24 @@
+/* The CUDA backend: its slots, each launching kernels on arrays that a device can read. The sources are CUDA C++ that
+ * the tests also compile for the host (tests/cuda/emulate.h). */
+#ifndef WN_BACKENDS_CUDA_CUDA_H
+#define WN_BACKENDS_CUDA_CUDA_H
+
+#include "ops/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WN_CUDA_DECLARE(name, args, has_backward)                                                                      \
+  wn_status wn_cuda_##name##_forward(const struct wn_exec *, const args *);                                            \
+  wn_status wn_cuda_##name##_backward(const struct wn_exec *, const args *);                                           \
+  size_t wn_cuda_##name##_scratch(const struct wn_exec *, const args *, bool backward);
+WN_OPS(WN_CUDA_DECLARE)
+
+const struct wn_backend *wn_backend_cuda_table(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,140 @@
+// y = x w^T + b, and its gradients. Packed weights: few rows by a product of a matrix and vectors, a warp a row of w,
+// that reads blocks where they lie; many rows, and dx, from panels of rows turned into floats.
+#include "backends/cuda/packed.cuh"
+#include "backends/cuda/product.cuh"
+
+// db[n] += column sums of dy: eight threads a column, whose sums meet in order.
+static __global__ void linear_bias_kernel(int64_t M, int64_t N, wn_numbers dy, int64_t lddy, float *db) {
+  WN_SHARED(float, part, [8][32]);
+  const int64_t n = (int64_t)blockIdx.x * 32 + threadIdx.x;
+  float sum = 0;
+  if (n < N)
+    for (int64_t m = threadIdx.y; m < M; m += 8) sum += dy[m * lddy + n];
+  part[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y > 0 || n >= N) return;
+  for (int i = 1; i < 8; i++) sum += part[i][threadIdx.x];
+  db[n] += sum;
+}
+
+enum { FEW_ROWS = 8 };     // of x that a warp multiplies with a row of blocks at a time
+enum { PANEL_ROWS = 512 }; // of w in floats at a time
+
+// A warp a row n of w: lanes take weights 32 apart, in the same order whatever M is.
+static __global__ void linear_rows_kernel(int64_t M, int64_t N, int64_t K, const float *x, int64_t ldx,
+                                          wn_packed_matrix w, const float *b, float *y, int64_t ldy, bool accumulate) {
+  const int64_t n = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  if (n >= N) return;
+  int type;
+  const uint8_t *row = wn_packed_at(w, K, n, &type);
+  float sum[FEW_ROWS] = {};
+  for (int64_t k = lane; k < K; k += 32) {
+    const float weight = wn_packed_element(type, row, k);
+#pragma unroll
+    for (int m = 0; m < FEW_ROWS; m++)
+      if (m < M) sum[m] += x[m * ldx + k] * weight;
+  }
+#pragma unroll
+  for (int m = 0; m < FEW_ROWS; m++) {
+    float total = wn_warp_sum(sum[m]);
+    if (lane != 0 || m >= M) continue;
+    if (b) total += b[n];
+    y[m * ldy + n] = accumulate ? y[m * ldy + n] + total : total;
+  }
+}
+
+static __global__ void linear_panel_kernel(int64_t first, int64_t rows, int64_t K, wn_packed_matrix w, float *panel) {
+  WN_GRID_LOOP(i, rows * K) {
+    int type;
+    const uint8_t *row = wn_packed_at(w, K, first + i / K, &type);
+    panel[i] = wn_packed_element(type, row, i % K);
+  }
+}
+
+static int64_t panel_rows(const struct wn_linear *a) {
+  return wn_cuda_min(a->N, PANEL_ROWS);
+}
+size_t wn_cuda_linear_scratch(const struct wn_exec *exec, const struct wn_linear *a, bool backward) {
+  (void)exec;
+  if (!a->packed || (!backward && (a->M <= FEW_ROWS || a->rows_apart))) return 0;
+  return (size_t)(panel_rows(a) * a->K) * sizeof(float);
+}
+
+// Runs `use` for each panel: rows [first, +rows) of w as floats.
+template <class Use> static void linear_panels(const struct wn_exec *exec, const struct wn_linear *a, Use use) {
+  float *panel = static_cast<float *>(exec->scratch);
+  const wn_packed_matrix w = wn_packed_matrix_of(a->packed);
+  for (int64_t first = 0; first < a->N; first += PANEL_ROWS) {
+    const int64_t rows = wn_cuda_min(PANEL_ROWS, a->N - first);
+    WN_LAUNCH(wn_cuda_blocks(rows * a->K), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), linear_panel_kernel, first, rows,
+              a->K, w, panel);
+    use(first, rows, panel);
+  }
+}
+
+static void linear_packed_forward(const struct wn_exec *exec, const struct wn_linear *a) {
+  const float *b = static_cast<const float *>(a->b);
+  if (a->M <= FEW_ROWS || a->rows_apart) {
+    const wn_packed_matrix w = wn_packed_matrix_of(a->packed);
+    for (int64_t m = 0; m < a->M; m += FEW_ROWS)
+      WN_LAUNCH((unsigned)wn_cuda_parts(a->N, 4), 128, 0, wn_cuda_stream(exec), linear_rows_kernel,
+                wn_cuda_min(FEW_ROWS, a->M - m), a->N, a->K, static_cast<const float *>(a->x) + m * a->ldx, a->ldx, w,
+                b, static_cast<float *>(a->y) + m * a->ldy, a->ldy, a->accumulate);
+    return;
+  }
+  linear_panels(exec, a, [&](int64_t first, int64_t rows, const float *panel) {
+    wn_product p = {};
+    p.M = a->M, p.N = rows, p.K = a->K, p.a = wn_numbers_of(a->x, WN_F32), p.a_row = a->ldx, p.a_k = 1;
+    p.b = wn_numbers_of(panel, WN_F32), p.b_row = a->K, p.b_k = 1;
+    p.c = wn_numbers_of(static_cast<float *>(a->y) + first, WN_F32), p.c_row = a->ldy;
+    p.bias = b ? b + first : nullptr, p.accumulate = a->accumulate;
+    wn_product_launch(exec, p);
+  });
+}
+
+wn_status wn_cuda_linear_forward(const struct wn_exec *exec, const struct wn_linear *a) {
+  const wn_dtype t = exec->dtype;
+  if (a->M == 0) return WN_OK;
+  if (a->packed) {
+    linear_packed_forward(exec, a);
+    return wn_cuda_launched(exec, "linear");
+  }
+  wn_product p = {};
+  p.M = a->M, p.N = a->N, p.K = a->K, p.a = wn_numbers_of(a->x, wn_array_type(a->x_type, t)), p.a_row = a->ldx;
+  p.a_k = 1, p.b = wn_numbers_of(a->w, t), p.b_row = a->K, p.b_k = 1;
+  p.c = wn_numbers_of(a->y, wn_array_type(a->y_type, t)), p.c_row = a->ldy;
+  p.bias = static_cast<const float *>(a->b), p.accumulate = a->accumulate;
+  wn_product_launch(exec, p);
+  return wn_cuda_launched(exec, "linear");
+}
+
+wn_status wn_cuda_linear_backward(const struct wn_exec *exec, const struct wn_linear *a) {
+  const wn_dtype t = exec->dtype;
+  const wn_numbers dy = wn_numbers_of(a->dy, wn_array_type(a->dy_type, t));
+  wn_product p = {};
+  if (a->M == 0) return WN_OK;
+  if (a->dx) { // dy [M,N] times w [N,K]: the sum is over n
+    p.M = a->M, p.N = a->K, p.K = a->N, p.a = dy, p.a_row = a->lddy, p.a_k = 1;
+    p.b = wn_numbers_of(a->w, t), p.b_row = 1, p.b_k = a->K;
+    p.c = wn_numbers_of(a->dx, wn_array_type(a->dx_type, t)), p.c_row = a->lddx, p.accumulate = a->accumulate_dx;
+    if (!a->packed) wn_product_launch(exec, p);
+    if (a->packed)
+      linear_panels(exec, a, [&](int64_t first, int64_t rows, const float *panel) {
+        p.K = rows, p.a = wn_numbers_of(static_cast<const float *>(a->dy) + first, WN_F32);
+        p.b = wn_numbers_of(panel, WN_F32), p.accumulate = a->accumulate_dx || first > 0;
+        wn_product_launch(exec, p);
+      });
+  }
+  if (a->dw) { // dy^T [N,M] times x [M,K]: the sum is over m
+    p = wn_product{};
+    p.M = a->N, p.N = a->K, p.K = a->M, p.a = dy, p.a_row = 1, p.a_k = a->lddy;
+    p.b = wn_numbers_of(a->x, wn_array_type(a->x_type, t)), p.b_row = 1, p.b_k = a->ldx;
+    p.c = wn_numbers_of(a->dw, t), p.c_row = a->K, p.accumulate = !a->dw_fresh;
+    wn_product_launch(exec, p);
+  }
+  if (a->db)
+    WN_LAUNCH((unsigned)wn_cuda_parts(a->N, 32), dim3(32, 8), 0, wn_cuda_stream(exec), linear_bias_kernel, a->M, a->N,
+              dy, a->lddy, static_cast<float *>(a->db));
+  return wn_cuda_launched(exec, "linear");
+}

@@ -1,0 +1,109 @@
+// c[M,N] = a[M,K] b[N,K]^T with any strides: one tile of 64 x 64 a block of 256 threads, K in one order whatever M and
+// N are, so a row of c does not depend on the others. Two kernels: products of floats, 4 x 4 a thread; and products of
+// what is rounded to bf16, by mma, 16 x 32 a warp, sums in float.
+//
+// What cuBLASLt serves better goes there on a device; these are for everything: odd strides, float arrays with bf16
+// products, rows that must not depend on each other.
+#ifndef WN_BACKENDS_CUDA_PRODUCT_CUH
+#define WN_BACKENDS_CUDA_PRODUCT_CUH
+
+#include "backends/cuda/launch.cuh"
+
+struct wn_product {
+  int64_t M, N, K;
+  wn_numbers a, b, c;
+  int64_t a_row, a_k, b_row, b_k, c_row; // strides
+  const float *bias;                     // [N] or NULL
+  bool accumulate;
+};
+
+static __device__ __forceinline__ void wn_product_store(const wn_product &p, int64_t m, int64_t n, float sum) {
+  if (m >= p.M || n >= p.N) return;
+  const int64_t at = m * p.c_row + n;
+  if (p.bias) sum += p.bias[n];
+  p.c.set(at, p.accumulate ? p.c[at] + sum : sum);
+}
+
+static __global__ void __launch_bounds__(256) wn_product_kernel(wn_product p) {
+  WN_SHARED(float, sa, [16][64 + 4]);
+  WN_SHARED(float, sb, [16][64 + 4]);
+  const int64_t m0 = (int64_t)blockIdx.y * 64, n0 = (int64_t)blockIdx.x * 64;
+  const int t = threadIdx.x, row = t / 16 * 4, column = t % 16 * 4;
+  float sum[4][4] = {};
+  for (int64_t k0 = 0; k0 < p.K; k0 += 16) {
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      // Neighbouring threads read neighbouring elements, whichever index that is.
+      const int x = i * 256 + t;
+      const int ra = p.a_k == 1 ? x / 16 : x % 64, ka = p.a_k == 1 ? x % 16 : x / 64;
+      const int rb = p.b_k == 1 ? x / 16 : x % 64, kb = p.b_k == 1 ? x % 16 : x / 64;
+      sa[ka][ra] = m0 + ra < p.M && k0 + ka < p.K ? p.a[(m0 + ra) * p.a_row + (k0 + ka) * p.a_k] : 0.0f;
+      sb[kb][rb] = n0 + rb < p.N && k0 + kb < p.K ? p.b[(n0 + rb) * p.b_row + (k0 + kb) * p.b_k] : 0.0f;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < 16; k++) {
+      float x[4], y[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) x[i] = sa[k][row + i], y[i] = sb[k][column + i];
+#pragma unroll
+      for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) sum[i][j] += x[i] * y[j];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++)
+#pragma unroll
+    for (int j = 0; j < 4; j++) wn_product_store(p, m0 + row + i, n0 + column + j, sum[i][j]);
+}
+
+// Eight warps, 4 x 2, each 16 rows and 32 columns of the tile; K in steps of 32.
+static __global__ void __launch_bounds__(256) wn_product_bf16_kernel(wn_product p) {
+  WN_SHARED(__nv_bfloat16, sa, [64][32 + 8]);
+  WN_SHARED(__nv_bfloat16, sb, [64][32 + 8]);
+  const int64_t m0 = (int64_t)blockIdx.y * 64, n0 = (int64_t)blockIdx.x * 64;
+  const int t = threadIdx.x, lane = t % 32, warp = t / 32, row = warp / 2 * 16, column = warp % 2 * 32;
+  float sum[4][4] = {};
+  for (int64_t k0 = 0; k0 < p.K; k0 += 32) {
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const int x = i * 256 + t;
+      const int ra = p.a_k == 1 ? x / 32 : x % 64, ka = p.a_k == 1 ? x % 32 : x / 64;
+      const int rb = p.b_k == 1 ? x / 32 : x % 64, kb = p.b_k == 1 ? x % 32 : x / 64;
+      const bool in_a = m0 + ra < p.M && k0 + ka < p.K, in_b = n0 + rb < p.N && k0 + kb < p.K;
+      sa[ra][ka] = __float2bfloat16_rn(in_a ? p.a[(m0 + ra) * p.a_row + (k0 + ka) * p.a_k] : 0.0f);
+      sb[rb][kb] = __float2bfloat16_rn(in_b ? p.b[(n0 + rb) * p.b_row + (k0 + kb) * p.b_k] : 0.0f);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < 32; k += 16) {
+      uint32_t a[4];
+      wn_ldmatrix_x4(a, &sa[row + lane % 16][k + lane / 16 * 8]);
+#pragma unroll
+      for (int n = 0; n < 4; n += 2) {
+        uint32_t b[4]; // columns n*8..: k, k + 8, then the next eight columns
+        wn_ldmatrix_x4(b, &sb[column + n * 8 + lane / 16 * 8 + lane % 8][k + lane / 8 % 2 * 8]);
+        wn_mma_bf16_k16(sum[n], a, b[0], b[1]);
+        wn_mma_bf16_k16(sum[n + 1], a, b[2], b[3]);
+      }
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < 4; n++)
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+      wn_product_store(p, m0 + row + lane / 4 + e / 2 * 8, n0 + column + n * 8 + lane % 4 * 2 + e % 2, sum[n][e]);
+}
+
+static inline void wn_product_launch(const struct wn_exec *exec, const wn_product &p) {
+  const dim3 grid((unsigned)wn_cuda_parts(p.N, 64), (unsigned)wn_cuda_parts(p.M, 64));
+  if (exec->precision == WN_BF16)
+    WN_LAUNCH(grid, 256, 0, wn_cuda_stream(exec), wn_product_bf16_kernel, p);
+  else
+    WN_LAUNCH(grid, 256, 0, wn_cuda_stream(exec), wn_product_kernel, p);
+}
+
+#endif

@@ -1,0 +1,34 @@
+/* The CUDA backend's table: the operations that have kernels. Mixtures of experts have none, nor has attention yet. */
+#include "backends/cuda/cuda.h"
+
+static const struct wn_backend table = {
+    .name = "cuda",
+    .linear_forward = wn_cuda_linear_forward,
+    .linear_backward = wn_cuda_linear_backward,
+    .linear_scratch = wn_cuda_linear_scratch,
+    .embedding_forward = wn_cuda_embedding_forward,
+    .embedding_backward = wn_cuda_embedding_backward,
+    .embedding_scratch = wn_cuda_embedding_scratch,
+    .norm_forward = wn_cuda_norm_forward,
+    .norm_backward = wn_cuda_norm_backward,
+    .norm_scratch = wn_cuda_norm_scratch,
+    .rope_forward = wn_cuda_rope_forward,
+    .rope_backward = wn_cuda_rope_backward,
+    .act_forward = wn_cuda_act_forward,
+    .act_backward = wn_cuda_act_backward,
+    .dropout_forward = wn_cuda_dropout_forward,
+    .add_forward = wn_cuda_add_forward,
+    .softcap_forward = wn_cuda_softcap_forward,
+    .scale_forward = wn_cuda_scale_forward,
+    .cross_entropy_forward = wn_cuda_cross_entropy_forward,
+    .attention_sums_forward = wn_cuda_attention_sums_forward,
+    .attention_sums_scratch = wn_cuda_attention_sums_scratch,
+    .adamw_forward = wn_cuda_adamw_forward,
+    .adagrad_forward = wn_cuda_adagrad_forward,
+    .sumsq_forward = wn_cuda_sumsq_forward,
+    .sumsq_scratch = wn_cuda_sumsq_scratch,
+};
+
+const struct wn_backend *wn_backend_cuda_table(void) {
+  return &table;
+}

@@ -1,0 +1,279 @@
+/* The CUDA backend's operations, their kernels run by the emulation, by the tolerance law: the error against the double
+ * reference is at most twice that of a naive computation in float, plus a few units in the last place. The same cases
+ * as the host's backends have, in floats and with every set of arrays in bf16; the bits do not depend on the order of
+ * threads and blocks; packed weights are the floats that their blocks stand for. */
+#include <float.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "ops/op_cases.h"
+
+#include "backends/cuda/cuda.h"
+#include "cuda/emulate_api.h"
+#include "ops/naive.h"
+#include "packed_weights.h"
+
+#define ULPS 4
+
+static wn_context *ctx;
+
+static int setup(void **state) {
+  (void)state;
+  return wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .backend = "ref", .threads = 2},
+                           &ctx) == WN_OK
+             ? 0
+             : -1;
+}
+static int teardown(void **state) {
+  (void)state;
+  wn_context_destroy(ctx);
+  return 0;
+}
+
+/* Which operations the table has; the others are refused by name. */
+static bool served(enum op op) {
+  return op != ATTENTION;
+}
+
+static void run_case(struct bench *b, const struct wn_backend *backend) {
+  const struct wn_exec e = {.ctx = ctx, .backend = backend, .threads = 1, .dtype = b->dtype};
+  if (op_rows[b->c->op].call(b, e, false) != WN_OK || op_rows[b->c->op].call(b, e, true) != WN_OK)
+    fail_msg("%s on %s: %s", case_name(b->c), backend->name, wn_context_error(ctx));
+  const char *error = wn_emulate_error();
+  if (error) fail_msg("%s: %s", case_name(b->c), error);
+}
+
+static double largest_error(const struct bench *got, const struct bench *want, int which, bool rounded,
+                            double *largest) {
+  double error = 0;
+  *largest = 0;
+  for (int64_t i = 0; i < elements(&want->a[which]); i++) {
+    double value = array_get(got, which, i), w = array_get(want, which, i);
+    if (rounded) value = (double)wn_bf16_value(wn_bf16_round((float)value));
+    const double d = fabs(value - w);
+    if (!(d <= error)) error = d;
+    *largest = fmax(*largest, fabs(w));
+  }
+  return error;
+}
+
+static void compare(const struct bench *got, const struct bench *want, const struct bench *measure) {
+  for (int i = 0; i < want->count; i++) {
+    const struct array *a = &want->a[i];
+    if (a->role != OUT && a->role != GRAD && a->role != STATE) continue;
+    double largest = 0;
+    const double allowed = largest_error(measure, want, i, got->a[i].bf16, &largest);
+    const double error = largest_error(got, want, i, false, &largest);
+    const double limit = 2 * allowed + ULPS * (double)FLT_EPSILON * largest;
+    if (!(error <= limit))
+      fail_msg("%s: %s%s: error %.3g, limit %.3g (naive %.3g)", case_name(want->c), a->name,
+               got->a[i].bf16 ? ", bf16" : "", error, limit, allowed);
+  }
+}
+
+static size_t bytes_of(const struct bench *b, int i) {
+  return (size_t)elements(&b->a[i]) * (b->a[i].wide ? 8 : b->a[i].bf16 ? 2 : 4);
+}
+
+static void check_set(const struct op_case *c, wn_dtype precision, unsigned set) {
+  struct bench want, naive, got[3];
+  bench_make_mixed(&want, c, WN_F64, precision, 0);
+  bench_make_mixed(&naive, c, WN_F32, precision, 0);
+  run_case(&want, wn_backend_ref());
+  run_case(&naive, wn_backend_naive());
+  for (uint64_t seed = 0; seed < 3; seed++) {
+    wn_emulate_seed(seed);
+    bench_make_mixed(&got[seed], c, WN_F32, precision, set);
+    run_case(&got[seed], wn_backend_cuda_table());
+    compare(&got[seed], &want, &naive);
+    for (int i = 0; i < got[0].count; i++)
+      if (memcmp(got[0].a[i].data, got[seed].a[i].data, bytes_of(&got[0], i)))
+        fail_msg("%s: %s depends on the order of threads", case_name(c), got[0].a[i].name);
+  }
+  for (int i = 0; i < 3; i++) bench_clear(&got[i]);
+  bench_clear(&want);
+  bench_clear(&naive);
+}
+
+static void test_floats(void **state) {
+  (void)state;
+  int checked = 0;
+  for (int i = 0; i < OP_CASE_COUNT; i++)
+    if (served(op_cases[i].op)) check_set(&op_cases[i], WN_F32, 0), checked++;
+  assert_true(checked > 60);
+}
+
+/* Which sets of arrays go together. */
+static bool mixes(const struct op_case *c, unsigned set, unsigned all) {
+  const bool x = set >> N_X & 1, y = set >> N_Y & 1, dy = set >> N_DY & 1, dx = set >> N_DX & 1;
+  if ((set & ~all) != 0) return false;
+  if (c->op == LINEAR) return true;
+  if (c->op == NORM && c->n[2] == 1) return false; /* what is left of dx is rounding */
+  if (c->op == NORM) return set != 0 && (!x || y) && (!(c->flags & ALIAS) || dy == dx);
+  return (c->op == ACT || c->op == ROPE || c->op == DROPOUT) && set == all;
+}
+static void test_bf16(void **state) {
+  (void)state;
+  int checked = 0;
+  for (int i = 0; i < OP_CASE_COUNT; i++) {
+    struct bench b = {.c = &op_cases[i]};
+    unsigned all = 0;
+    op_rows[op_cases[i].op].declare(&b);
+    for (int k = 0; k < b.count; k++) all |= b.a[k].mixes ? 1u << k : 0;
+    bench_clear(&b);
+    for (unsigned set = 0; set <= all; set++)
+      if (mixes(&op_cases[i], set, all)) check_set(&op_cases[i], WN_BF16, set), checked++;
+  }
+  assert_true(checked > 100);
+}
+
+/* What has no kernel says so. */
+static void test_missing(void **state) {
+  (void)state;
+  const struct wn_exec e = {.ctx = ctx, .backend = wn_backend_cuda_table(), .threads = 1, .dtype = WN_F32};
+  const struct wn_experts none = {0};
+  assert_int_equal(wn_op_experts_forward(&e, &none), WN_ERR_UNSUPPORTED);
+  assert_non_null(strstr(wn_context_error(ctx), "backend cuda does not have it"));
+}
+
+/* Longer vectors than a warp takes, more values than a block. */
+static void test_long(void **state) {
+  (void)state;
+  static const struct op_case longer[] = {
+      {NORM, {3, 1, 1031, 1}, LAYER | BIAS | ACC},
+      {NORM, {1100, 1, 33, 0}, WITH_ADD},
+      {SUMSQ, {40001}, 0},
+      {LINEAR, {130, 70, 97, 1}, BIAS | ACC},
+      {EMBEDDING, {600, 9, 7, 11}, BIAS},
+      {CROSS_ENTROPY, {2, 5003, 3}, CAPPED},
+  };
+  for (size_t i = 0; i < sizeof longer / sizeof *longer; i++) {
+    /* The values come from the case's number. */
+    struct op_case c = longer[i];
+    struct bench want, naive, got;
+    bench_make(&want, &c, WN_F64), bench_make(&naive, &c, WN_F32), bench_make(&got, &c, WN_F32);
+    wn_emulate_seed(i);
+    run_case(&want, wn_backend_ref()), run_case(&naive, wn_backend_naive()), run_case(&got, wn_backend_cuda_table());
+    compare(&got, &want, &naive);
+    bench_clear(&want), bench_clear(&naive), bench_clear(&got);
+  }
+}
+
+static void check_packed(wn_gguf_type first, wn_gguf_type second, int64_t M, bool apart, bool accumulate) {
+  enum { N = 37, K = 512, PAD = 3 };
+  const wn_gguf_type types[] = {first, second};
+  struct packed_weights w;
+  packed_weights_make(&w, N, K, 2, types, (uint64_t)first);
+  float *x = malloc((size_t)(M * (K + PAD)) * sizeof *x), *b = malloc(N * sizeof *b);
+  float *y[3], *dx[3]; /* ours, a naive one; the reference in double below */
+  double *want = calloc((size_t)(M * N), sizeof *want), *want_dx = calloc((size_t)(M * K), sizeof *want_dx);
+  for (int64_t i = 0; i < M * (K + PAD); i++) x[i] = (float)wn_random_normal(1, WN_STREAM_TEST, 1, (uint64_t)i);
+  for (int64_t i = 0; i < N; i++) b[i] = (float)wn_random_normal(1, WN_STREAM_TEST, 2, (uint64_t)i);
+  for (int i = 0; i < 3; i++) {
+    y[i] = malloc((size_t)(M * N) * sizeof(float));
+    dx[i] = malloc((size_t)(M * K) * sizeof(float));
+    for (int64_t k = 0; k < M * N; k++) y[i][k] = (float)k / 64;
+    for (int64_t k = 0; k < M * K; k++) dx[i][k] = 1;
+    struct wn_linear a = {.M = M, .N = N, .K = K, .x = x, .ldx = K + PAD, .b = b, .y = y[i], .ldy = N};
+    a.accumulate = a.accumulate_dx = accumulate, a.rows_apart = apart;
+    a.dy = y[0], a.lddy = N, a.dx = dx[i], a.lddx = K; /* any numbers */
+    struct wn_exec e = {.ctx = ctx, .threads = 1, .dtype = WN_F32};
+    if (i < 2) e.backend = wn_backend_cuda_table(), a.packed = &w.packed;
+    if (i == 2) e.backend = wn_backend_naive(), a.w = w.dense;
+    wn_emulate_seed((uint64_t)i * 5);
+    if (run_linear(e, &a, false) != WN_OK || run_linear(e, &a, true) != WN_OK) fail_msg("%s", wn_context_error(ctx));
+    const char *error = wn_emulate_error();
+    if (error) fail_msg("%s", error);
+  }
+  assert_memory_equal(y[0], y[1], (size_t)(M * N) * sizeof(float));
+  assert_memory_equal(dx[0], dx[1], (size_t)(M * K) * sizeof(float));
+  double error[2] = {0}, allowed[2] = {0}, largest[2] = {0};
+  for (int64_t m = 0; m < M; m++)
+    for (int64_t n = 0; n < N; n++) {
+      double sum = (double)b[n] + (accumulate ? (double)((float)(m * N + n) / 64) : 0);
+      for (int64_t k = 0; k < K; k++) {
+        sum += (double)x[m * (K + PAD) + k] * (double)w.dense[n * K + k];
+        want_dx[m * K + k] += (double)y[0][m * N + n] * (double)w.dense[n * K + k];
+      }
+      error[0] = fmax(error[0], fabs((double)y[0][m * N + n] - sum));
+      allowed[0] = fmax(allowed[0], fabs((double)y[2][m * N + n] - sum));
+      largest[0] = fmax(largest[0], fabs(sum));
+    }
+  for (int64_t i = 0; i < M * K; i++) {
+    const double value = want_dx[i] + (accumulate ? 1 : 0);
+    error[1] = fmax(error[1], fabs((double)dx[0][i] - value));
+    allowed[1] = fmax(allowed[1], fabs((double)dx[2][i] - value));
+    largest[1] = fmax(largest[1], fabs(value));
+  }
+  for (int i = 0; i < 2; i++)
+    if (!(error[i] <= 2 * allowed[i] + ULPS * (double)FLT_EPSILON * largest[i]))
+      fail_msg("%s, M %lld: %s: error %.3g, naive %.3g, largest %.3g", wn_gguf_type_name(first), (long long)M,
+               i ? "dx" : "y", error[i], allowed[i], largest[i]);
+  for (int i = 0; i < 3; i++) free(y[i]), free(dx[i]);
+  free(want), free(want_dx), free(x), free(b);
+  packed_weights_clear(&w);
+}
+static void test_packed(void **state) {
+  (void)state;
+  for (int type = 0; type < WN_GGUF_TYPE_COUNT; type++) {
+    const wn_gguf_type second = (wn_gguf_type)((type + 3) % WN_GGUF_TYPE_COUNT);
+    check_packed((wn_gguf_type)type, second, 1, false, type % 2);
+    check_packed((wn_gguf_type)type, second, 11, type % 2, false);
+  }
+}
+
+/* A row of x alone and among others: the same bits. Dense weights too. */
+static void test_rows_apart(void **state) {
+  (void)state;
+  enum { M = 67, N = 21, K = 256 };
+  struct packed_weights w;
+  packed_weights_make(&w, N, K, 1, (const wn_gguf_type[]){WN_GGUF_Q4_K}, 3);
+  static float x[M * K], all[M * N], one[N];
+  for (int i = 0; i < M * K; i++) x[i] = (float)wn_random_normal(2, WN_STREAM_TEST, 1, (uint64_t)i);
+  const struct wn_exec e = {.ctx = ctx, .backend = wn_backend_cuda_table(), .threads = 1, .dtype = WN_F32};
+  for (int dense = 0; dense < 2; dense++) {
+    struct wn_linear a = {.M = M, .N = N, .K = K, .rows_apart = true, .x = x, .ldx = K, .y = all, .ldy = N};
+    if (dense)
+      a.w = w.dense;
+    else
+      a.packed = &w.packed;
+    assert_int_equal(run_linear(e, &a, false), WN_OK);
+    for (int m = 0; m < M; m += 13) {
+      a.M = 1, a.x = x + m * K, a.y = one;
+      assert_int_equal(run_linear(e, &a, false), WN_OK);
+      assert_memory_equal(one, all + m * N, sizeof one);
+    }
+  }
+  packed_weights_clear(&w);
+}
+
+/* A table of embeddings in blocks: the floats that they stand for, to the bit. */
+static void test_packed_embedding(void **state) {
+  (void)state;
+  enum { V = 9, C = 256, M = 5 };
+  static const int32_t ids[M] = {8, 0, 3, 3, 7};
+  for (int type = 0; type < WN_GGUF_TYPE_COUNT; type++) {
+    struct packed_weights w;
+    packed_weights_make(&w, V, C, 1, (const wn_gguf_type[]){(wn_gguf_type)type}, 9);
+    float y[M * C];
+    const struct wn_embedding a = {.M = M, .C = C, .V = V, .ids = ids, .packed = &w.packed, .y = y};
+    const struct wn_exec e = {.ctx = ctx, .backend = wn_backend_cuda_table(), .threads = 1, .dtype = WN_F32};
+    assert_int_equal(run_embedding(e, &a, false), WN_OK);
+    for (int m = 0; m < M; m++) assert_memory_equal(y + m * C, w.dense + ids[m] * C, C * sizeof(float));
+    packed_weights_clear(&w);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_floats),           cmocka_unit_test(test_bf16),
+      cmocka_unit_test(test_missing),          cmocka_unit_test(test_long),
+      cmocka_unit_test(test_packed),           cmocka_unit_test(test_rows_apart),
+      cmocka_unit_test(test_packed_embedding),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
