@@ -1,0 +1,48 @@
+/* Attention's entries, and its kernels for rows in floats. */
+#include "backends/cuda/device.cuh"
+
+#include "backends/cuda/attention/floats.cuh"
+#include "backends/cuda/attention/run.cuh"
+#include "backends/cuda/attention.h"
+
+namespace wn_cuda {
+
+outcome run_floats(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream) {
+  return run<floats>(what, c, scratch, rows, stream);
+}
+
+static outcome run_any(pass what, const wn_attention *c, void *scratch, int64_t rows, void *stream) {
+  return (c->row_type == WN_BF16 ? run_bf16 : run_floats)(what, c, scratch, rows, static_cast<cudaStream_t>(stream));
+}
+
+} // namespace wn_cuda
+
+enum {
+  SERVED = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SPAN | WN_TERM_EXCLUSIVE | WN_TERM_DOCUMENTS |
+           WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_BF16
+};
+
+uint32_t wn_cuda_attend_terms(void) {
+  return SERVED;
+}
+
+const char *wn_cuda_attend_lacks(const struct wn_attention *a, bool backward) {
+  if (a->D > 128) return "heads wider than 128";
+  if (a->B > 65535 || a->H > 65535 || a->B * wn_selection_groups(a) > 65535)
+    return "more than 65535 sequences or heads";
+  if (a->sel.on && !(a->scale > 0)) return "a selection with a scale that is not above 0";
+  if (a->sel.on && a->sel.F) return "F for inspection";
+  if (a->sel.on && a->sel.bilinear && a->row_type == WN_BF16) return "bilinear selection on rows in bf16";
+  if (backward && a->exclusive.on && !a->exclusive.dot) return "exclusive attention without exclusive.dot";
+  return NULL;
+}
+
+size_t wn_cuda_attend_scratch(const struct wn_attention *a, bool backward, int64_t rows) {
+  return wn_cuda::run_any(backward ? wn_cuda::MEASURE_BACKWARD : wn_cuda::MEASURE_FORWARD, a, NULL, rows, NULL).bytes;
+}
+const char *wn_cuda_attend_forward(const struct wn_attention *a, void *scratch, int64_t rows, void *stream) {
+  return wn_cuda::run_any(wn_cuda::FORWARD, a, scratch, rows, stream).error;
+}
+const char *wn_cuda_attend_backward(const struct wn_attention *a, void *scratch, int64_t rows, void *stream) {
+  return wn_cuda::run_any(wn_cuda::BACKWARD, a, scratch, rows, stream).error;
+}

@@ -1,0 +1,31 @@
+/* Attention on a GPU (ops/attention.h): arrays are the device's; calls are put on a stream and return at once. Kernels:
+ * attention/, for rows in floats (no TF32) and in bf16 with sums in floats, D at most 128. The same inputs give the
+ * same bits. Scratch grows linearly with Tk: F is kept for a window of rows at a time. */
+#ifndef WN_BACKENDS_CUDA_ATTENTION_H
+#define WN_BACKENDS_CUDA_ATTENTION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct wn_attention;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The terms of attention that the kernels serve, forward and backward: a mask of ops/terms.h. */
+uint32_t wn_cuda_attend_terms(void);
+/* Of a call whose terms are served: what in it is not, or NULL. */
+const char *wn_cuda_attend_lacks(const struct wn_attention *a, bool backward);
+/* rows: of a window, rounded up to tiles; 0: all up to 4096, else 4096. */
+size_t wn_cuda_attend_scratch(const struct wn_attention *a, bool backward, int64_t rows);
+/* scratch: 256-byte aligned, of the same rows. Returns NULL, or what the run time said. stream: a cudaStream_t. */
+const char *wn_cuda_attend_forward(const struct wn_attention *a, void *scratch, int64_t rows, void *stream);
+const char *wn_cuda_attend_backward(const struct wn_attention *a, void *scratch, int64_t rows, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

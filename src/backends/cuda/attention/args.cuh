@@ -1,0 +1,169 @@
+/* What the kernels of attention get of a call (ops/attention.h), and the rules that say which keys a row sees and what
+ * it may select. Logits are kept in "raw" units, those of q . k: what is stored of the selection, F, is -F / scale, so
+ * that it may be the starting value of the product's accumulator. */
+#ifndef WN_BACKENDS_CUDA_ATTENTION_ARGS_CUH
+#define WN_BACKENDS_CUDA_ATTENTION_ARGS_CUH
+
+#include <stdint.h>
+#include "backends/cuda/device.cuh"
+
+namespace wn_cuda {
+
+struct stride {
+  int64_t b, t, h;
+};
+
+struct attention_args {
+  int B, Tq, Tk, H, Hkv, D, G;
+  int offset;           /* Tk - Tq: row i has position i + offset */
+  float scale, to_log2; /* of a raw logit: the logit, and its logarithm to base 2 */
+  bool vectors;         /* rows may be read 16 bytes at a time */
+
+  const void *q, *k, *v;
+  void *y;
+  stride s_q, s_k, s_v, s_y; /* [B,Tq,H,D], [B,Tk,Hkv,D] twice, [B,Tq,H,D] */
+  float *lse;                /* [B,H,Tq] or NULL */
+
+  int window, strided;       /* 0: off */
+  const int32_t *doc_start;  /* [B,Tk] or NULL */
+  const int32_t *evicted_at; /* [B,P,Tk] or NULL */
+  int slot_groups;
+  int64_t slot_stride;
+
+  struct {
+    bool on, dynamic, exclude_self;
+    float limit, ramp;
+    const float *z; /* [H], or [B,Tq,H] */
+    stride s_z;
+    float *dz; /* [B,H,Tq], by row: what a reduction or a copy takes on; NULL: not wanted */
+  } span;
+
+  struct {
+    bool on;
+    const float *gate; /* [H] or NULL */
+    float *dot;        /* [B,H,Tq] or NULL */
+    void *dy;          /* [B,Tq,H,D] contiguous: dy without its part along v, of the rows' type */
+    float *own;        /* [B,Tq,Hkv,D] the gradient of a row's own value through the projection */
+    float *dgate;      /* [B,H,Tq] by row */
+  } exclusive;
+
+  struct {
+    bool on, relu, protect_first, protect_self, shift;
+    bool joins;        /* its gradient joins that of head `head` of each group (not so where it has rows of its own) */
+    int head;          /* of a group of H / G */
+    const void *q, *k; /* what a row selects with: [B,Tq,G,D], [B,Tk,G,D] by strides */
+    stride s_q, s_k;
+    const float *strength; /* [G] or NULL */
+    const float *f_in;     /* [B,G,f_stride] or NULL */
+    float *f_out;          /* the same; may be f_in */
+    int64_t f_stride;
+    float tau;        /* of L_mem */
+    float *M;         /* [B,G,Tq] or NULL */
+    const float *dM;  /* [B,G,Tq] or NULL */
+    float *dstrength; /* [B,G,key tiles] parts, added to */
+  } sel;
+
+  /* The window of rows at hand, a whole number of tiles from the first on. */
+  int row0, rows; /* rows: row0 to row0 + rows - 1 */
+  int row_tiles, key_tiles;
+  float *F;                   /* [B,G,row_tiles,key_tiles] blocks [TILE rows, TILE keys] of -F / scale */
+  void *X;                    /* the same in P::block: first dF, then the gradient of the logits selected with */
+  const float *carry_in;      /* [B,G,key_tiles * TILE] F before row0, or NULL: f_in's */
+  float *carry_out;           /* after the window, or NULL */
+  float *back;                /* [B,G,key_tiles * TILE] the sum of dF of the rows after the window */
+  bool last_rows, first_rows; /* the window has the call's last rows, its first ones */
+
+  const void *dy;
+  stride s_dy; /* those of y, or of exclusive.dy */
+  void *dq, *dk, *dv;
+  float *delta; /* [B,H,Tq] */
+  float *sums;  /* [2,B,Tk,Hkv,D] dk and dv of the windows before; NULL where there is one window */
+  int dk_from;
+};
+
+/* The row behind the window's last. */
+__device__ __forceinline__ int rows_end(const attention_args &a) {
+  return a.row0 + a.rows;
+}
+
+__device__ __forceinline__ int document(const attention_args &a, int b, int position) {
+  return a.doc_start ? a.doc_start[(int64_t)b * a.Tk + (position < a.Tk ? position : a.Tk - 1)] : 0;
+}
+
+/* Does the row at `position`, whose document begins at `first`, see key j, but for spans? */
+__device__ __forceinline__ bool sees(const attention_args &a, int b, int kv, int position, int first, int j) {
+  const int x = position - j;
+  if (x < 0 || j < first) return false;
+  if (a.window > 0 && x >= a.window) return false;
+  if (a.strided > 0 && x >= a.strided && x % a.strided != 0) return false;
+  if (a.span.exclude_self && x == 0) return false;
+  if (!a.evicted_at) return true;
+  return position < a.evicted_at[((int64_t)b * a.slot_groups + (a.slot_groups > 1 ? kv : 0)) * a.slot_stride + j];
+}
+/* Are there rules beside causality? */
+__device__ __forceinline__ bool has_rules(const attention_args &a) {
+  return a.doc_start || a.evicted_at || a.window > 0 || a.strided > 0 || a.span.on;
+}
+
+__device__ __forceinline__ bool may_select(const attention_args &a, int position, int first, int j) {
+  if (j < first || j > position) return false;
+  if (a.sel.protect_self && j == position) return false;
+  return !(a.sel.protect_first && j == first);
+}
+
+__device__ __forceinline__ float span_ratio(const attention_args &a, int b, int h, int i) {
+  return a.span.z[a.span.dynamic ? b * a.span.s_z.b + i * a.span.s_z.t + h * a.span.s_z.h : h * a.span.s_z.h];
+}
+/* The span's factor at distance x: above 0 where the key is seen. */
+__device__ __forceinline__ float span_factor(const attention_args &a, float z, int x) {
+  return fminf(fmaxf((a.span.ramp + a.span.limit * z - (float)x) / a.span.ramp, 0.0f), 1.0f);
+}
+
+/* Which block belongs to a row tile of the window and a key tile. */
+__device__ __forceinline__ int64_t block_at(const attention_args &a, int b, int g, int row_tile, int key_tile) {
+  return (((int64_t)b * a.G + g) * a.row_tiles + row_tile) * a.key_tiles + key_tile;
+}
+
+/* The key tiles that the rows i0 to i1 - 1 may see: from `first` to `last`. */
+struct tiles {
+  int first, last;
+};
+template <int TILE> __device__ __forceinline__ tiles seen_tiles(const attention_args &a, int b, int i0, int i1) {
+  int low = 0;
+  if (a.window > 0) low = max(0, i0 + a.offset - a.window + 1);
+  if (a.span.on) low = max(low, (int)fmaxf((float)(i0 + a.offset) - a.span.limit - a.span.ramp, 0.0f));
+  if (a.doc_start) {
+    int start = document(a, b, i0 + a.offset);
+    for (int i = i0 + 1; i < i1; i++) start = min(start, document(a, b, i + a.offset));
+    low = max(low, start);
+  }
+  return {low / TILE, (i1 - 1 + a.offset) / TILE};
+}
+
+/* ---- rows of the call's type into shared memory ---- */
+
+/* TILE rows from row0 on of `from` (D of WIDTH columns, `t` apart) to rows LD apart; zeros behind row `end` and column
+ * D. Arrives with the caller's wn_copy_wait and barrier. */
+template <class P>
+__device__ void stage(typename P::element *to, const void *from, int64_t t, int row0, int end,
+                      const attention_args &a) {
+  typedef typename P::element element;
+  const element *rows = static_cast<const element *>(from);
+  if (a.vectors) {
+    constexpr int VECTOR = 16 / sizeof(element), ROW = P::WIDTH / VECTOR;
+    for (int x = threadIdx.x; x < P::TILE * ROW; x += P::THREADS) {
+      const int r = x / ROW, c = x % ROW * VECTOR;
+      const bool there = row0 + r < end && c < a.D;
+      wn_copy_async<16>(to + r * P::LD + c, rows + (there ? (row0 + r) * t + c : 0), there);
+    }
+  } else {
+    for (int x = threadIdx.x; x < P::TILE * P::WIDTH; x += P::THREADS) {
+      const int r = x / P::WIDTH, c = x % P::WIDTH;
+      to[r * P::LD + c] = row0 + r < end && c < a.D ? rows[(row0 + r) * t + c] : element(0);
+    }
+  }
+}
+
+} // namespace wn_cuda
+
+#endif

@@ -1,0 +1,467 @@
+/* Attention backward: gradients of q, k, v and of F, each summed by one owner in one order, so that two runs give the
+ * same bits. Weights are formed again from lse.
+ *
+ *   W[i,j] = exp(A[i,j] - lse_i);  dA[i,j] = W[i,j] (dy_i . v_j - delta_i);  delta_i = dy_i . y_i
+ *   dv_j = sum_i W[i,j] dy_i;  dF[i,j] = - sum over the group's heads of dA[i,j]
+ *   dq_i = scale sum_j G[i,j] k_j;  dk_j = scale sum_i G[i,j] q_i;  G = dA, for the selecting head dA + X
+ *
+ * Four kernels: delta by rows; dF by tiles of a row tile and a key tile, which walk the group's heads; then X
+ * (select.cuh); dq by row tiles; dk and dv by key tiles, which walk the heads of their key-value head. 14 D operations
+ * a pair and head, 18 D with selection. */
+#ifndef WN_BACKENDS_CUDA_ATTENTION_BACKWARD_CUH
+#define WN_BACKENDS_CUDA_ATTENTION_BACKWARD_CUH
+
+#include "backends/cuda/attention/forward.cuh"
+#include "backends/cuda/attention/select.cuh"
+
+namespace wn_cuda {
+
+/* delta; with exclusive attention dy without its part along v, and what the projection gives to v. A warp has a row of
+ * a key-value head and walks its heads. y is what the call holds; what the projection took from it comes from `dot`.
+ * Grid: rows in eights, key-value heads, sequences. */
+template <class P> __global__ void __launch_bounds__(256) attention_delta(const attention_args a, const void *given) {
+  constexpr int EACH = P::WIDTH / 32;
+  const int lane = threadIdx.x & 31, i = blockIdx.x * 8 + (threadIdx.x >> 5), kv = blockIdx.y, b = blockIdx.z;
+  const int share = a.H / a.Hkv;
+  if (i >= a.Tq) return;
+  float v[EACH], own[EACH], size = 0;
+#pragma unroll
+  for (int n = 0; n < EACH; n++) {
+    const int d = n * 32 + lane;
+    own[n] = 0;
+    v[n] = a.exclusive.on && d < a.D ? P::get(a.v, b * a.s_v.b + (i + a.offset) * a.s_v.t + kv * a.s_v.h + d) : 0.0f;
+    size = fmaf(v[n], v[n], size);
+  }
+  const auto sum = [](float x) {
+#pragma unroll
+    for (int by = 1; by < 32; by *= 2) x += __shfl_xor_sync(~0u, x, by);
+    return x;
+  };
+  if (a.exclusive.on) size = sum(size);
+  const float norm = size;
+  size = fmaxf(size, 1e-30f);
+  for (int h = kv * share; h < (kv + 1) * share; h++) {
+    const int64_t at = b * a.s_y.b + i * a.s_y.t + h * a.s_y.h, place = ((int64_t)b * a.H + h) * a.Tq + i;
+    const float gate = a.exclusive.on && a.exclusive.gate ? a.exclusive.gate[h] : 1.0f;
+    const float along = a.exclusive.on ? a.exclusive.dot[place] : 0.0f;
+    float dy[EACH], y[EACH], d_along = 0, delta = 0;
+#pragma unroll
+    for (int n = 0; n < EACH; n++) {
+      const int d = n * 32 + lane;
+      dy[n] = d < a.D ? P::get(given, at + d) : 0.0f;
+      y[n] = d < a.D ? P::get(a.y, at + d) + gate * along / size * v[n] : 0.0f;
+      d_along = fmaf(dy[n], v[n], d_along);
+    }
+    if (a.exclusive.on) {
+      d_along = sum(d_along);
+#pragma unroll
+      for (int n = 0; n < EACH; n++) {
+        const int d = n * 32 + lane;
+        own[n] -= gate * (d_along * y[n] + along * dy[n]) / size;
+        if (norm > 1e-30f) own[n] += 2 * gate * along * d_along / (size * size) * v[n];
+        dy[n] -= gate * d_along / size * v[n];
+        if (d < a.D) P::put(a.exclusive.dy, (((int64_t)b * a.Tq + i) * a.H + h) * a.D + d, dy[n]);
+      }
+      if (lane == 0 && a.exclusive.dgate) a.exclusive.dgate[place] = -along * d_along / size;
+    }
+#pragma unroll
+    for (int n = 0; n < EACH; n++) delta = fmaf(dy[n], y[n], delta);
+    delta = sum(delta);
+    if (lane == 0) a.delta[place] = delta;
+  }
+  if (!a.exclusive.on) return;
+#pragma unroll
+  for (int n = 0; n < EACH; n++) {
+    const int d = n * 32 + lane;
+    if (d < a.D) a.exclusive.own[(((int64_t)b * a.Tq + i) * a.Hkv + kv) * a.D + d] = own[n];
+  }
+}
+
+/* lse to base 2 of row i; plus infinity, which makes every weight 0, for rows that are none or see nothing. */
+__device__ __forceinline__ float log2_sum(const attention_args &a, int b, int h, int i) {
+  if (i >= rows_end(a)) return INFINITY;
+  const float x = a.lse[((int64_t)b * a.H + h) * a.Tq + i];
+  return x == -INFINITY ? INFINITY : x * 1.4426950408889634f;
+}
+__device__ __forceinline__ float delta_at(const attention_args &a, int b, int h, int i) {
+  return i < rows_end(a) ? a.delta[((int64_t)b * a.H + h) * a.Tq + i] : 0.0f;
+}
+
+/* What the rows of a tile have for a head. */
+template <class P> struct row_facts {
+  int first[P::ROWS];
+  float z[P::ROWS], lse[P::ROWS], delta[P::ROWS];
+  __device__ __forceinline__ void load(const attention_args &a, int b, int h, int i0, int warp, int lane) {
+#pragma unroll
+    for (int r = 0; r < P::ROWS; r++) {
+      const int i = i0 + warp * 16 + P::row(lane, r), within = min(i, a.Tq - 1);
+      first[r] = document(a, b, within + a.offset);
+      z[r] = a.span.on ? span_ratio(a, b, h, within) : 0.0f;
+      lse[r] = log2_sum(a, b, h, i), delta[r] = delta_at(a, b, h, i);
+    }
+  }
+};
+
+/* dA of a row tile and a key tile, from raw logits s and dy . v. */
+template <class P>
+__device__ __forceinline__ void row_gradients(const attention_args &a, float (&s)[P::CHUNKS][4],
+                                              const float (&dp)[P::CHUNKS][4], const row_facts<P> &facts, int b, int kv,
+                                              int i0, int j0, int warp, int lane) {
+  limit_rows<P>(a, s, j0 + P::TILE - 1 <= i0 + a.offset && !has_rules(a), b, kv, i0, j0, facts.first, facts.z, warp,
+                lane);
+#pragma unroll
+  for (int t = 0; t < P::CHUNKS; t++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const int r = P::row_of(e);
+      s[t][e] = P::exp2(s[t][e] - facts.lse[r]) * (dp[t][e] - facts.delta[r]);
+    }
+}
+
+template <class P> struct dF_room {
+  static constexpr int ROWS = P::TILE * P::LD, BYTES = 4 * ROWS * (int)sizeof(typename P::element);
+};
+/* dF. Grid: key tiles, row tiles of the window, groups times sequences. */
+template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dF(const attention_args a) {
+  typedef typename P::element element;
+  WN_SHARED_DYNAMIC(uint8_t, raw);
+  constexpr int ROOM = dF_room<P>::ROWS;
+  element *sq = reinterpret_cast<element *>(raw), *sdy = sq + ROOM, *sk = sdy + ROOM, *sv = sk + ROOM;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = blockIdx.z % a.G, b = blockIdx.z / a.G;
+  const int tile = blockIdx.y, i0 = a.row0 + tile * P::TILE, j0 = blockIdx.x * P::TILE;
+  const int i1 = min(i0 + P::TILE, rows_end(a));
+  const tiles seen = seen_tiles<P::TILE>(a, b, i0, i1);
+  if ((int)blockIdx.x > seen.last) return;
+  const bool any = (int)blockIdx.x >= seen.first;
+  const float *F = F_at<P>(a, b, g, tile, blockIdx.x);
+  float sum[P::CHUNKS][4];
+  P::start(sum, nullptr, warp, lane);
+  const int share = a.H / a.G, per = a.H / a.Hkv;
+  for (int h = g * share; any && h < (g + 1) * share; h++) {
+    const int kv = h / per;
+    stage<P>(sq, static_cast<const element *>(a.q) + b * a.s_q.b + h * a.s_q.h, a.s_q.t, i0, i1, a);
+    stage<P>(sdy, static_cast<const element *>(a.dy) + b * a.s_dy.b + h * a.s_dy.h, a.s_dy.t, i0, i1, a);
+    if (h == g * share || h % per == 0) { /* another key-value head */
+      stage<P>(sk, static_cast<const element *>(a.k) + b * a.s_k.b + kv * a.s_k.h, a.s_k.t, j0, a.Tk, a);
+      stage<P>(sv, static_cast<const element *>(a.v) + b * a.s_v.b + kv * a.s_v.h, a.s_v.t, j0, a.Tk, a);
+    }
+    wn_copy_commit();
+    row_facts<P> facts;
+    facts.load(a, b, h, i0, warp, lane);
+    float s[P::CHUNKS][4], dp[P::CHUNKS][4];
+    P::start(s, F, warp, lane);
+    P::start(dp, nullptr, warp, lane);
+    wn_copy_wait<0>();
+    __syncthreads();
+    P::product(s, sq, sk, warp, lane);
+    P::finish(s, F, warp, lane);
+    P::product(dp, sdy, sv, warp, lane);
+    row_gradients<P>(a, s, dp, facts, b, kv, i0, j0, warp, lane);
+#pragma unroll
+    for (int t = 0; t < P::CHUNKS; t++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) sum[t][e] -= s[t][e];
+    __syncthreads();
+  }
+  P::store(X_at<P>(a, b, g, tile, blockIdx.x), sum, warp, lane);
+}
+
+template <class P> struct dq_room {
+  static constexpr int ROWS = P::TILE * P::LD;
+  static constexpr int BYTES = (2 + 2 * P::BACK_STAGES) * ROWS * (int)sizeof(typename P::element) + P::WEIGHTS * 4;
+};
+/* dq. Grid: row tiles of the window, heads, sequences. */
+template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dq(const attention_args a) {
+  typedef typename P::element element;
+  WN_SHARED_DYNAMIC(uint8_t, raw);
+  constexpr int ROOM = dq_room<P>::ROWS, ST = P::BACK_STAGES;
+  element *sq = reinterpret_cast<element *>(raw), *sdy = sq + ROOM, *sk = sdy + ROOM, *sv = sk + ST * ROOM;
+  float *weights = reinterpret_cast<float *>(sv + ST * ROOM);
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int tile = gridDim.x - 1 - blockIdx.x, h = blockIdx.y, b = blockIdx.z;
+  const int kv = h / (a.H / a.Hkv), g = h / (a.H / a.G), i0 = a.row0 + tile * P::TILE;
+  const int i1 = min(i0 + P::TILE, rows_end(a));
+  const element *k = static_cast<const element *>(a.k) + b * a.s_k.b + kv * a.s_k.h;
+  const element *v = static_cast<const element *>(a.v) + b * a.s_v.b + kv * a.s_v.h;
+  const bool selects = a.sel.on && a.sel.joins && h % (a.H / a.G) == a.sel.head;
+  const float *F = a.sel.on ? F_at<P>(a, b, g, tile, 0) : nullptr;
+  const typename P::block *X = selects ? X_at<P>(a, b, g, tile, 0) : nullptr;
+  row_facts<P> facts;
+  facts.load(a, b, h, i0, warp, lane);
+  float dq[P::OUT][4], dz[P::ROWS];
+#pragma unroll
+  for (int r = 0; r < P::ROWS; r++) dz[r] = 0;
+#pragma unroll
+  for (int t = 0; t < P::OUT; t++) dq[t][0] = dq[t][1] = dq[t][2] = dq[t][3] = 0;
+  tiles seen = seen_tiles<P::TILE>(a, b, i0, i1);
+  if (selects) { /* what is selected may lie outside of what this head sees */
+    seen.first = 0;
+    if (a.doc_start) {
+      seen.first = document(a, b, i0 + a.offset);
+      for (int i = i0 + 1; i < i1; i++) seen.first = min(seen.first, document(a, b, i + a.offset));
+      seen.first /= P::TILE;
+    }
+  }
+  const int count = seen.last - seen.first + 1;
+  const auto fetch = [&](int n) {
+    const int at = n % ST * ROOM, j0 = (seen.last - n) * P::TILE;
+    stage<P>(sk + at, k, a.s_k.t, j0, a.Tk, a);
+    stage<P>(sv + at, v, a.s_v.t, j0, a.Tk, a);
+  };
+  stage<P>(sq, static_cast<const element *>(a.q) + b * a.s_q.b + h * a.s_q.h, a.s_q.t, i0, i1, a);
+  stage<P>(sdy, static_cast<const element *>(a.dy) + b * a.s_dy.b + h * a.s_dy.h, a.s_dy.t, i0, i1, a);
+  for (int n = 0; n < ST - 1 && n < count; n++) {
+    fetch(n);
+    wn_copy_commit();
+  }
+  for (int n = 0; n < count; n++) {
+    const int tile_j = seen.last - n, j0 = tile_j * P::TILE, at = n % ST * ROOM;
+    if (n + ST - 1 < count) fetch(n + ST - 1);
+    wn_copy_commit();
+    const float *f = F ? F + (int64_t)tile_j * P::TILE * P::TILE : nullptr;
+    float s[P::CHUNKS][4], dp[P::CHUNKS][4];
+    P::start(s, f, warp, lane);
+    P::start(dp, nullptr, warp, lane);
+    wn_copy_wait<ST - 1>();
+    __syncthreads();
+    P::product(s, sq, sk + at, warp, lane);
+    P::finish(s, f, warp, lane);
+    P::product(dp, sdy, sv + at, warp, lane);
+    row_gradients<P>(a, s, dp, facts, b, kv, i0, j0, warp, lane);
+    if (a.span.dz) {
+#pragma unroll
+      for (int t = 0; t < P::CHUNKS; t++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+          const int r = P::row_of(e), x = i0 + warp * 16 + P::row(lane, r) + a.offset - j0 - P::column(lane, t, e);
+          const float m = span_factor(a, facts.z[r], x);
+          if (m > 0 && m < 1) dz[r] += s[t][e] / m * a.span.limit / a.span.ramp;
+        }
+    }
+    if (X) P::add(s, X + (int64_t)tile_j * P::BLOCK, warp, lane);
+    P::product_out(dq, s, sk + at, weights, warp, lane);
+    __syncthreads();
+  }
+#pragma unroll
+  for (int t = 0; t < P::OUT; t++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const int i = i0 + warp * 16 + P::row(lane, P::row_of(e)), d = P::out_column(lane, t, e);
+      if (a.dq && i < i1 && d < a.D) P::put(a.dq, b * a.s_q.b + i * a.s_q.t + h * a.s_q.h + d, dq[t][e] * a.scale);
+    }
+  if (!a.span.dz) return;
+#pragma unroll
+  for (int r = 0; r < P::ROWS; r++) {
+    const int i = i0 + warp * 16 + P::row(lane, r);
+    const float all = row_sum<P>(dz[r]);
+    if (lane % P::LANES == 0 && i < i1) a.span.dz[((int64_t)b * a.H + h) * a.Tq + i] = all;
+  }
+}
+
+/* Raw logits of a turned tile become weights. lse: of the columns' rows. */
+template <class P>
+__device__ __forceinline__ void turned_weights(const attention_args &a, float (&s)[P::CHUNKS][4], bool whole, int b,
+                                               int h, int kv, int i0, int j0, int warp, int lane) {
+#pragma unroll
+  for (int t = 0; t < P::CHUNKS; t++)
+#pragma unroll
+    for (int n = 0; n < P::EACH; n++) {
+      const int i = i0 + P::column(lane, t, n), within = min(i, a.Tq - 1), position = within + a.offset;
+      const float lse = log2_sum(a, b, h, i);
+      const int first = whole ? 0 : document(a, b, position);
+      const float z = a.span.on ? span_ratio(a, b, h, within) : 0.0f;
+#pragma unroll
+      for (int r = 0; r < P::ROWS; r++) {
+        const int e = P::element_of(r, n), j = j0 + warp * 16 + P::row(lane, r);
+        float x = s[t][e] * a.to_log2 - lse;
+        const bool seen = whole || (j < a.Tk && sees(a, b, kv, position, first, j));
+        if (seen && a.span.on) {
+          const float m = span_factor(a, z, position - j);
+          x = m > 0 ? x + (m < 1 ? log2f(m) : 0.0f) : -INFINITY;
+        }
+        s[t][e] = seen ? P::exp2(x) : 0.0f;
+      }
+    }
+}
+
+template <class P> struct dkv_room {
+  static constexpr int ROWS = P::TILE * P::LD;
+  static constexpr int BYTES = (2 + 2 * P::BACK_STAGES) * ROWS * (int)sizeof(typename P::element) + P::WEIGHTS * 4;
+};
+/* dk and dv. Grid: key tiles, key-value heads, sequences. */
+template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dkv(const attention_args a) {
+  typedef typename P::element element;
+  WN_SHARED_DYNAMIC(uint8_t, raw);
+  constexpr int ROOM = dkv_room<P>::ROWS, ST = P::BACK_STAGES;
+  element *sk = reinterpret_cast<element *>(raw), *sv = sk + ROOM, *sq = sv + ROOM, *sdy = sq + ST * ROOM;
+  float *weights = reinterpret_cast<float *>(sdy + ST * ROOM);
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, kv = blockIdx.y, b = blockIdx.z;
+  const int j0 = blockIdx.x * P::TILE, share = a.H / a.Hkv, first = first_tile<P>(a, j0);
+  int end = a.row_tiles; /* row tiles first to end - 1; where a group selects, they may do so from behind a window */
+  if (a.window > 0 && !a.sel.on) {
+    const int64_t last = (int64_t)j0 + P::TILE - 2 + a.window - a.offset - a.row0;
+    end = last < 0 ? 0 : (int)min((int64_t)end, last / P::TILE + 1);
+  }
+  const int tiles_each = end - first, count = tiles_each > 0 ? share * tiles_each : 0;
+  const auto head_of = [&](int n) { return kv * share + n / tiles_each; };
+  const auto fetch = [&](int n) {
+    const int h = head_of(n), i0 = a.row0 + (first + n % tiles_each) * P::TILE, at = n % ST * ROOM;
+    stage<P>(sq + at, static_cast<const element *>(a.q) + b * a.s_q.b + h * a.s_q.h, a.s_q.t, i0, rows_end(a), a);
+    stage<P>(sdy + at, static_cast<const element *>(a.dy) + b * a.s_dy.b + h * a.s_dy.h, a.s_dy.t, i0, rows_end(a), a);
+  };
+  float dk[P::OUT][4], dv[P::OUT][4];
+#pragma unroll
+  for (int t = 0; t < P::OUT; t++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) dk[t][e] = dv[t][e] = 0;
+  stage<P>(sk, static_cast<const element *>(a.k) + b * a.s_k.b + kv * a.s_k.h, a.s_k.t, j0, a.Tk, a);
+  stage<P>(sv, static_cast<const element *>(a.v) + b * a.s_v.b + kv * a.s_v.h, a.s_v.t, j0, a.Tk, a);
+  for (int n = 0; n < ST - 1 && n < count; n++) {
+    fetch(n);
+    wn_copy_commit();
+  }
+  for (int n = 0; n < count; n++) {
+    const int h = head_of(n), g = h / (a.H / a.G), tile = first + n % tiles_each, i0 = a.row0 + tile * P::TILE;
+    const int at = n % ST * ROOM;
+    if (n + ST - 1 < count) fetch(n + ST - 1);
+    wn_copy_commit();
+    const float *F = a.sel.on ? F_at<P>(a, b, g, tile, blockIdx.x) : nullptr;
+    const bool selects = a.sel.on && a.sel.joins && h % (a.H / a.G) == a.sel.head;
+    float s[P::CHUNKS][4], dp[P::CHUNKS][4];
+    P::start_turned(s, F, warp, lane);
+    P::start_turned(dp, nullptr, warp, lane);
+    wn_copy_wait<ST - 1>();
+    __syncthreads();
+    P::product(s, sk, sq + at, warp, lane);
+    P::finish_turned(s, F, warp, lane);
+    P::product(dp, sv, sdy + at, warp, lane);
+    turned_weights<P>(a, s, j0 + P::TILE - 1 <= i0 + a.offset && !has_rules(a), b, h, kv, i0, j0, warp, lane);
+    P::product_out(dv, s, sdy + at, weights, warp, lane);
+#pragma unroll
+    for (int t = 0; t < P::CHUNKS; t++)
+#pragma unroll
+      for (int m = 0; m < P::EACH; m++) {
+        const float delta = delta_at(a, b, h, i0 + P::column(lane, t, m));
+#pragma unroll
+        for (int r = 0; r < P::ROWS; r++) {
+          const int e = P::element_of(r, m);
+          s[t][e] *= dp[t][e] - delta;
+        }
+      }
+    if (selects) P::add_turned(s, X_at<P>(a, b, g, tile, blockIdx.x), warp, lane);
+    P::product_out(dk, s, sq + at, weights, warp, lane);
+    __syncthreads();
+  }
+  wn_copy_commit(); /* of keys that no row reaches */
+  wn_copy_wait<0>();
+#pragma unroll
+  for (int t = 0; t < P::OUT; t++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const int j = j0 + warp * 16 + P::row(lane, P::row_of(e)), d = P::out_column(lane, t, e);
+      if (j >= a.Tk || j < a.dk_from || d >= a.D) continue;
+      float x = dk[t][e] * a.scale, y = dv[t][e];
+      if (a.sums) {
+        float *sum = a.sums + (((int64_t)b * a.Tk + j) * a.Hkv + kv) * a.D + d;
+        const int64_t all = (int64_t)gridDim.z * a.Tk * a.Hkv * a.D;
+        if (!a.last_rows) x += sum[0], y += sum[all];
+        sum[0] = x, sum[all] = y;
+      }
+      if (!a.first_rows) continue;
+      if (a.exclusive.on && j >= a.offset)
+        y += a.exclusive.own[(((int64_t)b * a.Tq + j - a.offset) * a.Hkv + kv) * a.D + d];
+      if (a.dk) P::put(a.dk, b * a.s_k.b + j * a.s_k.t + kv * a.s_k.h + d, x);
+      if (a.dv) P::put(a.dv, b * a.s_v.b + j * a.s_v.t + kv * a.s_v.h + d, y);
+    }
+}
+
+/* to[h stride] += the sum of x[B,H,n] over all but h, in an order that depends on nothing but B and n. Grid: H. */
+static __global__ void __launch_bounds__(256)
+    attention_reduce(const float *x, float *to, int64_t to_stride, int B, int H, int n) {
+  WN_SHARED(float, parts, [256]);
+  const int h = blockIdx.x;
+  float sum = 0;
+  for (int64_t i = threadIdx.x; i < (int64_t)B * n; i += 256) sum += x[(i / n * H + h) * n + i % n];
+  parts[threadIdx.x] = sum;
+  __syncthreads();
+  for (int by = 128; by > 0; by /= 2) {
+    if ((int)threadIdx.x < by) parts[threadIdx.x] += parts[threadIdx.x + by];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) to[h * to_stride] += parts[0];
+}
+/* to[b,i,h by strides] = x[B,H,n]. Grid: n in pieces of 256, H, B. */
+static __global__ void __launch_bounds__(256) attention_spread(const float *x, float *to, stride s, int H, int n) {
+  const int i = blockIdx.x * 256 + threadIdx.x, h = blockIdx.y, b = blockIdx.z;
+  if (i < n) to[b * s.b + i * s.t + h * s.h] = x[((int64_t)b * H + h) * n + i];
+}
+
+/* Where a selection has rows of its own (bilinear): dsq = scale X SK, by row tiles; dsk = scale X^T SQ, by key tiles.
+ */
+template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dsq(const attention_args a, void *dsq) {
+  typedef typename P::element element;
+  WN_SHARED_DYNAMIC(uint8_t, raw);
+  element *sk = reinterpret_cast<element *>(raw);
+  float *weights = reinterpret_cast<float *>(sk + dF_room<P>::ROWS);
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = blockIdx.y, b = blockIdx.z;
+  const int tile = blockIdx.x, i0 = a.row0 + tile * P::TILE, i1 = min(i0 + P::TILE, rows_end(a));
+  float to[P::OUT][4];
+#pragma unroll
+  for (int t = 0; t < P::OUT; t++) to[t][0] = to[t][1] = to[t][2] = to[t][3] = 0;
+  for (int n = 0; n <= (i1 - 1 + a.offset) / P::TILE; n++) {
+    float s[P::CHUNKS][4];
+    P::start(s, nullptr, warp, lane);
+    P::add(s, X_at<P>(a, b, g, tile, n), warp, lane);
+    stage<P>(sk, static_cast<const element *>(a.sel.k) + b * a.sel.s_k.b + g * a.sel.s_k.h, a.sel.s_k.t, n * P::TILE,
+             a.Tk, a);
+    wn_copy_commit();
+    wn_copy_wait<0>();
+    __syncthreads();
+    P::product_out(to, s, sk, weights, warp, lane);
+    __syncthreads();
+  }
+#pragma unroll
+  for (int t = 0; t < P::OUT; t++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const int i = i0 + warp * 16 + P::row(lane, P::row_of(e)), d = P::out_column(lane, t, e);
+      if (i < i1 && d < a.D) P::put(dsq, b * a.sel.s_q.b + i * a.sel.s_q.t + g * a.sel.s_q.h + d, to[t][e] * a.scale);
+    }
+}
+template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dsk(const attention_args a, void *dsk) {
+  typedef typename P::element element;
+  WN_SHARED_DYNAMIC(uint8_t, raw);
+  element *sq = reinterpret_cast<element *>(raw);
+  float *weights = reinterpret_cast<float *>(sq + dF_room<P>::ROWS);
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = blockIdx.y, b = blockIdx.z;
+  const int j0 = blockIdx.x * P::TILE;
+  float to[P::OUT][4];
+#pragma unroll
+  for (int t = 0; t < P::OUT; t++) to[t][0] = to[t][1] = to[t][2] = to[t][3] = 0;
+  for (int n = first_tile<P>(a, j0); n < a.row_tiles; n++) {
+    float s[P::CHUNKS][4];
+    P::start(s, nullptr, warp, lane);
+    P::add_turned(s, X_at<P>(a, b, g, n, blockIdx.x), warp, lane);
+    stage<P>(sq, static_cast<const element *>(a.sel.q) + b * a.sel.s_q.b + g * a.sel.s_q.h, a.sel.s_q.t,
+             a.row0 + n * P::TILE, rows_end(a), a);
+    wn_copy_commit();
+    wn_copy_wait<0>();
+    __syncthreads();
+    P::product_out(to, s, sq, weights, warp, lane);
+    __syncthreads();
+  }
+#pragma unroll
+  for (int t = 0; t < P::OUT; t++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const int j = j0 + warp * 16 + P::row(lane, P::row_of(e)), d = P::out_column(lane, t, e);
+      if (j >= a.Tk || j < a.dk_from || d >= a.D) continue;
+      const int64_t at = b * a.sel.s_k.b + j * a.sel.s_k.t + g * a.sel.s_k.h + d;
+      const float x = to[t][e] * a.scale;
+      P::put(dsk, at, a.last_rows ? x : P::get(dsk, at) + x); /* windows before this one came later */
+    }
+}
+
+} // namespace wn_cuda
+
+#endif

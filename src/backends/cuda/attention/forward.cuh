@@ -1,0 +1,198 @@
+/* Attention forward: a block has a tile of rows of one head and walks the key tiles from the diagonal back, with the
+ * running maximum and sum of Milakov and Gimelshein 2018 (FlashAttention's loop, Dao 2023).
+ *
+ *   A[i,j] = scale q_i . k_j - F[i,j] + log m[i,j];  y_i = sum_j softmax(A[i,:])_j v_j
+ *
+ * m is the span's factor. Longest tiles come first. 4 D operations a pair and head; reads F once a head. */
+#ifndef WN_BACKENDS_CUDA_ATTENTION_FORWARD_CUH
+#define WN_BACKENDS_CUDA_ATTENTION_FORWARD_CUH
+
+#include "backends/cuda/attention/args.cuh"
+
+namespace wn_cuda {
+
+/* A block of F, and of X. */
+template <class P>
+__device__ __forceinline__ float *F_at(const attention_args &a, int b, int g, int row_tile, int key_tile) {
+  return a.F + block_at(a, b, g, row_tile, key_tile) * P::TILE * P::TILE;
+}
+template <class P>
+__device__ __forceinline__ typename P::block *X_at(const attention_args &a, int b, int g, int row_tile, int key_tile) {
+  return static_cast<typename P::block *>(a.X) + block_at(a, b, g, row_tile, key_tile) * P::BLOCK;
+}
+
+/* Sum, or maximum, over the lanes of a row. */
+template <class P> __device__ __forceinline__ float row_sum(float x) {
+#pragma unroll
+  for (int by = 1; by < P::LANES; by *= 2) x += __shfl_xor_sync(~0u, x, by);
+  return x;
+}
+template <class P> __device__ __forceinline__ float row_max(float x) {
+#pragma unroll
+  for (int by = 1; by < P::LANES; by *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, by));
+  return x;
+}
+
+/* Raw logits of a row tile become logarithms to base 2, -inf where a key is not seen. `whole`: causality and rules let
+ * every row see every key. first, z: the rows' document and span. */
+template <class P>
+__device__ __forceinline__ void limit_rows(const attention_args &a, float (&s)[P::CHUNKS][4], bool whole, int b, int kv,
+                                           int i0, int j0, const int (&first)[P::ROWS], const float (&z)[P::ROWS],
+                                           int warp, int lane) {
+#pragma unroll
+  for (int t = 0; t < P::CHUNKS; t++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      s[t][e] *= a.to_log2;
+      if (whole) continue;
+      const int r = P::row_of(e), position = i0 + warp * 16 + P::row(lane, r) + a.offset,
+                j = j0 + P::column(lane, t, e);
+      const bool seen = j < a.Tk && sees(a, b, kv, position, first[r], j);
+      if (!seen) s[t][e] = -INFINITY;
+      if (!seen || !a.span.on) continue;
+      const float m = span_factor(a, z[r], position - j);
+      s[t][e] = m > 0 ? s[t][e] + (m < 1 ? log2f(m) : 0.0f) : -INFINITY;
+    }
+}
+
+/* The row's y without its part along its own value. */
+template <class P>
+__device__ __forceinline__ void exclude(const attention_args &a, float (&o)[P::OUT][4], int b, int h, int kv, int i0,
+                                        int warp, int lane) {
+  const float gate = a.exclusive.gate ? a.exclusive.gate[h] : 1.0f;
+#pragma unroll
+  for (int r = 0; r < P::ROWS; r++) {
+    const int i = min(i0 + warp * 16 + P::row(lane, r), a.Tq - 1);
+    const int64_t own = b * a.s_v.b + (i + a.offset) * a.s_v.t + kv * a.s_v.h;
+    float along = 0, size = 0;
+#pragma unroll
+    for (int t = 0; t < P::OUT; t++)
+#pragma unroll
+      for (int n = 0; n < P::EACH; n++) {
+        const int e = P::element_of(r, n), d = P::out_column(lane, t, e);
+        const float v = d < a.D ? P::get(a.v, own + d) : 0.0f;
+        along = fmaf(o[t][e], v, along), size = fmaf(v, v, size);
+      }
+    along = row_sum<P>(along), size = fmaxf(row_sum<P>(size), 1e-30f);
+    const float part = gate * along / size;
+    if (a.exclusive.dot && lane % P::LANES == 0 && i0 + warp * 16 + P::row(lane, r) < rows_end(a))
+      a.exclusive.dot[((int64_t)b * a.H + h) * a.Tq + i] = along;
+#pragma unroll
+    for (int t = 0; t < P::OUT; t++)
+#pragma unroll
+      for (int n = 0; n < P::EACH; n++) {
+        const int e = P::element_of(r, n), d = P::out_column(lane, t, e);
+        if (d < a.D) o[t][e] -= part * P::get(a.v, own + d);
+      }
+  }
+}
+
+template <class P> struct forward_room {
+  static constexpr int ROWS = P::TILE * P::LD; /* elements of a tile */
+  static constexpr int BYTES = (1 + 2 * P::STAGES) * ROWS * (int)sizeof(typename P::element) + P::WEIGHTS * 4;
+};
+
+/* Grid: row tiles of the window, heads, sequences. */
+template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_forward(const attention_args a) {
+  typedef typename P::element element;
+  WN_SHARED_DYNAMIC(uint8_t, raw);
+  constexpr int ROOM = forward_room<P>::ROWS;
+  element *sq = reinterpret_cast<element *>(raw), *sk = sq + ROOM, *sv = sk + P::STAGES * ROOM;
+  float *weights = reinterpret_cast<float *>(sv + P::STAGES * ROOM);
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int tile = gridDim.x - 1 - blockIdx.x, h = blockIdx.y, b = blockIdx.z;
+  const int kv = h / (a.H / a.Hkv), g = h / (a.H / a.G), i0 = a.row0 + tile * P::TILE;
+  const int i1 = min(i0 + P::TILE, rows_end(a));
+  const element *k = static_cast<const element *>(a.k) + b * a.s_k.b + kv * a.s_k.h;
+  const element *v = static_cast<const element *>(a.v) + b * a.s_v.b + kv * a.s_v.h;
+  const float *F = a.sel.on ? F_at<P>(a, b, g, tile, 0) : nullptr;
+
+  int first[P::ROWS];
+  float z[P::ROWS], most[P::ROWS], sum[P::ROWS], o[P::OUT][4];
+#pragma unroll
+  for (int r = 0; r < P::ROWS; r++) {
+    const int i = min(i0 + warp * 16 + P::row(lane, r), a.Tq - 1);
+    first[r] = document(a, b, i + a.offset);
+    z[r] = a.span.on ? span_ratio(a, b, h, i) : 0.0f;
+    most[r] = -INFINITY, sum[r] = 0;
+  }
+#pragma unroll
+  for (int t = 0; t < P::OUT; t++) o[t][0] = o[t][1] = o[t][2] = o[t][3] = 0;
+
+  const tiles seen = seen_tiles<P::TILE>(a, b, i0, i1);
+  const int count = seen.last - seen.first + 1;
+  const auto fetch = [&](int n) { /* the n-th tile, into its stage */
+                                  const int at = n % P::STAGES * ROOM, j0 = (seen.last - n) * P::TILE;
+                                  stage<P>(sk + at, k, a.s_k.t, j0, a.Tk, a);
+                                  stage<P>(sv + at, v, a.s_v.t, j0, a.Tk, a);
+  };
+  stage<P>(sq, static_cast<const element *>(a.q) + b * a.s_q.b + h * a.s_q.h, a.s_q.t, i0, i1, a);
+  for (int n = 0; n < P::STAGES - 1 && n < count; n++) {
+    fetch(n);
+    wn_copy_commit();
+  }
+  for (int n = 0; n < count; n++) {
+    const int tile_j = seen.last - n, j0 = tile_j * P::TILE, at = n % P::STAGES * ROOM;
+    if (n + P::STAGES - 1 < count) fetch(n + P::STAGES - 1);
+    wn_copy_commit();
+    const float *f = F ? F + (int64_t)tile_j * P::TILE * P::TILE : nullptr;
+    float s[P::CHUNKS][4];
+    P::start(s, f, warp, lane);
+    wn_copy_wait<P::STAGES - 1>();
+    __syncthreads();
+    P::product(s, sq, sk + at, warp, lane);
+    P::finish(s, f, warp, lane);
+    limit_rows<P>(a, s, j0 + P::TILE - 1 <= i0 + a.offset && !has_rules(a), b, kv, i0, j0, first, z, warp, lane);
+#pragma unroll
+    for (int r = 0; r < P::ROWS; r++) {
+      float top = most[r];
+#pragma unroll
+      for (int t = 0; t < P::CHUNKS; t++)
+#pragma unroll
+        for (int m = 0; m < P::EACH; m++) top = fmaxf(top, s[t][P::element_of(r, m)]);
+      top = row_max<P>(top);
+      const float shift = top == -INFINITY ? 0.0f : top; /* a row that has seen nothing yet */
+      const float factor = P::exp2(most[r] - shift);
+      most[r] = top;
+      float add = 0;
+#pragma unroll
+      for (int t = 0; t < P::CHUNKS; t++)
+#pragma unroll
+        for (int m = 0; m < P::EACH; m++) {
+          const int e = P::element_of(r, m);
+          s[t][e] = P::exp2(s[t][e] - shift);
+          add += s[t][e];
+        }
+      sum[r] = sum[r] * factor + add;
+#pragma unroll
+      for (int t = 0; t < P::OUT; t++)
+#pragma unroll
+        for (int m = 0; m < P::EACH; m++) o[t][P::element_of(r, m)] *= factor;
+    }
+    P::product_out(o, s, sv + at, weights, warp, lane);
+    __syncthreads();
+  }
+#pragma unroll
+  for (int r = 0; r < P::ROWS; r++) {
+    const int i = i0 + warp * 16 + P::row(lane, r);
+    const float all = row_sum<P>(sum[r]), part = all > 0 ? 1 / all : 0.0f;
+    if (a.lse && lane % P::LANES == 0 && i < i1)
+      a.lse[((int64_t)b * a.H + h) * a.Tq + i] = all > 0 ? most[r] * 0.6931471805599453f + logf(all) : -INFINITY;
+#pragma unroll
+    for (int t = 0; t < P::OUT; t++)
+#pragma unroll
+      for (int m = 0; m < P::EACH; m++) o[t][P::element_of(r, m)] *= part;
+  }
+  if (a.exclusive.on) exclude<P>(a, o, b, h, kv, i0, warp, lane);
+#pragma unroll
+  for (int t = 0; t < P::OUT; t++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const int i = i0 + warp * 16 + P::row(lane, P::row_of(e)), d = P::out_column(lane, t, e);
+      if (i < i1 && d < a.D) P::put(a.y, b * a.s_y.b + i * a.s_y.t + h * a.s_y.h + d, o[t][e]);
+    }
+}
+
+} // namespace wn_cuda
+
+#endif

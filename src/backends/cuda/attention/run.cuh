@@ -1,0 +1,260 @@
+/* A call of attention on the kernels: windows of rows, scratch, launches. Included once for each type of rows. */
+#ifndef WN_BACKENDS_CUDA_ATTENTION_RUN_CUH
+#define WN_BACKENDS_CUDA_ATTENTION_RUN_CUH
+
+#include "backends/cuda/attention/backward.cuh"
+#include "backends/cuda/attention/forward.cuh"
+#include "backends/cuda/attention/select.cuh"
+/* C's initialisers of single members. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+#include "ops/attention.h"
+#include "ops/terms.h"
+#pragma GCC diagnostic pop
+
+namespace wn_cuda {
+
+/* Scratch is measured with base NULL and laid out with the same calls. */
+struct room {
+  char *base;
+  size_t used;
+  template <class T> T *take(int64_t n) {
+    T *p = base ? reinterpret_cast<T *>(base + used) : nullptr;
+    used += (size_t)(n * (int64_t)sizeof(T) + 255) / 256 * 256;
+    return p;
+  }
+};
+
+template <class P> struct call {
+  attention_args a;
+  int windows, rows; /* of a window */
+  room scratch;
+  float *carries; /* [windows,B,G,key_tiles * TILE] F at each window's first row */
+  int64_t carry;  /* floats of one */
+  dim3 by_rows, by_keys, by_groups;
+
+  static stride of(const wn_stride &s) { return {s.b, s.t, s.h}; }
+  static bool whole_vectors(const void *p, const stride &s) {
+    constexpr int n = 16 / (int)sizeof(typename P::element);
+    return reinterpret_cast<uintptr_t>(p) % 16 == 0 && s.b % n == 0 && s.t % n == 0 && s.h % n == 0;
+  }
+
+  void arguments(const wn_attention *c) {
+    a = attention_args();
+    a.B = (int)c->B, a.Tq = (int)c->Tq, a.Tk = (int)c->Tk, a.H = (int)c->H, a.Hkv = (int)c->Hkv, a.D = (int)c->D;
+    a.G = (int)wn_selection_groups(c);
+    a.offset = a.Tk - a.Tq;
+    a.scale = (float)c->scale, a.to_log2 = (float)(c->scale * 1.4426950408889634);
+    a.q = c->q, a.k = c->k, a.v = c->v, a.y = c->y, a.lse = static_cast<float *>(c->lse);
+    a.s_q = of(c->s_q), a.s_k = of(c->s_k), a.s_v = of(c->s_v), a.s_y = of(c->s_y);
+    a.window = (int)(c->window < INT32_MAX ? c->window : 0);
+    a.strided = (int)(c->strided < INT32_MAX ? c->strided : 0);
+    a.doc_start = c->doc_start, a.evicted_at = c->slots.evicted_at;
+    a.slot_groups = (int)wn_slot_groups(c), a.slot_stride = wn_slot_stride(c);
+    if (c->span.on) {
+      a.span.on = true, a.span.dynamic = c->span.dynamic, a.span.exclude_self = c->span.exclude_self;
+      a.span.limit = (float)c->span.limit, a.span.ramp = (float)c->span.ramp;
+      a.span.z = static_cast<const float *>(c->span.z), a.span.s_z = of(c->span.s_z);
+    }
+    if (c->exclusive.on) {
+      a.exclusive.on = true, a.exclusive.gate = static_cast<const float *>(c->exclusive.gate);
+      a.exclusive.dot = static_cast<float *>(c->exclusive.dot);
+    }
+    if (c->sel.on) select_arguments(c);
+    a.dy = c->dy, a.s_dy = a.s_y, a.dq = c->dq, a.dk = c->dk, a.dv = c->dv, a.dk_from = (int)c->dk_from;
+    a.vectors = a.D % (16 / (int)sizeof(typename P::element)) == 0 && whole_vectors(a.q, a.s_q) &&
+                whole_vectors(a.k, a.s_k) && whole_vectors(a.v, a.s_v) && whole_vectors(a.dy, a.s_y) &&
+                (!c->sel.bilinear || (whole_vectors(a.sel.q, a.sel.s_q) && whole_vectors(a.sel.k, a.sel.s_k)));
+  }
+
+  void select_arguments(const wn_attention *c) {
+    a.sel.on = true, a.sel.relu = c->sel.relu, a.sel.shift = c->sel.shift;
+    a.sel.protect_first = c->sel.protect_first, a.sel.protect_self = c->sel.protect_self;
+    a.sel.joins = !c->sel.bilinear, a.sel.head = c->sel.head;
+    if (c->sel.bilinear) {
+      a.sel.q = c->sel.sq, a.sel.k = c->sel.sk, a.sel.s_q = of(c->sel.s_sq), a.sel.s_k = of(c->sel.s_sk);
+    } else { /* the selecting head of each group */
+      const int64_t share = c->H / a.G, kv = c->sel.head / (c->H / c->Hkv);
+      typedef typename P::element element;
+      a.sel.q = static_cast<const element *>(c->q) + c->sel.head * c->s_q.h;
+      a.sel.k = static_cast<const element *>(c->k) + kv * c->s_k.h;
+      a.sel.s_q = {c->s_q.b, c->s_q.t, share * c->s_q.h};
+      a.sel.s_k = {c->s_k.b, c->s_k.t, c->s_k.h};
+    }
+    a.sel.strength = static_cast<const float *>(c->sel.strength);
+    a.sel.f_in = static_cast<const float *>(c->sel.f_in), a.sel.f_stride = wn_selection_stride(c);
+    a.sel.tau = (float)c->sel.mem_tau;
+  }
+
+  /* The window's rows; 0: a choice. */
+  void plan(const wn_attention *c, int64_t window) {
+    arguments(c);
+    if (window < 1) window = 4096;
+    rows = (int)((window < c->Tq ? window : c->Tq) + P::TILE - 1) / P::TILE * P::TILE;
+    if (!a.sel.on) rows = (a.Tq + P::TILE - 1) / P::TILE * P::TILE;
+    windows = (a.Tq + rows - 1) / rows;
+    a.key_tiles = (a.Tk + P::TILE - 1) / P::TILE;
+    carry = (int64_t)a.B * a.G * a.key_tiles * P::TILE;
+    by_keys = dim3((unsigned)a.key_tiles, (unsigned)a.Hkv, (unsigned)a.B);
+    by_groups = dim3((unsigned)a.key_tiles, (unsigned)a.G, (unsigned)a.B);
+  }
+
+  int64_t block_count() const { return (int64_t)a.B * a.G * (rows / P::TILE) * a.key_tiles; }
+  void lay_forward() {
+    if (!a.sel.on) return;
+    a.F = scratch.take<float>(block_count() * P::TILE * P::TILE);
+    carries = scratch.take<float>(windows > 1 ? carry : 0);
+  }
+  void lay_backward(const wn_attention *c) {
+    const int64_t by_row = (int64_t)a.B * a.H * a.Tq;
+    a.delta = scratch.take<float>(by_row);
+    if (a.sel.on) {
+      a.F = scratch.take<float>(block_count() * P::TILE * P::TILE);
+      a.X = scratch.take<typename P::block>(block_count() * P::BLOCK);
+      carries = scratch.take<float>(windows > 1 ? windows * carry : 0);
+      a.back = scratch.take<float>(carry);
+      a.sel.dM = c->sel.mem ? static_cast<const float *>(c->sel.dM) : nullptr;
+      if (c->sel.dstrength) a.sel.dstrength = scratch.take<float>((int64_t)a.B * a.G * a.key_tiles);
+    }
+    if (a.exclusive.on) {
+      a.exclusive.dy = scratch.take<typename P::element>(by_row * a.D);
+      a.exclusive.own = scratch.take<float>((int64_t)a.B * a.Tq * a.Hkv * a.D);
+      if (c->exclusive.gate && c->exclusive.dgate) a.exclusive.dgate = scratch.take<float>(by_row);
+    }
+    if (a.span.on && c->span.dz) a.span.dz = scratch.take<float>(by_row);
+    if (windows > 1) a.sums = scratch.take<float>(2 * (int64_t)a.B * a.Tk * a.Hkv * a.D);
+  }
+
+  void window_at(int w) {
+    a.row0 = w * rows, a.rows = a.Tq - a.row0 < rows ? a.Tq - a.row0 : rows;
+    a.row_tiles = (a.rows + P::TILE - 1) / P::TILE;
+    a.first_rows = w == 0, a.last_rows = w == windows - 1;
+    by_rows = dim3((unsigned)a.row_tiles, (unsigned)a.H, (unsigned)a.B);
+  }
+  void select(cudaStream_t stream) {
+    WN_LAUNCH(by_groups, dim3(P::THREADS), select_room<P>::BYTES, stream, (attention_select<P>), a);
+  }
+
+  const char *forward(const wn_attention *c, cudaStream_t stream) {
+    if (failed(wn_shared_limit(attention_select<P>, select_room<P>::BYTES)) ||
+        failed(wn_shared_limit(attention_forward<P>, forward_room<P>::BYTES)))
+      return what;
+    lay_forward();
+    a.sel.f_out = static_cast<float *>(c->sel.f_out);
+    for (int w = 0; w < windows; w++) {
+      window_at(w);
+      if (a.sel.on) {
+        a.carry_in = w > 0 ? carries : nullptr, a.carry_out = w < windows - 1 ? carries : nullptr;
+        select(stream);
+        a.sel.M = c->sel.mem ? static_cast<float *>(c->sel.M) : nullptr;
+        if (a.sel.M)
+          WN_LAUNCH(dim3((unsigned)(a.rows + 7) / 8, (unsigned)a.G, (unsigned)a.B), dim3(256), 0, stream,
+                    (attention_memory<P>), a);
+      }
+      WN_LAUNCH(by_rows, dim3(P::THREADS), forward_room<P>::BYTES, stream, (attention_forward<P>), a);
+    }
+    failed(cudaGetLastError());
+    return what;
+  }
+
+  const char *backward(const wn_attention *c, cudaStream_t stream) {
+    constexpr int bilinear = dF_room<P>::ROWS * (int)sizeof(typename P::element) + P::WEIGHTS * 4;
+    if (failed(wn_shared_limit(attention_select<P>, select_room<P>::BYTES)) ||
+        failed(wn_shared_limit(attention_select_back<P>, select_room<P>::BYTES)) ||
+        failed(wn_shared_limit(attention_dF<P>, dF_room<P>::BYTES)) ||
+        failed(wn_shared_limit(attention_dq<P>, dq_room<P>::BYTES)) ||
+        failed(wn_shared_limit(attention_dkv<P>, dkv_room<P>::BYTES)) ||
+        failed(wn_shared_limit(attention_dsq<P>, bilinear)) || failed(wn_shared_limit(attention_dsk<P>, bilinear)))
+      return what;
+    lay_backward(c);
+    const void *given = a.dy;
+    WN_LAUNCH(dim3((unsigned)(a.Tq + 7) / 8, (unsigned)a.Hkv, (unsigned)a.B), dim3(256), 0, stream,
+              (attention_delta<P>), a, given);
+    if (a.exclusive.on) { /* from here on */
+      a.dy = a.exclusive.dy;
+      a.s_dy = {(int64_t)a.Tq * a.H * a.D, (int64_t)a.H * a.D, a.D};
+    }
+    float *F = a.F;
+    for (int w = 0; w < windows - 1; w++) { /* what earlier rows have selected */
+      window_at(w);
+      a.F = nullptr, a.carry_in = w > 0 ? carries + w * carry : nullptr, a.carry_out = carries + (w + 1) * carry;
+      select(stream);
+    }
+    a.F = F, a.carry_out = nullptr;
+    for (int w = windows - 1; w >= 0; w--) {
+      window_at(w);
+      if (a.sel.on) {
+        a.carry_in = w > 0 ? carries + w * carry : nullptr;
+        select(stream);
+        WN_LAUNCH(dim3((unsigned)a.key_tiles, (unsigned)a.row_tiles, (unsigned)(a.B * a.G)), dim3(P::THREADS),
+                  dF_room<P>::BYTES, stream, (attention_dF<P>), a);
+        WN_LAUNCH(by_groups, dim3(P::THREADS), select_room<P>::BYTES, stream, (attention_select_back<P>), a);
+        if (c->sel.bilinear && c->dsq)
+          WN_LAUNCH(dim3((unsigned)a.row_tiles, (unsigned)a.G, (unsigned)a.B), dim3(P::THREADS), bilinear, stream,
+                    (attention_dsq<P>), a, c->dsq);
+        if (c->sel.bilinear && c->dsk)
+          WN_LAUNCH(by_groups, dim3(P::THREADS), bilinear, stream, (attention_dsk<P>), a, c->dsk);
+      }
+      WN_LAUNCH(by_rows, dim3(P::THREADS), dq_room<P>::BYTES, stream, (attention_dq<P>), a);
+      WN_LAUNCH(by_keys, dim3(P::THREADS), dkv_room<P>::BYTES, stream, (attention_dkv<P>), a);
+    }
+    sums_by_head(c, stream);
+    failed(cudaGetLastError());
+    return what;
+  }
+
+  void sums_by_head(const wn_attention *c, cudaStream_t stream) {
+    if (a.sel.dstrength)
+      WN_LAUNCH(dim3((unsigned)a.G), dim3(256), 0, stream, attention_reduce, a.sel.dstrength,
+                static_cast<float *>(c->sel.dstrength), 1, a.B, a.G, a.key_tiles);
+    if (a.exclusive.dgate)
+      WN_LAUNCH(dim3((unsigned)a.H), dim3(256), 0, stream, attention_reduce, a.exclusive.dgate,
+                static_cast<float *>(c->exclusive.dgate), 1, a.B, a.H, a.Tq);
+    if (!a.span.dz) return;
+    float *to = static_cast<float *>(c->span.dz);
+    if (a.span.dynamic)
+      WN_LAUNCH(dim3((unsigned)(a.Tq + 255) / 256, (unsigned)a.H, (unsigned)a.B), dim3(256), 0, stream,
+                attention_spread, a.span.dz, to, a.span.s_z, a.H, a.Tq);
+    else
+      WN_LAUNCH(dim3((unsigned)a.H), dim3(256), 0, stream, attention_reduce, a.span.dz, to, a.span.s_z.h, a.B, a.H,
+                a.Tq);
+  }
+
+  const char *what = nullptr;
+  bool failed(cudaError_t error) {
+    if (error != cudaSuccess) what = cudaGetErrorString(error);
+    return error != cudaSuccess;
+  }
+};
+
+enum pass { MEASURE_FORWARD, MEASURE_BACKWARD, FORWARD, BACKWARD };
+struct outcome {
+  size_t bytes;
+  const char *error;
+};
+template <class P> outcome run_on(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream) {
+  call<P> x;
+  x.scratch = {static_cast<char *>(scratch), 0};
+  x.plan(c, rows);
+  if (what == FORWARD) return {0, x.forward(c, stream)};
+  if (what == BACKWARD) return {0, x.backward(c, stream)};
+  if (what == MEASURE_FORWARD)
+    x.lay_forward();
+  else
+    x.lay_backward(c);
+  return {x.scratch.used, nullptr};
+}
+template <template <int> class P>
+outcome run(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream) {
+  if (c->D <= 32) return run_on<P<32>>(what, c, scratch, rows, stream);
+  if (c->D <= 64) return run_on<P<64>>(what, c, scratch, rows, stream);
+  if (c->D <= 96) return run_on<P<96>>(what, c, scratch, rows, stream);
+  return run_on<P<128>>(what, c, scratch, rows, stream);
+}
+
+outcome run_floats(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
+outcome run_bf16(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
+
+} // namespace wn_cuda
+
+#endif

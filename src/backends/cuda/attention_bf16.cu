@@ -1,0 +1,13 @@
+/* Attention's kernels for rows in bf16, on tensor cores. */
+#include "backends/cuda/device.cuh"
+
+#include "backends/cuda/attention/bf16.cuh"
+#include "backends/cuda/attention/run.cuh"
+
+namespace wn_cuda {
+
+outcome run_bf16(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream) {
+  return run<bf16>(what, c, scratch, rows, stream);
+}
+
+} // namespace wn_cuda

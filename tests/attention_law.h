@@ -1,0 +1,123 @@
+/* The tolerance law on attention: a float backend's error against the double reference is at most twice the error of a
+ * naive computation in float, plus a few units in the last place of the largest value. The naive error is the largest
+ * of several computations, one on the inputs and others on inputs whose last bit was changed at random: a single one
+ * may be right by luck where the case itself is ill-conditioned (gradients that cancel; selections without ReLU, whose
+ * F reaches 100), and a fused backend rounds elsewhere (lse) than a sum of weights does.
+ *
+ * Rows in bf16: the reference computes in double on the numbers that the rows hold; the naive computation rounds
+ * weights and gradients of logits to bf16 where a product takes them, and results where rows hold them. The limit is
+ * twice its error, as in float; arrays of floats that no rounded operand goes into (lse, F, M) keep the limit of
+ * floats. */
+#ifndef WN_TESTS_ATTENTION_LAW_H
+#define WN_TESTS_ATTENTION_LAW_H
+
+#include "mechanisms.h"
+
+#include "ops/naive.h"
+
+#define ULPS 8
+enum { SHAKEN = 2, SHAKEN_BF16 = 4 }; /* computations on changed inputs; of rows in bf16, with other roundings */
+
+struct expectation {
+  struct mech_setup s;
+  struct mech_bench want;
+  double naive[MECH_ARRAYS_MAX]; /* error of each array in float */
+};
+static double largest_error(const struct mech_bench *got, const struct mech_bench *want, int which, double *largest,
+                            int64_t *at) {
+  double error = 0;
+  *largest = 0;
+  for (int64_t i = 0; i < want->a[which].count; i++) {
+    const double w = mech_get(want, which, i), g = mech_get(got, which, i);
+    if (g == w) { /* also the -inf of a row that sees nothing */
+      if (isfinite(w)) *largest = fmax(*largest, fabs(w));
+      continue;
+    }
+    const double d = fabs(g - w);
+    if (!(d <= error)) error = d, *at = i; /* a NaN is never within a limit */
+    *largest = fmax(*largest, fabs(w));
+  }
+  return error;
+}
+
+/* A fused backward forms weights as exp(A - lse) from a rounded lse: they are wrong by half a unit of |lse|. */
+static double lse_units(const struct mech_bench *want) {
+  const int lse = mech_find(want, "lse");
+  double largest = 0;
+  for (int64_t i = 0; i < want->a[lse].count; i++)
+    if (isfinite(mech_get(want, lse, i))) largest = fmax(largest, fabs(mech_get(want, lse, i)));
+  return largest / 2;
+}
+
+/* Gradients that are summed over the rows: a fused backward takes dy.y from the rounded y for a row's sum of W dW, so
+ * that a row's G sum to a rounding of |dy||y| instead of to 0. The naive sum is taken from the same W dW and cancels.
+ * Over the rows these roundings add up like errors do, by the root of their number. Of rows in bf16 it is y's rounding
+ * to bf16. */
+static double row_sums(const struct mech_bench *want) {
+  const int y = mech_find(want, "y"), dy = mech_find(want, "dy");
+  const int64_t width = want->s.D;
+  double largest = 0;
+  for (int64_t i = 0; i + width <= want->a[y].count; i += width) { /* pieces as long as a row do as well as rows */
+    double sum = 0;
+    for (int64_t d = 0; d < width; d++) sum += fabs(mech_get(want, y, i + d) * mech_get(want, dy, i + d));
+    largest = fmax(largest, sum);
+  }
+  return (want->s.bf16 ? 0x1p-7 : (double)FLT_EPSILON) * sqrt((double)(want->s.B * want->s.H * want->s.Tq)) * largest;
+}
+
+static void law_compare(const struct mech_place *p, const struct mech_bench *got, const struct expectation *e) {
+  for (int i = 0; i < got->n; i++) {
+    if (got->a[i].role != MECH_GRADIENT && got->a[i].role != MECH_OUTPUT) continue;
+    double largest = 0;
+    int64_t at = 0;
+    const double error = largest_error(got, &e->want, i, &largest, &at);
+    const double units = ULPS + (got->a[i].role == MECH_GRADIENT ? lse_units(&e->want) : 0);
+    double limit = got->a[i].whole ? 0 : 2 * e->naive[i] + units * (double)FLT_EPSILON * largest;
+    if (got->a[i].adds) limit += row_sums(&e->want);
+    if (!(error <= limit))
+      fail_msg("%s: %s on %s %s, %d threads, element %lld: %.9g, expected %.9g; error %.3g, limit %.3g (naive %.3g)",
+               mech_name(got), got->a[i].name, p->backend->name, wn_isa_name(p->ctx->isa), p->threads, (long long)at,
+               mech_get(got, i, at), mech_get(&e->want, i, at), error, limit, e->naive[i]);
+  }
+}
+
+static bool law_same_bits(const struct mech_bench *x, const struct mech_bench *y) {
+  for (int i = 0; i < x->n; i++)
+    if (memcmp(x->a[i].data, y->a[i].data, (size_t)x->a[i].count * mech_size(x, i))) return false;
+  return true;
+}
+
+/* Each input a unit in the last place nearer to 0, or not. */
+static void shake(struct mech_bench *m, uint64_t salt) {
+  for (int i = 0; i < m->n; i++) {
+    if ((m->a[i].role != MECH_INPUT && m->a[i].role != MECH_FIXED) || mech_half(m, i)) continue;
+    float *x = m->a[i].data;
+    for (int64_t k = 0; k < m->a[i].count; k++)
+      if (mech_uniform(salt, (uint64_t)i, (uint64_t)k) < 0.5) x[k] = nextafterf(x[k], 0);
+  }
+}
+
+static void law_expect(struct mech_place *reference, const struct mech_setup *s, struct expectation *e) {
+  const bool bf16 = s->bf16;
+  e->s = *s;
+  if (s->c->config.selective.head >= e->s.H) e->s.H = e->s.Hkv = s->c->config.selective.head + 1;
+  mech_settle(reference, &e->s);
+  mech_make(&e->want, &e->s, WN_F64);
+  mech_both(reference, &e->want);
+  struct mech_place plain = {.ctx = reference->ctx, .backend = wn_backend_naive(), .threads = 1};
+  for (int run = 0; run <= (bf16 ? SHAKEN_BF16 : SHAKEN); run++) {
+    struct mech_bench naive;
+    mech_make(&naive, &e->s, WN_F32);
+    if (run > 0) shake(&naive, (uint64_t)run);
+    wn_naive_shake(1 + 0.19f * (float)run);
+    mech_both(&plain, &naive);
+    for (int i = 0; i < naive.n; i++) {
+      double largest = 0;
+      int64_t at = 0;
+      e->naive[i] = fmax(e->naive[i], largest_error(&naive, &e->want, i, &largest, &at));
+    }
+    mech_clear(&naive);
+  }
+}
+
+#endif

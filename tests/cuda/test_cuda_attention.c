@@ -1,0 +1,201 @@
+/* The CUDA backend's attention kernels, emulated, under the tolerance law (attention_law.h): forward and backward of
+ * rows in floats and in bf16, standard and selective, with each term that they serve, alone and in chosen pairs; shapes
+ * that are no multiple of a tile, single rows, segments behind cached keys, packed documents, grouped heads, evictions;
+ * F in windows of rows. Every order of threads gives the same bits. What is not served is refused by name. */
+#include "attention_law.h"
+
+#include "backends/cuda/attention.h"
+#include "cuda/emulate_api.h"
+
+/* ---- the kernels as a backend ---- */
+
+static int64_t window_rows; /* 0: the kernels' choice */
+
+static size_t scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
+  (void)exec;
+  return wn_cuda_attend_scratch(a, backward, window_rows);
+}
+static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
+  const char *lacks = wn_cuda_attend_lacks(a, backward);
+  if (lacks) return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "attention: backend cuda does not serve %s", lacks);
+  const char *error =
+      (backward ? wn_cuda_attend_backward : wn_cuda_attend_forward)(a, exec->scratch, window_rows, NULL);
+  const char *emulated = wn_emulate_error();
+  if (!error && !emulated) return WN_OK;
+  return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "attention: %s", emulated ? emulated : error);
+}
+static wn_status forward(const struct wn_exec *exec, const struct wn_attention *a) {
+  return run(exec, a, false);
+}
+static wn_status backward(const struct wn_exec *exec, const struct wn_attention *a) {
+  return run(exec, a, true);
+}
+static struct wn_backend table = {
+    .name = "cuda",
+    .attention_forward = forward,
+    .attention_backward = backward,
+    .attention_scratch = scratch,
+};
+
+static struct mech_place reference, emulated;
+
+static int setup(void **state) {
+  (void)state;
+  if (!mech_open(&reference, "ref", NULL)) return -1;
+  const uint32_t terms = wn_cuda_attend_terms();
+  table.attention_served = (struct wn_attention_served){terms, terms, terms};
+  emulated = (struct mech_place){.ctx = reference.ctx, .backend = &table, .threads = 1};
+  return 0;
+}
+static int teardown(void **state) {
+  (void)state;
+  mech_close(&reference);
+  return 0;
+}
+
+/* ---- one case ---- */
+
+static struct mech_case *the_case(const char *one, const char *other) {
+  mech_count = 0;
+  mech_add(one, other, 0);
+  return &mech_cases[0];
+}
+
+static void once(const struct mech_setup *s, uint64_t seed, struct mech_bench *m) {
+  mech_make(m, s, WN_F32);
+  if (m->op.sel.on) { /* the kernels do not write F out */
+    m->op.sel.F = NULL;
+    m->a[mech_find(m, "F")].role = MECH_FIXED;
+  }
+  wn_emulate_seed(seed);
+  mech_both(&emulated, m);
+}
+
+static void check(const struct mech_setup *s, int seeds) {
+  struct expectation e;
+  struct mech_bench first;
+  law_expect(&reference, s, &e);
+  once(&e.s, 0, &first);
+  law_compare(&emulated, &first, &e);
+  for (int seed = 1; seed < seeds; seed++) {
+    struct mech_bench other;
+    once(&e.s, (uint64_t)seed, &other);
+    if (!law_same_bits(&first, &other)) fail_msg("%s: another order of threads gives other bits", mech_name(&first));
+    mech_clear(&other);
+  }
+  mech_clear(&first);
+  mech_clear(&e.want);
+}
+
+static const struct {
+  const char *one, *other;
+} cases[] = {
+    {"{}", "{}"},
+    {"{\"selective\":{}}", "{}"},
+    {"{\"selective\":{\"mem\":{\"eps\":0.1,\"tau\":1.0}}}", "{}"},
+    {"{\"selective\":{\"shift\":false,\"protect_self\":false}}", "{}"},
+    {"{\"selective\":{\"protect_first\":false,\"head\":1,\"strength\":\"learned\"}}", "{}"},
+    {"{\"selective\":{\"per_kv_head\":true,\"mem\":{},\"strength\":\"learned\"}}", "{}"},
+    {"{\"selective\":{\"relu\":false}}", "{\"scale\":0.1}"},
+    {"{\"window\":17}", "{}"},
+    {"{\"selective\":{}}", "{\"window\":17}"},
+    {"{\"span\":{\"limit\":64,\"ramp\":8}}", "{\"selective\":{}}"},
+    {"{\"span\":{\"limit\":40,\"ramp\":8,\"dynamic\":true}}", "{}"},
+    {"{\"span\":{\"limit\":40,\"ramp\":8,\"exclude_self\":true}}", "{\"strided\":7}"},
+    {"{\"exclusive\":true}", "{}"},
+    {"{\"exclusive\":{\"gate\":true}}", "{\"selective\":{}}"},
+    {"{\"selective\":{\"bilinear\":true,\"strength\":\"learned\"}}", "{}"},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+/* Sizes around tiles of 32 and 64 rows. */
+static struct mech_setup shape(int which) {
+  struct mech_setup s = {.B = 1, .Tq = 67, .Tk = 67, .H = 2, .Hkv = 1, .D = 16};
+  if (which == 1) s.Tq = s.Tk = 65, s.H = 4, s.Hkv = 2, s.D = 20, s.documents = true;
+  if (which == 2) s.Tq = 37, s.Tk = 131, s.dk_from = 94, s.D = 64, s.f_in = s.heads_first = true;
+  if (which == 3) s.Tq = 1, s.Tk = 70, s.B = 2, s.dk_from = 69, s.H = 4, s.Hkv = 2, s.f_in = true;
+  if (which == 4) s.Tq = s.Tk = 130, s.D = 33, s.documents = s.heads_first = true;
+  if (which == 5) s.Tq = s.Tk = 70, s.D = 80;
+  if (which == 6) s.Tq = 33, s.Tk = 97, s.D = 128, s.f_in = true;
+  if (which == 7) s.Tq = s.Tk = 1, s.B = 2;
+  return s;
+}
+enum { SHAPES = 8 };
+
+static void check_cases(bool bf16) {
+  for (int c = 0; c < CASES; c++) {
+    struct mech_case *one = the_case(cases[c].one, cases[c].other);
+    for (int n = 0; n < SHAPES; n++) {
+      /* Standard and selective attention on all shapes, each other case on two or three. */
+      if (c > 1 && n % 3 != c % 3) continue;
+      if (bf16 && one->config.selective.bilinear) continue;
+      struct mech_setup s = shape(n);
+      s.c = one, s.seed = (uint64_t)(100 * c + n), s.bf16 = bf16, s.evicts = c % 2 ? n % 3 : 0;
+      check(&s, n < 2 ? 3 : 1);
+    }
+  }
+}
+static void test_floats(void **state) {
+  (void)state;
+  check_cases(false);
+}
+static void test_bf16(void **state) {
+  (void)state;
+  check_cases(true);
+}
+
+/* F for 64 rows at a time. */
+static void check_windows(bool bf16) {
+  window_rows = 64;
+  for (int c = 0; c < 6; c++) {
+    struct mech_setup s = {.B = 1, .Tq = 150, .Tk = 181, .H = 2, .Hkv = 2, .D = 32, .f_in = true};
+    s.c = the_case(cases[c].one, cases[c].other), s.seed = (uint64_t)c, s.bf16 = bf16, s.dk_from = 9 * (c % 2);
+    check(&s, 1);
+  }
+  window_rows = 0;
+}
+static void test_windows(void **state) {
+  (void)state;
+  check_windows(false);
+  check_windows(true);
+}
+
+/* Scratch grows linearly with the number of keys once there are several windows. */
+static void test_memory(void **state) {
+  (void)state;
+  struct mech_setup s = {.B = 1, .Tq = 64, .Tk = 64, .H = 8, .Hkv = 8, .D = 64};
+  s.c = the_case("{\"selective\":{}}", "{}");
+  struct mech_bench m;
+  mech_make(&m, &s, WN_F32);
+  size_t bytes[2][2];
+  for (int n = 0; n < 2; n++) {
+    m.op.Tq = m.op.Tk = n ? 65536 : 32768;
+    for (int back = 0; back < 2; back++) bytes[n][back] = wn_cuda_attend_scratch(&m.op, back, 0);
+  }
+  for (int back = 0; back < 2; back++) assert_true(bytes[1][back] < 2.1 * (double)bytes[0][back]);
+  mech_clear(&m);
+}
+
+static void expect_refusal(const char *one, bool bf16, int64_t D, const char *what) {
+  struct mech_setup s = {.B = 1, .Tq = 5, .Tk = 5, .H = 2, .Hkv = 2, .D = D, .bf16 = bf16};
+  s.c = the_case(one, "{}");
+  struct mech_bench m;
+  mech_make(&m, &s, WN_F32);
+  assert_refused(reference.ctx, mech_op(&emulated, &m, &m.op, false), WN_ERR_UNSUPPORTED, what);
+  mech_clear(&m);
+}
+static void test_refused(void **state) {
+  (void)state;
+  expect_refusal("{\"sinks\":3}", false, 16, "attention: backend cuda does not serve the term \"sinks\"");
+  expect_refusal("{}", false, 129, "attention: backend cuda does not serve heads wider than 128");
+  expect_refusal("{\"selective\":{\"bilinear\":true}}", true, 16,
+                 "attention: backend cuda does not serve F for inspection");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_floats), cmocka_unit_test(test_bf16),    cmocka_unit_test(test_windows),
+      cmocka_unit_test(test_memory), cmocka_unit_test(test_refused),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
