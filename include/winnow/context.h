@@ -6,6 +6,11 @@
  * wn_model_logits of each thread is made with the thread's own context. wn_context_cancel may be called from any thread
  * and from signal handlers.
  *
+ * The library's own threads take part in calls and sleep between them: 0.2 ms after a call none of them runs. They take
+ * no signals. A process that has computed may fork, while no other thread of it is inside a call; the child computes
+ * with threads of its own. dlclose, after everything is destroyed, leaves none behind. (Built with gcc;
+ * docs/api.md#threads.)
+ *
  * Pointers. One may be NULL only where its comment says so, and an array whose count is 0; every other NULL is
  * WN_ERR_ARGUMENT, or no result. */
 #ifndef WINNOW_CONTEXT_H

@@ -1,0 +1,416 @@
+/* Threads of parallel regions, behind gcc's `#pragma omp` (regions.h says how they come here).
+ *
+ * The compiler's own library has no call for how long its threads spin when there is nothing to do, only an environment
+ * variable that it reads as it is loaded; a forked child of a process that has computed hangs in it; and what it spins
+ * on a machine with other work is time that nobody gets. So:
+ * - A thread that waits spins for REGION_SPIN at most, which keeps the wake-up of the next region short while a call
+ *   computes, and sleeps then, in a futex. Between calls nothing runs.
+ * - The thread that began a region and those at a barrier wait for others that work. Where these turn out to have no
+ * CPU (the wait outlasted its spin), the next waits spin less; where they come in time, more again.
+ * - Threads belong to nobody: a region takes those that are free, in the order in which they were given back, makes
+ * what is lacking, and runs with fewer where none can be made. Two threads of a program compute with threads of their
+ * own.
+ * - A child after fork makes new ones. As the library is unloaded, or the program ends, those that rest are joined.
+ * - They take no signals: handlers run on the program's threads.
+ * A region inside a region has one thread. The divisions of work are gcc's, by thread number and count.
+ *
+ * OMP_WAIT_POLICY=passive: nothing spins at all. Other variables of OpenMP are for others, but OMP_NUM_THREADS
+ * (context.c).
+ *
+ * Cost of a region: a store and a load for each thread while they spin, a system call for each that sleeps. */
+#include "base/regions.h"
+
+#ifdef WN_REGIONS
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#if WN_HAVE_ONEDNN
+void omp_set_num_threads(int threads); /* of the compiler's library, which oneDNN uses */
+#endif
+
+#define REGION_SPIN 200000L      /* nanoseconds */
+#define REGION_LEAST 5000L       /* likewise, where others came late: so they can be seen to come in time again */
+#define REGION_ASLEEP (1u << 31) /* in a word: its reader sleeps */
+enum { REGION_SHARES = 8, REGION_LINE = 64 };
+
+/* --- waiting --- */
+
+static long region_now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return 1000000000L * t.tv_sec + t.tv_nsec;
+}
+
+static void region_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb" ::: "memory"); /* some tens of cycles; "yield" is none */
+#endif
+}
+
+static void region_sleep(_Atomic uint32_t *word, uint32_t value) {
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+static void region_wake(_Atomic uint32_t *word, int threads) {
+  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, threads, NULL, NULL, 0);
+}
+
+static pthread_once_t region_once = PTHREAD_ONCE_INIT;
+static long region_spin;             /* how long a thread without work spins, ns */
+static _Atomic long region_patience; /* how long those spin that wait for others' work, at most region_spin */
+
+/* Spins until (*word & mask) is not `value`, for at most ns; true: it came. */
+static bool region_spin_for(_Atomic uint32_t *word, uint32_t mask, uint32_t value, long ns) {
+  if ((atomic_load_explicit(word, memory_order_acquire) & mask) != value) return true;
+  if (ns <= 0) return false;
+  for (const long begin = region_now();;) {
+    for (int k = 0; k < 32; k++) {
+      region_pause();
+      if ((atomic_load_explicit(word, memory_order_acquire) & mask) != value) return true;
+    }
+    if (region_now() - begin > ns) return false;
+  }
+}
+
+/* Waits for others that work, so that their lateness says whether they have a CPU. Sleeps by setting REGION_ASLEEP. */
+static void region_wait(_Atomic uint32_t *word, uint32_t value) {
+  const uint32_t mask = ~REGION_ASLEEP;
+  if ((atomic_load_explicit(word, memory_order_acquire) & mask) != value) return;
+  const long now = atomic_load_explicit(&region_patience, memory_order_relaxed);
+  const bool came = region_spin_for(word, mask, value, now);
+  long next = came ? now + now / 4 : now / 2;
+  if (next < REGION_LEAST) next = REGION_LEAST;
+  if (next > region_spin) next = region_spin;
+  if (next != now) atomic_store_explicit(&region_patience, next, memory_order_relaxed);
+  if (came) return;
+  for (;;) {
+    uint32_t found = atomic_load_explicit(word, memory_order_acquire);
+    if ((found & mask) != value) return;
+    if (!(found & REGION_ASLEEP) && !atomic_compare_exchange_strong(word, &found, found | REGION_ASLEEP)) continue;
+    region_sleep(word, value | REGION_ASLEEP);
+  }
+}
+
+/* --- regions --- */
+
+/* A loop whose parts threads take as they come, or a block for one of them. */
+struct region_share {
+  _Alignas(REGION_LINE) _Atomic uint64_t state; /* 0: free, UINT64_MAX: being set up, else the construct's number + 1 */
+  _Atomic uint32_t inside;                      /* threads that have not left it */
+  long from, step, chunk, count;                /* count: iterations */
+  _Atomic long next;                            /* the first that nobody has taken */
+};
+
+struct region {
+  void (*fn)(void *);
+  void *data;
+  unsigned threads;
+  uint64_t constructs; /* that every thread has come to as it begins: 1 where the whole region is a loop, else 0 */
+  _Alignas(REGION_LINE) _Atomic uint32_t working; /* threads but the first that have not finished, and REGION_ASLEEP */
+  _Alignas(REGION_LINE) _Atomic uint32_t arrived; /* at the barrier */
+  _Atomic uint32_t barriers;                      /* passed, and REGION_ASLEEP */
+  struct region_share shares[REGION_SHARES];      /* construct n has shares[n % REGION_SHARES] */
+};
+
+static _Thread_local struct {
+  struct region *region; /* NULL: outside */
+  int thread;
+  uint64_t constructs; /* loops and singles that this thread has come to */
+} region_here;
+
+int wn_region_thread(void) {
+  return region_here.thread;
+}
+int wn_region_threads(void) {
+  return region_here.region ? (int)region_here.region->threads : 1;
+}
+
+void wn_region_barrier(void) {
+  struct region *r = region_here.region;
+  if (!r || r->threads == 1) return;
+  const uint32_t passed = atomic_load_explicit(&r->barriers, memory_order_relaxed) & ~REGION_ASLEEP;
+  if (atomic_fetch_add_explicit(&r->arrived, 1, memory_order_acq_rel) + 1 < r->threads) {
+    region_wait(&r->barriers, passed);
+    return;
+  }
+  atomic_store_explicit(&r->arrived, 0, memory_order_relaxed);
+  if (atomic_exchange(&r->barriers, (passed + 1) & ~REGION_ASLEEP) & REGION_ASLEEP) region_wake(&r->barriers, INT_MAX);
+}
+
+/* The share of this thread's next construct; *first: it is to set it up, and then stores *number in ->state. Shares
+ * come round, and one that a slower thread is still in is waited for. */
+static struct region_share *region_share(bool *first, uint64_t *number) {
+  struct region *r = region_here.region;
+  *number = ++region_here.constructs;
+  struct region_share *s = &r->shares[*number % REGION_SHARES];
+  for (int tries = 0;; tries++) {
+    uint64_t found = atomic_load_explicit(&s->state, memory_order_acquire);
+    *first = false;
+    if (found == *number) return s;
+    if (found == 0 && atomic_compare_exchange_strong(&s->state, &found, UINT64_MAX)) {
+      *first = true;
+      atomic_store_explicit(&s->inside, r->threads, memory_order_relaxed);
+      return s;
+    }
+    if (tries < 1000)
+      region_pause();
+    else
+      sched_yield();
+  }
+}
+
+static void region_leave(struct region_share *s) {
+  if (atomic_fetch_sub_explicit(&s->inside, 1, memory_order_acq_rel) == 1)
+    atomic_store_explicit(&s->state, 0, memory_order_release);
+}
+
+bool wn_region_single(void) {
+  if (!region_here.region) return true;
+  bool first;
+  uint64_t number;
+  struct region_share *s = region_share(&first, &number);
+  if (first) atomic_store_explicit(&s->state, number, memory_order_release);
+  region_leave(s);
+  return first;
+}
+
+static long region_iterations(long from, long to, long step) {
+  const long n = step > 0 ? (to - from + step - 1) / step : (from - to - step - 1) / -step;
+  return n < 0 ? 0 : n;
+}
+static void region_loop_set(struct region_share *s, long from, long to, long step, long chunk) {
+  s->from = from, s->step = step, s->chunk = chunk < 1 ? 1 : chunk, s->count = region_iterations(from, to, step);
+  atomic_store_explicit(&s->next, 0, memory_order_relaxed);
+}
+
+bool wn_region_loop_next(long *first, long *end) {
+  if (!region_here.region) return false;
+  struct region_share *s = &region_here.region->shares[region_here.constructs % REGION_SHARES];
+  const long i = atomic_fetch_add_explicit(&s->next, s->chunk, memory_order_relaxed);
+  if (i >= s->count) return false;
+  *first = s->from + i * s->step;
+  *end = s->from + (s->count - i < s->chunk ? s->count : i + s->chunk) * s->step;
+  return true;
+}
+
+bool wn_region_loop(long from, long to, long step, long chunk, long *first, long *end) {
+  if (!region_here.region) { /* outside: all at once */
+    *first = from, *end = from + region_iterations(from, to, step) * step;
+    return *first != *end;
+  }
+  bool mine;
+  uint64_t number;
+  struct region_share *s = region_share(&mine, &number);
+  if (mine) {
+    region_loop_set(s, from, to, step, chunk);
+    atomic_store_explicit(&s->state, number, memory_order_release);
+  }
+  return wn_region_loop_next(first, end);
+}
+
+void wn_region_loop_end_nowait(void) {
+  if (region_here.region) region_leave(&region_here.region->shares[region_here.constructs % REGION_SHARES]);
+}
+void wn_region_loop_end(void) {
+  wn_region_loop_end_nowait();
+  wn_region_barrier();
+}
+
+static pthread_mutex_t region_unnamed = PTHREAD_MUTEX_INITIALIZER;
+
+void wn_region_critical(void) {
+  pthread_mutex_lock(&region_unnamed);
+}
+void wn_region_critical_end(void) {
+  pthread_mutex_unlock(&region_unnamed);
+}
+
+/* A word of zeros for each name: 1 taken, with REGION_ASLEEP where others may sleep. */
+void wn_region_critical_name(void **lock) {
+  _Atomic uint32_t *word = (_Atomic uint32_t *)lock;
+  uint32_t free = 0;
+  if (atomic_compare_exchange_strong(word, &free, 1)) return;
+  while (atomic_exchange(word, 1 | REGION_ASLEEP) != 0) region_sleep(word, 1 | REGION_ASLEEP);
+}
+void wn_region_critical_name_end(void **lock) {
+  _Atomic uint32_t *word = (_Atomic uint32_t *)lock;
+  if (atomic_exchange(word, 0) & REGION_ASLEEP) region_wake(word, 1);
+}
+
+/* --- threads --- */
+
+struct region_worker {
+  _Alignas(REGION_LINE) _Atomic uint32_t calls; /* grows with each region; REGION_ASLEEP: it sleeps */
+  struct region *region;                        /* NULL: it ends */
+  int thread;
+  struct region_worker *next; /* among the free, or in a region */
+  pthread_t handle;
+};
+
+static pthread_mutex_t region_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct region_worker *region_free; /* with region_lock, as the next */
+static bool region_closed;
+
+static void region_call(struct region_worker *w, struct region *r, int thread) {
+  w->region = r, w->thread = thread;
+  const uint32_t before = atomic_load_explicit(&w->calls, memory_order_relaxed) & ~REGION_ASLEEP;
+  if (atomic_exchange(&w->calls, (before + 1) & ~REGION_ASLEEP) & REGION_ASLEEP) region_wake(&w->calls, 1);
+}
+
+static void *region_work(void *of) {
+  struct region_worker *w = of;
+  uint32_t calls = 0;
+#if WN_HAVE_ONEDNN
+  omp_set_num_threads(1); /* a part of a product has one thread */
+#endif
+  for (;; calls = (calls + 1) & ~REGION_ASLEEP) {
+    if (!region_spin_for(&w->calls, ~REGION_ASLEEP, calls, region_spin)) {
+      uint32_t found = calls;
+      if (atomic_compare_exchange_strong(&w->calls, &found, calls | REGION_ASLEEP))
+        while (atomic_load_explicit(&w->calls, memory_order_acquire) == (calls | REGION_ASLEEP))
+          region_sleep(&w->calls, calls | REGION_ASLEEP);
+    }
+    struct region *r = w->region;
+    if (!r) return NULL;
+    region_here.region = r, region_here.thread = w->thread, region_here.constructs = r->constructs;
+    r->fn(r->data);
+    /* From here on the region may be gone, and the word is only an address to whose sleepers, if any, a call goes. */
+    const uint32_t left = atomic_fetch_sub(&r->working, 1) - 1;
+    if (left == REGION_ASLEEP) region_wake(&r->working, 1);
+  }
+}
+
+static struct region_worker *region_worker_create(void) {
+  struct region_worker *w = aligned_alloc(REGION_LINE, sizeof *w);
+  if (!w) return NULL;
+  memset(w, 0, sizeof *w);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int failed = pthread_create(&w->handle, NULL, region_work, w);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (!failed) return w;
+  free(w);
+  return NULL;
+}
+
+/* At most `wanted`, in a list; *count: how many. */
+static struct region_worker *region_take(unsigned wanted, unsigned *count) {
+  struct region_worker *list = NULL, **last = &list;
+  *count = 0;
+  pthread_mutex_lock(&region_lock);
+  for (; *count < wanted && !region_closed; ++*count) {
+    struct region_worker *w = region_free;
+    if (w)
+      region_free = w->next;
+    else if (!(w = region_worker_create()))
+      break;
+    *last = w, last = &w->next;
+  }
+  *last = NULL;
+  pthread_mutex_unlock(&region_lock);
+  return list;
+}
+
+static void region_give_back(struct region_worker *list) {
+  struct region_worker **last = &list;
+  while (*last) last = &(*last)->next;
+  pthread_mutex_lock(&region_lock);
+  *last = region_free, region_free = list;
+  pthread_mutex_unlock(&region_lock);
+}
+
+static void region_before_fork(void) {
+  pthread_mutex_lock(&region_lock);
+}
+static void region_after_fork(void) {
+  pthread_mutex_unlock(&region_lock);
+}
+/* The threads are the parent's; those that rested there are forgotten here. */
+static void region_in_child(void) {
+  pthread_mutex_init(&region_unnamed, NULL); /* a thread that is not here may have held it */
+  while (region_free) {
+    struct region_worker *w = region_free;
+    region_free = w->next;
+    free(w);
+  }
+  pthread_mutex_unlock(&region_lock);
+}
+
+static void region_init(void) {
+  const char *policy = getenv("OMP_WAIT_POLICY");
+  region_spin = policy && !strcasecmp(policy, "passive") ? 0 : REGION_SPIN;
+  atomic_store(&region_patience, region_spin);
+  pthread_atfork(region_before_fork, region_after_fork, region_in_child);
+}
+
+__attribute__((destructor)) static void region_exit(void) {
+  pthread_mutex_lock(&region_lock);
+  region_closed = true;
+  struct region_worker *list = region_free;
+  region_free = NULL;
+  pthread_mutex_unlock(&region_lock);
+  for (struct region_worker *w = list; w; w = w->next) region_call(w, NULL, 0);
+  while (list) {
+    struct region_worker *w = list;
+    list = w->next;
+    pthread_join(w->handle, NULL);
+    free(w);
+  }
+}
+
+/* The calling thread is the first of the region's. */
+static void region_begin(struct region *r, unsigned threads) {
+  unsigned others = 0;
+  struct region_worker *list = NULL;
+  if (threads > 1 && !region_here.region) {
+    pthread_once(&region_once, region_init);
+    list = region_take(threads - 1, &others);
+  }
+  r->threads = others + 1;
+  atomic_store_explicit(&r->shares[1].inside, r->threads, memory_order_relaxed); /* where r->constructs is 1 */
+  atomic_store_explicit(&r->working, others, memory_order_relaxed);
+  int thread = 1;
+  for (struct region_worker *w = list; w; w = w->next) region_call(w, r, thread++);
+
+  struct region *const outer = region_here.region;
+  const int outer_thread = region_here.thread;
+  const uint64_t outer_constructs = region_here.constructs;
+  region_here.region = r, region_here.thread = 0, region_here.constructs = r->constructs;
+  r->fn(r->data);
+  region_here.region = outer, region_here.thread = outer_thread, region_here.constructs = outer_constructs;
+
+  for (uint32_t left; (left = atomic_load_explicit(&r->working, memory_order_acquire) & ~REGION_ASLEEP) > 0;)
+    region_wait(&r->working, left);
+  if (list) region_give_back(list);
+}
+
+void wn_region_run(void (*fn)(void *), void *data, unsigned threads, unsigned flags) {
+  (void)flags; /* places of threads, which nothing here asks for */
+  struct region r = {.fn = fn, .data = data};
+  region_begin(&r, threads);
+}
+
+void wn_region_run_loop(void (*fn)(void *), void *data, unsigned threads, long from, long to, long step, long chunk,
+                        unsigned flags) {
+  (void)flags;
+  struct region r = {.fn = fn, .data = data, .constructs = 1};
+  region_loop_set(&r.shares[1], from, to, step, chunk);
+  atomic_store_explicit(&r.shares[1].state, 1, memory_order_relaxed);
+  region_begin(&r, threads);
+}
+
+#endif
