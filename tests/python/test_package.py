@@ -385,6 +385,27 @@ def test_convert():
     raises(wn.ArgumentError, lambda: wn.convert("run", "x", "gguf", type="q9"), "q8_0")
 
 
+def tensors(path):
+    """Of a safetensors file of int32 and float32."""
+    with open(path, "rb") as f:
+        head = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+        data = f.read()
+    kinds = {"I32": np.int32, "F32": np.float32}
+    head.pop("__metadata__", None)
+    return {k: np.frombuffer(data[slice(*t["data_offsets"])], kinds[t["dtype"]]).reshape(t["shape"]) for k, t in head.items()}
+
+
+def test_adapter():
+    golden = os.path.join(root, "tests/golden")
+    want = tensors(f"{golden}/peft/llama.logits.safetensors")
+    apart = {}
+    for adapter in (None, f"{golden}/peft/llama"):
+        with wn.Model.load(f"{golden}/hf/llama", threads=THREADS, adapter=adapter) as m:
+            apart[adapter is None] = np.abs(m.logits(want["tokens"]) - want["logits"]).max()
+    assert apart[False] < 1e-4 and apart[True] > 0.1, apart
+    raises(wn.WinnowError, lambda: wn.Model.load(f"{golden}/hf/llama", adapter="nowhere"), "nowhere")
+
+
 # --- what only Python can get wrong ---
 
 

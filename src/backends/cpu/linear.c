@@ -42,13 +42,23 @@ static int product_part(const struct wn_exec *exec, const struct wn_sgemm *whole
   return product_one(exec, &x);
 }
 
+/* The threads of oneDNN's next product on the calling thread; what they were. Our regions are none of its library's. */
+static int linear_onednn_threads(int threads) {
+#if WN_HAVE_ONEDNN
+  const int before = omp_get_max_threads();
+  if (before != threads) omp_set_num_threads(threads);
+  return before;
+#else
+  return threads;
+#endif
+}
+
 /* oneDNN gets one thread for each part, and so the result is that of exec->threads parts however many threads are at
  * work. With few rows this is up to twice as fast as oneDNN's own threads, with many as fast. */
 static wn_status linear_product(const struct wn_exec *exec, const struct wn_sgemm *x) {
   const int parts = x->M * x->N * x->K < LINEAR_ALONE ? 1 : exec->threads;
-  const int before = omp_get_max_threads();
+  const int before = linear_onednn_threads(1);
   int failed = 0;
-  if (before != 1) omp_set_num_threads(1); /* where one thread works, there is no parallel region around oneDNN */
 #pragma omp parallel for num_threads(wn_team(exec->ctx, parts)) schedule(static, 1)
   for (int t = 0; t < parts; t++) {
     const int status = product_part(exec, x, t, parts);
@@ -57,7 +67,7 @@ static wn_status linear_product(const struct wn_exec *exec, const struct wn_sgem
       failed = status;
     }
   }
-  if (before != 1) omp_set_num_threads(before);
+  linear_onednn_threads(before);
   if (failed == 0) return WN_OK;
 #if WN_HAVE_ONEDNN
   if (failed == (int)dnnl_out_of_memory)
