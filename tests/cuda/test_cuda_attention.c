@@ -5,33 +5,28 @@
 #include "attention_law.h"
 
 #include "backends/cuda/attention.h"
+#include "backends/cuda/cuda.h"
 #include "cuda/emulate_api.h"
 
-/* ---- the kernels as a backend ---- */
+/* ---- the backend's kernels with windows of a chosen length ---- */
 
-static int64_t window_rows; /* 0: the kernels' choice */
+enum { WINDOW = 64 };
 
 static size_t scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   (void)exec;
-  return wn_cuda_attend_scratch(a, backward, window_rows);
-}
-static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
-  const char *lacks = wn_cuda_attend_lacks(a, backward);
-  if (lacks) return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "attention: backend cuda does not serve %s", lacks);
-  const char *error =
-      (backward ? wn_cuda_attend_backward : wn_cuda_attend_forward)(a, exec->scratch, window_rows, NULL);
-  const char *emulated = wn_emulate_error();
-  if (!error && !emulated) return WN_OK;
-  return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "attention: %s", emulated ? emulated : error);
+  return wn_cuda_attend_scratch(a, backward, WINDOW);
 }
 static wn_status forward(const struct wn_exec *exec, const struct wn_attention *a) {
-  return run(exec, a, false);
+  const char *error = wn_cuda_attend_forward(a, exec->scratch, WINDOW, NULL);
+  return error ? wn_fail(exec->ctx, WN_ERR_IO, "%s", error) : WN_OK;
 }
 static wn_status backward(const struct wn_exec *exec, const struct wn_attention *a) {
-  return run(exec, a, true);
+  const char *error = wn_cuda_attend_backward(a, exec->scratch, WINDOW, NULL);
+  return error ? wn_fail(exec->ctx, WN_ERR_IO, "%s", error) : WN_OK;
 }
-static struct wn_backend table = {
-    .name = "cuda",
+static const struct wn_backend windows = {
+    .name = "cuda, in windows",
+    .attention_served = {WN_CUDA_ATTENTION_SERVED, WN_CUDA_ATTENTION_SERVED, WN_CUDA_ATTENTION_SERVED},
     .attention_forward = forward,
     .attention_backward = backward,
     .attention_scratch = scratch,
@@ -42,9 +37,7 @@ static struct mech_place reference, emulated;
 static int setup(void **state) {
   (void)state;
   if (!mech_open(&reference, "ref", NULL)) return -1;
-  const uint32_t terms = wn_cuda_attend_terms();
-  table.attention_served = (struct wn_attention_served){terms, terms, terms};
-  emulated = (struct mech_place){.ctx = reference.ctx, .backend = &table, .threads = 1};
+  emulated = (struct mech_place){.ctx = reference.ctx, .backend = wn_backend_cuda_table(), .threads = 1};
   return 0;
 }
 static int teardown(void **state) {
@@ -69,6 +62,7 @@ static void once(const struct mech_setup *s, uint64_t seed, struct mech_bench *m
   }
   wn_emulate_seed(seed);
   mech_both(&emulated, m);
+  assert_null(wn_emulate_error());
 }
 
 static void check(const struct mech_setup *s, int seeds) {
@@ -146,18 +140,18 @@ static void test_bf16(void **state) {
 
 /* F for 64 rows at a time. */
 static void check_windows(bool bf16) {
-  window_rows = 64;
   for (int c = 0; c < 6; c++) {
     struct mech_setup s = {.B = 1, .Tq = 150, .Tk = 181, .H = 2, .Hkv = 2, .D = 32, .f_in = true};
     s.c = the_case(cases[c].one, cases[c].other), s.seed = (uint64_t)c, s.bf16 = bf16, s.dk_from = 9 * (c % 2);
     check(&s, 1);
   }
-  window_rows = 0;
 }
 static void test_windows(void **state) {
   (void)state;
+  emulated.backend = &windows;
   check_windows(false);
   check_windows(true);
+  emulated.backend = wn_backend_cuda_table();
 }
 
 /* Scratch grows linearly with the number of keys once there are several windows. */

@@ -3,7 +3,7 @@
 
 #include "backends/cuda/attention/floats.cuh"
 #include "backends/cuda/attention/run.cuh"
-#include "backends/cuda/attention.h"
+#include "backends/cuda/launch.cuh"
 
 namespace wn_cuda {
 
@@ -16,15 +16,6 @@ static outcome run_any(pass what, const wn_attention *c, void *scratch, int64_t 
 }
 
 } // namespace wn_cuda
-
-enum {
-  SERVED = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SPAN | WN_TERM_EXCLUSIVE | WN_TERM_DOCUMENTS |
-           WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_BF16
-};
-
-uint32_t wn_cuda_attend_terms(void) {
-  return SERVED;
-}
 
 const char *wn_cuda_attend_lacks(const struct wn_attention *a, bool backward) {
   if (a->D > 128) return "heads wider than 128";
@@ -45,4 +36,26 @@ const char *wn_cuda_attend_forward(const struct wn_attention *a, void *scratch, 
 }
 const char *wn_cuda_attend_backward(const struct wn_attention *a, void *scratch, int64_t rows, void *stream) {
   return wn_cuda::run_any(wn_cuda::BACKWARD, a, scratch, rows, stream).error;
+}
+
+/* ---- the backend's slots ---- */
+
+static wn_status refused(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
+  const char *lacks = wn_cuda_attend_lacks(a, backward);
+  if (!lacks) return WN_OK;
+  return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "attention: backend cuda does not serve %s", lacks);
+}
+static wn_status outcome_of(const struct wn_exec *exec, const char *error) {
+  return error ? wn_fail(exec->ctx, WN_ERR_IO, "attention on cuda: %s", error) : WN_OK;
+}
+size_t wn_cuda_attention_scratch(const struct wn_exec *, const struct wn_attention *a, bool backward) {
+  return wn_cuda_attend_lacks(a, backward) ? 0 : wn_cuda_attend_scratch(a, backward, 0);
+}
+wn_status wn_cuda_attention_forward(const struct wn_exec *exec, const struct wn_attention *a) {
+  WN_TRY(refused(exec, a, false));
+  return outcome_of(exec, wn_cuda_attend_forward(a, exec->scratch, 0, wn_cuda_stream(exec)));
+}
+wn_status wn_cuda_attention_backward(const struct wn_exec *exec, const struct wn_attention *a) {
+  WN_TRY(refused(exec, a, true));
+  return outcome_of(exec, wn_cuda_attend_backward(a, exec->scratch, 0, wn_cuda_stream(exec)));
 }

@@ -7,20 +7,31 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-struct wn_attention;
+#ifdef __cplusplus /* C's initialisers of single members */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+#endif
+#include "ops/attention.h"
+#include "ops/terms.h"
+#ifdef __cplusplus
+#pragma GCC diagnostic pop
+#endif
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* The terms of attention that the kernels serve, forward and backward: a mask of ops/terms.h. */
-uint32_t wn_cuda_attend_terms(void);
+/* The terms of attention that the kernels serve, forward and backward (ops/terms.h). */
+enum {
+  WN_CUDA_ATTENTION_SERVED = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SPAN | WN_TERM_EXCLUSIVE |
+                             WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_CONSTANT_KEYS |
+                             WN_TERM_SOME_HEADS | WN_TERM_BF16
+};
 /* Of a call whose terms are served: what in it is not, or NULL. */
 const char *wn_cuda_attend_lacks(const struct wn_attention *a, bool backward);
 /* rows: of a window, rounded up to tiles; 0: all up to 4096, else 4096. */
 size_t wn_cuda_attend_scratch(const struct wn_attention *a, bool backward, int64_t rows);
-/* scratch: 256-byte aligned, of the same rows. Returns NULL, or what the run time said. stream: a cudaStream_t. */
+/* scratch: 16-byte aligned, of the same rows. Returns NULL, or what the run time said. stream: a cudaStream_t. */
 const char *wn_cuda_attend_forward(const struct wn_attention *a, void *scratch, int64_t rows, void *stream);
 const char *wn_cuda_attend_backward(const struct wn_attention *a, void *scratch, int64_t rows, void *stream);
 

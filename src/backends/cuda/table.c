@@ -1,4 +1,5 @@
-/* The CUDA backend's table: the operations that have kernels. Mixtures of experts have none, nor has attention yet. */
+/* The CUDA backend's table: the operations that have kernels. Mixtures of experts have none. */
+#include "backends/cuda/attention.h"
 #include "backends/cuda/cuda.h"
 
 static const struct wn_backend table = {
@@ -27,6 +28,10 @@ static const struct wn_backend table = {
     .adagrad_forward = wn_cuda_adagrad_forward,
     .sumsq_forward = wn_cuda_sumsq_forward,
     .sumsq_scratch = wn_cuda_sumsq_scratch,
+    .attention_served = {WN_CUDA_ATTENTION_SERVED, WN_CUDA_ATTENTION_SERVED, WN_CUDA_ATTENTION_SERVED},
+    .attention_forward = wn_cuda_attention_forward,
+    .attention_backward = wn_cuda_attention_backward,
+    .attention_scratch = wn_cuda_attention_scratch,
 };
 
 const struct wn_backend *wn_backend_cuda_table(void) {

@@ -151,12 +151,14 @@ __device__ void stage(typename P::element *to, const void *from, int64_t t, int 
   const element *rows = static_cast<const element *>(from);
   if (a.vectors) {
     constexpr int VECTOR = 16 / sizeof(element), ROW = P::WIDTH / VECTOR;
+#pragma unroll 2 /* not more: addresses kept in registers cost more than they save */
     for (int x = threadIdx.x; x < P::TILE * ROW; x += P::THREADS) {
       const int r = x / ROW, c = x % ROW * VECTOR;
       const bool there = row0 + r < end && c < a.D;
       wn_copy_async<16>(to + r * P::LD + c, rows + (there ? (row0 + r) * t + c : 0), there);
     }
   } else {
+#pragma unroll 1
     for (int x = threadIdx.x; x < P::TILE * P::WIDTH; x += P::THREADS) {
       const int r = x / P::WIDTH, c = x % P::WIDTH;
       to[r * P::LD + c] = row0 + r < end && c < a.D ? rows[(row0 + r) * t + c] : element(0);

@@ -105,10 +105,9 @@ template <class P> struct row_facts {
 /* dA of a row tile and a key tile, from raw logits s and dy . v. */
 template <class P>
 __device__ __forceinline__ void row_gradients(const attention_args &a, float (&s)[P::CHUNKS][4],
-                                              const float (&dp)[P::CHUNKS][4], const row_facts<P> &facts, int b, int kv,
+                                              const float (&dp)[P::CHUNKS][4], const row_facts<P> &facts, uint32_t seen,
                                               int i0, int j0, int warp, int lane) {
-  limit_rows<P>(a, s, j0 + P::TILE - 1 <= i0 + a.offset && !has_rules(a), b, kv, i0, j0, facts.first, facts.z, warp,
-                lane);
+  limit_rows<P>(a, s, seen, i0, j0, facts.z, warp, lane);
 #pragma unroll
   for (int t = 0; t < P::CHUNKS; t++)
 #pragma unroll
@@ -148,6 +147,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dF
     wn_copy_commit();
     row_facts<P> facts;
     facts.load(a, b, h, i0, warp, lane);
+    const uint32_t pairs = seen_pairs<P>(a, b, kv, i0, j0, facts.first, warp, lane);
     float s[P::CHUNKS][4], dp[P::CHUNKS][4];
     P::start(s, F, warp, lane);
     P::start(dp, nullptr, warp, lane);
@@ -156,7 +156,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dF
     P::product(s, sq, sk, warp, lane);
     P::finish(s, F, warp, lane);
     P::product(dp, sdy, sv, warp, lane);
-    row_gradients<P>(a, s, dp, facts, b, kv, i0, j0, warp, lane);
+    row_gradients<P>(a, s, dp, facts, pairs, i0, j0, warp, lane);
 #pragma unroll
     for (int t = 0; t < P::CHUNKS; t++)
 #pragma unroll
@@ -219,6 +219,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dq
     if (n + ST - 1 < count) fetch(n + ST - 1);
     wn_copy_commit();
     const float *f = F ? F + (int64_t)tile_j * P::TILE * P::TILE : nullptr;
+    const uint32_t pairs = seen_pairs<P>(a, b, kv, i0, j0, facts.first, warp, lane);
     float s[P::CHUNKS][4], dp[P::CHUNKS][4];
     P::start(s, f, warp, lane);
     P::start(dp, nullptr, warp, lane);
@@ -227,7 +228,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dq
     P::product(s, sq, sk + at, warp, lane);
     P::finish(s, f, warp, lane);
     P::product(dp, sdy, sv + at, warp, lane);
-    row_gradients<P>(a, s, dp, facts, b, kv, i0, j0, warp, lane);
+    row_gradients<P>(a, s, dp, facts, pairs, i0, j0, warp, lane);
     if (a.span.dz) {
 #pragma unroll
       for (int t = 0; t < P::CHUNKS; t++)
@@ -258,28 +259,45 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dq
   }
 }
 
-/* Raw logits of a turned tile become weights. lse: of the columns' rows. */
+/* seen_pairs of a turned tile. */
 template <class P>
-__device__ __forceinline__ void turned_weights(const attention_args &a, float (&s)[P::CHUNKS][4], bool whole, int b,
-                                               int h, int kv, int i0, int j0, int warp, int lane) {
+__device__ __forceinline__ uint32_t seen_turned(const attention_args &a, int b, int kv, int i0, int j0, int warp,
+                                                int lane) {
+  if (j0 + P::TILE - 1 <= i0 + a.offset && !has_rules(a)) return ~0u;
+  uint32_t seen = 0;
 #pragma unroll
   for (int t = 0; t < P::CHUNKS; t++)
 #pragma unroll
     for (int n = 0; n < P::EACH; n++) {
-      const int i = i0 + P::column(lane, t, n), within = min(i, a.Tq - 1), position = within + a.offset;
-      const float lse = log2_sum(a, b, h, i);
-      const int first = whole ? 0 : document(a, b, position);
-      const float z = a.span.on ? span_ratio(a, b, h, within) : 0.0f;
+      const int position = i0 + P::column(lane, t, n) + a.offset, first = document(a, b, position);
 #pragma unroll
       for (int r = 0; r < P::ROWS; r++) {
-        const int e = P::element_of(r, n), j = j0 + warp * 16 + P::row(lane, r);
-        float x = s[t][e] * a.to_log2 - lse;
-        const bool seen = whole || (j < a.Tk && sees(a, b, kv, position, first, j));
-        if (seen && a.span.on) {
-          const float m = span_factor(a, z, position - j);
+        const int j = j0 + warp * 16 + P::row(lane, r);
+        if (j < a.Tk && sees(a, b, kv, position, first, j)) seen |= 1u << (4 * t + P::element_of(r, n));
+      }
+    }
+  return seen;
+}
+
+/* Raw logits of a turned tile become weights. */
+template <class P>
+__device__ __forceinline__ void turned_weights(const attention_args &a, float (&s)[P::CHUNKS][4], uint32_t seen, int b,
+                                               int h, int i0, int j0, int warp, int lane) {
+#pragma unroll
+  for (int t = 0; t < P::CHUNKS; t++)
+#pragma unroll
+    for (int n = 0; n < P::EACH; n++) {
+      const int i = i0 + P::column(lane, t, n);
+      const float lse = log2_sum(a, b, h, i), z = a.span.on ? span_ratio(a, b, h, min(i, a.Tq - 1)) : 0.0f;
+#pragma unroll
+      for (int r = 0; r < P::ROWS; r++) {
+        const int e = P::element_of(r, n);
+        float x = seen >> (4 * t + e) & 1 ? s[t][e] * a.to_log2 - lse : -INFINITY;
+        if (a.span.on) {
+          const float m = span_factor(a, z, i + a.offset - j0 - warp * 16 - P::row(lane, r));
           x = m > 0 ? x + (m < 1 ? log2f(m) : 0.0f) : -INFINITY;
         }
-        s[t][e] = seen ? P::exp2(x) : 0.0f;
+        s[t][e] = P::exp2(x);
       }
     }
 }
@@ -327,16 +345,17 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dk
     wn_copy_commit();
     const float *F = a.sel.on ? F_at<P>(a, b, g, tile, blockIdx.x) : nullptr;
     const bool selects = a.sel.on && a.sel.joins && h % (a.H / a.G) == a.sel.head;
+    const uint32_t pairs = seen_turned<P>(a, b, kv, i0, j0, warp, lane);
     float s[P::CHUNKS][4], dp[P::CHUNKS][4];
     P::start_turned(s, F, warp, lane);
-    P::start_turned(dp, nullptr, warp, lane);
     wn_copy_wait<ST - 1>();
     __syncthreads();
     P::product(s, sk, sq + at, warp, lane);
     P::finish_turned(s, F, warp, lane);
-    P::product(dp, sv, sdy + at, warp, lane);
-    turned_weights<P>(a, s, j0 + P::TILE - 1 <= i0 + a.offset && !has_rules(a), b, h, kv, i0, j0, warp, lane);
+    turned_weights<P>(a, s, pairs, b, h, i0, j0, warp, lane);
     P::product_out(dv, s, sdy + at, weights, warp, lane);
+    P::start_turned(dp, nullptr, warp, lane);
+    P::product(dp, sv, sdy + at, warp, lane); /* only now, for the registers */
 #pragma unroll
     for (int t = 0; t < P::CHUNKS; t++)
 #pragma unroll

@@ -42,7 +42,7 @@ template <int WIDTH_> struct bf16 {
                                                  int lane) {
     const uint16_t *mine = x + (warp * 16 + (lane & 15)) * LD + (lane >> 4) * 8;
     const uint16_t *theirs = z + ((lane & 7) + (lane >> 4) * 8) * LD + (lane >> 3 & 1) * 8;
-#pragma unroll
+#pragma unroll 2
     for (int d = 0; d < WIDTH; d += 16) {
       uint32_t u[4];
       wn_ldmatrix_x4(u, mine + d);

@@ -5,12 +5,7 @@
 #include "backends/cuda/attention/backward.cuh"
 #include "backends/cuda/attention/forward.cuh"
 #include "backends/cuda/attention/select.cuh"
-/* C's initialisers of single members. */
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
-#include "ops/attention.h"
-#include "ops/terms.h"
-#pragma GCC diagnostic pop
+#include "backends/cuda/attention.h"
 
 namespace wn_cuda {
 
