@@ -66,7 +66,12 @@ def charts(page, folder, comparison):
         drawn = page.eval("winnow.charts['%s'].data.datasets.find(d => d.label === 'selective').data.map(p => [p.x, p.y])" % figure)
         check("%s is the log's" % figure, len(drawn) == len(want_points) > 1 and all(near(a[0], b[0]) and near(a[1], b[1]) for a, b in zip(drawn, want_points)), drawn[:3])
     small = page.eval("[...document.querySelectorAll('section.figure.small')].map(e => [e.id, Math.round(e.getBoundingClientRect().top)])")
-    check("training curves stand in a row, small", len(small) > 4 and small[0][0] == "loss" and len({top for _, top in small[:4]}) == 1, small)
+    check("training curves stand in one row, small", len(small) > 4 and small[0][0] == "loss" and len({top for _, top in small}) == 1, small)
+    check("its legend hides a line in every chart", page.eval("""(() => { const b = document.querySelector('.legend.all button'), name = b.textContent,
+        shown = () => Object.entries(winnow.charts).filter(([id]) => document.getElementById(id).matches('.small')).map(([, c]) =>
+          c.data.datasets.some((d, i) => d.label === name && c.isDatasetVisible(i)));
+        const before = shown().filter(Boolean).length; b.click(); const during = shown().filter(Boolean).length; document.querySelector('.legend.all button').click();
+        return before > 4 && during === 0 && shown().filter(Boolean).length === before })()"""))
     page.eval("document.querySelector('#loss button.enlarge').click()")
     check("one is enlarged on demand", page.eval("document.querySelector('#loss').getBoundingClientRect().width") > 800)
     check("the text comes first, and says what it shows",

@@ -75,6 +75,7 @@
   };
   function chart(place, f) {
     const view = {axis: 0, xlog: f.x[0].log, ylog: f.y.log, smooth: 0};
+    const frame = place.closest('section.figure'), small = () => !!frame && frame.classList.contains('small');
     const canvas = make('canvas', {role: 'img', tabindex: '0', 'aria-label': f.title + '. Values in the table below; arrow keys walk along them.'});
     const say = make('p', {class: 'say', 'aria-live': 'polite'});
     const colour = i => css('--c' + (i % 8));
@@ -84,9 +85,9 @@
         const data = [];
         for (let k = 0; k < y.length; k++)
           if (y[k] !== null && x[k] !== null && !(view.xlog && x[k] <= 0) && !(view.ylog && y[k] <= 0)) data.push({x: x[k], y: y[k], k});
-        const few = data.length <= 60, crowd = s.points && data.length > 300;
-        return {label: s.name, data, borderColor: c, backgroundColor: crowd ? c + '59' : c, borderWidth: f.bars ? 0 : s.points ? 0 : data.length > 300 ? 1 : s.dash ? 2.5 : 2, borderDash: dashes[s.dash || 0],
-          pointStyle: marks[s.dash || 0], pointRadius: crowd ? 2 : s.points ? 3.5 : few ? (s.dash && f.series.length > 1 ? 4 : 2.5) : 0, pointHoverRadius: 5, pointHitRadius: 6,
+        const few = data.length <= (small() ? 12 : 60), fine = small() ? 0.6 : 1, crowd = s.points && data.length > 300;
+        return {label: s.name, data, borderColor: c, backgroundColor: crowd ? c + '59' : c, borderWidth: f.bars ? 0 : s.points ? 0 : data.length > 300 ? 1 : (s.dash ? 2.5 : 2) * fine, borderDash: dashes[s.dash || 0],
+          pointStyle: marks[s.dash || 0], pointRadius: crowd ? 2 : s.points ? 3.5 : few ? (s.dash && f.series.length > 1 ? 4 : 2.5) * fine : 0, pointHoverRadius: 5, pointHitRadius: 6,
           showLine: !s.points, tension: 0, hidden: !!s.hidden, order: s.points ? 9 : -(s.dash || 0)};
       });
       for (const l of f.levels || []) {
@@ -112,8 +113,10 @@
       const some = axis.ticks.filter(t => leads.includes(lead(t.value)));
       if (some.length > 1) axis.ticks = some;
     };
-    const scale = (label, log) => ({type: log ? 'logarithmic' : 'linear', title: {display: true, text: label + (log ? ' (logarithmic)' : ''), color: css('--soft')},
-      ticks: {color: css('--soft'), maxRotation: 0, autoSkip: true, autoSkipPadding: 14, callback: v => tick(log ? +v.toPrecision(3) : v)},
+    const scale = (label, log) => ({type: log ? 'logarithmic' : 'linear',
+      title: {display: true, text: label + (log ? ' (logarithmic)' : ''), color: css('--soft'), ...(small() ? {font: {size: 10}, padding: 0} : {})},
+      ticks: {color: css('--soft'), maxRotation: 0, autoSkip: true, autoSkipPadding: 14, callback: v => tick(log ? +v.toPrecision(3) : v),
+        ...(small() ? {font: {size: 9.5}, padding: 2, maxTicksLimit: 5} : {})},
       ...(log ? {afterBuildTicks: round} : {}), grid: {color: css('--line')}});
     // What a point of a layer or a head is on the other axis.
     const beside = (series, p) => {
@@ -195,17 +198,50 @@
     });
     box.before(controls);
     box.after(legend, say, values(f));
-    const frame = place.closest('section.figure.small');
-    if (frame) {
+    if (small()) {
       const more = make('button', {type: 'button', class: 'enlarge', 'aria-pressed': 'false', 'aria-label': 'enlarge ' + f.title, onclick: () => {
-        const small = frame.classList.toggle('small');
-        more.setAttribute('aria-pressed', String(!small));
-        more.textContent = small ? 'enlarge' : 'smaller';
+        more.setAttribute('aria-pressed', String(!frame.classList.toggle('small')));
+        more.textContent = small() ? 'enlarge' : 'smaller';
+        again();
         c.resize();
       }}, 'enlarge');
       frame.querySelector('h3').append(more);
     }
   }
+  // Small figures that follow each other stand in one row, above which is the legend of the first.
+  const rows = () => {
+    for (const first of document.querySelectorAll('section.figure.small')) {
+      if (first.parentNode.classList.contains('row')) continue;
+      const row = make('div', {class: 'row'}), block = make('div', {id: 'row-' + first.id}, row);
+      first.before(block);
+      for (let next = first; next?.matches('section.figure.small'); next = block.nextElementSibling) row.append(next);
+      row.style.setProperty('--n', row.children.length);
+    }
+  };
+  // A line of that legend hides and shows the lines of its name in every chart of the row.
+  const rowLegends = () => {
+    for (const row of document.querySelectorAll('.row')) {
+      const ids = [...row.children].map(e => e.id), first = row.querySelector('.legend');
+      if (!first) continue;
+      const legend = make('ul', {class: 'legend all', 'aria-label': 'lines of all curves'});
+      const fill = () => legend.replaceChildren(...[...first.children].map(li => {
+        const copy = li.cloneNode(true), button = copy.querySelector('button'), canvas = copy.querySelector('canvas'), name = button.textContent;
+        canvas.getContext('2d').drawImage(li.querySelector('canvas'), 0, 0);
+        button.addEventListener('click', () => {
+          const on = button.getAttribute('aria-pressed') !== 'true';
+          button.setAttribute('aria-pressed', String(on));
+          for (const id of ids)
+            document.getElementById(id).querySelectorAll('.legend button').forEach(b => {
+              if (b.textContent === name && b.getAttribute('aria-pressed') !== String(on)) b.click();
+            });
+        });
+        return copy;
+      }));
+      fill();
+      redraw.add(fill);
+      row.before(legend);
+    }
+  };
   const csv = f => 'series,' + f.x.map(x => quote(x.label)).join(',') + ',' + quote(f.y.label) + '\n' +
     f.series.map(s => s.y.map((y, k) => quote(s.name) + ',' + s.x.map(x => x[k] ?? '').join(',') + ',' + (y ?? '') + '\n').join('')).join('');
   const quote = s => (/[",\n]/.test(s) ? '"' + s.replace(/"/g, '""') + '"' : s);
@@ -659,7 +695,9 @@
   const kinds = {chart, text: textFigure, matrices: matrixFigure, last: lastFigure, heads: headFigure, table: tableFigure};
   addEventListener('error', e => W.errors.push(String(e.message)));
   addEventListener('unhandledrejection', e => W.errors.push(String(e.reason)));
+  rows();
   for (const f of D.figures) kinds[f.kind](document.getElementById('plot-' + f.id), f);
+  rowLegends();
   W.ready = (texts.length ? W.set({layer: Math.floor(texts[0].layers / 2)}) : Promise.resolve()).then(() => { root.dataset.ready = 'true'; });
   if (D.live) live();
 })();
