@@ -272,11 +272,10 @@ int main(int argc, char **argv) {
   need(wn_workspace_create(ctx, model, 1, T, &workspace, &ws));
   for (int64_t n = 0; n < sequences; n++) {
     struct wn_run run;
-    struct wn_stack_sums sums;
     need(wn_token_file_read(ctx, file, (uint64_t)(n * T), t, tokens));
-    need(wn_run_batch(&run, model, ws, 1, T, NULL));
+    need(wn_run_batch(&run, model, ws, &(struct wn_batch){.B = 1, .T = T, .tokens = tokens}, NULL));
     run.observer = &observer;
-    need(wn_run_stack(&run, ws, tokens, &sums));
+    need(wn_run_stack(&run, ws));
   }
   for (size_t l = 0; l < L; l++) {
     char name[32];

@@ -153,12 +153,11 @@ int main(int argc, char **argv) {
   wn_workspace *ws;
   int32_t *tokens = (int32_t *)(void *)make(M);
   struct wn_run run;
-  struct wn_stack_sums sums;
   need(wn_workspace_create(ctx, model, B, T, &workspace, &ws));
   need(wn_token_file_read(ctx, file, 0, (uint64_t)M, tokens));
-  need(wn_run_batch(&run, model, ws, B, T, NULL));
+  need(wn_run_batch(&run, model, ws, &(struct wn_batch){.B = B, .T = T, .tokens = tokens}, NULL));
   run.observer = &observer;
-  need(wn_run_stack(&run, ws, tokens, &sums));
+  need(wn_run_stack(&run, ws));
   double off[2] = {0, 0};
   for (int64_t l = 0; l < c->layers; l++) {
     char name[32];

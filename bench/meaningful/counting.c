@@ -93,12 +93,11 @@ int main(int argc, char **argv) {
   for (int i = -1; i < repeats; i++) /* the first pair warms up */
     for (int k = 0; k < 2; k++) {
       struct wn_run run;
-      struct wn_stack_sums sums;
       counts = k ^ (i & 1); /* in turn also within a pair */
-      need(wn_run_batch(&run, model, ws, 1, T, NULL));
+      need(wn_run_batch(&run, model, ws, &(struct wn_batch){.B = 1, .T = T, .tokens = ids}, NULL));
       run.observer = &observer;
       const double start = wn_seconds_now(), processor = processor_seconds();
-      need(wn_run_stack(&run, ws, ids, &sums));
+      need(wn_run_stack(&run, ws));
       if (i < 0) continue;
       seconds[0][counts][i] = wn_seconds_now() - start;
       seconds[1][counts][i] = processor_seconds() - processor;

@@ -4,7 +4,6 @@
  * and the backend's scratch. */
 #include <string.h>
 
-#include "attention/memory_loss.h"
 #include "attention/registry.h"
 #include "backends/backends.h"
 #include "base/alloc.h"
@@ -162,6 +161,11 @@ wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *c
   p->arrays = *arrays;
   p->exec = (struct wn_exec){.ctx = ctx, .threads = ctx->threads, .dtype = arrays->dtype};
   WN_TRY_GOTO(wn_backend_of(ctx, &p->exec.backend), fail);
+  if (!p->exec.backend->memory->host) {
+    status = wn_fail(ctx, WN_ERR_UNSUPPORTED, "attention on arrays of the host's: those of backend %s are not",
+                     p->exec.backend->name);
+    goto fail;
+  }
   fill_operation(ctx, config, arrays, &p->op);
   if (!p->op.y) {
     WN_TRY_GOTO(wn_alloc(ctx, "attention output", rows * (size_t)(arrays->H * arrays->D) * each, &p->y), fail);
@@ -206,17 +210,26 @@ fail:
   return status;
 }
 
-static struct wn_memory_rows memory_rows(const wn_attention_plan *p) {
-  return (struct wn_memory_rows){
-      .B = p->op.B, .G = p->op.sel.groups, .T = p->op.Tq, .doc_start = p->op.doc_start, .count = p->arrays.row_count};
+static struct wn_memory_loss plan_memory_loss(const wn_attention_plan *p, void *M) {
+  return (struct wn_memory_loss){.B = p->op.B,
+                                 .G = p->op.sel.groups,
+                                 .T = p->op.Tq,
+                                 .doc_start = p->op.doc_start,
+                                 .count = p->arrays.row_count,
+                                 .M = M,
+                                 .sum = p->mem_loss,
+                                 .scale = p->mem_coef};
 }
 
 wn_status wn_attention_plan_forward(wn_attention_plan *plan) {
   WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(plan, ATTENTION_PLAN));
   plan->forward_done = false;
   WN_TRY(wn_op_attention_forward(&plan->exec, &plan->op));
-  const struct wn_memory_rows rows = memory_rows(plan);
-  if (plan->mem_loss) *plan->mem_loss = plan->mem_coef * wn_memory_loss(&rows, plan->exec.dtype, plan->op.sel.M);
+  if (plan->mem_loss) {
+    const struct wn_memory_loss loss = plan_memory_loss(plan, plan->op.sel.M);
+    WN_TRY(wn_op_memory_loss_forward(&plan->exec, &loss));
+    *plan->mem_loss *= plan->mem_coef;
+  }
   plan->forward_done = true;
   return WN_OK;
 }
@@ -227,9 +240,9 @@ wn_status wn_attention_plan_backward(wn_attention_plan *plan) {
   if (!plan->forward_done) return wn_fail(plan->ctx, WN_ERR_ARGUMENT, "attention: backward before a forward");
   clear_parameter_gradients(&plan->config, &plan->arrays);
   if (plan->dM) {
-    const struct wn_memory_rows rows = memory_rows(plan);
-    memcpy(plan->dM, plan->op.sel.M, (size_t)(rows.B * rows.G * rows.T) * wn_dtype_size(plan->exec.dtype));
-    wn_memory_loss_gradient(&rows, plan->exec.dtype, plan->mem_coef, plan->dM);
+    const struct wn_memory_loss loss = plan_memory_loss(plan, plan->dM);
+    memcpy(plan->dM, plan->op.sel.M, (size_t)(loss.B * loss.G * loss.T) * wn_dtype_size(plan->exec.dtype));
+    WN_TRY(wn_op_memory_loss_backward(&plan->exec, &loss));
   }
   return wn_op_attention_backward(&plan->exec, &plan->op);
 }

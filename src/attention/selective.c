@@ -2,7 +2,7 @@
  *   S[i,j] = g relu(L[head,i,j]) for first < j < i, else 0;  F[i,j] = sum over rows k < i of S[k,j];  A = L - F
  *   open rows (an encoder's): 1 <= j < n, j != i, and F[i,j] = sum over rows k != i (docs/selective-attention.md)
  *   L_mem:  eps * max_i M[i] / n,  M[i] = i + 1 - first - sum_j min(F[i,j], tau) / tau     (equation 2)
- *           over the n tokens of a document (memory_loss.h)
+ *           over the n tokens of a document (ops.h)
  * Each choice that the paper ablates (section 3.2, 3.3, appendix A.2 to A.4) is one key. The strength g, 1 in the
  * paper, is for models that were trained without selection (docs/adapt.md): F is linear in it, and at 0 attention is
  * dense. Its gradient is the sum of dS relu(L). One multiplication a pair. */

@@ -57,7 +57,7 @@ wn_status wn_arrays_allocate(wn_context *ctx, struct wn_arrays *arrays, const ch
     return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s needs more than this machine can address (at array %s)", what,
                    arrays->failed);
   void *base;
-  WN_TRY(wn_alloc(ctx, what, arrays->bytes, &base));
+  WN_TRY((arrays->memory ? arrays->memory : &wn_host_memory)->allocate(ctx, what, arrays->bytes, &base));
   arrays->base = base;
   arrays->bytes = 0;
   return WN_OK;
@@ -65,7 +65,12 @@ wn_status wn_arrays_allocate(wn_context *ctx, struct wn_arrays *arrays, const ch
 
 wn_status wn_arrays_create(wn_context *ctx, struct wn_arrays *arrays, const char *what, const struct wn_array *rows,
                            size_t count) {
-  *arrays = (struct wn_arrays){0};
+  return wn_arrays_create_in(ctx, NULL, arrays, what, rows, count);
+}
+
+wn_status wn_arrays_create_in(wn_context *ctx, const struct wn_memory *memory, struct wn_arrays *arrays,
+                              const char *what, const struct wn_array *rows, size_t count) {
+  *arrays = (struct wn_arrays){.memory = memory};
   wn_arrays_lay(arrays, rows, count);
   WN_TRY(wn_arrays_allocate(ctx, arrays, what));
   wn_arrays_lay(arrays, rows, count);
@@ -73,7 +78,7 @@ wn_status wn_arrays_create(wn_context *ctx, struct wn_arrays *arrays, const char
 }
 
 void wn_arrays_clear(struct wn_arrays *arrays) {
-  wn_free(arrays->base);
+  if (arrays->base) (arrays->memory ? arrays->memory : &wn_host_memory)->release(arrays->base);
   *arrays = (struct wn_arrays){0};
 }
 

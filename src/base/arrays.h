@@ -29,6 +29,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/alloc.h"
+#include "base/memory.h"
 
 #define WN_ARRAY_DIMS 4
 
@@ -50,9 +51,10 @@ struct wn_array {
 
 /* Zeroed: counts. With a base: places. */
 struct wn_arrays {
-  char *base;         /* aligned to WN_ALIGN, or NULL */
-  size_t bytes;       /* of the arrays so far, a multiple of WN_ALIGN */
-  const char *failed; /* the first array that does not fit; NULL: all do */
+  char *base;                     /* aligned to WN_ALIGN, or NULL */
+  size_t bytes;                   /* of the arrays so far, a multiple of WN_ALIGN */
+  const char *failed;             /* the first array that does not fit; NULL: all do */
+  const struct wn_memory *memory; /* where they lie; NULL: the host's */
 };
 
 /* Counts or places the rows after those so far. Each begins at a multiple of WN_ALIGN. Together they stay below a
@@ -75,6 +77,11 @@ wn_status wn_arrays_create(wn_context *ctx, struct wn_arrays *arrays, const char
                            size_t count);
 #define WN_ARRAYS_CREATE(ctx, arrays, what, rows)                                                                      \
   wn_arrays_create(ctx, arrays, what, rows, sizeof(rows) / sizeof *(rows))
+/* The same in a backend's memory. */
+wn_status wn_arrays_create_in(wn_context *ctx, const struct wn_memory *memory, struct wn_arrays *arrays,
+                              const char *what, const struct wn_array *rows, size_t count);
+#define WN_ARRAYS_CREATE_IN(ctx, memory, arrays, what, rows)                                                           \
+  wn_arrays_create_in(ctx, memory, arrays, what, rows, sizeof(rows) / sizeof *(rows))
 void wn_arrays_clear(struct wn_arrays *arrays); /* of wn_arrays_allocate and _create; zeroed is allowed */
 
 /* Copy `i` of what has been counted, in memory of the caller's that is aligned to WN_ALIGN: lay the same rows in it. */

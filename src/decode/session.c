@@ -68,7 +68,8 @@ static wn_status session_run_layers(struct wn_run *run, struct wn_session *s, bo
   if (!wn_layer_acts_plan(c, wn_layer_types_of(run->exec.dtype), run->B, run->T, false, &blocks, &a))
     return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: activations do not fit in memory");
   /* What the embedding's norm keeps is not needed later: layer 0's arrays take it. */
-  WN_TRY(wn_run_embed(run, s->tokens, a.n2, a.rstd2, a.mean2, a.x));
+  run->tokens = s->tokens;
+  WN_TRY(wn_run_embed(run, a.n2, a.rstd2, a.mean2, a.x));
   for (int64_t l = 0; l < c->layers; l++) {
     run->unturned = wn_session_by_cache_position(s, l);
     WN_TRY(wn_layer_before(run, l, &a, l ? wn_layer_stream(run, &a) : NULL, l ? temp->branch : NULL));
@@ -250,6 +251,7 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   const wn_model_config *c = &model->config;
   wn_session_options own;
   *out = NULL;
+  WN_TRY(wn_model_need_host(ctx, model, "decoding"));
   WN_TRY(WN_OPTIONS_READ(ctx, wn_session_options, options, &own));
   options = &own;
   const wn_budgets *budgets = options->budgets;

@@ -55,7 +55,6 @@ wn_status wn_session_encode(wn_context *ctx, wn_session *s, const int32_t *input
   WN_TRY(wn_workspace_create(ctx, s->model->encoder, s->B, S,
                              &(struct wn_workspace_options){.activation_dtype = WN_F32}, &ws));
   struct wn_run run;
-  struct wn_stack_sums sums;
   void *memory;
   size_t bytes;
   wn_status status;
@@ -73,9 +72,9 @@ wn_status wn_session_encode(wn_context *ctx, wn_session *s, const int32_t *input
     s->inputs.count = memory;
     memcpy(s->inputs.count, input_count, (size_t)s->B * sizeof *input_count);
   }
-  WN_TRY_GOTO(wn_run_batch(&run, s->model->encoder, ws, s->B, S, NULL), done);
-  run.key_count = s->inputs.count;
-  WN_TRY_GOTO(wn_run_stack(&run, ws, inputs, &sums), done);
+  const struct wn_batch batch = {.B = s->B, .T = S, .tokens = inputs};
+  WN_TRY_GOTO(wn_run_batch(&run, s->model->encoder, ws, &batch, s->inputs.count), done);
+  WN_TRY_GOTO(wn_run_stack(&run, ws), done);
   status = encode_keep_keys(ctx, s, ws->n_out);
 done:
   if (status != WN_OK) wn_session_inputs_clear(s);

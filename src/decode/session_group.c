@@ -97,7 +97,8 @@ static wn_status group_run_layers(struct wn_run *run, struct wn_session_group *g
   struct wn_layer_blocks blocks = g->blocks;
   if (!wn_layer_acts_plan(c, wn_layer_types_of(run->exec.dtype), n, 1, false, &blocks, &a))
     return wn_fail(g->ctx, WN_ERR_ARGUMENT, "session group: activations do not fit in memory");
-  WN_TRY(wn_run_embed(run, g->tokens, a.n2, a.rstd2, a.mean2, a.x));
+  run->tokens = g->tokens;
+  WN_TRY(wn_run_embed(run, a.n2, a.rstd2, a.mean2, a.x));
   for (int64_t l = 0; l < c->layers; l++) {
     run->unturned = false;
     for (int64_t i = 0; i < n && !run->measuring; i++)
@@ -136,6 +137,7 @@ wn_status wn_session_group_create(wn_context *ctx, wn_model *model, int64_t most
   size_t need;
   wn_status status;
   *out = NULL;
+  WN_TRY(wn_model_need_host(ctx, model, "decoding"));
   if (most < 1 || most > INT32_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session group of %lld sessions: expected 1 to 2147483647", (long long)most);
   if (model->encoder)

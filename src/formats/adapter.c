@@ -267,7 +267,8 @@ static void adapter_add(wn_context *ctx, const struct adapter_map *m, const wn_m
   }
 }
 
-wn_status wn_adapter_merge(wn_context *ctx, const struct wn_adapter *x, struct wn_model *model) {
+static wn_status adapter_merge(wn_context *ctx, const struct wn_adapter *x, const struct wn_model *model,
+                               float *params) {
   for (int i = 0; i < x->count; i++) {
     const struct adapter_map *m = &x->maps[i];
     const int at = wn_param_find(&model->table, m->row.name);
@@ -275,12 +276,18 @@ wn_status wn_adapter_merge(wn_context *ctx, const struct wn_adapter *x, struct w
     wn_status status = adapter_read(ctx, m->a, &a);
     if (status == WN_OK) status = adapter_read(ctx, m->b, &b);
     if (status == WN_OK && m->base) status = adapter_read(ctx, m->base, &base);
-    if (status == WN_OK)
-      adapter_add(ctx, m, &model->config, a, b, base, (float *)model->params + model->table.rows[at].offset);
+    if (status == WN_OK) adapter_add(ctx, m, &model->config, a, b, base, params + model->table.rows[at].offset);
     wn_free(a);
     wn_free(b);
     wn_free(base);
     WN_TRY(status);
   }
   return WN_OK;
+}
+
+wn_status wn_adapter_merge(wn_context *ctx, const struct wn_adapter *x, struct wn_model *model) {
+  void *params;
+  WN_TRY(wn_model_params_open(model, &params));
+  const wn_status status = adapter_merge(ctx, x, model, params), closed = wn_model_params_close(model, params, true);
+  return status == WN_OK ? closed : status;
 }

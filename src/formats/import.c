@@ -294,19 +294,20 @@ static wn_status import_copy_tensors(wn_context *ctx, const struct wn_import *im
   int64_t widest = 1;
   for (int t = 0; t < model->table.count; t++)
     if (model->table.rows[t].ndim > 1 && model->table.rows[t].shape[0] > widest) widest = model->table.rows[t].shape[0];
-  void *line;
+  void *line, *params = NULL;
   WN_TRY(wn_alloc(ctx, "a row of a transposed tensor", (size_t)widest * sizeof(float), &line));
-  wn_status status = WN_OK;
+  wn_status status = wn_model_params_open(model, &params);
   for (int t = 0; status == WN_OK && t < model->table.count; t++) {
     const struct wn_param *row = &model->table.rows[t];
     struct wn_name_part parts[3];
     if (row->packed.count) continue;
     const int count = wn_names_parts(im->names, &im->config, im->prefix, row, parts);
     for (int k = 0; k < count && status == WN_OK; k++)
-      status = import_copy_part(ctx, im, row, &parts[k], (float *)model->params + row->offset, line);
+      status = import_copy_part(ctx, im, row, &parts[k], (float *)params + row->offset, line);
   }
   wn_free(line);
-  return status;
+  const wn_status closed = wn_model_params_close(model, params, status == WN_OK);
+  return status == WN_OK ? closed : status;
 }
 
 /* Matrices in fewer bits than a float stay where they are; so does one of which a part does. round: one that has no

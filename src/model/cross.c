@@ -5,8 +5,6 @@
  * Queries come from the decoder's stream, keys and values from the states, without positions. Cost a layer: 2 M C H D +
  * 4 B S C Hkv D operations in the projections and 4 M S H D in the attention, S the encoder's rows per sequence; twice
  * that backward. Decoding forms keys and values once. */
-#include <string.h>
-
 #include "attention/registry.h"
 #include "model/layer.h"
 #include "ops/attention.h"
@@ -15,9 +13,7 @@ wn_status wn_layer_branch_grad(struct wn_run *run, int64_t place, struct wn_laye
   *out = temp->d_res;
   if (run->dropout <= 0 && run->model->config.residual_scale <= 0) return WN_OK;
   *out = temp->branch;
-  if (!run->measuring)
-    memcpy(temp->branch, temp->d_res,
-           (size_t)(run->B * run->T * run->model->config.width) * wn_dtype_size(run->exec.dtype));
+  WN_TRY(wn_run_copy(run, temp->branch, temp->d_res, run->B * run->T * run->model->config.width));
   return wn_run_branch(run, place, temp->branch);
 }
 

@@ -2,8 +2,6 @@
  * each other both ways: a view of the model with its own configuration (no causality, of the mechanisms the position
  * biases and, with encoder.selective, selection) over the same table of parameters, run by the same layers in a
  * workspace of its own. */
-#include <string.h>
-
 #include "model/workspace.h"
 
 /* Pads stay what they are: ids in range that nothing looks at. */
@@ -23,8 +21,8 @@ static wn_status encoder_check_inputs(const struct wn_model *model, const struct
 /* The encoder's run, separate from the decoder's. */
 static wn_status encoder_run(const struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch,
                              struct wn_run *out) {
-  WN_TRY(wn_run_batch(out, run->model->encoder, ws->encoder, batch->B, batch->S, NULL));
-  out->key_count = batch->input_count;
+  const struct wn_batch own = {.B = batch->B, .T = batch->S, .tokens = batch->inputs};
+  WN_TRY(wn_run_batch(out, run->model->encoder, ws->encoder, &own, batch->input_count));
   out->dropout = run->dropout, out->dropout_hidden = run->dropout_hidden;
   out->training = run->training;
   out->seed = run->seed;
@@ -36,22 +34,19 @@ static wn_status encoder_run(const struct wn_run *run, struct wn_workspace *ws, 
 
 wn_status wn_encoder_forward(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch) {
   struct wn_run encoder;
-  struct wn_stack_sums sums;
   WN_TRY(encoder_check_inputs(run->model, batch));
   WN_TRY(encoder_run(run, ws, batch, &encoder));
-  WN_TRY(wn_run_stack(&encoder, ws->encoder, batch->inputs, &sums));
-  run->cross = (struct wn_cross){.S = batch->S, .count = batch->input_count, .states = ws->encoder->n_out};
+  WN_TRY(wn_run_stack(&encoder, ws->encoder));
+  run->cross = (struct wn_cross){.S = batch->S, .count = encoder.key_count, .states = ws->encoder->n_out};
   if (!run->grads) return WN_OK;
   run->cross.d_states = ws->encoder->temp.d_n;
-  memset(run->cross.d_states, 0,
-         (size_t)(batch->B * batch->S * run->model->config.width) * wn_dtype_size(run->exec.dtype));
-  return WN_OK;
+  return wn_run_zero(run, run->cross.d_states, batch->B * batch->S * run->model->config.width);
 }
 
 wn_status wn_encoder_backward(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch) {
   struct wn_run encoder;
   WN_TRY(encoder_run(run, ws, batch, &encoder));
-  return wn_run_backward(&encoder, ws->encoder, batch->inputs);
+  return wn_run_backward(&encoder, ws->encoder);
 }
 
 void wn_encoder_measure(struct wn_run *run, const struct wn_workspace *ws) {

@@ -2,7 +2,6 @@
  * computes it from the layer's input x, the attention's,
  *   y[t] = transform(x[t] w^T + b)
  * one row per token. Cost: 2 C width operations per token and input, twice that backward. */
-#include <math.h>
 #include <string.h>
 
 #include "attention/registry.h"
@@ -21,27 +20,19 @@ struct wn_linear wn_input_projection(const struct wn_run *run, int64_t l, const 
                            p->input_bias[in->slot]);
 }
 
-void wn_input_transform(const struct wn_run *run, const struct wn_attention_input *in, int64_t rows, void *y) {
-  if (run->measuring || in->how->transform != WN_INPUT_SIGMOID) return;
-  float *y32 = y;
-  double *y64 = y;
-  for (int64_t i = 0; i < rows * in->width; i++) {
-    if (run->exec.dtype == WN_F64)
-      y64[i] = 1 / (1 + exp(-y64[i]));
-    else
-      y32[i] = (float)(1 / (1 + exp(-(double)y32[i])));
-  }
+static struct wn_sigmoid input_sigmoid(const struct wn_attention_input *in, int64_t rows, void *y, void *d_y) {
+  return (struct wn_sigmoid){.n = rows * in->width, .x = y, .dx = d_y};
 }
 
-void wn_input_transform_back(const struct wn_run *run, const struct wn_attention_input *in, int64_t rows, const void *y,
-                             void *d_y) {
-  if (run->measuring || in->how->transform != WN_INPUT_SIGMOID) return;
-  for (int64_t i = 0; i < rows * in->width; i++) {
-    if (run->exec.dtype == WN_F64)
-      ((double *)d_y)[i] *= ((const double *)y)[i] * (1 - ((const double *)y)[i]);
-    else
-      ((float *)d_y)[i] *= ((const float *)y)[i] * (1 - ((const float *)y)[i]);
-  }
+wn_status wn_input_transform(struct wn_run *run, const struct wn_attention_input *in, int64_t rows, void *y) {
+  const struct wn_sigmoid a = input_sigmoid(in, rows, y, NULL);
+  return in->how->transform == WN_INPUT_SIGMOID ? wn_run_sigmoid_forward(run, &a) : WN_OK;
+}
+
+wn_status wn_input_transform_back(struct wn_run *run, const struct wn_attention_input *in, int64_t rows, const void *y,
+                                  void *d_y) {
+  const struct wn_sigmoid a = input_sigmoid(in, rows, (void *)(uintptr_t)y, d_y);
+  return in->how->transform == WN_INPUT_SIGMOID ? wn_run_sigmoid_backward(run, &a) : WN_OK;
 }
 
 /* The projection of the layer's input as the layer keeps it. */
@@ -59,7 +50,7 @@ wn_status wn_inputs_forward(struct wn_run *run, int64_t l, struct wn_layer_acts 
     if (in[i].how->of_keys != of_keys) continue;
     void *y = a->input[in[i].slot];
     WN_TRY(wn_run_project(run, input_of_layer(run, l, &in[i]), a->n1, y));
-    wn_input_transform(run, &in[i], M, y);
+    WN_TRY(wn_input_transform(run, &in[i], M, y));
   }
   return WN_OK;
 }
@@ -92,7 +83,7 @@ wn_status wn_inputs_backward(struct wn_run *run, int64_t l, const struct wn_laye
   for (int i = 0; i < n; i++) {
     if (in[i].how->of_keys && run->recurrence.rows > 0) continue;
     void *d_y = temp->d_input[in[i].slot];
-    wn_input_transform_back(run, &in[i], M, a->input[in[i].slot], d_y);
+    WN_TRY(wn_input_transform_back(run, &in[i], M, a->input[in[i].slot], d_y));
     WN_TRY(wn_run_project_back(run, input_of_layer(run, l, &in[i]), a->n1, d_y, d_x, true));
   }
   return WN_OK;

@@ -101,11 +101,11 @@ bool wn_layer_acts_plan(const wn_model_config *c, struct wn_layer_types types, i
       {"chosen", E > 0, WN_DIMS(M, active), sizeof *out->chosen, &out->chosen},
       {"place", E > 0, WN_DIMS(M, active), sizeof *out->place, &out->place},
       {"shared_factor", shared, WN_DIMS(M), e, &out->shared_factor},
-      {"balance", E > 0, WN_DIMS(1), sizeof *out->balance, &out->balance},
   };
   const struct wn_array exact_q[] = {{"q", c->qk_norm, WN_DIMS(M, H, D), e, &out->q}};
   struct wn_arrays l = {.base = blocks->large}, d = {.base = blocks->derived}, x = {.base = blocks->exact};
   out->kv = NULL;
+  out->balance = NULL;
   WN_ARRAYS_LAY(&l, large);
   WN_ARRAYS_LAY(&d, derived);
   WN_ARRAYS_LAY(&x, exact);
@@ -456,10 +456,22 @@ wn_status wn_layer_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *
 
 /* ---- backward ---- */
 
+struct wn_memory_loss wn_layer_memory_loss(const struct wn_run *run, const struct wn_layer_acts *a, double *sum) {
+  const wn_model_config *c = &run->model->config;
+  return (struct wn_memory_loss){.B = run->B,
+                                 .G = wn_attention_selections(&c->attention, c->kv_heads),
+                                 .T = run->T,
+                                 .doc_start = run->doc_start,
+                                 .count = run->row_count,
+                                 .M = a->M,
+                                 .sum = sum,
+                                 .scale = run->mem_coef};
+}
+
 static wn_status layer_attention_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
                                           struct wn_layer_temp *temp) {
   const wn_model_config *c = &run->model->config;
-  const wn_dtype dtype = run->exec.dtype, of_rows = run->types.rows;
+  const wn_dtype of_rows = run->types.rows;
   const int64_t H = c->heads, Hkv = c->kv_heads, D = c->head_size, N = qkv_width(c);
   struct wn_attention attention;
   wn_layer_attention(run, l, a, &attention);
@@ -469,17 +481,16 @@ static wn_status layer_attention_backward(struct wn_run *run, int64_t l, struct 
   attention.dv = wn_element(temp->d_qkv, (H + Hkv) * D, of_rows);
   wn_inputs_bind_gradients(run, temp, &attention);
   if (a->M && run->mem_coef != 0) { /* it has been summed, and nothing else reads it */
-    const struct wn_memory_rows rows = wn_run_memory_rows(run);
-    if (!run->measuring) wn_memory_loss_gradient(&rows, dtype, run->mem_coef, a->M);
+    const struct wn_memory_loss loss = wn_layer_memory_loss(run, a, NULL);
+    WN_TRY(wn_run_memory_loss_backward(run, &loss));
     attention.sel.dM = a->M;
   }
   if (run->recurrence.rows > 0) {
     WN_TRY(wn_recurrence_backward(run, l, a, temp, &attention));
-    wn_span_loss_backward(run, l, temp);
-    return WN_OK;
+    return wn_span_backward(run, l, temp);
   }
   WN_TRY(wn_run_attention_backward(run, &attention));
-  wn_span_loss_backward(run, l, temp);
+  WN_TRY(wn_span_backward(run, l, temp));
   WN_TRY(layer_rotate(run, l, temp->d_qkv, temp->d_q, temp->d_k, true));
   if (!c->qk_norm) return WN_OK;
   struct wn_norm nq = layer_query_norm(run, l, a), nk = layer_key_norm(run, l, a);

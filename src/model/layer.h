@@ -48,7 +48,7 @@ struct wn_layer_acts {
    * large shared_in and shared_out, exact the rest. */
   void *prob, *weight, *shared_in, *shared_factor, *shared_out;
   int32_t *chosen, *place;
-  double *balance; /* [1] */
+  double *balance; /* [1] among what a step reads out, or NULL */
   /* With an encoder, S its context: large cmid, catt; derived cn; exact the rest. */
   void *cmid, *cn;            /* [M,C] residual stream after the layer's own attention, and its norm */
   void *cq, *catt;            /* [M,H*D] */
@@ -150,9 +150,9 @@ int wn_layer_inputs(const wn_model_config *config, struct wn_attention_input *ou
 struct wn_linear wn_input_projection(const struct wn_run *run, int64_t l, const struct wn_attention_input *in,
                                      int64_t rows);
 /* y [rows,width] = transform(y); and d_y through it. */
-void wn_input_transform(const struct wn_run *run, const struct wn_attention_input *in, int64_t rows, void *y);
-void wn_input_transform_back(const struct wn_run *run, const struct wn_attention_input *in, int64_t rows, const void *y,
-                             void *d_y);
+wn_status wn_input_transform(struct wn_run *run, const struct wn_attention_input *in, int64_t rows, void *y);
+wn_status wn_input_transform_back(struct wn_run *run, const struct wn_attention_input *in, int64_t rows, const void *y,
+                                  void *d_y);
 wn_status wn_inputs_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, bool of_keys);
 /* Puts these inputs, or their gradients, into the operation. */
 void wn_inputs_bind(const struct wn_run *run, const struct wn_layer_acts *a, struct wn_attention *out);
@@ -173,11 +173,14 @@ int64_t wn_layer_reach(const struct wn_model *model, int64_t l);
 int64_t wn_layer_recurrence(const struct wn_model *model, int64_t l, int64_t recurrence, bool learning);
 /* Its static spans, [H] ratios of the model's dtype; NULL without. */
 const void *wn_layer_spans(const struct wn_model *model, int64_t l);
-/* Sum of z over heads, and its mean over tokens where each token has its own; 0 without spans. */
-double wn_span_sum(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a);
+/* With spans: *sum, the backend's, is that of z over heads, and its mean over tokens where each token has its own. */
+wn_status wn_span_forward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a, double *sum);
 /* The gradient of the span loss with respect to z: added to the parameter's, or to the input's where each token has its
  * own spans. */
-void wn_span_loss_backward(const struct wn_run *run, int64_t l, const struct wn_layer_temp *temp);
+wn_status wn_span_backward(struct wn_run *run, int64_t l, const struct wn_layer_temp *temp);
+
+/* L_mem of the layer's M, whose sum goes to *sum, the backend's. */
+struct wn_memory_loss wn_layer_memory_loss(const struct wn_run *run, const struct wn_layer_acts *a, double *sum);
 
 /* wn_layer_before, the attention and wn_layer_after. */
 wn_status wn_layer_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,

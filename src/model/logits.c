@@ -7,17 +7,21 @@
 static wn_status logits_of_group(struct wn_model *model, wn_workspace *ws, const struct wn_batch *batch,
                                  const wn_budgets *budgets, float *logits) {
   const int64_t V = model->config.vocab_size, M = batch->B * batch->T;
+  const struct wn_memory *memory = model->backend->memory;
   struct wn_run run;
-  struct wn_stack_sums sums;
-  WN_TRY(wn_run_batch(&run, model, ws, batch->B, batch->T, batch->doc_start));
+  WN_TRY(wn_run_batch(&run, model, ws, batch, NULL));
   WN_TRY(wn_run_budgets(&run, ws, budgets));
   if (model->encoder && batch->inputs) WN_TRY(wn_encoder_forward(&run, ws, batch));
-  WN_TRY(wn_run_stack(&run, ws, batch->tokens, &sums));
-  if (model->dtype == WN_F32) return wn_run_output(&run, ws->n_out, M, logits);
+  WN_TRY(wn_run_stack(&run, ws));
+  if (model->dtype == WN_F32 && memory->host) return wn_run_output(&run, ws->n_out, M, logits);
+  void *opened;
   for (int64_t first = 0; first < M; first += ws->chunk) {
     const int64_t rows = M - first < ws->chunk ? M - first : ws->chunk;
     WN_TRY(wn_run_output(&run, wn_element(ws->n_out, first * model->config.width, model->dtype), rows, ws->logits));
-    for (int64_t i = 0; i < rows * V; i++) logits[first * V + i] = (float)((const double *)ws->logits)[i];
+    const size_t bytes = (size_t)(rows * V) * wn_dtype_size(model->dtype);
+    WN_TRY(wn_memory_open(model->ctx, memory, "logits", ws->logits, bytes, &opened));
+    for (int64_t i = 0; i < rows * V; i++) logits[first * V + i] = (float)wn_number(opened, i, model->dtype);
+    WN_TRY(wn_memory_close(model->ctx, memory, ws->logits, bytes, opened, false));
   }
   return WN_OK;
 }

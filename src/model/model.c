@@ -2,6 +2,7 @@
 #include "base/team.h"
 #include "model/run.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/misuse.h"
@@ -21,7 +22,27 @@ static float model_start(const struct wn_param_start *start, uint64_t seed, uint
   return (float)start->scale;
 }
 
-static void model_init_params(struct wn_model *model, uint64_t seed) {
+wn_status wn_model_params_open(const struct wn_model *model, void **out) {
+  return wn_memory_open(model->ctx, model->backend->memory, "parameters", model->params,
+                        model->table.total * wn_dtype_size(model->dtype), out);
+}
+
+wn_status wn_model_params_close(const struct wn_model *model, void *params, bool changed) {
+  return wn_memory_close(model->ctx, model->backend->memory, model->params,
+                         model->table.total * wn_dtype_size(model->dtype), params, changed);
+}
+
+double wn_model_value(const struct wn_model *model, int row, int64_t i) {
+  double value = 0; /* of either type */
+  const void *at = wn_element(model->params, (int64_t)model->table.rows[row].offset + i, model->dtype);
+  if (model->backend->memory->host) return wn_number(at, 0, model->dtype);
+  const wn_status status = wn_memory_read(model->ctx, model->backend->memory, &value, at, wn_dtype_size(model->dtype));
+  return status == WN_OK ? wn_number(&value, 0, model->dtype) : NAN;
+}
+
+static wn_status model_init_params(struct wn_model *model, uint64_t seed) {
+  void *params;
+  WN_TRY(wn_model_params_open(model, &params));
   for (int t = 0; t < model->table.count; t++) {
     const struct wn_param *row = &model->table.rows[t];
     const int64_t n = (int64_t)row->count;
@@ -36,7 +57,7 @@ static void model_init_params(struct wn_model *model, uint64_t seed) {
       else if (start[k].kind == WN_START_CONSTANT)
         start[k].scale = row->init_value;
     }
-    void *p = wn_element(model->params, (int64_t)row->offset, model->dtype);
+    void *p = wn_element(params, (int64_t)row->offset, model->dtype);
     float *p32 = p;
     double *p64 = p;
     const bool wide = model->dtype == WN_F64;
@@ -50,6 +71,7 @@ static void model_init_params(struct wn_model *model, uint64_t seed) {
         p32[i] = value;
     }
   }
+  return wn_model_params_close(model, params, true);
 }
 
 /* Real models say contexts of a million tokens: code that works on more at once builds its own table. */
@@ -111,7 +133,9 @@ static wn_status model_allocate(wn_context *ctx, const wn_model_config *config, 
   const wn_model_config *c = &model->config;
   WN_TRY_GOTO(wn_param_table_create(ctx, c, &model->table), fail);
   if (packed) WN_TRY_GOTO(wn_param_table_pack(ctx, c, packed, &model->table), fail);
-  WN_TRY_GOTO(wn_alloc(ctx, "model parameters", model->table.total * wn_dtype_size(dtype), &model->params), fail);
+  WN_TRY_GOTO(model->backend->memory->allocate(ctx, "model parameters", model->table.total * wn_dtype_size(dtype),
+                                               &model->params),
+              fail);
   WN_TRY_GOTO(wn_alloc(ctx, "layers", (size_t)c->layers * sizeof *model->layers, &memory), fail);
   model->layers = memory;
   wn_outer_params_find(&model->table, c, &model->outer);
@@ -132,6 +156,12 @@ wn_status wn_model_allocate(wn_context *ctx, const wn_model_config *config, wn_d
 wn_status wn_model_allocate_packed(wn_context *ctx, const wn_model_config *config,
                                    const struct wn_packed *rows_of_table, struct wn_model **out) {
   return model_allocate(ctx, config, WN_F32, rows_of_table, out);
+}
+
+wn_status wn_model_need_host(wn_context *ctx, const struct wn_model *model, const char *what) {
+  if (model->backend->memory->host) return WN_OK;
+  return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s needs arrays in the host's memory, which those of backend %s are not",
+                 what, model->backend->name);
 }
 
 wn_status wn_model_need_float(wn_context *ctx, const struct wn_model *model, const char *what) {
@@ -157,8 +187,11 @@ wn_status wn_model_check_ids(wn_context *ctx, const struct wn_model *model, cons
 wn_status wn_model_create_dtype(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_dtype dtype,
                                 struct wn_model **out) {
   WN_TRY(wn_model_allocate(ctx, config, dtype, out));
-  model_init_params(*out, seed);
-  return WN_OK;
+  const wn_status status = model_init_params(*out, seed);
+  if (status == WN_OK) return WN_OK;
+  wn_model_destroy(*out);
+  *out = NULL;
+  return status;
 }
 
 wn_status wn_model_create(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_model **out) {
@@ -172,7 +205,8 @@ void wn_model_destroy(wn_model *model) {
   wn_rotary_clear(&model->rotary);
   wn_free(model->control);
   wn_free(model->layers);
-  wn_free(model->params);
+  if (model->backend) model->backend->memory->release(model->params);
+  wn_free(model->copy);
   wn_free(model->strips);
   wn_free(model->rounded);
   wn_param_table_clear(&model->table);
@@ -197,6 +231,21 @@ int wn_model_tensor_count(const wn_model *model) {
   return model->table.count;
 }
 
+/* A row's values where the host can read them, until they are shown again. */
+static wn_status model_show(const wn_model *model, const struct wn_param *row, const void **out) {
+  struct wn_model *m = (struct wn_model *)(uintptr_t)model; /* the copy is no part of what the model is */
+  const struct wn_memory *memory = model->backend->memory;
+  const void *at = wn_element(model->params, (int64_t)row->offset, model->dtype);
+  *out = at;
+  if (memory->host) return WN_OK;
+  if (!m->copy)
+    WN_TRY(
+        wn_alloc(model->ctx, "a copy of the parameters", model->table.total * wn_dtype_size(model->dtype), &m->copy));
+  void *to = wn_element(m->copy, (int64_t)row->offset, model->dtype);
+  *out = to;
+  return wn_memory_read(model->ctx, memory, to, at, row->count * wn_dtype_size(model->dtype));
+}
+
 wn_status wn_model_tensor_at(const wn_model *model, int i, wn_safetensors_entry *out) {
   WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(model, MODEL));
   WN_CHECK_ARGUMENTS(model->ctx, WN_POINTER(out));
@@ -211,9 +260,8 @@ wn_status wn_model_tensor_at(const wn_model *model, int i, wn_safetensors_entry 
   out->dtype = model->dtype;
   out->ndim = row->ndim;
   memcpy(out->shape, row->shape, sizeof row->shape);
-  out->data = wn_element(model->params, (int64_t)row->offset, model->dtype);
   out->bytes = row->count * wn_dtype_size(model->dtype);
-  return WN_OK;
+  return model_show(model, row, &out->data);
 }
 
 wn_status wn_model_tensor_info(const wn_model *model, int i, wn_tensor_info *out) {

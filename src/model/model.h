@@ -9,7 +9,7 @@
 #include "winnow/kv.h"
 #include "winnow/model.h"
 
-/* Angles of a rotary embedding. Empty where the model has none. */
+/* Angles of a rotary embedding, in the backend's memory. Empty where the model has none. */
 struct wn_rotary_angles {
   double *frequencies; /* [R/2] radians a position */
   double magnitude;    /* factor on cos and sin */
@@ -17,6 +17,7 @@ struct wn_rotary_angles {
 };
 struct wn_rotary {
   int64_t rows;
+  const struct wn_memory *memory;
   struct wn_rotary_angles all, local; /* local: of layers with a window, where they have angles of their own */
 };
 
@@ -27,7 +28,8 @@ struct wn_model {
   wn_dtype dtype; /* WN_F32; WN_F64 on the ref backend, for gradient checks */
   struct wn_param_table table;
   struct wn_outer_params outer; /* rows of the tensors outside the layers */
-  void *params;                 /* [table.total] of dtype */
+  void *params;                 /* [table.total] of dtype, the backend's */
+  void *copy;                   /* [table.total] what wn_model_tensor_at showed last, where that is not the host's */
   struct wn_rotary rotary;      /* for the context, its first 32768 positions, or longrope's short texts */
   struct wn_model *encoder; /* a view with its own config and layers on the same parameters; NULL: a decoder alone */
   struct wn_layer_params *layers; /* [L] where they find their tensors */
@@ -37,6 +39,13 @@ struct wn_model {
   void (*source_close)(void *source);
   uint8_t *control; /* [V] 1: control tokens, which a threshold always keeps; NULL: none */
 };
+/* The parameters where the host can read and write them (wn_memory_open): close takes what open gave. */
+wn_status wn_model_params_open(const struct wn_model *model, void **out);
+wn_status wn_model_params_close(const struct wn_model *model, void *params, bool changed);
+/* Number i of a row, for a few of them; NAN where it cannot be had. */
+double wn_model_value(const struct wn_model *model, int row, int64_t i);
+/* WN_ERR_UNSUPPORTED where the backend's arrays are not the host's: `what` ("decoding") reads or writes them. */
+wn_status wn_model_need_host(wn_context *ctx, const struct wn_model *model, const char *what);
 /* A model with parameters all zero. */
 wn_status wn_model_allocate(wn_context *ctx, const wn_model_config *config, wn_dtype dtype, struct wn_model **out);
 /* wn_model_set_attention with a whole configuration; `what` names it in messages. */

@@ -152,9 +152,8 @@ wn_status wn_recurrence_before(struct wn_run *run, int64_t l, struct wn_layer_ac
   WN_TRY(wn_run_linear_forward(run, &q));
   for (int64_t b = 0; b < B; b++) {
     char *kept = recurrence_sequence(run, l, b);
-    if (!run->measuring)
-      memcpy(kept + (size_t)rows * recurrence_row_bytes(run),
-             (const char *)a->n1 + (size_t)(b * T) * recurrence_row_bytes(run), (size_t)T * recurrence_row_bytes(run));
+    WN_TRY(wn_run_copy(run, kept + (size_t)rows * recurrence_row_bytes(run), wn_element(a->n1, b * T * c->width, dtype),
+                       T * c->width));
     struct wn_linear kv = recurrence_keys(run, l, keys);
     kv.x = kept + (size_t)(rows - count) * recurrence_row_bytes(run);
     kv.y = wn_element(a->kv, b * stride * W, dtype);
@@ -162,7 +161,7 @@ wn_status wn_recurrence_before(struct wn_run *run, int64_t l, struct wn_layer_ac
     for (int i = 0; i < inputs; i++) {
       void *y = wn_element(a->input[in[i].slot], b * stride * in[i].width, dtype);
       WN_TRY(wn_run_project(run, wn_input_projection(run, l, &in[i], keys), kv.x, y));
-      wn_input_transform(run, &in[i], keys, y);
+      WN_TRY(wn_input_transform(run, &in[i], keys, y));
     }
   }
   if (!c->qk_norm) return recurrence_rotate(run, l, count, a->qkv, a->kv, W, false);
@@ -266,7 +265,7 @@ wn_status wn_recurrence_maps_backward(struct wn_run *run, int64_t l, const struc
     for (int i = 0; i < inputs; i++) {
       const int64_t first = b * stride * in[i].width;
       void *d_y = wn_element(temp->d_input[in[i].slot], first, dtype);
-      wn_input_transform_back(run, &in[i], count + run->T, wn_element(a->input[in[i].slot], first, dtype), d_y);
+      WN_TRY(wn_input_transform_back(run, &in[i], count + run->T, wn_element(a->input[in[i].slot], first, dtype), d_y));
       WN_TRY(recurrence_rows_backward(run, l, a, b, count, wn_input_projection(run, l, &in[i], 0), d_y, d_in));
     }
   }

@@ -12,8 +12,6 @@
  * Bytes per token of a layer: C of the state and G of F for each set, and the arrays of keys, 2 Hkv D with more under
  * QK-norm and bilinear selection; these once for all layers where activations are not kept (forward only, recompute).
  * Backward adds as much once, for the widest layer. */
-#include <string.h>
-
 #include "attention/registry.h"
 #include "model/workspace.h"
 
@@ -90,12 +88,14 @@ static int64_t room_wanted(const struct wn_workspace *ws, int64_t l) {
 }
 
 /* n rows of `bytes` that end at row `from_end` go to those that end at `to_end`. */
-static void room_move_rows(char *to, int64_t to_end, const char *from, int64_t from_end, int64_t n, size_t bytes) {
-  memmove(to + (size_t)(to_end - n) * bytes, from + (size_t)(from_end - n) * bytes, (size_t)n * bytes);
+static wn_status room_move_rows(const struct wn_workspace *ws, char *to, int64_t to_end, const char *from,
+                                int64_t from_end, int64_t n, size_t bytes) {
+  return wn_workspace_memory(ws)->copy(ws->ctx, to + (size_t)(to_end - n) * bytes,
+                                       from + (size_t)(from_end - n) * bytes, (size_t)n * bytes);
 }
 
 static wn_status room_replace(struct wn_workspace *ws, const char *what, size_t bytes, void **out) {
-  WN_TRY(wn_alloc(ws->ctx, what, bytes, out));
+  WN_TRY(wn_workspace_memory(ws)->allocate(ws->ctx, what, bytes, out));
   ws->recurrence_moves++;
   return WN_OK;
 }
@@ -121,7 +121,7 @@ static wn_status room_move_in(struct wn_workspace *ws, int64_t l, int64_t rows) 
   if (room_own_keys(ws)) {
     const wn_status status = room_replace(ws, "the keys of a layer with recurrence", keys.bytes, &new_keys);
     if (status != WN_OK) {
-      wn_free(new_states);
+      wn_workspace_memory(ws)->release(new_states);
       return status;
     }
   }
@@ -132,14 +132,14 @@ static wn_status room_move_in(struct wn_workspace *ws, int64_t l, int64_t rows) 
     room_lay_states(ws, rows, &placed, set, now);
     now->count = old.count < rows ? old.count : rows;
     for (int64_t b = 0; old.states && b < ws->B; b++)
-      room_move_rows(now->states + (size_t)(b * (rows + T)) * row, rows,
-                     old.states + (size_t)(b * (old.rows + T)) * row, old.rows, now->count, row);
+      WN_TRY(room_move_rows(ws, now->states + (size_t)(b * (rows + T)) * row, rows,
+                            old.states + (size_t)(b * (old.rows + T)) * row, old.rows, now->count, row));
     for (int64_t n = 0; old.f && n < ws->B * G; n++)
-      room_move_rows(now->f + (size_t)(n * (rows + T)) * element, rows, old.f + (size_t)(n * (old.rows + T)) * element,
-                     old.rows, now->count, element);
+      WN_TRY(room_move_rows(ws, now->f + (size_t)(n * (rows + T)) * element, rows,
+                            old.f + (size_t)(n * (old.rows + T)) * element, old.rows, now->count, element));
   }
-  wn_free(room->states);
-  wn_free(room->keys);
+  wn_workspace_memory(ws)->release(room->states);
+  wn_workspace_memory(ws)->release(room->keys);
   ws->recurrence_bytes += states.bytes + keys.bytes - room->bytes;
   *room = (struct wn_recurrence_room){rows, new_states, new_keys, states.bytes + keys.bytes};
   return WN_OK;
@@ -160,7 +160,7 @@ static wn_status room_fit_shared(struct wn_workspace *ws) {
   if (s.failed) return room_too_large(ws, widest);
   void *now;
   WN_TRY(room_replace(ws, "the keys of the widest layer with recurrence", s.bytes, &now));
-  wn_free(shared->keys);
+  wn_workspace_memory(ws)->release(shared->keys);
   ws->recurrence_bytes += s.bytes - shared->bytes;
   *shared = (struct wn_recurrence_room){widest, NULL, now, s.bytes};
   s = (struct wn_arrays){.base = now};
@@ -193,8 +193,8 @@ wn_status wn_workspace_recurrence_reserve(wn_workspace *ws, int64_t l, int64_t r
 
 void wn_recurrence_clear(struct wn_workspace *ws) {
   for (int64_t l = 0; ws->rooms && l <= ws->model->config.layers; l++) {
-    wn_free(ws->rooms[l].states);
-    wn_free(ws->rooms[l].keys);
+    wn_workspace_memory(ws)->release(ws->rooms[l].states);
+    wn_workspace_memory(ws)->release(ws->rooms[l].keys);
   }
 }
 
@@ -212,7 +212,7 @@ void wn_recurrence_bind(struct wn_run *run, const struct wn_workspace *ws, int64
                                            .positions = ws->recurrence_positions};
 }
 
-void wn_recurrence_advance(const struct wn_run *run, struct wn_workspace *ws, int64_t set) {
+wn_status wn_recurrence_advance(const struct wn_run *run, struct wn_workspace *ws, int64_t set) {
   const int64_t L = run->model->config.layers, T = run->T, G = room_selections(ws);
   const size_t element = wn_dtype_size(run->exec.dtype), row = (size_t)run->model->config.width * element;
   for (int64_t l = 0; l < L; l++) {
@@ -223,17 +223,19 @@ void wn_recurrence_advance(const struct wn_run *run, struct wn_workspace *ws, in
     const int64_t count = m->count + T < keep ? m->count + T : keep;
     for (int64_t b = 0; b < run->B; b++) {
       char *states = m->states + (size_t)(b * all) * row;
-      room_move_rows(states, m->rows, states, m->rows + T, count, row);
+      WN_TRY(room_move_rows(ws, states, m->rows, states, m->rows + T, count, row));
     }
     for (int64_t n = 0; m->f && n < run->B * G; n++) { /* F of tokens out of sight stands still */
       char *f = m->f + (size_t)(n * all) * element;
-      room_move_rows(f, m->rows + T, m->f_out + (size_t)(n * all) * element, m->rows + T, read + T, element);
-      room_move_rows(f, m->rows, f, m->rows + T, count, element);
-      memset(f + (size_t)m->rows * element, 0, (size_t)ws->T * element);
+      WN_TRY(
+          room_move_rows(ws, f, m->rows + T, m->f_out + (size_t)(n * all) * element, m->rows + T, read + T, element));
+      WN_TRY(room_move_rows(ws, f, m->rows, f, m->rows + T, count, element));
+      WN_TRY(wn_workspace_memory(ws)->zero(ws->ctx, f + (size_t)m->rows * element, (size_t)ws->T * element));
     }
     m->count = count;
   }
   ws->recurrence_seen[set] += T;
+  return WN_OK;
 }
 
 size_t wn_workspace_recurrence_bytes(const wn_workspace *ws) {

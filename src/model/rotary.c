@@ -79,32 +79,38 @@ double wn_rotary_magnitude(const wn_model_config *c) {
                                               : sqrt(1 + log(s) / log((double)c->rope_scaling.context));
 }
 
-/* Angles with the frequencies that the caller fills in. */
-static wn_status rotary_allocate(const struct wn_model *model, size_t table, struct wn_rotary_angles *out) {
-  void *memory;
-  WN_TRY(
-      wn_alloc(model->ctx, "rotary frequencies", (size_t)(rotary_size(&model->config) / 2) * sizeof(double), &memory));
-  out->frequencies = memory;
-  out->magnitude = 1;
-  if (model->dtype != WN_F32) return WN_OK;
-  WN_TRY(wn_alloc(model->ctx, "rotary table", table, &memory));
-  out->table = memory;
-  return WN_OK;
+static size_t rotary_bytes(const struct wn_model *model) {
+  return (size_t)(rotary_size(&model->config) / 2) * sizeof(double);
 }
 
-static void rotary_fill(const struct wn_model *model, int64_t rows, struct wn_rotary_angles *out) {
+/* Angles with the frequencies that the caller has filled in. */
+static wn_status rotary_make(const struct wn_model *model, int64_t rows, size_t bytes, const double *frequencies,
+                             double magnitude, struct wn_rotary_angles *out) {
+  const struct wn_memory *memory = model->backend->memory;
+  void *at, *opened;
+  WN_TRY(memory->allocate(model->ctx, "rotary frequencies", rotary_bytes(model), &at));
+  out->frequencies = at;
+  out->magnitude = magnitude;
+  WN_TRY(memory->copy_in(model->ctx, at, frequencies, rotary_bytes(model)));
+  if (model->dtype != WN_F32) return WN_OK;
+  WN_TRY(memory->allocate(model->ctx, "rotary table", bytes, &at));
+  out->table = at;
+  WN_TRY(wn_memory_open(model->ctx, memory, "rotary table", at, bytes, &opened));
+  wn_rope_table_frequencies(opened, rows, rotary_size(&model->config) / 2, frequencies, magnitude);
+  return wn_memory_close(model->ctx, memory, at, bytes, opened, true);
+}
+
+static void rotary_fill(const struct wn_model *model, int64_t rows, double *frequencies) {
   const wn_model_config *c = &model->config;
   const struct wn_outer_params *outer = &model->outer;
   const int factors = c->rope_scaling.type != WN_ROPE_LONG ? outer->rope_factors
                       : wn_rope_is_long(c, rows)           ? outer->rope_long
                                                            : outer->rope_short;
-  out->magnitude = wn_rotary_magnitude(c);
   for (int64_t i = 0; i < rotary_size(c) / 2; i++) {
-    out->frequencies[i] = rotary_frequency(c, i, rows);
+    frequencies[i] = rotary_frequency(c, i, rows);
     if (factors < 0) continue;
-    const void *at = wn_element(model->params, (int64_t)model->table.rows[factors].offset + i, model->dtype);
-    const double factor = model->dtype == WN_F64 ? *(const double *)at : (double)*(const float *)at;
-    if (factor > 0) out->frequencies[i] /= factor; /* 0: not filled yet */
+    const double factor = wn_model_value(model, factors, i);
+    if (factor > 0) frequencies[i] /= factor; /* 0: not filled yet */
   }
 }
 
@@ -118,27 +124,22 @@ wn_status wn_rotary_create(const struct wn_model *model, const char *what, int64
     return wn_fail(model->ctx, WN_ERR_CONFIG, "%s: a rotary table of %lld rows does not fit in memory", what,
                    (long long)rows);
   out->rows = rows;
-  wn_status status = rotary_allocate(model, bytes, &out->all);
-  if (status == WN_OK && c->rope_local_theta > 0) status = rotary_allocate(model, bytes, &out->local);
-  if (status != WN_OK) {
-    wn_rotary_clear(out);
-    return status;
-  }
-  rotary_fill(model, rows, &out->all);
-  for (int64_t i = 0; out->local.frequencies && i < n; i++)
-    out->local.frequencies[i] = pow(c->rope_local_theta, -2.0 * (double)i / (double)rotary_size(c));
-  for (int k = 0; k < 2; k++) {
-    const struct wn_rotary_angles *a = k ? &out->local : &out->all;
-    if (a->table) wn_rope_table_frequencies(a->table, rows, n, a->frequencies, a->magnitude);
-  }
-  return WN_OK;
+  out->memory = model->backend->memory;
+  void *frequencies;
+  WN_TRY(wn_alloc(model->ctx, "rotary frequencies", rotary_bytes(model), &frequencies));
+  double *f = frequencies;
+  rotary_fill(model, rows, f);
+  wn_status status = rotary_make(model, rows, bytes, f, wn_rotary_magnitude(c), &out->all);
+  for (int64_t i = 0; i < n; i++) f[i] = pow(c->rope_local_theta, -2.0 * (double)i / (double)rotary_size(c));
+  if (status == WN_OK && c->rope_local_theta > 0) status = rotary_make(model, rows, bytes, f, 1, &out->local);
+  wn_free(frequencies);
+  if (status != WN_OK) wn_rotary_clear(out);
+  return status;
 }
 
 void wn_rotary_clear(struct wn_rotary *rotary) {
-  wn_free(rotary->all.frequencies);
-  wn_free(rotary->all.table);
-  wn_free(rotary->local.frequencies);
-  wn_free(rotary->local.table);
+  void *all[] = {rotary->all.frequencies, rotary->all.table, rotary->local.frequencies, rotary->local.table};
+  for (int i = 0; rotary->memory && i < 4; i++) rotary->memory->release(all[i]);
   *rotary = (struct wn_rotary){0};
 }
 

@@ -4,16 +4,6 @@
 #include <string.h>
 
 #include "attention/registry.h"
-#include "base/team.h"
-
-struct wn_memory_rows wn_run_memory_rows(const struct wn_run *run) {
-  const wn_model_config *c = &run->model->config;
-  return (struct wn_memory_rows){.B = run->B,
-                                 .G = wn_attention_selections(&c->attention, c->kv_heads),
-                                 .T = run->T,
-                                 .doc_start = run->doc_start,
-                                 .count = run->row_count};
-}
 
 void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, int64_t T) {
   memset(run, 0, sizeof *run);
@@ -45,13 +35,22 @@ static bool run_begun(const struct wn_run *run, int row) {
   return row < 0 || !run->begun || run->begun[row];
 }
 
-void wn_run_grad_begin(struct wn_run *run, int row) {
-  if (run_begun(run, row)) return;
+wn_status wn_run_zero(const struct wn_run *run, void *to, int64_t n) {
+  if (run->measuring) return WN_OK;
+  return wn_run_memory(run)->zero(run->exec.ctx, to, (size_t)n * wn_dtype_size(run->exec.dtype));
+}
+
+wn_status wn_run_copy(const struct wn_run *run, void *to, const void *from, int64_t n) {
+  if (run->measuring || to == from) return WN_OK;
+  return wn_run_memory(run)->copy(run->exec.ctx, to, from, (size_t)n * wn_dtype_size(run->exec.dtype));
+}
+
+wn_status wn_run_grad_begin(struct wn_run *run, int row) {
+  if (run_begun(run, row)) return WN_OK;
   void *at = wn_run_grad(run, row);
-  if (at)
-    wn_zero(wn_team(run->exec.ctx, run->exec.threads),
-            run->model->table.rows[row].count * wn_dtype_size(run->exec.dtype), at);
+  if (at) WN_TRY(wn_run_zero(run, at, (int64_t)run->model->table.rows[row].count));
   run->begun[row] = 1;
+  return WN_OK;
 }
 
 #define RUN_DIRECTION(name, args, direction, is_backward)                                                              \
@@ -103,9 +102,7 @@ struct wn_norm wn_run_norm_args(const struct wn_run *run, int64_t rows, int64_t 
 /* y = x (+ add, which is kept in sum). */
 static wn_status run_without_norm(struct wn_run *run, int64_t n, const void *x, const void *add, void *sum, void *y) {
   if (add) WN_TRY(wn_run_add_forward(run, &(struct wn_add){.n = n, .x = x, .z = add, .y = sum}));
-  const void *from = add ? sum : x;
-  if (!run->measuring && from != y) memcpy(y, from, (size_t)n * wn_dtype_size(run->exec.dtype));
-  return WN_OK;
+  return wn_run_copy(run, y, add ? sum : x, n);
 }
 
 wn_status wn_run_norm(struct wn_run *run, int64_t rows, struct wn_norm_site at, const void *x, const void *add,

@@ -3,9 +3,9 @@
 #ifndef WN_MODEL_RUN_H
 #define WN_MODEL_RUN_H
 
-#include "attention/memory_loss.h"
 #include "model/config.h"
 #include "model/model.h"
+#include "ops/documents.h"
 
 /* What a layer keeps of streams, newest last: tokens held are rows [rows-count, rows), the block follows them. */
 struct wn_recurrence_layer {
@@ -51,8 +51,8 @@ static inline wn_dtype wn_type_field(wn_dtype type) {
   return type == WN_BF16 ? WN_BF16 : WN_F32;
 }
 
-/* One pass over the model. When measuring, operations are not run: the largest scratch that they ask for is found, by
- * the same code that runs them later. */
+/* One pass over the model, whose arrays are the backend's but where something else is said. When measuring, operations
+ * are not run: the largest scratch that they ask for is found, by the same code that runs them later. */
 struct wn_run {
   const struct wn_model *model;
   struct wn_exec exec;
@@ -60,6 +60,9 @@ struct wn_run {
   bool measuring;
   size_t need;
   int64_t B, T;
+  struct wn_documents rows;       /* the batch's, in the host's memory; count: as row_count */
+  const int32_t *tokens;          /* [B,T] */
+  const int32_t *targets;         /* [B,T], or NULL outside steps */
   const int32_t *positions;       /* [B*T], from the start of each token's document */
   const int32_t *doc_start;       /* [B,T] or NULL */
   const uint8_t *control;         /* [B,T] 1: a control token of a threshold; NULL: none */
@@ -84,8 +87,13 @@ struct wn_run {
   const struct wn_layer_observer *observer; /* or NULL */
 };
 void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, int64_t T);
-/* The rows of a layer's M. */
-struct wn_memory_rows wn_run_memory_rows(const struct wn_run *run);
+
+/* The backend's memory; and what is done there in a pass, which a measuring one leaves out. */
+static inline const struct wn_memory *wn_run_memory(const struct wn_run *run) {
+  return run->exec.backend->memory;
+}
+wn_status wn_run_zero(const struct wn_run *run, void *to, int64_t n);                   /* n of exec->dtype */
+wn_status wn_run_copy(const struct wn_run *run, void *to, const void *from, int64_t n); /* the two may overlap */
 
 /* Parameter row's values and gradient; NULL for row -1 or without gradients, and where the row is packed. */
 void *wn_run_param(const struct wn_run *run, int row);
@@ -93,7 +101,7 @@ void *wn_run_param(const struct wn_run *run, int row);
 const struct wn_packed *wn_run_packed(const struct wn_run *run, int row);
 void *wn_run_grad(const struct wn_run *run, int row);
 /* Makes zeros of a gradient that holds nothing yet, before something is added to it. */
-void wn_run_grad_begin(struct wn_run *run, int row);
+wn_status wn_run_grad_begin(struct wn_run *run, int row);
 
 #define WN_RUN_DECLARE(name, args, has_backward)                                                                       \
   wn_status wn_run_##name##_forward(struct wn_run *run, const args *a);                                                \

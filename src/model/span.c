@@ -34,9 +34,9 @@ int64_t wn_layer_reach(const struct wn_model *model, int64_t l) {
   int64_t reach = terms.window > 0 ? terms.window - 1 : INT64_MAX;
   if (!terms.span.on) return reach;
   double widest = terms.span.dynamic ? 1 : 0;
-  const void *z = wn_layer_spans(model, l);
-  for (int64_t h = 0; z && h < c->heads; h++) {
-    const double ratio = model->dtype == WN_F64 ? ((const double *)z)[h] : (double)((const float *)z)[h];
+  const int row = span_row(model, l);
+  for (int64_t h = 0; row >= 0 && h < c->heads; h++) {
+    const double ratio = wn_model_value(model, row, h);
     if (!(ratio <= widest)) widest = ratio;
   }
   const double span = ceil(terms.span.ramp + terms.span.limit * widest); /* not a number: no bound */
@@ -60,42 +60,38 @@ int wn_span_input(const wn_model_config *c) {
   return -1;
 }
 
-/* Is row i of the batch a token, or padding? */
-static bool span_counts(const struct wn_run *run, int64_t i) {
-  return !run->row_count || i % run->T < run->row_count[i / run->T];
-}
-
 static int64_t span_tokens(const struct wn_run *run) {
   int64_t n = 0;
-  for (int64_t b = 0; b < run->B; b++) n += run->row_count ? run->row_count[b] : run->T;
+  for (int64_t b = 0; b < run->B; b++) n += run->rows.count ? run->rows.count[b] : run->T;
   return n > 0 ? n : 1;
 }
 
-double wn_span_sum(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
-  const wn_model_config *c = &run->model->config;
-  if (!c->attention.span.enabled) return 0;
-  const int input = wn_span_input(c);
-  const void *z = input >= 0 ? a->input[input] : wn_layer_spans(run->model, l);
-  const int64_t rows = input >= 0 ? run->B * run->T : 1;
-  double sum = 0;
-  for (int64_t i = 0; i < rows * c->heads; i++)
-    if (input < 0 || span_counts(run, i / c->heads)) sum += wn_number(z, i, run->exec.dtype);
-  return sum / (double)(input >= 0 ? span_tokens(run) : 1);
+/* Those of each token, where `input` has them, or of the layer. */
+static struct wn_span_sum span_of(const struct wn_run *run, int input) {
+  const bool own = input >= 0;
+  return (struct wn_span_sum){.rows = own ? run->B * run->T : 1,
+                              .heads = run->model->config.heads,
+                              .T = run->T,
+                              .row_count = own ? run->row_count : NULL,
+                              .tokens = (double)(own ? span_tokens(run) : 1),
+                              .scale = run->span_coef};
 }
 
-void wn_span_loss_backward(const struct wn_run *run, int64_t l, const struct wn_layer_temp *temp) {
+wn_status wn_span_forward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a, double *sum) {
   const wn_model_config *c = &run->model->config;
-  if (!c->attention.span.enabled || run->measuring) return;
+  if (!c->attention.span.enabled) return WN_OK;
   const int input = wn_span_input(c);
-  const int64_t rows = input >= 0 ? run->B * run->T : 1;
-  void *to = input >= 0 ? temp->d_input[input] : wn_run_grad(run, span_row(run->model, l));
-  if (!to) return; /* held fixed */
-  const double each = run->span_coef / (double)(input >= 0 ? span_tokens(run) : 1);
-  for (int64_t i = 0; i < rows * c->heads; i++) {
-    if (input >= 0 && !span_counts(run, i / c->heads)) continue;
-    if (run->exec.dtype == WN_F64)
-      ((double *)to)[i] += each;
-    else
-      ((float *)to)[i] = (float)((double)((float *)to)[i] + each);
-  }
+  struct wn_span_sum spans = span_of(run, input);
+  spans.z = input >= 0 ? a->input[input] : wn_layer_spans(run->model, l);
+  spans.sum = sum;
+  return wn_run_span_sum_forward(run, &spans);
+}
+
+wn_status wn_span_backward(struct wn_run *run, int64_t l, const struct wn_layer_temp *temp) {
+  const wn_model_config *c = &run->model->config;
+  if (!c->attention.span.enabled) return WN_OK;
+  const int input = wn_span_input(c);
+  struct wn_span_sum spans = span_of(run, input);
+  spans.dz = input >= 0 ? temp->d_input[input] : wn_run_grad(run, span_row(run->model, l));
+  return spans.dz ? wn_run_span_sum_backward(run, &spans) : WN_OK; /* without: held fixed */
 }

@@ -10,14 +10,11 @@
  * layer keeps its input alone and is run again, to the same bits, when its turn comes: one third more work in the
  * projections. With bf16 storage the forward pass is the same to the last bit; backward reads all but q, k and v
  * rounded, and forms what the norms and the activation function gave again: two fifths of the memory. */
-#include "base/team.h"
 #include "model/workspace.h"
 
 #include <string.h>
 
-#include "attention/memory_loss.h"
 #include "attention/registry.h"
-#include "tensor/bf16.h"
 
 static void *step_row(const struct wn_run *run, void *base, int64_t row) {
   return wn_element(base, row * run->model->config.width, run->exec.dtype);
@@ -35,34 +32,35 @@ static wn_status step_layer_acts(const struct wn_run *run, const struct wn_works
     return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "step: activations do not fit in memory");
   if (run->recurrence.rows > 0) wn_recurrence_keys(ws, l, out);
   if (ws->keep == WN_KEEP_INPUT) out->x = ws->kept + (size_t)l * ws->kept_bytes;
+  out->balance = wn_workspace_sum(ws, WN_SUM_BALANCE, l);
   return WN_OK;
 }
 
 /* Layer l's large arrays to their bf16 copy, or back. Those of the last layer are never moved: nothing overwrites them
  * before its backward. */
-static void step_move_reduced(const struct wn_run *run, const struct wn_workspace *ws, int64_t l, bool back) {
-  if (run->measuring || ws->keep != WN_KEEP_REDUCED || l == run->model->config.layers - 1) return;
+static wn_status step_move_reduced(struct wn_run *run, const struct wn_workspace *ws, int64_t l, bool back) {
+  if (ws->keep != WN_KEEP_REDUCED || l == run->model->config.layers - 1) return WN_OK;
   struct wn_layer_acts a;
   struct wn_layer_blocks blocks = {0};
   wn_layer_acts_plan(&run->model->config, run->types, run->B, run->T, run->recurrence.rows > 0, &blocks, &a);
-  const int64_t n = (int64_t)(blocks.large_bytes / sizeof(float));
-  uint16_t *copy = (uint16_t *)(void *)(ws->kept + (size_t)l * ws->kept_bytes);
-  float *values = (float *)(void *)ws->blocks.large;
-  if (back)
-    wn_bf16_to_f32(wn_team(run->exec.ctx, run->exec.threads), n, copy, values);
-  else
-    wn_bf16_from_f32(wn_team(run->exec.ctx, run->exec.threads), n, values, copy);
+  char *copy = ws->kept + (size_t)l * ws->kept_bytes, *values = ws->blocks.large;
+  const struct wn_convert move = {.n = (int64_t)(blocks.large_bytes / sizeof(float)),
+                                  .x = back ? copy : values,
+                                  .x_type = back ? WN_BF16 : WN_F32,
+                                  .y = back ? values : copy,
+                                  .y_type = back ? WN_F32 : WN_BF16};
+  return wn_run_convert_forward(run, &move);
 }
 
 /* The token table and the positions' on the run's tokens; y, dy and the gradients are the caller's. */
-static struct wn_embedding step_embedding(const struct wn_run *run, const int32_t *tokens) {
+static struct wn_embedding step_embedding(const struct wn_run *run) {
   const wn_model_config *c = &run->model->config;
   const struct wn_outer_params *outer = &run->model->outer;
   return (struct wn_embedding){.M = run->B * run->T,
                                .C = c->width,
                                .V = c->vocab_size,
                                .P = c->position == WN_POS_LEARNED ? c->context : 0,
-                               .ids = tokens,
+                               .ids = run->tokens,
                                .positions = run->positions,
                                .tok = wn_run_param(run, outer->embed),
                                .packed = wn_run_packed(run, outer->embed),
@@ -70,10 +68,10 @@ static struct wn_embedding step_embedding(const struct wn_run *run, const int32_
                                .pos = wn_run_param(run, outer->pos)};
 }
 
-wn_status wn_run_embed(struct wn_run *run, const int32_t *tokens, void *raw, void *rstd, void *mean, void *x) {
+wn_status wn_run_embed(struct wn_run *run, void *raw, void *rstd, void *mean, void *x) {
   const wn_model_config *c = &run->model->config;
   const struct wn_outer_params *outer = &run->model->outer;
-  struct wn_embedding embedding = step_embedding(run, tokens);
+  struct wn_embedding embedding = step_embedding(run);
   embedding.y = c->embed_norm ? raw : x;
   WN_TRY(wn_run_embedding_forward(run, &embedding));
   if (c->embed_norm)
@@ -86,30 +84,25 @@ struct wn_norm_site wn_run_final_norm(const struct wn_run *run, void *rstd, void
   return (struct wn_norm_site){run->model->outer.norm_gain, run->model->outer.norm_shift, rstd, mean, 0};
 }
 
-wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens, struct wn_stack_sums *sums) {
-  const struct wn_model *model = run->model;
-  const wn_model_config *c = &model->config;
+wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws) {
+  const wn_model_config *c = &run->model->config;
   const int64_t M = run->B * run->T;
   const bool mem = c->attention.selective.enabled && c->attention.selective.mem.enabled;
   struct wn_layer_acts a;
-  const struct wn_memory_rows memory = wn_run_memory_rows(run);
-  *sums = (struct wn_stack_sums){0};
-  for (int64_t i = 0; ws->control && !run->measuring && i < M; i++) /* ids outside are the embedding's to refuse */
-    ws->control[i] = tokens[i] >= 0 && tokens[i] < c->vocab_size ? model->control[tokens[i]] : 0;
-  run->control = ws->control;
   WN_TRY(step_layer_acts(run, ws, 0, &a));
-  WN_TRY(wn_run_embed(run, tokens, ws->embedded, ws->embed_rstd, ws->embed_mean, a.x));
+  WN_TRY(wn_run_embed(run, ws->embedded, ws->embed_rstd, ws->embed_mean, a.x));
   const void *mid = NULL, *branch = NULL;
   for (int64_t l = 0; l < c->layers; l++) {
     WN_TRY(step_layer_acts(run, ws, l, &a));
     WN_TRY(wn_layer_forward(run, l, &a, &ws->temp, mid, branch, true));
     mid = wn_layer_stream(run, &a);
     branch = ws->temp.branch;
-    if (!run->measuring) sums->span += wn_span_sum(run, l, &a);
+    WN_TRY(wn_span_forward(run, l, &a, wn_workspace_sum(ws, WN_SUM_SPAN, l)));
     if (!run->measuring && run->observer && run->observer->layer) run->observer->layer(run->observer->user, run, l, &a);
-    if (run->grads) step_move_reduced(run, ws, l, false);
-    if (c->experts.count > 0 && !run->measuring) sums->balance += *a.balance;
-    if (mem && !run->measuring) sums->mem += wn_memory_loss(&memory, model->dtype, a.M);
+    if (run->grads) WN_TRY(step_move_reduced(run, ws, l, false));
+    if (!mem) continue;
+    const struct wn_memory_loss memory = wn_layer_memory_loss(run, &a, wn_workspace_sum(ws, WN_SUM_MEM, l));
+    WN_TRY(wn_run_memory_loss_forward(run, &memory));
   }
   return wn_run_norm(run, M, wn_run_final_norm(run, ws->rstd, ws->mean), mid, branch, ws->x_out, ws->n_out);
 }
@@ -133,44 +126,42 @@ wn_status wn_run_output(struct wn_run *run, const void *x, int64_t rows, void *l
 
 /* The loss of rows [first, first+rows), and the gradient of the final norm's output there. */
 static wn_status step_chunk_loss(struct wn_run *run, struct wn_workspace *ws, const int32_t *targets, int64_t first,
-                                 int64_t rows, double scale, struct wn_step_result *result) {
+                                 int64_t rows, double scale, uint64_t *all) {
   const wn_model_config *c = &run->model->config;
   const int64_t C = c->width, V = c->vocab_size;
   void *x = step_row(run, ws->n_out, first), *dx = step_row(run, ws->temp.d_n, first);
   int64_t counted = 0;
-  for (int64_t m = 0; m < rows; m++) counted += targets[first + m] >= 0;
+  for (int64_t m = 0; !run->measuring && m < rows; m++) counted += targets[first + m] >= 0;
   if (!counted && !run->measuring) { /* nothing to learn here: no product */
     for (int64_t m = 0; m < rows; m++)
       if (targets[first + m] < -1)
         return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "step: targets[%lld] is %d, expected -1 to %lld",
                        (long long)(first + m), targets[first + m], (long long)V - 1);
-    if (run->grads) memset(dx, 0, (size_t)(rows * C) * wn_dtype_size(run->exec.dtype));
-    return WN_OK;
+    return run->grads ? wn_run_zero(run, dx, rows * C) : WN_OK;
   }
   WN_TRY(wn_run_output(run, x, rows, ws->logits));
   const struct wn_cross_entropy loss = {.M = rows,
                                         .V = V,
                                         .logits = ws->logits,
                                         .ld = V,
-                                        .targets = targets + first,
+                                        .targets = run->targets + first,
                                         .scale = c->logit_divisor > 0 ? scale / c->logit_divisor : scale,
                                         .cap = c->logit_softcap,
                                         .dlogits = run->grads ? ws->logits : NULL,
                                         .loss = ws->loss,
                                         .hit = ws->hit};
+  const struct wn_loss_sums sums = {.M = rows,
+                                    .loss = ws->loss,
+                                    .hit = ws->hit,
+                                    .targets = run->targets + first,
+                                    .sums = wn_workspace_sum(ws, WN_SUM_LOSS, 0)};
   WN_TRY(wn_run_cross_entropy_forward(run, &loss));
-  if (!run->measuring) {
-    for (int64_t m = 0; m < rows; m++) {
-      if (targets[first + m] < 0) continue;
-      result->loss_sum += ws->loss[m];
-      result->hits += ws->hit[m] != 0;
-    }
-    result->counted += (uint64_t)counted;
-  }
+  WN_TRY(wn_run_loss_sums_forward(run, &sums));
+  *all += (uint64_t)counted;
   return run->grads ? wn_run_project_back(run, step_output(run, rows), x, ws->logits, dx, false) : WN_OK;
 }
 
-wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens) {
+wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws) {
   const wn_model_config *c = &run->model->config;
   const int64_t M = run->B * run->T, L = c->layers;
   struct wn_layer_acts a;
@@ -182,7 +173,7 @@ wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int
     /* The last layer's activations are still there. */
     if (ws->keep == WN_KEEP_INPUT && l < L - 1) WN_TRY(wn_layer_forward(run, l, &a, &ws->temp, NULL, NULL, false));
     if (ws->blocks.one_act && l < L - 1) WN_TRY(wn_layer_activate(run, l, &a));
-    step_move_reduced(run, ws, l, true);
+    WN_TRY(step_move_reduced(run, ws, l, true));
     if (ws->keep == WN_KEEP_REDUCED && l < L - 1) WN_TRY(wn_layer_rebuild(run, l, &a));
     WN_TRY(wn_layer_backward(run, l, &a, &ws->temp));
   }
@@ -191,9 +182,9 @@ wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int
     WN_TRY(wn_run_norm_grad(
         run, M, (struct wn_norm_site){outer->embed_gain, outer->embed_shift, ws->embed_rstd, ws->embed_mean, 0},
         ws->embedded, ws->temp.d_res, ws->temp.d_res, false));
-  struct wn_embedding embedding = step_embedding(run, tokens);
+  struct wn_embedding embedding = step_embedding(run);
   embedding.dy = ws->temp.d_res;
-  wn_run_grad_begin(run, outer->embed);
+  WN_TRY(wn_run_grad_begin(run, outer->embed));
   embedding.dtok = wn_run_grad(run, outer->embed);
   embedding.dpos = wn_run_grad(run, outer->pos);
   return wn_run_embedding_backward(run, &embedding);
@@ -209,9 +200,9 @@ int64_t wn_batch_documents(const struct wn_batch *batch) {
   int64_t documents = 0;
   for (int64_t b = 0; b < batch->B; b++) {
     const int32_t count = (int32_t)wn_batch_tokens(batch, b);
-    const struct wn_memory_rows row = {
+    const struct wn_documents row = {
         .B = 1, .T = batch->T, .doc_start = batch->doc_start ? batch->doc_start + b * batch->T : NULL, .count = &count};
-    documents += wn_memory_documents(&row);
+    documents += wn_documents_count(&row);
   }
   return documents;
 }
@@ -223,9 +214,27 @@ static double step_memory_share(const struct wn_run *run) {
   if (!sel->enabled || !sel->mem.enabled) return 0;
   const double each = sel->mem.eps / ((double)c->layers * (double)wn_attention_selections(&c->attention, c->kv_heads));
   if (run->measuring) return each;
-  const struct wn_memory_rows rows = wn_run_memory_rows(run);
-  const int64_t documents = wn_memory_documents(&rows);
+  const int64_t documents = wn_documents_count(&run->rows);
   return documents > 0 ? each / (double)documents : 0;
+}
+
+/* What the step's sums say, once they have arrived. */
+static void step_result(const struct wn_run *run, const struct wn_workspace *ws, const double *sums, double mem_share,
+                        double span_share, double balance_share, struct wn_step_result *result) {
+  const wn_model_config *c = &run->model->config;
+  double mem = 0, span = 0, balance = 0;
+  const bool has_mem = c->attention.selective.enabled && c->attention.selective.mem.enabled;
+  for (int64_t l = 0; l < c->layers; l++) {
+    if (has_mem) mem += sums[wn_workspace_sum_at(ws, WN_SUM_MEM, l)];
+    if (c->attention.span.enabled) span += sums[wn_workspace_sum_at(ws, WN_SUM_SPAN, l)];
+    if (c->experts.count > 0) balance += sums[wn_workspace_sum_at(ws, WN_SUM_BALANCE, l)];
+  }
+  result->loss_sum = sums[0];
+  result->hits = (uint64_t)sums[1];
+  result->mem_loss = mem_share * mem;
+  result->span_loss = span_share * span;
+  result->balance_loss = balance_share * balance;
+  result->span = c->attention.span.enabled ? c->attention.span.limit * span / (double)(c->layers * c->heads) : 0;
 }
 
 wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch,
@@ -233,10 +242,10 @@ wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct 
   const wn_model_config *c = &run->model->config;
   const int64_t M = run->B * run->T;
   const wn_span_config *span = &c->attention.span;
-  struct wn_stack_sums sums;
+  const struct wn_memory *memory = wn_run_memory(run);
+  wn_context *ctx = run->exec.ctx;
   memset(result, 0, sizeof *result);
-  for (int64_t b = 0; b < run->B && !run->measuring; b++) ws->row_count[b] = (int32_t)wn_batch_tokens(batch, b);
-  run->row_count = run->measuring || run->recurrence.rows > 0 ? NULL : ws->row_count; /* streams have no padding */
+  if (run->measuring || run->recurrence.rows > 0) run->row_count = run->rows.count = NULL; /* streams have no padding */
   const double mem_share = step_memory_share(run);
   /* The span loss's factor of one head. */
   const double span_share = span->enabled ? span->loss * span->limit / (double)c->heads : 0;
@@ -244,18 +253,21 @@ wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct 
   run->span_coef = span_share * step->span_scale;
   const double balance_share = c->experts.balance / (double)c->layers;
   run->balance_coef = balance_share * step->span_scale;
-  WN_TRY(wn_run_stack(run, ws, batch->tokens, &sums));
-  result->mem_loss = mem_share * sums.mem;
-  result->span_loss = span_share * sums.span;
-  result->balance_loss = balance_share * sums.balance;
-  result->span = span->enabled ? span->limit * sums.span / (double)(c->layers * c->heads) : 0;
+  if (!run->measuring) WN_TRY(memory->zero(ctx, wn_workspace_sum(ws, WN_SUM_LOSS, 0), WN_SUM_LOSSES * sizeof(double)));
+  WN_TRY(wn_run_stack(run, ws));
   for (int64_t first = 0; first < M; first += ws->chunk) {
     const int64_t rows = M - first < ws->chunk ? M - first : ws->chunk;
-    WN_TRY(step_chunk_loss(run, ws, batch->targets, first, rows, step->loss_scale, result));
+    WN_TRY(step_chunk_loss(run, ws, batch->targets, first, rows, step->loss_scale, &result->counted));
   }
-  if (!run->grads) return WN_OK;
-  WN_TRY(wn_run_backward(run, ws, batch->tokens));
-  for (int row = 0; run->begun && row < run->model->table.count; row++) wn_run_grad_begin(run, row);
+  if (!run->measuring) WN_TRY(memory->copy_out(ctx, ws->sums_read, ws->sums, (size_t)ws->sums_count * sizeof(double)));
+  const uint64_t read = memory->record(ctx); /* backward need not wait for it */
+  if (run->grads) {
+    WN_TRY(wn_run_backward(run, ws));
+    for (int row = 0; run->begun && row < run->model->table.count; row++) WN_TRY(wn_run_grad_begin(run, row));
+  }
+  if (run->measuring) return WN_OK;
+  WN_TRY(memory->wait(ctx, read));
+  step_result(run, ws, ws->sums_read, mem_share, span_share, balance_share, result);
   return WN_OK;
 }
 
@@ -270,8 +282,76 @@ bool wn_model_begins(const struct wn_model *model, int row) {
   return false;
 }
 
-wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct wn_workspace *ws, int64_t B, int64_t T,
-                       const int32_t *doc_start) {
+/* Positions from doc_start, checked; *longest: tokens of the longest document. */
+static wn_status batch_positions(struct wn_workspace *ws, const struct wn_batch *batch, int64_t *longest) {
+  const int64_t T = batch->T;
+  *longest = 0;
+  for (int64_t b = 0; b < batch->B; b++)
+    for (int64_t t = 0; t < T; t++) {
+      const int64_t first = batch->doc_start ? batch->doc_start[b * T + t] : 0;
+      if (first < 0 || first > t)
+        return wn_fail(ws->ctx, WN_ERR_ARGUMENT, "step: doc_start[%lld,%lld] is %lld, expected 0 to %lld", (long long)b,
+                       (long long)t, (long long)first, (long long)t);
+      ws->host.positions[b * T + t] = (int32_t)(t - first);
+      if (t - first >= *longest) *longest = t - first + 1;
+    }
+  return WN_OK;
+}
+
+/* What operations check on the host. */
+static wn_status batch_check(wn_context *ctx, const char *what, const int32_t *p, int64_t n, int64_t low,
+                             int64_t high) {
+  for (int64_t i = 0; i < n; i++)
+    if (p[i] < low || p[i] >= high)
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "%s[%lld] is %d, expected %lld to %lld", what, (long long)i, p[i],
+                     (long long)low, (long long)high - 1);
+  return WN_OK;
+}
+
+/* A batch crosses to the backend's memory here. On the host operations read the caller's arrays, and check indices
+ * themselves. */
+static wn_status batch_cross(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch,
+                             const int32_t *count) {
+  const wn_model_config *c = &run->model->config;
+  const int64_t M = run->B * run->T;
+  const size_t bytes = (size_t)M * sizeof(int32_t);
+  const bool recurrence = ws->options.recurrence > 0;
+  for (int64_t i = 0; ws->host.control && i < M; i++) /* ids outside are the embedding's to refuse */
+    ws->host.control[i] =
+        batch->tokens[i] >= 0 && batch->tokens[i] < c->vocab_size ? run->model->control[batch->tokens[i]] : 0;
+  for (int64_t b = 0; b < run->B && batch->targets && !recurrence; b++)
+    ws->host.row_count[b] = (int32_t)wn_batch_tokens(batch, b);
+  run->rows = (struct wn_documents){
+      .B = run->B, .T = run->T, .doc_start = batch->doc_start, .count = batch->targets ? ws->host.row_count : NULL};
+  run->control = ws->device.control;
+  run->positions = ws->device.positions;
+  run->row_count = batch->targets ? ws->device.row_count : NULL;
+  if (wn_run_memory(run)->host) {
+    run->tokens = batch->tokens, run->targets = batch->targets, run->doc_start = batch->doc_start;
+    run->key_count = count;
+    return WN_OK;
+  }
+  WN_TRY(batch_check(ws->ctx, "embedding: ids", batch->tokens, M, 0, c->vocab_size));
+  memcpy(ws->host.tokens, batch->tokens, bytes);
+  if (batch->targets) {
+    WN_TRY(batch_check(ws->ctx, "cross_entropy: targets", batch->targets, M, -1, c->vocab_size));
+    memcpy(ws->host.targets, batch->targets, bytes);
+  }
+  if (batch->doc_start) memcpy(ws->host.doc_start, batch->doc_start, bytes);
+  if (count) WN_TRY(batch_check(ws->ctx, "attention: key_count", count, run->B, 0, run->T + 1));
+  if (count) memcpy(ws->host.key_count, count, (size_t)run->B * sizeof *count);
+  run->tokens = ws->device.tokens;
+  run->targets = batch->targets ? ws->device.targets : NULL;
+  run->doc_start = batch->doc_start ? ws->device.doc_start : NULL;
+  run->key_count = count ? ws->device.key_count : NULL;
+  return wn_run_memory(run)->copy_in(run->exec.ctx, ws->device.arrays.base, ws->host.arrays.base,
+                                     ws->device.arrays.bytes);
+}
+
+wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct wn_workspace *ws,
+                       const struct wn_batch *batch, const int32_t *count) {
+  const int64_t B = batch->B, T = batch->T;
+  int64_t longest;
   if (ws->model != model) return wn_fail(ws->ctx, WN_ERR_ARGUMENT, "step: the workspace is another model's");
   if (B < 1 || T < 1 || B > ws->B || T > ws->T)
     return wn_fail(ws->ctx, WN_ERR_ARGUMENT, "step: batch of B %lld, T %lld; the workspace takes up to B %lld, T %lld",
@@ -281,21 +361,9 @@ wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct 
   run->types = ws->types;
   run->exec.scratch = ws->scratch;
   run->exec.scratch_bytes = ws->scratch_bytes;
-  run->doc_start = doc_start;
-  int64_t longest = 0;
-  for (int64_t b = 0; b < B; b++) {
-    for (int64_t t = 0; t < T; t++) {
-      const int64_t first = doc_start ? doc_start[b * T + t] : 0;
-      if (first < 0 || first > t)
-        return wn_fail(ws->ctx, WN_ERR_ARGUMENT, "step: doc_start[%lld,%lld] is %lld, expected 0 to %lld", (long long)b,
-                       (long long)t, (long long)first, (long long)t);
-      ws->positions[b * T + t] = (int32_t)(t - first);
-      if (t - first >= longest) longest = t - first + 1;
-    }
-  }
-  run->positions = ws->positions;
+  WN_TRY(batch_positions(ws, batch, &longest));
   run->rotary = wn_workspace_rotary(ws, longest);
-  return WN_OK;
+  return batch_cross(run, ws, batch, count);
 }
 
 wn_status wn_run_budgets(struct wn_run *run, const struct wn_workspace *ws, const wn_budgets *budgets) {
@@ -320,7 +388,7 @@ wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct w
   if (step->grads && !ws->options.backward)
     return wn_fail(model->ctx, WN_ERR_ARGUMENT, "step: gradients asked of a workspace made for forward only");
   struct wn_run run;
-  WN_TRY(wn_run_batch(&run, model, ws, batch->B, batch->T, batch->doc_start));
+  WN_TRY(wn_run_batch(&run, model, ws, batch, NULL));
   run.dropout = step->training ? model->config.dropout : 0;
   run.dropout_hidden = step->training ? model->config.dropout_hidden : 0;
   run.training = step->training;
@@ -347,6 +415,5 @@ wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct w
                    (long long)step->recurrence_set, (long long)ws->options.recurrence_sets);
   wn_recurrence_bind(&run, ws, step->recurrence_set);
   WN_TRY(wn_run_step(&run, ws, batch, step, result));
-  wn_recurrence_advance(&run, ws, step->recurrence_set);
-  return WN_OK;
+  return wn_recurrence_advance(&run, ws, step->recurrence_set);
 }

@@ -24,7 +24,7 @@ static void workspace_lay(struct wn_workspace *ws) {
   const wn_model_config *c = &ws->model->config;
   const size_t e = wn_dtype_size(ws->model->dtype);
   const int64_t L = c->layers, C = c->width, M = ws->B * ws->T;
-  const int64_t recurrence = ws->options.recurrence, sets = ws->options.recurrence_sets;
+  const int64_t recurrence = ws->options.recurrence;
   const bool all = ws->keep == WN_KEEP_ALL, encoder = wn_is_encoder(c), layer = c->norm == WN_NORM_LAYER;
   const int64_t own = all ? L : 1, own_exact = all || ws->keep == WN_KEEP_REDUCED ? L : 1;
   const struct wn_array rows[] = {
@@ -34,12 +34,7 @@ static void workspace_lay(struct wn_workspace *ws) {
       {"act of all layers", ws->blocks.one_act, WN_DIMS(M, c->ffn_width), wn_dtype_size(ws->types.ffn),
        &ws->blocks.act},
       {"kept activations", true, WN_DIMS(L, (int64_t)ws->kept_bytes), 1, &ws->kept},
-      {"positions", true, WN_DIMS(M), sizeof *ws->positions, &ws->positions},
-      {"rows that are tokens", true, WN_DIMS(ws->B), sizeof *ws->row_count, &ws->row_count},
-      {"control tokens", c->attention.threshold.enabled && ws->model->control, WN_DIMS(M), 1, &ws->control},
-      {"recurrence", recurrence > 0, WN_DIMS(sets, L), sizeof *ws->recurrence, &ws->recurrence},
-      {"rooms of the recurrence", recurrence > 0, WN_DIMS(L + 1), sizeof *ws->rooms, &ws->rooms},
-      {"tokens of the streams", recurrence > 0, WN_DIMS(sets), sizeof *ws->recurrence_seen, &ws->recurrence_seen},
+      {"sums", true, WN_DIMS(ws->sums_count), sizeof *ws->sums, &ws->sums},
       {"positions of the recurrence", recurrence > 0, WN_DIMS(recurrence + ws->T), sizeof *ws->recurrence_positions,
        &ws->recurrence_positions},
       {"evictions", true, WN_DIMS(L, ws->evicting, M), sizeof *ws->evicted_at, &ws->evicted_at},
@@ -56,6 +51,57 @@ static void workspace_lay(struct wn_workspace *ws) {
   };
   WN_ARRAYS_LAY(&ws->arrays, rows);
   wn_layer_temp_lay(c, ws->types, ws->B, ws->T, recurrence > 0, ws->options.backward, &ws->arrays, &ws->temp);
+}
+
+/* The host's own. */
+static void workspace_lay_own(struct wn_workspace *ws) {
+  const int64_t recurrence = ws->options.recurrence, sets = ws->options.recurrence_sets, L = ws->model->config.layers;
+  const struct wn_array rows[] = {
+      {"recurrence", recurrence > 0, WN_DIMS(sets, L), sizeof *ws->recurrence, &ws->recurrence},
+      {"rooms of the recurrence", recurrence > 0, WN_DIMS(L + 1), sizeof *ws->rooms, &ws->rooms},
+      {"tokens of the streams", recurrence > 0, WN_DIMS(sets), sizeof *ws->recurrence_seen, &ws->recurrence_seen},
+      {"sums that are read", !wn_workspace_memory(ws)->host, WN_DIMS(ws->sums_count), sizeof *ws->sums_read,
+       &ws->sums_read},
+  };
+  WN_ARRAYS_LAY(&ws->own, rows);
+}
+
+static void workspace_lay_batch(const struct wn_workspace *ws, struct wn_workspace_batch *b) {
+  const wn_model_config *c = &ws->model->config;
+  const int64_t M = ws->B * ws->T;
+  const bool apart = !wn_workspace_memory(ws)->host;
+  const struct wn_array rows[] = {
+      {"positions", true, WN_DIMS(M), sizeof *b->positions, &b->positions},
+      {"rows that are tokens", true, WN_DIMS(ws->B), sizeof *b->row_count, &b->row_count},
+      {"control tokens", c->attention.threshold.enabled && ws->model->control, WN_DIMS(M), 1, &b->control},
+      {"tokens", apart, WN_DIMS(M), sizeof *b->tokens, &b->tokens},
+      {"targets", apart, WN_DIMS(M), sizeof *b->targets, &b->targets},
+      {"document starts", apart, WN_DIMS(M), sizeof *b->doc_start, &b->doc_start},
+      {"key counts", apart, WN_DIMS(ws->B), sizeof *b->key_count, &b->key_count},
+  };
+  WN_ARRAYS_LAY(&b->arrays, rows);
+}
+
+/* Counts or places what the host has, and what crosses from it. */
+static void workspace_lay_host(struct wn_workspace *ws) {
+  workspace_lay_own(ws);
+  workspace_lay_batch(ws, &ws->host);
+  workspace_lay_batch(ws, &ws->device);
+}
+
+static wn_status workspace_host_arrays(wn_context *ctx, struct wn_workspace *ws) {
+  const bool host = wn_workspace_memory(ws)->host;
+  ws->device.arrays.memory = wn_workspace_memory(ws);
+  workspace_lay_host(ws);
+  WN_TRY(wn_arrays_check(ctx, &ws->own, "workspace of B %lld, T %lld", (long long)ws->B, (long long)ws->T));
+  WN_TRY(wn_arrays_check(ctx, &ws->host.arrays, "workspace of B %lld, T %lld", (long long)ws->B, (long long)ws->T));
+  WN_TRY(wn_arrays_allocate(ctx, &ws->own, "the workspace of a step"));
+  WN_TRY(wn_arrays_allocate(ctx, &ws->host.arrays, "a batch"));
+  if (!host) WN_TRY(wn_arrays_allocate(ctx, &ws->device.arrays, "a batch"));
+  workspace_lay_host(ws);
+  if (host) ws->device = ws->host, ws->device.arrays = (struct wn_arrays){0};
+  if (host) ws->sums_read = ws->sums;
+  return WN_OK;
 }
 
 /* Which activations are kept rounded. Not where states are carried from block to block, where an encoder's are read,
@@ -99,11 +145,13 @@ static wn_status workspace_arrays(wn_context *ctx, struct wn_workspace *ws) {
         ((size_t)M * (size_t)c->width * wn_dtype_size(ws->model->dtype) + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
   if (ws->keep == WN_KEEP_REDUCED) ws->kept_bytes = (ws->blocks.large_bytes / 2 + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
   ws->chunk = wn_logits_rows(M, c->vocab_size);
+  ws->sums_count = WN_SUM_LOSSES + 3 * c->layers;
+  ws->arrays.memory = wn_workspace_memory(ws);
   workspace_lay(ws);
   WN_TRY(wn_arrays_check(ctx, &ws->arrays, "workspace of B %lld, T %lld", (long long)ws->B, (long long)ws->T));
   WN_TRY(wn_arrays_allocate(ctx, &ws->arrays, "the workspace of a step"));
   workspace_lay(ws);
-  return WN_OK;
+  return workspace_host_arrays(ctx, ws);
 }
 
 /* What the largest step will ask for. */
@@ -115,24 +163,22 @@ static wn_status workspace_measure(struct wn_workspace *ws, size_t *need) {
   run.exec.precision = ws->options.precision;
   run.types = ws->types;
   run.observer = ws->options.observer;
-  run.positions = ws->positions;
-  run.doc_start = ws->positions;
+  const int32_t *some = ws->device.positions; /* an address only */
+  run.tokens = run.targets = run.positions = run.doc_start = some;
   run.training = ws->options.backward;
   run.dropout = ws->options.backward ? ws->model->config.dropout : 0;
   run.dropout_hidden = ws->options.backward ? ws->model->config.dropout_hidden : 0;
   run.budgets = ws->evicting > 0 ? &ws->budgets : NULL;
   run.evicted_at = ws->evicted_at;
   run.grads = ws->options.backward ? ws->model->params : NULL; /* an address only */
-  const struct wn_batch batch = {
-      .B = ws->B, .T = ws->T, .tokens = ws->positions, .targets = ws->positions, .doc_start = ws->positions};
+  const struct wn_batch batch = {.B = ws->B, .T = ws->T};
   struct wn_step_result result;
   wn_encoder_measure(&run, ws);
   if (wn_is_encoder(&ws->model->config)) {
-    struct wn_stack_sums sums;
     run.doc_start = NULL;
-    run.key_count = ws->positions;
-    WN_TRY(wn_run_stack(&run, ws, batch.tokens, &sums));
-    if (run.grads) WN_TRY(wn_run_backward(&run, ws, batch.tokens));
+    run.key_count = some;
+    WN_TRY(wn_run_stack(&run, ws));
+    if (run.grads) WN_TRY(wn_run_backward(&run, ws));
     *need = run.need;
     return WN_OK;
   }
@@ -160,6 +206,17 @@ static wn_status workspace_rotary(struct wn_workspace *ws) {
   return rows > ws->model->rotary.rows ? wn_rotary_create(ws->model, "workspace", rows, &ws->rotary) : WN_OK;
 }
 
+static wn_status workspace_recurrence_positions(wn_context *ctx, struct wn_workspace *ws) {
+  const struct wn_memory *memory = wn_workspace_memory(ws);
+  const int64_t n = ws->options.recurrence > 0 ? ws->options.recurrence + ws->T : 0;
+  const size_t bytes = (size_t)n * sizeof(int32_t);
+  void *opened;
+  if (n == 0) return WN_OK;
+  WN_TRY(wn_memory_open(ctx, memory, "positions of the recurrence", ws->recurrence_positions, bytes, &opened));
+  for (int64_t i = 0; i < n; i++) ((int32_t *)opened)[i] = (int32_t)i;
+  return wn_memory_close(ctx, memory, ws->recurrence_positions, bytes, opened, true);
+}
+
 wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t T,
                               const struct wn_workspace_options *options, wn_workspace **out) {
   *out = NULL;
@@ -171,6 +228,8 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
                    (long long)model->config.context);
   WN_TRY(wn_alloc_reserve(ctx));
   if (options->backward) WN_TRY(wn_model_need_float(ctx, model, "training"));
+  if (options->budgets) WN_TRY(wn_model_need_host(ctx, model, "evicting keys"));
+  if (options->observer) WN_TRY(wn_model_need_host(ctx, model, "a look at activations"));
   if (options->recurrence < 0 || options->recurrence > INT32_MAX / 2 ||
       (options->recurrence > 0 && options->recurrence_sets < 1) || options->recurrence_sets > INT32_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of recurrence %lld in %lld sets: expected 0 to %d in at least one",
@@ -209,13 +268,12 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
     WN_TRY_GOTO(wn_workspace_create(ctx, model->encoder, B, model->encoder->config.context, &own, &ws->encoder), fail);
   }
   WN_TRY_GOTO(workspace_arrays(ctx, ws), fail);
-  for (int64_t i = 0; options->recurrence > 0 && i < options->recurrence + T; i++)
-    ws->recurrence_positions[i] = (int32_t)i;
+  WN_TRY_GOTO(workspace_recurrence_positions(ctx, ws), fail);
   bool changed;
   WN_TRY_GOTO(wn_recurrence_fit(ws, &changed), fail);
   WN_TRY_GOTO(workspace_rotary(ws), fail);
   WN_TRY_GOTO(workspace_measure(ws, &need), fail);
-  WN_TRY_GOTO(wn_alloc(ctx, "scratch of a step", need, &ws->scratch), fail);
+  WN_TRY_GOTO(wn_workspace_memory(ws)->allocate(ctx, "scratch of a step", need, &ws->scratch), fail);
   ws->scratch_bytes = need;
   *out = ws;
   return WN_OK;
@@ -232,8 +290,8 @@ wn_status wn_workspace_fit(wn_workspace *ws) {
   if (!changed) return WN_OK;
   WN_TRY(workspace_measure(ws, &need));
   if (need <= ws->scratch_bytes && need >= ws->scratch_bytes / 4 * 3) return WN_OK;
-  WN_TRY(wn_alloc(ws->ctx, "scratch of a step", need, &scratch));
-  wn_free(ws->scratch);
+  WN_TRY(wn_workspace_memory(ws)->allocate(ws->ctx, "scratch of a step", need, &scratch));
+  wn_workspace_memory(ws)->release(ws->scratch);
   ws->scratch = scratch;
   ws->scratch_bytes = need;
   return WN_OK;
@@ -244,12 +302,15 @@ void wn_workspace_destroy(wn_workspace *ws) {
   wn_workspace_destroy(ws->encoder);
   wn_recurrence_clear(ws);
   wn_rotary_clear(&ws->rotary);
-  wn_free(ws->scratch);
+  wn_workspace_memory(ws)->release(ws->scratch);
   wn_arrays_clear(&ws->arrays);
+  wn_arrays_clear(&ws->own);
+  wn_arrays_clear(&ws->host.arrays);
+  wn_arrays_clear(&ws->device.arrays);
   wn_free(ws);
 }
 
 size_t wn_workspace_bytes(const wn_workspace *ws) {
-  return ws->arrays.bytes + ws->scratch_bytes + ws->recurrence_bytes +
-         (ws->encoder ? wn_workspace_bytes(ws->encoder) : 0);
+  return ws->arrays.bytes + ws->own.bytes + ws->host.arrays.bytes + ws->device.arrays.bytes + ws->scratch_bytes +
+         ws->recurrence_bytes + (ws->encoder ? wn_workspace_bytes(ws->encoder) : 0);
 }

@@ -12,7 +12,23 @@ enum wn_keep {
   WN_KEEP_REDUCED, /* each layer has its own exact arrays and a bf16 copy of the large ones; the rest is shared */
 };
 
-/* One arena for the arrays, one block for the operations' scratch. */
+/* What a batch gives to its pass. The host fills it (ws->host) and it crosses as one block to the backend's memory
+ * (ws->device). On the host both are the same, and the batch's own arrays are read where they are. */
+struct wn_workspace_batch {
+  struct wn_arrays arrays;
+  int32_t *positions;                    /* [M] */
+  int32_t *row_count;                    /* [B] rows of the batch before its padding */
+  uint8_t *control;                      /* [M] with a threshold and control tokens */
+  int32_t *tokens, *targets, *doc_start; /* [M] not on the host */
+  int32_t *key_count;                    /* [B] an encoder's; not on the host */
+};
+
+/* What a step sums on its way, in doubles that are read out together: loss and hits, then three numbers a layer. */
+enum wn_sum { WN_SUM_LOSS, WN_SUM_MEM, WN_SUM_SPAN, WN_SUM_BALANCE };
+enum { WN_SUM_LOSSES = 2 };
+
+/* One arena for the arrays, one block for the operations' scratch: the backend's, as everything that is said to hold
+ * numbers of a pass. */
 struct wn_workspace {
   wn_context *ctx;
   const struct wn_model *model;
@@ -25,9 +41,11 @@ struct wn_workspace {
   char *kept;                    /* [L][kept_bytes]: inputs or reduced copies, or NULL */
   size_t kept_bytes;
   struct wn_layer_temp temp;
-  int32_t *positions;                     /* [M] */
-  int32_t *row_count;                     /* [B] rows of the batch before its padding */
-  uint8_t *control;                       /* [M] with a threshold and control tokens */
+  struct wn_workspace_batch host, device;
+  double *sums;      /* [sums_count] */
+  double *sums_read; /* [sums_count] where the host reads them: on the host the same */
+  int64_t sums_count;
+  struct wn_arrays own;                   /* the host's own, the next four and sums_read: */
   struct wn_recurrence_layer *recurrence; /* [sets][L] */
   struct wn_recurrence_room *rooms;       /* [L+1]; the last one is what all layers share */
   int64_t *recurrence_seen;               /* [sets] tokens of the streams so far */
@@ -67,7 +85,18 @@ void wn_recurrence_clear(struct wn_workspace *ws);
 void wn_recurrence_keys(const struct wn_workspace *ws, int64_t l, struct wn_layer_acts *out);
 /* Puts set `set` of earlier tokens into a run; after the run, puts its block into the set. */
 void wn_recurrence_bind(struct wn_run *run, const struct wn_workspace *ws, int64_t set);
-void wn_recurrence_advance(const struct wn_run *run, struct wn_workspace *ws, int64_t set);
+wn_status wn_recurrence_advance(const struct wn_run *run, struct wn_workspace *ws, int64_t set);
+
+static inline const struct wn_memory *wn_workspace_memory(const struct wn_workspace *ws) {
+  return ws->model->backend->memory;
+}
+/* Where the sum of a layer is (l 0 for the losses'), and the address. */
+static inline int64_t wn_workspace_sum_at(const struct wn_workspace *ws, enum wn_sum what, int64_t l) {
+  return what == WN_SUM_LOSS ? l : WN_SUM_LOSSES + ((int64_t)what - 1) * ws->model->config.layers + l;
+}
+static inline double *wn_workspace_sum(const struct wn_workspace *ws, enum wn_sum what, int64_t l) {
+  return ws->sums + wn_workspace_sum_at(ws, what, l);
+}
 
 /* The angles of a batch whose longest document has so many tokens. */
 const struct wn_rotary *wn_workspace_rotary(const wn_workspace *ws, int64_t longest);
@@ -75,21 +104,17 @@ const struct wn_rotary *wn_workspace_rotary(const wn_workspace *ws, int64_t long
 int64_t wn_logits_rows(int64_t M, int64_t V);
 
 /* The residual stream's start: embedding, its norm (through `raw` [M,C], which keeps what was normed), dropout. */
-wn_status wn_run_embed(struct wn_run *run, const int32_t *tokens, void *raw, void *rstd, void *mean, void *x);
-/* A run over a batch of at most the workspace's size: scratch and positions are set, doc_start is checked. */
-wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct wn_workspace *ws, int64_t B, int64_t T,
-                       const int32_t *doc_start);
+wn_status wn_run_embed(struct wn_run *run, void *raw, void *rstd, void *mean, void *x);
+/* A run over a batch of at most the workspace's size: scratch is set, what the batch has is checked and crosses. Its
+ * targets and doc_start may be NULL; count [B]: keys of each sequence of an encoder, or NULL. */
+wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct wn_workspace *ws,
+                       const struct wn_batch *batch, const int32_t *count);
 /* Puts a step's budgets in force (NULL: none). */
 wn_status wn_run_budgets(struct wn_run *run, const struct wn_workspace *ws, const wn_budgets *budgets);
-struct wn_stack_sums {
-  double mem;     /* over layers, sequences and selections of max_i M */
-  double span;    /* over layers of wn_span_sum */
-  double balance; /* over layers of the experts' load */
-};
-/* Embedding to final norm: ws->n_out. */
-wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens, struct wn_stack_sums *sums);
+/* Embedding to final norm: ws->n_out, and the layers' sums. */
+wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws);
 /* temp.d_n holds the gradient of the final norm's output: back to the embedding. */
-wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws, const int32_t *tokens);
+wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws);
 /* Encoder-decoder: the encoder over the batch's inputs, before the run's own pass, and its backward after it.
  * Measuring: what the run's pass then reads. */
 wn_status wn_encoder_forward(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch);

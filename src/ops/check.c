@@ -37,10 +37,11 @@ static wn_status check_type(struct wn_check c, const char *field, wn_dtype type)
                  field, wn_dtype_name(type), wn_dtype_name(c.exec->dtype));
 }
 
+/* Elsewhere than on the host, indices have been checked where they came from it. */
 static wn_status check_indices(struct wn_check c, const char *field, const int32_t *p, int64_t n, int64_t low,
                                int64_t high) {
   WN_TRY(wn_check_pointer(c, field, p));
-  for (int64_t i = 0; i < n; i++)
+  for (int64_t i = 0; wn_backend_on_host(c.exec->backend) && i < n; i++)
     if (p[i] < low || p[i] >= high)
       return wn_fail(c.exec->ctx, WN_ERR_ARGUMENT, "%s: %s[%lld] is %d, expected %lld to %lld", c.op, field,
                      (long long)i, p[i], (long long)low, (long long)high - 1);
@@ -247,6 +248,80 @@ wn_status wn_check_add(const struct wn_exec *exec, const struct wn_add *a, bool 
   WN_TRY(wn_check_pointer(c, "x", a->x));
   WN_TRY(wn_check_pointer(c, "z", a->z));
   return wn_check_pointer(c, "y", a->y);
+}
+
+wn_status wn_check_mix(const struct wn_exec *exec, const struct wn_mix *a, bool backward) {
+  const struct wn_check c = {exec, "mix"};
+  (void)backward;
+  WN_TRY(wn_check_least(c, "n", a->n, 0));
+  WN_TRY(wn_check_number(c, "f", a->f, true, "a finite number"));
+  WN_TRY(wn_check_number(c, "h", a->h, true, "a finite number"));
+  WN_TRY(wn_check_pointer(c, "x", a->x));
+  return wn_check_pointer(c, "y", a->y);
+}
+
+wn_status wn_check_clamp(const struct wn_exec *exec, const struct wn_clamp *a, bool backward) {
+  const struct wn_check c = {exec, "clamp"};
+  (void)backward;
+  WN_TRY(wn_check_least(c, "n", a->n, 0));
+  if (!(a->low <= a->high))
+    return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "clamp: from %g to %g, expected two numbers in order", a->low, a->high);
+  return wn_check_pointer(c, "x", a->x);
+}
+
+wn_status wn_check_convert(const struct wn_exec *exec, const struct wn_convert *a, bool backward) {
+  const struct wn_check c = {exec, "convert"};
+  (void)backward;
+  WN_TRY(wn_check_least(c, "n", a->n, 0));
+  WN_TRY(check_type(c, "x_type", a->x_type));
+  WN_TRY(check_type(c, "y_type", a->y_type));
+  if (a->x_type == a->y_type)
+    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "convert: from %s to %s; F32 to BF16 and back are served",
+                   wn_dtype_name(a->x_type), wn_dtype_name(a->y_type));
+  WN_TRY(wn_check_pointer(c, "x", a->x));
+  return wn_check_pointer(c, "y", a->y);
+}
+
+wn_status wn_check_sigmoid(const struct wn_exec *exec, const struct wn_sigmoid *a, bool backward) {
+  const struct wn_check c = {exec, "sigmoid"};
+  WN_TRY(wn_check_least(c, "n", a->n, 0));
+  WN_TRY(wn_check_pointer(c, "x", a->x));
+  return backward ? wn_check_pointer(c, "dx", a->dx) : WN_OK;
+}
+
+wn_status wn_check_loss_sums(const struct wn_exec *exec, const struct wn_loss_sums *a, bool backward) {
+  const struct wn_check c = {exec, "loss_sums"};
+  (void)backward;
+  WN_TRY(wn_check_least(c, "M", a->M, 0));
+  WN_TRY(wn_check_pointer(c, "loss", a->loss));
+  WN_TRY(wn_check_pointer(c, "hit", a->hit));
+  WN_TRY(wn_check_pointer(c, "targets", a->targets));
+  return wn_check_pointer(c, "sums", a->sums);
+}
+
+wn_status wn_check_span_sum(const struct wn_exec *exec, const struct wn_span_sum *a, bool backward) {
+  const struct wn_check c = {exec, "span_sum"};
+  WN_TRY(wn_check_least(c, "rows", a->rows, 0));
+  WN_TRY(wn_check_least(c, "heads", a->heads, 1));
+  if (a->row_count) WN_TRY(wn_check_least(c, "T", a->T, 1));
+  WN_TRY(wn_check_number(c, "tokens", a->tokens, a->tokens > 0, "a number above 0"));
+  if (backward) {
+    WN_TRY(wn_check_number(c, "scale", a->scale, true, "a finite number"));
+    return wn_check_pointer(c, "dz", a->dz);
+  }
+  WN_TRY(wn_check_pointer(c, "z", a->z));
+  return wn_check_pointer(c, "sum", a->sum);
+}
+
+wn_status wn_check_memory_loss(const struct wn_exec *exec, const struct wn_memory_loss *a, bool backward) {
+  const struct wn_check c = {exec, "memory_loss"};
+  WN_TRY(wn_check_least(c, "B", a->B, 0));
+  WN_TRY(wn_check_least(c, "G", a->G, 1));
+  WN_TRY(wn_check_least(c, "T", a->T, 1));
+  WN_TRY(wn_check_product(c, "M", a->B, a->G, a->T));
+  WN_TRY(wn_check_pointer(c, "M", a->M));
+  if (backward) return wn_check_number(c, "scale", a->scale, true, "a finite number");
+  return wn_check_pointer(c, "sum", a->sum);
 }
 
 wn_status wn_check_cross_entropy(const struct wn_exec *exec, const struct wn_cross_entropy *a, bool backward) {

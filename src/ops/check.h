@@ -14,7 +14,6 @@ wn_status wn_check_least(struct wn_check c, const char *field, int64_t value, in
 wn_status wn_check_number(struct wn_check c, const char *field, double value, bool ok, const char *expected);
 /* Sizes whose product must stay an index: x*y*z*8 bytes within 2^62. */
 wn_status wn_check_product(struct wn_check c, const char *what, int64_t x, int64_t y, int64_t z);
-
 #define WN_OP_CHECK(name, args, has_backward)                                                                          \
   wn_status wn_check_##name(const struct wn_exec *exec, const args *a, bool backward);
 WN_OPS(WN_OP_CHECK)

@@ -3,7 +3,8 @@
  * All `void *` arrays hold exec->dtype (float or double) unless said otherwise; ld* are row strides in elements. Where
  * a struct has a field <array>_type, or `type` for all its arrays, WN_BF16 there says that the array holds bf16: it is
  * read as the floats that it stands for and what is stored is rounded to nearest even; zero is exec->dtype. exec->dtype
- * is WN_F32 then. Forward reads the forward fields; backward reads those it needs again and the d* fields. Gradients of
+ * is WN_F32 then. Arrays lie in the backend's memory; structs and arrays of structs (packed, expert, map, look) in the
+ * host's. Forward reads the forward fields; backward reads those it needs again and the d* fields. Gradients of
  * parameters are ADDED to; gradients of inputs are overwritten unless the struct says otherwise. A gradient pointer
  * that is NULL is not computed. Call wn_op_<name>_forward/backward: they check shapes, then dispatch to the backend; an
  * empty slot is WN_ERR_UNSUPPORTED naming operation and backend. */
@@ -15,6 +16,7 @@
 #include <stdint.h>
 #include "base/context.h"
 #include "base/error.h"
+#include "base/memory.h"
 #include "ops/packed.h"
 #include "tensor/bf16.h"
 #include "winnow/tensor.h"
@@ -288,11 +290,73 @@ struct wn_adagrad {
   void *v;
   double lr, eps, weight_decay, grad_scale;
 };
+/* y = f x + h y. With h 0 y is only written, and may be x. With sumsq, x is brought to length 1 first: f over the root
+ * of *sumsq plus 1e-7. */
+struct wn_mix {
+  int64_t n;
+  double f, h;
+  const double *sumsq; /* [1] or NULL */
+  const void *x;       /* [n] */
+  void *y;             /* [n] */
+};
+/* x = min(max(x, low), high). */
+struct wn_clamp {
+  int64_t n;
+  double low, high;
+  void *x; /* [n] */
+};
+/* y = x in another type: F32 to BF16, rounded to nearest even, or back. exec->dtype is F32. */
+struct wn_convert {
+  int64_t n;
+  wn_dtype x_type, y_type;
+  const void *x; /* [n] */
+  void *y;       /* [n] */
+};
+/* Forward: x = 1 / (1 + exp(-x)). Backward, x what forward gave: dx *= x (1 - x). */
+struct wn_sigmoid {
+  int64_t n;
+  void *x;  /* [n] */
+  void *dx; /* [n] */
+};
+
+/* What a step reads out. Each sum is of doubles, one after the other, so that it is the same however it is computed. */
+
+/* sums[0] += loss and sums[1] += hit of the positions that have a target: after cross_entropy. */
+struct wn_loss_sums {
+  int64_t M;
+  const double *loss;     /* [M] */
+  const uint8_t *hit;     /* [M] */
+  const int32_t *targets; /* [M] below 0: none */
+  double *sums;           /* [2] added to */
+};
+/* Spans z: *sum = their sum over heads, and over rows that count (those before row_count in each T), over `tokens`.
+ * Backward: dz += scale / tokens there. */
+struct wn_span_sum {
+  int64_t rows, heads, T;   /* without row_count T is not looked at */
+  const int32_t *row_count; /* [rows/T] or NULL: all */
+  double tokens;
+  const void *z; /* [rows,heads] */
+  double *sum;   /* [1] */
+  double scale;
+  void *dz; /* [rows,heads] added to */
+};
+/* L_mem (arXiv 2410.02703, section 4, equation 2) of attention's M: *sum = the sum over documents and selections of
+ * max_i M[i] / n, over the document's n rows that are tokens. Backward: M is replaced by scale times its gradient:
+ * scale / n in the first of a document's longest rows, 0 in all others. */
+struct wn_memory_loss {
+  int64_t B, G, T;
+  const int32_t *doc_start; /* [B,T] or NULL: each sequence is one document */
+  const int32_t *count;     /* [B] rows that are tokens, the rest is padding; NULL: T */
+  void *M;                  /* [B,G,T] */
+  double *sum;              /* [1] */
+  double scale;
+};
+
 /* *out = sum of squares of x[n], summed in double in an order that depends on nothing but n and threads. */
 struct wn_sumsq {
   int64_t n;
   const void *x;
-  double *out;
+  double *out; /* [1] */
 };
 
 /* name, argument struct, has a backward */
@@ -312,6 +376,13 @@ struct wn_sumsq {
   X(adamw, struct wn_adamw, false)                                                                                     \
   X(adagrad, struct wn_adagrad, false)                                                                                 \
   X(sumsq, struct wn_sumsq, false)                                                                                     \
+  X(mix, struct wn_mix, false)                                                                                         \
+  X(clamp, struct wn_clamp, false)                                                                                     \
+  X(convert, struct wn_convert, false)                                                                                 \
+  X(sigmoid, struct wn_sigmoid, true)                                                                                  \
+  X(loss_sums, struct wn_loss_sums, false)                                                                             \
+  X(span_sum, struct wn_span_sum, true)                                                                                \
+  X(memory_loss, struct wn_memory_loss, true)                                                                          \
   X(attention, struct wn_attention, true)
 
 /* Terms of attention (ops/terms.h) that a backend serves: forward on several rows, forward of a single row that nobody
@@ -327,6 +398,9 @@ struct wn_attention_served {
   size_t (*name##_scratch)(const struct wn_exec *, const args *, bool backward);
 struct wn_backend {
   const char *name;
+  /* Where the arrays lie that operations are given, all of them (base/memory.h). NULL, of tables that are called alone:
+   * the host's. */
+  const struct wn_memory *memory;
   bool doubles; /* computes in F64 as well */
   /* F that attention hands on between calls (f_out to f_in) has all bits that it has within one: a text in pieces that
    * begin with tiles gives the bits of a single call. */
@@ -338,6 +412,10 @@ struct wn_backend {
   void (*strips_make)(const struct wn_exec *exec, const struct wn_packed_part *part, int64_t K, void *to);
   WN_OPS(WN_OP_SLOTS)
 };
+
+static inline bool wn_backend_on_host(const struct wn_backend *backend) {
+  return !backend->memory || backend->memory->host;
+}
 
 #define WN_OP_DECLARE(name, args, has_backward)                                                                        \
   wn_status wn_op_##name##_forward(const struct wn_exec *, const args *);                                              \

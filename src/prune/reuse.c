@@ -282,6 +282,7 @@ wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const s
   const struct wn_prune_set *set = options->set;
   const wn_model_config *c = &model->config;
   *out = NULL;
+  WN_TRY(wn_model_need_host(ctx, model, "a search that keeps activations"));
   if (model->dtype != WN_F32) return wn_fail(ctx, WN_ERR_UNSUPPORTED, "search: only models of float32");
   void *p;
   WN_TRY(wn_alloc(ctx, "evaluator", sizeof(struct wn_reuse), &p));

@@ -120,8 +120,9 @@ static wn_status reuse_run_layers(struct wn_reuse *r, struct wn_reuse_task *t, s
   const void *mid = NULL, *branch = NULL;
   *changed = true;
   WN_TRY(reuse_lay_out(r, t, run, &a));
+  run->tokens = r->set->tokens + t->row0 * T;
   if (t->fresh) /* what the embedding's norm keeps is not needed later */
-    WN_TRY(wn_run_embed(run, r->set->tokens + t->row0 * T, a.n2, a.rstd2, a.mean2, a.x));
+    WN_TRY(wn_run_embed(run, a.n2, a.rstd2, a.mean2, a.x));
   for (int64_t b = 0; b < t->B && !t->fresh && !run->measuring; b++)
     memcpy((float *)a.x + b * run->T * C, r->state.layers[t->first_layer].x + ((t->row0 + b) * T + t->first) * C,
            (size_t)(run->T * C) * sizeof(float));

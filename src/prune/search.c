@@ -105,8 +105,11 @@ static wn_status search_load_sets(struct search *s) {
 }
 
 /* The flat array's, then with packed matrices theirs. */
-static void search_fingerprint_model(const struct wn_model *model, char out[24]) {
-  wn_prune_fingerprint(model->params, model->table.total * sizeof(float), out);
+static wn_status search_fingerprint_model(const struct wn_model *model, char out[24]) {
+  void *params;
+  WN_TRY(wn_model_params_open(model, &params));
+  wn_prune_fingerprint(params, model->table.total * sizeof(float), out);
+  WN_TRY(wn_model_params_close(model, params, false));
   for (int i = 0; i < model->table.count; i++) {
     const struct wn_param *row = &model->table.rows[i];
     for (int p = 0; p < row->packed.count; p++) {
@@ -117,6 +120,7 @@ static void search_fingerprint_model(const struct wn_model *model, char out[24])
       wn_prune_fingerprint(both, sizeof both, out);
     }
   }
+  return WN_OK;
 }
 
 /* A new curve, or the existing one if it belongs to this search. */
@@ -124,7 +128,7 @@ static wn_status search_open_curve(struct search *s, const char *dir, bool resum
   const wn_prune_options *o = s->options;
   wn_context *ctx = s->ctx;
   char model[24];
-  search_fingerprint_model(s->model, model);
+  WN_TRY(search_fingerprint_model(s->model, model));
   static const char *const names[] = {"search.json", "budgets.json", "tuned", "curve.csv", "curve.svg"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) WN_TRY(wn_folder_refuse_link(ctx, dir, names[i]));
   WN_TRY(wn_path_join(ctx, s->path, sizeof s->path, dir, "search.json"));

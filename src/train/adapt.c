@@ -23,14 +23,21 @@
 #include "model/run.h"
 #include "train/recipe.h"
 
-static float *values(const struct wn_model *model, const struct wn_param *row) {
-  return (float *)model->params + row->offset;
+/* A model and its parameters where the host has them. */
+struct open_model {
+  const struct wn_model *model;
+  void *params;
+};
+
+static float *values(const struct open_model *m, const struct wn_param *row) {
+  return (float *)m->params + row->offset;
 }
 
 /* ---- start ---- */
 
 /* The weights of a mechanism's input from rows of the model's fused projection. */
-static wn_status from_head(wn_context *ctx, struct wn_model *model, const struct wn_param *row) {
+static wn_status from_head(wn_context *ctx, const struct open_model *m, const struct wn_param *row) {
+  const struct wn_model *model = m->model;
   const wn_model_config *c = &model->config;
   const struct wn_mechanism_input *how = row->projects;
   const int64_t D = c->head_size, C = c->width, share = c->heads / c->kv_heads;
@@ -39,26 +46,27 @@ static wn_status from_head(wn_context *ctx, struct wn_model *model, const struct
   snprintf(name, sizeof name, "%.*sattn.qkv.weight", (int)(strlen(row->name) - strlen(how->weight)), row->name);
   const int at = wn_param_find(&model->table, name);
   if (at < 0) return wn_fail(ctx, WN_ERR_CONFIG, "adapt: no %s to start %s from", name, row->name);
-  const float *qkv = values(model, &model->table.rows[at]);
+  const float *qkv = values(m, &model->table.rows[at]);
   for (int64_t g = 0; g < groups; g++) {
     const int64_t head = g * apart + how->source_head(&c->attention);
     const int64_t first = how->source == WN_INPUT_OF_KEYS ? (c->heads + head / share) * D : head * D;
-    memcpy(values(model, row) + g * D * C, qkv + first * C, (size_t)(D * C) * sizeof(float));
+    memcpy(values(m, row) + g * D * C, qkv + first * C, (size_t)(D * C) * sizeof(float));
   }
   return WN_OK;
 }
 
 /* A parameter that the old model lacks. */
-static wn_status neutral(wn_context *ctx, const wn_train_config *config, struct wn_model *model,
+static wn_status neutral(wn_context *ctx, const wn_train_config *config, const struct open_model *m,
                          const struct wn_param *row) {
   const bool source = row->projects && row->projects->source != WN_INPUT_OF_NOTHING;
-  if (source) return config->select_from_head ? from_head(ctx, model, row) : WN_OK;
-  for (size_t i = 0; i < row->count; i++) values(model, row)[i] = (float)row->neutral;
+  if (source) return config->select_from_head ? from_head(ctx, m, row) : WN_OK;
+  for (size_t i = 0; i < row->count; i++) values(m, row)[i] = (float)row->neutral;
   return WN_OK;
 }
 
-wn_status wn_adapt_start(wn_context *ctx, const char *from, const struct wn_model *given, const wn_train_config *config,
-                         struct wn_model *model) {
+static wn_status adapt_fill(wn_context *ctx, const char *from, const struct open_model *its_model,
+                            const wn_train_config *config, const struct open_model *m) {
+  const struct wn_model *given = its_model->model, *model = m->model;
   const bool adapt = config && config->adapt;
   for (int i = 0; i < model->table.count; i++) {
     const struct wn_param *row = &model->table.rows[i];
@@ -67,21 +75,33 @@ wn_status wn_adapt_start(wn_context *ctx, const char *from, const struct wn_mode
     bool same = its && its->ndim == row->ndim;
     for (int d = 0; same && d < row->ndim; d++) same = its->shape[d] == row->shape[d];
     if (same)
-      memcpy(values(model, row), values(given, its), row->count * sizeof(float));
+      memcpy(values(m, row), values(its_model, its), row->count * sizeof(float));
     else if (its || !adapt || !row->mechanism)
       return wn_fail(ctx, WN_ERR_CONFIG, "%s: %s \"%s\", which the recipe's model has", from,
                      its ? "has another shape of" : "has no", row->name);
   }
   for (int i = 0; i < model->table.count; i++) {
     const struct wn_param *row = &model->table.rows[i];
-    if (adapt && wn_param_find(&given->table, row->name) < 0) WN_TRY(neutral(ctx, config, model, row));
+    if (adapt && wn_param_find(&given->table, row->name) < 0) WN_TRY(neutral(ctx, config, m, row));
   }
   /* What the old model has and this one has not would be lost without a word. */
   for (int i = 0; adapt && i < given->table.count; i++)
     if (wn_param_find(&model->table, given->table.rows[i].name) < 0)
       return wn_fail(ctx, WN_ERR_CONFIG, "%s has \"%s\", which the recipe's model lacks", from,
                      given->table.rows[i].name);
-  return wn_model_rotary_refresh(model); /* divisors of angles are parameters too */
+  return WN_OK;
+}
+
+wn_status wn_adapt_start(wn_context *ctx, const char *from, const struct wn_model *given, const wn_train_config *config,
+                         struct wn_model *model) {
+  struct open_model its = {given, NULL}, ours = {model, NULL};
+  wn_status status = wn_model_params_open(given, &its.params);
+  if (status == WN_OK) status = wn_model_params_open(model, &ours.params);
+  if (status == WN_OK) status = adapt_fill(ctx, from, &its, config, &ours);
+  const wn_status closed[] = {wn_model_params_close(given, its.params, false),
+                              wn_model_params_close(model, ours.params, status == WN_OK)};
+  for (int i = 0; i < 2 && status == WN_OK; i++) status = closed[i];
+  return status == WN_OK ? wn_model_rotary_refresh(model) : status; /* divisors of angles are parameters too */
 }
 
 /* "selective.strength=learned": the setting under which a mechanism starts without effect; false: it has none. */

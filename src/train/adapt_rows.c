@@ -123,16 +123,16 @@ double wn_adapt_strength(const wn_train_config *config, int64_t step) {
   return step >= over ? 1 : (double)step / (double)over;
 }
 
-void wn_adapt_strength_set(struct wn_model *model, const wn_train_config *config, int64_t step) {
+wn_status wn_adapt_strength_set(struct wn_model *model, const wn_train_config *config, int64_t step) {
+  const struct wn_memory *memory = model->backend->memory;
   const double value = wn_adapt_strength(config, step);
   for (int i = 0; i < model->table.count; i++) {
     const struct wn_param *row = &model->table.rows[i];
-    if (!row->scheduled) continue;
-    for (size_t k = row->offset; k < row->offset + row->count; k++) {
-      if (model->dtype == WN_F64)
-        ((double *)model->params)[k] = value;
-      else
-        ((float *)model->params)[k] = (float)value;
-    }
+    double number = 0; /* of either type */
+    wn_number_set(&number, 0, model->dtype, value);
+    for (size_t k = row->offset; row->scheduled && k < row->offset + row->count; k++)
+      WN_TRY(memory->copy_in(model->ctx, wn_element(model->params, (int64_t)k, model->dtype), &number,
+                             wn_dtype_size(model->dtype)));
   }
+  return WN_OK;
 }

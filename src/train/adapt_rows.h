@@ -23,6 +23,6 @@ void wn_adapt_rows_clear(struct wn_adapt_rows *rows);
 /* The scheduled strength at optimizer step `step`, counted from 1; 0 before the first. */
 double wn_adapt_strength(const wn_train_config *config, int64_t step);
 /* Puts it into the model, where its configuration has one. */
-void wn_adapt_strength_set(struct wn_model *model, const wn_train_config *config, int64_t step);
+wn_status wn_adapt_strength_set(struct wn_model *model, const wn_train_config *config, int64_t step);
 
 #endif

@@ -56,9 +56,20 @@ static uint64_t hash_array(const struct wn_param_table *table, const void *array
   return hash;
 }
 
-static void fingerprint_parameters(const wn_trainer *t, char out[24]) {
-  snprintf(out, 24, "%016llx",
-           (unsigned long long)hash_array(&t->model->table, t->model->params, 0xcbf29ce484222325ULL));
+static wn_status fingerprint_parameters(const wn_trainer *t, char out[24]) {
+  void *params;
+  WN_TRY(wn_model_params_open(t->model, &params));
+  snprintf(out, 24, "%016llx", (unsigned long long)hash_array(&t->model->table, params, 0xcbf29ce484222325ULL));
+  return wn_model_params_close(t->model, params, false);
+}
+
+/* hash_floats of an array of the backend's. */
+static wn_status hash_of(const wn_trainer *t, uint64_t *hash, const void *array, size_t count) {
+  const struct wn_memory *memory = t->model->backend->memory;
+  void *x;
+  WN_TRY(wn_memory_open(t->model->ctx, memory, "optimizer state", array, count * sizeof(float), &x));
+  *hash = hash_floats(*hash, x, count);
+  return wn_memory_close(t->model->ctx, memory, NULL, 0, x, false);
 }
 
 /* With segment recurrence, what the streams hold at this step is state as well: one tensor per layer and micro-batch,
@@ -80,26 +91,27 @@ static void *recurrence_tensor(const wn_trainer *t, int64_t i, const char **name
                : wn_workspace_recurrence_selections_at(t->ws, *set, *layer, shape);
 }
 
-static void fingerprint_moments(const wn_trainer *t, char out[24]) {
+static wn_status fingerprint_moments(const wn_trainer *t, char out[24]) {
   uint64_t hash = 0xcbf29ce484222325ULL;
   for (int a = 0; a < 2; a++)
     for (int i = 0; i < t->opt.count; i++) {
       const float *moment = wn_optimizer_moment(&t->opt, i, a);
-      if (moment) hash = hash_floats(hash, moment, t->opt.rows[i].count);
+      if (moment) WN_TRY(hash_of(t, &hash, moment, t->opt.rows[i].count));
     }
   for (int i = 0; i < t->learns.lora.count; i++) {
     const struct wn_lora_map *m = &t->learns.lora.maps[i];
-    hash = hash_floats(hash, m->a, (size_t)(t->learns.lora.rank * m->columns));
-    hash = hash_floats(hash, m->b, (size_t)(t->learns.lora.rank * m->rows));
-    hash = hash_floats(hash, m->base, (size_t)(m->rows * m->columns));
+    WN_TRY(hash_of(t, &hash, m->a, (size_t)(t->learns.lora.rank * m->columns)));
+    WN_TRY(hash_of(t, &hash, m->b, (size_t)(t->learns.lora.rank * m->rows)));
+    WN_TRY(hash_of(t, &hash, m->base, (size_t)(m->rows * m->columns)));
   }
   for (int64_t i = 0; i < recurrence_tensors(t); i++) {
     int64_t shape[3], set, layer;
     const char *name;
     const void *at = recurrence_tensor(t, i, &name, &set, &layer, shape);
-    hash = hash_floats(hash, at, (size_t)(shape[0] * shape[1] * shape[2]));
+    WN_TRY(hash_of(t, &hash, at, (size_t)(shape[0] * shape[1] * shape[2])));
   }
   snprintf(out, 24, "%016llx", (unsigned long long)hash);
+  return WN_OK;
 }
 
 bool wn_checkpoint_exists(const char *dir) {
@@ -114,6 +126,7 @@ struct moments {
   char (*names)[112];
   int count;
   int32_t *counts; /* [A,L] or NULL */
+  int opened;      /* the first entries, whose data are copies */
   void *memory[3];
 };
 
@@ -132,6 +145,35 @@ static void lora_entry(const struct wn_lora *lora, int i, int kind, char *name, 
                                         : kind == 1 ? m->b
                                                     : m->base,
                                 .bytes = (size_t)(rows * columns) * sizeof(float)};
+}
+
+/* The updates where the host can read them, for as long as they are written: *out is `lora` with other addresses. */
+static wn_status lora_open(wn_context *ctx, const struct wn_lora *lora, struct wn_lora *out) {
+  const struct wn_memory *memory = lora->model->backend->memory;
+  void *maps;
+  *out = *lora;
+  if (memory->host) return WN_OK;
+  WN_TRY(wn_alloc(ctx, "low-rank maps", (size_t)lora->count * sizeof *out->maps, &maps));
+  out->maps = maps;
+  for (int i = 0; i < lora->count; i++) {
+    const struct wn_lora_map *m = &lora->maps[i];
+    out->maps[i] = *m;
+    out->maps[i].a = out->maps[i].b = out->maps[i].base = NULL;
+    WN_TRY(wn_memory_open(ctx, memory, "low-rank A", m->a, (size_t)(lora->rank * m->columns) * sizeof(float),
+                          &out->maps[i].a));
+    WN_TRY(wn_memory_open(ctx, memory, "low-rank B", m->b, (size_t)(lora->rank * m->rows) * sizeof(float),
+                          &out->maps[i].b));
+  }
+  return WN_OK;
+}
+
+static void lora_close(const struct wn_lora *lora, struct wn_lora *opened) {
+  if (opened->maps == lora->maps || !opened->maps) return;
+  for (int i = 0; i < lora->count; i++) {
+    wn_free(opened->maps[i].a);
+    wn_free(opened->maps[i].b);
+  }
+  wn_free(opened->maps);
 }
 
 /* The updates alone, for users of the original model. */
@@ -238,7 +280,24 @@ static wn_status moments_list(wn_context *ctx, const wn_trainer *t, struct momen
   return WN_OK;
 }
 
+/* All but the counts are the backend's: each entry's data become a copy, where the host cannot read them. */
+static wn_status moments_open(wn_context *ctx, const wn_trainer *t, struct moments *list) {
+  const struct wn_memory *memory = t->model->backend->memory;
+  if (memory->host) return WN_OK;
+  for (int i = 0; i < list->count; i++) {
+    wn_safetensors_entry *e = &list->entries[i];
+    void *copy;
+    if (e->data == list->counts) continue;
+    WN_TRY(wn_memory_open(ctx, memory, e->name, e->data, e->bytes, &copy));
+    e->data = copy;
+    list->opened = i + 1;
+  }
+  return WN_OK;
+}
+
 static void moments_clear(struct moments *list) {
+  for (int i = 0; i < list->opened; i++)
+    if (list->entries[i].data != list->counts) wn_free((void *)(uintptr_t)list->entries[i].data);
   for (int i = 0; i < 3; i++) wn_free(list->memory[i]);
 }
 
@@ -253,13 +312,18 @@ static wn_status write_next(wn_context *ctx, struct wn_folder *f, const wn_recip
   const char *metadata[] = {"format", "winnow", "optimizer", optimizer_name(t->opt.kind), "step", step, NULL};
   wn_status status = moments_list(ctx, t, &list);
   if (status == WN_OK) status = wn_path_join(ctx, path, sizeof path, next, "optimizer.safetensors");
+  if (status == WN_OK) status = moments_open(ctx, t, &list);
   if (status == WN_OK) status = wn_safetensors_write(ctx, path, list.entries, list.count, metadata);
   moments_clear(&list);
   if (status != WN_OK) return status;
 
   if (t->learns.has_lora) {
-    WN_TRY(save_adapter(ctx, next, &t->learns.lora));
-    WN_TRY(save_peft(ctx, next, &t->learns.lora, recipe->train.init));
+    struct wn_lora lora;
+    status = lora_open(ctx, &t->learns.lora, &lora);
+    if (status == WN_OK) status = save_adapter(ctx, next, &lora);
+    if (status == WN_OK) status = save_peft(ctx, next, &lora, recipe->train.init);
+    lora_close(&t->learns.lora, &lora);
+    WN_TRY(status);
   }
   char *text = NULL;
   WN_TRY(wn_recipe_json(ctx, recipe, &text));
@@ -279,8 +343,8 @@ static wn_status write_next(wn_context *ctx, struct wn_folder *f, const wn_recip
   snprintf(state.backend, sizeof state.backend, "%s", ctx->backend);
   snprintf(state.isa, sizeof state.isa, "%s", wn_isa_name(ctx->isa));
   snprintf(state.optimizer, sizeof state.optimizer, "%s", optimizer_name(t->opt.kind));
-  fingerprint_parameters(t, state.parameters);
-  fingerprint_moments(t, state.moments);
+  WN_TRY(fingerprint_parameters(t, state.parameters));
+  WN_TRY(fingerprint_moments(t, state.moments));
   json_t *json = NULL;
   WN_TRY(wn_fields_write(ctx, &state_group, 1, &state, &json));
   status = wn_path_join(ctx, path, sizeof path, next, "state.json");
@@ -371,7 +435,9 @@ static wn_status read_moments(wn_context *ctx, const char *path, int64_t seen, w
                        have ? "has another type or shape than the model's" : "is missing");
       goto done;
     }
-    memcpy((void *)want->data, have->data, want->bytes);
+    const struct wn_memory *memory =
+        want->data == list.counts ? &wn_host_memory : t->model->backend->memory; /* of where it goes */
+    WN_TRY_GOTO(memory->copy_in(ctx, (void *)(uintptr_t)want->data, have->data, want->bytes), done);
   }
   status = restore_memory(ctx, path, &list, seen, t);
 done:
@@ -389,14 +455,14 @@ wn_status wn_checkpoint_load(wn_context *ctx, const char *dir, wn_trainer *t, st
   if (out->seed != t->config.seed)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: the checkpoint's seed is %llu, the recipe's train.seed %llu", dir,
                    (unsigned long long)out->seed, (unsigned long long)t->config.seed);
-  fingerprint_parameters(t, found);
+  WN_TRY(fingerprint_parameters(t, found));
   if (strcmp(found, out->parameters))
     return wn_fail(ctx, WN_ERR_FORMAT,
                    "%s: model.safetensors is not that of step %lld (fingerprint %s, state.json has %s)", dir,
                    (long long)out->step, found, out->parameters);
   WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "optimizer.safetensors"));
   WN_TRY(read_moments(ctx, path, out->streamed, t));
-  fingerprint_moments(t, found);
+  WN_TRY(fingerprint_moments(t, found));
   if (strcmp(found, out->moments))
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: not that of step %lld (fingerprint %s, state.json has %s)", path,
                    (long long)out->step, found, out->moments);

@@ -75,29 +75,30 @@ static struct wn_linear to_w(const struct wn_lora *l, const struct wn_lora_map *
   return a;
 }
 
-/* scaled = alpha/rank B */
-static void scale_b(const struct wn_lora *l, const struct wn_lora_map *m) {
-  for (int64_t i = 0; i < m->rows * l->rank; i++) {
-    if (l->exec.dtype == WN_F64)
-      ((double *)l->scaled)[i] = l->scale * ((const double *)m->b)[i];
-    else
-      ((float *)l->scaled)[i] = (float)(l->scale * (double)((const float *)m->b)[i]);
-  }
+/* y = f x */
+static wn_status lora_scaled(const struct wn_lora *l, int64_t n, double f, const void *x, void *y) {
+  return wn_op_mix_forward(&l->exec, &(struct wn_mix){.n = n, .f = f, .x = x, .y = y});
 }
 
-static void start(struct wn_lora *l, int index, uint64_t seed) {
+/* scaled = alpha/rank B */
+static wn_status scale_b(const struct wn_lora *l, const struct wn_lora_map *m) {
+  return lora_scaled(l, m->rows * l->rank, l->scale, m->b, l->scaled);
+}
+
+static wn_status start(struct wn_lora *l, int index, uint64_t seed) {
   const struct wn_lora_map *m = &l->maps[index];
-  const size_t bytes = (size_t)(m->rows * m->columns) * wn_dtype_size(l->exec.dtype);
+  const struct wn_memory *memory = l->exec.backend->memory;
+  const size_t e = wn_dtype_size(l->exec.dtype), bytes = (size_t)(l->rank * m->columns) * e;
   const double std = 1 / sqrt((double)m->columns);
-  memcpy(m->base, weight(l, m), bytes);
+  void *a;
+  WN_TRY(memory->copy(l->exec.ctx, m->base, weight(l, m), (size_t)(m->rows * m->columns) * e));
+  WN_TRY(wn_memory_open(l->exec.ctx, memory, "low-rank A", m->a, bytes, &a));
   for (int64_t i = 0; i < l->rank * m->columns; i++) {
     const uint64_t tensor = (uint64_t)l->model->table.count + (uint64_t)index;
-    const float value = (float)(std * wn_random_normal(seed, WN_STREAM_INIT, tensor, (uint64_t)i));
-    if (l->exec.dtype == WN_F64)
-      ((double *)m->a)[i] = (double)value;
-    else
-      ((float *)m->a)[i] = value;
+    wn_number_set(a, i, l->exec.dtype,
+                  (double)(float)(std * wn_random_normal(seed, WN_STREAM_INIT, tensor, (uint64_t)i)));
   }
+  return wn_memory_close(l->exec.ctx, memory, m->a, bytes, a, true);
 }
 
 static void lora_lay(struct wn_lora *l) {
@@ -144,6 +145,7 @@ wn_status wn_lora_init(wn_context *ctx, struct wn_model *model, int64_t rank, do
     m->b_at = *gradients;
     *gradients += (b + 15) & ~(size_t)15;
   }
+  l->arrays.memory = model->backend->memory;
   lora_lay(l);
   WN_TRY(wn_arrays_allocate(ctx, &l->arrays, "low-rank updates"));
   lora_lay(l);
@@ -154,16 +156,16 @@ wn_status wn_lora_init(wn_context *ctx, struct wn_model *model, int64_t rank, do
                            wn_op_linear_scratch(&l->exec, &w, true)};
     for (int k = 0; k < 3; k++)
       if (need[k] > scratch) scratch = need[k];
-    start(l, i, seed);
+    WN_TRY(start(l, i, seed));
   }
-  WN_TRY(wn_alloc(ctx, "scratch of low-rank updates", scratch, &l->exec.scratch));
+  WN_TRY(model->backend->memory->allocate(ctx, "scratch of low-rank updates", scratch, &l->exec.scratch));
   l->exec.scratch_bytes = scratch;
   return WN_OK;
 }
 
 void wn_lora_clear(struct wn_lora *l) {
   wn_arrays_clear(&l->arrays);
-  wn_free(l->exec.scratch);
+  if (l->exec.backend) l->exec.backend->memory->release(l->exec.scratch);
   wn_free(l->maps);
   memset(l, 0, sizeof *l);
 }
@@ -179,17 +181,12 @@ wn_status wn_lora_backward(struct wn_lora *l, const size_t *grad_at, void *grads
     const struct wn_lora_map *m = &l->maps[i];
     const void *dw = lora_at(l, grads, (int64_t)grad_at[m->row] + m->first * m->columns);
     void *db = lora_at(l, grads, (int64_t)m->b_at);
-    scale_b(l, m);
+    WN_TRY(scale_b(l, m));
     const struct wn_linear a = to_a(l, m, dw, lora_at(l, grads, (int64_t)m->a_at));
     WN_TRY(wn_op_linear_backward(&l->exec, &a));
     const struct wn_linear b = to_b(l, m, dw, db);
     WN_TRY(wn_op_linear_forward(&l->exec, &b));
-    for (int64_t n = 0; n < m->rows * l->rank; n++) {
-      if (l->exec.dtype == WN_F64)
-        ((double *)db)[n] *= l->scale;
-      else
-        ((float *)db)[n] = (float)((double)((float *)db)[n] * l->scale);
-    }
+    WN_TRY(lora_scaled(l, m->rows * l->rank, l->scale, db, db));
   }
   return WN_OK;
 }
@@ -197,8 +194,9 @@ wn_status wn_lora_backward(struct wn_lora *l, const size_t *grad_at, void *grads
 wn_status wn_lora_merge(struct wn_lora *l) {
   for (int i = 0; i < l->count; i++) {
     const struct wn_lora_map *m = &l->maps[i];
-    memcpy(weight(l, m), m->base, (size_t)(m->rows * m->columns) * wn_dtype_size(l->exec.dtype));
-    scale_b(l, m);
+    WN_TRY(l->exec.backend->memory->copy(l->exec.ctx, weight(l, m), m->base,
+                                         (size_t)(m->rows * m->columns) * wn_dtype_size(l->exec.dtype)));
+    WN_TRY(scale_b(l, m));
     const struct wn_linear w = to_w(l, m);
     WN_TRY(wn_op_linear_backward(&l->exec, &w));
   }

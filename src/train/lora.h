@@ -10,7 +10,7 @@ struct wn_lora_map {
   char name[96]; /* "layers.3.attn.q": the tensors are NAME.lora_a and NAME.lora_b */
   int row;       /* of the model's table */
   int64_t first, rows, columns;
-  void *a, *b;       /* [rank,columns], [rows,rank] */
+  void *a, *b;       /* [rank,columns], [rows,rank]; the backend's, as base */
   void *base;        /* [rows,columns] the original W */
   size_t a_at, b_at; /* elements into the gradients */
 };

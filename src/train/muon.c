@@ -10,9 +10,6 @@
 #include "train/muon.h"
 
 #include <math.h>
-#include <string.h>
-
-#include "base/team.h"
 
 static const double MUON_A = 3.4445, MUON_B = -4.7750, MUON_C = 2.0315;
 
@@ -50,35 +47,8 @@ void wn_muon_count(struct wn_muon *muon, const struct wn_exec *exec, int64_t row
 }
 
 /* y = f x + h y, element by element. */
-static void muon_mix(const struct wn_exec *exec, int64_t n, double f, const void *x, double h, void *y) {
-  const float *x32 = x;
-  const double *x64 = x;
-  float *y32 = y;
-  double *y64 = y;
-  const bool wide = exec->dtype == WN_F64;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static) if (n > 4096)
-  for (int64_t i = 0; i < n; i++) {
-    if (wide)
-      y64[i] = f * x64[i] + h * y64[i];
-    else
-      y32[i] = (float)f * x32[i] + (float)h * y32[i];
-  }
-}
-
-/* y = f x; y may be x. */
-static void muon_scaled(const struct wn_exec *exec, int64_t n, double f, const void *x, void *y) {
-  const float *x32 = x;
-  const double *x64 = x;
-  float *y32 = y;
-  double *y64 = y;
-  const bool wide = exec->dtype == WN_F64;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static) if (n > 4096)
-  for (int64_t i = 0; i < n; i++) {
-    if (wide)
-      y64[i] = f * x64[i];
-    else
-      y32[i] = (float)f * x32[i];
-  }
+static wn_status muon_mix(const struct wn_exec *exec, int64_t n, double f, const void *x, double h, void *y) {
+  return wn_op_mix_forward(exec, &(struct wn_mix){.n = n, .f = f, .h = h, .x = x, .y = y});
 }
 
 /* x [r,c] becomes the orthogonalised x, in one of the two arrays: *out says which. */
@@ -87,13 +57,13 @@ static wn_status muon_orthogonalise(const struct wn_exec *exec, const struct wn_
   const bool tall = r > c;
   const int64_t s = tall ? c : r, n = tall ? r : c;
   void *x = muon->x, *y = muon->y;
-  double sum = 0;
-  const struct wn_sumsq norm = {.n = r * c, .x = x, .out = &sum};
+  const struct wn_sumsq norm = {.n = r * c, .x = x, .out = muon->sum};
+  const struct wn_mix unit = {.n = r * c, .f = 1, .sumsq = muon->sum, .x = x, .y = x};
   WN_TRY(wn_op_sumsq_forward(exec, &norm));
-  muon_scaled(exec, r * c, 1 / (sqrt(sum) + 1e-7), x, x);
+  WN_TRY(wn_op_mix_forward(exec, &unit));
   for (int64_t k = 0; k < steps; k++) {
     if (tall) {
-      memset(muon->a, 0, (size_t)(s * s) * wn_dtype_size(exec->dtype));
+      WN_TRY(exec->backend->memory->zero(exec->ctx, muon->a, (size_t)(s * s) * wn_dtype_size(exec->dtype)));
       const struct wn_linear square = muon_square_tall(s, n, x, muon->a);
       WN_TRY(wn_op_linear_backward(exec, &square));
     } else {
@@ -102,8 +72,8 @@ static wn_status muon_orthogonalise(const struct wn_exec *exec, const struct wn_
     }
     const struct wn_linear again = muon_square(s, s, muon->a, muon->b); /* A is symmetric: A A^T is A A */
     WN_TRY(wn_op_linear_forward(exec, &again));
-    muon_mix(exec, s * s, MUON_B, muon->a, MUON_C, muon->b);
-    muon_scaled(exec, r * c, MUON_A, x, y);
+    WN_TRY(muon_mix(exec, s * s, MUON_B, muon->a, MUON_C, muon->b));
+    WN_TRY(muon_mix(exec, r * c, MUON_A, x, 0, y));
     if (tall) {
       const struct wn_linear product = muon_right(s, n, muon->b, x, y);
       WN_TRY(wn_op_linear_forward(exec, &product));
@@ -123,15 +93,14 @@ wn_status wn_muon_step(const struct wn_exec *exec, const struct wn_muon *muon, c
   const int64_t n = of->rows * of->columns;
   const double beta = config->muon.momentum;
   void *x;
-  muon_mix(exec, n, (1 - beta) * of->scale, of->g, beta, of->m);
+  WN_TRY(muon_mix(exec, n, (1 - beta) * of->scale, of->g, beta, of->m));
   if (config->muon.nesterov) {
-    muon_scaled(exec, n, (1 - beta) * of->scale, of->g, muon->x);
-    muon_mix(exec, n, beta, of->m, 1, muon->x);
+    WN_TRY(muon_mix(exec, n, (1 - beta) * of->scale, of->g, 0, muon->x));
+    WN_TRY(muon_mix(exec, n, beta, of->m, 1, muon->x));
   } else {
-    memcpy(muon->x, of->m, (size_t)n * wn_dtype_size(exec->dtype));
+    WN_TRY(muon_mix(exec, n, 1, of->m, 0, muon->x));
   }
   WN_TRY(muon_orthogonalise(exec, muon, config->muon.steps, of->rows, of->columns, &x));
   const double tall = of->rows > of->columns ? sqrt((double)of->rows / (double)of->columns) : 1;
-  muon_mix(exec, n, -of->lr * tall, x, 1 - of->lr * of->decay, of->p);
-  return WN_OK;
+  return muon_mix(exec, n, -of->lr * tall, x, 1 - of->lr * of->decay, of->p);
 }

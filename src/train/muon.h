@@ -6,11 +6,12 @@
 #include "ops/ops.h"
 #include "winnow/train.h"
 
-/* Room for the largest matrix. */
+/* Room for the largest matrix, in the backend's memory. */
 struct wn_muon {
   int64_t most, least; /* elements of the largest matrix; of the largest product of one with itself */
   void *x, *y;         /* [most] */
   void *a, *b;         /* [least] */
+  double *sum;         /* [1] */
   size_t scratch;      /* bytes that exec needs */
 };
 

@@ -113,10 +113,13 @@ wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_opt
       {"its next iterate", true, WN_DIMS(opt->muon.most), element(opt), &opt->muon.y},
       {"its square", true, WN_DIMS(opt->muon.least), element(opt), &opt->muon.a},
       {"its fourth power", true, WN_DIMS(opt->muon.least), element(opt), &opt->muon.b},
-      {"gradient norms", true, WN_DIMS(count, MODULES), sizeof *opt->norms, &opt->norms},
+      {"its sum of squares", opt->muon.most > 0, WN_DIMS(1), sizeof *opt->muon.sum, &opt->muon.sum},
+      {"sums of squares", true, WN_DIMS(count, MODULES), sizeof *opt->sums, &opt->sums},
       {"scratch", true, WN_DIMS((int64_t)scratch), 1, &opt->exec.scratch},
   };
-  WN_TRY(WN_ARRAYS_CREATE(ctx, &opt->arrays, "optimizer state", arrays));
+  const struct wn_array own[] = {{"gradient norms", true, WN_DIMS(count, MODULES), sizeof *opt->norms, &opt->norms}};
+  WN_TRY(WN_ARRAYS_CREATE_IN(ctx, model->backend->memory, &opt->arrays, "optimizer state", arrays));
+  WN_TRY(WN_ARRAYS_CREATE(ctx, &opt->own, "gradient norms", own));
   opt->exec.scratch_bytes = scratch;
   return WN_OK;
 }
@@ -129,23 +132,29 @@ void *wn_optimizer_moment(const struct wn_optimizer *opt, int i, int which) {
 
 void wn_optimizer_clear(struct wn_optimizer *opt) {
   wn_arrays_clear(&opt->arrays);
+  wn_arrays_clear(&opt->own);
   wn_free(opt->rows);
   memset(opt, 0, sizeof *opt);
 }
 
 wn_status wn_optimizer_measure(struct wn_optimizer *opt, const void *grads, double *norm) {
   double total = 0;
+  wn_context *ctx = opt->exec.ctx;
   for (int i = 0; i < opt->count; i++) {
     const struct wn_optimizer_row *row = &opt->rows[i];
     for (int k = 0; k < MODULES; k++) {
       size_t count;
       const size_t first = optimizer_module(row, k, &count);
-      double sum = 0;
-      struct wn_sumsq args = {.n = (int64_t)count, .x = optimizer_at(opt, grads, row->grad_at + first), .out = &sum};
+      const struct wn_sumsq args = {
+          .n = (int64_t)count, .x = optimizer_at(opt, grads, row->grad_at + first), .out = opt->sums + MODULES * i + k};
       if (count > 0) WN_TRY(wn_op_sumsq_forward(&opt->exec, &args));
-      opt->norms[MODULES * i + k] = sqrt(sum);
-      total += sum;
     }
+  }
+  WN_TRY(wn_memory_read(ctx, opt->model->backend->memory, opt->norms, opt->sums,
+                        (size_t)(MODULES * opt->count) * sizeof(double)));
+  for (int i = 0; i < MODULES * opt->count; i++) { /* modules that are not there: 0 */
+    total += opt->norms[i];
+    opt->norms[i] = sqrt(opt->norms[i]);
   }
   *norm = sqrt(total);
   return WN_OK;
@@ -153,17 +162,6 @@ wn_status wn_optimizer_measure(struct wn_optimizer *opt, const void *grads, doub
 
 static double module_scale(const wn_train_config *config, double norm) {
   return config->clip_tensor > 0 && norm > config->clip_tensor ? config->clip_tensor / norm : 1;
-}
-
-/* Ratios stay in [0,1]: a span is between nothing and the limit (Sukhbaatar et al. 2019). Strengths stay at 0 or above.
- */
-static void clamp(const struct wn_optimizer *opt, void *p, size_t count, double most) {
-  for (size_t i = 0; i < count; i++) {
-    if (opt->model->dtype == WN_F64)
-      ((double *)p)[i] = fmin(fmax(((double *)p)[i], 0), most);
-    else
-      ((float *)p)[i] = fminf(fmaxf(((float *)p)[i], 0), (float)most);
-  }
 }
 
 /* An update. */
@@ -243,7 +241,11 @@ wn_status wn_optimizer_apply(struct wn_optimizer *opt, const wn_train_config *co
       const double scale = global * module_scale(config, opt->norms[MODULES * i + k]);
       if (count > 0) WN_TRY(step_part(&step, row, first, count, scale));
     }
-    if (row->range != WN_RANGE_ALL) clamp(opt, row->p, row->count, row->range == WN_RANGE_RATIO ? 1 : INFINITY);
+    /* Ratios stay in [0,1]: a span is between nothing and the limit (Sukhbaatar et al. 2019). Strengths stay at 0 or
+     * above. */
+    const struct wn_clamp kept = {
+        .n = (int64_t)row->count, .high = row->range == WN_RANGE_RATIO ? 1 : INFINITY, .x = row->p};
+    if (row->range != WN_RANGE_ALL) WN_TRY(wn_op_clamp_forward(&opt->exec, &kept));
   }
   return WN_OK;
 }

@@ -27,13 +27,15 @@ struct wn_optimizer {
   struct wn_model *model; /* borrowed */
   wn_optimizer_kind kind;
   struct wn_exec exec;
-  struct wn_arrays arrays;
+  struct wn_arrays arrays; /* the backend's; own: norms */
+  struct wn_arrays own;
   struct wn_optimizer_row *rows; /* [count] */
   int count;
   size_t total, total_v; /* elements of m and of v, with padding */
   void *m;               /* [total] of the model's dtype, first moment or momentum; NULL for Adagrad */
   void *v;               /* [total_v] second moment (AdamW) or sum of squares (Adagrad) */
   struct wn_muon muon;   /* room for its iterations */
+  double *sums;          /* [count,3] squares of it, the backend's */
   double *norms;         /* [count,3] gradient norm of each tensor's modules, of the last wn_optimizer_measure */
 };
 

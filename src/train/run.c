@@ -208,8 +208,7 @@ static wn_status open_trainer(struct run *r) {
 }
 
 /* A state with values that are not numbers must not replace a good checkpoint. */
-static wn_status check_parameters(struct run *r) {
-  const float *p = r->model->params;
+static wn_status check_finite(struct run *r, const float *p) {
   for (int i = 0; i < r->model->table.count; i++) {
     const struct wn_param *row = &r->model->table.rows[i];
     for (size_t k = 0; k < row->count; k++)
@@ -218,6 +217,13 @@ static wn_status check_parameters(struct run *r) {
                        (double)p[row->offset + k], (long long)r->trainer->step);
   }
   return WN_OK;
+}
+
+static wn_status check_parameters(struct run *r) {
+  void *params;
+  WN_TRY(wn_model_params_open(r->model, &params));
+  const wn_status status = check_finite(r, params), closed = wn_model_params_close(r->model, params, false);
+  return status == WN_OK ? closed : status;
 }
 
 static wn_status save(struct run *r) {

@@ -11,7 +11,6 @@
 
 #include "base/clock.h"
 #include "base/misuse.h"
-#include "base/team.h"
 #include "kv/budgets.h"
 #include "train/schedule.h"
 
@@ -92,9 +91,12 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   WN_TRY_GOTO(wn_adapt_rows_init(ctx, model, config, &t->learns), failed);
   WN_TRY_GOTO(wn_optimizer_init_rows(ctx, model, config->optimizer, t->learns.rows, t->learns.count, &t->opt), failed);
   const struct wn_array gradients[] = {
-      {"gradients", true, WN_DIMS((int64_t)t->learns.gradients), wn_dtype_size(model->dtype), &t->grads},
-      {"gradients begun", true, WN_DIMS(model->table.count), 1, &t->begun}};
-  WN_TRY_GOTO(WN_ARRAYS_CREATE(ctx, &t->arrays, "gradients", gradients), failed);
+      {"gradients", true, WN_DIMS((int64_t)t->learns.gradients), wn_dtype_size(model->dtype), &t->grads}};
+  const struct wn_array own[] = {{"gradients begun", true, WN_DIMS(model->table.count), 1, &t->begun},
+                                 {"gradients that are shown", !model->backend->memory->host,
+                                  WN_DIMS((int64_t)t->learns.gradients), wn_dtype_size(model->dtype), &t->shown}};
+  WN_TRY_GOTO(WN_ARRAYS_CREATE_IN(ctx, model->backend->memory, &t->arrays, "gradients", gradients), failed);
+  WN_TRY_GOTO(WN_ARRAYS_CREATE(ctx, &t->own, "gradients", own), failed);
   struct wn_workspace_options options = {.backward = true,
                                          .recompute = config->recompute,
                                          .activation_dtype = config->activation_dtype,
@@ -118,26 +120,27 @@ void wn_trainer_destroy(wn_trainer *t) {
   wn_optimizer_clear(&t->opt);
   wn_adapt_rows_clear(&t->learns);
   wn_arrays_clear(&t->arrays);
+  wn_arrays_clear(&t->own);
   wn_budgets_clear(&t->target);
   wn_budgets_clear(&t->budgets);
   wn_free(t);
 }
 
 /* Zeros, where products will not overwrite what the last step has left. */
-static void trainer_clear_gradients(struct wn_trainer *t) {
+static wn_status trainer_clear_gradients(struct wn_trainer *t) {
   const size_t size = wn_dtype_size(t->model->dtype);
-  const int threads = wn_team(t->model->ctx, t->model->ctx->threads);
+  const struct wn_memory *memory = t->model->backend->memory;
   if (t->learns.has_lora) { /* other tensors' beside the model's */
     memset(t->begun, 1, (size_t)t->model->table.count);
-    wn_zero(threads, t->learns.gradients * size, t->grads);
-    return;
+    return memory->zero(t->model->ctx, t->grads, t->learns.gradients * size);
   }
   for (int i = 0; i < t->model->table.count; i++) {
     const size_t at = t->learns.grad_at[i];
     t->begun[i] = !wn_model_begins(t->model, i);
     if (at != WN_NO_GRADIENT && t->begun[i])
-      wn_zero(threads, t->model->table.rows[i].count * size, (char *)t->grads + at * size);
+      WN_TRY(memory->zero(t->model->ctx, (char *)t->grads + at * size, t->model->table.rows[i].count * size));
   }
+  return WN_OK;
 }
 
 wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens, const int32_t *targets,
@@ -150,8 +153,8 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
   if (counted == 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "step %lld: no position of the batch has a target", (long long)t->step + 1);
 
-  trainer_clear_gradients(t);
-  wn_adapt_strength_set(t->model, &t->config, t->step + 1);
+  WN_TRY(trainer_clear_gradients(t));
+  WN_TRY(wn_adapt_strength_set(t->model, &t->config, t->step + 1));
   const wn_budgets *budgets = budgets_of(t, t->step + 1, wn_schedule_budget_drawn);
   double loss = 0, mem_loss = 0, span_loss = 0, balance_loss = 0, span = 0;
   const struct wn_batch whole = {t->batch * t->accumulate, t->context, .targets = targets, .doc_start = doc_start};
@@ -242,11 +245,14 @@ wn_status wn_trainer_gradient_at(const wn_trainer *t, int i, wn_safetensors_entr
   const struct wn_param *row = &t->model->table.rows[i];
   if (t->learns.grad_at[i] == WN_NO_GRADIENT)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "gradient %d: tensor %s does not learn", i, row->name);
-  size_t size = wn_dtype_size(t->model->dtype);
+  const struct wn_memory *memory = t->model->backend->memory;
+  const size_t size = wn_dtype_size(t->model->dtype), at = t->learns.grad_at[i] * size;
+  if (!memory->host)
+    WN_TRY(wn_memory_read(ctx, memory, (char *)t->shown + at, (const char *)t->grads + at, row->count * size));
   *out = (wn_safetensors_entry){.name = row->name,
                                 .dtype = t->model->dtype,
                                 .ndim = row->ndim,
-                                .data = (const char *)t->grads + t->learns.grad_at[i] * size,
+                                .data = (const char *)(memory->host ? t->grads : t->shown) + at,
                                 .bytes = row->count * size};
   for (int d = 0; d < row->ndim; d++) out->shape[d] = row->shape[d];
   return WN_OK;

@@ -13,10 +13,11 @@ struct wn_trainer {
   int64_t batch, accumulate, context; /* rows per micro-step, micro-steps per step, tokens per row */
   wn_workspace *ws;
   struct wn_optimizer opt;
-  struct wn_arrays arrays;
-  wn_budgets target, budgets; /* with train.prune: those at the end, and those of the step at hand */
+  struct wn_arrays arrays, own; /* the backend's: grads; the host's: begun and shown */
+  wn_budgets target, budgets;   /* with train.prune: those at the end, and those of the step at hand */
   struct wn_adapt_rows learns;
   void *grads; /* [learns.gradients] of the model's dtype: the last step's gradient, before clipping */
+  void *shown; /* [learns.gradients] what wn_trainer_gradient_at showed, where grads are not the host's */
   const int32_t *inputs, *input_count; /* of the encoder, [accumulate*batch, input_length] and [accumulate*batch] */
   int64_t input_length;
   uint8_t *begun;  /* [table.count] during a step: as in wn_step */

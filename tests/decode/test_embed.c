@@ -16,10 +16,9 @@ static void random_tokens(uint64_t seed, int32_t *ids, int n) {
 static void states_of_pass(wn_context *ctx, struct wn_model *model, const int32_t *ids, double *out) {
   wn_workspace *ws;
   struct wn_run run;
-  struct wn_stack_sums sums;
   OK(ctx, wn_workspace_create(ctx, model, B, T, &(struct wn_workspace_options){.activation_dtype = WN_F32}, &ws));
-  OK(ctx, wn_run_batch(&run, model, ws, B, T, NULL));
-  OK(ctx, wn_run_stack(&run, ws, ids, &sums));
+  OK(ctx, wn_run_batch(&run, model, ws, &(struct wn_batch){.B = B, .T = T, .tokens = ids}, NULL));
+  OK(ctx, wn_run_stack(&run, ws));
   memcpy(out, ws->n_out, (size_t)(B * T * model->config.width) * sizeof *out);
   wn_workspace_destroy(ws);
 }

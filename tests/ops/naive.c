@@ -119,6 +119,7 @@ static wn_status naive_backward(const struct wn_exec *exec, const struct wn_atte
 const struct wn_backend *wn_backend_naive(void) {
   static struct wn_backend table = {
       .name = "naive",
+      .memory = &wn_host_memory,
       .linear_forward = wn_naive_linear_forward,
       .linear_backward = wn_naive_linear_backward,
       .embedding_forward = wn_naive_embedding_forward,

@@ -1,0 +1,52 @@
+/* Element by element: mixtures, limits, the sigmoid, and other types. */
+#ifndef REAL
+#include "backends/ref/ref.h"
+#include "tensor/bf16.h"
+#define REAL_FILE "backends/ref/mix.c"
+#include "backends/ref/twice.h"
+WN_REF_SLOT(mix_forward, struct wn_mix)
+WN_REF_SLOT(clamp_forward, struct wn_clamp)
+WN_REF_SLOT(sigmoid_forward, struct wn_sigmoid)
+WN_REF_SLOT(sigmoid_backward, struct wn_sigmoid)
+
+wn_status wn_ref_convert_forward(const struct wn_exec *exec, const struct wn_convert *a) {
+  const int threads = wn_team(exec->ctx, exec->threads);
+  if (a->y_type == WN_BF16)
+    wn_bf16_from_f32(threads, a->n, a->x, a->y);
+  else
+    wn_bf16_to_f32(threads, a->n, a->x, a->y);
+  return WN_OK;
+}
+#else
+
+static wn_status NAME(mix_forward)(const struct wn_exec *exec, const struct wn_mix *a) {
+  const REAL *x = a->x; /* [n] */
+  REAL *y = a->y;       /* [n] */
+  const double f = a->sumsq ? a->f / (sqrt(*a->sumsq) + 1e-7) : a->f, h = a->h;
+#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static) if (a->n > 4096)
+  for (int64_t i = 0; i < a->n; i++) y[i] = (REAL)(h != 0 ? f * (double)x[i] + h * (double)y[i] : f * (double)x[i]);
+  return WN_OK;
+}
+
+static wn_status NAME(clamp_forward)(const struct wn_exec *exec, const struct wn_clamp *a) {
+  (void)exec;
+  REAL *x = a->x; /* [n] */
+  for (int64_t i = 0; i < a->n; i++) x[i] = (REAL)fmin(fmax((double)x[i], a->low), a->high);
+  return WN_OK;
+}
+
+static wn_status NAME(sigmoid_forward)(const struct wn_exec *exec, const struct wn_sigmoid *a) {
+  (void)exec;
+  REAL *x = a->x; /* [n] */
+  for (int64_t i = 0; i < a->n; i++) x[i] = (REAL)(1 / (1 + exp(-(double)x[i])));
+  return WN_OK;
+}
+
+static wn_status NAME(sigmoid_backward)(const struct wn_exec *exec, const struct wn_sigmoid *a) {
+  (void)exec;
+  const REAL *x = a->x; /* [n] */
+  REAL *dx = a->dx;     /* [n] */
+  for (int64_t i = 0; i < a->n; i++) dx[i] *= x[i] * (1 - x[i]);
+  return WN_OK;
+}
+#endif

@@ -1,0 +1,94 @@
+/* What a step reads out (losses, hits, spans, L_mem), with the gradients of what is a loss: sums of doubles, one after
+ * the other. */
+#ifndef REAL
+#include "backends/ref/ref.h"
+#include "ops/documents.h"
+#define REAL_FILE "backends/ref/sums.c"
+#include "backends/ref/twice.h"
+WN_REF_SLOT(span_sum_forward, struct wn_span_sum)
+WN_REF_SLOT(span_sum_backward, struct wn_span_sum)
+WN_REF_SLOT(memory_loss_forward, struct wn_memory_loss)
+WN_REF_SLOT(memory_loss_backward, struct wn_memory_loss)
+
+wn_status wn_ref_loss_sums_forward(const struct wn_exec *exec, const struct wn_loss_sums *a) {
+  (void)exec;
+  double loss = a->sums[0];
+  int64_t hits = 0;
+  for (int64_t m = 0; m < a->M; m++) {
+    if (a->targets[m] < 0) continue;
+    loss += a->loss[m];
+    hits += a->hit[m] != 0;
+  }
+  a->sums[0] = loss;
+  a->sums[1] += (double)hits;
+  return WN_OK;
+}
+#else
+
+static bool NAME(span_counts)(const struct wn_span_sum *a, int64_t row) {
+  return !a->row_count || row % a->T < a->row_count[row / a->T];
+}
+
+static wn_status NAME(span_sum_forward)(const struct wn_exec *exec, const struct wn_span_sum *a) {
+  (void)exec;
+  const REAL *z = a->z; /* [rows,heads] */
+  double sum = 0;
+  for (int64_t i = 0; i < a->rows; i++)
+    for (int64_t h = 0; h < a->heads && NAME(span_counts)(a, i); h++) sum += (double)z[i * a->heads + h];
+  *a->sum = sum / a->tokens;
+  return WN_OK;
+}
+
+static wn_status NAME(span_sum_backward)(const struct wn_exec *exec, const struct wn_span_sum *a) {
+  (void)exec;
+  REAL *dz = a->dz; /* [rows,heads] */
+  const double each = a->scale / a->tokens;
+  for (int64_t i = 0; i < a->rows; i++)
+    for (int64_t h = 0; h < a->heads && NAME(span_counts)(a, i); h++)
+      dz[i * a->heads + h] = (REAL)((double)dz[i * a->heads + h] + each);
+  return WN_OK;
+}
+
+/* The first of the document's longest rows, in the row of M that begins at `at`. */
+static int64_t NAME(document_longest)(const struct wn_document *d, const REAL *M, int64_t at) {
+  int64_t longest = d->first;
+  for (int64_t t = d->first + 1; t < d->end; t++)
+    if (M[at + t] > M[at + longest]) longest = t;
+  return longest;
+}
+
+static wn_status NAME(memory_loss_forward)(const struct wn_exec *exec, const struct wn_memory_loss *a) {
+  (void)exec;
+  const REAL *M = a->M; /* [B,G,T] */
+  const struct wn_documents rows = {.B = a->B, .T = a->T, .doc_start = a->doc_start, .count = a->count};
+  double sum = 0;
+  for (struct wn_document d = {0}; wn_document_next(&rows, &d);)
+    for (int64_t g = 0; g < a->G; g++) {
+      const int64_t at = (d.b * a->G + g) * a->T;
+      sum += (double)M[at + NAME(document_longest)(&d, M, at)] / (double)(d.end - d.first);
+    }
+  *a->sum = sum;
+  return WN_OK;
+}
+
+static wn_status NAME(memory_loss_backward)(const struct wn_exec *exec, const struct wn_memory_loss *a) {
+  (void)exec;
+  REAL *M = a->M; /* [B,G,T]; up to `done` gradients: documents come in order, selection by selection */
+  int64_t done = 0;
+  for (int64_t b = 0; b < a->B; b++)
+    for (int64_t g = 0; g < a->G; g++) {
+      const struct wn_documents one = {.B = 1,
+                                       .T = a->T,
+                                       .doc_start = a->doc_start ? a->doc_start + b * a->T : NULL,
+                                       .count = a->count ? a->count + b : NULL};
+      for (struct wn_document d = {0}; wn_document_next(&one, &d);) {
+        const int64_t longest = NAME(document_longest)(&d, M, done);
+        for (int64_t t = d.first; t < d.end; t++)
+          M[done + t] = (REAL)(t == longest ? a->scale / (double)(d.end - d.first) : 0);
+      }
+      for (int64_t t = a->count ? a->count[b] : a->T; t < a->T; t++) M[done + t] = 0;
+      done += a->T;
+    }
+  return WN_OK;
+}
+#endif

@@ -1,0 +1,180 @@
+/* What steps read out and what is mixed, limited and converted element by element: against plain sums, and what has a
+ * backward against finite differences. On every backend and in both types. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "backends/backends.h"
+#include "base/rng.h"
+#include "tensor/bf16.h"
+
+enum { N = 77 };
+
+/* Each backend with each type that it computes in. */
+static bool exec_next(int *at, struct wn_exec *exec) {
+  const struct wn_backend *const backends[] = {wn_backend_ref(), wn_backend_ref(), wn_backend_cpu(WN_ISA_REF)};
+  if (*at == 3) return false;
+  *exec = (struct wn_exec){.backend = backends[*at], .threads = 2, .dtype = *at == 0 ? WN_F64 : WN_F32};
+  (*at)++;
+  return true;
+}
+
+static double draw(uint64_t i) {
+  return wn_random_normal(5, WN_STREAM_TEST, 1, i);
+}
+
+static void fill(const struct wn_exec *exec, void *x, int64_t n, uint64_t from) {
+  for (int64_t i = 0; i < n; i++) wn_number_set(x, i, exec->dtype, draw(from + (uint64_t)i));
+}
+
+static void near_to(const struct wn_exec *exec, double found, double expected) {
+  const double limit = (exec->dtype == WN_F64 ? 1e-12 : 1e-6) * fmax(1, fabs(expected));
+  if (!(fabs(found - expected) <= limit)) fail_msg("%.17g, expected %.17g", found, expected);
+}
+
+static void test_mix(void **state) {
+  (void)state;
+  struct wn_exec e;
+  for (int at = 0; exec_next(&at, &e);) {
+    double x[N], y[N], before[N], sum = 4;
+    fill(&e, x, N, 0), fill(&e, y, N, N);
+    for (int i = 0; i < N; i++) before[i] = wn_number(y, i, e.dtype);
+    assert_int_equal(wn_op_mix_forward(&e, &(struct wn_mix){.n = N, .f = 1.5, .h = -0.25, .x = x, .y = y}), WN_OK);
+    for (int i = 0; i < N; i++)
+      near_to(&e, wn_number(y, i, e.dtype), 1.5 * wn_number(x, i, e.dtype) - 0.25 * before[i]);
+    for (int i = 0; i < N; i++) wn_number_set(y, i, e.dtype, NAN); /* not read */
+    assert_int_equal(wn_op_mix_forward(&e, &(struct wn_mix){.n = N, .f = 3, .sumsq = &sum, .x = x, .y = y}), WN_OK);
+    for (int i = 0; i < N; i++) near_to(&e, wn_number(y, i, e.dtype), 3 / (2 + 1e-7) * wn_number(x, i, e.dtype));
+    assert_int_equal(wn_op_mix_forward(&e, &(struct wn_mix){.n = N, .f = NAN, .x = x, .y = y}), WN_ERR_ARGUMENT);
+  }
+}
+
+static void test_clamp_convert(void **state) {
+  (void)state;
+  struct wn_exec e;
+  for (int at = 0; exec_next(&at, &e);) {
+    double x[N], before[N];
+    fill(&e, x, N, 0);
+    for (int i = 0; i < N; i++) before[i] = wn_number(x, i, e.dtype);
+    assert_int_equal(wn_op_clamp_forward(&e, &(struct wn_clamp){.n = N, .low = -0.5, .high = INFINITY, .x = x}), WN_OK);
+    for (int i = 0; i < N; i++) assert_true(wn_number(x, i, e.dtype) == fmax(before[i], -0.5));
+    assert_int_equal(wn_op_clamp_forward(&e, &(struct wn_clamp){.n = N, .low = 1, .high = 0, .x = x}), WN_ERR_ARGUMENT);
+    float back[N];
+    uint16_t y[N];
+    const struct wn_convert to = {.n = N, .y_type = WN_BF16, .x = x, .y = y},
+                            from = {.n = N, .x_type = WN_BF16, .x = y, .y = back}, none = {.n = N, .x = x, .y = back};
+    assert_int_equal(wn_op_convert_forward(&e, &none), WN_ERR_UNSUPPORTED);
+    if (e.dtype == WN_F64) {
+      assert_int_equal(wn_op_convert_forward(&e, &to), WN_ERR_UNSUPPORTED);
+      continue;
+    }
+    assert_int_equal(wn_op_convert_forward(&e, &to), WN_OK);
+    assert_int_equal(wn_op_convert_forward(&e, &from), WN_OK);
+    for (int i = 0; i < N; i++) {
+      const uint16_t rounded = wn_bf16_round((float)wn_number(x, i, e.dtype));
+      assert_int_equal(y[i], rounded);
+      assert_true(back[i] == wn_bf16_value(rounded));
+    }
+  }
+}
+
+static void test_sigmoid(void **state) {
+  (void)state;
+  struct wn_exec e;
+  for (int at = 0; exec_next(&at, &e);) {
+    double x[N], dx[N], before[N], gradient[N];
+    fill(&e, x, N, 0), fill(&e, dx, N, N);
+    for (int i = 0; i < N; i++) before[i] = wn_number(x, i, e.dtype), gradient[i] = wn_number(dx, i, e.dtype);
+    assert_int_equal(wn_op_sigmoid_forward(&e, &(struct wn_sigmoid){.n = N, .x = x}), WN_OK);
+    assert_int_equal(wn_op_sigmoid_backward(&e, &(struct wn_sigmoid){.n = N, .x = x, .dx = dx}), WN_OK);
+    for (int i = 0; i < N; i++) {
+      const double h = 1e-6, up = 1 / (1 + exp(-(before[i] + h))), down = 1 / (1 + exp(-(before[i] - h)));
+      near_to(&e, wn_number(x, i, e.dtype), 1 / (1 + exp(-before[i])));
+      assert_true(fabs(wn_number(dx, i, e.dtype) - gradient[i] * (up - down) / (2 * h)) < 1e-6);
+    }
+  }
+}
+
+static void test_loss_sums(void **state) {
+  (void)state;
+  const double loss[] = {0.5, 100, 0.25, 2}; /* the second has no target */
+  const uint8_t hit[] = {1, 1, 0, 1};
+  const int32_t targets[] = {0, -1, 3, 1};
+  struct wn_exec e;
+  for (int at = 0; exec_next(&at, &e);) {
+    double sums[2] = {1, 2};
+    const struct wn_loss_sums a = {.M = 4, .loss = loss, .hit = hit, .targets = targets, .sums = sums};
+    assert_int_equal(wn_op_loss_sums_forward(&e, &a), WN_OK);
+    assert_true(sums[0] == 3.75 && sums[1] == 4);
+  }
+}
+
+static void test_span_sum(void **state) {
+  (void)state;
+  enum { ROWS = 12, H = 3, T = 4 };
+  const int32_t count[] = {4, 0, 2};
+  struct wn_exec e;
+  for (int at = 0; exec_next(&at, &e);) {
+    double z[ROWS * H], dz[ROWS * H] = {0}, sum = 0, expected = 0;
+    fill(&e, z, ROWS * H, 0);
+    struct wn_span_sum a = {.rows = ROWS, .heads = H, .T = T, .row_count = count, .tokens = 6, .scale = 3};
+    a.z = z, a.dz = dz, a.sum = &sum;
+    assert_int_equal(wn_op_span_sum_forward(&e, &a), WN_OK);
+    assert_int_equal(wn_op_span_sum_backward(&e, &a), WN_OK);
+    for (int i = 0; i < ROWS * H; i++) {
+      const bool counts = i / H % T < count[i / H / T];
+      if (counts) expected += wn_number(z, i, e.dtype) / 6;
+      assert_true(wn_number(dz, i, e.dtype) == (counts ? 0.5 : 0));
+    }
+    assert_true(fabs(sum - expected) < 1e-12);
+    a.row_count = NULL, a.rows = 1, a.tokens = 1;
+    assert_int_equal(wn_op_span_sum_forward(&e, &a), WN_OK);
+    assert_true(fabs(sum - wn_number(z, 0, e.dtype) - wn_number(z, 1, e.dtype) - wn_number(z, 2, e.dtype)) < 1e-12);
+  }
+}
+
+/* Two sequences of two and one documents, the second with padding, in two selections: by hand, and by differences. */
+static void test_memory_loss(void **state) {
+  (void)state;
+  enum { B = 2, G = 2, T = 5 };
+  const int32_t doc_start[B * T] = {0, 0, 2, 2, 2, 0, 0, 0, 0, 0}, count[B] = {5, 3};
+  const double values[B * G * T] = {1, 4, 2, 2, 1, /**/ 0, 0, 3, 5, 6, /**/ 7, 1, 8, 9, 9, /**/ 2, 2, 1, 9, 9};
+  const double expected = 4. / 2 + 2. / 3 + 0. / 2 + 6. / 3 + 8. / 3 + 2. / 3;
+  struct wn_exec e;
+  for (int at = 0; exec_next(&at, &e);) {
+    double M[B * G * T], d[B * G * T], sum;
+    struct wn_memory_loss a = {.B = B, .G = G, .T = T, .doc_start = doc_start, .count = count, .sum = &sum, .scale = 3};
+    for (int i = 0; i < B * G * T; i++)
+      wn_number_set(M, i, e.dtype, values[i]), wn_number_set(d, i, e.dtype, values[i]);
+    a.M = M;
+    assert_int_equal(wn_op_memory_loss_forward(&e, &a), WN_OK);
+    assert_true(fabs(sum - expected) < 1e-12);
+    a.M = d;
+    assert_int_equal(wn_op_memory_loss_backward(&e, &a), WN_OK);
+    a.M = M;
+    for (int i = 0; i < B * G * T; i++) { /* upwards: the first of several longest rows is the only one that counts */
+      const double h = 0x1p-10, before = sum, now = wn_number(M, i, e.dtype);
+      bool first = true; /* of equal rows of its document only the first has the gradient */
+      for (int j = i - i % T; j < i; j++)
+        first = first && (doc_start[i / (G * T) * T + j % T] != doc_start[i / (G * T) * T + i % T] ||
+                          wn_number(M, j, e.dtype) != now);
+      wn_number_set(M, i, e.dtype, now + h);
+      assert_int_equal(wn_op_memory_loss_forward(&e, &a), WN_OK);
+      const double slope = first ? 3 * (sum - before) / h : 0;
+      if (fabs(wn_number(d, i, e.dtype) - slope) > 1e-4) fail_msg("%d: %g, %g", i, wn_number(d, i, e.dtype), slope);
+      wn_number_set(M, i, e.dtype, now);
+      sum = before;
+    }
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_mix),      cmocka_unit_test(test_clamp_convert),
+                                     cmocka_unit_test(test_sigmoid),  cmocka_unit_test(test_loss_sums),
+                                     cmocka_unit_test(test_span_sum), cmocka_unit_test(test_memory_loss)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
