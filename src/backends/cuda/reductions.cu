@@ -1,0 +1,165 @@
+// What a step reads out (equations in ops.h): sums of doubles, one after the other, so that they are the CPU's to the
+// bit; and the gradients of what is a loss. A sum is one thread's, which finds its terms in shared memory.
+#include "backends/cuda/best.cuh"
+#include "backends/cuda/launch.cuh"
+
+enum { TERMS = 1024 }; // brought at a time
+
+// sum + term(0) + term(1) + ... in this order; on thread 0.
+template <class Term> static __device__ double sum_in_order(double sum, int64_t n, Term term) {
+  WN_SHARED(double, terms, [TERMS]);
+  for (int64_t from = 0; from < n; from += TERMS) {
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < TERMS && from + i < n; i += blockDim.x) terms[i] = term(from + i);
+    __syncthreads();
+    if (threadIdx.x == 0)
+      for (int64_t i = 0; i < TERMS && from + i < n; i++) sum += terms[i];
+  }
+  return sum;
+}
+
+// A position without a target adds a zero, which changes no sum.
+static __global__ void loss_sums_kernel(int64_t M, const double *loss, const uint8_t *hit, const int32_t *targets,
+                                        double *sums) {
+  const double total = sum_in_order(sums[0], M, [=](int64_t m) { return targets[m] < 0 ? 0.0 : loss[m]; });
+  int hits = 0;
+  for (int64_t m = threadIdx.x; m < M; m += blockDim.x) hits += targets[m] >= 0 && hit[m] != 0;
+  const int all = wn_block_sum(hits);
+  if (threadIdx.x == 0) sums[0] = total, sums[1] += (double)all;
+}
+wn_status wn_cuda_loss_sums_forward(const struct wn_exec *exec, const struct wn_loss_sums *a) {
+  WN_LAUNCH(1, WN_CUDA_THREADS, 0, wn_cuda_stream(exec), loss_sums_kernel, a->M, a->loss, a->hit, a->targets, a->sums);
+  return wn_cuda_launched(exec, "loss_sums");
+}
+
+static __device__ __forceinline__ bool span_counts(const int32_t *row_count, int64_t T, int64_t row) {
+  return !row_count || row % T < row_count[row / T];
+}
+static __global__ void span_sum_kernel(int64_t rows, int64_t heads, int64_t T, const int32_t *row_count, double tokens,
+                                       const float *z, double *sum) {
+  const double total = sum_in_order(
+      0.0, rows * heads, [=](int64_t i) { return span_counts(row_count, T, i / heads) ? (double)z[i] : 0.0; });
+  if (threadIdx.x == 0) *sum = total / tokens;
+}
+static __global__ void span_back_kernel(int64_t rows, int64_t heads, int64_t T, const int32_t *row_count, double each,
+                                        float *dz) {
+  WN_GRID_LOOP(i, rows * heads)
+  if (span_counts(row_count, T, i / heads)) dz[i] = (float)((double)dz[i] + each);
+}
+wn_status wn_cuda_span_sum_forward(const struct wn_exec *exec, const struct wn_span_sum *a) {
+  WN_LAUNCH(1, WN_CUDA_THREADS, 0, wn_cuda_stream(exec), span_sum_kernel, a->rows, a->heads, a->T, a->row_count,
+            a->tokens, static_cast<const float *>(a->z), a->sum);
+  return wn_cuda_launched(exec, "span_sum");
+}
+wn_status wn_cuda_span_sum_backward(const struct wn_exec *exec, const struct wn_span_sum *a) {
+  if (a->rows == 0) return WN_OK;
+  WN_LAUNCH(wn_cuda_blocks(a->rows * a->heads), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), span_back_kernel, a->rows,
+            a->heads, a->T, a->row_count, a->scale / a->tokens, static_cast<float *>(a->dz));
+  return wn_cuda_launched(exec, "span_sum");
+}
+
+struct memory_rows {
+  int64_t B, G, T;
+  const int32_t *doc_start, *count;
+};
+// Row t of sequence b: the end of the document that begins there; 0 where none does.
+static __device__ int64_t document_end(const memory_rows &a, int64_t b, int64_t t) {
+  const int64_t count = a.count ? a.count[b] : a.T;
+  const int32_t *start = a.doc_start ? a.doc_start + b * a.T : nullptr;
+  if (t >= count || (t > 0 && (!start || start[t] == start[t - 1]))) return 0;
+  int64_t end = t + 1;
+  while (end < count && (!start || start[end] == start[t])) end++;
+  return end;
+}
+// Terms by document, then by selection: other rows' are zeros.
+static __global__ void memory_loss_kernel(memory_rows a, const float *M, double *sum) {
+  const double total = sum_in_order(0.0, a.B * a.T * a.G, [=](int64_t i) {
+    const int64_t b = i / (a.T * a.G), t = i / a.G % a.T, end = document_end(a, b, t);
+    if (end == 0) return 0.0;
+    const float *row = M + (b * a.G + i % a.G) * a.T;
+    float longest = row[t];
+    for (int64_t k = t + 1; k < end; k++) longest = row[k] > longest ? row[k] : longest;
+    return (double)longest / (double)(end - t);
+  });
+  if (threadIdx.x == 0) *sum = total;
+}
+// A block a row of M: document after document.
+static __global__ void memory_back_kernel(memory_rows a, double scale, float *M) {
+  const int64_t b = blockIdx.x / a.G, count = a.count ? a.count[b] : a.T;
+  float *row = M + (int64_t)blockIdx.x * a.T;
+  for (int64_t first = 0; first < count;) {
+    const int64_t end = document_end(a, b, first);
+    best longest = {-INFINITY, INT32_MAX};
+    for (int64_t t = first + threadIdx.x; t < end; t += blockDim.x) longest = best_of(longest, best{row[t], (int)t});
+    longest = block_best(longest);
+    for (int64_t t = first + threadIdx.x; t < end; t += blockDim.x)
+      row[t] = t == longest.index ? (float)(scale / (double)(end - first)) : 0.0f;
+    first = end;
+  }
+  for (int64_t t = count + threadIdx.x; t < a.T; t += blockDim.x) row[t] = 0;
+}
+static memory_rows memory_rows_of(const struct wn_memory_loss *a) {
+  return {a->B, a->G, a->T, a->doc_start, a->count};
+}
+wn_status wn_cuda_memory_loss_forward(const struct wn_exec *exec, const struct wn_memory_loss *a) {
+  WN_LAUNCH(1, WN_CUDA_THREADS, 0, wn_cuda_stream(exec), memory_loss_kernel, memory_rows_of(a),
+            static_cast<const float *>(a->M), a->sum);
+  return wn_cuda_launched(exec, "memory_loss");
+}
+wn_status wn_cuda_memory_loss_backward(const struct wn_exec *exec, const struct wn_memory_loss *a) {
+  if (a->B == 0) return WN_OK;
+  WN_LAUNCH((unsigned)(a->B * a->G), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), memory_back_kernel, memory_rows_of(a),
+            a->scale, static_cast<float *>(a->M));
+  return wn_cuda_launched(exec, "memory_loss");
+}
+
+// y = f x + h y.
+static __global__ void mix_kernel(int64_t n, double f, double h, const double *sumsq, const float *x, float *y) {
+  const float factor = (float)(sumsq ? f / (sqrt(*sumsq) + 1e-7) : f), rest = (float)h;
+  WN_GRID_LOOP(i, n) y[i] = rest != 0 ? factor * x[i] + rest * y[i] : factor * x[i];
+}
+wn_status wn_cuda_mix_forward(const struct wn_exec *exec, const struct wn_mix *a) {
+  if (a->n == 0) return WN_OK;
+  WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), mix_kernel, a->n, a->f, a->h, a->sumsq,
+            static_cast<const float *>(a->x), static_cast<float *>(a->y));
+  return wn_cuda_launched(exec, "mix");
+}
+
+static __global__ void clamp_kernel(int64_t n, float low, float high, float *x) {
+  WN_GRID_LOOP(i, n) x[i] = fminf(fmaxf(x[i], low), high);
+}
+wn_status wn_cuda_clamp_forward(const struct wn_exec *exec, const struct wn_clamp *a) {
+  if (a->n == 0) return WN_OK;
+  WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), clamp_kernel, a->n, (float)a->low,
+            (float)a->high, static_cast<float *>(a->x));
+  return wn_cuda_launched(exec, "clamp");
+}
+
+static __global__ void convert_kernel(int64_t n, wn_numbers x, wn_numbers y) {
+  WN_GRID_LOOP(i, n) y.set(i, x[i]);
+}
+wn_status wn_cuda_convert_forward(const struct wn_exec *exec, const struct wn_convert *a) {
+  if (a->n == 0) return WN_OK;
+  WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), convert_kernel, a->n,
+            wn_numbers_of(a->x, a->x_type), wn_numbers_of(a->y, a->y_type));
+  return wn_cuda_launched(exec, "convert");
+}
+
+static __global__ void sigmoid_kernel(int64_t n, float *x) {
+  WN_GRID_LOOP(i, n) x[i] = 1.0f / (1.0f + expf(-x[i]));
+}
+static __global__ void sigmoid_back_kernel(int64_t n, const float *x, float *dx) {
+  WN_GRID_LOOP(i, n) dx[i] *= x[i] * (1.0f - x[i]);
+}
+wn_status wn_cuda_sigmoid_forward(const struct wn_exec *exec, const struct wn_sigmoid *a) {
+  if (a->n == 0) return WN_OK;
+  WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), sigmoid_kernel, a->n,
+            static_cast<float *>(a->x));
+  return wn_cuda_launched(exec, "sigmoid");
+}
+wn_status wn_cuda_sigmoid_backward(const struct wn_exec *exec, const struct wn_sigmoid *a) {
+  if (a->n == 0) return WN_OK;
+  WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), sigmoid_back_kernel, a->n,
+            static_cast<const float *>(a->x), static_cast<float *>(a->dx));
+  return wn_cuda_launched(exec, "sigmoid");
+}

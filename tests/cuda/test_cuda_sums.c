@@ -1,0 +1,171 @@
+/* What a step reads out, and what goes element by element, on emulated kernels: sums of doubles have the reference's
+ * bits, their gradients too; the rest is within rounding of floats. */
+#include "support.h"
+
+#include <float.h>
+#include <math.h>
+
+#include "backends/backends.h"
+#include "backends/cuda/cuda.h"
+#include "base/rng.h"
+#include "cuda/emulate_api.h"
+
+static wn_context *ctx;
+static int setup(void **state) {
+  (void)state;
+  ctx = make_context();
+  return 0;
+}
+static int teardown(void **state) {
+  (void)state;
+  wn_context_destroy(ctx);
+  return 0;
+}
+
+/* The reference, then the kernels in two orders of threads. */
+enum { WAYS = 3 };
+static struct wn_exec way(int i) {
+  wn_emulate_seed((uint64_t)i);
+  return (struct wn_exec){
+      .ctx = ctx, .backend = i == 0 ? wn_backend_ref() : wn_backend_cuda_table(), .threads = 1, .dtype = WN_F32};
+}
+static double number(uint64_t salt, int64_t i) {
+  return wn_random_normal(4, WN_STREAM_TEST, salt, (uint64_t)i);
+}
+
+static void test_losses(void **state) {
+  (void)state;
+  enum { M = 2500 };
+  static double loss[M];
+  static uint8_t hit[M];
+  static int32_t targets[M];
+  for (int m = 0; m < M; m++) {
+    loss[m] = exp(number(1, m)), hit[m] = m % 3 == 0;
+    targets[m] = m % 7 == 2 ? -1 : m;
+    if (m % 7 == 2) loss[m] = NAN; /* not looked at */
+  }
+  for (int n = 0; n <= M; n += n ? n : 1) {
+    double sums[WAYS][2];
+    for (int i = 0; i < WAYS; i++) {
+      const struct wn_exec e = way(i);
+      const struct wn_loss_sums a = {.M = n, .loss = loss, .hit = hit, .targets = targets, .sums = sums[i]};
+      sums[i][0] = 0.1, sums[i][1] = 3;
+      assert_ok(ctx, wn_op_loss_sums_forward(&e, &a));
+      assert_null(wn_emulate_error());
+      assert_memory_equal(sums[i], sums[0], sizeof sums[0]);
+    }
+  }
+}
+
+static void test_spans(void **state) {
+  (void)state;
+  enum { B = 3, T = 701, H = 2 };
+  static const int32_t counts[B] = {T, 0, 400};
+  static float z[B * T * H], dz[WAYS][B * T * H];
+  for (int i = 0; i < B * T * H; i++) z[i] = (float)number(2, i);
+  for (int padded = 0; padded < 2; padded++) {
+    double sum[WAYS];
+    for (int i = 0; i < WAYS; i++) {
+      const struct wn_exec e = way(i);
+      for (int k = 0; k < B * T * H; k++) dz[i][k] = z[k];
+      const struct wn_span_sum a = {.rows = B * T,
+                                    .heads = H,
+                                    .T = T,
+                                    .row_count = padded ? counts : NULL,
+                                    .tokens = 123,
+                                    .z = z,
+                                    .sum = &sum[i],
+                                    .scale = 0.3,
+                                    .dz = dz[i]};
+      assert_ok(ctx, wn_op_span_sum_forward(&e, &a));
+      assert_ok(ctx, wn_op_span_sum_backward(&e, &a));
+      assert_null(wn_emulate_error());
+      assert_true(sum[i] == sum[0]);
+      assert_memory_equal(dz[i], dz[0], sizeof dz[0]);
+    }
+  }
+}
+
+static void test_memory_loss(void **state) {
+  (void)state;
+  enum { B = 3, G = 2, T = 331 };
+  static const int32_t counts[B] = {T, 1, 290};
+  static int32_t starts[B * T];
+  static float M[WAYS][B * G * T];
+  for (int b = 0; b < B; b++)
+    for (int t = 0, first = 0; t < T; t++) {
+      if (wn_random_below(6, WN_STREAM_TEST, (uint64_t)b, (uint64_t)t, 40) == 0) first = t;
+      starts[b * T + t] = first;
+    }
+  for (int form = 0; form < 4; form++) {
+    double sum[WAYS];
+    for (int i = 0; i < WAYS; i++) {
+      const struct wn_exec e = way(i);
+      for (int k = 0; k < B * G * T; k++) M[i][k] = (float)floor(number(3, k) * 4); /* ties */
+      const struct wn_memory_loss a = {.B = B,
+                                       .G = G,
+                                       .T = T,
+                                       .doc_start = form & 1 ? starts : NULL,
+                                       .count = form & 2 ? counts : NULL,
+                                       .M = M[i],
+                                       .sum = &sum[i],
+                                       .scale = 0.7};
+      assert_ok(ctx, wn_op_memory_loss_forward(&e, &a));
+      assert_ok(ctx, wn_op_memory_loss_backward(&e, &a));
+      assert_null(wn_emulate_error());
+      assert_true(sum[i] == sum[0]);
+      assert_memory_equal(M[i], M[0], sizeof M[0]);
+    }
+  }
+}
+
+static void close_to(const float *x, const float *want, int n) {
+  for (int i = 0; i < n; i++)
+    if (!(fabsf(x[i] - want[i]) <= 4 * FLT_EPSILON * fmaxf(1, fabsf(want[i]))))
+      fail_msg("element %d: %.9g, expected %.9g", i, (double)x[i], (double)want[i]);
+}
+
+static void test_elements(void **state) {
+  (void)state;
+  enum { N = 1031 };
+  static float x[N], y[WAYS][N], sigmoid[WAYS][N], slope[WAYS][N], clamped[WAYS][N], back[WAYS][N];
+  static uint16_t half[WAYS][N];
+  const double sumsq = 7.5;
+  for (int i = 0; i < N; i++) x[i] = (float)number(5, i) * 3;
+  for (int form = 0; form < 4; form++) /* with h or without, by a norm or not */
+    for (int i = 0; i < WAYS; i++) {
+      const struct wn_exec e = way(i);
+      for (int k = 0; k < N; k++) y[i][k] = form & 1 ? (float)k : NAN;
+      const struct wn_mix a = {
+          .n = N, .f = 0.3, .h = form & 1 ? -0.9 : 0, .sumsq = form & 2 ? &sumsq : NULL, .x = x, .y = y[i]};
+      assert_ok(ctx, wn_op_mix_forward(&e, &a));
+      close_to(y[i], y[0], N);
+    }
+  for (int i = 0; i < WAYS; i++) {
+    const struct wn_exec e = way(i);
+    for (int k = 0; k < N; k++) sigmoid[i][k] = clamped[i][k] = x[k], slope[i][k] = 2 - x[k];
+    assert_ok(ctx, wn_op_sigmoid_forward(&e, &(struct wn_sigmoid){.n = N, .x = sigmoid[i]}));
+    assert_ok(ctx, wn_op_sigmoid_backward(&e, &(struct wn_sigmoid){.n = N, .x = sigmoid[i], .dx = slope[i]}));
+    assert_ok(ctx, wn_op_clamp_forward(&e, &(struct wn_clamp){.n = N, .low = -0.5, .high = 2, .x = clamped[i]}));
+    const struct wn_convert to = {.n = N, .y_type = WN_BF16, .x = x, .y = half[i]};
+    const struct wn_convert from = {.n = N, .x_type = WN_BF16, .x = half[i], .y = back[i]};
+    assert_ok(ctx, wn_op_convert_forward(&e, &to));
+    assert_ok(ctx, wn_op_convert_forward(&e, &from));
+    assert_null(wn_emulate_error());
+    close_to(sigmoid[i], sigmoid[0], N);
+    close_to(slope[i], slope[0], N);
+    assert_memory_equal(clamped[i], clamped[0], sizeof clamped[0]);
+    assert_memory_equal(half[i], half[0], sizeof half[0]);
+    assert_memory_equal(back[i], back[0], sizeof back[0]);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_losses),
+      cmocka_unit_test(test_spans),
+      cmocka_unit_test(test_memory_loss),
+      cmocka_unit_test(test_elements),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
