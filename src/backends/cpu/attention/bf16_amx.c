@@ -22,17 +22,9 @@ enum {
 };
 
 static void tiles_begin(void) {
-  _Alignas(64) struct {
-    uint8_t palette, start, unused[14];
-    uint16_t bytes[16];
-    uint8_t rows[16];
-  } config = {.palette = 1};
-  for (int i = 0; i < 8; i++) config.bytes[i] = 64, config.rows[i] = ROWS;
-  __asm__ volatile("" : : "r"(&config) : "memory"); /* GCC 12 believes that only the first eight bytes are read */
-  _tile_loadconfig(&config);
-}
-static void tiles_end(void) {
-  _tile_release();
+  struct wn_cpu_amx_shape shapes[WN_CPU_AMX_TILES];
+  for (int i = 0; i < WN_CPU_AMX_TILES; i++) shapes[i] = (struct wn_cpu_amx_shape){ROWS, 64};
+  wn_cpu_amx_begin(shapes);
 }
 
 /* C[m,n] (+)= X[m,k] Y[k,n]: rows and lines of pairs so many bytes apart. */
@@ -212,7 +204,7 @@ bool wn_bf16_tiles_serve(int64_t D) {
 
 const struct wn_bf16_ops wn_bf16_ops_amx = {
     .begin = tiles_begin,
-    .end = tiles_end,
+    .end = wn_cpu_amx_end,
     .logits = amx_logits,
     .values = amx_values,
     .columns = amx_columns,
