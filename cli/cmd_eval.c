@@ -12,6 +12,7 @@
 #include "rows.h"
 #include "signals.h"
 #include "files.h"
+#include "together.h"
 #include "ui.h"
 
 struct request {
@@ -265,12 +266,12 @@ int cmd_eval(int argc, char **argv) {
     code = cli_usage_error(eval_spec.command, "--text goes with neither --task nor --choices");
   if (code == CLI_GO) code = cli_tasks_check(eval_spec.command, &r.tasks, r.data);
   if (code == CLI_GO) code = cli_sweep_check(eval_spec.command, &r.tasks, &r.load.budgets);
-  if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
+  if (code == CLI_GO) code = cli_together_open(&r.common, &ctx);
   /* A token file does not bring a tokenizer. */
   if (!code) code = cli_load(ctx, eval_spec.command, &r.common, &r.load, r.text || cli_tasks_wanted(&r.tasks), &in);
   if (!code) code = eval_run(ctx, &r, &in);
   cli_loaded_clear(&in);
-  wn_context_destroy(ctx);
+  cli_together_close(ctx, code);
   cli_list_clear(&r.load.attention.sets);
   cli_list_clear(&r.sets);
   return code;

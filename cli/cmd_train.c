@@ -6,6 +6,7 @@
 #include <winnow/train.h>
 #include "args.h"
 #include "recipe.h"
+#include "together.h"
 #include "train_run.h"
 #include "ui.h"
 
@@ -80,11 +81,12 @@ int cmd_train(int argc, char **argv) {
   int code = train_check(&t, cli_parse(&train_spec, argc, argv, &t, NULL));
   /* A folder that cannot be resumed is refused before a recipe in it is looked for. */
   const bool changes = (t.config || t.sets.count || t.init) && !(t.resume && !wn_train_can_resume(t.out));
-  if (code == CLI_GO) code = cli_context_open(&t.common, &ctx);
+  if (code == CLI_GO) code = cli_together_open(&t.common, &ctx);
+  if (!code && !cli_together_speaks(ctx)) t.views = (struct cli_views)CLI_VIEWS_DEFAULTS;
   if (!code && changes) code = train_read_recipe(ctx, &t, &recipe);
   if (!code)
     code = cli_train_run(&t.common, ctx, changes ? &recipe : NULL, t.out, t.resume, &t.views, "train", "trained");
-  wn_context_destroy(ctx);
+  cli_together_close(ctx, code);
   cli_list_clear(&t.sets);
   return code;
 }

@@ -29,6 +29,9 @@ typedef struct wn_train_config {
   int64_t steps, batch; /* batch: sequences per micro-step */
   int64_t accumulate;   /* micro-steps per optimizer step; 1 */
   int64_t context;      /* tokens per sequence; 0: the model's context */
+  int64_t shards;       /* equal parts of a step's rows, whose gradients are summed in a fixed tree: any number of
+                           processes up to this one gives the same bits (docs/clusters.md); 0: as many as there are
+                           processes */
   wn_optimizer_kind optimizer;
   double lr, min_lr_ratio; /* cosine and linear end at lr * min_lr_ratio */
   int64_t warmup;          /* linear from 0 */
@@ -123,6 +126,7 @@ typedef struct wn_train_progress {
                                         and values */
   uint64_t recurrence_moves;         /* its allocations so far: none while spans stay within a block of 64 tokens */
   double tokens_per_second, seconds; /* of this step; since the start of the run in this process */
+  double waited_seconds;             /* of this step, for other processes; 0 alone */
   double budget;                     /* mean of the layers' budgets in force, at most the context; 0: none */
   uint64_t tokens;                   /* seen in training so far, resumed runs included */
   bool evaluated;                    /* the fields below belong to this step */
@@ -161,7 +165,8 @@ WN_EXPERIMENTAL_BEGIN
 typedef struct wn_trainer wn_trainer;
 wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_config *config, wn_trainer **out);
 void wn_trainer_destroy(wn_trainer *trainer); /* NULL is allowed; the model is not destroyed */
-/* tokens, targets: [accumulate*batch, context]; doc_start likewise or NULL. Allocates nothing, except for segment
+/* tokens, targets: [accumulate*batch, context]; doc_start likewise or NULL: the same in all processes of a context that
+ * has joined others (dist.h), each of which takes its parts. Allocates nothing, except for segment
  * recurrence at the end of a step whose update moved a layer's widest span across a block of 64 tokens
  * (wn_train_progress.recurrence_moves counts). */
 wn_status wn_trainer_step(wn_context *ctx, wn_trainer *trainer, const int32_t *tokens, const int32_t *targets,
@@ -172,7 +177,8 @@ void wn_trainer_set_inputs(wn_trainer *trainer, const int32_t *inputs, const int
 /* For models with segment recurrence, where a step's rows continue those of the step before: the next step's rows start
  * anew. */
 void wn_trainer_forget(wn_trainer *trainer);
-/* Gradient of parameter tensor i of the last step (before clipping), float32 [same shape]. Borrowed. */
+/* Gradient of parameter tensor i of the last step (before clipping), float32 [same shape]. Borrowed. WN_ERR_UNSUPPORTED
+ * where several processes share it. */
 wn_status wn_trainer_gradient_at(const wn_trainer *trainer, int i, wn_safetensors_entry *out);
 
 WN_API_END

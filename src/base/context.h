@@ -34,6 +34,7 @@ struct wn_context {
   double dead_keys;   /* the share that skipped keys may hold; 0: none is skipped */
   int64_t exact_rows; /* of x, from which on products with packed weights take x as it is; 0: the backend's choice */
   atomic_int cancelled;
+  struct wn_dist *dist; /* the processes that it works together with (dist/dist.h), or NULL */
   char error[1024];
 };
 #endif

@@ -4,6 +4,7 @@
 #include "base/open.h"
 #include "base/error.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -152,4 +153,8 @@ DIR *wn_open_entries(const char *path) {
 
 FILE *wn_open_system(const char *path) {
   return fopen(path, "re");
+}
+
+void *wn_open_module(const char *path) {
+  return dlopen(path, RTLD_NOW | RTLD_GLOBAL);
 }

@@ -31,6 +31,8 @@ int wn_open_folder(const char *path); /* for fsync; -1: errno says why */
 int wn_open_folder_at(int dir, const char *name);
 int wn_open_file_at(int dir, const char *name);
 DIR *wn_open_entries(const char *path); /* NULL: errno says why */
+/* A shared object of this build's own, whose libraries' symbols its own modules find; NULL: dlerror says why. */
+void *wn_open_module(const char *path);
 FILE *wn_open_system(const char *path); /* a file of the kernel's, in /proc or /sys; NULL: it is not there */
 
 /* "a FIFO", "a folder": what the mode of a file says. */

@@ -143,19 +143,25 @@ struct wn_step {
                             NULL: at the rows' own offsets */
   uint8_t *begun;        /* [table.count] 0: the row's gradient holds nothing yet, no zeros either, which only those may
                             that wn_model_begins names; the step overwrites it, and says so here. NULL: all are begun */
-  double loss_scale;     /* gradient of the loss sum over counted positions: 1 / counted positions of the whole step */
-  double mem_scale;      /* weight of this batch's L_mem in the step: its wn_batch_documents / those of the step */
-  double span_scale;     /* of its span loss: B of the micro-batch / sequences of the step */
-  bool training;         /* dropout on */
-  uint64_t seed;         /* dropout */
-  uint64_t step;         /* dropout: unique per micro-step */
-  int64_t recurrence_set;                   /* with recurrence: the one that this batch continues, row by row */
+  void (*whole)(void *user, int64_t layer); /* told in backward that a layer's gradients have been added, the last layer
+                                               first; before them of layer [layers], which is the output and the last
+                                               norm (wn_model_whole_after). NULL: nobody is */
+  void *whole_user;
+  double loss_scale;      /* gradient of the loss sum over counted positions: 1 / counted positions of the whole step */
+  double mem_scale;       /* weight of this batch's L_mem in the step: its wn_batch_documents / those of the step */
+  double span_scale;      /* of its span loss: B of the micro-batch / sequences of the step */
+  bool training;          /* dropout on */
+  uint64_t seed;          /* dropout */
+  uint64_t step;          /* dropout: unique per micro-step */
+  int64_t recurrence_set; /* with recurrence: the one that this batch continues, row by row */
   const struct wn_layer_observer *observer; /* or NULL */
   const wn_budgets *budgets; /* in force in every layer, for each document separately; NULL: none. What is evicted is a
                                 choice without a gradient. Not with recurrence */
 };
 /* Whether a row's gradient need not be zeros at first: it is that of a projection, whose product overwrites it. */
 bool wn_model_begins(const struct wn_model *model, int row);
+/* The layer after which the row's gradient is whole in backward, as wn_step's `whole` counts; -1: at the very end. */
+int64_t wn_model_whole_after(const struct wn_model *model, int row);
 struct wn_step_result {
   double loss_sum; /* over counted positions, nats */
   uint64_t counted, hits;

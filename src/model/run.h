@@ -84,6 +84,8 @@ struct wn_run {
   void *grads;              /* [table.total], added to; NULL: forward only */
   const size_t *grad_at;    /* as in wn_step */
   uint8_t *begun;           /* as in wn_step */
+  void (*whole)(void *user, int64_t layer); /* as in wn_step */
+  void *whole_user;
   const struct wn_layer_observer *observer; /* or NULL */
 };
 void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, int64_t T);

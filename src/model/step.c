@@ -168,6 +168,7 @@ wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws) {
   const struct wn_outer_params *outer = &run->model->outer;
   WN_TRY(wn_run_norm_grad(run, M, wn_run_final_norm(run, ws->rstd, ws->mean), ws->x_out, ws->temp.d_n, ws->temp.d_res,
                           false));
+  if (run->whole) run->whole(run->whole_user, L);
   for (int64_t l = L - 1; l >= 0; l--) {
     WN_TRY(step_layer_acts(run, ws, l, &a));
     /* The last layer's activations are still there. */
@@ -176,6 +177,7 @@ wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws) {
     WN_TRY(step_move_reduced(run, ws, l, true));
     if (ws->keep == WN_KEEP_REDUCED && l < L - 1) WN_TRY(wn_layer_rebuild(run, l, &a));
     WN_TRY(wn_layer_backward(run, l, &a, &ws->temp));
+    if (run->whole) run->whole(run->whole_user, l);
   }
   WN_TRY(wn_run_dropout(run, 0, ws->temp.d_res));
   if (c->embed_norm)
@@ -280,6 +282,36 @@ bool wn_model_begins(const struct wn_model *model, int row) {
     if (row == p->qkv_weight || row == p->out_weight || row == p->in_weight || row == p->ffn_out_weight) return true;
   }
   return false;
+}
+
+/* Is the row among the rows of a struct of nothing but rows? */
+static bool step_has(const void *rows, size_t bytes, int row) {
+  const int *r = rows;
+  for (size_t i = 0; i < bytes / sizeof *r; i++)
+    if (r[i] == row) return true;
+  return false;
+}
+
+static bool step_layer_has(const struct wn_model *model, const struct wn_layer_params *p, int row) {
+  const int experts = p->experts < 0 ? 0 : 2 * (int)model->config.experts.count;
+  return step_has(p, sizeof *p, row) || (row >= p->experts && row < p->experts + experts);
+}
+
+int64_t wn_model_whole_after(const struct wn_model *model, int row) {
+  const struct wn_outer_params *outer = &model->outer;
+  const int64_t L = model->config.layers;
+  const bool last =
+      row == outer->norm_gain || row == outer->norm_shift || (row == outer->output && row != outer->embed);
+  if (!last && step_has(outer, sizeof *outer, row)) return -1;
+  if (model->encoder) { /* its backward comes after the decoder's */
+    if (step_has(&model->encoder->outer, sizeof model->encoder->outer, row))
+      return row == outer->output && last ? L : -1;
+    for (int64_t l = 0; l < model->encoder->config.layers; l++)
+      if (step_layer_has(model, &model->encoder->layers[l], row)) return -1;
+  }
+  for (int64_t l = 0; l < L; l++) /* the lowest that has it */
+    if (step_layer_has(model, &model->layers[l], row)) return l;
+  return last ? L : -1;
 }
 
 /* Positions from doc_start, checked; *longest: tokens of the longest document. */
@@ -397,6 +429,8 @@ wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct w
   run.grads = step->grads;
   run.grad_at = step->grad_at;
   run.begun = step->begun;
+  run.whole = step->whole;
+  run.whole_user = step->whole_user;
   run.observer = step->observer;
   /* Observers look ids up in their own tables. */
   if (step->observer) WN_TRY(wn_model_check_ids(model->ctx, model, "step: token", batch->tokens, batch->B * batch->T));

@@ -12,6 +12,7 @@
 
 #include "base/fields.h"
 #include "base/file.h"
+#include "dist/dist.h"
 #include "formats/adapter.h"
 #include "formats/save.h"
 
@@ -25,6 +26,7 @@ static const struct wn_field state_fields[] = {
     STATE("tokens", WN_FIELD_UINT64, tokens, 0, 9e15, "tokens trained on"),
     STATE("seed", WN_FIELD_UINT64, seed, 0, 1.8446744073709552e19, "seed of parameters, data order and dropout"),
     STATE("threads", WN_FIELD_INT, threads, 1, 65536, "threads of the run"),
+    STATE("processes", WN_FIELD_INT, processes, 0, 65536, "processes of the run; 0: one"),
     STATE("backend", WN_FIELD_STRING, backend, 0, 16, "backend of the run"),
     STATE("isa", WN_FIELD_STRING, isa, 0, 16, "instruction set of the run"),
     STATE("optimizer", WN_FIELD_STRING, optimizer, 0, 16, "adamw, adagrad or muon"),
@@ -37,6 +39,8 @@ static const struct wn_field_group state_group = {"", state_fields, sizeof state
 static const char *optimizer_name(wn_optimizer_kind kind) {
   return kind == WN_OPT_MUON ? "muon" : kind == WN_OPT_ADAMW ? "adamw" : "adagrad";
 }
+
+#define HASH_BEGIN UINT64_C(0xcbf29ce484222325)
 
 /* FNV-1a over 32-bit words in four lanes: one pass at memory speed. */
 static uint64_t hash_floats(uint64_t hash, const float *x, size_t count) {
@@ -59,17 +63,8 @@ static uint64_t hash_array(const struct wn_param_table *table, const void *array
 static wn_status fingerprint_parameters(const wn_trainer *t, char out[24]) {
   void *params;
   WN_TRY(wn_model_params_open(t->model, &params));
-  snprintf(out, 24, "%016llx", (unsigned long long)hash_array(&t->model->table, params, 0xcbf29ce484222325ULL));
+  snprintf(out, 24, "%016llx", (unsigned long long)hash_array(&t->model->table, params, HASH_BEGIN));
   return wn_model_params_close(t->model, params, false);
-}
-
-/* hash_floats of an array of the backend's. */
-static wn_status hash_of(const wn_trainer *t, uint64_t *hash, const void *array, size_t count) {
-  const struct wn_memory *memory = t->model->backend->memory;
-  void *x;
-  WN_TRY(wn_memory_open(t->model->ctx, memory, "optimizer state", array, count * sizeof(float), &x));
-  *hash = hash_floats(*hash, x, count);
-  return wn_memory_close(t->model->ctx, memory, NULL, 0, x, false);
 }
 
 /* With segment recurrence, what the streams hold at this step is state as well: one tensor per layer and micro-batch,
@@ -91,27 +86,9 @@ static void *recurrence_tensor(const wn_trainer *t, int64_t i, const char **name
                : wn_workspace_recurrence_selections_at(t->ws, *set, *layer, shape);
 }
 
-static wn_status fingerprint_moments(const wn_trainer *t, char out[24]) {
-  uint64_t hash = 0xcbf29ce484222325ULL;
-  for (int a = 0; a < 2; a++)
-    for (int i = 0; i < t->opt.count; i++) {
-      const float *moment = wn_optimizer_moment(&t->opt, i, a);
-      if (moment) WN_TRY(hash_of(t, &hash, moment, t->opt.rows[i].count));
-    }
-  for (int i = 0; i < t->learns.lora.count; i++) {
-    const struct wn_lora_map *m = &t->learns.lora.maps[i];
-    WN_TRY(hash_of(t, &hash, m->a, (size_t)(t->learns.lora.rank * m->columns)));
-    WN_TRY(hash_of(t, &hash, m->b, (size_t)(t->learns.lora.rank * m->rows)));
-    WN_TRY(hash_of(t, &hash, m->base, (size_t)(m->rows * m->columns)));
-  }
-  for (int64_t i = 0; i < recurrence_tensors(t); i++) {
-    int64_t shape[3], set, layer;
-    const char *name;
-    const void *at = recurrence_tensor(t, i, &name, &set, &layer, shape);
-    WN_TRY(hash_of(t, &hash, at, (size_t)(shape[0] * shape[1] * shape[2])));
-  }
-  snprintf(out, 24, "%016llx", (unsigned long long)hash);
-  return WN_OK;
+/* Of the optimizer's file: all tensors of floats, in order. */
+static uint64_t hash_entry(const wn_safetensors_entry *e, const void *data, uint64_t hash) {
+  return e->dtype == WN_F32 ? hash_floats(hash, data, e->bytes / sizeof(float)) : hash;
 }
 
 bool wn_checkpoint_exists(const char *dir) {
@@ -122,12 +99,15 @@ bool wn_checkpoint_exists(const char *dir) {
  * these and the original, "<map>.lora_a", ".lora_b" and ".base"; and for the memory's "memory.A.L" and
  * "selections.A.L"; and "memory.counts" [A,L], the tokens that the last rows of them hold. */
 struct moments {
-  wn_safetensors_entry *entries;
+  wn_trainer *t;
+  wn_safetensors_entry *entries; /* data NULL: a moment, of which every process has its pieces */
   char (*names)[112];
+  int *moment; /* [count] 2 * row + which; -1: none */
+  int *owner;  /* [count] the process that has it, of others */
   int count;
+  uint64_t hash;   /* of what was written so far */
   int32_t *counts; /* [A,L] or NULL */
-  int opened;      /* the first entries, whose data are copies */
-  void *memory[3];
+  void *memory[4];
 };
 
 /* Tensor `kind` of a projection with low-rank updates: 0 A, 1 B, 2 the original. */
@@ -220,29 +200,43 @@ static wn_status save_peft(wn_context *ctx, const char *dir, const struct wn_lor
   return status;
 }
 
-static wn_status moments_list(wn_context *ctx, const wn_trainer *t, struct moments *out) {
+/* The process that computes micro-step a. */
+static int rank_of_micro_step(const wn_trainer *t, int64_t a) {
+  const int64_t part = a / (t->accumulate / t->shards.parts);
+  for (int r = 0; r < t->shards.size; r++) {
+    int64_t first, count;
+    wn_dist_branch(t->shards.parts, r, t->shards.size, &first, &count);
+    if (part >= first && part < first + count) return r;
+  }
+  return 0;
+}
+
+static wn_status moments_list(wn_context *ctx, wn_trainer *t, struct moments *out) {
   const struct wn_optimizer *opt = &t->opt;
   const int maps = t->learns.lora.count;
   int moments = 0;
-  for (int i = 0; i < 2 * opt->count; i++) moments += wn_optimizer_moment(opt, i % opt->count, i / opt->count) != NULL;
+  for (int i = 0; i < 2 * opt->count; i++) moments += wn_optimizer_has_moment(opt, i % opt->count, i / opt->count);
   memset(out, 0, sizeof *out);
+  out->t = t;
+  out->hash = HASH_BEGIN;
   out->count = moments + 3 * maps + (int)recurrence_tensors(t) + (recurrence_tensors(t) > 0);
   WN_TRY(wn_alloc(ctx, "optimizer entries", (size_t)out->count * sizeof *out->entries, &out->memory[0]));
   out->entries = out->memory[0];
   WN_TRY(wn_alloc(ctx, "optimizer names", (size_t)out->count * sizeof *out->names, &out->memory[1]));
   out->names = out->memory[1];
+  WN_TRY(wn_alloc(ctx, "optimizer entries", 2 * (size_t)out->count * sizeof *out->moment, &out->memory[3]));
+  out->moment = out->memory[3];
+  out->owner = out->moment + out->count;
+  for (int i = 0; i < out->count; i++) out->moment[i] = -1;
   for (int a = 0, k = 0; a < 2; a++) {
     for (int i = 0; i < opt->count; i++) {
       const struct wn_optimizer_row *row = &opt->rows[i];
-      const float *moment = wn_optimizer_moment(opt, i, a);
-      if (!moment) continue;
+      if (!wn_optimizer_has_moment(opt, i, a)) continue;
+      out->moment[k] = 2 * i + a;
       snprintf(out->names[k], sizeof out->names[k], "%c.%s", a == 0 ? 'm' : 'v', row->name);
       wn_safetensors_entry *e = &out->entries[k];
-      *e = (wn_safetensors_entry){.name = out->names[k],
-                                  .dtype = WN_F32,
-                                  .ndim = row->ndim,
-                                  .data = moment,
-                                  .bytes = row->count * sizeof(float)};
+      *e = (wn_safetensors_entry){
+          .name = out->names[k], .dtype = WN_F32, .ndim = row->ndim, .bytes = row->count * sizeof(float)};
       for (int d = 0; d < row->ndim; d++) e->shape[d] = row->shape[d];
       k++;
     }
@@ -265,12 +259,18 @@ static wn_status moments_list(wn_context *ctx, const wn_trainer *t, struct momen
                                 .data = at,
                                 .bytes = (size_t)(shape[0] * shape[1] * shape[2]) * sizeof(float)};
     for (int d = 0; d < 3; d++) e->shape[d] = shape[d];
+    out->owner[k] = rank_of_micro_step(t, set);
   }
   const int64_t n = recurrence_layers(t), L = t->model->config.layers;
   if (n == 0) return WN_OK;
   WN_TRY(wn_alloc(ctx, "counts of the memory", (size_t)n * sizeof *out->counts, &out->memory[2]));
   out->counts = out->memory[2];
-  for (int64_t i = 0; i < n; i++) out->counts[i] = (int32_t)wn_workspace_recurrence_count(t->ws, i / L, i % L);
+  for (int64_t i = 0; i < n; i++) { /* known where the micro-step is computed */
+    double held =
+        rank_of_micro_step(t, i / L) == t->shards.rank ? (double)wn_workspace_recurrence_count(t->ws, i / L, i % L) : 0;
+    WN_TRY(wn_dist_merge(ctx, &held, 1));
+    out->counts[i] = (int32_t)held;
+  }
   out->entries[out->count - 1] = (wn_safetensors_entry){.name = "memory.counts",
                                                         .dtype = WN_I32,
                                                         .ndim = 2,
@@ -280,25 +280,42 @@ static wn_status moments_list(wn_context *ctx, const wn_trainer *t, struct momen
   return WN_OK;
 }
 
-/* All but the counts are the backend's: each entry's data become a copy, where the host cannot read them. */
-static wn_status moments_open(wn_context *ctx, const wn_trainer *t, struct moments *list) {
-  const struct wn_memory *memory = t->model->backend->memory;
-  if (memory->host) return WN_OK;
-  for (int i = 0; i < list->count; i++) {
-    wn_safetensors_entry *e = &list->entries[i];
-    void *copy;
-    if (e->data == list->counts) continue;
-    WN_TRY(wn_memory_open(ctx, memory, e->name, e->data, e->bytes, &copy));
-    e->data = copy;
-    list->opened = i + 1;
+static void moments_clear(struct moments *list) {
+  for (int i = 0; i < 4; i++) wn_free(list->memory[i]);
+}
+
+/* Entry i, whole, on rank 0, which writes it; the others send what they have of it. */
+static wn_status moments_collect(struct moments *list, int i, void *out) {
+  const wn_trainer *t = list->t;
+  const wn_safetensors_entry *e = &list->entries[i];
+  wn_context *ctx = t->model->ctx;
+  int request = -1;
+  if (list->moment[i] >= 0) return wn_optimizer_moment_collect(&t->opt, list->moment[i] / 2, list->moment[i] % 2, out);
+  if (list->owner[i] == t->shards.rank) {
+    const struct wn_memory *memory = e->data == list->counts ? &wn_host_memory : t->model->backend->memory;
+    if (t->shards.rank == 0) WN_TRY(wn_memory_read(ctx, memory, out, e->data, e->bytes));
+    if (t->shards.rank != 0) WN_TRY(wn_dist_send(ctx, e->data, e->bytes, 0, &request));
+  } else if (t->shards.rank == 0) {
+    WN_TRY(wn_dist_receive(ctx, out, e->bytes, list->owner[i], &request));
   }
+  return wn_dist_wait(ctx, &request, 1);
+}
+
+static wn_status moments_produce(void *user, int i, void *out, size_t bytes) {
+  struct moments *list = user;
+  (void)bytes;
+  WN_TRY(moments_collect(list, i, out));
+  list->hash = hash_entry(&list->entries[i], out, list->hash);
   return WN_OK;
 }
 
-static void moments_clear(struct moments *list) {
-  for (int i = 0; i < list->opened; i++)
-    if (list->entries[i].data != list->counts) wn_free((void *)(uintptr_t)list->entries[i].data);
-  for (int i = 0; i < 3; i++) wn_free(list->memory[i]);
+/* What rank 0 asks for while it writes, in the same order. */
+static wn_status send_moments(wn_context *ctx, wn_trainer *t) {
+  struct moments list;
+  wn_status status = moments_list(ctx, t, &list);
+  for (int i = 0; i < list.count && status == WN_OK; i++) status = moments_collect(&list, i, NULL);
+  moments_clear(&list);
+  return status;
 }
 
 static wn_status write_next(wn_context *ctx, struct wn_folder *f, const wn_recipe *recipe, const wn_tokenizer *tok,
@@ -312,8 +329,9 @@ static wn_status write_next(wn_context *ctx, struct wn_folder *f, const wn_recip
   const char *metadata[] = {"format", "winnow", "optimizer", optimizer_name(t->opt.kind), "step", step, NULL};
   wn_status status = moments_list(ctx, t, &list);
   if (status == WN_OK) status = wn_path_join(ctx, path, sizeof path, next, "optimizer.safetensors");
-  if (status == WN_OK) status = moments_open(ctx, t, &list);
-  if (status == WN_OK) status = wn_safetensors_write(ctx, path, list.entries, list.count, metadata);
+  if (status == WN_OK)
+    status = wn_safetensors_write_made(ctx, path, list.entries, list.count, metadata, moments_produce, &list);
+  const uint64_t moments = list.hash;
   moments_clear(&list);
   if (status != WN_OK) return status;
 
@@ -338,13 +356,17 @@ static wn_status write_next(wn_context *ctx, struct wn_folder *f, const wn_recip
     WN_TRY(wn_budgets_save(ctx, budgets, path));
   }
 
-  struct wn_run_state state = {.step = t->step, .tokens = t->tokens, .seed = t->config.seed, .threads = ctx->threads};
+  struct wn_run_state state = {.step = t->step,
+                               .tokens = t->tokens,
+                               .seed = t->config.seed,
+                               .threads = ctx->threads,
+                               .processes = t->shards.size};
   state.streamed = wn_workspace_recurrence_seen(t->ws, 0);
   snprintf(state.backend, sizeof state.backend, "%s", ctx->backend);
   snprintf(state.isa, sizeof state.isa, "%s", wn_isa_name(ctx->isa));
   snprintf(state.optimizer, sizeof state.optimizer, "%s", optimizer_name(t->opt.kind));
   WN_TRY(fingerprint_parameters(t, state.parameters));
-  WN_TRY(fingerprint_moments(t, state.moments));
+  snprintf(state.moments, sizeof state.moments, "%016llx", (unsigned long long)moments);
   json_t *json = NULL;
   WN_TRY(wn_fields_write(ctx, &state_group, 1, &state, &json));
   status = wn_path_join(ctx, path, sizeof path, next, "state.json");
@@ -360,6 +382,7 @@ wn_status wn_checkpoint_save(wn_context *ctx, const char *dir, const wn_recipe *
                    wn_dtype_name(t->model->dtype));
   struct wn_folder f;
   bool committed = false;
+  if (t->shards.rank != 0) return send_moments(ctx, t);
   WN_TRY(wn_folder_begin(ctx, dir, &f));
   wn_status status = write_next(ctx, &f, recipe, tok, t);
   if (status == WN_OK) status = wn_folder_commit(ctx, &f, &committed);
@@ -413,7 +436,7 @@ static wn_status restore_memory(wn_context *ctx, const char *path, const struct 
   return WN_OK;
 }
 
-static wn_status read_moments(wn_context *ctx, const char *path, int64_t seen, wn_trainer *t) {
+static wn_status read_moments(wn_context *ctx, const char *path, int64_t seen, wn_trainer *t, char found[24]) {
   wn_safetensors *file = NULL;
   struct moments list = {0};
   WN_TRY(wn_safetensors_open(ctx, path, &file));
@@ -437,8 +460,13 @@ static wn_status read_moments(wn_context *ctx, const char *path, int64_t seen, w
     }
     const struct wn_memory *memory =
         want->data == list.counts ? &wn_host_memory : t->model->backend->memory; /* of where it goes */
-    WN_TRY_GOTO(memory->copy_in(ctx, (void *)(uintptr_t)want->data, have->data, want->bytes), done);
+    list.hash = hash_entry(want, have->data, list.hash);
+    if (list.moment[i] >= 0)
+      WN_TRY_GOTO(wn_optimizer_moment_restore(&t->opt, list.moment[i] / 2, list.moment[i] % 2, have->data), done);
+    else
+      WN_TRY_GOTO(memory->copy_in(ctx, (void *)(uintptr_t)want->data, have->data, want->bytes), done);
   }
+  snprintf(found, 24, "%016llx", (unsigned long long)list.hash);
   status = restore_memory(ctx, path, &list, seen, t);
 done:
   moments_clear(&list);
@@ -461,8 +489,7 @@ wn_status wn_checkpoint_load(wn_context *ctx, const char *dir, wn_trainer *t, st
                    "%s: model.safetensors is not that of step %lld (fingerprint %s, state.json has %s)", dir,
                    (long long)out->step, found, out->parameters);
   WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "optimizer.safetensors"));
-  WN_TRY(read_moments(ctx, path, out->streamed, t));
-  WN_TRY(fingerprint_moments(t, found));
+  WN_TRY(read_moments(ctx, path, out->streamed, t, found));
   if (strcmp(found, out->moments))
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: not that of step %lld (fingerprint %s, state.json has %s)", path,
                    (long long)out->step, found, out->moments);

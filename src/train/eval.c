@@ -15,35 +15,61 @@
 #include "base/misuse.h"
 #include "base/options.h"
 #include "data/source.h"
+#include "dist/dist.h"
 
+/* What a batch adds to the sums. */
+enum { EVAL_LOSS, EVAL_COUNTED, EVAL_HITS, EVAL_SPAN, EVAL_FIGURES, EVAL_PROCESSES = 64 };
+
+static wn_status eval_batch(const struct wn_eval_loop *loop, uint64_t i, double *figures) {
+  bool packed = false;
+  WN_TRY(loop->batch(loop->batch_user, i, loop->tokens, loop->targets, loop->doc_start, &packed));
+  if (loop->S > 0) WN_TRY(loop->input_batch(loop->batch_user, i, loop->inputs, loop->input_count));
+  const struct wn_batch batch = {.B = loop->B,
+                                 .T = loop->T,
+                                 .tokens = loop->tokens,
+                                 .targets = loop->targets,
+                                 .doc_start = packed ? loop->doc_start : NULL,
+                                 .S = loop->S,
+                                 .inputs = loop->inputs,
+                                 .input_count = loop->input_count};
+  const struct wn_step step = {
+      .loss_scale = 1, .recurrence_set = loop->recurrence_set, .observer = loop->observer, .budgets = loop->budgets};
+  struct wn_step_result result = {0};
+  WN_TRY(wn_model_step(loop->model, loop->ws, &batch, &step, &result));
+  figures[EVAL_LOSS] = result.loss_sum;
+  figures[EVAL_COUNTED] = (double)result.counted;
+  figures[EVAL_HITS] = (double)result.hits;
+  figures[EVAL_SPAN] = result.span;
+  return WN_OK;
+}
+
+/* Several processes take the batches in turn, and all add them up in the order of the batches: the sums have the same
+ * bits. With recurrence a batch continues the last one, and an observer wants to see all: every process does all then.
+ */
 wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, struct wn_eval_sums *sums) {
+  const bool apart = !loop->observer && !loop->continues && wn_dist_size(ctx) <= EVAL_PROCESSES;
+  const uint64_t size = apart ? (uint64_t)wn_dist_size(ctx) : 1, rank = apart ? (uint64_t)wn_dist_rank(ctx) : 0;
+  double figures[EVAL_PROCESSES][EVAL_FIGURES];
   *sums = (struct wn_eval_sums){0};
   wn_workspace_forget(loop->ws, loop->recurrence_set);
-  for (uint64_t i = 0; i < loop->batches; i++) {
-    if (wn_context_cancelled(ctx))
+  for (uint64_t i = 0; i < loop->batches; i += size) {
+    const uint64_t now = loop->batches - i < size ? loop->batches - i : size;
+    double cancelled = wn_dist_rank(ctx) == 0 && wn_context_cancelled(ctx);
+    WN_TRY(wn_dist_merge(ctx, &cancelled, 1));
+    if (cancelled > 0)
       return wn_fail(ctx, WN_ERR_CANCELLED, "evaluation stopped after %llu of %llu batches", (unsigned long long)i,
                      (unsigned long long)loop->batches);
-    bool packed = false;
-    WN_TRY(loop->batch(loop->batch_user, i, loop->tokens, loop->targets, loop->doc_start, &packed));
-    if (loop->S > 0) WN_TRY(loop->input_batch(loop->batch_user, i, loop->inputs, loop->input_count));
-    struct wn_batch batch = {.B = loop->B,
-                             .T = loop->T,
-                             .tokens = loop->tokens,
-                             .targets = loop->targets,
-                             .doc_start = packed ? loop->doc_start : NULL,
-                             .S = loop->S,
-                             .inputs = loop->inputs,
-                             .input_count = loop->input_count};
-    struct wn_step step = {
-        .loss_scale = 1, .recurrence_set = loop->recurrence_set, .observer = loop->observer, .budgets = loop->budgets};
-    struct wn_step_result result = {0};
-    WN_TRY(wn_model_step(loop->model, loop->ws, &batch, &step, &result));
-    sums->loss += result.loss_sum;
-    sums->counted += result.counted;
-    sums->hits += result.hits;
-    sums->batches++;
-    sums->span += result.span;
-    if (loop->progress) loop->progress(loop->progress_user, i + 1, loop->batches);
+    memset(figures, 0, sizeof figures);
+    if (rank < now) WN_TRY(eval_batch(loop, i + rank, figures[rank]));
+    if (size > 1) WN_TRY(wn_dist_merge(ctx, figures[0], now * EVAL_FIGURES));
+    for (uint64_t k = 0; k < now; k++) {
+      sums->loss += figures[k][EVAL_LOSS];
+      sums->counted += (uint64_t)figures[k][EVAL_COUNTED];
+      sums->hits += (uint64_t)figures[k][EVAL_HITS];
+      sums->span += figures[k][EVAL_SPAN];
+      sums->batches++;
+    }
+    if (loop->progress) loop->progress(loop->progress_user, i + now, loop->batches);
   }
   return WN_OK;
 }
@@ -132,6 +158,7 @@ static wn_status eval_job_run(wn_context *ctx, wn_model *model, const struct eva
                                       .inputs = b.inputs,
                                       .input_count = b.input_count,
                                       .input_batch = source_inputs,
+                                      .continues = job->recurrence > 0,
                                       .batches = job->batches,
                                       .batch = job->batch,
                                       .batch_user = job->user,

@@ -19,6 +19,7 @@ struct wn_eval_loop {
   int64_t B, T;
   int32_t *tokens, *targets, *doc_start; /* [B,T] each, the caller's */
   int64_t recurrence_set;                /* of the workspace, with recurrence: emptied first, then batches go on */
+  bool continues;                        /* recurrence: each batch goes on where the last one stopped */
   uint64_t batches;
   int64_t S;                     /* with an encoder: its rows' length, and what each batch fills */
   int32_t *inputs, *input_count; /* [B,S], [B] */

@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "dist/dist.h"
+
 enum { MODULES = 3 }; /* of a tensor, at most */
 
 static size_t element(const struct wn_optimizer *opt) {
@@ -44,7 +46,7 @@ wn_status wn_optimizer_init(wn_context *ctx, struct wn_model *model, wn_optimize
   WN_TRY(wn_alloc(ctx, "optimizer rows", (size_t)model->table.count * sizeof *opt->rows, &memory));
   struct wn_optimizer_row *rows = memory;
   for (int i = 0; i < model->table.count; i++) rows[i] = wn_optimizer_row_of(model, i);
-  const wn_status status = wn_optimizer_init_rows(ctx, model, kind, rows, model->table.count, opt);
+  const wn_status status = wn_optimizer_init_rows(ctx, model, kind, rows, model->table.count, NULL, opt);
   wn_free(rows);
   return status;
 }
@@ -67,8 +69,97 @@ static size_t optimizer_module(const struct wn_optimizer_row *row, int k, size_t
   return first;
 }
 
+/* The pieces of all rows, in order; out NULL: counts them. */
+static int optimizer_cut(const struct wn_optimizer *opt, size_t most, struct wn_optimizer_piece *out) {
+  int n = 0;
+  for (int i = 0; i < opt->count; i++)
+    for (int k = 0; k < MODULES; k++) {
+      size_t count;
+      const size_t first = optimizer_module(&opt->rows[i], k, &count), each = opt->rows[i].matrix ? count : most;
+      for (size_t done = 0; done < count; n++) {
+        const size_t now = count - done < each ? count - done : each;
+        if (out) out[n] = (struct wn_optimizer_piece){.row = i, .module = k, .first = first + done, .count = now};
+        done += now;
+      }
+    }
+  return n;
+}
+
+/* Each bucket's pieces in order over all processes, by elements; which process begins changes with the bucket. */
+static void optimizer_divide(struct wn_optimizer *opt, const int *bucket) {
+  if (opt->size == 1) return;
+  int buckets = 1;
+  for (int i = 0; bucket && i < opt->count; i++)
+    if (bucket[i] >= buckets) buckets = bucket[i] + 1;
+  for (int b = 0; b < buckets; b++) {
+    size_t all = 0, before = 0;
+    for (int p = 0; p < opt->piece_count; p++)
+      if (!bucket || bucket[opt->pieces[p].row] == b) all += opt->pieces[p].count;
+    for (int p = 0; p < opt->piece_count; p++) {
+      struct wn_optimizer_piece *piece = &opt->pieces[p];
+      if (bucket && bucket[piece->row] != b) continue;
+      const double middle = (double)before + (double)piece->count / 2;
+      piece->owner = ((int)(middle * opt->size / (double)all) + b) % opt->size;
+      before += piece->count;
+    }
+  }
+}
+
+/* Places this process's pieces in m and v: where all are its own, a tensor's lie together without gaps. */
+static bool optimizer_place(struct wn_optimizer *opt) {
+  bool fits = true;
+  for (int p = 0, row = -1; p < opt->piece_count && fits; p++) {
+    struct wn_optimizer_piece *piece = &opt->pieces[p];
+    const struct wn_optimizer_row *of = &opt->rows[piece->row];
+    if (piece->owner != opt->rank) continue;
+    const bool begins = opt->size > 1 || piece->row != row;
+    const size_t n = opt->size > 1 ? piece->count : of->count;
+    const struct wn_optimizer_piece *last = piece - 1;
+    piece->at = begins ? opt->total : last->at + last->count;
+    piece->at_v = begins ? opt->total_v : last->at_v + last->count;
+    if (begins) fits = optimizer_add(n, &opt->total) && (of->matrix || optimizer_add(n, &opt->total_v));
+    row = piece->row;
+  }
+  return fits;
+}
+
+static wn_status optimizer_pieces(wn_context *ctx, struct wn_optimizer *opt, const struct wn_optimizer_share *share) {
+  void *memory;
+  const size_t most = share ? share->most : SIZE_MAX;
+  opt->rank = share ? share->rank : 0;
+  opt->size = share ? share->size : 1;
+  opt->piece_count = optimizer_cut(opt, most, NULL);
+  WN_TRY(wn_alloc(ctx, "optimizer pieces", (size_t)opt->piece_count * sizeof *opt->pieces, &memory));
+  opt->pieces = memory;
+  optimizer_cut(opt, most, opt->pieces);
+  optimizer_divide(opt, share ? share->bucket : NULL);
+  return optimizer_place(opt) ? WN_OK
+                              : wn_fail(ctx, WN_ERR_MEMORY, "optimizer state: %zu elements are too many", opt->total);
+}
+
+/* The scratch of the operations that update rows. */
+static size_t optimizer_scratch(struct wn_optimizer *opt) {
+  size_t scratch = 0;
+  for (int i = 0; i < opt->count; i++) {
+    const struct wn_optimizer_row *row = &opt->rows[i];
+    const int64_t n = (int64_t)row->count;
+    size_t sizes[] = {wn_op_sumsq_scratch(&opt->exec, &(struct wn_sumsq){.n = n}, false),
+                      wn_op_adamw_scratch(&opt->exec, &(struct wn_adamw){.n = n}, false),
+                      wn_op_adagrad_scratch(&opt->exec, &(struct wn_adagrad){.n = n}, false)};
+    for (int k = 0; k < 3; k++)
+      if (sizes[k] > scratch) scratch = sizes[k];
+    for (int k = 0; row->matrix && k < MODULES; k++) {
+      size_t count;
+      optimizer_module(row, k, &count);
+      if (count > 0) wn_muon_count(&opt->muon, &opt->exec, (int64_t)count / row->shape[1], row->shape[1]);
+    }
+  }
+  return opt->muon.scratch > scratch ? opt->muon.scratch : scratch;
+}
+
 wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_optimizer_kind kind,
-                                 const struct wn_optimizer_row *rows, int count, struct wn_optimizer *opt) {
+                                 const struct wn_optimizer_row *rows, int count, const struct wn_optimizer_share *share,
+                                 struct wn_optimizer *opt) {
   memset(opt, 0, sizeof *opt);
   WN_TRY(wn_model_need_float(ctx, model, "training"));
   opt->model = model;
@@ -80,32 +171,16 @@ wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_opt
   opt->rows = memory;
   opt->count = count;
   memcpy(opt->rows, rows, (size_t)count * sizeof *rows);
-  size_t scratch = 0;
-  bool fits = true, matrices = false;
+  bool matrices = false;
   for (int i = 0; i < count; i++) {
-    int64_t n = (int64_t)rows[i].count;
-    size_t sizes[] = {wn_op_sumsq_scratch(&opt->exec, &(struct wn_sumsq){.n = n}, false),
-                      wn_op_adamw_scratch(&opt->exec, &(struct wn_adamw){.n = n}, false),
-                      wn_op_adagrad_scratch(&opt->exec, &(struct wn_adagrad){.n = n}, false)};
-    for (int k = 0; k < 3; k++)
-      if (sizes[k] > scratch) scratch = sizes[k];
-    struct wn_optimizer_row *row = &opt->rows[i];
-    row->matrix = row->matrix && kind == WN_OPT_MUON;
-    row->at = opt->total;
-    row->at_v = opt->total_v;
-    fits = fits && optimizer_add(row->count, &opt->total) && (row->matrix || optimizer_add(row->count, &opt->total_v));
-    for (int k = 0; row->matrix && k < MODULES; k++) {
-      size_t count;
-      optimizer_module(row, k, &count);
-      if (count > 0) wn_muon_count(&opt->muon, &opt->exec, (int64_t)count / row->shape[1], row->shape[1]);
-    }
-    matrices = matrices || row->matrix;
+    opt->rows[i].matrix = opt->rows[i].matrix && kind == WN_OPT_MUON;
+    matrices = matrices || opt->rows[i].matrix;
   }
   if (kind == WN_OPT_MUON && !matrices)
     return wn_fail(ctx, WN_ERR_CONFIG,
                    "train.optimizer \"muon\" is for the layers' projections, of which none is left to learn here");
-  if (opt->muon.scratch > scratch) scratch = opt->muon.scratch;
-  if (!fits) return wn_fail(ctx, WN_ERR_MEMORY, "optimizer state: %zu elements are too many", opt->total);
+  WN_TRY(optimizer_pieces(ctx, opt, share));
+  const size_t scratch = optimizer_scratch(opt);
   const struct wn_array arrays[] = {
       {"first moment", kind != WN_OPT_ADAGRAD, WN_DIMS((int64_t)opt->total), element(opt), &opt->m},
       {"second moment", true, WN_DIMS((int64_t)opt->total_v), element(opt), &opt->v},
@@ -114,44 +189,83 @@ wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_opt
       {"its square", true, WN_DIMS(opt->muon.least), element(opt), &opt->muon.a},
       {"its fourth power", true, WN_DIMS(opt->muon.least), element(opt), &opt->muon.b},
       {"its sum of squares", opt->muon.most > 0, WN_DIMS(1), sizeof *opt->muon.sum, &opt->muon.sum},
-      {"sums of squares", true, WN_DIMS(count, MODULES), sizeof *opt->sums, &opt->sums},
+      {"sums of squares", true, WN_DIMS(opt->piece_count), sizeof *opt->sums, &opt->sums},
       {"scratch", true, WN_DIMS((int64_t)scratch), 1, &opt->exec.scratch},
   };
-  const struct wn_array own[] = {{"gradient norms", true, WN_DIMS(count, MODULES), sizeof *opt->norms, &opt->norms}};
+  const struct wn_array own[] = {{"gradient norms", true, WN_DIMS(count, MODULES), sizeof *opt->norms, &opt->norms},
+                                 {"squares", true, WN_DIMS(opt->piece_count), sizeof *opt->squares, &opt->squares}};
   WN_TRY(WN_ARRAYS_CREATE_IN(ctx, model->backend->memory, &opt->arrays, "optimizer state", arrays));
   WN_TRY(WN_ARRAYS_CREATE(ctx, &opt->own, "gradient norms", own));
   opt->exec.scratch_bytes = scratch;
   return WN_OK;
 }
 
-void *wn_optimizer_moment(const struct wn_optimizer *opt, int i, int which) {
-  const struct wn_optimizer_row *row = &opt->rows[i];
-  if (which == 0) return opt->m ? optimizer_at(opt, opt->m, row->at) : NULL;
-  return row->matrix ? NULL : optimizer_at(opt, opt->v, row->at_v);
+bool wn_optimizer_has_moment(const struct wn_optimizer *opt, int i, int which) {
+  return which == 0 ? opt->kind != WN_OPT_ADAGRAD : !opt->rows[i].matrix;
+}
+
+/* A piece's own part of a moment, in this process. */
+static void *optimizer_piece_moment(const struct wn_optimizer *opt, const struct wn_optimizer_piece *piece, int which) {
+  return which == 0 ? optimizer_at(opt, opt->m, piece->at) : optimizer_at(opt, opt->v, piece->at_v);
+}
+
+wn_status wn_optimizer_moment_collect(const struct wn_optimizer *opt, int i, int which, void *out) {
+  wn_context *ctx = opt->exec.ctx;
+  for (int p = 0; p < opt->piece_count; p++) {
+    const struct wn_optimizer_piece *piece = &opt->pieces[p];
+    const size_t bytes = piece->count * element(opt);
+    int request = -1;
+    if (piece->row != i || (opt->rank != 0 && opt->rank != piece->owner)) continue;
+    if (opt->rank != 0)
+      WN_TRY(wn_dist_send(ctx, optimizer_piece_moment(opt, piece, which), bytes, 0, &request));
+    else if (piece->owner != 0)
+      WN_TRY(wn_dist_receive(ctx, optimizer_at(opt, out, piece->first), bytes, piece->owner, &request));
+    else
+      WN_TRY(wn_memory_read(ctx, opt->model->backend->memory, optimizer_at(opt, out, piece->first),
+                            optimizer_piece_moment(opt, piece, which), bytes));
+    WN_TRY(wn_dist_wait(ctx, &request, 1));
+  }
+  return WN_OK;
+}
+
+wn_status wn_optimizer_moment_restore(struct wn_optimizer *opt, int i, int which, const void *whole) {
+  for (int p = 0; p < opt->piece_count; p++) {
+    const struct wn_optimizer_piece *piece = &opt->pieces[p];
+    if (piece->row != i || piece->owner != opt->rank) continue;
+    WN_TRY(opt->model->backend->memory->copy_in(opt->exec.ctx, optimizer_piece_moment(opt, piece, which),
+                                                optimizer_at(opt, whole, piece->first), piece->count * element(opt)));
+  }
+  return WN_OK;
+}
+
+size_t wn_optimizer_bytes(const struct wn_optimizer *opt) {
+  return ((opt->m ? opt->total : 0) + opt->total_v) * element(opt);
 }
 
 void wn_optimizer_clear(struct wn_optimizer *opt) {
   wn_arrays_clear(&opt->arrays);
   wn_arrays_clear(&opt->own);
   wn_free(opt->rows);
+  wn_free(opt->pieces);
   memset(opt, 0, sizeof *opt);
 }
 
 wn_status wn_optimizer_measure(struct wn_optimizer *opt, const void *grads, double *norm) {
   double total = 0;
   wn_context *ctx = opt->exec.ctx;
-  for (int i = 0; i < opt->count; i++) {
-    const struct wn_optimizer_row *row = &opt->rows[i];
-    for (int k = 0; k < MODULES; k++) {
-      size_t count;
-      const size_t first = optimizer_module(row, k, &count);
-      const struct wn_sumsq args = {
-          .n = (int64_t)count, .x = optimizer_at(opt, grads, row->grad_at + first), .out = opt->sums + MODULES * i + k};
-      if (count > 0) WN_TRY(wn_op_sumsq_forward(&opt->exec, &args));
-    }
+  for (int p = 0; p < opt->piece_count; p++) {
+    const struct wn_optimizer_piece *piece = &opt->pieces[p];
+    const struct wn_sumsq args = {.n = (int64_t)piece->count,
+                                  .x = optimizer_at(opt, grads, opt->rows[piece->row].grad_at + piece->first),
+                                  .out = opt->sums + p};
+    if (piece->owner == opt->rank) WN_TRY(wn_op_sumsq_forward(&opt->exec, &args)); /* the others' stay 0 */
   }
-  WN_TRY(wn_memory_read(ctx, opt->model->backend->memory, opt->norms, opt->sums,
-                        (size_t)(MODULES * opt->count) * sizeof(double)));
+  WN_TRY(wn_memory_read(ctx, opt->model->backend->memory, opt->squares, opt->sums,
+                        (size_t)opt->piece_count * sizeof *opt->squares));
+  WN_TRY(wn_dist_merge(ctx, opt->squares, opt->size > 1 ? (size_t)opt->piece_count : 0));
+  memset(opt->norms, 0, (size_t)(MODULES * opt->count) * sizeof *opt->norms);
+  for (int p = 0; p < opt->piece_count; p++)
+    opt->norms[MODULES * opt->pieces[p].row + opt->pieces[p].module] += opt->squares[p];
   for (int i = 0; i < MODULES * opt->count; i++) { /* modules that are not there: 0 */
     total += opt->norms[i];
     opt->norms[i] = sqrt(opt->norms[i]);
@@ -173,10 +287,11 @@ struct step {
   int64_t number;
 };
 
-/* `count` elements of a tensor from `first` on; scale: of their gradient. */
-static wn_status step_part(const struct step *s, const struct wn_optimizer_row *row, size_t first, size_t count,
-                           double scale) {
+/* One piece; scale: of its gradient. */
+static wn_status step_piece(const struct step *s, const struct wn_optimizer_piece *piece, double scale) {
   struct wn_optimizer *opt = s->opt;
+  const struct wn_optimizer_row *row = &opt->rows[piece->row];
+  const size_t first = piece->first, count = piece->count;
   const wn_train_config *config = s->config;
   const double decay = row->decay && row->range == WN_RANGE_ALL ? config->weight_decay : 0;
   void *p = (char *)row->p + first * element(opt);
@@ -186,18 +301,18 @@ static wn_status step_part(const struct step *s, const struct wn_optimizer_row *
                                           .columns = row->shape[1],
                                           .p = p,
                                           .g = g,
-                                          .m = optimizer_at(opt, opt->m, row->at + first),
+                                          .m = optimizer_at(opt, opt->m, piece->at),
                                           .lr = s->muon_lr * row->lr,
                                           .decay = decay,
                                           .scale = scale};
     return wn_muon_step(&opt->exec, &opt->muon, config, &matrix);
   }
-  void *v = optimizer_at(opt, opt->v, row->at_v + first);
+  void *v = optimizer_at(opt, opt->v, piece->at_v);
   if (opt->kind != WN_OPT_ADAGRAD) {
     const struct wn_adamw args = {.n = (int64_t)count,
                                   .p = p,
                                   .g = g,
-                                  .m = optimizer_at(opt, opt->m, row->at + first),
+                                  .m = optimizer_at(opt, opt->m, piece->at),
                                   .v = v,
                                   .lr = s->lr * row->lr,
                                   .beta1 = config->beta1,
@@ -233,18 +348,17 @@ wn_status wn_optimizer_apply(struct wn_optimizer *opt, const wn_train_config *co
     }
     if (sqrt(total) > config->clip) global = config->clip / sqrt(total);
   }
-  for (int i = 0; i < opt->count; i++) {
-    const struct wn_optimizer_row *row = &opt->rows[i];
-    for (int k = 0; k < MODULES; k++) {
-      size_t count;
-      const size_t first = optimizer_module(row, k, &count);
-      const double scale = global * module_scale(config, opt->norms[MODULES * i + k]);
-      if (count > 0) WN_TRY(step_part(&step, row, first, count, scale));
-    }
+  for (int p = 0; p < opt->piece_count; p++) {
+    const struct wn_optimizer_piece *piece = &opt->pieces[p];
+    const struct wn_optimizer_row *row = &opt->rows[piece->row];
+    if (piece->owner != opt->rank) continue;
+    const double scale = global * module_scale(config, opt->norms[MODULES * piece->row + piece->module]);
+    WN_TRY(step_piece(&step, piece, scale));
     /* Ratios stay in [0,1]: a span is between nothing and the limit (Sukhbaatar et al. 2019). Strengths stay at 0 or
      * above. */
-    const struct wn_clamp kept = {
-        .n = (int64_t)row->count, .high = row->range == WN_RANGE_RATIO ? 1 : INFINITY, .x = row->p};
+    const struct wn_clamp kept = {.n = (int64_t)piece->count,
+                                  .high = row->range == WN_RANGE_RATIO ? 1 : INFINITY,
+                                  .x = optimizer_at(opt, row->p, piece->first)};
     if (row->range != WN_RANGE_ALL) WN_TRY(wn_op_clamp_forward(&opt->exec, &kept));
   }
   return WN_OK;

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/misuse.h"
+#include "dist/dist.h"
 #include "text/tokenizer.h"
 #include "train/adapt.h"
 #include "train/checkpoint.h"
@@ -26,6 +27,7 @@ enum { PATH_BYTES = 4096, EVAL_BATCHES_ENDLESS = 16 };
 struct run {
   wn_context *ctx;
   const char *dir;
+  bool writes; /* this process writes in dir: the first of several */
   wn_recipe recipe;
   wn_tokenizer *tok; /* or NULL */
   wn_model *model;
@@ -105,6 +107,16 @@ static void take_tokenizer_beside(wn_data_config *data) {
   if (wn_folder_has(dir, "data.json") && wn_tokenizer_file_of(dir)) memcpy(data->tokenizer, dir, sizeof dir);
 }
 
+/* Only the first of several processes writes in the folder; the others wait until it is theirs. */
+static wn_status open_folder(struct run *r) {
+  if (r->writes) {
+    WN_TRY(wn_make_dirs(r->ctx, r->dir));
+    WN_TRY(wn_run_log_open(r->ctx, r->dir, &r->log));
+    WN_TRY(wn_folder_recover(r->ctx, r->dir));
+  }
+  return wn_dist_barrier(r->ctx);
+}
+
 /* A folder without a checkpoint: nothing is written before the recipe has passed its checks. */
 static wn_status begin_model(struct run *r) {
   wn_context *ctx = r->ctx;
@@ -113,9 +125,7 @@ static wn_status begin_model(struct run *r) {
   /* As when resuming: the tokenizer in the checkpoint's folder is preferred. */
   WN_TRY(wn_run_prepare(ctx, &r->recipe, c->train.init[0] && c->data.tokenizer[0] ? c->train.init : c->data.tokenizer,
                         &r->tok));
-  WN_TRY(wn_make_dirs(ctx, r->dir));
-  WN_TRY(wn_run_log_open(ctx, r->dir, &r->log));
-  WN_TRY(wn_folder_recover(ctx, r->dir));
+  WN_TRY(open_folder(r));
   WN_TRY(wn_model_create(ctx, &r->recipe.model, r->recipe.train.seed, &r->model));
   if (!c->train.init[0]) return WN_OK;
   WN_TRY(wn_model_load_float(ctx, c->train.init, &r->given));
@@ -124,8 +134,7 @@ static wn_status begin_model(struct run *r) {
 
 static wn_status continue_model(struct run *r, const wn_recipe *recipe) {
   wn_context *ctx = r->ctx;
-  WN_TRY(wn_run_log_open(ctx, r->dir, &r->log));
-  WN_TRY(wn_folder_recover(ctx, r->dir));
+  WN_TRY(open_folder(r));
   if (!recipe) {
     char path[PATH_BYTES];
     WN_TRY(wn_path_join(ctx, path, sizeof path, r->dir, "recipe.json"));
@@ -194,11 +203,15 @@ static wn_status open_trainer(struct run *r) {
   if (r->recipe.train.precision == WN_BF16)
     wn_log(ctx, WN_LOG_INFO, "train.precision bfloat16: products of rounded numbers by %s", wn_backend_bf16(ctx));
   if (r->inputs) wn_trainer_set_inputs(r->trainer, r->inputs, r->input_count, wn_data_source_input_length(r->train));
-  if (!wn_checkpoint_exists(r->dir)) return wn_run_log_trim(ctx, &r->log, 0);
+  if (!wn_checkpoint_exists(r->dir)) return r->writes ? wn_run_log_trim(ctx, &r->log, 0) : WN_OK;
   struct wn_run_state state;
   WN_TRY(wn_checkpoint_load(ctx, r->dir, r->trainer, &state));
-  WN_TRY(wn_run_log_trim(ctx, &r->log, state.step));
+  if (r->writes) WN_TRY(wn_run_log_trim(ctx, &r->log, state.step));
   r->saved_step = state.step;
+  if (r->recipe.train.shards == 0 && state.processes > 1)
+    wn_log(ctx, WN_LOG_WARNING,
+           "%s was trained by %d processes: with another train.shards results differ in the last bits", r->dir,
+           state.processes);
   if (state.threads != ctx->threads || strcmp(state.isa, wn_isa_name(ctx->isa)) || strcmp(state.backend, ctx->backend))
     wn_log(
         ctx, WN_LOG_WARNING,
@@ -229,7 +242,7 @@ static wn_status check_parameters(struct run *r) {
 static wn_status save(struct run *r) {
   if (r->saved_step == r->trainer->step) return WN_OK;
   WN_TRY(check_parameters(r));
-  WN_TRY(wn_run_log_sync(r->ctx, &r->log));
+  if (r->writes) WN_TRY(wn_run_log_sync(r->ctx, &r->log));
   WN_TRY(wn_checkpoint_save(r->ctx, r->dir, &r->recipe, r->tok, r->trainer));
   r->saved_step = r->trainer->step;
   return WN_OK;
@@ -239,29 +252,33 @@ static wn_status val_batch(void *user, uint64_t index, int32_t *tokens, int32_t 
                            bool *packed) {
   struct run *r = user;
   *packed = wn_data_source_packs(r->val);
-  return wn_data_source_batch(r->ctx, r->val, r->recipe.train.seed, index, r->recipe.train.batch, tokens, targets,
+  return wn_data_source_batch(r->ctx, r->val, r->recipe.train.seed, index, r->trainer->batch, tokens, targets,
                               doc_start);
 }
 
 static wn_status val_inputs(void *user, uint64_t index, int32_t *inputs, int32_t *input_count) {
   struct run *r = user;
-  return wn_data_source_inputs(r->ctx, r->val, r->recipe.train.seed, index, r->recipe.train.batch, inputs, input_count);
+  return wn_data_source_inputs(r->ctx, r->val, r->recipe.train.seed, index, r->trainer->batch, inputs, input_count);
 }
 
 /* Uses the training workspace and batch: no memory beyond what a step holds. */
 static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
   const wn_train_config *c = &r->recipe.train;
-  uint64_t all = wn_data_source_batches(r->val, c->batch), batches = all ? all : EVAL_BATCHES_ENDLESS;
-  if (c->eval_batches > 0 && (all == 0 || (uint64_t)c->eval_batches < all)) batches = (uint64_t)c->eval_batches;
+  /* In batches of micro-steps, which may be shorter than the recipe's; of the same rows. */
+  const int64_t B = r->trainer->batch;
+  const uint64_t some = (uint64_t)((c->eval_batches > 0 ? c->eval_batches : EVAL_BATCHES_ENDLESS) * c->batch / B);
+  uint64_t all = wn_data_source_batches(r->val, B), batches = all ? all : some;
+  if (c->eval_batches > 0 && some < all) batches = some;
   struct wn_eval_loop loop = {.model = r->model,
                               .ws = r->trainer->ws,
-                              .B = c->batch,
+                              .B = B,
                               .T = c->context,
                               .tokens = r->tokens,
                               .targets = r->targets,
                               .doc_start = r->doc_start,
+                              .continues = r->model->config.recurrence > 0,
                               .batches = batches,
-                              .recurrence_set = c->accumulate,
+                              .recurrence_set = r->trainer->accumulate,
                               .S = wn_data_source_input_length(r->val),
                               .inputs = r->inputs,
                               .input_count = r->input_count,
@@ -315,7 +332,7 @@ static wn_status one_step(struct run *r, wn_train_fn fn, void *user) {
     if (evaluated != WN_OK && evaluated != WN_ERR_CANCELLED) return evaluated;
   }
   p.seconds = wn_seconds_now() - r->start;
-  if (due(c->log_every, p.step) || p.evaluated || last) WN_TRY(wn_run_log_append(r->ctx, &r->log, &p));
+  if (r->writes && (due(c->log_every, p.step) || p.evaluated || last)) WN_TRY(wn_run_log_append(r->ctx, &r->log, &p));
   if (due(c->save_every, p.step) || last) {
     WN_TRY(save(r));
     p.saved = true;
@@ -328,7 +345,9 @@ static wn_status run_loop(struct run *r, wn_train_fn fn, void *user) {
   wn_context *ctx = r->ctx;
   const wn_train_config *c = &r->recipe.train;
   while (r->trainer->step < c->steps) {
-    if (wn_context_cancelled(ctx)) {
+    double cancelled = r->writes && wn_context_cancelled(ctx); /* the first process's word is that of all */
+    WN_TRY(wn_dist_merge(ctx, &cancelled, 1));
+    if (cancelled > 0) {
       WN_TRY(save(r));
       return wn_fail(ctx, WN_ERR_CANCELLED,
                      "%s: stopped at step %lld of %lld; the state is saved, resume continues from it", r->dir,
@@ -343,18 +362,35 @@ static wn_status run_loop(struct run *r, wn_train_fn fn, void *user) {
   return WN_OK;
 }
 
+/* What decides the last bits of a product must be the same everywhere. */
+static wn_status run_alike(wn_context *ctx) {
+  char threads[32];
+  snprintf(threads, sizeof threads, "%d", ctx->threads);
+  WN_TRY(wn_dist_same(ctx, "threads", threads));
+  WN_TRY(wn_dist_same(ctx, "instruction set", wn_isa_name(ctx->isa)));
+  return wn_dist_same(ctx, "backend", ctx->backend);
+}
+
 wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out_dir, bool resume, wn_train_fn progress,
                        void *user) {
   WN_CHECK_WORK(WN_POINTER(out_dir));
   if (!recipe && !resume) return wn_fail(ctx, WN_ERR_ARGUMENT, "a new run in %s needs a recipe", out_dir);
-  struct run r = {.ctx = ctx, .dir = out_dir, .log.fd = -1, .saved_step = -1, .start = wn_seconds_now()};
+  struct run r = {.ctx = ctx,
+                  .dir = out_dir,
+                  .writes = wn_dist_rank(ctx) == 0,
+                  .log.fd = -1,
+                  .saved_step = -1,
+                  .start = wn_seconds_now()};
   wn_status status;
+  WN_TRY_GOTO(run_alike(ctx), done);
   WN_TRY_GOTO(open_model(&r, recipe, resume), done);
+  if (r.recipe.train.shards == 0 && wn_dist_size(ctx) > 1) r.recipe.train.shards = wn_dist_size(ctx); /* it is kept */
   WN_TRY_GOTO(open_sources(&r), done);
   WN_TRY_GOTO(check_start(&r), done);
   WN_TRY_GOTO(open_trainer(&r), done);
   /* The first checkpoint is made before the first step: a folder that cannot be written, or a disk without room,
    * shows now and not after hours; and from here on there is always one to go back to. */
+  WN_TRY_GOTO(wn_dist_barrier(ctx), done); /* all have seen the folder as it was */
   if (r.saved_step < 0) WN_TRY_GOTO(save(&r), done);
   const wn_train_config *t = &r.recipe.train;
   if (r.saved_step < t->steps && t->schedule_from + t->warmup >= t->steps)

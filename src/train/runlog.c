@@ -67,6 +67,8 @@ wn_status wn_run_log_append(wn_context *ctx, const struct wn_run_log *log, const
                    (unsigned long long)p->tokens, p->tokens_per_second, p->seconds);
   if (p->balance_loss > 0) n += snprintf(line + n, sizeof line - (size_t)n, ",\"balance_loss\":%.9g", p->balance_loss);
   if (p->span > 0) n += snprintf(line + n, sizeof line - (size_t)n, ",\"span\":%.9g", p->span);
+  if (p->waited_seconds > 0)
+    n += snprintf(line + n, sizeof line - (size_t)n, ",\"waited_seconds\":%.4g", p->waited_seconds);
   if (p->budget > 0) n += snprintf(line + n, sizeof line - (size_t)n, ",\"budget\":%.9g", p->budget);
   if (p->recurrence_bytes > 0)
     n += snprintf(line + n, sizeof line - (size_t)n, ",\"memory_bytes\":%llu,\"memory_moves\":%llu",

@@ -1,9 +1,9 @@
-/* One optimizer step: `accumulate` micro-steps of forward and backward into one gradient array, then the update. The
- * loss is the mean over the counted positions of all micro-steps together, so the result does not depend on how a batch
- * is split (up to rounding): each micro-step's gradient is scaled by 1 / counted positions of the whole step, and
- * L_mem's by the micro-step's share of the sequences. Memory: for gradients the size of what learns, once or twice that
- * for the optimizer, and the workspace; all allocated at creation, except the rooms of segment recurrence, which follow
- * the spans at the end of a step. */
+/* One optimizer step: `accumulate` micro-steps of forward and backward into one gradient array, then the update; of
+ * several processes each does its share of both (shards.c). The loss is the mean over the counted positions of all
+ * micro-steps together, so the result does not depend on how a batch is split (up to rounding): each micro-step's
+ * gradient is scaled by 1 / counted positions of the whole step, and L_mem's by the micro-step's share of the
+ * sequences. Memory: for gradients the size of what learns, once or twice that for the optimizer, and the workspace;
+ * all allocated at creation, except the rooms of segment recurrence, which follow the spans at the end of a step. */
 #include "train/trainer.h"
 
 #include <math.h>
@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/misuse.h"
+#include "dist/dist.h"
 #include "kv/budgets.h"
 #include "train/schedule.h"
 
@@ -84,19 +85,24 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   wn_handle_mark(t, WN_HANDLE_TRAINER);
   t->model = model;
   t->config = *config;
-  t->batch = config->batch;
-  t->accumulate = config->accumulate;
+  WN_TRY_GOTO(wn_shards_plan(ctx, config, &t->shards), failed);
+  t->batch = t->shards.rows;
+  t->accumulate = t->shards.micro_steps;
   t->context = config->context ? config->context : model->config.context;
   if (config->prune.budgets[0]) WN_TRY_GOTO(open_budgets(ctx, t), failed);
   WN_TRY_GOTO(wn_adapt_rows_init(ctx, model, config, &t->learns), failed);
-  WN_TRY_GOTO(wn_optimizer_init_rows(ctx, model, config->optimizer, t->learns.rows, t->learns.count, &t->opt), failed);
-  const struct wn_array gradients[] = {
-      {"gradients", true, WN_DIMS((int64_t)t->learns.gradients), wn_dtype_size(model->dtype), &t->grads}};
-  const struct wn_array own[] = {{"gradients begun", true, WN_DIMS(model->table.count), 1, &t->begun},
-                                 {"gradients that are shown", !model->backend->memory->host,
-                                  WN_DIMS((int64_t)t->learns.gradients), wn_dtype_size(model->dtype), &t->shown}};
-  WN_TRY_GOTO(WN_ARRAYS_CREATE_IN(ctx, model->backend->memory, &t->arrays, "gradients", gradients), failed);
-  WN_TRY_GOTO(WN_ARRAYS_CREATE(ctx, &t->own, "gradients", own), failed);
+  struct wn_optimizer_share share;
+  WN_TRY_GOTO(wn_shards_share(&t->shards, model, &t->learns, &share), failed);
+  WN_TRY_GOTO(wn_optimizer_init_rows(ctx, model, config->optimizer, t->learns.rows, t->learns.count, &share, &t->opt),
+              failed);
+  const struct wn_array own[] = {
+      {"gradients begun", true, WN_DIMS(model->table.count), 1, &t->begun},
+      {"figures of micro-steps", true, WN_DIMS(t->accumulate, WN_MICRO), sizeof *t->micro, &t->micro},
+      {"gradients that are shown", !model->backend->memory->host, WN_DIMS((int64_t)t->learns.gradients),
+       wn_dtype_size(model->dtype), &t->shown}};
+  WN_TRY_GOTO(WN_ARRAYS_CREATE(ctx, &t->own, "a step's figures", own), failed);
+  WN_TRY_GOTO(wn_shards_open(&t->shards, &t->opt, t->begun), failed);
+  t->grads = t->shards.sum[0];
   struct wn_workspace_options options = {.backward = true,
                                          .recompute = config->recompute,
                                          .activation_dtype = config->activation_dtype,
@@ -117,9 +123,9 @@ failed:
 void wn_trainer_destroy(wn_trainer *t) {
   WN_CHECK_OR(, WN_HANDLE(t, TRAINER));
   wn_workspace_destroy(t->ws);
+  wn_shards_clear(&t->shards);
   wn_optimizer_clear(&t->opt);
   wn_adapt_rows_clear(&t->learns);
-  wn_arrays_clear(&t->arrays);
   wn_arrays_clear(&t->own);
   wn_budgets_clear(&t->target);
   wn_budgets_clear(&t->budgets);
@@ -127,19 +133,85 @@ void wn_trainer_destroy(wn_trainer *t) {
 }
 
 /* Zeros, where products will not overwrite what the last step has left. */
-static wn_status trainer_clear_gradients(struct wn_trainer *t) {
+static wn_status trainer_clear_gradients(struct wn_trainer *t, void *grads) {
   const size_t size = wn_dtype_size(t->model->dtype);
   const struct wn_memory *memory = t->model->backend->memory;
   if (t->learns.has_lora) { /* other tensors' beside the model's */
     memset(t->begun, 1, (size_t)t->model->table.count);
-    return memory->zero(t->model->ctx, t->grads, t->learns.gradients * size);
+    return memory->zero(t->model->ctx, grads, t->learns.gradients * size);
   }
   for (int i = 0; i < t->model->table.count; i++) {
     const size_t at = t->learns.grad_at[i];
     t->begun[i] = !wn_model_begins(t->model, i);
     if (at != WN_NO_GRADIENT && t->begun[i])
-      WN_TRY(memory->zero(t->model->ctx, (char *)t->grads + at * size, t->model->table.rows[i].count * size));
+      WN_TRY(memory->zero(t->model->ctx, (char *)grads + at * size, t->model->table.rows[i].count * size));
   }
+  return WN_OK;
+}
+
+/* What a step's micro-steps share. */
+struct trainer_step {
+  const int32_t *tokens, *targets, *doc_start;
+  uint64_t counted;
+  double documents, mem_weight;
+  const wn_budgets *budgets;
+};
+
+/* Micro-step a, counted over all processes: dropout, streams and weights depend on this number alone. whole: its
+ * layers' gradients are the last to be added. */
+static wn_status trainer_micro_step(struct wn_trainer *t, const struct trainer_step *s, int64_t a, void *grads,
+                                    bool whole) {
+  const int64_t micro = t->batch * t->context;
+  const struct wn_batch batch = {.B = t->batch,
+                                 .T = t->context,
+                                 .tokens = s->tokens + a * micro,
+                                 .targets = s->targets + a * micro,
+                                 .doc_start = s->doc_start ? s->doc_start + a * micro : NULL,
+                                 .S = t->input_length,
+                                 .inputs = t->inputs ? t->inputs + a * t->batch * t->input_length : NULL,
+                                 .input_count = t->input_count ? t->input_count + a * t->batch : NULL};
+  const struct wn_step step = {.grads = grads,
+                               .grad_at = t->learns.grad_at,
+                               .begun = t->begun,
+                               .whole = whole ? wn_shards_layer : NULL,
+                               .whole_user = &t->shards,
+                               .loss_scale = 1.0 / (double)s->counted,
+                               .mem_scale = s->mem_weight * (double)wn_batch_documents(&batch) / s->documents,
+                               .span_scale = 1.0 / (double)t->accumulate,
+                               .training = true,
+                               .seed = t->config.seed,
+                               .step = (uint64_t)t->step * (uint64_t)t->accumulate + (uint64_t)a,
+                               .recurrence_set = a,
+                               .budgets = s->budgets};
+  struct wn_step_result result = {0};
+  WN_TRY(wn_model_step(t->model, t->ws, &batch, &step, &result));
+  double *figures = t->micro + a * WN_MICRO;
+  figures[WN_MICRO_LOSS] = result.loss_sum;
+  figures[WN_MICRO_MEM] = result.mem_loss * step.mem_scale;
+  figures[WN_MICRO_SPAN_LOSS] = result.span_loss * step.span_scale;
+  figures[WN_MICRO_BALANCE] = result.balance_loss * step.span_scale;
+  figures[WN_MICRO_SPAN] = result.span * step.span_scale;
+  return WN_OK;
+}
+
+/* This process's parts, then those of all: gradients, and in sums [WN_MICRO] what micro-steps have measured. */
+static wn_status trainer_parts(struct wn_trainer *t, const struct trainer_step *s, double *sums) {
+  struct wn_shards *shards = &t->shards;
+  const int64_t each = t->accumulate / shards->parts;
+  memset(t->micro, 0, (size_t)t->accumulate * WN_MICRO * sizeof *t->micro);
+  for (int64_t i = 0; i < shards->count; i++) {
+    void *grads = wn_shards_begin(shards, i);
+    const bool last = i == shards->count - 1;
+    WN_TRY(trainer_clear_gradients(t, grads));
+    for (int64_t k = 0; k < each; k++)
+      WN_TRY(trainer_micro_step(t, s, (shards->first + i) * each + k, grads, shards->overlap && last && k == each - 1));
+    if (t->learns.has_lora) WN_TRY(wn_lora_backward(&t->learns.lora, t->learns.grad_at, grads));
+    if (!last) wn_shards_add(shards, i);
+  }
+  WN_TRY(wn_shards_finish(shards));
+  WN_TRY(wn_dist_merge(t->model->ctx, t->micro, shards->size > 1 ? (size_t)(t->accumulate * WN_MICRO) : 0));
+  for (int64_t a = 0; a < t->accumulate; a++)
+    for (int k = 0; k < WN_MICRO; k++) sums[k] += t->micro[a * WN_MICRO + k];
   return WN_OK;
 }
 
@@ -147,57 +219,35 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
                           const int32_t *doc_start, wn_train_progress *progress) {
   WN_CHECK_WORK(WN_HANDLE_AS("trainer", t, TRAINER), WN_POINTER(tokens), WN_POINTER(targets));
   double start = wn_seconds_now();
-  int64_t micro = t->batch * t->context, all = micro * t->accumulate;
+  int64_t all = t->batch * t->context * t->accumulate;
   uint64_t counted = 0;
   for (int64_t i = 0; i < all; i++) counted += targets[i] >= 0;
   if (counted == 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "step %lld: no position of the batch has a target", (long long)t->step + 1);
 
-  WN_TRY(trainer_clear_gradients(t));
   WN_TRY(wn_adapt_strength_set(t->model, &t->config, t->step + 1));
   const wn_budgets *budgets = budgets_of(t, t->step + 1, wn_schedule_budget_drawn);
-  double loss = 0, mem_loss = 0, span_loss = 0, balance_loss = 0, span = 0;
   const struct wn_batch whole = {t->batch * t->accumulate, t->context, .targets = targets, .doc_start = doc_start};
-  const double documents = (double)wn_batch_documents(&whole);
-  const double mem_weight = wn_schedule_memory_loss(&t->config, t->step + 1);
-  for (int64_t a = 0; a < t->accumulate; a++) {
-    struct wn_batch batch = {.B = t->batch,
-                             .T = t->context,
-                             .tokens = tokens + a * micro,
-                             .targets = targets + a * micro,
-                             .doc_start = doc_start ? doc_start + a * micro : NULL,
-                             .S = t->input_length,
-                             .inputs = t->inputs ? t->inputs + a * t->batch * t->input_length : NULL,
-                             .input_count = t->input_count ? t->input_count + a * t->batch : NULL};
-    struct wn_step step = {.grads = t->grads,
-                           .grad_at = t->learns.grad_at,
-                           .begun = t->begun,
-                           .loss_scale = 1.0 / (double)counted,
-                           .mem_scale = mem_weight * (double)wn_batch_documents(&batch) / documents,
-                           .span_scale = 1.0 / (double)t->accumulate,
-                           .training = true,
-                           .seed = t->config.seed,
-                           .step = (uint64_t)t->step * (uint64_t)t->accumulate + (uint64_t)a,
-                           .recurrence_set = a,
-                           .budgets = budgets};
-    struct wn_step_result result = {0};
-    WN_TRY(wn_model_step(t->model, t->ws, &batch, &step, &result));
-    loss += result.loss_sum;
-    mem_loss += result.mem_loss * step.mem_scale;
-    span_loss += result.span_loss * step.span_scale;
-    balance_loss += result.balance_loss * step.span_scale;
-    span += result.span * step.span_scale;
-  }
-  loss /= (double)counted;
+  const struct trainer_step step = {.tokens = tokens,
+                                    .targets = targets,
+                                    .doc_start = doc_start,
+                                    .counted = counted,
+                                    .documents = (double)wn_batch_documents(&whole),
+                                    .mem_weight = wn_schedule_memory_loss(&t->config, t->step + 1),
+                                    .budgets = budgets};
+  double sums[WN_MICRO] = {0};
+  WN_TRY(trainer_parts(t, &step, sums));
+  const double loss = sums[WN_MICRO_LOSS] / (double)counted, mem_loss = sums[WN_MICRO_MEM],
+               span_loss = sums[WN_MICRO_SPAN_LOSS], balance_loss = sums[WN_MICRO_BALANCE], span = sums[WN_MICRO_SPAN];
   const double all_losses = loss + mem_loss + span_loss + balance_loss;
   if (!isfinite(all_losses))
     return wn_fail(ctx, WN_ERR_DIVERGED, "the loss of step %lld is %g", (long long)t->step + 1, all_losses);
   double norm, lr = wn_schedule_lr(&t->config, t->step + 1);
-  if (t->learns.has_lora) WN_TRY(wn_lora_backward(&t->learns.lora, t->learns.grad_at, t->grads));
   WN_TRY(wn_optimizer_measure(&t->opt, t->grads, &norm));
   if (!isfinite(norm))
     return wn_fail(ctx, WN_ERR_DIVERGED, "the gradient norm of step %lld is %g", (long long)t->step + 1, norm);
   WN_TRY(wn_optimizer_apply(&t->opt, &t->config, t->grads, lr, t->step + 1));
+  WN_TRY(wn_shards_gather(&t->shards));
   if (t->learns.has_lora) WN_TRY(wn_lora_merge(&t->learns.lora));
   WN_TRY(wn_workspace_fit(t->ws));
   t->step++;
@@ -218,6 +268,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
                                     .recurrence_moves = wn_workspace_recurrence_moves(t->ws),
                                     .tokens_per_second = seconds > 0 ? (double)all / seconds : 0,
                                     .seconds = seconds,
+                                    .waited_seconds = t->shards.waited,
                                     .tokens = t->tokens};
     if (budgets) progress->budget = (double)wn_budgets_total(budgets) / (double)budgets->layers;
   }
@@ -242,6 +293,8 @@ wn_status wn_trainer_gradient_at(const wn_trainer *t, int i, wn_safetensors_entr
   wn_context *ctx = t->model->ctx;
   if (i < 0 || i >= t->model->table.count)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "gradient %d of %d tensors", i, t->model->table.count);
+  if (t->shards.size > 1)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "gradient %d: of %d processes none has the whole of it", i, t->shards.size);
   const struct wn_param *row = &t->model->table.rows[i];
   if (t->learns.grad_at[i] == WN_NO_GRADIENT)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "gradient %d: tensor %s does not learn", i, row->name);

@@ -138,6 +138,7 @@ static const char *const other[] = {
     "train.batch=3",
     "train.accumulate=2",
     "train.context=135",
+    "train.shards=2",
     "train.optimizer=adagrad",
     "train.lr=0.07",
     "train.min_lr_ratio=0.5",

@@ -1,0 +1,209 @@
+/* Groups of processes: joining and leaving, messages, and what is made of them.
+ *
+ * Sums whose order matters are no business of a transport: MPI does not promise one. They are exchanged as messages and
+ * summed in a fixed tree (wn_dist_branch), which one process can sum as well, to the same bits. */
+#include "dist/dist.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/context.h"
+#include "base/misuse.h"
+#include "dist/group.h"
+
+static struct wn_dist *dist_of(const wn_context *ctx) {
+  return ctx->dist;
+}
+
+int wn_dist_rank(const wn_context *ctx) {
+  return wn_handle_is(ctx, WN_HANDLE_CONTEXT) && ctx->dist ? ctx->dist->rank : 0;
+}
+
+int wn_dist_size(const wn_context *ctx) {
+  return wn_handle_is(ctx, WN_HANDLE_CONTEXT) && ctx->dist ? ctx->dist->size : 1;
+}
+
+wn_status wn_dist_join(wn_context *ctx, wn_dist_lost_fn lost, void *user) {
+  WN_CHECK_WORK();
+  static bool joined; /* a process begins MPI once */
+  const struct wn_dist_transport *transport;
+  void *module, *memory;
+  if (ctx->dist) return WN_OK;
+  WN_TRY(wn_dist_transport_open(ctx, &transport, &module));
+  if (!transport) return WN_OK;
+  if (joined) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_dist_join: this process has joined before");
+  joined = true;
+  WN_TRY(wn_alloc(ctx, "group of processes", sizeof(struct wn_dist), &memory));
+  struct wn_dist *d = memory;
+  d->transport = transport;
+  d->module = module;
+  if (transport->begin(&d->rank, &d->size)) {
+    wn_free(d);
+    return wn_fail(ctx, WN_ERR_IO, "%s could not begin", transport->name);
+  }
+  if (d->size == 1) { /* a launcher's group of one */
+    transport->end();
+    wn_free(d);
+    return WN_OK;
+  }
+  ctx->dist = d;
+  return wn_dist_watch_begin(ctx, d, lost, user);
+}
+
+void wn_dist_leave(wn_context *ctx, wn_status status) {
+  WN_CHECK_OR(, WN_HANDLE(ctx, CONTEXT));
+  struct wn_dist *d = dist_of(ctx);
+  if (!d) return;
+  const bool well = status == WN_OK || status == WN_ERR_CANCELLED;
+  /* Nobody is gone before all have come this far; a process that fails leaves the transport as it is: the launcher ends
+   * what is still there. */
+  const bool all = well && wn_dist_barrier(ctx) == WN_OK;
+  wn_dist_watch_end(d, all ? NULL : well ? "" : ctx->error);
+  if (all) d->transport->end();
+  ctx->dist = NULL;
+  wn_free(d);
+}
+
+/* --- messages --- */
+
+wn_status wn_dist_send(wn_context *ctx, const void *data, size_t bytes, int to, int *request) {
+  struct wn_dist *d = dist_of(ctx);
+  *request = d->transport->send(data, bytes, to);
+  return *request >= 0 ? WN_OK : wn_fail(ctx, WN_ERR_IO, "%s could not send %zu bytes", d->transport->name, bytes);
+}
+
+wn_status wn_dist_receive(wn_context *ctx, void *data, size_t bytes, int from, int *request) {
+  struct wn_dist *d = dist_of(ctx);
+  *request = d->transport->receive(data, bytes, from);
+  return *request >= 0 ? WN_OK : wn_fail(ctx, WN_ERR_IO, "%s could not receive %zu bytes", d->transport->name, bytes);
+}
+
+wn_status wn_dist_advance(wn_context *ctx, int *requests, size_t count) {
+  struct wn_dist *d = dist_of(ctx);
+  if (!d) return WN_OK;
+  WN_TRY(wn_dist_watch_check(ctx, d));
+  for (size_t i = 0; i < count; i++) {
+    if (requests[i] < 0) continue;
+    const int done = d->transport->test(requests[i]);
+    if (done < 0) return wn_fail(ctx, WN_ERR_IO, "a message between processes failed (%s)", d->transport->name);
+    if (done) requests[i] = -1;
+  }
+  return WN_OK;
+}
+
+/* Spins for a moment, then leaves the CPU to whoever is waited for. */
+wn_status wn_dist_wait(wn_context *ctx, int *requests, size_t count) {
+  size_t left = 0;
+  for (uint64_t turn = 0;; turn++) {
+    while (left < count && requests[left] < 0) left++;
+    if (left == count) return WN_OK;
+    WN_TRY(wn_dist_advance(ctx, requests + left, count - left));
+    if (turn > 20000)
+      nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    else if (turn > 64)
+      sched_yield();
+  }
+}
+
+static wn_status dist_send_now(wn_context *ctx, const void *data, size_t bytes, int to) {
+  int request;
+  WN_TRY(wn_dist_send(ctx, data, bytes, to, &request));
+  return wn_dist_wait(ctx, &request, 1);
+}
+
+static wn_status dist_receive_now(wn_context *ctx, void *data, size_t bytes, int from) {
+  int request;
+  WN_TRY(wn_dist_receive(ctx, data, bytes, from, &request));
+  return wn_dist_wait(ctx, &request, 1);
+}
+
+/* --- what is made of them --- */
+
+/* A binomial tree with its root at `from`: log2(size) messages one after another. */
+wn_status wn_dist_broadcast(wn_context *ctx, void *data, size_t bytes, int from) {
+  const struct wn_dist *d = dist_of(ctx);
+  if (!d) return WN_OK;
+  const int me = (d->rank - from + d->size) % d->size;
+  int bit = 1;
+  while (bit < d->size) {
+    if (me & bit) {
+      WN_TRY(dist_receive_now(ctx, data, bytes, (me - bit + from) % d->size));
+      break;
+    }
+    bit *= 2;
+  }
+  for (bit /= 2; bit > 0; bit /= 2)
+    if (me + bit < d->size) WN_TRY(dist_send_now(ctx, data, bytes, (me + bit + from) % d->size));
+  return WN_OK;
+}
+
+/* The same tree towards rank 0, then back. */
+static wn_status dist_merge_some(wn_context *ctx, struct wn_dist *d, double *x, size_t count) {
+  const size_t bytes = count * sizeof *x;
+  for (int bit = 1; bit < d->size; bit *= 2) {
+    if (d->rank & bit) {
+      WN_TRY(dist_send_now(ctx, x, bytes, d->rank - bit));
+      break;
+    }
+    if (d->rank + bit >= d->size) continue;
+    WN_TRY(dist_receive_now(ctx, d->room, bytes, d->rank + bit));
+    for (size_t i = 0; i < count; i++) x[i] += d->room[i];
+  }
+  return wn_dist_broadcast(ctx, x, bytes, 0);
+}
+
+wn_status wn_dist_merge(wn_context *ctx, double *x, size_t count) {
+  struct wn_dist *d = dist_of(ctx);
+  if (!d) return WN_OK;
+  for (size_t at = 0; at < count; at += WN_DIST_ROOM)
+    WN_TRY(dist_merge_some(ctx, d, x + at, count - at < WN_DIST_ROOM ? count - at : WN_DIST_ROOM));
+  return WN_OK;
+}
+
+wn_status wn_dist_barrier(wn_context *ctx) {
+  double nothing = 0;
+  return wn_dist_merge(ctx, &nothing, 1);
+}
+
+wn_status wn_dist_same(wn_context *ctx, const char *what, const char *value) {
+  char first[256];
+  if (!dist_of(ctx)) return WN_OK;
+  snprintf(first, sizeof first, "%s", value);
+  WN_TRY(wn_dist_broadcast(ctx, first, sizeof first, 0));
+  if (!strncmp(first, value, sizeof first - 1)) return WN_OK;
+  return wn_fail(ctx, WN_ERR_CONFIG, "%s: process 0 has %s, process %d has %s; all must have the same", what, first,
+                 ctx->dist->rank, value);
+}
+
+int64_t wn_dist_left(int64_t n) {
+  int64_t left = 1;
+  while (2 * left < n) left *= 2;
+  return left;
+}
+
+/* Processes are parted over the two branches by leaves, each branch keeping at least one and no more than it has
+ * leaves. */
+void wn_dist_branch(int64_t leaves, int rank, int size, int64_t *first, int64_t *count) {
+  *first = 0;
+  *count = leaves;
+  while (size > 1) {
+    const int64_t left = wn_dist_left(*count), right = *count - left;
+    int64_t of_left = ((int64_t)size * left + *count / 2) / *count;
+    if (of_left > size - 1) of_left = size - 1;
+    if (of_left < size - right) of_left = size - right;
+    if (of_left > left) of_left = left;
+    if (of_left < 1) of_left = 1;
+    if (rank < of_left) {
+      *count = left;
+      size = (int)of_left;
+    } else {
+      *first += left;
+      *count = right;
+      rank -= (int)of_left;
+      size -= (int)of_left;
+    }
+  }
+}

@@ -1,0 +1,283 @@
+/* Data-parallel training. A step's batch has `parts` parts of as many rows; each process computes some of them, one
+ * after another, and the parts' gradients are summed in a fixed tree (dist.h). A process has a whole branch of it, so
+ * what it exchanges is one array; and because the tree does not depend on the processes, 1, 2 and 4 of them have the
+ * same bits.
+ *
+ * Every process owns a share of each bucket, the tensors that become whole together in backward: it receives the
+ * others' sums of these elements, adds them in the tree's order, updates them with its share of the optimizer's state,
+ * and sends the new parameters to all (ZeRO stage 1). Each process sends and receives 2 (N-1)/N of 4 bytes a parameter
+ * a step, whatever N is. Buckets are sent while backward goes on with the layers below.
+ *
+ * Memory of a process beside the model's: gradients once and log2(its parts) times more, what it receives (N-1)/N of
+ * them, the optimizer's state 1/N. */
+#include "train/shards.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/team.h"
+#include "dist/dist.h"
+
+enum { SHARDS_PIECE = 1 << 16, SHARDS_MESSAGE = 1 << 22 }; /* elements */
+
+wn_status wn_shards_plan(wn_context *ctx, const wn_train_config *config, struct wn_shards *s) {
+  memset(s, 0, sizeof *s);
+  const int64_t rows = config->batch * config->accumulate;
+  s->ctx = ctx;
+  s->rank = wn_dist_rank(ctx);
+  s->size = wn_dist_size(ctx);
+  s->parts = config->shards > 0 ? config->shards : s->size;
+  if (s->parts > rows || rows % s->parts)
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "train.shards is %lld%s; it must divide the step's rows, train.batch * train.accumulate, %lld",
+                   (long long)s->parts, config->shards > 0 ? "" : " (the processes)", (long long)rows);
+  if (s->size > s->parts)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%d processes for a batch of %lld parts (train.shards): there is work for %lld",
+                   s->size, (long long)s->parts, (long long)s->parts);
+  const int64_t each = rows / s->parts;
+  s->rows = each < config->batch ? each : config->batch;
+  while (each % s->rows) s->rows--;
+  s->micro_steps = rows / s->rows;
+  wn_dist_branch(s->parts, s->rank, s->size, &s->first, &s->count);
+  return WN_OK;
+}
+
+/* Bucket 0 is whole before the layers' backward, then a layer each, the last one first; the last bucket when all is
+ * done. Where updates are low-rank theirs are made of the whole backward's. */
+wn_status wn_shards_share(struct wn_shards *s, const struct wn_model *model, const struct wn_adapt_rows *learns,
+                          struct wn_optimizer_share *share) {
+  void *memory;
+  const int64_t L = model->config.layers;
+  const char *overlap = getenv("WINNOW_OVERLAP");
+  if (s->parts > 1 && !model->backend->memory->host)
+    return wn_fail(s->ctx, WN_ERR_UNSUPPORTED, "train.shards is %lld: the %s backend trains in one part",
+                   (long long)s->parts, s->ctx->backend);
+  s->model = model;
+  s->learns = learns;
+  s->dtype = model->dtype;
+  s->element = wn_dtype_size(model->dtype);
+  s->gradients = learns->gradients;
+  s->buckets = (int)L + 2;
+  s->overlap = s->size > 1 && !learns->has_lora && !(overlap && !strcmp(overlap, "0"));
+  WN_TRY(wn_alloc(s->ctx, "buckets of gradients", (size_t)(learns->count + model->table.count) * sizeof *s->bucket,
+                  &memory));
+  s->bucket = memory;
+  s->whole = s->bucket + learns->count;
+  for (int row = 0; row < model->table.count; row++) s->whole[row] = (int)wn_model_whole_after(model, row);
+  for (int i = 0; i < learns->count; i++) {
+    s->bucket[i] = s->buckets - 1;
+    for (int row = 0; row < model->table.count && !learns->has_lora; row++) {
+      if (learns->grad_at[row] == learns->rows[i].grad_at && s->whole[row] >= 0) s->bucket[i] = (int)L - s->whole[row];
+    }
+  }
+  *share = (struct wn_optimizer_share){
+      .rank = s->rank, .size = s->size, .most = s->parts > 1 ? SHARDS_PIECE : SIZE_MAX, .bucket = s->bucket};
+  return WN_OK;
+}
+
+static char *shards_at(const struct wn_shards *s, const void *array, size_t element) {
+  return (char *)(uintptr_t)array + element * s->element;
+}
+
+/* Adjoining pieces of one owner as one span; between them may be the padding of a tensor. out NULL: counts. */
+static int shards_spans(const struct wn_shards *s, bool params, struct wn_shard_span *out) {
+  struct wn_shard_span span = {.bucket = -1};
+  int n = 0;
+  for (int k = 0; k < s->opt->piece_count; k++) {
+    const struct wn_optimizer_piece *piece = &s->opt->pieces[k];
+    const struct wn_optimizer_row *row = &s->opt->rows[piece->row];
+    const size_t at = row->grad_at + piece->first;
+    char *p = shards_at(s, row->p, piece->first);
+    const int bucket = params ? 0 : s->bucket[piece->row];
+    const char *end = params && span.p ? shards_at(s, span.p, span.count) : NULL;
+    const bool follows = params ? end && p >= end && (size_t)(p - end) <= 15 * s->element
+                                : at >= span.at + span.count && at - (span.at + span.count) <= 15;
+    const size_t whole =
+        params && end ? (size_t)(p - (const char *)span.p) / s->element + piece->count : at + piece->count - span.at;
+    if (n > 0 && follows && span.bucket == bucket && span.owner == piece->owner && whole <= SHARDS_MESSAGE) {
+      span.count = whole;
+    } else {
+      span = (struct wn_shard_span){.bucket = bucket, .owner = piece->owner, .at = at, .count = piece->count, .p = p};
+      n++;
+    }
+    if (out) out[n - 1] = span;
+  }
+  return n;
+}
+
+wn_status wn_shards_open(struct wn_shards *s, struct wn_optimizer *opt, uint8_t *begun) {
+  void *memory;
+  int owned = 0;
+  s->opt = opt;
+  s->begun = begun;
+  s->levels = 1;
+  for (int64_t i = 0; i < s->count; i++) {
+    const int waiting = __builtin_popcountll((unsigned long long)i);
+    if (waiting + 1 > s->levels) s->levels = waiting + 1;
+  }
+  if (s->size > 1) {
+    s->span_count = shards_spans(s, false, NULL);
+    s->param_count = shards_spans(s, true, NULL);
+    WN_TRY(wn_alloc(s->ctx, "messages", (size_t)(s->span_count + s->param_count) * sizeof *s->spans, &memory));
+    s->spans = memory;
+    s->params = s->spans + s->span_count;
+    shards_spans(s, false, s->spans);
+    shards_spans(s, true, s->params);
+    for (int i = 0; i < s->span_count; i++) {
+      if (s->spans[i].owner != s->rank) continue;
+      s->spans[i].in = s->in_count;
+      s->in_count += (s->spans[i].count + 15) & ~(size_t)15;
+      owned++;
+    }
+    const int gradient = s->span_count + owned * (s->size - 2), all = s->param_count * (s->size - 1);
+    s->request_count = gradient > all ? gradient : all;
+  }
+  const size_t element = s->element;
+  const struct wn_array rows[] = {
+      {"gradients of other processes", s->size > 1, WN_DIMS(s->size - 1, (int64_t)s->in_count), element, &s->in},
+      {"requests", s->size > 1, WN_DIMS(s->request_count), sizeof *s->requests, &s->requests},
+      {"buckets sent", true, WN_DIMS(s->buckets), sizeof *s->posted, &s->posted},
+  };
+  struct wn_array levels[WN_SHARDS_LEVELS];
+  for (int i = 0; i < s->levels; i++)
+    levels[i] = (struct wn_array){i ? "gradients of parts" : "gradients", true, WN_DIMS((int64_t)s->gradients), element,
+                                  &s->sum[i]};
+  WN_TRY(WN_ARRAYS_CREATE(s->ctx, &s->arrays, "gradients", rows));
+  return wn_arrays_create_in(s->ctx, s->model->backend->memory, &s->sums, "gradients", levels, (size_t)s->levels);
+}
+
+void wn_shards_clear(struct wn_shards *s) {
+  wn_arrays_clear(&s->arrays);
+  wn_arrays_clear(&s->sums);
+  wn_free(s->spans);
+  wn_free(s->bucket);
+  memset(s, 0, sizeof *s);
+}
+
+/* y [n] += x [n] */
+static void shards_sum(const struct wn_shards *s, size_t n, const void *x, void *y) {
+  const float *x32 = x;
+  const double *x64 = x;
+  float *y32 = y;
+  double *y64 = y;
+  const bool wide = s->dtype == WN_F64;
+#pragma omp parallel for simd num_threads(wn_team(s->ctx, s->ctx->threads)) schedule(static) if (n > 1 << 15)
+  for (size_t i = 0; i < n; i++) {
+    if (wide)
+      y64[i] += x64[i];
+    else
+      y32[i] += x32[i];
+  }
+}
+
+void *wn_shards_begin(struct wn_shards *s, int64_t i) {
+  if (i == 0) {
+    s->top = s->under_way = 0;
+    s->status = WN_OK;
+    s->waited = 0;
+    memset(s->posted, 0, (size_t)s->buckets * sizeof *s->posted);
+  }
+  return s->sum[s->top];
+}
+
+/* As one counts in binary: sums of as many parts become one. */
+void wn_shards_add(struct wn_shards *s, int64_t i) {
+  for (int64_t n = i + 1; n % 2 == 0; n /= 2) {
+    shards_sum(s, s->gradients, s->sum[s->top], s->sum[s->top - 1]);
+    s->top--;
+  }
+  s->top++;
+}
+
+/* A process's sum of a span: its own, or what it has sent. */
+static void *shards_of(const struct wn_shards *s, const struct wn_shard_span *span, int rank) {
+  if (rank == s->rank) return shards_at(s, s->sum[0], span->at);
+  const int place = rank < s->rank ? rank : rank - 1;
+  return shards_at(s, s->in, (size_t)place * s->in_count + span->in);
+}
+
+/* The branch of `n` parts from `first` on; `rank`: the first that has some of them, moved past those that have. */
+static void *shards_branch(const struct wn_shards *s, const struct wn_shard_span *span, int64_t n, int *rank) {
+  int64_t first, count;
+  wn_dist_branch(s->parts, *rank, s->size, &first, &count);
+  if (count == n) return shards_of(s, span, (*rank)++);
+  const int64_t left = wn_dist_left(n);
+  void *a = shards_branch(s, span, left, rank), *b = shards_branch(s, span, n - left, rank);
+  shards_sum(s, span->count, b, a);
+  return a;
+}
+
+static wn_status shards_post(struct wn_shards *s, int bucket) {
+  s->posted[bucket] = true;
+  for (int i = 0; i < s->span_count; i++) {
+    const struct wn_shard_span *span = &s->spans[i];
+    if (span->bucket != bucket) continue;
+    const size_t bytes = span->count * s->element;
+    for (int level = s->top; level > 0; level--)
+      shards_sum(s, span->count, shards_at(s, s->sum[level], span->at), shards_at(s, s->sum[level - 1], span->at));
+    void *own = shards_of(s, span, s->rank);
+    if (span->owner != s->rank) {
+      WN_TRY(wn_dist_send(s->ctx, own, bytes, span->owner, &s->requests[s->under_way++]));
+      continue;
+    }
+    for (int r = 0; r < s->size; r++)
+      if (r != s->rank) WN_TRY(wn_dist_receive(s->ctx, shards_of(s, span, r), bytes, r, &s->requests[s->under_way++]));
+  }
+  return wn_dist_advance(s->ctx, s->requests, (size_t)s->under_way);
+}
+
+void wn_shards_layer(void *shards, int64_t l) {
+  struct wn_shards *s = shards;
+  const int bucket = (int)(s->model->config.layers - l);
+  if (s->status != WN_OK) return;
+  for (int row = 0; row < s->model->table.count; row++) { /* what nothing was added to is zeros, not yet written */
+    if (s->begun[row] || s->learns->grad_at[row] == WN_NO_GRADIENT) continue;
+    if (s->whole[row] != l) continue;
+    memset(shards_at(s, s->sum[s->top], s->learns->grad_at[row]), 0, s->model->table.rows[row].count * s->element);
+    s->begun[row] = 1;
+  }
+  s->status = shards_post(s, bucket);
+}
+
+wn_status wn_shards_finish(struct wn_shards *s) {
+  WN_TRY(s->status);
+  if (s->size == 1) {
+    for (; s->top > 0; s->top--) shards_sum(s, s->gradients, s->sum[s->top], s->sum[s->top - 1]);
+    return WN_OK;
+  }
+  const double start = wn_seconds_now();
+  for (int b = 0; b < s->buckets; b++)
+    if (!s->posted[b]) WN_TRY(shards_post(s, b));
+  WN_TRY(wn_dist_wait(s->ctx, s->requests, (size_t)s->under_way));
+  for (int i = 0; i < s->span_count; i++) {
+    const struct wn_shard_span *span = &s->spans[i];
+    int rank = 0;
+    if (span->owner != s->rank) continue;
+    const void *whole = shards_branch(s, span, s->parts, &rank);
+    void *own = shards_of(s, span, s->rank);
+    if (whole != own) memcpy(own, whole, span->count * s->element);
+  }
+  s->waited += wn_seconds_now() - start;
+  return WN_OK;
+}
+
+wn_status wn_shards_gather(struct wn_shards *s) {
+  if (s->size == 1) return WN_OK;
+  const double start = wn_seconds_now();
+  s->under_way = 0;
+  for (int i = 0; i < s->param_count; i++) {
+    const struct wn_shard_span *span = &s->params[i];
+    const size_t bytes = span->count * s->element;
+    if (span->owner != s->rank) {
+      WN_TRY(wn_dist_receive(s->ctx, span->p, bytes, span->owner, &s->requests[s->under_way++]));
+      continue;
+    }
+    for (int k = 1; k < s->size; k++)
+      WN_TRY(wn_dist_send(s->ctx, span->p, bytes, (s->rank + k) % s->size, &s->requests[s->under_way++]));
+  }
+  WN_TRY(wn_dist_wait(s->ctx, s->requests, (size_t)s->under_way));
+  s->waited += wn_seconds_now() - start;
+  return WN_OK;
+}
