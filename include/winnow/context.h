@@ -35,7 +35,9 @@ typedef void (*wn_log_fn)(void *user, wn_log_level level, const char *line);
 
 /* The backends of this build, each here and nowhere else; the first is the default. A backend's table is what
  * wn_backend_<name>_for gives (src/backends/backends.h). SEP: the separator between two of them. */
-#define WN_BACKENDS(X, SEP) X(cpu) SEP X(ref)
+#define WN_BACKENDS(X, SEP)                                                                                            \
+  X(cpu) SEP X(ref)                                                                                                    \
+  SEP X(guard)
 
 /* Every struct of options begins with its size, which the caller sets: wn_eval_options o = {.size = sizeof o, .batch =
  * 4}, or wn_prune_options_init(&o, sizeof o) where defaults are not zeros. So a program built against an older header,
@@ -45,7 +47,8 @@ typedef struct wn_context_options {
   size_t size;         /* sizeof the struct */
   int threads;         /* 0: the CPUs this process may run on (affinity, cgroup), at most OMP_NUM_THREADS; while other
                           programs use them, fewer work, with the same results. Else exactly so many */
-  const char *backend; /* NULL or "cpu": the fast CPU backend; "ref": double accumulation */
+  const char *backend; /* NULL or "cpu": the fast CPU backend; "ref": double accumulation; "guard": ref on arrays that
+                          only operations can touch, for tests of the library (docs/adding-a-backend.md) */
   wn_log_fn log;       /* NULL: no log */
   void *log_user;
   double

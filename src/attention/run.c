@@ -161,11 +161,6 @@ wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *c
   p->arrays = *arrays;
   p->exec = (struct wn_exec){.ctx = ctx, .threads = ctx->threads, .dtype = arrays->dtype};
   WN_TRY_GOTO(wn_backend_of(ctx, &p->exec.backend), fail);
-  if (!p->exec.backend->memory->host) {
-    status = wn_fail(ctx, WN_ERR_UNSUPPORTED, "attention on arrays of the host's: those of backend %s are not",
-                     p->exec.backend->name);
-    goto fail;
-  }
   fill_operation(ctx, config, arrays, &p->op);
   if (!p->op.y) {
     WN_TRY_GOTO(wn_alloc(ctx, "attention output", rows * (size_t)(arrays->H * arrays->D) * each, &p->y), fail);
@@ -195,6 +190,11 @@ wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *c
   }
   /* The dispatch checks at each call; here it must come before the scratch is sized from these numbers. */
   WN_TRY_GOTO(wn_check_attention(&p->exec, &p->op, p->backward), fail);
+  if (!p->exec.backend->memory->host) {
+    status = wn_fail(ctx, WN_ERR_UNSUPPORTED, "attention on arrays of the host's: those of backend %s are not",
+                     p->exec.backend->name);
+    goto fail;
+  }
   size_t bytes = wn_op_attention_scratch(&p->exec, &p->op, false);
   if (p->backward) {
     const size_t more = wn_op_attention_scratch(&p->exec, &p->op, true);

@@ -132,6 +132,7 @@ static wn_status model_allocate(wn_context *ctx, const wn_model_config *config, 
   WN_TRY_GOTO(wn_model_config_resolve(ctx, &model->config), fail);
   const wn_model_config *c = &model->config;
   WN_TRY_GOTO(wn_param_table_create(ctx, c, &model->table), fail);
+  if (packed) WN_TRY_GOTO(wn_model_need_host(ctx, model, "a model in blocks"), fail);
   if (packed) WN_TRY_GOTO(wn_param_table_pack(ctx, c, packed, &model->table), fail);
   WN_TRY_GOTO(model->backend->memory->allocate(ctx, "model parameters", model->table.total * wn_dtype_size(dtype),
                                                &model->params),

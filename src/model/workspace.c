@@ -299,6 +299,8 @@ wn_status wn_workspace_fit(wn_workspace *ws) {
 
 void wn_workspace_destroy(wn_workspace *ws) {
   if (!ws) return;
+  const struct wn_memory *memory = wn_workspace_memory(ws);
+  memory->wait(ws->ctx, memory->record(ws->ctx)); /* a step that failed may have left copies on their way */
   wn_workspace_destroy(ws->encoder);
   wn_recurrence_clear(ws);
   wn_rotary_clear(&ws->rotary);

@@ -1,0 +1,234 @@
+/* ref's operations on the real addresses of their arrays: each slot takes a copy of its arguments, in which every array
+ * is where its numbers are. An array that is not the backend's is an error that names it, so that what the host owns
+ * does not slip through to an operation either. */
+#include "backends/guard/guard.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "backends/backends.h"
+#include "ops/attention.h"
+#include "ops/terms.h"
+
+struct guard_field {
+  size_t at; /* of the pointer, in the arguments */
+  const char *name;
+};
+#define GUARD_FIELDS 48
+#define GUARD(op, member)                                                                                              \
+  { offsetof(struct wn_##op, member), #member }
+
+static const struct guard_field linear_fields[GUARD_FIELDS] = {GUARD(linear, x),  GUARD(linear, w),  GUARD(linear, b),
+                                                               GUARD(linear, y),  GUARD(linear, dy), GUARD(linear, dx),
+                                                               GUARD(linear, dw), GUARD(linear, db)};
+static const struct guard_field embedding_fields[GUARD_FIELDS] = {
+    GUARD(embedding, ids), GUARD(embedding, positions), GUARD(embedding, tok),  GUARD(embedding, pos),
+    GUARD(embedding, y),   GUARD(embedding, dy),        GUARD(embedding, dtok), GUARD(embedding, dpos)};
+static const struct guard_field norm_fields[GUARD_FIELDS] = {
+    GUARD(norm, x),    GUARD(norm, add),  GUARD(norm, sum), GUARD(norm, gain), GUARD(norm, shift), GUARD(norm, y),
+    GUARD(norm, rstd), GUARD(norm, mean), GUARD(norm, dy),  GUARD(norm, dx),   GUARD(norm, dgain), GUARD(norm, dshift)};
+static const struct guard_field rope_fields[GUARD_FIELDS] = {GUARD(rope, x), GUARD(rope, positions),
+                                                             GUARD(rope, cos_sin), GUARD(rope, frequencies)};
+static const struct guard_field act_fields[GUARD_FIELDS] = {GUARD(act, x), GUARD(act, y), GUARD(act, dy),
+                                                            GUARD(act, dx)};
+static const struct guard_field expert_fields[GUARD_FIELDS] = {GUARD(expert, in), GUARD(expert, out),
+                                                               GUARD(expert, d_in), GUARD(expert, d_out)};
+static const struct guard_field experts_fields[GUARD_FIELDS] = {GUARD(experts, x),
+                                                                GUARD(experts, router),
+                                                                GUARD(experts, shared.in),
+                                                                GUARD(experts, shared.out),
+                                                                GUARD(experts, shared.d_in),
+                                                                GUARD(experts, shared.d_out),
+                                                                GUARD(experts, y),
+                                                                GUARD(experts, shared_gate),
+                                                                GUARD(experts, prob),
+                                                                GUARD(experts, weight),
+                                                                GUARD(experts, chosen),
+                                                                GUARD(experts, place),
+                                                                GUARD(experts, in),
+                                                                GUARD(experts, shared_in),
+                                                                GUARD(experts, shared_factor),
+                                                                GUARD(experts, shared_out),
+                                                                GUARD(experts, row_count),
+                                                                GUARD(experts, balance),
+                                                                GUARD(experts, dy),
+                                                                GUARD(experts, dx),
+                                                                GUARD(experts, d_router),
+                                                                GUARD(experts, d_shared_gate)};
+static const struct guard_field dropout_fields[GUARD_FIELDS] = {GUARD(dropout, x)};
+static const struct guard_field add_fields[GUARD_FIELDS] = {GUARD(add, x), GUARD(add, z), GUARD(add, y)};
+static const struct guard_field softcap_fields[GUARD_FIELDS] = {GUARD(softcap, x)};
+static const struct guard_field scale_fields[GUARD_FIELDS] = {GUARD(scale, x)};
+static const struct guard_field cross_entropy_fields[GUARD_FIELDS] = {
+    GUARD(cross_entropy, logits), GUARD(cross_entropy, targets), GUARD(cross_entropy, dlogits),
+    GUARD(cross_entropy, loss), GUARD(cross_entropy, hit)};
+static const struct guard_field attention_sums_fields[GUARD_FIELDS] = {
+    GUARD(attention_sums, logits), GUARD(attention_sums, add),  GUARD(attention_sums, extra),
+    GUARD(attention_sums, factor), GUARD(attention_sums, sink), GUARD(attention_sums, sums)};
+static const struct guard_field adamw_fields[GUARD_FIELDS] = {GUARD(adamw, p), GUARD(adamw, g), GUARD(adamw, m),
+                                                              GUARD(adamw, v)};
+static const struct guard_field adagrad_fields[GUARD_FIELDS] = {GUARD(adagrad, p), GUARD(adagrad, g),
+                                                                GUARD(adagrad, v)};
+static const struct guard_field sumsq_fields[GUARD_FIELDS] = {GUARD(sumsq, x), GUARD(sumsq, out)};
+static const struct guard_field mix_fields[GUARD_FIELDS] = {GUARD(mix, sumsq), GUARD(mix, x), GUARD(mix, y)};
+static const struct guard_field clamp_fields[GUARD_FIELDS] = {GUARD(clamp, x)};
+static const struct guard_field convert_fields[GUARD_FIELDS] = {GUARD(convert, x), GUARD(convert, y)};
+static const struct guard_field sigmoid_fields[GUARD_FIELDS] = {GUARD(sigmoid, x), GUARD(sigmoid, dx)};
+static const struct guard_field loss_sums_fields[GUARD_FIELDS] = {GUARD(loss_sums, loss), GUARD(loss_sums, hit),
+                                                                  GUARD(loss_sums, targets), GUARD(loss_sums, sums)};
+static const struct guard_field span_sum_fields[GUARD_FIELDS] = {GUARD(span_sum, row_count), GUARD(span_sum, z),
+                                                                 GUARD(span_sum, sum), GUARD(span_sum, dz)};
+static const struct guard_field memory_loss_fields[GUARD_FIELDS] = {
+    GUARD(memory_loss, doc_start), GUARD(memory_loss, count), GUARD(memory_loss, M), GUARD(memory_loss, sum)};
+static const struct guard_field attention_fields[GUARD_FIELDS] = {GUARD(attention, q),
+                                                                  GUARD(attention, k),
+                                                                  GUARD(attention, v),
+                                                                  GUARD(attention, y),
+                                                                  GUARD(attention, key_count),
+                                                                  GUARD(attention, doc_start),
+                                                                  GUARD(attention, lse),
+                                                                  GUARD(attention, slots.evicted_at),
+                                                                  GUARD(attention, slots.at),
+                                                                  GUARD(attention, slots.sums),
+                                                                  GUARD(attention, sel.sq),
+                                                                  GUARD(attention, sel.sk),
+                                                                  GUARD(attention, sel.strength),
+                                                                  GUARD(attention, sel.dstrength),
+                                                                  GUARD(attention, sel.f_in),
+                                                                  GUARD(attention, sel.f_out),
+                                                                  GUARD(attention, sel.F),
+                                                                  GUARD(attention, sel.M),
+                                                                  GUARD(attention, sel.dM),
+                                                                  GUARD(attention, span.z),
+                                                                  GUARD(attention, span.dz),
+                                                                  GUARD(attention, relative.p),
+                                                                  GUARD(attention, relative.dp),
+                                                                  GUARD(attention, bias.table),
+                                                                  GUARD(attention, bias.dtable),
+                                                                  GUARD(attention, sinks.k),
+                                                                  GUARD(attention, sinks.v),
+                                                                  GUARD(attention, sinks.dk),
+                                                                  GUARD(attention, sinks.dv),
+                                                                  GUARD(attention, threshold.control),
+                                                                  GUARD(attention, threshold.count),
+                                                                  GUARD(attention, threshold.cut),
+                                                                  GUARD(attention, exclusive.gate),
+                                                                  GUARD(attention, exclusive.dgate),
+                                                                  GUARD(attention, exclusive.dot),
+                                                                  GUARD(attention, dy),
+                                                                  GUARD(attention, dq),
+                                                                  GUARD(attention, dk),
+                                                                  GUARD(attention, dv),
+                                                                  GUARD(attention, dsq),
+                                                                  GUARD(attention, dsk)};
+
+static wn_status guard_arrays(wn_context *ctx, const char *op, const struct guard_field *fields, void *args) {
+  for (const struct guard_field *f = fields; f < fields + GUARD_FIELDS && f->name; f++) {
+    void *shown, *real;
+    memcpy(&shown, (char *)args + f->at, sizeof shown);
+    WN_TRY(wn_guard_find(ctx, op, f->name, shown, 0, &real));
+    memcpy((char *)args + f->at, &real, sizeof real);
+  }
+  return WN_OK;
+}
+
+/* What an operation's arguments have beside arrays. */
+struct guard_room {
+  struct wn_expert expert[WN_EXPERTS_MAX];
+};
+
+static wn_status guard_packed(const struct wn_exec *exec, const char *op, const void *packed) {
+  if (!packed) return WN_OK;
+  return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "%s: packed weights are not served by backend guard", op);
+}
+
+#define GUARD_NO_ROOM(name)                                                                                            \
+  static wn_status name##_room(const struct wn_exec *exec, struct wn_##name *a, struct guard_room *room) {             \
+    (void)exec, (void)a, (void)room;                                                                                   \
+    return WN_OK;                                                                                                      \
+  }
+GUARD_NO_ROOM(norm)
+GUARD_NO_ROOM(rope)
+GUARD_NO_ROOM(act)
+GUARD_NO_ROOM(dropout)
+GUARD_NO_ROOM(add)
+GUARD_NO_ROOM(softcap)
+GUARD_NO_ROOM(scale)
+GUARD_NO_ROOM(cross_entropy)
+GUARD_NO_ROOM(attention_sums)
+GUARD_NO_ROOM(adamw)
+GUARD_NO_ROOM(adagrad)
+GUARD_NO_ROOM(sumsq)
+GUARD_NO_ROOM(mix)
+GUARD_NO_ROOM(clamp)
+GUARD_NO_ROOM(convert)
+GUARD_NO_ROOM(sigmoid)
+GUARD_NO_ROOM(loss_sums)
+GUARD_NO_ROOM(span_sum)
+GUARD_NO_ROOM(memory_loss)
+GUARD_NO_ROOM(attention)
+static wn_status linear_room(const struct wn_exec *exec, struct wn_linear *a, struct guard_room *room) {
+  (void)room;
+  return guard_packed(exec, "linear", a->packed);
+}
+static wn_status embedding_room(const struct wn_exec *exec, struct wn_embedding *a, struct guard_room *room) {
+  (void)room;
+  return guard_packed(exec, "embedding", a->packed);
+}
+static wn_status experts_room(const struct wn_exec *exec, struct wn_experts *a, struct guard_room *room) {
+  for (int64_t e = 0; e < a->E; e++) {
+    room->expert[e] = a->expert[e];
+    WN_TRY(guard_packed(exec, "experts", a->expert[e].packed_in));
+    WN_TRY(guard_packed(exec, "experts", a->expert[e].packed_out));
+    WN_TRY(guard_arrays(exec->ctx, "expert", expert_fields, &room->expert[e]));
+  }
+  a->expert = room->expert;
+  return WN_OK;
+}
+
+static struct wn_exec guard_exec(const struct wn_exec *exec) {
+  struct wn_exec own = *exec;
+  own.backend = wn_backend_ref();
+  return own;
+}
+
+#define GUARD_DIRECTION(name, args, direction)                                                                         \
+  static wn_status guard_##name##_##direction(const struct wn_exec *exec, const args *a) {                             \
+    struct wn_exec own_exec = guard_exec(exec);                                                                        \
+    args own = *a;                                                                                                     \
+    struct guard_room room;                                                                                            \
+    WN_TRY(guard_arrays(exec->ctx, #name, name##_fields, &own));                                                       \
+    WN_TRY(name##_room(exec, &own, &room));                                                                            \
+    WN_TRY(wn_guard_find(exec->ctx, #name, "scratch", exec->scratch, exec->scratch_bytes, &own_exec.scratch));         \
+    return own_exec.backend->name##_##direction(&own_exec, &own);                                                      \
+  }
+#define GUARD_SLOTS(name, args, has_backward)                                                                          \
+  GUARD_DIRECTION(name, args, forward)                                                                                 \
+  GUARD_DIRECTION(name, args, backward)                                                                                \
+  static size_t guard_##name##_scratch(const struct wn_exec *exec, const args *a, bool backward) {                     \
+    const struct wn_exec own = guard_exec(exec);                                                                       \
+    return own.backend->name##_scratch(&own, a, backward);                                                             \
+  }
+WN_OPS(GUARD_SLOTS)
+
+static struct wn_backend table;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void table_fill(void) {
+  table = *wn_backend_ref();
+  table.name = "guard";
+  table.memory = &wn_guard_memory;
+  table.attention_served.forward &= ~(uint32_t)WN_TERM_LOOK; /* it looks from the host */
+  table.attention_served.row &= ~(uint32_t)WN_TERM_LOOK;
+#define GUARD_FILL(name, args, has_backward)                                                                           \
+  if (table.name##_forward) table.name##_forward = guard_##name##_forward;                                             \
+  if (table.name##_backward) table.name##_backward = guard_##name##_backward;                                          \
+  if (table.name##_scratch) table.name##_scratch = guard_##name##_scratch;
+  WN_OPS(GUARD_FILL)
+}
+
+const struct wn_backend *wn_backend_guard_for(enum wn_isa isa) {
+  (void)isa;
+  pthread_once(&once, table_fill);
+  return &table;
+}
