@@ -12,6 +12,9 @@
 #include "ops/terms.h"
 #include "tensor/bf16.h"
 
+/* It is compiled without OpenMP, and builds for inference link none: everything is on the caller's thread. */
+#define omp_get_thread_num() 0
+
 /* On rows in bf16 a weight and a logit's gradient are rounded to bf16 before a product takes them, and a row's sum of W
  * dW is dy.y with the y that the rows hold, as in every fused kernel. */
 static bool naive_bf16;
