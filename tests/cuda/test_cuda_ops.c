@@ -2,7 +2,6 @@
  * reference is at most twice that of a naive computation in float, plus a few units in the last place. The same cases
  * as the host's backends have, in floats and with every set of arrays in bf16; the bits do not depend on the order of
  * threads and blocks; packed weights are the floats that their blocks stand for. */
-#include <float.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,14 +9,12 @@
 
 #include <cmocka.h>
 
-#include "ops/op_cases.h"
+#include "ops/op_law.h"
 
 #include "backends/cuda/cuda.h"
 #include "cuda/emulate_api.h"
 #include "ops/naive.h"
 #include "packed_weights.h"
-
-#define ULPS 4
 
 static wn_context *ctx;
 
@@ -40,43 +37,9 @@ static bool served(enum op op) {
 }
 
 static void run_case(struct bench *b, const struct wn_backend *backend) {
-  const struct wn_exec e = {.ctx = ctx, .backend = backend, .threads = 1, .dtype = b->dtype};
-  if (op_rows[b->c->op].call(b, e, false) != WN_OK || op_rows[b->c->op].call(b, e, true) != WN_OK)
-    fail_msg("%s on %s: %s", case_name(b->c), backend->name, wn_context_error(ctx));
+  law_run(b, ctx, backend, 1);
   const char *error = wn_emulate_error();
   if (error) fail_msg("%s: %s", case_name(b->c), error);
-}
-
-static double largest_error(const struct bench *got, const struct bench *want, int which, bool rounded,
-                            double *largest) {
-  double error = 0;
-  *largest = 0;
-  for (int64_t i = 0; i < elements(&want->a[which]); i++) {
-    double value = array_get(got, which, i), w = array_get(want, which, i);
-    if (rounded) value = (double)wn_bf16_value(wn_bf16_round((float)value));
-    const double d = fabs(value - w);
-    if (!(d <= error)) error = d;
-    *largest = fmax(*largest, fabs(w));
-  }
-  return error;
-}
-
-static void compare(const struct bench *got, const struct bench *want, const struct bench *measure) {
-  for (int i = 0; i < want->count; i++) {
-    const struct array *a = &want->a[i];
-    if (a->role != OUT && a->role != GRAD && a->role != STATE) continue;
-    double largest = 0;
-    const double allowed = largest_error(measure, want, i, got->a[i].bf16, &largest);
-    const double error = largest_error(got, want, i, false, &largest);
-    const double limit = 2 * allowed + ULPS * (double)FLT_EPSILON * largest;
-    if (!(error <= limit))
-      fail_msg("%s: %s%s: error %.3g, limit %.3g (naive %.3g)", case_name(want->c), a->name,
-               got->a[i].bf16 ? ", bf16" : "", error, limit, allowed);
-  }
-}
-
-static size_t bytes_of(const struct bench *b, int i) {
-  return (size_t)elements(&b->a[i]) * (b->a[i].wide ? 8 : b->a[i].bf16 ? 2 : 4);
 }
 
 static void check_set(const struct op_case *c, wn_dtype precision, unsigned set) {
@@ -89,9 +52,9 @@ static void check_set(const struct op_case *c, wn_dtype precision, unsigned set)
     wn_emulate_seed(seed);
     bench_make_mixed(&got[seed], c, WN_F32, precision, set);
     run_case(&got[seed], wn_backend_cuda_table());
-    compare(&got[seed], &want, &naive);
+    law_compare(&got[seed], &want, &naive, "cuda");
     for (int i = 0; i < got[0].count; i++)
-      if (memcmp(got[0].a[i].data, got[seed].a[i].data, bytes_of(&got[0], i)))
+      if (!law_same_bits(&got[0], &got[seed], i))
         fail_msg("%s: %s depends on the order of threads", case_name(c), got[0].a[i].name);
   }
   for (int i = 0; i < 3; i++) bench_clear(&got[i]);
@@ -107,26 +70,13 @@ static void test_floats(void **state) {
   assert_true(checked > 60);
 }
 
-/* Which sets of arrays go together. */
-static bool mixes(const struct op_case *c, unsigned set, unsigned all) {
-  const bool x = set >> N_X & 1, y = set >> N_Y & 1, dy = set >> N_DY & 1, dx = set >> N_DX & 1;
-  if ((set & ~all) != 0) return false;
-  if (c->op == LINEAR) return true;
-  if (c->op == NORM && c->n[2] == 1) return false; /* what is left of dx is rounding */
-  if (c->op == NORM) return set != 0 && (!x || y) && (!(c->flags & ALIAS) || dy == dx);
-  return (c->op == ACT || c->op == ROPE || c->op == DROPOUT) && set == all;
-}
 static void test_bf16(void **state) {
   (void)state;
   int checked = 0;
   for (int i = 0; i < OP_CASE_COUNT; i++) {
-    struct bench b = {.c = &op_cases[i]};
-    unsigned all = 0;
-    op_rows[op_cases[i].op].declare(&b);
-    for (int k = 0; k < b.count; k++) all |= b.a[k].mixes ? 1u << k : 0;
-    bench_clear(&b);
+    const unsigned all = law_bf16_arrays(&op_cases[i]);
     for (unsigned set = 0; set <= all; set++)
-      if (mixes(&op_cases[i], set, all)) check_set(&op_cases[i], WN_BF16, set), checked++;
+      if (law_serves(&op_cases[i], set, all)) check_set(&op_cases[i], WN_BF16, set), checked++;
   }
   assert_true(checked > 100);
 }
@@ -158,7 +108,7 @@ static void test_long(void **state) {
     bench_make(&want, &c, WN_F64), bench_make(&naive, &c, WN_F32), bench_make(&got, &c, WN_F32);
     wn_emulate_seed(i);
     run_case(&want, wn_backend_ref()), run_case(&naive, wn_backend_naive()), run_case(&got, wn_backend_cuda_table());
-    compare(&got, &want, &naive);
+    law_compare(&got, &want, &naive, "cuda");
     bench_clear(&want), bench_clear(&naive), bench_clear(&got);
   }
 }
@@ -210,7 +160,7 @@ static void check_packed(wn_gguf_type first, wn_gguf_type second, int64_t M, boo
     largest[1] = fmax(largest[1], fabs(value));
   }
   for (int i = 0; i < 2; i++)
-    if (!(error[i] <= 2 * allowed[i] + ULPS * (double)FLT_EPSILON * largest[i]))
+    if (!(error[i] <= law_limit(allowed[i], largest[i])))
       fail_msg("%s, M %lld: %s: error %.3g, naive %.3g, largest %.3g", wn_gguf_type_name(first), (long long)M,
                i ? "dx" : "y", error[i], allowed[i], largest[i]);
   for (int i = 0; i < 3; i++) free(y[i]), free(dx[i]);

@@ -2,7 +2,6 @@
  * reference on the same numbers is at most twice that of a naive computation in float which rounds what it stores to
  * bf16 as well, plus a few units in the last place of the largest value. For every set of arrays that may be bf16, on
  * every instruction set, in tiles (AMX) and without; without AVX512_BF16 the products are those of rounded floats. */
-#include <float.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,84 +10,26 @@
 #include <cmocka.h>
 
 #include "isa.h"
-#include "op_cases.h"
+#include "op_law.h"
 
 #include "backends/cpu/cpu.h"
 #include "naive.h"
 
-#define ULPS 4
-
 static wn_context *reference;
-
-/* The arrays that a case may have in bf16: bit i for array i. */
-static unsigned bench_mixes(const struct op_case *c) {
-  struct bench b = {.c = c};
-  unsigned set = 0;
-  op_rows[c->op].declare(&b);
-  for (int i = 0; i < b.count; i++) set |= b.a[i].mixes ? 1u << i : 0;
-  free(b.ids);
-  free(b.positions);
-  free(b.table);
-  return set;
-}
-
-static void run_case(struct bench *b, wn_context *ctx, const struct wn_backend *backend, int threads) {
-  const struct wn_exec e = {.ctx = ctx, .backend = backend, .threads = threads, .dtype = b->dtype};
-  if (op_rows[b->c->op].call(b, e, false) != WN_OK || op_rows[b->c->op].call(b, e, true) != WN_OK)
-    fail_msg("%s on %s: %s", case_name(b->c), backend->name, wn_context_error(ctx));
-}
-
-/* Which operations have the form, and which sets of arrays go together. */
-static bool served(const struct op_case *c, unsigned set, unsigned all) {
-  const bool x = set >> N_X & 1, y = set >> N_Y & 1, dy = set >> N_DY & 1, dx = set >> N_DX & 1;
-  if ((set & ~all) != 0) return false;
-  if (c->op == LINEAR) return true;
-  if (c->op == NORM && c->n[2] == 1) return false; /* what is left of dx is rounding */
-  if (c->op == NORM) return set != 0 && (!x || y) && (!(c->flags & ALIAS) || dy == dx);
-  return (c->op == ACT || c->op == ROPE || c->op == DROPOUT) && set == all;
-}
-
-static double largest_error(const struct bench *got, const struct bench *want, int which, bool rounded,
-                            double *largest) {
-  double error = 0;
-  *largest = 0;
-  for (int64_t i = 0; i < elements(&want->a[which]); i++) {
-    double value = array_get(got, which, i), w = array_get(want, which, i);
-    if (rounded) value = (double)wn_bf16_value(wn_bf16_round((float)value));
-    const double d = fabs(value - w);
-    if (!(d <= error)) error = d;
-    *largest = fmax(*largest, fabs(w));
-  }
-  return error;
-}
-
-static void compare(const struct bench *got, const struct bench *want, const struct bench *measure, const char *who) {
-  for (int i = 0; i < want->count; i++) {
-    const struct array *a = &want->a[i];
-    if (a->role != OUT && a->role != GRAD && a->role != STATE) continue;
-    double largest = 0;
-    const double allowed = largest_error(measure, want, i, got->a[i].bf16, &largest);
-    const double error = largest_error(got, want, i, false, &largest);
-    const double limit = 2 * allowed + ULPS * (double)FLT_EPSILON * largest;
-    if (!(error <= limit))
-      fail_msg("%s: %s of %s%s: error %.3g, limit %.3g (naive %.3g)", case_name(want->c), a->name, who,
-               got->a[i].bf16 ? ", bf16" : "", error, limit, allowed);
-  }
-}
 
 static void check_set(const struct op_case *c, unsigned set, wn_context *ctx, const struct wn_backend *backend,
                       const char *who) {
   struct bench want, naive, got, again;
   bench_make_mixed(&want, c, WN_F64, WN_BF16, 0);
   bench_make_mixed(&naive, c, WN_F32, WN_BF16, 0);
-  run_case(&want, reference, wn_backend_ref(), 1);
-  run_case(&naive, reference, wn_backend_naive(), 1);
+  law_run(&want, reference, wn_backend_ref(), 1);
+  law_run(&naive, reference, wn_backend_naive(), 1);
   for (int threads = 1; threads <= 3; threads++) {
     bench_make_mixed(&got, c, WN_F32, WN_BF16, set);
-    run_case(&got, ctx, backend, threads);
-    compare(&got, &want, &naive, who);
+    law_run(&got, ctx, backend, threads);
+    law_compare(&got, &want, &naive, who);
     bench_make_mixed(&again, c, WN_F32, WN_BF16, set);
-    run_case(&again, ctx, backend, threads);
+    law_run(&again, ctx, backend, threads);
     for (int i = 0; i < got.count; i++)
       for (int64_t k = 0; k < elements(&got.a[i]); k++)
         if (array_get(&got, i, k) != array_get(&again, i, k)) fail_msg("%s: two runs differ", case_name(c));
@@ -114,9 +55,9 @@ static void check_backend(const char *name, const char *isa) {
   assert_int_equal(wn_backend_of(ctx, &backend), WN_OK);
   int checked = 0;
   for (int i = 0; i < OP_CASE_COUNT; i++) {
-    const unsigned all = bench_mixes(&op_cases[i]);
+    const unsigned all = law_bf16_arrays(&op_cases[i]);
     for (unsigned set = 0; set <= all; set++) {
-      if (!served(&op_cases[i], set, all)) continue;
+      if (!law_serves(&op_cases[i], set, all)) continue;
       check_set(&op_cases[i], set, ctx, backend, isa ? isa : name);
       checked++;
     }

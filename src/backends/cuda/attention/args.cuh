@@ -124,6 +124,14 @@ __device__ __forceinline__ int64_t block_at(const attention_args &a, int b, int 
   return (((int64_t)b * a.G + g) * a.row_tiles + row_tile) * a.key_tiles + key_tile;
 }
 
+/* Where the documents of the rows i0 to i1 - 1 begin: the first of them; 0 without documents. */
+__device__ __forceinline__ int first_document(const attention_args &a, int b, int i0, int i1) {
+  if (!a.doc_start) return 0;
+  int start = document(a, b, i0 + a.offset);
+  for (int i = i0 + 1; i < i1; i++) start = min(start, document(a, b, i + a.offset));
+  return start;
+}
+
 /* The key tiles that the rows i0 to i1 - 1 may see: from `first` to `last`. */
 struct tiles {
   int first, last;
@@ -132,12 +140,14 @@ template <int TILE> __device__ __forceinline__ tiles seen_tiles(const attention_
   int low = 0;
   if (a.window > 0) low = max(0, i0 + a.offset - a.window + 1);
   if (a.span.on) low = max(low, (int)fmaxf((float)(i0 + a.offset) - a.span.limit - a.span.ramp, 0.0f));
-  if (a.doc_start) {
-    int start = document(a, b, i0 + a.offset);
-    for (int i = i0 + 1; i < i1; i++) start = min(start, document(a, b, i + a.offset));
-    low = max(low, start);
-  }
+  low = max(low, first_document(a, b, i0, i1));
   return {low / TILE, (i1 - 1 + a.offset) / TILE};
+}
+
+/* A tile's sums to 0. */
+template <int N> __device__ __forceinline__ void clear(float (&x)[N][4]) {
+#pragma unroll
+  for (int t = 0; t < N; t++) x[t][0] = x[t][1] = x[t][2] = x[t][3] = 0;
 }
 
 /* ---- rows of the call's type into shared memory ---- */

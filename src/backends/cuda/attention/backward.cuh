@@ -166,7 +166,8 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dF
   P::store(X_at<P>(a, b, g, tile, blockIdx.x), sum, warp, lane);
 }
 
-template <class P> struct dq_room {
+/* Two tiles that stay, and two more a stage. */
+template <class P> struct dq_dkv_room {
   static constexpr int ROWS = P::TILE * P::LD;
   static constexpr int BYTES = (2 + 2 * P::BACK_STAGES) * ROWS * (int)sizeof(typename P::element) + P::WEIGHTS * 4;
 };
@@ -174,7 +175,7 @@ template <class P> struct dq_room {
 template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dq(const attention_args a) {
   typedef typename P::element element;
   WN_SHARED_DYNAMIC(uint8_t, raw);
-  constexpr int ROOM = dq_room<P>::ROWS, ST = P::BACK_STAGES;
+  constexpr int ROOM = dq_dkv_room<P>::ROWS, ST = P::BACK_STAGES;
   element *sq = reinterpret_cast<element *>(raw), *sdy = sq + ROOM, *sk = sdy + ROOM, *sv = sk + ST * ROOM;
   float *weights = reinterpret_cast<float *>(sv + ST * ROOM);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -191,17 +192,10 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dq
   float dq[P::OUT][4], dz[P::ROWS];
 #pragma unroll
   for (int r = 0; r < P::ROWS; r++) dz[r] = 0;
-#pragma unroll
-  for (int t = 0; t < P::OUT; t++) dq[t][0] = dq[t][1] = dq[t][2] = dq[t][3] = 0;
+  clear(dq);
   tiles seen = seen_tiles<P::TILE>(a, b, i0, i1);
-  if (selects) { /* what is selected may lie outside of what this head sees */
-    seen.first = 0;
-    if (a.doc_start) {
-      seen.first = document(a, b, i0 + a.offset);
-      for (int i = i0 + 1; i < i1; i++) seen.first = min(seen.first, document(a, b, i + a.offset));
-      seen.first /= P::TILE;
-    }
-  }
+  /* What is selected may lie outside of what this head sees. */
+  if (selects) seen.first = first_document(a, b, i0, i1) / P::TILE;
   const int count = seen.last - seen.first + 1;
   const auto fetch = [&](int n) {
     const int at = n % ST * ROOM, j0 = (seen.last - n) * P::TILE;
@@ -302,15 +296,11 @@ __device__ __forceinline__ void turned_weights(const attention_args &a, float (&
     }
 }
 
-template <class P> struct dkv_room {
-  static constexpr int ROWS = P::TILE * P::LD;
-  static constexpr int BYTES = (2 + 2 * P::BACK_STAGES) * ROWS * (int)sizeof(typename P::element) + P::WEIGHTS * 4;
-};
 /* dk and dv. Grid: key tiles, key-value heads, sequences. */
 template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dkv(const attention_args a) {
   typedef typename P::element element;
   WN_SHARED_DYNAMIC(uint8_t, raw);
-  constexpr int ROOM = dkv_room<P>::ROWS, ST = P::BACK_STAGES;
+  constexpr int ROOM = dq_dkv_room<P>::ROWS, ST = P::BACK_STAGES;
   element *sk = reinterpret_cast<element *>(raw), *sv = sk + ROOM, *sq = sv + ROOM, *sdy = sq + ST * ROOM;
   float *weights = reinterpret_cast<float *>(sdy + ST * ROOM);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, kv = blockIdx.y, b = blockIdx.z;
@@ -328,10 +318,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dk
     stage<P>(sdy + at, static_cast<const element *>(a.dy) + b * a.s_dy.b + h * a.s_dy.h, a.s_dy.t, i0, rows_end(a), a);
   };
   float dk[P::OUT][4], dv[P::OUT][4];
-#pragma unroll
-  for (int t = 0; t < P::OUT; t++)
-#pragma unroll
-    for (int e = 0; e < 4; e++) dk[t][e] = dv[t][e] = 0;
+  clear(dk), clear(dv);
   stage<P>(sk, static_cast<const element *>(a.k) + b * a.s_k.b + kv * a.s_k.h, a.s_k.t, j0, a.Tk, a);
   stage<P>(sv, static_cast<const element *>(a.v) + b * a.s_v.b + kv * a.s_v.h, a.s_v.t, j0, a.Tk, a);
   for (int n = 0; n < ST - 1 && n < count; n++) {
@@ -425,8 +412,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_ds
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = blockIdx.y, b = blockIdx.z;
   const int tile = blockIdx.x, i0 = a.row0 + tile * P::TILE, i1 = min(i0 + P::TILE, rows_end(a));
   float to[P::OUT][4];
-#pragma unroll
-  for (int t = 0; t < P::OUT; t++) to[t][0] = to[t][1] = to[t][2] = to[t][3] = 0;
+  clear(to);
   for (int n = 0; n <= (i1 - 1 + a.offset) / P::TILE; n++) {
     float s[P::CHUNKS][4];
     P::start(s, nullptr, warp, lane);
@@ -455,8 +441,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_ds
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = blockIdx.y, b = blockIdx.z;
   const int j0 = blockIdx.x * P::TILE;
   float to[P::OUT][4];
-#pragma unroll
-  for (int t = 0; t < P::OUT; t++) to[t][0] = to[t][1] = to[t][2] = to[t][3] = 0;
+  clear(to);
   for (int n = first_tile<P>(a, j0); n < a.row_tiles; n++) {
     float s[P::CHUNKS][4];
     P::start(s, nullptr, warp, lane);

@@ -140,10 +140,6 @@ template <int WIDTH_> struct bf16 {
   }
 
 private:
-  static __device__ __forceinline__ void clear(float (&s)[CHUNKS][4]) {
-#pragma unroll
-    for (int t = 0; t < CHUNKS; t++) s[t][0] = s[t][1] = s[t][2] = s[t][3] = 0;
-  }
   static __device__ __forceinline__ void more(float (&s)[4], int e, float2 x) {
     s[e] += x.x, s[e + 1] += x.y;
   }

@@ -87,8 +87,7 @@ template <int WIDTH_> struct floats {
 
   /* F joins after the product: one rounding, whatever its size. */
   static __device__ __forceinline__ void start(float (&s)[CHUNKS][4], const float *, int, int) {
-#pragma unroll
-    for (int t = 0; t < CHUNKS; t++) s[t][0] = s[t][1] = s[t][2] = s[t][3] = 0;
+    clear(s);
   }
   static __device__ __forceinline__ void finish(float (&s)[CHUNKS][4], const float *f, int warp, int lane) {
     if (f) add(s, f, warp, lane);

@@ -128,8 +128,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_fo
     z[r] = a.span.on ? span_ratio(a, b, h, i) : 0.0f;
     most[r] = -INFINITY, sum[r] = 0;
   }
-#pragma unroll
-  for (int t = 0; t < P::OUT; t++) o[t][0] = o[t][1] = o[t][2] = o[t][3] = 0;
+  clear(o);
 
   const tiles seen = seen_tiles<P::TILE>(a, b, i0, i1);
   const int count = seen.last - seen.first + 1;

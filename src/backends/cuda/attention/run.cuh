@@ -157,8 +157,8 @@ template <class P> struct call {
     if (failed(wn_shared_limit(attention_select<P>, select_room<P>::BYTES)) ||
         failed(wn_shared_limit(attention_select_back<P>, select_room<P>::BYTES)) ||
         failed(wn_shared_limit(attention_dF<P>, dF_room<P>::BYTES)) ||
-        failed(wn_shared_limit(attention_dq<P>, dq_room<P>::BYTES)) ||
-        failed(wn_shared_limit(attention_dkv<P>, dkv_room<P>::BYTES)) ||
+        failed(wn_shared_limit(attention_dq<P>, dq_dkv_room<P>::BYTES)) ||
+        failed(wn_shared_limit(attention_dkv<P>, dq_dkv_room<P>::BYTES)) ||
         failed(wn_shared_limit(attention_dsq<P>, bilinear)) || failed(wn_shared_limit(attention_dsk<P>, bilinear)))
       return what;
     lay_backward(c);
@@ -190,8 +190,8 @@ template <class P> struct call {
         if (c->sel.bilinear && c->dsk)
           WN_LAUNCH(by_groups, dim3(P::THREADS), bilinear, stream, (attention_dsk<P>), a, c->dsk);
       }
-      WN_LAUNCH(by_rows, dim3(P::THREADS), dq_room<P>::BYTES, stream, (attention_dq<P>), a);
-      WN_LAUNCH(by_keys, dim3(P::THREADS), dkv_room<P>::BYTES, stream, (attention_dkv<P>), a);
+      WN_LAUNCH(by_rows, dim3(P::THREADS), dq_dkv_room<P>::BYTES, stream, (attention_dq<P>), a);
+      WN_LAUNCH(by_keys, dim3(P::THREADS), dq_dkv_room<P>::BYTES, stream, (attention_dkv<P>), a);
     }
     sums_by_head(c, stream);
     failed(cudaGetLastError());
