@@ -10,6 +10,7 @@
 #include "prune.h"
 #include "files.h"
 #include "signals.h"
+#include "together.h"
 
 enum { SUBJECTS = 3, BUDGETS_MAX = 64 };
 static const char *const subject_names[SUBJECTS] = {"standard", "selective", "selective + L_mem"};
@@ -186,8 +187,9 @@ static int run_compare(wn_context *ctx, struct compare *c) {
   } else if (status != WN_OK) {
     code = cli_fail(ctx, status);
   }
-  if (!code) code = compare_save_comparison(ctx, c, &result);
-  if (!code) code = compare_print_comparison(c, &result);
+  const bool speaks = cli_together_speaks(ctx);
+  if (!code && speaks) code = compare_save_comparison(ctx, c, &result);
+  if (!code && speaks) code = compare_print_comparison(c, &result);
   wn_prune_comparison_clear(&result);
   for (int i = 0; i < SUBJECTS; i++) {
     wn_prune_curve_clear(&curves[i]);
@@ -260,8 +262,8 @@ int prune_compare(int argc, char **argv) {
                       .rows = CLI_ROWS_DEFAULTS};
   wn_context *ctx = NULL;
   int code = check_compare(&c, cli_parse(&compare_spec, argc, argv, &c, NULL));
-  if (code == CLI_GO) code = cli_context_open(&c.common, &ctx);
+  if (code == CLI_GO) code = cli_together_open(&c.common, &ctx);
   if (!code) code = run_compare(ctx, &c);
-  wn_context_destroy(ctx);
+  cli_together_close(ctx, code);
   return code;
 }

@@ -8,6 +8,7 @@
 #include <winnow/report.h>
 #include "prune.h"
 #include "signals.h"
+#include "together.h"
 
 struct search {
   struct cli_common common;
@@ -230,13 +231,14 @@ static int run_search(wn_context *ctx, struct search *s) {
     cli_progress_end(&w.bar);
   }
   if (status == WN_OK || status == WN_ERR_CANCELLED) {
-    const wn_status saved = search_save_curve(ctx, s, &curve);
+    const bool speaks = cli_together_speaks(ctx);
+    const wn_status saved = speaks ? search_save_curve(ctx, s, &curve) : WN_OK;
     if (saved != WN_OK)
       code = cli_fail(ctx, saved);
     else if (status == WN_ERR_CANCELLED)
       cli_note(&s->common, search_is_saved(s) ? "winnow: stopped; go on with the same command and --resume"
                                               : "winnow: stopped before the first step; nothing is saved");
-    if (!code && curve.count > 0) code = search_report(s, &curve);
+    if (!code && speaks && curve.count > 0) code = search_report(s, &curve);
     if (!code && status == WN_ERR_CANCELLED) code = CLI_INTERRUPTED;
   } else {
     code = cli_fail(ctx, status);
@@ -323,9 +325,9 @@ int prune_search(int argc, char **argv) {
   code = cli_model_argument(&search_spec, code, true, &dirs, &s.model);
   code = check_search(&s, code);
   wn_context *ctx = NULL;
-  if (code == CLI_GO) code = cli_context_open(&s.common, &ctx);
+  if (code == CLI_GO) code = cli_together_open(&s.common, &ctx);
   if (!code) code = run_search(ctx, &s);
-  wn_context_destroy(ctx);
+  cli_together_close(ctx, code);
   cli_list_clear(&s.sets);
   return code;
 }

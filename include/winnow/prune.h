@@ -53,7 +53,8 @@ typedef struct wn_prune_options {
   bool plain;             /* every evaluation runs all layers and rows: the reference for reuse */
   bool lazy;              /* losses from earlier steps are kept and only the cheapest layer is evaluated again */
   bool check;             /* lazy: also run the exact search, and count the steps in which it chooses another layer */
-  uint64_t memory;        /* bytes that the search may use, not counting fine-tuning; 0: half of the machine's memory */
+  uint64_t memory;        /* bytes that the search may use in each process, not counting fine-tuning; 0: half of the
+                           * machine's memory, divided by the number of processes */
   wn_prune_finetune finetune; /* zeros: none */
 } wn_prune_options;
 /* Defaults: policy selective, step 8, everything else 0. */

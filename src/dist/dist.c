@@ -178,6 +178,14 @@ wn_status wn_dist_same(wn_context *ctx, const char *what, const char *value) {
                  ctx->dist->rank, value);
 }
 
+wn_status wn_dist_alike(wn_context *ctx) {
+  char threads[32];
+  snprintf(threads, sizeof threads, "%d", ctx->threads);
+  WN_TRY(wn_dist_same(ctx, "threads", threads));
+  WN_TRY(wn_dist_same(ctx, "instruction set", wn_isa_name(ctx->isa)));
+  return wn_dist_same(ctx, "backend", ctx->backend);
+}
+
 int64_t wn_dist_left(int64_t n) {
   int64_t left = 1;
   while (2 * left < n) left *= 2;

@@ -25,6 +25,8 @@ wn_status wn_dist_broadcast(wn_context *ctx, void *data, size_t bytes, int from)
 wn_status wn_dist_barrier(wn_context *ctx);
 /* WN_ERR_CONFIG where this process has another value than rank 0: `what` is the sentence's subject ("threads"). */
 wn_status wn_dist_same(wn_context *ctx, const char *what, const char *value);
+/* What decides the last bits of a product is the same everywhere: threads, instruction set, backend. */
+wn_status wn_dist_alike(wn_context *ctx);
 
 /* A sum of `leaves` numbers in a fixed tree: of n leaves the left branch has the largest power of two below n, so that
  * a branch is such a tree as well. Process `rank` of `size` (at most leaves) sums the leaves from *first on, *count of

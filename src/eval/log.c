@@ -9,6 +9,7 @@
 #include "base/fields.h"
 #include "base/file.h"
 #include "base/open.h"
+#include "dist/dist.h"
 #include "eval/questions.h"
 
 enum { LOG_BYTES = 1 << 30 };
@@ -79,7 +80,8 @@ static wn_status log_resume(wn_context *ctx, const char *path, const json_t *hea
   wn_status status = log_take(ctx, path, text, bytes, head, q, resumed, &kept);
   wn_free(text);
   WN_TRY(status);
-  return kept == bytes || truncate(path, (off_t)kept) == 0 ? WN_OK : log_failed(ctx, path);
+  const bool whole = kept == bytes || wn_dist_rank(ctx) > 0;
+  return whole || truncate(path, (off_t)kept) == 0 ? WN_OK : log_failed(ctx, path);
 }
 
 static wn_status log_write(wn_context *ctx, const struct wn_task_log *log, json_t *line) {
@@ -117,8 +119,10 @@ wn_status wn_task_log_open(wn_context *ctx, const wn_task_options *o, int64_t co
     status = log_resume(ctx, o->log, head, q, resumed);
     fresh = *resumed == 0;
   }
-  if (status == WN_OK) status = log_open_end(ctx, o->log, fresh, out);
-  if (status == WN_OK && fresh) return log_write(ctx, out, head);
+  if (status == WN_OK) status = wn_dist_barrier(ctx); /* all have read it as it was */
+  const bool writes = wn_dist_rank(ctx) == 0;
+  if (status == WN_OK && writes) status = log_open_end(ctx, o->log, fresh, out);
+  if (status == WN_OK && writes && fresh) return log_write(ctx, out, head);
   json_decref(head);
   return status;
 }

@@ -7,6 +7,8 @@
  * longest at their ends, where padding changes nothing before it: those of a batch are sorted by length and divided so
  * that padding and passes together cost least.
  *
+ * Several processes take the batches in turn, and tell each other the scores after each round.
+ *
  * A session whose budgets are its capacity is one without budgets, to the bit. So questions that fit into the budgets
  * go apart from those that do not, and sessions under budgets have the capacity that is needed and no more. */
 #include <math.h>
@@ -14,6 +16,7 @@
 #include <string.h>
 
 #include "base/arrays.h"
+#include "dist/dist.h"
 #include "eval/run.h"
 #include "winnow/score.h"
 
@@ -72,6 +75,7 @@ struct evaluation {
   struct tail *tail;
   struct division *division;
   int64_t *sources;
+  double *told; /* [2 requests + 1] of several processes: a round's scores, and whether it is the last */
 };
 
 /* --- sessions and arrays that are kept while they fit --- */
@@ -272,12 +276,7 @@ static wn_status batch_run(struct evaluation *e, const struct batch *b) {
     WN_TRY(batch_read_common(e, b));
     WN_TRY(batch_score_first(e, b));
   }
-  if (b->longest > 0) WN_TRY(batch_read_rest(e, b));
-  for (int64_t i = 0; i < b->count; i++) {
-    e->q->all[b->order[i]].how = WN_ASKED_SCORED;
-    WN_TRY(wn_task_log_add(e->ctx, e->log, e->q, b->order[i]));
-  }
-  return wn_task_log_flush(e->ctx, e->log);
+  return b->longest > 0 ? batch_read_rest(e, b) : WN_OK;
 }
 
 /* --- all of them --- */
@@ -308,28 +307,95 @@ static struct batch batch_of(const struct evaluation *e, const int64_t *order, i
   return b;
 }
 
+/* What this process has found of questions order[0..count) to all; own: [from, to) of them. */
+static wn_status round_tell(struct evaluation *e, const int64_t *order, int64_t count, int64_t from, int64_t to,
+                            bool *cancelled) {
+  struct wn_questions *q = e->q;
+  size_t n = 0;
+  for (int64_t i = 0; i < count; i++)
+    for (size_t k = q->all[order[i]].first; k < q->all[order[i]].first + (size_t)q->all[order[i]].count; k++) {
+      const bool own = i >= from && i < to;
+      e->told[n++] = own ? q->requests[k].log_probability : 0;
+      e->told[n++] = own && q->requests[k].greedy;
+    }
+  e->told[n++] = *cancelled;
+  WN_TRY(wn_dist_merge(e->ctx, e->told, n));
+  *cancelled = e->told[--n] > 0;
+  for (int64_t i = count; i-- > 0;)
+    for (size_t k = q->all[order[i]].first + (size_t)q->all[order[i]].count; k-- > q->all[order[i]].first;) {
+      q->requests[k].greedy = e->told[--n] > 0;
+      q->requests[k].log_probability = e->told[--n];
+    }
+  return WN_OK;
+}
+
+/* A batch of every process, of questions from order[0] on; *count: the questions in all of them. */
+static wn_status evaluation_round(struct evaluation *e, const int64_t *order, int64_t left, int64_t *count,
+                                  bool *cancelled) {
+  const int size = wn_dist_size(e->ctx), rank = wn_dist_rank(e->ctx);
+  int64_t from = 0, to = 0;
+  *count = 0;
+  *cancelled = rank == 0 && wn_context_cancelled(e->ctx);
+  for (int i = 0; i < size && *count < left; i++) {
+    const struct batch b = batch_of(e, order + *count, left - *count);
+    if (i == rank && !*cancelled) {
+      from = *count, to = *count + b.count;
+      WN_TRY(batch_run(e, &b));
+    }
+    *count += b.count;
+  }
+  if (size > 1) WN_TRY(round_tell(e, order, *count, from, to, cancelled));
+  for (int64_t i = 0; i < *count && !*cancelled; i++) {
+    e->q->all[order[i]].how = WN_ASKED_SCORED;
+    WN_TRY(wn_task_log_add(e->ctx, e->log, e->q, order[i]));
+  }
+  return wn_task_log_flush(e->ctx, e->log);
+}
+
+/* Tokens of all processes, and the most bytes of any. */
+static wn_status evaluation_add_up(struct evaluation *e) {
+  const int size = wn_dist_size(e->ctx);
+  double tokens[] = {(double)e->r->tokens_scored, (double)e->r->tokens_fed};
+  if (size == 1) return WN_OK;
+  WN_TRY(wn_dist_merge(e->ctx, tokens, 2));
+  e->r->tokens_scored = (uint64_t)tokens[0];
+  e->r->tokens_fed = (uint64_t)tokens[1];
+  for (int i = 0; i < size; i++) {
+    double bytes = i == wn_dist_rank(e->ctx) ? (double)e->r->cache_bytes : 0;
+    WN_TRY(wn_dist_broadcast(e->ctx, &bytes, sizeof bytes, i));
+    if (bytes > (double)e->r->cache_bytes) e->r->cache_bytes = (uint64_t)bytes;
+  }
+  return WN_OK;
+}
+
+static wn_status evaluation_run_ordered(struct evaluation *e, const int64_t *order, int64_t left) {
+  const int64_t questions = e->q->count;
+  int64_t taken;
+  bool cancelled;
+  for (int64_t i = 0; i < left; i += taken) {
+    WN_TRY(evaluation_round(e, order + i, left - i, &taken, &cancelled));
+    if (cancelled)
+      return wn_fail(e->ctx, WN_ERR_CANCELLED, "stopped after %lld of %lld questions",
+                     (long long)(questions - left + i), (long long)questions);
+    if (e->o->progress) e->o->progress(e->o->user, (uint64_t)(questions - left + i + taken), (uint64_t)questions);
+  }
+  return evaluation_add_up(e);
+}
+
 static wn_status evaluation_run(struct evaluation *e) {
   struct wn_questions *q = e->q;
-  void *memory;
+  void *order, *told = NULL;
   int64_t left = 0;
-  WN_TRY(wn_alloc(e->ctx, "order of the questions", (size_t)q->count * sizeof(int64_t), &memory));
-  int64_t *order = memory;
+  WN_TRY(wn_alloc(e->ctx, "order of the questions", (size_t)q->count * sizeof(int64_t), &order));
   for (int64_t i = 0; i < q->count; i++)
-    if (q->all[i].how == WN_ASKED_OPEN) order[left++] = i;
-  qsort_r(order, (size_t)left, sizeof *order, order_compare, q);
+    if (q->all[i].how == WN_ASKED_OPEN) ((int64_t *)order)[left++] = i;
+  qsort_r(order, (size_t)left, sizeof(int64_t), order_compare, q);
   wn_status status = WN_OK;
-  for (int64_t i = 0; i < left && status == WN_OK;) {
-    const struct batch b = batch_of(e, order + i, left - i);
-    if (wn_context_cancelled(e->ctx)) {
-      status = wn_fail(e->ctx, WN_ERR_CANCELLED, "stopped after %lld of %lld questions",
-                       (long long)(q->count - left + i), (long long)q->count);
-      break;
-    }
-    status = batch_run(e, &b);
-    i += b.count;
-    if (status == WN_OK && e->o->progress)
-      e->o->progress(e->o->user, (uint64_t)(q->count - left + i), (uint64_t)q->count);
-  }
+  if (wn_dist_size(e->ctx) > 1)
+    status = wn_alloc(e->ctx, "scores of other processes", (2 * q->request_count + 1) * sizeof *e->told, &told);
+  e->told = told;
+  if (status == WN_OK) status = evaluation_run_ordered(e, order, left);
+  wn_free(told);
   wn_free(order);
   return status;
 }

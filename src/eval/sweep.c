@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/misuse.h"
 #include "base/options.h"
+#include "dist/dist.h"
 #include "eval/run.h"
 
 /* Answers without budgets. */
@@ -185,6 +186,7 @@ static wn_status sweep_run(wn_context *ctx, wn_model *model, const wn_task_optio
   s.o.progress = o->progress ? sweep_progress : NULL;
   s.o.user = &s;
   for (int i = 0; i < count; i++) results[i] = (wn_task_result){0};
+  WN_TRY(wn_dist_alike(ctx));
   WN_TRY(sweep_check(ctx, model, o, s.task, &s.context));
   for (int i = 0; i < count; i++)
     if (settings[i].budgets && settings[i].budgets->layers > 0)

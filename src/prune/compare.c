@@ -6,6 +6,7 @@
 
 #include "base/misuse.h"
 #include "base/options.h"
+#include "dist/dist.h"
 #include "prune/evaluator.h"
 #include "winnow/task.h"
 
@@ -147,12 +148,15 @@ static wn_status compare_searched_budgets(struct compare *c, int subject) {
                          true);
 }
 
+static int64_t compare_batch(const struct compare *c) {
+  return c->options->batch ? c->options->batch : BATCH;
+}
+
 static wn_status compare_open_evaluator(struct compare *c, int subject, const wn_budgets *budgets) {
   const wn_prune_compare_options *o = c->options;
   if (c->evaluator) c->evaluator->destroy(c->evaluator);
   c->evaluator = NULL;
-  return wn_prune_plain_create(c->ctx, o->subjects[subject].model, &c->set, o->batch ? o->batch : BATCH, budgets,
-                               &c->evaluator);
+  return wn_prune_plain_create(c->ctx, o->subjects[subject].model, &c->set, compare_batch(c), budgets, &c->evaluator);
 }
 
 static bool compare_can_have(const wn_prune_subject *s, wn_policy policy) {
@@ -251,12 +255,13 @@ static wn_status compare_prepare(struct compare *c) {
     if (T == 0 || context < T) T = context;
   }
   WN_TRY(wn_prune_set_load(c->ctx, "data", &o->data, T, o->subjects[0].model->config.vocab_size, &c->set));
+  wn_prune_set_share(c->ctx, &c->set, compare_batch(c));
   WN_TRY(wn_alloc(c->ctx, "names", (size_t)o->subject_count * sizeof *c->out->names, &memory));
   c->out->names = memory;
   WN_TRY(wn_alloc(c->ctx, "layers", (size_t)o->subject_count * sizeof *c->out->layers, &memory));
   c->out->layers = memory;
   c->out->context = T;
-  c->out->rows = c->set.rows;
+  c->out->rows = c->set.all_rows;
   c->out->counted = c->set.counted;
   c->out->subjects = o->subject_count;
   for (int i = 0; i < o->subject_count; i++) {
@@ -282,7 +287,8 @@ wn_status wn_prune_compare(wn_context *ctx, const wn_prune_compare_options *opti
   WN_TRY(WN_OPTIONS_READ(ctx, wn_prune_compare_options, options, &own));
   options = &own;
   struct compare c = {.ctx = ctx, .options = options, .out = out, .progress = progress, .user = user};
-  wn_status status = compare_prepare(&c);
+  wn_status status = wn_dist_alike(ctx);
+  if (status == WN_OK) status = compare_prepare(&c);
   for (int i = 0; i < options->subject_count && status == WN_OK; i++) {
     void *tokens;
     status = wn_alloc(ctx, "budgets", (size_t)out->layers[i] * sizeof(int64_t), &tokens);

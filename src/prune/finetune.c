@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "dist/dist.h"
 #include "io/folder.h"
 #include "train/checkpoint.h"
 #include "train/prepare.h"
@@ -83,7 +84,8 @@ bool wn_finetune_exists(const struct wn_finetune *f) {
 
 wn_status wn_finetune_run(wn_context *ctx, struct wn_finetune *f, const wn_budgets *budgets, int64_t from,
                           int64_t until, wn_train_fn progress, void *user) {
-  WN_TRY(wn_budgets_save(ctx, budgets, f->budgets));
+  if (wn_dist_rank(ctx) == 0) WN_TRY(wn_budgets_save(ctx, budgets, f->budgets));
+  WN_TRY(wn_dist_barrier(ctx)); /* all read them */
   wn_train_config *c = &f->recipe.train;
   c->schedule_from = from;
   c->steps = until;
@@ -93,7 +95,8 @@ wn_status wn_finetune_run(wn_context *ctx, struct wn_finetune *f, const wn_budge
 
 wn_status wn_finetune_load(wn_context *ctx, const struct wn_finetune *f, int64_t step) {
   struct wn_run_state state;
-  WN_TRY(wn_folder_recover(ctx, f->dir));
+  if (wn_dist_rank(ctx) == 0) WN_TRY(wn_folder_recover(ctx, f->dir));
+  WN_TRY(wn_dist_barrier(ctx)); /* the first process has written the last checkpoint */
   WN_TRY(wn_checkpoint_state(ctx, f->dir, &state));
   if (state.step != step)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: the run is at step %lld, the search's state at %lld", f->dir,

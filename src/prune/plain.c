@@ -15,21 +15,26 @@ struct plain {
   wn_workspace *ws;
 };
 
-static wn_status plain_run_set(struct plain *p, bool budgeted, double *loss) {
+struct plain_run {
+  struct plain *p;
+  bool budgeted;
+};
+
+static wn_status plain_run_batch(void *user, int64_t row0, int64_t B, double *sum) {
+  const struct plain_run *run = user;
+  const struct plain *p = run->p;
   const int64_t T = p->set->T;
-  double all = 0;
-  for (int64_t row = 0; row < p->set->rows; row += p->batch) {
-    if (wn_context_cancelled(p->ctx)) return wn_fail(p->ctx, WN_ERR_CANCELLED, "stopped in an evaluation");
-    const struct wn_batch batch = {.B = p->set->rows - row < p->batch ? p->set->rows - row : p->batch,
-                                   .T = T,
-                                   .tokens = p->set->tokens + row * T,
-                                   .targets = p->set->targets + row * T};
-    const struct wn_step step = {.loss_scale = 1, .budgets = budgeted ? &p->budgets : NULL};
-    struct wn_step_result result;
-    WN_TRY(wn_model_step(p->model, p->ws, &batch, &step, &result));
-    all += result.loss_sum;
-  }
-  *loss = all / (double)p->set->counted;
+  const struct wn_batch batch = {
+      .B = B, .T = T, .tokens = p->set->tokens + row0 * T, .targets = p->set->targets + row0 * T};
+  const struct wn_step step = {.loss_scale = 1, .budgets = run->budgeted ? &p->budgets : NULL};
+  struct wn_step_result result;
+  WN_TRY(wn_model_step(p->model, p->ws, &batch, &step, &result));
+  *sum = result.loss_sum;
+  return WN_OK;
+}
+
+static wn_status plain_run_set(struct plain *p, bool budgeted, double *loss) {
+  WN_TRY(wn_prune_set_mean(p->ctx, p->set, p->batch, plain_run_batch, &(struct plain_run){p, budgeted}, loss));
   return isfinite(*loss) ? WN_OK : wn_fail(p->ctx, WN_ERR_DIVERGED, "the loss under budgets is %g", *loss);
 }
 
@@ -76,7 +81,7 @@ wn_status wn_prune_plain_create(wn_context *ctx, struct wn_model *model, const s
   p->ctx = ctx;
   p->model = model;
   p->set = set;
-  p->batch = batch < set->rows ? batch : set->rows;
+  p->batch = batch < set->all_rows ? batch : set->all_rows;
   wn_status status;
   if (budgets) {
     p->budgeted = true;

@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "attention/registry.h"
+#include "dist/dist.h"
 #include "kv/policy.h"
 #include "prune/reuse.h"
 
@@ -267,7 +268,10 @@ static wn_status reuse_arrays(struct wn_reuse *r, const struct wn_prune_reuse *o
                    (long long)(fit > 0 ? fit : 0));
   }
   WN_TRY(reuse_version_layers(r, &r->state));
-  if (options->trials && batch + 3 * each * (double)r->set->rows <= may) {
+  /* All processes or none: a trial that is kept is accepted without a word to the others. */
+  double lacks = !options->trials || batch + 3 * each * (double)r->set->rows > may;
+  if (r->set->shared) WN_TRY(wn_dist_merge(r->ctx, &lacks, 1));
+  if (lacks == 0) {
     WN_TRY(reuse_version_layers(r, &r->trial));
     WN_TRY(reuse_version_layers(r, &r->best));
   }
@@ -295,7 +299,7 @@ wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const s
   r->ctx = ctx;
   r->model = model;
   r->set = set;
-  r->batch = options->batch < set->rows ? options->batch : set->rows;
+  r->batch = options->batch < set->all_rows ? options->batch : set->all_rows;
   r->budgets = *options->budgets;
   r->budgets.layers = c->layers;
   r->budgets.heads = 0;

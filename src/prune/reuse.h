@@ -77,6 +77,6 @@ int64_t wn_reuse_first_changed(const struct wn_reuse *r, int64_t to);
 wn_status wn_reuse_run_batch(struct wn_reuse *r, const struct wn_reuse_task *whole, bool measuring, size_t *need,
                              double *sum);
 /* All batches; the mean loss. */
-wn_status wn_reuse_run_set(struct wn_reuse *r, struct wn_reuse_task *t, double *loss);
+wn_status wn_reuse_run_set(struct wn_reuse *r, const struct wn_reuse_task *t, double *loss);
 
 #endif

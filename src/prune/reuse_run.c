@@ -186,15 +186,21 @@ wn_status wn_reuse_run_batch(struct wn_reuse *r, const struct wn_reuse_task *who
   return WN_OK;
 }
 
-wn_status wn_reuse_run_set(struct wn_reuse *r, struct wn_reuse_task *t, double *loss) {
-  double all = 0, sum;
-  for (t->row0 = 0; t->row0 < r->set->rows; t->row0 += t->B) {
-    t->B = r->set->rows - t->row0 < r->batch ? r->set->rows - t->row0 : r->batch;
-    if (wn_context_cancelled(r->ctx)) return wn_fail(r->ctx, WN_ERR_CANCELLED, "search: stopped in an evaluation");
-    WN_TRY(wn_reuse_run_batch(r, t, false, NULL, &sum));
-    all += sum;
-  }
-  *loss = all / (double)r->set->counted;
+struct reuse_run {
+  struct wn_reuse *r;
+  const struct wn_reuse_task *task;
+};
+
+static wn_status reuse_run_rows(void *user, int64_t row0, int64_t B, double *sum) {
+  const struct reuse_run *run = user;
+  struct wn_reuse_task t = *run->task;
+  t.row0 = row0;
+  t.B = B;
+  return wn_reuse_run_batch(run->r, &t, false, NULL, sum);
+}
+
+wn_status wn_reuse_run_set(struct wn_reuse *r, const struct wn_reuse_task *t, double *loss) {
+  WN_TRY(wn_prune_set_mean(r->ctx, r->set, r->batch, reuse_run_rows, &(struct reuse_run){r, t}, loss));
   return isfinite(*loss) ? WN_OK
                          : wn_fail(r->ctx, WN_ERR_DIVERGED, "search: the loss of layer %lld's evaluation is %g",
                                    (long long)t->first_layer, *loss);

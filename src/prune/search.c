@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/misuse.h"
 #include "base/options.h"
+#include "dist/dist.h"
 #include "io/folder.h"
 #include "prune/curve.h"
 #include "prune/evaluator.h"
@@ -29,6 +30,7 @@ struct search {
   wn_model *model;
   const wn_prune_options *options;
   int64_t T, batch;
+  bool writes;           /* the first of several processes */
   char path[PATH_BYTES]; /* search.json */
   struct wn_prune_set search, report;
   struct wn_prune_evaluator *on_search, *on_report;
@@ -101,6 +103,8 @@ static wn_status search_load_sets(struct search *s) {
   WN_TRY(wn_prune_set_load(s->ctx, "report set", &o->report, s->T, V, &s->report));
   if (!strcmp(s->search.fingerprint, s->report.fingerprint))
     wn_log(s->ctx, WN_LOG_WARNING, "search set and report set are the same: the report says nothing about unseen data");
+  wn_prune_set_share(s->ctx, &s->search, s->batch);
+  wn_prune_set_share(s->ctx, &s->report, s->batch);
   return WN_OK;
 }
 
@@ -140,15 +144,15 @@ static wn_status search_open_curve(struct search *s, const char *dir, bool resum
     return wn_fail(ctx, WN_ERR_ARGUMENT, "%s already holds a run, but %s no search: choose another folder",
                    s->tuning->dir, dir);
   if (!there) {
-    WN_TRY(wn_make_dirs(ctx, dir));
+    if (s->writes) WN_TRY(wn_make_dirs(ctx, dir));
     WN_TRY(wn_prune_curve_init(ctx, s->model->config.layers, s->T, o->step, &s->curve));
     s->curve.budgets = o->budgets;
     s->curve.budgets.heads = 0;
     s->curve.budgets.tokens = s->curve.budgets.head_tokens = NULL;
     s->curve.lazy = o->lazy;
     s->curve.checked = o->lazy && o->check;
-    s->curve.search_rows = s->search.rows, s->curve.search_tokens = s->search.counted;
-    s->curve.report_rows = s->report.rows, s->curve.report_tokens = s->report.counted;
+    s->curve.search_rows = s->search.all_rows, s->curve.search_tokens = s->search.counted;
+    s->curve.report_rows = s->report.all_rows, s->curve.report_tokens = s->report.counted;
     if (s->tuning) {
       s->curve.finetune_lr = s->tuning->recipe.train.lr;
       s->curve.finetune_steps = o->finetune.steps;
@@ -193,7 +197,8 @@ static uint64_t search_half_of_memory(void) {
 
 static wn_status search_open_evaluators(struct search *s) {
   const wn_prune_options *o = s->options;
-  const uint64_t memory = o->memory ? o->memory : search_half_of_memory();
+  /* Several processes may be on one machine, and hold parts of the rows. */
+  const uint64_t memory = o->memory ? o->memory : search_half_of_memory() / (uint64_t)wn_dist_size(s->ctx);
   if (o->plain) {
     WN_TRY(wn_prune_plain_create(s->ctx, s->model, &s->report, s->batch, &o->budgets, &s->on_report));
     return wn_prune_plain_create(s->ctx, s->model, &s->search, s->batch, &o->budgets, &s->on_search);
@@ -204,6 +209,17 @@ static wn_status search_open_evaluators(struct search *s) {
   const uint64_t held = s->on_report->bytes;
   r.what = "search set", r.set = &s->search, r.trials = true, r.memory = memory > held ? memory - held : 0;
   return wn_prune_reuse_create(s->ctx, s->model, &r, &s->on_search);
+}
+
+static wn_status search_save(struct search *s) {
+  return s->writes ? wn_prune_curve_save(s->ctx, &s->curve, s->path) : WN_OK;
+}
+
+static wn_status search_save_budgets(struct search *s, const wn_budgets *found, const char *dir) {
+  char path[PATH_BYTES];
+  if (!s->writes) return WN_OK;
+  WN_TRY(wn_path_join(s->ctx, path, sizeof path, dir, "budgets.json"));
+  return wn_budgets_save(s->ctx, found, path);
 }
 
 static void search_tell(struct search *s, bool stepped) {
@@ -244,14 +260,14 @@ static wn_status search_finish_round(struct search *s) {
   p->tuned = c->tune_to;
   p->seconds = search_seconds(s);
   for (int64_t l = 0; l < c->layers; l++) c->increase[l] = NAN;
-  WN_TRY(wn_prune_curve_save(s->ctx, c, s->path));
+  WN_TRY(search_save(s));
   search_tell(s, true);
   return WN_OK;
 }
 
 static wn_status search_begin_round(struct search *s, int64_t steps) {
   s->curve.tune_to = s->curve.points[s->curve.count - 1].tuned + steps;
-  WN_TRY(wn_prune_curve_save(s->ctx, &s->curve, s->path));
+  WN_TRY(search_save(s));
   return search_finish_round(s);
 }
 
@@ -337,7 +353,7 @@ static wn_status search_take(struct search *s, const struct wn_greedy_choice *ch
   p->evaluations = choice->evaluations;
   p->seconds = search_seconds(s);
   if (s->curve.checked) p->exact_layer = choice->exact, p->exact_loss = choice->exact_loss;
-  WN_TRY(wn_prune_curve_save(s->ctx, &s->curve, s->path));
+  WN_TRY(search_save(s));
   search_tell(s, true);
   return WN_OK;
 }
@@ -386,7 +402,6 @@ static wn_status search_close_search(struct search *s) {
 static wn_status search_finish(struct search *s, const char *dir) {
   wn_prune_curve *c = &s->curve;
   wn_budgets found;
-  char path[PATH_BYTES];
   WN_TRY(wn_prune_curve_budgets(s->ctx, c, c->count - 1, &found));
   wn_status status = WN_OK;
   if (!s->options->plain) {
@@ -401,13 +416,11 @@ static wn_status search_finish(struct search *s, const char *dir) {
   } else {
     c->plain_loss = s->greedy.loss;
   }
-  WN_TRY_GOTO(wn_prune_curve_save(s->ctx, c, s->path), done);
-  WN_TRY_GOTO(wn_path_join(s->ctx, path, sizeof path, dir, "budgets.json"), done);
-  WN_TRY_GOTO(wn_budgets_save(s->ctx, &found, path), done);
+  WN_TRY_GOTO(search_save(s), done);
+  WN_TRY_GOTO(search_save_budgets(s, &found, dir), done);
   if (!s->tuning || c->points[c->count - 1].tuned == 0) goto done;
   /* A portion may have ended some steps past the last round. */
-  WN_TRY_GOTO(wn_path_join(s->ctx, path, sizeof path, s->tuning->dir, "budgets.json"), done);
-  status = wn_budgets_save(s->ctx, &found, path);
+  status = search_save_budgets(s, &found, s->tuning->dir);
 done:
   wn_budgets_clear(&found);
   return status;
@@ -441,11 +454,13 @@ wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_optio
                      .options = options,
                      .T = options->context ? options->context : model->config.context,
                      .batch = options->batch ? options->batch : BATCH,
+                     .writes = wn_dist_rank(ctx) == 0,
                      .progress = progress,
                      .user = user,
                      .start = wn_seconds_now()};
   wn_status status;
   if (out) memset(out, 0, sizeof *out);
+  WN_TRY_GOTO(wn_dist_alike(ctx), done);
   WN_TRY_GOTO(search_prepare(&s, out_dir), done);
   WN_TRY_GOTO(search_load_sets(&s), done);
   WN_TRY_GOTO(search_open_curve(&s, out_dir, resume), done);
@@ -460,7 +475,7 @@ wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_optio
   WN_TRY_GOTO(search_begin(&s), done);
   WN_TRY_GOTO(search_set_target(&s), done);
   if (!s.curve.closed) s.curve.end = WN_PRUNE_OPEN;
-  WN_TRY_GOTO(wn_prune_curve_save(ctx, &s.curve, s.path), done);
+  WN_TRY_GOTO(search_save(&s), done);
   search_tell(&s, true);
   if (s.curve.closed)
     status = WN_OK; /* the round after the search has ended */
@@ -491,8 +506,11 @@ wn_status wn_prune_measure(wn_context *ctx, wn_model *model, const wn_prune_data
   if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
   if (budgets && budgets->heads > 0)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets of single key-value heads: a search uses one per layer");
+  if (!batch) batch = BATCH;
+  WN_TRY(wn_dist_alike(ctx));
   WN_TRY(wn_prune_set_load(ctx, "data", data, T, model->config.vocab_size, &set));
-  wn_status status = wn_prune_plain_create(ctx, model, &set, batch ? batch : BATCH, budgets, &e);
+  wn_prune_set_share(ctx, &set, batch);
+  wn_status status = wn_prune_plain_create(ctx, model, &set, batch, budgets, &e);
   if (status == WN_OK) {
     status = e->begin(e, budgets ? budgets->tokens : NULL, loss);
     e->destroy(e);

@@ -7,6 +7,9 @@
 
 #include "base/error.h"
 #include "data/documents.h"
+#include "dist/dist.h"
+
+enum { TURNS = 4 }; /* batches of each process in a round: between two rounds a cancellation is seen */
 
 void wn_prune_fingerprint(const void *data, size_t bytes, char out[24]) {
   const uint8_t *p = data;
@@ -44,9 +47,11 @@ static wn_status set_fill_row(const struct reader *in, struct wn_prune_set *set,
 }
 
 static wn_status set_allocate(const struct reader *in, int64_t rows, struct wn_prune_set *set) {
-  set->rows = rows;
+  const int64_t round = TURNS * (int64_t)wn_dist_size(in->ctx);
+  set->rows = set->all_rows = rows;
   set->T = in->T;
   const struct wn_array own[] = {
+      {"sums", true, WN_DIMS(round + 1), sizeof *set->sums, &set->sums},
       {"tokens", true, WN_DIMS(rows, in->T), sizeof *set->tokens, &set->tokens},
       {"targets", true, WN_DIMS(rows, in->T), sizeof *set->targets, &set->targets},
   };
@@ -125,4 +130,54 @@ wn_status wn_prune_set_load(wn_context *ctx, const char *what, const wn_prune_da
 void wn_prune_set_clear(struct wn_prune_set *set) {
   wn_arrays_clear(&set->arrays);
   memset(set, 0, sizeof *set);
+}
+
+/* A process for which there is no batch holds the first one's rows: it then computes what another one does, and takes
+ * part in everything else as all do. */
+void wn_prune_set_share(wn_context *ctx, struct wn_prune_set *set, int64_t batch) {
+  const int64_t size = wn_dist_size(ctx), T = set->T, rank = wn_dist_rank(ctx);
+  int64_t kept = 0;
+  if (size == 1 || batch < 1) return; /* evaluators refuse such a batch */
+  set->shared = true;
+  for (int64_t row = rank * batch < set->rows ? rank * batch : 0; row < set->rows; row += size * batch) {
+    const int64_t B = set->rows - row < batch ? set->rows - row : batch;
+    memmove(set->tokens + kept * T, set->tokens + row * T, (size_t)(B * T) * sizeof *set->tokens);
+    memmove(set->targets + kept * T, set->targets + row * T, (size_t)(B * T) * sizeof *set->targets);
+    kept += B;
+    if (rank * batch >= set->rows) break;
+  }
+  set->rows = kept;
+}
+
+/* This process's batches of those from `first` on, `count` of them. */
+static wn_status set_run_round(wn_context *ctx, const struct wn_prune_set *set, int64_t batch, int64_t first,
+                               int64_t count, wn_prune_batch_fn run, void *user) {
+  const int64_t size = set->shared ? wn_dist_size(ctx) : 1, rank = set->shared ? wn_dist_rank(ctx) : 0;
+  for (int64_t i = rank; i < count; i += size) {
+    const int64_t row0 = (first + i) / size * batch;
+    if (wn_dist_rank(ctx) == 0 && wn_context_cancelled(ctx)) {
+      set->sums[count] = 1;
+      return WN_OK;
+    }
+    WN_TRY(run(user, row0, set->rows - row0 < batch ? set->rows - row0 : batch, &set->sums[i]));
+  }
+  double unused;
+  const bool idle = rank * batch >= set->all_rows;
+  return idle && first == 0 ? run(user, 0, set->rows, &unused) : WN_OK;
+}
+
+wn_status wn_prune_set_mean(wn_context *ctx, const struct wn_prune_set *set, int64_t batch, wn_prune_batch_fn run,
+                            void *user, double *mean) {
+  const int64_t batches = (set->all_rows + batch - 1) / batch, round = TURNS * (int64_t)wn_dist_size(ctx);
+  double all = 0;
+  for (int64_t first = 0; first < batches; first += round) {
+    const int64_t count = batches - first < round ? batches - first : round;
+    memset(set->sums, 0, (size_t)(count + 1) * sizeof *set->sums);
+    WN_TRY(set_run_round(ctx, set, batch, first, count, run, user));
+    if (set->shared) WN_TRY(wn_dist_merge(ctx, set->sums, (size_t)count + 1));
+    if (set->sums[count] > 0) return wn_fail(ctx, WN_ERR_CANCELLED, "stopped in an evaluation");
+    for (int64_t i = 0; i < count; i++) all += set->sums[i];
+  }
+  *mean = all / (double)set->counted;
+  return WN_OK;
 }

@@ -1,4 +1,5 @@
-/* The rows that losses are measured on, in memory. */
+/* The rows that losses are measured on, in memory. Several processes take the batches in turn; a process holds the rows
+ * of its own. */
 #ifndef WN_PRUNE_SET_H
 #define WN_PRUNE_SET_H
 
@@ -7,15 +8,27 @@
 
 struct wn_prune_set {
   int64_t rows, T;
-  uint64_t counted;          /* positions with a target */
+  int64_t all_rows;          /* of all processes */
+  uint64_t counted;          /* positions with a target, of all rows */
   int32_t *tokens, *targets; /* [rows,T]; targets of -1 do not count */
-  char fingerprint[24];
+  char fingerprint[24];      /* of all rows */
+  bool shared;               /* by several processes */
+  double *sums;              /* of a round's batches */
   struct wn_arrays arrays;
 };
 /* what: "search set" or "report set", for messages. */
 wn_status wn_prune_set_load(wn_context *ctx, const char *what, const wn_prune_data *data, int64_t T, int64_t vocab_size,
                             struct wn_prune_set *out);
 void wn_prune_set_clear(struct wn_prune_set *set);
+/* Keeps this process's rows and drops the others'. batch: of every evaluation from then on. */
+void wn_prune_set_share(wn_context *ctx, struct wn_prune_set *set, int64_t batch);
+
+/* The sum of the losses of rows row0 .. row0 + B - 1 of those held. */
+typedef wn_status (*wn_prune_batch_fn)(void *user, int64_t row0, int64_t B, double *sum);
+/* The mean over all counted positions, in every process: the batches' sums are added up in the order of the batches,
+ * whoever has computed them. WN_ERR_CANCELLED once the first process is cancelled. */
+wn_status wn_prune_set_mean(wn_context *ctx, const struct wn_prune_set *set, int64_t batch, wn_prune_batch_fn run,
+                            void *user, double *mean);
 
 /* FNV-1a, 64 bits, as 16 hexadecimal digits. */
 void wn_prune_fingerprint(const void *data, size_t bytes, char out[24]);

@@ -145,6 +145,7 @@ static wn_status eval_job_run(wn_context *ctx, wn_model *model, const struct eva
   const wn_eval_options *options = job->options;
   const wn_budgets *budgets = options ? options->budgets : NULL;
   if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
+  WN_TRY(wn_dist_alike(ctx));
   wn_status status = eval_buffers_init(ctx, model, job, &b);
   if (status == WN_OK) {
     const struct wn_eval_loop loop = {.model = model,

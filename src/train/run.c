@@ -362,15 +362,6 @@ static wn_status run_loop(struct run *r, wn_train_fn fn, void *user) {
   return WN_OK;
 }
 
-/* What decides the last bits of a product must be the same everywhere. */
-static wn_status run_alike(wn_context *ctx) {
-  char threads[32];
-  snprintf(threads, sizeof threads, "%d", ctx->threads);
-  WN_TRY(wn_dist_same(ctx, "threads", threads));
-  WN_TRY(wn_dist_same(ctx, "instruction set", wn_isa_name(ctx->isa)));
-  return wn_dist_same(ctx, "backend", ctx->backend);
-}
-
 wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out_dir, bool resume, wn_train_fn progress,
                        void *user) {
   WN_CHECK_WORK(WN_POINTER(out_dir));
@@ -382,7 +373,7 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
                   .saved_step = -1,
                   .start = wn_seconds_now()};
   wn_status status;
-  WN_TRY_GOTO(run_alike(ctx), done);
+  WN_TRY_GOTO(wn_dist_alike(ctx), done);
   WN_TRY_GOTO(open_model(&r, recipe, resume), done);
   if (r.recipe.train.shards == 0 && wn_dist_size(ctx) > 1) r.recipe.train.shards = wn_dist_size(ctx); /* it is kept */
   WN_TRY_GOTO(open_sources(&r), done);
