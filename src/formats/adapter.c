@@ -250,11 +250,13 @@ static wn_status adapter_read(wn_context *ctx, const struct wn_tensor *t, float 
   return WN_OK;
 }
 
-/* Rows of w [rows,K] += scale b a, in the order that the model has them in. */
-static void adapter_add(wn_context *ctx, const struct adapter_map *m, const wn_model_config *c, const float *a,
+/* Rows of w [rows,K] += scale b a, in the order that the model has them in. Finite factors may have products that are
+ * not: false. */
+static bool adapter_add(wn_context *ctx, const struct adapter_map *m, const wn_model_config *c, const float *a,
                         const float *b, const float *base, float *w /* the whole tensor's */) {
   const int64_t K = m->row.shape[1];
-#pragma omp parallel for num_threads(wn_team(ctx, ctx->threads)) schedule(static)
+  int64_t endless = 0;
+#pragma omp parallel for num_threads(wn_team(ctx, ctx->threads)) schedule(static) reduction(+ : endless)
   for (int64_t r = m->first; r < m->first + m->rows; r++) {
     const int64_t theirs = c->rope_pairs == WN_ROPE_HALVES ? r : wn_names_other_row(c, &m->row, r);
     const float *of = b + (theirs - m->first) * m->rank;
@@ -264,7 +266,9 @@ static void adapter_add(wn_context *ctx, const struct adapter_map *m, const wn_m
       const float by = (float)(m->scale * (double)of[k]);
       for (int64_t i = 0; i < K; i++) to[i] += by * a[k * K + i];
     }
+    for (int64_t i = 0; i < K; i++) endless += !isfinite(to[i]);
   }
+  return endless == 0;
 }
 
 static wn_status adapter_merge(wn_context *ctx, const struct wn_adapter *x, const struct wn_model *model,
@@ -276,7 +280,9 @@ static wn_status adapter_merge(wn_context *ctx, const struct wn_adapter *x, cons
     wn_status status = adapter_read(ctx, m->a, &a);
     if (status == WN_OK) status = adapter_read(ctx, m->b, &b);
     if (status == WN_OK && m->base) status = adapter_read(ctx, m->base, &base);
-    if (status == WN_OK) adapter_add(ctx, m, &model->config, a, b, base, params + model->table.rows[at].offset);
+    if (status == WN_OK && !adapter_add(ctx, m, &model->config, a, b, base, params + model->table.rows[at].offset))
+      status = wn_fail(ctx, WN_ERR_FORMAT, "%s: with the update by %s, %s holds values that are not finite", m->b->file,
+                       m->b->t.name, m->row.name);
     wn_free(a);
     wn_free(b);
     wn_free(base);

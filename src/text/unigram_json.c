@@ -2,10 +2,11 @@
  * files that leave the text as it is but for its spaces: as U+2581 (normalizers Prepend and Replace, or the
  * pre-tokenizer Metaspace) or as themselves (wn_spm_write_json). Tables of normalisation (Precompiled, NFKC, ...) and
  * everything else is refused by name. */
+#include <ctype.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/error.h"
 #include "text/spm_json.h"
 #include "text/spm_proto.h"
@@ -116,14 +117,23 @@ static wn_status unigram_json_decoder(struct unigram_reader *r, const json_t *ob
   return unigram_json_unknown(r, "decoder", type);
 }
 
-/* 0: not among the added tokens. */
-static int unigram_json_added(const struct unigram_reader *r, json_int_t id) {
-  for (size_t i = 0; i < json_array_size(r->added); i++) {
+/* What the added tokens make of pieces [vocab]: 0 where they do not name it. */
+static wn_status unigram_json_added(const struct unigram_reader *r, uint8_t **out) {
+  void *memory;
+  WN_TRY(wn_alloc(r->ctx, "types of pieces", json_array_size(r->vocab), &memory));
+  *out = memory;
+  for (size_t i = json_array_size(r->added); i-- > 0;) { /* the first of several for a piece counts */
     const json_t *token = json_array_get(r->added, i);
-    if (json_integer_value(json_object_get(token, "id")) == id)
-      return json_is_true(json_object_get(token, "special")) ? WN_PIECE_CONTROL : WN_PIECE_USER_DEFINED;
+    (*out)[json_integer_value(json_object_get(token, "id"))] =
+        json_is_true(json_object_get(token, "special")) ? WN_PIECE_CONTROL : WN_PIECE_USER_DEFINED;
   }
-  return 0;
+  return WN_OK;
+}
+
+/* "<0x41>" */
+static bool unigram_json_is_byte(const char *text) {
+  return strlen(text) == 6 && !strncmp(text, "<0x", 3) && isxdigit((unsigned char)text[3]) &&
+         isxdigit((unsigned char)text[4]) && text[5] == '>';
 }
 
 /* A piece as SentencePiece writes it: U+2581 for its spaces. */
@@ -158,17 +168,14 @@ static wn_status unigram_json_check_vocab(struct unigram_reader *r) {
   return marks && r->spaces ? unigram_json_unknown(r, "model with", "spaces and U+2581 in its pieces") : WN_OK;
 }
 
-static wn_status unigram_json_pieces(struct unigram_reader *r, bool byte_fallback, json_int_t unknown,
+static wn_status unigram_json_pieces(struct unigram_reader *r, const uint8_t *added, json_int_t unknown,
                                      struct wn_bytes *model, struct wn_bytes *part, struct wn_bytes *text) {
   for (size_t i = 0; i < json_array_size(r->vocab); i++) {
     const json_t *piece = json_array_get(r->vocab, i);
     const char *given = json_string_value(json_array_get(piece, 0));
-    unsigned byte;
-    char end;
-    int type = unigram_json_added(r, (json_int_t)i);
+    int type = added[i];
     if ((json_int_t)i == unknown) type = WN_PIECE_UNKNOWN;
-    if (!type && byte_fallback && strlen(given) == 6 && sscanf(given, "<0x%2X%c", &byte, &end) == 2 && end == '>')
-      type = WN_PIECE_BYTE;
+    if (!type && r->byte_fallback && unigram_json_is_byte(given)) type = WN_PIECE_BYTE;
     if (!type) type = WN_PIECE_NORMAL;
     WN_TRY(unigram_json_marked(r, given, text));
     const double score = type == WN_PIECE_NORMAL ? json_number_value(json_array_get(piece, 1)) : 0;
@@ -201,7 +208,7 @@ static wn_status unigram_json_template(const struct unigram_reader *r, const jso
 static wn_status unigram_json_read(struct unigram_reader *r, const json_t *root, struct wn_bytes *model,
                                    struct wn_bytes *part, struct wn_bytes *text, int32_t *bos) {
   const json_t *own = json_object_get(root, "model"), *unknown = json_object_get(own, "unk_id");
-  const bool byte_fallback = r->byte_fallback = json_is_true(json_object_get(own, "byte_fallback"));
+  r->byte_fallback = json_is_true(json_object_get(own, "byte_fallback"));
   WN_TRY(unigram_json_check_vocab(r));
   WN_TRY(unigram_json_steps(r, root, "normalizer", "normalizers", unigram_json_normalizer));
   WN_TRY(unigram_json_steps(r, root, "pre_tokenizer", "pretokenizers", unigram_json_pre_tokenizer));
@@ -212,9 +219,15 @@ static wn_status unigram_json_read(struct unigram_reader *r, const json_t *root,
   if (!json_is_integer(unknown) || id < 0 || id >= (json_int_t)json_array_size(r->vocab))
     return unigram_json_wrong(r, "model.unk_id", "the number of a piece");
   WN_TRY(unigram_json_template(r, json_object_get(root, "post_processor"), bos));
-  WN_TRY(unigram_json_pieces(r, byte_fallback, id, model, part, text));
-  struct wn_proto_specs specs = {
-      .unigram = true, .byte_fallback = byte_fallback, .add_dummy_prefix = r->prefix, .ids = {(int32_t)id, *bos, -1}};
+  uint8_t *added;
+  WN_TRY(unigram_json_added(r, &added));
+  const wn_status status = unigram_json_pieces(r, added, id, model, part, text);
+  wn_free(added);
+  WN_TRY(status);
+  struct wn_proto_specs specs = {.unigram = true,
+                                 .byte_fallback = r->byte_fallback,
+                                 .add_dummy_prefix = r->prefix,
+                                 .ids = {(int32_t)id, *bos, -1}};
   for (int i = 0; i < 2; i++) {
     if (specs.ids[i] < 0) continue;
     specs.texts[i] = json_string_value(json_array_get(json_array_get(r->vocab, (size_t)specs.ids[i]), 0));

@@ -243,6 +243,8 @@ static void refusals(void **state) {
   refused("has lora_A alone", WN_ERR_FORMAT);
   write_tensors(Q "A.weight", Q "B.weight", 2, 32, 32, NAN);
   refused("not finite", WN_ERR_FORMAT);
+  write_tensors(Q "A.weight", Q "B.weight", 2, 32, 32, 3e38f);
+  refused("with the update by " Q "B.weight, layers.0.attn.qkv.weight holds values that are not finite", WN_ERR_FORMAT);
   write_tensors("base_model.model.model.layers.9.self_attn.q_proj.lora_A.weight", NULL, 2, 32, 32, 1);
   refused("no update of a projection", WN_ERR_UNSUPPORTED);
   write_tensors("base_model.model.model.embed_tokens.lora_embedding_A", NULL, 2, 48, 32, 1);
