@@ -69,14 +69,26 @@ void wn_dist_leave(wn_context *ctx, wn_status status) {
 
 /* --- messages --- */
 
+/* A context that has not joined has nobody to write to. */
+static wn_status dist_check_other(wn_context *ctx, const char *what, int other) {
+  const struct wn_dist *d = dist_of(ctx);
+  if (d && other >= 0 && other < d->size && other != d->rank) return WN_OK;
+  return wn_fail(ctx, WN_ERR_ARGUMENT, "a message %s process %d: this is process %d of %d", what, other,
+                 wn_dist_rank(ctx), wn_dist_size(ctx));
+}
+
 wn_status wn_dist_send(wn_context *ctx, const void *data, size_t bytes, int to, int *request) {
   struct wn_dist *d = dist_of(ctx);
+  *request = -1;
+  WN_TRY(dist_check_other(ctx, "to", to));
   *request = d->transport->send(data, bytes, to);
   return *request >= 0 ? WN_OK : wn_fail(ctx, WN_ERR_IO, "%s could not send %zu bytes", d->transport->name, bytes);
 }
 
 wn_status wn_dist_receive(wn_context *ctx, void *data, size_t bytes, int from, int *request) {
   struct wn_dist *d = dist_of(ctx);
+  *request = -1;
+  WN_TRY(dist_check_other(ctx, "from", from));
   *request = d->transport->receive(data, bytes, from);
   return *request >= 0 ? WN_OK : wn_fail(ctx, WN_ERR_IO, "%s could not receive %zu bytes", d->transport->name, bytes);
 }
@@ -181,9 +193,11 @@ wn_status wn_dist_same(wn_context *ctx, const char *what, const char *value) {
 wn_status wn_dist_alike(wn_context *ctx) {
   char threads[32];
   snprintf(threads, sizeof threads, "%d", ctx->threads);
+  /* All three, whatever comes of them: every process makes the same calls. */
+  const wn_status backend = wn_dist_same(ctx, "backend", ctx->backend);
+  const wn_status isa = wn_dist_same(ctx, "instruction set", wn_isa_name(ctx->isa));
   WN_TRY(wn_dist_same(ctx, "threads", threads));
-  WN_TRY(wn_dist_same(ctx, "instruction set", wn_isa_name(ctx->isa)));
-  return wn_dist_same(ctx, "backend", ctx->backend);
+  return isa == WN_OK ? backend : isa;
 }
 
 int64_t wn_dist_left(int64_t n) {

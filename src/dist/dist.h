@@ -1,5 +1,6 @@
 /* Processes that were started together, as the layers above see them. A context that has not joined is rank 0 of 1, and
- * every call is then nothing. All calls but posts come in the same order from every process. */
+ * every call is then nothing, but for messages, which nobody is there for. All calls but posts come in the same order
+ * from every process. */
 #ifndef WN_DIST_DIST_H
 #define WN_DIST_DIST_H
 
@@ -8,8 +9,9 @@
 
 #include "winnow/dist.h"
 
-/* A message under way: data [bytes] must stay until *request is -1. A failure of any process ends all waits, with one
- * line that names it. */
+/* A message under way, to or from another process: data [bytes] must stay until *request is -1. Messages between two
+ * processes arrive in the order in which they were posted. A failure of any process ends all waits, with one line that
+ * names it. */
 wn_status wn_dist_send(wn_context *ctx, const void *data, size_t bytes, int to, int *request);
 wn_status wn_dist_receive(wn_context *ctx, void *data, size_t bytes, int from, int *request);
 /* Moves everything under way further and waits for nothing; requests [count] that are done become -1. */
