@@ -71,7 +71,8 @@ wn_status wn_context_create(const wn_context_options *options, wn_context **out)
   ctx->log_user = own.log_user;
   const char *backend = own.backend ? own.backend : context_backends[0];
   /* Whole test programs run on guard so (docs/adding-a-backend.md). */
-  if (getenv("WINNOW_GUARD") && (!own.backend || !strcmp(own.backend, "ref"))) backend = "guard";
+  const char *guard = getenv("WINNOW_GUARD");
+  if (guard && (!own.backend || !strcmp(own.backend, "ref") || !strcmp(guard, "all"))) backend = "guard";
   int which = 0;
   while (which < CONTEXT_BACKENDS && strcmp(backend, context_backends[which]) != 0) which++;
   if (which == CONTEXT_BACKENDS)

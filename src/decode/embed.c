@@ -14,9 +14,10 @@ enum { ROWS = 64 };
 
 /* Room for rows of a pass. */
 struct embed_rows {
-  struct wn_arrays arrays;
-  void *x_out, *n_out; /* [ROWS,C] */
-  void *rstd, *mean;   /* [ROWS] */
+  struct wn_arrays arrays, host; /* the backend's memory, and the host's */
+  void *x_out, *n_out;           /* [ROWS,C] */
+  void *read;                    /* n_out on the host */
+  void *rstd, *mean;             /* [ROWS] */
 };
 
 /* Where states go: to `states` [B,stride,C] from row `at` on, or to `sums`. */
@@ -36,7 +37,10 @@ static void embed_lay(const struct wn_session *s, struct embed_rows *x) {
       {"rstd", true, WN_DIMS(ROWS), e, &x->rstd},
       {"mean", s->model->config.norm == WN_NORM_LAYER, WN_DIMS(ROWS), e, &x->mean},
   };
+  const struct wn_array read = {"states read", !s->model->backend->memory->host, WN_DIMS(ROWS, C), e, &x->read};
   WN_ARRAYS_LAY(&x->arrays, rows);
+  wn_arrays_lay(&x->host, &read, 1);
+  if (s->model->backend->memory->host) x->read = x->n_out;
 }
 
 static wn_status embed_norm(struct wn_run *run, struct embed_rows *x, int64_t rows, const void *mid,
@@ -48,12 +52,12 @@ static double embed_number(const void *x, int64_t i, wn_dtype dtype) {
   return dtype == WN_F32 ? (double)((const float *)x)[i] : ((const double *)x)[i];
 }
 
-/* State of row t of T, which is row `row` of x->n_out. */
+/* State of row t of T, which is row `row` of x->read. */
 static void embed_hand_out(const struct wn_session *s, const struct embed_rows *x, int64_t row, int64_t b, int64_t t,
                            bool last, const struct embed_target *to) {
   const int64_t C = s->model->config.width;
   for (int64_t i = 0; i < C; i++) {
-    const double value = embed_number(x->n_out, row * C + i, s->model->dtype);
+    const double value = embed_number(x->read, row * C + i, s->model->dtype);
     if (to->states) to->states[(b * to->stride + to->at + t) * C + i] = (float)value;
     if (to->sums && to->pooling == WN_POOLING_MEAN) to->sums[b * C + i] += value;
     if (to->sums && to->pooling == WN_POOLING_LAST && last) to->sums[b * C + i] = value;
@@ -74,6 +78,7 @@ static wn_status embed_feed(struct wn_session *s, const int32_t *tokens, int64_t
       const int64_t first = (b * T + t) * C;
       n = T - t < ROWS ? T - t : ROWS;
       WN_TRY(embed_norm(&run, x, n, wn_element(rows.mid, first, dtype), wn_element(rows.branch, first, dtype)));
+      WN_TRY(wn_session_read(s->model, x->read, x->n_out, (size_t)(n * C) * wn_dtype_size(dtype)));
       for (int64_t i = 0; i < n; i++) embed_hand_out(s, x, i, b, t + i, t + i == T - 1, to);
     }
   }
@@ -81,11 +86,20 @@ static wn_status embed_feed(struct wn_session *s, const int32_t *tokens, int64_t
 }
 
 static wn_status embed_rows_init(wn_context *ctx, const struct wn_session *s, struct embed_rows *x) {
-  *x = (struct embed_rows){0};
+  *x = (struct embed_rows){.arrays = {.memory = s->model->backend->memory}};
   embed_lay(s, x);
   WN_TRY(wn_arrays_allocate(ctx, &x->arrays, "states"));
-  embed_lay(s, x);
-  return WN_OK;
+  const wn_status status = wn_arrays_allocate(ctx, &x->host, "states");
+  if (status == WN_OK)
+    embed_lay(s, x);
+  else
+    wn_arrays_clear(&x->arrays);
+  return status;
+}
+
+static void embed_rows_clear(struct embed_rows *x) {
+  wn_arrays_clear(&x->arrays);
+  wn_arrays_clear(&x->host);
 }
 
 static int64_t embed_piece_at(const struct wn_session *s, int64_t T) {
@@ -105,7 +119,7 @@ wn_status wn_session_states(wn_context *ctx, wn_session *s, const int32_t *token
     const struct embed_target to = {.states = states, .stride = T, .at = done};
     status = embed_feed(s, tokens + done, T, now, &x, &to);
   }
-  wn_arrays_clear(&x.arrays);
+  embed_rows_clear(&x);
   return status;
 }
 
@@ -118,7 +132,7 @@ wn_status wn_embed_piece(wn_context *ctx, wn_session *s, const int32_t *tokens, 
   WN_TRY(embed_rows_init(ctx, s, &x));
   const wn_status status =
       embed_feed(s, tokens, stride, *now, &x, &(struct embed_target){.pooling = pooling, .sums = sums});
-  wn_arrays_clear(&x.arrays);
+  embed_rows_clear(&x);
   return status;
 }
 

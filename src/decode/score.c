@@ -14,14 +14,14 @@
 enum { ROWS = 64 }; /* enough for a good product; 12.6 MB of logits with a vocabulary of 49,152 */
 
 struct wn_session_scoring {
-  struct wn_arrays arrays;
+  struct wn_arrays arrays, host;      /* the backend's memory, and the host's */
   void *mid, *branch, *x_out, *n_out; /* [ROWS,C] */
   void *rstd, *mean;                  /* [ROWS] */
   void *logits;                       /* [ROWS,V] */
-  int32_t *targets;                   /* [ROWS] */
+  int32_t *targets, *targets_shown;   /* [ROWS] */
   int64_t *at;                        /* [ROWS] places in the caller's arrays */
-  double *loss;                       /* [ROWS] */
-  uint8_t *hit;                       /* [ROWS] */
+  double *loss, *loss_read;           /* [ROWS] */
+  uint8_t *hit, *hit_read;            /* [ROWS] */
   int64_t count;                      /* rows gathered */
   void *scratch;
   size_t scratch_bytes;
@@ -30,6 +30,7 @@ struct wn_session_scoring {
 static void score_lay(const struct wn_session *s, struct wn_session_scoring *x) {
   const wn_model_config *c = &s->model->config;
   const size_t e = wn_dtype_size(s->model->dtype);
+  const bool apart = !s->model->backend->memory->host;
   const struct wn_array rows[] = {
       {"mid", true, WN_DIMS(ROWS, c->width), e, &x->mid},
       {"branch", true, WN_DIMS(ROWS, c->width), e, &x->branch},
@@ -38,12 +39,19 @@ static void score_lay(const struct wn_session *s, struct wn_session_scoring *x) 
       {"rstd", true, WN_DIMS(ROWS), e, &x->rstd},
       {"mean", c->norm == WN_NORM_LAYER, WN_DIMS(ROWS), e, &x->mean},
       {"logits", true, WN_DIMS(ROWS, c->vocab_size), e, &x->logits},
-      {"targets", true, WN_DIMS(ROWS), sizeof *x->targets, &x->targets},
-      {"places", true, WN_DIMS(ROWS), sizeof *x->at, &x->at},
+      {"targets shown", apart, WN_DIMS(ROWS), sizeof *x->targets, &x->targets_shown},
       {"losses", true, WN_DIMS(ROWS), sizeof *x->loss, &x->loss},
       {"hits", true, WN_DIMS(ROWS), sizeof *x->hit, &x->hit},
   };
+  const struct wn_array host[] = {
+      {"targets", true, WN_DIMS(ROWS), sizeof *x->targets, &x->targets},
+      {"places", true, WN_DIMS(ROWS), sizeof *x->at, &x->at},
+      {"losses read", apart, WN_DIMS(ROWS), sizeof *x->loss, &x->loss_read},
+      {"hits read", apart, WN_DIMS(ROWS), sizeof *x->hit, &x->hit_read},
+  };
   WN_ARRAYS_LAY(&x->arrays, rows);
+  WN_ARRAYS_LAY(&x->host, host);
+  if (!apart) x->targets_shown = x->targets, x->loss_read = x->loss, x->hit_read = x->hit;
 }
 
 /* Losses and hits of `rows` gathered rows. */
@@ -52,14 +60,15 @@ static wn_status score_rows(struct wn_run *run, struct wn_session_scoring *x, in
   WN_TRY(wn_run_norm(run, rows, wn_run_final_norm(run, x->rstd, x->mean), x->mid, x->branch, x->x_out, x->n_out));
   WN_TRY(wn_run_output(run, x->n_out, rows, x->logits));
   const struct wn_cross_entropy loss = {
-      .M = rows, .V = V, .logits = x->logits, .ld = V, .targets = x->targets, .loss = x->loss, .hit = x->hit};
+      .M = rows, .V = V, .logits = x->logits, .ld = V, .targets = x->targets_shown, .loss = x->loss, .hit = x->hit};
   return wn_run_cross_entropy_forward(run, &loss);
 }
 
 void wn_session_scoring_destroy(struct wn_session_scoring *x) {
   if (!x) return;
-  wn_free(x->scratch);
+  if (x->arrays.memory) x->arrays.memory->release(x->scratch);
   wn_arrays_clear(&x->arrays);
+  wn_arrays_clear(&x->host);
   wn_free(x);
 }
 
@@ -70,14 +79,16 @@ static wn_status score_create(wn_context *ctx, struct wn_session *s) {
   struct wn_session_scoring *x = memory;
   struct wn_run run;
   wn_status status;
+  x->arrays.memory = s->model->backend->memory;
   score_lay(s, x);
   WN_TRY_GOTO(wn_arrays_allocate(ctx, &x->arrays, "scoring"), fail);
+  WN_TRY_GOTO(wn_arrays_allocate(ctx, &x->host, "scoring"), fail);
   score_lay(s, x);
   /* A backend may treat few rows otherwise than many. */
   wn_session_begin(&run, s, 1);
   run.measuring = true;
   for (int64_t rows = 1; rows <= ROWS; rows *= 2) WN_TRY_GOTO(score_rows(&run, x, rows), fail);
-  WN_TRY_GOTO(wn_alloc(ctx, "scratch of scoring", run.need, &x->scratch), fail);
+  WN_TRY_GOTO(x->arrays.memory->allocate(ctx, "scratch of scoring", run.need, &x->scratch), fail);
   x->scratch_bytes = run.need;
   s->scoring = x;
   return WN_OK;
@@ -119,21 +130,30 @@ static wn_status score_hand_out(wn_context *ctx, const struct wn_session *s, con
   return WN_OK;
 }
 
-/* Runs what has been gathered. */
+/* Runs what has been gathered. Logits come back where their largest are asked for. */
 static wn_status score_flush(wn_context *ctx, struct wn_session *s, const wn_scores *out) {
   struct wn_session_scoring *x = s->scoring;
+  const struct wn_memory *memory = s->model->backend->memory;
   const int64_t n = x->count, V = s->model->config.vocab_size;
+  const size_t bytes = (size_t)(n * V) * wn_dtype_size(s->model->dtype);
   struct wn_run run;
+  void *logits = NULL;
   x->count = 0;
   if (n == 0) return WN_OK;
   wn_session_begin(&run, s, 1);
   run.exec.scratch = x->scratch;
   run.exec.scratch_bytes = x->scratch_bytes;
+  WN_TRY(wn_session_show(s->model, x->targets_shown, x->targets, (size_t)n * sizeof *x->targets));
   WN_TRY(score_rows(&run, x, n));
-  for (int64_t i = 0; i < n; i++)
-    WN_TRY(score_hand_out(ctx, s, wn_element(x->logits, i * V, s->model->dtype), x->targets[i], x->loss[i],
-                          x->hit[i] != 0, out, x->at[i]));
-  return WN_OK;
+  WN_TRY(wn_session_read(s->model, x->loss_read, x->loss, (size_t)n * sizeof *x->loss));
+  WN_TRY(wn_session_read(s->model, x->hit_read, x->hit, (size_t)n * sizeof *x->hit));
+  if (out->top_k > 0) WN_TRY(wn_memory_open(ctx, memory, "logits", x->logits, bytes, &logits));
+  wn_status status = WN_OK;
+  for (int64_t i = 0; i < n && status == WN_OK; i++)
+    status = score_hand_out(ctx, s, wn_element(logits, i * V, s->model->dtype), x->targets[i], x->loss_read[i],
+                            x->hit_read[i] != 0, out, x->at[i]);
+  if (logits) (void)wn_memory_close(ctx, memory, x->logits, bytes, logits, false); /* writes nothing: cannot fail */
+  return status;
 }
 
 static wn_status score_gather(wn_context *ctx, struct wn_session *s, const struct wn_session_rows *rows, int64_t row,
@@ -142,8 +162,10 @@ static wn_status score_gather(wn_context *ctx, struct wn_session *s, const struc
   const int64_t C = s->model->config.width;
   const wn_dtype dtype = s->model->dtype;
   const size_t bytes = (size_t)C * wn_dtype_size(dtype);
-  memcpy(wn_element(x->mid, x->count * C, dtype), wn_element(rows->mid, row * C, dtype), bytes);
-  memcpy(wn_element(x->branch, x->count * C, dtype), wn_element(rows->branch, row * C, dtype), bytes);
+  const struct wn_memory *memory = s->model->backend->memory;
+  WN_TRY(memory->copy(ctx, wn_element(x->mid, x->count * C, dtype), wn_element(rows->mid, row * C, dtype), bytes));
+  WN_TRY(
+      memory->copy(ctx, wn_element(x->branch, x->count * C, dtype), wn_element(rows->branch, row * C, dtype), bytes));
   x->targets[x->count] = target;
   x->at[x->count++] = at;
   return x->count == ROWS ? score_flush(ctx, s, out) : WN_OK;
@@ -203,18 +225,24 @@ wn_status wn_session_score_next(wn_context *ctx, wn_session *s, const int32_t *t
     return wn_fail(ctx, WN_ERR_ARGUMENT, "score: the session has seen no token that another could follow");
   WN_TRY(score_check(ctx, s, targets, s->B * n, scores, &out));
   WN_TRY(wn_session_last_logits(s));
+  const struct wn_memory *memory = s->model->backend->memory;
+  const size_t bytes = (size_t)(s->B * V) * wn_dtype_size(s->model->dtype);
+  void *opened;
+  WN_TRY(wn_memory_open(ctx, memory, "logits", s->logits, bytes, &opened));
+  wn_status status = WN_OK;
   for (int64_t b = 0; b < s->B; b++) {
-    const void *logits = wn_element(s->logits, b * V, s->model->dtype);
+    const void *logits = wn_element(opened, b * V, s->model->dtype);
     double top = -INFINITY, sum = 0;
     int64_t best = 0;
     for (int64_t v = 0; v < V; v++)
       if (score_logit(s, logits, v) > top) top = score_logit(s, logits, v), best = v;
     for (int64_t v = 0; v < V; v++) sum += exp(score_logit(s, logits, v) - top);
     const double lse = top + log(sum);
-    for (int64_t i = b * n; i < (b + 1) * n; i++)
+    for (int64_t i = b * n; i < (b + 1) * n && status == WN_OK; i++)
       if (targets[i] >= 0)
-        WN_TRY(score_hand_out(ctx, s, logits, targets[i], lse - score_logit(s, logits, targets[i]), targets[i] == best,
-                              &out, i));
+        status = score_hand_out(ctx, s, logits, targets[i], lse - score_logit(s, logits, targets[i]),
+                                targets[i] == best, &out, i);
   }
-  return WN_OK;
+  (void)wn_memory_close(ctx, memory, s->logits, bytes, opened, false); /* writes nothing: cannot fail */
+  return status;
 }

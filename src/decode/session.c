@@ -30,7 +30,8 @@ static void session_lay(struct wn_session *s, bool budgets) {
   const int64_t B = s->B, C = c->width, control_heads = budgets ? c->kv_heads : 1;
   const bool threshold = s->attention.threshold.enabled, control = threshold && (s->model->control || s->marking);
   const int64_t L = c->layers, H = c->heads;
-  const struct wn_array rows[] = {
+  const bool apart = !s->model->backend->memory->host;
+  const struct wn_array host[] = {
       {"tokens", true, WN_DIMS(B, s->piece), sizeof *s->tokens, &s->tokens},
       {"positions", true, WN_DIMS(B, s->piece), sizeof *s->positions, &s->positions},
       {"text", wn_session_has_history(s), WN_DIMS(B, s->capacity), sizeof *s->history, &s->history},
@@ -38,7 +39,9 @@ static void session_lay(struct wn_session *s, bool budgets) {
       {"keys of control tokens", control, WN_DIMS(B, control_heads, s->capacity + s->piece), 1, &s->control_keys},
       {"marks of control tokens", control && s->marking, WN_DIMS(B, s->capacity), 1, &s->marks},
       {"counts", s->counting, WN_DIMS(L, B, H), sizeof *s->counts, &s->counts},
-      {"counts of rows", s->counting, WN_DIMS(B, H, s->piece), sizeof *s->count_rows, &s->count_rows},
+      {"counts of rows", s->counting, WN_DIMS(B, H, s->piece), sizeof *s->count_rows, &s->count_rows_read},
+  };
+  const struct wn_array rows[] = {
       {"mid", true, WN_DIMS(B, C), e, &s->mid},
       {"branch", true, WN_DIMS(B, C), e, &s->branch},
       {"x_out", true, WN_DIMS(B, C), e, &s->x_out},
@@ -46,17 +49,37 @@ static void session_lay(struct wn_session *s, bool budgets) {
       {"rstd", true, WN_DIMS(B), e, &s->rstd},
       {"mean", true, WN_DIMS(B), e, &s->mean},
       {"logits", true, WN_DIMS(B, c->vocab_size), e, &s->logits},
+      {"tokens shown", apart, WN_DIMS(B, s->piece), sizeof *s->tokens, &s->tokens_shown},
+      {"positions shown", apart, WN_DIMS(B, s->piece), sizeof *s->positions, &s->positions_shown},
+      {"keys of control tokens shown", apart && control, WN_DIMS(B, control_heads, s->capacity + s->piece), 1,
+       &s->control_keys_shown},
+      {"counts of rows shown", apart && s->counting, WN_DIMS(B, H, s->piece), sizeof *s->count_rows, &s->count_rows},
   };
+  WN_ARRAYS_LAY(&s->host, host);
   WN_ARRAYS_LAY(&s->arrays, rows);
+  if (apart) return;
+  s->tokens_shown = s->tokens, s->positions_shown = s->positions;
+  s->control_keys_shown = s->control_keys, s->count_rows = s->count_rows_read;
 }
 
 static wn_status session_arrays(wn_context *ctx, struct wn_session *s, bool budgets) {
   WN_TRY(wn_session_room_fit(ctx, s->model, s->B, s->piece, s->room));
+  s->arrays.memory = s->model->backend->memory;
   session_lay(s, budgets);
+  WN_TRY(wn_arrays_check(ctx, &s->host, "session of %lld sequences", (long long)s->B));
   WN_TRY(wn_arrays_check(ctx, &s->arrays, "session of %lld sequences", (long long)s->B));
+  WN_TRY(wn_arrays_allocate(ctx, &s->host, "a session"));
   WN_TRY(wn_arrays_allocate(ctx, &s->arrays, "a session"));
   session_lay(s, budgets);
   return WN_OK;
+}
+
+wn_status wn_session_show(const struct wn_model *model, void *shown, const void *at, size_t n) {
+  return shown == at ? WN_OK : model->backend->memory->copy_in(model->ctx, shown, at, n);
+}
+
+wn_status wn_session_read(const struct wn_model *model, void *to, const void *at, size_t n) {
+  return to == at ? WN_OK : wn_memory_read(model->ctx, model->backend->memory, to, at, n);
 }
 
 /* Feeds run->T tokens of each sequence, s->tokens and s->positions. full: as if the caches were, when measuring. */
@@ -68,7 +91,7 @@ static wn_status session_run_layers(struct wn_run *run, struct wn_session *s, bo
   if (!wn_layer_acts_plan(c, wn_layer_types_of(run->exec.dtype), run->B, run->T, false, &blocks, &a))
     return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: activations do not fit in memory");
   /* What the embedding's norm keeps is not needed later: layer 0's arrays take it. */
-  run->tokens = s->tokens;
+  run->tokens = s->tokens_shown;
   WN_TRY(wn_run_embed(run, a.n2, a.rstd2, a.mean2, a.x));
   for (int64_t l = 0; l < c->layers; l++) {
     run->unturned = wn_session_by_cache_position(s, l);
@@ -81,12 +104,13 @@ static wn_status session_run_layers(struct wn_run *run, struct wn_session *s, bo
 }
 
 /* Keeps the last row of each sequence, from which logits are computed on request. */
-static void session_keep_last(struct wn_session *s, const struct wn_session_rows *rows, int64_t T) {
-  const size_t row = (size_t)s->model->config.width * wn_dtype_size(s->model->dtype);
-  for (int64_t b = 0; b < s->B; b++) {
-    memcpy((char *)s->mid + (size_t)b * row, (const char *)rows->mid + (size_t)(b * T + T - 1) * row, row);
-    memcpy((char *)s->branch + (size_t)b * row, (const char *)rows->branch + (size_t)(b * T + T - 1) * row, row);
-  }
+static wn_status session_keep_last(const struct wn_run *run, struct wn_session *s, const struct wn_session_rows *rows) {
+  const int64_t C = s->model->config.width, T = run->T;
+  struct wn_gather last = {.B = s->B, .H = 1, .T = 1, .D = C, .s_x = {T * C, C, C}, .s_y = {C, C, C}};
+  last.x = wn_element(rows->mid, (T - 1) * C, run->exec.dtype), last.y = s->mid;
+  WN_TRY(wn_op_gather_forward(&run->exec, &last));
+  last.x = wn_element(rows->branch, (T - 1) * C, run->exec.dtype), last.y = s->branch;
+  return wn_op_gather_forward(&run->exec, &last);
 }
 
 static wn_status session_output(struct wn_run *run, struct wn_session *s) {
@@ -99,9 +123,9 @@ void wn_session_begin(struct wn_run *run, struct wn_session *s, int64_t T) {
   wn_run_init(run, s->model, s->B, T);
   run->exec.scratch = T == 1 ? s->scratch : s->room->scratch;
   run->exec.scratch_bytes = T == 1 ? s->scratch_bytes : s->room->scratch_bytes;
-  run->positions = s->positions;
-  run->cross =
-      (struct wn_cross){.S = s->inputs.S, .count = s->inputs.count, .kv = s->inputs.kv, .kv_bytes = s->inputs.bytes};
+  run->positions = s->positions_shown;
+  run->cross = (struct wn_cross){
+      .S = s->inputs.S, .count = s->inputs.count_shown, .kv = s->inputs.kv, .kv_bytes = s->inputs.bytes};
   if (wn_session_turns_itself(s)) run->rotary = &s->rotary;
 }
 
@@ -251,7 +275,6 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   const wn_model_config *c = &model->config;
   wn_session_options own;
   *out = NULL;
-  WN_TRY(wn_model_need_host(ctx, model, "decoding"));
   WN_TRY(WN_OPTIONS_READ(ctx, wn_session_options, options, &own));
   options = &own;
   const wn_budgets *budgets = options->budgets;
@@ -291,8 +314,8 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   if (turned > model->rotary.rows) WN_TRY_GOTO(wn_rotary_create(model, "session", turned, &s->rotary), fail);
   size_t step, piece;
   WN_TRY_GOTO(session_measure(s, &step, &piece), fail);
-  WN_TRY_GOTO(wn_alloc(ctx, "scratch of a session", step, &s->scratch), fail);
-  WN_TRY_GOTO(wn_session_room_fit_scratch(ctx, piece, s->room), fail);
+  WN_TRY_GOTO(model->backend->memory->allocate(ctx, "scratch of a session", step, &s->scratch), fail);
+  WN_TRY_GOTO(wn_session_room_fit_scratch(ctx, model, piece, s->room), fail);
   WN_TRY_GOTO(wn_alloc_reserve(ctx), fail); /* and still, beside all of this */
   s->scratch_bytes = step;
   *out = s;
@@ -308,9 +331,10 @@ void wn_session_destroy(wn_session *s) {
   wn_session_inputs_clear(s);
   wn_session_scoring_destroy(s->scoring);
   wn_rotary_clear(&s->rotary);
-  wn_free(s->scratch);
+  s->model->backend->memory->release(s->scratch);
   wn_session_room_clear(&s->own_room);
   wn_arrays_clear(&s->arrays);
+  wn_arrays_clear(&s->host);
   wn_free(s);
 }
 
@@ -346,7 +370,7 @@ wn_status wn_session_check_tokens(wn_context *ctx, const struct wn_session *s, c
   return wn_model_check_ids(ctx, s->model, "session: token", tokens, s->B * T);
 }
 
-void wn_session_take_tokens(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T) {
+wn_status wn_session_take_tokens(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T) {
   wn_session_note_history(s, tokens, stride, T);
   for (int64_t b = 0; b < s->B; b++) {
     for (int64_t t = 0; t < T; t++) {
@@ -358,16 +382,19 @@ void wn_session_take_tokens(struct wn_session *s, const int32_t *tokens, int64_t
       s->control[at] = by_id || (s->marks && s->marks[at]);
     }
   }
+  const size_t bytes = (size_t)(s->B * T) * sizeof *s->tokens;
+  WN_TRY(wn_session_show(s->model, s->tokens_shown, s->tokens, bytes));
+  return wn_session_show(s->model, s->positions_shown, s->positions, bytes);
 }
 
 wn_status wn_session_feed_piece(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T,
                                 struct wn_session_rows *rows) {
   struct wn_run run;
-  wn_session_take_tokens(s, tokens, stride, T);
+  WN_TRY(wn_session_take_tokens(s, tokens, stride, T));
   wn_session_begin(&run, s, T);
   s->broken = true;
   WN_TRY(session_run_layers(&run, s, false, rows));
-  session_keep_last(s, rows, T);
+  WN_TRY(session_keep_last(&run, s, rows));
   s->broken = false;
   s->position += T;
   s->logits_known = false;
@@ -383,12 +410,14 @@ wn_status wn_session_last_logits(struct wn_session *s) {
   return WN_OK;
 }
 
-void wn_session_copy_logits(const struct wn_model *model, const void *from, int64_t n, float *to) {
+wn_status wn_session_copy_logits(const struct wn_model *model, const void *from, int64_t n, float *to) {
   const int64_t count = n * model->config.vocab_size;
-  if (model->dtype == WN_F32)
-    memcpy(to, from, (size_t)count * sizeof *to);
-  else
-    for (int64_t i = 0; i < count; i++) to[i] = (float)((const double *)from)[i];
+  const struct wn_memory *memory = model->backend->memory;
+  if (model->dtype == WN_F32) return wn_memory_read(model->ctx, memory, to, from, (size_t)count * sizeof *to);
+  void *opened;
+  WN_TRY(wn_memory_open(model->ctx, memory, "logits", from, (size_t)count * sizeof(double), &opened));
+  for (int64_t i = 0; i < count; i++) to[i] = (float)((const double *)opened)[i];
+  return wn_memory_close(model->ctx, memory, NULL, 0, opened, false);
 }
 
 wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens, int64_t T, int64_t chunk,
@@ -405,6 +434,5 @@ wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens,
   }
   if (!logits) return WN_OK;
   WN_TRY(wn_session_last_logits(s));
-  wn_session_copy_logits(s->model, s->logits, s->B, logits);
-  return WN_OK;
+  return wn_session_copy_logits(s->model, s->logits, s->B, logits);
 }

@@ -1,4 +1,9 @@
-/* A session's inside: private to src/decode. */
+/* A session's inside: private to src/decode.
+ *
+ * What operations are given lies in the backend's memory. Where that is not the host's, `shown` arrays there get what
+ * the host has written: tokens and positions once a piece, positions of slots and control tokens once a call. What
+ * comes back are logits (wn_session_copy_logits), attention sums and F where a policy chooses by them, and counts; on
+ * the host all of these are the same arrays. */
 #ifndef WN_DECODE_SESSION_H
 #define WN_DECODE_SESSION_H
 
@@ -35,8 +40,8 @@ struct wn_session_cache_positions {
 /* Keys and values of an encoder's states (session_encode.c). S 0: nothing has been encoded. */
 struct wn_session_inputs {
   int64_t S;
-  int32_t *count; /* [B] or NULL */
-  char *kv;       /* [L] of `bytes`: [B,S,2,Hkv,D] each */
+  int32_t *count, *count_shown; /* [B] or NULL */
+  char *kv;                     /* [L] of `bytes`: [B,S,2,Hkv,D] each */
   size_t bytes;
 };
 
@@ -53,18 +58,22 @@ struct wn_session {
   struct wn_session_part *parts;
   struct wn_kv_cache *caches; /* of the parts */
   struct wn_session_inputs inputs;
-  struct wn_arrays arrays, shared;        /* the session's own; what caches that evict share */
+  struct wn_arrays arrays, shared;        /* the session's own; what caches that evict share: the backend's memory */
+  struct wn_arrays host, shared_host;     /* and the host's */
   struct wn_session_room own_room, *room; /* where its pieces are computed: the own one, or its group's */
   int32_t *tokens, *positions;            /* [B,piece] */
-  bool marking, counting;                 /* wn_session_options.control_marks, counts */
+  int32_t *tokens_shown, *positions_shown;
+  bool marking, counting;          /* wn_session_options.control_marks, counts */
   uint8_t *marks;                  /* with control_marks: [B,capacity] 1: will be a control token whatever its id */
   int32_t *counts, *count_rows;    /* with counts: [L,B,H] of the last row; [B,H,piece] of a layer's calls */
+  int32_t *count_rows_read;        /* the latter on the host */
   uint8_t *control, *control_keys; /* with a threshold and control tokens: [B,capacity] by position; [B,Hkv,keys] of a
                                             layer's calls, without budgets [B,keys] */
-  void *mid, *branch;              /* [B,C] the last position's, as in struct wn_session_rows */
-  void *x_out, *n_out;             /* [B,C] */
-  void *rstd, *mean;               /* [B] */
-  void *logits;                    /* [B,V] of the model's dtype: the last position's, once they are known */
+  uint8_t *control_keys_shown;
+  void *mid, *branch;  /* [B,C] the last position's, as in struct wn_session_rows */
+  void *x_out, *n_out; /* [B,C] */
+  void *rstd, *mean;   /* [B] */
+  void *logits;        /* [B,V] of the model's dtype: the last position's, once they are known */
   bool logits_known;
   struct wn_session_scoring *scoring; /* NULL until something is scored (score.c) */
   struct wn_rotary rotary;            /* own, where the cache holds more than the model's table */
@@ -75,17 +84,19 @@ struct wn_session {
 
   /* For caches that evict, shared by the layers (session_attend.c). */
   struct wn_kv_cache stage; /* what a cache holds and then a piece, laid out for each cache in stage_memory */
-  void *stage_memory;
-  int32_t *slots;             /* [B,P,stage's capacity] */
-  bool blocks_of_rows;        /* under the budgets a piece of a prompt runs as blocks (session_prefill.c) */
-  bool cache_position_blocks; /* or as blocks by cache position (session_cache_positions.c) */
+  void *stage_memory, *stage_host;
+  int32_t *slots, *slots_shown; /* [B,P,stage's capacity] */
+  bool blocks_of_rows;          /* under the budgets a piece of a prompt runs as blocks (session_prefill.c) */
+  bool cache_position_blocks;   /* or as blocks by cache position (session_cache_positions.c) */
   struct wn_session_block block;
   struct wn_session_cache_positions cache_position_block;
   int64_t largest;          /* budget of a cache */
   void *sums;               /* [B,P,the largest budget]; attention sums of a row; of a part, from its first head's on */
+  void *sums_read;          /* the same on the host */
   int32_t *order;           /* the same, of a policy that wants slots in order of position */
   void *rotated;            /* [B,the largest budget,Hkv,D], with cache_positions: keys rotated by them */
   int32_t *cache_positions; /* [B,the largest budget], the same */
+  int32_t *cache_positions_shown;
 };
 
 /* Prompts are read in pieces that end at fixed places of a text, whatever follows: the state of a session at a place is
@@ -108,14 +119,17 @@ struct wn_session_rows {
   const void *mid, *branch; /* [B,T,C] */
 };
 /* Notes the next T tokens of each sequence: tokens [B,stride], of which the first T of each row. */
-void wn_session_take_tokens(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T);
+wn_status wn_session_take_tokens(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T);
 /* Can there be such a session? Its attention goes to *out. */
 wn_status wn_session_check_options(wn_context *ctx, const struct wn_model *model, const wn_session_options *options,
                                    wn_attention_config *out);
 /* A pass over T tokens of each sequence, before anything of it runs. */
 void wn_session_begin(struct wn_run *run, struct wn_session *s, int64_t T);
-/* The last position's logits [n,V] as floats. */
-void wn_session_copy_logits(const struct wn_model *model, const void *from, int64_t n, float *to);
+/* n bytes that operations are to read at `shown` go there, unless it is where they are; and the way back. */
+wn_status wn_session_show(const struct wn_model *model, void *shown, const void *at, size_t n);
+wn_status wn_session_read(const struct wn_model *model, void *to, const void *at, size_t n);
+/* The last position's logits [n,V] as floats: here they leave the backend's memory. */
+wn_status wn_session_copy_logits(const struct wn_model *model, const void *from, int64_t n, float *to);
 /* May these tokens [B,T] be fed now? */
 wn_status wn_session_check_tokens(wn_context *ctx, const struct wn_session *s, const int32_t *tokens, int64_t T,
                                   int64_t chunk);
@@ -127,6 +141,7 @@ wn_status wn_session_last_logits(struct wn_session *s);
 void wn_session_scoring_destroy(struct wn_session_scoring *scoring); /* NULL is allowed */
 
 void wn_session_inputs_clear(struct wn_session *s);
+wn_status wn_session_inputs_count(wn_context *ctx, struct wn_session *s, const int32_t *count); /* [B] */
 bool wn_session_same_threshold(const wn_attention_config *a, const wn_attention_config *b);
 /* Is the session's part i, and its cache, like these? Caches that hold everything may have any length. */
 bool wn_session_part_agrees(const struct wn_session *s, int64_t i, const struct wn_session_part *part,
@@ -143,10 +158,10 @@ wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l,
 
 /* Parts of it. */
 /* The stage holds, in order, what the cache holds, and then rows t0..t0+T-1. */
-void wn_session_stage(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
-                      const struct wn_kv_rows *rows, int64_t t0, int64_t T);
+wn_status wn_session_stage(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
+                           const struct wn_kv_rows *rows, int64_t t0, int64_t T);
 /* The cache holds the stage's slots [B,P,n] in s->slots. */
-void wn_session_unstage(struct wn_session *s, struct wn_kv_cache *cache, int64_t n);
+wn_status wn_session_unstage(const struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache, int64_t n);
 /* May pieces of a prompt run as blocks under the budgets? */
 bool wn_session_takes_blocks(const struct wn_session *s);
 wn_status wn_session_attend_blocks(struct wn_run *run, struct wn_session *s, int64_t part,

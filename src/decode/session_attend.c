@@ -31,25 +31,28 @@ static void attend_operation(const struct wn_run *run, const struct wn_session *
 
 /* Which keys of a call on this cache, whose last row is token `last`, are control tokens. Parts of a layer may run side
  * by side: each has its own place for them. */
-static void attend_mark_control(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
-                                int64_t last, struct wn_attention *op) {
-  if (!s->control || !op->threshold.on) return;
-  uint8_t *keys = s->control_keys + s->B * s->parts[cache - s->caches].kv0 * (s->capacity + s->piece);
-  op->threshold.control = keys;
+static wn_status attend_mark_control(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
+                                     int64_t last, struct wn_attention *op) {
+  if (!s->control || !op->threshold.on) return WN_OK;
+  const int64_t first = s->B * s->parts[cache - s->caches].kv0 * (s->capacity + s->piece);
+  op->threshold.control = s->control_keys_shown + first;
   for (int64_t b = 0; b < s->B && !run->measuring; b++)
     for (int64_t g = 0; g < (op->slots.at ? wn_slot_groups(op) : 1); g++) {
-      const int32_t *at = wn_slot_positions(op, b, g);
-      uint8_t *row = keys + (wn_control_keys(op, b, g) - keys);
+      const int32_t *at = op->slots.at ? cache->at + wn_slot_row(op, b, g) : NULL;
+      const int64_t place = first + (wn_control_keys(op, b, g) - op->threshold.control);
+      uint8_t *row = s->control_keys + place;
       for (int64_t j = 0; j < op->Tk; j++) row[j] = s->control[b * s->capacity + (at ? at[j] : last - op->Tk + 1 + j)];
+      WN_TRY(wn_session_show(s->model, s->control_keys_shown + place, row, (size_t)op->Tk));
     }
+  return WN_OK;
 }
 
 static wn_status attend_whole(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
                               struct wn_attention *op, const struct wn_kv_rows *rows) {
   const int64_t T = run->T;
-  if (!run->measuring) wn_kv_cache_append(cache, rows, 0, T);
+  if (!run->measuring) WN_TRY(wn_kv_cache_append(&run->exec, cache, rows, 0, T));
   wn_kv_cache_bind(cache, T, op);
-  attend_mark_control(run, s, cache, s->position + T - 1, op);
+  WN_TRY(attend_mark_control(run, s, cache, s->position + T - 1, op));
   WN_TRY(wn_session_attention_forward(run, s, cache - s->caches, op));
   if (!run->measuring) wn_kv_cache_advance(cache, T);
   return WN_OK;
@@ -62,33 +65,40 @@ static wn_status attend_rotate_by_cache_position(struct wn_run *run, struct wn_s
   const struct wn_kv_shape *shape = &cache->shape;
   const int64_t K = shape->capacity, D = shape->D, Hkv = shape->Hkv, n = cache->count + 1;
   const int64_t evicted = cache->seen + 1 - n, sinks = wn_policy_sinks(&s->budgets, K);
-  const size_t bytes = (size_t)D * wn_dtype_size(shape->dtype);
+  const struct wn_gather keys = {.B = shape->B,
+                                 .H = Hkv,
+                                 .T = n,
+                                 .D = D,
+                                 .x = cache->k,
+                                 .s_x = {Hkv * K * D, D, K * D},
+                                 .y = s->rotated,
+                                 .s_y = {n * Hkv * D, Hkv * D, D}};
   for (int64_t b = 0; b < shape->B && !run->measuring; b++) {
     const int32_t *at = cache->at + b * K; /* the sinks come first, the others follow on each other */
-    for (int64_t j = 0; j < n; j++) {
-      s->cache_positions[b * n + j] = (int32_t)(at[j] < sinks ? at[j] : at[j] - evicted);
-      for (int64_t g = 0; g < Hkv; g++)
-        memcpy(wn_element(s->rotated, ((b * n + j) * Hkv + g) * D, shape->dtype),
-               wn_element(cache->k, ((b * Hkv + g) * K + j) * D, shape->dtype), bytes);
-    }
+    for (int64_t j = 0; j < n; j++) s->cache_positions[b * n + j] = (int32_t)(at[j] < sinks ? at[j] : at[j] - evicted);
+  }
+  if (!run->measuring) {
+    const size_t bytes = (size_t)(shape->B * n) * sizeof *s->cache_positions;
+    WN_TRY(wn_session_show(s->model, s->cache_positions_shown, s->cache_positions, bytes));
+    WN_TRY(wn_op_gather_forward(&run->exec, &keys));
   }
   op->k = s->rotated;
   op->s_k = (struct wn_stride){n * Hkv * D, Hkv * D, D};
-  op->slots.at = s->cache_positions;
+  op->slots.at = s->cache_positions_shown;
   op->slots.groups = 1;
   op->slots.stride = n;
   if (c->position != WN_POS_ROPE) return WN_OK;
   struct wn_rope rope = wn_run_rotation(run, s->parts[cache - s->caches].layer);
   rope.rows = shape->B * n, rope.heads = Hkv;
   rope.x = s->rotated, rope.ldx = Hkv * D;
-  rope.positions = s->cache_positions;
+  rope.positions = s->cache_positions_shown;
   WN_TRY(wn_run_rope_forward(run, &rope));
   for (int64_t b = 0; b < shape->B; b++) {
     rope.rows = 1;
     rope.heads = c->heads;
     rope.x = wn_element(op->q, b * op->s_q.b, shape->dtype);
     rope.ldx = c->heads * D;
-    rope.positions = s->cache_positions + b * n + n - 1;
+    rope.positions = s->cache_positions_shown + b * n + n - 1;
     WN_TRY(wn_run_rope_forward(run, &rope));
   }
   return WN_OK;
@@ -100,45 +110,51 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t p
   const int64_t l = s->parts[part].layer;
   const int64_t shared = s->B * s->parts[part].kv0 * s->largest; /* parts may run side by side */
   void *sums = wn_element(s->sums, shared, run->exec.dtype);
+  void *sums_read = wn_element(s->sums_read, shared, run->exec.dtype);
+  const int64_t sums_count = s->B * (cache->shape.groups > 0 ? cache->shape.groups : 1) * cache->shape.capacity;
   for (int64_t t = 0; t < run->T; t++) {
     if (!run->measuring) {
       if (cache->count == cache->shape.capacity)
-        wn_kv_cache_evict(cache, &s->budgets, l, s->order ? s->order + shared : NULL);
-      wn_kv_cache_append(cache, rows, t, 1);
+        WN_TRY(wn_kv_cache_evict(&run->exec, cache, &s->budgets, l, s->order ? s->order + shared : NULL));
+      WN_TRY(wn_kv_cache_append(&run->exec, cache, rows, t, 1));
     }
     struct wn_attention row = wn_attention_of_rows(op, run->exec.dtype, t, 1);
     wn_kv_cache_bind(cache, 1, &row);
-    attend_mark_control(run, s, cache, s->position + t, &row);
+    WN_TRY(attend_mark_control(run, s, cache, s->position + t, &row));
     row.slots.sums = sums;
     if (wn_session_by_cache_position(s, l)) WN_TRY(attend_rotate_by_cache_position(run, s, cache, &row));
     WN_TRY(wn_session_attention_forward(run, s, part, &row));
     if (run->measuring) return WN_OK;
-    if (sums) wn_kv_cache_follow(cache, &s->budgets, sums);
+    if (sums) {
+      WN_TRY(wn_session_read(s->model, sums_read, sums, (size_t)sums_count * wn_dtype_size(run->exec.dtype)));
+      wn_kv_cache_follow(cache, &s->budgets, sums_read);
+    }
     wn_kv_cache_advance(cache, 1);
   }
   return WN_OK;
 }
 
-void wn_session_stage(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
-                      const struct wn_kv_rows *rows, int64_t t0, int64_t T) {
+wn_status wn_session_stage(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
+                           const struct wn_kv_rows *rows, int64_t t0, int64_t T) {
   struct wn_kv_cache *stage = &s->stage;
   struct wn_kv_shape shape = cache->shape;
   shape.capacity = cache->count + T;
-  wn_kv_cache_place(&shape, s->stage_memory, stage);
+  wn_kv_cache_place(&shape, s->stage_memory, s->stage_host, stage);
   if (!run->measuring) {
     wn_kv_cache_order(cache, s->slots);
-    wn_kv_cache_gather(cache, s->slots, cache->count, stage);
+    WN_TRY(wn_kv_cache_gather(&run->exec, cache, s->slots, s->slots_shown, cache->count, stage));
   }
   stage->count = cache->count;
   stage->seen = cache->seen;
-  if (!run->measuring) wn_kv_cache_append(stage, rows, t0, T);
+  return run->measuring ? WN_OK : wn_kv_cache_append(&run->exec, stage, rows, t0, T);
 }
 
-void wn_session_unstage(struct wn_session *s, struct wn_kv_cache *cache, int64_t n) {
+wn_status wn_session_unstage(const struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache, int64_t n) {
   wn_kv_cache_reset(cache);
-  wn_kv_cache_gather(&s->stage, s->slots, n, cache);
+  WN_TRY(wn_kv_cache_gather(&run->exec, &s->stage, s->slots, s->slots_shown, n, cache));
   cache->count = n;
   cache->seen = s->stage.seen;
+  return WN_OK;
 }
 
 /* A piece after what a trimmed cache holds, both in order: no positions are needed, for the token that would pass
@@ -146,18 +162,17 @@ void wn_session_unstage(struct wn_session *s, struct wn_kv_cache *cache, int64_t
 static wn_status attend_staged(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
                                struct wn_attention *op, const struct wn_kv_rows *rows) {
   struct wn_kv_cache *stage = &s->stage;
-  wn_session_stage(run, s, cache, rows, 0, run->T);
+  WN_TRY(wn_session_stage(run, s, cache, rows, 0, run->T));
   wn_kv_cache_bind(stage, run->T, op);
   op->slots.at = NULL;
-  attend_mark_control(run, s, cache, s->position + run->T - 1, op);
+  WN_TRY(attend_mark_control(run, s, cache, s->position + run->T - 1, op));
   WN_TRY(wn_session_attention_forward(run, s, cache - s->caches, op));
   if (run->measuring) return WN_OK;
   wn_kv_cache_advance(stage, run->T);
   const int64_t K = cache->shape.capacity, n = stage->count < K ? stage->count : K;
   for (int64_t r = 0; r < s->B; r++)
     for (int64_t j = 0; j < n; j++) s->slots[r * n + j] = (int32_t)(stage->count - n + j);
-  wn_session_unstage(s, cache, n);
-  return WN_OK;
+  return wn_session_unstage(run, s, cache, n);
 }
 
 static wn_status attend_part(struct wn_run *run, struct wn_session *s, int64_t part, struct wn_attention *op,
@@ -178,7 +193,7 @@ static wn_status attend_part(struct wn_run *run, struct wn_session *s, int64_t p
   if ((run->measuring ? !full : cache->seen + T <= K) && !notes) return attend_whole(run, s, cache, op, rows);
   if (budget) return wn_session_attend_blocks(run, s, part, op, rows);
   if (T > 1) return attend_staged(run, s, cache, op, rows);
-  if (!run->measuring && cache->count == K) wn_kv_cache_evict_oldest(cache);
+  if (!run->measuring && cache->count == K) WN_TRY(wn_kv_cache_evict_oldest(&run->exec, cache));
   return attend_whole(run, s, cache, op, rows);
 }
 
@@ -235,7 +250,9 @@ wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l,
   attend_operation(run, s, l, a, &op, &rows);
   const int64_t first = s->first[l], end = s->first[l + 1];
   if (end - first == 1) return attend_part(run, s, first, &op, &rows, full);
-  if (run->T == 1 && run->exec.threads > 1) return attend_heads_apart(run, s, l, &op, &rows, full);
+  /* Elsewhere than on the host the context's calls have one order. */
+  const bool beside = run->T == 1 && run->exec.threads > 1 && wn_run_memory(run)->host;
+  if (beside) return attend_heads_apart(run, s, l, &op, &rows, full);
   for (int64_t i = first; i < end; i++) WN_TRY(attend_heads(run, s, i, &op, &rows, full));
   return WN_OK;
 }

@@ -110,13 +110,13 @@ static wn_status positions_attend_block(struct wn_run *run, struct wn_session *s
   const int64_t K = cache->shape.capacity, n = cache->count + T, left = n < K ? n : K;
   const int64_t first = cache->seen, sinks = first < K ? 0 : wn_policy_sinks(&s->budgets, K), recent = n - sinks;
   struct wn_attention block = wn_attention_of_rows(op, dtype, t0, T);
-  wn_session_stage(run, s, cache, rows, t0, T);
+  WN_TRY(wn_session_stage(run, s, cache, rows, t0, T));
   if (!run->measuring) { /* what stays goes back before it is rotated */
     wn_kv_cache_advance(stage, T);
     for (int64_t b = 0; b < s->B; b++)
       for (int64_t j = 0; j < left; j++) s->slots[b * left + j] = (int32_t)(j < sinks ? j : n - left + j);
     if (first < K && n > K) return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: a block across its budget");
-    wn_session_unstage(s, cache, left);
+    WN_TRY(wn_session_unstage(run, s, cache, left));
     positions_copy_queries(&block, dtype, p->q);
     for (int64_t j = 0; j < recent; j++) p->positions[j] = (int32_t)j;
   }

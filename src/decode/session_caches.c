@@ -45,8 +45,8 @@ bool wn_session_by_cache_position(const struct wn_session *s, int64_t l) {
   return s->parts[s->first[l]].kind == WN_LAYER_BUDGET && s->budgets.cache_positions;
 }
 
-/* What evicting caches share. stage: bytes of the largest stage, slots: of one sequence of it. */
-static void caches_shared_lay(struct wn_session *s, size_t stage, int64_t slots) {
+/* What evicting caches share. stage, stage_host: bytes of the largest stage, slots: of one sequence of it. */
+static void caches_shared_lay(struct wn_session *s, size_t stage, size_t stage_host, int64_t slots) {
   const wn_model_config *c = &s->model->config;
   const size_t e = wn_dtype_size(s->model->dtype);
   const int64_t B = s->B, D = c->head_size, H = c->heads, Hkv = c->kv_heads, K = s->largest;
@@ -57,47 +57,62 @@ static void caches_shared_lay(struct wn_session *s, size_t stage, int64_t slots)
   const bool sums = policy->needs & WN_POLICY_SUMS;
   struct wn_session_block *block = &s->block;
   struct wn_session_cache_positions *p = &s->cache_position_block;
+  const bool apart = !s->model->backend->memory->host;
+  const struct wn_array host[] = {
+      {"stage", true, WN_DIMS((int64_t)stage_host), 1, &s->stage_host},
+      {"slots", true, WN_DIMS(B, slots), sizeof *s->slots, &s->slots},
+      {"order of the slots", policy->ordered, WN_DIMS(B, Hkv, K), sizeof *s->order, &s->order},
+      {"cache positions", rotates, WN_DIMS(B, K), sizeof *s->cache_positions, &s->cache_positions},
+      {"attention sums of a row", apart && sums, WN_DIMS(B, Hkv, K), e, &s->sums_read},
+      {"evictions of a block", blocks, WN_DIMS(B, slots), sizeof *block->evicted_at, &block->evicted_at},
+      {"cache positions of a block", by_block, WN_DIMS(K + R), sizeof *p->positions, &p->positions},
+  };
   const struct wn_array rows[] = {
       {"stage", true, WN_DIMS((int64_t)stage), 1, &s->stage_memory},
-      {"slots", true, WN_DIMS(B, slots), sizeof *s->slots, &s->slots},
+      {"slots shown", apart, WN_DIMS(B, slots), sizeof *s->slots, &s->slots_shown},
       {"attention sums of a row", sums, WN_DIMS(B, Hkv, K), e, &s->sums},
-      {"order of the slots", policy->ordered, WN_DIMS(B, Hkv, K), sizeof *s->order, &s->order},
       {"rotated keys", rotates, WN_DIMS(B, K, Hkv, D), e, &s->rotated},
-      {"cache positions", rotates, WN_DIMS(B, K), sizeof *s->cache_positions, &s->cache_positions},
-      {"evictions of a block", blocks, WN_DIMS(B, slots), sizeof *block->evicted_at, &block->evicted_at},
+      {"cache positions shown", apart && rotates, WN_DIMS(B, K), sizeof *s->cache_positions, &s->cache_positions_shown},
       {"queries of the sinks", by_block, WN_DIMS(B, R, H, D), e, &p->q},
       {"outputs of the sinks", by_block, WN_DIMS(B, R, H, D), e, &p->y},
       {"weights of the recent", by_block, WN_DIMS(B, H, R), e, &p->lse},
       {"weights of the sinks", by_block, WN_DIMS(B, H, R), e, &p->lse_sinks},
-      {"cache positions of a block", by_block, WN_DIMS(K + R), sizeof *p->positions, &p->positions},
   };
+  WN_ARRAYS_LAY(&s->shared_host, host);
   WN_ARRAYS_LAY(&s->shared, rows);
+  if (apart) return;
+  s->slots_shown = s->slots, s->sums_read = s->sums, s->cache_positions_shown = s->cache_positions;
 }
 
 static wn_status caches_shared_arrays(wn_context *ctx, struct wn_session *s) {
   const int64_t rows = s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK;
   int64_t slots = 0;
-  size_t stage = 0;
-  s->blocks_of_rows = s->budgets.layers > 0 && wn_session_takes_blocks(s);
-  s->cache_position_blocks = s->budgets.layers > 0 && wn_session_takes_cache_position_blocks(s);
+  size_t stage = 0, stage_host = 0;
+  const bool on_host = s->model->backend->memory->host; /* elsewhere rows run one at a time: blocks work on the host */
+  s->blocks_of_rows = on_host && s->budgets.layers > 0 && wn_session_takes_blocks(s);
+  s->cache_position_blocks = on_host && s->budgets.layers > 0 && wn_session_takes_cache_position_blocks(s);
   const bool any_blocks = s->blocks_of_rows || s->cache_position_blocks;
   for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
     struct wn_kv_shape shape = s->caches[i].shape;
     const enum wn_session_kind kind = s->parts[i].kind;
-    size_t bytes;
+    size_t bytes, host;
     if (kind == WN_LAYER_BUDGET && shape.capacity > s->largest) s->largest = shape.capacity;
     if (kind == WN_LAYER_WHOLE || (kind == WN_LAYER_BUDGET && !any_blocks)) continue;
     shape.capacity += kind == WN_LAYER_TRIMMED ? s->piece : rows;
-    if (!wn_kv_shape_bytes(&shape, &bytes) || shape.capacity > INT64_MAX / 8 / shape.groups)
+    if (!wn_kv_shape_bytes(&shape, &bytes, &host) || shape.capacity > INT64_MAX / 8 / shape.groups)
       return wn_fail(ctx, WN_ERR_ARGUMENT, "session: a stage of %lld tokens does not fit in memory",
                      (long long)shape.capacity);
-    if (bytes > stage) stage = bytes;
+    if (bytes - host > stage) stage = bytes - host;
+    if (host > stage_host) stage_host = host;
     if (shape.groups * shape.capacity > slots) slots = shape.groups * shape.capacity;
   }
-  caches_shared_lay(s, stage, slots);
+  s->shared.memory = s->model->backend->memory;
+  caches_shared_lay(s, stage, stage_host, slots);
+  WN_TRY(wn_arrays_check(ctx, &s->shared_host, "session of %lld sequences", (long long)s->B));
   WN_TRY(wn_arrays_check(ctx, &s->shared, "session of %lld sequences", (long long)s->B));
+  WN_TRY(wn_arrays_allocate(ctx, &s->shared_host, "what the caches of a session share"));
   WN_TRY(wn_arrays_allocate(ctx, &s->shared, "what the caches of a session share"));
-  caches_shared_lay(s, stage, slots);
+  caches_shared_lay(s, stage, stage_host, slots);
   return WN_OK;
 }
 
@@ -118,6 +133,7 @@ wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
     if (part->kind == WN_LAYER_TRIMMED) shape.groups = 1; /* the oldest is evicted */
     wn_kv_shape_of_heads(&shape, part->kv0, part->kv_heads);
     shape.half = s->half;
+    shape.memory = s->model->backend->memory;
     WN_TRY(wn_kv_cache_init(ctx, &shape, &s->caches[i]));
   }
   return caches_shared_arrays(ctx, s);
@@ -126,6 +142,7 @@ wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
 void wn_session_caches_clear(struct wn_session *s) {
   for (int64_t i = 0; s->caches && i < s->first[s->model->config.layers]; i++) wn_kv_cache_clear(&s->caches[i]);
   wn_arrays_clear(&s->shared);
+  wn_arrays_clear(&s->shared_host);
   wn_free(s->caches);
   wn_free(s->parts);
   wn_free(s->first);

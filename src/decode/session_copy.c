@@ -65,10 +65,14 @@ static wn_status copy_check(wn_context *ctx, const struct wn_session *to, const 
   return WN_OK;
 }
 
-/* Rows of `bytes` each, `rows` of them in the copy. NULL arrays are allowed. */
-static void copy_rows(void *to, const void *from, size_t bytes, int64_t rows, const struct copy *copy) {
-  for (int64_t b = 0; to && b < rows; b++)
-    memcpy((char *)to + (size_t)b * bytes, (const char *)from + (size_t)copy_source(copy, b) * bytes, bytes);
+/* Rows of `bytes` each, one for each of the copy's sequences, in the backend's memory. NULL arrays are allowed. */
+static wn_status copy_rows(const struct wn_session *s, void *to, const void *from, size_t bytes,
+                           const struct copy *copy) {
+  const struct wn_memory *memory = s->model->backend->memory;
+  for (int64_t b = 0; to && b < s->B; b++)
+    WN_TRY(memory->copy(s->ctx, (char *)to + (size_t)b * bytes,
+                        (const char *)from + (size_t)copy_source(copy, b) * bytes, bytes));
+  return WN_OK;
 }
 
 static wn_status copy_inputs(wn_context *ctx, struct wn_session *to, const struct wn_session *from,
@@ -81,15 +85,17 @@ static wn_status copy_inputs(wn_context *ctx, struct wn_session *to, const struc
   size_t all, row = in->bytes / (size_t)from->B, bytes;
   if (!wn_mul_size(row, (size_t)to->B, &bytes) || !wn_mul_size(bytes, (size_t)L, &all))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: keys of %lld inputs do not fit in memory", (long long)in->S);
-  WN_TRY(wn_alloc(ctx, "keys of the inputs", all, &memory));
+  WN_TRY(from->model->backend->memory->allocate(ctx, "keys of the inputs", all, &memory));
   to->inputs = (struct wn_session_inputs){.S = in->S, .kv = memory, .bytes = bytes};
   for (int64_t l = 0; l < L; l++)
-    copy_rows(to->inputs.kv + (size_t)l * bytes, in->kv + (size_t)l * in->bytes, row, to->B, copy);
+    WN_TRY(copy_rows(to, to->inputs.kv + (size_t)l * bytes, in->kv + (size_t)l * in->bytes, row, copy));
   if (!in->count) return WN_OK;
   WN_TRY(wn_alloc(ctx, "input counts", (size_t)to->B * sizeof *in->count, &memory));
-  to->inputs.count = memory;
-  copy_rows(to->inputs.count, in->count, sizeof *in->count, to->B, copy);
-  return WN_OK;
+  int32_t *count = memory;
+  for (int64_t b = 0; b < to->B; b++) count[b] = in->count[copy_source(copy, b)];
+  const wn_status status = wn_session_inputs_count(ctx, to, count);
+  wn_free(count);
+  return status;
 }
 
 static wn_status session_copy(wn_context *ctx, struct wn_session *to, const struct wn_session *from,
@@ -104,8 +110,9 @@ static wn_status session_copy(wn_context *ctx, struct wn_session *to, const stru
     wn_session_inputs_clear(to);
     return status;
   }
+  to->broken = true; /* until all of it is there */
   for (int64_t i = 0; i < from->first[c->layers]; i++)
-    wn_kv_cache_copy(&from->caches[i], from->caches[i].count, copy->rows, &to->caches[i]);
+    WN_TRY(wn_kv_cache_copy(ctx, &from->caches[i], from->caches[i].count, copy->rows, &to->caches[i]));
   for (int64_t b = 0; to->control && b < to->B; b++)
     memcpy(to->control + b * to->capacity, from->control + copy_source(copy, b) * from->capacity,
            (size_t)from->position);
@@ -113,11 +120,12 @@ static wn_status session_copy(wn_context *ctx, struct wn_session *to, const stru
     memcpy(to->history + b * to->capacity, from->history + copy_source(copy, b) * from->capacity,
            (size_t)from->position * sizeof *to->history);
   to->stretched = from->stretched;
-  copy_rows(to->mid, from->mid, C, to->B, copy);
-  copy_rows(to->branch, from->branch, C, to->B, copy);
-  if (from->logits_known) copy_rows(to->logits, from->logits, V, to->B, copy);
+  WN_TRY(copy_rows(to, to->mid, from->mid, C, copy));
+  WN_TRY(copy_rows(to, to->branch, from->branch, C, copy));
+  if (from->logits_known) WN_TRY(copy_rows(to, to->logits, from->logits, V, copy));
   to->logits_known = from->logits_known;
   to->position = from->position;
+  to->broken = false;
   return WN_OK;
 }
 

@@ -13,8 +13,11 @@ wn_status wn_session_attention_forward(struct wn_run *run, struct wn_session *s,
   const int64_t l = s->parts[part].layer, H = s->model->config.heads, first = op->head0;
   struct wn_attention counting = *op;
   /* Parts of a layer may run side by side: each has the place of its own heads. */
-  int32_t *rows = counting.threshold.count = s->count_rows + s->B * first * s->piece;
+  counting.threshold.count = s->count_rows + s->B * first * s->piece;
+  int32_t *rows = s->count_rows_read + s->B * first * s->piece;
   WN_TRY(wn_run_attention_forward(run, &counting));
+  if (!run->measuring)
+    WN_TRY(wn_session_read(s->model, rows, counting.threshold.count, (size_t)(op->B * op->H * op->Tq) * sizeof *rows));
   for (int64_t b = 0; b < op->B && !run->measuring; b++)
     for (int64_t h = 0; h < op->H; h++)
       s->counts[(l * s->B + b) * H + first + h] = rows[(b * op->H + h) * op->Tq + op->Tq - 1];

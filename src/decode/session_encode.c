@@ -28,20 +28,34 @@ static wn_status encode_keep_keys(wn_context *ctx, struct wn_session *s, const v
   run.cross = (struct wn_cross){.S = s->inputs.S, .states = states};
   run.measuring = true;
   WN_TRY(wn_cross_keys(&run, 0, s->inputs.kv));
-  WN_TRY(wn_alloc(ctx, "scratch of a session", run.need, &scratch));
+  WN_TRY(wn_run_memory(&run)->allocate(ctx, "scratch of a session", run.need, &scratch));
   run.measuring = false;
   run.exec.scratch = scratch, run.exec.scratch_bytes = run.need;
   wn_status status = WN_OK;
   for (int64_t l = 0; l < s->model->config.layers && status == WN_OK; l++)
     status = wn_cross_keys(&run, l, s->inputs.kv + (size_t)l * s->inputs.bytes);
-  wn_free(scratch);
+  wn_run_memory(&run)->release(scratch);
   return status;
 }
 
 void wn_session_inputs_clear(struct wn_session *s) {
-  wn_free(s->inputs.kv);
+  const struct wn_memory *memory = s->model->backend->memory;
+  memory->release(s->inputs.kv);
+  if (s->inputs.count_shown != s->inputs.count) memory->release(s->inputs.count_shown);
   wn_free(s->inputs.count);
   s->inputs = (struct wn_session_inputs){0};
+}
+
+wn_status wn_session_inputs_count(wn_context *ctx, struct wn_session *s, const int32_t *count) {
+  const struct wn_memory *on = s->model->backend->memory;
+  const size_t bytes = (size_t)s->B * sizeof *count;
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "input counts", bytes, &memory));
+  s->inputs.count = memory;
+  memcpy(s->inputs.count, count, bytes);
+  if (!on->host) WN_TRY(on->allocate(ctx, "input counts", bytes, &memory));
+  s->inputs.count_shown = memory;
+  return wn_session_show(s->model, s->inputs.count_shown, s->inputs.count, bytes);
 }
 
 wn_status wn_session_encode(wn_context *ctx, wn_session *s, const int32_t *inputs, const int32_t *input_count,
@@ -64,14 +78,10 @@ wn_status wn_session_encode(wn_context *ctx, wn_session *s, const int32_t *input
     status = wn_fail(ctx, WN_ERR_ARGUMENT, "session: keys of %lld inputs do not fit in memory", (long long)S);
     goto done;
   }
-  WN_TRY_GOTO(wn_alloc(ctx, "keys of the inputs", bytes, &memory), done);
+  WN_TRY_GOTO(s->model->backend->memory->allocate(ctx, "keys of the inputs", bytes, &memory), done);
   s->inputs.kv = memory;
   s->inputs.S = S;
-  if (input_count) {
-    WN_TRY_GOTO(wn_alloc(ctx, "input counts", (size_t)s->B * sizeof *s->inputs.count, &memory), done);
-    s->inputs.count = memory;
-    memcpy(s->inputs.count, input_count, (size_t)s->B * sizeof *input_count);
-  }
+  if (input_count) WN_TRY_GOTO(wn_session_inputs_count(ctx, s, input_count), done);
   const struct wn_batch batch = {.B = s->B, .T = S, .tokens = inputs};
   WN_TRY_GOTO(wn_run_batch(&run, s->model->encoder, ws, &batch, s->inputs.count), done);
   WN_TRY_GOTO(wn_run_stack(&run, ws), done);

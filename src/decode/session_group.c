@@ -17,21 +17,28 @@ static void group_lay(struct wn_session_group *g) {
   const wn_model_config *c = &g->model->config;
   const size_t e = wn_dtype_size(g->model->dtype);
   const int64_t n = g->most, C = c->width;
+  const bool apart = !g->model->backend->memory->host;
   const struct wn_array rows[] = {
       {"activations", true, WN_DIMS((int64_t)g->blocks.large_bytes), 1, &g->blocks.large},
       {"derived activations", true, WN_DIMS((int64_t)g->blocks.derived_bytes), 1, &g->blocks.derived},
       {"exact activations", true, WN_DIMS((int64_t)g->blocks.exact_bytes), 1, &g->blocks.exact},
-      {"tokens", true, WN_DIMS(n), sizeof *g->tokens, &g->tokens},
-      {"positions", true, WN_DIMS(n), sizeof *g->positions, &g->positions},
+      {"tokens shown", apart, WN_DIMS(n), sizeof *g->tokens, &g->tokens_shown},
+      {"positions shown", apart, WN_DIMS(n), sizeof *g->positions, &g->positions_shown},
       {"x_out", true, WN_DIMS(n, C), e, &g->x_out},
       {"n_out", true, WN_DIMS(n, C), e, &g->n_out},
       {"rstd", true, WN_DIMS(n), e, &g->rstd},
       {"mean", c->norm == WN_NORM_LAYER, WN_DIMS(n), e, &g->mean},
       {"logits", true, WN_DIMS(n, c->vocab_size), e, &g->logits},
+  };
+  const struct wn_array host[] = {
+      {"tokens", true, WN_DIMS(n), sizeof *g->tokens, &g->tokens},
+      {"positions", true, WN_DIMS(n), sizeof *g->positions, &g->positions},
       {"rows", true, WN_DIMS(n), sizeof *g->rows, &g->rows},
       {"order", true, WN_DIMS(n), sizeof *g->order, &g->order},
   };
   WN_ARRAYS_LAY(&g->arrays, rows);
+  WN_ARRAYS_LAY(&g->host, host);
+  if (!apart) g->tokens_shown = g->tokens, g->positions_shown = g->positions;
   wn_layer_temp_lay(c, wn_layer_types_of(g->model->dtype), n, 1, false, false, &g->arrays, &g->temp);
 }
 
@@ -40,9 +47,12 @@ static wn_status group_arrays(wn_context *ctx, struct wn_session_group *g) {
   if (!wn_layer_acts_plan(&g->model->config, wn_layer_types_of(g->model->dtype), g->most, 1, false, &g->blocks, &acts))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session group: activations of %lld sessions do not fit in memory",
                    (long long)g->most);
+  g->arrays.memory = g->model->backend->memory;
   group_lay(g);
   WN_TRY(wn_arrays_check(ctx, &g->arrays, "session group of %lld sessions", (long long)g->most));
+  WN_TRY(wn_arrays_check(ctx, &g->host, "session group of %lld sessions", (long long)g->most));
   WN_TRY(wn_arrays_allocate(ctx, &g->arrays, "a group of sessions"));
+  WN_TRY(wn_arrays_allocate(ctx, &g->host, "a group of sessions"));
   group_lay(g);
   return WN_OK;
 }
@@ -51,7 +61,7 @@ static void group_begin(struct wn_run *run, const struct wn_session_group *g, in
   wn_run_init(run, g->model, n, 1);
   run->exec.scratch = g->scratch;
   run->exec.scratch_bytes = g->scratch_bytes;
-  run->positions = g->positions;
+  run->positions = g->positions_shown;
   run->rows_apart = true;
 }
 
@@ -77,8 +87,9 @@ static wn_status group_attend_row(const struct wn_run *run, wn_session_row *row,
 static void group_attend(const struct wn_run *run, wn_session_row *rows, int64_t n, int64_t l,
                          const struct wn_layer_acts *a) {
   const int threads = run->exec.threads;
-  if (n <
-      threads) { /* all threads for one after the other; a region of one thread around theirs would make them anew */
+  /* All threads for one after the other; a region of one thread around theirs would make them anew. Elsewhere than on
+   * the host the context's calls have one order. */
+  if (n < threads || !wn_run_memory(run)->host) {
     for (int64_t i = 0; i < n; i++)
       if (rows[i].status == WN_OK) rows[i].status = group_attend_row(run, &rows[i], i, l, a, threads);
     return;
@@ -97,7 +108,7 @@ static wn_status group_run_layers(struct wn_run *run, struct wn_session_group *g
   struct wn_layer_blocks blocks = g->blocks;
   if (!wn_layer_acts_plan(c, wn_layer_types_of(run->exec.dtype), n, 1, false, &blocks, &a))
     return wn_fail(g->ctx, WN_ERR_ARGUMENT, "session group: activations do not fit in memory");
-  run->tokens = g->tokens;
+  run->tokens = g->tokens_shown;
   WN_TRY(wn_run_embed(run, a.n2, a.rstd2, a.mean2, a.x));
   for (int64_t l = 0; l < c->layers; l++) {
     run->unturned = false;
@@ -137,7 +148,6 @@ wn_status wn_session_group_create(wn_context *ctx, wn_model *model, int64_t most
   size_t need;
   wn_status status;
   *out = NULL;
-  WN_TRY(wn_model_need_host(ctx, model, "decoding"));
   if (most < 1 || most > INT32_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session group of %lld sessions: expected 1 to 2147483647", (long long)most);
   if (model->encoder)
@@ -151,7 +161,7 @@ wn_status wn_session_group_create(wn_context *ctx, wn_model *model, int64_t most
   g->most = most;
   WN_TRY_GOTO(group_arrays(ctx, g), fail);
   WN_TRY_GOTO(group_measure(g, &need), fail);
-  WN_TRY_GOTO(wn_alloc(ctx, "scratch of a session group", need, &g->scratch), fail);
+  WN_TRY_GOTO(model->backend->memory->allocate(ctx, "scratch of a session group", need, &g->scratch), fail);
   g->scratch_bytes = need;
   *out = g;
   return WN_OK;
@@ -162,9 +172,10 @@ fail:
 
 void wn_session_group_destroy(wn_session_group *g) {
   WN_CHECK_OR(, WN_HANDLE_AS("group", g, SESSION_GROUP));
-  wn_free(g->scratch);
+  g->model->backend->memory->release(g->scratch);
   wn_session_room_clear(&g->room);
   wn_arrays_clear(&g->arrays);
+  wn_arrays_clear(&g->host);
   wn_free(g);
 }
 
@@ -195,19 +206,27 @@ static wn_status group_check(wn_context *ctx, const struct wn_session_group *g, 
 }
 
 /* Row i of what the layers gave, and of the logits, goes to its session. */
-static void group_hand_out(struct wn_session_group *g, const struct wn_session_rows *out, bool logits, int64_t i,
-                           wn_session_row *row) {
+static wn_status group_hand_out(struct wn_session_group *g, const struct wn_session_rows *out, bool logits, int64_t i,
+                                wn_session_row *row) {
   const wn_dtype dtype = g->model->dtype;
+  const struct wn_memory *memory = g->model->backend->memory;
   const int64_t C = g->model->config.width, V = g->model->config.vocab_size;
+  const size_t bytes = (size_t)C * wn_dtype_size(dtype);
   struct wn_session *s = row->session;
-  memcpy(s->mid, wn_element(out->mid, i * C, dtype), (size_t)C * wn_dtype_size(dtype));
-  memcpy(s->branch, wn_element(out->branch, i * C, dtype), (size_t)C * wn_dtype_size(dtype));
+  WN_TRY(memory->copy(g->ctx, s->mid, wn_element(out->mid, i * C, dtype), bytes));
+  WN_TRY(memory->copy(g->ctx, s->branch, wn_element(out->branch, i * C, dtype), bytes));
   s->position++;
   s->broken = false;
-  s->logits_known = logits && row->logits;
-  if (!s->logits_known) return;
-  memcpy(s->logits, wn_element(g->logits, i * V, dtype), (size_t)V * wn_dtype_size(dtype));
-  wn_session_copy_logits(g->model, s->logits, 1, row->logits);
+  s->logits_known = false;
+  if (!logits || !row->logits) return WN_OK;
+  WN_TRY(memory->copy(g->ctx, s->logits, wn_element(g->logits, i * V, dtype), (size_t)V * wn_dtype_size(dtype)));
+  s->logits_known = true;
+  return wn_session_copy_logits(g->model, s->logits, 1, row->logits);
+}
+
+/* Threads that hand out: floats of many logits are worth some, where copies need no order. */
+static int group_hands(const struct wn_session_group *g, bool logits, int64_t n) {
+  return logits && n > 1 && g->model->backend->memory->host ? g->model->ctx->threads : 1;
 }
 
 static wn_status group_step(struct wn_session_group *g, wn_session_row *rows, int64_t n, bool logits,
@@ -216,11 +235,13 @@ static wn_status group_step(struct wn_session_group *g, wn_session_row *rows, in
   group_begin(&run, g, n);
   for (int64_t i = 0; i < n; i++) {
     struct wn_session *s = rows[i].session;
-    wn_session_take_tokens(s, &rows[i].token, 1, 1);
+    WN_TRY(wn_session_take_tokens(s, &rows[i].token, 1, 1));
     g->tokens[i] = rows[i].token;
     g->positions[i] = (int32_t)s->position;
     s->broken = true;
   }
+  WN_TRY(wn_session_show(g->model, g->tokens_shown, g->tokens, (size_t)n * sizeof *g->tokens));
+  WN_TRY(wn_session_show(g->model, g->positions_shown, g->positions, (size_t)n * sizeof *g->positions));
   WN_TRY(group_run_layers(&run, g, rows, out));
   return logits ? group_output(&run, g, out) : WN_OK;
 }
@@ -237,12 +258,12 @@ wn_status wn_session_group_feed(wn_context *ctx, wn_session_group *g, wn_session
   if (status != WN_OK) return status;
   for (int64_t i = 0; i < n && status == WN_OK; i++) status = wn_session_stretch(rows[i].session, 1);
   if (status == WN_OK) status = group_step(g, rows, n, logits, &out);
-#pragma omp parallel for num_threads(wn_team(g->ctx, logits &&n > 1 ? g->model->ctx->threads : 1)) schedule(static)
+#pragma omp parallel for num_threads(wn_team(g->ctx, group_hands(g, logits, n))) schedule(static)
   for (int64_t i = 0; i < n; i++) {
     if (status != WN_OK) {
       rows[i].status = status;
     } else if (rows[i].status == WN_OK) {
-      group_hand_out(g, &out, logits, i, &rows[i]);
+      rows[i].status = group_hand_out(g, &out, logits, i, &rows[i]);
     }
   }
   for (int64_t i = 0; i < n && status == WN_OK; i++) status = rows[i].status;

@@ -9,14 +9,15 @@ struct wn_session_group {
   wn_context *ctx;
   const struct wn_model *model;
   int64_t most;
-  struct wn_arrays arrays;
+  struct wn_arrays arrays, host; /* the backend's memory, and the host's */
   struct wn_layer_blocks blocks;
   struct wn_layer_temp temp;
   int32_t *tokens, *positions; /* [most] */
-  void *x_out, *n_out;         /* [most,C] */
-  void *rstd, *mean;           /* [most] */
-  void *logits;                /* [most,V] */
-  wn_session_row *rows;        /* [most] for steps of generations (generate_together.c), with `order` [most] */
+  int32_t *tokens_shown, *positions_shown;
+  void *x_out, *n_out;  /* [most,C] */
+  void *rstd, *mean;    /* [most] */
+  void *logits;         /* [most,V] */
+  wn_session_row *rows; /* [most] for steps of generations (generate_together.c), with `order` [most] */
   int64_t *order;
   void *scratch;
   size_t scratch_bytes;

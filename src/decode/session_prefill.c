@@ -43,7 +43,7 @@ static wn_status prefill_attend_block(struct wn_run *run, struct wn_session *s, 
   const wn_dtype dtype = run->exec.dtype;
   const int64_t n = cache->count + T, K = cache->shape.capacity, left = n < K ? n : K, P = cache->shape.groups;
   struct wn_attention block = wn_attention_of_rows(op, dtype, t0, T);
-  wn_session_stage(run, s, cache, rows, t0, T);
+  WN_TRY(wn_session_stage(run, s, cache, rows, t0, T));
   wn_kv_cache_bind(stage, T, &block);
   block.slots.at = stage->at;
   block.slots.evicted_at = s->block.evicted_at;
@@ -59,8 +59,7 @@ static wn_status prefill_attend_block(struct wn_run *run, struct wn_session *s, 
     for (int64_t j = 0, i = 0; j < n; j++)
       if (evicted_at[j] == INT32_MAX) s->slots[row * left + i++] = (int32_t)j;
   }
-  wn_session_unstage(s, cache, left);
-  return WN_OK;
+  return wn_session_unstage(run, s, cache, left);
 }
 
 wn_status wn_session_attend_blocks(struct wn_run *run, struct wn_session *s, int64_t part,

@@ -25,6 +25,7 @@ wn_status wn_session_room_fit(wn_context *ctx, const struct wn_model *model, int
       !wn_layer_acts_plan(&model->config, wn_layer_types_of(model->dtype), wider.B, wider.piece, false, &wider.blocks,
                           &acts))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session of %lld sequences: too many tokens per step", (long long)wider.B);
+  wider.arrays.memory = model->backend->memory;
   room_lay(model, wider.B, wider.piece, &wider);
   WN_TRY(wn_arrays_check(ctx, &wider.arrays, "session of %lld sequences", (long long)wider.B));
   WN_TRY(wn_arrays_allocate(ctx, &wider.arrays, "pieces of prompts"));
@@ -36,18 +37,19 @@ wn_status wn_session_room_fit(wn_context *ctx, const struct wn_model *model, int
   return WN_OK;
 }
 
-wn_status wn_session_room_fit_scratch(wn_context *ctx, size_t bytes, struct wn_session_room *room) {
+wn_status wn_session_room_fit_scratch(wn_context *ctx, const struct wn_model *model, size_t bytes,
+                                      struct wn_session_room *room) {
   void *memory;
   if (bytes <= room->scratch_bytes) return WN_OK;
-  WN_TRY(wn_alloc(ctx, "scratch of a session", bytes, &memory));
-  wn_free(room->scratch);
+  WN_TRY(model->backend->memory->allocate(ctx, "scratch of a session", bytes, &memory));
+  model->backend->memory->release(room->scratch);
   room->scratch = memory;
   room->scratch_bytes = bytes;
   return WN_OK;
 }
 
 void wn_session_room_clear(struct wn_session_room *room) {
-  wn_free(room->scratch);
+  if (room->arrays.memory) room->arrays.memory->release(room->scratch);
   wn_arrays_clear(&room->arrays);
   *room = (struct wn_session_room){0};
 }

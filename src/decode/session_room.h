@@ -17,7 +17,8 @@ struct wn_session_room {
  * Zeroed: it has no room yet. */
 wn_status wn_session_room_fit(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t piece,
                               struct wn_session_room *room);
-wn_status wn_session_room_fit_scratch(wn_context *ctx, size_t bytes, struct wn_session_room *room);
+wn_status wn_session_room_fit_scratch(wn_context *ctx, const struct wn_model *model, size_t bytes,
+                                      struct wn_session_room *room);
 void wn_session_room_clear(struct wn_session_room *room);
 
 #endif

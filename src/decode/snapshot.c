@@ -53,7 +53,7 @@ size_t wn_snapshot_need(const wn_session *s, int64_t position) {
     struct wn_kv_shape shape;
     size_t bytes;
     snapshot_shape(s, i, position, &shape);
-    if (wn_kv_shape_bytes(&shape, &bytes)) need += bytes; /* it is no larger than the session's own */
+    if (wn_kv_shape_bytes(&shape, &bytes, NULL)) need += bytes; /* it is no larger than the session's own */
   }
   return need;
 }
@@ -87,7 +87,10 @@ wn_status wn_snapshot_take(wn_context *ctx, const wn_session *s, int64_t positio
     part->part = s->parts[x->n];
     part->shape = s->caches[x->n].shape;
     WN_TRY_GOTO(wn_kv_cache_init(ctx, &shape, &part->cache), fail);
-    wn_kv_cache_copy(&s->caches[x->n], count, NULL, &part->cache);
+    status = wn_kv_cache_copy(ctx, &s->caches[x->n], count, NULL, &part->cache);
+    if (status == WN_OK) continue;
+    wn_kv_cache_clear(&part->cache); /* not among those counted */
+    goto fail;
   }
   if (s->control) {
     WN_TRY_GOTO(wn_alloc(ctx, "a snapshot", (size_t)(s->B * position), &memory), fail);
@@ -128,11 +131,11 @@ bool wn_snapshot_suits(const struct wn_snapshot *x, const wn_session *s) {
   return suits;
 }
 
-void wn_snapshot_restore(const struct wn_snapshot *x, int64_t position, wn_session *s) {
+wn_status wn_snapshot_restore(const struct wn_snapshot *x, int64_t position, wn_session *s) {
   wn_session_reset(s);
   for (int64_t i = 0; i < x->n; i++) {
     const int64_t held = x->parts[i].cache.count;
-    wn_kv_cache_copy(&x->parts[i].cache, position < held ? position : held, NULL, &s->caches[i]);
+    WN_TRY(wn_kv_cache_copy(s->ctx, &x->parts[i].cache, position < held ? position : held, NULL, &s->caches[i]));
   }
   for (int64_t b = 0; x->control && b < x->B; b++)
     memcpy(s->control + b * s->capacity, x->control + b * x->position, (size_t)position);
@@ -140,6 +143,7 @@ void wn_snapshot_restore(const struct wn_snapshot *x, int64_t position, wn_sessi
     memcpy(s->history + b * s->capacity, x->history + b * x->position, (size_t)position * sizeof *s->history);
   s->stretched = x->stretched;
   s->position = position;
+  return WN_OK;
 }
 
 int64_t wn_snapshot_position(const struct wn_snapshot *x) {

@@ -20,7 +20,7 @@ void wn_snapshot_destroy(struct wn_snapshot *snapshot); /* NULL is allowed */
 bool wn_snapshot_suits(const struct wn_snapshot *snapshot, const wn_session *session);
 /* The session, which it suits, is where the other was after `position` tokens: the snapshot's own, or fewer where it
  * rolls back; below the session's capacity. The last token's logits are not known. */
-void wn_snapshot_restore(const struct wn_snapshot *snapshot, int64_t position, wn_session *session);
+wn_status wn_snapshot_restore(const struct wn_snapshot *snapshot, int64_t position, wn_session *session);
 int64_t wn_snapshot_position(const struct wn_snapshot *snapshot);
 
 #endif

@@ -5,25 +5,38 @@
 
 #include "attention/registry.h"
 #include "base/arrays.h"
+#include "base/memory.h"
 #include "kv/policy.h"
-#include "tensor/f16.h"
 
 /* Of an element of k and v. */
 static size_t cache_key_bytes(const struct wn_kv_shape *s) {
   return s->half ? sizeof(uint16_t) : wn_dtype_size(s->dtype);
 }
 
-static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *arrays, struct wn_kv_cache *out) {
+static const struct wn_memory *cache_memory(const struct wn_kv_shape *s) {
+  return s->memory ? s->memory : &wn_host_memory;
+}
+
+/* own, host: the backend's arrays and the host's, one and the same where the backend's memory is the host's. */
+static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *own, struct wn_arrays *host,
+                      struct wn_kv_cache *out) {
   const size_t e = wn_dtype_size(s->dtype), key = cache_key_bytes(s);
+  const bool apart = own != host;
   const struct wn_array rows[] = {
       {"keys", true, WN_DIMS(s->B, s->Hkv, s->capacity, s->D), key, &out->k},
       {"values", true, WN_DIMS(s->B, s->Hkv, s->capacity, s->D), key, &out->v},
       {"selecting keys", s->bilinear, WN_DIMS(s->B, s->selections, s->capacity, s->D), e, &out->sk},
       {"selections", true, WN_DIMS(s->B, s->selections, s->capacity), e, &out->f},
+      {"positions shown", apart, WN_DIMS(s->B, s->groups, s->capacity), sizeof *out->at, &out->at_shown},
+  };
+  const struct wn_array notes[] = {
       {"positions", true, WN_DIMS(s->B, s->groups, s->capacity), sizeof *out->at, &out->at},
       {"notes", true, WN_DIMS(s->B, s->groups, s->notes, s->capacity), e, &out->notes},
+      {"selections read", apart && s->groups > 0, WN_DIMS(s->B, s->selections, s->capacity), e, &out->f_read},
   };
-  WN_ARRAYS_LAY(arrays, rows);
+  WN_ARRAYS_LAY(own, rows);
+  WN_ARRAYS_LAY(host, notes);
+  if (!apart) out->at_shown = out->at, out->f_read = out->f;
 }
 
 void wn_kv_shape_of(const wn_attention_config *attention, int64_t kv_heads, int64_t head_size, int64_t B,
@@ -46,36 +59,43 @@ void wn_kv_shape_of_heads(struct wn_kv_shape *shape, int64_t g0, int64_t n) {
   shape->Hkv = n;
 }
 
-bool wn_kv_shape_bytes(const struct wn_kv_shape *shape, size_t *bytes) {
-  struct wn_arrays arrays = {0};
+bool wn_kv_shape_bytes(const struct wn_kv_shape *shape, size_t *bytes, size_t *host) {
+  struct wn_arrays own = {0}, beside = {0};
   struct wn_kv_cache unused;
-  cache_lay(shape, &arrays, &unused);
-  *bytes = arrays.bytes;
-  return !arrays.failed;
+  cache_lay(shape, &own, cache_memory(shape)->host ? &own : &beside, &unused);
+  *bytes = own.bytes + beside.bytes;
+  if (host) *host = beside.bytes;
+  return !own.failed && !beside.failed;
 }
 
 wn_status wn_kv_cache_init(wn_context *ctx, const struct wn_kv_shape *s, struct wn_kv_cache *out) {
-  size_t bytes;
+  size_t bytes, host;
   memset(out, 0, sizeof *out);
-  if (!wn_kv_shape_bytes(s, &bytes))
+  if (!wn_kv_shape_bytes(s, &bytes, &host))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "a cache of %lld tokens for %lld sequences does not fit in memory",
                    (long long)s->capacity, (long long)s->B);
-  void *base;
-  WN_TRY(wn_alloc(ctx, "key-value cache", bytes, &base));
-  wn_kv_cache_place(s, base, out);
+  void *base, *beside;
+  WN_TRY(wn_alloc(ctx, "key-value cache", host, &beside));
+  const wn_status status = cache_memory(s)->allocate(ctx, "key-value cache", bytes - host, &base);
+  if (status != WN_OK) {
+    wn_free(beside);
+    return status;
+  }
+  wn_kv_cache_place(s, base, beside, out);
   return WN_OK;
 }
 
-void wn_kv_cache_place(const struct wn_kv_shape *s, void *base, struct wn_kv_cache *out) {
-  struct wn_arrays arrays = {.base = base};
-  *out = (struct wn_kv_cache){.shape = *s};
-  cache_lay(s, &arrays, out);
-  out->bytes = arrays.bytes;
+void wn_kv_cache_place(const struct wn_kv_shape *s, void *base, void *host, struct wn_kv_cache *out) {
+  struct wn_arrays own = {.base = base}, beside = {.base = host};
+  *out = (struct wn_kv_cache){.shape = *s, .host = host};
+  cache_lay(s, &own, cache_memory(s)->host ? &own : &beside, out);
+  out->bytes = own.bytes + beside.bytes;
   wn_kv_cache_reset(out);
 }
 
 void wn_kv_cache_clear(struct wn_kv_cache *cache) {
-  wn_free(cache->k); /* the allocation's start */
+  cache_memory(&cache->shape)->release(cache->k); /* the allocation's start */
+  wn_free(cache->host);
   memset(cache, 0, sizeof *cache);
 }
 
@@ -86,79 +106,88 @@ void wn_kv_cache_reset(struct wn_kv_cache *cache) {
 
 /* --- arrays by slot --- */
 
-/* [B,rows,capacity,width] of elements; a group of heads has rows/P of its rows, or all where rows < P. */
+/* [B,rows,capacity,width] of elements; a group of heads has rows/P of its rows. */
 struct slots {
   char *data;
-  int64_t rows;
-  size_t bytes; /* of one slot */
+  int64_t rows, width;
+  size_t bytes;    /* of one slot */
+  bool half, host; /* of half floats; in the host's memory, whatever the backend's */
 };
 enum { ARRAYS_MAX = 6 };
 
 static int cache_arrays_of(const struct wn_kv_cache *c, struct slots out[ARRAYS_MAX]) {
   const struct wn_kv_shape *s = &c->shape;
-  const size_t element = wn_dtype_size(s->dtype), vector = (size_t)s->D * element;
-  const struct slots all[ARRAYS_MAX] = {{c->k, s->Hkv, (size_t)s->D * cache_key_bytes(s)},
-                                        {c->v, s->Hkv, (size_t)s->D * cache_key_bytes(s)},
-                                        {c->sk, s->selections, vector},
-                                        {c->f, s->selections, element},
-                                        {(char *)c->at, s->groups, sizeof(int32_t)},
-                                        {c->notes, s->groups * s->notes, element}};
+  const size_t element = wn_dtype_size(s->dtype), key = (size_t)s->D * cache_key_bytes(s);
+  const struct slots all[ARRAYS_MAX] = {
+      {c->k, s->Hkv, s->D, key, s->half, false},
+      {c->v, s->Hkv, s->D, key, s->half, false},
+      {c->sk, s->selections, s->D, (size_t)s->D * element, false, false},
+      {c->f, s->selections, 1, element, false, false},
+      {(char *)c->at, s->groups, 1, sizeof *c->at, false, true},
+      {c->notes, s->groups * s->notes, 1, element, false, true},
+  };
   int n = 0;
   for (int i = 0; i < ARRAYS_MAX; i++)
     if (all[i].data) out[n++] = all[i];
   return n;
 }
 
+/* Slot j of row r of the B * rows. */
+static char *cache_slot(const struct wn_kv_cache *c, const struct slots *x, int64_t r, int64_t j) {
+  return x->data + (size_t)(r * c->shape.capacity + j) * x->bytes;
+}
+
+static struct wn_stride cache_stride(const struct wn_kv_cache *c, const struct slots *x) {
+  const int64_t capacity = c->shape.capacity;
+  return (struct wn_stride){x->rows * capacity * x->width, x->width, capacity * x->width};
+}
+
 static int64_t cache_groups_of(const struct wn_kv_cache *c) {
   return c->shape.groups > 0 ? c->shape.groups : 1;
 }
 
-/* Rows of the array that belong to group p of P: first..first+n-1. */
-static int64_t cache_group_rows(const struct slots *x, int64_t P, int64_t p, int64_t *first) {
-  const int64_t n = x->rows / P;
-  *first = p * n;
-  return n;
-}
-
-static void cache_copy_rows(const struct wn_kv_cache *cache, int64_t heads, int64_t t0, int64_t T, const void *from,
-                            struct wn_stride s, void *to) {
-  const struct wn_kv_shape *shape = &cache->shape;
-  const size_t element = wn_dtype_size(shape->dtype), row = (size_t)shape->D * element;
-  for (int64_t b = 0; b < shape->B; b++)
-    for (int64_t h = 0; h < heads; h++)
-      for (int64_t t = 0; t < T; t++)
-        memcpy((char *)to + (size_t)((b * heads + h) * shape->capacity + cache->count + t) * row,
-               (const char *)from + (size_t)(b * s.b + (t0 + t) * s.t + h * s.h) * element, row);
-}
-
-/* The same into half floats. */
-static void cache_halve_rows(const struct wn_kv_cache *cache, int64_t heads, int64_t t0, int64_t T, const void *from,
-                             struct wn_stride s, void *to) {
-  const struct wn_kv_shape *shape = &cache->shape;
-  const int64_t D = shape->D;
-  for (int64_t b = 0; b < shape->B; b++)
-    for (int64_t h = 0; h < heads; h++)
-      for (int64_t t = 0; t < T; t++)
-        wn_f16_from_f32(D, (const float *)from + b * s.b + (t0 + t) * s.t + h * s.h,
-                        (uint16_t *)to + ((b * heads + h) * shape->capacity + cache->count + t) * D);
-}
-
-void wn_kv_cache_append(struct wn_kv_cache *cache, const struct wn_kv_rows *r, int64_t t0, int64_t T) {
+/* Operations read positions from here on. Where tokens are in order nobody asks for them. */
+static wn_status cache_show_positions(wn_context *ctx, const struct wn_kv_cache *cache) {
   const struct wn_kv_shape *s = &cache->shape;
-  const size_t element = wn_dtype_size(s->dtype);
-  void (*put)(const struct wn_kv_cache *, int64_t, int64_t, int64_t, const void *, struct wn_stride, void *) =
-      s->half ? cache_halve_rows : cache_copy_rows;
-  put(cache, s->Hkv, t0, T, r->k, r->s_k, cache->k);
-  put(cache, s->Hkv, t0, T, r->v, r->s_v, cache->v);
-  if (cache->sk) cache_copy_rows(cache, s->selections, t0, T, r->sk, r->s_sk, cache->sk);
-  for (int64_t n = 0; cache->f && n < s->B * s->selections; n++)
-    memset((char *)cache->f + (size_t)(n * s->capacity + cache->count) * element, 0, (size_t)T * element);
-  for (int64_t n = 0; cache->at && n < s->B * s->groups; n++) {
-    const int64_t first = n * s->capacity + cache->count;
+  if (cache->at_shown == cache->at || (cache->sorted && cache->seen == cache->count)) return WN_OK;
+  const size_t bytes = (size_t)(s->B * s->groups * s->capacity) * sizeof *cache->at;
+  return cache_memory(s)->copy_in(ctx, cache->at_shown, cache->at, bytes);
+}
+
+/* T new slots of an array of the backend's: rows t0.. of x, or zeros where x is NULL. */
+static wn_status cache_put(const struct wn_exec *exec, const struct wn_kv_cache *cache, const struct slots *to,
+                           const void *x, struct wn_stride s_x, int64_t t0, int64_t T) {
+  return wn_op_gather_forward(exec, &(struct wn_gather){.B = cache->shape.B,
+                                                        .H = to->rows,
+                                                        .T = T,
+                                                        .D = to->width,
+                                                        .x = wn_element(x, t0 * s_x.t, cache->shape.dtype),
+                                                        .s_x = s_x,
+                                                        .y_half = to->half,
+                                                        .y = cache_slot(cache, to, 0, cache->count),
+                                                        .s_y = cache_stride(cache, to)});
+}
+
+wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cache, const struct wn_kv_rows *r,
+                             int64_t t0, int64_t T) {
+  const struct wn_kv_shape *s = &cache->shape;
+  struct slots arrays[ARRAYS_MAX];
+  const int n = cache_arrays_of(cache, arrays);
+  for (int i = 0; i < n; i++) {
+    const struct slots *to = &arrays[i];
+    if (to->data == cache->k) WN_TRY(cache_put(exec, cache, to, r->k, r->s_k, t0, T));
+    if (to->data == cache->v) WN_TRY(cache_put(exec, cache, to, r->v, r->s_v, t0, T));
+    if (to->data == cache->sk) WN_TRY(cache_put(exec, cache, to, r->sk, r->s_sk, t0, T));
+    if (to->data == cache->f) WN_TRY(cache_put(exec, cache, to, NULL, (struct wn_stride){0}, 0, T));
+    if (to->data == cache->notes)
+      for (int64_t row = 0; row < s->B * to->rows; row++)
+        memset(cache_slot(cache, to, row, cache->count), 0, (size_t)T * to->bytes);
+  }
+  for (int64_t row = 0; cache->at && row < s->B * s->groups; row++) {
+    const int64_t first = row * s->capacity + cache->count;
     for (int64_t t = 0; t < T; t++) cache->at[first + t] = (int32_t)(cache->seen + t);
   }
-  for (int64_t n = 0; cache->notes && n < s->B * s->groups * s->notes; n++)
-    memset((char *)cache->notes + (size_t)(n * s->capacity + cache->count) * element, 0, (size_t)T * element);
+  return cache_show_positions(exec->ctx, cache);
 }
 
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T) {
@@ -167,17 +196,31 @@ void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T) {
 }
 
 /* Evicts the token in `slot` of sequence b and group p: the last slot's content moves there. */
-static void cache_drop(const struct wn_kv_cache *cache, const struct slots *arrays, int n, int64_t b, int64_t p,
-                       int64_t slot) {
-  const int64_t capacity = cache->shape.capacity, last = cache->count - 1;
+static wn_status cache_drop(const struct wn_exec *exec, const struct wn_kv_cache *cache, const struct slots *arrays,
+                            int n, int64_t b, int64_t p, int64_t slot) {
+  const int64_t last = cache->count - 1;
   for (int i = 0; i < n && slot != last; i++) {
-    int64_t first;
-    const int64_t rows = cache_group_rows(&arrays[i], cache_groups_of(cache), p, &first);
-    for (int64_t r = first; r < first + rows; r++) {
-      char *at = arrays[i].data + (size_t)((b * arrays[i].rows + r) * capacity) * arrays[i].bytes;
-      memcpy(at + (size_t)slot * arrays[i].bytes, at + (size_t)last * arrays[i].bytes, arrays[i].bytes);
+    const struct slots *x = &arrays[i];
+    const int64_t rows = x->rows / cache_groups_of(cache), first = b * x->rows + p * rows;
+    const struct wn_stride stride = cache_stride(cache, x);
+    if (x->host) {
+      for (int64_t r = first; r < first + rows; r++)
+        memcpy(cache_slot(cache, x, r, slot), cache_slot(cache, x, r, last), x->bytes);
+      continue;
     }
+    const struct wn_gather move = {.B = 1,
+                                   .H = rows,
+                                   .T = 1,
+                                   .D = x->width,
+                                   .x_half = x->half,
+                                   .y_half = x->half,
+                                   .x = cache_slot(cache, x, first, last),
+                                   .s_x = stride,
+                                   .y = cache_slot(cache, x, first, slot),
+                                   .s_y = stride};
+    WN_TRY(wn_op_gather_forward(exec, &move));
   }
+  return WN_OK;
 }
 
 static int64_t cache_choose(const struct wn_kv_cache *cache, const wn_budgets *budgets, int64_t layer, int64_t b,
@@ -194,34 +237,42 @@ static int64_t cache_choose(const struct wn_kv_cache *cache, const wn_budgets *b
                                .dtype = s->dtype,
                                .at = cache->at + row * s->capacity,
                                .order = order ? order + row * cache->count : NULL,
-                               .F = wn_element(cache->f, selection * s->capacity, s->dtype),
+                               .F = wn_element(cache->f_read, selection * s->capacity, s->dtype),
                                .notes = wn_element(cache->notes, row * s->notes * s->capacity, s->dtype),
                                .stride = s->capacity});
 }
 
-void wn_kv_cache_evict(struct wn_kv_cache *cache, const wn_budgets *budgets, int64_t layer, int32_t *order) {
+wn_status wn_kv_cache_evict(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
+                            int64_t layer, int32_t *order) {
+  const struct wn_kv_shape *s = &cache->shape;
+  const struct wn_policy_row *policy = wn_policy_row(budgets->policy);
   struct slots arrays[ARRAYS_MAX];
   const int n = cache_arrays_of(cache, arrays);
-  const bool ordered = wn_policy_row(budgets->policy)->ordered;
-  if (ordered) wn_kv_cache_order(cache, order);
-  for (int64_t b = 0; b < cache->shape.B; b++)
+  if (policy->ordered) wn_kv_cache_order(cache, order);
+  if (cache->f_read != cache->f && policy->needs & WN_POLICY_SELECTIONS)
+    WN_TRY(wn_memory_read(exec->ctx, cache_memory(s), cache->f_read, cache->f,
+                          (size_t)(s->B * s->selections * s->capacity) * wn_dtype_size(s->dtype)));
+  for (int64_t b = 0; b < s->B; b++)
     for (int64_t p = 0; p < cache_groups_of(cache); p++)
-      cache_drop(cache, arrays, n, b, p, cache_choose(cache, budgets, layer, b, p, ordered ? order : NULL));
+      WN_TRY(cache_drop(exec, cache, arrays, n, b, p,
+                        cache_choose(cache, budgets, layer, b, p, policy->ordered ? order : NULL)));
   cache->count--;
   cache->sorted = false;
+  return WN_OK;
 }
 
-void wn_kv_cache_evict_oldest(struct wn_kv_cache *cache) {
+wn_status wn_kv_cache_evict_oldest(const struct wn_exec *exec, struct wn_kv_cache *cache) {
   struct slots arrays[ARRAYS_MAX];
   const int n = cache_arrays_of(cache, arrays);
   for (int64_t row = 0; row < cache->shape.B * cache_groups_of(cache); row++) {
     const int32_t *at = cache->at + row * cache->shape.capacity;
     int64_t oldest = 0;
     for (int64_t j = 1; j < cache->count; j++) oldest = at[j] < at[oldest] ? j : oldest;
-    cache_drop(cache, arrays, n, row / cache_groups_of(cache), row % cache_groups_of(cache), oldest);
+    WN_TRY(cache_drop(exec, cache, arrays, n, row / cache_groups_of(cache), row % cache_groups_of(cache), oldest));
   }
   cache->count--;
   cache->sorted = false;
+  return WN_OK;
 }
 
 void wn_kv_cache_follow(struct wn_kv_cache *cache, const wn_budgets *budgets, const void *sums) {
@@ -237,42 +288,67 @@ void wn_kv_cache_follow(struct wn_kv_cache *cache, const wn_budgets *budgets, co
                                              .sums = wn_element(sums, row * s->capacity, s->dtype)});
 }
 
-void wn_kv_cache_gather(const struct wn_kv_cache *from, const int32_t *slots, int64_t n, struct wn_kv_cache *to) {
+/* The host's arrays of wn_kv_cache_gather. */
+static void cache_gather_host(const struct wn_kv_cache *from, const struct slots *x, const int32_t *slots, int64_t n,
+                              const struct wn_kv_cache *to, const struct slots *y) {
+  const int64_t P = cache_groups_of(from), each = x->rows / P; /* rows of a group */
+  for (int64_t r = 0; r < from->shape.B * x->rows; r++)
+    for (int64_t j = 0; j < n; j++)
+      memcpy(cache_slot(to, y, r, to->count + j), cache_slot(from, x, r, slots[r / each * n + j]), x->bytes);
+}
+
+wn_status wn_kv_cache_gather(const struct wn_exec *exec, const struct wn_kv_cache *from, const int32_t *slots,
+                             int32_t *shown, int64_t n, struct wn_kv_cache *to) {
+  const struct wn_kv_shape *s = &from->shape;
   const int64_t P = cache_groups_of(from);
+  const struct wn_memory *memory = cache_memory(s);
   struct slots a[ARRAYS_MAX], z[ARRAYS_MAX];
   const int arrays = cache_arrays_of(from, a);
   cache_arrays_of(to, z);
+  if (n == 0) return WN_OK;
+  if (!memory->host) WN_TRY(memory->copy_in(exec->ctx, shown, slots, (size_t)(s->B * P * n) * sizeof *slots));
   for (int i = 0; i < arrays; i++) {
-    const size_t bytes = a[i].bytes;
-    for (int64_t b = 0; b < from->shape.B; b++) {
-      for (int64_t p = 0; p < P; p++) {
-        const int32_t *slot = slots + (b * P + p) * n;
-        int64_t first;
-        const int64_t rows = cache_group_rows(&a[i], P, p, &first);
-        for (int64_t r = b * a[i].rows + first; r < b * a[i].rows + first + rows; r++) {
-          const char *x = a[i].data + (size_t)(r * from->shape.capacity) * bytes;
-          char *y = z[i].data + (size_t)(r * to->shape.capacity + to->count) * bytes;
-          for (int64_t j = 0; j < n; j++) memcpy(y + (size_t)j * bytes, x + (size_t)slot[j] * bytes, bytes);
-        }
-      }
+    if (a[i].host) {
+      cache_gather_host(from, &a[i], slots, n, to, &z[i]);
+      continue;
     }
+    const struct wn_gather move = {.B = s->B,
+                                   .H = a[i].rows,
+                                   .T = n,
+                                   .D = a[i].width,
+                                   .x_half = a[i].half,
+                                   .y_half = a[i].half,
+                                   .x = a[i].data,
+                                   .s_x = cache_stride(from, &a[i]),
+                                   .groups = P,
+                                   .index = memory->host ? slots : shown,
+                                   .y = cache_slot(to, &z[i], 0, to->count),
+                                   .s_y = cache_stride(to, &z[i])};
+    if (a[i].rows % P == 0) WN_TRY(wn_op_gather_forward(exec, &move));
   }
+  return WN_OK;
 }
 
-void wn_kv_cache_copy(const struct wn_kv_cache *from, int64_t count, const int64_t *rows, struct wn_kv_cache *to) {
+wn_status wn_kv_cache_copy(wn_context *ctx, const struct wn_kv_cache *from, int64_t count, const int64_t *rows,
+                           struct wn_kv_cache *to) {
+  const struct wn_memory *memory = cache_memory(&from->shape);
   struct slots a[ARRAYS_MAX], z[ARRAYS_MAX];
   const int arrays = cache_arrays_of(from, a);
   cache_arrays_of(to, z);
   const int64_t each = to->shape.B / from->shape.B;
-  for (int i = 0; i < arrays; i++)
+  for (int i = 0; i < arrays; i++) {
+    const size_t bytes = (size_t)count * a[i].bytes;
     for (int64_t b = 0; b < to->shape.B; b++)
-      for (int64_t r = 0; r < a[i].rows; r++)
-        memcpy(z[i].data + (size_t)((b * a[i].rows + r) * to->shape.capacity) * a[i].bytes,
-               a[i].data + (size_t)(((rows ? rows[b] : b / each) * a[i].rows + r) * from->shape.capacity) * a[i].bytes,
-               (size_t)count * a[i].bytes);
+      for (int64_t r = 0; r < a[i].rows; r++) {
+        const char *x = cache_slot(from, &a[i], (rows ? rows[b] : b / each) * a[i].rows + r, 0);
+        WN_TRY(
+            (a[i].host ? &wn_host_memory : memory)->copy(ctx, cache_slot(to, &z[i], b * a[i].rows + r, 0), x, bytes));
+      }
+  }
   to->count = count;
   to->seen = from->seen - (from->count - count);
   to->sorted = from->sorted;
+  return WN_OK;
 }
 
 /* Heap sort by position: in place, O(n log n) in the worst case too. */
@@ -323,5 +399,5 @@ void wn_kv_cache_bind(const struct wn_kv_cache *cache, int64_t T, struct wn_atte
   if (!cache->at) return;
   out->slots.groups = s->groups;
   out->slots.stride = s->capacity;
-  if (!cache->sorted || cache->seen > cache->count) out->slots.at = cache->at;
+  if (!cache->sorted || cache->seen > cache->count) out->slots.at = cache->at_shown;
 }

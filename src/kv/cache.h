@@ -6,7 +6,11 @@
  * cache that evicts is full from its K-th token on: the newest token takes the last cache position, whose content moves
  * to the free one, so cache positions have no order. With P groups of heads that evict on their own a cache position
  * belongs to one group. Evicting costs a comparison per token and a copy of one. Key-value heads with budgets of their
- * own have separate caches, each of its size. */
+ * own have separate caches, each of its size.
+ *
+ * Keys, values and F lie in the backend's memory, and operations write and move them. Positions and notes are the
+ * host's, where evictions are chosen; where that is another memory, positions cross after each token, and F comes back
+ * for the policies that choose by it. */
 #ifndef WN_KV_CACHE_H
 #define WN_KV_CACHE_H
 
@@ -17,12 +21,13 @@
 struct wn_kv_shape {
   int64_t B, Hkv, D, capacity; /* capacity: tokens per sequence */
   wn_dtype dtype;
-  int64_t selections;  /* G, rows of f a sequence; 0: none */
-  bool bilinear;       /* sk */
-  int64_t groups;      /* P, rows of `at` a sequence; 0: nothing is evicted */
-  int64_t first_group; /* of the layer's */
-  int64_t notes;       /* numbers that the policy keeps per token */
-  bool half;           /* k and v in half floats; new rows are floats (dtype F32) */
+  int64_t selections;             /* G, rows of f a sequence; 0: none */
+  bool bilinear;                  /* sk */
+  int64_t groups;                 /* P, rows of `at` a sequence; 0: nothing is evicted */
+  int64_t first_group;            /* of the layer's */
+  int64_t notes;                  /* numbers that the policy keeps per token */
+  bool half;                      /* k and v in half floats; new rows are floats (dtype F32) */
+  const struct wn_memory *memory; /* of keys, values and F; NULL: the host's */
 };
 
 struct wn_kv_cache {
@@ -35,7 +40,10 @@ struct wn_kv_cache {
   void *f;       /* [B,G,capacity] or NULL */
   int32_t *at;   /* [B,P,capacity] absolute positions, or NULL: slot j holds position j */
   void *notes;   /* [B,P,notes,capacity] of the policy, or NULL */
-  size_t bytes;  /* all that is allocated */
+  int32_t *at_shown; /* `at` in the backend's memory, which is `at` itself on the host */
+  void *f_read;      /* the same of f: where the host reads it */
+  void *host;        /* what is allocated on the host beside the backend's memory; NULL: nothing */
+  size_t bytes;      /* all that is allocated */
 };
 
 /* A cache of `capacity` tokens of a layer with this attention, under the budgets' policy (NULL: nothing is evicted). */
@@ -44,12 +52,13 @@ void wn_kv_shape_of(const wn_attention_config *attention, int64_t kv_heads, int6
 /* The part of a layer's cache that belongs to key-value heads g0..g0+n-1: heads with budgets of their own have caches
  * of their own. */
 void wn_kv_shape_of_heads(struct wn_kv_shape *shape, int64_t g0, int64_t n);
-/* The bytes of such a cache; false: they exceed the address space. */
-bool wn_kv_shape_bytes(const struct wn_kv_shape *shape, size_t *bytes);
+/* The bytes of such a cache; host: those of them that lie on the host beside the backend's memory, 0 where that is the
+ * host's; or NULL. False: they exceed the address space. */
+bool wn_kv_shape_bytes(const struct wn_kv_shape *shape, size_t *bytes, size_t *host);
 
 wn_status wn_kv_cache_init(wn_context *ctx, const struct wn_kv_shape *shape, struct wn_kv_cache *out);
-/* The same in the caller's memory; wn_kv_cache_clear is not called for it. */
-void wn_kv_cache_place(const struct wn_kv_shape *shape, void *memory, struct wn_kv_cache *out);
+/* The same in the caller's memory, the backend's and beside it the host's; wn_kv_cache_clear is not called for it. */
+void wn_kv_cache_place(const struct wn_kv_shape *shape, void *memory, void *host, struct wn_kv_cache *out);
 void wn_kv_cache_clear(struct wn_kv_cache *cache);
 /* Forgets all tokens; the memory stays. */
 void wn_kv_cache_reset(struct wn_kv_cache *cache);
@@ -61,22 +70,27 @@ struct wn_kv_rows {
 };
 /* Writes rows t0..t0+T-1 after the tokens held. They count only once wn_kv_cache_advance says so. The caller has
  * checked that they fit, or made room. */
-void wn_kv_cache_append(struct wn_kv_cache *cache, const struct wn_kv_rows *rows, int64_t t0, int64_t T);
+wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cache, const struct wn_kv_rows *rows,
+                             int64_t t0, int64_t T);
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T);
 /* Makes room for one token in each sequence and group of a full cache: the policy's choice is evicted. order
  * [B,P,capacity]: room, for policies that are `ordered`. */
-void wn_kv_cache_evict(struct wn_kv_cache *cache, const wn_budgets *budgets, int64_t layer, int32_t *order);
+wn_status wn_kv_cache_evict(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
+                            int64_t layer, int32_t *order);
 /* The same without a policy: the oldest is evicted. */
-void wn_kv_cache_evict_oldest(struct wn_kv_cache *cache);
+wn_status wn_kv_cache_evict_oldest(const struct wn_exec *exec, struct wn_kv_cache *cache);
 /* The policy's notes after the row of the token that was appended last and is not counted yet. sums [B,P,capacity]: its
- * attention sums. */
+ * attention sums, on the host. */
 void wn_kv_cache_follow(struct wn_kv_cache *cache, const wn_budgets *budgets, const void *sums);
-/* Copies the tokens `slots` [B,P,n] of `from` (same shape but for the capacity) after those that `to` holds. */
-void wn_kv_cache_gather(const struct wn_kv_cache *from, const int32_t *slots, int64_t n, struct wn_kv_cache *to);
+/* Copies the tokens `slots` [B,P,n] of `from` (same shape but for the capacity) after those that `to` holds. shown:
+ * room for the slots in the backend's memory, where that is not the host's. */
+wn_status wn_kv_cache_gather(const struct wn_exec *exec, const struct wn_kv_cache *from, const int32_t *slots,
+                             int32_t *shown, int64_t n, struct wn_kv_cache *to);
 /* `to` holds the first `count` tokens that `from` does, all of them where any was evicted: sequence b what sequence
  * rows[b] does, or, where rows is NULL, sequence b / (to's B / from's B), of which to's is then a multiple of from's.
  * Same shape but for the capacity and for B. Costs the tokens copied, not the capacity. */
-void wn_kv_cache_copy(const struct wn_kv_cache *from, int64_t count, const int64_t *rows, struct wn_kv_cache *to);
+wn_status wn_kv_cache_copy(wn_context *ctx, const struct wn_kv_cache *from, int64_t count, const int64_t *rows,
+                           struct wn_kv_cache *to);
 /* slots [B,P,count]: the tokens held in order of position. */
 void wn_kv_cache_order(const struct wn_kv_cache *cache, int32_t *slots);
 /* Puts the keys, values and F, with T tokens more than are held, into an attention call; positions where the slots

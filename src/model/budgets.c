@@ -24,7 +24,7 @@ static wn_status budgets_from_bytes(wn_context *ctx, const wn_model_config *c, c
     struct wn_kv_shape shape;
     wn_kv_shape_of(&c->attention, c->kv_heads, c->head_size, 1, middle, WN_F32, out, &shape);
     shape.half = out->cache == WN_CACHE_HALF;
-    if (wn_kv_shape_bytes(&shape, &each) && (double)each * (double)c->layers <= bytes)
+    if (wn_kv_shape_bytes(&shape, &each, NULL) && (double)each * (double)c->layers <= bytes)
       low = middle;
     else
       high = middle;

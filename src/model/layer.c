@@ -328,6 +328,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   out->D = D;
   out->row_type = wn_type_field(rows);
   wn_attention_terms(&c->attention, l, D, out);
+  if (out->sinks.k && run->model->zeros) out->sinks.k = out->sinks.v = run->model->zeros; /* the host's else */
   bind_parameters(run, run->model->layers[l].mechanism, WN_ARRAY_PARAMETER, out);
   bind_parameters(run, run->model->layers[l].shared, WN_ARRAY_SHARED, out);
   if (c->attention.relative.enabled && out->relative.P == 0) out->relative.P = c->context + c->recurrence;

@@ -93,8 +93,12 @@ static wn_status model_encoder_create(struct wn_model *model) {
   if (model->config.encoder.layers == 0) return WN_OK;
   WN_TRY(wn_alloc(ctx, "encoder", sizeof *model->encoder, &memory));
   struct wn_model *e = model->encoder = memory;
-  *e = (struct wn_model){
-      .ctx = ctx, .backend = model->backend, .dtype = model->dtype, .table = model->table, .params = model->params};
+  *e = (struct wn_model){.ctx = ctx,
+                         .backend = model->backend,
+                         .dtype = model->dtype,
+                         .table = model->table,
+                         .params = model->params,
+                         .zeros = model->zeros};
   wn_encoder_config(&model->config, &e->config);
   WN_TRY(wn_alloc(ctx, "layers", (size_t)e->config.layers * sizeof *e->layers, &memory));
   e->layers = memory;
@@ -137,6 +141,10 @@ static wn_status model_allocate(wn_context *ctx, const wn_model_config *config, 
   WN_TRY_GOTO(model->backend->memory->allocate(ctx, "model parameters", model->table.total * wn_dtype_size(dtype),
                                                &model->params),
               fail);
+  if (!model->backend->memory->host)
+    WN_TRY_GOTO(model->backend->memory->allocate(ctx, "zeros", (size_t)(c->kv_heads * c->head_size) * sizeof(double),
+                                                 &model->zeros),
+                fail);
   WN_TRY_GOTO(wn_alloc(ctx, "layers", (size_t)c->layers * sizeof *model->layers, &memory), fail);
   model->layers = memory;
   wn_outer_params_find(&model->table, c, &model->outer);
@@ -207,6 +215,7 @@ void wn_model_destroy(wn_model *model) {
   wn_free(model->control);
   wn_free(model->layers);
   if (model->backend) model->backend->memory->release(model->params);
+  if (model->backend) model->backend->memory->release(model->zeros);
   wn_free(model->copy);
   wn_free(model->strips);
   wn_free(model->rounded);

@@ -30,7 +30,8 @@ struct wn_model {
   struct wn_outer_params outer; /* rows of the tensors outside the layers */
   void *params;                 /* [table.total] of dtype, the backend's */
   void *copy;                   /* [table.total] what wn_model_tensor_at showed last, where that is not the host's */
-  struct wn_rotary rotary;      /* for the context, its first 32768 positions, or longrope's short texts */
+  void *zeros; /* [Hkv,D] of the backend's, where its memory is not the host's: the key of softmax off by one */
+  struct wn_rotary rotary;  /* for the context, its first 32768 positions, or longrope's short texts */
   struct wn_model *encoder; /* a view with its own config and layers on the same parameters; NULL: a decoder alone */
   struct wn_layer_params *layers; /* [L] where they find their tensors */
   void *rounded;                  /* packed rows that no file has (WN_WEIGHTS_BFLOAT16), or NULL */

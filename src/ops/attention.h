@@ -7,12 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "ops/score.h"
+#include "ops/stride.h"
 #include "winnow/tensor.h"
-
-/* Strides in elements of batch, token and head; the head's D values are contiguous. */
-struct wn_stride {
-  int64_t b, t, h;
-};
 
 /* The weights of rows r..r+rows-1 of head h of sequence b: w[rows, columns], rows `stride` apart; key j in column j, 0
  * where it is not seen. With what learned sinks take they sum to 1; under a threshold they are those of what is kept,

@@ -282,6 +282,23 @@ wn_status wn_check_convert(const struct wn_exec *exec, const struct wn_convert *
   return wn_check_pointer(c, "y", a->y);
 }
 
+wn_status wn_check_gather(const struct wn_exec *exec, const struct wn_gather *a, bool backward) {
+  const struct wn_check c = {exec, "gather"};
+  const int64_t P = a->groups > 0 ? a->groups : 1;
+  (void)backward;
+  WN_TRY(wn_check_least(c, "B", a->B, 0));
+  WN_TRY(wn_check_least(c, "H", a->H, 0));
+  WN_TRY(wn_check_least(c, "T", a->T, 0));
+  WN_TRY(wn_check_least(c, "D", a->D, 1));
+  if (a->H % P != 0)
+    return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "gather: %lld heads in %lld groups, expected a multiple",
+                   (long long)a->H, (long long)P);
+  if (a->x_half && !a->y_half) return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "gather: from half floats to others");
+  if (a->y_half && exec->dtype != WN_F32)
+    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "gather: half floats with dtype %s", wn_dtype_name(exec->dtype));
+  return wn_check_pointer(c, "y", a->y);
+}
+
 wn_status wn_check_sigmoid(const struct wn_exec *exec, const struct wn_sigmoid *a, bool backward) {
   const struct wn_check c = {exec, "sigmoid"};
   WN_TRY(wn_check_least(c, "n", a->n, 0));

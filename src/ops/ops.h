@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "ops/packed.h"
+#include "ops/stride.h"
 #include "tensor/bf16.h"
 #include "winnow/tensor.h"
 
@@ -312,6 +313,18 @@ struct wn_convert {
   const void *x; /* [n] */
   void *y;       /* [n] */
 };
+/* Rows of D numbers to another place: y[b,h,j] = x[b,h,index[b,p,j]], or x[b,h,j] without an index, or zeros without an
+ * x. Head h is one of the H/P of group p. What is written is not read. */
+struct wn_gather {
+  int64_t B, H, T, D;
+  bool x_half, y_half; /* that array holds half floats; a y that does takes an x that does, or floats that it rounds */
+  const void *x;       /* NULL: zeros */
+  struct wn_stride s_x;
+  int64_t groups;       /* P; 0 reads as 1 */
+  const int32_t *index; /* [B,P,T] none below 0, or NULL */
+  void *y;
+  struct wn_stride s_y;
+};
 /* Forward: x = 1 / (1 + exp(-x)). Backward, x what forward gave: dx *= x (1 - x). */
 struct wn_sigmoid {
   int64_t n;
@@ -379,6 +392,7 @@ struct wn_sumsq {
   X(mix, struct wn_mix, false)                                                                                         \
   X(clamp, struct wn_clamp, false)                                                                                     \
   X(convert, struct wn_convert, false)                                                                                 \
+  X(gather, struct wn_gather, false)                                                                                   \
   X(sigmoid, struct wn_sigmoid, true)                                                                                  \
   X(loss_sums, struct wn_loss_sums, false)                                                                             \
   X(span_sum, struct wn_span_sum, true)                                                                                \

@@ -72,7 +72,10 @@ int64_t wn_prefix_find(struct wn_prefix *p, wn_session *s, const int32_t *ids, i
   }
   p->counts.prompts++;
   if (!best) return 0;
-  wn_snapshot_restore(best->snapshot, longest, s);
+  if (wn_snapshot_restore(best->snapshot, longest, s) != WN_OK) { /* the prompt is read then */
+    wn_session_reset(s);
+    return 0;
+  }
   prefix_use(p, best);
   p->counts.found++;
   p->counts.tokens += (uint64_t)longest;

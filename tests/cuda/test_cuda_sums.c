@@ -160,12 +160,39 @@ static void test_elements(void **state) {
   }
 }
 
+/* Copies have the reference's bits, half floats too. */
+static void test_gather(void **state) {
+  (void)state;
+  enum { B = 2, H = 6, P = 3, T = 5, D = 7, FROM = 9, TO = 11 };
+  static float x[B * FROM * H * D], y[WAYS][B * H * TO * D];
+  static uint16_t half[WAYS][B * H * TO * D], moved[WAYS][B * H * TO * D];
+  static int32_t index[B * P * T];
+  for (int i = 0; i < B * FROM * H * D; i++) x[i] = (float)number(6, i) * 3;
+  for (int i = 0; i < B * P * T; i++) index[i] = i * 4 % FROM;
+  const struct wn_stride s_x = {FROM * H * D, H * D, D}, s_y = {H * TO * D, D, TO * D};
+  for (int indexed = 0; indexed < 2; indexed++)
+    for (int i = 0; i < WAYS; i++) {
+      const struct wn_exec e = way(i);
+      struct wn_gather a = {.B = B, .H = H, .T = T, .D = D, .x = x, .s_x = s_x, .s_y = s_y, .y = y[i] + 3 * D};
+      if (indexed) a.index = index, a.groups = P;
+      assert_ok(ctx, wn_op_gather_forward(&e, &a));
+      a.y = half[i] + 2 * D, a.y_half = true;
+      assert_ok(ctx, wn_op_gather_forward(&e, &a));
+      a.x = half[i], a.s_x = s_y, a.x_half = true, a.y = moved[i];
+      assert_ok(ctx, wn_op_gather_forward(&e, &a));
+      a.x = NULL, a.T = 1, a.y = moved[i] + D;
+      assert_ok(ctx, wn_op_gather_forward(&e, &a));
+      assert_null(wn_emulate_error());
+      assert_memory_equal(y[i], y[0], sizeof y[0]);
+      assert_memory_equal(half[i], half[0], sizeof half[0]);
+      assert_memory_equal(moved[i], moved[0], sizeof moved[0]);
+    }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_losses),
-      cmocka_unit_test(test_spans),
-      cmocka_unit_test(test_memory_loss),
-      cmocka_unit_test(test_elements),
+      cmocka_unit_test(test_losses),   cmocka_unit_test(test_spans),  cmocka_unit_test(test_memory_loss),
+      cmocka_unit_test(test_elements), cmocka_unit_test(test_gather),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

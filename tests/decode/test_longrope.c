@@ -26,7 +26,10 @@ static void set_factors(struct wn_model *model, const char *name, const float *v
   const int at = wn_param_find(&model->table, name);
   assert_true(at >= 0);
   const struct wn_param *row = &model->table.rows[at];
-  for (size_t i = 0; i < row->count; i++) ((float *)model->params)[row->offset + i] = values[i];
+  void *params;
+  OK(model->ctx, wn_model_params_open(model, &params));
+  for (size_t i = 0; i < row->count; i++) ((float *)params)[row->offset + i] = values[i];
+  OK(model->ctx, wn_model_params_close(model, params, true));
 }
 
 static const float factors[2][3] = {{1.1f, 1.3f, 0.9f}, {2, 7, 1.5f}};
@@ -188,7 +191,7 @@ static void copies_and_snapshots(void **state) {
     assert_true(wn_snapshot_suits(x, s));
     assert_false(wn_snapshot_suits(x, small));
     for (int64_t back = 2; back <= read; back++) { /* rolled back: the angles of a short text again */
-      wn_snapshot_restore(x, back, s);
+      OK(ctx, wn_snapshot_restore(x, back, s));
       for (int64_t n = back; n < T; n++) {
         OK(ctx, wn_session_feed(ctx, s, ids + n, 1, 0, found));
         whole(ctx, model, NULL, n + 1, expected);

@@ -62,7 +62,7 @@ static void check_continues(wn_context *ctx, wn_model *model, const char *name, 
     wn_session *alone = session_with(ctx, model, policy, NULL, budget, 30);
     read_beginning(ctx, alone, ids, n);
     continue_with(ctx, alone, other, expected);
-    wn_snapshot_restore(x, n, to);
+    OK(ctx, wn_snapshot_restore(x, n, to));
     assert_int_equal(wn_session_position(to), n);
     continue_with(ctx, to, other, found);
     if (memcmp(expected, found, (TAIL - 3) * V * sizeof *found) != 0)

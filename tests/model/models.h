@@ -438,18 +438,21 @@ static inline double get(const void *p, size_t i, wn_dtype dtype) {
 /* A model whose gains and biases are not all alike. */
 static inline struct wn_model *model_of(wn_context *ctx, const wn_model_config *c, wn_dtype dtype) {
   struct wn_model *model = NULL;
+  void *params;
   OK(ctx, wn_model_create_dtype(ctx, c, 7, dtype, &model));
+  OK(ctx, wn_model_params_open(model, &params));
   for (int t = 0; t < model->table.count; t++) {
     const struct wn_param *row = &model->table.rows[t];
     if (row->init_std > 0) continue;
     for (size_t i = 0; i < row->count; i++) {
       const float z = (float)(0.2 * wn_random_normal(3, WN_STREAM_TEST, (uint64_t)t, i));
       if (dtype == WN_F64)
-        ((double *)model->params)[row->offset + i] += (double)z;
+        ((double *)params)[row->offset + i] += (double)z;
       else
-        ((float *)model->params)[row->offset + i] += z;
+        ((float *)params)[row->offset + i] += z;
     }
   }
+  OK(ctx, wn_model_params_close(model, params, true));
   return model;
 }
 

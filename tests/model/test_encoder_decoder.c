@@ -111,16 +111,19 @@ static void world_make(struct world *w, const struct pair_case *k, const char *b
   if (wn_context_create(&o, &w->ctx) != WN_OK) fail_msg("%s", wn_context_error(w->ctx));
   const wn_model_config c = config_of(k);
   assert_ok(w->ctx, wn_model_create_dtype(w->ctx, &c, 7, dtype, &w->model));
+  void *params;
+  assert_ok(w->ctx, wn_model_params_open(w->model, &params));
   for (int t = 0; t < w->model->table.count; t++) { /* gains and biases that are not all alike */
     const struct wn_param *row = &w->model->table.rows[t];
     for (size_t i = 0; row->init_std == 0 && i < row->count; i++) {
       const float z = (float)(0.2 * wn_random_normal(3, WN_STREAM_TEST, (uint64_t)t, i));
       if (dtype == WN_F64)
-        ((double *)w->model->params)[row->offset + i] += (double)z;
+        ((double *)params)[row->offset + i] += (double)z;
       else
-        ((float *)w->model->params)[row->offset + i] += z;
+        ((float *)params)[row->offset + i] += z;
     }
   }
+  assert_ok(w->ctx, wn_model_params_close(w->model, params, true));
   assert_ok(w->ctx, wn_workspace_create(w->ctx, w->model, B, T, &options, &w->ws));
   for (int i = 0; i < B * T; i++) {
     w->tokens[i] = (int32_t)wn_random_below(5, WN_STREAM_TEST, 1, (uint64_t)i, V);

@@ -204,7 +204,7 @@ static void test_ties(void **state) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
       const wn_model_config *c = rows[i].choice.policy == WN_POLICY_SELECTIVE ? &selective : &dense;
       struct wn_model *model = model_of(ctx, c, WN_F32);
-      memset(model->params, 0, model->table.total * sizeof(float));
+      OK(ctx, model->backend->memory->zero(ctx, model->params, model->table.total * sizeof(float)));
       wn_budgets b;
       budgets_of(&rows[i].choice, c, rows[i].K, &b);
       b.tokens[1] = rows[i].K;

@@ -11,6 +11,7 @@
 #include "backends/backends.h"
 #include "base/rng.h"
 #include "tensor/bf16.h"
+#include "tensor/f16.h"
 
 enum { N = 77 };
 
@@ -172,9 +173,54 @@ static void test_memory_loss(void **state) {
   }
 }
 
+/* Rows of one array's heads among another's: in order, by an index of each group, as half floats, and zeros. */
+static void test_gather(void **state) {
+  (void)state;
+  enum { B = 2, H = 4, P = 2, T = 3, D = 5, FROM = 6, TO = 4, X = B * FROM * H * D, Y = B * H * TO * D };
+  static const int32_t index[B * P * T] = {5, 0, 3, /**/ 2, 2, 1, /**/ 0, 1, 2, /**/ 4, 5, 0};
+  const struct wn_stride s_x = {FROM * H * D, H * D, D}, s_y = {H * TO * D, D, TO * D};
+  struct wn_exec e;
+  for (int at = 0; exec_next(&at, &e);) {
+    double x[X], y[Y];
+    uint16_t half[Y], moved[Y];
+    for (int i = 0; i < X; i++) wn_number_set(x, i, e.dtype, draw((uint64_t)i));
+    struct wn_gather a = {.B = B, .H = H, .T = T, .D = D, .x = x, .s_x = s_x, .groups = P, .s_y = s_y};
+    for (int form = 0; form < 6; form++) { /* in order or by the index; floats, half floats, zeros */
+      const bool indexed = form % 2, halves = form / 2 == 1, zeros = form / 2 == 2;
+      for (int i = 0; i < Y; i++) wn_number_set(y, i, e.dtype, 7), half[i] = moved[i] = 7;
+      a.index = indexed ? index : NULL;
+      a.y_half = halves, a.x = zeros ? NULL : x;
+      a.y = halves ? (void *)(half + D) : wn_element(y, D, e.dtype); /* from row 1 on */
+      const wn_status status = wn_op_gather_forward(&e, &a);
+      assert_int_equal(status, halves && e.dtype == WN_F64 ? WN_ERR_UNSUPPORTED : WN_OK);
+      if (status != WN_OK) continue;
+      for (int i = 0; i < Y; i++) {
+        const int d = i % D, t = i / D % TO - 1, h = i / D / TO % H, b = i / D / TO / H;
+        const int from = indexed && t >= 0 ? index[(b * P + h / (H / P)) * T + t] : t;
+        const double value = t < 0 || zeros ? 0 : wn_number(x, ((b * FROM + from) * H + h) * D + d, e.dtype);
+        if (halves)
+          assert_int_equal(half[i], t < 0 ? 7 : wn_f16_round((float)value));
+        else
+          assert_true(wn_number(y, i, e.dtype) == (t < 0 ? 7 : value));
+      }
+      if (!halves) continue;
+      struct wn_gather move = a; /* the last row to the first place, as an eviction does */
+      move.x = half + T * D, move.s_x = s_y, move.x_half = true, move.index = NULL, move.T = 1, move.y = moved;
+      assert_int_equal(wn_op_gather_forward(&e, &move), WN_OK);
+      for (int i = 0; i < Y; i++) assert_int_equal(moved[i], i / D % TO == 0 ? half[i + T * D] : 7);
+      move.y_half = false;
+      assert_int_equal(wn_op_gather_forward(&e, &move), WN_ERR_UNSUPPORTED);
+    }
+    a.y_half = false, a.y = y, a.groups = 3;
+    assert_int_equal(wn_op_gather_forward(&e, &a), WN_ERR_ARGUMENT);
+    assert_int_equal(wn_op_gather_backward(&e, &a), WN_ERR_UNSUPPORTED);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_mix),      cmocka_unit_test(test_clamp_convert),
                                      cmocka_unit_test(test_sigmoid),  cmocka_unit_test(test_loss_sums),
-                                     cmocka_unit_test(test_span_sum), cmocka_unit_test(test_memory_loss)};
+                                     cmocka_unit_test(test_span_sum), cmocka_unit_test(test_memory_loss),
+                                     cmocka_unit_test(test_gather)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

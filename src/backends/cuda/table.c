@@ -32,6 +32,7 @@ static const struct wn_backend table = {
     .mix_forward = wn_cuda_mix_forward,
     .clamp_forward = wn_cuda_clamp_forward,
     .convert_forward = wn_cuda_convert_forward,
+    .gather_forward = wn_cuda_gather_forward,
     .sigmoid_forward = wn_cuda_sigmoid_forward,
     .sigmoid_backward = wn_cuda_sigmoid_backward,
     .loss_sums_forward = wn_cuda_loss_sums_forward,

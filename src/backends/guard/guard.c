@@ -73,6 +73,8 @@ static const struct guard_field sumsq_fields[GUARD_FIELDS] = {GUARD(sumsq, x), G
 static const struct guard_field mix_fields[GUARD_FIELDS] = {GUARD(mix, sumsq), GUARD(mix, x), GUARD(mix, y)};
 static const struct guard_field clamp_fields[GUARD_FIELDS] = {GUARD(clamp, x)};
 static const struct guard_field convert_fields[GUARD_FIELDS] = {GUARD(convert, x), GUARD(convert, y)};
+static const struct guard_field gather_fields[GUARD_FIELDS] = {GUARD(gather, x), GUARD(gather, index),
+                                                               GUARD(gather, y)};
 static const struct guard_field sigmoid_fields[GUARD_FIELDS] = {GUARD(sigmoid, x), GUARD(sigmoid, dx)};
 static const struct guard_field loss_sums_fields[GUARD_FIELDS] = {GUARD(loss_sums, loss), GUARD(loss_sums, hit),
                                                                   GUARD(loss_sums, targets), GUARD(loss_sums, sums)};
@@ -162,6 +164,7 @@ GUARD_NO_ROOM(sumsq)
 GUARD_NO_ROOM(mix)
 GUARD_NO_ROOM(clamp)
 GUARD_NO_ROOM(convert)
+GUARD_NO_ROOM(gather)
 GUARD_NO_ROOM(sigmoid)
 GUARD_NO_ROOM(loss_sums)
 GUARD_NO_ROOM(span_sum)

@@ -44,6 +44,7 @@ static const struct wn_backend table = {
     .mix_forward = wn_ref_mix_forward,
     .clamp_forward = wn_ref_clamp_forward,
     .convert_forward = wn_ref_convert_forward,
+    .gather_forward = wn_ref_gather_forward,
     .sigmoid_forward = wn_ref_sigmoid_forward,
     .sigmoid_backward = wn_ref_sigmoid_backward,
     .loss_sums_forward = wn_ref_loss_sums_forward,
