@@ -132,7 +132,7 @@ struct mech_bench {
   int32_t *doc_start, *evicted_at, *key_count;
   uint8_t *control;
   double *cut;
-  void *dot;
+  void *dot, *ungated;
 };
 
 static bool mech_half(const struct mech_bench *m, int which) {
@@ -265,8 +265,8 @@ static void mech_rows_make(struct mech_bench *m) {
       /* Inputs of each token are [B,H,T], as dynamic spans, or [B,T,...], and belong to query rows; sk to keys. */
       int64_t from = 0;
       if (x->role == WN_ARRAY_INPUT) {
-        const bool last = shape[ndim - 1] == dims.T;
-        assert_true(last || shape[1] == dims.T);
+        const bool last = shape[1] != dims.T;
+        assert_true(!last || shape[ndim - 1] == dims.T);
         a->t_stride = a->width = last ? 1 : count / (dims.B * dims.T);
         if (strcmp(x->name, "sk") != 0) a->from = m->s.Tk - m->s.Tq;
         if (!strcmp(x->name, "sk")) from = m->s.dk_from;
@@ -326,6 +326,7 @@ static SUPPORT_UNUSED void mech_make(struct mech_bench *m, const struct mech_set
   op->dropout.p = s->dropout, op->dropout.seed = 17, op->dropout.stream = 5;
   mech_rows_make(m);
   if (op->exclusive.on) op->exclusive.dot = m->dot = malloc(rows * sizeof(double));
+  if (op->gate.on) op->gate.ungated = m->ungated = malloc(rows * (size_t)s->D * sizeof(double));
   if (op->threshold.on) {
     op->threshold.cut = m->cut = malloc(2 * rows * sizeof *m->cut);
     const int count = mech_array_add(m, "count", MECH_OUTPUT, (int64_t)rows);
@@ -355,6 +356,7 @@ static SUPPORT_UNUSED void mech_clear(struct mech_bench *m) {
   free(m->control);
   free(m->cut);
   free(m->dot);
+  free(m->ungated);
 }
 
 static SUPPORT_UNUSED const char *mech_name(const struct mech_bench *m) {

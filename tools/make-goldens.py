@@ -5,7 +5,7 @@ Written from the equations row by row, with its own loops, so that it shares not
 check. Needs torch (tools/python-env torch); the committed files are what the test suite reads.
 Usage: tools/make-goldens.py [FOLDER]
 
-A file holds q, k, v, dy and the mechanisms' arrays (sq, sk, z, zt, p, sink_k, sink_v, gate, doc_start, key_count), float32 and
+A file holds q, k, v, dy and the mechanisms' arrays (sq, sk, z, zt, p, sink_k, sink_v, gate, output_gate, doc_start, key_count), float32 and
 int32; y, F, M, mem_loss and the gradient of every array, float64; count, int32; and the metadata key "case":
 {"B","T","H","Hkv","D","attention"}, as `winnow op attention` reads it. A folder model-NAME is a checkpoint
 (config.json, model.safetensors) with expected.safetensors: tokens, targets, doc_start, int32; logits, loss (sum over
@@ -74,6 +74,11 @@ CASES = {
     "exclusive": dict(B=1, T=18, H=4, Hkv=1, D=8, attention={"exclusive": True}),
     "exclusive-gate-packed": dict(B=1, T=18, H=4, Hkv=2, D=8, documents=[[0, 7]],
                                   attention={"exclusive": {"gate": True}}),
+    "gate-elementwise": dict(B=2, T=19, H=4, Hkv=2, D=8, attention={"gate": "elementwise"}),
+    "gate-head-packed": dict(B=2, T=17, H=3, Hkv=1, D=8, documents=[[0, 9], [0, 1]], attention={"gate": "head"}),
+    "gate-selective-span-sinks-exclusive": dict(B=1, T=20, H=4, Hkv=2, D=8, attention={
+        "gate": "elementwise", "selective": {"mem": {"eps": 0.3, "tau": 1.0}}, "span": {"limit": 24, "ramp": 6}, "sinks": 2,
+        "exclusive": True}),
     "threshold": dict(B=1, T=24, H=3, Hkv=3, D=8, gain=1.5, attention={"threshold": {"tau": 0.75, "control": [0, 5]}}),
     "threshold-sinks": dict(B=2, T=16, H=2, Hkv=1, D=8,
                             attention={"threshold": {"tau": 0.6, "control": [2]}, "sinks": 3}),
@@ -188,6 +193,7 @@ def head_row(case, x, b, h, i, first, F, held):
         v = x["v"][b, g, i]
         removed = y.dot(v) / v.dot(v) * v
         y = y - (x["gate"][h] * removed if "gate" in x else removed)
+    if "gate" in a: y = y * x["output_gate"][b, i, h]
     return y, kept
 
 def documents(x, b, T):
@@ -267,6 +273,8 @@ def make(name, case, folder):
     if "buckets" in a: given["bias"] = new(a["buckets"]["count"], H)
     if "sinks" in a: given["sink_k"], given["sink_v"] = new(Hkv, a["sinks"], D), new(Hkv, a["sinks"], D)
     if isinstance(a.get("exclusive"), dict) and a["exclusive"].get("gate"): given["gate"] = 0.7 + 0.3 * new(H)
+    if "gate" in a:
+        given["output_gate"] = torch.sigmoid(new(*((B, T, H, D) if a["gate"] == "elementwise" else (B, T, H))))
     x = {n: t.double().requires_grad_(n != "dy") for n, t in given.items()}
     if "documents" in case:
         starts = [[max(f for f in d if f <= t) for t in range(T)] for d in case["documents"]]

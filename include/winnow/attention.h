@@ -133,6 +133,7 @@ typedef struct wn_attention_arrays {
   const void *bias;            /* [buckets.count,H]; only with buckets */
   const void *sink_k, *sink_v; /* [Hkv,n,D]; only with sinks */
   const void *gate;            /* [H]; only with exclusive.gate */
+  const void *output_gate;     /* [B,T,H,D] with gate "elementwise", [B,T,H] with "head" */
   const uint8_t *control;      /* [B,T] 1: a control token, which every threshold keeps; may be NULL */
   const int32_t *key_count;    /* [B] bidirectional: keys of each sequence, the rest is padding; NULL: all */
   const int32_t *evicted_at;   /* [B,P,T] first row that no longer sees the key (kv.h: wn_attention_evictions), held
@@ -152,7 +153,7 @@ typedef struct wn_attention_arrays {
   void *dk, *dv;               /* [B,Hkv,T,D] */
   void *dsq, *dsk;             /* [B,T,G,D] */
   void *dstrength;             /* [G] */
-  void *dz, *dzt, *dp, *dbias, *dsink_k, *dsink_v, *dgate; /* as their inputs */
+  void *dz, *dzt, *dp, *dbias, *dsink_k, *dsink_v, *dgate, *doutput_gate; /* as their inputs */
 } wn_attention_arrays;
 
 /* The arrays that a configuration needs or returns in addition to q, k, v, y and their gradients, for programs that

@@ -123,6 +123,13 @@ static const struct wn_call_field call_fields[] = {
     ARRAY(exclusive.dgate, WN_CALL_TRAINING, WN_CALL_REAL, "H"),
     ARRAY(exclusive.dot, WN_CALL_TRAINING, WN_CALL_REAL, "BHR"),
 
+    NUMBER(gate.on, WN_CALL_OUTPUT),
+    NUMBER(gate.elementwise, WN_CALL_OUTPUT),
+    STRIDED(gate.g, WN_CALL_OUTPUT, WN_CALL_REAL, "BRHG", gate.s_g),
+    NUMBER(gate.s_g, WN_CALL_OUTPUT),
+    STRIDED(gate.dg, WN_CALL_TRAINING, WN_CALL_REAL, "BRHG", gate.s_g),
+    ARRAY(gate.ungated, WN_CALL_TRAINING, WN_CALL_REAL, "BRHD"),
+
     STRIDED(dy, WN_CALL_TRAINING, WN_CALL_ROW, "BRHD", s_y),
     STRIDED(dq, WN_CALL_TRAINING, WN_CALL_ROW, "BRHD", s_q),
     STRIDED(dk, WN_CALL_TRAINING, WN_CALL_ROW, "BKVD", s_k),
@@ -183,6 +190,8 @@ static int64_t call_extent(const struct wn_attention *a, char axis) {
     return a->sinks.n;
   case 'D':
     return a->D;
+  case 'G':
+    return a->gate.elementwise ? a->D : 1;
   case 'X':
     return a->look.n;
   default:

@@ -89,7 +89,7 @@ int wn_attention_inputs(const wn_attention_config *config, const struct wn_atten
       const struct wn_mechanism_input *how = &m->inputs[k];
       const struct wn_mechanism_array *array = registry_array(m, how->array);
       if (!enabled || (array->present && !array->present(config))) continue;
-      const int64_t heads = how->heads(config, dims), size = how->vectors ? dims->D : 1;
+      const int64_t heads = how->heads(config, dims), size = how->size ? how->size(config, dims) : 1;
       out[n++] = (struct wn_attention_input){slot, how, array, heads, size, heads * size};
     }
   }

@@ -52,7 +52,7 @@ struct wn_mechanism_input {
   const char *weight; /* tensors of every layer, after "layers.N.": [heads*size, C], which starts as projections do, */
   const char *bias;   /* and [heads*size]; or NULL */
   int64_t (*heads)(const wn_attention_config *config, const struct wn_attention_dims *dims);
-  bool vectors;    /* size: the head's, else 1 */
+  int64_t (*size)(const wn_attention_config *config, const struct wn_attention_dims *dims); /* NULL: 1 */
   bool of_keys;    /* a row for each key, also for those of a cache or of earlier blocks; else one for each query */
   bool before_out; /* the tensors' place in files: before attn.out.weight, else after ffn.out.bias */
   enum wn_input_transform transform;
@@ -110,7 +110,8 @@ struct wn_mechanism {
   X(buckets)                                                                                                           \
   X(alibi)                                                                                                             \
   X(softcap)                                                                                                           \
-  X(off_by_one)
+  X(off_by_one)                                                                                                        \
+  X(gate)
 #define WN_MECHANISM_DECLARE(name) extern const struct wn_mechanism wn_mechanism_##name;
 WN_MECHANISMS(WN_MECHANISM_DECLARE)
 /* One more row, for a test that brings a mechanism of its own; NULL. */
@@ -170,6 +171,8 @@ wn_status wn_attention_call(wn_context *ctx, const wn_attention_config *config, 
 
 /* Has a row keys that are no tokens: learned sinks, or the one of softmax off by one? */
 bool wn_attention_has_sinks(const wn_attention_config *config);
+/* Are outputs gated? */
+bool wn_attention_has_gate(const wn_attention_config *config);
 
 /* Selections F of a layer: 0 without selective attention, else 1 or one for each key-value head. */
 int64_t wn_attention_selections(const wn_attention_config *config, int64_t kv_heads);

@@ -20,7 +20,7 @@ struct wn_attention_plan {
   bool backward, forward_done;
   wn_attention_config config;
   wn_attention_arrays arrays;
-  void *y, *lse, *M, *dM, *cut, *dot, *scratch; /* the plan's own; y and M only where the caller gave none */
+  void *y, *lse, *M, *dM, *cut, *dot, *ungated, *scratch; /* the plan's own; y and M only where the caller gave none */
 };
 
 static struct wn_stride heads_first(int64_t heads, int64_t T, int64_t D) {
@@ -176,6 +176,11 @@ wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *c
     WN_TRY_GOTO(wn_alloc(ctx, "attention projection", rows * (size_t)arrays->H * each, &p->dot), fail);
     p->op.exclusive.dot = p->dot;
   }
+  if (p->op.gate.on && p->backward) {
+    WN_TRY_GOTO(wn_alloc(ctx, "attention before its gates", rows * (size_t)(arrays->H * arrays->D) * each, &p->ungated),
+                fail);
+    p->op.gate.ungated = p->ungated;
+  }
   if (p->op.sel.on && p->op.sel.mem) {
     p->mem_loss = arrays->mem_loss;
     p->mem_coef = config->selective.mem.eps / (double)p->op.sel.groups;
@@ -255,6 +260,7 @@ void wn_attention_plan_destroy(wn_attention_plan *plan) {
   wn_free(plan->dM);
   wn_free(plan->cut);
   wn_free(plan->dot);
+  wn_free(plan->ungated);
   wn_free(plan->scratch);
   wn_free(plan);
 }

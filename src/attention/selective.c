@@ -153,6 +153,11 @@ static int64_t selective_groups(const wn_attention_config *c, const struct wn_at
   return wn_attention_selections(c, d->Hkv);
 }
 
+static int64_t head_size(const wn_attention_config *c, const struct wn_attention_dims *d) {
+  (void)c;
+  return d->D;
+}
+
 static int64_t selecting_head(const wn_attention_config *c) {
   return c->selective.head;
 }
@@ -161,7 +166,7 @@ static const struct wn_mechanism_input selective_inputs[] = {
     {.array = "sq",
      .weight = "attn.select_q.weight",
      .heads = selective_groups,
-     .vectors = true,
+     .size = head_size,
      .before_out = true,
      .strides = WN_OP_AT(sel.s_sq),
      .source = WN_INPUT_OF_QUERIES,
@@ -169,7 +174,7 @@ static const struct wn_mechanism_input selective_inputs[] = {
     {.array = "sk",
      .weight = "attn.select_k.weight",
      .heads = selective_groups,
-     .vectors = true,
+     .size = head_size,
      .of_keys = true,
      .before_out = true,
      .strides = WN_OP_AT(sel.s_sk),

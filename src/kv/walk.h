@@ -28,10 +28,10 @@ enum { WN_WALK_ROWS = 64 };
 enum {
   /* The terms of a call whose sums are computed from products; the walk leaves those with others to the operation. */
   WN_WALK_SUMS_SERVED = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT | WN_TERM_SPAN |
-                        WN_TERM_RELATIVE | WN_TERM_BIAS | WN_TERM_SINKS | WN_TERM_EXCLUSIVE | WN_TERM_DROPOUT |
-                        WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_POSITIONS |
-                        WN_TERM_POSITIONS_BY_HEAD | WN_TERM_SUMS | WN_TERM_LOOK | WN_TERM_OPEN | WN_TERM_HALF |
-                        WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_SCORE_MAP,
+                        WN_TERM_RELATIVE | WN_TERM_BIAS | WN_TERM_SINKS | WN_TERM_EXCLUSIVE | WN_TERM_GATE |
+                        WN_TERM_DROPOUT | WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD |
+                        WN_TERM_POSITIONS | WN_TERM_POSITIONS_BY_HEAD | WN_TERM_SUMS | WN_TERM_LOOK | WN_TERM_OPEN |
+                        WN_TERM_HALF | WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_SCORE_MAP,
   /* The terms of a call that is walked, and whose selections the walk computes. */
   WN_WALK_SERVED = WN_WALK_SUMS_SERVED | WN_TERM_THRESHOLD
 };

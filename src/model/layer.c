@@ -90,6 +90,7 @@ bool wn_layer_acts_plan(const wn_model_config *c, struct wn_layer_types types, i
       {"lse", true, WN_DIMS(M, H), e, &out->lse},
       {"M", layer_has_mem(c), WN_DIMS(M, G), e, &out->M},
       {"dot", c->attention.exclusive.enabled, WN_DIMS(M, H), e, &out->dot},
+      {"ungated", wn_attention_has_gate(&c->attention), WN_DIMS(M, H, D), e, &out->ungated},
       {"cq", cross, WN_DIMS(M, H, D), e, &out->cq},
       {"ckv", cross, WN_DIMS(B, S, 2 * Hkv * D), e, &out->ckv},
       {"crstd", cross, WN_DIMS(M), e, &out->crstd},
@@ -296,6 +297,7 @@ void wn_layer_acts_row(const wn_model_config *c, wn_dtype dtype, const struct wn
       .lse = wn_element(a->lse, row * H, dtype),
       .M = wn_element(a->M, row * wn_attention_selections(&c->attention, Hkv), dtype),
       .dot = wn_element(a->dot, row * H, dtype),
+      .ungated = wn_element(a->ungated, row * H * D, dtype),
       .cut = a->cut ? a->cut + row * H * 2 : NULL,
   };
   for (int i = 0; i < n; i++) out->input[in[i].slot] = wn_element(a->input[in[i].slot], row * in[i].width, dtype);
@@ -337,6 +339,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   out->threshold.cut = a->cut;
   if (out->threshold.on && run->recurrence.rows == 0) out->threshold.control = run->control;
   out->exclusive.dot = a->dot;
+  out->gate.ungated = a->ungated;
   out->dropout.seed = run->seed;
   out->dropout.stream = run->stream + (uint64_t)(1 + 2 * c->layers + l);
   if (!run->training) out->dropout.p = 0;

@@ -43,6 +43,7 @@ struct wn_layer_acts {
   void *lse;                                           /* [B,H,T] */
   void *M;                                             /* [B,G,T] with L_mem */
   void *dot;                                           /* [B,H,T] with exclusive self attention */
+  void *ungated;                                       /* [B,T,H,D] with gated outputs */
   double *cut;                                         /* [B,H,T,2] with a threshold */
   /* With experts (ops.h has their shapes), for which `in` has a row for each expert of a token, and `act` is not there:
    * large shared_in and shared_out, exact the rest. */

@@ -244,7 +244,7 @@ static const char *param_of_input(const wn_model_config *c, int slot, bool bias,
     row->init_std = bias ? 0 : c->init_std;
     row->init_value = bias ? how->bias_init : 0;
     row->decay = row->packs = !bias;
-    row->matrix = !bias && how->vectors;
+    row->matrix = !bias && in[i].size > 1;
     row->mechanism = true;
     row->neutral = bias ? how->bias_neutral : 0;
     row->projects = bias ? NULL : how;

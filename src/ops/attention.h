@@ -175,6 +175,15 @@ struct wn_attention {
     void *dot;        /* [B,H,Tq] y.v before the projection, written by forward for backward; or NULL */
   } exclusive;
 
+  /* Gated outputs (Qiu et al. 2025), behind everything else: y *= g. */
+  struct {
+    bool on, elementwise;
+    const void *g; /* elementwise: [B,Tq,H,D], the D values contiguous; else [B,Tq,H] */
+    struct wn_stride s_g;
+    void *dg;      /* strides of g; overwritten; or NULL */
+    void *ungated; /* [B,Tq,H,D] y before the gates, written by forward for backward; or NULL */
+  } gate;
+
   /* Backward. dq, dk, dv, dsq, dsk have the strides of q, k, v, sq, sk; dy those of y. y, lse and the notes are
    * forward's. Keys before dk_from are held constant (cached ones of an earlier segment): their rows of dk, dv, dsk
    * are neither computed nor written. f_in is constant. */

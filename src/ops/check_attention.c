@@ -93,6 +93,8 @@ static wn_status check_terms(struct wn_check c, const struct wn_attention *a, in
         wn_check_number(c, "look.tau", a->look.tau[i],
                         a->look.tau[i] > 0 && a->look.tau[i] <= 1 && (i == 0 || a->look.tau[i] >= a->look.tau[i - 1]),
                         "ascending numbers in (0,1]"));
+  if (a->gate.on)
+    WN_TRY(check_strided(c, "gate.g", a->gate.g, a->gate.s_g, a->B, a->Tq, a->H, a->gate.elementwise ? a->D : 1));
   return wn_check_number(c, "dropout.p", a->dropout.p, a->dropout.p >= 0 && a->dropout.p < 1, "a number in [0,1)");
 }
 

@@ -29,6 +29,7 @@ enum {
   X(SINKS, "sinks", a->sinks.n > 0, WN_TRAIT_HALF | WN_TRAIT_BACKWARD | WN_TRAIT_DEAD_KEYS)                            \
   X(THRESHOLD, "threshold", a->threshold.on, WN_TRAIT_BACKWARD)                                                        \
   X(EXCLUSIVE, "exclusive", a->exclusive.on, WN_TRAIT_BACKWARD | WN_TRAIT_DEAD_KEYS)                                   \
+  X(GATE, "gate", a->gate.on, WN_TRAIT_HALF | WN_TRAIT_BACKWARD | WN_TRAIT_DEAD_KEYS)                                  \
   X(DROPOUT, "dropout", a->dropout.p > 0, WN_TRAIT_OPEN | WN_TRAIT_HALF | WN_TRAIT_BACKWARD | WN_TRAIT_LOGIT)          \
   X(DOCUMENTS, "documents", a->doc_start != NULL, WN_TRAIT_HALF | WN_TRAIT_BACKWARD | WN_TRAIT_DEAD_KEYS)              \
   X(EVICTION, "eviction", a->slots.evicted_at != NULL && wn_slot_groups(a) == 1,                                       \

@@ -166,6 +166,9 @@ static void rows_in_front(void **state) {
       if (view.sel.bilinear)
         put_rows((void *)(uintptr_t)view.sel.sq, view.sel.s_sq, m.op.sel.sq, m.op.sel.s_sq, FRONT,
                  wn_selection_groups(&view), D);
+      if (view.gate.on)
+        put_rows((void *)(uintptr_t)view.gate.g, view.gate.s_g, m.op.gate.g, m.op.gate.s_g, FRONT, H,
+                 view.gate.elementwise ? D : 1);
       check_view(&m, "all rows again", view, 0, 0, 0);
       free(placed.base);
       mech_clear(&m);

@@ -68,6 +68,8 @@ static const struct neutral {
     {"span", "{\"span\":{\"limit\":80,\"ramp\":1,\"dynamic\":true}}", "zt", 1},
     {"threshold", "{\"threshold\":{\"tau\":1}}", NULL, 0},
     {"exclusive", "{\"exclusive\":{\"gate\":true}}", "gate", 0},
+    {"gate", "{\"gate\":\"elementwise\"}", "output_gate", 1},
+    {"gate", "{\"gate\":\"head\"}", "output_gate", 1},
     {"window", "{\"window\":67}", NULL, 0},
     {"strided", "{\"strided\":67}", NULL, 0},
     {"strided", "{\"strided\":1}", NULL, 0},
@@ -144,6 +146,7 @@ static void check_exclusive(void) {
     s.documents = i % 4 < 2;
     struct mech_bench m;
     mech_make(&m, &s, dtype);
+    if (m.op.gate.elementwise) m.op.gate.on = false; /* turns what it gates; a gate per head scales it */
     if (mech_call(&place, &m, &m.op, false)) {
       const int y = mech_find(&m, "y"), v = mech_find(&m, "v");
       for (int64_t t = 0; t < T; t++)
@@ -237,6 +240,7 @@ static struct wn_attention piece_of(const struct mech_bench *m, int64_t row, int
   a.v = moved(m, a.v, key * a.s_v.t), a.dv = moved(m, a.dv, key * a.s_v.t);
   if (a.span.dynamic)
     a.span.z = moved(m, a.span.z, row * a.span.s_z.t), a.span.dz = moved(m, a.span.dz, row * a.span.s_z.t);
+  if (a.gate.on) a.gate.g = moved(m, a.gate.g, row * a.gate.s_g.t), a.gate.dg = moved(m, a.gate.dg, row * a.gate.s_g.t);
   if (a.sel.bilinear) {
     a.sel.sq = moved(m, a.sel.sq, row * a.sel.s_sq.t), a.dsq = moved(m, a.dsq, row * a.sel.s_sq.t);
     a.sel.sk = moved(m, a.sel.sk, key * a.sel.s_sk.t), a.dsk = moved(m, a.dsk, key * a.sel.s_sk.t);

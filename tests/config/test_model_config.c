@@ -64,6 +64,7 @@ static void wrong_configs_are_refused(void **state) {
        "at most 262144"},
       {"{\"vocab_size\": 10, \"attention\": {\"off_by_one\": true}, \"encoder\": {\"layers\": 1}}",
        "attention.off_by_one exclude each other"},
+      {"{\"vocab_size\": 10, \"attention\": {\"gate\": \"channel\"}}", "head"},
       {"{\"vocab_size\": 10, \"attention\": {\"selektive\": {}}}", "did you mean \"attention.selective\"?"},
       {"{\"vocab_size\": 10, \"attention\": {\"selective\": {\"mem\": {\"tau\": 0}}}}", "mem.tau\" is 0"},
   };

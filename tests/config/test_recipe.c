@@ -117,6 +117,7 @@ static const char *const other[] = {
     "model.attention.exclusive.gate=true",
     "model.attention.exclusive.gate_init=0.5",
     "model.attention.exclusive.layers=\"01\"",
+    "model.attention.gate=elementwise",
     "model.attention.threshold.enabled=true",
     "model.attention.threshold.tau=0.5",
     "data.val=v.bin",

@@ -34,6 +34,7 @@ static float naive_delta(const struct wn_attention *a, int64_t b, int64_t h, int
   if (a->exclusive.on) lost = ((const float *)a->exclusive.dot)[(b * a->H + h) * a->Tq + r] / fmaxf(size, 1e-30f);
   if (a->exclusive.on && a->exclusive.gate) lost *= ((const float *)a->exclusive.gate)[h];
   sum = 0;
+  if (a->gate.on) y = (const float *)a->gate.ungated + ((b * a->Tq + r) * a->H + h) * a->D;
   for (int64_t d = 0; d < a->D; d++) sum += dy[d] * (lost == 0 ? y[d] : y[d] + lost * v[d]);
   return sum;
 }

@@ -54,7 +54,7 @@ static struct wn_attention in_order(const struct mech_bench *m, const struct slo
   op.slots.evicted_at = evicted_at;
   op.sel.mem = false;
   op.sel.F = NULL;
-  op.exclusive.dot = NULL;
+  op.exclusive.dot = op.gate.ungated = NULL;
   op.threshold.cut = NULL;
   return op;
 }
@@ -96,7 +96,7 @@ static struct wn_attention in_slots(const struct mech_bench *m, struct slots *s,
   op.sel.f_stride = T;
   op.sel.mem = false;
   op.sel.F = NULL;
-  op.exclusive.dot = NULL;
+  op.exclusive.dot = op.gate.ungated = NULL;
   op.threshold.cut = NULL;
   for (int64_t row = 0; row < B * s->P; row++)
     for (int64_t j = 0; j < s->n; j++) {
@@ -121,7 +121,7 @@ static void check_sums(struct mech_place *place, const struct mech_bench *m, str
   double zero[HKV * 8 * D] = {0};
   assert_true(op.sinks.n <= 8);
   op.sinks.v = zero;
-  op.exclusive.on = false;
+  op.exclusive.on = op.gate.on = false;
   op.slots.sums = s->sums;
   for (int64_t i = 0; i < B * HKV * T; i++) put(s->sums, i, -7, m->dtype);
   for (int64_t i = 0; i < B * HKV * T * D; i++) put(s->v, i, i % D == i / D % T, m->dtype);

@@ -84,7 +84,9 @@ static void NAME(forward_head)(const struct wn_attention *a, int64_t b, int64_t 
       if (a->exclusive.dot) ((REAL *)a->exclusive.dot)[n] = (REAL)along;
       for (int64_t d = 0; d < D; d++) acc[d] -= gate * along / size * (double)v[d];
     }
-    for (int64_t d = 0; d < D; d++) y[d] = (REAL)acc[d];
+    for (int64_t d = 0; a->gate.on && a->gate.ungated && d < D; d++)
+      ((REAL *)a->gate.ungated)[((b * a->Tq + r) * a->H + h) * D + d] = (REAL)acc[d];
+    for (int64_t d = 0; d < D; d++) y[d] = (REAL)(a->gate.on ? acc[d] * NAME(gate)(a, b, r, h, d) : acc[d]);
     if (a->lse) ((REAL *)a->lse)[n] = (REAL)lse;
   }
 }

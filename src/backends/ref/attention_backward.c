@@ -16,13 +16,13 @@ static size_t shared_doubles(const struct wn_attention *a) {
 size_t wn_ref_attention_backward_doubles(const struct wn_attention *a) {
   const size_t T = (size_t)a->Tk, D = (size_t)a->D, G = (size_t)wn_selection_groups(a);
   const size_t blocks = ((size_t)a->Tq + ROWS - 1) / ROWS;
-  if (a->sel.on && a->open) /* F, base, sums of S and of dF; dF of one row; dq, dsq; dk, dv, dsk; y, dy */
-    return 5 * G * T + (size_t)a->Tq * ((size_t)a->H + G) * D + T * (2 * (size_t)a->Hkv + G) * D + 2 * D +
+  if (a->sel.on && a->open) /* F, base, sums of S and of dF; dF of one row; dq, dsq; dk, dv, dsk; y, dy, ungated */
+    return 5 * G * T + (size_t)a->Tq * ((size_t)a->H + G) * D + T * (2 * (size_t)a->Hkv + G) * D + 3 * D +
            row_doubles(a) + shared_doubles(a);
   return G * (blocks * T + 2 * ROWS * T) /* carries; F and base of one block */
          + 2 * T * (size_t)a->Hkv * D    /* dk, dv */
          + G * T * D + (size_t)a->H * D  /* dsk; dq of one row */
-         + G * D + 2 * D                 /* dsq of one row; y and dy of one head's row */
+         + G * D + 3 * D                 /* dsq of one row; y, dy and ungated of one head's row */
          + 2 * G * T                     /* dF and dS of one row */
          + row_doubles(a) + shared_doubles(a);
 }
@@ -46,8 +46,21 @@ struct NAME(sums) {
   double *dz, *dgate;             /* [H] */
   double *dbias;                  /* [n,H] */
   double *dstrength;              /* [G] */
-  double *weight, *dweight, *y, *dy;
+  double *weight, *dweight, *y, *dy, *ungated;
 };
+
+/* dg of one head's row, whose output before the gates is `ungated`; dy becomes the gradient of that output. */
+static void NAME(gate_backward)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, const double *ungated,
+                                double *dy) {
+  REAL *dg = a->gate.dg ? (REAL *)a->gate.dg + b * a->gate.s_g.b + r * a->gate.s_g.t + h * a->gate.s_g.h : NULL;
+  double sum = 0;
+  for (int64_t d = 0; d < a->D; d++) {
+    sum += dy[d] * ungated[d];
+    if (dg && a->gate.elementwise) dg[d] = (REAL)(dy[d] * ungated[d]);
+    dy[d] *= NAME(gate)(a, b, r, h, d);
+  }
+  if (dg && !a->gate.elementwise) dg[0] = (REAL)sum;
+}
 
 /* dF of row r gets this head's share -G, dq (of one head), dk, dv and the mechanisms' arrays theirs. */
 static void NAME(attention_backward_head)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r,
@@ -59,19 +72,23 @@ static void NAME(attention_backward_head)(const struct wn_attention *a, int64_t 
   double *dq = s->dq + h * D, *dy = s->dy, mean = 0, dz = 0;
   NAME(weights)(a, b, h, r, F, s->weight, s->weight + 2 * (n + a->Tk), NULL, NULL);
   for (int64_t d = 0; d < D; d++) dy[d] = (double)given[d];
+  if (a->gate.on || a->exclusive.on) NAME(mix)(a, b, h, r, s->weight, s->y);
+  if (a->gate.on && !a->exclusive.on) NAME(gate_backward)(a, b, h, r, s->y, dy);
   if (a->exclusive.on) {
     const REAL *v = NAME(v_at)(a, b, position, g);
     const double norm = NAME(dot)(v, v, D), size = fmax(norm, 1e-30);
     const double gate = a->exclusive.gate ? (double)((const REAL *)a->exclusive.gate)[h] : 1;
     double along = 0, d_along = 0, *dv = s->dv + (position * a->Hkv + g) * D;
-    NAME(mix)(a, b, h, r, s->weight, s->y);
-    for (int64_t d = 0; d < D; d++) {
-      along += s->y[d] * (double)v[d];
-      d_along += (double)given[d] * (double)v[d];
+    for (int64_t d = 0; d < D; d++) along += s->y[d] * (double)v[d];
+    if (a->gate.on) { /* what it multiplied has lost its part along v */
+      for (int64_t d = 0; d < D; d++) s->ungated[d] = s->y[d] - gate * along / size * (double)v[d];
+      NAME(gate_backward)(a, b, h, r, s->ungated, dy);
     }
+    for (int64_t d = 0; d < D; d++) d_along += dy[d] * (double)v[d];
     for (int64_t d = 0; d < D; d++) {
+      const double dz = dy[d];
       dy[d] -= gate * d_along / size * (double)v[d];
-      dv[d] -= gate * (d_along * s->y[d] + along * (double)given[d]) / size;
+      dv[d] -= gate * (d_along * s->y[d] + along * dz) / size;
       if (norm > 1e-30) dv[d] += 2 * gate * along * d_along / (size * size) * (double)v[d];
     }
     s->dgate[h] -= along * d_along / size;
@@ -192,7 +209,8 @@ static void NAME(backward_open_selection)(const struct wn_attention *a, int64_t 
   s.dsk = s.dv + T * Hkv * D;
   s.y = s.dsk + T * G * D;
   s.dy = s.y + D;
-  s.weight = s.dy + D;
+  s.ungated = s.dy + D;
+  s.weight = s.ungated + D;
   s.dweight = s.weight + a->sinks.n + T;
   memset(all, 0, (size_t)(s.y - all) * sizeof *all);
   for (int64_t group = 0; group < G; group++) NAME(open_sums)(a, b, group, base, sums + group * T);
@@ -242,7 +260,8 @@ static void NAME(backward_sequence)(const struct wn_attention *a, int64_t b, dou
   s.dsq = s.dq + H * D;
   s.y = s.dsq + G * D;
   s.dy = s.y + D;
-  double *dF = s.dy + D, *dS = dF + G * T; /* [G,T] */
+  s.ungated = s.dy + D;
+  double *dF = s.ungated + D, *dS = dF + G * T; /* [G,T] */
   s.weight = dS + G * T;
   s.dweight = s.weight + a->sinks.n + T;
   memset(s.dk, 0, (size_t)(2 * T * Hkv * D + G * T * D) * sizeof *s.dk);

@@ -4,6 +4,7 @@
 #include "backends/cpu/attention/bf16.h"
 #include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/dead_keys.h"
+#include "backends/cpu/attention/gate.h"
 #include "backends/cpu/attention/sparse.h"
 #include "backends/cpu/attention/terms.h"
 #include "backends/wide_rows.h"
@@ -151,11 +152,15 @@ static bool computes_in_bf16(const struct wn_attention *a, bool backward) {
   return !(wn_call_terms(a) & ~(uint32_t)BF16_SERVED) && !(a->sel.on && a->sel.bilinear);
 }
 
+static size_t floats_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
+  return wn_gate_scratch(exec, a, backward, attention_scratch);
+}
+
 static size_t scratch_avx2(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
-  return wn_wide_rows_scratch(exec, a, backward, attention_scratch);
+  return wn_wide_rows_scratch(exec, a, backward, floats_scratch);
 }
 static size_t scratch_avx512(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
-  if (!computes_in_bf16(a, backward)) return wn_wide_rows_scratch(exec, a, backward, attention_scratch);
+  if (!computes_in_bf16(a, backward)) return wn_wide_rows_scratch(exec, a, backward, floats_scratch);
   const size_t most = attention_scratch(exec, a, backward);
   struct wn_attention single = *a;
   single.Tq = single.Tk = 1;
@@ -164,16 +169,16 @@ static size_t scratch_avx512(const struct wn_exec *exec, const struct wn_attenti
 }
 
 static wn_status forward_floats_avx2(const struct wn_exec *exec, const struct wn_attention *a) {
-  return run(exec, a, false, false);
+  return wn_gate_run(exec, a, false, false, run);
 }
 static wn_status backward_floats_avx2(const struct wn_exec *exec, const struct wn_attention *a) {
-  return run(exec, a, false, true);
+  return wn_gate_run(exec, a, false, true, run);
 }
 static wn_status forward_floats_avx512(const struct wn_exec *exec, const struct wn_attention *a) {
-  return run(exec, a, true, false);
+  return wn_gate_run(exec, a, true, false, run);
 }
 static wn_status backward_floats_avx512(const struct wn_exec *exec, const struct wn_attention *a) {
-  return run(exec, a, true, true);
+  return wn_gate_run(exec, a, true, true, run);
 }
 
 static wn_status forward_avx2(const struct wn_exec *exec, const struct wn_attention *a) {
@@ -194,7 +199,7 @@ static wn_status backward_avx512(const struct wn_exec *exec, const struct wn_att
 /* Decoding, the forward of a single row, serves most terms. */
 enum {
   ROW_SERVED = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT | WN_TERM_SPAN |
-               WN_TERM_RELATIVE | WN_TERM_BIAS | WN_TERM_SINKS | WN_TERM_THRESHOLD | WN_TERM_EXCLUSIVE |
+               WN_TERM_RELATIVE | WN_TERM_BIAS | WN_TERM_SINKS | WN_TERM_THRESHOLD | WN_TERM_EXCLUSIVE | WN_TERM_GATE |
                WN_TERM_DROPOUT | WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_POSITIONS |
                WN_TERM_POSITIONS_BY_HEAD | WN_TERM_SUMS | WN_TERM_LOOK | WN_TERM_OPEN | WN_TERM_HALF |
                WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_BF16 | WN_TERM_SCORE_MAP

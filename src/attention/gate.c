@@ -1,0 +1,101 @@
+/* Gated attention outputs: Qiu et al. 2025, "Gated Attention for Large Language Models", arXiv 2505.06708, section 2.2,
+ * its gate G1 (behind the attention, before the output projection).
+ *   g = sigmoid(x w^T)      x: the input of the layer's attention, behind its norm
+ *   z[h,i] = y[h,i] * g[i,h]
+ * "elementwise": a gate for each element of each head, w[H*D,C], the paper's best; "head": one for each head, w[H,C].
+ * The gates are of the query token, so that nothing is cached. Cost: 2 C H D (2 C H) operations a token, a pass over y,
+ * and in training y once more. Without a bias, as in the paper: at w = 0 outputs are halved, so that no start is
+ * without effect. */
+#include "attention/registry.h"
+#include "ops/attention.h"
+#include "ops/terms.h"
+
+enum gate_kind { GATE_OFF, GATE_HEAD, GATE_ELEMENTWISE };
+struct gate_settings {
+  enum gate_kind kind;
+};
+
+WN_MECHANISM_SETTINGS(gate)
+
+static const char *const gate_names[] = {"off", "head", "elementwise", NULL};
+
+static const struct wn_field gate_fields[] = {
+    {"gate", WN_FIELD_ENUM, offsetof(struct gate_settings, kind), 0, 0, gate_names,
+     "outputs times a sigmoid of the layer's input: one per head, or one per element"},
+};
+
+bool wn_attention_has_gate(const wn_attention_config *config) {
+  return gate_of(config)->kind != GATE_OFF;
+}
+
+static bool gate_is_enabled(const wn_attention_config *config) {
+  return wn_attention_has_gate(config);
+}
+
+static bool gate_is_elementwise(const wn_attention_config *config) {
+  return gate_of(config)->kind == GATE_ELEMENTWISE;
+}
+
+static void gate_fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+  (void)layer, (void)head_size;
+  out->gate.on = true;
+  out->gate.elementwise = gate_is_elementwise(config);
+}
+
+static int64_t gate_heads(const wn_attention_config *config, const struct wn_attention_dims *d) {
+  (void)config;
+  return d->H;
+}
+
+static int64_t gate_size(const wn_attention_config *config, const struct wn_attention_dims *d) {
+  return gate_is_elementwise(config) ? d->D : 1;
+}
+
+static int shape_gate(const wn_attention_config *config, const struct wn_attention_dims *d, int64_t shape[4]) {
+  shape[0] = d->B, shape[1] = d->T, shape[2] = d->H, shape[3] = d->D;
+  return gate_is_elementwise(config) ? 4 : 3;
+}
+
+static void gate_layout(const struct wn_attention_dims *d, struct wn_attention *out) {
+  const int64_t size = out->gate.elementwise ? d->D : 1;
+  out->gate.s_g = (struct wn_stride){.b = d->T * d->H * size, .t = d->H * size, .h = size};
+}
+
+static const struct wn_mechanism_array gate_arrays[] = {
+    {"output_gate", WN_ARRAY_INPUT, NULL, gate_is_enabled, shape_gate, WN_F32, WN_ARRAY_AT(output_gate),
+     WN_ARRAY_AT(doutput_gate), WN_OP_AT(gate.g), WN_OP_AT(gate.dg), NULL, 0, WN_RANGE_ALL, 0, NULL},
+};
+
+static const struct wn_mechanism_input gate_inputs[] = {
+    {.array = "output_gate",
+     .weight = "attn.gate.weight",
+     .heads = gate_heads,
+     .size = gate_size,
+     .before_out = true,
+     .transform = WN_INPUT_SIGMOID,
+     .strides = WN_OP_AT(gate.s_g)},
+};
+
+static const char *const gate_cases[] = {
+    "{\"gate\":\"elementwise\"}",
+    "{\"gate\":\"head\"}",
+    "{\"gate\":\"elementwise\",\"exclusive\":{\"gate\":true}}",
+    NULL,
+};
+
+const struct wn_mechanism wn_mechanism_gate = {
+    .name = "gate",
+    .summary = "gated attention outputs (Qiu et al. 2025)",
+    .terms = WN_TERM_GATE,
+    .fields = gate_fields,
+    .field_count = sizeof gate_fields / sizeof *gate_fields,
+    .settings = sizeof(struct gate_settings),
+    .is_enabled = gate_is_enabled,
+    .fill = gate_fill,
+    .arrays = gate_arrays,
+    .array_count = sizeof gate_arrays / sizeof *gate_arrays,
+    .inputs = gate_inputs,
+    .input_count = sizeof gate_inputs / sizeof *gate_inputs,
+    .layout = gate_layout,
+    .cases = gate_cases,
+};

@@ -1,0 +1,91 @@
+#include "backends/cpu/attention/gate.h"
+
+#include <string.h>
+
+#include "base/arrays.h"
+#include "base/error.h"
+#include "base/team.h"
+
+/* The gradient of the rows before the gates: [B,Tq,H,D] without gaps. */
+static float *gate_lay(const struct wn_attention *a, struct wn_arrays *l) {
+  float *dz = NULL;
+  const struct wn_array arrays[] = {
+      {"gradient before the gates", true, WN_DIMS(a->B, a->Tq, a->H, a->D), sizeof *dz, &dz},
+  };
+  WN_ARRAYS_LAY(l, arrays);
+  return dz;
+}
+
+/* Elements from an array's first to head h of token n = b * Tq + r. */
+static int64_t gate_at(const struct wn_attention *a, struct wn_stride s, int64_t n, int64_t h) {
+  return n / a->Tq * s.b + n % a->Tq * s.t + h * s.h;
+}
+
+static void gate_forward(const struct wn_exec *exec, const struct wn_attention *a) {
+  const int64_t D = a->D;
+  const int threads = a->B * a->Tq * a->H * D < 16384 ? 1 : exec->threads; /* a row is not worth waking them */
+#pragma omp parallel for num_threads(wn_team(exec->ctx, threads)) schedule(static)
+  for (int64_t n = 0; n < a->B * a->Tq; n++)
+    for (int64_t h = 0; h < a->H; h++) {
+      float *y = (float *)a->y + gate_at(a, a->s_y, n, h);
+      const float *g = (const float *)a->gate.g + gate_at(a, a->gate.s_g, n, h);
+      if (a->gate.ungated) memcpy((float *)a->gate.ungated + (n * a->H + h) * D, y, (size_t)D * sizeof *y);
+      if (a->gate.elementwise)
+        for (int64_t d = 0; d < D; d++) y[d] *= g[d];
+      else
+        for (int64_t d = 0; d < D; d++) y[d] *= g[0];
+    }
+}
+
+static void gate_backward(const struct wn_exec *exec, const struct wn_attention *a, float *all_dz) {
+  const int64_t D = a->D;
+#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+  for (int64_t n = 0; n < a->B * a->Tq; n++)
+    for (int64_t h = 0; h < a->H; h++) {
+      const int64_t at_g = gate_at(a, a->gate.s_g, n, h), row = (n * a->H + h) * D;
+      const float *dy = (const float *)a->dy + gate_at(a, a->s_y, n, h), *g = (const float *)a->gate.g + at_g;
+      const float *z = (const float *)a->gate.ungated + row;
+      float *dz = all_dz + row, *dg = a->gate.dg ? (float *)a->gate.dg + at_g : NULL, sum = 0;
+      for (int64_t d = 0; d < D; d++) dz[d] = dy[d] * g[a->gate.elementwise ? d : 0];
+      if (!dg) continue;
+      for (int64_t d = 0; a->gate.elementwise && d < D; d++) dg[d] = dy[d] * z[d];
+      for (int64_t d = 0; !a->gate.elementwise && d < D; d++) sum += dy[d] * z[d];
+      if (!a->gate.elementwise) dg[0] = sum;
+    }
+}
+
+wn_status wn_gate_run(const struct wn_exec *exec, const struct wn_attention *a, bool avx512, bool backward,
+                      wn_attention_kernels *kernels) {
+  if (!a->gate.on) return kernels(exec, a, avx512, backward);
+  struct wn_attention ungated = *a;
+  ungated.gate.on = false;
+  if (!backward) {
+    WN_TRY(kernels(exec, &ungated, avx512, false));
+    gate_forward(exec, a);
+    return WN_OK;
+  }
+  if (!a->gate.ungated)
+    return wn_fail(exec->ctx, WN_ERR_ARGUMENT,
+                   "attention: gate.ungated: expected the array that forward filled, found NULL");
+  struct wn_arrays l = {.base = exec->scratch};
+  float *dz = gate_lay(a, &l);
+  gate_backward(exec, a, dz);
+  ungated.y = a->gate.ungated;
+  ungated.dy = dz;
+  ungated.s_y = (struct wn_stride){a->Tq * a->H * a->D, a->H * a->D, a->D};
+  struct wn_exec inner = *exec;
+  inner.scratch = (char *)exec->scratch + l.bytes;
+  inner.scratch_bytes = exec->scratch_bytes > l.bytes ? exec->scratch_bytes - l.bytes : 0;
+  return kernels(&inner, &ungated, avx512, true);
+}
+
+size_t wn_gate_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward,
+                       wn_attention_scratch_slot *scratch) {
+  if (!a->gate.on) return scratch(exec, a, backward);
+  struct wn_attention ungated = *a;
+  ungated.gate.on = false;
+  if (!backward) return scratch(exec, &ungated, false);
+  struct wn_arrays l = {0};
+  gate_lay(a, &l);
+  return wn_arrays_bytes(&l) + scratch(exec, &ungated, true);
+}
