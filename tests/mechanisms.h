@@ -199,7 +199,7 @@ static void mech_fill(struct mech_bench *m, int which) {
     if (is_f) v = fabs(v);
     if (is_gate) v = 0.7 + 0.3 * v;
     if (!strcmp(a->name, "output_gate")) v = 0.5 + 0.25 * v; /* as a sigmoid gives them */
-    if (is_strength) v = 0.6 + 0.3 * v; /* above 0 */
+    if (is_strength) v = 0.6 + 0.3 * v;                      /* above 0 */
     if (a->row && m->s.bf16) v = (double)wn_bf16_value(wn_bf16_round((float)v));
     mech_set(m, which, i, a->whole ? -7 : (double)(float)v);
   }
