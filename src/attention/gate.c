@@ -51,7 +51,7 @@ static int64_t gate_size(const wn_attention_config *config, const struct wn_atte
   return gate_is_elementwise(config) ? d->D : 1;
 }
 
-static int shape_gate(const wn_attention_config *config, const struct wn_attention_dims *d, int64_t shape[4]) {
+static int shape_output_gate(const wn_attention_config *config, const struct wn_attention_dims *d, int64_t shape[4]) {
   shape[0] = d->B, shape[1] = d->T, shape[2] = d->H, shape[3] = d->D;
   return gate_is_elementwise(config) ? 4 : 3;
 }
@@ -62,7 +62,7 @@ static void gate_layout(const struct wn_attention_dims *d, struct wn_attention *
 }
 
 static const struct wn_mechanism_array gate_arrays[] = {
-    {"output_gate", WN_ARRAY_INPUT, NULL, gate_is_enabled, shape_gate, WN_F32, WN_ARRAY_AT(output_gate),
+    {"output_gate", WN_ARRAY_INPUT, NULL, gate_is_enabled, shape_output_gate, WN_F32, WN_ARRAY_AT(output_gate),
      WN_ARRAY_AT(doutput_gate), WN_OP_AT(gate.g), WN_OP_AT(gate.dg), NULL, 0, WN_RANGE_ALL, 0, NULL},
 };
 

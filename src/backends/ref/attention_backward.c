@@ -62,6 +62,33 @@ static void NAME(gate_backward)(const struct wn_attention *a, int64_t b, int64_t
   if (dg && !a->gate.elementwise) dg[0] = (REAL)sum;
 }
 
+/* What was made of one head's row after the weighted sum of values, undone in s->dy: gates, then exclusion. */
+static void NAME(output_backward)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r,
+                                  const struct NAME(sums) * s) {
+  const int64_t g = h / (a->H / a->Hkv), D = a->D, position = position_of(a, r);
+  double *dy = s->dy;
+  if (a->gate.on || a->exclusive.on) NAME(mix)(a, b, h, r, s->weight, s->y);
+  if (a->gate.on && !a->exclusive.on) NAME(gate_backward)(a, b, h, r, s->y, dy);
+  if (!a->exclusive.on) return;
+  const REAL *v = NAME(v_at)(a, b, position, g);
+  const double norm = NAME(dot)(v, v, D), size = fmax(norm, 1e-30);
+  const double gate = a->exclusive.gate ? (double)((const REAL *)a->exclusive.gate)[h] : 1;
+  double along = 0, d_along = 0, *dv = s->dv + (position * a->Hkv + g) * D;
+  for (int64_t d = 0; d < D; d++) along += s->y[d] * (double)v[d];
+  if (a->gate.on) { /* what it multiplied has lost its part along v */
+    for (int64_t d = 0; d < D; d++) s->ungated[d] = s->y[d] - gate * along / size * (double)v[d];
+    NAME(gate_backward)(a, b, h, r, s->ungated, dy);
+  }
+  for (int64_t d = 0; d < D; d++) d_along += dy[d] * (double)v[d];
+  for (int64_t d = 0; d < D; d++) {
+    const double dz = dy[d];
+    dy[d] -= gate * d_along / size * (double)v[d];
+    dv[d] -= gate * (d_along * s->y[d] + along * dz) / size;
+    if (norm > 1e-30) dv[d] += 2 * gate * along * d_along / (size * size) * (double)v[d];
+  }
+  s->dgate[h] -= along * d_along / size;
+}
+
 /* dF of row r gets this head's share -G, dq (of one head), dk, dv and the mechanisms' arrays theirs. */
 static void NAME(attention_backward_head)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r,
                                           const double *F, double *dF, const struct NAME(sums) * s) {
@@ -72,27 +99,7 @@ static void NAME(attention_backward_head)(const struct wn_attention *a, int64_t 
   double *dq = s->dq + h * D, *dy = s->dy, mean = 0, dz = 0;
   NAME(weights)(a, b, h, r, F, s->weight, s->weight + 2 * (n + a->Tk), NULL, NULL);
   for (int64_t d = 0; d < D; d++) dy[d] = (double)given[d];
-  if (a->gate.on || a->exclusive.on) NAME(mix)(a, b, h, r, s->weight, s->y);
-  if (a->gate.on && !a->exclusive.on) NAME(gate_backward)(a, b, h, r, s->y, dy);
-  if (a->exclusive.on) {
-    const REAL *v = NAME(v_at)(a, b, position, g);
-    const double norm = NAME(dot)(v, v, D), size = fmax(norm, 1e-30);
-    const double gate = a->exclusive.gate ? (double)((const REAL *)a->exclusive.gate)[h] : 1;
-    double along = 0, d_along = 0, *dv = s->dv + (position * a->Hkv + g) * D;
-    for (int64_t d = 0; d < D; d++) along += s->y[d] * (double)v[d];
-    if (a->gate.on) { /* what it multiplied has lost its part along v */
-      for (int64_t d = 0; d < D; d++) s->ungated[d] = s->y[d] - gate * along / size * (double)v[d];
-      NAME(gate_backward)(a, b, h, r, s->ungated, dy);
-    }
-    for (int64_t d = 0; d < D; d++) d_along += dy[d] * (double)v[d];
-    for (int64_t d = 0; d < D; d++) {
-      const double dz = dy[d];
-      dy[d] -= gate * d_along / size * (double)v[d];
-      dv[d] -= gate * (d_along * s->y[d] + along * dz) / size;
-      if (norm > 1e-30) dv[d] += 2 * gate * along * d_along / (size * size) * (double)v[d];
-    }
-    s->dgate[h] -= along * d_along / size;
-  }
+  if (a->gate.on || a->exclusive.on) NAME(output_backward)(a, b, h, r, s);
   const REAL *sink_k = a->sinks.k, *sink_v = a->sinks.v;
   for (int64_t i = 0; i < n; i++) {
     s->dweight[i] = 0;

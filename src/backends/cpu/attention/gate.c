@@ -21,7 +21,7 @@ static int64_t gate_at(const struct wn_attention *a, struct wn_stride s, int64_t
   return n / a->Tq * s.b + n % a->Tq * s.t + h * s.h;
 }
 
-static void gate_forward(const struct wn_exec *exec, const struct wn_attention *a) {
+static void gate_rows_forward(const struct wn_exec *exec, const struct wn_attention *a) {
   const int64_t D = a->D;
   const int threads = a->B * a->Tq * a->H * D < 16384 ? 1 : exec->threads; /* a row is not worth waking them */
 #pragma omp parallel for num_threads(wn_team(exec->ctx, threads)) schedule(static)
@@ -37,7 +37,7 @@ static void gate_forward(const struct wn_exec *exec, const struct wn_attention *
     }
 }
 
-static void gate_backward(const struct wn_exec *exec, const struct wn_attention *a, float *all_dz) {
+static void gate_rows_backward(const struct wn_exec *exec, const struct wn_attention *a, float *all_dz) {
   const int64_t D = a->D;
 #pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
   for (int64_t n = 0; n < a->B * a->Tq; n++)
@@ -61,7 +61,7 @@ wn_status wn_gate_run(const struct wn_exec *exec, const struct wn_attention *a, 
   ungated.gate.on = false;
   if (!backward) {
     WN_TRY(kernels(exec, &ungated, avx512, false));
-    gate_forward(exec, a);
+    gate_rows_forward(exec, a);
     return WN_OK;
   }
   if (!a->gate.ungated)
@@ -69,7 +69,7 @@ wn_status wn_gate_run(const struct wn_exec *exec, const struct wn_attention *a, 
                    "attention: gate.ungated: expected the array that forward filled, found NULL");
   struct wn_arrays l = {.base = exec->scratch};
   float *dz = gate_lay(a, &l);
-  gate_backward(exec, a, dz);
+  gate_rows_backward(exec, a, dz);
   ungated.y = a->gate.ungated;
   ungated.dy = dz;
   ungated.s_y = (struct wn_stride){a->Tq * a->H * a->D, a->H * a->D, a->D};
