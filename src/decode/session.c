@@ -74,14 +74,6 @@ static wn_status session_arrays(wn_context *ctx, struct wn_session *s, bool budg
   return WN_OK;
 }
 
-wn_status wn_session_show(const struct wn_model *model, void *shown, const void *at, size_t n) {
-  return shown == at ? WN_OK : model->backend->memory->copy_in(model->ctx, shown, at, n);
-}
-
-wn_status wn_session_read(const struct wn_model *model, void *to, const void *at, size_t n) {
-  return to == at ? WN_OK : wn_memory_read(model->ctx, model->backend->memory, to, at, n);
-}
-
 /* Feeds run->T tokens of each sequence, s->tokens and s->positions. full: as if the caches were, when measuring. */
 static wn_status session_run_layers(struct wn_run *run, struct wn_session *s, bool full, struct wn_session_rows *out) {
   const wn_model_config *c = &s->model->config;

@@ -23,8 +23,9 @@ static int64_t gate_at(const struct wn_attention *a, struct wn_stride s, int64_t
 
 static void gate_rows_forward(const struct wn_exec *exec, const struct wn_attention *a) {
   const int64_t D = a->D;
-  const int threads = a->B * a->Tq * a->H * D < 16384 ? 1 : exec->threads; /* a row is not worth waking them */
-#pragma omp parallel for num_threads(wn_team(exec->ctx, threads)) schedule(static)
+  /* A row is not worth waking threads. */
+#pragma omp parallel for num_threads(wn_team(exec->ctx, a->B * a->Tq * a->H * D < 16384 ? 1 : exec->threads))          \
+    schedule(static)
   for (int64_t n = 0; n < a->B * a->Tq; n++)
     for (int64_t h = 0; h < a->H; h++) {
       float *y = (float *)a->y + gate_at(a, a->s_y, n, h);
