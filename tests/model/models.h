@@ -367,6 +367,12 @@ static const struct model_case model_cases[] = {
      .kv_heads = 2,
      .packed = true,
      .attention = "{\"off_by_one\":true,\"selective\":{}}"},
+    {.name = "soft-capped, window in every second layer, rope",
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_GELU,
+     .kv_heads = 2,
+     .qk_norm = true,
+     .attention = "{\"softcap\":{\"cap\":1.5},\"window\":4,\"window_layers\":\"10\"}"},
     {.name = "gated outputs, elementwise, grouped, packed, selective, qk-norm",
      .position = WN_POS_ROPE,
      .ffn = WN_FFN_SWIGLU,
@@ -381,14 +387,8 @@ static const struct model_case model_cases[] = {
      .kv_heads = 4,
      .bias = true,
      .dropout = 0.1,
-     .attention = "{\"gate\":\"head\",\"span\":{\"limit\":8,\"ramp\":4,\"dynamic\":true},\"sinks\":2,"
+     .attention = "{\"gate\":\"head\",\"span\":{\"limit\":8,\"ramp\":2,\"dynamic\":true},\"sinks\":2,"
                   "\"exclusive\":{\"gate\":true}}"},
-    {.name = "soft-capped, window in every second layer, rope",
-     .position = WN_POS_ROPE,
-     .ffn = WN_FFN_GELU,
-     .kv_heads = 2,
-     .qk_norm = true,
-     .attention = "{\"softcap\":{\"cap\":1.5},\"window\":4,\"window_layers\":\"10\"}"},
 };
 enum { MODEL_CASES = sizeof model_cases / sizeof *model_cases };
 
