@@ -80,13 +80,13 @@ static void watch_send(const struct wn_dist_peer *peer, const struct watch_messa
   if (peer->fd >= 0 && send(peer->fd, m, sizeof *m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return;
 }
 
-/* The first reason stays. Whoever waits finds it, and the program is told. */
+/* The first reason stays. The program is told, and then whoever waits finds it: a program that ends itself when it is
+ * told does not print the error of a wait as well. */
 static void watch_lose(struct wn_dist *d, int about, const char *line, bool found) {
   struct wn_dist_watch *w = &d->watch;
   int none = 0;
   if (!atomic_compare_exchange_strong(&w->state, &none, 1)) return;
   snprintf(w->line, sizeof w->line, "%s", line);
-  atomic_store(&w->state, 2);
   struct watch_message m;
   watch_message_init(&m, d, WATCH_LOST, line);
   m.about = about;
@@ -94,6 +94,7 @@ static void watch_lose(struct wn_dist *d, int about, const char *line, bool foun
     if (!w->peers[i].left) watch_send(&w->peers[i], &m);
   /* Rank 0 speaks; the next one where rank 0 is gone without a word. A process that failed has an error of its own. */
   if (w->lost && about != d->rank) w->lost(w->user, w->line, d->rank == 0 || (d->rank == 1 && found));
+  atomic_store(&w->state, 2);
 }
 
 static void watch_read(struct wn_dist *d, struct wn_dist_peer *peer, const struct watch_message *m) {
