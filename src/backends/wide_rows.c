@@ -80,9 +80,7 @@ wn_status wn_wide_rows_run(const struct wn_exec *exec, const struct wn_attention
   struct wide_rows w = {0};
   wide_rows_lay(a, exec->dtype, backward, &l, &w);
   const struct wn_attention wide = wide_call(a, exec->dtype, &w);
-  struct wn_exec inner = *exec;
-  inner.scratch = (char *)exec->scratch + l.bytes;
-  inner.scratch_bytes = exec->scratch_bytes > l.bytes ? exec->scratch_bytes - l.bytes : 0;
+  const struct wn_exec inner = wn_exec_behind(exec, l.bytes);
   const struct wide_copy rows = {exec, a->B, 0, a->Tq, a->H, a->D}, keys = {exec, a->B, 0, a->Tk, a->Hkv, a->D};
   wide_load(&rows, a->q, a->s_q, w.q);
   wide_load(&keys, a->k, a->s_k, w.k);

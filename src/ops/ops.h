@@ -57,6 +57,13 @@ struct wn_exec {
   void *scratch;      /* WN_ALIGN-aligned */
   size_t scratch_bytes;
 };
+/* The same with what is left of the scratch behind its first `bytes`, which the caller uses itself. */
+static inline struct wn_exec wn_exec_behind(const struct wn_exec *exec, size_t bytes) {
+  struct wn_exec inner = *exec;
+  inner.scratch = (char *)exec->scratch + bytes;
+  inner.scratch_bytes = exec->scratch_bytes > bytes ? exec->scratch_bytes - bytes : 0;
+  return inner;
+}
 
 /* y[M,N] = x[M,K] w[N,K]^T + b[N] (+ y when accumulate). 2MNK flops. dx[M,K] = dy w (added to when accumulate_dx); dw
  * += dy^T x; db += column sums of dy. With packed, w is in blocks and a->w is not read; there is no dw then.

@@ -74,9 +74,7 @@ wn_status wn_gate_run(const struct wn_exec *exec, const struct wn_attention *a, 
   ungated.y = a->gate.ungated;
   ungated.dy = dz;
   ungated.s_y = (struct wn_stride){a->Tq * a->H * a->D, a->H * a->D, a->D};
-  struct wn_exec inner = *exec;
-  inner.scratch = (char *)exec->scratch + l.bytes;
-  inner.scratch_bytes = exec->scratch_bytes > l.bytes ? exec->scratch_bytes - l.bytes : 0;
+  const struct wn_exec inner = wn_exec_behind(exec, l.bytes);
   return kernels(&inner, &ungated, avx512, true);
 }
 
