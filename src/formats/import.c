@@ -377,7 +377,7 @@ static wn_status import_allocate_packed(wn_context *ctx, const struct wn_import 
   for (int i = 0; status == WN_OK && i < table.count; i++) import_pack_row(im, &table.rows[i], round, &packed[i]);
   if (status == WN_OK && round) status = import_round(ctx, &table, packed, &rounded);
   if (status == WN_OK) status = wn_model_allocate_packed(ctx, &im->config, packed, out);
-  if (status == WN_OK)
+  if (status == WN_OK && (*out)->backend->memory->host)
     (*out)->rounded = rounded;
   else
     wn_free(rounded);
@@ -406,12 +406,12 @@ wn_status wn_import_model(wn_context *ctx, struct wn_import *im, bool as_float, 
   }
   bool packed = false;
   for (int t = 0; t < model->table.count; t++) packed |= model->table.rows[t].packed.count > 0;
-  if (packed) {
+  if (packed && model->backend->memory->host) { /* elsewhere the model has copies */
     model->source = im->tensors;
     model->source_close = import_close_source;
     im->tensors = NULL;
-    if (weights != WN_WEIGHTS_FILE) wn_model_make_strips(ctx, model);
   }
+  if (packed && weights != WN_WEIGHTS_FILE) wn_model_make_strips(ctx, model);
   *out = model;
   return WN_OK;
 }

@@ -47,12 +47,7 @@ static wn_status load_any(wn_context *ctx, const char *path, const wn_model_load
   if (status == WN_OK && options->adapter) status = wn_adapter_open(ctx, options->adapter, &import, &adapter);
   import.adapter = adapter;
   import.unchecked = options->check_tensors == WN_CHECK_NO;
-  const struct wn_backend *backend;
-  if (status == WN_OK) status = wn_backend_of(ctx, &backend);
-  /* Where nobody says otherwise, matrices are floats where the file's blocks could not be read. */
-  const bool as_float =
-      options->as_float || (status == WN_OK && options->weights == WN_WEIGHTS_AUTO && !backend->memory->host);
-  if (status == WN_OK) status = wn_import_model(ctx, &import, as_float, options->weights, &model);
+  if (status == WN_OK) status = wn_import_model(ctx, &import, options->as_float, options->weights, &model);
   if (status == WN_OK && import.form == WN_FORM_WINNOW) status = load_check_tokenizer(ctx, path, model);
   wn_import_clear(&import);
   wn_adapter_close(adapter);

@@ -136,8 +136,8 @@ static wn_status model_allocate(wn_context *ctx, const wn_model_config *config, 
   WN_TRY_GOTO(wn_model_config_resolve(ctx, &model->config), fail);
   const wn_model_config *c = &model->config;
   WN_TRY_GOTO(wn_param_table_create(ctx, c, &model->table), fail);
-  if (packed) WN_TRY_GOTO(wn_model_need_host(ctx, model, "a model in blocks"), fail);
   if (packed) WN_TRY_GOTO(wn_param_table_pack(ctx, c, packed, &model->table), fail);
+  if (packed) WN_TRY_GOTO(wn_model_take_packed(ctx, model), fail);
   WN_TRY_GOTO(model->backend->memory->allocate(ctx, "model parameters", model->table.total * wn_dtype_size(dtype),
                                                &model->params),
               fail);
@@ -217,7 +217,8 @@ void wn_model_destroy(wn_model *model) {
   if (model->backend) model->backend->memory->release(model->params);
   if (model->backend) model->backend->memory->release(model->zeros);
   wn_free(model->copy);
-  wn_free(model->strips);
+  if (model->backend) model->backend->memory->release(model->packed);
+  if (model->backend) model->backend->memory->release(model->strips);
   wn_free(model->rounded);
   wn_param_table_clear(&model->table);
   if (model->source_close) model->source_close(model->source);

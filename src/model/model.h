@@ -35,6 +35,7 @@ struct wn_model {
   struct wn_model *encoder; /* a view with its own config and layers on the same parameters; NULL: a decoder alone */
   struct wn_layer_params *layers; /* [L] where they find their tensors */
   void *rounded;                  /* packed rows that no file has (WN_WEIGHTS_BFLOAT16), or NULL */
+  void *packed;                   /* all packed rows, the backend's, where its memory is not the host's; else NULL */
   void *strips;                   /* copies of packed rows in the backend's own order, or NULL */
   void *source;                   /* what packed rows point into, or NULL: closed with the model, by the next */
   void (*source_close)(void *source);
@@ -56,11 +57,13 @@ wn_status wn_model_create_dtype(wn_context *ctx, const wn_model_config *config, 
                                 struct wn_model **out);
 
 /* A model with parameters all zero but the matrices that are packed: rows_of_table [rows of the configuration's
- * table], count 0 where the flat array has the values. What they point into must outlive the model: give it as its
- * source. Only projections and token tables can be packed, and not with segment recurrence: WN_ERR_UNSUPPORTED,
- * WN_ERR_SHAPE else. */
+ * table], count 0 where the flat array has the values. What they point into must outlive the model, if the backend's
+ * memory is the host's: give it as its source; else all is copied. Only projections and token tables can be packed, and
+ * not with segment recurrence: WN_ERR_UNSUPPORTED, WN_ERR_SHAPE else. */
 wn_status wn_model_allocate_packed(wn_context *ctx, const wn_model_config *config,
                                    const struct wn_packed *rows_of_table, struct wn_model **out);
+/* packed.c: copies of the packed rows where the backend's operations can read them; nothing on the host. */
+wn_status wn_model_take_packed(wn_context *ctx, struct wn_model *model);
 /* strips.c: copies of the packed rows in the order that the backend multiplies fastest, where it has one. Products have
  * the same bits; without memory for them the model stays as it is. */
 void wn_model_make_strips(wn_context *ctx, struct wn_model *model);

@@ -17,7 +17,8 @@ void wn_model_make_strips(wn_context *ctx, struct wn_model *model) {
   for (int i = 0; i < model->table.count; i++)
     for (int p = 0; p < model->table.rows[i].packed.count; p++)
       all += strips_of_part(model, &model->table.rows[i], &model->table.rows[i].packed.part[p]);
-  if (all == 0 || wn_alloc(ctx, "packed weights in strips", all, &model->strips) != WN_OK) return;
+  if (all == 0 || model->backend->memory->allocate(ctx, "packed weights in strips", all, &model->strips) != WN_OK)
+    return;
   char *at = model->strips;
   for (int i = 0; i < model->table.count; i++) {
     struct wn_param *row = &model->table.rows[i];

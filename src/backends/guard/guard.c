@@ -140,11 +140,23 @@ static wn_status guard_arrays(wn_context *ctx, const char *op, const struct guar
 /* What an operation's arguments have beside arrays. */
 struct guard_room {
   struct wn_expert expert[WN_EXPERTS_MAX];
+  struct wn_packed packed[2 * WN_EXPERTS_MAX + 2];
 };
 
-static wn_status guard_packed(const struct wn_exec *exec, const char *op, const void *packed) {
-  if (!packed) return WN_OK;
-  return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "%s: packed weights are not served by backend guard", op);
+/* *packed, of rows of K weights, becomes `own`, whose parts are where their numbers are. */
+static wn_status guard_packed(const struct wn_exec *exec, const char *op, int64_t K, const struct wn_packed **packed,
+                              struct wn_packed *own) {
+  if (!*packed) return WN_OK;
+  *own = **packed;
+  for (int i = 0; i < own->count; i++) {
+    struct wn_packed_part *part = &own->part[i];
+    void *real;
+    WN_TRY(wn_guard_find(exec->ctx, op, "packed weights", part->data,
+                         (size_t)part->rows * wn_packed_row_bytes(part->type, K), &real));
+    part->data = real;
+  }
+  *packed = own;
+  return WN_OK;
 }
 
 #define GUARD_NO_ROOM(name)                                                                                            \
@@ -174,22 +186,23 @@ GUARD_NO_ROOM(span_sum)
 GUARD_NO_ROOM(memory_loss)
 GUARD_NO_ROOM(attention)
 static wn_status linear_room(const struct wn_exec *exec, struct wn_linear *a, struct guard_room *room) {
-  (void)room;
-  return guard_packed(exec, "linear", a->packed);
+  return guard_packed(exec, "linear", a->K, &a->packed, room->packed);
 }
 static wn_status embedding_room(const struct wn_exec *exec, struct wn_embedding *a, struct guard_room *room) {
-  (void)room;
-  return guard_packed(exec, "embedding", a->packed);
+  return guard_packed(exec, "embedding", a->C, &a->packed, room->packed);
 }
 static wn_status experts_room(const struct wn_exec *exec, struct wn_experts *a, struct guard_room *room) {
+  struct wn_packed *packed = room->packed;
   for (int64_t e = 0; e < a->E; e++) {
-    room->expert[e] = a->expert[e];
-    WN_TRY(guard_packed(exec, "experts", a->expert[e].packed_in));
-    WN_TRY(guard_packed(exec, "experts", a->expert[e].packed_out));
-    WN_TRY(guard_arrays(exec->ctx, "expert", expert_fields, &room->expert[e]));
+    struct wn_expert *expert = &room->expert[e];
+    *expert = a->expert[e];
+    WN_TRY(guard_packed(exec, "experts", a->C, &expert->packed_in, packed++));
+    WN_TRY(guard_packed(exec, "experts", a->F, &expert->packed_out, packed++));
+    WN_TRY(guard_arrays(exec->ctx, "expert", expert_fields, expert));
   }
   a->expert = room->expert;
-  return WN_OK;
+  WN_TRY(guard_packed(exec, "experts", a->C, &a->shared.packed_in, packed++));
+  return guard_packed(exec, "experts", a->S, &a->shared.packed_out, packed);
 }
 
 static struct wn_exec guard_exec(const struct wn_exec *exec) {

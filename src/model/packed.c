@@ -1,0 +1,34 @@
+/* Packed weights where operations read them. On the host that is where the file is mapped. Elsewhere the parts are
+ * copied into one array of the backend's as the model is made, and nothing points into the file any more. */
+#include "base/file.h"
+#include "model/model.h"
+
+static size_t packed_bytes(const struct wn_param *row, const struct wn_packed_part *part) {
+  return (size_t)part->rows * wn_packed_row_bytes(part->type, row->shape[1]);
+}
+
+static size_t packed_room(const struct wn_param *row, const struct wn_packed_part *part) {
+  return (packed_bytes(row, part) + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
+}
+
+wn_status wn_model_take_packed(wn_context *ctx, struct wn_model *model) {
+  const struct wn_memory *memory = model->backend->memory;
+  size_t all = 0;
+  if (memory->host) return WN_OK;
+  for (int i = 0; i < model->table.count; i++)
+    for (int p = 0; p < model->table.rows[i].packed.count; p++)
+      all += packed_room(&model->table.rows[i], &model->table.rows[i].packed.part[p]);
+  WN_TRY(memory->allocate(ctx, "packed weights", all, &model->packed));
+  char *at = model->packed;
+  for (int i = 0; i < model->table.count; i++) {
+    struct wn_param *row = &model->table.rows[i];
+    for (int p = 0; p < row->packed.count; p++) {
+      struct wn_packed_part *part = &row->packed.part[p];
+      WN_TRY(memory->copy_in(ctx, at, part->data, packed_bytes(row, part)));
+      wn_map_release(part->data, packed_bytes(row, part)); /* of the file, or of what is given back soon */
+      part->data = at;
+      at += packed_room(row, part);
+    }
+  }
+  return WN_OK;
+}
