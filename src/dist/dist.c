@@ -61,10 +61,14 @@ void wn_dist_leave(wn_context *ctx, wn_status status) {
   /* Nobody is gone before all have come this far; a process that fails leaves the transport as it is: the launcher ends
    * what is still there. */
   const bool all = well && wn_dist_barrier(ctx) == WN_OK;
+  if (all) d->transport->end(); /* waits for all as well, and so is watched */
   wn_dist_watch_end(d, all ? NULL : well ? "" : ctx->error);
-  if (all) d->transport->end();
   ctx->dist = NULL;
   wn_free(d);
+}
+
+void wn_dist_kept(wn_context *ctx, const char *kept) {
+  if (dist_of(ctx)) atomic_store(&dist_of(ctx)->watch.kept, kept);
 }
 
 /* --- messages --- */

@@ -21,6 +21,9 @@ wn_status wn_dist_wait(wn_context *ctx, int *requests, size_t count);
 /* Every process has the sum of all x [count] afterwards. Exact where at most one process has more than 0 at a place,
  * which is what it is for. */
 wn_status wn_dist_merge(wn_context *ctx, double *x, size_t count);
+/* What the line about a lost process ends with from here on, a constant text ("the last checkpoint is whole"), or NULL:
+ * nothing more. */
+void wn_dist_kept(wn_context *ctx, const char *kept);
 /* data [bytes] of process `from` to all. */
 wn_status wn_dist_broadcast(wn_context *ctx, void *data, size_t bytes, int from);
 /* Waits until all are here. */

@@ -22,6 +22,7 @@ struct wn_dist_watch {
   int peer_count;
   wn_dist_lost_fn lost;
   void *user;
+  _Atomic(const char *) kept; /* what is true once somebody is lost, or NULL */
   atomic_int state; /* 0: all is well; 1: line is being written; 2: it is there */
   char line[WN_DIST_LINE];
 };

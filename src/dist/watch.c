@@ -109,11 +109,12 @@ static void watch_read(struct wn_dist *d, struct wn_dist_peer *peer, const struc
 
 static void watch_gone(struct wn_dist *d, struct wn_dist_peer *peer, const char *how) {
   char line[WN_DIST_LINE];
+  const char *kept = atomic_load(&d->watch.kept);
   close(peer->fd);
   peer->fd = -1;
   if (peer->left) return;
-  snprintf(line, sizeof line, "process %d of %d (%s, pid %d) %s; the last checkpoint is whole", peer->rank, d->size,
-           peer->host, peer->pid, how);
+  snprintf(line, sizeof line, "process %d of %d (%s, pid %d) %s%s%s", peer->rank, d->size, peer->host, peer->pid, how,
+           kept ? "; " : "", kept ? kept : "");
   watch_lose(d, peer->rank, line, true);
 }
 

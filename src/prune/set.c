@@ -139,12 +139,13 @@ void wn_prune_set_share(wn_context *ctx, struct wn_prune_set *set, int64_t batch
   int64_t kept = 0;
   if (size == 1 || batch < 1) return; /* evaluators refuse such a batch */
   set->shared = true;
-  for (int64_t row = rank * batch < set->rows ? rank * batch : 0; row < set->rows; row += size * batch) {
+  set->idle = rank * batch >= set->rows;
+  for (int64_t row = set->idle ? 0 : rank * batch; row < set->rows; row += size * batch) {
     const int64_t B = set->rows - row < batch ? set->rows - row : batch;
     memmove(set->tokens + kept * T, set->tokens + row * T, (size_t)(B * T) * sizeof *set->tokens);
     memmove(set->targets + kept * T, set->targets + row * T, (size_t)(B * T) * sizeof *set->targets);
     kept += B;
-    if (rank * batch >= set->rows) break;
+    if (set->idle) break;
   }
   set->rows = kept;
 }
@@ -162,8 +163,7 @@ static wn_status set_run_round(wn_context *ctx, const struct wn_prune_set *set, 
     WN_TRY(run(user, row0, set->rows - row0 < batch ? set->rows - row0 : batch, &set->sums[i]));
   }
   double unused;
-  const bool idle = rank * batch >= set->all_rows;
-  return idle && first == 0 ? run(user, 0, set->rows, &unused) : WN_OK;
+  return set->idle && first == 0 ? run(user, 0, set->rows, &unused) : WN_OK;
 }
 
 wn_status wn_prune_set_mean(wn_context *ctx, const struct wn_prune_set *set, int64_t batch, wn_prune_batch_fn run,

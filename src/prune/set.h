@@ -13,6 +13,7 @@ struct wn_prune_set {
   int32_t *tokens, *targets; /* [rows,T]; targets of -1 do not count */
   char fingerprint[24];      /* of all rows */
   bool shared;               /* by several processes */
+  bool idle;                 /* one of them that has no batch of its own, and the first one's rows */
   double *sums;              /* of a round's batches */
   struct wn_arrays arrays;
 };

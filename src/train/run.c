@@ -383,6 +383,8 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
    * shows now and not after hours; and from here on there is always one to go back to. */
   WN_TRY_GOTO(wn_dist_barrier(ctx), done); /* all have seen the folder as it was */
   if (r.saved_step < 0) WN_TRY_GOTO(save(&r), done);
+  WN_TRY_GOTO(wn_dist_barrier(ctx), done); /* it is there */
+  wn_dist_kept(ctx, "the last checkpoint is whole");
   const wn_train_config *t = &r.recipe.train;
   if (r.saved_step < t->steps && t->schedule_from + t->warmup >= t->steps)
     wn_log(ctx, WN_LOG_WARNING, "the learning rate is still rising at the end: train.warmup is %lld of %lld steps",
@@ -390,6 +392,7 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
   r.start = wn_seconds_now();
   status = run_loop(&r, progress, user);
 done:
+  wn_dist_kept(ctx, NULL);
   run_clear(&r);
   return status;
 }
