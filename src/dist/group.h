@@ -23,7 +23,7 @@ struct wn_dist_watch {
   wn_dist_lost_fn lost;
   void *user;
   _Atomic(const char *) kept; /* what is true once somebody is lost, or NULL */
-  atomic_int state; /* 0: all is well; 1: line is being written; 2: it is there */
+  atomic_int state;           /* 0: all is well; 1: line is being written; 2: it is there */
   char line[WN_DIST_LINE];
 };
 
