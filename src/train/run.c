@@ -391,6 +391,7 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
            (long long)t->warmup, (long long)(t->steps - t->schedule_from));
   r.start = wn_seconds_now();
   status = run_loop(&r, progress, user);
+  if (status == WN_OK) status = wn_dist_barrier(ctx); /* the first process has written the last one */
 done:
   wn_dist_kept(ctx, NULL);
   run_clear(&r);
