@@ -170,16 +170,10 @@ static const char *session_not_with_half(const struct wn_model *model, const wn_
                                                : wn_attention_config_lacks(attention, WN_TRAIT_HALF);
 }
 
-static bool session_has_packed(const struct wn_model *model) {
-  for (int i = 0; i < model->table.count; i++)
-    if (model->table.rows[i].packed.count) return true;
-  return false;
-}
-
 static wn_cache_format session_format(const struct wn_model *model, const wn_attention_config *attention,
                                       const wn_budgets *budgets, wn_cache_format format) {
   if (format != WN_CACHE_AUTO) return format;
-  return session_has_packed(model) && !session_not_with_half(model, attention, budgets) ? WN_CACHE_HALF
+  return wn_model_is_packed(model) && !session_not_with_half(model, attention, budgets) ? WN_CACHE_HALF
                                                                                         : WN_CACHE_FLOAT;
 }
 

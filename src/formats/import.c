@@ -404,8 +404,7 @@ wn_status wn_import_model(wn_context *ctx, struct wn_import *im, bool as_float, 
     wn_model_destroy(model);
     return status;
   }
-  bool packed = false;
-  for (int t = 0; t < model->table.count; t++) packed |= model->table.rows[t].packed.count > 0;
+  const bool packed = wn_model_is_packed(model);
   if (packed && model->backend->memory->host) { /* elsewhere the model has copies */
     model->source = im->tensors;
     model->source_close = import_close_source;

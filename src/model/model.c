@@ -289,7 +289,7 @@ wn_status wn_model_tensor_info(const wn_model *model, int i, wn_tensor_info *out
   for (int k = 0; k < row->packed.count; k++) {
     const struct wn_packed_part *part = &row->packed.part[k];
     out->types[k] = part->type;
-    out->bytes += (size_t)part->rows * wn_packed_row_bytes(part->type, row->shape[1]);
+    out->bytes += wn_packed_part_bytes(part, row->shape[1]);
   }
   if (out->parts) return WN_OK;
   out->parts = 1;

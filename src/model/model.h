@@ -62,6 +62,8 @@ wn_status wn_model_create_dtype(wn_context *ctx, const wn_model_config *config, 
  * not with segment recurrence: WN_ERR_UNSUPPORTED, WN_ERR_SHAPE else. */
 wn_status wn_model_allocate_packed(wn_context *ctx, const wn_model_config *config,
                                    const struct wn_packed *rows_of_table, struct wn_model **out);
+/* Whether any matrix is packed. */
+bool wn_model_is_packed(const struct wn_model *model);
 /* packed.c: copies of the packed rows where the backend's operations can read them; nothing on the host. */
 wn_status wn_model_take_packed(wn_context *ctx, struct wn_model *model);
 /* strips.c: copies of the packed rows in the order that the backend multiplies fastest, where it has one. Products have

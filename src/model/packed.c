@@ -3,12 +3,14 @@
 #include "base/file.h"
 #include "model/model.h"
 
-static size_t packed_bytes(const struct wn_param *row, const struct wn_packed_part *part) {
-  return (size_t)part->rows * wn_packed_row_bytes(part->type, row->shape[1]);
+static size_t packed_room(const struct wn_param *row, const struct wn_packed_part *part) {
+  return (wn_packed_part_bytes(part, row->shape[1]) + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
 }
 
-static size_t packed_room(const struct wn_param *row, const struct wn_packed_part *part) {
-  return (packed_bytes(row, part) + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
+bool wn_model_is_packed(const struct wn_model *model) {
+  for (int i = 0; i < model->table.count; i++)
+    if (model->table.rows[i].packed.count) return true;
+  return false;
 }
 
 wn_status wn_model_take_packed(wn_context *ctx, struct wn_model *model) {
@@ -24,8 +26,9 @@ wn_status wn_model_take_packed(wn_context *ctx, struct wn_model *model) {
     struct wn_param *row = &model->table.rows[i];
     for (int p = 0; p < row->packed.count; p++) {
       struct wn_packed_part *part = &row->packed.part[p];
-      WN_TRY(memory->copy_in(ctx, at, part->data, packed_bytes(row, part)));
-      wn_map_release(part->data, packed_bytes(row, part)); /* of the file, or of what is given back soon */
+      const size_t bytes = wn_packed_part_bytes(part, row->shape[1]);
+      WN_TRY(memory->copy_in(ctx, at, part->data, bytes));
+      wn_map_release(part->data, bytes);
       part->data = at;
       at += packed_room(row, part);
     }

@@ -29,7 +29,7 @@ void wn_model_make_strips(wn_context *ctx, struct wn_model *model) {
       model->backend->strips_make(&exec, part, row->shape[1], at);
       part->strips = at;
       at += bytes;
-      wn_map_release(part->data, (size_t)part->rows * wn_packed_row_bytes(part->type, row->shape[1]));
+      wn_map_release(part->data, wn_packed_part_bytes(part, row->shape[1]));
     }
   }
 }

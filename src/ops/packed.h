@@ -23,6 +23,11 @@ static inline size_t wn_packed_row_bytes(wn_gguf_type type, int64_t K) {
   return (size_t)(K / wn_gguf_block_weights(type)) * wn_gguf_block_bytes(type);
 }
 
+/* Bytes of a part of a matrix of K columns. */
+static inline size_t wn_packed_part_bytes(const struct wn_packed_part *part, int64_t K) {
+  return (size_t)part->rows * wn_packed_row_bytes(part->type, K);
+}
+
 /* Row n of a matrix of K columns, and its type. */
 static inline const char *wn_packed_row(const struct wn_packed *p, int64_t K, int64_t n, wn_gguf_type *type) {
   int i = 0;

@@ -119,7 +119,7 @@ static wn_status search_fingerprint_model(const struct wn_model *model, char out
     for (int p = 0; p < row->packed.count; p++) {
       const struct wn_packed_part *part = &row->packed.part[p];
       char both[2][24] = {{0}};
-      const size_t bytes = (size_t)part->rows * wn_packed_row_bytes(part->type, row->shape[1]);
+      const size_t bytes = wn_packed_part_bytes(part, row->shape[1]);
       void *data;
       memcpy(both[0], out, sizeof both[0]);
       WN_TRY(wn_memory_open(model->ctx, model->backend->memory, "packed weights", part->data, bytes, &data));

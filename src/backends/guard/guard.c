@@ -151,8 +151,7 @@ static wn_status guard_packed(const struct wn_exec *exec, const char *op, int64_
   for (int i = 0; i < own->count; i++) {
     struct wn_packed_part *part = &own->part[i];
     void *real;
-    WN_TRY(wn_guard_find(exec->ctx, op, "packed weights", part->data,
-                         (size_t)part->rows * wn_packed_row_bytes(part->type, K), &real));
+    WN_TRY(wn_guard_find(exec->ctx, op, "packed weights", part->data, wn_packed_part_bytes(part, K), &real));
     part->data = real;
   }
   *packed = own;
