@@ -140,13 +140,13 @@ void wn_prune_set_share(wn_context *ctx, struct wn_prune_set *set, int64_t batch
   if (size == 1 || batch < 1) return; /* evaluators refuse such a batch */
   set->shared = true;
   set->idle = rank * batch >= set->rows;
-  for (int64_t row = set->idle ? 0 : rank * batch; row < set->rows; row += size * batch) {
+  for (int64_t row = rank * batch; row < set->rows; row += size * batch) {
     const int64_t B = set->rows - row < batch ? set->rows - row : batch;
     memmove(set->tokens + kept * T, set->tokens + row * T, (size_t)(B * T) * sizeof *set->tokens);
     memmove(set->targets + kept * T, set->targets + row * T, (size_t)(B * T) * sizeof *set->targets);
     kept += B;
-    if (set->idle) break;
   }
+  if (set->idle) kept = set->rows < batch ? set->rows : batch;
   set->rows = kept;
 }
 
