@@ -207,7 +207,8 @@ wn_status wn_session_check_options(wn_context *ctx, const struct wn_model *model
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: cache format %d is unknown", (int)options->cache);
   if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
   WN_TRY(session_choose_attention(ctx, model, options->tau, attention));
-  const char *term = wn_attention_config_unserved(attention, model->backend->attention_served.row);
+  /* dropout is training's alone: no call of a session has it */
+  const char *term = wn_attention_config_unserved(attention, model->backend->attention_served.row | WN_TERM_DROPOUT);
   if (term)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session: backend %s does not serve the term \"%s\"", model->backend->name,
                    term);

@@ -505,11 +505,13 @@ void launch(site at, const void *kernel, dim3 grid, dim3 block, size_t shared_by
   std::vector<uint64_t> order(blocks);
   for (uint64_t i = 0; i < blocks; i++) order[i] = i;
   shuffle_order(order);
+  memory_open(true);
   for (uint64_t i = 0; i < blocks && !failed; i++) {
     const uint64_t b = order[i];
     run_block(dim3((unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y), (unsigned)(b / grid.x / grid.y)), block,
               grid);
   }
+  memory_open(false);
   for (auto &s : statics) shared_free(s.second);
   statics.clear();
   shared_free(dynamic);
@@ -540,5 +542,7 @@ cudaError_t cudaGetLastError() {
   return was ? cudaErrorLaunchFailure : cudaSuccess;
 }
 const char *cudaGetErrorString(cudaError_t error) {
+  if (error == cudaErrorInvalidValue) return "invalid argument";
+  if (error == cudaErrorMemoryAllocation) return "out of memory";
   return error == cudaSuccess ? "no error" : emulate::error_text;
 }

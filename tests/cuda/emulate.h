@@ -70,6 +70,9 @@ void copy_start(site at, void *to, const void *from, int bytes, bool valid);
 void copy_commit();
 void copy_wait(int groups);
 
+/* The device's arrays can be touched, or no longer. */
+void memory_open(bool open);
+
 /* A kernel's dynamic shared memory may have so many bytes. */
 int shared_limit(const void *kernel, size_t bytes);
 void launch(site at, const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*call)(const void *),
@@ -127,7 +130,13 @@ inline uint32_t ballot(site at, uint32_t mask, bool value) {
 /* ---- the run time ---- */
 typedef int cudaError_t;
 typedef void *cudaStream_t;
-enum { cudaSuccess = 0, cudaErrorLaunchFailure = 719 };
+enum { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorLaunchFailure = 719 };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
+cudaError_t cudaMalloc(void **out, size_t bytes);
+cudaError_t cudaFree(void *p);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaGetLastError();
 const char *cudaGetErrorString(cudaError_t error);
 template <class K> cudaError_t wn_shared_limit(K *kernel, size_t bytes) {

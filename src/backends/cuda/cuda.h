@@ -15,6 +15,9 @@ extern "C" {
   size_t wn_cuda_##name##_scratch(const struct wn_exec *, const args *, bool backward);
 WN_OPS(WN_CUDA_DECLARE)
 
+/* The device's. */
+extern const struct wn_memory wn_cuda_memory;
+
 const struct wn_backend *wn_backend_cuda_table(void);
 
 /* A token drawn where the logits lie, by wn_sample's rule: *bad is 1 where a logit is NaN or infinite, 2 where none is

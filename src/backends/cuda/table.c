@@ -4,7 +4,7 @@
 
 static const struct wn_backend table = {
     .name = "cuda",
-    .memory = &wn_host_memory, /* emulated: its arrays are the host's */
+    .memory = &wn_cuda_memory,
     .linear_forward = wn_cuda_linear_forward,
     .linear_backward = wn_cuda_linear_backward,
     .linear_scratch = wn_cuda_linear_scratch,

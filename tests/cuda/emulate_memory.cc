@@ -1,0 +1,121 @@
+/* A device's memory: pages that can be touched while a kernel or a copy runs and at no other time, each array against a
+ * page that never can. A new array is rubbish; a copy out arrives when the stream is waited for. */
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include <map>
+#include <vector>
+
+#include "cuda/emulate.h"
+
+namespace emulate {
+
+static const size_t PAGE = 4096, RESERVED = (size_t)1 << 36;
+
+struct pages {
+  char *first;
+  size_t bytes; /* of whole pages, without the one behind them */
+};
+static std::map<char *, pages> arrays; /* by the address that was given out */
+static std::map<char *, size_t> sizes; /* bytes asked for */
+static std::multimap<size_t, char *> spare;
+static char *reserved, *next_page;
+
+struct arrival {
+  void *to;
+  std::vector<char> data;
+};
+static std::vector<arrival> arrivals;
+
+void memory_open(bool open) {
+  for (auto &a : arrays)
+    if (mprotect(a.second.first, a.second.bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE)) abort();
+}
+
+static bool is_array(const void *p, size_t bytes) {
+  auto after = sizes.upper_bound(static_cast<char *>(const_cast<void *>(p)));
+  if (after == sizes.begin()) return false;
+  --after;
+  const size_t at = (size_t)(static_cast<const char *>(p) - after->first);
+  return at <= after->second && bytes <= after->second - at;
+}
+
+static char *pages_take(size_t bytes) {
+  const auto found = spare.find(bytes);
+  if (found != spare.end()) {
+    char *first = found->second;
+    spare.erase(found);
+    return first;
+  }
+  if (!reserved) {
+    void *p = mmap(nullptr, RESERVED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return nullptr;
+    reserved = next_page = static_cast<char *>(p);
+  }
+  if (bytes + PAGE > RESERVED - (size_t)(next_page - reserved)) return nullptr;
+  char *first = next_page;
+  next_page += bytes + PAGE;
+  return first;
+}
+
+} // namespace emulate
+
+cudaError_t cudaMalloc(void **out, size_t bytes) {
+  using namespace emulate;
+  if (bytes == 0 || bytes > RESERVED / 2) return cudaErrorMemoryAllocation;
+  const size_t rounded = (bytes + 255) / 256 * 256, whole = (rounded + PAGE - 1) / PAGE * PAGE;
+  char *first = pages_take(whole);
+  if (!first || mprotect(first, whole, PROT_READ | PROT_WRITE)) return cudaErrorMemoryAllocation;
+  memset(first, 0xff, whole);
+  if (mprotect(first, whole, PROT_NONE)) return cudaErrorMemoryAllocation;
+  char *p = first + (whole - rounded);
+  arrays[p] = {first, whole};
+  sizes[p] = bytes;
+  *out = p;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *p) {
+  using namespace emulate;
+  const auto found = arrays.find(static_cast<char *>(p));
+  if (found == arrays.end()) return cudaErrorInvalidValue;
+  (void)madvise(found->second.first, found->second.bytes, MADV_DONTNEED);
+  spare.emplace(found->second.bytes, found->second.first);
+  arrays.erase(found);
+  sizes.erase(static_cast<char *>(p));
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
+  using namespace emulate;
+  const bool from_array = is_array(from, bytes), to_array = is_array(to, bytes);
+  if (from_array != (kind != cudaMemcpyHostToDevice) || to_array != (kind != cudaMemcpyDeviceToHost))
+    return cudaErrorInvalidValue;
+  const char *x = static_cast<const char *>(from);
+  if (kind == cudaMemcpyDeviceToDevice && x < static_cast<char *>(to) + bytes && static_cast<char *>(to) < x + bytes)
+    return cudaErrorInvalidValue; /* undefined where the two overlap */
+  memory_open(true);
+  if (kind == cudaMemcpyDeviceToHost) {
+    arrivals.push_back({to, std::vector<char>(x, x + bytes)});
+    memset(to, 0xff, bytes);
+  } else {
+    memcpy(to, from, bytes);
+  }
+  memory_open(false);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t) {
+  using namespace emulate;
+  if (!is_array(p, bytes)) return cudaErrorInvalidValue;
+  memory_open(true);
+  memset(p, value, bytes);
+  memory_open(false);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  for (const emulate::arrival &a : emulate::arrivals) memcpy(a.to, a.data.data(), a.data.size());
+  emulate::arrivals.clear();
+  return cudaSuccess;
+}

@@ -1,0 +1,116 @@
+/* The device's memory by its contract (base/memory.h): zeros at first, copies that overlap in either direction, copies
+ * out that have arrived once they are waited for, and errors where an address is no array. */
+#include "support.h"
+
+#include <stdio.h>
+
+#include "backends/cuda/cuda.h"
+#include "base/memory.h"
+#include "cuda/emulate_api.h"
+
+static const struct wn_memory *const m = &wn_cuda_memory;
+
+static void test_zeros_and_copies(void **state) {
+  (void)state;
+  wn_context *ctx = make_context();
+  void *a, *b, *none = ctx;
+  assert_ok(ctx, m->allocate(ctx, "nothing", 0, &none));
+  assert_null(none);
+  for (size_t bytes = 1; bytes < 20000; bytes = bytes * 3 + 1) {
+    uint8_t *host = malloc(bytes), *back = malloc(bytes);
+    assert_true(host && back);
+    assert_ok(ctx, m->allocate(ctx, "a", bytes, &a));
+    assert_ok(ctx, m->allocate(ctx, "b", bytes, &b));
+    assert_int_equal((uintptr_t)a % 64, 0);
+    assert_ok(ctx, wn_memory_read(ctx, m, back, a, bytes));
+    for (size_t i = 0; i < bytes; i++) assert_int_equal(back[i], 0);
+    for (size_t i = 0; i < bytes; i++) host[i] = (uint8_t)(i * 7 + 3);
+    assert_ok(ctx, m->copy_in(ctx, a, host, bytes));
+    assert_ok(ctx, m->copy(ctx, b, a, bytes));
+    assert_ok(ctx, m->zero(ctx, a, bytes));
+    assert_ok(ctx, wn_memory_read(ctx, m, back, b, bytes));
+    assert_memory_equal(back, host, bytes);
+    assert_ok(ctx, wn_memory_read(ctx, m, back, a, bytes));
+    assert_int_equal(back[bytes - 1], 0);
+    m->release(a), m->release(b);
+    free(host), free(back);
+  }
+  m->release(NULL);
+  wn_context_destroy(ctx);
+}
+
+/* By bytes and by words, over short and long distances, in both directions, in several orders of threads. */
+static void test_overlaps(void **state) {
+  (void)state;
+  enum { BYTES = 9001 };
+  static const struct {
+    size_t to, from, bytes;
+  } moves[] = {{0, 1, 9000},    {1, 0, 9000},       {4, 0, 8996},    {0, 4, 8996}, {0, 4096, 4900},
+               {4096, 0, 4900}, {3000, 3004, 5996}, {8, 4096, 4904}, {5, 5, 100},  {7, 3, 4097}};
+  static uint8_t want[BYTES], back[BYTES];
+  wn_context *ctx = make_context();
+  void *p;
+  assert_ok(ctx, m->allocate(ctx, "moved", BYTES, &p));
+  for (uint64_t seed = 0; seed < 3; seed++)
+    for (size_t i = 0; i < sizeof moves / sizeof *moves; i++) {
+      wn_emulate_seed(seed);
+      for (size_t n = 0; n < BYTES; n++) want[n] = (uint8_t)(n * 13 + n / 256 + i);
+      assert_ok(ctx, m->copy_in(ctx, p, want, BYTES));
+      memmove(want + moves[i].to, want + moves[i].from, moves[i].bytes);
+      assert_ok(ctx, m->copy(ctx, (char *)p + moves[i].to, (char *)p + moves[i].from, moves[i].bytes));
+      const char *error = wn_emulate_error();
+      if (error) fail_msg("move %zu: %s", i, error);
+      assert_ok(ctx, wn_memory_read(ctx, m, back, p, BYTES));
+      assert_memory_equal(back, want, BYTES);
+    }
+  wn_emulate_seed(0);
+  m->release(p);
+  wn_context_destroy(ctx);
+}
+
+static void test_copies_arrive_when_waited_for(void **state) {
+  (void)state;
+  wn_context *ctx = make_context();
+  void *p;
+  int32_t in = 77, out = 5;
+  assert_ok(ctx, m->allocate(ctx, "p", sizeof in, &p));
+  assert_ok(ctx, m->copy_in(ctx, p, &in, sizeof in));
+  in = 1; /* free again */
+  assert_ok(ctx, m->copy_out(ctx, &out, p, sizeof out));
+  const uint64_t mark = m->record(ctx);
+  assert_int_not_equal(out, 77);
+  assert_ok(ctx, m->zero(ctx, p, sizeof in)); /* later than the copy */
+  assert_ok(ctx, m->wait(ctx, mark));
+  assert_int_equal(out, 77);
+  m->release(p);
+  wn_context_destroy(ctx);
+}
+
+static void test_errors(void **state) {
+  (void)state;
+  wn_context *ctx = make_context();
+  void *p, *huge = ctx;
+  char host[64] = {0};
+  assert_ok(ctx, m->allocate(ctx, "p", 64, &p));
+  assert_int_equal(m->allocate(ctx, "the cache", (size_t)1 << 60, &huge), WN_ERR_MEMORY);
+  assert_null(huge);
+  assert_string_equal(wn_context_error(ctx), "out of memory on cuda: the cache needs 1152921504606846976 bytes");
+  assert_int_equal(m->copy_in(ctx, host, host, 64), WN_ERR_IO);
+  assert_string_equal(wn_context_error(ctx), "a copy in of 64 bytes on cuda: invalid argument");
+  assert_int_equal(m->copy_out(ctx, host, p, 65), WN_ERR_IO);
+  assert_int_equal(m->copy(ctx, p, host, 64), WN_ERR_IO);
+  assert_int_equal(m->zero(ctx, (char *)p + 32, 33), WN_ERR_IO);
+  m->release(p);
+  assert_int_equal(m->copy_in(ctx, p, host, 1), WN_ERR_IO); /* released */
+  wn_context_destroy(ctx);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_zeros_and_copies),
+      cmocka_unit_test(test_overlaps),
+      cmocka_unit_test(test_copies_arrive_when_waited_for),
+      cmocka_unit_test(test_errors),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
