@@ -138,6 +138,57 @@ static void test_bf16(void **state) {
   check_cases(true);
 }
 
+/* Slots in an order of their own, gaps between their positions, among them none or the first: as the reference. */
+static void positions_case(const char *one, const char *other, int64_t Tq, int evicts, bool bf16) {
+  enum { TK = 83 };
+  struct mech_setup s = {.B = 2, .Tq = Tq, .Tk = TK, .H = 4, .Hkv = 2, .D = 20, .evicts = evicts, .bf16 = bf16};
+  int32_t at[4 * TK];
+  s.c = the_case(one, other), s.seed = (uint64_t)(Tq + evicts), s.dk_from = TK - Tq, s.f_in = true;
+  struct mech_bench m[2];
+  for (int i = 0; i < 2; i++) {
+    mech_make(&m[i], &s, WN_F32);
+    struct wn_attention *op = &m[i].op;
+    op->sel.F = NULL;
+    const int64_t P = wn_slot_groups(op), own = TK - Tq;
+    assert_true(wn_slot_stride(op) == TK);
+    for (int64_t n = 0; n < s.B * P; n++)
+      for (int64_t j = 0; j < TK; j++) /* 29 is prime to all numbers of older slots here */
+        at[n * TK + j] = (int32_t)(j < own ? 2 * (j * 29 % own) + n % 2 : 2 * j);
+    for (int64_t n = 0; evicts && n < s.B * P * TK; n++) /* by positions, which are twice as far apart */
+      m[i].evicted_at[n] = m[i].evicted_at[n] < INT32_MAX / 2 ? 2 * m[i].evicted_at[n] : INT32_MAX;
+    op->slots.at = at;
+    const struct mech_place *place = i ? &emulated : &reference;
+    assert_ok(reference.ctx, mech_op(place, &m[i], op, false));
+    assert_null(wn_emulate_error());
+  }
+  const int64_t count = s.B * Tq * s.H * s.D;
+  double size = 0;
+  for (int64_t n = 0; n < count; n++) {
+    double y[2];
+    for (int i = 0; i < 2; i++) y[i] = wn_number(m[i].op.y, n, bf16 ? WN_BF16 : WN_F32);
+    if (!(fabs(y[0] - y[1]) <= (bf16 ? 0.02 : 1e-5)))
+      fail_msg("%s: y[%lld] is %g, expected %g", mech_name(&m[1]), (long long)n, y[1], y[0]);
+    size += fabs(y[0]);
+  }
+  assert_true(size > 0.05 * (double)count);
+  mech_clear(&m[0]), mech_clear(&m[1]);
+}
+static void test_positions(void **state) {
+  (void)state;
+  static const char *const terms[][2] = {{"{}", "{}"},
+                                         {"{\"window\":17}", "{}"},
+                                         {"{\"selective\":{}}", "{\"strided\":7}"},
+                                         {"{\"selective\":{\"per_kv_head\":true}}", "{}"},
+                                         {"{\"span\":{\"limit\":64,\"ramp\":8}}", "{}"},
+                                         {"{\"exclusive\":true}", "{}"}};
+  for (size_t n = 0; n < sizeof terms / sizeof *terms; n++)
+    for (int evicts = 0; evicts < 3; evicts++) {
+      if (evicts == 2 && n == 2) continue; /* slots of each head need a selection of each */
+      positions_case(terms[n][0], terms[n][1], 1, evicts, false);
+      positions_case(terms[n][0], terms[n][1], 24, evicts, evicts == 1);
+    }
+}
+
 /* F for 64 rows at a time. */
 static void check_windows(bool bf16) {
   for (int c = 0; c < 6; c++) {
@@ -188,8 +239,8 @@ static void test_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_floats), cmocka_unit_test(test_bf16),    cmocka_unit_test(test_windows),
-      cmocka_unit_test(test_memory), cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_floats),    cmocka_unit_test(test_bf16),   cmocka_unit_test(test_windows),
+      cmocka_unit_test(test_positions), cmocka_unit_test(test_memory), cmocka_unit_test(test_refused),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

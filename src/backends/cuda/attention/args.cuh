@@ -27,6 +27,7 @@ struct attention_args {
   int window, strided;       /* 0: off */
   const int32_t *doc_start;  /* [B,Tk] or NULL */
   const int32_t *evicted_at; /* [B,P,Tk] or NULL */
+  const int32_t *at;         /* [B,P,Tk] the positions of slots, or NULL: slot j holds position j. Forward alone */
   int slot_groups;
   int64_t slot_stride;
 
@@ -90,25 +91,40 @@ __device__ __forceinline__ int document(const attention_args &a, int b, int posi
   return a.doc_start ? a.doc_start[(int64_t)b * a.Tk + (position < a.Tk ? position : a.Tk - 1)] : 0;
 }
 
+/* Where the slots of a key-value head, or of a selection, begin. */
+__device__ __forceinline__ int64_t slot_row(const attention_args &a, int b, int group) {
+  return ((int64_t)b * a.slot_groups + (a.slot_groups > 1 ? group : 0)) * a.slot_stride;
+}
+
+/* How far key j lies before the row whose own key is in slot `own`. SLOTS: the call may have positions of slots; in
+ * backward, where none has, the registers are needed for something else. */
+template <bool SLOTS> __device__ __forceinline__ int distance(const attention_args &a, int b, int kv, int own, int j) {
+  if (!SLOTS || !a.at) return own - j;
+  const int32_t *at = a.at + slot_row(a, b, kv);
+  return at[min(own, a.Tk - 1)] - at[j]; /* rows behind the last are padding */
+}
+
 /* Does the row at `position`, whose document begins at `first`, see key j, but for spans? */
+template <bool SLOTS>
 __device__ __forceinline__ bool sees(const attention_args &a, int b, int kv, int position, int first, int j) {
-  const int x = position - j;
-  if (x < 0 || j < first) return false;
+  if (j > position || j < first) return false;
+  const int x = distance<SLOTS>(a, b, kv, position, j);
   if (a.window > 0 && x >= a.window) return false;
   if (a.strided > 0 && x >= a.strided && x % a.strided != 0) return false;
   if (a.span.exclude_self && x == 0) return false;
   if (!a.evicted_at) return true;
-  return position < a.evicted_at[((int64_t)b * a.slot_groups + (a.slot_groups > 1 ? kv : 0)) * a.slot_stride + j];
+  const int64_t row = slot_row(a, b, kv);
+  return (SLOTS && a.at ? a.at[row + min(position, a.Tk - 1)] : position) < a.evicted_at[row + j];
 }
 /* Are there rules beside causality? */
 __device__ __forceinline__ bool has_rules(const attention_args &a) {
   return a.doc_start || a.evicted_at || a.window > 0 || a.strided > 0 || a.span.on;
 }
 
-__device__ __forceinline__ bool may_select(const attention_args &a, int position, int first, int j) {
-  if (j < first || j > position) return false;
+__device__ __forceinline__ bool may_select(const attention_args &a, int b, int g, int position, int first, int j) {
+  if (j < first || j > position || j >= a.Tk) return false;
   if (a.sel.protect_self && j == position) return false;
-  return !(a.sel.protect_first && j == first);
+  return !(a.sel.protect_first && (a.at ? a.at[slot_row(a, b, g) + j] == 0 : j == first));
 }
 
 __device__ __forceinline__ float span_ratio(const attention_args &a, int b, int h, int i) {
@@ -138,6 +154,7 @@ struct tiles {
 };
 template <int TILE> __device__ __forceinline__ tiles seen_tiles(const attention_args &a, int b, int i0, int i1) {
   int low = 0;
+  if (a.at) return {0, (i1 - 1 + a.offset) / TILE}; /* the order of slots says nothing of distances */
   if (a.window > 0) low = max(0, i0 + a.offset - a.window + 1);
   if (a.span.on) low = max(low, (int)fmaxf((float)(i0 + a.offset) - a.span.limit - a.span.ramp, 0.0f));
   low = max(low, first_document(a, b, i0, i1));

@@ -107,7 +107,7 @@ template <class P>
 __device__ __forceinline__ void row_gradients(const attention_args &a, float (&s)[P::CHUNKS][4],
                                               const float (&dp)[P::CHUNKS][4], const row_facts<P> &facts, uint32_t seen,
                                               int i0, int j0, int warp, int lane) {
-  limit_rows<P>(a, s, seen, i0, j0, facts.z, warp, lane);
+  limit_rows<P, false>(a, s, seen, i0, j0, facts.z, 0, 0, warp, lane);
 #pragma unroll
   for (int t = 0; t < P::CHUNKS; t++)
 #pragma unroll
@@ -147,7 +147,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dF
     wn_copy_commit();
     row_facts<P> facts;
     facts.load(a, b, h, i0, warp, lane);
-    const uint32_t pairs = seen_pairs<P>(a, b, kv, i0, j0, facts.first, warp, lane);
+    const uint32_t pairs = seen_pairs<P, false>(a, b, kv, i0, j0, facts.first, warp, lane);
     float s[P::CHUNKS][4], dp[P::CHUNKS][4];
     P::start(s, F, warp, lane);
     P::start(dp, nullptr, warp, lane);
@@ -213,7 +213,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dq
     if (n + ST - 1 < count) fetch(n + ST - 1);
     wn_copy_commit();
     const float *f = F ? F + (int64_t)tile_j * P::TILE * P::TILE : nullptr;
-    const uint32_t pairs = seen_pairs<P>(a, b, kv, i0, j0, facts.first, warp, lane);
+    const uint32_t pairs = seen_pairs<P, false>(a, b, kv, i0, j0, facts.first, warp, lane);
     float s[P::CHUNKS][4], dp[P::CHUNKS][4];
     P::start(s, f, warp, lane);
     P::start(dp, nullptr, warp, lane);
@@ -267,7 +267,7 @@ __device__ __forceinline__ uint32_t seen_turned(const attention_args &a, int b, 
 #pragma unroll
       for (int r = 0; r < P::ROWS; r++) {
         const int j = j0 + warp * 16 + P::row(lane, r);
-        if (j < a.Tk && sees(a, b, kv, position, first, j)) seen |= 1u << (4 * t + P::element_of(r, n));
+        if (j < a.Tk && sees<false>(a, b, kv, position, first, j)) seen |= 1u << (4 * t + P::element_of(r, n));
       }
     }
   return seen;

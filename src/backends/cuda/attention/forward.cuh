@@ -35,7 +35,7 @@ template <class P> __device__ __forceinline__ float row_max(float x) {
 
 /* Which pairs of a row tile and a key tile are seen, spans aside: bit 4 t + e. Found before there are logits, so that
  * what it needs is out of the registers by then. first: the rows' documents. */
-template <class P>
+template <class P, bool SLOTS>
 __device__ __forceinline__ uint32_t seen_pairs(const attention_args &a, int b, int kv, int i0, int j0,
                                                const int (&first)[P::ROWS], int warp, int lane) {
   if (j0 + P::TILE - 1 <= i0 + a.offset && !has_rules(a)) return ~0u;
@@ -46,22 +46,24 @@ __device__ __forceinline__ uint32_t seen_pairs(const attention_args &a, int b, i
     for (int e = 0; e < 4; e++) {
       const int r = P::row_of(e), position = i0 + warp * 16 + P::row(lane, r) + a.offset,
                 j = j0 + P::column(lane, t, e);
-      if (j < a.Tk && sees(a, b, kv, position, first[r], j)) seen |= 1u << (4 * t + e);
+      if (j < a.Tk && sees<SLOTS>(a, b, kv, position, first[r], j)) seen |= 1u << (4 * t + e);
     }
   return seen;
 }
 
 /* Raw logits of a row tile become logarithms to base 2, -inf where a key is not seen. z: the rows' spans. */
-template <class P>
+template <class P, bool SLOTS>
 __device__ __forceinline__ void limit_rows(const attention_args &a, float (&s)[P::CHUNKS][4], uint32_t seen, int i0,
-                                           int j0, const float (&z)[P::ROWS], int warp, int lane) {
+                                           int j0, const float (&z)[P::ROWS], int b, int kv, int warp, int lane) {
 #pragma unroll
   for (int t = 0; t < P::CHUNKS; t++)
 #pragma unroll
     for (int e = 0; e < 4; e++) {
       s[t][e] = seen >> (4 * t + e) & 1 ? s[t][e] * a.to_log2 : -INFINITY;
       if (!a.span.on) continue;
-      const int r = P::row_of(e), x = i0 + warp * 16 + P::row(lane, r) + a.offset - j0 - P::column(lane, t, e);
+      if (!(seen >> (4 * t + e) & 1)) continue;
+      const int r = P::row_of(e), j = j0 + P::column(lane, t, e);
+      const int x = distance<SLOTS>(a, b, kv, i0 + warp * 16 + P::row(lane, r) + a.offset, j);
       const float m = span_factor(a, z[r], x);
       s[t][e] = m > 0 ? s[t][e] + (m < 1 ? log2f(m) : 0.0f) : -INFINITY;
     }
@@ -147,14 +149,14 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_fo
     if (n + P::STAGES - 1 < count) fetch(n + P::STAGES - 1);
     wn_copy_commit();
     const float *f = F ? F + (int64_t)tile_j * P::TILE * P::TILE : nullptr;
-    const uint32_t pairs = seen_pairs<P>(a, b, kv, i0, j0, first, warp, lane);
+    const uint32_t pairs = seen_pairs<P, true>(a, b, kv, i0, j0, first, warp, lane);
     float s[P::CHUNKS][4];
     P::start(s, f, warp, lane);
     wn_copy_wait<P::STAGES - 1>();
     __syncthreads();
     P::product(s, sq, sk + at, warp, lane);
     P::finish(s, f, warp, lane);
-    limit_rows<P>(a, s, pairs, i0, j0, z, warp, lane);
+    limit_rows<P, true>(a, s, pairs, i0, j0, z, b, kv, warp, lane);
 #pragma unroll
     for (int r = 0; r < P::ROWS; r++) {
       float top = most[r];

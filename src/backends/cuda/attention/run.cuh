@@ -44,7 +44,7 @@ template <class P> struct call {
     a.s_q = of(c->s_q), a.s_k = of(c->s_k), a.s_v = of(c->s_v), a.s_y = of(c->s_y);
     a.window = (int)(c->window < INT32_MAX ? c->window : 0);
     a.strided = (int)(c->strided < INT32_MAX ? c->strided : 0);
-    a.doc_start = c->doc_start, a.evicted_at = c->slots.evicted_at;
+    a.doc_start = c->doc_start, a.evicted_at = c->slots.evicted_at, a.at = c->slots.at;
     a.slot_groups = (int)wn_slot_groups(c), a.slot_stride = wn_slot_stride(c);
     if (c->span.on) {
       a.span.on = true, a.span.dynamic = c->span.dynamic, a.span.exclude_self = c->span.exclude_self;

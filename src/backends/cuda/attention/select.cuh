@@ -52,8 +52,8 @@ __device__ __forceinline__ void column_sums(float (&s)[P::CHUNKS][4], float (&to
 /* What the rows of a turned tile of raw logits select: raw units, 0 where a row may not. */
 template <class P>
 __device__ __forceinline__ void selections(const attention_args &a, float (&s)[P::CHUNKS][4], float strength, int b,
-                                           int i0, int j0, int warp, int lane) {
-  const bool whole = j0 + P::TILE - 1 < i0 + a.offset && j0 > 0 && i0 + P::TILE <= rows_end(a) && !a.doc_start;
+                                           int g, int i0, int j0, int warp, int lane) {
+  const bool whole = j0 + P::TILE - 1 < i0 + a.offset && j0 > 0 && i0 + P::TILE <= rows_end(a) && !a.doc_start && !a.at;
 #pragma unroll
   for (int t = 0; t < P::CHUNKS; t++)
 #pragma unroll
@@ -61,7 +61,7 @@ __device__ __forceinline__ void selections(const attention_args &a, float (&s)[P
       const float x = a.sel.relu ? fmaxf(s[t][e], 0.0f) : s[t][e];
       const int i = i0 + P::column(lane, t, e), position = i + a.offset,
                 j = j0 + warp * 16 + P::row(lane, P::row_of(e));
-      const bool may = whole || (i < rows_end(a) && may_select(a, position, document(a, b, position), j));
+      const bool may = whole || (i < rows_end(a) && may_select(a, b, g, position, document(a, b, position), j));
       s[t][e] = may ? strength * x : 0.0f;
     }
 }
@@ -110,7 +110,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_se
     wn_copy_wait<P::STAGES - 1>();
     __syncthreads();
     P::product(s, sk, sq + n % P::STAGES * ROOM, warp, lane);
-    selections<P>(a, s, strength, b, i0, j0, warp, lane);
+    selections<P>(a, s, strength, b, g, i0, j0, warp, lane);
     column_sums<P, false>(s, total, !a.sel.shift, lane); /* without the shift a row sees its own selections */
 #pragma unroll
     for (int t = 0; t < P::CHUNKS; t++)
@@ -211,7 +211,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_se
         if (!whole) {
           const int start = document(a, b, position);
           if (i >= rows_end(a) || j > position || j < start) d[t][e] = 0; /* pairs that are none */
-          may = i < rows_end(a) && may_select(a, position, start, j);
+          may = i < rows_end(a) && may_select(a, b, g, position, start, j);
         }
         if (may && (!a.sel.relu || s[t][e] > 0)) active |= 1u << (4 * t + e);
       }
