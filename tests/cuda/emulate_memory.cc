@@ -12,12 +12,11 @@ namespace emulate {
 
 static const size_t PAGE = 4096, RESERVED = (size_t)1 << 36;
 
-struct pages {
-  char *first;
-  size_t bytes; /* of whole pages, without the one behind them */
+struct array {
+  char *first; /* its pages, without the one behind them */
+  size_t mapped, bytes;
 };
-static std::map<char *, pages> arrays; /* by the address that was given out */
-static std::map<char *, size_t> sizes; /* bytes asked for */
+static std::map<char *, array> arrays; /* by the address that was given out */
 static std::multimap<size_t, char *> spare;
 static char *reserved, *next_page;
 
@@ -29,15 +28,15 @@ static std::vector<arrival> arrivals;
 
 void memory_open(bool open) {
   for (auto &a : arrays)
-    if (mprotect(a.second.first, a.second.bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE)) abort();
+    if (mprotect(a.second.first, a.second.mapped, open ? PROT_READ | PROT_WRITE : PROT_NONE)) abort();
 }
 
 static bool is_array(const void *p, size_t bytes) {
-  auto after = sizes.upper_bound(static_cast<char *>(const_cast<void *>(p)));
-  if (after == sizes.begin()) return false;
+  auto after = arrays.upper_bound(static_cast<char *>(const_cast<void *>(p)));
+  if (after == arrays.begin()) return false;
   --after;
   const size_t at = (size_t)(static_cast<const char *>(p) - after->first);
-  return at <= after->second && bytes <= after->second - at;
+  return at <= after->second.bytes && bytes <= after->second.bytes - at;
 }
 
 static char *pages_take(size_t bytes) {
@@ -69,8 +68,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
   memset(first, 0xff, whole);
   if (mprotect(first, whole, PROT_NONE)) return cudaErrorMemoryAllocation;
   char *p = first + (whole - rounded);
-  arrays[p] = {first, whole};
-  sizes[p] = bytes;
+  arrays[p] = {first, whole, bytes};
   *out = p;
   return cudaSuccess;
 }
@@ -79,10 +77,9 @@ cudaError_t cudaFree(void *p) {
   using namespace emulate;
   const auto found = arrays.find(static_cast<char *>(p));
   if (found == arrays.end()) return cudaErrorInvalidValue;
-  (void)madvise(found->second.first, found->second.bytes, MADV_DONTNEED);
-  spare.emplace(found->second.bytes, found->second.first);
+  (void)madvise(found->second.first, found->second.mapped, MADV_DONTNEED);
+  spare.emplace(found->second.mapped, found->second.first);
   arrays.erase(found);
-  sizes.erase(static_cast<char *>(p));
   return cudaSuccess;
 }
 

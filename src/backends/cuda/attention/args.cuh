@@ -122,7 +122,7 @@ __device__ __forceinline__ bool has_rules(const attention_args &a) {
 }
 
 __device__ __forceinline__ bool may_select(const attention_args &a, int b, int g, int position, int first, int j) {
-  if (j < first || j > position || j >= a.Tk) return false;
+  if (j < first || j > position) return false;
   if (a.sel.protect_self && j == position) return false;
   return !(a.sel.protect_first && (a.at ? a.at[slot_row(a, b, g) + j] == 0 : j == first));
 }
