@@ -359,6 +359,7 @@ void run_block(dim3 block, dim3 block_dim, dim3 grid_dim) {
   for (auto &s : statics) memset(s.second.memory, 0xff, s.second.bytes);
   memset(dynamic.memory, 0xff, dynamic.bytes);
   live = threads;
+  async_begin(dynamic.memory, dynamic.bytes, threads);
   for (int t = 0; t < threads; t++) {
     fiber *f = fibers[(size_t)t];
     const unsigned u = (unsigned)t;
@@ -372,7 +373,7 @@ void run_block(dim3 block, dim3 block_dim, dim3 grid_dim) {
     turn.clear();
     for (int t = 0; t < threads; t++)
       if (fibers[(size_t)t]->now == READY) turn.push_back(fibers[(size_t)t]);
-    if (turn.empty()) say_who_waits("");
+    if (!async_arrive(turn.empty()) && turn.empty()) say_who_waits("");
     shuffle_order(turn);
     for (fiber *f : turn) {
       if (failed) break;
@@ -380,11 +381,33 @@ void run_block(dim3 block, dim3 block_dim, dim3 grid_dim) {
       if (f->now == ENDED) f->left_behind = false;
     }
   }
+  async_end();
   for (auto &s : statics) shared_check(s.second);
   shared_check(dynamic);
 }
 
 } // namespace
+
+int thread_id() {
+  return running->id;
+}
+uint64_t some_random() {
+  return seed ? next_random() : 0;
+}
+void say(site at, const char *format, ...) {
+  char text[300];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  report("%s:%d: %s", short_name(at.file), at.line, text);
+}
+void sleep_at(site at) {
+  wait_until(at);
+}
+void wake(int thread) {
+  fibers[(size_t)thread]->now = READY;
+}
 
 int barrier(site at, int id, int count, int value, bool wait) {
   if (id < 0 || id >= BARRIERS || (id > 0 && (count % 32 || count < 32 || count > threads))) {
@@ -534,6 +557,19 @@ const char *wn_emulate_error(void) {
 }
 uint64_t wn_emulate_launches(void) {
   return emulate::launches;
+}
+
+static int device_capability = 8, device_processors = 3;
+void wn_emulate_device(int capability, int processors) {
+  device_capability = capability, device_processors = processors;
+}
+cudaError_t cudaGetDevice(int *device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrMultiProcessorCount ? device_processors : device_capability;
+  return cudaSuccess;
 }
 
 cudaError_t cudaGetLastError() {

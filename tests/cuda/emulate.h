@@ -8,6 +8,8 @@
  * no sooner. A wait that never ends, lanes that meet at different instructions, and sizes that a GPU lacks are errors
  * of the launch (cudaGetLastError), which says the line.
  *
+ * What sm_90 alone has is in emulate_sm90.h.
+ *
  * Not modelled: the order in which another block or warp sees writes without a fence, registers, time. */
 #ifndef TESTS_CUDA_EMULATE_H
 #define TESTS_CUDA_EMULATE_H
@@ -69,6 +71,18 @@ void *shared_dynamic();
 void copy_start(site at, void *to, const void *from, int bytes, bool valid);
 void copy_commit();
 void copy_wait(int groups);
+
+/* What the instructions of sm_90 (emulate_sm90.cc) take part in: a block begins; of what is under way something may
+ * arrive, all of it where nobody can go on without, and whether something did; a block ends. */
+void async_begin(char *shared, size_t bytes, int threads);
+bool async_arrive(bool idle);
+void async_end();
+/* And what they need: which thread runs, a number that is 0 in order 0, an error, a wait that wake() ends. */
+int thread_id();
+uint64_t some_random();
+__attribute__((format(printf, 2, 3))) void say(site at, const char *format, ...);
+void sleep_at(site at);
+void wake(int thread);
 
 /* The device's arrays can be touched, or no longer. */
 void memory_open(bool open);
@@ -137,6 +151,9 @@ cudaError_t cudaFree(void *p);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75 };
+cudaError_t cudaGetDevice(int *device);
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaGetLastError();
 const char *cudaGetErrorString(cudaError_t error);
 template <class K> cudaError_t wn_shared_limit(K *kernel, size_t bytes) {
@@ -312,5 +329,6 @@ template <int GROUPS> void wn_copy_wait() {
   emulate::copy_wait(GROUPS);
 }
 #include "cuda/emulate_mma.h"
+#include "cuda/emulate_sm90.h"
 
 #endif

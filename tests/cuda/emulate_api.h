@@ -10,6 +10,8 @@ extern "C" {
 
 /* The order of the blocks of a launch and, between two barriers, of the threads of a block. 0: as they are numbered. */
 void wn_emulate_seed(uint64_t seed);
+/* The device: its major compute capability (8 at first) and how many blocks run at once (3). */
+void wn_emulate_device(int capability, int processors);
 /* What went wrong in a launch since it was last asked: one line, or NULL. */
 const char *wn_emulate_error(void);
 /* Launches since the start. */
