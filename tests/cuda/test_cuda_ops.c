@@ -31,7 +31,7 @@ static int teardown(void **state) {
   return 0;
 }
 
-/* Which operations the table has; the others are refused by name. */
+/* Attention has tests of its own. */
 static bool served(enum op op) {
   return op != ATTENTION;
 }
@@ -79,15 +79,6 @@ static void test_bf16(void **state) {
       if (law_serves(&op_cases[i], set, all)) check_set(&op_cases[i], WN_BF16, set), checked++;
   }
   assert_true(checked > 100);
-}
-
-/* What has no kernel says so. */
-static void test_missing(void **state) {
-  (void)state;
-  const struct wn_exec e = {.ctx = ctx, .backend = wn_backend_cuda_table(), .threads = 1, .dtype = WN_F32};
-  const struct wn_experts none = {0};
-  assert_int_equal(wn_op_experts_forward(&e, &none), WN_ERR_UNSUPPORTED);
-  assert_non_null(strstr(wn_context_error(ctx), "backend cuda does not have it"));
 }
 
 /* Longer vectors than a warp takes, more values than a block. */
@@ -220,10 +211,8 @@ static void test_packed_embedding(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_floats),           cmocka_unit_test(test_bf16),
-      cmocka_unit_test(test_missing),          cmocka_unit_test(test_long),
-      cmocka_unit_test(test_packed),           cmocka_unit_test(test_rows_apart),
-      cmocka_unit_test(test_packed_embedding),
+      cmocka_unit_test(test_floats), cmocka_unit_test(test_bf16),       cmocka_unit_test(test_long),
+      cmocka_unit_test(test_packed), cmocka_unit_test(test_rows_apart), cmocka_unit_test(test_packed_embedding),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

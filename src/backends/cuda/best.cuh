@@ -1,4 +1,4 @@
-// A block's largest value and where it is; ties go to the lowest place.
+// The largest value of a warp or a block and where it is; ties go to the lowest place.
 #ifndef WN_BACKENDS_CUDA_BEST_CUH
 #define WN_BACKENDS_CUDA_BEST_CUH
 
@@ -12,16 +12,20 @@ struct best {
 static __device__ __forceinline__ best best_of(best x, best y) {
   return y.value > x.value || (y.value == x.value && y.index < x.index) ? y : x;
 }
-static __device__ best block_best(best x) {
+static __device__ __forceinline__ best warp_best(best x) {
+#pragma unroll
+  for (int by = 16; by > 0; by /= 2) {
+    const best y = {__shfl_xor_sync(~0u, x.value, by), __shfl_xor_sync(~0u, x.index, by)};
+    x = best_of(x, y);
+  }
+  return x;
+}
+static __device__ __forceinline__ best block_best(best x) {
   WN_SHARED(float, values, [32]);
   WN_SHARED(int, indices, [32]);
   const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
   for (int round = 0; round < 2; round++) {
-#pragma unroll
-    for (int by = 16; by > 0; by /= 2) {
-      const best y = {__shfl_xor_sync(~0u, x.value, by), __shfl_xor_sync(~0u, x.index, by)};
-      x = best_of(x, y);
-    }
+    x = warp_best(x);
     if (round == 1) break;
     __syncthreads();
     if (lane == 0) values[threadIdx.x / 32] = x.value, indices[threadIdx.x / 32] = x.index;

@@ -24,10 +24,19 @@ static __device__ __forceinline__ void wn_product_store(const wn_product &p, int
   p.c.set(at, p.accumulate ? p.c[at] + sum : sum);
 }
 
-static __global__ void __launch_bounds__(256) wn_product_kernel(wn_product p) {
+// b by its strides; b(n, k) of a tile may come from elsewhere, where neighbours along K lie together if b.along_k.
+struct wn_product_strided {
+  wn_numbers b;
+  int64_t row, k;
+  bool along_k;
+  __device__ __forceinline__ float operator()(int64_t n, int64_t at) const { return b[n * row + at * k]; }
+};
+
+// The tile of rows from m0 and columns from n0 on.
+template <class B>
+static __device__ __forceinline__ void wn_product_tile(const wn_product &p, const B &b, int64_t m0, int64_t n0) {
   WN_SHARED(float, sa, [16][64 + 4]);
   WN_SHARED(float, sb, [16][64 + 4]);
-  const int64_t m0 = (int64_t)blockIdx.y * 64, n0 = (int64_t)blockIdx.x * 64;
   const int t = threadIdx.x, row = t / 16 * 4, column = t % 16 * 4;
   float sum[4][4] = {};
   for (int64_t k0 = 0; k0 < p.K; k0 += 16) {
@@ -37,9 +46,9 @@ static __global__ void __launch_bounds__(256) wn_product_kernel(wn_product p) {
       // Neighbouring threads read neighbouring elements, whichever index that is.
       const int x = i * 256 + t;
       const int ra = p.a_k == 1 ? x / 16 : x % 64, ka = p.a_k == 1 ? x % 16 : x / 64;
-      const int rb = p.b_k == 1 ? x / 16 : x % 64, kb = p.b_k == 1 ? x % 16 : x / 64;
+      const int rb = b.along_k ? x / 16 : x % 64, kb = b.along_k ? x % 16 : x / 64;
       sa[ka][ra] = m0 + ra < p.M && k0 + ka < p.K ? p.a[(m0 + ra) * p.a_row + (k0 + ka) * p.a_k] : 0.0f;
-      sb[kb][rb] = n0 + rb < p.N && k0 + kb < p.K ? p.b[(n0 + rb) * p.b_row + (k0 + kb) * p.b_k] : 0.0f;
+      sb[kb][rb] = n0 + rb < p.N && k0 + kb < p.K ? b(n0 + rb, k0 + kb) : 0.0f;
     }
     __syncthreads();
 #pragma unroll
@@ -60,10 +69,10 @@ static __global__ void __launch_bounds__(256) wn_product_kernel(wn_product p) {
 }
 
 // Eight warps, 4 x 2, each 16 rows and 32 columns of the tile; K in steps of 32.
-static __global__ void __launch_bounds__(256) wn_product_bf16_kernel(wn_product p) {
+template <class B>
+static __device__ __forceinline__ void wn_product_bf16_tile(const wn_product &p, const B &b, int64_t m0, int64_t n0) {
   WN_SHARED(__nv_bfloat16, sa, [64][32 + 8]);
   WN_SHARED(__nv_bfloat16, sb, [64][32 + 8]);
-  const int64_t m0 = (int64_t)blockIdx.y * 64, n0 = (int64_t)blockIdx.x * 64;
   const int t = threadIdx.x, lane = t % 32, warp = t / 32, row = warp / 2 * 16, column = warp % 2 * 32;
   float sum[4][4] = {};
   for (int64_t k0 = 0; k0 < p.K; k0 += 32) {
@@ -72,10 +81,10 @@ static __global__ void __launch_bounds__(256) wn_product_bf16_kernel(wn_product 
     for (int i = 0; i < 8; i++) {
       const int x = i * 256 + t;
       const int ra = p.a_k == 1 ? x / 32 : x % 64, ka = p.a_k == 1 ? x % 32 : x / 64;
-      const int rb = p.b_k == 1 ? x / 32 : x % 64, kb = p.b_k == 1 ? x % 32 : x / 64;
+      const int rb = b.along_k ? x / 32 : x % 64, kb = b.along_k ? x % 32 : x / 64;
       const bool in_a = m0 + ra < p.M && k0 + ka < p.K, in_b = n0 + rb < p.N && k0 + kb < p.K;
       sa[ra][ka] = __float2bfloat16_rn(in_a ? p.a[(m0 + ra) * p.a_row + (k0 + ka) * p.a_k] : 0.0f);
-      sb[rb][kb] = __float2bfloat16_rn(in_b ? p.b[(n0 + rb) * p.b_row + (k0 + kb) * p.b_k] : 0.0f);
+      sb[rb][kb] = __float2bfloat16_rn(in_b ? b(n0 + rb, k0 + kb) : 0.0f);
     }
     __syncthreads();
 #pragma unroll
@@ -84,10 +93,10 @@ static __global__ void __launch_bounds__(256) wn_product_bf16_kernel(wn_product 
       wn_ldmatrix_x4(a, &sa[row + lane % 16][k + lane / 16 * 8]);
 #pragma unroll
       for (int n = 0; n < 4; n += 2) {
-        uint32_t b[4]; // columns n*8..: k, k + 8, then the next eight columns
-        wn_ldmatrix_x4(b, &sb[column + n * 8 + lane / 16 * 8 + lane % 8][k + lane / 8 % 2 * 8]);
-        wn_mma_bf16_k16(sum[n], a, b[0], b[1]);
-        wn_mma_bf16_k16(sum[n + 1], a, b[2], b[3]);
+        uint32_t w[4]; // columns n*8..: k, k + 8, then the next eight columns
+        wn_ldmatrix_x4(w, &sb[column + n * 8 + lane / 16 * 8 + lane % 8][k + lane / 8 % 2 * 8]);
+        wn_mma_bf16_k16(sum[n], a, w[0], w[1]);
+        wn_mma_bf16_k16(sum[n + 1], a, w[2], w[3]);
       }
     }
   }
@@ -96,6 +105,16 @@ static __global__ void __launch_bounds__(256) wn_product_bf16_kernel(wn_product 
 #pragma unroll
     for (int e = 0; e < 4; e++)
       wn_product_store(p, m0 + row + lane / 4 + e / 2 * 8, n0 + column + n * 8 + lane % 4 * 2 + e % 2, sum[n][e]);
+}
+
+static __device__ __forceinline__ wn_product_strided wn_product_b(const wn_product &p) {
+  return {p.b, p.b_row, p.b_k, p.b_k == 1};
+}
+static __global__ void __launch_bounds__(256) wn_product_kernel(wn_product p) {
+  wn_product_tile(p, wn_product_b(p), (int64_t)blockIdx.y * 64, (int64_t)blockIdx.x * 64);
+}
+static __global__ void __launch_bounds__(256) wn_product_bf16_kernel(wn_product p) {
+  wn_product_bf16_tile(p, wn_product_b(p), (int64_t)blockIdx.y * 64, (int64_t)blockIdx.x * 64);
 }
 
 static inline void wn_product_launch(const struct wn_exec *exec, const wn_product &p) {

@@ -1,4 +1,4 @@
-/* The CUDA backend's table: the operations that have kernels. Mixtures of experts have none. */
+/* The CUDA backend's table: every operation has kernels. */
 #include "backends/cuda/attention.h"
 #include "backends/cuda/cuda.h"
 
@@ -18,6 +18,9 @@ static const struct wn_backend table = {
     .rope_backward = wn_cuda_rope_backward,
     .act_forward = wn_cuda_act_forward,
     .act_backward = wn_cuda_act_backward,
+    .experts_forward = wn_cuda_experts_forward,
+    .experts_backward = wn_cuda_experts_backward,
+    .experts_scratch = wn_cuda_experts_scratch,
     .dropout_forward = wn_cuda_dropout_forward,
     .add_forward = wn_cuda_add_forward,
     .softcap_forward = wn_cuda_softcap_forward,
