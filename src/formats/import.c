@@ -119,11 +119,11 @@ static void import_init(struct wn_import *im) {
 
 /* Configuration and tensors of one generation, whoever saves into the folder meanwhile. */
 static wn_status import_open_generation(wn_context *ctx, const char *path, struct wn_import *im) {
-  for (int i = 0; i < WN_FOLDER_ATTEMPTS; i++) {
-    const uint64_t stamp = wn_folder_stamp(path);
+  struct wn_folder_reading reading = {.dir = path};
+  while (wn_folder_reading_begin(&reading)) {
     import_init(im);
     const wn_status status = import_open_folder(ctx, path, im);
-    if (wn_folder_stamp(path) == stamp) return status;
+    if (wn_folder_reading_end(&reading)) return status;
     wn_import_clear(im);
   }
   return wn_fail(ctx, WN_ERR_IO, "%s: another process keeps replacing the model", path);

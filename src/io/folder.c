@@ -27,8 +27,10 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/open.h"
@@ -36,6 +38,8 @@
 #define NEXT ".next"
 #define COMMIT ".commit"
 #define GONE ".gone"
+
+enum { READER_SECONDS = 1, READER_ATTEMPTS = 1000 };
 
 static wn_status folder_fail(wn_context *ctx, const char *what, const char *dir, const char *sub, const char *name) {
   return wn_fail(ctx, WN_ERR_IO, "cannot %s %s%s%s%s%s: %s", what, dir, *sub ? "/" : "", sub, *name ? "/" : "", name,
@@ -201,10 +205,18 @@ static wn_status folder_open(wn_context *ctx, const char *dir, int *fd) {
   return *fd >= 0 ? WN_OK : folder_fail(ctx, "open the folder", dir, "", "");
 }
 
-/* A file system without locks is not a reason to refuse. */
+static void folder_pause(void) {
+  nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+/* A reader has the lock for as long as it opens files, a writer for as long as it saves: the first is waited for. A
+ * file system without locks is not a reason to refuse. */
 static wn_status folder_lock_and_recover(wn_context *ctx, int fd, const char *dir) {
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    return wn_fail(ctx, WN_ERR_IO, "%s: another process is saving into this folder", dir);
+  const double until = wn_seconds_now() + READER_SECONDS;
+  while (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (wn_seconds_now() > until) return wn_fail(ctx, WN_ERR_IO, "%s: another process is saving into this folder", dir);
+    folder_pause();
+  }
   WN_TRY(folder_publish(ctx, fd, dir));
   return folder_discard(ctx, fd, dir);
 }
@@ -327,7 +339,8 @@ bool wn_folder_has(const char *dir, const char *name) {
   return wn_folder_file(NULL, path, sizeof path, dir, name) == WN_OK && wn_path_exists(path);
 }
 
-uint64_t wn_folder_stamp(const char *dir) {
+/* Differs when another process has put the next generation in its place. */
+static uint64_t folder_stamp(const char *dir) {
   static const char *const names[] = {"config.json",    "model.safetensors", "model.safetensors.index.json",
                                       "tokenizer.json", "tokenizer.model",   "tokenizer_config.json"};
   uint64_t stamp = 0;
@@ -343,6 +356,29 @@ uint64_t wn_folder_stamp(const char *dir) {
     for (int k = 0; k < 5; k++) stamp = (stamp ^ parts[k] ^ (stamp >> 29)) * 0x100000001b3ULL;
   }
   return stamp;
+}
+
+/* A writer that saves again and again leaves no quiet instant for a slow reader. */
+bool wn_folder_reading_begin(struct wn_folder_reading *r) {
+  if (r->attempts == READER_ATTEMPTS) return false;
+  if (r->attempts++ > 0) {
+    const int fd = wn_open_folder(r->dir);
+    if (fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) == 0) {
+      r->locked = fd + 1;
+    } else {
+      if (fd >= 0) close(fd);
+      folder_pause();
+    }
+  }
+  r->stamp = folder_stamp(r->dir);
+  return true;
+}
+
+bool wn_folder_reading_end(struct wn_folder_reading *r) {
+  const bool whole = folder_stamp(r->dir) == r->stamp; /* with the lock too: older versions do not wait for it */
+  if (r->locked) close(r->locked - 1);
+  r->locked = 0;
+  return whole;
 }
 
 wn_status wn_folder_path(wn_context *ctx, char *out, size_t out_bytes, const char *path) {

@@ -38,10 +38,20 @@ wn_status wn_folder_recover(wn_context *ctx, const char *dir);
  * not been finished. Nothing is changed: a folder that is read may belong to somebody else. The file need not exist. */
 wn_status wn_folder_file(wn_context *ctx, char *out, size_t out_bytes, const char *dir, const char *name);
 bool wn_folder_has(const char *dir, const char *name);
-/* Which generation of a model a reader finds: it differs when another process has put the next one in its place. So
- * that several files belong together, whoever opens them asks before and afterwards, and begins again. */
-uint64_t wn_folder_stamp(const char *dir);
-enum { WN_FOLDER_ATTEMPTS = 1000 };
+/* Several files of a model that belong together, whoever saves into the folder meanwhile: what is opened between begin
+ * and end is of one generation where end says so, else it is given up and opened again.
+ *   struct wn_folder_reading r = {.dir = dir};
+ *   while (wn_folder_reading_begin(&r)) { open; if (wn_folder_reading_end(&r)) return; close; }
+ * From the second attempt on a reader keeps writers out while it opens, where no writer is at work: they wait. */
+struct wn_folder_reading {
+  const char *dir;
+  uint64_t stamp; /* which generation is found */
+  int attempts;
+  int locked; /* 1 + the descriptor that holds the lock, or 0 */
+};
+/* false: another process has replaced the model all the time. */
+bool wn_folder_reading_begin(struct wn_folder_reading *r);
+bool wn_folder_reading_end(struct wn_folder_reading *r);
 /* The same for a whole path. */
 wn_status wn_folder_path(wn_context *ctx, char *out, size_t out_bytes, const char *path);
 

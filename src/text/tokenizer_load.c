@@ -365,10 +365,10 @@ static wn_status load_spec(wn_context *ctx, const char *spec, wn_tokenizer **out
 wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **out) {
   WN_CHECK_CALL(WN_POINTER(spec), WN_POINTER(out));
   if (!wn_path_is_dir(spec)) return load_spec(ctx, spec, out);
-  for (int i = 0; i < WN_FOLDER_ATTEMPTS; i++) {
-    const uint64_t stamp = wn_folder_stamp(spec);
+  struct wn_folder_reading reading = {.dir = spec};
+  while (wn_folder_reading_begin(&reading)) {
     const wn_status status = load_spec(ctx, spec, out);
-    if (wn_folder_stamp(spec) == stamp) return status;
+    if (wn_folder_reading_end(&reading)) return status;
     wn_tokenizer_destroy(*out);
     *out = NULL;
   }

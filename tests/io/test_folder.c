@@ -290,10 +290,42 @@ static void test_live_writer(void **state) {
   bed_clear(&b);
 }
 
+/* One that is slower than a save gets its generation all the same, and the writer loses none of its own for it. */
+static void test_slow_reader(void **state) {
+  (void)state;
+  struct bed b;
+  bed_init(&b);
+  fflush(NULL);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    for (int i = 0;; i++) {
+      struct wn_folder f;
+      if (wn_folder_begin(b.ctx, b.dir, &f) != WN_OK) _exit(1);
+      put(f.next, "config.json", i % 2 ? "odd" : "even");
+      if (wn_folder_commit(b.ctx, &f, NULL) != WN_OK) _exit(2);
+    }
+  }
+  for (int i = 0; i < 5; i++) {
+    struct wn_folder_reading r = {.dir = b.dir};
+    bool whole = false;
+    while (!whole && wn_folder_reading_begin(&r)) {
+      usleep(20000);
+      whole = wn_folder_reading_end(&r);
+    }
+    assert_true(whole);
+    usleep(20000);
+  }
+  int code;
+  const pid_t ended = waitpid(pid, &code, WNOHANG);
+  if (!ended) kill(pid, SIGKILL), waitpid(pid, &code, 0);
+  assert_int_equal(ended, 0);
+  bed_clear(&b);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_commit),          cmocka_unit_test(test_readers),
                                      cmocka_unit_test(test_two_names),       cmocka_unit_test(test_links),
                                      cmocka_unit_test(test_strange_entries), cmocka_unit_test(test_tokenizers),
-                                     cmocka_unit_test(test_live_writer)};
+                                     cmocka_unit_test(test_live_writer),     cmocka_unit_test(test_slow_reader)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
