@@ -16,6 +16,7 @@ struct analysis {
   const char *command; /* "winnow analyze spans" */
   const char *model_dir, *check, *text, *data, *tokenizer, *csv, *out;
   int64_t batch, context, recurrence;
+  bool encoder; /* --data gives inputs of the model's encoder */
   struct cli_rows rows;
   uint64_t max_batches;
   wn_context *ctx;

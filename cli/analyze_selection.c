@@ -18,11 +18,16 @@ struct selection {
   wn_selection_likeness *likeness;
 };
 
-/* Means of a layer over its cells on and below the diagonal. */
+/* Cells of row r that count: on and below the diagonal, or all of an encoder's. */
+static int64_t selection_columns(const wn_selection_mean *m, int64_t r) {
+  return m->encoder ? m->size : r + 1;
+}
+
+/* Means of a layer over its cells. */
 static double selection_layer_mean(const wn_selection_mean *m, const float *of, int64_t l) {
   double sum = 0, n = 0;
   for (int64_t r = 0; r < m->size; r++)
-    for (int64_t c = 0; c <= r; c++) sum += (double)of[(l * m->size + r) * m->size + c], n++;
+    for (int64_t c = 0; c < selection_columns(m, r); c++) sum += (double)of[(l * m->size + r) * m->size + c], n++;
   return sum / n;
 }
 
@@ -40,7 +45,7 @@ static json_t *selection_json(const struct selection *s) {
     json_t *F = json_array(), *masked = json_array();
     for (int64_t r = 0; r < m->size; r++) {
       json_t *row = json_array(), *part = json_array();
-      for (int64_t c = 0; c <= r; c++) {
+      for (int64_t c = 0; c < selection_columns(m, r); c++) {
         json_array_append_new(row, json_real((double)m->F[(l * m->size + r) * m->size + c]));
         json_array_append_new(part, json_real((double)m->masked[(l * m->size + r) * m->size + c]));
       }
@@ -72,13 +77,15 @@ static json_t *selection_json(const struct selection *s) {
 
 static void selection_csv(FILE *f, const void *what) {
   const wn_selection_mean *m = ((const struct selection *)what)->mean;
-  fprintf(f, "layer,row,column,F,masked,weight\n");
+  fprintf(f, "layer,row,column,F,masked%s\n", m->weights ? ",weight" : "");
   for (int64_t l = 0; l < m->layers; l++)
     for (int64_t r = 0; r < m->size; r++)
-      for (int64_t c = 0; c <= r; c++) {
+      for (int64_t c = 0; c < selection_columns(m, r); c++) {
         const int64_t k = (l * m->size + r) * m->size + c;
-        fprintf(f, "%" PRId64 ",%" PRId64 ",%" PRId64 ",%.7g,%.7g,%.7g\n", l, r * m->cell, c * m->cell, (double)m->F[k],
-                (double)m->masked[k], (double)m->weights[k]);
+        fprintf(f, "%" PRId64 ",%" PRId64 ",%" PRId64 ",%.7g,%.7g", l, r * m->cell, c * m->cell, (double)m->F[k],
+                (double)m->masked[k]);
+        if (m->weights) fprintf(f, ",%.7g", (double)m->weights[k]);
+        fputc('\n', f);
       }
 }
 
@@ -86,10 +93,11 @@ static void selection_print(const struct analysis *a, const void *what) {
   const struct selection *s = what;
   const wn_selection_mean *m = s->mean;
   const wn_selection_likeness *k = s->likeness;
-  printf("%s: means over %" PRIu64 " sequences of %" PRId64
-         " tokens, loss %.4f\n\nlayer    mean F   1-e^-F   in the last "
+  char loss[40] = "";
+  if (!m->encoder) snprintf(loss, sizeof loss, ", loss %.4f", m->loss);
+  printf("%s%s: means over %" PRIu64 " sequences of %" PRId64 " tokens%s\n\nlayer    mean F   1-e^-F   in the last "
          "row\n",
-         a->model_dir, m->sequences, m->T, m->loss);
+         a->model_dir, m->encoder ? ", encoder" : "", m->sequences, m->T, loss);
   for (int64_t l = 0; l < m->layers; l++)
     printf("%5" PRId64 "%10.4f%9.4f%18.4f\n", l, selection_layer_mean(m, m->F, l),
            selection_layer_mean(m, m->masked, l), selection_last_mean(m, l));
@@ -110,6 +118,8 @@ static const struct cli_option selection_options[] = {
     CLI_OPTION(struct selection, cell, "cell", "N", "tokens on a side of a cell; 0: as few as give 256 cells or fewer",
                .min = 0, .max = 1 << 20),
     CLI_OPTION(struct selection, against, "against", "DIR", "another run: how alike the two select"),
+    CLI_OPTION(struct selection, analysis.encoder, "encoder", NULL,
+               "of the model's selective encoder, on inputs made as in its training"),
     ANALYSIS_OPTIONS(struct selection, analysis)};
 
 static const struct cli_spec selection_spec = {
@@ -129,15 +139,18 @@ static const struct cli_spec selection_spec = {
 static int selection_measure(struct selection *s) {
   struct analysis *a = &s->analysis;
   wn_model *other = NULL;
-  const int64_t T = a->context ? a->context : wn_model_config_get(a->model)->context;
+  const wn_model_config *c = wn_model_config_get(a->model);
+  const int64_t T = a->context ? a->context : a->encoder ? c->encoder.context : c->context;
   const wn_selection_mean_options options = {.size = sizeof options,
                                              .T = T,
                                              .sequences = s->sequences,
                                              .cell = s->cell,
                                              .progress = cli_progress_on,
-                                             .user = &a->bar};
-  if (!wn_model_config_get(a->model)->attention.selective.enabled)
-    return cli_error("%s: the model has no selective attention", a->model_dir);
+                                             .user = &a->bar,
+                                             .encoder = a->encoder};
+  if (!a->encoder && !c->attention.selective.enabled)
+    return cli_error("%s: the model has no selective attention%s", a->model_dir,
+                     c->encoder.selective ? "; its encoder has: --encoder" : "");
   analysis_begin(a, "selection", "sequences");
   wn_status status = wn_analyze_selection_mean(a->ctx, a->model, a->source, &options, &s->mean);
   if (status == WN_OK && s->against) status = cli_model_load(a->ctx, s->against, a->check, NULL, NULL, &other);

@@ -23,19 +23,42 @@ wn_status analysis_tokenizer(struct analysis *a) {
   return a->tok ? WN_OK : wn_tokenizer_load(a->ctx, a->tokenizer ? a->tokenizer : a->model_dir, &a->tok);
 }
 
+/* Inputs as the encoder was trained on: spans dropped by the data keys of the checkpoint's recipe, or the defaults. */
+static int analysis_inputs(const struct analysis *a, wn_recipe *recipe) {
+  char path[4096];
+  const struct cli_list none = {0};
+  if (!wn_model_config_get(a->model)->encoder.selective)
+    return cli_error("%s: the model has no selective encoder (model.encoder.selective)", a->model_dir);
+  if (a->rows.long_only || a->rows.document >= 0)
+    return cli_usage_error(a->command, "--encoder reads stretches of the token file: not with --long-only");
+  if (cli_join(path, sizeof path, a->model_dir, "recipe.json") && cli_exists(path)) {
+    const int code = cli_recipe_load(a->ctx, path, &none, recipe);
+    if (code) return code;
+  }
+  recipe->data.kind = WN_DATA_SPAN_CORRUPTION;
+  recipe->data.input_length = a->context ? a->context : wn_model_config_get(a->model)->encoder.context;
+  return 0;
+}
+
 /* The source of --data. */
 static int analysis_open_data(struct analysis *a) {
   const wn_model_config *config = wn_model_config_get(a->model);
   wn_recipe recipe;
   wn_recipe_init(&recipe);
-  recipe.data.kind = WN_DATA_TOKENS;
-  recipe.data.stream = a->recurrence ? a->recurrence > 0 : config->recurrence > 0;
+  if (a->encoder) {
+    const int bad = analysis_inputs(a, &recipe);
+    if (bad) return bad;
+  } else {
+    recipe.data.kind = WN_DATA_TOKENS;
+    recipe.data.stream = a->recurrence ? a->recurrence > 0 : config->recurrence > 0;
+  }
   if (strlen(a->data) >= sizeof recipe.data.val) return cli_error("%s: the path is too long", a->data);
   snprintf(recipe.data.val, sizeof recipe.data.val, "%s", a->data);
   const int code = cli_rows_apply(a->ctx, a->command, &a->rows, a->tokenizer, a->model_dir, &recipe.data);
   if (code) return code;
-  const wn_status status = wn_data_source_create(a->ctx, &recipe.data, "val", a->context ? a->context : config->context,
-                                                 (int32_t)config->vocab_size, &a->source);
+  const wn_status status =
+      wn_data_source_create(a->ctx, &recipe.data, "val", a->context && !a->encoder ? a->context : config->context,
+                            (int32_t)config->vocab_size, &a->source);
   if (status != WN_OK) return cli_fail(a->ctx, status);
   cli_tokens_check(a->ctx, a->data, a->model_dir, a->model);
   return 0;

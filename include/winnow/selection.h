@@ -11,12 +11,13 @@
 WN_EXPERIMENTAL_BEGIN
 
 /* One layer of one text of T tokens. Arrays are borrowed for the call. Row i is the query, column j the key; entries j
- * > i are 0. */
+ * > i are 0, but in an encoder, whose rows see each other both ways. */
 typedef struct wn_selection_layer {
   int64_t layer, T, heads;
-  int64_t budget;            /* tokens; the largest, where key-value heads have budgets of their own; 0: none */
-  int64_t groups;            /* P, groups of heads that evict on their own; 0: nothing is evicted */
-  const float *weights;      /* [T,T] mean over the heads; a row sums to 1 minus the weight of learned sinks */
+  int64_t budget;       /* tokens; the largest, where key-value heads have budgets of their own; 0: none */
+  int64_t groups;       /* P, groups of heads that evict on their own; 0: nothing is evicted */
+  const float *weights; /* [T,T] mean over the heads; a row sums to 1 minus the weight of learned sinks. NULL: of an
+                           encoder, where F alone is shown */
   const float *head_weights; /* [H,T,T]; NULL unless asked for */
   const float *F;            /* [T,T] is subtracted from row i's logits, mean over the layer's selections; NULL: the
                                 attention is not selective */
@@ -32,26 +33,29 @@ typedef struct wn_selection_options {
   bool heads;                /* the layers have head_weights too */
   wn_selection_fn layer;     /* called for each layer, in order */
   void *user;
+  bool encoder; /* of the model's selective encoder, whose input the tokens are; neither budgets nor heads then, and
+                   the loss is 0 */
 } wn_selection_options;
 
 /* tokens [T], one document, T at most the model's context. loss (may be NULL): mean over the text's positions, nats.
  * The weights are those that the attention uses, with all of its mechanisms. Cost: a forward pass and T*T*H additions a
  * layer; memory: 12 bytes per pair of tokens, 4 G + 4 more with F, 4 H more with `heads`. WN_ERR_UNSUPPORTED: a model
- * with an encoder; budgets with cache_positions. */
+ * with an encoder, unless `encoder` asks for that; budgets with cache_positions. */
 wn_status wn_analyze_selection(wn_context *ctx, wn_model *model, const int32_t *tokens, int64_t T,
                                const wn_selection_options *options, double *loss);
 
-/* The mean over many sequences, in cells of `cell` by `cell` pairs of tokens. Pairs j > i, and those with padding, are
- * not counted; a cell without pairs is 0. */
+/* The mean over many sequences, in cells of `cell` by `cell` pairs of tokens. Pairs j > i (but in an encoder), and
+ * those with padding, are not counted; a cell without pairs is 0. */
 typedef struct wn_selection_mean {
   int64_t layers, T, cell, size; /* size: ceil(T/cell) */
   uint64_t sequences;
   double loss;
-  float *weights; /* [L,size,size] mean weight */
+  float *weights; /* [L,size,size] mean weight; NULL: of an encoder */
   float *masked;  /* [L,size,size] mean of 1 - exp(-F), the part by which F alone reduces a weight before the
                      normalisation; NULL: not selective */
-  float *last; /* [L,T] mean of 1 - exp(-F) in the last row; NULL likewise. Sequences that padding ends are left out */
-  float *F;    /* [L,size,size] mean F (figures 7 and 8 of the paper); NULL likewise */
+  float *last;  /* [L,T] mean of 1 - exp(-F) in the last row; NULL likewise. Sequences that padding ends are left out */
+  float *F;     /* [L,size,size] mean F (figures 7 and 8 of the paper); NULL likewise */
+  bool encoder; /* the layers are an encoder's: cells above the diagonal count too */
 } wn_selection_mean;
 typedef struct wn_selection_mean_options {
   size_t size;        /* sizeof the struct (context.h) */
@@ -60,15 +64,17 @@ typedef struct wn_selection_mean_options {
   int64_t cell;       /* 0: the smallest for which `size` is at most 256 */
   void (*progress)(void *user, uint64_t done, uint64_t total); /* may be NULL */
   void *user;
+  bool encoder; /* of the model's selective encoder: the sequences are its inputs, T of them the source's input length,
+                   or, of a source without such, plain rows; the loss is 0 */
 } wn_selection_mean_options;
 /* Released with wn_selection_mean_destroy. */
 wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_data_source *source,
                                     const wn_selection_mean_options *options, wn_selection_mean **out);
 void wn_selection_mean_destroy(wn_selection_mean *mean); /* NULL is allowed */
 
-/* How alike two runs select: over the cells on and below the diagonal of their mean 1 - exp(-F), layer by layer. Any
- * two layers mask old tokens more than new ones, so pairs of different layers are the measure of what a correlation is
- * worth. */
+/* How alike two runs select: over the cells of their mean 1 - exp(-F) that count (on and below the diagonal, or all of
+ * an encoder's), layer by layer. Any two layers mask old tokens more than new ones, so pairs of different layers are
+ * the measure of what a correlation is worth. */
 typedef struct wn_selection_likeness {
   int64_t layers[2];
   double *correlation; /* [layers[0], layers[1]] Pearson's; 0 where a layer has one value everywhere */

@@ -4,7 +4,9 @@
  * look), and F is the operation's own, asked for by the same call; so every mechanism is in them and nothing is
  * computed twice. Heads come from several threads in any order: their sum is of integers, 2^40 to a weight of 1, and
  * does not depend on it. Cost: the forward pass, T^2 H additions per layer; bytes: 8 + 4 (+ 4 G + 4 with F) a pair of
- * tokens, with heads 4 H more. */
+ * tokens, with heads 4 H more.
+ *
+ * Of an encoder F alone is shown: its rows' weights are not handed out. It runs by itself, without the decoder. */
 #include "winnow/selection.h"
 
 #include <math.h>
@@ -14,6 +16,7 @@
 #include "base/error.h"
 #include "base/misuse.h"
 #include "base/options.h"
+#include "data/source.h"
 #include "model/layer.h"
 #include "ops/attention.h"
 #include "train/eval.h"
@@ -30,6 +33,8 @@ struct tracer {
   void *user;
   wn_status status;
   wn_dtype dtype;
+  bool encoder; /* model is one */
+  int32_t held; /* of an encoder's sequence: tokens without padding */
   struct wn_arrays arrays;
   int64_t *sums;                     /* [T,T] over heads */
   float *weights, *head_weights, *F; /* [T,T], [H,T,T] or NULL, [T,T] or NULL */
@@ -53,19 +58,19 @@ static void selection_on_rows(void *user, const struct wn_attention_view *v) {
 static void selection_on_attention(void *user, const struct wn_run *run, int64_t l, struct wn_attention *a) {
   struct tracer *t = user;
   (void)l;
-  a->look.rows = selection_on_rows;
+  if (!t->encoder) a->look.rows = selection_on_rows;
   a->look.user = t;
   if (a->sel.on) a->sel.F = t->selections;
   t->G = a->sel.on ? wn_selection_groups(a) : 0;
   t->evicted_at = a->slots.evicted_at;
   t->groups = a->slots.evicted_at ? wn_slot_groups(a) : 0;
-  if (!run->measuring) memset(t->sums, 0, (size_t)(t->T * t->T) * sizeof *t->sums);
+  if (!run->measuring && !t->encoder) memset(t->sums, 0, (size_t)(t->T * t->T) * sizeof *t->sums);
 }
 
 static void selection_take(struct tracer *t) {
   const int64_t T = t->T;
   for (int64_t i = 0; i < T; i++)
-    for (int64_t j = 0; j <= i; j++) {
+    for (int64_t j = 0; j < (t->encoder ? T : i + 1); j++) {
       double sum = 0;
       for (int64_t g = 0; g < t->G; g++) {
         const int64_t k = (g * T + i) * T + j;
@@ -80,7 +85,7 @@ static void selection_on_layer(void *user, const struct wn_run *run, int64_t l, 
   (void)run;
   (void)acts;
   if (t->status != WN_OK) return;
-  for (int64_t k = 0; k < t->T * t->T; k++)
+  for (int64_t k = 0; !t->encoder && k < t->T * t->T; k++)
     t->weights[k] = (float)((double)t->sums[k] / ONE / (double)t->model->config.heads);
   if (t->G > 0) selection_take(t);
   const wn_selection_layer layer = {.layer = l,
@@ -100,8 +105,8 @@ static wn_status selection_tracer_init(struct tracer *t) {
   const bool selects = c->attention.selective.enabled;
   const int64_t T = t->T, H = c->heads, G = c->attention.selective.per_kv_head ? c->kv_heads : 1;
   const struct wn_array rows[] = {
-      {"sums of weights", true, WN_DIMS(T, T), sizeof *t->sums, &t->sums},
-      {"weights", true, WN_DIMS(T, T), sizeof *t->weights, &t->weights},
+      {"sums of weights", !t->encoder, WN_DIMS(T, T), sizeof *t->sums, &t->sums},
+      {"weights", !t->encoder, WN_DIMS(T, T), sizeof *t->weights, &t->weights},
       {"weights of heads", t->want_heads, WN_DIMS(H, T, T), sizeof *t->head_weights, &t->head_weights},
       {"F", selects, WN_DIMS(T, T), sizeof *t->F, &t->F},
       {"selections", selects, WN_DIMS(G, T, T), wn_dtype_size(t->dtype), &t->selections},
@@ -115,10 +120,15 @@ static void selection_tracer_clear(struct tracer *t) {
   wn_arrays_clear(&t->arrays);
 }
 
-static wn_status selection_check(wn_context *ctx, const struct wn_model *model, int64_t T) {
-  const wn_model_config *c = &model->config;
-  if (c->encoder.layers > 0)
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "models with an encoder cannot be shown token by token");
+/* *model becomes the one that is looked at: the encoder, where it is asked for. */
+static wn_status selection_check(wn_context *ctx, const struct wn_model **model, bool encoder, int64_t T) {
+  const wn_model_config *c = &(*model)->config;
+  if (encoder && !c->encoder.selective)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "the model has no selective encoder (encoder.selective)");
+  if (!encoder && c->encoder.layers > 0)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "the decoder of a model with an encoder cannot be shown token by token%s",
+                   c->encoder.selective ? "; its selective encoder can be" : "");
+  if (encoder) *model = (*model)->encoder, c = &(*model)->config;
   if (T < 1 || T > c->context)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "%lld tokens to be shown; expected 1 to %lld, the model's context",
                    (long long)T, (long long)c->context);
@@ -138,6 +148,11 @@ static wn_status selection_pass(struct tracer *t, wn_workspace *ws, const int32_
   const struct wn_layer_observer observer = {
       .layer = selection_on_layer, .user = t, .attention = selection_on_attention};
   const struct wn_batch batch = {.B = 1, .T = t->T, .tokens = tokens, .targets = targets};
+  if (t->encoder) {
+    if (loss) *loss = 0;
+    WN_TRY(wn_encoder_look(t->model, ws, &(struct wn_batch){.B = 1, .T = t->T, .tokens = tokens}, &t->held, &observer));
+    return t->status;
+  }
   const struct wn_step step = {.observer = &observer, .budgets = t->budgets};
   struct wn_step_result result;
   WN_TRY(wn_model_step((struct wn_model *)(uintptr_t)t->model, ws, &batch, &step, &result));
@@ -151,16 +166,22 @@ wn_status wn_analyze_selection(wn_context *ctx, wn_model *model, const int32_t *
   wn_selection_options o;
   WN_TRY(WN_OPTIONS_READ(ctx, wn_selection_options, options, &o));
   WN_CHECK_WORK(WN_POINTER_AS("options->layer", o.layer));
-  WN_TRY(selection_check(ctx, model, T));
+  const struct wn_model *of = model;
+  WN_TRY(selection_check(ctx, &of, o.encoder, T));
   const wn_budgets *budgets = o.budgets;
+  if (o.encoder && (budgets || o.heads))
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "an encoder has no %s",
+                   budgets ? "cache, so no budgets" : "weights to be shown");
   if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
   if (budgets && budgets->cache_positions)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets with cache_positions are not supported here");
   struct tracer t = {.ctx = ctx,
-                     .model = model,
+                     .model = of,
                      .budgets = budgets,
                      .want_heads = o.heads,
                      .T = T,
+                     .encoder = o.encoder,
+                     .held = (int32_t)T,
                      .fn = o.layer,
                      .user = o.user,
                      .dtype = model->dtype};
@@ -189,14 +210,19 @@ struct sums {
   int64_t held;                        /* tokens of the sequence at hand, without padding */
 };
 
+/* Keys that row i of `end` tokens sees, in a mean of an encoder or of a decoder: 0 to this, not included. */
+static int64_t selection_seen(const wn_selection_mean *m, int64_t i, int64_t end) {
+  return m->encoder ? end : i + 1;
+}
+
 static wn_status selection_add_layer(void *user, const wn_selection_layer *layer) {
   struct sums *s = user;
   const int64_t T = layer->T, n = s->mean->size, cell = s->mean->cell, at = layer->layer * n * n;
-  for (int64_t i = 0; i < s->held; i++)
+  for (int64_t i = 0; layer->weights && i < s->held; i++)
     for (int64_t j = 0; j <= i; j++) s->weights[at + i / cell * n + j / cell] += (double)layer->weights[i * T + j];
   if (!s->masked || !layer->F) return WN_OK;
   for (int64_t i = 0; i < s->held; i++)
-    for (int64_t j = 0; j <= i; j++) {
+    for (int64_t j = 0; j < selection_seen(s->mean, i, s->held); j++) {
       const double F = (double)layer->F[i * T + j];
       const int64_t k = at + i / cell * n + j / cell;
       s->masked[k] += -expm1(-F);
@@ -207,17 +233,22 @@ static wn_status selection_add_layer(void *user, const wn_selection_layer *layer
   return WN_OK;
 }
 
-/* Before a sequence whose last tokens are padding: those that have neither a target nor one after them. Its pairs j <=
- * i of each cell. */
-static void selection_begin_sequence(struct sums *s, const int32_t *targets) {
+/* Tokens of a sequence whose last ones may be padding: those that have neither a target nor one after them. */
+static int64_t selection_held(const int32_t *targets, int64_t T) {
+  while (T > 0 && targets[T - 1] < 0) T--;
+  return T;
+}
+
+/* Before a sequence of `held` tokens without padding. Its pairs of each cell. */
+static void selection_begin_sequence(struct sums *s, int64_t held) {
   const wn_selection_mean *m = s->mean;
-  s->held = m->T;
-  while (s->held > 0 && targets[s->held - 1] < 0) s->held--;
+  s->held = held;
   s->whole += s->held == m->T;
   for (int64_t r = 0; r < m->size; r++)
     for (int64_t i = r * m->cell; i < (r + 1) * m->cell && i < s->held; i++)
-      for (int64_t c = 0; c <= r; c++) {
-        const int64_t first = c * m->cell, end = first + m->cell < i + 1 ? first + m->cell : i + 1;
+      for (int64_t c = 0; c < m->size; c++) {
+        const int64_t first = c * m->cell, seen = selection_seen(m, i, s->held),
+                      end = first + m->cell < seen ? first + m->cell : seen;
         if (end > first) s->pairs[r * m->size + c] += (double)(end - first);
       }
 }
@@ -225,11 +256,11 @@ static void selection_begin_sequence(struct sums *s, const int32_t *targets) {
 static void selection_finish(const struct sums *s) {
   wn_selection_mean *m = s->mean;
   for (int64_t r = 0; r < m->size; r++)
-    for (int64_t c = 0; c <= r; c++) {
+    for (int64_t c = 0; c < m->size; c++) {
       const double count = s->pairs[r * m->size + c];
       for (int64_t l = 0; l < m->layers && count > 0; l++) {
         const int64_t k = (l * m->size + r) * m->size + c;
-        m->weights[k] = (float)(s->weights[k] / count);
+        if (m->weights) m->weights[k] = (float)(s->weights[k] / count);
         if (m->masked) m->masked[k] = (float)(s->masked[k] / count), m->F[k] = (float)(s->F[k] / count);
       }
     }
@@ -257,8 +288,28 @@ static wn_status selection_mean_create(wn_context *ctx, const wn_model_config *c
     m->F = m->masked + c->layers * size * size;
     m->last = m->F + c->layers * size * size;
   }
+  m->encoder = wn_is_encoder(c);
+  if (m->encoder) m->weights = NULL;
   *out = m;
   return WN_OK;
+}
+
+/* Sequence b, *held of its T tokens no padding: an encoder's input, where the source has such, or a row of text. */
+static wn_status selection_sequence(wn_context *ctx, const wn_data_source *source, bool inputs, uint64_t b, int64_t T,
+                                    int32_t *tokens, int32_t *targets, int32_t *held) {
+  if (inputs) return wn_data_source_inputs(ctx, source, 0, b, 1, tokens, held);
+  /* Each block is read as one document: what is shown is how far back rows look, by their place in the block. */
+  WN_TRY(wn_data_source_batch(ctx, source, 0, b, 1, tokens, targets, NULL));
+  *held = (int32_t)selection_held(targets, T);
+  return WN_OK;
+}
+
+/* The source has sequences of T tokens for what is looked at. */
+static wn_status selection_source_check(wn_context *ctx, const wn_data_source *source, bool inputs, int64_t T) {
+  if (!inputs) return wn_data_source_check(ctx, "mean of selections", source, T, 0);
+  if (wn_data_source_input_length(source) == T) return WN_OK;
+  return wn_fail(ctx, WN_ERR_ARGUMENT, "mean of selections: the source's inputs have %lld tokens, not %lld",
+                 (long long)wn_data_source_input_length(source), (long long)T);
 }
 
 wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_data_source *source,
@@ -267,28 +318,36 @@ wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_d
   wn_selection_mean_options o;
   *out = NULL;
   WN_TRY(WN_OPTIONS_READ(ctx, wn_selection_mean_options, options, &o));
-  WN_TRY(selection_check(ctx, model, o.T));
+  const struct wn_model *of = model;
+  WN_TRY(selection_check(ctx, &of, o.encoder, o.T));
   const int64_t T = o.T;
-  WN_TRY(wn_eval_source_check(ctx, "mean of selections", model, source, T));
+  const bool inputs = o.encoder && wn_data_source_input_length(source) > 0;
+  WN_TRY(selection_source_check(ctx, source, inputs, T));
   uint64_t sequences = o.sequences;
   const uint64_t all = wn_data_source_batches(source, 1);
   if (all > 0 && sequences > all) sequences = all;
   if (sequences < 1)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "no sequence of %lld tokens to take a mean over", (long long)T);
   struct sums s = {0};
-  struct tracer t = {.ctx = ctx, .model = model, .T = T, .fn = selection_add_layer, .user = &s, .dtype = model->dtype};
+  struct tracer t = {.ctx = ctx,
+                     .model = of,
+                     .T = T,
+                     .fn = selection_add_layer,
+                     .user = &s,
+                     .dtype = model->dtype,
+                     .encoder = o.encoder};
   struct wn_arrays arrays = {0};
   wn_workspace *ws = NULL;
   int32_t *tokens, *targets;
   wn_status status;
-  WN_TRY_GOTO(selection_mean_create(ctx, &model->config, T, o.cell, &s.mean), done);
+  WN_TRY_GOTO(selection_mean_create(ctx, &of->config, T, o.cell, &s.mean), done);
   s.mean->sequences = sequences;
   const int64_t L = s.mean->layers, size = s.mean->size;
   const bool masked = s.mean->masked != NULL;
   const struct wn_array rows[] = {
       {"tokens", true, WN_DIMS(T), sizeof *tokens, &tokens},
       {"targets", true, WN_DIMS(T), sizeof *targets, &targets},
-      {"weights", true, WN_DIMS(L, size, size), sizeof *s.weights, &s.weights},
+      {"weights", !o.encoder, WN_DIMS(L, size, size), sizeof *s.weights, &s.weights},
       {"masked", masked, WN_DIMS(L, size, size), sizeof *s.masked, &s.masked},
       {"F", masked, WN_DIMS(L, size, size), sizeof *s.F, &s.F},
       {"pairs", true, WN_DIMS(size, size), sizeof *s.pairs, &s.pairs},
@@ -300,9 +359,8 @@ wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_d
   for (uint64_t b = 0; b < sequences; b++) {
     double loss = 0;
     if (wn_context_cancelled(ctx)) WN_TRY_GOTO(wn_fail(ctx, WN_ERR_CANCELLED, "stopped"), done);
-    /* Each block is read as one document: what is shown is how far back rows look, by their place in the block. */
-    WN_TRY_GOTO(wn_data_source_batch(ctx, source, 0, b, 1, tokens, targets, NULL), done);
-    selection_begin_sequence(&s, targets);
+    WN_TRY_GOTO(selection_sequence(ctx, source, inputs, b, T, tokens, targets, &t.held), done);
+    selection_begin_sequence(&s, t.held);
     WN_TRY_GOTO(selection_pass(&t, ws, tokens, targets, &loss), done);
     s.mean->loss += loss / (double)sequences;
     if (o.progress) o.progress(o.user, b + 1, sequences);

@@ -8,11 +8,12 @@
 #include "base/error.h"
 #include "base/misuse.h"
 
-/* Over the cells on and below the diagonal of a [size,size] and b. */
-static void compare_layers(const float *a, const float *b, int64_t size, double *correlation, double *difference) {
+/* Over the cells on and below the diagonal of a [size,size] and b, or over all. */
+static void compare_layers(const float *a, const float *b, int64_t size, bool all, double *correlation,
+                           double *difference) {
   double n = 0, mean_a = 0, mean_b = 0, aa = 0, bb = 0, ab = 0, off = 0;
   for (int64_t r = 0; r < size; r++)
-    for (int64_t c = 0; c <= r; c++) { /* sums of deviations, as Welford has them */
+    for (int64_t c = 0; c < (all ? size : r + 1); c++) { /* sums of deviations, as Welford has them */
       const double x = (double)a[r * size + c], y = (double)b[r * size + c];
       const double dx = x - mean_a, dy = y - mean_b;
       n++;
@@ -35,6 +36,8 @@ wn_status wn_selection_compare(wn_context *ctx, const wn_selection_mean *a, cons
         ctx, WN_ERR_ARGUMENT,
         "selections over %lld tokens in cells of %lld cannot be compared with those over %lld in cells of %lld",
         (long long)a->T, (long long)a->cell, (long long)b->T, (long long)b->cell);
+  if (a->encoder != b->encoder)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "selections of an encoder cannot be compared with those of a decoder");
   const int64_t La = a->layers, Lb = b->layers, cells = a->size * a->size;
   void *memory;
   WN_TRY(wn_alloc(ctx, "likeness of selections", sizeof **out + 2 * (size_t)(La * Lb) * sizeof(double), &memory));
@@ -46,7 +49,7 @@ wn_status wn_selection_compare(wn_context *ctx, const wn_selection_mean *a, cons
     double best = -INFINITY;
     for (int64_t k = 0; k < Lb; k++) {
       double *correlation = &r->correlation[l * Lb + k], *difference = &r->difference[l * Lb + k];
-      compare_layers(a->masked + l * cells, b->masked + k * cells, a->size, correlation, difference);
+      compare_layers(a->masked + l * cells, b->masked + k * cells, a->size, a->encoder, correlation, difference);
       best = fmax(best, *correlation);
       if (l == k)
         same++, r->same += *correlation, r->same_difference += *difference;

@@ -49,6 +49,15 @@ wn_status wn_encoder_backward(struct wn_run *run, struct wn_workspace *ws, const
   return wn_run_backward(&encoder, ws->encoder);
 }
 
+wn_status wn_encoder_look(const struct wn_model *encoder, wn_workspace *ws, const struct wn_batch *batch,
+                          const int32_t *count, const struct wn_layer_observer *observer) {
+  struct wn_run run;
+  WN_TRY(wn_model_check_ids(encoder->ctx, encoder, "step: token", batch->tokens, batch->B * batch->T));
+  WN_TRY(wn_run_batch(&run, encoder, ws, batch, count));
+  run.observer = observer;
+  return wn_run_stack(&run, ws);
+}
+
 void wn_encoder_measure(struct wn_run *run, const struct wn_workspace *ws) {
   if (!ws->encoder) return;
   run->cross = (struct wn_cross){.S = ws->encoder->T, .states = ws->encoder->n_out, .d_states = ws->encoder->n_out};

@@ -180,5 +180,9 @@ struct wn_step_result {
  * last step of the same set, and are kept for the next one afterwards. No allocation. B, T at most the workspace's. */
 wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct wn_batch *batch,
                         const struct wn_step *step, struct wn_step_result *result);
+/* Forward of an encoder by itself, `encoder` of a model that has one, with a look at its layers: the rows are
+ * batch->tokens, of which count [B] are no padding (NULL: all). ws is the encoder's own. */
+wn_status wn_encoder_look(const struct wn_model *encoder, wn_workspace *ws, const struct wn_batch *batch,
+                          const int32_t *count, const struct wn_layer_observer *observer);
 
 #endif

@@ -259,6 +259,174 @@ static void test_mean(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* ---- of an encoder ---- */
+
+enum { S = 12, E = 3 };
+
+struct encoder_F {
+  double F[E][S][S];
+  int layers;
+};
+
+/* F of open rows, written out: what all rows but the own select. */
+static void on_encoder_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
+  struct encoder_F *n = user;
+  const int64_t D = 6, N = 3 * H * D, count = run->T;
+  for (int j = 0; j < count; j++) {
+    double select[S], all = 0;
+    for (int k = 0; k < count; k++) {
+      double dot = 0;
+      for (int d = 0; d < D; d++)
+        dot += get(a->qkv, (size_t)(k * N + d), run->exec.dtype) *
+               get(a->qkv, (size_t)(j * N + H * D + d), run->exec.dtype);
+      all += select[k] = j >= 1 && k != j ? fmax(0, dot / sqrt((double)D)) : 0;
+    }
+    for (int i = 0; i < count; i++) n->F[l][i][j] = all - select[i];
+  }
+}
+
+static wn_status keep_encoder_F(void *user, const wn_selection_layer *layer) {
+  struct encoder_F *k = user;
+  assert_int_equal(layer->layer, k->layers++);
+  assert_null(layer->weights);
+  for (int64_t i = 0; i < layer->T; i++)
+    for (int64_t j = 0; j < layer->T; j++) k->F[layer->layer][i][j] = (double)layer->F[i * layer->T + j];
+  return WN_OK;
+}
+
+static wn_model_config encoder_config(bool selective) {
+  static const struct model_case plain = {.position = WN_POS_LEARNED, .ffn = WN_FFN_SWIGLU, .kv_heads = 4};
+  wn_model_config c = model_case_config(&plain);
+  c.context = 16;
+  c.encoder.layers = E, c.encoder.context = S, c.encoder.selective = selective;
+  return c;
+}
+
+static void test_encoder(void **state) {
+  (void)state;
+  for (int b = 0; b < 2; b++) {
+    wn_context *ctx = context_of(b ? "ref" : "cpu", 2);
+    const wn_model_config config = encoder_config(true);
+    struct wn_model *model = model_of(ctx, &config, WN_F32);
+    struct encoder_F *naive = calloc(1, sizeof *naive), *kept = calloc(1, sizeof *kept);
+    int32_t tokens[T];
+    make_tokens(tokens, 8);
+    const struct wn_layer_observer observer = {.layer = on_encoder_layer, .user = naive};
+    const struct wn_workspace_options options = {.activation_dtype = WN_F32, .observer = &observer};
+    wn_workspace *ws;
+    OK(ctx, wn_workspace_create(ctx, model->encoder, 1, S, &options, &ws));
+    const struct wn_batch batch = {.B = 1, .T = S, .tokens = tokens};
+    OK(ctx, wn_encoder_look(model->encoder, ws, &batch, NULL, &observer));
+    const wn_selection_options o = {.size = sizeof o, .layer = keep_encoder_F, .user = kept, .encoder = true};
+    OK(ctx, wn_analyze_selection(ctx, model, tokens, S, &o, NULL));
+    assert_int_equal(kept->layers, E);
+    double most = 0, off = 0;
+    for (int l = 0; l < E; l++)
+      for (int i = 0; i < S; i++)
+        for (int j = 0; j < S; j++) {
+          most = fmax(most, kept->F[l][i][j]);
+          off = fmax(off, fabs(kept->F[l][i][j] - naive->F[l][i][j]));
+        }
+    assert_true(most > 0.1);
+    assert_true(off < 1e-5 * fmax(1, most));
+    wn_workspace_destroy(ws);
+    free(naive);
+    free(kept);
+    wn_model_destroy(model);
+    wn_context_destroy(ctx);
+  }
+}
+
+/* The mean over inputs of span corruption, padding left out, in cells of two, against the single sequences. */
+static void test_encoder_mean(void **state) {
+  (void)state;
+  char folder[512];
+  wn_context *ctx = context_of("cpu", 1);
+  const wn_model_config config = encoder_config(true);
+  struct wn_model *model = model_of(ctx, &config, WN_F32);
+  int32_t text[200];
+  for (int i = 0; i < 200; i++) text[i] = (int32_t)wn_random_below(4, WN_STREAM_TEST, 1, (uint64_t)i, V - 4);
+  make_folder(folder);
+  wn_recipe recipe;
+  wn_recipe_init(&recipe);
+  recipe.data.kind = WN_DATA_SPAN_CORRUPTION, recipe.data.sentinels = 4, recipe.data.input_length = S;
+  snprintf(recipe.data.val, sizeof recipe.data.val, "%.500s/val.bin", folder);
+  OK(ctx, wn_token_file_write(ctx, recipe.data.val, "llmc", V, text, 200));
+  wn_data_source *source;
+  OK(ctx, wn_data_source_create(ctx, &recipe.data, "val", config.context, V, &source));
+  enum { N = 6, CELLS = S / 2 };
+  const wn_selection_mean_options options = {
+      .size = sizeof options, .T = S, .sequences = N, .cell = 2, .encoder = true};
+  wn_selection_mean *mean;
+  OK(ctx, wn_analyze_selection_mean(ctx, model, source, &options, &mean));
+  assert_true(mean->encoder);
+  assert_null(mean->weights);
+  assert_int_equal(mean->layers, E);
+  assert_int_equal(mean->size, CELLS);
+  double F[E][CELLS][CELLS] = {0}, masked[E][CELLS][CELLS] = {0}, pairs[CELLS][CELLS] = {0};
+  for (uint64_t b = 0; b < N; b++) {
+    int32_t inputs[S], count;
+    struct encoder_F *k = calloc(1, sizeof *k);
+    OK(ctx, wn_data_source_inputs(ctx, source, 0, b, 1, inputs, &count));
+    const wn_selection_options o = {.size = sizeof o, .layer = keep_encoder_F, .user = k, .encoder = true};
+    OK(ctx, wn_analyze_selection(ctx, model, inputs, count, &o, NULL));
+    for (int i = 0; i < count; i++)
+      for (int j = 0; j < count; j++) {
+        pairs[i / 2][j / 2]++;
+        for (int l = 0; l < E; l++)
+          F[l][i / 2][j / 2] += k->F[l][i][j], masked[l][i / 2][j / 2] += 1 - exp(-k->F[l][i][j]);
+      }
+    free(k);
+  }
+  for (int l = 0; l < E; l++)
+    for (int r = 0; r < CELLS; r++)
+      for (int c = 0; c < CELLS; c++) {
+        const size_t at = (size_t)((l * CELLS + r) * CELLS + c);
+        const double n = fmax(1, pairs[r][c]);
+        assert_true(fabs((double)mean->F[at] - F[l][r][c] / n) < 1e-5);
+        assert_true(fabs((double)mean->masked[at] - masked[l][r][c] / n) < 1e-6);
+      }
+  wn_selection_likeness *same;
+  OK(ctx, wn_selection_compare(ctx, mean, mean, &same));
+  assert_true(fabs(same->same - 1) < 1e-9);
+  wn_selection_likeness_destroy(same);
+  const wn_selection_mean decoder = {.layers = E, .T = S, .cell = 2, .size = CELLS, .masked = mean->masked};
+  assert_refused(ctx, wn_selection_compare(ctx, mean, &decoder, &same), WN_ERR_ARGUMENT, "encoder");
+  wn_selection_mean_destroy(mean);
+  wn_data_source_destroy(source);
+  remove_folder(folder);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
+static void test_encoder_refused(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 1);
+  int32_t tokens[T];
+  int calls = 0;
+  make_tokens(tokens, 8);
+  for (int selective = 0; selective < 2; selective++) {
+    const wn_model_config config = encoder_config(selective);
+    struct wn_model *model = model_of(ctx, &config, WN_F32);
+    wn_selection_options o = {.size = sizeof o, .layer = refuse, .user = &calls};
+    assert_refused(ctx, wn_analyze_selection(ctx, model, tokens, 8, &o, NULL), WN_ERR_UNSUPPORTED,
+                   selective ? "its selective encoder can be" : "cannot be shown");
+    o.encoder = true;
+    if (!selective)
+      assert_refused(ctx, wn_analyze_selection(ctx, model, tokens, 8, &o, NULL), WN_ERR_UNSUPPORTED,
+                     "no selective encoder");
+    o.heads = true;
+    if (selective)
+      assert_refused(ctx, wn_analyze_selection(ctx, model, tokens, 8, &o, NULL), WN_ERR_UNSUPPORTED, "no weights");
+    o.heads = false;
+    if (selective)
+      assert_refused(ctx, wn_analyze_selection(ctx, model, tokens, S + 1, &o, NULL), WN_ERR_ARGUMENT, "1 to 12");
+    wn_model_destroy(model);
+  }
+  assert_int_equal(calls, 0);
+  wn_context_destroy(ctx);
+}
+
 static wn_status keep_F(void *user, const wn_selection_layer *layer) {
   struct kept *k = user;
   for (int64_t i = 0; i < layer->T; i++)
@@ -344,6 +512,8 @@ static void test_likeness(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_mean_of_documents), cmocka_unit_test(test_likeness),
                                      cmocka_unit_test(test_weights),           cmocka_unit_test(test_budgets),
-                                     cmocka_unit_test(test_refused),           cmocka_unit_test(test_mean)};
+                                     cmocka_unit_test(test_refused),           cmocka_unit_test(test_mean),
+                                     cmocka_unit_test(test_encoder),           cmocka_unit_test(test_encoder_mean),
+                                     cmocka_unit_test(test_encoder_refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

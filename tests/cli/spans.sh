@@ -57,3 +57,11 @@ json "its recipe by --config" '.spans | length == 1' generate --model fill --con
 mv kept.json fill/recipe.json
 json "bench decode of an encoder-decoder" '.results[0].kv_bytes > 0 and .results[0].allocations == 0 and .cache == "float"' \
   bench decode --model fill --contexts 4 --repeats 2 --warmup 1
+refuses "its encoder does not select" 1 'no selective encoder' analyze selection fill --encoder --data data/val.bin
+succeeds "a selective encoder trains" train --config fill.json --set model.encoder.selective=true --set train.steps=2 \
+  --set train.warmup=1 --out select --quiet
+json "what a selective encoder selects: all cells, without weights" \
+  '.tokens == 40 and (.layers | length) == 1 and (.layers[0].F | length == 40 and all(length == 40)) and .layers[0].F[39][0] == 0 and
+   .layers[0].F[1][1] >= 0 and (.layers[0].masked_cells[0][39] >= 0)' \
+  analyze selection select --encoder --data data/val.bin --sequences 3
+refuses "the decoder of such a model" 1 'an encoder cannot be shown' analyze selection select --data data/val.bin
