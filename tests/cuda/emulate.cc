@@ -550,6 +550,9 @@ void launch(site at, const void *kernel, dim3 grid, dim3 block, size_t shared_by
 void wn_emulate_seed(uint64_t seed) {
   emulate::seed = seed;
 }
+bool wn_emulated(void) {
+  return true;
+}
 const char *wn_emulate_error(void) {
   if (!emulate::error_is_new) return nullptr;
   emulate::error_is_new = emulate::last_is_error = false;

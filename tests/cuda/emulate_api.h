@@ -2,12 +2,15 @@
 #ifndef TESTS_CUDA_EMULATE_API_H
 #define TESTS_CUDA_EMULATE_API_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+/* Whether there is an emulation: on a GPU (tests/cuda/on_device.cu) an order of threads is no choice. */
+bool wn_emulated(void);
 /* The order of the blocks of a launch and, between two barriers, of the threads of a block. 0: as they are numbered. */
 void wn_emulate_seed(uint64_t seed);
 /* The device: its major compute capability (8 at first) and how many blocks run at once (3). */

@@ -3,6 +3,10 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
 #include <map>
 #include <vector>
 
@@ -26,17 +30,34 @@ struct arrival {
 };
 static std::vector<arrival> arrivals;
 
+static void open_one(const array &a, bool open) {
+  if (mprotect(a.first, a.mapped, open ? PROT_READ | PROT_WRITE : PROT_NONE)) abort();
+}
 void memory_open(bool open) {
-  for (auto &a : arrays)
-    if (mprotect(a.second.first, a.second.mapped, open ? PROT_READ | PROT_WRITE : PROT_NONE)) abort();
+  for (auto &a : arrays) open_one(a.second, open);
 }
 
-static bool is_array(const void *p, size_t bytes) {
+/* The array that these bytes are of, or NULL. */
+static const array *array_of(const void *p, size_t bytes) {
   auto after = arrays.upper_bound(static_cast<char *>(const_cast<void *>(p)));
-  if (after == arrays.begin()) return false;
+  if (after == arrays.begin()) return nullptr;
   --after;
   const size_t at = (size_t)(static_cast<const char *>(p) - after->first);
-  return at <= after->second.bytes && bytes <= after->second.bytes - at;
+  return at <= after->second.bytes && bytes <= after->second.bytes - at ? &after->second : nullptr;
+}
+
+/* What is beside an array in its own pages is no array's: address sanitizer is told so. */
+static void edges(const array &a, const char *p, bool shut) {
+#ifdef __SANITIZE_ADDRESS__
+  if (shut) {
+    __asan_poison_memory_region(a.first, (size_t)(p - a.first));
+    __asan_poison_memory_region(p + a.bytes, a.mapped - (size_t)(p - a.first) - a.bytes);
+  } else {
+    __asan_unpoison_memory_region(a.first, a.mapped);
+  }
+#else
+  (void)a, (void)p, (void)shut;
+#endif
 }
 
 static char *pages_take(size_t bytes) {
@@ -69,6 +90,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
   if (mprotect(first, whole, PROT_NONE)) return cudaErrorMemoryAllocation;
   char *p = first + (whole - rounded);
   arrays[p] = {first, whole, bytes};
+  edges(arrays[p], p, true);
   *out = p;
   return cudaSuccess;
 }
@@ -77,6 +99,7 @@ cudaError_t cudaFree(void *p) {
   using namespace emulate;
   const auto found = arrays.find(static_cast<char *>(p));
   if (found == arrays.end()) return cudaErrorInvalidValue;
+  edges(found->second, found->first, false);
   (void)madvise(found->second.first, found->second.mapped, MADV_DONTNEED);
   spare.emplace(found->second.mapped, found->second.first);
   arrays.erase(found);
@@ -85,29 +108,32 @@ cudaError_t cudaFree(void *p) {
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
   using namespace emulate;
-  const bool from_array = is_array(from, bytes), to_array = is_array(to, bytes);
-  if (from_array != (kind != cudaMemcpyHostToDevice) || to_array != (kind != cudaMemcpyDeviceToHost))
+  const array *from_array = array_of(from, bytes), *to_array = array_of(to, bytes);
+  if (!from_array != (kind == cudaMemcpyHostToDevice) || !to_array != (kind == cudaMemcpyDeviceToHost))
     return cudaErrorInvalidValue;
   const char *x = static_cast<const char *>(from);
   if (kind == cudaMemcpyDeviceToDevice && x < static_cast<char *>(to) + bytes && static_cast<char *>(to) < x + bytes)
     return cudaErrorInvalidValue; /* undefined where the two overlap */
-  memory_open(true);
+  if (from_array) open_one(*from_array, true);
+  if (to_array) open_one(*to_array, true);
   if (kind == cudaMemcpyDeviceToHost) {
     arrivals.push_back({to, std::vector<char>(x, x + bytes)});
     memset(to, 0xff, bytes);
   } else {
     memcpy(to, from, bytes);
   }
-  memory_open(false);
+  if (from_array) open_one(*from_array, false);
+  if (to_array) open_one(*to_array, false);
   return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t) {
   using namespace emulate;
-  if (!is_array(p, bytes)) return cudaErrorInvalidValue;
-  memory_open(true);
+  const array *a = array_of(p, bytes);
+  if (!a) return cudaErrorInvalidValue;
+  open_one(*a, true);
   memset(p, value, bytes);
-  memory_open(false);
+  open_one(*a, false);
   return cudaSuccess;
 }
 

@@ -173,7 +173,7 @@ static void test_rows_apart(void **state) {
   enum { M = 67, N = 21, K = 256 };
   struct packed_weights w;
   packed_weights_make(&w, N, K, 1, (const wn_gguf_type[]){WN_GGUF_Q4_K}, 3);
-  static float x[M * K], all[M * N], one[N];
+  float *x = malloc(M * K * sizeof *x), *all = malloc(M * N * sizeof *all), *one = malloc(N * sizeof *one);
   for (int i = 0; i < M * K; i++) x[i] = (float)wn_random_normal(2, WN_STREAM_TEST, 1, (uint64_t)i);
   const struct wn_exec e = {.ctx = ctx, .backend = wn_backend_cuda_table(), .threads = 1, .dtype = WN_F32};
   for (int dense = 0; dense < 2; dense++) {
@@ -186,9 +186,10 @@ static void test_rows_apart(void **state) {
     for (int m = 0; m < M; m += 13) {
       a.M = 1, a.x = x + m * K, a.y = one;
       assert_int_equal(run_linear(e, &a, false), WN_OK);
-      assert_memory_equal(one, all + m * N, sizeof one);
+      assert_memory_equal(one, all + m * N, N * sizeof *one);
     }
   }
+  free(x), free(all), free(one);
   packed_weights_clear(&w);
 }
 
@@ -196,17 +197,19 @@ static void test_rows_apart(void **state) {
 static void test_packed_embedding(void **state) {
   (void)state;
   enum { V = 9, C = 256, M = 5 };
-  static const int32_t ids[M] = {8, 0, 3, 3, 7};
+  int32_t *ids = malloc(M * sizeof *ids);
+  float *y = malloc(M * C * sizeof *y);
+  memcpy(ids, (const int32_t[M]){8, 0, 3, 3, 7}, M * sizeof *ids);
   for (int type = 0; type < WN_GGUF_TYPE_COUNT; type++) {
     struct packed_weights w;
     packed_weights_make(&w, V, C, 1, (const wn_gguf_type[]){(wn_gguf_type)type}, 9);
-    float y[M * C];
     const struct wn_embedding a = {.M = M, .C = C, .V = V, .ids = ids, .packed = &w.packed, .y = y};
     const struct wn_exec e = {.ctx = ctx, .backend = wn_backend_cuda_table(), .threads = 1, .dtype = WN_F32};
     assert_int_equal(run_embedding(e, &a, false), WN_OK);
     for (int m = 0; m < M; m++) assert_memory_equal(y + m * C, w.dense + ids[m] * C, C * sizeof(float));
     packed_weights_clear(&w);
   }
+  free(ids), free(y);
 }
 
 int main(void) {

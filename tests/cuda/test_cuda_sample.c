@@ -19,7 +19,8 @@ static void test_equal_to_the_host(void **state) {
   wn_context *ctx = make_context();
   const struct wn_exec e = {.ctx = ctx, .backend = wn_backend_cuda_table(), .threads = 1, .dtype = WN_F32};
   float *logits = malloc(1000 * sizeof *logits);
-  assert_non_null(logits);
+  int32_t *got = malloc(sizeof *got), *bad = malloc(sizeof *bad);
+  assert_true(logits && got && bad);
   int differ = 0, drawn = 0;
   bool seen[1000] = {false};
   for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
@@ -37,7 +38,8 @@ static void test_equal_to_the_host(void **state) {
                                   .min_p = rules[r].min_p,
                                   .top_k = rules[r].top_k,
                                   .seed = 77 + r};
-        int32_t want = -1, got = -2, bad = 9;
+        int32_t want = -1;
+        *got = -2, *bad = 9;
         assert_ok(ctx, wn_sample(ctx, logits, V, &rule, step, &want));
         const struct wn_cuda_sample a = {.logits = logits,
                                          .V = V,
@@ -47,22 +49,22 @@ static void test_equal_to_the_host(void **state) {
                                          .min_p = rule.min_p,
                                          .seed = rule.seed,
                                          .step = step,
-                                         .token = &got,
-                                         .bad = &bad};
+                                         .token = got,
+                                         .bad = bad};
         wn_emulate_seed(step);
         assert_ok(ctx, wn_cuda_sample(&e, &a));
         assert_null(wn_emulate_error());
-        assert_int_equal(bad, 0);
-        differ += got != want;
+        assert_int_equal(*bad, 0);
+        differ += *got != want;
         drawn++;
-        if (V == 1000) seen[got] = true;
+        if (V == 1000) seen[*got] = true;
       }
   assert_int_equal(differ, 0);
   assert_true(drawn == 60);
   int kinds = 0;
   for (int i = 0; i < 1000; i++) kinds += seen[i];
   assert_true(kinds > 5);
-  free(logits);
+  free(logits), free(got), free(bad);
   wn_context_destroy(ctx);
 }
 
@@ -70,14 +72,20 @@ static void test_bad_logits(void **state) {
   (void)state;
   wn_context *ctx = make_context();
   const struct wn_exec e = {.ctx = ctx, .backend = wn_backend_cuda_table(), .threads = 1, .dtype = WN_F32};
-  float logits[3][2] = {{NAN, 1}, {1, INFINITY}, {-INFINITY, -INFINITY}};
+  static const float rows[3][2] = {{NAN, 1}, {1, INFINITY}, {-INFINITY, -INFINITY}};
+  float *logits = malloc(sizeof *rows);
+  int32_t *token = malloc(sizeof *token), *bad = malloc(sizeof *bad);
+  assert_true(logits && token && bad);
   for (int i = 0; i < 3; i++) {
-    int32_t token = 0, bad = 0;
+    memcpy(logits, rows[i], sizeof *rows);
+    *bad = 0;
     const struct wn_cuda_sample a = {
-        .logits = logits[i], .V = 2, .temperature = 1, .top_p = 1, .token = &token, .bad = &bad};
+        .logits = logits, .V = 2, .temperature = 1, .top_p = 1, .token = token, .bad = bad};
     assert_ok(ctx, wn_cuda_sample(&e, &a));
-    assert_int_equal(bad, i == 2 ? 2 : 1);
+    assert_null(wn_emulate_error());
+    assert_int_equal(*bad, i == 2 ? 2 : 1);
   }
+  free(logits), free(token), free(bad);
   wn_context_destroy(ctx);
 }
 

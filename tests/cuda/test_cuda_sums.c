@@ -1,5 +1,6 @@
 /* What a step reads out, and what goes element by element, on emulated kernels: sums of doubles have the reference's
- * bits, their gradients too; the rest is within rounding of floats. */
+ * bits, their gradients too; the rest is within rounding of floats. Arrays of operations are malloc's (cuda/arrays.h).
+ */
 #include "support.h"
 
 #include <float.h>
@@ -36,16 +37,15 @@ static double number(uint64_t salt, int64_t i) {
 static void test_losses(void **state) {
   (void)state;
   enum { M = 2500 };
-  static double loss[M];
-  static uint8_t hit[M];
-  static int32_t targets[M];
+  double *loss = malloc(M * sizeof *loss), (*sums)[2] = malloc(WAYS * sizeof *sums);
+  uint8_t *hit = malloc(M * sizeof *hit);
+  int32_t *targets = malloc(M * sizeof *targets);
   for (int m = 0; m < M; m++) {
     loss[m] = exp(number(1, m)), hit[m] = m % 3 == 0;
     targets[m] = m % 7 == 2 ? -1 : m;
     if (m % 7 == 2) loss[m] = NAN; /* not looked at */
   }
   for (int n = 0; n <= M; n += n ? n : 1) {
-    double sums[WAYS][2];
     for (int i = 0; i < WAYS; i++) {
       const struct wn_exec e = way(i);
       const struct wn_loss_sums a = {.M = n, .loss = loss, .hit = hit, .targets = targets, .sums = sums[i]};
@@ -55,16 +55,18 @@ static void test_losses(void **state) {
       assert_memory_equal(sums[i], sums[0], sizeof sums[0]);
     }
   }
+  free(loss), free(sums), free(hit), free(targets);
 }
 
 static void test_spans(void **state) {
   (void)state;
   enum { B = 3, T = 701, H = 2 };
-  static const int32_t counts[B] = {T, 0, 400};
-  static float z[B * T * H], dz[WAYS][B * T * H];
+  int32_t *counts = malloc(B * sizeof *counts);
+  float *z = malloc(B * T * H * sizeof *z), (*dz)[B * T * H] = malloc(WAYS * sizeof *dz);
+  double *sum = malloc(WAYS * sizeof *sum);
+  counts[0] = T, counts[1] = 0, counts[2] = 400;
   for (int i = 0; i < B * T * H; i++) z[i] = (float)number(2, i);
   for (int padded = 0; padded < 2; padded++) {
-    double sum[WAYS];
     for (int i = 0; i < WAYS; i++) {
       const struct wn_exec e = way(i);
       for (int k = 0; k < B * T * H; k++) dz[i][k] = z[k];
@@ -84,21 +86,22 @@ static void test_spans(void **state) {
       assert_memory_equal(dz[i], dz[0], sizeof dz[0]);
     }
   }
+  free(counts), free(z), free(dz), free(sum);
 }
 
 static void test_memory_loss(void **state) {
   (void)state;
   enum { B = 3, G = 2, T = 331 };
-  static const int32_t counts[B] = {T, 1, 290};
-  static int32_t starts[B * T];
-  static float M[WAYS][B * G * T];
+  int32_t *counts = malloc(B * sizeof *counts), *starts = malloc(B * T * sizeof *starts);
+  float(*M)[B * G * T] = malloc(WAYS * sizeof *M);
+  double *sum = malloc(WAYS * sizeof *sum);
+  counts[0] = T, counts[1] = 1, counts[2] = 290;
   for (int b = 0; b < B; b++)
     for (int t = 0, first = 0; t < T; t++) {
       if (wn_random_below(6, WN_STREAM_TEST, (uint64_t)b, (uint64_t)t, 40) == 0) first = t;
       starts[b * T + t] = first;
     }
   for (int form = 0; form < 4; form++) {
-    double sum[WAYS];
     for (int i = 0; i < WAYS; i++) {
       const struct wn_exec e = way(i);
       for (int k = 0; k < B * G * T; k++) M[i][k] = (float)floor(number(3, k) * 4); /* ties */
@@ -117,6 +120,7 @@ static void test_memory_loss(void **state) {
       assert_memory_equal(M[i], M[0], sizeof M[0]);
     }
   }
+  free(counts), free(starts), free(M), free(sum);
 }
 
 static void close_to(const float *x, const float *want, int n) {
@@ -128,16 +132,19 @@ static void close_to(const float *x, const float *want, int n) {
 static void test_elements(void **state) {
   (void)state;
   enum { N = 1031 };
-  static float x[N], y[WAYS][N], sigmoid[WAYS][N], slope[WAYS][N], clamped[WAYS][N], back[WAYS][N];
-  static uint16_t half[WAYS][N];
-  const double sumsq = 7.5;
+  float *x = malloc(N * sizeof *x), (*y)[N] = malloc(WAYS * sizeof *y), (*sigmoid)[N] = malloc(WAYS * sizeof *y),
+        (*slope)[N] = malloc(WAYS * sizeof *y), (*clamped)[N] = malloc(WAYS * sizeof *y),
+        (*back)[N] = malloc(WAYS * sizeof *y);
+  uint16_t(*half)[N] = malloc(WAYS * sizeof *half);
+  double *sumsq = malloc(sizeof *sumsq);
+  *sumsq = 7.5;
   for (int i = 0; i < N; i++) x[i] = (float)number(5, i) * 3;
   for (int form = 0; form < 4; form++) /* with h or without, by a norm or not */
     for (int i = 0; i < WAYS; i++) {
       const struct wn_exec e = way(i);
       for (int k = 0; k < N; k++) y[i][k] = form & 1 ? (float)k : NAN;
       const struct wn_mix a = {
-          .n = N, .f = 0.3, .h = form & 1 ? -0.9 : 0, .sumsq = form & 2 ? &sumsq : NULL, .x = x, .y = y[i]};
+          .n = N, .f = 0.3, .h = form & 1 ? -0.9 : 0, .sumsq = form & 2 ? sumsq : NULL, .x = x, .y = y[i]};
       assert_ok(ctx, wn_op_mix_forward(&e, &a));
       close_to(y[i], y[0], N);
     }
@@ -158,15 +165,16 @@ static void test_elements(void **state) {
     assert_memory_equal(half[i], half[0], sizeof half[0]);
     assert_memory_equal(back[i], back[0], sizeof back[0]);
   }
+  free(x), free(y), free(sigmoid), free(slope), free(clamped), free(back), free(half), free(sumsq);
 }
 
 /* Copies have the reference's bits, half floats too. */
 static void test_gather(void **state) {
   (void)state;
   enum { B = 2, H = 6, P = 3, T = 5, D = 7, FROM = 9, TO = 11 };
-  static float x[B * FROM * H * D], y[WAYS][B * H * TO * D];
-  static uint16_t half[WAYS][B * H * TO * D], moved[WAYS][B * H * TO * D];
-  static int32_t index[B * P * T];
+  float *x = malloc(B * FROM * H * D * sizeof *x), (*y)[B * H * TO * D] = calloc(WAYS, sizeof *y);
+  uint16_t(*half)[B * H * TO * D] = calloc(WAYS, sizeof *half), (*moved)[B * H * TO * D] = calloc(WAYS, sizeof *moved);
+  int32_t *index = malloc(B * P * T * sizeof *index);
   for (int i = 0; i < B * FROM * H * D; i++) x[i] = (float)number(6, i) * 3;
   for (int i = 0; i < B * P * T; i++) index[i] = i * 4 % FROM;
   const struct wn_stride s_x = {FROM * H * D, H * D, D}, s_y = {H * TO * D, D, TO * D};
@@ -187,6 +195,7 @@ static void test_gather(void **state) {
       assert_memory_equal(half[i], half[0], sizeof half[0]);
       assert_memory_equal(moved[i], moved[0], sizeof moved[0]);
     }
+  free(x), free(y), free(half), free(moved), free(index);
 }
 
 int main(void) {

@@ -22,8 +22,8 @@ struct mixture {
   struct wn_experts a;
   struct wn_expert expert[MIXTURE_E];
   struct packed_weights packed[2 * MIXTURE_E];
-  int32_t row_count[64]; /* the rest is padding */
-  double balance;
+  int32_t *row_count; /* the rest is padding */
+  double *balance;
   void *owned[4 * MIXTURE_E + 32];
   int count;
 };
@@ -64,9 +64,12 @@ static inline void mixture_make(struct mixture *x, wn_dtype dtype, const struct 
   a->in = array_of(x, rows * top * 2 * F, 0, 0);
   if (shape->shared) a->shared_in = array_of(x, rows * 2 * S, 0, 0), a->shared_factor = array_of(x, rows, 0, 0);
   if (shape->shared) a->shared_out = array_of(x, rows * C, 0, 0);
+  x->row_count = x->owned[x->count++] = malloc((size_t)(rows / shape->T) * sizeof *x->row_count);
+  x->balance = x->owned[x->count++] = calloc(1, sizeof *x->balance);
+  assert_true(x->row_count && x->balance);
   for (int b = 0; b < rows / shape->T; b++) x->row_count[b] = (int32_t)shape->T - b % (int)shape->T;
   a->row_count = x->row_count;
-  a->balance = &x->balance;
+  a->balance = x->balance;
   a->dy = array_of(x, rows * C, 5, 1);
   a->dx = array_of(x, rows * C, 0, 0);
   if (!shape->gradients) return;

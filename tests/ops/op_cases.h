@@ -212,6 +212,7 @@ struct bench {
   int count;
   int32_t *ids, *positions; /* also targets and doc_start */
   float *table;
+  double *frequencies; /* [64] */
 };
 
 static int64_t elements(const struct array *a) {
@@ -370,18 +371,15 @@ static void declare_in_place(struct bench *b, int64_t rows, int64_t width, int64
   array_add(b, "dx", GRAD, rows, width, pad, I_X);
   for (int i = I_X; i <= I_DX; i++) b->a[i].mixes = true;
 }
-static const double *rope_frequencies(void) {
-  static double f[64];
-  for (int i = 0; i < 64; i++) f[i] = pow(0.8, i) / (1 + i % 3);
-  return f;
-}
 static void declare_rope(struct bench *b) {
   const int64_t P = 301;
   declare_in_place(b, b->c->n[0], b->c->n[1] * b->c->n[2], b->c->n[3]);
   b->positions = new_ids(b, b->c->n[0], 0, P, 0);
   b->table = malloc((size_t)(P * b->c->n[2]) * sizeof *b->table);
+  b->frequencies = malloc(64 * sizeof *b->frequencies);
+  for (int i = 0; i < 64; i++) b->frequencies[i] = pow(0.8, i) / (1 + i % 3);
   if (has(b, SCALED))
-    wn_rope_table_frequencies(b->table, P, b->c->n[2] / 2 - 1, rope_frequencies(), 1.25);
+    wn_rope_table_frequencies(b->table, P, b->c->n[2] / 2 - 1, b->frequencies, 1.25);
   else
     wn_rope_table(b->table, P, b->c->n[2], 10000);
 }
@@ -391,7 +389,7 @@ static wn_status call_rope(struct bench *b, struct wn_exec e, bool backward) {
   a.type = TYPE(I_X);
   a.x = AT(backward ? I_DX : I_Y), a.ldx = LD(I_X), a.positions = b->positions;
   a.adjacent = has(b, ADJACENT);
-  if (has(b, SCALED)) a.R = a.D - 2, a.frequencies = rope_frequencies(), a.magnitude = 1.25;
+  if (has(b, SCALED)) a.R = a.D - 2, a.frequencies = b->frequencies, a.magnitude = 1.25;
   /* The double reference turns by the float table too, so that only the turning is compared. */
   if (has(b, TABLE)) a.cos_sin = b->table, a.P = 301;
   return run_rope(e, &a, backward);
@@ -672,6 +670,7 @@ static void bench_clear(struct bench *b) {
   free(b->ids);
   free(b->positions);
   free(b->table);
+  free(b->frequencies);
 }
 
 /* "attention 2x9x4x2x8x3 flags 0x100" into a static buffer. */

@@ -1,0 +1,265 @@
+/* The host's arrays in the device's memory (arrays.h). Each gets its copy there when a call first has it. A call's
+ * arguments are searched for pointers into such arrays, so that a new operation or a new array needs nothing here; only
+ * the structs of the host's that arguments point to (packed weights, experts) are known. */
+#define TESTS_CUDA_ARRAYS_INSIDE
+#include "cuda/arrays.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/memory.h"
+
+enum { CALL_ARRAYS = 2048 };
+
+struct held {
+  char *host, *device; /* device: NULL before a call had it */
+  size_t bytes;
+};
+static struct held *all;
+static size_t count, room;
+
+static struct held *find(const void *p) {
+  const uintptr_t at = (uintptr_t)p;
+  for (size_t i = count; i-- > 0;)
+    if (at - (uintptr_t)all[i].host < all[i].bytes) return &all[i];
+  return NULL;
+}
+
+static void *hold(void *p, size_t bytes) {
+  if (!p || bytes == 0) return p;
+  if (count == room) {
+    room = room ? 2 * room : 256;
+    all = realloc(all, room * sizeof *all);
+    assert_non_null(all);
+  }
+  all[count++] = (struct held){.host = p, .bytes = bytes};
+  return p;
+}
+
+void *arrays_allocate(size_t alignment, size_t bytes) {
+  void *p = NULL;
+  return posix_memalign(&p, alignment, bytes) == 0 ? hold(p, bytes) : NULL;
+}
+
+void *arrays_zeros(size_t n, size_t bytes) {
+  return hold(calloc(n, bytes), n * bytes);
+}
+
+void arrays_free(void *p) {
+  struct held *h = p ? find(p) : NULL;
+  if (h && h->host == p) {
+    wn_cuda_memory.release(h->device);
+    memmove(h, h + 1, (size_t)(&all[--count] - h) * sizeof *h);
+  }
+  free(p);
+}
+
+/* ---- a call ---- */
+
+struct call {
+  wn_context *ctx;
+  const char *op;
+  struct held *used[CALL_ARRAYS];
+  int n;
+};
+
+/* The stack, and what is static in the program: constants and variables. */
+static bool out_of_reach(uintptr_t at) {
+  extern char etext, end;
+  static uintptr_t stack, top;
+  if (!top) {
+    pthread_attr_t attributes;
+    void *first;
+    size_t bytes;
+    assert_int_equal(pthread_getattr_np(pthread_self(), &attributes), 0);
+    assert_int_equal(pthread_attr_getstack(&attributes, &first, &bytes), 0);
+    pthread_attr_destroy(&attributes);
+    stack = (uintptr_t)first, top = stack + bytes;
+  }
+  return (at >= stack && at < top) || (at >= (uintptr_t)&etext && at < (uintptr_t)&end);
+}
+
+/* Where `p` lies for the device; another pointer, or what is none, as it is. */
+static void *device(struct call *c, void *p) {
+  struct held *h = find(p);
+  if (!h) {
+    if (out_of_reach((uintptr_t)p)) fail_msg("%s: an array on the stack or a static one", c->op);
+    return p;
+  }
+  if (!h->device) {
+    void *made;
+    if (wn_cuda_memory.allocate(c->ctx, "a test's array", h->bytes, &made) != WN_OK)
+      fail_msg("%s: no memory on the device", c->op);
+    h->device = made;
+  }
+  int i = 0;
+  while (i < c->n && c->used[i] != h) i++;
+  assert_true(i < CALL_ARRAYS);
+  if (i == c->n) c->used[c->n++] = h;
+  return h->device + ((char *)p - h->host);
+}
+
+static void words(struct call *c, void *args, size_t bytes) {
+  for (size_t at = 0; at + sizeof(void *) <= bytes; at += sizeof(void *)) {
+    void *p;
+    memcpy(&p, (char *)args + at, sizeof p);
+    p = device(c, p);
+    memcpy((char *)args + at, &p, sizeof p);
+  }
+}
+
+static wn_status begin(const struct call *c) {
+  for (int i = 0; i < c->n; i++)
+    WN_TRY(wn_cuda_memory.copy_in(c->ctx, c->used[i]->device, c->used[i]->host, c->used[i]->bytes));
+  return WN_OK;
+}
+
+static wn_status finish(const struct call *c, wn_status status) {
+  for (int i = 0; i < c->n && status == WN_OK; i++)
+    status = wn_cuda_memory.copy_out(c->ctx, c->used[i]->host, c->used[i]->device, c->used[i]->bytes);
+  const wn_status waited = wn_cuda_memory.wait(c->ctx, wn_cuda_memory.record(c->ctx));
+  return status == WN_OK ? waited : status;
+}
+
+/* ---- structs of the host's ---- */
+
+/* What arguments point to beside arrays: taken out before the search, put back with the device's addresses. */
+struct structs {
+  const struct wn_packed *packed[2 * WN_EXPERTS_MAX + 2];
+  struct wn_packed own[2 * WN_EXPERTS_MAX + 2];
+  struct wn_expert expert[WN_EXPERTS_MAX];
+};
+
+static const struct wn_packed *packed_of(struct call *c, struct structs *s, int i) {
+  if (!s->packed[i]) return NULL;
+  s->own[i] = *s->packed[i];
+  words(c, &s->own[i], sizeof s->own[i]);
+  return &s->own[i];
+}
+
+#define ARRAYS_ALONE(name)                                                                                             \
+  static void name##_take(struct wn_##name *a, struct structs *s) {                                                    \
+    (void)a, (void)s;                                                                                                  \
+  }                                                                                                                    \
+  static void name##_put(struct call *c, struct wn_##name *a, struct structs *s) {                                     \
+    (void)c, (void)a, (void)s;                                                                                         \
+  }
+#define ARRAYS_PACKED(name)                                                                                            \
+  static void name##_take(struct wn_##name *a, struct structs *s) {                                                    \
+    s->packed[0] = a->packed;                                                                                          \
+    a->packed = NULL;                                                                                                  \
+  }                                                                                                                    \
+  static void name##_put(struct call *c, struct wn_##name *a, struct structs *s) {                                     \
+    a->packed = packed_of(c, s, 0);                                                                                    \
+  }
+ARRAYS_PACKED(linear)
+ARRAYS_PACKED(embedding)
+ARRAYS_ALONE(norm)
+ARRAYS_ALONE(rope)
+ARRAYS_ALONE(act)
+ARRAYS_ALONE(dropout)
+ARRAYS_ALONE(add)
+ARRAYS_ALONE(softcap)
+ARRAYS_ALONE(scale)
+ARRAYS_ALONE(cross_entropy)
+ARRAYS_ALONE(attention_sums)
+ARRAYS_ALONE(adamw)
+ARRAYS_ALONE(adagrad)
+ARRAYS_ALONE(sumsq)
+ARRAYS_ALONE(mix)
+ARRAYS_ALONE(clamp)
+ARRAYS_ALONE(convert)
+ARRAYS_ALONE(gather)
+ARRAYS_ALONE(sigmoid)
+ARRAYS_ALONE(loss_sums)
+ARRAYS_ALONE(span_sum)
+ARRAYS_ALONE(memory_loss)
+ARRAYS_ALONE(attention)
+
+static void expert_take(struct wn_expert *e, struct structs *s, int64_t i) {
+  s->packed[2 * i] = e->packed_in, s->packed[2 * i + 1] = e->packed_out;
+  e->packed_in = e->packed_out = NULL;
+}
+static void expert_put(struct call *c, struct wn_expert *e, struct structs *s, int i) {
+  e->packed_in = packed_of(c, s, 2 * i), e->packed_out = packed_of(c, s, 2 * i + 1);
+}
+static void experts_take(struct wn_experts *a, struct structs *s) {
+  for (int64_t i = 0; i < a->E; i++) {
+    s->expert[i] = a->expert[i];
+    expert_take(&s->expert[i], s, i);
+  }
+  expert_take(&a->shared, s, a->E);
+  a->expert = NULL;
+}
+static void experts_put(struct call *c, struct wn_experts *a, struct structs *s) {
+  words(c, s->expert, (size_t)a->E * sizeof *s->expert);
+  for (int i = 0; i < a->E; i++) expert_put(c, &s->expert[i], s, i);
+  expert_put(c, &a->shared, s, (int)a->E);
+  a->expert = s->expert;
+}
+
+/* ---- the backend ---- */
+
+#define ARRAYS_DIRECTION(name, args, direction)                                                                        \
+  static wn_status arrays_##name##_##direction(const struct wn_exec *exec, const args *a) {                            \
+    static struct structs structs;                                                                                     \
+    static struct call c;                                                                                              \
+    struct wn_exec own_exec = *exec;                                                                                   \
+    args own = *a;                                                                                                     \
+    c.ctx = exec->ctx, c.op = #name, c.n = 0;                                                                          \
+    name##_take(&own, &structs);                                                                                       \
+    words(&c, &own, sizeof own);                                                                                       \
+    name##_put(&c, &own, &structs);                                                                                    \
+    own_exec.backend = wn_backend_cuda_table();                                                                        \
+    own_exec.scratch = device(&c, exec->scratch);                                                                      \
+    WN_TRY(begin(&c));                                                                                                 \
+    return finish(&c, own_exec.backend->name##_##direction(&own_exec, &own));                                          \
+  }
+#define ARRAYS_SLOTS(name, args, has_backward)                                                                         \
+  ARRAYS_DIRECTION(name, args, forward)                                                                                \
+  ARRAYS_DIRECTION(name, args, backward)
+WN_OPS(ARRAYS_SLOTS)
+
+const struct wn_backend *arrays_backend(void) {
+  static struct wn_backend table;
+  table = *wn_backend_cuda_table();
+#define ARRAYS_FILL(name, args, has_backward)                                                                          \
+  if (table.name##_forward) table.name##_forward = arrays_##name##_forward;                                            \
+  if (table.name##_backward) table.name##_backward = arrays_##name##_backward;
+  WN_OPS(ARRAYS_FILL)
+  return &table;
+}
+
+static const char *attend(const struct wn_attention *a, void *scratch, int64_t rows, void *stream, bool backward) {
+  static struct call c;
+  struct wn_attention own = *a;
+  c.ctx = NULL, c.op = "attention", c.n = 0;
+  words(&c, &own, sizeof own);
+  scratch = device(&c, scratch);
+  if (begin(&c) != WN_OK) return "a copy in";
+  const char *error = (backward ? wn_cuda_attend_backward : wn_cuda_attend_forward)(&own, scratch, rows, stream);
+  return finish(&c, WN_OK) == WN_OK ? error : "a copy out";
+}
+const char *arrays_attend_forward(const struct wn_attention *a, void *scratch, int64_t rows, void *stream) {
+  return attend(a, scratch, rows, stream, false);
+}
+const char *arrays_attend_backward(const struct wn_attention *a, void *scratch, int64_t rows, void *stream) {
+  return attend(a, scratch, rows, stream, true);
+}
+
+wn_status arrays_sample(const struct wn_exec *exec, const struct wn_cuda_sample *a) {
+  static struct call c;
+  struct wn_exec own_exec = *exec;
+  struct wn_cuda_sample own = *a;
+  c.ctx = exec->ctx, c.op = "sample", c.n = 0;
+  words(&c, &own, sizeof own);
+  own_exec.backend = wn_backend_cuda_table();
+  own_exec.scratch = device(&c, exec->scratch);
+  WN_TRY(begin(&c));
+  return finish(&c, wn_cuda_sample(&own_exec, &own));
+}

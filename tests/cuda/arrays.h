@@ -1,0 +1,35 @@
+/* Included in front of every test program of the CUDA backend (CMakeLists.txt): what such a program takes from malloc,
+ * calloc or aligned_alloc the backend can be given, and nothing else. Its calls get copies in the device's memory
+ * (wn_cuda_memory), emulated or a GPU's, and the host has the results when a call returns. An array of an operation
+ * that lies on the stack or is static fails the test: no device could read it. */
+#ifndef TESTS_CUDA_ARRAYS_H
+#define TESTS_CUDA_ARRAYS_H
+
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "backends/cuda/attention.h"
+#include "backends/cuda/cuda.h"
+
+void *arrays_allocate(size_t alignment, size_t bytes); /* aligned_alloc's */
+void *arrays_zeros(size_t count, size_t bytes);
+void arrays_free(void *p); /* others' memory too, as free does */
+
+/* The backend and its functions, on arrays of the host's. */
+const struct wn_backend *arrays_backend(void);
+const char *arrays_attend_forward(const struct wn_attention *a, void *scratch, int64_t rows, void *stream);
+const char *arrays_attend_backward(const struct wn_attention *a, void *scratch, int64_t rows, void *stream);
+wn_status arrays_sample(const struct wn_exec *exec, const struct wn_cuda_sample *a);
+
+#ifndef TESTS_CUDA_ARRAYS_INSIDE
+#define malloc(bytes) arrays_allocate(16, bytes)
+#define calloc(count, bytes) arrays_zeros(count, bytes)
+#define aligned_alloc(alignment, bytes) arrays_allocate(alignment, bytes)
+#define free(p) arrays_free(p)
+#define wn_backend_cuda_table() arrays_backend()
+#define wn_cuda_attend_forward(a, scratch, rows, stream) arrays_attend_forward(a, scratch, rows, stream)
+#define wn_cuda_attend_backward(a, scratch, rows, stream) arrays_attend_backward(a, scratch, rows, stream)
+#define wn_cuda_sample(exec, a) arrays_sample(exec, a)
+#endif
+
+#endif
