@@ -98,7 +98,8 @@ static SUPPORT_UNUSED void mech_list_open(void) {
 struct mech_setup {
   const struct mech_case *c;
   int64_t B, Tq, Tk, H, Hkv, D;
-  bool heads_first; /* [B,H,T,D]; else [B,T,H,D] with a gap behind each token */
+  bool heads_first; /* [B,H,T,D]; else [B,T,H,D] with a gap behind each token, */
+  bool wide_gap;    /* of 8 elements and not of 3 */
   bool documents, control;
   bool padded; /* open rows: sequences have fewer keys, the second none, the third one */
   bool f_in;   /* selections that earlier rows have made */
@@ -223,7 +224,7 @@ static int mech_array_add(struct mech_bench *m, const char *name, enum mech_role
 /* [B,T,heads,D] or [B,heads,T,D], the call's rows being the last `rows` tokens. */
 static int mech_heads_add(struct mech_bench *m, const char *name, enum mech_role role, int64_t heads, int64_t rows,
                           struct wn_stride *stride) {
-  const int64_t T = m->s.Tk, D = m->s.D, ld = heads * D + 3;
+  const int64_t T = m->s.Tk, D = m->s.D, ld = heads * D + (m->s.wide_gap ? 8 : 3);
   const int64_t count = m->s.B * T * (m->s.heads_first ? heads * D : ld);
   *stride = m->s.heads_first ? (struct wn_stride){.b = heads * T * D, .t = D, .h = T * D}
                              : (struct wn_stride){.b = T * ld, .t = ld, .h = D};

@@ -30,6 +30,8 @@ enum {
 };
 /* Of a call whose terms are served: what in it is not, or NULL. */
 const char *wn_cuda_attend_lacks(const struct wn_attention *a, bool backward);
+/* Is it a call for the kernels of sm_90, on a device and in a build that has them? */
+bool wn_cuda_attend_sm90(const struct wn_attention *a, bool backward);
 /* rows: of a window, rounded up to tiles; 0: all up to 4096, else 4096. */
 size_t wn_cuda_attend_scratch(const struct wn_attention *a, bool backward, int64_t rows);
 /* scratch: 16-byte aligned, of the same rows. Returns NULL, or what the run time said. stream: a cudaStream_t. */

@@ -3,22 +3,12 @@
 #define WN_BACKENDS_CUDA_ATTENTION_RUN_CUH
 
 #include "backends/cuda/attention/backward.cuh"
+#include "backends/cuda/attention/call.cuh"
 #include "backends/cuda/attention/forward.cuh"
 #include "backends/cuda/attention/select.cuh"
 #include "backends/cuda/attention.h"
 
 namespace wn_cuda {
-
-/* Scratch is measured with base NULL and laid out with the same calls. */
-struct room {
-  char *base;
-  size_t used;
-  template <class T> T *take(int64_t n) {
-    T *p = base ? reinterpret_cast<T *>(base + used) : nullptr;
-    used += (size_t)(n * (int64_t)sizeof(T) + 255) / 256 * 256;
-    return p;
-  }
-};
 
 template <class P> struct call {
   attention_args a;
@@ -222,11 +212,6 @@ template <class P> struct call {
   }
 };
 
-enum pass { MEASURE_FORWARD, MEASURE_BACKWARD, FORWARD, BACKWARD };
-struct outcome {
-  size_t bytes;
-  const char *error;
-};
 template <class P> outcome run_on(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream) {
   call<P> x;
   x.scratch = {static_cast<char *>(scratch), 0};
@@ -246,9 +231,6 @@ outcome run(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaS
   if (c->D <= 96) return run_on<P<96>>(what, c, scratch, rows, stream);
   return run_on<P<128>>(what, c, scratch, rows, stream);
 }
-
-outcome run_floats(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
-outcome run_bf16(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
 
 } // namespace wn_cuda
 

@@ -1,0 +1,172 @@
+/* Attention on sm_90, for rows in bf16: what its kernels get of a call, and what they share. They serve the plain case
+ * alone (sm90_serves, attention_sm90.cu); all else runs on the kernels for sm_80 (run.cuh).
+ *
+ * As there, logits are "raw" (q . k) and F is -F / scale, the starting value of the product's accumulator. Blocks of F
+ * and X are 64 rows x 64 keys, as a warp holds its accumulators: [4 row tiles of 16][4 key tiles of 16] and
+ *
+ *   half F, X (bf16)  [32 lanes][16 bytes]      {lower 8 keys: its row, the row 8 below; upper 8 keys: the same}
+ *   float F           [2][32 lanes][16 bytes]   lower, upper 8 keys: {its row, the row 8 below}
+ *
+ * One 16-byte read a lane gives 16 keys of a half F. Forward has F in floats: lse keeps the tolerance law then.
+ * Backward writes it again in half floats, half the bytes, and normalises the weights that it forms with it by their
+ * own sums (sm90_rows.cuh). Blocks behind the diagonal within a tile of 128 rows are read and so are written: zeros.
+ *
+ * A block of threads is a warpgroup that brings tiles and two that compute; these take turns in issuing products, so
+ * that one's run under the other's exponentials. */
+#ifndef WN_BACKENDS_CUDA_ATTENTION_SM90_ARGS_CUH
+#define WN_BACKENDS_CUDA_ATTENTION_SM90_ARGS_CUH
+
+#include "backends/cuda/sm90.cuh"
+
+namespace wn_cuda {
+
+struct sm90_stride {
+  int64_t b, t, h;
+};
+
+struct sm90_args {
+  wn_tensor_map q, k, v, dy; /* rows [B,T,H,D] or [B,T,Hkv,D], boxes of 64 x 64 */
+  int B, T, H, Hkv, G;       /* heads h of group h / (H / G) share a selection */
+  int padded;                /* T in whole tiles of 128 */
+  float scale, to_log2;      /* of a raw logit: the logit, and its logarithm to base 2 */
+
+  int head; /* that selects, of each group */
+  bool protect_first, protect_self;
+  void *F;               /* [B,G,row_blocks,key_blocks] blocks, or NULL: carries alone */
+  uint4 *X;              /* the same: first sums of gradients of logits, then of those that are selected with */
+  const float *carry_in; /* [B,G,padded] F before the window's first row; NULL: 0 */
+  float *carry_out;      /* after its last, or NULL */
+  float *f_out;          /* [B,G,f_stride] the same as F itself, or NULL */
+  int64_t f_stride;
+  float *back; /* [B,G,padded] the sum of X's first over the rows after the window */
+
+  int row_block0, row_blocks, key_blocks; /* the window's, even numbers; key_blocks: padded / 64 */
+  bool last_rows;                         /* the window has the call's last */
+
+  uint16_t *y, *dq, *dk, *dv;
+  sm90_stride s_y, s_q, s_k, s_v;
+  float *lse;   /* [B,H,T] or NULL */
+  float *log2s; /* [B,H,padded] backward's own, to base 2, infinite behind T */
+  float *delta; /* [B,H,padded] */
+  float *sums;  /* [2,B,padded,Hkv,D] dk and dv of later windows, or NULL */
+};
+
+enum sm90_F { F_NONE, F_HALF, F_FLOAT };
+template <sm90_F KIND> struct sm90_block {
+  static constexpr int BYTES = KIND == F_FLOAT ? 16384 : KIND == F_HALF ? 8192 : 0;
+};
+
+__device__ __forceinline__ int64_t block_at(const sm90_args &a, int b, int g, int row_block, int key_block) {
+  return (((int64_t)b * a.G + g) * a.row_blocks + (row_block - a.row_block0)) * a.key_blocks + key_block;
+}
+__device__ __forceinline__ int window_end(const sm90_args &a) {
+  return a.row_block0 + a.row_blocks;
+}
+__device__ __forceinline__ bool selects(const sm90_args &a, int h) {
+  return h % (a.H / a.G) == a.head;
+}
+
+/* Unit of turn n for worker i of count: there and back again, so that the sums of lengths that fall come out even. */
+__device__ __forceinline__ int snake(int n, int i, int count) {
+  return n * count + (n & 1 ? count - 1 - i : i);
+}
+
+template <int N> __device__ __forceinline__ void zero(float (&x)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; i++) x[i] = 0;
+}
+
+/* ---- tiles: [D / 64][rows][64] ---- */
+
+template <int D, int ROWS> __device__ __forceinline__ int tile_bytes() {
+  return ROWS * D * 2;
+}
+template <int D, int ROWS>
+__device__ __forceinline__ void load_tile(uint8_t *to, const wn_tensor_map &m, wn_mbarrier *full, int row, int h,
+                                          int b) {
+#pragma unroll
+  for (int x = 0; x < D / 64; x++)
+#pragma unroll
+    for (int r = 0; r < ROWS / 64; r++)
+      wn_tensor_load(to + (x * ROWS + r * 64) * 128, &m, full, x * 64, row + r * 64, h, b);
+}
+/* Columns 16 k to 16 k + 15 of a tile of ROWS rows, its 64 or more rows from `tile` on. */
+template <int ROWS> __device__ __forceinline__ uint64_t columns_of(const uint8_t *tile, int k) {
+  return wn_descriptor_k(tile + k / 4 * ROWS * 128 + k % 4 * 32);
+}
+/* Rows 16 k to 16 k + 15 of a tile of ROWS rows. */
+template <int ROWS> __device__ __forceinline__ uint64_t rows_of(const uint8_t *tile, int k) {
+  return wn_descriptor_mn(tile + k * 2048, ROWS * 128);
+}
+/* The operand of a warpgroup's 64 rows of 64 columns in registers. */
+__device__ __forceinline__ void load_operand(uint32_t (&a)[4][4], const uint8_t *tile, int warp, int lane) {
+  const int r = warp * 16 + (lane & 15);
+#pragma unroll
+  for (int k = 0; k < 4; k++) wn_ldmatrix_x4(a[k], tile + r * 128 + (((k * 2 + (lane >> 4)) ^ (r & 7)) << 4));
+}
+template <int N> __device__ __forceinline__ void pack(uint32_t (&p)[N / 8][4], const float (&s)[N]) {
+#pragma unroll
+  for (int i = 0; i < N / 2; i++) p[i / 4][i % 4] = wn_pack_bf16(s[2 * i], s[2 * i + 1]);
+}
+
+/* ---- F ---- */
+
+/* F of a warp's 16 rows into its accumulators; f: the blocks of its 64 rows. */
+template <sm90_F KIND, int N>
+__device__ __forceinline__ void start(float (&s)[N], const uint8_t *f, int warp, int lane) {
+  if constexpr (KIND == F_FLOAT) {
+#pragma unroll
+    for (int t = 0; t < N / 4; t++) {
+      const float4 x = reinterpret_cast<const float4 *>(f + t / 8 * 16384)[(warp * 8 + t % 8) * 32 + lane];
+      s[4 * t] = x.x, s[4 * t + 1] = x.y, s[4 * t + 2] = x.z, s[4 * t + 3] = x.w;
+    }
+  } else if constexpr (KIND == F_HALF) {
+#pragma unroll
+    for (int u = 0; u < N / 8; u++) {
+      const uint4 x = reinterpret_cast<const uint4 *>(f + u / 4 * 8192)[(warp * 4 + u % 4) * 32 + lane];
+      const float2 v[4] = {wn_unpack_f16(x.x), wn_unpack_f16(x.y), wn_unpack_f16(x.z), wn_unpack_f16(x.w)};
+#pragma unroll
+      for (int i = 0; i < 4; i++) s[8 * u + 2 * i] = v[i].x, s[8 * u + 2 * i + 1] = v[i].y;
+    }
+  }
+}
+/* A block of halves or of bf16, turned: use(i, pair) for elements i and i + 1 of the warp's 16 keys x 64 rows. */
+template <class USE> __device__ __forceinline__ void turned(const uint8_t *f, int warp, int lane, USE use) {
+#pragma unroll
+  for (int u = 0; u < 4; u++) {
+    const uint4 x = reinterpret_cast<const uint4 *>(f)[(u * 4 + warp) * 32 + lane];
+    use(u * 8, wn_movmatrix(x.x)), use(u * 8 + 4, wn_movmatrix(x.y));
+    use(u * 8 + 2, wn_movmatrix(x.z)), use(u * 8 + 6, wn_movmatrix(x.w));
+  }
+}
+
+/* ---- turns of the two computing warpgroups ---- */
+
+__device__ __forceinline__ void turn_first(int group) {
+  if (group == 1) wn_barrier_arrive(2, 256);
+}
+__device__ __forceinline__ void turn_take(int group) {
+  wn_barrier_sync(2 + group, 256);
+}
+__device__ __forceinline__ void turn_give(int group) {
+  wn_barrier_arrive(3 - group, 256);
+}
+
+/* Element i of an accumulator: its row of 16 and its column. */
+__device__ __forceinline__ int acc_row(int lane, int i) {
+  return (lane >> 2) + (i >> 1 & 1) * 8;
+}
+__device__ __forceinline__ int acc_column(int lane, int i) {
+  return (i >> 2) * 8 + (lane & 3) * 2 + (i & 1);
+}
+
+/* Pairs of a tile whose key lies behind its row become minus infinity; row, key: of the warp's first. */
+template <int N> __device__ __forceinline__ void mask(float (&s)[N], int row, int key, int lane) {
+#pragma unroll
+  for (int i = 0; i < N; i++)
+    if (key + acc_column(lane, i) > row + acc_row(lane, i)) s[i] = -INFINITY;
+}
+
+} // namespace wn_cuda
+
+#endif

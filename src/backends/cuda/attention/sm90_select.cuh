@@ -1,0 +1,266 @@
+/* The selection on sm_90: F, and backward what its gradient does to the logits that select (select.cuh has the
+ * equations). A block of threads has 64 keys and walks the rows 256 at a time, a warpgroup a block of 64; S^T = K0 Q0^T
+ * by wgmma, its sums along the rows by another: times a triangle of -1. So that these sums are floats' (lse depends on
+ * F), S is split into bf16 parts, three for F in floats, two for F in halves. Blocks' totals meet in shared memory.
+ * Every sum has one order. */
+#ifndef WN_BACKENDS_CUDA_ATTENTION_SM90_SELECT_CUH
+#define WN_BACKENDS_CUDA_ATTENTION_SM90_SELECT_CUH
+
+#include "backends/cuda/attention/sm90_args.cuh"
+
+namespace wn_cuda {
+
+template <int D> struct sm90_select_room {
+  static constexpr int TILE = 64 * D * 2, TRIANGLE = 9 * TILE, TOTALS = TRIANGLE + 8192, BARRIERS = TOTALS + 2048;
+  static constexpr int BYTES = BARRIERS + 9 * 8;
+};
+
+/* What both kernels have: tiles of keys and queries, the triangle, sums of the blocks at hand. */
+template <int D> struct sm90_walk {
+  typedef sm90_select_room<D> room;
+  uint8_t *sk, *sq, *triangle;
+  float *totals; /* [2][4][64] */
+  wn_mbarrier *bars;
+  int lane, warp, group, key_block, g, b, key;
+  float run[2]; /* of the lane's two keys: the sum of the blocks walked */
+
+  __device__ __forceinline__ sm90_walk(uint8_t *raw) {
+    sk = raw, sq = raw + room::TILE, triangle = raw + room::TRIANGLE;
+    totals = reinterpret_cast<float *>(raw + room::TOTALS);
+    bars = reinterpret_cast<wn_mbarrier *>(raw + room::BARRIERS);
+    lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3, group = threadIdx.x >> 7;
+    key_block = blockIdx.x, g = blockIdx.y, b = blockIdx.z;
+    key = key_block * 64 + warp * 16 + (lane >> 2);
+    run[0] = run[1] = 0;
+  }
+  /* -1 where k < n (BELOW) or k > n, rows n of 64 k. */
+  template <bool BELOW> __device__ __forceinline__ void prepare(const sm90_args &a, int row_block) {
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < 9; i++) wn_mbarrier_init(&bars[i], 1);
+      wn_mbarrier_init_fence();
+    }
+    const int n = threadIdx.x / 8, chunk = threadIdx.x % 8;
+    uint32_t v[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int k = chunk * 8 + i * 2;
+      v[i] = ((BELOW ? k < n : k > n) ? 0xbf80u : 0) | ((BELOW ? k + 1 < n : k + 1 > n) ? 0xbf800000u : 0);
+    }
+    *reinterpret_cast<uint4 *>(triangle + n * 128 + ((chunk ^ (n & 7)) << 4)) = make_uint4(v[0], v[1], v[2], v[3]);
+    wn_proxy_fence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      wn_mbarrier_expect(&bars[0], room::TILE);
+      load_tile<D, 64>(sk, a.k, &bars[0], key_block * 64, key_head(a), b);
+    }
+    fetch(a, row_block, 0);
+  }
+  __device__ __forceinline__ int query_head(const sm90_args &a) const {
+    return g * (a.H / a.G) + a.head;
+  }
+  __device__ __forceinline__ int key_head(const sm90_args &a) const {
+    return query_head(a) / (a.H / a.Hkv);
+  }
+  /* The queries of this warpgroup's block of the four from row_block on. */
+  __device__ __forceinline__ void fetch(const sm90_args &a, int row_block, int buffer) {
+    if (threadIdx.x & 127) return;
+    wn_mbarrier *full = &bars[1 + buffer * 4 + group];
+    wn_mbarrier_expect(full, room::TILE);
+    load_tile<D, 64>(sq + (buffer * 4 + group) * room::TILE, a.q, full, (row_block + group) * 64, query_head(a), b);
+  }
+  /* Raw logits, [keys, rows]. */
+  __device__ __forceinline__ void logits(float (&s)[32], int step) {
+    const int buffer = step & 1;
+    if (step == 0) wn_mbarrier_wait(&bars[0], 0);
+    wn_mbarrier_wait(&bars[1 + buffer * 4 + group], step >> 1 & 1);
+    wn_wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+      wn_wgmma_ss<false>(s, columns_of<64>(sk, k), columns_of<64>(sq + (buffer * 4 + group) * room::TILE, k), k > 0);
+    wn_wgmma_commit();
+    wn_wgmma_wait<0>();
+  }
+  /* f += p times the triangle. */
+  __device__ __forceinline__ void sums(float (&f)[32], const uint32_t (&p)[4][4]) {
+    wn_wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 4; k++) wn_wgmma_rs<false>(f, p[k], columns_of<64>(triangle, k), true);
+    wn_wgmma_commit();
+    wn_wgmma_wait<0>();
+  }
+  /* The four blocks' totals: `run` goes on by them, `before` is what stands before this one, in the order of the walk.
+   */
+  template <bool DOWN>
+  __device__ __forceinline__ void meet(const float (&total)[2], bool has, int step, float (&before)[2]) {
+    float *place = totals + (step & 1) * 256;
+    if (has)
+#pragma unroll
+      for (int h = 0; h < 2; h++) place[group * 64 + warp * 16 + h * 8 + (lane >> 2)] = total[h];
+    __syncthreads();
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      float x = run[h];
+      before[h] = 0;
+#pragma unroll
+      for (int n = 0; n < 4; n++) {
+        const int which = DOWN ? n : 3 - n;
+        if (which == group) before[h] = x;
+        x += place[which * 64 + warp * 16 + h * 8 + (lane >> 2)];
+      }
+      run[h] = x;
+    }
+  }
+  /* May the row of element i of block row_block select its key? Pairs beyond T have logits of 0. */
+  __device__ __forceinline__ bool may(const sm90_args &a, int row_block, int i) const {
+    const int j = key + (i >> 1 & 1) * 8, row = row_block * 64 + acc_column(lane, i);
+    return !(a.protect_first && j == 0) && (a.protect_self ? row > j : row >= j);
+  }
+};
+
+/* The first block of rows whose tile of 128 reaches the keys of a block. */
+__device__ __forceinline__ int first_block(const sm90_args &a, int key_block) {
+  return max(a.row_block0, key_block & ~1);
+}
+
+/* A turned block of sums, [keys, rows], to F. */
+template <sm90_F KIND> __device__ __forceinline__ void store_F(void *block, const float (&f)[32], int warp, int lane) {
+  if constexpr (KIND == F_HALF) {
+    uint4 *to = static_cast<uint4 *>(block);
+#pragma unroll
+    for (int u = 0; u < 4; u++) {
+      uint32_t v[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) { /* rows' halves of the lower keys, then of the upper */
+        const int e = (2 * u + (i & 1)) * 4 + (i >> 1) * 2;
+        v[i] = wn_movmatrix(wn_pack_f16(fmaxf(f[e], -60000.0f), fmaxf(f[e + 1], -60000.0f)));
+      }
+      to[(u * 4 + warp) * 32 + lane] = make_uint4(v[0], v[1], v[2], v[3]);
+    }
+  } else {
+    float4 *to = static_cast<float4 *>(block);
+    const bool odd = lane & 4; /* the lane's key; the neighbour's is the other of the pair */
+    const int place = ((lane & 3) * 2 + odd) * 4 + (lane >> 3);
+#pragma unroll
+    for (int u = 0; u < 4; u++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        float2 pair[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+          const int e = (2 * u + half) * 4 + h * 2;
+          const float got = __shfl_xor_sync(~0u, odd ? f[e] : f[e + 1], 4);
+          pair[half] = odd ? make_float2(got, f[e + 1]) : make_float2(f[e], got);
+        }
+        to[((u * 4 + warp) * 2 + h) * 32 + place] = make_float4(pair[0].x, pair[0].y, pair[1].x, pair[1].y);
+      }
+  }
+}
+
+/* Grid: the window's key blocks, groups, sequences. */
+template <int D, sm90_F KIND>
+__global__ void __launch_bounds__(512, 1) sm90_select(const __grid_constant__ sm90_args a) {
+  WN_SHARED_DYNAMIC(uint8_t, raw);
+  sm90_walk<D> x(raw);
+  const int first = first_block(a, x.key_block), end = window_end(a), from = first & ~3;
+  const int64_t carry = ((int64_t)x.b * a.G + x.g) * a.padded + x.key;
+  x.template prepare<true>(a, from);
+  if (a.carry_in && x.key_block < a.row_block0) {
+    x.run[0] = a.carry_in[carry];
+    x.run[1] = a.carry_in[carry + 8];
+  }
+  int step = 0;
+  for (int four = from; four < end; four += 4, step++) {
+    const int row_block = four + x.group;
+    if (four + 4 < end) x.fetch(a, four + 4, (step & 1) ^ 1);
+    float s[32], f[32], before[2];
+    x.logits(s, step);
+    const bool rim = row_block <= x.key_block || x.key_block == 0;
+#pragma unroll
+    for (int i = 0; i < 32; i++) s[i] = rim && !x.may(a, row_block, i) ? 0.0f : fmaxf(s[i], 0.0f);
+    const float last[2] = {s[29], s[31]}; /* of lanes that have row 63 */
+    zero(f);
+#pragma unroll
+    for (int part = 0; part < (KIND == F_HALF ? 2 : 3); part++) {
+      uint32_t p[4][4];
+      pack(p, s);
+      x.sums(f, p);
+#pragma unroll
+      for (int i = 0; i < 32; i += 2) {
+        const float2 had = wn_unpack_bf16(p[i / 8][i / 2 % 4]);
+        s[i] -= had.x, s[i + 1] -= had.y;
+      }
+    }
+    const float total[2] = {last[0] - f[29], last[1] - f[31]};
+    x.template meet<true>(total, (x.lane & 3) == 3, step, before);
+#pragma unroll
+    for (int i = 0; i < 32; i++) f[i] -= before[i >> 1 & 1];
+    if (a.F && row_block >= first && row_block < end)
+      store_F<KIND>(static_cast<uint8_t *>(a.F) +
+                        block_at(a, x.b, x.g, row_block, x.key_block) * sm90_block<KIND>::BYTES,
+                    f, x.warp, x.lane);
+  }
+  if ((x.lane & 3) || x.group) return;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    if (a.carry_out) a.carry_out[carry + h * 8] = x.run[h];
+    const int j = x.key + h * 8;
+    if (a.f_out && a.last_rows && j < a.T) a.f_out[((int64_t)x.b * a.G + x.g) * a.f_stride + j] = x.run[h] * a.scale;
+  }
+}
+
+/* X: the sum of the group's gradients of logits becomes what the selecting head's get besides. Grid: as sm90_select. */
+template <int D> __global__ void __launch_bounds__(512, 1) sm90_select_back(const __grid_constant__ sm90_args a) {
+  WN_SHARED_DYNAMIC(uint8_t, raw);
+  sm90_walk<D> x(raw);
+  const int first = first_block(a, x.key_block), end = window_end(a), from = (end - 1) & ~3;
+  const int64_t carry = ((int64_t)x.b * a.G + x.g) * a.padded + x.key;
+  x.template prepare<false>(a, from);
+  if (!a.last_rows) {
+    x.run[0] = a.back[carry];
+    x.run[1] = a.back[carry + 8];
+  }
+  int step = 0;
+  for (int four = from; four + 3 >= first; four -= 4, step++) {
+    const int row_block = four + x.group;
+    if (four - 1 >= first) x.fetch(a, four - 4, (step & 1) ^ 1);
+    const bool own = row_block >= first && row_block < end, holds = own && row_block >= x.key_block;
+    uint4 *block = a.X + block_at(a, x.b, x.g, own ? row_block : first, x.key_block) * 512;
+    float s[32], f[32], before[2];
+    x.logits(s, step);
+    const bool rim = row_block <= x.key_block || x.key_block == 0;
+    uint32_t active = 0;
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+      if (s[i] > 0 && !(rim && !x.may(a, row_block, i))) active |= 1u << i;
+    uint32_t p[4][4];
+#pragma unroll
+    for (int u = 0; u < 4; u++) {
+      const uint4 y = holds ? block[(u * 4 + x.warp) * 32 + x.lane] : make_uint4(0, 0, 0, 0);
+      p[u][0] = wn_movmatrix(y.x), p[u][1] = wn_movmatrix(y.z);
+      p[u][2] = wn_movmatrix(y.y), p[u][3] = wn_movmatrix(y.w);
+    }
+    zero(f);
+    x.sums(f, p);
+    const float total[2] = {wn_unpack_bf16(p[0][0]).x - f[0], wn_unpack_bf16(p[0][1]).x - f[2]};
+    x.template meet<false>(total, (x.lane & 3) == 0, step, before);
+    if (!own) continue;
+#pragma unroll
+    for (int u = 0; u < 4; u++) {
+      uint32_t v[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int h = i >> 1, e = (2 * u + (i & 1)) * 4 + 2 * h;
+        v[i] = wn_movmatrix(wn_pack_bf16(active >> e & 1 ? f[e] - before[h] : 0.0f,
+                                         active >> (e + 1) & 1 ? f[e + 1] - before[h] : 0.0f));
+      }
+      block[(u * 4 + x.warp) * 32 + x.lane] = make_uint4(v[0], v[1], v[2], v[3]);
+    }
+  }
+  if ((x.lane & 3) || x.group) return;
+  a.back[carry] = x.run[0];
+  a.back[carry + 8] = x.run[1];
+}
+
+} // namespace wn_cuda
+
+#endif

@@ -1,0 +1,173 @@
+/* Attention of rows in bf16 on sm_90: which calls its kernels serve, windows of rows, scratch, launches. The kernels
+ * are compiled for sm_90a, and only where the build says so (WN_CUDA_SM90A); elsewhere nothing is served here. */
+#include "backends/cuda/device.cuh"
+
+#include "backends/cuda/attention.h"
+#include "backends/cuda/attention/call.cuh"
+
+#if !defined(WN_EMULATED) && !defined(WN_CUDA_SM90A)
+
+bool wn_cuda_attend_sm90(const struct wn_attention *, bool) {
+  return false;
+}
+
+namespace wn_cuda {
+
+outcome run_sm90(pass, const wn_attention *, void *, int64_t, cudaStream_t) {
+  return {0, nullptr};
+}
+
+} // namespace wn_cuda
+
+#else
+
+#include "backends/cuda/attention/sm90_forward.cuh"
+#include "backends/cuda/attention/sm90_select.cuh"
+
+namespace wn_cuda {
+
+namespace {
+
+int device_attribute(cudaDeviceAttr which) {
+  int device = 0, value = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&value, which, device) != cudaSuccess) return 0;
+  return value;
+}
+
+bool good_rows(const void *p, const wn_stride &s) { /* a tensor map takes them */
+  return reinterpret_cast<uintptr_t>(p) % 16 == 0 && s.b % 8 == 0 && s.t % 8 == 0 && s.h % 8 == 0 && s.b > 0 &&
+         s.t > 0 && s.h > 0;
+}
+
+} // namespace
+
+} // namespace wn_cuda
+
+bool wn_cuda_attend_sm90(const struct wn_attention *c, bool backward) {
+  if (backward) return false;
+  const uint32_t terms = WN_TERM_SELECTION | WN_TERM_SOME_HEADS | WN_TERM_BF16;
+  if (wn_cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) return false;
+  if (c->row_type != WN_BF16 || (wn_call_terms(c) & ~terms)) return false;
+  if ((c->D != 64 && c->D != 128) || c->Tq != c->Tk || c->Tq < 128) return false;
+  if (c->sel.on && (!c->sel.relu || !c->sel.shift || c->sel.bilinear || c->sel.strength || c->sel.f_in || c->sel.F ||
+                    c->sel.mem || !(c->scale > 0)))
+    return false;
+  return wn_cuda::good_rows(c->q, c->s_q) && wn_cuda::good_rows(c->k, c->s_k) && wn_cuda::good_rows(c->v, c->s_v) &&
+         wn_cuda::good_rows(c->y, c->s_y) && wn_cuda::good_rows(c->dy, c->s_y) && wn_cuda::good_rows(c->dq, c->s_q) &&
+         wn_cuda::good_rows(c->dk, c->s_k) && wn_cuda::good_rows(c->dv, c->s_v);
+}
+
+namespace wn_cuda {
+
+namespace {
+
+sm90_stride stride_of(const wn_stride &s) {
+  return {s.b, s.t, s.h};
+}
+
+struct sm90_call {
+  sm90_args a;
+  const wn_attention *c;
+  cudaStream_t stream;
+  const char *what = nullptr; /* that failed */
+  int windows, rows, processors;
+  room scratch;
+  float *carries; /* [windows,B,G,padded] F at each window's first row */
+  int64_t carry;  /* floats of one */
+
+  void plan(const wn_attention *call, int64_t window) {
+    c = call;
+    a = sm90_args();
+    a.B = (int)c->B, a.T = (int)c->Tq, a.H = (int)c->H, a.Hkv = (int)c->Hkv;
+    a.G = c->sel.on ? (int)wn_selection_groups(c) : 1;
+    a.padded = (a.T + 127) / 128 * 128;
+    a.scale = (float)c->scale, a.to_log2 = (float)(c->scale * 1.4426950408889634);
+    a.head = c->sel.head, a.protect_first = c->sel.protect_first, a.protect_self = c->sel.protect_self;
+    a.f_stride = wn_selection_stride(c);
+    a.y = static_cast<uint16_t *>(c->y), a.lse = static_cast<float *>(c->lse);
+    a.s_y = stride_of(c->s_y), a.s_q = stride_of(c->s_q), a.s_k = stride_of(c->s_k), a.s_v = stride_of(c->s_v);
+    if (window < 1) window = 4096;
+    rows = (int)((window < a.padded ? window : a.padded) + 255) / 256 * 256;
+    if (!c->sel.on || rows > a.padded) rows = a.padded;
+    windows = (a.padded + rows - 1) / rows;
+    a.key_blocks = a.padded / 64;
+    carry = (int64_t)a.B * a.G * a.padded;
+  }
+  int64_t blocks() const { return (int64_t)a.B * a.G * (rows / 64) * a.key_blocks; }
+  void lay_forward() {
+    if (!c->sel.on) return;
+    a.F = scratch.take<uint8_t>(blocks() * sm90_block<F_FLOAT>::BYTES);
+    carries = scratch.take<float>(windows > 1 ? carry : 0);
+  }
+
+  bool failed(const char *text) {
+    if (text && !what) what = text;
+    return what;
+  }
+  bool failed(cudaError_t error) { return failed(error == cudaSuccess ? nullptr : cudaGetErrorString(error)); }
+  bool maps() {
+    const int D = (int)c->D;
+    const auto map = [&](wn_tensor_map &m, const void *p, int H, const sm90_stride &s) {
+      return failed(wn_tensor_map_rows(&m, p, D, a.T, H, a.B, s.t, s.h, s.b, 64));
+    };
+    processors = device_attribute(cudaDevAttrMultiProcessorCount);
+    return !(map(a.q, c->q, a.H, a.s_q) || map(a.k, c->k, a.Hkv, a.s_k) || map(a.v, c->v, a.Hkv, a.s_v) ||
+             (c->dy && map(a.dy, c->dy, a.H, a.s_y)));
+  }
+  void window_at(int w) {
+    a.row_block0 = w * rows / 64;
+    a.row_blocks = (a.padded - w * rows < rows ? a.padded - w * rows : rows) / 64;
+    a.last_rows = w == windows - 1;
+  }
+  dim3 by_keys() const { return dim3((unsigned)(a.row_block0 + a.row_blocks), (unsigned)a.G, (unsigned)a.B); }
+  dim3 at_once(int units) const { return dim3((unsigned)(units < processors ? units : processors)); }
+
+  template <int D, sm90_F KIND> void select() {
+    if (failed(wn_shared_limit(sm90_select<D, KIND>, sm90_select_room<D>::BYTES))) return;
+    WN_LAUNCH(by_keys(), dim3(512), sm90_select_room<D>::BYTES, stream, (sm90_select<D, KIND>), a);
+  }
+  template <int D, sm90_F KIND> void attend() {
+    typedef sm90_forward_room<D, KIND> room;
+    if (failed(wn_shared_limit(sm90_forward<D, KIND>, room::BYTES))) return;
+    WN_LAUNCH(at_once(a.B * a.H * (a.row_blocks / 2)), dim3(384), room::BYTES, stream, (sm90_forward<D, KIND>), a);
+  }
+  template <int D, sm90_F KIND> void forward_of() {
+    for (int w = 0; w < windows && !what; w++) {
+      window_at(w);
+      if (KIND != F_NONE) {
+        a.carry_in = w > 0 ? carries : nullptr, a.carry_out = w < windows - 1 ? carries : nullptr;
+        select<D, KIND == F_NONE ? F_FLOAT : KIND>();
+      }
+      attend<D, KIND>();
+    }
+  }
+  template <int D> const char *forward() {
+    lay_forward();
+    a.f_out = c->sel.on ? static_cast<float *>(c->sel.f_out) : nullptr;
+    if (!maps()) return what;
+    if (!c->sel.on)
+      forward_of<D, F_NONE>();
+    else if (c->lse)
+      forward_of<D, F_FLOAT>();
+    else
+      forward_of<D, F_HALF>();
+    failed(cudaGetLastError());
+    return what;
+  }
+};
+
+} // namespace
+
+outcome run_sm90(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream) {
+  sm90_call x;
+  x.scratch = {static_cast<char *>(scratch), 0};
+  x.stream = stream;
+  x.plan(c, rows);
+  if (what == FORWARD) return {0, c->D == 64 ? x.forward<64>() : x.forward<128>()};
+  x.lay_forward();
+  return {x.scratch.used, nullptr};
+}
+
+} // namespace wn_cuda
+
+#endif

@@ -1,0 +1,175 @@
+/* Attention's kernels for sm_90, emulated (emulate_sm90.h), under the tolerance law: rows in bf16, standard and
+ * selective, heads of 64 and 128, alone and grouped, lengths that are no whole tiles, F in windows of rows; the same
+ * bits in every order of threads and arrivals. What they do not serve goes to the other kernels. */
+#include "attention_law.h"
+
+#include "backends/cuda/attention.h"
+#include "backends/cuda/cuda.h"
+#include "cuda/emulate_api.h"
+
+enum { WINDOW = 256, PROCESSORS = 3 };
+
+static size_t scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
+  (void)exec;
+  return wn_cuda_attend_scratch(a, backward, WINDOW);
+}
+static wn_status forward(const struct wn_exec *exec, const struct wn_attention *a) {
+  const char *error = wn_cuda_attend_forward(a, exec->scratch, WINDOW, NULL);
+  return error ? wn_fail(exec->ctx, WN_ERR_IO, "%s", error) : WN_OK;
+}
+static wn_status backward(const struct wn_exec *exec, const struct wn_attention *a) {
+  const char *error = wn_cuda_attend_backward(a, exec->scratch, WINDOW, NULL);
+  return error ? wn_fail(exec->ctx, WN_ERR_IO, "%s", error) : WN_OK;
+}
+static const struct wn_backend windows = {
+    .name = "cuda, in windows",
+    .attention_served = {WN_CUDA_ATTENTION_SERVED, WN_CUDA_ATTENTION_SERVED, WN_CUDA_ATTENTION_SERVED},
+    .attention_forward = forward,
+    .attention_backward = backward,
+    .attention_scratch = scratch,
+};
+
+static struct mech_place reference, emulated;
+
+static int setup(void **state) {
+  (void)state;
+  if (!mech_open(&reference, "ref", NULL)) return -1;
+  emulated = (struct mech_place){.ctx = reference.ctx, .backend = wn_backend_cuda_table(), .threads = 1};
+  wn_emulate_device(9, PROCESSORS);
+  return 0;
+}
+static int teardown(void **state) {
+  (void)state;
+  mech_close(&reference);
+  return 0;
+}
+
+static struct mech_case *the_case(const char *one) {
+  mech_count = 0;
+  mech_add(one, "{}", 0);
+  return &mech_cases[0];
+}
+
+static void once(const struct mech_setup *s, uint64_t seed, struct mech_bench *m) {
+  mech_make(m, s, WN_F32);
+  if (m->op.sel.on) { /* the kernels do not write F out */
+    m->op.sel.F = NULL;
+    m->a[mech_find(m, "F")].role = MECH_FIXED;
+  }
+  wn_emulate_seed(seed);
+  assert_true(wn_cuda_attend_sm90(&m->op, false));
+  mech_both(&emulated, m);
+  assert_null(wn_emulate_error());
+}
+
+static void check(const struct mech_setup *s, int seeds) {
+  struct mech_setup aligned = *s;
+  struct expectation e;
+  struct mech_bench first;
+  aligned.wide_gap = aligned.bf16 = true;
+  law_expect(&reference, &aligned, &e);
+  once(&e.s, 0, &first);
+  law_compare(&emulated, &first, &e);
+  for (int seed = 1; seed < seeds; seed++) {
+    struct mech_bench other;
+    once(&e.s, (uint64_t)seed, &other);
+    if (!law_same_bits(&first, &other)) fail_msg("%s: another order of threads gives other bits", mech_name(&first));
+    mech_clear(&other);
+  }
+  mech_clear(&first);
+  mech_clear(&e.want);
+}
+
+static const struct {
+  const char *terms;
+  int T, H, Hkv, D, seeds;
+  bool heads_first;
+} cases[] = {
+    {"{}", 129, 2, 1, 64, 3, false},
+    {"{}", 300, 1, 1, 128, 1, true},
+    {"{\"selective\":{}}", 129, 3, 1, 64, 3, false},
+    {"{\"selective\":{}}", 300, 2, 2, 64, 1, true},
+    {"{\"selective\":{}}", 192, 2, 1, 128, 3, false},
+    {"{\"selective\":{\"protect_self\":false}}", 128, 2, 2, 128, 1, false},
+    {"{\"selective\":{\"protect_first\":false,\"head\":1}}", 257, 2, 1, 64, 1, false},
+    {"{\"selective\":{\"per_kv_head\":true}}", 150, 4, 2, 64, 1, false},
+};
+static void test_law(void **state) {
+  (void)state;
+  for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
+    struct mech_setup s = {.B = n == 2 ? 2 : 1, .Tq = cases[n].T, .Tk = cases[n].T, .H = cases[n].H};
+    s.Hkv = cases[n].Hkv, s.D = cases[n].D, s.heads_first = cases[n].heads_first;
+    s.c = the_case(cases[n].terms), s.seed = n;
+    check(&s, cases[n].seeds);
+  }
+}
+
+/* F for 256 rows at a time, the last window shorter. */
+static void test_windows(void **state) {
+  (void)state;
+  emulated.backend = &windows;
+  for (int n = 0; n < 2; n++) {
+    struct mech_setup s = {.B = 1, .Tq = n ? 300 : 520, .H = 2, .Hkv = 1, .D = n ? 128 : 64};
+    s.Tk = s.Tq, s.c = the_case("{\"selective\":{}}"), s.seed = (uint64_t)n;
+    check(&s, 1);
+  }
+  emulated.backend = wn_backend_cuda_table();
+}
+
+/* Without lse F is in half floats, and y keeps the law. */
+static void test_without_lse(void **state) {
+  (void)state;
+  struct mech_setup s = {.B = 1, .Tq = 200, .Tk = 200, .H = 2, .Hkv = 1, .D = 64, .wide_gap = true, .bf16 = true};
+  struct expectation e;
+  struct mech_bench m[2];
+  s.c = the_case("{\"selective\":{}}");
+  law_expect(&reference, &s, &e);
+  for (int n = 0; n < 2; n++) {
+    mech_make(&m[n], &e.s, WN_F32);
+    m[n].op.sel.F = NULL;
+    if (n) m[n].op.lse = NULL;
+    for (int i = 0; i < m[n].n; i++)
+      if (strcmp(m[n].a[i].name, "y")) m[n].a[i].role = MECH_FIXED;
+    assert_ok(reference.ctx, mech_op(&emulated, &m[n], &m[n].op, false));
+    assert_null(wn_emulate_error());
+    law_compare(&emulated, &m[n], &e);
+  }
+  const int y = mech_find(&m[0], "y");
+  assert_memory_not_equal(m[0].a[y].data, m[1].a[y].data, (size_t)m[0].a[y].count * mech_size(&m[0], y));
+  mech_clear(&m[0]), mech_clear(&m[1]), mech_clear(&e.want);
+}
+
+static bool served(const char *terms, int64_t T, int64_t D, bool wide_gap, bool bf16) {
+  struct mech_setup s = {.B = 1, .Tq = T, .Tk = T, .H = 2, .Hkv = 2, .D = D, .wide_gap = wide_gap, .bf16 = bf16};
+  struct mech_bench m;
+  s.c = the_case(terms);
+  mech_make(&m, &s, WN_F32);
+  m.op.sel.F = NULL;
+  const bool is = wn_cuda_attend_sm90(&m.op, false);
+  mech_clear(&m);
+  return is;
+}
+static void test_choice(void **state) {
+  (void)state;
+  assert_true(served("{\"selective\":{}}", 128, 64, true, true));
+  assert_false(served("{\"selective\":{}}", 127, 64, true, true));
+  assert_false(served("{\"selective\":{}}", 128, 80, true, true));
+  assert_false(served("{\"selective\":{}}", 128, 64, false, true)); /* rows that no tensor map takes */
+  assert_false(served("{\"selective\":{}}", 128, 64, true, false));
+  assert_false(served("{\"window\":17}", 128, 64, true, true));
+  assert_false(served("{\"selective\":{\"shift\":false}}", 128, 64, true, true));
+  assert_false(served("{\"selective\":{\"mem\":{}}}", 128, 64, true, true));
+  wn_emulate_device(8, PROCESSORS);
+  assert_false(served("{\"selective\":{}}", 128, 64, true, true));
+  wn_emulate_device(9, PROCESSORS);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_law),
+      cmocka_unit_test(test_windows),
+      cmocka_unit_test(test_without_lse),
+      cmocka_unit_test(test_choice),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
