@@ -173,6 +173,15 @@ static const float *backward_logits(const struct column *x, const struct wn_term
   return weights;
 }
 
+/* sums[rows] += the sum of each row of a tile [rows,width]. */
+static void rows_summed(float *sums, const float *tile, int64_t rows, int64_t width) {
+  for (int64_t i = 0; i < rows; i++) {
+    float sum = 0;
+    for (int64_t j = 0; j < width; j++) sum += tile[i * WN_TILE + j];
+    sums[i] += sum;
+  }
+}
+
 /* One head on one tile: W, G, dF, dv; dk and dq unless the selections' gradient must join first. */
 static void backward_head(const struct column *x, int64_t h, int64_t block) {
   const struct wn_attention_plan *p = x->p;
@@ -220,6 +229,7 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
       wn_terms_drop(p, &terms, keep, gradient);
     }
     float *dz = ramp && !p->a->threshold.on ? x->sums->dz + row : NULL, dz_before[WN_TILE];
+    float *steep = ramp && x->sums->steep ? x->sums->steep + row : NULL;
     if (lone && dz) memcpy(dz_before, dz, (size_t)s->rows * sizeof *dz);
     p->ops->gradient(&(struct wn_tile_gradient){.a = logits,
                                                 .w = weights,
@@ -232,12 +242,15 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
                                                 .delta = x->rows->delta + row,
                                                 .dF = w->dF ? w->dF + in_tile : NULL,
                                                 .span = dz ? &span : NULL,
-                                                .dz = dz});
+                                                .dz = dz,
+                                                .steep = steep});
     if (p->a->threshold.on) wn_threshold_show_single(&terms, wn_threshold_cut(&terms), weights);
     if (lone)
       clear_lone(x, h, wn_max_i64(block * WN_TILE, p->offset), s, gradient, w->dF ? w->dF + in_tile : NULL, dz,
                  dz_before);
     if (ramp && p->a->threshold.on) wn_terms_span_log_gradient(&terms, gradient, x->sums->dz + row);
+    if (steep && p->a->threshold.on) wn_terms_span_log_gradient(&terms, weights, steep);
+    if (x->sums->excess) rows_summed(x->sums->excess + row, gradient, s->rows, s->width);
     if (x->varies) {
       if (p->a->dropout.p > 0) wn_terms_drop(p, &terms, keep, weights);
       wn_product_columns(p, s->row, s->rows, s->width, wn_operand_at(p, x->rows->dy_right, first * Dp), weights,

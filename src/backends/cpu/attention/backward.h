@@ -20,12 +20,15 @@ struct wn_backward_rows {
 
 /* What sums up over column blocks. */
 struct wn_backward_sums {
-  float *dq;    /* [blocks][heads][64][Dp] */
-  float *dsq;   /* [blocks][64][Dp], bilinear */
-  float *dz;    /* [blocks][heads][64], spans */
-  float *dp;    /* relative positions: a part of wn_terms_relative_part, or NULL */
-  float *dbias; /* position biases */
-  float *sinks; /* a part of wn_sinks_part, or NULL */
+  float *dq;  /* [blocks][heads][64][Dp] */
+  float *dsq; /* [blocks][64][Dp], bilinear */
+  float *dz;  /* [blocks][heads][64], spans */
+  /* With spans and rows in bf16: sums of a row's G, which are 0 but for the rounding of the y that delta is taken from,
+   * and of W/m over the ramp. Through 1/m a row's dz would get much of that rounding. Or NULL. */
+  float *excess, *steep; /* [blocks][heads][64] */
+  float *dp;             /* relative positions: a part of wn_terms_relative_part, or NULL */
+  float *dbias;          /* position biases */
+  float *sinks;          /* a part of wn_sinks_part, or NULL */
 };
 
 /* Column side: one column block. */

@@ -31,6 +31,8 @@ void wn_backward_lay_sums(const struct wn_attention_plan *p, struct wn_arrays *l
       {"dq", true, WN_DIMS(heads, p->blocks, WN_TILE, p->Dp), sizeof *s->dq, &s->dq},
       {"dsq", backward_bilinear(p), WN_DIMS(p->blocks, WN_TILE, p->Dp), sizeof *s->dsq, &s->dsq},
       {"dz", p->a->span.on, WN_DIMS(heads, p->blocks, WN_TILE), sizeof *s->dz, &s->dz},
+      {"sums of G", p->a->span.on && p->bf16, WN_DIMS(heads, p->blocks, WN_TILE), sizeof *s->excess, &s->excess},
+      {"W/m", p->a->span.on && p->bf16, WN_DIMS(heads, p->blocks, WN_TILE), sizeof *s->steep, &s->steep},
   };
   WN_ARRAYS_LAY(l, rows);
 }
@@ -205,8 +207,13 @@ void wn_backward_write_dq(const struct wn_attention_plan *p, const struct wn_att
                                        .all = (float)a->scale});
   float *rows = p->terms.span_rows;
   for (int64_t i = 0; a->span.on && a->span.dz && i < r.rows; i++) {
-    float sum = 0;
-    for (int64_t n = 0; n < parts; n++) sum += s->dz[(block * u->heads + h) * WN_TILE + i + n * step];
+    const int64_t at = (block * u->heads + h) * WN_TILE + i;
+    float sum = 0, excess = 0, steep = 0;
+    for (int64_t n = 0; n < parts; n++) {
+      sum += s->dz[at + n * step];
+      if (s->excess) excess += s->excess[at + n * step], steep += s->steep[at + n * step];
+    }
+    sum -= excess * steep; /* as if delta were the sum of W dW */
     if (a->span.dynamic)
       *wn_floats_out(a->span.dz, a->span.s_z, u->b, r.r0 + i, u->h0 + h) = sum * wn_terms_span_factor(a);
     else

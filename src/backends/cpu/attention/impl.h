@@ -84,6 +84,7 @@ struct wn_tile_gradient {
   float *dF;                       /* [rows,64] -= G, or NULL */
   const struct wn_tile_span *span; /* or NULL; with `seen` */
   float *dz;                       /* [rows] += the sum of G/m over the ramp, with span */
+  float *steep;                    /* [rows] += the sum of W/m over the ramp, with span; or NULL */
 };
 
 /* out[k] = add[k] + strength * dS[k], where dS[k] is the sum of dF[i] over rows i > k (i >= k without shift) and of
