@@ -6,6 +6,9 @@
  * stop strings the one that is complete first ends the text, which does not depend on where tokens begin. The search
  * costs (text held + piece) x stop strings x their length a token; no pass over what has been handed out.
  *
+ * A token is drawn by the model's backend (ops/sample.h). Where its memory is not the host's, logits stay there and the
+ * token alone comes back, unless a callback wants to see them.
+ *
  * One array of V logits and the text that is held back are allocated a call; the latter grows to its longest and stays.
  */
 #include "winnow/generate.h"
@@ -13,12 +16,14 @@
 #include <math.h>
 #include <string.h>
 
+#include "backends/backends.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/misuse.h"
 #include "base/options.h"
 #include "decode/generation.h"
+#include "text/constraint.h"
 #include "text/utf8.h"
 
 enum { HELD_BYTES = 4096 }; /* more than a token's text and a stop string have together, as a rule */
@@ -131,17 +136,16 @@ static bool generate_hand_out(struct wn_generation *g, wn_generate_piece *piece,
 
 /* --- tokens --- */
 
-static double generate_log_probability(const float *logits, int32_t n, int32_t id) {
-  double top = -INFINITY, sum = 0;
-  for (int32_t v = 0; v < n; v++) top = fmax(top, (double)logits[v]);
-  for (int32_t v = 0; v < n; v++) sum += exp((double)logits[v] - top);
-  return (double)logits[id] - top - log(sum);
-}
-
 static bool generate_is_end(const struct wn_generation *g, int32_t id) {
   for (int i = 0; i < g->o->stop_token_count; i++)
     if (g->o->stop_tokens[i] == id) return true;
   return g->o->tok && !g->o->ignore_end && id < g->vocabulary && wn_tokenizer_is_end(g->o->tok, id);
+}
+
+/* Feeds tokens; logits: of the last. */
+static wn_status generate_feed(struct wn_generation *g, const int32_t *tokens, int64_t count, bool logits) {
+  WN_TRY(wn_session_feed(g->ctx, g->session, tokens, count, 0, logits && !g->apart ? g->logits : NULL));
+  return logits && g->apart ? wn_session_last_logits(g->session) : WN_OK;
 }
 
 wn_status wn_generation_read(struct wn_generation *g) {
@@ -149,32 +153,73 @@ wn_status wn_generation_read(struct wn_generation *g) {
   const int64_t done = g->r->prompt_tokens, left = g->prompt_count - done;
   if (done == 0 && g->o->inputs) WN_TRY(wn_session_encode(g->ctx, s, g->o->inputs, NULL, g->o->input_count));
   const int64_t room = wn_session_place_after(s->position) - s->position, now = left < room ? left : room;
-  WN_TRY(wn_session_feed(g->ctx, s, g->prompt + done, now, 0, now == left ? g->logits : NULL));
+  WN_TRY(generate_feed(g, g->prompt + done, now, now == left));
   g->r->prompt_tokens += now;
   g->prompted = now == left;
   return WN_OK;
 }
 
-/* Leaves what the constraint allows. *over: the text has ended. */
-static wn_status generate_constrain(struct wn_generation *g, bool *over) {
-  *over = false;
-  if (!g->o->constraint) return WN_OK;
-  WN_TRY(wn_constraint_mask(g->ctx, g->o->constraint, g->logits, g->entries, over));
-  if (*over) g->r->end = WN_GENERATE_EOS;
-  return WN_OK;
+/* Logits of the host's are drawn from by the backend's operations on the host, where it has some. */
+static struct wn_exec generate_exec(wn_context *ctx, const struct wn_generation *g) {
+  const struct wn_backend *backend = g->session->model->backend;
+  if (!g->apart && !wn_backend_on_host(backend)) backend = wn_backend_ref();
+  return (struct wn_exec){.ctx = ctx, .backend = backend, .threads = 1, .dtype = WN_F32};
+}
+
+static wn_status generate_sample(wn_context *ctx, struct wn_generation *g, const float *logits,
+                                 struct wn_drawn *drawn) {
+  const struct wn_exec exec = generate_exec(ctx, g);
+  struct wn_sample by = wn_sample_by(&g->o->sampling, logits, g->entries, g->o->first_step + g->r->steps, drawn);
+  by.log_probability = g->o->log_probabilities;
+  return wn_op_sample_forward(&exec, &by);
 }
 
 wn_status wn_generation_before(struct wn_generation *g, bool *over) {
   const wn_generate_options *o = g->o;
-  WN_TRY(generate_constrain(g, over));
-  if (*over) return WN_OK;
-  wn_penalties_apply(g);
-  if (o->logits) o->logits(o->user, g->r->tokens, g->logits, g->session->model->config.vocab_size);
-  return WN_OK;
+  const struct wn_memory *memory = g->session->model->backend->memory;
+  const int64_t V = g->session->model->config.vocab_size;
+  const float *logits = g->apart ? g->session->logits : g->logits;
+  struct wn_adjust adjust = {.V = V, .n = g->entries, .x = logits, .y = g->logits};
+  *over = false;
+  if (o->constraint) {
+    const uint8_t *allowed;
+    int32_t count;
+    WN_TRY(wn_constraint_next(g->ctx, o->constraint, g->entries, over, &allowed, &count));
+    if (*over) {
+      g->r->end = WN_GENERATE_EOS;
+      return WN_OK;
+    }
+    WN_TRY(wn_penalties_allow(g, allowed, count, &adjust));
+  }
+  if (wn_penalties_adjust(g, &adjust)) {
+    const struct wn_exec exec = generate_exec(g->ctx, g);
+    WN_TRY(wn_op_adjust_forward(&exec, &adjust));
+    logits = g->logits;
+  }
+  if (o->logits) o->logits(o->user, g->r->tokens, g->logits, V);
+  if (!g->apart) return WN_OK;
+  WN_TRY(generate_sample(g->ctx, g, logits, g->drawn));
+  return memory->copy_out(g->ctx, &g->drawn_read, g->drawn, sizeof g->drawn_read);
 }
 
-wn_status wn_generation_draw(wn_context *ctx, const struct wn_generation *g, int32_t *id) {
-  return wn_sample(ctx, g->logits, g->entries, &g->o->sampling, g->o->first_step + g->r->steps, id);
+/* A logit that is bad, for the message. */
+static wn_status generate_bad_logit(struct wn_generation *g, int32_t id, float *out) {
+  const struct wn_model *model = g->session->model;
+  const float *logits = g->apart ? g->session->logits : g->logits;
+  return wn_memory_read(model->ctx, g->apart ? model->backend->memory : &wn_host_memory, out, logits + id, sizeof *out);
+}
+
+wn_status wn_generation_draw(wn_context *ctx, struct wn_generation *g, int32_t *id) {
+  const struct wn_memory *memory = g->session->model->backend->memory;
+  struct wn_drawn *drawn = &g->drawn_read;
+  float bad = 0;
+  if (g->apart)
+    WN_TRY(memory->wait(g->session->ctx, memory->record(g->session->ctx)));
+  else
+    WN_TRY(generate_sample(ctx, g, g->logits, drawn));
+  if (drawn->bad == 1) WN_TRY(generate_bad_logit(g, drawn->token, &bad));
+  *id = drawn->token;
+  return wn_sample_check(ctx, drawn, g->entries, bad);
 }
 
 wn_status wn_generation_take(struct wn_generation *g, int32_t id, bool *feed) {
@@ -190,13 +235,13 @@ wn_status wn_generation_take(struct wn_generation *g, int32_t id, bool *feed) {
     return WN_OK;
   }
   if (o->constraint) WN_TRY(wn_constraint_accept(g->ctx, o->constraint, id));
-  if (o->log_probabilities) piece.log_probability = generate_log_probability(g->logits, g->entries, id);
+  if (o->log_probabilities) piece.log_probability = g->drawn_read.log_probability;
   if (g->counts) {
     WN_TRY(wn_session_counts(g->ctx, g->session, 0, g->counts, &piece.context, &piece.content));
     piece.counts = g->counts;
   }
   if (o->drawn) o->drawn[r->tokens] = id;
-  wn_penalties_take(g, id);
+  WN_TRY(wn_penalties_take(g, id));
   r->tokens++;
   r->unfed = id;
   if (g->stream) WN_TRY(generate_add_text(g, id));
@@ -227,7 +272,7 @@ static wn_status generate_token(struct wn_generation *g, bool *more) {
   WN_TRY(wn_generation_draw(g->ctx, g, &id));
   WN_TRY(wn_generation_take(g, id, &feed));
   if (!feed) return WN_OK;
-  WN_TRY(wn_session_feed(g->ctx, g->session, &id, 1, 0, g->logits));
+  WN_TRY(generate_feed(g, &id, 1, true));
   g->r->unfed = -1;
   *more = true;
   return WN_OK;
@@ -247,8 +292,12 @@ static wn_status generate_open(struct wn_generation *g) {
   void *memory;
   g->vocabulary = o->tok ? wn_tokenizer_vocab_size(o->tok) : 0;
   g->entries = o->vocab_size ? o->vocab_size : o->tok && g->vocabulary < V ? g->vocabulary : (int32_t)V;
-  WN_TRY(wn_alloc(g->ctx, "logits", (size_t)V * sizeof *g->logits, &memory));
-  g->logits = memory;
+  const struct wn_model *model = g->session->model;
+  g->apart = !model->backend->memory->host && model->dtype == WN_F32 && !o->logits; /* a callback reads on the host */
+  if (!g->apart) {
+    WN_TRY(wn_alloc(g->ctx, "logits", (size_t)V * sizeof *g->logits, &memory));
+    g->logits = memory;
+  }
   if (o->counts) {
     const wn_model_config *c = &g->session->model->config;
     WN_TRY(wn_alloc(g->ctx, "counts", (size_t)(c->layers * c->heads) * sizeof *g->counts, &memory));
@@ -272,7 +321,6 @@ static void generate_close(struct wn_generation *g) {
   wn_bytes_clear(&g->held);
   wn_tokens_free(g->encoded);
   wn_free(g->counts);
-  wn_free(g->logits);
   wn_penalties_close(g);
   wn_free(g);
 }

@@ -43,10 +43,14 @@ static bool together_draws(wn_generation_turn *turn) {
   return false;
 }
 
+/* Threads that draw; elsewhere than on the host the context's calls have one order. */
+static int together_threads(const wn_context *ctx, const struct wn_session_group *group, int64_t n) {
+  return n > 1 && group->model->backend->memory->host ? ctx->threads : 1;
+}
+
 /* Draws for the turns in group->order [n]. */
 static void together_draw(wn_context *ctx, const struct wn_session_group *group, wn_generation_turn *turns, int64_t n) {
-  const int threads = n > 1 ? ctx->threads : 1;
-#pragma omp parallel for num_threads(wn_team(ctx, threads)) schedule(dynamic, 1)
+#pragma omp parallel for num_threads(wn_team(ctx, together_threads(ctx, group, n))) schedule(dynamic, 1)
   for (int64_t k = 0; k < n; k++) {
     wn_generation_turn *turn = &turns[group->order[k]];
     turn->status = wn_generation_draw(NULL, turn->generation, &turn->token);
@@ -68,7 +72,8 @@ static int64_t together_take(wn_context *ctx, struct wn_session_group *group, wn
     turns[i].status = wn_generation_take(g, turns[i].token, &feed);
     if (turns[i].status == WN_OK && !feed) wn_generation_finish(g);
     if (turns[i].status != WN_OK || !feed) continue;
-    group->rows[fed] = (wn_session_row){.session = g->session, .token = turns[i].token, .logits = g->logits};
+    group->rows[fed] =
+        (wn_session_row){.session = g->session, .token = turns[i].token, .logits = g->apart ? NULL : g->logits};
     group->order[fed++] = i;
   }
   return fed;
@@ -86,7 +91,7 @@ static void together_tokens(wn_context *ctx, struct wn_session_group *group, wn_
   }
   together_draw(ctx, group, turns, drawing);
   const int64_t fed = together_take(ctx, group, turns, drawing);
-  if (fed > 0) (void)wn_session_group_feed(ctx, group, group->rows, fed);
+  if (fed > 0) (void)wn_session_group_advance(ctx, group, group->rows, fed, true);
   for (int64_t k = 0; k < fed; k++) {
     wn_generation_turn *turn = &turns[group->order[k]];
     turn->status = group->rows[k].status;

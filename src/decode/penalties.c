@@ -1,4 +1,5 @@
-/* What changes logits before a token is drawn: a pass over V numbers a token, where a penalty is wanted. */
+/* What changes logits before a token is drawn, by the operation adjust: a pass over V numbers a token, where a penalty
+ * is wanted. Where draws are apart from the host, a drawn token changes one number of what the operation reads. */
 #include <math.h>
 
 #include "base/alloc.h"
@@ -35,40 +36,88 @@ wn_status wn_penalties_check(wn_context *ctx, const wn_generate_options *o, int6
   return WN_OK;
 }
 
+static wn_status penalties_alloc(struct wn_generation *g) {
+  const int64_t V = g->session->model->config.vocab_size;
+  const bool constraint = g->o->constraint != NULL, count = penalties_count(g->o), repeat = penalties_repeat(g->o);
+  const int64_t biases = g->o->bias_count;
+  const struct wn_array shown[] = {
+      {"adjusted logits", constraint || count || repeat || biases > 0, WN_DIMS(V), sizeof *g->logits, &g->logits},
+      {"a drawn token", true, WN_DIMS(1), sizeof *g->drawn, &g->drawn},
+      {"counts of tokens", count, WN_DIMS(V), sizeof *g->times, &g->times_shown},
+      {"tokens of the text", repeat, WN_DIMS(V), sizeof *g->seen, &g->seen_shown},
+      {"biased tokens", true, WN_DIMS(biases), sizeof *g->bias_ids, &g->bias_ids_shown},
+      {"biases", true, WN_DIMS(biases), sizeof *g->bias, &g->bias_shown},
+      {"tokens allowed", constraint, WN_DIMS(V), sizeof *g->allowed_shown, &g->allowed_shown},
+  };
+  void *memory;
+  if (g->apart) WN_TRY(WN_ARRAYS_CREATE_IN(g->ctx, g->session->model->backend->memory, &g->shown, "a draw", shown));
+  WN_TRY(wn_alloc(g->ctx, "biased tokens", (size_t)biases * sizeof *g->bias_ids, &memory));
+  g->bias_ids = memory;
+  WN_TRY(wn_alloc(g->ctx, "biases", (size_t)biases * sizeof *g->bias, &memory));
+  g->bias = memory;
+  WN_TRY(wn_alloc(g->ctx, "counts of tokens", count ? (size_t)V * sizeof *g->times : 0, &memory));
+  g->times = memory;
+  WN_TRY(wn_alloc(g->ctx, "tokens of the text", repeat ? (size_t)V * sizeof *g->seen : 0, &memory));
+  g->seen = memory;
+  return WN_OK;
+}
+
+/* n bytes that the operation reads at `shown` where draws are apart. */
+static wn_status penalties_show(struct wn_generation *g, void *shown, const void *at, size_t n) {
+  return g->apart && shown ? wn_session_show(g->session->model, shown, at, n) : WN_OK;
+}
+
 wn_status wn_penalties_open(struct wn_generation *g) {
   const int64_t V = g->session->model->config.vocab_size;
-  void *memory;
-  if (penalties_count(g->o)) {
-    WN_TRY(wn_alloc(g->ctx, "counts of tokens", (size_t)V * sizeof *g->times, &memory));
-    g->times = memory;
+  const size_t biases = (size_t)g->o->bias_count;
+  WN_TRY(penalties_alloc(g));
+  for (int i = 0; i < g->o->bias_count; i++) {
+    g->bias_ids[i] = g->o->biases[i].id;
+    g->bias[i] = g->o->biases[i].bias;
   }
-  if (!penalties_repeat(g->o)) return WN_OK;
-  WN_TRY(wn_alloc(g->ctx, "tokens of the text", (size_t)V * sizeof *g->seen, &memory));
-  g->seen = memory;
+  WN_TRY(penalties_show(g, g->bias_ids_shown, g->bias_ids, biases * sizeof *g->bias_ids));
+  WN_TRY(penalties_show(g, g->bias_shown, g->bias, biases * sizeof *g->bias));
+  if (!g->seen) return WN_OK;
   const int32_t *ids = g->o->repeated ? g->o->repeated : g->prompt;
   const int64_t n = g->o->repeated ? g->o->repeated_count : g->prompt_count;
   for (int64_t i = 0; i < n; i++)
     if (ids[i] >= 0 && ids[i] < V) g->seen[ids[i]] = 1; /* others are refused when they are fed */
-  return WN_OK;
+  return penalties_show(g, g->seen_shown, g->seen, (size_t)V * sizeof *g->seen);
 }
 
-void wn_penalties_apply(struct wn_generation *g) {
-  const wn_generate_options *o = g->o;
-  const float repeat = (float)o->repetition_penalty;
-  float *logits = g->logits;
-  for (int32_t v = 0; g->seen && v < g->entries; v++)
-    if (g->seen[v]) logits[v] = logits[v] > 0 ? logits[v] / repeat : logits[v] * repeat;
-  for (int32_t v = 0; g->times && v < g->entries; v++)
-    if (g->times[v] > 0) logits[v] -= (float)(o->presence_penalty + o->frequency_penalty * g->times[v]);
-  for (int i = 0; i < o->bias_count; i++) logits[o->biases[i].id] += o->biases[i].bias;
+wn_status wn_penalties_allow(struct wn_generation *g, const uint8_t *allowed, int32_t count, struct wn_adjust *adjust) {
+  adjust->allowed = g->apart ? g->allowed_shown : allowed;
+  adjust->allowed_count = count;
+  return penalties_show(g, g->allowed_shown, allowed, (size_t)count * sizeof *allowed);
 }
 
-void wn_penalties_take(struct wn_generation *g, int32_t id) {
-  if (g->times && g->times[id] < INT32_MAX) g->times[id]++;
-  if (g->seen) g->seen[id] = 1;
+bool wn_penalties_adjust(const struct wn_generation *g, struct wn_adjust *out) {
+  out->seen = g->apart ? g->seen_shown : g->seen;
+  out->repeat = g->o->repetition_penalty;
+  out->times = g->apart ? g->times_shown : g->times;
+  out->presence = g->o->presence_penalty;
+  out->frequency = g->o->frequency_penalty;
+  out->biases = g->o->bias_count;
+  out->bias_ids = g->apart ? g->bias_ids_shown : g->bias_ids;
+  out->bias = g->apart ? g->bias_shown : g->bias;
+  return out->allowed || out->seen || out->times || out->biases > 0;
+}
+
+wn_status wn_penalties_take(struct wn_generation *g, int32_t id) {
+  if (g->times && g->times[id] < INT32_MAX) {
+    g->times[id]++;
+    WN_TRY(penalties_show(g, g->apart ? g->times_shown + id : NULL, g->times + id, sizeof *g->times));
+  }
+  if (!g->seen || g->seen[id]) return WN_OK;
+  g->seen[id] = 1;
+  return penalties_show(g, g->apart ? g->seen_shown + id : NULL, g->seen + id, sizeof *g->seen);
 }
 
 void wn_penalties_close(struct wn_generation *g) {
+  if (!g->apart) wn_free(g->logits);
+  wn_arrays_clear(&g->shown);
+  wn_free(g->bias_ids);
+  wn_free(g->bias);
   wn_free(g->times);
   wn_free(g->seen);
 }

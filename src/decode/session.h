@@ -1,9 +1,9 @@
 /* A session's inside: private to src/decode.
  *
  * What operations are given lies in the backend's memory. Where that is not the host's, `shown` arrays there get what
- * the host has written: tokens and positions once a piece, positions of slots and control tokens once a call. What
- * comes back are logits (wn_session_copy_logits), attention sums and F where a policy chooses by them, and counts; on
- * the host all of these are the same arrays. */
+ * the host has written: tokens and positions once a piece, control tokens once a call. What comes back is what somebody
+ * asks for: a drawn token (generate.c), logits (wn_session_copy_logits), counts, positions of what is held. On the host
+ * all of these are the same arrays. */
 #ifndef WN_DECODE_SESSION_H
 #define WN_DECODE_SESSION_H
 
@@ -92,8 +92,7 @@ struct wn_session {
   struct wn_session_cache_positions cache_position_block;
   int64_t largest;          /* budget of a cache */
   void *sums;               /* [B,P,the largest budget]; attention sums of a row; of a part, from its first head's on */
-  void *sums_read;          /* the same on the host */
-  int32_t *order;           /* the same, of a policy that wants slots in order of position */
+  void *room_of_votes;      /* the same of 8 bytes, of a policy that wants slots in order of position */
   void *rotated;            /* [B,the largest budget,Hkv,D], with cache_positions: keys rotated by them */
   int32_t *cache_positions; /* [B,the largest budget], the same */
   int32_t *cache_positions_shown;

@@ -36,6 +36,7 @@ static wn_status attend_mark_control(const struct wn_run *run, struct wn_session
   if (!s->control || !op->threshold.on) return WN_OK;
   const int64_t first = s->B * s->parts[cache - s->caches].kv0 * (s->capacity + s->piece);
   op->threshold.control = s->control_keys_shown + first;
+  if (op->slots.at && !run->measuring) WN_TRY(wn_kv_cache_positions(s->ctx, cache));
   for (int64_t b = 0; b < s->B && !run->measuring; b++)
     for (int64_t g = 0; g < (op->slots.at ? wn_slot_groups(op) : 1); g++) {
       const int32_t *at = op->slots.at ? cache->at + wn_slot_row(op, b, g) : NULL;
@@ -73,6 +74,7 @@ static wn_status attend_rotate_by_cache_position(struct wn_run *run, struct wn_s
                                  .s_x = {Hkv * K * D, D, K * D},
                                  .y = s->rotated,
                                  .s_y = {n * Hkv * D, Hkv * D, D}};
+  if (!run->measuring) WN_TRY(wn_kv_cache_positions(s->ctx, cache));
   for (int64_t b = 0; b < shape->B && !run->measuring; b++) {
     const int32_t *at = cache->at + b * K; /* the sinks come first, the others follow on each other */
     for (int64_t j = 0; j < n; j++) s->cache_positions[b * n + j] = (int32_t)(at[j] < sinks ? at[j] : at[j] - evicted);
@@ -110,12 +112,10 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t p
   const int64_t l = s->parts[part].layer;
   const int64_t shared = s->B * s->parts[part].kv0 * s->largest; /* parts may run side by side */
   void *sums = wn_element(s->sums, shared, run->exec.dtype);
-  void *sums_read = wn_element(s->sums_read, shared, run->exec.dtype);
-  const int64_t sums_count = s->B * (cache->shape.groups > 0 ? cache->shape.groups : 1) * cache->shape.capacity;
+  void *room = s->room_of_votes ? (char *)s->room_of_votes + (size_t)shared * sizeof(double) : NULL;
   for (int64_t t = 0; t < run->T; t++) {
     if (!run->measuring) {
-      if (cache->count == cache->shape.capacity)
-        WN_TRY(wn_kv_cache_evict(&run->exec, cache, &s->budgets, l, s->order ? s->order + shared : NULL));
+      if (cache->count == cache->shape.capacity) WN_TRY(wn_kv_cache_evict(&run->exec, cache, &s->budgets, l, room));
       WN_TRY(wn_kv_cache_append(&run->exec, cache, rows, t, 1));
     }
     struct wn_attention row = wn_attention_of_rows(op, run->exec.dtype, t, 1);
@@ -125,10 +125,7 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t p
     if (wn_session_by_cache_position(s, l)) WN_TRY(attend_rotate_by_cache_position(run, s, cache, &row));
     WN_TRY(wn_session_attention_forward(run, s, part, &row));
     if (run->measuring) return WN_OK;
-    if (sums) {
-      WN_TRY(wn_session_read(s->model, sums_read, sums, (size_t)sums_count * wn_dtype_size(run->exec.dtype)));
-      wn_kv_cache_follow(cache, &s->budgets, sums_read);
-    }
+    if (sums) WN_TRY(wn_kv_cache_follow(&run->exec, cache, &s->budgets, sums));
     wn_kv_cache_advance(cache, 1);
   }
   return WN_OK;
@@ -141,6 +138,7 @@ wn_status wn_session_stage(const struct wn_run *run, struct wn_session *s, const
   shape.capacity = cache->count + T;
   wn_kv_cache_place(&shape, s->stage_memory, s->stage_host, stage);
   if (!run->measuring) {
+    WN_TRY(wn_kv_cache_positions(s->ctx, cache));
     wn_kv_cache_order(cache, s->slots);
     WN_TRY(wn_kv_cache_gather(&run->exec, cache, s->slots, s->slots_shown, cache->count, stage));
   }

@@ -61,9 +61,7 @@ static void caches_shared_lay(struct wn_session *s, size_t stage, size_t stage_h
   const struct wn_array host[] = {
       {"stage", true, WN_DIMS((int64_t)stage_host), 1, &s->stage_host},
       {"slots", true, WN_DIMS(B, slots), sizeof *s->slots, &s->slots},
-      {"order of the slots", policy->ordered, WN_DIMS(B, Hkv, K), sizeof *s->order, &s->order},
       {"cache positions", rotates, WN_DIMS(B, K), sizeof *s->cache_positions, &s->cache_positions},
-      {"attention sums of a row", apart && sums, WN_DIMS(B, Hkv, K), e, &s->sums_read},
       {"evictions of a block", blocks, WN_DIMS(B, slots), sizeof *block->evicted_at, &block->evicted_at},
       {"cache positions of a block", by_block, WN_DIMS(K + R), sizeof *p->positions, &p->positions},
   };
@@ -71,6 +69,7 @@ static void caches_shared_lay(struct wn_session *s, size_t stage, size_t stage_h
       {"stage", true, WN_DIMS((int64_t)stage), 1, &s->stage_memory},
       {"slots shown", apart, WN_DIMS(B, slots), sizeof *s->slots, &s->slots_shown},
       {"attention sums of a row", sums, WN_DIMS(B, Hkv, K), e, &s->sums},
+      {"votes", policy->ordered, WN_DIMS(B, Hkv, K), sizeof(double), &s->room_of_votes},
       {"rotated keys", rotates, WN_DIMS(B, K, Hkv, D), e, &s->rotated},
       {"cache positions shown", apart && rotates, WN_DIMS(B, K), sizeof *s->cache_positions, &s->cache_positions_shown},
       {"queries of the sinks", by_block, WN_DIMS(B, R, H, D), e, &p->q},
@@ -81,7 +80,7 @@ static void caches_shared_lay(struct wn_session *s, size_t stage, size_t stage_h
   WN_ARRAYS_LAY(&s->shared_host, host);
   WN_ARRAYS_LAY(&s->shared, rows);
   if (apart) return;
-  s->slots_shown = s->slots, s->sums_read = s->sums, s->cache_positions_shown = s->cache_positions;
+  s->slots_shown = s->slots, s->cache_positions_shown = s->cache_positions;
 }
 
 static wn_status caches_shared_arrays(wn_context *ctx, struct wn_session *s) {

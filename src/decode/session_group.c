@@ -218,10 +218,10 @@ static wn_status group_hand_out(struct wn_session_group *g, const struct wn_sess
   s->position++;
   s->broken = false;
   s->logits_known = false;
-  if (!logits || !row->logits) return WN_OK;
+  if (!logits) return WN_OK;
   WN_TRY(memory->copy(g->ctx, s->logits, wn_element(g->logits, i * V, dtype), (size_t)V * wn_dtype_size(dtype)));
   s->logits_known = true;
-  return wn_session_copy_logits(g->model, s->logits, 1, row->logits);
+  return row->logits ? wn_session_copy_logits(g->model, s->logits, 1, row->logits) : WN_OK;
 }
 
 /* Threads that hand out: floats of many logits are worth some, where copies need no order. */
@@ -246,10 +246,10 @@ static wn_status group_step(struct wn_session_group *g, wn_session_row *rows, in
   return logits ? group_output(&run, g, out) : WN_OK;
 }
 
-wn_status wn_session_group_feed(wn_context *ctx, wn_session_group *g, wn_session_row *rows, int64_t n) {
-  WN_CHECK_WORK(WN_HANDLE_AS("group", g, SESSION_GROUP), WN_ARRAY(rows, n));
+wn_status wn_session_group_advance(wn_context *ctx, struct wn_session_group *g, wn_session_row *rows, int64_t n,
+                                   bool all) {
   struct wn_session_rows out;
-  bool logits = false;
+  bool logits = all;
   wn_status status = group_check(ctx, g, rows, n);
   for (int64_t i = 0; i < n; i++) {
     rows[i].status = status;
@@ -263,9 +263,14 @@ wn_status wn_session_group_feed(wn_context *ctx, wn_session_group *g, wn_session
     if (status != WN_OK) {
       rows[i].status = status;
     } else if (rows[i].status == WN_OK) {
-      rows[i].status = group_hand_out(g, &out, logits, i, &rows[i]);
+      rows[i].status = group_hand_out(g, &out, logits && (all || rows[i].logits), i, &rows[i]);
     }
   }
   for (int64_t i = 0; i < n && status == WN_OK; i++) status = rows[i].status;
   return status;
+}
+
+wn_status wn_session_group_feed(wn_context *ctx, wn_session_group *g, wn_session_row *rows, int64_t n) {
+  WN_CHECK_WORK(WN_HANDLE_AS("group", g, SESSION_GROUP), WN_ARRAY(rows, n));
+  return wn_session_group_advance(ctx, g, rows, n, false);
 }

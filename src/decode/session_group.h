@@ -24,4 +24,8 @@ struct wn_session_group {
   struct wn_session_room room; /* of the sessions that were made with the group: one prompt is read at a time */
 };
 
+/* wn_session_group_feed; all: every session has its logits then (s->logits), whether its row asks for a copy or not. */
+wn_status wn_session_group_advance(wn_context *ctx, struct wn_session_group *group, wn_session_row *rows, int64_t n,
+                                   bool all);
+
 #endif

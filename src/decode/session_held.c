@@ -21,8 +21,10 @@ wn_status wn_session_held(wn_context *ctx, const wn_session *s, int64_t sequence
                    (long long)sequence, (long long)layer, (long long)s->B, (long long)s->model->config.layers);
   if (s->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: its last feed failed; it can only be reset");
   memset(heads, 0, (size_t)s->position * sizeof *heads);
-  for (int64_t i = s->first[layer]; i < s->first[layer + 1]; i++)
+  for (int64_t i = s->first[layer]; i < s->first[layer + 1]; i++) {
+    WN_TRY(wn_kv_cache_positions(ctx, &s->caches[i]));
     held_add_part(&s->caches[i], s->parts[i].kv_heads, sequence, heads);
+  }
   return WN_OK;
 }
 

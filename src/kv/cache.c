@@ -1,9 +1,10 @@
-/* The cache of one layer: one allocation. */
+/* The cache of one layer: one allocation, and one on the host where the backend's memory is another. */
 #include "kv/cache.h"
 
 #include <string.h>
 
 #include "attention/registry.h"
+#include "backends/backends.h"
 #include "base/arrays.h"
 #include "base/memory.h"
 #include "kv/policy.h"
@@ -27,16 +28,22 @@ static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *own, struct
       {"values", true, WN_DIMS(s->B, s->Hkv, s->capacity, s->D), key, &out->v},
       {"selecting keys", s->bilinear, WN_DIMS(s->B, s->selections, s->capacity, s->D), e, &out->sk},
       {"selections", true, WN_DIMS(s->B, s->selections, s->capacity), e, &out->f},
-      {"positions shown", apart, WN_DIMS(s->B, s->groups, s->capacity), sizeof *out->at, &out->at_shown},
-  };
-  const struct wn_array notes[] = {
-      {"positions", true, WN_DIMS(s->B, s->groups, s->capacity), sizeof *out->at, &out->at},
+      {"positions", true, WN_DIMS(s->B, s->groups, s->capacity), sizeof *out->at, &out->at_shown},
       {"notes", true, WN_DIMS(s->B, s->groups, s->notes, s->capacity), e, &out->notes},
-      {"selections read", apart && s->groups > 0, WN_DIMS(s->B, s->selections, s->capacity), e, &out->f_read},
+      {"slots that are chosen", s->asked, WN_DIMS(s->B, s->groups), sizeof *out->index, &out->index_shown},
+  };
+  const struct wn_array read[] = {
+      {"positions read", apart, WN_DIMS(s->B, s->groups, s->capacity), sizeof *out->at, &out->at},
+      {"order of the slots", s->asked, WN_DIMS(s->capacity), sizeof *out->order, &out->order},
+      {"chosen slots", apart && s->asked, WN_DIMS(s->B, s->groups), sizeof *out->index, &out->index},
+      {"selections read", apart && s->asked, WN_DIMS(s->B, s->selections, s->capacity), e, &out->f_read},
+      {"notes read", apart && s->asked, WN_DIMS(s->B, s->groups, s->notes, s->capacity), e, &out->notes_read},
+      {"sums read", apart && s->asked, WN_DIMS(s->B, s->groups, s->capacity), e, &out->sums_read},
   };
   WN_ARRAYS_LAY(own, rows);
-  WN_ARRAYS_LAY(host, notes);
-  if (!apart) out->at_shown = out->at, out->f_read = out->f;
+  WN_ARRAYS_LAY(host, read);
+  if (apart) return;
+  out->at = out->at_shown, out->index = out->index_shown, out->f_read = out->f, out->notes_read = out->notes;
 }
 
 void wn_kv_shape_of(const wn_attention_config *attention, int64_t kv_heads, int64_t head_size, int64_t B,
@@ -51,6 +58,7 @@ void wn_kv_shape_of(const wn_attention_config *attention, int64_t kv_heads, int6
   if (!budgets) return;
   out->groups = wn_policy_groups(budgets, kv_heads, out->selections);
   out->notes = wn_policy_notes(budgets);
+  out->asked = wn_policy_on_host(wn_policy_row(budgets->policy));
 }
 
 void wn_kv_shape_of_heads(struct wn_kv_shape *shape, int64_t g0, int64_t n) {
@@ -101,7 +109,8 @@ void wn_kv_cache_clear(struct wn_kv_cache *cache) {
 
 void wn_kv_cache_reset(struct wn_kv_cache *cache) {
   cache->count = cache->seen = 0;
-  cache->sorted = true;
+  cache->sorted = cache->at_known = true;
+  cache->at_is_shown = cache->at_entered = false;
 }
 
 /* --- arrays by slot --- */
@@ -110,21 +119,21 @@ void wn_kv_cache_reset(struct wn_kv_cache *cache) {
 struct slots {
   char *data;
   int64_t rows, width;
-  size_t bytes;    /* of one slot */
-  bool half, host; /* of half floats; in the host's memory, whatever the backend's */
+  size_t bytes; /* of one slot */
+  bool half;    /* of half floats */
 };
-enum { ARRAYS_MAX = 6 };
+enum { ARRAYS_MAX = 5 };
 
+/* All but the positions. */
 static int cache_arrays_of(const struct wn_kv_cache *c, struct slots out[ARRAYS_MAX]) {
   const struct wn_kv_shape *s = &c->shape;
   const size_t element = wn_dtype_size(s->dtype), key = (size_t)s->D * cache_key_bytes(s);
   const struct slots all[ARRAYS_MAX] = {
-      {c->k, s->Hkv, s->D, key, s->half, false},
-      {c->v, s->Hkv, s->D, key, s->half, false},
-      {c->sk, s->selections, s->D, (size_t)s->D * element, false, false},
-      {c->f, s->selections, 1, element, false, false},
-      {(char *)c->at, s->groups, 1, sizeof *c->at, false, true},
-      {c->notes, s->groups * s->notes, 1, element, false, true},
+      {c->k, s->Hkv, s->D, key, s->half},
+      {c->v, s->Hkv, s->D, key, s->half},
+      {c->sk, s->selections, s->D, (size_t)s->D * element, false},
+      {c->f, s->selections, 1, element, false},
+      {c->notes, s->groups * s->notes, 1, element, false},
   };
   int n = 0;
   for (int i = 0; i < ARRAYS_MAX; i++)
@@ -146,12 +155,45 @@ static int64_t cache_groups_of(const struct wn_kv_cache *c) {
   return c->shape.groups > 0 ? c->shape.groups : 1;
 }
 
-/* Operations read positions from here on. Where tokens are in order nobody asks for them. */
-static wn_status cache_show_positions(wn_context *ctx, const struct wn_kv_cache *cache) {
+static bool cache_apart(const struct wn_kv_cache *cache) {
+  return cache->at_shown != cache->at;
+}
+
+static size_t cache_positions_bytes(const struct wn_kv_cache *cache) {
   const struct wn_kv_shape *s = &cache->shape;
-  if (cache->at_shown == cache->at || (cache->sorted && cache->seen == cache->count)) return WN_OK;
-  const size_t bytes = (size_t)(s->B * s->groups * s->capacity) * sizeof *cache->at;
-  return cache_memory(s)->copy_in(ctx, cache->at_shown, cache->at, bytes);
+  return (size_t)(s->B * s->groups * s->capacity) * sizeof *cache->at;
+}
+
+/* Operations read positions from here on. */
+static wn_status cache_show_positions(wn_context *ctx, struct wn_kv_cache *cache) {
+  if (!cache_apart(cache) || cache->at_is_shown) return WN_OK;
+  WN_TRY(cache_memory(&cache->shape)->copy_in(ctx, cache->at_shown, cache->at, cache_positions_bytes(cache)));
+  cache->at_is_shown = true;
+  return WN_OK;
+}
+
+wn_status wn_kv_cache_positions(wn_context *ctx, const struct wn_kv_cache *cache) {
+  struct wn_kv_cache *c = (struct wn_kv_cache *)(uintptr_t)cache; /* what the host knows is no part of what it holds */
+  if (!cache_apart(cache) || cache->at_known) return WN_OK;
+  WN_TRY(wn_memory_read(ctx, cache_memory(&cache->shape), c->at, c->at_shown, cache_positions_bytes(cache)));
+  c->at_known = true;
+  return WN_OK;
+}
+
+/* The positions of T tokens that enter. */
+static wn_status cache_enter_positions(wn_context *ctx, struct wn_kv_cache *cache, int64_t T) {
+  const struct wn_kv_shape *s = &cache->shape;
+  const bool entered = cache->at_entered && T == 1;
+  if (!cache->at) return WN_OK;
+  cache->at_entered = false;
+  if (!entered) WN_TRY(wn_kv_cache_positions(ctx, cache));
+  for (int64_t row = 0; cache->at_known && row < s->B * s->groups; row++) {
+    const int64_t first = row * s->capacity + cache->count;
+    for (int64_t t = 0; t < T; t++) cache->at[first + t] = (int32_t)(cache->seen + t);
+  }
+  if (!entered) cache->at_is_shown = false;
+  /* Where tokens are in order nobody asks for them. */
+  return cache->sorted && cache->seen == cache->count ? WN_OK : cache_show_positions(ctx, cache);
 }
 
 /* T new slots of an array of the backend's: rows t0.. of x, or zeros where x is NULL. */
@@ -170,7 +212,6 @@ static wn_status cache_put(const struct wn_exec *exec, const struct wn_kv_cache 
 
 wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cache, const struct wn_kv_rows *r,
                              int64_t t0, int64_t T) {
-  const struct wn_kv_shape *s = &cache->shape;
   struct slots arrays[ARRAYS_MAX];
   const int n = cache_arrays_of(cache, arrays);
   for (int i = 0; i < n; i++) {
@@ -179,15 +220,9 @@ wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cac
     if (to->data == cache->v) WN_TRY(cache_put(exec, cache, to, r->v, r->s_v, t0, T));
     if (to->data == cache->sk) WN_TRY(cache_put(exec, cache, to, r->sk, r->s_sk, t0, T));
     if (to->data == cache->f) WN_TRY(cache_put(exec, cache, to, NULL, (struct wn_stride){0}, 0, T));
-    if (to->data == cache->notes)
-      for (int64_t row = 0; row < s->B * to->rows; row++)
-        memset(cache_slot(cache, to, row, cache->count), 0, (size_t)T * to->bytes);
+    if (to->data == cache->notes) WN_TRY(cache_put(exec, cache, to, NULL, (struct wn_stride){0}, 0, T));
   }
-  for (int64_t row = 0; cache->at && row < s->B * s->groups; row++) {
-    const int64_t first = row * s->capacity + cache->count;
-    for (int64_t t = 0; t < T; t++) cache->at[first + t] = (int32_t)(cache->seen + t);
-  }
-  return cache_show_positions(exec->ctx, cache);
+  return cache_enter_positions(exec->ctx, cache, T);
 }
 
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T) {
@@ -195,106 +230,137 @@ void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T) {
   cache->seen += T;
 }
 
-/* Evicts the token in `slot` of sequence b and group p: the last slot's content moves there. */
-static wn_status cache_drop(const struct wn_exec *exec, const struct wn_kv_cache *cache, const struct slots *arrays,
-                            int n, int64_t b, int64_t p, int64_t slot) {
-  const int64_t last = cache->count - 1;
-  for (int i = 0; i < n && slot != last; i++) {
-    const struct slots *x = &arrays[i];
-    const int64_t rows = x->rows / cache_groups_of(cache), first = b * x->rows + p * rows;
-    const struct wn_stride stride = cache_stride(cache, x);
-    if (x->host) {
-      for (int64_t r = first; r < first + rows; r++)
-        memcpy(cache_slot(cache, x, r, slot), cache_slot(cache, x, r, last), x->bytes);
-      continue;
-    }
-    const struct wn_gather move = {.B = 1,
-                                   .H = rows,
-                                   .T = 1,
-                                   .D = x->width,
-                                   .x_half = x->half,
-                                   .y_half = x->half,
-                                   .x = cache_slot(cache, x, first, last),
-                                   .s_x = stride,
-                                   .y = cache_slot(cache, x, first, slot),
-                                   .s_y = stride};
-    WN_TRY(wn_op_gather_forward(exec, &move));
+/* Evicts by the rule, whose values are given: the last slot's content moves to the free one. */
+static wn_status cache_evict_by(const struct wn_exec *exec, struct wn_kv_cache *cache, const struct wn_evict_rule *rule,
+                                const void *values, void *room) {
+  const struct wn_kv_shape *s = &cache->shape;
+  struct slots arrays[ARRAYS_MAX];
+  struct wn_evict_slots move[WN_EVICT_ARRAYS];
+  struct wn_evict evict = {.B = s->B,
+                           .P = cache_groups_of(cache),
+                           .N = cache->count,
+                           .capacity = s->capacity,
+                           .rule = *rule,
+                           .row = cache->seen,
+                           .first_group = s->first_group,
+                           .at = cache->at_shown,
+                           .values = values,
+                           .room = room,
+                           .index = rule->by == WN_EVICT_GIVEN ? cache->index_shown : NULL,
+                           .count = cache_arrays_of(cache, arrays),
+                           .slots = move};
+  for (int i = 0; i < evict.count; i++)
+    move[i] = (struct wn_evict_slots){arrays[i].data, arrays[i].rows / evict.P, arrays[i].bytes};
+  WN_TRY(cache_show_positions(exec->ctx, cache));
+  WN_TRY(wn_op_evict_forward(exec, &evict));
+  cache->at_entered = true;
+  cache->count--;
+  cache->sorted = false;
+  if (!cache_apart(cache)) return WN_OK;
+  if (cache->at_known && (rule->by == WN_EVICT_OLDEST || rule->by == WN_EVICT_GIVEN)) { /* the host can follow */
+    struct wn_exec host = *exec;
+    host.backend = wn_backend_ref();
+    evict.at = cache->at, evict.index = cache->index, evict.count = 0;
+    return wn_op_evict_forward(&host, &evict);
   }
+  cache->at_known = false;
   return WN_OK;
 }
 
-static int64_t cache_choose(const struct wn_kv_cache *cache, const wn_budgets *budgets, int64_t layer, int64_t b,
-                            int64_t p, const int32_t *order) {
+/* What a policy with a function of its own chooses, in cache->index. */
+static wn_status cache_ask(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
+                           int64_t layer) {
   const struct wn_kv_shape *s = &cache->shape;
-  const int64_t row = b * s->groups + p, selection = s->selections > 1 ? b * s->selections + p : b;
-  return wn_policy_choose(
-      &(struct wn_policy_held){.budgets = budgets,
-                               .layer = layer,
-                               .group = s->first_group + p,
-                               .count = cache->count,
-                               .row = cache->seen,
-                               .budget = s->capacity,
-                               .dtype = s->dtype,
-                               .at = cache->at + row * s->capacity,
-                               .order = order ? order + row * cache->count : NULL,
-                               .F = wn_element(cache->f_read, selection * s->capacity, s->dtype),
-                               .notes = wn_element(cache->notes, row * s->notes * s->capacity, s->dtype),
-                               .stride = s->capacity});
+  const struct wn_memory *memory = cache_memory(s);
+  const int64_t rows = s->B * s->groups;
+  const size_t e = wn_dtype_size(s->dtype), each = (size_t)s->capacity * e;
+  const bool ordered = wn_policy_row(budgets->policy)->ordered;
+  if (cache->f_read != cache->f)
+    WN_TRY(wn_memory_read(exec->ctx, memory, cache->f_read, cache->f, (size_t)(s->B * s->selections) * each));
+  if (cache->notes_read != cache->notes)
+    WN_TRY(wn_memory_read(exec->ctx, memory, cache->notes_read, cache->notes, (size_t)(rows * s->notes) * each));
+  WN_TRY(wn_kv_cache_positions(exec->ctx, cache));
+  for (int64_t row = 0; row < rows; row++) {
+    const int64_t b = row / s->groups, selection = s->selections > 1 ? row : b;
+    const int32_t *at = cache->at + row * s->capacity;
+    for (int64_t j = 0; ordered && j < cache->count; j++) cache->order[j] = (int32_t)j;
+    if (ordered) wn_evict_sort(cache->count, cache->order, at);
+    cache->index[row] = (int32_t)wn_policy_choose(
+        &(struct wn_policy_held){.budgets = budgets,
+                                 .layer = layer,
+                                 .group = s->first_group + row % s->groups,
+                                 .count = cache->count,
+                                 .row = cache->seen,
+                                 .budget = s->capacity,
+                                 .dtype = s->dtype,
+                                 .at = at,
+                                 .order = ordered ? cache->order : NULL,
+                                 .F = wn_element(cache->f_read, selection * s->capacity, s->dtype),
+                                 .notes = wn_element(cache->notes_read, row * s->notes * s->capacity, s->dtype),
+                                 .stride = s->capacity});
+  }
+  if (cache->index == cache->index_shown) return WN_OK;
+  return memory->copy_in(exec->ctx, cache->index_shown, cache->index, (size_t)rows * sizeof *cache->index);
 }
 
 wn_status wn_kv_cache_evict(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
-                            int64_t layer, int32_t *order) {
-  const struct wn_kv_shape *s = &cache->shape;
-  const struct wn_policy_row *policy = wn_policy_row(budgets->policy);
-  struct slots arrays[ARRAYS_MAX];
-  const int n = cache_arrays_of(cache, arrays);
-  if (policy->ordered) wn_kv_cache_order(cache, order);
-  if (cache->f_read != cache->f && policy->needs & WN_POLICY_SELECTIONS)
-    WN_TRY(wn_memory_read(exec->ctx, cache_memory(s), cache->f_read, cache->f,
-                          (size_t)(s->B * s->selections * s->capacity) * wn_dtype_size(s->dtype)));
-  for (int64_t b = 0; b < s->B; b++)
-    for (int64_t p = 0; p < cache_groups_of(cache); p++)
-      WN_TRY(cache_drop(exec, cache, arrays, n, b, p,
-                        cache_choose(cache, budgets, layer, b, p, policy->ordered ? order : NULL)));
-  cache->count--;
-  cache->sorted = false;
-  return WN_OK;
+                            int64_t layer, void *room) {
+  const bool selections = wn_policy_row(budgets->policy)->needs & WN_POLICY_SELECTIONS;
+  struct wn_evict_rule rule;
+  wn_policy_rule(budgets, layer, cache->shape.capacity, &rule);
+  if (rule.by == WN_EVICT_GIVEN) WN_TRY(cache_ask(exec, cache, budgets, layer));
+  return cache_evict_by(exec, cache, &rule, selections ? cache->f : cache->notes, room);
 }
 
 wn_status wn_kv_cache_evict_oldest(const struct wn_exec *exec, struct wn_kv_cache *cache) {
-  struct slots arrays[ARRAYS_MAX];
-  const int n = cache_arrays_of(cache, arrays);
-  for (int64_t row = 0; row < cache->shape.B * cache_groups_of(cache); row++) {
-    const int32_t *at = cache->at + row * cache->shape.capacity;
-    int64_t oldest = 0;
-    for (int64_t j = 1; j < cache->count; j++) oldest = at[j] < at[oldest] ? j : oldest;
-    WN_TRY(cache_drop(exec, cache, arrays, n, row / cache_groups_of(cache), row % cache_groups_of(cache), oldest));
-  }
-  cache->count--;
-  cache->sorted = false;
-  return WN_OK;
+  const struct wn_evict_rule rule = {.by = WN_EVICT_OLDEST};
+  return cache_evict_by(exec, cache, &rule, NULL, NULL);
 }
 
-void wn_kv_cache_follow(struct wn_kv_cache *cache, const wn_budgets *budgets, const void *sums) {
+/* By the policy's own function, on the host. */
+static wn_status cache_follow_asked(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
+                                    const void *sums) {
+  const struct wn_kv_shape *s = &cache->shape;
+  const struct wn_memory *memory = cache_memory(s);
+  const int64_t rows = s->B * s->groups;
+  const size_t each = (size_t)s->capacity * wn_dtype_size(s->dtype), notes = (size_t)(rows * s->notes) * each;
+  const bool read = !memory->host;
+  if (read) WN_TRY(wn_memory_read(exec->ctx, memory, cache->notes_read, cache->notes, notes));
+  if (read) WN_TRY(wn_memory_read(exec->ctx, memory, cache->sums_read, sums, (size_t)rows * each));
+  for (int64_t row = 0; row < rows; row++)
+    wn_policy_follow(
+        &(struct wn_policy_notes){.budgets = budgets,
+                                  .row = cache->seen,
+                                  .count = cache->count + 1,
+                                  .dtype = s->dtype,
+                                  .notes = wn_element(cache->notes_read, row * s->notes * s->capacity, s->dtype),
+                                  .stride = s->capacity,
+                                  .sums = wn_element(read ? cache->sums_read : sums, row * s->capacity, s->dtype)});
+  return read ? memory->copy_in(exec->ctx, cache->notes, cache->notes_read, notes) : WN_OK;
+}
+
+wn_status wn_kv_cache_follow(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
+                             const void *sums) {
   const struct wn_kv_shape *s = &cache->shape;
   const struct wn_policy_row *policy = wn_policy_row(budgets->policy);
-  for (int64_t row = 0; row < s->B * s->groups; row++)
-    policy->follow(&(struct wn_policy_notes){.budgets = budgets,
-                                             .row = cache->seen,
-                                             .count = cache->count + 1,
-                                             .dtype = s->dtype,
-                                             .notes = wn_element(cache->notes, row * s->notes * s->capacity, s->dtype),
-                                             .stride = s->capacity,
-                                             .sums = wn_element(sums, row * s->capacity, s->dtype)});
-}
-
-/* The host's arrays of wn_kv_cache_gather. */
-static void cache_gather_host(const struct wn_kv_cache *from, const struct slots *x, const int32_t *slots, int64_t n,
-                              const struct wn_kv_cache *to, const struct slots *y) {
-  const int64_t P = cache_groups_of(from), each = x->rows / P; /* rows of a group */
-  for (int64_t r = 0; r < from->shape.B * x->rows; r++)
-    for (int64_t j = 0; j < n; j++)
-      memcpy(cache_slot(to, y, r, to->count + j), cache_slot(from, x, r, slots[r / each * n + j]), x->bytes);
+  const int64_t n = s->notes, rows = s->B * s->groups, count = cache->count + 1;
+  if (cache_memory(s)->host || policy->change == WN_NOTES_OWN) return cache_follow_asked(exec, cache, budgets, sums);
+  if (policy->change == WN_NOTES_RING)
+    return wn_op_gather_forward(
+        exec, &(struct wn_gather){.B = rows,
+                                  .H = 1,
+                                  .T = 1,
+                                  .D = count,
+                                  .x = sums,
+                                  .s_x = {s->capacity, count, count},
+                                  .y = wn_element(cache->notes, cache->seen % n * s->capacity, s->dtype),
+                                  .s_y = {n * s->capacity, count, count}});
+  for (int64_t row = 0; row < (n > 1 ? rows : 1); row++) { /* what slots without a token have does not matter */
+    void *to = wn_element(cache->notes, row * n * s->capacity, s->dtype);
+    const void *x = wn_element(sums, row * s->capacity, s->dtype);
+    WN_TRY(wn_op_add_forward(exec, &(struct wn_add){.n = (n > 1 ? 1 : rows) * s->capacity, .x = to, .z = x, .y = to}));
+  }
+  return WN_OK;
 }
 
 wn_status wn_kv_cache_gather(const struct wn_exec *exec, const struct wn_kv_cache *from, const int32_t *slots,
@@ -308,10 +374,6 @@ wn_status wn_kv_cache_gather(const struct wn_exec *exec, const struct wn_kv_cach
   if (n == 0) return WN_OK;
   if (!memory->host) WN_TRY(memory->copy_in(exec->ctx, shown, slots, (size_t)(s->B * P * n) * sizeof *slots));
   for (int i = 0; i < arrays; i++) {
-    if (a[i].host) {
-      cache_gather_host(from, &a[i], slots, n, to, &z[i]);
-      continue;
-    }
     const struct wn_gather move = {.B = s->B,
                                    .H = a[i].rows,
                                    .T = n,
@@ -326,6 +388,10 @@ wn_status wn_kv_cache_gather(const struct wn_exec *exec, const struct wn_kv_cach
                                    .s_y = cache_stride(to, &z[i])};
     if (a[i].rows % P == 0) WN_TRY(wn_op_gather_forward(exec, &move));
   }
+  for (int64_t row = 0; from->at && row < s->B * P; row++)
+    for (int64_t j = 0; j < n; j++)
+      to->at[row * to->shape.capacity + to->count + j] = from->at[row * s->capacity + slots[row * n + j]];
+  to->at_is_shown = false;
   return WN_OK;
 }
 
@@ -335,31 +401,26 @@ wn_status wn_kv_cache_copy(wn_context *ctx, const struct wn_kv_cache *from, int6
   struct slots a[ARRAYS_MAX], z[ARRAYS_MAX];
   const int arrays = cache_arrays_of(from, a);
   cache_arrays_of(to, z);
-  const int64_t each = to->shape.B / from->shape.B;
+  const int64_t each = to->shape.B / from->shape.B, P = from->shape.groups;
   for (int i = 0; i < arrays; i++) {
     const size_t bytes = (size_t)count * a[i].bytes;
     for (int64_t b = 0; b < to->shape.B; b++)
       for (int64_t r = 0; r < a[i].rows; r++) {
         const char *x = cache_slot(from, &a[i], (rows ? rows[b] : b / each) * a[i].rows + r, 0);
-        WN_TRY(
-            (a[i].host ? &wn_host_memory : memory)->copy(ctx, cache_slot(to, &z[i], b * a[i].rows + r, 0), x, bytes));
+        WN_TRY(memory->copy(ctx, cache_slot(to, &z[i], b * a[i].rows + r, 0), x, bytes));
       }
   }
+  WN_TRY(wn_kv_cache_positions(ctx, from));
+  for (int64_t b = 0; from->at && b < to->shape.B; b++)
+    for (int64_t p = 0; p < P; p++)
+      memcpy(to->at + (b * P + p) * to->shape.capacity,
+             from->at + ((rows ? rows[b] : b / each) * P + p) * from->shape.capacity, (size_t)count * sizeof *to->at);
   to->count = count;
   to->seen = from->seen - (from->count - count);
   to->sorted = from->sorted;
+  to->at_known = true;
+  to->at_is_shown = to->at_entered = false;
   return WN_OK;
-}
-
-/* Heap sort by position: in place, O(n log n) in the worst case too. */
-static void cache_sift(int32_t *slot, int64_t root, int64_t n, const int32_t *at) {
-  for (int64_t child; (child = 2 * root + 1) < n; root = child) {
-    if (child + 1 < n && at[slot[child + 1]] > at[slot[child]]) child++;
-    if (at[slot[root]] >= at[slot[child]]) return;
-    const int32_t x = slot[root];
-    slot[root] = slot[child];
-    slot[child] = x;
-  }
 }
 
 void wn_kv_cache_order(const struct wn_kv_cache *cache, int32_t *slots) {
@@ -368,14 +429,7 @@ void wn_kv_cache_order(const struct wn_kv_cache *cache, int32_t *slots) {
     int32_t *slot = slots + row * n;
     for (int64_t j = 0; j < n; j++) slot[j] = (int32_t)j;
     if (cache->sorted || !cache->at) continue;
-    const int32_t *at = cache->at + row * capacity;
-    for (int64_t root = n / 2; root-- > 0;) cache_sift(slot, root, n, at);
-    for (int64_t end = n; end-- > 1;) {
-      const int32_t x = slot[0];
-      slot[0] = slot[end];
-      slot[end] = x;
-      cache_sift(slot, 0, end, at);
-    }
+    wn_evict_sort(n, slot, cache->at + row * capacity);
   }
 }
 

@@ -8,9 +8,10 @@
  * belongs to one group. Evicting costs a comparison per token and a copy of one. Key-value heads with budgets of their
  * own have separate caches, each of its size.
  *
- * Keys, values and F lie in the backend's memory, and operations write and move them. Positions and notes are the
- * host's, where evictions are chosen; where that is another memory, positions cross after each token, and F comes back
- * for the policies that choose by it. */
+ * All of it lies in the backend's memory, where operations write it, choose what is evicted and move the rest. Where
+ * that is not the host's memory, the host has positions as well, as long as it knows them: until a token has been
+ * evicted by what is not position alone. Then wn_kv_cache_positions reads them. A policy with functions of its own is
+ * asked on the host, on copies of what it needs. */
 #ifndef WN_KV_CACHE_H
 #define WN_KV_CACHE_H
 
@@ -26,6 +27,7 @@ struct wn_kv_shape {
   int64_t groups;                 /* P, rows of `at` a sequence; 0: nothing is evicted */
   int64_t first_group;            /* of the layer's */
   int64_t notes;                  /* numbers that the policy keeps per token */
+  bool asked;                     /* the policy has functions of its own */
   bool half;                      /* k and v in half floats; new rows are floats (dtype F32) */
   const struct wn_memory *memory; /* of keys, values and F; NULL: the host's */
 };
@@ -38,12 +40,16 @@ struct wn_kv_cache {
   void *k, *v;   /* [B,Hkv,capacity,D]: a head's tokens are contiguous, as decoding reads them; possibly half floats */
   void *sk;      /* [B,G,capacity,D] or NULL */
   void *f;       /* [B,G,capacity] or NULL */
-  int32_t *at;   /* [B,P,capacity] absolute positions, or NULL: slot j holds position j */
   void *notes;   /* [B,P,notes,capacity] of the policy, or NULL */
-  int32_t *at_shown; /* `at` in the backend's memory, which is `at` itself on the host */
-  void *f_read;      /* the same of f: where the host reads it */
-  void *host;        /* what is allocated on the host beside the backend's memory; NULL: nothing */
-  size_t bytes;      /* all that is allocated */
+  int32_t *at;   /* [B,P,capacity] absolute positions on the host, or NULL: slot j holds position j */
+  int32_t *at_shown;          /* the same in the backend's memory; on the host the same array */
+  bool at_known, at_is_shown; /* what of the two is true, where they are two */
+  bool at_entered;            /* the next token's is among those shown */
+  /* Where the policy is asked: the slots that it chooses [B,P], and on the host what it needs; on the host the same. */
+  int32_t *index, *index_shown, *order; /* order [capacity] */
+  void *f_read, *notes_read, *sums_read;
+  void *host;   /* what is allocated on the host beside the backend's memory; NULL: nothing */
+  size_t bytes; /* all that is allocated */
 };
 
 /* A cache of `capacity` tokens of a layer with this attention, under the budgets' policy (NULL: nothing is evicted). */
@@ -73,15 +79,18 @@ struct wn_kv_rows {
 wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cache, const struct wn_kv_rows *rows,
                              int64_t t0, int64_t T);
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T);
-/* Makes room for one token in each sequence and group of a full cache: the policy's choice is evicted. order
- * [B,P,capacity]: room, for policies that are `ordered`. */
+/* Makes room for one token in each sequence and group of a full cache: the policy's choice is evicted. room
+ * [B,P,capacity] of 8 bytes, for policies that are `ordered`. */
 wn_status wn_kv_cache_evict(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
-                            int64_t layer, int32_t *order);
+                            int64_t layer, void *room);
 /* The same without a policy: the oldest is evicted. */
 wn_status wn_kv_cache_evict_oldest(const struct wn_exec *exec, struct wn_kv_cache *cache);
 /* The policy's notes after the row of the token that was appended last and is not counted yet. sums [B,P,capacity]: its
- * attention sums, on the host. */
-void wn_kv_cache_follow(struct wn_kv_cache *cache, const wn_budgets *budgets, const void *sums);
+ * attention sums. */
+wn_status wn_kv_cache_follow(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
+                             const void *sums);
+/* cache->at is true from here on: it is read where it is not known. */
+wn_status wn_kv_cache_positions(wn_context *ctx, const struct wn_kv_cache *cache);
 /* Copies the tokens `slots` [B,P,n] of `from` (same shape but for the capacity) after those that `to` holds. shown:
  * room for the slots in the backend's memory, where that is not the host's. */
 wn_status wn_kv_cache_gather(const struct wn_exec *exec, const struct wn_kv_cache *from, const int32_t *slots,
@@ -91,7 +100,7 @@ wn_status wn_kv_cache_gather(const struct wn_exec *exec, const struct wn_kv_cach
  * Same shape but for the capacity and for B. Costs the tokens copied, not the capacity. */
 wn_status wn_kv_cache_copy(wn_context *ctx, const struct wn_kv_cache *from, int64_t count, const int64_t *rows,
                            struct wn_kv_cache *to);
-/* slots [B,P,count]: the tokens held in order of position. */
+/* slots [B,P,count]: the tokens held in order of position, which are known. */
 void wn_kv_cache_order(const struct wn_kv_cache *cache, int32_t *slots);
 /* Puts the keys, values and F, with T tokens more than are held, into an attention call; positions where the slots
  * are not in order. */

@@ -2,7 +2,6 @@
 #include "base/misuse.h"
 #include "kv/policy.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "attention/registry.h"
@@ -92,6 +91,10 @@ int64_t wn_policy_recent(const wn_budgets *budgets, int64_t K) {
   return row->recent ? row->recent(budgets, K) : 0;
 }
 
+bool wn_policy_on_host(const struct wn_policy_row *row) {
+  return row->score || (row->needs & WN_POLICY_SUMS && row->change == WN_NOTES_OWN);
+}
+
 int64_t wn_policy_notes(const wn_budgets *budgets) {
   const struct wn_policy_row *row = wn_policy_row(budgets->policy);
   return row->notes ? row->notes(budgets) : 0;
@@ -106,64 +109,63 @@ void wn_policy_read(const void *x, wn_dtype dtype, int64_t first, int64_t n, dou
 
 /* ---- the choice ---- */
 
-struct policy_choice {
-  int64_t index; /* -1: none yet */
-  double score;
-};
-
-static int64_t policy_index(const struct wn_policy_held *h, int64_t i) {
-  return h->order ? h->order[i] : i;
+bool wn_policy_oldest(const struct wn_policy_row *row) {
+  return !row->rule && !row->score && !row->needs;
 }
 
-/* Scores of tokens first..first+n-1; those of protected tokens and of gaps become -inf. */
-static void policy_better(const struct wn_policy_held *h, int32_t sinks, int32_t last, int64_t first, int64_t n,
-                          double *score, struct policy_choice *best) {
-  const int32_t *at = h->at + first;
-  double top = -INFINITY;
-  if (h->order) {
-    for (int64_t i = 0; i < n; i++) {
-      const int32_t position = h->at[h->order[first + i]];
-      score[i] = position >= sinks && position <= last ? score[i] : -INFINITY;
-    }
-  } else {
-    for (int64_t i = 0; i < n; i++) score[i] = at[i] >= sinks && at[i] <= last ? score[i] : -INFINITY;
-  }
-#pragma omp simd reduction(max : top)
-  for (int64_t i = 0; i < n; i++) top = score[i] > top ? score[i] : top;
-  if (top == -INFINITY || top < best->score) return;
-  for (int64_t i = 0; i < n; i++) {
-    const int64_t index = policy_index(h, first + i);
-    if (score[i] < top) continue;
-    if (best->index >= 0 && top == best->score && h->at[index] > h->at[best->index]) continue;
-    *best = (struct policy_choice){index, top};
-  }
+void wn_policy_rule(const wn_budgets *budgets, int64_t layer, int64_t K, struct wn_evict_rule *out) {
+  const struct wn_policy_row *row = wn_policy_row(budgets->policy);
+  *out = (struct wn_evict_rule){.by = row->score ? WN_EVICT_GIVEN : WN_EVICT_OLDEST};
+  if (row->rule) row->rule(budgets, out);
+  out->layer = layer;
+  out->sinks = wn_policy_sinks(budgets, K);
+  out->recent = wn_policy_recent(budgets, K);
 }
 
-/* All are protected: the oldest that is not a sink; a sink where nothing else is held. */
-static int64_t policy_oldest(const struct wn_policy_held *h, int64_t sinks) {
-  int64_t best = -1;
-  for (int64_t i = 0; i < h->count; i++) {
-    if (h->at[i] < 0) continue;
-    const bool sink = h->at[i] < sinks, was = best >= 0 && h->at[best] < sinks;
-    if (best < 0 || (was && !sink) || (was == sink && h->at[i] < h->at[best])) best = i;
-  }
-  return best;
+static void policy_own_score(const void *user, int64_t first, int64_t n, double *out) {
+  const struct wn_policy_held *h = user;
+  wn_policy_row(h->budgets->policy)->score(h, first, n, out);
+}
+
+static struct wn_evict_held policy_held(const struct wn_policy_held *h, struct wn_evict_rule *rule) {
+  const struct wn_policy_row *row = wn_policy_row(h->budgets->policy);
+  wn_policy_rule(h->budgets, h->layer, h->budget, rule);
+  return (struct wn_evict_held){.rule = rule,
+                                .count = h->count,
+                                .row = h->row,
+                                .group = h->group,
+                                .dtype = h->dtype,
+                                .at = h->at,
+                                .order = h->order,
+                                .scores = h->scores,
+                                .values = row->needs & WN_POLICY_SELECTIONS ? h->F : h->notes,
+                                .stride = h->stride,
+                                .score = row->score ? policy_own_score : NULL,
+                                .user = h};
 }
 
 int64_t wn_policy_choose(const struct wn_policy_held *h) {
-  const struct wn_policy_row *row = wn_policy_row(h->budgets->policy);
-  const int64_t sinks = wn_policy_sinks(h->budgets, h->budget), recent = wn_policy_recent(h->budgets, h->budget);
-  struct policy_choice best = {-1, -INFINITY};
-  for (int64_t first = 0; first < h->count; first += WN_POLICY_CHUNK) {
-    double score[WN_POLICY_CHUNK];
-    const int64_t n = h->count - first < WN_POLICY_CHUNK ? h->count - first : WN_POLICY_CHUNK;
-    if (h->scores)
-      memcpy(score, h->scores + first, (size_t)n * sizeof *score);
-    else if (row->score)
-      row->score(h, first, n, score);
-    else
-      memset(score, 0, (size_t)n * sizeof *score);
-    policy_better(h, (int32_t)sinks, (int32_t)(h->row - recent), first, n, score, &best);
-  }
-  return best.index >= 0 ? best.index : policy_oldest(h, sinks);
+  struct wn_evict_rule rule;
+  const struct wn_evict_held held = policy_held(h, &rule);
+  return wn_evict_choose(&held);
+}
+
+void wn_policy_score(const struct wn_policy_held *h, int64_t first, int64_t n, double *out) {
+  struct wn_evict_rule rule;
+  struct wn_evict_held held = policy_held(h, &rule);
+  held.scores = NULL;
+  wn_evict_scores(&held, first, n, out);
+}
+
+void wn_policy_follow(const struct wn_policy_notes *n) {
+  const struct wn_policy_row *row = wn_policy_row(n->budgets->policy);
+  const int64_t first = row->change == WN_NOTES_RING ? n->row % row->notes(n->budgets) * n->stride : 0;
+  if (row->change == WN_NOTES_OWN)
+    row->follow(n);
+  else if (row->change == WN_NOTES_RING)
+    memcpy(wn_element(n->notes, first, n->dtype), n->sums, (size_t)n->count * wn_dtype_size(n->dtype));
+  else if (n->dtype == WN_F64)
+    for (int64_t j = 0; j < n->count; j++) ((double *)n->notes)[j] += ((const double *)n->sums)[j];
+  else
+    for (int64_t j = 0; j < n->count; j++) ((float *)n->notes)[j] += ((const float *)n->sums)[j];
 }

@@ -9,6 +9,7 @@
 #define WN_KV_POLICY_H
 
 #include "base/fields.h"
+#include "ops/evict.h"
 #include "ops/ops.h"
 #include "winnow/kv.h"
 
@@ -48,6 +49,10 @@ struct wn_policy_notes {
   const void *sums; /* [count] the row's attention sums */
 };
 
+/* How a row's attention sums change the notes: by a function of the policy's own; they are added to the first; they
+ * take the place of those of n rows before, n being the number of notes. */
+enum wn_policy_change { WN_NOTES_OWN, WN_NOTES_ADD, WN_NOTES_RING };
+
 struct wn_policy_row {
   wn_policy_info info;
   unsigned needs;                /* of enum wn_policy_need */
@@ -59,20 +64,21 @@ struct wn_policy_row {
   /* Of a budget of K tokens, the number of most recent ones that are protected, the row's own among them; NULL:
    * none. */
   int64_t (*recent)(const wn_budgets *budgets, int64_t K);
-  /* out[0..n-1]: the scores of tokens first..first+n-1, counted in `order` where there is one; the highest is evicted.
-   * The score of a free cache position does not matter. NULL: all equal. */
+  /* The scores, the highest of which is evicted: by a rule that operations know (ops/evict.h), of which all but sinks,
+   * recent and layer is set, whose values are F, where that is needed, or else the notes. Or by a function of the
+   * policy's own, which runs on the host: out[0..n-1] of tokens first..first+n-1, counted in `order` where there is
+   * one; that of a free cache position does not matter. Both NULL: all equal. */
+  void (*rule)(const wn_budgets *budgets, struct wn_evict_rule *out);
   void (*score)(const struct wn_policy_held *held, int64_t first, int64_t n, double *out);
   bool by_position; /* a token's score depends on its position, layer and group alone: it never changes */
-  bool ordered;     /* score needs held->order */
+  bool ordered;     /* scores need held->order */
   /* WN_POLICY_SUMS. Numbers that a cache keeps of each token, zeros when it enters; how a row changes them; and how
-   * many rows back sums can matter (NULL: all). */
+   * many rows back sums can matter (NULL: all). A function of the policy's own runs on the host. */
   int64_t (*notes)(const wn_budgets *budgets);
-  void (*follow)(const struct wn_policy_notes *notes);
+  enum wn_policy_change change;
+  void (*follow)(const struct wn_policy_notes *notes); /* WN_NOTES_OWN */
   int64_t (*rows)(const wn_budgets *budgets);
 };
-
-/* The most tokens that are scored at a time. */
-#define WN_POLICY_CHUNK 256
 
 #define WN_POLICY_DECLARE(name) extern const struct wn_policy_row wn_policy_##name;
 WN_POLICIES(WN_POLICY_DECLARE)
@@ -96,8 +102,18 @@ int64_t wn_policy_sinks(const wn_budgets *budgets, int64_t K);
 int64_t wn_policy_recent(const wn_budgets *budgets, int64_t K);
 /* Numbers kept per token. */
 int64_t wn_policy_notes(const wn_budgets *budgets);
-/* The index of the token to evict; at least one is held. Cost: one comparison per token. */
+/* The rule for a cache of K tokens of a layer; GIVEN: the policy has a score of its own. */
+void wn_policy_rule(const wn_budgets *budgets, int64_t layer, int64_t K, struct wn_evict_rule *out);
+/* Has it functions of its own, which run on the host? */
+bool wn_policy_on_host(const struct wn_policy_row *row);
+/* Are all scores equal? */
+bool wn_policy_oldest(const struct wn_policy_row *row);
+/* The index of the token to evict, on the host; at least one is held. Cost: one comparison per token. */
 int64_t wn_policy_choose(const struct wn_policy_held *held);
+/* The scores of tokens first..first+n-1, n at most WN_EVICT_CHUNK. */
+void wn_policy_score(const struct wn_policy_held *held, int64_t first, int64_t n, double *out);
+/* The notes after a row, on the host. */
+void wn_policy_follow(const struct wn_policy_notes *notes);
 
 /* out[i] = factor * x[first+i] of an array of the dtype. */
 void wn_policy_read(const void *x, wn_dtype dtype, int64_t first, int64_t n, double factor, double *out);

@@ -17,7 +17,7 @@ void wn_walk_lay(const struct wn_exec *exec, const wn_budgets *budgets, const st
   w->all = w->sums && !w->operation;
   if (w->all || policy->needs & WN_POLICY_SELECTIONS) w->choices = G > 1 ? G / P : G;
   w->notes = wn_policy_notes(budgets);
-  w->oldest = !policy->score && !policy->needs;
+  w->oldest = wn_policy_oldest(policy);
   const bool products = w->all || w->choices > 0, beside = w->all || (w->choices > 0 && !a->sel.bilinear);
   const bool distance = a->relative.P > 0 || a->bias.n > 0 || a->span.on, maps = w->all && a->maps > 0;
   const int64_t run = w->all ? w->heads : w->choices, reach = wn_walk_reach(a), R = WN_WALK_ROWS;
@@ -26,7 +26,7 @@ void wn_walk_lay(const struct wn_exec *exec, const wn_budgets *budgets, const st
       {"keys held", true, WN_DIMS(n), sizeof *w->key, &w->key},
       {"positions held", true, WN_DIMS(n), sizeof *w->place, &w->place},
       {"positions in the document", true, WN_DIMS(n), sizeof *w->at, &w->at},
-      {"scores", policy->by_position && policy->score, WN_DIMS(n), wide, &w->score},
+      {"scores", policy->by_position && !w->oldest, WN_DIMS(n), wide, &w->score},
       {"notes", true, WN_DIMS(w->notes, n), wide, &w->note},
       {"selections", true, WN_DIMS(w->choices, n), wide, &w->F},
       {"keys side by side", products, WN_DIMS(n, D), each, &w->keys},
@@ -91,7 +91,7 @@ void wn_walk_enter(struct wn_walk *w, int64_t c, int64_t key, int64_t place) {
   for (int64_t s = 0; s < w->choices; s++) w->F[s * cap + c] = 0;
   if (!w->score) return;
   const struct wn_policy_held held = walk_held(w, c + 1, place);
-  w->policy->score(&held, c, 1, &w->score[c]);
+  wn_policy_score(&held, c, 1, &w->score[c]);
 }
 
 /* Compacts the rest of the n columns. */
@@ -139,13 +139,13 @@ static void walk_oldest_rows(struct wn_walk *w, int64_t row0, int64_t rows, int3
 static wn_status walk_follow(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t r, int64_t n,
                              const int32_t *evicted_at) {
   WN_TRY(wn_walk_sums(exec, w, row, r, n, evicted_at));
-  w->policy->follow(&(struct wn_policy_notes){.budgets = w->budgets,
-                                              .row = w->place[n - 1] - w->first,
-                                              .count = n,
-                                              .dtype = WN_F64,
-                                              .notes = w->note,
-                                              .stride = w->a->Tk,
-                                              .sums = w->row_notes});
+  wn_policy_follow(&(struct wn_policy_notes){.budgets = w->budgets,
+                                             .row = w->place[n - 1] - w->first,
+                                             .count = n,
+                                             .dtype = WN_F64,
+                                             .notes = w->note,
+                                             .stride = w->a->Tk,
+                                             .sums = w->row_notes});
   return WN_OK;
 }
 

@@ -22,7 +22,10 @@
 #include "tensor/bf16.h"
 #include "winnow/tensor.h"
 
-struct wn_attention; /* ops/attention.h, which only what looks into a call includes */
+struct wn_attention; /* ops/attention.h, which only what looks into a call includes; so the others' headers */
+struct wn_adjust;    /* ops/sample.h */
+struct wn_sample;    /* ops/sample.h */
+struct wn_evict;     /* ops/evict.h */
 
 /* Element n of an array of the dtype (NULL stays NULL), and its value. */
 static inline void *wn_element(const void *base, int64_t n, wn_dtype dtype) {
@@ -404,6 +407,9 @@ struct wn_sumsq {
   X(loss_sums, struct wn_loss_sums, false)                                                                             \
   X(span_sum, struct wn_span_sum, true)                                                                                \
   X(memory_loss, struct wn_memory_loss, true)                                                                          \
+  X(adjust, struct wn_adjust, false)                                                                                   \
+  X(sample, struct wn_sample, false)                                                                                   \
+  X(evict, struct wn_evict, false)                                                                                     \
   X(attention, struct wn_attention, true)
 
 /* Terms of attention (ops/terms.h) that a backend serves: forward on several rows, forward of a single row that nobody

@@ -116,20 +116,28 @@ const uint8_t *wn_constraint_allowed(wn_constraint *c) {
   return c->allowed;
 }
 
-wn_status wn_constraint_mask(wn_context *ctx, wn_constraint *c, float *logits, int64_t V, bool *over) {
-  WN_CHECK_CALL(WN_HANDLE_AS("constraint", c, CONSTRAINT), WN_POINTER(logits), WN_POINTER(over));
-  const int32_t entries = c->tree->entries;
+wn_status wn_constraint_next(wn_context *ctx, wn_constraint *c, int64_t V, bool *over, const uint8_t **allowed,
+                             int32_t *entries) {
   uint8_t any = 0;
   *over = false;
-  if (V < entries)
+  *entries = c->tree->entries;
+  if (V < *entries)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "constraint: %lld tokens may be drawn, the tokenizer has %d", (long long)V,
-                   entries);
-  const uint8_t *allowed = wn_constraint_allowed(c);
-  if (!allowed) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a constraint");
-  for (int32_t id = 0; id < entries; id++) any |= allowed[id];
+                   *entries);
+  *allowed = wn_constraint_allowed(c);
+  if (!*allowed) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a constraint");
+  for (int32_t id = 0; id < *entries; id++) any |= (*allowed)[id];
   *over = !any && wn_constraint_is_complete(c);
+  if (*over || any) return WN_OK;
+  return wn_fail(ctx, WN_ERR_UNSUPPORTED, "constraint: no token continues the JSON text");
+}
+
+wn_status wn_constraint_mask(wn_context *ctx, wn_constraint *c, float *logits, int64_t V, bool *over) {
+  WN_CHECK_CALL(WN_HANDLE_AS("constraint", c, CONSTRAINT), WN_POINTER(logits), WN_POINTER(over));
+  const uint8_t *allowed;
+  int32_t entries;
+  WN_TRY(wn_constraint_next(ctx, c, V, over, &allowed, &entries));
   if (*over) return WN_OK;
-  if (!any) return wn_fail(ctx, WN_ERR_UNSUPPORTED, "constraint: no token continues the JSON text");
   for (int32_t id = 0; id < entries; id++) logits[id] = allowed[id] ? logits[id] : -INFINITY;
   for (int64_t id = entries; id < V; id++) logits[id] = -INFINITY;
   return WN_OK;

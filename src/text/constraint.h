@@ -14,5 +14,8 @@ wn_status wn_constraint_create_tree(wn_context *ctx, const struct wn_token_tree 
                                     wn_constraint **out);
 /* 1 for each token that may come next, else 0 [entries]; valid until the next call. NULL: out of memory. */
 const uint8_t *wn_constraint_allowed(wn_constraint *constraint);
+/* The same for a draw of ids below V: *over: the text has ended; else at least one of allowed [entries] is 1. */
+wn_status wn_constraint_next(wn_context *ctx, wn_constraint *constraint, int64_t V, bool *over, const uint8_t **allowed,
+                             int32_t *entries);
 
 #endif

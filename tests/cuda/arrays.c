@@ -13,6 +13,8 @@
 #include <cmocka.h>
 
 #include "base/memory.h"
+#include "ops/evict.h"
+#include "ops/sample.h"
 
 enum { CALL_ARRAYS = 2048 };
 
@@ -133,6 +135,8 @@ struct structs {
   const struct wn_packed *packed[2 * WN_EXPERTS_MAX + 2];
   struct wn_packed own[2 * WN_EXPERTS_MAX + 2];
   struct wn_expert expert[WN_EXPERTS_MAX];
+  const struct wn_evict_slots *slots;
+  struct wn_evict_slots slot[WN_EVICT_ARRAYS];
 };
 
 static const struct wn_packed *packed_of(struct call *c, struct structs *s, int i) {
@@ -179,6 +183,8 @@ ARRAYS_ALONE(sigmoid)
 ARRAYS_ALONE(loss_sums)
 ARRAYS_ALONE(span_sum)
 ARRAYS_ALONE(memory_loss)
+ARRAYS_ALONE(adjust)
+ARRAYS_ALONE(sample)
 ARRAYS_ALONE(attention)
 
 static void expert_take(struct wn_expert *e, struct structs *s, int64_t i) {
@@ -201,6 +207,16 @@ static void experts_put(struct call *c, struct wn_experts *a, struct structs *s)
   for (int i = 0; i < a->E; i++) expert_put(c, &s->expert[i], s, i);
   expert_put(c, &a->shared, s, (int)a->E);
   a->expert = s->expert;
+}
+
+static void evict_take(struct wn_evict *a, struct structs *s) {
+  s->slots = a->slots;
+  a->slots = NULL;
+}
+static void evict_put(struct call *c, struct wn_evict *a, struct structs *s) {
+  memcpy(s->slot, s->slots, (size_t)a->count * sizeof *s->slot);
+  words(c, s->slot, (size_t)a->count * sizeof *s->slot);
+  a->slots = s->slot;
 }
 
 /* ---- the backend ---- */
@@ -250,16 +266,4 @@ const char *arrays_attend_forward(const struct wn_attention *a, void *scratch, i
 }
 const char *arrays_attend_backward(const struct wn_attention *a, void *scratch, int64_t rows, void *stream) {
   return attend(a, scratch, rows, stream, true);
-}
-
-wn_status arrays_sample(const struct wn_exec *exec, const struct wn_cuda_sample *a) {
-  static struct call c;
-  struct wn_exec own_exec = *exec;
-  struct wn_cuda_sample own = *a;
-  c.ctx = exec->ctx, c.op = "sample", c.n = 0;
-  words(&c, &own, sizeof own);
-  own_exec.backend = wn_backend_cuda_table();
-  own_exec.scratch = device(&c, exec->scratch);
-  WN_TRY(begin(&c));
-  return finish(&c, wn_cuda_sample(&own_exec, &own));
 }

@@ -19,7 +19,6 @@ void arrays_free(void *p); /* others' memory too, as free does */
 const struct wn_backend *arrays_backend(void);
 const char *arrays_attend_forward(const struct wn_attention *a, void *scratch, int64_t rows, void *stream);
 const char *arrays_attend_backward(const struct wn_attention *a, void *scratch, int64_t rows, void *stream);
-wn_status arrays_sample(const struct wn_exec *exec, const struct wn_cuda_sample *a);
 
 #ifndef TESTS_CUDA_ARRAYS_INSIDE
 #define malloc(bytes) arrays_allocate(16, bytes)
@@ -29,7 +28,6 @@ wn_status arrays_sample(const struct wn_exec *exec, const struct wn_cuda_sample 
 #define wn_backend_cuda_table() arrays_backend()
 #define wn_cuda_attend_forward(a, scratch, rows, stream) arrays_attend_forward(a, scratch, rows, stream)
 #define wn_cuda_attend_backward(a, scratch, rows, stream) arrays_attend_backward(a, scratch, rows, stream)
-#define wn_cuda_sample(exec, a) arrays_sample(exec, a)
 #endif
 
 #endif

@@ -3,9 +3,11 @@
 
 #include <math.h>
 
+#include "backends/backends.h"
 #include "backends/cuda/cuda.h"
 #include "base/rng.h"
 #include "cuda/emulate_api.h"
+#include "ops/sample.h"
 #include "winnow/model.h"
 
 static void test_equal_to_the_host(void **state) {
@@ -18,9 +20,10 @@ static void test_equal_to_the_host(void **state) {
   static const int64_t sizes[] = {1, 31, 1000};
   wn_context *ctx = make_context();
   const struct wn_exec e = {.ctx = ctx, .backend = wn_backend_cuda_table(), .threads = 1, .dtype = WN_F32};
+  const struct wn_exec host = {.ctx = ctx, .backend = wn_backend_ref(), .threads = 1, .dtype = WN_F32};
   float *logits = malloc(1000 * sizeof *logits);
-  int32_t *got = malloc(sizeof *got), *bad = malloc(sizeof *bad);
-  assert_true(logits && got && bad);
+  struct wn_drawn *got = malloc(sizeof *got);
+  assert_true(logits && got);
   int differ = 0, drawn = 0;
   bool seen[1000] = {false};
   for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
@@ -38,33 +41,35 @@ static void test_equal_to_the_host(void **state) {
                                   .min_p = rules[r].min_p,
                                   .top_k = rules[r].top_k,
                                   .seed = 77 + r};
-        int32_t want = -1;
-        *got = -2, *bad = 9;
-        assert_ok(ctx, wn_sample(ctx, logits, V, &rule, step, &want));
-        const struct wn_cuda_sample a = {.logits = logits,
-                                         .V = V,
-                                         .top_k = rule.top_k,
-                                         .temperature = rule.temperature,
-                                         .top_p = rule.top_p,
-                                         .min_p = rule.min_p,
-                                         .seed = rule.seed,
-                                         .step = step,
-                                         .token = got,
-                                         .bad = bad};
+        struct wn_drawn want;
+        *got = (struct wn_drawn){-2, 9, 0};
+        struct wn_sample a = {.V = V,
+                              .top_k = rule.top_k,
+                              .logits = logits,
+                              .temperature = rule.temperature,
+                              .top_p = rule.top_p,
+                              .min_p = rule.min_p,
+                              .seed = rule.seed,
+                              .step = step,
+                              .log_probability = true,
+                              .drawn = &want};
+        assert_ok(ctx, wn_op_sample_forward(&host, &a));
+        a.drawn = got;
         wn_emulate_seed(step);
-        assert_ok(ctx, wn_cuda_sample(&e, &a));
+        assert_ok(ctx, wn_op_sample_forward(&e, &a));
         assert_null(wn_emulate_error());
-        assert_int_equal(*bad, 0);
-        differ += *got != want;
+        assert_int_equal(got->bad, 0);
+        assert_true(fabs(got->log_probability - want.log_probability) < 1e-12 || got->token != want.token);
+        differ += got->token != want.token;
         drawn++;
-        if (V == 1000) seen[*got] = true;
+        if (V == 1000) seen[got->token] = true;
       }
   assert_int_equal(differ, 0);
   assert_true(drawn == 60);
   int kinds = 0;
   for (int i = 0; i < 1000; i++) kinds += seen[i];
   assert_true(kinds > 5);
-  free(logits), free(got), free(bad);
+  free(logits), free(got);
   wn_context_destroy(ctx);
 }
 
@@ -72,20 +77,64 @@ static void test_bad_logits(void **state) {
   (void)state;
   wn_context *ctx = make_context();
   const struct wn_exec e = {.ctx = ctx, .backend = wn_backend_cuda_table(), .threads = 1, .dtype = WN_F32};
-  static const float rows[3][2] = {{NAN, 1}, {1, INFINITY}, {-INFINITY, -INFINITY}};
+  static const float rows[3][2] = {{1, NAN}, {INFINITY, 1}, {-INFINITY, -INFINITY}};
   float *logits = malloc(sizeof *rows);
-  int32_t *token = malloc(sizeof *token), *bad = malloc(sizeof *bad);
-  assert_true(logits && token && bad);
+  struct wn_drawn *drawn = malloc(sizeof *drawn);
+  assert_true(logits && drawn);
   for (int i = 0; i < 3; i++) {
     memcpy(logits, rows[i], sizeof *rows);
-    *bad = 0;
-    const struct wn_cuda_sample a = {
-        .logits = logits, .V = 2, .temperature = 1, .top_p = 1, .token = token, .bad = bad};
-    assert_ok(ctx, wn_cuda_sample(&e, &a));
-    assert_null(wn_emulate_error());
-    assert_int_equal(*bad, i == 2 ? 2 : 1);
+    *drawn = (struct wn_drawn){0};
+    const struct wn_sample a = {.logits = logits, .V = 2, .temperature = 1, .top_p = 1, .drawn = drawn};
+    assert_ok(ctx, wn_op_sample_forward(&e, &a));
+    assert_int_equal(drawn->bad, i == 2 ? 2 : 1);
+    assert_int_equal(drawn->token, i == 0);
   }
-  free(logits), free(token), free(bad);
+  free(logits), free(drawn);
+  wn_context_destroy(ctx);
+}
+
+/* What changes logits before a draw gives the bits that it gives on the CPU. */
+static void test_adjust(void **state) {
+  (void)state;
+  enum { V = 700, N = 690 };
+  wn_context *ctx = make_context();
+  const struct wn_exec host = {.ctx = ctx, .backend = wn_backend_ref(), .threads = 1, .dtype = WN_F32};
+  struct wn_exec e = host;
+  e.backend = wn_backend_cuda_table();
+  struct adjusted {
+    float x[V], want[V], got[V], bias[5];
+    int32_t times[N], ids[5];
+    uint8_t allowed[N], seen[N];
+  } *m = malloc(sizeof *m);
+  assert_non_null(m);
+  static const int32_t ids[] = {5, 699, 5, 0, 5};
+  static const float bias[] = {1e-3f, 2, 1e7f, -INFINITY, -1e7f};
+  memcpy(m->ids, ids, sizeof ids), memcpy(m->bias, bias, sizeof bias);
+  for (int v = 0; v < V; v++) m->x[v] = (float)wn_random_normal(1, WN_STREAM_TEST, 0, (uint64_t)v);
+  for (int v = 0; v < N; v++) m->allowed[v] = v % 3 != 0, m->seen[v] = v % 4 == 1, m->times[v] = v % 5;
+  for (int rule = 0; rule < 16; rule++) {
+    struct wn_adjust a = {.V = V,
+                          .n = N,
+                          .x = m->x,
+                          .y = m->want,
+                          .allowed = rule & 1 ? m->allowed : NULL,
+                          .allowed_count = N - 20,
+                          .seen = rule & 2 ? m->seen : NULL,
+                          .repeat = 1.3,
+                          .times = rule & 4 ? m->times : NULL,
+                          .presence = 0.25,
+                          .frequency = 0.1,
+                          .biases = rule & 8 ? 5 : 0,
+                          .bias_ids = m->ids,
+                          .bias = m->bias};
+    assert_ok(ctx, wn_op_adjust_forward(&host, &a));
+    a.y = m->got;
+    assert_ok(ctx, wn_op_adjust_forward(&e, &a));
+    assert_null(wn_emulate_error());
+    assert_memory_equal(m->got, m->want, sizeof m->want);
+    assert_true((memcmp(m->got, m->x, sizeof m->x) == 0) == (rule == 0));
+  }
+  free(m);
   wn_context_destroy(ctx);
 }
 
@@ -93,6 +142,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_equal_to_the_host),
       cmocka_unit_test(test_bad_logits),
+      cmocka_unit_test(test_adjust),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,17 +20,6 @@ extern const struct wn_memory wn_cuda_memory;
 
 const struct wn_backend *wn_backend_cuda_table(void);
 
-/* A token drawn where the logits lie, by wn_sample's rule: *bad is 1 where a logit is NaN or infinite, 2 where none is
- * above minus infinity. Temperature 0: the largest. Sums are in another order than the CPU's. */
-struct wn_cuda_sample {
-  const float *logits; /* [V] */
-  int64_t V, top_k;
-  double temperature, top_p, min_p;
-  uint64_t seed, step;
-  int32_t *token, *bad; /* [1] */
-};
-wn_status wn_cuda_sample(const struct wn_exec *exec, const struct wn_cuda_sample *a);
-
 #ifdef __cplusplus
 }
 #endif

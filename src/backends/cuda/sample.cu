@@ -1,6 +1,6 @@
-// Drawing a token on the device, one block, with the CPU's rule and its random numbers (decode/sample.c): min-p, then
-// temperature, top-k, top-p. Sums of weights are in double in a fixed order, which is not the CPU's: the two could
-// choose differently where a number falls within rounding of a border.
+// Drawing a token, one block, with the CPU's rule and its random numbers (ref/sample.c): min-p, then temperature,
+// top-k, top-p; and what changes the logits before, a thread an id. Sums of weights are in double in a fixed order,
+// which is not the CPU's: the two could choose differently where a number falls within rounding of a border.
 //
 // A cut is found bit by bit: the largest key for which what is at least as large reaches the target, 32 passes over the
 // logits. Keys are the logits' bits in an order that unsigned numbers have.
@@ -9,6 +9,7 @@
 
 extern "C" {
 #include "base/rng.h"
+#include "ops/sample.h"
 }
 
 enum { SAMPLE_THREADS = 512 };
@@ -86,9 +87,24 @@ static __device__ void sample_narrow(sample_state &s, bool counting, double targ
   if (all > 0) sample_set_cut(s, {key, wanted < (double)all ? (int64_t)wanted : all});
 }
 
+struct sample_rule {
+  double temperature, top_p;
+  int64_t top_k;
+  float min_p_log;
+  bool min_p, log_probability;
+  uint64_t seed, step;
+};
+
+// Of the chosen token, once it is known to all.
+static __device__ void sample_log_probability(const sample_state &s, wn_drawn *drawn) {
+  double sum = 0;
+  for (int64_t v = s.first; v < s.end; v++) sum += exp((double)s.logits[v] - s.top);
+  sum = wn_block_sum(sum);
+  if (threadIdx.x == 0) drawn->log_probability = (double)s.logits[drawn->token] - s.top - log(sum);
+}
+
 static __global__ void __launch_bounds__(SAMPLE_THREADS)
-    sample_kernel(const float *logits, int64_t V, double temperature, int64_t top_k, double top_p, float min_p_log,
-                  bool min_p, uint64_t seed, uint64_t step, int32_t *token, int32_t *bad) {
+    sample_kernel(const float *logits, int64_t V, sample_rule rule, wn_drawn *drawn) {
   WN_SHARED(float, tops, [SAMPLE_THREADS]);
   WN_SHARED(int64_t, ids, [SAMPLE_THREADS]);
   WN_SHARED(double, runs, [SAMPLE_THREADS]);
@@ -96,25 +112,31 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
   const int t = threadIdx.x;
   const int64_t each = (V + SAMPLE_THREADS - 1) / SAMPLE_THREADS;
   sample_state s;
-  s.logits = logits, s.V = V, s.first = min(V, each * t), s.end = min(V, each * (t + 1)), s.temperature = temperature;
+  s.logits = logits, s.V = V, s.first = min(V, each * t), s.end = min(V, each * (t + 1));
+  s.temperature = rule.temperature;
   float top = -INFINITY;
-  int64_t best = V;
-  int wrong = 0;
-  for (int64_t v = s.first; v < s.end; v++) {
-    wrong |= !(logits[v] < INFINITY);
-    if (logits[v] > top) top = logits[v], best = v;
+  int64_t best = V, wrong = V;
+  for (int64_t v = s.end; v-- > s.first;) {
+    if (!(logits[v] < INFINITY)) wrong = v;
+    if (logits[v] >= top) top = logits[v], best = v;
   }
-  tops[t] = top, ids[t] = best;
-  wrong = __syncthreads_or(wrong);
-  for (int i = 0; i < SAMPLE_THREADS; i++) // runs of ids are in order: ties go to the lowest
+  tops[t] = wrong < V ? INFINITY : top, ids[t] = wrong < V ? wrong : best;
+  __syncthreads();
+  for (int i = 0; i < SAMPLE_THREADS; i++) // runs of ids are in order: ties go to the lowest, and so does what is wrong
     if (i == 0 || tops[i] > top) top = tops[i], best = ids[i];
-  if (t == 0) *bad = wrong ? 1 : top == -INFINITY ? 2 : 0, *token = best < V ? (int32_t)best : -1;
-  if (wrong || top == -INFINITY || temperature == 0) return;
+  const int bad = top == INFINITY ? 1 : top == -INFINITY ? 2 : 0;
+  if (t == 0) drawn->bad = bad, drawn->token = bad == 2 ? 0 : (int32_t)best, drawn->log_probability = 0;
+  __syncthreads();
+  if (bad) return;
   s.top = top;
-  s.kept = {min_p ? sample_key(top + min_p_log) : 0u, V};
+  if (rule.temperature == 0) {
+    if (rule.log_probability) sample_log_probability(s, drawn);
+    return;
+  }
+  s.kept = {rule.min_p ? sample_key(top + rule.min_p_log) : 0u, V};
   s.ties_before = 0;
-  if (top_k > 0 && top_k < V) sample_narrow(s, true, (double)top_k);
-  if (top_p < 1) sample_narrow(s, false, top_p * sample_total(s, 0, false));
+  if (rule.top_k > 0 && rule.top_k < V) sample_narrow(s, true, (double)rule.top_k);
+  if (rule.top_p < 1) sample_narrow(s, false, rule.top_p * sample_total(s, 0, false));
   // Along the ids, as if one after the other: first whose run, then which of the run.
   int64_t ties = s.ties_before;
   double run = 0;
@@ -126,7 +148,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
   if (t == 0) {
     double total = 0;
     for (int i = 0; i < SAMPLE_THREADS; i++) total += runs[i];
-    double left = total * wn_cuda_uniform(seed, WN_STREAM_SAMPLE, step, 0);
+    double left = total * wn_cuda_uniform(rule.seed, WN_STREAM_SAMPLE, rule.step, 0);
     chosen[0] = -1;
     for (int i = 0; i < SAMPLE_THREADS; i++) {
       if (runs[i] <= 0) continue;
@@ -137,21 +159,54 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
     runs[0] = left;
   }
   __syncthreads();
-  if (t != chosen[0]) return;
-  double left = runs[0];
-  ties = s.ties_before;
-  for (int64_t v = s.first; v < s.end; v++) {
-    if (!sample_is_kept(s, sample_key(logits[v]), &ties)) continue;
-    const double weight = sample_weight(s, logits[v]);
-    if (weight <= 0) continue;
-    *token = (int32_t)v;
-    left -= weight;
-    if (left < 0) break;
+  if (t == chosen[0]) {
+    double left = runs[0];
+    ties = s.ties_before;
+    for (int64_t v = s.first; v < s.end; v++) {
+      if (!sample_is_kept(s, sample_key(logits[v]), &ties)) continue;
+      const double weight = sample_weight(s, logits[v]);
+      if (weight <= 0) continue;
+      drawn->token = (int32_t)v;
+      left -= weight;
+      if (left < 0) break;
+    }
+  }
+  __syncthreads();
+  if (rule.log_probability) sample_log_probability(s, drawn);
+}
+
+wn_status wn_cuda_sample_forward(const struct wn_exec *exec, const struct wn_sample *a) {
+  const sample_rule rule = {a->temperature, a->top_p,           a->top_k, a->min_p > 0 ? (float)log(a->min_p) : 0.0f,
+                            a->min_p > 0,   a->log_probability, a->seed,  a->step};
+  WN_LAUNCH(1, SAMPLE_THREADS, 0, wn_cuda_stream(exec), sample_kernel, a->logits, a->V, rule, a->drawn);
+  return wn_cuda_launched(exec, "sample");
+}
+
+// Biases of one id are added in their order, by the thread of the first of them.
+static __global__ void adjust_kernel(wn_adjust a) {
+  const float repeat = (float)a.repeat;
+  WN_GRID_LOOP(v, a.V) {
+    float x = a.x[v];
+    if (v < a.n) {
+      if (a.allowed && (v >= a.allowed_count || !a.allowed[v])) x = -INFINITY;
+      if (a.seen && a.seen[v]) x = x > 0 ? x / repeat : x * repeat;
+      if (a.times && a.times[v] > 0) x -= (float)(a.presence + a.frequency * a.times[v]);
+    }
+    a.y[v] = x;
+  }
+}
+static __global__ void bias_kernel(wn_adjust a) {
+  WN_GRID_LOOP(i, a.biases) {
+    const int32_t id = a.bias_ids[i];
+    bool first = true;
+    for (int64_t j = 0; j < i; j++) first = first && a.bias_ids[j] != id;
+    for (int64_t j = i; first && j < a.biases; j++)
+      if (a.bias_ids[j] == id) a.y[id] += a.bias[j];
   }
 }
 
-wn_status wn_cuda_sample(const struct wn_exec *exec, const struct wn_cuda_sample *a) {
-  WN_LAUNCH(1, SAMPLE_THREADS, 0, wn_cuda_stream(exec), sample_kernel, a->logits, a->V, a->temperature, a->top_k,
-            a->top_p, a->min_p > 0 ? (float)log(a->min_p) : 0.0f, a->min_p > 0, a->seed, a->step, a->token, a->bad);
-  return wn_cuda_launched(exec, "sample");
+wn_status wn_cuda_adjust_forward(const struct wn_exec *exec, const struct wn_adjust *a) {
+  WN_LAUNCH(wn_cuda_blocks(a->V), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), adjust_kernel, *a);
+  if (a->biases > 0) WN_LAUNCH(wn_cuda_blocks(a->biases), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), bias_kernel, *a);
+  return wn_cuda_launched(exec, "adjust");
 }

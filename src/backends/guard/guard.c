@@ -8,6 +8,8 @@
 
 #include "backends/backends.h"
 #include "ops/attention.h"
+#include "ops/evict.h"
+#include "ops/sample.h"
 #include "ops/terms.h"
 
 struct guard_field {
@@ -82,6 +84,12 @@ static const struct guard_field span_sum_fields[GUARD_FIELDS] = {GUARD(span_sum,
                                                                  GUARD(span_sum, sum), GUARD(span_sum, dz)};
 static const struct guard_field memory_loss_fields[GUARD_FIELDS] = {
     GUARD(memory_loss, doc_start), GUARD(memory_loss, count), GUARD(memory_loss, M), GUARD(memory_loss, sum)};
+static const struct guard_field adjust_fields[GUARD_FIELDS] = {
+    GUARD(adjust, x),     GUARD(adjust, y),        GUARD(adjust, allowed), GUARD(adjust, seen),
+    GUARD(adjust, times), GUARD(adjust, bias_ids), GUARD(adjust, bias)};
+static const struct guard_field sample_fields[GUARD_FIELDS] = {GUARD(sample, logits), GUARD(sample, drawn)};
+static const struct guard_field evict_fields[GUARD_FIELDS] = {GUARD(evict, at), GUARD(evict, values),
+                                                              GUARD(evict, room), GUARD(evict, index)};
 static const struct guard_field attention_fields[GUARD_FIELDS] = {GUARD(attention, q),
                                                                   GUARD(attention, k),
                                                                   GUARD(attention, v),
@@ -141,6 +149,7 @@ static wn_status guard_arrays(wn_context *ctx, const char *op, const struct guar
 struct guard_room {
   struct wn_expert expert[WN_EXPERTS_MAX];
   struct wn_packed packed[2 * WN_EXPERTS_MAX + 2];
+  struct wn_evict_slots slots[WN_EVICT_ARRAYS];
 };
 
 /* *packed, of rows of K weights, becomes `own`, whose parts are where their numbers are. */
@@ -183,6 +192,8 @@ GUARD_NO_ROOM(sigmoid)
 GUARD_NO_ROOM(loss_sums)
 GUARD_NO_ROOM(span_sum)
 GUARD_NO_ROOM(memory_loss)
+GUARD_NO_ROOM(adjust)
+GUARD_NO_ROOM(sample)
 GUARD_NO_ROOM(attention)
 static wn_status linear_room(const struct wn_exec *exec, struct wn_linear *a, struct guard_room *room) {
   return guard_packed(exec, "linear", a->K, &a->packed, room->packed);
@@ -202,6 +213,17 @@ static wn_status experts_room(const struct wn_exec *exec, struct wn_experts *a, 
   a->expert = room->expert;
   WN_TRY(guard_packed(exec, "experts", a->C, &a->shared.packed_in, packed++));
   return guard_packed(exec, "experts", a->S, &a->shared.packed_out, packed);
+}
+
+static wn_status evict_room(const struct wn_exec *exec, struct wn_evict *a, struct guard_room *room) {
+  for (int i = 0; i < a->count; i++) {
+    struct wn_evict_slots *own = &room->slots[i];
+    *own = a->slots[i];
+    const size_t bytes = (size_t)(a->B * a->P * own->rows * a->capacity) * own->bytes;
+    WN_TRY(wn_guard_find(exec->ctx, "evict", "slots", own->data, bytes, &own->data));
+  }
+  a->slots = room->slots;
+  return WN_OK;
 }
 
 static struct wn_exec guard_exec(const struct wn_exec *exec) {

@@ -8,20 +8,14 @@ static int64_t h2o_recent(const wn_budgets *budgets, int64_t K) {
   return (int64_t)floor(budgets->recent * (double)K);
 }
 
-static void h2o_score(const struct wn_policy_held *h, int64_t first, int64_t n, double *out) {
-  wn_policy_read(h->notes, h->dtype, first, n, -1, out);
+static void h2o_rule(const wn_budgets *budgets, struct wn_evict_rule *out) {
+  (void)budgets;
+  out->by = WN_EVICT_VALUES, out->sign = -1;
 }
 
 static int64_t h2o_notes(const wn_budgets *budgets) {
   (void)budgets;
   return 1;
-}
-
-static void h2o_follow(const struct wn_policy_notes *n) {
-  if (n->dtype == WN_F64)
-    for (int64_t j = 0; j < n->count; j++) ((double *)n->notes)[j] += ((const double *)n->sums)[j];
-  else
-    for (int64_t j = 0; j < n->count; j++) ((float *)n->notes)[j] += ((const float *)n->sums)[j];
 }
 
 static void h2o_init(wn_budgets *budgets) {
@@ -43,7 +37,7 @@ const struct wn_policy_row wn_policy_h2o = {
     .field_count = 1,
     .init = h2o_init,
     .recent = h2o_recent,
-    .score = h2o_score,
+    .rule = h2o_rule,
     .notes = h2o_notes,
-    .follow = h2o_follow,
+    .change = WN_NOTES_ADD,
 };

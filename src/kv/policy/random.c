@@ -2,12 +2,8 @@
  * position, and the token with the highest is evicted. */
 #include "kv/policy.h"
 
-#include "base/rng.h"
-
-static void random_score(const struct wn_policy_held *h, int64_t first, int64_t n, double *out) {
-  for (int64_t i = 0; i < n; i++)
-    out[i] = wn_random_uniform(h->budgets->seed, WN_STREAM_EVICT, (uint64_t)h->layer << 32 | (uint64_t)h->group,
-                               (uint64_t)h->at[first + i]);
+static void random_rule(const wn_budgets *budgets, struct wn_evict_rule *out) {
+  out->by = WN_EVICT_RANDOM, out->seed = budgets->seed;
 }
 
 static const struct wn_field random_fields[] = {
@@ -18,6 +14,6 @@ const struct wn_policy_row wn_policy_random = {
     .info = {.name = "random", .summary = "evicts a token at random", .per_kv_head = true},
     .fields = random_fields,
     .field_count = 1,
-    .score = random_score,
+    .rule = random_rule,
     .by_position = true,
 };

@@ -7,8 +7,9 @@ static int64_t selective_sinks(const wn_budgets *budgets, int64_t K) {
   return K > 1 ? 1 : 0;
 }
 
-static void selective_score(const struct wn_policy_held *h, int64_t first, int64_t n, double *out) {
-  wn_policy_read(h->F, h->dtype, first, n, 1, out);
+static void selective_rule(const wn_budgets *budgets, struct wn_evict_rule *out) {
+  (void)budgets;
+  out->by = WN_EVICT_VALUES, out->sign = 1;
 }
 
 const struct wn_policy_row wn_policy_selective = {
@@ -18,5 +19,5 @@ const struct wn_policy_row wn_policy_selective = {
              .selective = true},
     .needs = WN_POLICY_SELECTIONS,
     .sinks = selective_sinks,
-    .score = selective_score,
+    .rule = selective_rule,
 };

@@ -2,10 +2,9 @@
  * from the last row, mean over the heads, is evicted. */
 #include "kv/policy.h"
 
-#include <string.h>
-
-static void tova_score(const struct wn_policy_held *h, int64_t first, int64_t n, double *out) {
-  wn_policy_read(h->notes, h->dtype, first, n, -1, out);
+static void tova_rule(const wn_budgets *budgets, struct wn_evict_rule *out) {
+  (void)budgets;
+  out->by = WN_EVICT_VALUES, out->sign = -1;
 }
 
 static int64_t tova_one(const wn_budgets *budgets) {
@@ -13,17 +12,13 @@ static int64_t tova_one(const wn_budgets *budgets) {
   return 1;
 }
 
-static void tova_follow(const struct wn_policy_notes *n) {
-  memcpy(n->notes, n->sums, (size_t)n->count * wn_dtype_size(n->dtype));
-}
-
 const struct wn_policy_row wn_policy_tova = {
     .info = {.name = "tova",
              .summary = "evicts the token with the least attention from the last row (Oren et al. 2024)",
              .per_kv_head = true},
     .needs = WN_POLICY_SUMS,
-    .score = tova_score,
+    .rule = tova_rule,
     .notes = tova_one,
-    .follow = tova_follow,
+    .change = WN_NOTES_RING,
     .rows = tova_one,
 };

@@ -1,0 +1,116 @@
+// The token that leaves a full cache, and the moves that follow (rule in ops/evict.h): a block for each sequence and
+// group of heads. Scores are in double and of the CPU's order of sums, so that the choice is the CPU's to the bit.
+//
+// Votes need a token's neighbours in the text, which may be anywhere in the cache: each thread looks for those of its
+// own tokens, N^2 / threads comparisons of positions.
+#include "backends/cuda/launch.cuh"
+#include "backends/cuda/philox.cuh"
+
+extern "C" {
+#include "base/rng.h"
+#include "ops/evict.h"
+}
+
+struct evict_slots {
+  wn_evict_slots of[WN_EVICT_ARRAYS];
+};
+
+// What is better comes first: a higher score, then the older token. rank 0: may go; 1: protected, no sink; 2: a sink.
+struct evict_choice {
+  int rank;
+  double score;
+  int32_t at;
+  int64_t slot; // -1: none
+};
+static __device__ __forceinline__ bool evict_before(const evict_choice &a, const evict_choice &b) {
+  if (a.slot < 0 || b.slot < 0) return a.slot >= 0;
+  if (a.rank != b.rank) return a.rank < b.rank;
+  if (a.rank == 0 && a.score != b.score) return a.score > b.score;
+  return a.at < b.at;
+}
+
+// The votes of slot j, in the order of their rows.
+static __device__ double evict_vote(const wn_evict &a, const float *values, int64_t j) {
+  double sum = 0;
+  for (int64_t r = 0; r < a.rule.votes; r++) sum += (double)values[r * a.capacity + j];
+  return sum;
+}
+
+// Minus the pooled votes around slot j, from the left.
+static __device__ double evict_pool(const wn_evict &a, const int32_t *at, const double *votes, int64_t j) {
+  const int reach = (int)a.rule.neighbours;
+  double near[2 * WN_EVICT_NEIGHBOURS + 1], pooled = 0;
+  uint32_t held = 0;
+  for (int64_t i = 0; i < a.N; i++) {
+    const int64_t apart = (int64_t)at[i] - at[j] + reach;
+    if (at[i] < 0 || apart < 0 || apart > 2 * reach) continue;
+    near[apart] = votes[i];
+    held |= 1u << apart;
+  }
+  bool first = true;
+  for (int i = 0; i <= 2 * reach; i++) {
+    if (!(held >> i & 1)) continue;
+    pooled = first ? near[i] : a.rule.largest ? fmax(pooled, near[i]) : pooled + near[i];
+    first = false;
+  }
+  return a.rule.largest ? -pooled : -(pooled / (double)(2 * reach + 1));
+}
+
+static __device__ double evict_score(const wn_evict &a, int64_t row, const int32_t *at, const double *votes,
+                                     int64_t j) {
+  const float *values = static_cast<const float *>(a.values);
+  if (a.rule.by == WN_EVICT_VALUES) return a.rule.sign * (double)values[row * a.capacity + j];
+  if (a.rule.by == WN_EVICT_RANDOM)
+    return wn_cuda_uniform(a.rule.seed, WN_STREAM_EVICT,
+                           (uint64_t)a.rule.layer << 32 | (uint64_t)(a.first_group + row % a.P), (uint64_t)at[j]);
+  return a.rule.by == WN_EVICT_VOTES ? evict_pool(a, at, votes, j) : 0.0;
+}
+
+static __global__ void __launch_bounds__(WN_CUDA_THREADS) evict_kernel(wn_evict a, evict_slots slots) {
+  WN_SHARED(evict_choice, best, [WN_CUDA_THREADS]);
+  const int t = threadIdx.x;
+  const int64_t row = blockIdx.x, last = a.N - 1;
+  int32_t *at = a.at + row * a.capacity;
+  double *votes = static_cast<double *>(a.room) + row * a.N;
+  if (a.rule.by == WN_EVICT_VOTES) {
+    const float *values = static_cast<const float *>(a.values) + row * a.rule.votes * a.capacity;
+    for (int64_t j = t; j < a.N; j += WN_CUDA_THREADS) votes[j] = evict_vote(a, values, j);
+    __syncthreads();
+  }
+  evict_choice mine = {0, 0, 0, -1};
+  for (int64_t j = t; j < a.N && a.rule.by != WN_EVICT_GIVEN; j += WN_CUDA_THREADS) {
+    if (at[j] < 0) continue;
+    const bool sink = at[j]<a.rule.sinks, recent = at[j]> a.row - a.rule.recent;
+    const int rank = sink ? 2 : recent ? 1 : 0;
+    const evict_choice one = {rank, rank == 0 ? evict_score(a, row, at, votes, j) : 0.0, at[j], j};
+    if (evict_before(one, mine)) mine = one;
+  }
+  best[t] = mine;
+  __syncthreads();
+  for (int half = WN_CUDA_THREADS / 2; half > 0; half /= 2) {
+    if (t < half && evict_before(best[t + half], best[t])) best[t] = best[t + half];
+    __syncthreads();
+  }
+  const int64_t slot = a.rule.by == WN_EVICT_GIVEN ? a.index[row] : best[0].slot;
+  for (int i = 0; i < a.count && slot != last; i++) {
+    const wn_evict_slots &x = slots.of[i];
+    const int64_t words = (int64_t)(x.bytes / sizeof(uint16_t));
+    uint16_t *base = static_cast<uint16_t *>(x.data);
+    for (int64_t n = t; n < x.rows * words; n += WN_CUDA_THREADS) {
+      uint16_t *r = base + ((row * x.rows + n / words) * a.capacity) * words + n % words;
+      r[slot * words] = r[last * words];
+    }
+  }
+  if (t == 0) {
+    at[slot] = at[last];
+    at[last] = (int32_t)a.row;
+  }
+}
+
+wn_status wn_cuda_evict_forward(const struct wn_exec *exec, const struct wn_evict *a) {
+  evict_slots slots = {};
+  for (int i = 0; i < a->count; i++) slots.of[i] = a->slots[i];
+  if (a->B == 0) return WN_OK;
+  WN_LAUNCH((unsigned)(a->B * a->P), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), evict_kernel, *a, slots);
+  return wn_cuda_launched(exec, "evict");
+}

@@ -1,0 +1,175 @@
+/* Scores and the choice of one row, on the host: ref's operation, and walks over whole sequences (kv/walk.h). */
+#include "ops/evict.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "ops/ops.h"
+
+static int64_t evict_index(const struct wn_evict_held *h, int64_t i) {
+  return h->order ? h->order[i] : i;
+}
+
+/* ---- votes ---- */
+
+enum { VOTES_ROOM = WN_EVICT_CHUNK + 2 * WN_EVICT_NEIGHBOURS };
+
+/* Tokens held in a row of positions, with their votes. */
+struct evict_votes {
+  int n, first; /* first: the first that is asked for */
+  int64_t index[VOTES_ROOM];
+  int32_t at[VOTES_ROOM];
+  double vote[VOTES_ROOM];
+};
+
+static void votes_add(const struct wn_evict_held *h, int64_t i, struct evict_votes *votes) {
+  const int64_t index = evict_index(h, i);
+  if (h->at[index] < 0) return;
+  votes->index[votes->n] = index;
+  votes->at[votes->n] = h->at[index];
+  votes->vote[votes->n++] = 0;
+}
+
+/* Tokens first..first+n-1 that are held, and their neighbours on both sides. */
+static void votes_collect(const struct wn_evict_held *h, int64_t first, int64_t n, struct evict_votes *votes) {
+  const int64_t reach = h->rule->neighbours, end = first + n;
+  int64_t from = first;
+  for (int64_t i = first - 1, found = 0; i >= 0 && found < reach; i--) found += h->at[evict_index(h, from = i)] >= 0;
+  votes->n = 0;
+  for (int64_t i = from; i < first; i++) votes_add(h, i, votes);
+  votes->first = votes->n;
+  for (int64_t i = first; i < end; i++) votes_add(h, i, votes);
+  for (int64_t i = end, found = 0; i < h->count && found < reach; i++) {
+    found += h->at[evict_index(h, i)] >= 0;
+    votes_add(h, i, votes);
+  }
+  for (int64_t row = 0; row < h->rule->votes; row++)
+    for (int i = 0; i < votes->n; i++)
+      votes->vote[i] += wn_number(h->values, row * h->stride + votes->index[i], h->dtype);
+}
+
+/* The pooled vote of entry i. Summed up from the left, so that tokens with the same neighbours tie to the bit. */
+static double votes_pool(const struct evict_votes *votes, int i, int64_t reach, bool largest) {
+  int j = i;
+  while (j > 0 && votes->at[i] - votes->at[j - 1] <= reach) j--;
+  double pooled = votes->vote[j];
+  for (j++; j < votes->n && votes->at[j] - votes->at[i] <= reach; j++)
+    pooled = largest ? fmax(pooled, votes->vote[j]) : pooled + votes->vote[j];
+  return largest ? pooled : pooled / (double)(2 * reach + 1);
+}
+
+static void votes_score(const struct wn_evict_held *h, int64_t first, int64_t n, double *out) {
+  struct evict_votes votes;
+  votes_collect(h, first, n, &votes);
+  for (int64_t i = 0, entry = votes.first; i < n; i++) {
+    const bool held = h->at[evict_index(h, first + i)] >= 0;
+    out[i] = held ? -votes_pool(&votes, (int)entry, h->rule->neighbours, h->rule->largest) : 0;
+    entry += held;
+  }
+}
+
+/* ---- scores ---- */
+
+static void evict_values(const struct wn_evict_held *h, int64_t first, int64_t n, double *out) {
+  const double sign = h->rule->sign;
+  if (h->dtype == WN_F64)
+    for (int64_t i = 0; i < n; i++) out[i] = sign * ((const double *)h->values)[first + i];
+  else
+    for (int64_t i = 0; i < n; i++) out[i] = sign * (double)((const float *)h->values)[first + i];
+}
+
+void wn_evict_scores(const struct wn_evict_held *h, int64_t first, int64_t n, double *out) {
+  const struct wn_evict_rule *rule = h->rule;
+  if (h->scores) {
+    memcpy(out, h->scores + first, (size_t)n * sizeof *out);
+  } else if (h->score) {
+    h->score(h->user, first, n, out);
+  } else if (rule->by == WN_EVICT_RANDOM) {
+    for (int64_t i = 0; i < n; i++)
+      out[i] = wn_random_uniform(rule->seed, WN_STREAM_EVICT, (uint64_t)rule->layer << 32 | (uint64_t)h->group,
+                                 (uint64_t)h->at[first + i]);
+  } else if (rule->by == WN_EVICT_VALUES) {
+    evict_values(h, first, n, out);
+  } else if (rule->by == WN_EVICT_VOTES) {
+    votes_score(h, first, n, out);
+  } else {
+    memset(out, 0, (size_t)n * sizeof *out);
+  }
+}
+
+/* ---- the choice ---- */
+
+struct evict_choice {
+  int64_t index; /* -1: none yet */
+  double score;
+};
+
+/* Scores of tokens first..first+n-1; those of protected tokens and of gaps become -inf. */
+static void evict_better(const struct wn_evict_held *h, int32_t sinks, int32_t last, int64_t first, int64_t n,
+                         double *score, struct evict_choice *best) {
+  const int32_t *at = h->at + first;
+  double top = -INFINITY;
+  if (h->order) {
+    for (int64_t i = 0; i < n; i++) {
+      const int32_t position = h->at[h->order[first + i]];
+      score[i] = position >= sinks && position <= last ? score[i] : -INFINITY;
+    }
+  } else {
+    for (int64_t i = 0; i < n; i++) score[i] = at[i] >= sinks && at[i] <= last ? score[i] : -INFINITY;
+  }
+#pragma omp simd reduction(max : top)
+  for (int64_t i = 0; i < n; i++) top = score[i] > top ? score[i] : top;
+  if (top == -INFINITY || top < best->score) return;
+  for (int64_t i = 0; i < n; i++) {
+    const int64_t index = evict_index(h, first + i);
+    if (score[i] < top) continue;
+    if (best->index >= 0 && top == best->score && h->at[index] > h->at[best->index]) continue;
+    *best = (struct evict_choice){index, top};
+  }
+}
+
+/* All are protected: the oldest that is not a sink; a sink where nothing else is held. */
+static int64_t evict_oldest(const struct wn_evict_held *h) {
+  const int64_t sinks = h->rule->sinks;
+  int64_t best = -1;
+  for (int64_t i = 0; i < h->count; i++) {
+    if (h->at[i] < 0) continue;
+    const bool sink = h->at[i] < sinks, was = best >= 0 && h->at[best] < sinks;
+    if (best < 0 || (was && !sink) || (was == sink && h->at[i] < h->at[best])) best = i;
+  }
+  return best;
+}
+
+int64_t wn_evict_choose(const struct wn_evict_held *h) {
+  struct evict_choice best = {-1, -INFINITY};
+  for (int64_t first = 0; first < h->count; first += WN_EVICT_CHUNK) {
+    double score[WN_EVICT_CHUNK];
+    const int64_t n = h->count - first < WN_EVICT_CHUNK ? h->count - first : WN_EVICT_CHUNK;
+    wn_evict_scores(h, first, n, score);
+    evict_better(h, (int32_t)h->rule->sinks, (int32_t)(h->row - h->rule->recent), first, n, score, &best);
+  }
+  return best.index >= 0 ? best.index : evict_oldest(h);
+}
+
+/* ---- order: heap sort, in place, O(n log n) in the worst case too ---- */
+
+static void evict_sift(int32_t *slot, int64_t root, int64_t n, const int32_t *at) {
+  for (int64_t child; (child = 2 * root + 1) < n; root = child) {
+    if (child + 1 < n && at[slot[child + 1]] > at[slot[child]]) child++;
+    if (at[slot[root]] >= at[slot[child]]) return;
+    const int32_t x = slot[root];
+    slot[root] = slot[child];
+    slot[child] = x;
+  }
+}
+
+void wn_evict_sort(int64_t n, int32_t *slot, const int32_t *at) {
+  for (int64_t root = n / 2; root-- > 0;) evict_sift(slot, root, n, at);
+  for (int64_t end = n; end-- > 1;) {
+    const int32_t x = slot[0];
+    slot[0] = slot[end];
+    slot[end] = x;
+    evict_sift(slot, 0, end, at);
+  }
+}
