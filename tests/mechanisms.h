@@ -100,6 +100,7 @@ struct mech_setup {
   int64_t B, Tq, Tk, H, Hkv, D;
   bool heads_first; /* [B,H,T,D]; else [B,T,H,D] with a gap behind each token, */
   bool wide_gap;    /* of 8 elements and not of 3 */
+  bool same_keys;   /* all tokens' are the first one's (not with heads_first) */
   bool documents, control;
   bool padded; /* open rows: sequences have fewer keys, the second none, the third one */
   bool f_in;   /* selections that earlier rows have made */
@@ -230,6 +231,8 @@ static int mech_heads_add(struct mech_bench *m, const char *name, enum mech_role
                              : (struct wn_stride){.b = T * ld, .t = ld, .h = D};
   const int i = mech_array_add(m, name, role, count);
   m->a[i].t_stride = stride->t, m->a[i].width = m->s.heads_first ? D : heads * D, m->a[i].from = T - rows;
+  for (int64_t e = 0; m->s.same_keys && !strcmp(name, "k") && e < count; e++)
+    mech_set(m, i, e, mech_get(m, i, e / (T * ld) * T * ld + e % ld));
   return i;
 }
 /* The address of the first token that the call has. */

@@ -21,6 +21,7 @@ outcome run_sm90(pass, const wn_attention *, void *, int64_t, cudaStream_t) {
 
 #else
 
+#include "backends/cuda/attention/sm90_backward.cuh"
 #include "backends/cuda/attention/sm90_forward.cuh"
 #include "backends/cuda/attention/sm90_select.cuh"
 
@@ -44,7 +45,7 @@ bool good_rows(const void *p, const wn_stride &s) { /* a tensor map takes them *
 } // namespace wn_cuda
 
 bool wn_cuda_attend_sm90(const struct wn_attention *c, bool backward) {
-  if (backward) return false;
+  if (backward && (!c->lse || !c->dy)) return false;
   const uint32_t terms = WN_TERM_SELECTION | WN_TERM_SOME_HEADS | WN_TERM_BF16;
   if (wn_cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) return false;
   if (c->row_type != WN_BF16 || (wn_call_terms(c) & ~terms)) return false;
@@ -154,6 +155,67 @@ struct sm90_call {
     failed(cudaGetLastError());
     return what;
   }
+
+  void lay_backward() {
+    a.log2s = scratch.take<float>((int64_t)a.B * a.H * a.padded);
+    a.delta = scratch.take<float>((int64_t)a.B * a.H * a.padded);
+    if (!c->sel.on) return;
+    a.F = scratch.take<uint8_t>(blocks() * sm90_block<F_HALF>::BYTES);
+    a.X = scratch.take<uint4>(blocks() * 512);
+    carries = scratch.take<float>(windows > 1 ? windows * carry : 0);
+    a.back = scratch.take<float>(carry);
+    if (windows > 1) a.sums = scratch.take<float>(2 * (int64_t)a.B * a.padded * a.Hkv * c->D);
+  }
+  template <int D, bool SEL, sm90_rows_run RUN> void by_rows() {
+    typedef sm90_rows_room<D, SEL, RUN> room;
+    if (failed(wn_shared_limit(sm90_rows<D, SEL, RUN>, room::BYTES))) return;
+    WN_LAUNCH(at_once(a.B * a.H * (a.row_blocks / 2)), dim3(384), room::BYTES, stream, (sm90_rows<D, SEL, RUN>), a);
+  }
+  template <int D> void dF() {
+    typedef sm90_dF_room<D> room;
+    const int first = a.row_block0 / 2, end = first + a.row_blocks / 2, tiles = end * (end + 1) - first * (first + 1);
+    if (failed(wn_shared_limit(sm90_dF<D>, room::BYTES)) ||
+        failed(wn_shared_limit(sm90_select_back<D>, sm90_select_room<D>::BYTES)))
+      return;
+    WN_LAUNCH(at_once(a.B * a.G * tiles), dim3(384), room::BYTES, stream, sm90_dF<D>, a);
+    WN_LAUNCH(by_keys(), dim3(512), sm90_select_room<D>::BYTES, stream, sm90_select_back<D>, a);
+  }
+  template <int D, bool SEL> void dkv() {
+    typedef sm90_keys_room<D, SEL> room;
+    if (failed(wn_shared_limit(sm90_keys<D, SEL>, room::BYTES))) return;
+    WN_LAUNCH(at_once(a.B * a.Hkv * (a.row_block0 + a.row_blocks) / 2), dim3(384), room::BYTES, stream,
+              (sm90_keys<D, SEL>), a);
+  }
+  template <int D, bool SEL> void backward_of() {
+    void *F = a.F;
+    for (int w = 0; w < windows - 1 && !what; w++) { /* what earlier rows have selected */
+      window_at(w);
+      a.F = nullptr, a.carry_in = w > 0 ? carries + w * carry : nullptr, a.carry_out = carries + (w + 1) * carry;
+      select<D, F_HALF>();
+    }
+    a.F = F, a.carry_out = nullptr;
+    for (int w = windows - 1; w >= 0 && !what; w--) {
+      window_at(w);
+      a.carry_in = w > 0 ? carries + w * carry : nullptr;
+      if (SEL) select<D, F_HALF>();
+      by_rows<D, SEL, DELTA>();
+      if (SEL) dF<D>();
+      by_rows<D, SEL, DQ>();
+      dkv<D, SEL>();
+    }
+  }
+  template <int D> const char *backward() {
+    lay_backward();
+    a.dq = static_cast<uint16_t *>(c->dq);
+    a.dk = static_cast<uint16_t *>(c->dk), a.dv = static_cast<uint16_t *>(c->dv);
+    if (!maps()) return what;
+    if (c->sel.on)
+      backward_of<D, true>();
+    else
+      backward_of<D, false>();
+    failed(cudaGetLastError());
+    return what;
+  }
 };
 
 } // namespace
@@ -164,7 +226,11 @@ outcome run_sm90(pass what, const wn_attention *c, void *scratch, int64_t rows, 
   x.stream = stream;
   x.plan(c, rows);
   if (what == FORWARD) return {0, c->D == 64 ? x.forward<64>() : x.forward<128>()};
-  x.lay_forward();
+  if (what == BACKWARD) return {0, c->D == 64 ? x.backward<64>() : x.backward<128>()};
+  if (what == MEASURE_FORWARD)
+    x.lay_forward();
+  else
+    x.lay_backward();
   return {x.scratch.used, nullptr};
 }
 

@@ -152,6 +152,12 @@ __device__ __forceinline__ void turn_give(int group) {
   wn_barrier_arrive(3 - group, 256);
 }
 
+/* A warp has read what `empty` stands for. */
+__device__ __forceinline__ void release(int lane, wn_mbarrier *empty) {
+  __syncwarp();
+  if (lane == 0) wn_mbarrier_arrive(empty);
+}
+
 /* Element i of an accumulator: its row of 16 and its column. */
 __device__ __forceinline__ int acc_row(int lane, int i) {
   return (lane >> 2) + (i >> 1 & 1) * 8;

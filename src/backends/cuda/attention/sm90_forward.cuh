@@ -146,9 +146,6 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
       wn_wgmma_rs<true>(o, p[k], rows_of<KEYS>(stages + st * room::STAGE + room::K, k), true);
     wn_wgmma_commit();
   };
-  const auto release = [&](wn_mbarrier *empty) {
-    if (lane == 0) wn_mbarrier_arrive(empty);
-  };
   turn_first(group);
   int n = 0, turn = 0;
   for (int u; (u = snake(turn, blockIdx.x, gridDim.x)) < rows_units(a); turn++) {
@@ -160,7 +157,7 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
     wn_mbarrier_wait(bars.q_full, turn & 1);
     if (HELD) {
       load_operand(held, own, warp, lane);
-      release(bars.q_empty);
+      release(lane, bars.q_empty);
     }
     /* The first tile by itself: ptxas holds products and sums apart only where no branch lies between them. */
     wn_mbarrier_wait(&bars.k_full[n % ST], n / ST & 1);
@@ -169,8 +166,8 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
     scores(n % ST);
     turn_give(group);
     wn_wgmma_wait<0>();
-    release(&bars.k_empty[n % ST]);
-    if (!HELD && tiles == 1) release(bars.q_empty);
+    release(lane, &bars.k_empty[n % ST]);
+    if (!HELD && tiles == 1) release(lane, bars.q_empty);
     mask(s, row0, (PER - 1) * KEYS, lane);
     online_softmax(s, largest, sum, f, a.to_log2);
     pack(p, s);
@@ -185,12 +182,12 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
       values(old);
       turn_give(group);
       wn_wgmma_wait<1>();
-      release(&bars.k_empty[st]);
-      if (!HELD && i == tiles - 1) release(bars.q_empty);
+      release(lane, &bars.k_empty[st]);
+      if (!HELD && i == tiles - 1) release(lane, bars.q_empty);
       if (i < PER) mask(s, row0, (PER - 1 - i) * KEYS, lane);
       online_softmax(s, largest, sum, f, a.to_log2);
       wn_wgmma_wait<0>();
-      release(&bars.v_empty[old]);
+      release(lane, &bars.v_empty[old]);
 #pragma unroll
       for (int e = 0; e < D / 2; e++) o[e] *= f[e >> 1 & 1];
       pack(p, s);
@@ -200,7 +197,7 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
     wn_wgmma_fence();
     values(old);
     wn_wgmma_wait<0>();
-    release(&bars.v_empty[old]);
+    release(lane, &bars.v_empty[old]);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
