@@ -15,6 +15,11 @@ static outcome run_any(pass what, const wn_attention *c, void *scratch, int64_t 
   const bool measures = what == MEASURE_FORWARD || what == MEASURE_BACKWARD;
   const auto run_here = c->row_type == WN_BF16 ? run_bf16 : run_floats;
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
+  if (what == FORWARD && is_decode(c)) return run_decode(what, c, scratch, on);
+  if (what == MEASURE_FORWARD && c->Tq <= DECODE_ROWS) { /* either may be it once the call has its arrays */
+    const outcome few = run_decode(what, c, scratch, on), here = run_here(what, c, scratch, rows, on);
+    return here.bytes > few.bytes ? here : few;
+  }
   if (!wn_cuda_attend_sm90(c, what == BACKWARD || what == MEASURE_BACKWARD))
     return run_here(what, c, scratch, rows, on);
   const outcome there = run_sm90(what, c, scratch, rows, on);
@@ -33,6 +38,7 @@ const char *wn_cuda_attend_lacks(const struct wn_attention *a, bool backward) {
   if (a->sel.on && !(a->scale > 0)) return "a selection with a scale that is not above 0";
   if (a->sel.on && a->sel.F) return "F for inspection";
   if (a->sel.on && a->sel.bilinear && a->row_type == WN_BF16) return "bilinear selection on rows in bf16";
+  if (a->half && !wn_cuda::is_decode(a)) return "a row in half floats with these terms";
   if (backward && a->exclusive.on && !a->exclusive.dot) return "exclusive attention without exclusive.dot";
   return NULL;
 }

@@ -27,6 +27,10 @@ struct outcome {
 outcome run_floats(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
 outcome run_bf16(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
 outcome run_sm90(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
+/* A few rows over a cache: forward, where they are served. */
+enum { DECODE_ROWS = 8 };
+bool is_decode(const wn_attention *c);
+outcome run_decode(pass what, const wn_attention *c, void *scratch, cudaStream_t stream);
 
 } // namespace wn_cuda
 

@@ -1,0 +1,298 @@
+/* Attention of a few rows over many keys, as decoding has it: keys are split over blocks (flash-decoding), each of
+ * which has the rows and heads of a key-value head, up to QV of them, so that a byte of K and V is read once for all.
+ * What the blocks found is put together by a second kernel in one order.
+ *
+ *   m_s = max_j A[j],  l_s = sum_j exp(A[j] - m_s),  o_s = sum_j exp(A[j] - m_s) v_j  over the keys j of split s
+ *   y = sum_s exp(m_s - m) o_s / sum_s exp(m_s - m) l_s,  m = max_s m_s
+ *
+ * A lane has 16 bytes of a key and of a value, LANES lanes a row, so a warp reads whole rows; products of floats by
+ * fused multiply-adds. A selecting row (one, with the shift) leaves what it selects beside, and the second kernel adds
+ * it to F. Reads 2 D numbers of the cache a key, writes D + 2 floats a head and split. */
+#ifndef WN_BACKENDS_CUDA_ATTENTION_DECODE_CUH
+#define WN_BACKENDS_CUDA_ATTENTION_DECODE_CUH
+
+#include "backends/cuda/attention/args.cuh"
+
+namespace wn_cuda {
+
+enum decode_sizes { DECODE_WARPS = 4, DECODE_THREADS = 32 * DECODE_WARPS, DECODE_AHEAD = 4, DECODE_SPLITS = 64 };
+
+struct decode_args {
+  attention_args a;
+  bool vectors;      /* rows of k and v may be read 16 bytes at a time */
+  int splits, chunk; /* keys of a split */
+  int first_key;     /* keys before it are seen by no row */
+  int queries;       /* rows and heads of a key-value head: row r, head h of the group is query r H / Hkv + h */
+  float *most, *sum; /* [B,Hkv,queries,splits] of logarithms to base 2 */
+  float *part;       /* [B,Hkv,queries,splits,D] */
+  float *selected;   /* [B,G,Tk] what the row selects, or NULL */
+  int select_kv, select_query; /* who selects: of key-value head select_kv, or of each where it is below 0 */
+};
+
+/* 16 bytes of a cache's row. */
+struct decode_float {
+  typedef float element;
+  static constexpr int EACH = 4;
+  static constexpr bool BF16 = false; /* q and y */
+  static __device__ __forceinline__ void unpack(float (&x)[EACH], uint4 raw) {
+    x[0] = __uint_as_float(raw.x), x[1] = __uint_as_float(raw.y);
+    x[2] = __uint_as_float(raw.z), x[3] = __uint_as_float(raw.w);
+  }
+  static __device__ __forceinline__ uint32_t pack(float x) { return __float_as_uint(x); }
+};
+struct decode_half {
+  typedef uint16_t element;
+  static constexpr int EACH = 8;
+  static constexpr bool BF16 = false;
+  static __device__ __forceinline__ float number(uint16_t x) { return __half2float(__ushort_as_half(x)); }
+  static __device__ __forceinline__ float2 two(uint32_t x) { return wn_unpack_f16(x); }
+};
+struct decode_bf16 {
+  typedef uint16_t element;
+  static constexpr int EACH = 8;
+  static constexpr bool BF16 = true;
+  static __device__ __forceinline__ float2 two(uint32_t x) { return wn_unpack_bf16(x); }
+};
+template <class T> __device__ __forceinline__ void decode_unpack(float (&x)[8], uint4 raw) {
+  const float2 a = T::two(raw.x), b = T::two(raw.y), c = T::two(raw.z), d = T::two(raw.w);
+  x[0] = a.x, x[1] = a.y, x[2] = b.x, x[3] = b.y, x[4] = c.x, x[5] = c.y, x[6] = d.x, x[7] = d.y;
+}
+template <class T> __device__ __forceinline__ void decode_unpack(float (&x)[4], uint4 raw) {
+  T::unpack(x, raw);
+}
+/* The lane's part of a row from `d` on: zeros behind D, and all of it where the row is not there. */
+template <class T>
+__device__ __forceinline__ uint4 decode_load(const typename T::element *row, int d, int D, bool vectors, bool there) {
+  uint4 raw = {0, 0, 0, 0};
+  if (!there || d >= D) return raw;
+  if (vectors) return *reinterpret_cast<const uint4 *>(row + d);
+  uint32_t word[4] = {};
+#pragma unroll
+  for (int e = 0; e < T::EACH; e++) {
+    if (d + e >= D) break;
+    if constexpr (T::EACH == 4)
+      word[e] = T::pack(row[d + e]);
+    else
+      word[e / 2] |= (uint32_t)row[d + e] << (e % 2 * 16);
+  }
+  raw.x = word[0], raw.y = word[1], raw.z = word[2], raw.w = word[3];
+  return raw;
+}
+
+/* Number d of a row of q or y. */
+__device__ __forceinline__ float decode_number(const void *x, bool bf16, int64_t i) {
+  if (bf16) return __bfloat162float(static_cast<const __nv_bfloat16 *>(x)[i]);
+  return static_cast<const float *>(x)[i];
+}
+
+/* Sums over a row's lanes of QV numbers each; the lane gets that of query lane % LANES / (LANES / QV). */
+template <int LANES, int QV> __device__ __forceinline__ float decode_sums(float (&x)[QV], int lane) {
+#pragma unroll
+  for (int n = QV / 2, by = LANES / 2; n > 0; n /= 2, by /= 2) {
+    const bool upper = lane & by;
+#pragma unroll
+    for (int q = 0; q < n; q++) {
+      const float mine = upper ? x[q + n] : x[q], theirs = upper ? x[q] : x[q + n];
+      x[q] = mine + __shfl_xor_sync(~0u, theirs, by);
+    }
+  }
+#pragma unroll
+  for (int by = LANES / QV / 2; by > 0; by /= 2) x[0] += __shfl_xor_sync(~0u, x[0], by);
+  return x[0];
+}
+
+/* Grid: splits, key-value heads times parts of their queries, sequences. */
+template <class T, int LANES, int QV>
+__global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const decode_args x) {
+  constexpr int EACH = T::EACH, GROUPS = 32 / LANES, AHEAD = DECODE_AHEAD, WIDTH = LANES * EACH;
+  WN_SHARED(float, all_most, [DECODE_WARPS][QV]);
+  WN_SHARED(float, all_sum, [DECODE_WARPS][QV]);
+  WN_SHARED(float, all_out, [DECODE_WARPS][QV][WIDTH]);
+  const attention_args &a = x.a;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = lane / LANES, d = lane % LANES * EACH;
+  const int kv = blockIdx.y % a.Hkv, query0 = blockIdx.y / a.Hkv * QV, b = blockIdx.z, heads = a.H / a.Hkv;
+  const int j0 = x.first_key + blockIdx.x * x.chunk, j1 = min(j0 + x.chunk, a.Tk);
+
+  float q[QV][EACH], out[QV][EACH];
+#pragma unroll
+  for (int n = 0; n < QV; n++) {
+    const int i = (query0 + n) / heads, h = kv * heads + (query0 + n) % heads;
+    const int64_t at = b * a.s_q.b + i * a.s_q.t + h * a.s_q.h;
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+      q[n][e] = query0 + n < x.queries && d + e < a.D ? decode_number(a.q, T::BF16, at + d + e) : 0.0f;
+      out[n][e] = 0;
+    }
+  }
+  /* The query whose logits the lane has. */
+  const int mine = lane % LANES / (LANES / QV), query = query0 + mine, row = min(query / heads, a.Tq - 1);
+  const int head = kv * heads + query % heads, position = row + a.offset, first = document(a, b, position);
+  const int g = kv / (a.Hkv / a.G);
+  const float z = a.span.on ? span_ratio(a, b, head, row) : 0.0f;
+  const bool rules = has_rules(a) || a.at;
+  const float *F = a.sel.on && a.sel.f_in ? a.sel.f_in + ((int64_t)b * a.G + g) * a.sel.f_stride : nullptr;
+  const bool selects = x.selected && (x.select_kv < 0 || x.select_kv == kv);
+  const bool writes = selects && query == x.select_query && lane % (LANES / QV) == 0;
+  const float strength = a.sel.strength ? a.sel.strength[g] : 1.0f;
+  const typename T::element *k = static_cast<const typename T::element *>(a.k) + b * a.s_k.b + kv * a.s_k.h;
+  const typename T::element *v = static_cast<const typename T::element *>(a.v) + b * a.s_v.b + kv * a.s_v.h;
+
+  float most = -INFINITY, sum = 0;
+  for (int step = j0 + warp * AHEAD * GROUPS; step < j1; step += DECODE_WARPS * AHEAD * GROUPS) {
+    uint4 rk[AHEAD], rv[AHEAD];
+    bool seen[AHEAD];
+    float f[AHEAD], s[AHEAD];
+#pragma unroll
+    for (int u = 0; u < AHEAD; u++) {
+      const int j = step + u * GROUPS + group;
+      bool there = j < j1 && j <= position && query < x.queries;
+      seen[u] = there && (!rules || sees<true>(a, b, kv, position, first, j));
+      /* A key that no row sees is not read. */
+      const uint32_t by_lane = __ballot_sync(~0u, seen[u]);
+      there = LANES == 32 ? by_lane != 0 : (by_lane >> (group * LANES % 32) & ((1u << LANES % 32) - 1)) != 0;
+      rk[u] = decode_load<T>(k + j * a.s_k.t, d, a.D, x.vectors, there || (selects && j < j1));
+      rv[u] = decode_load<T>(v + j * a.s_v.t, d, a.D, x.vectors, there);
+      f[u] = F && seen[u] ? F[j] : 0.0f;
+    }
+    float top = most;
+#pragma unroll
+    for (int u = 0; u < AHEAD; u++) {
+      const int j = step + u * GROUPS + group;
+      float key[EACH], part[QV];
+      decode_unpack<T>(key, rk[u]);
+#pragma unroll
+      for (int n = 0; n < QV; n++) {
+        part[n] = 0;
+#pragma unroll
+        for (int e = 0; e < EACH; e++) part[n] = fmaf(q[n][e], key[e], part[n]);
+      }
+      s[u] = decode_sums<LANES, QV>(part, lane);
+      if (writes && j < j1) {
+        const float l = a.sel.relu ? fmaxf(a.scale * s[u], 0.0f) : a.scale * s[u];
+        x.selected[((int64_t)b * a.G + g) * a.Tk + j] = may_select(a, b, g, position, first, j) ? strength * l : 0.0f;
+      }
+      s[u] = fmaf(s[u], a.to_log2, -1.4426950408889634f * f[u]);
+      if (a.span.on && seen[u]) {
+        const float m = span_factor(a, z, distance<true>(a, b, kv, position, j));
+        s[u] = m > 0 ? s[u] + (m < 1 ? log2f(m) : 0.0f) : -INFINITY;
+      }
+      if (!seen[u]) s[u] = -INFINITY;
+      top = fmaxf(top, s[u]);
+    }
+    const float shift = top == -INFINITY ? 0.0f : top; /* nothing has been seen yet */
+    const float factor = exp2f(most - shift);
+    if (__any_sync(~0u, top > most)) {
+#pragma unroll
+      for (int n = 0; n < QV; n++) {
+        const float by = __shfl_sync(~0u, factor, group * LANES + n * (LANES / QV));
+#pragma unroll
+        for (int e = 0; e < EACH; e++) out[n][e] *= by;
+      }
+      sum *= factor;
+    }
+    most = top;
+#pragma unroll
+    for (int u = 0; u < AHEAD; u++) {
+      float value[EACH];
+      decode_unpack<T>(value, rv[u]);
+      const float w = exp2f(s[u] - shift);
+      sum += w;
+#pragma unroll
+      for (int n = 0; n < QV; n++) {
+        const float by = __shfl_sync(~0u, w, group * LANES + n * (LANES / QV));
+#pragma unroll
+        for (int e = 0; e < EACH; e++) out[n][e] = fmaf(by, value[e], out[n][e]);
+      }
+    }
+  }
+  /* The warp's groups of lanes, then the block's warps. */
+  float best = most;
+#pragma unroll
+  for (int by = LANES; by < 32; by *= 2) best = fmaxf(best, __shfl_xor_sync(~0u, best, by));
+  const float factor = best == -INFINITY ? 0.0f : exp2f(most - best);
+  sum *= factor;
+#pragma unroll
+  for (int by = LANES; by < 32; by *= 2) sum += __shfl_xor_sync(~0u, sum, by);
+  if (group == 0 && lane % (LANES / QV) == 0) all_most[warp][mine] = best, all_sum[warp][mine] = sum;
+#pragma unroll
+  for (int n = 0; n < QV; n++) {
+    const float scale = __shfl_sync(~0u, factor, group * LANES + n * (LANES / QV));
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+      out[n][e] *= scale;
+#pragma unroll
+      for (int by = LANES; by < 32; by *= 2) out[n][e] += __shfl_xor_sync(~0u, out[n][e], by);
+      if (group == 0) all_out[warp][n][d + e] = out[n][e];
+    }
+  }
+  __syncthreads();
+  for (int n = 0; n < QV && query0 + n < x.queries; n++) {
+    float whole = -INFINITY, total = 0, by[DECODE_WARPS];
+#pragma unroll
+    for (int w = 0; w < DECODE_WARPS; w++) whole = fmaxf(whole, all_most[w][n]);
+#pragma unroll
+    for (int w = 0; w < DECODE_WARPS; w++) {
+      by[w] = all_most[w][n] == -INFINITY ? 0.0f : exp2f(all_most[w][n] - whole);
+      total += by[w] * all_sum[w][n];
+    }
+    const int64_t at = (((int64_t)b * a.Hkv + kv) * x.queries + query0 + n) * x.splits + blockIdx.x;
+    for (int c = threadIdx.x; c < a.D; c += DECODE_THREADS) {
+      float o = 0;
+#pragma unroll
+      for (int w = 0; w < DECODE_WARPS; w++) o += by[w] * all_out[w][n][c];
+      x.part[at * a.D + c] = o;
+    }
+    if (threadIdx.x == 0) x.most[at] = whole, x.sum[at] = total;
+  }
+}
+
+/* Puts the splits together: a block for each head, row and sequence; and behind those, blocks that add to F. */
+static __global__ void __launch_bounds__(DECODE_THREADS, 1)
+    attention_decode_join(const decode_args x, bool bf16, bool half_v, float *f_out) {
+  const attention_args &a = x.a;
+  WN_SHARED(float, by, [DECODE_SPLITS]);
+  const int64_t n = blockIdx.x, rows = (int64_t)a.B * a.Tq * a.H;
+  if (n >= rows) { /* f_out may be f_in */
+    for (int64_t i = (n - rows) * DECODE_THREADS + threadIdx.x; i < (int64_t)a.B * a.G * a.Tk;
+         i += (int64_t)(gridDim.x - rows) * DECODE_THREADS) {
+      const int64_t at = i / a.Tk * a.sel.f_stride + i % a.Tk;
+      f_out[at] = (a.sel.f_in ? a.sel.f_in[at] : 0.0f) + x.selected[i];
+    }
+    return;
+  }
+  const int h = (int)(n % a.H), i = (int)(n / a.H % a.Tq), b = (int)(n / a.H / a.Tq), heads = a.H / a.Hkv;
+  const int kv = h / heads;
+  const int64_t at = (((int64_t)b * a.Hkv + kv) * x.queries + i * heads + h % heads) * x.splits;
+  float most = -INFINITY, sum = 0;
+  for (int s = 0; s < x.splits; s++) most = fmaxf(most, x.most[at + s]);
+  for (int s = 0; s < x.splits; s++) {
+    const float factor = x.most[at + s] == -INFINITY ? 0.0f : exp2f(x.most[at + s] - most);
+    sum += factor * x.sum[at + s];
+    if ((int)threadIdx.x == s) by[s] = factor;
+  }
+  __syncthreads();
+  const int c = threadIdx.x; /* D is at most the threads */
+  float y = 0, own = 0;
+  for (int s = 0; c < a.D && s < x.splits; s++) y += by[s] * x.part[(at + s) * a.D + c];
+  y = sum > 0 ? y / sum : 0.0f;
+  if (a.lse && c == 0)
+    a.lse[((int64_t)b * a.H + h) * a.Tq + i] = sum > 0 ? most * 0.6931471805599453f + logf(sum) : -INFINITY;
+  if (a.exclusive.on) {
+    const int64_t from = b * a.s_v.b + (i + a.offset) * a.s_v.t + kv * a.s_v.h + c;
+    if (c < a.D)
+      own = half_v ? decode_half::number(static_cast<const uint16_t *>(a.v)[from]) : decode_number(a.v, bf16, from);
+    const float along = wn_block_sum(y * own), size = fmaxf(wn_block_sum(own * own), 1e-30f);
+    if (a.exclusive.dot && c == 0) a.exclusive.dot[((int64_t)b * a.H + h) * a.Tq + i] = along;
+    y -= (a.exclusive.gate ? a.exclusive.gate[h] : 1.0f) * along / size * own;
+  }
+  if (c >= a.D) return;
+  const int64_t to = b * a.s_y.b + i * a.s_y.t + h * a.s_y.h + c;
+  if (bf16)
+    static_cast<__nv_bfloat16 *>(a.y)[to] = __float2bfloat16_rn(y);
+  else
+    static_cast<float *>(a.y)[to] = y;
+}
+
+} // namespace wn_cuda
+
+#endif

@@ -1,0 +1,92 @@
+/* Attention of a few rows over a cache: which calls attention/decode.cuh serves, scratch, launches. */
+#include "backends/cuda/device.cuh"
+
+#include "backends/cuda/attention/decode.cuh"
+#include "backends/cuda/attention/floats.cuh"
+#include "backends/cuda/attention/run.cuh"
+
+namespace wn_cuda {
+
+enum {
+  DECODE_TERMS = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SPAN | WN_TERM_EXCLUSIVE |
+                 WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_POSITIONS |
+                 WN_TERM_POSITIONS_BY_HEAD | WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_HALF | WN_TERM_BF16
+};
+
+bool is_decode(const wn_attention *c) {
+  if (c->Tq > DECODE_ROWS || c->D > 128 || wn_call_lacks(c, DECODE_TERMS)) return false;
+  if (c->B * c->H * c->Tq > INT32_MAX / 2 || c->Hkv * ((c->Tq * c->H / c->Hkv + 7) / 8) > 65535) return false;
+  if (!c->sel.on) return true;
+  return c->Tq == 1 && c->sel.shift && !c->sel.bilinear && !c->sel.F && !(c->sel.mem && c->sel.M);
+}
+
+template <class T> static void launch_lanes(const decode_args &x, dim3 grid, int QV, cudaStream_t stream) {
+  /* 16 bytes a lane: rows of 32 or 64, of 64 or 128, of 128 floats. */
+  const int lanes = (x.a.D + T::EACH - 1) / T::EACH;
+#define WN_DECODE(LANES, N) WN_LAUNCH(grid, DECODE_THREADS, 0, stream, (attention_decode<T, LANES, N>), x)
+#define WN_DECODE_LANES(N)                                                                                             \
+  do {                                                                                                                 \
+    if (lanes <= 8)                                                                                                    \
+      WN_DECODE(8, N);                                                                                                 \
+    else if (lanes <= 16)                                                                                              \
+      WN_DECODE(16, N);                                                                                                \
+    else if constexpr (T::EACH == 4)                                                                                   \
+      WN_DECODE(32, N);                                                                                                \
+  } while (0)
+  if (QV == 1)
+    WN_DECODE_LANES(1);
+  else if (QV == 2)
+    WN_DECODE_LANES(2);
+  else if (QV == 4)
+    WN_DECODE_LANES(4);
+  else
+    WN_DECODE_LANES(8);
+#undef WN_DECODE
+#undef WN_DECODE_LANES
+}
+
+outcome run_decode(pass what, const wn_attention *c, void *scratch, cudaStream_t stream) {
+  call<floats<32>> base;
+  base.arguments(c);
+  decode_args x = {};
+  x.a = base.a;
+  const int bytes = c->half || c->row_type == WN_BF16 ? 2 : 4, each = 16 / bytes;
+  const auto whole = [&](const void *p, const stride &s) {
+    return reinterpret_cast<uintptr_t>(p) % 16 == 0 && s.b % each == 0 && s.t % each == 0 && s.h % each == 0;
+  };
+  x.vectors = x.a.D % each == 0 && whole(c->k, x.a.s_k) && whole(c->v, x.a.s_v);
+  x.queries = (int)(c->Tq * (c->H / c->Hkv));
+  /* What comes before all windows is not looked at, but for a selection, which has none. */
+  if (x.a.window > 0 && !x.a.at && !x.a.sel.on)
+    x.first_key = x.a.offset - x.a.window + 1 > 0 ? x.a.offset - x.a.window + 1 : 0;
+  /* The sums depend on the shape of a sequence alone, not on how many there are. */
+  const int keys = x.a.Tk - x.first_key, step = 64;
+  x.chunk = ((keys + DECODE_SPLITS - 1) / DECODE_SPLITS + step - 1) / step * step;
+  if (x.chunk < 1) x.chunk = step;
+  x.splits = keys > 0 ? (keys + x.chunk - 1) / x.chunk : 1;
+  room r = {static_cast<char *>(scratch), 0};
+  const bool measures = what != FORWARD, selects = x.a.sel.on && (c->sel.f_out || measures);
+  if (measures) x.splits = DECODE_SPLITS; /* fewer keys may have more splits */
+  const int64_t parts = (int64_t)x.a.B * x.a.Hkv * x.queries * x.splits;
+  x.most = r.take<float>(parts), x.sum = r.take<float>(parts), x.part = r.take<float>(parts * x.a.D);
+  x.selected = selects ? r.take<float>((int64_t)x.a.B * x.a.G * x.a.Tk) : nullptr;
+  if (measures) return {r.used, nullptr};
+  const int heads = x.a.H / x.a.Hkv;
+  x.select_kv = x.a.G > 1 ? -1 : c->sel.head / heads, x.select_query = c->sel.head % heads;
+  const int QV = x.queries <= 1 ? 1 : x.queries <= 2 ? 2 : x.queries <= 4 ? 4 : 8;
+  const dim3 grid((unsigned)x.splits, (unsigned)(x.a.Hkv * ((x.queries + QV - 1) / QV)), (unsigned)x.a.B);
+  if (c->half)
+    launch_lanes<decode_half>(x, grid, QV, stream);
+  else if (c->row_type == WN_BF16)
+    launch_lanes<decode_bf16>(x, grid, QV, stream);
+  else
+    launch_lanes<decode_float>(x, grid, QV, stream);
+  const int64_t rows = (int64_t)x.a.B * x.a.Tq * x.a.H, f = (int64_t)x.a.B * x.a.G * x.a.Tk;
+  const int64_t f_blocks = selects ? (f + DECODE_THREADS - 1) / DECODE_THREADS : 0;
+  WN_LAUNCH(dim3((unsigned)(rows + (f_blocks < 1024 ? f_blocks : 1024))), dim3(DECODE_THREADS), 0, stream,
+            attention_decode_join, x, c->row_type == WN_BF16, c->half, static_cast<float *>(c->sel.f_out));
+  const cudaError_t error = cudaGetLastError();
+  return {0, error == cudaSuccess ? nullptr : cudaGetErrorString(error)};
+}
+
+} // namespace wn_cuda
