@@ -1,0 +1,449 @@
+"""The parts of bench/gpu. Each gets a Run, adds its measures one by one and returns, or raises Failed or Skipped with
+one line. What is there already (--resume) is not measured again."""
+import atexit
+import concurrent.futures
+import filecmp
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+
+from store import Failed, Peer, Skipped, command, end_group, first_line
+
+PEERS = {}
+
+
+def close(run):
+    for peer in PEERS.values():
+        peer.close()
+    PEERS.clear()
+
+
+# ---- building and testing ----
+
+def nvcc():
+    return shutil.which("nvcc") or next((p for p in ["/usr/local/cuda/bin/nvcc"] if os.access(p, os.X_OK)), None)
+
+
+def build(run):
+    if run.only_use:
+        for name in ("winnow", "bench_device"):
+            run.program(name)
+        return f"{run.build} as it is"
+    if not nvcc():
+        raise Failed("nvcc is not installed")
+    warm(run)
+    architecture = run.capability.replace(".", "")
+    options = ["-DCMAKE_BUILD_TYPE=Release", "-DWINNOW_TESTS=ON", "-DWINNOW_CUDA=ON", "-DWINNOW_CUDA_TESTS=ON",
+               f"-DWINNOW_CUDA_ARCHITECTURES={'90;90a' if architecture == '90' else architecture}"]
+    options += [f"-DWINNOW_{part}=AUTO" for part in ("ONEDNN", "LIBXSMM", "SENTENCEPIECE", "MICROHTTPD")]
+    if shutil.which("ninja"):
+        options += ["-G", "Ninja"]
+    code, out, _ = command(["cmake", "-S", run.root, "-B", run.build] + options, run.box)
+    if code:
+        raise Failed("cmake: " + first_line(out))
+    code, out, seconds = command(["cmake", "--build", run.build, "--parallel", run.jobs], run.box)
+    if code:
+        raise Failed("the build: " + first_line(out))
+    run.add("build", value=seconds, unit="s", spread=None)
+    return None
+
+
+def tap(text):
+    """Passed, failed, skipped of what a test program says; the first failure's name."""
+    passed = len(re.findall(r"^ok (?!.*# SKIP)", text, re.M | re.I))
+    bad = re.findall(r"^not ok (.*)", text, re.M)
+    skips = re.findall(r"^ok (.*# SKIP.*)", text, re.M | re.I)
+    return passed, bad, skips
+
+
+def tested(run, name, arguments, env, times=1, limit=600):
+    """A test program's measure; its failure in one line, or None. A skip is a failure: nothing here may be left out."""
+    if run.has(name) and "why" not in run.store.measures(run.part)[name]:
+        return None
+    why, passed, seconds = None, 0, 0
+    for _ in range(times):
+        try:
+            code, out, took = command(arguments, run.box, limit, env={"CMOCKA_MESSAGE_OUTPUT": "TAP",
+                                                                       "OMP_WAIT_POLICY": "passive", **env})
+        except Failed as e:
+            why = str(e).split(": ", 1)[-1]
+            break
+        passed, bad, skips = tap(out)
+        seconds = max(seconds, took)
+        if bad or skips or code or not passed:
+            why = bad[0] if bad else f"skipped: {skips[0]}" if skips else f"exit code {code}: {first_line(out)}"
+            break
+    measure = {"value": passed, "unit": "tests", "seconds": round(seconds, 1)}
+    run.add(name, **measure, **({"why": why[:300]} if why else {}))
+    return f"{name}: {why[:200]}" if why else None
+
+
+def failures(list_of_lines):
+    lines = [x for x in list_of_lines if x]
+    if lines:
+        raise Failed(lines[0] + (f"; and {len(lines) - 1} more" if len(lines) > 1 else ""))
+
+
+def tests(run):
+    programs = sorted(p for p in glob.glob(os.path.join(run.build, "device_test_*" if run.gpu else "test_cuda_*"))
+                      if os.access(p, os.X_OK) and not p.endswith((".c", ".d")))
+    if run.a.tiny and not run.gpu:
+        programs = [p for p in programs if p.endswith(("_sums", "_memory"))]
+    if not programs:
+        raise Failed(f"no test programs of the device in {run.build} (cmake -DWINNOW_CUDA_TESTS=ON)")
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        failures(list(pool.map(lambda p: tested(run, os.path.basename(p), [p], {}, times=2), programs)))
+
+
+def module(run):
+    """winnow-cuda.so: the real one, or in a rehearsal the emulated one."""
+    path = os.path.join(run.build, "winnow-cuda.so" if run.gpu else "emulated/winnow-cuda.so")
+    if not os.path.exists(path):
+        raise (Failed if run.gpu else Skipped)(f"{path} is not there")
+    return path
+
+
+def same_bytes(run, folder):
+    """Two trainings of the same recipe: the same parameters, to the bit."""
+    name = "trained twice, the same bytes"
+    if run.has(name):
+        return None
+    recipe = os.path.join(run.root, "recipes", "copy-selective.json")
+    for which in "ab":
+        code, out, _ = command([run.program("winnow"), "train", "--quiet", "--config", recipe, "--set", "train.steps=30",
+                                "--set", "train.warmup=3", "--set", "train.precision=bfloat16", "--backend", run.backend,
+                                "--out", os.path.join(folder, which)], run.box)
+        if code:
+            return f"{name}: {first_line(out)}"
+    one = os.path.join(folder, "a", "model.safetensors")
+    same = filecmp.cmp(one, one.replace("/a/", "/b/"), shallow=False)
+    run.add(name, value=os.path.getsize(one), unit="bytes", **({} if same else {"why": "they differ"}))
+    return None if same else f"{name}: they differ"
+
+
+def models(run):
+    env = {"WINNOW": run.program("winnow"), "WINNOW_BUILD": run.build}
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        lines.append(same_bytes(run, folder))
+    env["WINNOW_CUDA_MODULE"] = module(run)
+    lines.append(tested(run, "tests/emulated", [os.path.join(run.root, "tests/emulated/run")], env))
+    failures(lines)
+
+
+def guard(run):
+    if run.backend == "cuda":
+        module(run)
+    env = {"WINNOW": run.program("winnow"), "WINNOW_BUILD": run.build, "WINNOW_GUARD_BACKEND": run.backend}
+    failures([tested(run, "tests/guard", [os.path.join(run.root, "tests/guard/run")], env)])
+
+
+def small_questions(run):
+    D = (16,) if run.a.tiny else (64, 128)
+    return [{"do": "error", "T": 130, "H": 2, "Hkv": 1, "D": d, "type": t, "kind": k}
+            for d in D for t in ("f32", "bf16") for k in ("standard", "selective", "exclusive", "dead")]
+
+
+def sanitize(run):
+    tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    if not tool:
+        raise Failed("compute-sanitizer is not installed")
+    lines = []
+    for name in ("memcheck", "racecheck", "synccheck", "initcheck"):
+        if run.has(name) and "why" not in run.store.measures(run.part)[name]:
+            continue
+        why = None
+        with tempfile.NamedTemporaryFile("w", suffix=".questions") as f:
+            f.write("".join(json.dumps(q) + "\n" for q in small_questions(run)))
+            f.flush()
+            script = f'exec "$0" --tool {name} --error-exitcode 9 "$1" "$2" <"$3"'
+            try:
+                code, out, seconds = command(["sh", "-c", script, tool, run.program("bench_device"), run.backend, f.name],
+                                             run.box, run.box.left() / 2 if name != "initcheck" else 600)
+                answers = [json.loads(x) for x in out.splitlines() if x.startswith("{")]
+                wrong = [x["error_line"] for x in answers if "error_line" in x]
+                said = re.findall(r"^=+ (.*)", out, re.M)
+                if code:
+                    why = next((x for x in said if "ERROR SUMMARY" in x), first_line(out))
+                elif wrong or len(answers) != len(small_questions(run)):
+                    why = wrong[0] if wrong else f"{len(answers)} of {len(small_questions(run))} answers"
+            except Failed as e:
+                why, seconds, answers = str(e), 0, []
+        run.add(name, value=len(answers), unit="calls", seconds=round(seconds, 1), **({"why": why} if why else {}))
+        if why:
+            lines.append(f"{name}: {why}")
+    failures(lines)
+
+
+# ---- measuring ----
+
+def peer(run, which):
+    """bench_device, or PyTorch's program, as a process that stays."""
+    if which not in PEERS:
+        if which == "winnow":
+            PEERS[which] = Peer([run.program("bench_device"), run.backend])
+        else:
+            script = os.path.join(run.root, "bench/peers/torch_device.py")
+            PEERS[which] = Peer([run.python(), script, "--device", "cuda" if run.gpu else "cpu"])
+            run.store.data["machine"]["torch"] = PEERS[which].ask({"do": "about"}, run.box)
+    return PEERS[which]
+
+
+def ask(run, which, question, limit=120):
+    """The answer; one with error_line where there is none."""
+    try:
+        return peer(run, which).ask(question, run.box, limit)
+    except Skipped as e:
+        return {"error_line": str(e)}
+    except Failed as e:
+        gone = PEERS.pop(which, None)
+        if gone:
+            gone.close()
+        if which == "winnow":
+            raise
+        return {"error_line": str(e)}
+
+
+def shapes(run):
+    """The longest and the shortest first, should time run out."""
+    if run.a.tiny:
+        return [(2, 2, 64, 32)]
+    return [(16384 // T, H, T, D) for T in (512, 16384, 4096, 2048, 8192, 1024) for H, D in ((12, 64), (8, 128))]
+
+
+def training_shapes(run):
+    return [(kind, batch) for batch in ((2,) if run.a.tiny else (64, 128, 256)) for kind in ("standard", "selective")]
+
+
+def compiled_questions(run):
+    return [{"do": "time", "kind": "compiled", "B": B, "T": T, "H": H, "D": D, "backward": backward}
+            for B, H, T, D in shapes(run) for backward in (False, True)]
+
+
+def warm(run):
+    """Begins to fill the compiler's cache on disk, beside the build and the tests, which nobody times."""
+    try:
+        python = run.python()
+    except Skipped:
+        return
+    script = os.path.join(run.root, "bench/peers/torch_device.py")
+    count = min(8, (os.cpu_count() or 2) // 2)
+    questions = tempfile.NamedTemporaryFile("w", suffix=".questions", delete=False)
+    with questions as f:
+        f.write("".join(json.dumps(q) + "\n" for q in compiled_questions(run)))
+    atexit.register(os.unlink, questions.name)
+    for i in range(count):
+        with open(questions.name) as f:
+            p = subprocess.Popen([python, script, "--warm", str(i), str(count)], stdin=f, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL, start_new_session=True,
+                                 env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"})
+        WARMING.append(p)
+        atexit.register(end_group, p)
+
+
+WARMING = []
+
+
+def warmed(run):
+    """Before anything is timed nothing else may compute: what still compiles is ended."""
+    for p in WARMING:
+        try:
+            p.wait(min(30, run.box.left() / 4))
+        except subprocess.TimeoutExpired:
+            end_group(p)
+    WARMING.clear()
+
+
+KINDS = ("standard", "selective", "exclusive", "dead")
+# How fast beside cuDNN's standard attention: forward, and forward and backward.
+TARGETS = {"standard": (0.9, 0.9), "selective": (0.8, 0.6), "exclusive": (0.9, 0.9), "dead": (1.0, 0.6)}
+
+
+def attention_at(run, B, H, T, D, backward):
+    direction = "forward and backward" if backward else "forward"
+    names = {kind: f"{direction}, T {T}, D {D}, {'selective, dead keys left out' if kind == 'dead' else kind}"
+             for kind in KINDS}
+    if all(run.has(n) for n in names.values()):
+        return
+    question = {"do": "time", "B": B, "T": T, "H": H, "D": D, "backward": backward, "repeats": 3 if run.a.tiny else 7}
+    standard = [ask(run, "torch", {**question, "kind": "cudnn"})]
+    ours = {kind: ask(run, "winnow", {**question, "type": "bf16", "kind": kind}) for kind in KINDS}
+    if "seconds" in standard[0]:
+        standard.append(ask(run, "torch", {**question, "kind": "cudnn"}))
+    compiled = ask(run, "torch", {**question, "kind": "compiled"})
+    for kind in KINDS:
+        add_attention(run, names[kind], "cuDNN, standard", ours[kind], standard, TARGETS[kind][backward])
+    add_attention(run, names["selective"] + " (compiled)", "torch.compile, selective", ours["selective"], [compiled], 1)
+
+
+def add_attention(run, name, peer_name, mine, theirs, target):
+    m = {"unit": "ms", "peer": peer_name, "target": target, "sense": "least"}
+    if "seconds" in mine:
+        m.update(value=1e3 * mine["seconds"], spread=mine["spread"], bytes=mine["bytes"], repeats=mine["repeats"])
+    else:
+        m["why"] = mine["error_line"]
+    good = [x for x in theirs if "seconds" in x]
+    if good:
+        m.update(peer_value=1e3 * sum(x["seconds"] for x in good) / len(good), peer_bytes=good[0]["bytes"],
+                 peer_graph=good[0].get("graph"))
+    else:
+        m["peer_why"] = theirs[0]["error_line"]
+    run.add(name, **m)
+
+
+def errors(run):
+    lines = []
+    T, H, D = (100, 2, (32,)) if run.a.tiny else (1000, 2, (64, 128))
+    for d in D:
+        for kind in ("standard", "selective", "exclusive"):
+            for bf16 in (False, True):
+                name = f"error, T {T}, D {d}, {kind}, {'bf16' if bf16 else 'float'}"
+                if run.has(name):
+                    continue
+                x = ask(run, "winnow", {"do": "error", "T": T, "H": H, "D": d, "kind": kind,
+                                        "type": "bf16" if bf16 else "f32"})
+                if "error_line" in x:
+                    run.add(name, why=x["error_line"])
+                    lines.append(f"{name}: {x['error_line']}")
+                    continue
+                each = {k: v / x["naive"][k] for k, v in x["error"].items()} if bf16 and "naive" in x else x["error"]
+                limit = 2.0 if bf16 and "naive" in x else 5e-6 if not bf16 else 1e-2
+                worst = max(each, key=each.get)
+                run.add(name, value=each[worst], unit="naive errors" if limit == 2 else "of the norm", of=worst, all=x,
+                        target=limit, sense="most")
+                if not each[worst] <= limit:
+                    lines.append(f"{name}: {worst} is off by {each[worst]:.2g}, at most {limit:g}")
+    return lines
+
+
+def attention(run):
+    warmed(run)
+    lines = errors(run)
+    for B, H, T, D in shapes(run):
+        for backward in (False, True):
+            attention_at(run, B, H, T, D, backward)
+    lines += [f"{n}: {m['why']}" for n, m in run.store.measures(run.part).items() if m.get("why") and "peer" in m]
+    failures(lines)
+
+
+def winnow_json(run, arguments, limit=120):
+    """What a command of winnow says as JSON; its one line where it fails."""
+    code, out, _ = command([run.program("winnow")] + arguments + ["--json", "--backend", run.backend], run.box, limit)
+    if code:
+        return {"error_line": first_line(out)}
+    return json.loads(out[out.index("{"):])
+
+
+def train_at(run, kind, batch):
+    name = f"d12 {kind}, batch {batch}"
+    if run.has(name):
+        return None
+    recipe = os.path.join(run.root, "recipes", f"selective-paper-d12-{kind}.json")
+    sets = [f"model.vocab_size={64 if run.a.tiny else 8192}", f"train.batch={batch}", "train.accumulate=1",
+            "train.precision=bfloat16"]
+    if run.a.tiny:
+        sets += ["model.layers=1", "model.width=32", "model.heads=2", "model.context=16"]
+    repeats = "2" if run.a.tiny else "7"
+    mine = winnow_json(run, ["bench", "train", "--config", recipe, "--warmup", "2", "--repeats", repeats] +
+                       [x for s in sets for x in ("--set", s)])
+    m = {"unit": "tokens/s", "peer": f"torch.compile, {kind}", "target": 1.0 if kind == "standard" else 1.4,
+         "sense": "least"}
+    if "error_line" in mine:
+        run.add(name, **m, why=mine["error_line"])
+        return f"{name}: {mine['error_line']}"
+    m.update(value=mine["tokens_per_second"], spread=mine["step"]["spread_iqr_over_median"],
+             bytes=mine.get("device_bytes", mine["peak_bytes"]), repeats=mine["step"]["repeats"])
+    theirs = ask(run, "torch", {"do": "train", "kind": kind, "model": mine["model"], "batch": batch,
+                                "context": 16 if run.a.tiny else 512, "repeats": int(repeats)})
+    if "error_line" in theirs:
+        m["peer_why"] = theirs["error_line"]
+    else:
+        m.update(peer_value=theirs["tokens_per_second"], peer_bytes=theirs["bytes"])
+    run.add(name, **m)
+    return None
+
+
+def train(run):
+    warmed(run)
+    lines = []
+    for kind, batch in training_shapes(run):
+        lines.append(train_at(run, kind, batch))
+    failures(lines)
+
+
+def find_model(run):
+    if run.a.model:
+        if not os.path.exists(run.a.model):
+            raise Failed(f"{run.a.model} is not there")
+        return run.a.model
+    cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+    for folder in (run.root, os.path.join(run.root, "data"), os.path.join(run.root, "models"), os.path.join(cache, "winnow")):
+        for path in sorted(glob.glob(os.path.join(folder, "*.gguf"))):
+            if "smollm2" in os.path.basename(path).lower():
+                return path
+    raise Skipped("no SmolLM2*.gguf: give --model FILE")
+
+
+def llama(run, model, streams):
+    """llama.cpp's tokens/s with all layers on the GPU, or why there are none."""
+    name = "llama-bench" if streams == 1 else "llama-batched-bench"
+    program = shutil.which(name)
+    if not program or not run.gpu:
+        return None, f"{name} is not in PATH" if not program else "on a GPU alone"
+    common = ["-m", model, "-ngl", "99", "-fa", "1"]
+    if streams == 1:
+        arguments = common + ["-p", "0", "-n", "64", "-d", "4096", "-o", "json"]
+    else:
+        arguments = common + ["-npp", "4096", "-ntg", "64", "-npl", str(streams), "-c", str(streams * 4224),
+                              "--output-format", "jsonl"]
+    code, out, _ = command([program] + arguments, run.box, keep_errors=False)
+    try:
+        if code:
+            return None, f"{name}: exit code {code}"
+        if streams == 1:
+            x = json.loads(out[out.index("["):])[0]
+            if "CUDA" not in json.dumps(x.get("backends", "")):
+                return None, f"{name} has no CUDA"
+            return x["avg_ts"], None
+        line = next(x for x in out.splitlines() if x.startswith("{"))
+        return json.loads(line)["speed_tg"], None
+    except (ValueError, KeyError, IndexError, StopIteration):
+        return None, f"{name}: not understood"
+
+
+def decode(run):
+    warmed(run)
+    model = find_model(run)
+    context = 32 if run.a.tiny else 4096
+    lines = []
+    for streams in (1, 2 if run.a.tiny else 32):
+        full = None
+        for budget in (None, 8 if run.a.tiny else 512):
+            name = f"{streams} stream{'s' * (streams > 1)} behind {context} tokens" + (f", budget {budget}" if budget else "")
+            if run.has(name):
+                full = run.store.measures(run.part)[name].get("value", full)
+                continue
+            arguments = ["bench", "decode", model, "--contexts", str(context), "--batch", str(streams), "--repeats", "32"]
+            if budget:
+                arguments += ["--budgets", str(budget), "--policy", "streaming"]
+            mine = winnow_json(run, arguments)
+            m = {"unit": "tokens/s", "target": 1.0, "sense": "least", "peer": "the full cache" if budget else "llama.cpp"}
+            if "error_line" in mine:
+                run.add(name, **m, why=mine["error_line"])
+                lines.append(f"{name}: {mine['error_line']}")
+                continue
+            x = mine["results"][0]
+            m.update(value=x["tokens_per_second"], spread=x["step"]["spread_iqr_over_median"], bytes=x["kv_bytes"],
+                     prefill=x["prefill_tokens_per_second"], repeats=x["step"]["repeats"])
+            if budget:
+                m["peer_value"] = full
+            else:
+                full = x["tokens_per_second"]
+                value, why = llama(run, model, streams)
+                m.update({"peer_value": value} if value else {"peer_why": why})
+            run.add(name, **m)
+    failures(lines)
