@@ -20,14 +20,12 @@ extern "C" {
 #pragma GCC diagnostic pop
 #endif
 
-/* The terms of attention that the kernels serve, forward and backward, those forward alone, and those of a single row
- * (ops/terms.h). */
+/* The terms of attention that the kernels serve, forward and backward, and those forward alone (ops/terms.h). */
 enum {
   WN_CUDA_ATTENTION_SERVED = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SPAN | WN_TERM_EXCLUSIVE |
                              WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_CONSTANT_KEYS |
                              WN_TERM_SOME_HEADS | WN_TERM_BF16,
-  WN_CUDA_ATTENTION_FORWARD = WN_CUDA_ATTENTION_SERVED | WN_TERM_POSITIONS | WN_TERM_POSITIONS_BY_HEAD,
-  WN_CUDA_ATTENTION_ROW = WN_CUDA_ATTENTION_FORWARD | WN_TERM_HALF
+  WN_CUDA_ATTENTION_FORWARD = WN_CUDA_ATTENTION_SERVED | WN_TERM_POSITIONS | WN_TERM_POSITIONS_BY_HEAD
 };
 /* Of a call whose terms are served: what in it is not, or NULL. */
 const char *wn_cuda_attend_lacks(const struct wn_attention *a, bool backward);
