@@ -54,7 +54,7 @@ struct cli_common {
 #define CLI_COMMON_OPTIONS(T, m)                                                                                       \
   CLI_OPTION(T, m.threads, "threads", "N", "threads; 0: the CPUs this process may run on, at most OMP_NUM_THREADS",    \
              .min = 0, .max = 1024),                                                                                   \
-      CLI_OPTION(T, m.backend, "backend", "NAME", "cpu: fast; ref: plain C in double accumulation",                    \
+      CLI_OPTION(T, m.backend, "backend", "NAME", "cpu: fast; ref: plain C in double accumulation; cuda: a GPU",       \
                  .choices = WN_BACKENDS(CLI_BACKEND_NAME, "|")),                                                       \
       CLI_OPTION(T, m.json, "json", NULL, "the result as JSON on standard output"),                                    \
       CLI_OPTION(T, m.quiet, "quiet", NULL, "no progress, no messages but errors"),                                    \

@@ -23,12 +23,44 @@ static void info_print_strings(const char *title, const char *const *list) {
   putchar('\n');
 }
 
+static json_t *info_version(int cuda) { /* 12040: "12.4" */
+  char text[32];
+  snprintf(text, sizeof text, "%d.%d", cuda / 1000, cuda % 1000 / 10);
+  return json_string(text);
+}
+
+/* The devices of backend cuda; empty: wn_context_error says why. */
+static json_t *info_devices(wn_context *ctx) {
+  json_t *all = json_array();
+  wn_device_info d;
+  for (int i = 0; wn_device_info_get(ctx, i, &d) == WN_OK; i++) {
+    json_t *j =
+        json_pack("{s:s, s:o, s:I, s:o, s:o, s:s}", "name", d.name, "compute_capability",
+                  info_version(d.major * 1000 + d.minor * 10), "memory_bytes", (json_int_t)d.memory_bytes, "driver",
+                  info_version(d.driver_version), "cuda", info_version(d.cuda_version), "products", d.products);
+    json_array_append_new(all, j);
+  }
+  return all;
+}
+
+static void info_print_devices(const json_t *devices, const char *why) {
+  size_t i;
+  json_t *d;
+  json_array_foreach(devices, i, d)
+      printf("%-14s%s, compute capability %s, %s, driver for CUDA %s, products by %s\n", i ? "" : "cuda",
+             json_string_value(json_object_get(d, "name")), json_string_value(json_object_get(d, "compute_capability")),
+             cli_bytes((double)json_integer_value(json_object_get(d, "memory_bytes"))),
+             json_string_value(json_object_get(d, "driver")), json_string_value(json_object_get(d, "products")));
+  if (json_array_size(devices) == 0) printf("%-14snone: %s\n", "cuda", why);
+}
+
 static int info_machine(wn_context *ctx, bool json) {
   wn_build_info info;
   wn_status status = wn_build_info_get(ctx, &info);
   if (status != WN_OK) return cli_fail(ctx, status);
   struct sysinfo memory = {0};
   sysinfo(&memory);
+  json_t *devices = info_devices(ctx);
   double total = (double)memory.totalram * memory.mem_unit, spare = (double)memory.freeram * memory.mem_unit;
   if (json) {
     json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:s}", "version", info.version, "commit", info.commit,
@@ -39,6 +71,8 @@ static int info_machine(wn_context *ctx, bool json) {
     json_object_set_new(j, "features", info_strings(info.features));
     json_object_set_new(j, "backends", info_strings(info.backends));
     json_object_set_new(j, "libraries", info_strings(info.libraries));
+    if (json_array_size(devices) == 0) json_object_set_new(j, "no_device", json_string(wn_context_error(ctx)));
+    json_object_set_new(j, "devices", devices);
     json_object_set_new(j, "memory_bytes", json_integer((json_int_t)total));
     json_object_set_new(j, "memory_free_bytes", json_integer((json_int_t)spare));
     return cli_print_json(j);
@@ -52,6 +86,8 @@ static int info_machine(wn_context *ctx, bool json) {
   info_print_strings("features", info.features);
   info_print_strings("backends", info.backends);
   info_print_strings("libraries", info.libraries);
+  info_print_devices(devices, wn_context_error(ctx));
+  json_decref(devices);
   printf("memory        %s, %s free\n", cli_bytes(total), cli_bytes(spare));
   return 0;
 }

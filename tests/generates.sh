@@ -1,22 +1,23 @@
-# Sourced: `generates NAME PROGRAM TOKENS MODEL [OPTIONS...]`: on backend guard PROGRAM draws the tokens that it draws on
-# ref. A line of TAP, with what was drawn and said where they differ; then failed=1.
+# Sourced: `generates NAME PROGRAM BACKEND TOKENS MODEL [OPTIONS...]`: on BACKEND PROGRAM draws the tokens that it draws
+# on ref. A line of TAP, with what was drawn and said where they differ; then failed=1.
 generates() {
   name=$1
   program=$2
-  tokens=$3
-  model=$4
-  shift 4
+  other=$3
+  tokens=$4
+  model=$5
+  shift 5
   drawn=$(mktemp -d)
-  for backend in ref guard; do
+  for backend in ref "$other"; do
     "$program" generate --model "$model" --backend "$backend" --prompt "Once upon a" --tokens "$tokens" --ignore-end \
       "$@" >"$drawn/$backend" 2>"$drawn/$backend.log" || : >"$drawn/$backend.failed"
   done
-  if [ -s "$drawn/ref" ] && cmp -s "$drawn/ref" "$drawn/guard" && [ ! -e "$drawn/ref.failed" ] &&
-    [ ! -e "$drawn/guard.failed" ]; then
+  if [ -s "$drawn/ref" ] && cmp -s "$drawn/ref" "$drawn/$other" && [ ! -e "$drawn/ref.failed" ] &&
+    [ ! -e "$drawn/$other.failed" ]; then
     echo "ok - $name: ${model##*/} $*"
   else
     echo "not ok - $name: ${model##*/} $*"
-    sed 's/^/# /' "$drawn/ref" "$drawn/guard" "$drawn/ref.log" "$drawn/guard.log"
+    sed 's/^/# /' "$drawn/ref" "$drawn/$other" "$drawn/ref.log" "$drawn/$other.log"
     failed=1
   fi
   rm -rf "$drawn"

@@ -37,7 +37,8 @@ typedef void (*wn_log_fn)(void *user, wn_log_level level, const char *line);
  * wn_backend_<name>_for gives (src/backends/backends.h). SEP: the separator between two of them. */
 #define WN_BACKENDS(X, SEP)                                                                                            \
   X(cpu) SEP X(ref)                                                                                                    \
-  SEP X(guard)
+  SEP X(guard)                                                                                                         \
+  SEP X(cuda)
 
 /* Every struct of options begins with its size, which the caller sets: wn_eval_options o = {.size = sizeof o, .batch =
  * 4}, or wn_prune_options_init(&o, sizeof o) where defaults are not zeros. So a program built against an older header,
@@ -48,7 +49,9 @@ typedef struct wn_context_options {
   int threads;         /* 0: the CPUs this process may run on (affinity, cgroup), at most OMP_NUM_THREADS; while other
                           programs use them, fewer work, with the same results. Else exactly so many */
   const char *backend; /* NULL or "cpu": the fast CPU backend; "ref": double accumulation; "guard": ref on arrays that
-                          only operations can touch, for tests of the library (docs/adding-a-backend.md) */
+                          only operations can touch, for tests of the library (docs/adding-a-backend.md);
+                          "cuda": a GPU (docs/cuda.md), which is looked for when the context first computes or loads
+                          a model, and not here */
   wn_log_fn log;       /* NULL: no log */
   void *log_user;
   double
@@ -119,6 +122,19 @@ bool wn_bytes_parse(const char *text, double *out);
 WN_API_END
 
 WN_EXPERIMENTAL_BEGIN
+
+/* A GPU that backend "cuda" can use. */
+typedef struct wn_device_info {
+  char name[128];                   /* as the device states it */
+  int major, minor;                 /* its compute capability */
+  unsigned long long memory_bytes;  /* all of its memory */
+  int driver_version, cuda_version; /* 13000 is 13.0: what the driver serves, and what this build was made with */
+  const char *products;             /* what multiplies: "cuBLASLt 13.1.0", or "winnow's own kernels" */
+} wn_device_info;
+/* The device of this number: 0 is the one that computes; the environment variable CUDA_VISIBLE_DEVICES says which there
+ * are and in which order. WN_ERR_ARGUMENT: there are only so many. WN_ERR_UNSUPPORTED: there is none, and the error
+ * says why (no module, no driver, no device). */
+wn_status wn_device_info_get(wn_context *ctx, int index, wn_device_info *out);
 
 /* The path of the file that the library has mapped where `address` lies; NULL: none. A mapped file that another program
  * shortens while it is in use ends in SIGBUS: a program that handles it names the file by si_addr. Async-signal-safe.

@@ -100,8 +100,9 @@ class Model:
     ) -> "Model":
         """Loads a model of any form.
 
-        tokenizer: another than the model's own. threads: 0 is as many as this process may use CPUs. backend: "cpu", or "ref"
-        for double accumulation. weights: "auto", "file" (in the file alone, shared with other processes) or "bfloat16".
+        tokenizer: another than the model's own. threads: 0 is as many as this process may use CPUs. backend: "cpu",
+        "cuda" (a GPU), or "ref" for double accumulation. weights: "auto", "file" (in the file alone, shared with other
+        processes) or "bfloat16".
         check: weights are searched for NaN and infinity; None: files of up to 1 GiB. as_float: every weight in float32.
         adapter: the folder of a low-rank adapter that peft has saved, which is added to the weights. log:
         called with (level, line)."""

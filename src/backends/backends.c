@@ -16,16 +16,14 @@
 #include "backends/backends.h"
 #include "backends/cpu/cpu.h"
 
-const struct wn_backend *wn_backend_instead_of_guard;
-
 wn_status wn_backend_of(wn_context *ctx, const struct wn_backend **out) {
   const enum wn_isa isa = ctx->isa;
   *out = NULL;
 #define BACKENDS_GET(name)                                                                                             \
   if (strcmp(ctx->backend, #name) == 0) *out = wn_backend_##name##_for(isa);
   WN_BACKENDS(BACKENDS_GET, )
-  if (*out == wn_backend_guard_for(isa) && wn_backend_instead_of_guard) *out = wn_backend_instead_of_guard;
   if (*out) return WN_OK;
+  if (strcmp(ctx->backend, "cuda") == 0) return wn_backend_cuda_open(ctx, out);
   return wn_fail(ctx, WN_ERR_UNSUPPORTED, "unknown backend \"%s\"", ctx->backend);
 }
 

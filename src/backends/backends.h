@@ -10,10 +10,11 @@ const struct wn_backend *wn_backend_cpu(enum wn_isa isa);
 /* Every backend of WN_BACKENDS: its table for an instruction set, as far as it has several. */
 #define WN_BACKEND_DECLARE(name) const struct wn_backend *wn_backend_##name##_for(enum wn_isa isa);
 WN_BACKENDS(WN_BACKEND_DECLARE, )
-/* NULL; or what a program of tests has put in guard's place: the CUDA backend, emulated (tests/cuda). */
-extern const struct wn_backend *wn_backend_instead_of_guard;
-/* The context's. */
+/* The context's. cuda's comes from a module, which this opens: why there is none, or no device, is its error. */
 wn_status wn_backend_of(wn_context *ctx, const struct wn_backend **out);
+wn_status wn_backend_cuda_open(wn_context *ctx, const struct wn_backend **out);
+/* As wn_device_info_get. */
+wn_status wn_backend_cuda_device(wn_context *ctx, int index, wn_device_info *out);
 /* How the context's backend multiplies with the precision WN_BF16: "AMX" (its tiles), "AVX512_BF16", or "float32", of
  * rounded numbers. */
 const char *wn_backend_bf16(const wn_context *ctx);

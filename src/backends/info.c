@@ -37,3 +37,9 @@ wn_status wn_build_info_get(wn_context *ctx, wn_build_info *out) {
   };
   return WN_OK;
 }
+
+wn_status wn_device_info_get(wn_context *ctx, int index, wn_device_info *out) {
+  WN_CHECK_WORK(WN_POINTER(out));
+  *out = (wn_device_info){.name = ""};
+  return wn_backend_cuda_device(ctx, index, out);
+}

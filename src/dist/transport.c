@@ -2,13 +2,11 @@
 #include "dist/transport.h"
 
 #include <dlfcn.h>
-#include <limits.h>
-#include <stdio.h>
+#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/error.h"
-#include "base/open.h"
+#include "base/module.h"
 #include "dist/group.h"
 
 /* How many processes the launcher has started, by what it leaves in the environment: Open MPI's mpirun, those of MPICH
@@ -26,29 +24,6 @@ static long transport_started(const char **launcher) {
   return 1;
 }
 
-#if WN_HAVE_MPI
-/* Beside the file that this code is in, or where the installation has put it. */
-static void *transport_load(char *why, size_t bytes) {
-  static const char file[] = "winnow-mpi.so";
-  char path[PATH_MAX + sizeof file];
-  const char *const places[] = {"", "winnow/", "../" WN_MODULE_DIR "/", NULL};
-  Dl_info self;
-  char own[PATH_MAX];
-  why[0] = 0;
-  if (!dladdr((void *)(uintptr_t)&transport_started, &self) || !realpath(self.dli_fname, own)) {
-    if (!realpath("/proc/self/exe", own)) return NULL;
-  }
-  *strrchr(own, '/') = 0;
-  for (int i = 0; places[i]; i++) {
-    snprintf(path, sizeof path, "%s/%s%s", own, places[i], file);
-    void *module = wn_open_module(path);
-    if (module) return module;
-    if (!why[0] || !strstr(dlerror(), "No such file")) snprintf(why, bytes, "%s: not there or not loadable", path);
-  }
-  return NULL;
-}
-#endif
-
 wn_status wn_dist_transport_open(wn_context *ctx, const struct wn_dist_transport **out, void **module) {
   const char *launcher = NULL;
   const long started = transport_started(&launcher);
@@ -56,8 +31,8 @@ wn_status wn_dist_transport_open(wn_context *ctx, const struct wn_dist_transport
   *module = NULL;
   if (started <= 1) return WN_OK;
 #if WN_HAVE_MPI
-  char why[PATH_MAX + 64];
-  *module = transport_load(why, sizeof why);
+  char why[512];
+  *module = wn_module_open("winnow-mpi.so", why, sizeof why);
   if (!*module)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "started as one of %ld processes (%s), but %s", started, launcher, why);
   const wn_dist_module_fn table = (wn_dist_module_fn)(uintptr_t)dlsym(*module, WN_DIST_SYMBOL);

@@ -15,6 +15,10 @@ extern "C" {
   size_t wn_cuda_##name##_scratch(const struct wn_exec *, const args *, bool backward);
 WN_OPS(WN_CUDA_DECLARE)
 
+/* Finds device 0, and makes what copies and waits need; again: nothing. Of the devices that there are, one. */
+wn_status wn_cuda_begin(wn_context *ctx);
+wn_status wn_cuda_device(wn_context *ctx, int index, wn_device_info *out);
+
 /* The device's. */
 extern const struct wn_memory wn_cuda_memory;
 

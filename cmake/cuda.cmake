@@ -1,0 +1,73 @@
+# The CUDA backend's module, winnow-cuda.so (docs/cuda.md): kernels by nvcc, one call a source for all architectures; the
+# run time is linked in, the driver and cuBLASLt are opened on the machine that runs it.
+set(WINNOW_CUDA_ARCHITECTURES "80;90" CACHE STRING "Compute capabilities that the CUDA backend's kernels are compiled for")
+set(WINNOW_CUDA_MODULE src/backends/cuda/module.c src/ops/terms.c) # besides what has kernels and their table
+set(CUDA_ON 0)
+# On a GPU no sanitizer sees anything.
+if(WINNOW_CUDA AND NOT (WINNOW_CUDA STREQUAL AUTO AND (WINNOW_SANITIZE OR WINNOW_FUZZ)))
+  find_package(CUDAToolkit 12.0 QUIET) # by nvcc in PATH or in /usr/local/cuda
+  if(CUDAToolkit_FOUND)
+    find_file(CUBLASLT_HEADER NAMES cublasLt.h PATHS ${CUDAToolkit_INCLUDE_DIRS} NO_DEFAULT_PATH)
+  endif()
+  if(NOT CUDAToolkit_FOUND)
+    set(cuda_lacks "nvcc of CUDA 12.0 or later, in PATH or in /usr/local/cuda")
+  elseif(NOT TARGET CUDA::cudart_static)
+    set(cuda_lacks "libcudart_static.a")
+  elseif(NOT CUBLASLT_HEADER)
+    set(cuda_lacks "cublasLt.h")
+  else()
+    set(CUDA_ON 1)
+  endif()
+  if(NOT CUDA_ON AND NOT WINNOW_CUDA STREQUAL AUTO)
+    message(FATAL_ERROR "WINNOW_CUDA is ON and the CUDA toolkit was not found: it lacks ${cuda_lacks}; "
+                        "-DWINNOW_CUDA=OFF builds without it")
+  endif()
+endif()
+
+macro(winnow_cuda_module)
+set(cuda_code)
+  set(cuda_ptx)
+  foreach(architecture ${WINNOW_CUDA_ARCHITECTURES})
+    list(APPEND cuda_code -gencode arch=compute_${architecture},code=sm_${architecture})
+    if(architecture MATCHES "^[0-9]+$") # code of 90a and its like runs on that one alone
+      set(cuda_ptx ${architecture})
+    endif()
+  endforeach()
+  if(cuda_ptx) # for devices to come
+    list(APPEND cuda_code -gencode arch=compute_${cuda_ptx},code=compute_${cuda_ptx})
+  endif()
+  set(cuda_warnings -Xcompiler -Wall,-Wextra)
+  if(WINNOW_WERROR)
+    list(APPEND cuda_warnings --Werror all-warnings)
+  endif()
+  file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backends/cuda/*.cu)
+  set(WINNOW_CUDA_OBJECTS)
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
+  foreach(source ${cuda_sources})
+    get_filename_component(name ${source} NAME)
+    set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
+    set(code ${cuda_code})
+    if(name MATCHES "_sm90\\.cu$" AND WINNOW_CUDA_ARCHITECTURES MATCHES "90") # instructions of that one alone
+      set(code -gencode arch=compute_90a,code=sm_90a -DWN_CUDA_SM90A)
+    endif()
+    add_custom_command(OUTPUT ${object} DEPENDS ${source} ${CMAKE_SOURCE_DIR}/cmake/compile-cuda DEPFILE ${object}.d
+      COMMENT "Compiling ${name}" VERBATIM
+      COMMAND ${CMAKE_SOURCE_DIR}/cmake/compile-cuda ${object}.log ${CMAKE_C_COMPILER_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE}
+              -std=c++17 -O3 ${code} -I${CMAKE_SOURCE_DIR}/include -I${CMAKE_SOURCE_DIR}/src ${cuda_warnings}
+              -Xcompiler -fPIC,-fvisibility=hidden -Xptxas -v -MD -MF ${object}.d -c ${source} -o ${object})
+    list(APPEND WINNOW_CUDA_OBJECTS ${object})
+  endforeach()
+  enable_language(CXX)
+  add_library(winnow_cuda MODULE ${WINNOW_CUDA_MODULE} src/backends/cuda/table.c ${WINNOW_CUDA_OBJECTS})
+  # Minutes of a compiler: where tests are built, tests/cuda/run asks for it.
+  if(WINNOW_CUDA STREQUAL AUTO AND WINNOW_TESTS STREQUAL ON)
+    set_target_properties(winnow_cuda PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
+  set_source_files_properties(${WINNOW_CUDA_OBJECTS} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+  set_target_properties(winnow_cuda PROPERTIES PREFIX "" OUTPUT_NAME winnow-cuda LINKER_LANGUAGE CXX
+                        BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR} INSTALL_RPATH ${CUDAToolkit_LIBRARY_DIR})
+  target_include_directories(winnow_cuda PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(winnow_cuda PRIVATE winnow_flags CUDA::cudart_static)
+  target_link_options(winnow_cuda PRIVATE -Wl,--exclude-libs,ALL -Wl,--no-undefined)
+  install(TARGETS winnow_cuda LIBRARY DESTINATION ${WINNOW_MODULE_DIR} OPTIONAL)
+endmacro()

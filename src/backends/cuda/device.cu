@@ -1,0 +1,50 @@
+// Which device there is: the first that CUDA_VISIBLE_DEVICES leaves visible. Its compute capability must be one that
+// the kernels are compiled for: 8.0 and later.
+#include "backends/cuda/launch.cuh"
+
+enum { LEAST_MAJOR = 8 };
+
+static wn_status version_fail(wn_context *ctx, int driver) {
+  if (driver == 0)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "no NVIDIA driver is installed, expected one for CUDA %d.%d",
+                   CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  return wn_fail(ctx, WN_ERR_UNSUPPORTED, "the NVIDIA driver serves CUDA %d.%d, this build needs %d.%d", driver / 1000,
+                 driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+}
+
+static wn_status device_count(wn_context *ctx, int *count, int *driver) {
+  *count = *driver = 0;
+  (void)cudaDriverGetVersion(driver);
+  const cudaError_t error = cudaGetDeviceCount(count);
+  (void)cudaGetLastError();
+  if (error == cudaErrorInsufficientDriver) return version_fail(ctx, *driver);
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && *count == 0))
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "no CUDA-capable device is detected");
+  if (error == cudaSuccess) return WN_OK;
+  return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s", cudaGetErrorString(error));
+}
+
+wn_status wn_cuda_device(wn_context *ctx, int index, wn_device_info *out) {
+  int count, driver;
+  cudaDeviceProp properties;
+  WN_TRY(device_count(ctx, &count, &driver));
+  if (index < 0 || index >= count)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "device %d: there %s %d, counted from 0", index, count == 1 ? "is" : "are",
+                   count);
+  const cudaError_t error = cudaGetDeviceProperties(&properties, index);
+  if (error != cudaSuccess) return wn_fail(ctx, WN_ERR_UNSUPPORTED, "device %d: %s", index, cudaGetErrorString(error));
+  for (size_t i = 0; i + 1 < sizeof out->name && properties.name[i]; i++) out->name[i] = properties.name[i];
+  out->major = properties.major, out->minor = properties.minor;
+  out->memory_bytes = properties.totalGlobalMem;
+  out->driver_version = driver, out->cuda_version = CUDART_VERSION;
+  out->products = "winnow's own kernels";
+  return WN_OK;
+}
+
+wn_status wn_cuda_begin(wn_context *ctx) {
+  wn_device_info device = {};
+  WN_TRY(wn_cuda_device(ctx, 0, &device));
+  if (device.major >= LEAST_MAJOR) return WN_OK;
+  return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s has compute capability %d.%d, expected %d.0 or later", device.name,
+                 device.major, device.minor, LEAST_MAJOR);
+}

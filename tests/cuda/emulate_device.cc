@@ -1,0 +1,43 @@
+/* The emulated machine's devices: one, or what the environment says. CUDA_VISIBLE_DEVICES "" or beginning with "-1":
+ * none, as for a driver; WINNOW_EMULATED=DRIVER,MAJOR,COUNT, another driver's version (12040; 0: none), compute
+ * capability and number. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cuda/emulate.h"
+
+namespace {
+
+struct machine {
+  int driver, major, count;
+};
+
+machine machine_now() {
+  machine m = {CUDART_VERSION, 9, 1};
+  const char *text = getenv("WINNOW_EMULATED"), *visible = getenv("CUDA_VISIBLE_DEVICES");
+  if (text && sscanf(text, "%d,%d,%d", &m.driver, &m.major, &m.count) != 3) abort();
+  if (visible && (!*visible || *visible == '-')) m.count = 0;
+  return m;
+}
+
+} // namespace
+
+cudaError_t cudaDriverGetVersion(int *version) {
+  *version = machine_now().driver;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *count) {
+  const machine m = machine_now();
+  *count = m.count;
+  if (m.driver < CUDART_VERSION) return cudaErrorInsufficientDriver;
+  return m.count ? cudaSuccess : cudaErrorNoDevice;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device) {
+  const machine m = machine_now();
+  if (device < 0 || device >= m.count) return cudaErrorInvalidDevice;
+  snprintf(out->name, sizeof out->name, "emulated device %d", device);
+  out->major = m.major, out->minor = 0, out->totalGlobalMem = (size_t)1 << 35;
+  return cudaSuccess;
+}
