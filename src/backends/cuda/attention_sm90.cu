@@ -46,7 +46,7 @@ bool good_rows(const void *p, const wn_stride &s) { /* a tensor map takes them *
 
 bool wn_cuda_attend_sm90(const struct wn_attention *c, bool backward) {
   if (backward && (!c->lse || !c->dy)) return false;
-  const uint32_t terms = WN_TERM_SELECTION | WN_TERM_SOME_HEADS | WN_TERM_BF16;
+  const uint32_t terms = WN_TERM_SELECTION | WN_TERM_DOCUMENTS | WN_TERM_SOME_HEADS | WN_TERM_BF16;
   if (wn_cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) return false;
   if (c->row_type != WN_BF16 || (wn_call_terms(c) & ~terms)) return false;
   if ((c->D != 64 && c->D != 128) || c->Tq != c->Tk || c->Tq < 128) return false;
@@ -83,6 +83,7 @@ struct sm90_call {
     a.G = c->sel.on ? (int)wn_selection_groups(c) : 1;
     a.padded = (a.T + 127) / 128 * 128;
     a.scale = (float)c->scale, a.to_log2 = (float)(c->scale * 1.4426950408889634);
+    a.doc_start = c->doc_start;
     a.head = c->sel.head, a.protect_first = c->sel.protect_first, a.protect_self = c->sel.protect_self;
     a.f_stride = wn_selection_stride(c);
     a.y = static_cast<uint16_t *>(c->y), a.lse = static_cast<float *>(c->lse);

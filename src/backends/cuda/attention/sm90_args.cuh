@@ -29,6 +29,7 @@ struct sm90_args {
   int B, T, H, Hkv, G;       /* heads h of group h / (H / G) share a selection */
   int padded;                /* T in whole tiles of 128 */
   float scale, to_log2;      /* of a raw logit: the logit, and its logarithm to base 2 */
+  const int32_t *doc_start;  /* [B,T] or NULL */
 
   int head; /* that selects, of each group */
   bool protect_first, protect_self;
@@ -61,6 +62,10 @@ __device__ __forceinline__ int64_t block_at(const sm90_args &a, int b, int g, in
 }
 __device__ __forceinline__ int window_end(const sm90_args &a) {
   return a.row_block0 + a.row_blocks;
+}
+/* The first token of row i's document; rows behind T are of the last one. */
+__device__ __forceinline__ int document(const sm90_args &a, int b, int i) {
+  return a.doc_start ? a.doc_start[(int64_t)b * a.T + min(i, a.T - 1)] : 0;
 }
 __device__ __forceinline__ bool selects(const sm90_args &a, int h) {
   return h % (a.H / a.G) == a.head;
@@ -171,6 +176,14 @@ template <int N> __device__ __forceinline__ void mask(float (&s)[N], int row, in
 #pragma unroll
   for (int i = 0; i < N; i++)
     if (key + acc_column(lane, i) > row + acc_row(lane, i)) s[i] = -INFINITY;
+}
+
+/* Pairs whose key is of an earlier document than its row; first: of the lane's two rows. */
+template <int N>
+__device__ __forceinline__ void mask_documents(float (&s)[N], const int (&first)[2], int key, int lane) {
+#pragma unroll
+  for (int i = 0; i < N; i++)
+    if (key + acc_column(lane, i) < first[i >> 1 & 1]) s[i] = -INFINITY;
 }
 
 } // namespace wn_cuda

@@ -81,6 +81,8 @@ template <int D> __global__ void __launch_bounds__(384, 1) sm90_dF(const __grid_
     const int b = t.bg / a.G, g = t.bg % a.G, diagonal = t.key_block - t.row_tile * 2;
     const int64_t block = block_at(a, b, g, t.row_tile * 2 + group, t.key_block);
     const uint8_t *F = static_cast<const uint8_t *>(a.F) + block * 8192;
+    const int first_row = t.row_tile * 128 + row0 + (lane >> 2);
+    const int document_of[2] = {document(a, b, first_row), document(a, b, first_row + 8)};
     zero(sum);
     for (int h = g * share; h < (g + 1) * share; h++, n += 2) {
       const int first = n % SLOTS, second = (n + 1) % SLOTS;
@@ -97,6 +99,7 @@ template <int D> __global__ void __launch_bounds__(384, 1) sm90_dF(const __grid_
       wn_wgmma_wait<1>();
       release(lane, &empty[first]);
       if (diagonal >= 0) mask(s, row0, diagonal * 64, lane);
+      if (a.doc_start) mask_documents(s, document_of, t.key_block * 64, lane);
 #pragma unroll
       for (int e = 0; e < 32; e++) s[e] = wn_exp2(fmaf(s[e], a.to_log2, -lse[e >> 1 & 1]));
       wn_wgmma_wait<0>();
@@ -269,6 +272,12 @@ template <int D, bool SEL> __global__ void __launch_bounds__(384, 1) sm90_keys(c
 #pragma unroll
         for (int e = 0; e < 32; e++)
           if (from + acc_column(lane, e) < key0 + acc_row(lane, e)) s[e] = -INFINITY;
+      if (a.doc_start)
+#pragma unroll
+        for (int e = 0; e < 32; e++)
+          if (unit.key_tile * 128 + key0 + acc_row(lane, e) <
+              document(a, unit.b, unit.row_block(i) * 64 + acc_column(lane, e)))
+            s[e] = -INFINITY;
 #pragma unroll
       for (int t = 0; t < 8; t++) {
         const float2 lse = *reinterpret_cast<const float2 *>(facts + t * 8 + (lane & 3) * 2);

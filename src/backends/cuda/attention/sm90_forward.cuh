@@ -36,10 +36,18 @@ struct sm90_forward_bars {
 
 /* What unit u is. */
 struct sm90_rows_unit {
-  int h, b, kv, g, row_tile;
+  int h, b, kv, g, row_tile, document; /* of its first row: no row sees a key before it */
   __device__ __forceinline__ sm90_rows_unit(const sm90_args &a, int u) {
     h = u % a.H, b = u / a.H % a.B, row_tile = window_end(a) / 2 - 1 - u / (a.H * a.B);
     kv = h / (a.H / a.Hkv), g = h / (a.H / a.G);
+    document = wn_cuda::document(a, b, row_tile * 128);
+  }
+  /* Of tiles of so many keys, those that it walks, from the last down. */
+  template <int KEYS> __device__ __forceinline__ int last() const { return (row_tile + 1) * (128 / KEYS) - 1; }
+  template <int KEYS> __device__ __forceinline__ int tiles() const { return last<KEYS>() - document / KEYS + 1; }
+  __device__ __forceinline__ void documents(const sm90_args &a, int row, int (&first)[2]) const {
+#pragma unroll
+    for (int r = 0; r < 2; r++) first[r] = wn_cuda::document(a, b, row_tile * 128 + row + r * 8);
   }
 };
 __device__ __forceinline__ int rows_units(const sm90_args &a) {
@@ -51,14 +59,14 @@ template <int D, sm90_F KIND>
 __device__ __forceinline__ void forward_bring(const sm90_args &a, uint8_t *sq, uint8_t *stages,
                                               const sm90_forward_bars &bars) {
   typedef sm90_forward_room<D, KIND> room;
-  constexpr int PER = 128 / room::KEYS;
   int n = 0, turn = 0;
   for (int u; (u = snake(turn, blockIdx.x, gridDim.x)) < rows_units(a); turn++) {
     const sm90_rows_unit unit(a, u);
     wn_mbarrier_wait(bars.q_empty, (turn & 1) ^ 1);
     wn_mbarrier_expect(bars.q_full, room::Q);
     load_tile<D, 128>(sq, a.q, bars.q_full, unit.row_tile * 128, unit.h, unit.b);
-    for (int j = (unit.row_tile + 1) * PER - 1; j >= 0; j--, n++) {
+    for (int i = 0; i < unit.tiles<room::KEYS>(); i++, n++) {
+      const int j = unit.last<room::KEYS>() - i;
       const int st = n % room::STAGES, parity = (n / room::STAGES & 1) ^ 1;
       uint8_t *k = stages + st * room::STAGE, *v = k + room::K, *f = v + room::K;
       wn_mbarrier_wait(&bars.k_empty[st], parity);
@@ -150,7 +158,9 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
   int n = 0, turn = 0;
   for (int u; (u = snake(turn, blockIdx.x, gridDim.x)) < rows_units(a); turn++) {
     const sm90_rows_unit unit(a, u);
-    const int tiles = (unit.row_tile + 1) * PER, row0 = group * 64 + warp * 16;
+    const int tiles = unit.tiles<KEYS>(), last = unit.last<KEYS>(), row0 = group * 64 + warp * 16;
+    int first[2];
+    unit.documents(a, row0 + (lane >> 2), first);
     zero(o);
     largest[0] = largest[1] = -INFINITY;
     sum[0] = sum[1] = 0;
@@ -169,6 +179,7 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
     release(lane, &bars.k_empty[n % ST]);
     if (!HELD && tiles == 1) release(lane, bars.q_empty);
     mask(s, row0, (PER - 1) * KEYS, lane);
+    if (a.doc_start) mask_documents(s, first, last * KEYS, lane);
     online_softmax(s, largest, sum, f, a.to_log2);
     pack(p, s);
     n++;
@@ -185,6 +196,7 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
       release(lane, &bars.k_empty[st]);
       if (!HELD && i == tiles - 1) release(lane, bars.q_empty);
       if (i < PER) mask(s, row0, (PER - 1 - i) * KEYS, lane);
+      if (a.doc_start) mask_documents(s, first, (last - i) * KEYS, lane);
       online_softmax(s, largest, sum, f, a.to_log2);
       wn_wgmma_wait<0>();
       release(lane, &bars.v_empty[old]);

@@ -51,7 +51,8 @@ __device__ __forceinline__ void rows_bring(const sm90_args &a, uint8_t *raw,
     wn_mbarrier_expect(bars.q_full, 2 * room::Q);
     load_tile<D, 128>(raw, a.q, bars.q_full, unit.row_tile * 128, unit.h, unit.b);
     load_tile<D, 128>(raw + room::Q, a.dy, bars.q_full, unit.row_tile * 128, unit.h, unit.b);
-    for (int j = unit.row_tile * 2 + 1; j >= 0; j--, n++) {
+    for (int i = 0; i < unit.tiles<64>(); i++, n++) {
+      const int j = unit.last<64>() - i;
       const int ks = n % room::K_STAGES, vs = n % room::V_STAGES;
       uint8_t *k = raw + 2 * room::Q + ks * room::K, *v = raw + room::VALUES + vs * room::V_STAGE, *f = v + room::K;
       wn_mbarrier_wait(&bars.k_empty[ks], (n / room::K_STAGES & 1) ^ 1);
@@ -111,7 +112,9 @@ __global__ void __launch_bounds__(384, 1) sm90_rows(const __grid_constant__ sm90
   int n = 0, turn = 0;
   for (int u; (u = snake(turn, blockIdx.x, gridDim.x)) < rows_units(a); turn++) {
     const sm90_rows_unit unit(a, u);
-    const int tiles = unit.row_tile * 2 + 2;
+    const int tiles = unit.tiles<64>();
+    int first[2];
+    unit.documents(a, row0 + (lane >> 2), first);
     const bool joins = SEL && RUN == DQ && selects(a, unit.h);
     float lse[2], delta[2], weights[2] = {0, 0}, products[2] = {0, 0};
 #pragma unroll
@@ -131,7 +134,7 @@ __global__ void __launch_bounds__(384, 1) sm90_rows(const __grid_constant__ sm90
       release(lane, bars.q_empty);
     }
     for (int i = 0; i < tiles; i++, n++) {
-      const int ks = n % KS, vs = n % VS, j = tiles - 1 - i;
+      const int ks = n % KS, vs = n % VS;
       wn_mbarrier_wait(&bars.k_full[ks], n / KS & 1);
       wn_mbarrier_wait(&bars.v_full[vs], n / VS & 1);
       if (SEL) start<F_HALF>(s, values(vs) + room::K + group * 8192, warp, lane);
@@ -163,11 +166,12 @@ __global__ void __launch_bounds__(384, 1) sm90_rows(const __grid_constant__ sm90
       wn_wgmma_wait<RUN == DQ ? 2 : 1>();
       if (RUN == DELTA) release(lane, &bars.k_empty[ks]);
       if (i < 2) mask(s, row0, (1 - i) * 64, lane);
+      if (a.doc_start) mask_documents(s, first, (unit.last<64>() - i) * 64, lane);
 #pragma unroll
       for (int e = 0; e < 32; e++) s[e] = wn_exp2(fmaf(s[e], a.to_log2, -lse[e >> 1 & 1]));
       wn_wgmma_wait<0>();
       if (RUN == DQ && i > 0) release(lane, &bars.k_empty[(n - 1) % KS]);
-      if (!HELD && j == 0) release(lane, bars.q_empty);
+      if (!HELD && i == tiles - 1) release(lane, bars.q_empty);
       if (RUN == DELTA) {
 #pragma unroll
         for (int e = 0; e < 32; e++) {

@@ -110,10 +110,14 @@ template <int D> struct sm90_walk {
       run[h] = x;
     }
   }
+  /* Must `may` be asked for the pairs of a block? */
+  __device__ __forceinline__ bool rim(const sm90_args &a, int row_block) const {
+    return row_block <= key_block || key_block == 0 || a.doc_start;
+  }
   /* May the row of element i of block row_block select its key? Pairs beyond T have logits of 0. */
   __device__ __forceinline__ bool may(const sm90_args &a, int row_block, int i) const {
-    const int j = key + (i >> 1 & 1) * 8, row = row_block * 64 + acc_column(lane, i);
-    return !(a.protect_first && j == 0) && (a.protect_self ? row > j : row >= j);
+    const int j = key + (i >> 1 & 1) * 8, row = row_block * 64 + acc_column(lane, i), first = document(a, b, row);
+    return j >= first && !(a.protect_first && j == first) && (a.protect_self ? row > j : row >= j);
   }
 };
 
@@ -174,7 +178,7 @@ __global__ void __launch_bounds__(512, 1) sm90_select(const __grid_constant__ sm
     if (four + 4 < end) x.fetch(a, four + 4, (step & 1) ^ 1);
     float s[32], f[32], before[2];
     x.logits(s, step);
-    const bool rim = row_block <= x.key_block || x.key_block == 0;
+    const bool rim = x.rim(a, row_block);
 #pragma unroll
     for (int i = 0; i < 32; i++) s[i] = rim && !x.may(a, row_block, i) ? 0.0f : fmaxf(s[i], 0.0f);
     const float last[2] = {s[29], s[31]}; /* of lanes that have row 63 */
@@ -227,7 +231,7 @@ template <int D> __global__ void __launch_bounds__(512, 1) sm90_select_back(cons
     uint4 *block = a.X + block_at(a, x.b, x.g, own ? row_block : first, x.key_block) * 512;
     float s[32], f[32], before[2];
     x.logits(s, step);
-    const bool rim = row_block <= x.key_block || x.key_block == 0;
+    const bool rim = x.rim(a, row_block);
     uint32_t active = 0;
 #pragma unroll
     for (int i = 0; i < 32; i++)
