@@ -23,6 +23,7 @@ struct copy {
   bool swizzle;
   wn_mbarrier *barrier;
   site at;
+  bool late; // it does not arrive before nobody can go on
 };
 struct product_issued {
   wgmma lanes[32];
@@ -116,6 +117,7 @@ void begin(copy &c, size_t bytes) {
   }
   const std::vector<char> rubbish(bytes, (char)0xff);
   both(c.to, rubbish.data(), bytes);
+  c.late = some_random() % 2;
   under_way.push_back(c);
 }
 
@@ -244,9 +246,9 @@ void async_begin(char *shared, size_t bytes, int threads) {
 
 bool async_arrive(bool idle) {
   if (under_way.empty()) return false;
-  // Any of them may be the next; where nobody can go on one must.
-  const size_t which = (size_t)(some_random() % under_way.size());
-  if (!idle && some_random() % 2 == 0) return false;
+  // Any of them may be the next, in order 0 the newest; where nobody can go on one must.
+  const size_t which = under_way.size() - 1 - (size_t)(some_random() % under_way.size());
+  if (!idle && (under_way[which].late || some_random() % 2 == 0)) return false;
   const copy c = under_way[which];
   under_way.erase(under_way.begin() + (std::ptrdiff_t)which);
   arrive(c);
@@ -291,7 +293,7 @@ void mbarrier_wait(site at, wn_mbarrier *where, uint32_t parity) {
 }
 
 void tensor_load(site at, void *to, const wn_tensor_map *m, wn_mbarrier *b, const int (&where)[4]) {
-  copy c = {static_cast<char *>(to), {}, 16, true, b, at};
+  copy c = {static_cast<char *>(to), {}, 16, true, b, at, false};
   const uint32_t address = shared_address(at, to);
   if (address % 128) say(at, "a tensor copy to a place that is not aligned to 128 bytes");
   for (int r = 0; r < m->rows; r++)
@@ -309,7 +311,7 @@ void tensor_load(site at, void *to, const wn_tensor_map *m, wn_mbarrier *b, cons
 void bulk_load(site at, void *to, const void *from, uint32_t bytes, wn_mbarrier *b) {
   if ((uintptr_t)to % 16 || (uintptr_t)from % 16 || bytes % 16 || !bytes)
     say(at, "a bulk copy that is not aligned to 16 bytes");
-  copy c = {static_cast<char *>(to), {static_cast<const char *>(from)}, bytes, false, b, at};
+  copy c = {static_cast<char *>(to), {static_cast<const char *>(from)}, bytes, false, b, at, false};
   begin(c, bytes);
 }
 void proxy_fence() {

@@ -123,13 +123,28 @@ template <int D, bool SEL> struct sm90_keys_room {
   static constexpr int ROWS = 2 * K + F, BARRIERS = ROWS + STAGES * STAGE, BYTES = BARRIERS + (4 + 2 * STAGES) * 8;
 };
 
-/* What unit u is: its keys, and the rows of the window that see them. */
+/* The first row behind key j's document. */
+__device__ __forceinline__ int document_end(const sm90_args &a, int b, int j) {
+  if (!a.doc_start) return a.T;
+  int low = min(j, a.T - 1) + 1, high = a.T;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (a.doc_start[(int64_t)b * a.T + middle] > j)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
+/* What unit u is: its keys, and the rows of the window that see them; one block at least. */
 struct sm90_keys_unit {
   int kv, b, key_tile, first, rows, steps;
   __device__ __forceinline__ sm90_keys_unit(const sm90_args &a, int u) {
     kv = u % a.Hkv, b = u / a.Hkv % a.B, key_tile = u / (a.Hkv * a.B);
     first = max(key_tile * 2, a.row_block0);
-    rows = min((a.T + 63) / 64, window_end(a)) - first; /* blocks of 64 */
+    const int end = (document_end(a, b, key_tile * 128 + 127) + 63) / 64;
+    rows = max(min(end, window_end(a)) - first, 1); /* blocks of 64 */
     steps = rows * (a.H / a.Hkv);
   }
   __device__ __forceinline__ int head(const sm90_args &a, int n) const { return kv * (a.H / a.Hkv) + n / rows; }
@@ -225,6 +240,9 @@ template <int D, bool SEL> __global__ void __launch_bounds__(384, 1) sm90_keys(c
   int n = 0, turn = 0, xs = 0;
   for (int u; (u = snake(turn, blockIdx.x, gridDim.x)) < keys_units(a); turn++) {
     const sm90_keys_unit unit(a, u);
+    int end[2]; /* of the lane's two keys' documents */
+#pragma unroll
+    for (int r = 0; r < 2; r++) end[r] = document_end(a, unit.b, unit.key_tile * 128 + key0 + (lane >> 2) + r * 8);
     zero(dk), zero(dv);
     wn_mbarrier_wait(k_full, turn & 1);
     if (HELD) {
@@ -275,9 +293,7 @@ template <int D, bool SEL> __global__ void __launch_bounds__(384, 1) sm90_keys(c
       if (a.doc_start)
 #pragma unroll
         for (int e = 0; e < 32; e++)
-          if (unit.key_tile * 128 + key0 + acc_row(lane, e) <
-              document(a, unit.b, unit.row_block(i) * 64 + acc_column(lane, e)))
-            s[e] = -INFINITY;
+          if (unit.row_block(i) * 64 + acc_column(lane, e) >= end[e >> 1 & 1]) s[e] = -INFINITY;
 #pragma unroll
       for (int t = 0; t < 8; t++) {
         const float2 lse = *reinterpret_cast<const float2 *>(facts + t * 8 + (lane & 3) * 2);
