@@ -2,13 +2,14 @@
  * src/backends/cuda/sm90.cuh. Part of emulate.h; what they do is in emulate_sm90.cc.
  *
  * What is asynchronous is so here: a copy's place is NaN from the instruction on, and what it brings arrives at a
- * moment that the seed draws, at the latest when no thread can go on without it. A wgmma's accumulators are NaN until
- * wait_group has its group; it reads its operands then, registers and shared memory, as they are at that time. It reads
- * shared memory as the asynchronous proxy sees it: what copies brought, and what threads wrote before a proxy fence.
- * Descriptors and tensor maps are taken apart bit by bit: addresses, both offsets, the 128-byte swizzle. Errors of the
- * launch: an mbarrier that is none or is written over, arrivals beyond its count, a copy on an mbarrier that was not
- * fenced, a wgmma after a wait without wgmma.fence, other descriptors in a warp's lanes, warps of a group at different
- * counts of products, copies or products under way at the end, registers (setmaxnreg) beyond the processor's. */
+ * moment that the seed draws, often when no thread can go on without it; in order 0 always so, the newest first. A
+ * wgmma's accumulators are NaN until wait_group has its group; it reads its operands then, registers and shared memory,
+ * as they are at that time. It reads shared memory as the asynchronous proxy sees it: what copies brought, and what
+ * threads wrote before a proxy fence. Descriptors and tensor maps are taken apart bit by bit: addresses, both offsets,
+ * the 128-byte swizzle. Errors of the launch: an mbarrier that is none or is written over, arrivals beyond its count, a
+ * copy on an mbarrier that was not fenced, a wgmma after a wait without wgmma.fence, other descriptors in a warp's
+ * lanes, warps of a group at different counts of products, copies or products under way at the end, registers
+ * (setmaxnreg) beyond the processor's. */
 #ifndef TESTS_CUDA_EMULATE_SM90_H
 #define TESTS_CUDA_EMULATE_SM90_H
 
