@@ -306,6 +306,12 @@ inline int __float_as_int(float x) {
 inline float __int_as_float(int bits) {
   return __uint_as_float((uint32_t)bits);
 }
+inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
+  const uint64_t both = x | (uint64_t)y << 32;
+  uint32_t bytes = 0;
+  for (int i = 0; i < 4; i++) bytes |= (uint32_t)(both >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return bytes;
+}
 inline int __popc(uint32_t x) {
   return __builtin_popcount(x);
 }

@@ -104,8 +104,9 @@ static void test_long(void **state) {
   }
 }
 
-static void check_packed(wn_gguf_type first, wn_gguf_type second, int64_t M, bool apart, bool accumulate) {
-  enum { N = 37, K = 512, PAD = 3 };
+/* PAD: behind a row of x; rows that are not aligned are read in another way. */
+static void check_packed(wn_gguf_type first, wn_gguf_type second, int64_t M, int64_t PAD, bool apart, bool accumulate) {
+  enum { N = 37, K = 512 };
   const wn_gguf_type types[] = {first, second};
   struct packed_weights w;
   packed_weights_make(&w, N, K, 2, types, (uint64_t)first);
@@ -162,8 +163,9 @@ static void test_packed(void **state) {
   (void)state;
   for (int type = 0; type < WN_GGUF_TYPE_COUNT; type++) {
     const wn_gguf_type second = (wn_gguf_type)((type + 3) % WN_GGUF_TYPE_COUNT);
-    check_packed((wn_gguf_type)type, second, 1, false, type % 2);
-    check_packed((wn_gguf_type)type, second, 11, type % 2, false);
+    for (int64_t M = 1; M <= 8; M += M < 2 ? 1 : 5) check_packed((wn_gguf_type)type, second, M, 4, false, type % 2);
+    check_packed((wn_gguf_type)type, second, 15, 4, true, false);
+    check_packed((wn_gguf_type)type, second, 11, 3, type % 2, false);
   }
 }
 

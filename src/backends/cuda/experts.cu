@@ -81,22 +81,40 @@ size_t wn_cuda_experts_scratch(const struct wn_exec *exec, const struct wn_exper
 
 // ---- steps ----
 
-static experts_matrix matrix_of(const void *dense, const struct wn_packed *packed, void *d) {
+static bool reads_wide(wn_gguf_type type, const void *data, int64_t K) {
+  switch (type) {
+#define WN_CASE(type)                                                                                                  \
+  case type:                                                                                                           \
+    return wn_matvec_reads<type>(data, K);
+    WN_PACKED_TYPES(WN_CASE)
+#undef WN_CASE
+  default:
+    return false;
+  }
+}
+// K: columns, of rows that are aligned if x is.
+static experts_matrix matrix_of(const void *dense, const struct wn_packed *packed, void *d, int64_t K, bool x_aligned) {
   experts_matrix m = {};
-  if (packed)
+  m.wide = x_aligned && K % 4 == 0;
+  if (packed) {
     m.packed = wn_packed_matrix_of(packed);
-  else
+    for (int i = 0; i < packed->count; i++)
+      m.wide = m.wide && reads_wide(packed->part[i].type, packed->part[i].data, K);
+  } else {
     m.dense = static_cast<const float *>(dense), m.d = static_cast<float *>(d);
+    m.wide = m.wide && reads_wide(WN_GGUF_F32, dense, K);
+  }
   return m;
 }
 static void put_table(const struct wn_exec *exec, const struct wn_experts *a, const experts_room *r) {
+  const bool aligned = reinterpret_cast<uintptr_t>(a->x) % 16 == 0;
   for (int64_t first = 0; first < a->E; first += EXPERTS_EACH) {
     const int count = (int)wn_cuda_min(EXPERTS_EACH, a->E - first);
     experts_some some = {};
     for (int i = 0; i < count; i++) {
       const struct wn_expert *e = &a->expert[first + i];
-      some.expert[i].in = matrix_of(e->in, e->packed_in, e->d_in);
-      some.expert[i].out = matrix_of(e->out, e->packed_out, e->d_out);
+      some.expert[i].in = matrix_of(e->in, e->packed_in, e->d_in, a->C, aligned);
+      some.expert[i].out = matrix_of(e->out, e->packed_out, e->d_out, a->F, true);
     }
     WN_LAUNCH(1, 32, 0, wn_cuda_stream(exec), experts_table_kernel, some, count, r->table + first);
   }

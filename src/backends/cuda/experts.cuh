@@ -5,6 +5,7 @@
 #define WN_BACKENDS_CUDA_EXPERTS_CUH
 
 #include "backends/cuda/best.cuh"
+#include "backends/cuda/matvec.cuh"
 #include "backends/cuda/packed.cuh"
 #include "backends/cuda/product.cuh"
 
@@ -19,11 +20,12 @@ struct experts_matrix {
   const float *dense; // or NULL
   float *d;           // its gradient, or NULL
   wn_packed_matrix packed;
+  bool wide; // its rows can be read as matvec.cuh does
 };
 struct experts_weights {
   experts_matrix in, out; // [2F,C], [C,F]
 };
-enum { EXPERTS_EACH = 24 }; // of a launch, whose arguments have 4 KiB
+enum { EXPERTS_EACH = 22 }; // of a launch, whose arguments have 4 KiB
 struct experts_some {
   experts_weights expert[EXPERTS_EACH];
 };
@@ -228,32 +230,51 @@ static __global__ void __launch_bounds__(256) experts_product_kernel(experts_pro
   }
 }
 
-// A warp a row of weights, for all rows of a tile of few; lanes take weights 32 apart. Grid: tiles, rows in eights.
-static __global__ void __launch_bounds__(256) experts_few_kernel(experts_product x) {
-  const experts_tile tile = x.tile[blockIdx.x];
+// The lane's part of a row of weights times the rows of a tile, of which there may be one (M 1) or up to EXPERTS_FEW.
+template <int M, class X>
+static __device__ __forceinline__ void experts_few(float (&sum)[1][M], const experts_matrix &w, int64_t K, int64_t n,
+                                                   const X &x, int rows, int lane) {
+  int type = WN_GGUF_F32;
+  const uint8_t *row[1] = {reinterpret_cast<const uint8_t *>(w.dense + n * K)};
+  if (!w.dense) row[0] = wn_packed_at(w.packed, K, n, &type);
+  if (w.wide) switch (type) {
+#define WN_CASE(type)                                                                                                  \
+  case type:                                                                                                           \
+    return wn_matvec < type, M, 1, M == 1 ? 2 : 1 > (sum, row, K, x, lane);
+      WN_PACKED_TYPES(WN_CASE)
+#undef WN_CASE
+    }
+  for (int64_t k = lane; k < K; k += 32) {
+    const float weight = experts_weight(w, K, n, k);
+#pragma unroll
+    for (int m = 0; m < M; m++)
+      if (m < rows) sum[0][m] += x(m)[k] * weight;
+  }
+}
+// A warp a row of weights, for all rows of a tile. Grid: tiles, rows of weights in eights.
+template <int M> static __device__ __forceinline__ void experts_few_rows(const experts_product &p, experts_tile tile) {
   const int64_t n = (int64_t)blockIdx.y * 8 + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
-  if (n >= x.N || tile.rows == 0) return;
-  const experts_matrix &w = experts_of(x.table, x.out, tile.expert);
-  const float *row[EXPERTS_FEW];
-  float sum[EXPERTS_FEW] = {};
-#pragma unroll
-  for (int m = 0; m < EXPERTS_FEW; m++) {
+  if (n >= p.N) return;
+  const auto x = [&](int m) {
     const int at = tile.first + min(m, tile.rows - 1);
-    row[m] = x.a + (int64_t)(x.order ? x.order[at] / x.top : at) * x.K;
-  }
-  for (int64_t k = lane; k < x.K; k += 32) {
-    const float weight = experts_weight(w, x.K, n, k);
+    return p.a + (int64_t)(p.order ? p.order[at] / p.top : at) * p.K;
+  };
+  float sum[1][M] = {};
+  experts_few<M>(sum, experts_of(p.table, p.out, tile.expert), p.K, n, x, tile.rows, lane);
 #pragma unroll
-    for (int m = 0; m < EXPERTS_FEW; m++)
-      if (m < tile.rows) sum[m] += row[m][k] * weight;
-  }
-#pragma unroll
-  for (int m = 0; m < EXPERTS_FEW; m++) {
+  for (int m = 0; m < M; m++) {
     if (m >= tile.rows) continue;
-    const float total = wn_warp_sum(sum[m]);
-    if (lane == 0) x.c[(tile.first + m) * x.N + n] = total;
+    const float total = wn_warp_sum(sum[0][m]);
+    if (lane == 0) p.c[(tile.first + m) * p.N + n] = total;
   }
+}
+static __global__ void __launch_bounds__(256, 2) experts_few_kernel(experts_product p) {
+  const experts_tile tile = p.tile[blockIdx.x];
+  if (tile.rows == 1)
+    experts_few_rows<1>(p, tile);
+  else if (tile.rows > 1)
+    experts_few_rows<EXPERTS_FEW>(p, tile);
 }
 
 // d [M,N] += u^T v over an expert's rows, u [A,M], v [A,N]. Grid: columns and rows of d in 64s, experts.

@@ -1,5 +1,7 @@
-// y = x w^T + b, and its gradients. Packed weights: few rows by a product of a matrix and vectors, a warp a row of w,
-// that reads blocks where they lie; many rows, and dx, from panels of rows turned into floats.
+// y = x w^T + b, and its gradients. Packed weights: few rows by products of a matrix and vectors that read blocks where
+// they lie (matvec.cuh; here is the one for blocks and rows that are not aligned); many rows, and dx, from panels of
+// rows turned into floats.
+#include "backends/cuda/few_rows.cuh"
 #include "backends/cuda/packed.cuh"
 #include "backends/cuda/product.cuh"
 
@@ -76,11 +78,17 @@ template <class Use> static void linear_panels(const struct wn_exec *exec, const
 static void linear_packed_forward(const struct wn_exec *exec, const struct wn_linear *a) {
   const float *b = static_cast<const float *>(a->b);
   if (a->M <= FEW_ROWS || a->rows_apart) {
-    const wn_packed_matrix w = wn_packed_matrix_of(a->packed);
-    for (int64_t m = 0; m < a->M; m += FEW_ROWS)
-      WN_LAUNCH((unsigned)wn_cuda_parts(a->N, 4), 128, 0, wn_cuda_stream(exec), linear_rows_kernel,
-                wn_cuda_min(FEW_ROWS, a->M - m), a->N, a->K, static_cast<const float *>(a->x) + m * a->ldx, a->ldx, w,
-                b, static_cast<float *>(a->y) + m * a->ldy, a->ldy, a->accumulate);
+    int64_t n = 0;
+    for (int i = 0; i < a->packed->count; n += a->packed->part[i++].rows) {
+      const struct wn_packed only = {1, {a->packed->part[i]}};
+      const float *x = static_cast<const float *>(a->x), *of = b ? b + n : nullptr;
+      float *y = static_cast<float *>(a->y) + n;
+      if (wn_cuda_few_rows(exec, only.part, a->M, a->K, x, a->ldx, of, y, a->ldy, a->accumulate)) continue;
+      for (int64_t m = 0; m < a->M; m += FEW_ROWS)
+        WN_LAUNCH((unsigned)wn_cuda_parts(only.part->rows, 4), 128, 0, wn_cuda_stream(exec), linear_rows_kernel,
+                  wn_cuda_min(FEW_ROWS, a->M - m), only.part->rows, a->K, x + m * a->ldx, a->ldx,
+                  wn_packed_matrix_of(&only), of, y + m * a->ldy, a->ldy, a->accumulate);
+    }
     return;
   }
   linear_panels(exec, a, [&](int64_t first, int64_t rows, const float *panel) {
