@@ -1,6 +1,6 @@
-// y = x w^T + b, and its gradients. Packed weights: few rows by products of a matrix and vectors that read blocks where
-// they lie (matvec.cuh; here is the one for blocks and rows that are not aligned); many rows, and dx, from panels of
-// rows turned into floats.
+// y = x w^T + b, and its gradients. Few rows, of packed weights or floats, by products of a matrix and vectors that
+// read blocks where they lie (matvec.cuh; here is the one for blocks and rows that are not aligned); many rows, and dx,
+// from panels of rows turned into floats.
 #include "backends/cuda/few_rows.cuh"
 #include "backends/cuda/packed.cuh"
 #include "backends/cuda/product.cuh"
@@ -101,6 +101,15 @@ static void linear_packed_forward(const struct wn_exec *exec, const struct wn_li
   });
 }
 
+// Few rows of floats, as those of packed weights: a tile of 64 rows would be idle but for them. With rows_apart any
+// number, for a row by itself is one of few.
+static bool linear_dense_few(const struct wn_exec *exec, const struct wn_linear *a) {
+  const struct wn_packed_part whole = {WN_GGUF_F32, a->N, a->w, nullptr};
+  if ((a->M > FEW_ROWS && !a->rows_apart) || exec->precision == WN_BF16) return false;
+  return wn_cuda_few_rows(exec, &whole, a->M, a->K, static_cast<const float *>(a->x), a->ldx,
+                          static_cast<const float *>(a->b), static_cast<float *>(a->y), a->ldy, a->accumulate);
+}
+
 wn_status wn_cuda_linear_forward(const struct wn_exec *exec, const struct wn_linear *a) {
   const wn_dtype t = exec->dtype;
   if (a->M == 0) return WN_OK;
@@ -108,6 +117,7 @@ wn_status wn_cuda_linear_forward(const struct wn_exec *exec, const struct wn_lin
     linear_packed_forward(exec, a);
     return wn_cuda_launched(exec, "linear");
   }
+  if (linear_dense_few(exec, a)) return wn_cuda_launched(exec, "linear");
   wn_product p = {};
   p.M = a->M, p.N = a->N, p.K = a->K, p.a = wn_numbers_of(a->x, wn_array_type(a->x_type, t)), p.a_row = a->ldx;
   p.a_k = 1, p.b = wn_numbers_of(a->w, t), p.b_row = a->K, p.b_k = 1;
