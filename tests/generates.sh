@@ -1,5 +1,5 @@
 # Sourced: `generates NAME PROGRAM BACKEND TOKENS MODEL [OPTIONS...]`: on BACKEND PROGRAM draws the tokens that it draws
-# on ref. A line of TAP, with what was drawn and said where they differ; then failed=1.
+# on ref, after $PROMPT or a default. A line of TAP, with what was drawn and said where they differ; then failed=1.
 generates() {
   name=$1
   program=$2
@@ -9,8 +9,8 @@ generates() {
   shift 5
   drawn=$(mktemp -d)
   for backend in ref "$other"; do
-    "$program" generate --model "$model" --backend "$backend" --prompt "Once upon a" --tokens "$tokens" --ignore-end \
-      "$@" >"$drawn/$backend" 2>"$drawn/$backend.log" || : >"$drawn/$backend.failed"
+    "$program" generate --model "$model" --backend "$backend" --prompt "${PROMPT:-Once upon a}" \
+      --tokens "$tokens" --ignore-end "$@" >"$drawn/$backend" 2>"$drawn/$backend.log" || : >"$drawn/$backend.failed"
   done
   if [ -s "$drawn/ref" ] && cmp -s "$drawn/ref" "$drawn/$other" && [ ! -e "$drawn/ref.failed" ] &&
     [ ! -e "$drawn/$other.failed" ]; then

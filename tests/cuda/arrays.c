@@ -137,6 +137,7 @@ struct structs {
   struct wn_expert expert[WN_EXPERTS_MAX];
   const struct wn_evict_slots *slots;
   struct wn_evict_slots slot[WN_EVICT_ARRAYS];
+  const struct wn_score_kind *kinds[WN_SCORE_MAPS_MAX];
 };
 
 static const struct wn_packed *packed_of(struct call *c, struct structs *s, int i) {
@@ -185,7 +186,6 @@ ARRAYS_ALONE(span_sum)
 ARRAYS_ALONE(memory_loss)
 ARRAYS_ALONE(adjust)
 ARRAYS_ALONE(sample)
-ARRAYS_ALONE(attention)
 
 static void expert_take(struct wn_expert *e, struct structs *s, int64_t i) {
   s->packed[2 * i] = e->packed_in, s->packed[2 * i + 1] = e->packed_out;
@@ -217,6 +217,14 @@ static void evict_put(struct call *c, struct wn_evict *a, struct structs *s) {
   memcpy(s->slot, s->slots, (size_t)a->count * sizeof *s->slot);
   words(c, s->slot, (size_t)a->count * sizeof *s->slot);
   a->slots = s->slot;
+}
+
+static void attention_take(struct wn_attention *a, struct structs *s) {
+  for (int i = 0; i < WN_SCORE_MAPS_MAX; i++) s->kinds[i] = a->map[i].kind, a->map[i].kind = NULL;
+}
+static void attention_put(struct call *c, struct wn_attention *a, struct structs *s) {
+  (void)c;
+  for (int i = 0; i < WN_SCORE_MAPS_MAX; i++) a->map[i].kind = s->kinds[i];
 }
 
 /* ---- the backend ---- */
@@ -252,10 +260,13 @@ const struct wn_backend *arrays_backend(void) {
 }
 
 static const char *attend(const struct wn_attention *a, void *scratch, int64_t rows, void *stream, bool backward) {
+  static struct structs structs;
   static struct call c;
   struct wn_attention own = *a;
   c.ctx = NULL, c.op = "attention", c.n = 0;
+  attention_take(&own, &structs);
   words(&c, &own, sizeof own);
+  attention_put(&c, &own, &structs);
   scratch = device(&c, scratch);
   if (begin(&c) != WN_OK) return "a copy in";
   const char *error = (backward ? wn_cuda_attend_backward : wn_cuda_attend_forward)(&own, scratch, rows, stream);

@@ -93,7 +93,7 @@ size_t static_bytes;
 std::vector<fiber *> &fibers = *new std::vector<fiber *>; // those made so far, for good; a block takes the first ones
 fiber *running;
 int threads, live;
-uint32_t lanes_ended[THREADS_MAX / 32];
+uint32_t lanes_ended[THREADS_MAX / 32], lanes_asking[THREADS_MAX / 32];
 barrier_state barriers[BARRIERS];
 void (*call_kernel)(const void *);
 const void *call_with;
@@ -213,12 +213,14 @@ void wait_until(site at) {
 void barrier_release(int id) {
   barrier_state &b = barriers[id];
   const int sum = b.sum;
+  fiber *firsts[THREADS_MAX / 32] = {nullptr};
   for (fiber *f : b.waiting) {
     // The lanes of a warp come to a barrier together.
-    for (fiber *g : b.waiting)
-      if (f->id / 32 == g->id / 32 && f->at.line != g->at.line)
-        report("threads %d and %d of one warp wait at different barriers, %s:%d and %d", f->id, g->id,
-               short_name(f->at.file), f->at.line, g->at.line);
+    fiber *&g = firsts[f->id / 32];
+    if (!g) g = f;
+    if (f->at.line != g->at.line)
+      report("threads %d and %d of one warp wait at different barriers, %s:%d and %d", f->id, g->id,
+             short_name(f->at.file), f->at.line, g->at.line);
     f->barrier_sum = sum;
     f->now = READY;
   }
@@ -227,9 +229,10 @@ void barrier_release(int id) {
 
 // Runs what the lanes of this one's mask wait for if all are there.
 void warp_try(int w, const request &r) {
+  const uint32_t needed = r.mask & ~lanes_ended[w];
+  if (needed & ~lanes_asking[w]) return;
   request *asks[32] = {nullptr};
   void *data[32] = {nullptr};
-  const uint32_t needed = r.mask & ~lanes_ended[w];
   for (int l = 0; l < 32; l++) {
     if (!(needed >> l & 1)) continue;
     if (w * 32 + l >= threads || !fibers[w * 32 + l]->asks) return;
@@ -246,6 +249,7 @@ void warp_try(int w, const request &r) {
     if (!asks[l]) continue;
     asks[l]->done = true;
     fibers[w * 32 + l]->asks = nullptr;
+    lanes_asking[w] &= ~(1u << l);
     fibers[w * 32 + l]->now = READY;
   }
 }
@@ -355,7 +359,7 @@ void say_who_waits(const char *kernel) {
 
 void run_block(dim3 block, dim3 block_dim, dim3 grid_dim) {
   for (auto &b : barriers) b = barrier_state{0, 0, 0, {nullptr, 0}, {}};
-  memset(lanes_ended, 0, sizeof lanes_ended);
+  memset(lanes_ended, 0, sizeof lanes_ended), memset(lanes_asking, 0, sizeof lanes_asking);
   for (auto &s : statics) memset(s.second.memory, 0xff, s.second.bytes);
   memset(dynamic.memory, 0xff, dynamic.bytes);
   live = threads;
@@ -442,7 +446,7 @@ int lane() {
 void warp(site at, uint32_t mask, together run, const void *what, void *data, bool aligned) {
   const int w = running->id / 32;
   request r = {at, mask, run, what, data, aligned, false};
-  running->asks = &r;
+  running->asks = &r, lanes_asking[running->id / 32] |= 1u << running->id % 32;
   running->at = at;
   if (!(mask >> lane() & 1))
     report("%s:%d: lane %d is not in its own mask %08x", short_name(at.file), at.line, lane(), mask);

@@ -1,7 +1,7 @@
 /* The CUDA backend's attention kernels, emulated, under the tolerance law (attention_law.h): forward and backward of
  * rows in floats and in bf16, standard and selective, with each term that they serve, alone and in chosen pairs; shapes
  * that are no multiple of a tile, single rows, segments behind cached keys, packed documents, grouped heads, evictions;
- * F in windows of rows. Every order of threads gives the same bits. What is not served is refused by name. */
+ * F in windows of rows. Every order of threads gives the same bits. test_cuda_terms.c has the other kernels. */
 #include "attention_law.h"
 
 #include "backends/cuda/attention.h"
@@ -56,7 +56,7 @@ static struct mech_case *the_case(const char *one, const char *other) {
 
 static void once(const struct mech_setup *s, uint64_t seed, struct mech_bench *m) {
   mech_make(m, s, WN_F32);
-  if (m->op.sel.on) { /* the kernels do not write F out */
+  if (m->op.sel.on) { /* calls that ask for F take other kernels */
     m->op.sel.F = NULL;
     m->a[mech_find(m, "F")].role = MECH_FIXED;
   }
@@ -122,7 +122,6 @@ static void check_cases(bool bf16) {
     for (int n = 0; n < SHAPES; n++) {
       /* Standard and selective attention on all shapes, each other case on two or three. */
       if (c > 1 && n % 3 != c % 3) continue;
-      if (bf16 && one->config.selective.bilinear) continue;
       struct mech_setup s = shape(n);
       s.c = one, s.seed = (uint64_t)(100 * c + n), s.bf16 = bf16, s.evicts = c % 2 ? n % 3 : 0;
       check(&s, n < 2 ? 3 : wn_emulated() ? 1 : 2);
@@ -222,26 +221,10 @@ static void test_memory(void **state) {
   mech_clear(&m);
 }
 
-static void expect_refusal(const char *one, bool bf16, int64_t D, const char *what) {
-  struct mech_setup s = {.B = 1, .Tq = 5, .Tk = 5, .H = 2, .Hkv = 2, .D = D, .bf16 = bf16};
-  s.c = the_case(one, "{}");
-  struct mech_bench m;
-  mech_make(&m, &s, WN_F32);
-  assert_refused(reference.ctx, mech_op(&emulated, &m, &m.op, false), WN_ERR_UNSUPPORTED, what);
-  mech_clear(&m);
-}
-static void test_refused(void **state) {
-  (void)state;
-  expect_refusal("{\"sinks\":3}", false, 16, "attention: backend cuda does not serve the term \"sinks\"");
-  expect_refusal("{}", false, 129, "attention: backend cuda does not serve heads wider than 128");
-  expect_refusal("{\"selective\":{\"bilinear\":true}}", true, 16,
-                 "attention: backend cuda does not serve F for inspection");
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_floats),    cmocka_unit_test(test_bf16),   cmocka_unit_test(test_windows),
-      cmocka_unit_test(test_positions), cmocka_unit_test(test_memory), cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_positions), cmocka_unit_test(test_memory),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -11,15 +11,25 @@ outcome run_floats(pass what, const wn_attention *c, void *scratch, int64_t rows
   return run<floats>(what, c, scratch, rows, stream);
 }
 
+/* Do the fused kernels serve the call? */
+static bool is_fused(const wn_attention *c, bool backward) {
+  if (c->D > 128 || (c->sel.on && (c->sel.F || (c->sel.bilinear && c->row_type == WN_BF16)))) return false;
+  return !wn_call_lacks(c, backward ? WN_CUDA_ATTENTION_FUSED : WN_CUDA_ATTENTION_FUSED_FORWARD);
+}
 static outcome run_any(pass what, const wn_attention *c, void *scratch, int64_t rows, void *stream) {
   const bool measures = what == MEASURE_FORWARD || what == MEASURE_BACKWARD;
   const auto run_here = c->row_type == WN_BF16 ? run_bf16 : run_floats;
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
+  const bool fused = is_fused(c, what == BACKWARD || what == MEASURE_BACKWARD);
   if (what == FORWARD && is_decode(c)) return run_decode(what, c, scratch, on);
-  if (what == MEASURE_FORWARD && c->Tq <= DECODE_ROWS) { /* either may be it once the call has its arrays */
-    const outcome few = run_decode(what, c, scratch, on), here = run_here(what, c, scratch, rows, on);
-    return here.bytes > few.bytes ? here : few;
+  if (what == MEASURE_FORWARD && c->Tq <= DECODE_ROWS) { /* each may be it once the call has its arrays */
+    outcome most = run_stored(what, c, scratch, rows, on);
+    const auto also = [&](const outcome &x) { most = x.bytes > most.bytes ? x : most; };
+    if (is_decode(c)) also(run_decode(what, c, scratch, on));
+    if (fused) also(run_here(what, c, scratch, rows, on));
+    return most;
   }
+  if (!fused) return run_stored(what, c, scratch, rows, on);
   if (!wn_cuda_attend_sm90(c, what == BACKWARD || what == MEASURE_BACKWARD))
     return run_here(what, c, scratch, rows, on);
   const outcome there = run_sm90(what, c, scratch, rows, on);
@@ -32,13 +42,12 @@ static outcome run_any(pass what, const wn_attention *c, void *scratch, int64_t 
 } // namespace wn_cuda
 
 const char *wn_cuda_attend_lacks(const struct wn_attention *a, bool backward) {
-  if (a->D > 128) return "heads wider than 128";
   if (a->B > 65535 || a->H > 65535 || a->B * wn_selection_groups(a) > 65535)
     return "more than 65535 sequences or heads";
   if (a->sel.on && !(a->scale > 0)) return "a selection with a scale that is not above 0";
-  if (a->sel.on && a->sel.F) return "F for inspection";
-  if (a->sel.on && a->sel.bilinear && a->row_type == WN_BF16) return "bilinear selection on rows in bf16";
-  if (a->half && !wn_cuda::is_decode(a)) return "a row in half floats with these terms";
+  for (int64_t n = 0; n < a->maps; n++)
+    if (!wn_cuda::serves_score(a->map[n].kind) || (n > 0 && a->map[n].kind == a->map[n - 1].kind))
+      return a->map[n].kind->name;
   if (backward && a->exclusive.on && !a->exclusive.dot) return "exclusive attention without exclusive.dot";
   return NULL;
 }

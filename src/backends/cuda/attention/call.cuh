@@ -26,6 +26,8 @@ struct outcome {
 };
 outcome run_floats(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
 outcome run_bf16(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
+outcome run_stored(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
+bool serves_score(const wn_score_kind *kind); /* does run_stored know the map? */
 outcome run_sm90(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
 /* A few rows over a cache: forward, where they are served. */
 enum { DECODE_ROWS = 8 };

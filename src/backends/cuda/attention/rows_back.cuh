@@ -1,0 +1,189 @@
+/* Rows of stored weights, backward. A row's W are formed again as forward forms them, so that its sum of W dW, which
+ * its gradients must lose, is that of these very weights.
+ *
+ *   dW_j = dy . v_j (dropped as W was);  dA_j = W_j (dW_j - sum of W dW);  G = (dA + X) slope of the maps */
+#ifndef WN_BACKENDS_CUDA_ATTENTION_ROWS_BACK_CUH
+#define WN_BACKENDS_CUDA_ATTENTION_ROWS_BACK_CUH
+
+#include "backends/cuda/attention/rows.cuh"
+
+namespace wn_cuda {
+
+/* What gates and exclusive attention make of dy: s.dy, and the gradients of gates and of a row's own value. A warp has
+ * a row of a key-value head and walks its heads. s.out has the mixed values. Grid: rows in fours, key-value heads,
+ * sequences. */
+static __global__ void __launch_bounds__(STORED_THREADS) stored_output_back(const stored_args s) {
+  const attention_args &a = s.a;
+  const int row = blockIdx.x * 4 + (threadIdx.x >> 5), lane = threadIdx.x & 31, kv = blockIdx.y, b = blockIdx.z;
+  if (row >= a.rows) return;
+  const int i = a.row0 + row, share = a.H / a.Hkv;
+  const int64_t own = b * a.s_v.b + (i + a.offset) * a.s_v.t + kv * a.s_v.h;
+  float *dv = a.exclusive.on ? s.sum_dv + (((int64_t)b * a.Tk + i + a.offset) * a.Hkv + kv) * a.D : nullptr;
+  for (int h = kv * share; h < (kv + 1) * share; h++) {
+    const int64_t given = b * a.s_y.b + i * a.s_y.t + h * a.s_y.h, at = (((int64_t)b * s.R + row) * a.H + h) * a.D;
+    const float *o = s.out + at;
+    float along = 0, norm = 0;
+    if (a.exclusive.on)
+      for (int d = lane; d < a.D; d += 32) {
+        const float v = number_at(s.type, a.v, own + d);
+        along = fmaf(o[d], v, along), norm = fmaf(v, v, norm);
+      }
+    along = wn_warp_sum(along), norm = wn_warp_sum(norm);
+    const float size = fmaxf(norm, 1e-30f), strength = a.exclusive.gate ? a.exclusive.gate[h] : 1.0f;
+    const int64_t gate = s.gate.on ? b * s.gate.s_g.b + i * s.gate.s_g.t + h * s.gate.s_g.h : 0;
+    float by_gate = 0, d_along = 0;
+    for (int d = lane; d < a.D; d += 32) {
+      const float dy = number_at(s.type, a.dy, given + d), v = a.exclusive.on ? number_at(s.type, a.v, own + d) : 0.0f;
+      const float factor = s.gate.on ? s.gate.g[gate + (s.gate.elementwise ? d : 0)] : 1.0f;
+      if (s.gate.on) {
+        const float ungated = o[d] - strength * along / size * v;
+        if (s.gate.elementwise && s.gate.dg) s.gate.dg[gate + d] = dy * ungated;
+        by_gate = fmaf(dy, ungated, by_gate);
+      }
+      d_along = fmaf(dy * factor, v, d_along);
+    }
+    by_gate = wn_warp_sum(by_gate), d_along = wn_warp_sum(d_along);
+    if (s.gate.on && !s.gate.elementwise && s.gate.dg && lane == 0) s.gate.dg[gate] = by_gate;
+    for (int d = lane; d < a.D; d += 32) {
+      float dy =
+          number_at(s.type, a.dy, given + d) * (s.gate.on ? s.gate.g[gate + (s.gate.elementwise ? d : 0)] : 1.0f);
+      if (a.exclusive.on) {
+        const float v = number_at(s.type, a.v, own + d);
+        float add = -strength * (d_along * o[d] + along * dy) / size;
+        if (norm > 1e-30f) add += 2 * strength * along * d_along / (size * size) * v;
+        dv[d] += add;
+        dy -= strength * d_along / size * v;
+      }
+      number_set(s.type, s.dy, at + d, dy);
+    }
+    if (a.exclusive.dgate && lane == 0) a.exclusive.dgate[((int64_t)b * a.H + h) * a.Tq + i] = -along * d_along / size;
+  }
+}
+
+/* dA from dy . v, for keys and sinks; W as values were mixed with them; the span's gradient. Grid: as stored_weights.
+ */
+static __global__ void __launch_bounds__(STORED_THREADS) stored_rows_back(const stored_args s) {
+  const attention_args &a = s.a;
+  const int h = blockIdx.y, b = blockIdx.z;
+  const row_place row(s, b, blockIdx.x);
+  const int64_t at = matrix_row(s, b, a.H, h, blockIdx.x, s.ld);
+  float *w = s.W + at, *dA = s.dA + at;
+  const int64_t at_sink = matrix_row(s, b, a.H, h, blockIdx.x, s.sinks.ld);
+  float sum = 0;
+  for (int j = row.first + threadIdx.x; j <= row.last; j += STORED_THREADS)
+    if (w[j] > 0) sum = fmaf(w[j], dA[j] * kept_factor(s, b, h, row.i, j), sum);
+  for (int k = threadIdx.x; k < s.sinks.n; k += STORED_THREADS)
+    sum = fmaf(s.sinks.row[at_sink + k], s.sinks.back[at_sink + k], sum);
+  const float mean = wn_block_sum(sum), z = a.span.on ? span_ratio(a, b, h, row.i) : 0.0f;
+  const int end = columns_end(s, blockIdx.x);
+  float dz = 0;
+  for (int j = threadIdx.x; j < end; j += STORED_THREADS) {
+    const float weight = w[j]; /* 0 where there is no key */
+    const float factor = weight > 0 ? kept_factor(s, b, h, row.i, j) : 0.0f;
+    const float d = weight > 0 ? weight * (dA[j] * factor - mean) : 0.0f;
+    w[j] = weight * factor, dA[j] = d;
+    if (!a.span.dz || !(weight > 0)) continue;
+    const float m = span_factor(a, z, row.position - j);
+    if (m > 0 && m < 1) dz += d / m * a.span.limit / a.span.ramp;
+  }
+  for (int k = threadIdx.x; k < s.sinks.ld; k += STORED_THREADS) {
+    const float weight = s.sinks.row[at_sink + k];
+    s.sinks.back[at_sink + k] = k < s.sinks.n ? weight * (s.sinks.back[at_sink + k] - mean) : 0.0f;
+  }
+  if (!a.span.dz) return;
+  dz = wn_block_sum(dz);
+  if (threadIdx.x == 0) a.span.dz[((int64_t)b * a.H + h) * a.Tq + row.i] = dz;
+}
+
+/* The smallest x >= 0 whose bucket, of n, is not below k. */
+__device__ __forceinline__ int bucket_start(const stored_args &s, int k, int n) {
+  int low = 0, high = s.bias.farthest;
+  while (low < high) {
+    const int middle = low + (high - low) / 2;
+    if (bucket_ahead(s, middle, n) >= k)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
+/* dA becomes the gradient of q . k, and by distance that of q . p; the parts of biases. Grid: as stored_weights. */
+static __global__ void __launch_bounds__(STORED_THREADS) stored_logits_back(const stored_args s) {
+  const attention_args &a = s.a;
+  const int h = blockIdx.y, b = blockIdx.z, g = h / (a.H / a.G), lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const row_place row(s, b, blockIdx.x);
+  const int64_t at = matrix_row(s, b, a.H, h, blockIdx.x, s.ld);
+  float *dA = s.dA + at;
+  const bool selects = a.sel.on && a.sel.joins && h % (a.H / a.G) == a.sel.head;
+  const float *X = selects ? s.S + matrix_row(s, b, a.G, g, blockIdx.x, s.ld) : nullptr;
+  float *by_distance =
+      s.relative.P > 0 ? s.relative.row + matrix_row(s, b, a.H, h, blockIdx.x, s.relative.ld) : nullptr;
+  const head_terms head(s, h);
+  const bool curved = s.maps > 0 && s.map[s.maps - 1].kind == SCORE_SOFTCAP;
+  for (int j = row.first + threadIdx.x; j <= row.last; j += STORED_THREADS) {
+    const int x = row.position - j;
+    float d = dA[j] + (X ? X[j] : 0.0f);
+    if (curved) d *= logit_slope(s, stored_logit(s, head, s.raw[at + j], by_distance, x));
+    dA[j] = d;
+    if (by_distance && x < s.relative.P) by_distance[x] = d;
+  }
+  if (by_distance) /* distances that no key is at */
+    for (int x = row.position - row.first + 1 + threadIdx.x; x < s.relative.ld; x += STORED_THREADS) by_distance[x] = 0;
+  if (by_distance && s.relative.P <= row.position - row.first) /* columns behind the last */
+    for (int x = s.relative.P + threadIdx.x; x < s.relative.ld; x += STORED_THREADS) by_distance[x] = 0;
+  if (!s.bias.parts) return;
+  __syncthreads();
+  const int half = s.open ? s.bias.n / 2 : s.bias.n;
+  float *parts = s.bias.parts + matrix_row(s, b, a.H, h, blockIdx.x, s.bias.n);
+  for (int k = warp; k < s.bias.n; k += STORED_THREADS / 32) { /* a bucket is a range of distances */
+    const int near = bucket_start(s, k % half, half);
+    const int far = k % half == half - 1 ? INT32_MAX / 2 : bucket_start(s, k % half + 1, half) - 1;
+    const bool ahead = k < half; /* x >= 0 */
+    const int low = max(row.first, ahead ? row.position - far : row.position + max(near, 1));
+    const int high = min(row.last, ahead ? row.position - near : row.position + far);
+    float sum = 0;
+    for (int j = low + lane; j <= high; j += 32) sum += dA[j];
+    sum = wn_warp_sum(sum);
+    if (lane == 0) parts[k] = sum;
+  }
+}
+
+/* dtable[n,h] += the parts of the window's rows. Grid: buckets, heads. */
+static __global__ void __launch_bounds__(STORED_THREADS) stored_bias_back(const stored_args s, float *dtable) {
+  const int k = blockIdx.x, h = blockIdx.y;
+  float sum = 0;
+  for (int64_t n = threadIdx.x; n < (int64_t)s.a.B * s.a.rows; n += STORED_THREADS)
+    sum += s.bias.parts[matrix_row(s, (int)(n / s.a.rows), s.a.H, h, (int)(n % s.a.rows), s.bias.n) + k];
+  sum = wn_block_sum(sum);
+  if (threadIdx.x == 0) dtable[(int64_t)k * s.a.H + h] += sum;
+}
+
+static __global__ void __launch_bounds__(256) stored_clear(float *x, int64_t n) {
+  const int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x;
+  if (i < n) x[i] = 0;
+}
+
+/* to (or its old value plus) = factor x, of x[B,n,heads,D] that lies with `ld` rows a sequence; t from `from` on.
+ * Grid: rows, heads, sequences. */
+struct store_args {
+  const float *x;
+  void *to;
+  stride s; /* of to */
+  int type, ld, from, D;
+  float factor;
+  bool add;
+};
+static __global__ void __launch_bounds__(STORED_THREADS) stored_store(const store_args w) {
+  const int t = w.from + blockIdx.x, h = blockIdx.y, b = blockIdx.z;
+  const float *x = w.x + (((int64_t)b * w.ld + t) * gridDim.y + h) * w.D;
+  const int64_t to = b * w.s.b + t * w.s.t + h * w.s.h;
+  for (int d = threadIdx.x; d < w.D; d += STORED_THREADS) {
+    const float y = w.factor * x[d];
+    number_set(w.type, w.to, to + d, w.add ? y + number_at(w.type, w.to, to + d) : y);
+  }
+}
+
+} // namespace wn_cuda
+
+#endif

@@ -1,0 +1,219 @@
+/* Attention whose weights are stored: what the kernels of rows and columns get, and the terms that act on one logit
+ * (ops/attention.h). A window of rows has matrices of floats in scratch, [B,heads,R,columns], and every step is a
+ * kernel over them: products (matrices.cuh), rows (rows.cuh, rows_back.cuh), columns of a selection (columns.cuh).
+ * It serves every term and any width of heads; its cost is that of memory, 4 bytes a pair and head and step, where the
+ * fused kernels (forward.cuh, backward.cuh) keep a pair in registers. */
+#ifndef WN_BACKENDS_CUDA_ATTENTION_STORED_CUH
+#define WN_BACKENDS_CUDA_ATTENTION_STORED_CUH
+
+#include "backends/cuda/attention/args.cuh"
+#include "backends/cuda/philox.cuh"
+
+namespace wn_cuda {
+
+enum { STORED_TILE = 64, STORED_THREADS = 128 };
+enum number_type { FLOATS, BF16S, HALVES };
+enum score_kind { SCORE_ALIBI, SCORE_SOFTCAP };
+struct score_map {
+  int kind;
+  double number[2];
+};
+
+struct stored_args {
+  attention_args a; /* of the call, and the window: row0 and rows */
+  int R;            /* rows of a matrix: a window's most */
+  int ld;           /* columns of those with a column for each key: Tk in whole tiles */
+  int type;         /* of rows */
+  int value_type;   /* of k and v: the same, or HALVES */
+  bool open;
+  const int32_t *key_count; /* [B] or NULL */
+  int head0, head_step;     /* the model's head of head h: head0 + h head_step */
+
+  float *raw; /* [B,H,R,ld] q . k; W, unless score maps need it again */
+  float *W;   /* [B,H,R,ld] logits, then weights */
+  float *dA;  /* [B,H,R,ld] dy . v, then the gradient of logits, then of q . k */
+  float *F;   /* [B,G,R,ld] */
+  float *S;   /* [B,G,R,ld] products that select, then the logits selected with, then their gradient */
+  float *run; /* [B,G,ld] F before the window; NULL: f_in's */
+  float *run_out, *back;
+  float *inspect; /* [B,G,Tq,Tk] F for the caller, or NULL */
+  float *out;     /* [B,R,H,D] */
+  float *sum_dv;  /* [B,Tk,Hkv,D] */
+  void *dy;       /* [B,R,H,D] of the rows' type: the gradient of what the weights mixed */
+
+  struct {
+    int P, ld;
+    float *row; /* [B,H,R,ld] q . p, by distance; then the gradient */
+  } relative;
+  struct {
+    int n, farthest;
+    double range;       /* log of farthest over the distances that have a bucket each */
+    const float *table; /* [n,stride] */
+    int64_t stride;
+    float *parts; /* [B,H,R,n] */
+  } bias;
+  int maps;
+  score_map map[4];
+  struct {
+    bool on;
+    int64_t buffer;
+    double density;
+  } root;
+  struct {
+    int n, ld;
+    float *row, *back; /* [B,H,R,ld] as W and dA */
+  } sinks;
+  struct {
+    bool on;
+    double tau;
+    const uint8_t *control; /* [B,Tk], or as slots; or NULL */
+    int32_t *count;         /* [B,H,Tq] or NULL */
+  } threshold;
+  struct {
+    double limit; /* a word below it drops; 0: off */
+    float factor; /* of what is kept */
+    uint64_t seed, stream;
+  } dropout;
+  struct {
+    bool on, elementwise;
+    const float *g;
+    stride s_g;
+    float *dg, *ungated; /* strides of g; [B,Tq,H,D]; or NULL */
+  } gate;
+  float *attention_sums; /* [B,P,slot_stride] or NULL */
+};
+
+__device__ __forceinline__ float number_at(int type, const void *x, int64_t i) {
+  if (type == FLOATS) return static_cast<const float *>(x)[i];
+  const uint16_t bits = static_cast<const uint16_t *>(x)[i];
+  return type == BF16S ? __uint_as_float((uint32_t)bits << 16) : wn_unpack_f16(bits).x;
+}
+__device__ __forceinline__ void number_set(int type, void *x, int64_t i, float y) {
+  if (type == FLOATS)
+    static_cast<float *>(x)[i] = y;
+  else
+    static_cast<uint16_t *>(x)[i] = (uint16_t)wn_pack_bf16(y, 0);
+}
+
+/* Row i of the window, of head h of `heads`, in a matrix of ld columns. */
+__device__ __forceinline__ int64_t matrix_row(const stored_args &s, int b, int heads, int h, int i, int ld) {
+  return (((int64_t)b * heads + h) * s.R + i) * ld;
+}
+/* Columns behind the last that a product reads of row i: those of its tile's last row, in whole tiles. */
+__device__ __forceinline__ int columns_end(const stored_args &s, int i) {
+  if (s.open) return s.ld;
+  const int last = min(i / STORED_TILE * STORED_TILE + STORED_TILE, s.a.rows) - 1 + s.a.row0 + s.a.offset;
+  return (last / STORED_TILE + 1) * STORED_TILE;
+}
+
+/* A row: where it stands and which keys come into question. */
+struct row_place {
+  int i, position, first, last; /* i: of the call */
+  __device__ __forceinline__ row_place(const stored_args &s, int b, int row) {
+    i = s.a.row0 + row;
+    position = s.open ? i : i + s.a.offset;
+    first = s.open ? 0 : document(s.a, b, position);
+    last = !s.open ? position : (s.key_count ? s.key_count[b] : s.a.Tk) - 1;
+  }
+};
+
+/* ---- the terms of one logit ---- */
+
+__device__ __forceinline__ int64_t square_distance(int64_t m, double density) {
+  const double ratio = (double)m / density;
+  return (int64_t)(ratio * ratio);
+}
+/* Does the square-root mask let a row see the key at distance x? */
+__device__ __forceinline__ bool root_sees(const stored_args &s, int x) {
+  if (!s.root.on || x < s.root.buffer) return true;
+  const int64_t far = x - s.root.buffer + 1, near = (int64_t)(s.root.density * sqrt((double)far));
+  for (int64_t m = near > 1 ? near - 1 : 1; m <= near + 2; m++)
+    if (square_distance(m, s.root.density) == far) return true;
+  return false;
+}
+/* The keep rules; the span's factor comes beside. */
+__device__ __forceinline__ bool stored_sees(const stored_args &s, int b, int kv, const row_place &row, int j, int x) {
+  return s.open || (sees<true>(s.a, b, kv, row.position, row.first, j) && root_sees(s, x));
+}
+
+/* wn_position_bucket; `n` of them for x >= 0. */
+__device__ __forceinline__ int bucket_ahead(const stored_args &s, int x, int n) {
+  const int exact = n / 2;
+  if (x < exact) return x > 0 ? x : 0;
+  if (x >= s.bias.farthest) return n - 1;
+  const double part = log((double)x / (double)exact) / s.bias.range;
+  const int at = exact + (int)(part * (double)(n - exact) * (1 + 1e-12) + 1e-12);
+  return min(at, n - 1);
+}
+__device__ __forceinline__ int bucket_of(const stored_args &s, int x) {
+  if (!s.open) return bucket_ahead(s, x, s.bias.n);
+  const int half = s.bias.n / 2;
+  return x < 0 ? half + bucket_ahead(s, -x, half) : bucket_ahead(s, x, half);
+}
+
+/* What all logits of a head share. */
+struct head_terms {
+  const float *table; /* biases by bucket */
+  float slope;        /* ALiBi's */
+  __device__ __forceinline__ head_terms(const stored_args &s, int h) : table(nullptr), slope(0) {
+    int head = s.head0 + h * s.head_step; /* the model's */
+    if (s.bias.n > 0) table = s.bias.table + head;
+    for (int k = 0; k < s.maps; k++) {
+      if (s.map[k].kind != SCORE_ALIBI) continue;
+      const int heads = (int)s.map[k].number[1];
+      int n = 1;
+      while (2 * n <= heads) n *= 2;
+      if (head >= n) head = 2 * (head - n), n *= 2;
+      slope = (float)exp2(-s.map[k].number[0] * (double)(head + 1) / (double)n);
+    }
+  }
+};
+/* The logit of a product q . k at distance x. by_distance: the row of q . p. */
+__device__ __forceinline__ float stored_logit(const stored_args &s, const head_terms &head, float product,
+                                              const float *by_distance, int x) {
+  if (by_distance && x < s.relative.P) product += by_distance[x];
+  float logit = s.a.scale * product;
+  if (head.table) logit += head.table[bucket_of(s, x) * s.bias.stride];
+  for (int n = 0; n < s.maps; n++) {
+    if (s.map[n].kind == SCORE_ALIBI) {
+      logit -= head.slope * (float)x;
+    } else {
+      const float cap = (float)s.map[n].number[0];
+      logit = cap * tanhf(logit / cap);
+    }
+  }
+  return logit;
+}
+/* What the maps do to the gradient of a logit that they made y: only the last has an effect. */
+__device__ __forceinline__ float logit_slope(const stored_args &s, float y) {
+  if (s.maps == 0 || s.map[s.maps - 1].kind != SCORE_SOFTCAP) return 1;
+  const float part = y / (float)s.map[s.maps - 1].number[0];
+  return 1 - part * part;
+}
+__device__ __forceinline__ int stored_distance(const stored_args &s, int b, int kv, const row_place &row, int j) {
+  return s.open ? row.i - j : distance<true>(s.a, b, kv, row.position, j);
+}
+
+/* 0, or what dropout multiplies a weight by. */
+__device__ __forceinline__ float kept_factor(const stored_args &s, int b, int h, int i, int j) {
+  if (!(s.dropout.limit > 0)) return 1;
+  const uint64_t n = (((uint64_t)b * s.a.H + h) * s.a.Tq + i) * s.a.Tk + j;
+  uint32_t word[4];
+  wn_cuda_philox(s.dropout.seed, s.dropout.stream, n / 4, word);
+  const uint32_t mine = n % 4 < 2 ? (n % 4 == 0 ? word[0] : word[1]) : (n % 4 == 2 ? word[2] : word[3]);
+  return (double)mine >= s.dropout.limit ? s.dropout.factor : 0.0f;
+}
+
+__device__ __forceinline__ float block_max(float x) {
+  WN_SHARED(float, parts, [32]);
+  const int lane = threadIdx.x % 32;
+  x = wn_warp_max(x);
+  __syncthreads(); /* parts may still be read */
+  if (lane == 0) parts[threadIdx.x / 32] = x;
+  __syncthreads();
+  return wn_warp_max(lane < (int)blockDim.x / 32 ? parts[lane] : -INFINITY);
+}
+
+} // namespace wn_cuda
+
+#endif

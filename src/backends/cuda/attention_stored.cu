@@ -1,0 +1,25 @@
+/* Attention's kernels with stored weights, for rows in floats and in bf16. */
+#include "backends/cuda/device.cuh"
+
+#include "backends/cuda/attention/stored_run.cuh"
+#include "backends/cuda/launch.cuh"
+
+namespace wn_cuda {
+
+bool serves_score(const wn_score_kind *kind) {
+  return score_kind_of(kind) >= 0;
+}
+
+outcome run_stored(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream) {
+  stored_call x;
+  x.c = c, x.stream = stream;
+  x.backward_pass = what == BACKWARD || what == MEASURE_BACKWARD;
+  x.scratch = {static_cast<char *>(scratch), 0};
+  x.plan(rows);
+  if (what == FORWARD) return {0, x.forward()};
+  if (what == BACKWARD) return {0, x.backward()};
+  x.lay();
+  return {x.scratch.used, nullptr};
+}
+
+} // namespace wn_cuda

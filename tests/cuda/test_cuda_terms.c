@@ -1,0 +1,284 @@
+/* Every term of attention on the CUDA backend, emulated, under the tolerance law (attention_law.h): each mechanism's
+ * cases alone, pairs of mechanisms drawn at random, on shapes drawn with them (tiles cut, single rows, segments behind
+ * cached keys, packed documents, evictions, dropout, wide heads), rows in floats and in bf16, forward and backward, in
+ * windows of rows; open rows; and what is forward's alone: attention sums, half floats, cache positions. Orders of
+ * threads give the same bits. */
+#include "attention_law.h"
+
+#include "backends/cuda/attention.h"
+#include "backends/cuda/cuda.h"
+#include "cuda/emulate_api.h"
+#include "tensor/f16.h"
+
+/* ---- the backend with windows of a chosen length ---- */
+
+enum { WINDOW = 64 };
+
+static size_t scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
+  (void)exec;
+  return wn_cuda_attend_scratch(a, backward, WINDOW);
+}
+static wn_status forward(const struct wn_exec *exec, const struct wn_attention *a) {
+  const char *error = wn_cuda_attend_forward(a, exec->scratch, WINDOW, NULL);
+  return error ? wn_fail(exec->ctx, WN_ERR_IO, "%s", error) : WN_OK;
+}
+static wn_status backward(const struct wn_exec *exec, const struct wn_attention *a) {
+  const char *error = wn_cuda_attend_backward(a, exec->scratch, WINDOW, NULL);
+  return error ? wn_fail(exec->ctx, WN_ERR_IO, "%s", error) : WN_OK;
+}
+static const struct wn_backend windows = {
+    .name = "cuda, in windows",
+    .attention_served = {WN_CUDA_ATTENTION_FORWARD, WN_CUDA_ATTENTION_FORWARD, WN_CUDA_ATTENTION_SERVED},
+    .attention_forward = forward,
+    .attention_backward = backward,
+    .attention_scratch = scratch,
+};
+
+static struct mech_place reference, emulated;
+static float *zeros; /* softmax off by one has zeros of the host's, for which a model has the device's */
+
+static int setup(void **state) {
+  (void)state;
+  if (!mech_open(&reference, "ref", NULL)) return -1;
+  zeros = calloc(1024, sizeof *zeros);
+  emulated = (struct mech_place){.ctx = reference.ctx, .backend = wn_backend_cuda_table(), .threads = 1};
+  return 0;
+}
+static int teardown(void **state) {
+  (void)state;
+  mech_close(&reference);
+  free(zeros);
+  return 0;
+}
+
+/* ---- forward and backward ---- */
+
+static void once(const struct mech_setup *s, uint64_t order, struct mech_bench *m) {
+  mech_make(m, s, WN_F32);
+  if (m->op.sinks.n && !m->op.sinks.dk) m->op.sinks.k = m->op.sinks.v = zeros;
+  wn_emulate_seed(order);
+  mech_both(&emulated, m);
+  assert_null(wn_emulate_error());
+}
+static void check(const struct mech_setup *s, int orders) {
+  struct expectation e;
+  struct mech_bench first;
+  law_expect(&reference, s, &e);
+  once(&e.s, 0, &first);
+  law_compare(&emulated, &first, &e);
+  for (int order = 1; order < orders; order++) {
+    struct mech_bench other;
+    once(&e.s, (uint64_t)order, &other);
+    if (!law_same_bits(&first, &other)) fail_msg("%s: another order of threads gives other bits", mech_name(&first));
+    mech_clear(&other);
+  }
+  mech_clear(&first);
+  mech_clear(&e.want);
+}
+
+static uint64_t drawn;
+static int64_t draw(int64_t n) {
+  return (int64_t)wn_random_below(77, WN_STREAM_TEST, 40, drawn++, (uint64_t)n);
+}
+/* Of 1 to 3 tiles' rows; most of few. */
+static struct mech_setup drawn_shape(bool bf16) {
+  static const int64_t heads[][2] = {{1, 1}, {2, 1}, {2, 2}, {4, 2}}, widths[] = {5, 16, 20, 33, 64, 70};
+  const int64_t *h = heads[draw(4)];
+  struct mech_setup s = {.B = 1 + (draw(4) == 0), .H = h[0], .Hkv = h[1], .D = widths[draw(6)], .bf16 = bf16};
+  s.Tk = draw(6) ? 1 + draw(20) : 62 + draw(12);
+  s.Tq = draw(3) ? s.Tk : draw(2) ? 1 : 1 + draw(s.Tk);
+  s.heads_first = draw(2), s.control = draw(2), s.f_in = draw(2);
+  s.documents = draw(4) == 0;
+  s.evicts = draw(3) ? 0 : 1 + (int)draw(2);
+  if (s.Tq < s.Tk && draw(2)) s.dk_from = s.Tk - s.Tq;
+  if (draw(4) == 0) s.dropout = 0.2;
+  s.seed = drawn;
+  return s;
+}
+
+/* Every case of a mechanism, alone; then pairs. */
+static void check_drawn(bool bf16, int pairs) {
+  mech_list(true);
+  for (int n = 0; n < mech_alone + pairs; n++) {
+    struct mech_setup s = drawn_shape(bf16);
+    s.c = &mech_cases[n < mech_alone ? n : mech_alone + draw(mech_count - mech_alone)];
+    if (s.c->config.bidirectional) { /* no causality, nor what looks back */
+      s.documents = s.f_in = s.control = false, s.evicts = 0, s.dk_from = 0;
+      s.padded = draw(2);
+    }
+    check(&s, n % 4 && wn_emulated() ? 1 : 3);
+  }
+}
+static void test_floats(void **state) {
+  (void)state;
+  check_drawn(false, 30);
+}
+static void test_bf16(void **state) {
+  (void)state;
+  check_drawn(true, 30);
+}
+
+/* Rows without causality that select; keys of another sequence. */
+static void test_open(void **state) {
+  (void)state;
+  mech_list_open();
+  for (int n = 0; n < mech_count; n++) {
+    struct mech_setup s = drawn_shape(n % 3 == 2);
+    s.c = &mech_cases[n];
+    s.Tq = s.Tk, s.documents = s.f_in = s.control = false, s.evicts = 0, s.dk_from = 0;
+    s.padded = n % 2;
+    check(&s, 2);
+  }
+}
+
+/* Heads wider than the fused kernels', and F for inspection. */
+static void test_wide(void **state) {
+  (void)state;
+  static const char *const cases[] = {"{}", "{\"selective\":{}}", "{\"softcap\":{\"cap\":4}}"};
+  for (int n = 0; n < 6; n++) {
+    struct mech_case c = {.number = n};
+    mech_merge(&c, "{}", cases[n % 3]);
+    struct mech_setup s = {.c = &c, .B = 1, .Tq = 18, .Tk = 21, .H = 2, .Hkv = 1, .D = n < 3 ? 256 : 136};
+    s.bf16 = n % 2, s.seed = (uint64_t)n;
+    check(&s, wn_emulated() ? 1 : 2);
+  }
+}
+
+/* Weights of 64 rows at a time. */
+static void test_windows(void **state) {
+  (void)state;
+  static const char *const cases[][2] = {
+      {"{\"sinks\":3}", "{\"selective\":{\"strength\":\"learned\",\"mem\":{}}}"},
+      {"{\"relative\":true}", "{\"selective\":{\"bilinear\":true}}"},
+      {"{\"buckets\":{\"count\":8,\"farthest\":40}}", "{\"selective\":{}}"},
+      {"{\"softcap\":{\"cap\":2}}", "{\"exclusive\":{\"gate\":true}}"},
+  };
+  emulated.backend = &windows;
+  for (int n = 0; n < 8; n++) {
+    struct mech_case c = {.number = n};
+    mech_merge(&c, cases[n / 2][0], cases[n / 2][1]);
+    struct mech_setup s = {.c = &c, .B = 2, .Tq = 150, .Tk = 167, .H = 2, .Hkv = 2, .D = 20, .f_in = true};
+    s.bf16 = n % 2, s.seed = (uint64_t)n, s.dk_from = 9;
+    check(&s, wn_emulated() ? 1 : 2);
+  }
+  emulated.backend = wn_backend_cuda_table();
+}
+
+/* ---- forward alone: attention sums, half floats, slots in an order of their own ---- */
+
+enum { TK = 45, SLOTS = 2 * 2 * TK };
+static void expect_near(const struct mech_bench *m, const char *name, const float *got, const float *want, int64_t n) {
+  double size = 0;
+  for (int64_t i = 0; i < n; i++) {
+    if (!(fabsf(got[i] - want[i]) <= 1e-5 * fmaxf(1, fabsf(want[i]))))
+      fail_msg("%s: %s[%lld] is %g, expected %g", mech_name(m), name, (long long)i, (double)got[i], (double)want[i]);
+    size += fabs((double)want[i]);
+  }
+  assert_true(size > 0.01 * (double)n);
+}
+static void forward_case(const char *one, const char *other, int64_t Tq, int evicts, bool slots, bool half) {
+  struct mech_case c = {.number = 1};
+  mech_merge(&c, one, other);
+  struct mech_setup s = {.c = &c, .B = 2, .Tq = Tq, .Tk = TK, .H = 4, .Hkv = 2, .D = 20, .evicts = evicts};
+  struct mech_bench m[2];
+  enum { HALVES = 2 * TK * (2 * 20 + 3), DISTANCES = 2 * TK }; /* more distances than there are keys */
+  int32_t *at = malloc(SLOTS * sizeof *at), *evicted_at = malloc(SLOTS * sizeof *evicted_at);
+  float *sums[2], *lse[2], *p = malloc(DISTANCES * 20 * sizeof *p);
+  uint16_t *halves[2];
+  for (int i = 0; i < 2; i++) {
+    sums[i] = malloc(SLOTS * sizeof(float)), lse[i] = malloc(2 * 4 * TK * sizeof(float));
+    halves[i] = malloc(HALVES * sizeof(uint16_t));
+  }
+  for (int n = 0; n < DISTANCES * 20; n++) p[n] = (float)(mech_uniform(3, 5, (uint64_t)n) - 0.5);
+  s.f_in = true, s.seed = (uint64_t)(Tq + 3 * evicts + 7 * slots);
+  for (int i = 0; i < 2; i++) {
+    mech_make(&m[i], &s, WN_F32);
+    struct wn_attention *op = &m[i].op;
+    op->sel.F = NULL, op->threshold.cut = NULL;
+    if (op->relative.P) op->relative.P = DISTANCES, op->relative.p = p;
+    const int64_t P = wn_slot_groups(op), own = TK - Tq;
+    for (int64_t n = 0; slots && n < s.B * P; n++)
+      for (int64_t j = 0; j < TK; j++) { /* 29 is prime to all numbers of older slots here */
+        at[n * TK + j] = (int32_t)(j < own ? 2 * (j * 29 % own) + n % 2 : 2 * j);
+        if (evicts) evicted_at[n * TK + j] = (int32_t)(at[n * TK + j] + (j % 3 ? 3 * TK : 5 + j));
+      }
+    if (slots) op->slots.at = at, op->dk_from = 0;
+    if (slots && evicts) op->slots.evicted_at = evicted_at;
+    op->slots.sums = sums[i], op->lse = lse[i];
+    for (int n = 0; n < SLOTS; n++) sums[i][n] = -5;
+    const int arrays[] = {mech_find(&m[i], "k"), mech_find(&m[i], "v")};
+    for (int n = 0; half && n < 2; n++) { /* the numbers that half floats hold */
+      const struct mech_array *a = &m[i].a[arrays[n]];
+      float *x = a->data;
+      assert_true(a->count <= HALVES);
+      for (int64_t k = 0; k < a->count; k++) x[k] = ldexpf((float)(int)(x[k] * 512), -9);
+      wn_f16_from_f32(a->count, x, halves[n]);
+    }
+    if (half && i) op->half = true, op->k = halves[0], op->v = halves[1];
+    wn_emulate_seed((uint64_t)Tq);
+    assert_ok(reference.ctx, mech_op(i ? &emulated : &reference, &m[i], op, false));
+    assert_null(wn_emulate_error());
+  }
+  const int64_t P = wn_slot_groups(&m[0].op);
+  expect_near(&m[1], "sums", sums[1], sums[0], s.B * P * TK);
+  expect_near(&m[1], "lse", lse[1], lse[0], s.B * s.H * Tq);
+  const int y = mech_find(&m[0], "y");
+  expect_near(&m[1], "y", m[1].a[y].data, m[0].a[y].data, m[0].a[y].count);
+  for (int i = 0; i < 2; i++) {
+    free(sums[i]), free(lse[i]), free(halves[i]);
+    mech_clear(&m[i]);
+  }
+  free(at), free(evicted_at), free(p);
+}
+static void test_forward(void **state) {
+  (void)state;
+  static const char *const cases[][2] = {
+      {"{}", "{}"},
+      {"{\"selective\":{\"per_kv_head\":true}}", "{\"softcap\":{\"cap\":3}}"},
+      {"{\"sinks\":2}", "{\"relative\":true}"},
+      {"{\"alibi\":true}", "{\"window\":29}"},
+      {"{\"buckets\":{\"count\":8,\"farthest\":30}}", "{\"gate\":\"head\"}"},
+      {"{\"threshold\":{\"tau\":0.8}}", "{\"exclusive\":true}"},
+  };
+  for (int n = 0; n < 6; n++)
+    for (int how = 0; how < 4; how++) { /* a row or several, slots of all heads or of each */
+      const bool half = how % 2 == n % 2 && n < 5;
+      forward_case(cases[n][0], cases[n][1], how % 2 ? 1 : 16, 1 + how / 2, how > 0, half);
+    }
+  emulated.backend = &windows;
+  for (int n = 0; n < 3; n++) forward_case(cases[n][0], cases[n][1], TK, 0, false, false);
+  emulated.backend = wn_backend_cuda_table();
+}
+
+static void test_refused(void **state) {
+  (void)state;
+  static const struct wn_score_kind unknown = {.name = "a map of the test"};
+  struct mech_case c = {.number = 1};
+  mech_merge(&c, "{}", "{}");
+  struct mech_setup s = {.c = &c, .B = 1, .Tq = 5, .Tk = 5, .H = 2, .Hkv = 2, .D = 8};
+  struct mech_bench m;
+  mech_make(&m, &s, WN_F32);
+  struct wn_attention looks = m.op, maps = m.op, sums = m.op;
+  const double tau = 0.5;
+  int32_t count[10];
+  float of_keys[5];
+  looks.look.n = 1, looks.look.tau = &tau, looks.look.count = count;
+  assert_refused(reference.ctx, mech_op(&emulated, &m, &looks, false), WN_ERR_UNSUPPORTED,
+                 "backend cuda does not serve the term \"look at the weights\"");
+  maps.map[maps.maps++].kind = &unknown;
+  assert_refused(reference.ctx, mech_op(&emulated, &m, &maps, false), WN_ERR_UNSUPPORTED,
+                 "backend cuda does not serve the term \"a map of the test\"");
+  sums.slots.sums = of_keys;
+  assert_refused(reference.ctx, mech_op(&emulated, &m, &sums, true), WN_ERR_UNSUPPORTED,
+                 "backend cuda does not serve the term \"attention sums\" in backward");
+  mech_clear(&m);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_floats), cmocka_unit_test(test_bf16),    cmocka_unit_test(test_windows),
+      cmocka_unit_test(test_open),   cmocka_unit_test(test_forward), cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_wide),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
