@@ -159,20 +159,26 @@ static void look_on_layer(void *user, const struct wn_run *run, int64_t l, const
   for (int thread = 0; thread < w->threads; thread++)
     for (int64_t h = 0; h < H; h++) look_add(&w->all[l * H + h], &w->sums[thread * H + h]);
   memset(w->sums, 0, (size_t)(w->threads * H) * sizeof *w->sums);
-  for (int64_t b = 0; b < run->B; b++) {
+  void *att, *qkv;
+  w->status = wn_run_open(run, acts->att, run->B * T * H * D, &att);
+  if (w->status != WN_OK) return;
+  w->status = wn_run_open(run, acts->qkv, run->B * T * N, &qkv);
+  for (int64_t b = 0; b < run->B && w->status == WN_OK; b++) {
     const int64_t end = w->batch.end[b];
     for (int64_t t = 0; t < end; t++)
       for (int64_t h = 0; h < H; h++)
-        look_output(acts->att, ((b * T + t) * H + h) * D, acts->qkv, (b * T + t) * N + values + h / (H / Hkv) * D, D,
-                    dtype, &w->all[l * H + h]);
+        look_output(att, ((b * T + t) * H + h) * D, qkv, (b * T + t) * N + values + h / (H / Hkv) * D, D, dtype,
+                    &w->all[l * H + h]);
     for (int64_t from = 0, to; from < end; from = to) {
       for (to = from + 1; to < end && wn_analysis_first(&w->batch, b, to) == wn_analysis_first(&w->batch, b, from);)
         to++;
       for (int64_t g = 0; g < Hkv && to - from > 1; g++)
         w->values[l * Hkv + g] +=
-            look_similarity(acts->qkv, (b * T + from) * N + values + g * D, N, to - from, D, dtype, w->direction);
+            look_similarity(qkv, (b * T + from) * N + values + g * D, N, to - from, D, dtype, w->direction);
     }
   }
+  wn_run_close(run, att);
+  if (w->status == WN_OK) wn_run_close(run, qkv);
 }
 
 static void look_take(const struct watch *w, const struct sums *s, double values, wn_look_head *out) {

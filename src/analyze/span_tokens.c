@@ -57,16 +57,19 @@ static void tokens_on_batch(void *user, const struct wn_batch *batch) {
 }
 
 static void tokens_on_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
-  const struct tokens_watch *w = user;
+  struct tokens_watch *w = user;
   const wn_model_config *c = &w->model->config;
-  const void *spans = a->input[wn_span_input(c)];
+  void *spans;
   int64_t at = w->first;
+  if (w->status != WN_OK) return;
+  w->status = wn_run_open(run, a->input[wn_span_input(c)], run->B * run->T * c->heads, &spans);
   if (w->status != WN_OK) return;
   for (int64_t b = 0; b < run->B; b++)
     for (int64_t t = 0; t < wn_batch_tokens(&w->batch, b); t++, at++)
       for (int64_t h = 0; h < c->heads; h++)
         w->r->span[(at * c->layers + l) * c->heads + h] =
             (float)(c->attention.span.limit * wn_number(spans, (b * run->T + t) * c->heads + h, run->exec.dtype));
+  wn_run_close(run, spans);
 }
 
 /* Which tokens begin a word. */

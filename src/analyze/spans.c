@@ -24,6 +24,7 @@ struct tally {
 
 struct watch {
   const struct wn_model *model;
+  wn_status status;
   struct tally *tally;   /* [L,H] */
   struct wn_batch batch; /* the one at hand */
 };
@@ -54,10 +55,12 @@ static void span_count(struct tally *t, double z, double keys) {
 }
 
 static void span_on_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
-  const struct watch *w = user;
+  struct watch *w = user;
   const wn_model_config *c = &w->model->config;
-  const void *spans = a->input[wn_span_input(c)];
-  for (int64_t row = 0; row < run->B * run->T; row++) {
+  void *spans;
+  if (w->status != WN_OK) return;
+  w->status = wn_run_open(run, a->input[wn_span_input(c)], run->B * run->T * c->heads, &spans);
+  for (int64_t row = 0; w->status == WN_OK && row < run->B * run->T; row++) {
     if (row % run->T >= wn_batch_tokens(&w->batch, row / run->T)) continue; /* padding */
     for (int64_t h = 0; h < c->heads; h++) {
       const int64_t i = row * c->heads + h;
@@ -65,6 +68,7 @@ static void span_on_layer(void *user, const struct wn_run *run, int64_t l, const
       span_count(&w->tally[l * c->heads + h], z, span_keys_of(c, l, z));
     }
   }
+  if (w->status == WN_OK) wn_run_close(run, spans);
 }
 
 /* The ratio below which a share q of the tokens lies: within its bin in proportion. */
@@ -85,8 +89,12 @@ static double span_quantile(const struct tally *t, double q) {
 static wn_status span_take_static(wn_context *ctx, const struct wn_model *model, wn_span_report *r) {
   const wn_model_config *c = &model->config;
   for (int64_t l = 0; l < r->layers; l++) {
-    const void *z = wn_layer_spans(model, l);
-    if (!z) return wn_fail(ctx, WN_ERR_UNSUPPORTED, "layer %lld has no spans", (long long)l);
+    const struct wn_memory *memory = model->backend->memory;
+    const size_t bytes = (size_t)r->heads * wn_dtype_size(model->dtype);
+    const void *spans = wn_layer_spans(model, l);
+    void *z;
+    if (!spans) return wn_fail(ctx, WN_ERR_UNSUPPORTED, "layer %lld has no spans", (long long)l);
+    WN_TRY(wn_memory_open(ctx, memory, "spans", spans, bytes, &z));
     for (int64_t h = 0; h < r->heads; h++) {
       wn_span_head *head = &r->head[l * r->heads + h];
       const double ratio = model->dtype == WN_F64 ? ((const double *)z)[h] : (double)((const float *)z)[h];
@@ -94,6 +102,7 @@ static wn_status span_take_static(wn_context *ctx, const struct wn_model *model,
       head->keys = span_keys_of(c, l, ratio);
       for (int i = 0; i < 5; i++) head->quantile[i] = head->span;
     }
+    WN_TRY(wn_memory_close(ctx, memory, NULL, 0, z, false));
   }
   return WN_OK;
 }
@@ -112,6 +121,7 @@ static wn_status span_take_dynamic(wn_context *ctx, struct wn_model *model, cons
   wn_status status = input->source ? wn_eval_observed(ctx, model, input->source, input->options, &observer, &result)
                                    : wn_eval_text_observed(ctx, model, input->tok, input->text, input->bytes,
                                                            input->options, &observer, &result);
+  if (w.status != WN_OK) status = w.status;
   for (int64_t i = 0; status == WN_OK && i < r->layers * r->heads; i++) {
     const struct tally *t = &w.tally[i];
     const double n = (double)t->tokens;

@@ -430,3 +430,21 @@ struct wn_attention wn_attention_with_rows_before(const struct wn_attention *op,
   }
   return a;
 }
+
+int64_t wn_call_field_span(const struct wn_attention *a, const struct wn_call_field *field) {
+  if (field->element == WN_CALL_NUMBER || field->element == WN_CALL_OTHER) return 0;
+  if (field->at == CALL_AT(relative.p) || field->at == CALL_AT(relative.dp)) return a->relative.P * a->D;
+  if (field->at == CALL_AT(bias.table) || field->at == CALL_AT(bias.dtable)) return a->bias.n * wn_bias_stride(a);
+  if (field->at == CALL_AT(look.tau)) return a->look.n;
+  const struct call_axes axes = call_axes_of(a, field);
+  int64_t last = 0;
+  for (int i = 0; i < axes.n; i++) {
+    if (axes.extent[i] == 0) return 0;
+    if (axes.extent[i] > 1) last += (axes.extent[i] - 1) * axes.step[i];
+  }
+  return last + 1;
+}
+
+size_t wn_call_element_bytes(const struct wn_attention *a, enum wn_call_element element, wn_dtype dtype) {
+  return call_element(a, element, dtype);
+}

@@ -45,6 +45,9 @@ struct wn_call_field {
 
 int wn_call_field_count(void);
 const struct wn_call_field *wn_call_field_at(int i);
+/* Elements from an array's first to its last, those between rows of it that are apart included; 0: no array. */
+int64_t wn_call_field_span(const struct wn_attention *a, const struct wn_call_field *field);
+size_t wn_call_element_bytes(const struct wn_attention *a, enum wn_call_element element, wn_dtype dtype);
 
 struct wn_attention wn_attention_forward_only(const struct wn_attention *op);
 

@@ -1,9 +1,11 @@
 /* One attention call on caller's contiguous arrays: the public operation of winnow/attention.h on the context's
  * backend. What the caller leaves out but the mathematics needs (y, M, the rows' log-sum-exp) is allocated once, in the
  * plan; running it allocates nothing. Memory in addition to the caller's: B*H*T numbers for the log-sum-exp, B*T for M,
- * and the backend's scratch. */
+ * and the backend's scratch. Where the backend's memory is not the host's, arrays go there and come back with every
+ * run: as much memory again. */
 #include <string.h>
 
+#include "attention/regions.h"
 #include "attention/registry.h"
 #include "backends/backends.h"
 #include "base/alloc.h"
@@ -21,6 +23,8 @@ struct wn_attention_plan {
   wn_attention_config config;
   wn_attention_arrays arrays;
   void *y, *lse, *M, *dM, *cut, *dot, *ungated, *scratch; /* the plan's own; y and M only where the caller gave none */
+  struct wn_call_regions regions; /* of the arrays in the backend's memory, which is not the host's */
+  void *there;
 };
 
 static struct wn_stride heads_first(int64_t heads, int64_t T, int64_t D) {
@@ -145,6 +149,13 @@ static void clear_parameter_gradients(const wn_attention_config *config, const w
   }
 }
 
+/* The caller's arrays are the host's, and what is read or summed there is. */
+static struct wn_exec plan_host(const wn_attention_plan *p) {
+  struct wn_exec exec = p->exec;
+  exec.backend = wn_backend_beside(p->ctx, exec.backend);
+  return exec;
+}
+
 wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *config,
                                    const wn_attention_arrays *arrays, wn_attention_plan **out) {
   WN_CHECK_WORK(WN_POINTER(config), WN_POINTER(arrays), WN_POINTER(out));
@@ -194,18 +205,21 @@ wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *c
     }
   }
   /* The dispatch checks at each call; here it must come before the scratch is sized from these numbers. */
+  const struct wn_exec host = plan_host(p);
   WN_TRY_GOTO(wn_check_attention(&p->exec, &p->op, p->backward), fail);
-  if (!p->exec.backend->memory->host) {
-    status = wn_fail(ctx, WN_ERR_UNSUPPORTED, "attention on arrays of the host's: those of backend %s are not",
-                     p->exec.backend->name);
-    goto fail;
+  WN_TRY_GOTO(wn_check_attention(&host, &p->op, p->backward), fail);
+  const struct wn_memory *memory = p->exec.backend->memory;
+  if (!memory->host) {
+    wn_call_regions_find(&p->op, p->exec.dtype, WN_CALL_TRAINING, &p->regions);
+    WN_TRY_GOTO(memory->allocate(ctx, "arrays of an attention plan", p->regions.bytes, &p->there), fail);
+    wn_call_regions_place(&p->regions, p->there);
   }
   size_t bytes = wn_op_attention_scratch(&p->exec, &p->op, false);
   if (p->backward) {
     const size_t more = wn_op_attention_scratch(&p->exec, &p->op, true);
     bytes = more > bytes ? more : bytes;
   }
-  WN_TRY_GOTO(wn_alloc(ctx, "attention scratch", bytes, &p->scratch), fail);
+  WN_TRY_GOTO(memory->allocate(ctx, "attention scratch", bytes, &p->scratch), fail);
   p->exec.scratch = p->scratch;
   p->exec.scratch_bytes = bytes;
   *out = p;
@@ -213,6 +227,17 @@ wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *c
 fail:
   wn_attention_plan_destroy(p);
   return status;
+}
+
+static wn_status plan_run(wn_attention_plan *p, bool backward) {
+  const struct wn_memory *memory = p->exec.backend->memory;
+  wn_status (*run)(const struct wn_exec *, const struct wn_attention *) =
+      backward ? wn_op_attention_backward : wn_op_attention_forward;
+  if (memory->host) return run(&p->exec, &p->op);
+  const struct wn_attention there = wn_call_regions_call(&p->regions, &p->op, WN_CALL_TRAINING);
+  WN_TRY(wn_call_regions_show(p->ctx, memory, &p->regions));
+  WN_TRY(run(&p->exec, &there));
+  return wn_call_regions_take(p->ctx, memory, &p->regions);
 }
 
 static struct wn_memory_loss plan_memory_loss(const wn_attention_plan *p, void *M) {
@@ -229,10 +254,11 @@ static struct wn_memory_loss plan_memory_loss(const wn_attention_plan *p, void *
 wn_status wn_attention_plan_forward(wn_attention_plan *plan) {
   WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(plan, ATTENTION_PLAN));
   plan->forward_done = false;
-  WN_TRY(wn_op_attention_forward(&plan->exec, &plan->op));
+  WN_TRY(plan_run(plan, false));
   if (plan->mem_loss) {
+    const struct wn_exec host = plan_host(plan);
     const struct wn_memory_loss loss = plan_memory_loss(plan, plan->op.sel.M);
-    WN_TRY(wn_op_memory_loss_forward(&plan->exec, &loss));
+    WN_TRY(wn_op_memory_loss_forward(&host, &loss));
     *plan->mem_loss *= plan->mem_coef;
   }
   plan->forward_done = true;
@@ -245,11 +271,12 @@ wn_status wn_attention_plan_backward(wn_attention_plan *plan) {
   if (!plan->forward_done) return wn_fail(plan->ctx, WN_ERR_ARGUMENT, "attention: backward before a forward");
   clear_parameter_gradients(&plan->config, &plan->arrays);
   if (plan->dM) {
+    const struct wn_exec host = plan_host(plan);
     const struct wn_memory_loss loss = plan_memory_loss(plan, plan->dM);
     memcpy(plan->dM, plan->op.sel.M, (size_t)(loss.B * loss.G * loss.T) * wn_dtype_size(plan->exec.dtype));
-    WN_TRY(wn_op_memory_loss_backward(&plan->exec, &loss));
+    WN_TRY(wn_op_memory_loss_backward(&host, &loss));
   }
-  return wn_op_attention_backward(&plan->exec, &plan->op);
+  return plan_run(plan, true);
 }
 
 void wn_attention_plan_destroy(wn_attention_plan *plan) {
@@ -261,7 +288,8 @@ void wn_attention_plan_destroy(wn_attention_plan *plan) {
   wn_free(plan->cut);
   wn_free(plan->dot);
   wn_free(plan->ungated);
-  wn_free(plan->scratch);
+  if (plan->exec.backend) plan->exec.backend->memory->release(plan->there);
+  if (plan->exec.backend) plan->exec.backend->memory->release(plan->scratch);
   wn_free(plan);
 }
 

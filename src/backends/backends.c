@@ -27,6 +27,11 @@ wn_status wn_backend_of(wn_context *ctx, const struct wn_backend **out) {
   return wn_fail(ctx, WN_ERR_UNSUPPORTED, "unknown backend \"%s\"", ctx->backend);
 }
 
+const struct wn_backend *wn_backend_beside(const wn_context *ctx, const struct wn_backend *backend) {
+  if (wn_backend_on_host(backend)) return backend;
+  return backend->doubles ? wn_backend_ref() : wn_backend_cpu(ctx->isa);
+}
+
 const char *wn_backend_bf16(const wn_context *ctx) {
   (void)ctx;
 #if WN_HAS_AVX512

@@ -15,6 +15,8 @@ wn_status wn_backend_of(wn_context *ctx, const struct wn_backend **out);
 wn_status wn_backend_cuda_open(wn_context *ctx, const struct wn_backend **out);
 /* As wn_device_info_get. */
 wn_status wn_backend_cuda_device(wn_context *ctx, int index, wn_device_info *out);
+/* A backend of the host's that computes what this one does: itself, where its memory is the host's. */
+const struct wn_backend *wn_backend_beside(const wn_context *ctx, const struct wn_backend *backend);
 /* How the context's backend multiplies with the precision WN_BF16: "AMX" (its tiles), "AVX512_BF16", or "float32", of
  * rounded numbers. */
 const char *wn_backend_bf16(const wn_context *ctx);

@@ -201,6 +201,7 @@ wn_status wn_attention_evictions(wn_context *ctx, const wn_attention_config *con
   WN_TRY(wn_attention_call(ctx, config, arrays, &op));
   struct wn_exec exec = {.ctx = ctx, .threads = ctx->threads, .dtype = arrays->dtype};
   WN_TRY(wn_backend_of(ctx, &exec.backend));
+  exec.backend = wn_backend_beside(ctx, exec.backend); /* the arrays are the host's */
   exec.scratch_bytes = wn_evictions_scratch(&exec, budgets, &op);
   if (exec.scratch_bytes > 0) WN_TRY(wn_alloc(ctx, "scratch of evictions", exec.scratch_bytes, &exec.scratch));
   op.slots.evicted_at = NULL;

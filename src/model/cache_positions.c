@@ -8,9 +8,9 @@
  * A document's first K rows are one attention call; every other row is one over K keys that lie side by side in a
  * buffer of the document's keys: the tokens before its recent ones are evicted for good, and the sinks are written in
  * their place. Each row: O(K D H) in the attention and O(s D Hkv) outside it. Numbers of (T + s) (2 Hkv + H) D for a
- * thread. */
+ * thread. All of it lies in the backend's memory, where operations and copies move it; the positions that a row turns
+ * by follow on each other, and are a part of the document's. */
 #include <omp.h>
-#include <string.h>
 
 #include "attention/derive.h"
 #include "base/team.h"
@@ -29,7 +29,6 @@ struct work {
   int64_t room;         /* T + s */
   void *q;              /* [T,H,D] turned by positions in the text */
   void *k, *v, *sk, *f; /* [room,Hkv,D], the same, [room,G,D], [G,room] */
-  int32_t *positions;   /* [T] of what a row turns */
   uint8_t *control;     /* [room] a threshold's control tokens */
   void *scratch;
   size_t scratch_bytes;
@@ -86,7 +85,6 @@ static void positions_lay(const struct wn_run *run, const struct wn_attention *o
       {"values", true, WN_DIMS(room, op->Hkv, D), e, &w->v},
       {"selecting keys", op->sel.bilinear, WN_DIMS(room, G, D), e, &w->sk},
       {"selections", op->sel.on, WN_DIMS(room, G), e, &w->f},
-      {"positions", true, WN_DIMS(T), sizeof *w->positions, &w->positions},
       {"control tokens", op->threshold.control != NULL, WN_DIMS(room), 1, &w->control},
       {"scratch", true, WN_DIMS((int64_t)scratch), 1, &w->scratch},
   };
@@ -95,12 +93,11 @@ static void positions_lay(const struct wn_run *run, const struct wn_attention *o
 }
 
 /* Rows [rows,heads,D] side by side. */
-static void positions_copy(const void *from, struct wn_stride s, int64_t rows, int64_t heads, int64_t D, wn_dtype dtype,
-                           void *to) {
-  for (int64_t t = 0; t < rows; t++)
-    for (int64_t h = 0; h < heads; h++)
-      memcpy(wn_element(to, (t * heads + h) * D, dtype), wn_element(from, t * s.t + h * s.h, dtype),
-             (size_t)D * wn_dtype_size(dtype));
+static wn_status positions_copy(const struct wn_exec *exec, const void *from, struct wn_stride s, int64_t rows,
+                                int64_t heads, int64_t D, void *to) {
+  return wn_op_gather_forward(
+      exec, &(struct wn_gather){
+                .B = 1, .H = heads, .T = rows, .D = D, .x = from, .s_x = s, .y = to, .s_y = {0, heads * D, D}});
 }
 
 static wn_status positions_turn(const struct wn_exec *exec, const struct wn_run *run, int64_t l, int64_t rows,
@@ -113,33 +110,35 @@ static wn_status positions_turn(const struct wn_exec *exec, const struct wn_run 
   return wn_op_rope_forward(exec, &a);
 }
 
-/* The sinks before the recent tokens of the row at position i, at place `from` of the buffers; F moves with them. */
+/* The sinks before the recent tokens of the row at position i, at place `from` of the buffers; F moves with them.
+ * positions: the document's, 0 and so on. */
 static wn_status positions_put_sinks(const struct wn_exec *exec, const struct wn_run *run,
                                      const struct wn_attention *op, const struct work *w, int64_t s, int64_t K,
-                                     int64_t i, int64_t from) {
+                                     int64_t i, int64_t from, const int32_t *positions) {
   const wn_dtype dtype = exec->dtype;
+  const struct wn_memory *memory = exec->backend->memory;
   const int64_t KD = op->Hkv * op->D, G = wn_selection_groups(op);
-  positions_copy(op->k, op->s_k, s, op->Hkv, op->D, dtype, wn_element(w->k, from * KD, dtype));
-  positions_copy(op->v, op->s_v, s, op->Hkv, op->D, dtype, wn_element(w->v, from * KD, dtype));
+  WN_TRY(positions_copy(exec, op->k, op->s_k, s, op->Hkv, op->D, wn_element(w->k, from * KD, dtype)));
+  WN_TRY(positions_copy(exec, op->v, op->s_v, s, op->Hkv, op->D, wn_element(w->v, from * KD, dtype)));
   if (op->sel.bilinear)
-    positions_copy(op->sel.sk, op->sel.s_sk, s, G, op->D, dtype, wn_element(w->sk, from * G * op->D, dtype));
-  if (op->threshold.control) memcpy(w->control + from, op->threshold.control, (size_t)s);
+    WN_TRY(positions_copy(exec, op->sel.sk, op->sel.s_sk, s, G, op->D, wn_element(w->sk, from * G * op->D, dtype)));
+  if (op->threshold.control) WN_TRY(memory->copy(exec->ctx, w->control + from, op->threshold.control, (size_t)s));
   for (int64_t g = 0; op->sel.on && g < G; g++) {
     /* The row before had them one place earlier; row K's are where the first K rows left them. */
     const int64_t was = i == K ? s : from - 1;
-    memmove(wn_element(w->f, g * w->room + from, dtype), wn_element(w->f, g * w->room + was, dtype),
-            (size_t)s * wn_dtype_size(dtype));
+    WN_TRY(memory->copy(exec->ctx, wn_element(w->f, g * w->room + from, dtype),
+                        wn_element(w->f, g * w->room + was, dtype), (size_t)s * wn_dtype_size(dtype)));
   }
   if (run->model->config.position != WN_POS_ROPE) return WN_OK;
   const bool anew = op->relative.P > 0 || op->sinks.n > 0;
-  for (int64_t j = 0; j < (anew ? K : s); j++) w->positions[j] = (int32_t)(anew ? j : j + i - (K - 1));
-  if (!anew) return positions_turn(exec, run, w->l, s, op->Hkv, wn_element(w->k, from * KD, dtype), w->positions);
-  positions_copy(wn_element(op->k, (i - (K - s) + 1) * op->s_k.t, dtype), op->s_k, K - s, op->Hkv, op->D, dtype,
-                 wn_element(w->k, (from + s) * KD, dtype));
+  if (!anew)
+    return positions_turn(exec, run, w->l, s, op->Hkv, wn_element(w->k, from * KD, dtype), positions + i - (K - 1));
+  WN_TRY(positions_copy(exec, wn_element(op->k, (i - (K - s) + 1) * op->s_k.t, dtype), op->s_k, K - s, op->Hkv, op->D,
+                        wn_element(w->k, (from + s) * KD, dtype)));
   void *q = wn_element(w->q, i * op->H * op->D, dtype);
-  positions_copy(wn_element(op->q, i * op->s_q.t, dtype), op->s_q, 1, op->H, op->D, dtype, q);
-  WN_TRY(positions_turn(exec, run, w->l, K, op->Hkv, wn_element(w->k, from * KD, dtype), w->positions));
-  return positions_turn(exec, run, w->l, 1, op->H, q, w->positions + K - 1);
+  WN_TRY(positions_copy(exec, wn_element(op->q, i * op->s_q.t, dtype), op->s_q, 1, op->H, op->D, q));
+  WN_TRY(positions_turn(exec, run, w->l, K, op->Hkv, wn_element(w->k, from * KD, dtype), positions));
+  return positions_turn(exec, run, w->l, 1, op->H, q, positions + K - 1);
 }
 
 /* A document of `rows` tokens; op begins at its first one. */
@@ -147,22 +146,23 @@ static wn_status positions_document(const struct wn_exec *exec, const struct wn_
                                     const struct work *w, int64_t K, int64_t s, int64_t rows,
                                     const int32_t *positions) {
   const wn_dtype dtype = exec->dtype;
+  const struct wn_memory *memory = exec->backend->memory;
   const int64_t KD = op->Hkv * op->D, G = wn_selection_groups(op), first = rows < K ? rows : K;
   void *k = wn_element(w->k, s * KD, dtype);
-  positions_copy(op->q, op->s_q, rows, op->H, op->D, dtype, w->q);
-  positions_copy(op->k, op->s_k, rows, op->Hkv, op->D, dtype, k);
-  positions_copy(op->v, op->s_v, rows, op->Hkv, op->D, dtype, wn_element(w->v, s * KD, dtype));
+  WN_TRY(positions_copy(exec, op->q, op->s_q, rows, op->H, op->D, w->q));
+  WN_TRY(positions_copy(exec, op->k, op->s_k, rows, op->Hkv, op->D, k));
+  WN_TRY(positions_copy(exec, op->v, op->s_v, rows, op->Hkv, op->D, wn_element(w->v, s * KD, dtype)));
   if (op->sel.bilinear)
-    positions_copy(op->sel.sk, op->sel.s_sk, rows, G, op->D, dtype, wn_element(w->sk, s * G * op->D, dtype));
-  if (op->threshold.control) memcpy(w->control + s, op->threshold.control, (size_t)rows);
-  if (op->sel.on) memset(w->f, 0, (size_t)(G * w->room) * wn_dtype_size(dtype));
+    WN_TRY(positions_copy(exec, op->sel.sk, op->sel.s_sk, rows, G, op->D, wn_element(w->sk, s * G * op->D, dtype)));
+  if (op->threshold.control) WN_TRY(memory->copy(exec->ctx, w->control + s, op->threshold.control, (size_t)rows));
+  if (op->sel.on) WN_TRY(memory->zero(exec->ctx, w->f, (size_t)(G * w->room) * wn_dtype_size(dtype)));
   WN_TRY(positions_turn(exec, run, w->l, rows, op->H, w->q, positions));
   WN_TRY(positions_turn(exec, run, w->l, rows, op->Hkv, k, positions));
   const struct wn_attention head = positions_call(op, w, dtype, 0, first, s, first);
   WN_TRY(wn_op_attention_forward(exec, &head));
   for (int64_t i = K; i < rows; i++) {
     const int64_t from = i - K + s + 1; /* of K tokens, the last at s + i */
-    WN_TRY(positions_put_sinks(exec, run, op, w, s, K, i, from));
+    WN_TRY(positions_put_sinks(exec, run, op, w, s, K, i, from, positions));
     const struct wn_attention row = positions_call(op, w, dtype, i, 1, from, K);
     WN_TRY(wn_op_attention_forward(exec, &row));
   }
@@ -172,7 +172,7 @@ static wn_status positions_document(const struct wn_exec *exec, const struct wn_
 static wn_status positions_sequence(const struct wn_exec *exec, const struct wn_run *run, const struct wn_attention *op,
                                     const struct work *w, int64_t l, int64_t b) {
   const int64_t T = run->T, K = run->budgets->tokens[l], s = wn_policy_sinks(run->budgets, K);
-  const int32_t *doc = run->doc_start ? run->doc_start + b * T : NULL;
+  const int32_t *doc = run->rows.doc_start ? run->rows.doc_start + b * T : NULL;
   const struct wn_attention all = wn_attention_of_sequence(op, exec->dtype, b);
   for (int64_t t = 0, end; t < T; t = end) {
     for (end = t + 1; end < T && (!doc || doc[end] == doc[t]);) end++;
@@ -180,6 +180,12 @@ static wn_status positions_sequence(const struct wn_exec *exec, const struct wn_
     WN_TRY(positions_document(exec, run, &one, w, K, s, end - t, run->positions + b * T + t));
   }
   return WN_OK;
+}
+
+/* Elsewhere than on the host the context's calls have one order. */
+static int positions_threads(const struct wn_run *run) {
+  if (!wn_run_memory(run)->host) return 1;
+  return run->B < run->exec.threads ? (int)run->B : run->exec.threads;
 }
 
 wn_status wn_layer_attend_cache_positions(struct wn_run *run, int64_t l, const struct wn_attention *op) {
@@ -199,7 +205,7 @@ wn_status wn_layer_attend_cache_positions(struct wn_run *run, int64_t l, const s
     return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "positions in the cache: scratch of %zu bytes, expected %zu",
                    run->exec.scratch_bytes, need);
   wn_status status = WN_OK;
-#pragma omp parallel num_threads(wn_team(run->exec.ctx, run->B < run->exec.threads ? (int)run->B : run->exec.threads))
+#pragma omp parallel num_threads(wn_team(run->exec.ctx, positions_threads(run)))
   {
     struct wn_exec one = run->exec;
     struct wn_arrays mine = wn_arrays_copy(&each, run->exec.scratch, omp_get_thread_num());

@@ -418,18 +418,6 @@ wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
   return output || wn_norm_on_branch(c) ? finish_branch(run, l, a, temp, 2) : WN_OK;
 }
 
-/* Which keys its rows no longer see. A layer that is run again finds the same. */
-static wn_status layer_evict(struct wn_run *run, int64_t l, const struct wn_attention *attention) {
-  const int64_t P = attention->slots.groups;
-  struct wn_exec exact = run->exec; /* what is evicted follows from F, which is never rounded */
-  exact.precision = WN_F32;
-  if (!run->measuring)
-    return wn_evictions_find(&exact, run->budgets, l, attention, run->evicted_at + l * run->B * P * run->T);
-  const size_t need = wn_evictions_scratch(&exact, run->budgets, attention);
-  if (need > run->need) run->need = need;
-  return WN_OK;
-}
-
 wn_status wn_layer_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
                            const void *prev_mid, const void *prev_branch, bool output) {
   struct wn_attention attention;
@@ -441,9 +429,8 @@ wn_status wn_layer_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *
     WN_TRY(wn_layer_attend_cache_positions(run, l, &attention));
     return wn_layer_after(run, l, a, temp, output);
   }
-  if (attention.slots.evicted_at) WN_TRY(layer_evict(run, l, &attention));
-  if (run->observer && run->observer->attention) run->observer->attention(run->observer->user, run, l, &attention);
-  WN_TRY(wn_run_attention_forward(run, &attention));
+  if (attention.slots.evicted_at) WN_TRY(wn_layer_evict(run, l, &attention));
+  WN_TRY(wn_layer_attend(run, l, &attention));
   return wn_layer_after(run, l, a, temp, output);
 }
 

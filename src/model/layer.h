@@ -186,6 +186,9 @@ struct wn_memory_loss wn_layer_memory_loss(const struct wn_run *run, const struc
 /* wn_layer_before, the attention and wn_layer_after. */
 wn_status wn_layer_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
                            const void *prev_mid, const void *prev_branch, bool output);
+/* Parts of it (layer_look.c): which keys its rows no longer see, and the attention, with an observer's look. */
+wn_status wn_layer_evict(struct wn_run *run, int64_t l, const struct wn_attention *attention);
+wn_status wn_layer_attend(struct wn_run *run, int64_t l, struct wn_attention *attention);
 /* Recomputes the derived arrays from the large and the exact ones. */
 wn_status wn_layer_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
 /* temp->d_res holds the gradient of the layer's output and receives that of its input. */

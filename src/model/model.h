@@ -93,7 +93,8 @@ int64_t wn_batch_documents(const struct wn_batch *batch);
 
 /* For analysis; each may be NULL. `batch` is called before a step; `attention` with a layer's attention operation
  * before it runs, to put into it what is to be looked at (ops/attention.h: look, a threshold's control tokens), also
- * when the workspace is made, for the scratch; `layer` after the layer's forward, with the arrays it kept (layer.h). */
+ * when the workspace is made, for the scratch: on the host's arrays, which are copies where the backend's are not;
+ * `layer` after the layer's forward, with the arrays it kept (layer.h), which wn_run_open lets it read. */
 struct wn_run;
 struct wn_layer_acts;
 struct wn_attention;

@@ -65,6 +65,15 @@ wn_status wn_run_grad_begin(struct wn_run *run, int row) {
   RUN_DIRECTION(name, args, backward, true)
 WN_OPS(RUN_DEFINE)
 
+wn_status wn_run_open(const struct wn_run *run, const void *x, int64_t n, void **out) {
+  return wn_memory_open(run->exec.ctx, wn_run_memory(run), "activations that are looked at", x,
+                        (size_t)n * wn_dtype_size(run->exec.dtype), out);
+}
+
+void wn_run_close(const struct wn_run *run, void *opened) {
+  (void)wn_memory_close(run->exec.ctx, wn_run_memory(run), NULL, 0, opened, false); /* nothing has changed */
+}
+
 wn_status wn_run_dropout(struct wn_run *run, int64_t place, void *x) {
   if (run->dropout <= 0) return WN_OK;
   return wn_run_dropout_forward(run, &(struct wn_dropout){.n = run->B * run->T * run->model->config.width,

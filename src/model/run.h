@@ -59,6 +59,9 @@ struct wn_run {
   struct wn_layer_types types;
   bool measuring;
   size_t need;
+  /* The same on the host, where the backend's memory is another: for evictions and for observers. */
+  void *host_scratch;
+  size_t host_scratch_bytes, host_need;
   int64_t B, T;
   struct wn_documents rows;       /* the batch's, in the host's memory; count: as row_count */
   const int32_t *tokens;          /* [B,T] */
@@ -96,6 +99,10 @@ static inline const struct wn_memory *wn_run_memory(const struct wn_run *run) {
 }
 wn_status wn_run_zero(const struct wn_run *run, void *to, int64_t n);                   /* n of exec->dtype */
 wn_status wn_run_copy(const struct wn_run *run, void *to, const void *from, int64_t n); /* the two may overlap */
+
+/* n numbers of exec->dtype where the host can read them, and no longer; for observers. */
+wn_status wn_run_open(const struct wn_run *run, const void *x, int64_t n, void **out);
+void wn_run_close(const struct wn_run *run, void *opened);
 
 /* Parameter row's values and gradient; NULL for row -1 or without gradients, and where the row is packed. */
 void *wn_run_param(const struct wn_run *run, int row);

@@ -393,6 +393,8 @@ wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct 
   run->types = ws->types;
   run->exec.scratch = ws->scratch;
   run->exec.scratch_bytes = ws->scratch_bytes;
+  run->host_scratch = ws->host_scratch;
+  run->host_scratch_bytes = ws->host_scratch_bytes;
   WN_TRY(batch_positions(ws, batch, &longest));
   run->rotary = wn_workspace_rotary(ws, longest);
   return batch_cross(run, ws, batch, count);

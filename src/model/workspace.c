@@ -155,7 +155,7 @@ static wn_status workspace_arrays(wn_context *ctx, struct wn_workspace *ws) {
 }
 
 /* What the largest step will ask for. */
-static wn_status workspace_measure(struct wn_workspace *ws, size_t *need) {
+static wn_status workspace_measure(struct wn_workspace *ws, size_t *need, size_t *host) {
   struct wn_run run;
   wn_run_init(&run, ws->model, ws->B, ws->T);
   run.rotary = wn_workspace_rotary(ws, ws->T);
@@ -180,6 +180,7 @@ static wn_status workspace_measure(struct wn_workspace *ws, size_t *need) {
     WN_TRY(wn_run_stack(&run, ws));
     if (run.grads) WN_TRY(wn_run_backward(&run, ws));
     *need = run.need;
+    *host = run.host_need;
     return WN_OK;
   }
   if (ws->options.recurrence > 0) { /* none kept yet: fewer keys, which a backend may treat otherwise */
@@ -190,6 +191,7 @@ static wn_status workspace_measure(struct wn_workspace *ws, size_t *need) {
   }
   WN_TRY(wn_run_step(&run, ws, &batch, &(struct wn_step){0}, &result));
   *need = run.need;
+  *host = run.host_need;
   return WN_OK;
 }
 
@@ -228,8 +230,6 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
                    (long long)model->config.context);
   WN_TRY(wn_alloc_reserve(ctx));
   if (options->backward) WN_TRY(wn_model_need_float(ctx, model, "training"));
-  if (options->budgets) WN_TRY(wn_model_need_host(ctx, model, "evicting keys"));
-  if (options->observer) WN_TRY(wn_model_need_host(ctx, model, "a look at activations"));
   if (options->recurrence < 0 || options->recurrence > INT32_MAX / 2 ||
       (options->recurrence > 0 && options->recurrence_sets < 1) || options->recurrence_sets > INT32_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of recurrence %lld in %lld sets: expected 0 to %d in at least one",
@@ -261,7 +261,8 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
     ws->evicting = wn_policy_groups(&ws->budgets, c->kv_heads, wn_attention_selections(&c->attention, c->kv_heads));
   }
   wn_status status;
-  size_t need;
+  size_t need, host;
+  void *beside;
   if (model->encoder) {
     struct wn_workspace_options own = *options;
     own.budgets = NULL, own.observer = NULL; /* of the decoder's layers */
@@ -272,7 +273,10 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
   bool changed;
   WN_TRY_GOTO(wn_recurrence_fit(ws, &changed), fail);
   WN_TRY_GOTO(workspace_rotary(ws), fail);
-  WN_TRY_GOTO(workspace_measure(ws, &need), fail);
+  WN_TRY_GOTO(workspace_measure(ws, &need, &host), fail);
+  WN_TRY_GOTO(wn_alloc(ctx, "scratch of a step on the host", host, &beside), fail);
+  ws->host_scratch = beside;
+  ws->host_scratch_bytes = host;
   WN_TRY_GOTO(wn_workspace_memory(ws)->allocate(ctx, "scratch of a step", need, &ws->scratch), fail);
   ws->scratch_bytes = need;
   *out = ws;
@@ -284,11 +288,17 @@ fail:
 
 wn_status wn_workspace_fit(wn_workspace *ws) {
   bool changed;
-  size_t need;
+  size_t need, host;
   void *scratch;
   WN_TRY(wn_recurrence_fit(ws, &changed));
   if (!changed) return WN_OK;
-  WN_TRY(workspace_measure(ws, &need));
+  WN_TRY(workspace_measure(ws, &need, &host));
+  if (host > ws->host_scratch_bytes) {
+    WN_TRY(wn_alloc(ws->ctx, "scratch of a step on the host", host, &scratch));
+    wn_free(ws->host_scratch);
+    ws->host_scratch = scratch;
+    ws->host_scratch_bytes = host;
+  }
   if (need <= ws->scratch_bytes && need >= ws->scratch_bytes / 4 * 3) return WN_OK;
   WN_TRY(wn_workspace_memory(ws)->allocate(ws->ctx, "scratch of a step", need, &scratch));
   wn_workspace_memory(ws)->release(ws->scratch);
@@ -305,6 +315,7 @@ void wn_workspace_destroy(wn_workspace *ws) {
   wn_recurrence_clear(ws);
   wn_rotary_clear(&ws->rotary);
   wn_workspace_memory(ws)->release(ws->scratch);
+  wn_free(ws->host_scratch);
   wn_arrays_clear(&ws->arrays);
   wn_arrays_clear(&ws->own);
   wn_arrays_clear(&ws->host.arrays);
@@ -314,5 +325,5 @@ void wn_workspace_destroy(wn_workspace *ws) {
 
 size_t wn_workspace_bytes(const wn_workspace *ws) {
   return ws->arrays.bytes + ws->own.bytes + ws->host.arrays.bytes + ws->device.arrays.bytes + ws->scratch_bytes +
-         ws->recurrence_bytes + (ws->encoder ? wn_workspace_bytes(ws->encoder) : 0);
+         ws->host_scratch_bytes + ws->recurrence_bytes + (ws->encoder ? wn_workspace_bytes(ws->encoder) : 0);
 }

@@ -67,8 +67,8 @@ struct wn_workspace {
   int64_t evicting;                       /* P, groups of key-value heads that evict for themselves; 0: no budgets */
   int32_t *evicted_at;                    /* [L,B,P,T] */
   int64_t chunk;                          /* rows of logits that exist at a time */
-  void *scratch;
-  size_t scratch_bytes;
+  void *scratch, *host_scratch;           /* the latter where the backend's memory is not the host's (run.h) */
+  size_t scratch_bytes, host_scratch_bytes;
 };
 
 /* A layer's allocations, whose size depends on its reach: states and F of all sets; keys and what belongs to them. */

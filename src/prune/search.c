@@ -203,7 +203,7 @@ static wn_status search_open_evaluators(struct search *s) {
   const wn_prune_options *o = s->options;
   /* Several processes may be on one machine, and hold parts of the rows. */
   const uint64_t memory = o->memory ? o->memory : search_half_of_memory() / (uint64_t)wn_dist_size(s->ctx);
-  if (o->plain) {
+  if (o->plain || !s->model->backend->memory->host) { /* activations are held on the host */
     WN_TRY(wn_prune_plain_create(s->ctx, s->model, &s->report, s->batch, &o->budgets, &s->on_report));
     return wn_prune_plain_create(s->ctx, s->model, &s->search, s->batch, &o->budgets, &s->on_search);
   }
