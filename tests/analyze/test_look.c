@@ -7,6 +7,7 @@
 #include "support.h"
 #include "train/eval.h"
 #include "winnow/analyze.h"
+#include "reach.h"
 
 enum { L = 2, H = 4, HKV = 2, D = 6, T = 40, V = 256, ROWS = 4 * T, EARLY = 3 };
 static const char text[] =
@@ -47,8 +48,9 @@ static void on_layer(void *user, const struct wn_run *run, int64_t l, const stru
   for (int64_t n = 0; n < run->B * run->T; n++)
     for (int d = 0; d < D; d++) {
       for (int k = 0; k < HKV; k++)
-        g->v[l][g->base + n][k][d] = get(acts->qkv, (size_t)((n * (H + 2 * HKV) + H + HKV + k) * D + d), WN_F32);
-      for (int h = 0; h < H; h++) g->y[l][g->base + n][h][d] = get(acts->att, (size_t)((n * H + h) * D + d), WN_F32);
+        g->v[l][g->base + n][k][d] = get(reach(acts->qkv), (size_t)((n * (H + 2 * HKV) + H + HKV + k) * D + d), WN_F32);
+      for (int h = 0; h < H; h++)
+        g->y[l][g->base + n][h][d] = get(reach(acts->att), (size_t)((n * H + h) * D + d), WN_F32);
     }
 }
 

@@ -6,6 +6,7 @@
 #include "support.h"
 #include "winnow/train.h"
 #include "winnow/selection.h"
+#include "reach.h"
 
 enum { T = 14, L = 2, H = 4, V = 13 };
 
@@ -55,8 +56,8 @@ static void on_layer(void *user, const struct wn_run *run, int64_t l, const stru
       for (int j = 0; j <= i; j++) {
         double dot = 0;
         for (int d = 0; d < D; d++)
-          dot += get(a->qkv, (size_t)(i * N + h * D + d), run->exec.dtype) *
-                 get(a->qkv, (size_t)(j * N + (H + h) * D + d), run->exec.dtype);
+          dot += get(reach(a->qkv), (size_t)(i * N + h * D + d), run->exec.dtype) *
+                 get(reach(a->qkv), (size_t)(j * N + (H + h) * D + d), run->exec.dtype);
         logits[h][i][j] = scale * dot;
       }
   for (int j = 0; j < T; j++) {
@@ -277,8 +278,8 @@ static void on_encoder_layer(void *user, const struct wn_run *run, int64_t l, co
     for (int k = 0; k < count; k++) {
       double dot = 0;
       for (int d = 0; d < D; d++)
-        dot += get(a->qkv, (size_t)(k * N + d), run->exec.dtype) *
-               get(a->qkv, (size_t)(j * N + H * D + d), run->exec.dtype);
+        dot += get(reach(a->qkv), (size_t)(k * N + d), run->exec.dtype) *
+               get(reach(a->qkv), (size_t)(j * N + H * D + d), run->exec.dtype);
       all += select[k] = j >= 1 && k != j ? fmax(0, dot / sqrt((double)D)) : 0;
     }
     for (int i = 0; i < count; i++) n->F[l][i][j] = all - select[i];

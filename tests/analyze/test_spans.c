@@ -6,6 +6,7 @@
 #include "support.h"
 #include "train/eval.h"
 #include "winnow/analyze.h"
+#include "reach.h"
 
 /* One layer of the paper's small model or its large one, all heads with one span; *total: of all its layers. */
 static wn_span_report *paper(bool large, double limit, double span, double *total) {
@@ -74,7 +75,7 @@ static void test_heads(void **state) {
   struct wn_model *model = model_of(ctx, &c, WN_F32);
   for (int l = 0; l < 2; l++)
     memcpy(wn_element(
-               model->params,
+               reach(model->params),
                (int64_t)model->table.rows[wn_param_find(&model->table, l ? "layers.1.attn.span" : "layers.0.attn.span")]
                    .offset,
                WN_F32),
@@ -113,7 +114,7 @@ struct seen {
 };
 static void on_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
   struct seen *s = user;
-  const float *z = a->input[wn_span_input(&run->model->config)];
+  const float *z = reach(a->input[wn_span_input(&run->model->config)]);
   for (int64_t row = 0; row < run->B * run->T; row++)
     for (int64_t h = 0; h < 4; h++) s->z[l * 4 + h][s->count[l * 4 + h]++] = z[row * 4 + h];
 }

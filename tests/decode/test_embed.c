@@ -5,6 +5,7 @@
 #include "model/workspace.h"
 #include "support.h"
 #include "winnow/embed.h"
+#include "reach.h"
 
 enum { B = 2, T = 14, V = 13, LONG = 300 };
 
@@ -19,7 +20,7 @@ static void states_of_pass(wn_context *ctx, struct wn_model *model, const int32_
   OK(ctx, wn_workspace_create(ctx, model, B, T, &(struct wn_workspace_options){.activation_dtype = WN_F32}, &ws));
   OK(ctx, wn_run_batch(&run, model, ws, &(struct wn_batch){.B = B, .T = T, .tokens = ids}, NULL));
   OK(ctx, wn_run_stack(&run, ws));
-  memcpy(out, ws->n_out, (size_t)(B * T * model->config.width) * sizeof *out);
+  memcpy(out, reach(ws->n_out), (size_t)(B * T * model->config.width) * sizeof *out);
   wn_workspace_destroy(ws);
 }
 

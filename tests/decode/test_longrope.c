@@ -11,6 +11,7 @@
 #include "winnow/kv.h"
 #include "winnow/score.h"
 #include "winnow/session_group.h"
+#include "reach.h"
 
 enum { N = 6, T = 13, V = 13, CAPACITY = 16 };
 
@@ -84,7 +85,7 @@ static void whole_sequences(void **state) {
       const struct wn_param *to = &other->table.rows[t];
       const int at = wn_param_find(&model->table, to->name);
       if (at < 0) continue;
-      memcpy((float *)other->params + to->offset, (float *)model->params + model->table.rows[at].offset,
+      memcpy((float *)reach(other->params) + to->offset, (float *)reach(model->params) + model->table.rows[at].offset,
              to->count * sizeof(float));
     }
     set_factors(other, "rope.factors", factors[set]);

@@ -4,6 +4,7 @@
 
 #include "support.h"
 #include "winnow/score.h"
+#include "reach.h"
 
 enum { B = 2, T = 14, V = 13, K = 4 };
 
@@ -319,7 +320,7 @@ static void test_refusals(void **state) {
   assert_int_equal(wn_session_position(two), 0); /* nothing was fed */
   /* A model whose logits are not numbers says so. */
   out.top_k = 0;
-  memset(model->params, 0xFF, 64);
+  memset(reach(model->params), 0xFF, 64);
   wn_status status = wn_session_score(ctx, two, (int32_t[]){0, 0}, targets, 1, &out);
   assert_int_equal(status, WN_ERR_DIVERGED);
   wn_session_destroy(two), wn_session_destroy(three), wn_session_destroy(budgeted), wn_session_destroy(other);

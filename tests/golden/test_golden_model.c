@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include "model/model.h"
+#include "reach.h"
 
 static const char *const models[] = {"selective", "gpt2", "packed"};
 enum { MODELS = sizeof models / sizeof *models };
@@ -44,7 +45,7 @@ static struct wn_model *model_in(wn_context *ctx, struct wn_model *loaded, wn_dt
   assert_ok(ctx, wn_model_create_dtype(ctx, &loaded->config, 0, WN_F64, &model));
   assert_int_equal(model->table.total, loaded->table.total);
   for (size_t i = 0; i < model->table.total; i++)
-    ((double *)model->params)[i] = (double)((const float *)loaded->params)[i];
+    ((double *)reach(model->params))[i] = (double)((const float *)reach(loaded->params))[i];
   return model;
 }
 

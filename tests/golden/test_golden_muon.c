@@ -7,6 +7,7 @@
 #include <math.h>
 #include "model/model.h"
 #include "winnow/train.h"
+#include "reach.h"
 
 static void *copy_of(const wn_safetensors *file, const char *name, wn_safetensors_entry *out) {
   const wn_safetensors_entry *e = wn_safetensors_find(file, name);
@@ -59,8 +60,8 @@ static void check_parameters(const struct wn_model *model, const wn_safetensors 
     double square = 0, total = 0;
     for (size_t k = 0; k < row->count; k++) {
       const double w = (double)end[k];
-      const double p = model->dtype == WN_F64 ? ((const double *)model->params)[row->offset + k]
-                                              : (double)((const float *)model->params)[row->offset + k];
+      const double p = model->dtype == WN_F64 ? ((const double *)reach(model->params))[row->offset + k]
+                                              : (double)((const float *)reach(model->params))[row->offset + k];
       square += (p - w) * (p - w), total += w * w;
     }
     if (!(sqrt(square) <= limit * sqrt(total)))
@@ -84,7 +85,7 @@ static void check_model(wn_context *ctx, const wn_safetensors *want, const char 
   if (dtype == WN_F64) {
     assert_ok(ctx, wn_model_create_dtype(ctx, &loaded->config, 0, WN_F64, &model));
     for (size_t i = 0; i < model->table.total; i++)
-      ((double *)model->params)[i] = (double)((const float *)loaded->params)[i];
+      ((double *)reach(model->params))[i] = (double)((const float *)reach(loaded->params))[i];
   }
   wn_train_config config = settings(want, name);
   config.context = shape.shape[1];

@@ -10,6 +10,7 @@
 #include "train/lora.h"
 #include "winnow/convert.h"
 #include "winnow/model.h"
+#include "reach.h"
 
 static wn_context *ctx;
 static char folder[512];
@@ -150,13 +151,14 @@ static void written(void **state) {
       struct wn_adapter_update all[64];
       for (int k = 0; k < lora.count; k++) {
         const struct wn_lora_map *m = &lora.maps[k];
-        for (int64_t n = 0; n < m->rows * lora.rank; n++) ((float *)m->b)[n] = (float)((n * 7 + k) % 13 - 6) * 0.1f;
+        for (int64_t n = 0; n < m->rows * lora.rank; n++)
+          ((float *)reach(m->b))[n] = (float)((n * 7 + k) % 13 - 6) * 0.1f;
         all[k] = (struct wn_adapter_update){.row = model->table.rows[m->row].name,
                                             .first = m->first,
                                             .rows = m->rows,
                                             .columns = m->columns,
-                                            .a = m->a,
-                                            .b = m->b};
+                                            .a = reach(m->a),
+                                            .b = reach(m->b)};
       }
       assert_ok(ctx, wn_lora_merge(&lora));
       const struct wn_adapter_updates updates = {

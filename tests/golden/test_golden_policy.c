@@ -11,6 +11,7 @@
 #include "decode/session.h"
 #include "model/workspace.h"
 #include "winnow/kv.h"
+#include "reach.h"
 
 static const struct {
   const char *model;
@@ -60,6 +61,7 @@ static void check_held(const struct wn_session *s, const struct expected *want, 
         int64_t part = s->first[l];
         while (part + 1 < s->first[l + 1] && s->parts[part + 1].kv0 <= g) part++;
         const struct wn_kv_cache *cache = &s->caches[part];
+        assert_int_equal(wn_kv_cache_positions(s->ctx, cache), WN_OK);
         const int32_t *evicted_at = want->evicted_at + ((l * want->B + b) * want->P + g) * want->T;
         bool held[64] = {false};
         const int64_t first = s->parts[part].kv0;
@@ -87,7 +89,8 @@ static void check_logits(const struct wn_session *s, const struct expected *want
     for (int64_t v = 0; v < want->V; v++) {
       const double w = want->logits[(b * want->T + fed - 1) * want->V + v];
       const size_t n = (size_t)(b * want->V + v);
-      const double got = s->model->dtype == WN_F64 ? ((double *)s->logits)[n] : (double)((float *)s->logits)[n];
+      const double got =
+          s->model->dtype == WN_F64 ? ((double *)reach(s->logits))[n] : (double)((float *)reach(s->logits))[n];
       square += (got - w) * (got - w), total += w * w;
     }
   if (!(sqrt(square) <= limit * sqrt(total)))
@@ -140,7 +143,7 @@ static void check_batch(wn_context *ctx, struct wn_model *model, const struct ex
   const int64_t rows = want->B * want->P;
   for (int64_t l = 0; l < L; l++)
     for (int64_t i = 0; wn_evictions_any(budgets, l, want->T) && i < rows * want->T; i++) {
-      const int32_t found = ws->evicted_at[l * rows * want->T + i],
+      const int32_t found = ((int32_t *)reach(ws->evicted_at))[l * rows * want->T + i],
                     evicted_at = want->evicted_at[l * rows * want->T + i];
       if (found != (evicted_at == want->T ? WN_EVICTED_NEVER : evicted_at))
         fail_msg("%s: a batch: layer %d, group %d of %d, position %d goes before row %d, expected %d", want->name,
@@ -200,7 +203,7 @@ static void check_all(const char *backend, const char *isa, int threads, wn_dtyp
     if (dtype == WN_F64) {
       assert_ok(ctx, wn_model_create_dtype(ctx, &loaded->config, 0, WN_F64, &model));
       for (size_t n = 0; n < model->table.total; n++)
-        ((double *)model->params)[n] = (double)((const float *)loaded->params)[n];
+        ((double *)reach(model->params))[n] = (double)((const float *)reach(loaded->params))[n];
     }
     snprintf(path, sizeof path, "%s/tokens.safetensors", folder);
     int32_t *tokens = array(ctx, path, "tokens", shape);

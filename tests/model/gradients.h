@@ -4,6 +4,7 @@
 #define WN_TESTS_MODEL_GRADIENTS_H
 
 #include "model/models.h"
+#include "reach.h"
 
 struct probe {
   wn_context *ctx;
@@ -46,7 +47,7 @@ static void check_gradients(const struct model_case *k) {
   objective(&p, grads);
   for (int t = 0; t < p.model->table.count; t++) {
     const struct wn_param *row = &p.model->table.rows[t];
-    double *at = (double *)p.model->params + row->offset, *g = grads + row->offset;
+    double *at = (double *)reach(p.model->params) + row->offset, *g = grads + row->offset;
     double *direction = calloc(row->count, sizeof *direction);
     assert_non_null(direction);
     double expected = 0, size = 0;

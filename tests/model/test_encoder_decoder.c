@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "model/layer.h"
 #include "model/model.h"
+#include "reach.h"
 
 enum { B = 2, T = 7, S = 9, V = 13 };
 
@@ -160,7 +161,7 @@ static void gradients_are_those_of_differences(void **state) {
     objective(&w, grads);
     for (int t = 0; t < w.model->table.count; t++) {
       const struct wn_param *row = &w.model->table.rows[t];
-      double *at = (double *)w.model->params + row->offset, want = 0, size = 0;
+      double *at = (double *)reach(w.model->params) + row->offset, want = 0, size = 0;
       double *d = malloc(row->count * sizeof *d);
       for (size_t i = 0; i < row->count; i++) {
         d[i] = wn_random_normal(9, WN_STREAM_TEST, (uint64_t)t, i);
@@ -391,7 +392,7 @@ static void checkpoints_hold_the_encoder(void **state) {
   wn_model *back = NULL;
   assert_ok(w.ctx, wn_model_load(w.ctx, dir, &back));
   assert_int_equal(back->table.total, w.model->table.total);
-  assert_memory_equal(back->params, w.model->params, w.model->table.total * sizeof(float));
+  assert_memory_equal(reach(back->params), reach(w.model->params), w.model->table.total * sizeof(float));
   assert_true(wn_param_find(&back->table, "encoder.position_bias.weight") >= 0);
   assert_true(wn_param_find(&back->table, "encoder.layers.2.attn.qkv.weight") >= 0);
   assert_true(wn_param_find(&back->table, "layers.1.cross.kv.weight") >= 0);
@@ -416,7 +417,7 @@ static void the_encoder_selects_by_its_own_key(void **state) {
     assert_ok(w.ctx, wn_model_load(w.ctx, dir, &back));
     assert_true(back->config.encoder.selective);
     assert_int_equal(back->table.total, w.model->table.total);
-    assert_memory_equal(back->params, w.model->params, w.model->table.total * sizeof(float));
+    assert_memory_equal(reach(back->params), reach(w.model->params), w.model->table.total * sizeof(float));
     assert_int_equal(wn_param_find(&back->table, "encoder.layers.2.attn.select_q.weight") >= 0, n == 5);
     assert_int_equal(wn_param_find(&back->table, "encoder.layers.0.attn.select_strength") >= 0, n == 5);
     const wn_model_config *c = wn_model_config_get(back);

@@ -7,6 +7,7 @@
 
 #include "model/config.h"
 #include "model/models.h"
+#include "reach.h"
 
 enum { N = 14, V = 13 };
 
@@ -23,7 +24,7 @@ static wn_model_config small(void) {
 
 static void scale_params(struct wn_model *model, const char *name, float by) {
   const struct wn_param *row = &model->table.rows[wn_param_find(&model->table, name)];
-  for (size_t i = 0; i < row->count; i++) ((float *)model->params)[row->offset + i] *= by;
+  for (size_t i = 0; i < row->count; i++) ((float *)reach(model->params))[row->offset + i] *= by;
 }
 
 static void embedding_factor(void **state) {
@@ -194,7 +195,8 @@ static void branch_norms_alone(void **state) {
   for (int t = 0; t < shorter->table.count; t++) {
     const struct wn_param *to = &shorter->table.rows[t];
     const struct wn_param *from = &model->table.rows[wn_param_find(&model->table, to->name)];
-    memcpy((float *)shorter->params + to->offset, (float *)model->params + from->offset, to->count * sizeof(float));
+    memcpy((float *)reach(shorter->params) + to->offset, (float *)reach(model->params) + from->offset,
+           to->count * sizeof(float));
   }
   logits_of(ctx, shorter, one);
   assert_memory_equal(one, two, sizeof one);

@@ -5,6 +5,7 @@
 #include "model/config.h"
 #include "support.h"
 #include "winnow/train.h"
+#include "reach.h"
 
 static const wn_model_config *shape(wn_model_config *c) {
   wn_model_config_init(c);
@@ -22,7 +23,7 @@ static const float *values(const struct wn_model *model, const char *name, const
   const int t = wn_param_find(&model->table, name);
   assert_true(t >= 0);
   *row = &model->table.rows[t];
-  return (const float *)model->params + (*row)->offset;
+  return (const float *)reach(model->params) + (*row)->offset;
 }
 
 /* The start that models have had since the first version. */
@@ -95,7 +96,7 @@ static void classes_have_starts_of_their_own(void **state) {
   rule(c.init.logits, "normal 0");
   OK(ctx, wn_model_create(ctx, &c, 3, &model));
   OK(one, wn_model_create(one, &c, 3, &again));
-  assert_memory_equal(model->params, again->params, model->table.total * sizeof(float));
+  assert_memory_equal(reach(model->params), reach(again->params), model->table.total * sizeof(float));
   const struct {
     const char *name;
     size_t first, rows, columns;

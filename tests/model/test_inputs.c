@@ -5,6 +5,7 @@
 
 #include "own_mechanism.h"
 #include "ops/terms.h"
+#include "reach.h"
 
 static const struct wn_field field = OWN_FIELD("reach");
 
@@ -78,7 +79,7 @@ static void make_both(wn_context *ctx, int64_t memory, struct wn_model *out[2]) 
   out[1] = model_of(ctx, &spans, WN_F32);
   for (int t = 0; t < out[1]->table.count; t++) {
     const struct wn_param *to = &out[1]->table.rows[t];
-    float *values = (float *)out[1]->params + to->offset;
+    float *values = (float *)reach(out[1]->params) + to->offset;
     char name[96];
     snprintf(name, sizeof name, "%s", to->name);
     if (strstr(name, "span.bias")) {
@@ -90,7 +91,7 @@ static void make_both(wn_context *ctx, int64_t memory, struct wn_model *out[2]) 
     if (at < 0) fail_msg("no tensor %s", name);
     const struct wn_param *from = &out[0]->table.rows[at];
     assert_int_equal(from->count, to->count);
-    memcpy(values, (float *)out[0]->params + from->offset, to->count * sizeof *values);
+    memcpy(values, (float *)reach(out[0]->params) + from->offset, to->count * sizeof *values);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "support.h"
 
 #include "winnow/kv.h"
+#include "reach.h"
 
 /* ---- goldens ---- */
 
@@ -73,7 +74,7 @@ static void check_goldens(const char *backend, wn_dtype dtype, double limit) {
     if (dtype == WN_F64) {
       assert_ok(ctx, wn_model_create_dtype(ctx, &loaded->config, 0, WN_F64, &model));
       for (size_t n = 0; n < model->table.total; n++)
-        ((double *)model->params)[n] = (double)((const float *)loaded->params)[n];
+        ((double *)reach(model->params))[n] = (double)((const float *)reach(loaded->params))[n];
     }
     for (int n = 0; n < CASES_MAX && goldens[i].cases[n]; n++)
       check_golden(ctx, model, folder, goldens[i].cases[n], limit);
@@ -149,10 +150,10 @@ static double difference(struct bench *p, double *at, const double *direction, s
   int32_t *up_evicted_at = malloc(bytes);
   for (size_t i = 0; i < n; i++) at[i] += h * direction[i];
   const double up = objective(p, NULL);
-  memcpy(up_evicted_at, p->ws->evicted_at, bytes);
+  memcpy(up_evicted_at, reach(p->ws->evicted_at), bytes);
   for (size_t i = 0; i < n; i++) at[i] -= 2 * h * direction[i];
   const double down = objective(p, NULL);
-  *same = !memcmp(up_evicted_at, p->ws->evicted_at, bytes);
+  *same = !memcmp(up_evicted_at, reach(p->ws->evicted_at), bytes);
   for (size_t i = 0; i < n; i++) at[i] += h * direction[i];
   free(up_evicted_at);
   return (up - down) / (2 * h);
@@ -167,10 +168,10 @@ static void test_gradients(void **state) {
     bench_open(&p, k, "ref", WN_F64, i, &keep_all);
     double *grads = calloc(p.model->table.total, sizeof *grads);
     objective(&p, grads);
-    for (int64_t n = 0; n < 2 * p.ws->evicting * B * T; n++) evicted += p.ws->evicted_at[n] < T;
+    for (int64_t n = 0; n < 2 * p.ws->evicting * B * T; n++) evicted += ((int32_t *)reach(p.ws->evicted_at))[n] < T;
     for (int t = i % 3; t < p.model->table.count; t += 3) { /* test_model_gradients has them all */
       const struct wn_param *row = &p.model->table.rows[t];
-      double *at = (double *)p.model->params + row->offset, *g = grads + row->offset, expected = 0, size = 0;
+      double *at = (double *)reach(p.model->params) + row->offset, *g = grads + row->offset, expected = 0, size = 0;
       double *direction = calloc(row->count, sizeof *direction);
       for (size_t n = 0; n < row->count; n++) {
         direction[n] = wn_random_normal(9, WN_STREAM_TEST, (uint64_t)t, n);

@@ -3,6 +3,7 @@
  * gives the same bits; nothing is allocated. With learned spans a layer's room follows its widest head, and what it
  * does not hold makes no difference. */
 #include "model/models.h"
+#include "reach.h"
 
 enum { B = 2, BLOCK = 4, BLOCKS = 4, WHOLE = BLOCK * BLOCKS };
 
@@ -186,9 +187,9 @@ static void set_spans(struct stream *s, double tokens) {
     for (size_t h = 0; h < 4; h++) {
       const double z = tokens / (250.0 * (1 + l) * (h == 2 ? 1 : 3));
       if (s->model->dtype == WN_F64)
-        ((double *)s->model->params)[row->offset + h] = z;
+        ((double *)reach(s->model->params))[row->offset + h] = z;
       else
-        ((float *)s->model->params)[row->offset + h] = (float)z;
+        ((float *)reach(s->model->params))[row->offset + h] = (float)z;
     }
   }
 }
@@ -230,7 +231,7 @@ static void test_out_of_sight(void **state) {
       for (int i = 0; i < 10; i++) {
         for (int64_t l = 0; kind == 1 && l < 2; l++) {
           int64_t shape[3];
-          double *at = wn_workspace_recurrence_at(ws, 0, l, shape);
+          double *at = reach(wn_workspace_recurrence_at(ws, 0, l, shape));
           for (int64_t n = 0; n < (room_of(ws, l) - (l ? 49 : 94)) * shape[2]; n++) at[n] = NAN;
         }
         loss[kind] = stream_step(&s, ws, i, grads[kind]).loss_sum;
@@ -346,9 +347,9 @@ static void keep_array(char **kept, char *at, const int64_t shape[3], wn_dtype d
 static void snapshot(struct probe *p, bool back) {
   int64_t shape[3];
   for (int64_t l = 0; l < p->model->config.layers; l++) {
-    char *at = wn_workspace_recurrence_at(p->ws, 0, l, shape);
+    char *at = reach(wn_workspace_recurrence_at(p->ws, 0, l, shape));
     keep_array(&p->kept[l], at, shape, p->model->dtype, back);
-    at = wn_workspace_recurrence_selections_at(p->ws, 0, l, shape);
+    at = reach(wn_workspace_recurrence_selections_at(p->ws, 0, l, shape));
     keep_array(&p->selections[l], at, shape, p->model->dtype, back);
     if (!back) p->counts[l] = (int32_t)wn_workspace_recurrence_count(p->ws, 0, l);
   }
@@ -392,7 +393,7 @@ static void check_gradient(const struct model_case *k, int64_t memory, int befor
   objective(&p, grads);
   for (int t = 0; t < p.model->table.count; t++) {
     const struct wn_param *row = &p.model->table.rows[t];
-    double *at = (double *)p.model->params + row->offset, expected = 0, size = 0;
+    double *at = (double *)reach(p.model->params) + row->offset, expected = 0, size = 0;
     double *direction = calloc(row->count, sizeof *direction), side[2];
     for (size_t i = 0; i < row->count; i++) {
       direction[i] = wn_random_normal(9, WN_STREAM_TEST, (uint64_t)t, i);

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include "model/model.h"
+#include "reach.h"
 
 static wn_model *make(wn_context *ctx, int64_t context, wn_rope_pairs pairs) {
   wn_model_config c;
@@ -46,8 +47,8 @@ static void pairs(void **state) {
   wn_model *halves = make(ctx, 64, WN_ROPE_HALVES), *adjacent = make(ctx, 64, WN_ROPE_ADJACENT);
   const int at = wn_param_find(&halves->table, "layers.0.attn.qkv.weight");
   const struct wn_param *row = &halves->table.rows[at];
-  const float *from = (const float *)halves->params + row->offset;
-  float *to = (float *)adjacent->params + row->offset;
+  const float *from = (const float *)reach(halves->params) + row->offset;
+  float *to = (float *)reach(adjacent->params) + row->offset;
   for (int r = 0; r < 12; r++) { /* two heads of q and one of k, of 4 */
     const int d = r % 4, other = r / 4 * 4 + d % 2 * 2 + d / 2;
     memcpy(to + r * 8, from + other * 8, 8 * sizeof *to);

@@ -38,6 +38,7 @@ static void look(const wn_session *s, uint32_t held[LAYERS][B][4]) {
     const struct wn_kv_cache *c = &s->caches[i];
     const int64_t l = s->parts[i].layer, first = s->parts[i].kv0;
     assert_true(c->count <= c->shape.capacity);
+    assert_int_equal(wn_kv_cache_positions(s->ctx, c), WN_OK);
     for (int b = 0; b < B; b++)
       for (int p = 0; p < (c->at ? c->shape.groups : 1); p++)
         for (int j = 0; j < c->count; j++) {

@@ -5,6 +5,7 @@
 
 #include "tensor/bf16.h"
 #include "winnow/convert.h"
+#include "reach.h"
 
 static char folder[512];
 
@@ -82,14 +83,14 @@ static void test_bfloat16(void **state) {
     int rounded = 0;
     for (int i = 0; i < held->table.count; i++) {
       const struct wn_param *row = &held->table.rows[i];
-      float *dense = (float *)seeded->params + seeded->table.rows[i].offset;
+      float *dense = (float *)reach(seeded->params) + seeded->table.rows[i].offset;
       const int64_t n = (int64_t)wn_param_elements(row);
       assert_int_equal(row->packed.count > 0, row->packs);
       wn_tensor_info info;
       OK(ctx, wn_model_tensor_info(held, i, &info));
       assert_int_equal(info.bytes, (size_t)n * (row->packs ? 2 : 4));
       if (!row->packs) {
-        assert_memory_equal((float *)held->params + row->offset, dense, (size_t)n * sizeof *dense);
+        assert_memory_equal((float *)reach(held->params) + row->offset, dense, (size_t)n * sizeof *dense);
         continue;
       }
       uint16_t *bits = malloc((size_t)n * sizeof *bits);
@@ -100,7 +101,7 @@ static void test_bfloat16(void **state) {
       for (int p = 0; p < row->packed.count; p++) {
         const int64_t part = row->packed.part[p].rows * row->shape[1];
         assert_int_equal(info.types[p], WN_GGUF_BF16);
-        assert_memory_equal(row->packed.part[p].data, bits + at, (size_t)part * sizeof *bits);
+        assert_memory_equal(reach(row->packed.part[p].data), bits + at, (size_t)part * sizeof *bits);
         at += part;
       }
       assert_int_equal(at, n);

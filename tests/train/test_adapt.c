@@ -10,6 +10,7 @@
 #include "model/model.h"
 #include "train/adapt.h"
 #include "train/trainer.h"
+#include "reach.h"
 
 enum { V = 13, T = 24 };
 
@@ -44,9 +45,9 @@ static void set_all(struct wn_model *m, const char *part, double value) {
     found++;
     for (size_t k = row->offset; k < row->offset + row->count; k++) {
       if (m->dtype == WN_F64)
-        ((double *)m->params)[k] = value;
+        ((double *)reach(m->params))[k] = value;
       else
-        ((float *)m->params)[k] = (float)value;
+        ((float *)reach(m->params))[k] = (float)value;
     }
   }
   if (!found) fail_msg("no tensor with %s", part);
@@ -205,7 +206,8 @@ static void test_freezing(void **state) {
         const struct wn_param *row = &part->table.rows[i];
         wn_safetensors_entry g, want;
         const size_t bytes = row->count * sizeof(float);
-        const bool still = !memcmp((float *)part->params + row->offset, (float *)start->params + row->offset, bytes);
+        const bool still =
+            !memcmp((float *)reach(part->params) + row->offset, (float *)reach(start->params) + row->offset, bytes);
         must(ctx, wn_trainer_gradient_at(a, i, &want));
         const bool lora = cases[k].tune == WN_TUNE_LORA && wn_lora_has(&c->learns.lora, i);
         const bool named = cases[k].tune == WN_TUNE_LORA &&
@@ -271,7 +273,7 @@ static void test_strength_learns(void **state) {
       c.lr = 1e-3, c.lr_mechanisms = 50, c.weight_decay = 0.5, c.schedule = WN_SCHED_CONSTANT;
       wn_trainer *t;
       wn_safetensors_entry g;
-      const float *value = (const float *)m->params + m->table.rows[row].offset;
+      const float *value = (const float *)reach(m->params) + m->table.rows[row].offset;
       set_all(m, "select_strength", starts[k]);
       must(ctx, wn_trainer_create(ctx, m, &c, &t));
       must(ctx, wn_trainer_step(ctx, t, ids, targets, NULL, NULL));
@@ -307,7 +309,8 @@ static void test_schedule(void **state) {
   must(ctx, wn_trainer_create(ctx, m, &c, &t));
   for (int step = 1; step <= 3; step++) {
     must(ctx, wn_trainer_step(ctx, t, ids, targets, NULL, NULL));
-    for (size_t i = 0; i < row->count; i++) assert_true(((float *)m->params)[row->offset + i] == (float)(step / 5.0));
+    for (size_t i = 0; i < row->count; i++)
+      assert_true(((float *)reach(m->params))[row->offset + i] == (float)(step / 5.0));
   }
   wn_trainer_destroy(t);
   wn_model_destroy(m);
@@ -345,7 +348,7 @@ static void test_lora_gradients(void **state) {
   must(ctx, wn_lora_merge(l));
   /* A row of k's map: x W^T is x W0^T + s (x A^T) B^T. */
   const struct wn_lora_map *k = &l->maps[1];
-  const double *w = (const double *)m->params + m->table.rows[k->row].offset + k->first * k->columns;
+  const double *w = (const double *)reach(m->params) + m->table.rows[k->row].offset + k->first * k->columns;
   for (int64_t n = 0; n < k->rows; n++) {
     double merged = 0, plain = 0, branch = 0;
     for (int64_t i = 0; i < k->columns; i++) {
@@ -459,7 +462,7 @@ static void test_runs(void **state) {
     must(ctx, wn_model_load(ctx, a, &m));
     const int at = wn_param_find(&m->table, "layers.1.attn.select_strength");
     assert_true(at >= 0);
-    const float strength = ((float *)m->params)[m->table.rows[at].offset];
+    const float strength = ((float *)reach(m->params))[m->table.rows[at].offset];
     if (k ? strength != 1 : !(strength > 0)) fail_msg("the strength is %g", (double)strength);
     wn_model_destroy(m);
     wn_context_destroy(ctx);

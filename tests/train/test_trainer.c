@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "train/trainer.h"
+#include "reach.h"
 
 struct bench {
   wn_context *ctx;
@@ -187,7 +188,7 @@ static void test_not_a_number(void **state) {
   tiny_recipe(&r, false);
   bench_init(&b, &r, "cpu");
   must(b.ctx, bench_step(&b, 0, NULL));
-  float *p = (float *)b.model->params + b.model->table.rows[0].offset;
+  float *p = (float *)reach(b.model->params) + b.model->table.rows[0].offset;
   for (size_t k = 0; k < b.model->table.rows[0].count; k++) p[k] = NAN;
   assert_int_equal(bench_step(&b, 1, NULL), WN_ERR_DIVERGED);
   assert_non_null(strstr(wn_context_error(b.ctx), "step 2"));
