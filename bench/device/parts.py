@@ -38,7 +38,7 @@ def build(run):
     warm(run)
     architecture = run.capability.replace(".", "")
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DWINNOW_TESTS=ON", "-DWINNOW_CUDA=ON", "-DWINNOW_CUDA_TESTS=ON",
-               f"-DWINNOW_CUDA_ARCHITECTURES={'90;90a' if architecture == '90' else architecture}"]
+               f"-DWINNOW_CUDA_ARCHITECTURES={architecture}"]
     options += [f"-DWINNOW_{part}=AUTO" for part in ("ONEDNN", "LIBXSMM", "SENTENCEPIECE", "MICROHTTPD")]
     if shutil.which("ninja"):
         options += ["-G", "Ninja"]

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* Whether there is an emulation: on a GPU (tests/cuda/on_device.cu) an order of threads is no choice. */
+/* Whether there is an emulation: on a GPU (tests/cuda/on_device.c) an order of threads is no choice. */
 bool wn_emulated(void);
 /* The order of the blocks of a launch and, between two barriers, of the threads of a block. 0: as they are numbered. */
 void wn_emulate_seed(uint64_t seed);
@@ -17,7 +17,7 @@ void wn_emulate_seed(uint64_t seed);
 void wn_emulate_device(int capability, int processors);
 /* What went wrong in a launch since it was last asked: one line, or NULL. */
 const char *wn_emulate_error(void);
-/* Launches since the start. */
+/* Launches since the start; of an emulation alone. */
 uint64_t wn_emulate_launches(void);
 
 #ifdef __cplusplus

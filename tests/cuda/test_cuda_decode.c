@@ -160,7 +160,7 @@ static void check(const struct shape *s, enum cache cache, enum term term, int o
     wn_emulate_seed((uint64_t)i * 7);
     const uint64_t before = wn_emulate_launches();
     run(cuda_halves(), &got[i]);
-    assert_int_equal(wn_emulate_launches() - before, 2);
+    if (wn_emulated()) assert_int_equal(wn_emulate_launches() - before, 2);
     same(&got[0], &got[i]);
   }
   const int64_t rows = s->B * s->Tq * s->H;

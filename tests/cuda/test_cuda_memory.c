@@ -78,8 +78,8 @@ static void test_copies_arrive_when_waited_for(void **state) {
   in = 1; /* free again */
   assert_ok(ctx, m->copy_out(ctx, &out, p, sizeof out));
   const uint64_t mark = m->record(ctx);
-  assert_int_not_equal(out, 77);
-  assert_ok(ctx, m->zero(ctx, p, sizeof in)); /* later than the copy */
+  if (wn_emulated()) assert_int_not_equal(out, 77); /* a device may be as fast */
+  assert_ok(ctx, m->zero(ctx, p, sizeof in));       /* later than the copy */
   assert_ok(ctx, m->wait(ctx, mark));
   assert_int_equal(out, 77);
   m->release(p);
@@ -95,6 +95,11 @@ static void test_errors(void **state) {
   assert_int_equal(m->allocate(ctx, "the cache", (size_t)1 << 60, &huge), WN_ERR_MEMORY);
   assert_null(huge);
   assert_string_equal(wn_context_error(ctx), "out of memory on cuda: the cache needs 1152921504606846976 bytes");
+  if (!wn_emulated()) { /* a device does not look, or ends the program's use of it */
+    m->release(p);
+    wn_context_destroy(ctx);
+    return;
+  }
   assert_int_equal(m->copy_in(ctx, host, host, 64), WN_ERR_IO);
   assert_string_equal(wn_context_error(ctx), "a copy in of 64 bytes on cuda: invalid argument");
   assert_int_equal(m->copy_out(ctx, host, p, 65), WN_ERR_IO);
