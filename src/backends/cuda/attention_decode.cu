@@ -23,7 +23,16 @@ bool is_decode(const wn_attention *c) {
 template <class T> static void launch_lanes(const decode_args &x, dim3 grid, int QV, cudaStream_t stream) {
   /* 16 bytes a lane: rows of 32 or 64, of 64 or 128, of 128 floats. */
   const int lanes = (x.a.D + T::EACH - 1) / T::EACH;
-#define WN_DECODE(LANES, N) WN_LAUNCH(grid, DECODE_THREADS, 0, stream, (attention_decode<T, LANES, N>), x)
+  const attention_args &a = x.a;
+  const bool plain =
+      x.vectors && !a.doc_start && !a.evicted_at && !a.at && !a.span.on && a.window <= 0 && a.strided <= 0;
+#define WN_DECODE(LANES, N)                                                                                            \
+  do {                                                                                                                 \
+    if (plain)                                                                                                         \
+      WN_LAUNCH(grid, DECODE_THREADS, 0, stream, (attention_decode<T, LANES, N, true>), x);                            \
+    else                                                                                                               \
+      WN_LAUNCH(grid, DECODE_THREADS, 0, stream, (attention_decode<T, LANES, N, false>), x);                           \
+  } while (0)
 #define WN_DECODE_LANES(N)                                                                                             \
   do {                                                                                                                 \
     if (lanes <= 8)                                                                                                    \

@@ -101,8 +101,9 @@ template <int LANES, int QV> __device__ __forceinline__ float decode_sums(float 
   return x[0];
 }
 
-/* Grid: splits, key-value heads times parts of their queries, sequences. */
-template <class T, int LANES, int QV>
+/* Grid: splits, key-value heads times parts of their queries, sequences. PLAIN: rows of 16-byte vectors, no rules but
+ * causality and no spans. */
+template <class T, int LANES, int QV, bool PLAIN>
 __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const decode_args x) {
   constexpr int EACH = T::EACH, GROUPS = 32 / LANES, AHEAD = DECODE_AHEAD, WIDTH = LANES * EACH;
   WN_SHARED(float, all_most, [DECODE_WARPS][QV]);
@@ -128,8 +129,8 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const deco
   const int mine = lane % LANES / (LANES / QV), query = query0 + mine, row = min(query / heads, a.Tq - 1);
   const int head = kv * heads + query % heads, position = row + a.offset, first = document(a, b, position);
   const int g = kv / (a.Hkv / a.G);
-  const float z = a.span.on ? span_ratio(a, b, head, row) : 0.0f;
-  const bool rules = has_rules(a) || a.at;
+  const float z = !PLAIN && a.span.on ? span_ratio(a, b, head, row) : 0.0f;
+  const bool rules = !PLAIN && (has_rules(a) || a.at);
   const float *F = a.sel.on && a.sel.f_in ? a.sel.f_in + ((int64_t)b * a.G + g) * a.sel.f_stride : nullptr;
   const bool selects = x.selected && (x.select_kv < 0 || x.select_kv == kv);
   const bool writes = selects && query == x.select_query && lane % (LANES / QV) == 0;
@@ -150,8 +151,8 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const deco
       /* A key that no row sees is not read. */
       const uint32_t by_lane = __ballot_sync(~0u, seen[u]);
       there = LANES == 32 ? by_lane != 0 : (by_lane >> (group * LANES % 32) & ((1u << LANES % 32) - 1)) != 0;
-      rk[u] = decode_load<T>(k + j * a.s_k.t, d, a.D, x.vectors, there || (selects && j < j1));
-      rv[u] = decode_load<T>(v + j * a.s_v.t, d, a.D, x.vectors, there);
+      rk[u] = decode_load<T>(k + j * a.s_k.t, d, a.D, PLAIN || x.vectors, there || (selects && j < j1));
+      rv[u] = decode_load<T>(v + j * a.s_v.t, d, a.D, PLAIN || x.vectors, there);
       f[u] = F && seen[u] ? F[j] : 0.0f;
     }
     float top = most;
@@ -172,7 +173,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const deco
         x.selected[((int64_t)b * a.G + g) * a.Tk + j] = may_select(a, b, g, position, first, j) ? strength * l : 0.0f;
       }
       s[u] = fmaf(s[u], a.to_log2, -1.4426950408889634f * f[u]);
-      if (a.span.on && seen[u]) {
+      if (!PLAIN && a.span.on && seen[u]) {
         const float m = span_factor(a, z, distance<true>(a, b, kv, position, j));
         s[u] = m > 0 ? s[u] + (m < 1 ? log2f(m) : 0.0f) : -INFINITY;
       }
