@@ -108,17 +108,18 @@ void arrive(const copy &c) {
   complete(b->second);
 }
 
-void begin(copy &c, size_t bytes) {
-  barrier_of_phases *b = find(c.at, c.barrier);
-  if (!b->fenced) say(c.at, "a copy on an mbarrier whose initialisation was not fenced");
+// Whether the copy could begin; a thread that waits for ever after an error must own nothing.
+bool begin(copy &c, size_t bytes, const barrier_of_phases &b) {
+  if (!b.fenced) say(c.at, "a copy on an mbarrier whose initialisation was not fenced");
   if (!inside(c.to, bytes)) {
     say(c.at, "a copy of %zu bytes to outside of dynamic shared memory", bytes);
-    sleep_at(c.at);
+    return false;
   }
   const std::vector<char> rubbish(bytes, (char)0xff);
   both(c.to, rubbish.data(), bytes);
   c.late = some_random() % 2;
   under_way.push_back(c);
+  return true;
 }
 
 /* ---- wgmma ---- */
@@ -292,10 +293,9 @@ void mbarrier_wait(site at, wn_mbarrier *where, uint32_t parity) {
   sleep_at(at);
 }
 
-void tensor_load(site at, void *to, const wn_tensor_map *m, wn_mbarrier *b, const int (&where)[4]) {
+static bool tensor_copy(site at, void *to, const wn_tensor_map *m, wn_mbarrier *b, const int (&where)[4],
+                        const barrier_of_phases &phase) {
   copy c = {static_cast<char *>(to), {}, 16, true, b, at, false};
-  const uint32_t address = shared_address(at, to);
-  if (address % 128) say(at, "a tensor copy to a place that is not aligned to 128 bytes");
   for (int r = 0; r < m->rows; r++)
     for (int piece = 0; piece < 8; piece++) {
       const int64_t index[4] = {where[0] + piece * 8, where[1] + r, where[2], where[3]};
@@ -306,13 +306,23 @@ void tensor_load(site at, void *to, const wn_tensor_map *m, wn_mbarrier *b, cons
       }
       c.from.push_back(from);
     }
-  begin(c, (size_t)m->rows * 128);
+  return begin(c, (size_t)m->rows * 128, phase);
+}
+static bool bulk_copy(site at, void *to, const void *from, uint32_t bytes, wn_mbarrier *b,
+                      const barrier_of_phases &phase) {
+  copy c = {static_cast<char *>(to), {static_cast<const char *>(from)}, bytes, false, b, at, false};
+  return begin(c, bytes, phase);
+}
+void tensor_load(site at, void *to, const wn_tensor_map *m, wn_mbarrier *b, const int (&where)[4]) {
+  if (shared_address(at, to) % 128) say(at, "a tensor copy to a place that is not aligned to 128 bytes");
+  const barrier_of_phases *phase = find(at, b);
+  if (!tensor_copy(at, to, m, b, where, *phase)) sleep_at(at);
 }
 void bulk_load(site at, void *to, const void *from, uint32_t bytes, wn_mbarrier *b) {
   if ((uintptr_t)to % 16 || (uintptr_t)from % 16 || bytes % 16 || !bytes)
     say(at, "a bulk copy that is not aligned to 16 bytes");
-  copy c = {static_cast<char *>(to), {static_cast<const char *>(from)}, bytes, false, b, at, false};
-  begin(c, bytes);
+  const barrier_of_phases *phase = find(at, b);
+  if (!bulk_copy(at, to, from, bytes, b, *phase)) sleep_at(at);
 }
 void proxy_fence() {
   memcpy(proxy.data(), memory, memory_bytes);
