@@ -110,11 +110,17 @@ static wn_status positions_turn(const struct wn_exec *exec, const struct wn_run 
   return wn_op_rope_forward(exec, &a);
 }
 
-/* The sinks before the recent tokens of the row at position i, at place `from` of the buffers; F moves with them.
- * positions: the document's, 0 and so on. */
+/* Where the buffers hold the K tokens of the row at position i: the last lies at s + i. */
+static int64_t positions_first(int64_t K, int64_t s, int64_t i) {
+  return i - K + s + 1;
+}
+
+/* The sinks before the recent tokens of the row at position i; F moves with them. positions: the document's, 0 and so
+ * on. */
 static wn_status positions_put_sinks(const struct wn_exec *exec, const struct wn_run *run,
                                      const struct wn_attention *op, const struct work *w, int64_t s, int64_t K,
-                                     int64_t i, int64_t from, const int32_t *positions) {
+                                     int64_t i, const int32_t *positions) {
+  const int64_t from = positions_first(K, s, i);
   const wn_dtype dtype = exec->dtype;
   const struct wn_memory *memory = exec->backend->memory;
   const int64_t KD = op->Hkv * op->D, G = wn_selection_groups(op);
@@ -161,9 +167,8 @@ static wn_status positions_document(const struct wn_exec *exec, const struct wn_
   const struct wn_attention head = positions_call(op, w, dtype, 0, first, s, first);
   WN_TRY(wn_op_attention_forward(exec, &head));
   for (int64_t i = K; i < rows; i++) {
-    const int64_t from = i - K + s + 1; /* of K tokens, the last at s + i */
-    WN_TRY(positions_put_sinks(exec, run, op, w, s, K, i, from, positions));
-    const struct wn_attention row = positions_call(op, w, dtype, i, 1, from, K);
+    WN_TRY(positions_put_sinks(exec, run, op, w, s, K, i, positions));
+    const struct wn_attention row = positions_call(op, w, dtype, i, 1, positions_first(K, s, i), K);
     WN_TRY(wn_op_attention_forward(exec, &row));
   }
   return WN_OK;
