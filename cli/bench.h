@@ -2,6 +2,7 @@
 #ifndef CLI_BENCH_H
 #define CLI_BENCH_H
 
+#include <winnow/measure.h>
 #include <winnow/train.h>
 #include "args.h"
 #include "recipe.h"
@@ -34,6 +35,8 @@ json_t *bench_samples_json(const struct samples *s);
 void bench_print_samples(const char *what, const struct samples *s, const char *rate);
 /* What every result says about where it comes from. */
 json_t *bench_header(const struct bench *b, const char *what);
+/* Adds what the backend's arrays took at most: "backend_peak_bytes". */
+void bench_memory_json(wn_context *ctx, json_t *to);
 json_t *bench_model_json(wn_context *ctx, const wn_model *model);
 /* n standard normal floats, malloc'd. */
 float *bench_random_floats(size_t n, uint64_t seed);

@@ -74,12 +74,14 @@ static wn_status bench_decode_time(const struct bench_decode *d, struct decoding
   double start = cli_seconds();
   if (status == WN_OK && config->encoder.layers > 0) status = bench_encode(ctx, x->session, config, d->batch, &seed);
   if (status == WN_OK) status = wn_session_feed(ctx, x->session, x->prompt, x->length, 0, x->logits);
+  if (status == WN_OK) status = wn_context_wait(ctx);
   x->prefill = cli_seconds() - start;
   wn_memory_info_get(&x->before);
   for (int64_t i = 0; status == WN_OK && i < total; i++) {
     bench_random_tokens(x->next, (size_t)d->batch, config->vocab_size, &seed);
     start = cli_seconds();
     status = wn_session_feed(ctx, x->session, x->next, 1, 0, x->logits);
+    if (status == WN_OK) status = wn_context_wait(ctx);
     if (i >= d->bench.warmup) x->steps->seconds[x->steps->count++] = cli_seconds() - start;
   }
   wn_memory_info_get(&x->after);
@@ -152,6 +154,7 @@ static int bench_decode_json(const struct bench_decode *d) {
     json_object_set_new(j, "budget_tokens", json_integer(wn_budgets_total(&d->held)));
   }
   json_object_set_new(j, "results", json_incref(d->results));
+  bench_memory_json(d->bench.ctx, j);
   json_object_set_new(j, "peak_resident_bytes", json_integer((json_int_t)cli_peak_resident()));
   return cli_print_json(j);
 }

@@ -54,6 +54,7 @@ static wn_status bench_train_time(struct bench_train *t) {
     t->allocations = t->memory.total_allocations;
     const double start = cli_seconds();
     status = wn_trainer_step(t->bench.ctx, t->trainer, t->tokens, t->tokens + t->n, NULL, &t->progress);
+    if (status == WN_OK) status = wn_context_wait(t->bench.ctx);
     const double end = cli_seconds();
     if (i >= t->bench.warmup) t->steps->seconds[t->steps->count++] = end - start;
   }
@@ -76,6 +77,7 @@ static int bench_train_report(const struct bench_train *t) {
     json_object_set_new(j, "workspace_bytes", json_integer((json_int_t)t->progress.workspace_bytes));
     json_object_set_new(j, "memory_bytes", json_integer((json_int_t)t->progress.recurrence_bytes));
     json_object_set_new(j, "peak_bytes", json_integer((json_int_t)t->memory.peak_bytes));
+    bench_memory_json(t->bench.ctx, j);
     json_object_set_new(j, "peak_resident_bytes", json_integer((json_int_t)cli_peak_resident()));
     return cli_print_json(j);
   }

@@ -93,6 +93,12 @@ void bench_random_tokens(int32_t *out, size_t n, int64_t V, uint64_t *seed) {
   for (size_t i = 0; i < n; i++) out[i] = (int32_t)(bench_random(seed) % (uint64_t)V);
 }
 
+void bench_memory_json(wn_context *ctx, json_t *to) {
+  unsigned long long live, peak;
+  if (wn_context_memory(ctx, &live, &peak) == WN_OK)
+    json_object_set_new(to, "backend_peak_bytes", json_integer((json_int_t)peak));
+}
+
 json_t *bench_model_json(wn_context *ctx, const wn_model *model) {
   char *text = NULL;
   if (wn_model_config_json(ctx, wn_model_config_get(model), &text) != WN_OK) return json_null();

@@ -356,7 +356,7 @@ def train_at(run, kind, batch):
         run.add(name, **m, why=mine["error_line"])
         return f"{name}: {mine['error_line']}"
     m.update(value=mine["tokens_per_second"], spread=mine["step"]["spread_iqr_over_median"],
-             bytes=mine.get("device_bytes", mine["peak_bytes"]), repeats=mine["step"]["repeats"])
+             bytes=mine["backend_peak_bytes"], repeats=mine["step"]["repeats"])
     theirs = ask(run, "torch", {"do": "train", "kind": kind, "model": mine["model"], "batch": batch,
                                 "context": 16 if run.a.tiny else 512, "repeats": int(repeats)})
     if "error_line" in theirs:

@@ -13,6 +13,7 @@
 #include "winnow/generate.h"
 #include "winnow/gguf.h"
 #include "winnow/kv.h"
+#include "winnow/measure.h"
 #include "winnow/model.h"
 #include "winnow/prune.h"
 #include "winnow/report.h"

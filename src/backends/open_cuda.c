@@ -64,3 +64,10 @@ wn_status wn_backend_cuda_device(wn_context *ctx, int index, wn_device_info *out
   pthread_mutex_unlock(&lock);
   return status;
 }
+
+void wn_backend_cuda_memory(unsigned long long *live, unsigned long long *peak) {
+  *live = *peak = 0;
+  pthread_mutex_lock(&lock);
+  if (module) module->memory(live, peak);
+  pthread_mutex_unlock(&lock);
+}

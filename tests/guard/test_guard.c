@@ -13,6 +13,7 @@
 
 #include "backends/backends.h"
 #include "base/context.h"
+#include "winnow/measure.h"
 
 enum { N = 1000 };
 
@@ -73,6 +74,31 @@ static void test_refuses(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* A program's wait and its count. */
+static void test_waits(void **state) {
+  (void)state;
+  wn_context *ctx = guard_context();
+  const struct wn_memory *memory = exec_of(ctx).backend->memory;
+  unsigned long long live[3], peak[3];
+  void *at;
+  int32_t in = 77, out = 5;
+  assert_int_equal(wn_context_memory(ctx, &live[0], &peak[0]), WN_OK);
+  assert_int_equal(memory->allocate(ctx, "an array", 100000, &at), WN_OK);
+  assert_int_equal(wn_context_memory(ctx, &live[1], &peak[1]), WN_OK);
+  assert_int_equal(live[1] - live[0], 100000);
+  assert_true(peak[1] >= live[1]);
+  assert_int_equal(memory->copy_in(ctx, at, &in, sizeof in), WN_OK);
+  assert_int_equal(memory->copy_out(ctx, &out, at, sizeof out), WN_OK);
+  assert_int_not_equal(out, 77);
+  assert_int_equal(wn_context_wait(ctx), WN_OK);
+  assert_int_equal(out, 77);
+  memory->release(at);
+  assert_int_equal(wn_context_memory(ctx, &live[2], &peak[2]), WN_OK);
+  assert_int_equal(live[2], live[0]);
+  assert_true(peak[2] >= live[1]);
+  wn_context_destroy(ctx);
+}
+
 static void test_touching(void **state) {
   (void)state;
   wn_context *ctx = guard_context();
@@ -96,6 +122,6 @@ static void test_touching(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_operations), cmocka_unit_test(test_refuses),
-                                     cmocka_unit_test(test_touching)};
+                                     cmocka_unit_test(test_waits), cmocka_unit_test(test_touching)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,9 @@
 // order of the calls whatever contexts they come from.
 #include "backends/cuda/launch.cuh"
 
+#include <map>
+#include <mutex>
+
 extern "C" {
 #include "base/memory.h"
 }
@@ -18,8 +21,32 @@ static wn_status cuda_zero(wn_context *ctx, void *to, size_t bytes) {
   return memory_status(ctx, "zeros", bytes, cudaMemsetAsync(to, 0, bytes, nullptr));
 }
 
+// Arrays by their bytes.
+static struct {
+  std::mutex lock;
+  std::map<void *, size_t> bytes;
+  unsigned long long live, peak;
+} held;
+
+static void held_add(void *p, size_t bytes) {
+  const std::lock_guard<std::mutex> locked(held.lock);
+  held.bytes[p] = bytes;
+  held.live += bytes;
+  if (held.live > held.peak) held.peak = held.live;
+}
+
+static void held_remove(void *p) {
+  const std::lock_guard<std::mutex> locked(held.lock);
+  const auto found = held.bytes.find(p);
+  if (found == held.bytes.end()) return;
+  held.live -= found->second;
+  held.bytes.erase(found);
+}
+
 static void cuda_release(void *p) {
-  if (p) (void)cudaFree(p);
+  if (!p) return;
+  held_remove(p);
+  (void)cudaFree(p);
 }
 
 static wn_status cuda_allocate(wn_context *ctx, const char *what, size_t bytes, void **out) {
@@ -30,6 +57,7 @@ static wn_status cuda_allocate(wn_context *ctx, const char *what, size_t bytes, 
     *out = nullptr;
     return wn_fail(ctx, WN_ERR_MEMORY, "out of memory on cuda: %s needs %zu bytes", what, bytes);
   }
+  held_add(*out, bytes);
   const wn_status status = cuda_zero(ctx, *out, bytes);
   if (status == WN_OK) return WN_OK;
   cuda_release(*out);
@@ -91,4 +119,10 @@ static wn_status cuda_wait(wn_context *ctx, uint64_t mark) {
 extern "C" {
 const struct wn_memory wn_cuda_memory = {false,     cuda_allocate, cuda_release, cuda_copy_in, cuda_copy_out,
                                          cuda_copy, cuda_zero,     cuda_record,  cuda_wait};
+
+void wn_cuda_memory_count(unsigned long long *live, unsigned long long *peak);
+void wn_cuda_memory_count(unsigned long long *live, unsigned long long *peak) {
+  const std::lock_guard<std::mutex> locked(held.lock);
+  *live = held.live, *peak = held.peak;
+}
 }

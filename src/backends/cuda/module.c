@@ -34,6 +34,9 @@ static wn_status module_begin(wn_context *ctx, const struct wn_cuda_host *host, 
   return WN_OK;
 }
 
+/* memory.cu */
+void wn_cuda_memory_count(unsigned long long *live, unsigned long long *peak);
+
 static wn_status module_device(wn_context *ctx, const struct wn_cuda_host *host, int index, wn_device_info *out) {
   library = host;
   return wn_cuda_device(ctx, index, out);
@@ -41,7 +44,8 @@ static wn_status module_device(wn_context *ctx, const struct wn_cuda_host *host,
 
 __attribute__((visibility("default"))) const struct wn_cuda_module *wn_cuda_module(void);
 const struct wn_cuda_module *wn_cuda_module(void) {
-  static struct wn_cuda_module module = {.begin = module_begin, .device = module_device};
+  static struct wn_cuda_module module = {
+      .begin = module_begin, .device = module_device, .memory = wn_cuda_memory_count};
   module.version = wn_cuda_module_version();
   return &module;
 }

@@ -22,7 +22,11 @@ struct wn_cuda_module {
   wn_status (*begin)(wn_context *ctx, const struct wn_cuda_host *host, const struct wn_backend **out);
   /* The device of this number, of those that CUDA_VISIBLE_DEVICES lets it see. */
   wn_status (*device)(wn_context *ctx, const struct wn_cuda_host *host, int index, wn_device_info *out);
+  /* Bytes of the arrays on the device, now and at most. */
+  void (*memory)(unsigned long long *live, unsigned long long *peak);
 };
+/* What it is; zeros where no module was opened. */
+void wn_backend_cuda_memory(unsigned long long *live, unsigned long long *peak);
 
 /* The one symbol of the module. */
 #define WN_CUDA_SYMBOL "wn_cuda_module"
