@@ -5,9 +5,9 @@
  *   dv_j = sum_i W[i,j] dy_i;  dF[i,j] = - sum over the group's heads of dA[i,j]
  *   dq_i = scale sum_j G[i,j] k_j;  dk_j = scale sum_i G[i,j] q_i;  G = dA, for the selecting head dA + X
  *
- * Four kernels: delta by rows; dF by tiles of a row tile and a key tile, which walk the group's heads; then X
- * (select.cuh); dq by row tiles; dk and dv by key tiles, which walk the heads of their key-value head. 14 D operations
- * a pair and head, 18 D with selection. */
+ * Kernels: delta by rows (of rows in bf16 by row tiles); dF by tiles of a row tile and a key tile, which walk the
+ * group's heads; then X (select.cuh); dq by row tiles; dk and dv by key tiles, which walk the heads of their key-value
+ * head. 14 D operations a pair and head, 18 D with selection. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_BACKWARD_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_BACKWARD_CUH
 
@@ -250,6 +250,60 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dq
     const int i = i0 + warp * 16 + P::row(lane, r);
     const float all = row_sum<P>(dz[r]);
     if (lane % P::LANES == 0 && i < i1) a.span.dz[((int64_t)b * a.H + h) * a.Tq + i] = all;
+  }
+}
+
+/* delta of rows in bf16: the sum of W (dy . v) over the keys, of the weights and products that the gradients have, and
+ * not dy . y with a y that was rounded. A row's G then sum to 0 whatever its y, which counts where keys are alike. 4 D
+ * operations a pair and head. Grid: row tiles of the window, heads, sequences. */
+template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_row_sums(const attention_args a) {
+  typedef typename P::element element;
+  WN_SHARED_DYNAMIC(uint8_t, raw);
+  constexpr int ROOM = dF_room<P>::ROWS;
+  element *sq = reinterpret_cast<element *>(raw), *sdy = sq + ROOM, *sk = sdy + ROOM, *sv = sk + ROOM;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int tile = gridDim.x - 1 - blockIdx.x, h = blockIdx.y, b = blockIdx.z;
+  const int kv = h / (a.H / a.Hkv), g = h / (a.H / a.G), i0 = a.row0 + tile * P::TILE;
+  const int i1 = min(i0 + P::TILE, rows_end(a));
+  const element *k = static_cast<const element *>(a.k) + b * a.s_k.b + kv * a.s_k.h;
+  const element *v = static_cast<const element *>(a.v) + b * a.s_v.b + kv * a.s_v.h;
+  row_facts<P> facts;
+  facts.load(a, b, h, i0, warp, lane);
+  float sum[P::ROWS];
+#pragma unroll
+  for (int r = 0; r < P::ROWS; r++) sum[r] = 0, facts.delta[r] = 0;
+  stage<P>(sq, static_cast<const element *>(a.q) + b * a.s_q.b + h * a.s_q.h, a.s_q.t, i0, i1, a);
+  stage<P>(sdy, static_cast<const element *>(a.dy) + b * a.s_dy.b + h * a.s_dy.h, a.s_dy.t, i0, i1, a);
+  const tiles seen = seen_tiles<P::TILE>(a, b, i0, i1);
+  for (int tile_j = seen.last; tile_j >= seen.first; tile_j--) {
+    const int j0 = tile_j * P::TILE;
+    stage<P>(sk, k, a.s_k.t, j0, a.Tk, a);
+    stage<P>(sv, v, a.s_v.t, j0, a.Tk, a);
+    wn_copy_commit();
+    const float *F = a.sel.on ? F_at<P>(a, b, g, tile, tile_j) : nullptr;
+    const uint32_t pairs = seen_pairs<P, false>(a, b, kv, i0, j0, facts.first, warp, lane);
+    float s[P::CHUNKS][4], dp[P::CHUNKS][4];
+    P::start(s, F, warp, lane);
+    P::start(dp, nullptr, warp, lane);
+    wn_copy_wait<0>();
+    __syncthreads();
+    P::product(s, sq, sk, warp, lane);
+    P::finish(s, F, warp, lane);
+    P::product(dp, sdy, sv, warp, lane);
+    row_gradients<P>(a, s, dp, facts, pairs, i0, j0, warp, lane);
+#pragma unroll
+    for (int t = 0; t < P::CHUNKS; t++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) sum[P::row_of(e)] += s[t][e];
+    __syncthreads();
+  }
+  wn_copy_commit(); /* of rows that no tile belongs to */
+  wn_copy_wait<0>();
+#pragma unroll
+  for (int r = 0; r < P::ROWS; r++) {
+    const int i = i0 + warp * 16 + P::row(lane, r);
+    const float all = row_sum<P>(sum[r]);
+    if (lane % P::LANES == 0 && i < i1) a.delta[((int64_t)b * a.H + h) * a.Tq + i] = all;
   }
 }
 

@@ -11,6 +11,7 @@
 namespace wn_cuda {
 
 template <class P> struct call {
+  static constexpr bool IS_ROUNDED = sizeof(typename P::element) == 2; /* is y? then delta is not taken from it */
   attention_args a;
   int windows, rows; /* of a window */
   room scratch;
@@ -147,14 +148,16 @@ template <class P> struct call {
     if (failed(wn_shared_limit(attention_select<P>, select_room<P>::BYTES)) ||
         failed(wn_shared_limit(attention_select_back<P>, select_room<P>::BYTES)) ||
         failed(wn_shared_limit(attention_dF<P>, dF_room<P>::BYTES)) ||
+        (IS_ROUNDED && failed(wn_shared_limit(attention_row_sums<P>, dF_room<P>::BYTES))) ||
         failed(wn_shared_limit(attention_dq<P>, dq_dkv_room<P>::BYTES)) ||
         failed(wn_shared_limit(attention_dkv<P>, dq_dkv_room<P>::BYTES)) ||
         failed(wn_shared_limit(attention_dsq<P>, bilinear)) || failed(wn_shared_limit(attention_dsk<P>, bilinear)))
       return what;
     lay_backward(c);
     const void *given = a.dy;
-    WN_LAUNCH(dim3((unsigned)(a.Tq + 7) / 8, (unsigned)a.Hkv, (unsigned)a.B), dim3(256), 0, stream,
-              (attention_delta<P>), a, given);
+    if (!IS_ROUNDED || a.exclusive.on)
+      WN_LAUNCH(dim3((unsigned)(a.Tq + 7) / 8, (unsigned)a.Hkv, (unsigned)a.B), dim3(256), 0, stream,
+                (attention_delta<P>), a, given);
     if (a.exclusive.on) { /* from here on */
       a.dy = a.exclusive.dy;
       a.s_dy = {(int64_t)a.Tq * a.H * a.D, (int64_t)a.H * a.D, a.D};
@@ -171,6 +174,10 @@ template <class P> struct call {
       if (a.sel.on) {
         a.carry_in = w > 0 ? carries + w * carry : nullptr;
         select(stream);
+      }
+      if constexpr (IS_ROUNDED)
+        WN_LAUNCH(by_rows, dim3(P::THREADS), dF_room<P>::BYTES, stream, (attention_row_sums<P>), a);
+      if (a.sel.on) {
         WN_LAUNCH(dim3((unsigned)a.key_tiles, (unsigned)a.row_tiles, (unsigned)(a.B * a.G)), dim3(P::THREADS),
                   dF_room<P>::BYTES, stream, (attention_dF<P>), a);
         WN_LAUNCH(by_groups, dim3(P::THREADS), select_room<P>::BYTES, stream, (attention_select_back<P>), a);
