@@ -54,7 +54,7 @@ set(cuda_code)
       COMMENT "Compiling ${name}" VERBATIM
       COMMAND ${CMAKE_SOURCE_DIR}/cmake/compile-cuda ${object}.log ${CMAKE_C_COMPILER_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE}
               -std=c++17 -O3 ${code} -I${CMAKE_SOURCE_DIR}/include -I${CMAKE_SOURCE_DIR}/src ${cuda_warnings}
-              -Xcompiler -fPIC,-fvisibility=hidden -Xptxas -v -MD -MF ${object}.d -c ${source} -o ${object})
+              -DWN_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}" -Xcompiler -fPIC,-fvisibility=hidden -Xptxas -v -MD -MF ${object}.d -c ${source} -o ${object})
     list(APPEND WINNOW_CUDA_OBJECTS ${object})
   endforeach()
   enable_language(CXX)

@@ -33,7 +33,7 @@ const struct wn_backend *wn_backend_beside(const wn_context *ctx, const struct w
 }
 
 const char *wn_backend_bf16(const wn_context *ctx) {
-  (void)ctx;
+  if (strcmp(ctx->backend, "cuda") == 0) return "tensor cores";
 #if WN_HAS_AVX512
   if (strcmp(ctx->backend, "cpu") == 0 && ctx->isa == WN_ISA_AVX512) {
     if (wn_cpu_has_amx()) return "AMX";

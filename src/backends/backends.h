@@ -13,6 +13,8 @@ WN_BACKENDS(WN_BACKEND_DECLARE, )
 /* The context's. cuda's comes from a module, which this opens: why there is none, or no device, is its error. */
 wn_status wn_backend_of(wn_context *ctx, const struct wn_backend **out);
 wn_status wn_backend_cuda_open(wn_context *ctx, const struct wn_backend **out);
+/* In place of the module: a program that is linked with the backend itself says so (tests/cuda). */
+void wn_backend_cuda_linked(const struct wn_backend *backend);
 /* As wn_device_info_get. */
 wn_status wn_backend_cuda_device(wn_context *ctx, int index, wn_device_info *out);
 /* A backend of the host's that computes what this one does: itself, where its memory is the host's. */

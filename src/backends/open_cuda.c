@@ -6,6 +6,7 @@
 #include "backends/backends.h"
 #include "backends/cuda/module.h"
 #include "base/module.h"
+#include "base/open.h"
 
 static const char file[] = "winnow-cuda.so";
 
@@ -19,7 +20,7 @@ static wn_status host_fail(wn_context *ctx, wn_status status, const char *line) 
 static void host_log(wn_context *ctx, wn_log_level level, const char *line) {
   wn_log(ctx, level, "%s", line);
 }
-static const struct wn_cuda_host host = {.fail = host_fail, .log = host_log};
+static const struct wn_cuda_host host = {.fail = host_fail, .log = host_log, .open = wn_open_module};
 
 /* With the lock held. */
 static wn_status module_open(wn_context *ctx) {
@@ -55,6 +56,12 @@ wn_status wn_backend_cuda_open(wn_context *ctx, const struct wn_backend **out) {
   *out = table;
   pthread_mutex_unlock(&lock);
   return status == WN_OK ? WN_OK : wn_fail_prefix(ctx, status, "backend cuda");
+}
+
+void wn_backend_cuda_linked(const struct wn_backend *backend) {
+  pthread_mutex_lock(&lock);
+  table = backend;
+  pthread_mutex_unlock(&lock);
 }
 
 wn_status wn_backend_cuda_device(wn_context *ctx, int index, wn_device_info *out) {

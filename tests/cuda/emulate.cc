@@ -505,6 +505,11 @@ int shared_limit(const void *kernel, size_t bytes) {
   return cudaSuccess;
 }
 
+void fail(site at, const char *what) {
+  failed = false;
+  report("%s:%d: %s", short_name(at.file), at.line, what);
+}
+
 void launch(site at, const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*call)(const void *),
             const void *with) {
   failed = false;

@@ -5,8 +5,8 @@
  * barrier or for the other lanes of its warp; then another goes on, in an order shuffled by a seed: where a barrier is
  * missing, some order computes something else. Shared memory is all ones at a block's start (NaN in every float type)
  * and ends where it ends: address sanitizer sees what is beyond. What cp.async copies arrives when it is waited for and
- * no sooner. A wait that never ends, lanes that meet at different instructions, and sizes that a GPU lacks are errors
- * of the launch (cudaGetLastError), which says the line.
+ * no sooner. Streams, events and host memory are emulate_stream.cc's. A wait that never ends, lanes that meet at
+ * different instructions, and sizes that a GPU lacks are errors of the launch (cudaGetLastError), which says the line.
  *
  * What sm_90 alone has is in emulate_sm90.h.
  *
@@ -87,6 +87,14 @@ void wake(int thread);
 /* The device's arrays can be touched, or no longer. */
 void memory_open(bool open);
 
+bool is_array(const void *p, size_t bytes);
+void memory_open_array(const void *p, size_t bytes, bool open); /* one of them; host memory: nothing */
+extern uint64_t allocations;                                    /* wn_emulate_allocations */
+/* Work that is asked of another stream than the one that a program has made is an error of the launch. */
+bool stream_check(site at, const void *stream);
+/* An error of the run time's, as that of a launch. */
+void fail(site at, const char *what);
+
 /* A kernel's dynamic shared memory may have so many bytes. */
 int shared_limit(const void *kernel, size_t bytes);
 void launch(site at, const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*call)(const void *),
@@ -136,7 +144,7 @@ inline uint32_t ballot(site at, uint32_t mask, bool value) {
 #define WN_SHARED_DYNAMIC(type, name) type *name = static_cast<type *>(emulate::shared_dynamic())
 #define WN_LAUNCH(grid, block, bytes, stream, kernel, ...)                                                             \
   do {                                                                                                                 \
-    (void)(stream);                                                                                                    \
+    emulate::stream_check(emulate::site::here(), stream);                                                              \
     emulate::launch_call(emulate::site::here(), reinterpret_cast<const void *>(kernel), grid, block, bytes,            \
                          [&] { (kernel)(__VA_ARGS__); });                                                              \
   } while (0)
@@ -151,6 +159,14 @@ enum {
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorECCUncorrectable = 214,
+  cudaErrorIllegalAddress = 700,
+  cudaErrorLaunchTimeout = 702,
+  cudaErrorHardwareStackError = 714,
+  cudaErrorIllegalInstruction = 715,
+  cudaErrorMisalignedAddress = 716,
+  cudaErrorInvalidAddressSpace = 717,
+  cudaErrorInvalidPc = 718,
   cudaErrorLaunchFailure = 719
 };
 #define CUDART_VERSION 13000
@@ -163,8 +179,22 @@ cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device);
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
+typedef struct emulated_event *cudaEvent_t;
+typedef struct emulated_pool *cudaMemPool_t;
+enum cudaMemPoolAttr { cudaMemPoolAttrReleaseThreshold = 4 };
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaMalloc(void **out, size_t bytes);
 cudaError_t cudaFree(void *p);
+cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t stream);
+cudaError_t cudaFreeAsync(void *p, cudaStream_t stream);
+cudaError_t cudaMallocHost(void **out, size_t bytes);
+cudaError_t cudaMemGetInfo(size_t *spare, size_t *all);
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *out, int device);
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void *value);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);

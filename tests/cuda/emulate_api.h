@@ -17,8 +17,12 @@ void wn_emulate_seed(uint64_t seed);
 void wn_emulate_device(int capability, int processors);
 /* What went wrong in a launch since it was last asked: one line, or NULL. */
 const char *wn_emulate_error(void);
-/* Launches since the start; of an emulation alone. */
+/* Launches since the start; and arrays, pinned memory, streams and events that were made or given back; of an
+ * emulation alone. */
 uint64_t wn_emulate_launches(void);
+uint64_t wn_emulate_allocations(void);
+/* Products by cuBLASLt since the start, and how often it was asked for an algorithm. */
+uint64_t wn_emulate_products(uint64_t *algorithms);
 
 #ifdef __cplusplus
 }

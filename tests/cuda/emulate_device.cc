@@ -13,7 +13,7 @@ struct machine {
 };
 
 machine machine_now() {
-  machine m = {CUDART_VERSION, 9, 1};
+  machine m = {CUDART_VERSION, 8, 1};
   const char *text = getenv("WINNOW_EMULATED"), *visible = getenv("CUDA_VISIBLE_DEVICES");
   if (text && sscanf(text, "%d,%d,%d", &m.driver, &m.major, &m.count) != 3) abort();
   if (visible && (!*visible || *visible == '-')) m.count = 0;

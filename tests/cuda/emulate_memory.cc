@@ -1,5 +1,5 @@
 /* A device's memory: pages that can be touched while a kernel or a copy runs and at no other time, each array against a
- * page that never can. A new array is rubbish; a copy out arrives when the stream is waited for. */
+ * page that never can. A new array is rubbish. */
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -23,12 +23,7 @@ struct array {
 static std::map<char *, array> arrays; /* by the address that was given out */
 static std::multimap<size_t, char *> spare;
 static char *reserved, *next_page;
-
-struct arrival {
-  void *to;
-  std::vector<char> data;
-};
-static std::vector<arrival> arrivals;
+uint64_t allocations;
 
 static void open_one(const array &a, bool open) {
   if (mprotect(a.first, a.mapped, open ? PROT_READ | PROT_WRITE : PROT_NONE)) abort();
@@ -44,6 +39,14 @@ static const array *array_of(const void *p, size_t bytes) {
   --after;
   const size_t at = (size_t)(static_cast<const char *>(p) - after->first);
   return at <= after->second.bytes && bytes <= after->second.bytes - at ? &after->second : nullptr;
+}
+
+bool is_array(const void *p, size_t bytes) {
+  return array_of(p, bytes) != nullptr;
+}
+void memory_open_array(const void *p, size_t bytes, bool open) {
+  const array *a = array_of(p, bytes);
+  if (a) open_one(*a, open);
 }
 
 /* What is beside an array in its own pages is no array's: address sanitizer is told so. */
@@ -80,8 +83,19 @@ static char *pages_take(size_t bytes) {
 
 } // namespace emulate
 
+uint64_t wn_emulate_allocations(void) {
+  return emulate::allocations;
+}
+
+cudaError_t cudaMemGetInfo(size_t *spare, size_t *all) {
+  *all = *spare = emulate::RESERVED / 2;
+  for (const auto &a : emulate::arrays) *spare -= a.second.mapped;
+  return cudaSuccess;
+}
+
 cudaError_t cudaMalloc(void **out, size_t bytes) {
   using namespace emulate;
+  allocations++;
   if (bytes == 0 || bytes > RESERVED / 2) return cudaErrorMemoryAllocation;
   const size_t rounded = (bytes + 255) / 256 * 256, whole = (rounded + PAGE - 1) / PAGE * PAGE;
   char *first = pages_take(whole);
@@ -97,48 +111,12 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
 
 cudaError_t cudaFree(void *p) {
   using namespace emulate;
+  allocations++;
   const auto found = arrays.find(static_cast<char *>(p));
   if (found == arrays.end()) return cudaErrorInvalidValue;
   edges(found->second, found->first, false);
   (void)madvise(found->second.first, found->second.mapped, MADV_DONTNEED);
   spare.emplace(found->second.mapped, found->second.first);
   arrays.erase(found);
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
-  using namespace emulate;
-  const array *from_array = array_of(from, bytes), *to_array = array_of(to, bytes);
-  if (!from_array != (kind == cudaMemcpyHostToDevice) || !to_array != (kind == cudaMemcpyDeviceToHost))
-    return cudaErrorInvalidValue;
-  const char *x = static_cast<const char *>(from);
-  if (kind == cudaMemcpyDeviceToDevice && x < static_cast<char *>(to) + bytes && static_cast<char *>(to) < x + bytes)
-    return cudaErrorInvalidValue; /* undefined where the two overlap */
-  if (from_array) open_one(*from_array, true);
-  if (to_array) open_one(*to_array, true);
-  if (kind == cudaMemcpyDeviceToHost) {
-    arrivals.push_back({to, std::vector<char>(x, x + bytes)});
-    memset(to, 0xff, bytes);
-  } else {
-    memcpy(to, from, bytes);
-  }
-  if (from_array) open_one(*from_array, false);
-  if (to_array) open_one(*to_array, false);
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t) {
-  using namespace emulate;
-  const array *a = array_of(p, bytes);
-  if (!a) return cudaErrorInvalidValue;
-  open_one(*a, true);
-  memset(p, value, bytes);
-  open_one(*a, false);
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  for (const emulate::arrival &a : emulate::arrivals) memcpy(a.to, a.data.data(), a.data.size());
-  emulate::arrivals.clear();
   return cudaSuccess;
 }

@@ -32,8 +32,9 @@ static int teardown(void **state) {
 }
 
 /* Attention has tests of its own. */
+static bool products_alone;
 static bool served(enum op op) {
-  return op != ATTENTION;
+  return op != ATTENTION && (!products_alone || op == LINEAR);
 }
 
 static void run_case(struct bench *b, const struct wn_backend *backend) {
@@ -67,7 +68,7 @@ static void test_floats(void **state) {
   int checked = 0;
   for (int i = 0; i < OP_CASE_COUNT; i++)
     if (served(op_cases[i].op)) check_set(&op_cases[i], WN_F32, 0), checked++;
-  assert_true(checked > 60);
+  assert_true(checked > (products_alone ? 3 : 60));
 }
 
 static void test_bf16(void **state) {
@@ -76,9 +77,10 @@ static void test_bf16(void **state) {
   for (int i = 0; i < OP_CASE_COUNT; i++) {
     const unsigned all = law_bf16_arrays(&op_cases[i]);
     for (unsigned set = 0; set <= all; set++)
-      if (law_serves(&op_cases[i], set, all)) check_set(&op_cases[i], WN_BF16, set), checked++;
+      if (served(op_cases[i].op) && law_serves(&op_cases[i], set, all))
+        check_set(&op_cases[i], WN_BF16, set), checked++;
   }
-  assert_true(checked > 100);
+  assert_true(checked > (products_alone ? 10 : 100));
 }
 
 /* Longer vectors than a warp takes, more values than a block. */
@@ -214,10 +216,63 @@ static void test_packed_embedding(void **state) {
   free(ids), free(y);
 }
 
+/* Products are cuBLASLt's, which is asked for an algorithm once for each form of a call; others' are winnow's own. */
+static void test_algorithms(void **state) {
+  (void)state;
+  enum { M = 24, N = 40, K = 200 };
+  uint64_t asked, again;
+  float *x = calloc(M * (K + 3), sizeof *x), *w = calloc(N * K, sizeof *w), *y = calloc(M * N, sizeof *y);
+  const struct wn_exec e = {.ctx = ctx, .backend = wn_backend_cuda_table(), .threads = 1, .dtype = WN_F32};
+  struct wn_linear a = {.M = M, .N = N, .K = K, .x = x, .ldx = K, .w = w, .y = y, .ldy = N};
+  assert_int_equal(run_linear(e, &a, false), WN_OK);
+  const uint64_t one = wn_emulated(); /* a device counts nothing */
+  uint64_t made = wn_emulate_products(&asked);
+  for (int i = 0; i < 3; i++) assert_int_equal(run_linear(e, &a, false), WN_OK);
+  assert_int_equal(wn_emulate_products(&again), made + 3 * one);
+  assert_int_equal(again, asked);
+  a.ldx = K + 3; /* another form */
+  assert_int_equal(run_linear(e, &a, false), WN_OK);
+  assert_int_equal(wn_emulate_products(&again), made + 4 * one);
+  assert_int_equal(again, asked + one);
+  a.rows_apart = true; /* never */
+  assert_int_equal(run_linear(e, &a, false), WN_OK);
+  assert_int_equal(wn_emulate_products(&again), made + 4 * one);
+  a.rows_apart = false; /* more forms than are kept; all are right */
+  for (int i = 0; i < M * (K + 3); i++) x[i] = (float)(i % 7);
+  for (int i = 0; i < N * K; i++) w[i] = (float)(i % 5);
+  for (a.K = 1; a.K <= K; a.K++)
+    for (a.N = 1; a.N <= N; a.N += 9) {
+      assert_int_equal(run_linear(e, &a, false), WN_OK);
+      double sum = 0;
+      for (int64_t k = 0; k < a.K; k++) sum += (double)x[(M - 1) * a.ldx + k] * (double)w[(a.N - 1) * a.K + k];
+      assert_true((double)y[(M - 1) * N + a.N - 1] == sum);
+    }
+  const char *error = wn_emulate_error();
+  if (error) fail_msg("%s", error);
+  free(x), free(w), free(y);
+}
+
+/* What follows runs on winnow's own kernels for products. */
+static void test_without_blas(void **state) {
+  (void)state;
+  uint64_t asked;
+  wn_cuda_blas_off(true);
+  products_alone = true;
+  const uint64_t made = wn_emulate_products(&asked);
+  test_floats(state);
+  test_bf16(state);
+  test_long(state);
+  test_packed(state);
+  assert_int_equal(wn_emulate_products(&asked), made);
+  products_alone = false;
+  wn_cuda_blas_off(false);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_floats), cmocka_unit_test(test_bf16),       cmocka_unit_test(test_long),
-      cmocka_unit_test(test_packed), cmocka_unit_test(test_rows_apart), cmocka_unit_test(test_packed_embedding),
+      cmocka_unit_test(test_floats),     cmocka_unit_test(test_bf16),         cmocka_unit_test(test_long),
+      cmocka_unit_test(test_packed),     cmocka_unit_test(test_rows_apart),   cmocka_unit_test(test_packed_embedding),
+      cmocka_unit_test(test_algorithms), cmocka_unit_test(test_without_blas),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -19,6 +19,11 @@ WN_OPS(WN_CUDA_DECLARE)
 wn_status wn_cuda_begin(wn_context *ctx);
 wn_status wn_cuda_device(wn_context *ctx, int index, wn_device_info *out);
 
+/* Products by winnow's own kernels although there is cuBLASLt: tests compare. */
+void wn_cuda_blas_off(bool off);
+/* A shared library by name or path, by way of winnow's own (module.c); NULL: it is not there. */
+void *wn_cuda_open_library(const char *path);
+
 /* The device's. */
 extern const struct wn_memory wn_cuda_memory;
 

@@ -1,8 +1,25 @@
-// Which device there is: the first that CUDA_VISIBLE_DEVICES leaves visible. Its compute capability must be one that
-// the kernels are compiled for: 8.0 and later.
+// Which device there is, and errors. The device is the first that CUDA_VISIBLE_DEVICES leaves visible. Its compute
+// capability must be one that the kernels are compiled for: 8.0 and later.
+#include <pthread.h>
+
 #include "backends/cuda/launch.cuh"
 
 enum { LEAST_MAJOR = 8 };
+
+const char *wn_cuda_last_operation = "none";
+
+wn_status wn_cuda_fail(wn_context *ctx, const char *what, cudaError_t error) {
+  (void)cudaGetLastError(); // else the next launch would have it
+  // Errors that stay until the process ends: a kernel's faults, and the device's own.
+  const bool stays =
+      error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure || error == cudaErrorMisalignedAddress ||
+      error == cudaErrorIllegalInstruction || error == cudaErrorHardwareStackError || error == cudaErrorInvalidPc ||
+      error == cudaErrorInvalidAddressSpace || error == cudaErrorLaunchTimeout || error == cudaErrorECCUncorrectable;
+  const char *last = __atomic_load_n(&wn_cuda_last_operation, __ATOMIC_RELAXED);
+  if (!stays) return wn_fail(ctx, WN_ERR_IO, "%s on cuda: %s", what, cudaGetErrorString(error));
+  return wn_fail(ctx, WN_ERR_IO, "%s on cuda: %s; the last launch was of %s (CUDA_LAUNCH_BLOCKING=1 names the one)",
+                 what, cudaGetErrorString(error), last);
+}
 
 static wn_status version_fail(wn_context *ctx, int driver) {
   if (driver == 0)
@@ -37,14 +54,27 @@ wn_status wn_cuda_device(wn_context *ctx, int index, wn_device_info *out) {
   out->major = properties.major, out->minor = properties.minor;
   out->memory_bytes = properties.totalGlobalMem;
   out->driver_version = driver, out->cuda_version = CUDART_VERSION;
-  out->products = "winnow's own kernels";
+  out->products = wn_cuda_products();
   return WN_OK;
 }
 
-wn_status wn_cuda_begin(wn_context *ctx) {
+static wn_status begin_all(wn_context *ctx) {
   wn_device_info device = {};
   WN_TRY(wn_cuda_device(ctx, 0, &device));
-  if (device.major >= LEAST_MAJOR) return WN_OK;
+  if (device.major >= LEAST_MAJOR) {
+    WN_TRY(wn_cuda_memory_begin(ctx));
+    return wn_cuda_blas_begin(ctx);
+  }
   return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s has compute capability %d.%d, expected %d.0 or later", device.name,
                  device.major, device.minor, LEAST_MAJOR);
+}
+
+wn_status wn_cuda_begin(wn_context *ctx) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  static bool begun;
+  pthread_mutex_lock(&lock);
+  const wn_status status = begun ? WN_OK : begin_all(ctx);
+  begun = begun || status == WN_OK;
+  pthread_mutex_unlock(&lock);
+  return status;
 }

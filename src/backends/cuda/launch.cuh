@@ -37,16 +37,28 @@ static inline unsigned wn_cuda_blocks(int64_t n) {
 #define WN_GRID_LOOP(i, n)                                                                                             \
   for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (int64_t)gridDim.x * blockDim.x)
 
+// The process's one stream (memory.cu).
+extern cudaStream_t wn_cuda_work_stream;
+wn_status wn_cuda_memory_begin(wn_context *ctx);
+// cuBLASLt where it is installed (blas.cu), and what multiplies: "cuBLASLt 13.0.0", or winnow's own kernels.
+wn_status wn_cuda_blas_begin(wn_context *ctx);
+const char *wn_cuda_products();
 static inline cudaStream_t wn_cuda_stream(const struct wn_exec *exec) {
   (void)exec;
-  return nullptr;
+  return wn_cuda_work_stream;
 }
+
+// The error of `what`, in one line. What a kernel has done wrong is told by a later call, and by all that follow it:
+// the line then says which operation was the last to be launched.
+wn_status wn_cuda_fail(wn_context *ctx, const char *what, cudaError_t error);
+extern const char *wn_cuda_last_operation;
 
 // After the launches of an operation.
 static inline wn_status wn_cuda_launched(const struct wn_exec *exec, const char *name) {
   const cudaError_t error = cudaGetLastError();
-  if (error == cudaSuccess) return WN_OK;
-  return wn_fail(exec->ctx, WN_ERR_IO, "%s on cuda: %s", name, cudaGetErrorString(error));
+  if (error != cudaSuccess) return wn_cuda_fail(exec->ctx, name, error);
+  __atomic_store_n(&wn_cuda_last_operation, name, __ATOMIC_RELAXED);
+  return WN_OK;
 }
 
 static inline int64_t wn_cuda_min(int64_t a, int64_t b) {

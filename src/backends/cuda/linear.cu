@@ -1,9 +1,10 @@
 // y = x w^T + b, and its gradients. Few rows, of packed weights or floats, by products of a matrix and vectors that
 // read blocks where they lie (matvec.cuh; here is the one for blocks and rows that are not aligned); many rows, and dx,
-// from panels of rows turned into floats.
+// from panels of rows turned into floats. Products are cuBLASLt's where it is installed and serves them, else
+// product.cuh's.
+#include "backends/cuda/blas.cuh"
 #include "backends/cuda/few_rows.cuh"
 #include "backends/cuda/packed.cuh"
-#include "backends/cuda/product.cuh"
 
 // db[n] += column sums of dy: eight threads a column, whose sums meet in order.
 static __global__ void linear_bias_kernel(int64_t M, int64_t N, wn_numbers dy, int64_t lddy, float *db) {
@@ -57,10 +58,24 @@ static __global__ void linear_panel_kernel(int64_t first, int64_t rows, int64_t 
 static int64_t panel_rows(const struct wn_linear *a) {
   return wn_cuda_min(a->N, PANEL_ROWS);
 }
+static size_t panel_bytes(const struct wn_linear *a) {
+  return ((size_t)(panel_rows(a) * a->K) * sizeof(float) + 255) / 256 * 256;
+}
 size_t wn_cuda_linear_scratch(const struct wn_exec *exec, const struct wn_linear *a, bool backward) {
-  (void)exec;
-  if (!a->packed || (!backward && (a->M <= FEW_ROWS || a->rows_apart))) return 0;
-  return (size_t)(panel_rows(a) * a->K) * sizeof(float);
+  const int64_t rows = a->packed ? panel_rows(a) : a->N;
+  const size_t panel = a->packed ? panel_bytes(a) : 0;
+  if (!backward && (a->rows_apart || (a->packed && a->M <= FEW_ROWS))) return 0;
+  if (!backward) return panel + wn_cuda_blas_scratch(exec, a->M, rows, a->K, a->x_type == WN_BF16, false);
+  const bool dy = a->dy_type == WN_BF16;
+  const size_t dx = wn_cuda_blas_scratch(exec, a->M, a->K, rows, dy, false);
+  const size_t dw = wn_cuda_blas_scratch(exec, a->N, a->K, a->M, dy, a->x_type == WN_BF16);
+  return panel + (dx > dw ? dx : dw);
+}
+
+// `used`: of the scratch.
+static void linear_product(const struct wn_exec *exec, const wn_product &p, size_t used) {
+  const struct wn_exec behind = wn_exec_behind(exec, used);
+  if (!wn_cuda_blas_product(&behind, p)) wn_product_launch(exec, p);
 }
 
 // Runs `use` for each panel: rows [first, +rows) of w as floats.
@@ -97,7 +112,7 @@ static void linear_packed_forward(const struct wn_exec *exec, const struct wn_li
     p.b = wn_numbers_of(panel, WN_F32), p.b_row = a->K, p.b_k = 1;
     p.c = wn_numbers_of(static_cast<float *>(a->y) + first, WN_F32), p.c_row = a->ldy;
     p.bias = b ? b + first : nullptr, p.accumulate = a->accumulate;
-    wn_product_launch(exec, p);
+    linear_product(exec, p, panel_bytes(a));
   });
 }
 
@@ -123,7 +138,10 @@ wn_status wn_cuda_linear_forward(const struct wn_exec *exec, const struct wn_lin
   p.a_k = 1, p.b = wn_numbers_of(a->w, t), p.b_row = a->K, p.b_k = 1;
   p.c = wn_numbers_of(a->y, wn_array_type(a->y_type, t)), p.c_row = a->ldy;
   p.bias = static_cast<const float *>(a->b), p.accumulate = a->accumulate;
-  wn_product_launch(exec, p);
+  if (a->rows_apart)
+    wn_product_launch(exec, p);
+  else
+    linear_product(exec, p, 0);
   return wn_cuda_launched(exec, "linear");
 }
 
@@ -136,12 +154,12 @@ wn_status wn_cuda_linear_backward(const struct wn_exec *exec, const struct wn_li
     p.M = a->M, p.N = a->K, p.K = a->N, p.a = dy, p.a_row = a->lddy, p.a_k = 1;
     p.b = wn_numbers_of(a->w, t), p.b_row = 1, p.b_k = a->K;
     p.c = wn_numbers_of(a->dx, wn_array_type(a->dx_type, t)), p.c_row = a->lddx, p.accumulate = a->accumulate_dx;
-    if (!a->packed) wn_product_launch(exec, p);
+    if (!a->packed) linear_product(exec, p, 0);
     if (a->packed)
       linear_panels(exec, a, [&](int64_t first, int64_t rows, const float *panel) {
         p.K = rows, p.a = wn_numbers_of(static_cast<const float *>(a->dy) + first, WN_F32);
         p.b = wn_numbers_of(panel, WN_F32), p.accumulate = a->accumulate_dx || first > 0;
-        wn_product_launch(exec, p);
+        linear_product(exec, p, panel_bytes(a));
       });
   }
   if (a->dw) { // dy^T [N,M] times x [M,K]: the sum is over m
@@ -149,7 +167,7 @@ wn_status wn_cuda_linear_backward(const struct wn_exec *exec, const struct wn_li
     p.M = a->N, p.N = a->K, p.K = a->M, p.a = dy, p.a_row = 1, p.a_k = a->lddy;
     p.b = wn_numbers_of(a->x, wn_array_type(a->x_type, t)), p.b_row = 1, p.b_k = a->ldx;
     p.c = wn_numbers_of(a->dw, t), p.c_row = a->K, p.accumulate = !a->dw_fresh;
-    wn_product_launch(exec, p);
+    linear_product(exec, p, 0);
   }
   if (a->db)
     WN_LAUNCH((unsigned)wn_cuda_parts(a->N, 32), dim3(32, 8), 0, wn_cuda_stream(exec), linear_bias_kernel, a->M, a->N,

@@ -1,5 +1,17 @@
-// Where the CUDA backend's arrays lie: the device's memory. Everything goes to one stream, so that it happens in the
-// order of the calls whatever contexts they come from.
+// Where the CUDA backend's arrays lie: the device's memory. A process has one stream, in which everything happens in
+// the order of the calls whatever contexts they come from: models are shared by contexts, and no array needs to know
+// which stream last wrote it.
+//
+// Copies from and to the host pass through a ring of pinned memory, in pieces. `from` of a copy in is free when the
+// call returns. A piece of a copy out is moved from the ring to where it belongs when somebody waits for a mark behind
+// it, or when its place in the ring is needed. Marks are events, of which there are MARKS: to wait for an older one is
+// to wait for a later one that has its event now.
+//
+// Arrays come from the stream's own pool, which keeps what is given back. All else is made once (wn_cuda_begin).
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
 #include "backends/cuda/launch.cuh"
 
 #include <map>
@@ -9,16 +21,116 @@ extern "C" {
 #include "base/memory.h"
 }
 
-enum { MOVE_THREADS = 1024 };
+enum { MOVE_THREADS = 1024, MARKS = 256, PIECES = 1024 };
+static const size_t RING_BYTES = (size_t)16 << 20, PIECE_BYTES = (size_t)2 << 20, RING_ALIGN = 64;
+
+// A piece of a copy in the ring; `to`: where a copy out belongs, NULL of a copy in.
+struct ring_piece {
+  size_t at, bytes;
+  uint64_t mark;
+  void *to;
+};
+
+cudaStream_t wn_cuda_work_stream;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // of all that follows
+static bool begun;
+static cudaEvent_t events[MARKS];
+static uint64_t marks, done; // the last mark; all up to `done` have been waited for
+static char *ring;
+static ring_piece pieces[PIECES]; // the oldest at `oldest`, in a circle
+static size_t oldest, count, head;
 
 static wn_status memory_status(wn_context *ctx, const char *what, size_t bytes, cudaError_t error) {
   if (error == cudaSuccess) return WN_OK;
-  return wn_fail(ctx, WN_ERR_IO, "%s of %zu bytes on cuda: %s", what, bytes, cudaGetErrorString(error));
+  char name[64];
+  snprintf(name, sizeof name, "%s of %zu bytes", what, bytes);
+  return wn_cuda_fail(ctx, name, error);
 }
+
+// Everything that later calls use, so that no step makes any. With the lock held.
+static cudaError_t begin_all() {
+  cudaMemPool_t pool;
+  uint64_t keep = UINT64_MAX;
+  cudaError_t error = cudaStreamCreateWithFlags(&wn_cuda_work_stream, cudaStreamNonBlocking);
+  for (int i = 0; i < MARKS && error == cudaSuccess; i++)
+    error = cudaEventCreateWithFlags(&events[i], cudaEventDisableTiming);
+  if (error == cudaSuccess) error = cudaMallocHost(reinterpret_cast<void **>(&ring), RING_BYTES);
+  if (error == cudaSuccess) error = cudaDeviceGetDefaultMemPool(&pool, 0);
+  if (error == cudaSuccess) error = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
+  return error;
+}
+
+wn_status wn_cuda_memory_begin(wn_context *ctx) {
+  pthread_mutex_lock(&lock);
+  const cudaError_t error = begun ? cudaSuccess : begin_all();
+  begun = begun || error == cudaSuccess;
+  pthread_mutex_unlock(&lock);
+  return error == cudaSuccess ? WN_OK : wn_cuda_fail(ctx, "a stream with its memory", error);
+}
+
+// ---- marks and the ring, with the lock held ----
+
+static cudaError_t mark_set(uint64_t *mark) {
+  *mark = ++marks;
+  return cudaEventRecord(events[*mark % MARKS], wn_cuda_work_stream);
+}
+
+static cudaError_t mark_wait(uint64_t mark) {
+  if (mark <= done) return cudaSuccess;
+  const cudaError_t error = cudaEventSynchronize(events[mark % MARKS]);
+  if (error == cudaSuccess) done = mark;
+  return error;
+}
+
+// The oldest piece is done, or what is waited for has failed: its place is free.
+static cudaError_t ring_retire() {
+  const ring_piece p = pieces[oldest];
+  const cudaError_t error = mark_wait(p.mark);
+  if (p.to && error == cudaSuccess) memcpy(p.to, ring + p.at, p.bytes);
+  oldest = (oldest + 1) % PIECES;
+  count--;
+  return error;
+}
+
+static bool ring_place(size_t bytes, size_t *at) {
+  if (count == PIECES) return false;
+  if (count == 0) head = 0;
+  const size_t tail = count > 0 ? pieces[oldest].at : RING_BYTES;
+  const bool behind = count > 0 && head > tail; // what is taken lies in one stretch, [tail, head)
+  *at = head;
+  if (count == 0 || behind) {
+    if (bytes <= RING_BYTES - head) return true;
+    *at = 0;
+    return behind && bytes < tail; // and not up to it: an empty ring has head 0
+  }
+  return head != tail && bytes < tail - head;
+}
+
+// A place for `bytes` up to PIECE_BYTES; the piece counts once it is pushed.
+static cudaError_t ring_take(size_t bytes, size_t *at) {
+  cudaError_t error = cudaSuccess;
+  while (!ring_place(bytes, at)) {
+    const cudaError_t failed = ring_retire();
+    if (error == cudaSuccess) error = failed;
+  }
+  return error;
+}
+
+static cudaError_t ring_push(size_t at, size_t bytes, void *to) {
+  ring_piece *p = &pieces[(oldest + count) % PIECES];
+  *p = {at, bytes, 0, to};
+  head = at + (bytes + RING_ALIGN - 1) / RING_ALIGN * RING_ALIGN;
+  if (head > RING_BYTES) head = RING_BYTES;
+  count++;
+  return mark_set(&p->mark);
+}
+
+// ---- wn_memory ----
 
 static wn_status cuda_zero(wn_context *ctx, void *to, size_t bytes) {
   if (bytes == 0) return WN_OK;
-  return memory_status(ctx, "zeros", bytes, cudaMemsetAsync(to, 0, bytes, nullptr));
+  return memory_status(ctx, "zeros", bytes, cudaMemsetAsync(to, 0, bytes, wn_cuda_work_stream));
 }
 
 // Arrays by their bytes.
@@ -46,16 +158,23 @@ static void held_remove(void *p) {
 static void cuda_release(void *p) {
   if (!p) return;
   held_remove(p);
-  (void)cudaFree(p);
+  (void)cudaFreeAsync(p, wn_cuda_work_stream);
 }
 
 static wn_status cuda_allocate(wn_context *ctx, const char *what, size_t bytes, void **out) {
   *out = nullptr;
   if (bytes == 0) return WN_OK;
-  if (cudaMalloc(out, bytes) != cudaSuccess) {
+  WN_TRY(wn_cuda_begin(ctx));
+  const cudaError_t error = cudaMallocAsync(out, bytes, wn_cuda_work_stream);
+  if (error != cudaSuccess) {
+    size_t spare = 0, all = 0;
     (void)cudaGetLastError(); // no launch's error
     *out = nullptr;
-    return wn_fail(ctx, WN_ERR_MEMORY, "out of memory on cuda: %s needs %zu bytes", what, bytes);
+    if (error != cudaErrorMemoryAllocation) return memory_status(ctx, what, bytes, error);
+    (void)cudaMemGetInfo(&spare, &all);
+    return wn_fail(ctx, WN_ERR_MEMORY,
+                   "out of memory on cuda: %s needs %zu bytes, and %zu of the device's %zu are free", what, bytes,
+                   spare, all);
   }
   held_add(*out, bytes);
   const wn_status status = cuda_zero(ctx, *out, bytes);
@@ -66,13 +185,35 @@ static wn_status cuda_allocate(wn_context *ctx, const char *what, size_t bytes, 
 }
 
 static wn_status cuda_copy_in(wn_context *ctx, void *to, const void *from, size_t bytes) {
-  if (bytes == 0) return WN_OK;
-  return memory_status(ctx, "a copy in", bytes, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, nullptr));
+  cudaError_t error = cudaSuccess;
+  pthread_mutex_lock(&lock);
+  for (size_t n = 0; n < bytes && error == cudaSuccess; n += PIECE_BYTES) {
+    const size_t piece = bytes - n < PIECE_BYTES ? bytes - n : PIECE_BYTES;
+    size_t at;
+    error = ring_take(piece, &at);
+    if (error != cudaSuccess) break;
+    memcpy(ring + at, static_cast<const char *>(from) + n, piece);
+    error = cudaMemcpyAsync(static_cast<char *>(to) + n, ring + at, piece, cudaMemcpyHostToDevice, wn_cuda_work_stream);
+    if (error == cudaSuccess) error = ring_push(at, piece, nullptr);
+  }
+  pthread_mutex_unlock(&lock);
+  return memory_status(ctx, "a copy in", bytes, error);
 }
 
 static wn_status cuda_copy_out(wn_context *ctx, void *to, const void *from, size_t bytes) {
-  if (bytes == 0) return WN_OK;
-  return memory_status(ctx, "a copy out", bytes, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, nullptr));
+  cudaError_t error = cudaSuccess;
+  pthread_mutex_lock(&lock);
+  for (size_t n = 0; n < bytes && error == cudaSuccess; n += PIECE_BYTES) {
+    const size_t piece = bytes - n < PIECE_BYTES ? bytes - n : PIECE_BYTES;
+    size_t at;
+    error = ring_take(piece, &at);
+    if (error != cudaSuccess) break;
+    error = cudaMemcpyAsync(ring + at, static_cast<const char *>(from) + n, piece, cudaMemcpyDeviceToHost,
+                            wn_cuda_work_stream);
+    if (error == cudaSuccess) error = ring_push(at, piece, static_cast<char *>(to) + n);
+  }
+  pthread_mutex_unlock(&lock);
+  return memory_status(ctx, "a copy out", bytes, error);
 }
 
 // One block, a stretch of which every thread holds a part before any of it is written: forwards where it moves to lower
@@ -91,29 +232,42 @@ template <class T> static __global__ void __launch_bounds__(MOVE_THREADS) move_k
 
 static wn_status cuda_copy(wn_context *ctx, void *to, const void *from, size_t bytes) {
   const uintptr_t a = (uintptr_t)to, b = (uintptr_t)from;
+  const cudaStream_t stream = wn_cuda_work_stream;
   if (bytes == 0 || a == b) return WN_OK;
   if (a + bytes <= b || b + bytes <= a)
-    return memory_status(ctx, "a copy", bytes, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, nullptr));
+    return memory_status(ctx, "a copy", bytes, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream));
   if ((a | b | bytes) % sizeof(uint32_t) == 0)
-    WN_LAUNCH(1, MOVE_THREADS, 0, nullptr, move_kernel<uint32_t>, static_cast<uint32_t *>(to),
+    WN_LAUNCH(1, MOVE_THREADS, 0, stream, move_kernel<uint32_t>, static_cast<uint32_t *>(to),
               static_cast<const uint32_t *>(from), (int64_t)(bytes / sizeof(uint32_t)));
   else
-    WN_LAUNCH(1, MOVE_THREADS, 0, nullptr, move_kernel<uint8_t>, static_cast<uint8_t *>(to),
+    WN_LAUNCH(1, MOVE_THREADS, 0, stream, move_kernel<uint8_t>, static_cast<uint8_t *>(to),
               static_cast<const uint8_t *>(from), (int64_t)bytes);
   return memory_status(ctx, "a copy", bytes, cudaGetLastError());
 }
 
-// There is one stream, and to wait for all of it is to wait for any mark.
 static uint64_t cuda_record(wn_context *ctx) {
+  uint64_t mark = 0;
   (void)ctx;
-  return 1;
+  pthread_mutex_lock(&lock);
+  if (begun) (void)mark_set(&mark); // whose failure the wait tells
+  pthread_mutex_unlock(&lock);
+  return mark;
 }
 
+// Others may ask for more meanwhile.
 static wn_status cuda_wait(wn_context *ctx, uint64_t mark) {
-  (void)mark;
-  const cudaError_t error = cudaStreamSynchronize(nullptr);
-  if (error == cudaSuccess) return WN_OK;
-  return wn_fail(ctx, WN_ERR_IO, "cuda: %s", cudaGetErrorString(error));
+  cudaError_t error = cudaSuccess;
+  pthread_mutex_lock(&lock);
+  if (mark > done) {
+    const cudaEvent_t event = events[mark % MARKS];
+    pthread_mutex_unlock(&lock);
+    error = cudaEventSynchronize(event);
+    pthread_mutex_lock(&lock);
+    if (error == cudaSuccess && mark > done) done = mark;
+  }
+  while (error == cudaSuccess && count > 0 && pieces[oldest].mark <= mark) error = ring_retire();
+  pthread_mutex_unlock(&lock);
+  return error == cudaSuccess ? WN_OK : wn_cuda_fail(ctx, "what was waited for", error);
 }
 
 extern "C" {

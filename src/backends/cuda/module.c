@@ -27,6 +27,10 @@ void wn_log(wn_context *ctx, wn_log_level level, const char *format, ...) {
   library->log(ctx, level, line);
 }
 
+void *wn_cuda_open_library(const char *path) {
+  return library->open(path);
+}
+
 static wn_status module_begin(wn_context *ctx, const struct wn_cuda_host *host, const struct wn_backend **out) {
   library = host;
   WN_TRY(wn_cuda_begin(ctx));

@@ -14,6 +14,7 @@
 struct wn_cuda_host {
   wn_status (*fail)(wn_context *ctx, wn_status status, const char *line);
   void (*log)(wn_context *ctx, wn_log_level level, const char *line);
+  void *(*open)(const char *path); /* a shared library; NULL: it is not there */
 };
 
 struct wn_cuda_module {
