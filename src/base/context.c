@@ -70,9 +70,10 @@ wn_status wn_context_create(const wn_context_options *options, wn_context **out)
   ctx->log = own.log;
   ctx->log_user = own.log_user;
   const char *backend = own.backend ? own.backend : context_backends[0];
-  /* Whole test programs run on guard so (docs/adding-a-backend.md). */
-  const char *guard = getenv("WINNOW_GUARD");
-  if (guard && (!own.backend || !strcmp(own.backend, "ref") || !strcmp(guard, "all"))) backend = "guard";
+  /* Whole test programs run on guard so, or on a device (docs/adding-a-backend.md). */
+  const char *guard = getenv("WINNOW_GUARD"), *instead = getenv("WINNOW_GUARD_BACKEND");
+  if (guard && (!own.backend || !strcmp(own.backend, "ref") || !strcmp(guard, "all")))
+    backend = instead ? instead : "guard";
   int which = 0;
   while (which < CONTEXT_BACKENDS && strcmp(backend, context_backends[which]) != 0) which++;
   if (which == CONTEXT_BACKENDS)
