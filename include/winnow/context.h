@@ -96,8 +96,8 @@ typedef struct wn_build_info {
   const char *const *features;  /* CPU features found, NULL-terminated */
   const char *const *backends;  /* NULL-terminated */
   const char *const *libraries; /* "oneDNN 2.6.3", ..., NULL-terminated */
-  const char *bfloat16;         /* what multiplies with train.precision bfloat16: "AMX" (its tiles), "AVX512_BF16", or
-                                   "float32", of rounded numbers */
+  const char *bfloat16;         /* what multiplies with train.precision bfloat16: "AMX" (its tiles), "AVX512_BF16",
+                                   "tensor cores" (cuda) or "float32", of rounded numbers */
   const char *prompts;          /* what multiplies prompts with packed weights (GGUF): "AMX" (its tiles) or
                                    "AVX512_VNNI", integers with the same results, or "float32" */
 } wn_build_info;
