@@ -24,6 +24,10 @@ const char *wn_emulate_error(void) {
   return error == cudaSuccess ? NULL : cudaGetErrorString(error);
 }
 
+void wn_emulate_device(int capability, int processors) {
+  (void)capability, (void)processors;
+}
+
 uint64_t wn_emulate_launches(void) {
   return 0; /* not counted */
 }
