@@ -1,52 +1,10 @@
 /* train.precision bfloat16: it learns, its gradients are float32's as closely as the reference's of the same precision,
  * recomputation and resuming give the same bits, and what cannot have it is refused. */
+#include "bench.h"
 #include "isa.h"
-#include "tiny.h"
 
-#include <math.h>
-
-#include "train/trainer.h"
-
-struct bench {
-  wn_context *ctx;
-  wn_recipe recipe;
-  wn_model *model;
-  wn_trainer *trainer;
-  wn_data_source *source;
-  int64_t rows, T;
-  int32_t *tokens, *targets, *doc_start;
-};
-
-static void bench_init(struct bench *b, const wn_recipe *recipe, const char *backend, int threads) {
-  *b = (struct bench){.recipe = *recipe, .ctx = tiny_context(backend, threads)};
-  wn_model_config *m = &b->recipe.model;
-  int64_t vocab, context;
-  wn_data_config_requirements(&b->recipe.data, &vocab, &context);
-  m->vocab_size = vocab, m->context = context;
-  must(b->ctx, wn_model_config_resolve(b->ctx, m));
-  b->T = m->context;
-  b->rows = recipe->train.batch * recipe->train.accumulate;
-  must(b->ctx, wn_model_create(b->ctx, m, recipe->train.seed, &b->model));
-  must(b->ctx, wn_trainer_create(b->ctx, b->model, &b->recipe.train, &b->trainer));
-  must(b->ctx, wn_data_source_create(b->ctx, &b->recipe.data, "train", b->T, (int32_t)m->vocab_size, &b->source));
-  const size_t n = (size_t)(b->rows * b->T);
-  b->tokens = calloc(n, sizeof *b->tokens);
-  b->targets = calloc(n, sizeof *b->targets);
-  b->doc_start = calloc(n, sizeof *b->doc_start);
-}
-
-static void bench_clear(struct bench *b) {
-  wn_data_source_destroy(b->source);
-  wn_trainer_destroy(b->trainer);
-  wn_model_destroy(b->model);
-  wn_context_destroy(b->ctx);
-  free(b->tokens), free(b->targets), free(b->doc_start);
-}
-
-static void bench_step(struct bench *b, uint64_t step, wn_train_progress *p) {
-  must(b->ctx, wn_data_source_batch(b->ctx, b->source, b->recipe.train.seed, step, b->rows, b->tokens, b->targets,
-                                    b->doc_start));
-  must(b->ctx, wn_trainer_step(b->ctx, b->trainer, b->tokens, b->targets, NULL, p));
+static void must_step(struct bench *b, uint64_t step, wn_train_progress *p) {
+  must(b->ctx, bench_step(b, step, p));
 }
 
 /* Models whose parts differ in what they read and in which arrays they have. */
@@ -87,29 +45,13 @@ static void test_loss_falls(void **state) {
     shape(&r, s);
     bench_init(&b, &r, "cpu", 2);
     for (uint64_t i = 0; i < 80; i++) {
-      bench_step(&b, i % 2, &p);
+      must_step(&b, i % 2, &p);
       if (i < 2) first += p.loss / 2;
       if (i >= 78) last += p.loss / 2;
     }
     if (!(first > 1 && last < 0.65 * first)) fail_msg("%s: loss %g at first, %g at last", shapes[s], first, last);
     bench_clear(&b);
   }
-}
-
-/* The distance of all gradients from `exact`'s, over their length. */
-static double distance(const struct bench *b, const struct bench *exact) {
-  double off = 0, all = 0;
-  for (int i = 0; i < wn_model_tensor_count(b->model); i++) {
-    wn_safetensors_entry x, y;
-    must(b->ctx, wn_trainer_gradient_at(b->trainer, i, &x));
-    must(b->ctx, wn_trainer_gradient_at(exact->trainer, i, &y));
-    const float *gx = x.data, *gy = y.data;
-    for (size_t k = 0; k < x.bytes / sizeof *gx; k++) {
-      off += ((double)gx[k] - (double)gy[k]) * ((double)gx[k] - (double)gy[k]);
-      all += (double)gy[k] * (double)gy[k];
-    }
-  }
-  return sqrt(off / all);
 }
 
 static void test_gradients(void **state) {
@@ -127,17 +69,17 @@ static void test_gradients(void **state) {
     setenv("WINNOW_ISA", ISA_OF_EIGHT, 1); /* products of rounded floats */
     bench_init(&slow, &r, "cpu", 2);
     unsetenv("WINNOW_ISA");
-    bench_step(&exact, 0, &p);
-    bench_step(&ref, 0, &q);
-    const double naive = distance(&ref, &exact);
-    bench_step(&fast, 0, &q);
-    const double error = distance(&fast, &exact);
+    must_step(&exact, 0, &p);
+    must_step(&ref, 0, &q);
+    const double naive = bench_distance(&ref, &exact);
+    must_step(&fast, 0, &q);
+    const double error = bench_distance(&fast, &exact);
     if (!(naive > 1e-4 && naive < 0.02)) fail_msg("%s: the reference is %g from float32", shapes[s], naive);
     if (!(error > 1e-4 && error <= 2 * naive)) fail_msg("%s: %g from float32, ref %g", shapes[s], error, naive);
     assert_true(fabs(p.loss - q.loss) < 2e-3 * p.loss);
-    bench_step(&slow, 0, &q);
-    if (!(distance(&slow, &exact) <= 2 * naive))
-      fail_msg("%s: rounded floats: %g from float32, ref %g", shapes[s], distance(&slow, &exact), naive);
+    must_step(&slow, 0, &q);
+    if (!(bench_distance(&slow, &exact) <= 2 * naive))
+      fail_msg("%s: rounded floats: %g from float32, ref %g", shapes[s], bench_distance(&slow, &exact), naive);
     bench_clear(&exact), bench_clear(&ref), bench_clear(&fast), bench_clear(&slow);
   }
 }
@@ -154,14 +96,14 @@ static void test_threads(void **state) {
     r.train.precision = WN_F32;
     bench_init(&exact, &r, "cpu", 1);
     r.train.precision = WN_BF16;
-    bench_step(&one, 0, &p);
-    bench_step(&exact, 0, &q);
-    const double rounding = distance(&one, &exact);
+    must_step(&one, 0, &p);
+    must_step(&exact, 0, &q);
+    const double rounding = bench_distance(&one, &exact);
     for (int threads = 2; threads <= 4; threads++) {
       struct bench more;
       bench_init(&more, &r, "cpu", threads);
-      bench_step(&more, 0, &q);
-      const double off = distance(&more, &one);
+      must_step(&more, 0, &q);
+      const double off = bench_distance(&more, &one);
       wn_build_info info;
       must(more.ctx, wn_build_info_get(more.ctx, &info));
       /* in tiles a product has the same bits; what is left is sums over rows, in float32 */
@@ -187,9 +129,9 @@ static void test_same_bits(void **state) {
     r.train.recompute = true;
     bench_init(&anew, &r, "cpu", 2);
     for (uint64_t i = 0; i < 3; i++) {
-      bench_step(&kept, i, &p), bench_step(&again, i, &q);
+      must_step(&kept, i, &p), must_step(&again, i, &q);
       assert_true(p.loss == q.loss && p.grad_norm == q.grad_norm);
-      bench_step(&anew, i, &q);
+      must_step(&anew, i, &q);
       if (p.loss != q.loss || p.grad_norm != q.grad_norm)
         fail_msg("%s, step %d: loss %.17g, recomputed %.17g", shapes[s], (int)i, p.loss, q.loss);
     }
@@ -211,7 +153,7 @@ static void test_memory(void **state) {
     r.train.batch = 64;
     r.train.precision = bf16 ? WN_BF16 : WN_F32;
     bench_init(&b, &r, "cpu", 2);
-    bench_step(&b, 0, &p);
+    must_step(&b, 0, &p);
     bytes[bf16] = p.workspace_bytes;
     bench_clear(&b);
   }

@@ -1,52 +1,7 @@
 /* One step at a time: the loss falls with either attention, splitting a batch into micro-steps changes nothing but
  * rounding, a step allocates nothing, a loss that is not a number stops. */
-#include "tiny.h"
-
-#include <math.h>
-
-#include "train/trainer.h"
+#include "bench.h"
 #include "reach.h"
-
-struct bench {
-  wn_context *ctx;
-  wn_recipe recipe;
-  wn_model *model;
-  wn_trainer *trainer;
-  wn_data_source *source;
-  int64_t rows, T;
-  int32_t *tokens, *targets, *doc_start;
-};
-
-static void bench_init(struct bench *b, const wn_recipe *recipe, const char *backend) {
-  *b = (struct bench){.recipe = *recipe, .ctx = tiny_context(backend, 1)};
-  wn_model_config *m = &b->recipe.model;
-  wn_data_config_requirements(&b->recipe.data, &m->vocab_size, &m->context);
-  must(b->ctx, wn_model_config_resolve(b->ctx, m));
-  b->T = m->context;
-  b->rows = recipe->train.batch * recipe->train.accumulate;
-  must(b->ctx, wn_model_create(b->ctx, m, recipe->train.seed, &b->model));
-  must(b->ctx, wn_trainer_create(b->ctx, b->model, &b->recipe.train, &b->trainer));
-  must(b->ctx, wn_data_source_create(b->ctx, &b->recipe.data, "train", b->T, (int32_t)m->vocab_size, &b->source));
-  size_t n = (size_t)(b->rows * b->T);
-  b->tokens = calloc(n, sizeof *b->tokens);
-  b->targets = calloc(n, sizeof *b->targets);
-  b->doc_start = calloc(n, sizeof *b->doc_start);
-}
-
-static void bench_clear(struct bench *b) {
-  wn_data_source_destroy(b->source);
-  wn_trainer_destroy(b->trainer);
-  wn_model_destroy(b->model);
-  wn_context_destroy(b->ctx);
-  free(b->tokens), free(b->targets), free(b->doc_start);
-}
-
-static wn_status bench_step(struct bench *b, uint64_t step, wn_train_progress *p) {
-  must(b->ctx, wn_data_source_batch(b->ctx, b->source, b->recipe.train.seed, step, b->rows, b->tokens, b->targets,
-                                    b->doc_start));
-  return wn_trainer_step(b->ctx, b->trainer, b->tokens, b->targets,
-                         wn_data_source_packs(b->source) ? b->doc_start : NULL, p);
-}
 
 /* The same few batches again and again: a model that learns at all learns these by heart. */
 static void loss_falls(bool selective, const char *backend, wn_optimizer_kind optimizer) {
@@ -55,7 +10,7 @@ static void loss_falls(bool selective, const char *backend, wn_optimizer_kind op
   tiny_recipe(&r, selective);
   r.train.optimizer = optimizer;
   if (optimizer == WN_OPT_ADAGRAD) r.train.lr = 0.05;
-  bench_init(&b, &r, backend);
+  bench_init(&b, &r, backend, 1);
   wn_train_progress p = {0};
   double first = 0, last = 0;
   for (uint64_t s = 0; s < 60; s++) {
@@ -83,10 +38,10 @@ static void test_memory_loss_later(void **state) {
   wn_recipe r;
   struct bench with, without;
   tiny_recipe(&r, true);
-  bench_init(&without, &r, "cpu");
+  bench_init(&without, &r, "cpu", 1);
   r.model.attention.selective.mem.enabled = true;
   r.train.mem.from_step = 2, r.train.mem.to_step = 4;
-  bench_init(&with, &r, "cpu");
+  bench_init(&with, &r, "cpu", 1);
   for (uint64_t s = 0; s < 5; s++) {
     wn_train_progress a, b;
     must(with.ctx, bench_step(&with, s, &a));
@@ -106,10 +61,10 @@ static void test_accumulation(void **state) {
   tiny_recipe(&r, true);
   r.model.attention.selective.mem.enabled = true;
   r.train.batch = 6;
-  bench_init(&whole, &r, "cpu");
+  bench_init(&whole, &r, "cpu", 1);
   r.train.batch = 2;
   r.train.accumulate = 3;
-  bench_init(&split, &r, "cpu");
+  bench_init(&split, &r, "cpu", 1);
   wn_train_progress a, b;
   must(whole.ctx, bench_step(&whole, 0, &a));
   must(split.ctx, bench_step(&split, 0, &b));
@@ -145,7 +100,7 @@ static void test_masks_of_micro_steps(void **state) {
     r.train.accumulate = accumulate;
     r.train.lr = 0; /* the parameters stay */
     r.model.dropout = 0.3;
-    bench_init(&b, &r, "cpu");
+    bench_init(&b, &r, "cpu", 1);
     const size_t micro = (size_t)(r.train.batch * b.T);
     for (int s = 0; s < ALONE / accumulate; s++) {
       must(b.ctx, wn_data_source_batch(b.ctx, b.source, 1, 0, r.train.batch, b.tokens, b.targets, NULL));
@@ -171,7 +126,7 @@ static void test_no_allocation(void **state) {
   wn_recipe r;
   struct bench b;
   tiny_recipe(&r, true);
-  bench_init(&b, &r, "cpu");
+  bench_init(&b, &r, "cpu", 1);
   must(b.ctx, bench_step(&b, 0, NULL));
   wn_memory_info before, after;
   wn_memory_info_get(&before);
@@ -186,7 +141,7 @@ static void test_not_a_number(void **state) {
   wn_recipe r;
   struct bench b;
   tiny_recipe(&r, false);
-  bench_init(&b, &r, "cpu");
+  bench_init(&b, &r, "cpu", 1);
   must(b.ctx, bench_step(&b, 0, NULL));
   float *p = (float *)reach(b.model->params) + b.model->table.rows[0].offset;
   for (size_t k = 0; k < b.model->table.rows[0].count; k++) p[k] = NAN;
@@ -200,7 +155,7 @@ static void test_bad_arguments(void **state) {
   wn_recipe r;
   struct bench b;
   tiny_recipe(&r, false);
-  bench_init(&b, &r, "cpu");
+  bench_init(&b, &r, "cpu", 1);
   wn_train_config c = b.recipe.train;
   wn_trainer *t = NULL;
   c.batch = 0;
@@ -228,7 +183,7 @@ static void test_span_loss(void **state) {
     span->enabled = true;
     span->dynamic = dynamic != 0;
     span->limit = 16, span->ramp = 4, span->init = 0.5, span->loss = 0.05;
-    bench_init(&b, &r, "ref");
+    bench_init(&b, &r, "ref", 1);
     wn_train_progress first, last = {0};
     must(b.ctx, bench_step(&b, 0, &first));
     if (dynamic)
