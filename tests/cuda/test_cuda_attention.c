@@ -2,49 +2,9 @@
  * rows in floats and in bf16, standard and selective, with each term that they serve, alone and in chosen pairs; shapes
  * that are no multiple of a tile, single rows, segments behind cached keys, packed documents, grouped heads, evictions;
  * F in windows of rows. Every order of threads gives the same bits. test_cuda_terms.c has the other kernels. */
-#include "attention_law.h"
-
-#include "backends/cuda/attention.h"
-#include "backends/cuda/cuda.h"
-#include "cuda/emulate_api.h"
-
-/* ---- the backend's kernels with windows of a chosen length ---- */
+#include "cuda/attention_orders.h"
 
 enum { WINDOW = 64 };
-
-static size_t scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
-  (void)exec;
-  return wn_cuda_attend_scratch(a, backward, WINDOW);
-}
-static wn_status forward(const struct wn_exec *exec, const struct wn_attention *a) {
-  const char *error = wn_cuda_attend_forward(a, exec->scratch, WINDOW, NULL);
-  return error ? wn_fail(exec->ctx, WN_ERR_IO, "%s", error) : WN_OK;
-}
-static wn_status backward(const struct wn_exec *exec, const struct wn_attention *a) {
-  const char *error = wn_cuda_attend_backward(a, exec->scratch, WINDOW, NULL);
-  return error ? wn_fail(exec->ctx, WN_ERR_IO, "%s", error) : WN_OK;
-}
-static const struct wn_backend windows = {
-    .name = "cuda, in windows",
-    .attention_served = {WN_CUDA_ATTENTION_SERVED, WN_CUDA_ATTENTION_SERVED, WN_CUDA_ATTENTION_SERVED},
-    .attention_forward = forward,
-    .attention_backward = backward,
-    .attention_scratch = scratch,
-};
-
-static struct mech_place reference, emulated;
-
-static int setup(void **state) {
-  (void)state;
-  if (!mech_open(&reference, "ref", NULL)) return -1;
-  emulated = (struct mech_place){.ctx = reference.ctx, .backend = wn_backend_cuda_table(), .threads = 1};
-  return 0;
-}
-static int teardown(void **state) {
-  (void)state;
-  mech_close(&reference);
-  return 0;
-}
 
 /* ---- one case ---- */
 
@@ -63,22 +23,6 @@ static void once(const struct mech_setup *s, uint64_t seed, struct mech_bench *m
   wn_emulate_seed(seed);
   mech_both(&emulated, m);
   assert_null(wn_emulate_error());
-}
-
-static void check(const struct mech_setup *s, int seeds) {
-  struct expectation e;
-  struct mech_bench first;
-  law_expect(&reference, s, &e);
-  once(&e.s, 0, &first);
-  law_compare(&emulated, &first, &e);
-  for (int seed = 1; seed < seeds; seed++) {
-    struct mech_bench other;
-    once(&e.s, (uint64_t)seed, &other);
-    if (!law_same_bits(&first, &other)) fail_msg("%s: another order of threads gives other bits", mech_name(&first));
-    mech_clear(&other);
-  }
-  mech_clear(&first);
-  mech_clear(&e.want);
 }
 
 static const struct {
@@ -124,7 +68,7 @@ static void check_cases(bool bf16) {
       if (c > 1 && n % 3 != c % 3) continue;
       struct mech_setup s = shape(n);
       s.c = one, s.seed = (uint64_t)(100 * c + n), s.bf16 = bf16, s.evicts = c % 2 ? n % 3 : 0;
-      check(&s, n < 2 ? 3 : wn_emulated() ? 1 : 2);
+      check_orders(&s, n < 2 ? 3 : wn_emulated() ? 1 : 2);
     }
   }
 }
@@ -194,11 +138,12 @@ static void check_windows(bool bf16) {
   for (int c = 0; c < 6; c++) {
     struct mech_setup s = {.B = 1, .Tq = 150, .Tk = 181, .H = 2, .Hkv = 2, .D = 32, .f_in = true};
     s.c = the_case(cases[c].one, cases[c].other), s.seed = (uint64_t)c, s.bf16 = bf16, s.dk_from = 9 * (c % 2);
-    check(&s, wn_emulated() ? 1 : 2);
+    check_orders(&s, wn_emulated() ? 1 : 2);
   }
 }
 static void test_windows(void **state) {
   (void)state;
+  window_rows = WINDOW;
   emulated.backend = &windows;
   check_windows(false);
   check_windows(true);

@@ -1,46 +1,14 @@
 /* Attention's kernels for sm_90, emulated (emulate_sm90.h) or on such a device, under the tolerance law: rows in bf16,
  * standard and selective, heads of 64 and 128, alone and grouped, lengths that are no whole tiles, F in windows of
  * rows; the same bits in every order of threads and arrivals. What they do not serve goes to the other kernels. */
-#include "attention_law.h"
-
-#include "backends/cuda/attention.h"
-#include "backends/cuda/cuda.h"
-#include "cuda/emulate_api.h"
+#include "cuda/attention_orders.h"
 
 enum { WINDOW = 256, PROCESSORS = 3 };
 
-static size_t scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
-  (void)exec;
-  return wn_cuda_attend_scratch(a, backward, WINDOW);
-}
-static wn_status forward(const struct wn_exec *exec, const struct wn_attention *a) {
-  const char *error = wn_cuda_attend_forward(a, exec->scratch, WINDOW, NULL);
-  return error ? wn_fail(exec->ctx, WN_ERR_IO, "%s", error) : WN_OK;
-}
-static wn_status backward(const struct wn_exec *exec, const struct wn_attention *a) {
-  const char *error = wn_cuda_attend_backward(a, exec->scratch, WINDOW, NULL);
-  return error ? wn_fail(exec->ctx, WN_ERR_IO, "%s", error) : WN_OK;
-}
-static const struct wn_backend windows = {
-    .name = "cuda, in windows",
-    .attention_served = {WN_CUDA_ATTENTION_SERVED, WN_CUDA_ATTENTION_SERVED, WN_CUDA_ATTENTION_SERVED},
-    .attention_forward = forward,
-    .attention_backward = backward,
-    .attention_scratch = scratch,
-};
-
-static struct mech_place reference, emulated;
-
-static int setup(void **state) {
-  (void)state;
-  if (!mech_open(&reference, "ref", NULL)) return -1;
-  emulated = (struct mech_place){.ctx = reference.ctx, .backend = wn_backend_cuda_table(), .threads = 1};
+static int setup_device(void **state) {
+  window_rows = WINDOW;
+  if (setup(state) != 0) return -1;
   wn_emulate_device(9, PROCESSORS);
-  return 0;
-}
-static int teardown(void **state) {
-  (void)state;
-  mech_close(&reference);
   return 0;
 }
 
@@ -64,20 +32,8 @@ static void once(const struct mech_setup *s, uint64_t seed, struct mech_bench *m
 
 static void check(const struct mech_setup *s, int seeds) {
   struct mech_setup aligned = *s;
-  struct expectation e;
-  struct mech_bench first;
   aligned.wide_gap = aligned.bf16 = true;
-  law_expect(&reference, &aligned, &e);
-  once(&e.s, 0, &first);
-  law_compare(&emulated, &first, &e);
-  for (int seed = 1; seed < seeds; seed++) {
-    struct mech_bench other;
-    once(&e.s, (uint64_t)seed, &other);
-    if (!law_same_bits(&first, &other)) fail_msg("%s: another order of threads gives other bits", mech_name(&first));
-    mech_clear(&other);
-  }
-  mech_clear(&first);
-  mech_clear(&e.want);
+  check_orders(&aligned, seeds);
 }
 
 static const struct {
@@ -183,5 +139,5 @@ int main(void) {
       cmocka_unit_test(test_without_lse),
       cmocka_unit_test(test_choice),
   };
-  return cmocka_run_group_tests(tests, setup, teardown);
+  return cmocka_run_group_tests(tests, setup_device, teardown);
 }

@@ -3,52 +3,21 @@
  * cached keys, packed documents, evictions, dropout, wide heads), rows in floats and in bf16, forward and backward, in
  * windows of rows; open rows; and what is forward's alone: attention sums, half floats, cache positions. Orders of
  * threads give the same bits. */
-#include "attention_law.h"
-
-#include "backends/cuda/attention.h"
-#include "backends/cuda/cuda.h"
-#include "cuda/emulate_api.h"
+#include "cuda/attention_orders.h"
 #include "tensor/f16.h"
-
-/* ---- the backend with windows of a chosen length ---- */
 
 enum { WINDOW = 64 };
 
-static size_t scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
-  (void)exec;
-  return wn_cuda_attend_scratch(a, backward, WINDOW);
-}
-static wn_status forward(const struct wn_exec *exec, const struct wn_attention *a) {
-  const char *error = wn_cuda_attend_forward(a, exec->scratch, WINDOW, NULL);
-  return error ? wn_fail(exec->ctx, WN_ERR_IO, "%s", error) : WN_OK;
-}
-static wn_status backward(const struct wn_exec *exec, const struct wn_attention *a) {
-  const char *error = wn_cuda_attend_backward(a, exec->scratch, WINDOW, NULL);
-  return error ? wn_fail(exec->ctx, WN_ERR_IO, "%s", error) : WN_OK;
-}
-static const struct wn_backend windows = {
-    .name = "cuda, in windows",
-    .attention_served = {WN_CUDA_ATTENTION_FORWARD, WN_CUDA_ATTENTION_FORWARD, WN_CUDA_ATTENTION_SERVED},
-    .attention_forward = forward,
-    .attention_backward = backward,
-    .attention_scratch = scratch,
-};
-
-static struct mech_place reference, emulated;
 static float *zeros; /* softmax off by one has zeros of the host's, for which a model has the device's */
 
-static int setup(void **state) {
-  (void)state;
-  if (!mech_open(&reference, "ref", NULL)) return -1;
+static int setup_zeros(void **state) {
+  window_rows = WINDOW;
   zeros = calloc(1024, sizeof *zeros);
-  emulated = (struct mech_place){.ctx = reference.ctx, .backend = wn_backend_cuda_table(), .threads = 1};
-  return 0;
+  return setup(state);
 }
-static int teardown(void **state) {
-  (void)state;
-  mech_close(&reference);
+static int teardown_zeros(void **state) {
   free(zeros);
-  return 0;
+  return teardown(state);
 }
 
 /* ---- forward and backward ---- */
@@ -60,22 +29,6 @@ static void once(const struct mech_setup *s, uint64_t order, struct mech_bench *
   mech_both(&emulated, m);
   assert_null(wn_emulate_error());
 }
-static void check(const struct mech_setup *s, int orders) {
-  struct expectation e;
-  struct mech_bench first;
-  law_expect(&reference, s, &e);
-  once(&e.s, 0, &first);
-  law_compare(&emulated, &first, &e);
-  for (int order = 1; order < orders; order++) {
-    struct mech_bench other;
-    once(&e.s, (uint64_t)order, &other);
-    if (!law_same_bits(&first, &other)) fail_msg("%s: another order of threads gives other bits", mech_name(&first));
-    mech_clear(&other);
-  }
-  mech_clear(&first);
-  mech_clear(&e.want);
-}
-
 static uint64_t drawn;
 static int64_t draw(int64_t n) {
   return (int64_t)wn_random_below(77, WN_STREAM_TEST, 40, drawn++, (uint64_t)n);
@@ -106,7 +59,7 @@ static void check_drawn(bool bf16, int pairs) {
       s.documents = s.f_in = s.control = false, s.evicts = 0, s.dk_from = 0;
       s.padded = draw(2);
     }
-    check(&s, n % 4 && wn_emulated() ? 1 : 3);
+    check_orders(&s, n % 4 && wn_emulated() ? 1 : 3);
   }
 }
 static void test_floats(void **state) {
@@ -127,7 +80,7 @@ static void test_open(void **state) {
     s.c = &mech_cases[n];
     s.Tq = s.Tk, s.documents = s.f_in = s.control = false, s.evicts = 0, s.dk_from = 0;
     s.padded = n % 2;
-    check(&s, 2);
+    check_orders(&s, 2);
   }
 }
 
@@ -140,7 +93,7 @@ static void test_wide(void **state) {
     mech_merge(&c, "{}", cases[n % 3]);
     struct mech_setup s = {.c = &c, .B = 1, .Tq = 18, .Tk = 21, .H = 2, .Hkv = 1, .D = n < 3 ? 256 : 136};
     s.bf16 = n % 2, s.seed = (uint64_t)n;
-    check(&s, wn_emulated() ? 1 : 2);
+    check_orders(&s, wn_emulated() ? 1 : 2);
   }
 }
 
@@ -159,7 +112,7 @@ static void test_windows(void **state) {
     mech_merge(&c, cases[n / 2][0], cases[n / 2][1]);
     struct mech_setup s = {.c = &c, .B = 2, .Tq = 150, .Tk = 167, .H = 2, .Hkv = 2, .D = 20, .f_in = true};
     s.bf16 = n % 2, s.seed = (uint64_t)n, s.dk_from = 9;
-    check(&s, wn_emulated() ? 1 : 2);
+    check_orders(&s, wn_emulated() ? 1 : 2);
   }
   emulated.backend = wn_backend_cuda_table();
 }
@@ -280,5 +233,5 @@ int main(void) {
       cmocka_unit_test(test_open),   cmocka_unit_test(test_forward), cmocka_unit_test(test_refused),
       cmocka_unit_test(test_wide),
   };
-  return cmocka_run_group_tests(tests, setup, teardown);
+  return cmocka_run_group_tests(tests, setup_zeros, teardown_zeros);
 }

@@ -1,0 +1,67 @@
+/* What the tests of the CUDA backend's attention share: the reference and the backend, the backend with F in windows of
+ * a chosen length, and one case under the law in several orders of threads. */
+#ifndef WN_TESTS_CUDA_ATTENTION_ORDERS_H
+#define WN_TESTS_CUDA_ATTENTION_ORDERS_H
+
+#include "attention_law.h"
+
+#include "backends/cuda/attention.h"
+#include "backends/cuda/cuda.h"
+#include "cuda/emulate_api.h"
+
+static int64_t window_rows; /* a test program's own; it sets it before its first call in windows */
+
+static size_t windows_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
+  (void)exec;
+  return wn_cuda_attend_scratch(a, backward, window_rows);
+}
+static wn_status windows_forward(const struct wn_exec *exec, const struct wn_attention *a) {
+  const char *error = wn_cuda_attend_forward(a, exec->scratch, window_rows, NULL);
+  return error ? wn_fail(exec->ctx, WN_ERR_IO, "%s", error) : WN_OK;
+}
+static wn_status windows_backward(const struct wn_exec *exec, const struct wn_attention *a) {
+  const char *error = wn_cuda_attend_backward(a, exec->scratch, window_rows, NULL);
+  return error ? wn_fail(exec->ctx, WN_ERR_IO, "%s", error) : WN_OK;
+}
+static const struct wn_backend windows = {
+    .name = "cuda, in windows",
+    .attention_served = {WN_CUDA_ATTENTION_FORWARD, WN_CUDA_ATTENTION_FORWARD, WN_CUDA_ATTENTION_SERVED},
+    .attention_forward = windows_forward,
+    .attention_backward = windows_backward,
+    .attention_scratch = windows_scratch,
+};
+
+static struct mech_place reference, emulated;
+
+static int setup(void **state) {
+  (void)state;
+  if (!mech_open(&reference, "ref", NULL)) return -1;
+  emulated = (struct mech_place){.ctx = reference.ctx, .backend = wn_backend_cuda_table(), .threads = 1};
+  return 0;
+}
+static int teardown(void **state) {
+  (void)state;
+  mech_close(&reference);
+  return 0;
+}
+
+/* Forward and backward of a case in an order of threads: m is made here, and the caller's to clear. */
+static void once(const struct mech_setup *s, uint64_t order, struct mech_bench *m);
+
+static void check_orders(const struct mech_setup *s, int orders) {
+  struct expectation e;
+  struct mech_bench first;
+  law_expect(&reference, s, &e);
+  once(&e.s, 0, &first);
+  law_compare(&emulated, &first, &e);
+  for (int order = 1; order < orders; order++) {
+    struct mech_bench other;
+    once(&e.s, (uint64_t)order, &other);
+    if (!law_same_bits(&first, &other)) fail_msg("%s: another order of threads gives other bits", mech_name(&first));
+    mech_clear(&other);
+  }
+  mech_clear(&first);
+  mech_clear(&e.want);
+}
+
+#endif
