@@ -9,9 +9,9 @@
  *   {"do": "error", ...}
  *     |x - ref| / |ref| of y, dq, dk and dv against the reference in double; for bf16 that of a naive computation too
  *
- * Kinds: standard; selective; exclusive; dead: selective, leaving out keys whose weights add up to less than 2^-24.
- * Queries and keys are normed as QK-norm leaves them, those of the selecting head's queries times 0.15: F grows to 70
- * in a thousand rows. */
+ * Kinds: standard; selective; mem: selective with L_mem, M's gradient 0.1 everywhere; exclusive; dead: selective,
+ * leaving out keys whose weights add up to less than 2^-24. Queries and keys are normed as QK-norm leaves them, those
+ * of the selecting head's queries times 0.15: F grows to 70 in a thousand rows. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -28,8 +28,8 @@
 #endif
 
 enum { INPUTS = 4, SAMPLES = 64, ROOM = 16 };
-enum kind { STANDARD, SELECTIVE, EXCLUSIVE, DEAD, KINDS };
-static const char *const kind_names[KINDS] = {"standard", "selective", "exclusive", "dead"};
+enum kind { STANDARD, SELECTIVE, MEM, EXCLUSIVE, DEAD, KINDS };
+static const char *const kind_names[KINDS] = {"standard", "selective", "mem", "exclusive", "dead"};
 static const char *const input_names[INPUTS] = {"q", "k", "v", "dy"};
 
 struct question {
@@ -132,6 +132,24 @@ static wn_status job_array(struct job *j, const char *what, size_t bytes, void *
   return WN_OK;
 }
 
+/* `value` n times, in the job's type. */
+static wn_status job_filled(struct job *j, const char *what, int64_t n, double value, const void **out) {
+  const size_t bytes = (size_t)n * wn_dtype_size(j->exec.dtype);
+  void *host, *own;
+  WN_TRY(job_array(j, what, bytes, &own));
+  WN_TRY(wn_alloc(ctx, what, bytes, &host));
+  for (int64_t i = 0; i < n; i++) {
+    if (j->exec.dtype == WN_F64)
+      ((double *)host)[i] = value;
+    else
+      ((float *)host)[i] = (float)value;
+  }
+  const wn_status status = j->memory->copy_in(ctx, own, host, bytes);
+  wn_free(host);
+  *out = own;
+  return status;
+}
+
 /* Of the inputs as they lie on the backend, or of `own`. */
 static wn_status job_init(struct job *j, const struct question *o, const struct wn_backend *with, wn_dtype dtype,
                           void *const own[INPUTS]) {
@@ -158,10 +176,15 @@ static wn_status job_init(struct job *j, const struct question *o, const struct 
     a->exclusive.on = true;
     if (o->backward) WN_TRY(job_array(j, "y.v", (size_t)(rows * o->H) * each, &a->exclusive.dot));
   }
-  if (o->kind == SELECTIVE || o->kind == DEAD) {
+  if (o->kind == SELECTIVE || o->kind == MEM || o->kind == DEAD) {
     a->sel.on = a->sel.relu = a->sel.protect_first = a->sel.protect_self = a->sel.shift = true;
     a->sel.groups = 1;
     a->sel.dead_share = o->kind == DEAD ? 0x1p-24 : 0;
+  }
+  if (o->kind == MEM) {
+    a->sel.mem = true, a->sel.mem_tau = 1;
+    WN_TRY(job_array(j, "M", (size_t)rows * each, &a->sel.M));
+    WN_TRY(job_filled(j, "dM", rows, 0.1, &a->sel.dM));
   }
   size_t bytes = wn_op_attention_scratch(&j->exec, a, false);
   if (o->backward) {

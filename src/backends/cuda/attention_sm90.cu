@@ -51,7 +51,7 @@ bool wn_cuda_attend_sm90(const struct wn_attention *c, bool backward) {
   if (c->row_type != WN_BF16 || (wn_call_terms(c) & ~terms)) return false;
   if ((c->D != 64 && c->D != 128) || c->Tq != c->Tk || c->Tq < 128) return false;
   if (c->sel.on && (!c->sel.relu || !c->sel.shift || c->sel.bilinear || c->sel.strength || c->sel.f_in || c->sel.F ||
-                    c->sel.mem || !(c->scale > 0)))
+                    !(c->scale > 0)))
     return false;
   return wn_cuda::good_rows(c->q, c->s_q) && wn_cuda::good_rows(c->k, c->s_k) && wn_cuda::good_rows(c->v, c->s_v) &&
          wn_cuda::good_rows(c->y, c->s_y) && wn_cuda::good_rows(c->dy, c->s_y) && wn_cuda::good_rows(c->dq, c->s_q) &&
@@ -88,6 +88,7 @@ struct sm90_call {
     a.f_stride = wn_selection_stride(c);
     a.y = static_cast<uint16_t *>(c->y), a.lse = static_cast<float *>(c->lse);
     a.s_y = stride_of(c->s_y), a.s_q = stride_of(c->s_q), a.s_k = stride_of(c->s_k), a.s_v = stride_of(c->s_v);
+    a.tau = (float)(c->sel.mem_tau / c->scale), a.per_tau = (float)(1 / c->sel.mem_tau);
     if (window < 1) window = 4096;
     rows = (int)((window < a.padded ? window : a.padded) + 255) / 256 * 256;
     if (!c->sel.on || rows > a.padded) rows = a.padded;
@@ -146,10 +147,11 @@ struct sm90_call {
   template <int D> const char *forward() {
     lay_forward();
     a.f_out = c->sel.on ? static_cast<float *>(c->sel.f_out) : nullptr;
+    a.M = c->sel.on && c->sel.mem ? static_cast<float *>(c->sel.M) : nullptr;
     if (!maps()) return what;
     if (!c->sel.on)
       forward_of<D, F_NONE>();
-    else if (c->lse)
+    else if (c->lse || a.M)
       forward_of<D, F_FLOAT>();
     else
       forward_of<D, F_HALF>();
@@ -209,6 +211,7 @@ struct sm90_call {
     lay_backward();
     a.dq = static_cast<uint16_t *>(c->dq);
     a.dk = static_cast<uint16_t *>(c->dk), a.dv = static_cast<uint16_t *>(c->dv);
+    a.dM = c->sel.on && c->sel.mem ? static_cast<const float *>(c->sel.dM) : nullptr;
     if (!maps()) return what;
     if (c->sel.on)
       backward_of<D, true>();

@@ -39,7 +39,10 @@ struct sm90_args {
   float *carry_out;      /* after its last, or NULL */
   float *f_out;          /* [B,G,f_stride] the same as F itself, or NULL */
   int64_t f_stride;
-  float *back; /* [B,G,padded] the sum of X's first over the rows after the window */
+  float *back;        /* [B,G,padded] the sum of X's first over the rows after the window */
+  float tau, per_tau; /* of L_mem, in raw units; one part in it, of F itself */
+  float *M;           /* [B,G,T] or NULL */
+  const float *dM;    /* [B,G,T] or NULL */
 
   int row_block0, row_blocks, key_blocks; /* the window's, even numbers; key_blocks: padded / 64 */
   bool last_rows;                         /* the window has the call's last */

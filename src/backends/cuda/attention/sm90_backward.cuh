@@ -1,7 +1,8 @@
 /* Attention backward on sm_90, the kernels by pairs of tiles and by keys (backward.cuh has the equations). Each sum has
  * one owner and one order.
  *
- *   dF      a tile of 128 rows x 64 keys walks the heads of its group: X = sum of G = W (dW - delta)
+ *   dF      a tile of 128 rows x 64 keys walks the heads of its group: X = sum of G = W (dW - delta), and with L_mem
+ *           dM / tau where F < tau
  *   dk, dv  128 keys of a key-value head walk its heads and their rows, 64 at a time, turned: S^T = K Q^T
  *
  * 4 D and 8 D operations a pair and head. */
@@ -106,6 +107,19 @@ template <int D> __global__ void __launch_bounds__(384, 1) sm90_dF(const __grid_
       release(lane, &empty[second]);
 #pragma unroll
       for (int e = 0; e < 32; e++) sum[e] = fmaf(s[e], dp[e] - delta[e >> 1 & 1], sum[e]);
+    }
+    if (a.dM) { /* L_mem's part */
+      float m[2];
+#pragma unroll
+      for (int r = 0; r < 2; r++)
+        m[r] = first_row + r * 8 < a.T ? a.dM[((int64_t)b * a.G + g) * a.T + first_row + r * 8] * a.per_tau : 0.0f;
+      start<F_HALF>(s, F, warp, lane);
+#pragma unroll
+      for (int e = 0; e < 32; e++) {
+        const int key = t.key_block * 64 + acc_column(lane, e);
+        if (s[e] > -a.tau && key <= first_row + (e >> 1 & 1) * 8 && key >= document_of[e >> 1 & 1])
+          sum[e] += m[e >> 1 & 1];
+      }
     }
     uint32_t p[4][4];
     pack(p, sum);

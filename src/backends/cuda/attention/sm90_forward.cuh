@@ -2,7 +2,7 @@
  * threads stay and take units in a fixed order, longest first and there and back, the heads of a row tile beside each
  * other. One thread brings tiles and runs ahead into the next unit. The accumulators of Q K^T start at F, so that the
  * product's result is already the selective score; the next Q K^T is issued before P V. 4 D operations a pair and head.
- */
+ * L_mem's M (ops/attention.h) is the selecting head's to sum, from F as it starts with it: 3 more a pair of its own. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_SM90_FORWARD_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_SM90_FORWARD_CUH
 
@@ -133,8 +133,19 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
   const uint8_t *own = sq + group * 8192; /* 64 rows of 128 bytes */
   float s[KEYS / 2], o[D / 2], largest[2], sum[2], f[2];
   uint32_t p[KEYS / 16][4], held[4][4];
-  const auto begin = [&](int st) {
+  bool counts = false; /* does the unit's head select, and L_mem want its rows' sums? */
+  float kept[2];
+  const auto begin = [&](int st, int row, const int(&first)[2], int key) {
     start<KIND>(s, stages + st * room::STAGE + 2 * room::K + group * room::F, warp, lane);
+    if (KIND == F_FLOAT && counts) {
+      const bool rim = a.doc_start || key + KEYS > row;
+#pragma unroll
+      for (int e = 0; e < KEYS / 2; e++) {
+        const int r = e >> 1 & 1, j = key + acc_column(lane, e);
+        const bool is = !rim || (j >= first[r] && j <= row + r * 8);
+        kept[r] += is ? fmaxf(s[e] + a.tau, 0.0f) : 0.0f;
+      }
+    }
   };
   const auto scores = [&](int st) {
     wn_wgmma_fence();
@@ -159,11 +170,13 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
   for (int u; (u = snake(turn, blockIdx.x, gridDim.x)) < rows_units(a); turn++) {
     const sm90_rows_unit unit(a, u);
     const int tiles = unit.tiles<KEYS>(), last = unit.last<KEYS>(), row0 = group * 64 + warp * 16;
+    const int own_row = unit.row_tile * 128 + row0 + (lane >> 2);
     int first[2];
     unit.documents(a, row0 + (lane >> 2), first);
     zero(o);
     largest[0] = largest[1] = -INFINITY;
     sum[0] = sum[1] = 0;
+    counts = a.M && selects(a, unit.h), kept[0] = kept[1] = 0;
     wn_mbarrier_wait(bars.q_full, turn & 1);
     if (HELD) {
       load_operand(held, own, warp, lane);
@@ -171,7 +184,7 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
     }
     /* The first tile by itself: ptxas holds products and sums apart only where no branch lies between them. */
     wn_mbarrier_wait(&bars.k_full[n % ST], n / ST & 1);
-    begin(n % ST);
+    begin(n % ST, own_row, first, last * KEYS);
     turn_take(group);
     scores(n % ST);
     turn_give(group);
@@ -186,7 +199,7 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
     for (int i = 1; i < tiles; i++, n++) {
       const int st = n % ST, old = (n - 1) % ST;
       wn_mbarrier_wait(&bars.k_full[st], n / ST & 1);
-      begin(st);
+      begin(st, own_row, first, (last - i) * KEYS);
       turn_take(group);
       scores(st);
       wn_mbarrier_wait(&bars.v_full[old], (n - 1) / ST & 1);
@@ -214,11 +227,17 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
     for (int r = 0; r < 2; r++) {
       sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
       sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+      if (KIND == F_FLOAT && counts) {
+        kept[r] += __shfl_xor_sync(~0u, kept[r], 1);
+        kept[r] += __shfl_xor_sync(~0u, kept[r], 2);
+      }
       const int i = unit.row_tile * 128 + row0 + (lane >> 2) + r * 8;
       if (i >= a.T) continue;
       if (a.lse && (lane & 3) == 0)
         a.lse[((int64_t)unit.b * a.H + unit.h) * a.T + i] =
             (largest[r] * a.to_log2 + log2f(sum[r])) * 0.6931471805599453f;
+      if (KIND == F_FLOAT && counts && (lane & 3) == 0)
+        a.M[((int64_t)unit.b * a.G + unit.g) * a.T + i] = kept[r] / a.tau;
       uint16_t *y = a.y + unit.b * a.s_y.b + i * a.s_y.t + unit.h * a.s_y.h + (lane & 3) * 2;
 #pragma unroll
       for (int t = 0; t < D / 8; t++)
