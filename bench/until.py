@@ -1,0 +1,19 @@
+"""--until HH:MM of commands that may take days: they end between two of their pieces, and the same command goes on."""
+import datetime
+import sys
+
+
+class Until:
+    """The next time that a clock shows `clock`, be it tomorrow; None: no end."""
+
+    def __init__(self, clock):
+        self.clock, self.end = clock, None
+        if clock:
+            now = datetime.datetime.now()
+            self.end = now.replace(hour=int(clock[:2]), minute=int(clock[3:]), second=0, microsecond=0)
+            self.end += datetime.timedelta(days=self.end <= now)
+
+    def check(self):
+        """Ends the program when the time has come."""
+        if self.end and datetime.datetime.now() >= self.end:
+            sys.exit(f"stopped at {self.clock}; the same command goes on")
