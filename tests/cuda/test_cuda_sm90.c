@@ -53,6 +53,10 @@ static const struct {
     {"{\"selective\":{}}", 290, 2, 2, 64, 1, false, false, true},
     {"{\"selective\":{\"protect_first\":false}}", 200, 2, 1, 128, 1, false, false, true},
     {"{\"selective\":{}}", 150, 2, 2, 64, 1, false, true, false}, /* gradients cancel */
+    {"{\"exclusive\":true}", 200, 4, 2, 64, 3, false, false, false},
+    {"{\"exclusive\":{\"gate\":true},\"selective\":{}}", 150, 3, 1, 128, 3, true, false, false},
+    {"{\"exclusive\":{\"gate\":true}}", 290, 2, 2, 64, 1, false, false, true},
+    {"{\"exclusive\":true}", 150, 1, 1, 128, 1, false, false, true},
     {"{\"selective\":{\"mem\":{}}}", 200, 3, 1, 64, 1, false, false, false},
     {"{\"selective\":{\"mem\":{\"tau\":0.4},\"per_kv_head\":true}}", 170, 4, 2, 64, 3, false, false, true},
     {"{\"selective\":{\"mem\":{\"tau\":3},\"head\":1}}", 257, 2, 1, 128, 1, false, false, false},
@@ -81,7 +85,7 @@ static void test_windows(void **state) {
   for (int n = EACH > 1; n < 2; n++) {
     struct mech_setup s = {.B = 1, .Tq = n ? 300 : 520, .H = 2, .Hkv = 1, .D = n ? 128 : 64};
     s.Tk = s.Tq, s.seed = (uint64_t)n;
-    s.c = the_case(n ? "{\"selective\":{\"mem\":{}}}" : "{\"selective\":{}}");
+    s.c = the_case(n ? "{\"selective\":{\"mem\":{}}}" : "{\"selective\":{},\"exclusive\":{\"gate\":true}}");
     check(&s, 1);
   }
   emulated.backend = wn_backend_cuda_table();
@@ -130,6 +134,7 @@ static void test_choice(void **state) {
   assert_false(served("{\"window\":17}", 128, 64, true, true));
   assert_false(served("{\"selective\":{\"shift\":false}}", 128, 64, true, true));
   assert_true(served("{\"selective\":{\"mem\":{}}}", 128, 64, true, true));
+  assert_true(served("{\"exclusive\":true}", 128, 64, true, true));
   assert_false(served("{\"sinks\":3,\"selective\":{\"mem\":{}}}", 128, 64, true, true));
   if (!wn_emulated()) return; /* a device stays what it is */
   wn_emulate_device(8, PROCESSORS);

@@ -21,6 +21,7 @@ outcome run_sm90(pass, const wn_attention *, void *, int64_t, cudaStream_t) {
 
 #else
 
+#include "backends/cuda/attention/reduce.cuh"
 #include "backends/cuda/attention/sm90_backward.cuh"
 #include "backends/cuda/attention/sm90_forward.cuh"
 #include "backends/cuda/attention/sm90_select.cuh"
@@ -46,7 +47,7 @@ bool good_rows(const void *p, const wn_stride &s) { /* a tensor map takes them *
 
 bool wn_cuda_attend_sm90(const struct wn_attention *c, bool backward) {
   if (backward && (!c->lse || !c->dy)) return false;
-  const uint32_t terms = WN_TERM_SELECTION | WN_TERM_DOCUMENTS | WN_TERM_SOME_HEADS | WN_TERM_BF16;
+  const uint32_t terms = WN_TERM_SELECTION | WN_TERM_EXCLUSIVE | WN_TERM_DOCUMENTS | WN_TERM_SOME_HEADS | WN_TERM_BF16;
   if (wn_cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) return false;
   if (c->row_type != WN_BF16 || (wn_call_terms(c) & ~terms)) return false;
   if ((c->D != 64 && c->D != 128) || c->Tq != c->Tk || c->Tq < 128) return false;
@@ -73,8 +74,9 @@ struct sm90_call {
   const char *what = nullptr; /* that failed */
   int windows, rows, processors;
   room scratch;
-  float *carries; /* [windows,B,G,padded] F at each window's first row */
-  int64_t carry;  /* floats of one */
+  wn_tensor_map given, without; /* dy; with exclusive attention what DELTA makes of it */
+  float *carries;               /* [windows,B,G,padded] F at each window's first row */
+  int64_t carry;                /* floats of one */
 
   void plan(const wn_attention *call, int64_t window) {
     c = call;
@@ -88,6 +90,8 @@ struct sm90_call {
     a.f_stride = wn_selection_stride(c);
     a.y = static_cast<uint16_t *>(c->y), a.lse = static_cast<float *>(c->lse);
     a.s_y = stride_of(c->s_y), a.s_q = stride_of(c->s_q), a.s_k = stride_of(c->s_k), a.s_v = stride_of(c->s_v);
+    a.exclusive.on = c->exclusive.on, a.exclusive.gate = static_cast<const float *>(c->exclusive.gate);
+    a.exclusive.dot = static_cast<float *>(c->exclusive.dot), a.exclusive.v = static_cast<const uint16_t *>(c->v);
     a.tau = (float)(c->sel.mem_tau / c->scale), a.per_tau = (float)(1 / c->sel.mem_tau);
     if (window < 1) window = 4096;
     rows = (int)((window < a.padded ? window : a.padded) + 255) / 256 * 256;
@@ -115,7 +119,8 @@ struct sm90_call {
     };
     processors = device_attribute(cudaDevAttrMultiProcessorCount);
     return !(map(a.q, c->q, a.H, a.s_q) || map(a.k, c->k, a.Hkv, a.s_k) || map(a.v, c->v, a.Hkv, a.s_v) ||
-             (c->dy && map(a.dy, c->dy, a.H, a.s_y)));
+             (c->dy && map(given, c->dy, a.H, a.s_y)) ||
+             (a.exclusive.dy && map(without, a.exclusive.dy, a.H, {(int64_t)a.T * a.H * D, (int64_t)a.H * D, D})));
   }
   void window_at(int w) {
     a.row_block0 = w * rows / 64;
@@ -162,6 +167,11 @@ struct sm90_call {
   void lay_backward() {
     a.log2s = scratch.take<float>((int64_t)a.B * a.H * a.padded);
     a.delta = scratch.take<float>((int64_t)a.B * a.H * a.padded);
+    if (c->exclusive.on) {
+      a.exclusive.dy = scratch.take<uint16_t>((int64_t)a.B * a.T * a.H * c->D);
+      a.exclusive.d_dot = scratch.take<float>((int64_t)a.B * a.H * a.padded);
+      if (c->exclusive.gate && c->exclusive.dgate) a.exclusive.dgate = scratch.take<float>((int64_t)a.B * a.H * a.T);
+    }
     if (!c->sel.on) return;
     a.F = scratch.take<uint8_t>(blocks() * sm90_block<F_HALF>::BYTES);
     a.X = scratch.take<uint4>(blocks() * 512);
@@ -201,7 +211,9 @@ struct sm90_call {
       window_at(w);
       a.carry_in = w > 0 ? carries + w * carry : nullptr;
       if (SEL) select<D, F_HALF>();
+      a.dy = given;
       by_rows<D, SEL, DELTA>();
+      if (a.exclusive.on) a.dy = without;
       if (SEL) dF<D>();
       by_rows<D, SEL, DQ>();
       dkv<D, SEL>();
@@ -217,6 +229,9 @@ struct sm90_call {
       backward_of<D, true>();
     else
       backward_of<D, false>();
+    if (a.exclusive.dgate)
+      WN_LAUNCH(dim3((unsigned)a.H), dim3(256), 0, stream, attention_reduce, a.exclusive.dgate,
+                static_cast<float *>(c->exclusive.dgate), 1, a.B, a.H, a.T);
     failed(cudaGetLastError());
     return what;
   }

@@ -5,6 +5,7 @@
 #include "backends/cuda/attention/backward.cuh"
 #include "backends/cuda/attention/call.cuh"
 #include "backends/cuda/attention/forward.cuh"
+#include "backends/cuda/attention/reduce.cuh"
 #include "backends/cuda/attention/select.cuh"
 #include "backends/cuda/attention.h"
 

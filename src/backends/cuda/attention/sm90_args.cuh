@@ -47,6 +47,16 @@ struct sm90_args {
   int row_block0, row_blocks, key_blocks; /* the window's, even numbers; key_blocks: padded / 64 */
   bool last_rows;                         /* the window has the call's last */
 
+  struct { /* y without its part along the row's own value */
+    bool on;
+    const float *gate; /* [H] or NULL: 1 */
+    const uint16_t *v; /* the rows of `v` */
+    float *dot;        /* [B,H,T] y . v, or NULL */
+    uint16_t *dy;      /* [B,T,H,D] contiguous: dy without its part along v; what all but DELTA take */
+    float *d_dot;      /* [B,H,padded] dy . v */
+    float *dgate;      /* [B,H,T] by row, or NULL */
+  } exclusive;
+
   uint16_t *y, *dq, *dk, *dv;
   sm90_stride s_y, s_q, s_k, s_v;
   float *lse;   /* [B,H,T] or NULL */
@@ -146,6 +156,36 @@ template <class USE> __device__ __forceinline__ void turned(const uint8_t *f, in
     use(u * 8, wn_movmatrix(x.x)), use(u * 8 + 4, wn_movmatrix(x.y));
     use(u * 8 + 2, wn_movmatrix(x.z)), use(u * 8 + 6, wn_movmatrix(x.w));
   }
+}
+
+/* ---- exclusive attention ---- */
+
+/* A sum over the four lanes that have a row. */
+__device__ __forceinline__ float sum_of_row(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+/* The value of row i's own key: a lane's pairs of every 8 columns, and its square. */
+template <int D> struct sm90_own {
+  uint32_t pair[D / 8];
+  float size;
+  __device__ __forceinline__ sm90_own(const sm90_args &a, int b, int kv, int i, int lane) {
+    const uint16_t *v = a.exclusive.v + b * a.s_v.b + min(i, a.T - 1) * a.s_v.t + kv * a.s_v.h + (lane & 3) * 2;
+    size = 0;
+#pragma unroll
+    for (int t = 0; t < D / 8; t++) {
+      pair[t] = *reinterpret_cast<const uint32_t *>(v + t * 8);
+      const float2 x = (*this)[t];
+      size = fmaf(x.y, x.y, fmaf(x.x, x.x, size));
+    }
+    size = fmaxf(sum_of_row(size), 1e-30f);
+  }
+  __device__ __forceinline__ float2 operator[](int t) const {
+    return wn_unpack_bf16(pair[t]);
+  }
+};
+__device__ __forceinline__ float gate_of(const sm90_args &a, int h) {
+  return a.exclusive.gate ? a.exclusive.gate[h] : 1.0f;
 }
 
 /* ---- turns of the two computing warpgroups ---- */

@@ -215,6 +215,31 @@ __device__ __forceinline__ void keys_store(const sm90_args &a, const sm90_keys_u
     *reinterpret_cast<uint32_t *>(to + unit.b * by.b + j * by.t + unit.kv * by.h + c) = wn_pack_bf16(x.x, x.y);
 }
 
+/* What exclusive attention's projection gives to the value of row j, from all heads: with y and dy whole
+ *   -gate (dy.v y + y.v dy) / |v|^2 + 2 gate y.v dy.v v / |v|^4
+ * of which the arrays hold y and dy without their parts along v. */
+template <int D>
+__device__ __forceinline__ void add_own(const sm90_args &a, const sm90_keys_unit &unit, float (&dv)[D / 2], int r,
+                                        int j, int lane) {
+  const sm90_own<D> v(a, unit.b, unit.kv, j, lane);
+  if (j >= a.T) return;
+  const int share = a.H / a.Hkv;
+  for (int h = unit.kv * share; h < (unit.kv + 1) * share; h++) {
+    const int64_t bh = (int64_t)unit.b * a.H + h;
+    const float part = gate_of(a, h) / v.size, dot = a.exclusive.dot[bh * a.T + j],
+                d_dot = a.exclusive.d_dot[bh * a.padded + j], by_v = 2 * part * dot * d_dot * (1 / v.size - part);
+    const uint16_t *y = a.y + unit.b * a.s_y.b + j * a.s_y.t + h * a.s_y.h + (lane & 3) * 2,
+                   *dy = a.exclusive.dy + (((int64_t)unit.b * a.T + j) * a.H + h) * D + (lane & 3) * 2;
+#pragma unroll
+    for (int t = 0; t < D / 8; t++) {
+      const float2 y2 = wn_unpack_bf16(*reinterpret_cast<const uint32_t *>(y + t * 8)),
+                   dy2 = wn_unpack_bf16(*reinterpret_cast<const uint32_t *>(dy + t * 8));
+      dv[t * 4 + r * 2] += by_v * v[t].x - part * (d_dot * y2.x + dot * dy2.x);
+      dv[t * 4 + r * 2 + 1] += by_v * v[t].y - part * (d_dot * y2.y + dot * dy2.y);
+    }
+  }
+}
+
 /* Grid: at most as many blocks as run at once. */
 template <int D, bool SEL> __global__ void __launch_bounds__(384, 1) sm90_keys(const __grid_constant__ sm90_args a) {
   typedef sm90_keys_room<D, SEL> room;
@@ -353,6 +378,7 @@ template <int D, bool SEL> __global__ void __launch_bounds__(384, 1) sm90_keys(c
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const int j = unit.key_tile * 128 + key0 + (lane >> 2) + r * 8;
+      if (a.exclusive.on && unit.key_tile * 2 >= a.row_block0) add_own<D>(a, unit, dv, r, j, lane);
       if (j >= a.T) continue;
 #pragma unroll
       for (int t = 0; t < D / 8; t++) {

@@ -113,6 +113,22 @@ __device__ __forceinline__ void online_softmax(float (&s)[N], float (&largest)[2
   }
 }
 
+/* y of row i without its part along v; r: which of the lane's two rows. */
+template <int D>
+__device__ __forceinline__ void exclude(const sm90_args &a, const sm90_rows_unit &unit, float (&o)[D / 2], int r, int i,
+                                        int lane) {
+  const sm90_own<D> v(a, unit.b, unit.kv, i, lane);
+  float along = 0;
+#pragma unroll
+  for (int t = 0; t < D / 8; t++) along = fmaf(o[t * 4 + r * 2 + 1], v[t].y, fmaf(o[t * 4 + r * 2], v[t].x, along));
+  along = sum_of_row(along);
+  const float part = gate_of(a, unit.h) * along / v.size;
+#pragma unroll
+  for (int t = 0; t < D / 8; t++) o[t * 4 + r * 2] -= part * v[t].x, o[t * 4 + r * 2 + 1] -= part * v[t].y;
+  if (a.exclusive.dot && (lane & 3) == 0 && i < a.T)
+    a.exclusive.dot[((int64_t)unit.b * a.H + unit.h) * a.T + i] = along;
+}
+
 /* Grid: at most as many blocks as run at once. */
 template <int D, sm90_F KIND>
 __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ sm90_args a) {
@@ -225,13 +241,13 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
     release(lane, &bars.v_empty[old]);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
-      if (KIND == F_FLOAT && counts) {
-        kept[r] += __shfl_xor_sync(~0u, kept[r], 1);
-        kept[r] += __shfl_xor_sync(~0u, kept[r], 2);
-      }
+      sum[r] = sum_of_row(sum[r]);
+      if (KIND == F_FLOAT && counts) kept[r] = sum_of_row(kept[r]);
       const int i = unit.row_tile * 128 + row0 + (lane >> 2) + r * 8;
+      const float share = 1 / sum[r];
+#pragma unroll
+      for (int t = 0; t < D / 8; t++) o[t * 4 + r * 2] *= share, o[t * 4 + r * 2 + 1] *= share;
+      if (a.exclusive.on) exclude<D>(a, unit, o, r, i, lane);
       if (i >= a.T) continue;
       if (a.lse && (lane & 3) == 0)
         a.lse[((int64_t)unit.b * a.H + unit.h) * a.T + i] =
@@ -241,8 +257,7 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
       uint16_t *y = a.y + unit.b * a.s_y.b + i * a.s_y.t + unit.h * a.s_y.h + (lane & 3) * 2;
 #pragma unroll
       for (int t = 0; t < D / 8; t++)
-        *reinterpret_cast<uint32_t *>(y + t * 8) =
-            wn_pack_bf16(o[t * 4 + r * 2] / sum[r], o[t * 4 + r * 2 + 1] / sum[r]);
+        *reinterpret_cast<uint32_t *>(y + t * 8) = wn_pack_bf16(o[t * 4 + r * 2], o[t * 4 + r * 2 + 1]);
     }
   }
 }

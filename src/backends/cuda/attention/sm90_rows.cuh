@@ -7,6 +7,7 @@
  * The first run makes delta exact: from y, which rows in bf16 round, it is worse where gradients cancel (equal keys:
  * the norm of dq's error is 1.4 to 1.6 times as large; the tolerance law grants both). It also makes the weights of a
  * row with F in halves sum to 1, whatever the lse of forward, whose F is in floats: all that comes after uses this lse.
+ * With exclusive attention it takes dy's part along v away first, and leaves what the other kernels read as dy.
  * 4 D and 6 D operations a pair and head. Units, order and pipeline are forward's; tiles have 64 keys. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_SM90_ROWS_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_SM90_ROWS_CUH
@@ -82,6 +83,32 @@ __device__ __forceinline__ void add_X(float (&s)[32], const uint8_t *x, int warp
   }
 }
 
+/* dy of row i becomes dy without its part along v, and what is taken from it is kept. pair(t): where the lane has its
+ * two numbers of 8 t and on; r: which of its two rows. */
+template <int D, class PAIR>
+__device__ __forceinline__ void exclude_dy(const sm90_args &a, const sm90_rows_unit &unit, int i, int lane, PAIR pair) {
+  const sm90_own<D> v(a, unit.b, unit.kv, i, lane);
+  float along = 0;
+#pragma unroll
+  for (int t = 0; t < D / 8; t++) {
+    const float2 dy = wn_unpack_bf16(pair(t));
+    along = fmaf(dy.y, v[t].y, fmaf(dy.x, v[t].x, along));
+  }
+  along = sum_of_row(along);
+  const float part = gate_of(a, unit.h) * along / v.size;
+  const int64_t bh = (int64_t)unit.b * a.H + unit.h;
+  uint16_t *to = a.exclusive.dy + (((int64_t)unit.b * a.T + i) * a.H + unit.h) * D + (lane & 3) * 2;
+#pragma unroll
+  for (int t = 0; t < D / 8; t++) {
+    const float2 dy = wn_unpack_bf16(pair(t));
+    pair(t) = wn_pack_bf16(dy.x - part * v[t].x, dy.y - part * v[t].y);
+    if (i < a.T) *reinterpret_cast<uint32_t *>(to + t * 8) = pair(t);
+  }
+  if ((lane & 3) || i >= a.T) return;
+  a.exclusive.d_dot[bh * a.padded + i] = along;
+  if (a.exclusive.dgate) a.exclusive.dgate[bh * a.T + i] = -a.exclusive.dot[bh * a.T + i] * along / v.size;
+}
+
 /* Grid: at most as many blocks as run at once. */
 template <int D, bool SEL, sm90_rows_run RUN>
 __global__ void __launch_bounds__(384, 1) sm90_rows(const __grid_constant__ sm90_args a) {
@@ -132,6 +159,23 @@ __global__ void __launch_bounds__(384, 1) sm90_rows(const __grid_constant__ sm90
       load_operand(held_q, own_q, warp, lane);
       load_operand(held_dy, own_dy, warp, lane);
       release(lane, bars.q_empty);
+    }
+    if (RUN == DELTA && a.exclusive.on) {
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const int row = row0 + (lane >> 2) + r * 8, i = unit.row_tile * 128 + row;
+        if constexpr (HELD)
+          exclude_dy<D>(a, unit, i, lane, [&](int t) -> uint32_t & { return held_dy[t / 2][t % 2 * 2 + r]; });
+        else
+          exclude_dy<D>(a, unit, i, lane, [&](int t) -> uint32_t & {
+            uint8_t *at = raw + room::Q + t / 8 * 16384 + row * 128 + ((t % 8 ^ (row & 7)) << 4);
+            return reinterpret_cast<uint32_t *>(at)[lane & 3];
+          });
+      }
+      if (!HELD) { /* products of the whole group read what its warps have written */
+        wn_proxy_fence();
+        wn_barrier_sync(4 + group, 128);
+      }
     }
     for (int i = 0; i < tiles; i++, n++) {
       const int ks = n % KS, vs = n % VS;
