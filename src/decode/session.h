@@ -157,10 +157,11 @@ wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l,
 
 /* Parts of it. */
 /* The stage holds, in order, what the cache holds, and then rows t0..t0+T-1. */
-wn_status wn_session_stage(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
+wn_status wn_session_stage(const struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
                            const struct wn_kv_rows *rows, int64_t t0, int64_t T);
-/* The cache holds the stage's slots [B,P,n] in s->slots. */
-wn_status wn_session_unstage(const struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache, int64_t n);
+/* The cache holds the stage's slots [B,P,n]; NULL: those in s->slots_shown. */
+wn_status wn_session_unstage(const struct wn_run *run, struct wn_session *s, const int32_t *slots, int64_t n,
+                             struct wn_kv_cache *cache);
 /* May pieces of a prompt run as blocks under the budgets? */
 bool wn_session_takes_blocks(const struct wn_session *s);
 wn_status wn_session_attend_blocks(struct wn_run *run, struct wn_session *s, int64_t part,

@@ -131,14 +131,14 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t p
   return WN_OK;
 }
 
-wn_status wn_session_stage(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
+wn_status wn_session_stage(const struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
                            const struct wn_kv_rows *rows, int64_t t0, int64_t T) {
   struct wn_kv_cache *stage = &s->stage;
   struct wn_kv_shape shape = cache->shape;
   shape.capacity = cache->count + T;
   wn_kv_cache_place(&shape, s->stage_memory, s->stage_host, stage);
   if (!run->measuring) {
-    WN_TRY(wn_kv_cache_positions(s->ctx, cache));
+    if (!cache->sorted) WN_TRY(wn_kv_cache_positions(s->ctx, cache));
     wn_kv_cache_order(cache, s->slots);
     WN_TRY(wn_kv_cache_gather(&run->exec, cache, s->slots, s->slots_shown, cache->count, stage));
   }
@@ -147,9 +147,10 @@ wn_status wn_session_stage(const struct wn_run *run, struct wn_session *s, const
   return run->measuring ? WN_OK : wn_kv_cache_append(&run->exec, stage, rows, t0, T);
 }
 
-wn_status wn_session_unstage(const struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache, int64_t n) {
+wn_status wn_session_unstage(const struct wn_run *run, struct wn_session *s, const int32_t *slots, int64_t n,
+                             struct wn_kv_cache *cache) {
   wn_kv_cache_reset(cache);
-  WN_TRY(wn_kv_cache_gather(&run->exec, &s->stage, s->slots, s->slots_shown, n, cache));
+  WN_TRY(wn_kv_cache_gather(&run->exec, &s->stage, slots, s->slots_shown, n, cache));
   cache->count = n;
   cache->seen = s->stage.seen;
   return WN_OK;
@@ -170,7 +171,7 @@ static wn_status attend_staged(struct wn_run *run, struct wn_session *s, struct 
   const int64_t K = cache->shape.capacity, n = stage->count < K ? stage->count : K;
   for (int64_t r = 0; r < s->B; r++)
     for (int64_t j = 0; j < n; j++) s->slots[r * n + j] = (int32_t)(stage->count - n + j);
-  return wn_session_unstage(run, s, cache, n);
+  return wn_session_unstage(run, s, s->slots, n, cache);
 }
 
 static wn_status attend_part(struct wn_run *run, struct wn_session *s, int64_t part, struct wn_attention *op,

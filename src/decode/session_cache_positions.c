@@ -116,7 +116,7 @@ static wn_status positions_attend_block(struct wn_run *run, struct wn_session *s
     for (int64_t b = 0; b < s->B; b++)
       for (int64_t j = 0; j < left; j++) s->slots[b * left + j] = (int32_t)(j < sinks ? j : n - left + j);
     if (first < K && n > K) return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: a block across its budget");
-    WN_TRY(wn_session_unstage(run, s, cache, left));
+    WN_TRY(wn_session_unstage(run, s, s->slots, left, cache));
     positions_copy_queries(&block, dtype, p->q);
     for (int64_t j = 0; j < recent; j++) p->positions[j] = (int32_t)j;
   }

@@ -62,12 +62,12 @@ static void caches_shared_lay(struct wn_session *s, size_t stage, size_t stage_h
       {"stage", true, WN_DIMS((int64_t)stage_host), 1, &s->stage_host},
       {"slots", true, WN_DIMS(B, slots), sizeof *s->slots, &s->slots},
       {"cache positions", rotates, WN_DIMS(B, K), sizeof *s->cache_positions, &s->cache_positions},
-      {"evictions of a block", blocks, WN_DIMS(B, slots), sizeof *block->evicted_at, &block->evicted_at},
       {"cache positions of a block", by_block, WN_DIMS(K + R), sizeof *p->positions, &p->positions},
   };
   const struct wn_array rows[] = {
       {"stage", true, WN_DIMS((int64_t)stage), 1, &s->stage_memory},
       {"slots shown", apart, WN_DIMS(B, slots), sizeof *s->slots, &s->slots_shown},
+      {"evictions of a block", blocks, WN_DIMS(B, slots), sizeof *block->evicted_at, &block->evicted_at},
       {"attention sums of a row", sums, WN_DIMS(B, Hkv, K), e, &s->sums},
       {"votes", policy->ordered, WN_DIMS(B, Hkv, K), sizeof(double), &s->room_of_votes},
       {"rotated keys", rotates, WN_DIMS(B, K, Hkv, D), e, &s->rotated},
@@ -87,8 +87,8 @@ static wn_status caches_shared_arrays(wn_context *ctx, struct wn_session *s) {
   const int64_t rows = s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK;
   int64_t slots = 0;
   size_t stage = 0, stage_host = 0;
-  const bool on_host = s->model->backend->memory->host; /* elsewhere rows run one at a time: blocks work on the host */
-  s->blocks_of_rows = on_host && s->budgets.layers > 0 && wn_session_takes_blocks(s);
+  const bool on_host = s->model->backend->memory->host; /* blocks by cache position work there */
+  s->blocks_of_rows = s->budgets.layers > 0 && wn_session_takes_blocks(s);
   s->cache_position_blocks = on_host && s->budgets.layers > 0 && wn_session_takes_cache_position_blocks(s);
   const bool any_blocks = s->blocks_of_rows || s->cache_position_blocks;
   for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {

@@ -1,7 +1,7 @@
 /* A piece of a prompt under a budget, as a block: the stage holds what the cache holds and then the piece's keys; first
- * the evictions are computed (for each key, the first row that does not see it), then one attention call uses them as a
- * keep rule; where key-value heads evict on their own, one call for each. The evictions are found by the walk over
- * whole sequences (kv/walk.h).
+ * the evictions are computed (for each key, the first row that does not see it; and the keys that are left, which the
+ * cache takes back), then one attention call uses them as a keep rule; where key-value heads evict on their own, one
+ * call for each. Evictions are the operation's (ops/evictions.h).
  *
  * R rows take R (K + R) H D operations and (K + R) (2 Hkv D + R) numbers. */
 #include <string.h>
@@ -9,16 +9,20 @@
 #include "attention/derive.h"
 #include "attention/registry.h"
 #include "kv/evictions.h"
-#include "kv/walk.h"
+#include "kv/policy.h"
 #include "decode/session.h"
 
 bool wn_session_takes_blocks(const struct wn_session *s) {
-  const bool sums = wn_policy_row(s->budgets.policy)->needs & WN_POLICY_SUMS;
+  const struct wn_policy_row *policy = wn_policy_row(s->budgets.policy);
+  const bool sums = policy->needs & WN_POLICY_SUMS;
   if (s->control) return false; /* only rows run one at a time know which of their keys are control tokens */
-  return !s->budgets.cache_positions && !(sums && wn_attention_config_unserved(&s->attention, WN_WALK_SUMS_SERVED));
+  const struct wn_backend *backend = s->model->backend;
+  if (!backend->memory->host && (wn_policy_on_host(policy) || !backend->evictions_forward)) return false;
+  return !s->budgets.cache_positions &&
+         !(sums && wn_attention_config_unserved(&s->attention, WN_EVICTIONS_SUMS_SERVED));
 }
 
-/* s->block.evicted_at, and the policy's notes in the stage after the last row. */
+/* s->block.evicted_at, s->slots_shown, and the policy's notes in the stage after the last row. */
 static wn_status prefill_find_evictions(struct wn_run *run, struct wn_session *s, int64_t part,
                                         const struct wn_attention *op) {
   const struct wn_kv_shape *shape = &s->caches[part].shape;
@@ -28,9 +32,10 @@ static wn_status prefill_find_evictions(struct wn_run *run, struct wn_session *s
                                            .first_group = shape->first_group,
                                            .a = op,
                                            .notes = s->stage.notes,
-                                           .evicted_at = s->block.evicted_at};
+                                           .evicted_at = s->block.evicted_at,
+                                           .left = s->slots_shown};
   if (!run->measuring) return wn_evictions_piece_find(&run->exec, &piece);
-  const size_t need = wn_evictions_piece_scratch(&run->exec, &s->budgets, op);
+  const size_t need = wn_evictions_piece_scratch(&run->exec, &piece);
   if (need > run->need) run->need = need;
   return WN_OK;
 }
@@ -45,7 +50,6 @@ static wn_status prefill_attend_block(struct wn_run *run, struct wn_session *s, 
   struct wn_attention block = wn_attention_of_rows(op, dtype, t0, T);
   WN_TRY(wn_session_stage(run, s, cache, rows, t0, T));
   wn_kv_cache_bind(stage, T, &block);
-  block.slots.at = stage->at;
   block.slots.evicted_at = s->block.evicted_at;
   WN_TRY(prefill_find_evictions(run, s, part, &block));
   for (int64_t g = 0; g < P; g++) {
@@ -54,12 +58,7 @@ static wn_status prefill_attend_block(struct wn_run *run, struct wn_session *s, 
   }
   if (run->measuring) return WN_OK;
   wn_kv_cache_advance(stage, T);
-  for (int64_t row = 0; row < s->B * P; row++) {
-    const int32_t *evicted_at = s->block.evicted_at + row * stage->shape.capacity;
-    for (int64_t j = 0, i = 0; j < n; j++)
-      if (evicted_at[j] == INT32_MAX) s->slots[row * left + i++] = (int32_t)j;
-  }
-  return wn_session_unstage(run, s, cache, left);
+  return wn_session_unstage(run, s, run->exec.backend->memory->host ? s->slots : NULL, left, cache);
 }
 
 wn_status wn_session_attend_blocks(struct wn_run *run, struct wn_session *s, int64_t part,

@@ -185,12 +185,15 @@ static wn_status cache_enter_positions(wn_context *ctx, struct wn_kv_cache *cach
   const struct wn_kv_shape *s = &cache->shape;
   const bool entered = cache->at_entered && T == 1;
   if (!cache->at) return WN_OK;
+  const bool shown = !entered && !cache->at_known; /* what is there stays there */
   cache->at_entered = false;
-  if (!entered) WN_TRY(wn_kv_cache_positions(ctx, cache));
-  for (int64_t row = 0; cache->at_known && row < s->B * s->groups; row++) {
+  for (int64_t row = 0; (shown || cache->at_known) && row < s->B * s->groups; row++) {
     const int64_t first = row * s->capacity + cache->count;
     for (int64_t t = 0; t < T; t++) cache->at[first + t] = (int32_t)(cache->seen + t);
+    if (shown)
+      WN_TRY(cache_memory(s)->copy_in(ctx, cache->at_shown + first, cache->at + first, (size_t)T * sizeof *cache->at));
   }
+  if (shown) return WN_OK;
   if (!entered) cache->at_is_shown = false;
   /* Where tokens are in order nobody asks for them. */
   return cache->sorted && cache->seen == cache->count ? WN_OK : cache_show_positions(ctx, cache);
@@ -363,8 +366,38 @@ wn_status wn_kv_cache_follow(const struct wn_exec *exec, struct wn_kv_cache *cac
   return WN_OK;
 }
 
-wn_status wn_kv_cache_gather(const struct wn_exec *exec, const struct wn_kv_cache *from, const int32_t *slots,
-                             int32_t *shown, int64_t n, struct wn_kv_cache *to) {
+/* On the host where it knows them and the slots; else on the backend, as words. */
+static wn_status cache_gather_positions(const struct wn_exec *exec, struct wn_kv_cache *from, const int32_t *slots,
+                                        const int32_t *shown, int64_t n, struct wn_kv_cache *to) {
+  const struct wn_kv_shape *s = &from->shape;
+  const int64_t rows = s->B * s->groups, capacity = to->shape.capacity;
+  if (!from->at) return WN_OK;
+  if (slots && from->at_known && to->at_known) {
+    for (int64_t row = 0; row < rows; row++)
+      for (int64_t j = 0; j < n; j++)
+        to->at[row * capacity + to->count + j] = from->at[row * s->capacity + slots[row * n + j]];
+    to->at_is_shown = false;
+    return WN_OK;
+  }
+  struct wn_exec words = *exec;
+  words.dtype = WN_F32;
+  WN_TRY(cache_show_positions(exec->ctx, from));
+  if (to->count > 0) WN_TRY(cache_show_positions(exec->ctx, to));
+  to->at_known = false;
+  to->at_is_shown = true;
+  return wn_op_gather_forward(&words, &(struct wn_gather){.B = rows,
+                                                          .H = 1,
+                                                          .T = n,
+                                                          .D = 1,
+                                                          .x = from->at_shown,
+                                                          .s_x = {s->capacity, 1, s->capacity},
+                                                          .index = shown,
+                                                          .y = to->at_shown + to->count,
+                                                          .s_y = {capacity, 1, capacity}});
+}
+
+wn_status wn_kv_cache_gather(const struct wn_exec *exec, struct wn_kv_cache *from, const int32_t *slots, int32_t *shown,
+                             int64_t n, struct wn_kv_cache *to) {
   const struct wn_kv_shape *s = &from->shape;
   const int64_t P = cache_groups_of(from);
   const struct wn_memory *memory = cache_memory(s);
@@ -372,7 +405,7 @@ wn_status wn_kv_cache_gather(const struct wn_exec *exec, const struct wn_kv_cach
   const int arrays = cache_arrays_of(from, a);
   cache_arrays_of(to, z);
   if (n == 0) return WN_OK;
-  if (!memory->host) WN_TRY(memory->copy_in(exec->ctx, shown, slots, (size_t)(s->B * P * n) * sizeof *slots));
+  if (!memory->host && slots) WN_TRY(memory->copy_in(exec->ctx, shown, slots, (size_t)(s->B * P * n) * sizeof *slots));
   for (int i = 0; i < arrays; i++) {
     const struct wn_gather move = {.B = s->B,
                                    .H = a[i].rows,
@@ -388,11 +421,7 @@ wn_status wn_kv_cache_gather(const struct wn_exec *exec, const struct wn_kv_cach
                                    .s_y = cache_stride(to, &z[i])};
     if (a[i].rows % P == 0) WN_TRY(wn_op_gather_forward(exec, &move));
   }
-  for (int64_t row = 0; from->at && row < s->B * P; row++)
-    for (int64_t j = 0; j < n; j++)
-      to->at[row * to->shape.capacity + to->count + j] = from->at[row * s->capacity + slots[row * n + j]];
-  to->at_is_shown = false;
-  return WN_OK;
+  return cache_gather_positions(exec, from, slots, shown, n, to);
 }
 
 wn_status wn_kv_cache_copy(wn_context *ctx, const struct wn_kv_cache *from, int64_t count, const int64_t *rows,

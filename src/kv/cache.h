@@ -92,9 +92,9 @@ wn_status wn_kv_cache_follow(const struct wn_exec *exec, struct wn_kv_cache *cac
 /* cache->at is true from here on: it is read where it is not known. */
 wn_status wn_kv_cache_positions(wn_context *ctx, const struct wn_kv_cache *cache);
 /* Copies the tokens `slots` [B,P,n] of `from` (same shape but for the capacity) after those that `to` holds. shown:
- * room for the slots in the backend's memory, where that is not the host's. */
-wn_status wn_kv_cache_gather(const struct wn_exec *exec, const struct wn_kv_cache *from, const int32_t *slots,
-                             int32_t *shown, int64_t n, struct wn_kv_cache *to);
+ * room for the slots in the backend's memory, where that is not the host's; slots NULL there: it has them already. */
+wn_status wn_kv_cache_gather(const struct wn_exec *exec, struct wn_kv_cache *from, const int32_t *slots, int32_t *shown,
+                             int64_t n, struct wn_kv_cache *to);
 /* `to` holds the first `count` tokens that `from` does, all of them where any was evicted: sequence b what sequence
  * rows[b] does, or, where rows is NULL, sequence b / (to's B / from's B), of which to's is then a multiple of from's.
  * Same shape but for the capacity and for B. Costs the tokens copied, not the capacity. */

@@ -1,15 +1,12 @@
-/* Evictions of whole sequences and of pieces of a prompt: the walk over every sequence and group of heads. */
-#include "base/team.h"
+/* A policy's budgets as the operation has them, and the functions that a policy of its own brings along. */
 #include "kv/evictions.h"
 
-#include <omp.h>
-#include <string.h>
-
+#include "attention/derive.h"
 #include "attention/registry.h"
 #include "backends/backends.h"
 #include "base/alloc.h"
 #include "base/misuse.h"
-#include "kv/walk.h"
+#include "kv/policy.h"
 
 bool wn_evictions_any(const wn_budgets *budgets, int64_t layer, int64_t T) {
   if (layer >= budgets->layers) return false;
@@ -18,16 +15,17 @@ bool wn_evictions_any(const wn_budgets *budgets, int64_t layer, int64_t T) {
   return budgets->tokens[layer] < T;
 }
 
-static int64_t evictions_groups(const wn_budgets *budgets, const struct wn_attention *a) {
-  return wn_policy_groups(budgets, a->Hkv, a->sel.on ? wn_selection_groups(a) : 0);
+static bool evictions_attends(const struct wn_policy_row *row, const struct wn_attention *a) {
+  return row->needs & WN_POLICY_SUMS && wn_call_lacks(a, WN_EVICTIONS_SUMS_SERVED);
 }
 
-static struct wn_arrays evictions_count(const struct wn_exec *exec, const wn_budgets *budgets,
-                                        const struct wn_attention *a, int64_t P) {
-  struct wn_arrays arrays = {0};
-  struct wn_walk unused;
-  wn_walk_lay(exec, budgets, a, P, &arrays, &unused);
-  return arrays;
+bool wn_evictions_on_host(const struct wn_backend *backend, const wn_budgets *budgets, const struct wn_attention *a) {
+  const struct wn_policy_row *row = wn_policy_row(budgets->policy);
+  return !backend->evictions_forward || wn_policy_on_host(row) || evictions_attends(row, a);
+}
+
+static int64_t evictions_groups(const wn_budgets *budgets, const struct wn_attention *a) {
+  return wn_policy_groups(budgets, a->Hkv, a->sel.on ? wn_selection_groups(a) : 0);
 }
 
 /* Checks that the policy supports the call's terms. */
@@ -37,9 +35,9 @@ static wn_status evictions_check(wn_context *ctx, const wn_budgets *budgets, con
   const char *name = row->info.name;
   const bool sums = row->needs & WN_POLICY_SUMS;
   const bool selections = row->needs & WN_POLICY_SELECTIONS;
-  const char *term = wn_call_lacks(a, WN_WALK_SERVED);
+  const char *term = wn_call_lacks(a, WN_EVICTIONS_SERVED);
   WN_TRY(wn_policy_check_needs(ctx, row, WN_POLICY_SERVED, "the walk over a sequence's rows"));
-  if (piece && sums && !term) term = wn_call_lacks(a, WN_WALK_SUMS_SERVED);
+  if (piece && sums && !term) term = wn_call_lacks(a, WN_EVICTIONS_SUMS_SERVED);
   if (term)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "evictions: policy \"%s\" does not serve the term \"%s\"", name, term);
   if (selections && !a->sel.on)
@@ -52,76 +50,144 @@ static wn_status evictions_check(wn_context *ctx, const wn_budgets *budgets, con
   return WN_OK;
 }
 
-/* The work of one thread for sequence b and group `group` of P. */
-struct evictions_job {
-  const struct wn_exec *exec;
-  const struct wn_evictions_piece *piece;
-  int64_t P, stride; /* stride: from one row of evicted_at to the next */
-  wn_status (*run)(const struct wn_exec *exec, const struct evictions_job *job, struct wn_walk *w, int64_t b,
-                   int64_t group, int32_t *evicted_at);
+/* ---- functions of a policy's own ---- */
+
+struct evictions_policy {
+  struct wn_evictions_own own;
+  const wn_budgets *budgets;
+  int64_t layer;
 };
 
-static wn_status evictions_run(const struct evictions_job *job) {
-  const struct wn_exec *exec = job->exec;
-  const struct wn_evictions_piece *p = job->piece;
-  const int64_t tasks = p->a->B * job->P;
-  const struct wn_arrays counted = evictions_count(exec, p->budgets, p->a, job->P);
-  WN_TRY(wn_arrays_check(exec->ctx, &counted, "evictions of %lld keys", (long long)p->a->Tk));
-  if (exec->scratch_bytes < counted.bytes * (size_t)exec->threads)
-    return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "evictions: scratch of %zu bytes, expected %zu", exec->scratch_bytes,
-                   counted.bytes * (size_t)exec->threads);
-  wn_status status = WN_OK;
-#pragma omp parallel num_threads(wn_team(exec->ctx, tasks < exec->threads ? (int)tasks : exec->threads))
-  {
-    struct wn_exec one = *exec;
-    struct wn_arrays mine = wn_arrays_copy(&counted, exec->scratch, omp_get_thread_num());
-    struct wn_walk w;
-    wn_walk_lay(exec, p->budgets, p->a, job->P, &mine, &w);
-    one.threads = 1;
-    one.scratch = NULL, one.scratch_bytes = 0;
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t n = 0; n < tasks; n++) {
-      int32_t *evicted_at = p->evicted_at + n * job->stride;
-      for (int64_t j = 0; j < p->a->Tk; j++) evicted_at[j] = WN_EVICTED_NEVER;
-      const wn_status here = job->run(&one, job, &w, n / job->P, n % job->P, evicted_at);
-      if (here != WN_OK) {
-#pragma omp critical
-        status = here;
-      }
-    }
+static void own_score(const struct wn_evictions *op, const struct wn_evictions_held *h, int64_t first, int64_t n,
+                      double *out) {
+  const struct evictions_policy *p = op->own->user;
+  const struct wn_policy_held held = {.budgets = p->budgets,
+                                      .layer = p->layer,
+                                      .group = h->group,
+                                      .count = h->count,
+                                      .row = h->row,
+                                      .budget = h->K,
+                                      .dtype = WN_F64,
+                                      .at = h->at,
+                                      .scores = h->scores,
+                                      .F = h->F,
+                                      .notes = h->notes,
+                                      .stride = h->stride};
+  wn_policy_row(p->budgets->policy)->score(&held, first, n, out);
+}
+
+static void own_follow(const struct wn_evictions *op, const struct wn_evictions_held *h, const double *sums) {
+  const struct evictions_policy *p = op->own->user;
+  wn_policy_follow(&(struct wn_policy_notes){.budgets = p->budgets,
+                                             .row = h->row,
+                                             .count = h->count,
+                                             .dtype = WN_F64,
+                                             .notes = h->notes,
+                                             .stride = h->stride,
+                                             .sums = sums});
+}
+
+/* Row `row` of sequence b of whole sequences, on its keys so far, of one group of heads: the attention operation, whose
+ * threshold chooses. */
+static struct wn_attention own_row_call(const struct wn_exec *exec, const struct wn_attention *a,
+                                        const struct wn_evictions_row *row) {
+  const struct wn_attention weights = wn_attention_weights_only(a),
+                            sequence = wn_attention_of_sequence(&weights, exec->dtype, row->b),
+                            heads = wn_slot_groups(a) > 1
+                                        ? wn_attention_of_heads(&sequence, exec->dtype, row->group, 1)
+                                        : sequence;
+  struct wn_attention r = wn_attention_of_rows(&heads, exec->dtype, row->row, 1);
+  r.y = row->y;
+  r.s_y = (struct wn_stride){r.H * r.D, r.H * r.D, r.D};
+  r.sel.f_stride = r.slots.stride = a->Tk;
+  r.sel.f_in = r.sel.f_out = row->f;
+  r.slots.groups = 1;
+  r.slots.evicted_at = row->evicted_at;
+  r.slots.sums = row->weights;
+  return r;
+}
+
+static size_t own_attend_scratch(const struct wn_exec *exec, const struct wn_evictions *op) {
+  const struct wn_evictions_row last = {.group = op->group0, .row = op->a->Tk - 1};
+  struct wn_attention r = own_row_call(exec, op->a, &last);
+  r.slots.sums = &r; /* only its presence matters */
+  return wn_op_attention_scratch(exec, &r, false);
+}
+
+static wn_status own_attend(const struct wn_exec *exec, const struct wn_evictions *op,
+                            const struct wn_evictions_row *row) {
+  const struct wn_attention r = own_row_call(exec, op->a, row);
+  return wn_op_attention_forward(exec, &r);
+}
+
+/* ---- the operation ---- */
+
+/* Without the groups, by the policy's rule. policy: room for what is its own. */
+static struct wn_evictions evictions_op(const wn_budgets *budgets, int64_t layer,
+                                        const struct wn_attention *call, struct evictions_policy *policy) {
+  const struct wn_policy_row *row = wn_policy_row(budgets->policy);
+  struct wn_evictions op = {.a = call,
+                            .groups = wn_slot_groups(call) < WN_EVICTIONS_GROUPS ? wn_slot_groups(call)
+                                                                                 : WN_EVICTIONS_GROUPS,
+                            .selections = row->needs & WN_POLICY_SELECTIONS,
+                            .sums = row->needs & WN_POLICY_SUMS,
+                            .change = row->change,
+                            .notes = wn_policy_notes(budgets),
+                            .rows = row->rows ? row->rows(budgets) : INT64_MAX};
+  const bool attends = evictions_attends(row, call);
+  wn_policy_rule(budgets, layer, 1, &op.rule);
+  if (!wn_policy_on_host(row) && !attends) return op;
+  *policy = (struct evictions_policy){.own = {.user = policy,
+                                              .by_position = row->by_position,
+                                              .score = row->score ? own_score : NULL,
+                                              .follow = own_follow,
+                                              .attend = attends ? own_attend : NULL,
+                                              .attend_scratch = own_attend_scratch},
+                                      .budgets = budgets,
+                                      .layer = layer};
+  op.own = &policy->own;
+  return op;
+}
+
+static struct wn_evictions_group evictions_group(const wn_budgets *budgets, int64_t K) {
+  return (struct wn_evictions_group){K, wn_policy_sinks(budgets, K), wn_policy_recent(budgets, K)};
+}
+
+/* For so many groups at a time; K [P] of each, or one. */
+static wn_status evictions_run(const struct wn_exec *exec, struct wn_evictions *op, const wn_budgets *budgets,
+                               int64_t layer, int64_t K) {
+  const int64_t P = wn_slot_groups(op->a);
+  for (op->group0 = 0; op->group0 < P; op->group0 += WN_EVICTIONS_GROUPS) {
+    op->groups = P - op->group0 < WN_EVICTIONS_GROUPS ? P - op->group0 : WN_EVICTIONS_GROUPS;
+    for (int64_t g = 0; g < op->groups; g++)
+      op->group[g] = evictions_group(budgets, K > 0 ? K : wn_budgets_of(budgets, layer, op->group0 + g));
+    WN_TRY(wn_op_evictions_forward(exec, op));
   }
-  return status;
+  return WN_OK;
 }
 
 /* ---- whole sequences ---- */
 
+static struct wn_attention evictions_call(const wn_budgets *budgets, const struct wn_attention *a) {
+  struct wn_attention call = *a;
+  call.slots.at = NULL, call.slots.evicted_at = NULL, call.slots.sums = NULL;
+  call.slots.groups = evictions_groups(budgets, a), call.slots.stride = 0;
+  return call;
+}
+
 size_t wn_evictions_scratch(const struct wn_exec *exec, const wn_budgets *budgets, const struct wn_attention *a) {
-  return (size_t)exec->threads * evictions_count(exec, budgets, a, evictions_groups(budgets, a)).bytes;
-}
-
-static int64_t evictions_document(const struct wn_attention *a, int64_t b, int64_t t) {
-  return a->doc_start ? a->doc_start[b * a->Tk + t] : 0;
-}
-
-static wn_status evictions_sequence(const struct wn_exec *exec, const struct evictions_job *job, struct wn_walk *w,
-                                    int64_t b, int64_t group, int32_t *evicted_at) {
-  const struct wn_evictions_piece *p = job->piece;
-  const int64_t T = p->a->Tk, layer = p->layer;
-  const int64_t K = p->budgets->heads > 0 ? wn_budgets_of(p->budgets, layer, group) : p->budgets->tokens[layer];
-  wn_walk_begin(w, layer, K, b, group, group);
-  for (int64_t first = 0, end; first < T; first = end) {
-    for (end = first + 1; end < T && evictions_document(p->a, b, end) == first;) end++;
-    if (end - first <= K) continue;
-    wn_walk_document(w, first);
-    WN_TRY(wn_walk_rows(exec, w, first, end - first, end - 1, evicted_at));
-  }
-  return WN_OK;
+  struct evictions_policy policy;
+  const struct wn_attention call = evictions_call(budgets, a);
+  struct wn_evictions op = evictions_op(budgets, 0, &call, &policy);
+  for (int64_t g = 0; g < op.groups; g++) op.group[g] = evictions_group(budgets, a->Tk);
+  return wn_op_evictions_scratch(exec, &op, false);
 }
 
 wn_status wn_evictions_find(const struct wn_exec *exec, const wn_budgets *budgets, int64_t layer,
                             const struct wn_attention *a, int32_t *evicted_at) {
   wn_context *ctx = exec->ctx;
-  const int64_t P = evictions_groups(budgets, a);
+  const struct wn_attention call = evictions_call(budgets, a);
+  const int64_t P = wn_slot_groups(&call);
   if (layer < 0 || layer >= budgets->layers || budgets->tokens[layer] < 1)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "evictions: no budget for layer %lld", (long long)layer);
   if (budgets->heads > 0 && (budgets->heads != a->Hkv || P != a->Hkv))
@@ -135,53 +201,36 @@ wn_status wn_evictions_find(const struct wn_exec *exec, const wn_budgets *budget
     return wn_fail(ctx, WN_ERR_UNSUPPORTED,
                    "cache_positions moves tokens from row to row: a forward pass of a model has it, but no keep rule");
   WN_TRY(evictions_check(ctx, budgets, a, P, false));
-  struct wn_attention call = *a;
-  call.slots.at = NULL, call.slots.evicted_at = NULL, call.slots.sums = NULL;
-  call.slots.groups = P, call.slots.stride = 0;
-  const struct wn_evictions_piece piece = {.budgets = budgets, .layer = layer, .a = &call, .evicted_at = evicted_at};
-  return evictions_run(
-      &(struct evictions_job){.exec = exec, .piece = &piece, .P = P, .stride = a->Tk, .run = evictions_sequence});
+  struct evictions_policy policy;
+  struct wn_evictions op = evictions_op(budgets, layer, &call, &policy);
+  op.evicted_at = evicted_at;
+  return evictions_run(exec, &op, budgets, layer, budgets->heads > 0 ? 0 : budgets->tokens[layer]);
 }
 
 /* ---- pieces ---- */
 
-size_t wn_evictions_piece_scratch(const struct wn_exec *exec, const wn_budgets *budgets, const struct wn_attention *a) {
-  return (size_t)exec->threads * evictions_count(exec, budgets, a, wn_slot_groups(a)).bytes;
+static struct wn_evictions evictions_piece(const struct wn_evictions_piece *piece,
+                                           struct evictions_policy *policy) {
+  struct wn_evictions op = evictions_op(piece->budgets, piece->layer, piece->a, policy);
+  op.piece = true;
+  op.first_group = piece->first_group;
+  op.note = piece->notes;
+  op.evicted_at = piece->evicted_at, op.left = piece->left;
+  return op;
 }
 
-/* The walk continues from the cache's tokens, and returns the policy's notes. */
-static wn_status evictions_piece(const struct wn_exec *exec, const struct evictions_job *job, struct wn_walk *w,
-                                 int64_t b, int64_t group, int32_t *evicted_at) {
-  const struct wn_evictions_piece *p = job->piece;
-  const struct wn_attention *a = p->a;
-  const int64_t older = a->Tk - a->Tq, G = a->sel.on ? wn_selection_groups(a) : 0, cap = a->Tk;
-  const int32_t *positions = wn_slot_positions(a, b, group);
-  char *notes = wn_element(p->notes, (b * job->P + group) * w->notes * job->stride, w->dtype);
-  wn_walk_begin(w, p->layer, p->K, b, group, p->first_group + group);
-  for (int64_t j = 0; j < older; j++) wn_walk_enter(w, j, j, positions ? positions[j] : j);
-  for (int64_t i = 0; i < w->notes; i++) wn_policy_read(notes, w->dtype, i * job->stride, older, 1, w->note + i * cap);
-  for (int64_t s = 0; a->sel.f_in && s < w->choices; s++)
-    wn_policy_read(a->sel.f_in, w->dtype, (b * G + group * w->choices + s) * wn_selection_stride(a), older, 1,
-                   w->F + s * cap);
-  w->n = w->alive = older;
-  WN_TRY(wn_walk_rows(exec, w, 0, a->Tq, -1, evicted_at));
-  for (int64_t i = 0; i < w->notes; i++)
-    for (int64_t c = 0; c < w->n; c++) {
-      const int64_t to = i * job->stride + w->key[c];
-      if (w->dtype == WN_F64)
-        ((double *)(void *)notes)[to] = w->note[i * cap + c];
-      else
-        ((float *)(void *)notes)[to] = (float)w->note[i * cap + c];
-    }
-  return WN_OK;
+size_t wn_evictions_piece_scratch(const struct wn_exec *exec, const struct wn_evictions_piece *piece) {
+  struct evictions_policy policy;
+  struct wn_evictions op = evictions_piece(piece, &policy);
+  for (int64_t g = 0; g < op.groups; g++) op.group[g] = evictions_group(piece->budgets, piece->K);
+  return wn_op_evictions_scratch(exec, &op, false);
 }
 
 wn_status wn_evictions_piece_find(const struct wn_exec *exec, const struct wn_evictions_piece *piece) {
-  const struct wn_attention *a = piece->a;
-  const int64_t P = wn_slot_groups(a);
-  WN_TRY(evictions_check(exec->ctx, piece->budgets, a, P, true));
-  return evictions_run(&(struct evictions_job){
-      .exec = exec, .piece = piece, .P = P, .stride = wn_slot_stride(a), .run = evictions_piece});
+  struct evictions_policy policy;
+  struct wn_evictions op = evictions_piece(piece, &policy);
+  WN_TRY(evictions_check(exec->ctx, piece->budgets, piece->a, wn_slot_groups(piece->a), true));
+  return evictions_run(exec, &op, piece->budgets, piece->layer, piece->K);
 }
 
 /* ---- one attention call ---- */

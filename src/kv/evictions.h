@@ -1,15 +1,17 @@
-/* Evictions that are found before the attention: which keys the rows of one attention call no longer see under a budget
- * (docs/pruning.md). By the walk (walk.h), a thread for each sequence and group of heads. */
+/* Evictions that are found before the attention (ops/evictions.h), by a policy's budgets (docs/pruning.md): the
+ * operation with the policy's rule, and functions where the policy has its own. */
 #ifndef WN_KV_EVICTIONS_H
 #define WN_KV_EVICTIONS_H
 
+#include "ops/evictions.h"
 #include "ops/ops.h"
 #include "winnow/kv.h"
 
-#define WN_EVICTED_NEVER INT32_MAX
-
 /* Does the layer's budget evict anything from T tokens? */
 bool wn_evictions_any(const wn_budgets *budgets, int64_t layer, int64_t T);
+/* Are they found on the host alone? Where a policy has functions of its own, where it reads the attention sums of a
+ * threshold, whose choice is attention's own, and where the backend does not have the operation. */
+bool wn_evictions_on_host(const struct wn_backend *backend, const wn_budgets *budgets, const struct wn_attention *a);
 
 /* Whole sequences, for evaluation and training. A budget holds for each document by itself, counted from its start.
  * Bytes of exec->scratch, whatever the budgets' tokens. */
@@ -28,8 +30,9 @@ struct wn_evictions_piece {
   const struct wn_attention *a;
   void *notes; /* [B,P,notes,stride] of a->slots: the policy's, carried on over the rows for keys that are left */
   int32_t *evicted_at; /* [B,P,stride] overwritten */
+  int32_t *left;       /* [B,P,min(K,Tk)] the keys that are held after the last row, in order */
 };
-size_t wn_evictions_piece_scratch(const struct wn_exec *exec, const wn_budgets *budgets, const struct wn_attention *a);
+size_t wn_evictions_piece_scratch(const struct wn_exec *exec, const struct wn_evictions_piece *piece);
 wn_status wn_evictions_piece_find(const struct wn_exec *exec, const struct wn_evictions_piece *piece);
 
 #endif

@@ -150,13 +150,6 @@ int64_t wn_policy_choose(const struct wn_policy_held *h) {
   return wn_evict_choose(&held);
 }
 
-void wn_policy_score(const struct wn_policy_held *h, int64_t first, int64_t n, double *out) {
-  struct wn_evict_rule rule;
-  struct wn_evict_held held = policy_held(h, &rule);
-  held.scores = NULL;
-  wn_evict_scores(&held, first, n, out);
-}
-
 void wn_policy_follow(const struct wn_policy_notes *n) {
   const struct wn_policy_row *row = wn_policy_row(n->budgets->policy);
   const int64_t first = row->change == WN_NOTES_RING ? n->row % row->notes(n->budgets) * n->stride : 0;

@@ -1,6 +1,6 @@
 /* The eviction policies: a file src/kv/policy/<name>.c each, and a row here. A row states what the policy needs, which
  * tokens it protects, the scores of the others, and the numbers that a cache keeps per token for it; the choice is
- * shared, and so are the walk over whole sequences (walk.h) and the cache (cache.h), which name no policy.
+ * shared, and so are evictions of whole sequences (evictions.h) and the cache (cache.h), which name no policy.
  *
  * The choice, when the token at position `row` arrives and K are held: of the tokens that are neither sinks nor recent,
  * the one with the highest score is evicted, ties to the oldest. Where all are protected, the oldest that is not a sink
@@ -10,6 +10,7 @@
 
 #include "base/fields.h"
 #include "ops/evict.h"
+#include "ops/evictions.h"
 #include "ops/ops.h"
 #include "winnow/kv.h"
 
@@ -49,10 +50,6 @@ struct wn_policy_notes {
   const void *sums; /* [count] the row's attention sums */
 };
 
-/* How a row's attention sums change the notes: by a function of the policy's own; they are added to the first; they
- * take the place of those of n rows before, n being the number of notes. */
-enum wn_policy_change { WN_NOTES_OWN, WN_NOTES_ADD, WN_NOTES_RING };
-
 struct wn_policy_row {
   wn_policy_info info;
   unsigned needs;                /* of enum wn_policy_need */
@@ -75,7 +72,7 @@ struct wn_policy_row {
   /* WN_POLICY_SUMS. Numbers that a cache keeps of each token, zeros when it enters; how a row changes them; and how
    * many rows back sums can matter (NULL: all). A function of the policy's own runs on the host. */
   int64_t (*notes)(const wn_budgets *budgets);
-  enum wn_policy_change change;
+  enum wn_notes_change change;
   void (*follow)(const struct wn_policy_notes *notes); /* WN_NOTES_OWN */
   int64_t (*rows)(const wn_budgets *budgets);
 };
@@ -110,8 +107,6 @@ bool wn_policy_on_host(const struct wn_policy_row *row);
 bool wn_policy_oldest(const struct wn_policy_row *row);
 /* The index of the token to evict, on the host; at least one is held. Cost: one comparison per token. */
 int64_t wn_policy_choose(const struct wn_policy_held *held);
-/* The scores of tokens first..first+n-1, n at most WN_EVICT_CHUNK. */
-void wn_policy_score(const struct wn_policy_held *held, int64_t first, int64_t n, double *out);
 /* The notes after a row, on the host. */
 void wn_policy_follow(const struct wn_policy_notes *notes);
 

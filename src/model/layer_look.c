@@ -1,6 +1,7 @@
-/* A layer's evictions, and its attention under an observer. Both read the call's arrays: where these are not the
- * host's, on copies (attention/regions.h), by a backend of the host's. What an observer asks to see is then computed a
- * second time there; the first time, on the backend, decides the result. */
+/* A layer's evictions, and its attention under an observer. Where the call's arrays are not the host's, an observer sees
+ * copies (attention/regions.h), and what it asks to see is computed a second time, by a backend of the host's; the first
+ * time, on the backend, decides the result. So are evictions by functions of the host's found on copies
+ * (wn_evictions_on_host). */
 #include "attention/regions.h"
 #include "backends/backends.h"
 #include "kv/evictions.h"
@@ -54,7 +55,8 @@ wn_status wn_layer_evict(struct wn_run *run, int64_t l, const struct wn_attentio
   int32_t *evicted_at = run->evicted_at + l * run->B * P * run->T;
   struct wn_exec exact = run->exec; /* what is evicted follows from F, which is never rounded */
   exact.precision = WN_F32;
-  if (!wn_run_memory(run)->host) return evict_beside(run, &exact, l, attention, evicted_at);
+  if (!wn_run_memory(run)->host && wn_evictions_on_host(run->exec.backend, run->budgets, attention))
+    return evict_beside(run, &exact, l, attention, evicted_at);
   if (!run->measuring) return wn_evictions_find(&exact, run->budgets, l, attention, evicted_at);
   const size_t need = wn_evictions_scratch(&exact, run->budgets, attention);
   if (need > run->need) run->need = need;

@@ -2,7 +2,8 @@
 #include <math.h>
 
 #include "ops/check.h"
-#include "ops/evict.h"
+#include "ops/attention.h"
+#include "ops/evictions.h"
 #include "ops/sample.h"
 
 static wn_status check_floats(struct wn_check c, int64_t V) {
@@ -70,4 +71,42 @@ wn_status wn_check_evict(const struct wn_exec *exec, const struct wn_evict *a, b
   WN_TRY(wn_check_number(c, "neighbours", (double)r->neighbours,
                          r->neighbours >= 0 && r->neighbours <= WN_EVICT_NEIGHBOURS, "0 to 15"));
   return wn_check_pointer(c, "room", a->room);
+}
+
+wn_status wn_check_evictions(const struct wn_exec *exec, const struct wn_evictions *op, bool backward) {
+  const struct wn_check c = {exec, "evictions"};
+  const struct wn_attention *a = op->a;
+  const bool votes = op->rule.by == WN_EVICT_VOTES;
+  (void)backward;
+  WN_TRY(wn_check_pointer(c, "a", a));
+  WN_TRY(wn_check_pointer(c, "evicted_at", op->evicted_at));
+  const int64_t P = wn_slot_groups(a);
+  if (op->group0 < 0 || op->groups < 1 || op->groups > WN_EVICTIONS_GROUPS || op->group0 + op->groups > P ||
+      a->Hkv % P != 0)
+    return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "evictions: groups %lld to %lld of %lld, %lld key-value heads",
+                   (long long)op->group0, (long long)(op->group0 + op->groups - 1), (long long)P, (long long)a->Hkv);
+  for (int64_t g = 0; g < op->groups; g++) {
+    WN_TRY(wn_check_least(c, "K", op->group[g].K, 1));
+    WN_TRY(wn_check_least(c, "sinks", op->group[g].sinks, 0));
+    WN_TRY(wn_check_least(c, "recent", op->group[g].recent, 0));
+    if (op->left && op->group[g].K != op->group[0].K)
+      return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "evictions: keys left of groups of %lld and %lld tokens",
+                     (long long)op->group[0].K, (long long)op->group[g].K);
+  }
+  if (a->Tq > a->Tk || (!op->piece && a->Tq != a->Tk))
+    return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "evictions: %lld rows of %lld keys", (long long)a->Tq, (long long)a->Tk);
+  if (op->sums && op->change != WN_NOTES_OWN) WN_TRY(wn_check_least(c, "notes", op->notes, 1));
+  if (op->piece && op->notes > 0) WN_TRY(wn_check_pointer(c, "note", op->note));
+  if (op->selections && !a->sel.on)
+    return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "evictions: by F, which the call does not have");
+  if (votes && (op->rule.votes != op->notes || op->rule.neighbours < 0 || op->rule.neighbours > WN_EVICT_NEIGHBOURS))
+    return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "evictions: %lld votes of %lld notes, %lld neighbours",
+                   (long long)op->rule.votes, (long long)op->notes, (long long)op->rule.neighbours);
+  if (op->own && !wn_backend_on_host(exec->backend))
+    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "evictions: backend %s does not serve functions of a policy's own",
+                   exec->backend->name);
+  const char *term = wn_call_lacks(a, op->sums && !wn_evictions_attends(op) ? WN_EVICTIONS_SUMS_SERVED
+                                                                             : WN_EVICTIONS_SERVED);
+  if (!term) return WN_OK;
+  return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "evictions: the term \"%s\" is not served", term);
 }

@@ -26,6 +26,7 @@ struct wn_attention; /* ops/attention.h, which only what looks into a call inclu
 struct wn_adjust;    /* ops/sample.h */
 struct wn_sample;    /* ops/sample.h */
 struct wn_evict;     /* ops/evict.h */
+struct wn_evictions; /* ops/evictions.h */
 
 /* Element n of an array of the dtype (NULL stays NULL), and its value. */
 static inline void *wn_element(const void *base, int64_t n, wn_dtype dtype) {
@@ -410,6 +411,7 @@ struct wn_sumsq {
   X(adjust, struct wn_adjust, false)                                                                                   \
   X(sample, struct wn_sample, false)                                                                                   \
   X(evict, struct wn_evict, false)                                                                                     \
+  X(evictions, struct wn_evictions, false)                                                                             \
   X(attention, struct wn_attention, true)
 
 /* Terms of attention (ops/terms.h) that a backend serves: forward on several rows, forward of a single row that nobody

@@ -13,7 +13,8 @@
 #include <cmocka.h>
 
 #include "base/memory.h"
-#include "ops/evict.h"
+#include "ops/attention.h"
+#include "ops/evictions.h"
 #include "ops/sample.h"
 
 enum { CALL_ARRAYS = 2048 };
@@ -138,6 +139,8 @@ struct structs {
   const struct wn_evict_slots *slots;
   struct wn_evict_slots slot[WN_EVICT_ARRAYS];
   const struct wn_score_kind *kinds[WN_SCORE_MAPS_MAX];
+  const struct wn_attention *call;
+  struct wn_attention attention;
 };
 
 static const struct wn_packed *packed_of(struct call *c, struct structs *s, int i) {
@@ -225,6 +228,18 @@ static void attention_take(struct wn_attention *a, struct structs *s) {
 static void attention_put(struct call *c, struct wn_attention *a, struct structs *s) {
   (void)c;
   for (int i = 0; i < WN_SCORE_MAPS_MAX; i++) a->map[i].kind = s->kinds[i];
+}
+
+static void evictions_take(struct wn_evictions *a, struct structs *s) {
+  s->call = a->a;
+  a->a = NULL;
+}
+static void evictions_put(struct call *c, struct wn_evictions *a, struct structs *s) {
+  s->attention = *s->call;
+  attention_take(&s->attention, s);
+  words(c, &s->attention, sizeof s->attention);
+  attention_put(c, &s->attention, s);
+  a->a = &s->attention;
 }
 
 /* ---- the backend ---- */

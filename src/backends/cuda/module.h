@@ -6,6 +6,7 @@
 
 #include "ops/attention.h"
 #include "ops/evict.h"
+#include "ops/evictions.h"
 #include "ops/ops.h"
 #include "ops/sample.h"
 #include "winnow/version.h"

@@ -9,6 +9,7 @@
 #include "backends/backends.h"
 #include "ops/attention.h"
 #include "ops/evict.h"
+#include "ops/evictions.h"
 #include "ops/sample.h"
 #include "ops/terms.h"
 
@@ -90,6 +91,8 @@ static const struct guard_field adjust_fields[GUARD_FIELDS] = {
 static const struct guard_field sample_fields[GUARD_FIELDS] = {GUARD(sample, logits), GUARD(sample, drawn)};
 static const struct guard_field evict_fields[GUARD_FIELDS] = {GUARD(evict, at), GUARD(evict, values),
                                                               GUARD(evict, room), GUARD(evict, index)};
+static const struct guard_field evictions_fields[GUARD_FIELDS] = {GUARD(evictions, note), GUARD(evictions, evicted_at),
+                                                                  GUARD(evictions, left)};
 static const struct guard_field attention_fields[GUARD_FIELDS] = {GUARD(attention, q),
                                                                   GUARD(attention, k),
                                                                   GUARD(attention, v),
@@ -150,6 +153,7 @@ struct guard_room {
   struct wn_expert expert[WN_EXPERTS_MAX];
   struct wn_packed packed[2 * WN_EXPERTS_MAX + 2];
   struct wn_evict_slots slots[WN_EVICT_ARRAYS];
+  struct wn_attention attention;
 };
 
 /* *packed, of rows of K weights, becomes `own`, whose parts are where their numbers are. */
@@ -224,6 +228,12 @@ static wn_status evict_room(const struct wn_exec *exec, struct wn_evict *a, stru
   }
   a->slots = room->slots;
   return WN_OK;
+}
+
+static wn_status evictions_room(const struct wn_exec *exec, struct wn_evictions *a, struct guard_room *room) {
+  room->attention = *a->a;
+  a->a = &room->attention;
+  return guard_arrays(exec->ctx, "evictions", attention_fields, &room->attention);
 }
 
 static struct wn_exec guard_exec(const struct wn_exec *exec) {

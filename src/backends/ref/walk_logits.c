@@ -1,13 +1,11 @@
 /* Logits of a walk: products of a block's rows with all columns, the selections of a row, and its attention sums.
  *
- * Selections F, relative positions, biases, score maps, masks by distance, spans and sinks are in the sums. A
- * threshold's choice is the operation's own: there the operation runs on one row. */
-#include "kv/walk.h"
+ * Selections F, relative positions, biases, score maps, masks by distance, spans and sinks are in the sums. */
+#include "backends/ref/walk.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "attention/derive.h"
 #include "io/gguf_types.h"
 
 static void walk_put(void *x, int64_t i, double value, wn_dtype dtype) {
@@ -248,52 +246,32 @@ static wn_status walk_sum_products(const struct wn_exec *exec, struct wn_walk *w
                                         .sink = wn_element(w->sink_logits, r * a->sinks.n, w->dtype),
                                         .ld_sink = R * a->sinks.n,
                                         .sums = w->row_sums}));
-  wn_policy_read(w->row_sums, w->dtype, 0, n, 1, w->row_notes);
+  for (int64_t c = 0; c < n; c++) w->row_notes[c] = wn_number(w->row_sums, c, w->dtype);
   return WN_OK;
 }
 
-/* ---- sums of the operation ---- */
+/* ---- sums of a row ---- */
 
-/* Row i of sequence b of whole sequences, on its keys so far, of one group of heads. */
-static struct wn_attention walk_row_call(const struct wn_walk *w, int64_t b, int64_t i, int64_t P) {
-  const struct wn_attention weights = wn_attention_weights_only(w->a),
-                            sequence = wn_attention_of_sequence(&weights, w->dtype, b),
-                            heads = P > 1 ? wn_attention_of_heads(&sequence, w->dtype, w->group, 1) : sequence;
-  struct wn_attention r = wn_attention_of_rows(&heads, w->dtype, i, 1);
-  r.y = w->y;
-  r.s_y = (struct wn_stride){r.H * r.D, r.H * r.D, r.D};
-  r.sel.f_stride = r.slots.stride = w->a->Tk;
-  r.sel.f_in = r.sel.f_out = w->f;
-  r.slots.groups = 1;
-  r.slots.evicted_at = NULL;
-  r.slots.sums = w->weights;
-  return r;
-}
-
-size_t wn_walk_sums_scratch(const struct wn_exec *exec, const struct wn_walk *w, int64_t P) {
+size_t wn_walk_sums_scratch(const struct wn_exec *exec, const struct wn_walk *w) {
   struct wn_exec one = *exec;
   one.threads = 1;
-  if (!w->operation)
-    return wn_op_attention_sums_scratch(&one, &(struct wn_attention_sums){.R = w->heads, .N = w->a->Tk}, false);
-  struct wn_attention r = walk_row_call(w, 0, w->a->Tk - 1, P);
-  r.slots.sums = &one; /* only its presence matters */
-  return wn_op_attention_scratch(&one, &r, false);
+  if (w->operation) return w->op->own->attend_scratch(&one, w->op);
+  return wn_op_attention_sums_scratch(&one, &(struct wn_attention_sums){.R = w->heads, .N = w->a->Tk}, false);
 }
 
-static wn_status walk_sum_operation(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t n,
-                                    const int32_t *evicted_at) {
+static wn_status walk_sum_own(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t n,
+                              const int32_t *evicted_at) {
+  const struct wn_evictions_row r = {w->b, w->group, row, evicted_at, w->y, w->f, w->weights};
   struct wn_exec one = *exec;
   one.scratch = w->scratch;
   one.scratch_bytes = w->scratch_bytes;
-  struct wn_attention r = walk_row_call(w, w->b, row, w->a->H / w->heads);
-  r.slots.evicted_at = evicted_at;
-  WN_TRY(wn_op_attention_forward(&one, &r));
+  WN_TRY(w->op->own->attend(&one, w->op, &r));
   for (int64_t c = 0; c < n; c++) w->row_notes[c] = wn_number(w->weights, w->key[c], w->dtype);
   return WN_OK;
 }
 
 wn_status wn_walk_sums(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t r, int64_t n,
                        const int32_t *evicted_at) {
-  if (w->operation) return walk_sum_operation(exec, w, row, n, evicted_at);
+  if (w->operation) return walk_sum_own(exec, w, row, n, evicted_at);
   return walk_sum_products(exec, w, row, r, n);
 }

@@ -1,32 +1,34 @@
 /* The walk: see walk.h. */
-#include "kv/walk.h"
+#include "backends/ref/walk.h"
 
 #include <string.h>
 
-void wn_walk_lay(const struct wn_exec *exec, const wn_budgets *budgets, const struct wn_attention *a, int64_t P,
-                 struct wn_arrays *arrays, struct wn_walk *w) {
-  const struct wn_policy_row *policy = wn_policy_row(budgets->policy);
-  const int64_t n = a->Tk, D = a->D, G = a->sel.on ? wn_selection_groups(a) : 0, sinks = a->sinks.n;
+void wn_walk_lay(const struct wn_exec *exec, const struct wn_evictions *op, struct wn_arrays *arrays,
+                 struct wn_walk *w) {
+  const struct wn_attention *a = op->a;
+  const int64_t P = wn_slot_groups(a), n = a->Tk, D = a->D, G = a->sel.on ? wn_selection_groups(a) : 0;
+  const int64_t sinks = a->sinks.n;
   const size_t each = wn_dtype_size(exec->dtype), wide = sizeof(double);
-  *w = (struct wn_walk){.a = a, .budgets = budgets, .policy = policy, .dtype = exec->dtype};
+  const bool by_position = op->own && op->own->score ? op->own->by_position : op->rule.by == WN_EVICT_RANDOM;
+  *w = (struct wn_walk){.op = op, .a = a, .dtype = exec->dtype};
   w->isa = exec->ctx->isa;
   w->kv_heads = a->Hkv / P;
   w->heads = a->H / P;
-  w->sums = policy->needs & WN_POLICY_SUMS;
-  w->operation = w->sums && wn_call_lacks(a, WN_WALK_SUMS_SERVED);
+  w->sums = op->sums;
+  w->operation = wn_evictions_attends(op);
   w->all = w->sums && !w->operation;
-  if (w->all || policy->needs & WN_POLICY_SELECTIONS) w->choices = G > 1 ? G / P : G;
-  w->notes = wn_policy_notes(budgets);
-  w->oldest = wn_policy_oldest(policy);
+  if (w->all || op->selections) w->choices = G > 1 ? G / P : G;
+  w->notes = op->notes;
+  w->oldest = op->rule.by == WN_EVICT_OLDEST;
   const bool products = w->all || w->choices > 0, beside = w->all || (w->choices > 0 && !a->sel.bilinear);
   const bool distance = a->relative.P > 0 || a->bias.n > 0 || a->span.on, maps = w->all && a->maps > 0;
   const int64_t run = w->all ? w->heads : w->choices, reach = wn_walk_reach(a), R = WN_WALK_ROWS;
-  w->scratch_bytes = w->sums ? wn_walk_sums_scratch(exec, w, P) : 0;
+  w->scratch_bytes = w->sums ? wn_walk_sums_scratch(exec, w) : 0;
   const struct wn_array rows[] = {
       {"keys held", true, WN_DIMS(n), sizeof *w->key, &w->key},
       {"positions held", true, WN_DIMS(n), sizeof *w->place, &w->place},
       {"positions in the document", true, WN_DIMS(n), sizeof *w->at, &w->at},
-      {"scores", policy->by_position && !w->oldest, WN_DIMS(n), wide, &w->score},
+      {"scores", by_position, WN_DIMS(n), wide, &w->score},
       {"notes", true, WN_DIMS(w->notes, n), wide, &w->note},
       {"selections", true, WN_DIMS(w->choices, n), wide, &w->F},
       {"keys side by side", products, WN_DIMS(n, D), each, &w->keys},
@@ -49,12 +51,13 @@ void wn_walk_lay(const struct wn_exec *exec, const wn_budgets *budgets, const st
   WN_ARRAYS_LAY(arrays, rows);
 }
 
-void wn_walk_begin(struct wn_walk *w, int64_t layer, int64_t K, int64_t b, int64_t group, int64_t layer_group) {
-  w->layer = layer;
-  w->K = K;
+void wn_walk_begin(struct wn_walk *w, int64_t b, int64_t group) {
+  const struct wn_evictions_group *of = &w->op->group[group - w->op->group0];
+  w->K = of->K;
+  w->rule = w->op->rule;
+  w->rule.sinks = of->sinks, w->rule.recent = of->recent;
   w->b = b;
   w->group = group;
-  w->layer_group = layer_group;
   if (w->bias) wn_walk_biases(w);
   if (w->zero) memset(w->zero, 0, (size_t)(w->heads * w->a->Tk) * wn_dtype_size(w->dtype));
   wn_walk_document(w, 0);
@@ -66,20 +69,46 @@ void wn_walk_document(struct wn_walk *w, int64_t first) {
   if (w->f) memset(w->f, 0, (size_t)(wn_selection_groups(w->a) * w->a->Tk) * wn_dtype_size(w->dtype));
 }
 
-/* The n oldest columns, as the policy sees them when the row at `position` comes. */
-static struct wn_policy_held walk_held(const struct wn_walk *w, int64_t n, int64_t position) {
-  return (struct wn_policy_held){.budgets = w->budgets,
-                                 .layer = w->layer,
-                                 .group = w->layer_group,
-                                 .count = n,
-                                 .row = position - w->first,
-                                 .budget = w->K,
-                                 .dtype = WN_F64,
-                                 .at = w->at,
-                                 .scores = w->score,
-                                 .F = w->F,
-                                 .notes = w->note,
-                                 .stride = w->a->Tk};
+/* ---- what a policy's own functions get ---- */
+
+static struct wn_evictions_held walk_own_held(const struct wn_walk *w, int64_t n, int64_t position) {
+  return (struct wn_evictions_held){.group = w->op->first_group + w->group,
+                                    .K = w->K,
+                                    .count = n,
+                                    .row = position - w->first,
+                                    .at = w->at,
+                                    .scores = w->score,
+                                    .F = w->F,
+                                    .notes = w->note,
+                                    .stride = w->a->Tk};
+}
+
+struct walk_scorer {
+  const struct wn_evictions *op;
+  struct wn_evictions_held held;
+};
+static void walk_own_score(const void *user, int64_t first, int64_t n, double *out) {
+  const struct walk_scorer *s = user;
+  s->op->own->score(s->op, &s->held, first, n, out);
+}
+
+/* ---- columns ---- */
+
+/* The n oldest columns, as the rule sees them when the row at `position` comes. */
+static struct wn_evict_held walk_held(const struct wn_walk *w, int64_t n, int64_t position, struct walk_scorer *own) {
+  const bool asked = w->op->own && w->op->own->score;
+  if (asked) *own = (struct walk_scorer){w->op, walk_own_held(w, n, position)};
+  return (struct wn_evict_held){.rule = &w->rule,
+                                .count = n,
+                                .row = position - w->first,
+                                .group = w->op->first_group + w->group,
+                                .dtype = WN_F64,
+                                .at = w->at,
+                                .scores = w->score,
+                                .values = w->op->selections ? w->F : w->note,
+                                .stride = w->a->Tk,
+                                .score = asked ? walk_own_score : NULL,
+                                .user = own};
 }
 
 void wn_walk_enter(struct wn_walk *w, int64_t c, int64_t key, int64_t place) {
@@ -90,8 +119,10 @@ void wn_walk_enter(struct wn_walk *w, int64_t c, int64_t key, int64_t place) {
   for (int64_t i = 0; i < w->notes; i++) w->note[i * cap + c] = 0;
   for (int64_t s = 0; s < w->choices; s++) w->F[s * cap + c] = 0;
   if (!w->score) return;
-  const struct wn_policy_held held = walk_held(w, c + 1, place);
-  wn_policy_score(&held, c, 1, &w->score[c]);
+  struct walk_scorer own;
+  struct wn_evict_held held = walk_held(w, c + 1, place, &own);
+  held.scores = NULL;
+  wn_evict_scores(&held, c, 1, &w->score[c]);
 }
 
 /* Compacts the rest of the n columns. */
@@ -114,8 +145,7 @@ static int64_t walk_close_ranks(struct wn_walk *w, int64_t n) {
 /* Where all scores are equal the oldest token is evicted; recent tokens are never the oldest, so only sinks are
  * skipped. */
 static int64_t walk_oldest(struct wn_walk *w) {
-  const int64_t sinks = wn_policy_sinks(w->budgets, w->K);
-  while (w->at[w->next] < sinks) w->next++; /* or evicted, -1 */
+  while (w->at[w->next] < w->rule.sinks) w->next++; /* or evicted, -1 */
   return w->next;
 }
 
@@ -135,24 +165,26 @@ static void walk_oldest_rows(struct wn_walk *w, int64_t row0, int64_t rows, int3
   }
 }
 
-/* The policy's notes after row `row` of the call, row r of the block. */
+/* The notes after row `row` of the call, row r of the block. */
 static wn_status walk_follow(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t r, int64_t n,
                              const int32_t *evicted_at) {
+  const int64_t position = w->place[n - 1] - w->first;
   WN_TRY(wn_walk_sums(exec, w, row, r, n, evicted_at));
-  wn_policy_follow(&(struct wn_policy_notes){.budgets = w->budgets,
-                                             .row = w->place[n - 1] - w->first,
-                                             .count = n,
-                                             .dtype = WN_F64,
-                                             .notes = w->note,
-                                             .stride = w->a->Tk,
-                                             .sums = w->row_notes});
+  if (w->op->change == WN_NOTES_OWN) {
+    const struct wn_evictions_held held = walk_own_held(w, n, w->place[n - 1]);
+    w->op->own->follow(w->op, &held, w->row_notes);
+  } else if (w->op->change == WN_NOTES_RING) {
+    memcpy(w->note + position % w->notes * w->a->Tk, w->row_notes, (size_t)n * sizeof *w->row_notes);
+  } else {
+    for (int64_t c = 0; c < n; c++) w->note[c] += w->row_notes[c];
+  }
   return WN_OK;
 }
 
 static wn_status walk_block(const struct wn_exec *exec, struct wn_walk *w, int64_t row0, int64_t rows, int64_t last,
                             int32_t *evicted_at) {
   const struct wn_attention *a = w->a;
-  const int64_t own = a->Tk - a->Tq, matters = w->policy->rows ? w->policy->rows(w->budgets) : INT64_MAX;
+  const int64_t own = a->Tk - a->Tq;
   const int32_t *positions = wn_slot_positions(a, w->b, w->group);
   int64_t alive = w->n;
   for (int64_t r = 0; r < rows; r++) {
@@ -163,8 +195,9 @@ static wn_status walk_block(const struct wn_exec *exec, struct wn_walk *w, int64
   for (int64_t r = 0; r < rows; r++) {
     const int64_t n = w->n + r + 1, position = w->place[n - 1];
     if (alive == w->K) {
-      const struct wn_policy_held held = walk_held(w, n - 1, position);
-      const int64_t which = wn_policy_choose(&held);
+      struct walk_scorer scorer;
+      const struct wn_evict_held held = walk_held(w, n - 1, position, &scorer);
+      const int64_t which = wn_evict_choose(&held);
       evicted_at[w->key[which]] = (int32_t)position;
       w->at[which] = -1;
       alive--;
@@ -172,7 +205,7 @@ static wn_status walk_block(const struct wn_exec *exec, struct wn_walk *w, int64
     alive++;
     if (row0 + r == last) break; /* nothing comes after it */
     /* Sums that expire before the budget is full have no effect. */
-    const bool idle = !w->sums || w->K - alive >= matters;
+    const bool idle = !w->sums || w->K - alive >= w->op->rows;
     for (int64_t s = 0; !a->sel.shift && s < w->choices; s++) wn_walk_select(w, s, r, n);
     if (!idle || (w->operation && a->sel.on)) WN_TRY(walk_follow(exec, w, row0 + r, r, n, evicted_at));
     for (int64_t s = 0; a->sel.shift && s < w->choices; s++) wn_walk_select(w, s, r, n);

@@ -1,6 +1,6 @@
-/* The walk that finds evictions: it visits the rows of one sequence and group of heads in order, as decoding would, but
- * without the attention itself. It names no policy: it computes what a policy needs, and the policy's row chooses
- * (policy.h).
+/* The walk that finds evictions (ops/evictions.h): it visits the rows of one sequence and group of heads in order, as
+ * decoding would, but without the attention itself. Products and sums are the operations of the backend that was asked,
+ * so that cpu's walk is this one too.
  *
  * Rows come in blocks of WN_WALK_ROWS. Logits do not depend on evictions, so those of a block's rows against the keys
  * held and the block's own are matrix products; then row by row: if the budget is full a token is evicted, the row's
@@ -16,38 +16,26 @@
  * cache keeps them in its own precision and its logits come from other products; it evicts another token only where two
  * scores are equal to rounding. Scores that are equal in exact arithmetic, such as F of tokens that nothing has
  * selected, are exactly 0 in both. */
-#ifndef WN_KV_WALK_H
-#define WN_KV_WALK_H
+#ifndef WN_BACKENDS_REF_WALK_H
+#define WN_BACKENDS_REF_WALK_H
 
 #include "base/arrays.h"
-#include "kv/policy.h"
-#include "ops/terms.h"
+#include "ops/attention.h"
+#include "ops/evictions.h"
 
 enum { WN_WALK_ROWS = 64 };
 
-enum {
-  /* The terms of a call whose sums are computed from products; the walk leaves those with others to the operation. */
-  WN_WALK_SUMS_SERVED = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT | WN_TERM_SPAN |
-                        WN_TERM_RELATIVE | WN_TERM_BIAS | WN_TERM_SINKS | WN_TERM_EXCLUSIVE | WN_TERM_GATE |
-                        WN_TERM_DROPOUT | WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD |
-                        WN_TERM_POSITIONS | WN_TERM_POSITIONS_BY_HEAD | WN_TERM_SUMS | WN_TERM_LOOK | WN_TERM_OPEN |
-                        WN_TERM_HALF | WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_SCORE_MAP,
-  /* The terms of a call that is walked, and whose selections the walk computes. */
-  WN_WALK_SERVED = WN_WALK_SUMS_SERVED | WN_TERM_THRESHOLD
-};
-
 /* A column is a key that was held at the block's first row, or one of the block's own. */
 struct wn_walk {
+  const struct wn_evictions *op;
   const struct wn_attention *a;
-  const wn_budgets *budgets;
-  const struct wn_policy_row *policy;
+  struct wn_evict_rule rule; /* of the group */
   wn_dtype dtype;
   bool sums;                               /* are wanted */
-  bool operation;                          /* computed by the attention operation */
+  bool operation;                          /* computed by op->own */
   bool all;                                /* logits of all heads; else of the selecting ones */
   int64_t kv_heads, heads, choices, notes; /* of the group; choices: selections that are computed */
-  int64_t layer, b, group, K;
-  int64_t layer_group;  /* the group's number in the layer */
+  int64_t b, group, K;
   int64_t first;        /* the position of the document's first token */
   int64_t n;            /* columns held at the next block's first row, oldest first */
   bool oldest;          /* all scores are equal: the oldest goes, and columns of evicted tokens stay where they are */
@@ -70,16 +58,16 @@ struct wn_walk {
   enum wn_isa isa;
   void *row_sums;        /* [Tk] of one row */
   double *row_notes;     /* [Tk] its sums */
-  void *y, *f, *weights; /* the operation's: [H,D]; [G,Tk] F of the rows so far; [Tk] */
+  void *y, *f, *weights; /* of op->own: [H/P,D]; [G,Tk] F of the rows so far; [Tk] */
   void *scratch;         /* of the operations on one row */
   size_t scratch_bytes;
 };
 
 /* The arrays of one thread; w is set up for the call except for the sequence and group. */
-void wn_walk_lay(const struct wn_exec *exec, const wn_budgets *budgets, const struct wn_attention *a, int64_t P,
-                 struct wn_arrays *arrays, struct wn_walk *w);
-/* Sequence b and group `group` of the call, `layer_group` of the layer's, under a budget of K. */
-void wn_walk_begin(struct wn_walk *w, int64_t layer, int64_t K, int64_t b, int64_t group, int64_t layer_group);
+void wn_walk_lay(const struct wn_exec *exec, const struct wn_evictions *op, struct wn_arrays *arrays,
+                 struct wn_walk *w);
+/* Sequence b and group `group` of the call. */
+void wn_walk_begin(struct wn_walk *w, int64_t b, int64_t group);
 /* A document whose first token is at position `first`: nothing is held. */
 void wn_walk_document(struct wn_walk *w, int64_t first);
 /* Column w->n is the key at position `place`, whose notes and F are 0. */
@@ -104,6 +92,6 @@ void wn_walk_select(struct wn_walk *w, int64_t s, int64_t r, int64_t n);
 wn_status wn_walk_sums(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t r, int64_t n,
                        const int32_t *evicted_at);
 /* Scratch of the operations on one row. */
-size_t wn_walk_sums_scratch(const struct wn_exec *exec, const struct wn_walk *w, int64_t P);
+size_t wn_walk_sums_scratch(const struct wn_exec *exec, const struct wn_walk *w);
 
 #endif
