@@ -93,9 +93,8 @@ static struct wn_attention own_row_call(const struct wn_exec *exec, const struct
                                         const struct wn_evictions_row *row) {
   const struct wn_attention weights = wn_attention_weights_only(a),
                             sequence = wn_attention_of_sequence(&weights, exec->dtype, row->b),
-                            heads = wn_slot_groups(a) > 1
-                                        ? wn_attention_of_heads(&sequence, exec->dtype, row->group, 1)
-                                        : sequence;
+                            heads = wn_slot_groups(a) > 1 ? wn_attention_of_heads(&sequence, exec->dtype, row->group, 1)
+                                                          : sequence;
   struct wn_attention r = wn_attention_of_rows(&heads, exec->dtype, row->row, 1);
   r.y = row->y;
   r.s_y = (struct wn_stride){r.H * r.D, r.H * r.D, r.D};
@@ -123,12 +122,12 @@ static wn_status own_attend(const struct wn_exec *exec, const struct wn_eviction
 /* ---- the operation ---- */
 
 /* Without the groups, by the policy's rule. policy: room for what is its own. */
-static struct wn_evictions evictions_op(const wn_budgets *budgets, int64_t layer,
-                                        const struct wn_attention *call, struct evictions_policy *policy) {
+static struct wn_evictions evictions_op(const wn_budgets *budgets, int64_t layer, const struct wn_attention *call,
+                                        struct evictions_policy *policy) {
   const struct wn_policy_row *row = wn_policy_row(budgets->policy);
   struct wn_evictions op = {.a = call,
-                            .groups = wn_slot_groups(call) < WN_EVICTIONS_GROUPS ? wn_slot_groups(call)
-                                                                                 : WN_EVICTIONS_GROUPS,
+                            .groups =
+                                wn_slot_groups(call) < WN_EVICTIONS_GROUPS ? wn_slot_groups(call) : WN_EVICTIONS_GROUPS,
                             .selections = row->needs & WN_POLICY_SELECTIONS,
                             .sums = row->needs & WN_POLICY_SUMS,
                             .change = row->change,
@@ -209,8 +208,7 @@ wn_status wn_evictions_find(const struct wn_exec *exec, const wn_budgets *budget
 
 /* ---- pieces ---- */
 
-static struct wn_evictions evictions_piece(const struct wn_evictions_piece *piece,
-                                           struct evictions_policy *policy) {
+static struct wn_evictions evictions_of_piece(const struct wn_evictions_piece *piece, struct evictions_policy *policy) {
   struct wn_evictions op = evictions_op(piece->budgets, piece->layer, piece->a, policy);
   op.piece = true;
   op.first_group = piece->first_group;
@@ -221,14 +219,14 @@ static struct wn_evictions evictions_piece(const struct wn_evictions_piece *piec
 
 size_t wn_evictions_piece_scratch(const struct wn_exec *exec, const struct wn_evictions_piece *piece) {
   struct evictions_policy policy;
-  struct wn_evictions op = evictions_piece(piece, &policy);
+  struct wn_evictions op = evictions_of_piece(piece, &policy);
   for (int64_t g = 0; g < op.groups; g++) op.group[g] = evictions_group(piece->budgets, piece->K);
   return wn_op_evictions_scratch(exec, &op, false);
 }
 
 wn_status wn_evictions_piece_find(const struct wn_exec *exec, const struct wn_evictions_piece *piece) {
   struct evictions_policy policy;
-  struct wn_evictions op = evictions_piece(piece, &policy);
+  struct wn_evictions op = evictions_of_piece(piece, &policy);
   WN_TRY(evictions_check(exec->ctx, piece->budgets, piece->a, wn_slot_groups(piece->a), true));
   return evictions_run(exec, &op, piece->budgets, piece->layer, piece->K);
 }

@@ -1,6 +1,6 @@
-/* A layer's evictions, and its attention under an observer. Where the call's arrays are not the host's, an observer sees
- * copies (attention/regions.h), and what it asks to see is computed a second time, by a backend of the host's; the first
- * time, on the backend, decides the result. So are evictions by functions of the host's found on copies
+/* A layer's evictions, and its attention under an observer. Where the call's arrays are not the host's, an observer
+ * sees copies (attention/regions.h), and what it asks to see is computed a second time, by a backend of the host's; the
+ * first time, on the backend, decides the result. So are evictions by functions of the host's found on copies
  * (wn_evictions_on_host). */
 #include "attention/regions.h"
 #include "backends/backends.h"

@@ -59,7 +59,8 @@ struct wn_run {
   struct wn_layer_types types;
   bool measuring;
   size_t need;
-  /* The same on the host, where the backend's memory is another: for observers, and evictions by a policy's own functions. */
+  /* The same on the host, where the backend's memory is another: for observers, and evictions by a policy's own
+   * functions. */
   void *host_scratch;
   size_t host_scratch_bytes, host_need;
   int64_t B, T;

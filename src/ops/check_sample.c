@@ -105,8 +105,8 @@ wn_status wn_check_evictions(const struct wn_exec *exec, const struct wn_evictio
   if (op->own && !wn_backend_on_host(exec->backend))
     return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "evictions: backend %s does not serve functions of a policy's own",
                    exec->backend->name);
-  const char *term = wn_call_lacks(a, op->sums && !wn_evictions_attends(op) ? WN_EVICTIONS_SUMS_SERVED
-                                                                             : WN_EVICTIONS_SERVED);
+  const char *term =
+      wn_call_lacks(a, op->sums && !wn_evictions_attends(op) ? WN_EVICTIONS_SUMS_SERVED : WN_EVICTIONS_SERVED);
   if (!term) return WN_OK;
   return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "evictions: the term \"%s\" is not served", term);
 }

@@ -1,4 +1,5 @@
-/* Scores and the choice of one row, on the host: ref's operation, and walks over whole sequences (kv/walk.h). */
+/* Scores and the choice of one row, on the host: ref's operation, and evictions of whole sequences (ops/evictions.h).
+ */
 #include "ops/evict.h"
 
 #include <math.h>

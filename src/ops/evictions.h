@@ -18,12 +18,11 @@
 enum {
   /* The terms of a call whose attention sums the operation computes. With a threshold, whose choice is attention's own,
    * `own` has to. */
-  WN_EVICTIONS_SUMS_SERVED = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT | WN_TERM_SPAN |
-                             WN_TERM_RELATIVE | WN_TERM_BIAS | WN_TERM_SINKS | WN_TERM_EXCLUSIVE | WN_TERM_GATE |
-                             WN_TERM_DROPOUT | WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD |
-                             WN_TERM_POSITIONS | WN_TERM_POSITIONS_BY_HEAD | WN_TERM_SUMS | WN_TERM_LOOK |
-                             WN_TERM_OPEN | WN_TERM_HALF | WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS |
-                             WN_TERM_SCORE_MAP,
+  WN_EVICTIONS_SUMS_SERVED =
+      WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT | WN_TERM_SPAN | WN_TERM_RELATIVE |
+      WN_TERM_BIAS | WN_TERM_SINKS | WN_TERM_EXCLUSIVE | WN_TERM_GATE | WN_TERM_DROPOUT | WN_TERM_DOCUMENTS |
+      WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_POSITIONS | WN_TERM_POSITIONS_BY_HEAD | WN_TERM_SUMS |
+      WN_TERM_LOOK | WN_TERM_OPEN | WN_TERM_HALF | WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_SCORE_MAP,
   /* The terms of a call whose rows are walked, and whose selections are computed. */
   WN_EVICTIONS_SERVED = WN_EVICTIONS_SUMS_SERVED | WN_TERM_THRESHOLD
 };
@@ -40,22 +39,22 @@ enum { WN_EVICTIONS_GROUPS = 64 };
 
 struct wn_evictions_own;
 struct wn_evictions {
-  const struct wn_attention *a;  /* the call, of the host's: q, k and the terms, and of slots `groups` P, `at` and
-                                    `stride`; its outputs are not looked at. Whole sequences: Tq == Tk */
-  int64_t group0, groups;        /* of the P groups, those that are meant */
-  int64_t first_group;           /* the number of group 0 in its layer, for random numbers */
-  struct wn_evict_rule rule;     /* values are F, or notes where there are sums; sinks and recent are the groups' */
+  const struct wn_attention *a; /* the call, of the host's: q, k and the terms, and of slots `groups` P, `at` and
+                                   `stride`; its outputs are not looked at. Whole sequences: Tq == Tk */
+  int64_t group0, groups;       /* of the P groups, those that are meant */
+  int64_t first_group;          /* the number of group 0 in its layer, for random numbers */
+  struct wn_evict_rule rule;    /* values are F, or notes where there are sums; sinks and recent are the groups' */
   struct wn_evictions_group group[WN_EVICTIONS_GROUPS];
-  bool selections, sums;         /* what the rule reads: F; notes of attention sums */
-  enum wn_notes_change change;   /* of notes */
-  int64_t notes;                 /* numbers of a token */
-  int64_t rows;                  /* how many rows back sums can matter; INT64_MAX: all */
-  bool piece;                    /* else whole sequences */
-  void *note;                    /* [B,P,notes,stride] of a piece: carried on for keys that are left */
-  int32_t *evicted_at;           /* [B,P,stride] the position of the first row that no longer sees the key,
-                                    WN_EVICTED_NEVER where there is none. Of other groups: untouched */
-  int32_t *left;                 /* [B,P,min(K,Tk)] of a piece, where all groups have one K: the keys held after its last
-                                    row, in order; or NULL */
+  bool selections, sums;       /* what the rule reads: F; notes of attention sums */
+  enum wn_notes_change change; /* of notes */
+  int64_t notes;               /* numbers of a token */
+  int64_t rows;                /* how many rows back sums can matter; INT64_MAX: all */
+  bool piece;                  /* else whole sequences */
+  void *note;                  /* [B,P,notes,stride] of a piece: carried on for keys that are left */
+  int32_t *evicted_at;         /* [B,P,stride] the position of the first row that no longer sees the key,
+                                  WN_EVICTED_NEVER where there is none. Of other groups: untouched */
+  int32_t *left;               /* [B,P,min(K,Tk)] of a piece, where all groups have one K: the keys held after its last
+                                  row, in order; or NULL */
   const struct wn_evictions_own *own; /* NULL: none. Only a backend on the host has them */
 };
 
@@ -65,16 +64,16 @@ struct wn_evictions {
 struct wn_evictions_held {
   int64_t group; /* of the layer's */
   int64_t K, count, row;
-  const int32_t *at;            /* [count] positions, below 0: evicted */
-  const double *scores, *F;     /* [count] or NULL */
-  double *notes;                /* [notes,stride] */
+  const int32_t *at;        /* [count] positions, below 0: evicted */
+  const double *scores, *F; /* [count] or NULL */
+  double *notes;            /* [notes,stride] */
   int64_t stride;
 };
 /* A row whose sums are computed elsewhere: row `row` of sequence b and group `group` of the call. */
 struct wn_evictions_row {
   int64_t b, group, row;
-  const int32_t *evicted_at;   /* of the group, by the rows before */
-  void *y, *f, *weights;       /* [H/P,D], [G,Tk] F of the rows so far, which is carried on, [Tk] the sums */
+  const int32_t *evicted_at; /* of the group, by the rows before */
+  void *y, *f, *weights;     /* [H/P,D], [G,Tk] F of the rows so far, which is carried on, [Tk] the sums */
 };
 struct wn_evictions_own {
   const void *user;

@@ -63,8 +63,7 @@ static wn_status evictions_piece(const struct wn_exec *exec, struct wn_walk *w, 
   w->n = w->alive = older;
   WN_TRY(wn_walk_rows(exec, w, 0, a->Tq, -1, evicted_at));
   for (int64_t i = 0; i < w->notes; i++)
-    for (int64_t c = 0; c < w->n; c++)
-      wn_number_set(notes, i * stride + w->key[c], w->dtype, w->note[i * cap + c]);
+    for (int64_t c = 0; c < w->n; c++) wn_number_set(notes, i * stride + w->key[c], w->dtype, w->note[i * cap + c]);
   if (!op->left) return WN_OK;
   int32_t *left = op->left + row * wn_ref_min(w->K, a->Tk);
   for (int64_t j = 0, n = 0; j < a->Tk; j++)
