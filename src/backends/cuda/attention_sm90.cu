@@ -21,6 +21,7 @@ outcome run_sm90(pass, const wn_attention *, void *, int64_t, cudaStream_t) {
 
 #else
 
+#include "backends/cuda/attention/live.cuh"
 #include "backends/cuda/attention/reduce.cuh"
 #include "backends/cuda/attention/sm90_backward.cuh"
 #include "backends/cuda/attention/sm90_forward.cuh"
@@ -77,8 +78,10 @@ struct sm90_call {
   wn_tensor_map given, without; /* dy; with exclusive attention what DELTA makes of it */
   float *carries;               /* [windows,B,G,padded] F at each window's first row */
   int64_t carry;                /* floats of one */
+  live_keys<uint16_t> keys;
+  bool leaves_out; /* keys that are dead */
 
-  void plan(const wn_attention *call, int64_t window) {
+  void plan(pass goes, const wn_attention *call, int64_t window) {
     c = call;
     a = sm90_args();
     a.B = (int)c->B, a.T = (int)c->Tq, a.H = (int)c->H, a.Hkv = (int)c->Hkv;
@@ -93,18 +96,22 @@ struct sm90_call {
     a.exclusive.on = c->exclusive.on, a.exclusive.gate = static_cast<const float *>(c->exclusive.gate);
     a.exclusive.dot = static_cast<float *>(c->exclusive.dot), a.exclusive.v = static_cast<const uint16_t *>(c->v);
     a.tau = (float)(c->sel.mem_tau / c->scale), a.per_tau = (float)(1 / c->sel.mem_tau);
-    if (window < 1) window = 4096;
+    leaves_out = goes == FORWARD && live_wanted(c);
+    if (window < 1) window = !leaves_out ? 4096 : (int64_t)a.B * a.H < 32 ? 2048 : 1024; /* two units a processor */
     rows = (int)((window < a.padded ? window : a.padded) + 255) / 256 * 256;
     if (!c->sel.on || rows > a.padded) rows = a.padded;
     windows = (a.padded + rows - 1) / rows;
     a.key_blocks = a.padded / 64;
     carry = (int64_t)a.B * a.G * a.padded;
+    leaves_out = leaves_out && windows > 1;
+    keys.plan(c, 128, a.padded);
   }
   int64_t blocks() const { return (int64_t)a.B * a.G * (rows / 64) * a.key_blocks; }
   void lay_forward() {
     if (!c->sel.on) return;
     a.F = scratch.take<uint8_t>(blocks() * sm90_block<F_FLOAT>::BYTES);
     carries = scratch.take<float>(windows > 1 ? carry : 0);
+    if (leaves_out) keys.lay(scratch);
   }
 
   bool failed(const char *text) {
@@ -120,7 +127,23 @@ struct sm90_call {
     processors = device_attribute(cudaDevAttrMultiProcessorCount);
     return !(map(a.q, c->q, a.H, a.s_q) || map(a.k, c->k, a.Hkv, a.s_k) || map(a.v, c->v, a.Hkv, a.s_v) ||
              (c->dy && map(given, c->dy, a.H, a.s_y)) ||
-             (a.exclusive.dy && map(without, a.exclusive.dy, a.H, {(int64_t)a.T * a.H * D, (int64_t)a.H * D, D})));
+             (a.exclusive.dy && map(without, a.exclusive.dy, a.H, {(int64_t)a.T * a.H * D, (int64_t)a.H * D, D})) ||
+             (leaves_out && live_maps()));
+  }
+  bool live_maps() {
+    const int D = (int)c->D;
+    const sm90_stride by = {(int64_t)a.padded * a.Hkv * D, (int64_t)a.Hkv * D, D};
+    for (int n = 0; n < 2; n++)
+      if (failed(wn_tensor_map_rows(n ? &a.live_v : &a.live_k, keys.a.to[n], D, a.padded, a.Hkv, a.B, by.t, by.h, by.b,
+                                    64)))
+        return true;
+    a.live_at = keys.a.at;
+    return false;
+  }
+  /* The columns of window w, F at whose first row is `carry_of`. */
+  void find_live(int w, const float *carry_of) {
+    a.live = leaves_out && w > 0 ? keys.a.count : nullptr;
+    if (a.live) keys.find(w * rows, carry_of, a.padded, stream);
   }
   void window_at(int w) {
     a.row_block0 = w * rows / 64;
@@ -140,13 +163,24 @@ struct sm90_call {
     WN_LAUNCH(at_once(a.B * a.H * (a.row_blocks / 2)), dim3(384), room::BYTES, stream, (sm90_forward<D, KIND>), a);
   }
   template <int D, sm90_F KIND> void forward_of() {
+    constexpr sm90_F MADE = KIND == F_NONE ? F_FLOAT : KIND;
+    float *const f_out = a.f_out;
+    const bool apart = leaves_out && f_out; /* all keys' F is asked for: a walk of its own, over all keys */
+    if (leaves_out) keys.bound(rows, (windows - 1) * rows, nullptr, stream);
     for (int w = 0; w < windows && !what; w++) {
       window_at(w);
+      find_live(w, carries);
       if (KIND != F_NONE) {
-        a.carry_in = w > 0 ? carries : nullptr, a.carry_out = w < windows - 1 ? carries : nullptr;
-        select<D, KIND == F_NONE ? F_FLOAT : KIND>();
+        a.carry_in = w > 0 ? carries : nullptr, a.carry_out = w < windows - 1 && !apart ? carries : nullptr;
+        a.f_out = apart ? nullptr : f_out;
+        select<D, MADE>();
       }
       attend<D, KIND>();
+      if (!apart || what) continue;
+      void *F = a.F;
+      a.F = nullptr, a.live = nullptr, a.carry_out = w < windows - 1 ? carries : nullptr, a.f_out = f_out;
+      select<D, MADE>();
+      a.F = F;
     }
   }
   template <int D> const char *forward() {
@@ -243,7 +277,7 @@ outcome run_sm90(pass what, const wn_attention *c, void *scratch, int64_t rows, 
   sm90_call x;
   x.scratch = {static_cast<char *>(scratch), 0};
   x.stream = stream;
-  x.plan(c, rows);
+  x.plan(what == FORWARD || what == MEASURE_FORWARD ? FORWARD : BACKWARD, c, rows);
   if (what == FORWARD) return {0, c->D == 64 ? x.forward<64>() : x.forward<128>()};
   if (what == BACKWARD) return {0, c->D == 64 ? x.backward<64>() : x.backward<128>()};
   if (what == MEASURE_FORWARD)

@@ -25,15 +25,18 @@ struct sm90_stride {
 };
 
 struct sm90_args {
-  wn_tensor_map q, k, v, dy; /* rows [B,T,H,D] or [B,T,Hkv,D], boxes of 64 x 64 */
-  int B, T, H, Hkv, G;       /* heads h of group h / (H / G) share a selection */
-  int padded;                /* T in whole tiles of 128 */
-  float scale, to_log2;      /* of a raw logit: the logit, and its logarithm to base 2 */
-  const int32_t *doc_start;  /* [B,T] or NULL */
+  wn_tensor_map q, k, v, dy;    /* rows [B,T,H,D] or [B,T,Hkv,D], boxes of 64 x 64 */
+  wn_tensor_map live_k, live_v; /* [B,padded,Hkv,D] keys before the window that its rows may hear (live.cuh) */
+  const int *live;          /* [B,G] how many; -1, and all where this is NULL: as many as there are, where they lie */
+  const int32_t *live_at;   /* [B,G,padded] which; -1: behind the last, up to a whole tile */
+  int B, T, H, Hkv, G;      /* heads h of group h / (H / G) share a selection */
+  int padded;               /* T in whole tiles of 128 */
+  float scale, to_log2;     /* of a raw logit: the logit, and its logarithm to base 2 */
+  const int32_t *doc_start; /* [B,T] or NULL */
 
   int head; /* that selects, of each group */
   bool protect_first, protect_self;
-  void *F;               /* [B,G,row_blocks,key_blocks] blocks, or NULL: carries alone */
+  void *F;               /* [B,G,row_blocks,column blocks of key_blocks] blocks, or NULL: carries alone */
   uint4 *X;              /* the same: first sums of gradients of logits, then of those that are selected with */
   const float *carry_in; /* [B,G,padded] F before the window's first row; NULL: 0 */
   float *carry_out;      /* after its last, or NULL */
@@ -70,12 +73,41 @@ template <sm90_F KIND> struct sm90_block {
   static constexpr int BYTES = KIND == F_FLOAT ? 16384 : KIND == F_HALF ? 8192 : 0;
 };
 
-__device__ __forceinline__ int64_t block_at(const sm90_args &a, int b, int g, int row_block, int key_block) {
-  return (((int64_t)b * a.G + g) * a.row_blocks + (row_block - a.row_block0)) * a.key_blocks + key_block;
+__device__ __forceinline__ int64_t block_at(const sm90_args &a, int b, int g, int row_block, int column_block) {
+  return (((int64_t)b * a.G + g) * a.row_blocks + (row_block - a.row_block0)) * a.key_blocks + column_block;
 }
 __device__ __forceinline__ int window_end(const sm90_args &a) {
   return a.row_block0 + a.row_blocks;
 }
+
+/* What a window's kernels walk: columns, the keys before the window and then its own. Those before it are all keys as
+ * they lie, or those that are live, gathered and filled up to a whole tile. All of these are of the document of the
+ * window's first row. */
+struct sm90_columns {
+  bool gathered;
+  int before; /* blocks of 64, even */
+  __device__ __forceinline__ sm90_columns(const sm90_args &a, int b, int g) {
+    const int live = a.live ? a.live[b * a.G + g] : -1;
+    gathered = live >= 0, before = gathered ? (live + 127) / 128 * 2 : a.row_block0;
+  }
+  /* Where the keys of a block of the window's rows stand, and the other way round; < row_block0: it is before them. */
+  __device__ __forceinline__ int of_rows(const sm90_args &a, int row_block) const {
+    return row_block - a.row_block0 + before;
+  }
+  __device__ __forceinline__ int to_rows(const sm90_args &a, int block) const { return block - before + a.row_block0; }
+  /* The first column of a document that begins with token d. */
+  __device__ __forceinline__ int of_document(const sm90_args &a, int d) const {
+    const int own = d - a.row_block0 * 64;
+    return own >= 0 ? before * 64 + own : gathered ? 0 : d;
+  }
+  /* The key in a column; -1: none. */
+  __device__ __forceinline__ int key(const sm90_args &a, int b, int g, int column) const {
+    const int own = column - before * 64;
+    if (own >= 0) return a.row_block0 * 64 + own;
+    return gathered ? a.live_at[((int64_t)b * a.G + g) * a.padded + column] : column;
+  }
+};
+
 /* The first token of row i's document; rows behind T are of the last one. */
 __device__ __forceinline__ int document(const sm90_args &a, int b, int i) {
   return a.doc_start ? a.doc_start[(int64_t)b * a.T + min(i, a.T - 1)] : 0;
@@ -107,6 +139,15 @@ __device__ __forceinline__ void load_tile(uint8_t *to, const wn_tensor_map &m, w
 #pragma unroll
     for (int r = 0; r < ROWS / 64; r++)
       wn_tensor_load(to + (x * ROWS + r * 64) * 128, &m, full, x * 64, row + r * 64, h, b);
+}
+/* ROWS columns' keys or values. */
+template <int D, int ROWS>
+__device__ __forceinline__ void load_columns(uint8_t *to, const sm90_args &a, bool values, wn_mbarrier *full,
+                                             const sm90_columns &columns, int column, int kv, int b) {
+  if (columns.gathered && column < columns.before * 64)
+    load_tile<D, ROWS>(to, values ? a.live_v : a.live_k, full, column, kv, b);
+  else
+    load_tile<D, ROWS>(to, values ? a.v : a.k, full, columns.to_rows(a, 0) * 64 + column, kv, b);
 }
 /* Columns 16 k to 16 k + 15 of a tile of ROWS rows, its 64 or more rows from `tile` on. */
 template <int ROWS> __device__ __forceinline__ uint64_t columns_of(const uint8_t *tile, int k) {

@@ -36,18 +36,23 @@ struct sm90_forward_bars {
 
 /* What unit u is. */
 struct sm90_rows_unit {
-  int h, b, kv, g, row_tile, document; /* of its first row: no row sees a key before it */
-  __device__ __forceinline__ sm90_rows_unit(const sm90_args &a, int u) {
-    h = u % a.H, b = u / a.H % a.B, row_tile = window_end(a) / 2 - 1 - u / (a.H * a.B);
-    kv = h / (a.H / a.Hkv), g = h / (a.H / a.G);
-    document = wn_cuda::document(a, b, row_tile * 128);
+  int h, b, kv, g, row_tile;
+  sm90_columns columns;
+  int document; /* of its first row: no row sees a column before it */
+  int end;      /* of columns, in blocks of 64 */
+  __device__ __forceinline__ sm90_rows_unit(const sm90_args &a, int u)
+      : h(u % a.H), b(u / a.H % a.B), kv(h / (a.H / a.Hkv)), g(h / (a.H / a.G)),
+        row_tile(window_end(a) / 2 - 1 - u / (a.H * a.B)), columns(a, b, g) {
+    document = columns.of_document(a, wn_cuda::document(a, b, row_tile * 128));
+    end = columns.of_rows(a, row_tile * 2) + 2;
   }
   /* Of tiles of so many keys, those that it walks, from the last down. */
-  template <int KEYS> __device__ __forceinline__ int last() const { return (row_tile + 1) * (128 / KEYS) - 1; }
+  template <int KEYS> __device__ __forceinline__ int last() const { return end / 2 * (128 / KEYS) - 1; }
   template <int KEYS> __device__ __forceinline__ int tiles() const { return last<KEYS>() - document / KEYS + 1; }
   __device__ __forceinline__ void documents(const sm90_args &a, int row, int (&first)[2]) const {
 #pragma unroll
-    for (int r = 0; r < 2; r++) first[r] = wn_cuda::document(a, b, row_tile * 128 + row + r * 8);
+    for (int r = 0; r < 2; r++)
+      first[r] = columns.of_document(a, wn_cuda::document(a, b, row_tile * 128 + row + r * 8));
   }
 };
 __device__ __forceinline__ int rows_units(const sm90_args &a) {
@@ -71,7 +76,7 @@ __device__ __forceinline__ void forward_bring(const sm90_args &a, uint8_t *sq, u
       uint8_t *k = stages + st * room::STAGE, *v = k + room::K, *f = v + room::K;
       wn_mbarrier_wait(&bars.k_empty[st], parity);
       wn_mbarrier_expect(&bars.k_full[st], room::K + 2 * room::F);
-      load_tile<D, room::KEYS>(k, a.k, &bars.k_full[st], j * room::KEYS, unit.kv, unit.b);
+      load_columns<D, room::KEYS>(k, a, false, &bars.k_full[st], unit.columns, j * room::KEYS, unit.kv, unit.b);
       if (KIND != F_NONE)
         for (int r = 0; r < 2; r++) {
           const int64_t block = block_at(a, unit.b, unit.g, unit.row_tile * 2 + r, j * (room::KEYS / 64));
@@ -80,7 +85,7 @@ __device__ __forceinline__ void forward_bring(const sm90_args &a, uint8_t *sq, u
         }
       wn_mbarrier_wait(&bars.v_empty[st], parity);
       wn_mbarrier_expect(&bars.v_full[st], room::K);
-      load_tile<D, room::KEYS>(v, a.v, &bars.v_full[st], j * room::KEYS, unit.kv, unit.b);
+      load_columns<D, room::KEYS>(v, a, true, &bars.v_full[st], unit.columns, j * room::KEYS, unit.kv, unit.b);
     }
   }
 }
@@ -151,14 +156,14 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
   uint32_t p[KEYS / 16][4], held[4][4];
   bool counts = false; /* does the unit's head select, and L_mem want its rows' sums? */
   float kept[2];
-  const auto begin = [&](int st, int row, const int(&first)[2], int key) {
+  const auto begin = [&](int st, int diagonal, const int(&first)[2], int key) {
     start<KIND>(s, stages + st * room::STAGE + 2 * room::K + group * room::F, warp, lane);
     if (KIND == F_FLOAT && counts) {
-      const bool rim = a.doc_start || key + KEYS > row;
+      const bool rim = a.doc_start || key + KEYS > diagonal;
 #pragma unroll
       for (int e = 0; e < KEYS / 2; e++) {
         const int r = e >> 1 & 1, j = key + acc_column(lane, e);
-        const bool is = !rim || (j >= first[r] && j <= row + r * 8);
+        const bool is = !rim || (j >= first[r] && j <= diagonal + r * 8);
         kept[r] += is ? fmaxf(s[e] + a.tau, 0.0f) : 0.0f;
       }
     }
@@ -186,7 +191,8 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
   for (int u; (u = snake(turn, blockIdx.x, gridDim.x)) < rows_units(a); turn++) {
     const sm90_rows_unit unit(a, u);
     const int tiles = unit.tiles<KEYS>(), last = unit.last<KEYS>(), row0 = group * 64 + warp * 16;
-    const int own_row = unit.row_tile * 128 + row0 + (lane >> 2);
+    /* Of the lane's first row: the column of its own key. */
+    const int diagonal = (unit.end - 2) * 64 + row0 + (lane >> 2);
     int first[2];
     unit.documents(a, row0 + (lane >> 2), first);
     zero(o);
@@ -200,7 +206,7 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
     }
     /* The first tile by itself: ptxas holds products and sums apart only where no branch lies between them. */
     wn_mbarrier_wait(&bars.k_full[n % ST], n / ST & 1);
-    begin(n % ST, own_row, first, last * KEYS);
+    begin(n % ST, diagonal, first, last * KEYS);
     turn_take(group);
     scores(n % ST);
     turn_give(group);
@@ -215,7 +221,7 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
     for (int i = 1; i < tiles; i++, n++) {
       const int st = n % ST, old = (n - 1) % ST;
       wn_mbarrier_wait(&bars.k_full[st], n / ST & 1);
-      begin(st, own_row, first, (last - i) * KEYS);
+      begin(st, diagonal, first, (last - i) * KEYS);
       turn_take(group);
       scores(st);
       wn_mbarrier_wait(&bars.v_full[old], (n - 1) / ST & 1);

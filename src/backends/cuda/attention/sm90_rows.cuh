@@ -58,10 +58,10 @@ __device__ __forceinline__ void rows_bring(const sm90_args &a, uint8_t *raw,
       uint8_t *k = raw + 2 * room::Q + ks * room::K, *v = raw + room::VALUES + vs * room::V_STAGE, *f = v + room::K;
       wn_mbarrier_wait(&bars.k_empty[ks], (n / room::K_STAGES & 1) ^ 1);
       wn_mbarrier_expect(&bars.k_full[ks], room::K);
-      load_tile<D, 64>(k, a.k, &bars.k_full[ks], j * 64, unit.kv, unit.b);
+      load_columns<D, 64>(k, a, false, &bars.k_full[ks], unit.columns, j * 64, unit.kv, unit.b);
       wn_mbarrier_wait(&bars.v_empty[vs], (n / room::V_STAGES & 1) ^ 1);
       wn_mbarrier_expect(&bars.v_full[vs], room::K + 2 * room::F + (joins ? 2 * room::X : 0));
-      load_tile<D, 64>(v, a.v, &bars.v_full[vs], j * 64, unit.kv, unit.b);
+      load_columns<D, 64>(v, a, true, &bars.v_full[vs], unit.columns, j * 64, unit.kv, unit.b);
       if (SEL)
         for (int r = 0; r < 2; r++) {
           const int64_t block = block_at(a, unit.b, unit.g, unit.row_tile * 2 + r, j);

@@ -21,17 +21,31 @@ template <int D> struct sm90_walk {
   uint8_t *sk, *sq, *triangle;
   float *totals; /* [2][4][64] */
   wn_mbarrier *bars;
-  int lane, warp, group, key_block, g, b, key;
-  float run[2]; /* of the lane's two keys: the sum of the blocks walked */
+  int lane, warp, group, block, g, b; /* block: of columns */
+  sm90_columns columns;
+  int own_block; /* the block of rows that are the keys; before the window: what lies before it */
+  int key[2];    /* of the lane; -1: none */
+  float run[2];  /* the sum of the blocks walked */
 
-  __device__ __forceinline__ sm90_walk(uint8_t *raw) {
+  __device__ __forceinline__ sm90_walk(const sm90_args &a, uint8_t *raw)
+      : block(blockIdx.x), g(blockIdx.y), b(blockIdx.z), columns(a, b, g), own_block(columns.to_rows(a, block)) {
     sk = raw, sq = raw + room::TILE, triangle = raw + room::TRIANGLE;
     totals = reinterpret_cast<float *>(raw + room::TOTALS);
     bars = reinterpret_cast<wn_mbarrier *>(raw + room::BARRIERS);
     lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3, group = threadIdx.x >> 7;
-    key_block = blockIdx.x, g = blockIdx.y, b = blockIdx.z;
-    key = key_block * 64 + warp * 16 + (lane >> 2);
-    run[0] = run[1] = 0;
+  }
+  __device__ __forceinline__ bool there(const sm90_args &a) const { return own_block < window_end(a); }
+  /* `from`: sums by key, or NULL. A column without a key counts as selected for good. */
+  __device__ __forceinline__ void start_sums(const sm90_args &a, const float *from, float none) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      key[h] = columns.key(a, b, g, block * 64 + warp * 16 + (lane >> 2) + h * 8);
+      run[h] = key[h] < 0 ? none : from ? from[((int64_t)b * a.G + g) * a.padded + key[h]] : 0.0f;
+    }
+  }
+  /* Does the lane tell the sums of its keys? */
+  __device__ __forceinline__ bool tells() const {
+    return !(lane & 3) && !group;
   }
   /* -1 where k < n (BELOW) or k > n, rows n of 64 k. */
   template <bool BELOW> __device__ __forceinline__ void prepare(const sm90_args &a, int row_block) {
@@ -51,7 +65,7 @@ template <int D> struct sm90_walk {
     __syncthreads();
     if (threadIdx.x == 0) {
       wn_mbarrier_expect(&bars[0], room::TILE);
-      load_tile<D, 64>(sk, a.k, &bars[0], key_block * 64, key_head(a), b);
+      load_columns<D, 64>(sk, a, false, &bars[0], columns, block * 64, key_head(a), b);
     }
     fetch(a, row_block, 0);
   }
@@ -112,18 +126,18 @@ template <int D> struct sm90_walk {
   }
   /* Must `may` be asked for the pairs of a block? */
   __device__ __forceinline__ bool rim(const sm90_args &a, int row_block) const {
-    return row_block <= key_block || key_block == 0 || a.doc_start;
+    return row_block <= own_block || block == 0 || a.doc_start;
   }
   /* May the row of element i of block row_block select its key? Pairs beyond T have logits of 0. */
   __device__ __forceinline__ bool may(const sm90_args &a, int row_block, int i) const {
-    const int j = key + (i >> 1 & 1) * 8, row = row_block * 64 + acc_column(lane, i), first = document(a, b, row);
+    const int j = key[i >> 1 & 1], row = row_block * 64 + acc_column(lane, i), first = document(a, b, row);
     return j >= first && !(a.protect_first && j == first) && (a.protect_self ? row > j : row >= j);
   }
 };
 
-/* The first block of rows whose tile of 128 reaches the keys of a block. */
-__device__ __forceinline__ int first_block(const sm90_args &a, int key_block) {
-  return max(a.row_block0, key_block & ~1);
+/* The first block of rows whose tile of 128 reaches the keys of a block of rows. */
+__device__ __forceinline__ int first_block(const sm90_args &a, int own_block) {
+  return max(a.row_block0, own_block & ~1);
 }
 
 /* A turned block of sums, [keys, rows], to F. */
@@ -160,18 +174,15 @@ template <sm90_F KIND> __device__ __forceinline__ void store_F(void *block, cons
   }
 }
 
-/* Grid: the window's key blocks, groups, sequences. */
+/* Grid: the most blocks of columns that the window may have, groups, sequences. */
 template <int D, sm90_F KIND>
 __global__ void __launch_bounds__(512, 1) sm90_select(const __grid_constant__ sm90_args a) {
   WN_SHARED_DYNAMIC(uint8_t, raw);
-  sm90_walk<D> x(raw);
-  const int first = first_block(a, x.key_block), end = window_end(a), from = first & ~3;
-  const int64_t carry = ((int64_t)x.b * a.G + x.g) * a.padded + x.key;
+  sm90_walk<D> x(a, raw);
+  if (!x.there(a)) return;
+  const int first = first_block(a, x.own_block), end = window_end(a), from = first & ~3;
   x.template prepare<true>(a, from);
-  if (a.carry_in && x.key_block < a.row_block0) {
-    x.run[0] = a.carry_in[carry];
-    x.run[1] = a.carry_in[carry + 8];
-  }
+  x.start_sums(a, x.own_block < a.row_block0 ? a.carry_in : nullptr, 1e30f);
   int step = 0;
   for (int four = from; four < end; four += 4, step++) {
     const int row_block = four + x.group;
@@ -199,36 +210,33 @@ __global__ void __launch_bounds__(512, 1) sm90_select(const __grid_constant__ sm
 #pragma unroll
     for (int i = 0; i < 32; i++) f[i] -= before[i >> 1 & 1];
     if (a.F && row_block >= first && row_block < end)
-      store_F<KIND>(static_cast<uint8_t *>(a.F) +
-                        block_at(a, x.b, x.g, row_block, x.key_block) * sm90_block<KIND>::BYTES,
+      store_F<KIND>(static_cast<uint8_t *>(a.F) + block_at(a, x.b, x.g, row_block, x.block) * sm90_block<KIND>::BYTES,
                     f, x.warp, x.lane);
   }
-  if ((x.lane & 3) || x.group) return;
+  if (!x.tells()) return;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    if (a.carry_out) a.carry_out[carry + h * 8] = x.run[h];
-    const int j = x.key + h * 8;
-    if (a.f_out && a.last_rows && j < a.T) a.f_out[((int64_t)x.b * a.G + x.g) * a.f_stride + j] = x.run[h] * a.scale;
+    const int j = x.key[h];
+    const int64_t bg = (int64_t)x.b * a.G + x.g;
+    if (a.carry_out && j >= 0) a.carry_out[bg * a.padded + j] = x.run[h];
+    if (a.f_out && a.last_rows && j >= 0 && j < a.T) a.f_out[bg * a.f_stride + j] = x.run[h] * a.scale;
   }
 }
 
 /* X: the sum of the group's gradients of logits becomes what the selecting head's get besides. Grid: as sm90_select. */
 template <int D> __global__ void __launch_bounds__(512, 1) sm90_select_back(const __grid_constant__ sm90_args a) {
   WN_SHARED_DYNAMIC(uint8_t, raw);
-  sm90_walk<D> x(raw);
-  const int first = first_block(a, x.key_block), end = window_end(a), from = (end - 1) & ~3;
-  const int64_t carry = ((int64_t)x.b * a.G + x.g) * a.padded + x.key;
+  sm90_walk<D> x(a, raw);
+  if (!x.there(a)) return;
+  const int first = first_block(a, x.own_block), end = window_end(a), from = (end - 1) & ~3;
   x.template prepare<false>(a, from);
-  if (!a.last_rows) {
-    x.run[0] = a.back[carry];
-    x.run[1] = a.back[carry + 8];
-  }
+  x.start_sums(a, a.last_rows ? nullptr : a.back, 0.0f);
   int step = 0;
   for (int four = from; four + 3 >= first; four -= 4, step++) {
     const int row_block = four + x.group;
     if (four - 1 >= first) x.fetch(a, four - 4, (step & 1) ^ 1);
-    const bool own = row_block >= first && row_block < end, holds = own && row_block >= x.key_block;
-    uint4 *block = a.X + block_at(a, x.b, x.g, own ? row_block : first, x.key_block) * 512;
+    const bool own = row_block >= first && row_block < end, holds = own && row_block >= x.own_block;
+    uint4 *block = a.X + block_at(a, x.b, x.g, own ? row_block : first, x.block) * 512;
     float s[32], f[32], before[2];
     x.logits(s, step);
     const bool rim = x.rim(a, row_block);
@@ -260,9 +268,10 @@ template <int D> __global__ void __launch_bounds__(512, 1) sm90_select_back(cons
       block[(u * 4 + x.warp) * 32 + x.lane] = make_uint4(v[0], v[1], v[2], v[3]);
     }
   }
-  if ((x.lane & 3) || x.group) return;
-  a.back[carry] = x.run[0];
-  a.back[carry + 8] = x.run[1];
+  if (!x.tells()) return;
+#pragma unroll
+  for (int h = 0; h < 2; h++)
+    if (x.key[h] >= 0) a.back[((int64_t)x.b * a.G + x.g) * a.padded + x.key[h]] = x.run[h];
 }
 
 } // namespace wn_cuda
