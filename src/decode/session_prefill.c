@@ -16,8 +16,7 @@ bool wn_session_takes_blocks(const struct wn_session *s) {
   const struct wn_policy_row *policy = wn_policy_row(s->budgets.policy);
   const bool sums = policy->needs & WN_POLICY_SUMS;
   if (s->control) return false; /* only rows run one at a time know which of their keys are control tokens */
-  const struct wn_backend *backend = s->model->backend;
-  if (!backend->memory->host && (wn_policy_on_host(policy) || !backend->evictions_forward)) return false;
+  if (wn_policy_on_host(policy) && !s->model->backend->memory->host) return false;
   return !s->budgets.cache_positions &&
          !(sums && wn_attention_config_unserved(&s->attention, WN_EVICTIONS_SUMS_SERVED));
 }

@@ -19,9 +19,9 @@ static bool evictions_attends(const struct wn_policy_row *row, const struct wn_a
   return row->needs & WN_POLICY_SUMS && wn_call_lacks(a, WN_EVICTIONS_SUMS_SERVED);
 }
 
-bool wn_evictions_on_host(const struct wn_backend *backend, const wn_budgets *budgets, const struct wn_attention *a) {
+bool wn_evictions_on_host(const wn_budgets *budgets, const struct wn_attention *a) {
   const struct wn_policy_row *row = wn_policy_row(budgets->policy);
-  return !backend->evictions_forward || wn_policy_on_host(row) || evictions_attends(row, a);
+  return wn_policy_on_host(row) || evictions_attends(row, a);
 }
 
 static int64_t evictions_groups(const wn_budgets *budgets, const struct wn_attention *a) {

@@ -9,9 +9,9 @@
 
 /* Does the layer's budget evict anything from T tokens? */
 bool wn_evictions_any(const wn_budgets *budgets, int64_t layer, int64_t T);
-/* Are they found on the host alone? Where a policy has functions of its own, where it reads the attention sums of a
- * threshold, whose choice is attention's own, and where the backend does not have the operation. */
-bool wn_evictions_on_host(const struct wn_backend *backend, const wn_budgets *budgets, const struct wn_attention *a);
+/* Are they found on the host alone? Where a policy has functions of its own, and where it reads the attention sums of a
+ * threshold, whose choice is attention's own. */
+bool wn_evictions_on_host(const wn_budgets *budgets, const struct wn_attention *a);
 
 /* Whole sequences, for evaluation and training. A budget holds for each document by itself, counted from its start.
  * Bytes of exec->scratch, whatever the budgets' tokens. */

@@ -55,7 +55,7 @@ wn_status wn_layer_evict(struct wn_run *run, int64_t l, const struct wn_attentio
   int32_t *evicted_at = run->evicted_at + l * run->B * P * run->T;
   struct wn_exec exact = run->exec; /* what is evicted follows from F, which is never rounded */
   exact.precision = WN_F32;
-  if (!wn_run_memory(run)->host && wn_evictions_on_host(run->exec.backend, run->budgets, attention))
+  if (!wn_run_memory(run)->host && wn_evictions_on_host(run->budgets, attention))
     return evict_beside(run, &exact, l, attention, evicted_at);
   if (!run->measuring) return wn_evictions_find(&exact, run->budgets, l, attention, evicted_at);
   const size_t need = wn_evictions_scratch(&exact, run->budgets, attention);

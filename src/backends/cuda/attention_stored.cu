@@ -1,7 +1,8 @@
-/* Attention's kernels with stored weights, for rows in floats and in bf16. */
+/* Attention's kernels with stored weights, for rows in floats and in bf16; and the evictions of a call, which
+ * begin with the same products. */
 #include "backends/cuda/device.cuh"
 
-#include "backends/cuda/attention/stored_run.cuh"
+#include "backends/cuda/attention/walk_run.cuh"
 #include "backends/cuda/launch.cuh"
 
 namespace wn_cuda {

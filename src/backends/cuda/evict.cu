@@ -3,7 +3,7 @@
 //
 // Votes need a token's neighbours in the text, which may be anywhere in the cache: each thread looks for those of its
 // own tokens, N^2 / threads comparisons of positions.
-#include "backends/cuda/launch.cuh"
+#include "backends/cuda/evict.cuh"
 #include "backends/cuda/philox.cuh"
 
 extern "C" {
@@ -14,20 +14,6 @@ extern "C" {
 struct evict_slots {
   wn_evict_slots of[WN_EVICT_ARRAYS];
 };
-
-// What is better comes first: a higher score, then the older token. rank 0: may go; 1: protected, no sink; 2: a sink.
-struct evict_choice {
-  int rank;
-  double score;
-  int32_t at;
-  int64_t slot; // -1: none
-};
-static __device__ __forceinline__ bool evict_before(const evict_choice &a, const evict_choice &b) {
-  if (a.slot < 0 || b.slot < 0) return a.slot >= 0;
-  if (a.rank != b.rank) return a.rank < b.rank;
-  if (a.rank == 0 && a.score != b.score) return a.score > b.score;
-  return a.at < b.at;
-}
 
 // The votes of slot j, in the order of their rows.
 static __device__ double evict_vote(const wn_evict &a, const float *values, int64_t j) {
@@ -60,14 +46,11 @@ static __device__ double evict_score(const wn_evict &a, int64_t row, const int32
                                      int64_t j) {
   const float *values = static_cast<const float *>(a.values);
   if (a.rule.by == WN_EVICT_VALUES) return a.rule.sign * (double)values[row * a.capacity + j];
-  if (a.rule.by == WN_EVICT_RANDOM)
-    return wn_cuda_uniform(a.rule.seed, WN_STREAM_EVICT,
-                           (uint64_t)a.rule.layer << 32 | (uint64_t)(a.first_group + row % a.P), (uint64_t)at[j]);
+  if (a.rule.by == WN_EVICT_RANDOM) return WN_CUDA_LOT(a.rule, a.first_group + row % a.P, at[j]);
   return a.rule.by == WN_EVICT_VOTES ? evict_pool(a, at, votes, j) : 0.0;
 }
 
 static __global__ void __launch_bounds__(WN_CUDA_THREADS) evict_kernel(wn_evict a, evict_slots slots) {
-  WN_SHARED(evict_choice, best, [WN_CUDA_THREADS]);
   const int t = threadIdx.x;
   const int64_t row = blockIdx.x, last = a.N - 1;
   int32_t *at = a.at + row * a.capacity;
@@ -77,21 +60,15 @@ static __global__ void __launch_bounds__(WN_CUDA_THREADS) evict_kernel(wn_evict 
     for (int64_t j = t; j < a.N; j += WN_CUDA_THREADS) votes[j] = evict_vote(a, values, j);
     __syncthreads();
   }
-  evict_choice mine = {0, 0, 0, -1};
+  evict_choice mine = evict_none();
   for (int64_t j = t; j < a.N && a.rule.by != WN_EVICT_GIVEN; j += WN_CUDA_THREADS) {
     if (at[j] < 0) continue;
-    const bool sink = at[j]<a.rule.sinks, recent = at[j]> a.row - a.rule.recent;
-    const int rank = sink ? 2 : recent ? 1 : 0;
-    const evict_choice one = {rank, rank == 0 ? evict_score(a, row, at, votes, j) : 0.0, at[j], j};
-    if (evict_before(one, mine)) mine = one;
+    const bool may_go = evict_may_go(at[j], a.row, a.rule.sinks, a.rule.recent);
+    const double score = may_go ? evict_score(a, row, at, votes, j) : 0.0;
+    mine = evict_better(mine, evict_of(at[j], a.rule.sinks, may_go, score, (uint32_t)j));
   }
-  best[t] = mine;
-  __syncthreads();
-  for (int half = WN_CUDA_THREADS / 2; half > 0; half /= 2) {
-    if (t < half && evict_before(best[t + half], best[t])) best[t] = best[t + half];
-    __syncthreads();
-  }
-  const int64_t slot = a.rule.by == WN_EVICT_GIVEN ? a.index[row] : best[0].slot;
+  mine = evict_block_best(mine);
+  const int64_t slot = a.rule.by == WN_EVICT_GIVEN ? a.index[row] : mine.index();
   for (int i = 0; i < a.count && slot != last; i++) {
     const wn_evict_slots &x = slots.of[i];
     const int64_t words = (int64_t)(x.bytes / sizeof(uint16_t));

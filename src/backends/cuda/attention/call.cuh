@@ -6,6 +6,8 @@
 
 #include "backends/cuda/attention.h"
 
+struct wn_evictions;
+
 namespace wn_cuda {
 
 /* Scratch is measured with base NULL and laid out with the same calls. */
@@ -27,6 +29,8 @@ struct outcome {
 outcome run_floats(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
 outcome run_bf16(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
 outcome run_stored(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
+/* The evictions of a call's rows; what they need of scratch: MEASURE_FORWARD. */
+outcome run_evictions(pass what, const wn_evictions *op, void *scratch, cudaStream_t stream);
 bool serves_score(const wn_score_kind *kind); /* does run_stored know the map? */
 outcome run_sm90(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
 /* A few rows over a cache: forward, where they are served. */

@@ -1,0 +1,58 @@
+// Which token goes, by the rule of ops/evict.h: the best of a block's, in two barriers.
+#ifndef WN_BACKENDS_CUDA_EVICT_CUH
+#define WN_BACKENDS_CUDA_EVICT_CUH
+
+#include <string.h>
+#include "backends/cuda/launch.cuh"
+
+// A larger number comes first: of merit, then of place. Merit is that of the score where the token may go, 2 where it
+// is recent, 1 of a sink, 0 of none; place has the older token first.
+struct evict_choice {
+  uint64_t merit, place;
+  __device__ __forceinline__ uint32_t index() const { return (uint32_t)place; }
+};
+static __device__ __forceinline__ evict_choice evict_none() {
+  return {0, 0};
+}
+
+static __device__ __forceinline__ bool evict_may_go(int32_t at, int64_t row, int64_t sinks, int64_t recent) {
+  return at >= sinks && at <= row - recent;
+}
+// The token at position `at`, which has this index. score: of one that may go.
+static __device__ __forceinline__ evict_choice evict_of(int32_t at, int64_t sinks, bool may_go, double score,
+                                                        uint32_t index) {
+  uint64_t merit = at < sinks ? 1 : 2;
+  if (may_go) {
+    score += 0.0; // -0 is 0
+    memcpy(&merit, &score, sizeof merit);
+    merit = merit >> 63 ? ~merit : merit | (uint64_t)1 << 63; // in the order of the scores, above 2
+  }
+  return {merit, (uint64_t) ~(uint32_t)at << 32 | index};
+}
+static __device__ __forceinline__ evict_choice evict_better(const evict_choice &a, const evict_choice &b) {
+  return b.merit > a.merit || (b.merit == a.merit && b.place > a.place) ? b : a;
+}
+static __device__ __forceinline__ evict_choice evict_warp_best(evict_choice x) {
+#pragma unroll
+  for (int by = 16; by > 0; by /= 2) {
+    const evict_choice y = {__shfl_xor_sync(~0u, x.merit, by), __shfl_xor_sync(~0u, x.place, by)};
+    x = evict_better(x, y);
+  }
+  return x;
+}
+// Every thread gets it.
+static __device__ __forceinline__ evict_choice evict_block_best(evict_choice x) {
+  WN_SHARED(evict_choice, best, [32]);
+  const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  x = evict_warp_best(x);
+  __syncthreads(); // best may still be read
+  if (lane == 0) best[threadIdx.x / 32] = x;
+  __syncthreads();
+  return evict_warp_best(lane < warps ? best[lane] : evict_none());
+}
+
+// The host's number for a token.
+#define WN_CUDA_LOT(rule, group, at)                                                                                   \
+  wn_cuda_uniform((rule).seed, WN_STREAM_EVICT, (uint64_t)(rule).layer << 32 | (uint64_t)(group), (uint64_t)(at))
+
+#endif
