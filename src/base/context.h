@@ -39,7 +39,9 @@ struct wn_context {
 };
 #endif
 
-/* Best instruction set of this machine, and the forced one if WINNOW_ISA is set. */
+/* The widest set that this processor has: code compiled for another one must not run, not even to fill a table. */
+enum wn_isa wn_cpu_best_isa(void);
+/* That one, or the one that WINNOW_ISA asks for. */
 wn_status wn_cpu_select_isa(wn_context *ctx, enum wn_isa *out);
 const char *wn_isa_name(enum wn_isa isa);
 const char *wn_cpu_name(void);            /* static */

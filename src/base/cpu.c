@@ -119,6 +119,11 @@ const char *const *wn_cpu_features(void) {
   return features;
 }
 
+enum wn_isa wn_cpu_best_isa(void) {
+  pthread_once(&once, cpu_detect);
+  return best_isa;
+}
+
 wn_status wn_cpu_select_isa(wn_context *ctx, enum wn_isa *out) {
   pthread_once(&once, cpu_detect);
   *out = best_isa;

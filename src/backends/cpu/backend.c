@@ -11,7 +11,8 @@ static struct wn_backend tables[3]; /* by enum wn_isa */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void backend_fill(void) {
-  for (int isa = WN_ISA_REF; isa <= WN_ISA_AVX512; isa++) {
+  /* No further than what this processor has: what fills a table is compiled for the table's set like its kernels. */
+  for (int isa = WN_ISA_REF; isa <= (int)wn_cpu_best_isa(); isa++) {
     struct wn_backend *table = &tables[isa];
     *table = *wn_backend_ref();
     table->name = "cpu";
