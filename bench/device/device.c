@@ -11,7 +11,9 @@
  *
  * Kinds: standard; selective; mem: selective with L_mem, M's gradient 0.1 everywhere; exclusive; dead: selective,
  * leaving out keys whose weights add up to less than 2^-24. Queries and keys are normed as QK-norm leaves them, those
- * of the selecting head's queries times 0.15: F grows to 70 in a thousand rows. */
+ * of the selecting head's queries times 0.15: F grows to 70 in a thousand rows. With "dead": 0.9 nine keys of ten are
+ * dead some 70 rows after they came, and the others never are; the answer has as "dead" what share of the last 64
+ * keys of the first half is dead at three quarters of the text. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -29,11 +31,13 @@
 
 enum { INPUTS = 4, SAMPLES = 64, ROOM = 16 };
 enum kind { STANDARD, SELECTIVE, MEM, EXCLUSIVE, DEAD, KINDS };
+static const double DEAD_SHARE = 0x1p-24; /* of a row's sum, that all keys left out may weigh */
 static const char *const kind_names[KINDS] = {"standard", "selective", "mem", "exclusive", "dead"};
 static const char *const input_names[INPUTS] = {"q", "k", "v", "dy"};
 
 struct question {
   int64_t B, T, H, Hkv, D, repeats;
+  double dead; /* the share of keys that die; below 0: as it comes */
   enum kind kind;
   bool bf16, backward, error;
 };
@@ -53,6 +57,7 @@ static const struct wn_backend *backend;
 /* The inputs of the last question, which the next may share: on the host in floats, and the backend's. */
 static struct {
   int64_t n[INPUTS], D, H;
+  double dead;
   bool bf16;
   float *host[INPUTS];
   void *own[INPUTS];
@@ -82,6 +87,21 @@ static void qk_norm(float *x, int64_t n, int64_t D, int64_t H, float first) {
   }
 }
 
+/* Is key j of a text one of the share that dies? They are spread evenly. */
+static bool mortal(int64_t j, double share) {
+  return fmod((double)j * 0.6180339887498949, 1) < share;
+}
+
+/* The selecting head's queries along one direction, the keys that they read along it or against it: what they select
+ * grows by the same in every row, or never. Numbers of variance 1 are what else there is. */
+static void make_mortal(float *x, int64_t n, const struct question *o, bool keys) {
+  const int64_t heads = keys ? o->Hkv : o->H;
+  for (int64_t i = 0; i < n / o->D; i += heads) {
+    const float along = !keys ? 4 : mortal(i / heads % o->T, o->dead) ? 1 : -1;
+    for (int64_t d = 0; d < o->D; d++) x[i * o->D + d] += along;
+  }
+}
+
 static void inputs_clear(void) {
   for (int i = 0; i < INPUTS; i++) {
     wn_free(inputs.host[i]);
@@ -92,17 +112,18 @@ static void inputs_clear(void) {
 
 static wn_status inputs_make(const struct question *o) {
   const int64_t q = o->B * o->T * o->H * o->D, k = o->B * o->T * o->Hkv * o->D, n[INPUTS] = {q, k, k, q};
-  if (inputs.host[0] && inputs.D == o->D && inputs.H == o->H && inputs.bf16 == o->bf16 &&
+  if (inputs.host[0] && inputs.D == o->D && inputs.H == o->H && inputs.bf16 == o->bf16 && inputs.dead == o->dead &&
       !memcmp(inputs.n, n, sizeof n))
     return WN_OK;
   inputs_clear();
   memcpy(inputs.n, n, sizeof n);
-  inputs.D = o->D, inputs.H = o->H, inputs.bf16 = o->bf16;
+  inputs.D = o->D, inputs.H = o->H, inputs.bf16 = o->bf16, inputs.dead = o->dead;
   for (int i = 0; i < INPUTS; i++) {
     void *p;
     WN_TRY(wn_alloc(ctx, input_names[i], (size_t)n[i] * sizeof(float), &p));
     float *x = inputs.host[i] = p;
     for (int64_t j = 0; j < n[i]; j++) x[j] = number((uint64_t)i + 1, (uint64_t)j);
+    if (i < 2 && o->dead >= 0) make_mortal(x, n[i], o, i == 1);
     if (i < 2) qk_norm(x, n[i], o->D, i == 0 ? o->H : o->Hkv, i == 0 ? 0.15f : 1);
     uint16_t *rounded = NULL;
     if (o->bf16) {
@@ -179,7 +200,7 @@ static wn_status job_init(struct job *j, const struct question *o, const struct 
   if (o->kind == SELECTIVE || o->kind == MEM || o->kind == DEAD) {
     a->sel.on = a->sel.relu = a->sel.protect_first = a->sel.protect_self = a->sel.shift = true;
     a->sel.groups = 1;
-    a->sel.dead_share = o->kind == DEAD ? 0x1p-24 : 0;
+    a->sel.dead_share = o->kind == DEAD ? DEAD_SHARE : 0;
   }
   if (o->kind == MEM) {
     a->sel.mem = true, a->sel.mem_tau = 1;
@@ -215,6 +236,42 @@ static int ascending(const void *x, const void *y) {
   return (a > b) - (a < b);
 }
 
+static double product(const float *x, const float *y) {
+  double sum = 0;
+  for (int64_t d = 0; d < inputs.D; d++) sum += (double)x[d] * (double)y[d];
+  return sum;
+}
+
+/* Of the last keys of the first half, the share that is dead at three quarters (docs/selective-attention.md). */
+static double dead_share(const struct question *o, double share) {
+  enum { ASKED = 64 };
+  const int64_t row = o->T * 3 / 4, n = o->T / 2 < ASKED ? o->T / 2 : ASKED, per = o->H / o->Hkv;
+  const double scale = 1 / sqrt((double)o->D);
+  const float *q = inputs.host[0], *k = inputs.host[1];
+  int64_t dead = 0;
+  double *most = calloc((size_t)o->H * 2, sizeof *most), *low = most + o->H; /* of the rows to come, by head */
+  if (!most) return NAN;
+  for (int64_t i = row; i < o->T; i++)
+    for (int64_t h = 0; h < o->H; h++) {
+      const float *own = q + (i * o->H + h) * o->D;
+      most[h] = fmax(most[h], scale * sqrt(product(own, own)));
+      low[h] = fmin(low[h], scale * product(own, k + (i * o->Hkv + h / per) * o->D));
+    }
+  for (int64_t x = 0; x < n; x++) {
+    const int64_t j = o->T / 2 - n + x;
+    double F = 0;
+    bool is = true;
+    for (int64_t i = j + 1; i < row; i++) F += fmax(0, scale * product(q + i * o->H * o->D, k + j * o->Hkv * o->D));
+    for (int64_t h = 0; h < o->H; h++) {
+      const float *key = k + (j * o->Hkv + h / per) * o->D;
+      is &= most[h] * sqrt(product(key, key)) - low[h] - F < log(share / (double)o->T);
+    }
+    dead += is;
+  }
+  free(most);
+  return (double)dead / (double)n;
+}
+
 static wn_status answer_time(const struct question *o, json_t *out) {
   struct job j;
   double samples[SAMPLES];
@@ -238,6 +295,7 @@ static wn_status answer_time(const struct question *o, json_t *out) {
     json_object_set_new(out, "repeats", json_integer(o->repeats));
     json_object_set_new(out, "passes", json_integer(passes));
     json_object_set_new(out, "bytes", json_integer((json_int_t)j.bytes));
+    if (o->dead >= 0) json_object_set_new(out, "dead", json_real(dead_share(o, DEAD_SHARE)));
   }
   job_clear(&j);
   return status;
@@ -320,11 +378,13 @@ static bool ask(const char *line, struct question *o) {
   const char *what = "", *type = "f32", *kind = "standard";
   int backward = 0;
   json_int_t B = 1, T = 0, H = 1, Hkv = 0, D = 64, repeats = 9;
+  double dead = -1;
   json_t *j = json_loads(line, 0, NULL);
-  const bool read = j && json_unpack(j, "{s:s, s?I, s:I, s?I, s?I, s?I, s?s, s?s, s?b, s?I}", "do", &what, "B", &B, "T",
-                                     &T, "H", &H, "Hkv", &Hkv, "D", &D, "type", &type, "kind", &kind, "backward",
-                                     &backward, "repeats", &repeats) == 0;
+  const bool read = j && json_unpack(j, "{s:s, s?I, s:I, s?I, s?I, s?I, s?s, s?s, s?b, s?I, s?F}", "do", &what, "B", &B,
+                                     "T", &T, "H", &H, "Hkv", &Hkv, "D", &D, "type", &type, "kind", &kind, "backward",
+                                     &backward, "repeats", &repeats, "dead", &dead) == 0;
   *o = (struct question){.B = B, .T = T, .H = H, .Hkv = Hkv ? Hkv : H, .D = D, .repeats = repeats, .kind = KINDS};
+  o->dead = dead;
   for (int i = 0; read && i < KINDS; i++)
     if (!strcmp(kind, kind_names[i])) o->kind = (enum kind)i;
   o->bf16 = read && !strcmp(type, "bf16");
@@ -333,7 +393,7 @@ static bool ask(const char *line, struct question *o) {
   const bool known = read && (o->error || !strcmp(what, "time")) && (o->bf16 || !strcmp(type, "f32"));
   json_decref(j);
   return known && o->kind < KINDS && B > 0 && T > 0 && H > 0 && D > 0 && o->Hkv > 0 && H % o->Hkv == 0 && repeats > 0 &&
-         repeats <= SAMPLES;
+         repeats <= SAMPLES && dead <= 1;
 }
 
 int main(int argc, char **argv) {

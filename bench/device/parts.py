@@ -211,7 +211,7 @@ def ask(run, which, question, limit=120):
 def shapes(run):
     """The longest and the shortest first, should time run out."""
     if run.a.tiny:
-        return [(2, 2, 64, 32)]
+        return [(2, 2, 256, 32)]
     return [(16384 // T, H, T, D) for T in (512, 16384, 4096, 2048, 8192, 1024) for H, D in ((12, 64), (8, 128))]
 
 
@@ -258,27 +258,48 @@ def warmed(run):
     WARMING.clear()
 
 
-KINDS = ("standard", "selective", "mem", "exclusive", "dead")
-NAMES = {"mem": "selective with L_mem", "dead": "selective, dead keys left out"}
+NAMES = {"mem": "selective with L_mem"}
 # How fast beside cuDNN's standard attention: forward, and forward and backward.
-TARGETS = {"standard": (0.9, 0.9), "selective": (0.8, 0.6), "mem": (0.78, 0.58), "exclusive": (0.9, 0.9),
-           "dead": (1.0, 0.6)}
+TARGETS = {"standard": (0.9, 0.9), "selective": (0.8, 0.6), "mem": (0.78, 0.58), "exclusive": (0.9, 0.9)}
+# The same of pruned models: selective, so many keys of all dead and left out.
+PRUNED = {0.5: (1.0, 0.6), 0.9: (1.5, 0.8)}
+EXCLUSIVE = 0.98  # beside winnow's own standard attention: 2% over it
+
+
+def pruned(run, T):
+    """Shares of dead keys that are measured: they are left out from the second window of rows on."""
+    return PRUNED if T >= 2048 or run.a.tiny else {}
 
 
 def attention_at(run, B, H, T, D, backward):
-    direction = "forward and backward" if backward else "forward"
-    names = {kind: f"{direction}, T {T}, D {D}, {NAMES.get(kind, kind)}" for kind in KINDS}
+    where = f"{'forward and backward' if backward else 'forward'}, T {T}, D {D}, "
+    names = {**{kind: where + NAMES.get(kind, kind) for kind in TARGETS},
+             **{share: f"{where}selective, {100 * share:.0f}% of keys dead" for share in pruned(run, T)}}
     if all(run.has(n) for n in names.values()):
         return
     question = {"do": "time", "B": B, "T": T, "H": H, "D": D, "backward": backward, "repeats": 3 if run.a.tiny else 7}
+    mine = {**question, "type": "bf16"}
     standard = [ask(run, "torch", {**question, "kind": "cudnn"})]
-    ours = {kind: ask(run, "winnow", {**question, "type": "bf16", "kind": kind}) for kind in KINDS}
+    ours = {kind: ask(run, "winnow", {**mine, "kind": kind}) for kind in TARGETS}
     if "seconds" in standard[0]:
         standard.append(ask(run, "torch", {**question, "kind": "cudnn"}))
     compiled = ask(run, "torch", {**question, "kind": "compiled"})
-    for kind in KINDS:
-        add_attention(run, names[kind], "cuDNN, standard", ours[kind], standard, TARGETS[kind][backward])
+    for kind, targets in TARGETS.items():
+        add_attention(run, names[kind], "cuDNN, standard", ours[kind], standard, targets[backward])
     add_attention(run, names["selective"] + " (compiled)", "torch.compile, selective", ours["selective"], [compiled], 1)
+    add_attention(run, names["exclusive"] + " (standard)", "winnow, standard", ours["exclusive"], [ours["standard"]],
+                  EXCLUSIVE)
+    for share, targets in pruned(run, T).items():
+        add_attention(run, names[share], "cuDNN, standard",
+                      expected(ask(run, "winnow", {**mine, "kind": "dead", "dead": share}), share), standard,
+                      targets[backward])
+
+
+def expected(answer, share):
+    """The answer, if as many keys were dead as were to be."""
+    if "dead" in answer and abs(answer["dead"] - share) > 0.1:
+        return {"error_line": f"{answer['dead']:.2f} of the keys are dead, expected {share:g}"}
+    return answer
 
 
 def add_attention(run, name, peer_name, mine, theirs, target):
