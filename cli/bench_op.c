@@ -1,4 +1,4 @@
-/* winnow bench op: attention, forward and backward, on random arrays. */
+/* winnow bench op: attention, forward and backward, on random arrays in the backend's memory. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,11 +84,15 @@ static wn_status bench_op_time(struct bench_op *o) {
   wn_attention_plan *plan = NULL;
   wn_memory_peak_reset();
   wn_status status = wn_attention_plan_create(o->bench.ctx, &o->config, &o->arrays, &plan);
+  if (status == WN_OK) status = wn_attention_plan_put(plan);
+  if (status == WN_OK) status = wn_context_wait(o->bench.ctx);
   for (int64_t i = 0; status == WN_OK && i < o->bench.warmup + o->bench.repeats; i++) {
     const double t0 = cli_seconds();
     status = wn_attention_plan_forward(plan);
+    if (status == WN_OK) status = wn_context_wait(o->bench.ctx);
     const double t1 = cli_seconds();
     if (status == WN_OK && !o->forward_only) status = wn_attention_plan_backward(plan);
+    if (status == WN_OK) status = wn_context_wait(o->bench.ctx);
     const double t2 = cli_seconds();
     if (i < o->bench.warmup) continue;
     o->forward->seconds[o->forward->count++] = t1 - t0;
@@ -113,6 +117,7 @@ static int bench_op_json(const struct bench_op *o, double forward, double backwa
     json_object_set_new(j, "backward_gflops", json_real(backward));
   }
   json_object_set_new(j, "scratch_bytes", json_integer((json_int_t)o->memory.peak_bytes));
+  bench_memory_json(o->bench.ctx, j);
   json_object_set_new(j, "peak_resident_bytes", json_integer((json_int_t)cli_peak_resident()));
   return cli_print_json(j);
 }

@@ -181,6 +181,12 @@ wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *c
                                    const wn_attention_arrays *arrays, wn_attention_plan **out);
 wn_status wn_attention_plan_forward(wn_attention_plan *plan);
 wn_status wn_attention_plan_backward(wn_attention_plan *plan); /* after a forward */
+/* Where a backend's memory is not the host's, the arrays of an attention plan go there and come back with every run.
+ * Behind `put` they are there: forward and backward read and write them there, copy nothing and return before they are
+ * done. `take` brings what they have written to the caller's arrays; later runs copy again. On the host's memory a plan
+ * works on the caller's arrays either way, but mem_loss arrives with `take`. */
+wn_status wn_attention_plan_put(wn_attention_plan *plan);
+wn_status wn_attention_plan_take(wn_attention_plan *plan);
 void wn_attention_plan_destroy(wn_attention_plan *plan);
 
 WN_API_END

@@ -72,6 +72,14 @@ void wn_call_regions_place(struct wn_call_regions *r, void *memory) {
   }
 }
 
+void *wn_call_regions_there(const struct wn_call_regions *r, void *at) {
+  for (int k = 0; k < r->n; k++) {
+    const struct wn_call_region *one = &r->region[k];
+    if ((char *)at >= one->at && (char *)at < one->at + one->bytes) return one->there + ((char *)at - one->at);
+  }
+  return at;
+}
+
 struct wn_attention wn_call_regions_call(const struct wn_call_regions *r, const struct wn_attention *op,
                                          enum wn_call_scope most) {
   struct wn_attention a = *op;
@@ -79,13 +87,8 @@ struct wn_attention wn_call_regions_call(const struct wn_call_regions *r, const 
     const struct wn_call_field *field = wn_call_field_at(i);
     char *at;
     if (regions_array(op, field, WN_F32, most, &at) == 0) continue;
-    for (int k = 0; k < r->n; k++) {
-      const struct wn_call_region *one = &r->region[k];
-      if (at < one->at || at >= one->at + one->bytes) continue;
-      char *there = one->there + (at - one->at);
-      memcpy((char *)&a + field->at, &there, sizeof there);
-      break;
-    }
+    void *there = wn_call_regions_there(r, at);
+    memcpy((char *)&a + field->at, &there, sizeof there);
   }
   return a;
 }

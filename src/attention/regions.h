@@ -25,6 +25,8 @@ void wn_call_regions_find(const struct wn_attention *op, wn_dtype dtype, enum wn
 size_t wn_call_regions_most(const struct wn_attention *op, wn_dtype dtype, enum wn_call_scope most);
 /* In memory of `bytes`, aligned to WN_ALIGN. */
 void wn_call_regions_place(struct wn_call_regions *regions, void *memory);
+/* Where an array is that is in none of them, or of no regions, it stays. */
+void *wn_call_regions_there(const struct wn_call_regions *regions, void *at);
 /* The call with its arrays there. */
 struct wn_attention wn_call_regions_call(const struct wn_call_regions *regions, const struct wn_attention *op,
                                          enum wn_call_scope most);

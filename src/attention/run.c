@@ -2,7 +2,7 @@
  * backend. What the caller leaves out but the mathematics needs (y, M, the rows' log-sum-exp) is allocated once, in the
  * plan; running it allocates nothing. Memory in addition to the caller's: B*H*T numbers for the log-sum-exp, B*T for M,
  * and the backend's scratch. Where the backend's memory is not the host's, arrays go there and come back with every
- * run: as much memory again. */
+ * run, or stay there until they are taken (wn_attention_plan_put): as much memory again. */
 #include <string.h>
 
 #include "attention/regions.h"
@@ -19,12 +19,16 @@ struct wn_attention_plan {
   struct wn_attention op;
   double *mem_loss; /* [1], the caller's; NULL: not wanted */
   double mem_coef;  /* eps / groups */
-  bool backward, forward_done;
+  bool backward, forward_done, stays;
   wn_attention_config config;
   wn_attention_arrays arrays;
   void *y, *lse, *M, *dM, *cut, *dot, *ungated, *scratch; /* the plan's own; y and M only where the caller gave none */
   struct wn_call_regions regions; /* of the arrays in the backend's memory, which is not the host's */
   void *there;
+  struct wn_attention op_there; /* op with its arrays in the backend's memory; the host's: op */
+  void *sum;                    /* [1] double, in the backend's memory: of L_mem */
+  void *counts_there;
+  const int32_t *counts; /* [B] row_count, room for it there, and where L_mem reads it */
 };
 
 static struct wn_stride heads_first(int64_t heads, int64_t T, int64_t D) {
@@ -132,28 +136,43 @@ wn_status wn_attention_call(wn_context *ctx, const wn_attention_config *config, 
 }
 
 /* Gradients of parameters are added to by the operation; a public call gives them alone. */
-static void clear_parameter_gradients(const wn_attention_config *config, const wn_attention_arrays *a) {
+static wn_status clear_parameter_gradients(const wn_attention_plan *p) {
+  const wn_attention_arrays *a = &p->arrays;
+  const struct wn_memory *memory = p->exec.backend->memory;
   const struct wn_attention_dims dims = {a->B, a->T, a->H, a->Hkv, a->D};
   for (int i = 0; i < wn_mechanism_count(); i++) {
     const struct wn_mechanism *m = wn_mechanism_at(i);
-    for (int k = 0; m->is_enabled(config) && k < m->array_count; k++) {
+    for (int k = 0; m->is_enabled(&p->config) && k < m->array_count; k++) {
       const struct wn_mechanism_array *row = &m->arrays[k];
       if (row->role != WN_ARRAY_PARAMETER && row->role != WN_ARRAY_SHARED) continue;
-      if (row->present && !row->present(config)) continue;
+      if (row->present && !row->present(&p->config)) continue;
       int64_t shape[4];
       size_t bytes = wn_dtype_size(a->dtype);
-      for (int d = row->shape(config, &dims, shape) - 1; d >= 0; d--) bytes *= (size_t)shape[d];
-      void *gradient = array_at(a, row->array_gradient);
-      if (gradient) memset(gradient, 0, bytes);
+      for (int d = row->shape(&p->config, &dims, shape) - 1; d >= 0; d--) bytes *= (size_t)shape[d];
+      void *gradient = wn_call_regions_there(&p->regions, array_at(a, row->array_gradient));
+      if (gradient) WN_TRY(memory->zero(p->ctx, gradient, bytes));
     }
   }
+  return WN_OK;
 }
 
-/* The caller's arrays are the host's, and what is read or summed there is. */
-static struct wn_exec plan_host(const wn_attention_plan *p) {
-  struct wn_exec exec = p->exec;
-  exec.backend = wn_backend_beside(p->ctx, exec.backend);
-  return exec;
+/* The call on arrays of the backend's memory. */
+static wn_status plan_place(wn_attention_plan *p) {
+  const struct wn_memory *memory = p->exec.backend->memory;
+  const int32_t *rows = p->arrays.row_count;
+  p->op_there = p->op;
+  p->counts = rows;
+  if (p->mem_loss) WN_TRY(memory->allocate(p->ctx, "L_mem of an attention plan", sizeof(double), &p->sum));
+  if (memory->host) return WN_OK;
+  wn_call_regions_find(&p->op, p->exec.dtype, WN_CALL_TRAINING, &p->regions);
+  WN_TRY(memory->allocate(p->ctx, "arrays of an attention plan", p->regions.bytes, &p->there));
+  wn_call_regions_place(&p->regions, p->there);
+  p->op_there = wn_call_regions_call(&p->regions, &p->op, WN_CALL_TRAINING);
+  if (!rows) return WN_OK;
+  const size_t bytes = (size_t)p->op.B * sizeof *rows;
+  WN_TRY(memory->allocate(p->ctx, "row counts of an attention plan", bytes, &p->counts_there));
+  p->counts = p->counts_there;
+  return WN_OK;
 }
 
 wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *config,
@@ -204,22 +223,19 @@ wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *c
       p->op.sel.dM = p->dM;
     }
   }
-  /* The dispatch checks at each call; here it must come before the scratch is sized from these numbers. */
-  const struct wn_exec host = plan_host(p);
+  /* The dispatch checks at each call; here it must come before the scratch is sized from these numbers. What it reads
+   * is on the host. */
+  struct wn_exec host = p->exec;
+  host.backend = wn_backend_beside(ctx, p->exec.backend);
   WN_TRY_GOTO(wn_check_attention(&p->exec, &p->op, p->backward), fail);
   WN_TRY_GOTO(wn_check_attention(&host, &p->op, p->backward), fail);
-  const struct wn_memory *memory = p->exec.backend->memory;
-  if (!memory->host) {
-    wn_call_regions_find(&p->op, p->exec.dtype, WN_CALL_TRAINING, &p->regions);
-    WN_TRY_GOTO(memory->allocate(ctx, "arrays of an attention plan", p->regions.bytes, &p->there), fail);
-    wn_call_regions_place(&p->regions, p->there);
-  }
+  WN_TRY_GOTO(plan_place(p), fail);
   size_t bytes = wn_op_attention_scratch(&p->exec, &p->op, false);
   if (p->backward) {
     const size_t more = wn_op_attention_scratch(&p->exec, &p->op, true);
     bytes = more > bytes ? more : bytes;
   }
-  WN_TRY_GOTO(memory->allocate(ctx, "attention scratch", bytes, &p->scratch), fail);
+  WN_TRY_GOTO(p->exec.backend->memory->allocate(ctx, "attention scratch", bytes, &p->scratch), fail);
   p->exec.scratch = p->scratch;
   p->exec.scratch_bytes = bytes;
   *out = p;
@@ -229,38 +245,46 @@ fail:
   return status;
 }
 
-static wn_status plan_run(wn_attention_plan *p, bool backward) {
+/* The caller's arrays go to the backend, but where they are the backend's or stay there. */
+static wn_status plan_show(const wn_attention_plan *p) {
   const struct wn_memory *memory = p->exec.backend->memory;
-  wn_status (*run)(const struct wn_exec *, const struct wn_attention *) =
-      backward ? wn_op_attention_backward : wn_op_attention_forward;
-  if (memory->host) return run(&p->exec, &p->op);
-  const struct wn_attention there = wn_call_regions_call(&p->regions, &p->op, WN_CALL_TRAINING);
-  WN_TRY(wn_call_regions_show(p->ctx, memory, &p->regions));
-  WN_TRY(run(&p->exec, &there));
-  return wn_call_regions_take(p->ctx, memory, &p->regions);
+  if (memory->host || p->stays) return WN_OK;
+  if (p->counts_there)
+    WN_TRY(memory->copy_in(p->ctx, p->counts_there, p->arrays.row_count, (size_t)p->op.B * sizeof(int32_t)));
+  return wn_call_regions_show(p->ctx, memory, &p->regions);
+}
+
+static wn_status plan_take(const wn_attention_plan *p) {
+  const struct wn_memory *memory = p->exec.backend->memory;
+  if (p->stays) return WN_OK;
+  if (p->mem_loss) {
+    WN_TRY(wn_memory_read(p->ctx, memory, p->mem_loss, p->sum, sizeof(double)));
+    *p->mem_loss *= p->mem_coef;
+  }
+  return memory->host ? WN_OK : wn_call_regions_take(p->ctx, memory, &p->regions);
 }
 
 static struct wn_memory_loss plan_memory_loss(const wn_attention_plan *p, void *M) {
   return (struct wn_memory_loss){.B = p->op.B,
                                  .G = p->op.sel.groups,
                                  .T = p->op.Tq,
-                                 .doc_start = p->op.doc_start,
-                                 .count = p->arrays.row_count,
+                                 .doc_start = p->op_there.doc_start,
+                                 .count = p->counts,
                                  .M = M,
-                                 .sum = p->mem_loss,
+                                 .sum = p->sum,
                                  .scale = p->mem_coef};
 }
 
 wn_status wn_attention_plan_forward(wn_attention_plan *plan) {
   WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(plan, ATTENTION_PLAN));
   plan->forward_done = false;
-  WN_TRY(plan_run(plan, false));
+  WN_TRY(plan_show(plan));
+  WN_TRY(wn_op_attention_forward(&plan->exec, &plan->op_there));
   if (plan->mem_loss) {
-    const struct wn_exec host = plan_host(plan);
-    const struct wn_memory_loss loss = plan_memory_loss(plan, plan->op.sel.M);
-    WN_TRY(wn_op_memory_loss_forward(&host, &loss));
-    *plan->mem_loss *= plan->mem_coef;
+    const struct wn_memory_loss loss = plan_memory_loss(plan, plan->op_there.sel.M);
+    WN_TRY(wn_op_memory_loss_forward(&plan->exec, &loss));
   }
+  WN_TRY(plan_take(plan));
   plan->forward_done = true;
   return WN_OK;
 }
@@ -269,18 +293,37 @@ wn_status wn_attention_plan_backward(wn_attention_plan *plan) {
   WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(plan, ATTENTION_PLAN));
   if (!plan->backward) return wn_fail(plan->ctx, WN_ERR_ARGUMENT, "attention: backward of a plan made without dy");
   if (!plan->forward_done) return wn_fail(plan->ctx, WN_ERR_ARGUMENT, "attention: backward before a forward");
-  clear_parameter_gradients(&plan->config, &plan->arrays);
+  WN_TRY(plan_show(plan));
+  WN_TRY(clear_parameter_gradients(plan));
   if (plan->dM) {
-    const struct wn_exec host = plan_host(plan);
-    const struct wn_memory_loss loss = plan_memory_loss(plan, plan->dM);
-    memcpy(plan->dM, plan->op.sel.M, (size_t)(loss.B * loss.G * loss.T) * wn_dtype_size(plan->exec.dtype));
-    WN_TRY(wn_op_memory_loss_backward(&host, &loss));
+    void *dM = wn_call_regions_there(&plan->regions, plan->dM);
+    const struct wn_memory_loss loss = plan_memory_loss(plan, dM);
+    const size_t bytes = (size_t)(loss.B * loss.G * loss.T) * wn_dtype_size(plan->exec.dtype);
+    WN_TRY(plan->exec.backend->memory->copy(plan->ctx, dM, plan->op_there.sel.M, bytes));
+    WN_TRY(wn_op_memory_loss_backward(&plan->exec, &loss));
   }
-  return plan_run(plan, true);
+  WN_TRY(wn_op_attention_backward(&plan->exec, &plan->op_there));
+  return plan_take(plan);
+}
+
+wn_status wn_attention_plan_put(wn_attention_plan *plan) {
+  WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(plan, ATTENTION_PLAN));
+  plan->stays = false;
+  WN_TRY(plan_show(plan));
+  plan->stays = true;
+  return WN_OK;
+}
+
+wn_status wn_attention_plan_take(wn_attention_plan *plan) {
+  WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(plan, ATTENTION_PLAN));
+  if (!plan->stays) return wn_fail(plan->ctx, WN_ERR_ARGUMENT, "attention: arrays are taken that were not put");
+  plan->stays = false;
+  return plan_take(plan);
 }
 
 void wn_attention_plan_destroy(wn_attention_plan *plan) {
   WN_CHECK_OR(, WN_HANDLE(plan, ATTENTION_PLAN));
+  void *const there[] = {plan->there, plan->counts_there, plan->sum, plan->scratch};
   wn_free(plan->y);
   wn_free(plan->lse);
   wn_free(plan->M);
@@ -288,8 +331,8 @@ void wn_attention_plan_destroy(wn_attention_plan *plan) {
   wn_free(plan->cut);
   wn_free(plan->dot);
   wn_free(plan->ungated);
-  if (plan->exec.backend) plan->exec.backend->memory->release(plan->there);
-  if (plan->exec.backend) plan->exec.backend->memory->release(plan->scratch);
+  for (size_t i = 0; plan->exec.backend && i < sizeof there / sizeof *there; i++)
+    plan->exec.backend->memory->release(there[i]);
   wn_free(plan);
 }
 

@@ -262,6 +262,8 @@ json "bench decode under budgets" '.results[1].allocations == 0 and .results[1].
   bench decode --model whole --contexts 8,16 --repeats 2 --warmup 1 --budgets 4
 
 json "bench op" '.forward.median > 0 and .backward.median > 0 and .commit and .threads' bench op attention --repeats 2 --warmup 0 --T 64
+json "bench op on memory that is not the host's" '.forward.median > 0 and .backward.median > 0 and .backend == "guard"' \
+  bench op attention --backend guard --repeats 2 --warmup 1 --T 40 --H 2 --Hkv 1 --D 8 --attention '{"selective": {"mem": {}}}'
 json "bench train" '.tokens_per_second > 0 and .allocations_in_last_step == 0' bench train --config recipe.json \
   --set model.vocab_size=300 --repeats 2
 json "bench decode" '.results | length == 2' bench decode whole --contexts 4,8 --repeats 2 --warmup 1

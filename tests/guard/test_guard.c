@@ -1,5 +1,6 @@
 /* The backend guard itself: it refuses arrays that are not its own by name, its arrays cannot be touched, its copies
- * out arrive when they are waited for, and its operations give what ref's give. */
+ * out arrive when they are waited for, and its operations give what ref's give; and what measures: waits, counts, plans
+ * whose arrays stay there. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -13,6 +14,7 @@
 
 #include "backends/backends.h"
 #include "base/context.h"
+#include "winnow/attention.h"
 #include "winnow/measure.h"
 
 enum { N = 1000 };
@@ -99,6 +101,75 @@ static void test_waits(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* A plan's arrays stay there: runs bring nothing back, and add up no gradients of parameters, until what they have
+ * written is taken; it is what ref gives. Then runs copy again. */
+static void test_plans(void **state) {
+  enum { T = 9, H = 2, D = 4, COUNT = H * T * D };
+  static const char text[] = "{\"selective\": {\"mem\": {}}, \"span\": {\"init\": 0.5, \"limit\": 8, \"ramp\": 4}}";
+  static float q[COUNT], k[COUNT], v[COUNT], dy[COUNT], z[H], y[2][COUNT], dq[2][COUNT], dz[2][H];
+  static const int32_t rows[1] = {T - 2};
+  double mem[2] = {-1, -1};
+  wn_context *ctx[2] = {NULL, guard_context()};
+  wn_attention_plan *plan[2];
+  wn_attention_config config;
+  (void)state;
+  assert_int_equal(
+      wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .backend = "ref"}, &ctx[0]), WN_OK);
+  assert_int_equal(wn_attention_config_parse(ctx[0], text, &config), WN_OK);
+  for (int i = 0; i < COUNT; i++)
+    q[i] = (float)(i % 7) - 3, k[i] = (float)(i % 5) - 2, v[i] = (float)(i % 11) - 5, dy[i] = (float)(i % 3) - 1;
+  for (int i = 0; i < H; i++) z[i] = 0.5F;
+  for (int i = 0; i < 2; i++) {
+    const wn_attention_arrays a = {.B = 1,
+                                   .T = T,
+                                   .H = H,
+                                   .Hkv = H,
+                                   .D = D,
+                                   .dtype = WN_F32,
+                                   .q = q,
+                                   .k = k,
+                                   .v = v,
+                                   .z = z,
+                                   .row_count = rows,
+                                   .y = y[i],
+                                   .mem_loss = &mem[i],
+                                   .dy = dy,
+                                   .dq = dq[i],
+                                   .dz = dz[i]};
+    assert_int_equal(wn_attention_plan_create(ctx[i], &config, &a, &plan[i]), WN_OK);
+  }
+  assert_int_equal(wn_attention_plan_forward(plan[0]), WN_OK);
+  assert_int_equal(wn_attention_plan_backward(plan[0]), WN_OK);
+  assert_true(mem[0] > 0 && dz[0][0] != 0);
+  assert_int_equal(wn_attention_plan_take(plan[1]), WN_ERR_ARGUMENT);
+  assert_string_equal(wn_context_error(ctx[1]), "attention: arrays are taken that were not put");
+  assert_int_equal(wn_attention_plan_put(plan[1]), WN_OK);
+  for (int i = 0; i < COUNT; i++) q[i] += 1; /* of no more concern */
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(wn_attention_plan_forward(plan[1]), WN_OK);
+    assert_int_equal(wn_attention_plan_backward(plan[1]), WN_OK);
+  }
+  assert_int_equal(wn_context_wait(ctx[1]), WN_OK);
+  for (int i = 0; i < COUNT; i++) assert_true(y[1][i] == 0 && dq[1][i] == 0);
+  assert_true(mem[1] == -1);
+  assert_int_equal(wn_attention_plan_take(plan[1]), WN_OK);
+  assert_memory_equal(y[1], y[0], sizeof y[0]);
+  assert_memory_equal(dq[1], dq[0], sizeof dq[0]);
+  assert_memory_equal(dz[1], dz[0], sizeof dz[0]);
+  assert_true(mem[1] == mem[0]);
+  for (int i = 0; i < 2; i++) { /* of the q that has changed */
+    assert_int_equal(wn_attention_plan_forward(plan[i]), WN_OK);
+    assert_int_equal(wn_attention_plan_backward(plan[i]), WN_OK);
+  }
+  assert_memory_equal(y[1], y[0], sizeof y[0]);
+  assert_memory_equal(dz[1], dz[0], sizeof dz[0]);
+  assert_true(mem[1] == mem[0]);
+  for (int i = 0; i < 2; i++) {
+    wn_attention_plan_destroy(plan[i]);
+    wn_context_destroy(ctx[i]);
+  }
+}
+
 static void test_touching(void **state) {
   (void)state;
   wn_context *ctx = guard_context();
@@ -122,6 +193,7 @@ static void test_touching(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_operations), cmocka_unit_test(test_refuses),
-                                     cmocka_unit_test(test_waits), cmocka_unit_test(test_touching)};
+                                     cmocka_unit_test(test_waits), cmocka_unit_test(test_plans),
+                                     cmocka_unit_test(test_touching)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
