@@ -29,9 +29,8 @@ static inline void packed_scale(uint8_t *p, uint64_t seed, uint64_t i) {
   memcpy(p, &h, sizeof h);
 }
 
-static inline void packed_block(wn_gguf_type type, uint8_t *p, uint64_t seed, uint64_t i) {
-  const size_t bytes = wn_gguf_block_bytes(type);
-  for (size_t k = 0; k < bytes; k++) p[k] = (uint8_t)wn_random_below(seed, WN_STREAM_TEST, 94, i * 256 + k, 256);
+/* The scales of a block; of a type without blocks the weight. */
+static inline void packed_scales(wn_gguf_type type, uint8_t *p, uint64_t seed, uint64_t i) {
   const float value = (float)wn_random_normal(seed, WN_STREAM_TEST, 95, i);
   uint32_t word;
   memcpy(&word, &value, sizeof word);
@@ -55,6 +54,12 @@ static inline void packed_block(wn_gguf_type type, uint8_t *p, uint64_t seed, ui
   default: /* F16 as well */
     packed_scale(p, seed, i);
   }
+}
+
+static inline void packed_block(wn_gguf_type type, uint8_t *p, uint64_t seed, uint64_t i) {
+  const size_t bytes = wn_gguf_block_bytes(type);
+  for (size_t k = 0; k < bytes; k++) p[k] = (uint8_t)wn_random_below(seed, WN_STREAM_TEST, 94, i * 256 + k, 256);
+  packed_scales(type, p, seed, i);
 }
 
 /* N rows of K weights in `parts` runs of the given types. */

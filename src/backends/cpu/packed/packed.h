@@ -6,11 +6,11 @@
  * BF16 are multiplied with x as it is; but a matrix that is all BF16, where the processor has AVX512_BF16, with x
  * rounded to bfloat16: y is off by at most sum|w x| / 256.
  *
- * Few rows of x (decoding) read the blocks as they lie, or, with AVX-512 VNNI, in strips of 16 rows that were laid out
- * when the model was loaded, which takes a fourth of the instructions. More rows (a prompt) are multiplied in tiles
- * with panels of w where the processor has AVX-512 VNNI, in its tiles where it has AMX: the same integers, scaled in
- * the same order, so that a row of y has the same bits alone, in a prompt and in any batch. Rows in bfloat16 have the
- * same bits so, too. Without those instructions, where a part of w is in single floats, and from
+ * Few rows of x (decoding) read the blocks as they lie, or, with AVX-512 VNNI or AVX2, in strips of 16 rows that were
+ * laid out when the model was loaded, which takes a fourth of the instructions. More rows (a prompt) are multiplied in
+ * tiles with panels of w by the same instructions, in the processor's tiles where it has AMX: the same integers, scaled
+ * in the same order, so that a row of y has the same bits alone, in a prompt and in any batch. Rows in bfloat16 have
+ * the same bits so, too. Without those instructions, where a part of w is in single floats, and from
  * wn_context_options.exact_rows on, rows of w are turned into floats, a panel that stays in the cache at a time, and
  * multiplied by sgemm: nothing is rounded then. Rows that are to be apart (wn_linear) go as a row alone goes, however
  * many they are. */
@@ -79,7 +79,8 @@ const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_avx512(void);
 const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_vnni(void); /* AVX-512 with VNNI */
 const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_amx(void);  /* and with tiles of bytes */
 
-/* A block of 16 rows of x with scales and sums; of 16 rows of w with five numbers each, the most that a type needs. */
+/* A block of 16 rows of x with scales and sums; at most one of 16 rows of w with five numbers each, the most that a
+ * type needs. */
 #define WN_CPU_PACKED_TILE_BYTES(K) ((K) / 32 * (32 + 8) * WN_CPU_PACKED_TILED)
 #define WN_CPU_PACKED_PANEL_BYTES(K) ((K) / 32 * (32 + 20) * WN_CPU_PACKED_TILED)
 /* packed_tiles_vnni.c */
@@ -92,12 +93,20 @@ void wn_cpu_packed_tile(wn_gguf_type type, const char *panel, const char *tile, 
 void wn_cpu_packed_amx_begin(void);
 void wn_cpu_packed_tile_amx(wn_gguf_type type, const char *panel, const char *tile, int64_t K, int M,
                             const struct wn_cpu_packed_out *out);
-/* packed_strips_vnni.c */
-int64_t wn_cpu_packed_strip_bytes(wn_gguf_type type, int64_t K);
-void wn_cpu_packed_strip_make(wn_gguf_type type, const char *w, int64_t rows, int64_t K, char *strip);
-void wn_cpu_packed_strip_panel(wn_gguf_type type, const char *strip, int64_t K, char *panel);
-void wn_cpu_packed_strip(wn_gguf_type type, const char *strip, const struct wn_cpu_packed_x *x, int64_t first, int M,
-                         const struct wn_cpu_packed_out *out);
+/* packed_tiles_avx2.c */
+void wn_cpu_packed_tile_row_avx2(const float *x, int64_t K, int m, char *tile);
+void wn_cpu_packed_panel_avx2(wn_gguf_type type, const char *w, int64_t rows, int64_t K, char *panel);
+void wn_cpu_packed_tile_avx2(wn_gguf_type type, const char *panel, const char *tile, int64_t K, int M,
+                             const struct wn_cpu_packed_out *out);
+/* packed_strips_vnni.c, packed_strips_avx2.c */
+#define WN_CPU_PACKED_STRIPS(isa)                                                                                      \
+  int64_t wn_cpu_packed_strip_bytes_##isa(wn_gguf_type type, int64_t K);                                               \
+  void wn_cpu_packed_strip_make_##isa(wn_gguf_type type, const char *w, int64_t rows, int64_t K, char *strip);         \
+  void wn_cpu_packed_strip_panel_##isa(wn_gguf_type type, const char *strip, int64_t K, char *panel);                  \
+  void wn_cpu_packed_strip_##isa(wn_gguf_type type, const char *strip, const struct wn_cpu_packed_x *x, int64_t first, \
+                                 int M, const struct wn_cpu_packed_out *out)
+WN_CPU_PACKED_STRIPS(vnni);
+WN_CPU_PACKED_STRIPS(avx2);
 
 /* packed_avx512bf16.c, for weights in bfloat16 on AVX-512 with BF16: elements of a row of x; x rounded, zeros behind
  * it; any number of rows of w, [rows,K] at w, times M of x. */

@@ -58,70 +58,8 @@ void wn_cpu_packed_tile_row_signed(const float *x, int64_t K, int m, char *tile)
   tile_row(x, K, m, 0, tile);
 }
 
-/* ---- panels ---- */
-
-/* Scales and minima of block b, and Q6_K's scales of halves. The products are those of load_256 (packed_blocks.inc). */
-V_INLINE void rows_scales(wn_gguf_type type, const struct rows *r, int64_t b, float *to) {
-  const int64_t at = (type >= WN_GGUF_Q4_K ? b / 8 : b) * block_bytes(type);
-  const int in = (int)(b % 8);
-  if (type == WN_GGUF_Q6_K) {
-    const __m512i two = rows_words(r, at + 192 + 2 * in);
-    _mm512_store_ps(to + ROWS * SCALE, high_halves(rows_words(r, at + 206)));
-    _mm512_store_ps(to + ROWS * SIXTEEN, _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(two, 24), 24)));
-    _mm512_store_ps(to + ROWS * SIXTEEN_2, _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(two, 16), 24)));
-    return;
-  }
-  const __m512i dm = rows_words(r, at);
-  __m512 scale = low_halves(dm);
-  if (tile_kind(type) == WITH_MIN) {
-    __m512 min = high_halves(dm);
-    if (type == WN_GGUF_Q4_K || type == WN_GGUF_Q5_K) {
-      __m512i f, g;
-      rows_six_bits(r, at, in, &f, &g);
-      scale = _mm512_mul_ps(_mm512_cvtepi32_ps(f), scale);
-      min = _mm512_sub_ps(_mm512_setzero_ps(), _mm512_mul_ps(_mm512_cvtepi32_ps(g), min));
-    }
-    _mm512_store_ps(to + ROWS * MIN, min);
-  }
-  _mm512_store_ps(to + ROWS * SCALE, scale);
-}
-
-V_INLINE void panel_of(wn_gguf_type type, const struct rows *r, int64_t blocks, char *panel) {
-  const enum kind kind = tile_kind(type);
-  char *to = panel;
-  const int64_t each = block_bytes(type) * ROWS / (type >= WN_GGUF_Q4_K ? 8 : 1);
-  const char *ahead = r->w + blocks * each; /* the next panel's rows: 16 streams are too many to foresee */
-  for (int c = 0; c < CLASSES; c++) {
-    for (int64_t b = c; b < blocks; b += CLASSES, to += panel_block(kind), ahead += each) {
-      for (int64_t i = 0; i < each; i += 64) _mm_prefetch(ahead + i, _MM_HINT_T0);
-      __m512i q[8];
-      rows_block(type, r, b, q);
-      panel_put(kind, q, to);
-      rows_scales(type, r, b, (float *)(void *)(to + BYTES_OF_Q));
-    }
-  }
-}
-
 void wn_cpu_packed_panel(wn_gguf_type type, const char *w, int64_t rows, int64_t K, char *panel) {
-  struct rows r;
-  rows_open(type, w, rows, K, &r);
-  switch (type) {
-#define PANEL(type)                                                                                                    \
-  case type:                                                                                                           \
-    panel_of(type, &r, K / 32, panel);                                                                                 \
-    break
-    PANEL(WN_GGUF_Q4_0);
-    PANEL(WN_GGUF_Q4_1);
-    PANEL(WN_GGUF_Q5_0);
-    PANEL(WN_GGUF_Q5_1);
-    PANEL(WN_GGUF_Q8_0);
-    PANEL(WN_GGUF_Q4_K);
-    PANEL(WN_GGUF_Q5_K);
-    PANEL(WN_GGUF_Q6_K);
-#undef PANEL
-  default:
-    break; /* not reached: weights of single floats have no panels */
-  }
+  panel_make(type, w, rows, K, panel);
 }
 
 /* ---- products ---- */
