@@ -138,7 +138,8 @@ def models(run):
 def guard(run):
     if run.backend == "cuda":
         module(run)
-    env = {"WINNOW": run.program("winnow"), "WINNOW_BUILD": run.build, "WINNOW_GUARD_BACKEND": run.backend}
+    env = {"WINNOW": run.program("winnow"), "WINNOW_BUILD": run.build, "WINNOW_GUARD_BACKEND": run.backend,
+           "JOBS": str(max(2, int(run.jobs) // 4))}
     failures([tested(run, "tests/guard", [os.path.join(run.root, "tests/guard/run")], env)])
 
 

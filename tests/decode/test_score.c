@@ -83,7 +83,7 @@ static void test_every_configuration(void **state) {
     for (int backend = 0; backend < 2; backend++) {
       wn_context *ctx = context_of(backend ? "ref" : "cpu", 1);
       wn_model_config c = model_case_config(&model_cases[k]);
-      struct wn_model *model = model_of(ctx, &c, backend ? WN_F64 : WN_F32);
+      struct wn_model *model = model_of(ctx, &c, backend ? most_exact(ctx) : WN_F32);
       int32_t ids[B * T], targets[B * T];
       float logits[B * T * V];
       struct scored found;

@@ -3,6 +3,7 @@
  * attention threads share; what is refused changes nothing; nothing is allocated in a step. */
 #include "model/budget_choices.h"
 #include "winnow/generate.h"
+#include "winnow/measure.h"
 #include "winnow/score.h"
 #include "winnow/session_group.h"
 
@@ -152,7 +153,7 @@ static void test_cpu(void **state) {
 static void test_ref(void **state) {
   (void)state;
   wn_context *ctx = context_of("ref", 1);
-  for (int k = 0; k < MODEL_CASES; k += 3) check_model(ctx, &model_cases[k], WN_F64, false);
+  for (int k = 0; k < MODEL_CASES; k += 3) check_model(ctx, &model_cases[k], most_exact(ctx), false);
   wn_context_destroy(ctx);
 }
 
@@ -273,23 +274,19 @@ static void test_memory_of_the_group(void **state) {
   struct wn_model *model = model_of(ctx, &c, WN_F32);
   wn_session_group *group;
   wn_session *s[3], *own;
-  wn_memory_info info;
-  uint64_t at[5];
+  unsigned long long at[5], peak;
   const int64_t lengths[] = {40, LONG, LONG};
   OK(ctx, wn_session_group_create(ctx, model, 3, &group));
   for (int64_t t = 0; t < LONG; t++) prompt[t] = token_of(1, (uint64_t)t);
   for (int i = 0; i < 3; i++) {
     const wn_session_options options = {.size = sizeof options, .sequences = 1, .capacity = lengths[i], .group = group};
-    wn_memory_info_get(&info);
-    at[i] = info.live_bytes;
+    OK(ctx, wn_context_memory(ctx, &at[i], &peak));
     OK(ctx, wn_session_create_with(ctx, model, &options, &s[i]));
     if (i == 1) OK(ctx, wn_session_feed(ctx, s[0], prompt, lengths[0], 0, NULL)); /* its memory has moved */
   }
-  wn_memory_info_get(&info);
-  at[3] = info.live_bytes;
+  OK(ctx, wn_context_memory(ctx, &at[3], &peak));
   OK(ctx, wn_session_create(ctx, model, 1, LONG, &own));
-  wn_memory_info_get(&info);
-  at[4] = info.live_bytes;
+  OK(ctx, wn_context_memory(ctx, &at[4], &peak));
   assert_true(at[3] - at[2] < at[2] - at[1]); /* the second long one brings no room */
   assert_true(at[3] - at[2] < 2 * wn_session_kv_bytes(s[2]));
   assert_true(at[4] - at[3] > at[3] - at[2] + 256 * (uint64_t)c.width * 4); /* a session alone does */

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/backends.h"
 #include "base/rng.h"
 #include "model/model.h"
 
@@ -449,6 +450,13 @@ static inline wn_context *context_of(const char *backend, int threads) {
 
 static inline double get(const void *p, size_t i, wn_dtype dtype) {
   return dtype == WN_F64 ? ((const double *)p)[i] : (double)((const float *)p)[i];
+}
+
+/* The most exact numbers that the context's backend computes in: for tests of which those of float prove the same. */
+static inline wn_dtype most_exact(wn_context *ctx) {
+  const struct wn_backend *backend;
+  OK(ctx, wn_backend_of(ctx, &backend));
+  return backend->doubles ? WN_F64 : WN_F32;
 }
 
 /* A model whose gains and biases are not all alike. */
