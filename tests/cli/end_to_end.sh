@@ -298,7 +298,7 @@ json "analyze sweep" '(.taus | length) == 3 and .taus[2].loss == .full.loss and 
 json "analyze attention" '.by_layer[0].heads[0].self_weight > 0 and .by_layer[0].entropy_bits > 0' analyze attention whole --text other.txt
 # A pipe or a device gets the text and stays what it is.
 mkfifo pipe.json
-cat pipe.json >piped.json &
+timeout 130 cat pipe.json >piped.json & # should nobody open it for writing
 succeeds "analyze into a pipe" analyze attention whole --text other.txt --quiet --out pipe.json
 wait $!
 if [ -p pipe.json ] && jq -e '.by_layer' piped.json >/dev/null; then pass "the pipe is still one"; else fail "the pipe is still one" "$(ls -l pipe.json piped.json)"; fi
