@@ -12,6 +12,7 @@
 #define WN_TESTS_ATTENTION_LAW_H
 
 #include "mechanisms.h"
+#include "worst.h"
 
 #include "ops/naive.h"
 
@@ -34,7 +35,7 @@ static double largest_error(const struct mech_bench *got, const struct mech_benc
       continue;
     }
     const double d = fabs(g - w);
-    if (!(d <= error)) error = d, *at = i; /* a NaN is never within a limit */
+    if (worse(d, error)) error = d, *at = i;
     *largest = fmax(*largest, fabs(w));
   }
   return error;

@@ -6,6 +6,7 @@
 
 #include <float.h>
 #include "ops/op_cases.h"
+#include "worst.h"
 
 /* Rounding of the stored result itself, which naive and fast computations share but may meet on different elements. */
 #define LAW_ULPS 4
@@ -31,7 +32,7 @@ static inline double law_error(const struct bench *got, const struct bench *want
     const double w = array_get(want, which, i);
     if (rounded) value = (double)wn_bf16_value(wn_bf16_round((float)value));
     const double d = fabs(value - w);
-    if (!(d <= error)) error = d, *at = i; /* a NaN is never within a limit */
+    if (worse(d, error)) error = d, *at = i;
     *largest = fmax(*largest, fabs(w));
   }
   return error;

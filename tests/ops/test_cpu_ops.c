@@ -11,6 +11,7 @@
 #include "backends/backends.h"
 #include "base/alloc.h"
 #include "base/rng.h"
+#include "worst.h"
 
 enum { SCRATCH = 1 << 24 };
 
@@ -73,7 +74,7 @@ static void same_within(const char *what, int isa, struct pair x, double toleran
   for (int64_t i = 0; i < x.n; i++) {
     const double d = fabs((double)x.p[0][i] - (double)x.p[1][i]);
     if (fabs((double)x.p[0][i]) > top) top = fabs((double)x.p[0][i]);
-    if (!(d <= off)) off = d, at = i;
+    if (worse(d, off)) off = d, at = i;
   }
   if (!(off <= tolerance * top))
     fail_msg("%s, %s: element %lld of %lld is %.9g, reference %.9g (largest %.3g)", what, wn_isa_name((enum wn_isa)isa),

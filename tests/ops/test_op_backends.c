@@ -75,6 +75,17 @@ static void check_backend(const char *backend_name, const char *isa) {
   wn_context_destroy(ctx);
 }
 
+/* A NaN among results is what the law sees, whatever comes behind it. */
+static void test_worst(void **state) {
+  (void)state;
+  const double errors[] = {1, NAN, 2, 3};
+  double error = 0;
+  for (int i = 0; i < 4; i++)
+    if (worse(errors[i], error)) error = errors[i];
+  assert_true(isnan(error));
+  assert_true(worse(2, 1) && !worse(1, 2));
+}
+
 /* The cpu backend's plain set is the reference's slots. */
 static void test_cpu_plain(void **state) {
   (void)state;
@@ -91,6 +102,7 @@ static void test_cpu_avx512(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_worst),
       cmocka_unit_test(test_cpu_plain),
       cmocka_unit_test(test_cpu_avx2),
       cmocka_unit_test(test_cpu_avx512),

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "backends/backends.h"
+#include "worst.h"
 #include "backends/cpu/cpu.h"
 #include "base/rng.h"
 #include "tensor/bf16.h"
@@ -123,7 +124,7 @@ static void check_one(wn_context *ctx, const struct shape *s, unsigned how) {
       if (biased) want += (double)bias[n], sum += bias[n];
       if (add) want += (double)c_at(before, m * ld + n, false), sum += c_at(before, m * ld + n, false);
       const double rounded = c_bf16 ? (double)wn_bf16_value(wn_bf16_round(sum)) : (double)sum;
-      if (!(fabs((double)got - want) <= error)) error = fabs((double)got - want);
+      if (worse(fabs((double)got - want), error)) error = fabs((double)got - want);
       naive = fmax(naive, fabs(rounded - want));
       largest = fmax(largest, fabs(want));
     }

@@ -3,6 +3,7 @@
  * same bits alone and among others, however many there are. */
 #include "isa.h"
 #include "support.h"
+#include "worst.h"
 
 #include <float.h>
 #include <math.h>
@@ -39,7 +40,7 @@ static void compare(const char *who, const struct wn_sgemm *x) {
       const float was = before[i * x->ldc + j], found = x->c[i * x->ldc + j];
       if (x->add) sum += (double)was, plain += was;
       const double off = fabs((double)found - sum);
-      if (!(off <= error)) error = off;
+      if (worse(off, error)) error = off;
       allowed = fmax(allowed, fabs((double)plain - sum));
       largest = fmax(largest, fabs(sum));
     }
