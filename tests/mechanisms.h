@@ -102,9 +102,10 @@ struct mech_setup {
   bool wide_gap;    /* of 8 elements and not of 3 */
   bool same_keys;   /* all tokens' are the first one's (not with heads_first) */
   bool documents, control;
-  bool padded; /* open rows: sequences have fewer keys, the second none, the third one */
-  bool f_in;   /* selections that earlier rows have made */
-  int evicts;  /* evictions: 0: none, 1: of all heads together, 2: of each key-value head for itself */
+  int64_t document_tokens; /* of each document; 0: some 20 */
+  bool padded;             /* open rows: sequences have fewer keys, the second none, the third one */
+  bool f_in;               /* selections that earlier rows have made */
+  int evicts;              /* evictions: 0: none, 1: of all heads together, 2: of each key-value head for itself */
   int64_t dk_from;
   double dropout;
   bool bf16; /* q, k, v and dy are numbers of bf16; in a bench of floats they, y, dq, dk and dv are held so */
@@ -308,7 +309,9 @@ static SUPPORT_UNUSED void mech_make(struct mech_bench *m, const struct mech_set
     op->doc_start = m->doc_start = malloc((size_t)(s->B * s->Tk) * sizeof *m->doc_start);
     for (int64_t b = 0; b < s->B; b++)
       for (int64_t t = 0, first = 0; t < s->Tk; t++) {
-        if (wn_random_below(3, WN_STREAM_TEST, (uint64_t)b, (uint64_t)t, s->Tk > 32 ? 20 : 7) == 0) first = t;
+        if (s->document_tokens ? t % s->document_tokens == 0
+                               : wn_random_below(3, WN_STREAM_TEST, (uint64_t)b, (uint64_t)t, s->Tk > 32 ? 20 : 7) == 0)
+          first = t;
         m->doc_start[b * s->Tk + t] = (int32_t)first;
       }
   }

@@ -1,6 +1,6 @@
 /* Dead keys in the CUDA backend's attention, emulated or on a device: inputs that forget fast, slowly and nothing,
- * under the tolerance law; and whether the keys that the rule calls dead are left out, and no others: values of keys
- * become NaN, which whatever reads them shows. */
+ * under the tolerance law; and whether the keys that the rule calls dead are left out, forward and backward, and no
+ * others: values of keys become NaN, which whatever reads them shows. */
 #include "cuda/attention_orders.h"
 
 enum { WINDOW = 256, PROCESSORS = 3 };
@@ -38,17 +38,20 @@ static void once(const struct mech_setup *s, uint64_t seed, struct mech_bench *m
 
 static const struct {
   const char *terms, *other;
-  int B, T, H, Hkv, D, seeds;
-  bool documents, all_F;
+  int B, T, H, Hkv, D, seeds, documents; /* tokens of each, or 0 */
+  bool all_F;
 } cases[] = {
-    {"{\"selective\":{}}", "{}", 1, 600, 2, 1, 64, 2, false, false},                /* nearly all die */
-    {"{\"selective\":{}}", "{\"scale\":0.03}", 2, 515, 1, 1, 64, 1, false, true},   /* some die */
-    {"{\"selective\":{}}", "{\"scale\":0.003}", 1, 530, 2, 2, 64, 1, false, false}, /* none */
-    {"{\"selective\":{\"per_kv_head\":true,\"head\":1}}", "{\"scale\":0.04}", 1, 520, 4, 2, 64, 1, false, false},
-    {"{\"selective\":{\"protect_first\":false},\"exclusive\":true}", "{\"scale\":0.02}", 1, 520, 2, 1, 128, 1, false,
+    {"{\"selective\":{}}", "{}", 1, 600, 2, 1, 64, 2, 0, false},                /* nearly all die */
+    {"{\"selective\":{}}", "{\"scale\":0.03}", 2, 515, 1, 1, 64, 1, 0, true},   /* some die */
+    {"{\"selective\":{}}", "{\"scale\":0.003}", 1, 530, 2, 2, 64, 1, 0, false}, /* none */
+    {"{\"selective\":{\"per_kv_head\":true,\"head\":1}}", "{\"scale\":0.04}", 1, 520, 4, 2, 64, 1, 0, false},
+    {"{\"selective\":{\"protect_first\":false},\"exclusive\":true}", "{\"scale\":0.03}", 1, 520, 2, 1, 128, 1, 0,
      false},
-    {"{\"selective\":{}}", "{\"scale\":0.03}", 1, 530, 2, 1, 64, 1, true, false},
+    {"{\"selective\":{}}", "{\"scale\":0.03}", 1, 600, 2, 1, 64, 1, 400, false},
+    {"{\"selective\":{\"mem\":{\"tau\":0.01},\"per_kv_head\":true}}", "{\"scale\":0.05}", 2, 600, 4, 2, 64, 1, 330,
+     false},
 };
+enum { ALL_DIE, NONE_DIES = 2, GROUPS, EXCLUSIVE };
 /* Under the sanitizers, which make fibers slow, every third case. */
 #ifdef __SANITIZE_ADDRESS__
 enum { EACH = 3 };
@@ -58,7 +61,8 @@ enum { EACH = 1 };
 
 static struct mech_setup setup_of(size_t n) {
   struct mech_setup s = {.B = cases[n].B, .Tq = cases[n].T, .Tk = cases[n].T, .H = cases[n].H, .Hkv = cases[n].Hkv};
-  s.D = cases[n].D, s.documents = cases[n].documents, s.wide_gap = s.bf16 = true, s.seed = 46 + n;
+  s.D = cases[n].D, s.documents = cases[n].documents > 0, s.document_tokens = cases[n].documents,
+  s.wide_gap = s.bf16 = true, s.seed = 46 + n;
   s.c = the_case(cases[n].terms, cases[n].other);
   return s;
 }
@@ -85,8 +89,9 @@ static double dot(const struct mech_bench *m, const char *x, int64_t i, int64_t 
   for (int64_t d = 0; d < m->s.D; d++) sum += at(m, x, 0, i, h, d) * at(m, y, 0, j, kv, d);
   return sum;
 }
-/* By how much key j of selection g is alive at `row` of the first sequence: above 0 it is. */
-static double margin(const struct mech_bench *m, int64_t g, int64_t row, int64_t j) {
+/* By how much key j of selection g is alive at `row` of the first sequence: above 0 it is. Backward knows the lse of
+ * the rows to come, which forward has left in m. */
+static double margin(const struct mech_bench *m, bool backward, int64_t g, int64_t row, int64_t j) {
   const struct wn_attention *op = &m->op;
   const int64_t G = wn_selection_groups(op), share = m->s.H / G, per = m->s.H / m->s.Hkv;
   const int64_t selects = g * share + op->sel.head;
@@ -97,7 +102,8 @@ static double margin(const struct mech_bench *m, int64_t g, int64_t row, int64_t
     double norm = 0, low = INFINITY;
     for (int64_t i = row; i < m->s.Tk; i++) {
       norm = fmax(norm, sqrt(dot(m, "q", i, h, "q", i, h)));
-      low = fmin(low, op->scale * dot(m, "q", i, h, "k", i, h / per));
+      low = fmin(low, backward ? (double)((const float *)op->lse)[h * m->s.Tq + i]
+                               : op->scale * dot(m, "q", i, h, "k", i, h / per));
     }
     most = fmax(most, op->scale * norm * sqrt(dot(m, "k", j, h / per, "k", j, h / per)) - low);
   }
@@ -111,26 +117,35 @@ static void poison(struct mech_bench *m, int64_t g, int64_t j) {
   for (int64_t kv = g * heads; kv < (g + 1) * heads; kv++)
     for (int64_t d = 0; d < m->s.D; d++) v[j * m->op.s_v.t + kv * m->op.s_v.h + d] = 0x7fc0;
 }
-/* Rows of y whose first number in a head of selection g is none, from `first` to `end` - 1. */
-static int64_t spoilt(const struct mech_bench *m, int64_t g, int64_t first, int64_t end) {
+/* Rows of y, backward of dq, whose first number in a head of selection g is none, from `first` to `end` - 1. */
+static int64_t spoilt(const struct mech_bench *m, bool backward, int64_t g, int64_t first, int64_t end) {
   const int64_t share = m->s.H / wn_selection_groups(&m->op);
+  const void *x = backward ? m->op.dq : m->op.y;
+  const struct wn_stride s = backward ? m->op.s_q : m->op.s_y;
   int64_t n = 0;
   for (int64_t h = g * share; h < (g + 1) * share; h++)
-    for (int64_t i = first; i < end; i++) n += isnan(wn_number(m->op.y, i * m->op.s_y.t + h * m->op.s_y.h, WN_BF16));
+    for (int64_t i = first; i < end; i++) n += isnan(wn_number(x, i * s.t + h * s.h, WN_BF16));
   return n;
 }
 
-static void check_left_out(size_t n) {
+/* Forward, and backward where it is asked for. */
+static void run(struct mech_bench *m, bool backward) {
+  for (int n = 0; n <= backward; n++) assert_ok(reference.ctx, mech_op(&emulated, m, &m->op, n));
+  assert_null(wn_emulate_error());
+}
+
+static void check_left_out(size_t n, bool backward) {
   const struct mech_setup s = setup_of(n);
-  enum { ROW = WINDOW, NEAR = 3 };
-  struct mech_bench m, one;
-  make(&s, &m);
+  enum { ROW = WINDOW };
+  struct mech_bench clean, m, one;
+  make(&s, &clean), make(&s, &m);
+  run(&clean, false);
   const int64_t G = wn_selection_groups(&m.op), share = s.H / G;
   for (int64_t g = 0; g < G; g++) {
     int64_t dead = 0, least = -1;
     double by = INFINITY;
     for (int64_t j = 0; j < ROW; j++) {
-      const double x = margin(&m, g, ROW, j);
+      const double x = margin(&clean, backward, g, ROW, j);
       if (x < -0.02) poison(&m, g, j), dead++;
       if (x > 0.02 && x < by) by = x, least = j;
     }
@@ -138,28 +153,44 @@ static void check_left_out(size_t n) {
     assert_true(dead > ROW / 4 && least >= 0 && by < 1);
     make(&s, &one);
     poison(&one, g, least);
-    assert_ok(reference.ctx, mech_op(&emulated, &one, &one.op, false));
-    const int64_t in = spoilt(&one, g, ROW, 2 * ROW);
+    run(&one, backward);
+    const int64_t in = spoilt(&one, backward, g, ROW, 2 * ROW);
     if (in != share * ROW)
       fail_msg("%s: key %lld, alive by %g, is heard in %lld rows of the next window, expected %lld", mech_name(&one),
                (long long)least, by, (long long)in, (long long)(share * ROW));
     mech_clear(&one);
   }
-  make(&s, &one);
-  assert_ok(reference.ctx, mech_op(&emulated, &one, &one.op, false));
-  assert_ok(reference.ctx, mech_op(&emulated, &m, &m.op, false));
-  assert_null(wn_emulate_error());
+  run(&m, backward);
   for (int64_t g = 0; g < G; g++) {
-    assert_true(spoilt(&m, g, 0, ROW) > 0); /* before they were dead they were heard */
-    if (spoilt(&m, g, ROW, s.Tk))
-      fail_msg("%s: %lld rows read values of dead keys", mech_name(&m), (long long)spoilt(&m, g, ROW, s.Tk));
+    assert_true(spoilt(&m, backward, g, 0, ROW) > 0); /* before they were dead they were heard */
+    if (spoilt(&m, backward, g, ROW, s.Tk))
+      fail_msg("%s: %lld rows read values of dead keys", mech_name(&m), (long long)spoilt(&m, backward, g, ROW, s.Tk));
   }
-  mech_clear(&one), mech_clear(&m);
+  mech_clear(&clean), mech_clear(&m);
 }
 static void test_left_out(void **state) {
   (void)state;
-  check_left_out(0);
-  check_left_out(3);
+  for (int backward = 0; backward < 2; backward++) {
+    check_left_out(ALL_DIE, backward);
+    check_left_out(GROUPS, backward);
+    check_left_out(EXCLUSIVE, backward);
+  }
+}
+
+/* Where no key dies nothing is another than without the rule, to the bit. */
+static void test_none(void **state) {
+  (void)state;
+  const struct mech_setup s = setup_of(NONE_DIES);
+  struct mech_bench m[2];
+  for (int off = 0; off < 2; off++) {
+    make(&s, &m[off]);
+    if (off) m[off].op.sel.dead_share = 0;
+    run(&m[off], true);
+  }
+  for (int backward = 0; backward < 2; backward++)
+    for (int64_t j = 0; j < WINDOW; j++) assert_true(margin(&m[0], backward, 0, WINDOW, j) > 0);
+  assert_true(law_same_bits(&m[0], &m[1]));
+  mech_clear(&m[0]), mech_clear(&m[1]);
 }
 
 /* What no key is dead by: with share 0 nothing is left out. */
@@ -171,8 +202,9 @@ static void test_off(void **state) {
   poison(&m, 0, 1);
   for (int off = 0; off < 2; off++) {
     m.op.sel.dead_share = off ? 0 : 0x1p-24;
-    assert_ok(reference.ctx, mech_op(&emulated, &m, &m.op, false));
-    assert_int_equal(spoilt(&m, 0, WINDOW, s.Tk), off ? (s.Tk - WINDOW) * s.H : 0);
+    run(&m, true);
+    for (int backward = 0; backward < 2; backward++)
+      assert_int_equal(spoilt(&m, backward, 0, WINDOW, s.Tk), off ? (s.Tk - WINDOW) * s.H : 0);
   }
   mech_clear(&m);
 }
@@ -189,8 +221,8 @@ static void test_windows(void **state) {
   window_rows = 0;
   assert_ok(reference.ctx, mech_op(&emulated, &m, &m.op, false));
   window_rows = WINDOW;
-  assert_int_equal(spoilt(&m, 0, 1, ROW), ROW - 1);
-  assert_int_equal(spoilt(&m, 0, ROW, s.Tk), 0);
+  assert_int_equal(spoilt(&m, false, 0, 1, ROW), ROW - 1);
+  assert_int_equal(spoilt(&m, false, 0, ROW, s.Tk), 0);
   mech_clear(&m);
 }
 
@@ -215,8 +247,8 @@ static void test_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_law),     cmocka_unit_test(test_left_out), cmocka_unit_test(test_off),
-      cmocka_unit_test(test_windows), cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_law), cmocka_unit_test(test_left_out), cmocka_unit_test(test_none),
+      cmocka_unit_test(test_off), cmocka_unit_test(test_windows),  cmocka_unit_test(test_memory),
   };
   return cmocka_run_group_tests(tests, setup_device, teardown);
 }

@@ -96,8 +96,9 @@ struct sm90_call {
     a.exclusive.on = c->exclusive.on, a.exclusive.gate = static_cast<const float *>(c->exclusive.gate);
     a.exclusive.dot = static_cast<float *>(c->exclusive.dot), a.exclusive.v = static_cast<const uint16_t *>(c->v);
     a.tau = (float)(c->sel.mem_tau / c->scale), a.per_tau = (float)(1 / c->sel.mem_tau);
-    leaves_out = goes == FORWARD && live_wanted(c);
-    if (window < 1) window = !leaves_out ? 4096 : (int64_t)a.B * a.H < 32 ? 2048 : 1024; /* two units a processor */
+    leaves_out = live_wanted(c);
+    /* Forward, two units a processor; backward, fewer rows would cost more where nothing dies. */
+    if (window < 1) window = !leaves_out || goes == BACKWARD ? 4096 : (int64_t)a.B * a.H < 32 ? 2048 : 1024;
     rows = (int)((window < a.padded ? window : a.padded) + 255) / 256 * 256;
     if (!c->sel.on || rows > a.padded) rows = a.padded;
     windows = (a.padded + rows - 1) / rows;
@@ -211,8 +212,10 @@ struct sm90_call {
     a.X = scratch.take<uint4>(blocks() * 512);
     carries = scratch.take<float>(windows > 1 ? windows * carry : 0);
     a.back = scratch.take<float>(carry);
-    if (windows > 1) a.sums = scratch.take<float>(2 * (int64_t)a.B * a.padded * a.Hkv * c->D);
+    if (windows > 1) a.sums = scratch.take<float>(sums());
+    if (leaves_out) keys.lay(scratch);
   }
+  int64_t sums() const { return 2 * (int64_t)a.B * a.padded * a.Hkv * c->D; }
   template <int D, bool SEL, sm90_rows_run RUN> void by_rows() {
     typedef sm90_rows_room<D, SEL, RUN> room;
     if (failed(wn_shared_limit(sm90_rows<D, SEL, RUN>, room::BYTES))) return;
@@ -241,8 +244,14 @@ struct sm90_call {
       select<D, F_HALF>();
     }
     a.F = F, a.carry_out = nullptr;
+    if (leaves_out) { /* what no row of a window hears has no sums of it */
+      keys.bound(rows, (windows - 1) * rows, a.lse, stream);
+      failed(cudaMemsetAsync(a.back, 0, (size_t)carry * sizeof(float), stream));
+      failed(cudaMemsetAsync(a.sums, 0, (size_t)sums() * sizeof(float), stream));
+    }
     for (int w = windows - 1; w >= 0 && !what; w--) {
       window_at(w);
+      find_live(w, carries + w * carry);
       a.carry_in = w > 0 ? carries + w * carry : nullptr;
       if (SEL) select<D, F_HALF>();
       a.dy = given;

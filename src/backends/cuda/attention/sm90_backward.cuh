@@ -1,9 +1,9 @@
 /* Attention backward on sm_90, the kernels by pairs of tiles and by keys (backward.cuh has the equations). Each sum has
  * one owner and one order.
  *
- *   dF      a tile of 128 rows x 64 keys walks the heads of its group: X = sum of G = W (dW - delta), and with L_mem
+ *   dF      a tile of 128 rows x 64 columns walks the heads of its group: X = sum of G = W (dW - delta), and with L_mem
  *           dM / tau where F < tau
- *   dk, dv  128 keys of a key-value head walk its heads and their rows, 64 at a time, turned: S^T = K Q^T
+ *   dk, dv  128 columns of a key-value head walk its heads and their rows, 64 at a time, turned: S^T = K Q^T
  *
  * 4 D and 8 D operations a pair and head. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_SM90_BACKWARD_CUH
@@ -15,18 +15,22 @@ namespace wn_cuda {
 
 /* ---- dF ---- */
 
-/* Tiles of 128 rows x 64 keys of a window that lie on or before the diagonal, group after group. */
+/* Tiles of 128 rows x 64 columns of a window that lie on or before the diagonal, group after group. */
 struct sm90_tiles {
-  int bg, row_tile, key_block;
-  __device__ __forceinline__ sm90_tiles(const sm90_args &a) {
-    bg = 0, row_tile = a.row_block0 / 2, key_block = 0;
+  int bg, row_tile, block; /* of columns */
+  sm90_columns columns;
+  __device__ __forceinline__ sm90_tiles(const sm90_args &a)
+      : bg(0), row_tile(a.row_block0 / 2), block(0), columns(a, 0, 0) {
     advance(a, blockIdx.x);
   }
   __device__ __forceinline__ bool more(const sm90_args &a) const { return bg < a.B * a.G; }
+  __device__ __forceinline__ int diagonal(const sm90_args &a) const { return columns.of_rows(a, row_tile * 2); }
   __device__ __forceinline__ void advance(const sm90_args &a, int n) {
-    for (key_block += n; more(a) && key_block >= 2 * row_tile + 2; row_tile++) {
-      key_block -= 2 * row_tile + 2;
-      if (row_tile + 1 == window_end(a) / 2) row_tile = a.row_block0 / 2 - 1, bg++;
+    for (block += n; more(a) && block >= diagonal(a) + 2; row_tile++) {
+      block -= diagonal(a) + 2;
+      if (row_tile + 1 < window_end(a) / 2) continue;
+      row_tile = a.row_block0 / 2 - 1, bg++;
+      if (more(a)) columns = sm90_columns(a, bg / a.G, bg % a.G);
     }
   }
 };
@@ -61,7 +65,7 @@ template <int D> __global__ void __launch_bounds__(384, 1) sm90_dF(const __grid_
           wn_mbarrier_wait(&empty[slot], (n / SLOTS & 1) ^ 1);
           wn_mbarrier_expect(&full[slot], room::SLOT);
           load_tile<D, 128>(to, second ? a.dy : a.q, &full[slot], t.row_tile * 128, h, b);
-          load_tile<D, 64>(to + room::ROWS, second ? a.v : a.k, &full[slot], t.key_block * 64, h / per, b);
+          load_columns<D, 64>(to + room::ROWS, a, second, &full[slot], t.columns, t.block * 64, h / per, b);
         }
     }
     return;
@@ -79,11 +83,12 @@ template <int D> __global__ void __launch_bounds__(384, 1) sm90_dF(const __grid_
   };
   turn_first(group);
   for (sm90_tiles t(a); t.more(a); t.advance(a, gridDim.x)) {
-    const int b = t.bg / a.G, g = t.bg % a.G, diagonal = t.key_block - t.row_tile * 2;
-    const int64_t block = block_at(a, b, g, t.row_tile * 2 + group, t.key_block);
+    const int b = t.bg / a.G, g = t.bg % a.G, diagonal = t.block - t.diagonal(a);
+    const int64_t block = block_at(a, b, g, t.row_tile * 2 + group, t.block);
     const uint8_t *F = static_cast<const uint8_t *>(a.F) + block * 8192;
     const int first_row = t.row_tile * 128 + row0 + (lane >> 2);
-    const int document_of[2] = {document(a, b, first_row), document(a, b, first_row + 8)};
+    const int document_of[2] = {t.columns.of_document(a, document(a, b, first_row)),
+                                t.columns.of_document(a, document(a, b, first_row + 8))};
     zero(sum);
     for (int h = g * share; h < (g + 1) * share; h++, n += 2) {
       const int first = n % SLOTS, second = (n + 1) % SLOTS;
@@ -100,7 +105,7 @@ template <int D> __global__ void __launch_bounds__(384, 1) sm90_dF(const __grid_
       wn_wgmma_wait<1>();
       release(lane, &empty[first]);
       if (diagonal >= 0) mask(s, row0, diagonal * 64, lane);
-      if (a.doc_start) mask_documents(s, document_of, t.key_block * 64, lane);
+      if (a.doc_start) mask_documents(s, document_of, t.block * 64, lane);
 #pragma unroll
       for (int e = 0; e < 32; e++) s[e] = wn_exp2(fmaf(s[e], a.to_log2, -lse[e >> 1 & 1]));
       wn_wgmma_wait<0>();
@@ -108,7 +113,8 @@ template <int D> __global__ void __launch_bounds__(384, 1) sm90_dF(const __grid_
 #pragma unroll
       for (int e = 0; e < 32; e++) sum[e] = fmaf(s[e], dp[e] - delta[e >> 1 & 1], sum[e]);
     }
-    if (a.dM) { /* L_mem's part */
+    if (a.dM) {                                                 /* L_mem's part */
+      const int own = t.columns.of_rows(a, 0) * 64 + first_row; /* the column of the row's own key */
       float m[2];
 #pragma unroll
       for (int r = 0; r < 2; r++)
@@ -116,9 +122,8 @@ template <int D> __global__ void __launch_bounds__(384, 1) sm90_dF(const __grid_
       start<F_HALF>(s, F, warp, lane);
 #pragma unroll
       for (int e = 0; e < 32; e++) {
-        const int key = t.key_block * 64 + acc_column(lane, e);
-        if (s[e] > -a.tau && key <= first_row + (e >> 1 & 1) * 8 && key >= document_of[e >> 1 & 1])
-          sum[e] += m[e >> 1 & 1];
+        const int r = e >> 1 & 1, column = t.block * 64 + acc_column(lane, e);
+        if (s[e] > -a.tau && column <= own + r * 8 && column >= document_of[r]) sum[e] += m[r];
       }
     }
     uint32_t p[4][4];
@@ -151,18 +156,28 @@ __device__ __forceinline__ int document_end(const sm90_args &a, int b, int j) {
   return low;
 }
 
-/* What unit u is: its keys, and the rows of the window that see them; one block at least. */
+/* What unit u is: 128 columns, and the rows of the window that see them, one block at least; or nothing, behind a
+ * selection's last column. */
 struct sm90_keys_unit {
-  int kv, b, key_tile, first, rows, steps;
-  __device__ __forceinline__ sm90_keys_unit(const sm90_args &a, int u) {
-    kv = u % a.Hkv, b = u / a.Hkv % a.B, key_tile = u / (a.Hkv * a.B);
-    first = max(key_tile * 2, a.row_block0);
-    const int end = (document_end(a, b, key_tile * 128 + 127) + 63) / 64;
-    rows = max(min(end, window_end(a)) - first, 1); /* blocks of 64 */
-    steps = rows * (a.H / a.Hkv);
+  int kv, b, tile, first, rows, steps;
+  sm90_columns columns;
+  __device__ __forceinline__ sm90_keys_unit(const sm90_args &a, int u)
+      : kv(u % a.Hkv), b(u / a.Hkv % a.B), tile(u / (a.Hkv * a.B)), columns(a, b, group(a)) {
+    const int own_block = columns.to_rows(a, tile * 2);
+    first = max(own_block, a.row_block0);
+    rows = max(min((document_end(a, 127) + 63) / 64, window_end(a)) - first, 1); /* blocks of 64 */
+    steps = own_block < window_end(a) ? rows * (a.H / a.Hkv) : 0;
   }
+  __device__ __forceinline__ int group(const sm90_args &a) const { return kv / (a.Hkv / a.G); }
   __device__ __forceinline__ int head(const sm90_args &a, int n) const { return kv * (a.H / a.Hkv) + n / rows; }
   __device__ __forceinline__ int row_block(int n) const { return first + n % rows; }
+  /* Are its keys those of rows before the window? */
+  __device__ __forceinline__ bool before() const { return tile * 2 < columns.before; }
+  /* The first row behind the document of its key n. Gathered keys are of that of the window's first row. */
+  __device__ __forceinline__ int document_end(const sm90_args &a, int n) const {
+    return wn_cuda::document_end(
+        a, b, columns.gathered && before() ? a.row_block0 * 64 : columns.to_rows(a, tile * 2) * 64 + n);
+  }
 };
 __device__ __forceinline__ int keys_units(const sm90_args &a) {
   return a.B * a.Hkv * (window_end(a) / 2);
@@ -173,17 +188,18 @@ __device__ __forceinline__ void keys_bring(const sm90_args &a, uint8_t *raw, wn_
   typedef sm90_keys_room<D, SEL> room;
   wn_mbarrier *k_full = bars, *k_empty = bars + 1, *x_full = bars + 2, *x_empty = bars + 3, *full = bars + 4,
               *empty = full + room::STAGES;
-  int n = 0, turn = 0, xs = 0;
+  int n = 0, turn = 0, units = 0, xs = 0;
   for (int u; (u = snake(turn, blockIdx.x, gridDim.x)) < keys_units(a); turn++) {
     const sm90_keys_unit unit(a, u);
-    wn_mbarrier_wait(k_empty, (turn & 1) ^ 1);
+    if (!unit.steps) continue;
+    wn_mbarrier_wait(k_empty, (units++ & 1) ^ 1);
     wn_mbarrier_expect(k_full, 2 * room::K);
-    load_tile<D, 128>(raw, a.k, k_full, unit.key_tile * 128, unit.kv, unit.b);
-    load_tile<D, 128>(raw + room::K, a.v, k_full, unit.key_tile * 128, unit.kv, unit.b);
+    for (int x = 0; x < 2; x++)
+      load_columns<D, 128>(raw + x * room::K, a, x, k_full, unit.columns, unit.tile * 128, unit.kv, unit.b);
     for (int i = 0; i < unit.steps; i++, n++) {
       const int st = n % room::STAGES, h = unit.head(a, i), row_block = unit.row_block(i), g = h / (a.H / a.G);
       uint8_t *q = raw + room::ROWS + st * room::STAGE, *f = q + 2 * room::Q, *facts = f + room::F;
-      const int64_t block = block_at(a, unit.b, g, row_block, unit.key_tile * 2),
+      const int64_t block = block_at(a, unit.b, g, row_block, unit.tile * 2),
                     row = ((int64_t)unit.b * a.H + h) * a.padded + row_block * 64;
       wn_mbarrier_wait(&empty[st], (n / room::STAGES & 1) ^ 1);
       wn_mbarrier_expect(&full[st], 2 * room::Q + room::F + 512);
@@ -209,7 +225,7 @@ __device__ __forceinline__ void keys_store(const sm90_args &a, const sm90_keys_u
   float2 *sum =
       reinterpret_cast<float2 *>(a.sums + ((((int64_t)which * a.B + unit.b) * a.padded + j) * a.Hkv + unit.kv) * D + c);
   if (!a.last_rows) x.x += sum->x, x.y += sum->y;
-  if (unit.key_tile * 2 < a.row_block0)
+  if (unit.before())
     *sum = x;
   else if (to)
     *reinterpret_cast<uint32_t *>(to + unit.b * by.b + j * by.t + unit.kv * by.h + c) = wn_pack_bf16(x.x, x.y);
@@ -276,21 +292,22 @@ template <int D, bool SEL> __global__ void __launch_bounds__(384, 1) sm90_keys(c
     for (int k = 0; k < 4; k++) wn_wgmma_rs<true>(dk, g[k], rows_of<64>(rows(st), k), true);
   };
   turn_first(group);
-  int n = 0, turn = 0, xs = 0;
+  int n = 0, turn = 0, units = 0, xs = 0;
   for (int u; (u = snake(turn, blockIdx.x, gridDim.x)) < keys_units(a); turn++) {
     const sm90_keys_unit unit(a, u);
+    if (!unit.steps) continue;
     int end[2]; /* of the lane's two keys' documents */
 #pragma unroll
-    for (int r = 0; r < 2; r++) end[r] = document_end(a, unit.b, unit.key_tile * 128 + key0 + (lane >> 2) + r * 8);
+    for (int r = 0; r < 2; r++) end[r] = unit.document_end(a, key0 + (lane >> 2) + r * 8);
     zero(dk), zero(dv);
-    wn_mbarrier_wait(k_full, turn & 1);
+    wn_mbarrier_wait(k_full, units++ & 1);
     if (HELD) {
       load_operand(held_k, own_k, warp, lane);
       load_operand(held_v, own_v, warp, lane);
       release(lane, k_empty);
     }
     for (int i = 0; i < unit.steps; i++, n++) {
-      const int st = n % ST, from = (unit.row_block(i) - unit.key_tile * 2) * 64;
+      const int st = n % ST, from = (unit.columns.of_rows(a, unit.row_block(i)) - unit.tile * 2) * 64;
       const uint8_t *f = rows(st) + 2 * room::Q;
       const float *facts = reinterpret_cast<const float *>(f + room::F);
       wn_mbarrier_wait(&full[st], n / ST & 1);
@@ -377,9 +394,9 @@ template <int D, bool SEL> __global__ void __launch_bounds__(384, 1) sm90_keys(c
     }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      const int j = unit.key_tile * 128 + key0 + (lane >> 2) + r * 8;
-      if (a.exclusive.on && unit.key_tile * 2 >= a.row_block0) add_own<D>(a, unit, dv, r, j, lane);
-      if (j >= a.T) continue;
+      const int j = unit.columns.key(a, unit.b, unit.group(a), unit.tile * 128 + key0 + (lane >> 2) + r * 8);
+      if (a.exclusive.on && !unit.before()) add_own<D>(a, unit, dv, r, j, lane);
+      if (j < 0 || j >= a.T) continue;
 #pragma unroll
       for (int t = 0; t < D / 8; t++) {
         const int c = t * 8 + (lane & 3) * 2, e = t * 4 + r * 2;
