@@ -39,6 +39,15 @@ const struct wn_memory wn_host_memory = {.host = true,
                                          .record = host_record,
                                          .wait = host_wait};
 
+void wn_memory_step_begin(wn_context *ctx, const struct wn_memory *memory) {
+  if (memory->step_begin) memory->step_begin(ctx);
+}
+
+wn_status wn_memory_step_end(wn_context *ctx, const struct wn_memory *memory, wn_status status) {
+  const wn_status ended = memory->step_end ? memory->step_end(ctx) : WN_OK;
+  return status != WN_OK ? status : ended;
+}
+
 wn_status wn_memory_read(wn_context *ctx, const struct wn_memory *memory, void *to, const void *from, size_t bytes) {
   WN_TRY(memory->copy_out(ctx, to, from, bytes));
   return memory->wait(ctx, memory->record(ctx));

@@ -25,10 +25,19 @@ struct wn_memory {
   /* A mark behind everything asked for so far; and waiting until all before it is done, or has failed. */
   uint64_t (*record)(wn_context *ctx);
   wn_status (*wait)(wn_context *ctx, uint64_t mark);
+  /* A step that comes again and again, as a token's: what its thread asks for between the two may be held back until
+   * the end, or until something is copied or recorded, and be asked for as a whole. They nest; step_end is called where
+   * the step has failed, too. NULL: nothing is gained. */
+  void (*step_begin)(wn_context *ctx);
+  wn_status (*step_end)(wn_context *ctx);
 };
 
 /* The host's own. */
 extern const struct wn_memory wn_host_memory;
+
+/* Around a step, in any memory; `end` returns the step's own status, or what has gone wrong in what was held back. */
+void wn_memory_step_begin(wn_context *ctx, const struct wn_memory *memory);
+wn_status wn_memory_step_end(wn_context *ctx, const struct wn_memory *memory, wn_status status);
 
 /* Copies out and waits for it. */
 wn_status wn_memory_read(wn_context *ctx, const struct wn_memory *memory, void *to, const void *from, size_t bytes);

@@ -148,6 +148,13 @@ static wn_status generate_feed(struct wn_generation *g, const int32_t *tokens, i
   return logits && g->apart ? wn_session_last_logits(g->session) : WN_OK;
 }
 
+/* A token, with its logits: a step of the backend's. */
+static wn_status generate_feed_token(struct wn_generation *g, int32_t id) {
+  const struct wn_memory *memory = g->session->model->backend->memory;
+  wn_memory_step_begin(g->ctx, memory);
+  return wn_memory_step_end(g->ctx, memory, generate_feed(g, &id, 1, true));
+}
+
 wn_status wn_generation_read(struct wn_generation *g) {
   struct wn_session *s = g->session;
   const int64_t done = g->r->prompt_tokens, left = g->prompt_count - done;
@@ -272,7 +279,7 @@ static wn_status generate_token(struct wn_generation *g, bool *more) {
   WN_TRY(wn_generation_draw(g->ctx, g, &id));
   WN_TRY(wn_generation_take(g, id, &feed));
   if (!feed) return WN_OK;
-  WN_TRY(generate_feed(g, &id, 1, true));
+  WN_TRY(generate_feed_token(g, id));
   g->r->unfed = -1;
   *more = true;
   return WN_OK;

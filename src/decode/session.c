@@ -407,13 +407,24 @@ wn_status wn_session_copy_logits(const struct wn_model *model, const void *from,
   return wn_memory_close(model->ctx, memory, NULL, 0, opened, false);
 }
 
+/* One token of each sequence; with logits of the last position where they are wanted. */
+static wn_status session_step(struct wn_session *s, const int32_t *tokens, bool logits) {
+  const struct wn_memory *memory = s->model->backend->memory;
+  struct wn_session_rows rows;
+  wn_memory_step_begin(s->ctx, memory);
+  wn_status status = wn_session_feed_piece(s, tokens, 1, 1, &rows);
+  if (status == WN_OK && logits) status = wn_session_last_logits(s);
+  return wn_memory_step_end(s->ctx, memory, status);
+}
+
 wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens, int64_t T, int64_t chunk,
                           float *logits) {
   WN_CHECK_WORK(WN_HANDLE_AS("session", s, SESSION), WN_POINTER(tokens));
   WN_TRY(wn_session_check_tokens(ctx, s, tokens, T, chunk));
   if (chunk == 0 || chunk > s->piece) chunk = s->piece;
   WN_TRY(wn_session_stretch(s, T));
-  for (int64_t done = 0; done < T;) {
+  if (T == 1) WN_TRY(session_step(s, tokens, logits != NULL));
+  for (int64_t done = 0; T > 1 && done < T;) {
     const int64_t now = T - done < chunk ? T - done : chunk;
     struct wn_session_rows rows;
     WN_TRY(wn_session_feed_piece(s, tokens + done, T, now, &rows));

@@ -248,6 +248,7 @@ static wn_status group_step(struct wn_session_group *g, wn_session_row *rows, in
 
 wn_status wn_session_group_advance(wn_context *ctx, struct wn_session_group *g, wn_session_row *rows, int64_t n,
                                    bool all) {
+  const struct wn_memory *memory = g->model->backend->memory;
   struct wn_session_rows out;
   bool logits = all;
   wn_status status = group_check(ctx, g, rows, n);
@@ -257,6 +258,7 @@ wn_status wn_session_group_advance(wn_context *ctx, struct wn_session_group *g, 
   }
   if (status != WN_OK) return status;
   for (int64_t i = 0; i < n && status == WN_OK; i++) status = wn_session_stretch(rows[i].session, 1);
+  wn_memory_step_begin(g->ctx, memory);
   if (status == WN_OK) status = group_step(g, rows, n, logits, &out);
 #pragma omp parallel for num_threads(wn_team(g->ctx, group_hands(g, logits, n))) schedule(static)
   for (int64_t i = 0; i < n; i++) {
@@ -266,6 +268,9 @@ wn_status wn_session_group_advance(wn_context *ctx, struct wn_session_group *g, 
       rows[i].status = group_hand_out(g, &out, logits && (all || rows[i].logits), i, &rows[i]);
     }
   }
+  const wn_status ended = wn_memory_step_end(g->ctx, memory, WN_OK);
+  for (int64_t i = 0; i < n && ended != WN_OK; i++)
+    if (rows[i].status == WN_OK) rows[i].status = ended;
   for (int64_t i = 0; i < n && status == WN_OK; i++) status = rows[i].status;
   return status;
 }

@@ -95,8 +95,10 @@ fiber *running;
 int threads, live;
 uint32_t lanes_ended[THREADS_MAX / 32], lanes_asking[THREADS_MAX / 32];
 barrier_state barriers[BARRIERS];
-void (*call_kernel)(const void *);
-const void *call_with;
+std::map<const void *, named_kernel> kernels;
+void (*call_kernel)(const void *, void *const *);
+const void *call_address;
+void *const *call_with;
 char error_text[512];
 bool failed, error_is_new, last_is_error;
 #if defined(__x86_64__)
@@ -274,7 +276,7 @@ void fiber_main() {
 #ifdef ADDRESS_SANITIZER
   __sanitizer_finish_switch_fiber(nullptr, &scheduler_bottom, &scheduler_size);
 #endif
-  call_kernel(call_with);
+  call_kernel(call_address, call_with);
   fiber_ended();
   leave(true);
   abort();
@@ -510,9 +512,22 @@ void fail(site at, const char *what) {
   report("%s:%d: %s", short_name(at.file), at.line, what);
 }
 
-void launch(site at, const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*call)(const void *),
-            const void *with) {
+void kernel_names(const void *address, const named_kernel &k) {
+  kernels[address] = k;
+}
+const named_kernel *kernel_named(const void *address) {
+  const auto found = kernels.find(address);
+  return found == kernels.end() ? nullptr : &found->second;
+}
+
+void launch(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, void *const *arguments) {
   failed = false;
+  const named_kernel *known = kernel_named(kernel);
+  if (!known) {
+    report("a launch of what is no kernel");
+    return;
+  }
+  const site at = known->at;
   launches++;
   const uint64_t count = (uint64_t)block.x * block.y * block.z, blocks = (uint64_t)grid.x * grid.y * grid.z;
   if (count < 1 || count > THREADS_MAX || block.z > 64 || blocks < 1 || grid.x > 0x7fffffff || grid.y > 65535 ||
@@ -529,8 +544,9 @@ void launch(site at, const void *kernel, dim3 grid, dim3 block, size_t shared_by
   }
   threads = (int)count;
   while (fibers.size() < count) fibers.push_back(fiber_make());
-  call_kernel = call;
-  call_with = with;
+  call_kernel = known->call;
+  call_address = kernel;
+  call_with = arguments;
   dynamic = shared_make(shared_bytes, 1024);
   static_bytes = 0;
   order_state = seed * 0x9E3779B97F4A7C15u + launches;

@@ -21,7 +21,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <functional>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "cuda/emulate_api.h"
 #include "cuda/emulate_types.h"
@@ -90,19 +93,42 @@ void memory_open(bool open);
 bool is_array(const void *p, size_t bytes);
 void memory_open_array(const void *p, size_t bytes, bool open); /* one of them; host memory: nothing */
 extern uint64_t allocations;                                    /* wn_emulate_allocations */
-/* Work that is asked of another stream than the one that a program has made is an error of the launch. */
+/* Work that is asked of another stream than the first that a program has made is an error of the launch, unless that
+ * stream is captured. */
 bool stream_check(site at, const void *stream);
+/* While a stream is captured, what is asked of it is a node of a graph and runs with that; what no graph has, and what
+ * may not be asked meanwhile, are errors that name the call (emulate_graph.cc). stream NULL: of none. */
+bool capture_is_on(const void *stream);
+void capture_add(const std::function<void()> &run);
+bool capture_refuses(const void *stream, const char *call);
+/* An address in memory that has been given back. */
+bool is_given_back(const void *p);
+/* Calls that ask the device for work, since the start. */
+extern wn_emulated_calls calls;
 /* An error of the run time's, as that of a launch. */
 void fail(site at, const char *what);
 
 /* A kernel's dynamic shared memory may have so many bytes. */
 int shared_limit(const void *kernel, size_t bytes);
-void launch(site at, const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, void (*call)(const void *),
-            const void *with);
-template <class F> void launch_call(site at, const void *kernel, dim3 grid, dim3 block, size_t bytes, const F &body) {
-  launch(
-      at, kernel, grid, block, bytes, [](const void *f) { (*static_cast<const F *>(f))(); }, &body);
+
+/* What is known of a kernel that has been named in a launch: how to call it with copies of its arguments. */
+struct named_kernel {
+  void (*call)(const void *kernel, void *const *arguments);
+  std::vector<size_t> sizes;
+  site at; /* of the launch that named it last */
+};
+void kernel_names(const void *address, const named_kernel &k);
+const named_kernel *kernel_named(const void *address); /* or NULL */
+template <class... P, size_t... I>
+void kernel_call_with(void (*kernel)(P...), void *const *arguments, std::index_sequence<I...>) {
+  kernel(*static_cast<P *>(arguments[I])...);
 }
+template <class... P> void kernel_call(const void *kernel, void *const *arguments) {
+  kernel_call_with(reinterpret_cast<void (*)(P...)>(const_cast<void *>(kernel)), arguments,
+                   std::index_sequence_for<P...>());
+}
+/* The arguments are read while it runs. */
+void launch(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, void *const *arguments);
 
 /* Shuffles: every lane gives `value` (4 or 8 bytes) and takes that of lane `from`. */
 struct exchange {
@@ -142,12 +168,11 @@ inline uint32_t ballot(site at, uint32_t mask, bool value) {
   typedef type name##_shared __VA_ARGS__;                                                                              \
   name##_shared &name = *static_cast<name##_shared *>(emulate::shared(&name##_key, sizeof(name##_shared)))
 #define WN_SHARED_DYNAMIC(type, name) type *name = static_cast<type *>(emulate::shared_dynamic())
-#define WN_LAUNCH(grid, block, bytes, stream, kernel, ...)                                                             \
-  do {                                                                                                                 \
-    emulate::stream_check(emulate::site::here(), stream);                                                              \
-    emulate::launch_call(emulate::site::here(), reinterpret_cast<const void *>(kernel), grid, block, bytes,            \
-                         [&] { (kernel)(__VA_ARGS__); });                                                              \
-  } while (0)
+template <class... P> const void *wn_kernel(void (*kernel)(P...), emulate::site at = emulate::site::here()) {
+  const void *address = reinterpret_cast<const void *>(kernel);
+  emulate::kernel_names(address, {emulate::kernel_call<P...>, {sizeof(P)...}, at});
+  return address;
+}
 
 /* ---- the run time ---- */
 typedef int cudaError_t;
@@ -167,7 +192,10 @@ enum {
   cudaErrorMisalignedAddress = 716,
   cudaErrorInvalidAddressSpace = 717,
   cudaErrorInvalidPc = 718,
-  cudaErrorLaunchFailure = 719
+  cudaErrorLaunchFailure = 719,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901,
+  cudaErrorGraphExecUpdateFailure = 910
 };
 #define CUDART_VERSION 13000
 struct cudaDeviceProp {
@@ -198,6 +226,35 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared_bytes,
+                             cudaStream_t stream);
+typedef struct emulated_graph *cudaGraph_t;
+typedef struct emulated_node *cudaGraphNode_t;
+typedef struct emulated_exec *cudaGraphExec_t;
+struct cudaKernelNodeParams { /* in CUDA's order; gridDim and blockDim are a kernel's here */
+  void *func;
+  dim3 grid, block;
+  unsigned sharedMemBytes;
+  void **kernelParams, **extra;
+};
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal = 0,
+  cudaStreamCaptureModeThreadLocal = 1,
+  cudaStreamCaptureModeRelaxed = 2
+};
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out);
+cudaError_t cudaGraphCreate(cudaGraph_t *out, unsigned flags);
+cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *after, size_t count,
+                                   const cudaKernelNodeParams *params);
+cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *after,
+                                       size_t count, cudaGraph_t child);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+                                             const cudaKernelNodeParams *params);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75 };
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device);

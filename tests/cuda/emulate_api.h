@@ -21,6 +21,12 @@ const char *wn_emulate_error(void);
  * emulation alone. */
 uint64_t wn_emulate_launches(void);
 uint64_t wn_emulate_allocations(void);
+/* Calls of the run time that ask for work, since the start: kernels one by one, graphs, nodes of graphs whose arguments
+ * were changed, copies, marks. */
+typedef struct {
+  uint64_t kernels, graphs, nodes, copies, events;
+} wn_emulated_calls;
+wn_emulated_calls wn_emulate_calls(void);
 /* Products by cuBLASLt since the start, and how often it was asked for an algorithm. */
 uint64_t wn_emulate_products(uint64_t *algorithms);
 

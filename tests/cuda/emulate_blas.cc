@@ -227,9 +227,17 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (bias && (d->type != CUDA_R_32F || !is_array(desc->bias, d->rows * sizeof(float))))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (!lies_in_array(A, a) || !lies_in_array(B, b) || !lies_in_array(D, d)) return CUBLAS_STATUS_INVALID_VALUE;
-  made++;
-  memory_open(true);
-  multiply(desc, A, a, B, b, alpha_value, beta_value, C, D, d, chosen.parts, static_cast<float *>(work));
-  memory_open(false);
+  const emulated_matmul call = *desc;
+  const emulated_layout la = *a, lb = *b, ld = *d;
+  const auto run = [=] {
+    made++;
+    memory_open(true);
+    multiply(&call, A, &la, B, &lb, alpha_value, beta_value, C, D, &ld, chosen.parts, static_cast<float *>(work));
+    memory_open(false);
+  };
+  if (capture_is_on(stream))
+    capture_add(run);
+  else
+    run();
   return CUBLAS_STATUS_SUCCESS;
 }

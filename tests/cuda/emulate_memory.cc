@@ -44,6 +44,12 @@ static const array *array_of(const void *p, size_t bytes) {
 bool is_array(const void *p, size_t bytes) {
   return array_of(p, bytes) != nullptr;
 }
+bool is_given_back(const void *p) {
+  const char *at = static_cast<const char *>(p);
+  for (const auto &s : spare)
+    if (at >= s.second && at < s.second + s.first) return true;
+  return false;
+}
 void memory_open_array(const void *p, size_t bytes, bool open) {
   const array *a = array_of(p, bytes);
   if (a) open_one(*a, open);
@@ -95,6 +101,7 @@ cudaError_t cudaMemGetInfo(size_t *spare, size_t *all) {
 
 cudaError_t cudaMalloc(void **out, size_t bytes) {
   using namespace emulate;
+  if (capture_refuses(nullptr, "cudaMalloc")) return cudaErrorStreamCaptureUnsupported;
   allocations++;
   if (bytes == 0 || bytes > RESERVED / 2) return cudaErrorMemoryAllocation;
   const size_t rounded = (bytes + 255) / 256 * 256, whole = (rounded + PAGE - 1) / PAGE * PAGE;
@@ -111,6 +118,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
 
 cudaError_t cudaFree(void *p) {
   using namespace emulate;
+  if (capture_refuses(nullptr, "cudaFree")) return cudaErrorStreamCaptureUnsupported;
   allocations++;
   const auto found = arrays.find(static_cast<char *>(p));
   if (found == arrays.end()) return cudaErrorInvalidValue;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "cuda/emulate.h"
@@ -27,8 +28,8 @@ struct transfer {
 static std::vector<transfer> transfers; /* those that nobody has waited for */
 static std::map<char *, size_t> pinned;
 static uint64_t asked;
-static char the_stream;
-static bool stream_made;
+static std::vector<std::unique_ptr<char>> streams; /* the first is the program's */
+wn_emulated_calls calls;
 static emulated_pool the_pool;
 
 static bool is_pinned(const void *p, size_t bytes) {
@@ -40,7 +41,7 @@ static bool is_pinned(const void *p, size_t bytes) {
 }
 
 bool stream_check(site at, const void *stream) {
-  if (!stream_made || stream == &the_stream) return true;
+  if (streams.empty() || stream == streams[0].get() || (stream && capture_is_on(stream))) return true;
   fail(at, "work for another stream than the program's");
   return false;
 }
@@ -63,8 +64,8 @@ static void arrive(uint64_t until) {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned) {
   emulate::allocations++;
-  emulate::stream_made = true;
-  *out = &emulate::the_stream;
+  emulate::streams.emplace_back(new char());
+  *out = emulate::streams.back().get();
   return cudaSuccess;
 }
 
@@ -76,6 +77,8 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (!emulate::stream_check(emulate::site::here(), stream)) return cudaErrorInvalidValue;
+  if (emulate::capture_refuses(stream, "cudaEventRecord")) return cudaErrorStreamCaptureUnsupported;
+  emulate::calls.events++;
   event->asked = emulate::asked;
   return cudaSuccess;
 }
@@ -85,22 +88,26 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (emulate::capture_refuses(stream, "cudaStreamSynchronize")) return cudaErrorStreamCaptureUnsupported;
   emulate::arrive(emulate::asked);
   return cudaSuccess;
 }
 
 cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t stream) {
   if (!emulate::stream_check(emulate::site::here(), stream)) return cudaErrorInvalidValue;
+  if (emulate::capture_refuses(stream, "cudaMallocAsync")) return cudaErrorStreamCaptureUnsupported;
   return cudaMalloc(out, bytes);
 }
 
 cudaError_t cudaFreeAsync(void *p, cudaStream_t stream) {
   if (!emulate::stream_check(emulate::site::here(), stream)) return cudaErrorInvalidValue;
+  if (emulate::capture_refuses(stream, "cudaFreeAsync")) return cudaErrorStreamCaptureUnsupported;
   return cudaFree(p);
 }
 
 cudaError_t cudaMallocHost(void **out, size_t bytes) {
+  if (emulate::capture_refuses(nullptr, "cudaMallocHost")) return cudaErrorStreamCaptureUnsupported;
   emulate::allocations++;
   *out = malloc(bytes);
   if (!*out) return cudaErrorMemoryAllocation;
@@ -118,33 +125,59 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr, void *v
   return cudaSuccess;
 }
 
+namespace emulate {
+
+static void copy_run(char *y, const char *x, size_t bytes, bool out, bool in) {
+  asked++;
+  memory_open_array(x, bytes, true);
+  memory_open_array(y, bytes, true);
+  if (in || out) transfers.push_back({asked, out ? y : nullptr, in ? x : nullptr, std::vector<char>(x, x + bytes)});
+  if (out)
+    memset(y, 0xff, bytes);
+  else
+    memcpy(y, x, bytes);
+  memory_open_array(x, bytes, false);
+  memory_open_array(y, bytes, false);
+}
+
+static void set_run(void *p, int value, size_t bytes) {
+  memory_open_array(p, bytes, true);
+  memset(p, value, bytes);
+  memory_open_array(p, bytes, false);
+}
+
+} // namespace emulate
+
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   using namespace emulate;
   const bool out = kind == cudaMemcpyDeviceToHost, in = kind == cudaMemcpyHostToDevice;
   const char *x = static_cast<const char *>(from);
   char *y = static_cast<char *>(to);
   if (!stream_check(site::here(), stream)) return cudaErrorInvalidValue;
-  if (!(in ? is_pinned(from, bytes) : is_array(from, bytes))) return cudaErrorInvalidValue;
-  if (!(out ? is_pinned(to, bytes) : is_array(to, bytes))) return cudaErrorInvalidValue;
-  if (!in && !out && x < y + bytes && y < x + bytes) return cudaErrorInvalidValue; /* undefined where the two overlap */
-  asked++;
-  memory_open_array(from, bytes, true);
-  memory_open_array(to, bytes, true);
-  if (in || out) transfers.push_back({asked, out ? to : nullptr, in ? x : nullptr, std::vector<char>(x, x + bytes)});
-  if (out)
-    memset(to, 0xff, bytes);
+  const bool sound = (in ? is_pinned(from, bytes) : is_array(from, bytes)) &&
+                     (out ? is_pinned(to, bytes) : is_array(to, bytes)) &&
+                     (in || out || x >= y + bytes || y >= x + bytes); /* undefined where the two overlap */
+  if (!sound && capture_refuses(stream, "cudaMemcpyAsync of other memory than pinned and the device's"))
+    return cudaErrorStreamCaptureUnsupported;
+  if (!sound) return cudaErrorInvalidValue;
+  calls.copies++;
+  if (capture_is_on(stream))
+    capture_add([=] { copy_run(y, x, bytes, out, in); });
   else
-    memcpy(to, from, bytes);
-  memory_open_array(from, bytes, false);
-  memory_open_array(to, bytes, false);
+    copy_run(y, x, bytes, out, in);
   return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream) {
   using namespace emulate;
   if (!stream_check(site::here(), stream) || !is_array(p, bytes)) return cudaErrorInvalidValue;
-  memory_open_array(p, bytes, true);
-  memset(p, value, bytes);
-  memory_open_array(p, bytes, false);
+  if (capture_is_on(stream))
+    capture_add([=] { set_run(p, value, bytes); });
+  else
+    set_run(p, value, bytes);
   return cudaSuccess;
+}
+
+wn_emulated_calls wn_emulate_calls(void) {
+  return emulate::calls;
 }

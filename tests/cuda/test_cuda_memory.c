@@ -68,6 +68,55 @@ static void test_overlaps(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* Within a step, whatever is held back: what is asked for happens in its order, and what is read is there. */
+static void test_steps(void **state) {
+  (void)state;
+  enum { BYTES = 4096 };
+  static uint8_t big[BYTES], back[BYTES], want[BYTES];
+  wn_context *ctx = make_context();
+  void *a, *b, *late = NULL;
+  assert_ok(ctx, m->allocate(ctx, "a", BYTES, &a));
+  assert_ok(ctx, m->allocate(ctx, "b", BYTES, &b));
+  for (int round = 0; round < 4; round++) {
+    for (int i = 0; i < BYTES; i++) big[i] = (uint8_t)(i * 11 + round), want[i] = 0;
+    m->step_begin(ctx);
+    m->step_begin(ctx);            /* they nest */
+    for (int i = 0; i < 24; i++) { /* small copies, each over the last one's end; enough for a graph */
+      uint8_t small[9];
+      memset(small, i + round, sizeof small);
+      memset(want + 5 * i + round, i + round, sizeof small);
+      assert_ok(ctx, m->copy_in(ctx, (uint8_t *)a + 5 * i + round, small, sizeof small));
+      memset(small, 77, sizeof small); /* free again */
+    }
+    assert_ok(ctx, m->step_end(ctx));
+    assert_ok(ctx, m->copy(ctx, b, a, BYTES));                        /* apart, whole vectors */
+    assert_ok(ctx, m->copy(ctx, (uint8_t *)b + 1, (uint8_t *)b, 99)); /* overlapping */
+    memmove(want + 1, want, 99);
+    assert_ok(ctx, m->copy(ctx, (uint8_t *)b + 1001, (uint8_t *)b + 3, 50)); /* apart, bytes */
+    memcpy(want + 1001, want + 3, 50);
+    if (round % 2) {
+      assert_ok(ctx, m->copy_in(ctx, (uint8_t *)a + 700, big, 3000)); /* more than an argument */
+      assert_ok(ctx, m->allocate(ctx, "late", 64, &late));
+      assert_ok(ctx, m->zero(ctx, a, 10));
+      m->release(late);
+    }
+    assert_ok(ctx, wn_memory_read(ctx, m, back, b, BYTES)); /* ends nothing, but waits for all */
+    assert_memory_equal(back, want, BYTES);
+    assert_ok(ctx, m->zero(ctx, b, BYTES));
+    assert_ok(ctx, m->step_end(ctx));
+    assert_ok(ctx, wn_memory_read(ctx, m, back, a, BYTES));
+    if (round % 2) assert_true(back[0] == 0 && back[9] == 0);
+    if (round % 2) assert_memory_equal(back + 700, big, 3000);
+    assert_ok(ctx, wn_memory_read(ctx, m, back, b, BYTES));
+    assert_true(back[0] == 0 && back[200] == 0);
+    assert_ok(ctx, m->zero(ctx, a, BYTES));
+    const char *error = wn_emulate_error();
+    if (error) fail_msg("%s", error);
+  }
+  m->release(a), m->release(b);
+  wn_context_destroy(ctx);
+}
+
 static void test_copies_arrive_when_waited_for(void **state) {
   (void)state;
   wn_context *ctx = make_context();
@@ -180,6 +229,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_zeros_and_copies),
       cmocka_unit_test(test_overlaps),
+      cmocka_unit_test(test_steps),
       cmocka_unit_test(test_copies_arrive_when_waited_for),
       cmocka_unit_test(test_ring),
       cmocka_unit_test(test_marks),

@@ -1,6 +1,6 @@
 /* Steps of training and of decoding on the emulated backend: they make nothing on the device (no array, no pinned
- * memory, no event) and ask cuBLASLt for no algorithm once the first is done; gradients in bfloat16 are float32's as
- * closely as the reference's of the same precision. */
+ * memory, no event, no graph) and ask cuBLASLt for no algorithm once the first is done, or the third of decoding;
+ * gradients in bfloat16 are float32's as closely as the reference's of the same precision. */
 #include "train/bench.h"
 
 #include "backends/backends.h"
@@ -93,7 +93,8 @@ static void test_decoding(void **state) {
     float *logits = malloc((size_t)b.recipe.model.vocab_size * sizeof *logits);
     must(b.ctx, wn_session_create(b.ctx, b.model, 1, 0, &session));
     must(b.ctx, wn_session_feed(b.ctx, session, (const int32_t[]){1, 2, 3}, 3, 0, logits));
-    must(b.ctx, wn_session_feed(b.ctx, session, (const int32_t[]){4}, 1, 0, logits));
+    for (int32_t token = 4; token < 7; token++) /* the first tries cuBLASLt's forms, at the third a graph is made */
+      must(b.ctx, wn_session_feed(b.ctx, session, &token, 1, 0, logits));
     const uint64_t made = wn_emulate_allocations();
     wn_memory_info_get(&before);
     for (int32_t token = 1; token < 5; token++) must(b.ctx, wn_session_feed(b.ctx, session, &token, 1, 0, logits));

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "backends/cuda/blas.cuh"
+#include "backends/cuda/steps.cuh"
 #ifndef WN_EMULATED
 #include <cublasLt.h>
 #endif
@@ -45,8 +46,8 @@ struct blas_form {
 
 struct blas_plan {
   blas_form form;
-  uint64_t used; // 0: empty
-  bool served;
+  uint64_t used;       // 0: empty
+  bool served, proven; // proven: a call has gone well
   cublasLtMatmulDesc_t call;
   cublasLtMatrixLayout_t a, b, c;
   cublasLtMatmulAlgo_t algorithm;
@@ -245,9 +246,38 @@ static void blas_round(const struct wn_exec *exec, int64_t rows, int64_t K, wn_n
   *scratch += rounded_bytes(rows, K);
 }
 
+// A call, its operands rounded where they are to be: plain numbers, compared as bytes.
+struct blas_call {
+  blas_form form;
+  const void *a, *b;
+  void *c;
+  const float *bias;
+};
+
+// False: cuBLASLt does not serve it after all.
+static bool blas_multiply(const blas_call &x, cudaStream_t stream) {
+  const float one = 1, beta = x.form.accumulate ? 1 : 0;
+  pthread_mutex_lock(&lock);
+  blas_plan *plan = plan_of(x.form);
+  bool served = plan->served;
+  if (served && x.bias) served = set_call(plan->call, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &x.bias, sizeof x.bias);
+  if (served)
+    served = lt.Matmul(handle, plan->call, &one, x.b, plan->b, x.a, plan->a, &beta, x.c, plan->c, x.c, plan->c,
+                       &plan->algorithm, workspace, WORKSPACE_BYTES, stream) == CUBLAS_STATUS_SUCCESS;
+  plan->proven = plan->proven || served;
+  pthread_mutex_unlock(&lock);
+  return served;
+}
+
+// A call of a form that has gone well before.
+static cudaError_t blas_held_back(const void *data, cudaStream_t stream) {
+  blas_call call;
+  memcpy(&call, data, sizeof call);
+  return blas_multiply(call, stream) ? cudaSuccess : cudaErrorLaunchFailure;
+}
+
 bool wn_cuda_blas_product(const struct wn_exec *exec, const wn_product &p) {
   const bool bf16 = exec->precision == WN_BF16;
-  const float one = 1, beta = p.accumulate ? 1 : 0;
   blas_form f = {};
   f.M = p.M, f.N = p.N, f.K = p.K, f.c_ld = p.c_row, f.bf16 = bf16, f.c_bf16 = p.c.bf16;
   f.accumulate = p.accumulate, f.bias = p.bias != nullptr;
@@ -269,15 +299,16 @@ bool wn_cuda_blas_product(const struct wn_exec *exec, const wn_product &p) {
   f.c_align = blas_align(p.c.p, f.c_ld * c_size);
   pthread_mutex_lock(&lock);
   const blas_plan *plan = plan_of(f);
-  bool served = plan->served;
-  if (served && p.bias) served = set_call(plan->call, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p.bias, sizeof p.bias);
-  if (served) {
-    int64_t a_ld = p.a_k == 1 && !f.a_across ? p.a_row : p.a_k, b_ld = !f.b_across ? p.b_row : p.b_k;
-    if (round_a) blas_round(exec, p.M, p.K, &a, &a_ld, f.a_across, &scratch);
-    if (round_b) blas_round(exec, p.N, p.K, &b, &b_ld, f.b_across, &scratch);
-    served = lt.Matmul(handle, plan->call, &one, b.p, plan->b, a.p, plan->a, &beta, p.c.p, plan->c, p.c.p, plan->c,
-                       &plan->algorithm, workspace, WORKSPACE_BYTES, wn_cuda_stream(exec)) == CUBLAS_STATUS_SUCCESS;
-  }
+  const bool served = plan->served, proven = plan->proven;
   pthread_mutex_unlock(&lock);
-  return served;
+  if (!served) return false;
+  int64_t a_ld = p.a_k == 1 && !f.a_across ? p.a_row : p.a_k, b_ld = !f.b_across ? p.b_row : p.b_k;
+  if (round_a) blas_round(exec, p.M, p.K, &a, &a_ld, f.a_across, &scratch);
+  if (round_b) blas_round(exec, p.N, p.K, &b, &b_ld, f.b_across, &scratch);
+  const blas_call call = {f, a.p, b.p, p.c.p, p.bias};
+  if (proven && wn_cuda_step_is_open()) {
+    wn_cuda_step_call(blas_held_back, &call, sizeof call);
+    return true;
+  }
+  return wn_cuda_step_flush() == cudaSuccess && blas_multiply(call, wn_cuda_stream(exec));
 }

@@ -19,6 +19,12 @@ WN_OPS(WN_CUDA_DECLARE)
 wn_status wn_cuda_begin(wn_context *ctx);
 wn_status wn_cuda_device(wn_context *ctx, int index, wn_device_info *out);
 
+/* Steps launch by launch although they may be graphs (steps.cu): tests compare. */
+void wn_cuda_graphs_off(bool off);
+/* wn_memory's. */
+void wn_cuda_step_begin(wn_context *ctx);
+wn_status wn_cuda_step_end(wn_context *ctx);
+
 /* Products by winnow's own kernels although there is cuBLASLt: tests compare. */
 void wn_cuda_blas_off(bool off);
 /* A shared library by name or path, by way of winnow's own (module.c); NULL: it is not there. */

@@ -16,8 +16,10 @@
 #define WN_SHARED_DYNAMIC(type, name)                                                                                  \
   extern __shared__ __align__(1024) unsigned char wn_shared_dynamic[];                                                 \
   type *const name = reinterpret_cast<type *>(wn_shared_dynamic)
-// Parentheses around a kernel whose name has commas.
-#define WN_LAUNCH(grid, block, bytes, stream, kernel, ...) kernel<<<grid, block, bytes, stream>>>(__VA_ARGS__)
+// A kernel as the run time knows it.
+template <class... P> const void *wn_kernel(void (*kernel)(P...)) {
+  return reinterpret_cast<const void *>(kernel);
+}
 template <class K> cudaError_t wn_shared_limit(K *kernel, size_t bytes) {
   return cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                               static_cast<int>(bytes));
@@ -133,6 +135,28 @@ __device__ __forceinline__ uint32_t wn_movmatrix(uint32_t x) { // transposed ove
 }
 
 #endif // WN_EMULATED
+
+// ---- launches (steps.cu): at once, or within a step when it ends ----
+
+struct wn_launch_argument {
+  const void *at;
+  size_t bytes;
+};
+enum { WN_LAUNCH_ARGUMENTS = 16 };
+void wn_cuda_launch(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                    const wn_launch_argument *arguments, int count);
+
+template <class T> struct wn_as { typedef T type; };
+template <class... P>
+void wn_launch(const void *known, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, void (*)(P...),
+               typename wn_as<P>::type... a) {
+  static_assert(sizeof...(P) <= WN_LAUNCH_ARGUMENTS, "arguments of a launch");
+  const wn_launch_argument arguments[] = {{&a, sizeof(P)}...};
+  wn_cuda_launch(known, grid, block, shared_bytes, stream, arguments, (int)sizeof...(P));
+}
+// Parentheses around a kernel whose name has commas.
+#define WN_LAUNCH(grid, block, bytes, stream, kernel, ...)                                                             \
+  wn_launch(wn_kernel(kernel), grid, block, bytes, stream, kernel, __VA_ARGS__)
 
 // ---- what is common to kernels, in these terms ----
 

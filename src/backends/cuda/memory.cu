@@ -8,11 +8,14 @@
 // to wait for a later one that has its event now.
 //
 // Arrays come from the stream's own pool, which keeps what is given back. All else is made once (wn_cuda_begin).
+//
+// Within a step (steps.cu) what is held back is asked for before anything else is. So that a step is not cut to pieces,
+// copies within the device are kernels there, and so are copies in of up to PUT_BYTES, which are an argument.
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "backends/cuda/launch.cuh"
+#include "backends/cuda/steps.cuh"
 
 #include <map>
 #include <mutex>
@@ -21,7 +24,7 @@ extern "C" {
 #include "base/memory.h"
 }
 
-enum { MOVE_THREADS = 1024, MARKS = 256, PIECES = 1024 };
+enum { MOVE_THREADS = 1024, MARKS = 256, PIECES = 1024, PUT_BYTES = 256 };
 static const size_t RING_BYTES = (size_t)16 << 20, PIECE_BYTES = (size_t)2 << 20, RING_ALIGN = 64;
 
 // A piece of a copy in the ring; `to`: where a copy out belongs, NULL of a copy in.
@@ -55,6 +58,7 @@ static cudaError_t begin_all() {
   cudaError_t error = cudaStreamCreateWithFlags(&wn_cuda_work_stream, cudaStreamNonBlocking);
   for (int i = 0; i < MARKS && error == cudaSuccess; i++)
     error = cudaEventCreateWithFlags(&events[i], cudaEventDisableTiming);
+  if (error == cudaSuccess) error = wn_cuda_steps_prepare();
   if (error == cudaSuccess) error = cudaMallocHost(reinterpret_cast<void **>(&ring), RING_BYTES);
   if (error == cudaSuccess) error = cudaDeviceGetDefaultMemPool(&pool, 0);
   if (error == cudaSuccess) error = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
@@ -130,7 +134,9 @@ static cudaError_t ring_push(size_t at, size_t bytes, void *to) {
 
 static wn_status cuda_zero(wn_context *ctx, void *to, size_t bytes) {
   if (bytes == 0) return WN_OK;
-  return memory_status(ctx, "zeros", bytes, cudaMemsetAsync(to, 0, bytes, wn_cuda_work_stream));
+  cudaError_t error = wn_cuda_step_flush();
+  if (error == cudaSuccess) error = cudaMemsetAsync(to, 0, bytes, wn_cuda_work_stream);
+  return memory_status(ctx, "zeros", bytes, error);
 }
 
 // Arrays by their bytes.
@@ -158,6 +164,7 @@ static void held_remove(void *p) {
 static void cuda_release(void *p) {
   if (!p) return;
   held_remove(p);
+  (void)wn_cuda_step_flush(); // whose failure the step's end tells
   (void)cudaFreeAsync(p, wn_cuda_work_stream);
 }
 
@@ -184,8 +191,22 @@ static wn_status cuda_allocate(wn_context *ctx, const char *what, size_t bytes, 
   return status;
 }
 
+struct put_bytes {
+  unsigned char of[PUT_BYTES];
+};
+static __global__ void put_kernel(unsigned char *to, int n, const put_bytes bytes) {
+  for (int i = threadIdx.x; i < n; i += blockDim.x) to[i] = bytes.of[i];
+}
+
 static wn_status cuda_copy_in(wn_context *ctx, void *to, const void *from, size_t bytes) {
-  cudaError_t error = cudaSuccess;
+  if (wn_cuda_step_is_open() && bytes <= PUT_BYTES) {
+    put_bytes put = {};
+    memcpy(put.of, from, bytes);
+    if (bytes > 0)
+      WN_LAUNCH(1, 32, 0, wn_cuda_work_stream, put_kernel, static_cast<unsigned char *>(to), (int)bytes, put);
+    return WN_OK;
+  }
+  cudaError_t error = wn_cuda_step_flush();
   pthread_mutex_lock(&lock);
   for (size_t n = 0; n < bytes && error == cudaSuccess; n += PIECE_BYTES) {
     const size_t piece = bytes - n < PIECE_BYTES ? bytes - n : PIECE_BYTES;
@@ -201,7 +222,7 @@ static wn_status cuda_copy_in(wn_context *ctx, void *to, const void *from, size_
 }
 
 static wn_status cuda_copy_out(wn_context *ctx, void *to, const void *from, size_t bytes) {
-  cudaError_t error = cudaSuccess;
+  cudaError_t error = wn_cuda_step_flush();
   pthread_mutex_lock(&lock);
   for (size_t n = 0; n < bytes && error == cudaSuccess; n += PIECE_BYTES) {
     const size_t piece = bytes - n < PIECE_BYTES ? bytes - n : PIECE_BYTES;
@@ -230,13 +251,27 @@ template <class T> static __global__ void __launch_bounds__(MOVE_THREADS) move_k
   }
 }
 
+template <class T> static __global__ void copy_kernel(T *to, const T *from, int64_t n) {
+  WN_GRID_LOOP(i, n) to[i] = from[i];
+}
+template <class T> static void copy_as(void *to, const void *from, size_t bytes) {
+  const int64_t n = (int64_t)(bytes / sizeof(T));
+  WN_LAUNCH(wn_cuda_blocks(n), WN_CUDA_THREADS, 0, wn_cuda_work_stream, copy_kernel<T>, static_cast<T *>(to),
+            static_cast<const T *>(from), n);
+}
+
 static wn_status cuda_copy(wn_context *ctx, void *to, const void *from, size_t bytes) {
   const uintptr_t a = (uintptr_t)to, b = (uintptr_t)from;
   const cudaStream_t stream = wn_cuda_work_stream;
   if (bytes == 0 || a == b) return WN_OK;
-  if (a + bytes <= b || b + bytes <= a)
+  const bool apart = a + bytes <= b || b + bytes <= a;
+  if (apart && !wn_cuda_step_is_open())
     return memory_status(ctx, "a copy", bytes, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream));
-  if ((a | b | bytes) % sizeof(uint32_t) == 0)
+  if (apart && (a | b | bytes) % sizeof(uint4) == 0)
+    copy_as<uint4>(to, from, bytes);
+  else if (apart)
+    copy_as<uint8_t>(to, from, bytes);
+  else if ((a | b | bytes) % sizeof(uint32_t) == 0)
     WN_LAUNCH(1, MOVE_THREADS, 0, stream, move_kernel<uint32_t>, static_cast<uint32_t *>(to),
               static_cast<const uint32_t *>(from), (int64_t)(bytes / sizeof(uint32_t)));
   else
@@ -248,6 +283,7 @@ static wn_status cuda_copy(wn_context *ctx, void *to, const void *from, size_t b
 static uint64_t cuda_record(wn_context *ctx) {
   uint64_t mark = 0;
   (void)ctx;
+  (void)wn_cuda_step_flush();
   pthread_mutex_lock(&lock);
   if (begun) (void)mark_set(&mark); // whose failure the wait tells
   pthread_mutex_unlock(&lock);
@@ -271,8 +307,9 @@ static wn_status cuda_wait(wn_context *ctx, uint64_t mark) {
 }
 
 extern "C" {
-const struct wn_memory wn_cuda_memory = {false,     cuda_allocate, cuda_release, cuda_copy_in, cuda_copy_out,
-                                         cuda_copy, cuda_zero,     cuda_record,  cuda_wait};
+const struct wn_memory wn_cuda_memory = {false,         cuda_allocate,      cuda_release,    cuda_copy_in,
+                                         cuda_copy_out, cuda_copy,          cuda_zero,       cuda_record,
+                                         cuda_wait,     wn_cuda_step_begin, wn_cuda_step_end};
 
 void wn_cuda_memory_count(unsigned long long *live, unsigned long long *peak);
 void wn_cuda_memory_count(unsigned long long *live, unsigned long long *peak) {

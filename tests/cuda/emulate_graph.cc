@@ -1,0 +1,263 @@
+/* Launches by address, streams that are captured, and graphs. What is captured or added to a graph runs when the graph
+ * is launched and no sooner, with the arguments that it was given; nodes run in any order that their dependencies allow
+ * (by the seed), so that a dependency that was not said shows. What no graph may have, and what was destroyed or given
+ * back, are errors that name the call. */
+#include <memory>
+#include <set>
+#include <string>
+
+#include "cuda/emulate.h"
+
+namespace emulate {
+
+/* A kernel's launch with copies of its arguments. */
+struct alignas(64) argument_block {
+  char bytes[64];
+};
+struct kernel_call_copy {
+  const void *kernel;
+  dim3 grid, block;
+  size_t shared_bytes;
+  std::vector<argument_block> data;
+  std::vector<size_t> at, sizes;
+
+  bool take(const void *address, dim3 g, dim3 b, size_t bytes, void *const *arguments) {
+    const named_kernel *known = kernel_named(address);
+    if (!known) return false;
+    kernel = address, grid = g, block = b, shared_bytes = bytes, sizes = known->sizes;
+    size_t blocks = 0;
+    at.clear();
+    for (const size_t size : sizes) at.push_back(blocks), blocks += (size + 63) / 64;
+    data.assign(blocks, argument_block());
+    for (size_t i = 0; i < sizes.size(); i++) memcpy(&data[at[i]], arguments[i], sizes[i]);
+    return true;
+  }
+  void run() {
+    std::vector<void *> arguments;
+    for (const size_t i : at) arguments.push_back(&data[i]);
+    launch(kernel, grid, block, shared_bytes, arguments.data());
+  }
+  /* Does a word of the arguments point into memory that has been given back? */
+  bool is_stale() const {
+    for (size_t i = 0; i < at.size(); i++)
+      for (size_t n = 0; n + sizeof(void *) <= sizes[i]; n += sizeof(void *)) {
+        void *p;
+        memcpy(&p, reinterpret_cast<const char *>(&data[at[i]]) + n, sizeof p);
+        if (is_given_back(p)) return true;
+      }
+    return false;
+  }
+};
+
+} // namespace emulate
+
+struct emulated_node {
+  cudaGraph_t graph;
+  std::vector<cudaGraphNode_t> after;
+  bool is_kernel;
+  emulate::kernel_call_copy kernel; /* of a kernel's node */
+  std::vector<emulated_node> child; /* of a graph's, in an order in which they may run */
+  std::function<void()> run;        /* of any other's */
+};
+struct emulated_graph {
+  std::vector<std::unique_ptr<emulated_node>> nodes;
+};
+struct emulated_exec {
+  cudaGraph_t graph;
+  std::vector<emulated_node> nodes;
+  std::vector<cudaGraphNode_t> of; /* the graph's */
+};
+
+namespace emulate {
+
+static std::set<cudaGraph_t> graphs;
+static std::set<cudaGraphExec_t> execs;
+static const void *captured; /* the stream */
+static cudaGraph_t capture;
+static bool capture_failed;
+
+bool capture_is_on(const void *stream) {
+  return captured && stream == captured;
+}
+
+bool capture_refuses(const void *stream, const char *call) {
+  if (!captured || (stream && stream != captured)) return false;
+  fail(site::here(), (std::string(call) + " while a stream is captured").c_str());
+  capture_failed = true;
+  return true;
+}
+
+static cudaGraphNode_t node_add(cudaGraph_t graph, const cudaGraphNode_t *after, size_t count) {
+  graph->nodes.emplace_back(new emulated_node());
+  cudaGraphNode_t node = graph->nodes.back().get();
+  node->graph = graph;
+  node->after.assign(after, after + count);
+  return node;
+}
+
+/* In a captured stream each waits for the one before. */
+static cudaGraphNode_t captured_node() {
+  const cudaGraphNode_t last = capture->nodes.empty() ? nullptr : capture->nodes.back().get();
+  return node_add(capture, &last, last ? 1 : 0);
+}
+void capture_add(const std::function<void()> &run) {
+  captured_node()->run = run;
+}
+
+/* An order that the dependencies allow. */
+static std::vector<cudaGraphNode_t> order_of(cudaGraph_t graph) {
+  std::vector<cudaGraphNode_t> order, ready;
+  std::set<cudaGraphNode_t> there;
+  while (order.size() < graph->nodes.size()) {
+    ready.clear();
+    for (const auto &node : graph->nodes) {
+      bool may = !there.count(node.get());
+      for (const cudaGraphNode_t before : node->after) may = may && there.count(before);
+      if (may) ready.push_back(node.get());
+    }
+    order.push_back(ready[some_random() % ready.size()]);
+    there.insert(order.back());
+  }
+  return order;
+}
+
+static void node_run(emulated_node &node) {
+  if (node.is_kernel)
+    node.kernel.run();
+  else if (node.run)
+    node.run();
+  for (emulated_node &of : node.child) node_run(of);
+}
+static bool node_is_stale(const emulated_node &node) {
+  bool stale = node.is_kernel && node.kernel.is_stale();
+  for (const emulated_node &of : node.child) stale = stale || node_is_stale(of);
+  return stale;
+}
+
+static cudaError_t refuse(const char *what) {
+  fail(site::here(), what);
+  return cudaErrorInvalidValue;
+}
+static bool graph_has(cudaGraph_t graph, const cudaGraphNode_t *nodes, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    bool found = false;
+    for (const auto &node : graph->nodes) found = found || node.get() == nodes[i];
+    if (!found) return false;
+  }
+  return true;
+}
+
+} // namespace emulate
+
+using namespace emulate;
+
+cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared_bytes,
+                             cudaStream_t stream) {
+  if (!stream_check(site::here(), stream)) return cudaErrorInvalidValue;
+  if (capture_is_on(stream)) {
+    const cudaGraphNode_t node = captured_node();
+    node->is_kernel = true;
+    return node->kernel.take(kernel, grid, block, shared_bytes, arguments) ? cudaSuccess : cudaErrorInvalidValue;
+  }
+  calls.kernels++;
+  launch(kernel, grid, block, shared_bytes, arguments);
+  return cudaSuccess; /* what a launch has done wrong is the last error */
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  if (capture_refuses(stream, "cudaStreamBeginCapture")) return cudaErrorStreamCaptureUnsupported;
+  if (captured || !stream) return refuse("cudaStreamBeginCapture of a second stream, or of the default one");
+  if (mode != cudaStreamCaptureModeThreadLocal)
+    return refuse("cudaStreamBeginCapture in a mode that other threads' calls break, or that refuses nothing");
+  captured = stream, capture_failed = false;
+  return cudaGraphCreate(&capture, 0);
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
+  if (!capture_is_on(stream)) return refuse("cudaStreamEndCapture of a stream that is not captured");
+  captured = nullptr;
+  *out = capture;
+  if (!capture_failed) return cudaSuccess;
+  (void)cudaGraphDestroy(capture);
+  *out = nullptr;
+  return cudaErrorStreamCaptureInvalidated;
+}
+
+cudaError_t cudaGraphCreate(cudaGraph_t *out, unsigned) {
+  allocations++;
+  *out = new emulated_graph();
+  graphs.insert(*out);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *after, size_t count,
+                                   const cudaKernelNodeParams *p) {
+  if (!graphs.count(graph)) return refuse("cudaGraphAddKernelNode to a graph that has been destroyed");
+  if (!graph_has(graph, after, count)) return refuse("cudaGraphAddKernelNode after a node of another graph");
+  const cudaGraphNode_t node = node_add(graph, after, count);
+  node->is_kernel = true;
+  *out = node;
+  if (!node->kernel.take(p->func, p->grid, p->block, p->sharedMemBytes, p->kernelParams))
+    return refuse("cudaGraphAddKernelNode of what is no kernel");
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *after,
+                                       size_t count, cudaGraph_t child) {
+  if (!graphs.count(graph) || !graphs.count(child))
+    return refuse("cudaGraphAddChildGraphNode of a graph that has been destroyed");
+  if (!graph_has(graph, after, count)) return refuse("cudaGraphAddChildGraphNode after a node of another graph");
+  const cudaGraphNode_t node = node_add(graph, after, count);
+  for (const cudaGraphNode_t of : order_of(child)) node->child.push_back(*of);
+  *out = node;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long) {
+  if (!graphs.count(graph)) return refuse("cudaGraphInstantiate of a graph that has been destroyed");
+  allocations++;
+  *out = new emulated_exec{graph, {}, {}};
+  for (const cudaGraphNode_t node : order_of(graph)) (*out)->nodes.push_back(*node), (*out)->of.push_back(node);
+  execs.insert(*out);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+                                             const cudaKernelNodeParams *p) {
+  if (!execs.count(exec) || !graphs.count(exec->graph))
+    return refuse("cudaGraphExecKernelNodeSetParams of a graph that has been destroyed");
+  for (size_t i = 0; i < exec->of.size(); i++) {
+    if (exec->of[i] != node) continue;
+    kernel_call_copy &k = exec->nodes[i].kernel;
+    if (!exec->nodes[i].is_kernel || k.kernel != p->func)
+      return refuse("cudaGraphExecKernelNodeSetParams of another kernel than the node's");
+    calls.nodes++;
+    return k.take(p->func, p->grid, p->block, p->sharedMemBytes, p->kernelParams) ? cudaSuccess : cudaErrorInvalidValue;
+  }
+  return refuse("cudaGraphExecKernelNodeSetParams of a node of another graph");
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  if (!stream_check(site::here(), stream)) return cudaErrorInvalidValue;
+  if (capture_refuses(stream, "cudaGraphLaunch")) return cudaErrorStreamCaptureUnsupported;
+  if (!execs.count(exec)) return refuse("cudaGraphLaunch of a graph that has been destroyed");
+  for (const emulated_node &node : exec->nodes)
+    if (node_is_stale(node)) return refuse("cudaGraphLaunch: a kernel's argument is memory that has been given back");
+  calls.graphs++;
+  for (emulated_node &node : exec->nodes) node_run(node);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  if (!execs.erase(exec)) return refuse("cudaGraphExecDestroy of a graph that has been destroyed");
+  allocations++;
+  delete exec;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  if (!graphs.erase(graph)) return refuse("cudaGraphDestroy of a graph that has been destroyed");
+  allocations++;
+  delete graph;
+  return cudaSuccess;
+}

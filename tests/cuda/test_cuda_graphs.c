@@ -1,0 +1,228 @@
+/* Steps of decoding as graphs (src/backends/cuda/steps.cu), emulated or on a device: they give the bits that launches
+ * one by one give, for one and several sequences, sessions together, under budgets that evict and move, with caches in
+ * half floats and with cuBLASLt's products. Emulated, calls are counted: a token is one launch of a graph, nothing is
+ * launched beside it, few nodes are changed, and nothing is made once the graph is there. */
+#include "train/tiny.h"
+
+#include "backends/backends.h"
+#include "backends/cuda/cuda.h"
+#include "cuda/emulate_api.h"
+#include "winnow/kv.h"
+#include "winnow/model.h"
+#include "winnow/session_group.h"
+
+enum { V = 16, PROMPT = 3, STEPS = 20, COUNTED = 8, STREAMS_MAX = 9, SESSIONS_MAX = 3 };
+
+struct graph_case {
+  const char *name;
+  bool selective, half;
+  int64_t streams, sessions; /* of one session; or so many sessions together */
+  const char *policy;        /* with a budget of 6; NULL: none */
+  int least;                 /* launches for one that is a changed node, at least */
+};
+
+static const struct graph_case cases[] = {
+    {.name = "one stream", .streams = 1, .least = 2},
+    {.name = "selective", .selective = true, .streams = 1, .least = 2},
+    {.name = "a half-float cache", .half = true, .streams = 1, .least = 2},
+    {.name = "nine streams: cuBLASLt", .streams = 9, .least = 2},
+    {.name = "three sessions together", .sessions = 3, .streams = 1, .least = 1},
+    {.name = "selective, a budget", .selective = true, .streams = 1, .policy = "selective", .least = 2},
+    {.name = "streaming, a budget", .streams = 1, .policy = "streaming", .least = 2},
+    {.name = "h2o, a budget", .streams = 2, .policy = "h2o", .least = 2},
+    {.name = "random, together", .sessions = 3, .streams = 1, .policy = "random", .least = 1},
+};
+
+struct decoded {
+  float logits[STEPS][STREAMS_MAX * V];
+  wn_emulated_calls calls; /* of the last COUNTED steps */
+  uint64_t launches, made;
+};
+
+static wn_context *ctx;
+static int setup(void **state) {
+  (void)state;
+  ctx = tiny_context("cuda", 1);
+  return 0;
+}
+static int teardown(void **state) {
+  (void)state;
+  wn_context_destroy(ctx);
+  return 0;
+}
+
+static wn_model *make_model(bool selective) {
+  wn_model_config c;
+  wn_model *model;
+  wn_model_config_init(&c);
+  c.vocab_size = V, c.context = 64, c.layers = 2, c.width = 32, c.heads = 4, c.kv_heads = 2, c.head_size = 8;
+  c.ffn_width = 48;
+  c.position = WN_POS_ROPE;
+  c.attention.selective.enabled = selective;
+  must(ctx, wn_model_config_resolve(ctx, &c));
+  must(ctx, wn_model_create(ctx, &c, 3, &model));
+  return model;
+}
+
+static wn_session *make_session(wn_model *model, const struct graph_case *k, wn_session_group *group) {
+  wn_budgets budgets;
+  wn_session *session;
+  wn_budgets_init(&budgets);
+  if (k->policy) assert_true(wn_policy_find(k->policy, &budgets.policy));
+  if (k->policy) must(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), "6", &budgets));
+  must(ctx, wn_session_create_with(ctx, model,
+                                   &(wn_session_options){.size = sizeof(wn_session_options),
+                                                         .sequences = k->streams,
+                                                         .capacity = 48,
+                                                         .budgets = k->policy ? &budgets : NULL,
+                                                         .cache = k->half ? WN_CACHE_HALF : WN_CACHE_FLOAT,
+                                                         .group = group},
+                                   &session));
+  wn_budgets_clear(&budgets);
+  return session;
+}
+
+static int32_t token_of(int64_t stream, int step) {
+  return (int32_t)((stream * 5 + step * 3 + step / 4) % V);
+}
+
+static void no_error(const char *where) {
+  const char *error = wn_emulate_error();
+  if (error) fail_msg("%s: %s", where, error);
+}
+
+/* A step of the session's streams, or of all sessions together. */
+static void step(const struct graph_case *k, wn_session **sessions, wn_session_group *group, int s, float *logits) {
+  int32_t tokens[STREAMS_MAX];
+  wn_session_row rows[SESSIONS_MAX];
+  for (int64_t i = 0; i < k->streams; i++) tokens[i] = token_of(i, s);
+  if (!group) {
+    must(ctx, wn_session_feed(ctx, sessions[0], tokens, 1, 0, logits));
+    return;
+  }
+  for (int64_t i = 0; i < k->sessions; i++)
+    rows[i] = (wn_session_row){.session = sessions[i], .token = token_of(i, s), .logits = NULL};
+  rows[k->sessions - 1].logits = logits; /* of one, so that reading them cuts nothing */
+  must(ctx, wn_session_group_feed(ctx, group, rows, k->sessions));
+}
+
+static void decode(const struct graph_case *k, bool graphs, struct decoded *out) {
+  wn_model *model = make_model(k->selective);
+  wn_session_group *group = NULL;
+  wn_session *sessions[SESSIONS_MAX] = {NULL};
+  wn_emulated_calls before = {0}, after;
+  uint64_t launches = 0, made = 0;
+  int32_t prompt[STREAMS_MAX * PROMPT];
+  wn_cuda_graphs_off(!graphs);
+  if (k->sessions) must(ctx, wn_session_group_create(ctx, model, k->sessions, &group));
+  for (int i = 0; i < STREAMS_MAX * PROMPT; i++) prompt[i] = (7 * i + 1) % V;
+  for (int64_t i = 0; i < (group ? k->sessions : 1); i++) {
+    sessions[i] = make_session(model, k, group);
+    must(ctx, wn_session_feed(ctx, sessions[i], prompt + i, PROMPT, 0, NULL));
+  }
+  for (int s = 0; s < STEPS; s++) {
+    if (s == STEPS - COUNTED)
+      before = wn_emulate_calls(), launches = wn_emulate_launches(), made = wn_emulate_allocations();
+    step(k, sessions, group, s, out->logits[s]);
+    no_error(k->name);
+  }
+  after = wn_emulate_calls();
+  out->calls.kernels = after.kernels - before.kernels, out->calls.graphs = after.graphs - before.graphs;
+  out->calls.nodes = after.nodes - before.nodes, out->calls.copies = after.copies - before.copies;
+  out->calls.events = after.events - before.events;
+  out->launches = wn_emulate_launches() - launches, out->made = wn_emulate_allocations() - made;
+  for (int64_t i = 0; i < (group ? k->sessions : 1); i++) wn_session_destroy(sessions[i]);
+  wn_session_group_destroy(group);
+  wn_model_destroy(model);
+  wn_cuda_graphs_off(false);
+}
+
+static void test_bits_and_calls(void **state) {
+  (void)state;
+  static struct decoded with, without;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const struct graph_case *k = &cases[i];
+    decode(k, false, &without);
+    decode(k, true, &with);
+    const size_t bytes = (size_t)k->streams * V * sizeof(float);
+    for (int s = 0; s < STEPS; s++)
+      if (memcmp(with.logits[s], without.logits[s], bytes)) fail_msg("%s: other logits in step %d", k->name, s);
+    if (!wn_emulated()) continue;
+    const wn_emulated_calls *a = &without.calls, *b = &with.calls;
+    print_message(
+        "# %s: calls a token without graphs %g kernels, %g copies, %g marks; with %g graphs, %g nodes changed, "
+        "%g kernels, %g copies, %g marks\n",
+        k->name, (double)a->kernels / COUNTED, (double)a->copies / COUNTED, (double)a->events / COUNTED,
+        (double)b->graphs / COUNTED, (double)b->nodes / COUNTED, (double)b->kernels / COUNTED,
+        (double)b->copies / COUNTED, (double)b->events / COUNTED);
+    assert_int_equal(a->graphs + a->nodes, 0);
+    assert_true(a->kernels >= 20 * COUNTED);
+    assert_int_equal(b->graphs, COUNTED);
+    assert_int_equal(b->kernels, 0);
+    assert_true(b->nodes > 0 && b->nodes * (uint64_t)k->least <= a->kernels);
+    assert_true(b->copies < a->copies);             /* tokens and positions are arguments */
+    assert_true(with.launches >= without.launches); /* and those that copies have become */
+    assert_int_equal(with.made, 0);
+    assert_int_equal(without.made, 0);
+  }
+}
+
+/* Sessions that take turns have each its own graph. */
+static void test_turns(void **state) {
+  (void)state;
+  const struct graph_case *k = &cases[1];
+  wn_model *model = make_model(k->selective);
+  wn_session *sessions[2] = {make_session(model, k, NULL), make_session(model, k, NULL)};
+  float logits[2][V];
+  wn_emulated_calls before = {0};
+  uint64_t made = 0;
+  for (int s = 0; s < 12; s++) {
+    if (s == 4) before = wn_emulate_calls(), made = wn_emulate_allocations();
+    for (int i = 0; i < 2; i++) step(k, &sessions[i], NULL, s, logits[i]);
+    assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
+  }
+  no_error("turns");
+  const wn_emulated_calls after = wn_emulate_calls();
+  if (wn_emulated()) {
+    assert_int_equal(after.graphs - before.graphs, 2 * 8);
+    assert_int_equal(after.kernels - before.kernels, 0);
+    assert_true(after.nodes - before.nodes < 16 * 20); /* not all of a step's */
+  }
+  assert_int_equal(wn_emulate_allocations(), made);
+  wn_session_destroy(sessions[0]), wn_session_destroy(sessions[1]);
+  wn_model_destroy(model);
+}
+
+/* More sessions than graphs are kept: the oldest give way, and are made again. */
+static void test_many(void **state) {
+  (void)state;
+  enum { MANY = 18 };
+  const struct graph_case *k = &cases[0];
+  wn_model *model = make_model(k->selective);
+  wn_session *sessions[MANY];
+  float first[V], logits[V];
+  const wn_emulated_calls before = wn_emulate_calls();
+  for (int i = 0; i < MANY; i++) sessions[i] = make_session(model, k, NULL);
+  for (int s = 0; s < 4; s += 2)
+    for (int i = 0; i < MANY; i++) {
+      step(k, &sessions[i], NULL, s, logits);
+      step(k, &sessions[i], NULL, s + 1, logits);
+      if (i == 0) memcpy(first, logits, sizeof logits);
+      assert_memory_equal(logits, first, sizeof logits);
+    }
+  no_error("many");
+  const uint64_t graphs = wn_emulate_calls().graphs - before.graphs; /* what earlier sessions left may suit the first */
+  if (wn_emulated()) assert_true(graphs >= 2 * MANY && graphs < 3 * MANY);
+  for (int i = 0; i < MANY; i++) wn_session_destroy(sessions[i]);
+  wn_model_destroy(model);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_bits_and_calls),
+      cmocka_unit_test(test_turns),
+      cmocka_unit_test(test_many),
+  };
+  wn_backend_cuda_linked((wn_backend_cuda_table)());
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
