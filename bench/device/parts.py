@@ -353,9 +353,9 @@ def attention(run):
     failures(lines)
 
 
-def winnow_json(run, arguments, limit=120):
+def winnow_json(run, arguments, limit=120, env=None):
     """What a command of winnow says as JSON; its one line where it fails."""
-    code, out, _ = command([run.program("winnow")] + arguments + ["--json", "--backend", run.backend], run.box, limit)
+    code, out, _ = command([run.program("winnow")] + arguments + ["--json", "--backend", run.backend], run.box, limit, env)
     if code:
         return {"error_line": first_line(out)}
     return json.loads(out[out.index("{"):])
@@ -438,6 +438,21 @@ def llama(run, model, streams):
         return None, f"{name}: not understood"
 
 
+def without_graphs(run, name, arguments, graphs, lines):
+    """The same, launch by launch: what CUDA graphs gain."""
+    name += ", without CUDA graphs"
+    if run.has(name):
+        return
+    x = winnow_json(run, arguments, env={"WINNOW_CUDA_GRAPHS": "0"})
+    if "error_line" in x:
+        run.add(name, unit="tokens/s", why=x["error_line"])
+        lines.append(f"{name}: {x['error_line']}")
+        return
+    x = x["results"][0]
+    run.add(name, unit="tokens/s", value=x["tokens_per_second"], spread=x["step"]["spread_iqr_over_median"], peer="with graphs",
+            peer_value=graphs, repeats=x["step"]["repeats"])
+
+
 def decode(run):
     warmed(run)
     model = find_model(run)
@@ -447,12 +462,15 @@ def decode(run):
         full = None
         for budget in (None, 8 if run.a.tiny else 512):
             name = f"{streams} stream{'s' * (streams > 1)} behind {context} tokens" + (f", budget {budget}" if budget else "")
-            if run.has(name):
-                full = run.store.measures(run.part)[name].get("value", full)
-                continue
             arguments = ["bench", "decode", model, "--contexts", str(context), "--batch", str(streams), "--repeats", "32"]
             if budget:
                 arguments += ["--budgets", str(budget), "--policy", "streaming"]
+            if run.has(name):
+                known = run.store.measures(run.part)[name].get("value")
+                full = full or known
+                if known:
+                    without_graphs(run, name, arguments, known, lines)
+                continue
             mine = winnow_json(run, arguments)
             m = {"unit": "tokens/s", "target": 1.0, "sense": "least", "peer": "the full cache" if budget else "llama.cpp"}
             if "error_line" in mine:
@@ -469,4 +487,5 @@ def decode(run):
                 value, why = llama(run, model, streams)
                 m.update({"peer_value": value} if value else {"peer_why": why})
             run.add(name, **m)
+            without_graphs(run, name, arguments, x["tokens_per_second"], lines)
     failures(lines)
