@@ -269,6 +269,8 @@ static wn_status cuda_copy(wn_context *ctx, void *to, const void *from, size_t b
     return memory_status(ctx, "a copy", bytes, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream));
   if (apart && (a | b | bytes) % sizeof(uint4) == 0)
     copy_as<uint4>(to, from, bytes);
+  else if (apart && (a | b | bytes) % sizeof(uint32_t) == 0)
+    copy_as<uint32_t>(to, from, bytes);
   else if (apart)
     copy_as<uint8_t>(to, from, bytes);
   else if ((a | b | bytes) % sizeof(uint32_t) == 0)
