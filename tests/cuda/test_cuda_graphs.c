@@ -11,7 +11,7 @@
 #include "winnow/model.h"
 #include "winnow/session_group.h"
 
-enum { V = 16, PROMPT = 3, STEPS = 20, COUNTED = 8, STREAMS_MAX = 9, SESSIONS_MAX = 3 };
+enum { V = 16, PROMPT = 3, STEPS = 13, COUNTED = 4, STREAMS_MAX = 9, SESSIONS_MAX = 3 };
 
 struct graph_case {
   const char *name;
@@ -176,7 +176,7 @@ static void test_turns(void **state) {
   float logits[2][V];
   wn_emulated_calls before = {0};
   uint64_t made = 0;
-  for (int s = 0; s < 12; s++) {
+  for (int s = 0; s < 8; s++) {
     if (s == 4) before = wn_emulate_calls(), made = wn_emulate_allocations();
     for (int i = 0; i < 2; i++) step(k, &sessions[i], NULL, s, logits[i]);
     assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
@@ -184,9 +184,9 @@ static void test_turns(void **state) {
   no_error("turns");
   const wn_emulated_calls after = wn_emulate_calls();
   if (wn_emulated()) {
-    assert_int_equal(after.graphs - before.graphs, 2 * 8);
+    assert_int_equal(after.graphs - before.graphs, 2 * 4);
     assert_int_equal(after.kernels - before.kernels, 0);
-    assert_true(after.nodes - before.nodes < 16 * 20); /* not all of a step's */
+    assert_true(after.nodes - before.nodes < 8 * 20); /* not all of a step's */
   }
   assert_int_equal(wn_emulate_allocations(), made);
   wn_session_destroy(sessions[0]), wn_session_destroy(sessions[1]);
@@ -202,17 +202,20 @@ static void test_many(void **state) {
   wn_session *sessions[MANY];
   float first[V], logits[V];
   const wn_emulated_calls before = wn_emulate_calls();
-  for (int i = 0; i < MANY; i++) sessions[i] = make_session(model, k, NULL);
-  for (int s = 0; s < 4; s += 2)
-    for (int i = 0; i < MANY; i++) {
-      step(k, &sessions[i], NULL, s, logits);
-      step(k, &sessions[i], NULL, s + 1, logits);
-      if (i == 0) memcpy(first, logits, sizeof logits);
-      assert_memory_equal(logits, first, sizeof logits);
-    }
+  for (int i = 0; i < MANY; i++) {
+    sessions[i] = make_session(model, k, NULL);
+    for (int s = 0; s < 2; s++) step(k, &sessions[i], NULL, s, logits);
+    if (i == 0) memcpy(first, logits, sizeof logits);
+    assert_memory_equal(logits, first, sizeof logits);
+  }
+  for (int i = 0; i < 2; i++) {
+    for (int s = 2; s < 4; s++) step(k, &sessions[i], NULL, s, logits);
+    if (i == 0) memcpy(first, logits, sizeof logits);
+    assert_memory_equal(logits, first, sizeof logits);
+  }
   no_error("many");
-  const uint64_t graphs = wn_emulate_calls().graphs - before.graphs; /* what earlier sessions left may suit the first */
-  if (wn_emulated()) assert_true(graphs >= 2 * MANY && graphs < 3 * MANY);
+  const uint64_t graphs = wn_emulate_calls().graphs - before.graphs; /* what earlier sessions left may suit some */
+  if (wn_emulated()) assert_true(graphs >= MANY + 2 && graphs < 2 * MANY);
   for (int i = 0; i < MANY; i++) wn_session_destroy(sessions[i]);
   wn_model_destroy(model);
 }
