@@ -47,7 +47,7 @@ static const struct {
     {"{\"selective\":{\"per_kv_head\":true,\"head\":1}}", "{\"scale\":0.04}", 1, 520, 4, 2, 64, 1, 0, false},
     {"{\"selective\":{\"protect_first\":false},\"exclusive\":true}", "{\"scale\":0.03}", 1, 520, 2, 1, 128, 1, 0,
      false},
-    {"{\"selective\":{}}", "{\"scale\":0.03}", 1, 600, 2, 1, 64, 1, 400, false},
+    {"{\"selective\":{}}", "{}", 1, 600, 2, 1, 64, 1, 400, false}, /* and begin before a window */
     {"{\"selective\":{\"mem\":{\"tau\":0.01},\"per_kv_head\":true}}", "{\"scale\":0.05}", 2, 600, 4, 2, 64, 1, 330,
      false},
 };
