@@ -112,9 +112,11 @@ static void whole(wn_context *ctx, struct wn_model *model, const wn_budgets *b, 
   memcpy(out, logits + (n - 1) * V, V * sizeof *out);
 }
 
+/* Keys are turned up to three times, in floats, and sums have other orders: 2.6e-5 with AVX2. Wrong angles are 100
+ * times that. */
 static void close_to(const char *what, int64_t n, const float *found, const float *expected) {
   for (int i = 0; i < V; i++)
-    if (!(fabs((double)found[i] - (double)expected[i]) < 2e-5))
+    if (!(fabs((double)found[i] - (double)expected[i]) < 1e-4))
       fail_msg("%s, %lld tokens: logit %d is %g, expected %g", what, (long long)n, i, (double)found[i],
                (double)expected[i]);
 }
