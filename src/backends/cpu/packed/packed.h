@@ -79,8 +79,7 @@ const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_avx512(void);
 const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_vnni(void); /* AVX-512 with VNNI */
 const struct wn_cpu_packed_kernels *wn_cpu_packed_kernels_amx(void);  /* and with tiles of bytes */
 
-/* A block of 16 rows of x with scales and sums; at most one of 16 rows of w with five numbers each, the most that a
- * type needs. */
+/* A block of 16 rows of x with scales and sums; of 16 rows of w with five numbers each, the most that a type needs. */
 #define WN_CPU_PACKED_TILE_BYTES(K) ((K) / 32 * (32 + 8) * WN_CPU_PACKED_TILED)
 #define WN_CPU_PACKED_PANEL_BYTES(K) ((K) / 32 * (32 + 20) * WN_CPU_PACKED_TILED)
 /* packed_tiles_vnni.c */

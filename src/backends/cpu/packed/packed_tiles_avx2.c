@@ -96,7 +96,7 @@ V_INLINE void tile_block(wn_gguf_type type, const char *w, const char *x, int m,
     vb some[WIDE];
 #pragma GCC unroll 8
     for (int k = j; k < j + fit; k++) {
-      __asm__ volatile("" ::: "memory"); /* likewise: weights are loaded where they are needed */
+      __asm__ volatile("" ::: "memory"); /* as pairs_add: weights are loaded where needed */
       const vb w0 = b_load(w + 64 * k), w1 = b_load(w + 64 * k + BYTES);
 #pragma GCC unroll 4
       for (int i = 0; i < AT_ONCE; i++) {
