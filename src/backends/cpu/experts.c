@@ -102,8 +102,9 @@ size_t wn_cpu_experts_scratch(const struct wn_exec *exec, const struct wn_expert
     const bool shared = e == a->E;
     if (shared && a->S == 0) break;
     const struct wn_expert *of = shared ? &a->shared : &a->expert[e];
-    const struct wn_linear in = expert_in(a, of, a->M, shared ? a->S : a->F),
-                           out = expert_out(a, of, a->M, shared ? a->S : a->F);
+    struct wn_linear in = expert_in(a, of, a->M, shared ? a->S : a->F),
+                     out = expert_out(a, of, a->M, shared ? a->S : a->F);
+    in.dx = out.dx = &most; /* backward forms them always; nothing is written here */
     most = most_scratch(exec, &in, backward, most);
     most = most_scratch(exec, &out, backward, most);
   }
