@@ -8,6 +8,7 @@
 /* linear.c: products through oneDNN's sgemm, or our own. */
 wn_status wn_cpu_linear_forward(const struct wn_exec *exec, const struct wn_linear *a);
 wn_status wn_cpu_linear_backward(const struct wn_exec *exec, const struct wn_linear *a);
+size_t wn_cpu_linear_scratch(const struct wn_exec *exec, const struct wn_linear *a, bool backward);
 
 /* Our own products for the instruction set of this table of the backend. */
 const struct wn_product_ops *wn_cpu_product_ops(const struct wn_backend *backend);

@@ -1,9 +1,10 @@
-/* y = x w^T + b and its gradients (row-major) through oneDNN's sgemm, or our own (product.h) in a build without oneDNN.
- * 2MNK operations each. */
+/* y = x w^T + b and its gradients (row-major) through oneDNN's sgemm or our own (product.h): that where it is faster,
+ * and in a build without oneDNN. 2MNK operations each. */
 #include <omp.h>
 #include <string.h>
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/product.h"
+#include "base/alloc.h"
 #include "base/team.h"
 
 /* Below this a product takes less time than waking the other threads. */
@@ -11,17 +12,46 @@
 
 #if WN_HAVE_ONEDNN
 #include <dnnl.h>
-static int product_one(const struct wn_exec *exec, const struct wn_sgemm *x) {
-  (void)exec;
-  return (int)dnnl_sgemm(x->ta ? 'T' : 'N', x->tb ? 'T' : 'N', x->M, x->N, x->K, 1.0f, x->a, x->lda, x->b, x->ldb,
-                         x->add ? 1.0f : 0.0f, x->c, x->ldc);
+/* With AVX2 our own are 10 to 15% faster on two threads, with AVX-512 they are not (docs/results/training-speed.md). */
+static bool linear_is_own(const struct wn_exec *exec) {
+  return wn_cpu_product_ops(exec->backend) == &wn_product_ops_avx2;
 }
 #else
-static int product_one(const struct wn_exec *exec, const struct wn_sgemm *x) {
-  wn_cpu_product_ops(exec->backend)->sgemm(x);
-  return 0;
+static bool linear_is_own(const struct wn_exec *exec) {
+  (void)exec;
+  return true;
 }
 #endif
+
+static int product_one(const struct wn_exec *exec, const struct wn_sgemm *x, void *room) {
+  if (linear_is_own(exec)) {
+    wn_cpu_product_ops(exec->backend)->sgemm(x, room);
+    return 0;
+  }
+#if WN_HAVE_ONEDNN
+  return (int)dnnl_sgemm(x->ta ? 'T' : 'N', x->tb ? 'T' : 'N', x->M, x->N, x->K, 1.0f, x->a, x->lda, x->b, x->ldb,
+                         x->add ? 1.0f : 0.0f, x->c, x->ldc);
+#else
+  return 0;
+#endif
+}
+
+/* Bytes of a part's room; 0: oneDNN takes its own. */
+static size_t product_room(const struct wn_exec *exec, int64_t M, int64_t N, int64_t K) {
+  const size_t bytes = linear_is_own(exec) ? wn_cpu_product_ops(exec->backend)->room(M, N, K) : 0;
+  return (bytes + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
+}
+
+static size_t most(size_t a, size_t b) {
+  return a > b ? a : b;
+}
+
+size_t wn_cpu_linear_scratch(const struct wn_exec *exec, const struct wn_linear *a, bool backward) {
+  const size_t dx = backward && a->dx ? product_room(exec, a->M, a->K, a->N) : 0;
+  const size_t dw = backward && a->dw ? product_room(exec, a->N, a->K, a->M) : 0;
+  const size_t y = backward ? 0 : product_room(exec, a->M, a->N, a->K);
+  return most(y, most(dx, dw)) * (size_t)exec->threads;
+}
 
 /* Part t of `parts`: columns [f,l) of c where it is wide, rows where it is tall, in whole blocks of 16. */
 static int product_part(const struct wn_exec *exec, const struct wn_sgemm *whole, int64_t t, int64_t parts) {
@@ -39,7 +69,8 @@ static int product_part(const struct wn_exec *exec, const struct wn_sgemm *whole
     x.a += x.ta ? f : f * x.lda;
     x.c += f * x.ldc;
   }
-  return product_one(exec, &x);
+  const size_t room = product_room(exec, whole->M, whole->N, whole->K);
+  return product_one(exec, &x, room > 0 ? (char *)exec->scratch + (size_t)t * room : NULL);
 }
 
 /* The threads of oneDNN's next product on the calling thread; what they were. Our regions are none of its library's. */

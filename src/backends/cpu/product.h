@@ -8,6 +8,7 @@
 #define WN_BACKENDS_CPU_PRODUCT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* c[M,N] = op(a)[M,K] op(b)[K,N] (+ c). ta: a lies as [K,M]; tb: b as [N,K]. */
@@ -26,9 +27,11 @@ struct wn_tile_product {
   bool add;
 };
 
-/* One thread each; no memory but some 32 KiB of its stack. */
+/* One thread each. room: bytes for sgemm's packed sides, the caller's (WN_ALIGN-aligned; at most 1.3 MB); what is
+ * enough for a product is enough for a part of it. */
 struct wn_product_ops {
-  void (*sgemm)(const struct wn_sgemm *x);
+  size_t (*room)(int64_t M, int64_t N, int64_t K);
+  void (*sgemm)(const struct wn_sgemm *x, void *room);
   void (*tile)(const struct wn_tile_product *p, const float *y, const float *x, float *c);
 };
 extern const struct wn_product_ops wn_product_ops_avx2, wn_product_ops_avx512;

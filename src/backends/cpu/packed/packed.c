@@ -47,6 +47,16 @@ static int64_t panel_rows(const struct wn_linear *a) {
   return rows < a->N ? rows : a->N;
 }
 
+static size_t panel_bytes(const struct wn_linear *a) {
+  return (size_t)packed_whole(panel_rows(a) * a->K * (int64_t)sizeof(float), WN_ALIGN);
+}
+/* What the product with a panel needs behind it. */
+static size_t panel_product_bytes(const struct wn_exec *exec, const struct wn_linear *a, bool backward) {
+  struct wn_linear part = *a;
+  part.N = panel_rows(a);
+  return wn_cpu_linear_scratch(exec, &part, backward);
+}
+
 /* Whether tiles serve: the instructions, and all weights in blocks. */
 static bool has_tiles(const struct wn_cpu_packed_kernels *k, const struct wn_linear *a) {
   if (!k->tile || a->K > TILED_K) return false;
@@ -113,7 +123,7 @@ static size_t bfloat16_bytes(const struct wn_linear *a) {
 /* At least what fewer rows need: they may go another way. */
 size_t wn_cpu_packed_scratch(const struct wn_exec *exec, const struct wn_linear *a, bool backward, bool wide) {
   const struct wn_cpu_packed_kernels *k = packed_kernels_for(wide);
-  const size_t panel = (size_t)(panel_rows(a) * a->K) * sizeof(float);
+  const size_t panel = panel_bytes(a) + panel_product_bytes(exec, a, backward);
   if (backward) return panel;
   const enum method how = packed_method(exec, k, a, wide);
   if (how == BFLOAT16) return bfloat16_bytes(a);
@@ -317,7 +327,7 @@ static void make_panel(const struct wn_exec *exec, const struct wn_linear *a, co
   }
 }
 
-/* The map of rows [n, n+rows) alone, from a panel in the scratch. */
+/* The map of rows [n, n+rows) alone, from a panel at the scratch's start. */
 static struct wn_linear panel_map(const struct wn_exec *exec, const struct wn_linear *a,
                                   const struct wn_cpu_packed_kernels *k, int64_t n, int64_t rows) {
   make_panel(exec, a, k, n, rows, exec->scratch);
@@ -342,6 +352,7 @@ wn_status wn_cpu_packed_forward(const struct wn_exec *exec, const struct wn_line
     return WN_OK;
   }
   const int64_t most = panel_rows(a);
+  const struct wn_exec behind = wn_exec_behind(exec, panel_bytes(a));
   for (int64_t n = 0; n < a->N; n += most) {
     const int64_t rows = a->N - n < most ? a->N - n : most;
     struct wn_linear part = panel_map(exec, a, k, n, rows);
@@ -350,7 +361,7 @@ wn_status wn_cpu_packed_forward(const struct wn_exec *exec, const struct wn_line
     for (int64_t m = 0; m < a->M; m += part.M) {
       part.x = (const float *)a->x + m * a->ldx;
       part.y = (float *)a->y + m * a->ldy + n;
-      WN_TRY(wn_cpu_linear_forward(exec, &part));
+      WN_TRY(wn_cpu_linear_forward(&behind, &part));
     }
   }
   return WN_OK;
@@ -359,13 +370,14 @@ wn_status wn_cpu_packed_forward(const struct wn_exec *exec, const struct wn_line
 wn_status wn_cpu_packed_backward(const struct wn_exec *exec, const struct wn_linear *a, bool wide) {
   const struct wn_cpu_packed_kernels *k = packed_kernels_for(wide);
   const int64_t most = panel_rows(a);
+  const struct wn_exec behind = wn_exec_behind(exec, panel_bytes(a));
   for (int64_t n = 0; n < a->N && a->M > 0; n += most) {
     const int64_t rows = a->N - n < most ? a->N - n : most;
     struct wn_linear part = panel_map(exec, a, k, n, rows);
     part.dy = (const float *)a->dy + n;
     part.accumulate_dx = a->accumulate_dx || n > 0;
     part.db = NULL;
-    WN_TRY(wn_cpu_linear_backward(exec, &part));
+    WN_TRY(wn_cpu_linear_backward(&behind, &part));
   }
   return WN_OK;
 }
