@@ -1,6 +1,6 @@
-/* Our own products of floats (backends/cpu/product.h), which serve in builds without oneDNN and libxsmm: the tolerance
- * law against sums in double, over awkward shapes and strides; what is not theirs stays as it was; and a row has the
- * same bits alone and among others, however many there are. */
+/* Our own products of floats (backends/cpu/product.h), which serve with AVX2 and in builds without oneDNN and libxsmm:
+ * the tolerance law against sums in double, over awkward shapes and strides; what is not theirs stays as it was; and a
+ * row has the same bits alone and among others, however many there are. */
 #include "isa.h"
 #include "support.h"
 #include "worst.h"

@@ -12,19 +12,22 @@
 
 #if WN_HAVE_ONEDNN
 #include <dnnl.h>
-/* With AVX2 our own are 10 to 15% faster on two threads, with AVX-512 they are not (docs/results/training-speed.md). */
-static bool linear_is_own(const struct wn_exec *exec) {
-  return wn_cpu_product_ops(exec->backend) == &wn_product_ops_avx2;
+/* With AVX2 our own are 10 to 15% faster on two threads, but for few rows of many weights, whose packing they do not
+ * repay; with AVX-512 they are not faster (docs/results/training-speed.md). */
+enum { OWN_ROWS = 128, OWN_ANYWAY = 65536 };
+static bool product_is_own(const struct wn_exec *exec, bool ta, int64_t M, int64_t N, int64_t K) {
+  return wn_cpu_product_ops(exec->backend) == &wn_product_ops_avx2 && (ta || M >= OWN_ROWS || N * K <= OWN_ANYWAY);
 }
 #else
-static bool linear_is_own(const struct wn_exec *exec) {
-  (void)exec;
+static bool product_is_own(const struct wn_exec *exec, bool ta, int64_t M, int64_t N, int64_t K) {
+  (void)exec, (void)ta, (void)M, (void)N, (void)K;
   return true;
 }
 #endif
 
+/* room: NULL where oneDNN is to do it. */
 static int product_one(const struct wn_exec *exec, const struct wn_sgemm *x, void *room) {
-  if (linear_is_own(exec)) {
+  if (room) {
     wn_cpu_product_ops(exec->backend)->sgemm(x, room);
     return 0;
   }
@@ -36,9 +39,9 @@ static int product_one(const struct wn_exec *exec, const struct wn_sgemm *x, voi
 #endif
 }
 
-/* Bytes of a part's room; 0: oneDNN takes its own. */
-static size_t product_room(const struct wn_exec *exec, int64_t M, int64_t N, int64_t K) {
-  const size_t bytes = linear_is_own(exec) ? wn_cpu_product_ops(exec->backend)->room(M, N, K) : 0;
+/* Bytes of a part's room; 0: oneDNN takes its own. Fewer rows of x or dy never need more. */
+static size_t product_room(const struct wn_exec *exec, bool ta, int64_t M, int64_t N, int64_t K) {
+  const size_t bytes = product_is_own(exec, ta, M, N, K) ? wn_cpu_product_ops(exec->backend)->room(M, N, K) : 0;
   return (bytes + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
 }
 
@@ -47,9 +50,9 @@ static size_t most(size_t a, size_t b) {
 }
 
 size_t wn_cpu_linear_scratch(const struct wn_exec *exec, const struct wn_linear *a, bool backward) {
-  const size_t dx = backward && a->dx ? product_room(exec, a->M, a->K, a->N) : 0;
-  const size_t dw = backward && a->dw ? product_room(exec, a->N, a->K, a->M) : 0;
-  const size_t y = backward ? 0 : product_room(exec, a->M, a->N, a->K);
+  const size_t dx = backward && a->dx ? product_room(exec, false, a->M, a->K, a->N) : 0;
+  const size_t dw = backward && a->dw ? product_room(exec, true, a->N, a->K, a->M) : 0;
+  const size_t y = backward ? 0 : product_room(exec, false, a->M, a->N, a->K);
   return most(y, most(dx, dw)) * (size_t)exec->threads;
 }
 
@@ -69,7 +72,7 @@ static int product_part(const struct wn_exec *exec, const struct wn_sgemm *whole
     x.a += x.ta ? f : f * x.lda;
     x.c += f * x.ldc;
   }
-  const size_t room = product_room(exec, whole->M, whole->N, whole->K);
+  const size_t room = product_room(exec, whole->ta, whole->M, whole->N, whole->K);
   return product_one(exec, &x, room > 0 ? (char *)exec->scratch + (size_t)t * room : NULL);
 }
 

@@ -1,5 +1,5 @@
-/* Products of floats by our own kernels: what oneDNN's sgemm and libxsmm's tile kernels do in builds that have them,
- * and what does it in builds without. 2MNK operations each.
+/* Products of floats by our own kernels: in builds without oneDNN and libxsmm all, in others those with AVX2 that
+ * are not of few rows. 2MNK operations each.
  *
  * An element of the result is one sum over k in order (in stretches of some hundred, where K is large): it depends
  * neither on its place in a block nor on how a product is divided, so a row has the same bits alone and among others.
