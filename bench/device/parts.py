@@ -14,6 +14,8 @@ import tempfile
 from store import Failed, Peer, Skipped, command, end_group, first_line
 
 PEERS = {}
+# bench_device as it is, and with launches of a call one after the other; by their environments.
+WINNOW = {"winnow": {}, "without overlap": {"WINNOW_CUDA_OVERLAP": "0"}}
 
 
 def close(run):
@@ -185,8 +187,8 @@ def sanitize(run):
 def peer(run, which):
     """bench_device, or PyTorch's program, as a process that stays."""
     if which not in PEERS:
-        if which == "winnow":
-            PEERS[which] = Peer([run.program("bench_device"), run.backend])
+        if which in WINNOW:
+            PEERS[which] = Peer([run.program("bench_device"), run.backend], WINNOW[which])
         else:
             script = os.path.join(run.root, "bench/peers/torch_device.py")
             PEERS[which] = Peer([run.python(), script, "--device", "cuda" if run.gpu else "cpu"])
@@ -204,7 +206,7 @@ def ask(run, which, question, limit=120):
         gone = PEERS.pop(which, None)
         if gone:
             gone.close()
-        if which == "winnow":
+        if which in WINNOW:
             raise
         return {"error_line": str(e)}
 
@@ -272,11 +274,21 @@ def pruned(run, T):
     return PRUNED if T >= 2048 or run.a.tiny else {}
 
 
+def dead(share):
+    return {"kind": "dead", "dead": share}
+
+
+def overlapped(run, T, backward):
+    """What has launches that run beside each other: several windows of rows, or the last kernels of backward."""
+    return ["selective"] * (backward or T > 4096) + [0.5] * (T > 2048) if not run.a.tiny else ["selective", 0.5]
+
+
 def attention_at(run, B, H, T, D, backward):
     where = f"{'forward and backward' if backward else 'forward'}, T {T}, D {D}, "
     names = {**{kind: where + NAMES.get(kind, kind) for kind in TARGETS},
              **{share: f"{where}selective, {100 * share:.0f}% of keys dead" for share in pruned(run, T)}}
-    if all(run.has(n) for n in names.values()):
+    overlaps = {key: f"{names[key]}, without overlap" for key in overlapped(run, T, backward)}
+    if all(run.has(n) for n in [*names.values(), *overlaps.values()]):
         return
     question = {"do": "time", "B": B, "T": T, "H": H, "D": D, "backward": backward, "repeats": 3 if run.a.tiny else 7}
     mine = {**question, "type": "bf16"}
@@ -291,9 +303,11 @@ def attention_at(run, B, H, T, D, backward):
     add_attention(run, names["exclusive"] + " (standard)", "winnow, standard", ours["exclusive"], [ours["standard"]],
                   EXCLUSIVE)
     for share, targets in pruned(run, T).items():
-        add_attention(run, names[share], "cuDNN, standard",
-                      expected(ask(run, "winnow", {**mine, "kind": "dead", "dead": share}), share), standard,
-                      targets[backward])
+        ours[share] = expected(ask(run, "winnow", {**mine, **dead(share)}), share)
+        add_attention(run, names[share], "cuDNN, standard", ours[share], standard, targets[backward])
+    for key, name in overlaps.items():
+        alone = ask(run, "without overlap", {**mine, **(dead(key) if key in PRUNED else {"kind": key})})
+        add_attention(run, name, "winnow, with overlap", alone, [ours[key]], None)
 
 
 def expected(answer, share):

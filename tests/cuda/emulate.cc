@@ -1,6 +1,6 @@
 // Blocks, fibers, barriers and shared memory of emulate.h. A block's threads are fibers that the scheduler below runs
 // in turns; on x86-64 a change of fibers is a dozen instructions, elsewhere ucontext's.
-#include "cuda/emulate.h"
+#include "cuda/emulate_queue.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -400,6 +400,9 @@ int thread_id() {
 uint64_t some_random() {
   return seed ? next_random() : 0;
 }
+uint64_t order_seed() {
+  return seed;
+}
 void say(site at, const char *format, ...) {
   char text[300];
   va_list args;
@@ -573,17 +576,20 @@ void launch(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, void
 } // namespace emulate
 
 void wn_emulate_seed(uint64_t seed) {
+  emulate::streams_finish();
   emulate::seed = seed;
 }
 bool wn_emulated(void) {
   return true;
 }
 const char *wn_emulate_error(void) {
+  emulate::streams_finish();
   if (!emulate::error_is_new) return nullptr;
   emulate::error_is_new = emulate::last_is_error = false;
   return emulate::error_text;
 }
 uint64_t wn_emulate_launches(void) {
+  emulate::streams_finish();
   return emulate::launches;
 }
 

@@ -5,7 +5,8 @@
  * barrier or for the other lanes of its warp; then another goes on, in an order shuffled by a seed: where a barrier is
  * missing, some order computes something else. Shared memory is all ones at a block's start (NaN in every float type)
  * and ends where it ends: address sanitizer sees what is beyond. What cp.async copies arrives when it is waited for and
- * no sooner. Streams, events and host memory are emulate_stream.cc's. A wait that never ends, lanes that meet at
+ * no sooner. Streams, events and host memory are emulate_stream.cc's, and when a stream's work runs emulate_queue.cc's.
+ * A wait that never ends, lanes that meet at
  * different instructions, and sizes that a GPU lacks are errors of the launch (cudaGetLastError), which says the line.
  *
  * What sm_90 alone has is in emulate_sm90.h.
@@ -83,6 +84,7 @@ void async_end();
 /* And what they need: which thread runs, a number that is 0 in order 0, an error, a wait that wake() ends. */
 int thread_id();
 uint64_t some_random();
+uint64_t order_seed();
 __attribute__((format(printf, 2, 3))) void say(site at, const char *format, ...);
 void sleep_at(site at);
 void wake(int thread);
@@ -94,12 +96,11 @@ bool is_array(const void *p, size_t bytes);
 void memory_open_array(const void *p, size_t bytes, bool open); /* one of them; host memory: nothing */
 extern uint64_t allocations;                                    /* wn_emulate_allocations */
 /* Work that is asked of another stream than the first that a program has made is an error of the launch, unless that
- * stream is captured. */
+ * stream is captured, or has waited for an event of the first. */
 bool stream_check(site at, const void *stream);
 /* While a stream is captured, what is asked of it is a node of a graph and runs with that; what no graph has, and what
  * may not be asked meanwhile, are errors that name the call (emulate_graph.cc). stream NULL: of none. */
 bool capture_is_on(const void *stream);
-void capture_add(const std::function<void()> &run);
 bool capture_refuses(const void *stream, const char *call);
 /* An address in memory that has been given back. */
 bool is_given_back(const void *p);
@@ -195,6 +196,9 @@ enum {
   cudaErrorLaunchFailure = 719,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901,
+  cudaErrorStreamCaptureUnjoined = 904,
+  cudaErrorStreamCaptureIsolation = 905,
+  cudaErrorCapturedEvent = 907,
   cudaErrorGraphExecUpdateFailure = 910
 };
 #define CUDART_VERSION 13000
@@ -215,6 +219,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
 cudaError_t cudaMalloc(void **out, size_t bytes);
 cudaError_t cudaFree(void *p);
 cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t stream);

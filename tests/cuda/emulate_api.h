@@ -11,7 +11,8 @@ extern "C" {
 
 /* Whether there is an emulation: on a GPU (tests/cuda/on_device.c) an order of threads is no choice. */
 bool wn_emulated(void);
-/* The order of the blocks of a launch and, between two barriers, of the threads of a block. 0: as they are numbered. */
+/* The order of the blocks of a launch and, between two barriers, of the threads of a block, and of the work of several
+ * streams. 0: as they are numbered, and as it was asked for. */
 void wn_emulate_seed(uint64_t seed);
 /* The device: its major compute capability (8 at first) and how many blocks run at once (3). */
 void wn_emulate_device(int capability, int processors);
@@ -22,9 +23,9 @@ const char *wn_emulate_error(void);
 uint64_t wn_emulate_launches(void);
 uint64_t wn_emulate_allocations(void);
 /* Calls of the run time that ask for work, since the start: kernels one by one, graphs, nodes of graphs whose arguments
- * were changed, copies, marks. */
+ * were changed, copies, marks, streams that wait for one. */
 typedef struct {
-  uint64_t kernels, graphs, nodes, copies, events;
+  uint64_t kernels, graphs, nodes, copies, events, waits;
 } wn_emulated_calls;
 wn_emulated_calls wn_emulate_calls(void);
 /* Products by cuBLASLt since the start, and how often it was asked for an algorithm. */

@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "cuda/emulate_queue.h"
+
 struct emulated_blas {
   int unused;
 };
@@ -77,6 +79,7 @@ static bool lies_in_array(const void *p, const emulated_layout *l) {
 using namespace emulate;
 
 uint64_t wn_emulate_products(uint64_t *algorithms) {
+  streams_finish();
   *algorithms = asked;
   return made;
 }
@@ -235,9 +238,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     multiply(&call, A, &la, B, &lb, alpha_value, beta_value, C, D, &ld, chosen.parts, static_cast<float *>(work));
     memory_open(false);
   };
-  if (capture_is_on(stream))
-    capture_add(run);
-  else
-    run();
+  stream_add(stream, run);
   return CUBLAS_STATUS_SUCCESS;
 }

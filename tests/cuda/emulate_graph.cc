@@ -1,55 +1,14 @@
 /* Launches by address, streams that are captured, and graphs. What is captured or added to a graph runs when the graph
  * is launched and no sooner, with the arguments that it was given; nodes run in any order that their dependencies allow
- * (by the seed), so that a dependency that was not said shows. What no graph may have, and what was destroyed or given
- * back, are errors that name the call. */
+ * (by the seed), so that a dependency that was not said shows. A stream that waits for an event of a captured one is
+ * captured with it, and must be waited for. What no graph may have, and what was destroyed or given back, are errors
+ * that name the call. */
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
 
-#include "cuda/emulate.h"
-
-namespace emulate {
-
-/* A kernel's launch with copies of its arguments. */
-struct alignas(64) argument_block {
-  char bytes[64];
-};
-struct kernel_call_copy {
-  const void *kernel;
-  dim3 grid, block;
-  size_t shared_bytes;
-  std::vector<argument_block> data;
-  std::vector<size_t> at, sizes;
-
-  bool take(const void *address, dim3 g, dim3 b, size_t bytes, void *const *arguments) {
-    const named_kernel *known = kernel_named(address);
-    if (!known) return false;
-    kernel = address, grid = g, block = b, shared_bytes = bytes, sizes = known->sizes;
-    size_t blocks = 0;
-    at.clear();
-    for (const size_t size : sizes) at.push_back(blocks), blocks += (size + 63) / 64;
-    data.assign(blocks, argument_block());
-    for (size_t i = 0; i < sizes.size(); i++) memcpy(&data[at[i]], arguments[i], sizes[i]);
-    return true;
-  }
-  void run() {
-    std::vector<void *> arguments;
-    for (const size_t i : at) arguments.push_back(&data[i]);
-    launch(kernel, grid, block, shared_bytes, arguments.data());
-  }
-  /* Does a word of the arguments point into memory that has been given back? */
-  bool is_stale() const {
-    for (size_t i = 0; i < at.size(); i++)
-      for (size_t n = 0; n + sizeof(void *) <= sizes[i]; n += sizeof(void *)) {
-        void *p;
-        memcpy(&p, reinterpret_cast<const char *>(&data[at[i]]) + n, sizeof p);
-        if (is_given_back(p)) return true;
-      }
-    return false;
-  }
-};
-
-} // namespace emulate
+#include "cuda/emulate_queue.h"
 
 struct emulated_node {
   cudaGraph_t graph;
@@ -72,16 +31,21 @@ namespace emulate {
 
 static std::set<cudaGraph_t> graphs;
 static std::set<cudaGraphExec_t> execs;
-static const void *captured; /* the stream */
+static const void *captured;                                      /* the stream that the capture began with */
+static std::map<const void *, std::vector<cudaGraphNode_t>> last; /* of those captured: what the next node waits for */
 static cudaGraph_t capture;
+static uint64_t captures;
 static bool capture_failed;
 
 bool capture_is_on(const void *stream) {
-  return captured && stream == captured;
+  return captured && last.count(stream);
+}
+uint64_t capture_now() {
+  return captured ? captures : 0;
 }
 
 bool capture_refuses(const void *stream, const char *call) {
-  if (!captured || (stream && stream != captured)) return false;
+  if (!captured || (stream && !capture_is_on(stream))) return false;
   fail(site::here(), (std::string(call) + " while a stream is captured").c_str());
   capture_failed = true;
   return true;
@@ -96,12 +60,32 @@ static cudaGraphNode_t node_add(cudaGraph_t graph, const cudaGraphNode_t *after,
 }
 
 /* In a captured stream each waits for the one before. */
-static cudaGraphNode_t captured_node() {
-  const cudaGraphNode_t last = capture->nodes.empty() ? nullptr : capture->nodes.back().get();
-  return node_add(capture, &last, last ? 1 : 0);
+static cudaGraphNode_t captured_node(const void *stream) {
+  std::vector<cudaGraphNode_t> &before = last[stream];
+  const cudaGraphNode_t node = node_add(capture, before.data(), before.size());
+  before = {node};
+  return node;
 }
-void capture_add(const std::function<void()> &run) {
-  captured_node()->run = run;
+void capture_add(const void *stream, const std::function<void()> &run) {
+  captured_node(stream)->run = run;
+}
+std::vector<cudaGraphNode_t> capture_place(const void *stream) {
+  return last[stream];
+}
+void capture_follow(const void *stream, const std::vector<cudaGraphNode_t> &nodes) {
+  std::vector<cudaGraphNode_t> &before = last[stream];
+  before.insert(before.end(), nodes.begin(), nodes.end());
+}
+/* Does the stream that the capture began with wait for all of it? */
+static bool capture_is_joined() {
+  std::set<cudaGraphNode_t> seen;
+  std::vector<cudaGraphNode_t> left = last[captured];
+  while (!left.empty()) {
+    const cudaGraphNode_t node = left.back();
+    left.pop_back();
+    if (seen.insert(node).second) left.insert(left.end(), node->after.begin(), node->after.end());
+  }
+  return seen.size() == capture->nodes.size();
 }
 
 /* An order that the dependencies allow. */
@@ -154,14 +138,17 @@ using namespace emulate;
 cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared_bytes,
                              cudaStream_t stream) {
   if (!stream_check(site::here(), stream)) return cudaErrorInvalidValue;
+  kernel_call_copy copy;
+  if (!copy.take(kernel, grid, block, shared_bytes, arguments)) return refuse("cudaLaunchKernel of what is no kernel");
   if (capture_is_on(stream)) {
-    const cudaGraphNode_t node = captured_node();
+    const cudaGraphNode_t node = captured_node(stream);
     node->is_kernel = true;
-    return node->kernel.take(kernel, grid, block, shared_bytes, arguments) ? cudaSuccess : cudaErrorInvalidValue;
+    node->kernel = copy;
+    return cudaSuccess;
   }
   calls.kernels++;
-  launch(kernel, grid, block, shared_bytes, arguments);
-  return cudaSuccess; /* what a launch has done wrong is the last error */
+  stream_add(stream, [copy]() mutable { copy.run(); });
+  return cudaSuccess; /* what a launch has done wrong is the last error, once it has run */
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
@@ -169,18 +156,22 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
   if (captured || !stream) return refuse("cudaStreamBeginCapture of a second stream, or of the default one");
   if (mode != cudaStreamCaptureModeThreadLocal)
     return refuse("cudaStreamBeginCapture in a mode that other threads' calls break, or that refuses nothing");
-  captured = stream, capture_failed = false;
+  captured = stream, capture_failed = false, captures++;
+  last.clear(), last[stream];
   return cudaGraphCreate(&capture, 0);
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
-  if (!capture_is_on(stream)) return refuse("cudaStreamEndCapture of a stream that is not captured");
+  if (!captured || stream != captured) return refuse("cudaStreamEndCapture of a stream that is not captured");
+  const bool joined = capture_is_joined();
   captured = nullptr;
   *out = capture;
-  if (!capture_failed) return cudaSuccess;
+  if (!capture_failed && joined) return cudaSuccess;
   (void)cudaGraphDestroy(capture);
   *out = nullptr;
-  return cudaErrorStreamCaptureInvalidated;
+  if (capture_failed) return cudaErrorStreamCaptureInvalidated;
+  fail(site::here(), "cudaStreamEndCapture before the stream waits for another that is captured with it");
+  return cudaErrorStreamCaptureUnjoined;
 }
 
 cudaError_t cudaGraphCreate(cudaGraph_t *out, unsigned) {
@@ -244,12 +235,16 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   for (const emulated_node &node : exec->nodes)
     if (node_is_stale(node)) return refuse("cudaGraphLaunch: a kernel's argument is memory that has been given back");
   calls.graphs++;
-  for (emulated_node &node : exec->nodes) node_run(node);
+  const auto nodes = std::make_shared<std::vector<emulated_node>>(exec->nodes); /* as they are now */
+  stream_add(stream, [nodes] {
+    for (emulated_node &node : *nodes) node_run(node);
+  });
   return cudaSuccess;
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   if (!execs.erase(exec)) return refuse("cudaGraphExecDestroy of a graph that has been destroyed");
+  streams_finish();
   allocations++;
   delete exec;
   return cudaSuccess;

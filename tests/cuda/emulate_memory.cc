@@ -10,7 +10,7 @@
 #include <map>
 #include <vector>
 
-#include "cuda/emulate.h"
+#include "cuda/emulate_queue.h"
 
 namespace emulate {
 
@@ -90,6 +90,7 @@ static char *pages_take(size_t bytes) {
 } // namespace emulate
 
 uint64_t wn_emulate_allocations(void) {
+  emulate::streams_finish();
   return emulate::allocations;
 }
 
@@ -119,6 +120,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
 cudaError_t cudaFree(void *p) {
   using namespace emulate;
   if (capture_refuses(nullptr, "cudaFree")) return cudaErrorStreamCaptureUnsupported;
+  streams_finish(); /* which may still use it */
   allocations++;
   const auto found = arrays.find(static_cast<char *>(p));
   if (found == arrays.end()) return cudaErrorInvalidValue;

@@ -1,18 +1,15 @@
-/* Streams, events, pinned memory and copies. A kernel runs when it is launched, but what the host may know of it is
- * later: a copy out is rubbish until the stream, or an event behind the copy, is waited for, and what a copy in reads
- * must stay as it is until then. Copies from and to the host take pinned memory alone: with other memory a real one
- * would wait. */
+/* Streams, events, pinned memory and copies. What a stream is given runs later (emulate_queue.cc), and what the host
+ * may know of it is later still: a copy out is rubbish until the stream, or an event behind the copy, is waited for,
+ * and what a copy in reads must stay as it is until then. Copies from and to the host take pinned memory alone: with
+ * other memory a real one would wait. */
 #include <stdlib.h>
 
 #include <map>
 #include <memory>
 #include <vector>
 
-#include "cuda/emulate.h"
+#include "cuda/emulate_queue.h"
 
-struct emulated_event {
-  uint64_t asked;
-};
 struct emulated_pool {
   uint64_t keep;
 };
@@ -23,12 +20,15 @@ struct transfer {
   uint64_t asked;
   void *to;         /* a copy out's */
   const char *from; /* a copy in's */
-  std::vector<char> data;
+  std::shared_ptr<std::vector<char>> data;
 };
 static std::vector<transfer> transfers; /* those that nobody has waited for */
 static std::map<char *, size_t> pinned;
 static uint64_t asked;
-static std::vector<std::unique_ptr<char>> streams; /* the first is the program's */
+struct emulated_stream {
+  bool follows; /* is it the program's, or has it waited for an event of such a stream? */
+};
+static std::vector<std::unique_ptr<emulated_stream>> streams; /* the first is the program's */
 wn_emulated_calls calls;
 static emulated_pool the_pool;
 
@@ -40,8 +40,15 @@ static bool is_pinned(const void *p, size_t bytes) {
   return at <= after->second && bytes <= after->second - at;
 }
 
+static emulated_stream *stream_of(const void *stream) {
+  for (const auto &s : streams)
+    if (s.get() == stream) return s.get();
+  return nullptr;
+}
+
 bool stream_check(site at, const void *stream) {
-  if (streams.empty() || stream == streams[0].get() || (stream && capture_is_on(stream))) return true;
+  const emulated_stream *s = stream_of(stream);
+  if (streams.empty() || (s && s->follows) || (stream && capture_is_on(stream))) return true;
   fail(at, "work for another stream than the program's");
   return false;
 }
@@ -53,8 +60,8 @@ static void arrive(uint64_t until) {
       std::swap(transfers[left++], t);
       continue;
     }
-    if (t.to) memcpy(t.to, t.data.data(), t.data.size());
-    if (t.from && memcmp(t.from, t.data.data(), t.data.size()) != 0)
+    if (t.to) memcpy(t.to, t.data->data(), t.data->size());
+    if (t.from && memcmp(t.from, t.data->data(), t.data->size()) != 0)
       fail(site::here(), "what a copy in reads was changed before it was done");
   }
   transfers.resize(left);
@@ -64,8 +71,10 @@ static void arrive(uint64_t until) {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned) {
   emulate::allocations++;
-  emulate::streams.emplace_back(new char());
+  emulate::streams.emplace_back(new emulate::emulated_stream());
   *out = emulate::streams.back().get();
+  emulate::streams[0]->follows = true;
+  emulate::stream_made(*out);
   return cudaSuccess;
 }
 
@@ -76,20 +85,56 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  if (!emulate::stream_check(emulate::site::here(), stream)) return cudaErrorInvalidValue;
-  if (emulate::capture_refuses(stream, "cudaEventRecord")) return cudaErrorStreamCaptureUnsupported;
-  emulate::calls.events++;
-  event->asked = emulate::asked;
+  using namespace emulate;
+  if (!stream_check(site::here(), stream)) return cudaErrorInvalidValue;
+  event->passed = std::make_shared<bool>(false);
+  event->capture = capture_is_on(stream) ? capture_now() : 0;
+  if (event->capture) {
+    event->nodes = capture_place(stream);
+    return cudaSuccess;
+  }
+  calls.events++;
+  event->asked = asked;
+  const std::shared_ptr<bool> passed = event->passed;
+  stream_add(stream, [passed] { *passed = true; });
+  return cudaSuccess;
+}
+
+/* Not of an event that was never recorded. */
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  using namespace emulate;
+  if (!event->passed) return cudaSuccess;
+  if (capture_is_on(stream) || event->capture) {
+    if (!capture_now() || event->capture != capture_now()) {
+      (void)capture_refuses(nullptr, "cudaStreamWaitEvent for what is not of the capture,");
+      if (!capture_now()) fail(site::here(), "cudaStreamWaitEvent for an event of a capture that has ended");
+      return cudaErrorStreamCaptureIsolation;
+    }
+    capture_follow(stream, event->nodes);
+    return cudaSuccess;
+  }
+  emulated_stream *s = stream_of(stream);
+  if (!s) return cudaErrorInvalidValue;
+  s->follows = true;
+  calls.waits++;
+  stream_waits(stream, event->passed);
   return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event->capture) {
+    if (!emulate::capture_refuses(nullptr, "cudaEventSynchronize"))
+      emulate::fail(emulate::site::here(), "cudaEventSynchronize for an event of a capture that has ended");
+    return cudaErrorCapturedEvent;
+  }
+  if (event->passed) emulate::streams_run(event->passed.get());
   emulate::arrive(event->asked);
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (emulate::capture_refuses(stream, "cudaStreamSynchronize")) return cudaErrorStreamCaptureUnsupported;
+  emulate::stream_run(stream);
   emulate::arrive(emulate::asked);
   return cudaSuccess;
 }
@@ -127,15 +172,22 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr, void *v
 
 namespace emulate {
 
-static void copy_run(char *y, const char *x, size_t bytes, bool out, bool in) {
+/* What the host has, as it is when the copy is asked for, or nothing yet. */
+static std::shared_ptr<std::vector<char>> copy_begin(char *y, const char *x, size_t bytes, bool out, bool in) {
+  const auto data = std::make_shared<std::vector<char>>(bytes, '\xff');
+  if (in) data->assign(x, x + bytes);
+  if (out) memset(y, 0xff, bytes);
   asked++;
+  if (in || out) transfers.push_back({asked, out ? y : nullptr, in ? x : nullptr, data});
+  return data;
+}
+static void copy_run(char *y, const char *x, size_t bytes, bool out, bool in, std::vector<char> &data) {
   memory_open_array(x, bytes, true);
   memory_open_array(y, bytes, true);
-  if (in || out) transfers.push_back({asked, out ? y : nullptr, in ? x : nullptr, std::vector<char>(x, x + bytes)});
   if (out)
-    memset(y, 0xff, bytes);
+    data.assign(x, x + bytes);
   else
-    memcpy(y, x, bytes);
+    memcpy(y, in ? data.data() : x, bytes);
   memory_open_array(x, bytes, false);
   memory_open_array(y, bytes, false);
 }
@@ -161,20 +213,19 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     return cudaErrorStreamCaptureUnsupported;
   if (!sound) return cudaErrorInvalidValue;
   calls.copies++;
-  if (capture_is_on(stream))
-    capture_add([=] { copy_run(y, x, bytes, out, in); });
-  else
-    copy_run(y, x, bytes, out, in);
+  if (capture_is_on(stream)) {
+    stream_add(stream, [=] { copy_run(y, x, bytes, out, in, *copy_begin(y, x, bytes, out, in)); });
+  } else {
+    const auto data = copy_begin(y, x, bytes, out, in);
+    stream_add(stream, [=] { copy_run(y, x, bytes, out, in, *data); });
+  }
   return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream) {
   using namespace emulate;
   if (!stream_check(site::here(), stream) || !is_array(p, bytes)) return cudaErrorInvalidValue;
-  if (capture_is_on(stream))
-    capture_add([=] { set_run(p, value, bytes); });
-  else
-    set_run(p, value, bytes);
+  stream_add(stream, [=] { set_run(p, value, bytes); });
   return cudaSuccess;
 }
 

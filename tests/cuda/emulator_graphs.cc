@@ -118,7 +118,8 @@ static cudaError_t captured_fault(enum graph_fault fault, float *x, cudaGraphExe
   case GRAPH_FAULT_SYNCHRONIZE:
     return cudaStreamSynchronize(second);
   case GRAPH_FAULT_EVENT:
-    return cudaEventRecord(event, second);
+    (void)cudaEventRecord(event, second);
+    return cudaEventSynchronize(event);
   case GRAPH_FAULT_ALLOCATE:
     return cudaMalloc(&p, 64);
   case GRAPH_FAULT_ALLOCATE_ASYNC:
@@ -179,7 +180,7 @@ const char *graph_fault_call(enum graph_fault fault) {
   static const char *const calls[GRAPH_FAULTS] = {
       "cudaMemcpyAsync",
       "cudaStreamSynchronize",
-      "cudaEventRecord",
+      "cudaEventSynchronize",
       "cudaMalloc",
       "cudaMallocAsync",
       "cudaFree",

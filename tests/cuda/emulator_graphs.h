@@ -23,7 +23,7 @@ void graph_run(bool chained, struct graph_values *out);
 enum graph_fault {
   GRAPH_FAULT_PAGEABLE,       /* a copy of the host's memory while a stream is captured */
   GRAPH_FAULT_SYNCHRONIZE,    /* waiting for the captured stream */
-  GRAPH_FAULT_EVENT,          /* a mark in it */
+  GRAPH_FAULT_EVENT,          /* waiting for a mark in it */
   GRAPH_FAULT_ALLOCATE,       /* memory while a stream is captured */
   GRAPH_FAULT_ALLOCATE_ASYNC, /* memory of the captured stream's */
   GRAPH_FAULT_FREE,

@@ -1,6 +1,7 @@
-/* Attention on a GPU (ops/attention.h): arrays are the device's; calls are put on a stream and return at once. Kernels:
- * attention/, for rows in floats (no TF32) and in bf16 with sums in floats. The same inputs give the same bits. Scratch
- * grows linearly with Tk: what there is for each pair is kept for a window of rows at a time. */
+/* Attention on a GPU (ops/attention.h): arrays are the device's; calls are put on a stream and return at once (what
+ * runs in another beside it, beside.cuh, begins and ends in that stream). Kernels: attention/, for rows in floats (no
+ * TF32) and in bf16 with sums in floats. The same inputs give the same bits. Scratch grows linearly with Tk: what there
+ * is for each pair is kept for a window of rows at a time. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_H
 #define WN_BACKENDS_CUDA_ATTENTION_H
 

@@ -4,6 +4,7 @@
 
 #include "backends/cuda/attention.h"
 #include "backends/cuda/attention/call.cuh"
+#include "backends/cuda/beside.cuh"
 
 #if !defined(WN_EMULATED) && !defined(WN_CUDA_SM90A)
 
@@ -68,10 +69,30 @@ sm90_stride stride_of(const wn_stride &s) {
   return {s.b, s.t, s.h};
 }
 
+/* What a window's kernels have to themselves. */
+struct sm90_lane {
+  void *F;
+  uint4 *X;
+  live_found found;
+  wn_tensor_map live_k, live_v;
+};
+
+/* The windows take turns in two lanes, each with a stream and its own arrays, so that a window's kernels run in the
+ * tails of its neighbour's. They wait for that one only where they read what it has written:
+ *
+ *   forward   SELECTED: F at its first row, which the window before leaves
+ *   backward  READY: the sums of X's first that the window behind leaves; SUMMED: its sums of dk and dv
+ *
+ * What a window reads in its own lane its stream has put in order, the lane's arrays as well when the window after next
+ * takes them. With one lane (WINNOW_CUDA_OVERLAP=0) both are the caller's stream, and launches and arrays are the same
+ * but for the second lane's: so are the bits. */
+enum { SELECTED = 0, READY = 0, SUMMED = 1 };
+
 struct sm90_call {
   sm90_args a;
   const wn_attention *c;
-  cudaStream_t stream;
+  two_streams *streams;
+  cudaStream_t stream;        /* that the next launch goes to */
   const char *what = nullptr; /* that failed */
   int windows, rows, processors;
   room scratch;
@@ -80,10 +101,13 @@ struct sm90_call {
   int64_t carry;                /* floats of one */
   live_keys<uint16_t> keys;
   bool leaves_out; /* keys that are dead */
+  int lane_count;
+  sm90_lane lanes[2];
 
   void plan(pass goes, const wn_attention *call, int64_t window) {
     c = call;
     a = sm90_args();
+    lanes[0] = lanes[1] = sm90_lane();
     a.B = (int)c->B, a.T = (int)c->Tq, a.H = (int)c->H, a.Hkv = (int)c->Hkv;
     a.G = c->sel.on ? (int)wn_selection_groups(c) : 1;
     a.padded = (a.T + 127) / 128 * 128;
@@ -102,17 +126,34 @@ struct sm90_call {
     rows = (int)((window < a.padded ? window : a.padded) + 255) / 256 * 256;
     if (!c->sel.on || rows > a.padded) rows = a.padded;
     windows = (a.padded + rows - 1) / rows;
-    a.key_blocks = a.padded / 64;
     carry = (int64_t)a.B * a.G * a.padded;
     leaves_out = leaves_out && windows > 1;
     keys.plan(c, 128, a.padded);
+    lane_count = windows > 1 && beside_wanted() ? 2 : 1;
   }
-  int64_t blocks() const { return (int64_t)a.B * a.G * (rows / 64) * a.key_blocks; }
+  int lane_of(int w) const { return w % lane_count; }
+  /* Of F, for the largest window of a lane: the last one or the one before it. */
+  int64_t blocks(int lane) {
+    int64_t most = 0;
+    for (int w = lane; w < windows; w += lane_count) {
+      window_at(w);
+      const int64_t n = (int64_t)a.B * a.G * a.row_blocks * a.key_blocks;
+      most = n > most ? n : most;
+    }
+    return most;
+  }
+  void lay_lanes(int F_bytes, int X_count) {
+    if (leaves_out) keys.lay(scratch);
+    for (int n = 0; n < lane_count; n++) {
+      lanes[n].F = scratch.take<uint8_t>(blocks(n) * F_bytes);
+      lanes[n].X = scratch.take<uint4>(blocks(n) * X_count);
+      if (leaves_out) lanes[n].found = keys.lay_found(scratch);
+    }
+  }
   void lay_forward() {
     if (!c->sel.on) return;
-    a.F = scratch.take<uint8_t>(blocks() * sm90_block<F_FLOAT>::BYTES);
+    lay_lanes(sm90_block<F_FLOAT>::BYTES, 0);
     carries = scratch.take<float>(windows > 1 ? carry : 0);
-    if (leaves_out) keys.lay(scratch);
   }
 
   bool failed(const char *text) {
@@ -134,23 +175,36 @@ struct sm90_call {
   bool live_maps() {
     const int D = (int)c->D;
     const sm90_stride by = {(int64_t)a.padded * a.Hkv * D, (int64_t)a.Hkv * D, D};
-    for (int n = 0; n < 2; n++)
-      if (failed(wn_tensor_map_rows(n ? &a.live_v : &a.live_k, keys.a.to[n], D, a.padded, a.Hkv, a.B, by.t, by.h, by.b,
-                                    64)))
-        return true;
-    a.live_at = keys.a.at;
+    for (sm90_lane *l = lanes; l < lanes + lane_count; l++)
+      for (int n = 0; n < 2; n++)
+        if (failed(wn_tensor_map_rows(n ? &l->live_v : &l->live_k, l->found.to[n], D, a.padded, a.Hkv, a.B, by.t, by.h,
+                                      by.b, 64)))
+          return true;
     return false;
-  }
-  /* The columns of window w, F at whose first row is `carry_of`. */
-  void find_live(int w, const float *carry_of) {
-    a.live = leaves_out && w > 0 ? keys.a.count : nullptr;
-    if (a.live) keys.find(w * rows, carry_of, a.padded, stream);
   }
   void window_at(int w) {
     a.row_block0 = w * rows / 64;
     a.row_blocks = (a.padded - w * rows < rows ? a.padded - w * rows : rows) / 64;
+    a.key_blocks = a.row_block0 + a.row_blocks;
     a.last_rows = w == windows - 1;
   }
+  void stream_of(int lane) { stream = (*streams)[lane]; }
+  /* Window w in a lane. */
+  void window_in(int w, int lane) {
+    const sm90_lane &l = lanes[lane];
+    window_at(w);
+    stream_of(lane);
+    a.F = l.F, a.X = l.X;
+    a.live_at = l.found.at, a.live_k = l.live_k, a.live_v = l.live_v;
+  }
+  /* The columns of window w, F at whose first row is `carry_of`. */
+  void find_live(int w, int lane, const float *carry_of) {
+    a.live = leaves_out && w > 0 ? lanes[lane].found.count : nullptr;
+    if (a.live) keys.find(lanes[lane].found, w * rows, carry_of, a.padded, stream);
+  }
+  void mark(int which, int lane) { failed(streams->mark(which, lane)); }
+  void wait(int which, int lane) { failed(streams->wait(which, lane)); }
+  void follow(int lane, int other) { failed(streams->follow(lane, other)); }
   dim3 by_keys() const { return dim3((unsigned)(a.row_block0 + a.row_blocks), (unsigned)a.G, (unsigned)a.B); }
   dim3 at_once(int units) const { return dim3((unsigned)(units < processors ? units : processors)); }
 
@@ -167,24 +221,32 @@ struct sm90_call {
     constexpr sm90_F MADE = KIND == F_NONE ? F_FLOAT : KIND;
     float *const f_out = a.f_out;
     const bool apart = leaves_out && f_out; /* all keys' F is asked for: a walk of its own, over all keys */
+    stream_of(0);
     if (leaves_out) keys.bound(rows, (windows - 1) * rows, nullptr, stream);
     for (int w = 0; w < windows && !what; w++) {
-      window_at(w);
-      find_live(w, carries);
+      const int lane = lane_of(w);
+      window_in(w, lane);
+      if (w > 0) wait(SELECTED, lane);
+      find_live(w, lane, carries);
       if (KIND != F_NONE) {
         a.carry_in = w > 0 ? carries : nullptr, a.carry_out = w < windows - 1 && !apart ? carries : nullptr;
         a.f_out = apart ? nullptr : f_out;
         select<D, MADE>();
       }
+      if (apart && !what) {
+        const sm90_args own = a;
+        a.F = nullptr, a.live = nullptr, a.carry_out = w < windows - 1 ? carries : nullptr, a.f_out = f_out;
+        select<D, MADE>();
+        a = own;
+      }
+      mark(SELECTED, lane);
       attend<D, KIND>();
-      if (!apart || what) continue;
-      void *F = a.F;
-      a.F = nullptr, a.live = nullptr, a.carry_out = w < windows - 1 ? carries : nullptr, a.f_out = f_out;
-      select<D, MADE>();
-      a.F = F;
     }
+    if (lane_count > 1) follow(0, 1);
   }
   template <int D> const char *forward() {
+    two_streams of(stream, lane_count > 1);
+    streams = &of;
     lay_forward();
     a.f_out = c->sel.on ? static_cast<float *>(c->sel.f_out) : nullptr;
     a.M = c->sel.on && c->sel.mem ? static_cast<float *>(c->sel.M) : nullptr;
@@ -208,12 +270,10 @@ struct sm90_call {
       if (c->exclusive.gate && c->exclusive.dgate) a.exclusive.dgate = scratch.take<float>((int64_t)a.B * a.H * a.T);
     }
     if (!c->sel.on) return;
-    a.F = scratch.take<uint8_t>(blocks() * sm90_block<F_HALF>::BYTES);
-    a.X = scratch.take<uint4>(blocks() * 512);
+    lay_lanes(sm90_block<F_HALF>::BYTES, 512);
     carries = scratch.take<float>(windows > 1 ? windows * carry : 0);
     a.back = scratch.take<float>(carry);
     if (windows > 1) a.sums = scratch.take<float>(sums());
-    if (leaves_out) keys.lay(scratch);
   }
   int64_t sums() const { return 2 * (int64_t)a.B * a.padded * a.Hkv * c->D; }
   template <int D, bool SEL, sm90_rows_run RUN> void by_rows() {
@@ -224,10 +284,11 @@ struct sm90_call {
   template <int D> void dF() {
     typedef sm90_dF_room<D> room;
     const int first = a.row_block0 / 2, end = first + a.row_blocks / 2, tiles = end * (end + 1) - first * (first + 1);
-    if (failed(wn_shared_limit(sm90_dF<D>, room::BYTES)) ||
-        failed(wn_shared_limit(sm90_select_back<D>, sm90_select_room<D>::BYTES)))
-      return;
+    if (failed(wn_shared_limit(sm90_dF<D>, room::BYTES))) return;
     WN_LAUNCH(at_once(a.B * a.G * tiles), dim3(384), room::BYTES, stream, sm90_dF<D>, a);
+  }
+  template <int D> void select_back() {
+    if (failed(wn_shared_limit(sm90_select_back<D>, sm90_select_room<D>::BYTES))) return;
     WN_LAUNCH(by_keys(), dim3(512), sm90_select_room<D>::BYTES, stream, sm90_select_back<D>, a);
   }
   template <int D, bool SEL> void dkv() {
@@ -236,33 +297,54 @@ struct sm90_call {
     WN_LAUNCH(at_once(a.B * a.Hkv * (a.row_block0 + a.row_blocks) / 2), dim3(384), room::BYTES, stream,
               (sm90_keys<D, SEL>), a);
   }
-  template <int D, bool SEL> void backward_of() {
-    void *F = a.F;
-    for (int w = 0; w < windows - 1 && !what; w++) { /* what earlier rows have selected */
-      window_at(w);
-      a.F = nullptr, a.carry_in = w > 0 ? carries + w * carry : nullptr, a.carry_out = carries + (w + 1) * carry;
-      select<D, F_HALF>();
-    }
-    a.F = F, a.carry_out = nullptr;
+  /* What earlier rows have selected, and beside it what dead keys need to begin with. */
+  template <int D> void before_backward() {
     if (leaves_out) { /* what no row of a window hears has no sums of it */
+      follow(1, 0);
+      stream_of(1);
       keys.bound(rows, (windows - 1) * rows, a.lse, stream);
       failed(cudaMemsetAsync(a.back, 0, (size_t)carry * sizeof(float), stream));
       failed(cudaMemsetAsync(a.sums, 0, (size_t)sums() * sizeof(float), stream));
     }
-    for (int w = windows - 1; w >= 0 && !what; w--) {
+    stream_of(0);
+    for (int w = 0; w < windows - 1 && !what; w++) {
       window_at(w);
-      find_live(w, carries + w * carry);
+      a.F = nullptr, a.carry_in = w > 0 ? carries + w * carry : nullptr, a.carry_out = carries + (w + 1) * carry;
+      select<D, F_HALF>();
+    }
+    a.carry_out = nullptr;
+    if (leaves_out) follow(0, 1);
+    follow(1, 0);
+  }
+  template <int D, bool SEL> void backward_of() {
+    if (windows > 1) before_backward<D>();
+    for (int w = windows - 1; w >= 0 && !what; w--) {
+      const int lane = lane_of(w);
+      window_in(w, lane);
+      find_live(w, lane, carries + w * carry);
       a.carry_in = w > 0 ? carries + w * carry : nullptr;
       if (SEL) select<D, F_HALF>();
       a.dy = given;
       by_rows<D, SEL, DELTA>();
       if (a.exclusive.on) a.dy = without;
       if (SEL) dF<D>();
+      if (w < windows - 1) wait(READY, lane);
+      if (SEL) select_back<D>();
+      mark(READY, lane);
       by_rows<D, SEL, DQ>();
+      const int beside = w == 0 ? 1 - lane : lane; /* the last DQ has no other window beside it */
+      if (w == 0) wait(READY, beside);
+      if (w < windows - 1) wait(SUMMED, beside);
+      stream_of(beside);
       dkv<D, SEL>();
+      mark(SUMMED, beside);
     }
+    follow(0, 1);
+    stream_of(0);
   }
   template <int D> const char *backward() {
+    two_streams of(stream, true);
+    streams = &of;
     lay_backward();
     a.dq = static_cast<uint16_t *>(c->dq);
     a.dk = static_cast<uint16_t *>(c->dk), a.dv = static_cast<uint16_t *>(c->dv);

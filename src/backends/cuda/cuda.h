@@ -21,6 +21,8 @@ wn_status wn_cuda_device(wn_context *ctx, int index, wn_device_info *out);
 
 /* Steps launch by launch although they may be graphs (steps.cu): tests compare. */
 void wn_cuda_graphs_off(bool off);
+/* Launches of a call one after the other although some may run together (beside.cu): tests compare. */
+void wn_cuda_overlap_off(bool off);
 /* wn_memory's. */
 void wn_cuda_step_begin(wn_context *ctx);
 wn_status wn_cuda_step_end(wn_context *ctx);

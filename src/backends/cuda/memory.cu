@@ -1,6 +1,6 @@
 // Where the CUDA backend's arrays lie: the device's memory. A process has one stream, in which everything happens in
 // the order of the calls whatever contexts they come from: models are shared by contexts, and no array needs to know
-// which stream last wrote it.
+// which stream last wrote it. (What a call does in another beside it has begun and ended within the call: beside.cu.)
 //
 // Copies from and to the host pass through a ring of pinned memory, in pieces. `from` of a copy in is free when the
 // call returns. A piece of a copy out is moved from the ring to where it belongs when somebody waits for a mark behind
@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backends/cuda/beside.cuh"
 #include "backends/cuda/steps.cuh"
 
 #include <map>
@@ -59,6 +60,7 @@ static cudaError_t begin_all() {
   for (int i = 0; i < MARKS && error == cudaSuccess; i++)
     error = cudaEventCreateWithFlags(&events[i], cudaEventDisableTiming);
   if (error == cudaSuccess) error = wn_cuda_steps_prepare();
+  if (error == cudaSuccess) error = wn_cuda::beside_prepare();
   if (error == cudaSuccess) error = cudaMallocHost(reinterpret_cast<void **>(&ring), RING_BYTES);
   if (error == cudaSuccess) error = cudaDeviceGetDefaultMemPool(&pool, 0);
   if (error == cudaSuccess) error = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);

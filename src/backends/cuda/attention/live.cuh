@@ -25,6 +25,16 @@
 
 namespace wn_cuda {
 
+/* What is found out for a window. */
+struct live_found {
+  uint32_t *marks; /* [B,G,tiles,8] */
+  int *counts;     /* [B,G,tiles] of 256 keys */
+  /* And what the window's kernels get. */
+  int *count;  /* [B,G] keys gathered, or -1: all keys before the window, as they lie */
+  int32_t *at; /* [B,G,padded] which they are, -1 behind the last up to a whole tile of keys */
+  void *to[2]; /* [B,padded,Hkv,D] their keys and values, then zeros */
+};
+
 struct live_args {
   int B, Tq, Tk, H, Hkv, D, G;
   const void *q, *k, *v;
@@ -47,14 +57,8 @@ struct live_args {
   int norm_end;                /* the key behind the last that may be asked for */
   float *most, *low;           /* [B,H,row_blocks] */
   float *norms;                /* [B,Hkv,Tk] */
-  uint32_t *marks;             /* [B,G,tiles,8] */
-  int *counts;                 /* [B,G,tiles] of 256 keys */
+  live_found found;
   int tiles;
-
-  /* What the window's kernels get. */
-  int *count;        /* [B,G] keys gathered, or -1: all keys before the window, as they lie */
-  int32_t *at;       /* [B,G,padded] which they are, -1 behind the last up to a whole tile of keys */
-  void *to[2];       /* [B,padded,Hkv,D] their keys and values, then zeros */
   int padded, whole; /* keys of a tile */
 };
 
@@ -147,9 +151,9 @@ template <class T> __global__ void __launch_bounds__(256) live_mark(const live_a
   }
   const int64_t at = ((int64_t)b * a.G + g) * a.tiles + tile;
   const uint32_t marks = __ballot_sync(~0u, live);
-  if (lane == 0) a.marks[at * 8 + warp] = marks;
+  if (lane == 0) a.found.marks[at * 8 + warp] = marks;
   const int count = __syncthreads_count(live);
-  if (threadIdx.x == 0) a.counts[at] = count;
+  if (threadIdx.x == 0) a.found.counts[at] = count;
 }
 
 /* A row of a key-value head to the gathered ones. */
@@ -157,7 +161,7 @@ template <class T>
 __device__ __forceinline__ void live_copy(const live_args &a, int which, int b, int kv, int from, int place, int lane) {
   const wn_stride &s = which ? a.s_v : a.s_k;
   const T *row = static_cast<const T *>(which ? a.v : a.k) + b * s.b + kv * s.h + (int64_t)max(from, 0) * s.t;
-  T *to = static_cast<T *>(a.to[which]) + (((int64_t)b * a.padded + place) * a.Hkv + kv) * a.D;
+  T *to = static_cast<T *>(a.found.to[which]) + (((int64_t)b * a.padded + place) * a.Hkv + kv) * a.D;
   if (a.vectors) {
     constexpr int EACH = 16 / sizeof(T);
     for (int d = lane * EACH; d < a.D; d += a.lanes * EACH)
@@ -178,19 +182,19 @@ template <class T> __global__ void __launch_bounds__(256) live_gather(const live
   if (warp == 0) {
     int before = 0, all = 0;
     for (int x = lane; x < (int)gridDim.x; x += 32) {
-      const int n = a.counts[bg * a.tiles + x];
+      const int n = a.found.counts[bg * a.tiles + x];
       all += n;
       if (x < tile) before += n;
     }
     before = wn_warp_sum(before), all = wn_warp_sum(all);
     if (lane == 0) sums[0] = before, sums[1] = all;
   }
-  const uint32_t marks = a.marks[(bg * a.tiles + tile) * 8 + warp];
+  const uint32_t marks = a.found.marks[(bg * a.tiles + tile) * 8 + warp];
   if (lane == 0) by_warp[warp] = __popc(marks);
   __syncthreads();
   const int all = sums[1], first = sums[0], seen = a.before - live_document(a, b);
   const bool gathers = (int64_t)all * 4 <= (int64_t)seen * 3;
-  if (tile == 0 && threadIdx.x == 0) a.count[bg] = gathers ? all : -1;
+  if (tile == 0 && threadIdx.x == 0) a.found.count[bg] = gathers ? all : -1;
   if (!gathers) return;
   int place = __popc(marks & ((1u << lane) - 1)), count = 0;
   for (int w = 0; w < 8; w++) {
@@ -199,7 +203,7 @@ template <class T> __global__ void __launch_bounds__(256) live_gather(const live
   }
   if (marks >> lane & 1) list[place] = tile * LIVE_KEYS + threadIdx.x;
   __syncthreads();
-  int32_t *at = a.at + bg * a.padded;
+  int32_t *at = a.found.at + bg * a.padded;
   if ((int)threadIdx.x < count) at[first + threadIdx.x] = list[threadIdx.x];
   const int heads = a.Hkv / a.G, team = threadIdx.x / a.lanes, teams = 256 / a.lanes, part = threadIdx.x % a.lanes;
   for (int x = team; x < count * heads * 2; x += teams) {
@@ -243,12 +247,18 @@ template <class T> struct live_keys {
     a.whole = whole, a.padded = padded;
   }
   void lay(room &scratch) {
-    const int64_t blocks = (int64_t)a.B * a.H * a.row_blocks, groups = (int64_t)a.B * a.G;
+    const int64_t blocks = (int64_t)a.B * a.H * a.row_blocks;
     a.most = scratch.take<float>(blocks), a.low = scratch.take<float>(blocks);
     a.norms = scratch.take<float>((int64_t)a.B * a.Hkv * a.Tk);
-    a.marks = scratch.take<uint32_t>(groups * a.tiles * 8), a.counts = scratch.take<int>(groups * a.tiles);
-    a.count = scratch.take<int>(groups), a.at = scratch.take<int32_t>(groups * a.padded);
-    for (int n = 0; n < 2; n++) a.to[n] = scratch.take<T>((int64_t)a.B * a.padded * a.Hkv * a.D);
+  }
+  /* For one window at a time. */
+  live_found lay_found(room &scratch) const {
+    const int64_t groups = (int64_t)a.B * a.G;
+    live_found to;
+    to.marks = scratch.take<uint32_t>(groups * a.tiles * 8), to.counts = scratch.take<int>(groups * a.tiles);
+    to.count = scratch.take<int>(groups), to.at = scratch.take<int32_t>(groups * a.padded);
+    for (int n = 0; n < 2; n++) to.to[n] = scratch.take<T>((int64_t)a.B * a.padded * a.Hkv * a.D);
+    return to;
   }
   /* For windows whose first rows lie from `first` to `last`; lse: forward's, where it is known. */
   void bound(int first, int last, const float *lse, cudaStream_t stream) {
@@ -258,7 +268,8 @@ template <class T> struct live_keys {
               a);
   }
   /* For a window whose first row is `row`. */
-  void find(int row, const float *carry, int64_t carry_stride, cudaStream_t stream) {
+  void find(const live_found &to, int row, const float *carry, int64_t carry_stride, cudaStream_t stream) {
+    a.found = to;
     a.before = row + a.Tk - a.Tq, a.carry = carry, a.carry_stride = carry_stride;
     const dim3 grid((unsigned)((a.before + LIVE_KEYS - 1) / LIVE_KEYS), (unsigned)a.G, (unsigned)a.B);
     WN_LAUNCH(grid, dim3(256), 0, stream, (live_mark<T>), a);

@@ -47,7 +47,7 @@ struct sm90_args {
   float *M;           /* [B,G,T] or NULL */
   const float *dM;    /* [B,G,T] or NULL */
 
-  int row_block0, row_blocks, key_blocks; /* the window's, even numbers; key_blocks: padded / 64 */
+  int row_block0, row_blocks, key_blocks; /* the window's, even numbers; key_blocks: up to its last row's */
   bool last_rows;                         /* the window has the call's last */
 
   struct { /* y without its part along the row's own value */
