@@ -132,6 +132,24 @@ static cudaError_t ring_push(size_t at, size_t bytes, void *to) {
   return mark_set(&p->mark);
 }
 
+// A copy in, of `from` to the device, or one out of it, to `to`; the other is NULL. Without the lock held.
+static cudaError_t ring_copy(char *device, const char *from, char *to, size_t bytes) {
+  cudaError_t error = wn_cuda_step_flush();
+  pthread_mutex_lock(&lock);
+  for (size_t n = 0; n < bytes && error == cudaSuccess; n += PIECE_BYTES) {
+    const size_t piece = bytes - n < PIECE_BYTES ? bytes - n : PIECE_BYTES;
+    size_t at;
+    error = ring_take(piece, &at);
+    if (error != cudaSuccess) break;
+    if (from) memcpy(ring + at, from + n, piece);
+    error = from ? cudaMemcpyAsync(device + n, ring + at, piece, cudaMemcpyHostToDevice, wn_cuda_work_stream)
+                 : cudaMemcpyAsync(ring + at, device + n, piece, cudaMemcpyDeviceToHost, wn_cuda_work_stream);
+    if (error == cudaSuccess) error = ring_push(at, piece, to ? to + n : nullptr);
+  }
+  pthread_mutex_unlock(&lock);
+  return error;
+}
+
 // ---- wn_memory ----
 
 static wn_status cuda_zero(wn_context *ctx, void *to, size_t bytes) {
@@ -208,35 +226,13 @@ static wn_status cuda_copy_in(wn_context *ctx, void *to, const void *from, size_
       WN_LAUNCH(1, 32, 0, wn_cuda_work_stream, put_kernel, static_cast<unsigned char *>(to), (int)bytes, put);
     return WN_OK;
   }
-  cudaError_t error = wn_cuda_step_flush();
-  pthread_mutex_lock(&lock);
-  for (size_t n = 0; n < bytes && error == cudaSuccess; n += PIECE_BYTES) {
-    const size_t piece = bytes - n < PIECE_BYTES ? bytes - n : PIECE_BYTES;
-    size_t at;
-    error = ring_take(piece, &at);
-    if (error != cudaSuccess) break;
-    memcpy(ring + at, static_cast<const char *>(from) + n, piece);
-    error = cudaMemcpyAsync(static_cast<char *>(to) + n, ring + at, piece, cudaMemcpyHostToDevice, wn_cuda_work_stream);
-    if (error == cudaSuccess) error = ring_push(at, piece, nullptr);
-  }
-  pthread_mutex_unlock(&lock);
-  return memory_status(ctx, "a copy in", bytes, error);
+  return memory_status(ctx, "a copy in", bytes,
+                       ring_copy(static_cast<char *>(to), static_cast<const char *>(from), nullptr, bytes));
 }
 
 static wn_status cuda_copy_out(wn_context *ctx, void *to, const void *from, size_t bytes) {
-  cudaError_t error = wn_cuda_step_flush();
-  pthread_mutex_lock(&lock);
-  for (size_t n = 0; n < bytes && error == cudaSuccess; n += PIECE_BYTES) {
-    const size_t piece = bytes - n < PIECE_BYTES ? bytes - n : PIECE_BYTES;
-    size_t at;
-    error = ring_take(piece, &at);
-    if (error != cudaSuccess) break;
-    error = cudaMemcpyAsync(ring + at, static_cast<const char *>(from) + n, piece, cudaMemcpyDeviceToHost,
-                            wn_cuda_work_stream);
-    if (error == cudaSuccess) error = ring_push(at, piece, static_cast<char *>(to) + n);
-  }
-  pthread_mutex_unlock(&lock);
-  return memory_status(ctx, "a copy out", bytes, error);
+  char *device = static_cast<char *>(const_cast<void *>(from));
+  return memory_status(ctx, "a copy out", bytes, ring_copy(device, nullptr, static_cast<char *>(to), bytes));
 }
 
 // One block, a stretch of which every thread holds a part before any of it is written: forwards where it moves to lower

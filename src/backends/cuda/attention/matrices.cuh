@@ -90,6 +90,28 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) row_products
     }
 }
 
+/* o += M z over a tile of M from row i0 and column j0 on; turned, M^T x. Behind the last row M is 0. */
+template <class P, bool TURNED>
+__device__ __forceinline__ void mix_tile(const product_args &a, float (&o)[P::OUT][4], typename P::element *staged,
+                                         float *weights, int b, int h, int i0, int j0, int c0, int warp, int lane) {
+  const float *M = a.M + ((int64_t)b * a.H + h) * a.R * a.ld;
+  float s[P::CHUNKS][4];
+  stage_rows<P>(staged, TURNED ? a.x : a.z, b, h, TURNED ? i0 : j0, TURNED ? a.rows : a.N, a.D, c0);
+  wn_copy_commit();
+#pragma unroll
+  for (int t = 0; t < P::CHUNKS; t++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const int own = warp * 16 + P::row(lane, P::row_of(e)), other = P::column(lane, t, e);
+      const int i = i0 + (TURNED ? other : own), j = j0 + (TURNED ? own : other);
+      s[t][e] = i < a.rows ? M[(int64_t)i * a.ld + j] : 0.0f;
+    }
+  wn_copy_wait<0>();
+  __syncthreads();
+  P::product_out(o, s, staged, weights, warp, lane);
+  __syncthreads();
+}
+
 /* Grid: row tiles, pieces of D, heads times sequences. */
 template <class P> __global__ void __launch_bounds__(P::THREADS, 1) mixed_rows(const product_args a) {
   typedef typename P::element element;
@@ -99,25 +121,9 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) mixed_rows(c
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, h = blockIdx.z % a.H, b = blockIdx.z / a.H;
   const int i0 = blockIdx.x * P::TILE, c0 = blockIdx.y * P::WIDTH;
   const int end = min(a.N, min(i0 + P::TILE, a.rows) + a.last); /* columns that a row of the tile reaches */
-  const float *M = a.M + ((int64_t)b * a.H + h) * a.R * a.ld;
   float o[P::OUT][4];
   clear(o);
-  for (int j0 = 0; j0 < end; j0 += P::TILE) {
-    float s[P::CHUNKS][4];
-    stage_rows<P>(sz, a.z, b, h, j0, a.N, a.D, c0);
-    wn_copy_commit();
-#pragma unroll
-    for (int t = 0; t < P::CHUNKS; t++)
-#pragma unroll
-      for (int e = 0; e < 4; e++) {
-        const int i = i0 + warp * 16 + P::row(lane, P::row_of(e));
-        s[t][e] = i < a.rows ? M[(int64_t)i * a.ld + j0 + P::column(lane, t, e)] : 0.0f;
-      }
-    wn_copy_wait<0>();
-    __syncthreads();
-    P::product_out(o, s, sz, weights, warp, lane);
-    __syncthreads();
-  }
+  for (int j0 = 0; j0 < end; j0 += P::TILE) mix_tile<P, false>(a, o, sz, weights, b, h, i0, j0, c0, warp, lane);
 #pragma unroll
   for (int t = 0; t < P::OUT; t++)
 #pragma unroll
@@ -141,25 +147,9 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) mixed_column
   float o[P::OUT][4];
   clear(o);
   for (int b = b0; b < (a.all_batches ? a.B : b0 + 1); b++)
-    for (int h = g * share; h < (g + 1) * share; h++) {
-      const float *M = a.M + ((int64_t)b * a.H + h) * a.R * a.ld;
-      for (int i0 = first; i0 < a.rows; i0 += P::TILE) {
-        float s[P::CHUNKS][4];
-        stage_rows<P>(sx, a.x, b, h, i0, a.rows, a.D, c0);
-        wn_copy_commit();
-#pragma unroll
-        for (int t = 0; t < P::CHUNKS; t++)
-#pragma unroll
-          for (int e = 0; e < 4; e++) {
-            const int i = i0 + P::column(lane, t, e), j = j0 + warp * 16 + P::row(lane, P::row_of(e));
-            s[t][e] = i < a.rows ? M[(int64_t)i * a.ld + j] : 0.0f;
-          }
-        wn_copy_wait<0>();
-        __syncthreads();
-        P::product_out(o, s, sx, weights, warp, lane);
-        __syncthreads();
-      }
-    }
+    for (int h = g * share; h < (g + 1) * share; h++)
+      for (int i0 = first; i0 < a.rows; i0 += P::TILE)
+        mix_tile<P, true>(a, o, sx, weights, b, h, i0, j0, c0, warp, lane);
 #pragma unroll
   for (int t = 0; t < P::OUT; t++)
 #pragma unroll
