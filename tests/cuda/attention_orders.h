@@ -32,9 +32,15 @@ static const struct wn_backend windows = {
 };
 
 static struct mech_place reference, emulated;
+static float *zeros; /* softmax off by one has zeros of the host's, for which a model has the device's */
+
+static void use_zeros(struct wn_attention *op) {
+  if (op->sinks.n && !op->sinks.dk) op->sinks.k = op->sinks.v = zeros;
+}
 
 static int setup(void **state) {
   (void)state;
+  zeros = calloc(1024, sizeof *zeros);
   if (!mech_open(&reference, "ref", NULL)) return -1;
   emulated = (struct mech_place){.ctx = reference.ctx, .backend = wn_backend_cuda_table(), .threads = 1};
   return 0;
@@ -42,6 +48,7 @@ static int setup(void **state) {
 static int teardown(void **state) {
   (void)state;
   mech_close(&reference);
+  free(zeros);
   return 0;
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <map>
+#include <string>
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -86,6 +87,7 @@ struct shared_block {
 
 // The machine; one launch at a time.
 uint64_t seed, launches, order_state;
+std::map<std::string, uint64_t> launches_by_file;
 std::map<const void *, size_t> limits;
 std::map<const void *, shared_block> statics;
 shared_block dynamic;
@@ -531,7 +533,7 @@ void launch(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, void
     return;
   }
   const site at = known->at;
-  launches++;
+  launches++, launches_by_file[short_name(at.file)]++;
   const uint64_t count = (uint64_t)block.x * block.y * block.z, blocks = (uint64_t)grid.x * grid.y * grid.z;
   if (count < 1 || count > THREADS_MAX || block.z > 64 || blocks < 1 || grid.x > 0x7fffffff || grid.y > 65535 ||
       grid.z > 65535) {
@@ -591,6 +593,10 @@ const char *wn_emulate_error(void) {
 uint64_t wn_emulate_launches(void) {
   emulate::streams_finish();
   return emulate::launches;
+}
+uint64_t wn_emulate_launches_in(const char *file) {
+  emulate::streams_finish();
+  return emulate::launches_by_file[file];
 }
 
 static int device_capability = 8, device_processors = 3;

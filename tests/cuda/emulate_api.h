@@ -21,6 +21,8 @@ const char *wn_emulate_error(void);
 /* Launches since the start; and arrays, pinned memory, streams and events that were made or given back; of an
  * emulation alone. */
 uint64_t wn_emulate_launches(void);
+/* Launches since the start that stand in a source file: "run.cuh". */
+uint64_t wn_emulate_launches_in(const char *file);
 uint64_t wn_emulate_allocations(void);
 /* Calls of the run time that ask for work, since the start: kernels one by one, graphs, nodes of graphs whose arguments
  * were changed, copies, marks, streams that wait for one. */

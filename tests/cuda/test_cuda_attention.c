@@ -1,7 +1,8 @@
-/* The CUDA backend's attention kernels, emulated, under the tolerance law (attention_law.h): forward and backward of
- * rows in floats and in bf16, standard and selective, with each term that they serve, alone and in chosen pairs; shapes
- * that are no multiple of a tile, single rows, segments behind cached keys, packed documents, grouped heads, evictions;
- * F in windows of rows. Every order of threads gives the same bits. test_cuda_terms.c has the other kernels. */
+/* The CUDA backend's fused attention kernels, emulated, under the tolerance law (attention_law.h): forward and backward
+ * of rows in floats and in bf16, standard and selective, with each term that they serve, alone and in chosen pairs;
+ * shapes that are no multiple of a tile, single rows, segments behind cached keys, packed documents, grouped heads,
+ * evictions; F in windows of rows. Every order of threads gives the same bits. No call takes the kernels of stored
+ * weights, which test_cuda_terms.c has, but bilinear selections of rows in bf16. */
 #include "cuda/attention_orders.h"
 
 enum { WINDOW = 64 };
@@ -20,29 +21,54 @@ static void once(const struct mech_setup *s, uint64_t seed, struct mech_bench *m
     m->op.sel.F = NULL;
     m->a[mech_find(m, "F")].role = MECH_FIXED;
   }
+  use_zeros(&m->op);
   wn_emulate_seed(seed);
+  const uint64_t fused = wn_emulate_launches_in("run.cuh"), decode = wn_emulate_launches_in("attention_decode.cu"),
+                 stored = wn_emulate_launches_in("stored_run.cuh");
   mech_both(&emulated, m);
   assert_null(wn_emulate_error());
+  if (!wn_emulated()) return;
+  if (s->bf16 && m->op.sel.bilinear) return;
+  assert_int_equal(wn_emulate_launches_in("stored_run.cuh"), stored);
+  const uint64_t row = wn_emulate_launches_in("attention_decode.cu") - decode; /* forward, of few rows */
+  assert_true(wn_emulate_launches_in("run.cuh") > fused + (row == 0));
 }
 
 static const struct {
   const char *one, *other;
+  double dropout;
 } cases[] = {
-    {"{}", "{}"},
-    {"{\"selective\":{}}", "{}"},
-    {"{\"selective\":{\"mem\":{\"eps\":0.1,\"tau\":1.0}}}", "{}"},
-    {"{\"selective\":{\"shift\":false,\"protect_self\":false}}", "{}"},
-    {"{\"selective\":{\"protect_first\":false,\"head\":1,\"strength\":\"learned\"}}", "{}"},
-    {"{\"selective\":{\"per_kv_head\":true,\"mem\":{},\"strength\":\"learned\"}}", "{}"},
-    {"{\"selective\":{\"relu\":false}}", "{\"scale\":0.1}"},
-    {"{\"window\":17}", "{}"},
-    {"{\"selective\":{}}", "{\"window\":17}"},
-    {"{\"span\":{\"limit\":64,\"ramp\":8}}", "{\"selective\":{}}"},
-    {"{\"span\":{\"limit\":40,\"ramp\":8,\"dynamic\":true}}", "{}"},
-    {"{\"span\":{\"limit\":40,\"ramp\":8,\"exclude_self\":true}}", "{\"strided\":7}"},
-    {"{\"exclusive\":true}", "{}"},
-    {"{\"exclusive\":{\"gate\":true}}", "{\"selective\":{}}"},
-    {"{\"selective\":{\"bilinear\":true,\"strength\":\"learned\"}}", "{}"},
+    {"{}", "{}", 0},
+    {"{\"selective\":{}}", "{}", 0},
+    {"{\"selective\":{\"mem\":{\"eps\":0.1,\"tau\":1.0}}}", "{}", 0},
+    {"{\"selective\":{\"shift\":false,\"protect_self\":false}}", "{}", 0},
+    {"{\"selective\":{\"protect_first\":false,\"head\":1,\"strength\":\"learned\"}}", "{}", 0},
+    {"{\"selective\":{\"per_kv_head\":true,\"mem\":{},\"strength\":\"learned\"}}", "{}", 0},
+    {"{\"selective\":{\"relu\":false}}", "{\"scale\":0.1}", 0},
+    {"{\"window\":17}", "{}", 0},
+    {"{\"selective\":{}}", "{\"window\":17}", 0},
+    {"{\"span\":{\"limit\":64,\"ramp\":8}}", "{\"selective\":{}}", 0},
+    {"{\"span\":{\"limit\":40,\"ramp\":8,\"dynamic\":true}}", "{}", 0},
+    {"{\"span\":{\"limit\":40,\"ramp\":8,\"exclude_self\":true}}", "{\"strided\":7}", 0},
+    {"{\"exclusive\":true}", "{}", 0},
+    {"{\"exclusive\":{\"gate\":true}}", "{\"selective\":{}}", 0},
+    {"{\"selective\":{\"bilinear\":true,\"strength\":\"learned\"}}", "{}", 0},
+    /* of terms.cuh */
+    {"{\"softcap\":{\"cap\":2}}", "{\"window\":17}", 0},
+    {"{\"softcap\":{\"cap\":1.5}}", "{\"selective\":{\"strength\":\"learned\"}}", 0},
+    {"{\"alibi\":true}", "{}", 0},
+    {"{\"alibi\":{\"max_bias\":3}}", "{\"selective\":{\"per_kv_head\":true,\"mem\":{}}}", 0},
+    {"{\"alibi\":true,\"span\":{\"limit\":40,\"ramp\":8}}", "{\"softcap\":{\"cap\":4}}", 0},
+    {"{\"sinks\":3}", "{\"window\":17}", 0},
+    {"{\"sinks\":1}", "{\"selective\":{}}", 0.2},
+    {"{\"off_by_one\":true}", "{}", 0},
+    {"{\"gate\":\"head\"}", "{\"exclusive\":{\"gate\":true}}", 0},
+    {"{\"gate\":\"elementwise\"}", "{\"selective\":{}}", 0},
+    {"{\"gate\":\"elementwise\"}", "{\"exclusive\":true,\"sinks\":2}", 0},
+    {"{}", "{}", 0.3},
+    {"{\"softcap\":{\"cap\":3}}", "{\"selective\":{\"head\":1}}", 0.2},
+    {"{\"sqrt\":{\"buffer\":10,\"density\":2.0}}", "{}", 0},
+    {"{\"sqrt\":{\"buffer\":3,\"density\":0.7}}", "{\"selective\":{},\"alibi\":true}", 0},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -68,6 +94,7 @@ static void check_cases(bool bf16) {
       if (c > 1 && n % 3 != c % 3) continue;
       struct mech_setup s = shape(n);
       s.c = one, s.seed = (uint64_t)(100 * c + n), s.bf16 = bf16, s.evicts = c % 2 ? n % 3 : 0;
+      s.dropout = cases[c].dropout;
       check_orders(&s, n < 2 ? 3 : wn_emulated() ? 1 : 2);
     }
   }
@@ -124,10 +151,12 @@ static void test_positions(void **state) {
                                          {"{\"selective\":{}}", "{\"strided\":7}"},
                                          {"{\"selective\":{\"per_kv_head\":true}}", "{}"},
                                          {"{\"span\":{\"limit\":64,\"ramp\":8}}", "{}"},
-                                         {"{\"exclusive\":true}", "{}"}};
+                                         {"{\"exclusive\":true}", "{}"},
+                                         {"{\"alibi\":true}", "{\"selective\":{},\"softcap\":{\"cap\":2}}"},
+                                         {"{\"sqrt\":{\"buffer\":3,\"density\":0.7}}", "{\"sinks\":2}"}};
   for (size_t n = 0; n < sizeof terms / sizeof *terms; n++)
     for (int evicts = 0; evicts < 3; evicts++) {
-      if (evicts == 2 && n == 2) continue; /* slots of each head need a selection of each */
+      if (evicts == 2 && (n == 2 || n == 6)) continue; /* slots of each head need a selection of each */
       positions_case(terms[n][0], terms[n][1], 1, evicts, false);
       positions_case(terms[n][0], terms[n][1], 24, evicts, evicts == 1);
     }
@@ -135,9 +164,12 @@ static void test_positions(void **state) {
 
 /* F for 64 rows at a time. */
 static void check_windows(bool bf16) {
-  for (int c = 0; c < 6; c++) {
+  for (int n = 0; n < 10; n++) {
+    static const int with_terms[] = {16, 18, 21, 27};
+    const int c = n < 6 ? n : with_terms[n - 6];
     struct mech_setup s = {.B = 1, .Tq = 150, .Tk = 181, .H = 2, .Hkv = 2, .D = 32, .f_in = true};
     s.c = the_case(cases[c].one, cases[c].other), s.seed = (uint64_t)c, s.bf16 = bf16, s.dk_from = 9 * (c % 2);
+    s.dropout = cases[c].dropout;
     check_orders(&s, wn_emulated() ? 1 : 2);
   }
 }

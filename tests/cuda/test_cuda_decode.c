@@ -6,6 +6,7 @@
 
 #include <math.h>
 
+#include "attention/registry.h"
 #include "backends/backends.h"
 #include "backends/cuda/cuda.h"
 #include "base/rng.h"
@@ -38,7 +39,25 @@ static const struct wn_backend *cuda_halves(void) {
 }
 
 enum cache { FLOATS, HALVES, BF16, CACHES };
-enum term { NONE, WINDOW, STRIDED, SPAN, EXCLUSIVE, DOCUMENTS, EVICTED, POSITIONS, SELECT, SELECT_EACH, TERMS };
+enum term {
+  NONE,
+  WINDOW,
+  STRIDED,
+  SPAN,
+  EXCLUSIVE,
+  DOCUMENTS,
+  EVICTED,
+  POSITIONS,
+  SOFTCAP,
+  ALIBI_POSITIONS, /* and a cap */
+  SINKS,
+  GATE,      /* of each element, behind sinks */
+  GATE_HEAD, /* and exclusive attention */
+  SELECT,
+  SELECT_EACH,
+  SELECT_MAPPED, /* by logits with ALiBi and a cap */
+  TERMS
+};
 
 struct shape {
   int64_t B, Tq, Tk, H, Hkv, D;
@@ -47,7 +66,7 @@ struct shape {
 /* A call with its arrays; those of the cache in `k` and `v` are as wide as their numbers. */
 struct bench {
   struct wn_attention a;
-  float *q, *y, *lse, *dot, *f, *z;
+  float *q, *y, *lse, *dot, *f, *z, *sink_k, *sink_v, *gates, *ungated;
   void *k, *v;
   int32_t *positions, *evicted;
 };
@@ -71,6 +90,8 @@ static void bench_make(struct bench *m, const struct shape *s, enum cache cache,
   m->q = array_of(cache, true, B * Tq * H * D, 1), m->y = array_of(cache, true, B * Tq * H * D, 2);
   m->k = array_of(cache, false, B * Hkv * Tk * D, 3), m->v = array_of(cache, false, B * Hkv * Tk * D, 4);
   m->lse = array_of(FLOATS, true, B * H * Tq, 5), m->dot = array_of(FLOATS, true, B * H * Tq, 6);
+  m->sink_k = array_of(FLOATS, true, Hkv * 3 * D, 9), m->sink_v = array_of(FLOATS, true, Hkv * 3 * D, 10);
+  m->gates = array_of(FLOATS, true, B * Tq * H * D, 11), m->ungated = array_of(FLOATS, true, B * Tq * H * D, 12);
   m->f = array_of(FLOATS, true, B * G * (Tk + 3), 7), m->z = array_of(FLOATS, true, H, 8);
   m->positions = malloc((size_t)(B * Tk) * sizeof(int32_t)), m->evicted = malloc((size_t)(B * Tk) * sizeof(int32_t));
   for (int64_t i = 0; i < B * G * (Tk + 3); i++) m->f[i] = fabsf(m->f[i]);
@@ -97,7 +118,18 @@ static void bench_make(struct bench *m, const struct shape *s, enum cache cache,
   if (term == DOCUMENTS) a->doc_start = m->positions;
   if (term == EVICTED) a->slots.evicted_at = m->evicted;
   if (term == POSITIONS) a->slots.at = m->positions, a->window = 300;
-  if (term == SELECT || term == SELECT_EACH) {
+  if (term == SOFTCAP || term == ALIBI_POSITIONS || term == SELECT_MAPPED) {
+    if (term != SOFTCAP) a->map[a->maps++] = (struct wn_score_map){wn_mechanism_alibi.score, {8, (double)H}};
+    a->map[a->maps++] = (struct wn_score_map){wn_mechanism_softcap.score, {2.5, 0}};
+  }
+  if (term == ALIBI_POSITIONS) a->slots.at = m->positions;
+  if (term == SINKS || term == GATE) a->sinks.n = 3, a->sinks.k = m->sink_k, a->sinks.v = m->sink_v;
+  if (term == GATE || term == GATE_HEAD) {
+    a->gate.on = true, a->gate.elementwise = term == GATE, a->gate.g = m->gates, a->gate.ungated = m->ungated;
+    a->gate.s_g = (struct wn_stride){Tq * H * D, H * D, term == GATE ? D : 1};
+  }
+  if (term == GATE_HEAD) a->exclusive.on = true;
+  if (term >= SELECT) {
     a->sel.on = a->sel.relu = a->sel.protect_first = a->sel.protect_self = a->sel.shift = true;
     a->sel.groups = G, a->sel.head = G > 1 ? (int)(H / Hkv) - 1 : (int)H - 1;
     a->sel.f_in = a->sel.f_out = m->f, a->sel.f_stride = Tk + 3;
@@ -121,6 +153,7 @@ static void bench_widen(struct bench *m) {
 static void bench_clear(struct bench *m) {
   free(m->q), free(m->y), free(m->k), free(m->v), free(m->lse), free(m->dot), free(m->f), free(m->z);
   free(m->positions), free(m->evicted);
+  free(m->sink_k), free(m->sink_v), free(m->gates), free(m->ungated);
 }
 
 static void run(const struct wn_backend *backend, const struct bench *m) {
@@ -167,6 +200,7 @@ static void check(const struct shape *s, enum cache cache, enum term term, int o
   const wn_dtype type = cache == BF16 ? WN_BF16 : WN_F32;
   near("y", got[0].y, want.y, type, rows * s->D, cache == BF16 ? 8e-3 : 3e-6);
   near("lse", got[0].lse, want.lse, WN_F32, rows, 3e-6);
+  if (got[0].a.gate.on) near("ungated", got[0].ungated, want.ungated, WN_F32, rows * s->D, 3e-6);
   if (term == EXCLUSIVE) near("dot", got[0].dot, want.dot, WN_F32, rows, cache == BF16 ? 8e-3 : 3e-6);
   if (want.a.sel.on) near("F", got[0].f, want.f, WN_F32, s->B * wn_selection_groups(&want.a) * (s->Tk + 3), 3e-6);
   bench_clear(&want);
@@ -174,7 +208,7 @@ static void check(const struct shape *s, enum cache cache, enum term term, int o
 }
 
 static bool goes_with(enum cache cache, enum term term) {
-  return cache != HALVES || (term != STRIDED && term != EXCLUSIVE);
+  return cache != HALVES || (term != STRIDED && term != EXCLUSIVE && term != GATE_HEAD);
 }
 
 /* Groups of 1 to 9 heads, widths that are no whole lanes, one key and more than 64 splits of 64. */

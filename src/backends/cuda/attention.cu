@@ -8,30 +8,39 @@
 namespace wn_cuda {
 
 outcome run_floats(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream) {
-  return run<floats>(what, c, scratch, rows, stream);
+  return run<floats, no_terms>(what, c, scratch, rows, stream);
 }
 
-/* Do the fused kernels serve the call? */
-static bool is_fused(const wn_attention *c, bool backward) {
+/* Do the fused kernels serve the call? One that is measured may have its arrays later. */
+static bool is_fused(const wn_attention *c, bool backward, bool measures) {
   if (c->D > 128 || (c->sel.on && (c->sel.F || (c->sel.bilinear && c->row_type == WN_BF16)))) return false;
+  if (!maps_are_raw(c) || c->dropout.p * 4294967296.0 > 4294967295.0) return false;
+  if (backward && !measures && c->gate.on && !c->gate.ungated) return false;
   return !wn_call_lacks(c, backward ? WN_CUDA_ATTENTION_FUSED : WN_CUDA_ATTENTION_FUSED_FORWARD);
+}
+/* Which of their kernels. */
+static decltype(&run_floats) fused_for(const wn_attention *c) {
+  const bool terms = c->maps > 0 || c->sinks.n > 0 || c->gate.on || c->dropout.p > 0 || c->root.on;
+  if (c->row_type == WN_BF16) return terms ? run_bf16_terms : run_bf16;
+  return terms ? run_floats_terms : run_floats;
 }
 static outcome run_any(pass what, const wn_attention *c, void *scratch, int64_t rows, void *stream) {
   const bool measures = what == MEASURE_FORWARD || what == MEASURE_BACKWARD;
-  const auto run_here = c->row_type == WN_BF16 ? run_bf16 : run_floats;
+  const bool backward = what == BACKWARD || what == MEASURE_BACKWARD;
+  const auto run_here = fused_for(c);
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
-  const bool fused = is_fused(c, what == BACKWARD || what == MEASURE_BACKWARD);
+  const bool fused = is_fused(c, backward, measures);
   if (what == FORWARD && is_decode(c)) return run_decode(what, c, scratch, on);
-  if (what == MEASURE_FORWARD && c->Tq <= DECODE_ROWS) { /* each may be it once the call has its arrays */
+  /* Each may be it once the call has its arrays. */
+  if ((what == MEASURE_FORWARD && c->Tq <= DECODE_ROWS) || (what == MEASURE_BACKWARD && c->gate.on)) {
     outcome most = run_stored(what, c, scratch, rows, on);
     const auto also = [&](const outcome &x) { most = x.bytes > most.bytes ? x : most; };
-    if (is_decode(c)) also(run_decode(what, c, scratch, on));
+    if (!backward && is_decode(c)) also(run_decode(what, c, scratch, on));
     if (fused) also(run_here(what, c, scratch, rows, on));
     return most;
   }
   if (!fused) return run_stored(what, c, scratch, rows, on);
-  if (!wn_cuda_attend_sm90(c, what == BACKWARD || what == MEASURE_BACKWARD))
-    return run_here(what, c, scratch, rows, on);
+  if (!wn_cuda_attend_sm90(c, backward)) return run_here(what, c, scratch, rows, on);
   const outcome there = run_sm90(what, c, scratch, rows, on);
   if (!measures) return there;
   /* A call that is measured without its arrays may have some later that only the others take. */
@@ -46,7 +55,8 @@ const char *wn_cuda_attend_lacks(const struct wn_attention *a, bool backward) {
     return "more than 65535 sequences or heads";
   if (a->sel.on && !(a->scale > 0)) return "a selection with a scale that is not above 0";
   for (int64_t n = 0; n < a->maps; n++)
-    if (!wn_cuda::serves_score(a->map[n].kind) || (n > 0 && a->map[n].kind == a->map[n - 1].kind))
+    if (wn_cuda::score_kind_of(a->map[n].kind) == wn_cuda::SCORE_UNKNOWN ||
+        (n > 0 && a->map[n].kind == a->map[n - 1].kind))
       return a->map[n].kind->name;
   if (backward && a->exclusive.on && !a->exclusive.dot) return "exclusive attention without exclusive.dot";
   return NULL;

@@ -7,7 +7,7 @@
 namespace wn_cuda {
 
 outcome run_bf16(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream) {
-  return run<bf16>(what, c, scratch, rows, stream);
+  return run<bf16, no_terms>(what, c, scratch, rows, stream);
 }
 
 } // namespace wn_cuda

@@ -10,11 +10,12 @@ namespace wn_cuda {
 enum {
   DECODE_TERMS = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SPAN | WN_TERM_EXCLUSIVE |
                  WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_POSITIONS |
-                 WN_TERM_POSITIONS_BY_HEAD | WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_HALF | WN_TERM_BF16
+                 WN_TERM_POSITIONS_BY_HEAD | WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_HALF | WN_TERM_BF16 |
+                 WN_TERM_SINKS | WN_TERM_GATE | WN_TERM_SCORE_MAP
 };
 
 bool is_decode(const wn_attention *c) {
-  if (c->Tq > DECODE_ROWS || c->D > 128 || wn_call_lacks(c, DECODE_TERMS)) return false;
+  if (c->Tq > DECODE_ROWS || c->D > 128 || wn_call_lacks(c, DECODE_TERMS) || !maps_are_raw(c)) return false;
   if (c->B * c->H * c->Tq > INT32_MAX / 2 || c->Hkv * ((c->Tq * c->H / c->Hkv + 7) / 8) > 65535) return false;
   if (!c->sel.on) return true;
   return c->Tq == 1 && c->sel.shift && !c->sel.bilinear && !c->sel.F && !(c->sel.mem && c->sel.M);
@@ -24,8 +25,8 @@ template <class T> static void launch_lanes(const decode_args &x, dim3 grid, int
   /* 16 bytes a lane: rows of 32 or 64, of 64 or 128, of 128 floats. */
   const int lanes = (x.a.D + T::EACH - 1) / T::EACH;
   const attention_args &a = x.a;
-  const bool plain =
-      x.vectors && !a.doc_start && !a.evicted_at && !a.at && !a.span.on && a.window <= 0 && a.strided <= 0;
+  const bool plain = x.vectors && !a.doc_start && !a.evicted_at && !a.at && !a.span.on && a.window <= 0 &&
+                     a.strided <= 0 && !a.map.heads && !(a.map.cap > 0);
 #define WN_DECODE(LANES, N)                                                                                            \
   do {                                                                                                                 \
     if (plain)                                                                                                         \
@@ -92,8 +93,13 @@ outcome run_decode(pass what, const wn_attention *c, void *scratch, cudaStream_t
     launch_lanes<decode_float>(x, grid, QV, stream);
   const int64_t rows = (int64_t)x.a.B * x.a.Tq * x.a.H, f = (int64_t)x.a.B * x.a.G * x.a.Tk;
   const int64_t f_blocks = selects ? (f + DECODE_THREADS - 1) / DECODE_THREADS : 0;
-  WN_LAUNCH(dim3((unsigned)(rows + (f_blocks < 1024 ? f_blocks : 1024))), dim3(DECODE_THREADS), 0, stream,
-            attention_decode_join, x, c->row_type == WN_BF16, c->half, static_cast<float *>(c->sel.f_out));
+  const dim3 joins((unsigned)(rows + (f_blocks < 1024 ? f_blocks : 1024)));
+  const bool bf16 = c->row_type == WN_BF16;
+  float *f_out = static_cast<float *>(c->sel.f_out);
+  if (c->sinks.n > 0 || c->gate.on)
+    WN_LAUNCH(joins, dim3(DECODE_THREADS), 0, stream, (attention_decode_join<all_terms>), x, bf16, c->half, f_out);
+  else
+    WN_LAUNCH(joins, dim3(DECODE_THREADS), 0, stream, (attention_decode_join<no_terms>), x, bf16, c->half, f_out);
   const cudaError_t error = cudaGetLastError();
   return {0, error == cudaSuccess ? nullptr : cudaGetErrorString(error)};
 }

@@ -7,10 +7,6 @@
 
 namespace wn_cuda {
 
-bool serves_score(const wn_score_kind *kind) {
-  return score_kind_of(kind) >= 0;
-}
-
 outcome run_stored(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream) {
   stored_call x;
   x.c = c, x.stream = stream;

@@ -43,7 +43,6 @@ struct attention_args {
     bool on;
     const float *gate; /* [H] or NULL */
     float *dot;        /* [B,H,Tq] or NULL */
-    void *dy;          /* [B,Tq,H,D] contiguous: dy without its part along v, of the rows' type */
     float *own;        /* [B,Tq,Hkv,D] the gradient of a row's own value through the projection */
     float *dgate;      /* [B,H,Tq] by row */
   } exclusive;
@@ -64,6 +63,38 @@ struct attention_args {
     float *dstrength; /* [B,G,key tiles] parts, added to */
   } sel;
 
+  /* Terms of calls that take kernels with terms (terms.cuh). Of those kernels alone, but for `gate`, `dropout` and
+   * `root`, which kernels of stored weights have from here too. */
+  struct {
+    float cap, per_cap;   /* soft-capping in raw units: cap / scale, and one over it; 0: off */
+    double max_bias;      /* ALiBi's */
+    int heads;            /* its number of slopes; 0: off */
+    int head0, head_step; /* the model's head of head h: head0 + h head_step */
+  } map;
+  struct {
+    int n;
+    const float *k, *v; /* [Hkv,n,D] */
+    float *parts;       /* [2,Hkv,n,D,parts] of dk and dv */
+  } sinks;
+  struct {
+    bool on, elementwise;
+    const float *g;
+    stride s_g;
+    float *dg, *ungated; /* strides of g; [B,Tq,H,D]; or NULL */
+  } gate;
+  struct {
+    double limit;   /* a word below it drops; 0: off */
+    uint32_t least; /* the first that does not */
+    float factor;   /* of what is kept */
+    uint64_t seed, stream;
+  } dropout;
+  struct {
+    bool on;
+    int64_t buffer;
+    double density;
+    uint32_t *seen; /* [Tk / 32] a bit for each distance: is it seen? NULL where positions are not those of slots */
+  } root;
+
   /* The window of rows at hand, a whole number of tiles from the first on. */
   int row0, rows; /* rows: row0 to row0 + rows - 1 */
   int row_tiles, key_tiles;
@@ -75,7 +106,9 @@ struct attention_args {
   bool last_rows, first_rows; /* the window has the call's last rows, its first ones */
 
   const void *dy;
-  stride s_dy; /* those of y, or of exclusive.dy */
+  stride s_dy; /* those of y, or of mixed */
+  void *mixed; /* [B,Tq,H,D] contiguous, of the rows' type: the gradient of what the weights mixed, where exclusive
+                  attention or gates come behind */
   void *dq, *dk, *dv;
   float *delta; /* [B,H,Tq] */
   float *sums;  /* [2,B,Tk,Hkv,D] dk and dv of the windows before; NULL where there is one window */
@@ -104,21 +137,41 @@ template <bool SLOTS> __device__ __forceinline__ int distance(const attention_ar
   return at[min(own, a.Tk - 1)] - at[j]; /* rows behind the last are padding */
 }
 
-/* Does the row at `position`, whose document begins at `first`, see key j, but for spans? */
-template <bool SLOTS>
+__device__ __forceinline__ int64_t square_distance(int64_t m, double density) {
+  const double ratio = (double)m / density;
+  return (int64_t)(ratio * ratio);
+}
+/* Is the distance x, of the buffer or more, seen? */
+__device__ __forceinline__ bool is_square(const attention_args &a, int x) {
+  const int64_t far = x - a.root.buffer + 1, near = (int64_t)(a.root.density * sqrt((double)far));
+  for (int64_t m = near > 1 ? near - 1 : 1; m <= near + 2; m++)
+    if (square_distance(m, a.root.density) == far) return true;
+  return false;
+}
+/* Does the square-root mask let a row see the key at distance x? */
+template <bool SLOTS> __device__ __forceinline__ bool root_sees(const attention_args &a, int x) {
+  if (!a.root.on || x < a.root.buffer) return true;
+  if (SLOTS && !a.root.seen) return is_square(a, x);
+  return a.root.seen[x / 32] >> (x % 32) & 1;
+}
+
+/* Does the row at `position`, whose document begins at `first`, see key j, but for spans? T: terms.cuh. */
+template <class T, bool SLOTS>
 __device__ __forceinline__ bool sees(const attention_args &a, int b, int kv, int position, int first, int j) {
   if (j > position || j < first) return false;
   const int x = distance<SLOTS>(a, b, kv, position, j);
   if (a.window > 0 && x >= a.window) return false;
   if (a.strided > 0 && x >= a.strided && x % a.strided != 0) return false;
   if (a.span.exclude_self && x == 0) return false;
+  if constexpr (T::ON)
+    if (!root_sees<SLOTS>(a, x)) return false;
   if (!a.evicted_at) return true;
   const int64_t row = slot_row(a, b, kv);
   return (SLOTS && a.at ? a.at[row + min(position, a.Tk - 1)] : position) < a.evicted_at[row + j];
 }
 /* Are there rules beside causality? */
-__device__ __forceinline__ bool has_rules(const attention_args &a) {
-  return a.doc_start || a.evicted_at || a.window > 0 || a.strided > 0 || a.span.on;
+template <class T> __device__ __forceinline__ bool has_rules(const attention_args &a) {
+  return (T::ON && a.root.on) || a.doc_start || a.evicted_at || a.window > 0 || a.strided > 0 || a.span.on;
 }
 
 __device__ __forceinline__ bool may_select(const attention_args &a, int b, int g, int position, int first, int j) {

@@ -3,11 +3,12 @@
  *
  *   W[i,j] = exp(A[i,j] - lse_i);  dA[i,j] = W[i,j] (dy_i . v_j - delta_i);  delta_i = dy_i . y_i
  *   dv_j = sum_i W[i,j] dy_i;  dF[i,j] = - sum over the group's heads of dA[i,j]
- *   dq_i = scale sum_j G[i,j] k_j;  dk_j = scale sum_i G[i,j] q_i;  G = dA, for the selecting head dA + X
+ *   dq_i = scale sum_j G[i,j] k_j;  dk_j = scale sum_i G[i,j] q_i;  G = dA, for the selecting head dA + X, times the
+ *   slope of what maps logits (terms.cuh)
  *
  * Kernels: delta by rows (of rows in bf16 by row tiles); dF by tiles of a row tile and a key tile, which walk the
- * group's heads; then X (select.cuh); dq by row tiles; dk and dv by key tiles, which walk the heads of their key-value
- * head. 14 D operations a pair and head, 18 D with selection. */
+ * group's heads; then X (select.cuh); dq by row tiles; dk and dv by key tiles (backward_keys.cuh), which walk the heads
+ * of their key-value head. 14 D operations a pair and head, 18 D with selection. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_BACKWARD_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_BACKWARD_CUH
 
@@ -16,10 +17,21 @@
 
 namespace wn_cuda {
 
-/* delta; with exclusive attention dy without its part along v, and what the projection gives to v. A warp has a row of
- * a key-value head and walks its heads. y is what the call holds; what the projection took from it comes from `dot`.
+/* dy of what a gate multiplied, whose own gradient is written, or joins `sum`. */
+__device__ __forceinline__ float gate_back(const attention_args &a, float dy, float ungated, int64_t at, int d,
+                                           float &sum) {
+  const float gate = a.gate.g[at + (a.gate.elementwise ? d : 0)];
+  if (a.gate.elementwise && a.gate.dg) a.gate.dg[at + d] = dy * ungated;
+  sum = fmaf(dy, ungated, sum);
+  return dy * gate;
+}
+
+/* delta; with exclusive attention dy without its part along v, and what the projection gives to v; with gates dy behind
+ * them, and their gradients. A warp has a row of a key-value head and walks its heads. y is what the call holds, or
+ * what it was before the gates; what the projection took from it comes from `dot`.
  * Grid: rows in eights, key-value heads, sequences. */
-template <class P> __global__ void __launch_bounds__(256) attention_delta(const attention_args a, const void *given) {
+template <class P, class T>
+__global__ void __launch_bounds__(256) attention_delta(const attention_args a, const void *given) {
   constexpr int EACH = P::WIDTH / 32;
   const int lane = threadIdx.x & 31, i = blockIdx.x * 8 + (threadIdx.x >> 5), kv = blockIdx.y, b = blockIdx.z;
   const int share = a.H / a.Hkv;
@@ -44,14 +56,28 @@ template <class P> __global__ void __launch_bounds__(256) attention_delta(const 
     const int64_t at = b * a.s_y.b + i * a.s_y.t + h * a.s_y.h, place = ((int64_t)b * a.H + h) * a.Tq + i;
     const float gate = a.exclusive.on && a.exclusive.gate ? a.exclusive.gate[h] : 1.0f;
     const float along = a.exclusive.on ? a.exclusive.dot[place] : 0.0f;
-    float dy[EACH], y[EACH], d_along = 0, delta = 0;
+    const bool gated = T::ON && a.gate.on;
+    const int64_t own_place = (((int64_t)b * a.Tq + i) * a.H + h) * a.D;
+    const int64_t to_gate = gated ? b * a.gate.s_g.b + i * a.gate.s_g.t + h * a.gate.s_g.h : 0;
+    float dy[EACH], y[EACH], d_along = 0, delta = 0, by_gate = 0;
 #pragma unroll
     for (int n = 0; n < EACH; n++) {
       const int d = n * 32 + lane;
       dy[n] = d < a.D ? P::get(given, at + d) : 0.0f;
-      y[n] = d < a.D ? P::get(a.y, at + d) + gate * along / size * v[n] : 0.0f;
+      y[n] =
+          d < a.D ? (gated ? a.gate.ungated[own_place + d] : P::get(a.y, at + d)) + gate * along / size * v[n] : 0.0f;
+      if constexpr (T::ON)
+        if (gated && d < a.D) dy[n] = gate_back(a, dy[n], a.gate.ungated[own_place + d], to_gate, d, by_gate);
       d_along = fmaf(dy[n], v[n], d_along);
     }
+    if constexpr (T::ON)
+      if (gated) {
+        by_gate = sum(by_gate);
+        if (lane == 0 && a.gate.dg && !a.gate.elementwise) a.gate.dg[to_gate] = by_gate;
+#pragma unroll
+        for (int n = 0; n < EACH && !a.exclusive.on; n++)
+          if (n * 32 + lane < a.D) P::put(a.mixed, own_place + n * 32 + lane, dy[n]);
+      }
     if (a.exclusive.on) {
       d_along = sum(d_along);
 #pragma unroll
@@ -60,7 +86,7 @@ template <class P> __global__ void __launch_bounds__(256) attention_delta(const 
         own[n] -= gate * (d_along * y[n] + along * dy[n]) / size;
         if (norm > 1e-30f) own[n] += 2 * gate * along * d_along / (size * size) * v[n];
         dy[n] -= gate * d_along / size * v[n];
-        if (d < a.D) P::put(a.exclusive.dy, (((int64_t)b * a.Tq + i) * a.H + h) * a.D + d, dy[n]);
+        if (d < a.D) P::put(a.mixed, own_place + d, dy[n]);
       }
       if (lane == 0 && a.exclusive.dgate) a.exclusive.dgate[place] = -along * d_along / size;
     }
@@ -90,8 +116,10 @@ __device__ __forceinline__ float delta_at(const attention_args &a, int b, int h,
 /* What the rows of a tile have for a head. */
 template <class P> struct row_facts {
   int first[P::ROWS];
-  float z[P::ROWS], lse[P::ROWS], delta[P::ROWS];
+  float z[P::ROWS], lse[P::ROWS], delta[P::ROWS], slope; /* slope: ALiBi's */
+  template <class T>
   __device__ __forceinline__ void load(const attention_args &a, int b, int h, int i0, int warp, int lane) {
+    slope = raw_slope<T>(a, h);
 #pragma unroll
     for (int r = 0; r < P::ROWS; r++) {
       const int i = i0 + warp * 16 + P::row(lane, r), within = min(i, a.Tq - 1);
@@ -102,26 +130,51 @@ template <class P> struct row_facts {
   }
 };
 
-/* dA of a row tile and a key tile, from raw logits s and dy . v. */
-template <class P>
-__device__ __forceinline__ void row_gradients(const attention_args &a, float (&s)[P::CHUNKS][4],
-                                              const float (&dp)[P::CHUNKS][4], const row_facts<P> &facts, uint32_t seen,
-                                              int i0, int j0, int warp, int lane) {
-  limit_rows<P, false>(a, s, seen, i0, j0, facts.z, 0, 0, warp, lane);
+/* x times y, element by element. */
+template <class P> __device__ __forceinline__ void times(float (&x)[P::CHUNKS][4], const float (&y)[P::CHUNKS][4]) {
 #pragma unroll
   for (int t = 0; t < P::CHUNKS; t++)
 #pragma unroll
-    for (int e = 0; e < 4; e++) {
-      const int r = P::row_of(e);
-      s[t][e] = P::exp2(s[t][e] - facts.lse[r]) * (dp[t][e] - facts.delta[r]);
-    }
+    for (int e = 0; e < 4; e++) x[t][e] *= y[t][e];
+}
+
+/* dA of a row tile and a key tile, from raw logits s behind the product, and dy . v. With terms dp becomes the factor
+ * of map_slope. */
+template <class P, class T>
+__device__ __forceinline__ void row_gradients(const attention_args &a, float (&s)[P::CHUNKS][4],
+                                              float (&dp)[P::CHUNKS][4], const row_facts<P> &facts, uint32_t seen,
+                                              const float *f, int b, int h, int i0, int j0, int warp, int lane) {
+  if constexpr (!T::ON) {
+    limit_rows<P, false>(a, s, seen, i0, j0, facts.z, 0, 0, warp, lane);
+#pragma unroll
+    for (int t = 0; t < P::CHUNKS; t++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) {
+        const int r = P::row_of(e);
+        s[t][e] = P::exp2(s[t][e] - facts.lse[r]) * (dp[t][e] - facts.delta[r]);
+      }
+  } else {
+    map_logits<P, false, false>(a, s, facts.slope, b, 0, i0, j0, warp, lane);
+    drop<P>(a, dp, kept_rows<P>(a, b, h, i0, j0, warp, lane), a.dropout.factor);
+#pragma unroll
+    for (int t = 0; t < P::CHUNKS; t++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) {
+        const int r = P::row_of(e), position = i0 + warp * 16 + P::row(lane, r) + a.offset;
+        const float y = s[t][e], x = f ? y + F_of_pair<P, false>(f, t, e, warp, lane) : y;
+        const float logit =
+            limited<false>(a, x, seen >> (4 * t + e) & 1, position, j0 + P::column(lane, t, e), facts.z[r], 0, 0);
+        s[t][e] = P::exp2(logit - facts.lse[r]) * (dp[t][e] - facts.delta[r]);
+        dp[t][e] = map_slope(a, y);
+      }
+  }
 }
 
 template <class P> struct dF_room {
   static constexpr int ROWS = P::TILE * P::LD, BYTES = 4 * ROWS * (int)sizeof(typename P::element);
 };
 /* dF. Grid: key tiles, row tiles of the window, groups times sequences. */
-template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dF(const attention_args a) {
+template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) attention_dF(const attention_args a) {
   typedef typename P::element element;
   WN_SHARED_DYNAMIC(uint8_t, raw);
   constexpr int ROOM = dF_room<P>::ROWS;
@@ -146,17 +199,19 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dF
     }
     wn_copy_commit();
     row_facts<P> facts;
-    facts.load(a, b, h, i0, warp, lane);
-    const uint32_t pairs = seen_pairs<P, false>(a, b, kv, i0, j0, facts.first, warp, lane);
+    facts.template load<T>(a, b, h, i0, warp, lane);
+    const uint32_t pairs = seen_pairs<P, T, false>(a, b, kv, i0, j0, facts.first, warp, lane);
     float s[P::CHUNKS][4], dp[P::CHUNKS][4];
-    P::start(s, F, warp, lane);
+    start_logits<P, T>(s, F, warp, lane);
     P::start(dp, nullptr, warp, lane);
     wn_copy_wait<0>();
     __syncthreads();
     P::product(s, sq, sk, warp, lane);
-    P::finish(s, F, warp, lane);
+    if constexpr (!T::ON) P::finish(s, F, warp, lane);
     P::product(dp, sdy, sv, warp, lane);
-    row_gradients<P>(a, s, dp, facts, pairs, i0, j0, warp, lane);
+    /* Distances of pairs are the same for all heads. */
+    const int from_i = T::ON ? renewed(i0) : i0, from_j = T::ON ? renewed(j0) : j0;
+    row_gradients<P, T>(a, s, dp, facts, pairs, F, b, h, from_i, from_j, warp, lane);
 #pragma unroll
     for (int t = 0; t < P::CHUNKS; t++)
 #pragma unroll
@@ -172,7 +227,7 @@ template <class P> struct dq_dkv_room {
   static constexpr int BYTES = (2 + 2 * P::BACK_STAGES) * ROWS * (int)sizeof(typename P::element) + P::WEIGHTS * 4;
 };
 /* dq. Grid: row tiles of the window, heads, sequences. */
-template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dq(const attention_args a) {
+template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) attention_dq(const attention_args a) {
   typedef typename P::element element;
   WN_SHARED_DYNAMIC(uint8_t, raw);
   constexpr int ROOM = dq_dkv_room<P>::ROWS, ST = P::BACK_STAGES;
@@ -188,7 +243,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dq
   const float *F = a.sel.on ? F_at<P>(a, b, g, tile, 0) : nullptr;
   const typename P::block *X = selects ? X_at<P>(a, b, g, tile, 0) : nullptr;
   row_facts<P> facts;
-  facts.load(a, b, h, i0, warp, lane);
+  facts.template load<T>(a, b, h, i0, warp, lane);
   float dq[P::OUT][4], dz[P::ROWS];
 #pragma unroll
   for (int r = 0; r < P::ROWS; r++) dz[r] = 0;
@@ -213,16 +268,16 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dq
     if (n + ST - 1 < count) fetch(n + ST - 1);
     wn_copy_commit();
     const float *f = F ? F + (int64_t)tile_j * P::TILE * P::TILE : nullptr;
-    const uint32_t pairs = seen_pairs<P, false>(a, b, kv, i0, j0, facts.first, warp, lane);
+    const uint32_t pairs = seen_pairs<P, T, false>(a, b, kv, i0, j0, facts.first, warp, lane);
     float s[P::CHUNKS][4], dp[P::CHUNKS][4];
-    P::start(s, f, warp, lane);
+    start_logits<P, T>(s, f, warp, lane);
     P::start(dp, nullptr, warp, lane);
     wn_copy_wait<ST - 1>();
     __syncthreads();
     P::product(s, sq, sk + at, warp, lane);
-    P::finish(s, f, warp, lane);
+    if constexpr (!T::ON) P::finish(s, f, warp, lane);
     P::product(dp, sdy, sv + at, warp, lane);
-    row_gradients<P>(a, s, dp, facts, pairs, i0, j0, warp, lane);
+    row_gradients<P, T>(a, s, dp, facts, pairs, f, b, h, i0, j0, warp, lane);
     if (a.span.dz) {
 #pragma unroll
       for (int t = 0; t < P::CHUNKS; t++)
@@ -234,9 +289,11 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dq
         }
     }
     if (X) P::add(s, X + (int64_t)tile_j * P::BLOCK, warp, lane);
+    if constexpr (T::ON) times<P>(s, dp);
     P::product_out(dq, s, sk + at, weights, warp, lane);
     __syncthreads();
   }
+  if constexpr (T::ON) sink_dq<P>(a, dq, facts.lse, facts.delta, sq, sdy, kv, warp, lane);
 #pragma unroll
   for (int t = 0; t < P::OUT; t++)
 #pragma unroll
@@ -256,7 +313,8 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dq
 /* delta of rows in bf16: the sum of W (dy . v) over the keys, of the weights and products that the gradients have, and
  * not dy . y with a y that was rounded. A row's G then sum to 0 whatever its y, which counts where keys are alike. 4 D
  * operations a pair and head. Grid: row tiles of the window, heads, sequences. */
-template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_row_sums(const attention_args a) {
+template <class P, class T>
+__global__ void __launch_bounds__(P::THREADS, 1) attention_row_sums(const attention_args a) {
   typedef typename P::element element;
   WN_SHARED_DYNAMIC(uint8_t, raw);
   constexpr int ROOM = dF_room<P>::ROWS;
@@ -268,7 +326,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_ro
   const element *k = static_cast<const element *>(a.k) + b * a.s_k.b + kv * a.s_k.h;
   const element *v = static_cast<const element *>(a.v) + b * a.s_v.b + kv * a.s_v.h;
   row_facts<P> facts;
-  facts.load(a, b, h, i0, warp, lane);
+  facts.template load<T>(a, b, h, i0, warp, lane);
   float sum[P::ROWS];
 #pragma unroll
   for (int r = 0; r < P::ROWS; r++) sum[r] = 0, facts.delta[r] = 0;
@@ -281,16 +339,16 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_ro
     stage<P>(sv, v, a.s_v.t, j0, a.Tk, a);
     wn_copy_commit();
     const float *F = a.sel.on ? F_at<P>(a, b, g, tile, tile_j) : nullptr;
-    const uint32_t pairs = seen_pairs<P, false>(a, b, kv, i0, j0, facts.first, warp, lane);
+    const uint32_t pairs = seen_pairs<P, T, false>(a, b, kv, i0, j0, facts.first, warp, lane);
     float s[P::CHUNKS][4], dp[P::CHUNKS][4];
-    P::start(s, F, warp, lane);
+    start_logits<P, T>(s, F, warp, lane);
     P::start(dp, nullptr, warp, lane);
     wn_copy_wait<0>();
     __syncthreads();
     P::product(s, sq, sk, warp, lane);
-    P::finish(s, F, warp, lane);
+    if constexpr (!T::ON) P::finish(s, F, warp, lane);
     P::product(dp, sdy, sv, warp, lane);
-    row_gradients<P>(a, s, dp, facts, pairs, i0, j0, warp, lane);
+    row_gradients<P, T>(a, s, dp, facts, pairs, F, b, h, i0, j0, warp, lane);
 #pragma unroll
     for (int t = 0; t < P::CHUNKS; t++)
 #pragma unroll
@@ -299,210 +357,21 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_ro
   }
   wn_copy_commit(); /* of rows that no tile belongs to */
   wn_copy_wait<0>();
+  if constexpr (T::ON) __syncthreads();
+#pragma unroll
+  for (int r = 0; r < P::ROWS; r++) sum[r] = row_sum<P>(sum[r]);
+  if constexpr (T::ON) sink_sums<P>(a, sum, facts.lse, sq, sdy, kv, warp, lane);
 #pragma unroll
   for (int r = 0; r < P::ROWS; r++) {
     const int i = i0 + warp * 16 + P::row(lane, r);
-    const float all = row_sum<P>(sum[r]);
-    if (lane % P::LANES == 0 && i < i1) a.delta[((int64_t)b * a.H + h) * a.Tq + i] = all;
+    if (lane % P::LANES == 0 && i < i1) a.delta[((int64_t)b * a.H + h) * a.Tq + i] = sum[r];
   }
-}
-
-/* seen_pairs of a turned tile. */
-template <class P>
-__device__ __forceinline__ uint32_t seen_turned(const attention_args &a, int b, int kv, int i0, int j0, int warp,
-                                                int lane) {
-  if (j0 + P::TILE - 1 <= i0 + a.offset && !has_rules(a)) return ~0u;
-  uint32_t seen = 0;
-#pragma unroll
-  for (int t = 0; t < P::CHUNKS; t++)
-#pragma unroll
-    for (int n = 0; n < P::EACH; n++) {
-      const int position = i0 + P::column(lane, t, n) + a.offset, first = document(a, b, position);
-#pragma unroll
-      for (int r = 0; r < P::ROWS; r++) {
-        const int j = j0 + warp * 16 + P::row(lane, r);
-        if (j < a.Tk && sees<false>(a, b, kv, position, first, j)) seen |= 1u << (4 * t + P::element_of(r, n));
-      }
-    }
-  return seen;
-}
-
-/* Raw logits of a turned tile become weights. */
-template <class P>
-__device__ __forceinline__ void turned_weights(const attention_args &a, float (&s)[P::CHUNKS][4], uint32_t seen, int b,
-                                               int h, int i0, int j0, int warp, int lane) {
-#pragma unroll
-  for (int t = 0; t < P::CHUNKS; t++)
-#pragma unroll
-    for (int n = 0; n < P::EACH; n++) {
-      const int i = i0 + P::column(lane, t, n);
-      const float lse = log2_sum(a, b, h, i), z = a.span.on ? span_ratio(a, b, h, min(i, a.Tq - 1)) : 0.0f;
-#pragma unroll
-      for (int r = 0; r < P::ROWS; r++) {
-        const int e = P::element_of(r, n);
-        float x = seen >> (4 * t + e) & 1 ? s[t][e] * a.to_log2 - lse : -INFINITY;
-        if (a.span.on) {
-          const float m = span_factor(a, z, i + a.offset - j0 - warp * 16 - P::row(lane, r));
-          x = m > 0 ? x + (m < 1 ? log2f(m) : 0.0f) : -INFINITY;
-        }
-        s[t][e] = P::exp2(x);
-      }
-    }
-}
-
-/* dk and dv. Grid: key tiles, key-value heads, sequences. */
-template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dkv(const attention_args a) {
-  typedef typename P::element element;
-  WN_SHARED_DYNAMIC(uint8_t, raw);
-  constexpr int ROOM = dq_dkv_room<P>::ROWS, ST = P::BACK_STAGES;
-  element *sk = reinterpret_cast<element *>(raw), *sv = sk + ROOM, *sq = sv + ROOM, *sdy = sq + ST * ROOM;
-  float *weights = reinterpret_cast<float *>(sdy + ST * ROOM);
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, kv = blockIdx.y, b = blockIdx.z;
-  const int j0 = blockIdx.x * P::TILE, share = a.H / a.Hkv, first = first_tile<P>(a, j0);
-  int end = a.row_tiles; /* row tiles first to end - 1; where a group selects, they may do so from behind a window */
-  if (a.window > 0 && !a.sel.on) {
-    const int64_t last = (int64_t)j0 + P::TILE - 2 + a.window - a.offset - a.row0;
-    end = last < 0 ? 0 : (int)min((int64_t)end, last / P::TILE + 1);
-  }
-  const int tiles_each = end - first, count = tiles_each > 0 ? share * tiles_each : 0;
-  const auto head_of = [&](int n) { return kv * share + n / tiles_each; };
-  const auto fetch = [&](int n) {
-    const int h = head_of(n), i0 = a.row0 + (first + n % tiles_each) * P::TILE, at = n % ST * ROOM;
-    stage<P>(sq + at, static_cast<const element *>(a.q) + b * a.s_q.b + h * a.s_q.h, a.s_q.t, i0, rows_end(a), a);
-    stage<P>(sdy + at, static_cast<const element *>(a.dy) + b * a.s_dy.b + h * a.s_dy.h, a.s_dy.t, i0, rows_end(a), a);
-  };
-  float dk[P::OUT][4], dv[P::OUT][4];
-  clear(dk), clear(dv);
-  stage<P>(sk, static_cast<const element *>(a.k) + b * a.s_k.b + kv * a.s_k.h, a.s_k.t, j0, a.Tk, a);
-  stage<P>(sv, static_cast<const element *>(a.v) + b * a.s_v.b + kv * a.s_v.h, a.s_v.t, j0, a.Tk, a);
-  for (int n = 0; n < ST - 1 && n < count; n++) {
-    fetch(n);
-    wn_copy_commit();
-  }
-  for (int n = 0; n < count; n++) {
-    const int h = head_of(n), g = h / (a.H / a.G), tile = first + n % tiles_each, i0 = a.row0 + tile * P::TILE;
-    const int at = n % ST * ROOM;
-    if (n + ST - 1 < count) fetch(n + ST - 1);
-    wn_copy_commit();
-    const float *F = a.sel.on ? F_at<P>(a, b, g, tile, blockIdx.x) : nullptr;
-    const bool selects = a.sel.on && a.sel.joins && h % (a.H / a.G) == a.sel.head;
-    const uint32_t pairs = seen_turned<P>(a, b, kv, i0, j0, warp, lane);
-    float s[P::CHUNKS][4], dp[P::CHUNKS][4];
-    P::start_turned(s, F, warp, lane);
-    wn_copy_wait<ST - 1>();
-    __syncthreads();
-    P::product(s, sk, sq + at, warp, lane);
-    P::finish_turned(s, F, warp, lane);
-    turned_weights<P>(a, s, pairs, b, h, i0, j0, warp, lane);
-    P::product_out(dv, s, sdy + at, weights, warp, lane);
-    P::start_turned(dp, nullptr, warp, lane);
-    P::product(dp, sv, sdy + at, warp, lane); /* only now, for the registers */
-#pragma unroll
-    for (int t = 0; t < P::CHUNKS; t++)
-#pragma unroll
-      for (int m = 0; m < P::EACH; m++) {
-        const float delta = delta_at(a, b, h, i0 + P::column(lane, t, m));
-#pragma unroll
-        for (int r = 0; r < P::ROWS; r++) {
-          const int e = P::element_of(r, m);
-          s[t][e] *= dp[t][e] - delta;
-        }
-      }
-    if (selects) P::add_turned(s, X_at<P>(a, b, g, tile, blockIdx.x), warp, lane);
-    P::product_out(dk, s, sq + at, weights, warp, lane);
-    __syncthreads();
-  }
-  wn_copy_commit(); /* of keys that no row reaches */
-  wn_copy_wait<0>();
-#pragma unroll
-  for (int t = 0; t < P::OUT; t++)
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-      const int j = j0 + warp * 16 + P::row(lane, P::row_of(e)), d = P::out_column(lane, t, e);
-      if (j >= a.Tk || j < a.dk_from || d >= a.D) continue;
-      float x = dk[t][e] * a.scale, y = dv[t][e];
-      if (a.sums) {
-        float *sum = a.sums + (((int64_t)b * a.Tk + j) * a.Hkv + kv) * a.D + d;
-        const int64_t all = (int64_t)gridDim.z * a.Tk * a.Hkv * a.D;
-        if (!a.last_rows) x += sum[0], y += sum[all];
-        sum[0] = x, sum[all] = y;
-      }
-      if (!a.first_rows) continue;
-      if (a.exclusive.on && j >= a.offset)
-        y += a.exclusive.own[(((int64_t)b * a.Tq + j - a.offset) * a.Hkv + kv) * a.D + d];
-      if (a.dk) P::put(a.dk, b * a.s_k.b + j * a.s_k.t + kv * a.s_k.h + d, x);
-      if (a.dv) P::put(a.dv, b * a.s_v.b + j * a.s_v.t + kv * a.s_v.h + d, y);
-    }
 }
 
 /* to[b,i,h by strides] = x[B,H,n]. Grid: n in pieces of 256, H, B. */
 static __global__ void __launch_bounds__(256) attention_spread(const float *x, float *to, stride s, int H, int n) {
   const int i = blockIdx.x * 256 + threadIdx.x, h = blockIdx.y, b = blockIdx.z;
   if (i < n) to[b * s.b + i * s.t + h * s.h] = x[((int64_t)b * H + h) * n + i];
-}
-
-/* Where a selection has rows of its own (bilinear): dsq = scale X SK, by row tiles; dsk = scale X^T SQ, by key tiles.
- */
-template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dsq(const attention_args a, void *dsq) {
-  typedef typename P::element element;
-  WN_SHARED_DYNAMIC(uint8_t, raw);
-  element *sk = reinterpret_cast<element *>(raw);
-  float *weights = reinterpret_cast<float *>(sk + dF_room<P>::ROWS);
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = blockIdx.y, b = blockIdx.z;
-  const int tile = blockIdx.x, i0 = a.row0 + tile * P::TILE, i1 = min(i0 + P::TILE, rows_end(a));
-  float to[P::OUT][4];
-  clear(to);
-  for (int n = 0; n <= (i1 - 1 + a.offset) / P::TILE; n++) {
-    float s[P::CHUNKS][4];
-    P::start(s, nullptr, warp, lane);
-    P::add(s, X_at<P>(a, b, g, tile, n), warp, lane);
-    stage<P>(sk, static_cast<const element *>(a.sel.k) + b * a.sel.s_k.b + g * a.sel.s_k.h, a.sel.s_k.t, n * P::TILE,
-             a.Tk, a);
-    wn_copy_commit();
-    wn_copy_wait<0>();
-    __syncthreads();
-    P::product_out(to, s, sk, weights, warp, lane);
-    __syncthreads();
-  }
-#pragma unroll
-  for (int t = 0; t < P::OUT; t++)
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-      const int i = i0 + warp * 16 + P::row(lane, P::row_of(e)), d = P::out_column(lane, t, e);
-      if (i < i1 && d < a.D) P::put(dsq, b * a.sel.s_q.b + i * a.sel.s_q.t + g * a.sel.s_q.h + d, to[t][e] * a.scale);
-    }
-}
-template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_dsk(const attention_args a, void *dsk) {
-  typedef typename P::element element;
-  WN_SHARED_DYNAMIC(uint8_t, raw);
-  element *sq = reinterpret_cast<element *>(raw);
-  float *weights = reinterpret_cast<float *>(sq + dF_room<P>::ROWS);
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = blockIdx.y, b = blockIdx.z;
-  const int j0 = blockIdx.x * P::TILE;
-  float to[P::OUT][4];
-  clear(to);
-  for (int n = first_tile<P>(a, j0); n < a.row_tiles; n++) {
-    float s[P::CHUNKS][4];
-    P::start(s, nullptr, warp, lane);
-    P::add_turned(s, X_at<P>(a, b, g, n, blockIdx.x), warp, lane);
-    stage<P>(sq, static_cast<const element *>(a.sel.q) + b * a.sel.s_q.b + g * a.sel.s_q.h, a.sel.s_q.t,
-             a.row0 + n * P::TILE, rows_end(a), a);
-    wn_copy_commit();
-    wn_copy_wait<0>();
-    __syncthreads();
-    P::product_out(to, s, sq, weights, warp, lane);
-    __syncthreads();
-  }
-#pragma unroll
-  for (int t = 0; t < P::OUT; t++)
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-      const int j = j0 + warp * 16 + P::row(lane, P::row_of(e)), d = P::out_column(lane, t, e);
-      if (j >= a.Tk || j < a.dk_from || d >= a.D) continue;
-      const int64_t at = b * a.sel.s_k.b + j * a.sel.s_k.t + g * a.sel.s_k.h + d;
-      const float x = to[t][e] * a.scale;
-      P::put(dsk, at, a.last_rows ? x : P::get(dsk, at) + x); /* windows before this one came later */
-    }
 }
 
 } // namespace wn_cuda

@@ -55,14 +55,15 @@ template <int WIDTH_> struct bf16 {
       }
     }
   }
+  template <bool POSITIVE = false>
   static __device__ __forceinline__ void product_out(float (&o)[OUT][4], const float (&p)[CHUNKS][4], const uint16_t *z,
                                                      float *, int, int lane) {
     const uint16_t *theirs = z + (lane & 15) * LD + (lane >> 4) * 8;
 #pragma unroll
     for (int k = 0; k < TILE / 16; k++) {
-      const uint32_t u[4] = {wn_pack_bf16(p[2 * k][0], p[2 * k][1]), wn_pack_bf16(p[2 * k][2], p[2 * k][3]),
-                             wn_pack_bf16(p[2 * k + 1][0], p[2 * k + 1][1]),
-                             wn_pack_bf16(p[2 * k + 1][2], p[2 * k + 1][3])};
+      const uint32_t u[4] = {pack<POSITIVE>(p[2 * k][0], p[2 * k][1]), pack<POSITIVE>(p[2 * k][2], p[2 * k][3]),
+                             pack<POSITIVE>(p[2 * k + 1][0], p[2 * k + 1][1]),
+                             pack<POSITIVE>(p[2 * k + 1][2], p[2 * k + 1][3])};
 #pragma unroll
       for (int t = 0; t < OUT; t += 2) {
         uint32_t w[4];
@@ -140,6 +141,9 @@ template <int WIDTH_> struct bf16 {
   }
 
 private:
+  template <bool POSITIVE> static __device__ __forceinline__ uint32_t pack(float x, float y) {
+    return POSITIVE ? wn_pack_bf16(fmaxf(x, 0.0f), fmaxf(y, 0.0f)) : wn_pack_bf16(x, y);
+  }
   static __device__ __forceinline__ void more(float (&s)[4], int e, float2 x) {
     s[e] += x.x, s[e + 1] += x.y;
   }

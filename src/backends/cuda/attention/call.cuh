@@ -2,6 +2,7 @@
 #ifndef WN_BACKENDS_CUDA_ATTENTION_CALL_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_CALL_CUH
 
+#include <string.h>
 #include "backends/cuda/device.cuh"
 
 #include "backends/cuda/attention.h"
@@ -28,10 +29,26 @@ struct outcome {
 };
 outcome run_floats(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
 outcome run_bf16(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
+/* The same with terms that only some calls have (terms.cuh). */
+outcome run_floats_terms(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
+outcome run_bf16_terms(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
 outcome run_stored(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
 /* The evictions of a call's rows; what they need of scratch: MEASURE_FORWARD. */
 outcome run_evictions(pass what, const wn_evictions *op, void *scratch, cudaStream_t stream);
-bool serves_score(const wn_score_kind *kind); /* does run_stored know the map? */
+
+/* Which score map a kind is: SCORE_UNKNOWN for one that no kernel knows. They are known by name, which is all that is
+ * seen of them here. */
+enum score_kind { SCORE_UNKNOWN = -1, SCORE_ALIBI, SCORE_SOFTCAP };
+inline score_kind score_kind_of(const wn_score_kind *kind) {
+  return !strcmp(kind->name, "alibi") ? SCORE_ALIBI : !strcmp(kind->name, "softcap") ? SCORE_SOFTCAP : SCORE_UNKNOWN;
+}
+/* Are a call's maps ALiBi, a cap, or both in this order, of logits whose raw units are theirs? */
+inline bool maps_are_raw(const wn_attention *c) {
+  if (c->maps > 0 && !(c->scale > 0)) return false;
+  for (int64_t n = 0; n < c->maps; n++)
+    if (score_kind_of(c->map[n].kind) < (n > 0 ? SCORE_SOFTCAP : SCORE_ALIBI)) return false;
+  return c->maps < 3;
+}
 outcome run_sm90(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
 /* A few rows over a cache: forward, where they are served. */
 enum { DECODE_ROWS = 8 };

@@ -7,11 +7,12 @@
  *
  * A lane has 16 bytes of a key and of a value, LANES lanes a row, so a warp reads whole rows; products of floats by
  * fused multiply-adds. A selecting row (one, with the shift) leaves what it selects beside, and the second kernel adds
- * it to F. Reads 2 D numbers of the cache a key, writes D + 2 floats a head and split. */
+ * it to F. Reads 2 D numbers of the cache a key, writes D + 2 floats a head and split. Maps of logits are in the first
+ * kernel, learned sinks and gates in the second (terms.cuh). */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_DECODE_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_DECODE_CUH
 
-#include "backends/cuda/attention/args.cuh"
+#include "backends/cuda/attention/sinks.cuh"
 
 namespace wn_cuda {
 
@@ -102,7 +103,7 @@ template <int LANES, int QV> __device__ __forceinline__ float decode_sums(float 
 }
 
 /* Grid: splits, key-value heads times parts of their queries, sequences. PLAIN: rows of 16-byte vectors, no rules but
- * causality and no spans. */
+ * causality, no spans and no maps of logits. */
 template <class T, int LANES, int QV, bool PLAIN>
 __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const decode_args x) {
   constexpr int EACH = T::EACH, GROUPS = 32 / LANES, AHEAD = DECODE_AHEAD, WIDTH = LANES * EACH;
@@ -130,7 +131,9 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const deco
   const int head = kv * heads + query % heads, position = row + a.offset, first = document(a, b, position);
   const int g = kv / (a.Hkv / a.G);
   const float z = !PLAIN && a.span.on ? span_ratio(a, b, head, row) : 0.0f;
-  const bool rules = !PLAIN && (has_rules(a) || a.at);
+  const bool maps = !PLAIN && (a.map.heads || a.map.cap > 0);
+  const float slope = maps ? raw_slope<all_terms>(a, head) : 0.0f;
+  const bool rules = !PLAIN && (has_rules<no_terms>(a) || a.at);
   const float *F = a.sel.on && a.sel.f_in ? a.sel.f_in + ((int64_t)b * a.G + g) * a.sel.f_stride : nullptr;
   const bool selects = x.selected && (x.select_kv < 0 || x.select_kv == kv);
   const bool writes = selects && query == x.select_query && lane % (LANES / QV) == 0;
@@ -147,7 +150,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const deco
     for (int u = 0; u < AHEAD; u++) {
       const int j = step + u * GROUPS + group;
       bool there = j < j1 && j <= position && query < x.queries;
-      seen[u] = there && (!rules || sees<true>(a, b, kv, position, first, j));
+      seen[u] = there && (!rules || sees<no_terms, true>(a, b, kv, position, first, j));
       /* A key that no row sees is not read. */
       const uint32_t by_lane = __ballot_sync(~0u, seen[u]);
       there = LANES == 32 ? by_lane != 0 : (by_lane >> (group * LANES % 32) & ((1u << LANES % 32) - 1)) != 0;
@@ -168,6 +171,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const deco
         for (int e = 0; e < EACH; e++) part[n] = fmaf(q[n][e], key[e], part[n]);
       }
       s[u] = decode_sums<LANES, QV>(part, lane);
+      if (maps) s[u] = map_logit(a, slope, s[u], distance<true>(a, b, kv, position, min(j, a.Tk - 1)));
       if (writes && j < j1) {
         const float l = a.sel.relu ? fmaxf(a.scale * s[u], 0.0f) : a.scale * s[u];
         x.selected[((int64_t)b * a.G + g) * a.Tk + j] = may_select(a, b, g, position, first, j) ? strength * l : 0.0f;
@@ -248,7 +252,8 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const deco
 }
 
 /* Puts the splits together: a block for each head, row and sequence; and behind those, blocks that add to F. */
-static __global__ void __launch_bounds__(DECODE_THREADS, 1)
+template <class T>
+__global__ void __launch_bounds__(DECODE_THREADS, 1)
     attention_decode_join(const decode_args x, bool bf16, bool half_v, float *f_out) {
   const attention_args &a = x.a;
   WN_SHARED(float, by, [DECODE_SPLITS]);
@@ -275,6 +280,14 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 1)
   const int c = threadIdx.x; /* D is at most the threads */
   float y = 0, own = 0;
   for (int s = 0; c < a.D && s < x.splits; s++) y += by[s] * x.part[(at + s) * a.D + c];
+  for (int k = 0; T::ON && k < a.sinks.n; k++) {
+    const int64_t sink = ((int64_t)kv * a.sinks.n + k) * a.D + c;
+    const float q = c < a.D ? decode_number(a.q, bf16, b * a.s_q.b + i * a.s_q.t + h * a.s_q.h + c) : 0.0f;
+    const float logit = a.to_log2 * wn_block_sum(c < a.D ? q * a.sinks.k[sink] : 0.0f), top = fmaxf(most, logit);
+    const float factor = exp2f(most - top), w = exp2f(logit - top);
+    sum = fmaf(sum, factor, w), most = top;
+    y = fmaf(w, c < a.D ? a.sinks.v[sink] : 0.0f, y * factor);
+  }
   y = sum > 0 ? y / sum : 0.0f;
   if (a.lse && c == 0)
     a.lse[((int64_t)b * a.H + h) * a.Tq + i] = sum > 0 ? most * 0.6931471805599453f + logf(sum) : -INFINITY;
@@ -287,6 +300,10 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 1)
     y -= (a.exclusive.gate ? a.exclusive.gate[h] : 1.0f) * along / size * own;
   }
   if (c >= a.D) return;
+  if (T::ON && a.gate.on) {
+    if (a.gate.ungated) a.gate.ungated[(((int64_t)b * a.Tq + i) * a.H + h) * a.D + c] = y;
+    y *= a.gate.g[b * a.gate.s_g.b + i * a.gate.s_g.t + h * a.gate.s_g.h + (a.gate.elementwise ? c : 0)];
+  }
   const int64_t to = b * a.s_y.b + i * a.s_y.t + h * a.s_y.h + c;
   if (bf16)
     static_cast<__nv_bfloat16 *>(a.y)[to] = __float2bfloat16_rn(y);

@@ -51,7 +51,9 @@ template <int WIDTH_> struct floats {
     }
   }
 
-  /* o += P Z, P the warp's 16 rows of weights, Z the tile's rows. room: [TILE][WEIGHTS_LD]. */
+  /* o += P Z, P the warp's 16 rows of weights, Z the tile's rows; where POSITIVE a weight below 0 counts as 0. room:
+   * [TILE][WEIGHTS_LD]. */
+  template <bool POSITIVE = false>
   static __device__ __forceinline__ void product_out(float (&o)[OUT][4], const float (&p)[CHUNKS][4], const float *z,
                                                      float *room, int warp, int lane) {
     float *mine = room + (warp * 16 + (lane >> 3) * 4) * WEIGHTS_LD;
@@ -59,7 +61,7 @@ template <int WIDTH_> struct floats {
 #pragma unroll
     for (int t = 0; t < CHUNKS; t++)
 #pragma unroll
-      for (int e = 0; e < 4; e++) mine[e * WEIGHTS_LD + t * 8 + (lane & 7)] = p[t][e];
+      for (int e = 0; e < 4; e++) mine[e * WEIGHTS_LD + t * 8 + (lane & 7)] = POSITIVE ? fmaxf(p[t][e], 0.0f) : p[t][e];
     __syncwarp();
 #pragma unroll 1
     for (int j = 0; j < TILE; j += 4) {

@@ -3,11 +3,13 @@
  *
  *   A[i,j] = scale q_i . k_j - F[i,j] + log m[i,j];  y_i = sum_j softmax(A[i,:])_j v_j
  *
- * m is the span's factor. Longest tiles come first. 4 D operations a pair and head; reads F once a head. */
+ * m is the span's factor. Longest tiles come first. 4 D operations a pair and head; reads F once a head. Terms that
+ * only some calls have: terms.cuh, sinks.cuh. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_FORWARD_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_FORWARD_CUH
 
-#include "backends/cuda/attention/args.cuh"
+#include "backends/cuda/attention/sinks.cuh"
+#include "backends/cuda/attention/terms.cuh"
 
 namespace wn_cuda {
 
@@ -35,10 +37,10 @@ template <class P> __device__ __forceinline__ float row_max(float x) {
 
 /* Which pairs of a row tile and a key tile are seen, spans aside: bit 4 t + e. Found before there are logits, so that
  * what it needs is out of the registers by then. first: the rows' documents. */
-template <class P, bool SLOTS>
+template <class P, class T, bool SLOTS>
 __device__ __forceinline__ uint32_t seen_pairs(const attention_args &a, int b, int kv, int i0, int j0,
                                                const int (&first)[P::ROWS], int warp, int lane) {
-  if (j0 + P::TILE - 1 <= i0 + a.offset && !has_rules(a)) return ~0u;
+  if (j0 + P::TILE - 1 <= i0 + a.offset && !has_rules<T>(a)) return ~0u;
   uint32_t seen = 0;
 #pragma unroll
   for (int t = 0; t < P::CHUNKS; t++)
@@ -46,12 +48,42 @@ __device__ __forceinline__ uint32_t seen_pairs(const attention_args &a, int b, i
     for (int e = 0; e < 4; e++) {
       const int r = P::row_of(e), position = i0 + warp * 16 + P::row(lane, r) + a.offset,
                 j = j0 + P::column(lane, t, e);
-      if (j < a.Tk && sees<SLOTS>(a, b, kv, position, first[r], j)) seen |= 1u << (4 * t + e);
+      if (j < a.Tk && sees<T, SLOTS>(a, b, kv, position, first[r], j)) seen |= 1u << (4 * t + e);
     }
   return seen;
 }
 
-/* Raw logits of a row tile become logarithms to base 2, -inf where a key is not seen. z: the rows' spans. */
+/* What the accumulator of raw logits begins with, and what they are after the product: F joins behind the maps of terms
+ * and else where the rows' type has it. */
+template <class P, class T>
+__device__ __forceinline__ void start_logits(float (&s)[P::CHUNKS][4], const float *f, int warp, int lane) {
+  P::start(s, T::ON ? nullptr : f, warp, lane);
+}
+template <class P, class T, bool SLOTS>
+__device__ __forceinline__ void finish_logits(const attention_args &a, float (&s)[P::CHUNKS][4], const float *f,
+                                              float slope, int b, int kv, int i0, int j0, int warp, int lane) {
+  if constexpr (!T::ON) {
+    P::finish(s, f, warp, lane);
+  } else {
+    map_logits<P, false, SLOTS>(a, s, slope, b, kv, i0, j0, warp, lane);
+    if (!f) return;
+#pragma unroll
+    for (int t = 0; t < P::CHUNKS; t++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) s[t][e] += F_of_pair<P, false>(f, t, e, warp, lane);
+  }
+}
+
+/* A raw logit of a row at `position` and key j becomes a logarithm to base 2, -inf where the key is not seen. z: the
+ * row's span. */
+template <bool SLOTS>
+__device__ __forceinline__ float limited(const attention_args &a, float s, bool seen, int position, int j, float z,
+                                         int b, int kv) {
+  const float x = seen ? s * a.to_log2 : -INFINITY;
+  if (!a.span.on || !seen) return x;
+  const float m = span_factor(a, z, distance<SLOTS>(a, b, kv, position, j));
+  return m > 0 ? x + (m < 1 ? log2f(m) : 0.0f) : -INFINITY;
+}
 template <class P, bool SLOTS>
 __device__ __forceinline__ void limit_rows(const attention_args &a, float (&s)[P::CHUNKS][4], uint32_t seen, int i0,
                                            int j0, const float (&z)[P::ROWS], int b, int kv, int warp, int lane) {
@@ -59,13 +91,8 @@ __device__ __forceinline__ void limit_rows(const attention_args &a, float (&s)[P
   for (int t = 0; t < P::CHUNKS; t++)
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-      s[t][e] = seen >> (4 * t + e) & 1 ? s[t][e] * a.to_log2 : -INFINITY;
-      if (!a.span.on) continue;
-      if (!(seen >> (4 * t + e) & 1)) continue;
-      const int r = P::row_of(e), j = j0 + P::column(lane, t, e);
-      const int x = distance<SLOTS>(a, b, kv, i0 + warp * 16 + P::row(lane, r) + a.offset, j);
-      const float m = span_factor(a, z[r], x);
-      s[t][e] = m > 0 ? s[t][e] + (m < 1 ? log2f(m) : 0.0f) : -INFINITY;
+      const int r = P::row_of(e), position = i0 + warp * 16 + P::row(lane, r) + a.offset;
+      s[t][e] = limited<SLOTS>(a, s[t][e], seen >> (4 * t + e) & 1, position, j0 + P::column(lane, t, e), z[r], b, kv);
     }
 }
 
@@ -107,7 +134,7 @@ template <class P> struct forward_room {
 };
 
 /* Grid: row tiles of the window, heads, sequences. */
-template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_forward(const attention_args a) {
+template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) attention_forward(const attention_args a) {
   typedef typename P::element element;
   WN_SHARED_DYNAMIC(uint8_t, raw);
   constexpr int ROOM = forward_room<P>::ROWS;
@@ -120,6 +147,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_fo
   const element *k = static_cast<const element *>(a.k) + b * a.s_k.b + kv * a.s_k.h;
   const element *v = static_cast<const element *>(a.v) + b * a.s_v.b + kv * a.s_v.h;
   const float *F = a.sel.on ? F_at<P>(a, b, g, tile, 0) : nullptr;
+  const float slope = raw_slope<T>(a, h);
 
   int first[P::ROWS];
   float z[P::ROWS], most[P::ROWS], sum[P::ROWS], o[P::OUT][4];
@@ -149,13 +177,15 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_fo
     if (n + P::STAGES - 1 < count) fetch(n + P::STAGES - 1);
     wn_copy_commit();
     const float *f = F ? F + (int64_t)tile_j * P::TILE * P::TILE : nullptr;
-    const uint32_t pairs = seen_pairs<P, true>(a, b, kv, i0, j0, first, warp, lane);
+    const uint32_t pairs = seen_pairs<P, T, true>(a, b, kv, i0, j0, first, warp, lane);
+    uint32_t kept = 0;
+    if constexpr (T::ON) kept = kept_rows<P>(a, b, h, i0, j0, warp, lane);
     float s[P::CHUNKS][4];
-    P::start(s, f, warp, lane);
+    start_logits<P, T>(s, f, warp, lane);
     wn_copy_wait<P::STAGES - 1>();
     __syncthreads();
     P::product(s, sq, sk + at, warp, lane);
-    P::finish(s, f, warp, lane);
+    finish_logits<P, T, true>(a, s, f, slope, b, kv, i0, j0, warp, lane);
     limit_rows<P, true>(a, s, pairs, i0, j0, z, b, kv, warp, lane);
 #pragma unroll
     for (int r = 0; r < P::ROWS; r++) {
@@ -183,13 +213,19 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_fo
 #pragma unroll
         for (int m = 0; m < P::EACH; m++) o[t][P::element_of(r, m)] *= factor;
     }
+    if constexpr (T::ON) drop<P>(a, s, kept, a.dropout.factor);
     P::product_out(o, s, sv + at, weights, warp, lane);
     __syncthreads();
+  }
+  if constexpr (T::ON) {
+#pragma unroll
+    for (int r = 0; r < P::ROWS; r++) sum[r] = row_sum<P>(sum[r]);
+    join_sinks<P>(a, o, most, sum, sq, kv, warp, lane);
   }
 #pragma unroll
   for (int r = 0; r < P::ROWS; r++) {
     const int i = i0 + warp * 16 + P::row(lane, r);
-    const float all = row_sum<P>(sum[r]), part = all > 0 ? 1 / all : 0.0f;
+    const float all = T::ON ? sum[r] : row_sum<P>(sum[r]), part = all > 0 ? 1 / all : 0.0f;
     if (a.lse && lane % P::LANES == 0 && i < i1)
       a.lse[((int64_t)b * a.H + h) * a.Tq + i] = all > 0 ? most[r] * 0.6931471805599453f + logf(all) : -INFINITY;
 #pragma unroll
@@ -198,6 +234,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_fo
       for (int m = 0; m < P::EACH; m++) o[t][P::element_of(r, m)] *= part;
   }
   if (a.exclusive.on) exclude<P>(a, o, b, h, kv, i0, warp, lane);
+  if constexpr (T::ON) gate_output<P>(a, o, b, h, i0, i1, warp, lane);
 #pragma unroll
   for (int t = 0; t < P::OUT; t++)
 #pragma unroll

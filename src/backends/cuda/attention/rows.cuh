@@ -168,7 +168,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_dropout(const st
   const int end = columns_end(s, blockIdx.x);
   for (int j = threadIdx.x; j < end; j += STORED_THREADS) {
     const float w = s.W[at + j];
-    to[at + j] = w > 0 ? w * kept_factor(s, b, h, i, j) : 0.0f;
+    to[at + j] = w > 0 ? w * kept_factor(s.a, b, h, i, j) : 0.0f;
   }
 }
 
@@ -192,12 +192,12 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_output(const sto
     if (a.exclusive.dot && lane == 0) a.exclusive.dot[((int64_t)b * a.H + h) * a.Tq + i] = along;
     part = (a.exclusive.gate ? a.exclusive.gate[h] : 1.0f) * along / size;
   }
-  const float *gate = s.gate.on ? s.gate.g + b * s.gate.s_g.b + i * s.gate.s_g.t + h * s.gate.s_g.h : nullptr;
+  const float *gate = s.a.gate.on ? s.a.gate.g + b * s.a.gate.s_g.b + i * s.a.gate.s_g.t + h * s.a.gate.s_g.h : nullptr;
   for (int d = lane; d < a.D; d += 32) {
     float y = o[d];
     if (a.exclusive.on) y -= part * number_at(s.value_type, a.v, own + d);
-    if (s.gate.on && s.gate.ungated) s.gate.ungated[(((int64_t)b * a.Tq + i) * a.H + h) * a.D + d] = y;
-    if (gate) y *= gate[s.gate.elementwise ? d : 0];
+    if (s.a.gate.on && s.a.gate.ungated) s.a.gate.ungated[(((int64_t)b * a.Tq + i) * a.H + h) * a.D + d] = y;
+    if (gate) y *= gate[s.a.gate.elementwise ? d : 0];
     number_set(s.type, a.y, b * a.s_y.b + i * a.s_y.t + h * a.s_y.h + d, y);
   }
 }

@@ -30,23 +30,23 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_output_back(cons
       }
     along = wn_warp_sum(along), norm = wn_warp_sum(norm);
     const float size = fmaxf(norm, 1e-30f), strength = a.exclusive.gate ? a.exclusive.gate[h] : 1.0f;
-    const int64_t gate = s.gate.on ? b * s.gate.s_g.b + i * s.gate.s_g.t + h * s.gate.s_g.h : 0;
+    const int64_t gate = s.a.gate.on ? b * s.a.gate.s_g.b + i * s.a.gate.s_g.t + h * s.a.gate.s_g.h : 0;
     float by_gate = 0, d_along = 0;
     for (int d = lane; d < a.D; d += 32) {
       const float dy = number_at(s.type, a.dy, given + d), v = a.exclusive.on ? number_at(s.type, a.v, own + d) : 0.0f;
-      const float factor = s.gate.on ? s.gate.g[gate + (s.gate.elementwise ? d : 0)] : 1.0f;
-      if (s.gate.on) {
+      const float factor = s.a.gate.on ? s.a.gate.g[gate + (s.a.gate.elementwise ? d : 0)] : 1.0f;
+      if (s.a.gate.on) {
         const float ungated = o[d] - strength * along / size * v;
-        if (s.gate.elementwise && s.gate.dg) s.gate.dg[gate + d] = dy * ungated;
+        if (s.a.gate.elementwise && s.a.gate.dg) s.a.gate.dg[gate + d] = dy * ungated;
         by_gate = fmaf(dy, ungated, by_gate);
       }
       d_along = fmaf(dy * factor, v, d_along);
     }
     by_gate = wn_warp_sum(by_gate), d_along = wn_warp_sum(d_along);
-    if (s.gate.on && !s.gate.elementwise && s.gate.dg && lane == 0) s.gate.dg[gate] = by_gate;
+    if (s.a.gate.on && !s.a.gate.elementwise && s.a.gate.dg && lane == 0) s.a.gate.dg[gate] = by_gate;
     for (int d = lane; d < a.D; d += 32) {
       float dy =
-          number_at(s.type, a.dy, given + d) * (s.gate.on ? s.gate.g[gate + (s.gate.elementwise ? d : 0)] : 1.0f);
+          number_at(s.type, a.dy, given + d) * (s.a.gate.on ? s.a.gate.g[gate + (s.a.gate.elementwise ? d : 0)] : 1.0f);
       if (a.exclusive.on) {
         const float v = number_at(s.type, a.v, own + d);
         float add = -strength * (d_along * o[d] + along * dy) / size;
@@ -71,7 +71,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_rows_back(const 
   const int64_t at_sink = matrix_row(s, b, a.H, h, blockIdx.x, s.sinks.ld);
   float sum = 0;
   for (int j = row.first + threadIdx.x; j <= row.last; j += STORED_THREADS)
-    if (w[j] > 0) sum = fmaf(w[j], dA[j] * kept_factor(s, b, h, row.i, j), sum);
+    if (w[j] > 0) sum = fmaf(w[j], dA[j] * kept_factor(s.a, b, h, row.i, j), sum);
   for (int k = threadIdx.x; k < s.sinks.n; k += STORED_THREADS)
     sum = fmaf(s.sinks.row[at_sink + k], s.sinks.back[at_sink + k], sum);
   const float mean = wn_block_sum(sum), z = a.span.on ? span_ratio(a, b, h, row.i) : 0.0f;
@@ -79,7 +79,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_rows_back(const 
   float dz = 0;
   for (int j = threadIdx.x; j < end; j += STORED_THREADS) {
     const float weight = w[j]; /* 0 where there is no key */
-    const float factor = weight > 0 ? kept_factor(s, b, h, row.i, j) : 0.0f;
+    const float factor = weight > 0 ? kept_factor(s.a, b, h, row.i, j) : 0.0f;
     const float d = weight > 0 ? weight * (dA[j] * factor - mean) : 0.0f;
     w[j] = weight * factor, dA[j] = d;
     if (!a.span.dz || !(weight > 0)) continue;

@@ -1,8 +1,10 @@
-/* A call of attention on the kernels: windows of rows, scratch, launches. Included once for each type of rows. */
+/* A call of attention on the kernels: windows of rows, scratch, launches. Included once for each type of rows, with
+ * terms and without. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_RUN_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_RUN_CUH
 
-#include "backends/cuda/attention/backward.cuh"
+#include "backends/cuda/attention/backward_keys.cuh"
+#include "backends/cuda/attention/bilinear.cuh"
 #include "backends/cuda/attention/call.cuh"
 #include "backends/cuda/attention/forward.cuh"
 #include "backends/cuda/attention/reduce.cuh"
@@ -11,7 +13,7 @@
 
 namespace wn_cuda {
 
-template <class P> struct call {
+template <class P, class T = no_terms> struct call {
   static constexpr bool IS_ROUNDED = sizeof(typename P::element) == 2; /* is y? then delta is not taken from it */
   attention_args a;
   int windows, rows; /* of a window */
@@ -48,10 +50,32 @@ template <class P> struct call {
       a.exclusive.dot = static_cast<float *>(c->exclusive.dot);
     }
     if (c->sel.on) select_arguments(c);
+    terms_arguments(c);
     a.dy = c->dy, a.s_dy = a.s_y, a.dq = c->dq, a.dk = c->dk, a.dv = c->dv, a.dk_from = (int)c->dk_from;
     a.vectors = a.D % (16 / (int)sizeof(typename P::element)) == 0 && whole_vectors(a.q, a.s_q) &&
                 whole_vectors(a.k, a.s_k) && whole_vectors(a.v, a.s_v) && whole_vectors(a.dy, a.s_y) &&
                 (!c->sel.bilinear || (whole_vectors(a.sel.q, a.sel.s_q) && whole_vectors(a.sel.k, a.sel.s_k)));
+  }
+
+  void terms_arguments(const wn_attention *c) {
+    a.map.head0 = (int)c->head0, a.map.head_step = c->head_step > 0 ? (int)c->head_step : 1;
+    for (int64_t n = 0; n < c->maps; n++) {
+      const double *number = c->map[n].number;
+      if (score_kind_of(c->map[n].kind) == SCORE_ALIBI)
+        a.map.max_bias = number[0], a.map.heads = (int)number[1];
+      else
+        a.map.cap = (float)(number[0] / c->scale), a.map.per_cap = (float)(c->scale / number[0]);
+    }
+    a.sinks.n = (int)c->sinks.n;
+    a.sinks.k = static_cast<const float *>(c->sinks.k), a.sinks.v = static_cast<const float *>(c->sinks.v);
+    if (c->gate.on) {
+      a.gate.on = true, a.gate.elementwise = c->gate.elementwise, a.gate.g = static_cast<const float *>(c->gate.g);
+      a.gate.s_g = of(c->gate.s_g), a.gate.ungated = static_cast<float *>(c->gate.ungated);
+    }
+    a.dropout.limit = c->dropout.p * 4294967296.0, a.dropout.factor = (float)(1 / (1 - c->dropout.p));
+    a.dropout.least = (uint32_t)ceil(a.dropout.limit < 4294967295.0 ? a.dropout.limit : 4294967295.0);
+    a.dropout.seed = c->dropout.seed, a.dropout.stream = c->dropout.stream;
+    a.root.on = c->root.on, a.root.buffer = c->root.buffer, a.root.density = c->root.density;
   }
 
   void select_arguments(const wn_attention *c) {
@@ -87,7 +111,11 @@ template <class P> struct call {
   }
 
   int64_t block_count() const { return (int64_t)a.B * a.G * (rows / P::TILE) * a.key_tiles; }
+  bool has_root() const { return T::ON && a.root.on && !a.at; }
+  int sink_parts() const { return (int)(((int64_t)a.B * a.Tq * (a.H / a.Hkv) + SINK_ROWS - 1) / SINK_ROWS); }
   void lay_forward() {
+    if (T::ON && a.root.on) a.root.seen = scratch.take<uint32_t>(a.Tk / 32 + 1);
+    if (a.at) a.root.seen = nullptr;
     if (!a.sel.on) return;
     a.F = scratch.take<float>(block_count() * P::TILE * P::TILE);
     carries = scratch.take<float>(windows > 1 ? carry : 0);
@@ -95,6 +123,11 @@ template <class P> struct call {
   void lay_backward(const wn_attention *c) {
     const int64_t by_row = (int64_t)a.B * a.H * a.Tq;
     a.delta = scratch.take<float>(by_row);
+    if (T::ON && a.root.on) a.root.seen = scratch.take<uint32_t>(a.Tk / 32 + 1);
+    if (T::ON && a.sinks.n > 0)
+      a.sinks.parts = scratch.take<float>(2 * (int64_t)a.Hkv * a.sinks.n * a.D * sink_parts());
+    if (T::ON && a.gate.on) a.gate.dg = static_cast<float *>(c->gate.dg);
+    if (changes_output()) a.mixed = scratch.take<typename P::element>(by_row * a.D);
     if (a.sel.on) {
       a.F = scratch.take<float>(block_count() * P::TILE * P::TILE);
       a.X = scratch.take<typename P::block>(block_count() * P::BLOCK);
@@ -104,7 +137,6 @@ template <class P> struct call {
       if (c->sel.dstrength) a.sel.dstrength = scratch.take<float>((int64_t)a.B * a.G * a.key_tiles);
     }
     if (a.exclusive.on) {
-      a.exclusive.dy = scratch.take<typename P::element>(by_row * a.D);
       a.exclusive.own = scratch.take<float>((int64_t)a.B * a.Tq * a.Hkv * a.D);
       if (c->exclusive.gate && c->exclusive.dgate) a.exclusive.dgate = scratch.take<float>(by_row);
     }
@@ -118,15 +150,21 @@ template <class P> struct call {
     a.first_rows = w == 0, a.last_rows = w == windows - 1;
     by_rows = dim3((unsigned)a.row_tiles, (unsigned)a.H, (unsigned)a.B);
   }
+  bool changes_output() const { return a.exclusive.on || (T::ON && a.gate.on); }
   void select(cudaStream_t stream) {
-    WN_LAUNCH(by_groups, dim3(P::THREADS), select_room<P>::BYTES, stream, (attention_select<P>), a);
+    WN_LAUNCH(by_groups, dim3(P::THREADS), select_room<P>::BYTES, stream, (attention_select<P, T>), a);
+  }
+  void find_root(cudaStream_t stream) {
+    if constexpr (T::ON)
+      if (has_root()) WN_LAUNCH(dim3((unsigned)(a.Tk / 8192 + 1)), dim3(256), 0, stream, attention_root, a);
   }
 
   const char *forward(const wn_attention *c, cudaStream_t stream) {
-    if (failed(wn_shared_limit(attention_select<P>, select_room<P>::BYTES)) ||
-        failed(wn_shared_limit(attention_forward<P>, forward_room<P>::BYTES)))
+    if (failed(wn_shared_limit(attention_select<P, T>, select_room<P>::BYTES)) ||
+        failed(wn_shared_limit(attention_forward<P, T>, forward_room<P>::BYTES)))
       return what;
     lay_forward();
+    find_root(stream);
     a.sel.f_out = static_cast<float *>(c->sel.f_out);
     for (int w = 0; w < windows; w++) {
       window_at(w);
@@ -138,7 +176,7 @@ template <class P> struct call {
           WN_LAUNCH(dim3((unsigned)(a.rows + 7) / 8, (unsigned)a.G, (unsigned)a.B), dim3(256), 0, stream,
                     (attention_memory<P>), a);
       }
-      WN_LAUNCH(by_rows, dim3(P::THREADS), forward_room<P>::BYTES, stream, (attention_forward<P>), a);
+      WN_LAUNCH(by_rows, dim3(P::THREADS), forward_room<P>::BYTES, stream, (attention_forward<P, T>), a);
     }
     failed(cudaGetLastError());
     return what;
@@ -146,21 +184,23 @@ template <class P> struct call {
 
   const char *backward(const wn_attention *c, cudaStream_t stream) {
     constexpr int bilinear = dF_room<P>::ROWS * (int)sizeof(typename P::element) + P::WEIGHTS * 4;
-    if (failed(wn_shared_limit(attention_select<P>, select_room<P>::BYTES)) ||
-        failed(wn_shared_limit(attention_select_back<P>, select_room<P>::BYTES)) ||
-        failed(wn_shared_limit(attention_dF<P>, dF_room<P>::BYTES)) ||
-        (IS_ROUNDED && failed(wn_shared_limit(attention_row_sums<P>, dF_room<P>::BYTES))) ||
-        failed(wn_shared_limit(attention_dq<P>, dq_dkv_room<P>::BYTES)) ||
-        failed(wn_shared_limit(attention_dkv<P>, dq_dkv_room<P>::BYTES)) ||
+    if (failed(wn_shared_limit(attention_select<P, T>, select_room<P>::BYTES)) ||
+        failed(wn_shared_limit(attention_select_back<P, T>, select_room<P>::BYTES)) ||
+        failed(wn_shared_limit(attention_dF<P, T>, dF_room<P>::BYTES)) ||
+        failed(wn_shared_limit(attention_dq<P, T>, dq_dkv_room<P>::BYTES)) ||
+        failed(wn_shared_limit(attention_dkv<P, T>, dq_dkv_room<P>::BYTES)) ||
         failed(wn_shared_limit(attention_dsq<P>, bilinear)) || failed(wn_shared_limit(attention_dsk<P>, bilinear)))
       return what;
+    if constexpr (IS_ROUNDED)
+      if (failed(wn_shared_limit(attention_row_sums<P, T>, dF_room<P>::BYTES))) return what;
     lay_backward(c);
+    find_root(stream);
     const void *given = a.dy;
-    if (!IS_ROUNDED || a.exclusive.on)
+    if (!IS_ROUNDED || changes_output())
       WN_LAUNCH(dim3((unsigned)(a.Tq + 7) / 8, (unsigned)a.Hkv, (unsigned)a.B), dim3(256), 0, stream,
-                (attention_delta<P>), a, given);
-    if (a.exclusive.on) { /* from here on */
-      a.dy = a.exclusive.dy;
+                (attention_delta<P, T>), a, given);
+    if (changes_output()) { /* from here on */
+      a.dy = a.mixed;
       a.s_dy = {(int64_t)a.Tq * a.H * a.D, (int64_t)a.H * a.D, a.D};
     }
     float *F = a.F;
@@ -177,23 +217,38 @@ template <class P> struct call {
         select(stream);
       }
       if constexpr (IS_ROUNDED)
-        WN_LAUNCH(by_rows, dim3(P::THREADS), dF_room<P>::BYTES, stream, (attention_row_sums<P>), a);
+        WN_LAUNCH(by_rows, dim3(P::THREADS), dF_room<P>::BYTES, stream, (attention_row_sums<P, T>), a);
       if (a.sel.on) {
         WN_LAUNCH(dim3((unsigned)a.key_tiles, (unsigned)a.row_tiles, (unsigned)(a.B * a.G)), dim3(P::THREADS),
-                  dF_room<P>::BYTES, stream, (attention_dF<P>), a);
-        WN_LAUNCH(by_groups, dim3(P::THREADS), select_room<P>::BYTES, stream, (attention_select_back<P>), a);
+                  dF_room<P>::BYTES, stream, (attention_dF<P, T>), a);
+        WN_LAUNCH(by_groups, dim3(P::THREADS), select_room<P>::BYTES, stream, (attention_select_back<P, T>), a);
         if (c->sel.bilinear && c->dsq)
           WN_LAUNCH(dim3((unsigned)a.row_tiles, (unsigned)a.G, (unsigned)a.B), dim3(P::THREADS), bilinear, stream,
                     (attention_dsq<P>), a, c->dsq);
         if (c->sel.bilinear && c->dsk)
           WN_LAUNCH(by_groups, dim3(P::THREADS), bilinear, stream, (attention_dsk<P>), a, c->dsk);
       }
-      WN_LAUNCH(by_rows, dim3(P::THREADS), dq_dkv_room<P>::BYTES, stream, (attention_dq<P>), a);
-      WN_LAUNCH(by_keys, dim3(P::THREADS), dq_dkv_room<P>::BYTES, stream, (attention_dkv<P>), a);
+      WN_LAUNCH(by_rows, dim3(P::THREADS), dq_dkv_room<P>::BYTES, stream, (attention_dq<P, T>), a);
+      WN_LAUNCH(by_keys, dim3(P::THREADS), dq_dkv_room<P>::BYTES, stream, (attention_dkv<P, T>), a);
     }
+    if constexpr (T::ON)
+      if (c->sinks.n > 0 && (c->sinks.dk || c->sinks.dv)) sinks_back(c, stream);
     sums_by_head(c, stream);
     failed(cudaGetLastError());
     return what;
+  }
+
+  void sinks_back(const wn_attention *c, cudaStream_t stream) {
+    const int parts = sink_parts(), count = a.Hkv * a.sinks.n * a.D;
+    a.row0 = 0, a.rows = a.Tq;
+    WN_LAUNCH(dim3((unsigned)parts, (unsigned)a.sinks.n, (unsigned)a.Hkv), dim3(128), 0, stream,
+              (attention_sinks_back<P>), a);
+    void *const to[2] = {c->sinks.dk, c->sinks.dv};
+    for (int n = 0; n < 2; n++)
+      if (to[n])
+        WN_LAUNCH(dim3((unsigned)count), dim3(256), 0, stream, attention_reduce,
+                  static_cast<const float *>(a.sinks.parts + (int64_t)n * count * parts), static_cast<float *>(to[n]),
+                  (int64_t)1, 1, count, parts);
   }
 
   void sums_by_head(const wn_attention *c, cudaStream_t stream) {
@@ -220,8 +275,9 @@ template <class P> struct call {
   }
 };
 
-template <class P> outcome run_on(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream) {
-  call<P> x;
+template <class P, class T>
+outcome run_on(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream) {
+  call<P, T> x;
   x.scratch = {static_cast<char *>(scratch), 0};
   x.plan(c, rows);
   if (what == FORWARD) return {0, x.forward(c, stream)};
@@ -232,12 +288,12 @@ template <class P> outcome run_on(pass what, const wn_attention *c, void *scratc
     x.lay_backward(c);
   return {x.scratch.used, nullptr};
 }
-template <template <int> class P>
+template <template <int> class P, class T>
 outcome run(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream) {
-  if (c->D <= 32) return run_on<P<32>>(what, c, scratch, rows, stream);
-  if (c->D <= 64) return run_on<P<64>>(what, c, scratch, rows, stream);
-  if (c->D <= 96) return run_on<P<96>>(what, c, scratch, rows, stream);
-  return run_on<P<128>>(what, c, scratch, rows, stream);
+  if (c->D <= 32) return run_on<P<32>, T>(what, c, scratch, rows, stream);
+  if (c->D <= 64) return run_on<P<64>, T>(what, c, scratch, rows, stream);
+  if (c->D <= 96) return run_on<P<96>, T>(what, c, scratch, rows, stream);
+  return run_on<P<128>, T>(what, c, scratch, rows, stream);
 }
 
 } // namespace wn_cuda

@@ -1,7 +1,8 @@
 /* The selection (arXiv 2410.02703, section 3.2): F and, backward, what its gradient does to the logits that select.
  *
- *   S[i,j] = strength relu(scale q0_i . k0_j) where row i may select key j;  F[i,j] = sum of S[i',j] over i' < i
- *   dS[i,j] = sum of dF[i',j] over i' > i;  X[i,j] = strength dS[i,j] where the ReLU is active
+ *   S[i,j] = strength relu(L[i,j]) where row i may select key j, L the selecting head's logits: scale q0_i . k0_j;
+ * F[i,j] = sum of S[i',j] over i' < i dS[i,j] = sum of dF[i',j] over i' > i;  X[i,j] = strength dS[i,j] where the ReLU
+ * is active
  *
  * A block has a tile of keys and walks the row tiles, forward from the first, backward from the last; tiles are turned
  * (a warp's rows are keys), so that the sums run along a lane's chunks. Every sum has one owner and one order. Sums
@@ -66,6 +67,9 @@ __device__ __forceinline__ void selections(const attention_args &a, float (&s)[P
     }
 }
 
+__device__ __forceinline__ int selecting_head(const attention_args &a, int g) {
+  return g * (a.H / a.G) + a.sel.head;
+}
 /* The first tile of the window whose rows reach key j0. */
 template <class P> __device__ __forceinline__ int first_tile(const attention_args &a, int j0) {
   const int i = max(j0 - a.offset - a.row0, 0);
@@ -73,7 +77,7 @@ template <class P> __device__ __forceinline__ int first_tile(const attention_arg
 }
 
 /* Grid: key tiles, groups, sequences. */
-template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_select(const attention_args a) {
+template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) attention_select(const attention_args a) {
   typedef typename P::element element;
   WN_SHARED_DYNAMIC(uint8_t, raw);
   constexpr int ROOM = select_room<P>::ROWS;
@@ -82,6 +86,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_se
   const int j0 = blockIdx.x * P::TILE, first = first_tile<P>(a, j0), count = a.row_tiles - first;
   const element *q = static_cast<const element *>(a.sel.q) + b * a.sel.s_q.b + g * a.sel.s_q.h;
   const float strength = a.sel.strength ? a.sel.strength[g] : 1.0f;
+  const float slope = raw_slope<T>(a, selecting_head(a, g));
   const int64_t carry = (((int64_t)b * a.G + g) * a.key_tiles + blockIdx.x) * P::TILE + warp * 16;
   float run[P::ROWS];
 #pragma unroll
@@ -110,6 +115,8 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_se
     wn_copy_wait<P::STAGES - 1>();
     __syncthreads();
     P::product(s, sk, sq + n % P::STAGES * ROOM, warp, lane);
+    if constexpr (T::ON)
+      if (a.sel.joins) map_logits<P, true, true>(a, s, slope, b, g, i0, j0, warp, lane);
     selections<P>(a, s, strength, b, g, i0, j0, warp, lane);
     column_sums<P, false>(s, total, !a.sel.shift, lane); /* without the shift a row sees its own selections */
 #pragma unroll
@@ -152,7 +159,8 @@ template <class P> __global__ void __launch_bounds__(256) attention_memory(const
 }
 
 /* X in place of dF. Grid as attention_select's. */
-template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_select_back(const attention_args a) {
+template <class P, class T>
+__global__ void __launch_bounds__(P::THREADS, 1) attention_select_back(const attention_args a) {
   typedef typename P::element element;
   WN_SHARED_DYNAMIC(uint8_t, raw);
   WN_SHARED(float, parts, [P::WARPS]);
@@ -162,6 +170,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_se
   const int j0 = blockIdx.x * P::TILE, first = first_tile<P>(a, j0), count = a.row_tiles - first;
   const element *q = static_cast<const element *>(a.sel.q) + b * a.sel.s_q.b + g * a.sel.s_q.h;
   const float strength = a.sel.strength ? a.sel.strength[g] : 1.0f;
+  const float slope = raw_slope<T>(a, selecting_head(a, g));
   const int64_t carry = (((int64_t)b * a.G + g) * a.key_tiles + blockIdx.x) * P::TILE + warp * 16;
   float run[P::ROWS], by_strength = 0;
 #pragma unroll
@@ -186,6 +195,8 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_se
     wn_copy_wait<P::STAGES - 1>();
     __syncthreads();
     P::product(s, sk, sq + n % P::STAGES * ROOM, warp, lane);
+    if constexpr (T::ON)
+      if (a.sel.joins) map_logits<P, true, false>(a, s, slope, b, g, i0, j0, warp, lane);
     if (a.sel.dM) { /* L_mem's part of dF */
       float f[P::CHUNKS][4];
       P::start_turned(f, nullptr, warp, lane);

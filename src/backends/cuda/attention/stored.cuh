@@ -6,14 +6,13 @@
 #ifndef WN_BACKENDS_CUDA_ATTENTION_STORED_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_STORED_CUH
 
-#include "backends/cuda/attention/args.cuh"
-#include "backends/cuda/philox.cuh"
+#include "backends/cuda/attention/call.cuh"
+#include "backends/cuda/attention/terms.cuh"
 
 namespace wn_cuda {
 
 enum { STORED_TILE = 64, STORED_THREADS = 128 };
 enum number_type { FLOATS, BF16S, HALVES };
-enum score_kind { SCORE_ALIBI, SCORE_SOFTCAP };
 struct score_map {
   int kind;
   double number[2];
@@ -27,7 +26,6 @@ struct stored_args {
   int value_type;   /* of k and v: the same, or HALVES */
   bool open;
   const int32_t *key_count; /* [B] or NULL */
-  int head0, head_step;     /* the model's head of head h: head0 + h head_step */
 
   float *raw; /* [B,H,R,ld] q . k; W, unless score maps need it again */
   float *W;   /* [B,H,R,ld] logits, then weights */
@@ -55,11 +53,6 @@ struct stored_args {
   int maps;
   score_map map[4];
   struct {
-    bool on;
-    int64_t buffer;
-    double density;
-  } root;
-  struct {
     int n, ld;
     float *row, *back; /* [B,H,R,ld] as W and dA */
   } sinks;
@@ -69,17 +62,6 @@ struct stored_args {
     const uint8_t *control; /* [B,Tk], or as slots; or NULL */
     int32_t *count;         /* [B,H,Tq] or NULL */
   } threshold;
-  struct {
-    double limit; /* a word below it drops; 0: off */
-    float factor; /* of what is kept */
-    uint64_t seed, stream;
-  } dropout;
-  struct {
-    bool on, elementwise;
-    const float *g;
-    stride s_g;
-    float *dg, *ungated; /* strides of g; [B,Tq,H,D]; or NULL */
-  } gate;
   float *attention_sums; /* [B,P,slot_stride] or NULL */
 };
 
@@ -119,21 +101,9 @@ struct row_place {
 
 /* ---- the terms of one logit ---- */
 
-__device__ __forceinline__ int64_t square_distance(int64_t m, double density) {
-  const double ratio = (double)m / density;
-  return (int64_t)(ratio * ratio);
-}
-/* Does the square-root mask let a row see the key at distance x? */
-__device__ __forceinline__ bool root_sees(const stored_args &s, int x) {
-  if (!s.root.on || x < s.root.buffer) return true;
-  const int64_t far = x - s.root.buffer + 1, near = (int64_t)(s.root.density * sqrt((double)far));
-  for (int64_t m = near > 1 ? near - 1 : 1; m <= near + 2; m++)
-    if (square_distance(m, s.root.density) == far) return true;
-  return false;
-}
 /* The keep rules; the span's factor comes beside. */
 __device__ __forceinline__ bool stored_sees(const stored_args &s, int b, int kv, const row_place &row, int j, int x) {
-  return s.open || (sees<true>(s.a, b, kv, row.position, row.first, j) && root_sees(s, x));
+  return s.open || (sees<no_terms, true>(s.a, b, kv, row.position, row.first, j) && root_sees<true>(s.a, x));
 }
 
 /* wn_position_bucket; `n` of them for x >= 0. */
@@ -156,16 +126,8 @@ struct head_terms {
   const float *table; /* biases by bucket */
   float slope;        /* ALiBi's */
   __device__ __forceinline__ head_terms(const stored_args &s, int h) : table(nullptr), slope(0) {
-    int head = s.head0 + h * s.head_step; /* the model's */
-    if (s.bias.n > 0) table = s.bias.table + head;
-    for (int k = 0; k < s.maps; k++) {
-      if (s.map[k].kind != SCORE_ALIBI) continue;
-      const int heads = (int)s.map[k].number[1];
-      int n = 1;
-      while (2 * n <= heads) n *= 2;
-      if (head >= n) head = 2 * (head - n), n *= 2;
-      slope = (float)exp2(-s.map[k].number[0] * (double)(head + 1) / (double)n);
-    }
+    if (s.bias.n > 0) table = s.bias.table + s.a.map.head0 + h * s.a.map.head_step;
+    slope = alibi_slope(s.a, h);
   }
 };
 /* The logit of a product q . k at distance x. by_distance: the row of q . p. */
@@ -192,16 +154,6 @@ __device__ __forceinline__ float logit_slope(const stored_args &s, float y) {
 }
 __device__ __forceinline__ int stored_distance(const stored_args &s, int b, int kv, const row_place &row, int j) {
   return s.open ? row.i - j : distance<true>(s.a, b, kv, row.position, j);
-}
-
-/* 0, or what dropout multiplies a weight by. */
-__device__ __forceinline__ float kept_factor(const stored_args &s, int b, int h, int i, int j) {
-  if (!(s.dropout.limit > 0)) return 1;
-  const uint64_t n = (((uint64_t)b * s.a.H + h) * s.a.Tq + i) * s.a.Tk + j;
-  uint32_t word[4];
-  wn_cuda_philox(s.dropout.seed, s.dropout.stream, n / 4, word);
-  const uint32_t mine = n % 4 < 2 ? (n % 4 == 0 ? word[0] : word[1]) : (n % 4 == 2 ? word[2] : word[3]);
-  return (double)mine >= s.dropout.limit ? s.dropout.factor : 0.0f;
 }
 
 __device__ __forceinline__ float block_max(float x) {

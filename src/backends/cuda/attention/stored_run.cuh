@@ -3,7 +3,6 @@
 #define WN_BACKENDS_CUDA_ATTENTION_STORED_RUN_CUH
 
 #include <math.h>
-#include <string.h>
 #include "backends/cuda/attention/bf16.cuh"
 #include "backends/cuda/attention/columns.cuh"
 #include "backends/cuda/attention/floats.cuh"
@@ -12,12 +11,6 @@
 #include "backends/cuda/attention/run.cuh"
 
 namespace wn_cuda {
-
-/* Which score map a kind is: -1 for one that no kernel knows. They are known by name, which is all that is seen of
- * them here. */
-inline int score_kind_of(const wn_score_kind *kind) {
-  return !strcmp(kind->name, "alibi") ? SCORE_ALIBI : !strcmp(kind->name, "softcap") ? SCORE_SOFTCAP : -1;
-}
 
 struct stored_call {
   enum { WINDOW = 128, EVERYTHING = INT32_MAX / 2 }; /* rows of a window where the caller does not say */
@@ -55,7 +48,6 @@ struct stored_call {
     s.type = c->row_type == WN_BF16 ? BF16S : FLOATS;
     s.value_type = c->half ? HALVES : s.type;
     s.open = c->open, s.key_count = c->key_count;
-    s.head0 = (int)c->head0, s.head_step = c->head_step > 0 ? (int)c->head_step : 1;
     s.a.span.dz = nullptr;
     if (c->sel.on) s.a.sel.M = c->sel.mem ? static_cast<float *>(c->sel.M) : nullptr;
     s.relative.P = (int)c->relative.P, s.relative.ld = tiles(c->relative.P) * STORED_TILE;
@@ -67,24 +59,16 @@ struct stored_call {
     s.maps = (int)c->maps;
     for (int n = 0; n < s.maps; n++)
       s.map[n] = {score_kind_of(c->map[n].kind), {c->map[n].number[0], c->map[n].number[1]}};
-    s.root.on = c->root.on, s.root.buffer = c->root.buffer, s.root.density = c->root.density;
     s.sinks.n = (int)c->sinks.n, s.sinks.ld = tiles(c->sinks.n) * STORED_TILE;
     s.threshold.on = c->threshold.on, s.threshold.tau = c->threshold.tau;
     s.threshold.control = c->threshold.control, s.threshold.count = c->threshold.count;
-    s.dropout.limit = c->dropout.p * 4294967296.0, s.dropout.factor = (float)(1 / (1 - c->dropout.p));
-    s.dropout.seed = c->dropout.seed, s.dropout.stream = c->dropout.stream;
-    if (c->gate.on) {
-      s.gate.on = true, s.gate.elementwise = c->gate.elementwise, s.gate.g = static_cast<const float *>(c->gate.g);
-      s.gate.s_g = {c->gate.s_g.b, c->gate.s_g.t, c->gate.s_g.h};
-      s.gate.ungated = static_cast<float *>(c->gate.ungated);
-    }
     s.ld = tiles(c->Tk) * STORED_TILE;
   }
 
   bool keeps_products() const { /* score maps need them again */
     return backward_pass && s.maps > 0 && s.map[s.maps - 1].kind == SCORE_SOFTCAP;
   }
-  bool changes_output() const { return s.gate.on || s.a.exclusive.on; }
+  bool changes_output() const { return s.a.gate.on || s.a.exclusive.on; }
 
   /* Scratch grows with every size of the call, so that a larger one's does for a smaller one. */
   void plan(int64_t window) {
@@ -124,7 +108,7 @@ struct stored_call {
     }
     if (c->exclusive.on && c->exclusive.gate && c->exclusive.dgate) s.a.exclusive.dgate = scratch.take<float>(by_row);
     if (c->span.on && c->span.dz) s.a.span.dz = scratch.take<float>(by_row);
-    if (s.gate.on) s.gate.dg = static_cast<float *>(c->gate.dg);
+    if (s.a.gate.on) s.a.gate.dg = static_cast<float *>(c->gate.dg);
     sums_from = scratch.used;
     sum.dk = scratch.take<float>(keys), sum.dv = scratch.take<float>(keys);
     sum.dsk = scratch.take<float>(c->sel.bilinear ? (int64_t)c->B * c->Tk * s.a.G * c->D : 0);
@@ -257,8 +241,8 @@ struct stored_call {
     if (s.threshold.on) WN_LAUNCH(by_row(), dim3(STORED_THREADS), 0, stream, stored_threshold, s);
   }
   void mix_values(float *weights) {
-    if (s.dropout.limit > 0) WN_LAUNCH(by_row(), dim3(STORED_THREADS), 0, stream, stored_dropout, s, weights);
-    mix(on_keys(s.dropout.limit > 0 ? weights : s.W), values(), false);
+    if (s.a.dropout.limit > 0) WN_LAUNCH(by_row(), dim3(STORED_THREADS), 0, stream, stored_dropout, s, weights);
+    mix(on_keys(s.a.dropout.limit > 0 ? weights : s.W), values(), false);
     if (s.sinks.n > 0) mix(on_sinks(s.sinks.row), sink_rows(c->sinks.v), true);
   }
 
@@ -346,7 +330,7 @@ struct stored_call {
   const char *backward() {
     lay();
     s.a.lse = nullptr, s.threshold.count = nullptr; /* forward's */
-    s.gate.ungated = nullptr, s.a.sel.M = nullptr;
+    s.a.gate.ungated = nullptr, s.a.sel.M = nullptr;
     const int64_t sums_count = (int64_t)(sums_bytes / sizeof(float));
     WN_LAUNCH(dim3((unsigned)((sums_count + 255) / 256)), dim3(256), 0, stream, stored_clear,
               reinterpret_cast<float *>(scratch.base + sums_from), sums_count);

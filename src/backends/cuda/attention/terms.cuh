@@ -1,0 +1,209 @@
+/* Terms that only some calls have, each with its place in the loop of the fused kernels (forward.cuh, backward.cuh):
+ *
+ *   ALiBi, soft-capping    raw logits, before F joins them (map_logits); backward a factor on gradients (map_slope)
+ *   square-root mask       which pairs are seen: a bit for each distance, found once a call (root_sees)
+ *   dropout of weights     behind the exponentials, beside their sum: a bit a pair (kept_rows, kept_keys)
+ *   learned sinks          behind the loop over keys (sinks.cuh)
+ *   gates                  on what is written (gate_output)
+ *
+ * Kernels are compiled twice: without any of them (no_terms), which leaves nothing of them in the code, and with all
+ * (all_terms), where each asks once a tile whether the call has it. What a term of a pair costs: ALiBi 2 operations,
+ * soft-capping a tanh, forward and twice backward, its factor 3, and 2 D for a product of dk's kernel, which has no
+ * registers to keep it; the square-root mask a read of a word in L1; dropout a Philox for four pairs, some 65
+ * operations. */
+#ifndef WN_BACKENDS_CUDA_ATTENTION_TERMS_CUH
+#define WN_BACKENDS_CUDA_ATTENTION_TERMS_CUH
+
+#include "backends/cuda/attention/args.cuh"
+#include "backends/cuda/philox.cuh"
+
+namespace wn_cuda {
+
+struct no_terms {
+  static constexpr bool ON = false;
+};
+struct all_terms {
+  static constexpr bool ON = true;
+};
+
+/* The same number, of which the compiler does not know it: what is made of it is made again in every turn of a loop,
+ * and not kept in registers for all. */
+__device__ __forceinline__ int renewed(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
+/* ---- maps of logits ---- */
+
+/* ALiBi's slope of head h; 0 without it. */
+__device__ __forceinline__ float alibi_slope(const attention_args &a, int h) {
+  if (!a.map.heads) return 0;
+  int head = a.map.head0 + h * a.map.head_step, n = 1;
+  while (2 * n <= a.map.heads) n *= 2;
+  if (head >= n) head = 2 * (head - n), n *= 2;
+  return (float)exp2(-a.map.max_bias * (double)(head + 1) / (double)n);
+}
+/* The same of raw logits. */
+template <class T> __device__ __forceinline__ float raw_slope(const attention_args &a, int h) {
+  return T::ON ? alibi_slope(a, h) / a.scale : 0.0f;
+}
+/* One raw logit at distance x. */
+__device__ __forceinline__ float map_logit(const attention_args &a, float slope, float s, int x) {
+  if (slope > 0) s = fmaf(-slope, (float)x, s);
+  return a.map.cap > 0 ? a.map.cap * tanhf(s * a.map.per_cap) : s;
+}
+/* Raw logits, of a turned tile too, through ALiBi and the cap. group: whose slots they are. */
+template <class P, bool TURNED, bool SLOTS>
+__device__ __forceinline__ void map_logits(const attention_args &a, float (&s)[P::CHUNKS][4], float slope, int b,
+                                           int group, int i0, int j0, int warp, int lane) {
+  if (slope > 0) {
+#pragma unroll
+    for (int t = 0; t < P::CHUNKS; t++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) {
+        const int row = warp * 16 + P::row(lane, P::row_of(e)), column = P::column(lane, t, e);
+        const int own = i0 + a.offset + (TURNED ? column : row), j = j0 + (TURNED ? row : column);
+        s[t][e] = fmaf(-slope, (float)distance<SLOTS>(a, b, group, own, SLOTS ? min(j, a.Tk - 1) : j), s[t][e]);
+      }
+  }
+  if (a.map.cap > 0) {
+#pragma unroll
+    for (int t = 0; t < P::CHUNKS; t++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) s[t][e] = a.map.cap * tanhf(s[t][e] * a.map.per_cap);
+  }
+}
+/* What the gradient of a raw logit that became y is multiplied by; per_cap is 0 where there is no cap. */
+__device__ __forceinline__ float map_slope(const attention_args &a, float y) {
+  const float part = y * a.map.per_cap;
+  return fmaf(-part, part, 1.0f);
+}
+
+/* F of a pair of a block, as a warp holds it. */
+template <class P, bool TURNED>
+__device__ __forceinline__ float F_of_pair(const float *F, int t, int e, int warp, int lane) {
+  const int row = warp * 16 + P::row(lane, P::row_of(e)), column = P::column(lane, t, e);
+  return F[TURNED ? column * P::TILE + row : row * P::TILE + column];
+}
+
+/* ---- square-root mask ---- */
+
+/* a.root.seen. Grid: words in pieces of 256. */
+static __global__ void __launch_bounds__(256) attention_root(const attention_args a) {
+  const int word = blockIdx.x * 256 + threadIdx.x;
+  if (word * 32 >= a.Tk) return;
+  uint32_t bits = 0;
+  for (int n = 0; n < 32; n++) {
+    const int x = word * 32 + n;
+    if (x < a.root.buffer || is_square(a, x)) bits |= 1u << n;
+  }
+  a.root.seen[word] = bits;
+}
+
+/* ---- dropout ---- */
+
+/* 0, or what dropout multiplies a weight by. */
+__device__ __forceinline__ float kept_factor(const attention_args &a, int b, int h, int i, int j) {
+  if (!(a.dropout.limit > 0)) return 1;
+  const uint64_t n = (((uint64_t)b * a.H + h) * a.Tq + i) * a.Tk + j;
+  uint32_t word[4];
+  wn_cuda_philox(a.dropout.seed, a.dropout.stream, n / 4, word);
+  const uint32_t mine = n % 4 < 2 ? (n % 4 == 0 ? word[0] : word[1]) : (n % 4 == 2 ? word[2] : word[3]);
+  return (double)mine >= a.dropout.limit ? a.dropout.factor : 0.0f;
+}
+
+/* Which of the pairs 4 n to 4 n + 3 are kept. */
+__device__ __forceinline__ uint32_t kept_four(const attention_args &a, uint64_t n) {
+  uint32_t word[4], kept = 0;
+  wn_cuda_philox(a.dropout.seed, a.dropout.stream, n, word);
+#pragma unroll
+  for (int k = 0; k < 4; k++) kept |= (word[k] >= a.dropout.least ? 1u : 0u) << k;
+  return kept;
+}
+__device__ __forceinline__ uint64_t first_pair(const attention_args &a, int b, int h, int i, int j) {
+  return (((uint64_t)b * a.H + h) * a.Tq + min(i, a.Tq - 1)) * a.Tk + j;
+}
+/* Which weights of a tile dropout keeps: bit 4 t + e. The lanes of a row share its numbers. */
+template <class P>
+__device__ __forceinline__ uint32_t kept_rows(const attention_args &a, int b, int h, int i0, int j0, int warp,
+                                              int lane) {
+  if (!(a.dropout.limit > 0)) return ~0u;
+  uint32_t kept = 0;
+#pragma unroll
+  for (int r = 0; r < P::ROWS; r++) {
+    const uint64_t n = first_pair(a, b, h, i0 + warp * 16 + P::row(lane, r), j0);
+    const int cut = (int)(n % 4);
+    uint64_t all = 0; /* of the row's columns, `cut` of those before them in front */
+#pragma unroll 1
+    for (int four = lane % P::LANES; four < P::TILE / 4; four += P::LANES)
+      all |= (uint64_t)kept_four(a, n / 4 + four) << (4 * four);
+#pragma unroll
+    for (int by = 1; by < P::LANES; by *= 2) all |= __shfl_xor_sync(~0u, all, by);
+    if (cut) all = all >> cut | (uint64_t)kept_four(a, n / 4 + P::TILE / 4) << (P::TILE - cut);
+#pragma unroll
+    for (int t = 0; t < P::CHUNKS; t++)
+#pragma unroll
+      for (int m = 0; m < P::EACH; m++) {
+        const int e = P::element_of(r, m);
+        kept |= (uint32_t)(all >> P::column(lane, t, e) & 1) << (4 * t + e);
+      }
+  }
+  return kept;
+}
+/* The same of a turned tile, whose lanes of a row have other rows of the call: those of a column share the numbers of
+ * its 16 keys. */
+template <class P>
+__device__ __forceinline__ uint32_t kept_keys(const attention_args &a, int b, int h, int i0, int j0, int warp,
+                                              int lane) {
+  if (!(a.dropout.limit > 0)) return ~0u;
+  const int part = lane / P::LANES, four = part % 4; /* four lanes for each of a chunk's columns that a lane has */
+  uint32_t kept = 0;
+#pragma unroll
+  for (int t = 0; t < P::CHUNKS; t++) {
+    const uint64_t n = first_pair(a, b, h, i0 + P::column(lane, t, part / 4), j0 + warp * 16);
+    uint32_t all = kept_four(a, n / 4 + four) << (4 * four);
+    all |= __shfl_xor_sync(~0u, all, P::LANES);
+    all |= __shfl_xor_sync(~0u, all, 2 * P::LANES);
+    const int cut = (int)(n % 4);
+    if (cut) all = all >> cut | kept_four(a, n / 4 + 4) << (16 - cut);
+    const uint32_t other = P::EACH == 2 ? __shfl_xor_sync(~0u, all, 4 * P::LANES % 32) : 0;
+#pragma unroll
+    for (int m = 0; m < P::EACH; m++) {
+      const uint32_t of_column = part / 4 == m ? all : other;
+#pragma unroll
+      for (int r = 0; r < P::ROWS; r++) kept |= (of_column >> P::row(lane, r) & 1) << (4 * t + P::element_of(r, m));
+    }
+  }
+  return kept;
+}
+/* Weights, or their gradients, that were dropped become 0, the others `factor` times themselves. */
+template <class P>
+__device__ __forceinline__ void drop(const attention_args &a, float (&s)[P::CHUNKS][4], uint32_t kept, float factor) {
+  if (!(a.dropout.limit > 0)) return;
+#pragma unroll
+  for (int t = 0; t < P::CHUNKS; t++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) s[t][e] = kept >> (4 * t + e) & 1 ? factor * s[t][e] : 0.0f;
+}
+
+/* ---- gates ---- */
+
+/* Rows of y become what is written of them; `ungated` gets them as they were. */
+template <class P>
+__device__ __forceinline__ void gate_output(const attention_args &a, float (&o)[P::OUT][4], int b, int h, int i0,
+                                            int i1, int warp, int lane) {
+  if (!a.gate.on) return;
+#pragma unroll
+  for (int t = 0; t < P::OUT; t++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const int i = i0 + warp * 16 + P::row(lane, P::row_of(e)), d = P::out_column(lane, t, e);
+      if (i >= i1 || d >= a.D) continue;
+      if (a.gate.ungated) a.gate.ungated[(((int64_t)b * a.Tq + i) * a.H + h) * a.D + d] = o[t][e];
+      o[t][e] *= a.gate.g[b * a.gate.s_g.b + i * a.gate.s_g.t + h * a.gate.s_g.h + (a.gate.elementwise ? d : 0)];
+    }
+}
+
+} // namespace wn_cuda
+
+#endif
