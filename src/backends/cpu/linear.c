@@ -10,11 +10,11 @@
 /* Below this a product takes less time than waking the other threads. */
 #define LINEAR_ALONE 65536
 
-#if WN_HAVE_ONEDNN
-#include <dnnl.h>
 /* With AVX2 our own are 10 to 15% faster on two threads, but for few rows of many weights, whose packing they do not
  * repay; with AVX-512 they are not faster (docs/results/training-speed.md). */
 enum { OWN_ROWS = 128, OWN_ANYWAY = 65536 };
+#if WN_HAVE_ONEDNN
+#include <dnnl.h>
 static bool product_is_own(const struct wn_exec *exec, bool ta, int64_t M, int64_t N, int64_t K) {
   return wn_cpu_product_ops(exec->backend) == &wn_product_ops_avx2 && (ta || M >= OWN_ROWS || N * K <= OWN_ANYWAY);
 }
@@ -39,7 +39,7 @@ static int product_one(const struct wn_exec *exec, const struct wn_sgemm *x, voi
 #endif
 }
 
-/* Bytes of a part's room; 0: oneDNN takes its own. Fewer rows of x or dy never need more. */
+/* Bytes of a part's room; 0: oneDNN takes its own. */
 static size_t product_room(const struct wn_exec *exec, bool ta, int64_t M, int64_t N, int64_t K) {
   const size_t bytes = product_is_own(exec, ta, M, N, K) ? wn_cpu_product_ops(exec->backend)->room(M, N, K) : 0;
   return (bytes + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
@@ -48,11 +48,17 @@ static size_t product_room(const struct wn_exec *exec, bool ta, int64_t M, int64
 static size_t most(size_t a, size_t b) {
   return a > b ? a : b;
 }
+/* What is enough for fewer rows and columns as well: with fewer of these a product may become our own. */
+static size_t product_scratch(const struct wn_exec *exec, bool ta, int64_t M, int64_t N, int64_t K) {
+  const size_t room = product_room(exec, ta, M, N, K);
+  const int64_t fewer = K > 0 ? OWN_ANYWAY / K : 0;
+  return room > 0 || fewer >= N ? room : product_room(exec, ta, M, fewer, K);
+}
 
 size_t wn_cpu_linear_scratch(const struct wn_exec *exec, const struct wn_linear *a, bool backward) {
-  const size_t dx = backward && a->dx ? product_room(exec, false, a->M, a->K, a->N) : 0;
-  const size_t dw = backward && a->dw ? product_room(exec, true, a->N, a->K, a->M) : 0;
-  const size_t y = backward ? 0 : product_room(exec, false, a->M, a->N, a->K);
+  const size_t dx = backward && a->dx ? product_scratch(exec, false, a->M, a->K, a->N) : 0;
+  const size_t dw = backward && a->dw ? product_scratch(exec, true, a->N, a->K, a->M) : 0;
+  const size_t y = backward ? 0 : product_scratch(exec, false, a->M, a->N, a->K);
   return most(y, most(dx, dw)) * (size_t)exec->threads;
 }
 

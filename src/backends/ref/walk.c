@@ -23,7 +23,7 @@ void wn_walk_lay(const struct wn_exec *exec, const struct wn_evictions *op, stru
   const bool products = w->all || w->choices > 0, beside = w->all || (w->choices > 0 && !a->sel.bilinear);
   const bool distance = a->relative.P > 0 || a->bias.n > 0 || a->span.on, maps = w->all && a->maps > 0;
   const int64_t run = w->all ? w->heads : w->choices, reach = wn_walk_reach(a), R = WN_WALK_ROWS;
-  w->scratch_bytes = w->sums ? wn_walk_sums_scratch(exec, w) : 0;
+  w->scratch_bytes = wn_walk_scratch(exec, w, products);
   const struct wn_array rows[] = {
       {"keys held", true, WN_DIMS(n), sizeof *w->key, &w->key},
       {"positions held", true, WN_DIMS(n), sizeof *w->place, &w->place},
@@ -46,7 +46,7 @@ void wn_walk_lay(const struct wn_exec *exec, const struct wn_evictions *op, stru
       {"outputs of a row", w->operation, WN_DIMS(w->heads, D), each, &w->y},
       {"selections of the rows", w->operation, WN_DIMS(G, n), each, &w->f},
       {"weights of a row", w->operation, WN_DIMS(n), each, &w->weights},
-      {"scratch of a row", true, WN_DIMS((int64_t)w->scratch_bytes), 1, &w->scratch},
+      {"scratch of the operations", true, WN_DIMS((int64_t)w->scratch_bytes), 1, &w->scratch},
   };
   WN_ARRAYS_LAY(arrays, rows);
 }

@@ -59,7 +59,7 @@ struct wn_walk {
   void *row_sums;        /* [Tk] of one row */
   double *row_notes;     /* [Tk] its sums */
   void *y, *f, *weights; /* of op->own: [H/P,D]; [G,Tk] F of the rows so far; [Tk] */
-  void *scratch;         /* of the operations on one row */
+  void *scratch;         /* of the products and of the operations on one row */
   size_t scratch_bytes;
 };
 
@@ -91,7 +91,7 @@ void wn_walk_select(struct wn_walk *w, int64_t s, int64_t r, int64_t n);
 /* row_notes [n]: the attention sums of row `row` of the call, row r of the block. */
 wn_status wn_walk_sums(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t r, int64_t n,
                        const int32_t *evicted_at);
-/* Scratch of the operations on one row. */
-size_t wn_walk_sums_scratch(const struct wn_exec *exec, const struct wn_walk *w);
+/* Scratch of the operations on one row and, where there are any, of the products. */
+size_t wn_walk_scratch(const struct wn_exec *exec, const struct wn_walk *w, bool products);
 
 #endif

@@ -46,6 +46,13 @@ void wn_walk_biases(struct wn_walk *w) {
 
 /* ---- products ---- */
 
+/* exec with the walk's scratch: the operations of a walk come one after the other. */
+static struct wn_exec walk_exec(const struct wn_exec *exec, const struct wn_walk *w) {
+  struct wn_exec one = *exec;
+  one.scratch = w->scratch, one.scratch_bytes = w->scratch_bytes;
+  return one;
+}
+
 /* y [rows,columns] = x [rows,D] times keys [columns,D]. */
 static wn_status walk_product(const struct wn_exec *exec, struct wn_linear product) {
   return product.N > 0 ? wn_op_linear_forward(exec, &product) : WN_OK;
@@ -67,6 +74,7 @@ static void walk_gather(struct wn_walk *w, const void *k, struct wn_stride s, in
 
 wn_status wn_walk_products(const struct wn_exec *exec, struct wn_walk *w, int64_t row0, int64_t rows) {
   const struct wn_attention *a = w->a;
+  const struct wn_exec one = walk_exec(exec, w);
   const int64_t columns = w->n + rows, cap = a->Tk, ratio = a->H / a->Hkv, reach = wn_walk_reach(a);
   const int64_t far = w->place[columns - 1] - w->place[0] + 1, distances = far < reach ? far : reach, R = WN_WALK_ROWS;
   struct wn_linear p = {.M = rows, .K = a->D};
@@ -75,16 +83,16 @@ wn_status wn_walk_products(const struct wn_exec *exec, struct wn_walk *w, int64_
     if (kv != gathered) walk_gather(w, a->k, a->s_k, gathered = kv, columns, a->half);
     p.x = wn_element(a->q, w->b * a->s_q.b + row0 * a->s_q.t + head * a->s_q.h, w->dtype), p.ldx = a->s_q.t;
     p.N = columns, p.w = w->keys, p.y = wn_element(w->logits, run * R * cap, w->dtype), p.ldy = cap;
-    WN_TRY(walk_product(exec, p));
+    WN_TRY(walk_product(&one, p));
     if (w->relative) {
       p.N = distances, p.w = a->relative.p, p.y = wn_element(w->relative, run * R * reach, w->dtype), p.ldy = reach;
-      WN_TRY(walk_product(exec, p));
+      WN_TRY(walk_product(&one, p));
     }
     if (w->sink_logits) {
       const int64_t n = a->sinks.n;
       p.N = n, p.w = wn_element(a->sinks.k, kv * n * a->D, w->dtype);
       p.y = wn_element(w->sink_logits, run * R * n, w->dtype), p.ldy = n;
-      WN_TRY(walk_product(exec, p));
+      WN_TRY(walk_product(&one, p));
     }
   }
   for (int64_t s = 0; a->sel.bilinear && s < w->choices; s++) {
@@ -93,7 +101,7 @@ wn_status wn_walk_products(const struct wn_exec *exec, struct wn_walk *w, int64_
     p.x = wn_element(a->sel.sq, w->b * a->sel.s_sq.b + row0 * a->sel.s_sq.t + choice * a->sel.s_sq.h, w->dtype);
     p.ldx = a->sel.s_sq.t;
     p.N = columns, p.w = w->keys, p.y = wn_element(w->selecting, s * R * cap, w->dtype), p.ldy = cap;
-    WN_TRY(walk_product(exec, p));
+    WN_TRY(walk_product(&one, p));
   }
   return WN_OK;
 }
@@ -224,8 +232,7 @@ static void walk_span_row(const struct wn_walk *w, int64_t h, int64_t row, int64
 static wn_status walk_sum_products(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t r, int64_t n) {
   const struct wn_attention *a = w->a;
   const int64_t cap = a->Tk, R = WN_WALK_ROWS, position = w->place[n - 1];
-  struct wn_exec one = *exec;
-  one.scratch = w->scratch, one.scratch_bytes = w->scratch_bytes;
+  const struct wn_exec one = walk_exec(exec, w);
   memset(w->row_sums, 0, (size_t)n * wn_dtype_size(w->dtype));
   walk_add_rows(w, n, position);
   for (int64_t h = 0; w->extra && h < w->heads; h++) {
@@ -252,19 +259,28 @@ static wn_status walk_sum_products(const struct wn_exec *exec, struct wn_walk *w
 
 /* ---- sums of a row ---- */
 
-size_t wn_walk_sums_scratch(const struct wn_exec *exec, const struct wn_walk *w) {
+static size_t walk_sums_scratch(const struct wn_exec *one, const struct wn_walk *w) {
+  if (!w->sums) return 0;
+  if (w->operation) return w->op->own->attend_scratch(one, w->op);
+  return wn_op_attention_sums_scratch(one, &(struct wn_attention_sums){.R = w->heads, .N = w->a->Tk}, false);
+}
+static size_t walk_products_scratch(const struct wn_exec *one, const struct wn_walk *w) {
+  const struct wn_attention *a = w->a;
+  const int64_t reach = wn_walk_reach(a), keys = a->Tk > reach ? a->Tk : reach;
+  const struct wn_linear most = {.M = WN_WALK_ROWS, .N = keys > a->sinks.n ? keys : a->sinks.n, .K = a->D};
+  return wn_op_linear_scratch(one, &most, false);
+}
+size_t wn_walk_scratch(const struct wn_exec *exec, const struct wn_walk *w, bool products) {
   struct wn_exec one = *exec;
   one.threads = 1;
-  if (w->operation) return w->op->own->attend_scratch(&one, w->op);
-  return wn_op_attention_sums_scratch(&one, &(struct wn_attention_sums){.R = w->heads, .N = w->a->Tk}, false);
+  const size_t sums = walk_sums_scratch(&one, w), of_products = products ? walk_products_scratch(&one, w) : 0;
+  return sums > of_products ? sums : of_products;
 }
 
 static wn_status walk_sum_own(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t n,
                               const int32_t *evicted_at) {
   const struct wn_evictions_row r = {w->b, w->group, row, evicted_at, w->y, w->f, w->weights};
-  struct wn_exec one = *exec;
-  one.scratch = w->scratch;
-  one.scratch_bytes = w->scratch_bytes;
+  const struct wn_exec one = walk_exec(exec, w);
   WN_TRY(w->op->own->attend(&one, w->op, &r));
   for (int64_t c = 0; c < n; c++) w->row_notes[c] = wn_number(w->weights, w->key[c], w->dtype);
   return WN_OK;
