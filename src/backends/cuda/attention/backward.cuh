@@ -145,7 +145,7 @@ __device__ __forceinline__ void row_gradients(const attention_args &a, float (&s
                                               float (&dp)[P::CHUNKS][4], const row_facts<P> &facts, uint32_t seen,
                                               const float *f, int b, int h, int i0, int j0, int warp, int lane) {
   if constexpr (!T::ON) {
-    limit_rows<P, false>(a, s, seen, i0, j0, facts.z, 0, 0, warp, lane);
+    limit_rows<P, T, false>(a, s, seen, i0, j0, facts.z, 0, 0, warp, lane);
 #pragma unroll
     for (int t = 0; t < P::CHUNKS; t++)
 #pragma unroll
