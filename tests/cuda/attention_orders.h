@@ -34,7 +34,7 @@ static const struct wn_backend windows = {
 static struct mech_place reference, emulated;
 static float *zeros; /* softmax off by one has zeros of the host's, for which a model has the device's */
 
-static void use_zeros(struct wn_attention *op) {
+static inline void use_zeros(struct wn_attention *op) {
   if (op->sinks.n && !op->sinks.dk) op->sinks.k = op->sinks.v = zeros;
 }
 
