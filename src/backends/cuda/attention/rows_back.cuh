@@ -29,14 +29,14 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_output_back(cons
         along = fmaf(o[d], v, along), norm = fmaf(v, v, norm);
       }
     along = wn_warp_sum(along), norm = wn_warp_sum(norm);
-    const float size = fmaxf(norm, 1e-30f), strength = a.exclusive.gate ? a.exclusive.gate[h] : 1.0f;
+    const float size = fmaxf(norm, 1e-30f), per_size = (a.exclusive.gate ? a.exclusive.gate[h] : 1.0f) / size;
     const int64_t gate = s.a.gate.on ? b * s.a.gate.s_g.b + i * s.a.gate.s_g.t + h * s.a.gate.s_g.h : 0;
     float by_gate = 0, d_along = 0;
     for (int d = lane; d < a.D; d += 32) {
       const float dy = number_at(s.type, a.dy, given + d), v = a.exclusive.on ? number_at(s.type, a.v, own + d) : 0.0f;
       const float factor = s.a.gate.on ? s.a.gate.g[gate + (s.a.gate.elementwise ? d : 0)] : 1.0f;
       if (s.a.gate.on) {
-        const float ungated = o[d] - strength * along / size * v;
+        const float ungated = o[d] - per_size * along * v;
         if (s.a.gate.elementwise && s.a.gate.dg) s.a.gate.dg[gate + d] = dy * ungated;
         by_gate = fmaf(dy, ungated, by_gate);
       }
@@ -44,15 +44,14 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_output_back(cons
     }
     by_gate = wn_warp_sum(by_gate), d_along = wn_warp_sum(d_along);
     if (s.a.gate.on && !s.a.gate.elementwise && s.a.gate.dg && lane == 0) s.a.gate.dg[gate] = by_gate;
+    const float by_value = norm > 1e-30f ? 2 * per_size * along * (d_along / size) : 0.0f;
     for (int d = lane; d < a.D; d += 32) {
       float dy =
           number_at(s.type, a.dy, given + d) * (s.a.gate.on ? s.a.gate.g[gate + (s.a.gate.elementwise ? d : 0)] : 1.0f);
       if (a.exclusive.on) {
         const float v = number_at(s.type, a.v, own + d);
-        float add = -strength * (d_along * o[d] + along * dy) / size;
-        if (norm > 1e-30f) add += 2 * strength * along * d_along / (size * size) * v;
-        dv[d] += add;
-        dy -= strength * d_along / size * v;
+        dv[d] += by_value * v - per_size * (d_along * o[d] + along * dy);
+        dy -= per_size * d_along * v;
       }
       number_set(s.type, s.dy, at + d, dy);
     }
