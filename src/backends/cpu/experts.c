@@ -111,14 +111,6 @@ size_t wn_cpu_experts_scratch(const struct wn_exec *exec, const struct wn_expert
   return experts_room_of(a, backward, NULL).bytes + most;
 }
 
-/* exec with what the room leaves of its scratch. */
-static struct wn_exec experts_inner(const struct wn_exec *exec, const struct experts_room *r) {
-  struct wn_exec inner = *exec; /* its precision is the products', but the router's are exact */
-  inner.scratch = (char *)exec->scratch + r->bytes;
-  inner.scratch_bytes = exec->scratch_bytes - r->bytes;
-  return inner;
-}
-
 /* to[place[m,k]] = from[m] */
 static void experts_gather(const struct wn_exec *exec, const struct wn_experts *a, const float *from, float *to) {
 #pragma omp parallel for num_threads(wn_team(exec->ctx, a->M * a->C < 16384 ? 1 : exec->threads)) schedule(static)
@@ -165,7 +157,8 @@ static void experts_combine(const struct wn_exec *exec, const struct wn_experts 
 
 wn_status wn_cpu_experts_forward(const struct wn_exec *exec, const struct wn_experts *a) {
   struct experts_room r = experts_room_of(a, false, exec->scratch);
-  const struct wn_exec inner = experts_inner(exec, &r);
+  /* Its precision is the products', but the router's are exact. */
+  const struct wn_exec inner = wn_exec_behind(exec, r.bytes);
   const struct wn_backend *b = exec->backend;
   const struct wn_linear router = experts_router(a);
   if (a->M == 0) return WN_OK;
@@ -242,7 +235,7 @@ static wn_status shared_backward(const struct wn_exec *inner, const struct wn_ex
 
 wn_status wn_cpu_experts_backward(const struct wn_exec *exec, const struct wn_experts *a) {
   struct experts_room r = experts_room_of(a, true, exec->scratch);
-  const struct wn_exec inner = experts_inner(exec, &r);
+  const struct wn_exec inner = wn_exec_behind(exec, r.bytes);
   const int64_t C = a->C, A = a->M * a->top;
   const float *weight = a->weight;
   float *dx = a->dx;
