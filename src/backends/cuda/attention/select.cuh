@@ -1,8 +1,9 @@
 /* The selection (arXiv 2410.02703, section 3.2): F and, backward, what its gradient does to the logits that select.
  *
- *   S[i,j] = strength relu(L[i,j]) where row i may select key j, L the selecting head's logits: scale q0_i . k0_j;
- * F[i,j] = sum of S[i',j] over i' < i dS[i,j] = sum of dF[i',j] over i' > i;  X[i,j] = strength dS[i,j] where the ReLU
- * is active
+ *   S[i,j] = strength relu(L[i,j]) where row i may select key j;  F[i,j] = sum of S[i',j] over i' < i
+ *   dS[i,j] = sum of dF[i',j] over i' > i;  X[i,j] = strength dS[i,j] where the ReLU is active
+ *
+ * L are the selecting head's logits, scale q0_i . k0_j and what maps make of them.
  *
  * A block has a tile of keys and walks the row tiles, forward from the first, backward from the last; tiles are turned
  * (a warp's rows are keys), so that the sums run along a lane's chunks. Every sum has one owner and one order. Sums
