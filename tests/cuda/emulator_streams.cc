@@ -184,6 +184,8 @@ int attention_together() {
   (void)cudaGraphInstantiate(&exec, graph, 0);
   (void)cudaGraphLaunch(exec, wn_cuda_work_stream);
   const std::vector<char> captured_ones = call.results();
+  (void)cudaGraphExecDestroy(exec);
+  (void)cudaGraphDestroy(graph);
   int others = 0;
   for (size_t i = 0; i < alone.size(); i++) others += alone[i] != together[i] || alone[i] != captured_ones[i];
   return others;
