@@ -107,6 +107,16 @@ static void *device(struct call *c, void *p) {
   return h->device + ((char *)p - h->host);
 }
 
+/* What lies between a struct's members is whatever was there before, an address on the stack too. */
+#if defined __has_builtin
+#if __has_builtin(__builtin_clear_padding)
+#define WITHOUT_PADDING(p) __builtin_clear_padding(p)
+#endif
+#endif
+#ifndef WITHOUT_PADDING
+#define WITHOUT_PADDING(p) ((void)(p))
+#endif
+
 static void words(struct call *c, void *args, size_t bytes) {
   for (size_t at = 0; at + sizeof(void *) <= bytes; at += sizeof(void *)) {
     void *p;
@@ -146,6 +156,7 @@ struct structs {
 static const struct wn_packed *packed_of(struct call *c, struct structs *s, int i) {
   if (!s->packed[i]) return NULL;
   s->own[i] = *s->packed[i];
+  WITHOUT_PADDING(&s->own[i]);
   words(c, &s->own[i], sizeof s->own[i]);
   return &s->own[i];
 }
@@ -200,6 +211,7 @@ static void expert_put(struct call *c, struct wn_expert *e, struct structs *s, i
 static void experts_take(struct wn_experts *a, struct structs *s) {
   for (int64_t i = 0; i < a->E; i++) {
     s->expert[i] = a->expert[i];
+    WITHOUT_PADDING(&s->expert[i]);
     expert_take(&s->expert[i], s, i);
   }
   expert_take(&a->shared, s, a->E);
@@ -218,6 +230,7 @@ static void evict_take(struct wn_evict *a, struct structs *s) {
 }
 static void evict_put(struct call *c, struct wn_evict *a, struct structs *s) {
   memcpy(s->slot, s->slots, (size_t)a->count * sizeof *s->slot);
+  for (int i = 0; i < a->count; i++) WITHOUT_PADDING(&s->slot[i]);
   words(c, s->slot, (size_t)a->count * sizeof *s->slot);
   a->slots = s->slot;
 }
@@ -236,6 +249,7 @@ static void evictions_take(struct wn_evictions *a, struct structs *s) {
 }
 static void evictions_put(struct call *c, struct wn_evictions *a, struct structs *s) {
   s->attention = *s->call;
+  WITHOUT_PADDING(&s->attention);
   attention_take(&s->attention, s);
   words(c, &s->attention, sizeof s->attention);
   attention_put(c, &s->attention, s);
@@ -250,6 +264,7 @@ static void evictions_put(struct call *c, struct wn_evictions *a, struct structs
     static struct call c;                                                                                              \
     struct wn_exec own_exec = *exec;                                                                                   \
     args own = *a;                                                                                                     \
+    WITHOUT_PADDING(&own);                                                                                             \
     c.ctx = exec->ctx, c.op = #name, c.n = 0;                                                                          \
     name##_take(&own, &structs);                                                                                       \
     words(&c, &own, sizeof own);                                                                                       \
@@ -280,6 +295,7 @@ static const char *attend(const struct wn_attention *a, void *scratch, int64_t r
   static struct structs structs;
   static struct call c;
   struct wn_attention own = *a;
+  WITHOUT_PADDING(&own);
   c.ctx = NULL, c.op = "attention", c.n = 0;
   attention_take(&own, &structs);
   words(&c, &own, sizeof own);
