@@ -19,6 +19,11 @@
 
 enum { CALL_ARRAYS = 2048 };
 
+/* Arguments may have a bool with what was there before behind it: a word that looks like an address, whose lowest byte
+ * must stay as it is. So arrays lie here as they lie on the device, and such a word alone is not called one of the
+ * stack. */
+enum { ALIGNED = 256 };
+
 struct held {
   char *host, *device; /* device: NULL before a call had it */
   size_t bytes;
@@ -46,11 +51,12 @@ static void *hold(void *p, size_t bytes) {
 
 void *arrays_allocate(size_t alignment, size_t bytes) {
   void *p = NULL;
-  return posix_memalign(&p, alignment, bytes) == 0 ? hold(p, bytes) : NULL;
+  return posix_memalign(&p, alignment > ALIGNED ? alignment : ALIGNED, bytes) == 0 ? hold(p, bytes) : NULL;
 }
 
 void *arrays_zeros(size_t n, size_t bytes) {
-  return hold(calloc(n, bytes), n * bytes);
+  void *p = arrays_allocate(ALIGNED, n * bytes);
+  return p ? memset(p, 0, n * bytes) : NULL;
 }
 
 void arrays_free(void *p) {
@@ -91,7 +97,8 @@ static bool out_of_reach(uintptr_t at) {
 static void *device(struct call *c, void *p) {
   struct held *h = find(p);
   if (!h) {
-    if (out_of_reach((uintptr_t)p)) fail_msg("%s: an array on the stack or a static one", c->op);
+    if ((uintptr_t)p % ALIGNED > 1 && out_of_reach((uintptr_t)p))
+      fail_msg("%s: an array on the stack or a static one", c->op);
     return p;
   }
   if (!h->device) {
@@ -106,16 +113,6 @@ static void *device(struct call *c, void *p) {
   if (i == c->n) c->used[c->n++] = h;
   return h->device + ((char *)p - h->host);
 }
-
-/* What lies between a struct's members is whatever was there before, an address on the stack too. */
-#if defined __has_builtin
-#if __has_builtin(__builtin_clear_padding)
-#define WITHOUT_PADDING(p) __builtin_clear_padding(p)
-#endif
-#endif
-#ifndef WITHOUT_PADDING
-#define WITHOUT_PADDING(p) ((void)(p))
-#endif
 
 static void words(struct call *c, void *args, size_t bytes) {
   for (size_t at = 0; at + sizeof(void *) <= bytes; at += sizeof(void *)) {
@@ -156,7 +153,6 @@ struct structs {
 static const struct wn_packed *packed_of(struct call *c, struct structs *s, int i) {
   if (!s->packed[i]) return NULL;
   s->own[i] = *s->packed[i];
-  WITHOUT_PADDING(&s->own[i]);
   words(c, &s->own[i], sizeof s->own[i]);
   return &s->own[i];
 }
@@ -211,7 +207,6 @@ static void expert_put(struct call *c, struct wn_expert *e, struct structs *s, i
 static void experts_take(struct wn_experts *a, struct structs *s) {
   for (int64_t i = 0; i < a->E; i++) {
     s->expert[i] = a->expert[i];
-    WITHOUT_PADDING(&s->expert[i]);
     expert_take(&s->expert[i], s, i);
   }
   expert_take(&a->shared, s, a->E);
@@ -230,7 +225,6 @@ static void evict_take(struct wn_evict *a, struct structs *s) {
 }
 static void evict_put(struct call *c, struct wn_evict *a, struct structs *s) {
   memcpy(s->slot, s->slots, (size_t)a->count * sizeof *s->slot);
-  for (int i = 0; i < a->count; i++) WITHOUT_PADDING(&s->slot[i]);
   words(c, s->slot, (size_t)a->count * sizeof *s->slot);
   a->slots = s->slot;
 }
@@ -249,7 +243,6 @@ static void evictions_take(struct wn_evictions *a, struct structs *s) {
 }
 static void evictions_put(struct call *c, struct wn_evictions *a, struct structs *s) {
   s->attention = *s->call;
-  WITHOUT_PADDING(&s->attention);
   attention_take(&s->attention, s);
   words(c, &s->attention, sizeof s->attention);
   attention_put(c, &s->attention, s);
@@ -264,7 +257,6 @@ static void evictions_put(struct call *c, struct wn_evictions *a, struct structs
     static struct call c;                                                                                              \
     struct wn_exec own_exec = *exec;                                                                                   \
     args own = *a;                                                                                                     \
-    WITHOUT_PADDING(&own);                                                                                             \
     c.ctx = exec->ctx, c.op = #name, c.n = 0;                                                                          \
     name##_take(&own, &structs);                                                                                       \
     words(&c, &own, sizeof own);                                                                                       \
@@ -295,7 +287,6 @@ static const char *attend(const struct wn_attention *a, void *scratch, int64_t r
   static struct structs structs;
   static struct call c;
   struct wn_attention own = *a;
-  WITHOUT_PADDING(&own);
   c.ctx = NULL, c.op = "attention", c.n = 0;
   attention_take(&own, &structs);
   words(&c, &own, sizeof own);

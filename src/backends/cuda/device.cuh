@@ -146,22 +146,11 @@ enum { WN_LAUNCH_ARGUMENTS = 16 };
 void wn_cuda_launch(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                     const wn_launch_argument *arguments, int count);
 
-// Steps compare arguments by their bytes: those between a struct's members are zeros, where the compiler can say so.
-template <class T> void wn_clear_padding(T &a) {
-  (void)a;
-#ifdef __has_builtin
-#if __has_builtin(__builtin_clear_padding)
-  __builtin_clear_padding(&a);
-#endif
-#endif
-}
-
 template <class T> struct wn_as { typedef T type; };
 template <class... P>
 void wn_launch(const void *known, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, void (*)(P...),
                typename wn_as<P>::type... a) {
   static_assert(sizeof...(P) <= WN_LAUNCH_ARGUMENTS, "arguments of a launch");
-  (wn_clear_padding(a), ...);
   const wn_launch_argument arguments[] = {{&a, sizeof(P)}...};
   wn_cuda_launch(known, grid, block, shared_bytes, stream, arguments, (int)sizeof...(P));
 }

@@ -13,7 +13,7 @@ extern "C" {
 // An array of floats or of bf16, and its elements as floats.
 struct wn_numbers {
   void *p;
-  bool bf16;
+  int64_t bf16; // 0 or 1; as wide as the pointer, as steps compare arguments by their bytes: padding differs by chance
   __device__ __forceinline__ float operator[](int64_t i) const {
     if (bf16) return __bfloat162float(static_cast<const __nv_bfloat16 *>(p)[i]);
     return static_cast<const float *>(p)[i];
