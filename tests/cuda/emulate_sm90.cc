@@ -169,18 +169,14 @@ void compute(warp_state &w, int warp, const product_issued &p) {
   for (accumulator &h : w.held)
     if (h.d[0] == first.d) to = &h;
   const int n = first.n;
-  for (int lane = 0; lane < 32;
-       lane++) { // a lane's values are two columns of rows 0 to 7, then of 8 to 15, of each 8 columns
-    const float *value = to->value[lane].data();
-    for (int i = 0; i < n / 2; i++)
-      sums[(lane / 4 + i / 2 % 2 * 8) * n + i / 4 * 8 + lane % 4 * 2 + i % 2] = first.add ? (double)value[i] : 0;
-  }
+  const auto place = [n](int lane, int i) { // a lane has two columns of rows 0 to 7, then of 8 to 15, of each 8 columns
+    return (lane / 4 + i / 2 % 2 * 8) * n + i / 4 * 8 + lane % 4 * 2 + i % 2;
+  };
+  for (int lane = 0; lane < 32; lane++)
+    for (int i = 0; i < n / 2; i++) sums[place(lane, i)] = first.add ? (double)to->value[lane][(size_t)i] : 0;
   multiply(a, b, n, sums);
-  for (int lane = 0; lane < 32; lane++) {
-    float *value = to->value[lane].data();
-    for (int i = 0; i < n / 2; i++)
-      value[i] = (float)sums[(lane / 4 + i / 2 % 2 * 8) * n + i / 4 * 8 + lane % 4 * 2 + i % 2];
-  }
+  for (int lane = 0; lane < 32; lane++)
+    for (int i = 0; i < n / 2; i++) to->value[lane][(size_t)i] = (float)sums[place(lane, i)];
 }
 
 warp_state &mine() {
