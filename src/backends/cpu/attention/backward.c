@@ -221,7 +221,7 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
       seen = wn_terms_span(&terms, seen, own, &span);
     }
     if (p->a->threshold.on) {
-      seen = wn_threshold_mask(&terms, wn_threshold_cut(&terms), logits, w->F ? w->F + in_tile : NULL, seen, own);
+      seen = wn_threshold_mask(p, &terms, wn_threshold_cut(&terms), logits, w->F ? w->F + in_tile : NULL, seen, own);
       wn_threshold_hide_single(&terms, wn_threshold_cut(&terms), own);
     }
     if (p->a->dropout.p > 0) {

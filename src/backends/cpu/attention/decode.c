@@ -296,12 +296,11 @@ static void decode_threshold_head(const struct wn_attention_plan *p, const struc
   struct wn_terms_strip s = {a, b, h, 0, 1, WN_TILE, 0};
   _Alignas(64) float tile[WN_TILE];
   double cut[2];
-  wn_threshold_choose(&s, logits, 0, a->Tk, x->order + omp_get_thread_num() * wn_threshold_floats(p), cut);
+  wn_threshold_choose(p, &s, logits, 0, a->Tk, x->order + omp_get_thread_num() * wn_threshold_floats(p), cut);
   for (s.j0 = 0; s.j0 < a->Tk; s.j0 += WN_TILE) {
-    uint64_t seen = 0;
+    uint64_t seen = p->ops->above(logits + s.j0, -INFINITY);
     memcpy(tile, logits + s.j0, sizeof tile);
-    for (int64_t j = 0; j < WN_TILE; j++) seen |= (uint64_t)(tile[j] > -INFINITY) << j;
-    wn_threshold_mask(&s, cut, tile, NULL, &seen, &seen);
+    wn_threshold_mask(p, &s, cut, tile, NULL, &seen, &seen);
     if (seen == 0) continue;
     partial_softmax(p, x, at, tile, NULL, &seen);
     if (x->weights) keep_weights(p, x, b, h, s.j0 / WN_TILE, tile, x->m[at]);

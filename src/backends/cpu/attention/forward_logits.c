@@ -43,19 +43,15 @@ static void forward_logits_threshold_head(const struct wn_attention_plan *p, con
   struct wn_terms_strip s = {a, u->b, u->h0 + h, r->at.r0, rows, WN_TILE, 0};
   double cut[2 * WN_TILE];
   uint64_t seen[WN_TILE];
-  wn_threshold_choose(&s, logits, stride, r->at.p0 + rows, w->order, cut);
+  wn_threshold_choose(p, &s, logits, stride, r->at.p0 + rows, w->order, cut);
   for (int64_t c = r->at.doc_min / WN_TILE; c <= r->at.block; c++) {
     s.j0 = c * WN_TILE;
     uint64_t some = 0;
     for (int64_t i = 0; i < rows; i++) {
-      seen[i] = 0;
-      for (int64_t j = 0; j < WN_TILE; j++) {
-        const float x = logits[i * stride + s.j0 + j];
-        seen[i] |= (uint64_t)(x > -INFINITY) << j;
-        w->tile[i * WN_TILE + j] = x;
-      }
+      memcpy(w->tile + i * WN_TILE, logits + i * stride + s.j0, WN_TILE * sizeof *w->tile);
+      seen[i] = p->ops->above(w->tile + i * WN_TILE, -INFINITY);
     }
-    wn_threshold_mask(&s, cut, w->tile, NULL, seen, seen);
+    wn_threshold_mask(p, &s, cut, w->tile, NULL, seen, seen);
     for (int64_t i = 0; i < rows; i++) some |= seen[i];
     for (int64_t i = 0; a->look.rows && i < rows; i++)
       for (int64_t j = 0; j < WN_TILE; j++)

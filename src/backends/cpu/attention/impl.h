@@ -160,6 +160,27 @@ struct wn_tile_count {
   float *work;       /* 3 (n + 32) */
 };
 
+struct wn_ranked_key {
+  double weight;
+  float logit;
+  int32_t key;
+};
+
+/* A threshold's choice in one row but for its last keys: those heavier than all of order[few] are kept without doubt,
+ * those below are not. */
+struct wn_tile_narrow {
+  const float *logits; /* [n], as count's */
+  int64_t n;
+  const uint8_t *control; /* [n] or NULL */
+  double tau;
+  float *work;                 /* 4 (n + 32) */
+  int64_t seen;                /* content keys */
+  int64_t kept, few;           /* all of them are kept: seen, 0 */
+  double lacks;                /* > 0: what order must add to the weights of the kept ones; in its weights' unit */
+  float below;                 /* the largest logit below order's; -inf: none */
+  struct wn_ranked_key *order; /* [n] of room */
+};
+
 struct wn_tile_ops {
   const struct wn_product_ops *products; /* product.h */
   void (*select)(const struct wn_tile_select *);
@@ -213,6 +234,8 @@ struct wn_tile_ops {
   void (*gradient_pairs)(const struct wn_tile_gradient *);
   /* tile_look.inc. show: x[n] = exp(x - lse), n a multiple of 16 */
   void (*count)(const struct wn_tile_count *);
+  void (*narrow)(struct wn_tile_narrow *);
+  uint64_t (*above)(const float *x, float limit); /* bit j: x[j] > limit, of 64 */
   void (*show)(float *x, int64_t n, float lse);
 };
 extern const struct wn_tile_ops wn_tile_ops_avx2, wn_tile_ops_avx512;

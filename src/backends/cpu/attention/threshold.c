@@ -1,7 +1,8 @@
 /* Threshold (meaningful attention): a row keeps the fewest content keys, heaviest first, whose weights reach tau.
  *
  * The choice needs the whole row, so forward keeps the logits of its rows (linear in T) and takes softmax and values
- * once it has fallen. It is found by a weighted quickselect, about linear in the keys seen. The note to backward is a
+ * once it has fallen. It is narrowed to few keys in vectors (tile_narrow.inc); those
+ * are chosen from by a weighted quickselect, which takes many that are equal as well. The note to backward is a
  * number between the logits of the last key kept and the first one dropped, so that a rounding's worth between the
  * two passes does not turn the choice; among equal logits it is the logit itself and the last key kept. Half a
  * key more says that the row keeps this one and nothing else: its weight is 1 whatever the logit. */
@@ -74,64 +75,71 @@ static int64_t fewest(struct wn_ranked_key *x, int64_t n, double goal, struct wn
 }
 
 /* One row; returns the number of content keys kept. */
-static int64_t threshold_choose(const struct wn_attention *a, const int32_t *at, const uint8_t *control,
-                                const float *logits, int64_t columns, struct wn_ranked_key *order, double cut[2]) {
-  int64_t n = 0;
-  float top = -INFINITY, next = -INFINITY;
-  double content = 0;
-  bool others = a->sinks.n > 0;
-  for (int64_t j = 0; j < columns; j++) {
-    if (logits[j] == -INFINITY) continue;
-    if (control && control[j]) {
-      others = true;
-      continue;
-    }
-    order[n++] = (struct wn_ranked_key){0, logits[j], at ? at[j] : (int32_t)j};
-    top = fmaxf(top, logits[j]);
-  }
-  cut[0] = INFINITY;
-  cut[1] = -1;
-  if (n == 0) return 0;
-  for (int64_t i = 0; i < n; i++) content += order[i].weight = exp((double)order[i].logit - (double)top);
+static int64_t threshold_choose(const struct wn_attention_plan *p, const int32_t *places, const uint8_t *control,
+                                const float *logits, int64_t columns, void *order, double cut[2]) {
+  const struct wn_attention *a = p->a;
+  struct wn_tile_narrow t = {.logits = logits,
+                             .n = columns,
+                             .control = control,
+                             .tau = a->threshold.tau,
+                             .order = order,
+                             .work = (float *)((struct wn_ranked_key *)order + p->blocks * WN_TILE)};
+  p->ops->narrow(&t);
+  cut[0] = t.seen > 0 ? -INFINITY : INFINITY;
+  cut[1] = t.seen > 0 ? 0 : -1;
+  if (t.few == 0) return t.kept;
+  for (int64_t i = 0; places && i < t.few; i++) t.order[i].key = places[t.order[i].key];
   struct wn_ranked_key last;
-  const int64_t kept = fewest(order, n, a->threshold.tau * content, &last);
-  bool dropped = false;
-  for (int64_t i = 0; i < n; i++)
-    if (heavier(last, order[i])) next = fmaxf(next, order[i].logit), dropped = true;
-  cut[0] = dropped ? 0.5 * ((double)last.logit + (double)next) : -INFINITY;
-  cut[1] = (double)last.key + (kept == 1 && !others ? 0.5 : 0);
+  const int64_t kept = t.kept + fewest(t.order, t.few, t.lacks, &last);
+  float next = t.below;
+  for (int64_t i = 0; i < t.few; i++)
+    if (heavier(last, t.order[i])) next = fmaxf(next, t.order[i].logit);
+  if (next > -INFINITY) cut[0] = 0.5 * ((double)last.logit + (double)next);
+  cut[1] = (double)last.key;
+  if (kept > 1 || a->sinks.n > 0) return kept;
+  for (int64_t j = 0; control && j < columns; j++)
+    if (control[j] && logits[j] > -INFINITY) return kept;
+  cut[1] += 0.5;
   return kept;
 }
 
-void wn_threshold_choose(const struct wn_terms_strip *s, const float *logits, int64_t stride, int64_t columns,
-                         void *order, double *cut) {
+void wn_threshold_choose(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *logits,
+                         int64_t stride, int64_t columns, void *order, double *cut) {
   const struct wn_attention *a = s->a;
   const uint8_t *control = wn_control_keys(a, s->b, s->h / (a->H / a->Hkv));
   const int32_t *places = wn_slot_positions(a, s->b, s->h / (a->H / a->Hkv));
   const int64_t at = (s->b * a->H + s->h) * a->Tq + s->r;
   for (int64_t i = 0; i < s->rows; i++) {
-    const int64_t kept = threshold_choose(a, places, control, logits + i * stride, columns, order, cut + 2 * i);
+    const int64_t kept = threshold_choose(p, places, control, logits + i * stride, columns, order, cut + 2 * i);
     if (a->threshold.count) a->threshold.count[at + i] = (int32_t)kept;
     for (int k = 0; a->threshold.cut && k < 2; k++) a->threshold.cut[2 * (at + i) + k] = cut[2 * i + k];
   }
 }
 
-const uint64_t *wn_threshold_mask(const struct wn_terms_strip *s, const double *cut, const float *tile, const float *F,
-                                  const uint64_t *seen, uint64_t *own) {
+const uint64_t *wn_threshold_mask(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const double *cut,
+                                  const float *tile, const float *F, const uint64_t *seen, uint64_t *own) {
   const struct wn_attention *a = s->a;
   const int32_t *at = wn_slot_positions(a, s->b, s->h / (a->H / a->Hkv));
   const uint8_t *control = wn_control_keys(a, s->b, s->h / (a->H / a->Hkv));
   const int64_t width = wn_min_i64(s->width, a->Tk - s->j0);
+  const uint64_t there = width < WN_TILE ? (UINT64_C(1) << width) - 1 : ~UINT64_C(0);
+  _Alignas(64) float less[WN_TILE];
   uint64_t always = 0;
   for (int64_t j = 0; control && j < width; j++) always |= (uint64_t)(control[s->j0 + j] != 0) << j;
   for (int64_t i = 0; i < s->rows; i++) {
     const double limit = cut[2 * i], tie = cut[2 * i + 1] - (at ? 0 : (double)s->j0);
-    uint64_t kept = always;
-    for (int64_t j = 0; j < width; j++) {
-      const float x = F ? tile[i * WN_TILE + j] - F[i * WN_TILE + j] : tile[i * WN_TILE + j];
-      kept |= (uint64_t)((double)x > limit || ((double)x == limit && (at ? (double)at[s->j0 + j] : (double)j) <= tie))
-              << j;
+    const float *x = tile + i * WN_TILE;
+    if (F) {
+      for (int64_t j = 0; j < WN_TILE; j++) less[j] = x[j] - F[i * WN_TILE + j];
+      x = less;
     }
+    /* A float is above the limit if it is above the largest float that is not, and equals it only if that one does. */
+    float floor_of = (float)limit;
+    if ((double)floor_of > limit) floor_of = nextafterf(floor_of, -INFINITY);
+    uint64_t kept = always | (p->ops->above(x, floor_of) & there);
+    if ((double)floor_of == limit && isfinite(limit))
+      for (int64_t j = 0; j < width; j++)
+        kept |= (uint64_t)(x[j] == floor_of && (at ? (double)at[s->j0 + j] : (double)j) <= tie) << j;
     own[i] = (seen ? seen[i] : ~UINT64_C(0)) & kept;
   }
   return own;

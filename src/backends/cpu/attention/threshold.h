@@ -4,15 +4,10 @@
 
 #include "backends/cpu/attention/terms.h"
 
-struct wn_ranked_key {
-  double weight;
-  float logit;
-  int32_t key;
-};
-
-/* Floats of scratch for one row's choice. */
+/* Floats of scratch for one row's choice: its keys in order, and what narrowing takes. */
 static inline int64_t wn_threshold_floats(const struct wn_attention_plan *p) {
-  return p->blocks * WN_TILE * (int64_t)(sizeof(struct wn_ranked_key) / sizeof(float));
+  const int64_t n = p->blocks * WN_TILE;
+  return n * (int64_t)(sizeof(struct wn_ranked_key) / sizeof(float)) + 4 * (n + 32);
 }
 
 /* kept[rows] (`stride` apart, columns from the strip's j0) = tile - F, -inf where unseen. F, seen: NULL or as
@@ -22,12 +17,12 @@ void wn_threshold_store(const struct wn_terms_strip *s, const float *tile, const
 
 /* From logits[rows] (`stride` apart, all columns before `columns`) to cut[rows,2]; writes the call's count and cut.
  * s: rows alone count. order: wn_threshold_floats of scratch. */
-void wn_threshold_choose(const struct wn_terms_strip *s, const float *logits, int64_t stride, int64_t columns,
-                         void *order, double *cut);
+void wn_threshold_choose(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *logits,
+                         int64_t stride, int64_t columns, void *order, double *cut);
 
 /* own[rows] = seen (NULL: all) where the choice `cut` keeps tile - F. own may be seen. */
-const uint64_t *wn_threshold_mask(const struct wn_terms_strip *s, const double *cut, const float *tile, const float *F,
-                                  const uint64_t *seen, uint64_t *own);
+const uint64_t *wn_threshold_mask(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const double *cut,
+                                  const float *tile, const float *F, const uint64_t *seen, uint64_t *own);
 
 /* Backward of rows that keep one key and nothing else: hidden from the gradient, so that their G is exactly zero and
  * not a rounding's worth; then weights[rows,64] takes their weight, which is 1. */

@@ -1,0 +1,164 @@
+/* A threshold's choice on rows whose logits are given: equal ones, few and many, control tokens, shares from almost
+ * nothing to all. Counts, kept keys and results on every backend against a plain sort in double. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "backends/backends.h"
+#include "base/alloc.h"
+#include "base/rng.h"
+#include "ops/attention.h"
+
+enum { D = 8, N_MAX = 3000 };
+
+static wn_context *ctx;
+static enum wn_isa best;
+static float q[N_MAX * D], k[N_MAX * D], v[N_MAX * D], y[N_MAX * D], lse[N_MAX];
+static uint8_t control[N_MAX];
+static int32_t count[N_MAX];
+static double cut[2 * N_MAX];
+
+static int setup(void **unused) {
+  (void)unused;
+  assert_int_equal(wn_context_create(NULL, &ctx), WN_OK);
+  return wn_cpu_select_isa(ctx, &best) == WN_OK ? 0 : 1;
+}
+static int teardown(void **unused) {
+  (void)unused;
+  wn_context_destroy(ctx);
+  return 0;
+}
+
+static double normal(int64_t j) {
+  return wn_random_normal(11, WN_STREAM_TEST, 5, (uint64_t)j);
+}
+static float equal(int64_t j) {
+  (void)j;
+  return -3.5f;
+}
+static float two(int64_t j) {
+  return j % 3 == 1 ? 2.25f : -1;
+}
+static float spread(int64_t j) {
+  return (float)(2 * normal(j));
+}
+static float peaked(int64_t j) {
+  return (float)(20 * normal(j));
+}
+static float steps(int64_t j) { /* many equal at each of a few logits */
+  return roundf((float)(2 * normal(j))) / 2;
+}
+static float close_by(int64_t j) { /* neighbours among floats */
+  return 100 + (float)(j * 7 % 50) * 0x1p-17f;
+}
+static float far_apart(int64_t j) { /* beyond what floats' exponentials reach */
+  return (float)(j % 5) * -100;
+}
+static float rising(int64_t j) {
+  return (float)j * 0.01f;
+}
+
+static const struct {
+  const char *name;
+  float (*logit)(int64_t j);
+} kinds[] = {{"equal", equal}, {"two", two},           {"spread", spread},       {"peaked", peaked},
+             {"steps", steps}, {"close by", close_by}, {"far apart", far_apart}, {"rising", rising}};
+
+struct key {
+  double logit, weight;
+  int64_t j;
+};
+
+static int heavier(const void *x, const void *y_) {
+  const struct key *p = x, *r = y_;
+  return p->logit != r->logit ? (p->logit > r->logit ? -1 : 1) : p->j < r->j ? -1 : 1;
+}
+
+/* What the row of `n` keys keeps: want[D] its result, *least and *most what its count may be where a sum's rounding
+ * decides. */
+static void expected(int64_t n, bool controls, double tau, double *want, int64_t *least, int64_t *most) {
+  static struct key order[N_MAX];
+  static bool kept[N_MAX];
+  int64_t m = 0;
+  double top = -INFINITY, content = 0, before = 0, total = 0;
+  for (int64_t j = 0; j < n; j++) top = fmax(top, (double)k[j * D]);
+  for (int64_t j = 0; j < n; j++) {
+    kept[j] = controls && control[j];
+    if (!kept[j]) order[m++] = (struct key){(double)k[j * D], 0, j};
+  }
+  qsort(order, (size_t)m, sizeof *order, heavier);
+  for (int64_t i = 0; i < m; i++) content += order[i].weight = exp(order[i].logit - order[0].logit);
+  *least = *most = 0;
+  for (int64_t i = 0; i < m; i++) {
+    if (tau >= 1 || before < tau * content * (1 - 1e-6)) *least = i + 1;
+    if (tau >= 1 || before < tau * content * (1 + 1e-6)) *most = i + 1;
+    before += order[i].weight;
+  }
+  for (int64_t i = 0; i < *most; i++) kept[order[i].j] = true;
+  for (int d = 0; d < D; d++) want[d] = 0;
+  for (int64_t j = 0; j < n; j++) {
+    if (!kept[j]) continue;
+    const double w = exp((double)k[j * D] - top);
+    total += w;
+    for (int d = 0; d < D; d++) want[d] += w * (double)v[j * D + d];
+  }
+  for (int d = 0; d < D; d++) want[d] /= total;
+}
+
+static void check(size_t kind, int64_t T, int64_t n, bool controls, double tau, int isa) {
+  struct wn_attention a = {.B = 1, .Tq = T, .Tk = n, .H = 1, .Hkv = 1, .D = D, .scale = 1};
+  a.q = q, a.k = k, a.v = v, a.y = y, a.lse = lse;
+  a.s_q = a.s_y = (struct wn_stride){T * D, D, D}, a.s_k = a.s_v = (struct wn_stride){n * D, D, D};
+  a.threshold.on = true, a.threshold.tau = tau, a.threshold.count = count, a.threshold.cut = cut;
+  if (controls) a.threshold.control = control;
+  struct wn_exec exec = {.ctx = ctx,
+                         .backend = isa < 0 ? wn_backend_ref() : wn_backend_cpu((enum wn_isa)isa),
+                         .threads = 1,
+                         .dtype = WN_F32};
+  exec.scratch_bytes = wn_op_attention_scratch(&exec, &a, false);
+  exec.scratch = aligned_alloc(WN_ALIGN, (exec.scratch_bytes + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN + WN_ALIGN);
+  assert_non_null(exec.scratch);
+  memset(exec.scratch, 0xff, exec.scratch_bytes);
+  if (wn_op_attention_forward(&exec, &a) != WN_OK) fail_msg("%s", wn_context_error(ctx));
+  free(exec.scratch);
+  for (int64_t i = 0; i < T; i += i < 70 || i + 7 > T ? 1 : 97) {
+    const int64_t row = n - T + i + 1;
+    double want[D];
+    int64_t least, most;
+    expected(row, controls, tau, want, &least, &most);
+    if (count[i] < least || count[i] > most)
+      fail_msg("%s, %d keys%s, tau %g, isa %d, row %d: %d kept, not %d to %d", kinds[kind].name, (int)n,
+               controls ? " with control tokens" : "", tau, isa, (int)i, (int)count[i], (int)least, (int)most);
+    for (int d = 0; least == most && d < D; d++)
+      if (!(fabs((double)y[i * D + d] - want[d]) < 2e-5 * (1 + fabs(want[d]))))
+        fail_msg("%s, %d keys%s, tau %g, isa %d, row %d: result %g, not %g", kinds[kind].name, (int)n,
+                 controls ? " with control tokens" : "", tau, isa, (int)i, (double)y[i * D + d], want[d]);
+  }
+}
+
+static void test_choices(void **unused) {
+  (void)unused;
+  static const int64_t sizes[][2] = {{1, 1}, {1, 17}, {1, 64}, {1, 200}, {150, 150}, {70, 331}, {1, N_MAX}};
+  static const double taus[] = {1e-6, 0.05, 0.3, 0.5, 0.75, 0.95, 0.9999, 1};
+  for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
+    for (int64_t j = 0; j < N_MAX; j++) {
+      for (int d = 0; d < D; d++) q[j * D + d] = d == 0, k[j * D + d] = 0, v[j * D + d] = (float)normal(j * D + d);
+      k[j * D] = kinds[kind].logit(j);
+      control[j] = j % 64 == 0 || j % 11 == 5;
+    }
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+      for (size_t t = 0; t < sizeof taus / sizeof *taus; t++)
+        for (int controls = 0; controls < 2; controls++)
+          for (int isa = -1; isa <= (int)best; isa++)
+            if (isa != WN_ISA_REF) check(kind, sizes[s][0], sizes[s][1], controls, taus[t], isa);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_choices)};
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
