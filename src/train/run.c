@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/misuse.h"
 #include "dist/dist.h"
+#include "model/model.h"
 #include "text/tokenizer.h"
 #include "train/adapt.h"
 #include "train/checkpoint.h"
@@ -72,10 +73,12 @@ static void first_difference(json_t *a, json_t *b, const char *path, char *out, 
   }
 }
 
-static wn_status same_model(wn_context *ctx, const char *dir, const wn_model_config *have,
-                            const wn_model_config *want) {
+/* The recipe's model must be the checkpoint's but for L_mem: a loss, which a run may begin, change or leave off. */
+static wn_status same_model(wn_context *ctx, const char *dir, const wn_model_config *want, wn_model *model) {
+  wn_model_config have = *wn_model_config_get(model);
   char *a = NULL, *b = NULL;
-  wn_status status = wn_model_config_json(ctx, have, &a);
+  have.attention.selective.mem = want->attention.selective.mem;
+  wn_status status = wn_model_config_json(ctx, &have, &a);
   if (status == WN_OK) status = wn_model_config_json(ctx, want, &b);
   if (status == WN_OK && strcmp(a, b)) {
     json_t *ours = json_loads(a, 0, NULL), *theirs = json_loads(b, 0, NULL), *x = NULL, *y = NULL;
@@ -91,7 +94,7 @@ static wn_status same_model(wn_context *ctx, const char *dir, const wn_model_con
   }
   wn_text_free(a);
   wn_text_free(b);
-  return status;
+  return status == WN_OK ? wn_model_set_attention_config(ctx, model, &have.attention, "selective.mem") : status;
 }
 
 /* A recipe that names no tokenizer gets the one in its token file's folder, where wn_data_prepare writes it: a run
@@ -144,7 +147,7 @@ static wn_status continue_model(struct run *r, const wn_recipe *recipe) {
   if (wn_tokenizer_file_of(r->dir)) take_tokenizer_beside(&r->recipe.data);
   WN_TRY(wn_run_prepare(ctx, &r->recipe, r->recipe.data.tokenizer[0] ? r->dir : "", &r->tok));
   WN_TRY(wn_model_load_float(ctx, r->dir, &r->model));
-  return same_model(ctx, r->dir, wn_model_config_get(r->model), &r->recipe.model);
+  return same_model(ctx, r->dir, &r->recipe.model, r->model);
 }
 
 /* A saved or converted model, whole or in parts, is not a checkpoint and must not be lost to a new run either. */

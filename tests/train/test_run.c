@@ -105,6 +105,32 @@ static void test_resume(void **state) {
   resume_equals(&r);
 }
 
+/* A run of selective attention that goes on with L_mem from step 3 on is the run that had it so from its beginning. */
+static void test_resume_with_mem(void **state) {
+  (void)state;
+  wn_recipe plain, with;
+  char dir[256], a[300], b[300];
+  double la[8], lb[8];
+  tiny_folder(dir);
+  snprintf(a, sizeof a, "%s/a", dir);
+  snprintf(b, sizeof b, "%s/b", dir);
+  tiny_recipe(&plain, true);
+  plain.model.attention.selective.mem.enabled = false;
+  tiny_recipe(&with, true);
+  with.model.attention.selective.mem.enabled = true;
+  with.model.attention.selective.mem.eps = 0.3;
+  with.train.mem.from_step = 3;
+  assert_int_equal(train(&with, a, false, 0, NULL), WN_OK);
+  assert_int_equal(train(&plain, b, false, 3, NULL), WN_ERR_CANCELLED);
+  assert_int_equal(train(&with, b, true, 0, NULL), WN_OK);
+  same_run(a, b);
+  assert_true(tiny_same_file(a, b, "recipe.json"));
+  assert_int_equal(read_log(a, la, 8), 6);
+  assert_int_equal(read_log(b, lb, 8), 6);
+  assert_memory_equal(la, lb, 6 * sizeof *la);
+  tiny_remove(dir);
+}
+
 static json_t *read_json(const char *dir, const char *name) {
   char *text = tiny_read(dir, name, NULL);
   json_t *j = text ? json_loads(text, 0, NULL) : NULL;
@@ -476,7 +502,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_model_is_no_run), cmocka_unit_test(test_links),          cmocka_unit_test(test_log),
       cmocka_unit_test(test_resume),          cmocka_unit_test(test_resume_streams), cmocka_unit_test(test_budgets),
-      cmocka_unit_test(test_resume_spans),    cmocka_unit_test(test_evaluation),     cmocka_unit_test(test_refusals),
-      cmocka_unit_test(test_divergence)};
+      cmocka_unit_test(test_resume_with_mem), cmocka_unit_test(test_resume_spans),   cmocka_unit_test(test_evaluation),
+      cmocka_unit_test(test_refusals),        cmocka_unit_test(test_divergence)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
