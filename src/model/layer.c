@@ -360,7 +360,8 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
     out->slots.groups = P;
     out->slots.evicted_at = run->evicted_at + l * run->B * P * T;
   }
-  out->sel.M = a->M;
+  out->sel.M = run->no_mem ? NULL : a->M;
+  if (run->no_mem) out->sel.mem = false;
   out->sel.dead_share = run->exec.ctx ? run->exec.ctx->dead_keys : 0;
   if (run->recurrence.rows > 0) wn_recurrence_attention(run, l, a, out);
 }

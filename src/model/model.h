@@ -154,13 +154,14 @@ struct wn_step {
                                                first; before them of layer [layers], which is the output and the last
                                                norm (wn_model_whole_after). NULL: nobody is */
   void *whole_user;
-  double loss_scale;      /* gradient of the loss sum over counted positions: 1 / counted positions of the whole step */
-  double mem_scale;       /* weight of this batch's L_mem in the step: its wn_batch_documents / those of the step */
-  double span_scale;      /* of its span loss: B of the micro-batch / sequences of the step */
-  bool training;          /* dropout on */
-  uint64_t seed;          /* dropout */
-  uint64_t step;          /* dropout: unique per micro-step */
-  int64_t recurrence_set; /* with recurrence: the one that this batch continues, row by row */
+  double loss_scale; /* gradient of the loss sum over counted positions: 1 / counted positions of the whole step */
+  double mem_scale;  /* weight of this batch's L_mem in the step: its wn_batch_documents / those of the step. 0 with
+                        grads: the step is that of a model without the term, to the bit; mem_loss is 0 */
+  double span_scale; /* of its span loss: B of the micro-batch / sequences of the step */
+  bool training;     /* dropout on */
+  uint64_t seed;     /* dropout */
+  uint64_t step;     /* dropout: unique per micro-step */
+  int64_t recurrence_set;                   /* with recurrence: the one that this batch continues, row by row */
   const struct wn_layer_observer *observer; /* or NULL */
   const wn_budgets *budgets; /* in force in every layer, for each document separately; NULL: none. What is evicted is a
                                 choice without a gradient. Not with recurrence */

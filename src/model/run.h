@@ -82,6 +82,7 @@ struct wn_run {
   const wn_budgets *budgets;      /* NULL: none */
   int32_t *evicted_at;            /* [L] of [B,P,T] evictions, with budgets */
   const int32_t *row_count; /* [B] rows of the batch that are tokens: L_mem and spans leave padding out; NULL: all */
+  bool no_mem;              /* a training step in which L_mem has no weight: neither computed nor asked of attention */
   double mem_coef;          /* L_mem's factor a layer, selection and document, backward only */
   double balance_coef;      /* the experts' load: the factor of a layer's, backward only */
   double span_coef;         /* span loss: the factor of a layer's sum over heads of the mean z, backward only */

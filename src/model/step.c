@@ -87,7 +87,7 @@ struct wn_norm_site wn_run_final_norm(const struct wn_run *run, void *rstd, void
 wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws) {
   const wn_model_config *c = &run->model->config;
   const int64_t M = run->B * run->T;
-  const bool mem = c->attention.selective.enabled && c->attention.selective.mem.enabled;
+  const bool mem = c->attention.selective.enabled && c->attention.selective.mem.enabled && !run->no_mem;
   struct wn_layer_acts a;
   WN_TRY(step_layer_acts(run, ws, 0, &a));
   WN_TRY(wn_run_embed(run, ws->embedded, ws->embed_rstd, ws->embed_mean, a.x));
@@ -225,7 +225,7 @@ static void step_result(const struct wn_run *run, const struct wn_workspace *ws,
                         double span_share, double balance_share, struct wn_step_result *result) {
   const wn_model_config *c = &run->model->config;
   double mem = 0, span = 0, balance = 0;
-  const bool has_mem = c->attention.selective.enabled && c->attention.selective.mem.enabled;
+  const bool has_mem = c->attention.selective.enabled && c->attention.selective.mem.enabled && !run->no_mem;
   for (int64_t l = 0; l < c->layers; l++) {
     if (has_mem) mem += sums[wn_workspace_sum_at(ws, WN_SUM_MEM, l)];
     if (c->attention.span.enabled) span += sums[wn_workspace_sum_at(ws, WN_SUM_SPAN, l)];
@@ -252,6 +252,7 @@ wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct 
   /* The span loss's factor of one head. */
   const double span_share = span->enabled ? span->loss * span->limit / (double)c->heads : 0;
   run->mem_coef = mem_share * step->mem_scale;
+  run->no_mem = !run->measuring && step->grads && step->mem_scale == 0;
   run->span_coef = span_share * step->span_scale;
   const double balance_share = c->experts.balance / (double)c->layers;
   run->balance_coef = balance_share * step->span_scale;

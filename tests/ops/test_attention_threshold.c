@@ -1,10 +1,12 @@
-/* A threshold's choice on rows whose logits are given: equal ones, few and many, control tokens, shares from almost
- * nothing to all. Counts, kept keys and results on every backend against a plain sort in double. */
+/* A threshold's choice on rows whose logits are given: equal ones, few and many, huge ones, control tokens, keys in any
+ * order, sinks, shares from almost nothing to all. Counts, results and the note for backward on every backend against a
+ * plain sort in double. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
@@ -17,9 +19,9 @@ enum { D = 8, N_MAX = 3000 };
 
 static wn_context *ctx;
 static enum wn_isa best;
-static float q[N_MAX * D], k[N_MAX * D], v[N_MAX * D], y[N_MAX * D], lse[N_MAX];
+static float q[N_MAX * D], k[N_MAX * D], v[N_MAX * D], y[N_MAX * D], lse[N_MAX], sink_k[D], sink_v[D];
 static uint8_t control[N_MAX];
-static int32_t count[N_MAX];
+static int32_t count[N_MAX], place[N_MAX];
 static double cut[2 * N_MAX];
 
 static int setup(void **unused) {
@@ -61,34 +63,73 @@ static float far_apart(int64_t j) { /* beyond what floats' exponentials reach */
 static float rising(int64_t j) {
   return (float)j * 0.01f;
 }
+static float zero(int64_t j) {
+  (void)j;
+  return 0;
+}
+static float huge(int64_t j) { /* neighbours among floats that are 2 apart */
+  return 3e7f + (float)(j * 3 % 5 * 2);
+}
+static float huge_spread(int64_t j) {
+  return -4e7f + 4 * roundf((float)(3 * normal(j)));
+}
+static float lowest(int64_t j) {
+  (void)j;
+  return -1e9f;
+}
 
 static const struct {
   const char *name;
   float (*logit)(int64_t j);
-} kinds[] = {{"equal", equal}, {"two", two},           {"spread", spread},       {"peaked", peaked},
-             {"steps", steps}, {"close by", close_by}, {"far apart", far_apart}, {"rising", rising}};
+} kinds[] = {{"equal", equal},
+             {"two", two},
+             {"spread", spread},
+             {"peaked", peaked},
+             {"steps", steps},
+             {"close by", close_by},
+             {"far apart", far_apart},
+             {"rising", rising},
+             {"zero", zero},
+             {"huge", huge},
+             {"huge, spread", huge_spread},
+             {"lowest", lowest}};
+
+/* What goes with it. */
+struct variant {
+  const char *name;
+  bool controls, order, sink;
+};
+static const struct variant variants[] = {{.name = "alone"},
+                                          {.name = "control tokens", .controls = true},
+                                          {.name = "keys in another order", .order = true},
+                                          {.name = "a sink", .sink = true},
+                                          {.name = "all", .controls = true, .order = true, .sink = true}};
 
 struct key {
   double logit, weight;
   int64_t j;
+  int32_t place;
 };
 
 static int heavier(const void *x, const void *y_) {
   const struct key *p = x, *r = y_;
-  return p->logit != r->logit ? (p->logit > r->logit ? -1 : 1) : p->j < r->j ? -1 : 1;
+  return p->logit != r->logit ? (p->logit > r->logit ? -1 : 1) : p->place < r->place ? -1 : 1;
 }
 
-/* What the row of `n` keys keeps: want[D] its result, *least and *most what its count may be where a sum's rounding
- * decides. */
-static void expected(int64_t n, bool controls, double tau, double *want, int64_t *least, int64_t *most) {
+/* A row of `n` keys: want[D] its result, *least and *most what its count may be where a sum's rounding decides,
+ * *others: something beside the content is seen. */
+static void expected(int64_t n, const struct variant *with, double tau, double *want, int64_t *least, int64_t *most,
+                     bool *others) {
   static struct key order[N_MAX];
   static bool kept[N_MAX];
   int64_t m = 0;
-  double top = -INFINITY, content = 0, before = 0, total = 0;
+  double top = with->sink ? (double)sink_k[0] : -INFINITY, content = 0, before = 0, total = 0;
+  *others = with->sink;
   for (int64_t j = 0; j < n; j++) top = fmax(top, (double)k[j * D]);
   for (int64_t j = 0; j < n; j++) {
-    kept[j] = controls && control[j];
-    if (!kept[j]) order[m++] = (struct key){(double)k[j * D], 0, j};
+    kept[j] = with->controls && control[j];
+    *others |= kept[j];
+    if (!kept[j]) order[m++] = (struct key){(double)k[j * D], 0, j, with->order ? place[j] : (int32_t)j};
   }
   qsort(order, (size_t)m, sizeof *order, heavier);
   for (int64_t i = 0; i < m; i++) content += order[i].weight = exp(order[i].logit - order[0].logit);
@@ -100,21 +141,25 @@ static void expected(int64_t n, bool controls, double tau, double *want, int64_t
   }
   for (int64_t i = 0; i < *most; i++) kept[order[i].j] = true;
   for (int d = 0; d < D; d++) want[d] = 0;
-  for (int64_t j = 0; j < n; j++) {
-    if (!kept[j]) continue;
-    const double w = exp((double)k[j * D] - top);
+  for (int64_t j = -1; j < n; j++) {
+    if (j < 0 ? !with->sink : !kept[j]) continue;
+    const float *key = j < 0 ? sink_k : k + j * D, *value = j < 0 ? sink_v : v + j * D;
+    const double w = exp((double)key[0] - top);
     total += w;
-    for (int d = 0; d < D; d++) want[d] += w * (double)v[j * D + d];
+    for (int d = 0; d < D; d++) want[d] += w * (double)value[d];
   }
   for (int d = 0; d < D; d++) want[d] /= total;
 }
 
-static void check(size_t kind, int64_t T, int64_t n, bool controls, double tau, int isa) {
+static void check(size_t kind, int64_t T, int64_t n, const struct variant *with, double tau, int isa) {
   struct wn_attention a = {.B = 1, .Tq = T, .Tk = n, .H = 1, .Hkv = 1, .D = D, .scale = 1};
   a.q = q, a.k = k, a.v = v, a.y = y, a.lse = lse;
   a.s_q = a.s_y = (struct wn_stride){T * D, D, D}, a.s_k = a.s_v = (struct wn_stride){n * D, D, D};
   a.threshold.on = true, a.threshold.tau = tau, a.threshold.count = count, a.threshold.cut = cut;
-  if (controls) a.threshold.control = control;
+  if (with->controls) a.threshold.control = control;
+  if (with->sink) a.sinks.n = 1, a.sinks.k = sink_k, a.sinks.v = sink_v;
+  for (int64_t j = 0; j < n; j++) place[j] = (int32_t)(j < n - T ? n - T - 1 - j : j);
+  if (with->order) a.slots.at = place;
   struct wn_exec exec = {.ctx = ctx,
                          .backend = isa < 0 ? wn_backend_ref() : wn_backend_cpu((enum wn_isa)isa),
                          .threads = 1,
@@ -126,17 +171,22 @@ static void check(size_t kind, int64_t T, int64_t n, bool controls, double tau, 
   if (wn_op_attention_forward(&exec, &a) != WN_OK) fail_msg("%s", wn_context_error(ctx));
   free(exec.scratch);
   for (int64_t i = 0; i < T; i += i < 70 || i + 7 > T ? 1 : 97) {
-    const int64_t row = n - T + i + 1;
     double want[D];
     int64_t least, most;
-    expected(row, controls, tau, want, &least, &most);
+    bool others;
+    char where[160];
+    expected(n - T + i + 1, with, tau, want, &least, &most, &others);
+    snprintf(where, sizeof where, "%s, %s, %d keys, tau %g, isa %d, row %d", kinds[kind].name, with->name, (int)n, tau,
+             isa, (int)i);
     if (count[i] < least || count[i] > most)
-      fail_msg("%s, %d keys%s, tau %g, isa %d, row %d: %d kept, not %d to %d", kinds[kind].name, (int)n,
-               controls ? " with control tokens" : "", tau, isa, (int)i, (int)count[i], (int)least, (int)most);
+      fail_msg("%s: %d kept, not %d to %d", where, (int)count[i], (int)least, (int)most);
+    /* Half a key more says that the row keeps this one alone. */
+    const double *note = cut + 2 * i;
+    if (isa >= 0 && (count[i] == 1 && !others) != (note[1] != floor(note[1])))
+      fail_msg("%s: %d kept, noted as %g, %g", where, (int)count[i], note[0], note[1]);
     for (int d = 0; least == most && d < D; d++)
       if (!(fabs((double)y[i * D + d] - want[d]) < 2e-5 * (1 + fabs(want[d]))))
-        fail_msg("%s, %d keys%s, tau %g, isa %d, row %d: result %g, not %g", kinds[kind].name, (int)n,
-                 controls ? " with control tokens" : "", tau, isa, (int)i, (double)y[i * D + d], want[d]);
+        fail_msg("%s: result %g, not %g", where, (double)y[i * D + d], want[d]);
   }
 }
 
@@ -150,11 +200,12 @@ static void test_choices(void **unused) {
       k[j * D] = kinds[kind].logit(j);
       control[j] = j % 64 == 0 || j % 11 == 5;
     }
+    for (int d = 0; d < D; d++) sink_k[d] = d == 0 ? k[0] : 0, sink_v[d] = (float)normal(-1 - d);
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
       for (size_t t = 0; t < sizeof taus / sizeof *taus; t++)
-        for (int controls = 0; controls < 2; controls++)
+        for (size_t with = 0; with < sizeof variants / sizeof *variants; with++)
           for (int isa = -1; isa <= (int)best; isa++)
-            if (isa != WN_ISA_REF) check(kind, sizes[s][0], sizes[s][1], controls, taus[t], isa);
+            if (isa != WN_ISA_REF) check(kind, sizes[s][0], sizes[s][1], &variants[with], taus[t], isa);
   }
 }
 

@@ -105,9 +105,9 @@ static void test_resume(void **state) {
   resume_equals(&r);
 }
 
-/* A run of selective attention that goes on with L_mem from step 3 on is the run that had it so from its beginning. */
-static void test_resume_with_mem(void **state) {
-  (void)state;
+/* A run of selective attention that goes on with L_mem from step 3 on is the run that had it so from its beginning.
+ * Long rows under budgets: keys that nobody sees are left out in both alike. */
+static void resume_with_mem(int64_t length, bool budgets, double tau) {
   wn_recipe plain, with;
   char dir[256], a[300], b[300];
   double la[8], lb[8];
@@ -115,10 +115,12 @@ static void test_resume_with_mem(void **state) {
   snprintf(a, sizeof a, "%s/a", dir);
   snprintf(b, sizeof b, "%s/b", dir);
   tiny_recipe(&plain, true);
-  plain.model.attention.selective.mem.enabled = false;
-  tiny_recipe(&with, true);
+  plain.data.max_length = length;
+  if (budgets) snprintf(plain.train.prune.budgets, sizeof plain.train.prune.budgets, "32");
+  with = plain;
   with.model.attention.selective.mem.enabled = true;
   with.model.attention.selective.mem.eps = 0.3;
+  with.model.attention.selective.mem.tau = tau;
   with.train.mem.from_step = 3;
   assert_int_equal(train(&with, a, false, 0, NULL), WN_OK);
   assert_int_equal(train(&plain, b, false, 3, NULL), WN_ERR_CANCELLED);
@@ -129,6 +131,13 @@ static void test_resume_with_mem(void **state) {
   assert_int_equal(read_log(b, lb, 8), 6);
   assert_memory_equal(la, lb, 6 * sizeof *la);
   tiny_remove(dir);
+}
+
+static void test_resume_with_mem(void **state) {
+  (void)state;
+  resume_with_mem(6, false, 1);
+  resume_with_mem(160, true, 1);
+  resume_with_mem(160, false, 60);
 }
 
 static json_t *read_json(const char *dir, const char *name) {
