@@ -29,20 +29,25 @@ struct analysis {
   struct cli_progress bar;
 };
 /* NOLINTBEGIN(bugprone-macro-parentheses): m is the name of a member */
-#define ANALYSIS_OPTIONS(T, m)                                                                                         \
-  CLI_MODEL_OPTION(T, m.model_dir), CLI_CHECK_OPTION(T, m.check),                                                      \
-      CLI_OPTION(T, m.text, "text", "FILE", "a text to analyze on; - is standard input"),                              \
-      CLI_OPTION(T, m.data, "data", "FILE", "a token file (.bin) to analyze on"),                                      \
-      CLI_OPTION(T, m.tokenizer, "tokenizer", "SPEC", "for --text: " CLI_TOKENIZER_HELP "; else the model's own"),     \
-      CLI_OPTION(T, m.batch, "batch", "N", "sequences at a time; 0: 8", .min = 0, .max = 1 << 20),                     \
+#define ANALYSIS_MODEL_OPTIONS(T, m) CLI_MODEL_OPTION(T, m.model_dir), CLI_CHECK_OPTION(T, m.check)
+#define ANALYSIS_DATA_OPTIONS(T, m)                                                                                    \
+  CLI_OPTION(T, m.data, "data", "FILE", "a token file (.bin) to analyze on"),                                          \
+      CLI_OPTION(T, m.tokenizer, "tokenizer", "SPEC", CLI_TOKENIZER_HELP "; else the model's own"),                    \
       CLI_OPTION(T, m.context, "context", "N", "tokens per sequence; 0: the model's context", .min = 0,                \
                  .max = 1 << 24),                                                                                      \
+      CLI_ROWS_OPTIONS(T, m.rows)
+#define ANALYSIS_RESULT_OPTIONS(T, m)                                                                                  \
+  CLI_OPTION(T, m.csv, "csv", "FILE", "the table as CSV; - is standard output, instead of the report"),                \
+      CLI_OPTION(T, m.out, "out", "FILE", "writes what --json prints to a file"), CLI_COMMON_OPTIONS(T, m.common)
+/* Of those that read a text or a token file in batches. */
+#define ANALYSIS_OPTIONS(T, m)                                                                                         \
+  ANALYSIS_MODEL_OPTIONS(T, m), CLI_OPTION(T, m.text, "text", "FILE", "a text to analyze on; - is standard input"),    \
+      ANALYSIS_DATA_OPTIONS(T, m),                                                                                     \
+      CLI_OPTION(T, m.batch, "batch", "N", "sequences at a time; 0: 8", .min = 0, .max = 1 << 20),                     \
       CLI_OPTION(T, m.recurrence, "memory", "N",                                                                       \
                  "segment recurrence: tokens of earlier blocks; 0: the model's; -1: none", .min = -1, .max = 1 << 24), \
       CLI_OPTION(T, m.max_batches, "max-batches", "N", "the most batches to run; 0: all"),                             \
-      CLI_ROWS_OPTIONS(T, m.rows),                                                                                     \
-      CLI_OPTION(T, m.csv, "csv", "FILE", "the table as CSV; - is standard output, instead of the report"),            \
-      CLI_OPTION(T, m.out, "out", "FILE", "writes what --json prints to a file"), CLI_COMMON_OPTIONS(T, m.common)
+      ANALYSIS_RESULT_OPTIONS(T, m)
 /* NOLINTEND(bugprone-macro-parentheses) */
 
 #define ANALYSIS_DEFAULTS                                                                                              \

@@ -120,7 +120,9 @@ static const struct cli_option selection_options[] = {
     CLI_OPTION(struct selection, against, "against", "DIR", "another run: how alike the two select"),
     CLI_OPTION(struct selection, analysis.encoder, "encoder", NULL,
                "of the model's selective encoder, on inputs made as in its training"),
-    ANALYSIS_OPTIONS(struct selection, analysis)};
+    ANALYSIS_MODEL_OPTIONS(struct selection, analysis),
+    ANALYSIS_DATA_OPTIONS(struct selection, analysis),
+    ANALYSIS_RESULT_OPTIONS(struct selection, analysis)};
 
 static const struct cli_spec selection_spec = {
     .command = "winnow analyze selection",
@@ -190,7 +192,8 @@ static const struct cli_option task_options[] = {
     CLI_OPTION(struct task, sets, "set", "KEY=VALUE", "changes one key of that recipe, such as data.eval_values=2"),
     CLI_OPTION(struct task, sequences, "sequences", "N", "sequences of the task", .min = 1, .max = 1e9),
     CLI_OPTION(struct task, seed, "seed", "N", "seed of the task's random cases"),
-    ANALYSIS_OPTIONS(struct task, analysis)};
+    ANALYSIS_MODEL_OPTIONS(struct task, analysis),
+    ANALYSIS_RESULT_OPTIONS(struct task, analysis)};
 
 static const struct cli_spec task_spec = {
     .command = "winnow analyze task",
@@ -279,8 +282,6 @@ int analyze_task(int argc, char **argv) {
   wn_recipe recipe;
   wn_task_selection *r = NULL;
   int code = analysis_open(a, &task_spec, argc, argv, &t);
-  if (!code && (a->text || a->data))
-    code = cli_usage_error(a->command, "a task makes its own sequences: it goes with neither --text nor --data");
   const char *path = t.config;
   if (!code && !path && cli_join(kept, sizeof kept, a->model_dir, "recipe.json") && cli_exists(kept)) path = kept;
   if (!code && !path) code = cli_usage_error(a->command, "%s has no recipe.json: give --config", a->model_dir);

@@ -10,6 +10,7 @@
 #include "budgets.h"
 #include "signals.h"
 #include "files.h"
+#include "rows.h"
 #include "ui.h"
 
 enum { REPORT_INPUTS = 64 };
@@ -21,6 +22,7 @@ struct report_command {
   bool no_figures;
   double limit; /* MB */
   struct cli_budgets budgets;
+  struct cli_rows rows;
   wn_budgets choices;
   wn_policy list[WN_POLICY_MAX];
   char command[2048], folder[4200];
@@ -130,6 +132,7 @@ static const struct cli_option report_options[] = {
     CLI_OPTION(struct report_command, options.tokens, "tokens", "N", "the most tokens of the text to show", .min = 1,
                .max = 65536),
     CLI_OPTION(struct report_command, options.sequences, "sequences", "N", "sequences for mean matrices; 0: none"),
+    CLI_ROWS_OPTIONS(struct report_command, rows),
     CLI_OPTION(struct report_command, options.heads, "heads", NULL,
                "matrices of every head, also for texts longer than 64 tokens"),
     CLI_OPTION(struct report_command, options.models, "models", "N",
@@ -169,13 +172,18 @@ static const struct cli_spec report_spec = {
     .more_help = report_sections};
 
 int cmd_report(int argc, char **argv) {
-  static struct report_command r = {.common = CLI_COMMON_DEFAULTS, .budgets = CLI_BUDGETS_DEFAULTS};
+  static struct report_command r = {
+      .common = CLI_COMMON_DEFAULTS, .budgets = CLI_BUDGETS_DEFAULTS, .rows = CLI_ROWS_DEFAULTS};
   struct cli_list inputs = {0};
   r.out = "report.html";
   r.limit = 5;
   wn_report_options_init(&r.options, sizeof r.options);
   int code = cli_parse(&report_spec, argc, argv, &r, &inputs);
   if (code == CLI_GO) code = cli_budgets_check(report_spec.command, &r.budgets);
+  if (code == CLI_GO && r.rows.document >= 0 && !r.rows.long_only)
+    code = cli_usage_error(report_spec.command, "--document-token needs --long-only");
+  if (code == CLI_GO && r.rows.long_only && r.options.sequences == 0)
+    code = cli_usage_error(report_spec.command, "--long-only needs --sequences");
   if (code == CLI_GO) code = report_policies(&r);
   if (code == CLI_GO) code = report_budgets(&r);
   if (code == CLI_GO) {
@@ -184,6 +192,8 @@ int cmd_report(int argc, char **argv) {
     r.options.inputs = inputs.items;
     r.options.input_count = inputs.count;
     r.options.limit = (size_t)(r.limit * 1e6);
+    r.options.long_only = r.rows.long_only;
+    r.options.document_token = (int32_t)r.rows.document;
     r.options.note = report_note;
     r.options.user = &r.common;
     code = report_run(&r);

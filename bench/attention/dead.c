@@ -5,15 +5,19 @@
  *
  * MODEL: a checkpoint with selective attention; TOKENS: a token file, read from its beginning. A weight is "zero" where
  * it is below 2^-126 (the kernels' exponential is 0 there) and "small" below 2^-24 of its row's sum (half a unit of the
- * sum's last place). Of the causal pairs of one layer, as the attention makes them: pairs     weights that are dead
+ * sum's last place). Of the causal pairs of one layer, as the attention makes them:
+ *
+ *   pairs     weights that are dead
  *   tiles     tiles of 64 rows and 16, 32, 64 keys with nothing but dead weights, for one head and for all of them
  *   keys      (row block, key) dead in all 64 rows: what is left is a compact list of keys for each row block; for one
- * head and for all of them; "forever": from this row block on dead in every one bound     the same, decided before any
- * product but the selecting head's: from F at the block's first row, the norms of queries and keys, and what bounds the
- * row's sum from below: the logits of its own key and of the document's first ("before"), or the sum itself ("after":
- * backward knows it) F > C     (row block, key) with F above C at the block's first row; the largest weight among them
- * and the largest sum of such weights in one row The diagonal's tiles count as alive. JSON: one object per layer, then
- * the whole. */
+ *             head and for all of them; "forever": from this row block on dead in every one
+ *   bound     the same, decided before any product but the selecting head's: from F at the block's first row, the norms
+ *             of queries and keys, and what bounds the row's sum from below: the logits of its own key and of the
+ *             document's first ("before"), or the sum itself ("after": backward knows it)
+ *   F > C     (row block, key) with F above C at the block's first row; the largest weight among them and the largest
+ *             sum of such weights in one row
+ *
+ * The diagonal's tiles count as alive. JSON: one object per layer, then the whole. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -42,11 +42,15 @@ typedef struct wn_span_layer {
  * reproduces the 42M of its Table 1 for 12 layers of width 512 and an average span of 314, and the shares of section 3
  * (feed-forward 62% at a span of 256, attention with its projections 82% at 8192). The large model of that table (24
  * layers of width 768, feed-forward 4096, an average span of 245) takes 216.6M by it; the table's 179M are fewer than
- * the 208M weights that each prediction multiplies once, and what they leave out is not said. For every layer: maps
- * query, key, value and output projections: C (H + 2 Hkv) D + H D C ffn        2 C F, or 3 C F for SwiGLU attention q.k
- * and the sum of weighted values: 2 D for each key and head Not counted, as in the paper: embedding and output
- * projection, the product with position vectors (D per key and head), norms, softmax, dynamic spans' own projections.
- * The keys of a head are its `keys`; with heads computed together, those of the widest; S for a fixed span. */
+ * the 208M weights that each prediction multiplies once (docs/mechanisms.md, "Spans in a model"). For every layer:
+ *
+ *   maps       query, key, value and output projections: C (H + 2 Hkv) D + H D C
+ *   ffn        2 C F, or 3 C F for SwiGLU
+ *   attention  q.k and the sum of weighted values: 2 D for each key and head
+ *
+ * Not counted, as in the paper: embedding and output projection, the product with position vectors (D per key and
+ * head), norms, softmax, dynamic spans' own projections. The keys of a head are its `keys`; with heads computed
+ * together, those of the widest; S for a fixed span. */
 typedef struct wn_span_operations {
   double maps, ffn;
   double attention, attention_together, attention_full;

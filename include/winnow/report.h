@@ -156,6 +156,9 @@ typedef struct wn_report_options {
   int policy_count;                           /* -1: all that the budgets allow; 0: none */
   void (*note)(void *user, const char *line); /* says why a figure is missing; the line is borrowed. May be NULL */
   void *user;
+  bool long_only; /* sequences are documents that fill at least 90% of `tokens`, each from its start */
+  int32_t
+      document_token; /* what starts a document with long_only; -1, the default: what data.json beside the data has */
 } wn_report_options;
 typedef struct wn_report_result {
   size_t bytes; /* of the page */

@@ -91,10 +91,15 @@ void wn_selection_likeness_destroy(wn_selection_likeness *likeness); /* NULL is 
 
 /* What selection does on a synthetic task (data.h), where it is known which tokens are still needed (Leviathan et al.,
  * section 2): a token is selected away from a row where 1 - exp(-F) > 0.5 there. Rows are those that answer.
- *   variable_assignment  spent: names and values of assignments that a later one to the same variable replaces; needed:
- * those of the last assignment to each variable copy                 spent: symbols that have been copied when the row
- * predicts the next one; needed: those to come parity               spent: all before the last two; needed: the last
- * two that can be masked: the one before the row A sequence's first token is never masked and not counted. */
+ *
+ *   variable_assignment   spent: names and values of assignments that a later one to the same variable replaces;
+ *                         needed: those of the last assignment to each variable
+ *   copy                  spent: symbols that have been copied when the row predicts the next one;
+ *                         needed: those to come
+ *   parity                spent: all before the last two;
+ *                         needed: the last two that can be masked: the one before the row
+ *
+ * A sequence's first token is never masked and not counted. */
 typedef struct wn_task_share {
   uint64_t count;          /* tokens, over rows and sequences */
   double selected, masked; /* share selected away; mean of 1 - exp(-F) */

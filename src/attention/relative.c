@@ -1,5 +1,6 @@
 /* Relative positions: Shaw, Uszkoreit, Vaswani 2018, as the adaptive-span models use them: one learned vector p[x] for
- * each distance x, shared by all heads and layers, added to the key in the logit: L = scale * q[i] . (k[j] + p[i-j]).
+ * each distance x, shared by all heads and layers, added to the key in the logit: L = scale * q[i] . (k[j] + p[i-j])
+ * (Sukhbaatar et al. 2019, section 2.1, equation 1; section 3: one set for all heads).
  * Cost: 2D operations more a pair. */
 #include "attention/registry.h"
 #include "ops/terms.h"

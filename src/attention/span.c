@@ -11,7 +11,8 @@
 static const struct wn_field fields[] = {
     {"span.enabled", WN_FIELD_BOOL, AT(enabled), 0, 0, NULL, "each head learns how far back it looks"},
     {"span.dynamic", WN_FIELD_BOOL, AT(dynamic), 0, 0, NULL, "spans computed from each token's input"},
-    {"span.exclude_self", WN_FIELD_BOOL, AT(exclude_self), 0, 0, NULL, "a token does not attend to itself"},
+    {"span.exclude_self", WN_FIELD_BOOL, AT(exclude_self), 0, 0, NULL,
+     "a token does not attend to itself (Sukhbaatar et al. 2019, equations 2 and 3)"},
     {"span.limit", WN_FIELD_DOUBLE, AT(limit), 1, 1e9, NULL, "longest span in tokens"},
     {"span.ramp", WN_FIELD_DOUBLE, AT(ramp), 1e-3, 1e6, NULL, "tokens over which the mask falls from 1 to 0"},
     {"span.init", WN_FIELD_DOUBLE, AT(init), 0, 1, NULL, "initial span as a share of the limit"},

@@ -11,7 +11,7 @@
 #include "io/folder.h"
 
 #define DOCUMENTS_SCAN ((uint64_t)1 << 16) /* tokens read at a time */
-#define DOCUMENTS_LONG 0.9
+#define DOCUMENTS_LONG_PERCENT 90
 enum { DOCUMENTS_PATH_BYTES = 4096 };
 
 /* Walks over the documents that are long enough; `out` NULL: only counts. */
@@ -59,8 +59,8 @@ void wn_documents_clear(struct wn_documents *documents) {
 }
 
 uint64_t wn_documents_long(int64_t T) {
-  const double least = DOCUMENTS_LONG * (double)T;
-  return least > 2 ? (uint64_t)(least + 0.5) : 2;
+  const uint64_t least = ((uint64_t)T * DOCUMENTS_LONG_PERCENT + 99) / 100;
+  return least > 2 ? least : 2;
 }
 
 wn_status wn_documents_token(wn_context *ctx, const char *path, int32_t given, int32_t *out) {

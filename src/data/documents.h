@@ -13,9 +13,8 @@ struct wn_documents {
 wn_status wn_documents_find(wn_context *ctx, const wn_token_file *file, int32_t document_token, uint64_t least,
                             struct wn_documents *out);
 void wn_documents_clear(struct wn_documents *documents); /* allowed on {0} */
-/* A row of T tokens is one document and holds nothing else: how long it must be to count as long (90% of the row;
- * Leviathan et al., section 7, take examples as long as the context). At least 2, so that there is something to
- * predict. */
+/* A row of T tokens is one document and holds nothing else: how long it must be to count as long (at least 90% of the
+ * row, as Leviathan et al., section 6.2, take their examples). At least 2, so that there is something to predict. */
 uint64_t wn_documents_long(int64_t T);
 /* `given`, or where it is -1 what data.json in the token file's folder says (wn_data_prepare writes it); -1: nothing.
  */

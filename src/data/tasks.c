@@ -1,10 +1,11 @@
-/* Synthetic tasks of Leviathan, Kalman, Matias, arXiv 2410.02703, section 1 and appendices A.1 and A.2.
+/* Synthetic tasks of Leviathan, Kalman, Matias, arXiv 2410.02703, section 2 and appendix A.1; Copy and Parity* of the
+ * extended version's appendix A.2.
  *
  * Variable Assignment. Tokens 0..variables-1 are "x=", "y=", ...; variables.. are the values. A row is
  * "x=" 17 "z=" 4 ... and ends in one more "x=": the query has the token of an assignment, so that the answer is what
- * follows "x=" wherever it stands (the paper's figure 8 shows two tokens an assignment). Only the query's position
- * counts; its target is the latest value of that variable. Variables and values are uniform; the query is uniform over
- * the variables that occur.
+ * follows "x=" wherever it stands (the extended version's figure 8 shows two tokens an assignment). Only the query's
+ * position counts; its target is the latest value of that variable. Variables and values are uniform; the query is
+ * uniform over the variables that occur.
  *
  * Copy. BOS x1 .. xn SEPARATOR x1 .. xn EOS, n uniform in 1..max_length (the context of 2 max_length + 3 is the
  * paper's); x1 .. xn and EOS after the separator count.

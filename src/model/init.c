@@ -1,9 +1,12 @@
 /* How parameters start. Without rules: normal with init_std, and with init_std / sqrt(2 layers) where a projection
- * leads into the residual stream (params.c). A rule of "model.init" replaces that for one class of tensors: normal S
- * mean 0, standard deviation S uniform S    between -S and S where S is a number, or A/sqrt(B) with B one of fan_in
- * (the tensor's columns), width and head_size: "uniform 1/sqrt(head_size)". q, k and v are classes of their own
- * although they share a tensor. Biases, gains and the mechanisms' own parameters have no class, except the vectors of
- * relative positions, which are positions. */
+ * leads into the residual stream (params.c). A rule of "model.init" replaces that for one class of tensors:
+ *
+ *   normal S      mean 0, standard deviation S
+ *   uniform S     between -S and S
+ *
+ * where S is a number, or A/sqrt(B) with B one of fan_in (the tensor's columns), width and head_size: "uniform
+ * 1/sqrt(head_size)". q, k and v are classes of their own although they share a tensor. Biases, gains and the
+ * mechanisms' own parameters have no class, except the vectors of relative positions, which are positions. */
 #include "model/init.h"
 
 #include <math.h>

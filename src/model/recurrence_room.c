@@ -1,8 +1,8 @@
 /* The rooms of segment recurrence: how many earlier tokens a layer holds, and the release of those that no head can
  * see.
  *
- * A layer needs the last wn_layer_reach tokens, the widest head's span ("memory trimmed by the layer's widest head",
- * Sukhbaatar et al. 2019, section 2), in blocks of 64. What it holds follows from the spans alone,
+ * A layer needs the last wn_layer_reach tokens, the widest head's span (Sukhbaatar et al. 2019, section 3: what longer
+ * spans cost is what a layer holds and computes), in blocks of 64. What it holds follows from the spans alone,
  *   keep = min(recurrence, reach rounded up to 64 + margin),     margin 64 where spans are learned at the time, else 0
  * so that a resumed run holds the same tokens. The room for them is an allocation of its own per layer: it grows at
  * once when `keep` does, and is given back when it is two blocks too large, so that a span at a block's edge does not

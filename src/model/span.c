@@ -3,7 +3,8 @@
  * where z is a token's own (an input, inputs.c), its mean over the batch's tokens, padding aside.
  *
  * And how far back a layer looks, for whoever keeps tokens for it: the key at distance x has a weight while
- * x < ramp + limit * z, so that the widest head bounds the layer ("memory trimmed by the widest head", section 2). */
+ * x < ramp + limit * z, so that the widest head bounds the layer: its memory is trimmed to that (what section 3
+ * counts as the model's use of memory). */
 #include <math.h>
 
 #include "attention/registry.h"

@@ -204,6 +204,12 @@ wn_status wn_report_source(const struct wn_report *r, const struct wn_report_inp
   } else {
     WN_TRY(wn_report_data(r, in, &data));
     if (!data.val[0]) return WN_OK;
+    if (r->options->long_only) {
+      data.rows = WN_ROWS_DOCUMENT;
+      data.long_only = true;
+      data.pack = false;
+      if (r->options->document_token >= 0) data.document_token = r->options->document_token;
+    }
   }
   return wn_data_source_create(r->ctx, &data, "val", T, (int32_t)wn_model_config_get(in->loaded)->vocab_size, out);
 }

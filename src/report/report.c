@@ -15,7 +15,7 @@ const char *wn_report_section(int i, const char **title) {
 
 void wn_report_options_init(wn_report_options *options, size_t size) {
   WN_CHECK_OR(, WN_POINTER(options));
-  wn_report_options o = {.tokens = 512, .models = 2, .policy = -1, .policy_count = -1};
+  wn_report_options o = {.tokens = 512, .models = 2, .policy = -1, .policy_count = -1, .document_token = -1};
   wn_options_default(&o, sizeof o, options, size);
 }
 

@@ -1,10 +1,14 @@
 /* Chat templates as data. Each row is what a model's tokenizer_config.json writes around messages, so that the tokens
  * are those of the template run by Jinja (tests/text/test_chat.c has them side by side; tools/check-chat runs Jinja).
- *   chatml    OpenAI's ChatML: Qwen, SmolLM2, Yi, many fine-tunes
- *   llama3    Meta, Llama 3 model card; llama3.1 (and 3.2, 3.3) has a system message in any case, with two dates, of
- * which today's is the template's own default here, not the day's llama2    Meta, "Llama 2", appendix A.3.3
- * (generation.py of the reference code) mistral*  Mistral's tokenizers v1/v2 ("[INST] x [/INST]"), v3 ("[INST]
- * x[/INST]") and tekken ("[INST]x[/INST]") zephyr    Zephyr, TinyLlama, StableLM;  phi3  Microsoft;  gemma  Google */
+ *
+ *   chatml      OpenAI's ChatML: Qwen, SmolLM2, Yi, many fine-tunes
+ *   llama3      Meta, Llama 3 model card; llama3.1 (and 3.2, 3.3) has a system message in any case, with two dates, of
+ *               which today's is the template's own default here, not the day's
+ *   llama2      Meta, "Llama 2", appendix A.3.3 (generation.py of the reference code)
+ *   mistral*    Mistral's tokenizers v1/v2 ("[INST] x [/INST]"), v3 ("[INST] x[/INST]") and tekken ("[INST]x[/INST]")
+ *   zephyr      Zephyr, TinyLlama, StableLM
+ *   phi3        Microsoft
+ *   gemma       Google */
 #include "winnow/chat.h"
 
 #include <string.h>

@@ -1,12 +1,16 @@
 /* Muon: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"
- * (kellerjordan.github.io/posts/muon), for a matrix P of r rows (outputs) and c columns (inputs): m = beta m + (1 -
- * beta) g                          g after clipping u = beta m + (1 - beta) g                          with Nesterov's
- * momentum, else m X = u / (|u| + 1e-7)                               Frobenius norm: singular values in [0,1] X = a X
- * + (b A + c A A) X,  A = X X^T              Newton-Schulz, `steps` times, a 3.4445, b -4.7750, c 2.0315 P = P - lr
- * (sqrt(max(1, r / c)) X + decay P) The iteration moves every singular value to between 0.7 and 1.2, nearly the
- * orthogonal factor U V^T of u; its coefficients rise fastest at 0 and do not converge. The products are the backend's:
- * for a tall matrix A is X^T X and stands on the right, so that it has the smaller of both sizes. Cost of a matrix:
- * steps times 2 s (2 r c + s^2) operations with s = min(r, c), in the model's precision (the authors use bfloat16). */
+ * (kellerjordan.github.io/posts/muon), for a matrix P of r rows (outputs) and c columns (inputs):
+ *
+ *   m = beta m + (1 - beta) g                g after clipping
+ *   u = beta m + (1 - beta) g                with Nesterov's momentum, else u = m
+ *   X = u / (|u| + 1e-7)                     Frobenius norm: singular values in [0,1]
+ *   X = a X + (b A + c A A) X, A = X X^T     Newton-Schulz, `steps` times; a 3.4445, b -4.7750, c 2.0315
+ *   P = P - lr (sqrt(max(1, r / c)) X + decay P)
+ *
+ * The iteration moves every singular value to between 0.7 and 1.2, nearly the orthogonal factor U V^T of u; its
+ * coefficients rise fastest at 0 and do not converge. The products are the backend's: for a tall matrix A is X^T X and
+ * stands on the right, so that it has the smaller of both sizes. Cost of a matrix: steps times 2 s (2 r c + s^2)
+ * operations with s = min(r, c), in the model's precision (the authors use bfloat16). */
 #include "train/muon.h"
 
 #include <math.h>

@@ -1,10 +1,14 @@
 /* Optimizers over the tensors that learn: all of a model's, some of them, or others that the model's are made of. Each
  * is one call of the AdamW or Adagrad operation (with Muon the layers' projections are not: muon.c), so that weight
- * decay follows its `decay`, the rate its `lr`, and clipping by module has its own factors: s_t = min(1, clip_tensor /
- * |g_t|)                each module (Sukhbaatar et al. 2019, section 3), of which q, k and v share one tensor here s =
- * min(1, clip / sqrt(sum (s_t |g_t|)^2))     the whole gradient and the update uses g_t * s_t * s. Padding between
- * tensors is never touched and stays zero. Cost: one pass over the gradients for the norms, one over gradients,
- * parameters and state. */
+ * decay follows its `decay`, the rate its `lr`, and clipping by module has its own factors:
+ *
+ *   s_t = min(1, clip_tensor / |g_t|)              each module (Sukhbaatar et al. 2019, section 3), of which q, k and v
+ *                                                  share one tensor here
+ *   s = min(1, clip / sqrt(sum (s_t |g_t|)^2))     the whole gradient
+ *
+ * and the update uses g_t * s_t * s. (Adagrad divides by the root of the sum of its squares: it hardly notices a factor
+ * that stays the same.) Padding between tensors is never touched and stays zero. Cost: one pass over the gradients for
+ * the norms, one over gradients, parameters and state. */
 #include "train/optimizer.h"
 
 #include <math.h>

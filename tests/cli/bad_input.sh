@@ -399,5 +399,8 @@ printf 'context,kept\n1,2\n2,many\n' >counts.csv
 refuses "analyze fits: no number" 1 'counts\.csv:3' analyze fits counts.csv
 refuses "analyze fits: no such column" 1 'counts\.csv:1.*seen' analyze fits counts.csv --y seen
 refuses "analyze selection without data" 2 'data' analyze selection whole
+refuses "analyze task on a text" 2 "unknown option" analyze task whole --text other.txt
+refuses "analyze selection in batches" 2 "unknown option" analyze selection whole --data data/val.bin --max-batches 1
+refuses "report of long documents without sequences" 2 "needs --sequences" report whole --long-only
 refuses "analyze task of a run on a text" 1 'no synthetic task' analyze task whole
 refuses "analyze spans --tokens without dynamic spans" 1 'dynamic' analyze spans whole --tokens --data data/val.bin

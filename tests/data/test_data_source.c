@@ -167,7 +167,7 @@ static void test_packing(void **state) {
 }
 
 /* Rows of documents. Four documents of 12, 3, 1 and 9 tokens after two tokens that are of none; a row of 8 tokens has
- * the first 9 of the longest, which are its inputs and targets. Long is 90% of the row: 7 tokens at least. */
+ * the first 9 of the longest, which are its inputs and targets. Long is 90% of the row or more: 8 tokens at least. */
 static const int32_t document_tokens[] = {7, 8,  1,  20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30,
                                           1, 31, 32, 1,  1,  40, 41, 42, 43, 44, 45, 46, 47};
 
