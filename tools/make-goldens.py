@@ -64,6 +64,9 @@ CASES = {
         "bidirectional": True, "selective": {"per_kv_head": True, "bilinear": True, "shift": False, "protect_self": False}}),
     "bidirectional-selective-no-relu-first": dict(B=1, T=19, H=2, Hkv=1, D=8, gain=0.6, attention={
         "bidirectional": True, "scale": 0.2, "selective": {"head": 1, "relu": False, "protect_first": False}}),
+    "alibi": dict(B=2, T=19, H=3, Hkv=1, D=8, attention={"alibi": {}}),
+    "alibi-selective-packed": dict(B=1, T=24, H=4, Hkv=2, D=8, gain=1.5, documents=[[0, 15]], attention={
+        "alibi": {"max_bias": 4}, "selective": {"head": 1, "mem": {"eps": 0.2, "tau": 1.0}}, "sinks": 1}),
     "window-packed": dict(B=2, T=17, H=2, Hkv=1, D=8, documents=[[0, 9], [0, 1]], attention={"window": 4}),
     "strided": dict(B=1, T=22, H=2, Hkv=2, D=8, attention={"strided": 4}),
     "sqrt": dict(B=1, T=27, H=2, Hkv=1, D=8, attention={"sqrt": {"buffer": 3, "density": 1.3}}),
@@ -116,6 +119,13 @@ def bucket(a, x):
     if x < n // 2: return first + x
     return first + min(n - 1, n // 2 + int(math.log(x / (n // 2)) / math.log(far / (n // 2)) * (n - n // 2)))
 
+def slope(case, h):
+    """ALiBi's, of Press, Smith, Lewis 2022, section 3; for other numbers of heads than powers of two as its program has them."""
+    H, most = case["H"], case["attention"]["alibi"].get("max_bias", 8)
+    whole = 2 ** int(math.log2(H))
+    of = lambda n: [2 ** (-most * (k + 1) / n) for k in range(n)]
+    return (of(whole) + of(2 * whole)[0::2])[h]
+
 def thresholded(a, keys, weights):
     """Keys (None: a sink) that the threshold keeps, and how many of them are content."""
     control = set(a["threshold"].get("control", []))
@@ -142,6 +152,7 @@ def selected(case, x, b, group, i, j):
         return scale * of_row.dot(of_key)
     key = x["k"][b, h * Hkv // H, j]
     value = scale * x["q"][b, h, i].dot(key + x["p"][i - j] if a.get("relative") else key)
+    if "alibi" in a: value = value - slope(case, h) * (i - j)
     return value + x["bias"][bucket(a, i - j), h] if "buckets" in a else value
 
 def open_selections(case, x, b, group):
@@ -177,6 +188,7 @@ def head_row(case, x, b, h, i, first, F, held):
         if not seen(a, i - j): continue
         key = x["k"][b, g, j] + x["p"][i - j] if a.get("relative") else x["k"][b, g, j]
         logit = scale * q.dot(key) + (x["bias"][bucket(a, i - j), h] if "buckets" in a else 0)
+        if "alibi" in a: logit = logit - slope(case, h) * (i - j)
         keys.append(j); values.append(x["v"][b, g, j]); masks.append(mask)
         logits.append(logit - F[j] if F is not None else logit)
     y, kept = zero, 0
@@ -197,7 +209,8 @@ def head_row(case, x, b, h, i, first, F, held):
     return y, kept
 
 def documents(x, b, T):
-    """[first, end) of sequence b's documents."""
+    """[first, end) of sequence b's documents, whose last may be followed by padding."""
+    T = x["lengths"][b] if "lengths" in x else T
     starts = sorted({int(t) for t in x["doc_start"][b]}) if "doc_start" in x else [0]
     return zip(starts, starts[1:] + [T])
 
@@ -306,6 +319,9 @@ MODELS = {
                    norm="rmsnorm", position="rope", ffn="swiglu", qk_norm=True, bias=False, tied=False,
                    documents=[[0, 6, 14], [0, 11]],
                    attention={"selective": {"enabled": True, "bilinear": True, "mem": {"enabled": True, "eps": 0.4, "tau": 0.5}}}),
+    "padded": dict(vocab_size=15, context=17, layers=2, width=16, heads=2, kv_heads=2, head_size=8, ffn_width=20,
+                   norm="rmsnorm", position="rope", ffn="swiglu", qk_norm=True, bias=False, tied=False, lengths=[5, 16],
+                   attention={"selective": {"enabled": True, "mem": {"enabled": True, "eps": 0.4, "tau": 0.5}}}),
 }
 
 def parameters(c, gen):
@@ -335,7 +351,7 @@ def parameters(c, gen):
     if not c["tied"]: p["output.weight"] = new(V, C)
     return p
 
-def forward(c, p, tokens, starts):
+def forward(c, p, tokens, starts, lengths):
     """logits [B,T,V] and L_mem, with the attention of rows()."""
     B, T = tokens.shape
     H, Hkv, D, eps = c["heads"], c["kv_heads"], c["head_size"], c.get("norm_eps", 1e-6)
@@ -360,6 +376,7 @@ def forward(c, p, tokens, starts):
         if c["qk_norm"]: q, k = norm(q, at + "attn.q_norm"), norm(k, at + "attn.k_norm")
         if c["position"] == "rope": q, k = turn(q), turn(k)
         given = {"q": q.transpose(1, 2), "k": k.transpose(1, 2), "v": v.transpose(1, 2), "doc_start": starts}
+        if lengths: given["lengths"] = lengths
         if at + "attn.select_q.weight" in p:
             given["sq"], given["sk"] = linear(n, at + "attn.select_q"), linear(n, at + "attn.select_k")
         y, _, _, loss, _, _ = rows(dict(B=B, H=H, Hkv=Hkv, T=T, D=D, attention=c["attention"]), given)
@@ -380,11 +397,13 @@ def make_model(name, c, folder):
     tokens = torch.randint(c["vocab_size"], (B, T), generator=gen)
     targets = torch.randint(-1, c["vocab_size"], (B, T), generator=gen)
     targets[0, 0] = -1
-    documents = c.pop("documents", None)
+    documents, lengths = c.pop("documents", None), c.pop("lengths", None)
+    for b, n in enumerate(lengths or ()):  # what lies behind a row's last target is padding
+        targets[b, n - 1], targets[b, n:] = targets[b, n - 1].clamp(min=0), -1
     starts = torch.zeros(B, T, dtype=torch.int64)
     if documents: starts = torch.tensor([[max(f for f in d if f <= t) for t in range(T)] for d in documents])
     p = {n: t.double().requires_grad_() for n, t in p32.items()}
-    logits, mem = forward(c, p, tokens, starts)
+    logits, mem = forward(c, p, tokens, starts, lengths)
     loss = -(torch.log_softmax(logits, -1).gather(-1, targets.clamp(min=0)[..., None])[..., 0] * (targets >= 0)).sum()
     (loss + mem).backward()
     here = os.path.join(folder, "model-" + name)

@@ -7,7 +7,7 @@
 #include "model/model.h"
 #include "reach.h"
 
-static const char *const models[] = {"selective", "gpt2", "packed"};
+static const char *const models[] = {"selective", "gpt2", "packed", "padded"};
 enum { MODELS = sizeof models / sizeof *models };
 
 static const wn_safetensors_entry *find(const wn_safetensors *file, const char *name) {
