@@ -316,12 +316,18 @@ class Model:
         context: int = 0,
         max_batches: int = 0,
         bytes: int = 0,
+        long_only: bool = False,
+        document_token: int = -1,
         progress: Optional[Callable[[int, int], None]] = None,
     ) -> EvalResult:
         """Loss, perplexity and bits per byte of a text (or tokens [T] of one), or of a token file `data`, in blocks of the
-        context: what `winnow eval` says. progress is called with (batches done, in all)."""
+        context: what `winnow eval` says. long_only: rows of `data` are its documents that fill at least 90% of the context,
+        each from its document_token on (-1: the tokenizer's, or what data.json beside the file says). progress is called with
+        (batches done, in all)."""
         if (text is None) == (data is None):
             raise ArgumentError("evaluate: a text or tokens, or data=FILE, and one of them")
+        if long_only and data is None:
+            raise ArgumentError("evaluate: long_only is for token files, data=FILE")
         room, told = Room(self, budgets, policy, policy_options), Progress(self._context, progress)
         options = options_of("wn_eval_options")
         options.batch, options.context, options.max_batches, options.bytes = batch, context, max_batches, bytes
@@ -329,7 +335,7 @@ class Model:
         told.put(options)
         result = ffi.new("wn_eval_result *")
         if data is not None:
-            self._evaluate_file(data, options, result)
+            self._evaluate_file(data, long_only, document_token, options, result)
         elif isinstance(text, (str, builtin_bytes)):
             raw = encoded(text)
             self._context.call(
@@ -349,13 +355,24 @@ class Model:
             result.seconds,
         )
 
-    def _evaluate_file(self, path: PathLike, options: Any, result: Any) -> None:
+    def _document_token(self, given: int) -> int:
+        """What starts a document: the given token, else the tokenizer's; -1: the library looks into data.json."""
+        if given >= 0 or self._tokenizer is None or self._tokenizer.bos is None:
+            return given
+        return self._tokenizer.bos
+
+    def _evaluate_file(
+        self, path: PathLike, long_only: bool, document_token: int, options: Any, result: Any
+    ) -> None:
         recipe = ffi.new("wn_recipe *")
         lib.wn_recipe_init(recipe)
         name = path_bytes(path)
         if len(name) >= ffi.sizeof(recipe.data.val):
             raise ArgumentError("data: the path is too long")
         recipe.data.val = name
+        if long_only:
+            recipe.data.rows, recipe.data.long_only = lib.WN_ROWS_DOCUMENT, True
+            recipe.data.document_token = self._document_token(document_token)
         context = options.context or self.context
         out = ffi.new("wn_data_source **")
         self._context.call(lib.wn_data_source_create, ffi.addressof(recipe.data), b"val", context, self.vocab_size, out)

@@ -66,6 +66,8 @@ def search(
     report_rows: int = 0,
     batch: int = 0,
     max_steps: int = 0,
+    long_only: bool = False,
+    document_token: int = -1,
     lazy: bool = False,
     memory: int = 0,
     resume: bool = False,
@@ -75,13 +77,14 @@ def search(
     where that costs least on the token file `search`, until its perplexity would exceed `target`, or the model's own by more
     than the part `tolerance`. The token file `report` is measured after every step.
 
-    rows, report_rows: at most so many rows of the files. callback: called after every step with a SearchPoint; an exception
+    rows, report_rows: at most so many rows of the files. long_only, document_token: as in Model.evaluate. callback: called after every step with a SearchPoint; an exception
     that it raises ends the search, which resume=True continues from the folder `out`."""
     options = options_of("wn_prune_options", lib.wn_prune_options_init)
     ctx = model._context
     searched, reported = ffi.new("char[]", path_bytes(search)), ffi.new("char[]", path_bytes(report))
-    options.search.path, options.search.rows, options.search.document_token = searched, rows, -1
-    options.report.path, options.report.rows, options.report.document_token = reported, report_rows, -1
+    document_token = model._document_token(document_token)
+    for data, path, most in (options.search, searched, rows), (options.report, reported, report_rows):
+        data.path, data.rows, data.long_only, data.document_token = path, most, long_only, document_token
     if policy is not None or policy_options is not None:
         # Only the policy and its options are looked at; the tokens stay with `chosen`.
         chosen = _budgets.make(ctx, model._raw, model.context, policy, policy_options)

@@ -190,6 +190,10 @@ def test_loss():
     found = model().evaluate(data="data/val.bin", progress=lambda *a: calls.append(a))
     assert printed(found.loss) == told("eval", "run", "--data", "data/val.bin")["loss"]
     assert calls and calls[-1][0] == calls[-1][1]
+    long = model().evaluate(data="data/val.bin", context=8, long_only=True, document_token=ord("t"))
+    expected = told("eval", "run", "--data", "data/val.bin", "--context", 8, "--long-only", "--document-token", ord("t"))
+    assert (printed(long.loss), long.tokens) == (expected["loss"], expected["tokens"]) and long.tokens < found.tokens
+    raises(wn.ArgumentError, lambda: model().evaluate(TEXT, long_only=True), "token files")
     raises(wn.ArgumentError, lambda: model().loss(), "data=FILE")
     raises(wn.ArgumentError, lambda: model().loss("a", policy="h2o"), "budgets")
     raises(wn.ArgumentError, lambda: model().loss(TEXT, budgets=16, policy="lru"), "h2o")
