@@ -16,7 +16,7 @@ enum { DOCUMENTS_PATH_BYTES = 4096 };
 
 /* Walks over the documents that are long enough; `out` NULL: only counts. */
 static wn_status documents_walk(wn_context *ctx, const wn_token_file *file, int32_t document_token, uint64_t least,
-                                int32_t *buffer, uint64_t *found, struct wn_documents *out) {
+                                int32_t *buffer, uint64_t *found, struct wn_document_places *out) {
   const uint64_t count = wn_token_file_count(file);
   uint64_t start = 0, n = 0;
   bool inside = false;
@@ -36,16 +36,16 @@ static wn_status documents_walk(wn_context *ctx, const wn_token_file *file, int3
 }
 
 wn_status wn_documents_find(wn_context *ctx, const wn_token_file *file, int32_t document_token, uint64_t least,
-                            struct wn_documents *out) {
+                            struct wn_document_places *out) {
   void *buffer, *places = NULL;
   uint64_t count = 0;
-  *out = (struct wn_documents){0};
+  *out = (struct wn_document_places){0};
   WN_TRY(wn_alloc(ctx, "tokens", (size_t)DOCUMENTS_SCAN * sizeof(int32_t), &buffer));
   wn_status status = documents_walk(ctx, file, document_token, least, buffer, &count, NULL);
   if (status == WN_OK && count > 0)
     status = wn_alloc(ctx, "places of documents", 2 * (size_t)count * sizeof(uint64_t), &places);
   if (status == WN_OK && count > 0) {
-    *out = (struct wn_documents){.count = count, .first = places, .held = (uint64_t *)places + count};
+    *out = (struct wn_document_places){.count = count, .first = places, .held = (uint64_t *)places + count};
     status = documents_walk(ctx, file, document_token, least, buffer, &count, out);
   }
   wn_free(buffer);
@@ -53,9 +53,9 @@ wn_status wn_documents_find(wn_context *ctx, const wn_token_file *file, int32_t 
   return status;
 }
 
-void wn_documents_clear(struct wn_documents *documents) {
+void wn_documents_clear(struct wn_document_places *documents) {
   wn_free(documents->first);
-  *documents = (struct wn_documents){0};
+  *documents = (struct wn_document_places){0};
 }
 
 uint64_t wn_documents_long(int64_t T) {

@@ -36,12 +36,12 @@ struct wn_data_source {
   bool val;
   int64_t T;
   int32_t vocab_size;
-  wn_token_file *file;           /* tokens */
-  uint64_t blocks;               /* of one pass: blocks, or documents */
-  struct wn_documents documents; /* rows of documents: count is `blocks`; else 0 */
-  uint64_t slack;                /* training: tokens after the last block */
-  int32_t *block;                /* [T+1], or [text] */
-  int64_t text;                  /* span corruption: tokens of a block; 0: another kind */
+  wn_token_file *file;                 /* tokens */
+  uint64_t blocks;                     /* of one pass: blocks, or documents */
+  struct wn_document_places documents; /* rows of documents: count is `blocks`; else 0 */
+  uint64_t slack;                      /* training: tokens after the last block */
+  int32_t *block;                      /* [T+1], or [text] */
+  int64_t text;                        /* span corruption: tokens of a block; 0: another kind */
   struct wn_span_corruption corruption;
   int32_t *pair; /* [input_length + 1] and [T]: what a row is made into */
 };

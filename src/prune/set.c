@@ -79,7 +79,7 @@ static wn_status set_load_blocks(const struct reader *in, struct wn_prune_set *s
 }
 
 static wn_status set_load_documents(const struct reader *in, struct wn_prune_set *set) {
-  struct wn_documents documents;
+  struct wn_document_places documents;
   int32_t token;
   WN_TRY(wn_documents_token(in->ctx, in->data->path, in->data->document_token, &token));
   if (token < 0)
