@@ -46,7 +46,8 @@ typedef struct wn_train_config {
   } muon;
   double clip;                      /* global norm; 0: off */
   double clip_tensor;               /* norm of each module's gradient (q, k and v apart, Sukhbaatar
-                                       et al. 2019, section 3); 0: off */
+                                       et al. 2019, section 3); Adagrad's sum takes it unclipped,
+                                       so that its step is clipped; 0: off */
   uint64_t seed;                    /* parameters, data order, dropout */
   int64_t eval_every, eval_batches; /* 0: never; batches of the val split per evaluation, 0: all */
   int64_t save_every;               /* 0: at the end only */

@@ -6,9 +6,11 @@
  *                                                  share one tensor here
  *   s = min(1, clip / sqrt(sum (s_t |g_t|)^2))     the whole gradient
  *
- * and the update uses g_t * s_t * s. (Adagrad divides by the root of the sum of its squares: it hardly notices a factor
- * that stays the same.) Padding between tensors is never touched and stays zero. Cost: one pass over the gradients for
- * the norms, one over gradients, parameters and state. */
+ * and the update uses g_t * s_t * s. But Adagrad's sum of squares takes g_t * s: the step is g_t * s_t * s over the
+ * root of that, so that a module is held back by s_t. In both, the factor would cancel, and the paper's rate of 0.07
+ * would move every weight by 0.07 at first, which no model survives (docs/results/character-level.md). Padding between
+ * tensors is never touched and stays zero. Cost: one pass over the gradients for the norms, one over gradients,
+ * parameters and state. */
 #include "train/optimizer.h"
 
 #include <math.h>
@@ -291,13 +293,14 @@ struct step {
   int64_t number;
 };
 
-/* One piece; scale: of its gradient. */
-static wn_status step_piece(const struct step *s, const struct wn_optimizer_piece *piece, double scale) {
+/* One piece; global, module: factors of its gradient. */
+static wn_status step_piece(const struct step *s, const struct wn_optimizer_piece *piece, double global,
+                            double module) {
   struct wn_optimizer *opt = s->opt;
   const struct wn_optimizer_row *row = &opt->rows[piece->row];
   const size_t first = piece->first, count = piece->count;
   const wn_train_config *config = s->config;
-  const double decay = row->decay && row->range == WN_RANGE_ALL ? config->weight_decay : 0;
+  const double decay = row->decay && row->range == WN_RANGE_ALL ? config->weight_decay : 0, scale = global * module;
   void *p = (char *)row->p + first * element(opt);
   const void *g = optimizer_at(opt, s->grads, row->grad_at + first);
   if (row->matrix) {
@@ -331,10 +334,10 @@ static wn_status step_piece(const struct step *s, const struct wn_optimizer_piec
                                   .p = p,
                                   .g = g,
                                   .v = v,
-                                  .lr = s->lr * row->lr,
+                                  .lr = s->lr * row->lr * module,
                                   .eps = config->eps,
-                                  .weight_decay = decay,
-                                  .grad_scale = scale};
+                                  .weight_decay = decay / module,
+                                  .grad_scale = global};
   return wn_op_adagrad_forward(&opt->exec, &args);
 }
 
@@ -356,8 +359,7 @@ wn_status wn_optimizer_apply(struct wn_optimizer *opt, const wn_train_config *co
     const struct wn_optimizer_piece *piece = &opt->pieces[p];
     const struct wn_optimizer_row *row = &opt->rows[piece->row];
     if (piece->owner != opt->rank) continue;
-    const double scale = global * module_scale(config, opt->norms[MODULES * piece->row + piece->module]);
-    WN_TRY(step_piece(&step, piece, scale));
+    WN_TRY(step_piece(&step, piece, global, module_scale(config, opt->norms[MODULES * piece->row + piece->module])));
     /* Ratios stay in [0,1]: a span is between nothing and the limit (Sukhbaatar et al. 2019). Strengths stay at 0 or
      * above. */
     const struct wn_clamp kept = {.n = (int64_t)piece->count,

@@ -159,6 +159,28 @@ static void test_clipping_of_modules(void **state) {
   }
 }
 
+/* Adagrad's step is clipped and its sum is not, so that modules with larger gradients move less: norms 0.3 and 1, with
+ * 0.03 a tenth and 3% of a step. Of the decay nothing is clipped. */
+static void test_clipped_adagrad(void **state) {
+  (void)state;
+  struct bench b;
+  bench_init(&b, WN_OPT_ADAGRAD, true);
+  const wn_train_config c = {.eps = 0, .clip_tensor = 0.03, .weight_decay = 0.5};
+  double before[TOTAL];
+  memcpy(before, b.p, sizeof before);
+  steps(&b, &c, 0.07, 2);
+  for (int i = 0; i < OFFSET + SECOND; i++) {
+    if (i >= FIRST && i < OFFSET) continue;
+    const bool decays = i >= OFFSET;
+    double want = before[i];
+    for (int s = 1; s <= 2; s++)
+      want = want * (decays ? 1 - 0.07 * c.weight_decay : 1) -
+             0.07 * (decays ? 0.03 : 0.1) / sqrt(s) * (b.g[i] > 0 ? 1 : -1);
+    if (!(fabs(b.p[i] - want) < 1e-12)) fail_msg("parameter %d is %.12g, expected %.12g", i, b.p[i], want);
+  }
+  bench_clear(&b);
+}
+
 /* A ratio stays in [0,1] and is not decayed, however many dimensions it has; what is not a ratio goes where it goes. */
 static void test_ratios(void **state) {
   (void)state;
@@ -251,6 +273,7 @@ int main(void) {
                                      cmocka_unit_test(test_adagrad),
                                      cmocka_unit_test(test_clipping),
                                      cmocka_unit_test(test_clipping_of_modules),
+                                     cmocka_unit_test(test_clipped_adagrad),
                                      cmocka_unit_test(test_muon_rows),
                                      cmocka_unit_test(test_muon_without_gradient)};
   return cmocka_run_group_tests(tests, NULL, NULL);
