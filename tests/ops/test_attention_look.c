@@ -13,20 +13,7 @@
 #include "base/alloc.h"
 #include "base/rng.h"
 #include "ops/attention.h"
-
-static wn_context *ctx;
-static enum wn_isa best;
-
-static int setup(void **unused) {
-  (void)unused;
-  assert_int_equal(wn_context_create(NULL, &ctx), WN_OK);
-  return wn_cpu_select_isa(ctx, &best) == WN_OK ? 0 : 1;
-}
-static int teardown(void **unused) {
-  (void)unused;
-  wn_context_destroy(ctx);
-  return 0;
-}
+#include "ops/isa_context.h"
 
 enum { B = 2, H = 4, HKV = 2, D = 24, TAUS = 7, T_MAX = 300 };
 static const double taus[TAUS] = {0.05, 0.3, 0.5, 0.75, 0.95, 0.999, 1};

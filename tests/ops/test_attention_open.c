@@ -9,20 +9,7 @@
 #include "base/rng.h"
 #include "ops/attention.h"
 #include "winnow/attention.h"
-
-static wn_context *ctx;
-static enum wn_isa best;
-
-static int setup(void **unused) {
-  (void)unused;
-  assert_int_equal(wn_context_create(NULL, &ctx), WN_OK);
-  return wn_cpu_select_isa(ctx, &best) == WN_OK ? 0 : 1;
-}
-static int teardown(void **unused) {
-  (void)unused;
-  wn_context_destroy(ctx);
-  return 0;
-}
+#include "ops/isa_context.h"
 
 /* ---- buckets ---- */
 

@@ -14,26 +14,14 @@
 #include "base/alloc.h"
 #include "base/rng.h"
 #include "ops/attention.h"
+#include "ops/isa_context.h"
 
 enum { D = 8, N_MAX = 3000 };
 
-static wn_context *ctx;
-static enum wn_isa best;
 static float q[N_MAX * D], k[N_MAX * D], v[N_MAX * D], y[N_MAX * D], lse[N_MAX], sink_k[D], sink_v[D];
 static uint8_t control[N_MAX];
 static int32_t count[N_MAX], place[N_MAX];
 static double cut[2 * N_MAX];
-
-static int setup(void **unused) {
-  (void)unused;
-  assert_int_equal(wn_context_create(NULL, &ctx), WN_OK);
-  return wn_cpu_select_isa(ctx, &best) == WN_OK ? 0 : 1;
-}
-static int teardown(void **unused) {
-  (void)unused;
-  wn_context_destroy(ctx);
-  return 0;
-}
 
 static double normal(int64_t j) {
   return wn_random_normal(11, WN_STREAM_TEST, 5, (uint64_t)j);
