@@ -180,8 +180,7 @@ int cmd_report(int argc, char **argv) {
   wn_report_options_init(&r.options, sizeof r.options);
   int code = cli_parse(&report_spec, argc, argv, &r, &inputs);
   if (code == CLI_GO) code = cli_budgets_check(report_spec.command, &r.budgets);
-  if (code == CLI_GO && r.rows.document >= 0 && !r.rows.long_only)
-    code = cli_usage_error(report_spec.command, "--document-token needs --long-only");
+  if (code == CLI_GO) code = cli_rows_check(report_spec.command, &r.rows);
   if (code == CLI_GO && r.rows.long_only && r.options.sequences == 0)
     code = cli_usage_error(report_spec.command, "--long-only needs --sequences");
   if (code == CLI_GO) code = report_policies(&r);

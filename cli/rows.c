@@ -11,9 +11,14 @@ int32_t cli_rows_token(wn_context *ctx, const struct cli_rows *rows, const char 
   return token;
 }
 
+int cli_rows_check(const char *command, const struct cli_rows *rows) {
+  if (rows->long_only || rows->document < 0) return 0;
+  return cli_usage_error(command, "--document-token needs --long-only");
+}
+
 int cli_rows_apply(wn_context *ctx, const char *command, const struct cli_rows *rows, const char *tokenizer,
                    const char *model, wn_data_config *data) {
-  if (!rows->long_only) return rows->document < 0 ? 0 : cli_usage_error(command, "--document-token needs --long-only");
+  if (!rows->long_only) return cli_rows_check(command, rows);
   if (data->kind != WN_DATA_TOKENS) return cli_usage_error(command, "--long-only is for token files");
   if (data->stream) return cli_usage_error(command, "--long-only and segment recurrence exclude each other");
   data->pack = false;

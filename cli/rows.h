@@ -20,6 +20,8 @@ struct cli_rows {
                  .max = INT32_MAX)
 /* NOLINTEND(bugprone-macro-parentheses) */
 
+/* Are the options such as go together? 0, or the exit code after a line. */
+int cli_rows_check(const char *command, const struct cli_rows *rows);
 /* The token that starts a document: given, or (-1) that of the tokenizer (given, else in the model's folder); -1:
  * neither, and the library looks into data.json. */
 int32_t cli_rows_token(wn_context *ctx, const struct cli_rows *rows, const char *tokenizer, const char *model);

@@ -84,10 +84,15 @@ struct wn_norm_site wn_run_final_norm(const struct wn_run *run, void *rstd, void
   return (struct wn_norm_site){run->model->outer.norm_gain, run->model->outer.norm_shift, rstd, mean, 0};
 }
 
+/* Does the pass compute L_mem? */
+static bool step_has_mem(const struct wn_run *run) {
+  const wn_selective_config *sel = &run->model->config.attention.selective;
+  return sel->enabled && sel->mem.enabled && !run->no_mem;
+}
+
 wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws) {
   const wn_model_config *c = &run->model->config;
   const int64_t M = run->B * run->T;
-  const bool mem = c->attention.selective.enabled && c->attention.selective.mem.enabled && !run->no_mem;
   struct wn_layer_acts a;
   WN_TRY(step_layer_acts(run, ws, 0, &a));
   WN_TRY(wn_run_embed(run, ws->embedded, ws->embed_rstd, ws->embed_mean, a.x));
@@ -100,7 +105,7 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws) {
     WN_TRY(wn_span_forward(run, l, &a, wn_workspace_sum(ws, WN_SUM_SPAN, l)));
     if (!run->measuring && run->observer && run->observer->layer) run->observer->layer(run->observer->user, run, l, &a);
     if (run->grads) WN_TRY(step_move_reduced(run, ws, l, false));
-    if (!mem) continue;
+    if (!step_has_mem(run)) continue;
     const struct wn_memory_loss memory = wn_layer_memory_loss(run, &a, wn_workspace_sum(ws, WN_SUM_MEM, l));
     WN_TRY(wn_run_memory_loss_forward(run, &memory));
   }
@@ -225,9 +230,8 @@ static void step_result(const struct wn_run *run, const struct wn_workspace *ws,
                         double span_share, double balance_share, struct wn_step_result *result) {
   const wn_model_config *c = &run->model->config;
   double mem = 0, span = 0, balance = 0;
-  const bool has_mem = c->attention.selective.enabled && c->attention.selective.mem.enabled && !run->no_mem;
   for (int64_t l = 0; l < c->layers; l++) {
-    if (has_mem) mem += sums[wn_workspace_sum_at(ws, WN_SUM_MEM, l)];
+    if (step_has_mem(run)) mem += sums[wn_workspace_sum_at(ws, WN_SUM_MEM, l)];
     if (c->attention.span.enabled) span += sums[wn_workspace_sum_at(ws, WN_SUM_SPAN, l)];
     if (c->experts.count > 0) balance += sums[wn_workspace_sum_at(ws, WN_SUM_BALANCE, l)];
   }
