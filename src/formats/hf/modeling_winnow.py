@@ -620,9 +620,11 @@ class WinnowForCausalLM(PreTrainedModel, GenerationMixin):
                 if hasattr(layer.attn, "select_strength"):
                     layer.attn.select_strength.clamp_(min=0)
 
-    def regularisation(self, rows, spans, at):
-        """L_mem (Leviathan et al. 2024, equation 2) and the loss that keeps spans short, as winnow trains with them."""
-        a, loss, valid = self.own.get("attention", {}), 0.0, at >= 0
+    def regularisation(self, rows, spans, at, targets):
+        """L_mem (Leviathan et al. 2024, equation 2) and the loss that keeps spans short, as winnow trains with them: a
+        sequence ends at its last target; what follows, a last token that nothing is predicted from included, is padding."""
+        ends = (targets != -100).flip(-1).cumsum(-1).flip(-1) > 0
+        a, loss, valid = self.own.get("attention", {}), 0.0, (at >= 0) & ends
         mem = switched_on((switched_on(a, "selective") or {}), "mem") if switched_on(a, "selective") is not None else None
         if mem is not None and "mem" in a["selective"]:
             tau, eps, n = mem.get("tau", 1), mem.get("eps", 0.1), valid.sum(-1)
@@ -630,13 +632,14 @@ class WinnowForCausalLM(PreTrainedModel, GenerationMixin):
                 # A column that a row does not see has no part in its M.
                 causal = (at[:, :, None] >= at[:, None, :]) & valid[:, None, :] & valid[:, :, None]
                 kept = torch.where(causal[:, None], 1 - F.clamp(max=tau) / tau, 0).sum(-1)
-                loss = loss + eps * (kept.amax(-1) / n[:, None]).mean() / len(rows)
+                each = (kept.amax(-1) / n.clamp(min=1)[:, None]).mean(-1)  # of a sequence without targets 0, and not counted
+                loss = loss + eps * each.sum() / (n > 0).sum().clamp(min=1) / len(rows)
         span = switched_on(a, "span")
         if span is not None:
             each = span.get("loss", 2e-6) * span.get("limit", 1024)
             for z in spans:
                 mean = z[0, :, 0, 0] if z.shape[2] == 1 and not span.get("dynamic") else \
-                    (z[..., 0] * valid[:, None]).sum((0, 2)) / valid.sum()
+                    (z[..., 0] * valid[:, None]).sum((0, 2)) / valid.sum().clamp(min=1)
                 loss = loss + each * mean.mean()
         return loss
 
@@ -700,7 +703,9 @@ class WinnowForCausalLM(PreTrainedModel, GenerationMixin):
             known = {k: kwargs[k] for k in ("shift_labels", "num_items_in_batch") if k in kwargs}
             loss = self.loss_function(logits, labels, own["vocab_size"], **known)
             if self.training:
-                loss = loss + self.regularisation(rows, spans, at)
+                targets = known.get("shift_labels")
+                targets = fn.pad(labels, (0, 1), value=-100)[:, 1:] if targets is None else targets
+                loss = loss + self.regularisation(rows, spans, at, targets.to(at.device))
         cache = cache if use_cache else None
         if return_dict is False:
             return tuple(v for v in (loss, logits, cache) if v is not None)
