@@ -138,6 +138,24 @@ static const struct cli_spec selection_spec = {
         "context, as the paper does. Any two layers mask old tokens more than new ones: the correlation of other\n"
         "layers is what that of the same layer is to be compared with."};
 
+/* The other run, before anything is measured: it reads the same tokens. */
+static int selection_open_other(const struct selection *s, int64_t T, wn_model **out) {
+  const struct analysis *a = &s->analysis;
+  const wn_status status = cli_model_load(a->ctx, s->against, a->check, NULL, NULL, out);
+  if (status != WN_OK) return cli_fail(a->ctx, status);
+  const wn_model_config *c = wn_model_config_get(a->model), *other = wn_model_config_get(*out);
+  if (other->vocab_size != c->vocab_size)
+    return cli_error("--against %s: a vocabulary of %" PRId64 " tokens; that of %s has %" PRId64, s->against,
+                     other->vocab_size, a->model_dir, c->vocab_size);
+  if (a->encoder ? !other->encoder.selective : !other->attention.selective.enabled)
+    return cli_error("--against %s: the model has no selective %s", s->against, a->encoder ? "encoder" : "attention");
+  const int64_t context = a->encoder ? other->encoder.context : other->context;
+  if (context < T)
+    return cli_error("--against %s: a context of %" PRId64 " tokens; the sequences have %" PRId64 ", see --context",
+                     s->against, context, T);
+  return 0;
+}
+
 static int selection_measure(struct selection *s) {
   struct analysis *a = &s->analysis;
   wn_model *other = NULL;
@@ -153,9 +171,13 @@ static int selection_measure(struct selection *s) {
   if (!a->encoder && !c->attention.selective.enabled)
     return cli_error("%s: the model has no selective attention%s", a->model_dir,
                      c->encoder.selective ? "; its encoder has: --encoder" : "");
+  const int code = s->against ? selection_open_other(s, T, &other) : 0;
+  if (code) {
+    wn_model_destroy(other);
+    return code;
+  }
   analysis_begin(a, "selection", "sequences");
   wn_status status = wn_analyze_selection_mean(a->ctx, a->model, a->source, &options, &s->mean);
-  if (status == WN_OK && s->against) status = cli_model_load(a->ctx, s->against, a->check, NULL, NULL, &other);
   if (status == WN_OK && other) status = wn_analyze_selection_mean(a->ctx, other, a->source, &options, &s->other);
   if (status == WN_OK && other) status = wn_selection_compare(a->ctx, s->mean, s->other, &s->likeness);
   status = analysis_ended(a, status);

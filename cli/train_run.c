@@ -114,7 +114,7 @@ int cli_train_run(const struct cli_common *common, wn_context *ctx, const wn_rec
       cli_note(common, "%s %s: step %" PRId64 "/%" PRId64 ", loss %.4f, %s tokens in %s, peak memory %s",
                status == WN_OK ? done : "saved", out, p->step, p->steps, p->loss, cli_count((double)p->tokens),
                cli_duration(seconds), cli_bytes((double)cli_peak_resident()));
-    else
+    else if (status == WN_OK)
       cli_note(common, "%s: nothing left to train after step %" PRId64, out, p->step);
     if (status == WN_ERR_CANCELLED) {
       cli_note(common, "winnow: stopped; go on with: winnow %s --resume --out %s", verb, out);

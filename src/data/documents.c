@@ -1,6 +1,7 @@
 /* Documents of a token file. See documents.h. */
 #include "data/documents.h"
 
+#include <inttypes.h>
 #include <jansson.h>
 #include <string.h>
 
@@ -63,9 +64,9 @@ uint64_t wn_documents_long(int64_t T) {
   return least > 2 ? least : 2;
 }
 
-wn_status wn_documents_token(wn_context *ctx, const char *path, int32_t given, int32_t *out) {
-  *out = given;
-  if (given >= 0) return WN_OK;
+/* What data.json beside the file says; -1: nothing. */
+static wn_status token_beside(wn_context *ctx, const char *path, int32_t *out) {
+  *out = -1;
   char beside[DOCUMENTS_PATH_BYTES], where[DOCUMENTS_PATH_BYTES];
   const char *slash = strrchr(path, '/');
   const size_t dir = slash ? (size_t)(slash - path) + 1 : 0;
@@ -83,4 +84,12 @@ wn_status wn_documents_token(wn_context *ctx, const char *path, int32_t given, i
   if (!known) return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"document_token\" is not a token or -1", where);
   *out = (int32_t)token;
   return WN_OK;
+}
+
+wn_status wn_documents_token(wn_context *ctx, const char *path, int32_t given, int64_t vocab_size, int32_t *out) {
+  *out = given;
+  if (given < 0) WN_TRY(token_beside(ctx, path, out));
+  if (*out < vocab_size) return WN_OK;
+  return wn_fail(ctx, WN_ERR_CONFIG, "%s: document token %d is outside the vocabulary, 0 to %" PRId64, path, *out,
+                 vocab_size - 1);
 }

@@ -17,7 +17,7 @@ void wn_documents_clear(struct wn_document_places *documents); /* allowed on {0}
  * row, as Leviathan et al., section 6.2, take their examples). At least 2, so that there is something to predict. */
 uint64_t wn_documents_long(int64_t T);
 /* `given`, or where it is -1 what data.json in the token file's folder says (wn_data_prepare writes it); -1: nothing.
- */
-wn_status wn_documents_token(wn_context *ctx, const char *path, int32_t given, int32_t *out);
+ * Fails where the vocabulary does not have it. */
+wn_status wn_documents_token(wn_context *ctx, const char *path, int32_t given, int64_t vocab_size, int32_t *out);
 
 #endif

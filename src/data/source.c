@@ -82,7 +82,7 @@ static wn_status check_task(wn_context *ctx, const wn_data_config *c, int64_t T,
 static wn_status open_documents(wn_context *ctx, wn_data_source *s, const char *path) {
   int32_t token;
   const bool long_only = s->config.long_only;
-  WN_TRY(wn_documents_token(ctx, path, s->config.document_token, &token));
+  WN_TRY(wn_documents_token(ctx, path, s->config.document_token, s->vocab_size, &token));
   if (token < 0)
     return wn_fail(ctx, WN_ERR_CONFIG,
                    "%s: rows of documents need data.document_token, the token that starts a document; data.json in its "
@@ -123,6 +123,9 @@ static wn_status open_tokens(wn_context *ctx, wn_data_source *s) {
     return wn_fail(ctx, WN_ERR_CONFIG, "data.stream and data.pack exclude each other");
   if (s->config.pack && s->config.document_token < 0)
     return wn_fail(ctx, WN_ERR_CONFIG, "data.pack needs data.document_token, the token that starts a document");
+  if (s->config.pack && s->config.document_token >= s->vocab_size)
+    return wn_fail(ctx, WN_ERR_CONFIG, "data.document_token is %d, outside the vocabulary, 0 to %d",
+                   s->config.document_token, s->vocab_size - 1);
   if (s->config.rows == WN_ROWS_DOCUMENT || s->config.long_only) WN_TRY(wn_data_config_check(ctx, "data", &s->config));
   WN_TRY(wn_token_file_open(ctx, path, &s->file));
   WN_TRY(s->config.rows == WN_ROWS_DOCUMENT ? open_documents(ctx, s, path) : open_blocks(ctx, s, path));

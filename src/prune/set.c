@@ -81,7 +81,7 @@ static wn_status set_load_blocks(const struct reader *in, struct wn_prune_set *s
 static wn_status set_load_documents(const struct reader *in, struct wn_prune_set *set) {
   struct wn_document_places documents;
   int32_t token;
-  WN_TRY(wn_documents_token(in->ctx, in->data->path, in->data->document_token, &token));
+  WN_TRY(wn_documents_token(in->ctx, in->data->path, in->data->document_token, in->vocab_size, &token));
   if (token < 0)
     return wn_fail(in->ctx, WN_ERR_ARGUMENT,
                    "%s: long documents need the token that starts one; data.json in its folder names none either",

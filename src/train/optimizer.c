@@ -342,9 +342,7 @@ static wn_status step_piece(const struct step *s, const struct wn_optimizer_piec
 }
 
 wn_status wn_optimizer_apply(struct wn_optimizer *opt, const wn_train_config *config, const void *grads, double lr,
-                             int64_t number) {
-  /* the matrices' rate has the schedule of the other */
-  const double muon_lr = config->lr > 0 ? config->muon.lr * (lr / config->lr) : 0;
+                             double muon_lr, int64_t number) {
   const struct step step = {opt, config, grads, lr, muon_lr, number};
   double global = 1;
   if (config->clip > 0) {

@@ -77,9 +77,9 @@ size_t wn_optimizer_bytes(const struct wn_optimizer *opt);
 /* Fills opt->norms from grads; *norm: of the gradient of all tensors that learn. Of several processes each looks at its
  * pieces, and all have the same numbers afterwards. */
 wn_status wn_optimizer_measure(struct wn_optimizer *opt, const void *grads, double *norm);
-/* Updates the parameters of this process's pieces with the gradient that was just measured. step counts from 1. grads
- * stay as they are: clipping is folded into the update. */
+/* Updates the parameters of this process's pieces with the gradient that was just measured; muon_lr: the rate of Muon's
+ * matrices. step counts from 1. grads stay as they are: clipping is folded into the update. */
 wn_status wn_optimizer_apply(struct wn_optimizer *opt, const wn_train_config *config, const void *grads, double lr,
-                             int64_t step);
+                             double muon_lr, int64_t step);
 
 #endif

@@ -39,7 +39,7 @@ static const struct wn_field train_fields[] = {
     {"beta2", WN_FIELD_DOUBLE, AT(beta2), 0, 0.99999999, NULL, "adamw, muon: decay of the second moment"},
     {"eps", WN_FIELD_DOUBLE, AT(eps), 1e-30, 1, NULL, "added to the update's denominator"},
     {"weight_decay", WN_FIELD_DOUBLE, AT(weight_decay), 0, 1000, NULL,
-     "adamw, muon: decoupled; tensors of two dimensions"},
+     "decoupled, of every optimizer; tensors of two dimensions"},
     {"muon.lr", WN_FIELD_DOUBLE, AT(muon.lr), 0, 1000, NULL,
      "muon: rate of the layers' projections, with the schedule of lr, which is that of all other tensors"},
     {"muon.momentum", WN_FIELD_DOUBLE, AT(muon.momentum), 0, 0.999999, NULL, "muon: decay of the momentum"},

@@ -40,6 +40,7 @@ struct run {
   int32_t *inputs, *input_count; /* [accumulate*batch, input length], [accumulate*batch]; NULL without an encoder */
   struct wn_run_log log;
   int64_t saved_step; /* of the checkpoint in dir; -1: none */
+  bool changed;       /* the recipe is not the one that the checkpoint has: it is kept even if no step follows */
   double start;
 };
 
@@ -77,6 +78,11 @@ static void first_difference(json_t *a, json_t *b, const char *path, char *out, 
 static wn_status same_model(wn_context *ctx, const char *dir, const wn_model_config *want, wn_model *model) {
   wn_model_config have = *wn_model_config_get(model);
   char *a = NULL, *b = NULL;
+  if (want->attention.selective.mem.enabled && !want->attention.selective.enabled &&
+      !have.attention.selective.mem.enabled)
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "%s: model.attention.selective.mem is asked for; the checkpoint's model has no selective attention",
+                   dir);
   have.attention.selective.mem = want->attention.selective.mem;
   wn_status status = wn_model_config_json(ctx, &have, &a);
   if (status == WN_OK) status = wn_model_config_json(ctx, want, &b);
@@ -146,6 +152,7 @@ static wn_status continue_model(struct run *r, const wn_recipe *recipe) {
   /* The tokenizer in the checkpoint's folder is preferred: the one that the recipe names may no longer exist. */
   if (wn_tokenizer_file_of(r->dir)) take_tokenizer_beside(&r->recipe.data);
   WN_TRY(wn_run_prepare(ctx, &r->recipe, r->recipe.data.tokenizer[0] ? r->dir : "", &r->tok));
+  r->changed = recipe != NULL;
   WN_TRY(wn_model_load_float(ctx, r->dir, &r->model));
   return same_model(ctx, r->dir, &r->recipe.model, r->model);
 }
@@ -243,11 +250,12 @@ static wn_status check_parameters(struct run *r) {
 }
 
 static wn_status save(struct run *r) {
-  if (r->saved_step == r->trainer->step) return WN_OK;
+  if (r->saved_step == r->trainer->step && !r->changed) return WN_OK;
   WN_TRY(check_parameters(r));
   if (r->writes) WN_TRY(wn_run_log_sync(r->ctx, &r->log));
   WN_TRY(wn_checkpoint_save(r->ctx, r->dir, &r->recipe, r->tok, r->trainer));
   r->saved_step = r->trainer->step;
+  r->changed = false;
   return WN_OK;
 }
 

@@ -11,16 +11,24 @@
 
 #include "base/rng.h"
 
-double wn_schedule_lr(const wn_train_config *config, int64_t step) {
+static double scheduled(const wn_train_config *config, double lr, int64_t step) {
   const int64_t s = step > config->schedule_from ? step - config->schedule_from : 0;
-  if (config->warmup > 0 && s <= config->warmup) return config->lr * (double)s / (double)config->warmup;
-  if (config->schedule == WN_SCHED_CONSTANT) return config->lr;
+  if (config->warmup > 0 && s <= config->warmup) return lr * (double)s / (double)config->warmup;
+  if (config->schedule == WN_SCHED_CONSTANT) return lr;
   double span = (double)(config->steps - config->schedule_from - config->warmup);
   double p = span > 0 ? (double)(s - config->warmup) / span : 1;
   if (p > 1) p = 1;
   double r = config->min_lr_ratio;
   double shape = config->schedule == WN_SCHED_LINEAR ? 1 - p : 0.5 * (1 + cos(3.14159265358979323846 * p));
-  return config->lr * (r + (1 - r) * shape);
+  return lr * (r + (1 - r) * shape);
+}
+
+double wn_schedule_lr(const wn_train_config *config, int64_t step) {
+  return scheduled(config, config->lr, step);
+}
+
+double wn_schedule_muon_lr(const wn_train_config *config, int64_t step) {
+  return scheduled(config, config->muon.lr, step);
 }
 
 int64_t wn_schedule_budget(const wn_train_config *config, int64_t context, int64_t budget, int64_t step) {

@@ -6,6 +6,7 @@
 
 /* The rate of optimizer step `step`, counted from 1. Steps past the end keep the last rate. */
 double wn_schedule_lr(const wn_train_config *config, int64_t step);
+double wn_schedule_muon_lr(const wn_train_config *config, int64_t step); /* of Muon's matrices: the same shape */
 
 /* A layer's budget at optimizer step `step`, counted from 1, on its way from `context` tokens to `budget`. */
 int64_t wn_schedule_budget(const wn_train_config *config, int64_t context, int64_t budget, int64_t step);

@@ -246,7 +246,8 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
   WN_TRY(wn_optimizer_measure(&t->opt, t->grads, &norm));
   if (!isfinite(norm))
     return wn_fail(ctx, WN_ERR_DIVERGED, "the gradient norm of step %lld is %g", (long long)t->step + 1, norm);
-  WN_TRY(wn_optimizer_apply(&t->opt, &t->config, t->grads, lr, t->step + 1));
+  const double muon_lr = wn_schedule_muon_lr(&t->config, t->step + 1);
+  WN_TRY(wn_optimizer_apply(&t->opt, &t->config, t->grads, lr, muon_lr, t->step + 1));
   WN_TRY(wn_shards_gather(&t->shards));
   if (t->learns.has_lora) WN_TRY(wn_lora_merge(&t->learns.lora));
   WN_TRY(wn_workspace_fit(t->ws));

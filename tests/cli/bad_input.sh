@@ -267,8 +267,11 @@ refuses "prune search: a tolerance that is none" 2 'tolerance' "${search[@]}" --
 refuses "prune search: memory that is none" 2 '\-\-memory' "${search[@]}" --target 9 --memory much --out bad-search
 refuses "prune search: too little memory" 1 'rows fit' "${search[@]}" --target 9 --memory 100kB --out bad-search
 refuses "prune search: a step of the whole context" 1 'step' "${search[@]}" --target 9 --step 32 --out bad-search
-refuses "prune search: no long documents" 1 'no document' "${search[@]}" --target 9 --long-only --document-token 5000 --out bad-search
-refuses "eval: no long documents" 1 'no document' eval whole --data data/val.bin --long-only --document-token 5000
+refuses "prune search: no long documents" 1 'no document' "${search[@]}" --target 9 --long-only --document-token 2 --out bad-search
+refuses "prune search: a document token of another vocabulary" 1 'outside the vocabulary' "${search[@]}" --target 9 --long-only --document-token 5000 --out bad-search
+refuses "eval: no long documents" 1 'no document' eval whole --data data/val.bin --long-only --document-token 2
+refuses "eval: a document token of another vocabulary" 1 'outside the vocabulary' eval whole --data data/val.bin --long-only --document-token 5000
+refuses "train: a document token of another vocabulary" 1 'data\.document_token.*outside the vocabulary' train --config recipe.json --set data.pack=true --set data.document_token=5000 --out bad-rows
 refuses "eval: long documents of a text" 2 'long-only' eval whole --text line.txt --long-only
 refuses "analyze: long documents of a text" 2 'long-only' analyze attention whole --text line.txt --long-only
 refuses "eval: a document token alone" 2 'long-only' eval whole --data data/val.bin --document-token 1
@@ -399,6 +402,9 @@ printf 'context,kept\n1,2\n2,many\n' >counts.csv
 refuses "analyze fits: no number" 1 'counts\.csv:3' analyze fits counts.csv
 refuses "analyze fits: no such column" 1 'counts\.csv:1.*seen' analyze fits counts.csv --y seen
 refuses "analyze selection without data" 2 'data' analyze selection whole
+"$winnow" train --quiet --config "$root/recipes/copy-selective.json" --set model.width=32 --set model.heads=2 --set train.steps=1 --set train.batch=1 \
+  --set train.warmup=0 --set train.eval_every=0 --out copies
+refuses "analyze selection against another vocabulary" 1 'against copies: a vocabulary' analyze selection whole --data data/val.bin --against copies
 refuses "analyze task on a text" 2 "unknown option" analyze task whole --text other.txt
 refuses "analyze selection in batches" 2 "unknown option" analyze selection whole --data data/val.bin --max-batches 1
 refuses "report of long documents without sequences" 2 "needs --sequences" report whole --long-only

@@ -164,6 +164,9 @@ static void test_packing(void **state) {
   wn_data_source_destroy(s);
   c.document_token = -1;
   assert_int_equal(wn_data_source_create(ctx, &c, "val", 9, 10, &s), WN_ERR_CONFIG);
+  c.document_token = 10;
+  assert_int_equal(wn_data_source_create(ctx, &c, "val", 9, 10, &s), WN_ERR_CONFIG);
+  assert_non_null(strstr(wn_context_error(ctx), "outside the vocabulary"));
 }
 
 /* Rows of documents. Four documents of 12, 3, 1 and 9 tokens after two tokens that are of none; a row of 8 tokens has
@@ -248,6 +251,9 @@ static void test_documents_refused(void **state) {
   assert_non_null(strstr(wn_context_error(ctx), "data.rows"));
   c.rows = WN_ROWS_DOCUMENT, c.document_token = 49;
   assert_int_equal(wn_data_source_create(ctx, &c, "val", 8, 50, &s), WN_ERR_FORMAT);
+  c.document_token = 50;
+  assert_int_equal(wn_data_source_create(ctx, &c, "val", 8, 50, &s), WN_ERR_CONFIG);
+  assert_non_null(strstr(wn_context_error(ctx), "outside the vocabulary"));
   c.document_token = -1; /* nobody says it; then data.json in the folder does */
   assert_int_equal(wn_data_source_create(ctx, &c, "val", 8, 50, &s), WN_ERR_CONFIG);
   assert_non_null(strstr(wn_context_error(ctx), "document_token"));

@@ -60,7 +60,7 @@ static void steps(struct bench *b, const wn_train_config *c, double lr, int coun
   double norm;
   for (int s = 1; s <= count; s++) {
     must(b->ctx, wn_optimizer_measure(&b->opt, grads(b), &norm));
-    must(b->ctx, wn_optimizer_apply(&b->opt, c, grads(b), lr, s));
+    must(b->ctx, wn_optimizer_apply(&b->opt, c, grads(b), lr, lr, s));
   }
 }
 
@@ -124,7 +124,7 @@ static void test_clipping(void **state) {
     must(b.ctx, wn_optimizer_measure(&b.opt, b.g, &norm));
     assert_true(fabs(norm - sqrt(1.09)) < 1e-12);
     assert_true(fabs(b.opt.norms[0] - 0.3) < 1e-12 && fabs(b.opt.norms[3] - 1) < 1e-12);
-    must(b.ctx, wn_optimizer_apply(&b.opt, &c, b.g, 1e9, 1));
+    must(b.ctx, wn_optimizer_apply(&b.opt, &c, b.g, 1e9, 1e9, 1));
     for (int i = 0; i < TOTAL; i++) {
       double want = before[i] - (i < OFFSET ? cases[k].scale_a : cases[k].scale_b) * b.g[i];
       if (!(fabs(b.p[i] - want) < 1e-8))
@@ -150,7 +150,7 @@ static void test_clipping_of_modules(void **state) {
     const wn_train_config c = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e9, .clip_tensor = 0.1};
     must(model.ctx, wn_optimizer_measure(&opt, g, &norm));
     assert_true(fabs(norm - sqrt(0.25 + 0.0004 + 1)) < 1e-12);
-    must(model.ctx, wn_optimizer_apply(&opt, &c, g, 1e9, 1));
+    must(model.ctx, wn_optimizer_apply(&opt, &c, g, 1e9, 1e9, 1));
     for (int i = 0; i < 6; i++)
       if (!(fabs(p[i] + scale[i] * g[i]) < 1e-8))
         fail_msg("optimizer %d: parameter %d is %.12g, expected %.12g", kind, i, p[i], -scale[i] * g[i]);
@@ -260,7 +260,7 @@ static void test_muon_without_gradient(void **state) {
   const wn_train_config c = {
       .lr = 0.1, .weight_decay = 0.5, .muon = {.lr = 0.2, .momentum = 0.9, .nesterov = true, .steps = 5}};
   must(model.ctx, wn_optimizer_measure(&opt, g, &norm));
-  must(model.ctx, wn_optimizer_apply(&opt, &c, g, 0.05, 1)); /* half of the rate: half of the matrices' */
+  must(model.ctx, wn_optimizer_apply(&opt, &c, g, 0, 0.1, 1)); /* the other rate has no part in it */
   const float want[] = {1, 2, 3, -4, 5, 6};
   for (int i = 0; i < 6; i++) assert_true(fabs((double)p[i] - 0.95 * (double)want[i]) < 1e-6);
   wn_optimizer_clear(&opt);

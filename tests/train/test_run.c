@@ -133,6 +133,44 @@ static void resume_with_mem(int64_t length, bool budgets, double tau) {
   tiny_remove(dir);
 }
 
+/* A resumed run that is interrupted before a step has the recipe that it was given: it is the one that goes on. */
+static void test_resume_interrupted(void **state) {
+  (void)state;
+  wn_recipe r, kept;
+  char dir[256], run[300], path[320];
+  tiny_folder(dir);
+  snprintf(run, sizeof run, "%s/run", dir);
+  snprintf(path, sizeof path, "%s/recipe.json", run);
+  tiny_recipe(&r, true);
+  assert_int_equal(train(&r, run, false, 3, NULL), WN_ERR_CANCELLED);
+  r.train.lr /= 2;
+  struct stop s = {.ctx = tiny_context(backend, 1)};
+  wn_context_cancel(s.ctx);
+  assert_int_equal(wn_train_run(s.ctx, &r, run, true, on_progress, &s), WN_ERR_CANCELLED);
+  assert_int_equal(s.seen, 0);
+  must(s.ctx, wn_recipe_load(s.ctx, path, NULL, 0, &kept));
+  assert_true(kept.train.lr == r.train.lr);
+  wn_context_destroy(s.ctx);
+  assert_int_equal(train(NULL, run, true, 0, NULL), WN_OK);
+  tiny_remove(dir);
+}
+
+/* L_mem is of selections: a model without any is not told so in silence. */
+static void test_mem_without_selections(void **state) {
+  (void)state;
+  wn_recipe r;
+  char dir[256], run[300];
+  tiny_folder(dir);
+  snprintf(run, sizeof run, "%s/run", dir);
+  tiny_recipe(&r, false);
+  r.model.attention.selective.enabled = false;
+  assert_int_equal(train(&r, run, false, 3, NULL), WN_ERR_CANCELLED);
+  r.model.attention.selective.mem.enabled = true;
+  assert_int_equal(train(&r, run, true, 0, NULL), WN_ERR_CONFIG);
+  assert_int_equal(train(NULL, run, true, 0, NULL), WN_OK);
+  tiny_remove(dir);
+}
+
 static void test_resume_with_mem(void **state) {
   (void)state;
   resume_with_mem(6, false, 1);
@@ -508,10 +546,18 @@ static void test_log(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_model_is_no_run), cmocka_unit_test(test_links),          cmocka_unit_test(test_log),
-      cmocka_unit_test(test_resume),          cmocka_unit_test(test_resume_streams), cmocka_unit_test(test_budgets),
-      cmocka_unit_test(test_resume_with_mem), cmocka_unit_test(test_resume_spans),   cmocka_unit_test(test_evaluation),
-      cmocka_unit_test(test_refusals),        cmocka_unit_test(test_divergence)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_model_is_no_run),
+                                     cmocka_unit_test(test_links),
+                                     cmocka_unit_test(test_log),
+                                     cmocka_unit_test(test_resume),
+                                     cmocka_unit_test(test_resume_streams),
+                                     cmocka_unit_test(test_budgets),
+                                     cmocka_unit_test(test_resume_with_mem),
+                                     cmocka_unit_test(test_resume_interrupted),
+                                     cmocka_unit_test(test_mem_without_selections),
+                                     cmocka_unit_test(test_resume_spans),
+                                     cmocka_unit_test(test_evaluation),
+                                     cmocka_unit_test(test_refusals),
+                                     cmocka_unit_test(test_divergence)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,10 @@ static void test_warmup(void **state) {
     close_to(wn_schedule_lr(&c, 1), 0.2);
     close_to(wn_schedule_lr(&c, 5), 1);
     close_to(wn_schedule_lr(&c, 10), 2);
+    c.lr = 0, c.muon.lr = 4; /* a rate of its own */
+    close_to(wn_schedule_lr(&c, 5), 0);
+    close_to(wn_schedule_muon_lr(&c, 5), 2);
+    close_to(wn_schedule_muon_lr(&c, 60), kind == WN_SCHED_CONSTANT ? 4 : 4 * 0.55);
   }
 }
 
