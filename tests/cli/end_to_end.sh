@@ -121,6 +121,13 @@ refuses "resuming another model names the key" 1 "checkpoint's model.attention.s
   --resume --out parts --set model.attention.selective.relu=false
 run "$winnow" train --config recipe.json --set train.steps=2 --set train.warmup=2 --out rising --quiet
 grep -q '^winnow: warning: .*train.warmup is 2 of 2 steps' err && pass "a warm-up that does not end is told" || fail "a warm-up that does not end is told" "$(cat err)"
+never_acts() { # KEY VALUE
+  run "$winnow" train --config recipe.json --set train.steps=1 --set train.warmup=0 --set train.eval_every=0 \
+    --set model.attention.selective.mem.enabled=true --set "$1=$2" --out "no-mem-$2"
+  grep -q "^winnow: warning: L_mem never acts: $1" err && pass "L_mem that never acts is told: $1" || fail "L_mem that never acts is told: $1" "$(cat err)"
+}
+never_acts model.attention.selective.enabled false
+never_acts train.mem.from_step 9
 # A loss whose perplexity is beyond a double: null, since JSON has no infinity.
 succeeds "a hopeless model" train --config recipe.json --set model.layers=1 --set model.width=1024 --set model.heads=1 \
   --set model.ffn_width=8 --set model.init_std=10 --set train.steps=1 --set train.batch=1 --set train.lr=0 --set train.warmup=0 \
