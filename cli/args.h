@@ -57,7 +57,7 @@ struct cli_common {
       CLI_OPTION(T, m.backend, "backend", "NAME", "cpu: fast; ref: plain C in double accumulation; cuda: a GPU",       \
                  .choices = WN_BACKENDS(CLI_BACKEND_NAME, "|")),                                                       \
       CLI_OPTION(T, m.json, "json", NULL, "the result as JSON on standard output"),                                    \
-      CLI_OPTION(T, m.quiet, "quiet", NULL, "no progress, no messages but errors"),                                    \
+      CLI_OPTION(T, m.quiet, "quiet", NULL, "no progress, no messages but errors and warnings"),                       \
       CLI_OPTION(T, m.verbose, "verbose", NULL, "the library's log on standard error")
 /* NOLINTEND(bugprone-macro-parentheses) */
 #define CLI_COMMON_DEFAULTS                                                                                            \

@@ -138,7 +138,9 @@ static int sweep_check_folder(const struct sweep *s) {
   int code = cli_make_folder(s->out);
   if (!code && !cli_join(path, sizeof path, s->out, "sweep.json")) code = cli_error("%s: the path is too long", s->out);
   there = code ? NULL : cli_read_json(path);
-  if (there && !json_equal(there, now))
+  if (!code && !there && cli_exists(path))
+    code = cli_error("%s: not the JSON that a sweep writes; another --out, or the file as it was", path);
+  else if (there && !json_equal(there, now))
     code =
         cli_error("%s: the sweep there has another --config or other --set; another --out, or the same as there", path);
   char *text = code || there ? NULL : json_dumps(now, JSON_INDENT(1));

@@ -22,6 +22,8 @@ struct compare {
   int64_t batch;
   const char *dirs[SUBJECTS], *searches[SUBJECTS], *data, *budgets, *policies, *labels, *out, *task, *task_data;
   char names[SUBJECTS][64];
+  double
+      reach[SUBJECTS]; /* of the subjects' searches: tokens a layer between a column and a point that stands for it */
   int64_t at_most, context, limit;
   int64_t tokens[BUDGETS_MAX];
   int token_count;
@@ -49,15 +51,18 @@ static int compare_read_labels(struct compare *c) {
                    : 0;
 }
 
-static const wn_prune_row *compare_find_row(const wn_prune_comparison *r, int subject, int policy, bool searched,
-                                            int64_t tokens) {
+/* The row of a column; of searched budgets, which meet few columns exactly, the one that comes nearest. */
+static const wn_prune_row *compare_find_row(const struct compare *c, const wn_prune_comparison *r, int subject,
+                                            int policy, bool searched, int64_t tokens) {
+  const double want = tokens < r->context ? (double)tokens : (double)r->context;
+  const wn_prune_row *best = NULL;
   for (int64_t i = 0; i < r->count; i++) {
     const wn_prune_row *row = &r->results[i];
-    const double want = tokens < r->context ? (double)tokens : (double)r->context;
     if (row->subject != subject || row->policy != policy || row->searched != searched) continue;
-    if (policy < 0 || fabs(row->per_layer - want) <= (searched ? 8 : 0)) return row;
+    const double away = policy < 0 ? 0 : fabs(row->per_layer - want);
+    if (away <= (searched ? c->reach[subject] : 0) && (!best || away < fabs(best->per_layer - want))) best = row;
   }
-  return NULL;
+  return best;
 }
 
 /* What a table shows: a task of the comparison, or, below 0, the perplexity. */
@@ -69,12 +74,12 @@ static void compare_print_line(const struct compare *c, const wn_prune_compariso
                                bool searched) {
   char name[64];
   bool any = false;
-  for (int i = 0; i < c->token_count; i++) any = any || compare_find_row(r, subject, policy, searched, c->tokens[i]);
+  for (int i = 0; i < c->token_count; i++) any = any || compare_find_row(c, r, subject, policy, searched, c->tokens[i]);
   if (!any) return;
   snprintf(name, sizeof name, "%s%s", wn_policy_name((wn_policy)policy), searched ? ", searched" : "");
   printf("%-18s %-21s", r->names[subject], name);
   for (int i = 0; i < c->token_count; i++) {
-    const wn_prune_row *row = compare_find_row(r, subject, policy, searched, c->tokens[i]);
+    const wn_prune_row *row = compare_find_row(c, r, subject, policy, searched, c->tokens[i]);
     if (row)
       printf(task < 0 ? " %9.3f" : " %9.2f", compare_quality(row, task));
     else
@@ -96,7 +101,7 @@ static void compare_print_table(const struct compare *c, const wn_prune_comparis
   for (int i = 0; i < c->token_count; i++) printf(" %9" PRId64, c->tokens[i]);
   printf(" %9s\n", "unpruned");
   for (int s = 0; s < r->subjects; s++) {
-    const wn_prune_row *whole = compare_find_row(r, s, -1, false, 0);
+    const wn_prune_row *whole = compare_find_row(c, r, s, -1, false, 0);
     printf("%-18s %-21s%*s %9.3f\n", r->names[s], "none", 10 * c->token_count, "",
            whole ? compare_quality(whole, task) : NAN);
     for (int p = 0; p < wn_policy_count(); p++) {
@@ -152,6 +157,7 @@ static int run_compare(wn_context *ctx, struct compare *c) {
       status = wn_prune_curve_load(ctx, path, &curves[i]);
     if (status == WN_OK) cli_tokens_check(ctx, c->data, c->dirs[i], models[i]);
     if (status == WN_OK && c->task_count) code = cli_tokenizer_load(ctx, NULL, c->dirs[i], models[i], &toks[i]);
+    c->reach[n] = (double)curves[i].step / (double)(curves[i].layers > 0 ? curves[i].layers : 1);
     subjects[n++] = (wn_prune_subject){c->names[i], models[i], c->searches[i] ? &curves[i] : NULL, toks[i]};
   }
   for (int p = 0; p < wn_policy_count() && !c->policies; p++) {

@@ -115,7 +115,9 @@ static int search_report(const struct search *s, const wn_prune_curve *c) {
   printf("\nmemory         %.2fx less (%" PRId64 " of %" PRId64 " tokens)\n", last->saving, last->total, first->total);
   printf("perplexity     %.4f on the search set (unpruned %.4f), %.4f on the report set (unpruned %.4f)\n",
          exp(last->search_loss), exp(first->search_loss), exp(last->report_loss), exp(first->report_loss));
-  printf("steps          %" PRId64 " in %s: %s\n", c->count - 1, cli_duration(last->seconds), ends[c->end]);
+  const bool above = c->count == 1 && first->search_loss > c->target_loss;
+  printf("steps          %" PRId64 " in %s: %s\n", c->count - 1, cli_duration(last->seconds),
+         above ? "the target is below the perplexity without budgets" : ends[c->end]);
   if (last->tuned > 0) printf("fine-tuning    %" PRId64 " steps; the checkpoint is %s/tuned\n", last->tuned, s->out);
   if (c->checked) {
     double most;

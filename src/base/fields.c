@@ -37,6 +37,17 @@ static const struct wn_field *fields_find(const struct reader *r, const char *pa
   return NULL;
 }
 
+wn_status wn_fields_set(wn_context *ctx, json_t *object, const struct wn_field_group *groups, int group_count,
+                        const char *assignment) {
+  const struct reader r = {.groups = groups, .group_count = group_count};
+  const size_t n = strcspn(assignment, "=");
+  char key[MAX_PATH];
+  size_t base;
+  const int fits = snprintf(key, sizeof key, "%.*s", n < sizeof key ? (int)n : 0, assignment);
+  const struct wn_field *f = fits > 0 ? fields_find(&r, key, &base) : NULL;
+  return wn_json_set(ctx, object, assignment, f && (f->type == WN_FIELD_STRING || f->type == WN_FIELD_EXTRA_STRING));
+}
+
 /* Does some row stand below `path`? */
 static bool fields_is_section(const struct reader *r, const char *path) {
   char key[MAX_PATH];

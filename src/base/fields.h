@@ -55,8 +55,12 @@ wn_status wn_fields_write(wn_context *ctx, const struct wn_field_group *groups, 
                           json_t **out);
 /* Have two structs the same values under all keys? */
 bool wn_fields_same(const struct wn_field_group *groups, int group_count, const void *a, const void *b);
-/* Applies "a.b.c=value" to a JSON object: the value is parsed as JSON, and taken as a string where that fails. */
-wn_status wn_json_set(wn_context *ctx, json_t *object, const char *assignment);
+/* Applies "a.b.c=value" to a JSON object: the value is parsed as JSON, and taken as a string where that fails, or, with
+ * `text`, where it gives anything but a string: 0110 stays as it stands. */
+wn_status wn_json_set(wn_context *ctx, json_t *object, const char *assignment, bool text);
+/* The same; `text` where the key's row is a string. */
+wn_status wn_fields_set(wn_context *ctx, json_t *object, const struct wn_field_group *groups, int group_count,
+                        const char *assignment);
 /* "  model.width   integer  default 256  range 1..65536  help" lines appended to *text (wn_alloc'd, may start NULL). */
 wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, int group_count, const void *defaults,
                          char **text);

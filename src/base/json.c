@@ -250,11 +250,15 @@ wn_status wn_json_save_file(wn_context *ctx, const char *path, const json_t *val
   return status;
 }
 
-wn_status wn_json_set(wn_context *ctx, json_t *object, const char *assignment) {
+wn_status wn_json_set(wn_context *ctx, json_t *object, const char *assignment, bool text) {
   const char *equals = strchr(assignment, '=');
   if (!equals || equals == assignment)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "\"%s\" is not of the form key=value", assignment);
   json_t *value = json_loads(equals + 1, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);
+  if (value && text && !json_is_string(value)) {
+    json_decref(value);
+    value = NULL;
+  }
   if (!value) value = json_string(equals + 1);
   if (!value) return wn_fail(ctx, WN_ERR_ARGUMENT, "the value of \"%s\" is not UTF-8 text", assignment);
 

@@ -228,7 +228,7 @@ static wn_status budgets_assign(wn_context *ctx, const char *text, json_t *objec
     if (n >= sizeof part) return wn_fail(ctx, WN_ERR_CONFIG, "policy options: a part of %zu bytes is too long", n);
     memcpy(part, at, n);
     part[n] = 0;
-    WN_TRY(wn_json_set(ctx, object, part));
+    WN_TRY(wn_json_set(ctx, object, part, false));
     if (!at[n]) break;
     at += n + 1;
   }

@@ -46,7 +46,7 @@ wn_status wn_model_set_attention(wn_context *ctx, wn_model *model, const char *a
   wn_attention_config attention = model->config.attention;
   json_t *object = json_object();
   if (!object) return wn_fail(ctx, WN_ERR_MEMORY, "attention %s: out of memory", assignment);
-  wn_status status = wn_json_set(ctx, object, assignment);
+  wn_status status = wn_fields_set(ctx, object, groups, count, assignment);
   if (status == WN_OK) status = wn_fields_read(ctx, "attention", object, groups, count, &attention);
   json_decref(object);
   return status == WN_OK ? wn_model_set_attention_config(ctx, model, &attention, assignment) : status;

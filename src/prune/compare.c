@@ -169,6 +169,11 @@ static wn_status compare_check_subject(const struct compare *c, int subject) {
   if (config->recurrence > 0)
     return wn_fail(c->ctx, WN_ERR_UNSUPPORTED, "%s: the model has segment recurrence, which does not support budgets",
                    s->name);
+  if (config->encoder.layers > 0)
+    return wn_fail(c->ctx, WN_ERR_UNSUPPORTED, "%s: the model has an encoder; decoders alone are compared", s->name);
+  if (s->searched && !compare_can_have(s, s->searched->budgets.policy))
+    return wn_fail(c->ctx, WN_ERR_ARGUMENT, "%s: its search is of policy %s, which the model cannot have", s->name,
+                   wn_policy_name(s->searched->budgets.policy));
   if (config->vocab_size != c->options->subjects[0].model->config.vocab_size)
     return wn_fail(c->ctx, WN_ERR_SHAPE, "%s: a vocabulary of %lld, %s has %lld: they cannot share their data", s->name,
                    (long long)config->vocab_size, c->options->subjects[0].name,

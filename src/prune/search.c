@@ -24,6 +24,7 @@
 #include "prune/greedy.h"
 
 enum { PATH_BYTES = 4096, BATCH = 8 };
+#define TARGET_ROUNDING 1e-4 /* nats */
 
 struct search {
   wn_context *ctx;
@@ -316,6 +317,18 @@ static wn_status search_begin(struct search *s) {
   return WN_OK;
 }
 
+/* A step is not taken back: where the curve has left a stricter target behind, its points are what there is. A search
+ * on another machine differs in the last bits. */
+static wn_status search_check_target(const struct search *s) {
+  const wn_prune_curve *c = &s->curve;
+  if (!s->resumed || c->closed || c->count < 2 || s->greedy.loss <= s->greedy.target + TARGET_ROUNDING) return WN_OK;
+  return wn_fail(
+      s->ctx, WN_ERR_ARGUMENT,
+      "%s: the search there has gone on to a perplexity of %.6g, past this target of %.6g; another folder, or "
+      "the target it had",
+      s->path, exp(s->greedy.loss), exp(s->greedy.target));
+}
+
 /* The target, from the options: a resumed search may be given another one and go further. */
 static wn_status search_set_target(struct search *s) {
   const wn_prune_options *o = s->options;
@@ -331,7 +344,7 @@ static wn_status search_set_target(struct search *s) {
     s->curve.target_loss = s->curve.points[0].untuned_search_loss + log1p(o->tolerance);
   }
   s->greedy.target = s->curve.target_loss;
-  return WN_OK;
+  return search_check_target(s);
 }
 
 static wn_status search_evaluate(void *user, int64_t layer, int64_t to, double *loss) {

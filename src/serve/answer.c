@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/error.h"
 #include "serve/embed.h"
 #include "text/utf8.h"
 #include "winnow/model.h"
@@ -26,14 +27,37 @@ void wn_serve_error_text(const struct wn_serve_error *e, struct wn_text *out) {
                   "", "\n");
 }
 
+/* What a token adds to a text: [*bytes] at *out + *from, to be freed with *out. The first one of a text may have less
+ * (SentencePiece drops its space): what follows another one is what the second of two has. */
+static wn_status answer_token_bytes(const struct wn_serve_model *m, int32_t id, bool begins, char **out, size_t *from,
+                                    size_t *bytes) {
+  const int32_t two[2] = {id, id};
+  char *alone;
+  *from = 0;
+  WN_TRY(wn_tokenizer_decode(m->ctx, m->tok, &id, 1, &alone, bytes));
+  *out = alone;
+  if (begins) return WN_OK;
+  const size_t first = *bytes;
+  const wn_status status = wn_tokenizer_decode(m->ctx, m->tok, two, 2, out, bytes);
+  wn_text_free(alone);
+  *from = first < *bytes ? first : *bytes;
+  *bytes -= *from;
+  return status;
+}
+
+/* Does this token begin the choice's text? */
+static bool answer_begins(const struct wn_serve_choice *c) {
+  return c->job->request.chat ? c->tokens <= 1 : c->echo && c->characters == 0;
+}
+
 /* A token's own text, valid UTF-8. NULL: out of memory. */
-static json_t *answer_token_text(const struct wn_serve_model *m, int32_t id) {
+static json_t *answer_token_text(const struct wn_serve_model *m, int32_t id, bool begins) {
   char *text = NULL;
-  size_t bytes = 0;
+  size_t from = 0, bytes = 0;
   struct wn_bytes clean = {0};
   json_t *out = NULL;
-  if (wn_tokenizer_decode(m->ctx, m->tok, &id, 1, &text, &bytes) == WN_OK &&
-      wn_utf8_replace_bad(text, bytes, &clean) == WN_OK)
+  if (answer_token_bytes(m, id, begins, &text, &from, &bytes) == WN_OK &&
+      wn_utf8_replace_bad(text + from, bytes, &clean) == WN_OK)
     out = json_stringn(clean.data ? clean.data : "", clean.count);
   wn_bytes_clear(&clean);
   wn_text_free(text);
@@ -45,20 +69,21 @@ static json_t *answer_number(double x) {
 }
 
 /* {"token", "logprob", "bytes"} of the chat API. */
-static json_t *answer_chat_token(const struct wn_serve_model *m, int32_t id, double log_probability) {
+static json_t *answer_chat_token(const struct wn_serve_model *m, int32_t id, double log_probability, bool begins) {
   char *text = NULL;
-  size_t n = 0;
+  size_t from = 0, n = 0;
   json_t *bytes = json_array();
-  if (wn_tokenizer_decode(m->ctx, m->tok, &id, 1, &text, &n) != WN_OK) n = 0;
-  for (size_t i = 0; i < n; i++) json_array_append_new(bytes, json_integer((unsigned char)text[i]));
+  if (answer_token_bytes(m, id, begins, &text, &from, &n) != WN_OK) n = 0;
+  for (size_t i = 0; i < n; i++) json_array_append_new(bytes, json_integer((unsigned char)text[from + i]));
   wn_text_free(text);
-  return json_pack("{s:o, s:o, s:o}", "token", answer_token_text(m, id), "logprob", answer_number(log_probability),
-                   "bytes", bytes);
+  return json_pack("{s:o, s:o, s:o}", "token", answer_token_text(m, id, begins), "logprob",
+                   answer_number(log_probability), "bytes", bytes);
 }
 
 /* Two tokens may have the same text: the more probable one stays. */
-static void answer_add_top(const struct wn_serve_model *m, json_t *top, int32_t id, double log_probability) {
-  json_t *text = answer_token_text(m, id);
+static void answer_add_top(const struct wn_serve_model *m, json_t *top, int32_t id, double log_probability,
+                           bool begins) {
+  json_t *text = answer_token_text(m, id, begins);
   const char *name = json_string_value(text);
   const json_t *there = name ? json_object_get(top, name) : NULL;
   if (name && (!there || json_number_value(there) < log_probability))
@@ -69,21 +94,23 @@ static void answer_add_top(const struct wn_serve_model *m, json_t *top, int32_t 
 void wn_job_score(const struct wn_serve_model *m, struct wn_serve_choice *c, int32_t id, double log_probability,
                   const int32_t *top, const double *top_log_probability, int K) {
   if (!c->scores) return;
+  const bool begins = answer_begins(c);
   if (c->job->request.chat) {
-    json_t *one = answer_chat_token(m, id, log_probability), *others = json_array();
-    for (int j = 0; j < K; j++) json_array_append_new(others, answer_chat_token(m, top[j], top_log_probability[j]));
+    json_t *one = answer_chat_token(m, id, log_probability, begins), *others = json_array();
+    for (int j = 0; j < K; j++)
+      json_array_append_new(others, answer_chat_token(m, top[j], top_log_probability[j], begins));
     json_object_set_new(one, "top_logprobs", others);
     json_array_append_new(json_object_get(c->scores, "content"), one);
     return;
   }
-  json_array_append_new(json_object_get(c->scores, "tokens"), answer_token_text(m, id));
+  json_array_append_new(json_object_get(c->scores, "tokens"), answer_token_text(m, id, begins));
   json_array_append_new(json_object_get(c->scores, "text_offset"), json_integer((json_int_t)c->characters));
   const bool known = !isnan(log_probability);
   json_array_append_new(json_object_get(c->scores, "token_logprobs"),
                         known ? answer_number(log_probability) : json_null());
   json_t *others = known ? json_object() : json_null();
-  for (int j = 0; j < K && known; j++) answer_add_top(m, others, top[j], top_log_probability[j]);
-  if (known) answer_add_top(m, others, id, log_probability);
+  for (int j = 0; j < K && known; j++) answer_add_top(m, others, top[j], top_log_probability[j], begins);
+  if (known) answer_add_top(m, others, id, log_probability, begins);
   json_array_append_new(json_object_get(c->scores, "top_logprobs"), others);
 }
 

@@ -174,13 +174,13 @@ static wn_status defaults(wn_context *ctx, const wn_model_config *c, json_t *rec
                                       "train.lr_mechanisms=30"};
   wn_status status = WN_OK;
   for (size_t i = 0; i < sizeof train / sizeof *train && status == WN_OK; i++)
-    status = wn_json_set(ctx, recipe, train[i]);
+    status = wn_json_set(ctx, recipe, train[i], false);
   for (int i = 0; i < wn_mechanism_count() && status == WN_OK; i++) {
     char setting[128] = "model.attention.";
     const size_t n = strlen(setting);
     if (!wn_mechanism_at(i)->is_enabled(&c->attention) &&
         neutral_setting(wn_mechanism_at(i), c, setting + n, sizeof setting - n))
-      status = wn_json_set(ctx, recipe, setting);
+      status = wn_json_set(ctx, recipe, setting, false);
   }
   return status;
 }

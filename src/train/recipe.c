@@ -218,10 +218,10 @@ static wn_status apply_set(wn_context *ctx, json_t *object, const char *set) {
   if (!alone) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s", where);
   wn_recipe scratch;
   wn_recipe_init(&scratch);
-  wn_status status = wn_json_set(ctx, alone, set);
+  wn_status status = wn_fields_set(ctx, alone, groups, count, set);
   if (status == WN_OK) status = wn_fields_read(ctx, where, alone, groups, count, &scratch);
   json_decref(alone);
-  return status == WN_OK ? wn_json_set(ctx, object, set) : status;
+  return status == WN_OK ? wn_fields_set(ctx, object, groups, count, set) : status;
 }
 
 wn_status wn_recipe_check_json(wn_context *ctx, const char *where, json_t *object) {

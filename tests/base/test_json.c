@@ -93,7 +93,7 @@ static void check_set(const char *before, const char *set, const char *after) {
   json_t *j = NULL, *expected = NULL;
   assert_ok(ctx, parse(before, &j));
   assert_ok(ctx, parse(after, &expected));
-  assert_ok(ctx, wn_json_set(ctx, j, set));
+  assert_ok(ctx, wn_json_set(ctx, j, set, false));
   if (!json_equal(j, expected)) fail_msg("%s with %s is not %s", before, set, after);
   json_decref(j);
   json_decref(expected);
@@ -112,17 +112,17 @@ static void changes_by_key(void **state) {
   check_set("{\"s\": {\"k\": 1}}", "s=false", "{\"s\": {\"k\": 1, \"enabled\": false}}");
   check_set("{\"s\": true}", "s.k=1", "{\"s\": {\"enabled\": true, \"k\": 1}}");
   json_t *j = json_object();
-  assert_refused(ctx, wn_json_set(ctx, j, "noequals"), WN_ERR_ARGUMENT, "key=value");
-  assert_refused(ctx, wn_json_set(ctx, j, "=1"), WN_ERR_ARGUMENT, "key=value");
-  assert_refused(ctx, wn_json_set(ctx, j, "a..b=1"), WN_ERR_ARGUMENT, "is not a key");
-  assert_refused(ctx, wn_json_set(ctx, j, "a.=1"), WN_ERR_ARGUMENT, "is not a key");
+  assert_refused(ctx, wn_json_set(ctx, j, "noequals", false), WN_ERR_ARGUMENT, "key=value");
+  assert_refused(ctx, wn_json_set(ctx, j, "=1", false), WN_ERR_ARGUMENT, "key=value");
+  assert_refused(ctx, wn_json_set(ctx, j, "a..b=1", false), WN_ERR_ARGUMENT, "is not a key");
+  assert_refused(ctx, wn_json_set(ctx, j, "a.=1", false), WN_ERR_ARGUMENT, "is not a key");
   char *deep = test_malloc(120002); /* must not become objects that only a deep recursion can free */
   for (int i = 0; i < 120000; i += 2) memcpy(deep + i, "a.", 2);
   memcpy(deep + 119999, "=1", 3);
-  assert_refused(ctx, wn_json_set(ctx, j, deep), WN_ERR_ARGUMENT, "is not a key");
+  assert_refused(ctx, wn_json_set(ctx, j, deep, false), WN_ERR_ARGUMENT, "is not a key");
   test_free(deep);
-  assert_refused(ctx, wn_json_set(ctx, j, "a=\xff"), WN_ERR_ARGUMENT, "UTF-8");
-  assert_refused(ctx, wn_json_set(ctx, j, "\xff=1"), WN_ERR_ARGUMENT, "UTF-8");
+  assert_refused(ctx, wn_json_set(ctx, j, "a=\xff", false), WN_ERR_ARGUMENT, "UTF-8");
+  assert_refused(ctx, wn_json_set(ctx, j, "\xff=1", false), WN_ERR_ARGUMENT, "UTF-8");
   json_decref(j);
 }
 

@@ -376,6 +376,11 @@ if cmp -s <(jq '[.points[] | del(.seconds)]' pruned/search.json) <(jq '[.points[
 else
   fail "resumed: the same steps and losses" "$(jq -c '.points[]' pruned/search.json part/search.json)"
 fi
+cp pruned/search.json before.json
+refuses "prune search: past a stricter target" 1 'past this target' prune search "${pruning[@]}" --target 1.0001 --resume --out pruned
+cmp -s before.json pruned/search.json && pass "and the search stays" || fail "and the search stays" "$(diff before.json pruned/search.json)"
+run "$winnow" prune search "${pruning[@]}" --target 1.0001 --out unreached --quiet
+grep -q 'below the perplexity without budgets' out && pass "a target that no budget meets is told" || fail "a target that no budget meets is told" "$(shown)"
 json "prune search, lazy and checked" '.differing_steps >= 0' prune search "${pruning[@]}" --target 1e9 --lazy --check --out lazy
 tuning=(whole --search data/val.bin --report data/val.bin --search-rows 1 --report-rows 1 --step 16 --target 1e9 --finetune-steps 1 --finetune-after 2)
 json "prune search with fine-tuning" '.steps == 2 and .tuned_steps == 4 and .tuned == "tuning/tuned" and .verified' \
@@ -392,4 +397,10 @@ json "prune compare" '(.results | length) == 1 + 3 * 2 + 2' prune compare --sele
   --data data/val.bin --rows 4 --budgets 8,16 --policies selective,window,random --labels "my model" --out compared
 is "prune compare: a name of one's own" "my model" "$(jq -r '.results[0].model' compared/compare.json)"
 is "prune compare: a line a result in CSV" 10 "$(wc -l <compared/compare.csv | tr -d ' ')"
+run "$winnow" prune compare --selective whole --selective-search pruned --data data/val.bin --rows 4 --budgets 12,16,20,24,28 --policies window --out columns --quiet
+step=$(jq '.step / (.budgets.tokens | length)' pruned/search.json)
+is "prune compare: a column has the searched point that is nearest" \
+  "$(awk -F, -v step="$step" '$3 == 1 { at[$4] = $9 } END { for (w = 12; w <= 28; w += 4) { best = "-"; near = step; for (t in at) {
+    d = t + 0 > w ? t - w : w - t; if (d <= near) { near = d; best = sprintf("%.3f", at[t]) } } printf "%s ", best } }' columns/compare.csv)" \
+  "$(awk '/, searched/ { for (i = NF - 4; i <= NF; i++) printf "%s ", $i }' out)"
 grep -q '</svg>' compared/compare.svg && pass "prune compare draws" || fail "prune compare draws" "$(ls compared)"

@@ -14,6 +14,11 @@ json "sweep with more values" '(.runs | length) == 4 and all(.runs[]; .step == 6
 is "finished runs stay as they are" 978307200 "$(TZ=UTC stat -c %Y swept/lr-0.01_width-32/model.safetensors)"
 is "the report has all of them" 4 "$(grep -o 'lr-0.0[0-9]*_width-[0-9]*, validation' swept/report.html | sort -u | wc -l)"
 refuses "a sweep with other settings in the same folder" 1 'sweep.json' "${grid[@]}" --set train.seed=4 --grid train.lr=0.01
+cp -r swept damaged
+printf '{' >damaged/sweep.json
+refuses "a folder whose sweep.json is damaged" 1 'damaged/sweep.json' "${grid[@]/#swept/damaged}" --set train.seed=4 --grid train.lr=0.01
+is "layers by number" "swept/window_layers-10 swept/window_layers-01" \
+  "$(run "$winnow" "${grid[@]}" --set model.attention.window=8 --grid model.attention.window_layers=10,01 --dry-run; paste -sd' ' out)"
 refuses "a value that a key does not take" 1 'train.lr' "${grid[@]}" --grid train.lr=0.01,fast
 refuses "a grid without values" 2 'KEY=VALUE' "${grid[@]}" --grid train.lr
 refuses "a value given twice" 2 'twice' "${grid[@]}" --grid train.lr=1,1
