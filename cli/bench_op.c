@@ -25,7 +25,8 @@ static const struct cli_option bench_op_options[] = {
     CLI_OPTION(struct bench_op, arrays.Hkv, "Hkv", "N", "key-value heads; 0: H", .max = 1024),
     CLI_OPTION(struct bench_op, arrays.D, "D", "N", "head size", .min = 1, .max = 1024),
     CLI_OPTION(struct bench_op, selective, "selective", NULL, "selective attention, the paper's choices"),
-    CLI_OPTION(struct bench_op, attention, "attention", "JSON", "any attention object instead"),
+    CLI_OPTION(struct bench_op, attention, "attention", "JSON",
+               "an attention object instead, of terms that need no array but q, k and v; without dropout"),
     CLI_OPTION(struct bench_op, forward_only, "forward-only", NULL, "no backward"),
     BENCH_OPTIONS(struct bench_op, bench)};
 
