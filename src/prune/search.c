@@ -86,6 +86,8 @@ static wn_status search_check_options(struct search *s) {
                    (long long)o->target_model->config.context, (long long)s->T);
   if (s->tuning && o->target_model == s->model)
     return wn_fail(s->ctx, WN_ERR_ARGUMENT, "search: the target's model cannot be the one that is tuned");
+  if (c->encoder.layers > 0)
+    return wn_fail(s->ctx, WN_ERR_UNSUPPORTED, "search: the model has an encoder; budgets are searched for decoders");
   if (c->recurrence > 0)
     return wn_fail(s->ctx, WN_ERR_UNSUPPORTED,
                    "search: the model has segment recurrence, which does not support budgets");

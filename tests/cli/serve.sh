@@ -23,6 +23,7 @@ else
   wait $server
   is "serve: an interrupt ends it" "0" "$?"
   # SentencePiece drops the first space of a text: of a text's first token alone.
+  rm serve.out
   "$winnow" serve whole --port 0 --json >serve.out 2>serve.err </dev/null &
   server=$!
   for _ in $(seq 100); do [ -s serve.out ] && break; sleep 0.1; done

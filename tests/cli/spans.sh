@@ -57,6 +57,9 @@ json "its recipe by --config" '.spans | length == 1' generate --model fill --con
 mv kept.json fill/recipe.json
 json "bench decode of an encoder-decoder" '.results[0].kv_bytes > 0 and .results[0].allocations == 0 and .cache == "float"' \
   bench decode --model fill --contexts 4 --repeats 2 --warmup 1
+refuses "eval of a text by an encoder-decoder" 1 'has an encoder' eval fill --text line.txt
+refuses "prune search of an encoder-decoder" 1 'has an encoder' prune search fill --search data/val.bin --report data/val.bin --policy h2o --target 9 --out bad-search
+refuses "prune compare of an encoder-decoder" 1 'has an encoder' prune compare --standard fill --data data/val.bin --rows 2 --budgets 8 --policies window --out bad-compare
 refuses "its encoder does not select" 1 'no selective encoder' analyze selection fill --encoder --data data/val.bin
 succeeds "a selective encoder trains" train --config fill.json --set model.encoder.selective=true --set train.steps=2 \
   --set train.warmup=1 --out select --quiet
