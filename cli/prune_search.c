@@ -163,7 +163,8 @@ static int search_read_tolerance(const char *text, double *out) {
 static int search_read_memory(const char *text, uint64_t *out) {
   double bytes;
   if (!wn_bytes_parse(text, &bytes))
-    return cli_usage_error("winnow prune search", "--memory: \"%s\" is not a number of bytes, such as 2GB", text);
+    return cli_usage_error("winnow prune search",
+                           "--memory: \"%s\" is not a number of bytes, such as 900kB, 2GB or 512MiB", text);
   *out = bytes < 0x1p63 ? (uint64_t)bytes : UINT64_C(1) << 63;
   return 0;
 }

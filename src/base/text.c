@@ -46,7 +46,7 @@ bool wn_bytes_parse(const char *text, double *out) {
   static const struct {
     const char *name;
     double bytes;
-  } units[] = {{"", 1},     {"B", 1},        {"kB", 1e3},     {"KB", 1e3},    {"MB", 1e6},
+  } units[] = {{"", 1},     {"B", 1},        {"kB", 1e3},     {"MB", 1e6},
                {"GB", 1e9}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}};
   char *end;
   errno = 0;
