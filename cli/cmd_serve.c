@@ -44,7 +44,7 @@ static const struct cli_option serve_options[] = {
     CLI_OPTION(struct serve_request, timeout, "timeout", "SECONDS",
                "of a request, from its arrival to its end; 0: no limit", .min = 0, .max = 1e9),
     CLI_OPTION(struct serve_request, cache_memory, "cache-memory", "BYTES",
-               "of all key-value caches together, such as 900kB, 2GB or 512MiB: answers beyond it wait; else no limit"),
+               "of all key-value caches together, such as 2GiB: answers beyond it wait; else no limit"),
     CLI_OPTION(struct serve_request, prefix_memory, "prefix-memory", "BYTES",
                "for states of prompts that have been read, for prompts with the same beginning; 0: none are kept"),
     CLI_OPTION(struct serve_request, load.tokenizer, "tokenizer", "SPEC", CLI_TOKENIZER_HELP "; else the model's own"),

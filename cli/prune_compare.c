@@ -22,8 +22,8 @@ struct compare {
   int64_t batch;
   const char *dirs[SUBJECTS], *searches[SUBJECTS], *data, *budgets, *policies, *labels, *out, *task, *task_data;
   char names[SUBJECTS][64];
-  double
-      reach[SUBJECTS]; /* of the subjects' searches: tokens a layer between a column and a point that stands for it */
+  /* Of the subjects' searches: tokens a layer between a column and a point that stands for it. */
+  double reach[SUBJECTS];
   int64_t at_most, context, limit;
   int64_t tokens[BUDGETS_MAX];
   int token_count;

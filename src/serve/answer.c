@@ -32,17 +32,16 @@ void wn_serve_error_text(const struct wn_serve_error *e, struct wn_text *out) {
 static wn_status answer_token_bytes(const struct wn_serve_model *m, int32_t id, bool begins, char **out, size_t *from,
                                     size_t *bytes) {
   const int32_t two[2] = {id, id};
-  char *alone;
   *from = 0;
-  WN_TRY(wn_tokenizer_decode(m->ctx, m->tok, &id, 1, &alone, bytes));
-  *out = alone;
+  WN_TRY(wn_tokenizer_decode(m->ctx, m->tok, &id, 1, out, bytes));
   if (begins) return WN_OK;
   const size_t first = *bytes;
-  const wn_status status = wn_tokenizer_decode(m->ctx, m->tok, two, 2, out, bytes);
-  wn_text_free(alone);
+  wn_text_free(*out);
+  *out = NULL;
+  WN_TRY(wn_tokenizer_decode(m->ctx, m->tok, two, 2, out, bytes));
   *from = first < *bytes ? first : *bytes;
   *bytes -= *from;
-  return status;
+  return WN_OK;
 }
 
 /* Does this token begin the choice's text? */
@@ -50,16 +49,21 @@ static bool answer_begins(const struct wn_serve_choice *c) {
   return c->job->request.chat ? c->tokens <= 1 : c->echo && c->characters == 0;
 }
 
+/* Valid UTF-8 of a token's bytes. NULL: out of memory. */
+static json_t *answer_clean(const char *text, size_t bytes) {
+  struct wn_bytes clean = {0};
+  json_t *out = NULL;
+  if (wn_utf8_replace_bad(text, bytes, &clean) == WN_OK) out = json_stringn(clean.data ? clean.data : "", clean.count);
+  wn_bytes_clear(&clean);
+  return out;
+}
+
 /* A token's own text, valid UTF-8. NULL: out of memory. */
 static json_t *answer_token_text(const struct wn_serve_model *m, int32_t id, bool begins) {
   char *text = NULL;
-  size_t from = 0, bytes = 0;
-  struct wn_bytes clean = {0};
-  json_t *out = NULL;
-  if (answer_token_bytes(m, id, begins, &text, &from, &bytes) == WN_OK &&
-      wn_utf8_replace_bad(text + from, bytes, &clean) == WN_OK)
-    out = json_stringn(clean.data ? clean.data : "", clean.count);
-  wn_bytes_clear(&clean);
+  size_t from, bytes;
+  const wn_status status = answer_token_bytes(m, id, begins, &text, &from, &bytes);
+  json_t *out = status == WN_OK ? answer_clean(text + from, bytes) : NULL;
   wn_text_free(text);
   return out;
 }
@@ -71,13 +75,14 @@ static json_t *answer_number(double x) {
 /* {"token", "logprob", "bytes"} of the chat API. */
 static json_t *answer_chat_token(const struct wn_serve_model *m, int32_t id, double log_probability, bool begins) {
   char *text = NULL;
-  size_t from = 0, n = 0;
+  size_t from, n;
   json_t *bytes = json_array();
-  if (answer_token_bytes(m, id, begins, &text, &from, &n) != WN_OK) n = 0;
-  for (size_t i = 0; i < n; i++) json_array_append_new(bytes, json_integer((unsigned char)text[from + i]));
+  const wn_status status = answer_token_bytes(m, id, begins, &text, &from, &n);
+  json_t *token = status == WN_OK ? answer_clean(text + from, n) : NULL;
+  for (size_t i = 0; status == WN_OK && i < n; i++)
+    json_array_append_new(bytes, json_integer((unsigned char)text[from + i]));
   wn_text_free(text);
-  return json_pack("{s:o, s:o, s:o}", "token", answer_token_text(m, id, begins), "logprob",
-                   answer_number(log_probability), "bytes", bytes);
+  return json_pack("{s:o, s:o, s:o}", "token", token, "logprob", answer_number(log_probability), "bytes", bytes);
 }
 
 /* Two tokens may have the same text: the more probable one stays. */

@@ -2,10 +2,14 @@
 if ! command -v curl >/dev/null; then
   skip "winnow serve" "curl is not there"
 else
-  "$winnow" serve talker --port 0 --json --budgets 8 --policy window >serve.out 2>serve.err </dev/null &
-  server=$!
-  for _ in $(seq 100); do [ -s serve.out ] && break; sleep 0.1; done
-  url=http://127.0.0.1:$(jq -r .port serve.out)
+  serves() { # MODEL OPTIONS...: a server, its pid in server and its address in url
+    rm -f serve.out
+    "$winnow" serve "$@" --port 0 --json >serve.out 2>serve.err </dev/null &
+    server=$!
+    for _ in $(seq 100); do [ -s serve.out ] && break; sleep 0.1; done
+    url=http://127.0.0.1:$(jq -r .port serve.out)
+  }
+  serves talker --budgets 8 --policy window
   post() { curl -s "$url$1" -d "$2" >out; }
   is "serve: alive" "ok" "$(curl -s "$url/health" | jq -r .status)"
   is "serve: the model's name is its folder" "talker" "$(curl -s "$url/v1/models" | jq -r '.data[0].id')"
@@ -23,11 +27,7 @@ else
   wait $server
   is "serve: an interrupt ends it" "0" "$?"
   # SentencePiece drops the first space of a text: of a text's first token alone.
-  rm serve.out
-  "$winnow" serve whole --port 0 --json >serve.out 2>serve.err </dev/null &
-  server=$!
-  for _ in $(seq 100); do [ -s serve.out ] && break; sleep 0.1; done
-  url=http://127.0.0.1:$(jq -r .port serve.out)
+  serves whole
   printf 'the the' >the.txt
   the=$("$winnow" tokenizer encode --tokenizer whole the.txt --json | jq '.ids[-1]') # as it stands behind another word
   joined='.choices[0] | (.logprobs.tokens | add) == .text and (.logprobs.tokens | length) > 2'
