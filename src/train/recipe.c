@@ -88,8 +88,7 @@ static const struct wn_field train_fields[] = {
      "first step with the whole weight of L_mem; from_step or 0: the one after from_step"},
 };
 
-#define GROUPS_MAX (WN_MODEL_FIELD_GROUPS_MAX + 2)
-static int recipe_groups(struct wn_field_group *out) {
+int wn_recipe_groups(struct wn_field_group *out) {
   int n = wn_model_field_groups("model", "model.attention", offsetof(wn_recipe, model), out);
   out[n++] = (struct wn_field_group){"data", wn_data_fields, wn_data_field_count, offsetof(wn_recipe, data), false};
   out[n++] = (struct wn_field_group){"train", train_fields, (int)(sizeof train_fields / sizeof *train_fields),
@@ -210,8 +209,8 @@ static wn_status resolve(wn_context *ctx, const char *where, wn_recipe *r) {
 
 /* Reads one assignment alone first, so that a wrong one is reported by its own text and not as the file's. */
 static wn_status apply_set(wn_context *ctx, json_t *object, const char *set) {
-  struct wn_field_group groups[GROUPS_MAX];
-  int count = recipe_groups(groups);
+  struct wn_field_group groups[WN_RECIPE_GROUPS_MAX];
+  int count = wn_recipe_groups(groups);
   char where[160];
   snprintf(where, sizeof where, "set %.120s", set);
   json_t *alone = json_object();
@@ -225,8 +224,8 @@ static wn_status apply_set(wn_context *ctx, json_t *object, const char *set) {
 }
 
 wn_status wn_recipe_check_json(wn_context *ctx, const char *where, json_t *object) {
-  struct wn_field_group groups[GROUPS_MAX];
-  int count = recipe_groups(groups);
+  struct wn_field_group groups[WN_RECIPE_GROUPS_MAX];
+  int count = wn_recipe_groups(groups);
   wn_recipe scratch;
   wn_recipe_init(&scratch);
   return wn_fields_read(ctx, where, object, groups, count, &scratch);
@@ -234,8 +233,8 @@ wn_status wn_recipe_check_json(wn_context *ctx, const char *where, json_t *objec
 
 wn_status wn_recipe_read(wn_context *ctx, const char *where, json_t *object, const char *const *sets, int set_count,
                          wn_recipe *out) {
-  struct wn_field_group groups[GROUPS_MAX];
-  int count = recipe_groups(groups);
+  struct wn_field_group groups[WN_RECIPE_GROUPS_MAX];
+  int count = wn_recipe_groups(groups);
   wn_recipe recipe;
   wn_recipe_init(&recipe);
   WN_TRY(wn_fields_read(ctx, where, object, groups, count, &recipe)); /* the file's own mistakes come first */
@@ -274,8 +273,8 @@ wn_status wn_recipe_parse(wn_context *ctx, const char *text, size_t bytes, const
 
 wn_status wn_recipe_help(wn_context *ctx, char **out) {
   WN_CHECK_CALL(WN_POINTER(out));
-  struct wn_field_group groups[GROUPS_MAX];
-  int count = recipe_groups(groups);
+  struct wn_field_group groups[WN_RECIPE_GROUPS_MAX];
+  int count = wn_recipe_groups(groups);
   wn_recipe defaults;
   wn_recipe_init(&defaults);
   *out = NULL;
@@ -284,8 +283,8 @@ wn_status wn_recipe_help(wn_context *ctx, char **out) {
 
 wn_status wn_recipe_json(wn_context *ctx, const wn_recipe *recipe, char **out) {
   WN_CHECK_CALL(WN_POINTER(recipe), WN_POINTER(out));
-  struct wn_field_group groups[GROUPS_MAX];
-  int count = recipe_groups(groups);
+  struct wn_field_group groups[WN_RECIPE_GROUPS_MAX];
+  int count = wn_recipe_groups(groups);
   json_t *object;
   *out = NULL;
   WN_TRY(wn_fields_write(ctx, groups, count, recipe, &object));

@@ -4,7 +4,13 @@
 
 #include <jansson.h>
 
+#include "base/fields.h"
+#include "model/config.h"
 #include "winnow/train.h"
+
+#define WN_RECIPE_GROUPS_MAX (WN_MODEL_FIELD_GROUPS_MAX + 2)
+/* The tables of all keys over wn_recipe, into out [WN_RECIPE_GROUPS_MAX]; their number. */
+int wn_recipe_groups(struct wn_field_group *out);
 
 /* As wn_recipe_load, from an object; messages name it `where`. The sets change the object. */
 wn_status wn_recipe_read(wn_context *ctx, const char *where, json_t *object, const char *const *sets, int set_count,

@@ -20,6 +20,7 @@
 #include "train/adapt.h"
 #include "train/checkpoint.h"
 #include "train/eval.h"
+#include "train/idle.h"
 #include "train/prepare.h"
 #include "train/runlog.h"
 
@@ -400,11 +401,9 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
   if (r.saved_step < t->steps && t->schedule_from + t->warmup >= t->steps)
     wn_log(ctx, WN_LOG_WARNING, "the learning rate is still rising at the end: train.warmup is %lld of %lld steps",
            (long long)t->warmup, (long long)(t->steps - t->schedule_from));
-  const wn_selective_config *selective = &r.recipe.model.attention.selective;
-  const bool mem = r.saved_step < t->steps && selective->mem.enabled;
-  if (mem && !selective->enabled)
-    wn_log(ctx, WN_LOG_WARNING, "L_mem never acts: model.attention.selective.enabled is false");
-  else if (mem && t->mem.from_step >= t->steps)
+  if (recipe)
+    WN_TRY_GOTO(wn_recipe_warn_idle(ctx, &r.recipe), done); /* of keys that the run has already: once is enough */
+  if (r.saved_step < t->steps && r.recipe.model.attention.selective.mem.enabled && t->mem.from_step >= t->steps)
     wn_log(ctx, WN_LOG_WARNING, "L_mem never acts: train.mem.from_step is %lld of %lld steps",
            (long long)t->mem.from_step, (long long)t->steps);
   r.start = wn_seconds_now();

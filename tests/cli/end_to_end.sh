@@ -121,13 +121,18 @@ refuses "resuming another model names the key" 1 "checkpoint's model.attention.s
   --resume --out parts --set model.attention.selective.relu=false
 run "$winnow" train --config recipe.json --set train.steps=2 --set train.warmup=2 --out rising --quiet
 grep -q '^winnow: warning: .*train.warmup is 2 of 2 steps' err && pass "a warm-up that does not end is told" || fail "a warm-up that does not end is told" "$(cat err)"
-never_acts() { # KEY VALUE
-  run "$winnow" train --config recipe.json --set train.steps=1 --set train.warmup=0 --set train.eval_every=0 \
-    --set model.attention.selective.mem.enabled=true --set "$1=$2" --out "no-mem-$2"
-  grep -q "^winnow: warning: L_mem never acts: $1" err && pass "L_mem that never acts is told: $1" || fail "L_mem that never acts is told: $1" "$(cat err)"
+without_effect() { # WHAT IS TOLD, KEY=VALUE...
+  told=$1; shift; set -- $(printf -- '--set %s ' "$@")
+  rm -rf idle
+  run "$winnow" train --config recipe.json --set train.steps=1 --set train.warmup=0 --set train.eval_every=0 "$@" --out idle
+  grep -q "^winnow: warning: $told" err && pass "a key without effect is told: $told" || fail "a key without effect is told: $told" "$(cat err)"
 }
-never_acts model.attention.selective.enabled false
-never_acts train.mem.from_step 9
+without_effect 'model.attention.selective.mem.enabled is true and has no effect: model.attention.selective.enabled is false' \
+  model.attention.selective.mem.enabled=true model.attention.selective.enabled=false
+without_effect 'train.prune.draw is true and has no effect: train.prune.budgets is ""' train.prune.draw=true
+without_effect 'L_mem never acts: train.mem.from_step is 9 of 1 steps' model.attention.selective.mem.enabled=true train.mem.from_step=9
+run "$winnow" train --resume --out idle
+grep -q 'has no effect' err && fail "a run that goes on as it was is not told again" "$(cat err)" || pass "a run that goes on as it was is not told again"
 # A loss whose perplexity is beyond a double: null, since JSON has no infinity.
 succeeds "a hopeless model" train --config recipe.json --set model.layers=1 --set model.width=1024 --set model.heads=1 \
   --set model.ffn_width=8 --set model.init_std=10 --set train.steps=1 --set train.batch=1 --set train.lr=0 --set train.warmup=0 \

@@ -1,0 +1,139 @@
+/* A recipe's keys depend on each other in two ways. What stands beside a key "enabled" needs it, which holds for every
+ * mechanism without a word here; all others have a row. Left out on purpose: settings of one choice among equals
+ * (beta2, min_lr_ratio), which a recipe keeps when another is tried. */
+#include "train/idle.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/fields.h"
+#include "train/recipe.h"
+
+enum { NAME_BYTES = 256 };
+
+/* `keys`, one key or with a dot at its end all below, act where `needs` has one of `values`, or, with NULL, is not
+ * false, 0 or empty. Of several rows with the same keys one is enough. */
+static const struct need {
+  const char *keys, *needs;
+  const char *const *values;
+} need_rows[] = {
+#define ONE_OF(...) ((const char *const[]){__VA_ARGS__, NULL})
+    {"model.init.logits", "model.tied", ONE_OF("false")},
+    {"model.rope_", "model.position", ONE_OF("rope")},
+    {"model.encoder.", "model.encoder.layers", NULL},
+    {"model.attention.selective.", "model.attention.selective.enabled", NULL},
+    {"model.attention.selective.", "model.encoder.selective", NULL},
+    {"data.variables", "data.kind", ONE_OF("variable_assignment")},
+    {"data.assignments", "data.kind", ONE_OF("variable_assignment")},
+    {"data.eval_values", "data.kind", ONE_OF("variable_assignment")},
+    {"data.values", "data.kind", ONE_OF("variable_assignment", "copy")},
+    {"data.max_length", "data.kind", ONE_OF("copy", "parity")},
+    {"data.noise_density", "data.kind", ONE_OF("span_corruption")},
+    {"data.mean_span", "data.kind", ONE_OF("span_corruption")},
+    {"data.sentinels", "data.kind", ONE_OF("span_corruption")},
+    {"train.muon.", "train.optimizer", ONE_OF("muon")},
+    {"train.lora.", "train.tune", ONE_OF("lora")},
+    {"train.whole_memory", "model.memory", NULL},
+    {"train.select_from_head", "train.adapt", NULL},
+    {"train.strength_steps", "model.attention.selective.strength", ONE_OF("scheduled")},
+    {"train.prune.", "train.prune.budgets", NULL},
+    {"train.mem.", "model.attention.selective.mem.enabled", NULL},
+};
+enum { NEED_COUNT = sizeof need_rows / sizeof *need_rows };
+
+/* The value under a dotted key, NULL where there is none: a key that is not written because it is 0 or empty. */
+static const json_t *at_key(const json_t *object, const char *key) {
+  while (object) {
+    char name[NAME_BYTES];
+    const size_t n = strcspn(key, ".");
+    snprintf(name, sizeof name, "%.*s", (int)n, key);
+    object = json_object_get(object, name);
+    if (!key[n]) break;
+    key += n + 1;
+  }
+  return object;
+}
+
+static bool holds(const json_t *value, const char *const *among) {
+  if (!among)
+    return json_is_true(value) || (json_is_number(value) && json_number_value(value) != 0) ||
+           (json_is_string(value) && json_string_length(value) > 0);
+  const char *is = json_is_string(value) ? json_string_value(value) : json_is_true(value) ? "true" : "false";
+  for (; *among; among++)
+    if (!strcmp(is, *among)) return true;
+  return false;
+}
+
+/* Does the row speak of the key? A row that ends with a letter is one whole key. */
+static bool covers(const char *keys, const char *key) {
+  const size_t n = strlen(keys);
+  return (keys[n - 1] == '.' || keys[n - 1] == '_') ? !strncmp(key, keys, n) : !strcmp(key, keys);
+}
+
+/* The key whose value leaves this one without effect, in `out`; "" where it acts. */
+static void blocked_by(const json_t *recipe, const char *key, char *out) {
+  *out = 0;
+  for (int i = 0; i < NEED_COUNT; i++) {
+    if (!covers(need_rows[i].keys, key) || (i > 0 && !strcmp(need_rows[i].keys, need_rows[i - 1].keys))) continue;
+    bool acts = false;
+    for (int k = i; k < NEED_COUNT && !strcmp(need_rows[k].keys, need_rows[i].keys); k++)
+      acts = acts || !strcmp(need_rows[k].needs, key) || holds(at_key(recipe, need_rows[k].needs), need_rows[k].values);
+    if (acts) continue;
+    snprintf(out, NAME_BYTES, "%s", need_rows[i].needs);
+    return;
+  }
+  for (const char *dot = strchr(key, '.'); dot; dot = strchr(dot + 1, '.')) {
+    char enabled[NAME_BYTES], group[NAME_BYTES];
+    snprintf(group, sizeof group, "%.*s", (int)(dot - key + 1), key);
+    snprintf(enabled, sizeof enabled, "%.*senabled", (int)(dot - key + 1), key);
+    bool has_row = false;
+    for (int i = 0; i < NEED_COUNT; i++) has_row = has_row || !strcmp(need_rows[i].keys, group);
+    if (has_row || !strcmp(enabled, key) || !json_is_false(at_key(recipe, enabled))) continue;
+    snprintf(out, NAME_BYTES, "%s", enabled);
+    return;
+  }
+}
+
+static char *shown(const json_t *value) {
+  return value ? json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6)) : NULL;
+}
+
+static void warn_below(wn_context *ctx, const json_t *recipe, const json_t *object, const json_t *defaults,
+                       const char *prefix) {
+  const char *key;
+  json_t *value;
+  json_object_foreach((json_t *)object, key, value) {
+    char name[NAME_BYTES], why[NAME_BYTES];
+    snprintf(name, sizeof name, "%s%s%s", prefix, *prefix ? "." : "", key);
+    const json_t *usual = defaults ? json_object_get(defaults, key) : NULL;
+    if (json_is_object(value)) {
+      warn_below(ctx, recipe, value, usual, name);
+      continue;
+    }
+    if (usual ? json_equal(value, usual) : !holds(value, NULL)) continue;
+    blocked_by(recipe, name, why);
+    if (!*why) continue;
+    char *is = shown(value), *other = shown(at_key(recipe, why));
+    wn_log(ctx, WN_LOG_WARNING, "%s is %s and has no effect: %s is %s", name, is ? is : "set", why,
+           other ? other : "not set");
+    free(is);
+    free(other);
+  }
+}
+
+wn_status wn_recipe_warn_idle(wn_context *ctx, const wn_recipe *recipe) {
+  struct wn_field_group groups[WN_RECIPE_GROUPS_MAX];
+  const int count = wn_recipe_groups(groups);
+  for (int g = 0; g < count; g++) groups[g].optional = false; /* what is off is what this is about */
+  wn_recipe usual;
+  wn_recipe_init(&usual);
+  json_t *is = NULL, *defaults = NULL;
+  wn_status status = wn_fields_write(ctx, groups, count, recipe, &is);
+  if (status == WN_OK) status = wn_fields_write(ctx, groups, count, &usual, &defaults);
+  if (status == WN_OK) warn_below(ctx, is, is, defaults, "");
+  json_decref(is);
+  json_decref(defaults);
+  return status;
+}

@@ -1,0 +1,121 @@
+/* Keys without effect are told, each with the key that turns it off; recipes as they ship have none. */
+#include "tiny.h"
+
+#include <dirent.h>
+
+#include "train/idle.h"
+
+static char told[4096];
+
+static void note(void *user, wn_log_level level, const char *line) {
+  (void)user;
+  if (level != WN_LOG_WARNING) return;
+  const size_t n = strlen(told);
+  snprintf(told + n, sizeof told - n, "%s\n", line);
+}
+
+static wn_context *noting_context(void) {
+  wn_context *ctx = NULL;
+  wn_context_options options = {.size = sizeof options, .threads = 1, .log = note};
+  if (wn_context_create(&options, &ctx) != WN_OK) fail_msg("no context");
+  return ctx;
+}
+
+/* What is told of an empty recipe, or of `path`, with the sets, which are separated by semicolons. */
+static const char *warned(wn_context *ctx, const char *path, const char *sets) {
+  char text[1024], *rest = text;
+  const char *list[8];
+  int n = 0;
+  snprintf(text, sizeof text, "%s", sets);
+  for (char *one; (one = strtok_r(rest, ";", &rest)) && n < 8;) list[n++] = one;
+  wn_recipe r;
+  if (wn_recipe_load(ctx, path, list, n, &r) != WN_OK) fail_msg("%s: %s", sets, wn_context_error(ctx));
+  *told = 0;
+  must(ctx, wn_recipe_warn_idle(ctx, &r));
+  return told;
+}
+
+static void test_each(void **state) {
+  (void)state;
+  static const struct {
+    const char *sets, *idle, *acts; /* idle is told with these sets, nothing with `acts` as well */
+  } cases[] = {
+      {"model.tied=true;model.init.logits=normal 1",
+       "model.init.logits is \"normal 1\" and has no effect: model.tied is true", "model.tied=false"},
+      {"model.rope_theta=500", "model.rope_theta is 500.0 and has no effect: model.position is \"learned\"",
+       "model.position=rope"},
+      {"model.attention.selective.enabled=false;model.attention.selective.relu=false",
+       "model.attention.selective.relu is false and has no effect: model.attention.selective.enabled is false",
+       "model.attention.selective.enabled=true"},
+      {"model.attention.selective.enabled=false;model.attention.selective.mem.eps=0.3",
+       "model.attention.selective.mem.eps is 0.3 and has no effect: model.attention.selective.enabled is false",
+       "model.attention.selective.enabled=true"},
+      {"model.attention.selective.mem.enabled=false;model.attention.selective.mem.eps=0.3",
+       "model.attention.selective.mem.eps is 0.3 and has no effect: model.attention.selective.mem.enabled is false",
+       "model.attention.selective.mem.enabled=true"},
+      {"model.attention.span.enabled=false;model.attention.span.loss=0.5",
+       "model.attention.span.loss is 0.5 and has no effect: model.attention.span.enabled is false",
+       "model.attention.span.enabled=true"},
+      {"model.attention.alibi.enabled=false;model.attention.alibi.max_bias=4",
+       "model.attention.alibi.max_bias is 4.0 and has no effect: model.attention.alibi.enabled is false",
+       "model.attention.alibi.enabled=true"},
+      {"data.kind=copy;data.variables=7", "data.variables is 7 and has no effect: data.kind is \"copy\"", NULL},
+      {"data.kind=parity;data.values=7", "data.values is 7 and has no effect: data.kind is \"parity\"",
+       "data.kind=copy"},
+      {"data.kind=variable_assignment;data.max_length=7",
+       "data.max_length is 7 and has no effect: data.kind is \"variable_assignment\"", NULL},
+      {"data.kind=copy;data.mean_span=4", "data.mean_span is 4.0 and has no effect: data.kind is \"copy\"", NULL},
+      {"train.muon.lr=0.05", "train.muon.lr is 0.05 and has no effect: train.optimizer is \"adamw\"",
+       "train.optimizer=muon"},
+      {"train.lora.rank=4", "train.lora.rank is 4 and has no effect: train.tune is \"all\"", "train.tune=lora"},
+      {"train.whole_memory=true", "train.whole_memory is true and has no effect: model.memory is 0", NULL},
+      {"train.select_from_head=false", "train.select_from_head is false and has no effect: train.adapt is false", NULL},
+      {"train.strength_steps=10",
+       "train.strength_steps is 10 and has no effect: model.attention.selective.strength is \"fixed\"",
+       "model.attention.selective.enabled=true;model.attention.selective.strength=scheduled"},
+      {"train.prune.draw=true", "train.prune.draw is true and has no effect: train.prune.budgets is \"\"",
+       "train.prune.budgets=8"},
+      {"train.mem.from_step=5",
+       "train.mem.from_step is 5 and has no effect: model.attention.selective.mem.enabled is false",
+       "model.attention.selective.enabled=true;model.attention.selective.mem.enabled=true"},
+  };
+  wn_context *ctx = noting_context();
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char all[1024], sets[512];
+    snprintf(sets, sizeof sets, "%s%s", strstr(cases[i].sets, "data.kind") ? "" : "data.kind=copy;", cases[i].sets);
+    warned(ctx, NULL, sets);
+    if (!strstr(told, cases[i].idle)) fail_msg("%s: told \"%s\"", sets, told);
+    if (!cases[i].acts) continue;
+    snprintf(all, sizeof all, "%s;%s", sets, cases[i].acts);
+    warned(ctx, NULL, all);
+    if (*told) fail_msg("%s: told \"%s\"", all, told);
+  }
+  warned(ctx, NULL, "data.kind=copy");
+  assert_string_equal(told, "");
+  wn_context_destroy(ctx);
+}
+
+static void test_recipes_as_they_ship(void **state) {
+  (void)state;
+  wn_context *ctx = noting_context();
+  DIR *dir = opendir(WN_TEST_DIR "/../recipes");
+  int seen = 0;
+  assert_non_null(dir);
+  for (struct dirent *e; (e = readdir(dir));) {
+    const char *dot = strrchr(e->d_name, '.');
+    if (!dot || strcmp(dot, ".json")) continue;
+    char path[1024];
+    snprintf(path, sizeof path, "%s/../recipes/%.255s", WN_TEST_DIR, e->d_name);
+    warned(ctx, path, "");
+    if (*told) fail_msg("%s: %s", e->d_name, told);
+    seen++;
+  }
+  closedir(dir);
+  assert_true(seen >= 10);
+  wn_context_destroy(ctx);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_each), cmocka_unit_test(test_recipes_as_they_ship)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
