@@ -143,6 +143,10 @@ static int sweep_check_folder(const struct sweep *s) {
   else if (there && !json_equal(there, now))
     code =
         cli_error("%s: the sweep there has another --config or other --set; another --out, or the same as there", path);
+  for (int i = 0; i < s->run_count && !code && !there; i++)
+    if (wn_train_can_resume(s->runs[i].path))
+      code = cli_error("%s: a run is there and no %s that says how it was made; another --out, or the file as it was",
+                       s->runs[i].path, path);
   char *text = code || there ? NULL : json_dumps(now, JSON_INDENT(1));
   if (text && wn_file_save(s->ctx, path, text, strlen(text)) != WN_OK) code = cli_fail(s->ctx, WN_ERR_IO);
   free(text);

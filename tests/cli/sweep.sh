@@ -17,6 +17,9 @@ refuses "a sweep with other settings in the same folder" 1 'sweep.json' "${grid[
 cp -r swept damaged
 printf '{' >damaged/sweep.json
 refuses "a folder whose sweep.json is damaged" 1 'damaged/sweep.json' "${grid[@]/#swept/damaged}" --set train.seed=4 --grid train.lr=0.01
+rm damaged/sweep.json
+refuses "a folder with runs and without a sweep.json" 1 'damaged/lr-0.01_width-.*: a run is there and no damaged/sweep.json' \
+  "${grid[@]/#swept/damaged}" --set train.seed=4 --grid train.lr=0.01 --grid model.width=32,64
 is "layers by number" "swept/window_layers-10 swept/window_layers-01" \
   "$(run "$winnow" "${grid[@]}" --set model.attention.window=8 --grid model.attention.window_layers=10,01 --dry-run; paste -sd' ' out)"
 refuses "a value that a key does not take" 1 'train.lr' "${grid[@]}" --grid train.lr=0.01,fast

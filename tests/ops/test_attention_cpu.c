@@ -516,10 +516,48 @@ static void extreme_scores(void **unused) {
   }
 }
 
+/* Logits beyond 1e10, whose neighbours among floats are thousands apart: every row takes its largest alone, and nothing
+ * overflows on the way back. */
+static void huge_scores(void **unused) {
+  (void)unused;
+  for (int select = 0; select < 2; select++) {
+    struct shape s = {.B = 1,
+                      .Tq = 130,
+                      .Tk = 130,
+                      .H = 2,
+                      .Hkv = 2,
+                      .D = 16,
+                      .select = select == 1,
+                      .relu = true,
+                      .protect_first = true,
+                      .protect_self = true,
+                      .shift = true,
+                      .seed = 310};
+    struct data d;
+    struct result expected, found;
+    data_init(&d, &s);
+    for (int64_t i = 0; i < s.Tk * s.H * s.D; i++) d.qkv[i] *= 1e12f;
+    result_init(&expected, &s);
+    run(&d, -1, 2, false, false, &expected);
+    for (int isa = WN_ISA_AVX2; isa <= (int)best; isa++) {
+      result_init(&found, &s);
+      run(&d, isa, 2, true, false, &found);
+      describe(&s, isa, 2);
+      near("y of huge logits", expected.y, found.y, s.Tq * s.H * s.D, TOLERANCE);
+      for (int64_t i = 0; i < s.Tk * s.Hkv * s.D; i++)
+        if (!isfinite(found.dq[i]) || !isfinite(found.dk[i]) || !isfinite(found.dv[i]))
+          fail_msg("gradient %lld of huge logits is not finite", (long long)i);
+      result_clear(&found);
+    }
+    result_clear(&expected);
+    data_clear(&d);
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(keys_left_out),        cmocka_unit_test(scarce_scratch),
-                                     cmocka_unit_test(lengths_around_tiles), cmocka_unit_test(wide_heads),
-                                     cmocka_unit_test(whole_sequences),      cmocka_unit_test(chunks_agree),
-                                     cmocka_unit_test(runs_repeat),          cmocka_unit_test(extreme_scores)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(keys_left_out), cmocka_unit_test(scarce_scratch),  cmocka_unit_test(lengths_around_tiles),
+      cmocka_unit_test(wide_heads),    cmocka_unit_test(whole_sequences), cmocka_unit_test(chunks_agree),
+      cmocka_unit_test(runs_repeat),   cmocka_unit_test(extreme_scores),  cmocka_unit_test(huge_scores)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }

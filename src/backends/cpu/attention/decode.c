@@ -169,7 +169,7 @@ static void sum_weights(const struct wn_attention_plan *p, const struct partial 
     for (int64_t c = 0; c < p->blocks; c++) {
       const float ref = x->ref[h * p->blocks + c], *w = x->weights + (h * p->blocks + c) * WN_TILE;
       if (ref == -INFINITY) continue;
-      const float factor = exp2f(ref - x->top[h]) * x->factor[h];
+      const float factor = expf(ref - x->top[h]) * x->factor[h];
       const int64_t columns = wn_min_i64(WN_TILE, a->Tk - c * WN_TILE);
       for (int64_t j = 0; j < columns; j++) sums[c * WN_TILE + j] += w[j] * factor;
     }
@@ -322,7 +322,7 @@ static void merge(const struct wn_attention_plan *p, const struct partial *x, in
   for (int64_t n = 0; n < parts; n++) top = fmaxf(top, x->m[at + n]);
   float *acc = x->acc + at * p->Dp; /* the first part's becomes the sum */
   for (int64_t n = 0; n < parts; n++) {
-    const float weight = x->m[at + n] == -INFINITY ? 0.0f : exp2f(x->m[at + n] - top);
+    const float weight = x->m[at + n] == -INFINITY ? 0.0f : expf(x->m[at + n] - top);
     float sum = 0;
     for (int i = 0; i < WN_TILE_LANES; i++) sum += x->l[(at + n) * WN_TILE_LANES + i];
     total += weight * sum;

@@ -89,7 +89,7 @@ void wn_forward_use_logits(const struct wn_attention_plan *p, const struct wn_at
         .logits = logits + i * stride,
         .n = r->at.p0 + i + 1,
         .control = a->look.control ? a->look.control + u->b * a->Tk : NULL,
-        .lse = known ? (double)r->m[h * WN_TILE + i] / (double)LOG2E + log(sum) : (double)NAN,
+        .lse = known ? (double)r->m[h * WN_TILE + i] + log(sum) : (double)NAN,
         .shares = a->look.n,
         .tau = a->look.tau,
         .count = a->look.count + ((u->b * a->H + head) * a->Tq + r->at.r0 + i) * a->look.n,

@@ -30,9 +30,9 @@ enum {
 
 #define LOG2E 1.44269504088896341f
 
-/* log of a row's sum of exponentials: `top`, the reference in units of ln 2 as LOG2E made it, and the sum. */
+/* log of a row's sum of exponentials: `top`, the reference, and the sum of what was taken against it. */
 static inline float wn_attention_lse(float top, float sum) {
-  return (float)((double)top / (double)LOG2E + log((double)sum));
+  return (float)((double)top + log((double)sum));
 }
 
 /* --- tile operations; all tiles have row length WN_TILE --- */
@@ -65,7 +65,7 @@ struct wn_tile_softmax {
   const uint64_t *seen;            /* [rows] or NULL: all */
   const struct wn_tile_span *span; /* or NULL; with `seen` */
   int64_t rows, width;             /* width: columns, a multiple of 16 */
-  float *m;                        /* [rows] the reference that exponents are taken against, in units of ln 2 */
+  float *m;                        /* [rows] the reference that exponents are taken against */
   float *l;                        /* [rows,16] partial sums of the exponentials */
   float *acc;                      /* [rows,acc_width] output so far, rescaled with l when the reference moves */
   int64_t acc_width;
