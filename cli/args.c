@@ -259,6 +259,25 @@ int cli_parse(const struct cli_spec *spec, int argc, char **argv, void *into, st
   return CLI_GO;
 }
 
+int cli_number_list(const char *command, const char *option, const char *text, const char *what, int64_t most,
+                    int64_t *list, int max, int *count) {
+  *count = 0;
+  for (const char *at = text;; at++) {
+    char *end;
+    errno = 0;
+    const long long n = strtoll(at, &end, 10);
+    if (end == at || errno || n < 1 || (*end && *end != ','))
+      return cli_usage_error(command, "--%s: \"%s\" is not a list of %s, such as 16,32,64", option, text, what);
+    if (n > most)
+      return cli_usage_error(command, "--%s: %lld is more than %" PRId64 ", the most that is possible", option, n,
+                             most);
+    if (*count == max) return cli_usage_error(command, "--%s: at most %d of them", option, max);
+    list[(*count)++] = n;
+    at = end;
+    if (!*at) return CLI_GO;
+  }
+}
+
 int cli_dispatch(const char *parent, const char *summary, const struct cli_command *commands, int count, int argc,
                  char **argv) {
   const char *word = argc > 1 ? argv[1] : NULL;

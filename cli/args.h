@@ -90,6 +90,11 @@ int cli_parse(const struct cli_spec *spec, int argc, char **argv, void *into, st
 int cli_option_set(const struct cli_spec *spec, const struct cli_option *o, const char *value, void *into);
 void cli_option_value(const struct cli_option *o, const void *from, char *out, size_t bytes);
 
+/* An option whose text is numbers from 1 to `most` with commas between them, such as 16,32,64: at most `max` into
+ * `list`; CLI_GO, or 2 after saying what is wrong with it. `what` are the numbers: "budgets". */
+int cli_number_list(const char *command, const char *option, const char *text, const char *what, int64_t most,
+                    int64_t *list, int max, int *count);
+
 /* Commands and sub-subcommands ("winnow tokenizer train") by table. run gets its own name as argv[0]. */
 struct cli_command {
   const char *name, *help;

@@ -5,6 +5,8 @@
 #include "bench.h"
 #include "budgets.h"
 
+enum { LENGTHS_MAX = 64 };
+
 struct bench_decode {
   struct bench bench;
   const char *config, *checkpoint, *weights, *contexts;
@@ -159,28 +161,16 @@ static int bench_decode_json(const struct bench_decode *d) {
   return cli_print_json(j);
 }
 
-/* The lengths of --contexts, one at a time, from *at on; 0: none is left, -1: not a list of lengths. */
-static int64_t bench_decode_next(const char **at) {
-  char *end = NULL;
-  if (!*at || !**at) return 0;
-  const long long length = strtoll(*at, &end, 10);
-  if (end == *at || length < 1 || length > 1 << 24 || (*end && *end != ',')) return -1;
-  *at = *end ? end + 1 : NULL;
-  return length;
-}
-
 static int bench_decode_run(struct bench_decode *d) {
-  int64_t length;
-  for (const char *p = d->contexts; (length = bench_decode_next(&p));)
-    if (length < 0)
-      return cli_usage_error(bench_decode_spec.command, "--contexts: \"%s\" is not a list of lengths, 1 to %d",
-                             d->contexts, 1 << 24);
-  int code = bench_decode_load(d);
+  int64_t lengths[LENGTHS_MAX];
+  int count, code = cli_number_list(bench_decode_spec.command, "contexts", d->contexts, "lengths", 1 << 24, lengths,
+                                    LENGTHS_MAX, &count);
+  if (code == CLI_GO) code = bench_decode_load(d);
   if (!code && !d->bench.common.json)
     printf("decode, %s parameters, batch %" PRId64 ", %d threads, %s\n",
            cli_count((double)wn_model_parameter_count(d->model)), d->batch, wn_context_threads(d->bench.ctx),
            wn_context_backend(d->bench.ctx));
-  for (const char *p = d->contexts; !code && (length = bench_decode_next(&p));) code = bench_decode_at(d, length);
+  for (int i = 0; i < count && !code; i++) code = bench_decode_at(d, lengths[i]);
   return !code && d->bench.common.json ? bench_decode_json(d) : code;
 }
 

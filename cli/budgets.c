@@ -1,7 +1,6 @@
 /* Budgets from options. */
 #include "budgets.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,21 +88,6 @@ int cli_policies_suited(const wn_model *model, wn_policy list[WN_POLICY_MAX]) {
   for (int p = 0; p < wn_policy_count(); p++)
     if (wn_policy_suits((wn_policy)p, &wn_model_config_get(model)->attention)) list[count++] = (wn_policy)p;
   return count;
-}
-
-int cli_budget_list(const char *command, const char *option, const char *text, int64_t *list, int max, int *count) {
-  *count = 0;
-  for (const char *at = text;; at++) {
-    char *end;
-    errno = 0;
-    const long long n = strtoll(at, &end, 10);
-    if (end == at || errno || n < 1 || (*end && *end != ','))
-      return cli_usage_error(command, "--%s: \"%s\" is not a list of budgets, such as 16,32,64", option, text);
-    if (*count == max) return cli_usage_error(command, "--%s: at most %d of them", option, max);
-    list[(*count)++] = n;
-    at = end;
-    if (!*at) return CLI_GO;
-  }
 }
 
 int cli_policy_choices_apply(const char *command, const struct cli_policy_choices *choices, wn_budgets *budgets) {

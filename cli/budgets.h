@@ -15,8 +15,7 @@ bool cli_policy_named(const char *name, size_t bytes, wn_policy *out);
 enum cli_policy_list { CLI_POLICIES_FINE, CLI_POLICIES_UNKNOWN, CLI_POLICIES_TWICE };
 enum cli_policy_list cli_policy_list(const char *text, wn_policy *list, int *count, const char **bad, int *bytes);
 
-/* What an option's text says, such as 16,32,64 and h2o,tova: CLI_GO, or 2 after saying what is wrong with it. */
-int cli_budget_list(const char *command, const char *option, const char *text, int64_t *list, int max, int *count);
+/* The same of --policies: CLI_GO, or 2 after saying what is wrong with it. */
 int cli_policies_read(const char *command, const char *text, wn_policy list[WN_POLICY_MAX], int *count);
 /* Every policy that works on the model; their number. */
 int cli_policies_suited(const wn_model *model, wn_policy list[WN_POLICY_MAX]);

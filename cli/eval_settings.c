@@ -63,7 +63,7 @@ static int settings_read_sweep(wn_context *ctx, const struct cli_tasks *tasks, c
   int64_t tokens[BUDGETS_MAX];
   wn_policy policies[WN_POLICY_MAX];
   int count, policy_count = cli_policies_suited(in->model, policies), code;
-  code = cli_budget_list("winnow eval", "sweep", tasks->sweep, tokens, BUDGETS_MAX, &count);
+  code = cli_number_list("winnow eval", "sweep", tasks->sweep, "budgets", INT64_MAX, tokens, BUDGETS_MAX, &count);
   if (code == CLI_GO && tasks->policies)
     code = cli_policies_read("winnow eval", tasks->policies, policies, &policy_count);
   if (code != CLI_GO) return code;

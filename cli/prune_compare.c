@@ -251,7 +251,9 @@ static int check_compare(struct compare *c, int code) {
     if (c->searches[i] && !c->dirs[i])
       return cli_usage_error(command, "a search is given for a checkpoint that is not (%s)", subject_names[i]);
   code = compare_read_labels(c);
-  if (code == CLI_GO) code = cli_budget_list(command, "budgets", c->budgets, c->tokens, BUDGETS_MAX, &c->token_count);
+  if (code == CLI_GO)
+    code =
+        cli_number_list(command, "budgets", c->budgets, "budgets", INT64_MAX, c->tokens, BUDGETS_MAX, &c->token_count);
   if (code == CLI_GO && c->policies) code = cli_policies_read(command, c->policies, c->chosen, &c->policy_count);
   if (code == CLI_GO && c->task && !c->task_data)
     code = cli_usage_error(command, "--task needs --task-data DIR, which has the tasks' files");
