@@ -166,9 +166,9 @@ wn_status wn_adapt_check(wn_context *ctx, const char *from, struct wn_model *giv
 
 /* ---- recipe ---- */
 
-/* Defaults of an adaptation, under what the file and the sets say: mechanisms as they are once switched on, and a short
- * run at a small rate. */
-static wn_status defaults(wn_context *ctx, const wn_model_config *c, json_t *recipe) {
+/* Defaults of an adaptation, under what the file and the sets say: a short run at a small rate, and the mechanisms that
+ * are new, all (`now` NULL) or those that are on there, as they start. */
+static wn_status defaults(wn_context *ctx, const wn_model_config *c, const wn_attention_config *now, json_t *recipe) {
   static const char *const train[] = {"train.steps=300",       "train.batch=4",        "train.lr=0.0001",
                                       "train.warmup=20",       "train.weight_decay=0", "train.eval_every=100",
                                       "train.lr_mechanisms=30"};
@@ -178,7 +178,7 @@ static wn_status defaults(wn_context *ctx, const wn_model_config *c, json_t *rec
   for (int i = 0; i < wn_mechanism_count() && status == WN_OK; i++) {
     char setting[128] = "model.attention.";
     const size_t n = strlen(setting);
-    if (!wn_mechanism_at(i)->is_enabled(&c->attention) &&
+    if (!wn_mechanism_at(i)->is_enabled(&c->attention) && (!now || wn_mechanism_at(i)->is_enabled(now)) &&
         neutral_setting(wn_mechanism_at(i), c, setting + n, sizeof setting - n))
       status = wn_json_set(ctx, recipe, setting, false);
   }
@@ -206,32 +206,46 @@ static bool enable(const json_t *its, json_t *file) {
   return true;
 }
 
+/* The recipe over the model `its`, with the defaults of what is on in `now`. */
+static wn_status read_adapted(wn_context *ctx, const char *where, const wn_model_config *config, json_t *its,
+                              const json_t *file, const char *const *sets, int set_count,
+                              const wn_attention_config *now, wn_recipe *out) {
+  json_t *recipe = json_pack("{s:o}", "model", json_deep_copy(its)), *changes = json_deep_copy(file);
+  wn_status status = recipe && (changes || !file) ? defaults(ctx, config, now, recipe)
+                                                  : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a recipe");
+  if (status == WN_OK && changes && (!enable(recipe, changes) || json_object_update_recursive(recipe, changes) != 0))
+    status = wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a recipe");
+  if (status == WN_OK) status = wn_recipe_read(ctx, where, recipe, sets, set_count, out);
+  json_decref(changes);
+  json_decref(recipe);
+  return status;
+}
+
 wn_status wn_adapt_recipe(wn_context *ctx, const char *model, const char *path, const char *const *sets, int set_count,
                           wn_recipe *out) {
   WN_CHECK_WORK(WN_POINTER(model), WN_ARRAY(sets, set_count), WN_POINTER(out));
   struct wn_model *given;
   char *text = NULL;
-  json_t *recipe = NULL, *its = NULL, *file = NULL;
+  json_t *its = NULL, *file = NULL;
+  wn_recipe asked;
   WN_TRY(wn_model_load(ctx, model, &given));
   const wn_model_config config = given->config;
   wn_model_destroy(given);
   WN_TRY(wn_model_config_json(ctx, &config, &text));
   wn_status status = wn_json_load_text(ctx, WN_JSON_CONFIG, model, text, strlen(text), &its);
   wn_text_free(text);
-  if (status != WN_OK) return status;
-  recipe = json_pack("{s:o}", "model", its);
-  if (!recipe) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a recipe");
-  status = defaults(ctx, &config, recipe);
   if (status == WN_OK && path) {
     status = wn_json_load_file(ctx, WN_JSON_CONFIG, path, &file);
     if (status == WN_OK && !json_is_object(file)) status = wn_fail(ctx, WN_ERR_CONFIG, "%s: expected an object", path);
     if (status == WN_OK) status = wn_recipe_check_json(ctx, path, file);
-    if (status == WN_OK && (!enable(recipe, file) || json_object_update_recursive(recipe, file) != 0))
-      status = wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a recipe");
   }
-  if (status == WN_OK) status = wn_recipe_read(ctx, path ? path : model, recipe, sets, set_count, out);
+  /* Twice, since only what is read tells which mechanisms are new: the others keep no setting that would do nothing. */
+  const char *where = path ? path : model;
+  if (status == WN_OK) status = read_adapted(ctx, where, &config, its, file, sets, set_count, NULL, &asked);
+  if (status == WN_OK)
+    status = read_adapted(ctx, where, &config, its, file, sets, set_count, &asked.model.attention, out);
   json_decref(file);
-  json_decref(recipe);
+  json_decref(its);
   if (status != WN_OK) return status;
   if (snprintf(out->train.init, sizeof out->train.init, "%s", model) >= (int)sizeof out->train.init)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: the path is too long", model);

@@ -96,8 +96,14 @@ static void blocked_by(const json_t *recipe, const char *key, char *out) {
   }
 }
 
-static char *shown(const json_t *value) {
-  return value ? json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6)) : NULL;
+static void shown(const json_t *value, char out[NAME_BYTES]) {
+  if (json_is_number(value)) {
+    snprintf(out, NAME_BYTES, "%.10g", json_number_value(value));
+    return;
+  }
+  char *text = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
+  snprintf(out, NAME_BYTES, "%s", text ? text : "not set");
+  free(text);
 }
 
 static void warn_below(wn_context *ctx, const json_t *recipe, const json_t *object, const json_t *defaults,
@@ -115,11 +121,10 @@ static void warn_below(wn_context *ctx, const json_t *recipe, const json_t *obje
     if (usual ? json_equal(value, usual) : !holds(value, NULL)) continue;
     blocked_by(recipe, name, why);
     if (!*why) continue;
-    char *is = shown(value), *other = shown(at_key(recipe, why));
-    wn_log(ctx, WN_LOG_WARNING, "%s is %s and has no effect: %s is %s", name, is ? is : "set", why,
-           other ? other : "not set");
-    free(is);
-    free(other);
+    char is[NAME_BYTES], other[NAME_BYTES];
+    shown(value, is);
+    shown(at_key(recipe, why), other);
+    wn_log(ctx, WN_LOG_WARNING, "%s is %s and has no effect: %s is %s", name, is, why, other);
   }
 }
 

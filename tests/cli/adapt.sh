@@ -7,6 +7,10 @@ tensors() { jq -r '.tensors[].name' out | grep -c "$1"; }
 
 json "adapt: a strength that is learned" '.step == 6 and .loss > 0' adapt dense --out adapted "${few[@]}" "${on[@]}" \
   --set train.steps=6
+run "$winnow" adapt dense --out quiet "${few[@]}" "${on[@]}" --set train.steps=1
+grep -q 'has no effect' err && fail "adapt: mechanisms that stay off are not spoken of" "$(cat err)" ||
+  pass "adapt: mechanisms that stay off are not spoken of"
+rm -rf quiet
 json "adapted: what it holds" '.mechanisms[0].name == "selective" and .tokenizer == "sentencepiece"' info adapted
 is "adapted: a strength a layer" 2 "$(tensors select_strength)"
 first_of() { head -n 1 "$1/log.jsonl" | jq .loss; }
