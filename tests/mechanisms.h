@@ -4,6 +4,7 @@
 #ifndef WN_TESTS_MECHANISMS_H
 #define WN_TESTS_MECHANISMS_H
 
+#include "isa.h"
 #include "support.h"
 
 #include <float.h>
@@ -439,18 +440,7 @@ static SUPPORT_UNUSED void mech_settle(struct mech_place *reference, struct mech
 /* A context on a backend; isa NULL: the best. Returns false where this machine lacks the instruction set. */
 static SUPPORT_UNUSED bool mech_open(struct mech_place *p, const char *name, const char *isa) {
   *p = (struct mech_place){.threads = 1};
-  if (isa)
-    setenv("WINNOW_ISA", isa, 1);
-  else
-    unsetenv("WINNOW_ISA");
-  const wn_status status = wn_context_create(
-      &(wn_context_options){.size = sizeof(wn_context_options), .backend = name, .threads = 2}, &p->ctx);
-  unsetenv("WINNOW_ISA");
-  if (status == WN_ERR_UNSUPPORTED && isa) {
-    wn_context_destroy(p->ctx);
-    return false;
-  }
-  if (status != WN_OK) fail_msg("%s", wn_context_error(p->ctx));
+  if (!context_with_isa(name, isa, 2, &p->ctx)) return false;
   assert_ok(p->ctx, wn_backend_of(p->ctx, &p->backend));
   return true;
 }

@@ -329,19 +329,9 @@ static void check_threads(void) {
 }
 
 static void on_backend(const char *name, const char *isa, void (*check)(void)) {
-  if (isa)
-    setenv("WINNOW_ISA", isa, 1);
-  else
-    unsetenv("WINNOW_ISA");
-  wn_status status =
-      wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .backend = name, .threads = 2}, &ctx);
-  unsetenv("WINNOW_ISA");
-  if (status == WN_OK) {
-    assert_ok(ctx, wn_backend_of(ctx, &backend));
-    check();
-  } else if (status != WN_ERR_UNSUPPORTED || !isa) { /* a machine may lack the instruction set */
-    fail_msg("%s", wn_context_error(ctx));
-  }
+  if (!context_with_isa(name, isa, 2, &ctx)) return; /* a machine may lack the instruction set */
+  assert_ok(ctx, wn_backend_of(ctx, &backend));
+  check();
   wn_context_destroy(ctx);
 }
 

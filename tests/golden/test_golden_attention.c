@@ -218,18 +218,8 @@ static void run_file(wn_context *ctx, const char *path, wn_dtype dtype, double l
 }
 
 static int run_all(const char *backend, const char *isa, int threads, wn_dtype dtype, double limit) {
-  if (isa)
-    setenv("WINNOW_ISA", isa, 1);
-  else
-    unsetenv("WINNOW_ISA");
   wn_context *ctx = NULL;
-  const wn_status status = wn_context_create(
-      &(wn_context_options){.size = sizeof(wn_context_options), .backend = backend, .threads = threads}, &ctx);
-  if (status == WN_ERR_UNSUPPORTED && isa) { /* this machine lacks the instruction set */
-    wn_context_destroy(ctx);
-    return -1;
-  }
-  if (status != WN_OK) fail_msg("%s", wn_context_error(ctx));
+  if (!context_with_isa(backend, isa, threads, &ctx)) return -1;
   DIR *folder = opendir(WN_TEST_DIR "/golden");
   assert_non_null(folder);
   int files = 0;
@@ -245,7 +235,6 @@ static int run_all(const char *backend, const char *isa, int threads, wn_dtype d
   if (lacking) print_message("%d files left out: backend %s lacks their terms\n", lacking, backend);
   lacking = 0;
   wn_context_destroy(ctx);
-  unsetenv("WINNOW_ISA");
   return files;
 }
 

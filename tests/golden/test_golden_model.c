@@ -1,11 +1,9 @@
 /* tests/golden/model-*: tiny models written by tools/make-goldens.py (PyTorch, its own equations), loaded as
  * checkpoints: logits, loss and every gradient, in double on ref and in float on each backend and instruction set. */
+#include "golden/golden.h"
 #include "isa.h"
-#include "support.h"
 
 #include <math.h>
-#include "model/model.h"
-#include "reach.h"
 
 static const char *const models[] = {"selective", "gpt2", "packed", "padded"};
 enum { MODELS = sizeof models / sizeof *models };
@@ -36,17 +34,6 @@ static void close_to(const char *model, const char *what, wn_dtype got_type, con
   }
   if (!(sqrt(square) <= limit * sqrt(total)))
     fail_msg("model %s: %s: relative error %.3g, limit %.3g", model, what, sqrt(square / total), limit);
-}
-
-/* The loaded float model, and the one that is stepped: itself, or its copy in double. */
-static struct wn_model *model_in(wn_context *ctx, struct wn_model *loaded, wn_dtype dtype) {
-  if (dtype == WN_F32) return loaded;
-  struct wn_model *model = NULL;
-  assert_ok(ctx, wn_model_create_dtype(ctx, &loaded->config, 0, WN_F64, &model));
-  assert_int_equal(model->table.total, loaded->table.total);
-  for (size_t i = 0; i < model->table.total; i++)
-    ((double *)reach(model->params))[i] = (double)((const float *)reach(loaded->params))[i];
-  return model;
 }
 
 static void check_model(wn_context *ctx, const char *name, wn_dtype dtype, double limit) {
@@ -109,18 +96,7 @@ static void check_model(wn_context *ctx, const char *name, wn_dtype dtype, doubl
 
 static void check_all(const char *backend, const char *isa, int threads, wn_dtype dtype, double limit) {
   wn_context *ctx = NULL;
-  if (isa)
-    setenv("WINNOW_ISA", isa, 1);
-  else
-    unsetenv("WINNOW_ISA");
-  const wn_status status = wn_context_create(
-      &(wn_context_options){.size = sizeof(wn_context_options), .backend = backend, .threads = threads}, &ctx);
-  unsetenv("WINNOW_ISA");
-  if (status == WN_ERR_UNSUPPORTED && isa) { /* this machine lacks the instruction set */
-    wn_context_destroy(ctx);
-    skip();
-  }
-  assert_ok(ctx, status);
+  if (!context_with_isa(backend, isa, threads, &ctx)) skip();
   for (int i = 0; i < MODELS; i++) check_model(ctx, models[i], dtype, limit);
   wn_context_destroy(ctx);
 }

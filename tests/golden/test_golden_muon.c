@@ -1,13 +1,11 @@
 /* tests/golden/muon.safetensors: 20 steps of training with Muon by tools/make-muon-golden.py (PyTorch in double, its
  * own equations), from the models and batches of model-gpt2 and model-packed: the losses on the way and every parameter
  * at the end, in double on ref and in float on each backend and instruction set. */
+#include "golden/golden.h"
 #include "isa.h"
-#include "support.h"
 
 #include <math.h>
-#include "model/model.h"
 #include "winnow/train.h"
-#include "reach.h"
 
 static void *copy_of(const wn_safetensors *file, const char *name, wn_safetensors_entry *out) {
   const wn_safetensors_entry *e = wn_safetensors_find(file, name);
@@ -81,12 +79,7 @@ static void check_model(wn_context *ctx, const wn_safetensors *want, const char 
   assert_ok(ctx, wn_safetensors_open(ctx, path, &file));
   int32_t *tokens = copy_of(file, "tokens", &shape), *targets = copy_of(file, "targets", NULL);
   int32_t *starts = copy_of(file, "doc_start", NULL);
-  model = loaded;
-  if (dtype == WN_F64) {
-    assert_ok(ctx, wn_model_create_dtype(ctx, &loaded->config, 0, WN_F64, &model));
-    for (size_t i = 0; i < model->table.total; i++)
-      ((double *)reach(model->params))[i] = (double)((const float *)reach(loaded->params))[i];
-  }
+  model = model_in(ctx, loaded, dtype);
   wn_train_config config = settings(want, name);
   config.context = shape.shape[1];
   snprintf(path, sizeof path, "%s/loss", name);
@@ -113,18 +106,7 @@ static void check_model(wn_context *ctx, const wn_safetensors *want, const char 
 
 static void check_all(const char *backend, const char *isa, int threads, wn_dtype dtype, double limit) {
   wn_context *ctx = NULL;
-  if (isa)
-    setenv("WINNOW_ISA", isa, 1);
-  else
-    unsetenv("WINNOW_ISA");
-  const wn_status status = wn_context_create(
-      &(wn_context_options){.size = sizeof(wn_context_options), .backend = backend, .threads = threads}, &ctx);
-  unsetenv("WINNOW_ISA");
-  if (status == WN_ERR_UNSUPPORTED && isa) { /* this machine lacks the instruction set */
-    wn_context_destroy(ctx);
-    skip();
-  }
-  assert_ok(ctx, status);
+  if (!context_with_isa(backend, isa, threads, &ctx)) skip();
   wn_safetensors *want = NULL;
   assert_ok(ctx, wn_safetensors_open(ctx, WN_TEST_DIR "/golden/muon.safetensors", &want));
   check_model(ctx, want, "gpt2", dtype, limit);

@@ -2,16 +2,14 @@
  * precision, from the policies' papers, one token at a time). Sessions are fed token by token, in chunks and as a
  * whole: what each layer holds after each feed, and the logits, in double on ref and in float on each backend and
  * instruction set. */
+#include "golden/golden.h"
 #include "isa.h"
-#include "support.h"
 
 #include <math.h>
 #include "kv/evictions.h"
-#include "model/model.h"
 #include "decode/session.h"
 #include "model/workspace.h"
 #include "winnow/kv.h"
-#include "reach.h"
 
 static const struct {
   const char *model;
@@ -181,30 +179,14 @@ static void check_case(wn_context *ctx, struct wn_model *model, const char *fold
 
 static void check_all(const char *backend, const char *isa, int threads, wn_dtype dtype, double limit) {
   wn_context *ctx = NULL;
-  if (isa)
-    setenv("WINNOW_ISA", isa, 1);
-  else
-    unsetenv("WINNOW_ISA");
-  const wn_status status = wn_context_create(
-      &(wn_context_options){.size = sizeof(wn_context_options), .backend = backend, .threads = threads}, &ctx);
-  unsetenv("WINNOW_ISA");
-  if (status == WN_ERR_UNSUPPORTED && isa) { /* this machine lacks the instruction set */
-    wn_context_destroy(ctx);
-    skip();
-  }
-  assert_ok(ctx, status);
+  if (!context_with_isa(backend, isa, threads, &ctx)) skip();
   for (int i = 0; i < GOLDENS; i++) {
     char folder[2048], path[4096];
     int64_t shape[WN_MAX_DIMS];
     struct wn_model *loaded = NULL, *model;
     snprintf(folder, sizeof folder, "%s/golden/policy-%s", WN_TEST_DIR, goldens[i].model);
     assert_ok(ctx, wn_model_load(ctx, folder, &loaded));
-    model = loaded;
-    if (dtype == WN_F64) {
-      assert_ok(ctx, wn_model_create_dtype(ctx, &loaded->config, 0, WN_F64, &model));
-      for (size_t n = 0; n < model->table.total; n++)
-        ((double *)reach(model->params))[n] = (double)((const float *)reach(loaded->params))[n];
-    }
+    model = model_in(ctx, loaded, dtype);
     snprintf(path, sizeof path, "%s/tokens.safetensors", folder);
     int32_t *tokens = array(ctx, path, "tokens", shape);
     for (int n = 0; n < CASES_MAX && goldens[i].cases[n]; n++)

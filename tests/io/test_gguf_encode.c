@@ -139,15 +139,8 @@ static void same_everywhere(void **state) {
     const size_t bytes = (size_t)(N / wn_gguf_block_weights(type)) * wn_gguf_block_bytes(type);
     assert_ok(ctx, wn_gguf_encode(ctx, type, x, N, first));
     for (int i = 0; i < 3; i++) {
-      wn_context *c;
-      const wn_context_options o = {.size = sizeof o, .threads = 1 + i};
-      setenv("WINNOW_ISA", sets[i], 1);
-      const wn_status status = wn_context_create(&o, &c);
-      unsetenv("WINNOW_ISA");
-      if (status != WN_OK) { /* the CPU has no such instructions; a refused context holds the message */
-        wn_context_destroy(c);
-        continue;
-      }
+      wn_context *c = NULL;
+      if (!context_with_isa(NULL, sets[i], 1 + i, &c)) continue;
       assert_ok(c, wn_gguf_encode(c, type, x, N, other));
       if (memcmp(first, other, bytes) != 0) fail_msg("%s differs by %s", wn_gguf_type_name(type), sets[i]);
       wn_context_destroy(c);

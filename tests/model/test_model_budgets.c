@@ -1,6 +1,7 @@
 /* Whole models under budgets, sequences at once: the goldens of the policies (PyTorch in double, one token at a time),
  * budgets of the length or more change not a bit, packed documents are separate ones, the gradient is that of the loss
  * with the evictions held, the ways of keeping activations agree, a step allocates nothing, and what is refused. */
+#include "golden/golden.h"
 #include "model/models.h"
 #include "model/workspace.h"
 #include "support.h"
@@ -70,12 +71,7 @@ static void check_goldens(const char *backend, wn_dtype dtype, double limit) {
     snprintf(folder, sizeof folder, WN_TEST_DIR "/golden/policy-%s", goldens[i].model);
     struct wn_model *loaded = NULL, *model;
     assert_ok(ctx, wn_model_load(ctx, folder, &loaded));
-    model = loaded;
-    if (dtype == WN_F64) {
-      assert_ok(ctx, wn_model_create_dtype(ctx, &loaded->config, 0, WN_F64, &model));
-      for (size_t n = 0; n < model->table.total; n++)
-        ((double *)reach(model->params))[n] = (double)((const float *)reach(loaded->params))[n];
-    }
+    model = model_in(ctx, loaded, dtype);
     for (int n = 0; n < CASES_MAX && goldens[i].cases[n]; n++)
       check_golden(ctx, model, folder, goldens[i].cases[n], limit);
     if (model != loaded) wn_model_destroy(model);

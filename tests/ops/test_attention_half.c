@@ -91,16 +91,8 @@ static void check(const struct wn_exec *e, const struct shape *s) {
 }
 
 static void check_isa(const char *isa) {
-  setenv("WINNOW_ISA", isa, 1);
   wn_context *ctx = NULL;
-  const wn_status status =
-      wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = 2}, &ctx);
-  unsetenv("WINNOW_ISA");
-  if (status == WN_ERR_UNSUPPORTED) {
-    wn_context_destroy(ctx);
-    skip();
-  }
-  assert_int_equal(status, WN_OK);
+  if (!context_with_isa(NULL, isa, 2, &ctx)) skip();
   const struct wn_backend *backend = NULL;
   assert_ok(ctx, wn_backend_of(ctx, &backend));
   const struct wn_exec e = {.ctx = ctx, .backend = backend, .threads = 2, .dtype = WN_F32};

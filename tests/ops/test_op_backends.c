@@ -42,19 +42,8 @@ static int teardown(void **state) {
 }
 
 static void check_backend(const char *backend_name, const char *isa) {
-  if (isa)
-    setenv("WINNOW_ISA", isa, 1);
-  else
-    unsetenv("WINNOW_ISA");
   wn_context *ctx = NULL;
-  const wn_status status = wn_context_create(
-      &(wn_context_options){.size = sizeof(wn_context_options), .backend = backend_name, .threads = 2}, &ctx);
-  unsetenv("WINNOW_ISA");
-  if (status == WN_ERR_UNSUPPORTED && isa) { /* this machine lacks the instruction set */
-    wn_context_destroy(ctx);
-    skip();
-  }
-  if (status != WN_OK) fail_msg("%s", wn_context_error(ctx));
+  if (!context_with_isa(backend_name, isa, 2, &ctx)) skip();
   const struct wn_backend *backend = NULL;
   assert_int_equal(wn_backend_of(ctx, &backend), WN_OK);
   for (int i = 0; i < OP_CASE_COUNT; i++) {

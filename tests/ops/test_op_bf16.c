@@ -41,16 +41,8 @@ static void check_set(const struct op_case *c, unsigned set, wn_context *ctx, co
 }
 
 static void check_backend(const char *name, const char *isa) {
-  if (isa) setenv("WINNOW_ISA", isa, 1);
   wn_context *ctx = NULL;
-  const wn_status status =
-      wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .backend = name, .threads = 3}, &ctx);
-  unsetenv("WINNOW_ISA");
-  if (status == WN_ERR_UNSUPPORTED && isa) {
-    wn_context_destroy(ctx);
-    skip();
-  }
-  if (status != WN_OK) fail_msg("%s", wn_context_error(ctx));
+  if (!context_with_isa(name, isa, 3, &ctx)) skip();
   const struct wn_backend *backend = NULL;
   assert_int_equal(wn_backend_of(ctx, &backend), WN_OK);
   int checked = 0;
@@ -95,13 +87,7 @@ static void test_rounds_what_it_multiplies(void **state) {
   enum { M = 37, N = 33, K = 70 };
   for (size_t s = 0; s < sizeof isas / sizeof *isas; s++) {
     wn_context *ctx = NULL;
-    setenv("WINNOW_ISA", isas[s], 1);
-    if (wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = 2}, &ctx) != WN_OK) {
-      wn_context_destroy(ctx);
-      unsetenv("WINNOW_ISA");
-      continue;
-    }
-    unsetenv("WINNOW_ISA");
+    if (!context_with_isa(NULL, isas[s], 2, &ctx)) continue;
     const struct wn_backend *backend = NULL;
     assert_int_equal(wn_backend_of(ctx, &backend), WN_OK);
     static float x[2][M * K], w[2][N * K], dy[2][M * N], y[2][M * N], dx[2][M * K], dw[2][N * K];

@@ -174,16 +174,8 @@ static const struct shape shapes[] = {
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static void check_backend(const char *name, const char *isa) {
-  if (isa) setenv("WINNOW_ISA", isa, 1);
   wn_context *ctx = NULL;
-  const wn_status status =
-      wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .backend = name, .threads = 2}, &ctx);
-  unsetenv("WINNOW_ISA");
-  if (status == WN_ERR_UNSUPPORTED && isa) { /* this machine lacks the instruction set */
-    wn_context_destroy(ctx);
-    skip();
-  }
-  if (status != WN_OK) fail_msg("%s", wn_context_error(ctx));
+  if (!context_with_isa(name, isa, 2, &ctx)) skip();
   const struct wn_backend *backend = NULL;
   assert_ok(ctx, wn_backend_of(ctx, &backend));
   for (int type = 0; type < WN_GGUF_TYPE_COUNT; type++) {
