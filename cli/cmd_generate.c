@@ -427,6 +427,7 @@ static int generate_check_options(const struct request *r, int code) {
   const char *command = generate_spec.command;
   if (code != CLI_GO) return code;
   if (r->prompt && r->prompt_file) return cli_usage_error(command, "--prompt and --prompt-file exclude each other");
+  if (r->out && !strcmp(r->out, "-")) return cli_usage_error(command, "--out: expected a file");
   if (!r->jsonl != !r->out) return cli_usage_error(command, "--jsonl and --out go together");
   if (r->jsonl && (!r->prompt || !strstr(r->prompt, "{document}")))
     return cli_usage_error(command, "--jsonl needs a --prompt with {document} in it");
@@ -434,8 +435,7 @@ static int generate_check_options(const struct request *r, int code) {
     return cli_usage_error(command, "--system and --template need --chat");
   if (r->ignore_end && cli_format_is_given(&r->format))
     return cli_usage_error(command, "--ignore-end: a text that is JSON ends where it is complete");
-  return cli_counts_check(command, &r->counts, r->jsonl != NULL, r->prompt != NULL,
-                          cli_format_check(command, &r->format));
+  return cli_counts_check(command, &r->counts, r->jsonl != NULL, r->prompt, cli_format_check(command, &r->format));
 }
 
 /* One prompt. */

@@ -20,27 +20,36 @@ static bool counts_read_span(const char *text, size_t *from, size_t *to) {
   return !*end && *from < *to && *to <= INT32_MAX;
 }
 
-int cli_counts_check(const char *command, const struct cli_counts *c, bool jsonl, bool prompt, int code) {
-  size_t from, to;
-  if (code != CLI_GO) return code;
-  if (c->by && !c->file) return cli_usage_error(command, "--counts-by needs --counts");
-  if (c->outside && !jsonl) return cli_usage_error(command, "--control-outside needs --jsonl and its {document}");
-  if (cli_counts_marks(c) && !prompt)
-    return cli_usage_error(command, "--control-text and --control-span are of --prompt, which is missing");
-  for (int i = 0; i < c->spans.count; i++)
-    if (!counts_read_span(c->spans.items[i], &from, &to))
-      return cli_usage_error(command, "--control-span \"%s\": expected A:B, characters A to B-1", c->spans.items[i]);
-  for (int i = 0; i < c->texts.count; i++)
-    if (!c->texts.items[i][0]) return cli_usage_error(command, "--control-text: the text is empty");
-  return CLI_GO;
-}
-
 /* The byte where character n of the text begins; its end for a larger n. */
 static size_t counts_byte_of(const char *text, size_t n) {
   size_t at = 0;
   for (; text[at]; at++)
     if (((unsigned char)text[at] & 0xC0) != 0x80 && n-- == 0) break;
   return at;
+}
+
+int cli_counts_check(const char *command, const struct cli_counts *c, bool jsonl, const char *prompt, int code) {
+  size_t from, to;
+  if (code != CLI_GO) return code;
+  if (c->by && !c->file) return cli_usage_error(command, "--counts-by needs --counts");
+  if (c->file && !strcmp(c->file, "-"))
+    return cli_usage_error(command, "--counts: standard output is the text's; expected a file");
+  if (c->outside && !jsonl) return cli_usage_error(command, "--control-outside needs --jsonl and its {document}");
+  if (cli_counts_marks(c) && !prompt)
+    return cli_usage_error(command, "--control-text and --control-span are of --prompt, which is missing");
+  for (int i = 0; i < c->spans.count; i++) {
+    if (!counts_read_span(c->spans.items[i], &from, &to))
+      return cli_usage_error(command, "--control-span \"%s\": expected A:B, characters A to B-1", c->spans.items[i]);
+    if (!prompt[counts_byte_of(prompt, to - 1)])
+      return cli_usage_error(command, "--control-span %s: --prompt ends before its character %zu", c->spans.items[i],
+                             to - 1);
+  }
+  for (int i = 0; i < c->texts.count; i++) {
+    if (!c->texts.items[i][0]) return cli_usage_error(command, "--control-text: the text is empty");
+    if (!strstr(prompt, c->texts.items[i]))
+      return cli_usage_error(command, "--control-text \"%s\": --prompt does not have it", c->texts.items[i]);
+  }
+  return CLI_GO;
 }
 
 /* Marks bytes from..to of the template in the prompt, except those of {document}. */

@@ -33,8 +33,8 @@ struct cli_counts_prompt {
   size_t count;
 };
 bool cli_counts_marks(const struct cli_counts *c); /* is there text to be marked? */
-/* 2 after reporting that a threshold is missing, or that an option has nothing to act on; else `code`. */
-int cli_counts_check(const char *command, const struct cli_counts *c, bool jsonl, bool prompt, int code);
+/* 2 after reporting that an option has nothing to act on in this prompt (NULL: another's); else `code`. */
+int cli_counts_check(const char *command, const struct cli_counts *c, bool jsonl, const char *prompt, int code);
 /* Which of the prompt's tokens are control: *control [count], freed with free(). 0, or the exit code after reporting.
  */
 int cli_counts_control(wn_context *ctx, const struct cli_counts *c, const wn_tokenizer *tok,

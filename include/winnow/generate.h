@@ -30,7 +30,8 @@ typedef struct wn_generate_piece {
                                top-p and min-p, after penalties and biases, among those that a constraint leaves */
   const int32_t *counts;    /* with counts: [layers, heads] content tokens that the threshold kept for the row that the
                                token    was drawn from (wn_session_counts); else NULL */
-  int64_t context, content; /* with counts: tokens that this row could see, and the content tokens among them */
+  int64_t context, content; /* with counts: tokens up to this row, also those that a budget has evicted, and the content
+                               tokens among them */
 } wn_generate_piece;
 
 /* What is added to a token's logit before a token is drawn; -INFINITY: it is never drawn. */

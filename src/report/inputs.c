@@ -200,6 +200,8 @@ wn_status wn_report_source(const struct wn_report *r, const struct wn_report_inp
                      (long long)T);
       return WN_OK;
     }
+    if (r->options->long_only)
+      return wn_fail(r->ctx, WN_ERR_ARGUMENT, "%s: long_only is for token files, the run is of a task", in->name);
     data = in->task;
   } else {
     WN_TRY(wn_report_data(r, in, &data));

@@ -40,22 +40,33 @@ static wn_status measure_end(const struct wn_report *r, const struct wn_report_i
   return WN_OK;
 }
 
+/* Spans are means over all of a text, and over what is shown of the data. */
+static wn_status measure_spans_on(const struct wn_report *r, const struct wn_report_input *in, struct measured_on *m) {
+  WN_TRY(measure_on(r, in, m));
+  if (!m->source) m->input.options = NULL;
+  m->input.tok = in->tok; /* of data too: it says where words begin */
+  return WN_OK;
+}
+
 wn_status wn_measure_spans(struct wn_report *r, const struct wn_report_input *in, wn_span_report **out) {
-  const wn_report_options *o = r->options;
-  const wn_analysis_input input = {.tok = in->tok, .text = o->text, .bytes = o->text_bytes};
-  const bool dynamic = wn_model_config_get(in->loaded)->attention.span.dynamic;
+  struct measured_on m;
   *out = NULL;
-  if (!dynamic || (o->text && in->tok)) return wn_analyze_spans(r->ctx, in->loaded, dynamic ? &input : NULL, out);
-  wn_report_note(r, in, "its spans are dynamic: their figure needs a text");
+  if (!wn_model_config_get(in->loaded)->attention.span.dynamic) return wn_analyze_spans(r->ctx, in->loaded, NULL, out);
+  WN_TRY(measure_spans_on(r, in, &m));
+  if (m.there)
+    return measure_end(r, in, &m, wn_analyze_spans(r->ctx, in->loaded, &m.input, out), "no figures of its spans");
+  wn_report_note(r, in, "its spans are dynamic: their figures need a text or data");
   return WN_OK;
 }
 
 wn_status wn_measure_span_tokens(struct wn_report *r, const struct wn_report_input *in, wn_span_tokens **out) {
-  const wn_report_options *o = r->options;
-  const wn_analysis_input input = {.tok = in->tok, .text = o->text, .bytes = o->text_bytes};
+  struct measured_on m;
   *out = NULL;
-  if (!wn_model_config_get(in->loaded)->attention.span.dynamic || !o->text || !in->tok) return WN_OK;
-  return wn_analyze_span_tokens(r->ctx, in->loaded, &input, out);
+  if (!wn_model_config_get(in->loaded)->attention.span.dynamic) return WN_OK;
+  WN_TRY(measure_spans_on(r, in, &m));
+  return m.there ? measure_end(r, in, &m, wn_analyze_span_tokens(r->ctx, in->loaded, &m.input, out),
+                               "no figure of its spans along the text")
+                 : WN_OK;
 }
 
 wn_status wn_measure_look(struct wn_report *r, const struct wn_report_input *in, wn_look_report **out,

@@ -244,7 +244,9 @@ wn_status wn_recipe_read(wn_context *ctx, const char *where, json_t *object, con
   }
   wn_recipe_init(&recipe);
   WN_TRY(wn_fields_read(ctx, where, object, groups, count, &recipe));
-  WN_TRY(resolve(ctx, where, &recipe));
+  char changed[4096 + 16]; /* what does not fit together may be what the sets say */
+  snprintf(changed, sizeof changed, set_count > 0 ? "%s, as changed" : "%s", where);
+  WN_TRY(resolve(ctx, changed, &recipe));
   *out = recipe;
   return WN_OK;
 }

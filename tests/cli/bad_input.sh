@@ -360,6 +360,7 @@ is "no temporary file stays behind" "" "$left"
 # Analysis.
 refuses "analyze spans of a model without" 1 'whole: the model has no spans' analyze spans whole
 refuses "analyze dynamic spans without a text" 1 'dynamic: .*--text or --data' analyze spans dynamic
+refuses "analyze spans token by token of several sequences" 2 'one sequence at a time' analyze spans dynamic --tokens --batch 2 --text line.txt
 refuses "analyze spans of nothing" 1 'missing' analyze spans missing
 refuses "analyze spans: a text that is empty" 1 'empty\.txt' analyze spans dynamic --text empty.txt --quiet
 refuses "analyze spans: a text that is missing" 1 'missing\.txt' analyze spans dynamic --text missing.txt --quiet
@@ -397,6 +398,10 @@ refuses "generate --control-outside without a document" 2 'jsonl' generate whole
 refuses "generate --control-span: no span" 2 'A:B' generate whole --prompt xx --control-span 3
 refuses "generate --control-span: backwards" 2 'A:B' generate whole --prompt xx --control-span 3:2
 refuses "generate --control-text: empty" 2 'empty' generate whole --prompt xx --control-text ''
+refuses "generate --control-text: not in the prompt" 2 '"xy": --prompt does not have it' generate whole --prompt xx --control-text xy
+refuses "generate --control-span: behind the prompt" 2 'ends before its character 2' generate whole --prompt xé --control-span 0:3
+refuses "generate --counts: standard output" 2 'expected a file' generate whole --prompt xx --counts -
+refuses "generate --out: standard output" 2 'expected a file' generate whole --jsonl l.jsonl --prompt '{document}' --out -
 refuses "generate --counts-by alone" 2 'counts-by' generate whole --prompt xx --counts-by head
 printf 'context,kept\n1,2\n2,many\n' >counts.csv
 refuses "analyze fits: no number" 1 'counts\.csv:3' analyze fits counts.csv
@@ -407,6 +412,7 @@ refuses "analyze selection without data" 2 'data' analyze selection whole
 refuses "analyze selection against another vocabulary" 1 'against copies: a vocabulary' analyze selection whole --data data/val.bin --against copies
 refuses "analyze task on a text" 2 "unknown option" analyze task whole --text other.txt
 refuses "analyze selection in batches" 2 "unknown option" analyze selection whole --data data/val.bin --max-batches 1
+refuses "report of long documents of a task" 1 'copies: long_only is for token files' report copies --sequences 1 --long-only --document-token 1 --out none.html
 refuses "report of long documents without sequences" 2 "needs --sequences" report whole --long-only
 refuses "analyze task of a run on a text" 1 'no synthetic task' analyze task whole
 refuses "analyze spans --tokens without dynamic spans" 1 'dynamic' analyze spans whole --tokens --data data/val.bin
