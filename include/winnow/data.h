@@ -73,9 +73,8 @@ typedef struct wn_data_config {
   char val[1024];       /* token file; may be empty: no evaluation */
   char tokenizer[1024]; /* copied into the checkpoints' folder; may be empty */
   bool stream;          /* tokens: row b of a batch continues row b of the batch before (segment recurrence) */
-  bool pack;            /* tokens: attention does not cross documents (needs document_token) */
-  int document_token;   /* token that starts a document; -1: none, and for rows of documents that of data.json in the
-                           token file's folder */
+  bool pack;            /* tokens: attention does not cross documents */
+  int document_token;   /* token that starts a document; -1: that of data.json in the token file's folder, or none */
   /* Variable Assignment (Leviathan et al., appendix A.1): `assignments` pairs "variable = value", then a
    * query variable whose latest value is the answer. Values may be limited at evaluation (eval_values). */
   int variables, values, assignments;

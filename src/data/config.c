@@ -19,8 +19,9 @@ const struct wn_field wn_data_fields[] = {
      "bytes, a .model or tokenizer.json, a GGUF file or a folder; copied into the checkpoints' folder; empty: the one "
      "in data.train's folder"},
     {"stream", WN_FIELD_BOOL, AT(stream), 0, 0, NULL, "a batch's rows continue where they stopped (tokens)"},
-    {"pack", WN_FIELD_BOOL, AT(pack), 0, 0, NULL, "attention stays inside documents (tokens; needs document_token)"},
-    {"document_token", WN_FIELD_INT, AT(document_token), -1, 1 << 24, NULL, "token that starts a document; -1: none"},
+    {"pack", WN_FIELD_BOOL, AT(pack), 0, 0, NULL, "attention stays inside documents (tokens)"},
+    {"document_token", WN_FIELD_INT, AT(document_token), -1, 1 << 24, NULL,
+     "token that starts a document; -1: the one in data.json, or none"},
     {"rows", WN_FIELD_ENUM, AT(rows), 0, 0, rows_names,
      "blocks of the context, or one document a row, cut at the context or padded (tokens)"},
     {"long_only", WN_FIELD_BOOL, AT(long_only), 0, 0, NULL,
@@ -72,8 +73,6 @@ wn_status wn_data_config_check(wn_context *ctx, const char *where, const wn_data
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.long_only\" needs \"data.rows\" \"document\"", where);
   if (config->stream && (config->kind != WN_DATA_TOKENS || config->pack))
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.stream\" is for token files without \"data.pack\"", where);
-  if (config->pack && config->document_token < 0)
-    return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.pack\" needs \"data.document_token\", which is -1", where);
   if (config->eval_values > config->values)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"data.eval_values\" is %d; it must be at most \"data.values\" (%d)", where,
                    config->eval_values, config->values);

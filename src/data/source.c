@@ -78,16 +78,21 @@ static wn_status check_task(wn_context *ctx, const wn_data_config *c, int64_t T,
   return WN_OK;
 }
 
+/* The token that starts a document: the configuration's, else that of data.json. */
+static wn_status find_document_token(wn_context *ctx, wn_data_source *s, const char *path, const char *for_what) {
+  WN_TRY(wn_documents_token(ctx, path, s->config.document_token, s->vocab_size, &s->config.document_token));
+  if (s->config.document_token >= 0) return WN_OK;
+  return wn_fail(ctx, WN_ERR_CONFIG,
+                 "%s: %s need data.document_token, the token that starts a document; data.json in its folder names "
+                 "none either",
+                 path, for_what);
+}
+
 /* Rows of documents: finds them. */
 static wn_status open_documents(wn_context *ctx, wn_data_source *s, const char *path) {
-  int32_t token;
   const bool long_only = s->config.long_only;
-  WN_TRY(wn_documents_token(ctx, path, s->config.document_token, s->vocab_size, &token));
-  if (token < 0)
-    return wn_fail(ctx, WN_ERR_CONFIG,
-                   "%s: rows of documents need data.document_token, the token that starts a document; data.json in its "
-                   "folder names none either",
-                   path);
+  WN_TRY(find_document_token(ctx, s, path, "rows of documents"));
+  const int32_t token = s->config.document_token;
   WN_TRY(wn_documents_find(ctx, s->file, token, long_only ? wn_documents_long(s->T) : 2, &s->documents));
   s->blocks = s->documents.count;
   if (s->blocks > 0) return WN_OK;
@@ -121,11 +126,7 @@ static wn_status open_tokens(wn_context *ctx, wn_data_source *s) {
   if (!*path) return wn_fail(ctx, WN_ERR_CONFIG, "data.%s: no token file is named", s->val ? "val" : "train");
   if (s->config.pack && s->config.stream)
     return wn_fail(ctx, WN_ERR_CONFIG, "data.stream and data.pack exclude each other");
-  if (s->config.pack && s->config.document_token < 0)
-    return wn_fail(ctx, WN_ERR_CONFIG, "data.pack needs data.document_token, the token that starts a document");
-  if (s->config.pack && s->config.document_token >= s->vocab_size)
-    return wn_fail(ctx, WN_ERR_CONFIG, "data.document_token is %d, outside the vocabulary, 0 to %d",
-                   s->config.document_token, s->vocab_size - 1);
+  if (s->config.pack) WN_TRY(find_document_token(ctx, s, path, "packed documents"));
   if (s->config.rows == WN_ROWS_DOCUMENT || s->config.long_only) WN_TRY(wn_data_config_check(ctx, "data", &s->config));
   WN_TRY(wn_token_file_open(ctx, path, &s->file));
   WN_TRY(s->config.rows == WN_ROWS_DOCUMENT ? open_documents(ctx, s, path) : open_blocks(ctx, s, path));

@@ -433,7 +433,6 @@ static void mistakes_are_named(void **state) {
       {"{\"model\": {\"heads\": 6, \"kv_heads\": 4}}", WN_ERR_CONFIG, "not a multiple of kv_heads (4)"},
       {"{\"model\": {\"position\": \"rope\", \"head_size\": 3}}", WN_ERR_CONFIG, "even head_size"},
       {"{\"model\": {\"attention\": {\"selective\": {\"head\": 6}}}}", WN_ERR_CONFIG, "selective.head is 6"},
-      {"{\"data\": {\"pack\": true}}", WN_ERR_CONFIG, "\"data.pack\" needs \"data.document_token\""},
       {"{\"data\": {\"kind\": \"copy\", \"pack\": true, \"document_token\": 1}}", WN_ERR_CONFIG, "is for token files"},
       {"{\"data\": {\"document_token\": 256}, \"model\": {\"vocab_size\": 256}}", WN_ERR_CONFIG,
        "\"data.document_token\" is 256; \"model.vocab_size\" is 256"},

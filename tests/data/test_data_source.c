@@ -162,8 +162,20 @@ static void test_packing(void **state) {
   const int32_t expected[9] = {0, 0, 2, 2, 2, 5, 6, 6, 6};
   assert_memory_equal(start, expected, sizeof expected);
   wn_data_source_destroy(s);
-  c.document_token = -1;
+  c.document_token = -1; /* nobody says it; then data.json in the folder does */
   assert_int_equal(wn_data_source_create(ctx, &c, "val", 9, 10, &s), WN_ERR_CONFIG);
+  assert_non_null(strstr(wn_context_error(ctx), "packed documents need data.document_token"));
+  char beside[160];
+  snprintf(beside, sizeof beside, "%s/data.json", dir);
+  FILE *f = fopen(beside, "w");
+  assert_non_null(f);
+  fputs("{\"document_token\": 1}", f);
+  fclose(f);
+  s = open_source(&c, "val", 9, 10);
+  assert_int_equal(wn_data_source_batch(ctx, s, 0, 0, 1, tokens, targets, start), WN_OK);
+  assert_memory_equal(start, expected, sizeof expected);
+  wn_data_source_destroy(s);
+  remove(beside);
   c.document_token = 10;
   assert_int_equal(wn_data_source_create(ctx, &c, "val", 9, 10, &s), WN_ERR_CONFIG);
   assert_non_null(strstr(wn_context_error(ctx), "outside the vocabulary"));
