@@ -92,9 +92,10 @@ typedef struct wn_generate_options {
                              `prompt`, and a session made with control_marks. NULL: by ids alone */
   bool counts;            /* pieces have counts; needs a threshold, and a session made with counts */
   /* What changes the logits before a token is drawn, in this order and before the callback. */
-  double repetition_penalty; /* above 0: logits of the tokens of `repeated` and of those drawn are divided by it where
-                                they are positive, else multiplied (Keskar et al. 2019); 1, the default, and 0: off */
-  const int32_t *repeated;   /* [repeated_count] of the model's vocabulary; NULL: the prompt */
+  double
+      repetition_penalty;  /* 0.01 to 100: logits of the tokens of `repeated` and of those drawn are divided by it where
+                              they are positive, else multiplied (Keskar et al. 2019); 1, the default, and 0: off */
+  const int32_t *repeated; /* [repeated_count] of the model's vocabulary; NULL: the prompt */
   int64_t repeated_count;
   double presence_penalty;     /* taken from the logits of tokens that have been drawn (OpenAI's definition) */
   double frequency_penalty;    /* taken from them as often as they have been drawn */

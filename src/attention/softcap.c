@@ -3,9 +3,12 @@
  * so that no logit leaves (-cap, cap). The selecting logits are capped as well. Cost: one tanh per pair, about twenty
  * operations, after Cephes: an odd polynomial below 0.625, 1 - 2 / (exp(2x) + 1) above. */
 #include "attention/registry.h"
+#include "base/error.h"
 #include "ops/terms.h"
 
 #include <math.h>
+
+#define SOFTCAP_LEAST 1e-6 /* its inverse is a float with room above */
 
 struct softcap_settings {
   double cap;
@@ -20,6 +23,14 @@ WN_MECHANISM_SETTINGS(softcap)
 
 static bool softcap_is_enabled(const wn_attention_config *config) {
   return softcap_of(config)->cap > 0;
+}
+
+static wn_status softcap_check(wn_context *ctx, const char *where, const wn_attention_config *config,
+                               const struct wn_attention_shape *shape) {
+  (void)shape;
+  const double cap = softcap_of(config)->cap;
+  if (cap == 0 || cap >= SOFTCAP_LEAST) return WN_OK;
+  return wn_fail(ctx, WN_ERR_CONFIG, "%s: softcap.cap is %g; expected 0 or at least %g", where, cap, SOFTCAP_LEAST);
 }
 
 /* exp of 0 <= x <= 20. */
@@ -109,6 +120,7 @@ const struct wn_mechanism wn_mechanism_softcap = {
     .field_count = sizeof softcap_fields / sizeof *softcap_fields,
     .settings = sizeof(struct softcap_settings),
     .is_enabled = softcap_is_enabled,
+    .check = softcap_check,
     .fill = softcap_fill,
     .cases = softcap_cases,
 };

@@ -6,6 +6,10 @@
 #include "base/error.h"
 #include "decode/generation.h"
 
+/* Beyond them quotients leave the range of logits. */
+#define PENALTY_LEAST 0.01
+#define PENALTY_MOST 100.0
+
 static bool penalties_repeat(const wn_generate_options *o) {
   return o->repetition_penalty != 0 && o->repetition_penalty != 1;
 }
@@ -15,9 +19,9 @@ static bool penalties_count(const wn_generate_options *o) {
 }
 
 wn_status wn_penalties_check(wn_context *ctx, const wn_generate_options *o, int64_t V) {
-  if (!(o->repetition_penalty >= 0) || !isfinite(o->repetition_penalty))
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: repetition_penalty is %g, expected a number above 0",
-                   o->repetition_penalty);
+  if (o->repetition_penalty != 0 && !(o->repetition_penalty >= PENALTY_LEAST && o->repetition_penalty <= PENALTY_MOST))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: repetition_penalty is %g, expected 0 or a number from %g to %g",
+                   o->repetition_penalty, PENALTY_LEAST, PENALTY_MOST);
   if (!isfinite(o->presence_penalty) || !isfinite(o->frequency_penalty))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: presence_penalty is %g and frequency_penalty %g, expected numbers",
                    o->presence_penalty, o->frequency_penalty);

@@ -286,8 +286,14 @@ static wn_status import_copy_part(wn_context *ctx, const struct wn_import *im, c
   bool finite = true;
   for (int64_t i = 0; part->plus != 0 && i < n; i++) to[i] += part->plus;
   for (int64_t i = 0; i < n; i++) finite &= isfinite(to[i]) != 0;
-  if (finite || im->unchecked) return WN_OK;
-  return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor %s holds values that are not finite", t->file, part->name);
+  if (im->unchecked) return WN_OK;
+  if (!finite)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor %s holds values that are not finite", t->file, part->name);
+  for (int64_t i = 0; row->range == WN_RANGE_RATIO && i < n; i++) /* of a span: what a head sees is counted from it */
+    if (!((double)to[i] >= 0 && (double)to[i] <= 1))
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor %s holds %g; expected values from 0 to 1", t->file, part->name,
+                     (double)to[i]);
+  return WN_OK;
 }
 
 static wn_status import_copy_tensors(wn_context *ctx, const struct wn_import *im, struct wn_model *model) {

@@ -271,7 +271,7 @@ refuses "prune search: no long documents" 1 'no document' "${search[@]}" --targe
 refuses "prune search: a document token of another vocabulary" 1 'outside the vocabulary' "${search[@]}" --target 9 --long-only --document-token 5000 --out bad-search
 refuses "eval: no long documents" 1 'no document' eval whole --data data/val.bin --long-only --document-token 2
 refuses "eval: a document token of another vocabulary" 1 'outside the vocabulary' eval whole --data data/val.bin --long-only --document-token 5000
-refuses "train: a document token of another vocabulary" 1 'data\.document_token.*outside the vocabulary' train --config recipe.json --set data.pack=true --set data.document_token=5000 --out bad-rows
+refuses "train: a document token of another vocabulary" 1 'document token 5000 is outside the vocabulary' train --config recipe.json --set data.pack=true --set data.document_token=5000 --out bad-rows
 refuses "eval: long documents of a text" 2 'long-only' eval whole --text line.txt --long-only
 refuses "analyze: long documents of a text" 2 'long-only' analyze attention whole --text line.txt --long-only
 refuses "eval: a document token alone" 2 'long-only' eval whole --data data/val.bin --document-token 1

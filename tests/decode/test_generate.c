@@ -587,7 +587,7 @@ static void test_penalties(void **state) {
   }
   assert_true(differ == (int)(sizeof rows / sizeof *rows)); /* each of them does something */
   const wn_logit_bias wrong[] = {{V, 0}, {-1, 0}, {3, INFINITY}, {3, NAN}};
-  for (int i = 0; i < 8; i++) {
+  for (int i = 0; i < 10; i++) {
     wn_generate_options o;
     wn_generate_options_init(&o, sizeof o);
     o.prompt = prompt, o.prompt_count = 7, o.max_tokens = 2;
@@ -596,6 +596,7 @@ static void test_penalties(void **state) {
     if (i == 5) o.presence_penalty = NAN;
     if (i == 6) o.frequency_penalty = INFINITY;
     if (i == 7) o.bias_count = 1;
+    if (i > 7) o.repetition_penalty = i == 8 ? 1e-39 : 1e39;
     assert_int_equal(wn_generate(ctx, model, &o, NULL), WN_ERR_ARGUMENT);
     assert_non_null(strstr(wn_context_error(ctx), i < 4    ? "bias"
                                                   : i == 4 ? "repetition_penalty"

@@ -459,7 +459,7 @@ static inline wn_dtype most_exact(wn_context *ctx) {
   return backend->doubles ? WN_F64 : WN_F32;
 }
 
-/* A model whose gains and biases are not all alike. */
+/* A model whose gains and biases are not all alike; spans stay between 0 and 1, and off both. */
 static inline struct wn_model *model_of(wn_context *ctx, const wn_model_config *c, wn_dtype dtype) {
   struct wn_model *model = NULL;
   void *params;
@@ -469,11 +469,14 @@ static inline struct wn_model *model_of(wn_context *ctx, const wn_model_config *
     const struct wn_param *row = &model->table.rows[t];
     if (row->init_std > 0) continue;
     for (size_t i = 0; i < row->count; i++) {
+      const bool ratio = row->range == WN_RANGE_RATIO;
       const float z = (float)(0.2 * wn_random_normal(3, WN_STREAM_TEST, (uint64_t)t, i));
+      double *wide = (double *)params + row->offset + i;
+      float *narrow = (float *)params + row->offset + i;
       if (dtype == WN_F64)
-        ((double *)params)[row->offset + i] += (double)z;
+        *wide = ratio ? fmin(fmax(*wide + (double)z, 0.1), 0.9) : *wide + (double)z;
       else
-        ((float *)params)[row->offset + i] += z;
+        *narrow = ratio ? fminf(fmaxf(*narrow + z, 0.1f), 0.9f) : *narrow + z;
     }
   }
   OK(ctx, wn_model_params_close(model, params, true));

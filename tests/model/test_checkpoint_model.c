@@ -70,9 +70,9 @@ static void test_round_trip(void **state) {
   }
 }
 
-/* A checkpoint of model_cases[1], whose list of tensors `change` spoils. */
-static void spoil(void (*change)(wn_safetensors_entry *entries, int *count)) {
-  const wn_model_config c = model_case_config(&model_cases[1]);
+/* A checkpoint of model_cases[k], whose list of tensors `change` spoils. */
+static void spoil_case(int k, void (*change)(wn_safetensors_entry *entries, int *count)) {
+  const wn_model_config c = model_case_config(&model_cases[k]);
   struct wn_model *model = model_of(ctx, &c, WN_F32);
   OK(ctx, wn_model_save(ctx, model, NULL, dir));
   int count = model->table.count;
@@ -83,6 +83,10 @@ static void spoil(void (*change)(wn_safetensors_entry *entries, int *count)) {
   OK(ctx, wn_safetensors_write(ctx, in_dir("model.safetensors"), entries, count, NULL));
   free(entries);
   wn_model_destroy(model);
+}
+
+static void spoil(void (*change)(wn_safetensors_entry *entries, int *count)) {
+  spoil_case(1, change);
 }
 
 static void lose(wn_safetensors_entry *e, int *count) {
@@ -115,6 +119,12 @@ static void poison(wn_safetensors_entry *e, int *count) {
   ((float *)(uintptr_t)e[1].data)[3] = NAN;
 }
 
+static float of_range;
+static void leave_range(wn_safetensors_entry *e, int *count) {
+  for (int i = 0; i < *count; i++)
+    if (strstr(e[i].name, "attn.span")) ((float *)(uintptr_t)e[i].data)[0] = of_range;
+}
+
 static void test_wrong_tensors(void **state) {
   (void)state;
   spoil(lose);
@@ -131,6 +141,19 @@ static void test_wrong_tensors(void **state) {
   refused(WN_ERR_FORMAT, "embed.weight is of dtype I32", "expected F32");
   spoil(poison);
   refused(WN_ERR_FORMAT, "layers.0.norm1.gain", "not finite");
+  int spans = 0;
+  for (int k = 0; k < MODEL_CASES; k++) {
+    const wn_model_config c = model_case_config(&model_cases[k]);
+    if (!c.attention.span.enabled || c.attention.span.dynamic) continue;
+    spans++;
+    of_range = -1e30f;
+    spoil_case(k, leave_range);
+    refused(WN_ERR_FORMAT, "attn.span holds -1e+30", "expected values from 0 to 1");
+    of_range = 1.5f;
+    spoil_case(k, leave_range);
+    refused(WN_ERR_FORMAT, "attn.span holds 1.5", "expected values from 0 to 1");
+  }
+  assert_true(spans > 0);
 }
 
 static void write_config(const char *text) {

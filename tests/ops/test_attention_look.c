@@ -226,6 +226,37 @@ static void test_examples(void **unused) {
   free(ref), free(cpu), free(plain);
 }
 
+/* Equal logits, however large: shares of the keys are shares of the weight, and a row's weights are 1 in all. */
+static void test_equal_logits(void **unused) {
+  (void)unused;
+  static const float logits[] = {0, 300, 1e4f, 1e6f, 1e8f};
+  static const struct example e = {.name = "equal logits", .Tq = 70, .Tk = 70};
+  struct result *r = malloc(sizeof *r);
+  assert_non_null(r);
+  for (size_t n = 0; n < sizeof logits / sizeof *logits; n++) {
+    struct wn_attention a = operation(&e, 3);
+    a.scale = 1;
+    for (int64_t i = 0; i < B * e.Tq * H * D; i++) q[i] = i % D == 0;
+    for (int64_t i = 0; i < B * e.Tk * HKV * D; i++) k[i] = i % D == 0 ? logits[n] : 0;
+    for (int isa = -1; isa <= (int)best; isa++) {
+      if (isa == WN_ISA_REF) continue;
+      call(a, &e, isa, 1, true, r);
+      for (int64_t row = 0; row < B * H * e.Tq; row++) {
+        const int64_t keys = row % e.Tq + 1;
+        double sum = 0;
+        for (int64_t j = 0; j < e.Tk; j++) sum += (double)r->w[row * e.Tk + j];
+        if (!(fabs(sum - 1) < 1e-5))
+          fail_msg("isa %d, logits of %g: weights of %g in all", isa, (double)logits[n], sum);
+        const int64_t more = r->count[row * TAUS + 2] - (keys + 1) / 2; /* 1 where weights as floats are short of it */
+        if (more < 0 || more > 1)
+          fail_msg("isa %d, logits of %g: %d of %d keys for a half", isa, (double)logits[n], r->count[row * TAUS + 2],
+                   (int)keys);
+      }
+    }
+  }
+  free(r);
+}
+
 /* A threshold's own count is what a look finds at its tau. */
 static void test_threshold(void **unused) {
   (void)unused;
@@ -268,6 +299,6 @@ static void test_refused(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_examples), cmocka_unit_test(test_threshold),
-                                     cmocka_unit_test(test_refused)};
+                                     cmocka_unit_test(test_equal_logits), cmocka_unit_test(test_refused)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -122,9 +122,11 @@ static void expected(int64_t n, const struct variant *with, double tau, double *
   qsort(order, (size_t)m, sizeof *order, heavier);
   for (int64_t i = 0; i < m; i++) content += order[i].weight = exp(order[i].logit - order[0].logit);
   *least = *most = 0;
+  /* Of equal weights a half is exact. */
+  const double slack = tau == 0.5 && m > 0 && order[0].logit == order[m - 1].logit ? 0 : 1e-6;
   for (int64_t i = 0; i < m; i++) {
-    if (tau >= 1 || before < tau * content * (1 - 1e-6)) *least = i + 1;
-    if (tau >= 1 || before < tau * content * (1 + 1e-6)) *most = i + 1;
+    if (tau >= 1 || before < tau * content * (1 - slack)) *least = i + 1;
+    if (tau >= 1 || before < tau * content * (1 + slack)) *most = i + 1;
     before += order[i].weight;
   }
   for (int64_t i = 0; i < *most; i++) kept[order[i].j] = true;

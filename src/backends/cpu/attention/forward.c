@@ -355,7 +355,8 @@ static void finish_rows(const struct wn_attention_plan *p, const struct wn_atten
                                             .rows = rows,
                                             .factor = w->factor,
                                             .lse = lse});
-    if (wn_terms_mask(a) || a->slots.evicted_at) wn_terms_unseen(r->m + h * WN_TILE, w->factor, lse, rows);
+    if (wn_terms_mask(a) || a->slots.evicted_at || a->span.on)
+      wn_terms_unseen(r->m + h * WN_TILE, w->factor, lse, rows);
     wn_unpack_rows(
         p, wn_row_at(p, a->y, a->s_y, u->b, r0, u->h0 + h), a->s_y.t,
         &(struct wn_unpack){.from = r->acc + h * WN_TILE * p->Dp, .parts = 1, .rows = rows, .factor = w->factor});

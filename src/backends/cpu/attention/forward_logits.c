@@ -84,7 +84,8 @@ void wn_forward_use_logits(const struct wn_attention_plan *p, const struct wn_at
   for (int64_t i = 0; a->look.n > 0 && i < r->at.rows; i++) {
     double sum = 0;
     for (int n = 0; n < WN_TILE_LANES; n++) sum += (double)r->l[(h * WN_TILE + i) * WN_TILE_LANES + n];
-    const bool known = sum > 0 && a->sinks.n == 0 && !a->threshold.on;
+    /* Near its logits the rounding of a larger log-sum would be seen. */
+    const bool known = sum > 0 && fabsf(r->m[h * WN_TILE + i]) < 100 && a->sinks.n == 0 && !a->threshold.on;
     p->ops->count(&(struct wn_tile_count){
         .logits = logits + i * stride,
         .n = r->at.p0 + i + 1,
@@ -101,7 +102,7 @@ void wn_forward_use_logits(const struct wn_attention_plan *p, const struct wn_at
   for (int64_t i = 0; i < r->at.rows; i++) {
     float sum = 0;
     for (int n = 0; n < WN_TILE_LANES; n++) sum += r->l[(h * WN_TILE + i) * WN_TILE_LANES + n];
-    p->ops->show(logits + i * stride, end, wn_attention_lse(r->m[h * WN_TILE + i], sum));
+    p->ops->show(logits + i * stride, end, r->m[h * WN_TILE + i], logf(sum));
   }
   a->look.rows(a->look.user, &(struct wn_attention_view){.a = a,
                                                          .b = u->b,

@@ -232,11 +232,11 @@ struct wn_tile_ops {
   void (*open_gradient)(const struct wn_tile_open *, const float *dS, double *dstrength);
   /* As gradient, but lse and delta are [rows,64]: each pair's own. */
   void (*gradient_pairs)(const struct wn_tile_gradient *);
-  /* tile_look.inc. show: x[n] = exp(x - lse), n a multiple of 16 */
+  /* tile_look.inc. show: x[n] = exp(x - m - log_sum), n a multiple of 16 */
   void (*count)(const struct wn_tile_count *);
   void (*narrow)(struct wn_tile_narrow *);
   uint64_t (*above)(const float *x, float limit); /* bit j: x[j] > limit, of 64 */
-  void (*show)(float *x, int64_t n, float lse);
+  void (*show)(float *x, int64_t n, float m, float log_sum);
 };
 extern const struct wn_tile_ops wn_tile_ops_avx2, wn_tile_ops_avx512;
 

@@ -14,9 +14,9 @@ static double ratio(const struct wn_attention *a, int64_t b, int64_t h, int64_t 
                                   : *wn_floats_at(a->span.z, a->span.s_z, 0, 0, h));
 }
 
-/* Distances below it are seen. */
+/* Distances below it are seen: none, where the ratio is so far below 0, or no number. */
 static double reach(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
-  return fmin(a->span.ramp + a->span.limit * ratio(a, b, h, r), 1e12);
+  return fmin(fmax(a->span.ramp + a->span.limit * ratio(a, b, h, r), 0), 1e12);
 }
 
 /* The largest of them. */
