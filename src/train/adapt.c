@@ -206,16 +206,25 @@ static bool enable(const json_t *its, json_t *file) {
   return true;
 }
 
-/* The recipe over the model `its`, with the defaults of what is on in `now`. */
-static wn_status read_adapted(wn_context *ctx, const char *where, const wn_model_config *config, json_t *its,
-                              const json_t *file, const char *const *sets, int set_count,
-                              const wn_attention_config *now, wn_recipe *out) {
-  json_t *recipe = json_pack("{s:o}", "model", json_deep_copy(its)), *changes = json_deep_copy(file);
-  wn_status status = recipe && (changes || !file) ? defaults(ctx, config, now, recipe)
-                                                  : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a recipe");
+/* What an adaptation is asked for. */
+struct adaptation {
+  const char *where;
+  const wn_model_config *config; /* the old model's, */
+  const json_t *its;             /* and as JSON */
+  const json_t *file;            /* or NULL */
+  const char *const *sets;
+  int set_count;
+};
+
+/* The recipe, with the defaults of what is on in `now`. */
+static wn_status read_adapted(wn_context *ctx, const struct adaptation *a, const wn_attention_config *now,
+                              wn_recipe *out) {
+  json_t *recipe = json_pack("{s:o}", "model", json_deep_copy(a->its)), *changes = json_deep_copy(a->file);
+  wn_status status = recipe && (changes || !a->file) ? defaults(ctx, a->config, now, recipe)
+                                                     : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a recipe");
   if (status == WN_OK && changes && (!enable(recipe, changes) || json_object_update_recursive(recipe, changes) != 0))
     status = wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a recipe");
-  if (status == WN_OK) status = wn_recipe_read(ctx, where, recipe, sets, set_count, out);
+  if (status == WN_OK) status = wn_recipe_read(ctx, a->where, recipe, a->sets, a->set_count, out);
   json_decref(changes);
   json_decref(recipe);
   return status;
@@ -240,10 +249,9 @@ wn_status wn_adapt_recipe(wn_context *ctx, const char *model, const char *path, 
     if (status == WN_OK) status = wn_recipe_check_json(ctx, path, file);
   }
   /* Twice, since only what is read tells which mechanisms are new: the others keep no setting that would do nothing. */
-  const char *where = path ? path : model;
-  if (status == WN_OK) status = read_adapted(ctx, where, &config, its, file, sets, set_count, NULL, &asked);
-  if (status == WN_OK)
-    status = read_adapted(ctx, where, &config, its, file, sets, set_count, &asked.model.attention, out);
+  const struct adaptation a = {path ? path : model, &config, its, file, sets, set_count};
+  if (status == WN_OK) status = read_adapted(ctx, &a, NULL, &asked);
+  if (status == WN_OK) status = read_adapted(ctx, &a, &asked.model.attention, out);
   json_decref(file);
   json_decref(its);
   if (status != WN_OK) return status;

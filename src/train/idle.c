@@ -96,7 +96,7 @@ static void blocked_by(const json_t *recipe, const char *key, char *out) {
   }
 }
 
-static void shown(const json_t *value, char out[NAME_BYTES]) {
+static void value_text(const json_t *value, char out[NAME_BYTES]) {
   if (json_is_number(value)) {
     snprintf(out, NAME_BYTES, "%.10g", json_number_value(value));
     return;
@@ -122,8 +122,8 @@ static void warn_below(wn_context *ctx, const json_t *recipe, const json_t *obje
     blocked_by(recipe, name, why);
     if (!*why) continue;
     char is[NAME_BYTES], other[NAME_BYTES];
-    shown(value, is);
-    shown(at_key(recipe, why), other);
+    value_text(value, is);
+    value_text(at_key(recipe, why), other);
     wn_log(ctx, WN_LOG_WARNING, "%s is %s and has no effect: %s is %s", name, is, why, other);
   }
 }

@@ -189,7 +189,8 @@ static void test_act(void **unused) {
     for (int kind = 0; kind < WN_ACT_KINDS; kind++)
       for (int scale = 1; scale <= 30; scale += 29) {
         const int64_t M = shapes[s][0], F = shapes[s][1], wide = wn_act_has_gate((enum wn_act_kind)kind) ? 2 : 1;
-        struct pair x = make(M * F * wide, 1, scale == 30 && s == 3 ? 1e14 : scale), y = make(M * F, 2, 1), dy = make(M * F, 3, 1);
+        struct pair x = make(M * F * wide, 1, scale == 30 && s == 3 ? 1e14 : scale), y = make(M * F, 2, 1),
+                    dy = make(M * F, 3, 1);
         for (int i = 0; i < 2; i++) {
           struct wn_act a = {
               .kind = (enum wn_act_kind)kind, .M = M, .F = F, .x = x.p[i], .y = y.p[i], .dy = dy.p[i], .dx = x.p[i]};
