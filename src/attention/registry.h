@@ -65,6 +65,9 @@ struct wn_mechanism_input {
   int64_t (*source_head)(const wn_attention_config *config);
 };
 
+/* The least cap of soft-capping, of attention's logits and of the model's: its inverse is a float with room above. */
+#define WN_SOFTCAP_LEAST 1e-6
+
 /* Where a field's pointer lies. */
 #define WN_ARRAY_AT(field) offsetof(wn_attention_arrays, field)
 #define WN_OP_AT(field) offsetof(struct wn_attention, field)

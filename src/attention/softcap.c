@@ -8,8 +8,6 @@
 
 #include <math.h>
 
-#define SOFTCAP_LEAST 1e-6 /* its inverse is a float with room above */
-
 struct softcap_settings {
   double cap;
 };
@@ -29,8 +27,8 @@ static wn_status softcap_check(wn_context *ctx, const char *where, const wn_atte
                                const struct wn_attention_shape *shape) {
   (void)shape;
   const double cap = softcap_of(config)->cap;
-  if (cap == 0 || cap >= SOFTCAP_LEAST) return WN_OK;
-  return wn_fail(ctx, WN_ERR_CONFIG, "%s: softcap.cap is %g; expected 0 or at least %g", where, cap, SOFTCAP_LEAST);
+  if (cap == 0 || cap >= WN_SOFTCAP_LEAST) return WN_OK;
+  return wn_fail(ctx, WN_ERR_CONFIG, "%s: softcap.cap is %g; expected 0 or at least %g", where, cap, WN_SOFTCAP_LEAST);
 }
 
 /* exp of 0 <= x <= 20. */

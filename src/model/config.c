@@ -14,7 +14,6 @@
 
 #define AT(member) offsetof(wn_model_config, member)
 #define DEFAULT_CONTEXT 512
-#define SOFTCAP_LEAST 1e-6 /* its inverse is a float with room above */
 
 static const char *const norm_names[] = {"rmsnorm", "layernorm", NULL};
 static const char *const place_names[] = {"pre", "post", "both", "branch", NULL};
@@ -293,9 +292,9 @@ wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
     c.head_size = c.width / c.heads;
   }
   WN_TRY(config_check_rotary(ctx, &c));
-  if (c.logit_softcap > 0 && c.logit_softcap < SOFTCAP_LEAST)
+  if (c.logit_softcap > 0 && c.logit_softcap < WN_SOFTCAP_LEAST)
     return wn_fail(ctx, WN_ERR_CONFIG, "model: logit_softcap is %g; expected 0 or at least %g", c.logit_softcap,
-                   SOFTCAP_LEAST);
+                   WN_SOFTCAP_LEAST);
   if (c.qk_norm_whole && !c.qk_norm) return wn_fail(ctx, WN_ERR_CONFIG, "model: qk_norm_whole needs qk_norm");
   if (c.attention.bidirectional)
     return wn_fail(ctx, WN_ERR_CONFIG,

@@ -150,6 +150,22 @@ static void test_validation_covers(void **state) {
     }
 }
 
+/* What stands beside the token file. */
+static const char *data_json(void) {
+  static char beside[160];
+  snprintf(beside, sizeof beside, "%s/data.json", dir);
+  return beside;
+}
+static void write_data_json(const char *text) {
+  FILE *f = fopen(data_json(), "w");
+  assert_non_null(f);
+  fputs(text, f);
+  fclose(f);
+}
+static void remove_data_json(void) {
+  assert_int_equal(unlink(data_json()), 0);
+}
+
 static void test_packing(void **state) {
   (void)state;
   int32_t file[] = {5, 6, 1, 7, 8, 1, 1, 9, 5, 6}, tokens[9], targets[9], start[9];
@@ -165,17 +181,12 @@ static void test_packing(void **state) {
   c.document_token = -1; /* nobody says it; then data.json in the folder does */
   assert_int_equal(wn_data_source_create(ctx, &c, "val", 9, 10, &s), WN_ERR_CONFIG);
   assert_non_null(strstr(wn_context_error(ctx), "packed documents need data.document_token"));
-  char beside[160];
-  snprintf(beside, sizeof beside, "%s/data.json", dir);
-  FILE *f = fopen(beside, "w");
-  assert_non_null(f);
-  fputs("{\"document_token\": 1}", f);
-  fclose(f);
+  write_data_json("{\"document_token\": 1}");
   s = open_source(&c, "val", 9, 10);
   assert_int_equal(wn_data_source_batch(ctx, s, 0, 0, 1, tokens, targets, start), WN_OK);
   assert_memory_equal(start, expected, sizeof expected);
   wn_data_source_destroy(s);
-  remove(beside);
+  remove_data_json();
   c.document_token = 10;
   assert_int_equal(wn_data_source_create(ctx, &c, "val", 9, 10, &s), WN_ERR_CONFIG);
   assert_non_null(strstr(wn_context_error(ctx), "outside the vocabulary"));
@@ -253,7 +264,6 @@ static void test_documents_refused(void **state) {
   (void)state;
   wn_data_config c = documents(true);
   wn_data_source *s;
-  char folder[160];
   assert_int_equal(wn_data_source_create(ctx, &c, "val", 40, 50, &s), WN_ERR_FORMAT);
   assert_non_null(strstr(wn_context_error(ctx), "90%"));
   c.pack = true;
@@ -269,15 +279,11 @@ static void test_documents_refused(void **state) {
   c.document_token = -1; /* nobody says it; then data.json in the folder does */
   assert_int_equal(wn_data_source_create(ctx, &c, "val", 8, 50, &s), WN_ERR_CONFIG);
   assert_non_null(strstr(wn_context_error(ctx), "document_token"));
-  snprintf(folder, sizeof folder, "%s/data.json", dir);
-  FILE *f = fopen(folder, "w");
-  assert_non_null(f);
-  fputs("{\"vocab_size\": 50, \"document_token\": 1}", f);
-  fclose(f);
+  write_data_json("{\"vocab_size\": 50, \"document_token\": 1}");
   s = open_source(&c, "val", 8, 50);
   assert_int_equal(wn_data_source_batches(s, 1), 2);
   wn_data_source_destroy(s);
-  unlink(folder);
+  remove_data_json();
 }
 
 static void test_refused(void **state) {

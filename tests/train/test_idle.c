@@ -21,8 +21,8 @@ static wn_context *noting_context(void) {
   return ctx;
 }
 
-/* What is told of an empty recipe, or of `path`, with the sets, which are separated by semicolons. */
-static const char *warned(wn_context *ctx, const char *path, const char *sets) {
+/* `told` is of an empty recipe, or of `path`, with the sets, which are separated by semicolons. */
+static void warned(wn_context *ctx, const char *path, const char *sets) {
   char text[1024], *rest = text;
   const char *list[8];
   int n = 0;
@@ -32,7 +32,6 @@ static const char *warned(wn_context *ctx, const char *path, const char *sets) {
   if (wn_recipe_load(ctx, path, list, n, &r) != WN_OK) fail_msg("%s: %s", sets, wn_context_error(ctx));
   *told = 0;
   must(ctx, wn_recipe_warn_idle(ctx, &r));
-  return told;
 }
 
 static void test_each(void **state) {
