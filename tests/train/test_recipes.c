@@ -1,10 +1,12 @@
-/* Every recipe of recipes/ loads, has the parameters its paper publishes, and starts: two steps at a small size. */
-#include "tiny.h"
+/* Every recipe of recipes/ loads, has no key without effect and the parameters its paper publishes, and starts: two
+ * steps at a small size. */
+#include "told.h"
 
 #include <dirent.h>
 #include <math.h>
 
 #include "model/model.h"
+#include "train/idle.h"
 
 enum { RECIPES_MAX = 64, VOCAB = 64, TOKENS = 400 };
 static char names[RECIPES_MAX][256];
@@ -46,6 +48,21 @@ static void test_load(void **state) {
     assert_int_equal(r.model.attention.selective.mem.enabled, strstr(names[i], "-mem.json") != NULL);
     must(ctx, wn_recipe_json(ctx, &r, &json));
     wn_text_free(json);
+  }
+  wn_context_destroy(ctx);
+}
+
+static void test_no_idle_keys(void **state) {
+  (void)state;
+  wn_context *ctx = told_context();
+  for (int i = 0; i < name_count; i++) {
+    char path[1024];
+    wn_recipe r;
+    recipe_path(names[i], path);
+    must(ctx, wn_recipe_load(ctx, path, NULL, 0, &r));
+    *told = 0;
+    must(ctx, wn_recipe_warn_idle(ctx, &r));
+    if (*told) fail_msg("%s: %s", names[i], told);
   }
   wn_context_destroy(ctx);
 }
@@ -177,7 +194,8 @@ static void test_start(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_load), cmocka_unit_test(test_pairs),
-                                     cmocka_unit_test(test_parameter_counts), cmocka_unit_test(test_start)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_load), cmocka_unit_test(test_no_idle_keys),
+                                     cmocka_unit_test(test_pairs), cmocka_unit_test(test_parameter_counts),
+                                     cmocka_unit_test(test_start)};
   return cmocka_run_group_tests(tests, list_recipes, NULL);
 }
