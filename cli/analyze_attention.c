@@ -187,15 +187,16 @@ static void survival_print(const struct analysis *a, const void *what) {
   }
 }
 
-/* "all": those that the model has; or names. */
+/* "all": those that the model has and the budgets go with; or names. */
 static int survival_read_policies(const struct analysis *a, const char *text, const char *spec,
                                   const struct cli_policy_choices *choices, wn_budgets *budgets, int *count) {
   const wn_model_config *config = wn_model_config_get(a->model);
   wn_policy list[WN_POLICY_MAX];
   const char *bad;
   int n = 0, bytes;
+  const bool all = !strcmp(text, "all");
   *count = 0;
-  if (!strcmp(text, "all")) {
+  if (all) {
     for (int p = 0; p < wn_policy_count(); p++)
       if (wn_policy_suits(p, &config->attention)) list[n++] = p;
   } else {
@@ -217,9 +218,13 @@ static int survival_read_policies(const struct analysis *a, const char *text, co
     b->cache = wn_cache_format_resolve(a->ctx, a->model, b, WN_CACHE_AUTO); /* whose bytes are counted */
     if (wn_budgets_parse(a->ctx, config, spec, b) != WN_OK)
       return cli_error("--budgets %s: %s", spec, wn_context_error(a->ctx));
-    b->policy = list[i];
+    if (wn_budgets_move(a->ctx, config, list[i], b) == WN_OK) continue;
+    if (!all) return cli_error("--budgets %s: %s", spec, wn_context_error(a->ctx));
+    cli_note(&a->common, "%s is left out: %s", wn_policy_name(list[i]), wn_context_error(a->ctx));
+    wn_budgets_clear(b);
+    --*count;
   }
-  return 0;
+  return *count > 0 ? 0 : cli_error("--budgets %s: %s", spec, wn_context_error(a->ctx));
 }
 
 struct survival {

@@ -1,6 +1,7 @@
 /* winnow analyze fits: the three curves of meaningful attention through the rows of a CSV. */
 #include "analyze.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,7 @@ static bool fits_number(const char *line, int column, double *out) {
     if (*line != ',') return false;
     line++;
   }
+  if (isspace((unsigned char)*line)) return false; /* an empty cell at the end: strtod would read the next line's */
   *out = strtod(line, &end);
   return end != line && (*end == ',' || *end == '\n' || *end == '\r' || !*end) && isfinite(*out);
 }

@@ -83,13 +83,6 @@ int cli_policies_read(const char *command, const char *text, wn_policy list[WN_P
   }
 }
 
-int cli_policies_suited(const wn_model *model, wn_policy list[WN_POLICY_MAX]) {
-  int count = 0;
-  for (int p = 0; p < wn_policy_count(); p++)
-    if (wn_policy_suits((wn_policy)p, &wn_model_config_get(model)->attention)) list[count++] = (wn_policy)p;
-  return count;
-}
-
 int cli_policy_choices_apply(const char *command, const struct cli_policy_choices *choices, wn_budgets *budgets) {
   budgets->sinks = choices->sinks;
   budgets->recent = choices->recent;
@@ -104,6 +97,21 @@ int cli_policy_choices_apply(const char *command, const struct cli_policy_choice
     code = cli_usage_error(command, "--policy-options %s: %s", choices->options, wn_context_error(ctx));
   wn_context_destroy(ctx);
   return code;
+}
+
+int cli_policies_suited(wn_context *ctx, const struct cli_common *common, const wn_model *model,
+                        const wn_budgets *choices, wn_policy list[WN_POLICY_MAX]) {
+  const wn_model_config *config = wn_model_config_get(model);
+  int count = 0;
+  for (int p = 0; p < wn_policy_count(); p++) {
+    wn_budgets budgets = *choices;
+    if (!wn_policy_suits((wn_policy)p, &config->attention)) continue;
+    if (wn_budgets_move(ctx, config, (wn_policy)p, &budgets) == WN_OK)
+      list[count++] = (wn_policy)p;
+    else
+      cli_note(common, "%s is left out: %s", wn_policy_name((wn_policy)p), wn_context_error(ctx));
+  }
+  return count;
 }
 
 static wn_cache_format budgets_format_of(wn_context *ctx, const struct cli_budgets *given, const wn_model *model,

@@ -17,8 +17,10 @@ enum cli_policy_list cli_policy_list(const char *text, wn_policy *list, int *cou
 
 /* The same of --policies: CLI_GO, or 2 after saying what is wrong with it. */
 int cli_policies_read(const char *command, const char *text, wn_policy list[WN_POLICY_MAX], int *count);
-/* Every policy that works on the model; their number. */
-int cli_policies_suited(const wn_model *model, wn_policy list[WN_POLICY_MAX]);
+/* Every policy that works on the model with these choices, budgets without tokens; their number. Others that would work
+ * without the choices are noted. */
+int cli_policies_suited(wn_context *ctx, const struct cli_common *common, const wn_model *model,
+                        const wn_budgets *choices, wn_policy list[WN_POLICY_MAX]);
 
 /* The policies' own choices. */
 struct cli_policy_choices {

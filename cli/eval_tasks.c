@@ -163,7 +163,7 @@ static int tasks_run_one(const struct tasks_run *run, const char *task, bool sev
   int code = settings && logs ? 0 : cli_error("out of memory");
   for (int i = 0; i < count && !code; i++) {
     const struct cli_task_setting *s = &run->settings->all[i];
-    settings[i] = (wn_task_setting){.budgets = s->budgets, .log_name = s->log_name};
+    settings[i] = (wn_task_setting){.budgets = s->budgets};
     if (!run->tasks->log) continue;
     code = tasks_log_path(run, task, several, i, logs[i]);
     settings[i].log = logs[i];
@@ -212,7 +212,7 @@ int cli_tasks_run(wn_context *ctx, const struct cli_common *common, const struct
   struct cli_task_settings settings = {0};
   if (tasks->names) code = cli_tasks_named("winnow eval", tasks->names, names, TASKS_MAX, &count);
   if (code != CLI_GO) return code;
-  code = cli_task_settings_read(ctx, tasks, asked, in, &settings);
+  code = cli_task_settings_read(ctx, common, tasks, asked, in, &settings);
   wn_task_result *found = code ? NULL : calloc((size_t)settings.count, sizeof *found);
   if (!code && !found) code = cli_error("out of memory");
   const struct tasks_run run = {ctx,

@@ -38,15 +38,14 @@ struct cli_task_setting {
   char name[64]; /* "full", "h2o-64" */
   wn_budgets own;
   const wn_budgets *budgets; /* its own or the command's; NULL: none */
-  char *log_name;            /* what a log must agree on to be continued */
 };
 struct cli_task_settings {
   struct cli_task_setting *all;
   int count;
 };
 /* 0, or the exit code after reporting; cli_task_settings_clear the result all the same. */
-int cli_task_settings_read(wn_context *ctx, const struct cli_tasks *tasks, const struct cli_loading *asked,
-                           const struct cli_loaded *in, struct cli_task_settings *out);
+int cli_task_settings_read(wn_context *ctx, const struct cli_common *common, const struct cli_tasks *tasks,
+                           const struct cli_loading *asked, const struct cli_loaded *in, struct cli_task_settings *out);
 /* --sweep beside the options of budgets: CLI_GO or 2. */
 int cli_sweep_check(const char *command, const struct cli_tasks *tasks, const struct cli_budgets *given);
 void cli_task_settings_clear(struct cli_task_settings *settings);

@@ -137,6 +137,19 @@ static int compare_print_comparison(const struct compare *c, const wn_prune_comp
   return 0;
 }
 
+/* All that work on any of the models with the choices, in their order. */
+static void compare_choose_policies(wn_context *ctx, struct compare *c, const wn_prune_subject *subjects, int n,
+                                    const wn_budgets *choices) {
+  bool suits[WN_POLICY_MAX] = {false};
+  for (int i = 0; i < n; i++) {
+    wn_policy list[WN_POLICY_MAX];
+    const int count = cli_policies_suited(ctx, &c->common, subjects[i].model, choices, list);
+    for (int p = 0; p < count; p++) suits[list[p]] = true;
+  }
+  for (int p = 0; p < wn_policy_count(); p++)
+    if (suits[p]) c->chosen[c->policy_count++] = (wn_policy)p;
+}
+
 static int run_compare(wn_context *ctx, struct compare *c) {
   wn_prune_compare_options o;
   wn_prune_subject subjects[SUBJECTS] = {0};
@@ -160,12 +173,7 @@ static int run_compare(wn_context *ctx, struct compare *c) {
     c->reach[n] = (double)curves[i].step / (double)(curves[i].layers > 0 ? curves[i].layers : 1);
     subjects[n++] = (wn_prune_subject){c->names[i], models[i], c->searches[i] ? &curves[i] : NULL, toks[i]};
   }
-  for (int p = 0; p < wn_policy_count() && !c->policies; p++) {
-    bool suits = false;
-    for (int i = 0; i < n && status == WN_OK; i++)
-      suits = suits || wn_policy_suits(p, &wn_model_config_get(subjects[i].model)->attention);
-    if (suits) c->chosen[c->policy_count++] = p;
-  }
+  if (status == WN_OK && !c->policies) compare_choose_policies(ctx, c, subjects, n, &o.budgets);
   o.subjects = subjects;
   o.subject_count = n;
   o.context = c->context;

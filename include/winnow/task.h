@@ -45,8 +45,9 @@ typedef struct wn_task_options {
   int64_t batch;             /* tokens of questions of equal length that are read together, at most; 0: 512 */
   const wn_budgets *budgets; /* NULL: nothing is evicted */
   wn_cache_format cache;     /* default WN_CACHE_FLOAT */
-  const char *log;           /* receives a line of JSON for every question; NULL: none */
-  const char *log_name;      /* of model and settings, written into the log and compared when it is resumed; NULL: "" */
+  const char *log;           /* receives a line of JSON for every question, after one that tells the model's weights and
+                                attention, the questions and the budgets; NULL: none */
+  const char *log_name;      /* whatever else a log must agree on to be resumed; NULL: "" */
   bool resume;               /* questions that the log has already are not scored again; without it a log is replaced */
   void (*progress)(void *user, uint64_t done, uint64_t total); /* in questions; may be NULL */
   void *user;

@@ -6,7 +6,8 @@
 #include "base/error.h"
 #include "base/options.h"
 
-#define PASS_TOKENS 8192 /* of a batch, where the caller leaves it open */
+#define PASS_TOKENS 8192 /* of a batch, where the caller leaves it open, */
+#define PASS_BATCH 8     /* and sequences at most */
 
 wn_status wn_analysis_read(wn_context *ctx, const wn_analysis_input **input, struct wn_analysis_own *own) {
   if (!*input) return WN_OK;
@@ -23,8 +24,8 @@ wn_status wn_analysis_run(wn_context *ctx, wn_model *model, const wn_analysis_in
                           const struct wn_layer_observer *observer, wn_eval_result *result) {
   wn_eval_options options = input->options ? *input->options : (wn_eval_options){0};
   const int64_t T = options.context ? options.context : model->config.context;
-  if (options.batch == 0) options.batch = T > 0 && T < PASS_TOKENS ? PASS_TOKENS / T : 1;
-  if (options.batch > 8) options.batch = 8;
+  if (options.batch == 0)
+    options.batch = T < PASS_TOKENS / PASS_BATCH ? PASS_BATCH : T < PASS_TOKENS ? PASS_TOKENS / T : 1;
   if (input->source) return wn_eval_observed(ctx, model, input->source, &options, observer, result);
   return wn_eval_text_observed(ctx, model, input->tok, input->text, input->bytes, &options, observer, result);
 }

@@ -8,9 +8,12 @@
 
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/fingerprint.h"
 #include "base/open.h"
 #include "dist/dist.h"
 #include "eval/questions.h"
+#include "kv/budgets.h"
+#include "model/model.h"
 
 enum { LOG_BYTES = 1 << 30 };
 
@@ -18,12 +21,42 @@ static wn_status log_failed(wn_context *ctx, const char *path) {
   return wn_fail(ctx, WN_ERR_IO, "%s: cannot write: %s", path, strerror(errno));
 }
 
-/* What the log is of: two evaluations whose heads agree have the same questions. */
-static json_t *log_head(const wn_task_options *o, int64_t context, const struct wn_questions *q) {
-  size_t tokens = 0;
-  for (size_t i = 0; i < q->request_count; i++) tokens += (size_t)q->requests[i].n;
-  return json_pack("{s:s, s:s, s:I, s:I, s:I}", "task", o->task, "settings", o->log_name ? o->log_name : "", "context",
-                   (json_int_t)context, "questions", (json_int_t)q->count, "tokens", (json_int_t)tokens);
+/* --- what a log is of: two evaluations whose heads agree ask the same of the same model --- */
+
+static wn_status log_attention(wn_context *ctx, const struct wn_model *model, json_t **out) {
+  char *text;
+  json_t *config;
+  WN_TRY(wn_model_config_json(ctx, &model->config, &text));
+  const wn_status status = wn_json_load_text(ctx, WN_JSON_CONFIG, "the model", text, strlen(text), &config);
+  wn_text_free(text);
+  WN_TRY(status);
+  *out = json_incref(json_object_get(config, "attention"));
+  json_decref(config);
+  return WN_OK;
+}
+
+wn_status wn_task_log_model(wn_context *ctx, const struct wn_model *model, json_t **out) {
+  char weights[24], control[24] = "";
+  json_t *attention;
+  WN_TRY(wn_model_fingerprint(model, weights));
+  if (model->control) wn_fingerprint(model->control, (size_t)model->config.vocab_size, control);
+  WN_TRY(log_attention(ctx, model, &attention));
+  *out = json_pack("{s:s, s:o*, s:s}", "model", weights, "attention", attention, "control", control);
+  return *out ? WN_OK : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a log");
+}
+
+static wn_status log_head(wn_context *ctx, const wn_task_options *o, const json_t *model, int64_t context,
+                          const struct wn_questions *q, json_t **out) {
+  char asked[24];
+  json_t *budgets = NULL;
+  wn_fingerprint(q->ids.data, q->ids.count * sizeof *q->ids.data, asked);
+  if (o->budgets) WN_TRY(wn_budgets_to_json(ctx, o->budgets, &budgets));
+  *out = json_pack("{s:s, s:s, s:I, s:I, s:s, s:s, s:o*}", "task", o->task, "settings", o->log_name ? o->log_name : "",
+                   "context", (json_int_t)context, "questions", (json_int_t)q->count, "tokens", asked, "cache",
+                   wn_cache_format_name(o->cache), "budgets", budgets);
+  return *out && json_object_update_missing(*out, (json_t *)(uintptr_t)model) == 0
+             ? WN_OK
+             : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s", o->log);
 }
 
 static wn_status log_take_line(wn_context *ctx, const char *where, const json_t *line, struct wn_questions *q,
@@ -106,13 +139,13 @@ static wn_status log_open_end(wn_context *ctx, const char *path, bool empty, str
   return WN_OK;
 }
 
-wn_status wn_task_log_open(wn_context *ctx, const wn_task_options *o, int64_t context, struct wn_questions *q,
-                           uint64_t *resumed, struct wn_task_log *out) {
+wn_status wn_task_log_open(wn_context *ctx, const wn_task_options *o, const json_t *model, int64_t context,
+                           struct wn_questions *q, uint64_t *resumed, struct wn_task_log *out) {
   *out = (struct wn_task_log){.path = o->log};
   *resumed = 0;
   if (!o->log) return WN_OK;
-  json_t *head = log_head(o, context, q);
-  if (!head) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s", o->log);
+  json_t *head;
+  WN_TRY(log_head(ctx, o, model, context, q, &head));
   wn_status status = WN_OK;
   bool fresh = true;
   if (o->resume && wn_path_exists(o->log)) {

@@ -50,8 +50,10 @@ struct wn_task_log {
   FILE *f; /* NULL: there is none */
   const char *path;
 };
+/* What a log tells of its model: weights, attention and control tokens; freed with json_decref. */
+wn_status wn_task_log_model(wn_context *ctx, const struct wn_model *model, json_t **out);
 /* Replaces the log at options->log, or goes on with it: questions that it has are WN_ASKED_RESUMED. */
-wn_status wn_task_log_open(wn_context *ctx, const wn_task_options *options, int64_t context,
+wn_status wn_task_log_open(wn_context *ctx, const wn_task_options *options, const json_t *model, int64_t context,
                            struct wn_questions *questions, uint64_t *resumed, struct wn_task_log *out);
 wn_status wn_task_log_add(wn_context *ctx, const struct wn_task_log *log, const struct wn_questions *questions,
                           int64_t i);

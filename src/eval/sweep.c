@@ -27,6 +27,7 @@ struct sweep {
   const struct wn_task_row *task;
   int64_t context;
   struct wn_questions q;
+  json_t *of_model; /* what logs tell of it; NULL: there are none */
   struct whole whole;
   void (*progress)(void *user, uint64_t done, uint64_t total);
   void *user;
@@ -148,7 +149,7 @@ static wn_status sweep_one(struct sweep *s, const wn_task_setting *setting, wn_t
   s->o.log = setting->log;
   s->o.log_name = setting->log_name;
   for (int64_t i = 0; i < s->q.count; i++) s->q.all[i].how = WN_ASKED_OPEN;
-  wn_status status = wn_task_log_open(s->ctx, &s->o, s->context, &s->q, &r->resumed, &log);
+  wn_status status = wn_task_log_open(s->ctx, &s->o, s->of_model, s->context, &s->q, &r->resumed, &log);
   if (status == WN_OK && !whole && s->whole.known) status = whole_reuse(s, &log, r);
   if (status == WN_OK) status = wn_questions_answer(s->ctx, s->model, &s->o, s->context, &s->q, &log, r);
   wn_task_log_close(&log);
@@ -192,9 +193,12 @@ static wn_status sweep_run(wn_context *ctx, wn_model *model, const wn_task_optio
     if (settings[i].budgets && settings[i].budgets->layers > 0)
       WN_TRY(wn_budgets_check(ctx, settings[i].budgets, wn_model_config_get(model)));
   wn_status status = wn_questions_read(ctx, s.task, o->path, o->tok, s.context, o->limit, &s.q);
+  for (int i = 0; i < count && status == WN_OK; i++)
+    if (settings[i].log && !s.of_model) status = wn_task_log_model(ctx, model, &s.of_model);
   const double reading = wn_seconds_now() - start;
   for (; s.at < count && status == WN_OK; s.at++) status = sweep_one(&s, &settings[s.at], &results[s.at]);
   if (status == WN_OK) results[0].seconds += reading;
+  json_decref(s.of_model);
   whole_clear(&s.whole);
   wn_questions_clear(&s.q);
   return status;

@@ -171,19 +171,10 @@ static wn_status budgets_check_fields(wn_context *ctx, const wn_budgets *b, cons
   return WN_OK;
 }
 
-wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *b, const wn_model_config *c) {
-  WN_CHECK_CALL(WN_POINTER_AS("budgets", b), WN_POINTER_AS("config", c));
+/* All but the tokens. */
+static wn_status budgets_check_policy(wn_context *ctx, const wn_budgets *b, const wn_model_config *c) {
   const struct wn_policy_row *row = wn_policy_row(b->policy);
   const wn_selective_config *selective = &c->attention.selective;
-  if (!row) return wn_fail(ctx, WN_ERR_CONFIG, "budgets: unknown policy %d", (int)b->policy);
-  if (b->layers != c->layers)
-    return wn_fail(ctx, WN_ERR_CONFIG, "budgets: %lld of them, the model has %lld layers", (long long)b->layers,
-                   (long long)c->layers);
-  for (int64_t l = 0; l < b->layers; l++)
-    if (b->tokens[l] < 1)
-      return wn_fail(ctx, WN_ERR_CONFIG, "budgets: layer %lld has %lld tokens, expected at least 1", (long long)l,
-                     (long long)b->tokens[l]);
-  WN_TRY(budgets_check_heads(ctx, b, c));
   const char *input = wn_attention_input_not_cached(&c->attention);
   if (input)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets: a key-value cache does not keep the input \"%s\"", input);
@@ -203,4 +194,28 @@ wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *b, const wn_model_
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets: \"cache_positions\" needs rotary or relative positions, or buckets");
   for (int p = 0; p < wn_policy_count(); p++) WN_TRY(budgets_check_fields(ctx, b, wn_policy_row(p)));
   return WN_OK;
+}
+
+wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *b, const wn_model_config *c) {
+  WN_CHECK_CALL(WN_POINTER_AS("budgets", b), WN_POINTER_AS("config", c));
+  if (!wn_policy_row(b->policy)) return wn_fail(ctx, WN_ERR_CONFIG, "budgets: unknown policy %d", (int)b->policy);
+  if (b->layers != c->layers)
+    return wn_fail(ctx, WN_ERR_CONFIG, "budgets: %lld of them, the model has %lld layers", (long long)b->layers,
+                   (long long)c->layers);
+  for (int64_t l = 0; l < b->layers; l++)
+    if (b->tokens[l] < 1)
+      return wn_fail(ctx, WN_ERR_CONFIG, "budgets: layer %lld has %lld tokens, expected at least 1", (long long)l,
+                     (long long)b->tokens[l]);
+  WN_TRY(budgets_check_heads(ctx, b, c));
+  return budgets_check_policy(ctx, b, c);
+}
+
+wn_status wn_budgets_move(wn_context *ctx, const wn_model_config *c, wn_policy policy, wn_budgets *b) {
+  WN_CHECK_CALL(WN_POINTER_AS("config", c), WN_POINTER_AS("budgets", b));
+  const struct wn_policy_row *row = wn_policy_row(policy);
+  if (!row) return wn_fail(ctx, WN_ERR_CONFIG, "budgets: unknown policy %d", (int)policy);
+  b->policy = policy;
+  b->per_kv_head = b->per_kv_head && row->info.per_kv_head;
+  b->cache_positions = b->cache_positions && row->info.cache_positions;
+  return b->layers > 0 ? wn_budgets_check(ctx, b, c) : budgets_check_policy(ctx, b, c);
 }

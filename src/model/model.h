@@ -44,6 +44,8 @@ struct wn_model {
 /* The parameters where the host can read and write them (wn_memory_open): close takes what open gave. */
 wn_status wn_model_params_open(const struct wn_model *model, void **out);
 wn_status wn_model_params_close(const struct wn_model *model, void *params, bool changed);
+/* Of the parameters, packed ones included: equal weights have equal ones. */
+wn_status wn_model_fingerprint(const struct wn_model *model, char out[24]);
 /* Number i of a row, for a few of them; NAN where it cannot be had. */
 double wn_model_value(const struct wn_model *model, int row, int64_t i);
 /* WN_ERR_UNSUPPORTED where the backend's arrays are not the host's: `what` ("decoding") reads or writes them. */

@@ -108,7 +108,9 @@ static wn_status compare_measure(struct compare *c, int subject, int policy, con
   double loss;
   WN_TRY(c->evaluator->begin(c->evaluator, policy < 0 ? NULL : tokens, &loss));
   WN_TRY(compare_add_row(c, subject, policy, tokens, searched, loss));
-  c->under[c->out->count - 1] = *budgets;
+  wn_budgets *under = &c->under[c->out->count - 1];
+  *under = *budgets;
+  under->layers = c->out->layers[subject]; /* a search's own come without: each point has its tokens */
   if (c->progress) c->progress(c->user, ++c->done, c->total);
   return WN_OK;
 }
@@ -159,19 +161,30 @@ static wn_status compare_open_evaluator(struct compare *c, int subject, const wn
   return wn_prune_plain_create(c->ctx, o->subjects[subject].model, &c->set, compare_batch(c), budgets, &c->evaluator);
 }
 
-static bool compare_can_have(const wn_prune_subject *s, wn_policy policy) {
-  return wn_policy_suits(policy, &s->model->config.attention);
+/* The policy with the options' choices, on a model. */
+static wn_status compare_check_policy(const struct compare *c, const wn_prune_subject *s, wn_policy policy) {
+  wn_budgets b = c->options->budgets;
+  b.layers = b.heads = 0;
+  return wn_budgets_move(c->ctx, &s->model->config, policy, &b);
+}
+
+static bool compare_can_have(const struct compare *c, const wn_prune_subject *s, wn_policy policy) {
+  return compare_check_policy(c, s, policy) == WN_OK;
 }
 
 static wn_status compare_check_subject(const struct compare *c, int subject) {
   const wn_prune_subject *s = &c->options->subjects[subject];
   const wn_model_config *config = &s->model->config;
+  for (int i = 0; i < subject; i++)
+    if (!strcmp(c->options->subjects[i].name, s->name))
+      return wn_fail(c->ctx, WN_ERR_ARGUMENT, "compare: two models are called \"%s\"; results are told apart by name",
+                     s->name);
   if (config->recurrence > 0)
     return wn_fail(c->ctx, WN_ERR_UNSUPPORTED, "%s: the model has segment recurrence, which does not support budgets",
                    s->name);
   if (config->encoder.layers > 0)
     return wn_fail(c->ctx, WN_ERR_UNSUPPORTED, "%s: the model has an encoder; decoders alone are compared", s->name);
-  if (s->searched && !compare_can_have(s, s->searched->budgets.policy))
+  if (s->searched && !wn_policy_suits(s->searched->budgets.policy, &config->attention))
     return wn_fail(c->ctx, WN_ERR_ARGUMENT, "%s: its search is of policy %s, which the model cannot have", s->name,
                    wn_policy_name(s->searched->budgets.policy));
   if (config->vocab_size != c->options->subjects[0].model->config.vocab_size)
@@ -193,17 +206,17 @@ static wn_status compare_subject(struct compare *c, int subject, int64_t *tokens
   const wn_prune_compare_options *o = c->options;
   const wn_prune_subject *s = &o->subjects[subject];
   const int64_t L = c->out->layers[subject];
-  wn_budgets budgets = o->budgets;
-  budgets.layers = L;
-  budgets.tokens = tokens;
-  budgets.heads = 0;
+  wn_budgets whole = o->budgets;
+  whole.layers = L;
+  whole.tokens = tokens;
+  whole.heads = 0;
   for (int64_t l = 0; l < L; l++) tokens[l] = c->set.T;
   WN_TRY(compare_open_evaluator(c, subject, NULL));
-  WN_TRY(compare_measure(c, subject, -1, &budgets, tokens, false));
+  WN_TRY(compare_measure(c, subject, -1, &whole, tokens, false));
   for (int p = 0; p < o->policy_count; p++) {
-    if (!compare_can_have(s, o->policies[p])) continue;
-    budgets.policy = o->policies[p];
-    WN_TRY(wn_budgets_check(c->ctx, &budgets, &s->model->config));
+    if (!compare_can_have(c, s, o->policies[p])) continue;
+    wn_budgets budgets = whole;
+    WN_TRY(wn_budgets_move(c->ctx, &s->model->config, o->policies[p], &budgets));
     WN_TRY(compare_open_evaluator(c, subject, &budgets));
     WN_TRY(compare_equal_budgets(c, subject, &budgets, tokens));
   }
@@ -241,10 +254,8 @@ static wn_status compare_check_options(const struct compare *c) {
                      (long long)o->tokens[i]);
   for (int p = 0; p < o->policy_count; p++) {
     bool used = false;
-    for (int i = 0; i < o->subject_count; i++) used = used || compare_can_have(&o->subjects[i], o->policies[p]);
-    if (!used)
-      return wn_fail(c->ctx, WN_ERR_CONFIG, "compare: policy \"%s\" needs a model with selective attention",
-                     wn_policy_name(o->policies[p]));
+    for (int i = 0; i < o->subject_count; i++) used = used || compare_can_have(c, &o->subjects[i], o->policies[p]);
+    if (!used) return compare_check_policy(c, &o->subjects[0], o->policies[p]); /* and says why */
   }
   return WN_OK;
 }
@@ -275,7 +286,7 @@ static wn_status compare_prepare(struct compare *c) {
     WN_TRY(compare_check_subject(c, i));
     c->total++;
     for (int p = 0; p < o->policy_count; p++)
-      if (compare_can_have(&o->subjects[i], o->policies[p])) c->total += (uint64_t)o->token_count;
+      if (compare_can_have(c, &o->subjects[i], o->policies[p])) c->total += (uint64_t)o->token_count;
     if (o->subjects[i].searched) c->total += (uint64_t)o->token_count + 1;
   }
   WN_TRY(wn_alloc(c->ctx, "budgets", (size_t)c->total * sizeof *c->under, &memory));

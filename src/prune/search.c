@@ -18,6 +18,7 @@
 #include "base/options.h"
 #include "dist/dist.h"
 #include "io/folder.h"
+#include "kv/policy.h"
 #include "prune/curve.h"
 #include "prune/evaluator.h"
 #include "prune/finetune.h"
@@ -111,35 +112,12 @@ static wn_status search_load_sets(struct search *s) {
   return WN_OK;
 }
 
-/* The flat array's, then with packed matrices theirs. */
-static wn_status search_fingerprint_model(const struct wn_model *model, char out[24]) {
-  void *params;
-  WN_TRY(wn_model_params_open(model, &params));
-  wn_prune_fingerprint(params, model->table.total * sizeof(float), out);
-  WN_TRY(wn_model_params_close(model, params, false));
-  for (int i = 0; i < model->table.count; i++) {
-    const struct wn_param *row = &model->table.rows[i];
-    for (int p = 0; p < row->packed.count; p++) {
-      const struct wn_packed_part *part = &row->packed.part[p];
-      char both[2][24] = {{0}};
-      const size_t bytes = wn_packed_part_bytes(part, row->shape[1]);
-      void *data;
-      memcpy(both[0], out, sizeof both[0]);
-      WN_TRY(wn_memory_open(model->ctx, model->backend->memory, "packed weights", part->data, bytes, &data));
-      wn_prune_fingerprint(data, bytes, both[1]);
-      WN_TRY(wn_memory_close(model->ctx, model->backend->memory, (void *)(uintptr_t)part->data, bytes, data, false));
-      wn_prune_fingerprint(both, sizeof both, out);
-    }
-  }
-  return WN_OK;
-}
-
 /* A new curve, or the existing one if it belongs to this search. */
 static wn_status search_open_curve(struct search *s, const char *dir, bool resume) {
   const wn_prune_options *o = s->options;
   wn_context *ctx = s->ctx;
   char model[24];
-  WN_TRY(search_fingerprint_model(s->model, model));
+  WN_TRY(wn_model_fingerprint(s->model, model));
   static const char *const names[] = {"search.json", "budgets.json", "tuned", "curve.csv", "curve.svg"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) WN_TRY(wn_folder_refuse_link(ctx, dir, names[i]));
   WN_TRY(wn_path_join(ctx, s->path, sizeof s->path, dir, "search.json"));
@@ -186,8 +164,7 @@ static wn_status search_open_curve(struct search *s, const char *dir, bool resum
               {"choice of lazy or exact", c->lazy == o->lazy && c->checked == (o->lazy && o->check)},
               {"fine-tuning", c->finetune_steps == o->finetune.steps && c->finetune_every == every &&
                                   (c->tune_to == 0 || c->finetune_lr == lr)},
-              {"policy", a->policy == b->policy && a->per_kv_head == b->per_kv_head && a->sinks == b->sinks &&
-                             a->recent == b->recent && a->seed == b->seed}};
+              {"policy", wn_budgets_same_options(a, b)}};
   for (size_t i = 0; i < sizeof same / sizeof *same; i++)
     if (!same[i].same)
       return wn_fail(ctx, WN_ERR_CONFIG, "%s: the search there was begun with another %s", s->path, same[i].what);

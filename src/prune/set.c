@@ -2,21 +2,14 @@
 #include "prune/set.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "base/fingerprint.h"
 #include "data/documents.h"
 #include "dist/dist.h"
 
 enum { TURNS = 4 }; /* batches of each process in a round: between two rounds a cancellation is seen */
-
-void wn_prune_fingerprint(const void *data, size_t bytes, char out[24]) {
-  const uint8_t *p = data;
-  uint64_t hash = UINT64_C(14695981039346656037);
-  for (size_t i = 0; i < bytes; i++) hash = (hash ^ p[i]) * UINT64_C(1099511628211);
-  snprintf(out, 24, "%016" PRIx64, hash);
-}
 
 struct reader {
   wn_context *ctx;
@@ -121,9 +114,9 @@ wn_status wn_prune_set_load(wn_context *ctx, const char *what, const wn_prune_da
   }
   const size_t n = (size_t)out->rows * (size_t)T * sizeof(int32_t);
   char halves[2][24] = {{0}};
-  wn_prune_fingerprint(out->tokens, n, halves[0]);
-  wn_prune_fingerprint(out->targets, n, halves[1]);
-  wn_prune_fingerprint(halves, sizeof halves, out->fingerprint);
+  wn_fingerprint(out->tokens, n, halves[0]);
+  wn_fingerprint(out->targets, n, halves[1]);
+  wn_fingerprint(halves, sizeof halves, out->fingerprint);
   return WN_OK;
 }
 

@@ -31,7 +31,4 @@ typedef wn_status (*wn_prune_batch_fn)(void *user, int64_t row0, int64_t B, doub
 wn_status wn_prune_set_mean(wn_context *ctx, const struct wn_prune_set *set, int64_t batch, wn_prune_batch_fn run,
                             void *user, double *mean);
 
-/* FNV-1a, 64 bits, as 16 hexadecimal digits. */
-void wn_prune_fingerprint(const void *data, size_t bytes, char out[24]);
-
 #endif

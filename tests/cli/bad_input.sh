@@ -405,6 +405,8 @@ refuses "generate --out: standard output" 2 'expected a file' generate whole --j
 refuses "generate --counts-by alone" 2 'counts-by' generate whole --prompt xx --counts-by head
 printf 'context,kept\n1,2\n2,many\n' >counts.csv
 refuses "analyze fits: no number" 1 'counts\.csv:3' analyze fits counts.csv
+printf 'context,kept\n1,\n2,20\n3,30\n4,40\n' >empty.csv
+refuses "analyze fits: an empty cell" 1 'empty\.csv:2' analyze fits empty.csv
 refuses "analyze fits: no such column" 1 'counts\.csv:1.*seen' analyze fits counts.csv --y seen
 refuses "analyze selection without data" 2 'data' analyze selection whole
 "$winnow" train --quiet --config "$root/recipes/copy-selective.json" --set model.width=32 --set model.heads=2 --set train.steps=1 --set train.batch=1 \

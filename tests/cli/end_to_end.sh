@@ -316,6 +316,13 @@ wait $!
 if [ -p pipe.json ] && jq -e '.by_layer' piped.json >/dev/null; then pass "the pipe is still one"; else fail "the pipe is still one" "$(ls -l pipe.json piped.json)"; fi
 rm -f pipe.json
 json "analyze survival" '([.policies[] | select(.policy == "h2o")][0].overlap.h2o) == 1' analyze survival whole --text other.txt --budgets 8
+json "analyze survival --per-kv-head: what goes with it" '[.policies[].policy] | (index("window") and index("streaming")) and (index("h2o") | not)' \
+  analyze survival whole --text other.txt --budgets 8 --per-kv-head
+grep -q 'h2o is left out: .*selective.per_kv_head' err && pass "and what does not is told" || fail "and what does not is told" "$(cat err)"
+refuses "analyze survival --per-kv-head: a policy that was asked for" 1 'selective.per_kv_head' \
+  analyze survival whole --text other.txt --budgets 8 --per-kv-head --policies h2o
+json "analyze attention --batch: as many as asked for" ".tokens == 12 * $(jq .model.context whole/recipe.json)" \
+  analyze attention whole --data data/train.bin --batch 12 --max-batches 1
 printf '{"document": "the old man", "reference": "a man"}\n\n{"document": "the sea", "id": 7}\n' >docs.jsonl
 succeeds "generate for each line of a file" generate whole --jsonl docs.jsonl --out pred.jsonl --prompt "of {document}:" --tokens 4 --temperature 0
 is "the predictions" "2 2 7" "$(jq -s '"\(length) \([.[] | select(.prediction | type == "string")] | length) \(.[1].id)"' -r pred.jsonl)"

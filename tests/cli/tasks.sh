@@ -48,6 +48,27 @@ run "$winnow" eval talker --task copa --data sets --budgets 4 --policy window --
 is "the accuracy is that of eval" "$(jq '.tasks[0].acc * 3 | round' out)" "$(jq '.results[1].tasks.copa.accuracy * 3 | round' task-compared/compare.json)"
 succeeds "a report of it" report task-compared --out task-report.html --quiet
 is "with the task's figure" "yes" "$(grep -q 'Accuracy against memory, copa' task-report.html && echo yes)"
+# The budgets of a search, in a comparison with tasks, by a model whose answers depend on what it still sees.
+mkdir -p many
+awk 'BEGIN { for (i = 1; i <= 60; i++) printf "{\"context\": \"%d of %d, and %d:\", \"choices\": [\" %d\", \" %d\"], \"label\": %d}\n",
+  i * 7919 % 97, i, i * 31 % 89, i * 13 % 10, (i * 13 + 1 + i % 7) % 10, i % 2 }' >many/copa.jsonl
+succeeds "a model that has learned nothing" train --config recipe.json --set data.tokenizer=bpe-data --set data.train=bpe-data/train.bin \
+  --set data.val=bpe-data/val.bin --set model.position=rope --set model.init_std=0.4 --set train.steps=1 --set train.lr=0 \
+  --set train.warmup=0 --out untaught --quiet
+succeeds "a search to its floor" prune search untaught --search bpe-data/val.bin --report bpe-data/val.bin --search-rows 1 --report-rows 1 \
+  --policy window --step 8 --target 1e9 --out to-floor --quiet
+json "prune compare --task: searched budgets are answered under their budgets" '
+  [.results[] | select(.searched and (.tokens | unique) == [8])][0].tasks.copa == [.results[] | select(.policy == "window" and (.searched | not))][0].tasks.copa
+  and ([.results[] | .tasks.copa.accuracy] | unique | length) > 1' \
+  prune compare --standard untaught --standard-search to-floor --data bpe-data/val.bin --rows 1 --budgets 8 --policies window --task copa \
+  --task-data many --out floor-compared
+json "prune compare --per-kv-head: policies that lack it go without, others that cannot are left out" \
+  '[.results[].policy] | index("window") and (index("h2o") | not)' \
+  prune compare --standard talker --data bpe-data/val.bin --rows 1 --budgets 8 --per-kv-head --out heads-compared
+json "eval --sweep --per-kv-head: likewise" '[.tasks[].setting] | index("window-4") and (index("h2o-4") | not)' \
+  eval talker --task copa --data sets --sweep 4 --per-kv-head
+refuses "prune compare: two of one name" 1 'two models are called "a"' prune compare --standard talker --selective talker --labels a,a \
+  --data bpe-data/val.bin --rows 1 --budgets 8 --policies window --out twins-compared
 refuses "prune compare --task without a folder" 2 'needs --task-data' prune compare --standard talker --data bpe-data/val.bin \
   --task copa --out task-compared
 jq '.results[1].tasks.copa.accuracy = 2' task-compared/compare.json >bad.json && mkdir -p bad-task-compared && mv bad.json bad-task-compared/compare.json

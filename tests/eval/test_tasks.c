@@ -366,6 +366,41 @@ static void test_resume(void **state) {
   close_bench(&b);
 }
 
+/* A log belongs to weights, control tokens, and budgets with every option of their policy. */
+static void test_resume_of_another(void **state) {
+  (void)state;
+  struct bench b;
+  wn_task_result r;
+  wn_budgets budgets;
+  open_bench(&b, WN_POS_ROPE);
+  put_questions(b.questions, 5);
+  wn_task_options o = options_of(&b);
+  wn_budgets_init(&budgets);
+  budgets.policy = WN_POLICY_SNAPKV;
+  OK(b.ctx, wn_budgets_parse(b.ctx, wn_model_config_get(b.model), "8", &budgets));
+  o.budgets = &budgets;
+  OK(b.ctx, wn_task_run(b.ctx, b.model, &o, &r));
+  o.resume = true;
+  OK(b.ctx, wn_task_run(b.ctx, b.model, &o, &r));
+  assert_true(r.resumed == 5);
+  const char *const refused = "the log of another evaluation";
+  budgets.snapkv.rows = 4;
+  assert_refused(b.ctx, wn_task_run(b.ctx, b.model, &o, &r), WN_ERR_CONFIG, refused);
+  budgets.snapkv.rows = 32;
+  budgets.tokens[0] = 9;
+  assert_refused(b.ctx, wn_task_run(b.ctx, b.model, &o, &r), WN_ERR_CONFIG, refused);
+  budgets.tokens[0] = 8;
+  const int32_t control = 3;
+  OK(b.ctx, wn_model_set_control_tokens(b.ctx, b.model, &control, 1));
+  assert_refused(b.ctx, wn_task_run(b.ctx, b.model, &o, &r), WN_ERR_CONFIG, refused);
+  OK(b.ctx, wn_model_set_control_tokens(b.ctx, b.model, NULL, 0));
+  OK(b.ctx, wn_task_run(b.ctx, b.model, &o, &r));
+  ((float *)b.model->params)[0] += 1;
+  assert_refused(b.ctx, wn_task_run(b.ctx, b.model, &o, &r), WN_ERR_CONFIG, refused);
+  wn_budgets_clear(&budgets);
+  close_bench(&b);
+}
+
 static void test_refusals(void **state) {
   (void)state;
   struct bench b;
@@ -411,7 +446,8 @@ static void test_refusals(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_what_is_asked), cmocka_unit_test(test_bad_lines), cmocka_unit_test(test_sums),
-      cmocka_unit_test(test_metrics),       cmocka_unit_test(test_resume),    cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_metrics),       cmocka_unit_test(test_resume),    cmocka_unit_test(test_resume_of_another),
+      cmocka_unit_test(test_refusals),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -244,6 +244,14 @@ static void what_goes_with_a_model(void **state) {
   c.attention.selective.enabled = false;
   b.policy = WN_POLICY_WINDOW;
   REFUSED("no \"per_kv_head\"");
+  assert_ok(ctx, wn_budgets_move(ctx, &c, WN_POLICY_H2O, &b)); /* what the new policy has stays, what it lacks goes */
+  assert_true(b.policy == WN_POLICY_H2O && b.per_kv_head);
+  b.cache_positions = true;
+  assert_ok(ctx, wn_budgets_move(ctx, &c, WN_POLICY_WINDOW, &b));
+  assert_false(b.per_kv_head || b.cache_positions);
+  assert_int_equal(wn_budgets_move(ctx, &c, WN_POLICY_SELECTIVE, &b), WN_ERR_CONFIG);
+  assert_int_equal(wn_budgets_move(ctx, &c, (wn_policy)wn_policy_count(), &b), WN_ERR_CONFIG);
+  b.policy = WN_POLICY_WINDOW;
   b.per_kv_head = false, b.cache_positions = true;
   REFUSED("is for the policy \"streaming\"");
   b.policy = WN_POLICY_STREAMING, c.position = WN_POS_LEARNED;

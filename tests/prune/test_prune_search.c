@@ -260,6 +260,11 @@ static void resumes(bool lazy) {
   o.search.rows = 2;
   assert_int_equal(search(&b, &o, "part", true, NULL), WN_ERR_CONFIG);
   assert_non_null(strstr(wn_context_error(b.ctx), "search set"));
+  o.budgets.snapkv.pool = WN_POOL_MAX; /* every option of every policy counts */
+  o.search.rows = 0;
+  assert_int_equal(search(&b, &o, "part", true, NULL), WN_ERR_CONFIG);
+  assert_non_null(strstr(wn_context_error(b.ctx), "policy"));
+  o.budgets.snapkv.pool = WN_POOL_MEAN;
   wn_context_cancel(b.ctx);
   o.search.rows = 0;
   assert_int_equal(search(&b, &o, "part", true, NULL), WN_ERR_CANCELLED);
@@ -523,6 +528,11 @@ static void test_compare(void **state) {
     free(text);
     for (int64_t i = 0; i < c.count; i++) c.results[i].loss = 800;
   }
+  const wn_prune_subject twins[] = {subjects[0], {.name = "standard", .model = a.model}};
+  o.subjects = twins;
+  assert_int_equal(wn_prune_compare(a.ctx, &o, NULL, NULL, &(wn_prune_comparison){0}), WN_ERR_ARGUMENT);
+  assert_non_null(strstr(wn_context_error(a.ctx), "called \"standard\""));
+  o.subjects = subjects;
   o.subject_count = 1; /* the standard model alone has no use for selective */
   assert_int_equal(wn_prune_compare(a.ctx, &o, NULL, NULL, &(wn_prune_comparison){0}), WN_ERR_CONFIG);
   wn_prune_comparison_clear(&c);

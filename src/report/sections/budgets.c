@@ -176,12 +176,8 @@ static bool budgets_under(const struct wn_report *r, const struct wn_report_inpu
                           wn_budgets *out) {
   const wn_model_config *c = wn_model_config_get(in->loaded);
   *out = in->budgets;
-  out->policy = policy;
-  out->cache_positions = in->budgets.cache_positions && wn_policy_at(policy)->cache_positions;
-  if (wn_budgets_check(r->ctx, out, c) == WN_OK) return true;
-  /* Heads with budgets of their own evict for themselves. Else it is a policy without that choice: the same tokens in
-   * every head anyway. */
-  out->per_kv_head = out->heads > 0;
+  if (wn_budgets_move(r->ctx, c, policy, out) == WN_OK) return true;
+  out->per_kv_head = out->heads > 0; /* heads with budgets of their own evict for themselves */
   return wn_budgets_check(r->ctx, out, c) == WN_OK;
 }
 
