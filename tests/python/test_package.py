@@ -135,6 +135,16 @@ def test_train_stops_and_resumes():
     wn.train(None, "part", resume=True, threads=THREADS)
     assert open("run/model.safetensors", "rb").read() == open("part/model.safetensors", "rb").read()
 
+    # Changes are of the run's own recipe.
+    with open("part/recipe.json") as f:
+        before = json.load(f)
+    log = wn.train(out="part", resume=True, set={"train.steps": 32}, threads=THREADS)
+    assert log.step.tolist() == list(range(1, 33))
+    with open("part/recipe.json") as f:
+        after = json.load(f)
+    assert after["train"].pop("steps") == 32 and before["train"].pop("steps") == 30 and after == before
+    raises(wn.FileError, lambda: wn.train(out="none", resume=True, set={"train.steps": 32}), "no checkpoint to resume from")
+
     def interrupt(step):
         if step.step == 2:
             os.kill(os.getpid(), signal.SIGINT)
