@@ -135,6 +135,11 @@ refuses "eval on a decayed token file" 1 'rotten.bin: the tokens are damaged' ev
 is "info --verify ends with 1" "1" "$?"
 grep -q '^rotten/optimizer.safetensors: damaged: tensor "' out && grep -q '^rotten/model.safetensors: ok (safetensors' out &&
   pass "info --verify says which file and tensor" || fail "info --verify says which file and tensor" "$(cat out err)"
+ln -s nowhere rotten/gone.safetensors
+run "$winnow" info --verify rotten --json
+is "info --verify counts what cannot be read apart" "1 damaged, 1 unreadable, winnow: 1 of 3 files damaged, 1 unreadable" \
+  "$(jq -r '"\(.damaged) damaged, \(.unreadable) unreadable"' out), $(cat err)"
+refuses "info --verify of a file that is not there" 1 'cannot open nowhere.bin: No such file' info --verify nowhere.bin
 refuses "info --verify of nothing" 2 'of which file' info --verify
 refuses "info --verify of a folder without such files" 1 'no safetensors' info --verify folder
 rm -r rotten rotten.bin
