@@ -14,7 +14,11 @@ for file in missing.txt empty.txt latin.txt folder; do
   refuses "data prepare on $file" 1 "$file" data prepare --tokenizer tok.model --out data --quiet $file
   refuses "eval on $file" 1 "$file" eval --model whole --text $file --quiet
 done
-refuses "a vocabulary larger than the text gives" 1 '[Vv]ocab' tokenizer train --out tok.model --vocab 60000 --quiet short.txt
+refuses "a vocabulary larger than the text gives" 1 'of 60000 tokens on short.txt: the text gives a vocabulary of at most [0-9]+$' \
+  tokenizer train --out tok.model --vocab 60000 --quiet short.txt
+refuses "a vocabulary smaller than the text needs" 1 'characters, all bytes and special tokens are [23][0-9]+: ask for a larger vocabulary' \
+  tokenizer train --out tok.model --vocab 258 --quiet short.txt
+refuses "a coverage that SentencePiece refuses" 2 '\-\-coverage.*0\.98' tokenizer train --out tok.model --coverage 0.95 text.txt
 refuses "a vocabulary out of range" 2 '\-\-vocab.*range' tokenizer train --out tok.model --vocab -5 text.txt
 refuses "a prompt that is not UTF-8" 1 'UTF-8' generate --model whole --prompt $'a \xff b'
 printf '{"text": "fine"}\n{"text": 3}\n' >type.jsonl
