@@ -169,6 +169,7 @@ config "an unknown choice" 1 'rmsnorm' '{"model": {"norm": "rmsnrom"}}'
 config "a key twice" 1 'layers' '{"model": {"layers": 2, "layers": 3}}'
 config "deep nesting" 1 'bad\.json' "$(printf '[%.0s' $(seq 5000))"
 config "heads that do not divide the width" 1 'heads|head_size' '{"model": {"vocab_size": 300, "context": 8, "width": 33, "heads": 2}}'
+config "a mistyped token file, before its vocabulary" 1 'cannot open typo/train.bin: No such file' '{"data": {"train": "typo/train.bin"}}'
 set_refused() { # NAME PATTERN ASSIGNMENT
   refuses "set: $1" 1 "$2" train --config recipe.json --set "$3" --out bad-run --quiet
 }
