@@ -300,7 +300,8 @@ static void test_pieces(void **state) {
   char *text = malloc(room);
   n = invent(text, room);
   memset(text + 70000, 'x', 70000); /* a stretch without a newline that is longer than a piece */
-  memcpy(text + 200000, "\n\n  \n \n", 7);
+  static const char blank[7] = {'\n', '\n', ' ', ' ', '\n', ' ', '\n'};
+  memcpy(text + 200000, blank, sizeof blank);
   for (int k = 0; k < 2; k++) {
     size_t bytes;
     char *data = get(k ? bpe : model, &bytes);
