@@ -43,7 +43,8 @@ struct analysis {
 #define ANALYSIS_OPTIONS(T, m)                                                                                         \
   ANALYSIS_MODEL_OPTIONS(T, m), CLI_OPTION(T, m.text, "text", "FILE", "a text to analyze on; - is standard input"),    \
       ANALYSIS_DATA_OPTIONS(T, m),                                                                                     \
-      CLI_OPTION(T, m.batch, "batch", "N", "sequences at a time; 0: 8", .min = 0, .max = 1 << 20),                     \
+      CLI_OPTION(T, m.batch, "batch", "N", "sequences at a time; 0: of 8192 tokens in all, at most 8", .min = 0,       \
+                 .max = 1 << 20),                                                                                      \
       CLI_OPTION(T, m.recurrence, "memory", "N",                                                                       \
                  "segment recurrence: tokens of earlier blocks; 0: the model's; -1: none", .min = -1, .max = 1 << 24), \
       CLI_OPTION(T, m.max_batches, "max-batches", "N", "the most batches to run; 0: all"),                             \

@@ -32,7 +32,7 @@ static const struct cli_option convert_options[] = {
                "the format to write; default: gguf where OUT ends in .gguf, else winnow",
                .choices = "winnow|hf|gguf|winnow-gguf"),
     CLI_OPTION(struct convert, type, "type", "TYPE",
-               "type of the matrices; default: the source's, where the format has it",
+               "type of the matrices; default: the source's, where the format has it; in winnow f32",
                .choices = "f32|f16|bf16|q8_0|q6_k|q5_k_m|q5_k|q5_1|q5_0|q4_k_m|q4_k|q4_1|q4_0"),
     CLI_OPTION(struct convert, check, "check-tensors", "WHETHER",
                "refuse NaN and infinite weights, and checksums that differ", .choices = "yes|no"),

@@ -284,14 +284,15 @@ static int info_checkpoint(wn_context *ctx, const char *path, bool json, bool al
 
 struct verified {
   json_t *files; /* NULL: printed */
-  int damaged, count;
+  int damaged, unreadable, count;
 };
 
 static bool info_verified(void *user, const wn_file_report *r) {
   struct verified *v = user;
   char path[4200], detail[2100];
   v->count++;
-  v->damaged += r->state == WN_FILE_DAMAGED || r->state == WN_FILE_UNREADABLE;
+  v->damaged += r->state == WN_FILE_DAMAGED;
+  v->unreadable += r->state == WN_FILE_UNREADABLE;
   wn_line_escape(r->path, path, sizeof path);
   wn_line_escape(r->detail, detail, sizeof detail);
   if (v->files)
@@ -304,6 +305,14 @@ static bool info_verified(void *user, const wn_file_report *r) {
   return true;
 }
 
+/* "1 of 3 files damaged", "2 of 3 files unreadable", or both. */
+static int info_verify_failed(const struct verified *v) {
+  char other[48] = "";
+  if (v->damaged && v->unreadable) snprintf(other, sizeof other, ", %d unreadable", v->unreadable);
+  return cli_error("%d of %d file%s %s%s", v->damaged ? v->damaged : v->unreadable, v->count, v->count == 1 ? "" : "s",
+                   v->damaged ? "damaged" : "unreadable", other);
+}
+
 /* Damage is the result and, like no result at all, exit code 1. */
 static int info_verify(wn_context *ctx, const char *path, bool json) {
   struct verified v = {.files = json ? json_array() : NULL};
@@ -313,8 +322,10 @@ static int info_verify(wn_context *ctx, const char *path, bool json) {
     return cli_fail(ctx, status);
   }
   int code = 0;
-  if (json) code = cli_print_json(json_pack("{s:s, s:i, s:o}", "path", path, "damaged", v.damaged, "files", v.files));
-  if (status != WN_OK) code = cli_error("%d of %d file%s damaged", v.damaged, v.count, v.count == 1 ? "" : "s");
+  if (json)
+    code = cli_print_json(json_pack("{s:s, s:i, s:i, s:o}", "path", path, "damaged", v.damaged, "unreadable",
+                                    v.unreadable, "files", v.files));
+  if (status != WN_OK) code = info_verify_failed(&v);
   return code;
 }
 
@@ -337,7 +348,7 @@ static const struct cli_spec info_spec = {
     .summary = "For a model: the program that wrote it, parameters, storage types, positions, tokenizer; with\n"
                "--all its tensors and configuration as well. Without a model: version, CPU features, backends, "
                "libraries and memory.\n"
-               "With --verify: the state of each file; exit code 1 where one is damaged.",
+               "With --verify: the state of each file; exit code 1 where one is damaged or cannot be read.",
     .options = info_options,
     .option_count = CLI_COUNT(info_options),
     .positional = "[PATH]",

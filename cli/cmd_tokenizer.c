@@ -25,7 +25,7 @@ static const struct cli_option tokenizer_train_options[] = {
     CLI_OPTION(struct tokenizer_train, vocab, "vocab", "N", "tokens in the vocabulary", .min = 8, .max = 1 << 20),
     CLI_OPTION(struct tokenizer_train, kind, "kind", "NAME", "model", .choices = "unigram|bpe"),
     CLI_OPTION(struct tokenizer_train, coverage, "coverage", "X",
-               "share of the text's characters that get tokens of their own", .min = 0.9, .max = 1),
+               "share of the text's characters that get tokens of their own", .min = 0.98, .max = 1),
     CLI_OPTION(struct tokenizer_train, max_lines, "max-lines", "N", "lines to train on, drawn at random; 0: all",
                .min = 0, .max = 1e15),
     CLI_OPTION(struct tokenizer_train, no_bytes, "no-byte-fallback", NULL,

@@ -30,8 +30,8 @@ wn_check cli_check_of(const char *given);
   CLI_OPTION(                                                                                                          \
       T, m, "weights", "HELD",                                                                                         \
       "matrices in memory; auto: in the file's types, blocks in the processor's order; file: in the file alone, "      \
-      "shared with other processes; bf16: float32 rounded to bfloat16 (default: auto)",                                \
-      .choices = "auto|file|bf16")
+      "shared with other processes; bf16, bfloat16: float32 rounded to it (default: auto)",                            \
+      .choices = "auto|file|bf16|bfloat16")
 #define CLI_ADAPTER_OPTION(T, m)                                                                                       \
   CLI_OPTION(T, m, "adapter", "DIR", "low-rank updates that peft saved, added to the model's projections")
 wn_weights cli_weights_of(const char *given);

@@ -61,9 +61,9 @@ typedef struct wn_context_options {
   int64_t exact_rows; /* from how many rows of activations at a time the products of packed weights (GGUF) take them as
                          they are, from panels of float weights; fewer rows are rounded to 8 bits in blocks of 32, or
                          to bfloat16 where a matrix is all in it. 1: always. 0: the default, or what the environment
-                         variable WINNOW_EXACT_ROWS says. The default is the backend's choice: on CPUs with AVX-512 VNNI
-                         (AVX512_BF16 for bfloat16) never but for matrices that hold F32 or F16, else and there from 33
-                         rows on */
+                         variable WINNOW_EXACT_ROWS says. The default is the backend's choice: never for matrices in
+                         blocks on CPUs with AVX2 (with AVX-512: where there is VNNI) and for matrices in BF16 on CPUs
+                         with AVX512_BF16, else from 33 rows on */
 } wn_context_options;
 
 /* options may be NULL for the defaults. The environment variable WINNOW_ISA (ref, avx2, avx512; on ARM ref, neon)
@@ -98,8 +98,9 @@ typedef struct wn_build_info {
   const char *const *libraries; /* "oneDNN 2.6.3", ..., NULL-terminated */
   const char *bfloat16;         /* what multiplies with train.precision bfloat16: "AMX" (its tiles), "AVX512_BF16",
                                    "tensor cores" (cuda) or "float32", of rounded numbers */
-  const char *prompts;          /* what multiplies prompts with packed weights (GGUF): "AMX" (its tiles) or
-                                   "AVX512_VNNI", integers with the same results, or "float32" */
+  const char *prompts;          /* what multiplies prompts with weights in blocks (GGUF): "AMX" (its tiles),
+                                   "AVX512_VNNI" or "AVX2", integers, each with the results that a row has alone, or
+                                   "float32" */
 } wn_build_info;
 wn_status wn_build_info_get(wn_context *ctx, wn_build_info *out);
 

@@ -24,7 +24,7 @@ typedef enum wn_convert_form {
 typedef struct wn_convert_options {
   size_t size; /* sizeof the struct (context.h) */
   wn_convert_form to;
-  bool typed;             /* false: the source's types, where the format has them */
+  bool typed;             /* false: the source's types, where the format has them; in a checkpoint F32 */
   wn_gguf_type type;      /* type of matrices: F32, F16, BF16, and in GGUF any type. Rows that are no whole blocks of
                              256 become Q5_0 for Q4_K, Q5_1 for Q5_K and Q8_0 for Q6_K, those that are no whole blocks
                              of 32 F16. Vectors and position tables stay F32, except in hf, where all tensors have one

@@ -83,7 +83,7 @@ typedef struct wn_tokenizer_train_options {
   const char *output;      /* path of the .model to write (a temporary file, then renamed) */
   int vocab_size;          /* 8000 */
   const char *kind;        /* "unigram" (default) or "bpe" */
-  double coverage;         /* 0: 0.9995 */
+  double coverage;         /* 0.98 to 1; 0: 0.9995 */
   bool byte_fallback;      /* default true through wn_tokenizer_train_options_init */
   long long max_sentences; /* 0: all; else the size of a seeded sample of lines */
   int threads;             /* 0: the context's */

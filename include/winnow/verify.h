@@ -33,8 +33,9 @@ typedef struct wn_file_report {
 typedef bool (*wn_verify_fn)(void *user, const wn_file_report *report);
 
 /* A file, or the safetensors, GGUF and token files of a folder (a checkpoint, a run, prepared data, a model of another
- * program) in the order of their names; report (may be NULL) is told of each. WN_OK where none is damaged; else the
- * status and, as the context's error, the detail of the first. WN_ERR_ARGUMENT: a folder without such files. */
+ * program) in the order of their names; report (may be NULL) is told of each. WN_OK where all are ok or have no
+ * checksum; else the status and, as the context's error, the detail of the first that is not. Without a report:
+ * WN_ERR_IO where the path itself cannot be opened, WN_ERR_ARGUMENT of a folder without such files. */
 wn_status wn_verify(wn_context *ctx, const char *path, wn_verify_fn report, void *user);
 
 WN_API_END

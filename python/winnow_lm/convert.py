@@ -22,6 +22,7 @@ from ._library import (
 from .errors import ArgumentError
 
 FORMS = ("winnow", "hf", "gguf", "winnow-gguf")
+MIXTURES = {"q5_k_m": "q5_k", "q4_k_m": "q4_k"}  #: llama.cpp's: the type of most matrices
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,14 @@ def convert(
     source: PathLike, out: PathLike, to: str, *, type: Optional[str] = None, overwrite: bool = False, check: bool = True
 ) -> Converted:
     """Writes a model in another format: "winnow", "hf" (a folder of Hugging Face transformers), "gguf" or "winnow-gguf"; type:
-    of matrices, such as "f32", "bf16", "q8_0"; None: the source's. As `winnow convert`."""
+    of matrices, such as "f32", "bf16", "q8_0", or llama.cpp's mixtures "q4_k_m" and "q5_k_m"; None: the source's where the format
+    has it, "f32" in "winnow". As `winnow convert`."""
     options = options_of("wn_convert_options")
     options.to, options.overwrite = choice(FORMS, to, "to"), overwrite
     options.check_tensors = 0 if check else 2
     if type is not None:
-        options.typed, options.type = True, _storage_type(type)
+        mixed = MIXTURES.get(type.lower())
+        options.typed, options.type, options.mixed = True, _storage_type(mixed or type), mixed is not None
     result = ffi.new("wn_convert_result *")
     context = Context(threads=1)
     context.call(lib.wn_model_convert, path_bytes(source), path_bytes(out), options, result)
@@ -55,7 +58,7 @@ def convert(
 def _storage_type(name: str) -> int:
     names = {decoded(lib.wn_gguf_type_name(n)).lower(): n for n in ffi.typeof("wn_gguf_type").elements}
     if name.lower() not in names:
-        raise ArgumentError(f"type {name!r} is not one of {', '.join(names)}")
+        raise ArgumentError(f"type {name!r} is not one of {', '.join([*names, *MIXTURES])}")
     return int(names[name.lower()])
 
 
@@ -67,6 +70,10 @@ class Prepared:
     train_tokens: int
     val_tokens: int
     bytes: int
+    test_tokens: int
+    train_bytes: int
+    val_bytes: int
+    test_bytes: int
 
 
 def prepare_data(
@@ -77,21 +84,29 @@ def prepare_data(
     document_break: str = "file",
     field: str = "text",
     val_fraction: float = 0.05,
+    test_fraction: float = 0,
+    val_bytes: int = 0,
+    test_bytes: int = 0,
+    layout: str = "llmc",
     seed: int = 0,
     progress: Optional[Callable[[int, int], None]] = None,
 ) -> Prepared:
-    """Turns texts and JSON lines into train.bin and val.bin, as `winnow data prepare`. document_break: what ends a document of
-    a text file: "blank" lines, each "line", or the "file"."""
+    """Turns texts and JSON lines into train.bin, val.bin and test.bin, as `winnow data prepare`. document_break: what ends a
+    document of a text file: "blank" lines, each "line", or the "file". val_fraction, test_fraction: of the documents, by a hash of
+    seed and their number. val_bytes, test_bytes: the last bytes, with the tokenizer "bytes". layout: of the token files, "llmc" or
+    "nanogpt"."""
     files = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
     context = Context(threads=1)
     options = options_of("wn_data_prepare_options", lib.wn_data_prepare_options_init)
     names, kept = strings([path_bytes(f) for f in files])
-    texts = [ffi.new("char[]", raw) for raw in (encoded(field), path_bytes(tokenizer), path_bytes(out), encoded(document_break))]
+    raw = (encoded(field), path_bytes(tokenizer), path_bytes(out), encoded(document_break), encoded(layout))
+    texts = [ffi.new("char[]", one) for one in raw]
     options.inputs, options.input_count = names, len(kept)
-    options.field, options.tokenizer, options.out_dir, options.document_break = texts
-    options.val_fraction, options.seed = val_fraction, seed
+    options.field, options.tokenizer, options.out_dir, options.document_break, options.layout = texts
+    options.val_fraction, options.test_fraction, options.seed = val_fraction, test_fraction, seed
+    options.val_bytes, options.test_bytes = val_bytes, test_bytes
     told = Progress(context, progress)
     told.put(options)
     result = ffi.new("wn_data_prepare_result *")
     context.call(lib.wn_data_prepare, options, result)
-    return Prepared(result.documents, result.train_tokens, result.val_tokens, result.bytes)
+    return Prepared(**{name: getattr(result, name) for name in Prepared.__dataclass_fields__})

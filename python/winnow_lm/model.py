@@ -102,13 +102,13 @@ class Model:
 
         tokenizer: another than the model's own. threads: 0 is as many as this process may use CPUs. backend: "cpu",
         "cuda" (a GPU), or "ref" for double accumulation. weights: "auto", "file" (in the file alone, shared with other
-        processes) or "bfloat16".
+        processes) or "bfloat16" ("bf16"): float32 rounded to it.
         check: weights are searched for NaN and infinity; None: files of up to 1 GiB. as_float: every weight in float32.
         adapter: the folder of a low-rank adapter that peft has saved, which is added to the weights. log:
         called with (level, line)."""
         context = Context(threads, backend, log)
         options = options_of("wn_model_load_options")
-        options.weights = choice(WEIGHTS, weights, "weights")
+        options.weights = choice(WEIGHTS, "bfloat16" if weights == "bf16" else weights, "weights")
         options.check_tensors = 0 if check is None else 1 if check else 2
         options.as_float = as_float
         folder = ffi.NULL if adapter is None else ffi.new("char[]", path_bytes(adapter))  # lives as long as the call

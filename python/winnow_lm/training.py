@@ -127,13 +127,16 @@ def train(
     """Trains a model by a recipe into the folder `out`, as `winnow train` does, and returns the run's log.
 
     recipe: a path, or a dict of "model", "data" and "train"; None: the defaults, with resume the run's own. set: changes of
-    single keys. callback: called after every step with a Step. An exception that it raises (and Ctrl-C) ends the run after the
+    single keys of it. callback: called after every step with a Step. An exception that it raises (and Ctrl-C) ends the run after the
     step, with a checkpoint that resume=True continues from to the same bits, and is raised here."""
     if out is None:
         raise TypeError("train: out, the run's folder, is needed")
     context = Context(threads, backend, log)
     try:
-        raw = ffi.NULL if resume and recipe is None and not set else read_recipe(context, recipe, set)
+        keeps = resume and recipe is None
+        if keeps and set and lib.wn_train_can_resume(path_bytes(out)):  # else the folder is refused, without a look at recipes
+            recipe, keeps = os.path.join(os.fspath(out), "recipe.json"), False
+        raw = ffi.NULL if keeps else read_recipe(context, recipe, set)
         user = ffi.new_handle(Callback(context, None if callback is None else partial(_tell, callback)))
         context.call(lib.wn_train_run, raw, path_bytes(out), resume, _on_step, user)
     finally:

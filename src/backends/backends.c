@@ -43,8 +43,12 @@ const char *wn_backend_bf16(const wn_context *ctx) {
   return "float32";
 }
 
+/* Processors whose kernels have tiles of rows (packed.h); others, ARM's among them, take panels of floats. */
 const char *wn_backend_prompts(const wn_context *ctx) {
   (void)ctx;
+#if WN_HAS_KERNELS && defined(__x86_64__)
+  if (strcmp(ctx->backend, "cpu") == 0 && ctx->isa == WN_ISA_AVX2) return "AVX2";
+#endif
 #if WN_HAS_AVX512
   if (strcmp(ctx->backend, "cpu") == 0 && ctx->isa == WN_ISA_AVX512) {
     if (wn_cpu_has_amx_int8()) return "AMX";

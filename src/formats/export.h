@@ -17,6 +17,7 @@ struct wn_export {
   wn_model_config config; /* as the target has it */
   const struct wn_names *names;
   int64_t bos, eos; /* for a target's configuration, -1: none */
+  bool in_hf;       /* GGUF: what cannot be expressed there can in a folder of transformers */
 };
 
 /* Architecture, configuration and naming of the target; WN_ERR_UNSUPPORTED names what it cannot express. */

@@ -10,9 +10,10 @@
 #include "model/layer.h"
 
 static wn_status export_lacks(wn_context *ctx, const struct wn_export *e, const char *what) {
-  return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: %s cannot be expressed in %s; it can in \"winnow\" and \"winnow-gguf\"",
-                 e->from->where, what,
-                 e->form == WN_FORM_GGUF ? "llama.cpp's GGUF" : "Hugging Face transformers' format");
+  return wn_fail(ctx, WN_ERR_UNSUPPORTED,
+                 "%s: %s cannot be expressed in %s; it can in %s\"winnow\" and \"winnow-gguf\"", e->from->where, what,
+                 e->form == WN_FORM_GGUF ? "llama.cpp's GGUF" : "Hugging Face transformers' format",
+                 e->in_hf ? "\"hf\", " : "");
 }
 
 /* ---- what the family has words for ---- */
@@ -136,9 +137,10 @@ static struct wn_export export_begin(wn_context *ctx, const struct wn_import *fr
 }
 
 static wn_status export_plan_family(wn_context *ctx, const struct wn_import *from, const wn_convert_options *options,
-                                    struct wn_export *e) {
+                                    bool in_hf, struct wn_export *e) {
   static const enum wn_model_form forms[] = {[WN_CONVERT_HF] = WN_FORM_HF, [WN_CONVERT_GGUF] = WN_FORM_GGUF};
   *e = export_begin(ctx, from, options);
+  e->in_hf = in_hf;
   if (options->to == WN_CONVERT_WINNOW || options->to == WN_CONVERT_WINNOW_GGUF) {
     export_plan_own(e);
     return WN_OK;
@@ -164,10 +166,10 @@ const struct wn_family *wn_export_own_family(void) {
 }
 
 /* What no family has leaves for transformers with code of our own, everything as it is. */
-wn_status wn_export_plan(wn_context *ctx, const struct wn_import *from, const wn_convert_options *options,
-                         struct wn_export *e) {
-  const wn_status status = export_plan_family(ctx, from, options, e);
-  if (status != WN_ERR_UNSUPPORTED || options->to != WN_CONVERT_HF) return status;
+static wn_status export_plan_hf(wn_context *ctx, const struct wn_import *from, const wn_convert_options *options,
+                                struct wn_export *e) {
+  const wn_status status = export_plan_family(ctx, from, options, false, e);
+  if (status != WN_ERR_UNSUPPORTED) return status;
   *e = export_begin(ctx, from, options);
   e->form = WN_FORM_HF;
   e->family = wn_export_own_family();
@@ -175,6 +177,15 @@ wn_status wn_export_plan(wn_context *ctx, const struct wn_import *from, const wn
   e->architecture = WN_OWN_ARCHITECTURE;
   e->names = wn_family_names(e->family, e->form);
   return WN_OK;
+}
+
+wn_status wn_export_plan(wn_context *ctx, const struct wn_import *from, const wn_convert_options *options,
+                         struct wn_export *e) {
+  if (options->to == WN_CONVERT_HF) return export_plan_hf(ctx, from, options, e);
+  wn_convert_options hf = *options;
+  hf.to = WN_CONVERT_HF;
+  const bool in_hf = options->to == WN_CONVERT_GGUF && export_plan_hf(NULL, from, &hf, e) == WN_OK;
+  return export_plan_family(ctx, from, options, in_hf, e);
 }
 
 /* ---- the keys ---- */

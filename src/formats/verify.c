@@ -145,6 +145,10 @@ wn_status wn_verify(wn_context *ctx, const char *path, wn_verify_fn report, void
   if (!ctx || !path) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_verify needs a context and a path");
   struct verify_walk w = {.ctx = ctx, .report = report, .user = user};
   if (!wn_path_is_dir(path)) {
+    int fd;
+    uintmax_t bytes;
+    WN_TRY(wn_open_file(ctx, path, &fd, &bytes)); /* what is not there has no state */
+    close(fd);
     verify_one(&w, path, verify_kind_of(path, true));
   } else {
     void *p;

@@ -12,6 +12,7 @@
 #include "text/utf8.h"
 #include "winnow/tokenizer.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define LINE_BYTES ((size_t)16 << 10) /* longer lines are cut: words are learned from, not sentences */
@@ -84,11 +85,28 @@ static wn_status tokenizer_train_check_options(wn_context *ctx, const wn_tokeniz
     return wn_fail(ctx, WN_ERR_ARGUMENT, "tokenizer kind \"%s\" is not one of unigram, bpe", o->kind);
   if (o->vocab_size < 8 || o->vocab_size > 1 << 20)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "a vocabulary of %d is out of range 8..%d", o->vocab_size, 1 << 20);
-  if (!(o->coverage == 0 || (o->coverage >= 0.9 && o->coverage <= 1)))
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "a character coverage of %g is out of range 0.9..1", o->coverage);
+  if (!(o->coverage == 0 || (o->coverage >= 0.98 && o->coverage <= 1))) /* SentencePiece's range */
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "a character coverage of %g is out of range 0.98..1", o->coverage);
   if (o->max_sentences < 0 || o->threads < 0 || o->threads > 1024)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "%s is out of range", o->threads ? "the number of threads" : "max_sentences");
   return WN_OK;
+}
+
+/* What SentencePiece says, in words of ours where it names its own options: "... 270 vs 288" (tokens asked for, and
+ * those that every vocabulary has) and "... (60000). Please set it to a value <= 283". */
+static wn_status tokenizer_train_failed(wn_context *ctx, const wn_tokenizer_train_options *o, const char *text) {
+  char what[sizeof((struct wn_spm_error *)0)->text];
+  int asked, bound;
+  if (sscanf(text, "Vocabulary size is smaller than required_chars. %d vs %d", &asked, &bound) == 2)
+    snprintf(what, sizeof what,
+             "the text's characters%s and special tokens are %d: ask for a larger vocabulary or a smaller coverage",
+             o->byte_fallback ? ", all bytes" : "", bound);
+  else if (sscanf(text, "Vocabulary size too high (%d). Please set it to a value <= %d", &asked, &bound) == 2)
+    snprintf(what, sizeof what, "the text gives a vocabulary of at most %d", bound);
+  else
+    snprintf(what, sizeof what, "%s", text);
+  return wn_fail(ctx, WN_ERR_CONFIG, "training %s of %d tokens on %s%s: %s", o->output, o->vocab_size, o->inputs[0],
+                 o->input_count > 1 ? " and others" : "", what);
 }
 
 wn_status wn_tokenizer_train(wn_context *ctx, const wn_tokenizer_train_options *options) {
@@ -138,8 +156,7 @@ wn_status wn_tokenizer_train(wn_context *ctx, const wn_tokenizer_train_options *
     if (wn_context_cancelled(ctx))
       status = wn_fail(ctx, WN_ERR_CANCELLED, "%s: cancelled", o->output);
     else if (!trained)
-      status = wn_fail(ctx, WN_ERR_CONFIG, "training %s of %d tokens on %s%s: %s", o->output, o->vocab_size,
-                       o->inputs[0], o->input_count > 1 ? " and others" : "", error.text);
+      status = tokenizer_train_failed(ctx, o, error.text);
     else
       status = wn_file_write(ctx, o->output, model, bytes);
   }

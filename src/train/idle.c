@@ -1,6 +1,7 @@
 /* A recipe's keys depend on each other in two ways. What stands beside a key "enabled" needs it, which holds for every
  * mechanism without a word here; all others have a row. Left out on purpose: settings of one choice among equals
- * (beta2, min_lr_ratio), which a recipe keeps when another is tried. */
+ * (beta2, min_lr_ratio, eval_batches), which a recipe keeps when another is tried, and what `winnow adapt` sets of its
+ * own accord (lr_mechanisms). */
 #include "train/idle.h"
 
 #include <stdio.h>
@@ -22,9 +23,15 @@ static const struct need {
 #define ONE_OF(...) ((const char *const[]){__VA_ARGS__, NULL})
     {"model.init.logits", "model.tied", ONE_OF("false")},
     {"model.rope_", "model.position", ONE_OF("rope")},
+    {"model.rope_scaling.", "model.rope_scaling.type", ONE_OF("linear", "dynamic", "llama3", "yarn", "longrope")},
+    {"model.attention.window_layers", "model.attention.window", NULL},
     {"model.encoder.", "model.encoder.layers", NULL},
     {"model.attention.selective.", "model.attention.selective.enabled", NULL},
     {"model.attention.selective.", "model.encoder.selective", NULL},
+    {"data.train", "data.kind", ONE_OF("tokens", "span_corruption")},
+    {"data.val", "data.kind", ONE_OF("tokens", "span_corruption")},
+    {"data.document_token", "data.pack", NULL},
+    {"data.document_token", "data.rows", ONE_OF("document")},
     {"data.variables", "data.kind", ONE_OF("variable_assignment")},
     {"data.assignments", "data.kind", ONE_OF("variable_assignment")},
     {"data.eval_values", "data.kind", ONE_OF("variable_assignment")},
@@ -33,6 +40,9 @@ static const struct need {
     {"data.noise_density", "data.kind", ONE_OF("span_corruption")},
     {"data.mean_span", "data.kind", ONE_OF("span_corruption")},
     {"data.sentinels", "data.kind", ONE_OF("span_corruption")},
+    {"data.input_length", "data.kind", ONE_OF("span_corruption")},
+    {"data.end_token", "data.kind", ONE_OF("span_corruption")},
+    {"data.start_token", "data.kind", ONE_OF("span_corruption")},
     {"train.muon.", "train.optimizer", ONE_OF("muon")},
     {"train.lora.", "train.tune", ONE_OF("lora")},
     {"train.whole_memory", "model.memory", NULL},

@@ -5,10 +5,12 @@
 
 #include <jansson.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/open.h"
 #include "io/folder.h"
 #include "train/adapt.h"
 #include "model/model.h"
@@ -32,6 +34,15 @@ static wn_status data_vocabulary(wn_context *ctx, const char *token_file, char p
   if (json_is_integer(value)) *out = json_integer_value(value);
   json_decref(json);
   if (*out < 1) return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"vocab_size\" is missing or not a positive number", path);
+  return WN_OK;
+}
+
+/* A token file that is not there is not one without a data.json beside it. */
+static wn_status data_is_there(wn_context *ctx, const char *token_file) {
+  int fd;
+  uintmax_t bytes;
+  WN_TRY(wn_open_file(ctx, token_file, &fd, &bytes));
+  close(fd);
   return WN_OK;
 }
 
@@ -61,6 +72,7 @@ wn_status wn_run_prepare(wn_context *ctx, wn_recipe *recipe, const char *tokeniz
       status = wn_fail(ctx, WN_ERR_CONFIG, "data.train is empty: it names the token file to train on");
       goto failed;
     }
+    WN_TRY_GOTO(data_is_there(ctx, recipe->data.train), failed);
     WN_TRY_GOTO(data_vocabulary(ctx, recipe->data.train, data_json, &data_vocab), failed);
   } else {
     wn_data_config_requirements(&recipe->data, &task_vocab, &task_context);

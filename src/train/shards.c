@@ -32,7 +32,8 @@ wn_status wn_shards_plan(wn_context *ctx, const wn_train_config *config, struct 
   if (s->parts > rows || rows % s->parts)
     return wn_fail(ctx, WN_ERR_CONFIG,
                    "train.shards is %lld%s; it must divide the step's rows, train.batch * train.accumulate, %lld",
-                   (long long)s->parts, config->shards > 0 ? "" : " (the processes)", (long long)rows);
+                   (long long)s->parts, s->size > 1 && s->parts == s->size ? " (by default the processes)" : "",
+                   (long long)rows);
   if (s->size > s->parts)
     return wn_fail(ctx, WN_ERR_CONFIG, "%d processes for a batch of %lld parts (train.shards): there is work for %lld",
                    s->size, (long long)s->parts, (long long)s->parts);

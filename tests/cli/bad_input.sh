@@ -14,7 +14,11 @@ for file in missing.txt empty.txt latin.txt folder; do
   refuses "data prepare on $file" 1 "$file" data prepare --tokenizer tok.model --out data --quiet $file
   refuses "eval on $file" 1 "$file" eval --model whole --text $file --quiet
 done
-refuses "a vocabulary larger than the text gives" 1 '[Vv]ocab' tokenizer train --out tok.model --vocab 60000 --quiet short.txt
+refuses "a vocabulary larger than the text gives" 1 'of 60000 tokens on short.txt: the text gives a vocabulary of at most [0-9]+$' \
+  tokenizer train --out tok.model --vocab 60000 --quiet short.txt
+refuses "a vocabulary smaller than the text needs" 1 'characters, all bytes and special tokens are [23][0-9]+: ask for a larger vocabulary' \
+  tokenizer train --out tok.model --vocab 258 --quiet short.txt
+refuses "a coverage that SentencePiece refuses" 2 '\-\-coverage.*0\.98' tokenizer train --out tok.model --coverage 0.95 text.txt
 refuses "a vocabulary out of range" 2 '\-\-vocab.*range' tokenizer train --out tok.model --vocab -5 text.txt
 refuses "a prompt that is not UTF-8" 1 'UTF-8' generate --model whole --prompt $'a \xff b'
 printf '{"text": "fine"}\n{"text": 3}\n' >type.jsonl
@@ -135,6 +139,11 @@ refuses "eval on a decayed token file" 1 'rotten.bin: the tokens are damaged' ev
 is "info --verify ends with 1" "1" "$?"
 grep -q '^rotten/optimizer.safetensors: damaged: tensor "' out && grep -q '^rotten/model.safetensors: ok (safetensors' out &&
   pass "info --verify says which file and tensor" || fail "info --verify says which file and tensor" "$(cat out err)"
+ln -s nowhere rotten/gone.safetensors
+run "$winnow" info --verify rotten --json
+is "info --verify counts what cannot be read apart" "1 damaged, 1 unreadable, winnow: 1 of 3 files damaged, 1 unreadable" \
+  "$(jq -r '"\(.damaged) damaged, \(.unreadable) unreadable"' out), $(cat err)"
+refuses "info --verify of a file that is not there" 1 'cannot open nowhere.bin: No such file' info --verify nowhere.bin
 refuses "info --verify of nothing" 2 'of which file' info --verify
 refuses "info --verify of a folder without such files" 1 'no safetensors' info --verify folder
 rm -r rotten rotten.bin
@@ -160,6 +169,7 @@ config "an unknown choice" 1 'rmsnorm' '{"model": {"norm": "rmsnrom"}}'
 config "a key twice" 1 'layers' '{"model": {"layers": 2, "layers": 3}}'
 config "deep nesting" 1 'bad\.json' "$(printf '[%.0s' $(seq 5000))"
 config "heads that do not divide the width" 1 'heads|head_size' '{"model": {"vocab_size": 300, "context": 8, "width": 33, "heads": 2}}'
+config "a mistyped token file, before its vocabulary" 1 'cannot open typo/train.bin: No such file' '{"data": {"train": "typo/train.bin"}}'
 set_refused() { # NAME PATTERN ASSIGNMENT
   refuses "set: $1" 1 "$2" train --config recipe.json --set "$3" --out bad-run --quiet
 }

@@ -33,6 +33,8 @@ packed_loss=$(jq .loss out)
 json "weights in the processor's order: the same numbers" ".loss == $packed_loss" eval --model whole-q8.gguf --data data/val.bin
 json "a float model held in bfloat16" "(.loss - $loss | fabs) < 0.02 and .loss != $loss" \
   eval --model whole --data data/val.bin --weights bf16
+held_loss=$(jq .loss out)
+json "under its other name" ".loss == $held_loss" eval --model whole --data data/val.bin --weights bfloat16
 refuses "weights of an unknown kind" 2 'auto' eval --model whole --data data/val.bin --weights int3
 refuses "convert: selective attention is not llama.cpp's" 1 'attention\.selective' convert whole no.gguf
 refuses "convert: what is there stays" 1 'already holds a model' convert "$golden/llama" from-llama

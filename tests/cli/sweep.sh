@@ -28,3 +28,11 @@ refuses "a value given twice" 2 'twice' "${grid[@]}" --grid train.lr=1,1
 refuses "a key given twice" 2 'twice' "${grid[@]}" --grid train.lr=1 --grid train.lr=2
 refuses "a sweep of nothing" 2 '\-\-grid' "${grid[@]}"
 is "values with commas" "swept/budgets-8~16 swept/budgets-16~16" "$(run "$winnow" "${grid[@]}" --grid 'train.prune.budgets=8,16;16,16' --dry-run; paste -sd' ' out)"
+# Those of docs/recipes.md.
+[ -e recipes ] || ln -s "$root/recipes" recipes
+count=0
+while read -ra words; do
+  count=$((count + 1))
+  succeeds "docs/recipes.md: ${words[*]}" "${words[@]:1}" --dry-run
+done < <(grep -E '^ *winnow sweep ' "$root/docs/recipes.md")
+[ $count -ge 1 ] && pass "docs/recipes.md has sweeps" || fail "docs/recipes.md has sweeps" "$count"

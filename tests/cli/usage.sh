@@ -79,7 +79,12 @@ OMP_NUM_THREADS=x json "an OMP_NUM_THREADS that is no number" '.threads >= 1' in
 WINNOW_ISA=mmx refuses "an instruction set that does not exist" 1 'WINNOW_ISA.*mmx|mmx' info
 json "info of this build" '.version and (.features | type == "array") and (.libraries | length > 0) and .threads >= 1 and
   (.bfloat16 == "AMX" or .bfloat16 == "AVX512_BF16" or .bfloat16 == "float32") and
-  (.prompts == "AMX" or .prompts == "AVX512_VNNI" or .prompts == "float32")' info
+  (.prompts == "AMX" or .prompts == "AVX512_VNNI" or .prompts == "AVX2" or .prompts == "float32")' info
+if [ "$(uname -m)" = x86_64 ] && WINNOW_ISA=avx2 "$winnow" info --json >out 2>err; then
+  is "AVX2 multiplies prompts of GGUF models as integers" AVX2 "$(jq -r .prompts out)"
+else
+  skip "AVX2 multiplies prompts of GGUF models as integers" "no such processor"
+fi
 json "the reference backend multiplies rounded numbers" '.bfloat16 == "float32" and .prompts == "float32"' info --backend ref
 json "info of the reference backend" '.backend == "ref"' info --backend ref
 json "threads are taken" '.threads == 1' info --threads 1

@@ -196,7 +196,10 @@ static void folders_are_verified(void **state) {
   snprintf(other, sizeof other, "%s/missing.gguf", dir);
   s = (struct seen){0};
   assert_refused(ctx, wn_verify(ctx, other, see, &s), WN_ERR_IO, "missing.gguf");
-  assert_int_equal(s.states[WN_FILE_UNREADABLE], 1);
+  assert_int_equal(s.count, 0);
+  assert_int_equal(symlink("nowhere", other), 0); /* in a folder it is one of its files */
+  assert_refused(ctx, wn_verify(ctx, dir, see, &s), WN_ERR_IO, "missing.gguf");
+  assert_true(s.count == 4 && s.states[WN_FILE_UNREADABLE] == 1 && s.states[WN_FILE_DAMAGED] == 1);
   assert_int_equal(wn_verify(ctx, NULL, NULL, NULL), WN_ERR_ARGUMENT);
   assert_int_equal(wn_verify(NULL, dir, NULL, NULL), WN_ERR_ARGUMENT);
 }

@@ -135,6 +135,16 @@ def test_train_stops_and_resumes():
     wn.train(None, "part", resume=True, threads=THREADS)
     assert open("run/model.safetensors", "rb").read() == open("part/model.safetensors", "rb").read()
 
+    # Changes are of the run's own recipe.
+    with open("part/recipe.json") as f:
+        before = json.load(f)
+    log = wn.train(out="part", resume=True, set={"train.steps": 32}, threads=THREADS)
+    assert log.step.tolist() == list(range(1, 33))
+    with open("part/recipe.json") as f:
+        after = json.load(f)
+    assert after["train"].pop("steps") == 32 and before["train"].pop("steps") == 30 and after == before
+    raises(wn.FileError, lambda: wn.train(out="none", resume=True, set={"train.steps": 32}), "no checkpoint to resume from")
+
     def interrupt(step):
         if step.step == 2:
             os.kill(os.getpid(), signal.SIGINT)
@@ -384,9 +394,30 @@ def test_convert():
     assert open("half/model.safetensors", "rb").read() == open("half-too/model.safetensors", "rb").read()
     with wn.Model.load("half", threads=THREADS) as other:
         assert abs(other.loss(TEXT) - model().loss(TEXT)) < 0.01
+    # A mixture: some matrices in another type than the rest.
+    llama = os.path.join(root, "tests/golden/hf/llama")
+    wn.convert(llama, "mixed.gguf", "gguf", type="q4_k_m")
+    run("convert", llama, "mixed-too.gguf", "--type", "q4_k_m", "--quiet")
+    wn.convert(llama, "plain.gguf", "gguf", type="q4_k")
+    assert open("mixed.gguf", "rb").read() == open("mixed-too.gguf", "rb").read() != open("plain.gguf", "rb").read()
     raises(wn.ArgumentError, lambda: wn.convert("run", "half", "winnow"), "half")
     raises(wn.ArgumentError, lambda: wn.convert("run", "x", "onnx"), "gguf")
-    raises(wn.ArgumentError, lambda: wn.convert("run", "x", "gguf", type="q9"), "q8_0")
+    raises(wn.ArgumentError, lambda: wn.convert("run", "x", "gguf", type="q9"), "q8_0", "q4_k_m")
+    losses = [wn.Model.load("run", threads=THREADS, weights=held).loss(TEXT) for held in ("bf16", "bfloat16")]
+    assert losses[0] == losses[1] != model().loss(TEXT)
+
+
+def test_prepare():
+    fractions = {"val_fraction": 0.1, "test_fraction": 0.2, "seed": 4, "document_break": "line", "layout": "nanogpt"}
+    for name, options in (("fractions", fractions), ("bytes", {"val_bytes": 300, "test_bytes": 200})):
+        done = wn.prepare_data("corpus.txt", name, tokenizer="bytes", **options)
+        flags = [x for key, value in options.items() for x in ("--" + key.replace("_", "-"), value)]
+        found = told("data", "prepare", "corpus.txt", "--tokenizer", "bytes", "--out", name + "-too", *flags)
+        assert vars(done) == {key: value for key, value in found.items() if key != "out"} and done.test_tokens > 0
+        for file in ("train.bin", "val.bin", "test.bin"):
+            assert open(f"{name}/{file}", "rb").read() == open(f"{name}-too/{file}", "rb").read()
+    assert done.val_bytes == 300 and done.test_bytes == 200
+    raises(wn.WinnowError, lambda: wn.prepare_data("corpus.txt", "x", tokenizer="bytes", layout="csv"), "csv")
 
 
 def tensors(path):

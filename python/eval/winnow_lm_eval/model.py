@@ -30,7 +30,7 @@ class WinnowLM(TemplateLM):
 
     path (or pretrained): a checkpoint, a Hugging Face folder or a GGUF file. budgets: tokens that a layer holds: 64, 64+32+..
     for each layer, 0.25, 2MiB, a budgets.json. policy, policy_options ("recent=0.25"). cache: float, half, auto. attention:
-    "threshold.tau=0.9". threads, backend, weights, tokenizer: as in Model.load. max_length: tokens of the longest text; the
+    "threshold.tau=0.9". threads, backend, weights (auto, file, bfloat16), tokenizer: as in Model.load. max_length: tokens of the longest text; the
     model's. max_gen_toks: tokens of an answer where the task does not say (256). batch_size and device are accepted and not
     used: texts are put together by their lengths."""
 
