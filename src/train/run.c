@@ -2,7 +2,8 @@
  *
  * Resuming is exact because the only state is the arrays of the checkpoint (with segment recurrence, the cached states
  * among them) and the step number: a batch, a dropout mask and an initial value are functions of (seed, step). So a run
- * that was killed and resumed has, with the same threads, the same parameters to the bit as one that was not. */
+ * that was killed and resumed has, with the same threads, the same parameters to the bit as one that was not. An
+ * evaluation that was interrupted is made when the run goes on, before its next step. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -42,6 +43,7 @@ struct run {
   struct wn_run_log log;
   int64_t saved_step; /* of the checkpoint in dir; -1: none */
   bool changed;       /* the recipe is not the one that the checkpoint has: it is kept even if no step follows */
+  bool stopped;       /* an evaluation was interrupted */
   double start;
 };
 
@@ -325,6 +327,35 @@ static bool due(int64_t every, int64_t step) {
   return every > 0 && step % every == 0;
 }
 
+static bool evaluates(const struct run *r, int64_t step) {
+  const wn_train_config *c = &r->recipe.train;
+  return r->val && (due(c->eval_every, step) || step == c->steps);
+}
+
+/* An interrupt is not lost on the way: the run stops before its next step, and after its last one. */
+static wn_status evaluate(struct run *r, wn_train_progress *p) {
+  const wn_status status = run_evaluate(r, p);
+  r->stopped = status == WN_ERR_CANCELLED;
+  return r->stopped ? WN_OK : status;
+}
+
+/* What the step that was done last lacks. A loss that is not a number was not logged: it is measured again. */
+static wn_status make_up_evaluation(struct run *r, wn_train_fn fn, void *user) {
+  const wn_trainer *t = r->trainer;
+  wn_train_progress p = {.step = t->step, .steps = r->recipe.train.steps, .tokens = t->tokens};
+  if (t->step == 0 || !evaluates(r, t->step)) return WN_OK;
+  double lacks = r->writes && wn_run_log_unevaluated(&r->log, t->step, &p); /* the first process has the log */
+  WN_TRY(wn_dist_merge(r->ctx, &lacks, 1));
+  if (lacks == 0) return WN_OK;
+  WN_TRY(evaluate(r, &p));
+  p.seconds = wn_seconds_now() - r->start;
+  if (!p.evaluated) return WN_OK;
+  if (r->writes) WN_TRY(wn_run_log_complete(r->ctx, &r->log, &p));
+  if (r->writes) WN_TRY(wn_run_log_sync(r->ctx, &r->log));
+  if (fn) fn(user, &p);
+  return WN_OK;
+}
+
 static wn_status one_step(struct run *r, wn_train_fn fn, void *user) {
   const wn_train_config *c = &r->recipe.train;
   wn_train_progress p = {0};
@@ -338,13 +369,10 @@ static wn_status one_step(struct run *r, wn_train_fn fn, void *user) {
   WN_TRY(wn_trainer_step(r->ctx, r->trainer, r->tokens, r->targets,
                          wn_data_source_packs(r->train) ? r->doc_start : NULL, &p));
   bool last = p.step == c->steps;
-  wn_status evaluated = WN_OK;
-  if (r->val && (due(c->eval_every, p.step) || last)) {
-    evaluated = run_evaluate(r, &p);
-    if (evaluated != WN_OK && evaluated != WN_ERR_CANCELLED) return evaluated;
-  }
+  if (evaluates(r, p.step)) WN_TRY(evaluate(r, &p));
   p.seconds = wn_seconds_now() - r->start;
-  if (r->writes && (due(c->log_every, p.step) || p.evaluated || last)) WN_TRY(wn_run_log_append(r->ctx, &r->log, &p));
+  if (r->writes && (due(c->log_every, p.step) || p.evaluated || r->stopped || last))
+    WN_TRY(wn_run_log_append(r->ctx, &r->log, &p));
   if (due(c->save_every, p.step) || last) {
     WN_TRY(save(r));
     p.saved = true;
@@ -356,8 +384,10 @@ static wn_status one_step(struct run *r, wn_train_fn fn, void *user) {
 static wn_status run_loop(struct run *r, wn_train_fn fn, void *user) {
   wn_context *ctx = r->ctx;
   const wn_train_config *c = &r->recipe.train;
-  while (r->trainer->step < c->steps) {
-    double cancelled = r->writes && wn_context_cancelled(ctx); /* the first process's word is that of all */
+  WN_TRY(make_up_evaluation(r, fn, user));
+  while (r->trainer->step < c->steps || r->stopped) {
+    /* The first process's word is that of all. */
+    double cancelled = r->stopped || (r->writes && wn_context_cancelled(ctx));
     WN_TRY(wn_dist_merge(ctx, &cancelled, 1));
     if (cancelled > 0) {
       WN_TRY(save(r));
