@@ -37,6 +37,7 @@ struct run {
   wn_model *given; /* that a new run starts from, until its start has been checked; or NULL */
   wn_trainer *trainer;
   wn_data_source *train, *val; /* val may be NULL */
+  uint64_t val_rows;           /* that evaluations take of it; UINT64_MAX: all */
   struct wn_arrays arrays;
   int32_t *tokens, *targets, *doc_start; /* [accumulate*batch, context] */
   int32_t *inputs, *input_count; /* [accumulate*batch, input length], [accumulate*batch]; NULL without an encoder */
@@ -265,9 +266,13 @@ static wn_status save(struct run *r) {
 static wn_status val_batch(void *user, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start,
                            bool *packed) {
   struct run *r = user;
+  const int64_t B = r->trainer->batch, T = r->recipe.train.context;
   *packed = wn_data_source_packs(r->val);
-  return wn_data_source_batch(r->ctx, r->val, r->recipe.train.seed, index, r->trainer->batch, tokens, targets,
-                              doc_start);
+  WN_TRY(wn_data_source_batch(r->ctx, r->val, r->recipe.train.seed, index, B, tokens, targets, doc_start));
+  for (int64_t b = 0; b < B; b++)
+    if (index * (uint64_t)B + (uint64_t)b >= r->val_rows) /* the last batch's rest does not count */
+      for (int64_t t = 0; t < T; t++) targets[b * T + t] = -1;
+  return WN_OK;
 }
 
 static wn_status val_inputs(void *user, uint64_t index, int32_t *inputs, int32_t *input_count) {
@@ -280,9 +285,13 @@ static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
   const wn_train_config *c = &r->recipe.train;
   /* In batches of micro-steps, which may be shorter than the recipe's; of the same rows. */
   const int64_t B = r->trainer->batch;
-  const uint64_t some = (uint64_t)((c->eval_batches > 0 ? c->eval_batches : EVAL_BATCHES_ENDLESS) * c->batch / B);
-  uint64_t all = wn_data_source_batches(r->val, B), batches = all ? all : some;
-  if (c->eval_batches > 0 && some < all) batches = some;
+  uint64_t all = wn_data_source_batches(r->val, B), batches = all;
+  r->val_rows = UINT64_MAX;
+  if (c->eval_batches > 0 || all == 0) {
+    r->val_rows = (uint64_t)(c->eval_batches > 0 ? c->eval_batches : EVAL_BATCHES_ENDLESS) * (uint64_t)c->batch;
+    batches = (r->val_rows - 1) / (uint64_t)B + 1;
+    if (all > 0 && all < batches) batches = all;
+  }
   struct wn_eval_loop loop = {.model = r->model,
                               .ws = r->trainer->ws,
                               .B = B,

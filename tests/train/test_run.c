@@ -375,6 +375,30 @@ static void test_evaluation(void **state) {
 
 /* A saved or converted model has no state: resuming, with a recipe or without, would train from scratch and replace it,
  * and so would a new run. */
+/* Parts of a step may be shorter than the recipe's batch; evaluations see the same rows. */
+static void test_evaluation_of_parts(void **state) {
+  (void)state;
+  char dir[256], run[300];
+  double loss[2] = {0};
+  tiny_folder(dir);
+  for (int parts = 0; parts < 2; parts++) {
+    wn_recipe r;
+    tiny_recipe(&r, false);
+    r.train.steps = r.train.eval_every = 1, r.train.eval_batches = 2, r.train.lr = 0;
+    r.train.batch = 4, r.train.accumulate = 3, r.train.shards = 4 * parts; /* 8 rows: 2 of 4, or 3, 3 and 2 of 3 */
+    snprintf(run, sizeof run, "%s/%d", dir, parts);
+    assert_int_equal(train(&r, run, false, 0, NULL), WN_OK);
+    wn_context *ctx = tiny_context("cpu", 1);
+    wn_train_log log;
+    must(ctx, wn_train_log_load(ctx, run, &log));
+    loss[parts] = log.val_loss[0];
+    wn_train_log_clear(&log);
+    wn_context_destroy(ctx);
+  }
+  if (!(fabs(loss[0] - loss[1]) < 1e-6)) fail_msg("validation loss %.9g, in parts %.9g", loss[0], loss[1]);
+  tiny_remove(dir);
+}
+
 struct interrupt {
   wn_context *ctx;
   long after; /* milliseconds */
@@ -654,6 +678,7 @@ int main(void) {
                                      cmocka_unit_test(test_mem_without_selections),
                                      cmocka_unit_test(test_resume_spans),
                                      cmocka_unit_test(test_evaluation),
+                                     cmocka_unit_test(test_evaluation_of_parts),
                                      cmocka_unit_test(test_evaluation_interrupted),
                                      cmocka_unit_test(test_refusals),
                                      cmocka_unit_test(test_divergence)};
