@@ -318,14 +318,24 @@ static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
   return WN_OK;
 }
 
-/* The first rows that the run will see, through both models. */
+/* The rows of a step. */
+static wn_status read_rows(struct run *r, int64_t step) {
+  const wn_train_config *c = &r->recipe.train;
+  const int64_t rows = c->batch * c->accumulate;
+  WN_TRY(wn_data_source_batch(r->ctx, r->train, c->seed, (uint64_t)step, rows, r->tokens, r->targets, r->doc_start));
+  if (!r->inputs) return WN_OK;
+  return wn_data_source_inputs(r->ctx, r->train, c->seed, (uint64_t)step, rows, r->inputs, r->input_count);
+}
+
+/* The first row that the run will see, through both models. */
 static wn_status check_start(struct run *r) {
   const wn_train_config *c = &r->recipe.train;
   wn_status status = WN_OK;
-  if (r->given && c->adapt && !r->inputs) {
-    status = wn_data_source_batch(r->ctx, r->train, c->seed, 0, c->batch * c->accumulate, r->tokens, r->targets,
-                                  r->doc_start);
-    if (status == WN_OK) status = wn_adapt_check(r->ctx, c->init, r->given, r->model, r->tokens, c->context);
+  if (r->given && c->adapt) {
+    const wn_model_inputs inputs = {r->inputs, r->input_count, wn_data_source_input_length(r->train)};
+    status = read_rows(r, 0);
+    if (status == WN_OK)
+      status = wn_adapt_check(r->ctx, c->init, r->given, r->model, r->inputs ? &inputs : NULL, r->tokens, c->context);
   }
   wn_model_destroy(r->given);
   r->given = NULL;
@@ -368,11 +378,7 @@ static wn_status make_up_evaluation(struct run *r, wn_train_fn fn, void *user) {
 static wn_status one_step(struct run *r, wn_train_fn fn, void *user) {
   const wn_train_config *c = &r->recipe.train;
   wn_train_progress p = {0};
-  WN_TRY(wn_data_source_batch(r->ctx, r->train, c->seed, (uint64_t)r->trainer->step, c->batch * c->accumulate,
-                              r->tokens, r->targets, r->doc_start));
-  if (r->inputs)
-    WN_TRY(wn_data_source_inputs(r->ctx, r->train, c->seed, (uint64_t)r->trainer->step, c->batch * c->accumulate,
-                                 r->inputs, r->input_count));
+  WN_TRY(read_rows(r, r->trainer->step));
   if (!wn_data_source_continues(r->train, (uint64_t)r->trainer->step, c->batch * c->accumulate))
     wn_trainer_forget(r->trainer);
   WN_TRY(wn_trainer_step(r->ctx, r->trainer, r->tokens, r->targets,
