@@ -318,6 +318,19 @@ static wn_status send_moments(wn_context *ctx, wn_trainer *t) {
   return status;
 }
 
+/* The file of a training under budgets that goes on without any would pass for this one's. What a search has saved
+ * into the folder of a run that has none stays. */
+static wn_status drop_budgets(wn_context *ctx, struct wn_folder *f, const wn_recipe *recipe) {
+  char path[PATH_BYTES];
+  json_t *before = NULL;
+  WN_TRY(wn_path_join(ctx, path, sizeof path, f->dir, "recipe.json"));
+  if (wn_path_exists(path) && wn_json_load_file(ctx, WN_JSON_CONFIG, path, &before) != WN_OK) before = NULL;
+  const json_t *prune = json_object_get(json_object_get(before, "train"), "prune");
+  const bool had = json_string_length(json_object_get(prune, "budgets")) > 0;
+  json_decref(before);
+  return had || recipe->train.prune.budgets[0] ? wn_folder_drop(ctx, f, "budgets.json") : WN_OK;
+}
+
 static wn_status write_next(wn_context *ctx, struct wn_folder *f, const wn_recipe *recipe, const wn_tokenizer *tok,
                             wn_trainer *t) {
   const char *next = f->next;
@@ -351,10 +364,8 @@ static wn_status write_next(wn_context *ctx, struct wn_folder *f, const wn_recip
   if (status != WN_OK) return status;
 
   const wn_budgets *budgets = wn_trainer_budgets(t);
-  if (budgets) {
-    WN_TRY(wn_path_join(ctx, path, sizeof path, next, "budgets.json"));
-    WN_TRY(wn_budgets_save(ctx, budgets, path));
-  }
+  if (budgets) WN_TRY(wn_path_join(ctx, path, sizeof path, next, "budgets.json"));
+  WN_TRY(budgets ? wn_budgets_save(ctx, budgets, path) : drop_budgets(ctx, f, recipe));
 
   struct wn_run_state state = {.step = t->step,
                                .tokens = t->tokens,

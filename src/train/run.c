@@ -451,6 +451,10 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
   if (r.saved_step < t->steps && r.recipe.model.attention.selective.mem.enabled && t->mem.from_step >= t->steps)
     wn_log(ctx, WN_LOG_WARNING, "L_mem never acts: train.mem.from_step is %lld of %lld steps",
            (long long)t->mem.from_step, (long long)t->steps);
+  if (r.saved_step < t->steps && wn_trainer_never_evicts(r.trainer))
+    wn_log(ctx, WN_LOG_WARNING,
+           "nothing is evicted: at the last step train.prune.budgets, %s, are no less than the %lld tokens of a row",
+           t->prune.budgets, (long long)r.trainer->context);
   r.start = wn_seconds_now();
   status = run_loop(&r, progress, user);
   if (status == WN_OK) status = wn_dist_barrier(ctx); /* the first process has written the last one */

@@ -76,6 +76,10 @@ const wn_budgets *wn_trainer_budgets(wn_trainer *t) {
   return budgets_of(t, t->step, wn_schedule_budget);
 }
 
+bool wn_trainer_never_evicts(wn_trainer *t) {
+  return t->target.layers > 0 && !budgets_of(t, t->config.steps, wn_schedule_budget);
+}
+
 wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_config *config, wn_trainer **out) {
   WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(config), WN_POINTER(out));
   *out = NULL;

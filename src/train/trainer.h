@@ -35,5 +35,7 @@ struct wn_trainer {
 
 /* The budgets in force after t->step steps, in evaluations and in what is saved; NULL: none. */
 const wn_budgets *wn_trainer_budgets(wn_trainer *t);
+/* Whether train.prune.budgets are set, and the step that they are smallest at, the last one, would evict nothing. */
+bool wn_trainer_never_evicts(wn_trainer *t);
 
 #endif

@@ -187,6 +187,28 @@ static json_t *read_json(const char *dir, const char *name) {
   return j;
 }
 
+/* Budgets that a training no longer has are not left beside its checkpoint; those that a search has put there are. */
+static void test_budgets_dropped(void **state) {
+  (void)state;
+  static const char searched[] = "{\"policy\": \"selective\", \"tokens\": [5, 5]}";
+  char dir[256], run[300], path[320];
+  wn_recipe r;
+  tiny_recipe(&r, true);
+  tiny_folder(dir);
+  snprintf(run, sizeof run, "%s/run", dir);
+  snprintf(path, sizeof path, "%s/budgets.json", run);
+  snprintf(r.train.prune.budgets, sizeof r.train.prune.budgets, "3");
+  assert_int_equal(train(&r, run, false, 2, NULL), WN_ERR_CANCELLED);
+  assert_true(wn_path_exists(path));
+  r.train.prune.budgets[0] = 0;
+  assert_int_equal(train(&r, run, true, 3, NULL), WN_ERR_CANCELLED);
+  assert_false(wn_path_exists(path));
+  must(NULL, wn_file_write(NULL, path, searched, strlen(searched)));
+  assert_int_equal(train(&r, run, true, 0, NULL), WN_OK);
+  assert_true(wn_path_exists(path));
+  tiny_remove(dir);
+}
+
 /* Training under budgets that fall: resumed to the bit; the budgets in force lie beside the checkpoint; and a new run
  * starts from its parameters with other losses, a fresh optimizer and budgets from a file. */
 static void test_budgets(void **state) {
@@ -673,6 +695,7 @@ int main(void) {
                                      cmocka_unit_test(test_resume),
                                      cmocka_unit_test(test_resume_streams),
                                      cmocka_unit_test(test_budgets),
+                                     cmocka_unit_test(test_budgets_dropped),
                                      cmocka_unit_test(test_resume_with_mem),
                                      cmocka_unit_test(test_resume_interrupted),
                                      cmocka_unit_test(test_mem_without_selections),
