@@ -283,7 +283,7 @@ static wn_status curve_read_curve(wn_context *ctx, const char *path, const json_
   if (json_object_get(j, "finetune_lr")) {
     WN_TRY(curve_get_real(ctx, path, j, "finetune_lr", 0, &c->finetune_lr));
     if (!(c->finetune_lr > 0)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"finetune_lr\" must be above 0", path);
-    if (json_object_get(j, "finetune_recipe")) /* those of 0.1 have none */
+    if (json_object_get(j, "finetune_recipe")) /* older ones have none */
       WN_TRY(curve_get_text(ctx, path, j, "finetune_recipe", c->finetune_recipe));
     WN_TRY(curve_get_int(ctx, path, j, "finetune_steps", 0, STEPS_MAX, &c->finetune_steps));
     WN_TRY(curve_get_int(ctx, path, j, "finetune_every", 0, POINTS_MAX, &c->finetune_every));
