@@ -28,8 +28,9 @@ struct sweep_axis {
 struct sweep_run {
   char name[SWEEP_NAME], path[4096];
   char assignments[SWEEP_AXES][SWEEP_ASSIGNMENT];
-  int64_t step, steps;
-  double best, last, speed; /* NAN: not known */
+  int64_t step, saved, steps; /* the log's, which may be ahead; the checkpoint's; the recipe's */
+  double best, last, speed;   /* NAN: not known */
+  bool measured;              /* the last step */
 };
 
 struct sweep {
@@ -160,8 +161,11 @@ static int sweep_check_folder(const struct sweep *s) {
 /* What the run's log says; where it has none, nothing is known. */
 static void sweep_read_log(struct sweep *s, struct sweep_run *run) {
   wn_train_log log = {0};
+  uint64_t tokens;
   run->best = run->last = run->speed = NAN;
   run->step = 0;
+  run->measured = false;
+  cli_train_saved(run->path, &run->saved, &tokens);
   if (!cli_exists(run->path) || wn_train_log_load(s->ctx, run->path, &log) != WN_OK) return;
   for (int64_t k = 0; k < log.count; k++) {
     if (isfinite(log.val_loss[k]))
@@ -169,6 +173,7 @@ static void sweep_read_log(struct sweep *s, struct sweep_run *run) {
   }
   if (log.count > 0) {
     run->step = (int64_t)log.step[log.count - 1];
+    run->measured = isfinite(log.val_loss[log.count - 1]);
     run->speed = log.tokens_per_second[log.count - 1];
   }
   wn_train_log_clear(&log);
@@ -181,7 +186,8 @@ static int sweep_train(struct sweep *s, struct sweep_run *run, int number) {
   const int code = sweep_recipe(s, run, &recipe);
   const bool resume = wn_train_can_resume(run->path);
   if (code) return code;
-  if (resume && run->step >= run->steps) {
+  /* The last evaluation may have been interrupted: then it is made now. */
+  if (resume && run->saved >= run->steps && (run->measured || recipe.train.eval_every == 0)) {
     cli_note(&s->common, "[%d/%d] %s: done", number + 1, s->run_count, run->name);
     return 0;
   }

@@ -286,9 +286,11 @@ static const struct cli_option search_options[] = {
                .max = 1e9),
     CLI_OPTION(struct search, options.finetune.after, "finetune-after", "N",
                "training steps with the budgets in force after the search has ended; 0: none", .min = 0, .max = 1e12),
-    CLI_OPTION(struct search, options.finetune.lr, "finetune-lr", "X",
-               "the learning rate at the start of a fine-tuning round; 0: the rate at which the recipe's schedule ends",
-               .min = 0, .max = 1000),
+    CLI_OPTION(
+        struct search, options.finetune.lr, "finetune-lr", "X",
+        "the learning rate at the start of a fine-tuning round; 0: the rate at which the recipe's schedule ends. "
+        "train.muon.lr changes by the same factor",
+        .min = 0, .max = 1000),
     CLI_OPTION(struct search, config, "config", "FILE", "fine-tuning: a recipe; else the checkpoint's"),
     CLI_OPTION(struct search, sets, "set", "KEY=VALUE",
                "fine-tuning: changes one key of the recipe, such as data.train=FILE"),

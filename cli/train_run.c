@@ -25,8 +25,6 @@ static void train_on_progress(void *user, const wn_train_progress *p) {
   struct watch *w = user;
   if (!w->any) {
     w->bar.first = p->step > 0 ? (uint64_t)p->step - 1 : 0;
-    double step_tokens = p->tokens_per_second > 0 ? p->tokens_per_second * (p->seconds > 0 ? p->seconds : 0) : 0;
-    w->first_tokens = (double)p->tokens > step_tokens * 1.5 ? p->tokens - (uint64_t)llround(step_tokens) : 0;
     w->any = true;
   }
   w->last = *p;
@@ -57,17 +55,6 @@ static void train_on_progress(void *user, const wn_train_progress *p) {
   }
 }
 
-/* Where a finished run stands, when there was nothing left to do. */
-static void train_read_state(struct watch *w, const char *out_dir) {
-  char path[4096];
-  if (w->any || !cli_join(path, sizeof path, out_dir, "state.json")) return;
-  json_t *state = cli_read_json(path);
-  w->last.step = w->last.steps = json_integer_value(json_object_get(state, "step"));
-  w->last.tokens = (uint64_t)json_integer_value(json_object_get(state, "tokens"));
-  w->first_tokens = w->last.tokens;
-  json_decref(state);
-}
-
 static json_t *train_summary(const struct watch *w, const char *out_dir, double seconds) {
   const wn_train_progress *p = &w->last;
   double trained = (double)p->tokens - (double)w->first_tokens;
@@ -91,6 +78,8 @@ static json_t *train_summary(const struct watch *w, const char *out_dir, double 
 int cli_train_run(const struct cli_common *common, wn_context *ctx, const wn_recipe *given, const char *out,
                   bool resume, struct cli_views *views, const char *verb, const char *done) {
   struct watch watch = {.common = common, .ctx = ctx, .views = views};
+  cli_train_saved(out, &watch.last.step, &watch.first_tokens); /* what is told where nothing is left to do */
+  watch.last.steps = watch.last.step, watch.last.tokens = watch.first_tokens;
   /* What cannot be resumed is refused below, before a view has written anything. */
   int code = resume && !wn_train_can_resume(out) ? 0 : cli_views_open(views, common, ctx, out, resume);
   if (code) {
@@ -107,7 +96,6 @@ int cli_train_run(const struct cli_common *common, wn_context *ctx, const wn_rec
   cli_views_close(views);
   if (status == WN_OK || status == WN_ERR_CANCELLED) {
     const wn_train_progress *p = &watch.last;
-    train_read_state(&watch, out);
     if (common->json)
       code = cli_print_json(train_summary(&watch, out, seconds));
     else if (watch.any)

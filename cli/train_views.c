@@ -13,6 +13,14 @@ static double views_wall_time(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+void cli_train_saved(const char *dir, int64_t *step, uint64_t *tokens) {
+  char path[4096];
+  json_t *state = cli_join(path, sizeof path, dir, "state.json") ? cli_read_json(path) : NULL;
+  *step = json_integer_value(json_object_get(state, "step"));
+  *tokens = (uint64_t)json_integer_value(json_object_get(state, "tokens"));
+  json_decref(state);
+}
+
 int cli_views_open(struct cli_views *v, const struct cli_common *common, wn_context *ctx, const char *out,
                    bool resume) {
   wn_train_log log = {0};
@@ -21,11 +29,10 @@ int cli_views_open(struct cli_views *v, const struct cli_common *common, wn_cont
   if (resume && cli_join(path, sizeof path, out, "log.jsonl") && cli_exists(path)) {
     const wn_status status = wn_train_log_load(ctx, out, &log);
     if (status != WN_OK) return cli_fail(ctx, status);
-    /* What comes after the checkpoint will be done again. */
-    json_t *state = cli_join(path, sizeof path, out, "state.json") ? cli_read_json(path) : NULL;
-    const double saved = json_number_value(json_object_get(state, "step"));
-    while (log.count > 0 && log.step[log.count - 1] > saved) log.count--;
-    json_decref(state);
+    int64_t saved;
+    uint64_t tokens;
+    cli_train_saved(out, &saved, &tokens); /* what comes after the checkpoint will be done again */
+    while (log.count > 0 && log.step[log.count - 1] > (double)saved) log.count--;
   }
   wn_status status = WN_OK;
   if (v->port >= 0) {

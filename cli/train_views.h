@@ -25,6 +25,9 @@ struct cli_views {
       CLI_OPTION(T, m.events, "tensorboard", "DIR", "event files for TensorBoard into this folder")
 /* NOLINTEND(bugprone-macro-parentheses) */
 
+/* Of the checkpoint in `dir`: its step, and the tokens trained on; 0 where there is none. */
+void cli_train_saved(const char *dir, int64_t *step, uint64_t *tokens);
+
 /* Before a run into `out`. 0, or the exit code after reporting. */
 int cli_views_open(struct cli_views *views, const struct cli_common *common, wn_context *ctx, const char *out,
                    bool resume);

@@ -31,7 +31,7 @@ typedef struct wn_prune_finetune {
                               one), and one runs before the search ends at its target; 0: none */
   int64_t after;           /* steps after the last step of the search, which can then not continue; 0: none */
   double lr;               /* the highest rate of a round, which runs the recipe's schedule, a tenth of it warm-up; 0:
-                              the rate at which the recipe's schedule ends */
+                              the rate at which the recipe's schedule ends. Muon's own rate changes by the same factor */
   const char *checkpoint;  /* the folder that the model was loaded from: the run begins with its parameters */
   const wn_recipe *recipe; /* data, batch, optimizer, losses; of its model only dropout and L_mem may differ from the
                               checkpoint's. Borrowed */
@@ -95,6 +95,7 @@ typedef struct wn_prune_curve {
   char model[24], search[24], report[24]; /* fingerprints of the parameters and of the rows */
   int64_t finetune_steps, finetune_every; /* as in the options; 0, 0: none during the search */
   double finetune_lr;                     /* 0: no fine-tuning so far */
+  char finetune_recipe[24];               /* fingerprint of its recipe; "": not known */
   int64_t tune_to; /* steps of fine-tuning that the last point needs: if more than it has, a round is unfinished */
   bool closed;     /* the round after the search has begun, so no step follows */
 } wn_prune_curve;

@@ -90,6 +90,8 @@ struct wn_batch {
 
 /* Tokens of sequence b: those up to its last target, 0 without any. What follows is padding. */
 int64_t wn_batch_tokens(const struct wn_batch *batch, int64_t b);
+/* Of all its sequences. */
+int64_t wn_batch_all_tokens(const struct wn_batch *batch);
 /* Documents of a batch, without padding: its sequences, or what doc_start parts them into. */
 int64_t wn_batch_documents(const struct wn_batch *batch);
 
@@ -159,7 +161,7 @@ struct wn_step {
   double loss_scale; /* gradient of the loss sum over counted positions: 1 / counted positions of the whole step */
   double mem_scale;  /* weight of this batch's L_mem in the step: its wn_batch_documents / those of the step. 0 with
                         grads: the step is that of a model without the term, to the bit; mem_loss is 0 */
-  double span_scale; /* of its span loss: B of the micro-batch / sequences of the step */
+  double span_scale; /* of its span and balance losses: its wn_batch_all_tokens / those of the step */
   bool training;     /* dropout on */
   uint64_t seed;     /* dropout */
   uint64_t step;     /* dropout: unique per micro-step */

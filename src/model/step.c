@@ -203,6 +203,12 @@ int64_t wn_batch_tokens(const struct wn_batch *batch, int64_t b) {
   return n;
 }
 
+int64_t wn_batch_all_tokens(const struct wn_batch *batch) {
+  int64_t tokens = 0;
+  for (int64_t b = 0; b < batch->B; b++) tokens += wn_batch_tokens(batch, b);
+  return tokens;
+}
+
 int64_t wn_batch_documents(const struct wn_batch *batch) {
   int64_t documents = 0;
   for (int64_t b = 0; b < batch->B; b++) {

@@ -14,7 +14,7 @@
 #include "base/misuse.h"
 #include "kv/budgets.h"
 
-enum { LAYERS_MAX = 1 << 16, POINTS_MAX = 1 << 24 };
+enum { LAYERS_MAX = 1 << 16, POINTS_MAX = 1 << 24, EVALUATIONS_MAX = 1 << 30 }; /* of a step: their sum fits */
 #define STEPS_MAX ((int64_t)1000000000000)
 
 static const char *const end_names[] = {"", "target", "floor", "steps"};
@@ -140,6 +140,7 @@ static bool curve_fill(json_t *j, const wn_prune_curve *c) {
     ok = !json_object_set_new(j, "finetune_steps", json_integer(c->finetune_steps));
     ok = ok && !json_object_set_new(j, "finetune_every", json_integer(c->finetune_every));
     ok = ok && !json_object_set_new(j, "finetune_lr", json_real(c->finetune_lr));
+    if (c->finetune_recipe[0]) ok = ok && !json_object_set_new(j, "finetune_recipe", json_string(c->finetune_recipe));
     ok = ok && !json_object_set_new(j, "tune_to", json_integer(c->tune_to));
     ok = ok && !json_object_set_new(j, "closed", json_boolean(c->closed));
   }
@@ -210,7 +211,7 @@ static wn_status curve_read_point(wn_context *ctx, const char *path, const json_
   wn_prune_point *p;
   WN_TRY(wn_prune_curve_add(ctx, c, tokens, &p));
   WN_TRY(curve_get_int(ctx, path, j, "layer", -1, c->layers - 1, &p->layer));
-  WN_TRY(curve_get_int(ctx, path, j, "evaluations", 0, INT64_MAX, &p->evaluations));
+  WN_TRY(curve_get_int(ctx, path, j, "evaluations", 0, EVALUATIONS_MAX, &p->evaluations));
   WN_TRY(curve_get_real(ctx, path, j, "search_loss", 0, &p->search_loss));
   WN_TRY(curve_get_real(ctx, path, j, "report_loss", 0, &p->report_loss));
   WN_TRY(curve_get_real(ctx, path, j, "seconds", 0, &p->seconds));
@@ -282,6 +283,8 @@ static wn_status curve_read_curve(wn_context *ctx, const char *path, const json_
   if (json_object_get(j, "finetune_lr")) {
     WN_TRY(curve_get_real(ctx, path, j, "finetune_lr", 0, &c->finetune_lr));
     if (!(c->finetune_lr > 0)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"finetune_lr\" must be above 0", path);
+    if (json_object_get(j, "finetune_recipe")) /* older ones have none */
+      WN_TRY(curve_get_text(ctx, path, j, "finetune_recipe", c->finetune_recipe));
     WN_TRY(curve_get_int(ctx, path, j, "finetune_steps", 0, STEPS_MAX, &c->finetune_steps));
     WN_TRY(curve_get_int(ctx, path, j, "finetune_every", 0, POINTS_MAX, &c->finetune_every));
     WN_TRY(curve_get_int(ctx, path, j, "tune_to", 0, STEPS_MAX, &c->tune_to));

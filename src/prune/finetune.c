@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/fingerprint.h"
 #include "dist/dist.h"
 #include "io/folder.h"
 #include "train/checkpoint.h"
@@ -48,6 +49,28 @@ static wn_status finetune_put_path(wn_context *ctx, const char *path, char *out,
   return WN_OK;
 }
 
+/* Rounds have the same recipe from the first to the last: another one would make another search. */
+static wn_status finetune_fingerprint(wn_context *ctx, const wn_recipe *recipe, char out[24]) {
+  wn_recipe own = *recipe;
+  wn_train_config *c = &own.train;
+  char *text;
+  c->steps = c->warmup = c->schedule_from = c->log_every = c->save_every = c->eval_every = c->eval_batches = 0;
+  c->init[0] = c->prune.budgets[0] = own.data.val[0] = own.data.tokenizer[0] = 0;
+  WN_TRY(wn_recipe_json(ctx, &own, &text));
+  wn_fingerprint(text, strlen(text), out);
+  wn_text_free(text);
+  return WN_OK;
+}
+
+/* Both of Muon's rates, in the proportion that they have. */
+static wn_status finetune_set_rates(wn_context *ctx, double lr, wn_train_config *c) {
+  const double end = c->schedule == WN_SCHED_CONSTANT ? 1 : c->min_lr_ratio;
+  if (c->optimizer == WN_OPT_MUON) c->muon.lr *= lr > 0 && c->lr > 0 ? lr / c->lr : end;
+  c->lr = lr > 0 ? lr : c->lr * end;
+  if (c->lr > 0) return WN_OK;
+  return wn_fail(ctx, WN_ERR_CONFIG, "fine-tuning: the recipe's schedule ends at a rate of 0: give one");
+}
+
 wn_status wn_finetune_init(wn_context *ctx, const wn_prune_finetune *options, struct wn_model *model, const char *dir,
                            struct wn_finetune *out) {
   const wn_prune_finetune *o = options;
@@ -64,12 +87,11 @@ wn_status wn_finetune_init(wn_context *ctx, const wn_prune_finetune *options, st
   out->model = model;
   out->recipe = *o->recipe;
   WN_TRY(finetune_adopt_model(ctx, o->checkpoint, &model->config, &out->recipe));
+  WN_TRY(finetune_fingerprint(ctx, &out->recipe, out->fingerprint));
   WN_TRY(wn_path_join(ctx, out->dir, sizeof out->dir, dir, "tuned"));
   WN_TRY(wn_path_join(ctx, out->budgets, sizeof out->budgets, dir, "budgets.json"));
   wn_train_config *c = &out->recipe.train;
-  c->lr = o->lr > 0 ? o->lr : c->schedule == WN_SCHED_CONSTANT ? c->lr : c->lr * c->min_lr_ratio;
-  if (!(c->lr > 0))
-    return wn_fail(ctx, WN_ERR_CONFIG, "fine-tuning: the recipe's schedule ends at a rate of 0: give one");
+  WN_TRY(finetune_set_rates(ctx, o->lr, c));
   c->eval_every = 0;     /* the search measures */
   c->strength_steps = 1; /* a scheduled strength of selection has risen already */
   c->prune.from_step = c->prune.to_step = 0;

@@ -8,6 +8,7 @@
 struct wn_finetune {
   struct wn_model *model; /* borrowed: receives the parameters */
   wn_recipe recipe;       /* the run's, but for steps */
+  char fingerprint[24];   /* of what it was given and the rounds do not set themselves */
   char dir[4096], budgets[4096];
 };
 

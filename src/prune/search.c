@@ -142,6 +142,7 @@ static wn_status search_open_curve(struct search *s, const char *dir, bool resum
       s->curve.finetune_lr = s->tuning->recipe.train.lr;
       s->curve.finetune_steps = o->finetune.steps;
       s->curve.finetune_every = o->finetune.steps > 0 && o->finetune.every == 0 ? 1 : o->finetune.every;
+      strcpy(s->curve.finetune_recipe, s->tuning->fingerprint);
     }
     strcpy(s->curve.model, model);
     strcpy(s->curve.search, s->search.fingerprint);
@@ -164,11 +165,14 @@ static wn_status search_open_curve(struct search *s, const char *dir, bool resum
               {"choice of lazy or exact", c->lazy == o->lazy && c->checked == (o->lazy && o->check)},
               {"fine-tuning", c->finetune_steps == o->finetune.steps && c->finetune_every == every &&
                                   (c->tune_to == 0 || c->finetune_lr == lr)},
+              {"recipe for fine-tuning", !s->tuning || !c->finetune_recipe[0] || !wn_finetune_exists(s->tuning) ||
+                                             !strcmp(c->finetune_recipe, s->tuning->fingerprint)},
               {"policy", wn_budgets_same_options(a, b)}};
   for (size_t i = 0; i < sizeof same / sizeof *same; i++)
     if (!same[i].same)
       return wn_fail(ctx, WN_ERR_CONFIG, "%s: the search there was begun with another %s", s->path, same[i].what);
   if (c->tune_to == 0) s->curve.finetune_lr = lr; /* an existing search may be fine-tuned later */
+  if (s->tuning) strcpy(s->curve.finetune_recipe, s->tuning->fingerprint);
   s->resumed = true;
   s->before = c->points[c->count - 1].seconds;
   return WN_OK;

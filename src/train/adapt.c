@@ -127,7 +127,7 @@ static void neutral_keys(const wn_model_config *c, char *out, size_t bytes) {
 /* ---- check ---- */
 
 wn_status wn_adapt_check(wn_context *ctx, const char *from, struct wn_model *given, struct wn_model *model,
-                         const int32_t *tokens, int64_t T) {
+                         const wn_model_inputs *inputs, const int32_t *tokens, int64_t T) {
   enum { MOST = 512 };
   if (T > MOST) T = MOST;
   void *memory[2] = {NULL, NULL};
@@ -136,8 +136,11 @@ wn_status wn_adapt_check(wn_context *ctx, const char *from, struct wn_model *giv
   if (!wn_mul_size((size_t)T, (size_t)model->config.vocab_size, &count) || !wn_mul_size(count, sizeof(float), &bytes))
     return wn_fail(ctx, WN_ERR_MEMORY, "adapt: logits of %lld tokens do not fit in memory", (long long)T);
   for (int i = 0; i < 2 && status == WN_OK; i++) status = wn_alloc(ctx, "logits to compare", bytes, &memory[i]);
-  if (status == WN_OK) status = wn_model_logits(ctx, given, tokens, NULL, 1, T, memory[0]);
-  if (status == WN_OK) status = wn_model_logits(ctx, model, tokens, NULL, 1, T, memory[1]);
+  for (int i = 0; i < 2 && status == WN_OK; i++) {
+    struct wn_model *m = i ? model : given;
+    status = inputs ? wn_model_logits_of_inputs(ctx, m, inputs, tokens, 1, T, NULL, memory[i])
+                    : wn_model_logits(ctx, m, tokens, NULL, 1, T, memory[i]);
+  }
   if (status == WN_OK) {
     const float *a = memory[0], *b = memory[1];
     double largest = 0, apart = 0;

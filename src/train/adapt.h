@@ -10,8 +10,9 @@
  * neutral. Messages name the file `from`. */
 wn_status wn_adapt_start(wn_context *ctx, const char *from, const struct wn_model *given, const wn_train_config *config,
                          struct wn_model *model);
-/* WN_ERR_CONFIG unless both give the same logits for a sequence of T tokens, up to rounding. */
+/* WN_ERR_CONFIG unless both give the same logits for a sequence of T tokens, up to rounding. inputs: what the encoder
+ * reads; NULL without one. */
 wn_status wn_adapt_check(wn_context *ctx, const char *from, struct wn_model *given, struct wn_model *model,
-                         const int32_t *tokens, int64_t T);
+                         const wn_model_inputs *inputs, const int32_t *tokens, int64_t T);
 
 #endif

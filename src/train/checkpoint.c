@@ -354,6 +354,8 @@ static wn_status write_next(wn_context *ctx, struct wn_folder *f, const wn_recip
   if (budgets) {
     WN_TRY(wn_path_join(ctx, path, sizeof path, next, "budgets.json"));
     WN_TRY(wn_budgets_save(ctx, budgets, path));
+  } else if (t->target.layers > 0 || t->had_budgets) {
+    WN_TRY(wn_folder_drop(ctx, f, "budgets.json"));
   }
 
   struct wn_run_state state = {.step = t->step,
@@ -389,6 +391,20 @@ wn_status wn_checkpoint_save(wn_context *ctx, const char *dir, const wn_recipe *
   wn_folder_abort(&f);
   if (status == WN_OK || committed) return status;
   return wn_fail_prefix(ctx, status, "saving step %lld (the previous checkpoint is kept)", (long long)t->step);
+}
+
+/* Whether the checkpoint's training had any, whose file would pass for that of a training that goes on without. What a
+ * search has saved beside a run that has none is another matter. */
+static wn_status read_had_budgets(wn_context *ctx, const char *dir, bool *out) {
+  char path[PATH_BYTES];
+  json_t *recipe = NULL;
+  WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "recipe.json"));
+  if (!wn_path_exists(path)) return WN_OK; /* another one was given to resume with */
+  WN_TRY(wn_json_load_file(ctx, WN_JSON_CONFIG, path, &recipe));
+  const json_t *prune = json_object_get(json_object_get(recipe, "train"), "prune");
+  *out = json_string_length(json_object_get(prune, "budgets")) > 0;
+  json_decref(recipe);
+  return WN_OK;
 }
 
 wn_status wn_checkpoint_state(wn_context *ctx, const char *dir, struct wn_run_state *out) {
@@ -495,5 +511,5 @@ wn_status wn_checkpoint_load(wn_context *ctx, const char *dir, wn_trainer *t, st
                    (long long)out->step, found, out->moments);
   t->step = out->step;
   t->tokens = out->tokens;
-  return WN_OK;
+  return read_had_budgets(ctx, dir, &t->had_budgets);
 }

@@ -18,7 +18,7 @@
 #include "dist/dist.h"
 
 /* What a batch adds to the sums. */
-enum { EVAL_LOSS, EVAL_COUNTED, EVAL_HITS, EVAL_SPAN, EVAL_FIGURES, EVAL_PROCESSES = 64 };
+enum { EVAL_LOSS, EVAL_COUNTED, EVAL_HITS, EVAL_SPAN, EVAL_TOKENS, EVAL_FIGURES, EVAL_PROCESSES = 64 };
 
 static wn_status eval_batch(const struct wn_eval_loop *loop, uint64_t i, double *figures) {
   bool packed = false;
@@ -39,7 +39,8 @@ static wn_status eval_batch(const struct wn_eval_loop *loop, uint64_t i, double 
   figures[EVAL_LOSS] = result.loss_sum;
   figures[EVAL_COUNTED] = (double)result.counted;
   figures[EVAL_HITS] = (double)result.hits;
-  figures[EVAL_SPAN] = result.span;
+  figures[EVAL_TOKENS] = (double)wn_batch_all_tokens(&batch);
+  figures[EVAL_SPAN] = result.span * figures[EVAL_TOKENS];
   return WN_OK;
 }
 
@@ -67,6 +68,7 @@ wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, str
       sums->counted += (uint64_t)figures[k][EVAL_COUNTED];
       sums->hits += (uint64_t)figures[k][EVAL_HITS];
       sums->span += figures[k][EVAL_SPAN];
+      sums->tokens += (uint64_t)figures[k][EVAL_TOKENS];
       sums->batches++;
     }
     if (loop->progress) loop->progress(loop->progress_user, i + now, loop->batches);
@@ -215,7 +217,7 @@ static wn_status eval_finish(wn_context *ctx, const struct wn_eval_sums *sums, u
                              .batches = sums->batches,
                              .workspace_bytes = sums->workspace_bytes,
                              .recurrence_bytes = sums->recurrence_bytes,
-                             .span = sums->batches ? sums->span / (double)sums->batches : 0,
+                             .span = sums->span / (double)sums->tokens,
                              .seconds = seconds,
                              .tokens_per_second = seconds > 0 ? (double)sums->counted / seconds : 0};
   return WN_OK;

@@ -6,8 +6,8 @@
 #include "winnow/train.h"
 
 struct wn_eval_sums {
-  double loss, span; /* span: of each batch the mean */
-  uint64_t counted, hits, batches, workspace_bytes, recurrence_bytes;
+  double loss, span; /* span: of each batch the mean times its tokens */
+  uint64_t counted, hits, tokens, batches, workspace_bytes, recurrence_bytes;
 };
 
 /* Gives batch `index` ([B,T] each; *packed: doc_start is filled). */

@@ -2,7 +2,8 @@
  *
  * Resuming is exact because the only state is the arrays of the checkpoint (with segment recurrence, the cached states
  * among them) and the step number: a batch, a dropout mask and an initial value are functions of (seed, step). So a run
- * that was killed and resumed has, with the same threads, the same parameters to the bit as one that was not. */
+ * that was killed and resumed has, with the same threads, the same parameters to the bit as one that was not. An
+ * evaluation that was interrupted is made when the run goes on, before its next step. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -36,12 +37,14 @@ struct run {
   wn_model *given; /* that a new run starts from, until its start has been checked; or NULL */
   wn_trainer *trainer;
   wn_data_source *train, *val; /* val may be NULL */
+  uint64_t val_rows;           /* that evaluations take of it; UINT64_MAX: all */
   struct wn_arrays arrays;
   int32_t *tokens, *targets, *doc_start; /* [accumulate*batch, context] */
   int32_t *inputs, *input_count; /* [accumulate*batch, input length], [accumulate*batch]; NULL without an encoder */
   struct wn_run_log log;
   int64_t saved_step; /* of the checkpoint in dir; -1: none */
   bool changed;       /* the recipe is not the one that the checkpoint has: it is kept even if no step follows */
+  bool stopped;       /* an evaluation was interrupted */
   double start;
 };
 
@@ -263,9 +266,13 @@ static wn_status save(struct run *r) {
 static wn_status val_batch(void *user, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start,
                            bool *packed) {
   struct run *r = user;
+  const int64_t B = r->trainer->batch, T = r->recipe.train.context;
   *packed = wn_data_source_packs(r->val);
-  return wn_data_source_batch(r->ctx, r->val, r->recipe.train.seed, index, r->trainer->batch, tokens, targets,
-                              doc_start);
+  WN_TRY(wn_data_source_batch(r->ctx, r->val, r->recipe.train.seed, index, B, tokens, targets, doc_start));
+  for (int64_t b = 0; b < B; b++)
+    if (index * (uint64_t)B + (uint64_t)b >= r->val_rows) /* the last batch's rest does not count */
+      for (int64_t t = 0; t < T; t++) targets[b * T + t] = -1;
+  return WN_OK;
 }
 
 static wn_status val_inputs(void *user, uint64_t index, int32_t *inputs, int32_t *input_count) {
@@ -278,9 +285,13 @@ static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
   const wn_train_config *c = &r->recipe.train;
   /* In batches of micro-steps, which may be shorter than the recipe's; of the same rows. */
   const int64_t B = r->trainer->batch;
-  const uint64_t some = (uint64_t)((c->eval_batches > 0 ? c->eval_batches : EVAL_BATCHES_ENDLESS) * c->batch / B);
-  uint64_t all = wn_data_source_batches(r->val, B), batches = all ? all : some;
-  if (c->eval_batches > 0 && some < all) batches = some;
+  uint64_t all = wn_data_source_batches(r->val, B), batches = all;
+  r->val_rows = UINT64_MAX;
+  if (c->eval_batches > 0 || all == 0) {
+    r->val_rows = (uint64_t)(c->eval_batches > 0 ? c->eval_batches : EVAL_BATCHES_ENDLESS) * (uint64_t)c->batch;
+    batches = (r->val_rows - 1) / (uint64_t)B + 1;
+    if (all > 0 && all < batches) batches = all;
+  }
   struct wn_eval_loop loop = {.model = r->model,
                               .ws = r->trainer->ws,
                               .B = B,
@@ -307,14 +318,24 @@ static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
   return WN_OK;
 }
 
-/* The first rows that the run will see, through both models. */
+/* The rows of a step. */
+static wn_status read_rows(struct run *r, int64_t step) {
+  const wn_train_config *c = &r->recipe.train;
+  const int64_t rows = c->batch * c->accumulate;
+  WN_TRY(wn_data_source_batch(r->ctx, r->train, c->seed, (uint64_t)step, rows, r->tokens, r->targets, r->doc_start));
+  if (!r->inputs) return WN_OK;
+  return wn_data_source_inputs(r->ctx, r->train, c->seed, (uint64_t)step, rows, r->inputs, r->input_count);
+}
+
+/* The first row that the run will see, through both models. */
 static wn_status check_start(struct run *r) {
   const wn_train_config *c = &r->recipe.train;
   wn_status status = WN_OK;
-  if (r->given && c->adapt && !r->inputs) {
-    status = wn_data_source_batch(r->ctx, r->train, c->seed, 0, c->batch * c->accumulate, r->tokens, r->targets,
-                                  r->doc_start);
-    if (status == WN_OK) status = wn_adapt_check(r->ctx, c->init, r->given, r->model, r->tokens, c->context);
+  if (r->given && c->adapt) {
+    const wn_model_inputs inputs = {r->inputs, r->input_count, wn_data_source_input_length(r->train)};
+    status = read_rows(r, 0);
+    if (status == WN_OK)
+      status = wn_adapt_check(r->ctx, c->init, r->given, r->model, r->inputs ? &inputs : NULL, r->tokens, c->context);
   }
   wn_model_destroy(r->given);
   r->given = NULL;
@@ -325,26 +346,48 @@ static bool due(int64_t every, int64_t step) {
   return every > 0 && step % every == 0;
 }
 
+static bool evaluates(const struct run *r, int64_t step) {
+  const wn_train_config *c = &r->recipe.train;
+  return r->val && (due(c->eval_every, step) || step == c->steps);
+}
+
+/* An interrupt is not lost on the way: the run stops before its next step, and after its last one. */
+static wn_status evaluate(struct run *r, wn_train_progress *p) {
+  const wn_status status = run_evaluate(r, p);
+  r->stopped = status == WN_ERR_CANCELLED;
+  return r->stopped ? WN_OK : status;
+}
+
+/* What the step that was done last lacks. A loss that is not a number was not logged: it is measured again. */
+static wn_status make_up_evaluation(struct run *r, wn_train_fn fn, void *user) {
+  const wn_trainer *t = r->trainer;
+  wn_train_progress p = {.step = t->step, .steps = r->recipe.train.steps, .tokens = t->tokens};
+  if (t->step == 0 || !evaluates(r, t->step)) return WN_OK;
+  double lacks = r->writes && wn_run_log_unevaluated(&r->log, t->step, &p); /* the first process has the log */
+  WN_TRY(wn_dist_merge(r->ctx, &lacks, 1));
+  if (lacks == 0) return WN_OK;
+  WN_TRY(evaluate(r, &p));
+  p.seconds = wn_seconds_now() - r->start;
+  if (!p.evaluated) return WN_OK;
+  if (r->writes) WN_TRY(wn_run_log_complete(r->ctx, &r->log, &p));
+  if (r->writes) WN_TRY(wn_run_log_sync(r->ctx, &r->log));
+  if (fn) fn(user, &p);
+  return WN_OK;
+}
+
 static wn_status one_step(struct run *r, wn_train_fn fn, void *user) {
   const wn_train_config *c = &r->recipe.train;
   wn_train_progress p = {0};
-  WN_TRY(wn_data_source_batch(r->ctx, r->train, c->seed, (uint64_t)r->trainer->step, c->batch * c->accumulate,
-                              r->tokens, r->targets, r->doc_start));
-  if (r->inputs)
-    WN_TRY(wn_data_source_inputs(r->ctx, r->train, c->seed, (uint64_t)r->trainer->step, c->batch * c->accumulate,
-                                 r->inputs, r->input_count));
+  WN_TRY(read_rows(r, r->trainer->step));
   if (!wn_data_source_continues(r->train, (uint64_t)r->trainer->step, c->batch * c->accumulate))
     wn_trainer_forget(r->trainer);
   WN_TRY(wn_trainer_step(r->ctx, r->trainer, r->tokens, r->targets,
                          wn_data_source_packs(r->train) ? r->doc_start : NULL, &p));
   bool last = p.step == c->steps;
-  wn_status evaluated = WN_OK;
-  if (r->val && (due(c->eval_every, p.step) || last)) {
-    evaluated = run_evaluate(r, &p);
-    if (evaluated != WN_OK && evaluated != WN_ERR_CANCELLED) return evaluated;
-  }
+  if (evaluates(r, p.step)) WN_TRY(evaluate(r, &p));
   p.seconds = wn_seconds_now() - r->start;
-  if (r->writes && (due(c->log_every, p.step) || p.evaluated || last)) WN_TRY(wn_run_log_append(r->ctx, &r->log, &p));
+  if (r->writes && (due(c->log_every, p.step) || p.evaluated || r->stopped || last))
+    WN_TRY(wn_run_log_append(r->ctx, &r->log, &p));
   if (due(c->save_every, p.step) || last) {
     WN_TRY(save(r));
     p.saved = true;
@@ -356,8 +399,10 @@ static wn_status one_step(struct run *r, wn_train_fn fn, void *user) {
 static wn_status run_loop(struct run *r, wn_train_fn fn, void *user) {
   wn_context *ctx = r->ctx;
   const wn_train_config *c = &r->recipe.train;
-  while (r->trainer->step < c->steps) {
-    double cancelled = r->writes && wn_context_cancelled(ctx); /* the first process's word is that of all */
+  WN_TRY(make_up_evaluation(r, fn, user));
+  while (r->trainer->step < c->steps || r->stopped) {
+    /* The first process's word is that of all. */
+    double cancelled = r->stopped || (r->writes && wn_context_cancelled(ctx));
     WN_TRY(wn_dist_merge(ctx, &cancelled, 1));
     if (cancelled > 0) {
       WN_TRY(save(r));
@@ -406,6 +451,10 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
   if (r.saved_step < t->steps && r.recipe.model.attention.selective.mem.enabled && t->mem.from_step >= t->steps)
     wn_log(ctx, WN_LOG_WARNING, "L_mem never acts: train.mem.from_step is %lld of %lld steps",
            (long long)t->mem.from_step, (long long)t->steps);
+  if (r.saved_step < t->steps && wn_trainer_never_evicts(r.trainer))
+    wn_log(ctx, WN_LOG_WARNING,
+           "nothing is evicted: at the last step train.prune.budgets, %s, are no less than the %lld tokens of a row",
+           t->prune.budgets, (long long)r.trainer->context);
   r.start = wn_seconds_now();
   status = run_loop(&r, progress, user);
   if (status == WN_OK) status = wn_dist_barrier(ctx); /* the first process has written the last one */

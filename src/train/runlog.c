@@ -1,8 +1,11 @@
 /* The log of a run. Lines are written before the checkpoint of their step, so after a kill the log may be ahead of the
- * checkpoint; on resume the lines past it are cut off and written again by the steps that are done again. */
+ * checkpoint; on resume the lines past it are cut off and written again by the steps that are done again. A step whose
+ * evaluation was interrupted has its line; what the evaluation gives joins it when the run goes on. */
 #include "train/runlog.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,10 +21,10 @@ static wn_status log_error(wn_context *ctx, const struct wn_run_log *log, const 
   return wn_fail(ctx, WN_ERR_IO, "%s: %s: %s", log->path, what, strerror(errno));
 }
 
-/* Bytes of the whole lines, from the start, whose step is at most `keep`. */
-static size_t kept_bytes(const char *text, size_t bytes, int64_t keep) {
+/* Bytes of the whole lines, from the start, whose step is at most `keep`; *last: where the last of them begins. */
+static size_t kept_bytes(const char *text, size_t bytes, int64_t keep, size_t *last) {
   static const char head[] = "{\"step\":";
-  size_t at = 0;
+  size_t at = *last = 0;
   while (at < bytes) {
     const char *line = text + at, *end = memchr(line, '\n', bytes - at);
     if (!end || (size_t)(end - line) < sizeof head || memcmp(line, head, sizeof head - 1)) break;
@@ -29,13 +32,14 @@ static size_t kept_bytes(const char *text, size_t bytes, int64_t keep) {
     for (const char *c = line + sizeof head - 1; c < end && *c >= '0' && *c <= '9' && step < keep + 1; c++)
       step = step * 10 + (*c - '0');
     if (step > keep) break;
+    *last = at;
     at += (size_t)(end - line) + 1;
   }
   return at;
 }
 
 wn_status wn_run_log_open(wn_context *ctx, const char *dir, struct wn_run_log *log) {
-  log->fd = -1;
+  *log = (struct wn_run_log){.fd = -1};
   WN_TRY(wn_path_join(ctx, log->path, sizeof log->path, dir, "log.jsonl"));
   log->fd = wn_open_append(log->path);
   if (log->fd < 0 && errno == ELOOP) /* a folder from somebody else: its log is cut and written to */
@@ -49,22 +53,61 @@ wn_status wn_run_log_open(wn_context *ctx, const char *dir, struct wn_run_log *l
   return WN_OK;
 }
 
-wn_status wn_run_log_trim(wn_context *ctx, const struct wn_run_log *log, int64_t keep) {
+wn_status wn_run_log_trim(wn_context *ctx, struct wn_run_log *log, int64_t keep) {
   struct wn_map map = {0};
   WN_TRY(wn_map_open(ctx, log->path, &map));
-  size_t kept = kept_bytes((const char *)map.data, map.bytes, keep), all = map.bytes;
+  size_t last, kept = kept_bytes((const char *)map.data, map.bytes, keep, &last), all = map.bytes;
+  *log->last = 0;
+  if (kept > 0 && kept - last < sizeof log->last) /* none of ours is longer */
+    snprintf(log->last, sizeof log->last, "%.*s", (int)(kept - last), (const char *)map.data + last);
   wn_map_close(&map);
+  json_t *j = json_loads(log->last, 0, NULL);
+  log->before = fmax(0, json_number_value(json_object_get(j, "seconds")));
+  json_decref(j);
   return kept == all || ftruncate(log->fd, (off_t)kept) == 0 ? WN_OK : log_error(ctx, log, "cannot cut off");
 }
 
+bool wn_run_log_unevaluated(const struct wn_run_log *log, int64_t step, wn_train_progress *out) {
+  json_t *j = json_loads(log->last, 0, NULL);
+  const bool is = json_integer_value(json_object_get(j, "step")) == step && !json_object_get(j, "val_loss");
+  out->loss = json_number_value(json_object_get(j, "loss"));
+  out->lr = json_number_value(json_object_get(j, "lr"));
+  out->grad_norm = json_number_value(json_object_get(j, "grad_norm"));
+  out->tokens_per_second = json_number_value(json_object_get(j, "tokens_per_second"));
+  json_decref(j);
+  return is;
+}
+
+static int put_evaluation(char *out, size_t bytes, const wn_train_progress *p) {
+  if (!p->evaluated || !isfinite(p->val_loss)) return 0;
+  return snprintf(out, bytes, ",\"val_loss\":%.9g,\"val_accuracy\":%.9g", p->val_loss, p->val_accuracy);
+}
+
+/* Over the line's end and by one call, as every line is written. A full disk leaves the line as it was. */
+wn_status wn_run_log_complete(wn_context *ctx, const struct wn_run_log *log, const wn_train_progress *p) {
+  static const char tail[] = "}\n";
+  enum { TAIL = sizeof tail - 1 };
+  char text[128];
+  int n = put_evaluation(text, sizeof text, p);
+  if (n == 0) return WN_OK;
+  n += snprintf(text + n, sizeof text - (size_t)n, "%s", tail);
+  const off_t end = lseek(log->fd, 0, SEEK_END) - TAIL;
+  if (end < 0 || fcntl(log->fd, F_SETFL, 0) != 0) return log_error(ctx, log, "cannot write"); /* not at the end */
+  const ssize_t done = pwrite(log->fd, text, (size_t)n, end);
+  if (done == n) return fcntl(log->fd, F_SETFL, O_APPEND) == 0 ? WN_OK : log_error(ctx, log, "cannot write");
+  if (done >= 0) errno = ENOSPC;
+  const wn_status status = log_error(ctx, log, "cannot write");
+  return pwrite(log->fd, tail, TAIL, end) == TAIL && ftruncate(log->fd, end + TAIL) == 0 ? status : WN_ERR_IO;
+}
+
 wn_status wn_run_log_append(wn_context *ctx, const struct wn_run_log *log, const wn_train_progress *p) {
-  char line[1024];
+  char line[WN_RUN_LOG_LINE];
   int n = snprintf(line, sizeof line,
                    "{\"step\":%lld,\"loss\":%.9g,\"lr\":%.9g,\"grad_norm\":%.9g,\"mem_loss\":%.9g,\"span_loss\":%.9g,"
                    "\"tokens\":%llu,"
                    "\"tokens_per_second\":%.1f,\"seconds\":%.3f",
                    (long long)p->step, p->loss, p->lr, p->grad_norm, p->mem_loss, p->span_loss,
-                   (unsigned long long)p->tokens, p->tokens_per_second, p->seconds);
+                   (unsigned long long)p->tokens, p->tokens_per_second, log->before + p->seconds);
   if (p->balance_loss > 0) n += snprintf(line + n, sizeof line - (size_t)n, ",\"balance_loss\":%.9g", p->balance_loss);
   if (p->span > 0) n += snprintf(line + n, sizeof line - (size_t)n, ",\"span\":%.9g", p->span);
   if (p->waited_seconds > 0)
@@ -73,9 +116,7 @@ wn_status wn_run_log_append(wn_context *ctx, const struct wn_run_log *log, const
   if (p->recurrence_bytes > 0)
     n += snprintf(line + n, sizeof line - (size_t)n, ",\"memory_bytes\":%llu,\"memory_moves\":%llu",
                   (unsigned long long)p->recurrence_bytes, (unsigned long long)p->recurrence_moves);
-  if (p->evaluated && isfinite(p->val_loss))
-    n += snprintf(line + n, sizeof line - (size_t)n, ",\"val_loss\":%.9g,\"val_accuracy\":%.9g", p->val_loss,
-                  p->val_accuracy);
+  n += put_evaluation(line + n, sizeof line - (size_t)n, p);
   n += snprintf(line + n, sizeof line - (size_t)n, "}\n");
   ssize_t done = write(log->fd, line, (size_t)n);
   if (done == n) return WN_OK;

@@ -53,7 +53,7 @@ static wn_status parse(wn_context *ctx, const char *path, const char *text, size
       WN_TRY(runlog_read_line(ctx, path, number, text + at, n, values));
       while (out->count > 0 && out->step[out->count - 1] >= values[0]) out->count--;
       if (isfinite(values[2])) {
-        if (values[2] < last) before += last; /* the clock of a process begins at 0 */
+        if (values[2] < last) before += last; /* in older logs the clock of every process begins at 0 */
         last = values[2];
         values[2] += before;
       }

@@ -1,9 +1,11 @@
 /* One optimizer step: `accumulate` micro-steps of forward and backward into one gradient array, then the update; of
  * several processes each does its share of both (shards.c). The loss is the mean over the counted positions of all
  * micro-steps together, so the result does not depend on how a batch is split (up to rounding): each micro-step's
- * gradient is scaled by 1 / counted positions of the whole step, and L_mem's by the micro-step's share of the
- * sequences. Memory: for gradients the size of what learns, once or twice that for the optimizer, and the workspace;
- * all allocated at creation, except the rooms of segment recurrence, which follow the spans at the end of a step. */
+ * gradient is scaled by 1 / counted positions of the whole step, L_mem's by the micro-step's share of the sequences and
+ * the span loss's by its share of the tokens. The balance loss of experts alone is no mean over tokens: it is each
+ * micro-step's own, weighted by tokens too. Memory: for gradients the size of what learns, once or twice that for the
+ * optimizer, and the workspace; all allocated at creation, except the rooms of segment recurrence, which follow the
+ * spans at the end of a step. */
 #include "train/trainer.h"
 
 #include <math.h>
@@ -72,6 +74,10 @@ static const wn_budgets *budgets_of(wn_trainer *t, int64_t step,
 
 const wn_budgets *wn_trainer_budgets(wn_trainer *t) {
   return budgets_of(t, t->step, wn_schedule_budget);
+}
+
+bool wn_trainer_never_evicts(wn_trainer *t) {
+  return t->target.layers > 0 && !budgets_of(t, t->config.steps, wn_schedule_budget);
 }
 
 wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_config *config, wn_trainer **out) {
@@ -153,7 +159,7 @@ static wn_status trainer_clear_gradients(struct wn_trainer *t, void *grads) {
 struct trainer_step {
   const int32_t *tokens, *targets, *doc_start;
   uint64_t counted;
-  double documents, mem_weight;
+  double documents, all_tokens, mem_weight;
   const wn_budgets *budgets;
 };
 
@@ -177,7 +183,7 @@ static wn_status trainer_micro_step(struct wn_trainer *t, const struct trainer_s
                                .whole_user = &t->shards,
                                .loss_scale = 1.0 / (double)s->counted,
                                .mem_scale = s->mem_weight * (double)wn_batch_documents(&batch) / s->documents,
-                               .span_scale = 1.0 / (double)t->accumulate,
+                               .span_scale = (double)wn_batch_all_tokens(&batch) / s->all_tokens,
                                .training = true,
                                .seed = t->config.seed,
                                .step = (uint64_t)t->step * (uint64_t)t->accumulate + (uint64_t)a,
@@ -233,6 +239,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
                                     .doc_start = doc_start,
                                     .counted = counted,
                                     .documents = (double)wn_batch_documents(&whole),
+                                    .all_tokens = (double)wn_batch_all_tokens(&whole),
                                     .mem_weight = wn_schedule_memory_loss(&t->config, t->step + 1),
                                     .budgets = budgets};
   double sums[WN_MICRO] = {0};

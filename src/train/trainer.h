@@ -21,6 +21,7 @@ struct wn_trainer {
   struct wn_optimizer opt;
   struct wn_arrays own;       /* begun, micro and shown */
   wn_budgets target, budgets; /* with train.prune: those at the end, and those of the step at hand */
+  bool had_budgets;           /* the checkpoint that it goes on from was of a training under some */
   struct wn_adapt_rows learns;
   void *grads; /* [learns.gradients] of the model's dtype: the last step's gradient, before clipping; of several
                   processes, of the pieces that this one updates */
@@ -35,5 +36,7 @@ struct wn_trainer {
 
 /* The budgets in force after t->step steps, in evaluations and in what is saved; NULL: none. */
 const wn_budgets *wn_trainer_budgets(wn_trainer *t);
+/* Whether train.prune.budgets are set, and the step that they are smallest at, the last one, would evict nothing. */
+bool wn_trainer_never_evicts(wn_trainer *t);
 
 #endif

@@ -131,6 +131,10 @@ without_effect 'model.attention.selective.mem.enabled is true and has no effect:
   model.attention.selective.mem.enabled=true model.attention.selective.enabled=false
 without_effect 'train.prune.draw is true and has no effect: train.prune.budgets is ""' train.prune.draw=true
 without_effect 'L_mem never acts: train.mem.from_step is 9 of 1 steps' model.attention.selective.mem.enabled=true train.mem.from_step=9
+without_effect 'nothing is evicted: at the last step train.prune.budgets, 0.5, are no less than the 16 tokens of a row' \
+  train.prune.budgets=0.5 train.context=16
+without_effect 'nothing is evicted: at the last step train.prune.budgets, 8, are no less than the 32 tokens of a row' \
+  train.prune.budgets=8 train.prune.from_step=1 train.prune.to_step=2
 run "$winnow" train --resume --out idle
 grep -q 'has no effect' err && fail "a run that goes on as it was is not told again" "$(cat err)" || pass "a run that goes on as it was is not told again"
 # A loss whose perplexity is beyond a double: null, since JSON has no infinity.

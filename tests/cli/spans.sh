@@ -57,6 +57,12 @@ json "its recipe by --config" '.spans | length == 1' generate --model fill --con
 mv kept.json fill/recipe.json
 json "bench decode of an encoder-decoder" '.results[0].kv_bytes > 0 and .results[0].allocations == 0 and .cache == "float"' \
   bench decode --model fill --contexts 4 --repeats 2 --warmup 1
+# Adapted it starts as it was: compared on what its encoder reads.
+adapt=(adapt fill --config fill.json --set train.steps=1 --set train.eval_every=0)
+refuses "adapt: an encoder-decoder with what has no neutral start" 1 'does not start as fill: .* logits differ' \
+  "${adapt[@]}" --out narrow --set model.attention.window=2
+json "adapt: an encoder-decoder that starts as it was" '.step == 1' \
+  "${adapt[@]}" --out gated --set model.attention.exclusive.enabled=true
 refuses "eval of a text by an encoder-decoder" 1 'has an encoder' eval fill --text line.txt
 refuses "prune search of an encoder-decoder" 1 'has an encoder' prune search fill --search data/val.bin --report data/val.bin --policy h2o --target 9 --out bad-search
 refuses "prune compare of an encoder-decoder" 1 'has an encoder' prune compare --standard fill --data data/val.bin --rows 2 --budgets 8 --policies window --out bad-compare

@@ -13,6 +13,15 @@ json "sweep with more values" '(.runs | length) == 4 and all(.runs[]; .step == 6
   "${grid[@]}" --grid train.lr=0.01,0.003 --grid model.width=32,64
 is "finished runs stay as they are" 978307200 "$(TZ=UTC stat -c %Y swept/lr-0.01_width-32/model.safetensors)"
 is "the report has all of them" 4 "$(grep -o 'lr-0.0[0-9]*_width-[0-9]*, validation' swept/report.html | sort -u | wc -l)"
+# A kill leaves a log that is ahead of the checkpoint, an interrupt at the end a run without its last evaluation.
+cp -r swept behind
+run "$winnow" train --config recipe.json --set train.steps=3 --set train.batch=4 --set train.lr=0.01 --set model.width=32 --out early --quiet
+rm early/log.jsonl && cp early/* behind/lr-0.01_width-32
+sed -i '$s/,"val_loss.*/}/' behind/lr-0.01_width-64/log.jsonl
+json "a sweep of runs that only seem finished" '(.runs | length) == 4 and all(.runs[]; .step == 6 and .val_loss > 0)' \
+  "${grid[@]/#swept/behind}" --grid train.lr=0.01,0.003 --grid model.width=32,64
+is "goes on from the checkpoint" 6 "$(jq .step behind/lr-0.01_width-32/state.json)"
+is "and makes up the evaluation" "$(jq .val_loss swept/lr-0.01_width-64/log.jsonl)" "$(jq .val_loss behind/lr-0.01_width-64/log.jsonl)"
 refuses "a sweep with other settings in the same folder" 1 'sweep.json' "${grid[@]}" --set train.seed=4 --grid train.lr=0.01
 cp -r swept damaged
 printf '{' >damaged/sweep.json

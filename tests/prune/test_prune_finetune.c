@@ -238,6 +238,40 @@ static void test_resume(void **state) {
   bench_clear(&t.b);
 }
 
+/* The rates of a run with Muon fall together; and a recipe with another one is another search's. */
+static void test_recipe(void **state) {
+  (void)state;
+  struct tuned t;
+  char dir[320], path[340];
+  tuned_init(&t);
+  t.recipe.train.optimizer = WN_OPT_MUON;
+  t.recipe.train.muon.lr = 0.02;
+  for (int given = 0; given < 2; given++) {
+    const char *name = given ? "given" : "end";
+    wn_prune_options o = tuning(&t, 1, 0, 0);
+    wn_recipe found;
+    o.max_steps = 1;
+    o.finetune.lr = given ? 0.01 : 0;
+    reload(&t);
+    must(t.b.ctx, search(&t.b, &o, name, false, NULL));
+    run_dir(&t, name, dir);
+    snprintf(path, sizeof path, "%s/recipe.json", dir);
+    must(t.b.ctx, wn_recipe_load(t.b.ctx, path, NULL, 0, &found));
+    assert_true(fabs(found.train.lr - (given ? 0.01 : 0.005)) < 1e-12);
+    if (!(fabs(found.train.muon.lr - (given ? 0.004 : 0.002)) < 1e-12)) fail_msg("%s: %g", name, found.train.muon.lr);
+    const wn_recipe kept = t.recipe;
+    t.recipe.train.save_every = 7; /* changes nothing that is learned */
+    t.recipe.train.tune = WN_TUNE_ATTENTION;
+    reload(&t);
+    assert_int_equal(search(&t.b, &o, name, true, NULL), WN_ERR_CONFIG);
+    assert_non_null(strstr(wn_context_error(t.b.ctx), "another recipe for fine-tuning"));
+    t.recipe.train.tune = kept.train.tune;
+    must(t.b.ctx, search(&t.b, &o, name, true, NULL));
+    t.recipe = kept;
+  }
+  bench_clear(&t.b);
+}
+
 /* A search's folder from somebody else: the run that it names by a link is not written to. */
 static void test_link(void **state) {
   (void)state;
@@ -359,9 +393,9 @@ static void test_bad_input(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_rounds),   cmocka_unit_test(test_after),
-                                     cmocka_unit_test(test_target),   cmocka_unit_test(test_resume),
-                                     cmocka_unit_test(test_kill),     cmocka_unit_test(test_link),
-                                     cmocka_unit_test(test_bad_input)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_rounds), cmocka_unit_test(test_after),
+                                     cmocka_unit_test(test_target), cmocka_unit_test(test_resume),
+                                     cmocka_unit_test(test_kill),   cmocka_unit_test(test_link),
+                                     cmocka_unit_test(test_recipe), cmocka_unit_test(test_bad_input)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -356,10 +356,7 @@ static void test_hostile(void **state) {
   char path[300];
   snprintf(path, sizeof path, "%s/search.json", b.dir);
   static const char *const texts[] = {
-      "",
-      "[]",
-      "{}",
-      "{\"budgets\": {\"tokens\": [1]}, \"context\": 0}",
+      "", "[]", "{}", "{\"budgets\": {\"tokens\": [1]}, \"context\": 0}",
       "{\"budgets\": {\"tokens\": [80, 80]}, \"context\": 80, \"step\": 16, \"target_loss\": null, \"plain_loss\": "
       "null, "
       "\"model\": \"\", \"search\": \"\", \"report\": \"\", \"search_rows\": 1, \"report_rows\": 1, \"search_tokens\": "
@@ -369,7 +366,14 @@ static void test_hostile(void **state) {
       "null, "
       "\"model\": \"\", \"search\": \"\", \"report\": \"\", \"search_rows\": 1, \"report_rows\": 1, \"search_tokens\": "
       "1, "
-      "\"report_tokens\": 1, \"increase\": [null], \"points\": [{}]}"};
+      "\"report_tokens\": 1, \"increase\": [null], \"points\": [{}]}",
+      /* counts whose sum would overflow */
+      "{\"budgets\": {\"tokens\": [80, 80]}, \"context\": 80, \"step\": 16, \"target_loss\": null, \"plain_loss\": "
+      "null, "
+      "\"model\": \"\", \"search\": \"\", \"report\": \"\", \"search_rows\": 1, \"report_rows\": 1, \"search_tokens\": "
+      "1, "
+      "\"report_tokens\": 1, \"increase\": [null, null], \"points\": [{\"tokens\": [80, 80], \"layer\": -1, "
+      "\"evaluations\": 4611686018427387904, \"search_loss\": 1, \"report_loss\": 1, \"seconds\": 1}]}"};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
     wn_prune_curve c;
     must(b.ctx, wn_file_write(b.ctx, path, texts[i], strlen(texts[i])));

@@ -85,7 +85,7 @@ static void test_start_changes_nothing(void **state) {
       struct wn_model *given = model_of(ctx, "{}", 7, WN_F32), *model = model_of(ctx, cases[i].attention, 8, WN_F32);
       const wn_train_config config = {.adapt = true, .select_from_head = true};
       must(ctx, wn_adapt_start(ctx, "old", given, &config, model));
-      const wn_status status = wn_adapt_check(ctx, "old", given, model, ids, T);
+      const wn_status status = wn_adapt_check(ctx, "old", given, model, NULL, ids, T);
       if ((status == WN_OK) != cases[i].works)
         fail_msg("%s on %s: %s", cases[i].attention, backends[b], status ? wn_context_error(ctx) : "passed");
       if (status != WN_OK) assert_int_equal(status, WN_ERR_CONFIG);

@@ -160,6 +160,29 @@ static void test_documents(void **state) {
   tiny_remove(dir);
 }
 
+/* The mean span is over tokens, whatever batches they come in: here one of them is short, with other spans. */
+static void test_mean_span(void **state) {
+  (void)state;
+  struct bench b = {.ctx = tiny_context("cpu", 1)};
+  double first = 0;
+  wn_recipe r;
+  tiny_recipe(&r, false);
+  r.model.vocab_size = 256, r.model.context = CONTEXT, r.model.init_std = 0.3;
+  r.model.attention.span = (wn_span_config){.enabled = true, .dynamic = true, .limit = 16, .ramp = 4, .init = 0.5};
+  must(b.ctx, wn_model_config_resolve(b.ctx, &r.model));
+  must(b.ctx, wn_model_create(b.ctx, &r.model, 3, &b.model));
+  must(b.ctx, wn_tokenizer_load(b.ctx, "bytes", &b.tok));
+  for (int64_t batch = 1; batch <= 4; batch++) {
+    wn_eval_options options = {.size = sizeof options, .batch = batch};
+    wn_eval_result found;
+    must(b.ctx, wn_eval_text(b.ctx, b.model, b.tok, text, BYTES, &options, &found));
+    if (batch == 1) first = found.span;
+    near(found.span, first);
+  }
+  assert_true(first > 0 && first < 16);
+  bench_clear(&b);
+}
+
 static void test_token_file(void **state) {
   (void)state;
   struct bench b;
@@ -255,8 +278,8 @@ static void test_memory(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_tokens),
-                                     cmocka_unit_test(test_documents), cmocka_unit_test(test_memory),
-                                     cmocka_unit_test(test_token_file)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_text),       cmocka_unit_test(test_tokens),
+                                     cmocka_unit_test(test_documents),  cmocka_unit_test(test_memory),
+                                     cmocka_unit_test(test_token_file), cmocka_unit_test(test_mean_span)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,8 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <pthread.h>
+#include <time.h>
 
 #include "train/runlog.h"
 
@@ -183,6 +185,28 @@ static json_t *read_json(const char *dir, const char *name) {
   json_t *j = text ? json_loads(text, 0, NULL) : NULL;
   free(text);
   return j;
+}
+
+/* Budgets that a training no longer has are not left beside its checkpoint; those that a search has put there are. */
+static void test_budgets_dropped(void **state) {
+  (void)state;
+  static const char searched[] = "{\"policy\": \"selective\", \"tokens\": [5, 5]}";
+  char dir[256], run[300], path[320];
+  wn_recipe r;
+  tiny_recipe(&r, true);
+  tiny_folder(dir);
+  snprintf(run, sizeof run, "%s/run", dir);
+  snprintf(path, sizeof path, "%s/budgets.json", run);
+  snprintf(r.train.prune.budgets, sizeof r.train.prune.budgets, "3");
+  assert_int_equal(train(&r, run, false, 2, NULL), WN_ERR_CANCELLED);
+  assert_true(wn_path_exists(path));
+  r.train.prune.budgets[0] = 0;
+  assert_int_equal(train(&r, run, true, 3, NULL), WN_ERR_CANCELLED);
+  assert_false(wn_path_exists(path));
+  must(NULL, wn_file_write(NULL, path, searched, strlen(searched)));
+  assert_int_equal(train(&r, run, true, 0, NULL), WN_OK);
+  assert_true(wn_path_exists(path));
+  tiny_remove(dir);
 }
 
 /* Training under budgets that fall: resumed to the bit; the budgets in force lie beside the checkpoint; and a new run
@@ -373,6 +397,106 @@ static void test_evaluation(void **state) {
 
 /* A saved or converted model has no state: resuming, with a recipe or without, would train from scratch and replace it,
  * and so would a new run. */
+/* Parts of a step may be shorter than the recipe's batch; evaluations see the same rows. */
+static void test_evaluation_of_parts(void **state) {
+  (void)state;
+  char dir[256], run[300];
+  double loss[2] = {0};
+  tiny_folder(dir);
+  for (int parts = 0; parts < 2; parts++) {
+    wn_recipe r;
+    tiny_recipe(&r, false);
+    r.train.steps = r.train.eval_every = 1, r.train.eval_batches = 2, r.train.lr = 0;
+    r.train.batch = 4, r.train.accumulate = 3, r.train.shards = 4 * parts; /* 8 rows: 2 of 4, or 3, 3 and 2 of 3 */
+    snprintf(run, sizeof run, "%s/%d", dir, parts);
+    assert_int_equal(train(&r, run, false, 0, NULL), WN_OK);
+    wn_context *ctx = tiny_context("cpu", 1);
+    wn_train_log log;
+    must(ctx, wn_train_log_load(ctx, run, &log));
+    loss[parts] = log.val_loss[0];
+    wn_train_log_clear(&log);
+    wn_context_destroy(ctx);
+  }
+  if (!(fabs(loss[0] - loss[1]) < 1e-6)) fail_msg("validation loss %.9g, in parts %.9g", loss[0], loss[1]);
+  tiny_remove(dir);
+}
+
+struct interrupt {
+  wn_context *ctx;
+  long after; /* milliseconds */
+};
+
+static void *interrupt(void *user) {
+  const struct interrupt *i = user;
+  nanosleep(&(struct timespec){i->after / 1000, i->after % 1000 * 1000000}, NULL);
+  wn_context_cancel(i->ctx);
+  return NULL;
+}
+
+/* Goes on (or begins) until an interrupt has met the evaluation of step `step`, which takes minutes: after one that
+ * came sooner with a longer delay. */
+static void interrupt_evaluation(wn_recipe r, const char *dir, int64_t step) {
+  int64_t saved = 0;
+  r.train.eval_batches = 1000000;
+  for (long delay = 20; saved < step && delay < 60000; delay *= 2) {
+    struct stop s = {.ctx = tiny_context(backend, 1)};
+    struct interrupt later = {s.ctx, delay};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, interrupt, &later), 0);
+    assert_int_equal(wn_train_run(s.ctx, &r, dir, wn_train_can_resume(dir), on_progress, &s), WN_ERR_CANCELLED);
+    pthread_join(thread, NULL);
+    assert_false(s.evaluated);
+    json_t *j = read_json(dir, "state.json");
+    saved = json_integer_value(json_object_get(j, "step"));
+    json_decref(j);
+    wn_context_destroy(s.ctx);
+  }
+  assert_int_equal(saved, step);
+}
+
+static void same_evaluations(const char *a, const char *b) {
+  wn_context *ctx = tiny_context("cpu", 1);
+  wn_train_log x, y;
+  must(ctx, wn_train_log_load(ctx, a, &x));
+  must(ctx, wn_train_log_load(ctx, b, &y));
+  assert_int_equal(x.count, y.count);
+  for (int64_t i = 0; i < x.count; i++) {
+    assert_true(x.step[i] == y.step[i] && x.loss[i] == y.loss[i]);
+    if (isnan(x.val_loss[i]) != isnan(y.val_loss[i]) || x.val_loss[i] < y.val_loss[i] || x.val_loss[i] > y.val_loss[i])
+      fail_msg("step %g: validation loss %g, expected %g", x.step[i], y.val_loss[i], x.val_loss[i]);
+  }
+  wn_train_log_clear(&x), wn_train_log_clear(&y);
+  wn_context_destroy(ctx);
+}
+
+/* An evaluation that was interrupted, in the midst of a run or at its end, is made when the run goes on, once; the log
+ * is that of a run without interrupts. */
+static void test_evaluation_interrupted(void **state) {
+  (void)state;
+  char dir[256], a[300], b[300];
+  tiny_folder(dir);
+  snprintf(a, sizeof a, "%s/a", dir);
+  snprintf(b, sizeof b, "%s/b", dir);
+  wn_recipe r;
+  tiny_recipe(&r, true);
+  r.train.steps = 4, r.train.eval_every = 2, r.train.eval_batches = 2, r.train.log_every = 4;
+  struct stop s;
+  assert_int_equal(train(&r, a, false, 0, NULL), WN_OK);
+  interrupt_evaluation(r, b, 2);
+  assert_int_equal(train(&r, b, true, 3, &s), WN_ERR_CANCELLED);
+  assert_true(s.evaluated && s.seen == 3);
+  interrupt_evaluation(r, b, 4);
+  interrupt_evaluation(r, b, 4); /* and again, before anything else */
+  assert_int_equal(train(&r, b, true, 0, &s), WN_OK);
+  assert_true(s.evaluated);
+  same_run(a, b);
+  same_evaluations(a, b);
+  assert_int_equal(train(NULL, b, true, 0, &s), WN_OK);
+  assert_false(s.evaluated);
+  same_evaluations(a, b);
+  tiny_remove(dir);
+}
+
 static void test_model_is_no_run(void **state) {
   (void)state;
   static const char *const names[] = {"model.safetensors", "config.json"};
@@ -540,6 +664,25 @@ static void test_log(void **state) {
   assert_true(loss[9] == 2.5);
   must(ctx, wn_run_log_trim(ctx, &log, 0));
   assert_int_equal(read_log(dir, loss, 16), 0);
+  /* A resumed run's seconds are those of the run, also where its first line comes late. */
+  p = (wn_train_progress){.step = 1, .loss = 2.5, .seconds = 3, .lr = 0.25};
+  must(ctx, wn_run_log_append(ctx, &log, &p));
+  must(ctx, wn_run_log_trim(ctx, &log, 1));
+  wn_train_progress lacks = {0};
+  assert_false(wn_run_log_unevaluated(&log, 2, &lacks));
+  assert_true(wn_run_log_unevaluated(&log, 1, &lacks) && lacks.loss == 2.5 && lacks.lr == 0.25);
+  p.evaluated = true, p.val_loss = 1.5, p.val_accuracy = 0.5;
+  must(ctx, wn_run_log_complete(ctx, &log, &p));
+  p = (wn_train_progress){.step = 2, .loss = 2, .seconds = 4};
+  must(ctx, wn_run_log_append(ctx, &log, &p));
+  wn_train_log columns;
+  must(ctx, wn_train_log_load(ctx, dir, &columns));
+  assert_int_equal(columns.count, 2);
+  assert_true(columns.val_loss[0] == 1.5 && columns.val_accuracy[0] == 0.5 && isnan(columns.val_loss[1]));
+  assert_true(columns.seconds[0] == 3 && columns.seconds[1] == 7);
+  wn_train_log_clear(&columns);
+  must(ctx, wn_run_log_trim(ctx, &log, 1));
+  assert_false(wn_run_log_unevaluated(&log, 1, &lacks));
   wn_run_log_close(&log);
   wn_context_destroy(ctx);
   tiny_remove(dir);
@@ -552,11 +695,14 @@ int main(void) {
                                      cmocka_unit_test(test_resume),
                                      cmocka_unit_test(test_resume_streams),
                                      cmocka_unit_test(test_budgets),
+                                     cmocka_unit_test(test_budgets_dropped),
                                      cmocka_unit_test(test_resume_with_mem),
                                      cmocka_unit_test(test_resume_interrupted),
                                      cmocka_unit_test(test_mem_without_selections),
                                      cmocka_unit_test(test_resume_spans),
                                      cmocka_unit_test(test_evaluation),
+                                     cmocka_unit_test(test_evaluation_of_parts),
+                                     cmocka_unit_test(test_evaluation_interrupted),
                                      cmocka_unit_test(test_refusals),
                                      cmocka_unit_test(test_divergence)};
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -197,14 +197,33 @@ static void test_span_loss(void **state) {
   }
 }
 
+/* Dynamic spans are averaged over the step's tokens, however its rows are split. */
+static void test_span_loss_split(void **state) {
+  (void)state;
+  wn_train_progress whole, split;
+  for (int64_t batch = 4; batch >= 1; batch /= 2) {
+    wn_recipe r;
+    struct bench b;
+    tiny_recipe(&r, false);
+    r.model.attention.span =
+        (wn_span_config){.enabled = true, .dynamic = true, .limit = 16, .ramp = 4, .init = 0.5, .loss = 0.05};
+    r.model.init_std = 0.3;
+    r.train.batch = batch, r.train.accumulate = 4 / batch;
+    bench_init(&b, &r, "cpu", 1);
+    must(b.ctx, bench_step(&b, 0, batch == 4 ? &whole : &split));
+    if (batch < 4 && !(fabs(split.span_loss - whole.span_loss) < 1e-6 && fabs(split.span - whole.span) < 1e-5 &&
+                       fabs(split.grad_norm - whole.grad_norm) < 1e-4 * whole.grad_norm))
+      fail_msg("micro-steps of %d: span loss %g, span %g, gradient %g; whole %g, %g, %g", (int)batch, split.span_loss,
+               split.span, split.grad_norm, whole.span_loss, whole.span, whole.grad_norm);
+    bench_clear(&b);
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_span_loss),
-                                     cmocka_unit_test(test_loss_falls),
-                                     cmocka_unit_test(test_memory_loss_later),
-                                     cmocka_unit_test(test_accumulation),
-                                     cmocka_unit_test(test_masks_of_micro_steps),
-                                     cmocka_unit_test(test_no_allocation),
-                                     cmocka_unit_test(test_not_a_number),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_span_loss),     cmocka_unit_test(test_span_loss_split),
+                                     cmocka_unit_test(test_loss_falls),    cmocka_unit_test(test_memory_loss_later),
+                                     cmocka_unit_test(test_accumulation),  cmocka_unit_test(test_masks_of_micro_steps),
+                                     cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_not_a_number),
                                      cmocka_unit_test(test_bad_arguments)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
