@@ -62,7 +62,7 @@ static void constraint_walk_string(struct wn_constraint *c, uint32_t node, uint3
     constraint_take_simple(c, node);
   else
     constraint_take(c, node, t->characters,
-                    room >= WN_TREE_NOT_PLAIN ? WN_TREE_NOT_PLAIN - 1 : n->characters + (int)room);
+                    room < WN_TREE_NOT_PLAIN - n->characters ? n->characters + (int)room : WN_TREE_NOT_PLAIN - 1);
   uint32_t low = 0;
   for (uint32_t high = t->quote_count; low < high;) {
     const uint32_t middle = low + (high - low) / 2;

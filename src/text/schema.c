@@ -237,11 +237,11 @@ static wn_status schema_read_bound(struct wn_schema_builder *b, const json_t *js
   if (!json) return WN_OK;
   if (!json_is_number(json)) return schema_refuse(b, WN_ERR_FORMAT, &under, "expected a number");
   const bool beyond = keyword[0] == 'e'; /* exclusiveMinimum, exclusiveMaximum */
-  const double value = sign * json_number_value(json), up = ceil(value) + (beyond && value == ceil(value));
+  const double value = sign * json_number_value(json), up = ceil(value);
   if (json_is_integer(json) && fabs(value) < 1e18)
     bound = sign * json_integer_value(json) + beyond;
-  else
-    bound = up >= 1e18 ? WN_SCHEMA_DIGITS + 1 : up <= -1e18 ? -WN_SCHEMA_DIGITS : (int64_t)up;
+  else /* from 2^53 on a double plus 1 may be the same */
+    bound = up >= 1e18 ? WN_SCHEMA_DIGITS + 1 : up <= -1e18 ? -WN_SCHEMA_DIGITS : (int64_t)up + (beyond && value == up);
   if (bound > *least) *least = bound;
   return WN_OK;
 }
