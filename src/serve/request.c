@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "decode/session.h"
 #include "serve/format.h"
+#include "text/chat.h"
 #include "winnow/model.h"
 
 enum { BODY_DEPTH = 32 }; /* of which a schema takes two for an object within another */
@@ -384,7 +385,7 @@ json_t *wn_serve_body(const char *body, size_t bytes, struct wn_serve_error *err
 bool wn_serve_messages(const struct wn_serve_model *m, const json_t *list, struct wn_serve_prompt *out,
                        struct wn_serve_error *error) {
   static const char *const roles[] = {"system", "user", "assistant"};
-  wn_chat_message messages[WN_SERVE_MESSAGES];
+  wn_chat_message messages[WN_SERVE_MESSAGES + 1], *given = messages + 1;
   const size_t n = json_array_size(list);
   size_t count = 0;
   if (!m->chat) return wn_serve_refuse(error, 400, "messages", "the model has no chat template that is known");
@@ -400,9 +401,12 @@ bool wn_serve_messages(const struct wn_serve_model *m, const json_t *list, struc
     if (r == 3 || !text)
       return wn_serve_refuse(error, 400, "messages",
                              "messages[%zu]: expected {\"role\": system, user or assistant, \"content\": a text}", i);
-    messages[i] = (wn_chat_message){.role = (wn_chat_role)r, .text = text};
+    given[i] = (wn_chat_message){.role = (wn_chat_role)r, .text = text};
   }
-  if (wn_chat_encode(m->ctx, m->tok, m->chat, messages, (int)n, true, &out->ids, &count) != WN_OK)
+  messages[0] = (wn_chat_message){.role = WN_CHAT_SYSTEM, .text = m->system};
+  const int own = m->system && given[0].role != WN_CHAT_SYSTEM; /* errors count without it */
+  if (wn_chat_check(m->ctx, given, (int)n, true) != WN_OK ||
+      wn_chat_encode(m->ctx, m->tok, m->chat, given - own, (int)n + own, true, &out->ids, &count) != WN_OK)
     return wn_serve_refuse(error, 400, "messages", "messages: %s", wn_context_error(m->ctx));
   out->count = (int64_t)count;
   return true;

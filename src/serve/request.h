@@ -33,6 +33,7 @@ struct wn_serve_model {
   wn_model *model;
   const wn_tokenizer *tok;
   const wn_chat_template *chat; /* NULL: none is known */
+  const char *system;           /* the template's own message where a conversation has none; NULL: there is none */
   const char *name;
   int64_t context;           /* tokens of prompt and answer together */
   int32_t entries;           /* ids below it are tokens */

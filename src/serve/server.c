@@ -25,6 +25,7 @@ struct wn_server {
   struct wn_http *http;
   wn_budgets budgets;
   char *name, *key; /* key NULL: none is asked for */
+  char *system;     /* of the chat template; NULL: it has none */
   time_t started;
   uint64_t number; /* of the last job */
 };
@@ -381,12 +382,15 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
   if (!(s->name = wn_strdup(ctx, o->name ? o->name : "winnow"))) return WN_ERR_MEMORY;
   if (o->api_key && !(s->key = wn_strdup(ctx, o->api_key))) return WN_ERR_MEMORY;
   const char *template = wn_tokenizer_chat_template(tok);
+  const wn_chat_template *chat = template ? wn_chat_template_recognise(template) : NULL;
+  if (chat) WN_TRY(wn_chat_default_system(ctx, chat, template, &s->system));
   const int32_t vocabulary = wn_tokenizer_vocab_size(tok);
   wn_context *own = s->front.ctx;
   s->front = (struct wn_serve_model){.ctx = own,
                                      .model = model,
                                      .tok = tok,
-                                     .chat = template ? wn_chat_template_recognise(template) : NULL,
+                                     .chat = chat,
+                                     .system = s->system,
                                      .name = s->name,
                                      .context = o->context ? o->context : c->context,
                                      .entries = vocabulary < c->vocab_size ? vocabulary : (int32_t)c->vocab_size,
@@ -410,6 +414,7 @@ static void server_close(struct wn_server *s) {
   wn_context_destroy(s->front.ctx);
   wn_free(s->name);
   wn_free(s->key);
+  wn_text_free(s->system);
   wn_free(s);
 }
 
