@@ -44,7 +44,7 @@ typedef struct wn_server_options {
   size_t size;           /* sizeof the struct (context.h) */
   const char *address;   /* an IPv4 or IPv6 address to listen on; NULL: 127.0.0.1, reachable only from this machine */
   int port;              /* 0: any free port */
-  const char *name;      /* of the model, in answers; NULL: "winnow" */
+  const char *name;      /* of the model, in answers, where bytes that are no UTF-8 are U+FFFD; NULL: "winnow" */
   const char *api_key;   /* asked for on every path but / and /health; NULL: none is */
   int64_t context;       /* tokens of a prompt and its answer; 0: the model's context */
   int slots;             /* answers that are written at a time; 0: 8 */

@@ -228,7 +228,7 @@ static void answer_embeddings(const struct wn_serve_model *m, struct wn_serve_jo
   } else {
     answer_add_json(&job->out, j, "", "\n");
   }
-  job->finished = true;
+  job->finished = !job->out.failed;
 }
 
 static void answer_end(const struct wn_serve_model *m, struct wn_serve_job *job) {
@@ -246,7 +246,7 @@ static void answer_end(const struct wn_serve_model *m, struct wn_serve_job *job)
       json_decref(j);
     wn_text_add(&job->out, "data: [DONE]\n\n");
   }
-  job->finished = true;
+  job->finished = !job->out.failed;
 }
 
 void wn_job_finish_choice(const struct wn_serve_model *m, struct wn_serve_choice *c) {
@@ -265,6 +265,7 @@ void wn_job_fail(struct wn_serve_job *job, int status, const char *message) {
   struct wn_serve_error error;
   if (job->finished) return;
   wn_serve_refuse(&error, status, "", "%s", message);
+  job->out.failed = false; /* there may be memory for a sentence */
   if (!job->request.stream) wn_http_stream_set_status(job->stream, status);
   if (job->request.stream) wn_text_add(&job->out, "data: ");
   wn_serve_error_text(&error, &job->out);

@@ -11,9 +11,22 @@
 #include "decode/session.h"
 #include "serve/format.h"
 #include "text/chat.h"
+#include "text/utf8.h"
 #include "winnow/model.h"
 
 enum { BODY_DEPTH = 32 }; /* of which a schema takes two for an object within another */
+
+/* What is left of a character where a name was cut goes: JSON takes none. */
+static void refuse_drop_cut(char *text) {
+  char *out = text;
+  for (size_t left = strlen(text); left > 0;) {
+    const int n = wn_utf8_sequence(text, left);
+    const size_t taken = n > 0 ? (size_t)n : 1;
+    if (n > 0) memmove(out, text, taken), out += taken;
+    text += taken, left -= taken;
+  }
+  *out = 0;
+}
 
 bool wn_serve_refuse(struct wn_serve_error *error, int status, const char *param, const char *format, ...) {
   va_list args;
@@ -23,6 +36,8 @@ bool wn_serve_refuse(struct wn_serve_error *error, int status, const char *param
   error->status = status;
   error->type = status < 500 ? "invalid_request_error" : "server_error";
   snprintf(error->param, sizeof error->param, "%s", param);
+  refuse_drop_cut(error->message);
+  refuse_drop_cut(error->param);
   return false;
 }
 

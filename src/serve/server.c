@@ -95,13 +95,15 @@ static void handle_models(const struct wn_http_request *request, struct wn_http_
 static void handle_model(const struct wn_http_request *request, struct wn_http_answer *answer) {
   const struct wn_server *s = request->user;
   const char *name = request->path + strlen(MODEL_PATH);
+  char shown[200];
   struct wn_serve_error error;
   if (!server_knows(request, answer)) return;
   if (!strcmp(name, s->name)) {
     answer_json(answer, server_model(s));
     return;
   }
-  wn_serve_refuse(&error, 404, "model", "there is no model \"%.200s\", only \"%s\"", name, s->name);
+  wn_line_escape(name, shown, sizeof shown);
+  wn_serve_refuse(&error, 404, "model", "there is no model \"%s\", only \"%s\"", shown, s->name);
   answer_error(answer, &error);
 }
 
@@ -379,7 +381,11 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
     WN_TRY(wn_budgets_copy(ctx, o->budgets, &s->budgets));
   }
   WN_TRY(wn_context_create(&front, &s->front.ctx));
-  if (!(s->name = wn_strdup(ctx, o->name ? o->name : "winnow"))) return WN_ERR_MEMORY;
+  const char *name = o->name ? o->name : "winnow"; /* as a rule a file's, which may be any bytes */
+  struct wn_bytes clean = {0};
+  WN_TRY(wn_utf8_replace_bad(name, strlen(name), &clean));
+  s->name = clean.data;
+  if (!s->name && !(s->name = wn_strdup(ctx, ""))) return WN_ERR_MEMORY;
   if (o->api_key && !(s->key = wn_strdup(ctx, o->api_key))) return WN_ERR_MEMORY;
   const char *template = wn_tokenizer_chat_template(tok);
   const wn_chat_template *chat = template ? wn_chat_template_recognise(template) : NULL;

@@ -167,7 +167,8 @@ static bool running_step(struct running *x) {
 /* What there is to send goes out; clients that have left free their slots. False: nothing moved. */
 static bool running_send(struct running *x, struct wn_serve_job *job) {
   for (int i = 0; i < job->count; i++) wn_trace_step(&x->w->model, &job->choices[i]);
-  if (job->out.failed && !job->finished) running_fail(x, job, WN_ERR_MEMORY);
+  if (job->out.failed && !job->finished)
+    running_fail(x, job, wn_fail(x->w->model.ctx, WN_ERR_MEMORY, "out of memory: an answer"));
   const size_t left = job->out.data ? job->out.bytes - job->sent : 0;
   const size_t n = wn_http_stream_offer(job->stream, left ? job->out.data + job->sent : "", left);
   if (n == SIZE_MAX) {

@@ -2,6 +2,10 @@
  * which name; clients that leave free what they held. */
 #include "serve/place.h"
 
+#define E_ACUTE "\xC3\xA9"
+#define E10 E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE
+#define E40 E10 E10 E10 E10
+
 /* Bytes that are no UTF-8 are U+FFFD in both. */
 static void test_same_as_the_library(void **state) {
   (void)state;
@@ -406,6 +410,19 @@ static void test_bad_requests(void **state) {
       {"/detokenize", "{\"tokens\":[300]}", 400, "tokens: expected"},
       {"/detokenize", "{\"tokens\":\"a\"}", 400, "tokens: expected"},
       {"/v1/embeddings", "{}", 400, "input: missing"},
+      /* names that are cut are cut between characters */
+      {"/v1/completions", "{\"prompt\":\"a\",\"" E40 "\":1}", 400, E10 ": this field is not known"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"a" E40 "\":1}", 400, E10 ": this field is not known"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"a" E40 "\":1}}", 400, "winnow.a" E10},
+      {"/v1/completions", "{\"prompt\":\"a\",\"stream_options\":{\"a" E40 "\":1}}", 400, "stream_options: \\\"a" E10},
+      {"/v1/completions", "{\"prompt\":\"a\",\"response_format\":{\"type\":\"text\",\"a" E40 "\":1}}", 400,
+       E10 "\\\" is not known"},
+      {"/v1/completions",
+       "{\"prompt\":\"a\",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":"
+       "{\"properties\":{\"" E40 E40 E40 "\":{\"a" E40 "\":1}}}}}}",
+       400, E10 ": \\\"a" E10},
+      {"/v1/embeddings", "{\"a" E40 "\":1}", 400, E10 ": this field is not known"},
+      {"/tokenize", "{\"" E40 "\":x}", 400, "not JSON"},
   };
   struct place p;
   open_place(&p, NULL);
@@ -455,6 +472,15 @@ static void test_small_paths(void **state) {
   assert_int_equal(status_of(answer), 404);
   assert_non_null(strstr(answer, "there is no model \\\"other/one\\\""));
   free(answer);
+  static const char *const others[] = {"/v1/models/%FF", "/v1/models/a" E40 E40 E40};
+  static const char *const said[] = {"model \\\"\\\\xff\\\"", E10 "\\\", only"};
+  for (int i = 0; i < 2; i++) {
+    char *request = request_of("GET", others[i], "", NULL);
+    answer = ask(p.port, request);
+    free(request);
+    if (status_of(answer) != 404 || !strstr(answer, said[i])) fail_msg("%s: %s", others[i], answer);
+    free(answer);
+  }
   answer = ask_for(p.port, "POST", "/v1/models/a");
   assert_int_equal(status_of(answer), 405);
   assert_non_null(strstr(answer, "Allow: GET, HEAD\r\n"));
@@ -467,6 +493,22 @@ static void test_small_paths(void **state) {
   free(answer);
   answer = ask_for(p.port, "GET", "/metrics");
   assert_non_null(strstr(answer, "\nwinnow_requests_total 0\n"));
+  free(answer);
+  close_place(&p);
+}
+
+/* A model is named by its file, whose name may be any bytes; JSON is not. */
+static void test_name(void **state) {
+  (void)state;
+  struct place p;
+  open_place(&p, &(wn_server_options){.name = "caf\xE9"});
+  char *answer = ask_for(p.port, "GET", "/v1/models");
+  assert_true(status_of(answer) == 200 && strstr(answer, "\"id\":\"caf\xEF\xBF\xBD\""));
+  free(answer);
+  answer = post(p.port, "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":1}");
+  json_t *j = json_of(answer);
+  assert_string_equal(json_string_value(json_object_get(j, "model")), "caf\xEF\xBF\xBD");
+  json_decref(j);
   free(answer);
   close_place(&p);
 }
@@ -619,6 +661,7 @@ int main(void) {
       cmocka_unit_test(test_choices_of_sampling),
       cmocka_unit_test(test_bad_requests),
       cmocka_unit_test(test_small_paths),
+      cmocka_unit_test(test_name),
       cmocka_unit_test(test_key),
       cmocka_unit_test(test_clients_that_leave),
       cmocka_unit_test(test_limits),
