@@ -109,7 +109,7 @@ void wn_job_score(const struct wn_serve_model *m, struct wn_serve_choice *c, int
     return;
   }
   json_array_append_new(json_object_get(c->scores, "tokens"), answer_token_text(m, id, begins));
-  json_array_append_new(json_object_get(c->scores, "text_offset"), json_integer((json_int_t)c->characters));
+  json_array_append_new(json_object_get(c->scores, "text_offset"), json_integer((json_int_t)(c->characters + c->held)));
   const bool known = !isnan(log_probability);
   json_array_append_new(json_object_get(c->scores, "token_logprobs"),
                         known ? answer_number(log_probability) : json_null());

@@ -276,6 +276,30 @@ static void test_scores(void **state) {
   close_place(&p);
 }
 
+/* Where tokens begin does not depend on a stop string that may have begun: it holds text back, which is drawn. */
+static void test_offsets(void **state) {
+  (void)state;
+  static const char *const stops[] = {"[]", "[\"AAAAAAAB\"]", "[\"AAAAA\"]"};
+  struct place p;
+  open_place(&p, NULL);
+  for (int k = 0; k < 6; k++) { /* with echo, too */
+    char body[200];
+    snprintf(body, sizeof body,
+             "{\"prompt\":\"q\",\"max_tokens\":5,\"logit_bias\":{\"65\":100},\"logprobs\":0,\"stop\":%s,\"echo\":%s}",
+             stops[k % 3], k < 3 ? "false" : "true");
+    char *answer = post(p.port, "/v1/completions", body);
+    json_t *j = json_of(answer);
+    const json_t *scores = json_object_get(json_array_get(json_object_get(j, "choices"), 0), "logprobs"),
+                 *offsets = json_object_get(scores, "text_offset");
+    assert_int_equal(json_array_size(offsets), k < 3 ? 5 : 6);
+    for (size_t i = 0; i < json_array_size(offsets); i++)
+      assert_int_equal(json_integer_value(json_array_get(offsets, i)), i);
+    json_decref(j);
+    free(answer);
+  }
+  close_place(&p);
+}
+
 /* The token that ends a text has a score like every other that was drawn: lm-evaluation-harness drops the last one. */
 static void test_score_of_the_end(void **state) {
   (void)state;
@@ -657,6 +681,7 @@ int main(void) {
       cmocka_unit_test(test_streams),
       cmocka_unit_test(test_neighbours),
       cmocka_unit_test(test_scores),
+      cmocka_unit_test(test_offsets),
       cmocka_unit_test(test_score_of_the_end),
       cmocka_unit_test(test_choices_of_sampling),
       cmocka_unit_test(test_bad_requests),
