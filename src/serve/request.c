@@ -434,6 +434,10 @@ static bool request_check(const struct wn_serve_model *m, struct wn_serve_reques
   if (r->prompt_count * r->n > WN_SERVE_CHOICES)
     return wn_serve_refuse(error, 400, "n", "n: %lld answers to %d prompts, at most %d in all", (long long)r->n,
                            r->prompt_count, WN_SERVE_CHOICES);
+  if (r->repetition_penalty > 0 && r->repetition_penalty < 0.01)
+    return wn_serve_refuse(error, 400, "repetition_penalty",
+                           "repetition_penalty: expected 0 or a number from 0.01 to 10");
+  if (r->top_p == 0) r->top_p = 1, r->top_k = 1; /* the most probable token alone */
   const int64_t V = wn_model_config_get(m->model)->vocab_size;
   if (r->top > V) r->top = (int)V; /* as many as there are */
   if (r->top > 0 && !r->scores) return wn_serve_refuse(error, 400, "top_logprobs", "top_logprobs: needs logprobs");

@@ -369,12 +369,20 @@ static void test_choices_of_sampling(void **state) {
   text = text_of(answer, 0);
   assert_string_equal(text, "q");
   free(text), free(answer);
-  /* min_p of 1 leaves the most probable one. */
+  /* min_p of 1 leaves the most probable one, and so does top_p of 0. */
   char *greedy = post(p.port, "/v1/completions", "{\"prompt\":\"q\",\"max_tokens\":20,\"temperature\":0}");
-  answer = post(p.port, "/v1/completions", "{\"prompt\":\"q\",\"max_tokens\":20,\"temperature\":2,\"min_p\":1}");
-  char *one = text_of(greedy, 0), *other = text_of(answer, 0);
-  assert_string_equal(one, other);
-  free(one), free(other), free(greedy), free(answer);
+  char *one = text_of(greedy, 0);
+  static const char *const alone[] = {"\"temperature\":2,\"min_p\":1", "\"temperature\":2,\"top_p\":0",
+                                      "\"temperature\":0,\"top_p\":0"};
+  for (int i = 0; i < 3; i++) {
+    char body[100];
+    snprintf(body, sizeof body, "{\"prompt\":\"q\",\"max_tokens\":20,%s}", alone[i]);
+    answer = post(p.port, "/v1/completions", body);
+    char *other = text_of(answer, 0);
+    assert_string_equal(one, other);
+    free(other), free(answer);
+  }
+  free(one), free(greedy);
   close_place(&p);
 }
 
@@ -403,6 +411,7 @@ static void test_bad_requests(void **state) {
       {"/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":200}", 400, "more than the context, 200"},
       {"/v1/completions", "{\"prompt\":\"a\",\"temperature\":\"hot\"}", 400, "temperature: expected"},
       {"/v1/completions", "{\"prompt\":\"a\",\"top_p\":1.01}", 400, "top_p: expected"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"repetition_penalty\":0.001}", 400, "repetition_penalty: expected 0 or"},
       {"/v1/completions", "{\"prompt\":\"a\",\"n\":0}", 400, "n: expected"},
       {"/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":100}", 400, "at most 128"},
       {"/v1/completions", "{\"prompt\":\"a\",\"best_of\":3}", 400, "best_of"},
