@@ -22,10 +22,11 @@ typedef struct wn_live wn_live;
 
 /* Answers requests in a thread of its own until wn_live_stop: / is the page, /log?after=PLACE the points after that
  * place as JSON, for GET and HEAD. Every other request gets one line: 404, 405 for another method, 413 for a body. On a
- * loopback address only requests that name this machine (Host: localhost, 127.0.0.1, [::1]) are answered, others get
- * 403, so that no foreign page can send requests under another name. At most 64 connections; beyond them
- * the one that has taken longest to ask gives way. 10 seconds for a head, of at most 32 KiB. There is no encryption and
- * there are no users: anyone who reaches another address can read the curves. WN_ERR_IO: cannot listen on the address.
+ * loopback address only requests that name this machine (Host: localhost, 127.0.0.1, [::1], or the address itself) are
+ * answered, others get 403, so that no foreign page can send requests under another name. At most 64 connections;
+ * beyond them the one that has taken longest to ask gives way. 10 seconds for a head, of at most 32 KiB. There is no
+ * encryption and there are no users: anyone who reaches another address can read the curves. WN_ERR_IO: cannot listen
+ * on the address.
  */
 wn_status wn_live_start(wn_context *ctx, const wn_live_options *options, wn_live **out);
 int wn_live_port(const wn_live *live);
