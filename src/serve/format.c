@@ -10,26 +10,12 @@ static bool format_refuse_constraint(const struct wn_serve_model *m, wn_status s
                          wn_context_error(m->ctx));
 }
 
-/* Of "json_schema" no key but these. */
-static bool format_check_keys(const json_t *object, const char *where, const char *const *keys, int count,
-                              struct wn_serve_error *error) {
-  const char *key;
-  json_t *value;
-  json_object_foreach((json_t *)(uintptr_t)object, key, value) {
-    int i = 0;
-    while (i < count && strcmp(keys[i], key) != 0) i++;
-    if (i == count)
-      return wn_serve_refuse(error, 400, "response_format", "response_format%s: \"%.64s\" is not known", where, key);
-  }
-  return true;
-}
-
 static bool format_read_schema(const struct wn_serve_model *m, const json_t *value, wn_constraint **out,
                                struct wn_serve_error *error) {
   static const char *const keys[] = {"name", "description", "schema", "strict"};
   const json_t *schema = json_object_get(value, "schema"), *strict = json_object_get(value, "strict");
   const json_t *name = json_object_get(value, "name"), *description = json_object_get(value, "description");
-  if (!format_check_keys(value, ".json_schema", keys, 4, error)) return false;
+  if (!wn_serve_check_keys(value, "response_format.json_schema", "response_format", keys, 4, error)) return false;
   if ((name && !json_is_string(name)) || (description && !json_is_string(description)) ||
       (strict && !json_is_boolean(strict) && !json_is_null(strict)))
     return wn_serve_refuse(error, 400, "response_format",
@@ -49,7 +35,8 @@ bool wn_serve_format(const struct wn_serve_model *m, const json_t *value, wn_con
   if (!schema && !object && !(type && !strcmp(type, "text")))
     return wn_serve_refuse(error, 400, "response_format",
                            "response_format.type: expected \"text\", \"json_object\" or \"json_schema\"");
-  if (!format_check_keys(value, "", schema ? keys : plain, schema ? 2 : 1, error)) return false;
+  if (!wn_serve_check_keys(value, "response_format", "response_format", schema ? keys : plain, schema ? 2 : 1, error))
+    return false;
   if (schema) {
     const json_t *inside = json_object_get(value, "json_schema");
     if (!json_is_object(inside))

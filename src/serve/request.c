@@ -397,6 +397,32 @@ json_t *wn_serve_body(const char *body, size_t bytes, struct wn_serve_error *err
   return NULL;
 }
 
+bool wn_serve_check_keys(const json_t *object, const char *where, const char *param, const char *const *keys, int count,
+                         struct wn_serve_error *error) {
+  const char *key;
+  json_t *value;
+  json_object_foreach((json_t *)(uintptr_t)object, key, value) {
+    int i = 0;
+    while (i < count && strcmp(keys[i], key) != 0) i++;
+    if (i == count) return wn_serve_refuse(error, 400, param ? param : key, "%s: \"%.64s\" is not known", where, key);
+  }
+  return true;
+}
+
+/* Answers that clients send back as messages have fields for what is not there: null, or an empty list. */
+static bool message_check_keys(const json_t *message, size_t i, struct wn_serve_error *error) {
+  const char *key;
+  json_t *value;
+  json_object_foreach((json_t *)(uintptr_t)message, key, value) {
+    const bool known = !strcmp(key, "role") || !strcmp(key, "content");
+    const bool ignored = json_is_null(value) || (!strcmp(key, "name") && json_is_string(value)) ||
+                         (json_is_array(value) && json_array_size(value) == 0);
+    if (!known && !ignored)
+      return wn_serve_refuse(error, 400, "messages", "messages[%zu]: \"%.64s\" is not served", i, key);
+  }
+  return true;
+}
+
 bool wn_serve_messages(const struct wn_serve_model *m, const json_t *list, struct wn_serve_prompt *out,
                        struct wn_serve_error *error) {
   static const char *const roles[] = {"system", "user", "assistant"};
@@ -416,6 +442,7 @@ bool wn_serve_messages(const struct wn_serve_model *m, const json_t *list, struc
     if (r == 3 || !text)
       return wn_serve_refuse(error, 400, "messages",
                              "messages[%zu]: expected {\"role\": system, user or assistant, \"content\": a text}", i);
+    if (!message_check_keys(one, i, error)) return false;
     given[i] = (wn_chat_message){.role = (wn_chat_role)r, .text = text};
   }
   messages[0] = (wn_chat_message){.role = WN_CHAT_SYSTEM, .text = m->system};

@@ -170,13 +170,16 @@ static void handle_tokenizer_info(const struct wn_http_request *request, struct 
   answer_json(answer, j);
 }
 
-/* The body's object; NULL after saying what is wrong with it. */
-static json_t *server_body(const struct wn_http_request *request, struct wn_http_answer *answer) {
+/* The body's object, which has these keys [count] alone; NULL after saying what is wrong with it. */
+static json_t *server_body(const struct wn_http_request *request, struct wn_http_answer *answer,
+                           const char *const *keys, int count) {
   struct wn_serve_error error = {0};
   if (!server_knows(request, answer)) return NULL;
   json_t *body = wn_serve_body(request->body, request->body_bytes, &error);
-  if (!body) answer_error(answer, &error);
-  return body;
+  if (body && wn_serve_check_keys(body, request->path, NULL, keys, count, &error)) return body;
+  json_decref(body);
+  answer_error(answer, &error);
+  return NULL;
 }
 
 static void server_complain(struct wn_http_answer *answer, const char *param, const char *why) {
@@ -187,7 +190,8 @@ static void server_complain(struct wn_http_answer *answer, const char *param, co
 
 static void handle_tokenize(const struct wn_http_request *request, struct wn_http_answer *answer) {
   const struct wn_server *s = request->user;
-  json_t *body = server_body(request, answer);
+  static const char *const keys[] = {"model", "prompt", "content", "add_special_tokens"};
+  json_t *body = server_body(request, answer, keys, 4);
   if (!body) return;
   const json_t *text = json_object_get(body, "prompt"), *special = json_object_get(body, "add_special_tokens");
   if (!text) text = json_object_get(body, "content");
@@ -196,6 +200,8 @@ static void handle_tokenize(const struct wn_http_request *request, struct wn_htt
   size_t count = 0;
   if (!json_is_string(text)) {
     server_complain(answer, "prompt", "expected a text");
+  } else if (special && !json_is_boolean(special) && !json_is_null(special)) {
+    server_complain(answer, "add_special_tokens", "expected true or false");
   } else if (wn_tokenizer_encode(s->front.ctx, s->front.tok, json_string_value(text), json_string_length(text), bos,
                                  false, &ids, &count) != WN_OK) {
     server_complain(answer, "prompt", wn_context_error(s->front.ctx));
@@ -211,7 +217,8 @@ static void handle_tokenize(const struct wn_http_request *request, struct wn_htt
 
 static void handle_detokenize(const struct wn_http_request *request, struct wn_http_answer *answer) {
   const struct wn_server *s = request->user;
-  json_t *body = server_body(request, answer);
+  static const char *const keys[] = {"model", "tokens"};
+  json_t *body = server_body(request, answer, keys, 2);
   if (!body) return;
   const json_t *list = json_object_get(body, "tokens");
   const size_t n = json_array_size(list);
@@ -242,7 +249,8 @@ static void handle_apply_template(const struct wn_http_request *request, struct 
   const struct wn_server *s = request->user;
   struct wn_serve_prompt prompt = {0};
   struct wn_serve_error error = {0};
-  json_t *body = server_body(request, answer);
+  static const char *const keys[] = {"model", "messages"};
+  json_t *body = server_body(request, answer, keys, 2);
   char *text = NULL;
   size_t bytes;
   if (!body) return;

@@ -65,7 +65,33 @@ static void test_default_system(void **state) {
   close_place(&p);
 }
 
+/* What a message has beyond its text is named, but for what says nothing: clients send answers back as they came. */
+static void test_keys_of_messages(void **state) {
+  (void)state;
+  static const struct {
+    const char *more, *says; /* NULL: it is served */
+  } rows[] = {
+      {"\"name\":\"Ann\"", NULL},
+      {"\"name\":7", "name"},
+      {"\"refusal\":null,\"annotations\":[],\"audio\":null,\"tool_calls\":[],\"function_call\":null", NULL},
+      {"\"tool_calls\":[{\"x\":1}]", "messages[0]: \\\"tool_calls\\\" is not served"},
+      {"\"images\":[\"z\"]", "messages[0]: \\\"images\\\" is not served"},
+      {"\"contents\":\"a\"", "messages[0]: \\\"contents\\\" is not served"},
+  };
+  struct place p;
+  open_chat(&p, MARKS, NULL);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    char body[300];
+    snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\",%s}]}", rows[i].more);
+    char *answer = post(p.port, "/apply-template", body);
+    if (status_of(answer) != (rows[i].says ? 400 : 200) || (rows[i].says && !strstr(answer, rows[i].says)))
+      fail_msg("%s: %s", body, answer);
+    free(answer);
+  }
+  close_place(&p);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_default_system)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_default_system), cmocka_unit_test(test_keys_of_messages)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
