@@ -22,7 +22,7 @@ static void answer_add_json(struct wn_text *out, json_t *value, const char *befo
 
 void wn_serve_error_text(const struct wn_serve_error *e, struct wn_text *out) {
   answer_add_json(out,
-                  json_pack("{s:{s:s, s:s, s:s*, s:i}}", "error", "message", e->message, "type", e->type, "param",
+                  json_pack("{s:{s:s, s:s, s:s?, s:i}}", "error", "message", e->message, "type", e->type, "param",
                             e->param[0] ? e->param : NULL, "code", e->status),
                   "", "\n");
 }
@@ -144,7 +144,7 @@ static void answer_event(const struct wn_serve_model *m, struct wn_serve_choice 
   json_t *scores = c->scores ? json_incref(c->scores) : json_null();
   if (job->request.chat) {
     json_t *delta = c->finish ? json_object() : json_pack("{s:s%}", "content", text, bytes);
-    if (!c->finish && c->characters == 0) json_object_set_new(delta, "role", json_string("assistant"));
+    if (c->characters == 0) json_object_set_new(delta, "role", json_string("assistant"));
     choice = json_pack("{s:i, s:o, s:o, s:o}", "index", c->index, "delta", delta, "logprobs", scores, "finish_reason",
                        finish);
   } else {

@@ -45,10 +45,11 @@ bool wn_serve_refuse(struct wn_serve_error *error, int status, const char *param
 
 enum field_kind {
   FIELD_BOOL,
-  FIELD_INT,    /* int64_t */
-  FIELD_NUMBER, /* double */
-  FIELD_READ,   /* by its function */
-  FIELD_IGNORED /* a text that changes nothing */
+  FIELD_INT,     /* int64_t */
+  FIELD_NUMBER,  /* double */
+  FIELD_READ,    /* by its function */
+  FIELD_IGNORED, /* a text that changes nothing */
+  FIELD_UNSERVED /* asks for what is not served, unless it asks for nothing */
 };
 
 struct reading {
@@ -212,11 +213,6 @@ static bool read_best_of(const struct reading *x, const json_t *value) {
   return wn_serve_refuse(x->error, 400, "best_of", "best_of: only the value of n is served");
 }
 
-static bool read_empty(const struct reading *x, const json_t *value) {
-  if (json_is_array(value) && json_array_size(value) == 0) return true;
-  return wn_serve_refuse(x->error, 400, "tools", "tools, tool_choice, functions and suffix are not served");
-}
-
 /* "64", "64,32", "0.25", "2MiB": never the name of a file. */
 static bool budget_is_number(const char *text) {
   return *text >= '0' && *text <= '9' && strspn(text, "0123456789.,:kKMGiB") == strlen(text);
@@ -322,10 +318,10 @@ static const struct field fields[] = {
     {"logit_bias", true, true, FIELD_READ, 0, 0, 0, read_logit_bias},
     {"response_format", true, true, FIELD_READ, 0, 0, 0, read_response_format},
     {"user", true, true, FIELD_IGNORED, 0, 0, 0, NULL},
-    {"tools", false, true, FIELD_READ, 0, 0, 0, read_empty},
-    {"tool_choice", false, true, FIELD_READ, 0, 0, 0, read_empty},
-    {"functions", false, true, FIELD_READ, 0, 0, 0, read_empty},
-    {"suffix", true, false, FIELD_READ, 0, 0, 0, read_empty},
+    {"tools", false, true, FIELD_UNSERVED, 0, 0, 0, NULL},
+    {"tool_choice", false, true, FIELD_UNSERVED, 0, 0, 0, NULL},
+    {"functions", false, true, FIELD_UNSERVED, 0, 0, 0, NULL},
+    {"suffix", true, false, FIELD_UNSERVED, 0, 0, 0, NULL},
     {"winnow", true, true, FIELD_READ, 0, 0, 0, read_winnow},
 };
 #undef ROW
@@ -334,6 +330,13 @@ static const struct field *request_field(const char *name, bool chat) {
   for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
     if ((chat ? fields[i].chat : fields[i].text) && !strcmp(fields[i].name, name)) return &fields[i];
   return NULL;
+}
+
+/* An empty list, no suffix, the choice of no tool. */
+static bool field_asks_nothing(const char *name, const json_t *value) {
+  const char *text = json_string_value(value);
+  if (!text) return json_is_array(value) && json_array_size(value) == 0;
+  return (!*text && !strcmp(name, "suffix")) || (!strcmp(text, "none") && !strcmp(name, "tool_choice"));
 }
 
 static bool request_read_field(const struct reading *x, const struct field *f, const json_t *value) {
@@ -357,6 +360,9 @@ static bool request_read_field(const struct reading *x, const struct field *f, c
     return true;
   case FIELD_IGNORED:
     return json_is_string(value) || wn_serve_refuse(x->error, 400, f->name, "%s: expected a text", f->name);
+  case FIELD_UNSERVED:
+    return field_asks_nothing(f->name, value) ||
+           wn_serve_refuse(x->error, 400, f->name, "%s: this field is not served", f->name);
   case FIELD_READ:
     break;
   }

@@ -420,7 +420,12 @@ static void test_bad_requests(void **state) {
       {"/v1/completions", "{\"prompt\":\"a\",\"logprobs\":21}", 400, "logprobs"},
       {"/v1/completions", "{\"prompt\":\"a\",\"logit_bias\":{\"x\":1}}", 400, "logit_bias"},
       {"/v1/completions", "{\"prompt\":\"a\",\"logit_bias\":{\"256\":1}}", 400, "logit_bias"},
-      {"/v1/completions", "{\"prompt\":\"a\",\"suffix\":\"b\"}", 400, "not served"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"suffix\":\"b\"}", 400,
+       "\"suffix: this field is not served\",\"type\":\"invalid_request_error\",\"param\":\"suffix\""},
+      {"/v1/completions", "{\"prompt\":\"a\",\"suffix\":\"none\"}", 400, "suffix: this field is not served"},
+      {"/v1/chat/completions", "{\"tool_choice\":\"auto\"}", 400, "\"param\":\"tool_choice\""},
+      {"/v1/chat/completions", "{\"tools\":[],\"tool_choice\":\"none\",\"functions\":[]}", 400, "messages: missing"},
+      {"/v1/completions", "{\"suffix\":\"\"}", 400, "prompt: missing"},
       {"/v1/completions", "{\"prompt\":\"a\",\"stream_options\":{\"x\":true}}", 400, "stream_options"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{}}", 400, "budgets are missing"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":0}}", 400, "winnow"},
@@ -470,8 +475,9 @@ static void test_bad_requests(void **state) {
       fail_msg("%s %s: expected %d with \"%s\", found %s", rows[i].path, rows[i].body, rows[i].status, rows[i].part,
                answer);
     if (rows[i].status == 400) {
-      json_t *j = json_of(answer);
-      assert_true(json_is_string(json_object_get(json_object_get(j, "error"), "message")));
+      json_t *j = json_of(answer), *error = json_object_get(j, "error");
+      assert_true(json_is_string(json_object_get(error, "message")));
+      assert_non_null(json_object_get(error, "param")); /* null where it is none */
       json_decref(j);
     }
     free(answer);

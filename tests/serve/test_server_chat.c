@@ -91,7 +91,28 @@ static void test_keys_of_messages(void **state) {
   close_place(&p);
 }
 
+/* A stream says once whose answer it is, also where that is empty. */
+static void test_role(void **state) {
+  (void)state;
+  static const char *const fields[] = {
+      "\"max_tokens\":0", "\"max_tokens\":9,\"logit_bias\":{\"33\":100},\"stop\":\"A\"", "\"max_tokens\":3"};
+  struct place p;
+  open_chat(&p, MARKS, NULL);
+  for (int i = 0; i < 3; i++) {
+    char body[300];
+    int roles = 0;
+    snprintf(body, sizeof body, "{\"messages\":[" USER "],\"stream\":true,%s}", fields[i]);
+    char *answer = post(p.port, "/v1/chat/completions", body);
+    assert_non_null(strstr(answer, "data: [DONE]"));
+    for (const char *at = answer; (at = strstr(at, "\"role\":\"assistant\"")); at++) roles++;
+    if (roles != 1 || (i == 1 && strstr(answer, "\"content\""))) fail_msg("%s", answer);
+    free(answer);
+  }
+  close_place(&p);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_default_system), cmocka_unit_test(test_keys_of_messages)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_default_system), cmocka_unit_test(test_keys_of_messages),
+                                     cmocka_unit_test(test_role)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
