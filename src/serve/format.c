@@ -1,11 +1,16 @@
 /* response_format: {"type": "text"}, {"type": "json_object"}, or {"type": "json_schema", "json_schema": {"schema"}}. */
 #include "serve/format.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-#include "text/constraint.h"
+#include "winnow/constraint.h"
 
-static bool format_refuse_constraint(const struct wn_serve_model *m, wn_status status, struct wn_serve_error *error) {
+/* Of a schema's text, so that its limits are those of any other; NULL: any object. */
+static bool format_constraint(const struct wn_serve_model *m, const char *schema, wn_constraint **out,
+                              struct wn_serve_error *error) {
+  const wn_status status = wn_constraint_create_json(m->ctx, m->tok, schema, schema ? strlen(schema) : 0, out);
+  if (status == WN_OK) return true;
   return wn_serve_refuse(error, status == WN_ERR_MEMORY ? 503 : 400, "response_format", "response_format: %s",
                          wn_context_error(m->ctx));
 }
@@ -23,8 +28,11 @@ static bool format_read_schema(const struct wn_serve_model *m, const json_t *val
                            "false");
   if (!json_is_object(schema))
     return wn_serve_refuse(error, 400, "response_format", "response_format.json_schema.schema: expected a JSON schema");
-  const wn_status status = wn_constraint_create_parsed(m->ctx, m->tok, schema, out);
-  return status == WN_OK || format_refuse_constraint(m, status, error);
+  char *text = json_dumps(schema, JSON_COMPACT);
+  if (!text) return wn_serve_refuse(error, 503, "response_format", "out of memory");
+  const bool good = format_constraint(m, text, out, error);
+  free(text);
+  return good;
 }
 
 bool wn_serve_format(const struct wn_serve_model *m, const json_t *value, wn_constraint **out,
@@ -43,7 +51,5 @@ bool wn_serve_format(const struct wn_serve_model *m, const json_t *value, wn_con
       return wn_serve_refuse(error, 400, "response_format", "response_format.json_schema: expected an object");
     return format_read_schema(m, inside, out, error);
   }
-  if (!object) return true;
-  const wn_status status = wn_constraint_create_parsed(m->ctx, m->tok, NULL, out);
-  return status == WN_OK || format_refuse_constraint(m, status, error);
+  return !object || format_constraint(m, NULL, out, error);
 }

@@ -11,10 +11,11 @@
 #include "decode/session.h"
 #include "serve/format.h"
 #include "text/chat.h"
+#include "text/schema.h"
 #include "text/utf8.h"
 #include "winnow/model.h"
 
-enum { BODY_DEPTH = 32 }; /* of which a schema takes two for an object within another */
+enum { BODY_DEPTH = 4 * WN_SCHEMA_DEPTH + 4 }; /* of which the deepest schema is all but three */
 
 /* What is left of a character where a name was cut goes: JSON takes none. */
 static void refuse_drop_cut(char *text) {

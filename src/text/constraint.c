@@ -246,21 +246,15 @@ wn_status wn_constraint_create_tree(wn_context *ctx, const struct wn_token_tree 
   return constraint_create(ctx, tree, tables, out);
 }
 
-wn_status wn_constraint_create_parsed(wn_context *ctx, const wn_tokenizer *tok, const json_t *schema,
-                                      wn_constraint **out) {
-  const struct wn_token_tree *tree;
-  *out = NULL;
-  WN_TRY(wn_tokenizer_tree(ctx, tok, &tree));
-  return wn_constraint_create_tree(ctx, tree, schema, out);
-}
-
 wn_status wn_constraint_create_json(wn_context *ctx, const wn_tokenizer *tok, const char *schema, size_t bytes,
                                     wn_constraint **out) {
   WN_CHECK_CALL(WN_HANDLE(tok, TOKENIZER), WN_POINTER(out));
+  const struct wn_token_tree *tree;
   json_t *json = NULL;
   *out = NULL;
+  WN_TRY(wn_tokenizer_tree(ctx, tok, &tree));
   if (schema) WN_TRY(wn_json_load_text(ctx, WN_JSON_SCHEMA, "schema", schema, bytes, &json));
-  const wn_status status = wn_constraint_create_parsed(ctx, tok, json, out);
+  const wn_status status = wn_constraint_create_tree(ctx, tree, json, out);
   json_decref(json);
   return status;
 }

@@ -5,6 +5,8 @@
 #define E_ACUTE "\xC3\xA9"
 #define E10 E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE
 #define E40 E10 E10 E10 E10
+#define D8 "[[[[[[[["
+#define D64 D8 D8 D8 D8 D8 D8 D8 D8
 
 /* Bytes that are no UTF-8 are U+FFFD in both. */
 static void test_same_as_the_library(void **state) {
@@ -439,9 +441,8 @@ static void test_bad_requests(void **state) {
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"window\":8,\"budgets\":8}}", 400, "winnow.window"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"window\":8,\"policy\":\"h2o\"}}", 400, "winnow.window"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"policy\":\"h2o\"}}", 400, "budgets are missing"},
-      {"/v1/completions",
-       "{\"prompt\":\"a\",\"x\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}", 400,
-       "deeper"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"x\":" D64 D64 D64 D64 "{\"a\":{\"a\":{\"a\":{\"a\":0", 400,
+       "deeper than 260"},
       {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", 400, "no chat template"},
       {"/v1/chat/completions", "{\"messages\":[],\"tools\":[{}]}", 400, "template"},
       {"/tokenize", "{\"prompt\":7}", 400, "prompt: expected a text"},
