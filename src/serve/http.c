@@ -239,6 +239,13 @@ static enum MHD_Result http_send_waiting(struct wn_http *http, struct MHD_Connec
   return http_send(http, c, path, x, &answer);
 }
 
+static void http_drop_body(struct wn_http *http, struct http_exchange *x) {
+  http->bodies -= x->room;
+  wn_free(x->body);
+  x->body = NULL;
+  x->bytes = x->room = 0;
+}
+
 static enum MHD_Result http_on_request(void *user, struct MHD_Connection *c, const char *path, const char *method,
                                        const char *version, const char *upload, size_t *upload_bytes, void **state) {
   struct wn_http *http = user;
@@ -266,6 +273,7 @@ static enum MHD_Result http_on_request(void *user, struct MHD_Connection *c, con
                                           .connection = c};
   struct wn_http_answer answer = {.status = MHD_HTTP_OK, .type = x->route->type};
   x->route->handle(&request, &answer);
+  http_drop_body(http, x); /* others may need the room while this is answered */
   x->sent = answer.sent;
   if (!answer.stream || !answer.waits || x->head) return http_send(http, c, path, x, &answer);
   x->waiting = answer;
@@ -278,10 +286,9 @@ static void http_on_completed(void *user, struct MHD_Connection *c, void **state
   struct http_exchange *x = *state;
   wn_connections_enter(&http->connections, http_connection(c), WN_CONNECTION_HEAD);
   if (!x) return;
-  http->bodies -= x->room;
   if (x->waiting.stream) wn_http_stream_drop(x->waiting.stream); /* the client left before there was a head */
   if (x->sent && how == MHD_REQUEST_TERMINATED_COMPLETED_OK) x->sent(http->options.user);
-  wn_free(x->body);
+  http_drop_body(http, x);
   wn_free(x);
   *state = NULL;
 }

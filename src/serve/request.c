@@ -256,12 +256,14 @@ static bool read_winnow(const struct reading *x, const json_t *value) {
       budget = text;
     } else if (!strcmp(key, "policy") && text && wn_policy_find(text, &b->policy)) {
       how = policy = true;
-    } else if (!strcmp(key, "window") && json_is_integer(option) && json_integer_value(option) > 0) {
+    } else if (!strcmp(key, "window") && json_is_integer(option) && json_integer_value(option) > 0 &&
+               json_integer_value(option) <= INT32_MAX) {
       window = json_integer_value(option);
     } else if (!strcmp(key, "tau") && json_is_number(option) && json_number_value(option) >= 0 &&
                json_number_value(option) <= 1) {
       x->r->tau = json_number_value(option) > 0 ? json_number_value(option) : WN_TAU_NONE;
-    } else if (!strcmp(key, "sinks") && json_is_integer(option) && json_integer_value(option) >= 0) {
+    } else if (!strcmp(key, "sinks") && json_is_integer(option) && json_integer_value(option) >= 0 &&
+               json_integer_value(option) <= INT32_MAX) {
       b->sinks = json_integer_value(option);
       how = sinks = true;
     } else if (!strcmp(key, "options") && text) {

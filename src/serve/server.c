@@ -423,7 +423,8 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
 static void server_close(struct wn_server *s) {
   if (s->http) wn_http_close(s->http); /* nobody comes in, and whoever is here is told that it is over */
   wn_serve_worker_stop(&s->worker);
-  wn_http_stop(s->http);
+  wn_http_stop(s->http); /* until then handlers may still ask the worker: connections are kept alive */
+  wn_serve_worker_clear(&s->worker);
   wn_budgets_clear(&s->budgets);
   wn_context_destroy(s->front.ctx);
   wn_free(s->name);

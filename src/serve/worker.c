@@ -291,17 +291,19 @@ wn_status wn_serve_worker_start(wn_context *ctx, struct wn_serve_worker *w) {
 }
 
 void wn_serve_worker_stop(struct wn_serve_worker *w) {
-  if (!w->started) {
-    worker_room_clear(w);
-    return;
-  }
+  if (!w->started) return;
   pthread_mutex_lock(&w->lock);
   w->stop = true;
   pthread_cond_signal(&w->news);
   pthread_mutex_unlock(&w->lock);
   pthread_join(w->thread, NULL);
-  pthread_cond_destroy(&w->news);
-  pthread_mutex_destroy(&w->lock);
+}
+
+void wn_serve_worker_clear(struct wn_serve_worker *w) {
+  if (w->started) {
+    pthread_cond_destroy(&w->news);
+    pthread_mutex_destroy(&w->lock);
+  }
   worker_room_clear(w);
   w->started = false;
 }

@@ -94,6 +94,13 @@ static void answer_slowly(const struct wn_http_request *request, struct wn_http_
   start_writer(request, answer, write_much);
   answer->waits = true;
 }
+enum { HELD = 40 }; /* of bodies, more than may be here together */
+static struct wn_http_stream *_Atomic held[HELD];
+static void answer_held(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  static int next;
+  held[next++] = wn_http_stream_open(request, answer);
+  answer->waits = true;
+}
 static int written(void) {
   assert_int_equal(pthread_join(writer, NULL), 0);
   return heard;
@@ -106,6 +113,7 @@ static const struct wn_http_route routes[] = {
     {.method = "GET", .path = "/events", .type = "text/event-stream", .handle = answer_events},
     {.method = "GET", .path = "/once", .type = "text/plain", .handle = answer_once},
     {.method = "GET", .path = "/much", .type = "text/plain", .handle = answer_much},
+    {.method = "POST", .path = "/held", .type = "text/plain", .body_limit = 2 * LONG, .handle = answer_held},
     {.method = "GET", .path = "/slow", .type = "text/plain", .handle = answer_slowly},
 };
 
@@ -231,6 +239,31 @@ static void test_bodies(void **state) {
   free(ask_read(s));
 }
 
+/* A body is gone once it has been read: those of requests that are answered for long leave room for others. */
+static void test_room_for_bodies(void **state) {
+  (void)state;
+  char *request = malloc(2 * LONG + 300);
+  const int n = snprintf(request, 300, HEAD_OF("POST", "/held", "Content-Length: %d\r\n"), 2 * LONG);
+  int s[HELD], kept = 0, answered = 0;
+  memset(request + n, 'x', 2 * LONG);
+  for (int i = 0; i < HELD; i++) {
+    s[i] = ask_connect(wn_http_port(http));
+    assert_int_equal(write(s[i], request, (size_t)n + 2 * LONG), n + 2 * LONG);
+    for (int k = 0; k < 200 && !held[i]; k++) nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    if (!held[i]) break;
+    kept++;
+  }
+  for (int i = 0; i < kept; i++) {
+    wn_http_stream_end(held[i]);
+    char *text = ask_read(s[i]);
+    answered += strstr(text, "200 OK") != NULL;
+    free(text);
+  }
+  free(request);
+  assert_int_equal(kept, HELD);
+  assert_int_equal(answered, HELD);
+}
+
 static void test_streams(void **state) {
   (void)state;
   const int port = wn_http_port(http);
@@ -330,9 +363,10 @@ static void test_sent(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_routes),      cmocka_unit_test(test_refused),
-                                     cmocka_unit_test(test_bodies),      cmocka_unit_test(test_streams),
-                                     cmocka_unit_test(test_stop),        cmocka_unit_test(test_sent),
-                                     cmocka_unit_test(test_own_address), cmocka_unit_test(test_answer_leaves)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_routes),       cmocka_unit_test(test_refused),
+                                     cmocka_unit_test(test_bodies),       cmocka_unit_test(test_room_for_bodies),
+                                     cmocka_unit_test(test_streams),      cmocka_unit_test(test_stop),
+                                     cmocka_unit_test(test_sent),         cmocka_unit_test(test_own_address),
+                                     cmocka_unit_test(test_answer_leaves)};
   return cmocka_run_group_tests(tests, begin, end);
 }

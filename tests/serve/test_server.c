@@ -438,6 +438,8 @@ static void test_bad_requests(void **state) {
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"tau\":1.5}}", 400, "winnow.tau"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"tau\":\"half\"}}", 400, "winnow.tau"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"window\":0}}", 400, "winnow.window"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"window\":9223372036854775807,\"sinks\":5}}", 400,
+       "winnow.window"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"window\":8,\"budgets\":8}}", 400, "winnow.window"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"window\":8,\"policy\":\"h2o\"}}", 400, "winnow.window"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"policy\":\"h2o\"}}", 400, "budgets are missing"},
