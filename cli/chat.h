@@ -43,7 +43,7 @@ struct chat {
   struct chat_request *r;
   struct cli_loaded in;
   wn_session *session;
-  wn_session *before; /* the session as it was when the last turn began, for /regen; NULL: not kept */
+  wn_session *before; /* the session as it was when the last turn began, for /regen and --stop; NULL: not kept */
   bool before_holds;
   wn_constraint *constraint;
   struct cli_dialogue_choice dialogue;

@@ -1,6 +1,7 @@
 /* Drawing an answer. Where the context is full in the middle of one, the oldest turns go and it continues. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 #include "chat.h"
 #include "signals.h"
@@ -21,9 +22,10 @@ static bool answer_on_piece(void *user, const wn_generate_piece *piece) {
   return put && !fflush(stdout);
 }
 
-/* For /regen, where there is somebody to ask for it. Without memory for it the conversation is read again. */
+/* For /regen, where there is somebody to ask for it, and for what --stop cuts off. Without memory for it the
+ * conversation is read again. */
 static void answer_keep_state(struct chat *c) {
-  if (!c->terminal) return;
+  if (!c->terminal && c->r->stop.count == 0) return;
   const wn_session_options options = {.size = sizeof options,
                                       .sequences = 1,
                                       .capacity = c->capacity,
@@ -85,6 +87,28 @@ static wn_status answer_write(struct chat *c, struct drawing *a, struct chat_res
   }
 }
 
+/* To where the last turn began. */
+static void answer_rewind(struct chat *c) {
+  if (!c->before_holds || wn_session_copy(c->ctx, c->session, c->before) != WN_OK) wn_session_reset(c->session);
+}
+
+/* What --stop has cut off is no part of the conversation: the answer's tokens become those of its text. */
+static int answer_cut(struct chat *c) {
+  struct chat_turn *turn = &c->turns[c->turn_count - 1];
+  const size_t begin = c->ids.count - turn->answer.count;
+  size_t n, same = 0;
+  int32_t *ids;
+  if (wn_tokenizer_encode(c->ctx, c->in.tok, turn->text, strlen(turn->text), false, false, &ids, &n) != WN_OK)
+    return cli_error("the answer: %s", wn_context_error(c->ctx));
+  while (same < n && same < turn->answer.count && ids[same] == turn->answer.data[same]) same++;
+  c->ids.count = begin + same;
+  turn->answer.count = same;
+  const int code = chat_ids_add(&c->ids, ids + same, n - same) || chat_ids_add(&turn->answer, ids + same, n - same);
+  wn_tokens_free(ids);
+  if (wn_session_position(c->session) > (int64_t)(begin + same)) answer_rewind(c);
+  return code;
+}
+
 int chat_answer(struct chat *c, struct chat_result *out) {
   struct chat_turn *turn = &c->turns[c->turn_count - 1];
   struct drawing a = {.chat = c, .shown = isatty(STDOUT_FILENO)};
@@ -105,6 +129,7 @@ int chat_answer(struct chat *c, struct chat_result *out) {
   c->answers++;
   if (fclose(a.copy) || !turn->text) return cli_error("out of memory");
   if (status != WN_OK) return status == WN_ERR_IO && ferror(stdout) ? 1 : cli_fail(c->ctx, status);
+  if (out->end == WN_GENERATE_STOP && answer_cut(c)) return 1;
   return ended || (stopped && !c->terminal) ? CLI_INTERRUPTED : 0;
 }
 
@@ -113,6 +138,6 @@ bool chat_take_back(struct chat *c) {
   struct chat_turn *last = &c->turns[c->turn_count - 1];
   c->ids.count -= last->answer.count;
   last->answer.count = 0;
-  if (!c->before_holds || wn_session_copy(c->ctx, c->session, c->before) != WN_OK) wn_session_reset(c->session);
+  answer_rewind(c);
   return true;
 }

@@ -1,5 +1,6 @@
 /* winnow chat: a conversation with a model (chat.h). What has been said stays in the session's cache: a turn feeds only
- * what is new. On a terminal it asks for messages and streams answers; from a pipe each line is a message. */
+ * what is new. On a terminal it asks for messages and streams answers; from a pipe each line is a message or
+ * a command. */
 #include "cmd.h"
 
 #include <inttypes.h>
@@ -173,8 +174,8 @@ static const struct cli_option chat_options[] = {
 static const struct cli_spec chat_spec = {
     .command = "winnow chat",
     .summary =
-        "A conversation with a model. On a terminal /help lists the commands. From a pipe each line is a message;\n"
-        "a line that ends in \\ continues in the next.",
+        "A conversation with a model; /help lists its commands. From a pipe each line is a message or a command,\n"
+        "with a blank before it a message in any case; a line that ends in \\ continues in the next.",
     .options = chat_options,
     .option_count = CLI_COUNT(chat_options),
     .positional = "[MODEL]",

@@ -80,9 +80,10 @@ static int serve_read_key(wn_context *ctx, const char *path, char **key) {
   return **key ? 0 : cli_error("%s: the key is empty", path);
 }
 
+/* One line of UTF-8, which JSON and a terminal can hold: files may be named by any bytes. */
 static const char *serve_name(const struct serve_request *r, char *buffer, size_t bytes) {
-  if (r->name) return r->name;
-  snprintf(buffer, bytes, "%s", r->load.model);
+  wn_line_escape(r->name ? r->name : r->load.model, buffer, bytes);
+  if (r->name) return buffer;
   for (size_t n = strlen(buffer); n > 1 && buffer[n - 1] == '/';) buffer[--n] = 0;
   const char *slash = strrchr(buffer, '/');
   return slash && slash[1] ? slash + 1 : buffer;

@@ -32,6 +32,7 @@ typedef struct wn_generate_piece {
                                token    was drawn from (wn_session_counts); else NULL */
   int64_t context, content; /* with counts: tokens up to this row, also those that a budget has evicted, and the content
                                tokens among them */
+  size_t held;              /* bytes that follow `text` and are held back: a stop string may have begun, or is there */
 } wn_generate_piece;
 
 /* What is added to a token's logit before a token is drawn; -INFINITY: it is never drawn. */

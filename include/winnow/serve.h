@@ -22,10 +22,11 @@ typedef struct wn_live wn_live;
 
 /* Answers requests in a thread of its own until wn_live_stop: / is the page, /log?after=PLACE the points after that
  * place as JSON, for GET and HEAD. Every other request gets one line: 404, 405 for another method, 413 for a body. On a
- * loopback address only requests that name this machine (Host: localhost, 127.0.0.1, [::1]) are answered, others get
- * 403, so that no foreign page can send requests under another name. At most 64 connections; beyond them
- * the one that has taken longest to ask gives way. 10 seconds for a head, of at most 32 KiB. There is no encryption and
- * there are no users: anyone who reaches another address can read the curves. WN_ERR_IO: cannot listen on the address.
+ * loopback address only requests that name this machine (Host: localhost, 127.0.0.1, [::1], or the address itself) are
+ * answered, others get 403, so that no foreign page can send requests under another name. At most 64 connections;
+ * beyond them the one that has taken longest to ask gives way. 10 seconds for a head, of at most 32 KiB. There is no
+ * encryption and there are no users: anyone who reaches another address can read the curves. WN_ERR_IO: cannot listen
+ * on the address.
  */
 wn_status wn_live_start(wn_context *ctx, const wn_live_options *options, wn_live **out);
 int wn_live_port(const wn_live *live);
@@ -44,7 +45,7 @@ typedef struct wn_server_options {
   size_t size;           /* sizeof the struct (context.h) */
   const char *address;   /* an IPv4 or IPv6 address to listen on; NULL: 127.0.0.1, reachable only from this machine */
   int port;              /* 0: any free port */
-  const char *name;      /* of the model, in answers; NULL: "winnow" */
+  const char *name;      /* of the model, in answers, where bytes that are no UTF-8 are U+FFFD; NULL: "winnow" */
   const char *api_key;   /* asked for on every path but / and /health; NULL: none is */
   int64_t context;       /* tokens of a prompt and its answer; 0: the model's context */
   int slots;             /* answers that are written at a time; 0: 8 */

@@ -126,8 +126,9 @@ static size_t generate_stop_begun(const struct wn_generation *g) {
 
 /* Hands out `bytes` of what is held. False: the callback wants no more. */
 static bool generate_hand_out(struct wn_generation *g, wn_generate_piece *piece, size_t bytes) {
-  piece->text = bytes ? g->held.data : "";
+  piece->text = g->held.count ? g->held.data : "";
   piece->bytes = bytes;
+  piece->held = g->held.count - bytes;
   if (g->o->piece && !g->o->piece(g->o->user, piece)) return false;
   g->held.count -= bytes;
   if (bytes && g->held.count) memmove(g->held.data, g->held.data + bytes, g->held.count);

@@ -22,7 +22,7 @@ static void answer_add_json(struct wn_text *out, json_t *value, const char *befo
 
 void wn_serve_error_text(const struct wn_serve_error *e, struct wn_text *out) {
   answer_add_json(out,
-                  json_pack("{s:{s:s, s:s, s:s*, s:i}}", "error", "message", e->message, "type", e->type, "param",
+                  json_pack("{s:{s:s, s:s, s:s?, s:i}}", "error", "message", e->message, "type", e->type, "param",
                             e->param[0] ? e->param : NULL, "code", e->status),
                   "", "\n");
 }
@@ -109,7 +109,7 @@ void wn_job_score(const struct wn_serve_model *m, struct wn_serve_choice *c, int
     return;
   }
   json_array_append_new(json_object_get(c->scores, "tokens"), answer_token_text(m, id, begins));
-  json_array_append_new(json_object_get(c->scores, "text_offset"), json_integer((json_int_t)c->characters));
+  json_array_append_new(json_object_get(c->scores, "text_offset"), json_integer((json_int_t)(c->characters + c->held)));
   const bool known = !isnan(log_probability);
   json_array_append_new(json_object_get(c->scores, "token_logprobs"),
                         known ? answer_number(log_probability) : json_null());
@@ -144,7 +144,7 @@ static void answer_event(const struct wn_serve_model *m, struct wn_serve_choice 
   json_t *scores = c->scores ? json_incref(c->scores) : json_null();
   if (job->request.chat) {
     json_t *delta = c->finish ? json_object() : json_pack("{s:s%}", "content", text, bytes);
-    if (!c->finish && c->characters == 0) json_object_set_new(delta, "role", json_string("assistant"));
+    if (c->characters == 0) json_object_set_new(delta, "role", json_string("assistant"));
     choice = json_pack("{s:i, s:o, s:o, s:o}", "index", c->index, "delta", delta, "logprobs", scores, "finish_reason",
                        finish);
   } else {
@@ -228,7 +228,7 @@ static void answer_embeddings(const struct wn_serve_model *m, struct wn_serve_jo
   } else {
     answer_add_json(&job->out, j, "", "\n");
   }
-  job->finished = true;
+  job->finished = !job->out.failed;
 }
 
 static void answer_end(const struct wn_serve_model *m, struct wn_serve_job *job) {
@@ -246,7 +246,7 @@ static void answer_end(const struct wn_serve_model *m, struct wn_serve_job *job)
       json_decref(j);
     wn_text_add(&job->out, "data: [DONE]\n\n");
   }
-  job->finished = true;
+  job->finished = !job->out.failed;
 }
 
 void wn_job_finish_choice(const struct wn_serve_model *m, struct wn_serve_choice *c) {
@@ -265,6 +265,7 @@ void wn_job_fail(struct wn_serve_job *job, int status, const char *message) {
   struct wn_serve_error error;
   if (job->finished) return;
   wn_serve_refuse(&error, status, "", "%s", message);
+  job->out.failed = false; /* there may be memory for a sentence */
   if (!job->request.stream) wn_http_stream_set_status(job->stream, status);
   if (job->request.stream) wn_text_add(&job->out, "data: ");
   wn_serve_error_text(&error, &job->out);

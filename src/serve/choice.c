@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "serve/embed.h"
+#include "text/utf8.h"
 #include "winnow/score.h"
 
 enum { SCORE_PIECE = 64 };
@@ -46,6 +47,7 @@ static bool choice_on_piece(void *user, const wn_generate_piece *piece) {
     wn_trace_token(m, c, piece->id);
   }
   wn_job_say(m, c, piece->text, piece->bytes);
+  c->held = wn_utf8_characters(piece->text + piece->bytes, piece->held);
   return true;
 }
 

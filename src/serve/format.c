@@ -1,27 +1,18 @@
 /* response_format: {"type": "text"}, {"type": "json_object"}, or {"type": "json_schema", "json_schema": {"schema"}}. */
 #include "serve/format.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-#include "text/constraint.h"
+#include "winnow/constraint.h"
 
-static bool format_refuse_constraint(const struct wn_serve_model *m, wn_status status, struct wn_serve_error *error) {
+/* Of a schema's text, so that its limits are those of any other; NULL: any object. */
+static bool format_constraint(const struct wn_serve_model *m, const char *schema, wn_constraint **out,
+                              struct wn_serve_error *error) {
+  const wn_status status = wn_constraint_create_json(m->ctx, m->tok, schema, schema ? strlen(schema) : 0, out);
+  if (status == WN_OK) return true;
   return wn_serve_refuse(error, status == WN_ERR_MEMORY ? 503 : 400, "response_format", "response_format: %s",
                          wn_context_error(m->ctx));
-}
-
-/* Of "json_schema" no key but these. */
-static bool format_check_keys(const json_t *object, const char *where, const char *const *keys, int count,
-                              struct wn_serve_error *error) {
-  const char *key;
-  json_t *value;
-  json_object_foreach((json_t *)(uintptr_t)object, key, value) {
-    int i = 0;
-    while (i < count && strcmp(keys[i], key) != 0) i++;
-    if (i == count)
-      return wn_serve_refuse(error, 400, "response_format", "response_format%s: \"%.64s\" is not known", where, key);
-  }
-  return true;
 }
 
 static bool format_read_schema(const struct wn_serve_model *m, const json_t *value, wn_constraint **out,
@@ -29,7 +20,7 @@ static bool format_read_schema(const struct wn_serve_model *m, const json_t *val
   static const char *const keys[] = {"name", "description", "schema", "strict"};
   const json_t *schema = json_object_get(value, "schema"), *strict = json_object_get(value, "strict");
   const json_t *name = json_object_get(value, "name"), *description = json_object_get(value, "description");
-  if (!format_check_keys(value, ".json_schema", keys, 4, error)) return false;
+  if (!wn_serve_check_keys(value, "response_format.json_schema", "response_format", keys, 4, error)) return false;
   if ((name && !json_is_string(name)) || (description && !json_is_string(description)) ||
       (strict && !json_is_boolean(strict) && !json_is_null(strict)))
     return wn_serve_refuse(error, 400, "response_format",
@@ -37,8 +28,11 @@ static bool format_read_schema(const struct wn_serve_model *m, const json_t *val
                            "false");
   if (!json_is_object(schema))
     return wn_serve_refuse(error, 400, "response_format", "response_format.json_schema.schema: expected a JSON schema");
-  const wn_status status = wn_constraint_create_parsed(m->ctx, m->tok, schema, out);
-  return status == WN_OK || format_refuse_constraint(m, status, error);
+  char *text = json_dumps(schema, JSON_COMPACT);
+  if (!text) return wn_serve_refuse(error, 503, "response_format", "out of memory");
+  const bool good = format_constraint(m, text, out, error);
+  free(text);
+  return good;
 }
 
 bool wn_serve_format(const struct wn_serve_model *m, const json_t *value, wn_constraint **out,
@@ -49,14 +43,13 @@ bool wn_serve_format(const struct wn_serve_model *m, const json_t *value, wn_con
   if (!schema && !object && !(type && !strcmp(type, "text")))
     return wn_serve_refuse(error, 400, "response_format",
                            "response_format.type: expected \"text\", \"json_object\" or \"json_schema\"");
-  if (!format_check_keys(value, "", schema ? keys : plain, schema ? 2 : 1, error)) return false;
+  if (!wn_serve_check_keys(value, "response_format", "response_format", schema ? keys : plain, schema ? 2 : 1, error))
+    return false;
   if (schema) {
     const json_t *inside = json_object_get(value, "json_schema");
     if (!json_is_object(inside))
       return wn_serve_refuse(error, 400, "response_format", "response_format.json_schema: expected an object");
     return format_read_schema(m, inside, out, error);
   }
-  if (!object) return true;
-  const wn_status status = wn_constraint_create_parsed(m->ctx, m->tok, NULL, out);
-  return status == WN_OK || format_refuse_constraint(m, status, error);
+  return !object || format_constraint(m, NULL, out, error);
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -22,8 +23,8 @@ enum {
   HTTP_BODY_SECONDS = 30,
   HTTP_ANSWER_SECONDS = 120,
   HTTP_HEAD = 32 * 1024,
-  HTTP_DISCARD = 1 << 20,
-  HTTP_BODIES = 64 << 20 /* bytes of all bodies that are here together */
+  HTTP_DISCARD = 16 << 20, /* well above any route's limit */
+  HTTP_BODIES = 64 << 20   /* bytes of all bodies that are here together */
 };
 
 struct wn_http {
@@ -33,6 +34,7 @@ struct wn_http {
   struct wn_connections connections;
   size_t bodies; /* bytes of all bodies; the server's thread alone counts */
   bool loopback;
+  char own[INET_ADDRSTRLEN]; /* the IPv4 address that is listened on; "": it is none */
   int port;
 };
 
@@ -110,12 +112,14 @@ static void http_add_allowed(const struct wn_http *http, const char *path, struc
   MHD_add_response_header(r, "Allow", methods);
 }
 
-/* Does the request name this machine, with any port? */
-static bool http_names_loopback(const char *host) {
-  static const char *const names[] = {"localhost", "127.0.0.1", "[::1]"};
+/* Does the request name this machine, with any port? Names have no case, and may end in a dot. */
+static bool http_names_loopback(const struct wn_http *http, const char *host) {
+  const char *const names[] = {"localhost", "127.0.0.1", "[::1]", http->own};
   for (size_t i = 0; host && i < sizeof names / sizeof *names; i++) {
     const size_t n = strlen(names[i]);
-    if (!strncmp(host, names[i], n) && (host[n] == 0 || host[n] == ':')) return true;
+    if (n == 0 || strncasecmp(host, names[i], n) != 0) continue;
+    const char *after = host + n + (host[n] == '.');
+    if (*after == 0 || *after == ':') return true;
   }
   return false;
 }
@@ -167,7 +171,7 @@ static enum MHD_Result http_send(struct wn_http *http, struct MHD_Connection *c,
   if (a->retry > 0) MHD_add_response_header(r, "Retry-After", seconds);
   if (a->status == MHD_HTTP_METHOD_NOT_ALLOWED) http_add_allowed(http, path, r);
   wn_connections_enter(&http->connections, http_connection(c),
-                       a->stream && !x->head ? WN_CONNECTION_STREAM : WN_CONNECTION_ANSWER);
+                       a->stream && !a->waits && !x->head ? WN_CONNECTION_STREAM : WN_CONNECTION_ANSWER);
   const enum MHD_Result result = MHD_queue_response(c, (unsigned)a->status, r);
   MHD_destroy_response(r);
   return result;
@@ -187,8 +191,8 @@ static enum MHD_Result http_begin(struct wn_http *http, struct MHD_Connection *c
   const unsigned long long bytes = length ? strtoull(length, NULL, 10) : 0;
   x->head = !strcmp(method, MHD_HTTP_METHOD_HEAD);
   x->refused = http_find_route(http, method, path, &x->route);
-  if (http->loopback && !http_names_loopback(MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST)))
-    x->refused = MHD_HTTP_FORBIDDEN;
+  const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
+  if (http->loopback && !http_names_loopback(http, host)) x->refused = MHD_HTTP_FORBIDDEN;
   if (!x->refused && bytes > x->route->body_limit) x->refused = MHD_HTTP_CONTENT_TOO_LARGE;
   const char *always = http->options.always;
   if (!x->refused && (!always || strcmp(path, always) != 0) && wn_connections_busy(&http->connections))
@@ -235,6 +239,13 @@ static enum MHD_Result http_send_waiting(struct wn_http *http, struct MHD_Connec
   return http_send(http, c, path, x, &answer);
 }
 
+static void http_drop_body(struct wn_http *http, struct http_exchange *x) {
+  http->bodies -= x->room;
+  wn_free(x->body);
+  x->body = NULL;
+  x->bytes = x->room = 0;
+}
+
 static enum MHD_Result http_on_request(void *user, struct MHD_Connection *c, const char *path, const char *method,
                                        const char *version, const char *upload, size_t *upload_bytes, void **state) {
   struct wn_http *http = user;
@@ -262,6 +273,7 @@ static enum MHD_Result http_on_request(void *user, struct MHD_Connection *c, con
                                           .connection = c};
   struct wn_http_answer answer = {.status = MHD_HTTP_OK, .type = x->route->type};
   x->route->handle(&request, &answer);
+  http_drop_body(http, x); /* others may need the room while this is answered */
   x->sent = answer.sent;
   if (!answer.stream || !answer.waits || x->head) return http_send(http, c, path, x, &answer);
   x->waiting = answer;
@@ -274,10 +286,9 @@ static void http_on_completed(void *user, struct MHD_Connection *c, void **state
   struct http_exchange *x = *state;
   wn_connections_enter(&http->connections, http_connection(c), WN_CONNECTION_HEAD);
   if (!x) return;
-  http->bodies -= x->room;
   if (x->waiting.stream) wn_http_stream_drop(x->waiting.stream); /* the client left before there was a head */
   if (x->sent && how == MHD_REQUEST_TERMINATED_COMPLETED_OK) x->sent(http->options.user);
-  wn_free(x->body);
+  http_drop_body(http, x);
   wn_free(x);
   *state = NULL;
 }
@@ -318,6 +329,7 @@ static wn_status http_listen(wn_context *ctx, struct wn_http *http) {
     return wn_fail(ctx, WN_ERR_ARGUMENT, "\"%s\" is not an IP address to listen on", address);
   if (o->port < 0 || o->port > 65535) return wn_fail(ctx, WN_ERR_ARGUMENT, "port %d; expected 0 to 65535", o->port);
   http->loopback = is_four ? ntohl(four.sin_addr.s_addr) >> 24 == 127 : IN6_IS_ADDR_LOOPBACK(&six.sin6_addr);
+  if (is_four) inet_ntop(AF_INET, &four.sin_addr, http->own, sizeof http->own);
   const struct sockaddr *at =
       is_four ? (const struct sockaddr *)(const void *)&four : (const struct sockaddr *)(const void *)&six;
   /* Signals belong to the program's own threads. */

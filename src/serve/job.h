@@ -40,6 +40,7 @@ struct wn_serve_choice {
   const char *finish;             /* "length", "stop"; NULL: not yet */
   struct wn_bytes text;           /* the answer so far; with echo the prompt before it */
   size_t characters;              /* of the text */
+  size_t held;                    /* characters that have been drawn after it, where a stop string may have begun */
   json_t *scores;                 /* of the tokens, as the API writes them; NULL: not wanted */
   struct wn_serve_trace *trace;   /* NULL: none is wanted (trace.c) */
 };

@@ -10,9 +10,24 @@
 #include "base/alloc.h"
 #include "decode/session.h"
 #include "serve/format.h"
+#include "text/chat.h"
+#include "text/schema.h"
+#include "text/utf8.h"
 #include "winnow/model.h"
 
-enum { BODY_DEPTH = 32 }; /* of which a schema takes two for an object within another */
+enum { BODY_DEPTH = 4 * WN_SCHEMA_DEPTH + 4 }; /* of which the deepest schema is all but three */
+
+/* What is left of a character where a name was cut goes: JSON takes none. */
+static void refuse_drop_cut(char *text) {
+  char *out = text;
+  for (size_t left = strlen(text); left > 0;) {
+    const int n = wn_utf8_sequence(text, left);
+    const size_t taken = n > 0 ? (size_t)n : 1;
+    if (n > 0) memmove(out, text, taken), out += taken;
+    text += taken, left -= taken;
+  }
+  *out = 0;
+}
 
 bool wn_serve_refuse(struct wn_serve_error *error, int status, const char *param, const char *format, ...) {
   va_list args;
@@ -22,6 +37,8 @@ bool wn_serve_refuse(struct wn_serve_error *error, int status, const char *param
   error->status = status;
   error->type = status < 500 ? "invalid_request_error" : "server_error";
   snprintf(error->param, sizeof error->param, "%s", param);
+  refuse_drop_cut(error->message);
+  refuse_drop_cut(error->param);
   return false;
 }
 
@@ -29,10 +46,11 @@ bool wn_serve_refuse(struct wn_serve_error *error, int status, const char *param
 
 enum field_kind {
   FIELD_BOOL,
-  FIELD_INT,    /* int64_t */
-  FIELD_NUMBER, /* double */
-  FIELD_READ,   /* by its function */
-  FIELD_IGNORED /* a text that changes nothing */
+  FIELD_INT,     /* int64_t */
+  FIELD_NUMBER,  /* double */
+  FIELD_READ,    /* by its function */
+  FIELD_IGNORED, /* a text that changes nothing */
+  FIELD_UNSERVED /* asks for what is not served, unless it asks for nothing */
 };
 
 struct reading {
@@ -196,11 +214,6 @@ static bool read_best_of(const struct reading *x, const json_t *value) {
   return wn_serve_refuse(x->error, 400, "best_of", "best_of: only the value of n is served");
 }
 
-static bool read_empty(const struct reading *x, const json_t *value) {
-  if (json_is_array(value) && json_array_size(value) == 0) return true;
-  return wn_serve_refuse(x->error, 400, "tools", "tools, tool_choice, functions and suffix are not served");
-}
-
 /* "64", "64,32", "0.25", "2MiB": never the name of a file. */
 static bool budget_is_number(const char *text) {
   return *text >= '0' && *text <= '9' && strspn(text, "0123456789.,:kKMGiB") == strlen(text);
@@ -243,12 +256,14 @@ static bool read_winnow(const struct reading *x, const json_t *value) {
       budget = text;
     } else if (!strcmp(key, "policy") && text && wn_policy_find(text, &b->policy)) {
       how = policy = true;
-    } else if (!strcmp(key, "window") && json_is_integer(option) && json_integer_value(option) > 0) {
+    } else if (!strcmp(key, "window") && json_is_integer(option) && json_integer_value(option) > 0 &&
+               json_integer_value(option) <= INT32_MAX) {
       window = json_integer_value(option);
     } else if (!strcmp(key, "tau") && json_is_number(option) && json_number_value(option) >= 0 &&
                json_number_value(option) <= 1) {
       x->r->tau = json_number_value(option) > 0 ? json_number_value(option) : WN_TAU_NONE;
-    } else if (!strcmp(key, "sinks") && json_is_integer(option) && json_integer_value(option) >= 0) {
+    } else if (!strcmp(key, "sinks") && json_is_integer(option) && json_integer_value(option) >= 0 &&
+               json_integer_value(option) <= INT32_MAX) {
       b->sinks = json_integer_value(option);
       how = sinks = true;
     } else if (!strcmp(key, "options") && text) {
@@ -306,10 +321,10 @@ static const struct field fields[] = {
     {"logit_bias", true, true, FIELD_READ, 0, 0, 0, read_logit_bias},
     {"response_format", true, true, FIELD_READ, 0, 0, 0, read_response_format},
     {"user", true, true, FIELD_IGNORED, 0, 0, 0, NULL},
-    {"tools", false, true, FIELD_READ, 0, 0, 0, read_empty},
-    {"tool_choice", false, true, FIELD_READ, 0, 0, 0, read_empty},
-    {"functions", false, true, FIELD_READ, 0, 0, 0, read_empty},
-    {"suffix", true, false, FIELD_READ, 0, 0, 0, read_empty},
+    {"tools", false, true, FIELD_UNSERVED, 0, 0, 0, NULL},
+    {"tool_choice", false, true, FIELD_UNSERVED, 0, 0, 0, NULL},
+    {"functions", false, true, FIELD_UNSERVED, 0, 0, 0, NULL},
+    {"suffix", true, false, FIELD_UNSERVED, 0, 0, 0, NULL},
     {"winnow", true, true, FIELD_READ, 0, 0, 0, read_winnow},
 };
 #undef ROW
@@ -318,6 +333,13 @@ static const struct field *request_field(const char *name, bool chat) {
   for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
     if ((chat ? fields[i].chat : fields[i].text) && !strcmp(fields[i].name, name)) return &fields[i];
   return NULL;
+}
+
+/* An empty list, no suffix, the choice of no tool. */
+static bool field_asks_nothing(const char *name, const json_t *value) {
+  const char *text = json_string_value(value);
+  if (!text) return json_is_array(value) && json_array_size(value) == 0;
+  return (!*text && !strcmp(name, "suffix")) || (!strcmp(text, "none") && !strcmp(name, "tool_choice"));
 }
 
 static bool request_read_field(const struct reading *x, const struct field *f, const json_t *value) {
@@ -341,6 +363,9 @@ static bool request_read_field(const struct reading *x, const struct field *f, c
     return true;
   case FIELD_IGNORED:
     return json_is_string(value) || wn_serve_refuse(x->error, 400, f->name, "%s: expected a text", f->name);
+  case FIELD_UNSERVED:
+    return field_asks_nothing(f->name, value) ||
+           wn_serve_refuse(x->error, 400, f->name, "%s: this field is not served", f->name);
   case FIELD_READ:
     break;
   }
@@ -381,10 +406,36 @@ json_t *wn_serve_body(const char *body, size_t bytes, struct wn_serve_error *err
   return NULL;
 }
 
+bool wn_serve_check_keys(const json_t *object, const char *where, const char *param, const char *const *keys, int count,
+                         struct wn_serve_error *error) {
+  const char *key;
+  json_t *value;
+  json_object_foreach((json_t *)(uintptr_t)object, key, value) {
+    int i = 0;
+    while (i < count && strcmp(keys[i], key) != 0) i++;
+    if (i == count) return wn_serve_refuse(error, 400, param ? param : key, "%s: \"%.64s\" is not known", where, key);
+  }
+  return true;
+}
+
+/* Answers that clients send back as messages have fields for what is not there: null, or an empty list. */
+static bool message_check_keys(const json_t *message, size_t i, struct wn_serve_error *error) {
+  const char *key;
+  json_t *value;
+  json_object_foreach((json_t *)(uintptr_t)message, key, value) {
+    const bool known = !strcmp(key, "role") || !strcmp(key, "content");
+    const bool ignored = json_is_null(value) || (!strcmp(key, "name") && json_is_string(value)) ||
+                         (json_is_array(value) && json_array_size(value) == 0);
+    if (!known && !ignored)
+      return wn_serve_refuse(error, 400, "messages", "messages[%zu]: \"%.64s\" is not served", i, key);
+  }
+  return true;
+}
+
 bool wn_serve_messages(const struct wn_serve_model *m, const json_t *list, struct wn_serve_prompt *out,
                        struct wn_serve_error *error) {
   static const char *const roles[] = {"system", "user", "assistant"};
-  wn_chat_message messages[WN_SERVE_MESSAGES];
+  wn_chat_message messages[WN_SERVE_MESSAGES + 1], *given = messages + 1;
   const size_t n = json_array_size(list);
   size_t count = 0;
   if (!m->chat) return wn_serve_refuse(error, 400, "messages", "the model has no chat template that is known");
@@ -400,9 +451,13 @@ bool wn_serve_messages(const struct wn_serve_model *m, const json_t *list, struc
     if (r == 3 || !text)
       return wn_serve_refuse(error, 400, "messages",
                              "messages[%zu]: expected {\"role\": system, user or assistant, \"content\": a text}", i);
-    messages[i] = (wn_chat_message){.role = (wn_chat_role)r, .text = text};
+    if (!message_check_keys(one, i, error)) return false;
+    given[i] = (wn_chat_message){.role = (wn_chat_role)r, .text = text};
   }
-  if (wn_chat_encode(m->ctx, m->tok, m->chat, messages, (int)n, true, &out->ids, &count) != WN_OK)
+  messages[0] = (wn_chat_message){.role = WN_CHAT_SYSTEM, .text = m->system};
+  const int own = m->system && given[0].role != WN_CHAT_SYSTEM; /* errors count without it */
+  if (wn_chat_check(m->ctx, given, (int)n, true) != WN_OK ||
+      wn_chat_encode(m->ctx, m->tok, m->chat, given - own, (int)n + own, true, &out->ids, &count) != WN_OK)
     return wn_serve_refuse(error, 400, "messages", "messages: %s", wn_context_error(m->ctx));
   out->count = (int64_t)count;
   return true;
@@ -415,6 +470,10 @@ static bool request_check(const struct wn_serve_model *m, struct wn_serve_reques
   if (r->prompt_count * r->n > WN_SERVE_CHOICES)
     return wn_serve_refuse(error, 400, "n", "n: %lld answers to %d prompts, at most %d in all", (long long)r->n,
                            r->prompt_count, WN_SERVE_CHOICES);
+  if (r->repetition_penalty > 0 && r->repetition_penalty < 0.01)
+    return wn_serve_refuse(error, 400, "repetition_penalty",
+                           "repetition_penalty: expected 0 or a number from 0.01 to 10");
+  if (r->top_p == 0) r->top_p = 1, r->top_k = 1; /* the most probable token alone */
   const int64_t V = wn_model_config_get(m->model)->vocab_size;
   if (r->top > V) r->top = (int)V; /* as many as there are */
   if (r->top > 0 && !r->scores) return wn_serve_refuse(error, 400, "top_logprobs", "top_logprobs: needs logprobs");

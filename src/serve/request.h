@@ -33,6 +33,7 @@ struct wn_serve_model {
   wn_model *model;
   const wn_tokenizer *tok;
   const wn_chat_template *chat; /* NULL: none is known */
+  const char *system;           /* the template's own message where a conversation has none; NULL: there is none */
   const char *name;
   int64_t context;           /* tokens of prompt and answer together */
   int32_t entries;           /* ids below it are tokens */
@@ -81,6 +82,9 @@ void wn_serve_request_clear(struct wn_serve_request *request);
 
 /* A body as a JSON object; NULL: `error` says why not. */
 json_t *wn_serve_body(const char *body, size_t bytes, struct wn_serve_error *error);
+/* Of an object no key but these [count]; errors say where, and name the parameter (NULL: the key). */
+bool wn_serve_check_keys(const json_t *object, const char *where, const char *param, const char *const *keys, int count,
+                         struct wn_serve_error *error);
 /* A text, tokens, or a list of at most `most` of either, into out->prompts; errors name the field. */
 bool wn_serve_prompts(const struct wn_serve_model *m, const char *field, size_t most, const json_t *value,
                       struct wn_serve_request *out, struct wn_serve_error *error);

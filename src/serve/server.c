@@ -25,6 +25,7 @@ struct wn_server {
   struct wn_http *http;
   wn_budgets budgets;
   char *name, *key; /* key NULL: none is asked for */
+  char *system;     /* of the chat template; NULL: it has none */
   time_t started;
   uint64_t number; /* of the last job */
 };
@@ -94,13 +95,15 @@ static void handle_models(const struct wn_http_request *request, struct wn_http_
 static void handle_model(const struct wn_http_request *request, struct wn_http_answer *answer) {
   const struct wn_server *s = request->user;
   const char *name = request->path + strlen(MODEL_PATH);
+  char shown[200];
   struct wn_serve_error error;
   if (!server_knows(request, answer)) return;
   if (!strcmp(name, s->name)) {
     answer_json(answer, server_model(s));
     return;
   }
-  wn_serve_refuse(&error, 404, "model", "there is no model \"%.200s\", only \"%s\"", name, s->name);
+  wn_line_escape(name, shown, sizeof shown);
+  wn_serve_refuse(&error, 404, "model", "there is no model \"%s\", only \"%s\"", shown, s->name);
   answer_error(answer, &error);
 }
 
@@ -167,13 +170,16 @@ static void handle_tokenizer_info(const struct wn_http_request *request, struct 
   answer_json(answer, j);
 }
 
-/* The body's object; NULL after saying what is wrong with it. */
-static json_t *server_body(const struct wn_http_request *request, struct wn_http_answer *answer) {
+/* The body's object, which has these keys [count] alone; NULL after saying what is wrong with it. */
+static json_t *server_body(const struct wn_http_request *request, struct wn_http_answer *answer,
+                           const char *const *keys, int count) {
   struct wn_serve_error error = {0};
   if (!server_knows(request, answer)) return NULL;
   json_t *body = wn_serve_body(request->body, request->body_bytes, &error);
-  if (!body) answer_error(answer, &error);
-  return body;
+  if (body && wn_serve_check_keys(body, request->path, NULL, keys, count, &error)) return body;
+  json_decref(body);
+  answer_error(answer, &error);
+  return NULL;
 }
 
 static void server_complain(struct wn_http_answer *answer, const char *param, const char *why) {
@@ -184,7 +190,8 @@ static void server_complain(struct wn_http_answer *answer, const char *param, co
 
 static void handle_tokenize(const struct wn_http_request *request, struct wn_http_answer *answer) {
   const struct wn_server *s = request->user;
-  json_t *body = server_body(request, answer);
+  static const char *const keys[] = {"model", "prompt", "content", "add_special_tokens"};
+  json_t *body = server_body(request, answer, keys, 4);
   if (!body) return;
   const json_t *text = json_object_get(body, "prompt"), *special = json_object_get(body, "add_special_tokens");
   if (!text) text = json_object_get(body, "content");
@@ -193,6 +200,8 @@ static void handle_tokenize(const struct wn_http_request *request, struct wn_htt
   size_t count = 0;
   if (!json_is_string(text)) {
     server_complain(answer, "prompt", "expected a text");
+  } else if (special && !json_is_boolean(special) && !json_is_null(special)) {
+    server_complain(answer, "add_special_tokens", "expected true or false");
   } else if (wn_tokenizer_encode(s->front.ctx, s->front.tok, json_string_value(text), json_string_length(text), bos,
                                  false, &ids, &count) != WN_OK) {
     server_complain(answer, "prompt", wn_context_error(s->front.ctx));
@@ -208,7 +217,8 @@ static void handle_tokenize(const struct wn_http_request *request, struct wn_htt
 
 static void handle_detokenize(const struct wn_http_request *request, struct wn_http_answer *answer) {
   const struct wn_server *s = request->user;
-  json_t *body = server_body(request, answer);
+  static const char *const keys[] = {"model", "tokens"};
+  json_t *body = server_body(request, answer, keys, 2);
   if (!body) return;
   const json_t *list = json_object_get(body, "tokens");
   const size_t n = json_array_size(list);
@@ -239,7 +249,8 @@ static void handle_apply_template(const struct wn_http_request *request, struct 
   const struct wn_server *s = request->user;
   struct wn_serve_prompt prompt = {0};
   struct wn_serve_error error = {0};
-  json_t *body = server_body(request, answer);
+  static const char *const keys[] = {"model", "messages"};
+  json_t *body = server_body(request, answer, keys, 2);
   char *text = NULL;
   size_t bytes;
   if (!body) return;
@@ -378,15 +389,22 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
     WN_TRY(wn_budgets_copy(ctx, o->budgets, &s->budgets));
   }
   WN_TRY(wn_context_create(&front, &s->front.ctx));
-  if (!(s->name = wn_strdup(ctx, o->name ? o->name : "winnow"))) return WN_ERR_MEMORY;
+  const char *name = o->name ? o->name : "winnow"; /* as a rule a file's, which may be any bytes */
+  struct wn_bytes clean = {0};
+  WN_TRY(wn_utf8_replace_bad(name, strlen(name), &clean));
+  s->name = clean.data;
+  if (!s->name && !(s->name = wn_strdup(ctx, ""))) return WN_ERR_MEMORY;
   if (o->api_key && !(s->key = wn_strdup(ctx, o->api_key))) return WN_ERR_MEMORY;
   const char *template = wn_tokenizer_chat_template(tok);
+  const wn_chat_template *chat = template ? wn_chat_template_recognise(template) : NULL;
+  if (chat) WN_TRY(wn_chat_default_system(ctx, chat, template, &s->system));
   const int32_t vocabulary = wn_tokenizer_vocab_size(tok);
   wn_context *own = s->front.ctx;
   s->front = (struct wn_serve_model){.ctx = own,
                                      .model = model,
                                      .tok = tok,
-                                     .chat = template ? wn_chat_template_recognise(template) : NULL,
+                                     .chat = chat,
+                                     .system = s->system,
                                      .name = s->name,
                                      .context = o->context ? o->context : c->context,
                                      .entries = vocabulary < c->vocab_size ? vocabulary : (int32_t)c->vocab_size,
@@ -405,11 +423,13 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
 static void server_close(struct wn_server *s) {
   if (s->http) wn_http_close(s->http); /* nobody comes in, and whoever is here is told that it is over */
   wn_serve_worker_stop(&s->worker);
-  wn_http_stop(s->http);
+  wn_http_stop(s->http); /* until then handlers may still ask the worker: connections are kept alive */
+  wn_serve_worker_clear(&s->worker);
   wn_budgets_clear(&s->budgets);
   wn_context_destroy(s->front.ctx);
   wn_free(s->name);
   wn_free(s->key);
+  wn_text_free(s->system);
   wn_free(s);
 }
 

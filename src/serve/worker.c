@@ -167,7 +167,8 @@ static bool running_step(struct running *x) {
 /* What there is to send goes out; clients that have left free their slots. False: nothing moved. */
 static bool running_send(struct running *x, struct wn_serve_job *job) {
   for (int i = 0; i < job->count; i++) wn_trace_step(&x->w->model, &job->choices[i]);
-  if (job->out.failed && !job->finished) running_fail(x, job, WN_ERR_MEMORY);
+  if (job->out.failed && !job->finished)
+    running_fail(x, job, wn_fail(x->w->model.ctx, WN_ERR_MEMORY, "out of memory: an answer"));
   const size_t left = job->out.data ? job->out.bytes - job->sent : 0;
   const size_t n = wn_http_stream_offer(job->stream, left ? job->out.data + job->sent : "", left);
   if (n == SIZE_MAX) {
@@ -290,17 +291,19 @@ wn_status wn_serve_worker_start(wn_context *ctx, struct wn_serve_worker *w) {
 }
 
 void wn_serve_worker_stop(struct wn_serve_worker *w) {
-  if (!w->started) {
-    worker_room_clear(w);
-    return;
-  }
+  if (!w->started) return;
   pthread_mutex_lock(&w->lock);
   w->stop = true;
   pthread_cond_signal(&w->news);
   pthread_mutex_unlock(&w->lock);
   pthread_join(w->thread, NULL);
-  pthread_cond_destroy(&w->news);
-  pthread_mutex_destroy(&w->lock);
+}
+
+void wn_serve_worker_clear(struct wn_serve_worker *w) {
+  if (w->started) {
+    pthread_cond_destroy(&w->news);
+    pthread_mutex_destroy(&w->lock);
+  }
   worker_room_clear(w);
   w->started = false;
 }

@@ -36,7 +36,9 @@ struct wn_serve_worker {
 
 /* slots, queue, cache_memory, prefix.limit and model are set. */
 wn_status wn_serve_worker_start(wn_context *ctx, struct wn_serve_worker *worker);
-void wn_serve_worker_stop(struct wn_serve_worker *worker); /* what is running is cut off; zeroed is allowed */
+/* What is running is cut off, and nothing is taken any more; zeroed is allowed, here and below. */
+void wn_serve_worker_stop(struct wn_serve_worker *worker);
+void wn_serve_worker_clear(struct wn_serve_worker *worker); /* after it, once no handler asks any more */
 /* The job is the worker's now. False: the queue is full, and it is still the caller's. */
 bool wn_serve_worker_add(struct wn_serve_worker *worker, struct wn_serve_job *job);
 void wn_serve_worker_counts(struct wn_serve_worker *worker, struct wn_serve_counts *out);

@@ -7,9 +7,12 @@
  *   llama2      Meta, "Llama 2", appendix A.3.3 (generation.py of the reference code)
  *   mistral*    Mistral's tokenizers v1/v2 ("[INST] x [/INST]"), v3 ("[INST] x[/INST]") and tekken ("[INST]x[/INST]")
  *   zephyr      Zephyr, TinyLlama, StableLM
+ *   tulu        Allen AI: OLMo 2, Tulu 3
  *   phi3        Microsoft
- *   gemma       Google */
-#include "winnow/chat.h"
+ *   gemma       Google
+ *
+ * </s> in a row stands for the end token of the tokenizer, as eos_token does in the templates. */
+#include "text/chat.h"
 
 #include <string.h>
 #include "base/alloc.h"
@@ -96,6 +99,12 @@ static const struct wn_chat_template templates[] = {
      .user_begin = "<|user|>\n",
      .user_end = "</s>\n<|assistant|>\n",
      .answer_end = "</s>\n"},
+    {.name = "tulu",
+     .system_begin = "<|system|>\n",
+     .system_end = "\n",
+     .user_begin = "<|user|>\n",
+     .user_end = "\n<|assistant|>\n",
+     .answer_end = "</s>\n"},
     {.name = "phi3",
      .system_begin = "<|system|>\n",
      .system_end = "<|end|>\n",
@@ -141,18 +150,31 @@ static bool opens_thought(const char *jinja) {
   return false;
 }
 
+/* Of those with <|user|>, which of Zephyr's ends every message with the end token, Tulu's only an answer, and a
+ * question with its line. Between a question's content and the next statement or mark it says which. NULL: neither. */
+static const char *zephyr_or_tulu(const char *jinja) {
+  const char *user = strstr(jinja, "<|user|>"), *content = user ? strstr(user, "content") : NULL;
+  if (!content) return NULL;
+  const char *statement = strstr(content, "{%"), *mark = strstr(content, "<|");
+  const char *end = statement && (!mark || statement < mark) ? statement : mark;
+  const size_t n = end ? (size_t)(end - content) : strlen(content);
+  if (memmem(content, n, "eos_token", 9) || memmem(content, n, "</s>", 4)) return "zephyr";
+  const bool line = memchr(content, '\n', n) || memmem(content, n, "\\n", 2);
+  return line && end && end == statement && strstr(end, "eos_token") ? "tulu" : NULL;
+}
+
 const wn_chat_template *wn_chat_template_recognise(const char *jinja) {
   WN_CHECK_OR(NULL, WN_POINTER(jinja));
   static const struct {
     const char *marks[2]; /* all of them; the first row that fits */
-    const char *name;
+    const char *name;     /* NULL: zephyr_or_tulu */
   } rules[] = {
       {{"<|im_start|>"}, "chatml"},
       {{"<|start_header_id|>", "Cutting Knowledge Date: December 2023"}, "llama3.1"},
       {{"<|start_header_id|>", "<|eot_id|>"}, "llama3"},
       {{"<start_of_turn>"}, "gemma"},
       {{"<|user|>", "<|end|>"}, "phi3"},
-      {{"<|user|>", "<|assistant|>"}, "zephyr"},
+      {{"<|user|>", "<|assistant|>"}, NULL},
       {{"[INST]", "<<SYS>>"}, "llama2"},
       {{"[INST] ", " [/INST]"}, "mistral"},
       {{"[INST] ", "[/INST]"}, "mistral-v3"},
@@ -164,8 +186,10 @@ const wn_chat_template *wn_chat_template_recognise(const char *jinja) {
     if (strstr(jinja, others[i])) return NULL;
   if (opens_thought(jinja)) return NULL;
   for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-    if (strstr(jinja, rules[i].marks[0]) && (!rules[i].marks[1] || strstr(jinja, rules[i].marks[1])))
-      return wn_chat_template_find(rules[i].name);
+    if (strstr(jinja, rules[i].marks[0]) && (!rules[i].marks[1] || strstr(jinja, rules[i].marks[1]))) {
+      const char *name = rules[i].name ? rules[i].name : zephyr_or_tulu(jinja);
+      return name ? wn_chat_template_find(name) : NULL;
+    }
   return strstr(jinja, "[INST]") && strstr(jinja, "[/INST]") ? wn_chat_template_find("mistral-tekken") : NULL;
 }
 
@@ -199,12 +223,20 @@ wn_status wn_chat_default_system(wn_context *ctx, const wn_chat_template *t, con
 struct parts {
   wn_text_part *list;
   int count;
+  const char *end; /* [end_bytes] of the end token */
+  size_t end_bytes;
 };
 
 static void chat_add(struct parts *p, const char *text, size_t bytes, bool special) {
   if (text && bytes) p->list[p->count++] = (wn_text_part){text, bytes, special};
 }
 static void add_mark(struct parts *p, const char *text) {
+  const char *end = text ? strstr(text, "</s>") : NULL;
+  if (end) {
+    chat_add(p, text, (size_t)(end - text), true);
+    chat_add(p, p->end, p->end_bytes, true);
+    text = end + strlen("</s>");
+  }
   chat_add(p, text, text ? strlen(text) : 0, true);
 }
 /* A marker; with `less` its final space is left to the tokenizer, which writes one at the start of a text after a
@@ -228,7 +260,7 @@ static void add_message(struct parts *p, const char *text, bool trim_begin, bool
   chat_add(p, text, n, false);
 }
 
-static wn_status chat_check(wn_context *ctx, const wn_chat_message *messages, int count, bool opening) {
+wn_status wn_chat_check(wn_context *ctx, const wn_chat_message *messages, int count, bool opening) {
   if (count < 1 || messages[count - 1].role != WN_CHAT_USER)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "a conversation ends with the user's message for the model to answer");
   for (int i = 0; i < count; i++) {
@@ -250,10 +282,12 @@ wn_status wn_chat_encode(wn_context *ctx, const wn_tokenizer *tok, const wn_chat
     WN_CHECK_CALL(WN_POINTER(messages[i].text), WN_ENUM(messages[i].role, WN_CHAT_ASSISTANT + 1));
   *ids = NULL;
   *id_count = 0;
-  WN_TRY(chat_check(ctx, messages, count, opening));
+  WN_TRY(wn_chat_check(ctx, messages, count, opening));
   void *memory;
-  WN_TRY(wn_alloc(ctx, "messages", (size_t)(6 * count + 4) * sizeof(wn_text_part), &memory));
+  WN_TRY(wn_alloc(ctx, "messages", (size_t)(8 * count + 4) * sizeof(wn_text_part), &memory));
   struct parts p = {.list = memory};
+  p.end = wn_tokenizer_token_name(tok, wn_tokenizer_eos(tok), &p.end_bytes);
+  if (!p.end) p.end = "</s>", p.end_bytes = strlen(p.end);
   const char *bos = "<s>"; /* llama2's */
   const char *inner = NULL;
   const bool trim_system = t->trim & TRIM_SYSTEM, trim_user = t->trim & TRIM_USER, trim_answer = t->trim & TRIM_ANSWER;

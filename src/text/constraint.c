@@ -62,7 +62,7 @@ static void constraint_walk_string(struct wn_constraint *c, uint32_t node, uint3
     constraint_take_simple(c, node);
   else
     constraint_take(c, node, t->characters,
-                    room >= WN_TREE_NOT_PLAIN ? WN_TREE_NOT_PLAIN - 1 : n->characters + (int)room);
+                    room < WN_TREE_NOT_PLAIN - n->characters ? n->characters + (int)room : WN_TREE_NOT_PLAIN - 1);
   uint32_t low = 0;
   for (uint32_t high = t->quote_count; low < high;) {
     const uint32_t middle = low + (high - low) / 2;
@@ -246,21 +246,15 @@ wn_status wn_constraint_create_tree(wn_context *ctx, const struct wn_token_tree 
   return constraint_create(ctx, tree, tables, out);
 }
 
-wn_status wn_constraint_create_parsed(wn_context *ctx, const wn_tokenizer *tok, const json_t *schema,
-                                      wn_constraint **out) {
-  const struct wn_token_tree *tree;
-  *out = NULL;
-  WN_TRY(wn_tokenizer_tree(ctx, tok, &tree));
-  return wn_constraint_create_tree(ctx, tree, schema, out);
-}
-
 wn_status wn_constraint_create_json(wn_context *ctx, const wn_tokenizer *tok, const char *schema, size_t bytes,
                                     wn_constraint **out) {
   WN_CHECK_CALL(WN_HANDLE(tok, TOKENIZER), WN_POINTER(out));
+  const struct wn_token_tree *tree;
   json_t *json = NULL;
   *out = NULL;
+  WN_TRY(wn_tokenizer_tree(ctx, tok, &tree));
   if (schema) WN_TRY(wn_json_load_text(ctx, WN_JSON_SCHEMA, "schema", schema, bytes, &json));
-  const wn_status status = wn_constraint_create_parsed(ctx, tok, json, out);
+  const wn_status status = wn_constraint_create_tree(ctx, tree, json, out);
   json_decref(json);
   return status;
 }

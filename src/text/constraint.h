@@ -6,10 +6,8 @@
 #include "text/token_tree.h"
 #include "winnow/constraint.h"
 
-/* wn_constraint_create_json with a schema that has been parsed; NULL: any object. */
-wn_status wn_constraint_create_parsed(wn_context *ctx, const wn_tokenizer *tok, const json_t *schema,
-                                      wn_constraint **out);
-/* The same for tokens in a tree, which is borrowed. */
+/* wn_constraint_create_json with a schema that has been parsed (NULL: any object), for tokens in a tree, which is
+ * borrowed. */
 wn_status wn_constraint_create_tree(wn_context *ctx, const struct wn_token_tree *tree, const json_t *schema,
                                     wn_constraint **out);
 /* 1 for each token that may come next, else 0 [entries]; valid until the next call. NULL: out of memory. */

@@ -88,10 +88,12 @@ static void schema_path(const struct place *at, char *out, size_t bytes) {
   if (at->up) {
     schema_path(at->up, out, bytes);
     used = strlen(out);
-    if (at->key)
-      snprintf(out + used, bytes - used, "/%s", at->key);
-    else
+    if (at->key && bytes - used > 1) {
+      out[used++] = '/';
+      wn_line_escape(at->key, out + used, bytes - used); /* cuts no character */
+    } else if (!at->key) {
       snprintf(out + used, bytes - used, "/%zu", at->index);
+    }
   } else {
     snprintf(out, bytes, "%s", at->key);
   }
@@ -237,11 +239,11 @@ static wn_status schema_read_bound(struct wn_schema_builder *b, const json_t *js
   if (!json) return WN_OK;
   if (!json_is_number(json)) return schema_refuse(b, WN_ERR_FORMAT, &under, "expected a number");
   const bool beyond = keyword[0] == 'e'; /* exclusiveMinimum, exclusiveMaximum */
-  const double value = sign * json_number_value(json), up = ceil(value) + (beyond && value == ceil(value));
+  const double value = sign * json_number_value(json), up = ceil(value);
   if (json_is_integer(json) && fabs(value) < 1e18)
     bound = sign * json_integer_value(json) + beyond;
-  else
-    bound = up >= 1e18 ? WN_SCHEMA_DIGITS + 1 : up <= -1e18 ? -WN_SCHEMA_DIGITS : (int64_t)up;
+  else /* from 2^53 on a double plus 1 may be the same */
+    bound = up >= 1e18 ? WN_SCHEMA_DIGITS + 1 : up <= -1e18 ? -WN_SCHEMA_DIGITS : (int64_t)up + (beyond && value == up);
   if (bound > *least) *least = bound;
   return WN_OK;
 }
@@ -387,7 +389,11 @@ static wn_status schema_read_keywords(struct wn_schema_builder *b, const json_t 
   json_object_foreach((json_t *)(uintptr_t)json, key, value) {
     const struct row *row = rows, *end = rows + sizeof rows / sizeof *rows;
     while (row < end && strcmp(row->name, key) != 0) row++;
-    if (row == end) return schema_refuse(b, WN_ERR_UNSUPPORTED, at, "\"%.64s\" is not served", key);
+    if (row == end) {
+      char shown[68];
+      wn_line_escape(key, shown, sizeof shown);
+      return schema_refuse(b, WN_ERR_UNSUPPORTED, at, "\"%s\" is not served", shown);
+    }
     if (row->at == SIZE_MAX) continue;
     *(const json_t **)(void *)((char *)k + row->at) = value;
     *of |= row->of;

@@ -45,6 +45,16 @@ is "chat: budgets of the context change nothing" "$(jq -c '[.turns[].answer]' ou
 stop=$(jq -r '.[0][0:1]' <<<"$whole")
 say 'hi\n' --template chatml --tokens 4 --context 300 --json --stop "$stop"
 is "chat --stop ends an answer" "stop:" "$(jq -r '.turns[0] | .stopped + ":" + .answer' out)"
+# What is cut off is no part of the conversation, however many tokens it was: saved tokens are those of the saved text.
+for from in 1 2; do
+  say 'hi\n/save stopped.json\nbye\n' --template chatml --tokens 8 --context 300 --json --stop "$(jq -r ".[0][$from:$from+2]" <<<"$whole")"
+  jq -c '{ids: .messages[1].ids}' stopped.json >ids.json
+  "$winnow" tokenizer decode --tokenizer talker ids.json >decoded
+  is "chat --stop at $from: the tokens of the answer" "$(jq -r '.turns[0].answer' out)" "$(cat decoded)"
+  jq -c '.turns[1].answer' out >second
+  say '/load stopped.json\nbye\n' --template chatml --tokens 8 --context 300 --json
+  is "chat --stop at $from: the next turn is that of the saved conversation" "$(cat second)" "$(jq -c '.turns[0].answer' out)"
+done
 say 'hi\n' --template chatml --tokens 4 --context 8
 if [ $code -eq 1 ] && grep -q -- '--context' err; then pass "chat: a message that is too long"; else fail "chat: a message that is too long" "$(cat err)"; fi
 say 'hi\n' --template chatml --tokens 3 --context 300

@@ -26,6 +26,12 @@ else
   kill -TERM $server
   wait $server
   is "serve: an interrupt ends it" "0" "$?"
+  serves talker --name $'caf\xe9' # as a file's name may be
+  is "serve: a name that is not UTF-8" 'caf\xe9 caf\xe9' "$(jq -r .model serve.out) $(curl -s "$url/v1/models" | jq -r '.data[0].id')"
+  post /v1/completions '{"prompt": "the water", "max_tokens": 1}'
+  is "serve: an answer under such a name" 'caf\xe9' "$(jq -r .model out)"
+  kill -TERM $server
+  wait $server
   # SentencePiece drops the first space of a text: of a text's first token alone.
   serves whole
   printf 'the the' >the.txt

@@ -7,12 +7,16 @@
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
-static SUPPORT_UNUSED int ask_connect(int port) {
+static SUPPORT_UNUSED int ask_connect_at(const char *address, int port) {
   const int s = socket(AF_INET, SOCK_STREAM, 0);
   struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-  inet_pton(AF_INET, "127.0.0.1", &at.sin_addr);
+  inet_pton(AF_INET, address, &at.sin_addr);
   assert_int_equal(connect(s, (struct sockaddr *)&at, sizeof at), 0);
   return s;
+}
+
+static SUPPORT_UNUSED int ask_connect(int port) {
+  return ask_connect_at("127.0.0.1", port);
 }
 
 /* To its end; the socket is closed. The text is the caller's. */

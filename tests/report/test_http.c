@@ -90,6 +90,17 @@ static void answer_much(const struct wn_http_request *request, struct wn_http_an
 static void answer_once(const struct wn_http_request *request, struct wn_http_answer *answer) {
   start_writer(request, answer, write_once);
 }
+static void answer_slowly(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  start_writer(request, answer, write_much);
+  answer->waits = true;
+}
+enum { HELD = 40 }; /* of bodies, more than may be here together */
+static struct wn_http_stream *_Atomic held[HELD];
+static void answer_held(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  static int next;
+  held[next++] = wn_http_stream_open(request, answer);
+  answer->waits = true;
+}
 static int written(void) {
   assert_int_equal(pthread_join(writer, NULL), 0);
   return heard;
@@ -102,6 +113,8 @@ static const struct wn_http_route routes[] = {
     {.method = "GET", .path = "/events", .type = "text/event-stream", .handle = answer_events},
     {.method = "GET", .path = "/once", .type = "text/plain", .handle = answer_once},
     {.method = "GET", .path = "/much", .type = "text/plain", .handle = answer_much},
+    {.method = "POST", .path = "/held", .type = "text/plain", .body_limit = 2 * LONG, .handle = answer_held},
+    {.method = "GET", .path = "/slow", .type = "text/plain", .handle = answer_slowly},
 };
 
 static int begin(void **state) {
@@ -155,6 +168,13 @@ static void test_refused(void **state) {
   ask_expect(port, HEAD_OF("POST", "/nowhere", "Content-Length: 3\r\n") "abc", "404");
   ask_expect(port, "GET /hello HTTP/1.1\r\nHost: elsewhere.example\r\nConnection: close\r\n\r\n", "403");
   ask_expect(port, "GET /hello HTTP/1.1\r\nHost: localhost.elsewhere.example\r\nConnection: close\r\n\r\n", "403");
+  static const char *const hosts[] = {"localhost", "LocalHost:80", "localhost.",  "LOCALHOST.:1", "127.0.0.1",
+                                      "[::1]:80",  "localhost..",  "localhost.x", "127.0.0.2",    "localhost-"};
+  for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
+    char request[200];
+    snprintf(request, sizeof request, "GET /hello HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", hosts[i]);
+    ask_expect(port, request, i < 6 ? "200" : "403");
+  }
   char *head = malloc(100000); /* a head without an end */
   memset(head, 'a', 99999);
   memcpy(head, "GET /hello?", 11);
@@ -193,6 +213,14 @@ static void test_bodies(void **state) {
              LIMIT + more, body);
     ask_expect(port, request, more ? "413" : "200");
   }
+  /* Who sends all of a body before it reads hears why it is refused. */
+  const int much = 8 << 20;
+  char *long_request = malloc((size_t)much + 300);
+  const int before = snprintf(long_request, 300, HEAD_OF("POST", "/both", "Content-Length: %d\r\n"), much);
+  memset(long_request + before, 'x', (size_t)much);
+  long_request[before + much] = 0;
+  ask_expect(port, long_request, "413");
+  free(long_request);
   /* Far too much is refused before it comes. */
   text = ask(port, HEAD_OF("POST", "/both", "Content-Length: 1000000000000\r\n"));
   assert_non_null(strstr(text, "413"));
@@ -209,6 +237,31 @@ static void test_bodies(void **state) {
   for (int i = 0; i < 100000 && sent > 0; i++) sent = send(s, request, strlen(request), MSG_NOSIGNAL);
   assert_true(sent < 0);
   free(ask_read(s));
+}
+
+/* A body is gone once it has been read: those of requests that are answered for long leave room for others. */
+static void test_room_for_bodies(void **state) {
+  (void)state;
+  char *request = malloc(2 * LONG + 300);
+  const int n = snprintf(request, 300, HEAD_OF("POST", "/held", "Content-Length: %d\r\n"), 2 * LONG);
+  int s[HELD], kept = 0, answered = 0;
+  memset(request + n, 'x', 2 * LONG);
+  for (int i = 0; i < HELD; i++) {
+    s[i] = ask_connect(wn_http_port(http));
+    assert_int_equal(write(s[i], request, (size_t)n + 2 * LONG), n + 2 * LONG);
+    for (int k = 0; k < 200 && !held[i]; k++) nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    if (!held[i]) break;
+    kept++;
+  }
+  for (int i = 0; i < kept; i++) {
+    wn_http_stream_end(held[i]);
+    char *text = ask_read(s[i]);
+    answered += strstr(text, "200 OK") != NULL;
+    free(text);
+  }
+  free(request);
+  assert_int_equal(kept, HELD);
+  assert_int_equal(answered, HELD);
 }
 
 static void test_streams(void **state) {
@@ -260,6 +313,47 @@ static void test_stop(void **state) {
   close(s);
 }
 
+/* Its own address names this machine, too. */
+static void test_own_address(void **state) {
+  (void)state;
+  static const char *const hosts[] = {"127.0.0.2", "localhost", "127.0.0.3", "elsewhere.example"};
+  struct wn_http *other;
+  const struct wn_http_options options = {
+      .address = "127.0.0.2", .routes = routes, .route_count = sizeof routes / sizeof *routes, .user = &left};
+  assert_ok(ctx, wn_http_start(ctx, &options, &other));
+  for (int i = 0; i < 4; i++) {
+    const int port = wn_http_port(other), s = ask_connect_at("127.0.0.2", port);
+    char request[200];
+    const int n = snprintf(request, sizeof request, "GET /hello HTTP/1.1\r\nHost: %s:%d\r\nConnection: close\r\n\r\n",
+                           hosts[i], port);
+    assert_int_equal(write(s, request, (size_t)n), n);
+    char *text = ask_read(s);
+    if (!strstr(text, i < 2 ? "200 OK" : "403")) fail_msg("%s: %s", hosts[i], text);
+    free(text);
+  }
+  wn_http_stop(other);
+}
+
+/* An answer whose head waited for it is written: its time to leave is an answer's, not a stream's. */
+static void test_answer_leaves(void **state) {
+  (void)state;
+  struct wn_http *other;
+  const struct wn_http_options options = {
+      .routes = routes, .route_count = sizeof routes / sizeof *routes, .answer_seconds = 0.5};
+  assert_ok(ctx, wn_http_start(ctx, &options, &other));
+  const int s = ask_connect(wn_http_port(other));
+  const char *request = HEAD_OF("GET", "/slow", "");
+  char some[1000];
+  assert_int_equal(write(s, request, strlen(request)), strlen(request));
+  assert_true(read(s, some, sizeof some) > 0); /* its writer is there */
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += 10; /* below the 30 seconds of an idle connection */
+  assert_int_equal(pthread_timedjoin_np(writer, NULL, &until), 0);
+  close(s);
+  wn_http_stop(other);
+}
+
 static void test_sent(void **state) {
   (void)state;
   const int before = left;
@@ -269,8 +363,10 @@ static void test_sent(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_routes), cmocka_unit_test(test_refused),
-                                     cmocka_unit_test(test_bodies), cmocka_unit_test(test_streams),
-                                     cmocka_unit_test(test_stop),   cmocka_unit_test(test_sent)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_routes),       cmocka_unit_test(test_refused),
+                                     cmocka_unit_test(test_bodies),       cmocka_unit_test(test_room_for_bodies),
+                                     cmocka_unit_test(test_streams),      cmocka_unit_test(test_stop),
+                                     cmocka_unit_test(test_sent),         cmocka_unit_test(test_own_address),
+                                     cmocka_unit_test(test_answer_leaves)};
   return cmocka_run_group_tests(tests, begin, end);
 }

@@ -23,24 +23,33 @@ struct place {
   int port;
 };
 
-static SUPPORT_UNUSED wn_model *bytes_model(wn_context *ctx, int64_t context) {
+static SUPPORT_UNUSED wn_model *place_model(wn_context *ctx, int64_t vocabulary, int64_t context) {
   const struct model_case k = {.position = WN_POS_ROPE, .ffn = WN_FFN_SWIGLU, .kv_heads = 2, .qk_norm = true};
   wn_model_config c = model_case_config(&k);
-  c.vocab_size = V;
+  c.vocab_size = vocabulary;
   c.context = context;
   return model_of(ctx, &c, WN_F32);
 }
 
-static SUPPORT_UNUSED void open_place_of(struct place *p, int64_t context, const wn_server_options *options) {
+static SUPPORT_UNUSED wn_model *bytes_model(wn_context *ctx, int64_t context) {
+  return place_model(ctx, V, context);
+}
+
+static SUPPORT_UNUSED void open_place_with(struct place *p, const char *tokenizer, int64_t context,
+                                           const wn_server_options *options) {
   wn_server_options o = options ? *options : (wn_server_options){0};
   o.size = sizeof o;
   p->ctx = context_of("cpu", 1);
   p->own = context_of("cpu", 1);
-  p->model = bytes_model(p->ctx, context);
-  p->same = bytes_model(p->own, context);
-  OK(p->ctx, wn_tokenizer_load(p->ctx, "bytes", &p->tok));
+  OK(p->ctx, wn_tokenizer_load(p->ctx, tokenizer, &p->tok));
+  p->model = place_model(p->ctx, wn_tokenizer_vocab_size(p->tok), context);
+  p->same = place_model(p->own, wn_tokenizer_vocab_size(p->tok), context);
   OK(p->ctx, wn_server_start(p->ctx, p->model, p->tok, &o, &p->server));
   p->port = wn_server_port(p->server);
+}
+
+static SUPPORT_UNUSED void open_place_of(struct place *p, int64_t context, const wn_server_options *options) {
+  open_place_with(p, "bytes", context, options);
 }
 
 static SUPPORT_UNUSED void open_place(struct place *p, const wn_server_options *options) {

@@ -188,8 +188,40 @@ static void test_refused(void **state) {
   }
 }
 
+/* A schema of n objects within each other, the innermost with a name of so many bytes. */
+static char *format_of(int n, size_t name) {
+  char *long_name = calloc(1, name + 1), *text = NULL;
+  memset(long_name, 'x', name);
+  json_t *schema = json_pack("{s:{s:{s:s}}}", "properties", long_name, "type", "null");
+  for (int i = 1; i < n; i++) schema = json_pack("{s:{s:o}}", "properties", "a", schema);
+  char *dumped = json_dumps(schema, JSON_COMPACT);
+  assert_true(
+      asprintf(&text, "\"max_tokens\":1,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":%s}}",
+               dumped) > 0);
+  json_decref(schema);
+  free(dumped), free(long_name);
+  return text;
+}
+
+/* A schema's limits are those that docs/json.md names, and not the server's. */
+static void test_limits_of_schemas(void **state) {
+  const struct place *p = *state;
+  static const struct {
+    int objects;
+    size_t name;
+    const char *says; /* NULL: it is served */
+  } rows[] = {{128, 1, NULL}, {129, 1, "nested deeper than"}, {1, 250 << 10, NULL}, {1, 256 << 10, "at most 262144"}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    char *fields = format_of(rows[i].objects, rows[i].name), *answer = post(p, fields);
+    if (rows[i].says ? !strstr(answer, " 400 ") || !strstr(answer, rows[i].says) : !strstr(answer, " 200 "))
+      fail_msg("%d objects, a name of %zu bytes: %.300s", rows[i].objects, rows[i].name, answer);
+    free(fields), free(answer);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_answers), cmocka_unit_test(test_stream),
-                                     cmocka_unit_test(test_others), cmocka_unit_test(test_refused)};
+                                     cmocka_unit_test(test_others), cmocka_unit_test(test_refused),
+                                     cmocka_unit_test(test_limits_of_schemas)};
   return cmocka_run_group_tests(tests, open_place, close_place);
 }

@@ -2,6 +2,12 @@
  * which name; clients that leave free what they held. */
 #include "serve/place.h"
 
+#define E_ACUTE "\xC3\xA9"
+#define E10 E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE
+#define E40 E10 E10 E10 E10
+#define D8 "[[[[[[[["
+#define D64 D8 D8 D8 D8 D8 D8 D8 D8
+
 /* Bytes that are no UTF-8 are U+FFFD in both. */
 static void test_same_as_the_library(void **state) {
   (void)state;
@@ -272,6 +278,30 @@ static void test_scores(void **state) {
   close_place(&p);
 }
 
+/* Where tokens begin does not depend on a stop string that may have begun: it holds text back, which is drawn. */
+static void test_offsets(void **state) {
+  (void)state;
+  static const char *const stops[] = {"[]", "[\"AAAAAAAB\"]", "[\"AAAAA\"]"};
+  struct place p;
+  open_place(&p, NULL);
+  for (int k = 0; k < 6; k++) { /* with echo, too */
+    char body[200];
+    snprintf(body, sizeof body,
+             "{\"prompt\":\"q\",\"max_tokens\":5,\"logit_bias\":{\"65\":100},\"logprobs\":0,\"stop\":%s,\"echo\":%s}",
+             stops[k % 3], k < 3 ? "false" : "true");
+    char *answer = post(p.port, "/v1/completions", body);
+    json_t *j = json_of(answer);
+    const json_t *scores = json_object_get(json_array_get(json_object_get(j, "choices"), 0), "logprobs"),
+                 *offsets = json_object_get(scores, "text_offset");
+    assert_int_equal(json_array_size(offsets), k < 3 ? 5 : 6);
+    for (size_t i = 0; i < json_array_size(offsets); i++)
+      assert_int_equal(json_integer_value(json_array_get(offsets, i)), i);
+    json_decref(j);
+    free(answer);
+  }
+  close_place(&p);
+}
+
 /* The token that ends a text has a score like every other that was drawn: lm-evaluation-harness drops the last one. */
 static void test_score_of_the_end(void **state) {
   (void)state;
@@ -341,12 +371,20 @@ static void test_choices_of_sampling(void **state) {
   text = text_of(answer, 0);
   assert_string_equal(text, "q");
   free(text), free(answer);
-  /* min_p of 1 leaves the most probable one. */
+  /* min_p of 1 leaves the most probable one, and so does top_p of 0. */
   char *greedy = post(p.port, "/v1/completions", "{\"prompt\":\"q\",\"max_tokens\":20,\"temperature\":0}");
-  answer = post(p.port, "/v1/completions", "{\"prompt\":\"q\",\"max_tokens\":20,\"temperature\":2,\"min_p\":1}");
-  char *one = text_of(greedy, 0), *other = text_of(answer, 0);
-  assert_string_equal(one, other);
-  free(one), free(other), free(greedy), free(answer);
+  char *one = text_of(greedy, 0);
+  static const char *const alone[] = {"\"temperature\":2,\"min_p\":1", "\"temperature\":2,\"top_p\":0",
+                                      "\"temperature\":0,\"top_p\":0"};
+  for (int i = 0; i < 3; i++) {
+    char body[100];
+    snprintf(body, sizeof body, "{\"prompt\":\"q\",\"max_tokens\":20,%s}", alone[i]);
+    answer = post(p.port, "/v1/completions", body);
+    char *other = text_of(answer, 0);
+    assert_string_equal(one, other);
+    free(other), free(answer);
+  }
+  free(one), free(greedy);
   close_place(&p);
 }
 
@@ -375,6 +413,7 @@ static void test_bad_requests(void **state) {
       {"/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":200}", 400, "more than the context, 200"},
       {"/v1/completions", "{\"prompt\":\"a\",\"temperature\":\"hot\"}", 400, "temperature: expected"},
       {"/v1/completions", "{\"prompt\":\"a\",\"top_p\":1.01}", 400, "top_p: expected"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"repetition_penalty\":0.001}", 400, "repetition_penalty: expected 0 or"},
       {"/v1/completions", "{\"prompt\":\"a\",\"n\":0}", 400, "n: expected"},
       {"/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":100}", 400, "at most 128"},
       {"/v1/completions", "{\"prompt\":\"a\",\"best_of\":3}", 400, "best_of"},
@@ -383,7 +422,12 @@ static void test_bad_requests(void **state) {
       {"/v1/completions", "{\"prompt\":\"a\",\"logprobs\":21}", 400, "logprobs"},
       {"/v1/completions", "{\"prompt\":\"a\",\"logit_bias\":{\"x\":1}}", 400, "logit_bias"},
       {"/v1/completions", "{\"prompt\":\"a\",\"logit_bias\":{\"256\":1}}", 400, "logit_bias"},
-      {"/v1/completions", "{\"prompt\":\"a\",\"suffix\":\"b\"}", 400, "not served"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"suffix\":\"b\"}", 400,
+       "\"suffix: this field is not served\",\"type\":\"invalid_request_error\",\"param\":\"suffix\""},
+      {"/v1/completions", "{\"prompt\":\"a\",\"suffix\":\"none\"}", 400, "suffix: this field is not served"},
+      {"/v1/chat/completions", "{\"tool_choice\":\"auto\"}", 400, "\"param\":\"tool_choice\""},
+      {"/v1/chat/completions", "{\"tools\":[],\"tool_choice\":\"none\",\"functions\":[]}", 400, "messages: missing"},
+      {"/v1/completions", "{\"suffix\":\"\"}", 400, "prompt: missing"},
       {"/v1/completions", "{\"prompt\":\"a\",\"stream_options\":{\"x\":true}}", 400, "stream_options"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{}}", 400, "budgets are missing"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"budgets\":0}}", 400, "winnow"},
@@ -394,18 +438,37 @@ static void test_bad_requests(void **state) {
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"tau\":1.5}}", 400, "winnow.tau"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"tau\":\"half\"}}", 400, "winnow.tau"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"window\":0}}", 400, "winnow.window"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"window\":9223372036854775807,\"sinks\":5}}", 400,
+       "winnow.window"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"window\":8,\"budgets\":8}}", 400, "winnow.window"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"window\":8,\"policy\":\"h2o\"}}", 400, "winnow.window"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"policy\":\"h2o\"}}", 400, "budgets are missing"},
-      {"/v1/completions",
-       "{\"prompt\":\"a\",\"x\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}", 400,
-       "deeper"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"x\":" D64 D64 D64 D64 "{\"a\":{\"a\":{\"a\":{\"a\":0", 400,
+       "deeper than 260"},
       {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", 400, "no chat template"},
       {"/v1/chat/completions", "{\"messages\":[],\"tools\":[{}]}", 400, "template"},
       {"/tokenize", "{\"prompt\":7}", 400, "prompt: expected a text"},
+      {"/tokenize", "{\"prompt\":\"a\",\"add_specialtokens\":false}", 400,
+       "/tokenize: \\\"add_specialtokens\\\" is not known"},
+      {"/tokenize", "{\"prompt\":\"a\",\"add_special_tokens\":0}", 400, "add_special_tokens: expected true or false"},
+      {"/detokenize", "{\"tokens\":[30],\"prompt\":\"a\"}", 400, "/detokenize: \\\"prompt\\\" is not known"},
+      {"/apply-template", "{\"messages\":[],\"tools\":[]}", 400, "/apply-template: \\\"tools\\\" is not known"},
       {"/detokenize", "{\"tokens\":[300]}", 400, "tokens: expected"},
       {"/detokenize", "{\"tokens\":\"a\"}", 400, "tokens: expected"},
       {"/v1/embeddings", "{}", 400, "input: missing"},
+      /* names that are cut are cut between characters */
+      {"/v1/completions", "{\"prompt\":\"a\",\"" E40 "\":1}", 400, E10 ": this field is not known"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"a" E40 "\":1}", 400, E10 ": this field is not known"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"a" E40 "\":1}}", 400, "winnow.a" E10},
+      {"/v1/completions", "{\"prompt\":\"a\",\"stream_options\":{\"a" E40 "\":1}}", 400, "stream_options: \\\"a" E10},
+      {"/v1/completions", "{\"prompt\":\"a\",\"response_format\":{\"type\":\"text\",\"a" E40 "\":1}}", 400,
+       E10 "\\\" is not known"},
+      {"/v1/completions",
+       "{\"prompt\":\"a\",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":"
+       "{\"properties\":{\"" E40 E40 E40 "\":{\"a" E40 "\":1}}}}}}",
+       400, E10 ": \\\"a" E10},
+      {"/v1/embeddings", "{\"a" E40 "\":1}", 400, E10 ": this field is not known"},
+      {"/tokenize", "{\"" E40 "\":x}", 400, "not JSON"},
   };
   struct place p;
   open_place(&p, NULL);
@@ -415,8 +478,9 @@ static void test_bad_requests(void **state) {
       fail_msg("%s %s: expected %d with \"%s\", found %s", rows[i].path, rows[i].body, rows[i].status, rows[i].part,
                answer);
     if (rows[i].status == 400) {
-      json_t *j = json_of(answer);
-      assert_true(json_is_string(json_object_get(json_object_get(j, "error"), "message")));
+      json_t *j = json_of(answer), *error = json_object_get(j, "error");
+      assert_true(json_is_string(json_object_get(error, "message")));
+      assert_non_null(json_object_get(error, "param")); /* null where it is none */
       json_decref(j);
     }
     free(answer);
@@ -455,6 +519,15 @@ static void test_small_paths(void **state) {
   assert_int_equal(status_of(answer), 404);
   assert_non_null(strstr(answer, "there is no model \\\"other/one\\\""));
   free(answer);
+  static const char *const others[] = {"/v1/models/%FF", "/v1/models/a" E40 E40 E40};
+  static const char *const said[] = {"model \\\"\\\\xff\\\"", E10 "\\\", only"};
+  for (int i = 0; i < 2; i++) {
+    char *request = request_of("GET", others[i], "", NULL);
+    answer = ask(p.port, request);
+    free(request);
+    if (status_of(answer) != 404 || !strstr(answer, said[i])) fail_msg("%s: %s", others[i], answer);
+    free(answer);
+  }
   answer = ask_for(p.port, "POST", "/v1/models/a");
   assert_int_equal(status_of(answer), 405);
   assert_non_null(strstr(answer, "Allow: GET, HEAD\r\n"));
@@ -467,6 +540,22 @@ static void test_small_paths(void **state) {
   free(answer);
   answer = ask_for(p.port, "GET", "/metrics");
   assert_non_null(strstr(answer, "\nwinnow_requests_total 0\n"));
+  free(answer);
+  close_place(&p);
+}
+
+/* A model is named by its file, whose name may be any bytes; JSON is not. */
+static void test_name(void **state) {
+  (void)state;
+  struct place p;
+  open_place(&p, &(wn_server_options){.name = "caf\xE9"});
+  char *answer = ask_for(p.port, "GET", "/v1/models");
+  assert_true(status_of(answer) == 200 && strstr(answer, "\"id\":\"caf\xEF\xBF\xBD\""));
+  free(answer);
+  answer = post(p.port, "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":1}");
+  json_t *j = json_of(answer);
+  assert_string_equal(json_string_value(json_object_get(j, "model")), "caf\xEF\xBF\xBD");
+  json_decref(j);
   free(answer);
   close_place(&p);
 }
@@ -615,10 +704,12 @@ int main(void) {
       cmocka_unit_test(test_streams),
       cmocka_unit_test(test_neighbours),
       cmocka_unit_test(test_scores),
+      cmocka_unit_test(test_offsets),
       cmocka_unit_test(test_score_of_the_end),
       cmocka_unit_test(test_choices_of_sampling),
       cmocka_unit_test(test_bad_requests),
       cmocka_unit_test(test_small_paths),
+      cmocka_unit_test(test_name),
       cmocka_unit_test(test_key),
       cmocka_unit_test(test_clients_that_leave),
       cmocka_unit_test(test_limits),

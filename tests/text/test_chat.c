@@ -30,7 +30,7 @@ static void renders(const char *name, const wn_chat_message *messages, int count
   int32_t *ids;
   size_t n, got;
   char *text;
-  assert_non_null(t);
+  if (!t) fail_msg("there is no template %s", name);
   if (wn_chat_encode(ctx, bytes, t, messages, count, opening, &ids, &n) != WN_OK) fail_msg("%s", wn_context_error(ctx));
   assert_int_equal(wn_tokenizer_decode(ctx, bytes, ids, n, &text, &got), WN_OK);
   if (strcmp(text, want)) fail_msg("%s:\n%s\nexpected:\n%s", name, text, want);
@@ -60,6 +60,8 @@ static void test_renderings(void **state) {
   renders(
       "zephyr", talk, 4, true,
       "<|system|>\nBe brief.</s>\n<|user|>\n Hi\n</s>\n<|assistant|>\nHello!</s>\n<|user|>\nBye</s>\n<|assistant|>\n");
+  renders("tulu", talk, 4, true,
+          "<|system|>\nBe brief.\n<|user|>\n Hi\n\n<|assistant|>\nHello!</s>\n<|user|>\nBye\n<|assistant|>\n");
   renders("phi3", talk + 3, 1, true, "<|user|>\nBye<|end|>\n<|assistant|>\n");
   renders("gemma", talk, 2, true, "<start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\n");
   renders("llama3.1", talk + 3, 1, true,
@@ -101,6 +103,31 @@ static void test_turns(void **state) {
     wn_tokens_free(later);
     wn_tokens_free(answer);
   }
+}
+
+/* What ends a message is the tokenizer's own end token, not a text that looks like another one's. */
+static void test_end_token(void **state) {
+  (void)state;
+  static const char *const names[] = {"zephyr", "tulu", "mistral-tekken"};
+  static const int ends[] = {4, 1, 1}; /* of the system message, questions and the answer; of the answer */
+  wn_tokenizer *tok;
+  assert_int_equal(wn_tokenizer_load(ctx, WN_TEST_DIR "/golden/bpe/smollm.gguf", &tok), WN_OK);
+  const int32_t end = wn_tokenizer_eos(tok);
+  assert_true(end >= 0);
+  for (int k = 0; k < 3; k++) {
+    int32_t *ids;
+    size_t n, got;
+    int found = 0;
+    char *text;
+    assert_int_equal(wn_chat_encode(ctx, tok, wn_chat_template_find(names[k]), talk, 4, true, &ids, &n), WN_OK);
+    for (size_t i = 0; i < n; i++) found += ids[i] == end;
+    assert_int_equal(found, ends[k]);
+    assert_int_equal(wn_tokenizer_decode(ctx, tok, ids, n, &text, &got), WN_OK);
+    assert_null(strstr(text, "</s>"));
+    wn_text_free(text);
+    wn_tokens_free(ids);
+  }
+  wn_tokenizer_destroy(tok);
 }
 
 /* SentencePiece begins a text behind a control token, with a space: Mistral's v3 marks do not add a second one. */
@@ -163,6 +190,18 @@ static void test_recognised(void **state) {
       {"{{ '[INST] ' + m['content'] + '[/INST]' }}", "mistral-v3"},
       {"{{ '[INST]' + m['content'] + '[/INST]' }}", "mistral-tekken"},
       {"{{ '<|user|>\\n' + m['content'] + eos_token }}{{ '<|assistant|>\\n' }}", "zephyr"},
+      {"{% set marks = {'user': '<|user|>', 'assistant': '<|assistant|>'} %}{% for m in messages %}"
+       "{{ marks[m.role] + '\\n' + m.content + eos_token + '\\n' }}{% endfor %}",
+       "zephyr"},
+      /* OLMo 2 and Tulu 3, and Tulu 2 with its line ends in the template */
+      {"{{ '<|user|>\n' + m['content'] + '\n' }}{% elif m['role'] == 'assistant' %}"
+       "{{ '<|assistant|>\n'  + m['content'] + eos_token + '\n' }}{% endif %}",
+       "tulu"},
+      {"{{ '<|user|>\\n' + m['content'] }}\n{% elif m['role'] == 'assistant' %}\n"
+       "{{ '<|assistant|>\\n'  + m['content'] + eos_token }}\n{% endif %}",
+       "tulu"},
+      {"{{ '<|user|>' + m['content'] }}{% else %}{{ '<|assistant|>' + m['content'] + eos_token }}{% endif %}", NULL},
+      {"{{ '<|user|>\\n' + m['content'] + '<|stop|>\\n' }}{{ '<|assistant|>\\n' }}", NULL},
       {"{{ '<|user|>\\n' + m['content'] + '<|end|>\\n<|assistant|>\\n' }}", "phi3"},
       {"{{ '<start_of_turn>' + role + '\\n' + m['content'] | trim + '<end_of_turn>\\n' }}", "gemma"},
       {"{{ '<|start_header_id|>' + 'Cutting Knowledge Date: December 2023\\n' + '<|eot_id|>' }}", "llama3.1"},
@@ -208,7 +247,8 @@ static void test_order(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_renderings), cmocka_unit_test(test_turns),
-                                     cmocka_unit_test(test_space),      cmocka_unit_test(test_injection),
-                                     cmocka_unit_test(test_recognised), cmocka_unit_test(test_order)};
+                                     cmocka_unit_test(test_end_token),  cmocka_unit_test(test_space),
+                                     cmocka_unit_test(test_injection),  cmocka_unit_test(test_recognised),
+                                     cmocka_unit_test(test_order)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }

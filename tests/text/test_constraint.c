@@ -461,6 +461,16 @@ static void test_allowed(void **state) {
     wn_constraint_destroy(c);
     json_decref(schema);
   }
+  /* Within an escape, with about as many characters left as a byte counts. */
+  for (int most = 250; most < 260; most++) {
+    json_t *schema = json_pack("{s:s,s:i}", "type", "string", "maxLength", most);
+    wn_constraint *c = constraint_of(tree, schema);
+    const struct text begun = {.data = "\"\\", .bytes = 2};
+    for (size_t i = 0; i < begun.bytes; i++) assert_ok(ctx, wn_constraint_accept(ctx, c, begun.data[i]));
+    check_allowed(schema, &begun, wn_constraint_allowed(c));
+    wn_constraint_destroy(c);
+    json_decref(schema);
+  }
 }
 
 /* The text in tokens that are drawn among all that continue it. */
@@ -554,6 +564,11 @@ static void test_texts(void **state) {
       {"{\"type\": \"string\", \"enum\": [1, \"a\"]}", "1", false},
       {"{\"type\": \"string\", \"maxLength\": 2}", "\"\xF0\x9F\x98\x80\\u00e9\"", true},
       {"{\"type\": \"string\", \"maxLength\": 2}", "\"abc\"", false},
+      {"{\"type\": \"integer\", \"exclusiveMinimum\": 1e16}", "10000000000000000", false},
+      {"{\"type\": \"integer\", \"exclusiveMinimum\": 1e16}", "10000000000000001", true},
+      {"{\"type\": \"integer\", \"exclusiveMaximum\": -1e16}", "-10000000000000000", false},
+      {"{\"type\": \"integer\", \"exclusiveMaximum\": -1e16}", "-10000000000000001", true},
+      {"{\"type\": \"integer\", \"exclusiveMinimum\": 1.5, \"exclusiveMaximum\": 2.5}", "2", true},
       {"{\"type\": \"string\", \"minLength\": 2}", "\"\\ud83d\\ude00\"", false},
       {"{\"properties\": {\"a\": {}, \"b\": {}}, \"required\": [\"b\"]}", "{\"a\":1,\"b\":2,\"c\":3}", true},
       {"{\"properties\": {\"a\": {}, \"b\": {}}, \"required\": [\"b\"]}", "{\"b\":2,\"a\":1}", false}, /* the order */

@@ -1,0 +1,118 @@
+/* Conversations: what the model reads of a list of messages, and what is refused in one. */
+#include "serve/place.h"
+
+#include "winnow/chat.h"
+
+#define MARKS "{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>' }}"
+#define WITH_SYSTEM "{{ '<|im_start|>system\\nYou help.<|im_end|>\\n' }}" MARKS
+
+static char folder[512];
+
+/* A server whose tokenizer has this chat template. */
+static void open_chat(struct place *p, const char *template, const wn_server_options *options) {
+  json_t *config =
+      json_pack("{s:s, s:s, s:s}", "bos_token", "<|im_start|>", "eos_token", "<|im_end|>", "chat_template", template);
+  make_folder(folder);
+  assert_int_equal(symlink(WN_TEST_DIR "/golden/bpe/smollm.json", path_in(folder, "tokenizer.json")), 0);
+  assert_int_equal(json_dump_file(config, path_in(folder, "tokenizer_config.json"), 0), 0);
+  json_decref(config);
+  open_place_with(p, folder, CONTEXT, options);
+  remove_folder(folder);
+}
+
+/* The library's tokens of these messages are those that the path gives. */
+static void same_tokens(const struct place *p, const char *messages, const wn_chat_message *expected, int count) {
+  char body[400];
+  int32_t *ids;
+  size_t n;
+  snprintf(body, sizeof body, "{\"messages\":[%s]}", messages);
+  char *answer = post(p->port, "/apply-template", body);
+  json_t *j = json_of(answer), *tokens = json_object_get(j, "tokens");
+  OK(p->own, wn_chat_encode(p->own, p->tok, wn_chat_template_find("chatml"), expected, count, true, &ids, &n));
+  if (json_array_size(tokens) != n) fail_msg("%s: expected %zu tokens, found %s", messages, n, answer);
+  for (size_t i = 0; i < n; i++) assert_int_equal(json_integer_value(json_array_get(tokens, i)), ids[i]);
+  wn_tokens_free(ids);
+  json_decref(j);
+  free(answer);
+}
+
+#define USER "{\"role\":\"user\",\"content\":\"hi\"}"
+
+/* The template's own system message stands before a conversation that has none, as in winnow chat. */
+static void test_default_system(void **state) {
+  (void)state;
+  static const wn_chat_message own[] = {{WN_CHAT_SYSTEM, "You help."}, {WN_CHAT_USER, "hi"}},
+                               other[] = {{WN_CHAT_SYSTEM, "Be brief."}, {WN_CHAT_USER, "hi"}};
+  struct place p;
+  open_chat(&p, WITH_SYSTEM, NULL);
+  same_tokens(&p, USER, own, 2);
+  same_tokens(&p, "{\"role\":\"system\",\"content\":\"Be brief.\"}," USER, other, 2);
+  char *answer = post(p.port, "/v1/chat/completions", "{\"messages\":[" USER "],\"max_tokens\":1}");
+  int32_t *ids;
+  size_t n;
+  OK(p.own, wn_chat_encode(p.own, p.tok, wn_chat_template_find("chatml"), own, 2, true, &ids, &n));
+  json_t *j = json_of(answer);
+  assert_int_equal(json_integer_value(json_object_get(json_object_get(j, "usage"), "prompt_tokens")), n);
+  json_decref(j);
+  wn_tokens_free(ids);
+  free(answer);
+  answer = post(p.port, "/apply-template", "{\"messages\":[" USER "," USER "]}"); /* numbers are the client's */
+  assert_true(status_of(answer) == 400 && strstr(answer, "message 1: the user and the assistant take turns"));
+  free(answer);
+  close_place(&p);
+  open_chat(&p, MARKS, NULL);
+  same_tokens(&p, USER, own + 1, 1);
+  close_place(&p);
+}
+
+/* What a message has beyond its text is named, but for what says nothing: clients send answers back as they came. */
+static void test_keys_of_messages(void **state) {
+  (void)state;
+  static const struct {
+    const char *more, *says; /* NULL: it is served */
+  } rows[] = {
+      {"\"name\":\"Ann\"", NULL},
+      {"\"name\":7", "name"},
+      {"\"refusal\":null,\"annotations\":[],\"audio\":null,\"tool_calls\":[],\"function_call\":null", NULL},
+      {"\"tool_calls\":[{\"x\":1}]", "messages[0]: \\\"tool_calls\\\" is not served"},
+      {"\"images\":[\"z\"]", "messages[0]: \\\"images\\\" is not served"},
+      {"\"contents\":\"a\"", "messages[0]: \\\"contents\\\" is not served"},
+  };
+  struct place p;
+  open_chat(&p, MARKS, NULL);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    char body[300];
+    snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\",%s}]}", rows[i].more);
+    char *answer = post(p.port, "/apply-template", body);
+    if (status_of(answer) != (rows[i].says ? 400 : 200) || (rows[i].says && !strstr(answer, rows[i].says)))
+      fail_msg("%s: %s", body, answer);
+    free(answer);
+  }
+  close_place(&p);
+}
+
+/* A stream says once whose answer it is, also where that is empty. */
+static void test_role(void **state) {
+  (void)state;
+  static const char *const fields[] = {
+      "\"max_tokens\":0", "\"max_tokens\":9,\"logit_bias\":{\"33\":100},\"stop\":\"A\"", "\"max_tokens\":3"};
+  struct place p;
+  open_chat(&p, MARKS, NULL);
+  for (int i = 0; i < 3; i++) {
+    char body[300];
+    int roles = 0;
+    snprintf(body, sizeof body, "{\"messages\":[" USER "],\"stream\":true,%s}", fields[i]);
+    char *answer = post(p.port, "/v1/chat/completions", body);
+    assert_non_null(strstr(answer, "data: [DONE]"));
+    for (const char *at = answer; (at = strstr(at, "\"role\":\"assistant\"")); at++) roles++;
+    if (roles != 1 || (i == 1 && strstr(answer, "\"content\""))) fail_msg("%s", answer);
+    free(answer);
+  }
+  close_place(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_default_system), cmocka_unit_test(test_keys_of_messages),
+                                     cmocka_unit_test(test_role)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
