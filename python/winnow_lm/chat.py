@@ -103,7 +103,7 @@ class Chat:
         self.session: Session = model.session(
             capacity=self._room, budgets=budgets, policy=policy, policy_options=policy_options, cache=cache
         )
-        self._pending = np.zeros(0, np.int32)  # to be fed before the next message
+        self._said = np.zeros(0, np.int32)  # tokens of the conversation; what the session has not read begins the next prompt
         self._steps = 0
         self._opened = False
         self._last: Optional[Generation] = None
@@ -122,7 +122,7 @@ class Chat:
         if not self._opened and self.system is not None:
             messages.insert(0, ("system", self.system))
         ids = encode_messages(self.model, self._template, messages, not self._opened)
-        room = self._room - self.session.position - int(self._pending.size)
+        room = self._room - int(self._said.size)
         if room < ids.size + 1:
             raise ArgumentError(
                 f"the conversation has {self._room - room} tokens and the message {ids.size}: more than the context of "
@@ -132,11 +132,11 @@ class Chat:
         wanted = {**self.options, **options}
         wanted["max_tokens"] = min(int(wanted.get("max_tokens", 256)), room)
         # The template's own turns end an answer: the token that begins a text is not looked for.
-        prompt = np.concatenate([self._pending, ids])
-        answer = Generation(self.session, prompt, first_step=self._steps, turn=True, **wanted)
+        said = np.concatenate([self._said, ids])
+        answer = Generation(self.session, said[self.session.position :], first_step=self._steps, turn=True, **wanted)
         self._opened = True
         self._messages += messages
-        self._pending = prompt
+        self._said = said
         self.session._generation = weakref.ref(answer)
         self._last = answer
         return answer
@@ -152,16 +152,22 @@ class Chat:
             return
         answer.close()
         self._steps += answer.steps
-        self._pending = self._pending[answer.prompt_tokens :]
-        if answer.unfed is not None:
-            self._pending = np.append(self._pending, np.int32(answer.unfed))
+        tokens = answer.tokens
+        if answer.end == "stop":  # what was cut off is no part of the conversation
+            kept = self.model.tokenizer.encode(answer.text, bos=False)
+            n = min(kept.size, tokens.size)
+            same = int(np.argmin(np.append(kept[:n] == tokens[:n], False)))
+            if self.session.position > self._said.size + same:
+                self.session.reset()
+            tokens = kept
+        self._said = np.concatenate([self._said, tokens])
         self._messages.append(("assistant", answer.text))
 
     def reset(self) -> None:
         """Forgets the conversation."""
         self._settle()
         self.session.reset()
-        self._pending, self._steps, self._opened = self._pending[:0], 0, False
+        self._said, self._steps, self._opened = self._said[:0], 0, False
         self._messages = []
 
     def close(self) -> None:

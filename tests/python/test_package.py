@@ -335,6 +335,16 @@ def test_chat():
         raises(wn.ArgumentError, lambda: chat.say("x" * 500), "context of 400")
         chat.reset()
         assert chat.session.position == 0 and chat.ask("hello") == first
+    greedy = {"template": "chatml", "context": 400, "max_tokens": 8, "temperature": 0.0}
+    with model().chat(**greedy) as chat:
+        whole = chat.ask("hello")
+    with model().chat(**greedy, stop=whole[2:5]) as chat:  # what it cuts off is no part of the conversation
+        cut = chat.ask("hello")
+        assert cut == whole[: whole.index(whole[2:5])] and len(cut) < len(whole)
+        chat.say("more")
+        said = [("user", "hello"), ("assistant", cut), ("user", "more")]
+        assert chat._said.tolist() == model().encode_chat(said, template="chatml").tolist()
+        assert chat.session.position <= chat._said.size
     text = model().detokenize(model().encode_chat([("user", "hello")], template="chatml"))
     assert text == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n", text
     raises(wn.ArgumentError, lambda: model().encode_chat([("robot", "x")], template="chatml"), "assistant")
