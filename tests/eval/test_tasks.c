@@ -4,6 +4,7 @@
 
 #include "base/fields.h"
 #include "eval/questions.h"
+#include "reach.h"
 
 /* --- what is asked --- */
 
@@ -395,7 +396,7 @@ static void test_resume_of_another(void **state) {
   assert_refused(b.ctx, wn_task_run(b.ctx, b.model, &o, &r), WN_ERR_CONFIG, refused);
   OK(b.ctx, wn_model_set_control_tokens(b.ctx, b.model, NULL, 0));
   OK(b.ctx, wn_task_run(b.ctx, b.model, &o, &r));
-  ((float *)b.model->params)[0] += 1;
+  ((float *)reach(b.model->params))[0] += 1;
   assert_refused(b.ctx, wn_task_run(b.ctx, b.model, &o, &r), WN_ERR_CONFIG, refused);
   wn_budgets_clear(&budgets);
   close_bench(&b);
