@@ -100,6 +100,7 @@ static wn_status export_name_factors(wn_context *ctx, struct wn_export *e) {
   const int64_t n = (c->rope_size ? c->rope_size : c->head_size) / 2;
   const struct wn_param row = {.name = "rope.factors", .ndim = 1, .shape = {n}};
   struct wn_import_row source;
+  if (c->rope_scaling.type != WN_ROPE_PLAIN) return export_lacks(ctx, e, "\"rope_factors\" with a \"rope_scaling\"");
   wn_import_row(im, &row, &source);
   void *memory;
   WN_TRY(wn_alloc(ctx, "rope.factors", (size_t)n * sizeof(float), &memory));

@@ -260,6 +260,9 @@ static void has_long_norms(wn_model_config *c) {
 static void has_part_scaled(wn_model_config *c) {
   c->rope_size = 2, c->rope_scaling.type = WN_ROPE_LINEAR, c->rope_scaling.factor = 2;
 }
+static void has_factors_scaled(wn_model_config *c) {
+  c->rope_factors = true, c->rope_scaling.type = WN_ROPE_LINEAR, c->rope_scaling.factor = 2;
+}
 static void has_window(wn_model_config *c) {
   c->attention.window = 4;
   strcpy(c->attention.window_layers, "01");
@@ -326,6 +329,7 @@ static void refusals(void **state) {
                {has_long_window, false, true, "attention.window", NULL},
                {has_long_norms, true, true, "type longrope", "type longrope"},
                {has_part_scaled, true, false, "rope_size", NULL},
+               {has_factors_scaled, true, false, "rope_factors", NULL}, /* the scaling is not lost */
                {has_dynamic_scaling, true, true, "type dynamic", NULL},
                {has_window, true, true, "attention.window", NULL},
                {has_embed_scale, false, false, "", NULL}, /* Granite's */
