@@ -1,0 +1,76 @@
+/* What config.json says of rotary positions, as transformers' classes take it: which of two keys wins, and what a key
+ * that is not there means. */
+#include "support.h"
+
+#include "formats/import.h"
+
+static wn_context *ctx;
+
+static int set_up(void **state) {
+  (void)state;
+  ctx = make_context();
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  wn_context_destroy(ctx);
+  return 0;
+}
+
+/* A small model's config.json with these keys too. */
+static wn_status read_config(const char *type, const char *keys, wn_model_config *out) {
+  static const char sizes[] = "\"vocab_size\": 48, \"max_position_embeddings\": 64, \"num_hidden_layers\": 2, "
+                              "\"hidden_size\": 32, \"intermediate_size\": 40, \"num_attention_heads\": 4, "
+                              "\"num_key_value_heads\": 2, \"head_dim\": 8";
+  char text[2048];
+  const struct wn_family *family;
+  assert_true(snprintf(text, sizeof text, "{\"model_type\": \"%s\", %s, %s}", type, sizes, keys) < (int)sizeof text);
+  json_t *object = json_loads(text, 0, NULL);
+  assert_non_null(object);
+  const wn_status status = wn_import_hf_config(ctx, "config.json", object, &family, out);
+  json_decref(object);
+  return status;
+}
+
+#define YARN "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4"
+#define LLAMA3                                                                                                         \
+  "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 4, \"low_freq_factor\": 1, \"high_freq_factor\": 4"
+#define INSIDE ", \"original_max_position_embeddings\": 32}"
+#define OUTSIDE ", \"original_max_position_embeddings\": 16"
+
+/* For llama3 and yarn the file's own number of positions stands before the one in rope_scaling. */
+static void first_context(void **state) {
+  (void)state;
+  static const struct {
+    const char *type, *keys;
+    int64_t expected;
+  } cases[] = {{"qwen3", YARN "}", 64},
+               {"qwen3", YARN "}" OUTSIDE, 16},
+               {"llama", YARN INSIDE, 32},
+               {"llama", YARN INSIDE OUTSIDE, 16},
+               {"llama", LLAMA3 INSIDE, 32},
+               {"llama", LLAMA3 "}" OUTSIDE, 16},
+               {"granite", LLAMA3 INSIDE OUTSIDE, 16},
+               {"gemma2", YARN INSIDE OUTSIDE, 16},
+               {"gemma3_text", YARN INSIDE OUTSIDE, 32}, /* of the layers that see all */
+               {"llama", "\"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 2}" OUTSIDE, 64}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    wn_model_config c;
+    assert_ok(ctx, read_config(cases[i].type, cases[i].keys, &c));
+    if (c.rope_scaling.context != cases[i].expected)
+      fail_msg("%s, %s: %lld", cases[i].type, cases[i].keys, (long long)c.rope_scaling.context);
+  }
+  /* and the factor is the two contexts' where nothing says it */
+  wn_model_config c;
+  assert_ok(ctx, read_config("llama", "\"rope_scaling\": {\"rope_type\": \"yarn\"}" OUTSIDE, &c));
+  assert_true(c.rope_scaling.factor == 4);
+  assert_refused(ctx, read_config("llama", LLAMA3 "}", &c), WN_ERR_CONFIG, "original_max_position_embeddings");
+  assert_refused(ctx, read_config("llama", YARN "}, \"original_max_position_embeddings\": \"16\"", &c), WN_ERR_CONFIG,
+                 "\"original_max_position_embeddings\" is not a whole number");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(first_context)};
+  return cmocka_run_group_tests(tests, set_up, tear_down);
+}
