@@ -152,12 +152,12 @@ wn_status wn_hf_rope_object(const struct wn_hf_keys *in, const struct wn_hf_keys
   return kind == WN_ROPE_YARN ? hf_yarn(in, c) : WN_OK;
 }
 
-wn_status wn_hf_rope(const struct wn_hf_keys *k, wn_model_config *c) {
+wn_status wn_hf_rope(const struct wn_hf_keys *k, double otherwise, wn_model_config *c) {
   const json_t *scaling = wn_hf_find(k, "rope_scaling");
   const char *key = scaling ? "rope_scaling" : "rope_parameters";
   const struct wn_hf_keys inside = {k->ctx, k->where, scaling ? scaling : wn_hf_find(k, "rope_parameters")};
   double theta, partial;
-  WN_TRY(wn_hf_real(k, "rope_theta", 10000, &theta));
+  WN_TRY(wn_hf_real(k, "rope_theta", otherwise, &theta));
   WN_TRY(wn_hf_real(k, "partial_rotary_factor", 1, &partial));
   if (inside.object && !json_is_object(inside.object))
     return wn_fail(k->ctx, WN_ERR_CONFIG, "%s: \"%s\" is not an object", k->where, key);

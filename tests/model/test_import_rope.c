@@ -70,7 +70,27 @@ static void first_context(void **state) {
                  "\"original_max_position_embeddings\" is not a whole number");
 }
 
+/* Where no key says a base it is the class's, scaled or not. */
+static void bases(void **state) {
+  (void)state;
+  static const struct {
+    const char *type, *keys;
+    double expected;
+  } cases[] = {{"llama", "\"rope_scaling\": null", 10000},
+               {"mixtral", "\"rope_scaling\": null", 1e6},
+               {"mixtral", "\"rope_theta\": 7000", 7000},
+               {"mixtral", "\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2}", 1e6},
+               {"mixtral", "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}", 1e6},
+               {"mixtral", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"rope_theta\": 5000}", 5000},
+               {"mixtral", "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5000}", 5000}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    wn_model_config c;
+    assert_ok(ctx, read_config(cases[i].type, cases[i].keys, &c));
+    if (c.rope_theta != cases[i].expected) fail_msg("%s, %s: %g", cases[i].type, cases[i].keys, c.rope_theta);
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(first_context)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(first_context), cmocka_unit_test(bases)};
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

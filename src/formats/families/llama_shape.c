@@ -92,7 +92,7 @@ wn_status wn_llama_hf_read_sizes(const struct wn_hf_keys *k, int64_t kv_heads, i
 
 wn_status wn_llama_hf_read(const struct wn_hf_keys *k, int64_t kv_heads, int64_t head_size, wn_model_config *c) {
   WN_TRY(wn_llama_hf_read_sizes(k, kv_heads, head_size, c));
-  return wn_hf_rope(k, c);
+  return wn_hf_rope(k, WN_HF_ROPE_THETA, c);
 }
 
 void wn_llama_hf_write(struct wn_hf_object *o, const wn_model_config *c) {
