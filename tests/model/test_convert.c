@@ -302,6 +302,25 @@ static void has_norms_on_branches(wn_model_config *c) {
 static void is_olmo2(wn_model_config *c) {
   c->norm_place = WN_NORM_BRANCH, c->qk_norm = c->qk_norm_whole = true, c->tied = true;
 }
+/* The same of its Qwen2 with experts; and both of its Qwen2s have outputs of attention [width, width]. */
+static void is_qwen2_moe(wn_model_config *c) {
+  c->qkv_bias = true, c->experts.count = 3, c->experts.active = 2, c->experts.shared_width = 12;
+  c->experts.shared_gate = true;
+}
+static void is_tied_qwen2_moe(wn_model_config *c) {
+  is_qwen2_moe(c);
+  c->tied = true;
+}
+static void is_wide_qwen2_moe(wn_model_config *c) {
+  is_qwen2_moe(c);
+  c->head_size = 6;
+}
+static void is_wide_qwen2(wn_model_config *c) {
+  c->qkv_bias = true, c->head_size = 6;
+}
+static void is_tied_qwen2(wn_model_config *c) {
+  c->qkv_bias = c->tied = true;
+}
 static void has_whole_norms(wn_model_config *c) {
   c->qk_norm = c->qk_norm_whole = true;
 }
@@ -338,6 +357,11 @@ static void refusals(void **state) {
                {is_granite, true, true, "logit_softcap", "residual_scale"},
                {has_norms_on_branches, true, true, "qk_norm_whole", "norm_place"},
                {is_olmo2, false, true, "tied", NULL},
+               {is_qwen2_moe, false, false, "", NULL},
+               {is_tied_qwen2_moe, false, true, "tied", NULL},
+               {is_wide_qwen2_moe, false, true, "head_size", NULL},
+               {is_wide_qwen2, false, true, "head_size", NULL},
+               {is_tied_qwen2, false, false, "", NULL},
                {has_whole_norms, true, true, "qk_norm_whole", "qk_norm_whole"},
                {has_logit_softcap, true, true, "logit_softcap", NULL},
                {has_branch_norms, true, true, "geglu", NULL},

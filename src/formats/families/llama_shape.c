@@ -198,3 +198,8 @@ const char *wn_llama_lacks(const wn_model_config *c, enum wn_model_form form) {
   if (c->attention.window > 0 && form == WN_FORM_GGUF) return "\"attention.window\"";
   return llama_rope_lacks(c, form);
 }
+
+const char *wn_qwen2_gguf_lacks(const wn_model_config *c, enum wn_model_form form) {
+  if (form != WN_FORM_GGUF || c->head_size * c->heads == c->width) return NULL;
+  return "a \"head_size\" other than width/heads with \"qkv_bias\"";
+}

@@ -30,5 +30,7 @@ wn_status wn_llama_gguf_read_experts(const struct wn_gguf_keys *keys, bool norma
 void wn_llama_gguf_write_experts(const struct wn_gguf_out *out, const wn_model_config *config);
 
 const char *wn_llama_lacks(const wn_model_config *config, enum wn_model_form form);
+/* What llama.cpp's two Qwen2s lack beside that: their outputs of attention are [width, width]. */
+const char *wn_qwen2_gguf_lacks(const wn_model_config *config, enum wn_model_form form);
 
 #endif
