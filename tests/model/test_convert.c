@@ -250,6 +250,15 @@ static void has_scale(wn_model_config *c) {
 static void has_part(wn_model_config *c) {
   c->rope_size = 2;
 }
+static void has_part_norms(wn_model_config *c) {
+  c->rope_size = 2, c->qk_norm = true;
+}
+static void has_part_experts(wn_model_config *c) {
+  c->rope_size = 2, c->experts.count = 3, c->experts.active = 2, c->experts.normalize = true;
+}
+static void has_part_wide(wn_model_config *c) {
+  c->rope_size = 2, c->head_size = 6;
+}
 static void has_long_window(wn_model_config *c) {
   c->rope_scaling.type = WN_ROPE_LONG, c->rope_scaling.context = 8, c->rope_scaling.factor = 2;
   c->attention.window = 4;
@@ -344,7 +353,10 @@ static void refusals(void **state) {
                {has_gelu, true, true, "ffn", NULL},
                {has_both, true, true, "qk_norm", NULL},
                {has_scale, false, false, "", NULL}, /* Granite's */
-               {has_part, false, false, "", NULL},  /* Phi-3's, and GGUF's llama */
+               {has_part, false, false, "", NULL},  /* Phi-3's */
+               {has_part_norms, true, true, "rope_size", NULL},
+               {has_part_experts, true, true, "rope_size", "experts"},
+               {has_part_wide, false, true, "head_size", NULL},
                {has_long_window, false, true, "attention.window", NULL},
                {has_long_norms, true, true, "type longrope", "type longrope"},
                {has_part_scaled, true, false, "rope_size", NULL},
@@ -401,6 +413,20 @@ static void refusals(void **state) {
     /* In winnow's own GGUF everything can be. */
     convert(path_in(folder, "run"), path_in(folder, "own.gguf"), WN_CONVERT_WINNOW_GGUF);
     same_model(path_in(folder, "run"), path_in(folder, "own.gguf"));
+  }
+}
+
+/* llama.cpp turns whole heads in every architecture but Phi-3's. */
+static void part_turns(void **state) {
+  (void)state;
+  void (*const changes[])(wn_model_config *) = {has_part, has_part_scaled};
+  const wn_convert_options gguf = to(WN_CONVERT_GGUF);
+  for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+    wn_convert_result r;
+    save_model(path_in(folder, "run"), changes[i]);
+    assert_ok(ctx, wn_model_convert(ctx, path_in(folder, "run"), path_in(folder, "x.gguf"), &gguf, &r));
+    assert_string_equal(r.architecture, "phi3");
+    same_model(path_in(folder, "run"), path_in(folder, "x.gguf"));
   }
 }
 
@@ -477,6 +503,7 @@ int main(void) {
       cmocka_unit_test(cancelled),       cmocka_unit_test(round_trips),     cmocka_unit_test(types_stay),
       cmocka_unit_test(eight_bits),      cmocka_unit_test(encoding),        cmocka_unit_test(refusals),
       cmocka_unit_test(refused_by_name), cmocka_unit_test(bad_own_folders), cmocka_unit_test(targets),
+      cmocka_unit_test(part_turns),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

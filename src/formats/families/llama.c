@@ -25,8 +25,8 @@ static void llama_write(struct wn_hf_object *o, const wn_model_config *c) {
 static bool llama_is(const wn_model_config *c, enum wn_model_form form) {
   const bool mistral = form == WN_FORM_HF && c->attention.window > 0;
   const bool mixtral = form == WN_FORM_HF && c->experts.count > 0;
-  return c->position == WN_POS_ROPE && !c->qk_norm && !c->qkv_bias && !mistral && !mixtral &&
-         !wn_llama_turns_as_phi3(c, form);
+  const bool phi3 = wn_llama_turns_as_phi3(c) && c->experts.count == 0; /* which Phi-3 has not */
+  return c->position == WN_POS_ROPE && !c->qk_norm && !c->qkv_bias && !mistral && !mixtral && !phi3;
 }
 
 static const char *llama_lacks(const wn_model_config *c, enum wn_model_form form) {

@@ -175,14 +175,14 @@ void wn_llama_gguf_write_experts(const struct wn_gguf_out *out, const wn_model_c
 
 /* ---- limits ---- */
 
-bool wn_llama_turns_as_phi3(const wn_model_config *c, enum wn_model_form form) {
-  return c->rope_scaling.type == WN_ROPE_LONG || (c->rope_size > 0 && form == WN_FORM_HF);
+bool wn_llama_turns_as_phi3(const wn_model_config *c) {
+  return c->rope_scaling.type == WN_ROPE_LONG || c->rope_size > 0;
 }
 
 static const char *llama_rope_lacks(const wn_model_config *c, enum wn_model_form form) {
   const int64_t first = c->rope_scaling.context;
   const bool dynamic = c->rope_scaling.type == WN_ROPE_DYNAMIC;
-  if (form == WN_FORM_HF && c->rope_size) return "\"rope_size\"";
+  if (c->rope_size) return "\"rope_size\"";
   if (form == WN_FORM_HF && dynamic && first && first != c->context)
     return "\"rope_scaling.context\" of type dynamic that is not \"context\"";
   if (form == WN_FORM_HF) return NULL;
