@@ -81,6 +81,10 @@ static wn_status export_check_family(wn_context *ctx, const struct wn_export *e)
   WN_TRY(export_check_keys(ctx, e));
   if (e->config.rope_scaling.type == WN_ROPE_LONG && !export_has_longrope(wn_family_names(e->family, e->form)))
     return export_lacks(ctx, e, "\"rope_scaling\" of type longrope");
+  if (e->form == WN_FORM_GGUF && !e->family->gguf.factors) { /* other architectures turn without them */
+    if (e->config.rope_factors) return export_lacks(ctx, e, "\"rope_factors\"");
+    if (e->config.rope_scaling.type == WN_ROPE_LLAMA3) return export_lacks(ctx, e, "\"rope_scaling\" of type llama3");
+  }
   const char *lacks = e->family->lacks(&e->config, e->form);
   return lacks ? export_lacks(ctx, e, lacks) : WN_OK;
 }

@@ -272,6 +272,38 @@ static void has_part_scaled(wn_model_config *c) {
 static void has_factors_scaled(wn_model_config *c) {
   c->rope_factors = true, c->rope_scaling.type = WN_ROPE_LINEAR, c->rope_scaling.factor = 2;
 }
+/* In GGUF Llama 3's scaling is a tensor of factors, which llama.cpp reads in llama and granite alone. */
+static void has_llama3(wn_model_config *c) {
+  c->rope_scaling.type = WN_ROPE_LLAMA3, c->rope_scaling.factor = 8, c->rope_scaling.context = 8;
+  c->rope_scaling.low_freq_factor = 1, c->rope_scaling.high_freq_factor = 4;
+}
+static void has_llama3_granite(wn_model_config *c) {
+  has_llama3(c);
+  c->residual_scale = 0.5;
+}
+static void has_llama3_biases(wn_model_config *c) {
+  has_llama3(c);
+  c->qkv_bias = true;
+}
+static void has_llama3_norms(wn_model_config *c) {
+  has_llama3(c);
+  c->qk_norm = true;
+}
+static void has_llama3_branches(wn_model_config *c) {
+  has_llama3(c);
+  c->norm_place = WN_NORM_BRANCH, c->qk_norm = c->qk_norm_whole = true;
+}
+static void has_llama3_gemma(wn_model_config *c) {
+  has_llama3(c);
+  c->norm_place = WN_NORM_BOTH, c->ffn = WN_FFN_GEGLU, c->embed_scale = sqrt((double)c->width), c->qk_norm = true;
+}
+static void has_llama3_part(wn_model_config *c) {
+  has_llama3(c);
+  c->rope_size = 2;
+}
+static void has_factors_norms(wn_model_config *c) {
+  c->rope_factors = true, c->qk_norm = true;
+}
 static void has_window(wn_model_config *c) {
   c->attention.window = 4;
   strcpy(c->attention.window_layers, "01");
@@ -361,6 +393,14 @@ static void refusals(void **state) {
                {has_long_norms, true, true, "type longrope", "type longrope"},
                {has_part_scaled, true, false, "rope_size", NULL},
                {has_factors_scaled, true, false, "rope_factors", NULL}, /* the scaling is not lost */
+               {has_llama3, false, false, "", NULL},
+               {has_llama3_granite, false, false, "", NULL},
+               {has_llama3_biases, false, true, "type llama3", NULL},
+               {has_llama3_norms, false, true, "type llama3", NULL},
+               {has_llama3_branches, false, true, "type llama3", NULL},
+               {has_llama3_gemma, false, true, "type llama3", NULL},
+               {has_llama3_part, true, true, "type llama3", NULL},
+               {has_factors_norms, false, true, "rope_factors", NULL},
                {has_dynamic_scaling, true, true, "type dynamic", NULL},
                {has_window, true, true, "attention.window", NULL},
                {has_embed_scale, false, false, "", NULL}, /* Granite's */

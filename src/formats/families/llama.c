@@ -61,6 +61,7 @@ const struct wn_family wn_family_llama = {
              .names = &wn_llama_gguf_names,
              .keys = llama_gguf_keys,
              .pairs = WN_ROPE_ADJACENT,
+             .factors = true,
              .read = llama_gguf_read,
              .write = llama_gguf_write},
     .is = llama_is,
