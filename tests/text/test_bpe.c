@@ -486,6 +486,51 @@ static void test_hostile(void **state) {
   refused(SPLIT("((((a{1,999}){1,999}){1,999}){1,999})"), WN_ERR_FORMAT, "compiled");
 }
 
+/* What a pattern matches in a text, "[]" around each match. */
+static void matches(const char *regex, const char *text, const char *expected) {
+  struct wn_pattern *pattern;
+  struct wn_matcher *m;
+  char found[256];
+  size_t n = 0, done = 0, start, end;
+  const size_t bytes = strlen(text);
+  assert_int_equal(wn_pattern_create(ctx, "test", regex, &pattern), WN_OK);
+  assert_int_equal(wn_matcher_create(pattern, &m), WN_OK);
+  for (size_t from = 0; from <= bytes && wn_matcher_next(m, text, bytes, from, &start, &end) == 1;) {
+    n += (size_t)snprintf(found + n, sizeof found - n, "%.*s[%.*s]", (int)(start - done), text + done,
+                          (int)(end - start), text + start);
+    done = end, from = end > start ? end : end + 1;
+  }
+  snprintf(found + n, sizeof found - n, "%s", text + done);
+  if (strcmp(found, expected) != 0) fail_msg("%s: %s, expected %s", regex, found, expected);
+  wn_matcher_destroy(m);
+  wn_pattern_destroy(pattern);
+}
+
+/* Classes as Oniguruma has them: expectations are those of Hugging Face tokenizers. */
+static void test_classes(void **state) {
+  (void)state;
+  /* U+3001 and U+30FB have Han among their Script_Extensions, which are no matter; U+3005 is Han. */
+  matches("\\p{Han}+", "a\u3001\u4E2D\u30FB\u3005b", "a\u3001[\u4E2D]\u30FB[\u3005]b");
+  matches("\\p{^Han}+", "a\u3001\u4E2D", "[a\u3001]\u4E2D");
+  matches("\\P{Hani}+", "a\u3001\u4E2D", "[a\u3001]\u4E2D");
+  matches("[\\p{Han}b]+", "a\u3001\u4E2Db", "a\u3001[\u4E2Db]");
+  matches("\\p{Lu}+|\\p{N}", "aBC1", "a[BC][1]");
+  matches("\\p{Alphabetic}+", "\u24B6b 1", "[\u24B6b] 1");
+  /* U+24B6 is a letter by Other_Alphabetic, of Latin-1's numbers \u00B2 is one, U+2460 is none. */
+  matches("\\w+", "a\u24B6\u00B2 \u2460\U0001F130", "[a\u24B6\u00B2] \u2460[\U0001F130]");
+  matches("\\W+", "a\u24E9 \u00BE-", "a\u24E9[ ]\u00BE[-]");
+  matches("[\\w ]+", "-\U0001F189 \u00BC-", "-[\U0001F189 \u00BC]-");
+  matches("a\\b", "a ae a\u0301 a\u24B6 a\u2460 a", "[a] ae a\u0301 a\u24B6 [a]\u2460 [a]");
+  matches("a\\B", "a ae a\u0301 a\u00B9", "a [a]e [a]\u0301 [a]\u00B9");
+  matches("[[:digit:]]+|[^[:digit:]a]", "a12b", "a[12][b]");
+  static const char *const refusals[] = {"[[:alpha:]]", "[[:punct:]]", "[^[:space:]]", "[a[:^upper:]]", "[[:word:]]"};
+  struct wn_pattern *pattern;
+  for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+    assert_int_equal(wn_pattern_create(ctx, "test", refusals[i], &pattern), WN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(wn_context_error(ctx), "[:digit:]"));
+  }
+}
+
 /* A pattern that would run for ever fails on the text that does it, in time. */
 static void test_slow_pattern(void **state) {
   (void)state;
@@ -505,19 +550,13 @@ static void test_slow_pattern(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_goldens),
-      cmocka_unit_test(test_special_ids),
-      cmocka_unit_test(test_gguf),
-      cmocka_unit_test(test_save),
-      cmocka_unit_test(test_two_files),
-      cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_decode),
-      cmocka_unit_test(test_cuts),
-      cmocka_unit_test(test_long_runs),
-      cmocka_unit_test(test_normalization),
-      cmocka_unit_test(test_hostile),
-      cmocka_unit_test(test_slow_pattern),
-      cmocka_unit_test(test_first_and_unknown),
+      cmocka_unit_test(test_goldens),      cmocka_unit_test(test_special_ids),
+      cmocka_unit_test(test_gguf),         cmocka_unit_test(test_save),
+      cmocka_unit_test(test_two_files),    cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_decode),       cmocka_unit_test(test_cuts),
+      cmocka_unit_test(test_long_runs),    cmocka_unit_test(test_normalization),
+      cmocka_unit_test(test_hostile),      cmocka_unit_test(test_classes),
+      cmocka_unit_test(test_slow_pattern), cmocka_unit_test(test_first_and_unknown),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
