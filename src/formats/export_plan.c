@@ -81,6 +81,10 @@ static wn_status export_check_family(wn_context *ctx, const struct wn_export *e)
   WN_TRY(export_check_keys(ctx, e));
   if (e->config.rope_scaling.type == WN_ROPE_LONG && !export_has_longrope(wn_family_names(e->family, e->form)))
     return export_lacks(ctx, e, "\"rope_scaling\" of type longrope");
+  if (e->form == WN_FORM_GGUF && !e->family->gguf.factors) { /* other architectures turn without them */
+    if (e->config.rope_factors) return export_lacks(ctx, e, "\"rope_factors\"");
+    if (e->config.rope_scaling.type == WN_ROPE_LLAMA3) return export_lacks(ctx, e, "\"rope_scaling\" of type llama3");
+  }
   const char *lacks = e->family->lacks(&e->config, e->form);
   return lacks ? export_lacks(ctx, e, lacks) : WN_OK;
 }
@@ -100,6 +104,7 @@ static wn_status export_name_factors(wn_context *ctx, struct wn_export *e) {
   const int64_t n = (c->rope_size ? c->rope_size : c->head_size) / 2;
   const struct wn_param row = {.name = "rope.factors", .ndim = 1, .shape = {n}};
   struct wn_import_row source;
+  if (c->rope_scaling.type != WN_ROPE_PLAIN) return export_lacks(ctx, e, "\"rope_factors\" with a \"rope_scaling\"");
   wn_import_row(im, &row, &source);
   void *memory;
   WN_TRY(wn_alloc(ctx, "rope.factors", (size_t)n * sizeof(float), &memory));

@@ -26,6 +26,7 @@ struct wn_family {
     const struct wn_names *names;
     const char *const *keys; /* read here beyond those that every architecture may have; NULL-terminated, or NULL */
     wn_rope_pairs pairs;     /* as rows of q and k lie there */
+    bool factors;            /* llama.cpp reads rope_freqs.weight, as which Llama 3's scaling is written */
     /* After wn_gguf_keys_sizes, before rope pairs. */
     wn_status (*read)(const struct wn_gguf_keys *keys, wn_model_config *config);
     void (*write)(const struct wn_gguf_out *out, const wn_model_config *config); /* after wn_gguf_out_sizes */

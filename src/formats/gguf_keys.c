@@ -178,6 +178,19 @@ static wn_status gguf_yarn(const struct wn_gguf_keys *k, wn_model_config *c) {
   return WN_OK;
 }
 
+/* llama.cpp multiplies what turns with it whatever the scaling; here yarn has it, and longrope, whose family reads it.
+ */
+static wn_status gguf_refuse_magnitude(const struct wn_gguf_keys *k, const char *type) {
+  double attention;
+  if (wn_gguf_keys_has_tensor(k, "rope_factors_long.weight")) return WN_OK;
+  WN_TRY(wn_gguf_keys_real(k, "rope.scaling.attn_factor", 1, &attention));
+  return attention == 1
+             ? WN_OK
+             : wn_fail(k->ctx, WN_ERR_UNSUPPORTED,
+                       "%s: \"%s.rope.scaling.attn_factor\" is %g; with scaling of type %s only 1 is supported",
+                       k->where, k->architecture, attention, type);
+}
+
 wn_status wn_gguf_keys_rope(const struct wn_gguf_keys *k, wn_model_config *c) {
   char full[WN_GGUF_KEY_BYTES], type[64] = "none";
   double linear;
@@ -194,6 +207,7 @@ wn_status wn_gguf_keys_rope(const struct wn_gguf_keys *k, wn_model_config *c) {
   if (!v && (linear > 0 || c->rope_scaling.factor > 0)) snprintf(type, sizeof type, "linear");
   if (c->rope_scaling.factor == 0) c->rope_scaling.factor = linear > 0 ? linear : 1;
   WN_TRY(wn_gguf_keys_int(k, "rope.scaling.original_context_length", 0, &c->rope_scaling.context));
+  if (!strcmp(type, "none") || !strcmp(type, "linear")) WN_TRY(gguf_refuse_magnitude(k, type));
   if (!strcmp(type, "none") || c->rope_scaling.factor == 1) {
     c->rope_scaling.factor = 1;
     c->rope_scaling.context = 0;

@@ -104,9 +104,8 @@ static wn_status hf_yarn(const struct wn_hf_keys *in, wn_model_config *c) {
   return WN_OK;
 }
 
-static wn_status hf_llama3(const struct wn_hf_keys *in, const char *key, wn_model_config *c) {
-  if (!wn_hf_find(in, "low_freq_factor") || !wn_hf_find(in, "high_freq_factor") ||
-      !wn_hf_find(in, "original_max_position_embeddings"))
+static wn_status hf_llama3(const struct wn_hf_keys *in, bool has_first, const char *key, wn_model_config *c) {
+  if (!wn_hf_find(in, "low_freq_factor") || !wn_hf_find(in, "high_freq_factor") || !has_first)
     return wn_fail(in->ctx, WN_ERR_CONFIG,
                    "%s: \"%s\" of type llama3 needs low_freq_factor, high_freq_factor and "
                    "original_max_position_embeddings",
@@ -115,9 +114,10 @@ static wn_status hf_llama3(const struct wn_hf_keys *in, const char *key, wn_mode
   return wn_hf_real(in, "high_freq_factor", 4, &c->rope_scaling.high_freq_factor);
 }
 
-wn_status wn_hf_rope_object(const struct wn_hf_keys *in, const char *key, double theta, double partial,
-                            wn_model_config *c) {
+wn_status wn_hf_rope_object(const struct wn_hf_keys *in, const struct wn_hf_keys *outer, const char *key, double theta,
+                            double partial, wn_model_config *c) {
   static const char *const names[] = {"default", "linear", "dynamic", "llama3", "yarn"};
+  static const char first[] = "original_max_position_embeddings";
   const char *type;
   double inner;
   c->position = WN_POS_ROPE;
@@ -139,7 +139,8 @@ wn_status wn_hf_rope_object(const struct wn_hf_keys *in, const char *key, double
                    key, type);
   c->rope_scaling.type = (wn_rope_scaling)kind;
   if (kind == WN_ROPE_PLAIN) return WN_OK;
-  WN_TRY(wn_hf_int(in, "original_max_position_embeddings", c->context, &c->rope_scaling.context));
+  const bool outside = outer && (kind == WN_ROPE_LLAMA3 || kind == WN_ROPE_YARN) && wn_hf_find(outer, first);
+  WN_TRY(wn_hf_int(outside ? outer : in, first, c->context, &c->rope_scaling.context));
   if (kind == WN_ROPE_LINEAR) c->rope_scaling.context = 0;           /* has no part in it */
   if (kind == WN_ROPE_DYNAMIC) c->rope_scaling.context = c->context; /* the class reads no other */
   WN_TRY(wn_hf_real(in, "factor", 0, &c->rope_scaling.factor));
@@ -147,20 +148,20 @@ wn_status wn_hf_rope_object(const struct wn_hf_keys *in, const char *key, double
     c->rope_scaling.factor = (double)c->context / (double)c->rope_scaling.context;
   if (c->rope_scaling.factor == 0)
     return wn_fail(in->ctx, WN_ERR_CONFIG, "%s: \"%s\" has no \"factor\"", in->where, key);
-  if (kind == WN_ROPE_LLAMA3) return hf_llama3(in, key, c);
+  if (kind == WN_ROPE_LLAMA3) return hf_llama3(in, outside || wn_hf_find(in, first), key, c);
   return kind == WN_ROPE_YARN ? hf_yarn(in, c) : WN_OK;
 }
 
-wn_status wn_hf_rope(const struct wn_hf_keys *k, wn_model_config *c) {
+wn_status wn_hf_rope(const struct wn_hf_keys *k, double otherwise, wn_model_config *c) {
   const json_t *scaling = wn_hf_find(k, "rope_scaling");
   const char *key = scaling ? "rope_scaling" : "rope_parameters";
   const struct wn_hf_keys inside = {k->ctx, k->where, scaling ? scaling : wn_hf_find(k, "rope_parameters")};
   double theta, partial;
-  WN_TRY(wn_hf_real(k, "rope_theta", 10000, &theta));
+  WN_TRY(wn_hf_real(k, "rope_theta", otherwise, &theta));
   WN_TRY(wn_hf_real(k, "partial_rotary_factor", 1, &partial));
   if (inside.object && !json_is_object(inside.object))
     return wn_fail(k->ctx, WN_ERR_CONFIG, "%s: \"%s\" is not an object", k->where, key);
-  return wn_hf_rope_object(&inside, key, theta, partial, c);
+  return wn_hf_rope_object(&inside, k, key, theta, partial, c);
 }
 
 /* ---- sliding windows ---- */

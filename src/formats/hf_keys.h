@@ -29,11 +29,15 @@ wn_status wn_hf_text(const struct wn_hf_keys *keys, const char *key, const char 
  * family reads itself. */
 wn_status wn_hf_refuse(const struct wn_hf_keys *keys, const char *const *read);
 
-/* Rotary positions: rope_theta, rope_scaling, rope_parameters. */
-wn_status wn_hf_rope(const struct wn_hf_keys *keys, wn_model_config *config);
-/* The same from one object of them (`key` in messages), with rope_theta and partial_rotary_factor where it has none. */
-wn_status wn_hf_rope_object(const struct wn_hf_keys *inside, const char *key, double theta, double partial,
-                            wn_model_config *config);
+/* Rotary positions: rope_theta (`theta` where it is nowhere), rope_scaling, rope_parameters. */
+wn_status wn_hf_rope(const struct wn_hf_keys *keys, double theta, wn_model_config *config);
+/* `theta` of most classes. */
+#define WN_HF_ROPE_THETA 10000.0
+/* The same from one object of them (`key` in messages), with rope_theta and partial_rotary_factor where it has none.
+ * The class takes original_max_position_embeddings of llama3 and yarn from `outer`, the whole file, where that has it;
+ * NULL: of several objects each has its own. */
+wn_status wn_hf_rope_object(const struct wn_hf_keys *inside, const struct wn_hf_keys *outer, const char *key,
+                            double theta, double partial, wn_model_config *config);
 
 /* A sliding window of `window` tokens in the layers of which layer_types says so; where that list is missing, in those
  * that `windowed` names. */

@@ -52,7 +52,8 @@ struct wn_bpe {
   int32_t byte_id[256];    /* byte_level: the token a byte begins as; byte_fallback: "<0x41>"; -1: none */
   struct wn_merge *merges; /* [merge_mask + 1] */
   uint32_t merge_mask, merge_count;
-  struct wn_finder raw, normalized; /* added tokens, looked for before and after normalisation */
+  struct wn_finder raw, normalized; /* added tokens, looked for before and after normalisation, which
+                                       those of the second have gone through too */
   struct wn_normalize_step normalize[WN_BPE_STEPS];
   int normalize_count;
   struct wn_split_step split[WN_BPE_STEPS];
@@ -83,6 +84,9 @@ wn_status wn_bpe_finish(wn_context *ctx, const char *name, struct wn_bpe *bpe);
  * begins here. From any thread; `why` gets the detail of a failure. */
 wn_status wn_bpe_encode(const struct wn_bpe *bpe, const char *text, size_t bytes, const struct wn_span *special,
                         int special_count, bool at_start, struct wn_ids *ids, struct wn_encode_detail *why);
+
+/* Appends what the normalisers of bpe, a struct wn_bpe, make of a text: a wn_finder_rewrite_fn. */
+wn_status wn_bpe_normalize(const void *bpe, const char *text, size_t bytes, struct wn_bytes *out);
 
 /* The file's form of a token's text, in out [2 * bytes + 1]. */
 size_t wn_bpe_token_text(const struct wn_bpe *bpe, int32_t id, char *out);

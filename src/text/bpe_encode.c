@@ -267,11 +267,10 @@ static size_t white_after(const char *text, size_t from, size_t bytes) {
   return from;
 }
 
-static wn_status normalize(struct wn_bpe_scratch *s, const char **text, size_t *bytes) {
-  const struct wn_bpe *bpe = s->bpe;
+static wn_status normalize(const struct wn_bpe *bpe, struct wn_bytes room[2], const char **text, size_t *bytes) {
   for (int i = 0; i < bpe->normalize_count; i++) {
     const struct wn_normalize_step *step = &bpe->normalize[i];
-    struct wn_bytes *out = &s->normal[i & 1];
+    struct wn_bytes *out = &room[i & 1];
     out->count = 0;
     if (step->kind == WN_NORMALIZE_PREPEND) {
       if (*bytes) WN_TRY(wn_bytes_add(NULL, out, step->to, strlen(step->to)));
@@ -297,6 +296,47 @@ static wn_status normalize(struct wn_bpe_scratch *s, const char **text, size_t *
   return WN_OK;
 }
 
+wn_status wn_bpe_normalize(const void *bpe, const char *text, size_t bytes, struct wn_bytes *out) {
+  struct wn_bytes room[2] = {{0}};
+  wn_status status = normalize(bpe, room, &text, &bytes);
+  if (status == WN_OK) status = wn_bytes_add(NULL, out, text, bytes);
+  wn_bytes_clear(&room[0]);
+  wn_bytes_clear(&room[1]);
+  return status;
+}
+
+/* Where place `at` of a text is in `normal`, which the text has become; SIZE_MAX: nowhere, because what stands on both
+ * sides of it has become one character. */
+static wn_status place_in_normal(struct wn_bpe_scratch *s, const char *text, size_t bytes, size_t at,
+                                 const struct wn_finder_text *normal, size_t *place) {
+  const char *before = text;
+  *place = at == bytes ? normal->bytes : at;
+  if (at == 0 || at == bytes || s->bpe->normalize_count == 0) return WN_OK;
+  WN_TRY(normalize(s->bpe, s->before, &before, place));
+  if (*place > normal->bytes || memcmp(before, normal->text, *place) != 0) *place = SIZE_MAX;
+  return WN_OK;
+}
+
+/* The spans of in->text[from..end) in which special tokens are looked for, as places of `part`, which that has become.
+ * Cost: the text once for each. */
+static wn_status map_spans(struct wn_bpe_scratch *s, const struct wn_finder_text *in, size_t from, size_t end,
+                           struct wn_finder_text *part) {
+  s->spans.count = 0;
+  for (int i = 0; i < in->special_count; i++) {
+    const size_t a = in->special[i].begin > from ? in->special[i].begin - from : 0;
+    const size_t b = (in->special[i].end < end ? in->special[i].end : end) - from;
+    struct wn_span span;
+    if (in->special[i].end <= from || in->special[i].begin >= end) continue;
+    WN_TRY(place_in_normal(s, in->text + from, end - from, a, part, &span.begin));
+    WN_TRY(place_in_normal(s, in->text + from, end - from, b, part, &span.end));
+    if (span.begin == SIZE_MAX || span.end == SIZE_MAX) continue;
+    WN_TRY(wn_bytes_add(NULL, &s->spans, (const char *)&span, sizeof span));
+  }
+  part->special = (const void *)s->spans.data;
+  part->special_count = (int)(s->spans.count / sizeof(struct wn_span));
+  return WN_OK;
+}
+
 /* Splits at the finder's tokens; the text between them goes through normalisation and the other finder (first pass) or
  * becomes words (second). */
 static wn_status encode_between(struct wn_bpe_scratch *s, const struct wn_finder_text *in, bool second, bool at_start) {
@@ -311,12 +351,9 @@ static wn_status encode_between(struct wn_bpe_scratch *s, const struct wn_finder
     if (found && bpe->vocab.tokens[next.id].rstrip) end = white_after(in->text, end, in->bytes);
     if (start > done && second) WN_TRY(wn_bpe_split(s, 0, in->text + done, start - done, at_start && done == 0));
     if (start > done && !second) {
-      /* Spans are places in the text as given; what special tokens are looked for in normalised text is read with
-       * them only where nothing was asked for in part. */
-      const struct wn_span all = {0, SIZE_MAX};
-      const bool whole = in->special_count == 1 && in->special[0].begin <= done && in->special[0].end >= start;
-      struct wn_finder_text part = {in->text + done, start - done, whole ? &all : NULL, whole};
-      WN_TRY(normalize(s, &part.text, &part.bytes));
+      struct wn_finder_text part = {in->text + done, start - done, NULL, 0};
+      WN_TRY(normalize(bpe, s->normal, &part.text, &part.bytes));
+      if (bpe->normalized.special) WN_TRY(map_spans(s, in, done, start, &part));
       WN_TRY(encode_between(s, &part, true, at_start && done == 0));
     }
     if (!found) return WN_OK;
@@ -331,7 +368,11 @@ static void destroy_scratch(struct wn_bpe_scratch *s) {
     wn_matcher_destroy(s->matchers[i]);
     wn_bytes_clear(&s->copies[i]);
   }
-  for (int i = 0; i < 2; i++) wn_bytes_clear(&s->normal[i]);
+  for (int i = 0; i < 2; i++) {
+    wn_bytes_clear(&s->normal[i]);
+    wn_bytes_clear(&s->before[i]);
+  }
+  wn_bytes_clear(&s->spans);
   wn_free(s->cache);
   wn_free(s->symbols);
   wn_free(s->heap);
@@ -369,8 +410,10 @@ static void give_scratch(const struct wn_bpe *bpe, struct wn_bpe_scratch *s) {
     s->heap = NULL;
     s->symbol_room = s->heap_room = 0;
   }
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < 2; i++) {
     if (s->normal[i].capacity > KEEP_SYMBOLS) wn_bytes_clear(&s->normal[i]);
+    if (s->before[i].capacity > KEEP_SYMBOLS) wn_bytes_clear(&s->before[i]);
+  }
   for (int i = 0; i < WN_BPE_STEPS; i++)
     if (s->copies[i].capacity > KEEP_SYMBOLS) wn_bytes_clear(&s->copies[i]);
   pthread_mutex_lock(&bpe->pool->lock);

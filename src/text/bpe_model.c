@@ -204,8 +204,8 @@ wn_status wn_bpe_finish(wn_context *ctx, const char *name, struct wn_bpe *bpe) {
   bool any = false;
   for (int32_t id = 0; id < bpe->vocab.size && !any; id++) any = bpe->vocab.tokens[id].model;
   if (!any) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the vocabulary has no token that a text can become", name);
-  WN_TRY(wn_finder_create(ctx, &bpe->vocab, false, &bpe->raw));
-  WN_TRY(wn_finder_create(ctx, &bpe->vocab, true, &bpe->normalized));
+  WN_TRY(wn_finder_create(ctx, &bpe->vocab, false, NULL, NULL, &bpe->raw));
+  WN_TRY(wn_finder_create(ctx, &bpe->vocab, true, wn_bpe_normalize, bpe, &bpe->normalized));
   bpe->cuttable = can_cut(bpe);
   return WN_OK;
 }

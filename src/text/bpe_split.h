@@ -30,8 +30,9 @@ struct wn_bpe_scratch {
   struct wn_ids *ids; /* where the call's tokens go */
   struct wn_matcher *matchers[WN_BPE_STEPS];
   struct wn_bytes copies[WN_BPE_STEPS]; /* words with a space before them */
-  struct wn_bytes normal[2];
-  struct wn_cached_word *cache; /* [WN_CACHE_ENTRIES] */
+  struct wn_bytes normal[2], before[2]; /* a text, and what stands before a place in it, normalised */
+  struct wn_bytes spans;                /* struct wn_span */
+  struct wn_cached_word *cache;         /* [WN_CACHE_ENTRIES] */
   struct wn_symbol *symbols;
   size_t symbol_room;
   struct wn_candidate *heap;

@@ -5,6 +5,7 @@
 #include "text/pattern.h"
 
 #include <pcre2.h>
+#include <stdio.h>
 #include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"
@@ -31,10 +32,36 @@ struct wn_matcher {
 /* White_Space, for use inside a class. */
 static const char white[] =
     "\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}";
-static const char word[] = "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}";
+/* What has Alphabetic, which takes in some symbols, and Latin-1's numbers. */
+static const char word[] = "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
+                           "\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}";
 
 static wn_status refuse(wn_context *ctx, const char *name, const char *text, const char *what) {
   return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: the regular expression \"%.200s\" has %s", name, text, what);
+}
+
+/* Whether \p{sc:name} is a script. PCRE2 before 10.40 knows no "sc:", and there \p{Han} is what it should be. */
+static bool is_script(const char *name, size_t bytes) {
+  char text[80];
+  int error;
+  PCRE2_SIZE at;
+  if (bytes > 60) return false;
+  const int n = snprintf(text, sizeof text, "\\p{sc:%.*s}", (int)bytes, name);
+  pcre2_code *code = pcre2_compile((PCRE2_SPTR)text, (PCRE2_SIZE)n, PCRE2_UTF, &error, &at, NULL);
+  pcre2_code_free(code);
+  return code != NULL;
+}
+
+/* \p{...} at text, whose bytes are returned; 0: it is none. PCRE2 takes a script's name for its Script_Extensions. */
+static size_t translate_property(const char *text, struct wn_text *out) {
+  const char *end = text[2] == '{' ? strchr(text, '}') : NULL;
+  if (!end) return 0;
+  const bool negated = text[3] == '^';
+  const char *name = text + 3 + negated;
+  const size_t bytes = (size_t)(end - name);
+  wn_text_add(out, "\\%c{%s%s%.*s}", text[1], negated ? "^" : "", is_script(name, bytes) ? "sc:" : "", (int)bytes,
+              name);
+  return (size_t)(end + 1 - text);
 }
 
 /* Oniguruma's syntax to PCRE2's. */
@@ -51,7 +78,14 @@ static wn_status translate(wn_context *ctx, const char *name, const char *text, 
         return refuse(ctx, name, text, "\\h, which means different things in different libraries");
       if (next == 'S' && in_class) return refuse(ctx, name, text, "\\S inside a class");
       if (next == 'W' && in_class) return refuse(ctx, name, text, "\\W inside a class");
-      if (next == 's')
+      const size_t property = next == 'p' || next == 'P' ? translate_property(text + i - 1, out) : 0;
+      if (property)
+        i += property - 2;
+      else if (!in_class && next == 'b')
+        wn_text_add(out, "(?:(?<=[%s])(?![%s])|(?<![%s])(?=[%s]))", word, word, word, word);
+      else if (!in_class && next == 'B')
+        wn_text_add(out, "(?:(?<=[%s])(?=[%s])|(?<![%s])(?![%s]))", word, word, word, word);
+      else if (next == 's')
         wn_text_add(out, in_class ? "%s" : "[%s]", white);
       else if (next == 'S')
         wn_text_add(out, "[^%s]", white);
@@ -73,6 +107,8 @@ static wn_status translate(wn_context *ctx, const char *name, const char *text, 
     } else if (in_class && c == '[') { /* [:alpha:] */
       const char *end = strstr(text + i + 2, ":]");
       if (!end) return refuse(ctx, name, text, "a class inside a class");
+      if (strncmp(text + i, "[:digit:]", 9) != 0 && strncmp(text + i, "[:^digit:]", 10) != 0)
+        return refuse(ctx, name, text, "a named class other than [:digit:], which libraries read differently");
       for (const char *p = text + i; p < end + 2; p++) wn_text_add(out, "%c", *p);
       i = (size_t)(end + 1 - text);
       continue;

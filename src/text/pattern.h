@@ -1,7 +1,10 @@
 /* Regular expressions of tokenizers, through PCRE2 (UTF-8, Unicode properties).
  * tokenizer.json writes them for Oniguruma; what the two read differently is rewritten or refused:
  *   \s, \S    Unicode's White_Space (PCRE2 counts U+180E as well);
- *   \w        letters, marks, decimal digits, letter numbers and connectors;
+ *   \w, \b    letters, marks, decimal digits, letter numbers, connectors, circled and squared letters, and Latin-1's
+ *             other numbers;
+ *   \p{Han}   the characters of the script, not those that have it among their Script_Extensions;
+ *   [:alpha:] and other named classes but [:digit:]: refused;
  *   \h        a hex digit in one, a space in the other: refused;
  *   [a[b]&&c] classes in classes: refused.
  * ^ and $ are those of lines, as Oniguruma's default syntax has it. */

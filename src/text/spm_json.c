@@ -17,6 +17,7 @@
  * Cost: for BPE a search in the pieces' tree for each cut of each piece. */
 #include "text/spm_json.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,6 +38,12 @@ struct spm_writer {
 static wn_status spm_json_cannot(wn_context *ctx, const char *what) {
   return wn_fail(ctx, WN_ERR_UNSUPPORTED, "the SentencePiece model %s, which cannot be written as a tokenizer.json",
                  what);
+}
+
+static wn_status spm_json_cannot_symbol(wn_context *ctx, int32_t id, const char *what) {
+  char text[160];
+  snprintf(text, sizeof text, "has a symbol of the user's (piece %d) %s", (int)id, what);
+  return spm_json_cannot(ctx, text);
 }
 
 void wn_json_list_add(json_t **list, json_t *value) {
@@ -105,6 +112,21 @@ static bool spm_json_has_symbol(const wn_tokenizer *tok, const char *text, size_
   return false;
 }
 
+/* Of more than a character: an added token there (spm_json_added). */
+static bool spm_json_is_symbol(const wn_tokenizer *tok, int32_t id) {
+  const char *text;
+  size_t bytes;
+  wn_spm_piece(tok->spm, id, &text, &bytes);
+  return wn_spm_user_defined(tok->spm, id) && wn_pieces_character(text, bytes) < bytes;
+}
+
+/* tokenizers puts what stands before a text before an added token's content too, and would look for both. */
+static wn_status spm_json_check_symbols(wn_context *ctx, const wn_tokenizer *tok) {
+  for (int32_t id = 0; tok->info.add_dummy_prefix && id < tok->vocab_size; id++)
+    if (spm_json_is_symbol(tok, id)) return spm_json_cannot_symbol(ctx, id, "and puts a space before texts");
+  return WN_OK;
+}
+
 static bool spm_json_joins(const struct spm_writer *w, const char *text, size_t bytes) {
   return wn_pieces_find(&w->pieces, text, bytes) != WN_NO_PIECE;
 }
@@ -132,10 +154,11 @@ static wn_status spm_json_bpe(struct spm_writer *w, json_t **out) {
   const wn_tokenizer *tok = w->tok;
   const size_t count = spm_json_cuts(w, NULL);
   const int32_t unknown = wn_spm_unknown(tok->spm);
-  json_t *vocab = json_object(), *merges = json_array();
   void *memory;
   if (w->pieces.unused) return spm_json_cannot(w->ctx, "has pieces that are cut again after they were joined");
+  WN_TRY(spm_json_check_symbols(w->ctx, tok));
   WN_TRY(wn_alloc(w->ctx, "merges", (count + 1) * sizeof(struct spm_cut), &memory));
+  json_t *vocab = json_object(), *merges = json_array();
   struct spm_cut *cuts = memory;
   spm_json_cuts(w, cuts);
   if (count) qsort(cuts, count, sizeof *cuts, spm_json_better);
@@ -208,7 +231,17 @@ static wn_status spm_json_hide(struct spm_writer *w) {
     }
     if (!spm_json_is_listed(w->splits, foreign, n)) wn_json_list_add(&w->splits, json_stringn(foreign, n));
   }
-  return w->splits ? WN_OK : wn_fail(w->ctx, WN_ERR_MEMORY, "out of memory: a tokenizer");
+  if (!w->splits) return wn_fail(w->ctx, WN_ERR_MEMORY, "out of memory: a tokenizer");
+  for (int32_t id = 0; id < tok->vocab_size; id++) {
+    if (!wn_spm_user_defined(tok->spm, id)) continue;
+    wn_spm_piece(tok->spm, id, &text, &bytes);
+    for (size_t i = 0; i < json_array_size(w->splits); i++) {
+      const json_t *split = json_array_get(w->splits, i);
+      if (memmem(text, bytes, json_string_value(split), json_string_length(split)))
+        return spm_json_cannot_symbol(w->ctx, id, "with a character of hidden pieces that is no piece");
+    }
+  }
+  return WN_OK;
 }
 
 static wn_status spm_json_unigram(struct spm_writer *w, json_t **out) {
@@ -239,7 +272,7 @@ static json_t *spm_json_added(const struct spm_writer *w) {
     const char *text;
     size_t bytes;
     const bool special = wn_spm_piece(tok->spm, id, &text, &bytes) == WN_SPM_CONTROL;
-    const bool symbol = tok->info.bpe && wn_spm_user_defined(tok->spm, id) && wn_pieces_character(text, bytes) < bytes;
+    const bool symbol = tok->info.bpe && spm_json_is_symbol(tok, id);
     if (!special && !symbol) continue;
     wn_json_list_add(&list,
                      json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", id, "content", spm_json_piece(tok, id),

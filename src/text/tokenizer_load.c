@@ -67,7 +67,7 @@ static wn_status gather_control(wn_context *ctx, const char *path, wn_tokenizer 
     if (wn_spm_piece(tok->spm, id, &text, &n) != WN_SPM_CONTROL) continue;
     WN_TRY(wn_vocab_set(ctx, path, &tok->control, id, text, n, WN_TOKEN_SPECIAL));
   }
-  return wn_finder_create(ctx, &tok->control, false, &tok->finder);
+  return wn_finder_create(ctx, &tok->control, false, NULL, NULL, &tok->finder);
 }
 
 /* Without SentencePiece: the tree of pieces stays, since every text needs it. */

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"
+#include "text/normalize.h"
 #include "text/utf8.h"
 
 #define ARENA_LIMIT ((size_t)1 << 30)
@@ -104,50 +105,64 @@ int32_t wn_vocab_find(const struct wn_vocab *v, const char *text, size_t bytes) 
 /* --- finder --- */
 
 static int compare_texts(const void *a, const void *b, void *user) {
-  const struct wn_vocab *v = user;
-  const struct wn_token *x = &v->tokens[*(const int32_t *)a], *y = &v->tokens[*(const int32_t *)b];
-  int order = memcmp(v->arena + x->at, v->arena + y->at, x->bytes < y->bytes ? x->bytes : y->bytes);
-  return order ? order : (x->bytes > y->bytes) - (x->bytes < y->bytes);
+  const struct wn_finder_entry *x = a, *y = b;
+  const char *texts = user;
+  int order = memcmp(texts + x->at, texts + y->at, x->bytes < y->bytes ? x->bytes : y->bytes);
+  if (!order) order = (x->bytes > y->bytes) - (x->bytes < y->bytes);
+  return order ? order : (x->id > y->id) - (x->id < y->id);
 }
 
-wn_status wn_finder_create(wn_context *ctx, const struct wn_vocab *v, bool normalized, struct wn_finder *out) {
-  *out = (struct wn_finder){0};
-  int count = 0;
-  for (int pass = 0; pass < 2; pass++) {
-    count = 0;
-    for (int32_t id = 0; id < v->size; id++) {
-      const struct wn_token *t = &v->tokens[id];
-      if ((t->kind != WN_TOKEN_SPECIAL && t->kind != WN_TOKEN_ADDED) || t->bytes == 0 || t->normalized != normalized)
-        continue;
-      if (pass) {
-        out->order[count] = id;
-        out->begins[(unsigned char)v->arena[t->at]] = true;
-      }
-      count++;
-    }
-    if (count == 0) return WN_OK;
-    if (pass == 0) {
-      void *p;
-      WN_TRY(wn_alloc(ctx, "tokenizer", (size_t)count * sizeof *out->order, &p));
-      out->order = p;
-    }
+static bool is_sought(const struct wn_token *t, bool normalized) {
+  return (t->kind == WN_TOKEN_SPECIAL || t->kind == WN_TOKEN_ADDED) && t->bytes > 0 && t->normalized == normalized;
+}
+
+static wn_status finder_fill(const struct wn_vocab *v, bool normalized, wn_finder_rewrite_fn rewrite, const void *user,
+                             struct wn_bytes *texts, struct wn_finder *out) {
+  for (int32_t id = 0; id < v->size; id++) {
+    const struct wn_token *t = &v->tokens[id];
+    const size_t at = texts->count;
+    if (!is_sought(t, normalized)) continue;
+    if (rewrite)
+      WN_TRY(rewrite(user, wn_vocab_text(v, id), t->bytes, texts));
+    else
+      WN_TRY(wn_bytes_add(NULL, texts, wn_vocab_text(v, id), t->bytes));
+    if (texts->count == at) continue; /* nothing is left of it, which no text has */
+    out->order[out->count++] = (struct wn_finder_entry){at, texts->count - at, id};
+    out->begins[(unsigned char)texts->data[at]] = true;
+    out->special |= t->kind == WN_TOKEN_SPECIAL;
   }
-  out->count = count;
-  qsort_r(out->order, (size_t)count, sizeof *out->order, compare_texts, (void *)v);
+  return WN_OK;
+}
+
+wn_status wn_finder_create(wn_context *ctx, const struct wn_vocab *v, bool normalized, wn_finder_rewrite_fn rewrite,
+                           const void *user, struct wn_finder *out) {
+  size_t count = 0;
+  void *p;
+  *out = (struct wn_finder){0};
+  for (int32_t id = 0; id < v->size; id++) count += is_sought(&v->tokens[id], normalized);
+  if (count == 0) return WN_OK;
+  WN_TRY(wn_alloc(ctx, "tokenizer", count * sizeof *out->order, &p));
+  out->order = p;
+  struct wn_bytes texts = {0};
+  const wn_status status = finder_fill(v, normalized, rewrite, user, &texts, out);
+  out->texts = texts.data;
+  if (status != WN_OK) return wn_fail(ctx, status, "out of memory: a tokenizer");
+  if (out->count) qsort_r(out->order, (size_t)out->count, sizeof *out->order, compare_texts, out->texts);
   return WN_OK;
 }
 void wn_finder_clear(struct wn_finder *f) {
   wn_free(f->order);
+  wn_free(f->texts);
   *f = (struct wn_finder){0};
 }
 
 /* Within order[lo, hi), whose texts agree in their first `depth` bytes: the first whose byte there is at least `byte`
  * (texts that end there come first). */
-static int bound(const struct wn_finder *f, const struct wn_vocab *v, int lo, int hi, size_t depth, int byte) {
+static int bound(const struct wn_finder *f, int lo, int hi, size_t depth, int byte) {
   while (lo < hi) {
     int middle = lo + (hi - lo) / 2;
-    const struct wn_token *t = &v->tokens[f->order[middle]];
-    int here = t->bytes > depth ? (unsigned char)v->arena[t->at + depth] : -1;
+    const struct wn_finder_entry *e = &f->order[middle];
+    int here = e->bytes > depth ? (unsigned char)f->texts[e->at + depth] : -1;
     if (here < byte)
       lo = middle + 1;
     else
@@ -171,14 +186,15 @@ bool wn_finder_next(const struct wn_finder *f, const struct wn_vocab *v, const s
     bool found = false;
     for (size_t depth = 0; i + depth < in->bytes && lo < hi; depth++) {
       int byte = (unsigned char)in->text[i + depth];
-      lo = bound(f, v, lo, hi, depth, byte);
-      hi = bound(f, v, lo, hi, depth, byte + 1);
+      lo = bound(f, lo, hi, depth, byte);
+      hi = bound(f, lo, hi, depth, byte + 1);
       if (lo == hi) break;
-      const struct wn_token *t = &v->tokens[f->order[lo]];
-      if (t->bytes != depth + 1) continue;
-      if (t->kind == WN_TOKEN_SPECIAL && !inside(i, i + depth + 1, in->special, in->special_count)) continue;
+      const struct wn_finder_entry *e = &f->order[lo];
+      if (e->bytes != depth + 1) continue;
+      if (v->tokens[e->id].kind == WN_TOKEN_SPECIAL && !inside(i, i + depth + 1, in->special, in->special_count))
+        continue;
       found = true;
-      *out = (struct wn_found){.at = {i, i + depth + 1}, .id = f->order[lo]};
+      *out = (struct wn_found){.at = {i, i + depth + 1}, .id = e->id};
     }
     if (found) return true;
   }

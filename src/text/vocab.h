@@ -50,13 +50,22 @@ uint64_t wn_hash_bytes(const char *data, size_t bytes);
 
 /* Tokens that are looked for in a text: the leftmost, of those the longest. Cost: for a byte that begins one, its
  * length times the logarithm of their number. */
-struct wn_finder {
-  int32_t *order; /* [count] ids, sorted by text */
-  int count;
-  bool begins[256];
+struct wn_bytes;
+struct wn_finder_entry {
+  size_t at, bytes; /* in the finder's texts */
+  int32_t id;
 };
-/* Of the added and special tokens those whose `normalized` is as given. */
-wn_status wn_finder_create(wn_context *ctx, const struct wn_vocab *v, bool normalized, struct wn_finder *out);
+struct wn_finder {
+  struct wn_finder_entry *order; /* [count] sorted by text */
+  int count;
+  char *texts;
+  bool begins[256], special; /* special: special tokens are among them */
+};
+/* Of the added and special tokens those whose `normalized` is as given. What is looked for is the token's text, or what
+ * `rewrite` (or NULL) appends for it. */
+typedef wn_status (*wn_finder_rewrite_fn)(const void *user, const char *text, size_t bytes, struct wn_bytes *out);
+wn_status wn_finder_create(wn_context *ctx, const struct wn_vocab *v, bool normalized, wn_finder_rewrite_fn rewrite,
+                           const void *user, struct wn_finder *out);
 void wn_finder_clear(struct wn_finder *f);
 struct wn_span {
   size_t begin, end;

@@ -250,6 +250,15 @@ static void has_scale(wn_model_config *c) {
 static void has_part(wn_model_config *c) {
   c->rope_size = 2;
 }
+static void has_part_norms(wn_model_config *c) {
+  c->rope_size = 2, c->qk_norm = true;
+}
+static void has_part_experts(wn_model_config *c) {
+  c->rope_size = 2, c->experts.count = 3, c->experts.active = 2, c->experts.normalize = true;
+}
+static void has_part_wide(wn_model_config *c) {
+  c->rope_size = 2, c->head_size = 6;
+}
 static void has_long_window(wn_model_config *c) {
   c->rope_scaling.type = WN_ROPE_LONG, c->rope_scaling.context = 8, c->rope_scaling.factor = 2;
   c->attention.window = 4;
@@ -259,6 +268,41 @@ static void has_long_norms(wn_model_config *c) {
 }
 static void has_part_scaled(wn_model_config *c) {
   c->rope_size = 2, c->rope_scaling.type = WN_ROPE_LINEAR, c->rope_scaling.factor = 2;
+}
+static void has_factors_scaled(wn_model_config *c) {
+  c->rope_factors = true, c->rope_scaling.type = WN_ROPE_LINEAR, c->rope_scaling.factor = 2;
+}
+/* In GGUF Llama 3's scaling is a tensor of factors, which llama.cpp reads in llama and granite alone. */
+static void has_llama3(wn_model_config *c) {
+  c->rope_scaling.type = WN_ROPE_LLAMA3, c->rope_scaling.factor = 8, c->rope_scaling.context = 8;
+  c->rope_scaling.low_freq_factor = 1, c->rope_scaling.high_freq_factor = 4;
+}
+static void has_llama3_granite(wn_model_config *c) {
+  has_llama3(c);
+  c->residual_scale = 0.5;
+}
+static void has_llama3_biases(wn_model_config *c) {
+  has_llama3(c);
+  c->qkv_bias = true;
+}
+static void has_llama3_norms(wn_model_config *c) {
+  has_llama3(c);
+  c->qk_norm = true;
+}
+static void has_llama3_branches(wn_model_config *c) {
+  has_llama3(c);
+  c->norm_place = WN_NORM_BRANCH, c->qk_norm = c->qk_norm_whole = true;
+}
+static void has_llama3_gemma(wn_model_config *c) {
+  has_llama3(c);
+  c->norm_place = WN_NORM_BOTH, c->ffn = WN_FFN_GEGLU, c->embed_scale = sqrt((double)c->width), c->qk_norm = true;
+}
+static void has_llama3_part(wn_model_config *c) {
+  has_llama3(c);
+  c->rope_size = 2;
+}
+static void has_factors_norms(wn_model_config *c) {
+  c->rope_factors = true, c->qk_norm = true;
 }
 static void has_window(wn_model_config *c) {
   c->attention.window = 4;
@@ -299,6 +343,25 @@ static void has_norms_on_branches(wn_model_config *c) {
 static void is_olmo2(wn_model_config *c) {
   c->norm_place = WN_NORM_BRANCH, c->qk_norm = c->qk_norm_whole = true, c->tied = true;
 }
+/* The same of its Qwen2 with experts; and both of its Qwen2s have outputs of attention [width, width]. */
+static void is_qwen2_moe(wn_model_config *c) {
+  c->qkv_bias = true, c->experts.count = 3, c->experts.active = 2, c->experts.shared_width = 12;
+  c->experts.shared_gate = true;
+}
+static void is_tied_qwen2_moe(wn_model_config *c) {
+  is_qwen2_moe(c);
+  c->tied = true;
+}
+static void is_wide_qwen2_moe(wn_model_config *c) {
+  is_qwen2_moe(c);
+  c->head_size = 6;
+}
+static void is_wide_qwen2(wn_model_config *c) {
+  c->qkv_bias = true, c->head_size = 6;
+}
+static void is_tied_qwen2(wn_model_config *c) {
+  c->qkv_bias = c->tied = true;
+}
 static void has_whole_norms(wn_model_config *c) {
   c->qk_norm = c->qk_norm_whole = true;
 }
@@ -322,10 +385,22 @@ static void refusals(void **state) {
                {has_gelu, true, true, "ffn", NULL},
                {has_both, true, true, "qk_norm", NULL},
                {has_scale, false, false, "", NULL}, /* Granite's */
-               {has_part, false, false, "", NULL},  /* Phi-3's, and GGUF's llama */
+               {has_part, false, false, "", NULL},  /* Phi-3's */
+               {has_part_norms, true, true, "rope_size", NULL},
+               {has_part_experts, true, true, "rope_size", "experts"},
+               {has_part_wide, false, true, "head_size", NULL},
                {has_long_window, false, true, "attention.window", NULL},
                {has_long_norms, true, true, "type longrope", "type longrope"},
                {has_part_scaled, true, false, "rope_size", NULL},
+               {has_factors_scaled, true, false, "rope_factors", NULL}, /* the scaling is not lost */
+               {has_llama3, false, false, "", NULL},
+               {has_llama3_granite, false, false, "", NULL},
+               {has_llama3_biases, false, true, "type llama3", NULL},
+               {has_llama3_norms, false, true, "type llama3", NULL},
+               {has_llama3_branches, false, true, "type llama3", NULL},
+               {has_llama3_gemma, false, true, "type llama3", NULL},
+               {has_llama3_part, true, true, "type llama3", NULL},
+               {has_factors_norms, false, true, "rope_factors", NULL},
                {has_dynamic_scaling, true, true, "type dynamic", NULL},
                {has_window, true, true, "attention.window", NULL},
                {has_embed_scale, false, false, "", NULL}, /* Granite's */
@@ -334,6 +409,11 @@ static void refusals(void **state) {
                {is_granite, true, true, "logit_softcap", "residual_scale"},
                {has_norms_on_branches, true, true, "qk_norm_whole", "norm_place"},
                {is_olmo2, false, true, "tied", NULL},
+               {is_qwen2_moe, false, false, "", NULL},
+               {is_tied_qwen2_moe, false, true, "tied", NULL},
+               {is_wide_qwen2_moe, false, true, "head_size", NULL},
+               {is_wide_qwen2, false, true, "head_size", NULL},
+               {is_tied_qwen2, false, false, "", NULL},
                {has_whole_norms, true, true, "qk_norm_whole", "qk_norm_whole"},
                {has_logit_softcap, true, true, "logit_softcap", NULL},
                {has_branch_norms, true, true, "geglu", NULL},
@@ -373,6 +453,20 @@ static void refusals(void **state) {
     /* In winnow's own GGUF everything can be. */
     convert(path_in(folder, "run"), path_in(folder, "own.gguf"), WN_CONVERT_WINNOW_GGUF);
     same_model(path_in(folder, "run"), path_in(folder, "own.gguf"));
+  }
+}
+
+/* llama.cpp turns whole heads in every architecture but Phi-3's. */
+static void part_turns(void **state) {
+  (void)state;
+  void (*const changes[])(wn_model_config *) = {has_part, has_part_scaled};
+  const wn_convert_options gguf = to(WN_CONVERT_GGUF);
+  for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+    wn_convert_result r;
+    save_model(path_in(folder, "run"), changes[i]);
+    assert_ok(ctx, wn_model_convert(ctx, path_in(folder, "run"), path_in(folder, "x.gguf"), &gguf, &r));
+    assert_string_equal(r.architecture, "phi3");
+    same_model(path_in(folder, "run"), path_in(folder, "x.gguf"));
   }
 }
 
@@ -449,6 +543,7 @@ int main(void) {
       cmocka_unit_test(cancelled),       cmocka_unit_test(round_trips),     cmocka_unit_test(types_stay),
       cmocka_unit_test(eight_bits),      cmocka_unit_test(encoding),        cmocka_unit_test(refusals),
       cmocka_unit_test(refused_by_name), cmocka_unit_test(bad_own_folders), cmocka_unit_test(targets),
+      cmocka_unit_test(part_turns),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

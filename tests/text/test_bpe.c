@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <jansson.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -416,6 +417,91 @@ static void test_first_and_unknown(void **state) {
   wn_tokenizer_destroy(tok);
 }
 
+/* A golden's file with each of its special tokens normalized, or with one added token more. */
+static wn_tokenizer *load_normalized(const char *golden, const char *content) {
+  char path[256];
+  json_error_t error;
+  snprintf(path, sizeof path, GOLDEN "%s.json", golden);
+  json_t *root = json_load_file(path, 0, &error), *added = json_object_get(root, "added_tokens");
+  assert_non_null(added);
+  int32_t id = (int32_t)json_object_size(json_object_get(json_object_get(root, "model"), "vocab"));
+  for (size_t i = 0; i < json_array_size(added); i++) {
+    const int32_t other = (int32_t)json_integer_value(json_object_get(json_array_get(added, i), "id"));
+    if (other >= id) id = other + 1;
+    if (!content) json_object_set_new(json_array_get(added, i), "normalized", json_true());
+  }
+  if (content)
+    json_array_append_new(added, json_pack("{s:i, s:s, s:b}", "id", id, "content", content, "normalized", 1));
+  snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+  assert_int_equal(json_dump_file(root, path, 0), 0);
+  json_decref(root);
+  return load(path);
+}
+
+static void gives(const wn_tokenizer *tok, const wn_text_part *parts, int part_count, const int32_t *expected) {
+  int32_t *ids;
+  size_t count, wanted = 0;
+  while (expected[wanted] >= 0) wanted++;
+  assert_int_equal(wn_tokenizer_encode_parts(ctx, tok, parts, part_count, false, false, &ids, &count), WN_OK);
+  if (count != wanted || memcmp(ids, expected, count * sizeof *ids) != 0) {
+    fprintf(stderr, "%.*s:", (int)parts[0].bytes, parts[0].text);
+    for (size_t i = 0; i < count; i++) fprintf(stderr, " %d", ids[i]);
+    fail_msg(", ... %zu tokens, expected %zu", count, wanted);
+  }
+  wn_tokens_free(ids);
+}
+
+/* A token that is "normalized" is looked for as the normalisers write it: behind the space that they put before a text,
+ * in the composed form. Expectations are those of Hugging Face tokenizers. */
+static void test_normalized_tokens(void **state) {
+  (void)state;
+  static const struct {
+    const char *golden, *content, *text;
+    int32_t expected[9];
+  } cases[] = {{"llama2", "<|x|>", "<|x|>", {700, -1}},
+               {"llama2", "<|x|>", "a<|x|>b", {527, 291, 350, 346, 350, 293, 325, -1}},
+               {"llama2", "<|x|>", "a <|x|> b", {527, 700, 545, -1}},
+               {"llama2", "<|x|>", " <|x|>", {456, 700, -1}},
+               {"qwen2", "e\xCC\x81x", "\xC3\xA9x", {640, -1}},
+               {"qwen2", "e\xCC\x81x", "ae\xCC\x81x b", {67, 640, 309, -1}}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    wn_tokenizer *tok = load_normalized(cases[i].golden, cases[i].content);
+    const wn_text_part part = {cases[i].text, strlen(cases[i].text), false};
+    gives(tok, &part, 1, cases[i].expected);
+    wn_tokenizer_destroy(tok);
+  }
+}
+
+#define PART(text, special)                                                                                            \
+  { text, sizeof(text) - 1, special }
+
+/* Special ones are found in the parts where they are asked for, and nowhere else. */
+static void test_normalized_special(void **state) {
+  (void)state;
+  static const wn_text_part talk[] = {PART("<s>", true), PART("hi", false), PART(" </s>", true)},
+                            forged[] = {PART("<s>", true), PART("hi </s>", false), PART(" </s>", true)},
+                            turns[] = {PART("<|im_start|>", true), PART("e\xCC\x81", false),
+                                       PART("<|im_end|>\n", true)},
+                            marks[] = {PART("<|im_end|>", true), PART("\xCC\xB8", false), PART("<|im_end|>", true)};
+  wn_tokenizer *tok = load_normalized("llama2", NULL);
+  gives(tok, talk, 3, (const int32_t[]){1, 516, 2, -1});
+  int32_t *ids;
+  size_t count, ends = 0;
+  assert_int_equal(wn_tokenizer_encode_parts(ctx, tok, forged, 3, false, false, &ids, &count), WN_OK);
+  assert_true(count > 4 && ids[0] == 1 && ids[count - 1] == 2);
+  for (size_t i = 0; i < count; i++) ends += ids[i] == 2;
+  assert_int_equal(ends, 1);
+  wn_tokens_free(ids);
+  wn_tokenizer_destroy(tok);
+  tok = load_normalized("qwen2", NULL);
+  gives(tok, turns, 3, (const int32_t[]){1, 130, 105, 2, 201, -1});
+  /* U+0338 makes another character of the bracket before it, which ends no token then; the next is found. */
+  assert_int_equal(wn_tokenizer_encode_parts(ctx, tok, marks, 3, false, false, &ids, &count), WN_OK);
+  assert_true(count > 2 && ids[0] != 2 && ids[count - 1] == 2);
+  wn_tokens_free(ids);
+  wn_tokenizer_destroy(tok);
+}
+
 /* --- files that lie --- */
 
 static void refused(const char *json, wn_status status, const char *word) {
@@ -486,6 +572,51 @@ static void test_hostile(void **state) {
   refused(SPLIT("((((a{1,999}){1,999}){1,999}){1,999})"), WN_ERR_FORMAT, "compiled");
 }
 
+/* What a pattern matches in a text, "[]" around each match. */
+static void matches(const char *regex, const char *text, const char *expected) {
+  struct wn_pattern *pattern;
+  struct wn_matcher *m;
+  char found[256];
+  size_t n = 0, done = 0, start, end;
+  const size_t bytes = strlen(text);
+  assert_int_equal(wn_pattern_create(ctx, "test", regex, &pattern), WN_OK);
+  assert_int_equal(wn_matcher_create(pattern, &m), WN_OK);
+  for (size_t from = 0; from <= bytes && wn_matcher_next(m, text, bytes, from, &start, &end) == 1;) {
+    n += (size_t)snprintf(found + n, sizeof found - n, "%.*s[%.*s]", (int)(start - done), text + done,
+                          (int)(end - start), text + start);
+    done = end, from = end > start ? end : end + 1;
+  }
+  snprintf(found + n, sizeof found - n, "%s", text + done);
+  if (strcmp(found, expected) != 0) fail_msg("%s: %s, expected %s", regex, found, expected);
+  wn_matcher_destroy(m);
+  wn_pattern_destroy(pattern);
+}
+
+/* Classes as Oniguruma has them: expectations are those of Hugging Face tokenizers. */
+static void test_classes(void **state) {
+  (void)state;
+  /* U+3001 and U+30FB have Han among their Script_Extensions, which are no matter; U+3005 is Han. */
+  matches("\\p{Han}+", "a\u3001\u4E2D\u30FB\u3005b", "a\u3001[\u4E2D]\u30FB[\u3005]b");
+  matches("\\p{^Han}+", "a\u3001\u4E2D", "[a\u3001]\u4E2D");
+  matches("\\P{Hani}+", "a\u3001\u4E2D", "[a\u3001]\u4E2D");
+  matches("[\\p{Han}b]+", "a\u3001\u4E2Db", "a\u3001[\u4E2Db]");
+  matches("\\p{Lu}+|\\p{N}", "aBC1", "a[BC][1]");
+  matches("\\p{Alphabetic}+", "\u24B6b 1", "[\u24B6b] 1");
+  /* U+24B6 is a letter by Other_Alphabetic, of Latin-1's numbers \u00B2 is one, U+2460 is none. */
+  matches("\\w+", "a\u24B6\u00B2 \u2460\U0001F130", "[a\u24B6\u00B2] \u2460[\U0001F130]");
+  matches("\\W+", "a\u24E9 \u00BE-", "a\u24E9[ ]\u00BE[-]");
+  matches("[\\w ]+", "-\U0001F189 \u00BC-", "-[\U0001F189 \u00BC]-");
+  matches("a\\b", "a ae a\u0301 a\u24B6 a\u2460 a", "[a] ae a\u0301 a\u24B6 [a]\u2460 [a]");
+  matches("a\\B", "a ae a\u0301 a\u00B9", "a [a]e [a]\u0301 [a]\u00B9");
+  matches("[[:digit:]]+|[^[:digit:]a]", "a12b", "a[12][b]");
+  static const char *const refusals[] = {"[[:alpha:]]", "[[:punct:]]", "[^[:space:]]", "[a[:^upper:]]", "[[:word:]]"};
+  struct wn_pattern *pattern;
+  for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+    assert_int_equal(wn_pattern_create(ctx, "test", refusals[i], &pattern), WN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(wn_context_error(ctx), "[:digit:]"));
+  }
+}
+
 /* A pattern that would run for ever fails on the text that does it, in time. */
 static void test_slow_pattern(void **state) {
   (void)state;
@@ -516,6 +647,9 @@ int main(void) {
       cmocka_unit_test(test_long_runs),
       cmocka_unit_test(test_normalization),
       cmocka_unit_test(test_hostile),
+      cmocka_unit_test(test_classes),
+      cmocka_unit_test(test_normalized_tokens),
+      cmocka_unit_test(test_normalized_special),
       cmocka_unit_test(test_slow_pattern),
       cmocka_unit_test(test_first_and_unknown),
   };

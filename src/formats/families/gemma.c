@@ -137,7 +137,7 @@ static wn_status gemma2_read(const struct wn_hf_keys *k, wn_model_config *c) {
   WN_TRY(gemma_read(k, &gemma2, c));
   WN_TRY(gemma_read_softcap(k, "attn_logit_softcapping", gemma2.attention_softcap, &softcap));
   WN_TRY(wn_config_set_attention(k->ctx, k->where, "softcap.cap", softcap, c));
-  return wn_hf_rope(k, c);
+  return wn_hf_rope(k, WN_HF_ROPE_THETA, c);
 }
 
 /* The two kinds of layers: since transformers 5 an object each in rope_parameters, before that rope_theta with
@@ -164,7 +164,7 @@ static wn_status gemma3_read_rope(const struct wn_hf_keys *k, wn_model_config *c
     return wn_fail(k->ctx, WN_ERR_UNSUPPORTED,
                    "%s: \"rope_parameters\": sliding_attention is of type \"%.60s\"; default is known", k->where, type);
   if (c->attention.window > 0) c->rope_local_theta = local_theta;
-  return wn_hf_rope_object(&stretched, scaling ? "rope_scaling" : "rope_parameters", theta, 1, c);
+  return wn_hf_rope_object(&stretched, NULL, scaling ? "rope_scaling" : "rope_parameters", theta, 1, c);
 }
 
 static wn_status gemma3_read(const struct wn_hf_keys *k, wn_model_config *c) {

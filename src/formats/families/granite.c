@@ -131,6 +131,7 @@ const struct wn_family wn_family_granite = {
              .names = &wn_llama_gguf_names,
              .keys = granite_gguf_keys,
              .pairs = WN_ROPE_ADJACENT,
+             .factors = true,
              .read = granite_gguf_read,
              .write = granite_gguf_write},
     .is = granite_is,

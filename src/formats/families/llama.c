@@ -25,8 +25,8 @@ static void llama_write(struct wn_hf_object *o, const wn_model_config *c) {
 static bool llama_is(const wn_model_config *c, enum wn_model_form form) {
   const bool mistral = form == WN_FORM_HF && c->attention.window > 0;
   const bool mixtral = form == WN_FORM_HF && c->experts.count > 0;
-  return c->position == WN_POS_ROPE && !c->qk_norm && !c->qkv_bias && !mistral && !mixtral &&
-         !wn_llama_turns_as_phi3(c, form);
+  const bool phi3 = wn_llama_turns_as_phi3(c) && c->experts.count == 0; /* which Phi-3 has not */
+  return c->position == WN_POS_ROPE && !c->qk_norm && !c->qkv_bias && !mistral && !mixtral && !phi3;
 }
 
 static const char *llama_lacks(const wn_model_config *c, enum wn_model_form form) {
@@ -61,6 +61,7 @@ const struct wn_family wn_family_llama = {
              .names = &wn_llama_gguf_names,
              .keys = llama_gguf_keys,
              .pairs = WN_ROPE_ADJACENT,
+             .factors = true,
              .read = llama_gguf_read,
              .write = llama_gguf_write},
     .is = llama_is,

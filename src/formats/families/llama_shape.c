@@ -92,7 +92,7 @@ wn_status wn_llama_hf_read_sizes(const struct wn_hf_keys *k, int64_t kv_heads, i
 
 wn_status wn_llama_hf_read(const struct wn_hf_keys *k, int64_t kv_heads, int64_t head_size, wn_model_config *c) {
   WN_TRY(wn_llama_hf_read_sizes(k, kv_heads, head_size, c));
-  return wn_hf_rope(k, c);
+  return wn_hf_rope(k, WN_HF_ROPE_THETA, c);
 }
 
 void wn_llama_hf_write(struct wn_hf_object *o, const wn_model_config *c) {
@@ -175,14 +175,14 @@ void wn_llama_gguf_write_experts(const struct wn_gguf_out *out, const wn_model_c
 
 /* ---- limits ---- */
 
-bool wn_llama_turns_as_phi3(const wn_model_config *c, enum wn_model_form form) {
-  return c->rope_scaling.type == WN_ROPE_LONG || (c->rope_size > 0 && form == WN_FORM_HF);
+bool wn_llama_turns_as_phi3(const wn_model_config *c) {
+  return c->rope_scaling.type == WN_ROPE_LONG || c->rope_size > 0;
 }
 
 static const char *llama_rope_lacks(const wn_model_config *c, enum wn_model_form form) {
   const int64_t first = c->rope_scaling.context;
   const bool dynamic = c->rope_scaling.type == WN_ROPE_DYNAMIC;
-  if (form == WN_FORM_HF && c->rope_size) return "\"rope_size\"";
+  if (c->rope_size) return "\"rope_size\"";
   if (form == WN_FORM_HF && dynamic && first && first != c->context)
     return "\"rope_scaling.context\" of type dynamic that is not \"context\"";
   if (form == WN_FORM_HF) return NULL;
@@ -197,4 +197,9 @@ const char *wn_llama_lacks(const wn_model_config *c, enum wn_model_form form) {
   if (c->qk_norm && (c->bias || c->qkv_bias)) return "\"qk_norm\" with biases";
   if (c->attention.window > 0 && form == WN_FORM_GGUF) return "\"attention.window\"";
   return llama_rope_lacks(c, form);
+}
+
+const char *wn_qwen2_gguf_lacks(const wn_model_config *c, enum wn_model_form form) {
+  if (form != WN_FORM_GGUF || c->head_size * c->heads == c->width) return NULL;
+  return "a \"head_size\" other than width/heads with \"qkv_bias\"";
 }

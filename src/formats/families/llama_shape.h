@@ -23,12 +23,14 @@ void wn_qwen_hf_write_windows(struct wn_hf_object *object, const wn_model_config
 wn_status wn_llama_gguf_read(const struct wn_gguf_keys *keys, wn_model_config *config);
 void wn_llama_gguf_write(const struct wn_gguf_out *out, const wn_model_config *config);
 
-/* Are its rotary positions of a kind that only Phi-3 has words for: longrope, or a part of each head in a folder? */
-bool wn_llama_turns_as_phi3(const wn_model_config *config, enum wn_model_form form);
+/* Are its rotary positions of a kind that only Phi-3 has words for: longrope, or a part of each head? */
+bool wn_llama_turns_as_phi3(const wn_model_config *config);
 /* Experts, and their width where it is not feed_forward_length; normalize: what the architecture does. */
 wn_status wn_llama_gguf_read_experts(const struct wn_gguf_keys *keys, bool normalize, wn_model_config *config);
 void wn_llama_gguf_write_experts(const struct wn_gguf_out *out, const wn_model_config *config);
 
 const char *wn_llama_lacks(const wn_model_config *config, enum wn_model_form form);
+/* What llama.cpp's two Qwen2s lack beside that: their outputs of attention are [width, width]. */
+const char *wn_qwen2_gguf_lacks(const wn_model_config *config, enum wn_model_form form);
 
 #endif

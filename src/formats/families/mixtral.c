@@ -16,9 +16,9 @@ static const struct wn_names mixtral_names = {"Hugging Face Mixtral", "model.", 
 static const char *const mixtral_hf_keys[] = {"num_local_experts", NULL};
 
 static wn_status mixtral_read(const struct wn_hf_keys *k, wn_model_config *c) {
-  WN_TRY(wn_llama_hf_read(k, -1, 0, c));
-  if (!wn_hf_find(k, "rms_norm_eps")) c->norm_eps = 1e-5; /* the class's defaults */
-  if (!wn_hf_find(k, "rope_theta") && !wn_hf_find(k, "rope_parameters")) c->rope_theta = 1e6;
+  WN_TRY(wn_llama_hf_read_sizes(k, -1, 0, c));
+  WN_TRY(wn_hf_real(k, "rms_norm_eps", 1e-5, &c->norm_eps)); /* the class's defaults */
+  WN_TRY(wn_hf_rope(k, 1e6, c));
   WN_TRY(wn_hf_int(k, "num_local_experts", 8, &c->experts.count));
   WN_TRY(wn_hf_int(k, "num_experts_per_tok", 2, &c->experts.active));
   c->experts.normalize = true;

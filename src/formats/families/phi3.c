@@ -153,18 +153,19 @@ static void phi3_gguf_write(const struct wn_gguf_out *out, const wn_model_config
 /* ---- limits ---- */
 
 static bool phi3_is(const wn_model_config *c, enum wn_model_form form) {
-  return c->position == WN_POS_ROPE && !c->qk_norm && !c->qkv_bias && wn_llama_turns_as_phi3(c, form);
+  (void)form;
+  return c->position == WN_POS_ROPE && !c->qk_norm && !c->qkv_bias && wn_llama_turns_as_phi3(c);
 }
 
 static const char *phi3_lacks(const wn_model_config *c, enum wn_model_form form) {
   wn_model_config whole = *c;
-  if (form == WN_FORM_HF) whole.rope_size = 0;
+  whole.rope_size = 0;
   if (c->rope_scaling.type != WN_ROPE_PLAIN && c->rope_scaling.type != WN_ROPE_LONG && form == WN_FORM_HF)
     return "\"rope_size\" with a \"rope_scaling\" other than longrope";
   if (strchr(c->attention.window_layers, '0')) return "\"attention.window_layers\" with longrope or \"rope_size\"";
   if (c->width % c->heads != 0 && form == WN_FORM_HF) return "a \"width\" that is no multiple of \"heads\"";
   if (c->head_size * c->heads != c->width && form == WN_FORM_GGUF)
-    return "a \"head_size\" other than width/heads with longrope";
+    return "a \"head_size\" other than width/heads with longrope or \"rope_size\"";
   return wn_llama_lacks(&whole, form);
 }
 

@@ -17,6 +17,11 @@ static bool qwen2_is(const wn_model_config *c, enum wn_model_form form) {
   return c->position == WN_POS_ROPE && c->qkv_bias && !c->qk_norm;
 }
 
+static const char *qwen2_lacks(const wn_model_config *c, enum wn_model_form form) {
+  const char *what = wn_llama_lacks(c, form);
+  return what ? what : wn_qwen2_gguf_lacks(c, form);
+}
+
 const struct wn_family wn_family_qwen2 = {
     .hf = {.model_type = "qwen2",
            .class_name = "Qwen2ForCausalLM",
@@ -31,5 +36,5 @@ const struct wn_family wn_family_qwen2 = {
     .is = qwen2_is,
     .keys = wn_llama_keys,
     .mechanisms = wn_llama_mechanisms,
-    .lacks = wn_llama_lacks,
+    .lacks = qwen2_lacks,
 };

@@ -43,7 +43,9 @@ static const char *qwen2_moe_lacks(const wn_model_config *c, enum wn_model_form 
   if (what) return what;
   if (c->attention.window > 0) return "\"attention.window\" with \"experts\" and \"qkv_bias\"";
   if (!c->experts.shared_gate) return "\"experts\" with \"qkv_bias\" but without \"experts.shared_gate\"";
-  return c->experts.normalize && form == WN_FORM_GGUF ? "\"experts.normalize\" with \"qkv_bias\"" : NULL;
+  if (form == WN_FORM_HF) return NULL;
+  if (c->tied) return "\"tied\": true with \"experts\" and \"qkv_bias\""; /* it reads no output that is the embedding */
+  return c->experts.normalize ? "\"experts.normalize\" with \"qkv_bias\"" : wn_qwen2_gguf_lacks(c, form);
 }
 
 static const char *const qwen2_moe_gguf_keys[] = {"expert_count", "expert_feed_forward_length",
