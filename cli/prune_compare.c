@@ -44,6 +44,10 @@ static int compare_read_labels(struct compare *c) {
       return cli_usage_error("winnow prune compare",
                              "--labels: \"%s\" must have a short name for each checkpoint given", c->labels);
     memcpy(c->names[i], name, n);
+    char shown[4 * sizeof c->names[i]];
+    wn_line_escape(c->names[i], shown, sizeof shown);
+    if (strcmp(shown, c->names[i]) != 0) /* files of results could not hold it */
+      return cli_usage_error("winnow prune compare", "--labels: \"%s\" is not a line of UTF-8", shown);
     if (at) at += n + (at[n] == ',');
   }
   return at && *at ? cli_usage_error("winnow prune compare",

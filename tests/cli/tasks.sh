@@ -67,6 +67,8 @@ json "prune compare --per-kv-head: policies that lack it go without, others that
   prune compare --standard talker --data bpe-data/val.bin --rows 1 --budgets 8 --per-kv-head --out heads-compared
 json "eval --sweep --per-kv-head: likewise" '[.tasks[].setting] | index("window-4") and (index("h2o-4") | not)' \
   eval talker --task copa --data sets --sweep 4 --per-kv-head
+refuses "prune compare: a name that no file of results could hold" 2 'is not a line of UTF-8' prune compare --standard talker --labels $'m\xe9' \
+  --data bpe-data/val.bin --rows 1 --budgets 8 --policies window --out latin-compared
 refuses "prune compare: two of one name" 1 'two models are called "a"' prune compare --standard talker --selective talker --labels a,a \
   --data bpe-data/val.bin --rows 1 --budgets 8 --policies window --out twins-compared
 refuses "prune compare --task without a folder" 2 'needs --task-data' prune compare --standard talker --data bpe-data/val.bin \
