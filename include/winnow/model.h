@@ -235,10 +235,11 @@ wn_status wn_session_feed(wn_context *ctx, wn_session *session, const int32_t *t
                           float *logits);
 
 /* `to` takes over the state of `from` and forgets its own: its sequence b has what sequence b / (to's sequences /
- * from's) had seen. Both were created with the same model, budgets, tau and cache format; to's sequences are a multiple
- * of from's. Capacities may differ where what from has seen fits, and where no budget or window is as long as the
- * shorter one. This forks a text (one to several), keeps a snapshot of it, and rolls back to one. Copies the tokens
- * held. */
+ * from's) had seen, with marks of control tokens that are still to come, and its counts. Both were created with the
+ * same model, budgets, tau, control_marks and cache format; to's sequences are a multiple of from's. Capacities may
+ * differ where what from has seen fits, where no budget or window is as long as the shorter one, and where rope scaling
+ * is not "dynamic", whose angles depend on them beyond the model's context. This forks a text (one to several), keeps a
+ * snapshot of it, and rolls back to one. Copies the tokens held. */
 wn_status wn_session_copy(wn_context *ctx, wn_session *to, const wn_session *from);
 /* The same with any sequences: sequence b of `to` is number rows[b] of `from`; rows [sequences of `to`]. */
 wn_status wn_session_copy_rows(wn_context *ctx, wn_session *to, const wn_session *from, const int64_t *rows);

@@ -156,10 +156,23 @@ static wn_status generate_feed_token(struct wn_generation *g, int32_t id) {
   return wn_memory_step_end(g->ctx, memory, generate_feed(g, &id, 1, true));
 }
 
+/* Marks the prompt's control tokens, run by run. */
+static wn_status generate_mark_control(struct wn_generation *g) {
+  const uint8_t *control = g->o->control;
+  for (int64_t i = 0, end; control && i < g->prompt_count; i = end) {
+    for (end = i + 1; end < g->prompt_count && control[end] == control[i];) end++;
+    if (control[i]) WN_TRY(wn_session_mark_control(g->ctx, g->session, 0, g->session->position + i, end - i));
+  }
+  return WN_OK;
+}
+
 wn_status wn_generation_read(struct wn_generation *g) {
   struct wn_session *s = g->session;
   const int64_t done = g->r->prompt_tokens, left = g->prompt_count - done;
-  if (done == 0 && g->o->inputs) WN_TRY(wn_session_encode(g->ctx, s, g->o->inputs, NULL, g->o->input_count));
+  if (done == 0 && g->o->inputs) {
+    WN_TRY(wn_session_encode(g->ctx, s, g->o->inputs, NULL, g->o->input_count));
+    WN_TRY(generate_mark_control(g)); /* a session that is encoded anew forgets its marks */
+  }
   const int64_t room = wn_session_place_after(s->position) - s->position, now = left < room ? left : room;
   WN_TRY(generate_feed(g, g->prompt + done, now, now == left));
   g->r->prompt_tokens += now;
@@ -336,16 +349,6 @@ static void generate_close(struct wn_generation *g) {
 void wn_generation_destroy(wn_generation *g) {
   WN_CHECK_OR(, WN_HANDLE_AS("generation", g, GENERATION));
   generate_close(g);
-}
-
-/* Marks the prompt's control tokens, run by run. */
-static wn_status generate_mark_control(struct wn_generation *g) {
-  const uint8_t *control = g->o->control;
-  for (int64_t i = 0, end; control && i < g->prompt_count; i = end) {
-    for (end = i + 1; end < g->prompt_count && control[end] == control[i];) end++;
-    if (control[i]) WN_TRY(wn_session_mark_control(g->ctx, g->session, 0, g->session->position + i, end - i));
-  }
-  return WN_OK;
 }
 
 /* What the session must have been made with. */

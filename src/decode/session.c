@@ -256,6 +256,11 @@ static int64_t session_turned_rows(const struct wn_session *s) {
   return s->largest + WN_SESSION_BLOCK;
 }
 
+int64_t wn_session_dynamic_rows(const struct wn_session *s) {
+  if (s->model->config.rope_scaling.type != WN_ROPE_DYNAMIC) return 0;
+  return s->rotary.rows ? s->rotary.rows : s->model->rotary.rows;
+}
+
 wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options,
                                  wn_session **out) {
   WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out));
@@ -329,7 +334,7 @@ void wn_session_reset(wn_session *s) {
   WN_CHECK_OR(, WN_HANDLE(s, SESSION));
   wn_session_reset_caches(s);
   s->position = 0;
-  s->stretched = s->broken = s->logits_known = false;
+  s->stretched = s->broken = s->logits_known = s->counted = false;
   if (s->marks) memset(s->marks, 0, (size_t)(s->B * s->capacity));
 }
 
@@ -385,6 +390,7 @@ wn_status wn_session_feed_piece(struct wn_session *s, const int32_t *tokens, int
   s->broken = false;
   s->position += T;
   s->logits_known = false;
+  s->counted = s->counts != NULL;
   return WN_OK;
 }
 

@@ -64,6 +64,7 @@ struct wn_session {
   int32_t *tokens, *positions;            /* [B,piece] */
   int32_t *tokens_shown, *positions_shown;
   bool marking, counting;          /* wn_session_options.control_marks, counts */
+  bool counted;                    /* counts are those of the last row */
   uint8_t *marks;                  /* with control_marks: [B,capacity] 1: will be a control token whatever its id */
   int32_t *counts, *count_rows;    /* with counts: [L,B,H] of the last row; [B,H,piece] of a layer's calls */
   int32_t *count_rows_read;        /* the latter on the host */
@@ -142,6 +143,8 @@ void wn_session_scoring_destroy(struct wn_session_scoring *scoring); /* NULL is 
 void wn_session_inputs_clear(struct wn_session *s);
 wn_status wn_session_inputs_count(wn_context *ctx, struct wn_session *s, const int32_t *count); /* [B] */
 bool wn_session_same_threshold(const wn_attention_config *a, const wn_attention_config *b);
+/* The rows of angles that its keys are turned by, on which "dynamic" scaling depends; 0: any will do. */
+int64_t wn_session_dynamic_rows(const struct wn_session *s);
 /* Is the session's part i, and its cache, like these? Caches that hold everything may have any length. */
 bool wn_session_part_agrees(const struct wn_session *s, int64_t i, const struct wn_session_part *part,
                             const struct wn_kv_shape *shape);

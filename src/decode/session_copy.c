@@ -51,14 +51,15 @@ static wn_status copy_check(wn_context *ctx, const struct wn_session *to, const 
   bool same = to->model == from->model && wn_session_same_threshold(&to->attention, &from->attention) &&
               to->half == from->half && to->budgets.layers == from->budgets.layers &&
               wn_budgets_same_options(&to->budgets, &from->budgets) && to->first[L] == from->first[L] &&
-              !to->history == !from->history;
+              !to->history == !from->history && wn_session_dynamic_rows(to) == wn_session_dynamic_rows(from) &&
+              !to->marks == !from->marks && !to->control == !from->control;
   for (int64_t i = 0; same && i < from->first[L]; i++)
     same = wn_session_part_agrees(to, i, &from->parts[i], &from->caches[i].shape);
   if (!same)
     return wn_fail(
         ctx, WN_ERR_ARGUMENT,
-        "session: the two were not created with the same model, budgets, threshold and cache format, or one is too "
-        "short for a budget, a window or the longrope of the other");
+        "session: the two were not created with the same model, budgets, threshold, control_marks and cache format, or "
+        "one is too short for a budget, a window, or the longrope or dynamic positions of the other");
   if (from->position > to->capacity)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld tokens cannot be copied to a session of %lld",
                    (long long)from->position, (long long)to->capacity);
@@ -116,6 +117,13 @@ static wn_status session_copy(wn_context *ctx, struct wn_session *to, const stru
   for (int64_t b = 0; to->control && b < to->B; b++)
     memcpy(to->control + b * to->capacity, from->control + copy_source(copy, b) * from->capacity,
            (size_t)from->position);
+  for (int64_t b = 0; to->marks && b < to->B; b++)
+    memcpy(to->marks + b * to->capacity, from->marks + copy_source(copy, b) * from->capacity,
+           (size_t)(to->capacity < from->capacity ? to->capacity : from->capacity));
+  for (int64_t i = 0; to->counts && from->counted && i < c->layers * to->B; i++) {
+    const int64_t row = i / to->B * from->B + copy_source(copy, i % to->B);
+    memcpy(to->counts + i * c->heads, from->counts + row * c->heads, (size_t)c->heads * sizeof *to->counts);
+  }
   for (int64_t b = 0; to->history && b < to->B; b++)
     memcpy(to->history + b * to->capacity, from->history + copy_source(copy, b) * from->capacity,
            (size_t)from->position * sizeof *to->history);
@@ -125,6 +133,7 @@ static wn_status session_copy(wn_context *ctx, struct wn_session *to, const stru
   if (from->logits_known) WN_TRY(copy_rows(to, to->logits, from->logits, V, copy));
   to->logits_known = from->logits_known;
   to->position = from->position;
+  to->counted = to->counts && from->counted;
   to->broken = false;
   return WN_OK;
 }

@@ -42,10 +42,11 @@ wn_status wn_session_mark_control(wn_context *ctx, wn_session *s, int64_t sequen
 wn_status wn_session_counts(wn_context *ctx, const wn_session *s, int64_t sequence, int32_t *counts, int64_t *context,
                             int64_t *content) {
   WN_CHECK_CALL(WN_HANDLE_AS("session", s, SESSION));
-  if (!s->counts || s->position == 0 || sequence < 0 || sequence >= s->B)
+  if (!s->counts || !s->counted || sequence < 0 || sequence >= s->B)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: counts of sequence %lld: %s", (long long)sequence,
                    !s->counts         ? "the session was made without counts"
                    : s->position == 0 ? "nothing has been fed"
+                   : !s->counted      ? "nothing has been fed since it took over a state without them"
                                       : "there is no such sequence");
   const int64_t L = s->model->config.layers, H = s->model->config.heads;
   int64_t control = 0;

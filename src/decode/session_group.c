@@ -216,6 +216,7 @@ static wn_status group_hand_out(struct wn_session_group *g, const struct wn_sess
   WN_TRY(memory->copy(g->ctx, s->mid, wn_element(out->mid, i * C, dtype), bytes));
   WN_TRY(memory->copy(g->ctx, s->branch, wn_element(out->branch, i * C, dtype), bytes));
   s->position++;
+  s->counted = s->counts != NULL;
   s->broken = false;
   s->logits_known = false;
   if (!logits) return WN_OK;

@@ -17,6 +17,7 @@ struct wn_snapshot {
   const struct wn_model *model;
   int64_t B, position, n; /* n: parts */
   bool half, rolls_back;
+  int64_t dynamic_rows; /* the session's */
   wn_attention_config attention;
   wn_budgets budgets; /* the options alone: no tokens */
   int64_t budget_layers;
@@ -73,6 +74,7 @@ wn_status wn_snapshot_take(wn_context *ctx, const wn_session *s, int64_t positio
   x->B = s->B;
   x->position = position;
   x->half = s->half;
+  x->dynamic_rows = wn_session_dynamic_rows(s);
   x->rolls_back = wn_snapshot_rolls_back(s);
   x->attention = s->attention;
   x->budgets = s->budgets;
@@ -125,7 +127,8 @@ bool wn_snapshot_suits(const struct wn_snapshot *x, const wn_session *s) {
   bool suits = s->model == x->model && wn_session_same_threshold(&s->attention, &x->attention) && s->B == x->B &&
                s->half == x->half && s->budgets.layers == x->budget_layers &&
                wn_budgets_same_options(&s->budgets, &x->budgets) && snapshot_count_parts(s) == x->n &&
-               !x->history == !s->history;
+               !x->history == !s->history && x->dynamic_rows == wn_session_dynamic_rows(s) &&
+               !x->control == !s->control;
   for (int64_t i = 0; suits && i < x->n; i++)
     suits = wn_session_part_agrees(s, i, &x->parts[i].part, &x->parts[i].shape);
   return suits;
@@ -139,6 +142,8 @@ wn_status wn_snapshot_restore(const struct wn_snapshot *x, int64_t position, wn_
   }
   for (int64_t b = 0; x->control && b < x->B; b++)
     memcpy(s->control + b * s->capacity, x->control + b * x->position, (size_t)position);
+  for (int64_t b = 0; s->marks && x->control && b < x->B; b++) /* read again, they are what they were */
+    memcpy(s->marks + b * s->capacity, x->control + b * x->position, (size_t)position);
   for (int64_t b = 0; x->history && b < x->B; b++)
     memcpy(s->history + b * s->capacity, x->history + b * x->position, (size_t)position * sizeof *s->history);
   s->stretched = x->stretched;

@@ -7,7 +7,7 @@
  * m is constant: no gradient reaches earlier blocks. The projections' weights get the gradient of all rows, those of m
  * included, as in both papers' programs. With norms before the attention m is kept after the norm. Positions count
  * from the oldest row of m, so that only relative ones can be used: distances, rotation, spans.
- * (Learned sinks are not rotated: with RoPE the distance to them depends on the place in [m; h].)
+ * (Learned sinks and relative positions' vectors are not rotated: with RoPE their terms depend on the place in [m; h].)
  *
  * With selective attention a token keeps what was selected in blocks before, F[j] = sum over all earlier rows of the
  * stream of S[k,j]: it enters the operation as f_in, and leaves it, with the selections of the block's rows added, as

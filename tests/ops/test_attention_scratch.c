@@ -1,5 +1,6 @@
-/* Scratch is measured once, for the largest call, with evictions: a call on fewer sequences or keys, or without
- * evictions, never needs more, whatever path the backend takes for it. */
+/* Scratch is measured once, for the largest call, with evictions and, in training, dropout: a call on fewer sequences
+ * or keys, or without evictions, or an evaluation between two steps, never needs more, whatever path the backend takes
+ * for it. */
 #include "support.h"
 
 #include "backends/backends.h"
@@ -25,18 +26,20 @@ static void test_fewer_keys_need_no_more(void **state) {
   struct wn_exec exec = {.ctx = ctx, .threads = 1, .dtype = WN_F32};
   assert_ok(ctx, wn_backend_of(ctx, &exec.backend));
   for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
-    for (int n = 0; n < 4 * 4; n++) { /* rows: all, or a few */
+    for (int n = 0; n < 4 * 4 * 2; n++) { /* rows: all, or a few; measured for training or not */
       struct wn_attention a = {.B = 1, .H = 2, .Hkv = 1, .D = rows[r].D, .strided = rows[r].strided};
       a.window = rows[r].window;
       a.root.on = rows[r].buffer > 0, a.root.buffer = rows[r].buffer, a.root.density = rows[r].density;
       a.sel.on = rows[r].selects;
-      a.Tk = longest[n / 4];
+      a.Tk = longest[n / 4 % 4];
       a.Tq = n % 4 < 3 ? queries[n % 4] : a.Tk;
       if (a.Tq > a.Tk) continue;
       const bool whole = a.Tq == a.Tk;
       a.slots.evicted_at = evicted_at;
+      a.dropout.p = n / 16 ? 0.2f : 0;
       const size_t room = wn_op_attention_scratch(&exec, &a, false);
-      for (int64_t Tk = whole ? 1 : a.Tq; Tk <= longest[n / 4]; Tk++)
+      a.dropout.p = 0;
+      for (int64_t Tk = whole ? 1 : a.Tq; Tk <= longest[n / 4 % 4]; Tk++)
         for (int evicts = 0; evicts < 2; evicts++) {
           a.slots.evicted_at = evicts ? evicted_at : NULL;
           a.Tk = Tk;
@@ -44,7 +47,7 @@ static void test_fewer_keys_need_no_more(void **state) {
           const size_t need = wn_op_attention_scratch(&exec, &a, false);
           if (need > room)
             fail_msg("row %d: %lld rows of %lld keys%s need %zu bytes, those of %lld have %zu", (int)r, (long long)a.Tq,
-                     (long long)Tk, evicts ? ", some evicted," : "", need, (long long)longest[n / 4], room);
+                     (long long)Tk, evicts ? ", some evicted," : "", need, (long long)longest[n / 4 % 4], room);
         }
     }
   }

@@ -34,14 +34,14 @@ static int64_t far_distances(const struct wn_attention *a, int64_t near, int32_t
   }
 }
 
-/* The terms that the path serves; those that depend on which keys a call has, which it does not; the rules it is for.
- */
+/* The terms that the path serves; those that it does not and that another call with the same scratch may lack, because
+ * they depend on which keys it has or on whether it trains; the rules it is for. */
 enum {
   SPARSE_BACKWARD = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT | WN_TERM_SINKS |
                     WN_TERM_EXCLUSIVE | WN_TERM_DOCUMENTS | WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS,
   SPARSE_FORWARD = SPARSE_BACKWARD | WN_TERM_RELATIVE | WN_TERM_BIAS | WN_TERM_SCORE_MAP,
-  SPARSE_KEYS =
-      WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_POSITIONS | WN_TERM_POSITIONS_BY_HEAD | WN_TERM_SUMS,
+  SPARSE_PASSING = WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_POSITIONS | WN_TERM_POSITIONS_BY_HEAD |
+                   WN_TERM_SUMS | WN_TERM_DROPOUT,
   SPARSE_RULES = WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT
 };
 
@@ -51,7 +51,7 @@ static bool sparse_serves(uint32_t terms, bool backward) {
 }
 
 bool wn_sparse_may(const struct wn_attention_plan *p, bool backward) {
-  return sparse_serves(wn_call_terms(p->a) & ~(uint32_t)SPARSE_KEYS, backward);
+  return sparse_serves(wn_call_terms(p->a) & ~(uint32_t)SPARSE_PASSING, backward);
 }
 
 static void find_distances(struct wn_attention_plan *p) {
