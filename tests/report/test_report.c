@@ -146,6 +146,24 @@ static void test_refused(void **state) {
   must(ctx, wn_report_save(ctx, &o, page, NULL));
 }
 
+/* A run whose log has every tenth step. */
+static void test_runs(void **state) {
+  (void)state;
+  char dated[300], path[400], log[4000];
+  const char *const inputs[] = {dated};
+  wn_report_options o = of(inputs, 1);
+  size_t n = 0;
+  snprintf(dated, sizeof dated, "%s/20240101", folder);
+  snprintf(path, sizeof path, "%s/log.jsonl", dated);
+  must(ctx, wn_make_dirs(ctx, dated));
+  for (int step = 10; step <= 200; step += 10)
+    n += (size_t)snprintf(log + n, sizeof log - n, "{\"step\":%d,\"tokens\":%d,\"seconds\":1,\"loss\":%d}\n", step,
+                          8 * step, step);
+  put(path, log);
+  must(ctx, wn_report_save(ctx, &o, page, NULL));
+  assert_true(stands("200,1600,1,180,")); /* the mean of 160 to 200 */
+}
+
 static int count_of(const char *text, const char *what) {
   int n = 0;
   for (const char *at = text; (at = strstr(at, what)); at++) n++;
@@ -201,6 +219,7 @@ static void test_svg(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_sections), cmocka_unit_test(test_notes),
-                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_svg)};
+                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_runs),
+                                     cmocka_unit_test(test_svg)};
   return cmocka_run_group_tests(tests, prepare, clear);
 }
