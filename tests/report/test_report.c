@@ -146,7 +146,7 @@ static void test_refused(void **state) {
   must(ctx, wn_report_save(ctx, &o, page, NULL));
 }
 
-/* A run whose log has every tenth step. */
+/* A run whose log has every tenth step, and whose name is a number. */
 static void test_runs(void **state) {
   (void)state;
   char dated[300], path[400], log[4000];
@@ -161,7 +161,7 @@ static void test_runs(void **state) {
                           8 * step, step);
   put(path, log);
   must(ctx, wn_report_save(ctx, &o, page, NULL));
-  assert_true(stands("200,1600,1,180,")); /* the mean of 160 to 200 */
+  assert_true(stands("[\"20240101\",200,1600,1,180,")); /* the mean of 160 to 200 */
 }
 
 static int count_of(const char *text, const char *what) {
