@@ -54,8 +54,8 @@ wn_status wn_figure_path(wn_context *ctx, const char *folder, const char *id, co
   return wn_path_join(ctx, out, out_bytes, folder, name);
 }
 
-static void figure_add_cell(struct wn_text *t, const char *s) {
-  if (!strpbrk(s, ",\"\n")) {
+void wn_csv_add(struct wn_text *t, const char *s) {
+  if (!strpbrk(s, ",\"\r\n")) {
     wn_text_add(t, "%s", s);
     return;
   }
@@ -74,13 +74,13 @@ wn_status wn_figure_save_csv(wn_context *ctx, const wn_figure *f, const char *pa
   struct wn_text text = {0};
   WN_TRY(wn_figure_check(ctx, f));
   wn_text_add(&text, "series");
-  for (int a = 0; a < f->axes; a++) wn_text_add(&text, ","), figure_add_cell(&text, f->x[a].label);
+  for (int a = 0; a < f->axes; a++) wn_text_add(&text, ","), wn_csv_add(&text, f->x[a].label);
   wn_text_add(&text, ",");
-  figure_add_cell(&text, f->y.label);
+  wn_csv_add(&text, f->y.label);
   wn_text_add(&text, "\n");
   for (int s = 0; s < f->series_count; s++)
     for (int64_t i = 0; i < f->series[s].count; i++) {
-      figure_add_cell(&text, f->series[s].name);
+      wn_csv_add(&text, f->series[s].name);
       for (int a = 0; a < f->axes; a++) figure_add_number(&text, f->series[s].x[a][i]);
       figure_add_number(&text, f->series[s].y[i]);
       wn_text_add(&text, "\n");
@@ -94,7 +94,7 @@ wn_status wn_table_save_csv(wn_context *ctx, const char *const *head, int column
   for (int64_t r = -1; r < rows; r++)
     for (int c = 0; c < columns; c++) {
       const char *cell = r < 0 ? head[c] : cells[r * columns + c];
-      if (cell) figure_add_cell(&text, cell);
+      if (cell) wn_csv_add(&text, cell);
       wn_text_add(&text, "%s", c + 1 < columns ? "," : "\n");
     }
   return wn_text_save(ctx, &text, path);

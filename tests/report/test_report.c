@@ -164,6 +164,24 @@ static void test_runs(void **state) {
   assert_true(stands("[\"20240101\",200,1600,1,180,")); /* the mean of 160 to 200 */
 }
 
+/* Names with commas and quotes in a comparison's CSV. */
+static void test_comparison_csv(void **state) {
+  (void)state;
+  wn_prune_score score = {.accuracy = 0.5, .error = 0.25};
+  int64_t tokens[2] = {4, 4}, layers = 2;
+  wn_prune_row row = {.policy = -1, .tokens = tokens, .per_layer = 4, .total = 8, .saving = 1, .scores = &score};
+  const char *name = "run, \"b\"";
+  const wn_prune_comparison c = {
+      .names = &name, .layers = &layers, .tasks = {"piqa,5"}, .task_count = 1, .results = &row, .count = 1};
+  char path[300];
+  snprintf(path, sizeof path, "%s/c.csv", folder);
+  must(ctx, wn_prune_comparison_save_csv(ctx, &c, path));
+  char *text = tiny_read(folder, "c.csv", NULL);
+  assert_non_null(
+      strstr(text, ",perplexity,\"piqa,5\",\"piqa,5_stderr\"\n\"run, \"\"b\"\"\",none,0,4,4 4,8,1,0,1,0.5,0.25\n"));
+  free(text);
+}
+
 static int count_of(const char *text, const char *what) {
   int n = 0;
   for (const char *at = text; (at = strstr(at, what)); at++) n++;
@@ -218,8 +236,8 @@ static void test_svg(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sections), cmocka_unit_test(test_notes),
-                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_runs),
-                                     cmocka_unit_test(test_svg)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sections),       cmocka_unit_test(test_notes),
+                                     cmocka_unit_test(test_refused),        cmocka_unit_test(test_runs),
+                                     cmocka_unit_test(test_comparison_csv), cmocka_unit_test(test_svg)};
   return cmocka_run_group_tests(tests, prepare, clear);
 }
