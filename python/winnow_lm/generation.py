@@ -48,7 +48,10 @@ class _Inbox:
 
     def change(self, index: int, logits: Any, V: int) -> None:
         assert self.logits is not None
-        self.logits(index, np.frombuffer(ffi.buffer(logits, V * 4), np.float32))
+        memory = np.frombuffer(ffi.buffer(logits, V * 4), np.float32)
+        own = memory.copy()  # one that is kept must not outlive the session's memory
+        self.logits(index, own)
+        memory[:] = own
 
 
 class Generation:
@@ -59,8 +62,8 @@ class Generation:
     tokenizer's. ignore_end: goes on after those. schema: only JSON that fits this schema (a dict or its text; True: any
     object). logit_bias: {token: what is added to its logit}. repetition_penalty, presence_penalty, frequency_penalty: as in
     winnow/generate.h. log_probabilities: pieces have them. first_step: sampling steps before this text, of a conversation.
-    logits: called with (index, logits [V]) before each token is drawn; may change the array. (owns_session and turn are for
-    Model.generate and Chat.)
+    logits: called with (index, logits [V]) before each token is drawn; what it leaves in the array is drawn from, and the array
+    is its own to keep. (owns_session and turn are for Model.generate and Chat.)
 
     Afterwards `end` says why it ended, `tokens` what was drawn. close(), or `with`, ends it early."""
 

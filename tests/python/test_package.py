@@ -254,6 +254,15 @@ def test_generate():
         logits[ord("a")] = 0
 
     assert model().generate("x", max_tokens=3, logits=only_a).read() == "aaa" and seen == [0, 1, 2]
+    kept = []  # arrays are the function's own: later steps, and the end of the session, leave them as they are
+
+    def keep(index, logits):
+        logits[ord("a") + index] = 1e9
+        kept.append((logits, logits.copy()))
+
+    assert model().generate("x", max_tokens=3, logits=keep).read() == "abc"
+    gc.collect()
+    assert len(kept) == 3 and all(np.array_equal(*pair) and pair[0].base is None for pair in kept)
     assert model().generate("x", max_tokens=3, logit_bias={ord("b"): 1e9}).read() == "bbb"
     scored = [p.log_probability for p in model().generate("x", max_tokens=3, log_probabilities=True).pieces()]
     assert len(scored) == 3 and all(p < 0 for p in scored)
