@@ -114,6 +114,19 @@ def charts(page, folder, comparison):
     last = search["points"][-1]
     drawn = page.eval("winnow.charts['budgets-0'].data.datasets.map(d => d.data.map(p => p.y))")
     check("budgets by layer are those of the search's end", last["tokens"] in drawn, drawn, last["tokens"])
+    axes = page.eval("[...document.querySelectorAll('#search-0 .axis option')].map(o => o.textContent)")
+    for axis, label in enumerate(axes):
+        page.eval("(e => { e.value = '%d'; e.dispatchEvent(new Event('change')) })(document.querySelector('#search-0 .axis'))" % axis)
+        log, kind, title, box = page.eval("(x => [winnow.data.figures.find(f => f.id === 'search-0').x[%d].log, x.type, x.title.text, "
+                                          "document.querySelector('#search-0 .xlog').checked])(winnow.charts['search-0'].options.scales.x)" % axis)
+        check("search over %s: its own scale" % label, (kind, title, box) == (("logarithmic", label + " (logarithmic)", True) if log else ("linear", label, False)),
+              log, kind, title, box)
+        lost = page.eval("""(c => c.data.datasets.flatMap((d, i) => c.getDatasetMeta(i).data.map((e, k) => [i, k, e.x, e.y])).filter(([i, k, x, y]) =>
+          !c.getElementsAtEventForMode({x, y, native: true}, 'nearest', {axis: 'x', intersect: false}, true)
+            .some(e => c.data.datasets[e.datasetIndex].data[e.index].x === c.data.datasets[i].data[k].x)))(winnow.charts['search-0'])""")
+        most = page.eval("Math.max(...winnow.charts['search-0'].data.datasets.map(d => d.data.length))")
+        check("search over %s: every step is drawn, and found under the pointer" % label, lost == [] and most == len(search["points"]), lost, most)
+    check("a search has axes of both kinds", len(axes) > 1, axes)
     found = rows(folder + "/all-figures/search-0.csv")
     check("the search's CSV has every step", len(found) == 2 * len(search["points"]), len(found))
 
@@ -167,7 +180,7 @@ def looks(page, folder):
         check(figure + ": the other model stands beside it", name.replace("selective", "standard") in drawn, list(drawn))
         page.eval("(e => { e.value = '1'; e.dispatchEvent(new Event('change')) })(document.querySelector('#%s .axis'))" % figure)
         over = dict(page.eval(DRAWN + "('%s')" % figure))[name]
-        check(figure + ": over heads", [x for x, _ in over] == [0, 1, 2] * 3 and [y for _, y in over] == [y for _, y in drawn[name]], over)
+        check(figure + ": over heads", over == [[h, drawn[name][3 * l + h][1]] for h in range(3) for l in range(3)], over)
         page.eval("(e => { e.value = '0'; e.dispatchEvent(new Event('change')) })(document.querySelector('#%s .axis'))" % figure)
         page.eval("document.querySelector('#%s canvas').focus()" % figure)
         page.key("Home")

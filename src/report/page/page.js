@@ -85,6 +85,7 @@
         const data = [];
         for (let k = 0; k < y.length; k++)
           if (y[k] !== null && x[k] !== null && !(view.xlog && x[k] <= 0) && !(view.ylog && y[k] <= 0)) data.push({x: x[k], y: y[k], k});
+        data.sort((a, b) => a.x - b.x); // what the pointer is over is searched for by halves
         const few = data.length <= (small() ? 12 : 60), fine = small() ? 0.6 : 1, crowd = s.points && data.length > 300;
         return {label: s.name, data, borderColor: c, backgroundColor: crowd ? c + '59' : c, borderWidth: f.bars ? 0 : s.points ? 0 : data.length > 300 ? 1 : (s.dash ? 2.5 : 2) * fine, borderDash: dashes[s.dash || 0],
           pointStyle: marks[s.dash || 0], pointRadius: crowd ? 2 : s.points ? 3.5 : few ? (s.dash && f.series.length > 1 ? 4 : 2.5) * fine : 0, pointHoverRadius: 5, pointHitRadius: 6,
@@ -171,6 +172,9 @@
     if (f.x.length > 1)
       controls.append(make('label', {}, 'over', make('select', {class: 'axis', onchange: e => {
         view.axis = +e.target.value;
+        view.xlog = f.x[view.axis].log;
+        const box = controls.querySelector('.xlog');
+        if (box) box.checked = view.xlog;
         again();
       }}, ...f.x.map((x, i) => make('option', {value: String(i)}, x.label)))));
     if (!f.bars)
