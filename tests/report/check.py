@@ -131,6 +131,16 @@ def charts(page, folder, comparison):
     check("the search's CSV has every step", len(found) == 2 * len(search["points"]), len(found))
 
 
+def long_run(page):
+    """20,000 steps of loss 1, every 20th of 10."""
+    drawn = "winnow.charts.loss.data.datasets[0].data"
+    least, most = page.eval("(d => [Math.min(...d.map(p => p.y)), Math.max(...d.map(p => p.y))])(%s)" % drawn)
+    check("a long line has its extremes", (least, most) == (1, 10), least, most)
+    page.eval("(e => { e.value = '0.99'; e.dispatchEvent(new Event('input')) })(document.querySelector('#loss .smooth'))")
+    last = page.eval("(d => [d.length, d[d.length - 1].x, d[d.length - 1].y])(%s)" % drawn)
+    check("smoothed it has its mean", last[0] == 1000 and 39900 < last[1] <= 40000 and near(last[2], 1.45), last)
+
+
 DRAWN = "(id => winnow.charts[id].data.datasets.map(d => [d.label, d.data.map(p => [p.x, p.y])]))"
 CELLS = "(id => [...document.querySelectorAll('#' + id + ' .scroll tr')].map(t => [...t.cells].map(c => c.textContent)))"
 
@@ -417,6 +427,10 @@ def main():
         page.close()
         page = b.open("file://" + folder + "/ragged.html", width=390, height=800)
         check("390 pixels are wide enough for it", page.eval("document.documentElement.scrollWidth") <= 390)
+        page.close()
+        page = b.open("file://" + folder + "/long.html")
+        long_run(page)
+        check("no errors on the page of a long run", page.problems == [] and page.eval("winnow.errors") == [], page.problems)
         page.close()
         page = b.open("file://" + folder + "/short.html")
         page.eval("new Promise(r => setTimeout(r, 300))")

@@ -164,6 +164,27 @@ static void test_runs(void **state) {
   assert_true(stands("[\"20240101\",200,1600,1,180,")); /* the mean of 160 to 200 */
 }
 
+/* A long line that jumps at every 20th step: what is smoothed is its mean, and not the middle of its extremes. */
+static void test_long_run(void **state) {
+  (void)state;
+  enum { STEPS = 20000, LINE = 70 };
+  char longest[300], path[400], *log = malloc((size_t)STEPS * LINE);
+  const char *const inputs[] = {longest};
+  wn_report_options o = of(inputs, 1);
+  size_t n = 0;
+  assert_non_null(log);
+  snprintf(longest, sizeof longest, "%s/long", folder);
+  snprintf(path, sizeof path, "%s/log.jsonl", longest);
+  must(ctx, wn_make_dirs(ctx, longest));
+  for (int step = 1; step <= STEPS; step++)
+    n += (size_t)snprintf(log + n, LINE, "{\"step\":%d,\"tokens\":%d,\"seconds\":1,\"loss\":%d}\n", step, 2 * step,
+                          step % 20 ? 1 : 10);
+  put(path, log);
+  free(log);
+  must(ctx, wn_report_save(ctx, &o, page, NULL));
+  assert_true(stands("\"all\":20000,\"mean\":{\"x\":[[21,61,101,") && stands("],\"y\":[1.45,1.45,1.45,"));
+}
+
 /* Names with commas and quotes in a comparison's CSV. */
 static void test_comparison_csv(void **state) {
   (void)state;
@@ -236,8 +257,9 @@ static void test_svg(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sections),       cmocka_unit_test(test_notes),
-                                     cmocka_unit_test(test_refused),        cmocka_unit_test(test_runs),
-                                     cmocka_unit_test(test_comparison_csv), cmocka_unit_test(test_svg)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sections), cmocka_unit_test(test_notes),
+                                     cmocka_unit_test(test_refused),  cmocka_unit_test(test_runs),
+                                     cmocka_unit_test(test_long_run), cmocka_unit_test(test_comparison_csv),
+                                     cmocka_unit_test(test_svg)};
   return cmocka_run_group_tests(tests, prepare, clear);
 }

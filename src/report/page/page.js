@@ -70,8 +70,8 @@
   const marks = ['circle', 'rect', 'triangle', 'rectRot'];
   const smooth = (y, a) => {
     if (!a) return y;
-    let s = y[0];
-    return y.map(v => (s = a * s + (1 - a) * v));
+    let s = null;
+    return y.map(v => (v === null ? null : (s = s === null ? v : a * s + (1 - a) * v)));
   };
   function chart(place, f) {
     const view = {axis: 0, xlog: f.x[0].log, ylog: f.y.log, smooth: 0};
@@ -81,7 +81,8 @@
     const colour = i => css('--c' + (i % 8));
     const sets = () => {
       const out = f.series.map((s, i) => {
-        const y = f.smooth && s.y.length > 100 ? smooth(s.y, view.smooth) : s.y, x = s.x[view.axis], c = colour(s.colour ?? i);
+        const from = (view.smooth && s.mean) || s; // of a thinned line its extremes, or, to be smoothed, its means
+        const y = f.smooth && from.y.length > 100 ? smooth(from.y, view.smooth) : from.y, x = from.x[view.axis], c = colour(s.colour ?? i);
         const data = [];
         for (let k = 0; k < y.length; k++)
           if (y[k] !== null && x[k] !== null && !(view.xlog && x[k] <= 0) && !(view.ylog && y[k] <= 0)) data.push({x: x[k], y: y[k], k});
