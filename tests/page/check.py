@@ -84,7 +84,10 @@ def chat(port, scheme, width):
         names = [p["name"] for p in ask(port, "/info")["policies"]]
         check(name + ": the server's policies", page.eval("[...document.getElementById('policy').options].map(o => o.value)") == names and
               "window" in names and "selective" not in names, names)
+        fields = "['policy', 'sinks'].map(i => document.getElementById(i).disabled)"
+        before = page.eval(fields)
         choose(page, policy="window", budgets=12, seed=5, max=40, temperature=0.5)
+        check(name + ": a policy can be chosen where there is a budget", before == [True, True] and page.eval(fields) == [False, False], before, page.eval(fields))
         say(page, HOSTILE)
         tokens = page.eval(TOKENS)
         body = {"messages": [{"role": "user", "content": HOSTILE}], "seed": 5, "max_tokens": 40, "temperature": 0.5,
@@ -178,6 +181,12 @@ def locked(port):
         kept = [k for _, k, _ in page.eval(TOKENS) if k]
         check("with the key, the server's own budgets", kept.count("k8") == 9 and "k0" in kept and
               "the server's: 9" == page.eval("document.getElementById('budgets').placeholder"), kept)
+        page.eval("document.getElementById('new').click()")
+        choose(page, policy="streaming", sinks=2)
+        say(page, "the water came from a deep well on the hill")
+        kept = [k for _, k, _ in page.eval(TOKENS) if k]
+        check("another policy and sinks, under the server's budgets", kept[:2] == ["k8"] * 2 and kept[-7:] == ["k8"] * 7 and set(kept[2:-7]) == {"k0"} and
+              "chosen by streaming" in page.eval("document.getElementById('note').textContent"), kept, page.eval("document.getElementById('note').textContent"))
         sound(page, "behind a key")
 
 

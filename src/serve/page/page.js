@@ -98,6 +98,7 @@ async function load() {
     return option;
   }));
   choosePolicy();
+  allow();
   noteBudget();
 }
 
@@ -107,14 +108,22 @@ function choosePolicy() {
   $("sinks-row").hidden = !policy || !policy.options.includes("sinks");
 }
 
+// Without a budget, the page's or the server's, there is nothing to choose.
+function allow() {
+  $("policy").disabled = $("sinks").disabled = !info.budgets && !$("budgets").value.trim();
+}
+
 const number = id => $(id).value.trim() === "" ? undefined : +$(id).value;
 
 function request(text) {
-  const winnow = {trace: true}, budget = $("budgets").value.trim();
+  const winnow = {trace: true}, policy = $("policy").value, sinks = $("sinks-row").hidden ? undefined : number("sinks");
+  let budget = $("budgets").value.trim();
+  // The server's budgets under another policy are named: it takes none without them.
+  if (!budget && info.budgets && (policy !== info.policy || sinks !== undefined)) budget = info.budgets.join(",");
   if (budget) {
     winnow.budgets = /^[0-9]+$/.test(budget) ? +budget : budget;
-    winnow.policy = $("policy").value;
-    if (!$("sinks-row").hidden && number("sinks") !== undefined) winnow.sinks = number("sinks");
+    winnow.policy = policy;
+    if (sinks !== undefined) winnow.sinks = sinks;
   }
   const body = {stream: true, stream_options: {include_usage: true}, temperature: number("temperature"), max_tokens: number("max"), seed: number("seed"), winnow};
   if (info.chat) body.messages = messages;
@@ -446,7 +455,7 @@ const openSide = is => { // on small screens it lies over the conversation
 $("more").addEventListener("click", () => openSide(!$("side").classList.contains("open")));
 $("settings").addEventListener("submit", e => e.preventDefault());
 $("policy").addEventListener("change", choosePolicy);
-$("budgets").addEventListener("input", noteBudget);
+$("budgets").addEventListener("input", () => { if (info) allow(), noteBudget(); });
 $("template").addEventListener("change", () => log.classList.toggle("plain", !$("template").checked));
 $("shade").addEventListener("change", () => { for (let i = 0; i < read.seen; i++) paint(i); });
 $("keys").addEventListener("submit", e => {
