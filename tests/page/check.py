@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The chat page in a headless Chromium.   check.py PORT PORT PORT: of a model with a template, of one without that writes
-for ever, and of one behind the key "secret" with budgets of its own (9 tokens, window)."""
+"""The chat page in a headless Chromium.   check.py PORT PORT PORT PORT: of a model with a template, of one without that
+writes for ever, of one behind the key "secret" with budgets of its own (9 tokens, window), and of one whose template has a system message."""
 import json
 import os
 import sys
@@ -190,9 +190,27 @@ def locked(port):
         sound(page, "behind a key")
 
 
+def named(port):
+    """Words of a message that stand in the template, too, before it or behind it."""
+    with browser.Browser("light") as b:
+        page = b.open("http://127.0.0.1:%d/" % port, width=1280, height=800)
+        choose(page, max=3, seed=2)
+        for words in (["AI"], ["a", "assistant", "AI"], ["user"]):
+            for text in words:
+                say(page, text)
+            shown = page.eval("[...document.querySelectorAll('#log > li')].map(e => [e.className, e.querySelector('.text') ? e.querySelector('.text').textContent : e.textContent])")
+            mine, first = [t for where, t in shown if where == "msg user"], shown[0]
+            marked = page.eval("[...document.querySelectorAll('#log .user .text')].every(e => e.querySelector('.t'))")
+            check("messages are found where they stand: " + ", ".join(words), mine == words and marked and first[0] == "tpl" and
+                  "helpful AI assistant named Well" in first[1] and first[1].endswith("user↵"), shown)
+            page.eval("document.getElementById('new').click()")
+        sound(page, "a system message")
+
+
 ports = [int(p) for p in sys.argv[1:]]
 chat(ports[0], "light", 1280)
 chat(ports[0], "dark", 390)
 text(ports[1])
 locked(ports[2])
+named(ports[3])
 sys.exit(browser.failed)
