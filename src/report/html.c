@@ -116,7 +116,10 @@ wn_status wn_page_add_figure(wn_page *page, const wn_figure *f) {
     WN_TRY(wn_figure_save_csv(page->ctx, f, path));
   }
   snprintf(files, sizeof files, "%.250s.svg %.250s.csv", f->id, f->id);
-  return wn_page_frame(page, f, files, wn_figure_json(f));
+  json_t *json = wn_figure_json(f);
+  snprintf(path, sizeof path, "%.250s.csv", f->id);
+  if (json && page->folder) json_object_set_new(json, "csv", json_string(path));
+  return wn_page_frame(page, f, files, json);
 }
 
 /* The first column has names, also where they could be read as numbers: of runs named by dates. */

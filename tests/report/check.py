@@ -136,6 +136,10 @@ def long_run(page):
     drawn = "winnow.charts.loss.data.datasets[0].data"
     least, most = page.eval("(d => [Math.min(...d.map(p => p.y)), Math.max(...d.map(p => p.y))])(%s)" % drawn)
     check("a long line has its extremes", (least, most) == (1, 10), least, most)
+    says = "2,000 of 20,000 points; all in loss.csv"
+    page.eval(TABLE + "('loss')")
+    told = page.eval("[...document.querySelectorAll('#loss .thinned')].map(e => e.textContent)")
+    check("what the page lacks of it is said beside CSV and above the values", told == [says] * 2, told)
     page.eval("(e => { e.value = '0.99'; e.dispatchEvent(new Event('input')) })(document.querySelector('#loss .smooth'))")
     last = page.eval("(d => [d.length, d[d.length - 1].x, d[d.length - 1].y])(%s)" % drawn)
     check("smoothed it has its mean", last[0] == 1000 and 39900 < last[1] <= 40000 and near(last[2], 1.45), last)

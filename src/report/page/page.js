@@ -185,6 +185,7 @@
       controls.append(make('label', {}, 'smoothing', make('input', {type: 'range', min: '0', max: '0.99', step: '0.01', value: '0', class: 'smooth',
         oninput: e => { view.smooth = +e.target.value; again(); }})));
     controls.append(make('button', {type: 'button', class: 'csv', onclick: () => save(f.id + '.csv', csv(f), 'text/csv')}, 'CSV'));
+    if (thinned(f)) controls.append(make('span', {class: 'say thinned'}, thinned(f)));
     let at = -1;
     canvas.addEventListener('keydown', e => {
       const first = c.data.datasets.findIndex((d, i) => c.isDatasetVisible(i));
@@ -249,12 +250,18 @@
   };
   const csv = f => 'series,' + f.x.map(x => quote(x.label)).join(',') + ',' + quote(f.y.label) + '\n' +
     f.series.map(s => s.y.map((y, k) => quote(s.name) + ',' + s.x.map(x => x[k] ?? '').join(',') + ',' + (y ?? '') + '\n').join('')).join('');
+  // What is not in the page of long series.
+  const thinned = f => {
+    const drawn = f.series.reduce((n, s) => n + s.y.length, 0), all = f.series.reduce((n, s) => n + (s.all || s.y.length), 0);
+    return drawn < all ? `${drawn.toLocaleString('en')} of ${all.toLocaleString('en')} points` + (f.csv ? `; all in ${f.csv}` : '') : '';
+  };
   const quote = s => (/[",\n]/.test(s) ? '"' + s.replace(/"/g, '""') + '"' : s);
   function values(f) {
     const d = make('details', {class: 'values'}, make('summary', {}, 'Values'));
     d.addEventListener('toggle', () => {
       if (!d.open) return;
-      d.querySelector('.scroll')?.remove();
+      d.querySelectorAll('.scroll, .thinned').forEach(e => e.remove());
+      if (thinned(f)) d.append(make('p', {class: 'say thinned'}, thinned(f)));
       const head = make('tr', {}, make('th', {scope: 'col'}, 'series'), ...f.x.map(x => make('th', {scope: 'col', class: 'n'}, x.label)), make('th', {scope: 'col', class: 'n'}, f.y.label));
       const body = make('tbody');
       for (const s of f.series)
