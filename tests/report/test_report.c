@@ -256,10 +256,37 @@ static void test_svg(void **state) {
   free(text);
 }
 
+/* A name wider than the picture loses its middle, between characters. */
+static void test_svg_legend(void **state) {
+  (void)state;
+  char name[301] = "", path[300];
+  for (int i = 0; i < 100; i++) strcat(name, i < 50 ? "\xC3\xA4" : "z");
+  const double x[] = {1, 2};
+  const wn_figure_series series = {.name = name, .count = 2, .x = {x}, .y = x};
+  const wn_figure figure = {.id = "l",
+                            .title = "l",
+                            .about = "l",
+                            .command = "l",
+                            .axes = 1,
+                            .x = {{"x", false}},
+                            .y = {"y", false},
+                            .series = &series,
+                            .series_count = 1};
+  snprintf(path, sizeof path, "%s/l.svg", folder);
+  must(ctx, wn_figure_save_svg(ctx, &figure, path));
+  char *text = tiny_read(folder, "l.svg", NULL);
+  assert_non_null(strstr(text, "\xC3\xA4\xE2\x80\xA6zz"));
+  assert_int_equal(count_of(text, "\xC3\xA4"), 44);
+  assert_null(strstr(text, "\xEF\xBF\xBD"));
+  const char *end = strstr(text, "\xE2\x80\xA6");
+  assert_int_equal(strspn(end + 3, "z"), 44);
+  free(text);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_sections), cmocka_unit_test(test_notes),
                                      cmocka_unit_test(test_refused),  cmocka_unit_test(test_runs),
                                      cmocka_unit_test(test_long_run), cmocka_unit_test(test_comparison_csv),
-                                     cmocka_unit_test(test_svg)};
+                                     cmocka_unit_test(test_svg),      cmocka_unit_test(test_svg_legend)};
   return cmocka_run_group_tests(tests, prepare, clear);
 }
