@@ -131,6 +131,21 @@ def charts(page, folder, comparison):
     check("the search's CSV has every step", len(found) == 2 * len(search["points"]), len(found))
 
 
+def saturated(page):
+    """A page with three levels has no F above ln 6, and says so."""
+    shown = page.eval("""(async () => { const v = winnow.data.texts.find(v => v.f), kept = [v.masked, v.levels], n = winnow.data.texts.indexOf(v), out = [];
+      v.levels = 3;
+      for (const t of [3, 2]) {
+        v.masked = async () => new Uint8Array(v.T * (v.T + 1) / 2).fill(t);
+        await winnow.set({token: 20 + t});
+        out.push([...document.querySelectorAll('#text .pane')[n].querySelectorAll('.top tbody tr')].map(r => r.cells[3].textContent)[0]);
+      }
+      [v.masked, v.levels] = kept;
+      await winnow.set({token: 20});
+      return out })()""")
+    check("F says where it may be more", shown == ["≥1.79", "1.10"], shown)
+
+
 def long_run(page):
     """20,000 steps of loss 1, every 20th of 10."""
     drawn = "winnow.charts.loss.data.datasets[0].data"
@@ -408,6 +423,7 @@ def main():
         matrices(page, folder)
         survival(page, 1, folder + "/all-figures", json.load(open(folder + "/survival.json")), "24 tokens in every layer")
         looks(page, folder)
+        saturated(page)
         light = page.eval("getComputedStyle(document.body).backgroundColor")
         page.eval("document.querySelector('#theme').click()")
         page.eval("document.querySelector('#theme').click()")

@@ -328,6 +328,7 @@
     };
     v.weight = (t, i, j) => (t[tri(i, j)] / v.levels) ** 2;
     v.share = (t, i, j) => t[tri(i, j)] / v.levels;
+    v.full = (t, i, j) => t[tri(i, j)] >= v.levels; // the largest there is: F may be anything above
     v.strength = (t, i, j) => -Math.log(1 - Math.min(t[tri(i, j)], v.levels - 0.5) / v.levels);
     // Where key-value heads evict for themselves: what each has evicted, [groups * T] for every layer.
     v.groups = v.groups || 1;
@@ -472,7 +473,7 @@
             else if (share > 0.5) (name += ' masked'), masked++;
             if (j === i) name += ' at';
             light = show.value === 'masked' ? share : most > 0 ? weight / most : 0;
-            if (!gone) list.push([weight, j, f ? v.strength(f, i, j) : 0, share > 0.5, holders]);
+            if (!gone) list.push([weight, j, f ? v.strength(f, i, j) : 0, share > 0.5, holders, !!f && v.full(f, i, j)]);
           }
           if (s.className !== name) s.className = name;
           s.style.backgroundColor = light > 0.004 ? `rgba(${css('--mark')},${(0.75 * light).toFixed(3)})` : '';
@@ -480,8 +481,8 @@
           else s.removeAttribute('aria-selected');
         }
         list.sort((a, b) => b[0] - a[0] || a[1] - b[1]);
-        rows.replaceChildren(...list.slice(0, 8).map(([x, j, F, away, holders]) => make('tr', {}, make('td', {class: 'n'}, String(j)), make('td', {}, make('code', {}, shown(v.tokens[j]))),
-          make('td', {class: 'n'}, x.toFixed(4)), ...(v.f ? [make('td', {class: 'n'}, (F > 5 ? '≥' : '') + F.toFixed(2))] : []), make('td', {}, [j === i ? 'itself' : away ? 'masked' : '', holders < v.groups ? `held by ${holders} of ${v.groups} heads` : ''].filter(Boolean).join(', ')))));
+        rows.replaceChildren(...list.slice(0, 8).map(([x, j, F, away, holders, full]) => make('tr', {}, make('td', {class: 'n'}, String(j)), make('td', {}, make('code', {}, shown(v.tokens[j]))),
+          make('td', {class: 'n'}, x.toFixed(4)), ...(v.f ? [make('td', {class: 'n'}, (full ? '≥' : '') + F.toFixed(2))] : []), make('td', {}, [j === i ? 'itself' : away ? 'masked' : '', holders < v.groups ? `held by ${holders} of ${v.groups} heads` : ''].filter(Boolean).join(', ')))));
         const held = v.held(l, i, head), each = k => Array.from({length: v.groups}, (_, h) => v.held(k, i, h));
         say.textContent = `Layer ${l}, token ${i} ${shown(v.tokens[i])}: ${held} of ${i + 1} tokens held` +
           (v.groups === 1 ? '' : head >= 0 ? ` by key-value head ${head}` : ` by any of ${v.groups} key-value heads, ${held - some} by all`) + (v.f ? `, ${masked} of them masked` : '') + (v.evictedAt ? `, ${i + 1 - held} evicted` : '') + '.';
