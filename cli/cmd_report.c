@@ -59,13 +59,22 @@ static int report_budgets(struct report_command *r) {
   return CLI_GO;
 }
 
+/* A word as a shell reads it: in quotes but for what no shell gives a meaning. */
+static size_t report_add_word(char *out, size_t n, size_t bytes, const char *word) {
+  static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./=:,+@%-";
+  const char *mark = word[0] && !word[strspn(word, plain)] ? "" : "'";
+  n += (size_t)snprintf(out + n, bytes - n, " %s", mark);
+  for (; *word && n < bytes - 1; word++)
+    n += (size_t)snprintf(out + n, bytes - n, *word == '\'' ? "'\\''" : "%c", *word);
+  if (n < bytes - 1) n += (size_t)snprintf(out + n, bytes - n, "%s", mark);
+  return n;
+}
+
 /* The words that make this page's figures again. */
 static void report_note_command(struct report_command *r, int argc, char **argv) {
   size_t n = (size_t)snprintf(r->command, sizeof r->command, "winnow report");
-  for (int i = 1; i < argc && n < sizeof r->command - 1; i++) {
-    const bool plain = argv[i][0] && !strpbrk(argv[i], " '\"$\\*?;&|<>()\n\t");
-    n += (size_t)snprintf(r->command + n, sizeof r->command - n, plain ? " %s" : " '%s'", argv[i]);
-  }
+  for (int i = 1; i < argc && n < sizeof r->command - 1; i++)
+    n = report_add_word(r->command, n, sizeof r->command, argv[i]);
   r->options.command = r->command;
 }
 

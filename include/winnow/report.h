@@ -69,9 +69,10 @@ void wn_page_destroy(wn_page *page); /* NULL is allowed */
 /* Adds a heading for the figures that follow. */
 wn_status wn_page_add_section(wn_page *page, const char *title);
 /* Copies the figure. For a series with more than 2,000 points the page has the smallest and the largest of each of
- * 1,000 stretches, for points without a line every n-th; the CSV has all. */
+ * 1,000 stretches, and their means where it can be smoothed, for points without a line every n-th; the CSV has all. */
 wn_status wn_page_add_figure(wn_page *page, const wn_figure *figure);
-/* cells [rows*columns]: text, or a number if it parses as one; NULL: empty. Written as ID.csv only. */
+/* cells [rows*columns]: text, or beyond the first column a number if it parses as one; NULL: empty. Written as ID.csv
+ * only. */
 wn_status wn_page_add_table(wn_page *page, const wn_figure *what, const char *const *head, int columns,
                             const char *const *cells, int64_t rows);
 

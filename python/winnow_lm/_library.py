@@ -7,6 +7,7 @@ so that objects can be dropped in any order and by any thread, also by the garba
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import threading
 from collections import deque
@@ -77,7 +78,31 @@ prepare_signals()
 
 def encoded(text: Union[str, bytes]) -> bytes:
     """A text as the bytes that C reads."""
-    return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else bytes(text)
+    if not isinstance(text, str):
+        return bytes(text)
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as e:
+        raise ArgumentError(f"a text has U+{ord(text[e.start]):04X}, half a pair, at {e.start}: no character") from None
+
+
+def named(text: Union[str, bytes], what: str) -> bytes:
+    """The same for a string of C, which a NUL byte would end."""
+    raw = encoded(text)
+    if b"\0" in raw:
+        raise ArgumentError(f"{what}: {text!r} has a NUL byte in it")
+    return raw
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    raise ArgumentError(f"JSON has nothing for a {type(value).__name__}: {value!r}")
+
+
+def json_text(value: Any) -> str:
+    """JSON, with numpy's numbers and arrays among Python's."""
+    return json.dumps(value, default=_plain)
 
 
 def decoded(text: Any, count: Optional[int] = None) -> str:
@@ -88,7 +113,10 @@ def decoded(text: Any, count: Optional[int] = None) -> str:
 
 def path_bytes(path: PathLike) -> bytes:
     """A path as C takes it."""
-    raw = os.fsencode(path)
+    try:
+        raw = os.fsencode(path)
+    except UnicodeEncodeError:
+        raise ArgumentError(f"the path {path!r} has half a pair of UTF-16 in it: no character") from None
     if b"\0" in raw:
         raise ArgumentError("a path has a NUL byte in it")
     return raw
@@ -100,14 +128,14 @@ def int32(values: ArrayLike, what: str = "tokens") -> NDArray[np.int32]:
         array = np.asarray(values)
         if array.size and not np.issubdtype(array.dtype, np.integer):
             raise ArgumentError(f"{what}: expected whole numbers of at most 32 bits, found {array.dtype}")
-        wide = array.astype(np.int64)
+        # Before they are int64, where a uint64 could be another number.
+        if array.size and (int(array.min()) < -(2**31) or int(array.max()) >= 2**31):
+            raise ArgumentError(f"{what}: a number does not fit into 32 bits")
+        return np.ascontiguousarray(array, dtype=np.int32)
     except ArgumentError:
         raise
     except (TypeError, ValueError, OverflowError):
         raise ArgumentError(f"{what}: expected whole numbers in rows of one length") from None
-    if wide.size and (wide.min() < -(2**31) or wide.max() >= 2**31):
-        raise ArgumentError(f"{what}: a number does not fit into 32 bits")
-    return np.ascontiguousarray(wide, dtype=np.int32)
 
 
 def rows_of(tokens: ArrayLike, what: str = "tokens") -> NDArray[np.int32]:
@@ -127,9 +155,9 @@ def pointer(kind: str, array: Optional["NDArray[Any]"]) -> Any:
     return ffi.cast(kind + " *", ffi.from_buffer(array)) if array.size else ffi.NULL
 
 
-def strings(values: Iterable[Union[str, bytes]]) -> tuple[Any, Any]:
+def strings(values: Iterable[Union[str, bytes]], what: str) -> tuple[Any, Any]:
     """(array of C strings, what must be kept alive)."""
-    kept = [ffi.new("char[]", encoded(v)) for v in values]
+    kept = [ffi.new("char[]", named(v, what)) for v in values]
     return ffi.new("char *[]", kept) if kept else ffi.NULL, kept
 
 
@@ -141,6 +169,15 @@ def options_of(kind: str, init: Optional[Callable[..., Any]] = None) -> Any:
     else:
         options.size = ffi.sizeof(kind)
     return options
+
+
+def put(struct: Any, **fields: Any) -> None:
+    """Numbers into fields of a struct; one that does not fit is an ArgumentError with its name."""
+    for name, value in fields.items():
+        try:
+            setattr(struct, name, value)
+        except OverflowError as e:
+            raise ArgumentError(f"{name} is {value}: {e}") from None
 
 
 def choice(names: Sequence[str], value: str, what: str) -> int:
@@ -211,8 +248,9 @@ class Context:
         self._log = log
         self._self = ffi.new_handle(_Logger(self, log)) if log else None
         options = options_of("wn_context_options")
-        name = ffi.new("char[]", encoded(backend)) if backend else ffi.NULL
-        options.threads, options.backend = threads, name
+        name = ffi.new("char[]", named(backend, "backend")) if backend else ffi.NULL
+        put(options, threads=threads)
+        options.backend = name
         if log:
             options.log, options.log_user = _on_log, self._self
         out = ffi.new("wn_context **")
@@ -250,6 +288,8 @@ class Context:
             self._depth += 1
             try:
                 status = work(raw)
+            except OverflowError as e:  # an argument, which cffi names: what callbacks raise does not come here
+                raise ArgumentError(f"an argument does not fit: {e}") from None
             finally:
                 self._depth -= 1
             raised, self._raised = self._raised, None
@@ -269,6 +309,8 @@ class Context:
             self._depth += 1
             try:
                 return function(*map(_pointer_of, arguments))
+            except OverflowError as e:
+                raise ArgumentError(f"an argument does not fit: {e}") from None
             finally:
                 self._depth -= 1
                 self._bury()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._library import callback, Progress, Text, copied, encoded, ffi, int32, lib, options_of, pointer
+from ._library import callback, Progress, Text, copied, encoded, ffi, int32, lib, options_of, pointer, put
 from .budgets import BudgetSpec, Options, Room
 
 if TYPE_CHECKING:
@@ -125,10 +125,11 @@ def report_heads(
     ids = int32(model.tokenizer.control_tokens() if control is None else control).reshape(-1)
     told = Progress(model._context, None)
     evaluation = options_of("wn_eval_options")
-    evaluation.batch, evaluation.context = batch, context
+    put(evaluation, batch=batch, context=context)
     told.put(evaluation)
     options = options_of("wn_look_options")
-    options.early, options.control, options.control_count = early, pointer("int32_t", ids), ids.size
+    put(options, early=early)
+    options.control, options.control_count = pointer("int32_t", ids), ids.size
     where = ffi.new("wn_analysis_input *")
     data = ffi.from_buffer(raw)
     where.tok, where.text, where.bytes, where.options = model.tokenizer._handle.raw, data, len(raw), evaluation

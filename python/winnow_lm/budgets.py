@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from ._library import CACHE_FORMATS, Context, PathLike, choice, copied, decoded, encoded, ffi, lib, path_bytes
+from ._library import CACHE_FORMATS, Context, PathLike, choice, copied, decoded, ffi, int32, lib, named, path_bytes
 from .errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def policies() -> list[Policy]:
     return found
 
 
-def _text(spec: Union[int, float, str, "os.PathLike[str]", Sequence[int]]) -> bytes:
+def _text(spec: Union[int, float, str, "os.PathLike[str]", Sequence[int]], layers: int) -> bytes:
     if isinstance(spec, bool):
         raise ArgumentError("budgets: expected a number of tokens, found a bool")
     if isinstance(spec, (str, os.PathLike)):
@@ -53,17 +53,18 @@ def _text(spec: Union[int, float, str, "os.PathLike[str]", Sequence[int]]) -> by
         return str(int(spec)).encode()
     if isinstance(spec, (float, np.floating)):
         return repr(float(spec)).encode()
-    try:
-        return ",".join(str(int(n)) for n in spec).encode()
-    except (TypeError, ValueError):
-        raise ArgumentError(f"budgets: {spec!r} is no number, text, path or sequence of numbers") from None
+    numbers = int32(spec, "budgets")
+    if numbers.shape != (layers,):
+        found = f"{numbers.size} numbers" if numbers.ndim == 1 else f"an array {list(numbers.shape)}"
+        raise ArgumentError(f"budgets: {found}, the model has {layers} layers")
+    return ",".join(map(str, numbers)).encode()
 
 
 def _assignments(options: Options) -> bytes:
     if isinstance(options, str):
-        return encoded(options)
+        return named(options, "policy_options")
     values = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
-    return encoded(",".join(f"{k}={v}" for k, v in values.items()))
+    return named(",".join(f"{k}={v}" for k, v in values.items()), "policy_options")
 
 
 class Budgets:
@@ -123,22 +124,21 @@ def make(
     lib.wn_budgets_init(raw)
     budgets = Budgets(raw)
     number = ffi.new("wn_policy *")
-    if policy is not None and not lib.wn_policy_find(encoded(policy), number):
+    if policy is not None and not lib.wn_policy_find(named(policy, "policy"), number):
         raise ArgumentError(f"policy {policy!r} is not one of {', '.join(p.name for p in policies())}")
     if options is not None:
         context.call(lib.wn_budgets_set, _assignments(options), raw)
     if policy is not None:
         raw.policy = number[0]
     config = lib.wn_model_config_get(model)
-    if not isinstance(spec, (str, os.PathLike, int, float, np.number)) and len(spec) != config.layers:
-        raise ArgumentError(f"budgets: {len(spec)} numbers, the model has {config.layers} layers")
+    text = _text(spec, config.layers)
 
     def resolve(c: Any) -> int:
         raw.cache = lib.wn_cache_format_resolve(c, model, raw, cache)  # a budget in bytes counts by it
         return int(lib.WN_OK)
 
     context.run(resolve)
-    context.call(lib.wn_budgets_parse, config, _text(spec), raw)
+    context.call(lib.wn_budgets_parse, config, text, raw)
     if policy is not None:
         raw.policy = number[0]  # a file has its own
     context.call(lib.wn_budgets_check, raw, config)

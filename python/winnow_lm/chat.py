@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ._library import copied, decoded, encoded, ffi, lib, taken_text
+from ._library import copied, decoded, encoded, ffi, lib, named, taken_text
 from .budgets import BudgetSpec, Options
 from .errors import ArgumentError
 from .generation import Generation
@@ -28,7 +28,7 @@ def templates() -> list[str]:
 def find_template(model: "Model", name: Optional[str]) -> Any:
     """A template by its name, or the one that the model's own is recognised as."""
     if name is not None:
-        found = lib.wn_chat_template_find(encoded(name))
+        found = lib.wn_chat_template_find(named(name, "template"))
         if not found:
             raise ArgumentError(f"template {name!r} is not one of {', '.join(templates())}")
         return found

@@ -12,11 +12,12 @@ from ._library import (
     Progress,
     choice,
     decoded,
-    encoded,
     ffi,
     lib,
+    named,
     options_of,
     path_bytes,
+    put,
     strings,
 )
 from .errors import ArgumentError
@@ -98,13 +99,13 @@ def prepare_data(
     files = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
     context = Context(threads=1)
     options = options_of("wn_data_prepare_options", lib.wn_data_prepare_options_init)
-    names, kept = strings([path_bytes(f) for f in files])
-    raw = (encoded(field), path_bytes(tokenizer), path_bytes(out), encoded(document_break), encoded(layout))
-    texts = [ffi.new("char[]", one) for one in raw]
+    names, kept = strings([path_bytes(f) for f in files], "inputs")
+    chosen = [named(document_break, "document_break"), named(layout, "layout")]
+    texts = [ffi.new("char[]", one) for one in (named(field, "field"), path_bytes(tokenizer), path_bytes(out), *chosen)]
     options.inputs, options.input_count = names, len(kept)
     options.field, options.tokenizer, options.out_dir, options.document_break, options.layout = texts
-    options.val_fraction, options.test_fraction, options.seed = val_fraction, test_fraction, seed
-    options.val_bytes, options.test_bytes = val_bytes, test_bytes
+    options.val_fraction, options.test_fraction = val_fraction, test_fraction
+    put(options, seed=seed, val_bytes=val_bytes, test_bytes=test_bytes)
     told = Progress(context, progress)
     told.put(options)
     result = ffi.new("wn_data_prepare_result *")

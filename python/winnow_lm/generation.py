@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._library import callback, Context, Handle, Text, decoded, encoded, ffi, int32, lib, options_of, pointer, strings
+from ._library import (
+    callback,
+    Context,
+    Handle,
+    Text,
+    decoded,
+    encoded,
+    ffi,
+    int32,
+    json_text,
+    lib,
+    options_of,
+    pointer,
+    put,
+    strings,
+)
 from .errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -48,7 +62,10 @@ class _Inbox:
 
     def change(self, index: int, logits: Any, V: int) -> None:
         assert self.logits is not None
-        self.logits(index, np.frombuffer(ffi.buffer(logits, V * 4), np.float32))
+        memory = np.frombuffer(ffi.buffer(logits, V * 4), np.float32)
+        own = memory.copy()  # one that is kept must not outlive the session's memory
+        self.logits(index, own)
+        memory[:] = own
 
 
 class Generation:
@@ -59,8 +76,8 @@ class Generation:
     tokenizer's. ignore_end: goes on after those. schema: only JSON that fits this schema (a dict or its text; True: any
     object). logit_bias: {token: what is added to its logit}. repetition_penalty, presence_penalty, frequency_penalty: as in
     winnow/generate.h. log_probabilities: pieces have them. first_step: sampling steps before this text, of a conversation.
-    logits: called with (index, logits [V]) before each token is drawn; may change the array. (owns_session and turn are for
-    Model.generate and Chat.)
+    logits: called with (index, logits [V]) before each token is drawn; what it leaves in the array is drawn from, and the array
+    is its own to keep. (owns_session and turn are for Model.generate and Chat.)
 
     Afterwards `end` says why it ended, `tokens` what was drawn. close(), or `with`, ends it early."""
 
@@ -106,18 +123,19 @@ class Generation:
         self._drawn = np.zeros(max(max_tokens, 1), np.int32)
         o.prompt, o.prompt_count = pointer("int32_t", ids), ids.size
         o.tok = ffi.NULL if tok is None else tok._handle.raw
-        o.max_tokens, o.first_step, o.drawn = max_tokens, first_step, pointer("int32_t", self._drawn)
-        o.sampling.temperature, o.sampling.top_k, o.sampling.top_p = temperature, top_k, top_p
-        o.sampling.min_p, o.sampling.seed = min_p, seed
+        put(o, max_tokens=max_tokens, first_step=first_step)
+        put(o.sampling, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+        o.drawn = pointer("int32_t", self._drawn)
         ends = [] if stop_tokens is None else int32(stop_tokens, "stop_tokens").reshape(-1).tolist()
         if tok is not None and not ignore_end and not turn and tok.bos is not None:
             ends.append(tok.bos)  # another text begins: the end of this one
         end_ids = np.array(ends, np.int32)
         o.stop_tokens, o.stop_token_count = pointer("int32_t", end_ids), end_ids.size
         stops = [stop] if isinstance(stop, str) else list(stop or ())
-        texts, kept = strings(stops)
+        texts, kept = strings(stops, "stop")
         o.stop_strings, o.stop_string_count = texts, len(stops)
-        biases = ffi.new("wn_logit_bias[]", [(int(i), float(b)) for i, b in (logit_bias or {}).items()] or 1)
+        biased = int32(list(logit_bias or ()), "logit_bias").tolist()
+        biases = ffi.new("wn_logit_bias[]", [(i, float(b)) for i, b in zip(biased, (logit_bias or {}).values())] or 1)
         o.biases, o.bias_count = biases, len(logit_bias or {})
         o.ignore_end, o.log_probabilities = ignore_end, log_probabilities
         o.repetition_penalty = repetition_penalty
@@ -266,7 +284,7 @@ def _on_logits(user: Any, index: int, logits: Any, V: int) -> None:
 
 
 def _constraint(model: "Model", schema: Union[bool, str, Mapping[str, Any]]) -> Handle:
-    text = None if schema is True else encoded(schema if isinstance(schema, str) else json.dumps(schema))
+    text = None if schema is True else encoded(schema if isinstance(schema, str) else json_text(schema))
     out = ffi.new("wn_constraint **")
     data, size = (ffi.NULL, 0) if text is None else (ffi.from_buffer(text), len(text))
     model._context.call(lib.wn_constraint_create_json, model.tokenizer._handle, data, size, out)

@@ -26,9 +26,11 @@ from ._library import (
     first_of,
     int32,
     lib,
+    named,
     options_of,
     path_bytes,
     pointer,
+    put,
     rows_of,
     taken_text,
 )
@@ -210,7 +212,7 @@ class Model:
     def set_attention(self, assignment: str) -> None:
         """Changes the attention, as the option --attention does: "threshold.tau=0.9", "sqrt.buffer=64", "window=0". The
         model's files stay as they are; sessions from before it must not be used any more."""
-        self._context.call(lib.wn_model_set_attention, self._raw, encoded(assignment))
+        self._context.call(lib.wn_model_set_attention, self._raw, named(assignment, "attention"))
         if self._config.attention.threshold.enabled and self._tokenizer is not None:
             self.set_control_tokens(self._tokenizer.control_tokens())
 
@@ -330,7 +332,7 @@ class Model:
             raise ArgumentError("evaluate: long_only is for token files, data=FILE")
         room, told = Room(self, budgets, policy, policy_options), Progress(self._context, progress)
         options = options_of("wn_eval_options")
-        options.batch, options.context, options.max_batches, options.bytes = batch, context, max_batches, bytes
+        put(options, batch=batch, context=context, max_batches=max_batches, bytes=bytes)
         options.budgets = room.raw
         told.put(options)
         result = ffi.new("wn_eval_result *")
@@ -372,7 +374,7 @@ class Model:
         recipe.data.val = name
         if long_only:
             recipe.data.rows, recipe.data.long_only = lib.WN_ROWS_DOCUMENT, True
-            recipe.data.document_token = self._document_token(document_token)
+            put(recipe.data, document_token=self._document_token(document_token))
         context = options.context or self.context
         out = ffi.new("wn_data_source **")
         self._context.call(lib.wn_data_source_create, ffi.addressof(recipe.data), b"val", context, self.vocab_size, out)
@@ -458,10 +460,10 @@ class Model:
         requests = ffi.new("wn_request[]", max(len(flat), 1))
         for request, (ids, n, q) in zip(requests, flat):
             request.tokens, request.count = pointer("int32_t", ids), ids.size
-            request.context, request.question = n, q
+            put(request, context=n, question=q)
         room, told = Room(self, budgets, policy, policy_options, cache), Progress(self._context, progress)
         options = options_of("wn_request_options")
-        options.context, options.batch = context, batch
+        put(options, context=context, batch=batch)
         options.budgets, options.cache = room.raw, room.cache
         told.put(options)
         self._context.call(lib.wn_score_requests, self._raw, options, requests, len(flat))

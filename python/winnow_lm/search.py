@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import budgets as _budgets
-from ._library import Callback, PathLike, copied, decoded, ffi, lib, options_of, path_bytes
+from ._library import Callback, PathLike, copied, decoded, ffi, lib, options_of, path_bytes, put
 from ._library import callback as _callback
 from .budgets import Budgets, Options
 
@@ -84,13 +84,14 @@ def search(
     searched, reported = ffi.new("char[]", path_bytes(search)), ffi.new("char[]", path_bytes(report))
     document_token = model._document_token(document_token)
     for data, path, most in (options.search, searched, rows), (options.report, reported, report_rows):
-        data.path, data.rows, data.long_only, data.document_token = path, most, long_only, document_token
+        data.path, data.long_only = path, long_only
+        put(data, rows=most, document_token=document_token)
     if policy is not None or policy_options is not None:
         # Only the policy and its options are looked at; the tokens stay with `chosen`.
         chosen = _budgets.make(ctx, model._raw, model.context, policy, policy_options)
         options.budgets = chosen._raw[0]
-    options.context, options.step, options.batch, options.max_steps = context, step, batch, max_steps
-    options.tolerance, options.target, options.lazy, options.memory = tolerance, target, lazy, memory
+    put(options, context=context, step=step, batch=batch, max_steps=max_steps, memory=memory)
+    options.tolerance, options.target, options.lazy = tolerance, target, lazy
     curve = ffi.new("wn_prune_curve *")
 
     def told(progress: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._library import Handle, Text, choice, ffi, first_of, int32, lib, options_of, pointer, rows_of
+from ._library import Handle, Text, choice, ffi, first_of, int32, lib, options_of, pointer, put, rows_of
 from .budgets import BudgetSpec, Options, Room
 from .errors import ArgumentError
 
@@ -73,7 +73,7 @@ class Session:
         self._like = (capacity, room, tau, counts, control_marks)
         self._generation: Optional[weakref.ref["Generation"]] = None
         options = options_of("wn_session_options")
-        options.sequences, options.capacity = sequences, capacity
+        put(options, sequences=sequences, capacity=capacity)
         options.budgets, options.cache = room.raw, room.cache
         options.tau, options.counts, options.control_marks = tau, counts, control_marks
         out = ffi.new("wn_session **")
@@ -201,7 +201,7 @@ class Session:
         """A new session that has seen the same: of `ways` sequences for each of this one's, side by side; or sequence b of it
         as number rows[b] of this one."""
         if rows is not None:
-            numbers = np.ascontiguousarray(np.asarray(rows, np.int64).reshape(-1))
+            numbers = int32(rows, "rows").reshape(-1).astype(np.int64)
             other = self._another(int(numbers.size))
             self._copy(other, lib.wn_session_copy_rows, pointer("int64_t", numbers))
         else:

@@ -11,7 +11,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from ._library import Callback, Context, PathLike, copied, encoded, ffi, lib, path_bytes, strings, taken_text
+from ._library import Callback, Context, PathLike, copied, encoded, ffi, json_text, lib, path_bytes, strings, taken_text
 from ._library import callback as _callback
 
 #: A recipe's path, or its content: {"model": .., "data": .., "train": ..}.
@@ -85,7 +85,7 @@ def _assignments(sets: Optional[Sets]) -> list[str]:
     if sets is None:
         return []
     if isinstance(sets, Mapping):
-        return [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in sets.items()]
+        return [f"{k}={v if isinstance(v, str) else json_text(v)}" for k, v in sets.items()]
     if isinstance(sets, str):
         return [sets]
     return list(sets)
@@ -94,9 +94,9 @@ def _assignments(sets: Optional[Sets]) -> list[str]:
 def read_recipe(context: Context, recipe: Optional[Recipe], sets: Optional[Sets]) -> Any:
     """A wn_recipe, resolved; None: the defaults."""
     out = ffi.new("wn_recipe *")
-    texts, kept = strings(_assignments(sets))
+    texts, kept = strings(_assignments(sets), "set")
     if isinstance(recipe, Mapping):
-        raw = encoded(json.dumps(recipe))
+        raw = encoded(json_text(recipe))
         context.call(lib.wn_recipe_parse, ffi.from_buffer(raw), len(raw), texts, len(kept), out)
     else:
         path = ffi.NULL if recipe is None else ffi.new("char[]", path_bytes(recipe))

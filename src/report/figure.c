@@ -54,8 +54,8 @@ wn_status wn_figure_path(wn_context *ctx, const char *folder, const char *id, co
   return wn_path_join(ctx, out, out_bytes, folder, name);
 }
 
-static void figure_add_cell(struct wn_text *t, const char *s) {
-  if (!strpbrk(s, ",\"\n")) {
+void wn_csv_add(struct wn_text *t, const char *s) {
+  if (!strpbrk(s, ",\"\r\n")) {
     wn_text_add(t, "%s", s);
     return;
   }
@@ -74,13 +74,13 @@ wn_status wn_figure_save_csv(wn_context *ctx, const wn_figure *f, const char *pa
   struct wn_text text = {0};
   WN_TRY(wn_figure_check(ctx, f));
   wn_text_add(&text, "series");
-  for (int a = 0; a < f->axes; a++) wn_text_add(&text, ","), figure_add_cell(&text, f->x[a].label);
+  for (int a = 0; a < f->axes; a++) wn_text_add(&text, ","), wn_csv_add(&text, f->x[a].label);
   wn_text_add(&text, ",");
-  figure_add_cell(&text, f->y.label);
+  wn_csv_add(&text, f->y.label);
   wn_text_add(&text, "\n");
   for (int s = 0; s < f->series_count; s++)
     for (int64_t i = 0; i < f->series[s].count; i++) {
-      figure_add_cell(&text, f->series[s].name);
+      wn_csv_add(&text, f->series[s].name);
       for (int a = 0; a < f->axes; a++) figure_add_number(&text, f->series[s].x[a][i]);
       figure_add_number(&text, f->series[s].y[i]);
       wn_text_add(&text, "\n");
@@ -94,7 +94,7 @@ wn_status wn_table_save_csv(wn_context *ctx, const char *const *head, int column
   for (int64_t r = -1; r < rows; r++)
     for (int c = 0; c < columns; c++) {
       const char *cell = r < 0 ? head[c] : cells[r * columns + c];
-      if (cell) figure_add_cell(&text, cell);
+      if (cell) wn_csv_add(&text, cell);
       wn_text_add(&text, "%s", c + 1 < columns ? "," : "\n");
     }
   return wn_text_save(ctx, &text, path);
@@ -179,6 +179,25 @@ static json_t *figure_numbers(const double *values, const int64_t *at, int64_t n
   return out;
 }
 
+/* Means of a thinned line's stretches, [axes] of x and y: a moving average over extremes would tend to their middle. */
+static json_t *figure_means(const wn_figure *f, const wn_figure_series *s) {
+  json_t *all[WN_FIGURE_AXES + 1], *x = json_array();
+  for (int a = 0; a <= f->axes; a++) {
+    const double *values = a < f->axes ? s->x[a] : s->y;
+    all[a] = json_array();
+    for (int64_t k = 0; k < STRETCHES; k++) {
+      const int64_t from = s->count * k / STRETCHES, to = s->count * (k + 1) / STRETCHES;
+      double sum = 0;
+      int64_t n = 0;
+      for (int64_t i = from; i < to; i++)
+        if (isfinite(values[i])) sum += values[i], n++;
+      json_array_append_new(all[a], figure_number(n > 0 ? sum / (double)n : NAN));
+    }
+    if (a < f->axes) json_array_append_new(x, all[a]);
+  }
+  return json_pack("{s:o, s:o}", "x", x, "y", all[f->axes]);
+}
+
 static json_t *figure_series_json(const wn_figure *f, const wn_figure_series *s) {
   int64_t at[THIN_ABOVE];
   const int64_t n = figure_thin(s, at);
@@ -189,7 +208,10 @@ static json_t *figure_series_json(const wn_figure *f, const wn_figure_series *s)
                 s->dash, "points", (int)s->points, "hidden", (int)s->hidden, "x", x, "y", figure_numbers(s->y, at, n));
   if (out && s->key) json_object_set_new(out, "key", json_string(s->key));
   if (out && n < s->count) json_object_set_new(out, "all", json_integer(s->count));
-  return out;
+  if (!out || n == s->count || !f->smooth || s->points || !json_object_set_new(out, "mean", figure_means(f, s)))
+    return out;
+  json_decref(out);
+  return NULL;
 }
 
 json_t *wn_figure_json(const wn_figure *f) {

@@ -15,6 +15,8 @@ wn_status wn_table_save_csv(wn_context *ctx, const char *const *head, int column
 json_t *wn_figure_json(const wn_figure *figure);
 /* & < > " ' as entities; what is not UTF-8 becomes U+FFFD. */
 void wn_html_add(struct wn_text *out, const char *s);
+/* A cell of a CSV file, quoted where it has to be. */
+void wn_csv_add(struct wn_text *out, const char *s);
 /* A string for JSON, invalid UTF-8 replaced; NULL: out of memory. */
 json_t *wn_html_string(const char *s);
 /* A folder and ID with this ending. */

@@ -116,11 +116,16 @@ wn_status wn_page_add_figure(wn_page *page, const wn_figure *f) {
     WN_TRY(wn_figure_save_csv(page->ctx, f, path));
   }
   snprintf(files, sizeof files, "%.250s.svg %.250s.csv", f->id, f->id);
-  return wn_page_frame(page, f, files, wn_figure_json(f));
+  json_t *json = wn_figure_json(f);
+  snprintf(path, sizeof path, "%.250s.csv", f->id);
+  if (json && page->folder) json_object_set_new(json, "csv", json_string(path));
+  return wn_page_frame(page, f, files, json);
 }
 
-static json_t *page_cell(const char *s) {
+/* The first column has names, also where they could be read as numbers: of runs named by dates. */
+static json_t *page_cell(const char *s, int column) {
   if (!s || !s[0]) return json_null();
+  if (column == 0) return wn_html_string(s);
   json_t *number = json_loads(s, JSON_DECODE_ANY, NULL);
   if (json_is_number(number)) return number;
   json_decref(number);
@@ -142,7 +147,7 @@ wn_status wn_page_add_table(wn_page *page, const wn_figure *what, const char *co
   for (int c = 0; c < columns; c++) json_array_append_new(names, wn_html_string(head[c]));
   for (int64_t r = 0; r < rows; r++) {
     json_t *line = json_array();
-    for (int c = 0; c < columns; c++) json_array_append_new(line, page_cell(cells[r * columns + c]));
+    for (int c = 0; c < columns; c++) json_array_append_new(line, page_cell(cells[r * columns + c], c));
     json_array_append_new(lines, line);
   }
   return wn_page_frame(page, what, files,

@@ -46,15 +46,28 @@ static const char *prune_policy(const wn_prune_row *row) {
   return row->policy < 0 ? "none" : wn_policy_name(row->policy);
 }
 
+/* The heads of a task's two columns. */
+static void prune_add_task(struct wn_text *text, const char *task) {
+  struct wn_text error = {0};
+  wn_text_add(&error, "%s_stderr", task);
+  wn_text_add(text, ",");
+  wn_csv_add(text, task);
+  wn_text_add(text, ",");
+  wn_csv_add(text, error.data ? error.data : "");
+  text->failed |= error.failed;
+  wn_free(error.data);
+}
+
 wn_status wn_prune_comparison_save_csv(wn_context *ctx, const wn_prune_comparison *c, const char *path) {
   WN_CHECK_CALL(WN_POINTER_AS("comparison", c), WN_POINTER(path));
   struct wn_text text = {0};
   wn_text_add(&text, "model,policy,searched,tokens_per_layer,budgets,total,saving,loss,perplexity");
-  for (int t = 0; t < c->task_count; t++) wn_text_add(&text, ",%s,%s_stderr", c->tasks[t], c->tasks[t]);
+  for (int t = 0; t < c->task_count; t++) prune_add_task(&text, c->tasks[t]);
   wn_text_add(&text, "\n");
   for (int64_t i = 0; i < c->count; i++) {
     const wn_prune_row *r = &c->results[i];
-    wn_text_add(&text, "%s,%s,%d,%.6g,", c->names[r->subject], prune_policy(r), r->searched, r->per_layer);
+    wn_csv_add(&text, c->names[r->subject]);
+    wn_text_add(&text, ",%s,%d,%.6g,", prune_policy(r), r->searched, r->per_layer);
     prune_add_tokens(&text, r->tokens, c->layers[r->subject]);
     wn_text_add(&text, ",%lld,%.6g,%.9g,%.9g", (long long)r->total, r->saving, r->loss, exp(r->loss));
     for (int t = 0; t < c->task_count && r->scores; t++)

@@ -19,7 +19,10 @@ enum {
   ROW = 20,
   TICKS = 64,
   FAR = 10000,
-  FEW = 24
+  FEW = 24,
+  SIGN = 44, /* of the legend: a line's sign, and a letter, about */
+  LETTER = 7,
+  LETTERS = (WIDTH - RIGHT - LEFT - SIGN) / LETTER
 };
 
 static const char svg_style_sheet[] =
@@ -209,6 +212,25 @@ static void svg_add_series(struct wn_text *t, const wn_figure *f, int s, const s
     svg_add_line(t, &f->series[s], x, y);
 }
 
+static size_t svg_letters(const char *s) {
+  size_t n = 0;
+  for (; *s; s++) n += ((unsigned char)*s & 0xC0) != 0x80;
+  return n;
+}
+static const char *svg_skip(const char *s, size_t letters) {
+  for (; *s && (letters > 0 || ((unsigned char)*s & 0xC0) == 0x80); s++)
+    letters -= ((unsigned char)s[0] & 0xC0) != 0x80;
+  return s;
+}
+
+/* A name as the legend has it: one that is wider than the plot loses its middle. */
+static const char *svg_shorten(const char *name, char *out, size_t bytes) {
+  const size_t n = svg_letters(name), head = (LETTERS - 1) / 2, tail = LETTERS - 1 - head;
+  if (n <= LETTERS) return name;
+  snprintf(out, bytes, "%.*s\xE2\x80\xA6%s", (int)(svg_skip(name, head) - name), name, svg_skip(name, n - tail));
+  return out;
+}
+
 /* Below the plot, in as many rows as it takes; returns them. */
 static int svg_add_legend(struct wn_text *t, const wn_figure *f) {
   const double top = TOP + PLOT_HEIGHT + BOTTOM + 14;
@@ -216,7 +238,9 @@ static int svg_add_legend(struct wn_text *t, const wn_figure *f) {
   int row = 0;
   for (int s = 0; s < f->series_count; s++) {
     const wn_figure_series *line = &f->series[s];
-    const double width = 44 + 7 * (double)strlen(line->name), y = top + ROW * row;
+    char shorter[4 * LETTERS + 8];
+    const char *name = svg_shorten(line->name, shorter, sizeof shorter);
+    const double width = SIGN + LETTER * (double)svg_letters(name), y = top + ROW * row;
     if (at > LEFT && at + width > WIDTH - RIGHT) at = LEFT, row++;
     const double here = y + (at == LEFT && row > 0 ? top + ROW * row - y : 0);
     if (line->points)
@@ -226,7 +250,7 @@ static int svg_add_legend(struct wn_text *t, const wn_figure *f) {
                   here - 8);
     else
       wn_text_add(t, "<path class=\"line c%d s%d\" d=\"M%.1f %.1fh24\"/>\n", line->colour, line->dash, at, here - 4);
-    svg_add_text(t, at + 30, here, "start", "ink", line->name);
+    svg_add_text(t, at + 30, here, "start", "ink", name);
     at += width;
   }
   return f->series_count > 0 ? row + 1 : 0;

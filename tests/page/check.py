@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The chat page in a headless Chromium.   check.py PORT PORT PORT: of a model with a template, of one without that writes
-for ever, and of one behind the key "secret" with budgets of its own (9 tokens, window)."""
+"""The chat page in a headless Chromium.   check.py PORT PORT PORT PORT: of a model with a template, of one without that
+writes for ever, of one behind the key "secret" with budgets of its own (9 tokens, window), and of one whose template has a system message."""
 import json
 import os
 import sys
@@ -84,7 +84,10 @@ def chat(port, scheme, width):
         names = [p["name"] for p in ask(port, "/info")["policies"]]
         check(name + ": the server's policies", page.eval("[...document.getElementById('policy').options].map(o => o.value)") == names and
               "window" in names and "selective" not in names, names)
+        fields = "['policy', 'sinks'].map(i => document.getElementById(i).disabled)"
+        before = page.eval(fields)
         choose(page, policy="window", budgets=12, seed=5, max=40, temperature=0.5)
+        check(name + ": a policy can be chosen where there is a budget", before == [True, True] and page.eval(fields) == [False, False], before, page.eval(fields))
         say(page, HOSTILE)
         tokens = page.eval(TOKENS)
         body = {"messages": [{"role": "user", "content": HOSTILE}], "seed": 5, "max_tokens": 40, "temperature": 0.5,
@@ -178,7 +181,30 @@ def locked(port):
         kept = [k for _, k, _ in page.eval(TOKENS) if k]
         check("with the key, the server's own budgets", kept.count("k8") == 9 and "k0" in kept and
               "the server's: 9" == page.eval("document.getElementById('budgets').placeholder"), kept)
+        page.eval("document.getElementById('new').click()")
+        choose(page, policy="streaming", sinks=2)
+        say(page, "the water came from a deep well on the hill")
+        kept = [k for _, k, _ in page.eval(TOKENS) if k]
+        check("another policy and sinks, under the server's budgets", kept[:2] == ["k8"] * 2 and kept[-7:] == ["k8"] * 7 and set(kept[2:-7]) == {"k0"} and
+              "chosen by streaming" in page.eval("document.getElementById('note').textContent"), kept, page.eval("document.getElementById('note').textContent"))
         sound(page, "behind a key")
+
+
+def named(port):
+    """Words of a message that stand in the template, too, before it or behind it."""
+    with browser.Browser("light") as b:
+        page = b.open("http://127.0.0.1:%d/" % port, width=1280, height=800)
+        choose(page, max=3, seed=2)
+        for words in (["AI"], ["a", "assistant", "AI"], ["user"]):
+            for text in words:
+                say(page, text)
+            shown = page.eval("[...document.querySelectorAll('#log > li')].map(e => [e.className, e.querySelector('.text') ? e.querySelector('.text').textContent : e.textContent])")
+            mine, first = [t for where, t in shown if where == "msg user"], shown[0]
+            marked = page.eval("[...document.querySelectorAll('#log .user .text')].every(e => e.querySelector('.t'))")
+            check("messages are found where they stand: " + ", ".join(words), mine == words and marked and first[0] == "tpl" and
+                  "helpful AI assistant named Well" in first[1] and first[1].endswith("user↵"), shown)
+            page.eval("document.getElementById('new').click()")
+        sound(page, "a system message")
 
 
 ports = [int(p) for p in sys.argv[1:]]
@@ -186,4 +212,5 @@ chat(ports[0], "light", 1280)
 chat(ports[0], "dark", 390)
 text(ports[1])
 locked(ports[2])
+named(ports[3])
 sys.exit(browser.failed)

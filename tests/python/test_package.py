@@ -254,6 +254,15 @@ def test_generate():
         logits[ord("a")] = 0
 
     assert model().generate("x", max_tokens=3, logits=only_a).read() == "aaa" and seen == [0, 1, 2]
+    kept = []  # arrays are the function's own: later steps, and the end of the session, leave them as they are
+
+    def keep(index, logits):
+        logits[ord("a") + index] = 1e9
+        kept.append((logits, logits.copy()))
+
+    assert model().generate("x", max_tokens=3, logits=keep).read() == "abc"
+    gc.collect()
+    assert len(kept) == 3 and all(np.array_equal(*pair) and pair[0].base is None for pair in kept)
     assert model().generate("x", max_tokens=3, logit_bias={ord("b"): 1e9}).read() == "bbb"
     scored = [p.log_probability for p in model().generate("x", max_tokens=3, log_probabilities=True).pieces()]
     assert len(scored) == 3 and all(p < 0 for p in scored)
@@ -471,6 +480,47 @@ def test_errors():
         raises(wn.ArgumentError, work, "closed")
     lost.close(), session.close(), generation.close()
     assert "closed" in repr(lost) + repr(session)
+
+
+def test_arguments():
+    """What C would take for another number or text, or cffi refuse with an exception of its own."""
+    wide = np.array([3, 2**64 - 1], np.uint64)  # -1 as an int64, which means: not scored
+    refused = {
+        "32 bits": (lambda: model().session().score([1, 2], wide), lambda: model().logits(np.array([2**31]))),
+        "whole numbers": (
+            lambda: model().budgets([8.9, 8.9]),
+            lambda: model().budgets(n for n in (8, 8)),
+            lambda: model().session().fork(rows=[0.9]),
+            lambda: model().generate("x", logit_bias={1.5: 1}),
+        ),
+        "2 layers": (lambda: model().budgets(np.array(8)), lambda: model().budgets(np.array([8, 8, 8]))),
+        "NUL": (
+            lambda: model().generate("x", stop="a\0b"),
+            lambda: model().budgets(8, "h2o", "recent=0.5\0"),
+            lambda: wn.resolve_recipe(set=["train.steps=5\0"]),
+        ),
+        "seed is -1": (lambda: model().generate("x", seed=-1),),
+        "max_batches is -1": (lambda: model().evaluate(TEXT, max_batches=-1),),
+        "capacity": (lambda: model().session(capacity=2**64),),
+        "does not fit": (lambda: model().tokenizer.is_end(10**10), lambda: model().session().counts(10**20)),
+        "U+D83D": (lambda: model().tokenize("a\ud83d"), lambda: model().chat("\ud83d", template="chatml", context=400).say("a")),
+        "path": (lambda: wn.Model.load("\ud83d"),),
+        "JSON": (lambda: wn.resolve_recipe({"train": {"steps": {5}}}),),
+    }
+    for words, works in refused.items():
+        for work in works:
+            try:
+                raises(wn.ArgumentError, work, words)
+            except BaseException as e:
+                raise AssertionError(words) from e
+    assert model().budgets(np.array([8, 16])).tokens.tolist() == [8, 16] and model().budgets((8, np.int64(9))).total == 17
+    recipe = wn.resolve_recipe({"train": {"warmup": np.int32(2)}}, set={"train.steps": np.int64(5)})
+    assert (recipe["train"]["steps"], recipe["train"]["warmup"]) == (5, 2)
+
+    def overflows(index, logits):
+        raise OverflowError("mine")
+
+    assert not isinstance(raises(OverflowError, lambda: model().generate("x", logits=overflows).read(), "mine"), wn.WinnowError)
 
 
 def test_log():

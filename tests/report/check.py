@@ -114,8 +114,50 @@ def charts(page, folder, comparison):
     last = search["points"][-1]
     drawn = page.eval("winnow.charts['budgets-0'].data.datasets.map(d => d.data.map(p => p.y))")
     check("budgets by layer are those of the search's end", last["tokens"] in drawn, drawn, last["tokens"])
+    axes = page.eval("[...document.querySelectorAll('#search-0 .axis option')].map(o => o.textContent)")
+    for axis, label in enumerate(axes):
+        page.eval("(e => { e.value = '%d'; e.dispatchEvent(new Event('change')) })(document.querySelector('#search-0 .axis'))" % axis)
+        log, kind, title, box = page.eval("(x => [winnow.data.figures.find(f => f.id === 'search-0').x[%d].log, x.type, x.title.text, "
+                                          "document.querySelector('#search-0 .xlog').checked])(winnow.charts['search-0'].options.scales.x)" % axis)
+        check("search over %s: its own scale" % label, (kind, title, box) == (("logarithmic", label + " (logarithmic)", True) if log else ("linear", label, False)),
+              log, kind, title, box)
+        lost = page.eval("""(c => c.data.datasets.flatMap((d, i) => c.getDatasetMeta(i).data.map((e, k) => [i, k, e.x, e.y])).filter(([i, k, x, y]) =>
+          !c.getElementsAtEventForMode({x, y, native: true}, 'nearest', {axis: 'x', intersect: false}, true)
+            .some(e => c.data.datasets[e.datasetIndex].data[e.index].x === c.data.datasets[i].data[k].x)))(winnow.charts['search-0'])""")
+        most = page.eval("Math.max(...winnow.charts['search-0'].data.datasets.map(d => d.data.length))")
+        check("search over %s: every step is drawn, and found under the pointer" % label, lost == [] and most == len(search["points"]), lost, most)
+    check("a search has axes of both kinds", len(axes) > 1, axes)
     found = rows(folder + "/all-figures/search-0.csv")
     check("the search's CSV has every step", len(found) == 2 * len(search["points"]), len(found))
+
+
+def saturated(page):
+    """A page with three levels has no F above ln 6, and says so."""
+    shown = page.eval("""(async () => { const v = winnow.data.texts.find(v => v.f), kept = [v.masked, v.levels], n = winnow.data.texts.indexOf(v), out = [];
+      v.levels = 3;
+      for (const t of [3, 2]) {
+        v.masked = async () => new Uint8Array(v.T * (v.T + 1) / 2).fill(t);
+        await winnow.set({token: 20 + t});
+        out.push([...document.querySelectorAll('#text .pane')[n].querySelectorAll('.top tbody tr')].map(r => r.cells[3].textContent)[0]);
+      }
+      [v.masked, v.levels] = kept;
+      await winnow.set({token: 20});
+      return out })()""")
+    check("F says where it may be more", shown == ["≥1.79", "1.10"], shown)
+
+
+def long_run(page):
+    """20,000 steps of loss 1, every 20th of 10."""
+    drawn = "winnow.charts.loss.data.datasets[0].data"
+    least, most = page.eval("(d => [Math.min(...d.map(p => p.y)), Math.max(...d.map(p => p.y))])(%s)" % drawn)
+    check("a long line has its extremes", (least, most) == (1, 10), least, most)
+    says = "2,000 of 20,000 points; all in loss.csv"
+    page.eval(TABLE + "('loss')")
+    told = page.eval("[...document.querySelectorAll('#loss .thinned')].map(e => e.textContent)")
+    check("what the page lacks of it is said beside CSV and above the values", told == [says] * 2, told)
+    page.eval("(e => { e.value = '0.99'; e.dispatchEvent(new Event('input')) })(document.querySelector('#loss .smooth'))")
+    last = page.eval("(d => [d.length, d[d.length - 1].x, d[d.length - 1].y])(%s)" % drawn)
+    check("smoothed it has its mean", last[0] == 1000 and 39900 < last[1] <= 40000 and near(last[2], 1.45), last)
 
 
 DRAWN = "(id => winnow.charts[id].data.datasets.map(d => [d.label, d.data.map(p => [p.x, p.y])]))"
@@ -167,7 +209,7 @@ def looks(page, folder):
         check(figure + ": the other model stands beside it", name.replace("selective", "standard") in drawn, list(drawn))
         page.eval("(e => { e.value = '1'; e.dispatchEvent(new Event('change')) })(document.querySelector('#%s .axis'))" % figure)
         over = dict(page.eval(DRAWN + "('%s')" % figure))[name]
-        check(figure + ": over heads", [x for x, _ in over] == [0, 1, 2] * 3 and [y for _, y in over] == [y for _, y in drawn[name]], over)
+        check(figure + ": over heads", over == [[h, drawn[name][3 * l + h][1]] for h in range(3) for l in range(3)], over)
         page.eval("(e => { e.value = '0'; e.dispatchEvent(new Event('change')) })(document.querySelector('#%s .axis'))" % figure)
         page.eval("document.querySelector('#%s canvas').focus()" % figure)
         page.key("Home")
@@ -381,6 +423,7 @@ def main():
         matrices(page, folder)
         survival(page, 1, folder + "/all-figures", json.load(open(folder + "/survival.json")), "24 tokens in every layer")
         looks(page, folder)
+        saturated(page)
         light = page.eval("getComputedStyle(document.body).backgroundColor")
         page.eval("document.querySelector('#theme').click()")
         page.eval("document.querySelector('#theme').click()")
@@ -404,6 +447,10 @@ def main():
         page.close()
         page = b.open("file://" + folder + "/ragged.html", width=390, height=800)
         check("390 pixels are wide enough for it", page.eval("document.documentElement.scrollWidth") <= 390)
+        page.close()
+        page = b.open("file://" + folder + "/long.html")
+        long_run(page)
+        check("no errors on the page of a long run", page.problems == [] and page.eval("winnow.errors") == [], page.problems)
         page.close()
         page = b.open("file://" + folder + "/short.html")
         page.eval("new Promise(r => setTimeout(r, 300))")

@@ -146,6 +146,63 @@ static void test_refused(void **state) {
   must(ctx, wn_report_save(ctx, &o, page, NULL));
 }
 
+/* A run whose log has every tenth step, and whose name is a number. */
+static void test_runs(void **state) {
+  (void)state;
+  char dated[300], path[400], log[4000];
+  const char *const inputs[] = {dated};
+  wn_report_options o = of(inputs, 1);
+  size_t n = 0;
+  snprintf(dated, sizeof dated, "%s/20240101", folder);
+  snprintf(path, sizeof path, "%s/log.jsonl", dated);
+  must(ctx, wn_make_dirs(ctx, dated));
+  for (int step = 10; step <= 200; step += 10)
+    n += (size_t)snprintf(log + n, sizeof log - n, "{\"step\":%d,\"tokens\":%d,\"seconds\":1,\"loss\":%d}\n", step,
+                          8 * step, step);
+  put(path, log);
+  must(ctx, wn_report_save(ctx, &o, page, NULL));
+  assert_true(stands("[\"20240101\",200,1600,1,180,")); /* the mean of 160 to 200 */
+}
+
+/* A long line that jumps at every 20th step: what is smoothed is its mean, and not the middle of its extremes. */
+static void test_long_run(void **state) {
+  (void)state;
+  enum { STEPS = 20000, LINE = 70 };
+  char longest[300], path[400], *log = malloc((size_t)STEPS * LINE);
+  const char *const inputs[] = {longest};
+  wn_report_options o = of(inputs, 1);
+  size_t n = 0;
+  assert_non_null(log);
+  snprintf(longest, sizeof longest, "%s/long", folder);
+  snprintf(path, sizeof path, "%s/log.jsonl", longest);
+  must(ctx, wn_make_dirs(ctx, longest));
+  for (int step = 1; step <= STEPS; step++)
+    n += (size_t)snprintf(log + n, LINE, "{\"step\":%d,\"tokens\":%d,\"seconds\":1,\"loss\":%d}\n", step, 2 * step,
+                          step % 20 ? 1 : 10);
+  put(path, log);
+  free(log);
+  must(ctx, wn_report_save(ctx, &o, page, NULL));
+  assert_true(stands("\"all\":20000,\"mean\":{\"x\":[[21,61,101,") && stands("],\"y\":[1.45,1.45,1.45,"));
+}
+
+/* Names with commas and quotes in a comparison's CSV. */
+static void test_comparison_csv(void **state) {
+  (void)state;
+  wn_prune_score score = {.accuracy = 0.5, .error = 0.25};
+  int64_t tokens[2] = {4, 4}, layers = 2;
+  wn_prune_row row = {.policy = -1, .tokens = tokens, .per_layer = 4, .total = 8, .saving = 1, .scores = &score};
+  const char *name = "run, \"b\"";
+  const wn_prune_comparison c = {
+      .names = &name, .layers = &layers, .tasks = {"piqa,5"}, .task_count = 1, .results = &row, .count = 1};
+  char path[300];
+  snprintf(path, sizeof path, "%s/c.csv", folder);
+  must(ctx, wn_prune_comparison_save_csv(ctx, &c, path));
+  char *text = tiny_read(folder, "c.csv", NULL);
+  assert_non_null(
+      strstr(text, ",perplexity,\"piqa,5\",\"piqa,5_stderr\"\n\"run, \"\"b\"\"\",none,0,4,4 4,8,1,0,1,0.5,0.25\n"));
+  free(text);
+}
+
 static int count_of(const char *text, const char *what) {
   int n = 0;
   for (const char *at = text; (at = strstr(at, what)); at++) n++;
@@ -199,8 +256,37 @@ static void test_svg(void **state) {
   free(text);
 }
 
+/* A name wider than the picture loses its middle, between characters. */
+static void test_svg_legend(void **state) {
+  (void)state;
+  char name[301] = "", path[300];
+  for (int i = 0; i < 100; i++) strcat(name, i < 50 ? "\xC3\xA4" : "z");
+  const double x[] = {1, 2};
+  const wn_figure_series series = {.name = name, .count = 2, .x = {x}, .y = x};
+  const wn_figure figure = {.id = "l",
+                            .title = "l",
+                            .about = "l",
+                            .command = "l",
+                            .axes = 1,
+                            .x = {{"x", false}},
+                            .y = {"y", false},
+                            .series = &series,
+                            .series_count = 1};
+  snprintf(path, sizeof path, "%s/l.svg", folder);
+  must(ctx, wn_figure_save_svg(ctx, &figure, path));
+  char *text = tiny_read(folder, "l.svg", NULL);
+  assert_non_null(strstr(text, "\xC3\xA4\xE2\x80\xA6zz"));
+  assert_int_equal(count_of(text, "\xC3\xA4"), 44);
+  assert_null(strstr(text, "\xEF\xBF\xBD"));
+  const char *end = strstr(text, "\xE2\x80\xA6");
+  assert_int_equal(strspn(end + 3, "z"), 44);
+  free(text);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_sections), cmocka_unit_test(test_notes),
-                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_svg)};
+                                     cmocka_unit_test(test_refused),  cmocka_unit_test(test_runs),
+                                     cmocka_unit_test(test_long_run), cmocka_unit_test(test_comparison_csv),
+                                     cmocka_unit_test(test_svg),      cmocka_unit_test(test_svg_legend)};
   return cmocka_run_group_tests(tests, prepare, clear);
 }

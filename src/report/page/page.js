@@ -70,8 +70,8 @@
   const marks = ['circle', 'rect', 'triangle', 'rectRot'];
   const smooth = (y, a) => {
     if (!a) return y;
-    let s = y[0];
-    return y.map(v => (s = a * s + (1 - a) * v));
+    let s = null;
+    return y.map(v => (v === null ? null : (s = s === null ? v : a * s + (1 - a) * v)));
   };
   function chart(place, f) {
     const view = {axis: 0, xlog: f.x[0].log, ylog: f.y.log, smooth: 0};
@@ -81,10 +81,12 @@
     const colour = i => css('--c' + (i % 8));
     const sets = () => {
       const out = f.series.map((s, i) => {
-        const y = f.smooth && s.y.length > 100 ? smooth(s.y, view.smooth) : s.y, x = s.x[view.axis], c = colour(s.colour ?? i);
+        const from = (view.smooth && s.mean) || s; // of a thinned line its extremes, or, to be smoothed, its means
+        const y = f.smooth && from.y.length > 100 ? smooth(from.y, view.smooth) : from.y, x = from.x[view.axis], c = colour(s.colour ?? i);
         const data = [];
         for (let k = 0; k < y.length; k++)
           if (y[k] !== null && x[k] !== null && !(view.xlog && x[k] <= 0) && !(view.ylog && y[k] <= 0)) data.push({x: x[k], y: y[k], k});
+        data.sort((a, b) => a.x - b.x); // what the pointer is over is searched for by halves
         const few = data.length <= (small() ? 12 : 60), fine = small() ? 0.6 : 1, crowd = s.points && data.length > 300;
         return {label: s.name, data, borderColor: c, backgroundColor: crowd ? c + '59' : c, borderWidth: f.bars ? 0 : s.points ? 0 : data.length > 300 ? 1 : (s.dash ? 2.5 : 2) * fine, borderDash: dashes[s.dash || 0],
           pointStyle: marks[s.dash || 0], pointRadius: crowd ? 2 : s.points ? 3.5 : few ? (s.dash && f.series.length > 1 ? 4 : 2.5) * fine : 0, pointHoverRadius: 5, pointHitRadius: 6,
@@ -171,6 +173,9 @@
     if (f.x.length > 1)
       controls.append(make('label', {}, 'over', make('select', {class: 'axis', onchange: e => {
         view.axis = +e.target.value;
+        view.xlog = f.x[view.axis].log;
+        const box = controls.querySelector('.xlog');
+        if (box) box.checked = view.xlog;
         again();
       }}, ...f.x.map((x, i) => make('option', {value: String(i)}, x.label)))));
     if (!f.bars)
@@ -180,6 +185,7 @@
       controls.append(make('label', {}, 'smoothing', make('input', {type: 'range', min: '0', max: '0.99', step: '0.01', value: '0', class: 'smooth',
         oninput: e => { view.smooth = +e.target.value; again(); }})));
     controls.append(make('button', {type: 'button', class: 'csv', onclick: () => save(f.id + '.csv', csv(f), 'text/csv')}, 'CSV'));
+    if (thinned(f)) controls.append(make('span', {class: 'say thinned'}, thinned(f)));
     let at = -1;
     canvas.addEventListener('keydown', e => {
       const first = c.data.datasets.findIndex((d, i) => c.isDatasetVisible(i));
@@ -244,12 +250,18 @@
   };
   const csv = f => 'series,' + f.x.map(x => quote(x.label)).join(',') + ',' + quote(f.y.label) + '\n' +
     f.series.map(s => s.y.map((y, k) => quote(s.name) + ',' + s.x.map(x => x[k] ?? '').join(',') + ',' + (y ?? '') + '\n').join('')).join('');
+  // What is not in the page of long series.
+  const thinned = f => {
+    const drawn = f.series.reduce((n, s) => n + s.y.length, 0), all = f.series.reduce((n, s) => n + (s.all || s.y.length), 0);
+    return drawn < all ? `${drawn.toLocaleString('en')} of ${all.toLocaleString('en')} points` + (f.csv ? `; all in ${f.csv}` : '') : '';
+  };
   const quote = s => (/[",\n]/.test(s) ? '"' + s.replace(/"/g, '""') + '"' : s);
   function values(f) {
     const d = make('details', {class: 'values'}, make('summary', {}, 'Values'));
     d.addEventListener('toggle', () => {
       if (!d.open) return;
-      d.querySelector('.scroll')?.remove();
+      d.querySelectorAll('.scroll, .thinned').forEach(e => e.remove());
+      if (thinned(f)) d.append(make('p', {class: 'say thinned'}, thinned(f)));
       const head = make('tr', {}, make('th', {scope: 'col'}, 'series'), ...f.x.map(x => make('th', {scope: 'col', class: 'n'}, x.label)), make('th', {scope: 'col', class: 'n'}, f.y.label));
       const body = make('tbody');
       for (const s of f.series)
@@ -316,6 +328,7 @@
     };
     v.weight = (t, i, j) => (t[tri(i, j)] / v.levels) ** 2;
     v.share = (t, i, j) => t[tri(i, j)] / v.levels;
+    v.full = (t, i, j) => t[tri(i, j)] >= v.levels; // the largest there is: F may be anything above
     v.strength = (t, i, j) => -Math.log(1 - Math.min(t[tri(i, j)], v.levels - 0.5) / v.levels);
     // Where key-value heads evict for themselves: what each has evicted, [groups * T] for every layer.
     v.groups = v.groups || 1;
@@ -460,7 +473,7 @@
             else if (share > 0.5) (name += ' masked'), masked++;
             if (j === i) name += ' at';
             light = show.value === 'masked' ? share : most > 0 ? weight / most : 0;
-            if (!gone) list.push([weight, j, f ? v.strength(f, i, j) : 0, share > 0.5, holders]);
+            if (!gone) list.push([weight, j, f ? v.strength(f, i, j) : 0, share > 0.5, holders, !!f && v.full(f, i, j)]);
           }
           if (s.className !== name) s.className = name;
           s.style.backgroundColor = light > 0.004 ? `rgba(${css('--mark')},${(0.75 * light).toFixed(3)})` : '';
@@ -468,8 +481,8 @@
           else s.removeAttribute('aria-selected');
         }
         list.sort((a, b) => b[0] - a[0] || a[1] - b[1]);
-        rows.replaceChildren(...list.slice(0, 8).map(([x, j, F, away, holders]) => make('tr', {}, make('td', {class: 'n'}, String(j)), make('td', {}, make('code', {}, shown(v.tokens[j]))),
-          make('td', {class: 'n'}, x.toFixed(4)), ...(v.f ? [make('td', {class: 'n'}, (F > 5 ? '≥' : '') + F.toFixed(2))] : []), make('td', {}, [j === i ? 'itself' : away ? 'masked' : '', holders < v.groups ? `held by ${holders} of ${v.groups} heads` : ''].filter(Boolean).join(', ')))));
+        rows.replaceChildren(...list.slice(0, 8).map(([x, j, F, away, holders, full]) => make('tr', {}, make('td', {class: 'n'}, String(j)), make('td', {}, make('code', {}, shown(v.tokens[j]))),
+          make('td', {class: 'n'}, x.toFixed(4)), ...(v.f ? [make('td', {class: 'n'}, (full ? '≥' : '') + F.toFixed(2))] : []), make('td', {}, [j === i ? 'itself' : away ? 'masked' : '', holders < v.groups ? `held by ${holders} of ${v.groups} heads` : ''].filter(Boolean).join(', ')))));
         const held = v.held(l, i, head), each = k => Array.from({length: v.groups}, (_, h) => v.held(k, i, h));
         say.textContent = `Layer ${l}, token ${i} ${shown(v.tokens[i])}: ${held} of ${i + 1} tokens held` +
           (v.groups === 1 ? '' : head >= 0 ? ` by key-value head ${head}` : ` by any of ${v.groups} key-value heads, ${held - some} by all`) + (v.f ? `, ${masked} of them masked` : '') + (v.evictedAt ? `, ${i + 1 - held} evicted` : '') + '.';

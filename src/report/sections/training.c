@@ -121,10 +121,12 @@ enum { TRAINING_COLUMNS = 8 };
 
 /* A run's row but for its name; NAN: empty. */
 static wn_status training_end(wn_context *ctx, const wn_train_log *log, double values[TRAINING_COLUMNS - 1]) {
-  const int64_t n = log->count, last = n < 50 ? n : 50;
+  const int64_t n = log->count;
   double sum = 0, best = INFINITY;
   void *memory;
-  for (int64_t k = n - last; k < n; k++) sum += log->loss[k] / (double)last;
+  int64_t from = n - 1; /* steps are counted, not lines: log_every may leave steps out */
+  while (from > 0 && log->step[from - 1] > log->step[n - 1] - 50) from--;
+  for (int64_t k = from; k < n; k++) sum += log->loss[k] / (double)(n - from);
   for (int64_t k = 0; k < n; k++)
     if (isfinite(log->val_loss[k])) best = fmin(best, log->val_loss[k]);
   WN_TRY(wn_alloc(ctx, "a run's speeds", (size_t)n * sizeof(double), &memory));

@@ -98,6 +98,7 @@ async function load() {
     return option;
   }));
   choosePolicy();
+  allow();
   noteBudget();
 }
 
@@ -107,14 +108,22 @@ function choosePolicy() {
   $("sinks-row").hidden = !policy || !policy.options.includes("sinks");
 }
 
+// Without a budget, the page's or the server's, there is nothing to choose.
+function allow() {
+  $("policy").disabled = $("sinks").disabled = !info.budgets && !$("budgets").value.trim();
+}
+
 const number = id => $(id).value.trim() === "" ? undefined : +$(id).value;
 
 function request(text) {
-  const winnow = {trace: true}, budget = $("budgets").value.trim();
+  const winnow = {trace: true}, policy = $("policy").value, sinks = $("sinks-row").hidden ? undefined : number("sinks");
+  let budget = $("budgets").value.trim();
+  // The server's budgets under another policy are named: it takes none without them.
+  if (!budget && info.budgets && (policy !== info.policy || sinks !== undefined)) budget = info.budgets.join(",");
   if (budget) {
     winnow.budgets = /^[0-9]+$/.test(budget) ? +budget : budget;
-    winnow.policy = $("policy").value;
-    if (!$("sinks-row").hidden && number("sinks") !== undefined) winnow.sinks = number("sinks");
+    winnow.policy = policy;
+    if (sinks !== undefined) winnow.sinks = sinks;
   }
   const body = {stream: true, stream_options: {include_usage: true}, temperature: number("temperature"), max_tokens: number("max"), seed: number("seed"), winnow};
   if (info.chat) body.messages = messages;
@@ -146,18 +155,52 @@ function add(text, to, template) {
   to.append(span);
 }
 
+// Where the messages stand in the prompt, from the last one back: what a template puts before them can have the same words, and
+// after them there is little. A message ends at a special token, if the template has any, and is not the name of a role alone,
+// as between those of a heading. The prompt's texts, and which are special tokens: [begin, end] of each message, or null.
+const ROLES = ["system", "user", "assistant", "model", "tool", "ipython", "developer"];
+function find(prompt, special) {
+  const marks = new Set();
+  let whole = "";
+  prompt.forEach((text, i) => {
+    if (special.has(i)) marks.add(whole.length);
+    whole += special.has(i) ? "\0".repeat(text.length) : text;
+  });
+  let to = whole.length;
+  const ends = (begin, end) => {
+    if (!info.chat) return end === to;
+    if (!marks.size) return false;
+    const next = whole.indexOf("\0", end);
+    if (ROLES.includes(whole.slice(whole.lastIndexOf("\0", begin) + 1, next < 0 ? whole.length : next))) return false;
+    while (end < to && /\s/.test(whole[end])) end++;
+    return marks.has(end);
+  };
+  const last = (content, fits) => {
+    for (let begin = to - content.length; content && begin >= 0; begin--) {
+      begin = whole.lastIndexOf(content, begin);
+      if (begin < 0 || fits(begin, begin + content.length)) return begin;
+    }
+    return -1;
+  };
+  const ranges = [];
+  for (const m of [...messages].reverse()) {
+    let found = null;
+    for (const [content, fits] of [[m.content, ends], [m.content.trim(), ends], [m.content, () => true], [m.content.trim(), () => true]]) {
+      const begin = found ? -1 : last(content, fits);
+      if (begin >= 0) found = [begin, begin + content.length];
+    }
+    if (found) to = found[0];
+    ranges.unshift(found);
+  }
+  return ranges;
+}
+
 // The prompt as the model reads it: messages are found in it again, the rest is the template's.
 function draw(w) {
   read = {...fresh(), layers: w.layers, heads: w.heads, budgets: w.budgets, policy: w.policy, held: Array.from({length: w.layers}, () => []), kept: Array(w.layers).fill(0)};
   at = -1;
   tip.hidden = true;
-  const whole = w.prompt.join(""), special = new Set(w.special), ranges = [];
-  let from = 0;
-  for (const m of messages) {
-    let content = m.content, begin = whole.indexOf(content, from);
-    if (begin < 0) content = content.trim(), begin = whole.indexOf(content, from);
-    ranges.push(begin < 0 ? null : [begin, from = begin + content.length]);
-  }
+  const special = new Set(w.special), ranges = find(w.prompt, special);
   log.replaceChildren();
   const plain = until => { for (; next < until; next++) place(messages[next].role).textContent = messages[next].content; };
   let next = 0, owner = -2, to = null, offset = 0;
@@ -446,7 +489,7 @@ const openSide = is => { // on small screens it lies over the conversation
 $("more").addEventListener("click", () => openSide(!$("side").classList.contains("open")));
 $("settings").addEventListener("submit", e => e.preventDefault());
 $("policy").addEventListener("change", choosePolicy);
-$("budgets").addEventListener("input", noteBudget);
+$("budgets").addEventListener("input", () => { if (info) allow(), noteBudget(); });
 $("template").addEventListener("change", () => log.classList.toggle("plain", !$("template").checked));
 $("shade").addEventListener("change", () => { for (let i = 0; i < read.seen; i++) paint(i); });
 $("keys").addEventListener("submit", e => {
