@@ -158,7 +158,9 @@ def text(port):
         say(page, "from a hill")
         texts = page.eval("[...document.querySelectorAll('#log > .msg .text')].map(e => e.textContent)")
         check("a text goes on after its continuation", len(texts) == 4 and texts[0] == "the water" and texts[2].strip() == "from a hill" and len(texts[3]) > 5, texts)
+        choose(page, max=400)
         say(page, "on and on", wait=False)
+        page.wait("document.querySelectorAll('#log .msg:last-child .t').length > 1", 60)  # the server has begun
         page.eval("document.getElementById('new').click()")
         check("a new chat stops the old one", idle(port)["running"] == 0 and page.eval("document.querySelectorAll('#log li').length") == 0)
         sound(page, "a text")
