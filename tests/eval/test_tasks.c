@@ -93,8 +93,6 @@ static const struct asked asked[] = {
     {"choices", "{\"context\":\"one\",\"continuation\":\"word\"}", -1, 1, {{"one", " word"}}},
 };
 
-const struct wn_task_row *wn_task_row(const char *name);
-
 static wn_status read_line(wn_context *ctx, const char *task, const char *text, struct wn_question *q) {
   json_t *line = NULL;
   q->where = "here:1";
