@@ -224,7 +224,12 @@ static int sweep_tell(const struct sweep *s, const struct sweep_run *const *orde
   printf("%-40s %9s %14s %11s %9s\n", "run", "steps", "best val loss", "perplexity", "tokens/s");
   for (int i = 0; i < s->run_count; i++) {
     const struct sweep_run *run = order[i];
-    printf("%-40s %9" PRId64 " %14.4f %11.2f %9s\n", run->name, run->step, run->best, exp(run->best),
+    char loss[32] = "-", perplexity[32] = "-"; /* without an evaluation */
+    if (!isnan(run->best)) {
+      snprintf(loss, sizeof loss, "%.4f", run->best);
+      snprintf(perplexity, sizeof perplexity, "%.2f", exp(run->best));
+    }
+    printf("%-40s %9" PRId64 " %14s %11s %9s\n", run->name, run->step, loss, perplexity,
            isnan(run->speed) ? "-" : cli_count(run->speed));
   }
   return 0;

@@ -35,6 +35,9 @@ refuses "a value that a key does not take" 1 'train.lr' "${grid[@]}" --grid trai
 refuses "a grid without values" 2 'KEY=VALUE' "${grid[@]}" --grid train.lr
 refuses "a value given twice" 2 'twice' "${grid[@]}" --grid train.lr=1,1
 refuses "a key given twice" 2 'twice' "${grid[@]}" --grid train.lr=1 --grid train.lr=2
+succeeds "a sweep that evaluates nothing" sweep --config recipe.json --set train.steps=1 --set train.eval_every=0 --set train.batch=4 \
+  --set data.val= --grid train.lr=0.01 --out unmeasured --quiet
+is "has no losses to show" "lr-0.01 1 - -" "$(awk 'NR == 2 { print $1, $2, $3, $4 }' out)"
 refuses "a sweep of nothing" 2 '\-\-grid' "${grid[@]}"
 is "values with commas" "swept/budgets-8~16 swept/budgets-16~16" "$(run "$winnow" "${grid[@]}" --grid 'train.prune.budgets=8,16;16,16' --dry-run; paste -sd' ' out)"
 # Those of docs/recipes.md.
