@@ -31,9 +31,10 @@ static json_t *look_json(const struct analysis *a, const wn_look_report *r) {
     json_object_set_new(layer, "heads", heads);
     json_array_append_new(layers, layer);
   }
-  return json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o}", "model", a->model_dir, "layers", (json_int_t)r->layers,
-                   "heads", (json_int_t)r->heads, "tokens", (json_int_t)r->tokens, "first_tokens", (json_int_t)r->early,
-                   "perplexity", cli_number(r->eval.perplexity), "by_layer", layers);
+  return json_pack("{s:o, s:I, s:I, s:I, s:I, s:o, s:o}", "model", cli_text(a->model_dir), "layers",
+                   (json_int_t)r->layers, "heads", (json_int_t)r->heads, "tokens", (json_int_t)r->tokens,
+                   "first_tokens", (json_int_t)r->early, "perplexity", cli_number(r->eval.perplexity), "by_layer",
+                   layers);
 }
 
 static void look_csv(FILE *f, const void *what) {
@@ -143,7 +144,7 @@ static json_t *survival_json(const struct analysis *a, const wn_survival_report 
                                               "tokens", (json_int_t)p->tokens, "lifetime", p->lifetime, "evicted",
                                               p->evicted, "alive", alive, "overlap", overlap));
   }
-  return json_pack("{s:s, s:o}", "model", a->model_dir, "policies", policies);
+  return json_pack("{s:o, s:o}", "model", cli_text(a->model_dir), "policies", policies);
 }
 
 static void survival_csv(FILE *f, const void *what) {

@@ -94,7 +94,7 @@ static int fits_report(const struct fits *f, const char *path, const wn_fit *fit
                                           "intercept", fits[k].intercept, "slope", fits[k].slope, "r2", fits[k].r2,
                                           "adjusted_r2", fits[k].adjusted_r2, "aic", cli_number(fits[k].aic), "mse",
                                           fits[k].mse));
-  json_t *json = json_pack("{s:s, s:I, s:s, s:o}", "file", path, "rows", (json_int_t)fits[0].n, "best",
+  json_t *json = json_pack("{s:o, s:I, s:s, s:o}", "file", cli_text(path), "rows", (json_int_t)fits[0].n, "best",
                            wn_fit_name((wn_fit_kind)best), "fits", list);
   if (f->common.json) return cli_print_json(json);
   json_decref(json);

@@ -85,11 +85,11 @@ static json_t *meaningful_result_json(const struct analysis *a, const struct res
                                             isfinite(f->aic) ? json_real(f->aic) : json_null(), "mse", f->mse, "rows",
                                             (json_int_t)f->n));
     }
-  return json_pack("{s:s, s:I, s:I, s:I, s:f, s:o, s:f, s:f, s:i, s:I, s:o, s:o}", "model", a->model_dir, "layers",
-                   (json_int_t)r->layers, "heads", (json_int_t)r->heads, "tokens", (json_int_t)r->eval.tokens, "loss",
-                   r->eval.loss, "perplexity", cli_number(r->eval.perplexity), "accuracy", r->eval.accuracy, "seconds",
-                   r->eval.seconds, "control_tokens", s->control_count, "fit_from", (json_int_t)s->fit_from, "lengths",
-                   lengths, "fits", fits);
+  return json_pack("{s:o, s:I, s:I, s:I, s:f, s:o, s:f, s:f, s:i, s:I, s:o, s:o}", "model", cli_text(a->model_dir),
+                   "layers", (json_int_t)r->layers, "heads", (json_int_t)r->heads, "tokens", (json_int_t)r->eval.tokens,
+                   "loss", r->eval.loss, "perplexity", cli_number(r->eval.perplexity), "accuracy", r->eval.accuracy,
+                   "seconds", r->eval.seconds, "control_tokens", s->control_count, "fit_from", (json_int_t)s->fit_from,
+                   "lengths", lengths, "fits", fits);
 }
 
 static void meaningful_csv_line(FILE *f, const wn_meaning_report *r, int i, int t, const char *layer, const char *head,

@@ -56,9 +56,9 @@ static json_t *selection_json(const struct selection *s) {
                                             "masked", selection_layer_mean(m, m->masked, l), "masked_last_row",
                                             selection_last_mean(m, l), "F", F, "masked_cells", masked));
   }
-  json_t *json =
-      json_pack("{s:s, s:I, s:I, s:I, s:f, s:o}", "model", s->analysis.model_dir, "sequences", (json_int_t)m->sequences,
-                "tokens", (json_int_t)m->T, "cell", (json_int_t)m->cell, "loss", m->loss, "layers", layers);
+  json_t *json = json_pack("{s:o, s:I, s:I, s:I, s:f, s:o}", "model", cli_text(s->analysis.model_dir), "sequences",
+                           (json_int_t)m->sequences, "tokens", (json_int_t)m->T, "cell", (json_int_t)m->cell, "loss",
+                           m->loss, "layers", layers);
   if (!k) return json;
   json_t *correlation = json_array();
   for (int64_t i = 0; i < k->layers[0]; i++) {
@@ -68,8 +68,8 @@ static json_t *selection_json(const struct selection *s) {
     json_array_append_new(correlation, row);
   }
   json_object_set_new(json, "against",
-                      json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:o}", "model", s->against, "same_layer", k->same,
-                                "other_layers", k->others, "most_alike", k->best, "same_layer_difference",
+                      json_pack("{s:o, s:f, s:f, s:f, s:f, s:f, s:o}", "model", cli_text(s->against), "same_layer",
+                                k->same, "other_layers", k->others, "most_alike", k->best, "same_layer_difference",
                                 k->same_difference, "other_layers_difference", k->other_difference, "correlation",
                                 correlation));
   return json;
@@ -252,8 +252,8 @@ static json_t *task_layer_json(const wn_task_layer *layer) {
 static json_t *task_json(const struct task *t) {
   json_t *layers = json_array();
   for (int64_t l = 0; l < t->r->layers; l++) json_array_append_new(layers, task_layer_json(&t->r->layer[l]));
-  return json_pack("{s:s, s:I, s:o, s:o}", "model", t->analysis.model_dir, "sequences", (json_int_t)t->r->sequences,
-                   "layers", layers, "any", task_layer_json(&t->r->any));
+  return json_pack("{s:o, s:I, s:o, s:o}", "model", cli_text(t->analysis.model_dir), "sequences",
+                   (json_int_t)t->r->sequences, "layers", layers, "any", task_layer_json(&t->r->any));
 }
 
 static void task_put_layer(FILE *f, const char *name, const wn_task_layer *layer) {

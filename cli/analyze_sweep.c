@@ -126,9 +126,9 @@ static json_t *sweep_result_json(const struct analysis *a, const struct result *
   for (int i = 0; i < s->r->count; i++) json_array_append_new(points, sweep_point_json(s, &s->r->point[i]));
   json_t *baseline = sweep_point_json(s, &s->r->baseline);
   json_object_del(baseline, "tau");
-  json_t *j = json_pack("{s:s, s:f, s:I, s:I, s:o, s:o, s:o}", "model", a->model_dir, "gamma", s->r->gamma, "tokens",
-                        (json_int_t)s->r->full.tokens, "tasks", (json_int_t)s->task_count, "baseline", baseline, "full",
-                        sweep_point_json(s, &s->r->full), "taus", points);
+  json_t *j = json_pack("{s:o, s:f, s:I, s:I, s:o, s:o, s:o}", "model", cli_text(a->model_dir), "gamma", s->r->gamma,
+                        "tokens", (json_int_t)s->r->full.tokens, "tasks", (json_int_t)s->task_count, "baseline",
+                        baseline, "full", sweep_point_json(s, &s->r->full), "taus", points);
   if (s->text) json_object_set_new(j, "best_by_loss", sweep_best_json(s, s->r->best_loss));
   if (s->text) json_object_set_new(j, "best_by_accuracy", sweep_best_json(s, s->r->best_accuracy));
   if (s->tasks) json_object_set_new(j, "best_by_tasks", sweep_best_json(s, s->r->best_exact));

@@ -229,7 +229,7 @@ static json_t *spans_json(const struct analysis *a, const wn_span_report *r) {
       json_pack("{s:I, s:f, s:f, s:I, s:f, s:f}", "state_of_a_token", (json_int_t)r->state_bytes_token, "states",
                 r->state_bytes, "states_full", r->state_bytes_full, "cache_of_a_token",
                 (json_int_t)r->cache_bytes_token, "cache", r->cache_bytes, "cache_full", r->cache_bytes_full);
-  return json_pack("{s:s, s:b, s:f, s:f, s:I, s:I, s:I, s:f, s:f, s:f, s:o, s:o, s:o}", "model", a->model_dir,
+  return json_pack("{s:o, s:b, s:f, s:f, s:I, s:I, s:I, s:f, s:f, s:f, s:o, s:o, s:o}", "model", cli_text(a->model_dir),
                    "dynamic", r->dynamic, "limit", r->limit, "ramp", r->ramp, "tokens", (json_int_t)r->tokens, "memory",
                    (json_int_t)r->recurrence, "context", (json_int_t)r->context, "span", r->span, "keys", r->keys,
                    "widest", r->widest, "operations_per_token", operations, "bytes_per_sequence", bytes, "layers",
@@ -307,10 +307,10 @@ static void span_tokens_csv(FILE *f, const void *what) {
 static json_t *span_tokens_json(const struct analysis *a, const wn_span_tokens *r) {
   json_t *mean = json_array();
   for (int64_t t = 0; t < r->count; t++) json_array_append_new(mean, json_real(r->mean[t]));
-  return json_pack("{s:s, s:I, s:I, s:I, s:{s:I, s:f}, s:{s:I, s:f}, s:{s:I, s:f}, s:o}", "model", a->model_dir,
-                   "tokens", (json_int_t)r->count, "layers", (json_int_t)r->layers, "heads", (json_int_t)r->heads,
-                   "word_starts", "tokens", (json_int_t)r->starts, "span", r->start_mean, "before_word_starts",
-                   "tokens", (json_int_t)r->before, "span", r->before_mean, "elsewhere", "tokens",
+  return json_pack("{s:o, s:I, s:I, s:I, s:{s:I, s:f}, s:{s:I, s:f}, s:{s:I, s:f}, s:o}", "model",
+                   cli_text(a->model_dir), "tokens", (json_int_t)r->count, "layers", (json_int_t)r->layers, "heads",
+                   (json_int_t)r->heads, "word_starts", "tokens", (json_int_t)r->starts, "span", r->start_mean,
+                   "before_word_starts", "tokens", (json_int_t)r->before, "span", r->before_mean, "elsewhere", "tokens",
                    (json_int_t)r->others, "span", r->other_mean, "spans", mean);
 }
 

@@ -67,9 +67,9 @@ static const struct {
 
 static int convert_report(const struct convert *c, const char *from, const char *out, const wn_convert_result *r) {
   if (c->common.json)
-    return cli_print_json(json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s}", "model", from, "out", out, "format", c->to,
-                                    "architecture", r->architecture, "tensors", (json_int_t)r->tensors, "bytes",
-                                    (json_int_t)r->bytes, "tokenizer", r->tokenizer));
+    return cli_print_json(json_pack("{s:o, s:o, s:s, s:s, s:I, s:I, s:s}", "model", cli_text(from), "out",
+                                    cli_text(out), "format", c->to, "architecture", r->architecture, "tensors",
+                                    (json_int_t)r->tensors, "bytes", (json_int_t)r->bytes, "tokenizer", r->tokenizer));
   printf("%s: %s (%s), %" PRId64 " tensors, %s, tokenizer %s\n", out, c->to, r->architecture, r->tensors,
          cli_bytes((double)r->bytes), r->tokenizer);
   return 0;

@@ -75,9 +75,9 @@ static json_t *eval_budgets_json(const wn_budgets *b, int64_t context) {
 static int eval_report(const struct request *r, const char *what, const wn_eval_result *result,
                        const wn_budgets *budgets, int64_t context) {
   if (r->common.json) {
-    json_t *j = json_pack("{s:s, s:s, s:f, s:o, s:f, s:I, s:I, s:f, s:f, s:I}", "model", r->load.model, "data", what,
-                          "loss", result->loss, "perplexity", cli_number(result->perplexity), "accuracy",
-                          result->accuracy, "tokens", (json_int_t)result->tokens, "batches",
+    json_t *j = json_pack("{s:o, s:o, s:f, s:o, s:f, s:I, s:I, s:f, s:f, s:I}", "model", cli_text(r->load.model),
+                          "data", cli_text(what), "loss", result->loss, "perplexity", cli_number(result->perplexity),
+                          "accuracy", result->accuracy, "tokens", (json_int_t)result->tokens, "batches",
                           (json_int_t)result->batches, "seconds", result->seconds, "tokens_per_second",
                           result->tokens_per_second, "peak_resident_bytes", (json_int_t)cli_peak_resident());
     if (j && result->bits_per_byte > 0) {

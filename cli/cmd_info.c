@@ -256,8 +256,8 @@ static json_t *info_json(const char *path, const struct info *in, json_t *uses) 
     for (int d = 0; d < e.ndim; d++) json_array_append_new(shape, json_integer(e.shape[d]));
     json_array_append_new(tensors, json_pack("{s:s, s:s, s:o}", "name", e.name, "dtype", text, "shape", shape));
   }
-  return json_pack("{s:s, s:s, s:s, s:I, s:i, s:o, s:o, s:O, s:o, s:o}", "model", path, "format", in->origin.format,
-                   "architecture", in->origin.architecture, "parameters",
+  return json_pack("{s:o, s:s, s:s, s:I, s:i, s:o, s:o, s:O, s:o, s:o}", "model", cli_text(path), "format",
+                   in->origin.format, "architecture", in->origin.architecture, "parameters",
                    (json_int_t)wn_model_parameter_count(in->model), "tensor_count", wn_model_tensor_count(in->model),
                    "tokenizer", in->tok ? json_string(wn_tokenizer_kind(in->tok)) : json_null(), "types",
                    info_types(in->model), "mechanisms", uses, "config", json_loads(in->config, 0, NULL), "tensors",

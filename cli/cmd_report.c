@@ -115,9 +115,9 @@ static int report_run(struct report_command *r) {
   }
   const char *figures = r->options.figures;
   if (!code && r->common.json)
-    code = cli_print_json(json_pack("{s:s, s:I, s:i, s:f, s:o}", "out", r->out, "bytes", (json_int_t)result.bytes,
-                                    "texts", result.texts, "seconds", cli_seconds() - start, "figures",
-                                    figures ? json_string(figures) : json_null()));
+    code = cli_print_json(json_pack("{s:o, s:I, s:i, s:f, s:o}", "out", cli_text(r->out), "bytes",
+                                    (json_int_t)result.bytes, "texts", result.texts, "seconds", cli_seconds() - start,
+                                    "figures", figures ? cli_text(figures) : json_null()));
   else if (!code)
     cli_note(&r->common, "%s: %s in %.1f s%s%s", r->out, cli_bytes((double)result.bytes), cli_seconds() - start,
              figures ? "; figures as SVG and CSV in " : "", figures ? figures : "");

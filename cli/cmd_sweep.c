@@ -213,13 +213,13 @@ static int sweep_tell(const struct sweep *s, const struct sweep_run *const *orde
       for (int a = 0; a < s->axis_count; a++)
         json_object_set_new(values, s->axes[a].key, json_string(strchr(order[i]->assignments[a], '=') + 1));
       json_array_append_new(list,
-                            json_pack("{s:s, s:o, s:I, s:I, s:o, s:o, s:o}", "run", order[i]->path, "values", values,
-                                      "step", (json_int_t)order[i]->step, "steps", (json_int_t)order[i]->steps,
+                            json_pack("{s:o, s:o, s:I, s:I, s:o, s:o, s:o}", "run", cli_text(order[i]->path), "values",
+                                      values, "step", (json_int_t)order[i]->step, "steps", (json_int_t)order[i]->steps,
                                       "best_val_loss", cli_number(order[i]->best), "val_loss",
                                       cli_number(order[i]->last), "tokens_per_second", cli_number(order[i]->speed)));
     }
-    return cli_print_json(
-        json_pack("{s:s, s:o, s:o}", "out", s->out, "runs", list, "report", page ? json_string(page) : json_null()));
+    return cli_print_json(json_pack("{s:o, s:o, s:o}", "out", cli_text(s->out), "runs", list, "report",
+                                    page ? cli_text(page) : json_null()));
   }
   printf("%-40s %9s %14s %11s %9s\n", "run", "steps", "best val loss", "perplexity", "tokens/s");
   for (int i = 0; i < s->run_count; i++) {

@@ -53,8 +53,8 @@ static int tokenizer_train_run(wn_context *ctx, const struct tokenizer_train *t,
   if (status != WN_OK) {
     code = cli_fail(ctx, status);
   } else if (t->common.json) {
-    code = cli_print_json(json_pack("{s:s, s:s, s:i, s:f}", "tokenizer", t->output, "kind", t->kind, "vocab_size",
-                                    wn_tokenizer_vocab_size(tok), "seconds", cli_seconds() - start));
+    code = cli_print_json(json_pack("{s:o, s:s, s:i, s:f}", "tokenizer", cli_text(t->output), "kind", t->kind,
+                                    "vocab_size", wn_tokenizer_vocab_size(tok), "seconds", cli_seconds() - start));
   } else {
     printf("%s: %d tokens, %s, %.1f s\n", t->output, wn_tokenizer_vocab_size(tok), t->kind, cli_seconds() - start);
   }

@@ -235,7 +235,8 @@ int cli_tasks_run(wn_context *ctx, const struct cli_common *common, const struct
   cli_signals_end();
   free(found);
   cli_task_settings_clear(&settings);
-  if (!code && common->json) return cli_print_json(json_pack("{s:s, s:o}", "model", asked->model, "tasks", results));
+  if (!code && common->json)
+    return cli_print_json(json_pack("{s:o, s:o}", "model", cli_text(asked->model), "tasks", results));
   json_decref(results);
   return code;
 }

@@ -91,7 +91,7 @@ static json_t *search_json(const struct search *s, const wn_prune_curve *c) {
   if (last->tuned > 0) {
     char path[PRUNE_PATH_BYTES];
     json_object_set_new(j, "tuned_steps", json_integer(last->tuned));
-    if (cli_join(path, sizeof path, s->out, "tuned")) json_object_set_new(j, "tuned", json_string(path));
+    if (cli_join(path, sizeof path, s->out, "tuned")) json_object_set_new(j, "tuned", cli_text(path));
   }
   if (c->checked) {
     double most;

@@ -81,6 +81,14 @@ json_t *cli_number(double x) {
   return isfinite(x) ? json_real(x) : json_null();
 }
 
+json_t *cli_text(const char *text) {
+  char line[4 * 4096];
+  json_t *j = json_string(text);
+  if (j) return j;
+  wn_line_escape(text, line, sizeof line);
+  return json_string(line);
+}
+
 int cli_print_json(json_t *value) {
   if (!value) return cli_error("out of memory");
   char *text = json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(12));

@@ -21,6 +21,8 @@ int cli_context_open(const struct cli_common *common, wn_context **out);
 
 /* A number that may be infinite, as the perplexity of a hopeless loss: JSON has no word for it but null. */
 json_t *cli_number(double x);
+/* A path or a name, whose bytes may be anything: those that are not UTF-8, which JSON cannot hold, as "\\xe9". */
+json_t *cli_text(const char *text);
 /* Prints and releases the value: one JSON document on standard output. Returns the exit code. */
 int cli_print_json(json_t *value);
 

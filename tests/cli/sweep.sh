@@ -38,6 +38,10 @@ refuses "a key given twice" 2 'twice' "${grid[@]}" --grid train.lr=1 --grid trai
 succeeds "a sweep that evaluates nothing" sweep --config recipe.json --set train.steps=1 --set train.eval_every=0 --set train.batch=4 \
   --set data.val= --grid train.lr=0.01 --out unmeasured --quiet
 is "has no losses to show" "lr-0.01 1 - -" "$(awk 'NR == 2 { print $1, $2, $3, $4 }' out)"
+json "a folder whose name is not UTF-8" '.out == "m\\xe9" and .runs[0].run == "m\\xe9/lr-0.01"' sweep --config recipe.json --set train.steps=1 \
+  --set train.batch=4 --grid train.lr=0.01 --out $'m\xe9' --quiet
+json "a report into one" '.out == "m\\xe9.html"' report $'m\xe9/lr-0.01' --out $'m\xe9.html'
+json "info of one" '.model == "m\\xe9/lr-0.01"' info $'m\xe9/lr-0.01'
 refuses "a sweep of nothing" 2 '\-\-grid' "${grid[@]}"
 is "values with commas" "swept/budgets-8~16 swept/budgets-16~16" "$(run "$winnow" "${grid[@]}" --grid 'train.prune.budgets=8,16;16,16' --dry-run; paste -sd' ' out)"
 # Those of docs/recipes.md.
