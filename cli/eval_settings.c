@@ -13,11 +13,11 @@ static int settings_error(void) {
 }
 
 /* One more: K tokens in every layer under a policy; 0: no budgets. */
-static int settings_add(wn_context *ctx, const struct cli_loading *asked, const struct cli_loaded *in, wn_policy policy,
+static int settings_add(wn_context *ctx, const wn_budgets *choices, const struct cli_loaded *in, wn_policy policy,
                         int64_t K, struct cli_task_settings *out) {
   struct cli_task_setting *s = &out->all[out->count++];
   char spec[32];
-  wn_budgets_init(&s->own);
+  s->own = *choices; /* without tokens */
   snprintf(s->name, sizeof s->name, "full");
   if (K > 0) {
     snprintf(spec, sizeof spec, "%" PRId64, K);
@@ -25,7 +25,6 @@ static int settings_add(wn_context *ctx, const struct cli_loading *asked, const 
     s->budgets = &s->own;
     s->own.policy = policy;
     s->own.cache = in->budgets.cache;
-    if (cli_policy_choices_apply("winnow eval", &asked->budgets.choices, &s->own) != CLI_GO) return 2;
     wn_status status = wn_budgets_parse(ctx, wn_model_config_get(in->model), spec, &s->own);
     if (status == WN_OK) status = wn_budgets_move(ctx, wn_model_config_get(in->model), policy, &s->own);
     if (status != WN_OK) return cli_fail(ctx, status);
@@ -51,9 +50,9 @@ static int settings_read_sweep(wn_context *ctx, const struct cli_common *common,
   if (code != CLI_GO) return code;
   out->all = calloc((size_t)count * (size_t)policy_count + 1, sizeof *out->all);
   if (!out->all) return settings_error();
-  code = settings_add(ctx, asked, in, policies[0], 0, out);
+  code = settings_add(ctx, &choices, in, policies[0], 0, out);
   for (int i = 0; i < count && !code; i++)
-    for (int p = 0; p < policy_count && !code; p++) code = settings_add(ctx, asked, in, policies[p], tokens[i], out);
+    for (int p = 0; p < policy_count && !code; p++) code = settings_add(ctx, &choices, in, policies[p], tokens[i], out);
   return code == CLI_GO ? 0 : code;
 }
 

@@ -317,8 +317,9 @@ wn_status wn_sample(wn_context *ctx, const float *logits, int64_t V, const wn_sa
 WN_API_END
 WN_EXPERIMENTAL_BEGIN
 
-/* The same budgets under another policy, then wn_budgets_check: the policy of budgets becomes `policy`, and choices
- * that it lacks, per_kv_head and cache_positions, are dropped; it holds the same tokens in every head. */
+/* The same budgets under another policy, then wn_budgets_check, which passes over the tokens where there are none
+ * (layers 0): the policy of budgets becomes `policy`, and choices that it lacks, per_kv_head and cache_positions, are
+ * dropped; it holds the same tokens in every head. */
 wn_status wn_budgets_move(wn_context *ctx, const wn_model_config *config, wn_policy policy, wn_budgets *budgets);
 
 /* What the caches hold now: heads [wn_session_position] receives, for every position of sequence `sequence`, how many

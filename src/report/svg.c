@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/misuse.h"
 #include "report/figure.h"
+#include "text/utf8.h"
 
 enum {
   WIDTH = 760,
@@ -213,9 +214,7 @@ static void svg_add_series(struct wn_text *t, const wn_figure *f, int s, const s
 }
 
 static size_t svg_letters(const char *s) {
-  size_t n = 0;
-  for (; *s; s++) n += ((unsigned char)*s & 0xC0) != 0x80;
-  return n;
+  return wn_utf8_characters(s, strlen(s));
 }
 static const char *svg_skip(const char *s, size_t letters) {
   for (; *s && (letters > 0 || ((unsigned char)*s & 0xC0) == 0x80); s++)
