@@ -1,29 +1,12 @@
 /* Files that are no models, or not those that they say they are: each must be refused with a sentence that names what
  * is wrong, before it can do harm. The files are made here, from a model that loads, by one change each: in a GGUF
  * file's header, metadata and tensors; in a config.json; in safetensors; in an index of shards. */
-#include "support.h"
+#include "folder.h"
 
 #include <jansson.h>
 #include <math.h>
 #include "formats/import.h"
 #include "winnow/model.h"
-
-static wn_context *ctx;
-static char folder[512];
-
-static int set_up(void **state) {
-  (void)state;
-  ctx = make_context();
-  make_folder(folder);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  remove_folder(folder);
-  wn_context_destroy(ctx);
-  return 0;
-}
 
 /* ---- a GGUF file by parts ---- */
 

@@ -1,6 +1,6 @@
 /* NaN and infinity in weights of every storage type: the scan names the first, loading and converting refuse them with
  * file and tensor, the options switch that, and an evaluation whose loss is not finite is an error. */
-#include "support.h"
+#include "folder.h"
 
 #include <math.h>
 #include "io/finite.h"
@@ -9,23 +9,6 @@
 #include "winnow/model.h"
 #include "winnow/safetensors.h"
 #include "winnow/train.h"
-
-static wn_context *ctx;
-static char folder[512];
-
-static int set_up(void **state) {
-  (void)state;
-  ctx = make_context();
-  make_folder(folder);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  remove_folder(folder);
-  wn_context_destroy(ctx);
-  return 0;
-}
 
 /* Every type with the byte places of its numbers. */
 static const struct {

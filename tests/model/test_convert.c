@@ -1,29 +1,12 @@
 /* wn_model_convert: what goes out and comes back is the same, bit for bit; what a format cannot express is refused by
  * name, or leaves with code of our own; 8 bits are what Q8_0 says; files that are there stay. */
-#include "support.h"
+#include "folder.h"
 
 #include <math.h>
 #include <unistd.h>
 #include "formats/import.h"
 #include "winnow/convert.h"
 #include "winnow/model.h"
-
-static wn_context *ctx;
-static char folder[512];
-
-static int set_up(void **state) {
-  (void)state;
-  ctx = make_context();
-  make_folder(folder);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  remove_folder(folder);
-  wn_context_destroy(ctx);
-  return 0;
-}
 
 static const char *golden(const char *name) {
   static char path[4096];

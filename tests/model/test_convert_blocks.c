@@ -1,29 +1,12 @@
 /* wn_model_convert of tensors whose rows are no blocks: norm gains and biases (vectors, one element a row) in every
  * block type give the values that loading gives; so do matrices whose rows change places. Tensors of the wrong rank,
  * and ranges that a tensor does not have, are refused. */
-#include "support.h"
+#include "folder.h"
 
 #include "formats/import.h"
 #include "packed_weights.h"
 #include "winnow/convert.h"
 #include "winnow/model.h"
-
-static wn_context *ctx;
-static char folder[512];
-
-static int set_up(void **state) {
-  (void)state;
-  ctx = make_context();
-  make_folder(folder);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  remove_folder(folder);
-  wn_context_destroy(ctx);
-  return 0;
-}
 
 static wn_status convert(const char *from, const char *out, wn_convert_form form) {
   const wn_convert_options o = {.size = sizeof o, .to = form, .overwrite = true};

@@ -1,29 +1,12 @@
 /* wn_model_convert to types in blocks: which tensor gets which, in llama.cpp's mixtures and where rows are no whole
  * blocks; what is read back is what wn_gguf_encode says of the rows. */
-#include "support.h"
+#include "folder.h"
 
 #include <string.h>
 
 #include "io/gguf_types.h"
 #include "winnow/convert.h"
 #include "winnow/model.h"
-
-static wn_context *ctx;
-static char folder[512];
-
-static int set_up(void **state) {
-  (void)state;
-  ctx = make_context();
-  make_folder(folder);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  remove_folder(folder);
-  wn_context_destroy(ctx);
-  return 0;
-}
 
 static void save_model(const char *dir, int64_t width, bool tied) {
   wn_model_config c;

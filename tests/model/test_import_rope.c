@@ -1,26 +1,9 @@
 /* What config.json says of rotary positions, as transformers' classes take it: which of two keys wins, and what a key
  * that is not there means. And keys of GGUF that llama.cpp multiplies with whatever the scaling. */
-#include "support.h"
+#include "folder.h"
 
 #include "formats/import.h"
 #include "winnow/gguf.h"
-
-static wn_context *ctx;
-static char folder[512];
-
-static int set_up(void **state) {
-  (void)state;
-  ctx = make_context();
-  make_folder(folder);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  remove_folder(folder);
-  wn_context_destroy(ctx);
-  return 0;
-}
 
 /* A small model's config.json with these keys too. */
 static wn_status read_config(const char *type, const char *keys, wn_model_config *out) {

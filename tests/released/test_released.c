@@ -1,7 +1,7 @@
 /* Files of every released version (tests/released/VERSION, written by that version's own program: tools/add-released)
  * load: models of all formats with the losses that the version measured, runs that go on for a step, logs, searches,
  * comparisons, budgets, tokenizers, token files. */
-#include "support.h"
+#include "folder.h"
 
 #include <dirent.h>
 #include <jansson.h>
@@ -12,23 +12,6 @@
 #include "winnow/report.h"
 #include "winnow/tokenizer.h"
 #include "winnow/train.h"
-
-static wn_context *ctx;
-static char folder[512];
-
-static int set_up(void **state) {
-  (void)state;
-  ctx = make_context();
-  make_folder(folder);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  remove_folder(folder);
-  wn_context_destroy(ctx);
-  return 0;
-}
 
 static const char *in(const char *version, const char *name) {
   static char paths[8][1024];
