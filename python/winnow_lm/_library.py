@@ -240,6 +240,8 @@ class Context:
         prepare_signals()
         self._lock = threading.RLock()
         self._depth = 0  # calls of C that this thread is in: more than one only from within callbacks
+        self._texts = 0  # Generations that are not at their end
+        self._asking = threading.RLock()  # held for a moment: a request to stop finds a call, or there is none
         self._doomed: deque[tuple[Callable[[Any], Any], Any]] = deque()
         self._owned: dict[int, tuple[Callable[[Any], Any], Any]] = {}
         self._raised: Optional[BaseException] = None
@@ -291,7 +293,7 @@ class Context:
             except OverflowError as e:  # an argument, which cffi names: what callbacks raise does not come here
                 raise ArgumentError(f"an argument does not fit: {e}") from None
             finally:
-                self._depth -= 1
+                self._leave()
             raised, self._raised = self._raised, None
             if raised is not None or status == lib.WN_ERR_CANCELLED:
                 lib.wn_context_resume(raw)
@@ -312,8 +314,26 @@ class Context:
             except OverflowError as e:
                 raise ArgumentError(f"an argument does not fit: {e}") from None
             finally:
-                self._depth -= 1
+                self._leave()
                 self._bury()
+
+    def _leave(self) -> None:
+        with self._asking:
+            self._depth -= 1
+            self._forget()
+
+    def _forget(self) -> None:
+        """A request to stop that came too late is not the next call's."""
+        if self._depth == 0 and self._texts == 0 and self._raw is not None:
+            lib.wn_context_resume(self._raw)
+
+    def text(self, begins: bool) -> None:
+        """A text that grows step by step can be stopped between its steps as well."""
+        if self._process != os.getpid():
+            return  # as for close
+        with self._asking:
+            self._texts += 1 if begins else -1
+            self._forget()
 
     def guard(self, work: Callable[[], T], otherwise: T) -> T:
         """The body of a callback: what it raises ends the C call as soon as that may be, and is raised after it."""
@@ -327,10 +347,10 @@ class Context:
             return otherwise
 
     def cancel(self) -> None:
-        """From any thread, without the lock: asks the call that runs now to stop."""
-        raw = self._raw
-        if raw is not None:
-            lib.wn_context_cancel(raw)
+        """From any thread, without the lock: asks the call that runs now, or the text that is not at its end, to stop."""
+        with self._asking:
+            if self._raw is not None and (self._depth or self._texts):
+                lib.wn_context_cancel(self._raw)
 
     # --- what is destroyed when ---
 
@@ -366,7 +386,8 @@ class Context:
             for destroy, raw in reversed(list(self._owned.values())):
                 destroy(raw)
             self._owned.clear()
-            raw, self._raw = self._raw, None
+            with self._asking:
+                raw, self._raw = self._raw, None
             lib.wn_context_destroy(raw)
 
     def __del__(self) -> None:

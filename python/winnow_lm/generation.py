@@ -149,6 +149,7 @@ class Generation:
         out = ffi.new("wn_generation **")
         self._context.call(lib.wn_generation_create, session._raw, o, out)
         self._handle = Handle(self._context, out[0], lib.wn_generation_destroy, "Generation")
+        self._context.text(begins=True)
 
     # --- steps ---
 
@@ -178,6 +179,7 @@ class Generation:
         self._more = False
         if END_NAMES[self._result.get("end", 0)] == "interrupt":
             self._context.value(lib.wn_context_resume, self._context.raw)  # the request has been answered
+        self._context.text(begins=False)
         self._handle.close()
         if self._constraint is not None:
             self._constraint.close()
@@ -248,6 +250,7 @@ class Generation:
             return
         if handle.closed or self._context.closed:
             self._more = False
+            self._context.text(begins=False)
             return
         self._finish()
         self._result["end"] = END_NAMES.index("interrupt")
@@ -261,6 +264,7 @@ class Generation:
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None and self._more:
             self._more = False
+            self._context.text(begins=False)
             self._handle.close()
             if self._constraint is not None:
                 self._constraint.close()

@@ -142,7 +142,7 @@ static void meaning_on_layer(void *user, const struct wn_run *run, int64_t l, co
     }
 }
 
-static double meaning_quantile(const uint32_t *histogram, int64_t bins, double total, double q) {
+static double meaning_quantile(const uint64_t *histogram, int64_t bins, double total, double q) {
   double before = 0, low = 0, width = 1;
   for (int64_t i = 0; i < bins; i++) {
     const double here = (double)histogram[i];
@@ -154,7 +154,7 @@ static double meaning_quantile(const uint32_t *histogram, int64_t bins, double t
   return low;
 }
 
-static void meaning_fill_cell(wn_meaning_cell *cell, const uint32_t *histogram, int64_t bins, double sum,
+static void meaning_fill_cell(wn_meaning_cell *cell, const uint64_t *histogram, int64_t bins, double sum,
                               double total) {
   static const double q[3] = {0.1, 0.5, 0.9};
   if (!(total > 0)) return;
@@ -167,8 +167,8 @@ static wn_status meaning_summarize(struct watch *w) {
   wn_meaning_report *r = w->r;
   const int64_t L = r->layers, H = r->heads, n = r->tau_count, bins = w->bins;
   void *memory;
-  WN_TRY(wn_alloc(w->ctx, "histograms", 2 * (size_t)bins * sizeof(uint32_t), &memory));
-  uint32_t *layer = memory, *all = layer + bins;
+  WN_TRY(wn_alloc(w->ctx, "histograms", 3 * (size_t)bins * sizeof(uint64_t), &memory));
+  uint64_t *head = memory, *layer = head + bins, *all = layer + bins; /* rows of all heads can be more than 2^32 */
   for (int length = 0; length < r->length_count; length++) {
     const double rows = (double)r->rows[length];
     if (rows > 0) r->context[length] /= rows, r->content[length] /= rows;
@@ -180,9 +180,11 @@ static wn_status meaning_summarize(struct watch *w) {
         double sum = 0;
         memset(layer, 0, (size_t)bins * sizeof *layer);
         for (int64_t h = 0; h < H; h++) {
-          const uint32_t *head = w->histogram + (at * H + h) * bins;
+          for (int64_t k = 0; k < bins; k++) {
+            head[k] = w->histogram[(at * H + h) * bins + k];
+            layer[k] += head[k];
+          }
           meaning_fill_cell(&r->head[at * H + h], head, bins, w->sum[at * H + h], rows);
-          for (int64_t k = 0; k < bins; k++) layer[k] += head[k];
           sum += w->sum[at * H + h];
         }
         meaning_fill_cell(&r->layer[at], layer, bins, sum, rows * (double)H);

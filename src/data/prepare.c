@@ -173,7 +173,7 @@ static wn_status prepare_text(struct job *j, struct wn_lines *l) {
     if (newline) WN_TRY(document_add(j, "\n", 1, l));
     newline = bytes > 0 && text[bytes - 1] == '\n';
     if (newline) bytes--;
-    if (bytes > 0 && text[bytes - 1] == '\r') bytes--;
+    if (newline && bytes > 0 && text[bytes - 1] == '\r') bytes--;
     WN_TRY(document_add(j, text, bytes, l));
     if (j->breaks == BREAK_LINE) {
       WN_TRY(prepare_document_end(j, l));

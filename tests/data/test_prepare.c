@@ -162,6 +162,9 @@ static void test_text(void **state) {
   expect("first\nline\nsecond\n third \n", 3);
   o.document_break = "line";
   expect("first\nline\nsecond\n third \n", 4);
+  put_text(path, "one\r\ntwo\r"); /* the last is not part of a line's end */
+  expect("one\ntwo\r\n", 2);
+  put_text(path, "\n \nfirst\nline\n\n\n\nsecond\r\n\t\r\n third \n");
   o.tokenizer = model;
   expect("|first|line|second| third ", 4);
   o.document_break = "blank";

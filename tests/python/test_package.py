@@ -591,6 +591,13 @@ def test_cancel():
     model().cancel()
     generation.read()
     assert generation.end == "interrupt" and model().generate("the", max_tokens=2).read()
+    model().cancel()  # nothing runs, and no text is open: there is nothing to stop
+    assert model().loss(TEXT) > 0 and model().generate("the", max_tokens=2).read()
+    abandoned = model().generate("the", max_tokens=50, ignore_end=True)
+    next(abandoned.pieces())
+    abandoned.close()
+    model().cancel()
+    assert model().loss(TEXT) > 0
 
 
 def test_signals_have_a_stack():

@@ -29,7 +29,7 @@ static int prepare(void **state) {
   must(ctx, wn_make_dirs(ctx, run));
   char path[400];
   snprintf(path, sizeof path, "%s/log.jsonl", run);
-  put(path, "{\"step\":1,\"tokens\":8,\"loss\":3}\n{\"step\":2,\"tokens\":16,\"loss\":2,\"val_loss\":1}\n");
+  put(path, "{\"step\":1,\"tokens\":8,\"loss\":3}\n{\"step\":2,\"tokens\":16777217,\"loss\":2,\"val_loss\":1}\n");
   wn_model_config c;
   wn_model *made;
   wn_tokenizer *tok;
@@ -83,6 +83,7 @@ static void test_sections(void **state) {
                                     ">Meaningful attention</h2>",
                                     ">What heads look at</h2>",
                                     "id=\"loss\"",
+                                    "16777217",
                                     "id=\"survival-0\"",
                                     "made &lt;here&gt;"};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)

@@ -164,7 +164,8 @@ static wn_status training_draw_ends(struct wn_report *r, const struct training_r
     for (int c = 1; status == WN_OK && c < TRAINING_COLUMNS; c++) {
       const int at = TRAINING_COLUMNS * i + c;
       if (!isfinite(values[c - 1])) continue;
-      snprintf(text[at], sizeof text[at], "%.7g", values[c - 1]);
+      const double v = values[c - 1]; /* counts of tokens have more than seven digits */
+      snprintf(text[at], sizeof text[at], v == floor(v) && v < 1e15 ? "%.0f" : "%.7g", v);
       cell[at] = text[at];
     }
   }
