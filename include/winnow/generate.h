@@ -124,7 +124,8 @@ wn_status wn_prompt_encode(wn_context *ctx, const wn_tokenizer *tok, const char 
 
 /* Generates in a session of one sequence, after the tokens fed so far. result may be NULL and is written with any
  * status. wn_context_cancel, from a signal or another thread, ends it at the next token or piece of the prompt with
- * WN_OK and result->end; the request stays until wn_context_resume. No allocation per token. */
+ * WN_OK and result->end; the request stays until wn_context_resume. WN_ERR_DIVERGED: a logit of the model's
+ * is no number. No allocation per token. */
 wn_status wn_session_generate(wn_context *ctx, wn_session *session, const wn_generate_options *options,
                               wn_generate_result *result);
 /* The same step by step, for programs that generate several texts in turn: a step reads a piece of the prompt or draws

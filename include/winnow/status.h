@@ -32,7 +32,7 @@ typedef enum wn_status {
   WN_ERR_CONFIG,      /* a configuration key or value is unknown or out of range */
   WN_ERR_SHAPE,       /* shapes of tensors or vocabularies do not agree */
   WN_ERR_UNSUPPORTED, /* this build or backend lacks the operation; the detail names it */
-  WN_ERR_DIVERGED,    /* a loss became NaN or infinite */
+  WN_ERR_DIVERGED,    /* a loss, or what a model computes, became NaN or infinite */
   WN_ERR_CANCELLED    /* wn_context_cancel() was called; state was saved where documented */
 } wn_status;
 

@@ -240,6 +240,9 @@ wn_status wn_generation_draw(wn_context *ctx, struct wn_generation *g, int32_t *
     WN_TRY(generate_sample(ctx, g, g->logits, drawn));
   if (drawn->bad == 1) WN_TRY(generate_bad_logit(g, drawn->token, &bad));
   *id = drawn->token;
+  if (drawn->bad == 1 && !g->o->logits) /* nobody's but the model's */
+    return wn_fail(ctx, WN_ERR_DIVERGED, "the model's logit %lld is %g after %lld tokens", (long long)drawn->token,
+                   (double)bad, (long long)wn_session_position(g->session));
   return wn_sample_check(ctx, drawn, g->entries, bad);
 }
 

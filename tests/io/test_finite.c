@@ -6,6 +6,7 @@
 #include "io/finite.h"
 #include "packed_weights.h"
 #include "winnow/convert.h"
+#include "winnow/generate.h"
 #include "winnow/model.h"
 #include "winnow/safetensors.h"
 #include "winnow/train.h"
@@ -214,6 +215,10 @@ static void evaluation(void **state) {
   const wn_eval_options o = {.size = sizeof o, .max_batches = 1};
   assert_refused(ctx, wn_eval(ctx, model, source, &o, &result), WN_ERR_DIVERGED, "not a number");
   wn_data_source_destroy(source);
+  wn_generate_options text;
+  wn_generate_options_init(&text, sizeof text);
+  text.prompt = tokens, text.prompt_count = 5, text.max_tokens = 2;
+  assert_refused(ctx, wn_generate(ctx, model, &text, NULL), WN_ERR_DIVERGED, "the model's logit 0 is");
   wn_model_destroy(model);
 }
 
