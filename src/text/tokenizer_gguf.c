@@ -23,10 +23,15 @@ static void add_unused(wn_gguf_values *values, int64_t id) {
   wn_gguf_values_add_string(values, name, (size_t)snprintf(name, sizeof name, "[PAD%lld]", (long long)id));
 }
 
-static void put_ids(const wn_tokenizer *tok, int32_t unknown, wn_gguf_values *values) {
+/* end: the token that llama.cpp takes for the end of a text where a file names none; it cannot be told that there is
+ * none. */
+static void put_ids(wn_context *ctx, const wn_tokenizer *tok, int32_t unknown, int32_t end, wn_gguf_values *values) {
   const int32_t bos = tok->bos >= 0 ? tok->bos : tok->known_bos;
   if (bos >= 0) wn_gguf_values_put_uint(values, "tokenizer.ggml.bos_token_id", (uint32_t)bos);
   if (tok->eos >= 0) wn_gguf_values_put_uint(values, "tokenizer.ggml.eos_token_id", (uint32_t)tok->eos);
+  if (tok->eos < 0)
+    wn_log(ctx, WN_LOG_WARNING, "the tokenizer has no token that ends a text: llama.cpp will take token %d for it",
+           end);
   if (unknown >= 0) wn_gguf_values_put_uint(values, "tokenizer.ggml.unknown_token_id", (uint32_t)unknown);
   wn_gguf_values_put_bool(values, "tokenizer.ggml.add_bos_token", tok->bos >= 0);
   wn_gguf_values_put_bool(values, "tokenizer.ggml.add_eos_token", false); /* unigram: llama.cpp adds it otherwise */
@@ -126,7 +131,7 @@ static wn_status put_bpe(wn_context *ctx, const wn_tokenizer *tok, int64_t rows,
   wn_gguf_values_put_ints(values, "tokenizer.ggml.token_type", types, (uint64_t)rows);
   wn_free(types);
   WN_TRY(put_merges(ctx, bpe, values));
-  put_ids(tok, bpe->unknown, values);
+  put_ids(ctx, tok, bpe->unknown, 11, values);
   return WN_OK;
 }
 
@@ -166,6 +171,7 @@ static uint64_t next_field(struct proto *p, uint64_t *value, struct proto *inner
 }
 
 struct pieces {
+  wn_context *ctx;
   const wn_tokenizer *tok;
   wn_gguf_values *values;
   float *scores;
@@ -234,11 +240,11 @@ static void put_pieces(struct pieces *s) {
   /* What winnow reads: the model itself, which llama.cpp's way of reading it only comes close to. */
   wn_gguf_values_put_bytes(s->values, "winnow.tokenizer.model", (const uint8_t *)s->tok->model,
                            (uint64_t)s->tok->model_bytes);
-  put_ids(s->tok, s->unknown, s->values);
+  put_ids(s->ctx, s->tok, s->unknown, s->unigram ? 1 : 2, s->values);
 }
 
 static wn_status put_spm(wn_context *ctx, const wn_tokenizer *tok, int64_t rows, wn_gguf_values *values) {
-  struct pieces s = {.tok = tok, .values = values, .rows = rows, .unknown = -1};
+  struct pieces s = {.ctx = ctx, .tok = tok, .values = values, .rows = rows, .unknown = -1};
   void *memory;
   WN_TRY(wn_alloc(ctx, "scores of tokens", (size_t)rows * sizeof(float), &memory));
   s.scores = memory;

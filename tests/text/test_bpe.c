@@ -634,6 +634,49 @@ static void test_slow_pattern(void **state) {
   wn_tokenizer_destroy(tok);
 }
 
+/* A reader of GGUF that takes token 11 for the end where none is named: whoever writes such a file is told. */
+static void note_end(void *user, wn_log_level level, const char *line) {
+  *(int *)user += level == WN_LOG_WARNING && strstr(line, "no token that ends a text") && strstr(line, "token 11");
+}
+
+static void test_no_end(void **state) {
+  (void)state;
+  static const struct {
+    const char *tokens;
+    int told;
+  } rows[] = {{"", 1}, {"\"added_tokens\": [{\"id\": 0, \"content\": \"<|endoftext|>\", \"special\": true}], ", 0}};
+  char path[128], json[512];
+  static const char *const others[] = {"tokenizer_config.json", "tokenizer.model"};
+  for (int i = 0; i < 2; i++) {
+    snprintf(path, sizeof path, "%s/%s", dir, others[i]);
+    unlink(path);
+  }
+  for (int i = 0; i < 2; i++) {
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    const int n =
+        snprintf(json, sizeof json,
+                 "{%s\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, \"decoder\": "
+                 "{\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"vocab\": {\"%s\": 0, \"a\": 1}, "
+                 "\"merges\": []}}",
+                 rows[i].tokens, i ? "<|endoftext|>" : "b");
+    put(path, json, (size_t)n);
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+    if (i) put(path, "{\"eos_token\": \"<|endoftext|>\"}", 30);
+    int told = 0;
+    wn_context *listening;
+    const wn_context_options options = {.size = sizeof options, .log = note_end, .log_user = &told};
+    assert_int_equal(wn_context_create(&options, &listening), WN_OK);
+    wn_tokenizer *tok = load(dir);
+    wn_gguf_values *values;
+    assert_int_equal(wn_gguf_values_create(ctx, &values), WN_OK);
+    if (wn_tokenizer_gguf(listening, tok, 2, values) != WN_OK) fail_msg("%s", wn_context_error(listening));
+    if (told != rows[i].told) fail_msg("end token %d: told %d times", wn_tokenizer_eos(tok), told);
+    wn_gguf_values_destroy(values);
+    wn_tokenizer_destroy(tok);
+    wn_context_destroy(listening);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_goldens),
@@ -652,6 +695,7 @@ int main(void) {
       cmocka_unit_test(test_normalized_special),
       cmocka_unit_test(test_slow_pattern),
       cmocka_unit_test(test_first_and_unknown),
+      cmocka_unit_test(test_no_end),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
