@@ -385,6 +385,18 @@ static wn_status write_summary(struct job *j, const char *path) {
   return status;
 }
 
+/* The test split of what was prepared here before is of other documents, and maybe of another tokenizer: without one of
+ * its own this preparation leaves none. */
+static wn_status drop_former_test(struct job *j) {
+  char path[4096];
+  json_t *json;
+  if (has_test(j->o) || wn_path_join(NULL, path, sizeof path, j->o->out_dir, "data.json") != WN_OK) return WN_OK;
+  if (!wn_path_exists(path) || wn_json_load_file(NULL, WN_JSON_CONFIG, path, &json) != WN_OK) return WN_OK;
+  const bool had = json_is_object(json_object_get(json, "test"));
+  json_decref(json);
+  return had ? wn_folder_drop(j->ctx, &j->folder, "test.bin") : WN_OK;
+}
+
 static wn_status prepare_run(struct job *j) {
   static const char *const names[3] = {"train.bin", "val.bin", "test.bin"};
   const wn_data_prepare_options *o = j->o;
@@ -395,6 +407,7 @@ static wn_status prepare_run(struct job *j) {
   WN_TRY(prepare_check_inputs(j));
   if (is_by_place(o)) WN_TRY(check_by_place(j));
   WN_TRY(wn_folder_begin(j->ctx, o->out_dir, &j->folder));
+  WN_TRY(drop_former_test(j));
   j->separator[0] = wn_tokenizer_eos(j->tok);
   if (j->separator[0] < 0) { /* a newline: its last token, for a model may put others before it */
     WN_TRY(wn_tokenizer_encode_piece(j->tok, "\n", 1, true, &j->ids, NULL));

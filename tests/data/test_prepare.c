@@ -234,6 +234,15 @@ static void test_test_fraction(void **state) {
   for (int i = 0; i < N; i++) assert_int_equal(seen[i], 1);
   assert_in_range(tests, 120, 240); /* 180 expected */
   for (int k = 0; k < 4; k++) free(texts[k]);
+  /* What an earlier preparation has split off goes with it; a test.bin that none has made stays. */
+  char path[160];
+  snprintf(path, sizeof path, "%s/test.bin", out);
+  o.test_fraction = 0;
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_OK);
+  assert_int_equal(access(path, F_OK), -1);
+  put_text(path, "own");
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_OK);
+  assert_int_equal(access(path, F_OK), 0);
   o.test_fraction = 0.8;
   assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_ERR_ARGUMENT);
   assert_non_null(strstr(wn_context_error(ctx), "test fraction of 0.8"));
