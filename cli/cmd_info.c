@@ -323,7 +323,7 @@ static int info_verify(wn_context *ctx, const char *path, bool json) {
   }
   int code = 0;
   if (json)
-    code = cli_print_json(json_pack("{s:s, s:i, s:i, s:o}", "path", path, "damaged", v.damaged, "unreadable",
+    code = cli_print_json(json_pack("{s:o, s:i, s:i, s:o}", "path", cli_text(path), "damaged", v.damaged, "unreadable",
                                     v.unreadable, "files", v.files));
   if (status != WN_OK) code = info_verify_failed(&v);
   return code;

@@ -124,6 +124,9 @@ cp -r whole rotten
 cp data/val.bin rotten.bin
 json "info --verify of a run" '.damaged == 0 and (.files | length) == 2 and all(.files[]; .state == "ok")' info --verify rotten
 json "info --verify of token files" '.damaged == 0 and (.files | length) == 2' info --verify data
+json "data prepare into a folder whose name is not UTF-8" '.out == "d\\xe9" and .documents == 1' data prepare --tokenizer bytes \
+  --val-fraction 0 --out $'d\xe9' --quiet short.txt
+json "info --verify of it" '.path == "d\\xe9" and .damaged == 0' info --verify $'d\xe9'
 flip rotten/model.safetensors 5
 flip rotten/optimizer.safetensors 77
 flip rotten.bin 3
