@@ -189,7 +189,8 @@ static wn_status prepare_json_line(struct job *j, struct wn_lines *l, const char
     return wn_fail(j->ctx, WN_ERR_FORMAT, "%s:%" PRIu64 ": the JSON has about %zu values; a line has at most %zu",
                    l->path, l->line, values, WN_LIMIT_LINE_VALUES);
   json_error_t error;
-  json_t *object = json_loadb(text, bytes, JSON_ALLOW_NUL, &error);
+  /* Numbers are passed over, and may be larger than a whole number that jansson holds: hashes of 64 bits. */
+  json_t *object = json_loadb(text, bytes, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
   wn_status status = WN_OK;
   if (!object)
     return wn_fail(j->ctx, WN_ERR_FORMAT, "%s:%" PRIu64 ": malformed JSON at column %d: %s", l->path, l->line,

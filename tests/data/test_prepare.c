@@ -176,9 +176,9 @@ static void test_text(void **state) {
 
 static void test_json_lines(void **state) {
   (void)state;
-  const char *json =
-      "{\"text\": \"one\\n\\ntwo\", \"id\": 3}\n\n  \n{\"body\": \"b\", \"text\": \"\\u00fc \\ud83d\\ude00\"}\n"
-      "{\"text\": \"\"}\n{\"text\": \"nul\\u0000\"}";
+  const char *json = "{\"text\": \"one\\n\\ntwo\", \"id\": 18446744073709551615}\n\n  \n{\"body\": \"b\", \"text\": "
+                     "\"\\u00fc \\ud83d\\ude00\"}\n"
+                     "{\"text\": \"\"}\n{\"text\": \"nul\\u0000\"}";
   const char *path = use("a.jsonl");
   put_text(path, json);
   o.tokenizer = model;
