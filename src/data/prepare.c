@@ -59,6 +59,14 @@ static bool prepare_has_suffix(const char *s, const char *suffix) {
   return n >= m && !strcmp(s + n - m, suffix);
 }
 
+/* left: bytes of the line at hand that are still to be encoded. */
+static wn_status prepare_report(struct job *j, const struct wn_lines *l, size_t left) {
+  if (wn_context_cancelled(j->ctx)) return wn_fail(j->ctx, WN_ERR_CANCELLED, "%s: cancelled", l->path);
+  const uint64_t done = j->files_done + wn_lines_done(l) - (l->stream ? 0 : left);
+  if (j->o->progress) j->o->progress(j->o->user, done, j->files_total);
+  return WN_OK;
+}
+
 /* --- documents --- */
 
 /* Encodes and writes the first n bytes that are held. */
@@ -112,6 +120,7 @@ static wn_status document_add(struct job *j, const char *text, size_t bytes, con
     if (j->count == j->capacity) {
       size_t cut = wn_tokenizer_cut(j->tok, j->text, j->count);
       if (cut) WN_TRY(flush(j, cut, at));
+      WN_TRY(prepare_report(j, at, bytes)); /* a line may be a whole corpus */
     }
   }
   return WN_OK;
@@ -127,12 +136,6 @@ static wn_status prepare_document_end(struct job *j, const struct wn_lines *at) 
 }
 
 /* --- files --- */
-
-static wn_status prepare_report(struct job *j, const struct wn_lines *l) {
-  if (wn_context_cancelled(j->ctx)) return wn_fail(j->ctx, WN_ERR_CANCELLED, "%s: cancelled", l->path);
-  if (j->o->progress) j->o->progress(j->o->user, j->files_done + wn_lines_done(l), j->files_total);
-  return WN_OK;
-}
 
 static bool is_blank(const char *text, size_t bytes) {
   for (size_t i = 0; i < bytes; i++)
@@ -154,7 +157,7 @@ static wn_status prepare_text(struct job *j, struct wn_lines *l) {
   for (;;) {
     WN_TRY(wn_lines_next(j->ctx, l, &text, &bytes));
     if (bytes == 0) break;
-    if ((l->line & 1023) == 0) WN_TRY(prepare_report(j, l));
+    if ((l->line & 1023) == 0) WN_TRY(prepare_report(j, l, 0));
     WN_TRY(check_utf8(j, l, text, bytes));
     j->bytes += bytes;
     if (l->line == 1 && bytes >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) { /* a byte order mark */
@@ -216,7 +219,7 @@ static wn_status prepare_jsonl(struct job *j, struct wn_lines *l) {
   for (;;) {
     WN_TRY(wn_lines_next(j->ctx, l, &text, &bytes));
     if (bytes == 0) return WN_OK;
-    if ((l->line & 255) == 0) WN_TRY(prepare_report(j, l));
+    if ((l->line & 255) == 0) WN_TRY(prepare_report(j, l, 0));
     j->bytes += bytes;
     if (l->line == 1 && bytes >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) {
       text += 3;
@@ -234,7 +237,7 @@ static wn_status prepare_file(struct job *j, const char *path) {
     bool json = prepare_has_suffix(path, ".jsonl") || prepare_has_suffix(path, ".jsonl.gz");
     status = json ? prepare_jsonl(j, &l) : prepare_text(j, &l);
   }
-  if (status == WN_OK) status = prepare_report(j, &l);
+  if (status == WN_OK) status = prepare_report(j, &l, 0);
   j->files_done += l.file_bytes;
   wn_lines_close(&l);
   return status;

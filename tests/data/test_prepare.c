@@ -442,6 +442,37 @@ static void test_cancel(void **state) {
   unlink(path);
 }
 
+struct watched {
+  wn_context *ctx;
+  uint64_t done, total;
+  int calls;
+};
+static void cancel_at_once(void *user, uint64_t done, uint64_t total) {
+  struct watched *w = user;
+  if (w->calls++ == 0) w->done = done, w->total = total;
+  wn_context_cancel(w->ctx);
+}
+
+/* Within a line as well, which may be all there is. */
+static void test_cancel_in_a_line(void **state) {
+  (void)state;
+  enum { N = 3 << 20 };
+  char *line = malloc(N);
+  memset(line, 'a', N);
+  wn_data_prepare_result r;
+  const char *path = use("a.txt");
+  put(path, line, N);
+  struct watched w = {0};
+  assert_int_equal(wn_context_create(NULL, &w.ctx), WN_OK);
+  o.progress = cancel_at_once, o.user = &w;
+  assert_int_equal(wn_data_prepare(w.ctx, &o, &r), WN_ERR_CANCELLED);
+  assert_int_equal(w.total, N);
+  assert_true(w.calls == 1 && w.done > 0 && w.done < N / 2);
+  wn_context_destroy(w.ctx);
+  unlink(path);
+  free(line);
+}
+
 static void expect_bytes(const char *name, const char *text, size_t from, size_t bytes) {
   char path[160];
   wn_token_file *f;
@@ -510,9 +541,11 @@ static void test_split_by_place(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_split_by_place), cmocka_unit_test(test_text),          cmocka_unit_test(test_json_lines),
-      cmocka_unit_test(test_split),          cmocka_unit_test(test_test_fraction), cmocka_unit_test(test_summary),
-      cmocka_unit_test(test_refused),        cmocka_unit_test(test_long_document), cmocka_unit_test(test_cancel),
+      cmocka_unit_test(test_split_by_place), cmocka_unit_test(test_text),
+      cmocka_unit_test(test_json_lines),     cmocka_unit_test(test_split),
+      cmocka_unit_test(test_test_fraction),  cmocka_unit_test(test_summary),
+      cmocka_unit_test(test_refused),        cmocka_unit_test(test_long_document),
+      cmocka_unit_test(test_cancel),         cmocka_unit_test(test_cancel_in_a_line),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
