@@ -234,6 +234,7 @@ static wn_status prepare_file(struct job *j, const char *path) {
   struct wn_lines l;
   wn_status status = wn_lines_open(j->ctx, path, gzip, &l);
   if (status == WN_OK) {
+    if (wn_path_is_stream(path)) j->files_total += l.file_bytes; /* standard input may be a file */
     bool json = prepare_has_suffix(path, ".jsonl") || prepare_has_suffix(path, ".jsonl.gz");
     status = json ? prepare_jsonl(j, &l) : prepare_text(j, &l);
   }
@@ -359,7 +360,8 @@ static wn_status prepare_check_inputs(struct job *j) {
 
 static wn_status check_result(struct job *j) {
   if (j->documents == 0)
-    return wn_fail(j->ctx, WN_ERR_FORMAT, "%s%s: no text in it", j->o->inputs[0],
+    return wn_fail(j->ctx, WN_ERR_FORMAT, "%s%s: no text in it",
+                   strcmp(j->o->inputs[0], "-") ? j->o->inputs[0] : "standard input",
                    j->o->input_count > 1 ? " and the others" : "");
   const char *empty = j->splits[0].documents == 0                              ? "training"
                       : j->splits[1].documents == 0 && j->o->val_fraction > 0  ? "validation"

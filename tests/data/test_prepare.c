@@ -426,6 +426,7 @@ static void test_refused(void **state) {
   fwrite("garbage garbage garbage", 1, 23, f);
   fclose(f);
   refuse(WN_ERR_FORMAT, "a.jsonl.gz");
+  assert_null(strstr(wn_context_error(ctx), "<fd:"));
   unlink(path);
 }
 
