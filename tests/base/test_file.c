@@ -33,6 +33,23 @@ static void a_write_replaces_the_whole_file(void **state) {
   assert_no_temporary();
 }
 
+/* A file that only its owner may read stays one; a new one is as the process makes them. */
+static void a_write_keeps_permissions(void **state) {
+  (void)state;
+  struct stat st;
+  const mode_t mask = umask(022);
+  put_file(path, "old", 3);
+  assert_int_equal(chmod(path, 0600), 0);
+  assert_ok(ctx, wn_file_write(ctx, path, "new", 3));
+  assert_int_equal(stat(path, &st), 0);
+  assert_int_equal(st.st_mode & 07777, 0600);
+  assert_int_equal(unlink(path), 0);
+  assert_ok(ctx, wn_file_write(ctx, path, "new", 3));
+  assert_int_equal(stat(path, &st), 0);
+  assert_int_equal(st.st_mode & 07777, 0644);
+  umask(mask);
+}
+
 static void an_abort_keeps_the_old_file(void **state) {
   (void)state;
   struct wn_writer w;
@@ -457,6 +474,7 @@ int main(void) {
       cmocka_unit_test(a_silent_writer_is_waited_for),
       cmocka_unit_test(messages_are_lines_of_utf8),
       cmocka_unit_test(a_write_replaces_the_whole_file),
+      cmocka_unit_test(a_write_keeps_permissions),
       cmocka_unit_test(an_abort_keeps_the_old_file),
       cmocka_unit_test(a_file_size_limit_keeps_the_old_file),
       cmocka_unit_test(a_limit_met_in_commit_keeps_the_old_file),
