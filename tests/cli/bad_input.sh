@@ -62,6 +62,8 @@ ids() { # NAME PATTERN TEXT
 ids "past the vocabulary" '100000' '3 100000'
 ids "negative" '' '3 -7'
 ids "no number" 'byte 2' '3 x 5'
+ids "JSON that is cut off" ':1:13: ' '{"ids": [3, 5'
+ids "an object in place of a list" 'not a list' '{"ids": {"3": 5}}'
 ids "too large for an integer" '' '99999999999999999999'
 ids "JSON without ids" '' '{"text": 3}'
 ids "JSON cut off" '' '{"ids": [3, 4'
