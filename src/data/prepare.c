@@ -19,6 +19,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#define VAL_FRACTION 0.05                /* the default */
 #define BUFFER_BYTES ((size_t)1 << 20)   /* text of a document that is held before it is cut */
 #define BUFFER_LIMIT ((size_t)128 << 20) /* where it cannot be cut: more than can be encoded at once */
 
@@ -50,7 +51,7 @@ struct job {
 void wn_data_prepare_options_init(wn_data_prepare_options *options, size_t size) {
   WN_CHECK_OR(, WN_POINTER(options));
   const wn_data_prepare_options defaults = {
-      .field = "text", .val_fraction = 0.05, .document_break = "file", .layout = "llmc"};
+      .field = "text", .val_fraction = VAL_FRACTION, .document_break = "file", .layout = "llmc"};
   wn_options_default(&defaults, sizeof defaults, options, size);
 }
 
@@ -259,6 +260,14 @@ static wn_status check_by_place(struct job *j) {
   if (o->test_fraction > 0)
     return wn_fail(j->ctx, WN_ERR_ARGUMENT, "a test fraction of %g with splits by byte counts; one or the other",
                    o->test_fraction);
+  if (o->val_fraction > 0 && o->val_fraction != VAL_FRACTION)
+    return wn_fail(j->ctx, WN_ERR_ARGUMENT, "a validation fraction of %g with splits by byte counts; one or the other",
+                   o->val_fraction);
+  if (j->breaks != BREAK_FILE)
+    return wn_fail(
+        j->ctx, WN_ERR_ARGUMENT,
+        "document break \"%s\" with splits by byte counts, which take the files as they are; one or the other",
+        o->document_break);
   if (strcmp(wn_tokenizer_kind(j->tok), "bytes") != 0)
     return wn_fail(
         j->ctx, WN_ERR_ARGUMENT,

@@ -246,7 +246,13 @@ static void test_test_fraction(void **state) {
   o.test_fraction = 0.8;
   assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_ERR_ARGUMENT);
   assert_non_null(strstr(wn_context_error(ctx), "test fraction of 0.8"));
-  o.test_fraction = 0.1, o.test_bytes = 10;
+  o.test_fraction = 0, o.test_bytes = 10;
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_ERR_ARGUMENT);
+  assert_non_null(strstr(wn_context_error(ctx), "validation fraction of 0.2 with"));
+  o.val_fraction = 0;
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_ERR_ARGUMENT);
+  assert_non_null(strstr(wn_context_error(ctx), "document break \"line\" with"));
+  o.test_fraction = 0.1;
   assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_ERR_ARGUMENT);
   assert_non_null(strstr(wn_context_error(ctx), "one or the other"));
 }
