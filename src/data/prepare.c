@@ -70,6 +70,12 @@ static wn_status prepare_report(struct job *j, const struct wn_lines *l, size_t 
 
 /* --- documents --- */
 
+/* Where document i goes: an index of splits. */
+static int split_of(const wn_data_prepare_options *o, uint64_t i) {
+  const double u = wn_random_uniform(o->seed, WN_STREAM_SPLIT, 0, i);
+  return u < o->val_fraction ? 1 : u < o->val_fraction + o->test_fraction ? 2 : 0;
+}
+
 /* Encodes and writes the first n bytes that are held. */
 static wn_status flush(struct job *j, size_t n, const struct wn_lines *at) {
   struct wn_encode_detail why;
@@ -89,8 +95,7 @@ static wn_status flush(struct job *j, size_t n, const struct wn_lines *at) {
 static wn_status document_add(struct job *j, const char *text, size_t bytes, const struct wn_lines *at) {
   if (bytes == 0) return WN_OK;
   if (!j->open) {
-    double u = wn_random_uniform(j->o->seed, WN_STREAM_SPLIT, 0, j->documents++);
-    j->split = &j->splits[u < j->o->val_fraction ? 1 : u < j->o->val_fraction + j->o->test_fraction ? 2 : 0];
+    j->split = &j->splits[split_of(j->o, j->documents++)];
     j->split->documents++;
     j->open = true;
     j->begun = false;
@@ -367,20 +372,39 @@ static wn_status prepare_check_inputs(struct job *j) {
   return WN_OK;
 }
 
+/* documents: of each split. */
+static wn_status check_splits(struct job *j, const uint64_t *documents /* [3] */) {
+  const uint64_t all = documents[0] + documents[1] + documents[2];
+  const char *empty = documents[0] == 0                              ? "training"
+                      : documents[1] == 0 && j->o->val_fraction > 0  ? "validation"
+                      : documents[2] == 0 && j->o->test_fraction > 0 ? "test"
+                                                                     : NULL;
+  if (!empty) return WN_OK;
+  return wn_fail(j->ctx, WN_ERR_ARGUMENT,
+                 "none of the %" PRIu64 " document%s fell to the %s split; break the text into more documents "
+                 "(document-break blank or line), or choose another fraction for it (0: none) or another seed",
+                 all, all == 1 ? "" : "s", empty);
+}
+
+/* Where a file is a document, or none if it turns out empty, what would lack is known before anything is encoded, which
+ * may take minutes. */
+static wn_status check_files_as_documents(struct job *j) {
+  uint64_t documents[3] = {0};
+  for (int i = 0; i < j->o->input_count; i++) {
+    const char *path = j->o->inputs[i];
+    if (j->breaks != BREAK_FILE || prepare_has_suffix(path, ".jsonl") || prepare_has_suffix(path, ".jsonl.gz"))
+      return WN_OK;
+    documents[split_of(j->o, (uint64_t)i)]++;
+  }
+  return check_splits(j, documents);
+}
+
 static wn_status check_result(struct job *j) {
   if (j->documents == 0)
     return wn_fail(j->ctx, WN_ERR_FORMAT, "%s%s: no text in it",
                    strcmp(j->o->inputs[0], "-") ? j->o->inputs[0] : "standard input",
                    j->o->input_count > 1 ? " and the others" : "");
-  const char *empty = j->splits[0].documents == 0                              ? "training"
-                      : j->splits[1].documents == 0 && j->o->val_fraction > 0  ? "validation"
-                      : j->splits[2].documents == 0 && j->o->test_fraction > 0 ? "test"
-                                                                               : NULL;
-  if (!empty) return WN_OK;
-  return wn_fail(j->ctx, WN_ERR_ARGUMENT,
-                 "none of the %" PRIu64 " document%s fell to the %s split; break the text into more documents "
-                 "(document-break blank or line), or choose another fraction for it (0: none) or another seed",
-                 j->documents, j->documents == 1 ? "" : "s", empty);
+  return check_splits(j, (uint64_t[3]){j->splits[0].documents, j->splits[1].documents, j->splits[2].documents});
 }
 
 static json_t *split_json(const struct split *s) {
@@ -420,7 +444,7 @@ static wn_status prepare_run(struct job *j) {
   WN_TRY(prepare_check_options(j));
   WN_TRY(wn_tokenizer_load(j->ctx, o->tokenizer, &j->tok));
   WN_TRY(prepare_check_inputs(j));
-  if (is_by_place(o)) WN_TRY(check_by_place(j));
+  WN_TRY(is_by_place(o) ? check_by_place(j) : check_files_as_documents(j));
   WN_TRY(wn_folder_begin(j->ctx, o->out_dir, &j->folder));
   WN_TRY(drop_former_test(j));
   j->separator[0] = wn_tokenizer_eos(j->tok);

@@ -108,7 +108,8 @@ for through in - gzip; do
   else fail "data prepare from a pipe ($through)" "$(cat err)"; fi
 done
 rm -r piped filed
-refuses "data prepare from an empty standard input" 1 'standard input: no text in it' data prepare --tokenizer bytes --out piped --quiet -
+refuses "data prepare from an empty standard input" 1 'standard input: no text in it' data prepare --tokenizer bytes \
+  --val-fraction 0 --out piped --quiet -
 "$winnow" eval --model whole --text $'\033[2J\xff.txt' >out 2>err
 is "a name that is no text in a message" 'winnow: cannot open \x1b[2J\xff.txt: No such file or directory' "$(cat err)"
 

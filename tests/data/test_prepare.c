@@ -381,6 +381,9 @@ static void test_refused(void **state) {
   put_text(path, "one document");
   o.val_fraction = 0.5;
   refuse(WN_ERR_ARGUMENT, "none of the 1 document");
+  put_text(path, "one document, of which n\xC3\x28thing is read");
+  o.document_break = "file";
+  refuse(WN_ERR_ARGUMENT, "none of the 1 document");
   o.val_fraction = 1;
   refuse(WN_ERR_ARGUMENT, "validation fraction");
   o.val_fraction = 0;
