@@ -10,6 +10,11 @@
 
 #define JSON_LIMIT ((size_t)256 << 20) /* conversations and tables grow */
 
+void cli_hold_standard(void) {
+  for (int fd = 0; fd < 3; fd++)
+    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) < 0) return;
+}
+
 int cli_check_output(const char *path, bool stream) {
   if (!path || !strcmp(path, "-")) return 0;
   struct stat st;

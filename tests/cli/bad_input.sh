@@ -108,6 +108,9 @@ for through in - gzip; do
   else fail "data prepare from a pipe ($through)" "$(cat err)"; fi
 done
 rm -r piped filed
+# A file that is opened must not become standard error, into which progress goes.
+"$winnow" data prepare --tokenizer bytes --val-fraction 0 --out closed short.txt <&- >&- 2>&-
+is "nothing is printed into files where standard streams are closed" "1 0" "$? $("$winnow" info --verify closed --json | jq .damaged)"
 refuses "data prepare from an empty standard input" 1 'standard input: no text in it' data prepare --tokenizer bytes \
   --val-fraction 0 --out piped --quiet -
 "$winnow" eval --model whole --text $'\033[2J\xff.txt' >out 2>err
