@@ -360,11 +360,12 @@ int cmd_info(int argc, char **argv) {
   wn_context *ctx = NULL;
   int code = cli_parse(&info_spec, argc, argv, &info, &dirs);
   code = cli_model_argument(&info_spec, code, false, &dirs, &info.model);
+  if (code == CLI_GO && info.all && info.verify)
+    code = cli_usage_error(info_spec.command, "--all and --verify exclude each other");
+  if (code == CLI_GO && !info.model && (info.all || info.verify))
+    code =
+        cli_usage_error(info_spec.command, info.all ? "--all: of which model?" : "--verify: of which file or folder?");
   if (code == CLI_GO) code = cli_context_open(&info.common, &ctx);
-  if (!code && info.verify && !info.model) {
-    wn_context_destroy(ctx);
-    return cli_usage_error(info_spec.command, "--verify: of which file or folder?");
-  }
   if (code) return code;
   code = info.verify  ? info_verify(ctx, info.model, info.common.json)
          : info.model ? info_checkpoint(ctx, info.model, info.common.json, info.all)

@@ -155,6 +155,8 @@ is "info --verify counts what cannot be read apart" "1 damaged, 1 unreadable, wi
   "$(jq -r '"\(.damaged) damaged, \(.unreadable) unreadable"' out), $(cat err)"
 refuses "info --verify of a file that is not there" 1 'cannot open nowhere.bin: No such file' info --verify nowhere.bin
 refuses "info --verify of nothing" 2 'of which file' info --verify
+refuses "info --all of nothing" 2 'of which model' info --all
+refuses "info of two kinds" 2 'exclude each other' info --all --verify data
 refuses "info --verify of a folder without such files" 1 'no safetensors' info --verify folder
 rm -r rotten rotten.bin
 
