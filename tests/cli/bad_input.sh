@@ -11,7 +11,7 @@ keep >kept
 # Texts.
 for file in missing.txt empty.txt latin.txt folder; do
   refuses "tokenizer train on $file" 1 "$file" tokenizer train --out tok.model --vocab 300 --quiet $file
-  refuses "data prepare on $file" 1 "$file" data prepare --tokenizer tok.model --out data --quiet $file
+  refuses "data prepare on $file" 1 "$file" data prepare --tokenizer tok.model --val-fraction 0 --out data --quiet $file
   refuses "eval on $file" 1 "$file" eval --model whole --text $file --quiet
 done
 refuses "a vocabulary larger than the text gives" 1 'of 60000 tokens on short.txt: the text gives a vocabulary of at most [0-9]+$' \
@@ -84,7 +84,8 @@ rm folder/config.json
 for file in /dev/zero folder; do
   refuses "a text that is $file" 1 "$file: it is a" eval --model whole --text $file --quiet
   refuses "a recipe that is $file" 1 "$file: it is a" train --config $file --out bad-run --quiet
-  refuses "a corpus to prepare that is $file" 1 "$file: it is a" data prepare --tokenizer bytes --out data --quiet $file
+  refuses "a corpus to prepare that is $file" 1 "$file: it is a" data prepare --tokenizer bytes --val-fraction 0 --out data \
+    --quiet $file
   refuses "tokenizer encode on $file" 1 "$file: it is a" tokenizer encode --tokenizer tok.model $file
 done
 refuses "a text that is a FIFO without a writer" 1 'fifo: it is a FIFO, and nothing opened it' tokenizer encode \
@@ -341,7 +342,8 @@ if [ "$(id -u)" -eq 0 ] && mount -t tmpfs -o size=200k winnow-test "$small" 2>/d
   trap 'umount "$small"; rm -rf "$dir"' EXIT
   refuses "full disk: train" 1 'small/' train --config recipe.json --set model.width=128 --set train.steps=1 --set train.eval_every=0 --out "$small/run" --quiet
   rm -rf "${small:?}"/*
-  refuses "full disk: data prepare" 1 'small/' data prepare --tokenizer bytes --out "$small/data" --quiet text.txt text.txt text.txt
+  refuses "full disk: data prepare" 1 'small/' data prepare --tokenizer bytes --val-fraction 0 --out "$small/data" --quiet \
+    text.txt text.txt text.txt
   if [ -z "$(find "$small" -name '*.bin' -size +0)" ]; then pass "full disk: no half of a token file"; else fail "full disk: no half of a token file" "$(ls -lR "$small")"; fi
   rm -rf "${small:?}"/*
   umount "$small"
