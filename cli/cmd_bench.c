@@ -60,7 +60,7 @@ json_t *bench_header(const struct bench *b, const char *what) {
   struct tm utc;
   if (gmtime_r(&now, &utc)) strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
   json_t *command = json_array(), *libraries = json_array();
-  for (int i = 0; i < b->argc; i++) json_array_append_new(command, json_string(b->argv[i]));
+  for (int i = 0; i < b->argc; i++) json_array_append_new(command, cli_text(b->argv[i]));
   for (int i = 0; info.libraries && info.libraries[i]; i++)
     json_array_append_new(libraries, json_string(info.libraries[i]));
   return json_pack("{s:s, s:s, s:o, s:s, s:s, s:s, s:s, s:s, s:i, s:s, s:{s:s, s:i, s:I, s:s, s:s}, s:o}", "bench",

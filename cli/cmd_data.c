@@ -53,10 +53,10 @@ static int data_report(const struct prepare *p, const wn_data_prepare_result *r)
   const char *out = p->options.out_dir;
   if (p->common.json)
     return cli_print_json(json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "out", out, "documents", (json_int_t)r->documents, "bytes",
-        (json_int_t)r->bytes, "train_tokens", (json_int_t)r->train_tokens, "train_bytes", (json_int_t)r->train_bytes,
-        "val_tokens", (json_int_t)r->val_tokens, "val_bytes", (json_int_t)r->val_bytes, "test_tokens",
-        (json_int_t)r->test_tokens, "test_bytes", (json_int_t)r->test_bytes));
+        "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "out", cli_text(out), "documents", (json_int_t)r->documents,
+        "bytes", (json_int_t)r->bytes, "train_tokens", (json_int_t)r->train_tokens, "train_bytes",
+        (json_int_t)r->train_bytes, "val_tokens", (json_int_t)r->val_tokens, "val_bytes", (json_int_t)r->val_bytes,
+        "test_tokens", (json_int_t)r->test_tokens, "test_bytes", (json_int_t)r->test_bytes));
   const double tokens = (double)(r->train_tokens + r->val_tokens);
   printf("%s: %" PRIu64 " document%s, %s; train.bin %s tokens, val.bin %s tokens (%.2f bytes per token)\n", out,
          r->documents, r->documents == 1 ? "" : "s", cli_bytes((double)r->bytes), cli_count((double)r->train_tokens),

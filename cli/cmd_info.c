@@ -323,7 +323,7 @@ static int info_verify(wn_context *ctx, const char *path, bool json) {
   }
   int code = 0;
   if (json)
-    code = cli_print_json(json_pack("{s:s, s:i, s:i, s:o}", "path", path, "damaged", v.damaged, "unreadable",
+    code = cli_print_json(json_pack("{s:o, s:i, s:i, s:o}", "path", cli_text(path), "damaged", v.damaged, "unreadable",
                                     v.unreadable, "files", v.files));
   if (status != WN_OK) code = info_verify_failed(&v);
   return code;
@@ -360,11 +360,12 @@ int cmd_info(int argc, char **argv) {
   wn_context *ctx = NULL;
   int code = cli_parse(&info_spec, argc, argv, &info, &dirs);
   code = cli_model_argument(&info_spec, code, false, &dirs, &info.model);
+  if (code == CLI_GO && info.all && info.verify)
+    code = cli_usage_error(info_spec.command, "--all and --verify exclude each other");
+  if (code == CLI_GO && !info.model && (info.all || info.verify))
+    code =
+        cli_usage_error(info_spec.command, info.all ? "--all: of which model?" : "--verify: of which file or folder?");
   if (code == CLI_GO) code = cli_context_open(&info.common, &ctx);
-  if (!code && info.verify && !info.model) {
-    wn_context_destroy(ctx);
-    return cli_usage_error(info_spec.command, "--verify: of which file or folder?");
-  }
   if (code) return code;
   code = info.verify  ? info_verify(ctx, info.model, info.common.json)
          : info.model ? info_checkpoint(ctx, info.model, info.common.json, info.all)

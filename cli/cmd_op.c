@@ -241,10 +241,10 @@ static int op_report(const wn_context *ctx, const struct op_case *c, const char 
   if (!json) return 0;
   json_t *names = json_array();
   for (int i = 0; i < c->entry_count; i++) json_array_append_new(names, json_string(c->entries[i].name));
-  json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "case", c->path, "out", out, "backend",
-                        wn_context_backend(ctx), "dtype", wn_dtype_name(c->arrays.dtype), "B", (json_int_t)c->arrays.B,
-                        "T", (json_int_t)c->arrays.T, "H", (json_int_t)c->arrays.H, "Hkv", (json_int_t)c->arrays.Hkv,
-                        "D", (json_int_t)c->arrays.D, "tensors", names);
+  json_t *j = json_pack("{s:o, s:o, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "case", cli_text(c->path), "out",
+                        cli_text(out), "backend", wn_context_backend(ctx), "dtype", wn_dtype_name(c->arrays.dtype), "B",
+                        (json_int_t)c->arrays.B, "T", (json_int_t)c->arrays.T, "H", (json_int_t)c->arrays.H, "Hkv",
+                        (json_int_t)c->arrays.Hkv, "D", (json_int_t)c->arrays.D, "tensors", names);
   return cli_print_json(j);
 }
 

@@ -130,8 +130,8 @@ static int serve_run(wn_context *ctx, const struct serve_request *r, const struc
   }
   const bool six = strchr(r->host, ':') != NULL;
   if (r->common.json)
-    cli_print_json(
-        json_pack("{s:s, s:i, s:s}", "host", r->host, "port", wn_server_port(server), "model", options.name));
+    cli_print_json(json_pack("{s:o, s:i, s:o}", "host", cli_text(r->host), "port", wn_server_port(server), "model",
+                             cli_text(options.name)));
   else
     printf("serving %s at http://%s%s%s:%d\n", options.name, six ? "[" : "", r->host, six ? "]" : "",
            wn_server_port(server));

@@ -166,15 +166,27 @@ static int tokenizer_encode(int argc, char **argv) {
   return code;
 }
 
+/* The object that encode --json prints; *out stays NULL where the text does not begin as one. */
+static int tokenizer_parse_object(const struct coding *r, json_t **out) {
+  const char *name = tokenizer_input_name(r);
+  json_error_t error;
+  if (r->text[strspn(r->text, " \t\r\n")] != '{') return 0;
+  *out = json_loadb(r->text, r->bytes, 0, &error);
+  if (!*out) return cli_error("%s:%d:%d: %s", name, error.line, error.column, error.text);
+  if (json_is_array(json_object_get(*out, "ids"))) return 0;
+  return cli_error("%s: \"ids\" is missing or not a list of tokens", name);
+}
+
 /* Whole numbers between spaces, commas or brackets: what encode prints, with --json or without. */
 static int tokenizer_parse_ids(const struct coding *r, int32_t **out, size_t *count) {
   const char *p = r->text, *end = r->text + r->bytes;
   const char *name = tokenizer_input_name(r);
-  json_t *j = *p == '{' ? json_loadb(r->text, r->bytes, 0, NULL) : NULL;
+  json_t *j = NULL;
+  int code = tokenizer_parse_object(r, &j);
   json_t *array = json_object_get(j, "ids");
   size_t capacity = array ? json_array_size(array) : r->bytes / 2 + 1, n = 0;
   int32_t *ids = malloc((capacity + 1) * sizeof *ids);
-  int code = ids ? 0 : cli_error("%s: out of memory", name);
+  if (!code && !ids) code = cli_error("%s: out of memory", name);
   for (size_t i = 0; array && i < capacity && !code; i++) {
     json_int_t id = json_integer_value(json_array_get(array, i));
     if (!json_is_integer(json_array_get(array, i)) || id < 0 || id > INT32_MAX)

@@ -8,6 +8,13 @@
 #include <winnow/tokenizer.h>
 #include "ui.h"
 
+#define JSON_LIMIT ((size_t)256 << 20) /* conversations and tables grow */
+
+void cli_hold_standard(void) {
+  for (int fd = 0; fd < 3; fd++)
+    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) < 0) return;
+}
+
 int cli_check_output(const char *path, bool stream) {
   if (!path || !strcmp(path, "-")) return 0;
   struct stat st;
@@ -66,7 +73,7 @@ int cli_read_text(wn_context *ctx, const char *path, char **out, size_t *bytes) 
 json_t *cli_read_json(const char *path) {
   char *text;
   size_t bytes;
-  if (wn_file_load(NULL, path, (size_t)4 << 20, &text, &bytes) != WN_OK) return NULL;
+  if (wn_file_load(NULL, path, JSON_LIMIT, &text, &bytes) != WN_OK) return NULL;
   json_t *value = json_loadb(text, bytes, 0, NULL);
   wn_text_free(text);
   return value;

@@ -8,6 +8,10 @@
 #include <stdio.h>
 #include <winnow/context.h>
 
+/* Standard input, output and error that the program was started without: their numbers are taken, so that no file which
+ * is opened later gets one and then what is printed. Reading and writing them fails, as it would without. */
+void cli_hold_standard(void);
+
 /* Whether a file can be written there later: its folder is there and takes files, and no folder has its name. For what
  * is written at the end of long work. stream: a device or a pipe will do as well. 0, or 1 after reporting. NULL and "-"
  * are nothing to write. */

@@ -7,6 +7,7 @@
 #include "args.h"
 #include "budgets.h"
 #include "cmd.h"
+#include "files.h"
 #include "signals.h"
 #include "ui.h"
 
@@ -24,6 +25,7 @@ static int cli_version(void) {
 int main(int argc, char **argv) {
 #define COMMAND_ROW(name, help) {#name, help, cmd_##name},
   static const struct cli_command commands[] = {CLI_COMMANDS(COMMAND_ROW)};
+  cli_hold_standard();
   cli_policies_init();
   signal(SIGPIPE, SIG_DFL);
   cli_signals_bus();

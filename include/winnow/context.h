@@ -113,8 +113,8 @@ void wn_memory_info_get(wn_memory_info *out);
 void wn_memory_peak_reset(void); /* peak_bytes := live_bytes */
 
 /* Writes a file of `bytes` bytes as the library writes its own: under a temporary name in the same folder, synced and
- * renamed, so that a failure never leaves half a file. A device or a pipe (/dev/stdout) is written to directly; a
- * symbolic link is followed. */
+ * renamed, so that a failure never leaves half a file; one that is replaced keeps its permissions. A device or a pipe
+ * (/dev/stdout) is written to directly; a symbolic link is followed. */
 wn_status wn_file_save(wn_context *ctx, const char *path, const void *data, size_t bytes);
 
 /* "4096", "2MiB", "1.5GB" (kB, MB, GB: powers of ten) as a number of bytes, above 0. False: not a number of bytes. */

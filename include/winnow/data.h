@@ -19,12 +19,13 @@ typedef struct wn_data_prepare_options {
   int input_count;
   const char *field;     /* the text field of JSON lines; default "text" */
   const char *tokenizer; /* as wn_tokenizer_load takes it */
-  const char *out_dir;   /* receives train.bin, val.bin, test.bin if there is a test split, data.json */
-  uint64_t val_bytes,
-      test_bytes;      /* if either is not 0, the split is by position, as for text8 and enwik8: of all files in order,
-                          the last test_bytes are test.bin, the val_bytes before them val.bin, the rest train.bin. For
-                          the tokenizer "bytes" and plain files, copied unchanged, without separators */
-  double val_fraction; /* 0.05; the split is by document, by a hash of (seed, document index) */
+  const char *out_dir;   /* receives train.bin, val.bin, test.bin if there is a test split (without, that of an earlier
+                            preparation goes), data.json */
+  uint64_t val_bytes, test_bytes; /* if either is not 0, the split is by position, as for text8 and enwik8: of all files
+                                     in order, the last test_bytes are test.bin, the val_bytes before them val.bin, the
+                                     rest train.bin. For the tokenizer "bytes" and plain files, copied unchanged,
+                                     without separators; fractions and document breaks are refused */
+  double val_fraction;            /* 0.05; the split is by document, by a hash of (seed, document index) */
   uint64_t seed;
   const char *document_break; /* text files: "blank" (one or more blank lines end a document), "line", "file" (one
                                  document per file); default "file" */

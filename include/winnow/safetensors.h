@@ -46,7 +46,8 @@ const wn_safetensors_entry *wn_safetensors_find(const wn_safetensors *file, cons
 const char *wn_safetensors_metadata(const wn_safetensors *file, const char *key);
 
 /* Writes `count` tensors in the given order. metadata: NULL-terminated array of
- * key, value, key, value, ... or NULL. A failure leaves an older file of that name untouched. */
+ * key, value, key, value, ... or NULL. Names and metadata that are too long to be read back (docs/file-formats.md) are
+ * refused. A failure leaves an older file of that name untouched. */
 wn_status wn_safetensors_write(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
                                const char *const *metadata);
 

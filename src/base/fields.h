@@ -66,7 +66,7 @@ wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, i
                          char **text);
 
 /* Parsing with file, line and column in the detail; duplicate keys refused; depth bounded, size and number of values by
- * the kind of file. New reference. */
+ * the kind of file. All numbers of a tokenizer's configuration are reals. New reference. */
 wn_status wn_json_load_file(wn_context *ctx, enum wn_json_kind kind, const char *path, json_t **out);
 /* The same of a path that the user gave: a pipe and "-" will do as well (wn_file_load). */
 wn_status wn_json_load_input(wn_context *ctx, enum wn_json_kind kind, const char *path, json_t **out);

@@ -269,7 +269,8 @@ wn_status wn_writer_open(wn_context *ctx, const char *path, struct wn_writer *w)
   if (!*path) return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write a file without a name");
   WN_TRY(file_follow(ctx, path, w->path, sizeof w->path));
   struct stat st;
-  if (stat(w->path, &st) == 0 && !S_ISREG(st.st_mode)) /* renaming would replace the device or pipe */
+  const bool there = stat(w->path, &st) == 0;
+  if (there && !S_ISREG(st.st_mode)) /* renaming would replace the device or pipe */
     return wn_fail(ctx, WN_ERR_IO, "cannot write %s: it is %s", path, wn_file_kind(st.st_mode));
   char parent[sizeof w->path], stem[STEM + 32], temporary[sizeof w->temporary];
   file_parent_of(w->path, parent, sizeof parent);
@@ -277,6 +278,7 @@ wn_status wn_writer_open(wn_context *ctx, const char *path, struct wn_writer *w)
   WN_TRY(file_sweep(ctx, path, parent, stem));
   const int fd = file_open_temporary(parent, stem, temporary, sizeof temporary);
   if (fd < 0) return file_fail_errno(ctx, "write", path, errno);
+  if (there) (void)fchmod(fd, st.st_mode & 0777); /* who may read it is the user's choice; not every disk has modes */
   if (!(w->f = fdopen(fd, "w"))) {
     const int error = errno;
     unlink(temporary);

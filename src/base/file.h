@@ -24,8 +24,8 @@ wn_status wn_file_read(wn_context *ctx, const char *path, size_t limit, char **o
 
 /* A file being written under a temporary name of its own in its folder (.NAME.winnow-...): open, write (as often as
  * needed), then commit (flush, fsync, rename, fsync of the folder) or abort (removed). After a failed write or commit
- * call abort. A symbolic link at the path is followed: what it points at is written, in the folder where that is. Two
- * writers of one file: the second is refused. */
+ * call abort. A file that is replaced keeps its permissions. A symbolic link at the path is followed: what it points at
+ * is written, in the folder where that is. Two writers of one file: the second is refused. */
 struct wn_writer {
   FILE *f;
   char path[4096], temporary[4096 + 256];

@@ -56,7 +56,9 @@ wn_status wn_json_load_text(wn_context *ctx, enum wn_json_kind kind, const char 
     bytes -= 3;
   }
   /* jansson bounds the depth (2048), refuses NUL characters, invalid UTF-8 and numbers that overflow. */
-  const size_t flags = JSON_REJECT_DUPLICATES | (kind == WN_JSON_ENTRY ? JSON_DECODE_ANY : 0);
+  size_t flags = JSON_REJECT_DUPLICATES | (kind == WN_JSON_ENTRY ? JSON_DECODE_ANY : 0);
+  /* transformers writes 10^30 as the length of a model that has none, and nothing here is read as a whole number. */
+  if (kind == WN_JSON_TOKENIZER_CONFIG) flags |= JSON_DECODE_INT_AS_REAL;
   *out = json_loadb(text ? text : "", bytes, flags, &error);
   if (!*out && json_error_code(&error) == json_error_out_of_memory)
     return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s", where);

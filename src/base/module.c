@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,10 +11,14 @@
 
 #include "base/open.h"
 
-/* The folder of the file that this code is in; an empty text where it cannot be told. */
+/* The folder of the file that this code is in; an empty text where it cannot be told. The linker has no name for the
+ * program itself, and dladdr gives argv[0] for it: of a program that was found in PATH that is a name without a folder,
+ * which may be another file's in the folder that the user is in. */
 static void module_own_folder(char own[PATH_MAX]) {
   Dl_info self;
-  const bool known = dladdr((void *)(uintptr_t)&wn_module_open, &self) && realpath(self.dli_fname, own);
+  struct link_map *map = NULL;
+  const bool known = dladdr1((void *)(uintptr_t)&wn_module_open, &self, (void **)&map, RTLD_DL_LINKMAP) && map &&
+                     map->l_name && map->l_name[0] && realpath(map->l_name, own);
   if (!known && !realpath("/proc/self/exe", own)) own[0] = 0;
   char *slash = strrchr(own, '/');
   if (slash) *slash = 0;

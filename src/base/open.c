@@ -61,14 +61,24 @@ static bool open_is_text(int fd, const struct stat *st) {
          (S_ISCHR(st->st_mode) && (isatty(fd) || st->st_rdev == makedev(1, 3)));
 }
 
-/* A FIFO that nobody writes to gives "end of file" to a reader that does not wait. One with a silent writer gives
- * EAGAIN, and that writer may take its time. */
+/* Whether somebody has a FIFO open for writing, or has left data in it. A FIFO that nobody writes to is at its end, and
+ * one with a silent writer has nothing to read yet; asking must not take what is there. */
+static bool open_has_writer(int fd) {
+  int to[2];
+  if (pipe2(to, O_CLOEXEC | O_NONBLOCK) != 0) return false;
+  const ssize_t n = tee(fd, to[1], 1, SPLICE_F_NONBLOCK);
+  const bool has = n > 0 || (n < 0 && errno == EAGAIN);
+  close(to[0]);
+  close(to[1]);
+  return has;
+}
+
+/* A writer that is there may take its time. */
 static bool open_await_writer(int fd) {
-  char byte;
   for (int i = 0; i < WN_WRITER_SECONDS * 20; i++) {
     struct pollfd ready = {.fd = fd, .events = POLLIN};
     if (poll(&ready, 1, 50) > 0) return true; /* data, or a writer that has come and gone */
-    if (read(fd, &byte, 0) < 0 && errno == EAGAIN) return true;
+    if (open_has_writer(fd)) return true;
   }
   return false;
 }

@@ -27,11 +27,14 @@ static bool inflate_begin(struct wn_inflate *s, int fd) {
 wn_status wn_inflate_read(struct wn_inflate *s, void *to, size_t room, size_t *n, const char **why) {
   const int got = gzread(s->gz, to, room < INFLATE_MOST ? (unsigned)room : INFLATE_MOST);
   int code = Z_OK;
-  const char *text = gzerror(s->gz, &code);
+  const char *text = gzerror(s->gz, &code), *said = strncmp(text, "<fd:", 4) ? NULL : strstr(text, ">: ");
   *n = got < 0 ? 0 : (size_t)got;
   *why = NULL;
   if (got > 0 || (got == 0 && (code == Z_OK || code == Z_STREAM_END))) return WN_OK;
-  *why = code == Z_BUF_ERROR ? "the gzip data are truncated" : code == Z_ERRNO ? strerror(errno) : text;
+  *why = code == Z_BUF_ERROR ? "the gzip data are truncated"
+         : code == Z_ERRNO   ? strerror(errno)
+         : said              ? said + 3
+                             : text; /* without zlib's name for a descriptor */
   return code == Z_ERRNO ? WN_ERR_IO : WN_ERR_FORMAT;
 }
 

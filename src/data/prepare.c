@@ -19,6 +19,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#define VAL_FRACTION 0.05                /* the default */
 #define BUFFER_BYTES ((size_t)1 << 20)   /* text of a document that is held before it is cut */
 #define BUFFER_LIMIT ((size_t)128 << 20) /* where it cannot be cut: more than can be encoded at once */
 
@@ -50,7 +51,7 @@ struct job {
 void wn_data_prepare_options_init(wn_data_prepare_options *options, size_t size) {
   WN_CHECK_OR(, WN_POINTER(options));
   const wn_data_prepare_options defaults = {
-      .field = "text", .val_fraction = 0.05, .document_break = "file", .layout = "llmc"};
+      .field = "text", .val_fraction = VAL_FRACTION, .document_break = "file", .layout = "llmc"};
   wn_options_default(&defaults, sizeof defaults, options, size);
 }
 
@@ -59,7 +60,21 @@ static bool prepare_has_suffix(const char *s, const char *suffix) {
   return n >= m && !strcmp(s + n - m, suffix);
 }
 
+/* left: bytes of the line at hand that are still to be encoded. */
+static wn_status prepare_report(struct job *j, const struct wn_lines *l, size_t left) {
+  if (wn_context_cancelled(j->ctx)) return wn_fail(j->ctx, WN_ERR_CANCELLED, "%s: cancelled", l->path);
+  const uint64_t done = j->files_done + wn_lines_done(l) - (l->stream ? 0 : left);
+  if (j->o->progress) j->o->progress(j->o->user, done, j->files_total);
+  return WN_OK;
+}
+
 /* --- documents --- */
+
+/* Where document i goes: an index of splits. */
+static int split_of(const wn_data_prepare_options *o, uint64_t i) {
+  const double u = wn_random_uniform(o->seed, WN_STREAM_SPLIT, 0, i);
+  return u < o->val_fraction ? 1 : u < o->val_fraction + o->test_fraction ? 2 : 0;
+}
 
 /* Encodes and writes the first n bytes that are held. */
 static wn_status flush(struct job *j, size_t n, const struct wn_lines *at) {
@@ -80,8 +95,7 @@ static wn_status flush(struct job *j, size_t n, const struct wn_lines *at) {
 static wn_status document_add(struct job *j, const char *text, size_t bytes, const struct wn_lines *at) {
   if (bytes == 0) return WN_OK;
   if (!j->open) {
-    double u = wn_random_uniform(j->o->seed, WN_STREAM_SPLIT, 0, j->documents++);
-    j->split = &j->splits[u < j->o->val_fraction ? 1 : u < j->o->val_fraction + j->o->test_fraction ? 2 : 0];
+    j->split = &j->splits[split_of(j->o, j->documents++)];
     j->split->documents++;
     j->open = true;
     j->begun = false;
@@ -112,6 +126,7 @@ static wn_status document_add(struct job *j, const char *text, size_t bytes, con
     if (j->count == j->capacity) {
       size_t cut = wn_tokenizer_cut(j->tok, j->text, j->count);
       if (cut) WN_TRY(flush(j, cut, at));
+      WN_TRY(prepare_report(j, at, bytes)); /* a line may be a whole corpus */
     }
   }
   return WN_OK;
@@ -127,12 +142,6 @@ static wn_status prepare_document_end(struct job *j, const struct wn_lines *at) 
 }
 
 /* --- files --- */
-
-static wn_status prepare_report(struct job *j, const struct wn_lines *l) {
-  if (wn_context_cancelled(j->ctx)) return wn_fail(j->ctx, WN_ERR_CANCELLED, "%s: cancelled", l->path);
-  if (j->o->progress) j->o->progress(j->o->user, j->files_done + wn_lines_done(l), j->files_total);
-  return WN_OK;
-}
 
 static bool is_blank(const char *text, size_t bytes) {
   for (size_t i = 0; i < bytes; i++)
@@ -154,7 +163,7 @@ static wn_status prepare_text(struct job *j, struct wn_lines *l) {
   for (;;) {
     WN_TRY(wn_lines_next(j->ctx, l, &text, &bytes));
     if (bytes == 0) break;
-    if ((l->line & 1023) == 0) WN_TRY(prepare_report(j, l));
+    if ((l->line & 1023) == 0) WN_TRY(prepare_report(j, l, 0));
     WN_TRY(check_utf8(j, l, text, bytes));
     j->bytes += bytes;
     if (l->line == 1 && bytes >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) { /* a byte order mark */
@@ -189,7 +198,8 @@ static wn_status prepare_json_line(struct job *j, struct wn_lines *l, const char
     return wn_fail(j->ctx, WN_ERR_FORMAT, "%s:%" PRIu64 ": the JSON has about %zu values; a line has at most %zu",
                    l->path, l->line, values, WN_LIMIT_LINE_VALUES);
   json_error_t error;
-  json_t *object = json_loadb(text, bytes, JSON_ALLOW_NUL, &error);
+  /* Numbers are passed over, and may be larger than a whole number that jansson holds: hashes of 64 bits. */
+  json_t *object = json_loadb(text, bytes, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
   wn_status status = WN_OK;
   if (!object)
     return wn_fail(j->ctx, WN_ERR_FORMAT, "%s:%" PRIu64 ": malformed JSON at column %d: %s", l->path, l->line,
@@ -215,7 +225,7 @@ static wn_status prepare_jsonl(struct job *j, struct wn_lines *l) {
   for (;;) {
     WN_TRY(wn_lines_next(j->ctx, l, &text, &bytes));
     if (bytes == 0) return WN_OK;
-    if ((l->line & 255) == 0) WN_TRY(prepare_report(j, l));
+    if ((l->line & 255) == 0) WN_TRY(prepare_report(j, l, 0));
     j->bytes += bytes;
     if (l->line == 1 && bytes >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) {
       text += 3;
@@ -230,10 +240,11 @@ static wn_status prepare_file(struct job *j, const char *path) {
   struct wn_lines l;
   wn_status status = wn_lines_open(j->ctx, path, gzip, &l);
   if (status == WN_OK) {
+    if (wn_path_is_stream(path)) j->files_total += l.file_bytes; /* standard input may be a file */
     bool json = prepare_has_suffix(path, ".jsonl") || prepare_has_suffix(path, ".jsonl.gz");
     status = json ? prepare_jsonl(j, &l) : prepare_text(j, &l);
   }
-  if (status == WN_OK) status = prepare_report(j, &l);
+  if (status == WN_OK) status = prepare_report(j, &l, 0);
   j->files_done += l.file_bytes;
   wn_lines_close(&l);
   return status;
@@ -254,6 +265,14 @@ static wn_status check_by_place(struct job *j) {
   if (o->test_fraction > 0)
     return wn_fail(j->ctx, WN_ERR_ARGUMENT, "a test fraction of %g with splits by byte counts; one or the other",
                    o->test_fraction);
+  if (o->val_fraction > 0 && o->val_fraction != VAL_FRACTION)
+    return wn_fail(j->ctx, WN_ERR_ARGUMENT, "a validation fraction of %g with splits by byte counts; one or the other",
+                   o->val_fraction);
+  if (j->breaks != BREAK_FILE)
+    return wn_fail(
+        j->ctx, WN_ERR_ARGUMENT,
+        "document break \"%s\" with splits by byte counts, which take the files as they are; one or the other",
+        o->document_break);
   if (strcmp(wn_tokenizer_kind(j->tok), "bytes") != 0)
     return wn_fail(
         j->ctx, WN_ERR_ARGUMENT,
@@ -353,19 +372,39 @@ static wn_status prepare_check_inputs(struct job *j) {
   return WN_OK;
 }
 
-static wn_status check_result(struct job *j) {
-  if (j->documents == 0)
-    return wn_fail(j->ctx, WN_ERR_FORMAT, "%s%s: no text in it", j->o->inputs[0],
-                   j->o->input_count > 1 ? " and the others" : "");
-  const char *empty = j->splits[0].documents == 0                              ? "training"
-                      : j->splits[1].documents == 0 && j->o->val_fraction > 0  ? "validation"
-                      : j->splits[2].documents == 0 && j->o->test_fraction > 0 ? "test"
-                                                                               : NULL;
+/* documents: of each split. */
+static wn_status check_splits(struct job *j, const uint64_t *documents /* [3] */) {
+  const uint64_t all = documents[0] + documents[1] + documents[2];
+  const char *empty = documents[0] == 0                              ? "training"
+                      : documents[1] == 0 && j->o->val_fraction > 0  ? "validation"
+                      : documents[2] == 0 && j->o->test_fraction > 0 ? "test"
+                                                                     : NULL;
   if (!empty) return WN_OK;
   return wn_fail(j->ctx, WN_ERR_ARGUMENT,
                  "none of the %" PRIu64 " document%s fell to the %s split; break the text into more documents "
                  "(document-break blank or line), or choose another fraction for it (0: none) or another seed",
-                 j->documents, j->documents == 1 ? "" : "s", empty);
+                 all, all == 1 ? "" : "s", empty);
+}
+
+/* Where a file is a document, or none if it turns out empty, what would lack is known before anything is encoded, which
+ * may take minutes. */
+static wn_status check_files_as_documents(struct job *j) {
+  uint64_t documents[3] = {0};
+  for (int i = 0; i < j->o->input_count; i++) {
+    const char *path = j->o->inputs[i];
+    if (j->breaks != BREAK_FILE || prepare_has_suffix(path, ".jsonl") || prepare_has_suffix(path, ".jsonl.gz"))
+      return WN_OK;
+    documents[split_of(j->o, (uint64_t)i)]++;
+  }
+  return check_splits(j, documents);
+}
+
+static wn_status check_result(struct job *j) {
+  if (j->documents == 0)
+    return wn_fail(j->ctx, WN_ERR_FORMAT, "%s%s: no text in it",
+                   strcmp(j->o->inputs[0], "-") ? j->o->inputs[0] : "standard input",
+                   j->o->input_count > 1 ? " and the others" : "");
+  return check_splits(j, (uint64_t[3]){j->splits[0].documents, j->splits[1].documents, j->splits[2].documents});
 }
 
 static json_t *split_json(const struct split *s) {
@@ -385,6 +424,18 @@ static wn_status write_summary(struct job *j, const char *path) {
   return status;
 }
 
+/* The test split of what was prepared here before is of other documents, and maybe of another tokenizer: without one of
+ * its own this preparation leaves none. */
+static wn_status drop_former_test(struct job *j) {
+  char path[4096];
+  json_t *json;
+  if (has_test(j->o) || wn_path_join(NULL, path, sizeof path, j->o->out_dir, "data.json") != WN_OK) return WN_OK;
+  if (!wn_path_exists(path) || wn_json_load_file(NULL, WN_JSON_CONFIG, path, &json) != WN_OK) return WN_OK;
+  const bool had = json_is_object(json_object_get(json, "test"));
+  json_decref(json);
+  return had ? wn_folder_drop(j->ctx, &j->folder, "test.bin") : WN_OK;
+}
+
 static wn_status prepare_run(struct job *j) {
   static const char *const names[3] = {"train.bin", "val.bin", "test.bin"};
   const wn_data_prepare_options *o = j->o;
@@ -393,8 +444,9 @@ static wn_status prepare_run(struct job *j) {
   WN_TRY(prepare_check_options(j));
   WN_TRY(wn_tokenizer_load(j->ctx, o->tokenizer, &j->tok));
   WN_TRY(prepare_check_inputs(j));
-  if (is_by_place(o)) WN_TRY(check_by_place(j));
+  WN_TRY(is_by_place(o) ? check_by_place(j) : check_files_as_documents(j));
   WN_TRY(wn_folder_begin(j->ctx, o->out_dir, &j->folder));
+  WN_TRY(drop_former_test(j));
   j->separator[0] = wn_tokenizer_eos(j->tok);
   if (j->separator[0] < 0) { /* a newline: its last token, for a model may put others before it */
     WN_TRY(wn_tokenizer_encode_piece(j->tok, "\n", 1, true, &j->ids, NULL));

@@ -24,13 +24,19 @@ void wn_span_corruption_noise(int64_t n, double density, double mean_span, int64
   *spans = s;
 }
 
+/* What n tokens leave for the encoder: it never shrinks as n grows by one. */
+static int64_t span_input_length(int64_t n, double density, double mean_span) {
+  int64_t noise, spans;
+  wn_span_corruption_noise(n, density, mean_span, &noise, &spans);
+  return n - noise + spans + 1;
+}
+
 void wn_span_corruption_lengths(int64_t input_length, double density, double mean_span, int64_t *text,
                                 int64_t *target) {
   int64_t noise, spans, n = input_length < 2 ? 2 : input_length;
-  for (;; n++) {
-    wn_span_corruption_noise(n + 1, density, mean_span, &noise, &spans);
-    if (n + 1 - noise + spans + 1 > input_length) break;
-  }
+  while (span_input_length(n + 1, density, mean_span) <= input_length) n++;
+  /* Spans of one token take no less room than they free, and the end takes one more. */
+  while (n > 2 && span_input_length(n, density, mean_span) > input_length) n--;
   wn_span_corruption_noise(n, density, mean_span, &noise, &spans);
   if (density == 0.5 && noise + spans + 1 > input_length && n > 2) n--; /* as T5's program: of one length */
   wn_span_corruption_noise(n, density, mean_span, &noise, &spans);

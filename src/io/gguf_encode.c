@@ -52,7 +52,7 @@ static bool encode_f16(const float *x, uint8_t *out) {
 static bool encode_bf16(const float *x, uint8_t *out) {
   const uint16_t half = to_bf16(*x);
   memcpy(out, &half, sizeof half);
-  return true;
+  return (half & 0x7fff) != 0x7f80 || isinf(*x);
 }
 
 static bool encode_q8_0(const float *x, uint8_t *out) {
@@ -75,8 +75,8 @@ static size_t scale_place(wn_gguf_type type) {
   return type == WN_GGUF_Q6_K ? 208 : 0;
 }
 
-/* A block of a type with fitted groups that holds NaN or infinity is NaN as a whole: it is not hidden. */
-static bool encode_fitted(wn_gguf_type type, wn_gguf_encode_block_fn encode, const float *x, uint8_t *out) {
+/* A block that holds NaN or infinity is NaN as a whole: it is not hidden. */
+static bool encode_block(wn_gguf_type type, wn_gguf_encode_block_fn encode, const float *x, uint8_t *out) {
   static const uint16_t nan_half = 0x7e00;
   bool finite = true;
   for (int64_t i = 0; i < wn_gguf_block_weights(type); i++) finite = finite && isfinite(x[i]);
@@ -99,7 +99,7 @@ wn_status wn_gguf_encode(wn_context *ctx, wn_gguf_type type, const float *x, int
                                                                     [WN_GGUF_BF16] = encode_bf16,
                                                                     [WN_GGUF_Q8_0] = encode_q8_0};
   const int64_t weights = wn_gguf_block_weights(type), blocks = n / weights;
-  const wn_gguf_encode_block_fn fitted = wn_gguf_block_encoder(ctx, type);
+  const wn_gguf_encode_block_fn fitted = wn_gguf_block_encoder(ctx, type), encode = fitted ? fitted : plain[type];
   if (n < 0 || n % weights != 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "%lld weights are no whole blocks of %s", (long long)n,
                    wn_gguf_type_name(type));
@@ -108,7 +108,7 @@ wn_status wn_gguf_encode(wn_context *ctx, wn_gguf_type type, const float *x, int
   for (int64_t i = 0; i < blocks; i++) {
     const float *from = x + i * weights;
     uint8_t *to = (uint8_t *)out + (size_t)i * wn_gguf_block_bytes(type);
-    fits = (fitted ? encode_fitted(type, fitted, from, to) : plain[type](from, to)) && fits;
+    fits = (weights > 1 ? encode_block(type, encode, from, to) : encode(from, to)) && fits;
   }
   if (fits) return WN_OK;
   return wn_fail(ctx, WN_ERR_ARGUMENT, "a weight is too large for %s", wn_gguf_type_name(type));

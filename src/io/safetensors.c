@@ -463,6 +463,24 @@ static wn_status header_text(wn_context *ctx, const char *path, const wn_safeten
   return status;
 }
 
+/* What this library would refuse to read is not written: names and metadata have their limits (limits.h). */
+static wn_status header_check(wn_context *ctx, const char *path, const char *header) {
+  struct wn_json_members m = {.where = "header", .text = header, .bytes = strlen(header)};
+  json_t *read;
+  if (m.bytes > WN_LIMIT_SAFETENSORS_HEADER - 8)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: its header would be longer than can be read back", path);
+  for (bool more = true, metadata = true;; metadata = false) { /* which is the first member */
+    wn_status status = wn_json_next(ctx, &m, &more);
+    if (status == WN_OK && !more) return WN_OK;
+    if (status == WN_OK)
+      status = metadata ? wn_json_load_text(ctx, WN_JSON_METADATA, metadata_key, m.value, m.value_bytes, &read)
+                        : wn_json_load_text(ctx, WN_JSON_ENTRY, "a tensor's name", m.key, m.key_bytes, &read);
+    if (status != WN_OK)
+      return wn_fail_prefix(ctx, WN_ERR_ARGUMENT, "cannot write %s: it could not be read back", path);
+    json_decref(read);
+  }
+}
+
 /* Who makes the data: NULL where the entries have it. */
 struct maker {
   wn_safetensors_produce_fn produce;
@@ -536,10 +554,10 @@ static wn_status safetensors_write_file(wn_context *ctx, const char *path, const
   wn_status status = safetensors_plan(ctx, path, entries, count, begins);
   if (status == WN_OK) status = header_text(ctx, path, entries, count, begins, metadata, &header);
   wn_free(begins);
-  if (status != WN_OK) return status;
-  if (strlen(header) > WN_LIMIT_SAFETENSORS_HEADER - 8) {
+  if (status == WN_OK) status = header_check(ctx, path, header);
+  if (status != WN_OK) {
     free(header);
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: its header would be longer than can be read back", path);
+    return status;
   }
   struct wn_writer w;
   status = wn_writer_open(ctx, path, &w);

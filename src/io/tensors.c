@@ -52,7 +52,21 @@ static wn_status tensors_allocate(wn_context *ctx, const char *name, struct wn_t
   return (*out)->name ? WN_OK : WN_ERR_MEMORY;
 }
 
+/* llama.cpp splits large models over files, none of which has all tensors, and one the metadata. */
+static wn_status refuse_part(wn_context *ctx, const struct wn_tensors *t) {
+  const wn_gguf_value *count = wn_gguf_value_find(t->gguf, "split.count"),
+                      *no = wn_gguf_value_find(t->gguf, "split.no");
+  int64_t files, which = 0;
+  if (!count || !wn_gguf_value_int(count, 0, &files) || files < 2) return WN_OK;
+  if (no) wn_gguf_value_int(no, 0, &which);
+  return wn_fail(ctx, WN_ERR_UNSUPPORTED,
+                 "%s: file %llu of %lld that a model was split into; one with all tensors is expected: llama.cpp's "
+                 "llama-gguf-split --merge makes it",
+                 t->name, (unsigned long long)which + 1, (long long)files);
+}
+
 static wn_status list_gguf(wn_context *ctx, struct wn_tensors *t) {
+  WN_TRY(refuse_part(ctx, t));
   const int count = wn_gguf_tensor_count(t->gguf);
   void *memory;
   WN_TRY(wn_alloc(ctx, "list of tensors", (size_t)count * sizeof *t->all, &memory));

@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/open.h"
 
 static wn_context *ctx;
 static char folder[512], path[600];
@@ -30,6 +31,23 @@ static void a_write_replaces_the_whole_file(void **state) {
   assert_ok(ctx, wn_file_write(ctx, path, "", 0));
   assert_file_is(path, "");
   assert_no_temporary();
+}
+
+/* A file that only its owner may read stays one; a new one is as the process makes them. */
+static void a_write_keeps_permissions(void **state) {
+  (void)state;
+  struct stat st;
+  const mode_t mask = umask(022);
+  put_file(path, "old", 3);
+  assert_int_equal(chmod(path, 0600), 0);
+  assert_ok(ctx, wn_file_write(ctx, path, "new", 3));
+  assert_int_equal(stat(path, &st), 0);
+  assert_int_equal(st.st_mode & 07777, 0600);
+  assert_int_equal(unlink(path), 0);
+  assert_ok(ctx, wn_file_write(ctx, path, "new", 3));
+  assert_int_equal(stat(path, &st), 0);
+  assert_int_equal(st.st_mode & 07777, 0644);
+  umask(mask);
 }
 
 static void an_abort_keeps_the_old_file(void **state) {
@@ -383,6 +401,35 @@ static void texts_come_from_pipes(void **state) {
   unlink(fifo);
 }
 
+/* A writer that has opened the pipe is waited for, however long it thinks: here until its reader has begun. */
+static void a_silent_writer_is_waited_for(void **state) {
+  (void)state;
+  char fifo[600], text[8];
+  int go[2], fd, code;
+  bool regular;
+  uintmax_t bytes;
+  snprintf(fifo, sizeof fifo, "%s/silent", folder);
+  assert_int_equal(mkfifo(fifo, 0666), 0);
+  assert_int_equal(pipe(go), 0);
+  const pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    close(go[1]);
+    const int to = open(fifo, O_WRONLY);
+    _exit(to < 0 || read(go[0], text, 1) != 1 || write(to, "said", 4) != 4);
+  }
+  assert_ok(ctx, wn_open_text(ctx, fifo, &fd, &regular, &bytes));
+  assert_int_equal(write(go[1], "!", 1), 1);
+  assert_int_equal(read(fd, text, sizeof text), 4); /* nothing of it was taken */
+  assert_memory_equal(text, "said", 4);
+  assert_int_equal(waitpid(child, &code, 0), child);
+  assert_int_equal(code, 0);
+  close(fd);
+  close(go[0]);
+  close(go[1]);
+  unlink(fifo);
+}
+
 static void messages_are_lines_of_utf8(void **state) {
   (void)state;
   static const struct {
@@ -424,8 +471,10 @@ int main(void) {
       cmocka_unit_test(a_long_name),
       cmocka_unit_test(what_is_no_regular_file_is_refused_at_once),
       cmocka_unit_test(texts_come_from_pipes),
+      cmocka_unit_test(a_silent_writer_is_waited_for),
       cmocka_unit_test(messages_are_lines_of_utf8),
       cmocka_unit_test(a_write_replaces_the_whole_file),
+      cmocka_unit_test(a_write_keeps_permissions),
       cmocka_unit_test(an_abort_keeps_the_old_file),
       cmocka_unit_test(a_file_size_limit_keeps_the_old_file),
       cmocka_unit_test(a_limit_met_in_commit_keeps_the_old_file),

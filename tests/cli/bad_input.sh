@@ -11,7 +11,7 @@ keep >kept
 # Texts.
 for file in missing.txt empty.txt latin.txt folder; do
   refuses "tokenizer train on $file" 1 "$file" tokenizer train --out tok.model --vocab 300 --quiet $file
-  refuses "data prepare on $file" 1 "$file" data prepare --tokenizer tok.model --out data --quiet $file
+  refuses "data prepare on $file" 1 "$file" data prepare --tokenizer tok.model --val-fraction 0 --out data --quiet $file
   refuses "eval on $file" 1 "$file" eval --model whole --text $file --quiet
 done
 refuses "a vocabulary larger than the text gives" 1 'of 60000 tokens on short.txt: the text gives a vocabulary of at most [0-9]+$' \
@@ -62,6 +62,8 @@ ids() { # NAME PATTERN TEXT
 ids "past the vocabulary" '100000' '3 100000'
 ids "negative" '' '3 -7'
 ids "no number" 'byte 2' '3 x 5'
+ids "JSON that is cut off" ':1:13: ' '{"ids": [3, 5'
+ids "an object in place of a list" 'not a list' '{"ids": {"3": 5}}'
 ids "too large for an integer" '' '99999999999999999999'
 ids "JSON without ids" '' '{"text": 3}'
 ids "JSON cut off" '' '{"ids": [3, 4'
@@ -82,7 +84,8 @@ rm folder/config.json
 for file in /dev/zero folder; do
   refuses "a text that is $file" 1 "$file: it is a" eval --model whole --text $file --quiet
   refuses "a recipe that is $file" 1 "$file: it is a" train --config $file --out bad-run --quiet
-  refuses "a corpus to prepare that is $file" 1 "$file: it is a" data prepare --tokenizer bytes --out data --quiet $file
+  refuses "a corpus to prepare that is $file" 1 "$file: it is a" data prepare --tokenizer bytes --val-fraction 0 --out data \
+    --quiet $file
   refuses "tokenizer encode on $file" 1 "$file: it is a" tokenizer encode --tokenizer tok.model $file
 done
 refuses "a text that is a FIFO without a writer" 1 'fifo: it is a FIFO, and nothing opened it' tokenizer encode \
@@ -106,6 +109,11 @@ for through in - gzip; do
   else fail "data prepare from a pipe ($through)" "$(cat err)"; fi
 done
 rm -r piped filed
+# A file that is opened must not become standard error, into which progress goes.
+"$winnow" data prepare --tokenizer bytes --val-fraction 0 --out closed short.txt <&- >&- 2>&-
+is "nothing is printed into files where standard streams are closed" "1 0" "$? $("$winnow" info --verify closed --json | jq .damaged)"
+refuses "data prepare from an empty standard input" 1 'standard input: no text in it' data prepare --tokenizer bytes \
+  --val-fraction 0 --out piped --quiet -
 "$winnow" eval --model whole --text $'\033[2J\xff.txt' >out 2>err
 is "a name that is no text in a message" 'winnow: cannot open \x1b[2J\xff.txt: No such file or directory' "$(cat err)"
 
@@ -124,6 +132,9 @@ cp -r whole rotten
 cp data/val.bin rotten.bin
 json "info --verify of a run" '.damaged == 0 and (.files | length) == 2 and all(.files[]; .state == "ok")' info --verify rotten
 json "info --verify of token files" '.damaged == 0 and (.files | length) == 2' info --verify data
+json "data prepare into a folder whose name is not UTF-8" '.out == "d\\xe9" and .documents == 1' data prepare --tokenizer bytes \
+  --val-fraction 0 --out $'d\xe9' --quiet short.txt
+json "info --verify of it" '.path == "d\\xe9" and .damaged == 0' info --verify $'d\xe9'
 flip rotten/model.safetensors 5
 flip rotten/optimizer.safetensors 77
 flip rotten.bin 3
@@ -145,6 +156,8 @@ is "info --verify counts what cannot be read apart" "1 damaged, 1 unreadable, wi
   "$(jq -r '"\(.damaged) damaged, \(.unreadable) unreadable"' out), $(cat err)"
 refuses "info --verify of a file that is not there" 1 'cannot open nowhere.bin: No such file' info --verify nowhere.bin
 refuses "info --verify of nothing" 2 'of which file' info --verify
+refuses "info --all of nothing" 2 'of which model' info --all
+refuses "info of two kinds" 2 'exclude each other' info --all --verify data
 refuses "info --verify of a folder without such files" 1 'no safetensors' info --verify folder
 rm -r rotten rotten.bin
 
@@ -329,7 +342,8 @@ if [ "$(id -u)" -eq 0 ] && mount -t tmpfs -o size=200k winnow-test "$small" 2>/d
   trap 'umount "$small"; rm -rf "$dir"' EXIT
   refuses "full disk: train" 1 'small/' train --config recipe.json --set model.width=128 --set train.steps=1 --set train.eval_every=0 --out "$small/run" --quiet
   rm -rf "${small:?}"/*
-  refuses "full disk: data prepare" 1 'small/' data prepare --tokenizer bytes --out "$small/data" --quiet text.txt text.txt text.txt
+  refuses "full disk: data prepare" 1 'small/' data prepare --tokenizer bytes --val-fraction 0 --out "$small/data" --quiet \
+    text.txt text.txt text.txt
   if [ -z "$(find "$small" -name '*.bin' -size +0)" ]; then pass "full disk: no half of a token file"; else fail "full disk: no half of a token file" "$(ls -lR "$small")"; fi
   rm -rf "${small:?}"/*
   umount "$small"

@@ -105,6 +105,13 @@ for bad in '[]' '{"winnow": "chat"}' '{"winnow": "chat", "messages": [{"role": "
 done
 say '/save text.txt\n' --template chatml --context 300
 if grep -q 'text.txt is there' err && ! grep -q '"winnow"' text.txt; then pass "chat /save writes over no other file"; else fail "chat /save writes over no other file" "$(cat err)"; fi
+{
+  printf '{"winnow":"chat","messages":[{"role":"user","content":"'
+  head -c 5000000 /dev/zero | tr '\0' x
+  printf '"}]}'
+} >long.json
+say '/save long.json\n' --template chatml --context 300
+is "chat /save writes over a long conversation" "0 []" "$code $(jq -c .messages long.json | cut -c1-80)"
 # On a terminal.
 if command -v python3 >/dev/null; then
   long=20000

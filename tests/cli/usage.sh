@@ -88,6 +88,15 @@ fi
 json "the reference backend multiplies rounded numbers" '.bfloat16 == "float32" and .prompts == "float32"' info --backend ref
 json "info of the reference backend" '.backend == "ref"' info --backend ref
 json "threads are taken" '.threads == 1' info --threads 1
+# Found in PATH it knows its name alone, which says nothing about the folder that the user is in.
+mkdir -p planted/winnow
+echo "no module of this build" | tee planted/winnow-cuda.so >planted/winnow/winnow-cuda.so
+(cd planted && exec -a winnow "$winnow" info) >out 2>err
+if [ $? -eq 0 ] && ! grep -q planted out; then
+  pass "no module is taken from the folder that the user is in"
+else
+  fail "no module is taken from the folder that the user is in" "$(cat out err)"
+fi
 if [ -e /dev/full ]; then
   for command in info --version --help; do
     "$winnow" $command >/dev/full 2>err

@@ -176,9 +176,9 @@ static void test_text(void **state) {
 
 static void test_json_lines(void **state) {
   (void)state;
-  const char *json =
-      "{\"text\": \"one\\n\\ntwo\", \"id\": 3}\n\n  \n{\"body\": \"b\", \"text\": \"\\u00fc \\ud83d\\ude00\"}\n"
-      "{\"text\": \"\"}\n{\"text\": \"nul\\u0000\"}";
+  const char *json = "{\"text\": \"one\\n\\ntwo\", \"id\": 18446744073709551615}\n\n  \n{\"body\": \"b\", \"text\": "
+                     "\"\\u00fc \\ud83d\\ude00\"}\n"
+                     "{\"text\": \"\"}\n{\"text\": \"nul\\u0000\"}";
   const char *path = use("a.jsonl");
   put_text(path, json);
   o.tokenizer = model;
@@ -234,10 +234,25 @@ static void test_test_fraction(void **state) {
   for (int i = 0; i < N; i++) assert_int_equal(seen[i], 1);
   assert_in_range(tests, 120, 240); /* 180 expected */
   for (int k = 0; k < 4; k++) free(texts[k]);
+  /* What an earlier preparation has split off goes with it; a test.bin that none has made stays. */
+  char path[160];
+  snprintf(path, sizeof path, "%s/test.bin", out);
+  o.test_fraction = 0;
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_OK);
+  assert_int_equal(access(path, F_OK), -1);
+  put_text(path, "own");
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_OK);
+  assert_int_equal(access(path, F_OK), 0);
   o.test_fraction = 0.8;
   assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_ERR_ARGUMENT);
   assert_non_null(strstr(wn_context_error(ctx), "test fraction of 0.8"));
-  o.test_fraction = 0.1, o.test_bytes = 10;
+  o.test_fraction = 0, o.test_bytes = 10;
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_ERR_ARGUMENT);
+  assert_non_null(strstr(wn_context_error(ctx), "validation fraction of 0.2 with"));
+  o.val_fraction = 0;
+  assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_ERR_ARGUMENT);
+  assert_non_null(strstr(wn_context_error(ctx), "document break \"line\" with"));
+  o.test_fraction = 0.1;
   assert_int_equal(wn_data_prepare(ctx, &o, &r), WN_ERR_ARGUMENT);
   assert_non_null(strstr(wn_context_error(ctx), "one or the other"));
 }
@@ -366,6 +381,9 @@ static void test_refused(void **state) {
   put_text(path, "one document");
   o.val_fraction = 0.5;
   refuse(WN_ERR_ARGUMENT, "none of the 1 document");
+  put_text(path, "one document, of which n\xC3\x28thing is read");
+  o.document_break = "file";
+  refuse(WN_ERR_ARGUMENT, "none of the 1 document");
   o.val_fraction = 1;
   refuse(WN_ERR_ARGUMENT, "validation fraction");
   o.val_fraction = 0;
@@ -417,6 +435,7 @@ static void test_refused(void **state) {
   fwrite("garbage garbage garbage", 1, 23, f);
   fclose(f);
   refuse(WN_ERR_FORMAT, "a.jsonl.gz");
+  assert_null(strstr(wn_context_error(ctx), "<fd:"));
   unlink(path);
 }
 
@@ -431,6 +450,37 @@ static void test_cancel(void **state) {
   assert_int_equal(wn_data_prepare(other, &o, &r), WN_ERR_CANCELLED);
   wn_context_destroy(other);
   unlink(path);
+}
+
+struct watched {
+  wn_context *ctx;
+  uint64_t done, total;
+  int calls;
+};
+static void cancel_at_once(void *user, uint64_t done, uint64_t total) {
+  struct watched *w = user;
+  if (w->calls++ == 0) w->done = done, w->total = total;
+  wn_context_cancel(w->ctx);
+}
+
+/* Within a line as well, which may be all there is. */
+static void test_cancel_in_a_line(void **state) {
+  (void)state;
+  enum { N = 3 << 20 };
+  char *line = malloc(N);
+  memset(line, 'a', N);
+  wn_data_prepare_result r;
+  const char *path = use("a.txt");
+  put(path, line, N);
+  struct watched w = {0};
+  assert_int_equal(wn_context_create(NULL, &w.ctx), WN_OK);
+  o.progress = cancel_at_once, o.user = &w;
+  assert_int_equal(wn_data_prepare(w.ctx, &o, &r), WN_ERR_CANCELLED);
+  assert_int_equal(w.total, N);
+  assert_true(w.calls == 1 && w.done > 0 && w.done < N / 2);
+  wn_context_destroy(w.ctx);
+  unlink(path);
+  free(line);
 }
 
 static void expect_bytes(const char *name, const char *text, size_t from, size_t bytes) {
@@ -501,9 +551,11 @@ static void test_split_by_place(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_split_by_place), cmocka_unit_test(test_text),          cmocka_unit_test(test_json_lines),
-      cmocka_unit_test(test_split),          cmocka_unit_test(test_test_fraction), cmocka_unit_test(test_summary),
-      cmocka_unit_test(test_refused),        cmocka_unit_test(test_long_document), cmocka_unit_test(test_cancel),
+      cmocka_unit_test(test_split_by_place), cmocka_unit_test(test_text),
+      cmocka_unit_test(test_json_lines),     cmocka_unit_test(test_split),
+      cmocka_unit_test(test_test_fraction),  cmocka_unit_test(test_summary),
+      cmocka_unit_test(test_refused),        cmocka_unit_test(test_long_document),
+      cmocka_unit_test(test_cancel),         cmocka_unit_test(test_cancel_in_a_line),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -47,6 +47,26 @@ static void lengths_are_those_of_t5(void **state) {
   }
 }
 
+/* The longest text whose inputs fit, also where a span takes as much room as it frees. */
+static void inputs_fit(void **state) {
+  (void)state;
+  static const double densities[] = {0.001, 0.1, 0.15, 0.3, 0.45, 0.9}, means[] = {1, 1.2, 2, 3, 10};
+  for (int64_t input = 3; input <= 130; input++)
+    for (size_t d = 0; d < sizeof densities / sizeof *densities; d++)
+      for (size_t m = 0; m < sizeof means / sizeof *means; m++) {
+        int64_t text, target, noise, spans, left[2];
+        wn_span_corruption_lengths(input, densities[d], means[m], &text, &target);
+        for (int k = 0; k < 2; k++) {
+          wn_span_corruption_noise(text + k, densities[d], means[m], &noise, &spans);
+          left[k] = text + k - noise + spans + 1;
+        }
+        if (left[0] > input || left[1] <= input)
+          fail_msg("%lld tokens of input, density %g, mean %g: a text of %lld has %lld, one of %lld has %lld",
+                   (long long)input, densities[d], means[m], (long long)text, (long long)left[0], (long long)text + 1,
+                   (long long)left[1]);
+      }
+}
+
 /* Puts the spans back in the sentinels' places. Returns the length; checks the sentinels' order and the ends. */
 static int64_t restore(const struct wn_span_corruption *c, const int32_t *inputs, int64_t input_count,
                        const int32_t *targets, int64_t target_count, int32_t *text) {
@@ -218,9 +238,9 @@ static void mistakes_are_named(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(lengths_are_those_of_t5), cmocka_unit_test(the_text_comes_back),
-      cmocka_unit_test(spans_are_drawn_evenly),  cmocka_unit_test(sources_cover_the_file),
-      cmocka_unit_test(mistakes_are_named),
+      cmocka_unit_test(lengths_are_those_of_t5), cmocka_unit_test(inputs_fit),
+      cmocka_unit_test(the_text_comes_back),     cmocka_unit_test(spans_are_drawn_evenly),
+      cmocka_unit_test(sources_cover_the_file),  cmocka_unit_test(mistakes_are_named),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

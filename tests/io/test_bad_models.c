@@ -265,6 +265,7 @@ static const struct gguf_case gguf_cases[] = {
     {"2^63 tensors", TENSORS, "", 1ull << 63, NULL, "do not fit"},
     {"2^64-1 keys", KEYS, "", UINT64_MAX, NULL, "do not fit"},
     {"a tensor too many", TENSORS, "", 21, NULL, "bad.gguf"},
+    {"a part of a model", SET_UINT, "split.count", 3, NULL, "bad.gguf: file 1 of 3 that a model was split into"},
     {"a key too many", KEYS, "", 11, NULL, "bad.gguf"},
     {"a key of 2^60 bytes", KEY_LENGTH, "llama.block_count", 1ull << 60, NULL, "truncated"},
     {"a key of no bytes", KEY_LENGTH, "llama.block_count", 0, NULL, "0 bytes"},

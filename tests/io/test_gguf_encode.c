@@ -128,6 +128,32 @@ static void edges(void **state) {
   }
 }
 
+/* The types that are only rounded: what is not finite stays so, and what is does not become infinite. */
+static void edges_of_rounding(void **state) {
+  (void)state;
+  const float bad[] = {NAN, INFINITY, -INFINITY};
+  float x[32], y[32];
+  uint8_t data[32 * 4];
+  for (int i = 0; i < 32; i++) x[i] = 0.01f * (float)i;
+  for (int k = 0; k < 3; k++) {
+    x[20] = bad[k];
+    round_trip(ctx, WN_GGUF_Q8_0, x, 32, y);
+    assert_true(isnan(y[20]));
+    round_trip(ctx, WN_GGUF_BF16, x, 32, y);
+    assert_true(k == 0 ? isnan(y[20]) : y[20] == bad[k]);
+    round_trip(ctx, WN_GGUF_F16, x, 32, y);
+    assert_true(k == 0 ? isnan(y[20]) : y[20] == bad[k]);
+  }
+  for (int sign = -1; sign <= 1; sign += 2) {
+    x[20] = (float)sign * 0x1.fep127f; /* the largest of BF16 */
+    round_trip(ctx, WN_GGUF_BF16, x, 32, y);
+    assert_true(y[20] == x[20]);
+    x[20] = (float)sign * 0x1.fffp127f;
+    assert_refused(ctx, wn_gguf_encode(ctx, WN_GGUF_BF16, x, 32, data), WN_ERR_ARGUMENT, "too large for BF16");
+    assert_refused(ctx, wn_gguf_encode(ctx, WN_GGUF_Q8_0, x, 32, data), WN_ERR_ARGUMENT, "too large for Q8_0");
+  }
+}
+
 static void same_everywhere(void **state) {
   (void)state;
   static float x[N];
@@ -150,6 +176,6 @@ static void same_everywhere(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(searched), cmocka_unit_test(edges),
-                                     cmocka_unit_test(same_everywhere)};
+                                     cmocka_unit_test(edges_of_rounding), cmocka_unit_test(same_everywhere)};
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -305,6 +305,32 @@ static void what_cannot_be_written_is_refused(void **state) {
   assert_refused(ctx, wn_safetensors_write(ctx, folder, &good, 1, NULL), WN_ERR_IO, "it is a folder");
 }
 
+/* Nor what could not be read back. */
+static void what_cannot_be_read_back_is_not_written(void **state) {
+  (void)state;
+  enum { NAME = 5000, TEXT = 9 << 20 };
+  static const uint8_t data[4];
+  char *name = test_malloc(NAME + 1), *text = test_malloc(TEXT + 1);
+  memset(name, 'n', NAME), memset(text, 't', TEXT);
+  name[NAME] = text[TEXT] = 0;
+  const wn_safetensors_entry long_name = {
+      .name = name, .dtype = WN_U8, .ndim = 1, .shape = {4}, .data = data, .bytes = 4};
+  const wn_safetensors_entry entry = {.name = "a", .dtype = WN_U8, .ndim = 1, .shape = {4}, .data = data, .bytes = 4};
+  const char *const metadata[] = {"tokenizer", text, NULL};
+  assert_refused(ctx, wn_safetensors_write(ctx, path, &long_name, 1, NULL), WN_ERR_ARGUMENT,
+                 "a tensor's name: the JSON is 5002 bytes long");
+  assert_refused(ctx, wn_safetensors_write(ctx, path, &entry, 1, metadata), WN_ERR_ARGUMENT,
+                 "the metadata has at most");
+  name[4000] = text[8 << 20 >> 1] = 0;
+  assert_ok(ctx, wn_safetensors_write(ctx, path, &long_name, 1, metadata));
+  wn_safetensors *f;
+  assert_ok(ctx, wn_safetensors_open(ctx, path, &f));
+  assert_non_null(wn_safetensors_find(f, name));
+  wn_safetensors_close(f);
+  test_free(name);
+  test_free(text);
+}
+
 static void a_failing_write_keeps_the_old_file(void **state) {
   (void)state;
   float x[4] = {1, 2, 3, 4};
@@ -374,6 +400,7 @@ int main(void) {
       cmocka_unit_test(written_files_read_back),
       cmocka_unit_test(many_tensors_are_found),
       cmocka_unit_test(what_cannot_be_written_is_refused),
+      cmocka_unit_test(what_cannot_be_read_back_is_not_written),
       cmocka_unit_test(a_failing_write_keeps_the_old_file),
       cmocka_unit_test(files_that_are_not_there),
       cmocka_unit_test(dtypes_have_sizes_and_names),

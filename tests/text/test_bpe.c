@@ -417,6 +417,25 @@ static void test_first_and_unknown(void **state) {
   wn_tokenizer_destroy(tok);
 }
 
+/* What transformers writes for a model without a longest text: a whole number of 100 bits. */
+static void test_config_without_length(void **state) {
+  (void)state;
+  static const char json[] = "{\"added_tokens\":[{\"id\":2,\"content\":\"<e>\",\"special\":true}],"
+                             "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+                             "\"decoder\":{\"type\":\"ByteLevel\"},"
+                             "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}";
+  static const char config[] = "{\"eos_token\": \"<e>\", \"model_max_length\": 1000000000000000019884624838656}";
+  char path[128];
+  snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+  put(path, json, strlen(json));
+  snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+  put(path, config, strlen(config));
+  wn_tokenizer *tok = load(dir);
+  assert_int_equal(wn_tokenizer_eos(tok), 2);
+  wn_tokenizer_destroy(tok);
+  unlink(path);
+}
+
 /* A golden's file with each of its special tokens normalized, or with one added token more. */
 static wn_tokenizer *load_normalized(const char *golden, const char *content) {
   char path[256];
@@ -696,6 +715,7 @@ int main(void) {
       cmocka_unit_test(test_slow_pattern),
       cmocka_unit_test(test_first_and_unknown),
       cmocka_unit_test(test_no_end),
+      cmocka_unit_test(test_config_without_length),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
