@@ -355,6 +355,14 @@ json "analyze selection" '.sequences == 3 and (.layers | length) == 2 and .layer
   analyze selection whole --data data/val.bin --sequences 3
 json "analyze selection of a run and itself" '.against.same_layer > 0.999 and .against.same_layer_difference == 0' \
   analyze selection whole --data data/val.bin --sequences 3 --against whole
+mean_F() { run "$winnow" analyze selection whole --json "$@" && jq -c '[.layers[].mean_F * 1e4 | round]' out; }
+is "its means do not depend on the cells" "$(mean_F --data data/val.bin --sequences 3)" \
+  "$(mean_F --data data/val.bin --sequences 3 --cell 9)"
+head -c 20 other.txt >short.txt
+succeeds "a text shorter than the context" data prepare --tokenizer tok.model --val-fraction 0 --out short short.txt
+inputs=$((($(stat -c %s short/train.bin) - 1024) / 2 - 1)) # tokens of 16 bits behind a header
+is "its means are over the tokens that are there" "$(mean_F --data short/train.bin --context $inputs)" "$(mean_F --data short/train.bin)"
+json "no sequence has a last row" '.layers[0].masked_last_row == null' analyze selection whole --data short/train.bin
 
 json "eval under a threshold" '.loss > 0' eval whole --text other.txt --attention threshold.tau=0.5
 succeeds "analyze spans as text" analyze spans spans --csv spans.csv --out spans.json
