@@ -198,6 +198,7 @@ int analyze_selection(int argc, char **argv) {
   struct analysis *a = &s.analysis;
   int code = analysis_open(a, &selection_spec, argc, argv, &s);
   if (!code && !a->data) code = cli_usage_error(a->command, "a token file is needed: --data");
+  if (!code) code = analysis_special(a);
   if (!code) code = selection_measure(&s);
   if (!code) code = analysis_deliver(a, selection_json(&s), selection_csv, selection_print, &s);
   wn_selection_mean_destroy(s.mean);

@@ -224,7 +224,7 @@ int analyze_sweep(int argc, char **argv) {
   double taus[64];
   o.choice = (wn_sweep_options){.size = sizeof o.choice, .taus = taus, .tau_count = 64, .gamma = 0.95};
   int code = analysis_open(a, &sweep_spec, argc, argv, &o);
-  if (!code) code = cli_check_output(o.svg, false);
+  if (!code) code = analysis_plot(a, "svg", o.svg);
   if (!code) code = analysis_taus(a, o.taus, taus, &o.choice.tau_count);
   if (!code) code = analysis_control(a, o.control, &ids, &o.choice.control_count);
   if (!code && !a->text && !a->data && !o.tasks)
@@ -241,8 +241,8 @@ int analyze_sweep(int argc, char **argv) {
         a, analysis_ended(a, wn_analyze_sweep(a->ctx, a->model, text ? &input : NULL, &o.choice, &report)));
   }
   const struct result s = {report, text, tasks.count > 0, tasks.count};
-  if (!code && o.svg) code = analysis_end(a, wn_sweep_save_svg(a->ctx, report, "Performance under a threshold", o.svg));
   if (!code) code = analysis_deliver(a, sweep_result_json(a, &s), sweep_result_csv, sweep_result_print, &s);
+  if (!code && o.svg) code = analysis_end(a, wn_sweep_save_svg(a->ctx, report, "Performance under a threshold", o.svg));
   sweep_tasks_clear(&tasks);
   free(ids);
   wn_sweep_report_destroy(report);

@@ -364,6 +364,23 @@ inputs=$((($(stat -c %s short/train.bin) - 1024) / 2 - 1)) # tokens of 16 bits b
 is "its means are over the tokens that are there" "$(mean_F --data short/train.bin --context $inputs)" "$(mean_F --data short/train.bin)"
 json "no sequence has a last row" '.layers[0].masked_last_row == null' analyze selection whole --data short/train.bin
 
+# Analyses of a model with a threshold keep the control tokens that an evaluation keeps.
+cp -r whole thresholded
+jq '.attention.threshold = {enabled: true, tau: 0.6}' whole/config.json >thresholded/config.json
+perplexity() { run "$winnow" "$@" --json && jq -r "${filter:-.perplexity} * 1e6 | round" out; }
+marks=$("$winnow" tokenizer encode --tokenizer tok.model --json other.txt | jq -r '.ids[1:7] | unique | map(tostring) | join(",")')
+kept=$(perplexity eval thresholded --text other.txt --control $marks)
+[ "$kept" != "$(perplexity eval thresholded --text other.txt --control none)" ] && pass "control tokens matter" ||
+  fail "control tokens matter" "$kept"
+for what in attention meaningful; do
+  is "analyze $what keeps control tokens" "$kept" \
+    "$(perplexity analyze $what thresholded --text other.txt --control $marks)"
+done
+is "analyze survival keeps the tokenizer's" "$(perplexity eval thresholded --text other.txt --budgets 9 --policy window)" \
+  "$(filter='.policies[0].perplexity' perplexity analyze survival thresholded --text other.txt --budgets 9 --policies window)"
+refuses "a control token beyond the vocabulary" 1 'control 99999: .*outside the vocabulary' \
+  analyze attention thresholded --text other.txt --control 99999
+
 json "eval under a threshold" '.loss > 0' eval whole --text other.txt --attention threshold.tau=0.5
 succeeds "analyze spans as text" analyze spans spans --csv spans.csv --out spans.json
 grep -q '^average span' out && pass "analyze spans prints the average" || fail "analyze spans prints the average" "$(cat out)"
