@@ -219,6 +219,7 @@ static int survival_read_policies(const struct analysis *a, const char *text, co
     b->cache = wn_cache_format_resolve(a->ctx, a->model, b, WN_CACHE_AUTO); /* whose bytes are counted */
     if (wn_budgets_parse(a->ctx, config, spec, b) != WN_OK)
       return cli_error("--budgets %s: %s", spec, wn_context_error(a->ctx));
+    if (cli_policy_choices_over(a->command, choices, b)) return 2; /* a file has its own */
     if (wn_budgets_move(a->ctx, config, list[i], b) == WN_OK) continue;
     if (!all) return cli_error("--budgets %s: %s", spec, wn_context_error(a->ctx));
     cli_note(&a->common, "%s is left out: %s", wn_policy_name(list[i]), wn_context_error(a->ctx));

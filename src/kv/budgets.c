@@ -160,9 +160,12 @@ static wn_status budgets_read_object(wn_context *ctx, const char *path, json_t *
   return wn_fields_read(ctx, path, object, groups, count, out);
 }
 
-wn_status wn_budgets_from_json(wn_context *ctx, const char *path, json_t *object, wn_budgets *out) {
-  wn_budgets read;
-  wn_budgets_init(&read);
+/* What the object does not say is as in `otherwise`. */
+static wn_status budgets_read_over(wn_context *ctx, const char *path, json_t *object, const wn_budgets *otherwise,
+                                   wn_budgets *out) {
+  wn_budgets read = *otherwise;
+  read.tokens = read.head_tokens = NULL;
+  read.layers = read.heads = 0;
   const wn_status status = budgets_read_object(ctx, path, object, &read);
   if (status != WN_OK) {
     wn_budgets_clear(&read);
@@ -173,8 +176,13 @@ wn_status wn_budgets_from_json(wn_context *ctx, const char *path, json_t *object
   return WN_OK;
 }
 
-wn_status wn_budgets_load(wn_context *ctx, const char *path, wn_budgets *out) {
-  WN_CHECK_CALL(WN_POINTER(path), WN_POINTER(out));
+wn_status wn_budgets_from_json(wn_context *ctx, const char *path, json_t *object, wn_budgets *out) {
+  wn_budgets defaults;
+  wn_budgets_init(&defaults);
+  return budgets_read_over(ctx, path, object, &defaults, out);
+}
+
+static wn_status budgets_load(wn_context *ctx, const char *path, const wn_budgets *otherwise, wn_budgets *out) {
   char inside[PATH_BYTES];
   json_t *object;
   if (wn_path_is_dir(path)) {
@@ -182,9 +190,21 @@ wn_status wn_budgets_load(wn_context *ctx, const char *path, wn_budgets *out) {
     path = inside;
   }
   WN_TRY(wn_json_load_file(ctx, WN_JSON_TABLE, path, &object));
-  const wn_status status = wn_budgets_from_json(ctx, path, object, out);
+  const wn_status status = budgets_read_over(ctx, path, object, otherwise, out);
   json_decref(object);
   return status;
+}
+
+wn_status wn_budgets_load(wn_context *ctx, const char *path, wn_budgets *out) {
+  WN_CHECK_CALL(WN_POINTER(path), WN_POINTER(out));
+  wn_budgets defaults;
+  wn_budgets_init(&defaults);
+  return budgets_load(ctx, path, &defaults, out);
+}
+
+wn_status wn_budgets_load_over(wn_context *ctx, const char *path, wn_budgets *out) {
+  const wn_budgets given = *out;
+  return budgets_load(ctx, path, &given, out);
 }
 
 wn_status wn_budgets_to_json(wn_context *ctx, const wn_budgets *budgets, json_t **out) {

@@ -381,6 +381,19 @@ is "analyze survival keeps the tokenizer's" "$(perplexity eval thresholded --tex
 refuses "a control token beyond the vocabulary" 1 'control 99999: .*outside the vocabulary' \
   analyze attention thresholded --text other.txt --control 99999
 
+# Options go before a budgets.json, which goes before the defaults.
+printf '{"tokens": [6, 6], "policy": "streaming", "sinks": 3}' >said.json
+printf '{"tokens": [6, 6], "policy": "streaming"}' >unsaid.json
+streaming=(eval whole --text other.txt --budgets)
+one=$(perplexity "${streaming[@]}" 6 --policy streaming --sinks 1)
+is "--sinks goes before those of a file" "$one" "$(perplexity "${streaming[@]}" said.json --sinks 1)"
+is "--policy-options too" "$one" "$(perplexity "${streaming[@]}" said.json --policy-options sinks=1)"
+is "--sinks where the file has none" "$one" "$(perplexity "${streaming[@]}" unsaid.json --sinks 1)"
+is "in analyze survival too" "$one" \
+  "$(filter='.policies[0].perplexity' perplexity analyze survival whole --text other.txt --budgets said.json --policies streaming --sinks 1)"
+is "the file's where no option says them" "$(perplexity "${streaming[@]}" 6 --policy streaming --sinks 3)" \
+  "$(perplexity "${streaming[@]}" said.json)"
+
 json "eval under a threshold" '.loss > 0' eval whole --text other.txt --attention threshold.tau=0.5
 succeeds "analyze spans as text" analyze spans spans --csv spans.csv --out spans.json
 grep -q '^average span' out && pass "analyze spans prints the average" || fail "analyze spans prints the average" "$(cat out)"
