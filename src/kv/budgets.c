@@ -70,6 +70,14 @@ int64_t wn_budgets_total(const wn_budgets *budgets) {
   return total / n + (total % n >= n - half);
 }
 
+double wn_budgets_mean(const wn_budgets *budgets) {
+  const int64_t n = budgets->layers * (budgets->heads > 0 ? budgets->heads : 1);
+  const int64_t *tokens = budgets->heads > 0 ? budgets->head_tokens : budgets->tokens;
+  double total = 0;
+  for (int64_t i = 0; i < n; i++) total += (double)tokens[i];
+  return total / (double)n;
+}
+
 int64_t wn_budgets_of(const wn_budgets *budgets, int64_t layer, int64_t kv_head) {
   WN_CHECK_OR(0, WN_POINTER(budgets));
   return budgets->heads > 0 ? budgets->head_tokens[layer * budgets->heads + kv_head] : budgets->tokens[layer];

@@ -7,6 +7,8 @@
 
 /* New tokens in the place of the old ones, all of `value`. heads: as in wn_budgets. */
 wn_status wn_budgets_resize(wn_context *ctx, int64_t layers, int64_t heads, int64_t value, wn_budgets *out);
+/* Tokens of a layer, or of a key-value head where those have budgets: the mean, not rounded. */
+double wn_budgets_mean(const wn_budgets *budgets);
 /* The budget of one head, or of all that the layer has (head -1). */
 void wn_budgets_put(wn_budgets *out, int64_t layer, int64_t head, int64_t tokens);
 /* Its own arrays; *out is overwritten. */
