@@ -60,6 +60,11 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
 void analysis_close(struct analysis *a);
 /* Loads the tokenizer where it is not there yet. */
 wn_status analysis_tokenizer(struct analysis *a);
+/* Is --`option` a file that can be written, and none of those for other results? NULL: not asked for. 0, or the exit
+ * code after reporting; analysis_open asks for --csv and --out. */
+int analysis_plot(const struct analysis *a, const char *option, const char *path);
+int analysis_apart(const struct analysis *a, const char *option, const char *path, const char *other,
+                   const char *other_path);
 /* Of what is to be read; source and text NULL: nothing was given. */
 wn_analysis_input analysis_input(const struct analysis *a);
 /* Neither --text nor --data: 2, after reporting. */
@@ -69,14 +74,18 @@ void analysis_begin(struct analysis *a, const char *label, const char *unit);
 wn_status analysis_ended(struct analysis *a, wn_status status);
 /* The exit code of an analysis that ended so, after reporting. */
 int analysis_end(const struct analysis *a, wn_status status);
-/* Into the files that were asked for, then onto standard output: CSV, JSON, or the report. Takes `json`. */
+/* Into the files that were asked for, then onto standard output, whether or not the files could be written: CSV, JSON,
+ * or the report. Takes `json`. */
 int analysis_deliver(const struct analysis *a, json_t *json, void (*put_csv)(FILE *, const void *),
                      void (*put_report)(const struct analysis *, const void *), const void *what);
 /* "0.5:1:0.05" or "0.5,0.9,1" into taus[*count], ascending in (0,1], *count at most what it was. 0, or the exit code.
  */
 int analysis_taus(const struct analysis *a, const char *text, double *taus, int *count);
-/* The control tokens that --control stands for; the tokenizer is loaded where it was not. */
+/* The control tokens that --control stands for, which a model's threshold keeps from here on; the tokenizer is loaded
+ * where it was not. */
 int analysis_control(struct analysis *a, const char *text, int32_t **ids, int *count);
+/* Of commands without --control: a model's threshold keeps the tokenizer's, as in winnow eval. */
+int analysis_special(struct analysis *a);
 
 int analyze_meaningful(int argc, char **argv);
 int analyze_sweep(int argc, char **argv);

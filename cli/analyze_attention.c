@@ -112,7 +112,7 @@ int analyze_attention(int argc, char **argv) {
   int32_t *ids = NULL;
   wn_look_report *report = NULL;
   int code = analysis_open(a, &attention_spec, argc, argv, &s);
-  if (!code) code = cli_check_output(s.svg, false);
+  if (!code) code = analysis_plot(a, "svg", s.svg);
   if (!code) code = analysis_control(a, s.control, &ids, &s.choice.control_count);
   if (!code) code = analysis_needs_text(a);
   if (!code) {
@@ -121,8 +121,8 @@ int analyze_attention(int argc, char **argv) {
     analysis_begin(a, "attention", "batches");
     code = analysis_end(a, analysis_ended(a, wn_analyze_look(a->ctx, a->model, &input, &s.choice, &report)));
   }
-  if (!code && s.svg) code = analysis_end(a, wn_look_save_svg(a->ctx, report, "Attention similarity bias", s.svg));
   if (!code) code = analysis_deliver(a, look_json(a, report), look_csv, look_print, report);
+  if (!code && s.svg) code = analysis_end(a, wn_look_save_svg(a->ctx, report, "Attention similarity bias", s.svg));
   free(ids);
   wn_look_report_destroy(report);
   analysis_close(a);
@@ -219,6 +219,7 @@ static int survival_read_policies(const struct analysis *a, const char *text, co
     b->cache = wn_cache_format_resolve(a->ctx, a->model, b, WN_CACHE_AUTO); /* whose bytes are counted */
     if (wn_budgets_parse(a->ctx, config, spec, b) != WN_OK)
       return cli_error("--budgets %s: %s", spec, wn_context_error(a->ctx));
+    if (cli_policy_choices_over(a->command, choices, b)) return 2; /* a file has its own */
     if (wn_budgets_move(a->ctx, config, list[i], b) == WN_OK) continue;
     if (!all) return cli_error("--budgets %s: %s", spec, wn_context_error(a->ctx));
     cli_note(&a->common, "%s is left out: %s", wn_policy_name(list[i]), wn_context_error(a->ctx));
@@ -261,8 +262,9 @@ int analyze_survival(int argc, char **argv) {
   wn_survival_report *report = NULL;
   int count = 0;
   int code = analysis_open(a, &survival_spec, argc, argv, &s);
-  if (!code) code = cli_check_output(s.svg, false);
+  if (!code) code = analysis_plot(a, "svg", s.svg);
   if (!code) code = analysis_needs_text(a);
+  if (!code) code = analysis_special(a);
   if (!code) code = survival_read_policies(a, s.policies, s.spec_text, &s.choices, budgets, &count);
   if (!code) {
     const wn_analysis_input input = analysis_input(a);
@@ -270,8 +272,8 @@ int analyze_survival(int argc, char **argv) {
     analysis_begin(a, "survival", "batches");
     code = analysis_end(a, analysis_ended(a, wn_analyze_survival(a->ctx, a->model, &input, list, count, &report)));
   }
-  if (!code && s.svg) code = analysis_end(a, wn_survival_save_svg(a->ctx, report, "Tokens held under a budget", s.svg));
   if (!code) code = analysis_deliver(a, survival_json(a, report), survival_csv, survival_print, report);
+  if (!code && s.svg) code = analysis_end(a, wn_survival_save_svg(a->ctx, report, "Tokens held under a budget", s.svg));
   wn_survival_report_destroy(report);
   for (int i = 0; i < WN_POLICY_MAX; i++) wn_budgets_clear(&budgets[i]);
   analysis_close(a);

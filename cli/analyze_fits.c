@@ -66,7 +66,7 @@ static int fits_read(const struct fits *f, const char *path, const char *text, s
   for (const char *at = strchr(text, '\n'); at && at[1]; at = strchr(at, '\n')) {
     double X, Y;
     at++, line++;
-    if (*at == '\n' || !*at) continue;
+    if (at[strspn(at, "\r")] == '\n' || !at[strspn(at, "\r")]) continue;
     if (!fits_number(at, x, &X) || !fits_number(at, y, &Y) || X < 0)
       return cli_error("%s:%" PRId64 ": expected numbers in the columns \"%s\" and \"%s\"", path, line, f->x, f->y);
     if (X < f->from) continue;
@@ -115,12 +115,11 @@ int analyze_fits(int argc, char **argv) {
   wn_context *ctx = NULL;
   wn_fit fits[WN_FIT_COUNT];
   char *text = NULL;
-  size_t bytes = 0;
   int code = cli_parse(&fits_spec, argc, argv, &f, &files);
   const char *path = code == CLI_GO ? files.items[0] : NULL;
   cli_list_clear(&files);
   if (code == CLI_GO) code = cli_context_open(&f.common, &ctx);
-  if (!code) code = cli_read_text(ctx, path, &text, &bytes);
+  if (!code) code = cli_read_lines(ctx, path, &text);
   if (!code) code = fits_read(&f, path, text, &points);
   for (int k = 0; k < WN_FIT_COUNT && !code; k++)
     if (wn_fit_curve(ctx, (wn_fit_kind)k, points.x, points.y, points.count, &fits[k]) != WN_OK)

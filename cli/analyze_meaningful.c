@@ -223,8 +223,9 @@ int analyze_meaningful(int argc, char **argv) {
   wn_meaning_options choice = {.size = sizeof choice, .taus = taus, .tau_count = 64};
   int code = analysis_open(a, &meaningful_spec, argc, argv, &m);
   s.fit_from = m.fit_from;
-  if (!code) code = cli_check_output(m.svg, false);
-  if (!code) code = cli_check_output(m.svg_fits, false);
+  if (!code) code = analysis_plot(a, "svg", m.svg);
+  if (!code) code = analysis_plot(a, "svg-fits", m.svg_fits);
+  if (!code) code = analysis_apart(a, "svg", m.svg, "svg-fits", m.svg_fits);
   if (!code) code = analysis_taus(a, m.taus, taus, &choice.tau_count);
   if (!code) code = analysis_control(a, m.control, &ids, &s.control_count);
   if (!code) code = analysis_needs_text(a);
@@ -235,9 +236,9 @@ int analyze_meaningful(int argc, char **argv) {
     code = analysis_end(a, analysis_ended(a, wn_analyze_meaning(a->ctx, a->model, &input, &choice, &report)));
   }
   if (!code) code = meaningful_choose_share(&m, report, &s);
-  if (!code) code = meaningful_save_plots(&m, &s);
   if (!code)
     code = analysis_deliver(a, meaningful_result_json(a, &s), meaningful_result_csv, meaningful_result_print, &s);
+  if (!code) code = meaningful_save_plots(&m, &s);
   free(s.fits), free(ids);
   wn_meaning_report_destroy(report);
   analysis_close(a);

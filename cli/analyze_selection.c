@@ -23,12 +23,15 @@ static int64_t selection_columns(const wn_selection_mean *m, int64_t r) {
   return m->encoder ? m->size : r + 1;
 }
 
-/* Means of a layer over its cells. */
+/* Mean of a layer over all pairs, whatever the cells. */
 static double selection_layer_mean(const wn_selection_mean *m, const float *of, int64_t l) {
   double sum = 0, n = 0;
   for (int64_t r = 0; r < m->size; r++)
-    for (int64_t c = 0; c < selection_columns(m, r); c++) sum += (double)of[(l * m->size + r) * m->size + c], n++;
-  return sum / n;
+    for (int64_t c = 0; c < selection_columns(m, r); c++) {
+      const double pairs = m->pairs[r * m->size + c];
+      sum += pairs * (double)of[(l * m->size + r) * m->size + c], n += pairs;
+    }
+  return n > 0 ? sum / n : 0;
 }
 
 static double selection_last_mean(const wn_selection_mean *m, int64_t l) {
@@ -52,9 +55,10 @@ static json_t *selection_json(const struct selection *s) {
       json_array_append_new(F, row);
       json_array_append_new(masked, part);
     }
-    json_array_append_new(layers, json_pack("{s:f, s:f, s:f, s:o, s:o}", "mean_F", selection_layer_mean(m, m->F, l),
+    json_array_append_new(layers, json_pack("{s:f, s:f, s:o, s:o, s:o}", "mean_F", selection_layer_mean(m, m->F, l),
                                             "masked", selection_layer_mean(m, m->masked, l), "masked_last_row",
-                                            selection_last_mean(m, l), "F", F, "masked_cells", masked));
+                                            m->whole > 0 ? json_real(selection_last_mean(m, l)) : json_null(), "F", F,
+                                            "masked_cells", masked));
   }
   json_t *json = json_pack("{s:o, s:I, s:I, s:I, s:f, s:o}", "model", cli_text(s->analysis.model_dir), "sequences",
                            (json_int_t)m->sequences, "tokens", (json_int_t)m->T, "cell", (json_int_t)m->cell, "loss",
@@ -98,9 +102,13 @@ static void selection_print(const struct analysis *a, const void *what) {
   printf("%s%s: means over %" PRIu64 " sequences of %" PRId64 " tokens%s\n\nlayer    mean F   1-e^-F   in the last "
          "row\n",
          a->model_dir, m->encoder ? ", encoder" : "", m->sequences, m->T, loss);
-  for (int64_t l = 0; l < m->layers; l++)
-    printf("%5" PRId64 "%10.4f%9.4f%18.4f\n", l, selection_layer_mean(m, m->F, l),
-           selection_layer_mean(m, m->masked, l), selection_last_mean(m, l));
+  for (int64_t l = 0; l < m->layers; l++) {
+    printf("%5" PRId64 "%10.4f%9.4f", l, selection_layer_mean(m, m->F, l), selection_layer_mean(m, m->masked, l));
+    if (m->whole > 0)
+      printf("%18.4f\n", selection_last_mean(m, l));
+    else
+      printf("%18s\n", "-"); /* padding ends every sequence */
+  }
   if (!k) return;
   printf("\nagainst %s: correlation of the cells' 1-e^-F, its layers across\nlayer", s->against);
   for (int64_t j = 0; j < k->layers[1]; j++) printf("%8" PRId64, j);
@@ -190,6 +198,7 @@ int analyze_selection(int argc, char **argv) {
   struct analysis *a = &s.analysis;
   int code = analysis_open(a, &selection_spec, argc, argv, &s);
   if (!code && !a->data) code = cli_usage_error(a->command, "a token file is needed: --data");
+  if (!code) code = analysis_special(a);
   if (!code) code = selection_measure(&s);
   if (!code) code = analysis_deliver(a, selection_json(&s), selection_csv, selection_print, &s);
   wn_selection_mean_destroy(s.mean);

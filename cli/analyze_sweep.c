@@ -56,8 +56,10 @@ static int sweep_add_task(struct analysis *a, const char *path, int64_t line, co
   const char *prompt = json_string_value(json_object_get(object, "prompt"));
   const char *content = json_string_value(json_object_get(object, "content"));
   const char *answer = json_string_value(json_object_get(object, "answer"));
-  if (!prompt || !content || !answer || !*answer || !strstr(prompt, "{content}"))
-    return cli_error("%s:%" PRId64 ": expected strings \"prompt\" (with {content} in it), \"content\" and \"answer\"",
+  const char *place = prompt ? strstr(prompt, "{content}") : NULL;
+  if (!prompt || !content || !answer || !*answer || !place || strstr(place + 1, "{content}"))
+    return cli_error("%s:%" PRId64
+                     ": expected strings \"prompt\" (with {content} in it, once), \"content\" and \"answer\"",
                      path, line);
   if (t->count == t->room) {
     const int64_t room = 2 * t->room + 64;
@@ -77,14 +79,16 @@ static int sweep_add_task(struct analysis *a, const char *path, int64_t line, co
   if (!code) code = sweep_encode(a, answer, false, &ids[2], &one->answer_count);
   free(whole), free(bare);
   one->prompt = ids[0], one->bare = ids[1], one->answer = ids[2];
+  if (!code && (one->bare_count < 1 || one->prompt_count < 1 || one->answer_count < 1))
+    code = cli_error("%s:%" PRId64 ": %s has no tokens", path, line,
+                     one->answer_count < 1 ? "\"answer\"" : "\"prompt\" without its {content}");
   return code;
 }
 
 static int sweep_load_tasks(struct analysis *a, const char *path, struct tasks *t) {
   char *text = NULL;
-  size_t bytes = 0;
   if (analysis_tokenizer(a) != WN_OK) return cli_fail(a->ctx, WN_ERR_IO);
-  int code = cli_read_text(a->ctx, path, &text, &bytes);
+  int code = cli_read_lines(a->ctx, path, &text);
   int64_t line = 0;
   for (char *at = text, *next; !code && at && *at; at = next) {
     next = strchr(at, '\n');
@@ -224,7 +228,7 @@ int analyze_sweep(int argc, char **argv) {
   double taus[64];
   o.choice = (wn_sweep_options){.size = sizeof o.choice, .taus = taus, .tau_count = 64, .gamma = 0.95};
   int code = analysis_open(a, &sweep_spec, argc, argv, &o);
-  if (!code) code = cli_check_output(o.svg, false);
+  if (!code) code = analysis_plot(a, "svg", o.svg);
   if (!code) code = analysis_taus(a, o.taus, taus, &o.choice.tau_count);
   if (!code) code = analysis_control(a, o.control, &ids, &o.choice.control_count);
   if (!code && !a->text && !a->data && !o.tasks)
@@ -241,8 +245,8 @@ int analyze_sweep(int argc, char **argv) {
         a, analysis_ended(a, wn_analyze_sweep(a->ctx, a->model, text ? &input : NULL, &o.choice, &report)));
   }
   const struct result s = {report, text, tasks.count > 0, tasks.count};
-  if (!code && o.svg) code = analysis_end(a, wn_sweep_save_svg(a->ctx, report, "Performance under a threshold", o.svg));
   if (!code) code = analysis_deliver(a, sweep_result_json(a, &s), sweep_result_csv, sweep_result_print, &s);
+  if (!code && o.svg) code = analysis_end(a, wn_sweep_save_svg(a->ctx, report, "Performance under a threshold", o.svg));
   sweep_tasks_clear(&tasks);
   free(ids);
   wn_sweep_report_destroy(report);

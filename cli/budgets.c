@@ -84,10 +84,20 @@ int cli_policies_read(const char *command, const char *text, wn_policy list[WN_P
 }
 
 int cli_policy_choices_apply(const char *command, const struct cli_policy_choices *choices, wn_budgets *budgets) {
-  budgets->sinks = choices->sinks;
-  budgets->recent = choices->recent;
-  budgets->seed = choices->seed;
-  budgets->per_kv_head = choices->per_kv_head;
+  const struct cli_policy_choices untouched = CLI_POLICY_CHOICES_DEFAULTS;
+  budgets->sinks = untouched.sinks;
+  budgets->recent = untouched.recent;
+  budgets->seed = untouched.seed;
+  budgets->per_kv_head = untouched.per_kv_head;
+  return cli_policy_choices_over(command, choices, budgets);
+}
+
+int cli_policy_choices_over(const char *command, const struct cli_policy_choices *choices, wn_budgets *budgets) {
+  const struct cli_policy_choices untouched = CLI_POLICY_CHOICES_DEFAULTS;
+  if (choices->sinks != untouched.sinks) budgets->sinks = choices->sinks;
+  if (choices->recent != untouched.recent) budgets->recent = choices->recent;
+  if (choices->seed != untouched.seed) budgets->seed = choices->seed;
+  if (choices->per_kv_head) budgets->per_kv_head = true;
   if (!choices->options) return CLI_GO;
   wn_context *ctx;
   int code = CLI_GO;
@@ -132,6 +142,8 @@ int cli_budgets_load(wn_context *ctx, const struct cli_budgets *given, const wn_
   const size_t policy = given->policy ? strlen(given->policy) : 0;
   if (policy) cli_policy_named(given->policy, policy, &out->policy); /* bytes are counted for it */
   wn_status status = wn_budgets_parse(ctx, config, given->spec, out);
+  if (status == WN_OK && cli_policy_choices_over("winnow", &given->choices, out)) return 2;
+  if (given->cache_positions) out->cache_positions = true;
   if (policy) cli_policy_named(given->policy, policy, &out->policy);
   if (status == WN_OK) status = wn_budgets_check(ctx, out, config);
   out->cache = budgets_format_of(ctx, given, model, out); /* a file may want positions by place */

@@ -34,6 +34,8 @@ struct cli_policy_choices {
   { .sinks = 4, .recent = 0.5 }
 /* CLI_GO, or 2 after saying which option is wrong. */
 int cli_policy_choices_apply(const char *command, const struct cli_policy_choices *choices, wn_budgets *budgets);
+/* The same of those choices alone that are not the defaults, over what a file has said. */
+int cli_policy_choices_over(const char *command, const struct cli_policy_choices *choices, wn_budgets *budgets);
 
 struct cli_budgets {
   const char *spec, *policy; /* NULL: not given */

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include "attention.h"
 #include "cmd.h"
 #include "recipe.h"
@@ -75,6 +76,9 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
     code = cli_usage_error(spec->command, "--long-only needs --data, a token file");
   if (code == CLI_GO && a->common.json && a->csv && !strcmp(a->csv, "-"))
     code = cli_usage_error(spec->command, "--json and --csv - both want standard output");
+  if (code == CLI_GO && a->out && !strcmp(a->out, "-"))
+    code = cli_usage_error(spec->command, "--out: expected a file; --json prints it");
+  if (code == CLI_GO) code = analysis_apart(a, "csv", a->csv, "out", a->out);
   if (code == CLI_GO) code = cli_check_output(a->csv, true);
   if (code == CLI_GO) code = cli_check_output(a->out, true);
   if (code == CLI_GO) code = cli_context_open(&a->common, &a->ctx);
@@ -95,6 +99,39 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
     if (!code && a->bytes == 0) code = cli_error("%s: the file is empty", a->text);
   }
   return code || !a->data ? code : analysis_open_data(a);
+}
+
+/* Do both paths have one name in one folder? */
+static bool analysis_same_name(const char *a, const char *b) {
+  const char *slash_a = strrchr(a, '/'), *slash_b = strrchr(b, '/');
+  char folder[4096];
+  struct stat x, y;
+  if (strcmp(slash_a ? slash_a + 1 : a, slash_b ? slash_b + 1 : b)) return false;
+  snprintf(folder, sizeof folder, "%.*s.", slash_a ? (int)(slash_a + 1 - a) : 0, a);
+  if (stat(folder, &x)) return false;
+  snprintf(folder, sizeof folder, "%.*s.", slash_b ? (int)(slash_b + 1 - b) : 0, b);
+  return stat(folder, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Would two paths be one regular file? */
+static bool analysis_same_file(const char *a, const char *b) {
+  struct stat x, y;
+  const bool there = stat(a, &x) == 0;
+  if (there && !S_ISREG(x.st_mode)) return false; /* /dev/null, a pipe */
+  return analysis_same_name(a, b) || (there && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
+}
+
+int analysis_apart(const struct analysis *a, const char *option, const char *path, const char *other,
+                   const char *other_path) {
+  if (!path || !other_path || !analysis_same_file(path, other_path)) return 0;
+  return cli_usage_error(a->command, "--%s and --%s are one file: %s", option, other, path);
+}
+
+int analysis_plot(const struct analysis *a, const char *option, const char *path) {
+  if (path && !strcmp(path, "-")) return cli_usage_error(a->command, "--%s: expected a file", option);
+  int code = cli_check_output(path, false);
+  if (!code) code = analysis_apart(a, option, path, "csv", a->csv);
+  return code ? code : analysis_apart(a, option, path, "out", a->out);
 }
 
 /* A file with the text that `put` writes. */
@@ -175,7 +212,19 @@ int analysis_taus(const struct analysis *a, const char *text, double *taus, int 
 int analysis_control(struct analysis *a, const char *text, int32_t **ids, int *count) {
   if (!strcmp(text, "special")) /* with --data: the checkpoint's, where it has one */
     if (analysis_tokenizer(a) != WN_OK) cli_note(&a->common, "no tokenizer: no control tokens");
-  return cli_control_tokens(a->command, text, a->tok, ids, count);
+  const int code = cli_control_tokens(a->command, text, a->tok, ids, count);
+  if (code || !wn_model_config_get(a->model)->attention.threshold.enabled) return code;
+  if (wn_model_set_control_tokens(a->ctx, a->model, *ids, *count) == WN_OK) return 0;
+  return cli_error("--control %s: %s", text, wn_context_error(a->ctx));
+}
+
+int analysis_special(struct analysis *a) {
+  int32_t *ids = NULL;
+  int count = 0;
+  if (!wn_model_config_get(a->model)->attention.threshold.enabled) return 0;
+  const int code = analysis_control(a, "special", &ids, &count);
+  free(ids);
+  return code;
 }
 
 static void analysis_put_json(FILE *f, const void *what) {
@@ -185,17 +234,21 @@ static void analysis_put_json(FILE *f, const void *what) {
 
 int analysis_deliver(const struct analysis *a, json_t *json, void (*put_csv)(FILE *, const void *),
                      void (*put_report)(const struct analysis *, const void *), const void *what) {
+  const bool stream = a->csv && !strcmp(a->csv, "-");
   int code = json ? 0 : cli_error("out of memory");
-  if (!code && a->out) code = analysis_write_file(a, a->out, analysis_put_json, json);
-  if (!code && a->csv && strcmp(a->csv, "-")) code = analysis_write_file(a, a->csv, put_csv, what);
-  if (!code && a->common.json) return cli_print_json(json);
+  if (json && a->out) code = analysis_write_file(a, a->out, analysis_put_json, json);
+  const int written = a->csv && !stream ? analysis_write_file(a, a->csv, put_csv, what) : 0;
+  if (!code) code = written;
+  if (json && a->common.json) {
+    const int printed = cli_print_json(json);
+    return code ? code : printed;
+  }
   json_decref(json);
-  if (code) return code;
-  if (a->csv && !strcmp(a->csv, "-"))
+  if (stream)
     put_csv(stdout, what);
-  else
+  else if (!a->common.json)
     put_report(a, what);
-  return 0;
+  return code;
 }
 
 /* ---- spans ---- */

@@ -368,9 +368,8 @@ static int generate_predict(wn_context *ctx, struct request *r, struct run *g, i
 }
 
 static int generate_predict_all(wn_context *ctx, struct request *r, struct run *g) {
-  size_t bytes = 0;
   int64_t line = 0;
-  int code = cli_read_text(ctx, r->jsonl, &g->text, &bytes);
+  int code = cli_read_lines(ctx, r->jsonl, &g->text);
   if (code) return code;
   FILE *out = cli_open_output(r->out);
   if (!out) return 1;
@@ -429,8 +428,9 @@ static int generate_check_options(const struct request *r, int code) {
   if (r->prompt && r->prompt_file) return cli_usage_error(command, "--prompt and --prompt-file exclude each other");
   if (r->out && !strcmp(r->out, "-")) return cli_usage_error(command, "--out: expected a file");
   if (!r->jsonl != !r->out) return cli_usage_error(command, "--jsonl and --out go together");
-  if (r->jsonl && (!r->prompt || !strstr(r->prompt, "{document}")))
-    return cli_usage_error(command, "--jsonl needs a --prompt with {document} in it");
+  const char *document = r->jsonl && r->prompt ? strstr(r->prompt, "{document}") : NULL;
+  if (r->jsonl && (!document || strstr(document + 1, "{document}")))
+    return cli_usage_error(command, "--jsonl needs a --prompt with {document} in it, once");
   if (!r->chat && (r->dialogue.system || r->dialogue.name))
     return cli_usage_error(command, "--system and --template need --chat");
   if (r->ignore_end && cli_format_is_given(&r->format))

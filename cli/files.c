@@ -70,6 +70,16 @@ int cli_read_text(wn_context *ctx, const char *path, char **out, size_t *bytes) 
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }
 
+int cli_read_lines(wn_context *ctx, const char *path, char **out) {
+  size_t bytes = 0;
+  long long line = 1;
+  if (cli_read_text(ctx, path, out, &bytes)) return 1;
+  const size_t length = strlen(*out);
+  if (length == bytes) return 0;
+  for (size_t i = 0; i < length; i++) line += (*out)[i] == '\n';
+  return cli_error("%s:%lld: a NUL byte; expected lines of text", path, line);
+}
+
 json_t *cli_read_json(const char *path) {
   char *text;
   size_t bytes;

@@ -27,6 +27,9 @@ FILE *cli_create_private(const char *path);
 /* A whole text by wn_file_load ("-": standard input, a pipe), with a NUL after it; freed with wn_text_free. 0, or 1
  * after reporting. */
 int cli_read_text(wn_context *ctx, const char *path, char **out, size_t *bytes);
+/* The same of a text that is read line by line as C strings: a NUL byte, behind which nothing would be read, is
+ * refused. */
+int cli_read_lines(wn_context *ctx, const char *path, char **out);
 /* A JSON file of winnow's own; NULL where it is missing or is none. New reference. */
 json_t *cli_read_json(const char *path);
 

@@ -162,7 +162,8 @@ typedef struct wn_fit {
   double mse;             /* sum of squares / n */
   int64_t n;
 } wn_fit;
-/* Ordinary least squares by QR. x >= 0; n >= 3, not all x equal: WN_ERR_ARGUMENT. n doubles of memory. */
+/* Ordinary least squares by QR. x >= 0; n >= 3, not all x equal, numbers whose squares are finite: WN_ERR_ARGUMENT. n
+ * doubles of memory. */
 wn_status wn_fit_curve(wn_context *ctx, wn_fit_kind kind, const double *x, const double *y, int64_t n, wn_fit *out);
 double wn_fit_at(wn_fit_kind kind, const wn_fit *fit, double x);
 

@@ -90,6 +90,7 @@ void wn_budgets_init(wn_budgets *budgets);
 void wn_budgets_clear(wn_budgets *budgets);
 /* Sets keys of budgets.json from text: "recent=0.25,per_kv_head=true". */
 wn_status wn_budgets_set(wn_context *ctx, const char *assignments, wn_budgets *out);
+/* A budgets.json, or a folder with one; what it does not have is the default, whatever *out had. */
 wn_status wn_budgets_load(wn_context *ctx, const char *path, wn_budgets *out);
 wn_status wn_budgets_save(wn_context *ctx, const wn_budgets *budgets, const char *path);
 /* Tokens that all layers hold together. A layer whose key-value heads have budgets of their own counts with their mean;

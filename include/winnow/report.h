@@ -152,9 +152,10 @@ typedef struct wn_report_options {
   const char *budgets; /* in force while the text is read, as wn_budgets_parse takes them; NULL: none */
   int policy;          /* the budgets' policy, a wn_policy. -1: the file's, else selective or, if the model does not
                           select, h2o */
-  const wn_budgets *choices;                  /* the policies' options; without tokens. NULL: their defaults */
-  const wn_policy *policies;                  /* [policy_count] policies whose survival under the budgets is shown */
-  int policy_count;                           /* -1: all that the budgets allow; 0: none */
+  const wn_budgets *choices; /* the policies' options, where a file of budgets does not say them; without tokens. NULL:
+                                their defaults */
+  const wn_policy *policies; /* [policy_count] policies whose survival under the budgets is shown */
+  int policy_count;          /* -1: all that the budgets allow; 0: none */
   void (*note)(void *user, const char *line); /* says why a figure is missing; the line is borrowed. May be NULL */
   void *user;
   bool long_only; /* sequences are documents that fill at least 90% of `tokens`, each from its start */

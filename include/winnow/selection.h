@@ -56,6 +56,8 @@ typedef struct wn_selection_mean {
   float *last;  /* [L,T] mean of 1 - exp(-F) in the last row; NULL likewise. Sequences that padding ends are left out */
   float *F;     /* [L,size,size] mean F (figures 7 and 8 of the paper); NULL likewise */
   bool encoder; /* the layers are an encoder's: cells above the diagonal count too */
+  double *pairs;  /* [size,size] pairs that a cell's means are over, of all sequences */
+  uint64_t whole; /* sequences without padding, which `last` is the mean of; 0: `last` is 0 */
 } wn_selection_mean;
 typedef struct wn_selection_mean_options {
   size_t size;        /* sizeof the struct (context.h) */
@@ -72,9 +74,9 @@ wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_d
                                     const wn_selection_mean_options *options, wn_selection_mean **out);
 void wn_selection_mean_destroy(wn_selection_mean *mean); /* NULL is allowed */
 
-/* How alike two runs select: over the cells of their mean 1 - exp(-F) that count (on and below the diagonal, or all of
- * an encoder's), layer by layer. Any two layers mask old tokens more than new ones, so pairs of different layers are
- * the measure of what a correlation is worth. */
+/* How alike two runs select: over the cells of their mean 1 - exp(-F) that have pairs in both (on and below the
+ * diagonal, or all of an encoder's), layer by layer. Any two layers mask old tokens more than new ones, so pairs of
+ * different layers are the measure of what a correlation is worth. */
 typedef struct wn_selection_likeness {
   int64_t layers[2];
   double *correlation; /* [layers[0], layers[1]] Pearson's; 0 where a layer has one value everywhere */
@@ -83,8 +85,8 @@ typedef struct wn_selection_likeness {
   double best; /* mean over the first run's layers of the correlation with the second's layer that is most like it */
   double same_difference, other_difference; /* mean differences of the same pairs */
 } wn_selection_likeness;
-/* Of means over sequences of the same length in the same cells, of selective models; else WN_ERR_ARGUMENT. Released
- * with wn_selection_likeness_destroy. */
+/* Of means over sequences of the same length in the same cells, of selective models; else WN_ERR_ARGUMENT. `pairs` may
+ * be NULL: all cells have some. Released with wn_selection_likeness_destroy. */
 wn_status wn_selection_compare(wn_context *ctx, const wn_selection_mean *first, const wn_selection_mean *second,
                                wn_selection_likeness **out);
 void wn_selection_likeness_destroy(wn_selection_likeness *likeness); /* NULL is allowed */

@@ -139,8 +139,10 @@ def make(
 
     context.run(resolve)
     context.call(lib.wn_budgets_parse, config, text, raw)
+    if options is not None:
+        context.call(lib.wn_budgets_set, _assignments(options), raw)  # a file has its own
     if policy is not None:
-        raw.policy = number[0]  # a file has its own
+        raw.policy = number[0]
     context.call(lib.wn_budgets_check, raw, config)
     return budgets
 

@@ -73,5 +73,7 @@ wn_status wn_fit_curve(wn_context *ctx, wn_fit_kind kind, const double *x, const
   out->r2 = spread > 0 ? 1 - squares / spread : 0;
   out->adjusted_r2 = 1 - (1 - out->r2) * (N - 1) / (N - 2);
   out->aic = N * (log(2 * 3.14159265358979323846) + log(out->mse) + 1) + 4;
-  return WN_OK;
+  if (isfinite(out->intercept) && isfinite(out->slope) && isfinite(out->mse) && isfinite(out->r2)) return WN_OK;
+  memset(out, 0, sizeof *out);
+  return wn_fail(ctx, WN_ERR_ARGUMENT, "fit: the points' numbers are too large: their squares overflow");
 }

@@ -205,8 +205,6 @@ done:
 struct sums {
   wn_selection_mean *mean;
   double *weights, *masked, *last, *F; /* sums, shaped as the mean's */
-  double *pairs;                       /* [size,size] of tokens in a cell, over sequences */
-  uint64_t whole;                      /* sequences without padding */
   int64_t held;                        /* tokens of the sequence at hand, without padding */
 };
 
@@ -241,15 +239,15 @@ static int64_t selection_held(const int32_t *targets, int64_t T) {
 
 /* Before a sequence of `held` tokens without padding. Its pairs of each cell. */
 static void selection_begin_sequence(struct sums *s, int64_t held) {
-  const wn_selection_mean *m = s->mean;
+  wn_selection_mean *m = s->mean;
   s->held = held;
-  s->whole += s->held == m->T;
+  m->whole += s->held == m->T;
   for (int64_t r = 0; r < m->size; r++)
     for (int64_t i = r * m->cell; i < (r + 1) * m->cell && i < s->held; i++)
       for (int64_t c = 0; c < m->size; c++) {
         const int64_t first = c * m->cell, seen = selection_seen(m, i, s->held),
                       end = first + m->cell < seen ? first + m->cell : seen;
-        if (end > first) s->pairs[r * m->size + c] += (double)(end - first);
+        if (end > first) m->pairs[r * m->size + c] += (double)(end - first);
       }
 }
 
@@ -257,15 +255,15 @@ static void selection_finish(const struct sums *s) {
   wn_selection_mean *m = s->mean;
   for (int64_t r = 0; r < m->size; r++)
     for (int64_t c = 0; c < m->size; c++) {
-      const double count = s->pairs[r * m->size + c];
+      const double count = m->pairs[r * m->size + c];
       for (int64_t l = 0; l < m->layers && count > 0; l++) {
         const int64_t k = (l * m->size + r) * m->size + c;
         if (m->weights) m->weights[k] = (float)(s->weights[k] / count);
         if (m->masked) m->masked[k] = (float)(s->masked[k] / count), m->F[k] = (float)(s->F[k] / count);
       }
     }
-  for (int64_t k = 0; m->last && s->whole > 0 && k < m->layers * m->T; k++)
-    m->last[k] = (float)(s->last[k] / (double)s->whole);
+  for (int64_t k = 0; m->last && m->whole > 0 && k < m->layers * m->T; k++)
+    m->last[k] = (float)(s->last[k] / (double)m->whole);
 }
 
 /* One block: the struct and its arrays. */
@@ -273,16 +271,17 @@ static wn_status selection_mean_create(wn_context *ctx, const wn_model_config *c
                                        wn_selection_mean **out) {
   if (cell < 1) cell = (T + 255) / 256;
   const int64_t size = (T + cell - 1) / cell;
-  size_t squares, bytes;
+  size_t squares, bytes, pairs;
   void *memory;
   if (!wn_mul_size((size_t)c->layers, (size_t)(3 * size * size + T), &squares) ||
-      !wn_mul_size(squares, sizeof(float), &bytes) || !wn_add_size(bytes, sizeof(wn_selection_mean), &bytes))
+      !wn_mul_size(squares, sizeof(float), &bytes) || !wn_add_size(bytes, sizeof(wn_selection_mean), &bytes) ||
+      !wn_mul_size((size_t)(size * size), sizeof(double), &pairs) || !wn_add_size(bytes, pairs, &bytes))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "means over %lld tokens in cells of %lld are too large", (long long)T,
                    (long long)cell);
   WN_TRY(wn_alloc(ctx, "means of selections", bytes, &memory));
   wn_selection_mean *m = memory;
-  *m =
-      (wn_selection_mean){.layers = c->layers, .T = T, .cell = cell, .size = size, .weights = (float *)(void *)(m + 1)};
+  *m = (wn_selection_mean){.layers = c->layers, .T = T, .cell = cell, .size = size, .pairs = (double *)(void *)(m + 1)};
+  m->weights = (float *)(void *)(m->pairs + size * size);
   if (c->attention.selective.enabled) {
     m->masked = m->weights + c->layers * size * size;
     m->F = m->masked + c->layers * size * size;
@@ -350,7 +349,6 @@ wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_d
       {"weights", !o.encoder, WN_DIMS(L, size, size), sizeof *s.weights, &s.weights},
       {"masked", masked, WN_DIMS(L, size, size), sizeof *s.masked, &s.masked},
       {"F", masked, WN_DIMS(L, size, size), sizeof *s.F, &s.F},
-      {"pairs", true, WN_DIMS(size, size), sizeof *s.pairs, &s.pairs},
       {"last rows", masked, WN_DIMS(L, T), sizeof *s.last, &s.last},
   };
   WN_TRY_GOTO(WN_ARRAYS_CREATE(ctx, &arrays, "sums of selections", rows), done);

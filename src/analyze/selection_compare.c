@@ -8,13 +8,17 @@
 #include "base/error.h"
 #include "base/misuse.h"
 
-/* Over the cells on and below the diagonal of a [size,size] and b, or over all. */
-static void compare_layers(const float *a, const float *b, int64_t size, bool all, double *correlation,
-                           double *difference) {
+/* Over the cells on and below the diagonal of layer l of a and layer k of b, or over all, that have pairs in both. */
+static void compare_layers(const wn_selection_mean *of_a, int64_t l, const wn_selection_mean *of_b, int64_t k,
+                           double *correlation, double *difference) {
+  const int64_t size = of_a->size, cells = size * size;
+  const float *a = of_a->masked + l * cells, *b = of_b->masked + k * cells;
   double n = 0, mean_a = 0, mean_b = 0, aa = 0, bb = 0, ab = 0, off = 0;
   for (int64_t r = 0; r < size; r++)
-    for (int64_t c = 0; c < (all ? size : r + 1); c++) { /* sums of deviations, as Welford has them */
-      const double x = (double)a[r * size + c], y = (double)b[r * size + c];
+    for (int64_t c = 0; c < (of_a->encoder ? size : r + 1); c++) { /* sums of deviations, as Welford has them */
+      const int64_t at = r * size + c;
+      if ((of_a->pairs && of_a->pairs[at] == 0) || (of_b->pairs && of_b->pairs[at] == 0)) continue;
+      const double x = (double)a[at], y = (double)b[at];
       const double dx = x - mean_a, dy = y - mean_b;
       n++;
       mean_a += dx / n, mean_b += dy / n;
@@ -22,7 +26,7 @@ static void compare_layers(const float *a, const float *b, int64_t size, bool al
       off += fabs(x - y);
     }
   *correlation = aa > 0 && bb > 0 ? ab / sqrt(aa * bb) : 0;
-  *difference = off / n;
+  *difference = n > 0 ? off / n : 0;
 }
 
 wn_status wn_selection_compare(wn_context *ctx, const wn_selection_mean *a, const wn_selection_mean *b,
@@ -38,7 +42,7 @@ wn_status wn_selection_compare(wn_context *ctx, const wn_selection_mean *a, cons
         (long long)a->T, (long long)a->cell, (long long)b->T, (long long)b->cell);
   if (a->encoder != b->encoder)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "selections of an encoder cannot be compared with those of a decoder");
-  const int64_t La = a->layers, Lb = b->layers, cells = a->size * a->size;
+  const int64_t La = a->layers, Lb = b->layers;
   void *memory;
   WN_TRY(wn_alloc(ctx, "likeness of selections", sizeof **out + 2 * (size_t)(La * Lb) * sizeof(double), &memory));
   wn_selection_likeness *r = memory;
@@ -49,7 +53,7 @@ wn_status wn_selection_compare(wn_context *ctx, const wn_selection_mean *a, cons
     double best = -INFINITY;
     for (int64_t k = 0; k < Lb; k++) {
       double *correlation = &r->correlation[l * Lb + k], *difference = &r->difference[l * Lb + k];
-      compare_layers(a->masked + l * cells, b->masked + k * cells, a->size, a->encoder, correlation, difference);
+      compare_layers(a, l, b, k, correlation, difference);
       best = fmax(best, *correlation);
       if (l == k)
         same++, r->same += *correlation, r->same_difference += *difference;

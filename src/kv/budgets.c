@@ -70,6 +70,14 @@ int64_t wn_budgets_total(const wn_budgets *budgets) {
   return total / n + (total % n >= n - half);
 }
 
+double wn_budgets_mean(const wn_budgets *budgets) {
+  const int64_t n = budgets->layers * (budgets->heads > 0 ? budgets->heads : 1);
+  const int64_t *tokens = budgets->heads > 0 ? budgets->head_tokens : budgets->tokens;
+  double total = 0;
+  for (int64_t i = 0; i < n; i++) total += (double)tokens[i];
+  return total / (double)n;
+}
+
 int64_t wn_budgets_of(const wn_budgets *budgets, int64_t layer, int64_t kv_head) {
   WN_CHECK_OR(0, WN_POINTER(budgets));
   return budgets->heads > 0 ? budgets->head_tokens[layer * budgets->heads + kv_head] : budgets->tokens[layer];
@@ -160,9 +168,12 @@ static wn_status budgets_read_object(wn_context *ctx, const char *path, json_t *
   return wn_fields_read(ctx, path, object, groups, count, out);
 }
 
-wn_status wn_budgets_from_json(wn_context *ctx, const char *path, json_t *object, wn_budgets *out) {
-  wn_budgets read;
-  wn_budgets_init(&read);
+/* What the object does not say is as in `otherwise`. */
+static wn_status budgets_read_over(wn_context *ctx, const char *path, json_t *object, const wn_budgets *otherwise,
+                                   wn_budgets *out) {
+  wn_budgets read = *otherwise;
+  read.tokens = read.head_tokens = NULL;
+  read.layers = read.heads = 0;
   const wn_status status = budgets_read_object(ctx, path, object, &read);
   if (status != WN_OK) {
     wn_budgets_clear(&read);
@@ -173,8 +184,13 @@ wn_status wn_budgets_from_json(wn_context *ctx, const char *path, json_t *object
   return WN_OK;
 }
 
-wn_status wn_budgets_load(wn_context *ctx, const char *path, wn_budgets *out) {
-  WN_CHECK_CALL(WN_POINTER(path), WN_POINTER(out));
+wn_status wn_budgets_from_json(wn_context *ctx, const char *path, json_t *object, wn_budgets *out) {
+  wn_budgets defaults;
+  wn_budgets_init(&defaults);
+  return budgets_read_over(ctx, path, object, &defaults, out);
+}
+
+static wn_status budgets_load(wn_context *ctx, const char *path, const wn_budgets *otherwise, wn_budgets *out) {
   char inside[PATH_BYTES];
   json_t *object;
   if (wn_path_is_dir(path)) {
@@ -182,9 +198,21 @@ wn_status wn_budgets_load(wn_context *ctx, const char *path, wn_budgets *out) {
     path = inside;
   }
   WN_TRY(wn_json_load_file(ctx, WN_JSON_TABLE, path, &object));
-  const wn_status status = wn_budgets_from_json(ctx, path, object, out);
+  const wn_status status = budgets_read_over(ctx, path, object, otherwise, out);
   json_decref(object);
   return status;
+}
+
+wn_status wn_budgets_load(wn_context *ctx, const char *path, wn_budgets *out) {
+  WN_CHECK_CALL(WN_POINTER(path), WN_POINTER(out));
+  wn_budgets defaults;
+  wn_budgets_init(&defaults);
+  return budgets_load(ctx, path, &defaults, out);
+}
+
+wn_status wn_budgets_load_over(wn_context *ctx, const char *path, wn_budgets *out) {
+  const wn_budgets given = *out;
+  return budgets_load(ctx, path, &given, out);
 }
 
 wn_status wn_budgets_to_json(wn_context *ctx, const wn_budgets *budgets, json_t **out) {

@@ -78,7 +78,7 @@ wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const
   if (list > 0 && text[list] == 0 && strpbrk(text, ",:")) return budgets_from_list(ctx, config, text, out);
   double bytes = 0;
   if (digits == 0 || strchr(text, '/') || (text[digits] && !wn_bytes_parse(text, &bytes))) {
-    if (wn_path_exists(text)) return wn_budgets_load(ctx, text, out);
+    if (wn_path_exists(text)) return wn_budgets_load_over(ctx, text, out);
     return wn_fail(
         ctx, WN_ERR_CONFIG,
         "budgets \"%s\": neither a number (64), a list (64,32 or 64:16,32:8 for key-value heads), a part of the "

@@ -177,7 +177,7 @@ wn_status wn_page_add_mean(wn_page *page, const char *name, const wn_selection_m
     WN_TRY(text_add_square(page, m->weights + l * m->size * m->size, m->size, true, w));
     if (f) WN_TRY(text_add_square(page, m->masked + l * m->size * m->size, m->size, false, f));
   }
-  if (!m->last) return WN_OK;
+  if (!m->last || m->whole == 0) return WN_OK;
   struct wn_page_tile *tile;
   int number;
   WN_TRY(wn_page_tile(page, (size_t)(m->layers * m->T), &tile, &number));

@@ -278,7 +278,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
                                     .seconds = seconds,
                                     .waited_seconds = t->shards.waited,
                                     .tokens = t->tokens};
-    if (budgets) progress->budget = (double)wn_budgets_total(budgets) / (double)budgets->layers;
+    if (budgets) progress->budget = wn_budgets_mean(budgets);
   }
   return WN_OK;
 }

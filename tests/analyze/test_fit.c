@@ -88,6 +88,9 @@ static void test_refused(void **state) {
   assert_refused(ctx, wn_fit_curve(ctx, WN_FIT_LOG, negative, x, 3, &fit), WN_ERR_ARGUMENT, "point 2");
   assert_refused(ctx, wn_fit_curve(ctx, WN_FIT_LINEAR, x, odd, 3, &fit), WN_ERR_ARGUMENT, "point 1");
   assert_refused(ctx, wn_fit_curve(ctx, (wn_fit_kind)7, x, x, 3, &fit), WN_ERR_ARGUMENT, "kind 7");
+  const double large[] = {1e300, -1e300, 1e300}, squares[] = {1e160, 2e160, 1e160};
+  assert_refused(ctx, wn_fit_curve(ctx, WN_FIT_LINEAR, x, large, 3, &fit), WN_ERR_ARGUMENT, "too large");
+  assert_refused(ctx, wn_fit_curve(ctx, WN_FIT_LINEAR, x, squares, 3, &fit), WN_ERR_ARGUMENT, "too large");
   wn_context_destroy(ctx);
 }
 

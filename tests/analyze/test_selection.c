@@ -472,8 +472,10 @@ static void test_mean_of_documents(void **state) {
         const size_t at = (size_t)((l * T + i) * T + j);
         const double F = (double)k[0].F[l][i][j] + (n == 2 ? (double)k[1].F[l][i][j] : 0);
         assert_true(fabs((double)mean->F[at] - F / n) < 1e-5);
+        assert_true(mean->pairs[i * T + j] == n);
         if (i == T - 1) assert_true(fabs((double)mean->last[l * T + j] - (1 - exp(-(double)k[0].F[l][i][j]))) < 1e-6);
       }
+  assert_true(mean->whole == 1); /* of the two */
   free(k);
   wn_selection_mean_destroy(mean);
   wn_data_source_destroy(source);
@@ -502,6 +504,12 @@ static void test_likeness(void **state) {
   assert_true(fabs(r->others - (r->correlation[1] + r->correlation[2]) / 2) < 1e-12);
   assert_true(fabs(r->best - 1) < 1e-6);
   assert_true(fabs(r->same_difference - (0.7 + 1.4) / 6) < 1e-6);
+  wn_selection_likeness_destroy(r);
+  /* A cell without pairs in one of them is none of those compared. */
+  double pairs[] = {6, 0, 8, 0};
+  second.pairs = pairs;
+  OK(ctx, wn_selection_compare(ctx, &first, &second, &r));
+  assert_true(fabs(r->correlation[1] + 1) < 1e-6 && fabs(r->difference[1] - 0.35) < 1e-6);
   wn_selection_likeness_destroy(r);
   second.cell = 1;
   assert_refused(ctx, wn_selection_compare(ctx, &first, &second, &r), WN_ERR_ARGUMENT, "cells of 1");

@@ -431,8 +431,36 @@ printf 'context,kept\n1,2\n2,many\n' >counts.csv
 refuses "analyze fits: no number" 1 'counts\.csv:3' analyze fits counts.csv
 printf 'context,kept\n1,\n2,20\n3,30\n4,40\n' >empty.csv
 refuses "analyze fits: an empty cell" 1 'empty\.csv:2' analyze fits empty.csv
+printf 'context,kept\n1,1e300\n2,-1e300\n3,1e300\n' >large.csv
+refuses "analyze fits: numbers whose squares overflow" 1 'large\.csv: .*too large' analyze fits large.csv --json
+printf 'context,kept\n1,1\n2,2\n3,2\n\0004,9\n' >nul.csv
+refuses "analyze fits: a NUL byte, behind which nothing would be read" 1 'nul\.csv:5: a NUL byte' analyze fits nul.csv
+printf 'context,kept\r\n1,1\r\n\r\n2,2\r\n3,2\r\n\r\n' >lines.csv
+run "$winnow" analyze fits lines.csv --json
+is "analyze fits: lines that end in CR LF, empty ones too" 3 "$(jq .rows out)"
+printf '{"document": "a"}\n\0{"document": "b"}\n' >nul.jsonl
+refuses "generate --jsonl: a NUL byte" 1 'nul\.jsonl:2: a NUL byte' generate whole --jsonl nul.jsonl --out pred.jsonl --prompt '{document}'
+refuses "generate --jsonl: {document} twice" 2 'once' generate whole --jsonl docs.jsonl --out pred.jsonl --prompt '{document} {document}'
+task() { printf '{"prompt": "%s", "content": "the sea", "answer": "a"}\n' "$1"; }
+{ task 'of {content}'; printf '\0'; task 'of {content}'; } >asked.jsonl
+refuses "analyze sweep: a NUL byte among tasks" 1 'asked\.jsonl:2: a NUL byte' analyze sweep whole --tasks asked.jsonl
+{ task 'of {content}'; task 'of {content} and {content}'; } >asked.jsonl
+refuses "analyze sweep: a task with its content twice" 1 'asked\.jsonl:2: .*once' analyze sweep whole --tasks asked.jsonl
 refuses "analyze fits: no such column" 1 'counts\.csv:1.*seen' analyze fits counts.csv --y seen
 refuses "analyze selection without data" 2 'data' analyze selection whole
+refuses "analyze: one file for two results" 2 'csv and --out are one file' analyze attention whole --text other.txt --csv one --out one
+refuses "analyze: one file for a plot too" 2 'svg and --csv are one file' analyze attention whole --text other.txt --csv one --svg ./one
+refuses "analyze: one file for two plots" 2 'svg and --svg-fits are one file' analyze meaningful whole --text other.txt --svg one --svg-fits one
+refuses "analyze --out to standard output" 2 '--out: expected a file' analyze attention whole --text other.txt --out -
+refuses "analyze --svg to standard output" 2 '--svg: expected a file' analyze attention whole --text other.txt --svg -
+[ -e one ] || [ -e ./- ] && fail "none of them is written" || pass "none of them is written"
+# What could not be written takes nothing else along.
+run "$winnow" analyze meaningful whole --text other.txt --fit-from 9999 --svg-fits none.svg --csv needed.csv
+is "a plot that cannot be drawn is a failure" 1 "$code"
+grep -q 'tokens needed for a share' out && [ -s needed.csv ] && pass "its table and CSV are there" || fail "its table and CSV are there" "$(cat out err)"
+run "$winnow" analyze attention whole --text other.txt --out /dev/full --csv seen.csv
+is "a file that cannot be written is a failure" 1 "$code"
+grep -q 'weight by distance' out && [ -s seen.csv ] && pass "the table and the CSV are there" || fail "the table and the CSV are there" "$(cat out err)"
 "$winnow" train --quiet --config "$root/recipes/copy-selective.json" --set model.width=32 --set model.heads=2 --set train.steps=1 --set train.batch=1 \
   --set train.warmup=0 --set train.eval_every=0 --out copies
 refuses "analyze selection against another vocabulary" 1 'against copies: a vocabulary' analyze selection whole --data data/val.bin --against copies

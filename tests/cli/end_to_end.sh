@@ -355,6 +355,44 @@ json "analyze selection" '.sequences == 3 and (.layers | length) == 2 and .layer
   analyze selection whole --data data/val.bin --sequences 3
 json "analyze selection of a run and itself" '.against.same_layer > 0.999 and .against.same_layer_difference == 0' \
   analyze selection whole --data data/val.bin --sequences 3 --against whole
+mean_F() { run "$winnow" analyze selection whole --json "$@" && jq -c '[.layers[].mean_F * 1e4 | round]' out; }
+is "its means do not depend on the cells" "$(mean_F --data data/val.bin --sequences 3)" \
+  "$(mean_F --data data/val.bin --sequences 3 --cell 9)"
+head -c 20 other.txt >short.txt
+succeeds "a text shorter than the context" data prepare --tokenizer tok.model --val-fraction 0 --out short short.txt
+inputs=$((($(stat -c %s short/train.bin) - 1024) / 2 - 1)) # tokens of 16 bits behind a header
+is "its means are over the tokens that are there" "$(mean_F --data short/train.bin --context $inputs)" "$(mean_F --data short/train.bin)"
+json "no sequence has a last row" '.layers[0].masked_last_row == null' analyze selection whole --data short/train.bin
+
+# Analyses of a model with a threshold keep the control tokens that an evaluation keeps.
+cp -r whole thresholded
+jq '.attention.threshold = {enabled: true, tau: 0.6}' whole/config.json >thresholded/config.json
+perplexity() { run "$winnow" "$@" --json && jq -r "${filter:-.perplexity} * 1e6 | round" out; }
+marks=$("$winnow" tokenizer encode --tokenizer tok.model --json other.txt | jq -r '.ids[1:7] | unique | map(tostring) | join(",")')
+kept=$(perplexity eval thresholded --text other.txt --control $marks)
+[ "$kept" != "$(perplexity eval thresholded --text other.txt --control none)" ] && pass "control tokens matter" ||
+  fail "control tokens matter" "$kept"
+for what in attention meaningful; do
+  is "analyze $what keeps control tokens" "$kept" \
+    "$(perplexity analyze $what thresholded --text other.txt --control $marks)"
+done
+is "analyze survival keeps the tokenizer's" "$(perplexity eval thresholded --text other.txt --budgets 9 --policy window)" \
+  "$(filter='.policies[0].perplexity' perplexity analyze survival thresholded --text other.txt --budgets 9 --policies window)"
+refuses "a control token beyond the vocabulary" 1 'control 99999: .*outside the vocabulary' \
+  analyze attention thresholded --text other.txt --control 99999
+
+# Options go before a budgets.json, which goes before the defaults.
+printf '{"tokens": [6, 6], "policy": "streaming", "sinks": 3}' >said.json
+printf '{"tokens": [6, 6], "policy": "streaming"}' >unsaid.json
+streaming=(eval whole --text other.txt --budgets)
+one=$(perplexity "${streaming[@]}" 6 --policy streaming --sinks 1)
+is "--sinks goes before those of a file" "$one" "$(perplexity "${streaming[@]}" said.json --sinks 1)"
+is "--policy-options too" "$one" "$(perplexity "${streaming[@]}" said.json --policy-options sinks=1)"
+is "--sinks where the file has none" "$one" "$(perplexity "${streaming[@]}" unsaid.json --sinks 1)"
+is "in analyze survival too" "$one" \
+  "$(filter='.policies[0].perplexity' perplexity analyze survival whole --text other.txt --budgets said.json --policies streaming --sinks 1)"
+is "the file's where no option says them" "$(perplexity "${streaming[@]}" 6 --policy streaming --sinks 3)" \
+  "$(perplexity "${streaming[@]}" said.json)"
 
 json "eval under a threshold" '.loss > 0' eval whole --text other.txt --attention threshold.tau=0.5
 succeeds "analyze spans as text" analyze spans spans --csv spans.csv --out spans.json

@@ -94,6 +94,25 @@ static void budgets_of_heads(void **state) {
   wn_budgets_clear(&b);
 }
 
+/* What a file lacks is as the caller has it where budgets are parsed, and the default where a file is loaded. */
+static void a_file_over_choices(void **state) {
+  (void)state;
+  const wn_model_config c = config_of(2);
+  const char *text = "{\"tokens\": [6, 7], \"sinks\": 3}";
+  wn_budgets b;
+  char path[128];
+  wn_budgets_init(&b);
+  b.policy = WN_POLICY_STREAMING, b.sinks = 1, b.recent = 0.25, b.cache = WN_CACHE_HALF;
+  snprintf(path, sizeof path, "%s/some.json", dir);
+  assert_ok(ctx, wn_file_write(ctx, path, text, strlen(text)));
+  assert_ok(ctx, wn_budgets_parse(ctx, &c, path, &b));
+  assert_true(b.policy == WN_POLICY_STREAMING && b.sinks == 3 && b.recent == 0.25 && b.cache == WN_CACHE_HALF);
+  assert_true(b.tokens[0] == 6 && b.tokens[1] == 7);
+  assert_ok(ctx, wn_budgets_load(ctx, path, &b));
+  assert_true(b.policy == WN_POLICY_SELECTIVE && b.sinks == 3 && b.recent == 0.5);
+  wn_budgets_clear(&b);
+}
+
 /* The largest budget whose caches take at most so many bytes: by the bytes that are allocated. */
 static void bytes_are_those_of_the_cache(void **state) {
   (void)state;
@@ -319,13 +338,10 @@ static void numbers_of_bytes(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(budgets_of_heads),
-      cmocka_unit_test(every_spelling),
-      cmocka_unit_test(bytes_are_those_of_the_cache),
-      cmocka_unit_test(files_there_and_back),
-      cmocka_unit_test(wrong_spellings_are_refused),
-      cmocka_unit_test(what_goes_with_a_model),
-      cmocka_unit_test(wrong_files_are_refused),
+      cmocka_unit_test(a_file_over_choices),    cmocka_unit_test(budgets_of_heads),
+      cmocka_unit_test(every_spelling),         cmocka_unit_test(bytes_are_those_of_the_cache),
+      cmocka_unit_test(files_there_and_back),   cmocka_unit_test(wrong_spellings_are_refused),
+      cmocka_unit_test(what_goes_with_a_model), cmocka_unit_test(wrong_files_are_refused),
       cmocka_unit_test(numbers_of_bytes),
   };
   return cmocka_run_group_tests(tests, begin, end);

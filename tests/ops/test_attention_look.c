@@ -23,6 +23,7 @@ struct example {
   int64_t Tq, Tk, window;
   bool documents, control, select, span, sinks, threshold;
   double spread; /* of q: how peaked rows are */
+  int64_t every; /* every such key is a control token; 0: 17 */
 };
 static const struct example examples[] = {
     {.name = "dense", .Tq = 150, .Tk = 150, .spread = 1},
@@ -30,6 +31,7 @@ static const struct example examples[] = {
     {.name = "flat: all weights equal", .Tq = 130, .Tk = 130, .spread = 0},
     {.name = "peaked", .Tq = 140, .Tk = 140, .spread = 8},
     {.name = "a chunk, control tokens", .Tq = 40, .Tk = 300, .control = true, .spread = 1},
+    {.name = "many control tokens", .Tq = 300, .Tk = 300, .control = true, .spread = 1, .every = 2},
     {.name = "documents, window", .Tq = 200, .Tk = 200, .documents = true, .window = 37, .control = true, .spread = 1},
     {.name = "selections", .Tq = 150, .Tk = 150, .select = true, .documents = true, .spread = 1},
     {.name = "spans and sinks", .Tq = 150, .Tk = 150, .span = true, .sinks = true, .spread = 1},
@@ -62,7 +64,7 @@ static void random_floats(float *x, int64_t n, uint64_t seed, double scale) {
 }
 
 static struct wn_attention operation(const struct example *e, uint64_t seed) {
-  const int64_t Tq = e->Tq, Tk = e->Tk;
+  const int64_t Tq = e->Tq, Tk = e->Tk, every = e->every > 0 ? e->every : 17;
   random_floats(q, B * Tq * H * D, seed, e->spread * 2);
   random_floats(k, B * Tk * HKV * D, seed + 1, 1);
   random_floats(v, B * Tk * HKV * D, seed + 2, 1);
@@ -70,7 +72,7 @@ static struct wn_attention operation(const struct example *e, uint64_t seed) {
   for (int h = 0; h < H; h++) z[h] = 0.25f * (float)(h + 1);
   for (int64_t i = 0; i < B * Tk; i++) {
     doc[i] = (int32_t)(i % Tk >= 61 ? i % Tk >= 133 ? 133 : 61 : 0);
-    control[i] = i % Tk < 2 || i % 17 == 3;
+    control[i] = i % Tk < 2 || i % every == 3 % every;
   }
   struct wn_attention a = {.B = B, .Tq = Tq, .Tk = Tk, .H = H, .Hkv = HKV, .D = D, .scale = 1 / sqrt(D)};
   a.q = q, a.k = k, a.v = v;

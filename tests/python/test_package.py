@@ -404,6 +404,11 @@ def test_search():
     found.budgets.save("copy.json")
     with open("copy.json") as a, open("found/budgets.json") as b:
         assert json.load(a)["tokens"] == json.load(b)["tokens"]
+    with open("said.json", "w") as f:
+        json.dump({"tokens": [6] * model().config["layers"], "policy": "streaming", "sinks": 3}, f)
+    one, three = (model().loss(TEXT, budgets=6, policy="streaming", policy_options={"sinks": n}) for n in (1, 3))
+    assert one != three and three == model().loss(TEXT, budgets="said.json")
+    assert one == model().loss(TEXT, budgets="said.json", policy_options={"sinks": 1})  # options go before a file
 
 
 def test_convert():

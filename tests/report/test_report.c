@@ -64,6 +64,35 @@ static bool stands(const char *text) {
   return there;
 }
 
+/* Budgets of key-value heads: their mean is not rounded to whole tokens of a layer. */
+static void test_budgets_of_heads(void **state) {
+  (void)state;
+  char heads[300];
+  wn_model_config c;
+  wn_model *made;
+  wn_tokenizer *tok;
+  wn_budgets choices;
+  snprintf(heads, sizeof heads, "%s/heads", folder);
+  wn_model_config_init(&c);
+  c.vocab_size = 256, c.context = 16, c.layers = 1, c.width = 16, c.heads = 2, c.kv_heads = 2, c.head_size = 8;
+  c.ffn_width = 16;
+  must(ctx, wn_model_create(ctx, &c, 1, &made));
+  must(ctx, wn_tokenizer_load(ctx, "bytes", &tok));
+  must(ctx, wn_model_save(ctx, made, tok, heads));
+  wn_tokenizer_destroy(tok);
+  wn_model_destroy(made);
+  const char *const inputs[] = {heads};
+  wn_report_options o = of(inputs, 1);
+  wn_budgets_init(&choices);
+  choices.per_kv_head = true;
+  wn_policy h2o;
+  assert_true(wn_policy_find("h2o", &h2o));
+  o.policy = h2o, o.choices = &choices;
+  o.text = "the cat sat on", o.text_bytes = 14, o.budgets = "5:2", o.sections = "budgets";
+  must(ctx, wn_report_save(ctx, &o, page, NULL));
+  assert_true(stands("2 to 5 tokens by key-value head, 3.5 on average"));
+}
+
 static void test_sections(void **state) {
   (void)state;
   const char *const inputs[] = {run, model};
@@ -285,9 +314,9 @@ static void test_svg_legend(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sections), cmocka_unit_test(test_notes),
-                                     cmocka_unit_test(test_refused),  cmocka_unit_test(test_runs),
-                                     cmocka_unit_test(test_long_run), cmocka_unit_test(test_comparison_csv),
-                                     cmocka_unit_test(test_svg),      cmocka_unit_test(test_svg_legend)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_budgets_of_heads), cmocka_unit_test(test_sections), cmocka_unit_test(test_notes),
+      cmocka_unit_test(test_refused),          cmocka_unit_test(test_runs),     cmocka_unit_test(test_long_run),
+      cmocka_unit_test(test_comparison_csv),   cmocka_unit_test(test_svg),      cmocka_unit_test(test_svg_legend)};
   return cmocka_run_group_tests(tests, prepare, clear);
 }

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/misuse.h"
+#include "kv/budgets.h"
 #include "report/section.h"
 
 /* "24 tokens in every layer", "8 to 96 tokens by layer", "16 to 64 tokens by key-value head". */
@@ -62,8 +63,7 @@ static wn_status budgets_draw_in_force(struct wn_report *r, const struct wn_repo
   wn_drawing_begin(&d, r->ctx, "in-force", number, "Budgets in force", in->name);
   budgets_tell(b, what, sizeof what);
   snprintf(d.about, sizeof d.about, "Tokens that %s may hold while the text is read, policy %s: %s, %.4g on average.",
-           b->heads > 0 ? "each key-value head" : "each layer", wn_policy_name(b->policy), what,
-           (double)wn_budgets_total(b) / (double)b->layers);
+           b->heads > 0 ? "each key-value head" : "each layer", wn_policy_name(b->policy), what, wn_budgets_mean(b));
   d.figure.axes = b->heads > 0 ? 2 : 1;
   d.figure.x[0].label = "layer";
   d.figure.x[1].label = "head";
