@@ -116,7 +116,8 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   options.recurrence = model->config.recurrence;
   options.budgets = t->target.layers > 0 ? &t->target : NULL;
   options.recurrence_whole = config->whole_recurrence;
-  options.recurrence_sets = t->accumulate + (config->eval_every > 0); /* the last one for evaluations */
+  /* The last one for evaluations, which are exact. */
+  options.recurrence_sets = t->accumulate + (config->eval_every > 0 && config->precision == WN_F32);
   WN_TRY_GOTO(wn_workspace_create(ctx, model, t->batch, t->context, &options, &t->ws), failed);
   WN_TRY_GOTO(wn_alloc_reserve(ctx), failed); /* and still, beside all of this */
   *out = t;
