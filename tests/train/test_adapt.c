@@ -96,6 +96,46 @@ static void test_start_changes_nothing(void **state) {
   }
 }
 
+/* Also where the row is long: what a window or a limit leaves out shows at its end. And a logit that is no number is a
+ * difference, whatever comes after it. */
+static void test_start_of_long_rows(void **state) {
+  (void)state;
+  enum { LONG = 700 };
+  static const struct {
+    const char *attention;
+    bool works;
+  } cases[] = {{"{\"span\":{\"limit\":700}}", true},
+               {"{\"span\":{\"limit\":600}}", false},
+               {"{\"window\":650}", false},
+               {"{\"window\":700}", true}};
+  wn_context *ctx = tiny_context("cpu", 1);
+  int32_t ids[LONG], targets[LONG];
+  tokens_of(ids, targets, LONG);
+  const wn_train_config adapt = {.adapt = true};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    wn_model_config plain = config_of("{}"), more = config_of(cases[i].attention);
+    struct wn_model *given, *model;
+    plain.context = more.context = LONG;
+    must(ctx, wn_model_create(ctx, &plain, 7, &given));
+    must(ctx, wn_model_create(ctx, &more, 8, &model));
+    must(ctx, wn_adapt_start(ctx, "old", given, &adapt, model));
+    const wn_status status = wn_adapt_check(ctx, "old", given, model, NULL, ids, LONG);
+    if (status != (cases[i].works ? WN_OK : WN_ERR_CONFIG))
+      fail_msg("%s: %s", cases[i].attention, status ? wn_context_error(ctx) : "passed");
+    if (!cases[i].works) assert_non_null(strstr(wn_context_error(ctx), "the model does not start as old"));
+    wn_model_destroy(given);
+    wn_model_destroy(model);
+  }
+  struct wn_model *given = model_of(ctx, "{\"window\":1}", 7, WN_F32),
+                  *model = model_of(ctx, "{\"window\":1}", 7, WN_F32);
+  const int row = wn_param_find(&model->table, "embed.weight");
+  ((float *)reach(model->params))[model->table.rows[row].offset + (size_t)(ids[3] * model->config.width)] = NAN;
+  assert_int_equal(wn_adapt_check(ctx, "old", given, model, NULL, ids, T), WN_ERR_CONFIG);
+  wn_model_destroy(given);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
 /* The old one's parameters, and those that it has no place for. */
 static void test_start_is_complete(void **state) {
   (void)state;
@@ -485,6 +525,7 @@ static void test_runs(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_start_changes_nothing),
+      cmocka_unit_test(test_start_of_long_rows),
       cmocka_unit_test(test_start_is_complete),
       cmocka_unit_test(test_selecting_maps),
       cmocka_unit_test(test_freezing),
