@@ -61,23 +61,25 @@ static void run_clear(struct run *r) {
   wn_tokenizer_destroy(r->tok);
 }
 
-/* The first key below `path` whose values differ, with its dots; "" when none does. Objects have the same keys. */
-static void first_difference(json_t *a, json_t *b, const char *path, char *out, size_t bytes, json_t **x, json_t **y) {
+/* The first key below `path` whose values differ, with its dots, and both values: NULL where one has no such key, which
+ * is left out where it is off. False when none differs. */
+static bool first_difference(json_t *a, json_t *b, const char *path, char *out, size_t bytes, json_t **x, json_t **y) {
   const char *key;
   json_t *value;
-  json_object_foreach(a, key, value) {
-    json_t *other = json_object_get(b, key);
-    if (json_equal(value, other)) continue;
-    char name[256];
-    snprintf(name, sizeof name, "%s%s%s", path, *path ? "." : "", key);
-    if (json_is_object(value) && json_is_object(other)) {
-      first_difference(value, other, name, out, bytes, x, y);
-    } else {
+  for (int k = 0; k < 2; k++) json_object_foreach(k == 0 ? a : b, key, value) {
+      json_t *ours = json_object_get(a, key), *theirs = json_object_get(b, key);
+      if ((ours && theirs && json_equal(ours, theirs)) || (k == 1 && ours)) continue;
+      char name[256];
+      snprintf(name, sizeof name, "%s.%s", path, key);
+      if ((!ours || json_is_object(ours)) && (!theirs || json_is_object(theirs))) {
+        if (first_difference(ours, theirs, name, out, bytes, x, y)) return true;
+        continue;
+      }
       snprintf(out, bytes, "%s", name);
-      *x = value, *y = other;
+      *x = ours, *y = theirs;
+      return true;
     }
-    return;
-  }
+  return false;
 }
 
 /* The recipe's model must be the checkpoint's but for L_mem: a loss, which a run may begin, change or leave off. */
@@ -94,11 +96,12 @@ static wn_status same_model(wn_context *ctx, const char *dir, const wn_model_con
   if (status == WN_OK) status = wn_model_config_json(ctx, want, &b);
   if (status == WN_OK && strcmp(a, b)) {
     json_t *ours = json_loads(a, 0, NULL), *theirs = json_loads(b, 0, NULL), *x = NULL, *y = NULL;
-    char key[256] = "";
+    char key[256] = "model";
     first_difference(ours, theirs, "model", key, sizeof key, &x, &y);
-    char *is = json_dumps(x, JSON_ENCODE_ANY), *wanted = json_dumps(y, JSON_ENCODE_ANY);
-    status = wn_fail(ctx, WN_ERR_CONFIG, "%s: the checkpoint's %s is %s, the recipe's %s", dir, *key ? key : "model",
-                     is ? is : "another", wanted ? wanted : "another");
+    const size_t how = JSON_ENCODE_ANY | JSON_REAL_PRECISION(15);
+    char *is = json_dumps(x, how), *wanted = json_dumps(y, how);
+    status = wn_fail(ctx, WN_ERR_CONFIG, "%s: the checkpoint's %s is %s, the recipe's %s", dir, key,
+                     is ? is : "not set", wanted ? wanted : "not set");
     free(is);
     free(wanted);
     json_decref(ours);

@@ -469,6 +469,13 @@ static void adaptation(const char *old, const char *const *sets, int count, wn_r
   wn_context_destroy(ctx);
 }
 
+static void resume_refused(const wn_recipe *r, const char *dir, const char *why) {
+  wn_context *ctx = tiny_context("cpu", 1);
+  if (wn_train_run(ctx, r, dir, true, NULL, NULL) == WN_OK) fail_msg("went on: %s", why);
+  if (!strstr(wn_context_error(ctx), why)) fail_msg("%s\nis not: %s", wn_context_error(ctx), why);
+  wn_context_destroy(ctx);
+}
+
 static void test_runs(void **state) {
   (void)state;
   static const char *const lora[] = {"model.attention.selective.enabled=true",
@@ -513,6 +520,19 @@ static void test_runs(void **state) {
   snprintf(a, sizeof a, "%s/whole-0", dir);
   r.train.steps = 8;
   assert_int_equal(train(&r, a, true, 0), WN_ERR_SHAPE);
+  resume_refused(&r, a, "train.lora.rank is 3, the checkpoint's 2");
+  /* Nor does a run go on with another scale of the updates that its model is made of, or with others that learn. */
+  r.train.lora.rank = 2;
+  r.train.lora.alpha = 1;
+  resume_refused(&r, a, "the checkpoint's train.lora.alpha is 16, the recipe's 1");
+  r.train.lora.alpha = 16;
+  r.train.tune = WN_TUNE_ATTENTION;
+  resume_refused(&r, a, "the checkpoint's train.tune is \"lora\", the recipe's \"attention\"");
+  r.train.tune = WN_TUNE_LORA;
+  snprintf(r.train.freeze, sizeof r.train.freeze, "layers.0.attn.out.weight");
+  resume_refused(&r, a, "train.freeze is \"layers.0.attn.out.weight\", the checkpoint's \"\"");
+  r.train.freeze[0] = 0;
+  assert_int_equal(train(&r, a, true, 0), WN_OK);
   /* A strength of 1 at once is no start. */
   adaptation(old, lora, 5, &r);
   r.model.attention.selective.strength = WN_STRENGTH_FIXED;

@@ -582,6 +582,25 @@ static void test_refusals(void **state) {
   changed = r;
   changed.model.width = 48;
   assert_int_equal(train(&changed, dir, true, 0, NULL), WN_ERR_CONFIG);
+  /* The key is named, also where one of both configurations leaves it out. */
+  static const struct {
+    const char *set, *why;
+  } keys[] = {{"model.width=48", "model.width is 32, the recipe's 48"},
+              {"model.dropout=0.1", "model.dropout is 0.0, the recipe's 0.1"},
+              {"model.embed_scale=2", "model.embed_scale is not set, the recipe's 2.0"},
+              {"model.attention.gate=head", "model.attention.gate is not set, the recipe's \"head\""},
+              {"model.init.q=normal 1", "model.init.q is not set, the recipe's \"normal 1\""},
+              {"model.attention.span.enabled=true", "model.attention.span.enabled is false, the recipe's true"}};
+  wn_context *told = tiny_context("cpu", 1);
+  char kept[300];
+  snprintf(kept, sizeof kept, "%s/recipe.json", dir);
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    must(told, wn_recipe_load(told, kept, &keys[i].set, 1, &changed));
+    assert_int_equal(wn_train_run(told, &changed, dir, true, NULL, NULL), WN_ERR_CONFIG);
+    if (!strstr(wn_context_error(told), keys[i].why))
+      fail_msg("%s: \"%s\", expected %s", keys[i].set, wn_context_error(told), keys[i].why);
+  }
+  wn_context_destroy(told);
   changed = r;
   changed.train.seed++;
   assert_int_equal(train(&changed, dir, true, 0, NULL), WN_ERR_CONFIG);
