@@ -462,7 +462,13 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
   WN_TRY_GOTO(wn_dist_barrier(ctx), done); /* it is there */
   wn_dist_kept(ctx, "the last checkpoint is whole");
   const wn_train_config *t = &r.recipe.train;
-  if (r.saved_step < t->steps && t->schedule_from + t->warmup >= t->steps)
+  const int64_t waits =
+      t->schedule_from < t->steps ? t->schedule_from : t->steps; /* steps before the schedule begins */
+  if (r.saved_step < waits)
+    wn_log(ctx, WN_LOG_WARNING, "%s up to step %lld: train.schedule_from is %lld, and the run is at step %lld",
+           t->warmup > 0 ? "the learning rate is 0" : "the learning rate is not lowered", (long long)waits,
+           (long long)t->schedule_from, (long long)r.saved_step);
+  if (r.saved_step < t->steps && t->schedule_from < t->steps && t->schedule_from + t->warmup >= t->steps)
     wn_log(ctx, WN_LOG_WARNING, "the learning rate is still rising at the end: train.warmup is %lld of %lld steps",
            (long long)t->warmup, (long long)(t->steps - t->schedule_from));
   if (recipe)
