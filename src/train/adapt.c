@@ -85,10 +85,18 @@ static wn_status adapt_fill(wn_context *ctx, const char *from, const struct open
     if (adapt && wn_param_find(&given->table, row->name) < 0) WN_TRY(neutral(ctx, config, m, row));
   }
   /* What the old model has and this one has not would be lost without a word. */
-  for (int i = 0; adapt && i < given->table.count; i++)
-    if (wn_param_find(&model->table, given->table.rows[i].name) < 0)
-      return wn_fail(ctx, WN_ERR_CONFIG, "%s has \"%s\", which the recipe's model lacks", from,
-                     given->table.rows[i].name);
+  const char *lost = NULL;
+  int others = -1;
+  for (int i = 0; i < given->table.count; i++)
+    if (wn_param_find(&model->table, given->table.rows[i].name) < 0) {
+      if (!lost) lost = given->table.rows[i].name;
+      others++;
+    }
+  if (lost && adapt) return wn_fail(ctx, WN_ERR_CONFIG, "%s has \"%s\", which the recipe's model lacks", from, lost);
+  char more[48] = "";
+  if (others > 0) snprintf(more, sizeof more, " and %d other%s", others, others == 1 ? "" : "s");
+  if (lost)
+    wn_log(ctx, WN_LOG_WARNING, "%s has \"%s\"%s, which the recipe's model lacks: it starts without", from, lost, more);
   return WN_OK;
 }
 

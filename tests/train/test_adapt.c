@@ -2,7 +2,7 @@
  * gradient and the rest has the same one; low-rank updates: the merged map is the map and the branch beside it,
  * gradients are what differences say; scheduled strengths; runs in a folder, interrupted and resumed; what is refused.
  */
-#include "tiny.h"
+#include "told.h"
 
 #include <math.h>
 
@@ -139,7 +139,7 @@ static void test_start_of_long_rows(void **state) {
 /* The old one's parameters, and those that it has no place for. */
 static void test_start_is_complete(void **state) {
   (void)state;
-  wn_context *ctx = tiny_context("ref", 1);
+  wn_context *ctx = told_context();
   struct wn_model *plain = model_of(ctx, "{}", 7, WN_F32),
                   *more = model_of(ctx, "{\"exclusive\":{\"gate\":true}}", 8, WN_F32);
   const wn_train_config adapt = {.adapt = true}, not = {.adapt = false};
@@ -148,6 +148,11 @@ static void test_start_is_complete(void **state) {
   assert_int_equal(wn_adapt_start(ctx, "old", plain, NULL, more), WN_ERR_CONFIG);
   assert_int_equal(wn_adapt_start(ctx, "old", more, &adapt, plain), WN_ERR_CONFIG); /* a gate would be lost */
   assert_non_null(strstr(wn_context_error(ctx), "exclusive_gate"));
+  assert_string_equal(told, "");
+  must(ctx, wn_adapt_start(ctx, "old", more, &not, plain)); /* as a run that begins with a checkpoint: it is told */
+  assert_string_equal(told,
+                      "old has \"layers.0.attn.exclusive_gate\" and 1 other, which the recipe's model lacks: it starts "
+                      "without\n");
   wn_model_config wide = config_of("{}");
   wide.ffn_width = 11;
   struct wn_model *other;
