@@ -135,14 +135,19 @@ static wn_status open_folder(struct run *r) {
   return wn_dist_barrier(r->ctx);
 }
 
+/* Where the tokenizer of a recipe that names one comes from: the model's own is preferred, since the one that the
+ * recipe names may no longer exist; a model that was trained without one has none. "": the recipe names none. */
+static const char *tokenizer_from(const char *model, const wn_data_config *data) {
+  const bool own = *model && (!wn_path_is_dir(model) || wn_tokenizer_file_of(model));
+  return data->tokenizer[0] && own ? model : data->tokenizer;
+}
+
 /* A folder without a checkpoint: nothing is written before the recipe has passed its checks. */
 static wn_status begin_model(struct run *r) {
   wn_context *ctx = r->ctx;
   const wn_recipe *c = &r->recipe;
   if (!c->train.init[0]) take_tokenizer_beside(&r->recipe.data);
-  /* As when resuming: the tokenizer in the checkpoint's folder is preferred. */
-  WN_TRY(wn_run_prepare(ctx, &r->recipe, c->train.init[0] && c->data.tokenizer[0] ? c->train.init : c->data.tokenizer,
-                        &r->tok));
+  WN_TRY(wn_run_prepare(ctx, &r->recipe, tokenizer_from(c->train.init, &c->data), &r->tok));
   WN_TRY(open_folder(r));
   WN_TRY(wn_model_create(ctx, &r->recipe.model, r->recipe.train.seed, &r->model));
   if (!c->train.init[0]) return WN_OK;
@@ -158,9 +163,8 @@ static wn_status continue_model(struct run *r, const wn_recipe *recipe) {
     WN_TRY(wn_path_join(ctx, path, sizeof path, r->dir, "recipe.json"));
     WN_TRY(wn_recipe_load(ctx, path, NULL, 0, &r->recipe));
   }
-  /* The tokenizer in the checkpoint's folder is preferred: the one that the recipe names may no longer exist. */
   if (wn_tokenizer_file_of(r->dir)) take_tokenizer_beside(&r->recipe.data);
-  WN_TRY(wn_run_prepare(ctx, &r->recipe, r->recipe.data.tokenizer[0] ? r->dir : "", &r->tok));
+  WN_TRY(wn_run_prepare(ctx, &r->recipe, tokenizer_from(r->dir, &r->recipe.data), &r->tok));
   r->changed = recipe != NULL;
   WN_TRY(wn_model_load_float(ctx, r->dir, &r->model));
   return same_model(ctx, r->dir, &r->recipe.model, r->model);

@@ -631,6 +631,35 @@ static void test_refusals(void **state) {
   tiny_remove(dir), tiny_remove(other);
 }
 
+/* A model that was trained without a tokenizer goes on with the one that the recipe names, in a new run as in its own.
+ */
+static void test_tokenizer_named_later(void **state) {
+  (void)state;
+  char dir[256], first[300], second[300];
+  wn_recipe r;
+  tiny_folder(dir);
+  snprintf(first, sizeof first, "%s/first", dir);
+  snprintf(second, sizeof second, "%s/second", dir);
+  tiny_recipe(&r, false);
+  r.model.vocab_size = 256;
+  r.train.steps = 1;
+  assert_int_equal(train(&r, first, false, 0, NULL), WN_OK);
+  assert_false(wn_path_has(first, "tokenizer.json"));
+  snprintf(r.data.tokenizer, sizeof r.data.tokenizer, "bytes");
+  snprintf(r.train.init, sizeof r.train.init, "%s", first);
+  assert_int_equal(train(&r, second, false, 0, NULL), WN_OK);
+  assert_true(wn_path_has(second, "tokenizer.json"));
+  r.train.init[0] = 0;
+  r.train.steps = 2;
+  assert_int_equal(train(&r, first, true, 0, NULL), WN_OK);
+  assert_true(wn_path_has(first, "tokenizer.json"));
+  /* From here on it is the run's own, wherever the other has gone. */
+  snprintf(r.data.tokenizer, sizeof r.data.tokenizer, "%s/gone.model", dir);
+  r.train.steps = 3;
+  assert_int_equal(train(&r, first, true, 0, NULL), WN_OK);
+  tiny_remove(dir);
+}
+
 /* A learning rate that blows the model up: the checkpoint that was there is the one that is left. */
 static void test_divergence(void **state) {
   (void)state;
@@ -723,6 +752,7 @@ int main(void) {
                                      cmocka_unit_test(test_evaluation_of_parts),
                                      cmocka_unit_test(test_evaluation_interrupted),
                                      cmocka_unit_test(test_refusals),
+                                     cmocka_unit_test(test_tokenizer_named_later),
                                      cmocka_unit_test(test_divergence)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
