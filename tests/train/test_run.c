@@ -660,6 +660,39 @@ static void test_tokenizer_named_later(void **state) {
   tiny_remove(dir);
 }
 
+/* A vocabulary beyond all models: with the sentinels it would be a negative number. */
+static void test_hostile_vocabulary(void **state) {
+  (void)state;
+  static const char *const texts[] = {"{\"vocab_size\":9223372036854775807}", "{\"vocab_size\":16777217}",
+                                      "{\"vocab_size\":0}", "{\"vocab_size\":\"many\"}", "{}"};
+  char dir[256], out[300], path[300];
+  wn_recipe r;
+  wn_context *ctx = tiny_context("cpu", 1);
+  tiny_folder(dir);
+  snprintf(out, sizeof out, "%s/run", dir);
+  tiny_recipe(&r, false);
+  r.data.kind = WN_DATA_SPAN_CORRUPTION;
+  r.data.sentinels = 8;
+  r.data.input_length = 16;
+  snprintf(r.data.train, sizeof r.data.train, "%s/train.bin", dir);
+  r.model.encoder.layers = 1, r.model.encoder.context = 16;
+  r.model.vocab_size = 64, r.model.context = 16;
+  int32_t ids[200];
+  for (int i = 0; i < 200; i++) ids[i] = i % 50;
+  must(ctx, wn_token_file_write(ctx, r.data.train, "llmc", 56, ids, 200));
+  snprintf(path, sizeof path, "%s/data.json", dir);
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    must(ctx, wn_file_write(ctx, path, texts[i], strlen(texts[i])));
+    assert_int_equal(wn_train_run(ctx, &r, out, false, NULL, NULL), WN_ERR_FORMAT);
+    if (!strstr(wn_context_error(ctx), "data.json: \"vocab_size\" is missing or not a number from 1 to 16777216"))
+      fail_msg("%s: %s", texts[i], wn_context_error(ctx));
+  }
+  must(ctx, wn_file_write(ctx, path, "{\"vocab_size\":56}", 17));
+  must(ctx, wn_train_run(ctx, &r, out, false, NULL, NULL));
+  wn_context_destroy(ctx);
+  tiny_remove(dir);
+}
+
 /* A learning rate that blows the model up: the checkpoint that was there is the one that is left. */
 static void test_divergence(void **state) {
   (void)state;
@@ -753,6 +786,7 @@ int main(void) {
                                      cmocka_unit_test(test_evaluation_interrupted),
                                      cmocka_unit_test(test_refusals),
                                      cmocka_unit_test(test_tokenizer_named_later),
+                                     cmocka_unit_test(test_hostile_vocabulary),
                                      cmocka_unit_test(test_divergence)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
