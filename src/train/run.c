@@ -442,6 +442,21 @@ static wn_status run_loop(struct run *r, wn_train_fn fn, void *user) {
   return WN_OK;
 }
 
+/* A strength that falls is no schedule's wish: half of the run is another half of a longer one. */
+static void tell_strength(const struct run *r) {
+  const wn_train_config *c = &r->recipe.train;
+  const double next = wn_adapt_strength(c, r->saved_step + 1);
+  for (int i = 0; i < r->model->table.count && r->saved_step < c->steps; i++) {
+    if (!r->model->table.rows[i].scheduled) continue;
+    const double now = wn_model_value(r->model, i, 0);
+    if (next < now - 1e-6) /* a float has it */
+      wn_log(r->ctx, WN_LOG_WARNING,
+             "the scheduled strength falls from %.3g to %.3g and rises again: train.strength_steps is %lld%s", now,
+             next, (long long)c->strength_steps, c->strength_steps ? "" : ", half of train.steps");
+    return;
+  }
+}
+
 wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out_dir, bool resume, wn_train_fn progress,
                        void *user) {
   WN_CHECK_WORK(WN_POINTER(out_dir));
@@ -475,6 +490,7 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
   if (r.saved_step < t->steps && t->schedule_from < t->steps && t->schedule_from + t->warmup >= t->steps)
     wn_log(ctx, WN_LOG_WARNING, "the learning rate is still rising at the end: train.warmup is %lld of %lld steps",
            (long long)t->warmup, (long long)(t->steps - t->schedule_from));
+  tell_strength(&r);
   if (recipe)
     WN_TRY_GOTO(wn_recipe_warn_idle(ctx, &r.recipe), done); /* of keys that the run has already: once is enough */
   if (r.saved_step < t->steps && r.recipe.model.attention.selective.mem.enabled && t->mem.from_step >= t->steps)

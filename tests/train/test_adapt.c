@@ -547,6 +547,40 @@ static void test_runs(void **state) {
   tiny_remove(dir);
 }
 
+/* Half of the run is another half of a longer one, and a run that begins with another's model begins the schedule
+ * anew: a strength that falls is told. */
+static void test_strength_falls(void **state) {
+  (void)state;
+  char dir[256], first[300], second[300];
+  wn_recipe r;
+  wn_context *ctx = told_context();
+  tiny_folder(dir);
+  snprintf(first, sizeof first, "%s/first", dir);
+  snprintf(second, sizeof second, "%s/second", dir);
+  tiny_recipe(&r, true);
+  r.model.attention.selective.strength = WN_STRENGTH_SCHEDULED;
+  r.train.warmup = 0;
+  r.train.steps = 4; /* strengths 0.5, 1, 1, 1 */
+  *told = 0;
+  must(ctx, wn_train_run(ctx, &r, first, false, NULL, NULL));
+  assert_string_equal(told, "");
+  r.train.steps = 12, r.train.strength_steps = 2;
+  must(ctx, wn_train_run(ctx, &r, first, true, NULL, NULL));
+  assert_string_equal(told, "");
+  r.train.steps = 40, r.train.strength_steps = 0;
+  must(ctx, wn_train_run(ctx, &r, first, true, NULL, NULL));
+  assert_string_equal(told,
+                      "the scheduled strength falls from 1 to 0.65 and rises again: train.strength_steps is 0, half "
+                      "of train.steps\n");
+  *told = 0;
+  snprintf(r.train.init, sizeof r.train.init, "%s", first);
+  r.train.steps = 4, r.train.strength_steps = 4;
+  must(ctx, wn_train_run(ctx, &r, second, false, NULL, NULL));
+  assert_string_equal(told, "the scheduled strength falls from 1 to 0.25 and rises again: train.strength_steps is 4\n");
+  wn_context_destroy(ctx);
+  tiny_remove(dir);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_start_changes_nothing),
@@ -559,6 +593,7 @@ int main(void) {
       cmocka_unit_test(test_schedule),
       cmocka_unit_test(test_lora_gradients),
       cmocka_unit_test(test_runs),
+      cmocka_unit_test(test_strength_falls),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
