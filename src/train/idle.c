@@ -53,6 +53,9 @@ static const struct need {
     {"train.lora.", "train.tune", ONE_OF("lora")},
     {"train.whole_memory", "model.memory", NULL},
     {"train.activation_dtype", "train.recompute", ONE_OF("false")},
+    {"train.eval_every", "data.val", NULL},
+    {"train.eval_every", "train.adapt", NULL}, /* which sets it of its own accord */
+    {"train.eval_every", "data.kind", ONE_OF("variable_assignment", "copy", "parity")},
     {"train.select_from_head", "train.adapt", NULL},
     {"train.strength_steps", "model.attention.selective.strength", ONE_OF("scheduled")},
     {"train.prune.", "train.prune.budgets", NULL},
@@ -136,6 +139,7 @@ static void warn_below(wn_context *ctx, const json_t *recipe, const json_t *obje
       continue;
     }
     if (usual ? json_equal(value, usual) : !holds(value, NULL)) continue;
+    if (!strcmp(name, "train.eval_every") && !holds(value, NULL)) continue; /* never is what happens */
     blocked_by(recipe, name, why);
     if (!*why) continue;
     char is[NAME_BYTES], other[NAME_BYTES];
