@@ -141,8 +141,8 @@ typedef void (*wn_train_fn)(void *user, const wn_train_progress *progress);
  * bit. A NaN loss: WN_ERR_DIVERGED, the last checkpoint kept. wn_context_cancel: saves, WN_ERR_CANCELLED; where it
  * meets an evaluation, also after the last step, and resuming makes that evaluation and tells progress of it. With
  * resume recipe may be NULL: out_dir's is used; another one may change how the run continues, L_mem
- * (attention.selective.mem) included, not its model, seed or optimizer (WN_ERR_CONFIG). A folder without a checkpoint
- * is refused with resume, one that holds a run or a model without; nothing in it is changed then. */
+ * (attention.selective.mem) included, not its model, seed, optimizer or what learns (WN_ERR_CONFIG). A folder without a
+ * checkpoint is refused with resume, one that holds a run or a model without; nothing in it is changed then. */
 wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out_dir, bool resume, wn_train_fn progress,
                        void *user);
 /* Whether dir holds a checkpoint that wn_train_run can resume; a model alone is none. */

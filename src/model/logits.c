@@ -1,29 +1,78 @@
-/* Logits of whole sequences, for analysis: the forward pass in groups of sequences, all positions kept. */
+/* Logits of whole sequences, for analysis: the forward pass in groups of sequences, all positions kept, or some at a
+ * time. */
 #include "base/misuse.h"
 #include "model/workspace.h"
 
 #define GROUP_TOKENS 4096
 
+/* The layers' forward pass. */
+static wn_status logits_stack(struct wn_run *run, struct wn_model *model, wn_workspace *ws,
+                              const struct wn_batch *batch, const wn_budgets *budgets) {
+  WN_TRY(wn_run_batch(run, model, ws, batch, NULL));
+  WN_TRY(wn_run_budgets(run, ws, budgets));
+  if (model->encoder && batch->inputs) WN_TRY(wn_encoder_forward(run, ws, batch));
+  return wn_run_stack(run, ws);
+}
+
+/* Of `rows` rows after the stack, at most a chunk of them. */
+static wn_status logits_of_rows(struct wn_run *run, wn_workspace *ws, int64_t first, int64_t rows, float *logits) {
+  const struct wn_model *model = run->model;
+  const int64_t V = model->config.vocab_size;
+  const struct wn_memory *memory = model->backend->memory;
+  void *opened;
+  WN_TRY(wn_run_output(run, wn_element(ws->n_out, first * model->config.width, model->dtype), rows, ws->logits));
+  const size_t bytes = (size_t)(rows * V) * wn_dtype_size(model->dtype);
+  WN_TRY(wn_memory_open(model->ctx, memory, "logits", ws->logits, bytes, &opened));
+  for (int64_t i = 0; i < rows * V; i++) logits[i] = (float)wn_number(opened, i, model->dtype);
+  return wn_memory_close(model->ctx, memory, ws->logits, bytes, opened, false);
+}
+
 static wn_status logits_of_group(struct wn_model *model, wn_workspace *ws, const struct wn_batch *batch,
                                  const wn_budgets *budgets, float *logits) {
   const int64_t V = model->config.vocab_size, M = batch->B * batch->T;
-  const struct wn_memory *memory = model->backend->memory;
   struct wn_run run;
-  WN_TRY(wn_run_batch(&run, model, ws, batch, NULL));
-  WN_TRY(wn_run_budgets(&run, ws, budgets));
-  if (model->encoder && batch->inputs) WN_TRY(wn_encoder_forward(&run, ws, batch));
-  WN_TRY(wn_run_stack(&run, ws));
-  if (model->dtype == WN_F32 && memory->host) return wn_run_output(&run, ws->n_out, M, logits);
-  void *opened;
+  WN_TRY(logits_stack(&run, model, ws, batch, budgets));
+  if (model->dtype == WN_F32 && model->backend->memory->host) return wn_run_output(&run, ws->n_out, M, logits);
   for (int64_t first = 0; first < M; first += ws->chunk) {
     const int64_t rows = M - first < ws->chunk ? M - first : ws->chunk;
-    WN_TRY(wn_run_output(&run, wn_element(ws->n_out, first * model->config.width, model->dtype), rows, ws->logits));
-    const size_t bytes = (size_t)(rows * V) * wn_dtype_size(model->dtype);
-    WN_TRY(wn_memory_open(model->ctx, memory, "logits", ws->logits, bytes, &opened));
-    for (int64_t i = 0; i < rows * V; i++) logits[first * V + i] = (float)wn_number(opened, i, model->dtype);
-    WN_TRY(wn_memory_close(model->ctx, memory, ws->logits, bytes, opened, false));
+    WN_TRY(logits_of_rows(&run, ws, first, rows, logits + first * V));
   }
   return WN_OK;
+}
+
+struct wn_logits_pass {
+  wn_workspace *ws;
+  struct wn_run run;
+};
+
+wn_status wn_logits_pass_begin(wn_context *ctx, struct wn_model *model, const struct wn_batch *batch,
+                               struct wn_logits_pass **out) {
+  void *memory;
+  *out = NULL;
+  WN_TRY(wn_alloc(ctx, "logits", sizeof **out, &memory));
+  struct wn_logits_pass *pass = memory;
+  wn_status status = wn_workspace_create(ctx, model, batch->B, batch->T,
+                                         &(struct wn_workspace_options){.activation_dtype = WN_F32}, &pass->ws);
+  if (status == WN_OK) status = logits_stack(&pass->run, model, pass->ws, batch, NULL);
+  if (status == WN_OK)
+    *out = pass;
+  else
+    wn_logits_pass_end(pass);
+  return status;
+}
+
+int64_t wn_logits_pass_most(const struct wn_logits_pass *pass) {
+  return pass->ws->chunk;
+}
+
+wn_status wn_logits_pass_rows(struct wn_logits_pass *pass, int64_t first, int64_t rows, float *logits) {
+  return logits_of_rows(&pass->run, pass->ws, first, rows, logits);
+}
+
+void wn_logits_pass_end(struct wn_logits_pass *pass) {
+  if (!pass) return;
+  wn_workspace_destroy(pass->ws);
+  wn_free(pass);
 }
 
 /* Of the whole batch, whose targets are not looked at. */

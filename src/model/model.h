@@ -186,6 +186,16 @@ struct wn_step_result {
  * last step of the same set, and are kept for the next one afterwards. No allocation. B, T at most the workspace's. */
 wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct wn_batch *batch,
                         const struct wn_step *step, struct wn_step_result *result);
+/* Logits of a batch whose targets are not looked at, for who cannot hold all of them: a forward pass, then the logits
+ * of some rows at a time. The batch's arrays are read until the end; *out NULL after a failure. */
+struct wn_logits_pass;
+wn_status wn_logits_pass_begin(wn_context *ctx, struct wn_model *model, const struct wn_batch *batch,
+                               struct wn_logits_pass **out);
+/* Rows that one call may ask for. */
+int64_t wn_logits_pass_most(const struct wn_logits_pass *pass);
+/* Of tokens [first, first+rows) of the batch: logits [rows,V]. */
+wn_status wn_logits_pass_rows(struct wn_logits_pass *pass, int64_t first, int64_t rows, float *logits);
+void wn_logits_pass_end(struct wn_logits_pass *pass); /* NULL is allowed */
 /* Forward of an encoder by itself, `encoder` of a model that has one, with a look at its layers: the rows are
  * batch->tokens, of which count [B] are no padding (NULL: all). ws is the encoder's own. */
 wn_status wn_encoder_look(const struct wn_model *encoder, wn_workspace *ws, const struct wn_batch *batch,

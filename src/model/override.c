@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/misuse.h"
+#include "model/config.h"
 #include "model/layer.h"
 
 #include <string.h>
@@ -35,8 +36,10 @@ wn_status wn_model_set_attention_config(wn_context *ctx, wn_model *model, const 
   WN_TRY(wn_param_table_create(ctx, &config, &table));
   const wn_status status = override_same_tables(ctx, &model->table, &table, what);
   wn_param_table_clear(&table);
-  if (status == WN_OK) model->config = config;
-  return status;
+  if (status != WN_OK) return status;
+  model->config = config;
+  if (model->encoder) wn_encoder_config(&config, &model->encoder->config); /* which has some of it */
+  return WN_OK;
 }
 
 wn_status wn_model_set_attention(wn_context *ctx, wn_model *model, const char *assignment) {

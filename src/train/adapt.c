@@ -85,10 +85,18 @@ static wn_status adapt_fill(wn_context *ctx, const char *from, const struct open
     if (adapt && wn_param_find(&given->table, row->name) < 0) WN_TRY(neutral(ctx, config, m, row));
   }
   /* What the old model has and this one has not would be lost without a word. */
-  for (int i = 0; adapt && i < given->table.count; i++)
-    if (wn_param_find(&model->table, given->table.rows[i].name) < 0)
-      return wn_fail(ctx, WN_ERR_CONFIG, "%s has \"%s\", which the recipe's model lacks", from,
-                     given->table.rows[i].name);
+  const char *lost = NULL;
+  int others = -1;
+  for (int i = 0; i < given->table.count; i++)
+    if (wn_param_find(&model->table, given->table.rows[i].name) < 0) {
+      if (!lost) lost = given->table.rows[i].name;
+      others++;
+    }
+  if (lost && adapt) return wn_fail(ctx, WN_ERR_CONFIG, "%s has \"%s\", which the recipe's model lacks", from, lost);
+  char more[48] = "";
+  if (others > 0) snprintf(more, sizeof more, " and %d other%s", others, others == 1 ? "" : "s");
+  if (lost)
+    wn_log(ctx, WN_LOG_WARNING, "%s has \"%s\"%s, which the recipe's model lacks: it starts without", from, lost, more);
   return WN_OK;
 }
 
@@ -126,45 +134,59 @@ static void neutral_keys(const wn_model_config *c, char *out, size_t bytes) {
 
 /* ---- check ---- */
 
-wn_status wn_adapt_check(wn_context *ctx, const char *from, struct wn_model *given, struct wn_model *model,
-                         const wn_model_inputs *inputs, const int32_t *tokens, int64_t T) {
-  enum { MOST = 512 };
-  if (T > MOST) T = MOST;
+/* How far two models' logits are from each other. */
+struct distance {
+  double largest, apart; /* of the first model's logits; the largest difference, or not a number */
+  int64_t where;         /* the position of that */
+};
+
+/* Some rows at a time: the logits of a long text are larger than the model. */
+static wn_status compare_logits(wn_context *ctx, struct wn_logits_pass *const pass[2], int64_t T, int64_t V,
+                                struct distance *out) {
+  int64_t most = T;
   void *memory[2] = {NULL, NULL};
-  size_t count, bytes;
   wn_status status = WN_OK;
-  if (!wn_mul_size((size_t)T, (size_t)model->config.vocab_size, &count) || !wn_mul_size(count, sizeof(float), &bytes))
-    return wn_fail(ctx, WN_ERR_MEMORY, "adapt: logits of %lld tokens do not fit in memory", (long long)T);
-  for (int i = 0; i < 2 && status == WN_OK; i++) status = wn_alloc(ctx, "logits to compare", bytes, &memory[i]);
-  for (int i = 0; i < 2 && status == WN_OK; i++) {
-    struct wn_model *m = i ? model : given;
-    status = inputs ? wn_model_logits_of_inputs(ctx, m, inputs, tokens, 1, T, NULL, memory[i])
-                    : wn_model_logits(ctx, m, tokens, NULL, 1, T, memory[i]);
-  }
-  if (status == WN_OK) {
+  for (int i = 0; i < 2; i++)
+    if (wn_logits_pass_most(pass[i]) < most) most = wn_logits_pass_most(pass[i]);
+  for (int i = 0; i < 2 && status == WN_OK; i++)
+    status = wn_alloc(ctx, "logits to compare", (size_t)(most * V) * sizeof(float), &memory[i]);
+  for (int64_t first = 0; first < T && status == WN_OK; first += most) {
+    const int64_t rows = T - first < most ? T - first : most;
+    for (int i = 0; i < 2 && status == WN_OK; i++) status = wn_logits_pass_rows(pass[i], first, rows, memory[i]);
     const float *a = memory[0], *b = memory[1];
-    double largest = 0, apart = 0;
-    size_t where = 0;
-    for (size_t i = 0; i < count; i++) {
+    for (int64_t i = 0; status == WN_OK && i < rows * V && !isnan(out->apart); i++) {
       const double difference = fabs((double)a[i] - (double)b[i]);
-      largest = fmax(largest, fabs((double)a[i]));
-      if (!(difference <= apart)) apart = difference, where = i;
+      out->largest = fmax(out->largest, fabs((double)a[i]));
+      if (!(difference <= out->apart)) out->apart = difference, out->where = first + i / V;
     }
-    if (!(apart <= 1e-4 * fmax(1, largest))) {
-      char keys[256];
-      neutral_keys(&model->config, keys, sizeof keys);
-      status = wn_fail(ctx, WN_ERR_CONFIG,
-                       "the model does not start as %s: at position %zu logits differ by %.3g (they reach %.3g). What "
-                       "is new must start without effect, as with %s",
-                       from, where / (size_t)model->config.vocab_size, apart, largest, keys);
-    }
-    if (status == WN_OK)
-      wn_log(ctx, WN_LOG_INFO, "the model starts as %s: over %lld positions logits differ by at most %.3g", from,
-             (long long)T, apart);
   }
   wn_free(memory[0]);
   wn_free(memory[1]);
   return status;
+}
+
+wn_status wn_adapt_check(wn_context *ctx, const char *from, struct wn_model *given, struct wn_model *model,
+                         const wn_model_inputs *inputs, const int32_t *tokens, int64_t T) {
+  struct wn_logits_pass *pass[2] = {NULL, NULL};
+  struct distance d = {0};
+  struct wn_batch batch = {.B = 1, .T = T, .tokens = tokens};
+  if (inputs) batch.S = inputs->S, batch.inputs = inputs->tokens, batch.input_count = inputs->count;
+  wn_status status = wn_logits_pass_begin(ctx, given, &batch, &pass[0]);
+  if (status == WN_OK) status = wn_logits_pass_begin(ctx, model, &batch, &pass[1]);
+  if (status == WN_OK) status = compare_logits(ctx, pass, T, model->config.vocab_size, &d);
+  for (int i = 0; i < 2; i++) wn_logits_pass_end(pass[i]);
+  if (status != WN_OK) return status;
+  if (!(d.apart <= 1e-4 * fmax(1, d.largest))) {
+    char keys[256];
+    neutral_keys(&model->config, keys, sizeof keys);
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "the model does not start as %s: at position %lld logits differ by %.3g (they reach %.3g). What is "
+                   "new must start without effect, as with %s",
+                   from, (long long)d.where, d.apart, d.largest, keys);
+  }
+  wn_log(ctx, WN_LOG_INFO, "the model starts as %s: over %lld positions logits differ by at most %.3g", from,
+         (long long)T, d.apart);
+  return WN_OK;
 }
 
 /* ---- recipe ---- */

@@ -5,9 +5,9 @@
 #include "model/model.h"
 #include "winnow/train.h"
 
-/* Every parameter of `model` from `given`, which may differ in all that has none: losses, dropout, masks. With
- * config->adapt (config may be NULL) the model may have mechanisms' parameters that `given` has not: those start
- * neutral. Messages name the file `from`. */
+/* Every parameter of `model` from `given`, which may differ in all that has none: losses, dropout, masks. What `given`
+ * has beyond that is told. With config->adapt (config may be NULL) the model may have mechanisms' parameters that
+ * `given` has not: those start neutral. Messages name the file `from`. */
 wn_status wn_adapt_start(wn_context *ctx, const char *from, const struct wn_model *given, const wn_train_config *config,
                          struct wn_model *model);
 /* WN_ERR_CONFIG unless both give the same logits for a sequence of T tokens, up to rounding. inputs: what the encoder

@@ -393,17 +393,43 @@ wn_status wn_checkpoint_save(wn_context *ctx, const char *dir, const wn_recipe *
   return wn_fail_prefix(ctx, status, "saving step %lld (the previous checkpoint is kept)", (long long)t->step);
 }
 
-/* Whether the checkpoint's training had any, whose file would pass for that of a training that goes on without. What a
- * search has saved beside a run that has none is another matter. */
-static wn_status read_had_budgets(wn_context *ctx, const char *dir, bool *out) {
+/* The recipe that the checkpoint was trained by, as an object; *out NULL where the folder has none. */
+static wn_status read_recipe(wn_context *ctx, const char *dir, json_t **out) {
   char path[PATH_BYTES];
-  json_t *recipe = NULL;
+  *out = NULL;
   WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "recipe.json"));
   if (!wn_path_exists(path)) return WN_OK; /* another one was given to resume with */
-  WN_TRY(wn_json_load_file(ctx, WN_JSON_CONFIG, path, &recipe));
-  const json_t *prune = json_object_get(json_object_get(recipe, "train"), "prune");
-  *out = json_string_length(json_object_get(prune, "budgets")) > 0;
-  json_decref(recipe);
+  return wn_json_load_file(ctx, WN_JSON_CONFIG, path, out);
+}
+
+/* A value of its "train" object. */
+static const json_t *trained_with(const json_t *recipe, const char *group, const char *key) {
+  const json_t *train = json_object_get(recipe, "train");
+  return json_object_get(*group ? json_object_get(train, group) : train, key);
+}
+
+/* Whether the checkpoint's training had budgets, whose file would pass for that of a training that goes on without.
+ * What a search has saved beside a run that has none is another matter. */
+static bool had_budgets(const json_t *recipe) {
+  return json_string_length(trained_with(recipe, "prune", "budgets")) > 0;
+}
+
+/* What learns is what learned: other tensors have no state here, and the model is made with the scale of its low-rank
+ * updates. Keys that an older recipe lacks are not asked for. */
+static wn_status same_learning(wn_context *ctx, const char *dir, const json_t *recipe, const wn_train_config *c) {
+  static const char *const names[] = {[WN_TUNE_ALL] = "all",
+                                      [WN_TUNE_ATTENTION] = "attention",
+                                      [WN_TUNE_LORA] = "lora",
+                                      [WN_TUNE_MECHANISMS] = "mechanisms"};
+  const char *tune = json_string_value(trained_with(recipe, "", "tune"));
+  if (tune && strcmp(tune, names[c->tune]))
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: the checkpoint's train.tune is \"%s\", the recipe's \"%s\"", dir, tune,
+                   names[c->tune]);
+  const json_t *alpha = trained_with(recipe, "lora", "alpha");
+  if (c->tune != WN_TUNE_LORA) return WN_OK;
+  if (json_is_number(alpha) && json_number_value(alpha) != c->lora.alpha)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: the checkpoint's train.lora.alpha is %.15g, the recipe's %.15g", dir,
+                   json_number_value(alpha), c->lora.alpha);
   return WN_OK;
 }
 
@@ -490,7 +516,21 @@ done:
   return status;
 }
 
-wn_status wn_checkpoint_load(wn_context *ctx, const char *dir, wn_trainer *t, struct wn_run_state *out) {
+/* The file's tensors are others than those that learn here: which key says so. */
+static wn_status other_learning(wn_context *ctx, wn_status status, const json_t *recipe, const wn_train_config *c) {
+  const char *freeze = json_string_value(trained_with(recipe, "", "freeze"));
+  const json_t *rank = trained_with(recipe, "lora", "rank");
+  if (c->tune == WN_TUNE_LORA && json_is_integer(rank) && json_integer_value(rank) != c->lora.rank)
+    return wn_fail_prefix(ctx, status, "train.lora.rank is %lld, the checkpoint's %lld", (long long)c->lora.rank,
+                          (long long)json_integer_value(rank));
+  if (freeze && strcmp(freeze, c->freeze))
+    return wn_fail_prefix(ctx, status, "train.freeze is \"%s\", the checkpoint's \"%s\"", c->freeze, freeze);
+  return status;
+}
+
+/* With the recipe that it was trained by, or NULL. */
+static wn_status checkpoint_load_with(wn_context *ctx, const char *dir, const json_t *recipe, wn_trainer *t,
+                                      struct wn_run_state *out) {
   char path[PATH_BYTES], found[24];
   WN_TRY(wn_checkpoint_state(ctx, dir, out));
   if (strcmp(out->optimizer, optimizer_name(t->opt.kind)))
@@ -499,17 +539,29 @@ wn_status wn_checkpoint_load(wn_context *ctx, const char *dir, wn_trainer *t, st
   if (out->seed != t->config.seed)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: the checkpoint's seed is %llu, the recipe's train.seed %llu", dir,
                    (unsigned long long)out->seed, (unsigned long long)t->config.seed);
+  WN_TRY(same_learning(ctx, dir, recipe, &t->config));
   WN_TRY(fingerprint_parameters(t, found));
   if (strcmp(found, out->parameters))
     return wn_fail(ctx, WN_ERR_FORMAT,
                    "%s: model.safetensors is not that of step %lld (fingerprint %s, state.json has %s)", dir,
                    (long long)out->step, found, out->parameters);
   WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "optimizer.safetensors"));
-  WN_TRY(read_moments(ctx, path, out->streamed, t, found));
+  const wn_status status = read_moments(ctx, path, out->streamed, t, found);
+  if (status == WN_ERR_FORMAT || status == WN_ERR_SHAPE) return other_learning(ctx, status, recipe, &t->config);
+  WN_TRY(status);
   if (strcmp(found, out->moments))
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: not that of step %lld (fingerprint %s, state.json has %s)", path,
                    (long long)out->step, found, out->moments);
   t->step = out->step;
   t->tokens = out->tokens;
-  return read_had_budgets(ctx, dir, &t->had_budgets);
+  t->had_budgets = had_budgets(recipe);
+  return WN_OK;
+}
+
+wn_status wn_checkpoint_load(wn_context *ctx, const char *dir, wn_trainer *t, struct wn_run_state *out) {
+  json_t *recipe;
+  WN_TRY(read_recipe(ctx, dir, &recipe));
+  const wn_status status = checkpoint_load_with(ctx, dir, recipe, t, out);
+  json_decref(recipe);
+  return status;
 }

@@ -22,12 +22,18 @@ static const struct need {
 } need_rows[] = {
 #define ONE_OF(...) ((const char *const[]){__VA_ARGS__, NULL})
     {"model.init.logits", "model.tied", ONE_OF("false")},
+    {"model.init.positions", "model.position", ONE_OF("learned")},
+    {"model.init.positions", "model.attention.relative.enabled", NULL},
     {"model.rope_", "model.position", ONE_OF("rope")},
     {"model.rope_scaling.", "model.rope_scaling.type", ONE_OF("linear", "dynamic", "llama3", "yarn", "longrope")},
     {"model.attention.window_layers", "model.attention.window", NULL},
     {"model.encoder.", "model.encoder.layers", NULL},
     {"model.attention.selective.", "model.attention.selective.enabled", NULL},
     {"model.attention.selective.", "model.encoder.selective", NULL},
+    {"model.attention.selective.head", "model.attention.selective.bilinear", ONE_OF("false")},
+    {"model.attention.selective.head", "train.adapt", NULL}, /* whose projections the bilinear form starts as */
+    {"model.attention.span.init", "model.attention.span.dynamic", ONE_OF("false")},
+    {"model.attention.exclusive.gate_init", "model.attention.exclusive.gate", NULL},
     {"data.train", "data.kind", ONE_OF("tokens", "span_corruption")},
     {"data.val", "data.kind", ONE_OF("tokens", "span_corruption")},
     {"data.document_token", "data.pack", NULL},
@@ -46,6 +52,10 @@ static const struct need {
     {"train.muon.", "train.optimizer", ONE_OF("muon")},
     {"train.lora.", "train.tune", ONE_OF("lora")},
     {"train.whole_memory", "model.memory", NULL},
+    {"train.activation_dtype", "train.recompute", ONE_OF("false")},
+    {"train.eval_every", "data.val", NULL},
+    {"train.eval_every", "train.adapt", NULL}, /* which sets it of its own accord */
+    {"train.eval_every", "data.kind", ONE_OF("variable_assignment", "copy", "parity")},
     {"train.select_from_head", "train.adapt", NULL},
     {"train.strength_steps", "model.attention.selective.strength", ONE_OF("scheduled")},
     {"train.prune.", "train.prune.budgets", NULL},
@@ -129,6 +139,7 @@ static void warn_below(wn_context *ctx, const json_t *recipe, const json_t *obje
       continue;
     }
     if (usual ? json_equal(value, usual) : !holds(value, NULL)) continue;
+    if (!strcmp(name, "train.eval_every") && !holds(value, NULL)) continue; /* never is what happens */
     blocked_by(recipe, name, why);
     if (!*why) continue;
     char is[NAME_BYTES], other[NAME_BYTES];

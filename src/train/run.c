@@ -36,6 +36,7 @@ struct run {
   wn_model *model;
   wn_model *given; /* that a new run starts from, until its start has been checked; or NULL */
   wn_trainer *trainer;
+  wn_workspace *exact;         /* of evaluations, in float32; NULL: they use the trainer's, which is that as well */
   wn_data_source *train, *val; /* val may be NULL */
   uint64_t val_rows;           /* that evaluations take of it; UINT64_MAX: all */
   struct wn_arrays arrays;
@@ -53,29 +54,32 @@ static void run_clear(struct run *r) {
   wn_arrays_clear(&r->arrays);
   wn_data_source_destroy(r->train);
   wn_data_source_destroy(r->val);
+  wn_workspace_destroy(r->exact);
   wn_trainer_destroy(r->trainer);
   wn_model_destroy(r->model);
   wn_model_destroy(r->given);
   wn_tokenizer_destroy(r->tok);
 }
 
-/* The first key below `path` whose values differ, with its dots; "" when none does. Objects have the same keys. */
-static void first_difference(json_t *a, json_t *b, const char *path, char *out, size_t bytes, json_t **x, json_t **y) {
+/* The first key below `path` whose values differ, with its dots, and both values: NULL where one has no such key, which
+ * is left out where it is off. False when none differs. */
+static bool first_difference(json_t *a, json_t *b, const char *path, char *out, size_t bytes, json_t **x, json_t **y) {
   const char *key;
   json_t *value;
-  json_object_foreach(a, key, value) {
-    json_t *other = json_object_get(b, key);
-    if (json_equal(value, other)) continue;
-    char name[256];
-    snprintf(name, sizeof name, "%s%s%s", path, *path ? "." : "", key);
-    if (json_is_object(value) && json_is_object(other)) {
-      first_difference(value, other, name, out, bytes, x, y);
-    } else {
+  for (int k = 0; k < 2; k++) json_object_foreach(k == 0 ? a : b, key, value) {
+      json_t *ours = json_object_get(a, key), *theirs = json_object_get(b, key);
+      if ((ours && theirs && json_equal(ours, theirs)) || (k == 1 && ours)) continue;
+      char name[256];
+      snprintf(name, sizeof name, "%s.%s", path, key);
+      if ((!ours || json_is_object(ours)) && (!theirs || json_is_object(theirs))) {
+        if (first_difference(ours, theirs, name, out, bytes, x, y)) return true;
+        continue;
+      }
       snprintf(out, bytes, "%s", name);
-      *x = value, *y = other;
+      *x = ours, *y = theirs;
+      return true;
     }
-    return;
-  }
+  return false;
 }
 
 /* The recipe's model must be the checkpoint's but for L_mem: a loss, which a run may begin, change or leave off. */
@@ -92,11 +96,12 @@ static wn_status same_model(wn_context *ctx, const char *dir, const wn_model_con
   if (status == WN_OK) status = wn_model_config_json(ctx, want, &b);
   if (status == WN_OK && strcmp(a, b)) {
     json_t *ours = json_loads(a, 0, NULL), *theirs = json_loads(b, 0, NULL), *x = NULL, *y = NULL;
-    char key[256] = "";
+    char key[256] = "model";
     first_difference(ours, theirs, "model", key, sizeof key, &x, &y);
-    char *is = json_dumps(x, JSON_ENCODE_ANY), *wanted = json_dumps(y, JSON_ENCODE_ANY);
-    status = wn_fail(ctx, WN_ERR_CONFIG, "%s: the checkpoint's %s is %s, the recipe's %s", dir, *key ? key : "model",
-                     is ? is : "another", wanted ? wanted : "another");
+    const size_t how = JSON_ENCODE_ANY | JSON_REAL_PRECISION(15);
+    char *is = json_dumps(x, how), *wanted = json_dumps(y, how);
+    status = wn_fail(ctx, WN_ERR_CONFIG, "%s: the checkpoint's %s is %s, the recipe's %s", dir, key,
+                     is ? is : "not set", wanted ? wanted : "not set");
     free(is);
     free(wanted);
     json_decref(ours);
@@ -130,14 +135,19 @@ static wn_status open_folder(struct run *r) {
   return wn_dist_barrier(r->ctx);
 }
 
+/* Where the tokenizer of a recipe that names one comes from: the model's own is preferred, since the one that the
+ * recipe names may no longer exist; a model that was trained without one has none. "": the recipe names none. */
+static const char *tokenizer_from(const char *model, const wn_data_config *data) {
+  const bool own = *model && (!wn_path_is_dir(model) || wn_tokenizer_file_of(model));
+  return data->tokenizer[0] && own ? model : data->tokenizer;
+}
+
 /* A folder without a checkpoint: nothing is written before the recipe has passed its checks. */
 static wn_status begin_model(struct run *r) {
   wn_context *ctx = r->ctx;
   const wn_recipe *c = &r->recipe;
   if (!c->train.init[0]) take_tokenizer_beside(&r->recipe.data);
-  /* As when resuming: the tokenizer in the checkpoint's folder is preferred. */
-  WN_TRY(wn_run_prepare(ctx, &r->recipe, c->train.init[0] && c->data.tokenizer[0] ? c->train.init : c->data.tokenizer,
-                        &r->tok));
+  WN_TRY(wn_run_prepare(ctx, &r->recipe, tokenizer_from(c->train.init, &c->data), &r->tok));
   WN_TRY(open_folder(r));
   WN_TRY(wn_model_create(ctx, &r->recipe.model, r->recipe.train.seed, &r->model));
   if (!c->train.init[0]) return WN_OK;
@@ -153,9 +163,8 @@ static wn_status continue_model(struct run *r, const wn_recipe *recipe) {
     WN_TRY(wn_path_join(ctx, path, sizeof path, r->dir, "recipe.json"));
     WN_TRY(wn_recipe_load(ctx, path, NULL, 0, &r->recipe));
   }
-  /* The tokenizer in the checkpoint's folder is preferred: the one that the recipe names may no longer exist. */
   if (wn_tokenizer_file_of(r->dir)) take_tokenizer_beside(&r->recipe.data);
-  WN_TRY(wn_run_prepare(ctx, &r->recipe, r->recipe.data.tokenizer[0] ? r->dir : "", &r->tok));
+  WN_TRY(wn_run_prepare(ctx, &r->recipe, tokenizer_from(r->dir, &r->recipe.data), &r->tok));
   r->changed = recipe != NULL;
   WN_TRY(wn_model_load_float(ctx, r->dir, &r->model));
   return same_model(ctx, r->dir, &r->recipe.model, r->model);
@@ -211,9 +220,22 @@ static wn_status open_sources(struct run *r) {
   return WN_ARRAYS_CREATE(ctx, &r->arrays, "a batch (train.batch * train.accumulate * train.context)", rows);
 }
 
+/* Steps whose products are rounded have a workspace that evaluations cannot use. */
+static wn_status open_exact(struct run *r) {
+  const wn_trainer *t = r->trainer;
+  if (!r->val || r->recipe.train.precision == WN_F32) return WN_OK;
+  const struct wn_workspace_options options = {.activation_dtype = WN_F32,
+                                               .recurrence = r->model->config.recurrence,
+                                               .recurrence_whole = r->recipe.train.whole_recurrence,
+                                               .recurrence_sets = 1,
+                                               .budgets = t->target.layers > 0 ? &t->target : NULL};
+  return wn_workspace_create(r->ctx, r->model, t->batch, t->context, &options, &r->exact);
+}
+
 static wn_status open_trainer(struct run *r) {
   wn_context *ctx = r->ctx;
   WN_TRY(wn_trainer_create(ctx, r->model, &r->recipe.train, &r->trainer));
+  WN_TRY(open_exact(r));
   if (r->recipe.train.precision == WN_BF16)
     wn_log(ctx, WN_LOG_INFO, "train.precision bfloat16: products of rounded numbers by %s", wn_backend_bf16(ctx));
   if (r->inputs) wn_trainer_set_inputs(r->trainer, r->inputs, r->input_count, wn_data_source_input_length(r->train));
@@ -280,7 +302,7 @@ static wn_status val_inputs(void *user, uint64_t index, int32_t *inputs, int32_t
   return wn_data_source_inputs(r->ctx, r->val, r->recipe.train.seed, index, r->trainer->batch, inputs, input_count);
 }
 
-/* Uses the training workspace and batch: no memory beyond what a step holds. */
+/* Uses the training batch and, where that is exact, the training workspace: no memory beyond what a step holds. */
 static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
   const wn_train_config *c = &r->recipe.train;
   /* In batches of micro-steps, which may be shorter than the recipe's; of the same rows. */
@@ -293,7 +315,7 @@ static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
     if (all > 0 && all < batches) batches = all;
   }
   struct wn_eval_loop loop = {.model = r->model,
-                              .ws = r->trainer->ws,
+                              .ws = r->exact ? r->exact : r->trainer->ws,
                               .B = B,
                               .T = c->context,
                               .tokens = r->tokens,
@@ -301,7 +323,7 @@ static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
                               .doc_start = r->doc_start,
                               .continues = r->model->config.recurrence > 0,
                               .batches = batches,
-                              .recurrence_set = r->trainer->accumulate,
+                              .recurrence_set = r->exact ? 0 : r->trainer->accumulate,
                               .S = wn_data_source_input_length(r->val),
                               .inputs = r->inputs,
                               .input_count = r->input_count,
@@ -310,6 +332,7 @@ static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
                               .batch_user = r,
                               .budgets = wn_trainer_budgets(r->trainer)};
   struct wn_eval_sums sums;
+  if (r->exact) WN_TRY(wn_workspace_fit(r->exact)); /* spans have changed */
   WN_TRY(wn_eval_loop_run(r->ctx, &loop, &sums));
   if (sums.counted == 0) return WN_OK;
   progress->evaluated = true;
@@ -419,6 +442,21 @@ static wn_status run_loop(struct run *r, wn_train_fn fn, void *user) {
   return WN_OK;
 }
 
+/* A strength that falls is no schedule's wish: half of the run is another half of a longer one. */
+static void tell_strength(const struct run *r) {
+  const wn_train_config *c = &r->recipe.train;
+  const double next = wn_adapt_strength(c, r->saved_step + 1);
+  for (int i = 0; i < r->model->table.count && r->saved_step < c->steps; i++) {
+    if (!r->model->table.rows[i].scheduled) continue;
+    const double now = wn_model_value(r->model, i, 0);
+    if (next < now - 1e-6) /* a float has it */
+      wn_log(r->ctx, WN_LOG_WARNING,
+             "the scheduled strength falls from %.3g to %.3g and rises again: train.strength_steps is %lld%s", now,
+             next, (long long)c->strength_steps, c->strength_steps ? "" : ", half of train.steps");
+    return;
+  }
+}
+
 wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out_dir, bool resume, wn_train_fn progress,
                        void *user) {
   WN_CHECK_WORK(WN_POINTER(out_dir));
@@ -443,9 +481,16 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
   WN_TRY_GOTO(wn_dist_barrier(ctx), done); /* it is there */
   wn_dist_kept(ctx, "the last checkpoint is whole");
   const wn_train_config *t = &r.recipe.train;
-  if (r.saved_step < t->steps && t->schedule_from + t->warmup >= t->steps)
+  const int64_t waits =
+      t->schedule_from < t->steps ? t->schedule_from : t->steps; /* steps before the schedule begins */
+  if (r.saved_step < waits)
+    wn_log(ctx, WN_LOG_WARNING, "%s up to step %lld: train.schedule_from is %lld, and the run is at step %lld",
+           t->warmup > 0 ? "the learning rate is 0" : "the learning rate is not lowered", (long long)waits,
+           (long long)t->schedule_from, (long long)r.saved_step);
+  if (r.saved_step < t->steps && t->schedule_from < t->steps && t->schedule_from + t->warmup >= t->steps)
     wn_log(ctx, WN_LOG_WARNING, "the learning rate is still rising at the end: train.warmup is %lld of %lld steps",
            (long long)t->warmup, (long long)(t->steps - t->schedule_from));
+  tell_strength(&r);
   if (recipe)
     WN_TRY_GOTO(wn_recipe_warn_idle(ctx, &r.recipe), done); /* of keys that the run has already: once is enough */
   if (r.saved_step < t->steps && r.recipe.model.attention.selective.mem.enabled && t->mem.from_step >= t->steps)

@@ -17,8 +17,25 @@
 #include "kv/budgets.h"
 #include "train/schedule.h"
 
+/* A program fills the struct by hand: a number that no name has would pass for one that has. */
+static wn_status check_names(wn_context *ctx, const wn_train_config *c) {
+  const struct {
+    const char *key;
+    int value, count;
+  } names[] = {{"optimizer", (int)c->optimizer, WN_OPT_MUON + 1},
+               {"schedule", (int)c->schedule, WN_SCHED_CONSTANT + 1},
+               {"tune", (int)c->tune, WN_TUNE_MECHANISMS + 1},
+               {"prune.policy", (int)c->prune.policy, wn_policy_count()}};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (names[i].value < 0 || names[i].value >= names[i].count)
+      return wn_fail(ctx, WN_ERR_CONFIG, "train.%s is %d; expected 0 to %d", names[i].key, names[i].value,
+                     names[i].count - 1);
+  return WN_OK;
+}
+
 static wn_status check_config(wn_context *ctx, const wn_model *model, const wn_train_config *config) {
   int64_t longest = model->config.context;
+  WN_TRY(check_names(ctx, config));
   if (config->batch < 1 || config->accumulate < 1)
     return wn_fail(ctx, WN_ERR_CONFIG, "train.batch and train.accumulate must be at least 1, found %lld and %lld",
                    (long long)config->batch, (long long)config->accumulate);
@@ -116,7 +133,8 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   options.recurrence = model->config.recurrence;
   options.budgets = t->target.layers > 0 ? &t->target : NULL;
   options.recurrence_whole = config->whole_recurrence;
-  options.recurrence_sets = t->accumulate + (config->eval_every > 0); /* the last one for evaluations */
+  /* The last one for evaluations, which are exact. */
+  options.recurrence_sets = t->accumulate + (config->eval_every > 0 && config->precision == WN_F32);
   WN_TRY_GOTO(wn_workspace_create(ctx, model, t->batch, t->context, &options, &t->ws), failed);
   WN_TRY_GOTO(wn_alloc_reserve(ctx), failed); /* and still, beside all of this */
   *out = t;

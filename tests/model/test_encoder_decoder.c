@@ -442,6 +442,33 @@ static void the_encoder_selects_by_its_own_key(void **state) {
   }
 }
 
+/* What an encoder has of the attention changes with the model's: the model is the one that is made so. */
+static void the_encoder_is_changed_too(void **state) {
+  (void)state;
+  static const struct {
+    int which;
+    const char *set, *attention;
+  } changes[] = {{0, "scale=0.5", "{\"scale\":0.5,\"buckets\":{\"count\":8,\"farthest\":6}}"},
+                 {5, "selective.relu=false",
+                  "{\"selective\":{\"bilinear\":true,\"per_kv_head\":true,\"strength\":\"learned\",\"relu\":false,"
+                  "\"mem\":{}},\"softcap\":{\"cap\":3}}"}};
+  for (size_t n = 0; n < sizeof changes / sizeof *changes; n++) {
+    struct world w, made;
+    struct pair_case other = cases[changes[n].which];
+    other.attention = changes[n].attention;
+    other.dropout = 0;
+    world_make(&w, &cases[changes[n].which], "cpu", WN_F32, keep_all);
+    world_make(&made, &other, "cpu", WN_F32, keep_all);
+    const double before = objective(&w, NULL);
+    assert_ok(w.ctx, wn_model_set_attention(w.ctx, w.model, changes[n].set));
+    const double loss = objective(&w, NULL), want = objective(&made, NULL);
+    if (loss != want || loss == before)
+      fail_msg("%s: %.17g, made so %.17g, before %.17g", changes[n].set, loss, want, before);
+    world_clear(&w);
+    world_clear(&made);
+  }
+}
+
 static void what_does_not_go_together_is_refused(void **state) {
   (void)state;
   struct world w;
@@ -514,6 +541,7 @@ int main(void) {
       cmocka_unit_test(control_tokens_of_the_decoder),
       cmocka_unit_test(checkpoints_hold_the_encoder),
       cmocka_unit_test(the_encoder_selects_by_its_own_key),
+      cmocka_unit_test(the_encoder_is_changed_too),
       cmocka_unit_test(what_does_not_go_together_is_refused),
       cmocka_unit_test(parameters_are_as_many_as_t5_has),
   };

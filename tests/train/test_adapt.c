@@ -2,7 +2,7 @@
  * gradient and the rest has the same one; low-rank updates: the merged map is the map and the branch beside it,
  * gradients are what differences say; scheduled strengths; runs in a folder, interrupted and resumed; what is refused.
  */
-#include "tiny.h"
+#include "told.h"
 
 #include <math.h>
 
@@ -96,10 +96,50 @@ static void test_start_changes_nothing(void **state) {
   }
 }
 
+/* Also where the row is long: what a window or a limit leaves out shows at its end. And a logit that is no number is a
+ * difference, whatever comes after it. */
+static void test_start_of_long_rows(void **state) {
+  (void)state;
+  enum { LONG = 700 };
+  static const struct {
+    const char *attention;
+    bool works;
+  } cases[] = {{"{\"span\":{\"limit\":700}}", true},
+               {"{\"span\":{\"limit\":600}}", false},
+               {"{\"window\":650}", false},
+               {"{\"window\":700}", true}};
+  wn_context *ctx = tiny_context("cpu", 1);
+  int32_t ids[LONG], targets[LONG];
+  tokens_of(ids, targets, LONG);
+  const wn_train_config adapt = {.adapt = true};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    wn_model_config plain = config_of("{}"), more = config_of(cases[i].attention);
+    struct wn_model *given, *model;
+    plain.context = more.context = LONG;
+    must(ctx, wn_model_create(ctx, &plain, 7, &given));
+    must(ctx, wn_model_create(ctx, &more, 8, &model));
+    must(ctx, wn_adapt_start(ctx, "old", given, &adapt, model));
+    const wn_status status = wn_adapt_check(ctx, "old", given, model, NULL, ids, LONG);
+    if (status != (cases[i].works ? WN_OK : WN_ERR_CONFIG))
+      fail_msg("%s: %s", cases[i].attention, status ? wn_context_error(ctx) : "passed");
+    if (!cases[i].works) assert_non_null(strstr(wn_context_error(ctx), "the model does not start as old"));
+    wn_model_destroy(given);
+    wn_model_destroy(model);
+  }
+  struct wn_model *given = model_of(ctx, "{\"window\":1}", 7, WN_F32),
+                  *model = model_of(ctx, "{\"window\":1}", 7, WN_F32);
+  const int row = wn_param_find(&model->table, "embed.weight");
+  ((float *)reach(model->params))[model->table.rows[row].offset + (size_t)(ids[3] * model->config.width)] = NAN;
+  assert_int_equal(wn_adapt_check(ctx, "old", given, model, NULL, ids, T), WN_ERR_CONFIG);
+  wn_model_destroy(given);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
 /* The old one's parameters, and those that it has no place for. */
 static void test_start_is_complete(void **state) {
   (void)state;
-  wn_context *ctx = tiny_context("ref", 1);
+  wn_context *ctx = told_context();
   struct wn_model *plain = model_of(ctx, "{}", 7, WN_F32),
                   *more = model_of(ctx, "{\"exclusive\":{\"gate\":true}}", 8, WN_F32);
   const wn_train_config adapt = {.adapt = true}, not = {.adapt = false};
@@ -108,6 +148,11 @@ static void test_start_is_complete(void **state) {
   assert_int_equal(wn_adapt_start(ctx, "old", plain, NULL, more), WN_ERR_CONFIG);
   assert_int_equal(wn_adapt_start(ctx, "old", more, &adapt, plain), WN_ERR_CONFIG); /* a gate would be lost */
   assert_non_null(strstr(wn_context_error(ctx), "exclusive_gate"));
+  assert_string_equal(told, "");
+  must(ctx, wn_adapt_start(ctx, "old", more, &not, plain)); /* as a run that begins with a checkpoint: it is told */
+  assert_string_equal(told,
+                      "old has \"layers.0.attn.exclusive_gate\" and 1 other, which the recipe's model lacks: it starts "
+                      "without\n");
   wn_model_config wide = config_of("{}");
   wide.ffn_width = 11;
   struct wn_model *other;
@@ -429,6 +474,13 @@ static void adaptation(const char *old, const char *const *sets, int count, wn_r
   wn_context_destroy(ctx);
 }
 
+static void resume_refused(const wn_recipe *r, const char *dir, const char *why) {
+  wn_context *ctx = tiny_context("cpu", 1);
+  if (wn_train_run(ctx, r, dir, true, NULL, NULL) == WN_OK) fail_msg("went on: %s", why);
+  if (!strstr(wn_context_error(ctx), why)) fail_msg("%s\nis not: %s", wn_context_error(ctx), why);
+  wn_context_destroy(ctx);
+}
+
 static void test_runs(void **state) {
   (void)state;
   static const char *const lora[] = {"model.attention.selective.enabled=true",
@@ -473,6 +525,19 @@ static void test_runs(void **state) {
   snprintf(a, sizeof a, "%s/whole-0", dir);
   r.train.steps = 8;
   assert_int_equal(train(&r, a, true, 0), WN_ERR_SHAPE);
+  resume_refused(&r, a, "train.lora.rank is 3, the checkpoint's 2");
+  /* Nor does a run go on with another scale of the updates that its model is made of, or with others that learn. */
+  r.train.lora.rank = 2;
+  r.train.lora.alpha = 1;
+  resume_refused(&r, a, "the checkpoint's train.lora.alpha is 16, the recipe's 1");
+  r.train.lora.alpha = 16;
+  r.train.tune = WN_TUNE_ATTENTION;
+  resume_refused(&r, a, "the checkpoint's train.tune is \"lora\", the recipe's \"attention\"");
+  r.train.tune = WN_TUNE_LORA;
+  snprintf(r.train.freeze, sizeof r.train.freeze, "layers.0.attn.out.weight");
+  resume_refused(&r, a, "train.freeze is \"layers.0.attn.out.weight\", the checkpoint's \"\"");
+  r.train.freeze[0] = 0;
+  assert_int_equal(train(&r, a, true, 0), WN_OK);
   /* A strength of 1 at once is no start. */
   adaptation(old, lora, 5, &r);
   r.model.attention.selective.strength = WN_STRENGTH_FIXED;
@@ -482,9 +547,44 @@ static void test_runs(void **state) {
   tiny_remove(dir);
 }
 
+/* Half of the run is another half of a longer one, and a run that begins with another's model begins the schedule
+ * anew: a strength that falls is told. */
+static void test_strength_falls(void **state) {
+  (void)state;
+  char dir[256], first[300], second[300];
+  wn_recipe r;
+  wn_context *ctx = told_context();
+  tiny_folder(dir);
+  snprintf(first, sizeof first, "%s/first", dir);
+  snprintf(second, sizeof second, "%s/second", dir);
+  tiny_recipe(&r, true);
+  r.model.attention.selective.strength = WN_STRENGTH_SCHEDULED;
+  r.train.warmup = 0;
+  r.train.steps = 4; /* strengths 0.5, 1, 1, 1 */
+  *told = 0;
+  must(ctx, wn_train_run(ctx, &r, first, false, NULL, NULL));
+  assert_string_equal(told, "");
+  r.train.steps = 12, r.train.strength_steps = 2;
+  must(ctx, wn_train_run(ctx, &r, first, true, NULL, NULL));
+  assert_string_equal(told, "");
+  r.train.steps = 40, r.train.strength_steps = 0;
+  must(ctx, wn_train_run(ctx, &r, first, true, NULL, NULL));
+  assert_string_equal(told,
+                      "the scheduled strength falls from 1 to 0.65 and rises again: train.strength_steps is 0, half "
+                      "of train.steps\n");
+  *told = 0;
+  snprintf(r.train.init, sizeof r.train.init, "%s", first);
+  r.train.steps = 4, r.train.strength_steps = 4;
+  must(ctx, wn_train_run(ctx, &r, second, false, NULL, NULL));
+  assert_string_equal(told, "the scheduled strength falls from 1 to 0.25 and rises again: train.strength_steps is 4\n");
+  wn_context_destroy(ctx);
+  tiny_remove(dir);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_start_changes_nothing),
+      cmocka_unit_test(test_start_of_long_rows),
       cmocka_unit_test(test_start_is_complete),
       cmocka_unit_test(test_selecting_maps),
       cmocka_unit_test(test_freezing),
@@ -493,6 +593,7 @@ int main(void) {
       cmocka_unit_test(test_schedule),
       cmocka_unit_test(test_lora_gradients),
       cmocka_unit_test(test_runs),
+      cmocka_unit_test(test_strength_falls),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

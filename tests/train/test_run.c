@@ -582,6 +582,25 @@ static void test_refusals(void **state) {
   changed = r;
   changed.model.width = 48;
   assert_int_equal(train(&changed, dir, true, 0, NULL), WN_ERR_CONFIG);
+  /* The key is named, also where one of both configurations leaves it out. */
+  static const struct {
+    const char *set, *why;
+  } keys[] = {{"model.width=48", "model.width is 32, the recipe's 48"},
+              {"model.dropout=0.1", "model.dropout is 0.0, the recipe's 0.1"},
+              {"model.embed_scale=2", "model.embed_scale is not set, the recipe's 2.0"},
+              {"model.attention.gate=head", "model.attention.gate is not set, the recipe's \"head\""},
+              {"model.init.q=normal 1", "model.init.q is not set, the recipe's \"normal 1\""},
+              {"model.attention.span.enabled=true", "model.attention.span.enabled is false, the recipe's true"}};
+  wn_context *told = tiny_context("cpu", 1);
+  char kept[300];
+  snprintf(kept, sizeof kept, "%s/recipe.json", dir);
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    must(told, wn_recipe_load(told, kept, &keys[i].set, 1, &changed));
+    assert_int_equal(wn_train_run(told, &changed, dir, true, NULL, NULL), WN_ERR_CONFIG);
+    if (!strstr(wn_context_error(told), keys[i].why))
+      fail_msg("%s: \"%s\", expected %s", keys[i].set, wn_context_error(told), keys[i].why);
+  }
+  wn_context_destroy(told);
   changed = r;
   changed.train.seed++;
   assert_int_equal(train(&changed, dir, true, 0, NULL), WN_ERR_CONFIG);
@@ -610,6 +629,68 @@ static void test_refusals(void **state) {
   assert_int_equal(train(NULL, dir, true, 0, NULL), WN_ERR_FORMAT);
   wn_context_destroy(ctx);
   tiny_remove(dir), tiny_remove(other);
+}
+
+/* A model that was trained without a tokenizer goes on with the one that the recipe names, in a new run as in its own.
+ */
+static void test_tokenizer_named_later(void **state) {
+  (void)state;
+  char dir[256], first[300], second[300];
+  wn_recipe r;
+  tiny_folder(dir);
+  snprintf(first, sizeof first, "%s/first", dir);
+  snprintf(second, sizeof second, "%s/second", dir);
+  tiny_recipe(&r, false);
+  r.model.vocab_size = 256;
+  r.train.steps = 1;
+  assert_int_equal(train(&r, first, false, 0, NULL), WN_OK);
+  assert_false(wn_path_has(first, "tokenizer.json"));
+  snprintf(r.data.tokenizer, sizeof r.data.tokenizer, "bytes");
+  snprintf(r.train.init, sizeof r.train.init, "%s", first);
+  assert_int_equal(train(&r, second, false, 0, NULL), WN_OK);
+  assert_true(wn_path_has(second, "tokenizer.json"));
+  r.train.init[0] = 0;
+  r.train.steps = 2;
+  assert_int_equal(train(&r, first, true, 0, NULL), WN_OK);
+  assert_true(wn_path_has(first, "tokenizer.json"));
+  /* From here on it is the run's own, wherever the other has gone. */
+  snprintf(r.data.tokenizer, sizeof r.data.tokenizer, "%s/gone.model", dir);
+  r.train.steps = 3;
+  assert_int_equal(train(&r, first, true, 0, NULL), WN_OK);
+  tiny_remove(dir);
+}
+
+/* A vocabulary beyond all models: with the sentinels it would be a negative number. */
+static void test_hostile_vocabulary(void **state) {
+  (void)state;
+  static const char *const texts[] = {"{\"vocab_size\":9223372036854775807}", "{\"vocab_size\":16777217}",
+                                      "{\"vocab_size\":0}", "{\"vocab_size\":\"many\"}", "{}"};
+  char dir[256], out[300], path[300];
+  wn_recipe r;
+  wn_context *ctx = tiny_context("cpu", 1);
+  tiny_folder(dir);
+  snprintf(out, sizeof out, "%s/run", dir);
+  tiny_recipe(&r, false);
+  r.data.kind = WN_DATA_SPAN_CORRUPTION;
+  r.data.sentinels = 8;
+  r.data.input_length = 16;
+  snprintf(r.data.train, sizeof r.data.train, "%s/train.bin", dir);
+  r.model.encoder.layers = 1, r.model.encoder.context = 16;
+  r.model.vocab_size = 64, r.model.context = 16;
+  int32_t ids[200];
+  for (int i = 0; i < 200; i++) ids[i] = i % 50;
+  must(ctx, wn_token_file_write(ctx, r.data.train, "llmc", 56, ids, 200));
+  snprintf(path, sizeof path, "%s/data.json", dir);
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    must(ctx, wn_file_write(ctx, path, texts[i], strlen(texts[i])));
+    assert_int_equal(wn_train_run(ctx, &r, out, false, NULL, NULL), WN_ERR_FORMAT);
+    if (!strstr(wn_context_error(ctx), "data.json: \"vocab_size\" is missing or not a number from 1 to 16777216"))
+      fail_msg("%s: %s", texts[i], wn_context_error(ctx));
+  }
+  must(ctx, wn_file_write(ctx, path, "{\"vocab_size\":56}", 17));
+  must(ctx, wn_train_run(ctx, &r, out, false, NULL, NULL));
+  wn_context_destroy(ctx);
+  tiny_remove(dir);
 }
 
 /* A learning rate that blows the model up: the checkpoint that was there is the one that is left. */
@@ -704,6 +785,8 @@ int main(void) {
                                      cmocka_unit_test(test_evaluation_of_parts),
                                      cmocka_unit_test(test_evaluation_interrupted),
                                      cmocka_unit_test(test_refusals),
+                                     cmocka_unit_test(test_tokenizer_named_later),
+                                     cmocka_unit_test(test_hostile_vocabulary),
                                      cmocka_unit_test(test_divergence)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

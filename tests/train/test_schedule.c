@@ -1,5 +1,5 @@
 /* Learning rates against values worked out by hand. */
-#include "tiny.h"
+#include "told.h"
 
 #include "train/schedule.h"
 
@@ -60,6 +60,39 @@ static void test_restart(void **state) {
     for (int64_t step = 1; step <= 130; step++)
       close_to(wn_schedule_lr(&later, step + 40), wn_schedule_lr(&whole, step));
     close_to(wn_schedule_lr(&later, 20), 0); /* not asked for */
+  }
+}
+
+/* A run that has not come to where its schedule begins is told what its rate is until then. */
+static void test_waiting(void **state) {
+  (void)state;
+  static const struct {
+    int64_t from, warmup;
+    const char *told;
+  } cases[] = {
+      {2, 1, "the learning rate is 0 up to step 2: train.schedule_from is 2, and the run is at step 0\n"},
+      {9, 2, "the learning rate is 0 up to step 4: train.schedule_from is 9, and the run is at step 0\n"},
+      {2, 0, "the learning rate is not lowered up to step 2: train.schedule_from is 2, and the run is at step 0\n"},
+      {0, 4, "the learning rate is still rising at the end: train.warmup is 4 of 4 steps\n"},
+      {0, 1, ""}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char dir[256];
+    wn_recipe r;
+    wn_context *ctx = told_context();
+    tiny_folder(dir);
+    tiny_recipe(&r, false);
+    r.train.steps = 4, r.train.schedule_from = cases[i].from, r.train.warmup = cases[i].warmup;
+    *told = 0;
+    must(ctx, wn_train_run(ctx, &r, dir, false, NULL, NULL));
+    assert_string_equal(told, cases[i].told);
+    if (i == 0) { /* further steps, whose schedule begins with them */
+      r.train.steps = 8, r.train.schedule_from = 4;
+      *told = 0;
+      must(ctx, wn_train_run(ctx, &r, dir, true, NULL, NULL));
+      assert_string_equal(told, "");
+    }
+    wn_context_destroy(ctx);
+    tiny_remove(dir);
   }
 }
 
@@ -127,9 +160,9 @@ static void test_memory_loss(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_warmup),     cmocka_unit_test(test_decay),
-                                     cmocka_unit_test(test_edges),      cmocka_unit_test(test_restart),
-                                     cmocka_unit_test(test_budgets),    cmocka_unit_test(test_drawn_budgets),
-                                     cmocka_unit_test(test_memory_loss)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_warmup),        cmocka_unit_test(test_decay),
+                                     cmocka_unit_test(test_edges),         cmocka_unit_test(test_restart),
+                                     cmocka_unit_test(test_waiting),       cmocka_unit_test(test_budgets),
+                                     cmocka_unit_test(test_drawn_budgets), cmocka_unit_test(test_memory_loss)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -164,6 +164,20 @@ static void test_bad_arguments(void **state) {
   assert_int_equal(wn_trainer_create(b.ctx, b.model, &c, &t), WN_ERR_CONFIG);
   c.context = 0, c.lr = NAN;
   assert_int_equal(wn_trainer_create(b.ctx, b.model, &c, &t), WN_ERR_CONFIG);
+  static const struct {
+    const char *key;
+    size_t at;
+  } names[] = {{"train.optimizer", offsetof(wn_train_config, optimizer)},
+               {"train.schedule", offsetof(wn_train_config, schedule)},
+               {"train.tune", offsetof(wn_train_config, tune)},
+               {"train.prune.policy", offsetof(wn_train_config, prune.policy)}};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    for (int value = -1; value < 78; value += 78) { /* numbers without a name */
+      c = b.recipe.train;
+      memcpy((char *)&c + names[i].at, &value, sizeof value);
+      assert_int_equal(wn_trainer_create(b.ctx, b.model, &c, &t), WN_ERR_CONFIG);
+      if (!strstr(wn_context_error(b.ctx), names[i].key)) fail_msg("%s: %s", names[i].key, wn_context_error(b.ctx));
+    }
   assert_null(t);
   for (int64_t i = 0; i < b.rows * b.T; i++) b.targets[i] = -1;
   assert_int_equal(wn_trainer_step(b.ctx, b.trainer, b.tokens, b.targets, NULL, NULL), WN_ERR_ARGUMENT);
