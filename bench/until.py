@@ -1,5 +1,6 @@
 """--until HH:MM of commands that may take days: they end between two of their pieces, and the same command goes on."""
 import datetime
+import re
 import sys
 
 
@@ -9,6 +10,8 @@ class Until:
     def __init__(self, clock):
         self.clock, self.end = clock, None
         if clock:
+            if not re.fullmatch("([01][0-9]|2[0-3]):[0-5][0-9]", clock):
+                sys.exit(f"--until: expected HH:MM, 00:00 to 23:59, found {clock}")
             now = datetime.datetime.now()
             self.end = now.replace(hour=int(clock[:2]), minute=int(clock[3:]), second=0, microsecond=0)
             self.end += datetime.timedelta(days=self.end <= now)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 
 
@@ -20,10 +21,17 @@ class Store:
     def __init__(self, path, resume):
         self.path = path
         self.data = {"parts": {}}
+        self.lock = threading.Lock()  # programs that run side by side add their measures
+        folder = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(folder):
+            raise Failed(f"{path}: the folder {folder} is not there")
         if resume and os.path.exists(path):
-            with open(path) as f:
-                self.data = json.load(f)
-            if not isinstance(self.data.get("parts"), dict):
+            try:
+                with open(path) as f:
+                    self.data = json.load(f)
+            except ValueError as e:
+                raise Failed(f"{path}: no JSON: {e}") from None
+            if not isinstance(self.data, dict) or not isinstance(self.data.get("parts"), dict):
                 raise Failed(f"{path}: holds no parts of bench/gpu")
 
     def save(self):
@@ -48,8 +56,9 @@ class Store:
         return self.data["parts"][part]["measures"]
 
     def add(self, part, name, measure):
-        self.measures(part)[name] = measure
-        self.save()
+        with self.lock:
+            self.measures(part)[name] = measure
+            self.save()
 
     def end(self, part, status, why, seconds, note):
         p = self.data["parts"][part]

@@ -26,7 +26,7 @@ static void module_own_folder(char own[PATH_MAX]) {
 
 /* The first place that has the file; the first of all where none has. */
 static bool module_find(const char *file, char *path, size_t bytes) {
-  static const char *const places[] = {"", "winnow/", "../" WN_MODULE_DIR "/"};
+  static const char *const places[] = {"", "winnow/", WN_MODULE_FROM_BIN "/"};
   char own[PATH_MAX];
   module_own_folder(own);
   for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
