@@ -430,7 +430,10 @@ static wn_status drop_former_test(struct job *j) {
   char path[4096];
   json_t *json;
   if (has_test(j->o) || wn_path_join(NULL, path, sizeof path, j->o->out_dir, "data.json") != WN_OK) return WN_OK;
-  if (!wn_path_exists(path) || wn_json_load_file(NULL, WN_JSON_CONFIG, path, &json) != WN_OK) return WN_OK;
+  if (!wn_path_exists(path)) return WN_OK;
+  const wn_status status = wn_json_load_file(j->ctx, WN_JSON_CONFIG, path, &json);
+  if (status == WN_ERR_MEMORY) return status;
+  if (status != WN_OK) return WN_OK; /* not written by a preparation */
   const bool had = json_is_object(json_object_get(json, "test"));
   json_decref(json);
   return had ? wn_folder_drop(j->ctx, &j->folder, "test.bin") : WN_OK;
