@@ -36,7 +36,6 @@ struct run {
   wn_model *model;
   wn_model *given; /* that a new run starts from, until its start has been checked; or NULL */
   wn_trainer *trainer;
-  wn_workspace *exact;         /* of evaluations, in float32; NULL: they use the trainer's, which is that as well */
   wn_data_source *train, *val; /* val may be NULL */
   uint64_t val_rows;           /* that evaluations take of it; UINT64_MAX: all */
   struct wn_arrays arrays;
@@ -54,7 +53,6 @@ static void run_clear(struct run *r) {
   wn_arrays_clear(&r->arrays);
   wn_data_source_destroy(r->train);
   wn_data_source_destroy(r->val);
-  wn_workspace_destroy(r->exact);
   wn_trainer_destroy(r->trainer);
   wn_model_destroy(r->model);
   wn_model_destroy(r->given);
@@ -220,22 +218,9 @@ static wn_status open_sources(struct run *r) {
   return WN_ARRAYS_CREATE(ctx, &r->arrays, "a batch (train.batch * train.accumulate * train.context)", rows);
 }
 
-/* Steps whose products are rounded have a workspace that evaluations cannot use. */
-static wn_status open_exact(struct run *r) {
-  const wn_trainer *t = r->trainer;
-  if (!r->val || r->recipe.train.precision == WN_F32) return WN_OK;
-  const struct wn_workspace_options options = {.activation_dtype = WN_F32,
-                                               .recurrence = r->model->config.recurrence,
-                                               .recurrence_whole = r->recipe.train.whole_recurrence,
-                                               .recurrence_sets = 1,
-                                               .budgets = t->target.layers > 0 ? &t->target : NULL};
-  return wn_workspace_create(r->ctx, r->model, t->batch, t->context, &options, &r->exact);
-}
-
 static wn_status open_trainer(struct run *r) {
   wn_context *ctx = r->ctx;
   WN_TRY(wn_trainer_create(ctx, r->model, &r->recipe.train, &r->trainer));
-  WN_TRY(open_exact(r));
   if (r->recipe.train.precision == WN_BF16)
     wn_log(ctx, WN_LOG_INFO, "train.precision bfloat16: products of rounded numbers by %s", wn_backend_bf16(ctx));
   if (r->inputs) wn_trainer_set_inputs(r->trainer, r->inputs, r->input_count, wn_data_source_input_length(r->train));
@@ -302,7 +287,7 @@ static wn_status val_inputs(void *user, uint64_t index, int32_t *inputs, int32_t
   return wn_data_source_inputs(r->ctx, r->val, r->recipe.train.seed, index, r->trainer->batch, inputs, input_count);
 }
 
-/* Uses the training batch and, where that is exact, the training workspace: no memory beyond what a step holds. */
+/* Uses the training workspace and batch: no memory beyond what a step holds. */
 static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
   const wn_train_config *c = &r->recipe.train;
   /* In batches of micro-steps, which may be shorter than the recipe's; of the same rows. */
@@ -315,7 +300,7 @@ static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
     if (all > 0 && all < batches) batches = all;
   }
   struct wn_eval_loop loop = {.model = r->model,
-                              .ws = r->exact ? r->exact : r->trainer->ws,
+                              .ws = r->trainer->ws,
                               .B = B,
                               .T = c->context,
                               .tokens = r->tokens,
@@ -323,7 +308,7 @@ static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
                               .doc_start = r->doc_start,
                               .continues = r->model->config.recurrence > 0,
                               .batches = batches,
-                              .recurrence_set = r->exact ? 0 : r->trainer->accumulate,
+                              .recurrence_set = r->trainer->accumulate,
                               .S = wn_data_source_input_length(r->val),
                               .inputs = r->inputs,
                               .input_count = r->input_count,
@@ -332,7 +317,6 @@ static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
                               .batch_user = r,
                               .budgets = wn_trainer_budgets(r->trainer)};
   struct wn_eval_sums sums;
-  if (r->exact) WN_TRY(wn_workspace_fit(r->exact)); /* spans have changed */
   WN_TRY(wn_eval_loop_run(r->ctx, &loop, &sums));
   if (sums.counted == 0) return WN_OK;
   progress->evaluated = true;

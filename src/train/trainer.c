@@ -133,8 +133,7 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   options.recurrence = model->config.recurrence;
   options.budgets = t->target.layers > 0 ? &t->target : NULL;
   options.recurrence_whole = config->whole_recurrence;
-  /* The last one for evaluations, which are exact. */
-  options.recurrence_sets = t->accumulate + (config->eval_every > 0 && config->precision == WN_F32);
+  options.recurrence_sets = t->accumulate + (config->eval_every > 0); /* the last one for evaluations */
   WN_TRY_GOTO(wn_workspace_create(ctx, model, t->batch, t->context, &options, &t->ws), failed);
   WN_TRY_GOTO(wn_alloc_reserve(ctx), failed); /* and still, beside all of this */
   *out = t;

@@ -196,47 +196,6 @@ static void test_resume(void **state) {
   tiny_remove(dir);
 }
 
-static void keep_loss(void *user, const wn_train_progress *p) {
-  if (p->evaluated) *(double *)user = p->val_loss;
-}
-
-/* An evaluation of the run is exact: that of the model which it saves. */
-static void test_evaluation(void **state) {
-  (void)state;
-  for (int s = 0; s < SHAPES; s++) {
-    char dir[256], out[300];
-    wn_recipe r;
-    wn_context *ctx = tiny_context("cpu", 2);
-    wn_model *model = NULL;
-    wn_data_source *val = NULL;
-    wn_eval_result result;
-    double loss = -1;
-    tiny_folder(dir);
-    snprintf(out, sizeof out, "%s/run", dir);
-    shape(&r, s);
-    r.train.eval_every = 3, r.train.eval_batches = 2;
-    must(ctx, wn_train_run(ctx, &r, out, false, keep_loss, &loss));
-    must(ctx, wn_model_load(ctx, out, &model));
-    const wn_model_config *c = wn_model_config_get(model);
-    must(ctx, wn_data_source_create(ctx, &r.data, "val", c->context, (int32_t)c->vocab_size, &val));
-    wn_budgets budgets;
-    wn_budgets_init(&budgets);
-    if (r.train.prune.budgets[0]) must(ctx, wn_budgets_parse(ctx, c, r.train.prune.budgets, &budgets));
-    const wn_eval_options options = {.size = sizeof options,
-                                     .batch = r.train.batch,
-                                     .max_batches = 2,
-                                     .seed = r.train.seed,
-                                     .budgets = budgets.layers > 0 ? &budgets : NULL};
-    must(ctx, wn_eval(ctx, model, val, &options, &result));
-    if (loss != result.loss) fail_msg("%s: val_loss %.17g, the model's %.17g", shapes[s], loss, result.loss);
-    wn_budgets_clear(&budgets);
-    wn_data_source_destroy(val);
-    wn_model_destroy(model);
-    wn_context_destroy(ctx);
-    tiny_remove(dir);
-  }
-}
-
 static void test_refusals(void **state) {
   (void)state;
   wn_context *ctx = tiny_context("cpu", 1);
@@ -270,6 +229,6 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_loss_falls), cmocka_unit_test(test_gradients),
                                      cmocka_unit_test(test_threads),    cmocka_unit_test(test_same_bits),
                                      cmocka_unit_test(test_memory),     cmocka_unit_test(test_resume),
-                                     cmocka_unit_test(test_evaluation), cmocka_unit_test(test_refusals)};
+                                     cmocka_unit_test(test_refusals)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
