@@ -60,6 +60,10 @@ static bool prepare_has_suffix(const char *s, const char *suffix) {
   return n >= m && !strcmp(s + n - m, suffix);
 }
 
+static bool prepare_is_jsonl(const char *path) {
+  return prepare_has_suffix(path, ".jsonl") || prepare_has_suffix(path, ".jsonl.gz");
+}
+
 /* left: bytes of the line at hand that are still to be encoded. */
 static wn_status prepare_report(struct job *j, const struct wn_lines *l, size_t left) {
   if (wn_context_cancelled(j->ctx)) return wn_fail(j->ctx, WN_ERR_CANCELLED, "%s: cancelled", l->path);
@@ -241,8 +245,7 @@ static wn_status prepare_file(struct job *j, const char *path) {
   wn_status status = wn_lines_open(j->ctx, path, gzip, &l);
   if (status == WN_OK) {
     if (wn_path_is_stream(path)) j->files_total += l.file_bytes; /* standard input may be a file */
-    bool json = prepare_has_suffix(path, ".jsonl") || prepare_has_suffix(path, ".jsonl.gz");
-    status = json ? prepare_jsonl(j, &l) : prepare_text(j, &l);
+    status = prepare_is_jsonl(path) ? prepare_jsonl(j, &l) : prepare_text(j, &l);
   }
   if (status == WN_OK) status = prepare_report(j, &l, 0);
   j->files_done += l.file_bytes;
@@ -280,8 +283,7 @@ static wn_status check_by_place(struct job *j) {
         "break",
         wn_tokenizer_kind(j->tok));
   for (int i = 0; i < o->input_count; i++)
-    if (prepare_has_suffix(o->inputs[i], ".gz") || prepare_has_suffix(o->inputs[i], ".jsonl") ||
-        wn_path_is_stream(o->inputs[i]))
+    if (prepare_has_suffix(o->inputs[i], ".gz") || prepare_is_jsonl(o->inputs[i]) || wn_path_is_stream(o->inputs[i]))
       return wn_fail(j->ctx, WN_ERR_ARGUMENT, "%s: splits by byte counts take plain files as they are", o->inputs[i]);
   uint64_t held;
   if (__builtin_add_overflow(o->val_bytes, o->test_bytes, &held) || held >= j->files_total)
@@ -390,10 +392,9 @@ static wn_status check_splits(struct job *j, const uint64_t *documents /* [3] */
  * may take minutes. */
 static wn_status check_files_as_documents(struct job *j) {
   uint64_t documents[3] = {0};
+  if (j->breaks != BREAK_FILE) return WN_OK;
   for (int i = 0; i < j->o->input_count; i++) {
-    const char *path = j->o->inputs[i];
-    if (j->breaks != BREAK_FILE || prepare_has_suffix(path, ".jsonl") || prepare_has_suffix(path, ".jsonl.gz"))
-      return WN_OK;
+    if (prepare_is_jsonl(j->o->inputs[i])) return WN_OK;
     documents[split_of(j->o, (uint64_t)i)]++;
   }
   return check_splits(j, documents);

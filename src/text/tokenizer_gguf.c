@@ -28,8 +28,9 @@ static void add_unused(wn_gguf_values *values, int64_t id) {
 static void put_ids(wn_context *ctx, const wn_tokenizer *tok, int32_t unknown, int32_t end, wn_gguf_values *values) {
   const int32_t bos = tok->bos >= 0 ? tok->bos : tok->known_bos;
   if (bos >= 0) wn_gguf_values_put_uint(values, "tokenizer.ggml.bos_token_id", (uint32_t)bos);
-  if (tok->eos >= 0) wn_gguf_values_put_uint(values, "tokenizer.ggml.eos_token_id", (uint32_t)tok->eos);
-  if (tok->eos < 0)
+  if (tok->eos >= 0)
+    wn_gguf_values_put_uint(values, "tokenizer.ggml.eos_token_id", (uint32_t)tok->eos);
+  else
     wn_log(ctx, WN_LOG_WARNING, "the tokenizer has no token that ends a text: llama.cpp will take token %d for it",
            end);
   if (unknown >= 0) wn_gguf_values_put_uint(values, "tokenizer.ggml.unknown_token_id", (uint32_t)unknown);

@@ -15,6 +15,7 @@
 #include "dist/dist.h"
 #include "formats/adapter.h"
 #include "formats/save.h"
+#include "train/recipe.h"
 
 enum { PATH_BYTES = 4096 };
 
@@ -417,14 +418,10 @@ static bool had_budgets(const json_t *recipe) {
 /* What learns is what learned: other tensors have no state here, and the model is made with the scale of its low-rank
  * updates. Keys that an older recipe lacks are not asked for. */
 static wn_status same_learning(wn_context *ctx, const char *dir, const json_t *recipe, const wn_train_config *c) {
-  static const char *const names[] = {[WN_TUNE_ALL] = "all",
-                                      [WN_TUNE_ATTENTION] = "attention",
-                                      [WN_TUNE_LORA] = "lora",
-                                      [WN_TUNE_MECHANISMS] = "mechanisms"};
   const char *tune = json_string_value(trained_with(recipe, "", "tune"));
-  if (tune && strcmp(tune, names[c->tune]))
+  if (tune && strcmp(tune, wn_tune_names[c->tune]))
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: the checkpoint's train.tune is \"%s\", the recipe's \"%s\"", dir, tune,
-                   names[c->tune]);
+                   wn_tune_names[c->tune]);
   const json_t *alpha = trained_with(recipe, "lora", "alpha");
   if (c->tune != WN_TUNE_LORA) return WN_OK;
   if (json_is_number(alpha) && json_number_value(alpha) != c->lora.alpha)

@@ -13,9 +13,10 @@
 #include "base/open.h"
 #include "io/folder.h"
 #include "train/adapt.h"
+#include "model/config.h"
 #include "model/model.h"
 
-enum { PATH_BYTES = 4096, MOST_VOCABULARY = 1 << 24 }; /* what model.vocab_size may be */
+enum { PATH_BYTES = 4096 };
 
 /* "vocab_size" of the data.json in the token file's folder; 0 when there is none. */
 static wn_status data_vocabulary(wn_context *ctx, const char *token_file, char path[PATH_BYTES], int64_t *out) {
@@ -33,9 +34,9 @@ static wn_status data_vocabulary(wn_context *ctx, const char *token_file, char p
   const json_t *value = json_object_get(json, "vocab_size");
   if (json_is_integer(value)) *out = json_integer_value(value);
   json_decref(json);
-  if (*out < 1 || *out > MOST_VOCABULARY)
+  if (*out < 1 || *out > WN_MOST_VOCABULARY)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"vocab_size\" is missing or not a number from 1 to %d", path,
-                   (int)MOST_VOCABULARY);
+                   WN_MOST_VOCABULARY);
   return WN_OK;
 }
 

@@ -17,7 +17,7 @@
 #define MAX_TOKENS_PER_STEP ((int64_t)1 << 36)
 
 static const char *const optimizer_names[] = {"adamw", "adagrad", "muon", NULL};
-static const char *const tune_names[] = {"all", "attention", "lora", "mechanisms", NULL};
+const char *const wn_tune_names[] = {"all", "attention", "lora", "mechanisms", NULL};
 static const char *const schedule_names[] = {"cosine", "linear", "constant", NULL};
 static const char *const activation_names[] = {[WN_F32] = "float32", [WN_F64] = "", [WN_BF16] = "bfloat16", NULL};
 
@@ -65,7 +65,7 @@ static const struct wn_field train_fields[] = {
      "init's model lacks mechanisms of this one, which start without effect"},
     {"select_from_head", WN_FIELD_BOOL, AT(select_from_head), 0, 0, NULL,
      "adapt: projections of the bilinear form start as the selecting head's, else at random"},
-    {"tune", WN_FIELD_ENUM, AT(tune), 0, 0, tune_names, "which parameters learn"},
+    {"tune", WN_FIELD_ENUM, AT(tune), 0, 0, wn_tune_names, "which parameters learn"},
     {"freeze", WN_FIELD_STRING, AT(freeze), 0, 512, NULL,
      "tensors that do not learn: names with *, separated by commas"},
     {"lora.rank", WN_FIELD_INT64, AT(lora.rank), 1, 4096, NULL, "tune lora: rank of the updates"},

@@ -8,6 +8,9 @@
 #include "model/config.h"
 #include "winnow/train.h"
 
+/* train.tune's, by wn_tune_kind; NULL ends them. */
+extern const char *const wn_tune_names[];
+
 #define WN_RECIPE_GROUPS_MAX (WN_MODEL_FIELD_GROUPS_MAX + 2)
 /* The tables of all keys over wn_recipe, into out [WN_RECIPE_GROUPS_MAX]; their number. */
 int wn_recipe_groups(struct wn_field_group *out);
