@@ -1,7 +1,7 @@
 # The kernels for AVX-512 and AMX on a processor that has AVX2 (tests/avx512/emulate.h): what is compiled for those sets,
 # and what asks which of them there are, behind the emulation instead of the compiler's flags. A test program that is
 # linked with these objects takes them in place of the library's own: avx512_test_*, which tests/avx512/run runs.
-set(emulated ${CMAKE_SOURCE_DIR}/tests/avx512/processor.c ${CMAKE_SOURCE_DIR}/tests/avx512/tiles.c)
+set(emulated ${PROJECT_SOURCE_DIR}/tests/avx512/processor.c ${PROJECT_SOURCE_DIR}/tests/avx512/tiles.c)
 foreach(source IN LISTS WINNOW_SOURCES)
   set(before)
   if(source MATCHES "_(vnni|amx)\\.c$")
@@ -15,14 +15,14 @@ foreach(source IN LISTS WINNOW_SOURCES)
     endif()
   endif()
   if(before)
-    file(RELATIVE_PATH path ${CMAKE_SOURCE_DIR}/src ${source})
+    file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR}/src ${source})
     file(CONFIGURE OUTPUT avx512/${path} CONTENT "${before}#include \"${path}\"\n")
-    list(APPEND emulated ${CMAKE_BINARY_DIR}/avx512/${path})
+    list(APPEND emulated ${PROJECT_BINARY_DIR}/avx512/${path})
   endif()
 endforeach()
 add_library(winnow_emulated_avx512 OBJECT ${emulated})
 target_link_libraries(winnow_emulated_avx512 PRIVATE winnow_flags ${WINNOW_LIBS})
-target_include_directories(winnow_emulated_avx512 PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
+target_include_directories(winnow_emulated_avx512 PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
 # More takes the compiler minutes: every instruction is a loop.
 target_compile_options(winnow_emulated_avx512 PRIVATE -O1 -mavx2 -mfma -mf16c -Wno-psabi)
 target_compile_definitions(winnow_emulated_avx512 PRIVATE WN_HAVE_ONEDNN=${ONEDNN_ON} WN_HAVE_LIBXSMM=${LIBXSMM_ON}
@@ -35,10 +35,10 @@ foreach(test ops/test_packed ops/test_packed_bf16 ops/test_packed_strips ops/tes
         golden/test_golden_muon io/test_gguf_encode)
   get_filename_component(name ${test} NAME)
   set(name avx512_${name})
-  add_executable(${name} ${CMAKE_SOURCE_DIR}/tests/${test}.c $<TARGET_OBJECTS:winnow_emulated_avx512>
+  add_executable(${name} ${PROJECT_SOURCE_DIR}/tests/${test}.c $<TARGET_OBJECTS:winnow_emulated_avx512>
                  $<TARGET_OBJECTS:winnow_guard_trap> $<TARGET_OBJECTS:winnow_reach>)
-  target_compile_options(${name} PRIVATE -include ${CMAKE_SOURCE_DIR}/tests/avx512/processor.h)
+  target_compile_options(${name} PRIVATE -include ${PROJECT_SOURCE_DIR}/tests/avx512/processor.h)
   target_link_libraries(${name} PRIVATE winnow_flags winnow_naive winnow_static PkgConfig::CMOCKA PkgConfig::JANSSON)
-  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
-  target_compile_definitions(${name} PRIVATE WN_TEST_DIR="${CMAKE_SOURCE_DIR}/tests" WN_BINARY="$<TARGET_FILE_DIR:${name}>/winnow")
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_definitions(${name} PRIVATE WN_TEST_DIR="${PROJECT_SOURCE_DIR}/tests" WN_BINARY="$<TARGET_FILE_DIR:${name}>/winnow")
 endforeach()

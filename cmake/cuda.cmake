@@ -40,20 +40,20 @@ set(cuda_code)
   if(WINNOW_WERROR)
     list(APPEND cuda_warnings --Werror all-warnings)
   endif()
-  file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backends/cuda/*.cu)
+  file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backends/cuda/*.cu)
   set(WINNOW_CUDA_OBJECTS)
-  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/cuda)
   foreach(source ${cuda_sources})
     get_filename_component(name ${source} NAME)
-    set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
+    set(object ${PROJECT_BINARY_DIR}/cuda/${name}.o)
     set(code ${cuda_code})
     if(name MATCHES "_sm90\\.cu$" AND WINNOW_CUDA_ARCHITECTURES MATCHES "90") # instructions of that one alone
       set(code -gencode arch=compute_90a,code=sm_90a -DWN_CUDA_SM90A)
     endif()
-    add_custom_command(OUTPUT ${object} DEPENDS ${source} ${CMAKE_SOURCE_DIR}/cmake/compile-cuda DEPFILE ${object}.d
+    add_custom_command(OUTPUT ${object} DEPENDS ${source} ${PROJECT_SOURCE_DIR}/cmake/compile-cuda DEPFILE ${object}.d
       COMMENT "Compiling ${name}" VERBATIM
-      COMMAND ${CMAKE_SOURCE_DIR}/cmake/compile-cuda ${object}.log ${CMAKE_C_COMPILER_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE}
-              -std=c++17 -O3 ${code} -I${CMAKE_SOURCE_DIR}/include -I${CMAKE_SOURCE_DIR}/src ${cuda_warnings}
+      COMMAND ${PROJECT_SOURCE_DIR}/cmake/compile-cuda ${object}.log ${CMAKE_C_COMPILER_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE}
+              -std=c++17 -O3 ${code} -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src ${cuda_warnings}
               -DWN_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}" -Xcompiler -fPIC,-fvisibility=hidden -Xptxas -v -MD -MF ${object}.d -c ${source} -o ${object})
     list(APPEND WINNOW_CUDA_OBJECTS ${object})
   endforeach()
@@ -66,7 +66,7 @@ set(cuda_code)
   set_source_files_properties(${WINNOW_CUDA_OBJECTS} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
   set_target_properties(winnow_cuda PROPERTIES PREFIX "" OUTPUT_NAME winnow-cuda LINKER_LANGUAGE CXX
                         BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR} INSTALL_RPATH ${CUDAToolkit_LIBRARY_DIR})
-  target_include_directories(winnow_cuda PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
+  target_include_directories(winnow_cuda PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(winnow_cuda PRIVATE winnow_flags CUDA::cudart_static)
   target_link_options(winnow_cuda PRIVATE -Wl,--exclude-libs,ALL -Wl,--no-undefined)
   install(TARGETS winnow_cuda LIBRARY DESTINATION ${WINNOW_MODULE_DIR} OPTIONAL)
