@@ -86,10 +86,9 @@ void cli_tokens_check(wn_context *ctx, const char *file, const char *dir, const 
   if (wn_tokenizer_load(ctx, dir, &tok) == WN_OK) ours = wn_tokenizer_vocab_size(tok);
   wn_tokenizer_destroy(tok);
   if (theirs != ours)
-    fprintf(stderr,
-            "winnow: warning: %s: the tokens are of a vocabulary of %" JSON_INTEGER_FORMAT
-            ", those of %s of %" JSON_INTEGER_FORMAT "; its losses say nothing\n",
-            path, theirs, dir, ours);
+    cli_warning("%s: the tokens are of a vocabulary of %" JSON_INTEGER_FORMAT ", those of %s of %" JSON_INTEGER_FORMAT
+                "; its losses say nothing",
+                path, theirs, dir, ours);
 }
 
 int cli_recipe_load(wn_context *ctx, const char *path, const struct cli_list *sets, wn_recipe *out) {

@@ -9,6 +9,7 @@
 #include "signals.h"
 
 static int spoken = 2; /* standard error as it was */
+static bool hushed;
 
 /* From a thread of the library's: a process is lost, and nothing that this one could finish is worth waiting for. */
 static void together_lost(void *user, const char *line, bool speaks) {
@@ -17,6 +18,8 @@ static void together_lost(void *user, const char *line, bool speaks) {
   wn_line_escape(line, safe, sizeof safe);
   const int n = snprintf(text, sizeof text, "\nwinnow: %s\n", safe);
   const size_t from = isatty(spoken) ? 0 : 1; /* behind a progress bar */
+  /* What every process finds wrong, as a recipe's key, is said by the first alone or comes back from another. */
+  if (speaks && !hushed) speaks = cli_last_word();
   if (speaks && write(spoken, text + from, (size_t)n - from) < 0) _exit(1);
   if (!speaks) usleep(300000); /* a launcher ends everybody once the first is gone */
   _exit(1);
@@ -26,6 +29,7 @@ static void together_hush(void) {
   FILE *nowhere = cli_open_output("/dev/null");
   fflush(NULL);
   spoken = dup(2);
+  hushed = true;
   if (!nowhere || dup2(fileno(nowhere), 1) < 0 || dup2(fileno(nowhere), 2) < 0) return;
   fclose(nowhere);
   const int numbers[] = {SIGINT, SIGTERM, SIGHUP};

@@ -75,7 +75,7 @@ void cli_views_add(struct cli_views *v, wn_context *ctx, const wn_train_progress
   if (p->evaluated) values[n++] = (wn_event_value){"accuracy/validation", p->val_accuracy};
   if (wn_events_add(ctx, v->writer, views_wall_time(), p->step, values, n) == WN_OK) return;
   v->failed = true;
-  cli_error("%s; no more events are written, training continues", wn_context_error(ctx));
+  cli_warning("%s; no more events are written, training continues", wn_context_error(ctx));
 }
 
 void cli_views_close(struct cli_views *v) {

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,12 +21,30 @@ static void ui_print_line(const char *prefix, const char *format, va_list args) 
   fprintf(stderr, "%s%s\n", prefix, text);
 }
 
+/* Who has said why the program ends: a command (cli_error), or whoever ends it from a thread (cli_last_word). */
+enum { UI_NOBODY, UI_COMMAND, UI_THREAD };
+static atomic_int ui_said;
+
+bool cli_last_word(void) {
+  int before = UI_NOBODY;
+  return atomic_compare_exchange_strong(&ui_said, &before, UI_THREAD);
+}
+
 int cli_error(const char *format, ...) {
   va_list args;
+  int before = UI_NOBODY;
+  if (!atomic_compare_exchange_strong(&ui_said, &before, UI_COMMAND) && before == UI_THREAD) return 1;
   va_start(args, format);
   ui_print_line("winnow: ", format, args);
   va_end(args);
   return 1;
+}
+
+void cli_warning(const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  ui_print_line("winnow: warning: ", format, args);
+  va_end(args);
 }
 
 int cli_usage_error(const char *command, const char *format, ...) {
@@ -58,7 +77,7 @@ void cli_note(const struct cli_common *common, const char *format, ...) {
 static void ui_log_line(void *user, wn_log_level level, const char *line) {
   const struct cli_common *common = user;
   if (level == WN_LOG_WARNING)
-    fprintf(stderr, "winnow: warning: %s\n", line);
+    cli_warning("%s", line);
   else if (common->verbose)
     fprintf(stderr, "winnow: %s\n", line);
 }

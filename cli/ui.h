@@ -11,6 +11,11 @@
 /* "winnow: ..." on standard error, one line. cli_error returns 1, cli_usage_error 2, to be returned from main. */
 __attribute__((format(printf, 1, 2))) int cli_error(const char *format, ...);
 __attribute__((format(printf, 2, 3))) int cli_usage_error(const char *command, const char *format, ...);
+/* For a thread that is about to end the program: may it say why? Not where cli_error has; after it cli_error is
+ * silent. */
+bool cli_last_word(void);
+/* "winnow: warning: ..." of what the command goes on without. */
+__attribute__((format(printf, 1, 2))) void cli_warning(const char *format, ...);
 /* The library's detail for `status` (its name when there is no detail); returns 1. */
 int cli_fail(const wn_context *ctx, wn_status status);
 /* A note on standard error, in the way of no progress bar; nothing when quiet. */
