@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include "attention.h"
 #include "cmd.h"
+#include "load.h"
 #include "recipe.h"
 #include "signals.h"
 #include "files.h"
@@ -95,8 +96,7 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
   if (a->text) {
     status = analysis_tokenizer(a);
     if (status != WN_OK) return cli_fail(a->ctx, status);
-    code = cli_read_text(a->ctx, a->text, &a->content, &a->bytes);
-    if (!code && a->bytes == 0) code = cli_error("%s: the file is empty", a->text);
+    code = cli_read_plain(a->ctx, a->model, a->text, &a->content, &a->bytes);
   }
   return code || !a->data ? code : analysis_open_data(a);
 }

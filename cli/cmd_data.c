@@ -57,10 +57,11 @@ static int data_report(const struct prepare *p, const wn_data_prepare_result *r)
         "bytes", (json_int_t)r->bytes, "train_tokens", (json_int_t)r->train_tokens, "train_bytes",
         (json_int_t)r->train_bytes, "val_tokens", (json_int_t)r->val_tokens, "val_bytes", (json_int_t)r->val_bytes,
         "test_tokens", (json_int_t)r->test_tokens, "test_bytes", (json_int_t)r->test_bytes));
-  const double tokens = (double)(r->train_tokens + r->val_tokens);
+  const double tokens = (double)(r->train_tokens + r->val_tokens + r->test_tokens);
   printf("%s: %" PRIu64 " document%s, %s; train.bin %s tokens, val.bin %s tokens (%.2f bytes per token)\n", out,
          r->documents, r->documents == 1 ? "" : "s", cli_bytes((double)r->bytes), cli_count((double)r->train_tokens),
-         cli_count((double)r->val_tokens), tokens > 0 ? (double)(r->train_bytes + r->val_bytes) / tokens : 0);
+         cli_count((double)r->val_tokens),
+         tokens > 0 ? (double)(r->train_bytes + r->val_bytes + r->test_bytes) / tokens : 0);
   if (r->test_tokens) printf("test.bin %s tokens\n", cli_count((double)r->test_tokens));
   return 0;
 }

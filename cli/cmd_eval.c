@@ -106,13 +106,9 @@ static int eval_report(const struct request *r, const char *what, const wn_eval_
 
 static int eval_text(wn_context *ctx, const struct request *r, const struct cli_loaded *in,
                      const wn_eval_options *options, wn_eval_result *result) {
-  if (wn_model_config_get(in->model)->encoder.layers > 0)
-    return cli_error("%s: the model has an encoder, for which a text alone has no inputs: --data, or its recipe's data",
-                     r->text);
   char *text = NULL;
   size_t bytes = 0;
-  int code = cli_read_text(ctx, r->text, &text, &bytes);
-  if (!code && bytes == 0) code = cli_error("%s: the file is empty", r->text);
+  int code = cli_read_plain(ctx, in->model, r->text, &text, &bytes);
   if (!code) {
     const wn_status status = wn_eval_text(ctx, in->model, in->tok, text, bytes, options, result);
     if (status != WN_OK && status != WN_ERR_CANCELLED) code = cli_error("%s: %s", r->text, wn_context_error(ctx));

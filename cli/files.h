@@ -13,8 +13,8 @@
 void cli_hold_standard(void);
 
 /* Whether a file can be written there later: its folder is there and takes files, and no folder has its name. For what
- * is written at the end of long work. stream: a device or a pipe will do as well. 0, or 1 after reporting. NULL and "-"
- * are nothing to write. */
+ * is written at the end of long work. stream: a device, a pipe or "-", standard output, will do as well. 0, or 1 after
+ * reporting. NULL is nothing to write. */
 int cli_check_output(const char *path, bool stream);
 /* A folder for results, with its parents; one that is there is taken as it is. 0, or 1 after reporting. */
 int cli_make_folder(const char *path);

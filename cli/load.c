@@ -1,5 +1,6 @@
 #include "load.h"
 
+#include "files.h"
 #include "ui.h"
 
 int cli_load(wn_context *ctx, const char *command, const struct cli_common *common, struct cli_loading *asked,
@@ -34,4 +35,11 @@ int cli_session_open(wn_context *ctx, const struct cli_loaded *loaded, int64_t c
                                       .cache = loaded->budgets.cache};
   const wn_status status = wn_session_create_with(ctx, loaded->model, &options, out);
   return status == WN_OK ? 0 : cli_fail(ctx, status);
+}
+
+int cli_read_plain(wn_context *ctx, const wn_model *model, const char *path, char **out, size_t *bytes) {
+  if (wn_model_config_get(model)->encoder.layers > 0)
+    return cli_error("%s: the model has an encoder, for which a text alone has no inputs: --data", path);
+  const int code = cli_read_text(ctx, path, out, bytes);
+  return code || *bytes > 0 ? code : cli_error("%s: the file is empty", path);
 }

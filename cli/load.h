@@ -30,4 +30,8 @@ void cli_loaded_clear(struct cli_loaded *loaded);
 /* A session of one sequence with its budgets and its cache's format. 0, or the exit code after reporting. */
 int cli_session_open(wn_context *ctx, const struct cli_loaded *loaded, int64_t capacity, wn_session **out);
 
+/* A text that a model alone works on: not empty, and no model with an encoder, which has no inputs then. As
+ * cli_read_text. */
+int cli_read_plain(wn_context *ctx, const wn_model *model, const char *path, char **out, size_t *bytes);
+
 #endif

@@ -58,10 +58,11 @@ static void train_on_progress(void *user, const wn_train_progress *p) {
 static json_t *train_summary(const struct watch *w, const char *out_dir, double seconds) {
   const wn_train_progress *p = &w->last;
   double trained = (double)p->tokens - (double)w->first_tokens;
-  json_t *j = json_pack("{s:o, s:I, s:I, s:I, s:f, s:f, s:f, s:I}", "out", cli_text(out_dir), "step",
-                        (json_int_t)p->step, "steps", (json_int_t)p->steps, "tokens", (json_int_t)p->tokens, "loss",
-                        p->loss, "seconds", seconds, "tokens_per_second", p->seconds > 0 ? trained / p->seconds : 0,
-                        "peak_resident_bytes", (json_int_t)cli_peak_resident());
+  json_t *j =
+      json_pack("{s:o, s:I, s:I, s:I, s:o, s:f, s:f, s:I}", "out", cli_text(out_dir), "step", (json_int_t)p->step,
+                "steps", (json_int_t)p->steps, "tokens", (json_int_t)p->tokens, "loss",
+                w->any ? cli_number(p->loss) : json_null(), "seconds", seconds, "tokens_per_second",
+                p->seconds > 0 ? trained / p->seconds : 0, "peak_resident_bytes", (json_int_t)cli_peak_resident());
   if (!j) return NULL;
   wn_memory_info memory;
   wn_memory_info_get(&memory);

@@ -2,6 +2,8 @@
 #ifndef WN_BASE_ERROR_H
 #define WN_BASE_ERROR_H
 
+#include <math.h>
+
 #include "winnow/context.h"
 
 /* Records one line of detail (newlines become spaces, long text is cut) and returns status.
@@ -18,6 +20,11 @@ __attribute__((format(printf, 3, 4)))
 #endif
 wn_status
 wn_fail_prefix(wn_context *ctx, wn_status status, const char *format, ...);
+
+/* A number as a sentence has it: "nan", whose sign says nothing, is printed as "-nan" where it has one. */
+static inline double wn_told(double x) {
+  return isnan(x) ? (double)NAN : x;
+}
 
 #define WN_TRY(expr)                                                                                                   \
   do {                                                                                                                 \

@@ -242,7 +242,7 @@ wn_status wn_generation_draw(wn_context *ctx, struct wn_generation *g, int32_t *
   *id = drawn->token;
   if (drawn->bad == 1 && !g->o->logits) /* nobody's but the model's */
     return wn_fail(ctx, WN_ERR_DIVERGED, "the model's logit %lld is %g after %lld tokens", (long long)drawn->token,
-                   (double)bad, (long long)wn_session_position(g->session));
+                   wn_told(bad), (long long)wn_session_position(g->session));
   return wn_sample_check(ctx, drawn, g->entries, bad);
 }
 

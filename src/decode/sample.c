@@ -28,7 +28,7 @@ struct wn_sample wn_sample_by(const wn_sampling *s, const float *logits, int64_t
 
 wn_status wn_sample_check(wn_context *ctx, const struct wn_drawn *drawn, int64_t V, float logit) {
   if (drawn->bad == 1)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "sample: logit %lld is %g", (long long)drawn->token, (double)logit);
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "sample: logit %lld is %g", (long long)drawn->token, wn_told(logit));
   if (drawn->bad)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "sample: all %lld logits are -inf: there is no token to draw", (long long)V);
   return WN_OK;

@@ -35,7 +35,7 @@ static wn_status plain_run_batch(void *user, int64_t row0, int64_t B, double *su
 
 static wn_status plain_run_set(struct plain *p, bool budgeted, double *loss) {
   WN_TRY(wn_prune_set_mean(p->ctx, p->set, p->batch, plain_run_batch, &(struct plain_run){p, budgeted}, loss));
-  return isfinite(*loss) ? WN_OK : wn_fail(p->ctx, WN_ERR_DIVERGED, "the loss under budgets is %g", *loss);
+  return isfinite(*loss) ? WN_OK : wn_fail(p->ctx, WN_ERR_DIVERGED, "the loss under budgets is %g", wn_told(*loss));
 }
 
 static wn_status plain_begin(struct wn_prune_evaluator *e, const int64_t *tokens, double *loss) {

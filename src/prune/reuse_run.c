@@ -203,5 +203,5 @@ wn_status wn_reuse_run_set(struct wn_reuse *r, const struct wn_reuse_task *t, do
   WN_TRY(wn_prune_set_mean(r->ctx, r->set, r->batch, reuse_run_rows, &(struct reuse_run){r, t}, loss));
   return isfinite(*loss) ? WN_OK
                          : wn_fail(r->ctx, WN_ERR_DIVERGED, "search: the loss of layer %lld's evaluation is %g",
-                                   (long long)t->first_layer, *loss);
+                                   (long long)t->first_layer, wn_told(*loss));
 }

@@ -13,6 +13,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "attention/registry.h"
@@ -100,12 +101,47 @@ static wn_status adapt_fill(wn_context *ctx, const char *from, const struct open
   return WN_OK;
 }
 
+/* What no parameter's shape shows, and its values were trained with: other heads of the same width and other angles
+ * turn a trained model into one that has to be trained anew. */
+static const char *const unseen[] = {"heads",      "norm_place", "norm_eps",     "position", "rope_theta",
+                                     "rope_pairs", "rope_size",  "rope_scaling", "ffn"};
+
+static wn_status adapt_tell_unseen(wn_context *ctx, const char *from, const wn_model_config *given,
+                                   const wn_model_config *taken) {
+  const wn_model_config *configs[] = {given, taken};
+  json_t *all[2] = {NULL, NULL};
+  char told[512] = "";
+  size_t n = 0;
+  wn_status status = WN_OK;
+  for (int i = 0; i < 2 && status == WN_OK; i++) {
+    char *text = NULL;
+    status = wn_model_config_json(ctx, configs[i], &text);
+    if (status == WN_OK) status = wn_json_load_text(ctx, WN_JSON_CONFIG, from, text, strlen(text), &all[i]);
+    wn_text_free(text);
+  }
+  for (size_t i = 0; status == WN_OK && i < sizeof unseen / sizeof *unseen && n < sizeof told; i++) {
+    const json_t *its = json_object_get(all[0], unseen[i]), *ours = json_object_get(all[1], unseen[i]);
+    if (json_equal(its, ours) || (!strncmp(unseen[i], "rope_", 5) && taken->position != WN_POS_ROPE)) continue;
+    const size_t how = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(8);
+    char *was = json_dumps(its, how), *is = json_dumps(ours, how);
+    if (was && is)
+      n += (size_t)snprintf(told + n, sizeof told - n, "%smodel.%s %s, not %s", n ? ", " : "", unseen[i], is, was);
+    free(was);
+    free(is);
+  }
+  json_decref(all[0]);
+  json_decref(all[1]);
+  if (n) wn_log(ctx, WN_LOG_WARNING, "%s was trained otherwise than the recipe has it: %s", from, told);
+  return status;
+}
+
 wn_status wn_adapt_start(wn_context *ctx, const char *from, const struct wn_model *given, const wn_train_config *config,
                          struct wn_model *model) {
   struct open_model its = {given, NULL}, ours = {model, NULL};
   wn_status status = wn_model_params_open(given, &its.params);
   if (status == WN_OK) status = wn_model_params_open(model, &ours.params);
   if (status == WN_OK) status = adapt_fill(ctx, from, &its, config, &ours);
+  if (status == WN_OK) status = adapt_tell_unseen(ctx, from, &given->config, &model->config);
   const wn_status closed[] = {wn_model_params_close(given, its.params, false),
                               wn_model_params_close(model, ours.params, status == WN_OK)};
   for (int i = 0; i < 2 && status == WN_OK; i++) status = closed[i];

@@ -248,7 +248,7 @@ static wn_status check_finite(struct run *r, const float *p) {
     for (size_t k = 0; k < row->count; k++)
       if (!isfinite(p[row->offset + k]))
         return wn_fail(r->ctx, WN_ERR_DIVERGED, "parameter %s[%zu] is %g after step %lld", row->name, k,
-                       (double)p[row->offset + k], (long long)r->trainer->step);
+                       wn_told(p[row->offset + k]), (long long)r->trainer->step);
   }
   return WN_OK;
 }

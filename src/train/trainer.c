@@ -265,11 +265,11 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
                span_loss = sums[WN_MICRO_SPAN_LOSS], balance_loss = sums[WN_MICRO_BALANCE], span = sums[WN_MICRO_SPAN];
   const double all_losses = loss + mem_loss + span_loss + balance_loss;
   if (!isfinite(all_losses))
-    return wn_fail(ctx, WN_ERR_DIVERGED, "the loss of step %lld is %g", (long long)t->step + 1, all_losses);
+    return wn_fail(ctx, WN_ERR_DIVERGED, "the loss of step %lld is %g", (long long)t->step + 1, wn_told(all_losses));
   double norm, lr = wn_schedule_lr(&t->config, t->step + 1);
   WN_TRY(wn_optimizer_measure(&t->opt, t->grads, &norm));
   if (!isfinite(norm))
-    return wn_fail(ctx, WN_ERR_DIVERGED, "the gradient norm of step %lld is %g", (long long)t->step + 1, norm);
+    return wn_fail(ctx, WN_ERR_DIVERGED, "the gradient norm of step %lld is %g", (long long)t->step + 1, wn_told(norm));
   const double muon_lr = wn_schedule_muon_lr(&t->config, t->step + 1);
   WN_TRY(wn_optimizer_apply(&t->opt, &t->config, t->grads, lr, muon_lr, t->step + 1));
   WN_TRY(wn_shards_gather(&t->shards));

@@ -43,6 +43,11 @@ for file in ids.txt ids.json; do
 done
 json "tokenizer decode" '.text | startswith("The cat sees the sea.\n")' tokenizer decode --tokenizer tok.model ids.json
 json "tokenizer of bytes" '.ids == [84, 104, 101]' tokenizer encode --tokenizer bytes <(printf The)
+json "data prepare: three parts" '.test_tokens > 0' data prepare --tokenizer tok.model --document-break line \
+  --val-fraction 0.1 --test-fraction 0.4 --out thirds text.txt
+mean=$(jq '(.train_bytes + .val_bytes + .test_bytes) / (.train_tokens + .val_tokens + .test_tokens)' out)
+run "$winnow" data prepare --tokenizer tok.model --document-break line --val-fraction 0.1 --test-fraction 0.4 --out thirds text.txt
+is "bytes per token are those of all parts" "$(LC_ALL=C printf %.2f "$mean")" "$(sed -nE 's/.*\(([0-9.]+) bytes per token.*/\1/p' out)"
 json "data prepare" '.train_tokens > 1000 and .val_tokens > 50' data prepare --tokenizer tok.model --out data \
   --document-break blank text.txt
 if jq -e '.train_bytes > 0 or .train.bytes > 0' data/data.json >/dev/null; then pass "data.json"; else fail "data.json" "$(cat data/data.json)"; fi
@@ -95,7 +100,8 @@ if cmp -s whole/model.safetensors parts/model.safetensors; then
 else
   fail "resuming gives the same bits" "$(ls -l whole parts)"
 fi
-succeeds "resuming what is finished" train --resume --out parts
+json "resuming what is finished: no loss where nothing was trained" ".step == $steps and .loss == null and .tokens > 0" \
+  train --resume --out parts
 refuses "resuming what was never begun" 1 'nowhere' train --resume --out nowhere
 refuses "resuming what was never begun by a recipe" 1 'nowhere: no checkpoint to resume from' train --resume --config recipe.json --out nowhere
 refuses "adapt: resuming what was never begun" 1 'nowhere: no checkpoint to resume from' adapt --resume --out nowhere
@@ -264,6 +270,13 @@ refuses "eval under budgets of another depth" 1 'the model has 2 layers' eval --
 refuses "eval with positions in the cache" 1 'rotary|session' eval --model whole --budgets 9 --policy streaming --cache-positions
 
 # Training under budgets: from a checkpoint's parameters, by its recipe; the budgets lie beside what it gives.
+succeeds "train from a checkpoint of other heads" train --init whole --out other-heads --set model.heads=4 --set model.kv_heads=4 --set model.head_size=16 \
+  --set model.norm_eps=0.01 --set train.steps=1 --quiet
+if grep -qE 'warning: whole was trained otherwise than the recipe has it: model.heads 4, not 2, model.norm_eps 0.01, not 1e-0?6$' err; then
+  pass "what its parameters were trained with is told"
+else
+  fail "what its parameters were trained with is told" "$(cat err)"
+fi
 json "train from a checkpoint under budgets" '.step == 3' train --init whole --out pruned --set train.steps=3 \
   --set train.prune.budgets=8 --set train.prune.to_step=2
 is "the budgets beside it" '[8,8]' "$(jq -c .tokens pruned/budgets.json)"

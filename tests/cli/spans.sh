@@ -64,6 +64,9 @@ refuses "adapt: an encoder-decoder with what has no neutral start" 1 'does not s
 json "adapt: an encoder-decoder that starts as it was" '.step == 1' \
   "${adapt[@]}" --out gated --set model.attention.exclusive.enabled=true
 refuses "eval of a text by an encoder-decoder" 1 'has an encoder' eval fill --text line.txt
+for what in attention meaningful "survival --budgets 8"; do
+  refuses "analyze $what: a text for an encoder-decoder" 1 'line.txt: the model has an encoder, .*: --data$' analyze $what fill --text line.txt
+done
 refuses "prune search of an encoder-decoder" 1 'has an encoder' prune search fill --search data/val.bin --report data/val.bin --policy h2o --target 9 --out bad-search
 refuses "prune compare of an encoder-decoder" 1 'has an encoder' prune compare --standard fill --data data/val.bin --rows 2 --budgets 8 --policies window --out bad-compare
 refuses "its encoder does not select" 1 'no selective encoder' analyze selection fill --encoder --data data/val.bin
