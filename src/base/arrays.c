@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/number.h"
 
 #define ARRAYS_LIMIT (SIZE_MAX / 4)
 
@@ -47,7 +48,7 @@ wn_status wn_arrays_check(wn_context *ctx, const struct wn_arrays *arrays, const
   va_list args;
   if (!arrays->failed) return WN_OK;
   va_start(args, format);
-  vsnprintf(what, sizeof what, format, args);
+  wn_print_list(what, sizeof what, format, args);
   va_end(args);
   return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: array %s does not fit in memory", what, arrays->failed);
 }

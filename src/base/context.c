@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/misuse.h"
+#include "base/number.h"
 #include "base/options.h"
 #include "base/team.h"
 
@@ -31,7 +32,7 @@ static wn_status context_dead_keys(wn_context *ctx, double option, double *out) 
   char *end = NULL;
   *out = option > 0 ? option : option < 0 ? 0 : 0x1p-24;
   if (option == 0 && text) {
-    *out = strtod(text, &end);
+    *out = wn_number_read(text, &end);
     if (!*text || *end || !(*out >= 0 && *out <= 0.5))
       return wn_fail(ctx, WN_ERR_ARGUMENT, "WINNOW_DEAD_KEYS is \"%s\"; it must be a share between 0 (none) and 0.5",
                      text);

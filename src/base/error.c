@@ -1,6 +1,7 @@
 /* Status names, the context's error line, the log. */
 #include "base/error.h"
 #include "base/context.h"
+#include "base/number.h"
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -47,7 +48,7 @@ static void error_trim_utf8(char *s) {
  * (wn_line_escape); vsnprintf gives no line at all only for a format of its own that cannot be. */
 static void error_format(char *out, size_t bytes, const char *format, va_list args) {
   char raw[1024];
-  const int n = vsnprintf(raw, sizeof raw, format, args);
+  const int n = wn_print_list(raw, sizeof raw, format, args);
   if (n < 0) raw[0] = 0;
   if (n >= (int)sizeof raw) error_trim_utf8(raw);
   wn_line_escape(raw, out, bytes);

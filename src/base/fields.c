@@ -2,6 +2,7 @@
 #include "base/fields.h"
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/number.h"
 #include "base/text.h"
 
 #include <inttypes.h>
@@ -239,7 +240,7 @@ static wn_status field_read(const struct reader *r, const char *path, const stru
   case WN_FIELD_EXTRA: {
     if (!json_is_number(v)) return field_fail_type(r, path, "a number", v);
     double value = json_number_value(v);
-    snprintf(found, sizeof found, "%.15g", value);
+    wn_print(found, sizeof found, "%.15g", value);
     if (!(value >= f->min && value <= f->max)) return field_fail_range(r, path, f, found);
     memcpy(at, &value, sizeof value);
     return WN_OK;
@@ -254,7 +255,7 @@ static wn_status field_read(const struct reader *r, const char *path, const stru
   case WN_FIELD_STRING:
   case WN_FIELD_EXTRA_STRING: {
     if (f->min == 1 && json_is_number(v)) {
-      snprintf(found, sizeof found, "%.15g", json_number_value(v));
+      wn_print(found, sizeof found, "%.15g", json_number_value(v));
       if ((double)strlen(found) + 1 <= f->max) memcpy(at, found, strlen(found) + 1);
       return WN_OK;
     }
@@ -468,7 +469,7 @@ wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, i
       else if (json_is_boolean(v))
         snprintf(value, sizeof value, "%s", json_is_true(v) ? "true" : "false");
       else if (v)
-        snprintf(value, sizeof value, "%.15g", json_number_value(v));
+        wn_print(value, sizeof value, "%.15g", json_number_value(v));
       json_decref(v);
       if (f->type == WN_FIELD_ENUM) {
         size_t used = 0;
@@ -476,9 +477,9 @@ wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, i
           if (*f->names[n])
             used += (size_t)snprintf(range + used, sizeof range - used, "%s%s", n ? "|" : "", f->names[n]);
       } else if (f->type == WN_FIELD_UINT64 && f->max >= 0x1p64) {
-        snprintf(range, sizeof range, "range %.15g..2^64-1", f->min);
+        wn_print(range, sizeof range, "range %.15g..2^64-1", f->min);
       } else if (!is_text && f->type != WN_FIELD_BOOL && f->type != WN_FIELD_EXTRA_BOOL) {
-        snprintf(range, sizeof range, "range %.15g..%.15g", f->min, f->max);
+        wn_print(range, sizeof range, "range %.15g..%.15g", f->min, f->max);
       }
       wn_text_add(&t, "  %-40s %-8s default %-14s %s%s%s\n", key, field_type_word(f->type), value, range,
                   *range ? "  " : "", f->help);

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/number.h"
 #include "base/text.h"
 
 #include <math.h>
@@ -154,14 +155,12 @@ wn_status wn_json_load_input(wn_context *ctx, enum wn_json_kind kind, const char
 static void json_text_real(struct wn_text *text, double value) {
   char s[40];
   for (int digits = 15; digits <= 17; digits++) {
-    snprintf(s, sizeof s, "%.*g", digits, value);
-    if (strtod(s, NULL) == value) break;
+    wn_print(s, sizeof s, "%.*g", digits, value);
+    if (wn_number_read(s, NULL) == value) break;
   }
   bool whole = true;
-  for (char *c = s; *c; c++) {
-    if (!strchr("0123456789+-e", *c)) *c = '.'; /* whatever the locale's point is */
+  for (const char *c = s; *c; c++)
     if (*c == '.' || *c == 'e') whole = false;
-  }
   wn_text_add(text, "%s%s", s, whole ? ".0" : "");
 }
 

@@ -1,5 +1,6 @@
 /* A growing text in counted memory; numbers of bytes. */
 #include "base/misuse.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "base/alloc.h"
 
@@ -29,14 +30,14 @@ void wn_text_add(struct wn_text *text, const char *format, ...) {
   if (text->failed) return;
   va_list args;
   va_start(args, format);
-  int n = vsnprintf(NULL, 0, format, args);
+  int n = wn_print_list(NULL, 0, format, args);
   va_end(args);
   if (n < 0 || !text_reserve(text, (size_t)n)) {
     text->failed = true;
     return;
   }
   va_start(args, format);
-  vsnprintf(text->data + text->bytes, (size_t)n + 1, format, args);
+  wn_print_list(text->data + text->bytes, (size_t)n + 1, format, args);
   va_end(args);
   text->bytes += (size_t)n;
 }
@@ -50,7 +51,7 @@ bool wn_bytes_parse(const char *text, double *out) {
                {"GB", 1e9}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}};
   char *end;
   errno = 0;
-  const double value = strtod(text, &end);
+  const double value = wn_number_read(text, &end);
   for (size_t i = 0; i < sizeof units / sizeof *units; i++)
     if (end != text && !errno && value > 0 && value < 1e18 && !strcmp(end, units[i].name)) {
       *out = value * units[i].bytes;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/number.h"
 
 /* ---- reading ---- */
 
@@ -45,9 +46,9 @@ wn_status wn_gguf_keys_real(const struct wn_gguf_keys *k, const char *key, doubl
   /* A float that was written from a short decimal number is meant as that number. */
   if (v->kind == WN_GGUF_FLOAT && v->width == 4) {
     char digits[32];
-    snprintf(digits, sizeof digits, "%.7g", *out);
-    double parsed = 0;
-    if (sscanf(digits, "%lf", &parsed) == 1 && (float)parsed == (float)*out) *out = parsed;
+    wn_print(digits, sizeof digits, "%.7g", *out);
+    const double parsed = wn_number_read(digits, NULL);
+    if ((float)parsed == (float)*out) *out = parsed;
   }
   return WN_OK;
 }

@@ -9,6 +9,7 @@
 #include "attention/registry.h"
 #include "base/file.h"
 #include "base/misuse.h"
+#include "base/number.h"
 #include "kv/budgets.h"
 #include "kv/cache.h"
 #include "kv/policy.h"
@@ -87,7 +88,7 @@ wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const
   }
   char *end;
   errno = 0;
-  const double value = strtod(text, &end);
+  const double value = wn_number_read(text, &end);
   if (end != text + digits || errno || !isfinite(value))
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets \"%s\": \"%.*s\" is not a number", text, (int)digits, text);
   if (*end) return budgets_from_bytes(ctx, config, text, bytes, out);

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/number.h"
 
 enum init_by { BY_NOTHING, BY_FAN_IN, BY_WIDTH, BY_HEAD_SIZE };
 
@@ -49,7 +50,7 @@ static bool init_parse_scale(const char *text, struct init_rule *out) {
   static const char *const names[] = {[BY_FAN_IN] = "fan_in", [BY_WIDTH] = "width", [BY_HEAD_SIZE] = "head_size"};
   if (*text != '.' && (*text < '0' || *text > '9')) return false; /* strtod reads spaces, signs and "inf" */
   char *end;
-  out->scale = strtod(text, &end);
+  out->scale = wn_number_read(text, &end);
   if (!(out->scale >= 0 && out->scale <= 1e6)) return false;
   if (!*end) return true;
   if (strncmp(end, "/sqrt(", 6) != 0) return false;

@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/misuse.h"
+#include "base/number.h"
 #include "text/utf8.h"
 
 enum { THIN_ABOVE = 2000, STRETCHES = 1000 };
@@ -138,8 +139,8 @@ json_t *wn_html_string(const char *s) {
 static json_t *figure_number(double v) {
   if (!isfinite(v)) return json_null();
   char s[40];
-  snprintf(s, sizeof s, "%.7g", v);
-  v = strtod(s, NULL);
+  wn_print(s, sizeof s, "%.7g", v);
+  v = wn_number_read(s, NULL);
   if (v == floor(v) && fabs(v) < 1e15) return json_integer((json_int_t)v);
   return json_real(v);
 }

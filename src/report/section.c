@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "report/section.h"
 
 void wn_report_note(const struct wn_report *r, const struct wn_report_input *in, const char *format, ...) {
@@ -11,7 +12,7 @@ void wn_report_note(const struct wn_report *r, const struct wn_report_input *in,
   if (!r->options->note) return;
   const int n = snprintf(line, sizeof line, "%.500s: ", in->path);
   va_start(arguments, format);
-  vsnprintf(line + n, sizeof line - (size_t)n, format, arguments);
+  wn_print_list(line + n, sizeof line - (size_t)n, format, arguments);
   va_end(arguments);
   r->options->note(r->options->user, line);
 }

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/misuse.h"
+#include "base/number.h"
 #include "report/figure.h"
 #include "text/utf8.h"
 
@@ -101,9 +102,9 @@ static void svg_add_text(struct wn_text *t, double x, double y, const char *anch
 
 static void svg_write_tick(double v, char *out, size_t bytes) {
   if (fabs(v) >= 1e6 && fabs(v) < 1e12)
-    snprintf(out, bytes, "%.6g%s", v / (fabs(v) < 1e9 ? 1e6 : 1e9), fabs(v) < 1e9 ? "M" : "G");
+    wn_print(out, bytes, "%.6g%s", v / (fabs(v) < 1e9 ? 1e6 : 1e9), fabs(v) < 1e9 ? "M" : "G");
   else
-    snprintf(out, bytes, "%.6g", v);
+    wn_print(out, bytes, "%.6g", v);
 }
 
 static const char *svg_axis_label(const wn_figure_axis *axis, char *out, size_t bytes) {

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/misuse.h"
+#include "base/number.h"
 #include "report/drawing.h"
 
 enum { SWEEP_METRICS = 3 };
@@ -37,7 +38,7 @@ wn_status wn_sweep_save_svg(wn_context *ctx, const wn_sweep_report *report, cons
   }
   if (d.status == WN_OK && d.figure.series_count == 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "plot: nothing is better than without the content");
-  snprintf(gamma, sizeof gamma, "gamma %.3g", report->gamma);
+  wn_print(gamma, sizeof gamma, "gamma %.3g", report->gamma);
   wn_drawing_level(&d, gamma, report->gamma);
   return wn_drawing_save_svg(&d, title, path);
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/number.h"
 #include "decode/session.h"
 #include "serve/format.h"
 #include "text/chat.h"
@@ -32,7 +33,7 @@ static void refuse_drop_cut(char *text) {
 bool wn_serve_refuse(struct wn_serve_error *error, int status, const char *param, const char *format, ...) {
   va_list args;
   va_start(args, format);
-  vsnprintf(error->message, sizeof error->message, format, args);
+  wn_print_list(error->message, sizeof error->message, format, args);
   va_end(args);
   error->status = status;
   error->type = status < 500 ? "invalid_request_error" : "server_error";

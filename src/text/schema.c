@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "text/schema_build.h"
 
 enum { CONSTANTS = 4096 }; /* of a list */
@@ -104,7 +105,7 @@ __attribute__((format(printf, 4, 5))) static wn_status schema_refuse(struct wn_s
   char path[200], line[200];
   va_list args;
   va_start(args, format);
-  vsnprintf(line, sizeof line, format, args);
+  wn_print_list(line, sizeof line, format, args);
   va_end(args);
   schema_path(at, path, sizeof path);
   return wn_fail(b->ctx, status, "schema %s: %s", path, line);

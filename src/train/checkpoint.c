@@ -12,6 +12,7 @@
 
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/number.h"
 #include "dist/dist.h"
 #include "formats/adapter.h"
 #include "formats/save.h"
@@ -170,7 +171,7 @@ static wn_status save_adapter(wn_context *ctx, const char *dir, const struct wn_
     char(*names)[104] = memory[1];
     for (int i = 0; i < count; i++) lora_entry(lora, i / 2, i % 2, names[i], sizeof names[i], &entries[i]);
     snprintf(rank, sizeof rank, "%lld", (long long)lora->rank);
-    snprintf(scale, sizeof scale, "%.17g", lora->scale * (double)lora->rank);
+    wn_print(scale, sizeof scale, "%.17g", lora->scale * (double)lora->rank);
     const char *metadata[] = {"format", "winnow", "rank", rank, "alpha", scale, NULL};
     status = wn_safetensors_write(ctx, path, entries, count, metadata);
   }

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/fields.h"
+#include "base/number.h"
 #include "train/recipe.h"
 
 enum { NAME_BYTES = 256 };
@@ -118,7 +119,7 @@ static void blocked_by(const json_t *recipe, const char *key, char *out) {
 
 static void value_text(const json_t *value, char out[NAME_BYTES]) {
   if (json_is_number(value)) {
-    snprintf(out, NAME_BYTES, "%.10g", json_number_value(value));
+    wn_print(out, NAME_BYTES, "%.10g", json_number_value(value));
     return;
   }
   char *text = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;

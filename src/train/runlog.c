@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/number.h"
 #include "base/open.h"
 
 static wn_status log_error(wn_context *ctx, const struct wn_run_log *log, const char *what) {
@@ -80,7 +81,7 @@ bool wn_run_log_unevaluated(const struct wn_run_log *log, int64_t step, wn_train
 
 static int put_evaluation(char *out, size_t bytes, const wn_train_progress *p) {
   if (!p->evaluated || !isfinite(p->val_loss)) return 0;
-  return snprintf(out, bytes, ",\"val_loss\":%.9g,\"val_accuracy\":%.9g", p->val_loss, p->val_accuracy);
+  return wn_print(out, bytes, ",\"val_loss\":%.9g,\"val_accuracy\":%.9g", p->val_loss, p->val_accuracy);
 }
 
 /* Over the line's end and by one call, as every line is written. A full disk leaves the line as it was. */
@@ -102,17 +103,17 @@ wn_status wn_run_log_complete(wn_context *ctx, const struct wn_run_log *log, con
 
 wn_status wn_run_log_append(wn_context *ctx, const struct wn_run_log *log, const wn_train_progress *p) {
   char line[WN_RUN_LOG_LINE];
-  int n = snprintf(line, sizeof line,
+  int n = wn_print(line, sizeof line,
                    "{\"step\":%lld,\"loss\":%.9g,\"lr\":%.9g,\"grad_norm\":%.9g,\"mem_loss\":%.9g,\"span_loss\":%.9g,"
                    "\"tokens\":%llu,"
                    "\"tokens_per_second\":%.1f,\"seconds\":%.3f",
                    (long long)p->step, p->loss, p->lr, p->grad_norm, p->mem_loss, p->span_loss,
                    (unsigned long long)p->tokens, p->tokens_per_second, log->before + p->seconds);
-  if (p->balance_loss > 0) n += snprintf(line + n, sizeof line - (size_t)n, ",\"balance_loss\":%.9g", p->balance_loss);
-  if (p->span > 0) n += snprintf(line + n, sizeof line - (size_t)n, ",\"span\":%.9g", p->span);
+  if (p->balance_loss > 0) n += wn_print(line + n, sizeof line - (size_t)n, ",\"balance_loss\":%.9g", p->balance_loss);
+  if (p->span > 0) n += wn_print(line + n, sizeof line - (size_t)n, ",\"span\":%.9g", p->span);
   if (p->waited_seconds > 0)
-    n += snprintf(line + n, sizeof line - (size_t)n, ",\"waited_seconds\":%.4g", p->waited_seconds);
-  if (p->budget > 0) n += snprintf(line + n, sizeof line - (size_t)n, ",\"budget\":%.9g", p->budget);
+    n += wn_print(line + n, sizeof line - (size_t)n, ",\"waited_seconds\":%.4g", p->waited_seconds);
+  if (p->budget > 0) n += wn_print(line + n, sizeof line - (size_t)n, ",\"budget\":%.9g", p->budget);
   if (p->recurrence_bytes > 0)
     n += snprintf(line + n, sizeof line - (size_t)n, ",\"memory_bytes\":%llu,\"memory_moves\":%llu",
                   (unsigned long long)p->recurrence_bytes, (unsigned long long)p->recurrence_moves);

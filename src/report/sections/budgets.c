@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/misuse.h"
+#include "base/number.h"
 #include "kv/budgets.h"
 #include "report/section.h"
 
@@ -62,7 +63,7 @@ static wn_status budgets_draw_in_force(struct wn_report *r, const struct wn_repo
   if (budgets_are_equal(b)) return WN_OK;
   wn_drawing_begin(&d, r->ctx, "in-force", number, "Budgets in force", in->name);
   budgets_tell(b, what, sizeof what);
-  snprintf(d.about, sizeof d.about, "Tokens that %s may hold while the text is read, policy %s: %s, %.4g on average.",
+  wn_print(d.about, sizeof d.about, "Tokens that %s may hold while the text is read, policy %s: %s, %.4g on average.",
            b->heads > 0 ? "each key-value head" : "each layer", wn_policy_name(b->policy), what, wn_budgets_mean(b));
   d.figure.axes = b->heads > 0 ? 2 : 1;
   d.figure.x[0].label = "layer";
@@ -112,9 +113,9 @@ static wn_status budgets_draw_policies(struct wn_report *r, const wn_survival_re
   const char *cells[(1 + WN_POLICY_MAX) * COLUMNS];
   for (int i = 0; i <= s->count; i++) {
     const wn_survival_policy *p = i == 0 ? whole : &s->policy[i - 1];
-    snprintf(text[i][1], sizeof text[i][1], "%.6g", p->perplexity);
-    snprintf(text[i][2], sizeof text[i][2], "%.4g", p->lifetime);
-    snprintf(text[i][3], sizeof text[i][3], "%.1f", 100 * p->evicted);
+    wn_print(text[i][1], sizeof text[i][1], "%.6g", p->perplexity);
+    wn_print(text[i][2], sizeof text[i][2], "%.4g", p->lifetime);
+    wn_print(text[i][3], sizeof text[i][3], "%.1f", 100 * p->evicted);
     cells[i * COLUMNS] = i == 0 ? "no budget" : wn_policy_name(p->policy);
     for (int c = 1; c < COLUMNS; c++) cells[i * COLUMNS + c] = text[i][c];
   }
@@ -138,7 +139,7 @@ static wn_status budgets_draw_agreement(struct wn_report *r, const wn_survival_r
   for (int i = 0; i < s->count; i++) {
     head[1 + i] = cells[i * columns] = wn_policy_name(s->policy[i].policy);
     for (int j = 0; j < s->count; j++) {
-      snprintf(text[i][j], sizeof text[i][j], "%.1f", 100 * s->overlap[i * s->count + j]);
+      wn_print(text[i][j], sizeof text[i][j], "%.1f", 100 * s->overlap[i * s->count + j]);
       cells[i * columns + 1 + j] = text[i][j];
     }
   }

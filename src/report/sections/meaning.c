@@ -5,12 +5,13 @@
 
 #include "base/error.h"
 #include "base/misuse.h"
+#include "base/number.h"
 #include "report/section.h"
 
 enum { MEANING_LINES = 8, MEANING_CURVE = 100 };
 
 static void meaning_percent(char out[32], double share) {
-  snprintf(out, 32, "%.0f%% of the weight", 100 * share);
+  wn_print(out, 32, "%.0f%% of the weight", 100 * share);
 }
 
 static void meaning_begin(struct wn_drawing *d, wn_context *ctx, const char *id, int number, const char *title,
@@ -49,7 +50,7 @@ static void meaning_draw_fits(struct wn_drawing *d, const wn_meaning_report *m, 
     points[3 * m->points + i] = y[i];
   }
   if (points) d->series[0].points = true;
-  size_t at = (size_t)snprintf(d->about, sizeof d->about,
+  size_t at = (size_t)wn_print(d->about, sizeof d->about,
                                "Rows' tokens needed for %.0f%% of the weight, mean over layers and heads, and "
                                "least squares:",
                                100 * m->taus[tau]);
@@ -59,7 +60,7 @@ static void meaning_draw_fits(struct wn_drawing *d, const wn_meaning_report *m, 
       curve[i] = 1 + (most - 1) * i / (MEANING_CURVE - 1);
       curve[3 * MEANING_CURVE + i] = wn_fit_at((wn_fit_kind)k, &fits[k], curve[i]);
     }
-    at += (size_t)snprintf(d->about + at, sizeof d->about - at, "%s %s %.4g + %.4g %s (R2 %.4f, AIC %.6g)",
+    at += (size_t)wn_print(d->about + at, sizeof d->about - at, "%s %s %.4g + %.4g %s (R2 %.4f, AIC %.6g)",
                            k ? ";" : "", wn_fit_name((wn_fit_kind)k), fits[k].intercept, fits[k].slope, terms[k],
                            fits[k].r2, fits[k].aic);
   }
@@ -71,7 +72,7 @@ static void meaning_draw_heads(struct wn_drawing *d, const wn_meaning_report *m,
   const int64_t at = longest * m->tau_count + tau;
   wn_drawing_head_points(d, m->layers, m->heads, &m->head[at * m->layers * m->heads].mean, STRIDE, 0, "heads");
   wn_drawing_layer_line(d, m->layers, &m->layer[at * m->layers].mean, STRIDE, 1, 0, "mean of the layer");
-  snprintf(d->about, sizeof d->about,
+  wn_print(d->about, sizeof d->about,
            "For %.0f%% of the weight, mean over the rows with the longest contexts (%.0f tokens on average).",
            100 * m->taus[tau], m->context[longest]);
   d->figure.axes = 2;
@@ -152,7 +153,7 @@ wn_status wn_meaning_fits_save_svg(wn_context *ctx, const wn_meaning_report *rep
     return wn_fail(ctx, WN_ERR_ARGUMENT, "plot: share %d of %d", tau, report->tau_count);
   meaning_begin(&d, ctx, "fits", -1, "Tokens needed, and three fits", NULL);
   meaning_draw_fits(&d, report, tau, fits);
-  snprintf(label, sizeof label, "tokens needed for %.3g of the weight", report->taus[tau]);
+  wn_print(label, sizeof label, "tokens needed for %.3g of the weight", report->taus[tau]);
   d.figure.y.label = label;
   return wn_drawing_save_svg(&d, title, path);
 }

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/misuse.h"
+#include "base/number.h"
 #include "report/section.h"
 #include "winnow/task.h"
 
@@ -72,7 +73,7 @@ static void memory_draw_budgets(struct wn_drawing *d, wn_context *ctx, const wn_
     if (at == seen) continue;
     seen = at;
     char step[100];
-    snprintf(step, sizeof step, "step %lld: %.1f times less memory", (long long)at, c->points[at].saving);
+    wn_print(step, sizeof step, "step %lld: %.1f times less memory", (long long)at, c->points[at].saving);
     double *m = wn_drawing_line(d, c->layers, k, 0, step);
     for (int64_t j = 0; m && j < c->layers; j++) {
       m[j] = (double)j;

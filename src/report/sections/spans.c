@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "report/section.h"
 
 /* Of every head, over the layers; a logarithmic axis, for they differ by orders of magnitude. */
@@ -9,7 +10,7 @@ static wn_status spans_draw_heads(struct wn_report *r, const char *name, const w
   enum { LAYER = sizeof(wn_span_layer) / sizeof(double), HEAD = sizeof(wn_span_head) / sizeof(double) };
   struct wn_drawing d;
   wn_drawing_begin(&d, r->ctx, "spans", number, "Spans by layer and head", name);
-  snprintf(d.about, sizeof d.about,
+  wn_print(d.about, sizeof d.about,
            "How far back each head looks, in tokens (%s); the mean over all is %.4g, the limit %.6g. A span of 0 "
            "cannot be drawn on a logarithmic axis.",
            s->dynamic ? "mean over the text" : "learned", s->span, s->limit);
@@ -31,7 +32,7 @@ static wn_status spans_draw_tokens(struct wn_report *r, const char *name, const 
   int64_t starts = 0, k = 0;
   for (int64_t i = 0; i < n; i++) starts += s->start[i];
   wn_drawing_begin(&d, r->ctx, "span-tokens", number, "Dynamic spans along the text", name);
-  snprintf(
+  wn_print(
       d.about, sizeof d.about,
       "How far back each token looks, mean over layers and heads. Over %lld tokens: %.4g where a word begins, %.4g one "
       "token before, %.4g elsewhere.",

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/number.h"
 #include "report/section.h"
 
 struct training_run {
@@ -165,7 +166,7 @@ static wn_status training_draw_ends(struct wn_report *r, const struct training_r
       const int at = TRAINING_COLUMNS * i + c;
       if (!isfinite(values[c - 1])) continue;
       const double v = values[c - 1]; /* counts of tokens have more than seven digits */
-      snprintf(text[at], sizeof text[at], v == floor(v) && v < 1e15 ? "%.0f" : "%.7g", v);
+      wn_print(text[at], sizeof text[at], v == floor(v) && v < 1e15 ? "%.0f" : "%.7g", v);
       cell[at] = text[at];
     }
   }
