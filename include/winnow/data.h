@@ -20,7 +20,7 @@ typedef struct wn_data_prepare_options {
   const char *field;     /* the text field of JSON lines; default "text" */
   const char *tokenizer; /* as wn_tokenizer_load takes it */
   const char *out_dir;   /* receives train.bin, val.bin, test.bin if there is a test split (without, that of an earlier
-                            preparation goes), data.json */
+                            preparation goes), data.json; no folder of a model */
   uint64_t val_bytes, test_bytes; /* if either is not 0, the split is by position, as for text8 and enwik8: of all files
                                      in order, the last test_bytes are test.bin, the val_bytes before them val.bin, the
                                      rest train.bin. For the tokenizer "bytes" and plain files, copied unchanged,

@@ -440,12 +440,22 @@ static wn_status drop_former_test(struct job *j) {
   return had ? wn_folder_drop(j->ctx, &j->folder, "test.bin") : WN_OK;
 }
 
+/* A model's folder has a tokenizer of its own, which would be replaced. */
+static wn_status check_no_model(struct job *j) {
+  char path[4096];
+  WN_TRY(wn_path_join(j->ctx, path, sizeof path, j->o->out_dir, "config.json"));
+  if (!wn_path_exists(path)) return WN_OK;
+  return wn_fail(j->ctx, WN_ERR_ARGUMENT, "%s holds a model (config.json): choose another folder for the data",
+                 j->o->out_dir);
+}
+
 static wn_status prepare_run(struct job *j) {
   static const char *const names[3] = {"train.bin", "val.bin", "test.bin"};
   const wn_data_prepare_options *o = j->o;
   const int splits = has_test(o) ? 3 : 2;
   char path[4096];
   WN_TRY(prepare_check_options(j));
+  WN_TRY(check_no_model(j));
   WN_TRY(wn_tokenizer_load(j->ctx, o->tokenizer, &j->tok));
   WN_TRY(prepare_check_inputs(j));
   WN_TRY(is_by_place(o) ? check_by_place(j) : check_files_as_documents(j));

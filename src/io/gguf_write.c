@@ -1,6 +1,7 @@
 /* Writing GGUF (version 3, little-endian; https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): magic, version,
  * counts; keys with typed values; names, shapes (innermost first), types and offsets; tensors at multiples of 32 bytes.
  * Metadata is gathered as the bytes that the file will have; tensors are made one at a time. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -288,12 +289,31 @@ static wn_status write_tensor(wn_context *ctx, struct wn_writer *w, const wn_ggu
   return status;
 }
 
+static int by_name(const void *a, const void *b) {
+  return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static wn_status gguf_write_check_names(wn_context *ctx, const char *path, const wn_gguf_tensor *tensors, int count) {
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "names of tensors", (size_t)count * sizeof(char *) + 1, &memory));
+  const char **names = memory;
+  wn_status status = WN_OK;
+  for (int i = 0; i < count; i++) names[i] = tensors[i].name;
+  qsort(names, (size_t)count, sizeof *names, by_name);
+  for (int i = 1; i < count && status == WN_OK; i++)
+    if (!strcmp(names[i - 1], names[i]))
+      status = wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: tensor \"%.200s\" is there twice", path, names[i]);
+  wn_free(memory);
+  return status;
+}
+
 wn_status wn_gguf_write(wn_context *ctx, const char *path, const wn_gguf_values *values, const wn_gguf_tensor *tensors,
                         int count, wn_gguf_produce_fn produce, void *user) {
   WN_CHECK_CALL(WN_POINTER(path), WN_HANDLE(values, GGUF_VALUES), WN_ARRAY(tensors, count), WN_ARRAY(produce, count));
   for (int i = 0; i < count; i++)
     WN_CHECK_CALL(WN_POINTER(tensors[i].name), WN_ENUM(tensors[i].type, WN_GGUF_TYPE_COUNT));
   if (values->status != WN_OK) return wn_fail_prefix(ctx, values->status, "cannot write %s", path);
+  WN_TRY(gguf_write_check_names(ctx, path, tensors, count));
   struct wn_writer w = {0};
   wn_gguf_values *header;
   size_t sums = 0;

@@ -35,6 +35,8 @@ refuses "data prepare: one document for two splits" 1 'document-break blank or l
   --out data --quiet text.txt
 # What cannot be written at the end of long work is told before it.
 refuses "tokenizer train into no folder" 1 'no/such: No such' tokenizer train --out no/such/tok.model --vocab 300 text.txt
+refuses "data prepare into a model's folder" 1 'whole holds a model' data prepare --tokenizer bytes --document-break line \
+  --out whole text.txt
 refuses "tokenizer train to standard output" 1 '^winnow: -: a file is written here, not standard output' \
   tokenizer train --out - --vocab 300 text.txt
 refuses "tokenizer train onto a folder" 1 'folder: is a folder' tokenizer train --out folder --vocab 300 text.txt

@@ -133,6 +133,14 @@ static void written_both_ways(void **state) {
   assert_memory_equal(a, b, n);
   assert_refused(ctx, wn_safetensors_write(ctx, path, entries, 4, (const char *const[]){WN_CHECKSUM_KEY, "x", NULL}),
                  WN_ERR_ARGUMENT, "twice");
+  const wn_gguf_tensor pair[] = {{.name = "b", .type = WN_GGUF_F32, .ndim = 1, .shape = {3}},
+                                 {.name = "a", .type = WN_GGUF_F32, .ndim = 1, .shape = {3}},
+                                 {.name = "b", .type = WN_GGUF_F32, .ndim = 1, .shape = {2}}};
+  wn_gguf_values *values;
+  assert_ok(ctx, wn_gguf_values_create(ctx, &values));
+  assert_refused(ctx, wn_gguf_write(ctx, path_in(folder, "twice.gguf"), values, pair, 3, make_gguf, NULL),
+                 WN_ERR_ARGUMENT, "\"b\" is there twice");
+  wn_gguf_values_destroy(values);
   assert_ok(ctx, wn_safetensors_write(ctx, path, NULL, 0, NULL)); /* a file without tensors */
   bool has = false;
   assert_ok(ctx, check(b, read_back(b, sizeof b), false, &has));
