@@ -143,6 +143,7 @@ static int args_store(const struct cli_spec *spec, const struct cli_option *o, c
   bool bounded = o->min != 0 || o->max != 0;
   double number = 0;
   errno = 0;
+  if (o->given) *(bool *)((char *)into + o->given) = true;
   switch (o->type) {
   case CLI_FLAG:
     *(bool *)out = true;

@@ -32,8 +32,10 @@ struct cli_option {
   bool required;
   double min, max;     /* numbers: inclusive; both 0: any */
   const char *choices; /* strings: "a|b|c", or NULL for anything */
+  size_t given;        /* of a bool that becomes true, where the default itself may be asked for; 0: none */
 };
-/* A row: field of struct T, whose type says what the option takes; then .required, .min, .max, .choices as needed. */
+/* A row: field of struct T, whose type says what the option takes; then .required, .min, .max, .choices, .given as
+ * needed. */
 #define CLI_OPTION(T, field, option, meta, text, ...)                                                                  \
   {                                                                                                                    \
     .name = option, .type = CLI_TYPE(((T *)0)->field), .at = offsetof(T, field), .metavar = meta, .help = text,        \

@@ -1,6 +1,7 @@
 /* Budgets from options. */
 #include "budgets.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,15 +11,14 @@ int cli_budgets_check(const char *command, const struct cli_budgets *given) {
   wn_budgets tried;
   wn_budgets_init(&tried);
   if (given->spec) return cli_policy_choices_apply(command, &given->choices, &tried);
-  const struct cli_budgets untouched = CLI_BUDGETS_DEFAULTS;
-  const char *idle = given->policy                                       ? "policy"
-                     : given->choices.options                            ? "policy-options"
-                     : given->choices.per_kv_head                        ? "per-kv-head"
-                     : given->cache_positions                            ? "cache-positions"
-                     : given->choices.sinks != untouched.choices.sinks   ? "sinks"
-                     : given->choices.recent != untouched.choices.recent ? "recent"
-                     : given->choices.seed != untouched.choices.seed     ? "random-seed"
-                                                                         : NULL;
+  const char *idle = given->policy                 ? "policy"
+                     : given->choices.options      ? "policy-options"
+                     : given->choices.per_kv_head  ? "per-kv-head"
+                     : given->cache_positions      ? "cache-positions"
+                     : given->choices.sinks_given  ? "sinks"
+                     : given->choices.recent_given ? "recent"
+                     : given->choices.seed_given   ? "random-seed"
+                                                   : NULL;
   return idle ? cli_usage_error(command, "--%s needs --budgets", idle) : CLI_GO;
 }
 
@@ -93,10 +93,9 @@ int cli_policy_choices_apply(const char *command, const struct cli_policy_choice
 }
 
 int cli_policy_choices_over(const char *command, const struct cli_policy_choices *choices, wn_budgets *budgets) {
-  const struct cli_policy_choices untouched = CLI_POLICY_CHOICES_DEFAULTS;
-  if (choices->sinks != untouched.sinks) budgets->sinks = choices->sinks;
-  if (choices->recent != untouched.recent) budgets->recent = choices->recent;
-  if (choices->seed != untouched.seed) budgets->seed = choices->seed;
+  if (choices->sinks_given) budgets->sinks = choices->sinks;
+  if (choices->recent_given) budgets->recent = choices->recent;
+  if (choices->seed_given) budgets->seed = choices->seed;
   if (choices->per_kv_head) budgets->per_kv_head = true;
   if (!choices->options) return CLI_GO;
   wn_context *ctx;
@@ -107,6 +106,17 @@ int cli_policy_choices_over(const char *command, const struct cli_policy_choices
     code = cli_usage_error(command, "--policy-options %s: %s", choices->options, wn_context_error(ctx));
   wn_context_destroy(ctx);
   return code;
+}
+
+bool cli_policy_choices_text(const struct cli_policy_choices *choices, char *out, size_t bytes) {
+  size_t n = 0;
+  *out = 0;
+  if (choices->sinks_given) n += (size_t)snprintf(out, bytes, "sinks=%" PRId64 ",", choices->sinks);
+  if (choices->recent_given) n += (size_t)snprintf(out + n, bytes - n, "recent=%.17g,", choices->recent);
+  if (choices->seed_given) n += (size_t)snprintf(out + n, bytes - n, "seed=%" PRIu64 ",", choices->seed);
+  if (choices->options) n += (size_t)snprintf(out + n, bytes - n, "%s", choices->options);
+  if (n > 0 && n < bytes && out[n - 1] == ',') out[n - 1] = 0;
+  return n > 0;
 }
 
 int cli_policies_suited(wn_context *ctx, const struct cli_common *common, const wn_model *model,

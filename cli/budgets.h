@@ -28,14 +28,18 @@ struct cli_policy_choices {
   double recent;
   uint64_t seed;
   bool per_kv_head;
-  const char *options; /* any policy's, "key=value,..."; NULL: none */
+  bool sinks_given, recent_given, seed_given; /* what a file has said is kept where they are not */
+  const char *options;                        /* any policy's, "key=value,..."; NULL: none */
 };
 #define CLI_POLICY_CHOICES_DEFAULTS                                                                                    \
   { .sinks = 4, .recent = 0.5 }
 /* CLI_GO, or 2 after saying which option is wrong. */
 int cli_policy_choices_apply(const char *command, const struct cli_policy_choices *choices, wn_budgets *budgets);
-/* The same of those choices alone that are not the defaults, over what a file has said. */
+/* The same of those choices alone that were given, over what a file has said. */
 int cli_policy_choices_over(const char *command, const struct cli_policy_choices *choices, wn_budgets *budgets);
+
+/* Those as "KEY=VALUE,..."; false: none was given. */
+bool cli_policy_choices_text(const struct cli_policy_choices *choices, char *out, size_t bytes);
 
 struct cli_budgets {
   const char *spec, *policy; /* NULL: not given */
@@ -47,10 +51,11 @@ struct cli_budgets {
   { .choices = CLI_POLICY_CHOICES_DEFAULTS, .cache = "auto" }
 /* NOLINTBEGIN(bugprone-macro-parentheses): m is the name of a member */
 #define CLI_POLICY_CHOICES_OPTIONS(T, m)                                                                               \
-  CLI_OPTION(T, m.sinks, "sinks", "N", "streaming: first tokens that are never evicted", .min = 0, .max = 1 << 20),    \
+  CLI_OPTION(T, m.sinks, "sinks", "N", "streaming: first tokens that are never evicted", .min = 0, .max = 1 << 20,     \
+             .given = offsetof(T, m.sinks_given)),                                                                     \
       CLI_OPTION(T, m.recent, "recent", "PART", "h2o: the part of a budget for the most recent tokens", .min = 0,      \
-                 .max = 1),                                                                                            \
-      CLI_OPTION(T, m.seed, "random-seed", "N", "random: the seed"),                                                   \
+                 .max = 1, .given = offsetof(T, m.recent_given)),                                                      \
+      CLI_OPTION(T, m.seed, "random-seed", "N", "random: the seed", .given = offsetof(T, m.seed_given)),               \
       CLI_OPTION(T, m.per_kv_head, "per-kv-head", NULL,                                                                \
                  "each key-value head evicts on its own, where the policy decides for each"),                          \
       CLI_OPTION(T, m.options, "policy-options", "KEY=VALUE,...", cli_policy_options_help)

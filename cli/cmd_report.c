@@ -24,6 +24,7 @@ struct report_command {
   struct cli_budgets budgets;
   struct cli_rows rows;
   wn_budgets choices;
+  char policy_options[1024];
   wn_policy list[WN_POLICY_MAX];
   char command[2048], folder[4200];
 };
@@ -53,6 +54,8 @@ static int report_budgets(struct report_command *r) {
   wn_budgets_init(&r->choices);
   if (cli_policy_choices_apply("winnow report", &r->budgets.choices, &r->choices)) return 2;
   r->options.choices = &r->choices;
+  if (cli_policy_choices_text(&r->budgets.choices, r->policy_options, sizeof r->policy_options))
+    r->options.policy_options = r->policy_options;
   r->choices.cache_positions = r->budgets.cache_positions;
   if (r->budgets.policy && cli_policy_named(r->budgets.policy, strlen(r->budgets.policy), &policy))
     r->options.policy = (int)policy;

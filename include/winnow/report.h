@@ -161,6 +161,8 @@ typedef struct wn_report_options {
   bool long_only; /* sequences are documents that fill at least 90% of `tokens`, each from its start */
   int32_t
       document_token; /* what starts a document with long_only; -1, the default: what data.json beside the data has */
+  const char
+      *policy_options; /* over what `choices` and a file of budgets say, as wn_budgets_set takes them; NULL: none */
 } wn_report_options;
 typedef struct wn_report_result {
   size_t bytes; /* of the page */

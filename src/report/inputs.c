@@ -102,6 +102,7 @@ static wn_status inputs_load_budgets(struct wn_report *r, struct wn_report_input
   if (policy >= 0) in->budgets.policy = (wn_policy)policy; /* bytes are counted for it */
   in->budgets.cache = wn_cache_format_resolve(r->ctx, in->loaded, &in->budgets, WN_CACHE_AUTO);
   WN_TRY(wn_budgets_parse(r->ctx, c, o->budgets, &in->budgets));
+  if (o->policy_options) WN_TRY(wn_budgets_set(r->ctx, o->policy_options, &in->budgets));
   if (policy >= 0) in->budgets.policy = (wn_policy)policy;
   WN_TRY(wn_budgets_check(r->ctx, &in->budgets, c));
   in->budgets.cache = wn_cache_format_resolve(r->ctx, in->loaded, &in->budgets, WN_CACHE_AUTO);

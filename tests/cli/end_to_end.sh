@@ -264,6 +264,14 @@ for policy in $policies; do
   json "eval under budgets with $policy" ".loss != $whole_loss and .budgets.policy == \"$policy\" and (.budgets.saving * 10 | round) == 64" \
     eval --model whole --budgets 4,6 --policy $policy
 done
+for n in 1 4; do
+  echo "{\"policy\": \"streaming\", \"tokens\": [8, 8], \"sinks\": $n}" >sinks-$n.json
+  run "$winnow" eval --model whole --budgets sinks-$n.json --max-batches 1 --json
+  jq .loss out >sinks-$n
+done
+run "$winnow" eval --model whole --budgets sinks-1.json --sinks 4 --max-batches 1 --json
+is "an option at its default is before a file's" "$(cat sinks-4)" "$(jq .loss out)"
+[ "$(cat sinks-1)" != "$(cat sinks-4)" ] && pass "... and makes a difference" || fail "... and makes a difference"
 succeeds "eval under budgets as text" eval --model whole --budgets 8 --max-batches 1
 grep -q '^memory saving  4.00' out && pass "eval prints the saving" || fail "eval prints the saving" "$(cat out)"
 refuses "eval under budgets of another depth" 1 'the model has 2 layers' eval --model whole --budgets 3,4,5
