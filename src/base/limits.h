@@ -36,7 +36,8 @@ enum wn_json_kind {
 #define WN_LIMIT_SHARDS (4 * WN_KIB)
 #define WN_LIMIT_CHECKED WN_GIB /* weights that are looked through for NaN and infinity without being asked */
 
-/* Tokenizers. */
+/* Tokenizers, and the models and data that use them. */
+#define WN_LIMIT_VOCABULARY (1 << 24)           /* tokens */
 #define WN_LIMIT_TOKENIZER_MODEL (256 * WN_MIB) /* tokenizer.model */
 #define WN_LIMIT_TEMPLATE WN_MIB                /* chat_template.jinja */
 

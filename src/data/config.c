@@ -2,6 +2,7 @@
  * Tasks: Leviathan, Kalman, Matias, arXiv 2410.02703, appendix A.1, and A.2 of its extended version. */
 #include "data/config.h"
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/misuse.h"
 #include "data/span_corruption.h"
 
@@ -20,7 +21,7 @@ const struct wn_field wn_data_fields[] = {
      "in data.train's folder"},
     {"stream", WN_FIELD_BOOL, AT(stream), 0, 0, NULL, "a batch's rows continue where they stopped (tokens)"},
     {"pack", WN_FIELD_BOOL, AT(pack), 0, 0, NULL, "attention stays inside documents (tokens)"},
-    {"document_token", WN_FIELD_INT, AT(document_token), -1, 1 << 24, NULL,
+    {"document_token", WN_FIELD_INT, AT(document_token), -1, WN_LIMIT_VOCABULARY, NULL,
      "token that starts a document; -1: the one in data.json, or none"},
     {"rows", WN_FIELD_ENUM, AT(rows), 0, 0, rows_names,
      "blocks of the context, or one document a row, cut at the context or padded (tokens)"},
@@ -38,9 +39,9 @@ const struct wn_field wn_data_fields[] = {
      "span_corruption: last entries of the vocabulary, which mark spans"},
     {"input_length", WN_FIELD_INT64, AT(input_length), 0, 1 << 24, NULL,
      "span_corruption: tokens of the encoder's rows; 0: model.encoder.context"},
-    {"end_token", WN_FIELD_INT, AT(end_token), -1, 1 << 24, NULL,
+    {"end_token", WN_FIELD_INT, AT(end_token), -1, WN_LIMIT_VOCABULARY, NULL,
      "span_corruption: token that ends a row; -1: the sentinel after the last span's"},
-    {"start_token", WN_FIELD_INT, AT(start_token), 0, 1 << 24, NULL,
+    {"start_token", WN_FIELD_INT, AT(start_token), 0, WN_LIMIT_VOCABULARY, NULL,
      "span_corruption: first token of the decoder's rows"},
     {"max_length", WN_FIELD_INT, AT(max_length), 1, 1 << 20, NULL, "copy: longest string; parity: sequence length"},
 };

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/misuse.h"
 #include "model/init.h"
 #include "ops/ops.h"
@@ -23,7 +24,7 @@ static const char *const scaling_names[] = {"none", "linear", "dynamic", "llama3
 static const char *const ffn_names[] = {"swiglu", "gelu", "relu", "gelu_erf", "geglu", NULL};
 
 static const struct wn_field fields[] = {
-    {"vocab_size", WN_FIELD_INT64, AT(vocab_size), 0, WN_MOST_VOCABULARY, NULL, "0: the data's"},
+    {"vocab_size", WN_FIELD_INT64, AT(vocab_size), 0, WN_LIMIT_VOCABULARY, NULL, "0: the data's"},
     {"context", WN_FIELD_INT64, AT(context), 0, 1 << 24, NULL, "longest sequence; 0: the task's, or 512"},
     {"layers", WN_FIELD_INT64, AT(layers), 1, 4096, NULL, "layers of the decoder"},
     {"width", WN_FIELD_INT64, AT(width), 1, 1 << 18, NULL, "size of the residual stream"},

@@ -7,7 +7,6 @@
 struct wn_field_group;
 
 #define WN_MODEL_FIELD_GROUPS_MAX 33
-#define WN_MOST_VOCABULARY (1 << 24) /* what vocab_size may be */
 /* Groups over a wn_model_config at `base`: its own keys under `prefix` ("" or "model"), attention's under
  * `attention_prefix` ("attention" or "model.attention"). Returns how many. Prefixes are borrowed. */
 int wn_model_field_groups(const char *prefix, const char *attention_prefix, size_t base, struct wn_field_group *out);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/text.h"
 #include "text/bpe_json.h"
 #include "text/utf8.h"
@@ -266,9 +267,9 @@ static wn_status read_decoder(struct reader *r, const json_t *object, int depth)
 
 static wn_status bpe_json_read_id(const struct reader *r, const char *where, const json_t *value, int32_t *out) {
   json_int_t id = json_integer_value(value);
-  if (!json_is_integer(value) || id < 0 || id >= WN_VOCAB_MAX)
+  if (!json_is_integer(value) || id < 0 || id >= WN_LIMIT_VOCABULARY)
     return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: the id of \"%.60s\" is not a whole number from 0 to %d", r->name, where,
-                   WN_VOCAB_MAX - 1);
+                   WN_LIMIT_VOCABULARY - 1);
   *out = (int32_t)id;
   return WN_OK;
 }

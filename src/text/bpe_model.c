@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/limits.h"
 #include "text/utf8.h"
 
 #define MAX_PROBES 4096
@@ -96,7 +97,8 @@ wn_status wn_bpe_index(wn_context *ctx, const char *name, struct wn_bpe *bpe) {
 }
 
 wn_status wn_bpe_reserve_merges(wn_context *ctx, struct wn_bpe *bpe, uint64_t count) {
-  if (count > WN_VOCAB_MAX) return wn_fail(ctx, WN_ERR_FORMAT, "%llu merges are too many", (unsigned long long)count);
+  if (count > WN_LIMIT_VOCABULARY)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%llu merges are too many", (unsigned long long)count);
   uint32_t room = 16;
   while (room < 2 * count) room *= 2;
   void *p;

@@ -8,10 +8,10 @@
 #include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/limits.h"
 #include "text/spm_wire.h"
 #include "text/utf8.h"
 
-#define MAX_PIECES (1 << 24)
 #define MAX_PIECE_BYTES 4096
 #define MAX_RULE_BYTES 1024 /* what one match of a normalisation rule may be replaced with */
 #define MAX_RULE_NEST 32    /* SentencePiece's array of matches at one place of the text */
@@ -255,8 +255,8 @@ wn_status wn_spm_check(wn_context *ctx, const char *name, const void *data, size
     }
     switch (f.number) {
     case 1:
-      if (info->pieces == MAX_PIECES) {
-        status = wn_fail(ctx, WN_ERR_FORMAT, "%s: more than %d pieces", name, MAX_PIECES);
+      if (info->pieces == WN_LIMIT_VOCABULARY) {
+        status = wn_fail(ctx, WN_ERR_FORMAT, "%s: more than %d pieces", name, WN_LIMIT_VOCABULARY);
         goto out;
       }
       WN_TRY_GOTO(check_piece(ctx, name, info->pieces, &f, info, &type, &text), out);

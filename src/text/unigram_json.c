@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/limits.h"
 #include "text/spm_json.h"
 #include "text/spm_proto.h"
 #include "text/utf8.h"
@@ -151,7 +152,7 @@ static wn_status unigram_json_marked(const struct unigram_reader *r, const char 
 static wn_status unigram_json_check_vocab(struct unigram_reader *r) {
   const size_t size = json_array_size(r->vocab);
   bool marks = false;
-  if (size == 0 || size > WN_VOCAB_MAX) return unigram_json_wrong(r, "model.vocab", "a list of pieces");
+  if (size == 0 || size > WN_LIMIT_VOCABULARY) return unigram_json_wrong(r, "model.vocab", "a list of pieces");
   for (size_t i = 0; i < size; i++) {
     const json_t *piece = json_array_get(r->vocab, i), *score = json_array_get(piece, 1);
     const char *text = json_string_value(json_array_get(piece, 0));

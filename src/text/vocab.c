@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/limits.h"
 #include "text/normalize.h"
 #include "text/utf8.h"
 
@@ -12,8 +13,8 @@
 
 wn_status wn_vocab_create(wn_context *ctx, const char *name, int32_t size, struct wn_vocab *out) {
   *out = (struct wn_vocab){0};
-  if (size < 1 || size > WN_VOCAB_MAX)
-    return wn_fail(ctx, WN_ERR_FORMAT, "%s: %d tokens, expected 1 to %d", name, size, WN_VOCAB_MAX);
+  if (size < 1 || size > WN_LIMIT_VOCABULARY)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: %d tokens, expected 1 to %d", name, size, WN_LIMIT_VOCABULARY);
   void *p;
   WN_TRY(wn_alloc(ctx, "tokenizer", (size_t)size * sizeof *out->tokens, &p));
   out->tokens = p;

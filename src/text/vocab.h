@@ -7,7 +7,6 @@
 #include <stdint.h>
 #include "winnow/context.h"
 
-#define WN_VOCAB_MAX (1 << 24)   /* tokens */
 #define WN_TOKEN_MAX_BYTES 16384 /* of one token */
 
 enum wn_token_kind {

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/limits.h"
 #include "text/normalize.h"
 #include "text/spm_proto.h"
 #include "text/utf8.h"
@@ -223,9 +224,9 @@ static wn_status vocab_gguf_read_vocab(struct source *s, struct wn_gguf_vocab *o
   WN_TRY(find_array(s, "tokenizer.ggml.tokens", WN_GGUF_STRING, "strings", &s->tokens));
   WN_TRY(find_array(s, "tokenizer.ggml.token_type", WN_GGUF_INT, "whole numbers", &s->types));
   WN_TRY(find_array(s, "tokenizer.ggml.scores", WN_GGUF_FLOAT, "floats", &s->scores));
-  if (!s->tokens || s->tokens->count == 0 || s->tokens->count > WN_VOCAB_MAX)
+  if (!s->tokens || s->tokens->count == 0 || s->tokens->count > WN_LIMIT_VOCABULARY)
     return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.tokens has %llu tokens, expected 1 to %d", s->path,
-                   s->tokens ? (unsigned long long)s->tokens->count : 0ull, WN_VOCAB_MAX);
+                   s->tokens ? (unsigned long long)s->tokens->count : 0ull, WN_LIMIT_VOCABULARY);
   s->size = (int32_t)s->tokens->count;
   const wn_gguf_value *both[2] = {s->types, s->scores};
   for (int i = 0; i < 2; i++)

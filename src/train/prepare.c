@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/open.h"
 #include "io/folder.h"
 #include "train/adapt.h"
@@ -34,9 +35,9 @@ static wn_status data_vocabulary(wn_context *ctx, const char *token_file, char p
   const json_t *value = json_object_get(json, "vocab_size");
   if (json_is_integer(value)) *out = json_integer_value(value);
   json_decref(json);
-  if (*out < 1 || *out > WN_MOST_VOCABULARY)
+  if (*out < 1 || *out > WN_LIMIT_VOCABULARY)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"vocab_size\" is missing or not a number from 1 to %d", path,
-                   WN_MOST_VOCABULARY);
+                   WN_LIMIT_VOCABULARY);
   return WN_OK;
 }
 
