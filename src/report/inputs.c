@@ -83,6 +83,7 @@ wn_status wn_report_find_inputs(struct wn_report *r) {
 void wn_report_clear_inputs(struct wn_report *r) {
   for (int i = 0; i < r->input_count; i++) {
     wn_tokenizer_destroy(r->inputs[i].tok);
+    wn_free(r->inputs[i].control);
     wn_model_destroy(r->inputs[i].loaded);
     wn_budgets_clear(&r->inputs[i].budgets);
   }
@@ -135,6 +136,20 @@ static wn_status inputs_find_task(struct wn_report *r, struct wn_report_input *i
   return WN_OK;
 }
 
+/* They are no content, and a threshold keeps them, as in every command (--control special). */
+static wn_status inputs_find_control(struct wn_report *r, struct wn_report_input *in) {
+  const wn_model_config *c = wn_model_config_get(in->loaded);
+  const int32_t size = wn_tokenizer_vocab_size(in->tok);
+  void *memory;
+  WN_TRY(wn_alloc(r->ctx, "control tokens", (size_t)size * sizeof *in->control, &memory));
+  in->control = memory;
+  for (int32_t id = 0; id < size && id < c->vocab_size; id++)
+    if (wn_tokenizer_is_control(in->tok, id)) in->control[in->control_count++] = id;
+  return c->attention.threshold.enabled
+             ? wn_model_set_control_tokens(r->ctx, in->loaded, in->control, in->control_count)
+             : WN_OK;
+}
+
 wn_status wn_report_load_models(struct wn_report *r) {
   int64_t shown = 0;
   if (r->loaded) return WN_OK;
@@ -149,6 +164,7 @@ wn_status wn_report_load_models(struct wn_report *r) {
       in->tok = NULL;
       WN_TRY(inputs_find_task(r, in));
     }
+    if (in->tok) WN_TRY(inputs_find_control(r, in));
     in->shown = (in->tok || in->is_task) && wn_report_has_decoder(in) && shown < r->options->models;
     shown += in->shown;
     if (in->shown) WN_TRY(inputs_load_budgets(r, in));

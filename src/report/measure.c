@@ -72,7 +72,8 @@ wn_status wn_measure_span_tokens(struct wn_report *r, const struct wn_report_inp
 wn_status wn_measure_look(struct wn_report *r, const struct wn_report_input *in, wn_look_report **out,
                           const char **from) {
   struct measured_on m;
-  const wn_look_options choice = {.size = sizeof choice, .early = 4};
+  const wn_look_options choice = {
+      .size = sizeof choice, .early = 4, .control = in->control, .control_count = in->control_count};
   *out = NULL;
   WN_TRY(measure_on(r, in, &m));
   *from = m.from;
@@ -84,11 +85,12 @@ wn_status wn_measure_look(struct wn_report *r, const struct wn_report_input *in,
 wn_status wn_measure_meaning(struct wn_report *r, const struct wn_report_input *in, wn_meaning_report **out,
                              const char **from) {
   struct measured_on m;
+  const wn_meaning_options choice = {.size = sizeof choice, .control = in->control, .control_count = in->control_count};
   *out = NULL;
   WN_TRY(measure_on(r, in, &m));
   *from = m.from;
   return !m.there ? WN_OK
-                  : measure_end(r, in, &m, wn_analyze_meaning(r->ctx, in->loaded, &m.input, NULL, out),
+                  : measure_end(r, in, &m, wn_analyze_meaning(r->ctx, in->loaded, &m.input, &choice, out),
                                 "no figure of meaningful attention");
 }
 

@@ -12,8 +12,10 @@ struct wn_report_input {
   bool log, model, search, compare; /* what is there */
   wn_model *loaded;                 /* borrowed by sections, like what follows; NULL: no model, or not loaded yet */
   wn_tokenizer *tok;                /* NULL: none */
-  bool is_task;                     /* a run on a synthetic task, which has no tokenizer: `task` is its data, whose own
-                                       sequences are shown, with names for their tokens */
+  int32_t *control;                 /* [control_count] its control tokens, as of `winnow analyze`; may be NULL */
+  int control_count;
+  bool is_task; /* a run on a synthetic task, which has no tokenizer: `task` is its data, whose own
+                   sequences are shown, with names for their tokens */
   wn_data_config task;
   bool shown;         /* its text, with the options' budgets in force: a decoder among the first models */
   wn_budgets budgets; /* layers 0: none */
