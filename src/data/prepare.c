@@ -160,6 +160,18 @@ static wn_status check_utf8(struct job *j, const struct wn_lines *l, const char 
                  l->offset + bad, (unsigned char)text[bad]);
 }
 
+/* A pipe has no name that says what it carries, and a file may have a wrong one. */
+static void warn_of_json(const struct job *j, const struct wn_lines *l, const char *text, size_t bytes) {
+  if (*text != '{' || wn_json_count(text, bytes) > WN_LIMIT_LINE_VALUES) return;
+  json_t *object = json_loadb(text, bytes, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+  if (json_is_string(json_object_get(object, j->o->field)))
+    wn_log(j->ctx, WN_LOG_WARNING,
+           "%s: its first line is a JSON object with \"%s\", and it is read as plain text: JSON lines are files whose "
+           "names end in .jsonl or .jsonl.gz",
+           l->path, j->o->field);
+  json_decref(object);
+}
+
 static wn_status prepare_text(struct job *j, struct wn_lines *l) {
   const char *text;
   size_t bytes;
@@ -174,6 +186,7 @@ static wn_status prepare_text(struct job *j, struct wn_lines *l) {
       text += 3;
       bytes -= 3;
     }
+    if (l->line == 1 && bytes > 0) warn_of_json(j, l, text, bytes);
     if (j->breaks == BREAK_FILE) {
       WN_TRY(document_add(j, text, bytes, l));
       continue;

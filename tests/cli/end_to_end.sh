@@ -169,6 +169,10 @@ gzip -c text.txt >text.txt.gz
 json "data prepare: text compressed with gzip" ".documents == $(grep -c . text.txt)" data prepare --tokenizer bytes --document-break line \
   --val-fraction 0.2 --out gzip-data text.txt.gz
 json "eval on a token file" '(.perplexity - (.loss | exp) | fabs) < 1e-6 * .perplexity' eval --model whole --data data/val.bin
+printf '{"text": "fine"}\n{"text": "more"}\n' >lines
+succeeds "JSON lines under another name are a text" data prepare --tokenizer bytes --document-break line --val-fraction 0 --out json-data lines --quiet
+grep -q '^winnow: warning: lines: its first line is a JSON object with "text", and it is read as plain text' err &&
+  pass "... of which there is a warning" || fail "... of which there is a warning" "$(cat err)"
 succeeds "data of another tokenizer" data prepare --tokenizer bytes --document-break line --val-fraction 0.2 --out bytes-data text.txt --quiet
 for command in "eval whole --data bytes-data/val.bin --max-batches 1" "analyze attention whole --data bytes-data/val.bin --max-batches 1" \
   "prune compare --selective whole --data bytes-data/val.bin --rows 1 --budgets 8 --policies window --out bytes-compared"; do
