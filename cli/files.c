@@ -16,8 +16,9 @@ void cli_hold_standard(void) {
 }
 
 int cli_check_output(const char *path, bool stream) {
-  if (!path || (stream && !strcmp(path, "-"))) return 0;
-  if (!strcmp(path, "-")) return cli_error("-: a file is written here, not standard output (a file of that name: ./-)");
+  if (!path) return 0;
+  if (!strcmp(path, "-"))
+    return stream ? 0 : cli_error("-: a file is written here, not standard output (a file of that name: ./-)");
   struct stat st;
   if (stat(path, &st) == 0) {
     if (S_ISDIR(st.st_mode)) return cli_error("%s: is a folder, not a file", path);

@@ -455,9 +455,7 @@ static wn_status drop_former_test(struct job *j) {
 
 /* A model's folder has a tokenizer of its own, which would be replaced. */
 static wn_status check_no_model(struct job *j) {
-  char path[4096];
-  WN_TRY(wn_path_join(j->ctx, path, sizeof path, j->o->out_dir, "config.json"));
-  if (!wn_path_exists(path)) return WN_OK;
+  if (!wn_folder_has(j->o->out_dir, "config.json")) return WN_OK;
   return wn_fail(j->ctx, WN_ERR_ARGUMENT, "%s holds a model (config.json): choose another folder for the data",
                  j->o->out_dir);
 }
