@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "attention/registry.h"
@@ -372,6 +373,21 @@ wn_status wn_param_slot(wn_context *ctx, const wn_model_config *c, int64_t p, st
 
 /* ---- the table of a configuration ---- */
 
+static int param_by_name(const void *a, const void *b) {
+  const struct wn_param *const *x = a, *const *y = b;
+  return strcmp((*x)->name, (*y)->name);
+}
+
+/* Experts make tens of thousands of rows, and each is looked for when a model starts from another. */
+static wn_status param_index(wn_context *ctx, struct wn_param_table *table) {
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "names of parameters", (size_t)table->count * sizeof *table->by_name, &memory));
+  table->by_name = memory;
+  for (int i = 0; i < table->count; i++) table->by_name[i] = &table->rows[i];
+  qsort(table->by_name, (size_t)table->count, sizeof *table->by_name, param_by_name);
+  return WN_OK;
+}
+
 wn_status wn_param_table_create(wn_context *ctx, const wn_model_config *config, struct wn_param_table *out) {
   memset(out, 0, sizeof *out);
   const int64_t slots = wn_param_slot_count(config);
@@ -399,7 +415,9 @@ wn_status wn_param_table_create(wn_context *ctx, const wn_model_config *config, 
     out->total += (row.count + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
     out->rows[out->count++] = row;
   }
-  return WN_OK;
+  const wn_status status = param_index(ctx, out);
+  if (status != WN_OK) wn_param_table_clear(out);
+  return status;
 }
 
 size_t wn_param_elements(const struct wn_param *row) {
@@ -453,13 +471,23 @@ wn_status wn_param_table_pack(wn_context *ctx, const wn_model_config *config, co
 }
 
 void wn_param_table_clear(struct wn_param_table *table) {
+  wn_free(table->by_name);
   wn_free(table->rows);
   memset(table, 0, sizeof *table);
 }
 
 int wn_param_find(const struct wn_param_table *table, const char *name) {
-  for (int i = 0; i < table->count; i++)
-    if (!strcmp(table->rows[i].name, name)) return i;
+  int from = 0, to = table->count;
+  while (from < to) {
+    const int middle = from + (to - from) / 2;
+    const struct wn_param *row = table->by_name[middle];
+    const int order = strcmp(name, row->name);
+    if (order == 0) return (int)(row - table->rows);
+    if (order < 0)
+      to = middle;
+    else
+      from = middle + 1;
+  }
   return -1;
 }
 

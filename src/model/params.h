@@ -37,7 +37,8 @@ struct wn_param {
 
 #define WN_NO_GRADIENT SIZE_MAX
 struct wn_param_table {
-  struct wn_param *rows;
+  struct wn_param *rows;           /* [count] */
+  const struct wn_param **by_name; /* [count] the same, sorted */
   int count;
   size_t total; /* elements, with padding */
 };

@@ -215,13 +215,26 @@ static void *optimizer_piece_moment(const struct wn_optimizer *opt, const struct
   return which == 0 ? optimizer_at(opt, opt->m, piece->at) : optimizer_at(opt, opt->v, piece->at_v);
 }
 
+/* The first of row i's pieces, which lie together. */
+static int optimizer_first_piece(const struct wn_optimizer *opt, int i) {
+  int from = 0, to = opt->piece_count;
+  while (from < to) {
+    const int middle = from + (to - from) / 2;
+    if (opt->pieces[middle].row < i)
+      from = middle + 1;
+    else
+      to = middle;
+  }
+  return from;
+}
+
 wn_status wn_optimizer_moment_collect(const struct wn_optimizer *opt, int i, int which, void *out) {
   wn_context *ctx = opt->exec.ctx;
-  for (int p = 0; p < opt->piece_count; p++) {
+  for (int p = optimizer_first_piece(opt, i); p < opt->piece_count && opt->pieces[p].row == i; p++) {
     const struct wn_optimizer_piece *piece = &opt->pieces[p];
     const size_t bytes = piece->count * element(opt);
     int request = -1;
-    if (piece->row != i || (opt->rank != 0 && opt->rank != piece->owner)) continue;
+    if (opt->rank != 0 && opt->rank != piece->owner) continue;
     if (opt->rank != 0)
       WN_TRY(wn_dist_send(ctx, optimizer_piece_moment(opt, piece, which), bytes, 0, &request));
     else if (piece->owner != 0)
@@ -235,9 +248,9 @@ wn_status wn_optimizer_moment_collect(const struct wn_optimizer *opt, int i, int
 }
 
 wn_status wn_optimizer_moment_restore(struct wn_optimizer *opt, int i, int which, const void *whole) {
-  for (int p = 0; p < opt->piece_count; p++) {
+  for (int p = optimizer_first_piece(opt, i); p < opt->piece_count && opt->pieces[p].row == i; p++) {
     const struct wn_optimizer_piece *piece = &opt->pieces[p];
-    if (piece->row != i || piece->owner != opt->rank) continue;
+    if (piece->owner != opt->rank) continue;
     WN_TRY(opt->model->backend->memory->copy_in(opt->exec.ctx, optimizer_piece_moment(opt, piece, which),
                                                 optimizer_at(opt, whole, piece->first), piece->count * element(opt)));
   }

@@ -67,11 +67,11 @@ wn_status wn_shards_share(struct wn_shards *s, const struct wn_model *model, con
   s->bucket = memory;
   s->whole = s->bucket + learns->count;
   for (int row = 0; row < model->table.count; row++) s->whole[row] = (int)wn_model_whole_after(model, row);
-  for (int i = 0; i < learns->count; i++) {
-    s->bucket[i] = s->buckets - 1;
-    for (int row = 0; row < model->table.count && !learns->has_lora; row++) {
-      if (learns->grad_at[row] == learns->rows[i].grad_at && s->whole[row] >= 0) s->bucket[i] = (int)L - s->whole[row];
-    }
+  for (int i = 0; i < learns->count; i++) s->bucket[i] = s->buckets - 1;
+  for (int row = 0, i = 0; row < model->table.count && !learns->has_lora; row++) { /* those that learn, in order */
+    if (learns->grad_at[row] == WN_NO_GRADIENT) continue;
+    if (s->whole[row] >= 0) s->bucket[i] = (int)L - s->whole[row];
+    i++;
   }
   *share = (struct wn_optimizer_share){
       .rank = s->rank, .size = s->size, .most = s->parts > 1 ? SHARDS_PIECE : SIZE_MAX, .bucket = s->bucket};
