@@ -124,16 +124,28 @@ wn_status wn_dist_wait(wn_context *ctx, int *requests, size_t count) {
   }
 }
 
-static wn_status dist_send_now(wn_context *ctx, const void *data, size_t bytes, int to) {
-  int request;
-  WN_TRY(wn_dist_send(ctx, data, bytes, to, &request));
-  return wn_dist_wait(ctx, &request, 1);
+wn_status wn_dist_send_whole(wn_context *ctx, const void *data, size_t bytes, int to) {
+  const char *at = data;
+  do {
+    const size_t now = bytes < WN_DIST_MESSAGE ? bytes : WN_DIST_MESSAGE;
+    int request;
+    WN_TRY(wn_dist_send(ctx, at, now, to, &request));
+    WN_TRY(wn_dist_wait(ctx, &request, 1));
+    at += now, bytes -= now;
+  } while (bytes > 0);
+  return WN_OK;
 }
 
-static wn_status dist_receive_now(wn_context *ctx, void *data, size_t bytes, int from) {
-  int request;
-  WN_TRY(wn_dist_receive(ctx, data, bytes, from, &request));
-  return wn_dist_wait(ctx, &request, 1);
+wn_status wn_dist_receive_whole(wn_context *ctx, void *data, size_t bytes, int from) {
+  char *at = data;
+  do {
+    const size_t now = bytes < WN_DIST_MESSAGE ? bytes : WN_DIST_MESSAGE;
+    int request;
+    WN_TRY(wn_dist_receive(ctx, at, now, from, &request));
+    WN_TRY(wn_dist_wait(ctx, &request, 1));
+    at += now, bytes -= now;
+  } while (bytes > 0);
+  return WN_OK;
 }
 
 /* --- what is made of them --- */
@@ -146,13 +158,13 @@ wn_status wn_dist_broadcast(wn_context *ctx, void *data, size_t bytes, int from)
   int bit = 1;
   while (bit < d->size) {
     if (me & bit) {
-      WN_TRY(dist_receive_now(ctx, data, bytes, (me - bit + from) % d->size));
+      WN_TRY(wn_dist_receive_whole(ctx, data, bytes, (me - bit + from) % d->size));
       break;
     }
     bit *= 2;
   }
   for (bit /= 2; bit > 0; bit /= 2)
-    if (me + bit < d->size) WN_TRY(dist_send_now(ctx, data, bytes, (me + bit + from) % d->size));
+    if (me + bit < d->size) WN_TRY(wn_dist_send_whole(ctx, data, bytes, (me + bit + from) % d->size));
   return WN_OK;
 }
 
@@ -161,11 +173,11 @@ static wn_status dist_merge_some(wn_context *ctx, struct wn_dist *d, double *x, 
   const size_t bytes = count * sizeof *x;
   for (int bit = 1; bit < d->size; bit *= 2) {
     if (d->rank & bit) {
-      WN_TRY(dist_send_now(ctx, x, bytes, d->rank - bit));
+      WN_TRY(wn_dist_send_whole(ctx, x, bytes, d->rank - bit));
       break;
     }
     if (d->rank + bit >= d->size) continue;
-    WN_TRY(dist_receive_now(ctx, d->room, bytes, d->rank + bit));
+    WN_TRY(wn_dist_receive_whole(ctx, d->room, bytes, d->rank + bit));
     for (size_t i = 0; i < count; i++) x[i] += d->room[i];
   }
   return wn_dist_broadcast(ctx, x, bytes, 0);

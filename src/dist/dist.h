@@ -17,6 +17,10 @@ wn_status wn_dist_receive(wn_context *ctx, void *data, size_t bytes, int from, i
 /* Moves everything under way further and waits for nothing; requests [count] that are done become -1. */
 wn_status wn_dist_advance(wn_context *ctx, int *requests, size_t count);
 wn_status wn_dist_wait(wn_context *ctx, int *requests, size_t count);
+/* Sends, and waits until it is sent; in messages of at most so many bytes, because transports count in ints. */
+enum { WN_DIST_MESSAGE = 1 << 26 };
+wn_status wn_dist_send_whole(wn_context *ctx, const void *data, size_t bytes, int to);
+wn_status wn_dist_receive_whole(wn_context *ctx, void *data, size_t bytes, int from);
 
 /* Every process has the sum of all x [count] afterwards. Exact where at most one process has more than 0 at a place,
  * which is what it is for. */

@@ -233,16 +233,14 @@ wn_status wn_optimizer_moment_collect(const struct wn_optimizer *opt, int i, int
   for (int p = optimizer_first_piece(opt, i); p < opt->piece_count && opt->pieces[p].row == i; p++) {
     const struct wn_optimizer_piece *piece = &opt->pieces[p];
     const size_t bytes = piece->count * element(opt);
-    int request = -1;
     if (opt->rank != 0 && opt->rank != piece->owner) continue;
     if (opt->rank != 0)
-      WN_TRY(wn_dist_send(ctx, optimizer_piece_moment(opt, piece, which), bytes, 0, &request));
+      WN_TRY(wn_dist_send_whole(ctx, optimizer_piece_moment(opt, piece, which), bytes, 0));
     else if (piece->owner != 0)
-      WN_TRY(wn_dist_receive(ctx, optimizer_at(opt, out, piece->first), bytes, piece->owner, &request));
+      WN_TRY(wn_dist_receive_whole(ctx, optimizer_at(opt, out, piece->first), bytes, piece->owner));
     else
       WN_TRY(wn_memory_read(ctx, opt->model->backend->memory, optimizer_at(opt, out, piece->first),
                             optimizer_piece_moment(opt, piece, which), bytes));
-    WN_TRY(wn_dist_wait(ctx, &request, 1));
   }
   return WN_OK;
 }

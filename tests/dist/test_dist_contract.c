@@ -122,6 +122,29 @@ static void test_broadcast(void **state) {
     }
 }
 
+/* More than one message, and the next call's are not mixed with it. */
+static void test_whole(void **state) {
+  const size_t bytes = (size_t)WN_DIST_MESSAGE + 4097;
+  const int last = size - 1;
+  (void)state;
+  if (size == 1 || (rank != 0 && rank != last)) return;
+  uint8_t *data = bytes_new(bytes), *more = bytes_new(5);
+  if (rank == last) {
+    bytes_fill(data, bytes, 41), bytes_fill(more, 5, 42);
+    assert_ok(ctx, wn_dist_send_whole(ctx, data, bytes, 0));
+    assert_ok(ctx, wn_dist_send_whole(ctx, data, 0, 0));
+    assert_ok(ctx, wn_dist_send_whole(ctx, more, 5, 0));
+  } else {
+    assert_ok(ctx, wn_dist_receive_whole(ctx, data, bytes, last));
+    expect_bytes(data, bytes, 41);
+    assert_ok(ctx, wn_dist_receive_whole(ctx, data, 0, last));
+    assert_ok(ctx, wn_dist_receive_whole(ctx, more, 5, last));
+    expect_bytes(more, 5, 42);
+  }
+  free(data);
+  free(more);
+}
+
 /* Nobody is through before the last one is there: the clock is one for all processes of a machine. */
 static void test_barrier(void **state) {
   (void)state;
@@ -338,10 +361,12 @@ static int run_failure(void) {
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_ranks),     cmocka_unit_test(test_joining_again),   cmocka_unit_test(test_merge),
-      cmocka_unit_test(test_broadcast), cmocka_unit_test(test_barrier),         cmocka_unit_test(test_same),
-      cmocka_unit_test(test_messages),  cmocka_unit_test(test_advance),         cmocka_unit_test(test_wrong_process),
-      cmocka_unit_test(test_branches),  cmocka_unit_test(test_sum_in_the_tree),
+      cmocka_unit_test(test_ranks),    cmocka_unit_test(test_joining_again),
+      cmocka_unit_test(test_merge),    cmocka_unit_test(test_broadcast),
+      cmocka_unit_test(test_whole),    cmocka_unit_test(test_barrier),
+      cmocka_unit_test(test_same),     cmocka_unit_test(test_messages),
+      cmocka_unit_test(test_advance),  cmocka_unit_test(test_wrong_process),
+      cmocka_unit_test(test_branches), cmocka_unit_test(test_sum_in_the_tree),
   };
   (void)argv;
   if (wn_context_create(NULL, &ctx) != WN_OK) return 1;
