@@ -90,8 +90,10 @@ static void report_figures(struct report_command *r) {
   r->options.figures = r->figures ? r->figures : r->folder;
 }
 
+/* What a page lacks is nothing to be quiet about. */
 static void report_note(void *user, const char *line) {
-  cli_note(user, "%s", line);
+  (void)user;
+  cli_warning("%s", line);
 }
 
 static int report_run(struct report_command *r) {
@@ -206,8 +208,7 @@ int cmd_report(int argc, char **argv) {
     r.options.long_only = r.rows.long_only;
     r.options.document_token = (int32_t)r.rows.document;
     r.options.note = report_note;
-    r.options.user = &r.common;
-    code = report_run(&r);
+        code = report_run(&r);
   }
   cli_list_clear(&inputs);
   return code;

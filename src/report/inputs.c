@@ -213,8 +213,10 @@ wn_status wn_report_source(const struct wn_report *r, const struct wn_report_inp
     int64_t V, needed;
     wn_data_config_requirements(&in->task, &V, &needed);
     if (T < needed) {
-      wn_report_note(r, in, "a sequence of its task takes %lld tokens, %lld are to be shown", (long long)needed,
-                     (long long)T);
+      if (!in->task_told)
+        wn_report_note(r, in, "a sequence of its task takes %lld tokens, %lld are to be shown: it has no figures of them",
+                       (long long)needed, (long long)T);
+      r->inputs[in - r->inputs].task_told = true;
       return WN_OK;
     }
     if (r->options->long_only)

@@ -17,6 +17,7 @@ struct wn_report_input {
   bool is_task; /* a run on a synthetic task, which has no tokenizer: `task` is its data, whose own
                    sequences are shown, with names for their tokens */
   wn_data_config task;
+  bool task_told;     /* that its sequences are longer than what is to be shown */
   bool shown;         /* its text, with the options' budgets in force: a decoder among the first models */
   wn_budgets budgets; /* layers 0: none */
 };

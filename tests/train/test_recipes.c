@@ -110,7 +110,7 @@ static double parameters(wn_context *ctx, const char *name, int64_t vocab, bool 
   return count;
 }
 
-/* Leviathan et al., table 8: with a vocabulary of 7,964 the three counts are those of the maps, the embeddings and 6
+/* Leviathan et al., Table 7: with a vocabulary of 7,964 the three counts are those of the maps, the embeddings and 6
  * vectors of the width a layer, to the last parameter; here a layer has 2 and the heads' two norms, and a last norm
  * follows. GPT-2's count is exact; Sukhbaatar et al., tables 1 and 2, in millions, with the 27 characters of text8 and
  * the 205 of enwik8; Zhai, section 4.1, in tenths of a billion and without the embedding. */
@@ -147,6 +147,73 @@ static void test_parameter_counts(void **state) {
     if (published[i].vectors) count += (double)(c.layers * (4 * c.width - 2 * c.head_size) - c.width);
     if (!(fabs(count - published[i].count) <= published[i].tolerance * published[i].count))
       fail_msg("%s: %.0f parameters, published %.0f", published[i].name, count, published[i].count);
+  }
+  wn_context_destroy(ctx);
+}
+
+/* What a paper gives, key by key: Leviathan et al., appendix A.1 and section 5; Sukhbaatar et al., "Implementation
+ * details" of section 4, its program's small setting aside. */
+static void test_settings_of_the_papers(void **state) {
+  (void)state;
+  wn_context *ctx = tiny_context("cpu", 1);
+  for (int i = 0; i < 2; i++) {
+    char path[1024];
+    wn_recipe r;
+    recipe_path(i ? "variable-assignment-paper-standard.json" : "variable-assignment-paper-selective.json", path);
+    must(ctx, wn_recipe_load(ctx, path, NULL, 0, &r));
+    assert_int_equal(r.data.kind, WN_DATA_VARIABLE_ASSIGNMENT);
+    assert_int_equal(r.data.variables, 3);
+    assert_int_equal(r.data.values, 1000);
+    assert_int_equal(r.data.assignments, 128);
+    assert_int_equal(r.train.steps, 65536);
+    assert_int_equal(r.train.batch * r.train.accumulate, 2048);
+    assert_int_equal(r.train.warmup, 1000);
+    assert_true(r.train.lr == 0.005 && r.train.beta1 == 0.9 && r.train.beta2 == 0.999);
+    assert_true(r.train.schedule == WN_SCHED_COSINE && r.train.min_lr_ratio == 0);
+    assert_true(r.model.layers == 3 && r.model.heads == 3 && r.model.width == 192);
+  }
+  const struct {
+    const char *name;
+    int64_t layers, width, ffn_width, limit;
+    double loss;
+  } spans[] = {{"adaptive-span.json", 12, 512, 2048, 8192, 0.5e-6},
+               {"adaptive-span-large.json", 24, 768, 4096, 8192, 0.5e-6},
+               {"dynamic-span.json", 12, 512, 2048, 1024, 2e-6},
+               {"adaptive-span-small.json", 0, 0, 0, 0, 2e-6},
+               {"docs-char-span.json", 0, 0, 0, 0, 2e-6}};
+  for (size_t i = 0; i < sizeof spans / sizeof *spans; i++) {
+    const bool paper = spans[i].layers > 0;
+    wn_model_config c;
+    wn_recipe r;
+    char path[1024];
+    recipe_path(spans[i].name, path);
+    must(ctx, wn_recipe_load(ctx, path, NULL, 0, &r));
+    r.model.vocab_size = 27;
+    c = r.model;
+    must(ctx, wn_model_config_resolve(ctx, &c));
+    assert_true(r.model.attention.span.ramp == 32 && r.model.attention.span.loss == spans[i].loss);
+    if (paper) {
+      assert_true(c.layers == spans[i].layers && c.width == spans[i].width && c.ffn_width == spans[i].ffn_width);
+      assert_true(c.heads == 8 && c.attention.span.limit == spans[i].limit && c.context == 512);
+      assert_true(r.train.optimizer == WN_OPT_ADAGRAD && r.train.lr == 0.07 && r.train.clip_tensor == 0.03);
+      assert_true(r.train.clip == 0 && r.train.warmup == 32000 && r.train.batch * r.train.accumulate == 64);
+    }
+    struct wn_param_table table = {0};
+    must(ctx, wn_param_table_create(ctx, &c, &table));
+    const double bound = 1 / sqrt((double)c.width);
+    const char *const rows[] = {"embed.weight", "relative.weight", "layers.1.attn.qkv.weight",
+                                "layers.1.attn.out.weight"};
+    for (int k = 0; k < 4; k++) {
+      const int at = wn_param_find(&table, rows[k]);
+      if (at < 0) fail_msg("%s: no %s", spans[i].name, rows[k]);
+      for (int module = 0; module < (k == 2 ? 3 : 1); module++) {
+        const struct wn_param_start *start = &table.rows[at].start[module];
+        if (k < 2 ? start->kind != WN_START_NORMAL || start->scale != 1
+                  : start->kind != WN_START_UNIFORM || fabs(start->scale - bound) > 1e-12)
+          fail_msg("%s: %s starts otherwise than in the paper", spans[i].name, rows[k]);
+      }
+    }
+    wn_param_table_clear(&table);
   }
   wn_context_destroy(ctx);
 }
@@ -194,8 +261,11 @@ static void test_start(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_load), cmocka_unit_test(test_no_idle_keys),
-                                     cmocka_unit_test(test_pairs), cmocka_unit_test(test_parameter_counts),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_load),
+                                     cmocka_unit_test(test_no_idle_keys),
+                                     cmocka_unit_test(test_pairs),
+                                     cmocka_unit_test(test_parameter_counts),
+                                     cmocka_unit_test(test_settings_of_the_papers),
                                      cmocka_unit_test(test_start)};
   return cmocka_run_group_tests(tests, list_recipes, NULL);
 }

@@ -132,7 +132,7 @@ static wn_status texts_add(struct wn_report *r, const struct wn_report_input *in
     if (status == WN_OK) status = wn_analyze_selection(r->ctx, in->loaded, t.ids, t.T, &selection, &loss);
     if (status == WN_OK) status = wn_page_set_loss(r->page, loss);
     r->texts++;
-  } else if (status == WN_OK) {
+  } else if (status == WN_OK && !in->task_told) {
     wn_report_note(r, in, "no text to show: neither a text nor tokens of the run were given");
   }
   texts_clear(&t);
