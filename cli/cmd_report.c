@@ -208,7 +208,7 @@ int cmd_report(int argc, char **argv) {
     r.options.long_only = r.rows.long_only;
     r.options.document_token = (int32_t)r.rows.document;
     r.options.note = report_note;
-        code = report_run(&r);
+    code = report_run(&r);
   }
   cli_list_clear(&inputs);
   return code;

@@ -214,7 +214,8 @@ wn_status wn_report_source(const struct wn_report *r, const struct wn_report_inp
     wn_data_config_requirements(&in->task, &V, &needed);
     if (T < needed) {
       if (!in->task_told)
-        wn_report_note(r, in, "a sequence of its task takes %lld tokens, %lld are to be shown: it has no figures of them",
+        wn_report_note(r, in,
+                       "a sequence of its task takes %lld tokens, %lld are to be shown: it has no figures of them",
                        (long long)needed, (long long)T);
       r->inputs[in - r->inputs].task_told = true;
       return WN_OK;
