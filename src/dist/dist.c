@@ -124,28 +124,23 @@ wn_status wn_dist_wait(wn_context *ctx, int *requests, size_t count) {
   }
 }
 
-wn_status wn_dist_send_whole(wn_context *ctx, const void *data, size_t bytes, int to) {
-  const char *at = data;
+static wn_status dist_whole(wn_context *ctx, char *at, size_t bytes, int other, bool sends) {
   do {
     const size_t now = bytes < WN_DIST_MESSAGE ? bytes : WN_DIST_MESSAGE;
     int request;
-    WN_TRY(wn_dist_send(ctx, at, now, to, &request));
+    WN_TRY(sends ? wn_dist_send(ctx, at, now, other, &request) : wn_dist_receive(ctx, at, now, other, &request));
     WN_TRY(wn_dist_wait(ctx, &request, 1));
     at += now, bytes -= now;
   } while (bytes > 0);
   return WN_OK;
 }
 
+wn_status wn_dist_send_whole(wn_context *ctx, const void *data, size_t bytes, int to) {
+  return dist_whole(ctx, (char *)(uintptr_t)data, bytes, to, true);
+}
+
 wn_status wn_dist_receive_whole(wn_context *ctx, void *data, size_t bytes, int from) {
-  char *at = data;
-  do {
-    const size_t now = bytes < WN_DIST_MESSAGE ? bytes : WN_DIST_MESSAGE;
-    int request;
-    WN_TRY(wn_dist_receive(ctx, at, now, from, &request));
-    WN_TRY(wn_dist_wait(ctx, &request, 1));
-    at += now, bytes -= now;
-  } while (bytes > 0);
-  return WN_OK;
+  return dist_whole(ctx, data, bytes, from, false);
 }
 
 /* --- what is made of them --- */

@@ -476,19 +476,14 @@ void wn_param_table_clear(struct wn_param_table *table) {
   memset(table, 0, sizeof *table);
 }
 
+static int param_is_named(const void *name, const void *row) {
+  return strcmp(name, (*(const struct wn_param *const *)row)->name);
+}
+
 int wn_param_find(const struct wn_param_table *table, const char *name) {
-  int from = 0, to = table->count;
-  while (from < to) {
-    const int middle = from + (to - from) / 2;
-    const struct wn_param *row = table->by_name[middle];
-    const int order = strcmp(name, row->name);
-    if (order == 0) return (int)(row - table->rows);
-    if (order < 0)
-      to = middle;
-    else
-      from = middle + 1;
-  }
-  return -1;
+  const struct wn_param **row =
+      bsearch(name, table->by_name, (size_t)table->count, sizeof *table->by_name, param_is_named);
+  return row ? (int)(*row - table->rows) : -1;
 }
 
 /* ---- where the layers find them ---- */

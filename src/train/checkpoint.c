@@ -294,12 +294,10 @@ static wn_status moments_collect(struct moments *list, int i, void *out) {
   if (list->moment[i] >= 0) return wn_optimizer_moment_collect(&t->opt, list->moment[i] / 2, list->moment[i] % 2, out);
   if (list->owner[i] == t->shards.rank) {
     const struct wn_memory *memory = e->data == list->counts ? &wn_host_memory : t->model->backend->memory;
-    if (t->shards.rank == 0) WN_TRY(wn_memory_read(ctx, memory, out, e->data, e->bytes));
-    if (t->shards.rank != 0) WN_TRY(wn_dist_send_whole(ctx, e->data, e->bytes, 0));
-  } else if (t->shards.rank == 0) {
-    WN_TRY(wn_dist_receive_whole(ctx, out, e->bytes, list->owner[i]));
+    return t->shards.rank == 0 ? wn_memory_read(ctx, memory, out, e->data, e->bytes)
+                               : wn_dist_send_whole(ctx, e->data, e->bytes, 0);
   }
-  return WN_OK;
+  return t->shards.rank == 0 ? wn_dist_receive_whole(ctx, out, e->bytes, list->owner[i]) : WN_OK;
 }
 
 static wn_status moments_produce(void *user, int i, void *out, size_t bytes) {

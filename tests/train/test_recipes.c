@@ -34,15 +34,20 @@ static void recipe_path(const char *name, char out[1024]) {
   snprintf(out, 1024, "%s/../recipes/%.255s", WN_TEST_DIR, name);
 }
 
+static void recipe_read(wn_context *ctx, const char *name, wn_recipe *out) {
+  char path[1024];
+  recipe_path(name, path);
+  must(ctx, wn_recipe_load(ctx, path, NULL, 0, out));
+}
+
 static void test_load(void **state) {
   (void)state;
   wn_context *ctx = tiny_context("cpu", 1);
   assert_true(name_count >= 10);
   for (int i = 0; i < name_count; i++) {
-    char path[1024], *json = NULL;
+    char *json = NULL;
     wn_recipe r;
-    recipe_path(names[i], path);
-    must(ctx, wn_recipe_load(ctx, path, NULL, 0, &r));
+    recipe_read(ctx, names[i], &r);
     bool selective = strstr(names[i], "selective.json") || strstr(names[i], "mem.json");
     if (r.model.attention.selective.enabled != selective) fail_msg("%s: its name and its attention differ", names[i]);
     assert_int_equal(r.model.attention.selective.mem.enabled, strstr(names[i], "-mem.json") != NULL);
@@ -56,10 +61,8 @@ static void test_no_idle_keys(void **state) {
   (void)state;
   wn_context *ctx = told_context();
   for (int i = 0; i < name_count; i++) {
-    char path[1024];
     wn_recipe r;
-    recipe_path(names[i], path);
-    must(ctx, wn_recipe_load(ctx, path, NULL, 0, &r));
+    recipe_read(ctx, names[i], &r);
     *told = 0;
     must(ctx, wn_recipe_warn_idle(ctx, &r));
     if (*told) fail_msg("%s: %s", names[i], told);
@@ -94,10 +97,8 @@ static void test_pairs(void **state) {
 }
 
 static double parameters(wn_context *ctx, const char *name, int64_t vocab, bool bare, wn_model_config *config) {
-  char path[1024];
   wn_recipe r;
-  recipe_path(name, path);
-  must(ctx, wn_recipe_load(ctx, path, NULL, 0, &r));
+  recipe_read(ctx, name, &r);
   if (vocab) r.model.vocab_size = vocab;
   must(ctx, wn_model_config_resolve(ctx, &r.model));
   struct wn_param_table table = {0};
@@ -157,10 +158,8 @@ static void test_settings_of_the_papers(void **state) {
   (void)state;
   wn_context *ctx = tiny_context("cpu", 1);
   for (int i = 0; i < 2; i++) {
-    char path[1024];
     wn_recipe r;
-    recipe_path(i ? "variable-assignment-paper-standard.json" : "variable-assignment-paper-selective.json", path);
-    must(ctx, wn_recipe_load(ctx, path, NULL, 0, &r));
+    recipe_read(ctx, i ? "variable-assignment-paper-standard.json" : "variable-assignment-paper-selective.json", &r);
     assert_int_equal(r.data.kind, WN_DATA_VARIABLE_ASSIGNMENT);
     assert_int_equal(r.data.variables, 3);
     assert_int_equal(r.data.values, 1000);
@@ -185,9 +184,7 @@ static void test_settings_of_the_papers(void **state) {
     const bool paper = spans[i].layers > 0;
     wn_model_config c;
     wn_recipe r;
-    char path[1024];
-    recipe_path(spans[i].name, path);
-    must(ctx, wn_recipe_load(ctx, path, NULL, 0, &r));
+    recipe_read(ctx, spans[i].name, &r);
     r.model.vocab_size = 27;
     c = r.model;
     must(ctx, wn_model_config_resolve(ctx, &c));
