@@ -179,6 +179,18 @@ static const struct op_case op_cases[] = {
     {SUMS, {4, 95, 0, 1, 2}, MASKED},
     {SUMS, {8, 257, 4, 2, 1}, MASKED | FACTORS},
     {SUMS, {2, 1031, 0, 2, 0}, WITH_ADD | FACTORS},
+    /* by eights where an operation takes them so */
+    {LINEAR, {37, 104, 136, 8}, ACC},
+    {NORM, {40, 3, 64, 8}, 0},
+    {NORM, {6, 4, 120, 8}, LAYER | BIAS | ACC},
+    {NORM, {70, 1, 256, 8}, WITH_ADD | ACC},
+    {NORM, {9, 1, 328, 0}, LAYER | BIAS},
+    {NORM, {5, 1, 768, 0}, ALIAS},
+    {NORM, {5, 1, 776, 16}, WITH_ADD | LAYER | BIAS},
+    {ACT, {9, 48}, SWIGLU},
+    {ACT, {7, 40}, GEGLU | ALIAS},
+    {ACT, {5, 72}, 0},
+    {CROSS_ENTROPY, {9, 264, 8}, 0},
 };
 #define OP_CASE_COUNT ((int)(sizeof op_cases / sizeof *op_cases))
 

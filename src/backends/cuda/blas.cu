@@ -222,8 +222,14 @@ static bool blas_lies(int64_t rows, int64_t K, int64_t row, int64_t k, int64_t *
   return !*across || (row == 1 && k >= rows);
 }
 
-static __global__ void blas_round_kernel(int64_t n, int64_t line, int64_t ld, const float *x, __nv_bfloat16 *y) {
-  WN_GRID_LOOP(i, n) y[i] = __float2bfloat16_rn(x[i / line * ld + i % line]);
+// y[n] of lines of x, which are ld apart: n, line and ld in units of EACH.
+template <int EACH>
+static __global__ void blas_round_kernel(int64_t n, int64_t line, int64_t ld, wn_numbers x, wn_numbers y) {
+  WN_GRID_LOOP(i, n) {
+    float v[EACH];
+    x.get((line == ld ? i : i / line * ld + i % line) * EACH, v);
+    y.put(i * EACH, v);
+  }
 }
 
 static size_t rounded_bytes(int64_t rows, int64_t K) {
@@ -238,12 +244,23 @@ size_t wn_cuda_blas_scratch(const struct wn_exec *exec, int64_t M, int64_t N, in
 // An operand of floats, rounded into *scratch, which moves on; its lines lie without gaps there.
 static void blas_round(const struct wn_exec *exec, int64_t rows, int64_t K, wn_numbers *x, int64_t *ld, bool across,
                        char **scratch) {
-  const int64_t line = across ? rows : K;
-  WN_LAUNCH(wn_cuda_blocks(rows * K), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), blas_round_kernel, rows * K, line, *ld,
-            static_cast<const float *>(x->p), reinterpret_cast<__nv_bfloat16 *>(*scratch));
-  *x = {*scratch, true};
+  const int64_t n = rows * K, line = across ? rows : K;
+  const wn_numbers y = {*scratch, true};
+  const cudaStream_t stream = wn_cuda_stream(exec);
+  if (wn_by_eights(x->p, line) && wn_by_eights(y.p, *ld))
+    WN_LAUNCH(wn_cuda_blocks(n / 8), WN_CUDA_THREADS, 0, stream, blas_round_kernel<8>, n / 8, line / 8, *ld / 8, *x, y);
+  else
+    WN_LAUNCH(wn_cuda_blocks(n), WN_CUDA_THREADS, 0, stream, blas_round_kernel<1>, n, line, *ld, *x, y);
+  *x = y;
   *ld = line;
   *scratch += rounded_bytes(rows, K);
+}
+
+size_t wn_cuda_blas_rounded(const struct wn_exec *exec, wn_numbers *x, int64_t *ld, int64_t rows, int64_t K) {
+  char *scratch = static_cast<char *>(exec->scratch);
+  if (exec->precision != WN_BF16 || x->bf16) return 0;
+  blas_round(exec, rows, K, x, ld, false, &scratch);
+  return rounded_bytes(rows, K);
 }
 
 // A call, its operands rounded where they are to be: plain numbers, compared as bytes.

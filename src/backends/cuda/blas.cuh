@@ -9,5 +9,8 @@
 bool wn_cuda_blas_product(const struct wn_exec *exec, const wn_product &p);
 // Of a product [M,K] by [N,K] whose operands are floats or bf16.
 size_t wn_cuda_blas_scratch(const struct wn_exec *exec, int64_t M, int64_t N, int64_t K, bool a_bf16, bool b_bf16);
+// Where products are bf16's: an operand [rows,K] of floats that several of them share, rounded once into exec->scratch
+// as they would each; *x and *ld are then the copy's, whose bytes are returned. 0: it is as it was.
+size_t wn_cuda_blas_rounded(const struct wn_exec *exec, wn_numbers *x, int64_t *ld, int64_t rows, int64_t K);
 
 #endif

@@ -2,39 +2,61 @@
 #include "backends/cuda/best.cuh"
 #include "backends/cuda/launch.cuh"
 
-static __global__ void cross_entropy_kernel(int64_t V, const float *logits, int64_t ld, const int32_t *targets,
-                                            float scale, float cap, float *dlogits, double *loss, uint8_t *hit) {
-  const int64_t m = blockIdx.x;
-  const float *row = logits + m * ld;
-  float *drow = dlogits ? dlogits + m * ld : nullptr;
+// V and ld in units of EACH.
+template <int EACH>
+static __global__ void cross_entropy_kernel(int64_t V, wn_numbers logits, int64_t ld, const int32_t *targets,
+                                            float scale, float cap, wn_numbers dlogits, double *loss, uint8_t *hit) {
+  const int64_t m = blockIdx.x, at = m * ld;
   const int32_t target = targets[m];
+  float x[EACH];
   best top = {-INFINITY, INT32_MAX};
-  for (int64_t v = threadIdx.x; v < V; v += blockDim.x) top = best_of(top, best{row[v], (int)v});
+  for (int64_t v = threadIdx.x; v < V; v += blockDim.x) {
+    logits.get((at + v) * EACH, x);
+#pragma unroll
+    for (int k = 0; k < EACH; k++) top = best_of(top, best{x[k], (int)(v * EACH) + k});
+  }
   top = block_best(top);
   if (hit && threadIdx.x == 0) hit[m] = target == top.index;
   if (target < 0) {
     if (threadIdx.x == 0) loss[m] = 0;
-    if (drow)
-      for (int64_t v = threadIdx.x; v < V; v += blockDim.x) drow[v] = 0;
+#pragma unroll
+    for (int k = 0; k < EACH; k++) x[k] = 0;
+    if (dlogits.p)
+      for (int64_t v = threadIdx.x; v < V; v += blockDim.x) dlogits.put((at + v) * EACH, x);
     return;
   }
   float sum = 0;
-  for (int64_t v = threadIdx.x; v < V; v += blockDim.x) sum += expf(row[v] - top.value);
+  for (int64_t v = threadIdx.x; v < V; v += blockDim.x) {
+    logits.get((at + v) * EACH, x);
+#pragma unroll
+    for (int k = 0; k < EACH; k++) sum += expf(x[k] - top.value);
+  }
   sum = wn_block_sum(sum);
-  if (threadIdx.x == 0) loss[m] = (double)top.value + log((double)sum) - (double)row[target];
-  if (!drow) return;
+  if (threadIdx.x == 0) loss[m] = (double)top.value + log((double)sum) - (double)logits[at * EACH + target];
+  if (!dlogits.p) return;
+  const float share = 1.0f / sum;
   __syncthreads(); // dlogits may be the logits
   for (int64_t v = threadIdx.x; v < V; v += blockDim.x) {
-    const float x = row[v], through = cap > 0 ? 1.0f - x / cap * (x / cap) : 1.0f;
-    drow[v] = (expf(x - top.value) / sum - (v == target ? 1.0f : 0.0f)) * scale * through;
+    logits.get((at + v) * EACH, x);
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+      const float through = cap > 0 ? 1.0f - x[k] / cap * (x[k] / cap) : 1.0f;
+      x[k] = (expf(x[k] - top.value) * share - (v * EACH + k == target ? 1.0f : 0.0f)) * scale * through;
+    }
+    dlogits.put((at + v) * EACH, x);
   }
 }
 
 wn_status wn_cuda_cross_entropy_forward(const struct wn_exec *exec, const struct wn_cross_entropy *a) {
+  const wn_numbers logits = wn_numbers_of(a->logits, WN_F32), dlogits = wn_numbers_of(a->dlogits, WN_F32);
+  const cudaStream_t stream = wn_cuda_stream(exec);
   if (a->M == 0) return WN_OK;
-  WN_LAUNCH((unsigned)a->M, WN_CUDA_THREADS, 0, wn_cuda_stream(exec), cross_entropy_kernel, a->V,
-            static_cast<const float *>(a->logits), a->ld, a->targets, (float)a->scale, (float)a->cap,
-            static_cast<float *>(a->dlogits), a->loss, a->hit);
+  if (a->V % 8 == 0 && wn_by_eights(a->logits, a->ld) && wn_by_eights(a->dlogits, a->ld))
+    WN_LAUNCH((unsigned)a->M, WN_CUDA_THREADS, 0, stream, cross_entropy_kernel<8>, a->V / 8, logits, a->ld / 8,
+              a->targets, (float)a->scale, (float)a->cap, dlogits, a->loss, a->hit);
+  else
+    WN_LAUNCH((unsigned)a->M, WN_CUDA_THREADS, 0, stream, cross_entropy_kernel<1>, a->V, logits, a->ld, a->targets,
+              (float)a->scale, (float)a->cap, dlogits, a->loss, a->hit);
   return wn_cuda_launched(exec, "cross_entropy");
 }
 

@@ -97,11 +97,16 @@ wn_status wn_cuda_adagrad_forward(const struct wn_exec *exec, const struct wn_ad
 }
 
 // Block b sums its run of SUMSQ_EACH values into part[b]; then one block the parts. In double.
-enum { SUMSQ_EACH = 1 << 14 };
+enum { SUMSQ_EACH = 1 << 11 };
 static __global__ void sumsq_parts(int64_t n, const float *x, double *part) {
   const int64_t first = (int64_t)blockIdx.x * SUMSQ_EACH;
   double sum = 0;
-  for (int64_t i = first + threadIdx.x; i < n && i < first + SUMSQ_EACH; i += blockDim.x) sum += (double)x[i] * x[i];
+#pragma unroll
+  for (int k = 0; k < SUMSQ_EACH / WN_CUDA_THREADS; k++) { // all reads before the first use
+    const int64_t i = first + k * WN_CUDA_THREADS + threadIdx.x;
+    const double v = i < n ? (double)x[i] : 0.0;
+    sum += v * v;
+  }
   sum = wn_block_sum(sum);
   if (threadIdx.x == 0) part[blockIdx.x] = sum;
 }

@@ -1,8 +1,8 @@
 // Embedding: rows of tables gathered; backward adds dy's rows to the rows that they came from, in their order.
 //
-// next[m] is the next row of dy with m's index, found by looking ahead through the indices (M^2 / 2 comparisons at
-// most, of integers in shared memory); the first row of each index then walks its list, a block of columns at a time,
-// in double: a frequent token's gradient would otherwise be rounded at every addition.
+// Rows of dy are tiles of 256. A table says which tiles have an index of each bucket (indices that are equal modulo
+// BUCKETS), so that a block finds the rows of its index with few comparisons. It adds them in double: a frequent
+// token's gradient would otherwise be rounded at every addition.
 #include "backends/cuda/launch.cuh"
 #include "backends/cuda/packed.cuh"
 
@@ -33,55 +33,126 @@ wn_status wn_cuda_embedding_forward(const struct wn_exec *exec, const struct wn_
   return wn_cuda_launched(exec, "embedding");
 }
 
-// next[M]: M ends a list. first[M]: 1 where no row before has the index.
-static __global__ void embedding_lists(int64_t M, const int32_t *index, int32_t *next, int32_t *first) {
-  WN_SHARED(int32_t, seen, [WN_CUDA_THREADS]);
-  const int64_t m = (int64_t)blockIdx.x * WN_CUDA_THREADS + threadIdx.x;
-  const int32_t mine = m < M ? index[m] : -1;
-  int64_t after = M;
-  bool is_first = true;
-  for (int64_t from = 0; from < M; from += WN_CUDA_THREADS) {
+enum { TILE = WN_CUDA_THREADS, BUCKETS = 4096 };
+static __device__ __forceinline__ int64_t embedding_bucket(int32_t index) {
+  return index % BUCKETS;
+}
+
+// seen[bucket][tiles]: whether the tile has an index of that bucket. A block a tile.
+static __global__ void embedding_tiles(int64_t M, const int32_t *index, uint8_t *seen) {
+  const int64_t tiles = gridDim.x, t = blockIdx.x, m = t * TILE + threadIdx.x;
+  for (int64_t b = threadIdx.x; b < BUCKETS; b += TILE) seen[b * tiles + t] = 0;
+  __syncthreads();
+  if (m < M) seen[embedding_bucket(index[m]) * tiles + t] = 1;
+}
+
+// The block's view of where its index is: bits of 256 tiles at a time, and of the rows of a tile.
+struct embedding_search {
+  int64_t M, tiles;
+  const int32_t *index;
+  const uint8_t *of_bucket; // [tiles]
+  int32_t mine;
+  uint32_t *word; // [8], shared: what the last question found
+  __device__ __forceinline__ void answer(bool yes) const {
+    const uint32_t bits = __ballot_sync(~0u, yes);
+    __syncthreads(); // words may still be read
+    if (threadIdx.x % 32 == 0) word[threadIdx.x / 32] = bits;
     __syncthreads();
-    seen[threadIdx.x] = from + threadIdx.x < M ? index[from + threadIdx.x] : -1;
+  }
+  // Tiles [from, from + 256) that may have it, below `end`.
+  __device__ __forceinline__ void in_tiles(int64_t from, int64_t end) const {
+    const int64_t t = from + threadIdx.x;
+    answer(t < end && of_bucket[t]);
+  }
+  // Rows of tile t that have it, in [from, end).
+  __device__ __forceinline__ void in_rows(int64_t t, int64_t from, int64_t end) const {
+    const int64_t m = t * TILE + threadIdx.x;
+    answer(m >= from && m < end && index[m] == mine);
+  }
+  __device__ __forceinline__ int count() const {
+    int all = 0;
+    for (int w = 0; w < TILE / 32; w++) all += __popc(word[w]);
+    return all;
+  }
+  // The places of what was found, in order.
+  __device__ __forceinline__ void list(uint8_t *place) const {
+    const int w = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int before = __popc(word[w] & ((1u << lane) - 1));
+    for (int i = 0; i < w; i++) before += __popc(word[i]);
+    if (word[w] >> lane & 1) place[before] = (uint8_t)threadIdx.x;
     __syncthreads();
-    if (m >= M || after < M) continue;
-    for (int i = 0; i < WN_CUDA_THREADS && from + i < M; i++) {
-      if (seen[i] != mine) continue;
-      if (from + i < m) is_first = false;
-      if (from + i > m) {
-        after = from + i;
-        break;
-      }
+  }
+};
+
+// A block a row of dy: the first with its index adds all that have it, COLUMNS of a thread and AT_ONCE rows at a time,
+// in their order.
+enum { COLUMNS = 4, AT_ONCE = 8 };
+static __global__ void embedding_sums(int64_t M, int64_t C, int64_t tiles, const int32_t *index, const uint8_t *seen,
+                                      double scale, const float *dy, float *to) {
+  WN_SHARED(uint32_t, rows_found, [TILE / 32]);
+  WN_SHARED(uint32_t, tiles_found, [TILE / 32]);
+  WN_SHARED(uint8_t, row, [TILE]);
+  const int64_t first = blockIdx.x, own = first / TILE;
+  const int32_t mine = index[first];
+  embedding_search rows = {M, tiles, index, seen + embedding_bucket(mine) * tiles, mine, rows_found};
+  embedding_search places = rows;
+  places.word = tiles_found;
+  rows.in_rows(own, own * TILE, first);
+  if (rows.count() > 0) return;
+  for (int64_t from = 0; from < own; from += TILE) {
+    places.in_tiles(from, own);
+    for (int t = 0; t < TILE; t++) {
+      if (!(tiles_found[t / 32] >> t % 32 & 1)) continue;
+      rows.in_rows(from + t, 0, M);
+      if (rows.count() > 0) return;
     }
   }
-  if (m >= M) return;
-  next[m] = (int32_t)after;
-  first[m] = is_first;
-}
-static __global__ void embedding_sums(int64_t M, int64_t C, const int32_t *index, const int32_t *next,
-                                      const int32_t *first, double scale, const float *dy, float *to) {
-  const int64_t m = blockIdx.x;
-  if (!first[m]) return;
-  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
-    double sum = 0;
-    for (int64_t i = m; i < M; i = next[i]) sum += (double)dy[i * C + c];
-    float *at = to + index[m] * C + c;
-    *at = (float)((double)*at + scale * sum);
+  for (int64_t c0 = 0; c0 < C; c0 += COLUMNS * TILE) {
+    double sum[COLUMNS] = {};
+    for (int64_t from = own; from < tiles; from += TILE) {
+      places.in_tiles(from, tiles);
+      for (int t = 0; t < TILE; t++) {
+        if (!(tiles_found[t / 32] >> t % 32 & 1)) continue;
+        rows.in_rows(from + t, first, M);
+        const int count = rows.count();
+        rows.list(row);
+        for (int i = 0; i < count; i += AT_ONCE) {
+          float x[AT_ONCE][COLUMNS];
+#pragma unroll
+          for (int j = 0; j < AT_ONCE; j++)
+#pragma unroll
+            for (int k = 0; k < COLUMNS; k++) {
+              const int64_t c = c0 + k * TILE + threadIdx.x;
+              x[j][k] = i + j < count && c < C ? dy[((from + t) * TILE + row[i + j]) * C + c] : 0.0f;
+            }
+#pragma unroll
+          for (int j = 0; j < AT_ONCE; j++)
+#pragma unroll
+            for (int k = 0; k < COLUMNS; k++) sum[k] += (double)x[j][k];
+        }
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < COLUMNS; k++) {
+      const int64_t c = c0 + k * TILE + threadIdx.x;
+      float *at = to + mine * C + c;
+      if (c < C) *at = (float)((double)*at + scale * sum[k]);
+    }
   }
 }
 
 size_t wn_cuda_embedding_scratch(const struct wn_exec *exec, const struct wn_embedding *a, bool backward) {
   (void)exec;
-  return backward ? (size_t)a->M * 2 * sizeof(int32_t) : 0;
+  return backward ? (size_t)wn_cuda_parts(a->M, TILE) * BUCKETS : 0;
 }
 static void embedding_add(const struct wn_exec *exec, int64_t M, int64_t C, const int32_t *index, double scale,
                           const void *dy, void *to) {
-  int32_t *next = static_cast<int32_t *>(exec->scratch), *first = next + M;
+  uint8_t *seen = static_cast<uint8_t *>(exec->scratch);
+  const int64_t tiles = wn_cuda_parts(M, TILE);
   const cudaStream_t stream = wn_cuda_stream(exec);
-  WN_LAUNCH((unsigned)wn_cuda_parts(M, WN_CUDA_THREADS), WN_CUDA_THREADS, 0, stream, embedding_lists, M, index, next,
-            first);
-  WN_LAUNCH((unsigned)M, WN_CUDA_THREADS, 0, stream, embedding_sums, M, C, index, static_cast<const int32_t *>(next),
-            static_cast<const int32_t *>(first), scale, static_cast<const float *>(dy), static_cast<float *>(to));
+  WN_LAUNCH((unsigned)tiles, TILE, 0, stream, embedding_tiles, M, index, seen);
+  WN_LAUNCH((unsigned)M, TILE, 0, stream, embedding_sums, M, C, tiles, index, static_cast<const uint8_t *>(seen), scale,
+            static_cast<const float *>(dy), static_cast<float *>(to));
 }
 wn_status wn_cuda_embedding_backward(const struct wn_exec *exec, const struct wn_embedding *a) {
   if (a->M == 0) return WN_OK;

@@ -24,7 +24,44 @@ struct wn_numbers {
     else
       static_cast<float *>(p)[i] = value;
   }
+  // N numbers from i on, one or eight: eight as one or two words of 16 bytes, i a multiple of 8 and wn_by_eights.
+  template <int N> __device__ __forceinline__ void get(int64_t i, float (&v)[N]) const {
+    static_assert(N == 1 || N == 8, "one or eight");
+    if constexpr (N == 1) {
+      v[0] = (*this)[i];
+    } else if (bf16) {
+      const uint4 bits = *reinterpret_cast<const uint4 *>(static_cast<const __nv_bfloat16 *>(p) + i);
+      const uint32_t word[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+        const float2 two = wn_unpack_bf16(word[k]);
+        v[2 * k] = two.x, v[2 * k + 1] = two.y;
+      }
+    } else {
+      const float4 *from = reinterpret_cast<const float4 *>(static_cast<const float *>(p) + i);
+      const float4 low = from[0], high = from[1];
+      v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+      v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+    }
+  }
+  template <int N> __device__ __forceinline__ void put(int64_t i, const float (&v)[N]) const {
+    static_assert(N == 1 || N == 8, "one or eight");
+    if constexpr (N == 1) {
+      set(i, v[0]);
+    } else if (bf16) {
+      *reinterpret_cast<uint4 *>(static_cast<__nv_bfloat16 *>(p) + i) = make_uint4(
+          wn_pack_bf16(v[0], v[1]), wn_pack_bf16(v[2], v[3]), wn_pack_bf16(v[4], v[5]), wn_pack_bf16(v[6], v[7]));
+    } else {
+      float4 *to = reinterpret_cast<float4 *>(static_cast<float *>(p) + i);
+      to[0] = make_float4(v[0], v[1], v[2], v[3]);
+      to[1] = make_float4(v[4], v[5], v[6], v[7]);
+    }
+  }
 };
+// Whether x can be read and written by eights: lines of a multiple of 8, ld apart; NULL, which nobody reads, can.
+static inline bool wn_by_eights(const void *x, int64_t ld) {
+  return reinterpret_cast<uintptr_t>(x) % 16 == 0 && ld % 8 == 0;
+}
 static inline wn_numbers wn_numbers_of(const void *p, wn_dtype type) {
   return {const_cast<void *>(p), type == WN_BF16};
 }

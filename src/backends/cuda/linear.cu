@@ -147,14 +147,18 @@ wn_status wn_cuda_linear_forward(const struct wn_exec *exec, const struct wn_lin
 
 wn_status wn_cuda_linear_backward(const struct wn_exec *exec, const struct wn_linear *a) {
   const wn_dtype t = exec->dtype;
-  const wn_numbers dy = wn_numbers_of(a->dy, wn_array_type(a->dy_type, t));
+  const wn_numbers given = wn_numbers_of(a->dy, wn_array_type(a->dy_type, t));
+  wn_numbers dy = given;
+  int64_t lddy = a->lddy;
+  size_t used = 0;
   wn_product p = {};
   if (a->M == 0) return WN_OK;
+  if (a->dx && a->dw && !a->packed) used = wn_cuda_blas_rounded(exec, &dy, &lddy, a->M, a->N);
   if (a->dx) { // dy [M,N] times w [N,K]: the sum is over n
-    p.M = a->M, p.N = a->K, p.K = a->N, p.a = dy, p.a_row = a->lddy, p.a_k = 1;
+    p.M = a->M, p.N = a->K, p.K = a->N, p.a = dy, p.a_row = lddy, p.a_k = 1;
     p.b = wn_numbers_of(a->w, t), p.b_row = 1, p.b_k = a->K;
     p.c = wn_numbers_of(a->dx, wn_array_type(a->dx_type, t)), p.c_row = a->lddx, p.accumulate = a->accumulate_dx;
-    if (!a->packed) linear_product(exec, p, 0);
+    if (!a->packed) linear_product(exec, p, used);
     if (a->packed)
       linear_panels(exec, a, [&](int64_t first, int64_t rows, const float *panel) {
         p.K = rows, p.a = wn_numbers_of(static_cast<const float *>(a->dy) + first, WN_F32);
@@ -164,13 +168,13 @@ wn_status wn_cuda_linear_backward(const struct wn_exec *exec, const struct wn_li
   }
   if (a->dw) { // dy^T [N,M] times x [M,K]: the sum is over m
     p = wn_product{};
-    p.M = a->N, p.N = a->K, p.K = a->M, p.a = dy, p.a_row = 1, p.a_k = a->lddy;
+    p.M = a->N, p.N = a->K, p.K = a->M, p.a = dy, p.a_row = 1, p.a_k = lddy;
     p.b = wn_numbers_of(a->x, wn_array_type(a->x_type, t)), p.b_row = 1, p.b_k = a->ldx;
     p.c = wn_numbers_of(a->dw, t), p.c_row = a->K, p.accumulate = !a->dw_fresh;
-    linear_product(exec, p, 0);
+    linear_product(exec, p, used);
   }
   if (a->db)
     WN_LAUNCH((unsigned)wn_cuda_parts(a->N, 32), dim3(32, 8), 0, wn_cuda_stream(exec), linear_bias_kernel, a->M, a->N,
-              dy, a->lddy, static_cast<float *>(a->db));
+              given, a->lddy, static_cast<float *>(a->db));
   return wn_cuda_launched(exec, "linear");
 }

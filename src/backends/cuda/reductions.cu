@@ -12,8 +12,11 @@ template <class Term> static __device__ double sum_in_order(double sum, int64_t 
     __syncthreads();
     for (int64_t i = threadIdx.x; i < TERMS && from + i < n; i += blockDim.x) terms[i] = term(from + i);
     __syncthreads();
-    if (threadIdx.x == 0)
-      for (int64_t i = 0; i < TERMS && from + i < n; i++) sum += terms[i];
+    if (threadIdx.x == 0) {
+      const int count = n - from < TERMS ? (int)(n - from) : TERMS;
+#pragma unroll 8
+      for (int i = 0; i < count; i++) sum += terms[i];
+    }
   }
   return sum;
 }
