@@ -22,6 +22,9 @@ foreach(source IN LISTS WINNOW_SOURCES)
 endforeach()
 add_library(winnow_emulated_avx512 OBJECT ${emulated})
 target_link_libraries(winnow_emulated_avx512 PRIVATE winnow_flags ${WINNOW_LIBS})
+if(NOT OpenMP::OpenMP_C IN_LIST WINNOW_LIBS) # as winnow_objects
+  target_compile_options(winnow_emulated_avx512 PRIVATE ${OpenMP_C_FLAGS})
+endif()
 target_include_directories(winnow_emulated_avx512 PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
 # More takes the compiler minutes: every instruction is a loop.
 target_compile_options(winnow_emulated_avx512 PRIVATE -O1 -mavx2 -mfma -mf16c -Wno-psabi)

@@ -34,6 +34,7 @@ def build(run):
     if run.only_use:
         for name in ("winnow", "bench_device"):
             run.program(name)
+        warm(run)
         return f"{run.build} as it is"
     if not nvcc():
         raise Failed("nvcc is not installed")
