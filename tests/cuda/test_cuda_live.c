@@ -128,9 +128,8 @@ static int64_t spoilt(const struct mech_bench *m, bool backward, int64_t g, int6
   return n;
 }
 
-/* Forward, and backward where it is asked for. */
 static void run(struct mech_bench *m, bool backward) {
-  for (int n = 0; n <= backward; n++) assert_ok(reference.ctx, mech_op(&emulated, m, &m->op, n));
+  assert_ok(reference.ctx, mech_op(&emulated, m, &m->op, backward));
   assert_null(wn_emulate_error());
 }
 
@@ -140,6 +139,7 @@ static void check_left_out(size_t n, bool backward) {
   struct mech_bench clean, m, one;
   make(&s, &clean), make(&s, &m);
   run(&clean, false);
+  if (backward) run(&m, false); /* which hears some of the keys that backward leaves out: y is as it was */
   const int64_t G = wn_selection_groups(&m.op), share = s.H / G;
   for (int64_t g = 0; g < G; g++) {
     int64_t dead = 0, least = -1;
@@ -152,6 +152,7 @@ static void check_left_out(size_t n, bool backward) {
     /* The case is one: a rule that is off by a tenth calls other keys dead. */
     assert_true(dead > ROW / 4 && least >= 0 && by < 1);
     make(&s, &one);
+    if (backward) run(&one, false);
     poison(&one, g, least);
     run(&one, backward);
     const int64_t in = spoilt(&one, backward, g, ROW, 2 * ROW);
@@ -185,7 +186,7 @@ static void test_none(void **state) {
   for (int off = 0; off < 2; off++) {
     make(&s, &m[off]);
     if (off) m[off].op.sel.dead_share = 0;
-    run(&m[off], true);
+    run(&m[off], false), run(&m[off], true);
   }
   for (int backward = 0; backward < 2; backward++)
     for (int64_t j = 0; j < WINDOW; j++) assert_true(margin(&m[0], backward, 0, WINDOW, j) > 0);
@@ -202,7 +203,7 @@ static void test_off(void **state) {
   poison(&m, 0, 1);
   for (int off = 0; off < 2; off++) {
     m.op.sel.dead_share = off ? 0 : 0x1p-24;
-    run(&m, true);
+    run(&m, false), run(&m, true);
     for (int backward = 0; backward < 2; backward++)
       assert_int_equal(spoilt(&m, backward, 0, WINDOW, s.Tk), off ? (s.Tk - WINDOW) * s.H : 0);
   }

@@ -96,9 +96,8 @@ struct sm90_call {
   const char *what = nullptr; /* that failed */
   int windows, rows, processors;
   room scratch;
-  wn_tensor_map given, without; /* dy; with exclusive attention what DELTA makes of it */
-  float *carries;               /* [windows,B,G,padded] F at each window's first row */
-  int64_t carry;                /* floats of one */
+  float *carries; /* [windows,B,G,padded] F at each window's first row */
+  int64_t carry;  /* floats of one */
   live_keys<uint16_t> keys;
   bool leaves_out; /* keys that are dead */
   int lane_count;
@@ -168,9 +167,8 @@ struct sm90_call {
     };
     processors = device_attribute(cudaDevAttrMultiProcessorCount);
     return !(map(a.q, c->q, a.H, a.s_q) || map(a.k, c->k, a.Hkv, a.s_k) || map(a.v, c->v, a.Hkv, a.s_v) ||
-             (c->dy && map(given, c->dy, a.H, a.s_y)) ||
-             (a.exclusive.dy && map(without, a.exclusive.dy, a.H, {(int64_t)a.T * a.H * D, (int64_t)a.H * D, D})) ||
-             (leaves_out && live_maps()));
+             (a.exclusive.dy && map(a.dy, a.exclusive.dy, a.H, {(int64_t)a.T * a.H * D, (int64_t)a.H * D, D})) ||
+             (c->dy && !a.exclusive.dy && map(a.dy, c->dy, a.H, a.s_y)) || (leaves_out && live_maps()));
   }
   bool live_maps() {
     const int D = (int)c->D;
@@ -276,10 +274,10 @@ struct sm90_call {
     if (windows > 1) a.sums = scratch.take<float>(sums());
   }
   int64_t sums() const { return 2 * (int64_t)a.B * a.padded * a.Hkv * c->D; }
-  template <int D, bool SEL, sm90_rows_run RUN> void by_rows() {
-    typedef sm90_rows_room<D, SEL, RUN> room;
-    if (failed(wn_shared_limit(sm90_rows<D, SEL, RUN>, room::BYTES))) return;
-    WN_LAUNCH(at_once(a.B * a.H * (a.row_blocks / 2)), dim3(384), room::BYTES, stream, (sm90_rows<D, SEL, RUN>), a);
+  template <int D, bool SEL> void dq() {
+    typedef sm90_rows_room<D, SEL> room;
+    if (failed(wn_shared_limit(sm90_rows<D, SEL>, room::BYTES))) return;
+    WN_LAUNCH(at_once(a.B * a.H * (a.row_blocks / 2)), dim3(384), room::BYTES, stream, (sm90_rows<D, SEL>), a);
   }
   template <int D> void dF() {
     typedef sm90_dF_room<D> room;
@@ -316,7 +314,14 @@ struct sm90_call {
     if (leaves_out) follow(0, 1);
     follow(1, 0);
   }
+  template <int D> void delta() {
+    const int64_t threads = (int64_t)a.B * a.padded * a.H * (D / 8);
+    WN_LAUNCH((unsigned)((threads + 255) / 256), 256, 0, stream, sm90_delta<D>, a,
+              static_cast<const uint16_t *>(c->dy));
+  }
   template <int D, bool SEL> void backward_of() {
+    stream_of(0);
+    delta<D>();
     if (windows > 1) before_backward<D>();
     for (int w = windows - 1; w >= 0 && !what; w--) {
       const int lane = lane_of(w);
@@ -324,15 +329,12 @@ struct sm90_call {
       find_live(w, lane, carries + w * carry);
       a.carry_in = w > 0 ? carries + w * carry : nullptr;
       if (SEL) select<D, F_HALF>();
-      a.dy = given;
-      by_rows<D, SEL, DELTA>();
-      if (a.exclusive.on) a.dy = without;
       if (SEL) dF<D>();
       if (w < windows - 1) wait(READY, lane);
       if (SEL) select_back<D>();
       mark(READY, lane);
-      by_rows<D, SEL, DQ>();
-      const int beside = w == 0 ? 1 - lane : lane; /* the last DQ has no other window beside it */
+      dq<D, SEL>();
+      const int beside = w == 0 ? 1 - lane : lane; /* the last dq has no other window beside it */
       if (w == 0) wait(READY, beside);
       if (w < windows - 1) wait(SUMMED, beside);
       stream_of(beside);

@@ -55,7 +55,7 @@ struct sm90_args {
     const float *gate; /* [H] or NULL: 1 */
     const uint16_t *v; /* the rows of `v` */
     float *dot;        /* [B,H,T] y . v, or NULL */
-    uint16_t *dy;      /* [B,T,H,D] contiguous: dy without its part along v; what all but DELTA take */
+    uint16_t *dy;      /* [B,T,H,D] contiguous: dy without its part along v */
     float *d_dot;      /* [B,H,padded] dy . v */
     float *dgate;      /* [B,H,T] by row, or NULL */
   } exclusive;

@@ -1,14 +1,10 @@
-/* Attention backward on sm_90, the kernel that walks the keys of a row tile (backward.cuh has the equations). It runs
- * twice:
+/* Attention backward on sm_90, what belongs to rows (backward.cuh has the equations):
  *
- *   DELTA  sums of W and of W dW by row, W = exp(A - lse): delta = sum W dW / sum W, lse += log(sum W)
- *   DQ     dq = scale sum G k; G = W (dW - delta), for the selecting head X besides
- *
- * The first run makes delta exact: from y, which rows in bf16 round, it is worse where gradients cancel (equal keys:
- * the norm of dq's error is 1.4 to 1.6 times as large; the tolerance law grants both). It also makes the weights of a
- * row with F in halves sum to 1, whatever the lse of forward, whose F is in floats: all that comes after uses this lse.
- * With exclusive attention it takes dy's part along v away first, and leaves what the other kernels read as dy.
- * 4 D and 6 D operations a pair and head. Units, order and pipeline are forward's; tiles have 64 keys. */
+ *   delta  dy . y of each row and head, y as rows in bf16 hold it: where gradients cancel an exact one, by sums of W
+ * dW, would be better (equal keys: the norm of dq's error is 1.4 to 1.6 times as large), for 4 D operations a pair and
+ * head; the tolerance law grants both. With exclusive attention it takes dy's part along v away first. dq     = scale
+ * sum G k; G = W (dW - delta), for the selecting head X besides. It walks the keys of a row tile, 6 D operations a pair
+ * and head; units, order and pipeline are forward's, tiles have 64 keys. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_SM90_ROWS_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_SM90_ROWS_CUH
 
@@ -16,10 +12,8 @@
 
 namespace wn_cuda {
 
-enum sm90_rows_run { DELTA, DQ };
-
-template <int D, bool SEL, sm90_rows_run RUN> struct sm90_rows_room {
-  static constexpr int Q = 128 * D * 2, K = 64 * D * 2, F = SEL ? 8192 : 0, X = SEL && RUN == DQ ? 8192 : 0;
+template <int D, bool SEL> struct sm90_rows_room {
+  static constexpr int Q = 128 * D * 2, K = 64 * D * 2, F = SEL ? 8192 : 0, X = F;
   static constexpr int K_STAGES = D == 64 ? 4 : 3, V_STAGES = D == 64 ? 3 : 2; /* K stays a step longer */
   static constexpr int V_STAGE = K + 2 * F + 2 * X, VALUES = 2 * Q + K_STAGES * K;
   static constexpr int BARRIERS = VALUES + V_STAGES * V_STAGE, BYTES = BARRIERS + (2 + 2 * K_STAGES + 2 * V_STAGES) * 8;
@@ -40,14 +34,14 @@ template <class ROOM> struct sm90_rows_bars {
   }
 };
 
-template <int D, bool SEL, sm90_rows_run RUN>
+template <int D, bool SEL>
 __device__ __forceinline__ void rows_bring(const sm90_args &a, uint8_t *raw,
-                                           const sm90_rows_bars<sm90_rows_room<D, SEL, RUN>> &bars) {
-  typedef sm90_rows_room<D, SEL, RUN> room;
+                                           const sm90_rows_bars<sm90_rows_room<D, SEL>> &bars) {
+  typedef sm90_rows_room<D, SEL> room;
   int n = 0, turn = 0;
   for (int u; (u = snake(turn, blockIdx.x, gridDim.x)) < rows_units(a); turn++) {
     const sm90_rows_unit unit(a, u);
-    const bool joins = SEL && RUN == DQ && selects(a, unit.h);
+    const bool joins = SEL && selects(a, unit.h);
     wn_mbarrier_wait(bars.q_empty, (turn & 1) ^ 1);
     wn_mbarrier_expect(bars.q_full, 2 * room::Q);
     load_tile<D, 128>(raw, a.q, bars.q_full, unit.row_tile * 128, unit.h, unit.b);
@@ -83,57 +77,96 @@ __device__ __forceinline__ void add_X(float (&s)[32], const uint8_t *x, int warp
   }
 }
 
-/* dy of row i becomes dy without its part along v, and what is taken from it is kept. pair(t): where the lane has its
- * two numbers of 8 t and on; r: which of its two rows. */
-template <int D, class PAIR>
-__device__ __forceinline__ void exclude_dy(const sm90_args &a, const sm90_rows_unit &unit, int i, int lane, PAIR pair) {
-  const sm90_own<D> v(a, unit.b, unit.kv, i, lane);
-  float along = 0;
+/* Eight numbers of a row in bf16. */
+struct sm90_eight {
+  float v[8];
+  __device__ __forceinline__ explicit sm90_eight(const uint16_t *at) {
+    const uint4 x = *reinterpret_cast<const uint4 *>(at);
+    const uint32_t word[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
-  for (int t = 0; t < D / 8; t++) {
-    const float2 dy = wn_unpack_bf16(pair(t));
-    along = fmaf(dy.y, v[t].y, fmaf(dy.x, v[t].x, along));
+    for (int k = 0; k < 4; k++) {
+      const float2 two = wn_unpack_bf16(word[k]);
+      v[2 * k] = two.x, v[2 * k + 1] = two.y;
+    }
   }
-  along = sum_of_row(along);
-  const float part = gate_of(a, unit.h) * along / v.size;
-  const int64_t bh = (int64_t)unit.b * a.H + unit.h;
-  uint16_t *to = a.exclusive.dy + (((int64_t)unit.b * a.T + i) * a.H + unit.h) * D + (lane & 3) * 2;
+  __device__ __forceinline__ float along(const sm90_eight &x) const {
+    float sum = 0;
 #pragma unroll
-  for (int t = 0; t < D / 8; t++) {
-    const float2 dy = wn_unpack_bf16(pair(t));
-    pair(t) = wn_pack_bf16(dy.x - part * v[t].x, dy.y - part * v[t].y);
-    if (i < a.T) *reinterpret_cast<uint32_t *>(to + t * 8) = pair(t);
+    for (int k = 0; k < 8; k++) sum = fmaf(v[k], x.v[k], sum);
+    return sum;
   }
-  if ((lane & 3) || i >= a.T) return;
-  a.exclusive.d_dot[bh * a.padded + i] = along;
-  if (a.exclusive.dgate) a.exclusive.dgate[bh * a.T + i] = -a.exclusive.dot[bh * a.T + i] * along / v.size;
+};
+template <int LANES> __device__ __forceinline__ float sum_of_lanes(float x) {
+#pragma unroll
+  for (int by = LANES / 2; by > 0; by /= 2) x += __shfl_xor_sync(~0u, x, by);
+  return x;
+}
+
+/* lse to base 2, infinite behind T, and delta; with exclusive attention also dy without its part along v, which all
+ * kernels behind this one read, what is taken from it, and the gates' gradients by row. Grid: blocks of 256 threads,
+ * D / 8 of them for each head of a row, B x padded x H of these. */
+template <int D>
+__global__ void __launch_bounds__(256, 4) sm90_delta(const __grid_constant__ sm90_args a, const uint16_t *dy) {
+  constexpr int LANES = D / 8;
+  const int64_t n = ((int64_t)blockIdx.x * 256 + threadIdx.x) / LANES, row = n / a.H;
+  const int h = (int)(n % a.H), b = (int)(row / a.padded), lane = threadIdx.x % LANES;
+  const int i = (int)(row % a.padded), at_row = min(i, a.T - 1),
+            at_b = min(b, a.B - 1); /* what is behind reads the last */
+  const int64_t at = at_b * a.s_y.b + at_row * a.s_y.t + h * a.s_y.h + lane * 8, bh = (int64_t)at_b * a.H + h;
+  sm90_eight y(a.y + at), d(dy + at);
+  float d_along = 0, by_gate = 0;
+  if (a.exclusive.on) {
+    const sm90_eight v(a.exclusive.v + at_b * a.s_v.b + at_row * a.s_v.t + h / (a.H / a.Hkv) * a.s_v.h + lane * 8);
+    const float size = fmaxf(sum_of_lanes<LANES>(v.along(v)), 1e-30f), part = gate_of(a, h) / size,
+                dot = a.exclusive.dot[bh * a.T + at_row];
+    uint32_t word[4];
+    d_along = sum_of_lanes<LANES>(d.along(v));
+    by_gate = -dot * d_along / size;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      word[k] =
+          wn_pack_bf16(d.v[2 * k] - part * d_along * v.v[2 * k], d.v[2 * k + 1] - part * d_along * v.v[2 * k + 1]);
+      const float2 left = wn_unpack_bf16(word[k]);
+      d.v[2 * k] = left.x, d.v[2 * k + 1] = left.y;
+    }
+#pragma unroll
+    for (int k = 0; k < 8; k++) y.v[k] += part * dot * v.v[k]; /* as it was before the projection */
+    if (b < a.B && i < a.T)
+      *reinterpret_cast<uint4 *>(a.exclusive.dy + (((int64_t)b * a.T + i) * a.H + h) * D + lane * 8) =
+          make_uint4(word[0], word[1], word[2], word[3]);
+  }
+  const float delta = sum_of_lanes<LANES>(y.along(d));
+  if (lane != 0 || b >= a.B) return;
+  a.log2s[bh * a.padded + i] = i < a.T ? a.lse[bh * a.T + i] * 1.4426950408889634f : INFINITY;
+  a.delta[bh * a.padded + i] = i < a.T ? delta : 0.0f;
+  if (!a.exclusive.on || i >= a.T) return;
+  a.exclusive.d_dot[bh * a.padded + i] = d_along;
+  if (a.exclusive.dgate) a.exclusive.dgate[bh * a.T + i] = by_gate;
 }
 
 /* Grid: at most as many blocks as run at once. */
-template <int D, bool SEL, sm90_rows_run RUN>
-__global__ void __launch_bounds__(384, 1) sm90_rows(const __grid_constant__ sm90_args a) {
-  typedef sm90_rows_room<D, SEL, RUN> room;
+template <int D, bool SEL> __global__ void __launch_bounds__(384, 1) sm90_rows(const __grid_constant__ sm90_args a) {
+  typedef sm90_rows_room<D, SEL> room;
   constexpr int KS = room::K_STAGES, VS = room::V_STAGES;
   constexpr bool HELD = D == 64; /* Q and dy in registers */
   WN_SHARED_DYNAMIC(uint8_t, raw);
   const sm90_rows_bars<room> bars(reinterpret_cast<wn_mbarrier *>(raw + room::BARRIERS));
   if (threadIdx.x < 128) {
     wn_registers_fewer<24>();
-    if (threadIdx.x == 0) rows_bring<D, SEL, RUN>(a, raw, bars);
+    if (threadIdx.x == 0) rows_bring<D, SEL>(a, raw, bars);
     return;
   }
   wn_registers_more<240>();
   const int group = (threadIdx.x >> 7) - 1, warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31;
   const int row0 = group * 64 + warp * 16;
   const uint8_t *own_q = raw + group * 8192, *own_dy = raw + room::Q + group * 8192;
-  float s[32], dp[32], dq[RUN == DQ ? D / 2 : 1];
+  float s[32], dp[32], dq[D / 2];
   uint32_t p[4][4], held_q[4][4], held_dy[4][4];
   const auto keys = [&](int st) { return raw + 2 * room::Q + st * room::K; };
   const auto values = [&](int st) { return raw + room::VALUES + st * room::V_STAGE; };
   const auto gradient = [&](int st) {
-    if constexpr (RUN == DQ)
 #pragma unroll
-      for (int k = 0; k < 4; k++) wn_wgmma_rs<true>(dq, p[k], rows_of<64>(keys(st), k), true);
+    for (int k = 0; k < 4; k++) wn_wgmma_rs<true>(dq, p[k], rows_of<64>(keys(st), k), true);
   };
   turn_first(group);
   int n = 0, turn = 0;
@@ -142,40 +175,15 @@ __global__ void __launch_bounds__(384, 1) sm90_rows(const __grid_constant__ sm90
     const int tiles = unit.tiles<64>();
     int first[2];
     unit.documents(a, row0 + (lane >> 2), first);
-    const bool joins = SEL && RUN == DQ && selects(a, unit.h);
-    float lse[2], delta[2], weights[2] = {0, 0}, products[2] = {0, 0};
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-      const int i = unit.row_tile * 128 + row0 + (lane >> 2) + r * 8;
-      const int64_t bh = (int64_t)unit.b * a.H + unit.h;
-      if (RUN == DQ)
-        lse[r] = a.log2s[bh * a.padded + i], delta[r] = a.delta[bh * a.padded + i];
-      else
-        lse[r] = i < a.T ? a.lse[bh * a.T + i] * 1.4426950408889634f : INFINITY, delta[r] = 0;
-    }
+    const bool joins = SEL && selects(a, unit.h);
+    const int64_t at = ((int64_t)unit.b * a.H + unit.h) * a.padded + unit.row_tile * 128 + row0 + (lane >> 2);
+    const float lse[2] = {a.log2s[at], a.log2s[at + 8]}, delta[2] = {a.delta[at], a.delta[at + 8]};
     zero(dq);
     wn_mbarrier_wait(bars.q_full, turn & 1);
     if (HELD) {
       load_operand(held_q, own_q, warp, lane);
       load_operand(held_dy, own_dy, warp, lane);
       release(lane, bars.q_empty);
-    }
-    if (RUN == DELTA && a.exclusive.on) {
-#pragma unroll
-      for (int r = 0; r < 2; r++) {
-        const int row = row0 + (lane >> 2) + r * 8, i = unit.row_tile * 128 + row;
-        if constexpr (HELD)
-          exclude_dy<D>(a, unit, i, lane, [&](int t) -> uint32_t & { return held_dy[t / 2][t % 2 * 2 + r]; });
-        else
-          exclude_dy<D>(a, unit, i, lane, [&](int t) -> uint32_t & {
-            uint8_t *at = raw + room::Q + t / 8 * 16384 + row * 128 + ((t % 8 ^ (row & 7)) << 4);
-            return reinterpret_cast<uint32_t *>(at)[lane & 3];
-          });
-      }
-      if (!HELD) { /* products of the whole group read what its warps have written */
-        wn_proxy_fence();
-        wn_barrier_sync(4 + group, 128);
-      }
     }
     for (int i = 0; i < tiles; i++, n++) {
       const int ks = n % KS, vs = n % VS;
@@ -202,62 +210,37 @@ __global__ void __launch_bounds__(384, 1) sm90_rows(const __grid_constant__ sm90
           wn_wgmma_ss<false>(dp, columns_of<128>(own_dy, k), to, k > 0);
       }
       wn_wgmma_commit();
-      if (RUN == DQ) { /* of the tile before, under this one's exponentials */
-        if (i > 0) gradient((n - 1) % KS);
-        wn_wgmma_commit();
-      }
+      if (i > 0) gradient((n - 1) % KS); /* of the tile before, under this one's exponentials */
+      wn_wgmma_commit();
       turn_give(group);
-      wn_wgmma_wait<RUN == DQ ? 2 : 1>();
-      if (RUN == DELTA) release(lane, &bars.k_empty[ks]);
+      wn_wgmma_wait<2>();
       if (i < 2) mask(s, row0, (1 - i) * 64, lane);
       if (a.doc_start) mask_documents(s, first, (unit.last<64>() - i) * 64, lane);
 #pragma unroll
       for (int e = 0; e < 32; e++) s[e] = wn_exp2(fmaf(s[e], a.to_log2, -lse[e >> 1 & 1]));
       wn_wgmma_wait<0>();
-      if (RUN == DQ && i > 0) release(lane, &bars.k_empty[(n - 1) % KS]);
+      if (i > 0) release(lane, &bars.k_empty[(n - 1) % KS]);
       if (!HELD && i == tiles - 1) release(lane, bars.q_empty);
-      if (RUN == DELTA) {
 #pragma unroll
-        for (int e = 0; e < 32; e++) {
-          weights[e >> 1 & 1] += s[e];
-          products[e >> 1 & 1] = fmaf(s[e], dp[e], products[e >> 1 & 1]);
-        }
-      } else {
-#pragma unroll
-        for (int e = 0; e < 32; e++) s[e] *= dp[e] - delta[e >> 1 & 1];
-        if (joins) add_X(s, values(vs) + room::K + 16384 + group * 8192, warp, lane);
-        pack(p, s);
-      }
+      for (int e = 0; e < 32; e++) s[e] *= dp[e] - delta[e >> 1 & 1];
+      if (joins) add_X(s, values(vs) + room::K + 16384 + group * 8192, warp, lane);
+      pack(p, s);
       release(lane, &bars.v_empty[vs]);
     }
-    if constexpr (RUN == DQ) {
-      wn_wgmma_fence();
-      gradient((n - 1) % KS);
-      wn_wgmma_commit();
-      wn_wgmma_wait<0>();
-      release(lane, &bars.k_empty[(n - 1) % KS]);
-    }
+    wn_wgmma_fence();
+    gradient((n - 1) % KS);
+    wn_wgmma_commit();
+    wn_wgmma_wait<0>();
+    release(lane, &bars.k_empty[(n - 1) % KS]);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const int i = unit.row_tile * 128 + row0 + (lane >> 2) + r * 8;
-      if constexpr (RUN == DQ) {
-        if (i >= a.T || !a.dq) continue;
-        uint16_t *to = a.dq + unit.b * a.s_q.b + i * a.s_q.t + unit.h * a.s_q.h + (lane & 3) * 2;
+      if (i >= a.T || !a.dq) continue;
+      uint16_t *to = a.dq + unit.b * a.s_q.b + i * a.s_q.t + unit.h * a.s_q.h + (lane & 3) * 2;
 #pragma unroll
-        for (int t = 0; t < D / 8; t++)
-          *reinterpret_cast<uint32_t *>(to + t * 8) =
-              wn_pack_bf16(dq[t * 4 + r * 2] * a.scale, dq[t * 4 + r * 2 + 1] * a.scale);
-      } else {
-#pragma unroll
-        for (int by = 1; by < 4; by *= 2) {
-          weights[r] += __shfl_xor_sync(~0u, weights[r], by);
-          products[r] += __shfl_xor_sync(~0u, products[r], by);
-        }
-        if (lane & 3) continue;
-        const int64_t at = ((int64_t)unit.b * a.H + unit.h) * a.padded + i;
-        a.log2s[at] = i < a.T ? lse[r] + log2f(weights[r]) : INFINITY;
-        a.delta[at] = i < a.T ? products[r] / weights[r] : 0.0f;
-      }
+      for (int t = 0; t < D / 8; t++)
+        *reinterpret_cast<uint32_t *>(to + t * 8) =
+            wn_pack_bf16(dq[t * 4 + r * 2] * a.scale, dq[t * 4 + r * 2 + 1] * a.scale);
     }
   }
 }
