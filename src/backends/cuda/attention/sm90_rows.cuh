@@ -1,10 +1,10 @@
 /* Attention backward on sm_90, what belongs to rows (backward.cuh has the equations):
  *
- *   delta  dy . y of each row and head, y as rows in bf16 hold it: where gradients cancel an exact one, by sums of W
- * dW, would be better (equal keys: the norm of dq's error is 1.4 to 1.6 times as large), for 4 D operations a pair and
- * head; the tolerance law grants both. With exclusive attention it takes dy's part along v away first. dq     = scale
- * sum G k; G = W (dW - delta), for the selecting head X besides. It walks the keys of a row tile, 6 D operations a pair
- * and head; units, order and pipeline are forward's, tiles have 64 keys. */
+ *   delta  dy . y of each row and head, y as rows in bf16 hold it. An exact one, by sums of W dW for 4 D operations a
+ *          pair and head, would be better where gradients cancel (equal keys: the norm of dq's error is 1.4 to 1.6
+ *          times as large); the tolerance law grants both. Exclusive attention takes dy's part along v away first.
+ *   dq     scale sum G k; G = W (dW - delta), for the selecting head X besides: walks the keys of a row tile, 6 D
+ *          operations a pair and head. Units, order and pipeline are forward's, tiles have 64 keys. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_SM90_ROWS_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_SM90_ROWS_CUH
 
