@@ -55,11 +55,26 @@ static int teardown(void **state) {
 /* Forward and backward of a case in an order of threads: m is made here, and the caller's to clear. */
 static void once(const struct mech_setup *s, uint64_t order, struct mech_bench *m);
 
+/* F in half floats, which the kernels for sm_90 have but where L_mem sums it: its rounding counts times exp(-F), which
+ * lse keeps and the law of floats does not grant. */
+static void half_lse(struct mech_bench *m, const struct mech_bench *want) {
+  const int lse = mech_find(m, "lse");
+  double largest;
+  int64_t at = 0;
+  if (!m->op.sel.on || m->op.sel.mem || !wn_cuda_attend_sm90(&m->op, false)) return;
+  const double error = largest_error(m, want, lse, &largest, &at);
+  if (!(error < 0x1p-10))
+    fail_msg("%s: lse, element %lld: %.9g, expected %.9g", mech_name(m), (long long)at, mech_get(m, lse, at),
+             mech_get(want, lse, at));
+  m->a[lse].role = MECH_FIXED;
+}
+
 static void check_orders(const struct mech_setup *s, int orders) {
   struct expectation e;
   struct mech_bench first;
   law_expect(&reference, s, &e);
   once(&e.s, 0, &first);
+  half_lse(&first, &e.want);
   law_compare(&emulated, &first, &e);
   for (int order = 1; order < orders; order++) {
     struct mech_bench other;

@@ -91,18 +91,18 @@ static void test_windows(void **state) {
   emulated.backend = wn_backend_cuda_table();
 }
 
-/* Without lse F is in half floats, and y keeps the law. */
-static void test_without_lse(void **state) {
+/* F is in half floats but where L_mem sums it, and y keeps the law either way. */
+static void test_halves(void **state) {
   (void)state;
   struct mech_setup s = {.B = 1, .Tq = 200, .Tk = 200, .H = 2, .Hkv = 1, .D = 64, .wide_gap = true, .bf16 = true};
   struct expectation e;
   struct mech_bench m[2];
-  s.c = the_case("{\"selective\":{}}");
+  s.c = the_case("{\"selective\":{\"mem\":{}}}");
   law_expect(&reference, &s, &e);
   for (int n = 0; n < 2; n++) {
     mech_make(&m[n], &e.s, WN_F32);
     m[n].op.sel.F = NULL;
-    if (n) m[n].op.lse = NULL;
+    if (n) m[n].op.sel.mem = false;
     for (int i = 0; i < m[n].n; i++)
       if (strcmp(m[n].a[i].name, "y")) m[n].a[i].role = MECH_FIXED;
     assert_ok(reference.ctx, mech_op(&emulated, &m[n], &m[n].op, false));
@@ -146,7 +146,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_law),
       cmocka_unit_test(test_windows),
-      cmocka_unit_test(test_without_lse),
+      cmocka_unit_test(test_halves),
       cmocka_unit_test(test_choice),
   };
   return cmocka_run_group_tests(tests, setup_device, teardown);

@@ -191,6 +191,7 @@ static const struct op_case op_cases[] = {
     {ACT, {7, 40}, GEGLU | ALIAS},
     {ACT, {5, 72}, 0},
     {CROSS_ENTROPY, {9, 264, 8}, 0},
+    {NORM, {5, 1, 904, 0}, ACC},
 };
 #define OP_CASE_COUNT ((int)(sizeof op_cases / sizeof *op_cases))
 

@@ -30,10 +30,6 @@ static __device__ __forceinline__ float plain(int kind, float v) {
 static __device__ __forceinline__ float plain_back(int kind, float v, float d) {
   return kind == WN_ACT_GELU ? d * gelu_slope(v) : kind == WN_ACT_GELU_ERF ? d * normal_slope(v) : v > 0 ? d : 0.0f;
 }
-static bool gates(int kind) {
-  return kind == WN_ACT_SWIGLU || kind == WN_ACT_GEGLU;
-}
-
 // F and M F: in units of EACH.
 template <int EACH>
 static __global__ void act_gated_kernel(int kind, int64_t n, int64_t F, wn_numbers x, wn_numbers y) {
@@ -101,9 +97,9 @@ template <int EACH> static void act_launch(const struct wn_exec *exec, const str
   const int kind = (int)a->kind;
   const int64_t F = a->F / EACH, n = a->M * F;
   const cudaStream_t stream = wn_cuda_stream(exec);
-  if (gates(kind) && !backward)
+  if (wn_act_has_gate(a->kind) && !backward)
     WN_LAUNCH(wn_cuda_blocks(n), WN_CUDA_THREADS, 0, stream, act_gated_kernel<EACH>, kind, n, F, x, y);
-  else if (gates(kind))
+  else if (wn_act_has_gate(a->kind))
     WN_LAUNCH(wn_cuda_blocks(n), WN_CUDA_THREADS, 0, stream, act_gated_back_kernel<EACH>, kind, n, F, x, dy, dx);
   else if (!backward)
     WN_LAUNCH(wn_cuda_blocks(n), WN_CUDA_THREADS, 0, stream, act_plain_kernel<EACH>, kind, n, x, y);

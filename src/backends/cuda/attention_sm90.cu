@@ -151,7 +151,7 @@ struct sm90_call {
   }
   void lay_forward() {
     if (!c->sel.on) return;
-    lay_lanes(sm90_block<F_FLOAT>::BYTES, 0);
+    lay_lanes(c->sel.mem ? sm90_block<F_FLOAT>::BYTES : sm90_block<F_HALF>::BYTES, 0);
     carries = scratch.take<float>(windows > 1 ? carry : 0);
   }
 
@@ -251,7 +251,7 @@ struct sm90_call {
     if (!maps()) return what;
     if (!c->sel.on)
       forward_of<D, F_NONE>();
-    else if (c->lse || a.M)
+    else if (a.M)
       forward_of<D, F_FLOAT>();
     else
       forward_of<D, F_HALF>();
@@ -315,9 +315,8 @@ struct sm90_call {
     follow(1, 0);
   }
   template <int D> void delta() {
-    const int64_t threads = (int64_t)a.B * a.padded * a.H * (D / 8);
-    WN_LAUNCH((unsigned)((threads + 255) / 256), 256, 0, stream, sm90_delta<D>, a,
-              static_cast<const uint16_t *>(c->dy));
+    const int64_t threads = (int64_t)a.B * a.padded * a.H * (D / 8); /* of 128 rows and more: whole blocks */
+    WN_LAUNCH((unsigned)(threads / 256), 256, 0, stream, sm90_delta<D>, a, static_cast<const uint16_t *>(c->dy));
   }
   template <int D, bool SEL> void backward_of() {
     stream_of(0);

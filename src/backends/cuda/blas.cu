@@ -258,7 +258,7 @@ static void blas_round(const struct wn_exec *exec, int64_t rows, int64_t K, wn_n
 
 size_t wn_cuda_blas_rounded(const struct wn_exec *exec, wn_numbers *x, int64_t *ld, int64_t rows, int64_t K) {
   char *scratch = static_cast<char *>(exec->scratch);
-  if (exec->precision != WN_BF16 || x->bf16) return 0;
+  if (exec->precision != WN_BF16 || x->bf16 || !handle || turned_off) return 0;
   blas_round(exec, rows, K, x, ld, false, &scratch);
   return rounded_bytes(rows, K);
 }

@@ -48,7 +48,6 @@ static __global__ void embedding_tiles(int64_t M, const int32_t *index, uint8_t 
 
 // The block's view of where its index is: bits of 256 tiles at a time, and of the rows of a tile.
 struct embedding_search {
-  int64_t M, tiles;
   const int32_t *index;
   const uint8_t *of_bucket; // [tiles]
   int32_t mine;
@@ -94,7 +93,7 @@ static __global__ void embedding_sums(int64_t M, int64_t C, int64_t tiles, const
   WN_SHARED(uint8_t, row, [TILE]);
   const int64_t first = blockIdx.x, own = first / TILE;
   const int32_t mine = index[first];
-  embedding_search rows = {M, tiles, index, seen + embedding_bucket(mine) * tiles, mine, rows_found};
+  embedding_search rows = {index, seen + embedding_bucket(mine) * tiles, mine, rows_found};
   embedding_search places = rows;
   places.word = tiles_found;
   rows.in_rows(own, own * TILE, first);

@@ -1,7 +1,7 @@
 // RMSNorm and LayerNorm (equations in backends/ref/norm.c). A vector lies in the registers of 8, 16 or 32 lanes, which
 // read it once by eights; where it is too long or lies otherwise, a warp or a block walks it. Its sums are trees of
 // fixed shape. Gradients of gain and shift: runs of vectors by blocks, beside dx where vectors lie in registers, then
-// the runs in order.
+// the runs by eight threads a column.
 #include "backends/cuda/launch.cuh"
 
 struct norm_call {
@@ -240,12 +240,12 @@ static __global__ void __launch_bounds__(WN_CUDA_THREADS) norm_lanes_back(norm_c
 
 // ---- vectors that are walked ----
 
-// Part p of column c: rows [p * each, +each) of all vectors, by eight threads a column, whose sums meet in order.
 // Parts: enough that blocks of vectors in registers fill a device.
 enum { PARTS_EACH = 64, PARTS_MOST = 256, PARTS_MOST_SHORT = 1024 };
 static int64_t norm_parts(int64_t vectors, int64_t width) {
   return wn_cuda_min(width <= NORM_SHORT ? PARTS_MOST_SHORT : PARTS_MOST, wn_cuda_parts(vectors, PARTS_EACH));
 }
+// Part p of column c: vectors [p * each, +each), by eight threads a column, whose sums meet in order.
 static __global__ void norm_parts_kernel(norm_call a, int64_t each, float *part) {
   WN_SHARED(float, gains, [8][32]);
   WN_SHARED(float, shifts, [8][32]);
@@ -378,7 +378,7 @@ wn_status wn_cuda_norm_backward(const struct wn_exec *exec, const struct wn_norm
   if (a->add) k.x = {a->sum, false}, k.ldx = a->ldsum, k.add = nullptr;
   const int64_t parts = norm_parts(k.vectors, k.width), each = wn_cuda_parts(k.vectors, parts);
   float *part = sums ? static_cast<float *>(exec->scratch) : nullptr;
-  const bool fits = norm_fits(k, true);
+  const bool fits = norm_fits(k, true) && (k.layer || !a->dshift);
   if (fits)
     norm_by_width<NORM_LONG_BACK, norm_lanes_backward>(k.width, stream, k, parts, each, part);
   else if (sums) // first: dx may overwrite dy

@@ -7,9 +7,9 @@
  *   half F, X (bf16)  [32 lanes][16 bytes]      {lower 8 keys: its row, the row 8 below; upper 8 keys: the same}
  *   float F           [2][32 lanes][16 bytes]   lower, upper 8 keys: {its row, the row 8 below}
  *
- * One 16-byte read a lane gives 16 keys of a half F. Forward has F in floats: lse keeps the tolerance law then.
- * Backward writes it again in half floats, half the bytes, and normalises the weights that it forms with it by their
- * own sums (sm90_rows.cuh). Blocks behind the diagonal within a tile of 128 rows are read and so are written: zeros.
+ * One 16-byte read a lane gives 16 keys of a half F. F is in half floats, forward and backward alike, so that a row's
+ * weights are the same in both; in floats where L_mem sums it. Blocks behind the diagonal within a tile of 128 rows are
+ * read and so are written: zeros.
  *
  * A block of threads is a warpgroup that brings tiles and two that compute; these take turns in issuing products, so
  * that one's run under the other's exponentials. */

@@ -104,21 +104,20 @@ template <int LANES> __device__ __forceinline__ float sum_of_lanes(float x) {
 
 /* lse to base 2, infinite behind T, and delta; with exclusive attention also dy without its part along v, which all
  * kernels behind this one read, what is taken from it, and the gates' gradients by row. Grid: blocks of 256 threads,
- * D / 8 of them for each head of a row, B x padded x H of these. */
+ * D / 8 of them for each head of a row, B x padded x H of these: whole blocks. */
 template <int D>
 __global__ void __launch_bounds__(256, 4) sm90_delta(const __grid_constant__ sm90_args a, const uint16_t *dy) {
   constexpr int LANES = D / 8;
   const int64_t n = ((int64_t)blockIdx.x * 256 + threadIdx.x) / LANES, row = n / a.H;
   const int h = (int)(n % a.H), b = (int)(row / a.padded), lane = threadIdx.x % LANES;
-  const int i = (int)(row % a.padded), at_row = min(i, a.T - 1),
-            at_b = min(b, a.B - 1); /* what is behind reads the last */
-  const int64_t at = at_b * a.s_y.b + at_row * a.s_y.t + h * a.s_y.h + lane * 8, bh = (int64_t)at_b * a.H + h;
+  const int i = (int)(row % a.padded), read = min(i, a.T - 1); /* rows behind T read the last */
+  const int64_t at = b * a.s_y.b + read * a.s_y.t + h * a.s_y.h + lane * 8, bh = (int64_t)b * a.H + h;
   sm90_eight y(a.y + at), d(dy + at);
   float d_along = 0, by_gate = 0;
   if (a.exclusive.on) {
-    const sm90_eight v(a.exclusive.v + at_b * a.s_v.b + at_row * a.s_v.t + h / (a.H / a.Hkv) * a.s_v.h + lane * 8);
+    const sm90_eight v(a.exclusive.v + b * a.s_v.b + read * a.s_v.t + h / (a.H / a.Hkv) * a.s_v.h + lane * 8);
     const float size = fmaxf(sum_of_lanes<LANES>(v.along(v)), 1e-30f), part = gate_of(a, h) / size,
-                dot = a.exclusive.dot[bh * a.T + at_row];
+                dot = a.exclusive.dot[bh * a.T + read];
     uint32_t word[4];
     d_along = sum_of_lanes<LANES>(d.along(v));
     by_gate = -dot * d_along / size;
@@ -131,12 +130,12 @@ __global__ void __launch_bounds__(256, 4) sm90_delta(const __grid_constant__ sm9
     }
 #pragma unroll
     for (int k = 0; k < 8; k++) y.v[k] += part * dot * v.v[k]; /* as it was before the projection */
-    if (b < a.B && i < a.T)
+    if (i < a.T)
       *reinterpret_cast<uint4 *>(a.exclusive.dy + (((int64_t)b * a.T + i) * a.H + h) * D + lane * 8) =
           make_uint4(word[0], word[1], word[2], word[3]);
   }
   const float delta = sum_of_lanes<LANES>(y.along(d));
-  if (lane != 0 || b >= a.B) return;
+  if (lane != 0) return;
   a.log2s[bh * a.padded + i] = i < a.T ? a.lse[bh * a.T + i] * 1.4426950408889634f : INFINITY;
   a.delta[bh * a.padded + i] = i < a.T ? delta : 0.0f;
   if (!a.exclusive.on || i >= a.T) return;
