@@ -202,6 +202,40 @@ static void test_rows_apart(void **state) {
   packed_weights_clear(&w);
 }
 
+/* A norm's gradients one by one: what they are together, to the bit. Vectors in registers, and ones that are walked. */
+static void test_norm_parts(void **state) {
+  (void)state;
+  enum { ROWS = 131, MOST = 3 * 64, ALL = ROWS * MOST };
+  float *x = malloc(ALL * sizeof *x), *dy = malloc(ALL * sizeof *dy), *y = malloc(ALL * sizeof *y);
+  float *gain = malloc(MOST * sizeof *gain), *rstd = malloc(ROWS * 3 * sizeof *rstd);
+  float *dx[2], *dgain[2];
+  const struct wn_exec e = {.ctx = ctx, .backend = wn_backend_cuda_table(), .threads = 1, .dtype = WN_F32};
+  for (int i = 0; i < 2; i++) dx[i] = calloc(ALL, sizeof **dx), dgain[i] = calloc(MOST, sizeof **dgain);
+  for (int i = 0; i < ALL; i++) {
+    x[i] = (float)wn_random_normal(2, WN_STREAM_TEST, 5, (uint64_t)i);
+    dy[i] = (float)wn_random_normal(2, WN_STREAM_TEST, 6, (uint64_t)i);
+  }
+  for (int i = 0; i < MOST; i++) gain[i] = 1 + 0.01f * (float)i;
+  for (int walked = 0; walked < 2; walked++) {
+    const int64_t width = walked ? 63 : 64, ld = 3 * width;
+    struct wn_norm a = {.rows = ROWS, .groups = 3, .width = width, .eps = 1e-5, .x = x, .ldx = ld, .gain = gain};
+    a.y = y, a.ldy = ld, a.rstd = rstd, a.dy = dy, a.lddy = a.lddx = ld;
+    assert_int_equal(run_norm(e, &a, false), WN_OK);
+    for (int i = 0; i < 2; i++) memset(dgain[i], 0, MOST * sizeof **dgain);
+    a.dx = dx[0], a.dgain = dgain[0];
+    assert_int_equal(run_norm(e, &a, true), WN_OK);
+    a.dx = dx[1], a.dgain = NULL;
+    assert_int_equal(run_norm(e, &a, true), WN_OK);
+    a.dx = NULL, a.dgain = dgain[1];
+    assert_int_equal(run_norm(e, &a, true), WN_OK);
+    assert_memory_equal(dx[0], dx[1], (size_t)(ROWS * ld) * sizeof **dx);
+    assert_memory_equal(dgain[0], dgain[1], (size_t)width * sizeof **dgain);
+    assert_true(dx[0][7] != 0 && dgain[0][7] != 0);
+  }
+  for (int i = 0; i < 2; i++) free(dx[i]), free(dgain[i]);
+  free(x), free(dy), free(y), free(gain), free(rstd);
+}
+
 /* A table of embeddings in blocks: the floats that they stand for, to the bit. */
 static void test_packed_embedding(void **state) {
   (void)state;
@@ -277,7 +311,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_floats),     cmocka_unit_test(test_bf16),         cmocka_unit_test(test_long),
       cmocka_unit_test(test_packed),     cmocka_unit_test(test_rows_apart),   cmocka_unit_test(test_packed_embedding),
-      cmocka_unit_test(test_algorithms), cmocka_unit_test(test_without_blas),
+      cmocka_unit_test(test_algorithms), cmocka_unit_test(test_without_blas), cmocka_unit_test(test_norm_parts),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
