@@ -160,11 +160,26 @@ void wn_launch(const void *known, dim3 grid, dim3 block, size_t shared_bytes, cu
 
 // ---- what is common to kernels, in these terms ----
 
-// Sum over the block in a fixed order; every thread gets it. Threads: a multiple of 32, at most 1024.
-template <class T> __device__ __forceinline__ T wn_warp_sum(T x) {
+// Eight bf16 of 16 bytes.
+__device__ __forceinline__ void wn_unpack_eight(float (&v)[8], const void *at) {
+  const uint4 bits = *static_cast<const uint4 *>(at);
+  const uint32_t word[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
-  for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(~0u, x, by);
+  for (int k = 0; k < 4; k++) {
+    const float2 two = wn_unpack_bf16(word[k]);
+    v[2 * k] = two.x, v[2 * k + 1] = two.y;
+  }
+}
+
+// Sums in a fixed order, of LANES neighbours of a warp, of a warp, of a block; every thread gets its own. A block's
+// threads: a multiple of 32, at most 1024.
+template <int LANES, class T> __device__ __forceinline__ T wn_lanes_sum(T x) {
+#pragma unroll
+  for (int by = LANES / 2; by > 0; by /= 2) x += __shfl_xor_sync(~0u, x, by);
   return x;
+}
+template <class T> __device__ __forceinline__ T wn_warp_sum(T x) {
+  return wn_lanes_sum<32>(x);
 }
 template <class T> __device__ __forceinline__ T wn_warp_max(T x) {
 #pragma unroll

@@ -30,13 +30,7 @@ struct wn_numbers {
     if constexpr (N == 1) {
       v[0] = (*this)[i];
     } else if (bf16) {
-      const uint4 bits = *reinterpret_cast<const uint4 *>(static_cast<const __nv_bfloat16 *>(p) + i);
-      const uint32_t word[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-      for (int k = 0; k < 4; k++) {
-        const float2 two = wn_unpack_bf16(word[k]);
-        v[2 * k] = two.x, v[2 * k + 1] = two.y;
-      }
+      wn_unpack_eight(v, static_cast<const __nv_bfloat16 *>(p) + i);
     } else {
       const float4 *from = reinterpret_cast<const float4 *>(static_cast<const float *>(p) + i);
       const float4 low = from[0], high = from[1];
@@ -60,7 +54,7 @@ struct wn_numbers {
 };
 // Whether x can be read and written by eights: lines of a multiple of 8, ld apart; NULL, which nobody reads, can.
 static inline bool wn_by_eights(const void *x, int64_t ld) {
-  return reinterpret_cast<uintptr_t>(x) % 16 == 0 && ld % 8 == 0;
+  return !x || (reinterpret_cast<uintptr_t>(x) % 16 == 0 && ld % 8 == 0);
 }
 static inline wn_numbers wn_numbers_of(const void *p, wn_dtype type) {
   return {const_cast<void *>(p), type == WN_BF16};

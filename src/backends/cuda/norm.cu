@@ -86,11 +86,7 @@ template <bool WHOLE> static __global__ void norm_back_kernel(norm_call a) {
 // ---- vectors in registers ----
 
 // LANES of a warp have a vector of at most LANES x EACH x 8 numbers: lane l those from 8 (l + LANES e) on.
-template <int LANES> __device__ __forceinline__ float norm_lanes_sum(float x) {
-#pragma unroll
-  for (int by = LANES / 2; by > 0; by /= 2) x += __shfl_xor_sync(~0u, x, by);
-  return x;
-}
+
 struct norm_place {
   int64_t row;
   int off; // of the vector in it
@@ -126,14 +122,14 @@ template <int LANES, int EACH> static __global__ void __launch_bounds__(WN_CUDA_
     for (int e = 0; e < EACH; e++)
 #pragma unroll
       for (int k = 0; k < 8; k++) mean += v[e][k];
-    mean = norm_lanes_sum<LANES>(mean) / (float)W;
+    mean = wn_lanes_sum<LANES>(mean) / (float)W;
   }
 #pragma unroll
   for (int e = 0; e < EACH; e++)
     if ((lane + LANES * e) * 8 < W)
 #pragma unroll
       for (int k = 0; k < 8; k++) square += (v[e][k] - mean) * (v[e][k] - mean);
-  const float s = 1.0f / sqrtf(norm_lanes_sum<LANES>(square) / (float)W + a.eps);
+  const float s = 1.0f / sqrtf(wn_lanes_sum<LANES>(square) / (float)W + a.eps);
   if (!mine) return;
 #pragma unroll
   for (int e = 0; e < EACH; e++) {
@@ -215,8 +211,8 @@ static __global__ void __launch_bounds__(WN_CUDA_THREADS) norm_lanes_back(norm_c
         level += d[e][k];
       }
     if (!a.dx.p) continue;
-    along = norm_lanes_sum<LANES>(along) / (float)W;
-    level = LAYER ? norm_lanes_sum<LANES>(level) / (float)W : 0.0f;
+    along = wn_lanes_sum<LANES>(along) / (float)W;
+    level = LAYER ? wn_lanes_sum<LANES>(level) / (float)W : 0.0f;
     if (!mine) continue;
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
@@ -245,10 +241,19 @@ enum { PARTS_EACH = 64, PARTS_MOST = 256, PARTS_MOST_SHORT = 1024 };
 static int64_t norm_parts(int64_t vectors, int64_t width) {
   return wn_cuda_min(width <= NORM_SHORT ? PARTS_MOST_SHORT : PARTS_MOST, wn_cuda_parts(vectors, PARTS_EACH));
 }
-// Part p of column c: vectors [p * each, +each), by eight threads a column, whose sums meet in order.
-static __global__ void norm_parts_kernel(norm_call a, int64_t each, float *part) {
+// The sums of the eight threads of each of 32 columns meet in order: for the first of them, which says true.
+static __device__ __forceinline__ bool norm_meet(float &gain, float &shift) {
   WN_SHARED(float, gains, [8][32]);
   WN_SHARED(float, shifts, [8][32]);
+  gains[threadIdx.y][threadIdx.x] = gain;
+  shifts[threadIdx.y][threadIdx.x] = shift;
+  __syncthreads();
+  if (threadIdx.y > 0) return false;
+  for (int i = 1; i < 8; i++) gain += gains[i][threadIdx.x], shift += shifts[i][threadIdx.x];
+  return true;
+}
+// Part p of column c: vectors [p * each, +each).
+static __global__ void norm_parts_kernel(norm_call a, int64_t each, float *part) {
   const int64_t c = (int64_t)blockIdx.x * 32 + threadIdx.x, first = (int64_t)blockIdx.y * each;
   float gain = 0, shift = 0;
   if (c < a.width)
@@ -258,33 +263,23 @@ static __global__ void norm_parts_kernel(norm_call a, int64_t each, float *part)
       gain += d * ((a.x[r * a.ldx + off] - (a.layer ? a.mean[n] : 0.0f)) * a.rstd[n]);
       shift += d;
     }
-  gains[threadIdx.y][threadIdx.x] = gain;
-  shifts[threadIdx.y][threadIdx.x] = shift;
-  __syncthreads();
-  if (threadIdx.y > 0 || c >= a.width) return;
-  for (int i = 1; i < 8; i++) gain += gains[i][threadIdx.x], shift += shifts[i][threadIdx.x];
+  if (!norm_meet(gain, shift) || c >= a.width) return;
   part[(int64_t)blockIdx.y * 2 * a.width + c] = gain;
   part[((int64_t)blockIdx.y * 2 + 1) * a.width + c] = shift;
 }
-// Eight threads a column, as above. shift: whether parts have sums of shift.
-static __global__ void norm_whole_kernel(int64_t width, int64_t parts, bool shift, const float *part, float *dgain,
+// shifts: whether parts have sums of shift.
+static __global__ void norm_whole_kernel(int64_t width, int64_t parts, bool shifts, const float *part, float *dgain,
                                          float *dshift) {
-  WN_SHARED(float, gains, [8][32]);
-  WN_SHARED(float, shifts, [8][32]);
   const int64_t c = (int64_t)blockIdx.x * 32 + threadIdx.x;
-  float of_gain = 0, of_shift = 0;
+  float gain = 0, shift = 0;
   if (c < width)
     for (int64_t p = threadIdx.y; p < parts; p += 8) {
-      of_gain += part[p * 2 * width + c];
-      if (shift) of_shift += part[(p * 2 + 1) * width + c];
+      gain += part[p * 2 * width + c];
+      if (shifts) shift += part[(p * 2 + 1) * width + c];
     }
-  gains[threadIdx.y][threadIdx.x] = of_gain;
-  shifts[threadIdx.y][threadIdx.x] = of_shift;
-  __syncthreads();
-  if (threadIdx.y > 0 || c >= width) return;
-  for (int i = 1; i < 8; i++) of_gain += gains[i][threadIdx.x], of_shift += shifts[i][threadIdx.x];
-  if (dgain) dgain[c] += of_gain;
-  if (dshift) dshift[c] += of_shift;
+  if (!norm_meet(gain, shift) || c >= width) return;
+  if (dgain) dgain[c] += gain;
+  if (dshift) dshift[c] += shift;
 }
 
 static norm_call norm_of(const struct wn_exec *exec, const struct wn_norm *a) {
@@ -308,12 +303,10 @@ static bool norm_fits(const norm_call &k, bool backward) {
     int64_t ld;
   } arrays[] = {{k.x.p, k.ldx},
                 {k.gain, 0},
-                {k.add, k.add ? k.ldadd : 0},
-                {k.add ? k.sum : nullptr, k.add ? k.ldsum : 0},
-                {backward ? nullptr : k.y.p, backward ? 0 : k.ldy},
-                {backward ? nullptr : k.shift, 0},
-                {backward ? k.dy.p : nullptr, backward ? k.lddy : 0},
-                {backward ? k.dx.p : nullptr, backward && k.dx.p ? k.lddx : 0}};
+                {k.add, k.ldadd},
+                {k.add ? k.sum : nullptr, k.ldsum},
+                {backward ? k.dy.p : k.y.p, backward ? k.lddy : k.ldy},
+                {backward ? k.dx.p : k.shift, backward ? k.lddx : 0}};
   for (const auto &x : arrays)
     if (!wn_by_eights(x.p, x.ld)) return false;
   return k.width % 8 == 0 && k.width <= (backward ? NORM_LONG_BACK : NORM_LONG) && k.vectors <= INT32_MAX &&

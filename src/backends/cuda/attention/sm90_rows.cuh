@@ -80,15 +80,7 @@ __device__ __forceinline__ void add_X(float (&s)[32], const uint8_t *x, int warp
 /* Eight numbers of a row in bf16. */
 struct sm90_eight {
   float v[8];
-  __device__ __forceinline__ explicit sm90_eight(const uint16_t *at) {
-    const uint4 x = *reinterpret_cast<const uint4 *>(at);
-    const uint32_t word[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-      const float2 two = wn_unpack_bf16(word[k]);
-      v[2 * k] = two.x, v[2 * k + 1] = two.y;
-    }
-  }
+  __device__ __forceinline__ explicit sm90_eight(const uint16_t *at) { wn_unpack_eight(v, at); }
   __device__ __forceinline__ float along(const sm90_eight &x) const {
     float sum = 0;
 #pragma unroll
@@ -96,11 +88,6 @@ struct sm90_eight {
     return sum;
   }
 };
-template <int LANES> __device__ __forceinline__ float sum_of_lanes(float x) {
-#pragma unroll
-  for (int by = LANES / 2; by > 0; by /= 2) x += __shfl_xor_sync(~0u, x, by);
-  return x;
-}
 
 /* lse to base 2, infinite behind T, and delta; with exclusive attention also dy without its part along v, which all
  * kernels behind this one read, what is taken from it, and the gates' gradients by row. Grid: blocks of 256 threads,
@@ -116,10 +103,10 @@ __global__ void __launch_bounds__(256, 4) sm90_delta(const __grid_constant__ sm9
   float d_along = 0, by_gate = 0;
   if (a.exclusive.on) {
     const sm90_eight v(a.exclusive.v + b * a.s_v.b + read * a.s_v.t + h / (a.H / a.Hkv) * a.s_v.h + lane * 8);
-    const float size = fmaxf(sum_of_lanes<LANES>(v.along(v)), 1e-30f), part = gate_of(a, h) / size,
+    const float size = fmaxf(wn_lanes_sum<LANES>(v.along(v)), 1e-30f), part = gate_of(a, h) / size,
                 dot = a.exclusive.dot[bh * a.T + read];
     uint32_t word[4];
-    d_along = sum_of_lanes<LANES>(d.along(v));
+    d_along = wn_lanes_sum<LANES>(d.along(v));
     by_gate = -dot * d_along / size;
 #pragma unroll
     for (int k = 0; k < 4; k++) {
@@ -134,7 +121,7 @@ __global__ void __launch_bounds__(256, 4) sm90_delta(const __grid_constant__ sm9
       *reinterpret_cast<uint4 *>(a.exclusive.dy + (((int64_t)b * a.T + i) * a.H + h) * D + lane * 8) =
           make_uint4(word[0], word[1], word[2], word[3]);
   }
-  const float delta = sum_of_lanes<LANES>(y.along(d));
+  const float delta = wn_lanes_sum<LANES>(y.along(d));
   if (lane != 0) return;
   a.log2s[bh * a.padded + i] = i < a.T ? a.lse[bh * a.T + i] * 1.4426950408889634f : INFINITY;
   a.delta[bh * a.padded + i] = i < a.T ? delta : 0.0f;
