@@ -71,6 +71,7 @@ static int info_machine(wn_context *ctx, bool json) {
     json_object_set_new(j, "features", info_strings(info.features));
     json_object_set_new(j, "backends", info_strings(info.backends));
     json_object_set_new(j, "libraries", info_strings(info.libraries));
+    json_object_set_new(j, "without", json_string(info.without));
     if (json_array_size(devices) == 0) json_object_set_new(j, "no_device", json_string(wn_context_error(ctx)));
     json_object_set_new(j, "devices", devices);
     json_object_set_new(j, "memory_bytes", json_integer((json_int_t)total));
@@ -86,6 +87,7 @@ static int info_machine(wn_context *ctx, bool json) {
   info_print_strings("features", info.features);
   info_print_strings("backends", info.backends);
   info_print_strings("libraries", info.libraries);
+  if (*info.without) printf("without       %s\n", info.without);
   info_print_devices(devices, wn_context_error(ctx));
   json_decref(devices);
   printf("memory        %s, %s free\n", cli_bytes(total), cli_bytes(spare));

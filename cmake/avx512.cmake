@@ -40,7 +40,8 @@ foreach(test ops/test_packed ops/test_packed_bf16 ops/test_packed_strips ops/tes
   set(name avx512_${name})
   add_executable(${name} ${PROJECT_SOURCE_DIR}/tests/${test}.c $<TARGET_OBJECTS:winnow_emulated_avx512>
                  $<TARGET_OBJECTS:winnow_guard_trap> $<TARGET_OBJECTS:winnow_reach>)
-  target_compile_options(${name} PRIVATE -include ${PROJECT_SOURCE_DIR}/tests/avx512/processor.h)
+  target_compile_options(${name} PRIVATE -include ${PROJECT_SOURCE_DIR}/tests/avx512/processor.h ${WINNOW_TEST_FLAGS})
+  target_link_options(${name} PRIVATE ${WINNOW_TEST_LINKER})
   target_link_libraries(${name} PRIVATE winnow_flags winnow_naive winnow_static PkgConfig::CMOCKA PkgConfig::JANSSON)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(${name} PRIVATE WN_TEST_DIR="${PROJECT_SOURCE_DIR}/tests" WN_BINARY="$<TARGET_FILE_DIR:${name}>/winnow")

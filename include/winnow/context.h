@@ -101,6 +101,7 @@ typedef struct wn_build_info {
   const char *prompts;          /* what multiplies prompts with weights in blocks (GGUF): "AMX" (its tiles),
                                    "AVX512_VNNI" or "AVX2", integers, each with the results that a row has alone, or
                                    "float32" */
+  const char *without;          /* optional parts that this build lacks: "MPI, CUDA" (docs/api.md); "": none */
 } wn_build_info;
 wn_status wn_build_info_get(wn_context *ctx, wn_build_info *out);
 

@@ -11,6 +11,9 @@
 #ifndef WN_BUILD_TYPE
 #define WN_BUILD_TYPE "unknown"
 #endif
+#ifndef WN_WITHOUT
+#define WN_WITHOUT ""
+#endif
 
 #if defined(__clang__)
 #define COMPILER "clang " __clang_version__
@@ -34,6 +37,7 @@ wn_status wn_build_info_get(wn_context *ctx, wn_build_info *out) {
       .libraries = wn_backend_libraries(),
       .bfloat16 = wn_backend_bf16(ctx),
       .prompts = wn_backend_prompts(ctx),
+      .without = WN_WITHOUT,
   };
   return WN_OK;
 }
