@@ -1,13 +1,12 @@
-/* The tolerance law on attention: a float backend's error against the double reference is at most twice the error of a
- * naive computation in float, plus a few units in the last place of the largest value. The naive error is the largest
- * of several computations, one on the inputs and others on inputs whose last bit was changed at random: a single one
- * may be right by luck where the case itself is ill-conditioned (gradients that cancel; selections without ReLU, whose
- * F reaches 100), and a fused backend rounds elsewhere (lse) than a sum of weights does.
+/* The tolerance rule for attention: the error of a float backend against the double reference is at most twice that of
+ * a naive computation in float, plus a few units in the last place of the largest value. The naive error is the largest
+ * of several: one computation on the inputs, others on inputs whose last bit was changed at random. A single one may be
+ * right by luck where the case is ill-conditioned (gradients that cancel; selections without ReLU, whose F reaches
+ * 100), and a fused backend rounds elsewhere (lse) than a naive sum of attention weights.
  *
- * Rows in bf16: the reference computes in double on the numbers that the rows hold; the naive computation rounds
- * weights and gradients of logits to bf16 where a product takes them, and results where rows hold them. The limit is
- * twice its error, as in float; arrays of floats that no rounded operand goes into (lse, F, M) keep the limit of
- * floats. */
+ * Rows in bf16: the reference computes in double from the stored numbers. The naive computation rounds attention
+ * weights and logit gradients to bf16 where they go into a product, and results where they are stored. The limit is
+ * again twice its error. Float arrays into which no rounded operand goes (lse, F, M) keep the limit for float. */
 #ifndef WN_TESTS_ATTENTION_LAW_H
 #define WN_TESTS_ATTENTION_LAW_H
 
@@ -17,12 +16,12 @@
 #include "ops/naive.h"
 
 #define ULPS 8
-enum { SHAKEN = 2, SHAKEN_BF16 = 4 }; /* computations on changed inputs; of rows in bf16, with other roundings */
+enum { SHAKEN = 2, SHAKEN_BF16 = 4 }; /* computations on changed inputs: in float; in bf16, with other roundings */
 
 struct expectation {
   struct mech_setup s;
   struct mech_bench want;
-  double naive[MECH_ARRAYS_MAX]; /* error of each array in float */
+  double naive[MECH_ARRAYS_MAX]; /* error of the naive computation, by array */
 };
 static double largest_error(const struct mech_bench *got, const struct mech_bench *want, int which, double *largest,
                             int64_t *at) {
@@ -30,7 +29,7 @@ static double largest_error(const struct mech_bench *got, const struct mech_benc
   *largest = 0;
   for (int64_t i = 0; i < want->a[which].count; i++) {
     const double w = mech_get(want, which, i), g = mech_get(got, which, i);
-    if (g == w) { /* also the -inf of a row that sees nothing */
+    if (g == w) { /* also both -inf, for a row that sees nothing */
       if (isfinite(w)) *largest = fmax(*largest, fabs(w));
       continue;
     }
@@ -41,7 +40,8 @@ static double largest_error(const struct mech_bench *got, const struct mech_benc
   return error;
 }
 
-/* A fused backward forms weights as exp(A - lse) from a rounded lse: they are wrong by half a unit of |lse|. */
+/* A fused backward pass computes attention weights as exp(A - lse) from a rounded lse, so they are off by half a unit
+ * of |lse|. */
 static double lse_units(const struct mech_bench *want) {
   const int lse = mech_find(want, "lse");
   double largest = 0;
@@ -50,15 +50,14 @@ static double lse_units(const struct mech_bench *want) {
   return largest / 2;
 }
 
-/* Gradients that are summed over the rows: a fused backward takes dy.y from the rounded y for a row's sum of W dW, so
- * that a row's G sum to a rounding of |dy||y| instead of to 0. The naive sum is taken from the same W dW and cancels.
- * Over the rows these roundings add up like errors do, by the root of their number. Of rows in bf16 it is y's rounding
- * to bf16. */
+/* Gradients that are sums over rows. A fused backward pass computes a row's sum of W dW as dy.y from the rounded y, so
+ * a row's G sums to a rounding error of |dy||y| instead of 0. In the naive computation the two cancel. Over rows these
+ * errors add up at random, by the root of their number. For rows in bf16 the rounding is that of y to bf16. */
 static double row_sums(const struct mech_bench *want) {
   const int y = mech_find(want, "y"), dy = mech_find(want, "dy");
   const int64_t width = want->s.D;
   double largest = 0;
-  for (int64_t i = 0; i + width <= want->a[y].count; i += width) { /* pieces as long as a row do as well as rows */
+  for (int64_t i = 0; i + width <= want->a[y].count; i += width) { /* pieces of a row's length will do */
     double sum = 0;
     for (int64_t d = 0; d < width; d++) sum += fabs(mech_get(want, y, i + d) * mech_get(want, dy, i + d));
     largest = fmax(largest, sum);
@@ -88,7 +87,7 @@ static bool law_same_bits(const struct mech_bench *x, const struct mech_bench *y
   return true;
 }
 
-/* Each input a unit in the last place nearer to 0, or not. */
+/* Moves each input by a unit in the last place towards 0, or leaves it. */
 static void shake(struct mech_bench *m, uint64_t salt) {
   for (int i = 0; i < m->n; i++) {
     if ((m->a[i].role != MECH_INPUT && m->a[i].role != MECH_FIXED) || mech_half(m, i)) continue;

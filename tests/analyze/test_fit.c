@@ -1,4 +1,4 @@
-/* Fits against numpy's and statsmodels' (tools/make-fit-goldens.py), and what is refused. */
+/* Fits agree with those of numpy and statsmodels (tools/make-fit-goldens.py); bad input is refused. */
 #include "support.h"
 
 #include <jansson.h>
@@ -38,7 +38,7 @@ static void test_goldens(void **state) {
       wn_fit fit;
       assert_string_equal(curve, wn_fit_name((wn_fit_kind)k));
       assert_ok(ctx, wn_fit_curve(ctx, (wn_fit_kind)k, x, y, (int64_t)n, &fit));
-      /* Far from the origin the two columns are alike to one part in 10^5: their difference is known less well. */
+      /* Far from the origin the two columns agree to one part in 10^5, so their difference has fewer digits. */
       const double slack = x[0] > 1e5 ? 1e-6 : 1e-9;
       near(name, curve, "intercept", fit.intercept, number_of(golden, "intercept"), slack);
       near(name, curve, "slope", fit.slope, number_of(golden, "slope"), slack);
@@ -60,7 +60,7 @@ static void test_curve(void **state) {
   assert_true(fabs(wn_fit_at(WN_FIT_LOG, &fit, 16) - (2 + 3 * log(17))) < 1e-12);
 }
 
-/* Tokens needed that are the same at every length: nothing to explain, and nothing explained. */
+/* Every length needs the same number of tokens: there is no variance, so nothing is explained. */
 static void test_constant(void **state) {
   (void)state;
   wn_context *ctx = make_context();

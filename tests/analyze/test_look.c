@@ -1,5 +1,5 @@
-/* What heads look at, against a plain computation from full weights; and survival under budgets, where windows and
- * sinks say what must come out. */
+/* What heads look at, checked against a plain computation from all attention weights. Survival of tokens under budgets,
+ * checked where the policies window and streaming let the result be worked out. */
 #include "model/models.h"
 
 #include "model/layer.h"
@@ -14,7 +14,7 @@ static const char text[] =
     "Heads look at what is near, at what stands first, and at marks that mean nothing; some look at all there is. "
     "Whoever wants to know must ask them.";
 
-/* Weights and what the layer left, of all rows. */
+/* Attention weights, values and outputs of all rows. */
 struct gathered {
   double w[L][ROWS][H][T], v[L][ROWS][HKV][D], y[L][ROWS][H][D];
   int32_t token[ROWS];
@@ -189,7 +189,7 @@ static void test_survival(void **state) {
       OK(ctx, wn_eval_text(ctx, model, tok, text, 2 * T + 1, &under, &result));
       assert_true(p->policy == policies[i] && fabs(p->perplexity - result.perplexity) < 1e-6 * result.perplexity);
       assert_true(p->tokens == 2 * T * L * HKV);
-      /* A full cache holds K tokens at each row, whichever they are; all but K go. */
+      /* From row K on the cache holds K tokens, whichever they are. In the end all but K have been evicted. */
       assert_true(fabs(p->lifetime - rows / T) < 1e-9 && fabs(p->evicted - (double)(T - K) / T) < 1e-9);
       for (int k = 1; k < WN_SURVIVAL_AGES && p->alive[k] >= 0; k++) assert_true(p->alive[k - 1] >= 0);
       assert_true(r->overlap[i * POLICIES + i] == 1);
@@ -197,13 +197,13 @@ static void test_survival(void **state) {
     for (int k = 0; k < 6; k++) {
       const int age = 1 << k;
       assert_true(r->policy[0].alive[k] == (age < K ? 1 : 0));
-      /* The sinks stay; a token that is not one goes K - SINKS rows after its own. */
+      /* The first SINKS tokens stay. Any other token is evicted K - SINKS rows after its own row. */
       const double sinks = (double)SINKS / (T - age);
       if (age >= K) assert_true(fabs(r->policy[1].alive[k] - sinks) < 1e-9);
     }
     assert_true(r->policy[0].alive[6] < 0); /* no document is that long */
     assert_true(fabs(r->overlap[1] - (double)(K - SINKS) / K) < 1e-9 && r->overlap[1] == r->overlap[POLICIES]);
-    /* Positions by place change what the model makes of what it holds, not what that is. */
+    /* Cache positions change what the model computes from the tokens that it holds, but not which tokens it holds. */
     wn_survival_report *by_place;
     wn_eval_options under = eval;
     wn_eval_result result;

@@ -1,5 +1,5 @@
-/* Meaningful attention of a model: the report against one counted plainly from the full weights of the same pass; on
- * both backends, with grouped heads, windows, selections, packed documents and control tokens. */
+/* The report of meaningful attention, checked against a plain count over all attention weights of the same pass: on
+ * both backends, with grouped heads, windows, selection, packed documents and control tokens. */
 #include "model/models.h"
 
 #include "model/layer.h"
@@ -15,12 +15,12 @@ static const char text[] =
     "said in mind and lets the rest go. How much is enough? It depends on what is read, by whom, and on what comes "
     "next; nobody knows that beforehand, which is why this is measured and not guessed at, head by head.";
 
-/* The weights of all rows in the order in which they come: [L][ROWS][H][T]. */
+/* The attention weights of all rows, in the order in which rows arrive: [L][ROWS][H][T]. */
 struct gathered {
   double w[L][ROWS][H][T];
   int32_t first[ROWS], token[ROWS];
   bool real[ROWS];           /* not padding: up to its sequence's last target */
-  int64_t rows, base, layer; /* rows of the batches so far; the batch's first; the layer at work */
+  int64_t rows, base, layer; /* rows of the earlier batches; the batch's first row; current layer */
   int64_t BT;
 };
 
@@ -52,7 +52,7 @@ static int falling(const void *a, const void *b) {
   return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Tokens needed by row n of layer l and head h, and how much a share of 1e-5 more or less would change that. */
+/* How many tokens row n of layer l and head h needs, and by how much that changes when tau moves by 1e-5. */
 static double needed(const struct gathered *g, int64_t l, int64_t n, int64_t h, int64_t width, double tau, bool control,
                      double *slack) {
   double row[T], total = 0;
@@ -123,7 +123,7 @@ static void compare(wn_context *ctx, struct wn_model *model, const wn_analysis_i
     }
   }
   assert_true((double)r->points == rows_seen && rows_seen > 150);
-  /* A point is a row's mean over layers and heads. */
+  /* A point is the mean over layers and heads of one row. */
   int64_t point = 0;
   for (int64_t n = 0; n < g->rows; n++) {
     if (!g->real[n]) continue;
@@ -225,7 +225,7 @@ static void test_refused(void **state) {
   assert_refused(ctx, wn_analyze_meaning(ctx, model, &input, NULL, &r), WN_ERR_ARGUMENT, "context");
   options.context = 0, options.recurrence = 5;
   assert_refused(ctx, wn_analyze_meaning(ctx, model, &input, NULL, &r), WN_ERR_UNSUPPORTED, "segment recurrence");
-  /* A source made for a larger vocabulary. */
+  /* A data source made for a larger vocabulary is refused. */
   char folder[512], path[600];
   int32_t ids[3 * T];
   wn_data_config data = {.kind = WN_DATA_TOKENS, .document_token = -1};

@@ -1,5 +1,6 @@
-/* What every token sees: the weights are those of a softmax written out here, F the sum of the selecting head's
- * positive logits, evictions those of the budget, and means those of single sequences. */
+/* What wn_analyze_selection reports for each token: attention weights are those of a softmax written out here, F is the
+ * sum of the selecting head's positive logits, evictions follow the budget, and means are those of the single
+ * sequences. */
 #include "model/models.h"
 
 #include "model/layer.h"
@@ -40,7 +41,7 @@ static void make_tokens(int32_t *tokens, uint64_t seed) {
     if (tokens[i] < 0) tokens[i] += V;
 }
 
-/* ---- the same from q and k, written out ---- */
+/* ---- the same, computed from q and k ---- */
 
 struct naive {
   double weights[L][H][T][T], F[L][T][T];
@@ -87,7 +88,7 @@ static void test_weights(void **state) {
   static const struct model_case cases[] = {
       {.position = WN_POS_LEARNED, .ffn = WN_FFN_SWIGLU, .kv_heads = 4, .sel = {PAPER}},
       {.position = WN_POS_LEARNED, .ffn = WN_FFN_SWIGLU, .kv_heads = 4},
-      /* The map of the output does not touch the weights. */
+      /* Exclusive attention changes outputs, not attention weights. */
       {.position = WN_POS_LEARNED, .ffn = WN_FFN_SWIGLU, .kv_heads = 4, .attention = "{\"exclusive\":true}"}};
   for (int c = 0; c < 3; c++)
     for (int b = 0; b < 2; b++) {
@@ -200,7 +201,7 @@ static void test_refused(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* The mean of two sequences, in cells of two tokens, against the two. */
+/* The mean of two sequences in cells of two tokens, against the two sequences themselves. */
 static void test_mean(void **state) {
   (void)state;
   static const struct model_case selective = {
@@ -225,7 +226,7 @@ static void test_mean(void **state) {
   const wn_selection_mean_options mean_options = {.size = sizeof mean_options, .T = T, .sequences = 5, .cell = 2};
   wn_selection_mean *mean;
   OK(ctx, wn_analyze_selection_mean(ctx, model, source, &mean_options, &mean));
-  assert_int_equal(mean->sequences, 2); /* there are no more */
+  assert_int_equal(mean->sequences, 2); /* the file has no more */
   assert_int_equal(mean->size, 7);
   struct kept *k = calloc(2, sizeof *k);
   for (int s = 0; s < 2; s++) OK(ctx, selection_of(ctx, model, tokens + s * T, T, NULL, false, keep, &k[s], NULL));
@@ -260,7 +261,7 @@ static void test_mean(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* ---- of an encoder ---- */
+/* ---- encoders ---- */
 
 enum { S = 12, E = 3 };
 
@@ -269,7 +270,7 @@ struct encoder_F {
   int layers;
 };
 
-/* F of open rows, written out: what all rows but the own select. */
+/* F in an encoder, where all rows see each other: row i gets what every row but i itself selects. */
 static void on_encoder_layer(void *user, const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
   struct encoder_F *n = user;
   const int64_t D = 6, N = 3 * H * D, count = run->T;
@@ -338,7 +339,7 @@ static void test_encoder(void **state) {
   }
 }
 
-/* The mean over inputs of span corruption, padding left out, in cells of two, against the single sequences. */
+/* The mean over span-corruption inputs in cells of two, without padding, against the single sequences. */
 static void test_encoder_mean(void **state) {
   (void)state;
   char folder[512];
@@ -435,7 +436,7 @@ static wn_status keep_F(void *user, const wn_selection_layer *layer) {
   return WN_OK;
 }
 
-/* Of rows that padding ends only the tokens count: the mean of a whole row and of 6 tokens. */
+/* Padding does not count: the mean of one full sequence and one of 6 tokens. */
 static void test_mean_of_documents(void **state) {
   (void)state;
   static const struct model_case selective = {
@@ -450,7 +451,7 @@ static void test_mean_of_documents(void **state) {
   make_tokens(tokens + SHORT + 1, 6);
   for (int i = 0; i < T + SHORT + 2; i++)
     if (i > T || tokens[i] == 0) tokens[i] = 1 + i % (V - 1);
-  tokens[0] = tokens[T + 1] = 0; /* a document of T + 1 tokens, T inputs; and one of SHORT + 1 */
+  tokens[0] = tokens[T + 1] = 0; /* documents of T + 1 and SHORT + 1 tokens: one more than inputs */
   make_folder(folder);
   wn_recipe recipe;
   wn_recipe_init(&recipe);
@@ -475,7 +476,7 @@ static void test_mean_of_documents(void **state) {
         assert_true(mean->pairs[i * T + j] == n);
         if (i == T - 1) assert_true(fabs((double)mean->last[l * T + j] - (1 - exp(-(double)k[0].F[l][i][j]))) < 1e-6);
       }
-  assert_true(mean->whole == 1); /* of the two */
+  assert_true(mean->whole == 1); /* one of the two fills its sequence */
   free(k);
   wn_selection_mean_destroy(mean);
   wn_data_source_destroy(source);
@@ -505,7 +506,7 @@ static void test_likeness(void **state) {
   assert_true(fabs(r->best - 1) < 1e-6);
   assert_true(fabs(r->same_difference - (0.7 + 1.4) / 6) < 1e-6);
   wn_selection_likeness_destroy(r);
-  /* A cell without pairs in one of them is none of those compared. */
+  /* A cell that has no pairs in one of the two means is left out of the comparison. */
   double pairs[] = {6, 0, 8, 0};
   second.pairs = pairs;
   OK(ctx, wn_selection_compare(ctx, &first, &second, &r));

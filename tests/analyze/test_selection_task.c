@@ -1,5 +1,5 @@
-/* Selection on synthetic tasks: counts of tokens by hand, shares from F by the task's own rules, and the names of their
- * tokens. */
+/* Selection on synthetic tasks: the counts of tokens agree with counts by hand, the shares with F and each task's own
+ * rules, and so do the shares of variable names. */
 #include "model/models.h"
 
 #include "support.h"
@@ -26,7 +26,8 @@ static struct wn_model *model_for(wn_context *ctx, const wn_data_config *task) {
   return model_of(ctx, &c, WN_F32);
 }
 
-/* What is known of a sequence: sums[0] of what is spent, [1] of what is needed; and how many. */
+/* Sums over a sequence: [0] of tokens that are no longer needed, [1] of those that still are; and how many there are.
+ */
 struct sums {
   double selected[2], any[2];
   uint64_t count[2];
@@ -38,7 +39,7 @@ static void add(struct sums *s, const struct seen *f, int64_t layer, int64_t row
   s->any[needed] += 1 - exp(-most) > 0.5;
 }
 
-/* Each task in words of its own. tokens of one row, its length n. */
+/* Each task's rule, written a second time. tokens: one sequence of length n. */
 static void of_parity(struct sums *s, const struct seen *f, int64_t layer, const int32_t *tokens, int64_t n) {
   (void)tokens;
   for (int64_t row = 2; row < n - 1; row += 2)
@@ -72,7 +73,7 @@ static void check(wn_data_kind kind,
     OK(ctx, wn_data_source_batch(ctx, source, 3, i, 1, tokens, targets, NULL));
     int64_t n = T;
     if (kind == WN_DATA_COPY)
-      for (n = 1; tokens[n - 1] != 2;) n++; /* up to its end */
+      for (n = 1; tokens[n - 1] != 2;) n++; /* up to the end token */
     const wn_selection_options options = {.size = sizeof options, .layer = keep, .user = f};
     OK(ctx, wn_analyze_selection(ctx, model, tokens, n, &options, NULL));
     for (int64_t l = 0; l < 2; l++) of(&sums[l], f, l, tokens, n);
@@ -91,12 +92,11 @@ static void check(wn_data_kind kind,
       assert_true(fabs(any[k]->selected - sums[l].any[k] / n) < 1e-9);
     }
   }
-  /* By hand: bits 3 to 11 of twelve at rows 4, 6, 8, 10 have 2 + 4 + 6 + 8 before the last two; 12 assignments a
-   * sequence. */
+  /* By hand. Parity: rows 4, 6, 8, 10 have 2 + 4 + 6 + 8 bits before their last two. Assignments: 12 a sequence. */
   if (kind == WN_DATA_PARITY) assert_true(r->any.spent.count == 20 * SEQUENCES && r->any.needed.count == 5 * SEQUENCES);
   if (kind == WN_DATA_VARIABLE_ASSIGNMENT) {
     assert_int_equal(r->any.spent.count + r->any.needed.count, 12 * SEQUENCES);
-    /* Names too, but for a first token, which is never masked. */
+    /* Names as well, except a sequence's first token, which is never masked. */
     assert_int_equal(r->any.spent_names.count + r->any.needed_names.count, 11 * SEQUENCES);
   }
   wn_task_selection_destroy(r);

@@ -1,5 +1,5 @@
-/* A source whose rows are not those that a call asks for is refused by every call that takes one: longer rows would not
- * fit the call's arrays, shorter ones would fill a part of them. */
+/* Every call that takes a data source refuses one whose sequences have another length than the call expects: longer
+ * ones would overflow the call's arrays, shorter ones would leave a part of them unset. */
 #include "support.h"
 
 #include "winnow/analyze.h"
@@ -116,7 +116,7 @@ static void test_rows(void **state) {
   r.data.kind = WN_DATA_TOKENS;
   snprintf(r.data.val, sizeof r.data.val, "%.500s/val.bin", dir);
   const struct {
-    int64_t rows, context; /* of the source; asked for, 0: the model's */
+    int64_t rows, context; /* of the source; the call's (0: the model's) */
     int32_t vocab;
     wn_status expected;
     const char *part;
@@ -134,7 +134,7 @@ static void test_rows(void **state) {
       const wn_eval_options options = {
           .size = sizeof options, .batch = 2, .context = cases[i].context, .max_batches = 1};
       const int32_t vocab = cases[i].vocab;
-      int32_t few[200]; /* the last of the vocabulary among the first rows */
+      int32_t few[200]; /* the first sequences have the vocabulary's last token */
       for (int n = 0; n < 200; n++) few[n] = n < CONTEXT ? vocab - 1 : n % vocab;
       assert_ok(b.ctx, wn_token_file_write(b.ctx, r.data.val, "llmc", V + 1, few, 200));
       assert_ok(b.ctx, wn_data_source_create(b.ctx, &r.data, "val", cases[i].rows, vocab, &source));
@@ -150,7 +150,7 @@ static void test_rows(void **state) {
   remove_folder(dir);
 }
 
-/* Rows of an encoder go with a model that has one, and no others. */
+/* Sources of encoder inputs go with models that have an encoder, and only with those. */
 static void test_inputs(void **state) {
   (void)state;
   struct bench b;

@@ -1,5 +1,5 @@
-/* The report of spans: the paper's own figures come out of its count, static spans are the parameters, dynamic ones are
- * those of the tokens that went by. */
+/* The report of spans: its counts give the paper's own figures, static spans are the parameters, and dynamic spans are
+ * those of the tokens that were read. */
 #include "model/models.h"
 
 #include "model/layer.h"
@@ -8,7 +8,8 @@
 #include "winnow/analyze.h"
 #include "reach.h"
 
-/* One layer of the paper's small model or its large one, all heads with one span; *total: of all its layers. */
+/* One layer of the paper's small or large model, all heads with the same span. *total is the count for all its layers.
+ */
 static wn_span_report *paper(bool large, double limit, double span, double *total) {
   wn_context *ctx = context_of("cpu", 1);
   wn_model_config c;
@@ -45,7 +46,8 @@ static void test_paper(void **state) {
   const wn_span_operations *o = &r->operations;
   assert_true(fabs((o->maps + o->attention_full) / o->total_full - 0.82) < 0.005); /* 82% at 8192 */
   assert_true(o->total == o->total_together && o->total == o->maps + o->ffn + o->attention);
-  /* Of 4096 tokens of earlier blocks the last 314 are seen: five tiles; of a cache those and the token itself. */
+  /* Of 4096 tokens of earlier blocks the last 314 are seen, in five tiles. A cache holds those and the current token.
+   */
   assert_int_equal(r->layer[0].reach, 314);
   assert_int_equal(r->layer[0].recurrence_rows, 320);
   assert_int_equal(r->layer[0].cache_tokens, 315);
@@ -53,7 +55,7 @@ static void test_paper(void **state) {
   assert_true(r->cache_bytes == 315.0 * 1024 * 4 && r->cache_bytes_full == 4104.0 * 1024 * 4);
   wn_span_report_destroy(r);
   r = paper(true, 8192, 245 - 32, &total);
-  assert_true(fabs(total - 216.6e6) < 0.1e6); /* where Table 1 has 179M, less than a large model's weights */
+  assert_true(fabs(total - 216.6e6) < 0.1e6); /* Table 1 has 179M, fewer than the model's weights */
   wn_span_report_destroy(r);
   r = paper(false, 256, 256, &total);
   assert_true(fabs(r->operations.ffn / r->operations.total_full - 0.62) < 0.005); /* 62% at 256 */
@@ -142,11 +144,11 @@ static void test_dynamic(void **state) {
   wn_span_report *r;
   OK(ctx, wn_analyze_spans(ctx, model, &input, &r));
   assert_true(r->dynamic && r->tokens == 48);
-  /* Token by token, in the order of the text whatever the batch. */
+  /* Spans come in the order of the text, however it is batched. */
   wn_eval_options batches = options;
   batches.batch = 3;
   const wn_analysis_input by_token = {.tok = tok, .text = text, .bytes = sizeof text - 1, .options = &batches};
-  static const int starts[] = {0, 2, 8, 13, 16, 27, 34, 40, 43}; /* of words; forty-nine is one */
+  static const int starts[] = {0, 2, 8, 13, 16, 27, 34, 40, 43}; /* where words start: 49 starts one too */
   wn_span_tokens *one;
   double kinds[3] = {0};
   OK(ctx, wn_analyze_span_tokens(ctx, model, &by_token, &one));
@@ -177,7 +179,7 @@ static void test_dynamic(void **state) {
     for (int t = 0; t < 48; t++) mean += (double)s.z[i][t] / 48;
     qsort(s.z[i], 48, sizeof **s.z, by_size);
     assert_true(fabs(r->head[i].span - 100 * mean) < 1e-9);
-    for (int q = 0; q < 5; q++) { /* a share q/4 of the tokens lies below: between the neighbours in order */
+    for (int q = 0; q < 5; q++) { /* quantile q/4 lies between two neighbours of the sorted spans */
       const double low = 100 * (double)s.z[i][q == 0 ? 0 : 12 * q - 1],
                    high = 100 * (double)s.z[i][q == 4 ? 47 : 12 * q];
       const double bin = 100.0 / 8192;
@@ -188,9 +190,9 @@ static void test_dynamic(void **state) {
   }
   assert_true(differ);
   assert_true(fabs(r->span - result.span) < 1e-6);
-  assert_int_equal(r->layer[0].reach, 108); /* the limit and the ramp: no span bounds it before its token is there */
+  assert_int_equal(r->layer[0].reach, 108); /* limit + ramp: a dynamic span is not known in advance */
   wn_span_report_destroy(r);
-  /* Padding counts nowhere: 4 rows, the last of 3 tokens, whose padding follows the 48 that count. */
+  /* Padding does not count: 4 sequences, of which the last has 3 tokens, hold 48 tokens that do. */
   wn_eval_options padded = {.size = sizeof padded, .batch = 1, .context = 15};
   memset(&s, 0, sizeof s);
   OK(ctx, wn_eval_text_observed(ctx, model, tok, text, sizeof text - 1, &padded, &observer, &result));

@@ -1,5 +1,5 @@
-/* The sweep over tau: each point is what an evaluation of a model with that threshold gives, the baseline that of one
- * without context; tasks against greedy decoding by hand; the rule on numbers. */
+/* The sweep over tau: each point equals an evaluation of a model with that threshold, the baseline an evaluation
+ * without context. Tasks are compared with greedy decoding by hand, and the rule that picks tau is tried on numbers. */
 #include "model/models.h"
 
 #include "support.h"
@@ -28,7 +28,7 @@ static double loss_of(wn_context *ctx, const char *attention, const wn_tokenizer
   return r.loss;
 }
 
-/* The next token by a whole pass. */
+/* The next token, from a forward pass over everything. */
 static int32_t next(wn_context *ctx, struct wn_model *model, const int32_t *ids, int64_t n) {
   static float logits[T * V];
   OK(ctx, wn_model_logits(ctx, model, ids, NULL, 1, n, logits));
@@ -46,7 +46,7 @@ static void test_points(void **state) {
     struct wn_model *model = model_of(ctx, &c, WN_F32);
     wn_tokenizer *tok;
     OK(ctx, wn_tokenizer_load(ctx, "bytes", &tok));
-    /* Tasks: what the model itself says behind a prompt, and for every second one something else at the end. */
+    /* Tasks: what the model itself generates after a prompt; for every second one the last token is another. */
     enum { TASKS = 6 };
     int32_t prompt[TASKS][10], answer[TASKS][3];
     wn_sweep_task tasks[TASKS];
@@ -75,10 +75,10 @@ static void test_points(void **state) {
       assert_true(fabs(p->perplexity - exp(loss)) < 1e-4 * exp(loss));
     }
     assert_true(r->full.loss == r->point[2].loss && fabs(r->point[0].loss - r->full.loss) > 1e-3);
-    assert_true(r->full.exact == 0.5); /* all that were left as the model has them */
+    assert_true(r->full.exact == 0.5); /* exactly the tasks whose answer was left unchanged */
     assert_false(model->config.attention.threshold.enabled || model->config.attention.window);
     assert_null(model->control);
-    /* Control tokens change what is kept. */
+    /* Control tokens change what the threshold keeps. */
     wn_sweep_options kept = options;
     kept.control = control, kept.control_count = 1, kept.task_count = 0;
     wn_sweep_report *other;
@@ -100,7 +100,7 @@ static void test_rule(void **state) {
   (void)state;
   const double rises[] = {0.1, 0.5, 0.9, 0.96, 0.97, 1}, dips[] = {0.1, 0.96, 0.9, 0.96, 0.97, 1}, none[] = {0.1, 0.2};
   assert_int_equal(wn_sweep_optimum(rises, 6, 0, 1, 0.95), 3);
-  assert_int_equal(wn_sweep_optimum(dips, 6, 0, 1, 0.95), 3); /* from there on */
+  assert_int_equal(wn_sweep_optimum(dips, 6, 0, 1, 0.95), 3); /* the first point from which on all are enough */
   assert_int_equal(wn_sweep_optimum(rises, 6, 0.8, 1, 0.5), 2);
   assert_int_equal(wn_sweep_optimum(none, 2, 0, 1, 0.95), -1);
   assert_int_equal(wn_sweep_optimum(rises, 6, 1, 1, 0.95), -1); /* no improvement to keep */

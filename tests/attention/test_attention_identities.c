@@ -1,6 +1,7 @@
-/* What attention must satisfy whatever computes it: no selection is dense; chunks of a prefill and single-token
- * decoding give the whole's rows; packed documents are separate documents; grouped heads are repeated keys; a row does
- * not see the future; threads change nothing but rounding. On ref and on the cpu backend with each instruction set. */
+/* Identities that attention must satisfy, whatever computes it: without selections it is dense attention; chunked
+ * prefill and single-token decoding give the same rows as one call; packed documents are separate documents; grouped
+ * heads are repeated keys; no row sees the future; the number of threads changes nothing but rounding. On ref, and on
+ * the cpu backend with each instruction set. */
 #include "isa.h"
 #include "support.h"
 
@@ -41,7 +42,7 @@ static struct run whole, other;
 
 static wn_context *ctx;
 static const struct wn_backend *backend;
-static int threads = 1; /* waiting threads would take most of the time of such small calls */
+static int threads = 1; /* calls are so small that threads would mostly wait */
 
 static void fill(float *to, int64_t n, uint64_t salt) {
   for (int64_t i = 0; i < n; i++)
@@ -122,7 +123,7 @@ static void check_zero_selection(void) {
   for (int relu = 0; relu < 2; relu++) {
     make(&whole, &variants[0], 2, 67, 4, 2, 16);
     run_both(&whole);
-    /* Nothing selects: a bilinear form of zeros, with and without ReLU. */
+    /* Nothing is selected: the bilinear form is zero, with and without ReLU. */
     const struct variant none = {"bilinear of zeros", true, relu, true, true, true, true, false, 0};
     make(&other, &none, 2, 67, 4, 2, 16);
     memset(other.sq, 0, sizeof other.sq);
@@ -132,7 +133,7 @@ static void check_zero_selection(void) {
     close_to("no selection", none.name, other.dq, whole.dq, 2 * 67 * 4 * 16, 2e-6);
     close_to("no selection", none.name, other.dk, whole.dk, 2 * 67 * 2 * 16, 2e-6);
     close_to("no selection", none.name, other.dv, whole.dv, 2 * 67 * 2 * 16, 2e-6);
-    /* Where ReLU cuts, no gradient passes; without it the zeros would move. */
+    /* ReLU passes no gradient at 0. Without it the zeros would get one. */
     bool moved = false;
     for (int i = 0; i < 2 * 67 * 16; i++) moved = moved || other.dsq[i] != 0;
     assert_int_equal(moved, !relu);
@@ -150,7 +151,8 @@ static void check_zero_selection(void) {
   close_to("negative logits", "selective", other.dk, whole.dk, 40 * 16, 2e-6);
 }
 
-/* The same rows in chunks of `chunk` (0: of growing size), each chunk given the F that earlier rows made. */
+/* The same rows in chunks of `chunk` (0: of growing size). Each chunk is given the F that earlier rows have summed up.
+ */
 static void run_chunks(struct run *r, int64_t chunk) {
   static float f[TOKENS], next[TOKENS], M[TOKENS];
   static int32_t first[TOKENS];
@@ -212,7 +214,7 @@ static void check_chunks(void) {
     }
 }
 
-/* Rows [first,first+T) of one packed sequence as a run of their own. */
+/* Rows [first,first+T) of one packed sequence, as a sequence of their own. */
 static void cut(struct run *to, const struct run *from, int64_t first, int64_t T) {
   const int64_t wq = from->H * from->D, wk = from->Hkv * from->D;
   make(to, from->v, 1, T, from->H, from->Hkv, from->D);
@@ -281,7 +283,7 @@ static void check_groups(void) {
       }
     run_both(&whole);
     run_both(&other);
-    for (int64_t t = 0; t < 2 * 66; t++) /* gradients of a group are sums over its heads */
+    for (int64_t t = 0; t < 2 * 66; t++) /* a key's gradient is the sum over its group's heads */
       for (int64_t g = 0; g < 2; g++)
         for (int64_t d = 0; d < 24; d++) {
           const int64_t to = (t * 2 + g) * 24 + d, from = (t * 4 + 2 * g) * 24 + d;
@@ -302,7 +304,7 @@ static void check_causality(void) {
     run_both(&whole);
     run_both(&other);
     close_to("the past", variants[v].name, other.y, whole.y, 70 * 64, 1e-6);
-    /* Rows that nothing is asked of send no gradient back, and give none to themselves. */
+    /* Rows whose output gradient is 0 pass no gradient back and get none. */
     close_to("the past's gradient", variants[v].name, other.dq, whole.dq, 70 * 64, 2e-6);
     for (int64_t i = 70 * 64; i < 90 * 64; i++) assert_true(whole.dq[i] == 0);
     for (int64_t i = 70 * 32; i < 90 * 32; i++) assert_true(whole.dk[i] == 0 && whole.dv[i] == 0);
@@ -322,7 +324,7 @@ static void check_threads(void) {
         run_both(&first);
         run_both(&other);
         same_results("threads", &other, &whole, 5e-6);
-        assert_memory_equal(&first, &other, sizeof first); /* the same bits again */
+        assert_memory_equal(&first, &other, sizeof first); /* repeated, bit for bit */
       }
       threads = 1;
     }

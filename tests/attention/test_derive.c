@@ -1,10 +1,10 @@
-/* Views of an attention call: every field of the struct has a row in the table, and a view of a call computes what the
- * call does. */
+/* Views of an attention call: every field of the struct has an entry in the table, and a view computes exactly what the
+ * whole call does. */
 #include "mechanisms.h"
 
 #include "attention/derive.h"
 
-/* Bytes that no row accounts for are padding: never as many as a pointer has, where a pointer could lie. */
+/* Bytes that no entry accounts for must be padding: less than a pointer's size wherever a pointer could be. */
 static void every_field_has_a_row(void **state) {
   (void)state;
   unsigned char covered[sizeof(struct wn_attention)] = {0};
@@ -27,7 +27,7 @@ static void every_field_has_a_row(void **state) {
   }
 }
 
-/* A view for one thing drops what comes after it, and nothing else. */
+/* A view of a given scope drops the fields of later scopes and no others. */
 static void scopes(void **state) {
   (void)state;
   struct wn_attention full, none;
@@ -72,7 +72,7 @@ static void forward(const struct mech_bench *m, const struct wn_attention *op) {
   if (status != WN_OK) fail_msg("%s: %s", mech_name(m), wn_context_error(place.ctx));
 }
 
-/* What a view has written against the whole call's y. */
+/* Compares what a view wrote with y of the whole call. */
 static void check_view(const struct mech_bench *m, const char *what, struct wn_attention view, int64_t b, int64_t r,
                        int64_t h) {
   const struct wn_attention *whole = &m->op;
@@ -111,7 +111,7 @@ static void of_sequences_rows_and_heads(void **state) {
       const struct wn_attention one = wn_attention_of_sequence(&m.op, dtype, 1);
       check_view(&m, "a sequence", one, 1, 0, 0);
       check_view(&m, "half of its rows", wn_attention_of_rows(&one, dtype, 0, 33), 1, 0, 0);
-      if (!m.op.sel.on) { /* rows from the middle on want F of those before */
+      if (!m.op.sel.on) { /* the later rows need F of the earlier ones */
         check_view(&m, "rows of a sequence", wn_attention_of_rows(&one, dtype, 33, 20), 1, 33, 0);
         if (!m.op.doc_start && !m.op.threshold.control)
           check_view(&m, "rows", wn_attention_of_rows(&m.op, dtype, 60, 10), 0, 60, 0);
@@ -125,7 +125,7 @@ static void of_sequences_rows_and_heads(void **state) {
     }
 }
 
-/* Rows r.. of an array [B,T,n*D] with the strides s into the same rows of another one. */
+/* Copies rows from r on of an array [B,T,n*D] with strides s to the same rows of another array. */
 static void put_rows(void *to, struct wn_stride s_to, const void *from, struct wn_stride s, int64_t rows, int64_t n,
                      int64_t width) {
   for (int64_t b = 0; b < B; b++)
@@ -135,8 +135,8 @@ static void put_rows(void *to, struct wn_stride s_to, const void *from, struct w
                (size_t)width * sizeof(double));
 }
 
-/* The last rows, with those before them put in front again: what a row reads has moved along, and where the rows in
- * front are given what they had, the call is the whole one. */
+/* A view of the last rows, extended to the front again: its pointers move back, and once the front rows have their
+ * inputs the result is that of the whole call. */
 static void rows_in_front(void **state) {
   (void)state;
   enum { FRONT = 33 };
@@ -175,7 +175,7 @@ static void rows_in_front(void **state) {
     }
 }
 
-/* F of the selecting heads alone. */
+/* F alone: a call on the selecting heads only. */
 static void selections_alone(void **state) {
   (void)state;
   mech_list(true);

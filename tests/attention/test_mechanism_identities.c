@@ -1,15 +1,15 @@
-/* What every mechanism and every pair of mechanisms must satisfy whatever computes it: a mechanism that is set so that
- * it does nothing changes nothing (a full span, a threshold of 1, a gate of 0, a window over all, ...), nor do
- * evictions that never come; exclusive outputs are orthogonal to the own value and zero where a row sees only itself;
- * chunks of a prefill and single-token decoding give the whole's rows, and the gradients of pieces add up to the
- * whole's; packed documents are separate documents; grouped heads are repeated keys. In double on ref, in float on the
- * cpu backend. */
+/* Identities that every mechanism and every pair of mechanisms must satisfy, whatever computes it. Neutral settings
+ * change nothing: a full span, a threshold of 1, a gate of 0, a window over everything, evictions that never come.
+ * Exclusive outputs are orthogonal to the row's own value, and zero where a row sees only itself. Chunked prefill and
+ * single-token decoding give the same rows as one call, and the gradients of pieces add up to those of the whole.
+ * Packed documents are separate documents; grouped heads are repeated keys. In double on ref, in float on the cpu
+ * backend. */
 #include "isa.h"
 #include "mechanisms.h"
 
 enum { T = 67 };
 
-static struct mech_place place, reference; /* where it runs; what settles thresholds */
+static struct mech_place place, reference; /* the backend under test; the one that settles thresholds */
 static wn_dtype dtype;
 static double tolerance;
 
@@ -21,7 +21,7 @@ static struct mech_setup sized(const struct mech_case *c, int i) {
   return s;
 }
 
-/* Elements that count, against the largest of them; what is all but zero, against the size of the inputs. */
+/* Errors are measured against the array's largest element, or against the inputs where the array is all but zero. */
 static void same_array(const char *what, const struct mech_bench *got, const struct mech_bench *want, const char *name,
                        double limit) {
   const int x = mech_find(got, name), y = mech_find(want, name);
@@ -52,13 +52,13 @@ static void set_all(struct mech_bench *m, const char *name, double value) {
   if (which < 0) fail_msg("%s: no array %s", mech_name(m), name);
   for (int64_t i = 0; i < m->a[which].count; i++) mech_set(m, which, i, value);
 }
-/* Gradients that are added to start from nothing. */
+/* Zeros the gradients that a call adds to. */
 static void clear_gradients(struct mech_bench *m) {
   for (int i = 0; i < m->n; i++)
     if (m->a[i].role == MECH_GRADIENT && m->a[i].adds) set_all(m, m->a[i].name, 0);
 }
 
-/* ---- doing nothing ---- */
+/* ---- neutral settings ---- */
 
 static const struct neutral {
   const char *mechanism, *text, *array;
@@ -91,7 +91,7 @@ static bool enabled(const struct mech_case *c, const char *mechanism) {
   return false;
 }
 
-/* The case and, beside it, neutral mechanism `only`, or (-1) one setting of each mechanism that it does not have. */
+/* Adds neutral mechanism `only` to the case, or with -1 a neutral setting of each mechanism that it lacks. */
 static bool check_neutral(const struct mech_bench *plain, int only) {
   struct mech_case c = *plain->s.c;
   bool any = false, set[NEUTRALS] = {false};
@@ -111,7 +111,7 @@ static bool check_neutral(const struct mech_bench *plain, int only) {
     if (set[n] && neutral[n].array) set_all(&m, neutral[n].array, neutral[n].value);
   const bool ran = mech_both(&place, &m);
   if (ran) same_results("a neutral mechanism", &m, plain, true);
-  if (ran && (set[0] || set[1])) { /* beyond the ramp a span has no gradient */
+  if (ran && (set[0] || set[1])) { /* no key is on the ramp: a span has no gradient */
     const int dz = mech_find(&m, set[0] ? "dz" : "dzt");
     for (int64_t i = 0; i < m.a[dz].count; i++) assert_true(mech_get(&m, dz, i) == 0);
   }
@@ -146,7 +146,7 @@ static void check_exclusive(void) {
     s.documents = i % 4 < 2;
     struct mech_bench m;
     mech_make(&m, &s, dtype);
-    if (m.op.gate.elementwise) m.op.gate.on = false; /* turns what it gates; a gate per head scales it */
+    if (m.op.gate.elementwise) m.op.gate.on = false; /* this gate rotates outputs; a gate per head only scales them */
     if (mech_call(&place, &m, &m.op, false)) {
       const int y = mech_find(&m, "y"), v = mech_find(&m, "v");
       for (int64_t t = 0; t < T; t++)
@@ -163,7 +163,7 @@ static void check_exclusive(void) {
                      (long long)t, (long long)h, dot);
           rows++;
           if ((m.doc_start ? m.doc_start[t] : 0) != t || m.op.sinks.n > 0) continue;
-          /* A document's first row sees itself alone. */
+          /* A document's first row sees only itself. */
           if (of_y != 0)
             fail_msg("exclusive on %s: %s: first row %lld, head %lld: |y| is %g, expected 0", place.backend->name,
                      mech_name(&m), (long long)t, (long long)h, sqrt(of_y));
@@ -187,8 +187,8 @@ static void same_bits(const char *what, const struct mech_bench *got, const stru
   }
 }
 
-/* Keys that never go are as no rule at all; keys that go w rows after their own are a window; and what nobody sees any
- * more need not be selected: without F and f_out the rest is the same bit for bit. */
+/* Keys that are never evicted: the same as without the rule. Keys evicted w rows after their own: a window. And keys
+ * that no row sees any more need no selections: without F and f_out the rest is the same to the bit. */
 static void check_evictions(void) {
   for (int i = 0; i < mech_count; i++) {
     struct mech_setup s = sized(&mech_cases[i], i);
@@ -207,7 +207,8 @@ static void check_evictions(void) {
       kept.evicted_at[n] = looked.evicted_at[n] = (int32_t)fmin(n % T + 1 + n % 13, n % T < 64 ? 64 : T);
     }
     if (mech_both(&place, &plain) && mech_both(&place, &never)) same_bits("no eviction", &never, &plain, true);
-    if (plain.op.window == 0 && !s.c->config.threshold.enabled) { /* whose choice is not settled for this */
+    if (plain.op.window == 0 &&
+        !s.c->config.threshold.enabled) { /* a threshold's choice is not settled for this case */
       for (int x = 0; x < plain.n; x++) mech_fill(&plain, x);
       plain.op.window = 9;
       clear_gradients(&plain);
@@ -230,7 +231,7 @@ static void *moved(const struct mech_bench *m, const void *p, int64_t elements) 
   return p ? (char *)(uintptr_t)p + elements * (int64_t)wn_dtype_size(m->dtype) : NULL;
 }
 
-/* The call on query rows [row, row+Tq) and keys [key, row+Tq) of one sequence. */
+/* The part of a call with query rows [row, row+Tq) and keys [key, row+Tq) of one sequence. */
 static struct wn_attention piece_of(const struct mech_bench *m, int64_t row, int64_t Tq, int64_t key) {
   struct wn_attention a = m->op;
   a.Tq = Tq, a.Tk = row + Tq - key;
@@ -251,10 +252,10 @@ static struct wn_attention piece_of(const struct mech_bench *m, int64_t row, int
   return a;
 }
 
-/* What a call writes row by row without strides, [heads,Tq], and where it belongs: [heads,T]. */
+/* Arrays without strides that a call writes a number a row to, [heads,Tq], and their place in [heads,T]. */
 static const char *const by_row[] = {"lse", "M", "count"};
 struct rows {
-  void *data[3], *dM; /* dM is read, and so filled */
+  void *data[3], *dM; /* dM is an input: it is filled */
 };
 static void rows_point(const struct mech_bench *m, struct wn_attention *a, struct rows *r, int64_t row, int64_t Tq) {
   const size_t bytes = (size_t)(m->s.H * T) * sizeof(double);
@@ -282,7 +283,7 @@ static void rows_take(struct mech_bench *m, const struct rows *r, int64_t row, i
   free(r->dM);
 }
 
-/* Adds the elements of dk, dv that this piece has written to a sum over pieces. */
+/* Adds this piece's part of dk and dv to the sum over pieces. */
 static void add_keys(const struct mech_bench *m, int64_t keys, double *sum[2]) {
   static const char *const names[] = {"dk", "dv"};
   for (int n = 0; n < 2; n++) {
@@ -299,7 +300,7 @@ static bool run_chunks(struct mech_bench *m, int64_t chunk, bool gradients) {
   const size_t count = (size_t)m->a[dk].count;
   double *sum[2] = {calloc(count, sizeof **sum), calloc(count, sizeof **sum)};
   bool ran = true;
-  if (m->op.sel.on) set_all(m, "f_out", 0); /* no key has been selected before it is there */
+  if (m->op.sel.on) set_all(m, "f_out", 0); /* before the first row nothing has been selected */
   for (int64_t row = 0, size = 1, before = 0; row < T && ran; row += size) {
     size = chunk ? chunk : 2 * before + 1;
     before = size;
@@ -327,7 +328,7 @@ static void check_chunks(void) {
     struct mech_setup s = sized(&mech_cases[i], i);
     s.documents = i / 2 % 2;
     s.evicts = i % 3;
-    /* Earlier selections are constants of a piece: there the pieces' gradients are not the whole's. */
+    /* A piece takes earlier selections as constants, so its gradients do not add up to the whole's. */
     const bool gradients = !s.c->config.selective.enabled;
     struct mech_bench whole;
     mech_settle(&reference, &s);
@@ -378,7 +379,7 @@ static void check_documents(void) {
 
 /* ---- grouped heads ---- */
 
-/* Heads-first arrays: each head's block of `block` elements twice (spread), or pairs of blocks added up. */
+/* For arrays with heads first: repeats each head's block of `block` elements (spread), or adds pairs of blocks up. */
 static void spread(struct mech_bench *to, const struct mech_bench *from, const char *name, int64_t block) {
   const int x = mech_find(to, name), y = mech_find(from, name);
   for (int64_t i = 0; x >= 0 && i < to->a[x].count; i++)
@@ -395,7 +396,7 @@ static void gather(struct mech_bench *to, const struct mech_bench *from, const c
 static void check_groups(void) {
   for (int i = 0; i < mech_count; i++) {
     struct mech_setup s = sized(&mech_cases[i], i);
-    if (s.c->config.selective.per_kv_head) continue; /* has as many selections as groups */
+    if (s.c->config.selective.per_kv_head) continue; /* each group has its own selections */
     s.H = 4, s.Hkv = 2, s.heads_first = true, s.evicts = i % 2;
     struct mech_setup wide = s;
     wide.Hkv = 4;

@@ -1,7 +1,8 @@
-/* Score maps against their papers' numbers: the slopes of ALiBi (arXiv 2108.12409, section 3, and the authors' code
- * where the heads are no power of two), Gemma 2's soft-capping (arXiv 2408.00118, section 2), which selections see; on
- * every path of every backend: whole sequences, chunks, single rows, cache positions, half floats, gathered keys. That
- * maps agree between backends, with differences and with every other mechanism is for the tests of all mechanisms. */
+/* Score maps against the numbers in their papers: the slopes of ALiBi (arXiv 2108.12409, §3; the authors' code where
+ * the number of heads is no power of two) and Gemma 2's soft-capping (arXiv 2408.00118, §2), which selections see. On
+ * every path of every backend: whole sequences, chunks, single rows, cache positions, half floats, gathered keys. The
+ * tests of all mechanisms compare maps between backends, with finite differences, and combined with every other
+ * mechanism. */
 #include "isa.h"
 #include "mechanisms.h"
 
@@ -30,8 +31,8 @@ static void run(const struct wn_attention *a) {
   free(e.scratch);
 }
 
-/* The paper's: 8 heads have 1/2, 1/4, ... 1/256, 16 have 2^-0.5, 2^-1, ...; 12 have those of 8, then every second of 16
- * from the first on. */
+/* The paper's slopes: 1/2, 1/4, ... 1/256 for 8 heads; 2^-0.5, 2^-1, ... for 16; for 12 those of 8, then every second
+ * one of 16. */
 static double published_slope(int64_t heads, int64_t h) {
   static const double of_8[] = {1. / 2, 1. / 4, 1. / 8, 1. / 16, 1. / 32, 1. / 64, 1. / 128, 1. / 256};
   static const double after_8[] = {0.70710678118654752, 0.35355339059327376, 0.17677669529663688, 0.08838834764831844};
@@ -39,8 +40,9 @@ static double published_slope(int64_t heads, int64_t h) {
   return h < 8 ? of_8[h] : after_8[h - 8];
 }
 
-/* Queries are 0, so that weights come from distances alone; v counts positions. The mean position of head h, rows of
- * which the keys from `from` on are seen, every `step`-th before the last `near`. */
+/* Queries are 0, so the attention weights depend on distance alone, and v counts positions. Returns head h's mean
+ * position over the keys that row i sees: all of them, or with step > 0 the last `step` and every `step`-th before
+ * those. */
 static double mean_position(int64_t heads, int64_t h, int64_t i, int64_t step) {
   double top = 0, sum = 0;
   for (int64_t j = 0; j <= i; j++) {
@@ -81,7 +83,7 @@ static void alibi(void) {
     check_alibi(&a, 0, 1e-6, "chunk");
     a.Tq = 1;
     check_alibi(&a, 0, 1e-6, "single row");
-    for (int64_t j = 0; j < T; j++) at[j] = (int32_t)(j < T - 1 ? T - 2 - j : j); /* older keys in any order */
+    for (int64_t j = 0; j < T; j++) at[j] = (int32_t)(j < T - 1 ? T - 2 - j : j); /* older keys in reverse order */
     for (int64_t i = 0; i < (T - 1) * heads * D; i++) v[i] = (float)(T - 2 - i / (heads * D));
     a.slots.at = at;
     check_alibi(&a, 0, 1e-6, "cache positions");
@@ -92,7 +94,7 @@ static void alibi(void) {
   }
 }
 
-/* One head: scale 1, q.k chosen, v one-hot: y is what the capped logits' softmax says; F their positive part. */
+/* One head with scale 1, chosen q.k and one-hot v: y is the softmax of the capped logits, F their positive part. */
 static void softcap(void) {
   static float q[T * D], k[T * D], v[T * D], y[T * D], F[T * T];
   static const double wanted[4] = {-100, -0.3, 4, 60};
@@ -130,7 +132,7 @@ static void on_every_backend(void **state) {
   }
 }
 
-/* What bends a logit comes last: its gradient is found from what came out. */
+/* A softcap is the last map: its gradient is computed from its output. */
 static void order(void **state) {
   (void)state;
   static float x[T * D];

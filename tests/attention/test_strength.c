@@ -1,8 +1,8 @@
-/* The strength of selection: F is linear in it, so a power of two scales F to the bit; with a bilinear form it is the
- * same as scaled selecting queries, gradients included; at 0 outputs are those of dense attention, to the bit on the
- * same backend, and gradients up to the order of sums; its own gradient is what differences say
- * (test_attention_gradients has the cases), here with several sequences, teams of threads and keys that an earlier
- * piece holds. */
+/* The strength of selection. F is linear in it, so a power of two scales F exactly. With a bilinear form it is the same
+ * as scaling the selecting queries, gradients included. At 0 outputs are those of dense attention, to the bit on the
+ * same backend; gradients differ in the order of sums. The cases of test_attention_gradients compare its own gradient
+ * with finite differences; here it is tested with several sequences, teams of threads and keys from an earlier piece.
+ */
 #include "isa.h"
 #include "mechanisms.h"
 
@@ -29,7 +29,7 @@ static void begin(struct mech_bench *m, const struct mech_case *c, wn_dtype dtyp
     if (m->a[i].role == MECH_GRADIENT && m->a[i].adds) set_all(m, m->a[i].name, 0);
 }
 
-/* Elements that the call writes are equal, `other`'s times `factor`. */
+/* The elements that the call writes equal those of `other` times `factor`. */
 static void same(const char *what, const struct mech_bench *m, const struct mech_bench *other, const char *name,
                  double factor) {
   const int x = mech_find(m, name), y = mech_find(other, name);
@@ -78,7 +78,7 @@ static void check_scaled_queries(wn_dtype dtype) {
   static const char *const equal[] = {"y", "lse", "F", "M", "f_out", "dq", "dk", "dv", "dsk"};
   for (size_t i = 0; i < sizeof equal / sizeof *equal; i++) same("scaled queries", &b, &a, equal[i], 1);
   same("scaled queries", &b, &a, "dsq", 0.25);
-  /* By Euler: g dg = sum of sq . dsq, since the output knows g sq alone. */
+  /* By Euler's theorem g dg is the sum of sq . dsq, since the output depends on g and sq only through g sq. */
   const int dsq = mech_find(&b, "dsq");
   for (int64_t i = 0; i < b.a[dsq].count; i++)
     if (mech_counts(&b, dsq, i)) expected += mech_get(&b, sq, i) * mech_get(&b, dsq, i);
@@ -98,7 +98,7 @@ static void check_zero_is_dense(wn_dtype dtype) {
   assert_true(mech_both(&place, &a) && mech_both(&place, &b));
   same("strength 0", &b, &a, "y", 1);
   same("strength 0", &b, &a, "lse", 1);
-  static const char *const sums[] = {"dq", "dk", "dv"}; /* the selecting head's share comes last: another order */
+  static const char *const sums[] = {"dq", "dk", "dv"}; /* the selecting head's share is added last */
   for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) {
     const int x = mech_find(&b, sums[i]), y = mech_find(&a, sums[i]);
     for (int64_t n = 0; n < b.a[x].count; n++)
@@ -107,8 +107,8 @@ static void check_zero_is_dense(wn_dtype dtype) {
         fail_msg("strength 0: %s[%lld] is %.9g, expected %.9g", sums[i], (long long)n, mech_get(&b, x, n),
                  mech_get(&a, y, n));
   }
-  assert_true(fabs(mech_get(&b, mech_find(&b, "dstrength"), 0)) > 1e-3); /* it can leave 0 */
-  /* A single row of decoding. */
+  assert_true(fabs(mech_get(&b, mech_find(&b, "dstrength"), 0)) > 1e-3); /* so training can move it from 0 */
+  /* One row, as in decoding. */
   struct wn_attention x = a.op, y = b.op;
   x.Tq = y.Tq = 1;
   assert_true(mech_call(&place, &a, &x, false) && mech_call(&place, &b, &y, false));
@@ -117,7 +117,7 @@ static void check_zero_is_dense(wn_dtype dtype) {
   mech_clear(&b);
 }
 
-/* One sequence and two threads: a team shares it, and each part of it adds its own share to the gradient. */
+/* One sequence, two threads: a team shares it, and each part adds its share to the gradient. */
 static void check_team(wn_dtype dtype) {
   const struct mech_case c = parsed("{\"selective\":{\"strength\":\"learned\",\"mem\":{}}}");
   double alone = 0;
@@ -126,7 +126,7 @@ static void check_team(wn_dtype dtype) {
         .c = &c, .B = 1, .Tq = 300, .Tk = 330, .H = 4, .Hkv = 2, .D = 16, .seed = 5, .f_in = true};
     struct mech_bench m;
     mech_make(&m, &s, dtype);
-    set_all(&m, "dstrength", 100); /* it is added to */
+    set_all(&m, "dstrength", 100); /* the call adds to it */
     place.threads = threads;
     assert_true(mech_both(&place, &m));
     const double got = mech_get(&m, mech_find(&m, "dstrength"), 0);

@@ -1,5 +1,6 @@
-/* What terms go with. A mechanism that only this test knows brings a term that nobody serves: every backend, view and
- * policy refuses it by a line that names both. And the rows of the mechanisms say which terms they turn on. */
+/* Terms of an attention call that a backend may not serve. A mechanism that only this test has brings a term that
+ * nobody serves: every backend, view and policy must refuse it in one line that names both. Also, each mechanism's
+ * entry names the terms that it turns on. */
 #include "isa.h"
 #include "mechanisms.h"
 #include "own_mechanism.h"
@@ -36,7 +37,7 @@ static wn_attention_config parsed(const char *text) {
   return config;
 }
 
-/* Every name after the first must be in the sentence. */
+/* The call was refused, and the message names `who` and the term. */
 static void refused(wn_status status, const char *who) {
   assert_int_equal(status, WN_ERR_UNSUPPORTED);
   const char *text = wn_context_error(ctx);
@@ -73,7 +74,7 @@ static void backends(void **state) {
       op.strided = 4;
       assert_false(wn_sparse_may(&plan, false));
       op.maps = 0;
-      assert_true(wn_sparse_may(&plan, false)); /* it was the term's doing */
+      assert_true(wn_sparse_may(&plan, false)); /* it was the term that was refused */
       op.strided = 0;
       assert_int_equal(wn_dead_keys_wanted(&op), T > 1);
       wn_context_destroy(ctx);
@@ -124,7 +125,7 @@ static void views(void **state) {
   wn_session *session = NULL;
   wn_session_options options = {.size = sizeof options, .sequences = 1, .cache = WN_CACHE_FLOAT};
   refused(wn_session_create_with(ctx, model, &options, &session), "backend cpu");
-  /* A forward pass, as training and evaluation have it, and the same by cache positions. */
+  /* A forward pass as in training and evaluation, and one by cache positions. */
   int64_t tokens = 9;
   const wn_budgets budgets = {.policy = WN_POLICY_STREAMING, .layers = 1, .tokens = &tokens, .cache_positions = true};
   for (int n = 0; n < 2; n++) {
@@ -142,7 +143,7 @@ static void views(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* A row's terms are those that its settings can turn on. */
+/* An entry's terms are exactly those that its settings can turn on. */
 static void rows_name_their_terms(void **state) {
   (void)state;
   const struct wn_mechanism *own = wn_mechanism_of_test;
@@ -167,8 +168,8 @@ static void rows_name_their_terms(void **state) {
   wn_mechanism_of_test = own;
 }
 
-/* A backend that says that F keeps all bits between calls gives a text in pieces the bits of one call; the reference,
- * whose F within a call is in double, does not. */
+/* A backend that says it keeps F to the bit between calls gives the same bits for a text in pieces as for one call. The
+ * reference does not say so: its F within a call is in double. */
 static void whole_selections(void **state) {
   (void)state;
   const struct {

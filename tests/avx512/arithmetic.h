@@ -1,4 +1,4 @@
-/* Sums, products, comparisons, bits and conversions of lanes (emulate.h). */
+/* Sums, products, comparisons, bits and conversions of vectors, lane by lane (emulate.h). */
 
 #define _mm512_add_ps(a, b) WIDE_2(ps, _mm256_add_ps, a, b)
 #define _mm512_sub_ps(a, b) WIDE_2(ps, _mm256_sub_ps, a, b)
@@ -11,7 +11,7 @@
 #define _mm512_fnmadd_ps(a, b, c) WIDE_3(ps, _mm256_fnmadd_ps, a, b, c)
 #define _mm512_add_pd(a, b) WIDE_2(pd, _mm256_add_pd, a, b)
 #define _mm512_fmadd_pd(a, b, c) WIDE_3(pd, _mm256_fmadd_pd, a, b, c)
-/* To whole numbers: AVX2's takes the lower four bits of `how`, and no others. */
+/* Rounding to an integer. Only the lower four bits of `how`, the mode, go to AVX2. */
 #define _mm512_roundscale_ps(a, how) WIDE_1_BY(ps, _mm256_round_ps, ps, a, how)
 
 #define _mm512_add_epi8(a, b) WIDE_2(i, _mm256_add_epi8, a, b)
@@ -39,7 +39,7 @@
 #define _mm512_srli_epi64(a, by) WIDE_1_BY(i, _mm256_srli_epi64, i, a, (int)(by))
 #define _mm512_srl_epi32(a, by) WIDE_1_BY(i, _mm256_srl_epi32, i, a, by)
 #define _mm512_srlv_epi32(a, by) WIDE_2(i, _mm256_srlv_epi32, a, by)
-/* Bit by bit: the bit of `table` that the three bits of a, b and c number. */
+/* Bit by bit: bits a, b and c form an index into `table`. */
 static inline uint64_t wide_ternary(uint64_t a, uint64_t b, uint64_t c, int table) {
   uint64_t r = 0;
   for (int i = 0; i < 8; i++)
@@ -70,7 +70,7 @@ static inline __mmask16 wide_not_below(union wide a, union wide b) {
     (__mmask64)((uint64_t)(uint32_t)_mm256_movemask_epi8(A_.i2[1]) << 32 | (uint32_t)_mm256_movemask_epi8(A_.i2[0]));  \
   })
 
-/* Wider and narrower numbers. */
+/* Conversions to wider and narrower numbers. */
 #define WIDER(f, a, half) ((union wide){.i2 = {f(a), f(half)}}.i)
 #define _mm512_cvtepi8_epi32(a) WIDER(_mm256_cvtepi8_epi32, a, _mm_srli_si128(a, 8))
 #define _mm512_cvtepu8_epi32(a) WIDER(_mm256_cvtepu8_epi32, a, _mm_srli_si128(a, 8))
@@ -107,7 +107,7 @@ static inline __mmask16 wide_not_below(union wide a, union wide b) {
         .ps;                                                                                                           \
   })
 
-/* a 2^floor(b), rounded once; b is no infinity. */
+/* a 2^floor(b), rounded once; b is not infinite. */
 static inline float wide_scale(float a, float b) {
   if (a != a || b != b) return a + b;
   return ldexpf(a, (int)fmaxf(fminf(floorf(b), 1000), -1000));
@@ -117,7 +117,7 @@ static inline float wide_scale(float a, float b) {
   LANES_2(ps, f, 16, ps, a, ps, b, (m) >> k & 1 ? wide_scale(A_.f[k], B_.f[k]) : 0)
 #define _mm_maskz_div_ps(m, a, b) LANES_2(ps4[0], f, 4, ps4[0], a, ps4[0], b, (m) >> k & 1 ? A_.f[k] / B_.f[k] : 0)
 
-/* In the compilers' order: halves, quarters, then lanes 2 apart and neighbours. */
+/* Summed in the compilers' order: halves, quarters, lanes 2 apart, neighbours. */
 static inline float wide_sum(union wide a) {
   const __m256 half = _mm256_add_ps(a.ps2[1], a.ps2[0]);
   __m128 x = _mm_add_ps(_mm256_extractf128_ps(half, 1), _mm256_castps256_ps128(half));
@@ -139,7 +139,7 @@ static inline double wide_sum_doubles(union wide a) {
 #define _mm512_reduce_max_ps(a) wide_max((union wide){.ps = (a)})
 #define _mm512_reduce_add_pd(a) wide_sum_doubles((union wide){.pd = (a)})
 
-/* VNNI: four u8 x s8 are added to a sum of 32 bits, which wraps. */
+/* VNNI: four products u8 x s8 are added to a 32-bit sum, which wraps. */
 #define _mm512_dpbusd_epi32(sum, a, b)                                                                                 \
   LANES_3(i, u32, 16, i, sum, i, a, i, b,                                                                              \
           A_.u32[k] + (uint32_t)(B_.u8[4 * k] * C_.i8[4 * k] + B_.u8[4 * k + 1] * C_.i8[4 * k + 1] +                   \

@@ -1,9 +1,9 @@
-/* AVX512_BF16 (emulate.h). Numbers below the smallest normal one count as zeros, before and after. */
+/* AVX512_BF16 (emulate.h). Subnormal inputs and results count as zero. */
 
 static inline float wide_normal(float x) {
   return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;
 }
-/* To the nearest, even at halfway; what is no number stays so. */
+/* Rounds to nearest, ties to even; NaN stays NaN. */
 static inline uint16_t wide_bf16(float x) {
   uint32_t bits;
   x = wide_normal(x);
@@ -22,9 +22,9 @@ static inline float wide_add_product(float sum, uint16_t a, uint16_t b) {
 }
 
 #define _mm512_cvtneps_pbh(a) ((__m256bh)LANES_1(i2[0], u16, 16, ps, a, wide_bf16(A_.f[k])))
-/* b's numbers are the lower ones. */
+/* b goes to the lower half. */
 #define _mm512_cvtne2ps_pbh(a, b) LANES_2(bh, u16, 32, ps, a, ps, b, wide_bf16(k < 16 ? B_.f[k] : A_.f[k - 16]))
-/* The odd product first. */
+/* The odd product is added first. */
 #define _mm512_dpbf16_ps(sum, a, b)                                                                                    \
   LANES_3(                                                                                                             \
       ps, f, 16, ps, sum, bh, a, bh, b,                                                                                \

@@ -1,9 +1,10 @@
-/* AVX-512 (F, BW, DQ, VL), its VNNI and BF16, and AMX, for a processor with AVX2: what the intrinsics that the kernels
- * use do, written down after Intel's definitions. A vector is two halves, and what AVX2 has for a half is done by its
- * own instruction; the rest goes lane by lane. A source that is to be emulated is compiled behind this header (the
- * build makes such sources: CMakeLists.txt), without the compiler's flags for AVX-512; an intrinsic that is missing
- * here does not compile. What is undefined after a cast has a pattern that is no number, and an address that is not
- * aligned where the instruction asks for it ends the program, as does a tile whose shape does not fit. */
+/* Emulates AVX-512 (F, BW, DQ, VL), VNNI, BF16 and AMX on a processor with AVX2: each intrinsic that the kernels use,
+ * written after Intel's definitions. A vector is two halves. Where AVX2 has an instruction for a half, that does the
+ * work; the rest goes lane by lane.
+ *
+ * The build compiles kernel sources behind this header (CMakeLists.txt), without the compiler's AVX-512 flags. An
+ * intrinsic that is missing here does not compile. What a cast leaves undefined is filled with NaN. An unaligned
+ * address where the instruction needs alignment ends the program, as does a tile whose shape does not fit. */
 #ifndef WN_TESTS_AVX512_EMULATE_H
 #define WN_TESTS_AVX512_EMULATE_H
 
@@ -13,11 +14,10 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The compiler has these names as well, as macros now and then. */
+/* The compiler defines some of these names itself, as macros. */
 #pragma GCC system_header
 
-/* The kernels' own functions (vec.h) are inlined where the compiler finds it right: all of them in one take it minutes.
- */
+/* The compiler decides which of the kernels' functions (vec.h) to inline. Forcing all of them takes minutes. */
 #define V_INLINE static inline __attribute__((unused))
 
 #define __AVX512F__ 1
@@ -47,7 +47,7 @@ union wide {
   uint64_t u64[8];
 };
 
-/* Both halves of A_ and B_, by an instruction of AVX2: the kinds (ps, pd, i) of operands and of the result. */
+/* Both halves of A_ and B_ by an AVX2 instruction. ps, pd, i: the kinds of the operands and of the result. */
 #define WIDE_1(to, f, from, a)                                                                                         \
   __extension__({                                                                                                      \
     const union wide A_ = {.from = (a)};                                                                               \
@@ -70,7 +70,7 @@ union wide {
                               f(A_.kind##2 [1], B_.kind##2 [1], C_.kind##2 [1])}})                                     \
         .kind;                                                                                                         \
   })
-/* n lanes of the result, each the value that is given for lane k, of A_, of A_ and B_, of A_, B_ and C_. */
+/* A result of n lanes. `value` says what lane k is, from A_, from A_ and B_, or from A_, B_ and C_. */
 #define LANES_1(to, lanes, n, from_a, a, value)                                                                        \
   __extension__({                                                                                                      \
     const union wide A_ = {.from_a = (a)};                                                                             \

@@ -1,4 +1,4 @@
-/* Loads and stores (emulate.h): those with a mask touch the lanes whose bits are set and no others. */
+/* Loads and stores (emulate.h). Masked ones touch only the lanes whose bits are set. */
 
 static inline union wide wide_load(const void *p) {
   union wide r;
@@ -12,7 +12,7 @@ static inline const void *wide_aligned(const void *p) {
 static inline void wide_store(void *p, union wide a) {
   memcpy(p, &a, sizeof a);
 }
-/* `bytes` of each of n lanes; zeros where the mask has none. */
+/* Loads n lanes of `bytes` each; zero where the mask's bit is not set. */
 static inline union wide wide_load_some(uint64_t mask, const void *p, int n, size_t bytes) {
   union wide r;
   memset(&r, 0, sizeof r);

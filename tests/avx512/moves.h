@@ -1,4 +1,4 @@
-/* Lanes from one place to another: constants, casts, parts, permutations and choices by a mask (emulate.h). */
+/* Moves lanes: constants, casts, parts, permutations, and choices by a mask (emulate.h). */
 
 #define _mm512_setzero_ps() ((union wide){.u64 = {0}}.ps)
 #define _mm512_setzero_pd() ((union wide){.u64 = {0}}.pd)
@@ -29,7 +29,7 @@
 #define _mm512_castps512_ps128(a) ((union wide){.ps = (a)}.ps4[0])
 #define _mm512_castsi512_si256(a) ((union wide){.i = (a)}.i2[0])
 #define _mm512_castsi512_si128(a) ((union wide){.i = (a)}.i4[0])
-/* What lies above is undefined: numbers that are none, and no even bytes. */
+/* The undefined upper half: NaN in every format, with odd bytes. */
 #define WIDE_UNDEFINED _mm256_set1_epi16((short)0xffdb)
 #define _mm512_castsi256_si512(a) ((union wide){.i2 = {(a), WIDE_UNDEFINED}}.i)
 #define _mm512_castps256_ps512(a) ((union wide){.ps2 = {(a), _mm256_castsi256_ps(WIDE_UNDEFINED)}}.ps)
@@ -55,7 +55,7 @@
     A_.i;                                                                                                              \
   })
 
-/* Within each quarter. */
+/* Within each 128-bit quarter. */
 #define _mm512_unpacklo_epi32(a, b) WIDE_2(i, _mm256_unpacklo_epi32, a, b)
 #define _mm512_unpackhi_epi32(a, b) WIDE_2(i, _mm256_unpackhi_epi32, a, b)
 #define _mm512_unpacklo_epi64(a, b) WIDE_2(i, _mm256_unpacklo_epi64, a, b)
@@ -73,7 +73,7 @@
 #define _mm512_shuffle_f32x4(a, b, by) QUARTERS(ps, a, b, by)
 #define _mm512_shuffle_i64x2(a, b, by) QUARTERS(i, a, b, by)
 
-/* Any lanes. */
+/* Lanes in any order. */
 #define _mm512_permutexvar_epi16(at, a) LANES_2(i, u16, 32, i, at, i, a, B_.u16[A_.u16[k] & 31])
 #define _mm512_permutexvar_epi32(at, a) LANES_2(i, u32, 16, i, at, i, a, B_.u32[A_.u32[k] & 15])
 #define _mm512_permutexvar_ps(at, a) LANES_2(ps, f, 16, i, at, ps, a, B_.f[A_.u32[k] & 15])

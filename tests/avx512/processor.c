@@ -1,4 +1,4 @@
-/* The processor that an emulation claims to be (processor.h). */
+/* Which processor the emulation claims to be (processor.h). */
 #include "avx512/processor.h"
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-/* Tiles (tiles.h), after Intel's definitions. An instruction ends the program where a processor would refuse it: no
- * configuration, or shapes that do not fit. */
+/* Tiles (tiles.h), after Intel's definitions. An instruction ends the program where a processor would fault: tiles not
+ * configured, or shapes that do not fit. */
 #include "avx512/emulate.h"
 
 _Thread_local struct wide_tiles wide_tiles;
@@ -39,7 +39,7 @@ void wide_tile_store(int t, void *p, int64_t stride) {
     memcpy((char *)p + r * stride, wide_tiles.tile[t].u8[r], wide_tiles.bytes[t]);
 }
 
-/* c [M,N] in 4 bytes, a [M,K] and b [K,N] in pieces of 4 bytes. */
+/* c [M,N] of 4-byte elements, a [M,K] and b [K,N] of 4-byte groups. */
 static void demand_product(int c, int a, int b) {
   demand_tile(a), demand_tile(b), demand_tile(c);
   demand(a != b && a != c && b != c);
@@ -54,7 +54,7 @@ void wide_tile_dpbssd(int c, int a, int b) {
         for (int i = 0; i < 4; i++)
           wide_tiles.tile[c].i32[m][n] += wide_tiles.tile[a].i8[m][4 * k + i] * wide_tiles.tile[b].i8[k][4 * n + i];
 }
-/* Even and odd products are summed apart and then added. */
+/* Even and odd products are summed separately, then added. */
 void wide_tile_dpbf16(int c, int a, int b) {
   float of_a[16][32], of_b[16][32];
   demand_product(c, a, b);

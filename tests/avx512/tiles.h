@@ -1,4 +1,4 @@
-/* AMX (emulate.h): eight tiles of a thread, of up to 16 rows of up to 64 bytes. */
+/* AMX (emulate.h): a thread's eight tiles, each of up to 16 rows of up to 64 bytes. */
 
 struct wide_tiles {
   bool on;
