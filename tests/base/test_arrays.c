@@ -1,4 +1,5 @@
-/* The planner of arrays: what is counted is what is placed; what does not fit is named, whatever overflows. */
+/* The planner of arrays: it counts exactly what it places, and names an array that does not fit, also where a size
+ * overflows. */
 #include "support.h"
 
 #include "base/arrays.h"
@@ -31,7 +32,7 @@ static void check_things(const struct things *t, int64_t n, const char *base, si
   const char *end = base;
   for (int i = 0; i < 3; i++) {
     assert_int_equal((uintptr_t)placed[i].at % WN_ALIGN, 0);
-    assert_ptr_equal(placed[i].at, end); /* one after the other, nothing between but the padding */
+    assert_ptr_equal(placed[i].at, end); /* back to back, except for padding */
     end = (const char *)placed[i].at + (placed[i].bytes + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
   }
   assert_ptr_equal(end, base + bytes);
@@ -111,7 +112,7 @@ static void a_table_in_one_call(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Each row overflows in its own way; the first one is named, and nothing after it is placed. */
+/* Each entry overflows in its own way. The first one is named, and nothing after it is placed. */
 static void what_does_not_fit_is_named(void **state) {
   (void)state;
   wn_context *ctx = make_context();
@@ -152,7 +153,8 @@ static void what_does_not_fit_is_named(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Copies among other arrays: each apart from the next, and what does not fit in one does not fit in all. */
+/* Groups of arrays that are repeated among others: copies do not overlap, and a group that does not fit once does not
+ * fit several times. */
 static void copies_among_others(void **state) {
   (void)state;
   _Alignas(WN_ALIGN) static char memory[64 + 3 * 128 + 64];

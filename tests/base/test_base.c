@@ -1,4 +1,4 @@
-/* The rest of the base: counted memory, sizes, error sentences, the context, growing texts. */
+/* The rest of src/base: counted memory, sizes, error messages, the context, texts that grow. */
 #include "support.h"
 
 #include "base/alloc.h"
@@ -63,7 +63,7 @@ static void sentences_are_one_clean_line(void **state) {
   wn_fail(ctx, WN_ERR_IO, "two\nlines\tand \x1b[31m %d", 5);
   assert_int_equal(wn_fail_prefix(ctx, WN_ERR_FORMAT, "file %s", "x"), WN_ERR_FORMAT);
   assert_string_equal(wn_context_error(ctx), "file x: two lines and \\x1b[31m 5");
-  wn_fail(ctx, WN_ERR_IO, "again: %s", wn_context_error(ctx)); /* its own text as an argument */
+  wn_fail(ctx, WN_ERR_IO, "again: %s", wn_context_error(ctx)); /* with its own text as an argument */
   assert_string_equal(wn_context_error(ctx), "again: file x: two lines and \\x1b[31m 5");
   char long_text[3000];
   for (size_t i = 0; i + 2 < sizeof long_text; i += 2) memcpy(long_text + i, "\xC3\xA9", 2);
@@ -72,7 +72,7 @@ static void sentences_are_one_clean_line(void **state) {
     wn_fail(ctx, WN_ERR_IO, "%s%s", shift ? "x" : "", long_text);
     size_t n = strlen(wn_context_error(ctx));
     assert_true(n > 1000 && n < 1024);
-    assert_int_equal((unsigned char)wn_context_error(ctx)[n - 1], 0xA9); /* not cut inside a letter */
+    assert_int_equal((unsigned char)wn_context_error(ctx)[n - 1], 0xA9); /* cut between characters, not inside one */
     wn_fail_prefix(ctx, WN_ERR_IO, "%s", long_text);
     assert_true(strlen(wn_context_error(ctx)) < 1024);
   }
@@ -136,7 +136,7 @@ static void texts_grow(void **state) {
   wn_free(text.data);
 }
 
-/* The numbers of the header, in both forms. */
+/* The header's version numbers, as numbers and as text. */
 static void the_version_is_the_headers(void **state) {
   (void)state;
   char expected[64];

@@ -1,4 +1,5 @@
-/* Configuration by table: every type, every refusal, the nearest key, switches, writing and help. */
+/* Configuration by tables of fields: every type, every refusal, the suggestion of the nearest key, switches, writing
+ * and help. */
 #include "support.h"
 
 #include <math.h>
@@ -156,7 +157,7 @@ static void writing_reads_back(void **state) {
   assert_true(back.flag && back.small == -2 && back.large == 5 && back.seed == UINT64_MAX - 1 && back.rate == 0.1 &&
               back.color == 2 && back.part.gain == t.part.gain && !back.part.enabled && back.part.inner.enabled);
   assert_string_equal(back.name, t.name);
-  t.color = 1; /* a value without a name */
+  t.color = 1; /* a number that has no name */
   assert_refused(ctx, wn_fields_write(ctx, &group, 1, &t, &j), WN_ERR_CONFIG, "\"color\"");
   t.color = 99;
   assert_refused(ctx, wn_fields_write(ctx, &group, 1, &t, &j), WN_ERR_CONFIG, "\"color\"");
@@ -211,7 +212,7 @@ static void count_warning(void *user, wn_log_level level, const char *line) {
   warnings += level == WN_LOG_WARNING && strstr(line, "later.was") && strstr(line, "set the number");
 }
 
-/* A group that is off is not written; a former key is read, with a warning where it said something, and never written.
+/* A group that is off is not written. A former key is read, with a warning unless it has no effect, and never written.
  */
 static void optional_groups_and_former_keys(void **state) {
   (void)state;

@@ -1,4 +1,4 @@
-/* Files: maps, bounded reading, and writes that must leave the old file whole whatever fails. */
+/* Files: mapping, reading with a limit, and writing, which must keep the old file whole whatever fails. */
 #include "support.h"
 
 #include <fcntl.h>
@@ -33,7 +33,7 @@ static void a_write_replaces_the_whole_file(void **state) {
   assert_no_temporary();
 }
 
-/* A file that only its owner may read stays one; a new one is as the process makes them. */
+/* A file that only its owner may read keeps its mode. A new file gets the process's default. */
 static void a_write_keeps_permissions(void **state) {
   (void)state;
   struct stat st;
@@ -60,7 +60,7 @@ static void an_abort_keeps_the_old_file(void **state) {
   wn_writer_abort(&w);
   assert_file_is(path, "old");
   assert_no_temporary();
-  wn_writer_abort(&w); /* twice does no harm */
+  wn_writer_abort(&w); /* harmless a second time */
   assert_refused(ctx, wn_writer_write(ctx, &w, "x", 1), WN_ERR_ARGUMENT, "not open");
   assert_refused(ctx, wn_writer_commit(ctx, &w), WN_ERR_ARGUMENT, "not open");
 }
@@ -75,7 +75,7 @@ static void a_file_size_limit_keeps_the_old_file(void **state) {
   void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
   assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
   char *zeros = test_calloc(100000, 1);
-  wn_status large = wn_file_write(ctx, path, zeros, 100000); /* fails in write */
+  wn_status large = wn_file_write(ctx, path, zeros, 100000); /* fails while writing */
   test_free(zeros);
   char error[200];
   snprintf(error, sizeof error, "%s", wn_context_error(ctx));
@@ -90,7 +90,7 @@ static void a_file_size_limit_keeps_the_old_file(void **state) {
   assert_file_is(path, "12345678");
 }
 
-/* The limit is met only when the buffer is flushed by commit: the last byte decides. */
+/* Only the flush in commit reaches the limit: the last byte goes beyond it. */
 static void a_limit_met_in_commit_keeps_the_old_file(void **state) {
   (void)state;
   put_file(path, "old", 3);
@@ -112,7 +112,7 @@ static void a_limit_met_in_commit_keeps_the_old_file(void **state) {
   assert_no_temporary();
 }
 
-/* A full disk for real: 64 KiB of tmpfs in a mount namespace of a child's own. Needs root. */
+/* A disk that is really full: 64 KiB of tmpfs in the mount namespace of a child. Needs root. */
 static void a_full_disk_keeps_the_old_file(void **state) {
   (void)state;
   pid_t child = fork();
@@ -130,7 +130,7 @@ static void a_full_disk_keeps_the_old_file(void **state) {
     f = fopen(path, "rb");
     if (!f || fread(found, 1, 4, f) != 3 || memcmp(found, "old", 3) != 0) _exit(5);
     fclose(f);
-    if (wn_file_write(ctx, path, zeros, 16384) != WN_OK) _exit(6); /* the space came back */
+    if (wn_file_write(ctx, path, zeros, 16384) != WN_OK) _exit(6); /* its space was freed */
     free(zeros);
     _exit(0);
   }
@@ -158,7 +158,7 @@ static void a_killed_writer_leaves_the_old_file(void **state) {
   assert_true(WIFSIGNALED(code));
   assert_file_is(path, "old");
   assert_int_equal(count_temporary(folder), 1);
-  assert_ok(ctx, wn_file_write(ctx, path, "next", 4)); /* removes what was left */
+  assert_ok(ctx, wn_file_write(ctx, path, "next", 4)); /* removes the left-over */
   assert_file_is(path, "next");
   assert_no_temporary();
 }
@@ -168,7 +168,7 @@ static void what_cannot_be_written_is_refused(void **state) {
   struct wn_writer w;
   assert_refused(ctx, wn_file_write(ctx, "/dev/full", "x", 1), WN_ERR_IO, "/dev/full: it is a device");
   assert_refused(ctx, wn_file_write(ctx, folder, "x", 1), WN_ERR_IO, "it is a folder");
-  /* A caller's file: the same, but a device is written to. */
+  /* A file that the caller names is saved in the same way, but a device is written to directly. */
   assert_ok(ctx, wn_file_save(ctx, "/dev/null", "x", 1));
   assert_refused(ctx, wn_file_save(ctx, "/dev/full", "x", 1), WN_ERR_IO, "/dev/full");
   assert_refused(ctx, wn_file_save(ctx, folder, "x", 1), WN_ERR_IO, "it is a folder");
@@ -187,7 +187,7 @@ static void what_cannot_be_written_is_refused(void **state) {
   struct wn_writer second;
   assert_refused(ctx, wn_writer_open(ctx, path, &second), WN_ERR_IO, "another process is writing it");
   unlink(path);
-  assert_int_equal(mkdir(path, 0777), 0); /* the rename must fail */
+  assert_int_equal(mkdir(path, 0777), 0); /* so that the rename fails */
   assert_refused(ctx, wn_writer_commit(ctx, &w), WN_ERR_IO, "rename");
   wn_writer_abort(&w);
   assert_no_temporary();
@@ -221,7 +221,7 @@ static void maps_and_bounded_reads(void **state) {
   wn_free(text);
   assert_refused(ctx, wn_map_open(ctx, folder, &map), WN_ERR_IO, "it is a folder");
   assert_refused(ctx, wn_map_open(ctx, "/dev/null", &map), WN_ERR_IO, "it is a device, a regular file was expected");
-  assert_ok(ctx, wn_file_read(ctx, "/proc/self/status", 1 << 20, &text, &bytes)); /* its size says 0 */
+  assert_ok(ctx, wn_file_read(ctx, "/proc/self/status", 1 << 20, &text, &bytes)); /* stat says that its size is 0 */
   assert_true(bytes > 0);
   wn_free(text);
 }
@@ -256,8 +256,7 @@ static int teardown(void **state) {
   return 0;
 }
 
-/* Names that the user may have chosen stay: only a temporary name of this file, complete to the digit, is a left-over.
- */
+/* The user's files stay: only a complete temporary name of this very file counts as a left-over. */
 static void files_of_the_user_stay(void **state) {
   (void)state;
   static const char *const names[] = {"file.tmp",
@@ -319,7 +318,7 @@ static void a_link_is_followed(void **state) {
   assert_no_temporary();
 }
 
-/* The longest name that a folder takes can be written too. */
+/* The longest name that a folder allows can be written. */
 static void a_long_name(void **state) {
   (void)state;
   char longest[800], name[256];
@@ -365,7 +364,7 @@ static void what_is_no_regular_file_is_refused_at_once(void **state) {
   wn_free(data);
 }
 
-/* A FIFO whose writer comes late and writes slowly is read to its end; an endless one to the limit. */
+/* A FIFO whose writer starts late and is slow is read to its end, an endless one to the limit. */
 static void texts_come_from_pipes(void **state) {
   (void)state;
   char fifo[600], *text;
@@ -401,7 +400,7 @@ static void texts_come_from_pipes(void **state) {
   unlink(fifo);
 }
 
-/* A writer that has opened the pipe is waited for, however long it thinks: here until its reader has begun. */
+/* A writer that has opened the pipe but says nothing is waited for: here until its reader has begun to read. */
 static void a_silent_writer_is_waited_for(void **state) {
   (void)state;
   char fifo[600], text[8];
@@ -420,7 +419,7 @@ static void a_silent_writer_is_waited_for(void **state) {
   }
   assert_ok(ctx, wn_open_text(ctx, fifo, &fd, &regular, &bytes));
   assert_int_equal(write(go[1], "!", 1), 1);
-  assert_int_equal(read(fd, text, sizeof text), 4); /* nothing of it was taken */
+  assert_int_equal(read(fd, text, sizeof text), 4); /* nothing was taken from it */
   assert_memory_equal(text, "said", 4);
   assert_int_equal(waitpid(child, &code, 0), child);
   assert_int_equal(code, 0);
@@ -444,10 +443,10 @@ static void messages_are_lines_of_utf8(void **state) {
                 "\\xc2\\x9b31m"}, /* C1 */
                {"\xE2\x80\xAE"
                 "txt",
-                "\\xe2\\x80\\xaetxt"},                                /* right to left from here on */
+                "\\xe2\\x80\\xaetxt"},                                /* right-to-left override */
                {"\xC0\xAF\xED\xA0\x80", "\\xc0\\xaf\\xed\\xa0\\x80"}, /* overlong, surrogate */
                {"cut \xE2\x82", "cut \\xe2\\x82"},
-               {"\xF4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"}}; /* past the last character */
+               {"\xF4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"}}; /* above U+10FFFF */
   char out[64];
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     assert_int_equal(wn_line_escape(cases[i].text, out, sizeof out), strlen(cases[i].shown));

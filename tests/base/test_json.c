@@ -1,4 +1,4 @@
-/* JSON: positions in errors, what is refused, numbers that read back, changes by key. */
+/* JSON: positions in errors, refusals, numbers that survive a round trip, changes by key. */
 #include "support.h"
 
 #include <float.h>
@@ -116,7 +116,7 @@ static void changes_by_key(void **state) {
   assert_refused(ctx, wn_json_set(ctx, j, "=1", false), WN_ERR_ARGUMENT, "key=value");
   assert_refused(ctx, wn_json_set(ctx, j, "a..b=1", false), WN_ERR_ARGUMENT, "is not a key");
   assert_refused(ctx, wn_json_set(ctx, j, "a.=1", false), WN_ERR_ARGUMENT, "is not a key");
-  char *deep = test_malloc(120002); /* must not become objects that only a deep recursion can free */
+  char *deep = test_malloc(120002); /* nested so deeply that freeing it by recursion would overflow the stack */
   for (int i = 0; i < 120000; i += 2) memcpy(deep + i, "a.", 2);
   memcpy(deep + 119999, "=1", 3);
   assert_refused(ctx, wn_json_set(ctx, j, deep, false), WN_ERR_ARGUMENT, "is not a key");

@@ -1,5 +1,5 @@
-/* Limits of files: those of the header are those of docs/file-formats.md; JSON of every kind at its limits is read, and
- * beyond them refused before it is parsed; the peak of memory stays within what the page says. */
+/* Limits of files. The header's are those of docs/file-formats.md. JSON of every kind is read at its limit and refused
+ * beyond it before it is parsed. Peak memory stays within what that page says. */
 #include "support.h"
 
 #include <sys/resource.h>
@@ -85,7 +85,8 @@ static void page_says_the_same(void **state) {
   }
 }
 
-/* What takes most memory for its bytes: lists, objects, texts. With n values as they are counted. */
+/* The texts that take the most memory for their length: lists, objects, strings. n: the number of values, as the limit
+ * counts them. */
 static char *worst(int form, size_t n, size_t *bytes) {
   static const struct {
     const char *item;
@@ -107,7 +108,7 @@ static void json_at_its_limits(void **state) {
     for (int form = 0; form < 4; form++) {
       json_t *j = NULL;
       size_t bytes;
-      const bool small = kinds[k].values <= 64 * WN_KIB; /* the others: below, in a process with a limit */
+      const bool small = kinds[k].values <= 64 * WN_KIB; /* larger ones: below, in a limited process */
       if (small) {
         char *text = worst(form, kinds[k].values, &bytes);
         if (bytes <= kinds[k].bytes) assert_ok(ctx, wn_json_load_text(ctx, kinds[k].kind, "here", text, bytes, &j));
@@ -126,7 +127,7 @@ static void json_at_its_limits(void **state) {
                    kinds[k].name);
     free(text);
   }
-  /* Commas and brackets in texts are no values. */
+  /* Commas and brackets inside strings are not values. */
   json_t *j = NULL;
   char text[40000] = "{\"a\\\"[[\": \"";
   size_t at = strlen(text);
@@ -142,12 +143,12 @@ static void json_at_its_limits(void **state) {
 }
 
 #if defined(__SANITIZE_ADDRESS__)
-enum { SANITIZED = 1 }; /* its shadow is larger than any limit */
+enum { SANITIZED = 1 }; /* the sanitizer's shadow memory exceeds any limit */
 #else
 enum { SANITIZED = 0 };
 #endif
 
-/* In a process of its own with an address space of `most` bytes: its exit code, 0 for WN_OK. */
+/* Runs in a process of its own with `most` bytes of address space. Returns its exit code, 0 for WN_OK. */
 static int limited(size_t most, int (*run)(const void *), const void *user) {
   fflush(NULL);
   const pid_t child = fork();
@@ -183,7 +184,7 @@ static int parse(const void *user) {
   return (int)status;
 }
 
-/* 31 MB of lists took 2.7 GB as a configuration, and were accepted. */
+/* A configuration of 31 MB of lists once took 2.7 GB and was accepted. */
 static void lists_are_refused_in_little_memory(void **state) {
   (void)state;
   size_t bytes;
@@ -194,9 +195,9 @@ static void lists_are_refused_in_little_memory(void **state) {
     assert_int_equal(limited(address_space() + 4 * WN_MIB, parse, &t), WN_ERR_FORMAT);
   }
   free(text);
-  /* And what is within the limits stays within 150 bytes a value. */
+  /* Texts within the limits take at most 150 bytes a value. */
   for (int k = 0; k < KINDS; k++) {
-    if (kinds[k].values > 256 * WN_KIB) continue; /* the same code, only longer */
+    if (kinds[k].values > 256 * WN_KIB) continue; /* same code, only slower */
     for (int form = 0; form < 4; form++) {
       text = worst(form, kinds[k].values, &bytes);
       const struct text t = {kinds[k].kind, text, bytes};
@@ -216,7 +217,7 @@ static int open_header(const void *user) {
   return whole ? (int)status : 98;
 }
 
-/* A header of 20 MB took 0.94 GB: it is read an entry at a time, and takes five times its size. */
+/* A header of 20 MB once took 0.94 GB. It is read entry by entry and takes at most five times its size. */
 static void headers_are_read_in_little_memory(void **state) {
   (void)state;
   const size_t room = 21000000;

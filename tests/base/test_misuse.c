@@ -1,6 +1,6 @@
-/* Every public function that takes pointers, with each of them NULL in turn, with handles that were destroyed or are of
- * another kind: none crashes, and where the header does not allow the NULL a status is WN_ERR_ARGUMENT. The calls are
- * made from the headers (misuse_calls.inc), so a new function is tried without an entry here. */
+/* Calls every public function that takes pointers with each of them NULL in turn, and with handles that are destroyed
+ * or of another type. None may crash, and where the header does not allow NULL the status is WN_ERR_ARGUMENT. The calls
+ * are generated from the headers (misuse_calls.inc), so a new function is covered at once. */
 #include "support.h"
 
 #include <math.h>
@@ -20,14 +20,14 @@ struct row {
   int count;
   struct {
     const char *type, *name;
-    size_t size; /* of a struct of options, which begins with it */
+    size_t size; /* of an options struct; its first field */
   } parameter[10];
   int64_t (*call)(const union value *x);
 };
 #include "misuse_calls.inc"
 enum { ROWS = sizeof rows / sizeof *rows };
 
-/* NULL is allowed, or is answered by a status of its own. */
+/* Where NULL is allowed or gets another status. */
 static const char *const allowed[] = {"wn_context_create.options",
                                       "wn_eval.options",
                                       "wn_eval_text.options",
@@ -98,7 +98,7 @@ static struct {
   wn_trainer *trainer;
 } good;
 static char folder[512], path[600];
-static char (*places)[1 << 16]; /* zeros: what a call may read and write */
+static char (*places)[1 << 16]; /* zeroed memory that a call may read and write */
 static struct found {
   char at[128];    /* the call under way */
   char wrong[512]; /* the first wrong answer */
@@ -127,7 +127,7 @@ static void good_init(void) {
   assert_ok(good.ctx, wn_page_create(good.ctx, &page, &good.page));
 }
 
-/* A handle of that type; NULL: none, or no handle. */
+/* A live handle of that type; NULL where there is none or the type is no handle. */
 static void *handle_of(const char *type) {
   const struct {
     const char *name;
@@ -141,7 +141,7 @@ static void *handle_of(const char *type) {
   return NULL;
 }
 
-static int64_t nothing(void) { /* as a callback */
+static int64_t nothing(void) { /* a callback */
   return 0;
 }
 
@@ -158,7 +158,7 @@ static void good_values(const struct row *r, union value *x) {
     }
     x[i].p = handle_of(type);
     if (x[i].p) continue;
-    x[i].p = places[i] + 64; /* in front of it is nothing that says handle */
+    x[i].p = places[i] + 64; /* no handle's mark lies before it */
     if (!strchr(type, '*') || strchr(type, '(')) x[i].p = (void *)(uintptr_t)nothing;
     if (!strcmp(type, "const char *")) x[i].p = path;
     if (r->parameter[i].size) memcpy(x[i].p, &r->parameter[i].size, sizeof(size_t));
@@ -189,7 +189,7 @@ static void try_one(const struct row *r, int i, const char *what, void *p, bool 
              wn_context_error(good.ctx));
 }
 
-/* In a child, which may crash. */
+/* In a child process, since it may crash. */
 static void try_row(const struct row *r) {
   for (int i = 0; i < r->count; i++) {
     if (!is_pointer(r, i)) continue;
@@ -199,7 +199,7 @@ static void try_row(const struct row *r) {
     void *other = handle == good.tok ? (void *)good.model : (void *)good.tok;
     try_one(r, i, "another handle", other, true);
   }
-  /* Last, since it is gone then. */
+  /* Last, because the call destroys it. */
   void *first = r->count && is_pointer(r, 0) ? handle_of(r->parameter[0].type) : NULL;
   if (first == good.tok)
     wn_tokenizer_destroy(first);

@@ -1,11 +1,11 @@
-/* Option structs carry their size: a caller built against an older or a newer header is served or refused in one line.
- */
+/* Options structs carry their size: a caller built against an older or a newer header is served, or refused in one
+ * line. */
 #include "support.h"
 
 #include <winnow/winnow.h>
 #include "base/options.h"
 
-/* What a header of this library's past, its present and its future would say. */
+/* The same struct as an older header, this one and a newer one declare it. */
 struct past {
   size_t size;
   const char *title;
@@ -63,7 +63,7 @@ static void test_sizes_that_cannot_be(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* No byte after the caller's struct is touched. */
+/* Bytes after the caller's struct are not touched. */
 static void test_defaults_of_a_shorter_struct(void **state) {
   (void)state;
   const struct present defaults = {.title = "usual", .limit = 5};
@@ -82,7 +82,7 @@ static void test_defaults_of_a_shorter_struct(void **state) {
   assert_int_equal(prune.step, 8);
 }
 
-/* Every function that takes options refuses a size of 0, before it looks at anything else. */
+/* Every function that takes options refuses size 0 before it checks anything else. */
 static void test_every_function_asks_for_the_size(void **state) {
   (void)state;
   wn_context *ctx = make_context(), *other = NULL;
@@ -132,7 +132,7 @@ static void test_every_function_asks_for_the_size(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* As an older program calls: the struct ends after its first field. */
+/* A call as an older program makes it: its struct ends after the first field. */
 static void test_an_older_program_evaluates(void **state) {
   (void)state;
   wn_context *ctx = make_context();
@@ -147,7 +147,7 @@ static void test_an_older_program_evaluates(void **state) {
   struct {
     size_t size;
     int64_t batch, context;
-    unsigned char garbage[256]; /* the caller's own, and no part of the struct */
+    unsigned char garbage[256]; /* lies behind the caller's struct */
   } old = {.size = 3 * sizeof(int64_t), .batch = 2, .context = 4};
   memset(old.garbage, 0xA5, sizeof old.garbage);
   const wn_eval_options now = {.size = sizeof now, .batch = 2, .context = 4};

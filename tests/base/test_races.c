@@ -1,6 +1,6 @@
-/* Two contexts at a time, with two and with four threads, on shapes that every operation shares among its threads:
- * training, whole sequences, prompts, decoding with and without evictions. Each gives to the bit what it gives alone;
- * the thread sanitizer (CMake preset tsan) looks at the same for races. */
+/* Two contexts at the same time, with two and four threads, on shapes for which every operation divides its work:
+ * training, whole sequences, prompts, decoding with and without eviction. Each gives the same bits as alone. Under the
+ * thread sanitizer (CMake preset tsan) the same test finds races. */
 #include "support.h"
 
 #include <pthread.h>
@@ -100,7 +100,7 @@ static void job_init(struct job *j, size_t mechanism, int threads) {
                                              : WN_POLICY_STREAMING;
 }
 
-/* Mechanism m in one context, the next one in another, at the same time. */
+/* Mechanism m in one context, mechanism m + 1 in the other, at the same time. */
 static void contexts_of(int threads) {
   static struct job alone, beside[PAIR];
   for (size_t m = 0; m < sizeof mechanisms / sizeof *mechanisms; m++) {

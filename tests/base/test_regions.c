@@ -1,9 +1,9 @@
 /* Parallel regions on winnow's own threads (base/regions.h): every construct that the sources use gives each piece of
- * work to one thread; nothing runs between calls; a child after fork computes; and a library that is unloaded leaves no
- * thread.
+ * work to one thread; between calls threads are idle; a child after fork can compute; unloading the library ends its
+ * threads.
  *
- * Idle is CPU time and not speed: a thread that spins for a second uses one, and one that sleeps after a fifth of a
- * millisecond hardly any. */
+ * Idle is tested by CPU time: a thread that spins for a second uses a second, one that goes to sleep after 0.2 ms
+ * hardly any. */
 #include "model/models.h"
 #include "support.h"
 
@@ -26,7 +26,7 @@ static double cpu_seconds(void) {
 
 static int threads_of_process(void) {
   DIR *d = opendir("/proc/self/task");
-  int n = -2; /* . and .. */
+  int n = -2; /* does not count . and .. */
   if (!d) return -1;
   while (readdir(d)) n++;
   closedir(d);
@@ -66,8 +66,8 @@ static void test_loops(void **state) {
   assert_int_equal(omp_get_thread_num(), 0);
 }
 
-/* More loops in a row without a barrier than there is room for at a time, by threads that are not equally fast; a
- * barrier, a block for one, named and nested; each repeated, since what goes wrong does so rarely. */
+/* More consecutive loops without a barrier than the runtime holds at a time, with threads of unequal speed; a barrier,
+ * single, critical sections with and without a name, nesting. Repeated, because races are rare. */
 static void test_constructs(void **state) {
   (void)state;
   for (int round = 0; round < 60; round++) {
@@ -96,7 +96,7 @@ static void test_constructs(void **state) {
       }
 #pragma omp critical(regions_named)
       named++;
-#pragma omp parallel num_threads(TEAM) /* one thread */
+#pragma omp parallel num_threads(TEAM) /* nested: one thread */
       {
 #pragma omp atomic
         inner += 1 + 100 * (omp_get_num_threads() - 1) + 100 * omp_get_thread_num();
@@ -117,7 +117,7 @@ static void test_constructs(void **state) {
   }
 }
 
-/* Threads of the program with regions at the same time. */
+/* The program's own threads, with regions at the same time. */
 static void *beside(void *user) {
   long *sum = user;
   for (int round = 0; round < 50; round++) {
@@ -146,7 +146,7 @@ struct place {
 
 static void place_of(struct place *p, int threads) {
   wn_model_config c = model_case_config(&model_cases[0]);
-  c.width = 96, c.ffn_width = 200; /* products large enough for threads */
+  c.width = 96, c.ffn_width = 200; /* products large enough to be divided */
   p->ctx = context_of("cpu", threads);
   p->model = model_of(p->ctx, &c, WN_F32);
   OK(p->ctx, wn_session_create(p->ctx, p->model, 1, c.context, &p->session));
@@ -162,7 +162,7 @@ static wn_status place_feed(struct place *p, float *logits) {
   return wn_session_feed(p->ctx, p->session, ids, 7, 0, logits);
 }
 
-/* clang's regions are its own library's, whose threads spin for 200 ms and stay. */
+/* clang's OpenMP has its own threads, which spin for 200 ms and never end. */
 static void skip_with_clang(void) {
 #ifndef WN_REGIONS
   print_message("# SKIP compiled without regions.c's threads\n");
@@ -177,15 +177,15 @@ static void test_idle(void **state) {
   float logits[64];
   place_of(&p, TEAM);
   OK(p.ctx, place_feed(&p, logits));
-  assert_true(threads_of_process() >= TEAM); /* so there are some that could spin */
-  const double begin = cpu_seconds();        /* at once: a thread that spins for a while only would be seen too */
+  assert_true(threads_of_process() >= TEAM); /* there are threads that could spin */
+  const double begin = cpu_seconds();        /* at once, to see a thread that spins only briefly */
   nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
   const double used = cpu_seconds() - begin;
   if (used > 0.3) fail_msg("%.3f s of CPU time in a second without a call", used);
   place_clear(&p);
 }
 
-/* Both compute on, and to the same bits. */
+/* Parent and child go on computing, with the same bits. */
 static void test_fork(void **state) {
   (void)state;
   struct place p;
@@ -208,7 +208,7 @@ static void test_fork(void **state) {
   place_clear(&p);
 }
 
-/* The shared library, loaded, used by two threads and unloaded, three times. */
+/* The shared library is loaded, used by two threads and unloaded, three times. */
 static void test_unloaded(void **state) {
   (void)state;
   skip_with_clang();
@@ -232,7 +232,7 @@ static void test_unloaded(void **state) {
     struct wn_model *model = NULL;
     assert_int_equal(create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = TEAM}, &ctx), WN_OK);
     assert_int_equal(load(ctx, WN_TEST_DIR "/released/0.2.0/llama", &model),
-                     WN_OK); /* checks its numbers by all threads */
+                     WN_OK); /* checks the file's checksums with all threads */
     assert_true(threads_of_process() > before);
     unload(model);
     destroy(ctx);

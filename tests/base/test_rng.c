@@ -1,11 +1,11 @@
-/* The random numbers: Philox4x32-10 against the vectors published with it, ranges, moments, permutations. */
+/* Random numbers: Philox4x32-10 against its published test vectors, ranges, moments, permutations. */
 #include "support.h"
 
 #include <math.h>
 
 #include "base/rng.h"
 
-/* The known answers of the Random123 distribution (Salmon et al.), philox4x32 with 10 rounds. */
+/* The known answers of Random123 (Salmon et al.) for philox4x32, 10 rounds. */
 static void philox_gives_the_published_vectors(void **state) {
   (void)state;
   static const struct {
@@ -51,7 +51,7 @@ static void moments_are_those_of_the_distributions(void **state) {
     normal_square += z * z;
     normal_fourth += z * z * z * z;
   }
-  /* Five standard errors of each mean. */
+  /* Within five standard errors of each moment. */
   assert_true(fabs(sum / N - 0.5) < 5 * 0.2887 / sqrt(N));
   assert_true(fabs(square / N - 1.0 / 3) < 5 * 0.2981 / sqrt(N));
   assert_true(fabs(normal / N) < 5 / sqrt(N));
@@ -70,7 +70,7 @@ static void below_covers_its_range_evenly(void **state) {
   }
   double chi = 0;
   for (int i = 0; i < N; i++) chi += (counts[i] - DRAWS / N) * (double)(counts[i] - DRAWS / N) / (DRAWS / N);
-  assert_true(chi < 27.9); /* 6 degrees of freedom: one in ten thousand */
+  assert_true(chi < 27.9); /* 6 degrees of freedom: p = 1e-4 */
   assert_int_equal(wn_random_below(3, WN_STREAM_TEST, 0, 0, 1), 0);
   assert_true(wn_random_below(3, WN_STREAM_TEST, 0, 0, UINT64_MAX) < UINT64_MAX);
 }

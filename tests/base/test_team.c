@@ -1,5 +1,5 @@
-/* Threads give way to other programs by a rule that does not swing, and results are those of the context's threads,
- * however many of them OpenMP has. */
+/* How many threads a context uses when other programs are busy: the rule does not oscillate, and results depend on the
+ * context's number of threads, not on how many of them OpenMP provides. */
 #include "model/models.h"
 #include "support.h"
 
@@ -26,12 +26,12 @@ static void test_rule(void **state) {
     if (found != cases[i].expected)
       fail_msg("%d CPUs, others use %g, %d threads: %d, expected %d", cases[i].cpus, cases[i].others, cases[i].now,
                found, cases[i].expected);
-    /* It stays where it has come to. */
+    /* Applied again, the rule changes nothing. */
     assert_int_equal(wn_team_size(cases[i].cpus, cases[i].others, found), found);
   }
 }
 
-/* Explicit threads are what the caller wants; what the library chose is at most that. */
+/* A number of threads that the caller asked for is kept. One that the library chose is an upper limit. */
 static void test_explicit(void **state) {
   (void)state;
   wn_context *ctx = NULL;
@@ -47,13 +47,13 @@ static void test_explicit(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Trains and decodes with four threads of the context; the bytes of all that comes out. */
+/* Trains and decodes with a context of four threads, and writes all results to `out`. */
 static void work(FILE *out) {
   static const int cases[] = {7, 27, 25, 0};
   for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
     wn_context *ctx = context_of("cpu", 4);
     wn_model_config c = model_case_config(&model_cases[cases[k]]);
-    if (cases[k] == 0) c.width = 96, c.ffn_width = 200; /* products large enough for threads */
+    if (cases[k] == 0) c.width = 96, c.ffn_width = 200; /* products large enough to be divided */
     struct wn_model *model = model_of(ctx, &c, WN_F32);
     const wn_train_config config = {.steps = STEPS,
                                     .batch = 3,
@@ -97,7 +97,7 @@ static void work(FILE *out) {
   }
 }
 
-/* This program again, as work() alone, where OpenMP has `limit` threads. */
+/* Runs work() alone in a new process of this program, in which OpenMP may use `limit` threads. */
 static size_t work_limited(const char *limit, const char *path, unsigned char *out, size_t room) {
   const pid_t child = fork();
   assert_true(child >= 0);

@@ -1,5 +1,5 @@
-/* Contexts in threads of their own do not know of each other: each trains and decodes what it would alone, to the bit.
- * Sessions of one model, fed in turn, do not either. */
+/* Contexts in different threads are independent: each trains and decodes to the bit what it would alone. So are several
+ * sessions of one model that are fed in turn. */
 #include "model/models.h"
 #include "support.h"
 
@@ -92,7 +92,7 @@ static void test_contexts(void **state) {
   }
 }
 
-/* One session ahead of another, one under budgets, one begun anew in between. */
+/* One session ahead of another, one under budgets, one that is restarted in between. */
 static void test_sessions_of_one_model(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 2);
@@ -112,7 +112,7 @@ static void test_sessions_of_one_model(void **state) {
       for (int i = 0; i < 3; i++)
         for (int t = 0; t < T; t++) OK(ctx, wn_session_feed(ctx, s[i], x.ids + i + t, 1, 0, alone[i]));
     for (int t = 0; t < T && turns == 1; t++) {
-      if (t == 5) { /* a part of another text, which is forgotten */
+      if (t == 5) { /* a piece of another text, then a reset */
         OK(ctx, wn_session_feed(ctx, s[2], x.ids, 7, 0, NULL));
         wn_session_reset(s[2]);
         for (int k = 0; k < 5; k++) OK(ctx, wn_session_feed(ctx, s[2], x.ids + 2 + k, 1, 0, found[2]));
@@ -127,8 +127,7 @@ static void test_sessions_of_one_model(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* One model at work in several contexts at once, each in a thread of its own: what the headers promise
- * (winnow/context.h). */
+/* One model used by several contexts at once, each in its own thread, as winnow/context.h promises. */
 struct reader {
   struct wn_model *model;
   int which;

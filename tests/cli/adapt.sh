@@ -1,5 +1,5 @@
-# A pretrained model goes on with mechanisms that it was not trained with. Uses what end_to_end.sh left: dense/ (standard
-# attention), whole/ (selective), data/, tok.model.
+# A pretrained model is adapted with mechanisms that it was not trained with. Uses files of end_to_end.sh: dense/
+# (standard attention), whole/ (selective), data/, tok.model.
 
 few=(--data data --set train.batch=4 --set train.eval_every=0)
 on=(--set model.attention.selective.enabled=true --set model.attention.selective.mem.enabled=true)
@@ -26,7 +26,8 @@ json "adapt: low-rank updates" '.step == 6' adapt --model dense --out lora --dat
 json "low-rank updates are merged" '.loss > 0' eval --model lora --data data/val.bin
 is "what is merged has no tensors of its own" 0 "$("$winnow" info lora --json >out; tensors lora)"
 
-# The same updates in peft's form, of a model that transformers has: added to the old model they are the merged one.
+# LoRA updates saved in peft's form, for an architecture that transformers has: base model plus adapter equals the
+# merged model.
 for i in {1..700}; do printf '%b' "\\x$(printf %02x $((i * i % 47)))\\x00"; done >tiny.bin
 llama=$root/tests/golden/hf/llama
 json "adapt: an adapter for peft" '.step == 3' adapt "$llama" --out peft --data tiny.bin --set train.steps=3 \
@@ -37,7 +38,7 @@ awk -v a="$merged" -v b="$added" -v c="$plain" 'BEGIN { d = a - b; e = a - c; ex
   pass "eval --adapter: the merged model's loss" || fail "eval --adapter: the merged model's loss" "$merged $added $plain"
 refuses "an adapter that is none" 1 'adapter_config\.json' eval --model "$llama" --data tiny.bin --adapter data
 
-# Stopped and resumed: the same bits.
+# Interrupted and resumed: the same bits as an undisturbed run.
 cat >adapt.json <<END
 {"model": {"attention": {"selective": {"strength": "scheduled"}, "exclusive": {"layers": "01"}, "span": {}}},
  "train": {"steps": 6, "batch": 4, "eval_every": 0, "save_every": 3, "tune": "lora", "strength_steps": 4}}

@@ -1,5 +1,5 @@
-# What is missing, empty, truncated, malformed or hostile: one line, exit code 1, nothing lost. Uses what
-# end_to_end.sh left: text.txt, tok.model, data/, recipe.json, whole/.
+# Missing, empty, truncated, malformed and hostile input: one line of error, exit code 1, nothing lost. Uses files of
+# end_to_end.sh: text.txt, tok.model, data/, recipe.json, whole/.
 
 : >empty.txt
 printf 'good \xff\xfe bad\n' >latin.txt
@@ -33,7 +33,7 @@ refuses "gzip: truncated" 1 'cut\.jsonl\.gz' data prepare --tokenizer bytes --ou
 
 refuses "data prepare: one document for two splits" 1 'document-break blank or line' data prepare --tokenizer bytes \
   --out data --quiet text.txt
-# What cannot be written at the end of long work is told before it.
+# An output that cannot be written is reported before the long work, not after it.
 refuses "tokenizer train into no folder" 1 'no/such: No such' tokenizer train --out no/such/tok.model --vocab 300 text.txt
 refuses "data prepare into a model's folder" 1 'whole holds a model' data prepare --tokenizer bytes --document-break line \
   --out whole text.txt
@@ -72,7 +72,8 @@ ids "too large for an integer" '' '99999999999999999999'
 ids "JSON without ids" '' '{"text": 3}'
 ids "JSON cut off" '' '{"ids": [3, 4'
 
-# What is no regular file: told at once by its kind, wherever a file is meant. A text may come from a pipe.
+# Folders, pipes and devices are refused at once, by their kind, wherever a regular file is expected. A text may come
+# from a pipe.
 mkfifo fifo
 for kind in "fifo a FIFO" "/dev/zero a device" "folder a folder"; do
   file=${kind%% *} what=${kind#* }
@@ -113,7 +114,7 @@ for through in - gzip; do
   else fail "data prepare from a pipe ($through)" "$(cat err)"; fi
 done
 rm -r piped filed
-# A file that is opened must not become standard error, into which progress goes.
+# When standard streams are closed, an opened file must not become descriptor 2 and receive progress messages.
 "$winnow" data prepare --tokenizer bytes --val-fraction 0 --out closed short.txt <&- >&- 2>&-
 is "nothing is printed into files where standard streams are closed" "1 0" "$? $("$winnow" info --verify closed --json | jq .damaged)"
 refuses "data prepare from an empty standard input" 1 'standard input: no text in it' data prepare --tokenizer bytes \
@@ -121,8 +122,8 @@ refuses "data prepare from an empty standard input" 1 'standard input: no text i
 "$winnow" eval --model whole --text $'\033[2J\xff.txt' >out 2>err
 is "a name that is no text in a message" 'winnow: cannot open \x1b[2J\xff.txt: No such file or directory' "$(cat err)"
 
-# Decay: one bit of a file that winnow wrote.
-flip() { # FILE BYTE: from the end
+# Bit rot: one bit of a file that winnow wrote is flipped.
+flip() { # FILE BYTE: counted from the end
   python3 - "$1" "$2" <<'PY'
 import sys
 with open(sys.argv[1], "r+b") as f:
@@ -208,15 +209,15 @@ head -c 900 data/train.bin >cut.bin
 for file in empty.bin odd.bin cut.bin long.bin missing.bin folder; do
   refuses "token file $file" 1 "$file" eval --model whole --data $file --quiet
 done
-# llm.c's header without checksums, for so many tokens below 256.
+# An llm.c header without checksums, for a given number of tokens below 256.
 header() { head -c 8 data/train.bin; printf "\\x$(printf %02x "$1")\\0\\0\\0"; head -c 1012 /dev/zero; }
 { header 20; tail -c +1025 data/train.bin | head -c 40; } >few20.bin
 refuses "a corpus shorter than a block" 1 'few20\.bin.*20' train --config recipe.json --set data.train=few20.bin --out bad-run --quiet
 { header 100; for _ in $(seq 100); do printf '\xf0\xff'; done; } >ids.bin
 refuses "token ids past the vocabulary" 1 'ids\.bin: token 0 is 65520' eval --model whole --data ids.bin --quiet
 
-# Safetensors, as a checkpoint's weights and as a case of op attention.
-le64() { # a decimal number as 8 bytes, least first
+# Safetensors: as a checkpoint's weights, and as a case for op attention.
+le64() { # a decimal number as 8 bytes, little-endian
   local hex
   hex=$(printf '%016x' "$1")
   local i
@@ -286,7 +287,7 @@ refuses "config.json of absurd size" 1 'shapes/' info shapes
 printf '{"layers": ' >shapes/config.json
 refuses "config.json truncated" 1 'shapes/config\.json:1' info shapes
 
-# Searches and comparisons of budgets.
+# Budget searches and comparisons.
 search=(prune search whole --quiet --search data/val.bin --report data/train.bin)
 refuses "prune search without a target" 2 'target' "${search[@]}" --out bad-search
 refuses "prune search with two" 2 'target' "${search[@]}" --target 9 --tolerance 1% --out bad-search
@@ -327,7 +328,7 @@ refuses "prune compare: too many names" 2 'labels' prune compare --selective who
 refuses "prune compare: a policy twice" 2 'twice' prune compare --selective whole --data data/val.bin --policies window,window --out bad-compare
 refuses "prune compare: a search of nothing" 1 'nowhere' prune compare --selective whole --selective-search nowhere --data data/val.bin --out bad-compare
 
-# A checkpoint and a tokenizer of different vocabularies.
+# A checkpoint and a tokenizer whose vocabularies differ.
 run "$winnow" tokenizer train --out larger.model --vocab 320 --quiet text.txt
 if [ -s larger.model ]; then
   for command in "eval --text other.txt" "generate --prompt x"; do
@@ -339,7 +340,7 @@ else
   fail "a second tokenizer" "$(cat err)"
 fi
 
-# A disk that is full: a file system of one size, and a limit on file sizes.
+# A full disk: a file system of fixed size, and a limit on file sizes.
 small=$dir/small
 mkdir -p "$small"
 if [ "$(id -u)" -eq 0 ] && mount -t tmpfs -o size=200k winnow-test "$small" 2>/dev/null; then
@@ -352,7 +353,7 @@ if [ "$(id -u)" -eq 0 ] && mount -t tmpfs -o size=200k winnow-test "$small" 2>/d
   rm -rf "${small:?}"/*
   umount "$small"
   trap 'rm -rf "$dir"' EXIT
-  # Room for the checkpoint that is there and not for the next one beside it.
+  # Room for the existing checkpoint, but not for the next one beside it.
   need=$(du -sk whole | cut -f1)
   if mount -t tmpfs -o size=$((need + 40))k winnow-test "$small"; then
     trap 'umount "$small"; rm -rf "$dir"' EXIT
@@ -458,7 +459,7 @@ refuses "analyze: one file for two plots" 2 'svg and --svg-fits are one file' an
 refuses "analyze --out to standard output" 2 '--out: expected a file' analyze attention whole --text other.txt --out -
 refuses "analyze --svg to standard output" 2 '--svg: expected a file' analyze attention whole --text other.txt --svg -
 [ -e one ] || [ -e ./- ] && fail "none of them is written" || pass "none of them is written"
-# What could not be written takes nothing else along.
+# An output that fails does not take the other outputs with it.
 run "$winnow" analyze meaningful whole --text other.txt --fit-from 9999 --svg-fits none.svg --csv needed.csv
 is "a plot that cannot be drawn is a failure" 1 "$code"
 grep -q 'tokens needed for a share' out && [ -s needed.csv ] && pass "its table and CSV are there" || fail "its table and CSV are there" "$(cat out err)"

@@ -1,4 +1,4 @@
-# Tokenizers from elsewhere, and conversations.
+# Foreign tokenizers, and conversations.
 golden=$root/tests/golden/bpe
 printf 'the water came 12 times<|im_end|>' >said.txt
 json "encode by a tokenizer.json" '.count > 5 and ([.ids[] | select(. < 3)] | length) == 0' \
@@ -21,7 +21,7 @@ succeeds "a model over it" train --config recipe.json --set data.tokenizer=bpe-d
 json "info of it" '.tokenizer == "bpe"' info talker
 json "generate by it" '.tokens >= 0 and .prompt_ids[0] == 1' generate --model talker --prompt "the" --tokens 4
 
-say() { # MESSAGES ARGUMENTS...: a chat, from a pipe; into out, err, code
+say() { # MESSAGES ARGUMENTS...: a chat through a pipe; sets out, err, code
   printf "$1" >messages
   shift
   timeout -k 5 120 "$winnow" chat talker --temperature 0 "$@" >out 2>err <messages
@@ -37,7 +37,7 @@ fi
 jq -r '.turns[0].answer' out >first
 say 'hello\\\nthere\n/reset\nhello\\\nthere\n' --template chatml --tokens 5 --context 300 --json
 is "chat: /reset forgets what was said" "$(cat first)" "$(jq -r '.turns[1].answer' out)"
-# A turn in the cache is the whole conversation fed anew.
+# With the cache a turn gives the same answer as a whole conversation that is read again (budgets of the context).
 say 'hi\nbye\n' --template chatml --tokens 4 --context 300 --json --budgets 300 --policy window
 whole=$(jq -c '[.turns[].answer]' out)
 say 'hi\nbye\n' --template chatml --tokens 4 --context 300 --json
@@ -45,7 +45,8 @@ is "chat: budgets of the context change nothing" "$(jq -c '[.turns[].answer]' ou
 stop=$(jq -r '.[0][0:1]' <<<"$whole")
 say 'hi\n' --template chatml --tokens 4 --context 300 --json --stop "$stop"
 is "chat --stop ends an answer" "stop:" "$(jq -r '.turns[0] | .stopped + ":" + .answer' out)"
-# What is cut off is no part of the conversation, however many tokens it was: saved tokens are those of the saved text.
+# What a stop string cuts off is not part of the conversation, even if it spans several tokens: the saved tokens are
+# those of the saved text.
 for from in 1 2; do
   say 'hi\n/save stopped.json\nbye\n' --template chatml --tokens 8 --context 300 --json --stop "$(jq -r ".[0][$from:$from+2]" <<<"$whole")"
   jq -c '{ids: .messages[1].ids}' stopped.json >ids.json
@@ -65,7 +66,7 @@ refuses "a template without --chat" 2 '\-\-chat' generate talker --template chat
 json "generate --chat" '(.prompt_ids | length) > 10' generate talker --chat --template llama3 --system "Be brief." --prompt hi --tokens 2
 say 'hello\n' --template chatml --tokens 1 --context 5000
 grep -q 'context is 5000, talker was made for' err && pass "chat: a context beyond the model's is told" || fail "chat: a context beyond the model's is told" "$(cat err)"
-# Answers that are JSON, by a model that has never seen any.
+# Answers constrained to JSON, by a model that has never seen any.
 cat >answer.json <<'END'
 {"type": "object", "properties": {"kind": {"enum": ["a", "b\n"]}, "n": {"type": "integer", "minimum": 10, "maximum": 99}},
  "required": ["kind", "n"], "additionalProperties": false}

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""winnow chat through a terminal of its own (a pty).   tests/cli/chat_terminal.py WINNOW MODEL TOKENS
+"""winnow chat on a terminal of its own (a pty).   tests/cli/chat_terminal.py WINNOW MODEL TOKENS
 
-TOKENS: how long the long conversation is. Writes TAP lines. Needs nothing but Python, and skips by name where the system
-lends no pty. The model may be nonsense: its end tokens are never drawn, so that answers end where the test wants.
+TOKENS: the length of the long conversation. Writes TAP. Needs only Python; skips where the system has no pty. The model may
+be untrained: its end tokens are never drawn, so answers end where the test wants.
 """
 import fcntl, json, os, re, select, signal, struct, sys, tempfile, termios, time
 
@@ -46,7 +46,7 @@ class Chat:
             return False
         try:
             more = os.read(self.fd, 65536)
-        except OSError:  # the other end is closed
+        except OSError:  # the other end was closed
             more = b""
         self.log += more
         return bool(more)
@@ -63,13 +63,13 @@ class Chat:
 
     def prompt(self):
         self.expect(rb"(^|\n)> " if self.term == "dumb" else rb"\033\[\?2004h> ")
-        time.sleep(0.05)  # the terminal is set for editing once the prompt is there
+        time.sleep(0.05)  # let the program set the terminal up after its prompt
 
     def send(self, text):
         os.write(self.fd, text if isinstance(text, bytes) else text.encode())
 
     def say(self, text):
-        """A message or a command, and everything up to the next prompt."""
+        """Sends a message or a command. Returns everything up to the next prompt."""
         self.send(text + "\r")
         self.expect(rb"\n")
         begin = self.at
@@ -86,7 +86,7 @@ class Chat:
             return int(re.search(r"VmRSS:\s+(\d+)", f.read()).group(1)) * 1024
 
     def close(self):
-        """The exit code; None: it had to be killed."""
+        """The exit code, or None if it had to be killed."""
         end = time.monotonic() + 20
         while time.monotonic() < end:
             if self.pid is None:
@@ -215,8 +215,8 @@ def long_talk(chat):
     grown = chat.memory() - memory
     if found[1] > 256 + 2 or len(caches) != 1:
         return f"{found[1]} tokens are kept, caches of {caches}"
-    # The text itself stays, with its tokens: some bytes each. Keys and values would be 1 KB a token. Fewer tokens than
-    # these, and the allocator's habits (or a sanitizer's) are more than what is measured.
+    # The text itself stays in memory, with some bytes a token. Keys and values would take 1 KB a token. With fewer
+    # tokens the allocator's (or a sanitizer's) noise would hide that.
     if TOKENS < 20000:
         return None
     print(f"# {grown} bytes more after {total} tokens")
@@ -284,7 +284,7 @@ def main():
 
 
 def complete(chat):
-    """What Tab makes of /st: /stats where lines are edited."""
+    """What Tab turns /st into: /stats, if the program was built with line editing."""
     begin = chat.at
     chat.send("/st\t")
     time.sleep(0.3)

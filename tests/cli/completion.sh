@@ -1,5 +1,5 @@
-# Completion in bash: what stands in the program's own help.
-completes() { # NAME WANTED WORDS...: the words of a command line, the last one being typed
+# Completion in bash offers what the program's own help lists.
+completes() { # NAME WANTED WORDS...: the words of a command line; the last is incomplete
   local name=$1 want=$2
   shift 2
   local found
@@ -13,7 +13,7 @@ completes() { # NAME WANTED WORDS...: the words of a command line, the last one 
     *) fail "completion: $name" "expected: $want" "found: $found" ;;
   esac
 }
-# Every command, and every command of a command: the list that help has.
+# All commands, and all subcommands of a command: the list in the help.
 completed() { # WORDS...: all words that complete them
   bash --norc -c '
     source "$1"; shift
@@ -32,7 +32,7 @@ completes "recipe keys" model.attention.selective.enabled= train --set model.att
 completes "help of a command" search help prune se
 completes "files are left to bash" "" generate --model x
 
-# zsh and fish: the same lists.
+# zsh and fish offer the same lists.
 if command -v zsh >/dev/null; then
   zsh_completed() {
     zsh -f -c 'source "$1"; shift; _winnow_candidates "$@" ""; print -rl -- ${reply%%:*}' completion "$root/cli/winnow.zsh" "$winnow" "$@"

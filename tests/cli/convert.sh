@@ -1,5 +1,5 @@
-# Other programs' models, and ours in their formats. Uses what end_to_end.sh left: dense/ (standard attention, learned
-# positions), whole/ (selective), data/.
+# Models of other programs are read, and winnow's are exported to their formats. Uses files of end_to_end.sh: dense/
+# (standard attention, learned positions), whole/ (selective), data/.
 
 golden=$here/../golden/hf
 json "convert: a Hugging Face folder" '.format == "winnow" and .tensors == 15 and .tokenizer == "none"' \

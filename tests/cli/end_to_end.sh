@@ -1,6 +1,6 @@
-# From a text to a generated one.
+# From a text file to a trained model that generates text.
 
-# A small language: sentences of a few words, in documents that blank lines end.
+# A small language: sentences of a few words, in documents separated by blank lines.
 make_text() { # DOCUMENTS SEED
   awk -v documents="$1" -v seed="$2" 'BEGIN {
     n = split("the a one every", article); m = split("cat dog sea ship wind old-man child river stone bird café", noun)
@@ -71,11 +71,11 @@ else
 fi
 refuses "a folder that holds a run" 1 'whole' train --config recipe.json --out whole
 
-# Interrupted half way by a signal, then resumed: the same bits as the run that was left alone.
-stopped_by() { # SIGNAL FOLDER: exit code into signal.code
+# Interrupted half way by a signal and resumed: the same bits as an undisturbed run.
+stopped_by() { # SIGNAL FOLDER: sets signal.code to the exit code
   rm -rf "$2"
   (
-    # A shell's background jobs ignore interrupts; this one must not.
+    # A shell's background jobs ignore SIGINT. This one must not.
     env --default-signal=INT,TERM,HUP "$winnow" train --config recipe.json --out "$2" --quiet --json >signal.out 2>signal.err &
     pid=$!
     for _ in $(seq 4000); do
@@ -107,7 +107,7 @@ refuses "resuming what was never begun by a recipe" 1 'nowhere: no checkpoint to
 refuses "adapt: resuming what was never begun" 1 'nowhere: no checkpoint to resume from' adapt --resume --out nowhere
 refuses "resuming nothing, with a view" 1 'nowhere: no checkpoint' train --resume --config recipe.json --out nowhere --tensorboard events
 [ -e nowhere ] || [ -e events ] && fail "nothing is made then" "$(ls -d nowhere events 2>&1)" || pass "nothing is made then"
-# A model without a run's state, with a recipe beside it: training from scratch would replace it.
+# A folder with a model and a recipe but no training state: training from scratch would overwrite the model.
 mkdir bare && cp whole/config.json whole/model.safetensors whole/tokenizer.model whole/recipe.json bare
 for how in "--resume" "--resume --set train.steps=9" "--resume --config recipe.json"; do
   refuses "train $how of a model" 1 'bare: no checkpoint to resume from' train $how --out bare
@@ -127,7 +127,7 @@ refuses "resuming another model names the key" 1 "checkpoint's model.attention.s
   --resume --out parts --set model.attention.selective.relu=false
 run "$winnow" train --config recipe.json --set train.steps=2 --set train.warmup=2 --out rising --quiet
 grep -q '^winnow: warning: .*train.warmup is 2 of 2 steps' err && pass "a warm-up that does not end is told" || fail "a warm-up that does not end is told" "$(cat err)"
-without_effect() { # WHAT IS TOLD, KEY=VALUE...
+without_effect() { # MESSAGE KEY=VALUE...
   told=$1; shift; set -- $(printf -- '--set %s ' "$@")
   rm -rf idle
   run "$winnow" train --config recipe.json --set train.steps=1 --set train.warmup=0 --set train.eval_every=0 "$@" --out idle
@@ -143,7 +143,7 @@ without_effect 'nothing is evicted: at the last step train.prune.budgets, 8, are
   train.prune.budgets=8 train.prune.from_step=1 train.prune.to_step=2
 run "$winnow" train --resume --out idle
 grep -q 'has no effect' err && fail "a run that goes on as it was is not told again" "$(cat err)" || pass "a run that goes on as it was is not told again"
-# A loss whose perplexity is beyond a double: null, since JSON has no infinity.
+# The perplexity of this loss overflows a double: null, because JSON has no infinity.
 succeeds "a hopeless model" train --config recipe.json --set model.layers=1 --set model.width=1024 --set model.heads=1 \
   --set model.ffn_width=8 --set model.init_std=10 --set train.steps=1 --set train.batch=1 --set train.lr=0 --set train.warmup=0 \
   --set train.eval_every=0 --out hopeless --quiet
@@ -154,7 +154,7 @@ json "set changes a key" '.step == 2' train --config recipe.json --set train.ste
 json "dense attention trains" '.loss > 0' train --config recipe.json --set train.steps=2 \
   --set model.attention.selective.enabled=false --out dense
 
-# Rows of documents: counted once more from the token file itself (256 int32 of header, then uint16).
+# A document per sequence: tokens are counted a second time from the token file (256 int32 of header, then uint16).
 documents=$(tail -c +1025 data/val.bin | od -An -v -tu2 -w2 | awk '$1 == 1 { if (n > 1) print n; n = 0; inside = 1 } inside { n++ } END { if (n > 1) print n }')
 count() { awk -v least="$1" '$1 >= least { n += $1 > 32 ? 32 : $1 - 1 } END { print n + 0 }' <<<"$documents"; }
 json "eval of rows of documents" ".tokens == $(count 2)" eval whole --data data/val.bin --set data.rows=document
@@ -233,17 +233,17 @@ json "generate --stop: a text that has none of them" '.stopped == "length" or .s
 refuses "generate --stop without a text" 1 'stop string 0 is empty' "${greedy[@]}" --stop ''
 printf 'The dog' | "$winnow" generate --model whole --tokens 3 >out 2>err
 is "a prompt from standard input" 0 $?
-# The context ends the text of learned positions, with a note; no error.
+# With learned positions, text ends at the context, with a note and without an error.
 json "generating past the context" '.tokens > 0' generate --model whole --prompt "The" --tokens 500 --ignore-end
 refuses "a prompt longer than the context" 1 'context|positions' generate --model whole --prompt "$(head -c 2000 text.txt)"
 
-# Budgets: as many tokens as there are change nothing; fewer take less memory; a file's hold.
+# Budgets of the context change nothing; smaller ones take less memory; those in a file are used.
 budgeted=(generate --model whole --prompt "The cat" --temperature 0 --tokens 20)
 json "generate without budgets" '.kv_bytes > 0 and .policy == null' "${budgeted[@]}"
 whole_text=$(jq -r .text out) whole_bytes=$(jq .kv_bytes out)
 json "budgets of the context" ".kv_bytes == $whole_bytes and .policy == \"selective\" and .budget_tokens == 64" "${budgeted[@]}" --budgets 1.0
 is "budgets of the context change nothing" "$whole_text" "$(jq -r .text out)"
-# All policies that the program lists.
+# Every policy that the program lists.
 policies=$("$winnow" eval --help | grep -oE 'selective\|[a-z0-9|]+' | head -n 1 | tr '|' ' ')
 is "policies in the help" "selective h2o tova streaming window random snapkv" "$policies"
 for policy in $policies; do
@@ -281,7 +281,8 @@ grep -q '^memory saving  4.00' out && pass "eval prints the saving" || fail "eva
 refuses "eval under budgets of another depth" 1 'the model has 2 layers' eval --model whole --budgets 3,4,5
 refuses "eval with positions in the cache" 1 'rotary|session' eval --model whole --budgets 9 --policy streaming --cache-positions
 
-# Training under budgets: from a checkpoint's parameters, by its recipe; the budgets lie beside what it gives.
+# Training under budgets: continues from a checkpoint's parameters with its recipe. The budgets are stored with the
+# result.
 succeeds "train from a checkpoint of other heads" train --init whole --out other-heads --set model.heads=4 --set model.kv_heads=4 --set model.head_size=16 \
   --set model.norm_eps=0.01 --set train.steps=1 --quiet
 if grep -qE 'warning: whole was trained otherwise than the recipe has it: model.heads 4, not 2, model.norm_eps 0.01, not 1e-0?6$' err; then
@@ -317,7 +318,7 @@ for task in variable_assignment copy parity; do
   json "eval on $task" '.accuracy >= 0 and .accuracy <= 1' eval --model task-$task --max-batches 1
 done
 
-# Spans of a model with a memory, and of one whose tokens set them.
+# Spans of a model with recurrence (`memory`), and of one whose tokens set their spans.
 span=(--config recipe.json --set model.attention.selective.enabled=false --set model.position=rope --set data.stream=true
       --set model.memory=200 --set model.attention.span.enabled=true --set model.attention.span.limit=200
       --set model.attention.span.init=0.1 --set train.steps=3 --set train.batch=2 --quiet)
@@ -337,9 +338,9 @@ is "analyze meaningful: CSV" "length,rows,context,content,tau,layer,head,mean,p1
 json "analyze sweep" '(.taus | length) == 3 and .taus[2].loss == .full.loss and .baseline.loss > 0' \
   analyze sweep whole --text other.txt --taus 0.3,0.6,1
 json "analyze attention" '.by_layer[0].heads[0].self_weight > 0 and .by_layer[0].entropy_bits > 0' analyze attention whole --text other.txt
-# A pipe or a device gets the text and stays what it is.
+# A pipe or device as output receives the text and is not replaced by a file.
 mkfifo pipe.json
-timeout 130 cat pipe.json >piped.json & # should nobody open it for writing
+timeout 130 cat pipe.json >piped.json & # ends if nobody opens the pipe for writing
 succeeds "analyze into a pipe" analyze attention whole --text other.txt --quiet --out pipe.json
 wait $!
 if [ -p pipe.json ] && jq -e '.by_layer' piped.json >/dev/null; then pass "the pipe is still one"; else fail "the pipe is still one" "$(ls -l pipe.json piped.json)"; fi
@@ -355,7 +356,8 @@ json "analyze attention --batch: as many as asked for" ".tokens == 12 * $(jq .mo
 printf '{"document": "the old man", "reference": "a man"}\n\n{"document": "the sea", "id": 7}\n' >docs.jsonl
 succeeds "generate for each line of a file" generate whole --jsonl docs.jsonl --out pred.jsonl --prompt "of {document}:" --tokens 4 --temperature 0
 is "the predictions" "2 2 7" "$(jq -s '"\(length) \([.[] | select(.prediction | type == "string")] | length) \(.[1].id)"' -r pred.jsonl)"
-# Tokens that a threshold keeps, a row for each that is drawn; instructions are control tokens, however they are named.
+# Counts of the tokens that a threshold keeps, a line for each generated token. Instructions are control tokens, however
+# they are marked.
 printf '{"document": "A cat."}\n{"document": "The sea."}\n' >counted.jsonl
 counting=(generate whole --jsonl counted.jsonl --prompt '{document} Ha: the one.' --temperature 0 --tokens 4 --ignore-end
   --attention threshold.tau=0.75 --quiet --out counted.out)
@@ -368,7 +370,7 @@ content_of() { awk -F, 'NR > 1 { print $5 }' "$1" | xargs; }
 drawn_after() { for n in $1; do echo $((n + $2)) $((n + $2 + 1)) $((n + $2 + 2)) $((n + $2 + 3)); done | xargs; }
 documents=$(for text in "A cat." "The sea."; do "$winnow" tokenizer encode --tokenizer tok.model --json <(printf %s "$text") | jq '.ids | length'; done)
 is "content is the document and what was drawn" "$(drawn_after "$documents" 0)" "$(content_of named.csv)"
-# The space that the tokenizer puts before a text is of no text: outside {document}.
+# The space that the tokenizer puts before a text belongs to no part of it, so it counts as outside {document}.
 is "content without all that is outside" "$(drawn_after "$documents" -1)" "$(content_of outside.csv)"
 succeeds "control tokens by text" "${counting[@]}" --control-text ' Ha:' --control-text ' the one.' --counts texts.csv
 is "are the same" "$(cat texts.csv)" "$(cat named.csv)"
@@ -385,11 +387,11 @@ is "its means do not depend on the cells" "$(mean_F --data data/val.bin --sequen
   "$(mean_F --data data/val.bin --sequences 3 --cell 9)"
 head -c 20 other.txt >short.txt
 succeeds "a text shorter than the context" data prepare --tokenizer tok.model --val-fraction 0 --out short short.txt
-inputs=$((($(stat -c %s short/train.bin) - 1024) / 2 - 1)) # tokens of 16 bits behind a header
+inputs=$((($(stat -c %s short/train.bin) - 1024) / 2 - 1)) # 16-bit tokens after a header
 is "its means are over the tokens that are there" "$(mean_F --data short/train.bin --context $inputs)" "$(mean_F --data short/train.bin)"
 json "no sequence has a last row" '.layers[0].masked_last_row == null' analyze selection whole --data short/train.bin
 
-# Analyses of a model with a threshold keep the control tokens that an evaluation keeps.
+# With a threshold, analyses always keep the same control tokens as an evaluation.
 cp -r whole thresholded
 jq '.attention.threshold = {enabled: true, tau: 0.6}' whole/config.json >thresholded/config.json
 perplexity() { run "$winnow" "$@" --json && jq -r "${filter:-.perplexity} * 1e6 | round" out; }
@@ -406,7 +408,7 @@ is "analyze survival keeps the tokenizer's" "$(perplexity eval thresholded --tex
 refuses "a control token beyond the vocabulary" 1 'control 99999: .*outside the vocabulary' \
   analyze attention thresholded --text other.txt --control 99999
 
-# Options go before a budgets.json, which goes before the defaults.
+# Options take precedence over a budgets.json, which takes precedence over the defaults.
 printf '{"tokens": [6, 6], "policy": "streaming", "sinks": 3}' >said.json
 printf '{"tokens": [6, 6], "policy": "streaming"}' >unsaid.json
 streaming=(eval whole --text other.txt --budgets)
@@ -433,7 +435,7 @@ json "analyze dynamic spans" '.dynamic and .tokens > 0 and (.layers[0].heads[0].
   --text other.txt --max-batches 2
 json "analyze dynamic spans of a token file" '.tokens == 64' analyze spans dynamic --data data/val.bin --batch 2 --max-batches 1
 
-# Budgets by search, and what the policies cost.
+# Budget search, and the comparison of policies.
 pruning=(whole --search data/val.bin --report data/train.bin --search-rows 4 --report-rows 4)
 json "prune search" '(.tokens | length) == 2 and .verified and .saving > 1 and .search_perplexity <= .target_perplexity' \
   prune search "${pruning[@]}" --tolerance 50% --out pruned

@@ -1,8 +1,8 @@
-# A server of the trained model of end_to_end.sh, asked by curl.
+# A server of end_to_end.sh's trained model, queried by curl.
 if ! command -v curl >/dev/null; then
   skip "winnow serve" "curl is not there"
 else
-  serves() { # MODEL OPTIONS...: a server, its pid in server and its address in url
+  serves() { # MODEL OPTIONS...: starts a server; sets server to its pid and url to its address
     rm -f serve.out
     "$winnow" serve "$@" --port 0 --json >serve.out 2>serve.err </dev/null &
     server=$!
@@ -26,16 +26,16 @@ else
   kill -TERM $server
   wait $server
   is "serve: an interrupt ends it" "0" "$?"
-  serves talker --name $'caf\xe9' # as a file's name may be
+  serves talker --name $'caf\xe9' # file names may be such bytes
   is "serve: a name that is not UTF-8" 'caf\xe9 caf\xe9' "$(jq -r .model serve.out) $(curl -s "$url/v1/models" | jq -r '.data[0].id')"
   post /v1/completions '{"prompt": "the water", "max_tokens": 1}'
   is "serve: an answer under such a name" 'caf\xe9' "$(jq -r .model out)"
   kill -TERM $server
   wait $server
-  # SentencePiece drops the first space of a text: of a text's first token alone.
+  # SentencePiece drops the space at the start of a text, but only there: later tokens keep theirs.
   serves whole
   printf 'the the' >the.txt
-  the=$("$winnow" tokenizer encode --tokenizer whole the.txt --json | jq '.ids[-1]') # as it stands behind another word
+  the=$("$winnow" tokenizer encode --tokenizer whole the.txt --json | jq '.ids[-1]') # the token of " the"
   joined='.choices[0] | (.logprobs.tokens | add) == .text and (.logprobs.tokens | length) > 2'
   post /v1/completions '{"prompt": "the cat sees the sea", "echo": true, "max_tokens": 0, "logprobs": 2}'
   is "serve: a prompt's tokens are its text" "true" "$(jq "$joined" out)"

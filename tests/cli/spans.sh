@@ -1,4 +1,4 @@
-# An encoder-decoder from its recipe to the spans that it fills in. In end_to_end.sh's folder.
+# An encoder-decoder, from its recipe to the spans that it fills in. Runs in end_to_end.sh's folder.
 cat >fill.json <<END
 {
   "model": {"context": 24, "layers": 1, "width": 32, "heads": 2, "position": "none", "tied": true, "qk_norm": false,
@@ -57,7 +57,7 @@ json "its recipe by --config" '.spans | length == 1' generate --model fill --con
 mv kept.json fill/recipe.json
 json "bench decode of an encoder-decoder" '.results[0].kv_bytes > 0 and .results[0].allocations == 0 and .cache == "float"' \
   bench decode --model fill --contexts 4 --repeats 2 --warmup 1
-# Adapted it starts as it was: compared on what its encoder reads.
+# adapt must start from the same function, which is checked on the encoder's inputs.
 adapt=(adapt fill --config fill.json --set train.steps=1 --set train.eval_every=0)
 refuses "adapt: an encoder-decoder with what has no neutral start" 1 'does not start as fill: .* logits differ' \
   "${adapt[@]}" --out narrow --set model.attention.window=2

@@ -1,4 +1,4 @@
-# A grid over recipe keys: every run, in its folder, once.
+# A sweep over recipe keys runs every combination once, in a folder of its own.
 grid=(sweep --config recipe.json --set train.steps=6 --set train.save_every=3 --set train.eval_every=3 --set train.batch=4 --out swept)
 run "$winnow" "${grid[@]}" --grid train.lr=0.01,0.003 --grid model.width=32,64 --dry-run
 is "sweep --dry-run lists the runs" "swept/lr-0.01_width-32 swept/lr-0.01_width-64 swept/lr-0.003_width-32 swept/lr-0.003_width-64" "$(paste -sd' ' out)"
@@ -7,13 +7,13 @@ json "sweep trains every combination" '(.runs | length) == 2 and all(.runs[]; .s
   (.runs | map(.best_val_loss)) == (.runs | map(.best_val_loss) | sort) and .report == "swept/report.html"' \
   "${grid[@]}" --grid train.lr=0.01 --grid model.width=32,64
 is "each with its values" "32 64" "$(jq -r '.model.width' swept/lr-0.01_width-32/recipe.json swept/lr-0.01_width-64/recipe.json | paste -sd' ')"
-# What a kill left half done goes on, what is done stays, and more values are more runs.
+# Unfinished runs are resumed, finished runs stay, and more values add runs.
 touch -d '2001-01-01' swept/lr-0.01_width-32/model.safetensors
 json "sweep with more values" '(.runs | length) == 4 and all(.runs[]; .step == 6)' \
   "${grid[@]}" --grid train.lr=0.01,0.003 --grid model.width=32,64
 is "finished runs stay as they are" 978307200 "$(TZ=UTC stat -c %Y swept/lr-0.01_width-32/model.safetensors)"
 is "the report has all of them" 4 "$(grep -o 'lr-0.0[0-9]*_width-[0-9]*, validation' swept/report.html | sort -u | wc -l)"
-# A kill leaves a log that is ahead of the checkpoint, an interrupt at the end a run without its last evaluation.
+# After a kill the log can be ahead of the checkpoint. After an interrupt at the end the last evaluation can be missing.
 cp -r swept behind
 run "$winnow" train --config recipe.json --set train.steps=3 --set train.batch=4 --set train.lr=0.01 --set model.width=32 --out early --quiet
 rm early/log.jsonl && cp early/* behind/lr-0.01_width-32
@@ -44,7 +44,7 @@ json "a report into one" '.out == "m\\xe9.html"' report $'m\xe9/lr-0.01' --out $
 json "info of one" '.model == "m\\xe9/lr-0.01"' info $'m\xe9/lr-0.01'
 refuses "a sweep of nothing" 2 '\-\-grid' "${grid[@]}"
 is "values with commas" "swept/budgets-8~16 swept/budgets-16~16" "$(run "$winnow" "${grid[@]}" --grid 'train.prune.budgets=8,16;16,16' --dry-run; paste -sd' ' out)"
-# Those of docs/recipes.md.
+# The sweeps in docs/recipes.md.
 [ -e recipes ] || ln -s "$root/recipes" recipes
 count=0
 while read -ra words; do

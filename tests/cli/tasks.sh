@@ -1,4 +1,4 @@
-# Downstream tasks by the trained model of end_to_end.sh.
+# Downstream tasks with end_to_end.sh's trained model.
 mkdir -p sets
 cat >sets/copa.jsonl <<'LINES'
 {"context": "The sun rose, so", "choices": ["the snow melted.", "the snow fell."], "label": 0}
@@ -48,7 +48,7 @@ run "$winnow" eval talker --task copa --data sets --budgets 4 --policy window --
 is "the accuracy is that of eval" "$(jq '.tasks[0].acc * 3 | round' out)" "$(jq '.results[1].tasks.copa.accuracy * 3 | round' task-compared/compare.json)"
 succeeds "a report of it" report task-compared --out task-report.html --quiet
 is "with the task's figure" "yes" "$(grep -q 'Accuracy against memory, copa' task-report.html && echo yes)"
-# The budgets of a search, in a comparison with tasks, by a model whose answers depend on what it still sees.
+# A comparison with tasks under the budgets of a search. The model's answers depend on what it still sees.
 mkdir -p many
 awk 'BEGIN { for (i = 1; i <= 60; i++) printf "{\"context\": \"%d of %d, and %d:\", \"choices\": [\" %d\", \" %d\"], \"label\": %d}\n",
   i * 7919 % 97, i, i * 31 % 89, i * 13 % 10, (i * 13 + 1 + i % 7) % 10, i % 2 }' >many/copa.jsonl

@@ -9,7 +9,7 @@ for command in $commands; do
   for word in $under; do leaves+=("$command $word"); done
 done
 [ ${#leaves[@]} -ge 23 ] && pass "help lists the commands" || fail "help lists the commands" "${leaves[*]}"
-for file in "$root"/cli/cmd_*.c; do # each of them in a file of its own
+for file in "$root"/cli/cmd_*.c; do # one file per command
   command=$(basename "$file" .c)
   case " "$commands" " in
     *[[:space:]]${command#cmd_}[[:space:]]*) pass "help lists ${command#cmd_}" ;;
@@ -88,7 +88,7 @@ fi
 json "the reference backend multiplies rounded numbers" '.bfloat16 == "float32" and .prompts == "float32"' info --backend ref
 json "info of the reference backend" '.backend == "ref"' info --backend ref
 json "threads are taken" '.threads == 1' info --threads 1
-# Found in PATH it knows its name alone, which says nothing about the folder that the user is in.
+# Found through PATH, the program knows only its name, which says nothing about the user's current folder.
 mkdir -p planted/winnow
 echo "no module of this build" | tee planted/winnow-cuda.so >planted/winnow/winnow-cuda.so
 (cd planted && exec -a winnow "$winnow" info) >out 2>err

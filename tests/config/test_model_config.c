@@ -1,4 +1,4 @@
-/* A checkpoint's config.json and the "attention" object of a case: round trips, defaults, refusals. */
+/* A checkpoint's config.json, and the "attention" object of a case: round trips, defaults, refusals. */
 #include "support.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Recipes: every key is read, written and explained; the JSON of a recipe loads to the same recipe; what joins several
- * keys is checked; mistakes are named by file, place and nearest key. */
+/* Recipes: every key is read, written and explained; a recipe's JSON loads to the same recipe; rules that involve
+ * several keys are checked; mistakes are reported with the file, the place and the nearest key. */
 #include "support.h"
 
 #include <glob.h>
@@ -24,7 +24,7 @@ static wn_status load_text(const char *text, wn_recipe *out) {
   return wn_recipe_load(ctx, path, NULL, 0, out);
 }
 
-/* A value for every key that is not its default and that agrees with the others. */
+/* For every key a value that is not its default and is compatible with the others. */
 static const char *const other[] = {
     "model.vocab_size=300",
     "model.context=140",
@@ -183,7 +183,7 @@ static const char *const other[] = {
 };
 enum { OTHERS = sizeof other / sizeof *other };
 
-/* Leaves of nested objects: calls each(path, value). */
+/* Calls each(path, value) for every leaf of nested objects. */
 static void leaves(const json_t *object, const char *prefix, void (*each)(const char *, const json_t *, void *),
                    void *user) {
   const char *key;
@@ -219,7 +219,7 @@ static void compare_leaf(const char *name, const json_t *value, void *user) {
   c->leaves++;
   if (!json_equal((json_t *)(uintptr_t)value, (json_t *)(uintptr_t)at(c->defaults, name))) return;
   c->same++;
-  /* only for token files, or for no decoder: have their own tests */
+  /* keys for token files or decoders only have their own tests */
   if (strcmp(name, "data.stream") && strcmp(name, "data.rows") && strcmp(name, "data.long_only") &&
       strcmp(name, "model.memory") && strcmp(name, "model.attention.bidirectional") &&
       strncmp(name, "model.encoder.", 14))
@@ -251,14 +251,14 @@ static void every_key_survives_a_round_trip(void **state) {
   assert_ok(ctx, load_text(text, &back));
   assert_ok(ctx, wn_recipe_json(ctx, &back, &again));
   assert_string_equal(text, again);
-  assert_memory_equal(&recipe, &back, sizeof back); /* both began as zeros: padding as well */
+  assert_memory_equal(&recipe, &back, sizeof back); /* both started as zeros, so padding is equal too */
   wn_free(text);
   wn_free(again);
   json_decref(before);
   json_decref(after);
 }
 
-/* Experts, which other keys' values above exclude. */
+/* Values for experts, which the values above exclude. */
 static const char *const experts[] = {
     "model.experts.count=6",         "model.experts.active=3",         "model.experts.normalize=true",
     "model.experts.shared_width=40", "model.experts.shared_gate=true", "model.experts.balance=0.25",
@@ -317,7 +317,8 @@ static void every_key_is_explained(void **state) {
   json_decref(j);
   int lines = 0;
   for (char *c = text; *c; c++) lines += *c == '\n';
-  assert_int_equal(lines, OTHERS + 8 + 2 + EXPERTS); /* off_by_one, which sinks exclude; encoder.selective; experts */
+  assert_int_equal(lines,
+                   OTHERS + 8 + 2 + EXPERTS); /* off_by_one, which learned sinks exclude; encoder.selective; experts */
   wn_free(text);
 }
 
@@ -325,7 +326,7 @@ static void defaults_are_resolved(void **state) {
   (void)state;
   wn_recipe r;
   assert_ok(ctx, wn_recipe_load(ctx, NULL, NULL, 0, &r));
-  assert_int_equal(r.model.vocab_size, 0); /* the data's, not known yet */
+  assert_int_equal(r.model.vocab_size, 0); /* comes from the data later */
   assert_int_equal(r.model.context, 512);
   assert_int_equal(r.train.context, 512);
   assert_int_equal(r.model.kv_heads, r.model.heads);
@@ -384,7 +385,7 @@ static void sets_come_after_the_file(void **state) {
   assert_string_equal(r.data.val, "x=y.bin");
 }
 
-/* A text in memory is the file of that content, with the sets after it. */
+/* A recipe given as text equals a file with that content. --set applies after it. */
 static void a_text_is_a_recipe(void **state) {
   (void)state;
   static const char text[] = "{\"model\": {\"layers\": 3}, \"train\": {\"lr\": 0.5}}";
@@ -397,7 +398,7 @@ static void a_text_is_a_recipe(void **state) {
   assert_true(memory.train.lr == 0.25);
   assert_memory_equal(&file, &memory, sizeof file);
   static const char wrong[] = "{\"model\": {\"layer\": 3}}";
-  assert_int_equal(wn_recipe_parse(ctx, text, strlen(text) - 1, NULL, 0, &memory), WN_ERR_FORMAT); /* cut */
+  assert_int_equal(wn_recipe_parse(ctx, text, strlen(text) - 1, NULL, 0, &memory), WN_ERR_FORMAT); /* truncated */
   assert_int_equal(wn_recipe_parse(ctx, wrong, strlen(wrong), NULL, 0, &memory), WN_ERR_CONFIG);
   assert_non_null(strstr(wn_context_error(ctx), "layers"));
   assert_int_equal(memory.model.layers, 3); /* untouched */
@@ -448,7 +449,7 @@ static void mistakes_are_named(void **state) {
   };
   for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
     assert_refused(ctx, load_text(files[i].text, &r), files[i].status, files[i].part);
-    assert_non_null(strstr(wn_context_error(ctx), path)); /* the file is named */
+    assert_non_null(strstr(wn_context_error(ctx), path)); /* the message names the file */
   }
   static const struct {
     const char *set;
@@ -469,7 +470,7 @@ static void mistakes_are_named(void **state) {
   char missing[700];
   snprintf(missing, sizeof missing, "%s/none.json", folder);
   assert_refused(ctx, wn_recipe_load(ctx, missing, NULL, 0, &r), WN_ERR_IO, "none.json: No such file");
-  assert_memory_equal(&r, &untouched, sizeof r); /* a failure leaves the caller's recipe alone */
+  assert_memory_equal(&r, &untouched, sizeof r); /* a failure leaves the caller's recipe as it was */
   assert_refused(ctx, wn_recipe_load(ctx, NULL, NULL, 0, NULL), WN_ERR_ARGUMENT, "wn_recipe_load");
 }
 
@@ -481,7 +482,7 @@ static void structs_filled_by_hand_are_checked(void **state) {
   r.train.optimizer = (wn_optimizer_kind)77;
   assert_refused(ctx, wn_recipe_json(ctx, &r, &text), WN_ERR_CONFIG, "\"train.optimizer\"");
   wn_recipe_init(&r);
-  r.train.lr = 0.0 / (r.model.dropout * 0); /* not a number */
+  r.train.lr = 0.0 / (r.model.dropout * 0); /* NaN */
   assert_refused(ctx, wn_recipe_json(ctx, &r, &text), WN_ERR_CONFIG, "\"train.lr\"");
   wn_recipe_init(&r);
   memset(r.data.train, 'x', sizeof r.data.train);

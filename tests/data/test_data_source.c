@@ -1,5 +1,5 @@
-/* Data sources: batches as pure functions, epochs without replacement, validation coverage, packing, and the synthetic
- * tasks solved a second time from the sequence alone. */
+/* Data sources: batches as pure functions of seed and step, epochs without replacement, validation that covers every
+ * token, packing. The synthetic tasks are solved a second time from the sequence alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +30,7 @@ static int teardown(void **state) {
   return rmdir(dir);
 }
 
-/* A file of the tokens 0, 1, 2, ... so that a token tells its place. */
+/* A file of the tokens 0, 1, 2, ... so that a token is its own position. */
 static wn_data_config counting(int32_t count) {
   int32_t *tokens = malloc((size_t)count * sizeof *tokens);
   for (int32_t i = 0; i < count; i++) tokens[i] = i;
@@ -62,7 +62,7 @@ static void test_permutation(void **state) {
 
 static void test_epochs(void **state) {
   (void)state;
-  enum { T = 8, V = 803, BLOCKS = 100, B = 5 }; /* 802 = 100 * 8 + 2: a slack of 2 */
+  enum { T = 8, V = 803, BLOCKS = 100, B = 5 }; /* 802 = 100 * 8 + 2: blocks shift by up to 2 */
   wn_data_config c = counting(V);
   wn_data_source *s = open_source(&c, "train", T, V);
   assert_int_equal(wn_data_source_batches(s, B), BLOCKS / B);
@@ -91,8 +91,8 @@ static void test_epochs(void **state) {
   assert_memory_not_equal(order[1], order[2], sizeof order[0]);
   int in_place = 0;
   for (int i = 0; i < BLOCKS; i++) in_place += order[0][i] == i;
-  assert_true(in_place < 15);                          /* shuffled: about 1 is expected */
-  for (uint64_t k = 60; !last_used && k < 2000; k++) { /* the slack's last token has its turn */
+  assert_true(in_place < 15);                          /* shuffled: about 1 expected */
+  for (uint64_t k = 60; !last_used && k < 2000; k++) { /* some shift uses the last token */
     assert_int_equal(wn_data_source_batch(ctx, s, 11, k, B, tokens, targets, NULL), WN_OK);
     for (int i = 0; i < B * T; i++) last_used |= targets[i] == V - 1;
   }
@@ -106,7 +106,7 @@ static void test_pure(void **state) {
   wn_data_config c = counting(V);
   wn_data_source *a = open_source(&c, "train", T, V), *b = open_source(&c, "train", T, V);
   int32_t x[4 * T], y[4 * T], tx[4 * T], ty[4 * T];
-  for (uint64_t step = 40; step-- > 0;) { /* backwards: nothing depends on what was asked before */
+  for (uint64_t step = 40; step-- > 0;) { /* backwards: batches depend on no earlier call */
     assert_int_equal(wn_data_source_batch(ctx, a, 3, step, 4, x, tx, NULL), WN_OK);
     assert_int_equal(wn_data_source_batch(ctx, b, 3, 2 * step, 2, y, ty, NULL), WN_OK);
     assert_int_equal(wn_data_source_batch(ctx, b, 3, 2 * step + 1, 2, y + 2 * T, ty + 2 * T, NULL), WN_OK);
@@ -114,20 +114,20 @@ static void test_pure(void **state) {
     assert_memory_equal(tx, ty, sizeof tx);
   }
   assert_int_equal(wn_data_source_batch(ctx, b, 4, 0, 4, y, ty, NULL), WN_OK);
-  assert_memory_not_equal(x, y, sizeof x); /* another seed */
+  assert_memory_not_equal(x, y, sizeof x); /* another seed differs */
   assert_int_equal(wn_data_source_batch(ctx, a, 3, UINT64_MAX / 2, 4, x, tx, NULL), WN_ERR_ARGUMENT);
   assert_int_equal(wn_data_source_batch(ctx, a, 3, 0, 0, x, tx, NULL), WN_ERR_ARGUMENT);
   wn_data_source_destroy(a);
   wn_data_source_destroy(b);
 }
 
-/* One pass of a val source counts every token but the first exactly once, whatever T and B. */
+/* One pass over a validation source counts every token but the first exactly once, for any T and B. */
 static void test_validation_covers(void **state) {
   (void)state;
   enum { V = 101 };
   wn_data_config c = counting(V);
   int32_t tokens[7 * 200], targets[7 * 200];
-  static const int64_t lengths[] = {1, 20, 25, 34, 50, 67, 100, 133, 199}; /* some divide the 100 that are predicted */
+  static const int64_t lengths[] = {1, 20, 25, 34, 50, 67, 100, 133, 199}; /* some divide the 100 targets */
   for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++)
     for (int64_t B = 1; B <= 7; B += 3) {
       const int64_t T = lengths[n];
@@ -135,7 +135,7 @@ static void test_validation_covers(void **state) {
       uint8_t seen[V] = {0};
       int32_t next = 1;
       uint64_t batches = wn_data_source_batches(s, B);
-      assert_int_equal(batches, ((V - 1 + T - 1) / T + B - 1) / B); /* no batch of padding alone */
+      assert_int_equal(batches, ((V - 1 + T - 1) / T + B - 1) / B); /* no batch is all padding */
       for (uint64_t k = 0; k < batches; k++) {
         assert_int_equal(wn_data_source_batch(ctx, s, 0, k, B, tokens, targets, NULL), WN_OK);
         for (int64_t i = 0; i < B * T; i++) {
@@ -150,7 +150,7 @@ static void test_validation_covers(void **state) {
     }
 }
 
-/* What stands beside the token file. */
+/* data.json in the token file's folder. */
 static const char *data_json(void) {
   static char beside[160];
   snprintf(beside, sizeof beside, "%s/data.json", dir);
@@ -178,7 +178,7 @@ static void test_packing(void **state) {
   const int32_t expected[9] = {0, 0, 2, 2, 2, 5, 6, 6, 6};
   assert_memory_equal(start, expected, sizeof expected);
   wn_data_source_destroy(s);
-  c.document_token = -1; /* nobody says it; then data.json in the folder does */
+  c.document_token = -1; /* unset: an error, unless data.json in the folder has it */
   assert_int_equal(wn_data_source_create(ctx, &c, "val", 9, 10, &s), WN_ERR_CONFIG);
   assert_non_null(strstr(wn_context_error(ctx), "packed documents need data.document_token"));
   write_data_json("{\"document_token\": 1}");
@@ -192,8 +192,9 @@ static void test_packing(void **state) {
   assert_non_null(strstr(wn_context_error(ctx), "outside the vocabulary"));
 }
 
-/* Rows of documents. Four documents of 12, 3, 1 and 9 tokens after two tokens that are of none; a row of 8 tokens has
- * the first 9 of the longest, which are its inputs and targets. Long is 90% of the row or more: 8 tokens at least. */
+/* One document per sequence. The file has documents of 12, 3, 1 and 9 tokens after two tokens that belong to none. With
+ * 8 tokens a sequence, the longest document gives its first 9: 8 inputs and 8 targets. A document is long if it fills
+ * 90% of a sequence: at least 8 tokens. */
 static const int32_t document_tokens[] = {7, 8,  1,  20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30,
                                           1, 31, 32, 1,  1,  40, 41, 42, 43, 44, 45, 46, 47};
 
@@ -218,7 +219,7 @@ static void test_documents_in_file_order(void **state) {
   int32_t x[4 * T], y[4 * T], start[2 * T];
   wn_data_config c = documents(false);
   wn_data_source *s = open_source(&c, "val", T, 50);
-  assert_int_equal(wn_data_source_batches(s, B), 2); /* the document of one token has nothing to predict */
+  assert_int_equal(wn_data_source_batches(s, B), 2); /* a document of one token has nothing to predict */
   assert_false(wn_data_source_packs(s));
   for (uint64_t k = 0; k < 2; k++)
     assert_int_equal(wn_data_source_batch(ctx, s, 5, k, B, x + k * B * T, y + k * B * T, start), WN_OK);
@@ -233,7 +234,7 @@ static void test_documents_in_file_order(void **state) {
   wn_data_source_destroy(s);
 }
 
-/* Every document once an epoch, in an order of its own; a batch is a function of its number. */
+/* Each epoch has every document once, in its own order. A batch is a function of its number. */
 static void test_documents_in_training(void **state) {
   (void)state;
   enum { T = 8, EPOCHS = 40 };
@@ -276,7 +277,7 @@ static void test_documents_refused(void **state) {
   c.document_token = 50;
   assert_int_equal(wn_data_source_create(ctx, &c, "val", 8, 50, &s), WN_ERR_CONFIG);
   assert_non_null(strstr(wn_context_error(ctx), "outside the vocabulary"));
-  c.document_token = -1; /* nobody says it; then data.json in the folder does */
+  c.document_token = -1; /* unset: an error, unless data.json in the folder has it */
   assert_int_equal(wn_data_source_create(ctx, &c, "val", 8, 50, &s), WN_ERR_CONFIG);
   assert_non_null(strstr(wn_context_error(ctx), "document_token"));
   write_data_json("{\"vocab_size\": 50, \"document_token\": 1}");
@@ -300,7 +301,7 @@ static void test_refused(void **state) {
   c.val[0] = 0;
   assert_int_equal(wn_data_source_create(ctx, &c, "val", 9, 100, &s), WN_ERR_CONFIG);
   int32_t tokens[99], targets[99];
-  s = open_source(&c, "train", 99, 99); /* token 99 does not fit */
+  s = open_source(&c, "train", 99, 99); /* a vocabulary of 99 has no token 99 */
   assert_int_equal(wn_data_source_batch(ctx, s, 0, 0, 1, tokens, targets, NULL), WN_ERR_SHAPE);
   assert_non_null(strstr(wn_context_error(ctx), "token 99 is 99"));
   wn_data_source_destroy(s);
@@ -323,7 +324,7 @@ static void sample(const wn_data_config *c, const char *split, int64_t T, uint64
   wn_data_config_requirements(c, &V, &need);
   assert_true(need <= T && T <= LONGEST);
   wn_data_source *s = open_source(c, split, T, (int32_t)V);
-  assert_int_equal(wn_data_source_batches(s, 4), 0); /* endless */
+  assert_int_equal(wn_data_source_batches(s, 4), 0); /* no end */
   memset(tokens, 0x55, sizeof tokens);
   memset(targets, 0x55, sizeof targets);
   assert_int_equal(wn_data_source_batch(ctx, s, 9, step, ROWS, tokens, targets, NULL), WN_OK);
@@ -334,7 +335,7 @@ static void sample(const wn_data_config *c, const char *split, int64_t T, uint64
   wn_data_source_destroy(s);
 }
 
-/* Reads the assignments from the front, remembering each variable's value. Returns the largest value seen. */
+/* Reads the assignments from the start and keeps each variable's value. Returns the largest value seen. */
 static int32_t solve_assignments(int variables, int assignments, int64_t T) {
   int32_t largest = 0;
   int queried[16] = {0};
@@ -380,9 +381,9 @@ static void test_variable_assignment(void **state) {
   assert_memory_not_equal(train, tokens, sizeof train); /* validation has its own samples */
   c.eval_values = 2;
   sample(&c, "val", 129, 1);
-  assert_int_equal(solve_assignments(3, 64, 129), 1); /* two values only */
+  assert_int_equal(solve_assignments(3, 64, 129), 1); /* with two values only */
   sample(&c, "train", 129, 7);
-  assert_memory_equal(train, tokens, sizeof train); /* training does not change */
+  assert_memory_equal(train, tokens, sizeof train); /* training samples do not change */
   c = (wn_data_config){.kind = WN_DATA_VARIABLE_ASSIGNMENT, .variables = 5, .values = 1, .assignments = 1};
   sample(&c, "train", 3, 0);
   solve_assignments(5, 1, 3);
@@ -394,7 +395,7 @@ static void test_copy(void **state) {
   int64_t V, need;
   wn_data_config_requirements(&c, &V, &need);
   assert_int_equal(V, 23);
-  assert_int_equal(need, 51); /* 2 * 24 + 3, as the paper has it */
+  assert_int_equal(need, 51); /* 2 * 24 + 3, as in the paper */
   int lengths[25] = {0};
   for (uint64_t step = 0; step < 20; step++) {
     int64_t T = 51 + (int64_t)step % 3;
@@ -428,7 +429,7 @@ static void test_parity(void **state) {
     int ones = 0, drawn = 0;
     for (int r = 0; r < ROWS; r++) {
       const int32_t *row = tokens + r * T, *answer = targets + r * T;
-      for (int position = 1; position <= T; position++) { /* from 1, as the paper counts */
+      for (int position = 1; position <= T; position++) { /* from 1, as in the paper */
         if (position > length || position % 2 == 0) {
           assert_int_equal(answer[position - 1], -1);
           continue;
@@ -449,17 +450,19 @@ static void test_parity(void **state) {
   }
 }
 
-/* A row goes on where it stopped; the stretches are apart; at their end all begin again; a pure function as ever. */
+/* Streams: a sequence continues where it stopped; streams do not overlap; at their end all start again; batches are
+ * still a pure function of the step. */
 static void test_streams(void **state) {
   (void)state;
-  enum { T = 4, V = 103, B = 3, EACH = 8 }; /* 25 blocks of 4: three stretches of 8 */
+  enum { T = 4, V = 103, B = 3, EACH = 8 }; /* 25 blocks of 4: three streams of 8 */
   wn_data_config c = counting(V);
   c.stream = true;
   wn_data_source *s = open_source(&c, "train", T, V);
   assert_true(wn_data_source_streams(s));
   int32_t tokens[B * T], targets[B * T];
   for (uint64_t step = 0; step < 2 * EACH + 1; step++) {
-    assert_int_equal(wn_data_source_batch(ctx, s, step, step, B, tokens, targets, NULL), WN_OK); /* any seed */
+    assert_int_equal(wn_data_source_batch(ctx, s, step, step, B, tokens, targets, NULL),
+                     WN_OK); /* seeds do not matter */
     assert_false(wn_data_source_packs(s));
     assert_int_equal(wn_data_source_continues(s, step, B), step % EACH != 0);
     for (int b = 0; b < B; b++) {

@@ -1,4 +1,4 @@
-/* wn_data_prepare: text, JSON lines and gzip to token files; every kind of bad input. */
+/* wn_data_prepare: text, JSON lines and gzip become token files; every kind of bad input is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,7 +46,7 @@ static void clean(void) {
   }
 }
 
-/* Options for bytes, no validation, one input of the given name. */
+/* Options: bytes as tokens, no validation split, one input of the given name. */
 static const char *use(const char *name) {
   wn_data_prepare_options_init(&o, sizeof o);
   snprintf(paths[0], sizeof paths[0], "%s/%s", dir, name);
@@ -93,7 +93,7 @@ static int teardown(void **state) {
   return rmdir(dir);
 }
 
-/* The text of a split's tokens; the caller frees it. */
+/* The text of a split's tokens. The caller frees it. */
 static char *text_of(const char *name, uint64_t *count) {
   char path[160];
   snprintf(path, sizeof path, "%s/%s", out, name);
@@ -104,8 +104,8 @@ static char *text_of(const char *name, uint64_t *count) {
   int32_t *ids = malloc((*count + 1) * sizeof *ids);
   assert_int_equal(wn_token_file_read(ctx, f, 0, *count, ids), WN_OK);
   wn_token_file_close(f);
-  assert_int_equal(wn_tokenizer_load(ctx, out, &tok), WN_OK); /* the folder has what training needs */
-  /* documents apart: a bar for every bos */
+  assert_int_equal(wn_tokenizer_load(ctx, out, &tok), WN_OK); /* the folder is complete for training */
+  /* separate documents: every bos becomes a bar */
   int32_t bos = wn_tokenizer_bos(tok);
   char *text = calloc(1, 1 << 20);
   size_t n = 0;
@@ -147,7 +147,7 @@ static void refuse(wn_status status, const char *part) {
   assert_int_equal(wn_data_prepare(ctx, &o, &r), status);
   if (!strstr(wn_context_error(ctx), part)) fail_msg("\"%s\" lacks \"%s\"", wn_context_error(ctx), part);
   snprintf(path, sizeof path, "%s/train.bin", out);
-  assert_int_not_equal(access(path, F_OK), 0); /* nothing half done */
+  assert_int_not_equal(access(path, F_OK), 0); /* nothing unfinished is left */
   DIR *entries = opendir(out);
   for (struct dirent *e; entries && (e = readdir(entries));) assert_null(strstr(e->d_name, ".winnow-"));
   if (entries) closedir(entries);
@@ -157,12 +157,12 @@ static void test_text(void **state) {
   (void)state;
   const char *path = use("a.txt");
   put_text(path, "\n \nfirst\nline\n\n\n\nsecond\r\n\t\r\n third \n");
-  expect("\n \nfirst\nline\n\n\n\nsecond\r\n\t\r\n third \n\n", 1); /* file: all of it, and the separator */
+  expect("\n \nfirst\nline\n\n\n\nsecond\r\n\t\r\n third \n\n", 1); /* file: one document, with its separator */
   o.document_break = "blank";
   expect("first\nline\nsecond\n third \n", 3);
   o.document_break = "line";
   expect("first\nline\nsecond\n third \n", 4);
-  put_text(path, "one\r\ntwo\r"); /* the last is not part of a line's end */
+  put_text(path, "one\r\ntwo\r"); /* the last one is not part of a line end */
   expect("one\ntwo\r\n", 2);
   put_text(path, "\n \nfirst\nline\n\n\n\nsecond\r\n\t\r\n third \n");
   o.tokenizer = model;
@@ -189,9 +189,9 @@ static void test_json_lines(void **state) {
   assert_memory_equal(text, "|one\n\ntwo|\u00fc \U0001F600|nul\0", 25);
   free(text);
   assert_int_equal(r.documents, 3);
-  assert_int_equal(r.train_bytes, 8 + 7 + 4 + 3); /* the texts, and one each for the separator */
+  assert_int_equal(r.train_bytes, 8 + 7 + 4 + 3); /* the texts, each with one separator */
   unlink(path);
-  /* the same, compressed; another field */
+  /* the same, compressed, in another field */
   path = use("a.jsonl.gz");
   put_gz(path, json);
   o.tokenizer = model;
@@ -204,7 +204,7 @@ static void test_json_lines(void **state) {
   unlink(path);
 }
 
-/* A test split takes from the training split alone. */
+/* A test split takes documents from the training split only. */
 static void test_test_fraction(void **state) {
   (void)state;
   enum { N = 600 };
@@ -234,7 +234,7 @@ static void test_test_fraction(void **state) {
   for (int i = 0; i < N; i++) assert_int_equal(seen[i], 1);
   assert_in_range(tests, 120, 240); /* 180 expected */
   for (int k = 0; k < 4; k++) free(texts[k]);
-  /* What an earlier preparation has split off goes with it; a test.bin that none has made stays. */
+  /* The next preparation removes a test.bin that an earlier one made, but not one that none made. */
   char path[160];
   snprintf(path, sizeof path, "%s/test.bin", out);
   o.test_fraction = 0;
@@ -293,7 +293,7 @@ static void test_split(void **state) {
     assert_in_range(vals, 70, 170); /* 120 expected */
   }
   assert_memory_not_equal(val[0], val[1], sizeof val[0]);
-  /* the first documents fall where they fell, whatever follows */
+  /* appending documents does not move earlier ones to another split */
   put(path, all, n / 2);
   o.seed = 0;
   wn_data_prepare_result r;
@@ -305,7 +305,7 @@ static void test_split(void **state) {
   unlink(path);
 }
 
-/* A document that is larger than what is held at once. */
+/* A document larger than the buffer. */
 static void test_long_document(void **state) {
   (void)state;
   size_t lines = 60000, n = 0, bytes;
@@ -329,7 +329,7 @@ static void test_long_document(void **state) {
     size_t count;
     assert_int_equal(wn_token_file_read(ctx, f, 0, r.train_tokens, ids), WN_OK);
     assert_int_equal(wn_tokenizer_encode(ctx, tok, text, n, k == 1, false, &whole, &count), WN_OK);
-    assert_int_equal(count + (k == 0), r.train_tokens); /* bytes: the newline that ends the document */
+    assert_int_equal(count + (k == 0), r.train_tokens); /* bytes: plus the newline at the document's end */
     assert_memory_equal(ids, whole, count * sizeof *ids);
     assert_int_equal(wn_tokenizer_decode(ctx, tok, whole, count, &back, &bytes), WN_OK);
     assert_int_equal(bytes, n);
@@ -413,7 +413,7 @@ static void test_refused(void **state) {
   static char lists[100000] = "{\"text\": \"a\", \"x\": [";
   for (size_t at = strlen(lists); at < sizeof lists - 8; at += 3) memcpy(lists + at, "[],", 4);
   strcpy(lists + strlen(lists) - 1, "]}\n");
-  put_text(path, lists); /* would take a hundred times its bytes */
+  put_text(path, lists); /* would take a hundred times its size in memory */
   refuse(WN_ERR_FORMAT, "a.jsonl:1: the JSON has about 99");
   unlink(path);
 
@@ -463,7 +463,7 @@ static void cancel_at_once(void *user, uint64_t done, uint64_t total) {
   wn_context_cancel(w->ctx);
 }
 
-/* Within a line as well, which may be all there is. */
+/* Cancelling also works within a line: the file may have only one. */
 static void test_cancel_in_a_line(void **state) {
   (void)state;
   enum { N = 3 << 20 };
@@ -496,12 +496,12 @@ static void expect_bytes(const char *name, const char *text, size_t from, size_t
   wn_token_file_close(f);
 }
 
-/* text8's way: by place, byte for byte, nothing added, over several files. */
+/* Split by position, as for text8: byte for byte, with nothing added, across several files. */
 static void test_split_by_place(void **state) {
   (void)state;
   enum { ALL = 40000, FIRST = 17001 };
   char *text = malloc(ALL);
-  for (int i = 0; i < ALL; i++) text[i] = (char)(i * 7 + i / 251); /* not UTF-8, line ends, zeros */
+  for (int i = 0; i < ALL; i++) text[i] = (char)(i * 7 + i / 251); /* not UTF-8: with line ends and zeros */
   use("a.txt");
   snprintf(paths[1], sizeof paths[1], "%s/b.txt", dir);
   inputs[1] = paths[1];

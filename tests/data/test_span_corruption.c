@@ -1,5 +1,5 @@
-/* Span corruption: lengths as T5's program computes them, the text comes back from inputs and targets, shares and
- * orders, sources of it. */
+/* Span corruption: lengths as T5's program computes them, inputs and targets together restore the text, frequencies,
+ * orders, and data sources of it. */
 #include "support.h"
 
 #include "base/rng.h"
@@ -26,7 +26,7 @@ static int teardown(void **state) {
   return 0;
 }
 
-/* compute_input_and_target_lengths of T5's program: 512 -> 568 and 114, and others of it. */
+/* compute_input_and_target_lengths of T5's program: 512 gives 568 and 114, and others. */
 static void lengths_are_those_of_t5(void **state) {
   (void)state;
   static const struct {
@@ -47,7 +47,7 @@ static void lengths_are_those_of_t5(void **state) {
   }
 }
 
-/* The longest text whose inputs fit, also where a span takes as much room as it frees. */
+/* The longest text whose inputs fit, also where a sentinel takes as much room as its span frees. */
 static void inputs_fit(void **state) {
   (void)state;
   static const double densities[] = {0.001, 0.1, 0.15, 0.3, 0.45, 0.9}, means[] = {1, 1.2, 2, 3, 10};
@@ -67,7 +67,7 @@ static void inputs_fit(void **state) {
       }
 }
 
-/* Puts the spans back in the sentinels' places. Returns the length; checks the sentinels' order and the ends. */
+/* Puts the spans back where their sentinels are. Returns the length. Checks the order of sentinels and the end. */
 static int64_t restore(const struct wn_span_corruption *c, const int32_t *inputs, int64_t input_count,
                        const int32_t *targets, int64_t target_count, int32_t *text) {
   int64_t n = 0, t = 0;
@@ -78,7 +78,7 @@ static int64_t restore(const struct wn_span_corruption *c, const int32_t *inputs
       text[n++] = inputs[i];
       continue;
     }
-    assert_true(i > 0 && inputs[i - 1] != next + 1); /* a kept token before each */
+    assert_true(i > 0 && inputs[i - 1] != next + 1); /* spans do not touch: a kept token before each */
     assert_int_equal(targets[t++], next--);
     const int64_t from = t;
     while (targets[t] <= c->vocab_size - 1 - SENTINELS && t + 1 < target_count) text[n++] = targets[t++];
@@ -98,7 +98,7 @@ static void the_text_comes_back(void **state) {
   for (int64_t n = 2; n <= 100; n++) {
     for (uint64_t row = 0; row < 6; row++) {
       c.density = row % 2 ? 0.15 : 0.4, c.mean_span = row % 3 ? 3 : 1 + (double)row, c.end = row == 5 ? 7 : -1;
-      if (n > 40 && c.mean_span < 2) continue; /* more spans than sentinels */
+      if (n > 40 && c.mean_span < 2) continue; /* more spans than there are sentinels */
       for (int64_t i = 0; i < n; i++) text[i] = 10 + (int32_t)i;
       int64_t noise, spans;
       struct wn_span_row made = {.inputs = inputs, .targets = targets};
@@ -112,7 +112,8 @@ static void the_text_comes_back(void **state) {
   }
 }
 
-/* Every token but the first is dropped as often as another, and every composition of 4 into 2 is drawn as often. */
+/* Every token but the first is dropped equally often, and every way to divide 4 tokens into 2 spans is drawn equally
+ * often. */
 static void spans_are_drawn_evenly(void **state) {
   (void)state;
   enum { ROWS = 6000, N = 9 };
@@ -123,14 +124,14 @@ static void spans_are_drawn_evenly(void **state) {
   for (uint64_t row = 0; row < ROWS; row++) {
     struct wn_span_row made = {.inputs = inputs, .targets = targets};
     wn_span_corrupt(&c, 3, row, text, N, &made);
-    assert_int_equal(made.target_count, 7); /* 2 sentinels, 4 dropped, the end */
+    assert_int_equal(made.target_count, 7); /* 2 sentinels, 4 dropped tokens, the end */
     int length = 0;
     while (targets[1 + length] < N) length++;
     first[length]++;
     assert_int_equal(inputs[0], 0);
   }
   assert_int_equal(first[0], 0);
-  for (int i = 1; i < 4; i++) assert_true(abs(first[i] - ROWS / 3) < 150); /* four deviations */
+  for (int i = 1; i < 4; i++) assert_true(abs(first[i] - ROWS / 3) < 150); /* four standard deviations */
 }
 
 static wn_data_config config_of(void) {
@@ -146,8 +147,8 @@ static wn_data_config config_of(void) {
   return c;
 }
 
-/* One pass over the validation split is the file; a training epoch visits every block once; all is a function of
- * (seed, step); a batch in two halves holds the rows of the whole. */
+/* One pass over the validation split covers the file; a training epoch has every block once; everything is a function
+ * of (seed, step); a batch in two halves has the same sequences as the whole batch. */
 static void sources_cover_the_file(void **state) {
   (void)state;
   enum { S = 32, T = 12, B = 4 };
@@ -163,7 +164,7 @@ static void sources_cover_the_file(void **state) {
   assert_int_equal(wn_data_source_input_length(s), S);
   int64_t at = 0;
   for (uint64_t step = 0; step < wn_data_source_batches(s, B); step++) {
-    assert_ok(ctx, wn_data_source_batch(ctx, s, step, step, B, tokens, targets, NULL)); /* any seed */
+    assert_ok(ctx, wn_data_source_batch(ctx, s, step, step, B, tokens, targets, NULL)); /* seeds do not matter */
     assert_ok(ctx, wn_data_source_inputs(ctx, s, 9, step, B, inputs, count));
     for (int b = 0; b < B; b++) {
       int64_t target = 0;
@@ -185,7 +186,7 @@ static void sources_cover_the_file(void **state) {
   int64_t length, target;
   wn_span_corruption_lengths(S, c.noise_density, c.mean_span, &length, &target);
   bool seen[TOKENS] = {false};
-  for (int g = 0; g < TOKENS / length; g++) { /* an epoch, row by row */
+  for (int g = 0; g < TOKENS / length; g++) { /* an epoch, sequence by sequence */
     assert_ok(ctx, wn_data_source_batch(ctx, s, 4, (uint64_t)g, 1, tokens, targets, NULL));
     assert_ok(ctx, wn_data_source_inputs(ctx, s, 4, (uint64_t)g, 1, inputs, count));
     assert_int_equal(restore(&shape, inputs, count[0], targets, target, text), length);
@@ -224,7 +225,7 @@ static void mistakes_are_named(void **state) {
   REFUSED(12, WN_ERR_CONFIG, "end_token 120", c.end_token = VOCAB);
   REFUSED(2000, WN_ERR_FORMAT, "fewer than a block", c.input_length = 1000, c.mean_span = 12);
   wn_data_config c = config_of();
-  c.sentinels = 40; /* the file has tokens up to 99 */
+  c.sentinels = 40; /* the file's tokens go up to 99 */
   int32_t inputs[32], count[1];
   assert_ok(ctx, wn_data_source_create(ctx, &c, "train", 12, VOCAB, &s));
   assert_refused(ctx, wn_data_source_inputs(ctx, s, 0, 0, 1, inputs, count), WN_ERR_SHAPE, "before the sentinels");

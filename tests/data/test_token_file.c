@@ -1,4 +1,4 @@
-/* Token files: the three layouts, round trips, and files that lie. */
+/* Token files: the three layouts, round trips, and files whose headers are wrong. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +25,7 @@ static int teardown(void **state) {
   (void)state;
   wn_context_destroy(ctx);
   unlink(path);
-  return rmdir(dir); /* fails when a temporary file was left behind */
+  return rmdir(dir); /* fails if a temporary file is left */
 }
 
 static void put(const void *data, size_t bytes) {
@@ -93,7 +93,7 @@ static void test_header_bytes(void **state) {
   assert_non_null(f);
   assert_int_equal(fread(bytes, 1, sizeof bytes, f), sizeof bytes);
   fclose(f);
-  int32_t header[256] = {20240520, 1, 3}; /* as llm.c's data programs write it */
+  int32_t header[256] = {20240520, 1, 3}; /* the header that llm.c's scripts write */
   assert_memory_equal(bytes, header, 16);
   assert_memory_equal(bytes + 16, "wn-xxh3\n", 8);
   assert_memory_equal(bytes + 40, (uint8_t *)header + 40, 1024 - 40);
@@ -101,7 +101,8 @@ static void test_header_bytes(void **state) {
   assert_memory_equal(bytes + 1024, body, 6);
 }
 
-/* One wrong bit anywhere is noticed; files without checksums, of winnow 0.1 and of others, are read as they are. */
+/* A flipped bit anywhere is found. Files without checksums, from winnow 0.1 or other programs, are read without that
+ * check. */
 static void test_every_bit(void **state) {
   (void)state;
   for (int wide = 0; wide < 2; wide++) {
@@ -168,7 +169,7 @@ static void test_hostile(void **state) {
   refused(WN_ERR_FORMAT, "39 bytes");
   put_header(20240520, 1, UINT32_MAX, 0, 20);
   refused(WN_ERR_FORMAT, "4294967295 tokens");
-  /* 2 * count overflows to the size of the body */
+  /* 2 * count overflows to exactly the body's size */
   put_header(20240520, 1, 10, 0x80000000u, 20);
   refused(WN_ERR_FORMAT, "tokens");
   put_header(20240801, 7, 5, 0x40000000u, 20);
@@ -206,7 +207,7 @@ static void test_writer_refuses(void **state) {
   assert_int_equal(wn_token_file_write(ctx, path, "parquet", 10, good, 2), WN_ERR_ARGUMENT);
   assert_int_equal(wn_token_file_write(ctx, path, "nanogpt", 65537, good, 2), WN_ERR_ARGUMENT);
   assert_int_equal(wn_token_file_write(ctx, path, "llmc", 0, good, 0), WN_ERR_ARGUMENT);
-  /* the file that was there is still whole */
+  /* the previous file is still whole */
   wn_token_file *f;
   int32_t out[2];
   assert_int_equal(wn_token_file_open(ctx, path, &f), WN_OK);

@@ -1,6 +1,6 @@
-/* Tokens that a threshold keeps while a text is generated: those that an independent program counts in full attention
- * matrices (tools/make-count-goldens.py), whatever the instruction set, the pieces in which the prompt is read, and the
- * way in which control tokens are named; and where the tokens of a prompt stand in its text. */
+/* How many tokens a threshold keeps during generation: the counts equal those of an independent program that works on
+ * full attention matrices (tools/make-count-goldens.py), for every instruction set, every division of the prompt into
+ * pieces, and every way to mark control tokens. Also, the positions of a prompt's tokens in its text. */
 #include "support.h"
 
 #include <jansson.h>
@@ -48,7 +48,7 @@ static void golden_close(struct golden *g) {
   wn_context_destroy(g->ctx);
 }
 
-/* Compares a piece with the golden rows. */
+/* Compares a piece with the golden's rows. */
 struct pieces {
   const struct golden *g;
   int document;
@@ -67,7 +67,7 @@ static bool on_piece(void *user, const wn_generate_piece *piece) {
   return true;
 }
 
-/* Token 7 is control by its id, the others by their places. */
+/* One control token is marked by its id, 7; the others by their positions. */
 static void check_documents(const char *backend, const char *budget) {
   struct golden g;
   golden_open(&g, backend);
@@ -105,14 +105,14 @@ static void test_equals_full_matrices(void **state) {
   check_documents("cpu", NULL);
 }
 
-/* A budget that nothing reaches runs other code: rows one by one, and heads that keep their own. */
+/* A budget that is never reached runs other code: row by row, with each head's own choice. */
 static void test_equals_under_wide_budgets(void **state) {
   (void)state;
   check_documents("cpu", "64");
   check_documents("cpu", "64:60,64:60,64");
 }
 
-/* The same counts for every way to feed a prompt, token by token included. */
+/* The counts do not depend on how a prompt is divided, down to single tokens. */
 static void test_pieces_of_a_prompt(void **state) {
   (void)state;
   struct golden g;
@@ -131,7 +131,7 @@ static void test_pieces_of_a_prompt(void **state) {
     assert_memory_equal(counts, g.counts[1][0], sizeof counts);
     assert_int_equal(context, g.length[1]);
     assert_int_equal(content, g.content[1][0]);
-    wn_session_reset(s); /* forgets the marks */
+    wn_session_reset(s); /* forgets marked control tokens */
     assert_ok(g.ctx, wn_session_feed(g.ctx, s, g.prompts[1], g.length[1], chunk, NULL));
     assert_ok(g.ctx, wn_session_counts(g.ctx, s, 0, NULL, NULL, &content));
     assert_int_equal(content, g.length[1]);
@@ -174,9 +174,9 @@ static void test_refused(void **state) {
   golden_close(&g);
 }
 
-/* ---- where tokens stand ---- */
+/* ---- positions of tokens in their text ---- */
 
-/* Token i stands for from[i]..to[i]. */
+/* Token i covers from[i]..to[i] of the text. */
 static void places_are(wn_context *ctx, const wn_tokenizer *tok, const char *said, const char *text,
                        const int64_t (*at)[2], size_t n) {
   int32_t *ids;
@@ -200,10 +200,10 @@ static void test_places_of_bytes(void **state) {
   assert_int_equal(wn_context_create(NULL, &ctx), WN_OK);
   assert_ok(ctx, wn_tokenizer_load(ctx, "bytes", &tok));
   places_are(ctx, tok, "a b", "a b", (const int64_t[][2]){{0, 1}, {1, 1}, {2, 3}}, 3);
-  /* More around it, the last place, and white space that is not as it was. */
+  /* With text around it; at its last occurrence; and with white space that the tokenizer changes. */
   places_are(ctx, tok, "ab|ab", "ab", (const int64_t[][2]){{-1, -1}, {-1, -1}, {-1, -1}, {0, 1}, {1, 2}}, 5);
   places_are(ctx, tok, "<a b>", " a\n\tb ", (const int64_t[][2]){{-1, -1}, {1, 2}, {2, 2}, {4, 5}, {-1, -1}}, 5);
-  /* A character of two bytes is whole with its second. */
+  /* A character of two bytes is complete with its second one. */
   places_are(ctx, tok, "x\xc3\xa9", "x\xc3\xa9", (const int64_t[][2]){{0, 1}, {1, 1}, {1, 3}}, 3);
   const int32_t ids[] = {'a', 'b'};
   assert_refused(ctx, wn_tokens_align(ctx, tok, ids, 2, "ac", 2, begin, end), WN_ERR_UNSUPPORTED, "white space");

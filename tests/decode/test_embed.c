@@ -1,5 +1,5 @@
-/* States and embeddings: the final norm's output of a whole pass in double, in every configuration; under budgets those
- * of feeding token by token; and vectors made of them. */
+/* Hidden states and embeddings. States equal the final norm's output of a whole pass in double, in every configuration;
+ * under budgets they equal those of feeding token by token. Embeddings are made of them. */
 #include "model/models.h"
 
 #include "model/workspace.h"
@@ -13,7 +13,7 @@ static void random_tokens(uint64_t seed, int32_t *ids, int n) {
   for (int i = 0; i < n; i++) ids[i] = (int32_t)wn_random_below(seed, WN_STREAM_TEST, 3, (uint64_t)i, V);
 }
 
-/* What a pass over whole sequences has after its final norm [B,T,C], by the reference in double. */
+/* The final norm's output [B,T,C] of a pass over whole sequences, by the reference in double. */
 static void states_of_pass(wn_context *ctx, struct wn_model *model, const int32_t *ids, double *out) {
   wn_workspace *ws;
   struct wn_run run;
@@ -51,7 +51,7 @@ static void test_every_configuration(void **state) {
   }
 }
 
-/* [n,C] of one text under a budget, or none, in one call and token by token; embeddings of it. */
+/* States [n,C] of one text, with or without a budget, in one call and token by token; and its embeddings. */
 static void check_text(wn_context *ctx, wn_model *model, const char *budget, const int32_t *ids) {
   const int64_t C = wn_model_config_get(model)->width;
   float *states = malloc((size_t)(LONG * C) * sizeof *states), *one = malloc((size_t)C * sizeof *one);

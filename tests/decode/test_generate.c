@@ -1,5 +1,5 @@
-/* Generating: the tokens and texts of a loop written by hand; stop strings wherever tokens begin; whole characters
- * only; cancelling; a full context; nothing allocated for a token. */
+/* Generation: tokens and texts equal those of a loop written by hand; stop strings end it wherever tokens begin; only
+ * whole characters are handed out; it can be cancelled; it ends when the context is full; a token allocates nothing. */
 #include "model/models.h"
 
 #include <jansson.h>
@@ -10,7 +10,7 @@
 
 enum { V = 256, CONTEXT = 96 };
 
-/* A model over bytes. */
+/* A model whose tokens are bytes. */
 static struct wn_model *bytes_model(wn_context *ctx, wn_position_kind position, wn_dtype dtype) {
   const struct model_case k = {.position = position, .ffn = WN_FFN_SWIGLU, .kv_heads = 2, .qk_norm = true};
   wn_model_config c = model_case_config(&k);
@@ -24,14 +24,14 @@ struct said {
   size_t bytes;
   int32_t ids[512];
   double log_probability[512];
-  int64_t tokens, calls, until; /* until: tokens after which the callback wants no more; 0: never */
-  wn_context *cancels;          /* cancelled after as many */
+  int64_t tokens, calls, until; /* until: after so many the callback stops; 0: never */
+  wn_context *cancels;          /* cancelled after so many tokens */
 };
 
 static bool on_piece(void *user, const wn_generate_piece *piece) {
   struct said *s = user;
   assert_true(s->bytes + piece->bytes < sizeof s->text);
-  for (size_t i = 0; i < piece->bytes;) { /* whole characters */
+  for (size_t i = 0; i < piece->bytes;) { /* whole characters only */
     const unsigned char c = (unsigned char)piece->text[i];
     assert_false((c & 0xC0) == 0x80);
     i += c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
@@ -52,7 +52,7 @@ static bool on_piece(void *user, const wn_generate_piece *piece) {
   return s->cancels || s->tokens != s->until;
 }
 
-/* What the model is made to say: each token's logit is raised in turn. */
+/* A text that the model is made to say: one token's logit is raised at a time. */
 struct script {
   const char *text;
   struct said said;
@@ -75,7 +75,7 @@ static wn_generate_options options_of(struct said *said) {
   return o;
 }
 
-/* The loop as a program writes it that has sessions and sampling alone. */
+/* The generation loop as a program writes it with sessions and sampling only. */
 static void by_hand(wn_context *ctx, wn_session *s, const int32_t *prompt, int64_t count, const wn_sampling *sampling,
                     int64_t tokens, int32_t *out, double *log_probability) {
   float logits[V];
@@ -118,9 +118,9 @@ static void test_same_as_by_hand(void **state) {
     for (int i = 0; i < 40; i++) assert_true(fabs(said.log_probability[i] - log_probability[i]) < 1e-6);
     assert_true(r.end == WN_GENERATE_LENGTH && r.tokens == 40 && r.prompt_tokens == 7 && r.steps == 40);
     assert_true(r.end_token == -1 && r.unfed == expected[39] && r.prompt_seconds > 0 && r.token_seconds > 0);
-    assert_true(said.calls == 40 && said.bytes == 0); /* no tokenizer, no text */
+    assert_true(said.calls == 40 && said.bytes == 0); /* without a tokenizer there is no text */
     assert_int_equal(wn_session_position(s), 7 + 39);
-    /* In a session of its own, and in two parts. */
+    /* In a session of its own, in two parts. */
     o = options_of(&said);
     o.prompt = prompt, o.prompt_count = 7, o.max_tokens = 40, o.sampling.seed = 11, o.sampling.top_k = 30;
     o.cache = WN_CACHE_FLOAT;
@@ -142,7 +142,7 @@ static void test_same_as_by_hand(void **state) {
   }
 }
 
-/* Says `text` under stop strings: what is handed out, and why it ends. */
+/* Says `text` with stop strings. Records what is handed out and returns why it ended. */
 static wn_generate_end say(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, struct script *script,
                            const char *text, const char *const *stops, int stop_count) {
   wn_generate_options o;
@@ -163,8 +163,8 @@ static wn_generate_end say(wn_context *ctx, wn_model *model, const wn_tokenizer 
   return r.end;
 }
 
-/* The rule, letter by letter: the text grows by one byte at a time and ends as soon as a stop string stands at its
- * end, the longest of those. */
+/* The rule, byte by byte: the text grows by a byte and stops as soon as it ends with a stop string. The longest such
+ * string is removed. */
 static wn_generate_end say_plainly(const char *text, const char *const *stops, int stop_count, char *out) {
   for (size_t n = 1; n <= strlen(text); n++) {
     size_t longest = 0;
@@ -215,17 +215,18 @@ static void test_stop_strings(void **state) {
       stopped += end == WN_GENERATE_STOP;
     }
   assert_int_equal(stopped, 11);
-  /* Held back until it cannot be the stop string any more: "on" comes with "ly", never before "e". */
+  /* Text is held back while it may still become the stop string: "on" is handed out at " " or at the end, never before.
+   */
   static const char *const hold[] = {"one"};
   assert_int_equal(say(ctx, model, tok, &script, "only on", hold, 1), WN_GENERATE_LENGTH);
   assert_string_equal(script.said.text, "only on");
-  assert_int_equal(script.said.calls, 7 + 1); /* "on" at the end in a call without a token */
+  assert_int_equal(script.said.calls, 7 + 1); /* the last "on" comes in a call without a token */
   wn_tokenizer_destroy(tok);
   wn_model_destroy(model);
   wn_context_destroy(ctx);
 }
 
-/* Tokens of several letters: a stop string that begins within one and ends within another, with text behind it. */
+/* Tokens of several letters: the stop string begins inside one token and ends inside another, and more text follows. */
 static void test_stop_across_tokens(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);
@@ -277,11 +278,11 @@ static void test_whole_characters(void **state) {
   wn_tokenizer *tok;
   struct script script;
   OK(ctx, wn_tokenizer_load(ctx, "bytes", &tok));
-  /* Four bytes a character, and at the end the beginning of one, which is never handed out. */
+  /* Characters of four bytes, and an incomplete one at the end, which is never handed out. */
   assert_int_equal(say(ctx, model, tok, &script, "\xF0\x9F\x90\x88 \xC3\xA4\xE2\x82", NULL, 0), WN_GENERATE_LENGTH);
   assert_string_equal(script.said.text, "\xF0\x9F\x90\x88 \xC3\xA4");
   assert_int_equal(script.said.calls, 9);
-  /* A byte that is no part of a character. */
+  /* A byte that belongs to no character. */
   assert_int_equal(say(ctx, model, tok, &script, "a\xFFz", NULL, 0), WN_GENERATE_LENGTH);
   assert_string_equal(script.said.text, "a\xEF\xBF\xBDz");
   wn_tokenizer_destroy(tok);
@@ -298,7 +299,7 @@ static void test_ends(void **state) {
   wn_generate_result r;
   wn_generate_options o = options_of(&said);
   o.prompt = prompt, o.prompt_count = 5, o.max_tokens = 1000;
-  OK(ctx, wn_generate(ctx, model, &o, &r)); /* learned positions: the last token is drawn from the last of them */
+  OK(ctx, wn_generate(ctx, model, &o, &r)); /* learned positions: the last one draws the last token */
   assert_true(r.end == WN_GENERATE_CONTEXT && r.tokens == CONTEXT - 5 + 1 && r.unfed == said.ids[r.tokens - 1]);
   const int32_t third = said.ids[2];
   int64_t first = 0;
@@ -312,7 +313,7 @@ static void test_ends(void **state) {
   o.prompt = prompt, o.prompt_count = 5, o.max_tokens = 0;
   OK(ctx, wn_generate(ctx, model, &o, &r));
   assert_true(r.end == WN_GENERATE_LENGTH && r.tokens == 0 && r.prompt_tokens == 5 && said.calls == 0);
-  /* The callback, and a cancel: the token at which it comes is the last. */
+  /* When the callback stops, or the context is cancelled, the current token is the last. */
   o.max_tokens = 50;
   said.until = 4;
   OK(ctx, wn_generate(ctx, model, &o, &r));
@@ -335,7 +336,7 @@ static void *cancel_soon(void *ctx) {
   return NULL;
 }
 
-/* From another thread, without an end of its own in sight; and while a long prompt is fed. */
+/* Cancelling from another thread: a generation that would not end soon, and a long prompt. */
 static void test_cancel_from_elsewhere(void **state) {
   (void)state;
   static int32_t prompt[600];
@@ -354,7 +355,7 @@ static void test_cancel_from_elsewhere(void **state) {
   assert_int_equal(r.end, WN_GENERATE_CANCELLED);
   wn_session_reset(s);
   o.prompt_count = 600;
-  OK(ctx, wn_session_generate(ctx, s, &o, &r)); /* the request still stands: after the first piece */
+  OK(ctx, wn_session_generate(ctx, s, &o, &r)); /* the request is still pending: ends after one piece */
   assert_true(r.end == WN_GENERATE_CANCELLED && r.tokens == 0 && r.prompt_tokens > 0 && r.prompt_tokens < 600);
   assert_int_equal(wn_session_position(s), r.prompt_tokens);
   wn_context_resume(ctx);
@@ -368,7 +369,7 @@ static bool on_quiet(void *user, const wn_generate_piece *piece) {
   return true;
 }
 
-/* Ten tokens and eighty allocate the same. */
+/* Generating eighty tokens allocates as much as ten. */
 static void test_no_allocation(void **state) {
   (void)state;
   static const char *const stops[] = {"never written", "\xE2\x82\xAC"};
@@ -446,8 +447,8 @@ static void test_refusals(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Where the model would write valid JSON by itself a constraint changes no bit; elsewhere it makes it valid, whatever
- * the model wants; what is cut off ends by its length. */
+/* Where the model would write valid JSON anyway, the constraint changes no bit. Elsewhere it makes the text valid. A
+ * text that is cut off ends by its length. */
 static void test_constraint(void **state) {
   (void)state;
   static const char schema[] =
@@ -506,7 +507,7 @@ static void test_constraint(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* A program's own penalties, written from their definitions over the whole text at every token. */
+/* Penalties of the program's own, computed by definition over the whole text at every token. */
 struct by_definition {
   const int32_t *repeated;
   int64_t repeated_count;
@@ -585,7 +586,7 @@ static void test_penalties(void **state) {
     assert_memory_equal(drawn, d.drawn, sizeof drawn);
     differ += memcmp(drawn, plain, sizeof plain) != 0;
   }
-  assert_true(differ == (int)(sizeof rows / sizeof *rows)); /* each of them does something */
+  assert_true(differ == (int)(sizeof rows / sizeof *rows)); /* each of them changes something */
   const wn_logit_bias wrong[] = {{V, 0}, {-1, 0}, {3, INFINITY}, {3, NAN}};
   for (int i = 0; i < 10; i++) {
     wn_generate_options o;

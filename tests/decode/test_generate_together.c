@@ -1,17 +1,17 @@
-/* Many generations step by step together: tokens, log probabilities, texts and ends are those of wn_session_generate
- * alone, whoever joins and leaves meanwhile; prompts are read a piece at a time in their order; a generation that fails
- * or is cancelled leaves the others as they are. */
+/* Many generations that step together: tokens, log probabilities, texts and ends equal those of wn_session_generate
+ * alone, whichever others join and leave; prompts are read in order, a piece at a time; a generation that fails or is
+ * cancelled does not change the others. */
 #include "model/budget_choices.h"
 #include "winnow/generate.h"
 
 enum { V = 64, CONTEXT = 512, MANY = 14, TOKENS = 24 };
 
-/* Everything that a generation says. */
+/* Everything that a generation hands out. */
 struct heard {
   int64_t tokens;
   int32_t ids[TOKENS];
   double log_probability[TOKENS];
-  int64_t ruin, stop; /* draws at which the logits are no numbers, the callback wants no more; -1: none */
+  int64_t ruin, stop; /* draw at which logits become NaN or the callback stops; -1: none */
 };
 
 static bool on_piece(void *user, const wn_generate_piece *piece) {
@@ -47,7 +47,7 @@ static wn_session *member_session(wn_context *ctx, wn_model *model, const struct
   return s;
 }
 
-/* Prompts of 1 to 400 tokens; every third one under a budget; greedy and drawn. */
+/* Prompts of 1 to 400 tokens, every third one under a budget, greedy and sampled. */
 static void member_make(const wn_model *model, int i, struct member *m) {
   static const int64_t lengths[] = {1, 300, 17, 400, 128, 5, 129};
   memset(m, 0, sizeof *m);
@@ -88,7 +88,7 @@ static wn_model *small_model(wn_context *ctx) {
   return model_of(ctx, &c, WN_F32);
 }
 
-/* A step of all that have joined and are not over. Returns how many there were. */
+/* One step of all members that have joined and are not finished. Returns their number. */
 static int step(wn_context *ctx, wn_session_group *group, struct member *x, int64_t pieces, wn_status expected) {
   wn_generation_turn turns[MANY];
   int of[MANY], n = 0;
@@ -108,7 +108,7 @@ static int step(wn_context *ctx, wn_session_group *group, struct member *x, int6
     if (before[k] < m->options.prompt_count) {
       reading++;
       assert_int_equal(turns[k].token, -1);
-      assert_true(now > before[k] ? read == reading - 1 : true); /* the first ones read */
+      assert_true(now > before[k] ? read == reading - 1 : true); /* the first in order read */
       read += now > before[k];
     }
     m->over = !turns[k].more;
@@ -140,7 +140,7 @@ static void check(int threads, int64_t pieces, bool ruins) {
     OK(ctx, wn_generation_create(ctx, x[i].session, &x[i].options, &x[i].generation));
   }
   for (int round = 0, left = 1; left || round < 2 * MANY; round++) {
-    if (round < 2 * MANY) x[(round * 5) % MANY].joined = true; /* one after the other, in no order */
+    if (round < 2 * MANY) x[(round * 5) % MANY].joined = true; /* one by one, out of order */
     left = step(ctx, group, x, pieces, ruins ? WN_ERR_ARGUMENT : WN_OK);
     assert_true(round < 400);
   }
@@ -173,7 +173,7 @@ static void test_cancel(void **state) {
   wn_model *model = small_model(ctx);
   wn_session_group *group;
   struct member x[2];
-  wn_generation_turn turns[3] = {{0}}; /* one more than the group takes */
+  wn_generation_turn turns[3] = {{0}}; /* one more than the group allows */
   OK(ctx, wn_session_group_create(ctx, model, 2, &group));
   for (int i = 0; i < 2; i++) {
     member_make(model, i, &x[i]);
@@ -189,7 +189,7 @@ static void test_cancel(void **state) {
     assert_int_equal(wn_generation_result(x[i].generation)->end, WN_GENERATE_CANCELLED);
   }
   wn_context_resume(ctx);
-  turns[1].generation = turns[0].generation; /* and what is refused */
+  turns[1].generation = turns[0].generation; /* refused turns */
   assert_int_equal(wn_generation_step_together(ctx, group, turns, 2, 1), WN_ERR_ARGUMENT);
   assert_non_null(strstr(wn_context_error(ctx), "turns 0 and 1 are of the same session"));
   assert_int_equal(wn_generation_step_together(ctx, group, turns, 3, 1), WN_ERR_ARGUMENT);

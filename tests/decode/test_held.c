@@ -1,5 +1,5 @@
-/* What wn_session_held says is held, against what each policy must hold, and against the logits of a model that sees no
- * more than that. */
+/* The tokens that wn_session_held reports are held: they are compared with what each policy must hold, and with the
+ * logits of a model that sees only those tokens. */
 #include "model/models.h"
 
 #include "kv/policy.h"
@@ -36,8 +36,9 @@ static void feed(wn_context *ctx, wn_session *s, const int32_t *ids, int from, i
   OK(ctx, wn_session_feed(ctx, s, some, n, 0, NULL));
 }
 
-/* Every token while there is room; then exactly the budget, the newest among them, and nothing that was gone before. A
- * prompt in one piece leaves what its tokens one by one leave, and a copy holds what the original does. */
+/* Every token while there is room, then exactly the budget: with the newest token, without any that was evicted before.
+ * A prompt in one piece leaves the same tokens as one read token by token, and a copy holds the same as the original.
+ */
 static void test_policies(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);
@@ -85,7 +86,7 @@ static void test_policies(void **state) {
         assert_true(wn_session_held_bytes(one) <= wn_session_kv_bytes(one));
         assert_int_equal(wn_session_held_bytes(one) == wn_session_kv_bytes(one), t + 1 >= 12);
       }
-      if (own) assert_true(apart); /* heads really chose for themselves */
+      if (own) assert_true(apart); /* heads did choose differently */
       feed(ctx, whole, ids, 0, T);
       held_of(ctx, whole, &other);
       assert_memory_equal(&now, &other, sizeof now);
@@ -100,8 +101,9 @@ static void test_policies(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* What is said to be held is what the attention reads: one position is held or not as a change of its token shows. The
- * evictions of the policy `random` do not depend on tokens; in one layer a dropped token cannot reach the logits. */
+/* Attention reads exactly the tokens that are reported as held: changing a token changes the logits if and only if it
+ * is held. The evictions of policy `random` do not depend on tokens, and with one layer an evicted token cannot reach
+ * the logits. */
 static void test_reaches_logits(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);
@@ -138,7 +140,7 @@ static void test_reaches_logits(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Heads with budgets of their own, layers that hold what their window sees, and layers that hold everything. */
+/* Heads with their own budgets, layers that hold a window, and layers that hold everything. */
 static void test_parts(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);
@@ -177,7 +179,7 @@ static void test_parts(void **state) {
       for (int i = 0; i < T; i++) sums[l] += held.heads[b][l][i];
     assert_int_equal(sums[0], 9 + 4);
     assert_int_equal(sums[1], 40 + 6);
-    for (int i = 0; i < T; i++) assert_true(held.heads[b][1][i] >= 1); /* its first head holds all */
+    for (int i = 0; i < T; i++) assert_true(held.heads[b][1][i] >= 1); /* this layer's first head holds everything */
   }
   assert_refused(ctx, wn_session_held(ctx, s, B, 0, held.heads[0][0]), WN_ERR_ARGUMENT, "sequence 2");
   assert_refused(ctx, wn_session_held(ctx, s, 0, -1, held.heads[0][0]), WN_ERR_ARGUMENT, "layer -1");

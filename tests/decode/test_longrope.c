@@ -1,6 +1,6 @@
-/* longrope: a text of up to N tokens turns by one set of divisors, a longer one by another. Whole sequences against
- * models of plain angles with that set as their factors, gradients included; sessions that grow past N against the
- * whole text at every length, under every policy, in chunks, in groups, copied, from snapshots, scored. */
+/* longrope: texts of up to N tokens use one set of rotary factors, longer ones another. Whole sequences are compared
+ * with models of plain rotary angles with that set, gradients included. Sessions that grow past N are compared with
+ * whole texts at every length: under every policy, in chunks, in groups, copied, from snapshots, scored. */
 #include "support.h"
 
 #include "decode/snapshot.h"
@@ -48,7 +48,7 @@ static void ids_of(int32_t *ids) {
   for (int i = 0; i < T; i++) ids[i] = i * 7 % V + (i > 5) - (i > 8);
 }
 
-/* The loss and all gradients of T tokens. */
+/* The loss and all gradients for T tokens. */
 static double *step_of(wn_context *ctx, struct wn_model *model, int64_t tokens, int64_t most) {
   wn_workspace *ws;
   struct tokens x;
@@ -61,7 +61,7 @@ static double *step_of(wn_context *ctx, struct wn_model *model, int64_t tokens, 
   double *out = calloc((size_t)model->table.total + 1, sizeof *out);
   out[0] = r.loss_sum;
   int64_t n = 1;
-  for (int t = 0; t < model->table.count; t++) { /* all but the factors */
+  for (int t = 0; t < model->table.count; t++) { /* everything but the rotary factors */
     const struct wn_param *row = &model->table.rows[t];
     for (size_t i = 0; !strstr(row->name, "rope.") && i < row->count; i++) out[n++] = (double)grads[row->offset + i];
     for (size_t i = 0; strstr(row->name, "rope.") && i < row->count; i++) assert_true(grads[row->offset + i] == 0);
@@ -90,7 +90,7 @@ static void whole_sequences(void **state) {
     }
     set_factors(other, "rope.factors", factors[set]);
     OK(ctx, wn_model_rotary_refresh(other));
-    /* A workspace for long batches takes short ones. */
+    /* A workspace for longer batches also takes shorter ones. */
     double *a = step_of(ctx, model, set ? N + 1 : N, 12), *b = step_of(ctx, other, set ? N + 1 : N, 12);
     assert_memory_equal(a, b, other->table.total * sizeof *a);
     assert_true(a[0] > 0);
@@ -103,7 +103,7 @@ static void whole_sequences(void **state) {
   }
 }
 
-/* The last logits of the first n tokens, whole. */
+/* The last logits of the first n tokens, read as one text. */
 static void whole(wn_context *ctx, struct wn_model *model, const wn_budgets *b, int64_t n, float *out /* [V] */) {
   int32_t ids[T];
   float logits[T * V];
@@ -112,8 +112,8 @@ static void whole(wn_context *ctx, struct wn_model *model, const wn_budgets *b, 
   memcpy(out, logits + (n - 1) * V, V * sizeof *out);
 }
 
-/* Keys are turned up to three times, in floats, and sums have other orders: 2.6e-5 with AVX2. Wrong angles are 100
- * times that. */
+/* Keys are rotated up to three times in float, and sums have other orders: differences reach 2.6e-5 with AVX2. Wrong
+ * angles give 100 times that. */
 static void close_to(const char *what, int64_t n, const float *found, const float *expected) {
   for (int i = 0; i < V; i++)
     if (!(fabs((double)found[i] - (double)expected[i]) < 1e-4))
@@ -136,7 +136,7 @@ static void sessions_grow(void **state) {
           c.attention.selective = (wn_selective_config){PAPER, .mem = {.eps = 0.1, .tau = 1}};
         struct wn_model *model = make_model(ctx, &c);
         if (p >= 0) OK(ctx, wn_budgets_parse(ctx, &model->config, "5", &b));
-        if (p >= 0 && wn_budgets_check(ctx, &b, &model->config) != WN_OK) { /* not by places */
+        if (p >= 0 && wn_budgets_check(ctx, &b, &model->config) != WN_OK) { /* not with cache positions */
           assert_true(by_place);
         } else {
           wn_session *s;
@@ -164,7 +164,7 @@ static void sessions_grow(void **state) {
   }
 }
 
-/* Copies and snapshots of a text below N and beyond, continued to either side. */
+/* Copies and snapshots of texts below and above N, continued in both directions. */
 static void copies_and_snapshots(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);
@@ -188,12 +188,12 @@ static void copies_and_snapshots(void **state) {
       whole(ctx, model, NULL, n + 1, expected);
       for (int b = 0; b < 2; b++) close_to("a copy", n + 1, both + b * V, expected);
     }
-    /* A session for short texts has no room for what a longer one would need. */
+    /* A session for short texts has no room for the longer text's angles. */
     assert_refused(ctx, wn_session_copy(ctx, small, s), WN_ERR_ARGUMENT, "longrope");
     OK(ctx, wn_snapshot_take(ctx, s, read, &x));
     assert_true(wn_snapshot_suits(x, s));
     assert_false(wn_snapshot_suits(x, small));
-    for (int64_t back = 2; back <= read; back++) { /* rolled back: the angles of a short text again */
+    for (int64_t back = 2; back <= read; back++) { /* rolled back: a short text's angles again */
       OK(ctx, wn_snapshot_restore(x, back, s));
       for (int64_t n = back; n < T; n++) {
         OK(ctx, wn_session_feed(ctx, s, ids + n, 1, 0, found));
@@ -210,7 +210,7 @@ static void copies_and_snapshots(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Two texts of other lengths step together: each passes N by itself. */
+/* Two texts of different lengths step together. Each passes N at its own time. */
 static void groups(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 2);
@@ -244,7 +244,7 @@ static void groups(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* A score of the whole text is that of its logits, all of them by the angles of its length. */
+/* The score of a whole text comes from its logits, all with the angles for its length. */
 static void scores(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);
@@ -270,7 +270,7 @@ static void scores(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* A training that starts from a model has its divisors, for short texts and for long ones. */
+/* Training that starts from a model keeps its factors, the short and the long ones. */
 static void taken_over(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);

@@ -1,5 +1,5 @@
-/* Scoring: the log-softmax of whole logits, over every configuration and under every policy; forks and snapshots give
- * the bits of a session that never was copied. */
+/* Scores are the log-softmax of whole logits, in every configuration and under every policy. Forks and snapshots
+ * continue with the same bits as a session that was never copied. */
 #include "model/models.h"
 
 #include "support.h"
@@ -8,14 +8,14 @@
 
 enum { B = 2, T = 14, V = 13, K = 4 };
 
-/* Of one row, in double. */
+/* One row, in double. */
 static double log_softmax(const float *logits, int32_t id) {
   double top = -INFINITY, sum = 0;
   for (int v = 0; v < V; v++) top = fmax(top, (double)logits[v]);
   for (int v = 0; v < V; v++) sum += exp((double)logits[v] - top);
   return (double)logits[id] - top - log(sum);
 }
-/* v comes before w in a list of the most probable. */
+/* Whether v comes before w in a list of the most probable tokens. */
 static bool before(const float *logits, int v, int w) {
   return logits[v] > logits[w] || (logits[v] == logits[w] && v < w);
 }
@@ -44,7 +44,7 @@ static wn_scores scores_of(struct scored *s) {
                      .top_log_probability = s->top_log_probability};
 }
 
-/* n scores against rows of logits [n,V]. */
+/* Compares n scores with rows of logits [n,V]. */
 static void scores_agree(const char *name, const struct scored *s, const float *logits, const int32_t *targets, int n,
                          double tolerance) {
   for (int i = 0; i < n; i++) {
@@ -57,7 +57,7 @@ static void scores_agree(const char *name, const struct scored *s, const float *
     if (!(fabs(s->log_probability[i] - expected) <= tolerance))
       fail_msg("%s: score %d: expected %.9g, found %.9g", name, i, expected, s->log_probability[i]);
     const int best = best_of(row), greedy = s->top[i * K];
-    /* Two that are as good as equal may change places between two ways to compute the logits. */
+    /* Two nearly equal tokens may change places between two ways to compute logits. */
     if (greedy != best) assert_true(fabs((double)row[greedy] - (double)row[best]) <= tolerance);
     assert_int_equal(s->greedy[i], greedy == targets[i]);
     for (int j = 0; j < K; j++) {
@@ -74,7 +74,7 @@ static void scores_agree(const char *name, const struct scored *s, const float *
 static void targets_of(const int32_t *ids, int32_t *targets) {
   for (int b = 0; b < B; b++)
     for (int t = 0; t < T; t++) targets[b * T + t] = t + 1 < T ? ids[b * T + t + 1] : -1;
-  targets[3] = targets[T + 7] = -1; /* holes */
+  targets[3] = targets[T + 7] = -1; /* positions without a target */
 }
 
 static void test_every_configuration(void **state) {
@@ -103,7 +103,7 @@ static void test_every_configuration(void **state) {
   }
 }
 
-/* Under every policy, in two parts: scores are the log-softmax of what feeding token by token gives. */
+/* Under every policy, in two parts: scores are the log-softmax of the logits of feeding token by token. */
 static void test_every_policy(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);
@@ -138,7 +138,7 @@ static void test_every_policy(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* More rows than go together at a time, more tokens than a piece. */
+/* More rows than are scored at a time, more tokens than a piece. */
 static void test_long(void **state) {
   (void)state;
   enum { LONG = 700 };
@@ -159,7 +159,7 @@ static void test_long(void **state) {
      wn_session_score(ctx, s, ids, targets, LONG, &(wn_scores){.size = sizeof(wn_scores), .log_probability = found}));
   for (int t = 0; t < LONG; t++)
     assert_true(targets[t] < 0 ? found[t] == 0 : fabs(found[t] - log_softmax(logits + t * V, targets[t])) < 1e-4);
-  /* Nothing is allocated once a session has scored. */
+  /* After its first score a session allocates nothing. */
   wn_memory_info first, second;
   wn_session_reset(s);
   wn_memory_info_get(&first);
@@ -187,13 +187,13 @@ static void test_next(void **state) {
   const wn_scores out = scores_of(&found);
   assert_refused(ctx, wn_session_score_next(ctx, s, targets, 3, &out), WN_ERR_ARGUMENT, "seen no token");
   OK(ctx, wn_session_feed(ctx, s, ids, 6, 0, NULL));
-  OK(ctx, wn_session_score_next(ctx, s, targets, 3, &out)); /* logits that nobody asked for before */
+  OK(ctx, wn_session_score_next(ctx, s, targets, 3, &out)); /* logits not computed before */
   wn_session_reset(s);
   OK(ctx, wn_session_feed(ctx, s, ids, 6, 0, logits));
   for (int b = 0; b < B; b++)
     for (int i = 0; i < 3; i++) memcpy(rows + (b * 3 + i) * V, logits + b * V, V * sizeof *logits);
   scores_agree("next", &found, rows, targets, B * 3, 1e-5);
-  /* And feeds nothing: the text goes on as if nobody had asked. */
+  /* Scoring feeds nothing: the text continues as if it had not been scored. */
   float with[B * V], without[B * V];
   OK(ctx, wn_session_score_next(ctx, s, targets, 3, &out));
   OK(ctx, wn_session_feed(ctx, s, ids, 4, 0, with));
@@ -216,8 +216,8 @@ static void make_session(wn_context *ctx, wn_model *model, wn_policy policy, con
   wn_budgets_clear(&budgets);
 }
 
-/* A snapshot taken in the middle of a text, and rolled back to after another text, continues with the same bits; forks
- * continue as if each had been fed from the start. */
+/* A session that is rolled back to a snapshot after reading another text continues with the same bits. Forks continue
+ * as if each had been fed from the start. */
 static void test_copies(void **state) {
   (void)state;
   for (int k = 0; k < MODEL_CASES; k++) {
@@ -242,10 +242,10 @@ static void test_copies(void **state) {
       assert_int_equal(wn_session_position(forks), 7);
       OK(ctx, wn_session_feed(ctx, s, tails, 3, 0, expected));
       OK(ctx, wn_session_feed(ctx, s, ids, 5, 0, NULL));
-      OK(ctx, wn_session_copy(ctx, s, kept)); /* back */
+      OK(ctx, wn_session_copy(ctx, s, kept)); /* roll back */
       OK(ctx, wn_session_feed(ctx, s, tails, 3, 0, found));
       assert_memory_equal(expected, found, sizeof found);
-      /* Any sequences: those of the forks the other way round, and what they go on with. */
+      /* Sequences in any order: the forks reversed, and those that they continue with. */
       int64_t rows[2 * B];
       int32_t turned[2 * B * 3];
       float mixed[2 * B * V];
@@ -264,7 +264,7 @@ static void test_copies(void **state) {
           if (fabsf(mixed[(2 * B - 1 - b) * V + v] - forked[b * V + v]) > 1e-4f)
             fail_msg("%s, policy %d: sequence %d by rows", model_cases[k].name, p, b);
       wn_session_destroy(any);
-      for (int way = 0; way < 2; way++) { /* fork b*2+way continues sequence b */
+      for (int way = 0; way < 2; way++) { /* fork b*2+way is of sequence b */
         for (int b = 0; b < B; b++) memcpy(tail + b * 3, tails + (b * 2 + way) * 3, 3 * sizeof *tail);
         wn_session_reset(alone);
         OK(ctx, wn_session_feed(ctx, alone, ids, 7, 0, NULL));
@@ -318,7 +318,7 @@ static void test_refusals(void **state) {
   out.top_k = V + 1;
   assert_refused(ctx, wn_session_score(ctx, two, ids, targets, 1, &out), WN_ERR_ARGUMENT, "top_k is 14");
   assert_int_equal(wn_session_position(two), 0); /* nothing was fed */
-  /* A model whose logits are not numbers says so. */
+  /* Logits that are NaN are reported. */
   out.top_k = 0;
   memset(reach(model->params), 0xFF, 64);
   wn_status status = wn_session_score(ctx, two, (int32_t[]){0, 0}, targets, 1, &out);

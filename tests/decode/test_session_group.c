@@ -1,6 +1,6 @@
-/* Steps of several sessions together: whatever sessions step together, each gets, to the bit, what it gets alone and
- * holds the same afterwards. Every model, cache, budget and policy; sessions that join and leave; long texts, whose
- * attention threads share; what is refused changes nothing; nothing is allocated in a step. */
+/* Several sessions step together. Whichever take part, each gets to the bit what it gets alone, and holds the same
+ * tokens afterwards: for every model, cache, budget and policy; with sessions that join and leave; on long texts, whose
+ * attention is divided among threads. A refused call changes nothing. A step allocates nothing. */
 #include "model/budget_choices.h"
 #include "winnow/generate.h"
 #include "winnow/measure.h"
@@ -9,7 +9,7 @@
 
 enum { V = 13, CONTEXT = 16, MOST = 2 * (CHOICES + 2), STEPS = 9 };
 
-/* Sessions in pairs: one that steps alone, one that steps with others. */
+/* Pairs of sessions: one steps alone, the other with others. */
 struct pair {
   char name[120];
   wn_session *alone, *together;
@@ -18,14 +18,14 @@ struct pair {
 struct pairs {
   struct pair of[MOST];
   int count;
-  wn_session_group *group; /* whose steps they take, and in whose memory those that step together read their prompts */
+  wn_session_group *group; /* the group that steps, in whose memory prompts are read */
 };
 
 static int32_t token_of(uint64_t pair, uint64_t at) {
   return (int32_t)wn_random_below(8, WN_STREAM_TEST, pair, at, V);
 }
 
-/* tau 0: the model's own. */
+/* tau 0: the model's own threshold. */
 static void pair_add_tau(wn_context *ctx, wn_model *model, const wn_budgets *budgets, wn_cache_format cache, double tau,
                          int64_t capacity, const char *name, struct pairs *out) {
   wn_session_options options = {
@@ -44,7 +44,7 @@ static void pair_add(wn_context *ctx, wn_model *model, const wn_budgets *budgets
   pair_add_tau(ctx, model, budgets, cache, 0, capacity, name, out);
 }
 
-/* Without budgets, in half floats where that is served, and under every budget that suits the model. */
+/* Without budgets, in half floats where supported, and under every budget that suits the model. */
 static void pairs_make(wn_context *ctx, wn_model *model, bool half, struct pairs *out) {
   out->count = 0;
   OK(ctx, wn_session_group_create(ctx, model, MOST, &out->group));
@@ -60,7 +60,7 @@ static void pairs_make(wn_context *ctx, wn_model *model, bool half, struct pairs
     if (half && !choices[i].cache_positions) pair_add(ctx, model, &b, WN_CACHE_HALF, CONTEXT, name, out);
     wn_budgets_clear(&b);
   }
-  for (int i = 0; i < out->count; i++) { /* of unequal length */
+  for (int i = 0; i < out->count; i++) { /* prompts of unequal lengths */
     int32_t prompt[CONTEXT];
     struct pair *p = &out->of[i];
     p->prompt = 1 + i % 5;
@@ -81,7 +81,7 @@ static void pair_same(const char *model, const struct pair *p, const char *what,
     fail_msg("%s, %s: %s differs from the session alone", model, p->name, what);
 }
 
-/* Which sessions take part changes from step to step, and so does their order. */
+/* Which sessions take part, and in which order, changes with every step. */
 static int step_order(const struct pairs *x, int step, int *out) {
   int n = 0;
   for (int k = 0; k < x->count; k++) {
@@ -126,11 +126,12 @@ static void check_model(wn_context *ctx, const struct model_case *k, wn_dtype dt
   if (control) OK(ctx, wn_model_set_control_tokens(ctx, model, controls, 3));
   wn_session *probe = NULL;
   const wn_session_options options = {.size = sizeof options, .sequences = 1, .cache = WN_CACHE_HALF};
-  const bool served = wn_session_create_with(ctx, model, &options, &probe) == WN_OK; /* not with every mechanism */
+  const bool served =
+      wn_session_create_with(ctx, model, &options, &probe) == WN_OK; /* some mechanisms do not allow it */
   wn_session_destroy(probe);
   pairs_make(ctx, model, served, &x);
   for (int step = 0; step < STEPS; step++) pairs_step(ctx, k->name, &x, step);
-  for (int i = 0; i < x.count; i++) { /* what they hold: both go on alone, with a piece */
+  for (int i = 0; i < x.count; i++) { /* what they hold: both continue alone with a piece */
     float alone[V], together[V];
     const int32_t piece[] = {1, 4, 3};
     const int64_t left = CONTEXT - wn_session_position(x.of[i].alone), n = left < 3 ? left : 3;
@@ -157,7 +158,7 @@ static void test_ref(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* A threshold, with tokens that it always keeps. */
+/* A threshold with control tokens that it always keeps. */
 static void test_control_tokens(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 2);
@@ -172,7 +173,7 @@ static void test_control_tokens(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Sessions with thresholds of their own, and one without, beside those of the model. */
+/* Sessions with their own thresholds, and one without any, next to those with the model's. */
 static void test_own_thresholds(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 2);
@@ -192,7 +193,7 @@ static void test_own_thresholds(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Positions beyond the model's table of angles, in the first way of stretching it each text has angles of its own. */
+/* Beyond the model's table of rotary angles, where `dynamic` scaling gives each text its own angles. */
 static void test_own_angles(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 2);
@@ -210,7 +211,7 @@ static void test_own_angles(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* 1 to 40 long texts: what one thread, several, and each session on a thread of its own give. */
+/* 1 to 40 long texts: one thread, several threads, and each session on its own thread. */
 static void test_long_texts(void **state) {
   enum { LONG = 700, MANY = 40, PIECE = 32 };
   static int32_t prompt[LONG];
@@ -230,8 +231,8 @@ static void test_long_texts(void **state) {
       OK(ctx, wn_session_create_with(ctx, model, &options, &s[i]));
       for (int64_t t = 0; t < LONG; t++) prompt[t] = token_of((uint64_t)i, (uint64_t)t);
       const int64_t n = i % 4 == 3 ? 1 + i : LONG - 13 * i;
-      /* Products of so few rows are one thread's; those of more may differ in the last digit by how they are shared
-       * out. */
+      /* Products of so few rows run on one thread. Larger ones may differ in the last digit with how they are divided.
+       */
       for (int64_t t = 0; t < n; t += PIECE)
         OK(ctx, wn_session_feed(ctx, s[i], prompt + t, n - t < PIECE ? n - t : PIECE, 0, NULL));
     }
@@ -262,8 +263,8 @@ static void test_long_texts(void **state) {
   }
 }
 
-/* A session of a group has its cache and what a step takes; the piece of a prompt is read in the group's memory, which
- * is as large as the largest session needs and is let go with the group. */
+/* A session of a group owns its cache and what a step needs. Prompts are read in the group's memory, which is as large
+ * as the largest session needs and is freed with the group. */
 static void test_memory_of_the_group(void **state) {
   enum { LONG = 300 };
   static int32_t prompt[LONG];
@@ -282,14 +283,14 @@ static void test_memory_of_the_group(void **state) {
     const wn_session_options options = {.size = sizeof options, .sequences = 1, .capacity = lengths[i], .group = group};
     OK(ctx, wn_context_memory(ctx, &at[i], &peak));
     OK(ctx, wn_session_create_with(ctx, model, &options, &s[i]));
-    if (i == 1) OK(ctx, wn_session_feed(ctx, s[0], prompt, lengths[0], 0, NULL)); /* its memory has moved */
+    if (i == 1) OK(ctx, wn_session_feed(ctx, s[0], prompt, lengths[0], 0, NULL)); /* the group's memory has moved */
   }
   OK(ctx, wn_context_memory(ctx, &at[3], &peak));
   OK(ctx, wn_session_create(ctx, model, 1, LONG, &own));
   OK(ctx, wn_context_memory(ctx, &at[4], &peak));
-  assert_true(at[3] - at[2] < at[2] - at[1]); /* the second long one brings no room */
+  assert_true(at[3] - at[2] < at[2] - at[1]); /* the second long one adds no such memory */
   assert_true(at[3] - at[2] < 2 * wn_session_kv_bytes(s[2]));
-  assert_true(at[4] - at[3] > at[3] - at[2] + 256 * (uint64_t)c.width * 4); /* a session alone does */
+  assert_true(at[4] - at[3] > at[3] - at[2] + 256 * (uint64_t)c.width * 4); /* a session without a group does */
   OK(ctx, wn_session_feed(ctx, own, prompt, LONG, 0, alone));
   OK(ctx, wn_session_feed(ctx, s[2], prompt, 130, 0, NULL));
   OK(ctx, wn_session_feed(ctx, s[1], prompt, LONG, 0, shared)); /* in between */
@@ -349,9 +350,9 @@ static void test_refusals(void **state) {
     assert_int_equal(wn_session_position(t), 0);
   }
   wn_session_row rows[2] = {{.session = s, .token = 1}, {.session = t, .token = 2, .logits = logits}};
-  OK(ctx, wn_session_group_feed(ctx, g, rows, 2)); /* none of this has broken them */
+  OK(ctx, wn_session_group_feed(ctx, g, rows, 2)); /* the refusals have broken nothing */
   OK(ctx, wn_session_group_feed(ctx, g, rows, 1));
-  assert_int_equal(wn_session_group_feed(ctx, g, rows, 2), WN_ERR_ARGUMENT); /* the first one is full */
+  assert_int_equal(wn_session_group_feed(ctx, g, rows, 2), WN_ERR_ARGUMENT); /* the first session is full */
   assert_int_equal(wn_session_position(t), 1);
   wn_session_destroy(s), wn_session_destroy(t), wn_session_destroy(two), wn_session_destroy(foreign);
   wn_session_group_destroy(g);

@@ -1,5 +1,5 @@
-/* What a copy and a snapshot of a session take over beside its cache: control tokens that are still to come, counts,
- * and the angles of dynamic scaling, by which their keys are turned; and marks behind an encoder. */
+/* What a copy or snapshot of a session takes besides its cache: control tokens that are still to come, counts, the
+ * angles of dynamic rotary scaling with which its keys were rotated, and marks in a model with an encoder. */
 #include "model/models.h"
 
 #include <math.h>
@@ -47,7 +47,7 @@ static void same_counts(wn_context *ctx, const wn_session *a, const wn_session *
   assert_true(context[0] == context[1] && content[0] == content[1]);
 }
 
-/* 0 to 2 have been read, 22 to 27 are still to come. */
+/* Positions 0 to 2 have been read, 22 to 27 are still to come. */
 static void test_marks_and_counts(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);
@@ -119,7 +119,8 @@ static void test_marks_behind_an_encoder(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Angles grow with the longest text that a session holds: keys of one are none of a longer one's. */
+/* Dynamic angles depend on the longest text that a session has held: keys rotated by one text's angles are no use to a
+ * longer one. */
 static void test_dynamic_scaling(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);

@@ -1,6 +1,6 @@
-/* Snapshots: a session that goes back to one continues with the bits of a session that has read the text itself, in
- * every configuration and under every policy, also where it is longer or shorter than the one it was taken of; and the
- * places at which prompts are cut. */
+/* Snapshots: a session that returns to one continues with the same bits as a session that has read the text itself, in
+ * every configuration and under every policy, also when the two have different capacities. And where prompts are cut
+ * into pieces. */
 #include "model/models.h"
 
 #include "decode/session.h"
@@ -27,13 +27,13 @@ static wn_session *session_with(wn_context *ctx, wn_model *model, wn_policy poli
   return s;
 }
 
-/* The text's beginning in the pieces that prompts are read in here. */
+/* The text's beginning, in the pieces in which prompts are read. */
 static void read_beginning(wn_context *ctx, wn_session *s, const int32_t *ids, int n) {
   OK(ctx, wn_session_feed(ctx, s, ids, EARLY, 0, NULL));
   if (n > EARLY) OK(ctx, wn_session_feed(ctx, s, ids + EARLY, n - EARLY, 0, NULL));
 }
 
-/* Continues with a piece and then token by token. */
+/* Continues with a piece, then token by token. */
 static void continue_with(wn_context *ctx, wn_session *s, const int32_t *tail, float *logits) {
   OK(ctx, wn_session_feed(ctx, s, tail, 4, 0, logits));
   for (int i = 4; i < TAIL; i++) OK(ctx, wn_session_feed(ctx, s, tail + i, 1, 0, logits + (i - 3) * V));
@@ -49,9 +49,9 @@ static void check_continues(wn_context *ctx, wn_model *model, const char *name, 
   struct wn_snapshot *x;
   read_beginning(ctx, from, ids, READ);
   OK(ctx, wn_snapshot_take(ctx, from, READ, &x));
-  OK(ctx, wn_session_feed(ctx, from, other, READ, 0, NULL)); /* goes on; the snapshot stays */
+  OK(ctx, wn_session_feed(ctx, from, other, READ, 0, NULL)); /* continues; the snapshot stays */
   read_beginning(ctx, to, other, READ);
-  if (!wn_snapshot_suits(x, to)) { /* the longer one has a window where the other held everything */
+  if (!wn_snapshot_suits(x, to)) { /* the larger session has a window where the smaller one held everything */
     wn_session_destroy(to);
     to = session_with(ctx, model, policy, NULL, budget, 30);
   }
@@ -94,7 +94,7 @@ static void test_continues(void **state) {
   }
 }
 
-/* A snapshot of a text takes the bytes of the text, not of the session; it suits sessions that were created alike. */
+/* A snapshot's size depends on the text, not on the session. It suits sessions that were created in the same way. */
 static void test_what_suits(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);
@@ -140,7 +140,7 @@ static void test_what_suits(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Pieces end at 128 and at multiples of 256 of the text, wherever the prompt begins. */
+/* Pieces end at position 128 and at multiples of 256, wherever the prompt begins. */
 static void test_places(void **state) {
   (void)state;
   static const int64_t rows[][3] = {{0, 128, 0},     {1, 128, 0},     {127, 128, 0},   {128, 256, 128},

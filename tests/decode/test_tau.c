@@ -1,4 +1,5 @@
-/* A session's own threshold: to the bit that of a model whose configuration has it, and none where it says none. */
+/* A session's own threshold gives the same bits as a model whose configuration has it. Without one nothing is
+ * thresholded. */
 #include "model/models.h"
 
 #include "decode/snapshot.h"
@@ -16,7 +17,7 @@ static struct wn_model *model_with(wn_context *ctx, int k, const char *threshold
   return model;
 }
 
-/* Logits of the prompt's last token and of tokens that follow one by one. */
+/* Logits of the prompt's last token and of the tokens that follow one by one. */
 static void logits_of(wn_context *ctx, struct wn_model *model, wn_policy policy, const char *budget, double tau,
                       float *logits) {
   wn_budgets b;
@@ -41,7 +42,7 @@ static void test_same_as_the_model(void **state) {
     wn_context *ctx = context_of("cpu", 1);
     struct wn_model *plain = model_with(ctx, k, NULL), *half = model_with(ctx, k, NULL);
     if (plain->config.attention.threshold.enabled || wn_model_set_attention(ctx, half, "threshold.tau=0.5") != WN_OK) {
-      wn_model_destroy(plain), wn_model_destroy(half); /* the combination is not legal */
+      wn_model_destroy(plain), wn_model_destroy(half); /* these options cannot be combined */
       wn_context_destroy(ctx);
       continue;
     }
