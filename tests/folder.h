@@ -1,4 +1,4 @@
-/* Of a test program: a context and a folder of its own, made before its tests and removed after them. */
+/* For test programs: a context and a folder that are made before the tests and removed after them. */
 #ifndef WN_TEST_FOLDER_H
 #define WN_TEST_FOLDER_H
 

@@ -1,5 +1,6 @@
-# Sourced: `generates NAME PROGRAM BACKEND TOKENS MODEL [OPTIONS...]`: on BACKEND PROGRAM draws the tokens that it draws
-# on ref, after $PROMPT or a default. A line of TAP, with what was drawn and said where they differ; then failed=1.
+# Sourced. `generates NAME PROGRAM BACKEND TOKENS MODEL [OPTIONS...]` checks that PROGRAM generates the same tokens on
+# BACKEND as on ref, after $PROMPT or a default. Prints a TAP line and, where they differ, both outputs; then sets
+# failed=1.
 generates() {
   name=$1
   program=$2

@@ -1,6 +1,6 @@
-/* In every test program: with WINNOW_GUARD a touch of an array of backend guard is a failure that says where. cmocka
- * turns the signal into the failure of the test at hand, by name; before that, the calls that led to it are written to
- * standard error as "guard: FUNCTION", innermost first. */
+/* Linked into every test program. With WINNOW_GUARD, touching an array of backend guard is a failure that shows its
+ * place: first the stack is written to standard error as lines "guard: FUNCTION", innermost first, then cmocka turns
+ * the signal into a failure of the current test. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -14,7 +14,7 @@
 
 static void (*next)(int);
 
-/* The functions by their names and lines, as far as the program has them: addr2line prints them. */
+/* Prints the stack's functions and lines with addr2line, as far as the program has them. */
 static void trap_say(void) {
   void *calls[32];
   char program[4096], at[32][24], *argv[40] = {"addr2line", "-f", "-p", "-s", "-e", program};
@@ -46,7 +46,7 @@ static void trap(int number) {
   next(number);
 }
 
-/* cmocka asks for its handler here before each test; ours goes in between. */
+/* cmocka installs its handler through this before each test; ours goes in between. */
 void (*signal(int number, void (*handler)(int)))(int) {
   struct sigaction now = {.sa_handler = handler, .sa_flags = SA_RESTART}, before;
   if (number == SIGSEGV && getenv("WINNOW_GUARD") && handler != SIG_DFL && handler != SIG_IGN)

@@ -1,4 +1,4 @@
-/* Contexts on a given instruction set. */
+/* Contexts that use a given instruction set. */
 #ifndef WN_TESTS_ISA_H
 #define WN_TESTS_ISA_H
 
@@ -12,15 +12,15 @@
 
 #include "winnow/context.h"
 
-/* The one whose vectors have 8 lanes, as WINNOW_ISA names it: AVX2, or NEON in pairs. */
+/* The instruction set whose vectors have 8 lanes, as WINNOW_ISA names it: AVX2, or NEON in pairs. */
 #if defined(__aarch64__)
 #define ISA_OF_EIGHT "neon"
 #else
 #define ISA_OF_EIGHT "avx2"
 #endif
 
-/* A context on the backend (NULL: cpu) with the instruction set `isa` (NULL: the machine's best). False where this
- * machine lacks the set. */
+/* Creates a context on the backend (NULL: cpu) with instruction set `isa` (NULL: the machine's best). Returns false if
+ * this machine lacks it. */
 static inline bool context_with_isa(const char *backend, const char *isa, int threads, wn_context **ctx) {
   const wn_context_options options = {.size = sizeof options, .backend = backend, .threads = threads};
   if (isa)

@@ -1,6 +1,6 @@
-/* Attention with any mechanism, for tests: the cases that the registry's rows give (each alone, every two together),
- * their arrays laid out from the same rows, calls on a backend, and what is compared. A mechanism that gets a row
- * there is tested without an edit here. */
+/* Attention with any mechanism, for tests: the cases follow from the registry's entries (each mechanism alone, every
+ * two together), and so do the arrays, the calls on a backend, and what is compared. A new mechanism in the registry is
+ * tested without an edit here. */
 #ifndef WN_TESTS_MECHANISMS_H
 #define WN_TESTS_MECHANISMS_H
 
@@ -21,13 +21,13 @@
 struct mech_case {
   char text[400]; /* the "attention" object */
   wn_attention_config config;
-  int number; /* seeds come from it */
+  int number; /* its seeds derive from it */
 };
 enum { MECH_CASES_MAX = 800 };
 static struct mech_case mech_cases[MECH_CASES_MAX];
-static int mech_count, mech_alone; /* the first mech_alone have one mechanism */
+static int mech_count, mech_alone; /* the first mech_alone cases have one mechanism */
 
-/* The case of two objects together. */
+/* The case that has two objects' settings. */
 static void mech_merge(struct mech_case *c, const char *first, const char *second) {
   json_t *object = json_loads(first, 0, NULL), *other = json_loads(second, 0, NULL);
   assert_non_null(object);
@@ -50,16 +50,16 @@ static void mech_add(const char *first, const char *second, int number) {
 
 /* Pairs of mechanisms i < j. */
 static void mech_add_pairs(int i, int j, bool all_pairs, int *number) {
-  /* the one pair that is refused (test_model_config.c): both are where unused weight goes */
+  /* the only refused pair (test_model_config.c): both take up attention weight that no key gets */
   if (!strcmp(wn_mechanism_at(i)->name, "sinks") && !strcmp(wn_mechanism_at(j)->name, "off_by_one")) return;
   const char *const *a = wn_mechanism_at(i)->cases, *const *b = wn_mechanism_at(j)->cases;
-  if (i == 0) a += a[1] != NULL; /* dense: its scale */
+  if (i == 0) a += a[1] != NULL; /* dense: one with its own scale */
   for (int x = 0; a[x] && (all_pairs || x == 0); x++)
     for (int y = 0; b[y] && ((all_pairs && i > 0) || y == 0); y++) mech_add(a[x], b[y], (*number)++);
 }
 
-/* Every case alone, then all pairs of different mechanisms: of each one's first case only, or of all their cases.
- * WINNOW_TEST_SEED in the environment gives other numbers in the arrays. */
+/* Every case alone, then all pairs of different mechanisms: with the first case of each, or with all their cases.
+ * WINNOW_TEST_SEED in the environment changes the arrays' numbers. */
 static SUPPORT_UNUSED void mech_list(bool all_pairs) {
   mech_count = 0;
   const char *offset = getenv("WINNOW_TEST_SEED");
@@ -72,8 +72,8 @@ static SUPPORT_UNUSED void mech_list(bool all_pairs) {
     for (int j = i + 1; j < n; j++) mech_add_pairs(i, j, all_pairs, &number);
 }
 
-/* Open rows that select: no causality, nor what looks back. All rows select from the first on, so logits are small: F
- * of hundreds would leave every row the first key alone. */
+/* Rows without a causal mask, as in an encoder, that select. All rows select from the first one on, so logits are
+ * small: with F in the hundreds, every row would see only the first key. */
 static SUPPORT_UNUSED void mech_list_open(void) {
   static const char *const cases[] = {
       "{\"selective\":{}}",
@@ -99,17 +99,17 @@ static SUPPORT_UNUSED void mech_list_open(void) {
 struct mech_setup {
   const struct mech_case *c;
   int64_t B, Tq, Tk, H, Hkv, D;
-  bool heads_first; /* [B,H,T,D]; else [B,T,H,D] with a gap behind each token, */
-  bool wide_gap;    /* of 8 elements and not of 3 */
-  bool same_keys;   /* all tokens' are the first one's (not with heads_first) */
+  bool heads_first; /* [B,H,T,D]; else [B,T,H,D] with a gap after each token: */
+  bool wide_gap;    /* 8 elements instead of 3 */
+  bool same_keys;   /* all tokens have the first one's keys (not with heads_first) */
   bool documents, control;
-  int64_t document_tokens; /* of each document; 0: some 20 */
-  bool padded;             /* open rows: sequences have fewer keys, the second none, the third one */
-  bool f_in;               /* selections that earlier rows have made */
-  int evicts;              /* evictions: 0: none, 1: of all heads together, 2: of each key-value head for itself */
+  int64_t document_tokens; /* of each document; 0: about 20 */
+  bool padded;             /* encoder rows: fewer keys a sequence; none in the second, one in the third */
+  bool f_in;               /* earlier rows have selected */
+  int evicts;              /* 0: no evictions, 1: of all heads together, 2: of each key-value head */
   int64_t dk_from;
   double dropout;
-  bool bf16; /* q, k, v and dy are numbers of bf16; in a bench of floats they, y, dq, dk and dv are held so */
+  bool bf16; /* q, k, v, dy are rounded to bf16; a float bench stores them, y, dq, dk and dv so */
   uint64_t seed;
 };
 
@@ -120,8 +120,8 @@ struct mech_array {
   int64_t count, t_stride, width, from; /* by token: element i belongs to token i/t_stride % Tk; tokens before `from`
                                            and elements behind `width` of a token are not the call's. t_stride 0: all
                                            elements are the call's */
-  int input;                            /* of a gradient */
-  bool adds;                            /* a gradient that is added to what is there */
+  int input;                            /* the input whose gradient this is */
+  bool adds;                            /* a gradient that a call adds to */
   bool whole;                           /* int32 */
   bool row;                             /* of the call's row_type */
   void *data;
@@ -166,14 +166,14 @@ static int mech_find(const struct mech_bench *m, const char *name) {
     if (!strcmp(m->a[i].name, name)) return i;
   return -1;
 }
-/* Is this element read, or written, by the call? */
+/* Whether the call reads or writes this element. */
 static SUPPORT_UNUSED bool mech_counts(const struct mech_bench *m, int which, int64_t i) {
   const struct mech_array *a = &m->a[which];
   if (!a->t_stride) return true;
   return i % a->t_stride < a->width && i / a->t_stride % m->s.Tk >= a->from;
 }
 
-/* In [0,1): splitmix64. Filling arrays would take most of a test's time with the library's own numbers. */
+/* Uniform in [0,1), by splitmix64: with the library's generator, filling arrays would take most of a test's time. */
 static double mech_uniform(uint64_t seed, uint64_t salt, uint64_t i) {
   uint64_t x =
       seed * UINT64_C(0xD1B54A32D192ED03) + salt * UINT64_C(0x8CB92BA72F3D8DD7) + i * UINT64_C(0x9E3779B97F4A7C15);
@@ -182,8 +182,8 @@ static double mech_uniform(uint64_t seed, uint64_t salt, uint64_t i) {
   return (double)((x ^ x >> 31) >> 11) * 0x1p-53;
 }
 
-/* Values are exact in float, the same for every dtype, and made from the array's name: arrays that two cases share
- * are equal. The range suits what the array means. */
+/* Values are exact in float, the same for every dtype, and derived from the array's name: arrays that two cases share
+ * are equal. Their range suits the array's meaning. */
 static void mech_fill(struct mech_bench *m, int which) {
   const struct mech_array *a = &m->a[which];
   uint64_t salt = 0;
@@ -198,12 +198,12 @@ static void mech_fill(struct mech_bench *m, int which) {
     const double u = mech_uniform(m->s.seed, salt, (uint64_t)i);
     double v = (2 * u - 1) * 1.7320508075688772; /* of variance 1 */
     if (logits) v *= 1.2;
-    if (ratio) v = u * longest; /* ends within the context */
+    if (ratio) v = u * longest; /* within the context */
     if (is_p) v *= 0.5;
     if (is_f) v = fabs(v);
     if (is_gate) v = 0.7 + 0.3 * v;
-    if (!strcmp(a->name, "output_gate")) v = 0.5 + 0.25 * v; /* as a sigmoid gives them */
-    if (is_strength) v = 0.6 + 0.3 * v;                      /* above 0 */
+    if (!strcmp(a->name, "output_gate")) v = 0.5 + 0.25 * v; /* like a sigmoid's output */
+    if (is_strength) v = 0.6 + 0.3 * v;                      /* positive */
     if (a->row && m->s.bf16) v = (double)wn_bf16_value(wn_bf16_round((float)v));
     mech_set(m, which, i, a->whole ? -7 : (double)(float)v);
   }
@@ -224,7 +224,7 @@ static int mech_array_add(struct mech_bench *m, const char *name, enum mech_role
   mech_fill(m, m->n);
   return m->n++;
 }
-/* [B,T,heads,D] or [B,heads,T,D], the call's rows being the last `rows` tokens. */
+/* [B,T,heads,D] or [B,heads,T,D]. The call's rows are the last `rows` tokens. */
 static int mech_heads_add(struct mech_bench *m, const char *name, enum mech_role role, int64_t heads, int64_t rows,
                           struct wn_stride *stride) {
   const int64_t T = m->s.Tk, D = m->s.D, ld = heads * D + (m->s.wide_gap ? 8 : 3);
@@ -237,7 +237,7 @@ static int mech_heads_add(struct mech_bench *m, const char *name, enum mech_role
     mech_set(m, i, e, mech_get(m, i, e / (T * ld) * T * ld + e % ld));
   return i;
 }
-/* The address of the first token that the call has. */
+/* The address of the call's first token. */
 static void *mech_at(const struct mech_bench *m, int which) {
   const struct mech_array *a = &m->a[which];
   const int64_t skip = a->role == MECH_INPUT || a->role == MECH_OUTPUT || a->role == MECH_FIXED
@@ -253,7 +253,7 @@ static int mech_gradient_add(struct mech_bench *m, const char *name, int input, 
   return i;
 }
 
-/* The arrays of the mechanisms' rows. */
+/* The arrays that the mechanisms' entries describe. */
 static void mech_rows_make(struct mech_bench *m) {
   const wn_attention_config *config = &m->s.c->config;
   const struct wn_attention_dims dims = {m->s.B, m->s.Tk, m->s.H, m->s.Hkv, m->s.D};
@@ -269,7 +269,8 @@ static void mech_rows_make(struct mech_bench *m) {
       for (int d = 0; d < ndim; d++) count *= shape[d];
       const int in = mech_array_add(m, x->name, MECH_INPUT, count);
       struct mech_array *a = &m->a[in];
-      /* Inputs of each token are [B,H,T], as dynamic spans, or [B,T,...], and belong to query rows; sk to keys. */
+      /* An input for each token is [B,H,T], like dynamic spans, or [B,T,...], and belongs to query rows; sk belongs to
+       * keys. */
       int64_t from = 0;
       if (x->role == WN_ARRAY_INPUT) {
         const bool last = shape[1] != dims.T;
@@ -320,7 +321,7 @@ static SUPPORT_UNUSED void mech_make(struct mech_bench *m, const struct mech_set
     op->key_count = m->key_count = malloc((size_t)s->B * sizeof *m->key_count);
     for (int64_t b = 0; b < s->B; b++) m->key_count[b] = (int32_t)(b == 1 ? 0 : b == 2 ? 1 : 1 + s->Tk * 3 / (4 + b));
   }
-  if (s->evicts) { /* soon, late or never, but not before the key's own row; every other group forgets all it can */
+  if (s->evicts) { /* soon, late or never, but not before the key's own row; every second group evicts all it can */
     const int64_t P = op->slots.groups = s->evicts == 2 ? s->Hkv : 1;
     op->slots.evicted_at = m->evicted_at = malloc((size_t)(s->B * P * s->Tk) * sizeof *m->evicted_at);
     for (int64_t i = 0; i < s->B * P * s->Tk; i++) {
@@ -386,7 +387,7 @@ struct mech_place { /* where and how it runs */
   wn_context *ctx;
   const struct wn_backend *backend;
   int threads;
-  int lacking; /* calls that the backend said it has no term for */
+  int lacking; /* calls with a term that the backend lacks */
 };
 
 static SUPPORT_UNUSED wn_status mech_op(const struct mech_place *p, const struct mech_bench *m,
@@ -400,7 +401,7 @@ static SUPPORT_UNUSED wn_status mech_op(const struct mech_place *p, const struct
   free(e.scratch);
   return status;
 }
-/* false: the backend lacks a term of the call, and that is counted. */
+/* Returns false, and counts it, if the backend lacks a term of the call. */
 static SUPPORT_UNUSED bool mech_call(struct mech_place *p, const struct mech_bench *m, const struct wn_attention *op,
                                      bool backward) {
   const wn_status status = mech_op(p, m, op, backward);
@@ -415,8 +416,8 @@ static SUPPORT_UNUSED bool mech_both(struct mech_place *p, const struct mech_ben
   return mech_call(p, m, &m->op, false) && mech_call(p, m, &m->op, true);
 }
 
-/* A threshold's choice is a step. Moves the setup's seed on until no row lies within some roundings of it, so that
- * float and double keep the same keys. */
+/* A threshold's choice is discontinuous. Changes the setup's seed until no row is within a few roundings of the
+ * threshold, so that float and double keep the same keys. */
 static SUPPORT_UNUSED void mech_settle(struct mech_place *reference, struct mech_setup *s) {
   for (const double near = 2e-5; s->c->config.threshold.enabled; s->seed += 1000) {
     struct mech_bench m;
@@ -437,7 +438,7 @@ static SUPPORT_UNUSED void mech_settle(struct mech_place *reference, struct mech
   }
 }
 
-/* A context on a backend; isa NULL: the best. Returns false where this machine lacks the instruction set. */
+/* A context on a backend; isa NULL: the machine's best. Returns false if this machine lacks the instruction set. */
 static SUPPORT_UNUSED bool mech_open(struct mech_place *p, const char *name, const char *isa) {
   *p = (struct mech_place){.threads = 1};
   if (!context_with_isa(name, isa, 2, &p->ctx)) return false;

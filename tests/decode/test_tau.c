@@ -1,5 +1,5 @@
-/* A session's own threshold gives the same bits as a model whose configuration has it. Without one nothing is
- * thresholded. */
+/* A session's own threshold gives the same bits as a model whose configuration has it. With WN_TAU_NONE
+ * there is no threshold. */
 #include "model/models.h"
 
 #include "decode/snapshot.h"

@@ -1,6 +1,6 @@
-/* What every transport must do, through the interface of src/dist. Started alone the context has no processes beside it
- * ("none"); tests/dist/run starts the same program by mpirun. After leaving a context is alone again: the same tests
- * once more. With an argument: the last process fails while the others wait for it. */
+/* What every transport must do, tested through the interface of src/dist. Started alone, the context has no other
+ * processes ("none"). tests/dist/run starts the same program under mpirun. After the context has left the group, the
+ * tests run again, alone. With an argument, the last process fails while the others wait for it. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -15,9 +15,9 @@
 #include "dist/group.h"
 
 static wn_context *ctx;
-static int rank, size, started; /* started: processes in all, also once this one has left them */
+static int rank, size, started; /* started: number of processes at the start, also after leaving */
 
-/* A number for every place, of many magnitudes; bits, because -0 and NaN are numbers as well. */
+/* A number for every index, of many magnitudes, made from bits: -0 and NaN occur as well. */
 static uint64_t hash_of(uint64_t x) {
   x = (x + 1) * UINT64_C(0x9E3779B97F4A7C15);
   x = (x ^ x >> 29) * UINT64_C(0xBF58476D1CE4E5B9);
@@ -35,7 +35,7 @@ static void expect_bits(const void *got, const void *wanted, size_t bytes) {
   if (memcmp(got, wanted, bytes)) fail_msg("process %d of %d: other bits among %zu bytes", rank, size, bytes);
 }
 
-static uint8_t *bytes_new(size_t bytes) { /* one more: behind the end */
+static uint8_t *bytes_new(size_t bytes) { /* one more, as a guard behind the end */
   uint8_t *p = malloc(bytes + 1);
   assert_non_null(p);
   p[bytes] = 0xA5;
@@ -56,7 +56,7 @@ static void expect_bytes(const uint8_t *p, size_t bytes, uint64_t seed) {
 static const size_t lengths[] = {0, 1, 3, 8, 4097, 65536, 3000001};
 enum { LENGTHS = sizeof lengths / sizeof *lengths };
 
-/* --- who is there --- */
+/* --- who takes part --- */
 
 static void test_ranks(void **state) {
   double here[64] = {0};
@@ -66,7 +66,7 @@ static void test_ranks(void **state) {
   assert_true(rank >= 0 && rank < size && size <= 64);
   here[rank] = 1;
   assert_ok(ctx, wn_dist_merge(ctx, here, (size_t)size));
-  for (int r = 0; r < size; r++) assert_true(here[r] == 1); /* each number once */
+  for (int r = 0; r < size; r++) assert_true(here[r] == 1); /* each rank once */
   assert_int_equal(wn_dist_rank(NULL), 0);
   assert_int_equal(wn_dist_size(NULL), 1);
 }
@@ -74,18 +74,19 @@ static void test_ranks(void **state) {
 static void test_joining_again(void **state) {
   wn_context *other;
   (void)state;
-  if (size > 1) assert_ok(ctx, wn_dist_join(ctx, NULL, NULL)); /* it has joined */
+  if (size > 1) assert_ok(ctx, wn_dist_join(ctx, NULL, NULL)); /* has joined already */
   assert_int_equal(wn_dist_rank(ctx), rank);
   assert_int_equal(wn_dist_size(ctx), size);
   assert_ok(ctx, wn_context_create(NULL, &other));
-  assert_int_equal(wn_dist_join(other, NULL, NULL), started > 1 ? WN_ERR_ARGUMENT : WN_OK); /* once a process */
+  assert_int_equal(wn_dist_join(other, NULL, NULL),
+                   started > 1 ? WN_ERR_ARGUMENT : WN_OK); /* one context per process */
   assert_int_equal(wn_dist_rank(other), 0);
   assert_int_equal(wn_dist_size(other), 1);
-  wn_dist_leave(other, WN_OK); /* of nothing */
+  wn_dist_leave(other, WN_OK); /* it never joined */
   wn_context_destroy(other);
 }
 
-/* --- everybody's calls --- */
+/* --- collective calls --- */
 
 static void test_merge(void **state) {
   static const size_t counts[] = {0, 1, 3, 101, WN_DIST_ROOM - 1, WN_DIST_ROOM, WN_DIST_ROOM + 1, 100003};
@@ -98,7 +99,7 @@ static void test_merge(void **state) {
       wanted[i] = number_of(i);
       x[i] = i % (size_t)size == (size_t)rank ? wanted[i] : 0;
     }
-    x[n] = wanted[n] = 12345; /* not among them */
+    x[n] = wanted[n] = 12345; /* the guard */
     assert_ok(ctx, wn_dist_merge(ctx, x, n));
     expect_bits(x, wanted, (n + 1) * sizeof *x);
     for (size_t i = 0; i < n; i++) x[i] = 1;
@@ -122,7 +123,7 @@ static void test_broadcast(void **state) {
     }
 }
 
-/* More than one message, and the next call's are not mixed with it. */
+/* More data than a message holds, and two calls in a row do not mix. */
 static void test_whole(void **state) {
   const size_t bytes = (size_t)WN_DIST_MESSAGE + 4097;
   const int last = size - 1;
@@ -145,7 +146,7 @@ static void test_whole(void **state) {
   free(more);
 }
 
-/* Nobody is through before the last one is there: the clock is one for all processes of a machine. */
+/* Nobody leaves a barrier before the last one has arrived. All processes of a machine share the clock. */
 static void test_barrier(void **state) {
   (void)state;
   for (int last = 0; last < size; last++) {
@@ -184,7 +185,8 @@ static void test_same(void **state) {
 
 /* --- messages --- */
 
-/* All to all, every length, everything posted before anything is waited for; in the order of posting. */
+/* All to all, every length, with everything posted before anything is waited for. Messages arrive in the order of
+ * posting. */
 static void test_messages(void **state) {
   enum { TURNS = 3 };
   const int others = size - 1, count = others * LENGTHS * TURNS;
@@ -217,7 +219,7 @@ static void test_messages(void **state) {
   free(in);
 }
 
-/* Moves on without waiting for what nobody has sent. */
+/* Makes progress without waiting for messages that have not been sent. */
 static void test_advance(void **state) {
   int got = 0, sent = 41, go = 1, request, requests[3] = {-1, -1, -1};
   (void)state;
@@ -293,7 +295,7 @@ static float tree_sum(int64_t first, int64_t n) {
   return n == 1 ? leaf_of(first) : tree_sum(first, left) + tree_sum(first + left, n - left);
 }
 
-/* Of the processes' branches in the same tree. */
+/* Adds up the processes' branches of the same tree. */
 static float tree_join(int64_t leaves, int64_t n, const float *sums, int *r) {
   int64_t first, count;
   wn_dist_branch(leaves, *r, size, &first, &count);
@@ -343,7 +345,7 @@ static void on_lost(void *user, const char *line, bool speaks) {
 static int run_failure(void) {
   int never, request;
   if (rank == size - 1) {
-    usleep(200000); /* they are waiting */
+    usleep(200000); /* the others are waiting by now */
     wn_fail(ctx, WN_ERR_IO, "out of order");
     wn_dist_leave(ctx, WN_ERR_IO);
     return 1;
@@ -351,11 +353,11 @@ static int run_failure(void) {
   wn_status status = wn_dist_receive(ctx, &never, sizeof never, size - 1, &request);
   if (status == WN_OK) status = wn_dist_wait(ctx, &request, 1);
   usleep(100000);
-  char line[1200]; /* in one write: lines of several processes */
+  char line[1200]; /* one write: several processes print */
   const int n = snprintf(line, sizeof line, "wait ended, told %s: %s\n", atomic_load(&told) == 1 ? "once" : "otherwise",
                          status == WN_ERR_IO ? wn_context_error(ctx) : "without an error");
   if (write(1, line, (size_t)n) != n) return 1;
-  sleep(1); /* a launcher ends everybody once the first is gone */
+  sleep(1); /* the launcher kills everybody once the first has ended */
   _exit(1);
 }
 

@@ -1,4 +1,4 @@
-/* A model of bytes, questions for it of every shape, and a folder for logs. */
+/* For tests: a model over bytes, questions of every shape, and a folder for logs. */
 #ifndef WN_TEST_EVAL_BENCH_H
 #define WN_TEST_EVAL_BENCH_H
 
@@ -18,7 +18,8 @@ static wn_model *bytes_model(wn_context *ctx, wn_position_kind position) {
 
 static const char *const words[] = {"ab", "the cat sat", "x", "on a mat today", "b\xC3\xA4r", "no", "yes it is", "of"};
 
-/* Questions of every shape: equal and unequal contexts, choices that begin alike, one choice, spaces at the end. */
+/* Questions of every shape: contexts of equal and unequal lengths, choices with the same beginning, a single choice,
+ * spaces at the end. */
 static void put_questions(const char *path, int count) {
   FILE *f = fopen(path, "wb");
   assert_non_null(f);

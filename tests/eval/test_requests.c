@@ -1,5 +1,5 @@
-/* Requests of a program's own: the bits of a task's evaluation for the same questions, with and without budgets; sums
- * by hand from logits; cutting; what is refused. */
+/* Requests that a program makes itself: same bits as a task's evaluation of the same questions, with and without
+ * budgets. Sums by hand from logits, truncation, refusals. */
 #include "eval/bench.h"
 
 #include <jansson.h>
@@ -7,7 +7,7 @@
 
 enum { COUNT = 40, LONGEST = 200, MOST = 3 * COUNT };
 
-/* The questions of put_questions, as tokens: a byte each. */
+/* The questions of put_questions as tokens, a byte each. */
 struct asked {
   wn_request requests[MOST];
   int32_t tokens[MOST][LONGEST];
@@ -19,7 +19,7 @@ static void ask(struct asked *a, int question, const char *context, const char *
   size_t kept = strlen(context);
   const int n = snprintf(whole, sizeof whole, "%s%s", context, continuation);
   assert_true(n > 0 && n <= LONGEST);
-  while (kept > 0 && context[kept - 1] == ' ') kept--; /* spaces at the end belong to the continuation */
+  while (kept > 0 && context[kept - 1] == ' ') kept--; /* trailing spaces belong to the continuation */
   for (int i = 0; i < n; i++) a->tokens[a->count][i] = (unsigned char)whole[i];
   *r = (wn_request){.tokens = a->tokens[a->count], .count = n, .context = (int64_t)kept, .question = question};
   a->count++;
@@ -53,7 +53,7 @@ static void ask_all(struct asked *a) {
   }
 }
 
-/* Number for number what the task's log says. */
+/* Every number equals the one in the task's log. */
 static void compare(struct bench *b, const struct asked *a, const wn_budgets *budgets) {
   wn_task_options o = options_of(b);
   wn_task_result result;
@@ -113,7 +113,7 @@ static void test_as_the_task(void **state) {
   close_bench(&b);
 }
 
-/* The sum from wn_model_logits, of a request that is cut at its beginning. */
+/* A request that is truncated at its start: the sum computed from wn_model_logits. */
 static void test_by_hand(void **state) {
   (void)state;
   static float logits[CONTEXT * V];
@@ -161,7 +161,7 @@ static void test_refusals(void **state) {
   assert_int_equal(wn_score_requests(b.ctx, b.model, &o, &r, 1), WN_ERR_ARGUMENT);
   wn_context_cancel(b.ctx);
   assert_int_equal(wn_score_requests(b.ctx, b.model, NULL, &r, 1), WN_ERR_CANCELLED);
-  assert_true(r.log_probability == 7); /* nothing is written */
+  assert_true(r.log_probability == 7); /* the result is not touched */
   wn_context_resume(b.ctx);
   assert_ok(b.ctx, wn_score_requests(b.ctx, b.model, NULL, &r, 1));
   assert_true(r.log_probability < 0);

@@ -1,5 +1,5 @@
-/* Several evaluations of the same questions: what is answered once has the bits that computing it gives; changes and
- * their errors by hand; logs of several settings that resume and are not taken for each other's. */
+/* Several evaluations of the same questions. A reused answer has the bits that computing it would give. Changes and
+ * their errors are checked by hand. Logs of several settings can be resumed and are not confused. */
 #include "eval/bench.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@ struct settings {
   char logs[SETTINGS][600], names[SETTINGS][32];
 };
 
-/* Without budgets, and then these; spec NULL: none. */
+/* The first setting has no budgets (NULL), the others do. */
 static void open_settings(const struct bench *b, struct settings *s) {
   static const struct {
     const char *spec;
@@ -35,7 +35,7 @@ static void close_settings(struct settings *s) {
   for (int i = 0; i < SETTINGS; i++) wn_budgets_clear(&s->budgets[i]);
 }
 
-/* The lines of a log by question. */
+/* A log's lines, by question. */
 static void read_log(const char *path, json_t *out[COUNT]) {
   char line[4096];
   FILE *f = fopen(path, "r");
@@ -65,7 +65,8 @@ static bool same_answers(const json_t *a, const json_t *b) {
          json_equal(json_object_get(a, "greedy"), json_object_get(b, "greedy"));
 }
 
-/* A sweep's logs, number for number those of evaluations one by one; texts that fit are not read again. */
+/* A sweep's logs equal those of separate evaluations number for number. Texts that fit the budget are not read again.
+ */
 static void test_reuse(void **state) {
   (void)state;
   static struct settings s;
@@ -77,7 +78,7 @@ static void test_reuse(void **state) {
   open_settings(&b, &s);
   wn_task_options o = options_of(&b);
   o.log = NULL;
-  o.batch = 1; /* a question's products have the same rows in every evaluation */
+  o.batch = 1; /* so that products have the same shape in every evaluation */
   assert_ok(b.ctx, wn_task_sweep(b.ctx, b.model, &o, s.all, SETTINGS, found));
   for (int i = 0; i < SETTINGS; i++) {
     const int64_t K = i == 0 ? 0 : s.budgets[i].tokens[0];
@@ -103,12 +104,12 @@ static void test_reuse(void **state) {
     for (int m = 0; m < WN_METRIC_COUNT; m++)
       assert_true(found[i].value[m] == one.value[m] && found[i].stderr_[m] == one.stderr_[m] && one.compared[m] == 0);
   }
-  assert_int_equal(found[4].tokens_fed, 0); /* nothing is longer than 96 */
+  assert_int_equal(found[4].tokens_fed, 0); /* no question is longer than 96 */
   close_settings(&s);
   close_bench(&b);
 }
 
-/* What is not the same to the bit, or not known yet, is computed. */
+/* Without an earlier result, or where results would differ in a bit, answers are computed. */
 static void test_no_reuse(void **state) {
   (void)state;
   static struct settings s;
@@ -119,9 +120,9 @@ static void test_no_reuse(void **state) {
   open_settings(&b, &s);
   wn_task_options o = options_of(&b);
   o.log = NULL;
-  assert_ok(b.ctx, wn_task_sweep(b.ctx, b.model, &o, s.all + 3, 2, found)); /* no evaluation without budgets */
+  assert_ok(b.ctx, wn_task_sweep(b.ctx, b.model, &o, s.all + 3, 2, found)); /* no evaluation without budgets to reuse */
   assert_true(found[0].reused == 0 && found[1].reused == 0 && found[0].compared[WN_METRIC_ACC] == 0);
-  const wn_task_setting turned[2] = {s.all[4], s.all[0]}; /* it comes too late */
+  const wn_task_setting turned[2] = {s.all[4], s.all[0]}; /* it comes after the one that would reuse it */
   assert_ok(b.ctx, wn_task_sweep(b.ctx, b.model, &o, turned, 2, found));
   assert_true(found[0].reused == 0 && found[1].reused == 0);
   s.budgets[4].cache_positions = true;
@@ -132,7 +133,7 @@ static void test_no_reuse(void **state) {
   close_bench(&b);
 }
 
-/* The paired change of acc, and its error, by hand. */
+/* The paired change of acc and its error, by hand. */
 static void test_changes(void **state) {
   (void)state;
   static struct settings s;
@@ -168,7 +169,7 @@ static void test_changes(void **state) {
 }
 
 static void stop_late(void *user, uint64_t done, uint64_t total) {
-  if (done * 3 > total * 2) wn_context_cancel(user); /* in a setting with budgets */
+  if (done * 3 > total * 2) wn_context_cancel(user); /* during a setting with budgets */
 }
 
 static void test_resume(void **state) {
@@ -198,7 +199,7 @@ static void test_resume(void **state) {
       assert_true(rest[i].value[m] == whole[i].value[m] && rest[i].change[m] == whole[i].change[m]);
       assert_true(rest[i].change_stderr[m] == whole[i].change_stderr[m]);
     }
-  /* One setting's log is not another's. */
+  /* A setting does not resume another's log. */
   wn_task_setting mixed[2] = {s.all[0], s.all[1]};
   mixed[1].log = s.all[2].log;
   assert_refused(b.ctx, wn_task_sweep(b.ctx, b.model, &o, mixed, 2, rest), WN_ERR_CONFIG,

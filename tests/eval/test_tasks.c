@@ -1,12 +1,12 @@
-/* Tasks: what each asks of a line of its file, by hand; sums against the log-softmax of whole logits, however questions
- * are batched, cut or evicted; logs that resume; bad files. */
+/* Tasks: the requests made from a line of the file, by hand; sums against the log-softmax of whole logits, however
+ * questions are batched, truncated or evicted; resumed logs; bad files. */
 #include "eval/bench.h"
 
 #include "base/fields.h"
 #include "eval/questions.h"
 #include "reach.h"
 
-/* --- what is asked --- */
+/* --- requests --- */
 
 struct asked {
   const char *task, *line;
@@ -126,7 +126,7 @@ static void test_what_is_asked(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Every field that is missing, of another kind or out of range is named. */
+/* Every field that is missing, of the wrong type or out of range is named in the message. */
 static void test_bad_lines(void **state) {
   (void)state;
   static const struct {
@@ -164,7 +164,7 @@ static void test_bad_lines(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* --- what is found --- */
+/* --- results --- */
 
 static double log_softmax(const float *logits, int32_t id) {
   double top = -INFINITY, sum = 0;
@@ -173,14 +173,14 @@ static double log_softmax(const float *logits, int32_t id) {
   return (double)logits[id] - top - log(sum);
 }
 
-/* Of one request, read by itself and as a whole; its last CONTEXT+1 bytes. */
+/* The sum for one request, which is read by itself, whole; only its last CONTEXT+1 bytes. */
 static double sum_of(wn_context *ctx, wn_model *model, const wn_budgets *budgets, int64_t context, const char *before,
                      const char *text, bool *greedy) {
   int32_t ids[512];
   static float logits[512 * V];
   int64_t n = 0, first;
   for (const char *c = before; *c; c++) ids[n++] = (unsigned char)*c;
-  for (first = n; first > 0 && ids[first - 1] == ' ';) first--; /* spaces at the end are the continuation's */
+  for (first = n; first > 0 && ids[first - 1] == ' ';) first--; /* trailing spaces belong to the continuation */
   for (const char *c = text; *c; c++) ids[n++] = (unsigned char)*c;
   const int64_t drop = n > context + 1 ? n - context - 1 : 0;
   OK(ctx, wn_model_logits_with_budgets(ctx, model, ids + drop, NULL, 1, n - 1 - drop, budgets, logits));
@@ -194,7 +194,7 @@ static double sum_of(wn_context *ctx, wn_model *model, const wn_budgets *budgets
   return sum;
 }
 
-/* Sums in the log against requests read one by one. */
+/* The sums in the log equal those of requests read one by one. */
 static void log_agrees(const struct bench *b, const wn_budgets *budgets, int64_t context, int count) {
   static struct wn_question q;
   char line[4096];
@@ -257,7 +257,7 @@ static void test_sums(void **state) {
   }
 }
 
-/* Metrics by hand, from the log. */
+/* Metrics, computed by hand from the log. */
 static void test_metrics(void **state) {
   (void)state;
   struct bench b;
@@ -313,7 +313,8 @@ static void test_metrics(void **state) {
   assert_true(fabs(r.value[WN_METRIC_ACC] - p) < 1e-12);
   assert_true(fabs(r.value[WN_METRIC_ACC_NORM] - sums[1] / 28) < 1e-12);
   assert_true(fabs(r.value[WN_METRIC_ACC_BYTES] - sums[2] / 28) < 1e-12);
-  assert_true(fabs(r.stderr_[WN_METRIC_ACC] - sqrt(p * (1 - p) / 34)) < 1e-12); /* sample deviation of zeros and ones */
+  assert_true(fabs(r.stderr_[WN_METRIC_ACC] - sqrt(p * (1 - p) / 34)) <
+              1e-12); /* sample standard deviation of zeros and ones */
   const double mean = words_sum / 7, deviation = sqrt((words_squares - 7 * mean * mean) / 6 / 7);
   assert_true(fabs(log(r.value[WN_METRIC_PERPLEXITY]) + mean) < 1e-9);
   assert_true(fabs(r.stderr_[WN_METRIC_PERPLEXITY] / r.value[WN_METRIC_PERPLEXITY] - deviation) < 1e-6);
@@ -340,14 +341,14 @@ static void test_resume(void **state) {
   wn_context_resume(b.ctx);
   o.progress = NULL;
   o.resume = true;
-  /* As a kill in the middle of a line leaves it. */
+  /* The log ends in the middle of a line, as after a kill. */
   FILE *f = fopen(b.log, "a");
   fprintf(f, "{\"question\":3,\"log_pro");
   fclose(f);
   OK(b.ctx, wn_task_run(b.ctx, b.model, &o, &rest));
   assert_true(rest.resumed > 10 && rest.resumed < 30);
   for (int m = 0; m < WN_METRIC_COUNT; m++) assert_true(fabs(whole.value[m] - rest.value[m]) < 1e-9 * whole.value[m]);
-  OK(b.ctx, wn_task_run(b.ctx, b.model, &o, &rest)); /* nothing is left */
+  OK(b.ctx, wn_task_run(b.ctx, b.model, &o, &rest)); /* nothing left to do */
   assert_true(rest.resumed == 30 && rest.tokens_fed == 0);
   o.log_name = "another";
   assert_refused(b.ctx, wn_task_run(b.ctx, b.model, &o, &rest), WN_ERR_CONFIG, "the log of another evaluation");
@@ -359,13 +360,13 @@ static void test_resume(void **state) {
   fprintf(f, "{\"question\":99,\"log_probability\":[0],\"greedy\":[true]}\n");
   fclose(f);
   assert_refused(b.ctx, wn_task_run(b.ctx, b.model, &o, &rest), WN_ERR_FORMAT, "field \"question\": expected 0 to 29");
-  o.resume = false; /* a new one replaces it */
+  o.resume = false; /* starts a new log */
   OK(b.ctx, wn_task_run(b.ctx, b.model, &o, &rest));
   assert_true(rest.resumed == 0);
   close_bench(&b);
 }
 
-/* A log belongs to weights, control tokens, and budgets with every option of their policy. */
+/* A log belongs to the weights, the control tokens, and the budgets with every option of their policy. */
 static void test_resume_of_another(void **state) {
   (void)state;
   struct bench b;

@@ -1,6 +1,6 @@
-/* The calls by which the library touches the disk, replaced in a test program by ones that count, kill, fail or record.
- * Only calls on files below calls_root are of interest. What a library calls inside itself is not seen (zlib, libc's
- * own stdio: fopen, fwrite, fflush and fseeko are replaced instead). */
+/* Replaces the calls by which the library touches the disk with versions that count, kill, fail or record. Included by
+ * a test program. Only calls on files below calls.root matter. Calls inside another library are not seen (zlib, or
+ * stdio in libc: fopen, fwrite, fflush and fseeko are replaced instead). */
 #ifndef WN_TESTS_CALLS_H
 #define WN_TESTS_CALLS_H
 
@@ -24,16 +24,16 @@
 #define UNUSED __attribute__((unused))
 #endif
 
-/* What a call does to the disk, for a log of them. Files are numbered in the order in which they are first seen. */
+/* What a call does to the disk, as recorded. Files are numbered in the order in which they are first seen. */
 enum call_kind { CALL_CREATE, CALL_MKDIR, CALL_WRITE, CALL_TRUNCATE, CALL_RENAME, CALL_REMOVE, CALL_SYNC };
 
 static struct {
-  const char *root;      /* a folder; NULL: no call is of interest */
+  const char *root;      /* a folder; NULL: no call matters */
   long count;            /* calls so far */
-  long fail_at, kill_at; /* this one fails, or the process is killed before it (odd: 2n-1) and after it (2n) */
-  int error;             /* how it fails */
-  char failed[600];      /* which one did: "fsync PATH" */
-  bool read_too;         /* also calls that change nothing */
+  long fail_at, kill_at; /* call that fails; kill before (2n-1) or after (2n) call n */
+  int error;             /* the errno of a failure */
+  char failed[600];      /* the call that failed: "fsync PATH" */
+  bool read_too;         /* count calls that change nothing, too */
   void (*log)(enum call_kind kind, const char *a, const char *b, int fd, const void *data, size_t bytes, off_t at);
 } calls;
 
@@ -60,7 +60,7 @@ static void calls_path_at(int fd, const char *name, char *out, size_t bytes) {
 static void calls_kill_here(long place) {
   if (calls.kill_at == place) kill(getpid(), SIGKILL);
 }
-/* Counts a call; true: it must fail with errno set. */
+/* Counts a call. True if it must fail, with errno set. */
 static bool calls_fails(const char *what, const char *path) {
   if (!calls_in_root(path)) return false;
   calls.count++;
@@ -73,7 +73,7 @@ static bool calls_fails(const char *what, const char *path) {
 static bool calls_fails_reading(const char *what, const char *path) {
   return calls.read_too && calls_fails(what, path);
 }
-/* After a call that was counted. */
+/* After a counted call. */
 static long calls_done(const char *path, long rc) {
   const int error = errno;
   if (calls_in_root(path)) calls_kill_here(2 * calls.count);
@@ -165,7 +165,7 @@ int ftruncate(int fd, off_t bytes) {
   if (rc == 0) calls_log(CALL_TRUNCATE, path, NULL, fd, NULL, 0, bytes);
   return (int)calls_done(path, rc);
 }
-/* Full disks write what still fits. */
+/* A full disk writes what still fits. */
 ssize_t write(int fd, const void *data, size_t bytes) {
   char path[700];
   calls_path_of(fd, path, sizeof path);

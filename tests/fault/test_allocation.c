@@ -1,14 +1,15 @@
-/* Every allocation of the public functions fails once: what is asked for is then refused as out of memory, nothing
- * leaks (the sanitizers' run looks at what other libraries gave as well), and the same call works right afterwards.
+/* Every allocation of the public functions fails once. The call must report that it is out of memory, must not leak
+ * (the run under sanitizers also sees other libraries' memory), and must succeed afterwards.
  *
- * The library's allocator is compiled in here with a calloc and mmap that can refuse; the JSON library is given a
- * malloc that can, but while it parses: its parser may read wild memory when it cannot have some. Each case is run once
- * to count its allocations, then once for each of them (WINNOW_TEST_ALL), or for some 60 of them, others from case to
- * case. */
+ * The library's allocator is compiled into this program with a calloc and mmap that can fail. The JSON library gets a
+ * malloc that can fail, except while it parses: its parser may read invalid memory after a failed allocation. Each case
+ * runs once to count its allocations, then once for each of them (WINNOW_TEST_ALL) or for about 60, a different
+ * selection in each case. */
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* json_pack leaks what it was given when it fails: the JSON library's blocks, and pages, are left out there. */
+/* When json_pack fails it leaks its arguments, so under the sanitizer only the library's own allocations and mmap fail.
+ */
 #ifdef __SANITIZE_ADDRESS__
 enum { SANITIZED = 1, PLACES = 25 };
 #else
@@ -17,7 +18,7 @@ enum { SANITIZED = 0, PLACES = 60 };
 
 static long fail_at, allocations;
 static int parsing;
-static int json_failed; /* the block refused was the JSON library's, which does not always tell, or tell why */
+static int json_failed; /* the JSON library's malloc failed: the error may be missing or unclear */
 static int refuses(void) {
   return ++allocations == fail_at;
 }
@@ -96,7 +97,7 @@ static wn_status model_of(wn_context *ctx, const char *attention, wn_model **out
   return status == WN_OK ? wn_model_create(ctx, &c, 3, out) : status;
 }
 
-/* ---- cases; what they need on disk is made by prepare, without failures ---- */
+/* ---- cases; `prepare` makes their files, without failures ---- */
 
 static wn_status files(wn_context *ctx) {
   wn_model *model = NULL;
@@ -278,7 +279,7 @@ static wn_status use_tokenizer(wn_context *ctx, const char *spec, const char *di
     TRY(wn_tokenizer_gguf(ctx, tok, wn_tokenizer_vocab_size(tok), values));
   }
   TRY(wn_make_dirs(ctx, dir));
-  if (values) { /* which says what of them could not be had */
+  if (values) { /* it says which of the values it had no memory for */
     char path[500];
     snprintf(path, sizeof path, "%s/only.gguf", dir);
     TRY(wn_gguf_write(ctx, path, values, NULL, 0, NULL, NULL));
@@ -579,7 +580,7 @@ static const struct {
              {"analysis", case_analysis},
              {"report", case_report}};
 
-/* A context of its own, whose creation may fail as well. */
+/* In a context of its own, whose creation may fail too. */
 static wn_status run(wn_status (*what)(wn_context *), char *error, size_t bytes) {
   wn_context *ctx = NULL;
   wn_status status = wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = 1}, &ctx);
@@ -600,7 +601,7 @@ static void test_each_allocation(void **state) {
   char error[2048];
   if (SANITIZED && cases[n].run == case_report) skip();
   fail_at = 0;
-  for (int i = 0; i < 2; i++) { /* twice: libraries keep something from their first use */
+  for (int i = 0; i < 2; i++) { /* twice: libraries keep memory from their first use */
     allocations = 0;
     if (run(cases[n].run, error, sizeof error) != WN_OK) fail_msg("%s: %s", cases[n].name, error);
   }

@@ -1,14 +1,14 @@
-/* Each call by which a writer of files touches the disk fails once: with an input error or a full disk at open, mkdir,
- * write, fsync, rename, ftruncate and unlink, and at the opening, reading and mapping of what it reads. Then: the error
- * is one line that names a file, a reader finds the old files or the new ones and no mixture, and the same call works
- * afterwards and leaves the files that it leaves without a failure: nothing stays in its way.
+/* Each call by which a writer touches the disk fails once: with EIO or a full disk, at open, mkdir, write, fsync,
+ * rename, ftruncate and unlink, and where it opens, reads and maps its inputs. The error must be one line that names a
+ * file; a reader must find the old files or the new ones, never a mixture; and the same call must succeed afterwards,
+ * with the files that it writes without failures, so nothing is left in its way.
  *
- * Every call of every writer with WINNOW_TEST_ALL, else some of them, others from writer to writer. */
+ * WINNOW_TEST_ALL: every call of every writer; else a selection that differs between writers. */
 #include "fault/writers.h"
 
 enum { PLACES = 20 };
 
-/* Failures that harm nothing: what was to be removed is removed by the next one who writes. */
+/* Harmless failures: the next writer removes what could not be removed. */
 static bool may_be_ignored(const char *failed) {
   return !strncmp(failed, "unlink ", 7) || !strncmp(failed, "rmdir ", 6);
 }
@@ -36,7 +36,7 @@ static void fail_one(const struct writer *w, long at, int error, const struct tr
   const wn_status status = writers_call(w->run, text, sizeof text);
   calls_end();
   tried++;
-  if (!calls.failed[0]) return; /* with the failures before it, it came to an end earlier */
+  if (!calls.failed[0]) return; /* this call was not reached: an earlier failure ended it */
   const int found = writers_generation(w, writers_root, old, new, bad, sizeof bad);
   if (!found) fail_msg("%s, call %ld (%s, %s): %s [%s]", w->name, at, calls.failed, strerror(error), bad, text);
   if (status == WN_OK) {

@@ -1,10 +1,10 @@
-/* A run that is killed, interrupted, or out of disk loses at most the steps since its last checkpoint, and ends with
- * the same bits as a run that nothing happened to.
+/* A run that is killed, interrupted or out of disk space loses at most the steps since its last checkpoint. Resumed, it
+ * ends with the same bits as an undisturbed run.
  *
- * Each run is a child process (one thread, so that fork is enough). Kills come at chosen places: the calls by which a
- * save changes the disk are replaced here by ones that count, and the child kills itself at call n, for every
- * thirteenth n (WINNOW_TEST_ALL: every n); and at random moments, from outside. A full disk is a limit on the size of
- * files, at several sizes. */
+ * Each run is a child process with one thread, so that fork is safe. Kills happen at chosen places: the calls by which
+ * a save changes the disk are replaced by ones that count, and the child kills itself at call n, for every thirteenth n
+ * (WINNOW_TEST_ALL: every n). They also happen from outside at random moments. A full disk is a limit on file sizes,
+ * with several sizes. */
 #include "train/tiny.h"
 #include "fault/calls.h"
 
@@ -39,7 +39,7 @@ static void on_signal(int number) {
   wn_context_cancel(interrupted);
 }
 
-/* Starts a run in a child; its exit code is the status. */
+/* Starts a run in a child process. Its exit code is the status. */
 static pid_t start(const wn_recipe *r, const char *dir, const struct child *how) {
   fflush(NULL);
   pid_t pid = fork();
@@ -49,7 +49,7 @@ static pid_t start(const wn_recipe *r, const char *dir, const struct child *how)
   if (wn_context_create(&options, &ctx) != WN_OK) _exit(99);
   if (how->interruptible) {
     interrupted = ctx;
-    /* As wn_context_cancel's header asks. */
+    /* On a stack of its own, as wn_context_cancel's header asks. */
     static char stack[64 << 10];
     sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
     sigaction(SIGINT, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK}, NULL);
@@ -68,7 +68,7 @@ static pid_t start(const wn_recipe *r, const char *dir, const struct child *how)
   _exit(status);
 }
 
-/* The status, or KILLED. */
+/* The child's status, or KILLED. */
 static int finish(pid_t pid) {
   int code = 0;
   assert_int_equal(waitpid(pid, &code, 0), pid);
@@ -84,7 +84,7 @@ static int run(const wn_recipe *r, const char *dir, long at, rlim_t file_bytes) 
   return finish(start(r, dir, &(struct child){.kill_at = at, .file_bytes = file_bytes, .report = -1}));
 }
 
-/* What a run with nothing happening leaves, and how many places it passes. */
+/* An undisturbed run. Returns the number of places at which it can be killed. */
 static long reference(const wn_recipe *r, const char *dir) {
   int ends[2];
   long total = 0;
@@ -120,12 +120,12 @@ static void test_kill_at_every_place(void **state) {
   wn_recipe r = tiny();
   long total = reference(&r, whole);
   assert_true(total > 60);
-  /* The first save and two more: the rest repeats. */
+  /* The first save and two more: later ones repeat these. */
   long last = total * 3 / (STEPS + 1), stride = getenv("WINNOW_TEST_ALL") ? 1 : 13;
   for (long n = 1; n <= last; n += stride) {
     tiny_folder(dir);
     assert_int_equal(run(&r, dir, n, 0), KILLED);
-    /* Once more while it recovers, then undisturbed. */
+    /* Sometimes kill it once more while it recovers. Then let it finish. */
     if (n % 4 == 0) run(&r, dir, 1 + n % 5, 0);
     int status = run(&r, dir, 0, 0);
     if (status != WN_OK) fail_msg("killed at place %ld: resuming gives %s", n, wn_status_name((wn_status)status));
@@ -178,7 +178,7 @@ static void test_full_disk(void **state) {
   snprintf(path, sizeof path, "%s/model.safetensors", dir);
   struct stat model;
   assert_int_equal(stat(path, &model), 0);
-  /* Too small for: the log, recipe.json, the model, the end of the model, optimizer.safetensors. */
+  /* Limits that are too small for: the log, recipe.json, the model, the model's end, optimizer.safetensors. */
   const rlim_t limits[] = {64, 1024, (rlim_t)model.st_size / 2, (rlim_t)model.st_size - 1,
                            (rlim_t)model.st_size + 1024};
   for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
@@ -186,11 +186,11 @@ static void test_full_disk(void **state) {
     static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "state.json", "recipe.json"};
     for (size_t k = 0; k < sizeof files / sizeof *files; k++) assert_true(tiny_same_file(before, dir, files[k]));
     snprintf(path, sizeof path, "%s/.next", dir);
-    assert_int_not_equal(access(path, F_OK), 0); /* its space is given back */
+    assert_int_not_equal(access(path, F_OK), 0); /* the failed save's space was freed */
   }
   assert_int_equal(run(&r, dir, 0, 0), WN_OK);
   same_end(whole, dir, "full disk", 0);
-  /* A run that has no room for its first checkpoint says so before it trains. */
+  /* Without room for its first checkpoint, a run must say so before it trains. */
   tiny_remove(before);
   tiny_folder(before);
   assert_int_equal(run(&r, before, 0, 1024), WN_ERR_IO);

@@ -1,8 +1,8 @@
-/* Every writer of files is killed before and after each call by which it touches the disk: a reader then finds the old
- * files or the new ones and no mixture, and the same call works and leaves what an undisturbed one leaves. (Training at
- * random moments, and to the same bits: test_kill.c.)
+/* Every writer of files is killed before and after each call by which it touches the disk. A reader must then find the
+ * old files or the new ones, never a mixture, and the same call must succeed and leave the same files as an undisturbed
+ * one. (test_kill.c: training, killed at random moments, down to the bits.)
  *
- * Every place of every writer with WINNOW_TEST_ALL, else some of them. */
+ * WINNOW_TEST_ALL: every place of every writer; else a selection. */
 #include "fault/writers.h"
 
 #include <sys/wait.h>
@@ -29,7 +29,7 @@ static void kill_one(const struct writer *w, long place, const struct tree *old,
   tree_take(&left, writers_root);
   const int found = writers_generation(w, writers_root, old, new, bad, sizeof bad);
   if (!found) fail_msg("%s, killed at place %ld: %s", w->name, place, bad);
-  tree_take(&read, writers_root); /* reading changes nothing */
+  tree_take(&read, writers_root); /* reading must change nothing */
   assert_int_equal(left.count, read.count);
   for (int i = 0; i < left.count; i++) assert_string_equal(left.files[i].path, read.files[i].path);
   tree_clear(&left);

@@ -1,17 +1,19 @@
-/* What a crash of the machine may leave of a writer's files, as in ALICE (Pillai et al., OSDI 2014) and CrashMonkey:
- * the calls by which it touches the disk are recorded, and the disk after a crash is made from the record again and
- * again.
+/* What a machine's crash can leave of a writer's files, in the manner of ALICE (Pillai et al., OSDI 2014) and
+ * CrashMonkey: the calls by which the writer touches the disk are recorded, and possible disks after a crash are built
+ * from the record.
  *
- * The model of the disk is the weakest that POSIX allows: of the calls before the crash any subset may have lasted, but
- * that fsync of a file has made its writes last, and fsync of a folder what happened to its names; a rename lasts whole
- * or not at all. A write that need not have lasted may be there in part, or as zeros. For every moment: everything has
- * lasted; only what must; each call alone is missing, or alone is there in addition; and random subsets.
+ * The model of the disk is the weakest that POSIX allows. Of the calls before the crash any subset may have persisted.
+ * But fsync of a file makes its writes persist, and fsync of a folder makes changes of its names persist. A rename
+ * persists completely or not at all. A write that need not have persisted may be there in part, or as zeros. For every
+ * moment these are tried: everything persisted; only what must; each call alone missing, or alone present in addition;
+ * random subsets.
  *
- * On each disk a reader finds the old files or the new ones and no mixture, before and after what was interrupted is
- * finished or discarded, and the writer works again. Once a writer has returned, the new files are there to stay.
+ * On each disk a reader must find the old files or the new ones, never a mixture, before and after the interrupted
+ * write is finished or discarded, and the writer must succeed again. Once a writer has returned, the new files must
+ * persist.
  *
- * WINNOW_TEST_ALL: as above; else everything, only what must, and one random subset a moment. WINNOW_TEST_SEED: others.
- */
+ * WINNOW_TEST_ALL: all of these; else everything, only what must, and one random subset for each moment.
+ * WINNOW_TEST_SEED: other subsets. */
 #include "fault/writers.h"
 
 #include "base/rng.h"
@@ -34,7 +36,7 @@ struct disk {
 };
 struct op {
   enum call_kind kind;
-  int node, dir, to_dir; /* the file or folder; the folder of its name; that of its new name */
+  int node, dir, to_dir; /* node: the file or folder; dir: its parent; to_dir: the new parent */
   char name[80], to_name[80];
   char *data;
   size_t bytes;
@@ -42,7 +44,7 @@ struct op {
 };
 static struct op ops[OPS];
 static int op_count;
-static struct disk before, live, made; /* before the writer; as it goes; after a crash */
+static struct disk before, live, made; /* before the writer; while it runs; after a crash */
 
 /* ---- the disk ---- */
 
@@ -64,7 +66,7 @@ static void entry_set(struct node *dir, const char *name, int node) {
   snprintf(dir->entries[i].name, sizeof dir->entries[i].name, "%s", name);
   dir->entries[i].node = node;
 }
-/* Only if it is this file's: the calls before may not have lasted. */
+/* Removes a name only if it is this file's: earlier calls may not have persisted. */
 static void entry_remove(struct node *dir, const char *name, int node) {
   const int i = entry_find(dir, name);
   if (i >= 0 && dir->entries[i].node == node) dir->entries[i] = dir->entries[--dir->count];
@@ -100,7 +102,7 @@ static void disk_clear(struct disk *d) {
   disk_copy(d, &none);
 }
 
-/* The folder of a path and the last name in it; the file itself, -1: there is none. */
+/* Finds a path's parent folder, its last name, and its node; -1: there is none. */
 static int disk_find(const struct disk *d, const char *path, int *dir, char name[80]) {
   int node = ROOT;
   *dir = -1;
@@ -152,7 +154,7 @@ static void record(enum call_kind kind, const char *a, const char *b, int fd, co
   o->kind = kind;
   o->node = disk_find(&live, a, &o->dir, o->name);
   if (kind == CALL_CREATE || kind == CALL_MKDIR) o->node = node_new(&live, kind == CALL_MKDIR);
-  if (o->node < 0) return; /* a file without a name any more */
+  if (o->node < 0) return; /* the file has no name any more */
   if (b) (void)disk_find(&live, b, &o->to_dir, o->to_name);
   o->bytes = bytes;
   o->at = at;
@@ -199,7 +201,7 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
   for (size_t i = 0; i < bytes; i++) hash = (hash ^ ((const unsigned char *)data)[i]) * 0x100000001b3ULL;
   return hash;
 }
-/* Of what can be reached, whatever the order of names. */
+/* A hash of everything below `node`, whatever the order of names. */
 static uint64_t disk_hash(const struct disk *d, int node, uint64_t start) {
   uint64_t sum = start;
   for (int i = 0; i < d->nodes[node].count; i++) {
@@ -213,7 +215,7 @@ static uint64_t disk_hash(const struct disk *d, int node, uint64_t start) {
 
 /* ---- crashes ---- */
 
-/* Whether fsync before moment `k` has made call i last. */
+/* Whether call i must have persisted at moment k because of an fsync. */
 static bool must_last(int i, int k) {
   const struct op *o = &ops[i];
   for (int j = i + 1; j < k; j++) {
@@ -233,10 +235,10 @@ static uint64_t draw(uint64_t below) {
   return wn_random_below(seed, WN_STREAM_TEST, draws++, 0, below);
 }
 
-/* The disk after a crash at moment k; `last` says for each call which part of it has lasted. */
+/* Builds the disk after a crash at moment k. last[i]: which part of call i persisted. */
 static void crash(int k, const enum part *last) {
   disk_copy(&made, &before);
-  /* Files are numbered as in the record: names come later. */
+  /* Files have the record's numbers before they have names. */
   for (int i = 0; i < op_count; i++)
     if (ops[i].kind == CALL_CREATE || ops[i].kind == CALL_MKDIR) (void)node_new(&made, ops[i].kind == CALL_MKDIR);
   for (int i = 0; i < k; i++) {
@@ -345,7 +347,7 @@ static void test_crashes(void **state) {
   calls.log = record;
   assert_int_equal(writers_call(w->run, error, sizeof error), WN_OK);
   calls_end();
-  /* The record is complete: it leads to what is there. */
+  /* The record is complete: replaying it gives the real disk. */
   static struct tree now;
   tree_take(&now, writers_root);
   disk_put(&live);

@@ -1,4 +1,4 @@
-/* A folder of small files held in memory: taken from the disk, put back, compared. */
+/* A folder of small files held in memory: read from the disk, written back, compared. */
 #ifndef WN_TESTS_TREE_H
 #define WN_TESTS_TREE_H
 
@@ -14,7 +14,7 @@ struct tree {
     bool folder;
     char *data;
     size_t bytes;
-  } files[TREE_MOST]; /* folders before what is in them */
+  } files[TREE_MOST]; /* folders before their contents */
 };
 
 static UNUSED void tree_clear(struct tree *t) {
@@ -52,7 +52,7 @@ static UNUSED int tree_empty_entry(const char *path, const struct stat *st, int 
   (void)st, (void)type, (void)walk;
   return path[tree_empty_bytes] ? remove(path) : 0;
 }
-/* The folder, which is there, holds this and nothing else. */
+/* Makes the existing folder hold this and nothing else. */
 static UNUSED void tree_put(const struct tree *t, const char *root) {
   tree_empty_bytes = strlen(root);
   nftw(root, tree_empty_entry, 16, FTW_DEPTH | FTW_PHYS);

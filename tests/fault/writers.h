@@ -1,5 +1,5 @@
-/* The writers of the library, for tests of what an error, a kill or a crash leaves of their files: each has a state
- * before it, whose files are one generation, and replaces that with the next. */
+/* The library's writers of files, for tests of errors, kills and crashes. Each writer has a state before it, one
+ * generation of files, and replaces it with the next generation. */
 #ifndef WN_TESTS_WRITERS_H
 #define WN_TESTS_WRITERS_H
 
@@ -34,7 +34,7 @@ static wn_status writers_model(wn_context *ctx, uint64_t seed, wn_model **out) {
   wn_model_config_init(&c);
   c.vocab_size = WRITERS_VOCAB, c.context = WRITERS_CONTEXT, c.layers = 1, c.width = 16, c.heads = 2, c.kv_heads = 2;
   c.head_size = 8, c.ffn_width = 10, c.init_std = 0.3;
-  c.position = seed % 2 ? WN_POS_ROPE : WN_POS_NONE; /* so that configurations differ as well */
+  c.position = seed % 2 ? WN_POS_ROPE : WN_POS_NONE; /* so that configurations differ, too */
   *out = NULL;
   return wn_model_create(ctx, &c, seed, out);
 }
@@ -52,12 +52,12 @@ done:
   return status;
 }
 
-/* ---- the cases: what is there before, and what is done ---- */
+/* ---- the cases: the state before, and the call ---- */
 
 static wn_status save_before(wn_context *ctx) {
   wn_status status;
   WRITERS_TRY(writers_save(ctx, 1, true, "model"));
-  /* Another tokenizer's, which has to go with the old model. */
+  /* A file of another tokenizer, which must disappear together with the old model. */
   WRITERS_TRY(wn_file_write(ctx, writers_in("model/tokenizer_config.json"), "{}\n", 3));
   WRITERS_TRY(wn_file_write(ctx, writers_in("model/README"), "mine\n", 5));
 done:
@@ -216,8 +216,8 @@ static const struct writer {
   const char *name;
   wn_status (*before)(wn_context *ctx);
   wn_status (*run)(wn_context *ctx);
-  const char *dir, *files[8]; /* one generation; dir "" is the root */
-  bool varies;                /* times are in it: another content than before is whole if it is its kind of file */
+  const char *dir, *files[8]; /* the files of a generation; dir "" is the root */
+  bool varies;                /* files contain times: any whole file will do */
 } writers[] = {
     {"save",
      save_before,
@@ -269,7 +269,7 @@ static wn_status writers_call(wn_status (*what)(wn_context *), char *error, size
   return status;
 }
 
-/* Is this a whole file of its kind? */
+/* Whether this is a whole file of its kind. */
 static bool writers_whole(const char *name, const char *data, size_t bytes) {
   if (strstr(name, ".html")) return bytes > 8 && !memcmp(data + bytes - 8, "</html>\n", 8);
   json_t *json = json_loadb(data, bytes, 0, NULL);
@@ -277,8 +277,7 @@ static bool writers_whole(const char *name, const char *data, size_t bytes) {
   return json != NULL;
 }
 
-/* Which generation a reader finds below root: 1 the old, 2 the new, 3 both; 0: a mixture, whose file is put in `bad`.
- */
+/* The generation that a reader finds below root: 1 old, 2 new, 3 both; 0: a mixture, with the file's name in `bad`. */
 static int writers_generation(const struct writer *w, const char *root, const struct tree *old, const struct tree *new,
                               char *bad, size_t bad_bytes) {
   int found = 3;
@@ -308,7 +307,7 @@ static int writers_generation(const struct writer *w, const char *root, const st
   return found;
 }
 
-/* The state before, in writers_root and in *old; the one after, made elsewhere, in *new. */
+/* Makes the state before in writers_root and *old, and the state after, elsewhere, in *new. */
 static void writers_begin(const struct writer *w, struct tree *old, struct tree *new) {
   char error[2048];
   tiny_folder(writers_root);

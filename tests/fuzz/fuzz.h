@@ -1,4 +1,4 @@
-/* What the fuzz targets share: a context, the input as a file that never touches a disk, and a check that must hold. */
+/* Shared by the fuzz targets: a context, the input as a file that exists only in memory, and a check that must hold. */
 #ifndef WN_TESTS_FUZZ_H
 #define WN_TESTS_FUZZ_H
 
@@ -15,11 +15,11 @@
 #include "winnow/context.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-/* Mutators that know the format: random bytes alone seldom get past a length or a checked count. */
+/* Custom mutators know the format: random bytes rarely get past a length or a checked count. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed);
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size); /* libFuzzer's own */
 
-/* Not assert(): a build without debugging checks must find the same. */
+/* Unlike assert() this also works in builds with NDEBUG. */
 #define HOLDS(condition)                                                                                               \
   do {                                                                                                                 \
     if (!(condition)) {                                                                                                \
@@ -35,13 +35,13 @@ static inline wn_context *fuzz_context(void) {
   return ctx;
 }
 
-/* A refusal must come with a sentence of one line. */
+/* A refusal must have a message of one line. */
 static inline void fuzz_refused(const wn_context *ctx) {
   const char *error = wn_context_error(ctx);
   HOLDS(*error && !strchr(error, '\n'));
 }
 
-/* A path under which the bytes can be opened until the next call. */
+/* A path that opens as these bytes until the next call. */
 static inline const char *fuzz_file(const uint8_t *data, size_t size) {
   static int fd = -1;
   static char path[64];
@@ -55,7 +55,7 @@ static inline const char *fuzz_file(const uint8_t *data, size_t size) {
   return path;
 }
 
-/* A folder of this process in memory, removed with what is in it at the end: a target that crashes leaves it behind. */
+/* This process's folder in memory, removed at the end with its contents. A target that crashes leaves it behind. */
 static char fuzz_folder_path[64];
 static int fuzz_remove(const char *path, const struct stat *st, int type, struct FTW *at) {
   (void)st;
@@ -66,7 +66,7 @@ static int fuzz_remove(const char *path, const struct stat *st, int type, struct
 __attribute__((unused)) static void fuzz_folder_remove(void) {
   nftw(fuzz_folder_path, fuzz_remove, 16, FTW_DEPTH | FTW_PHYS);
 }
-/* The path of a name in it; "": itself. Eight at a time. */
+/* The path of a name in that folder; "": the folder itself. Up to eight paths are valid at a time. */
 static inline const char *fuzz_path(const char *name) {
   static char paths[8][128];
   static int next;
@@ -86,7 +86,7 @@ static inline void fuzz_put(const char *name, const void *data, size_t size) {
   HOLDS(f && (size == 0 || fwrite(data, 1, size, f) == size) && fclose(f) == 0);
 }
 
-/* The bytes of a file in it, malloc'd, with a NUL after them. */
+/* The bytes of a file in that folder, malloc'd, with a NUL after them. */
 static inline char *fuzz_get(const char *name, size_t *size) {
   struct stat st;
   FILE *f = fopen(fuzz_path(name), "rb");
@@ -98,8 +98,8 @@ static inline char *fuzz_get(const char *name, size_t *size) {
   return text;
 }
 
-/* Inputs of several parts: each but the last has its length before it, two bytes. *part is the next one, at most what
- * is left. */
+/* Splits inputs of several parts. Each part but the last has its length, two bytes, before it. *part gets the next
+ * part, which is cut to what is left. */
 static inline size_t fuzz_part(const uint8_t **data, size_t *size, const uint8_t **part) {
   size_t n = 0;
   if (*size < 2) {

@@ -1,6 +1,6 @@
-/* An adapter of peft for a small model. The first byte chooses the model; then adapter_config.json after its length in
- * two bytes, and adapter_model.safetensors. What opens says which tensors it changes, changes no others, and leaves
- * finite weights. */
+/* A peft adapter for a small model. The first byte chooses the model. Then come the length of adapter_config.json in
+ * two bytes, that file, and adapter_model.safetensors. An adapter that opens must name the tensors that it changes,
+ * change no others, and leave all weights finite. */
 #include "fuzz/fuzz.h"
 
 #include <math.h>
@@ -36,7 +36,7 @@ static void make(wn_context *ctx, int i, struct base *b) {
   json_decref(object);
 }
 
-/* Every tensor is finite, and as it was unless the adapter changes it; then it is as it was again. */
+/* Every tensor is finite, and unchanged unless the adapter names it. Without the adapter it is as before. */
 static void compare(const struct base *b, const struct wn_adapter *x, bool merged) {
   for (int i = 0; i < wn_model_tensor_count(b->plain); i++) {
     wn_safetensors_entry from, to;

@@ -1,5 +1,5 @@
-/* The input is a tokenizer.json; or, where it begins with the magic of one, a GGUF file. What loads encodes some texts,
- * with special tokens read and not, decodes every id, is written and read again. */
+/* The input is a tokenizer.json, or a GGUF file if it starts with GGUF's magic. A tokenizer that loads must encode some
+ * texts, with and without special tokens, decode every id, and load again after it is saved. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -66,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     made = true;
   }
   const char *input = fuzz_file(data, size);
-  if (size < 4 || memcmp(data, "GGUF", 4)) { /* by its name */
+  if (size < 4 || memcmp(data, "GGUF", 4)) { /* by its name, tokenizer.json */
     snprintf(path, sizeof path, "%s/input.json", folder);
     FILE *f = fopen(path, "wb");
     HOLDS(f && fwrite(data, 1, size, f) == size && fclose(f) == 0);
@@ -79,7 +79,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
   }
   use(ctx, tok);
-  /* What cannot be written, or not be read again, says why (a token's text that JSON cannot hold, for one). */
+  /* A tokenizer that cannot be saved or loaded again must say why: JSON cannot hold every token's text, for example. */
   if (wn_tokenizer_save(ctx, tok, folder) != WN_OK || wn_tokenizer_load(ctx, folder, &again) != WN_OK)
     fuzz_refused(ctx);
   wn_tokenizer_destroy(again);

@@ -1,5 +1,5 @@
-/* The input is budgets.json, and after its first NUL keys of it as text. What loads is written and read again to the
- * same text; so is what the text changes. */
+/* The input is a budgets.json, and after its first NUL changes to its keys as text. Budgets that load are written, and
+ * the file must load to the same text; likewise after the changes. */
 #include "fuzz/fuzz.h"
 
 #include "winnow/kv.h"

@@ -1,6 +1,6 @@
-/* The input is a Jinja template, and after its first NUL messages, each ended by a NUL. What is recognised gives a
- * system message, and so do all templates of the table; conversations are encoded with every template, special tokens
- * in the messages as plain text. */
+/* The input is a Jinja template, and after its first NUL messages, each ended by a NUL. A template that is recognised
+ * must render a system message, as must all built-in templates. Conversations are encoded with every template; special
+ * tokens in messages stay plain text. */
 #include "fuzz/fuzz.h"
 
 #include "winnow/chat.h"

@@ -1,5 +1,5 @@
-/* The input, up to its first NUL, is a recipe, a model's config.json and an "attention" object; what follows are
- * changes by key, each ended by a NUL. What loads must write JSON that loads to the same. */
+/* The input up to its first NUL is read as a recipe, as a model's config.json and as an "attention" object. Then follow
+ * changes to keys, each ended by a NUL. What loads must write JSON that loads to the same. */
 #include "fuzz/fuzz.h"
 
 #include "attention/registry.h"

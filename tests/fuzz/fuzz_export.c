@@ -1,6 +1,7 @@
-/* A model, converted and loaded again. The first byte chooses the target and its type; the rest is a GGUF file, or
- * config.json after its length in two bytes and then model.safetensors. What is converted must load, and have the
- * values of the source within the type's rounding, row by row, where source and target rotate other pairs as well. */
+/* A model is converted and loaded again. The first byte chooses the target and its type. The rest is a GGUF file, or
+ * the length of config.json in two bytes, that file, and model.safetensors. A converted model must load, and its values
+ * must equal the source's within the type's rounding, row by row, also where source and target pair dimensions
+ * differently in RoPE. */
 #include "fuzz/fuzz.h"
 
 #include <math.h>
@@ -14,7 +15,7 @@ static bool ends_with(const char *name, const char *end) {
   return n >= m && !strcmp(name + n - m, end);
 }
 
-/* Where a row of the target's tensor is in the source's. */
+/* The source row of a row in the target's tensor. */
 static int64_t source_row(const wn_model_config *from, const wn_model_config *to, const char *name, int64_t r) {
   if (from->position != WN_POS_ROPE || from->rope_pairs == to->rope_pairs) return r;
   const int64_t D = to->head_size, R = to->rope_size ? to->rope_size : D, i = r % D;
@@ -26,19 +27,19 @@ static int64_t source_row(const wn_model_config *from, const wn_model_config *to
   return r - i + (from->rope_pairs == WN_ROPE_HALVES ? half * (R / 2) + pair : 2 * pair + half);
 }
 
-/* The largest error that a type leaves in x; block: the largest of its 32. */
+/* The largest rounding error of a type at value x. block: the largest value of its 32. */
 static double rounding(wn_gguf_type type, double x, double block) {
   switch (type) {
   case WN_GGUF_F16:
     return fabs(x) / 1024 + 0x1p-24;
   case WN_GGUF_BF16:
     return fabs(x) / 128 + 0x1p-133;
-  case WN_GGUF_Q8_0: /* its scale is rounded to a half, which may be a denormal one */
+  case WN_GGUF_Q8_0: /* its scale is rounded to a half, maybe to a subnormal one */
     return block / 127 + block / 512 + 128 * 0x1p-24;
   case WN_GGUF_Q4_0:
   case WN_GGUF_Q4_1:
   case WN_GGUF_Q5_0:
-  case WN_GGUF_Q5_1: /* searched for: no weight may be further off than the largest */
+  case WN_GGUF_Q5_1: /* uses a search: no weight is off by more than the largest */
     return 2 * block + 32 * 0x1p-24;
   default:
     return 0;
@@ -47,8 +48,7 @@ static double rounding(wn_gguf_type type, double x, double block) {
 
 static void compare(wn_context *ctx, const wn_model *a, const wn_model *b, bool typed, wn_gguf_type type) {
   const wn_model_config *from = wn_model_config_get(a), *to = wn_model_config_get(b);
-  HOLDS(wn_model_tensor_count(a) <=
-        wn_model_tensor_count(b)); /* factors may become a tensor, and the other way round */
+  HOLDS(wn_model_tensor_count(a) <= wn_model_tensor_count(b)); /* factors may become a tensor, or a tensor factors */
   for (int i = 0, j = 0; i < wn_model_tensor_count(a); i++, j++) {
     wn_safetensors_entry s, t;
     HOLDS(wn_model_tensor_at(a, i, &s) == WN_OK && wn_model_tensor_at(b, j, &t) == WN_OK);
@@ -65,7 +65,8 @@ static void compare(wn_context *ctx, const wn_model *a, const wn_model *b, bool 
         for (int64_t n = k / 32 * 32; n < K && n < k / 32 * 32 + 32; n++) block = fmax(block, fabs((double)x[n]));
         most = !typed ? fmax(rounding(WN_GGUF_F16, (double)x[k], 0), rounding(WN_GGUF_BF16, (double)x[k], 0))
                       : fmax(rounding(type, (double)x[k], block), rounding(WN_GGUF_F16, (double)x[k], 0));
-        if (strstr(s.name, "norm")) most += 0x1p-8 * (1 + fabs((double)x[k])); /* gains that others keep as 1 + g */
+        if (strstr(s.name, "norm"))
+          most += 0x1p-8 * (1 + fabs((double)x[k])); /* some formats store a norm's gain g as 1 + g */
         if (!matrix && typed && type >= WN_GGUF_Q8_0) most = 0x1p-22 * (1 + fabs((double)x[k]));
         if (!(fabs((double)x[k] - (double)y[k]) <= most)) {
           fprintf(stderr, "%s, row %lld, element %lld: %a became %a\n", s.name, (long long)r, (long long)k,
@@ -102,7 +103,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   }
   struct wn_import import;
   wn_status status = wn_import_open(ctx, from, &import);
-  /* Tables of angles for long contexts cost seconds, and nothing of the file. */
+  /* Rotary tables for long contexts would take seconds without testing anything of the file. */
   const bool large = status == WN_OK && import.config.context * import.config.head_size > 1 << 16;
   wn_import_clear(&import);
   if (status != WN_OK) fuzz_refused(ctx);
@@ -113,7 +114,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (status != WN_OK) fuzz_refused(ctx);
   const wn_status converted = wn_model_convert(ctx, from, out, &o, NULL);
   if (converted != WN_OK) fuzz_refused(ctx);
-  HOLDS(status == WN_OK || converted != WN_OK); /* what does not load is not converted */
+  HOLDS(status == WN_OK || converted != WN_OK); /* a model that does not load must not convert */
   if (converted == WN_OK) {
     if (wn_model_load_float(ctx, out, &again) != WN_OK) {
       fprintf(stderr, "what was converted does not load: %s\n", wn_context_error(ctx));

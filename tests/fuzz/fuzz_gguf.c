@@ -1,4 +1,4 @@
-/* The whole input is a GGUF file. What opens is touched to its last byte: every string, number and weight. */
+/* The input is a GGUF file. In a file that opens, every string, number and weight is read, to the last byte. */
 #include "fuzz/fuzz.h"
 
 #include "winnow/gguf.h"

@@ -1,4 +1,4 @@
-/* The input is log.jsonl of a run. What loads has steps that rise and times that do not fall. */
+/* The input is a run's log.jsonl. In a log that loads, steps increase and times do not decrease. */
 #include "fuzz/fuzz.h"
 
 #include <math.h>

@@ -1,13 +1,13 @@
-/* The whole input is a model's configuration: what begins with '{' is a config.json of Hugging Face transformers, the
- * rest a GGUF file. A configuration that is accepted must read back through our own table; a GGUF file whose tensors
- * fit it must give a model, as it is and as floats. */
+/* The input is a model's configuration: a config.json of Hugging Face transformers if it starts with '{', else a GGUF
+ * file. An accepted configuration must survive winnow's own config.json. A GGUF file whose tensors fit it must load, as
+ * it is and as floats. */
 #include "fuzz/fuzz.h"
 
 #include "base/fields.h"
 #include "model/config.h"
 #include "formats/import.h"
 
-/* An accepted configuration is one that our own config.json can hold. */
+/* An accepted configuration must fit into winnow's own config.json. */
 static void survives(wn_context *ctx, const wn_model_config *config) {
   char *text, *again;
   wn_model_config back;
@@ -39,7 +39,7 @@ static void file(wn_context *ctx, const uint8_t *data, size_t size) {
   wn_status status = wn_import_open_gguf_memory(ctx, "input", data, size, &import);
   if (status == WN_OK) survives(ctx, &import.config);
   if (status == WN_OK) status = wn_import_check(ctx, &import);
-  /* Tables of angles for long contexts cost seconds, and nothing of the file. */
+  /* Rotary tables for long contexts would take seconds without testing anything of the file. */
   if (status == WN_OK && import.config.context * import.config.head_size > 1 << 16) {
     wn_import_clear(&import);
     return;

@@ -1,5 +1,5 @@
-/* The first byte chooses: text, JSON lines, gzip data as they are, JSON lines that are compressed here; and how text is
- * broken into documents. The rest is the file. What is prepared must read back with the stated counts. */
+/* The first byte chooses the format (text, JSON lines, gzip data, JSON lines compressed here) and how text is divided
+ * into documents. The rest is the file. Prepared data must read back with the reported counts. */
 #include "fuzz/fuzz.h"
 
 #include <sys/stat.h>
@@ -20,7 +20,7 @@ static void remove_folder(void) {
   rmdir(folder);
 }
 
-/* In memory where the system has such a folder: the target syncs what it writes. */
+/* In memory, where the system has a folder there: the target syncs its files. */
 static void make_folder(void) {
   if (*folder) return;
   struct stat st;
@@ -82,7 +82,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
   }
   HOLDS(result.documents > 0);
-  HOLDS(result.train_tokens == result.train_bytes && result.val_tokens == result.val_bytes); /* bytes are tokens */
+  HOLDS(result.train_tokens == result.train_bytes && result.val_tokens == result.val_bytes); /* a byte is a token */
   check_split(ctx, "train.bin", result.train_tokens);
   if (result.val_tokens) check_split(ctx, "val.bin", result.val_tokens);
   return 0;

@@ -1,5 +1,5 @@
-/* What resuming reads: state.json after its length in two bytes, then optimizer.safetensors, for a model with segment
- * recurrence and spans, whose step 0 they would be. What loads is saved and loads again, and a step can be made. */
+/* The files from which training resumes: the length of state.json in two bytes, that file, then optimizer.safetensors,
+ * for a model with segment recurrence and spans at step 0. What loads is saved, loads again, and can make a step. */
 #include "fuzz/fuzz.h"
 
 #include "model/model.h"

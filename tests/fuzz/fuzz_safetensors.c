@@ -1,9 +1,9 @@
-/* The whole input is a safetensors file. What opens is touched to its last byte. */
+/* The input is a safetensors file. If it opens, it is read to its last byte. */
 #include "fuzz/fuzz.h"
 
 #include "winnow/safetensors.h"
 
-/* Mostly changes the header alone and states its new length. */
+/* Mostly mutates only the header, and corrects its length. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed) {
   if (size < 10 || seed % 4 == 0) return LLVMFuzzerMutate(data, size, max_size);
   uint64_t header;

@@ -1,5 +1,5 @@
-/* The input's first part is a JSON schema, the rest what is drawn: each byte chooses among the tokens that may come. A
- * schema is read or refused in one line; whatever is drawn there is a next token, and what is complete is JSON. */
+/* The first part of the input is a JSON schema. Each byte of the rest chooses one of the allowed tokens. A schema is
+ * accepted, or refused in one line. Every chosen token must be allowed, and complete text must be JSON. */
 #include "fuzz/fuzz.h"
 
 #include <jansson.h>

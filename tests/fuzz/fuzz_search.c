@@ -1,5 +1,5 @@
-/* The input is search.json or the JSON of a comparison, as winnow prune writes them. What loads is written and read
- * again to the same text, and every point gives budgets. */
+/* The input is a search.json or the JSON of a comparison, as winnow prune writes them. What loads is written, and the
+ * file must load to the same text. Every point must give budgets. */
 #include "fuzz/fuzz.h"
 
 #include "prune/curve.h"

@@ -1,4 +1,4 @@
-/* The whole input is a SentencePiece model. What loads encodes some texts, decodes every id, and streams. */
+/* The input is a SentencePiece model. If it loads, it must encode some texts, decode every id, and stream text. */
 #include "fuzz/fuzz.h"
 
 #include "winnow/tokenizer.h"
@@ -23,7 +23,7 @@ static void stream(wn_context *ctx, const wn_tokenizer *tok, const int32_t *ids,
   wn_text_stream_destroy(s);
 }
 
-/* Protobuf: a field is a tag and, here mostly, a length and bytes. */
+/* Protobuf: a field is a tag and, mostly, a length and bytes. */
 static size_t read_varint(const uint8_t *data, size_t size, uint64_t *out) {
   *out = 0;
   for (size_t i = 0; i < size && i < 10; i++) {
@@ -40,7 +40,7 @@ static size_t write_varint(uint8_t *out, uint64_t value) {
   return n;
 }
 
-/* Finds the length-delimited fields of a message; picks one by seed. Returns false when there is none. */
+/* Picks one of a message's length-delimited fields by the seed. Returns false if there is none. */
 static bool pick_field(const uint8_t *data, size_t size, unsigned seed, size_t *tag_end, size_t *body, size_t *bytes) {
   size_t found = 0;
   for (int pass = 0; pass < 2; pass++) {
@@ -77,7 +77,7 @@ static bool pick_field(const uint8_t *data, size_t size, unsigned seed, size_t *
   return false;
 }
 
-/* Changes the inside of one field, `depth` messages down, and states the new lengths around it. */
+/* Mutates the inside of one field, `depth` messages down, and corrects the lengths around it. */
 static size_t mutate_message(uint8_t *data, size_t size, size_t max_size, unsigned seed, int depth) {
   size_t tag_end, body, bytes;
   if (depth == 0 || max_size < size + 16 || !pick_field(data, size, seed, &tag_end, &body, &bytes))
@@ -96,8 +96,8 @@ static size_t mutate_message(uint8_t *data, size_t size, size_t max_size, unsign
   return body + bytes + tail;
 }
 
-/* The model's fields 2 (trainer) and 3 (normaliser) drown among hundreds of pieces: half of the time one of the last
- * fields of the file is taken. */
+/* Among hundreds of pieces, fields 2 (trainer) and 3 (normaliser) would rarely be picked, so half of the time one of
+ * the file's last fields is taken. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed) {
   size_t at = 0;
   if (seed & 1) { /* skip the pieces */

@@ -1,4 +1,4 @@
-/* The first four bytes are context, rows, vocabulary and packing; the rest is a token file, which is read whole and
+/* The first four bytes choose context, batch, vocabulary and packing. The rest is a token file, which is read whole and
  * batch by batch. */
 #include "fuzz/fuzz.h"
 
@@ -58,7 +58,7 @@ static void read_batches(wn_context *ctx, const char *path, const char *split, c
   wn_data_source_destroy(source);
 }
 
-/* Every other time the header's count is made to fit what follows it. */
+/* Half of the time the header's count is set to what the file's length implies. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed) {
   size = LLVMFuzzerMutate(data, size, max_size);
   if (seed % 2 && size >= 4 + 1024) {

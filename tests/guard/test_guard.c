@@ -1,6 +1,6 @@
-/* The backend guard itself: it refuses arrays that are not its own by name, its arrays cannot be touched, its copies
- * out arrive when they are waited for, and its operations give what ref's give; and what measures: waits, counts, plans
- * whose arrays stay there. */
+/* The backend guard itself. It refuses foreign arrays by name, its arrays cannot be touched, its asynchronous copies
+ * arrive when they are waited for, and its operations give ref's results. Also the tools of measurement: waits, counts,
+ * and plans whose arrays stay on the device. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -47,9 +47,9 @@ static void test_operations(void **state) {
   assert_int_equal(memory->zero(ctx, (float *)at + 1, sizeof(float)), WN_OK);
   assert_int_equal(memory->copy(ctx, (float *)at + 4, (float *)at + 3, 2 * sizeof(float)), WN_OK);
   assert_int_equal(memory->copy_out(ctx, y, at, sizeof y), WN_OK);
-  assert_true(y[5] != 3 * x[4]); /* not there yet */
+  assert_true(y[5] != 3 * x[4]); /* the copy has not finished */
   const uint64_t mark = memory->record(ctx);
-  assert_int_equal(memory->zero(ctx, at, sizeof x), WN_OK); /* after the copy */
+  assert_int_equal(memory->zero(ctx, at, sizeof x), WN_OK); /* ordered after the copy */
   assert_int_equal(memory->wait(ctx, mark), WN_OK);
   for (int i = 0; i < N; i++) {
     const int from = i == 4 || i == 5 ? i - 1 : i;
@@ -76,7 +76,7 @@ static void test_refuses(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* A program's wait and its count. */
+/* A program's own waits, and the counter of waits. */
 static void test_waits(void **state) {
   (void)state;
   wn_context *ctx = guard_context();
@@ -101,8 +101,8 @@ static void test_waits(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* A plan's arrays stay there: runs bring nothing back, and add up no gradients of parameters, until what they have
- * written is taken; it is what ref gives. Then runs copy again. */
+/* A plan's arrays stay on the device: runs copy nothing back, and do not add to parameter gradients, until the results
+ * are taken. The results equal ref's. After that, runs copy again. */
 static void test_plans(void **state) {
   enum { T = 9, H = 2, D = 4, COUNT = H * T * D };
   static const char text[] = "{\"selective\": {\"mem\": {}}, \"span\": {\"init\": 0.5, \"limit\": 8, \"ramp\": 4}}";
@@ -144,7 +144,7 @@ static void test_plans(void **state) {
   assert_int_equal(wn_attention_plan_take(plan[1]), WN_ERR_ARGUMENT);
   assert_string_equal(wn_context_error(ctx[1]), "attention: arrays are taken that were not put");
   assert_int_equal(wn_attention_plan_put(plan[1]), WN_OK);
-  for (int i = 0; i < COUNT; i++) q[i] += 1; /* of no more concern */
+  for (int i = 0; i < COUNT; i++) q[i] += 1; /* must have no effect */
   for (int i = 0; i < 2; i++) {
     assert_int_equal(wn_attention_plan_forward(plan[1]), WN_OK);
     assert_int_equal(wn_attention_plan_backward(plan[1]), WN_OK);
@@ -157,7 +157,7 @@ static void test_plans(void **state) {
   assert_memory_equal(dq[1], dq[0], sizeof dq[0]);
   assert_memory_equal(dz[1], dz[0], sizeof dz[0]);
   assert_true(mem[1] == mem[0]);
-  for (int i = 0; i < 2; i++) { /* of the q that has changed */
+  for (int i = 0; i < 2; i++) { /* with the changed q */
     assert_int_equal(wn_attention_plan_forward(plan[i]), WN_OK);
     assert_int_equal(wn_attention_plan_backward(plan[i]), WN_OK);
   }

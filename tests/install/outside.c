@@ -1,4 +1,4 @@
-/* A program outside the tree: builds against the installed library and uses it. */
+/* A program outside the source tree that is built against the installed library. */
 #include <stdio.h>
 #include <winnow/winnow.h>
 

@@ -1,6 +1,6 @@
-/* Files that are no models, or not those that they say they are: each must be refused with a sentence that names what
- * is wrong, before it can do harm. The files are made here, from a model that loads, by one change each: in a GGUF
- * file's header, metadata and tensors; in a config.json; in safetensors; in an index of shards. */
+/* Files that are not models, or not what they claim: each must be refused with a message that names the problem, before
+ * it does harm. Each is made from a valid model by one change: in a GGUF file's header, metadata or tensors; in a
+ * config.json; in safetensors; in an index of shards. */
 #include "folder.h"
 
 #include <jansson.h>
@@ -8,37 +8,37 @@
 #include "formats/import.h"
 #include "winnow/model.h"
 
-/* ---- a GGUF file by parts ---- */
+/* ---- the parts of a GGUF file ---- */
 
 enum op {
   NOTHING,
-  MAGIC,      /* text in its place */
-  VERSION,    /* number */
-  TENSORS,    /* the count that the header says */
-  KEYS,       /* the same */
-  CUT,        /* number of bytes are left */
-  CUT_END,    /* number of bytes are missing */
-  SET_UINT,   /* key's value, put there where it is not */
-  SET_FLOAT,  /* the same: number is the float's bits */
-  SET_TEXT,   /* the same */
-  SET_TYPE,   /* key's type number */
-  SET_ARRAY,  /* key becomes an array of type (number >> 60) and count */
-  SET_NESTED, /* key becomes an array of arrays, of arrays, ... */
-  SET_LENGTH, /* the length that key's text says */
-  KEY_LENGTH, /* the length that the key itself says */
-  KEY_NAME,   /* key is renamed to text */
-  TWICE,      /* key is there twice */
-  DROP,       /* key is not there */
-  T_DROP,     /* a tensor is not there */
-  T_NAME,     /* is renamed to text */
+  MAGIC,      /* becomes `text` */
+  VERSION,    /* becomes `number` */
+  TENSORS,    /* the header's count */
+  KEYS,       /* likewise */
+  CUT,        /* the file is cut to `number` bytes */
+  CUT_END,    /* `number` bytes are cut off its end */
+  SET_UINT,   /* the key's value, added where missing */
+  SET_FLOAT,  /* likewise; `number` is the float's bits */
+  SET_TEXT,   /* likewise */
+  SET_TYPE,   /* the key's type number */
+  SET_ARRAY,  /* an array of type (number >> 60) and this count */
+  SET_NESTED, /* an array of arrays, of arrays, ... */
+  SET_LENGTH, /* the stated length of the key's text */
+  KEY_LENGTH, /* the stated length of the key itself */
+  KEY_NAME,   /* the key is renamed to `text` */
+  TWICE,      /* the key occurs twice */
+  DROP,       /* the key is removed */
+  T_DROP,     /* the tensor is removed */
+  T_NAME,     /* is renamed to `text` */
   T_NAME_LENGTH,
-  T_ADD, /* one more, named text */
+  T_ADD, /* a further one, named `text` */
   T_TYPE,
-  T_DIMS,    /* number of dimensions */
-  T_ROWS,    /* the outer dimension, the data as before */
+  T_DIMS,    /* the number of dimensions */
+  T_ROWS,    /* the outer dimension; the data stay */
   T_COLUMNS, /* the inner one */
   T_OFFSET,
-  T_VALUE /* bits of the first float */
+  T_VALUE /* the bits of the first float */
 };
 
 struct gguf_case {
@@ -47,7 +47,7 @@ struct gguf_case {
   const char *where; /* key or tensor */
   uint64_t number;
   const char *text;
-  const char *expected; /* part of the sentence */
+  const char *expected; /* part of the message */
 };
 
 struct bytes {
@@ -236,7 +236,7 @@ static struct bytes make_gguf(const struct gguf_case *c) {
   return b;
 }
 
-/* As wn_model_load does it, but from memory: exactly as long as the file, so that a byte beyond is seen. */
+/* Like wn_model_load, but from memory of exactly the file's length, so that the sanitizers see a read past the end. */
 static wn_status load_gguf(const struct bytes *b) {
   struct wn_import import;
   wn_model *model = NULL;
@@ -351,7 +351,7 @@ static void gguf_files(void **state) {
   }
 }
 
-/* Every prefix of the header, and single bytes changed anywhere in it: nothing to expect but that it ends well. */
+/* Every prefix of the header, and every change of a single byte in it: anything may come of it, but no crash. */
 static void gguf_bytes(void **state) {
   (void)state;
   const struct gguf_case good = {"the model itself", NOTHING, "", 0, NULL, NULL};
@@ -408,7 +408,7 @@ static void refused(const char *what, const char *path, const char *expected) {
   assert_null(model);
 }
 
-/* A change of config.json: value (JSON; NULL: the key goes) at a key, and what must be said. */
+/* A change of config.json: a key's new value (JSON; NULL removes the key), and what the message must contain. */
 static const struct config_case {
   const char *key, *value, *expected;
 } llama_cases[] = {
@@ -593,7 +593,7 @@ static void other_configs(void **state) {
 /* ---- safetensors ---- */
 
 struct change {
-  const char *what, *from, *to; /* in the header, of one length */
+  const char *what, *from, *to; /* in the header; both of the same length */
   const char *expected;
 };
 
@@ -686,7 +686,7 @@ static void indexes(void **state) {
   wn_model *model;
   assert_ok(ctx, wn_model_load(ctx, dir, &model));
   wn_model_destroy(model);
-  /* A tensor moved to another shard, and one that the index leaves out. */
+  /* A tensor moved to another shard, and a tensor missing from the index. */
   place_in(path, dir, "model.safetensors.index.json");
   json_t *index = json_load_file(path, 0, NULL), *map = json_object_get(index, "weight_map");
   json_t *was = json_incref(json_object_get(map, "model.norm.weight"));

@@ -1,5 +1,5 @@
-/* Checksums: one wrong bit anywhere in a tensor file is noticed, with the names of the file and the tensor; files
- * without are read as they are; verification of whole folders. */
+/* Checksums: a flipped bit anywhere in a tensor file is found, and the message names the file and the tensor. Files
+ * without checksums are read as they are. Whole folders can be verified. */
 #include "support.h"
 
 #include <sys/stat.h>
@@ -78,7 +78,7 @@ static void every_bit_of_a_file(void **state) {
       const wn_status status = check(bad, n, gguf, NULL);
       const char *error = wn_context_error(ctx);
       if (status == WN_OK) fail_msg("bit %zu of %s was not noticed", bit, gguf ? "a GGUF file" : "a safetensors file");
-      assert_true(status == WN_ERR_FORMAT || status == WN_ERR_UNSUPPORTED); /* versions, types that are not known */
+      assert_true(status == WN_ERR_FORMAT || status == WN_ERR_UNSUPPORTED); /* unknown versions and types */
       assert_non_null(strstr(error, "the.file"));
       bool named = false;
       for (int k = 0; k < 4; k++) {
@@ -88,7 +88,7 @@ static void every_bit_of_a_file(void **state) {
       }
       tensors += named;
     }
-    /* Every bit of the data names its tensor. */
+    /* For every bit of the data its tensor is named. */
     assert_int_equal(tensors, gguf ? 8 * (32 + 96) : 8 * (sizeof one + sizeof wide + sizeof bytes3));
     assert_int_not_equal(check(good, n - 1, gguf, NULL), WN_OK);
   }
@@ -117,7 +117,7 @@ static void files_of_others_have_none(void **state) {
   assert_false(has);
 }
 
-/* A caller's key of that name, and data that is produced. */
+/* A key of that name set by the caller, and data that a callback produces. */
 static wn_status produce(void *user, int i, void *out, size_t bytes) {
   (void)user;
   if (bytes) memcpy(out, entries[i].data, bytes);
@@ -141,13 +141,13 @@ static void written_both_ways(void **state) {
   assert_refused(ctx, wn_gguf_write(ctx, path_in(folder, "twice.gguf"), values, pair, 3, make_gguf, NULL),
                  WN_ERR_ARGUMENT, "\"b\" is there twice");
   wn_gguf_values_destroy(values);
-  assert_ok(ctx, wn_safetensors_write(ctx, path, NULL, 0, NULL)); /* a file without tensors */
+  assert_ok(ctx, wn_safetensors_write(ctx, path, NULL, 0, NULL)); /* without tensors */
   bool has = false;
   assert_ok(ctx, check(b, read_back(b, sizeof b), false, &has));
   assert_true(has);
 }
 
-/* XXH3's own test values: the same sums as other programs compute. */
+/* XXH3's own test values: other programs compute the same checksums. */
 static void sums_are_xxh3(void **state) {
   (void)state;
   assert_true(wn_checksum("", 0) == 0x2d06800538d394c2u);
@@ -186,7 +186,7 @@ static void folders_are_verified(void **state) {
   write_gguf(other);
   snprintf(other, sizeof other, "%s/val.bin", dir);
   assert_ok(ctx, wn_token_file_write(ctx, other, "llmc", 100, tokens, 4));
-  snprintf(other, sizeof other, "%s/pytorch_model.bin", dir); /* another program's, which is none of ours */
+  snprintf(other, sizeof other, "%s/pytorch_model.bin", dir); /* a file of another program */
   put_file(other, "PK\003\004, and so on", 15);
   assert_ok(ctx, wn_verify(ctx, dir, see, &s));
   assert_true(s.count == 3 && s.states[WN_FILE_OK] == 3);
@@ -205,7 +205,7 @@ static void folders_are_verified(void **state) {
   s = (struct seen){0};
   assert_refused(ctx, wn_verify(ctx, other, see, &s), WN_ERR_IO, "missing.gguf");
   assert_int_equal(s.count, 0);
-  assert_int_equal(symlink("nowhere", other), 0); /* in a folder it is one of its files */
+  assert_int_equal(symlink("nowhere", other), 0); /* as a file of the folder */
   assert_refused(ctx, wn_verify(ctx, dir, see, &s), WN_ERR_IO, "missing.gguf");
   assert_true(s.count == 4 && s.states[WN_FILE_UNREADABLE] == 1 && s.states[WN_FILE_DAMAGED] == 1);
   assert_int_equal(wn_verify(ctx, NULL, NULL, NULL), WN_ERR_ARGUMENT);

@@ -1,5 +1,5 @@
-/* NaN and infinity in weights of every storage type: the scan names the first, loading and converting refuse them with
- * file and tensor, the options switch that, and an evaluation whose loss is not finite is an error. */
+/* NaN and infinity in weights of every storage type: the scan names the first one, loading and converting refuse them
+ * with the file and tensor, options turn this off, and an evaluation whose loss is not finite is an error. */
 #include "folder.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 #include "winnow/safetensors.h"
 #include "winnow/train.h"
 
-/* Every type with the byte places of its numbers. */
+/* Every type, with the byte positions of its numbers. */
 static const struct {
   wn_gguf_type type;
   int places[2], count, bytes;
@@ -31,7 +31,7 @@ static void put(wn_gguf_type type, uint8_t *at, double value) {
     memcpy(at, &half, sizeof half);
 }
 
-/* The largest finite numbers and random blocks are fine; one number anywhere that is not finite is found. */
+/* The largest finite numbers and random blocks pass. A single number that is not finite is found, anywhere. */
 static void scan(void **state) {
   (void)state;
   static const double bad[] = {NAN, INFINITY, -INFINITY};
@@ -39,7 +39,7 @@ static void scan(void **state) {
     const wn_gguf_type type = kinds[k].type;
     const int64_t weights = wn_gguf_block_weights(type), blocks = 5000;
     const size_t block = wn_gguf_block_bytes(type), bytes = (size_t)blocks * block;
-    uint8_t *data = malloc(bytes + 1), *p = data + 1; /* at an odd address */
+    uint8_t *data = malloc(bytes + 1), *p = data + 1; /* an odd address */
     assert_non_null(data);
     for (size_t b = 0; b < (size_t)blocks; b++) packed_block(type, p + b * block, 5, b);
     const uint32_t most = 0x7f7fffff;
@@ -83,7 +83,7 @@ static wn_status produce(void *user, int i, void *out, size_t bytes) {
   return WN_OK;
 }
 
-/* A model of width 256 whose tensor `name` has this type, in its fourth block a NaN at byte `place` (-1: none). */
+/* A model of width 256 whose tensor `name` has this type. Its fourth block has a NaN at byte `place` (-1: none). */
 static void make_file(const char *out, const char *name, wn_gguf_type type, int place) {
   struct rewrite r = {.chosen = -1, .place = place};
   wn_gguf *file;
@@ -158,7 +158,7 @@ static void files(void **state) {
   assert_refused(ctx, wn_model_load_with(ctx, path_in(folder, "plain.gguf"), &wrong, &model), WN_ERR_ARGUMENT, "3");
 }
 
-/* 16 bits in folders of other programs. */
+/* Types of 16 bits, in other programs' folders. */
 static void folders(void **state) {
   (void)state;
   static const wn_gguf_type types[] = {WN_GGUF_F16, WN_GGUF_BF16};
@@ -177,7 +177,7 @@ static void folders(void **state) {
     wn_safetensors_entry entries[64];
     const int count = wn_safetensors_count(file);
     assert_true(count <= 64);
-    uint8_t *copy = malloc(e->bytes); /* the file again, with this tensor changed */
+    uint8_t *copy = malloc(e->bytes); /* rewrites the file with this tensor changed */
     assert_non_null(copy);
     memcpy(copy, e->data, e->bytes);
     put(types[i], copy + 100, -INFINITY);
@@ -195,7 +195,7 @@ static void folders(void **state) {
   }
 }
 
-/* Where the values were let through the loss says so. */
+/* If such values were let through, the loss reports it. */
 static void evaluation(void **state) {
   (void)state;
   make_plain();

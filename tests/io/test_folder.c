@@ -1,5 +1,5 @@
-/* Files of a folder that are replaced as one: what readers find in between, what goes with the old generation, and
- * folders from somebody else, where links stand in for the files of a save. */
+/* Files of a folder that are replaced together: what readers find meanwhile, which files disappear with the old
+ * generation, and folders from strangers in which links replace the files of a save. */
 #include "train/tiny.h"
 
 #include <errno.h>
@@ -22,14 +22,14 @@ static const char *in(const char *dir, const char *name) {
   static int next;
   char path[8192];
   if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
-    fail_msg("%s is too long", name); /* either may be one of ours */
+    fail_msg("%s is too long", name); /* its name may be that of a real file */
   return memcpy(paths[next++ % 6], path, sizeof path);
 }
 static void put(const char *dir, const char *name, const char *text) {
   FILE *f = fopen(in(dir, name), "w");
   if (!f || fputs(text, f) == EOF || fclose(f) != 0) fail_msg("cannot write %s/%s", dir, name);
 }
-/* The file holds this; NULL: there is none. */
+/* The file has this content; NULL: it does not exist. */
 static void holds(const char *dir, const char *name, const char *text) {
   char *found = tiny_read(dir, name, NULL);
   if (!text ? found != NULL : !found || strcmp(found, text) != 0)
@@ -74,7 +74,7 @@ static void test_commit(void **state) {
   must(b.ctx, wn_folder_begin(b.ctx, b.dir, &f));
   put(f.next, "a", "new a");
   put(f.next, "b", "new b");
-  must(b.ctx, wn_folder_drop(b.ctx, &f, "b")); /* which the new generation has: it stays */
+  must(b.ctx, wn_folder_drop(b.ctx, &f, "b")); /* the new generation has b, so it stays */
   must(b.ctx, wn_folder_drop(b.ctx, &f, "c"));
   must(b.ctx, wn_folder_drop(b.ctx, &f, "none"));
   assert_int_equal(wn_folder_drop(b.ctx, &f, "../outside/a"), WN_ERR_ARGUMENT);
@@ -85,11 +85,11 @@ static void test_commit(void **state) {
   bool committed = false;
   must(b.ctx, wn_folder_commit(b.ctx, &f, &committed));
   assert_true(committed);
-  wn_folder_abort(&f); /* harmless */
+  wn_folder_abort(&f); /* harmless a second time */
   holds(b.dir, "a", "new a"), holds(b.dir, "b", "new b"), holds(b.dir, "c", NULL), holds(b.dir, "other", "mine");
   assert_int_not_equal(access(in(b.dir, ".next"), F_OK), 0);
   assert_int_not_equal(access(in(b.dir, ".commit"), F_OK), 0);
-  /* Given up: nothing has happened; a folder that was made for it is gone. */
+  /* Aborted: nothing has changed, and a folder that was made for it is gone. */
   must(b.ctx, wn_folder_begin(b.ctx, b.dir, &f));
   put(f.next, "a", "never");
   wn_folder_abort(&f);
@@ -101,8 +101,8 @@ static void test_commit(void **state) {
   bed_clear(&b);
 }
 
-/* A save that was killed after its commit point, at each number of files moved: readers find the new generation and
- * change nothing; the next writer finishes it. */
+/* A save killed after its commit point, after each number of moved files. Readers find the new generation and change
+ * nothing; the next writer finishes the save. */
 static void test_readers(void **state) {
   (void)state;
   for (int moved = 0; moved <= 4; moved++) {
@@ -112,7 +112,7 @@ static void test_readers(void **state) {
     assert_int_equal(mkdir(in(b.dir, ".commit"), 0777), 0);
     const char *const names[] = {"a", "b"};
     if (moved < 2) put(b.dir, ".commit/.gone", "c\nd\n");
-    if (moved >= 1) remove(in(b.dir, "c")); /* the list goes after what it lists */
+    if (moved >= 1) remove(in(b.dir, "c")); /* the list is removed after the files that it lists */
     for (int i = 0; i < 2; i++) put(b.dir, moved > 2 + i ? names[i] : in(".commit", names[i]), "new");
     assert_int_equal(mkdir(in(b.dir, ".next"), 0777), 0);
     put(b.dir, ".next/a", "half");
@@ -134,7 +134,7 @@ static void test_readers(void **state) {
   assert_string_equal(path, "/plain.bin");
 }
 
-/* Both names of one file, as a crash can leave them on a file system without a journal. */
+/* Both names refer to one file, as a crash can leave them on a file system without a journal. */
 static void test_two_names(void **state) {
   (void)state;
   struct bed b;
@@ -159,7 +159,7 @@ static void refused(struct bed *b, const char *what, const char *name, const cha
   holds(b->dir, "a", "old a"), holds(b->dir, "b", "old b"), holds(b->dir, "other", "mine");
 }
 
-/* A link in every place where a save moves or removes something by name. */
+/* A link in every place where a save moves or removes a file by name. */
 static void test_links(void **state) {
   (void)state;
   static const struct {
@@ -184,7 +184,7 @@ static void test_links(void **state) {
     refused(&b, cases[i].link, cases[i].link, "symbolic link");
     struct stat st;
     assert_int_equal(lstat(in(b.dir, cases[i].link), &st), 0);
-    if (cases[i].folder) holds(b.dir, in(cases[i].folder, "b"), "a file of the save"); /* not half done */
+    if (cases[i].folder) holds(b.dir, in(cases[i].folder, "b"), "a file of the save"); /* nothing half done */
     char path[700];
     const bool commit = !strncmp(cases[i].link, ".commit", 7), list = strstr(cases[i].link, ".gone") != NULL;
     const char *name = !cases[i].folder ? "a" : list ? "c" : cases[i].link + strlen(cases[i].folder) + 1;
@@ -225,7 +225,7 @@ static void test_strange_entries(void **state) {
   bed_clear(&b);
 }
 
-/* Another kind of tokenizer takes the place of the one before; what is not the model's stays. */
+/* Another kind of tokenizer replaces the previous one's files. Files that are not the model's stay. */
 static void test_tokenizers(void **state) {
   (void)state;
   struct bed b;
@@ -244,7 +244,7 @@ static void test_tokenizers(void **state) {
   bed_clear(&b);
 }
 
-/* A model that another process replaces all the time is read as one of its generations, never as a mixture. */
+/* A model that another process keeps replacing is read as one of its generations, never as a mixture. */
 static void test_live_writer(void **state) {
   (void)state;
   enum { T = 8, V = 40, LOADS = 60 };
@@ -281,7 +281,7 @@ static void test_live_writer(void **state) {
     seen[which]++;
   }
   int code;
-  const pid_t ended = waitpid(pid, &code, WNOHANG); /* it has been at work all the time */
+  const pid_t ended = waitpid(pid, &code, WNOHANG); /* it was at work all the time */
   if (!ended) kill(pid, SIGKILL), waitpid(pid, &code, 0);
   assert_int_equal(ended, 0);
   if (*bad) fail_msg("%s", bad);
@@ -290,7 +290,7 @@ static void test_live_writer(void **state) {
   bed_clear(&b);
 }
 
-/* One that is slower than a save gets its generation all the same, and the writer loses none of its own for it. */
+/* A reader slower than a save still gets a whole generation, and the writer loses none of its own because of it. */
 static void test_slow_reader(void **state) {
   (void)state;
   struct bed b;

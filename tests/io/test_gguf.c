@@ -1,5 +1,5 @@
-/* GGUF: every type against what llama.cpp's own package decodes (tests/golden/gguf), metadata of every kind, and files
- * that lie. Hostile buffers are allocated to their exact length, so that reading one byte past them is seen. */
+/* GGUF: every type against what llama.cpp's Python package decodes (tests/golden/gguf), metadata of every kind, and
+ * malformed files. Hostile buffers have exactly the file's length, so that the sanitizers see a read past the end. */
 #include "support.h"
 
 #include "winnow/gguf.h"
@@ -32,7 +32,7 @@ static void types(void **state) {
       for (int64_t k = 0; k < kept; k++) {
         float want;
         memcpy(&want, (const char *)e->data + (size_t)(r * kept + k) * sizeof want, sizeof want);
-        /* the same products of floats; a sum may be rounded once more or less */
+        /* the same float products; a sum may be rounded once more or less */
         const float got = all[r][7 * k], size = want < 0 ? -want : want, off = got - want;
         if (!((off < 0 ? -off : off) <= 2.4e-7f * size + 1e-9f))
           fail_msg("%s[%d][%d]: %.9g, expected %.9g", e->name, (int)r, (int)(7 * k), (double)got, (double)want);
@@ -88,7 +88,7 @@ static void metadata(void **state) {
   wn_gguf_close(f);
 }
 
-/* A file under construction. */
+/* A file being built. */
 struct build {
   unsigned char bytes[4096];
   size_t n;
@@ -132,7 +132,7 @@ static void data(struct build *b, size_t bytes) {
 
 static wn_status open_built(const struct build *b, size_t bytes) {
   unsigned char *copy = test_malloc(bytes + 1);
-  memcpy(copy + 1, b->bytes, bytes); /* unaligned on purpose */
+  memcpy(copy + 1, b->bytes, bytes); /* deliberately unaligned */
   wn_gguf *f = NULL;
   const wn_status status = wn_gguf_open_memory(ctx, "evil", copy + 1, bytes, &f);
   if (status != WN_OK) assert_null(f);

@@ -1,6 +1,6 @@
-/* wn_gguf_encode's searched types: no worse than ranges rounded to nearest with scales in float, which the file does
- * not even have; blocks of zeros, constants, denormals and outliers; NaN stays NaN; the same bits by every instruction
- * set and number of threads. */
+/* wn_gguf_encode's types with a search: the error is no larger than that of rounding to nearest in each group's range
+ * with float scales, which the file does not even have. Also blocks of zeros, constants, subnormals and outliers; NaN
+ * stays NaN; every instruction set and number of threads gives the same bits. */
 #include "isa.h"
 #include "support.h"
 
@@ -26,8 +26,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-/* group: weights with a scale of their own; steps between the smallest and the largest; signed: one scale, no minimum.
- */
+/* group: weights that share a scale; steps: from the smallest to the largest; signed: one scale and no minimum. */
 static const struct {
   wn_gguf_type type;
   int group, steps;
@@ -60,11 +59,11 @@ static void round_trip(wn_context *c, wn_gguf_type type, const float *x, int64_t
   assert_ok(c, wn_gguf_dequantize(c, &t, 0, 1, y));
 }
 
-/* Squared error of each group's range in equal steps, in float throughout. */
+/* The squared error of dividing each group's range into equal steps, in float. */
 static double error_of_ranges(int type, const float *x) {
   double error = 0;
   for (int64_t i = 0; i < N; i += types[type].group) {
-    double low = 0, high = 0; /* a minimum above zero cannot be stored by all */
+    double low = 0, high = 0; /* some types cannot store a minimum above zero */
     for (int k = 0; k < types[type].group; k++) low = fmin(low, (double)x[i + k]), high = fmax(high, (double)x[i + k]);
     if (types[type].is_signed) high = fmax(high, -low), low = -high;
     const double step = (high - low) / types[type].steps;
@@ -93,7 +92,7 @@ static void searched(void **state) {
   }
 }
 
-/* Weights that a block holds exactly, and the edges of what numbers can be. */
+/* Weights that a block can hold exactly, and extreme numbers. */
 static void edges(void **state) {
   (void)state;
   float x[256], y[256];
@@ -107,7 +106,7 @@ static void edges(void **state) {
       round_trip(ctx, type, x, 256, y);
       for (int i = 0; i < 256; i++) assert_true(fabsf(y[i] - x[i]) < 0.75f * 0.04f);
     }
-    for (int i = 0; i < 256; i++) x[i] = i % 3 ? 0x1p-130f : -0x1p-140f; /* less than any half float */
+    for (int i = 0; i < 256; i++) x[i] = i % 3 ? 0x1p-130f : -0x1p-140f; /* below any half float */
     round_trip(ctx, type, x, 256, y);
     for (int i = 0; i < 256; i++) assert_true(fabsf(y[i]) < 0x1p-24f);
     memset(x, 0, sizeof x);
@@ -128,7 +127,7 @@ static void edges(void **state) {
   }
 }
 
-/* The types that are only rounded: what is not finite stays so, and what is does not become infinite. */
+/* Types that are only rounded: values that are not finite stay so, and finite ones do not become infinite. */
 static void edges_of_rounding(void **state) {
   (void)state;
   const float bad[] = {NAN, INFINITY, -INFINITY};
@@ -145,7 +144,7 @@ static void edges_of_rounding(void **state) {
     assert_true(k == 0 ? isnan(y[20]) : y[20] == bad[k]);
   }
   for (int sign = -1; sign <= 1; sign += 2) {
-    x[20] = (float)sign * 0x1.fep127f; /* the largest of BF16 */
+    x[20] = (float)sign * 0x1.fep127f; /* BF16's largest number */
     round_trip(ctx, WN_GGUF_BF16, x, 32, y);
     assert_true(y[20] == x[20]);
     x[20] = (float)sign * 0x1.fffp127f;

@@ -1,4 +1,4 @@
-/* A mapped file that is shortened while it is in use: a handler of SIGBUS learns which one it was. */
+/* A mapped file that is truncated while in use: a SIGBUS handler can find out which file it was. */
 #include "support.h"
 
 #include <signal.h>

@@ -1,5 +1,5 @@
-/* Safetensors: round trips, and files that lie. Hostile buffers are allocated to their exact length, so that reading
- * one byte past them is seen by the sanitizers. */
+/* Safetensors: round trips and malformed files. Hostile buffers have exactly the file's length, so that the sanitizers
+ * see a read past the end. */
 #include "support.h"
 
 #include <sys/resource.h>
@@ -11,7 +11,7 @@
 static wn_context *ctx;
 static char folder[512], path[600];
 
-/* length | header | data, malloc'd; length_bytes < 0: the header's own. */
+/* length | header | data, malloc'd. length_bytes < 0: the header's true length. */
 static unsigned char *build(const char *header, long long length_bytes, size_t data_bytes, size_t *bytes) {
   size_t n = strlen(header);
   uint64_t length = length_bytes < 0 ? n : (uint64_t)length_bytes;
@@ -137,7 +137,7 @@ static void deep_headers_are_refused(void **state) {
   test_free(header);
 }
 
-/* Every byte of every tensor: what a caller would touch. */
+/* Reads every byte of every tensor, as a caller would. */
 static unsigned touch(const wn_safetensors *f) {
   unsigned sum = 0;
   for (int i = 0; i < wn_safetensors_count(f); i++) {
@@ -189,7 +189,7 @@ static void changed_bytes_never_reach_outside(void **state) {
     wn_safetensors_close(f);
     test_free(copy);
   }
-  assert_true(opened > 0); /* a changed name is still a good file */
+  assert_true(opened > 0); /* a changed name is still valid */
   test_free(file);
 }
 
@@ -231,7 +231,7 @@ static void written_files_read_back(void **state) {
   assert_null(wn_safetensors_at(f, count));
   wn_safetensors_close(f);
 
-  FILE *raw = fopen(path, "rb"); /* what other readers rely on: a header padded with spaces to 8 bytes */
+  FILE *raw = fopen(path, "rb"); /* what other readers rely on: spaces pad the header to 8 bytes */
   uint64_t header = 0;
   assert_int_equal(fread(&header, 8, 1, raw), 1);
   assert_int_equal(fgetc(raw), '{');
@@ -305,7 +305,7 @@ static void what_cannot_be_written_is_refused(void **state) {
   assert_refused(ctx, wn_safetensors_write(ctx, folder, &good, 1, NULL), WN_ERR_IO, "it is a folder");
 }
 
-/* Nor what could not be read back. */
+/* A file that could not be read back is not written. */
 static void what_cannot_be_read_back_is_not_written(void **state) {
   (void)state;
   enum { NAME = 5000, TEXT = 9 << 20 };

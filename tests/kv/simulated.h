@@ -1,5 +1,5 @@
-/* Calls of attention of every kind under budgets, and the rule carried out one token at a time, in double: what finds
- * evictions of whole sequences is compared with it. */
+/* Attention calls of every kind under budgets, and the eviction rule carried out token by token in double. The
+ * evictions found for whole sequences are compared with it. */
 #ifndef TESTS_KV_SIMULATED_H
 #define TESTS_KV_SIMULATED_H
 
@@ -20,7 +20,7 @@ static double number(const void *x, wn_dtype dtype, int64_t i) {
   return dtype == WN_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
 }
 
-/* Room for an array of n normal numbers that are the same in both precisions. */
+/* An array of n normal numbers that are exact in both precisions. */
 static void *normal(wn_dtype dtype, int64_t n, uint64_t seed, uint64_t salt) {
   void *x = malloc((size_t)n * sizeof(double));
   for (int64_t i = 0; i < n; i++) {
@@ -55,7 +55,7 @@ static void call_make(struct call *c, wn_dtype dtype, uint64_t seed, bool select
   a->Tq = a->Tk = 1 + pick(seed, seed % 3 ? 60 : 200);
   const int64_t T = a->Tk, D = a->D, H = a->H, Hkv = a->Hkv;
   a->scale = 1 / sqrt((double)D);
-  a->s_q = (struct wn_stride){T * (H * D + 3), H * D + 3, D}; /* as a layer has them, or heads first */
+  a->s_q = (struct wn_stride){T * (H * D + 3), H * D + 3, D}; /* a layer's layout, or heads first */
   a->s_k = pick(seed, 2) ? (struct wn_stride){T * Hkv * D, D, T * D} : (struct wn_stride){T * Hkv * D, Hkv * D, D};
   a->s_y = (struct wn_stride){T * H * D, H * D, D};
   a->s_v = a->s_k;
@@ -108,7 +108,7 @@ static void call_clear(struct call *c) {
   free(c->doc);
 }
 
-/* S of row i on key j, in selection g. */
+/* S of row i for key j, in selection g. */
 static double selection(const struct wn_attention *a, wn_dtype dtype, int64_t b, int64_t g, int64_t i, int64_t j,
                         int64_t first) {
   const int64_t head = g * (a->H / wn_selection_groups(a)) + a->sel.head, kv = head / (a->H / a->Hkv);
@@ -131,7 +131,8 @@ static double selection(const struct wn_attention *a, wn_dtype dtype, int64_t b,
   return a->sel.relu ? fmax(0, sum) : sum;
 }
 
-/* given[j] += the weights of row i of the heads of group g (of P) on the keys held. F: of each selection. */
+/* Adds to given[j] the attention weights of row i, over the heads of group g (of P), for the keys held. F: of each
+ * selection. */
 static void weigh(const struct wn_attention *a, wn_dtype dtype, int64_t b, int64_t g, int64_t P, int64_t i,
                   const bool *held, double F[6][200], double *given) {
   for (int64_t head = g * (a->H / P); head < (g + 1) * (a->H / P); head++) {
@@ -156,13 +157,13 @@ static void weigh(const struct wn_attention *a, wn_dtype dtype, int64_t b, int64
   }
 }
 
-/* Random: the lot of the token at a position of its document. */
+/* Policy random: the number drawn for the token at a position of its document. */
 static double lot(const wn_budgets *x, int64_t layer, int64_t group, int64_t position) {
   return wn_random_uniform(x->seed, WN_STREAM_EVICT, (uint64_t)layer << 32 | (uint64_t)group, (uint64_t)position);
 }
 
-/* SnapKV: the votes of rows i-w..i-1 for key j, pooled over its neighbours among the keys held. given[r]: the weights
- * of row r. */
+/* SnapKV: the votes of rows i-w..i-1 for key j, pooled over its neighbours among the keys held. given[r]: row r's
+ * attention weights. */
 static double voted(const wn_budgets *x, double given[200][200], const bool *held, int64_t first, int64_t i,
                     int64_t j) {
   double pooled = 0;
@@ -177,7 +178,7 @@ static double voted(const wn_budgets *x, double given[200][200], const bool *hel
   return pooled;
 }
 
-/* The rule, token by token: a key is held from its row on until it goes. Returns the evictions. */
+/* The rule, token by token: a key is held from its own row until it is evicted. Returns the number of evictions. */
 static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_budgets *x, int64_t layer, int64_t b,
                         int64_t g, int32_t *evicted_at, double *margin) {
   const int64_t T = a->Tk, K = x->heads > 0 ? x->head_tokens[layer * x->heads + g] : x->tokens[layer];
@@ -224,7 +225,7 @@ static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_b
     for (int64_t j = first; x->policy == WN_POLICY_SELECTIVE && j <= i; j++)
       if (held[j]) F[j] += selection(a, dtype, b, g, i, j, first);
     if (x->policy == WN_POLICY_TOVA || snapkv) memset(F, 0, sizeof F);
-    /* With the shift a row's selections count from the next one on. */
+    /* With the shift, a row's selections count from the next row on. */
     if (weights && a->sel.shift) weigh(a, dtype, b, g, P, i, held, selected, F);
     for (int64_t n = 0; weights && a->sel.on && n < wn_selection_groups(a); n++)
       for (int64_t j = first; j <= i; j++) selected[n][j] += selection(a, dtype, b, n, i, j, first);
@@ -282,7 +283,7 @@ static int64_t check_at(const struct place *places, int count, wn_policy policy,
     for (int64_t g = 0; g < c.a.B * P; g++)
       evictions += simulate(&c.a, dtype, &x, 1, g / P, g % P, want + g * T, &margin);
     assert_ok(ctx, find(where->backend, dtype, where->threads, &x, 1, &c.a, got));
-    /* Float's rounding may turn a choice between scores that are equal but for it. */
+    /* Float rounding may decide between scores that are otherwise equal. */
     if (margin > 5e-6 || dtype == WN_F64)
       for (int64_t i = 0; i < n; i++)
         if (want[i] != got[i])

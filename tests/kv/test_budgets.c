@@ -1,4 +1,4 @@
-/* Budgets: every spelling, every refusal, files there and back, and what goes with a model. */
+/* Budgets: every spelling, every refusal, round trips through files, and which ones suit a model. */
 #include "support.h"
 
 #include "base/alloc.h"
@@ -68,7 +68,7 @@ static void heads_parsed(const wn_model_config *c, const char *text, const int64
   assert_true(back.heads == b.heads && back.layers == b.layers && back.per_kv_head && back.policy == b.policy);
   assert_memory_equal(back.head_tokens, b.head_tokens, (size_t)(b.layers * b.heads) * sizeof *b.head_tokens);
   assert_memory_equal(back.tokens, b.tokens, (size_t)b.layers * sizeof *b.tokens);
-  assert_ok(ctx, wn_budgets_parse(ctx, c, "5", &back)); /* over them */
+  assert_ok(ctx, wn_budgets_parse(ctx, c, "5", &back)); /* replaces them */
   assert_true(back.heads == 0 && back.head_tokens == NULL && back.tokens[0] == 5);
   wn_budgets_clear(&back);
   wn_budgets_clear(&b);
@@ -80,7 +80,7 @@ static void budgets_of_heads(void **state) {
   heads_parsed(&c, "64:16,32:33,8:8", (int64_t[]){64, 16, 32, 33, 8, 8}, 81); /* 161 / 2 */
   heads_parsed(&c, "7:1", (int64_t[]){7, 1, 7, 1, 7, 1}, 12);
   heads_parsed(&c, "7,1:2,9", (int64_t[]){7, 7, 1, 2, 9, 9}, 18);
-  /* Numbers and lists side by side. */
+  /* Numbers and lists mixed. */
   wn_budgets b;
   char path[128];
   wn_budgets_init(&b);
@@ -94,7 +94,7 @@ static void budgets_of_heads(void **state) {
   wn_budgets_clear(&b);
 }
 
-/* What a file lacks is as the caller has it where budgets are parsed, and the default where a file is loaded. */
+/* Keys missing in a file keep the caller's values when budgets are parsed, and get defaults when a file is loaded. */
 static void a_file_over_choices(void **state) {
   (void)state;
   const wn_model_config c = config_of(2);
@@ -113,7 +113,7 @@ static void a_file_over_choices(void **state) {
   wn_budgets_clear(&b);
 }
 
-/* The largest budget whose caches take at most so many bytes: by the bytes that are allocated. */
+/* The largest budget whose caches take at most so many bytes, counted as allocated. */
 static void bytes_are_those_of_the_cache(void **state) {
   (void)state;
   wn_model_config c = config_of(2);
@@ -193,7 +193,7 @@ static void files_there_and_back(void **state) {
   b.policy = WN_POLICY_H2O, b.recent = 0.3, b.seed = UINT64_MAX, b.sinks = 7, b.per_kv_head = true;
   assert_ok(ctx, wn_budgets_save(ctx, &b, path));
   back.policy = WN_POLICY_WINDOW;
-  for (int folder = 0; folder < 2; folder++) { /* over what was there */
+  for (int folder = 0; folder < 2; folder++) { /* replaces the file */
     assert_ok(ctx, wn_budgets_parse(ctx, &c, folder ? dir : path, &back));
     assert_int_equal(back.policy, WN_POLICY_H2O);
     assert_int_equal(back.layers, 3);
@@ -238,7 +238,7 @@ static void wrong_files_are_refused(void **state) {
     assert_ok(ctx, wn_file_write(ctx, path, rows[i].text, strlen(rows[i].text)));
     assert_int_not_equal(wn_budgets_load(ctx, path, &b), WN_OK);
     if (!strstr(wn_context_error(ctx), rows[i].part)) fail_msg("%s: %s", rows[i].text, wn_context_error(ctx));
-    assert_true(b.sinks == 3 && b.tokens == NULL); /* as they were */
+    assert_true(b.sinks == 3 && b.tokens == NULL); /* unchanged */
   }
 }
 
@@ -263,7 +263,8 @@ static void what_goes_with_a_model(void **state) {
   c.attention.selective.enabled = false;
   b.policy = WN_POLICY_WINDOW;
   REFUSED("no \"per_kv_head\"");
-  assert_ok(ctx, wn_budgets_move(ctx, &c, WN_POLICY_H2O, &b)); /* what the new policy has stays, what it lacks goes */
+  assert_ok(ctx,
+            wn_budgets_move(ctx, &c, WN_POLICY_H2O, &b)); /* options that the new policy has stay, others are reset */
   assert_true(b.policy == WN_POLICY_H2O && b.per_kv_head);
   b.cache_positions = true;
   assert_ok(ctx, wn_budgets_move(ctx, &c, WN_POLICY_WINDOW, &b));

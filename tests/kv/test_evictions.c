@@ -1,7 +1,7 @@
-/* Evictions of whole sequences against the rule carried out one token at a time, in double, on one attention call's
- * arrays: every policy, every option of selective attention, documents, grouped heads, biases, score maps, any budget,
- * budgets of single key-value heads; on ref in both precisions and on the cpu backend. Also: a budget of the length or
- * more evicts nothing, and what is refused. */
+/* Evictions found for whole sequences, against the rule carried out token by token in double, on the arrays of one
+ * attention call: every policy, every option of selective attention, documents, grouped heads, biases, score maps, any
+ * budget, budgets for single key-value heads; on ref in both precisions and on the cpu backend. A budget of the
+ * sequence's length or more evicts nothing. Bad calls are refused. */
 #include "kv/simulated.h"
 
 static int64_t check(wn_policy policy, uint64_t seed) {
@@ -75,7 +75,7 @@ static void attend(const struct wn_backend *backend, struct wn_attention *a) {
   free(exec.scratch);
 }
 
-/* A head that keeps everything gives its outputs to the bit, whatever the others let go. */
+/* A head that keeps everything gives the same outputs to the bit, whatever other heads evict. */
 static void test_one_head_keeps_all(void **state) {
   (void)state;
   enum wn_isa isa;

@@ -1,6 +1,7 @@
-/* Policies are rows: the built-in ones have the numbers and names that are expected, and a policy that is a row in this
- * file alone, registered as docs/adding-a-policy.md says, evicts the same tokens in whole sequences, token by token, in
- * pieces of a prompt and in a comparison of policies. One whose needs nobody serves is refused by name. */
+/* Policies are entries in a table. The built-in ones have the expected numbers and names. A policy that exists only in
+ * this file, registered as docs/adding-a-policy.md describes, evicts the same tokens in whole sequences, token by
+ * token, in pieces of a prompt and in a comparison of policies. A policy that needs something nobody provides is
+ * refused by name. */
 #include "prune/bench.h"
 
 #include <math.h>
@@ -31,9 +32,9 @@ static void test_registry(void **state) {
   assert_string_equal(wn_policy_name(-1), "?");
 }
 
-/* ---- rows of this file ---- */
+/* ---- this file's policies ---- */
 
-/* Sums that fade: note = note / 2 + sum, with one sink and the three most recent tokens. */
+/* Sums that decay: note = note / 2 + sum, with one sink and the three most recent tokens. */
 static int64_t fading_sinks(const wn_budgets *b, int64_t K) {
   (void)b;
   return K > 1 ? 1 : 0;
@@ -58,8 +59,8 @@ static void fading_score(const struct wn_policy_held *h, int64_t first, int64_t 
   wn_policy_read(h->notes, h->dtype, first, n, -1, out);
 }
 
-/* Selections and sums at once, of the tokens' neighbours too: the order of what is held is asked for. Two notes: sums
- * of rows at even and at odd positions. */
+/* Uses selections and sums, also of neighbouring tokens, so it asks for the order of the tokens held. It has two notes:
+ * sums over rows at even and at odd positions. */
 static int64_t mixed_notes(const wn_budgets *b) {
   (void)b;
   return 2;
@@ -117,9 +118,9 @@ static const struct wn_policy_row unserved = {
 };
 static wn_policy fading_policy, mixed_policy, unserved_policy;
 
-/* ---- everywhere the same ---- */
+/* ---- the same everywhere ---- */
 
-/* Positions that the layers hold, in order: [LAYERS,groups,K]. */
+/* The positions that the layers hold, in order: [LAYERS,groups,K]. */
 static void held_of(const wn_session *s, int64_t K, int32_t *out) {
   for (int64_t l = 0; l < LAYERS; l++) {
     const struct wn_kv_cache *c = &s->caches[s->first[l]];
@@ -151,7 +152,7 @@ static void everywhere(const struct bench *b, wn_policy policy, bool per_kv_head
   must(b->ctx, wn_budgets_check(b->ctx, &budgets, wn_model_config_get(b->model)));
   must(b->ctx, wn_model_logits_with_budgets(b->ctx, b->model, ids, NULL, 1, LENGTH, &budgets, whole));
   memset(held, 0, sizeof held);
-  for (int way = 0; way < 3; way++) { /* token by token; a prompt in pieces; a prompt at once */
+  for (int way = 0; way < 3; way++) { /* token by token; a prompt in pieces; at once */
     static const char *const names[] = {"token by token", "in pieces", "at once"};
     wn_session *s;
     must(b->ctx, wn_session_create_with_budgets(b->ctx, b->model, 1, CONTEXT, &budgets, &s));
@@ -199,11 +200,11 @@ static void compared(const struct bench *b, wn_policy policy, int64_t K) {
     }
   }
   assert_true(fabs(c.results[1].loss - loss / (double)counted) < 1e-5);
-  assert_true(fabs(c.results[1].loss - c.results[0].loss) > 1e-5); /* something has been evicted */
+  assert_true(fabs(c.results[1].loss - c.results[0].loss) > 1e-5); /* something was evicted */
   wn_prune_comparison_clear(&c);
 }
 
-/* Copies of sessions, for one, want the same policy under the same options: also those of a policy that is new. */
+/* Copies of sessions, for example, need the same policy with the same options. This holds for new policies, too. */
 static void test_same_options(void **state) {
   (void)state;
   static const char *const settings[] = {"sinks=5",         "cache_positions=true", "recent=0.4",
@@ -265,7 +266,7 @@ static void test_unserved(void **state) {
   o.subjects = &subject, o.subject_count = 1, o.data.path = b.search;
   o.tokens = tokens, o.token_count = 1, o.policies = &unserved_policy, o.policy_count = 1;
   names_it(&b, wn_prune_compare(b.ctx, &o, NULL, NULL, &c), WN_ERR_UNSUPPORTED);
-  /* One attention call, which no configuration's check has seen. */
+  /* A single attention call, which no configuration check has seen. */
   float x[4 * 8] = {0};
   const struct wn_backend *backend;
   must(b.ctx, wn_backend_of(b.ctx, &backend));

@@ -1,5 +1,5 @@
-/* Preloaded into the program: a host whose locale has a decimal comma. It says so, once, where the locale is not there.
- */
+/* Preloaded into the program: sets a locale with a decimal comma, as a host program may. Prints a line once if the
+ * locale is missing. */
 #include <locale.h>
 #include <stdio.h>
 

@@ -1,4 +1,4 @@
-/* Budgets for the tests' small models: every policy, with every way to share budgets among heads. */
+/* Budgets for the tests' small models: every policy, with every way to divide budgets among heads. */
 #ifndef WN_TESTS_BUDGET_CHOICES_H
 #define WN_TESTS_BUDGET_CHOICES_H
 
@@ -7,7 +7,7 @@
 
 static const struct choice {
   wn_policy policy;
-  bool per_kv_head, cache_positions, ragged; /* ragged: each key-value head has a budget of its own */
+  bool per_kv_head, cache_positions, ragged; /* ragged: key-value heads have different budgets */
 } choices[] = {{.policy = WN_POLICY_SELECTIVE},
                {.policy = WN_POLICY_H2O},
                {.policy = WN_POLICY_TOVA, .per_kv_head = true},
@@ -31,7 +31,7 @@ static inline void budgets_of(const struct choice *c, const wn_model_config *con
   out->policy = c->policy, out->per_kv_head = c->per_kv_head, out->cache_positions = c->cache_positions;
   out->sinks = 2, out->seed = 3, out->snapkv.rows = 3, out->snapkv.neighbours = 1;
   snprintf(text, sizeof text, "%d,%d", (int)K, (int)(K == 1 ? 1 : K + 1));
-  for (int64_t h = 0, at = 0; c->ragged && h < 2 * config->kv_heads; h++) { /* one head of layer 1 holds everything */
+  for (int64_t h = 0, at = 0; c->ragged && h < 2 * config->kv_heads; h++) { /* a head of layer 1 keeps all */
     const int64_t last = h == 2 * config->kv_heads - 1 ? 4096 : K + (h % config->kv_heads) * 2 + h / config->kv_heads;
     const char *behind = h % config->kv_heads == config->kv_heads - 1 ? "," : ":";
     at += snprintf(text + at, sizeof text - (size_t)at, "%d%s", (int)last, last == 4096 ? "" : behind);
@@ -39,7 +39,7 @@ static inline void budgets_of(const struct choice *c, const wn_model_config *con
   assert_int_equal(wn_budgets_parse(NULL, config, text, out), WN_OK);
 }
 
-/* A model that does not have what the policy needs. */
+/* Whether the model has what the policy needs. */
 static inline bool fits(const struct choice *c, const wn_model_config *config) {
   wn_budgets b;
   budgets_of(c, config, 4, &b);

@@ -1,5 +1,5 @@
-/* A model's gradient against central differences in double, tensor by tensor: along a random direction through the
- * whole tensor, and element by element for a few. */
+/* Compares a model's gradient with central differences in double, tensor by tensor: along a random direction of the
+ * whole tensor, and for a few single elements. */
 #ifndef WN_TESTS_MODEL_GRADIENTS_H
 #define WN_TESTS_MODEL_GRADIENTS_H
 

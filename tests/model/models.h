@@ -1,4 +1,4 @@
-/* Small models for the tests: a table of configurations that covers every choice, and random batches. */
+/* Small models for the tests: a table of configurations that covers every option, and random batches. */
 #ifndef WN_TESTS_MODELS_H
 #define WN_TESTS_MODELS_H
 
@@ -29,10 +29,10 @@ struct model_case {
   int64_t recurrence;
   double embed_scale, logit_softcap, rope_local_theta, residual_scale, logit_divisor;
   bool qk_norm_whole;
-  int64_t experts, shared; /* two are taken; the shared one's width */
+  int64_t experts, shared; /* two experts are used; the shared one's width */
   bool packed;
-  wn_selective_config sel; /* relu etc. are taken as they stand here */
-  const char *attention;   /* instead of sel: the "attention" object as JSON */
+  wn_selective_config sel; /* relu etc. are taken from here */
+  const char *attention;   /* replaces sel: the "attention" object as JSON */
 };
 
 #define PAPER .enabled = true, .relu = true, .protect_first = true, .protect_self = true, .shift = true
@@ -393,7 +393,8 @@ static const struct model_case model_cases[] = {
 };
 enum { MODEL_CASES = sizeof model_cases / sizeof *model_cases };
 
-/* Weights far larger than a start's, so that no gradient is lost in rounding and selection really happens. */
+/* Parameters far larger than at a usual start, so that no gradient drowns in rounding and tokens really are selected.
+ */
 static inline wn_model_config model_case_config(const struct model_case *k) {
   wn_model_config c;
   wn_model_config_init(&c);
@@ -452,14 +453,14 @@ static inline double get(const void *p, size_t i, wn_dtype dtype) {
   return dtype == WN_F64 ? ((const double *)p)[i] : (double)((const float *)p)[i];
 }
 
-/* The most exact numbers that the context's backend computes in: for tests of which those of float prove the same. */
+/* The most precise type that the context's backend computes in, for tests that prove the same in float. */
 static inline wn_dtype most_exact(wn_context *ctx) {
   const struct wn_backend *backend;
   OK(ctx, wn_backend_of(ctx, &backend));
   return backend->doubles ? WN_F64 : WN_F32;
 }
 
-/* A model whose gains and biases are not all alike; spans stay between 0 and 1, and off both. */
+/* A model whose norm weights and biases differ from each other. Spans are strictly between 0 and 1. */
 static inline struct wn_model *model_of(wn_context *ctx, const wn_model_config *c, wn_dtype dtype) {
   struct wn_model *model = NULL;
   void *params;
@@ -487,7 +488,7 @@ struct tokens {
   int32_t ids[64], targets[64], doc_start[64];
   struct wn_batch batch;
 };
-/* Documents of 5 tokens when packed; every fourth target is not counted. */
+/* Packed: documents of 5 tokens. Every fourth target is left out. */
 static inline void tokens_of(struct tokens *x, int64_t B, int64_t T, int64_t V, bool packed) {
   assert_true(B * T <= 64);
   for (int64_t i = 0; i < B * T; i++) {
