@@ -1,5 +1,5 @@
-/* A mechanism that only one test knows: its settings, a key "NAME.enabled", and the rest of a row. The test sets
- * wn_mechanism_of_test to the row. */
+/* A mechanism that only one test knows: its settings, with a key "NAME.enabled", and the rest of its registry entry.
+ * The test sets wn_mechanism_of_test to the entry. */
 #ifndef TESTS_OWN_MECHANISM_H
 #define TESTS_OWN_MECHANISM_H
 
@@ -15,7 +15,7 @@ static bool own_is_enabled(const wn_attention_config *config) {
 static const char *const own_cases[] = {NULL};
 #define OWN_FIELD(name)                                                                                                \
   { name ".enabled", WN_FIELD_BOOL, offsetof(struct own_settings, enabled), 0, 0, NULL, "a mechanism of the test" }
-/* The row of mechanism `key` with its one field; then what the test adds. */
+/* The entry of mechanism `key` with one field, then what the test adds. */
 #define OWN_MECHANISM(key, field, ...)                                                                                 \
   {                                                                                                                    \
     .name = key, .summary = "a mechanism of the test", .fields = &(field), .field_count = 1,                           \

@@ -1,4 +1,4 @@
-/* A random weight matrix in a file's blocks, and the floats that it stands for. */
+/* A random quantised weight matrix, and the floats that it stands for. */
 #ifndef WN_TESTS_PACKED_WEIGHTS_H
 #define WN_TESTS_PACKED_WEIGHTS_H
 
@@ -20,16 +20,16 @@ struct packed_weights {
   uint8_t *blocks;
 };
 
-/* Any bits are fine but those of scales: half floats (bf16, floats) of either sign around `scale`. */
+/* Any bits will do, except in scales: half floats (or bf16, floats) of either sign, around `scale`. */
 static inline void packed_scale(uint8_t *p, uint64_t seed, uint64_t i) {
-  /* 2^-7 .. 2^-5: exponents 8 to 9 */
+  /* 2^-7 .. 2^-5: biased exponents 8 to 9 */
   const uint16_t h = (uint16_t)((wn_random_below(seed, WN_STREAM_TEST, 91, i, 2) + 8) << 10 |
                                 wn_random_below(seed, WN_STREAM_TEST, 92, i, 1024) |
                                 wn_random_below(seed, WN_STREAM_TEST, 93, i, 2) << 15);
   memcpy(p, &h, sizeof h);
 }
 
-/* The scales of a block; of a type without blocks the weight. */
+/* The scales of a block. Types without blocks: the weight itself. */
 static inline void packed_scales(wn_gguf_type type, uint8_t *p, uint64_t seed, uint64_t i) {
   const float value = (float)wn_random_normal(seed, WN_STREAM_TEST, 95, i);
   uint32_t word;
@@ -51,7 +51,7 @@ static inline void packed_scales(wn_gguf_type type, uint8_t *p, uint64_t seed, u
     packed_scale(p, seed, 2 * i);
     packed_scale(p + 2, seed, 2 * i + 1);
     break;
-  default: /* F16 as well */
+  default: /* also F16 */
     packed_scale(p, seed, i);
   }
 }
@@ -62,7 +62,7 @@ static inline void packed_block(wn_gguf_type type, uint8_t *p, uint64_t seed, ui
   packed_scales(type, p, seed, i);
 }
 
-/* N rows of K weights in `parts` runs of the given types. */
+/* N rows of K weights, in `parts` runs of rows with the given types. */
 static inline void packed_weights_make(struct packed_weights *w, int64_t N, int64_t K, int parts,
                                        const wn_gguf_type *types, uint64_t seed) {
   memset(w, 0, sizeof *w);
@@ -77,7 +77,7 @@ static inline void packed_weights_make(struct packed_weights *w, int64_t N, int6
   w->dense = malloc((size_t)(N * K) * sizeof(float));
   assert_non_null(w->blocks);
   assert_non_null(w->dense);
-  uint8_t *at = w->blocks + 1; /* an odd address: nothing may ask for alignment */
+  uint8_t *at = w->blocks + 1; /* an odd address: alignment must not be needed */
   float *dense = w->dense;
   for (int i = 0; i < parts; i++) {
     const struct wn_packed_part *part = &w->packed.part[i];

@@ -1,4 +1,4 @@
-/* The numbers of the library's policies, for tables of the tests; test_policies holds them against the registry. */
+/* The numbers of the library's policies, for tables in tests. test_policies compares them with the registry. */
 #ifndef TESTS_POLICIES_H
 #define TESTS_POLICIES_H
 

@@ -1,5 +1,5 @@
-/* Checkpoints: what is saved comes back bit for bit; files that do not fit are refused with one clear line and without
- * memory for the model they claim to be. */
+/* Checkpoints: what is saved loads again bit for bit. Files that do not fit are refused with one clear line, without
+ * allocating the model that they claim to be. */
 #include <ftw.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -54,7 +54,7 @@ static void test_round_trip(void **state) {
   for (int k = 0; k < MODEL_CASES; k++) {
     const wn_model_config c = model_case_config(&model_cases[k]);
     struct wn_model *model = model_of(ctx, &c, WN_F32), *back = NULL;
-    OK(ctx, wn_model_save(ctx, model, NULL, dir)); /* over the one before */
+    OK(ctx, wn_model_save(ctx, model, NULL, dir)); /* replaces the previous one */
     OK(ctx, wn_model_load(ctx, dir, &back));
     assert_int_equal(back->table.total, model->table.total);
     assert_memory_equal(reach(back->params), reach(model->params), model->table.total * sizeof(float));
@@ -70,7 +70,7 @@ static void test_round_trip(void **state) {
   }
 }
 
-/* A checkpoint of model_cases[k], whose list of tensors `change` spoils. */
+/* A checkpoint of model_cases[k] whose list of tensors `change` has damaged. */
 static void spoil_case(int k, void (*change)(wn_safetensors_entry *entries, int *count)) {
   const wn_model_config c = model_case_config(&model_cases[k]);
   struct wn_model *model = model_of(ctx, &c, WN_F32);
@@ -165,7 +165,7 @@ static void test_wrong_files(void **state) {
   const wn_model_config c = model_case_config(&model_cases[1]);
   struct wn_model *model = model_of(ctx, &c, WN_F32);
   OK(ctx, wn_model_save(ctx, model, NULL, dir));
-  /* Claims of terabytes are held against the file before anything is allocated. */
+  /* Claims of terabytes are checked against the file before anything is allocated. */
   write_config(
       "{\"vocab_size\": 16777216, \"layers\": 4096, \"width\": 262144, \"heads\": 4096, \"ffn_width\": 1048576}");
   refused(WN_ERR_SHAPE, "embed.weight", "[16777216,262144]");
@@ -198,7 +198,7 @@ static void test_tokenizer(void **state) {
   OK(ctx, wn_model_save(ctx, model, tok, dir));
   OK(ctx, wn_model_load(ctx, dir, &back));
   wn_model_destroy(back);
-  assert_int_equal(wn_model_save(ctx, small, tok, dir), WN_ERR_SHAPE); /* nothing is touched */
+  assert_int_equal(wn_model_save(ctx, small, tok, dir), WN_ERR_SHAPE); /* nothing is written */
   OK(ctx, wn_model_load(ctx, dir, &back));
   wn_model_destroy(back);
   OK(ctx, wn_model_save(ctx, small, NULL, dir));

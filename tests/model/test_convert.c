@@ -1,5 +1,6 @@
-/* wn_model_convert: what goes out and comes back is the same, bit for bit; what a format cannot express is refused by
- * name, or leaves with code of our own; 8 bits are what Q8_0 says; files that are there stay. */
+/* wn_model_convert: a model that is converted and converted back is the same, bit for bit. A feature that a format
+ * cannot express is refused by name, or exported with winnow's own model code. 8 bits mean exactly Q8_0. Existing files
+ * stay. */
 #include "folder.h"
 
 #include <math.h>
@@ -25,7 +26,7 @@ static void convert(const char *from, const char *out, wn_convert_form form) {
   assert_true(r.tensors > 0 && r.bytes > 0);
 }
 
-/* Two models of one configuration and the same weights, to the bit. */
+/* Two models have the same configuration and the same weights, to the bit. */
 static void same_model(const char *a, const char *b) {
   wn_model *x, *y;
   char *p, *q;
@@ -49,7 +50,7 @@ static void same_model(const char *a, const char *b) {
   wn_model_destroy(y);
 }
 
-/* Stopped: no file under its name and none beside it. */
+/* Cancelled: no file under the target's name, and no temporary file. */
 static void cancelled(void **state) {
   (void)state;
   const struct {
@@ -93,14 +94,14 @@ static void round_trips(void **state) {
     convert(own, file, WN_CONVERT_GGUF);
     convert(file, back, WN_CONVERT_WINNOW);
     same_model(own, back);
-    convert(hf, file, WN_CONVERT_GGUF); /* and straight from one to the other */
+    convert(hf, file, WN_CONVERT_GGUF); /* directly from one format to the other */
     convert(file, hf, WN_CONVERT_HF);
     convert(hf, back, WN_CONVERT_WINNOW);
     same_model(own, back);
   }
 }
 
-/* Types stay where the format knows them: BF16 of transformers, blocks of GGUF. */
+/* Types are kept where the format knows them: BF16 from transformers, quantised weights from GGUF. */
 static void types_stay(void **state) {
   (void)state;
   wn_tensor_info info;
@@ -116,7 +117,7 @@ static void types_stay(void **state) {
   assert_ok(ctx, wn_model_tensor_info(model, 0, &info));
   assert_int_equal(info.types[0], WN_GGUF_Q8_0);
   wn_model_destroy(model);
-  /* Llama 3's factors become the scaling that they come from, and back. */
+  /* Llama 3's factors become the scaling settings that they derive from, and factors again. */
   convert(golden("llama3.gguf"), path_in(folder, "hf3"), WN_CONVERT_HF);
   assert_ok(ctx, wn_model_load(ctx, path_in(folder, "hf3"), &model));
   const wn_model_config *c = wn_model_config_get(model);
@@ -126,7 +127,7 @@ static void types_stay(void **state) {
   wn_model_destroy(model);
 }
 
-/* 8 bits: each weight within half a step of its block, the largest exact to F16's precision of the step. */
+/* 8 bits: each weight is within half a step of its block, the largest up to F16's precision of the step. */
 static void eight_bits(void **state) {
   (void)state;
   wn_model *exact, *rounded;
@@ -162,7 +163,7 @@ static void eight_bits(void **state) {
   wn_model_destroy(rounded);
 }
 
-/* Rounding to nearest, ties to even, at the ends of the ranges. */
+/* Rounding to nearest, ties to even, at the ends of each range. */
 static void encoding(void **state) {
   (void)state;
   static const struct {
@@ -255,7 +256,7 @@ static void has_part_scaled(wn_model_config *c) {
 static void has_factors_scaled(wn_model_config *c) {
   c->rope_factors = true, c->rope_scaling.type = WN_ROPE_LINEAR, c->rope_scaling.factor = 2;
 }
-/* In GGUF Llama 3's scaling is a tensor of factors, which llama.cpp reads in llama and granite alone. */
+/* In GGUF Llama 3's scaling is a tensor of factors, which llama.cpp reads for llama and granite only. */
 static void has_llama3(wn_model_config *c) {
   c->rope_scaling.type = WN_ROPE_LLAMA3, c->rope_scaling.factor = 8, c->rope_scaling.context = 8;
   c->rope_scaling.low_freq_factor = 1, c->rope_scaling.high_freq_factor = 4;
@@ -295,7 +296,7 @@ static void is_dynamic(wn_model_config *c) {
   c->rope_scaling.type = WN_ROPE_DYNAMIC;
 }
 
-/* What other families' graphs have, on Llama's shape: no family there lists these keys. */
+/* Features of other families on Llama's shape, where the family has no keys for them. */
 static void has_embed_scale(wn_model_config *c) {
   c->embed_scale = 3;
 }
@@ -303,18 +304,18 @@ static void has_logit_softcap(wn_model_config *c) {
   c->logit_softcap = 30;
 }
 static void has_branch_norms(wn_model_config *c) {
-  c->norm_place = WN_NORM_BOTH; /* Gemma's, but SwiGLU */
+  c->norm_place = WN_NORM_BOTH; /* as in Gemma, but with SwiGLU */
 }
 static void has_local_theta(wn_model_config *c) {
   has_window(c);
   c->qk_norm = true, c->rope_local_theta = 500;
 }
-/* Granite's keys, and one more. */
+/* Granite's keys, and one that it lacks. */
 static void has_scaled_window(wn_model_config *c) {
   c->residual_scale = 0.5, c->attention.window = 4;
 }
 static void has_scaled_norms(wn_model_config *c) {
-  c->embed_scale = 3, c->qk_norm = true; /* Qwen 3's */
+  c->embed_scale = 3, c->qk_norm = true; /* as in Qwen 3 */
 }
 static void is_granite(wn_model_config *c) {
   c->residual_scale = 0.5, c->logit_divisor = 3, c->logit_softcap = 30;
@@ -322,11 +323,11 @@ static void is_granite(wn_model_config *c) {
 static void has_norms_on_branches(wn_model_config *c) {
   c->norm_place = WN_NORM_BRANCH, c->qk_norm = true;
 }
-/* llama.cpp reads no output that is the embedding there. */
+/* llama.cpp cannot read this family with tied embeddings. */
 static void is_olmo2(wn_model_config *c) {
   c->norm_place = WN_NORM_BRANCH, c->qk_norm = c->qk_norm_whole = true, c->tied = true;
 }
-/* The same of its Qwen2 with experts; and both of its Qwen2s have outputs of attention [width, width]. */
+/* Neither can it its Qwen2 with experts; and in both its Qwen2s the attention output is [width, width]. */
 static void is_qwen2_moe(wn_model_config *c) {
   c->qkv_bias = true, c->experts.count = 3, c->experts.active = 2, c->experts.shared_width = 12;
   c->experts.shared_gate = true;
@@ -348,7 +349,7 @@ static void is_tied_qwen2(wn_model_config *c) {
 static void has_whole_norms(wn_model_config *c) {
   c->qk_norm = c->qk_norm_whole = true;
 }
-/* Gemma 2's shape; llama.cpp expects its windows in layers 0, 2, ... */
+/* Gemma 2's shape. llama.cpp expects its windows in layers 0, 2, ... */
 static void is_gemma2(wn_model_config *c) {
   c->norm_place = WN_NORM_BOTH, c->ffn = WN_FFN_GEGLU, c->embed_scale = sqrt((double)c->width), c->tied = true;
   c->logit_softcap = 30, c->attention.window = 4;
@@ -359,23 +360,23 @@ static void refusals(void **state) {
   (void)state;
   static const struct {
     void (*change)(wn_model_config *);
-    bool hf, gguf;               /* not what a family has: in hf it brings code of ours along, in gguf it is refused */
-    const char *named, *refused; /* in hf too: what that code does not compute */
+    bool hf, gguf;               /* not in the family: hf gets winnow's model code, gguf is refused */
+    const char *named, *refused; /* refused: what that model code cannot compute */
   } cases[] = {{is_selective, true, true, "attention.selective", NULL},
                {is_post, true, true, "norm_place", NULL},
                {has_embed_norm, true, true, "embed_norm", NULL},
                {is_learned, true, true, "learned positions", NULL},
                {has_gelu, true, true, "ffn", NULL},
                {has_both, true, true, "qk_norm", NULL},
-               {has_scale, false, false, "", NULL}, /* Granite's */
-               {has_part, false, false, "", NULL},  /* Phi-3's */
+               {has_scale, false, false, "", NULL}, /* as in Granite */
+               {has_part, false, false, "", NULL},  /* as in Phi-3 */
                {has_part_norms, true, true, "rope_size", NULL},
                {has_part_experts, true, true, "rope_size", "experts"},
                {has_part_wide, false, true, "head_size", NULL},
                {has_long_window, false, true, "attention.window", NULL},
                {has_long_norms, true, true, "type longrope", "type longrope"},
                {has_part_scaled, true, false, "rope_size", NULL},
-               {has_factors_scaled, true, false, "rope_factors", NULL}, /* the scaling is not lost */
+               {has_factors_scaled, true, false, "rope_factors", NULL}, /* the scaling is kept */
                {has_llama3, false, false, "", NULL},
                {has_llama3_granite, false, false, "", NULL},
                {has_llama3_biases, false, true, "type llama3", NULL},
@@ -386,7 +387,7 @@ static void refusals(void **state) {
                {has_factors_norms, false, true, "rope_factors", NULL},
                {has_dynamic_scaling, true, true, "type dynamic", NULL},
                {has_window, true, true, "attention.window", NULL},
-               {has_embed_scale, false, false, "", NULL}, /* Granite's */
+               {has_embed_scale, false, false, "", NULL}, /* as in Granite */
                {has_scaled_window, true, true, "attention.window", "residual_scale"},
                {has_scaled_norms, true, true, "embed_scale", NULL},
                {is_granite, true, true, "logit_softcap", "residual_scale"},
@@ -420,12 +421,12 @@ static void refusals(void **state) {
       assert_int_equal(access(path_in(folder, "x/modeling_winnow.py"), F_OK), cases[i].hf ? 0 : -1);
     if (!cases[i].refused)
       assert_int_equal(access(path_in(folder, "x/configuration_winnow.py"), F_OK), cases[i].hf ? 0 : -1);
-    if (cases[i].hf && !cases[i].refused) { /* back to the bit, from wherever it is read */
+    if (cases[i].hf && !cases[i].refused) { /* the same to the bit, wherever it is loaded */
       same_model(path_in(folder, "run"), path_in(folder, "x"));
       convert(path_in(folder, "x"), path_in(folder, "back"), WN_CONVERT_WINNOW);
       same_model(path_in(folder, "run"), path_in(folder, "back"));
     }
-    if (cases[i].gguf) { /* and the forms that can are all named */
+    if (cases[i].gguf) { /* the message names all formats that work */
       assert_refused(ctx, wn_model_convert(ctx, path_in(folder, "run"), path_in(folder, "x.gguf"), &gguf, NULL),
                      WN_ERR_UNSUPPORTED, cases[i].named);
       const char *can = cases[i].refused ? "it can in \"winnow\" and" : "it can in \"hf\", \"winnow\" and";
@@ -433,13 +434,13 @@ static void refusals(void **state) {
     } else {
       assert_ok(ctx, wn_model_convert(ctx, path_in(folder, "run"), path_in(folder, "x.gguf"), &gguf, NULL));
     }
-    /* In winnow's own GGUF everything can be. */
+    /* Winnow's own GGUF can express everything. */
     convert(path_in(folder, "run"), path_in(folder, "own.gguf"), WN_CONVERT_WINNOW_GGUF);
     same_model(path_in(folder, "run"), path_in(folder, "own.gguf"));
   }
 }
 
-/* llama.cpp turns whole heads in every architecture but Phi-3's. */
+/* llama.cpp rotates whole heads in every architecture except Phi-3's. */
 static void part_turns(void **state) {
   (void)state;
   void (*const changes[])(wn_model_config *) = {has_part, has_part_scaled};
@@ -460,7 +461,7 @@ static void has_encoder(wn_model_config *c) {
   c->encoder.layers = 1;
 }
 
-/* What the code that goes along does not compute either. */
+/* Features that winnow's exported model code does not compute either. */
 static void refused_by_name(void **state) {
   (void)state;
   static const struct {
@@ -482,7 +483,7 @@ static void write_text(const char *path, const char *text) {
   assert_int_equal(fclose(f), 0);
 }
 
-/* config.json of such a folder is a stranger's. */
+/* The config.json of such a folder comes from a stranger. */
 static void bad_own_folders(void **state) {
   (void)state;
   static const struct {

@@ -1,6 +1,6 @@
-/* wn_model_convert of tensors whose rows are no blocks: norm gains and biases (vectors, one element a row) in every
- * block type give the values that loading gives; so do matrices whose rows change places. Tensors of the wrong rank,
- * and ranges that a tensor does not have, are refused. */
+/* wn_model_convert of tensors whose rows are not whole blocks: norm weights and biases (vectors, with one element a
+ * row) in every block type convert to the values that loading gives, as do matrices whose rows are permuted. Tensors of
+ * the wrong rank are refused, and so are ranges outside a tensor. */
 #include "folder.h"
 
 #include "formats/import.h"
@@ -13,7 +13,7 @@ static wn_status convert(const char *from, const char *out, wn_convert_form form
   return wn_model_convert(ctx, from, out, &o, NULL);
 }
 
-/* Widths are whole blocks of every type; the bias of q is 256 long, those of k and v are 64. */
+/* Widths are whole blocks of every type. The bias of q has 256 elements, those of k and v have 64. */
 static void make_model(const char *path, bool bias) {
   wn_model_config c;
   wn_model *model;
@@ -43,7 +43,7 @@ static wn_status produce(void *user, int i, void *out, size_t bytes) {
   return WN_OK;
 }
 
-/* Writes the file again, its vectors in random blocks of `type` where they are whole blocks. */
+/* Writes the file again, with random blocks of `type` for the vectors that are whole blocks. */
 static int rewrite(const char *from, const char *out, wn_gguf_type type) {
   struct rewrite r;
   wn_gguf *file;
@@ -66,7 +66,7 @@ static int rewrite(const char *from, const char *out, wn_gguf_type type) {
   return changed;
 }
 
-/* turned: b has pairs as halves where a has them adjacent, in the rows of q and k: `heads` heads of D. */
+/* turned: in q and k, b has RoPE pairs in halves where a has them adjacent: `heads` heads of D rows. */
 static void same_values(const char *a, const char *b, bool turned, int64_t D, int64_t heads) {
   wn_model *x, *y;
   assert_ok(ctx, wn_model_load_float(ctx, a, &x));
@@ -122,7 +122,7 @@ static wn_status values_of(void *user, int i, void *out, size_t bytes) {
   return WN_OK;
 }
 
-/* Ranges anywhere in tensors of one to four dimensions. */
+/* Any range of tensors with one to four dimensions. */
 static void ranges(void **state) {
   (void)state;
   wn_gguf_values *values;
@@ -149,7 +149,7 @@ static void ranges(void **state) {
           part[count] = 12345;
           assert_ok(ctx, wn_tensor_read(ctx, &tensor, first, count, part));
           assert_memory_equal(part, all + first, (size_t)count * sizeof *part);
-          assert_true(part[count] == 12345); /* not one more */
+          assert_true(part[count] == 12345); /* and no further */
         }
         assert_refused(ctx, wn_tensor_read(ctx, &tensor, first, n - first + 1, part), WN_ERR_SHAPE, "weights");
       }
@@ -158,7 +158,8 @@ static void ranges(void **state) {
       packed_weights_clear(&w);
     }
   }
-  /* Whole numbers and tensors without dimensions are no weights; rows that are no blocks cannot be written or read. */
+  /* Integers and tensors without dimensions are not weights. Rows that are not whole blocks can neither be written nor
+   * read. */
   const struct wn_tensor none = {.t = {.name = "x"}, .file = "here", .dtype = "I64"};
   assert_refused(ctx, wn_tensor_read(ctx, &none, 0, 1, part), WN_ERR_SHAPE, "0 weights");
   const wn_gguf_tensor torn = {.name = "torn", .type = WN_GGUF_Q4_0, .ndim = 1, .shape = {33}, .data = all};

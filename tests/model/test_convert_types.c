@@ -1,5 +1,5 @@
-/* wn_model_convert to types in blocks: which tensor gets which, in llama.cpp's mixtures and where rows are no whole
- * blocks; what is read back is what wn_gguf_encode says of the rows. */
+/* wn_model_convert to quantised types: which tensor gets which type, in llama.cpp's mixtures and where rows are not
+ * whole blocks. The values read back are those of wn_gguf_encode. */
 #include "folder.h"
 
 #include <string.h>
@@ -68,7 +68,7 @@ static void mixtures(void **state) {
   }
 }
 
-/* Rows of 96 and of 512: no whole blocks of 256, and whole ones. Rows of 100 are no whole blocks of 32 either. */
+/* Rows of 96 are not whole blocks of 256, rows of 512 are. Rows of 100 are not even whole blocks of 32. */
 static void rows_of_no_whole_blocks(void **state) {
   (void)state;
   static const struct {
@@ -94,7 +94,7 @@ static void rows_of_no_whole_blocks(void **state) {
   }
 }
 
-/* The model's weights from the file are the blocks of its rows. */
+/* The file's weights are the encoded blocks of the model's rows. */
 static void values(void **state) {
   (void)state;
   wn_model *own, *file;
@@ -111,7 +111,7 @@ static void values(void **state) {
       assert_ok(ctx, wn_model_tensor_at(own, i, &a));
       assert_ok(ctx, wn_model_tensor_at(file, i, &b));
       assert_string_equal(a.name, b.name);
-      if (a.ndim != 2 || strstr(a.name, "qkv")) continue; /* rows of q and k change places */
+      if (a.ndim != 2 || strstr(a.name, "qkv")) continue; /* rows of q and k are permuted */
       const int64_t n = (int64_t)(a.bytes / sizeof(float)) < 512 * 256 ? (int64_t)(a.bytes / sizeof(float)) : 512 * 256;
       assert_ok(ctx, wn_gguf_encode(ctx, (wn_gguf_type)type, a.data, n, blocks));
       wn_gguf_decode((wn_gguf_type)type, blocks, 0, n, want);

@@ -1,5 +1,5 @@
-/* Encoder-decoder models: gradients of the whole against differences, padding, the ways activations are kept, decoding
- * against the step, checkpoints, what is refused, and T5's parameter counts. */
+/* Encoder-decoder models: gradients of the whole model against finite differences, padding, the ways of keeping
+ * activations, decoding against the training step, checkpoints, refusals, and T5's parameter counts. */
 #include "support.h"
 
 #include <math.h>
@@ -114,7 +114,7 @@ static void world_make(struct world *w, const struct pair_case *k, const char *b
   assert_ok(w->ctx, wn_model_create_dtype(w->ctx, &c, 7, dtype, &w->model));
   void *params;
   assert_ok(w->ctx, wn_model_params_open(w->model, &params));
-  for (int t = 0; t < w->model->table.count; t++) { /* gains and biases that are not all alike */
+  for (int t = 0; t < w->model->table.count; t++) { /* norm weights and biases that differ */
     const struct wn_param *row = &w->model->table.rows[t];
     for (size_t i = 0; row->init_std == 0 && i < row->count; i++) {
       const float z = (float)(0.2 * wn_random_normal(3, WN_STREAM_TEST, (uint64_t)t, i));
@@ -184,7 +184,7 @@ static void gradients_are_those_of_differences(void **state) {
   }
 }
 
-/* Gradients of float, relative to those of double. */
+/* The error of float gradients, relative to double ones. */
 static double gradient_error(const struct pair_case *k, const char *backend, struct wn_workspace_options options,
                              double loss, const double *exact) {
   struct world w;
@@ -202,8 +202,8 @@ static double gradient_error(const struct pair_case *k, const char *backend, str
   return sqrt(error / size);
 }
 
-/* The cpu backend, in every way of keeping activations, as near to double as the reference in float (which sums in
- * double). */
+/* On the cpu backend, with every way of keeping activations, gradients are as close to double as those of the float
+ * reference (which sums in double). */
 static void backends_agree(void **state) {
   (void)state;
   for (int n = 0; n < CASES; n++) {
@@ -238,7 +238,7 @@ static void padding_counts_for_nothing(void **state) {
   world_clear(&w);
 }
 
-/* -log p of every target, from sessions fed in pieces, against the step's loss at that target alone. */
+/* -log p of every target from sessions fed in pieces equals the step's loss at that target alone. */
 static void decoding_is_the_step(void **state) {
   (void)state;
   for (int n = 0; n < CASES; n++)
@@ -250,7 +250,7 @@ static void decoding_is_the_step(void **state) {
       float logits[B * V];
       assert_refused(w.ctx, wn_session_feed(w.ctx, s, w.tokens, 1, 0, logits), WN_ERR_ARGUMENT, "given no inputs");
       const size_t before = wn_session_kv_bytes(s);
-      for (int again = 0; again < 2; again++) { /* encoding begins anew */
+      for (int again = 0; again < 2; again++) { /* encoding a second time */
         assert_ok(w.ctx, wn_session_encode(w.ctx, s, w.inputs, w.batch.input_count, S));
         assert_int_equal(wn_session_position(s), 0);
         for (int t = 0, step; t < T; t += step) {
@@ -282,8 +282,8 @@ static void decoding_is_the_step(void **state) {
     }
 }
 
-/* Sessions fed token by token, and in pieces, against the whole forward pass: every logit, with every policy of the
- * decoder's own cache that goes with the model. */
+/* Sessions fed token by token and in pieces give every logit of the whole forward pass, under every policy for the
+ * decoder's own cache that suits the model. */
 static void decoding_is_the_whole(void **state) {
   (void)state;
   int ran = 0;
@@ -299,7 +299,8 @@ static void decoding_is_the_whole(void **state) {
         budgets.policy = (wn_policy)(policy < 0 ? 0 : policy), budgets.layers = c->layers, budgets.tokens = tokens;
         budgets.sinks = 1;
         const wn_budgets *given = policy < 0 ? NULL : &budgets;
-        if (given && wn_budgets_check(w.ctx, given, c) != WN_OK) { /* selections of a model that makes none */
+        if (given &&
+            wn_budgets_check(w.ctx, given, c) != WN_OK) { /* the policy needs selections, and the model makes none */
           assert_int_equal(policy, WN_POLICY_SELECTIVE);
           assert_false(c->attention.selective.enabled);
           world_clear(&w);
@@ -332,10 +333,10 @@ static void decoding_is_the_whole(void **state) {
         }
         world_clear(&w);
       }
-  assert_true(ran >= 3 * 2 * (CASES * WN_POLICY_COUNT + 2)); /* of three cases the decoder selects */
+  assert_true(ran >= 3 * 2 * (CASES * WN_POLICY_COUNT + 2)); /* in three cases the decoder selects */
 }
 
-/* Another attention for the decoder, with control tokens that its threshold always keeps. */
+/* wn_model_set_attention on the decoder, with control tokens that its threshold always keeps. */
 static void control_tokens_of_the_decoder(void **state) {
   (void)state;
   for (int way = 0; way < 2; way++) {
@@ -343,7 +344,7 @@ static void control_tokens_of_the_decoder(void **state) {
     world_make(&w, &cases[1], way ? "cpu" : "ref", WN_F32, keep_all);
     float whole[2][B * T * V], logits[B * V];
     assert_ok(w.ctx, wn_model_set_attention(w.ctx, w.model, "threshold.tau=0.3"));
-    for (int n = 0; n < 2; n++) { /* without, and with tokens that occur */
+    for (int n = 0; n < 2; n++) { /* without control tokens, and with some that occur */
       const int32_t ids[] = {w.tokens[0], w.tokens[T + 1]};
       if (n) assert_ok(w.ctx, wn_model_set_control_tokens(w.ctx, w.model, ids, 2));
       assert_ok(w.ctx, wn_model_logits_of_inputs(w.ctx, w.model, &(wn_model_inputs){w.inputs, w.batch.input_count, S},
@@ -402,8 +403,8 @@ static void checkpoints_hold_the_encoder(void **state) {
   remove_folder(dir);
 }
 
-/* The key decides about the encoder alone: what the encoder selects changes the model, whose decoder selects or not,
- * and goes to the checkpoint and back; a file without the key has none. */
+/* `encoder.selective` concerns the encoder only: it changes the model, whether or not the decoder selects, and is saved
+ * in the checkpoint. A file without the key has a dense encoder. */
 static void the_encoder_selects_by_its_own_key(void **state) {
   (void)state;
   for (int n = 4; n < 6; n++) {
@@ -433,7 +434,7 @@ static void the_encoder_selects_by_its_own_key(void **state) {
     assert_ok(w.ctx, wn_model_config_load(w.ctx, path, &without));
     assert_false(without.encoder.selective);
     wn_model_destroy(back);
-    if (n == 4) { /* no parameters of its own: the same numbers, without it */
+    if (n == 4) { /* this one has no parameters: same values without it */
       w.model->encoder->config.attention.selective.enabled = false;
       assert_true(objective(&w, NULL) != loss);
     }
@@ -442,7 +443,8 @@ static void the_encoder_selects_by_its_own_key(void **state) {
   }
 }
 
-/* What an encoder has of the attention changes with the model's: the model is the one that is made so. */
+/* An encoder takes over parts of the model's attention settings: changing them gives the same model as creating it so.
+ */
 static void the_encoder_is_changed_too(void **state) {
   (void)state;
   static const struct {

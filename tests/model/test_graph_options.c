@@ -1,6 +1,6 @@
-/* Options of the graph that other families need, against what they must equal: a factor on the embedding is another
- * embedding, capped logits are a function of the logits, angles of local layers are those of a model that has no other
- * layers. Their gradients and decoding are cases of models.h. */
+/* Options that other model families need, against what they must equal: a factor on the embedding is a scaled
+ * embedding, capped logits are a function of the logits, the rotary angles of local layers are those of a model with
+ * local layers only. Cases in models.h cover their gradients and decoding. */
 #include "support.h"
 
 #include <math.h>
@@ -39,7 +39,7 @@ static void embedding_factor(void **state) {
     c.embed_scale = 8;
     struct wn_model *model = model_of(ctx, &c, WN_F32);
     logits_of(ctx, model, scaled);
-    /* A power of two: the same bits. Tied, the output keeps the embedding as it is. */
+    /* A power of two gives the same bits. With tied weights the output still uses the unscaled embedding. */
     scale_params(plain, "embed.weight", 8);
     logits_of(ctx, plain, expected);
     for (int i = 0; i < N * V && tied; i++) expected[i] /= 8;
@@ -82,7 +82,7 @@ static void capped_logits(void **state) {
   }
 }
 
-/* Every layer is local: its angles are a plain model's of that base, whatever the others' scaling is. */
+/* With local layers only, angles are those of a plain model with that base, whatever the scaling for other layers. */
 static void local_angles(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);
@@ -107,7 +107,7 @@ static void local_angles(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Branches times a number: the same as their last projections times it. */
+/* A factor on branches equals scaling their last projections. */
 static void scaled_branches(void **state) {
   (void)state;
   static const char *const last[] = {"layers.0.attn.out.weight", "layers.0.ffn.out.weight", "layers.1.attn.out.weight",
@@ -130,7 +130,7 @@ static void scaled_branches(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* A quarter of the logits, and of them the capped ones. */
+/* Logits divided by 4, and then capped. */
 static void divided_logits(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 2);
@@ -152,7 +152,7 @@ static void divided_logits(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* With one head of each, over all heads is over each head; with several it is not. */
+/* A norm over all heads equals one for each head if there is a single head, and differs if there are more. */
 static void norm_of_all_heads(void **state) {
   (void)state;
   for (int heads = 1; heads <= 2; heads++) {
@@ -175,7 +175,8 @@ static void norm_of_all_heads(void **state) {
   }
 }
 
-/* Norms on the branches alone: a layer whose two are 0 passes its input on, and the tensors are these. */
+/* Norms at the end of branches only: with both at 0 a layer passes its input on unchanged. And the tensors that such a
+ * model has. */
 static void branch_norms_alone(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);
@@ -205,7 +206,7 @@ static void branch_norms_alone(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* A configuration without them is written as it always was. */
+/* A configuration that does not use these options is written as before they existed. */
 static void written_where_used(void **state) {
   (void)state;
   static const char *const keys[] = {"embed_scale",    "logit_softcap", "rope_local_theta",

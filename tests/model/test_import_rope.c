@@ -1,11 +1,11 @@
-/* What config.json says of rotary positions, as transformers' classes take it: which of two keys wins, and what a key
- * that is not there means. And keys of GGUF that llama.cpp multiplies with whatever the scaling. */
+/* Rotary positions in config.json, as transformers' classes read them: which of two keys takes precedence, and what a
+ * missing key means. And keys in GGUF that llama.cpp applies whatever the scaling. */
 #include "folder.h"
 
 #include "formats/import.h"
 #include "winnow/gguf.h"
 
-/* A small model's config.json with these keys too. */
+/* The config.json of a small model with these keys added. */
 static wn_status read_config(const char *type, const char *keys, wn_model_config *out) {
   static const char sizes[] = "\"vocab_size\": 48, \"max_position_embeddings\": 64, \"num_hidden_layers\": 2, "
                               "\"hidden_size\": 32, \"intermediate_size\": 40, \"num_attention_heads\": 4, "
@@ -26,7 +26,7 @@ static wn_status read_config(const char *type, const char *keys, wn_model_config
 #define INSIDE ", \"original_max_position_embeddings\": 32}"
 #define OUTSIDE ", \"original_max_position_embeddings\": 16"
 
-/* For llama3 and yarn the file's own number of positions stands before the one in rope_scaling. */
+/* For llama3 and yarn the file's own number of positions takes precedence over the one in rope_scaling. */
 static void first_context(void **state) {
   (void)state;
   static const struct {
@@ -40,7 +40,7 @@ static void first_context(void **state) {
                {"llama", LLAMA3 "}" OUTSIDE, 16},
                {"granite", LLAMA3 INSIDE OUTSIDE, 16},
                {"gemma2", YARN INSIDE OUTSIDE, 16},
-               {"gemma3_text", YARN INSIDE OUTSIDE, 32}, /* of the layers that see all */
+               {"gemma3_text", YARN INSIDE OUTSIDE, 32}, /* of the layers with full attention */
                {"llama", "\"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 2}" OUTSIDE, 64}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     wn_model_config c;
@@ -48,7 +48,7 @@ static void first_context(void **state) {
     if (c.rope_scaling.context != cases[i].expected)
       fail_msg("%s, %s: %lld", cases[i].type, cases[i].keys, (long long)c.rope_scaling.context);
   }
-  /* and the factor is the two contexts' where nothing says it */
+  /* and the factor is the ratio of the two contexts where no key gives one */
   wn_model_config c;
   assert_ok(ctx, read_config("llama", "\"rope_scaling\": {\"rope_type\": \"yarn\"}" OUTSIDE, &c));
   assert_true(c.rope_scaling.factor == 4);
@@ -57,7 +57,7 @@ static void first_context(void **state) {
                  "\"original_max_position_embeddings\" is not a whole number");
 }
 
-/* Where no key says a base it is the class's, scaled or not. */
+/* Without a key for the base it is the class's default, with or without scaling. */
 static void bases(void **state) {
   (void)state;
   static const struct {
@@ -84,8 +84,8 @@ static wn_status copy_tensor(void *user, int i, void *out, size_t bytes) {
   return WN_OK;
 }
 
-/* A golden's file with this scaling (NULL: as it is) and this factor, without the tensors that have `dropped` in their
- * names. */
+/* A golden's file with this scaling (NULL: its own) and this factor, without the tensors whose names contain `dropped`.
+ */
 static const char *change_gguf(const char *golden, const char *architecture, const char *type, float attention,
                                const char *dropped) {
   char key[128];
@@ -115,7 +115,7 @@ static const char *change_gguf(const char *golden, const char *architecture, con
   return out;
 }
 
-/* The factor of what turns: read with yarn and longrope, refused where it would be lost. */
+/* The factor on rotated queries and keys: read for yarn and longrope, refused elsewhere because it would be lost. */
 static void magnitudes(void **state) {
   (void)state;
   static const struct {

@@ -1,5 +1,5 @@
-/* How parameters start: without rules as always, with "init" by class, each value from (seed, tensor, element) alone.
- */
+/* Initial parameters: without rules as in the first version, with "init" by class of tensor. Each value depends only on
+ * (seed, tensor, element). */
 #include "model/models.h"
 
 #include "model/config.h"
@@ -26,7 +26,7 @@ static const float *values(const struct wn_model *model, const char *name, const
   return (const float *)reach(model->params) + (*row)->offset;
 }
 
-/* The start that models have had since the first version. */
+/* The initial values that models have had since the first version. */
 static void without_rules_the_start_is_as_it_was(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 2);
@@ -56,13 +56,13 @@ static void without_rules_the_start_is_as_it_was(void **state) {
   }
   char *json = NULL;
   OK(ctx, wn_model_config_json(ctx, &model->config, &json));
-  assert_null(strstr(json, "\"embeddings\"")); /* and config.json has no new keys */
+  assert_null(strstr(json, "\"embeddings\"")); /* config.json gets no new keys */
   wn_text_free(json);
   wn_model_destroy(model);
   wn_context_destroy(ctx);
 }
 
-/* Elements [first, first+n) of a tensor: uniform within the bound, or normal. */
+/* Elements [first, first+n) of a tensor are uniform within the bound, or normal. */
 static void spread(const float *p, size_t n, bool uniform, double scale) {
   double sum = 0, square = 0, most = 0;
   for (size_t k = 0; k < n; k++) {
@@ -90,7 +90,7 @@ static void classes_have_starts_of_their_own(void **state) {
   rule(c.init.q, "uniform 1/sqrt(head_size)");
   rule(c.init.k, "normal 2/sqrt(width)");
   rule(c.init.v, "uniform 0.125");
-  rule(c.init.output, "uniform 1/sqrt(fan_in)"); /* of 4 heads of 16 */
+  rule(c.init.output, "uniform 1/sqrt(fan_in)"); /* 4 heads of 16 */
   rule(c.init.ffn_in, "normal 1/sqrt(fan_in)");
   rule(c.init.ffn_out, "uniform 1/sqrt(fan_in)");
   rule(c.init.logits, "normal 0");
@@ -138,7 +138,7 @@ static void classes_have_starts_of_their_own(void **state) {
   wn_context_destroy(one);
 }
 
-/* An encoder and the attention over it start as the decoder does. */
+/* An encoder and the cross attention are initialised like the decoder. */
 static void an_encoder_follows_the_same_rules(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 2);
@@ -188,7 +188,7 @@ static void wrong_rules_are_refused(void **state) {
   }
   wn_model_config c;
   shape(&c);
-  memset(c.init.q, 'x', sizeof c.init.q); /* no end */
+  memset(c.init.q, 'x', sizeof c.init.q); /* no terminating NUL */
   assert_refused(ctx, wn_model_config_resolve(ctx, &c), WN_ERR_CONFIG, "init.q");
   wn_recipe r;
   const char *const sets[] = {"model.vocab_size=9", "model.init.values=normal 1"};

@@ -1,6 +1,6 @@
-/* An array that a mechanism reads of the layer's input: a mechanism that only this test knows says how it is computed,
- * and the model has its tensor, its gradient, its sessions and its blocks of streams with no line of its own. The
- * test's mechanism gives each token its spans, as dynamic spans do, from a projection without a bias. */
+/* An array that a mechanism computes from the layer's input. A mechanism that only this test knows declares how to
+ * compute it, and the model gets its tensor, gradient, sessions and recurrence without any code of its own. The test's
+ * mechanism gives each token its spans, like dynamic spans, from a projection without a bias. */
 #include "model/gradients.h"
 
 #include "own_mechanism.h"
@@ -109,7 +109,8 @@ static void tensors(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* To the bit: whole sequences, sessions in pieces and under budgets, steps with each way of keeping activations. */
+/* The same bits for whole sequences, for sessions in pieces and under budgets, and for steps with each way of keeping
+ * activations. */
 static void as_dynamic_spans(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 2);
@@ -178,7 +179,7 @@ static void blocks_of_a_stream(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* A row for each key is what no cache has room for: refused by name, not forgotten. */
+/* A cache has no room for an input with a row for each key: it is refused by name, not ignored. */
 static void inputs_of_keys(void **state) {
   (void)state;
   wn_mechanism_of_test = &mechanism_of_keys;

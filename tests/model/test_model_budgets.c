@@ -1,6 +1,7 @@
-/* Whole models under budgets, sequences at once: the goldens of the policies (PyTorch in double, one token at a time),
- * budgets of the length or more change not a bit, packed documents are separate ones, the gradient is that of the loss
- * with the evictions held, the ways of keeping activations agree, a step allocates nothing, and what is refused. */
+/* Whole sequences under budgets, for whole models: the goldens of the policies (PyTorch in double, token by token);
+ * budgets of the sequence's length or more change no bit; packed documents are separate documents; the gradient is that
+ * of the loss with the evictions held fixed; the ways of keeping activations agree; a step allocates nothing; refusals.
+ */
 #include "golden/golden.h"
 #include "model/models.h"
 #include "model/workspace.h"
@@ -82,7 +83,7 @@ static void check_goldens(const char *backend, wn_dtype dtype, double limit) {
 
 static void test_goldens(void **state) {
   (void)state;
-  check_goldens("ref", WN_F64, 1e-7); /* the logits come in float */
+  check_goldens("ref", WN_F64, 1e-7); /* logits are stored as float */
   check_goldens("ref", WN_F32, 5e-6);
   check_goldens("cpu", WN_F32, 5e-6);
   assert_int_equal(compared, 3 * 23);
@@ -140,7 +141,8 @@ static double objective(struct bench *p, void *grads) {
 
 static const struct wn_workspace_options keep_all = {.backward = true, .activation_dtype = WN_F32};
 
-/* A choice is a step: where a probe turns one, as a smaller probe does not, the difference is not the gradient's. */
+/* Evictions are discontinuous. If a probe changes one that a smaller probe does not, its difference is not the
+ * gradient's. *same: no eviction changed. */
 static double difference(struct bench *p, double *at, const double *direction, size_t n, double h, bool *same) {
   const size_t bytes = (size_t)(2 * p->ws->evicting * B * T) * sizeof(int32_t);
   int32_t *up_evicted_at = malloc(bytes);
@@ -165,7 +167,7 @@ static void test_gradients(void **state) {
     double *grads = calloc(p.model->table.total, sizeof *grads);
     objective(&p, grads);
     for (int64_t n = 0; n < 2 * p.ws->evicting * B * T; n++) evicted += ((int32_t *)reach(p.ws->evicted_at))[n] < T;
-    for (int t = i % 3; t < p.model->table.count; t += 3) { /* test_model_gradients has them all */
+    for (int t = i % 3; t < p.model->table.count; t += 3) { /* test_model_gradients covers every tensor */
       const struct wn_param *row = &p.model->table.rows[t];
       double *at = (double *)reach(p.model->params) + row->offset, *g = grads + row->offset, expected = 0, size = 0;
       double *direction = calloc(row->count, sizeof *direction);
@@ -175,7 +177,7 @@ static void test_gradients(void **state) {
       }
       bool same, good = false;
       double found = 0;
-      for (double h = 2e-6; h > 1e-8 && !good; h /= 8) { /* kinks, as of a ReLU, are not met by a smaller step */
+      for (double h = 2e-6; h > 1e-8 && !good; h /= 8) { /* a smaller step avoids kinks such as ReLU's */
         found = difference(&p, at, direction, row->count, h, &same);
         good = !same || fabs(found - expected) < 2e-6 * sqrt(size) + 1e-14 / h;
       }
@@ -191,8 +193,8 @@ static void test_gradients(void **state) {
   assert_true(turned < probes / 10 && evicted > 300);
 }
 
-/* Keeping all, running layers again, and half precision between the passes: the loss is the same to the bit, and with
- * the layers run again the gradients too. */
+/* Keeping all activations, recomputing layers, and keeping them in half precision: the loss has the same bits, and with
+ * recomputation the gradients do too. */
 static void test_keeping(void **state) {
   (void)state;
   static const struct wn_workspace_options ways[] = {
@@ -242,7 +244,7 @@ static void test_wide_budgets(void **state) {
   }
 }
 
-/* Logits of packed documents against those of each alone. */
+/* Logits of packed documents equal those of each document alone. */
 static void test_documents(void **state) {
   (void)state;
   int documents = 0, by_place = 0;
@@ -252,7 +254,7 @@ static void test_documents(void **state) {
     struct bench p;
     bench_open(&p, k, "ref", WN_F32, i / 2, &keep_all);
     p.tokens[0] = 2, p.tokens[1] = 3;
-    if (i % 2) { /* once more, with positions in the cache */
+    if (i % 2) { /* a second time with cache positions */
       p.budgets.policy = WN_POLICY_STREAMING, p.budgets.per_kv_head = false, p.budgets.cache_positions = true;
       if (wn_budgets_check(p.ctx, &p.budgets, &p.model->config) != WN_OK) {
         bench_close(&p);
@@ -290,7 +292,7 @@ static void test_no_allocation(void **state) {
   wn_memory_info before, after;
   wn_memory_info_get(&before);
   for (int n = 0; n < 3; n++) {
-    p.tokens[0] = 1 + n * 4; /* budgets may change from step to step */
+    p.tokens[0] = 1 + n * 4; /* budgets may change between steps */
     objective(&p, grads);
   }
   wn_memory_info_get(&after);

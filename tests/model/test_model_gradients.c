@@ -1,4 +1,4 @@
-/* The whole model's gradient against differences, for every configuration of the table. */
+/* The whole model's gradient against finite differences, for every configuration of the table. */
 #include "model/gradients.h"
 
 static void test_gradients(void **state) {

@@ -1,7 +1,7 @@
-/* Segment recurrence: blocks with a memory that reaches as far as attention does give what the whole sequence gives;
- * the gradient is that of the block alone, the memory held constant; sets do not know of each other; recomputation
- * gives the same bits; nothing is allocated. With learned spans a layer's room follows its widest head, and what it
- * does not hold makes no difference. */
+/* Segment recurrence. Blocks whose recurrence reaches as far as attention does give the result of the whole sequence.
+ * The gradient is that of the block alone, with the recurrence held constant. Sets are independent. Recomputation gives
+ * the same bits. Nothing is allocated. With learned spans a layer's room follows its widest head, and tokens that it
+ * does not hold make no difference. */
 #include "model/models.h"
 #include "reach.h"
 
@@ -113,7 +113,7 @@ static void test_blocks_are_the_whole(void **state) {
       struct wn_model *model = model_of(ctx, &c, WN_F64);
       struct tokens x;
       tokens_of(&x, B, WHOLE, c.vocab_size, false);
-      for (int b = 0; b < B; b++) x.targets[(b + 1) * WHOLE - 1] = 1; /* no padding: a stream has none */
+      for (int b = 0; b < B; b++) x.targets[(b + 1) * WHOLE - 1] = 1; /* a stream has no padding */
       wn_workspace *one, *ws;
       struct wn_workspace_options options = {0};
       OK(ctx, wn_workspace_create(ctx, model, B, WHOLE, &options, &one));
@@ -121,7 +121,7 @@ static void test_blocks_are_the_whole(void **state) {
       OK(ctx, wn_model_step(model, one, &x.batch, &(struct wn_step){.loss_scale = 1}, &r));
       options.recurrence = memory;
       options.recurrence_sets = 2;
-      OK(ctx, wn_workspace_create(ctx, model, B, BLOCK + 1, &options, &ws)); /* larger than a block */
+      OK(ctx, wn_workspace_create(ctx, model, B, BLOCK + 1, &options, &ws)); /* room for more than a block */
       double spans, first = blocks_loss(ctx, model, ws, &x, 1, &spans);
       if (!(fabs(first - r.loss_sum) < 1e-10 * r.loss_sum))
         fail_msg("%s: loss %.15g in blocks, %.15g whole", cases[k].name, first, r.loss_sum);
@@ -129,7 +129,7 @@ static void test_blocks_are_the_whole(void **state) {
       assert_int_equal(wn_workspace_recurrence_count(ws, 1, 0), WHOLE < memory ? WHOLE : memory);
       assert_int_equal(wn_workspace_recurrence_count(ws, 0, 0), 0);
       assert_true(first == blocks_loss(ctx, model, ws, &x, 0, &spans)); /* the other set is empty */
-      const double on = blocks_loss(ctx, model, ws, &x, 1, &spans);     /* goes on: another beginning */
+      const double on = blocks_loss(ctx, model, ws, &x, 1, &spans);     /* continues: a different start */
       if (!window) assert_true(on != first);
       wn_workspace_forget(ws, 1);
       assert_true(first == blocks_loss(ctx, model, ws, &x, 1, &spans));
@@ -179,7 +179,8 @@ static void stream_clear(struct stream *s) {
   wn_context_destroy(s->ctx);
 }
 
-/* Every head's span in tokens becomes at most `tokens` in layer 0 and half of it in layer 1, that of head 2 exactly. */
+/* Sets every head's span to at most `tokens` tokens in layer 0 and half of that in layer 1; head 2's exactly to that.
+ */
 static void set_spans(struct stream *s, double tokens) {
   for (int l = 0; l < 2; l++) {
     const struct wn_param *row =
@@ -209,16 +210,16 @@ static int64_t room_of(const wn_workspace *ws, int64_t l) {
   return shape[1] - LONG_BLOCK;
 }
 
-/* What lies beyond the widest head's span is not read: it may hold anything. The rest gives what the whole memory
- * gives. */
+/* What lies beyond the widest head's span is not read, so it may hold anything. The result is that of the full length.
+ */
 static void test_out_of_sight(void **state) {
   (void)state;
   for (int k = 0; k < 2; k++) {
     struct stream s;
     stream_init(&s, &spanned[k], "ref", WN_F64);
-    set_spans(&s, 90); /* 94 with the ramp, and 49: rooms of 128 and of 64, and one block to spare */
+    set_spans(&s, 90); /* with the ramp 94 and 49: rooms of 128 and 64, each plus a spare block */
     double *grads[3], loss[3];
-    for (int kind = 0; kind < 3; kind++) { /* trimmed, what is out of sight poisoned, whole */
+    for (int kind = 0; kind < 3; kind++) { /* trimmed; NaN where no span reaches; full length */
       wn_workspace *ws;
       const struct wn_workspace_options options = {.backward = true,
                                                    .recurrence = LONG_MEMORY,
@@ -252,7 +253,7 @@ static void test_out_of_sight(void **state) {
   }
 }
 
-/* A window is not learned: its room has no block to spare. */
+/* A window is not learned, so its room has no spare block. */
 static void test_window_room(void **state) {
   (void)state;
   struct stream s;
@@ -270,8 +271,9 @@ static void test_window_room(void **state) {
   stream_clear(&s);
 }
 
-/* Spans shrink and grow between steps: rooms follow, bytes are really given back, and once the streams have gone by as
- * far as the model can look back, all is as with the whole memory. In between, and within a block, nothing moves. */
+/* Spans shrink and grow between steps. Rooms follow, and memory is really freed. Once the streams have moved on by as
+ * far as the model can look back, all is as with the full length. Between those steps, and within a block's margin,
+ * nothing is moved. */
 static void test_rooms_follow(void **state) {
   (void)state;
   static const struct {
@@ -280,10 +282,10 @@ static void test_rooms_follow(void **state) {
     bool moves;
   } turns[] = {
       {90, {192, 128}, false},  {120, {192, 128}, false}, {240, {256, 192}, true},
-      {190, {256, 192}, false}, {100, {256, 192}, false}, /* one block less does not move */
+      {190, {256, 192}, false}, {100, {256, 192}, false}, /* a change within one block moves nothing */
       {59, {128, 192}, true},
   };
-  for (int keep = 0; keep < 2; keep++) { /* everything, recomputed */
+  for (int keep = 0; keep < 2; keep++) { /* everything kept; recomputed */
     struct stream s;
     stream_init(&s, &spanned[1], "cpu", WN_F32);
     set_spans(&s, turns[0].tokens);
@@ -315,8 +317,10 @@ static void test_rooms_follow(void **state) {
         OK(s.ctx, wn_workspace_fit(ws));
       }
       wn_memory_info_get(&after);
-      assert_int_equal(fitted.total_allocations, after.total_allocations); /* steps, and fits that find all as it was */
-      /* Growth by more than the spare block within one step leaves tokens missing until the streams have gone by. */
+      assert_int_equal(fitted.total_allocations,
+                       after.total_allocations); /* steps allocate nothing, nor do fits that change nothing */
+      /* If spans grow by more than the spare block within one step, tokens are missing until the streams have moved on.
+       */
       if (turn != 2 && !(fabs(trimmed - all) < 1e-5 * all)) fail_msg("turn %zu: %.9g, whole %.9g", turn, trimmed, all);
     }
     free(grads);
@@ -343,7 +347,7 @@ static void keep_array(char **kept, char *at, const int64_t shape[3], wn_dtype d
   memcpy(back ? at : *kept, back ? *kept : at, bytes);
 }
 
-/* The state of memory 0, or back. */
+/* Saves the state of set 0, or restores it (back). */
 static void snapshot(struct probe *p, bool back) {
   int64_t shape[3];
   for (int64_t l = 0; l < p->model->config.layers; l++) {
@@ -428,7 +432,7 @@ static void test_gradients(void **state) {
   }
 }
 
-/* The fast backend behind a memory gives the reference's loss and gradients; both in single precision. */
+/* With recurrence, the cpu backend gives the reference's loss and gradients, both in single precision. */
 static void test_backends(void **state) {
   (void)state;
   for (int k = 0; k < CASES; k++) {
@@ -480,7 +484,7 @@ static void check_no_allocation(const struct model_case *k) {
   struct tokens x;
   tokens_of(&x, B, WHOLE, c.vocab_size, false);
   float *grads[3];
-  for (int keep = 0; keep < 3; keep++) { /* everything, recomputed, bf16 */
+  for (int keep = 0; keep < 3; keep++) { /* kept, recomputed, bf16 */
     wn_workspace *ws;
     const struct wn_workspace_options options = {.backward = true,
                                                  .recompute = keep == 1,

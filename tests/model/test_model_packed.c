@@ -1,5 +1,5 @@
-/* A model some of whose matrices are packed beside its copy in floats: logits, decoding, loss; and everything that
- * needs floats says so. */
+/* A model some of whose matrices are quantised, beside a copy in float: logits, decoding and loss agree. Everything
+ * that needs float weights says so. */
 #include "models.h"
 #include "packed_weights.h"
 #include "support.h"
@@ -23,7 +23,7 @@ struct pair {
   struct packed_weights w[MOST];
 };
 
-/* Of the parts of a matrix; the last set only where rows are whole blocks of 256. */
+/* Types of a matrix's parts. The last set needs rows of whole blocks of 256. */
 enum { SETS = 3 };
 static const wn_gguf_type types[SETS][3] = {{WN_GGUF_Q4_1, WN_GGUF_Q8_0, WN_GGUF_Q5_0},
                                             {WN_GGUF_Q4_0, WN_GGUF_F16, WN_GGUF_BF16},
@@ -37,7 +37,7 @@ static void close_source(void *source) {
   closed += *(int *)source;
 }
 
-/* All matrices but attn.out of layer 0. Random blocks are large: the norms that read what they make keep it in bounds.
+/* All matrices but attn.out of layer 0. Random blocks hold large numbers: the norms that follow keep results in bounds.
  */
 static void make(struct pair *p, wn_context *ctx, bool tied, int set) {
   static int one = 1;
@@ -76,7 +76,7 @@ static void clear(struct pair *p) {
   for (int i = 0; i < MOST; i++) packed_weights_clear(&p->w[i]);
 }
 
-/* Root mean square of the difference over that of the values. */
+/* The root mean square of the difference, relative to that of the values. */
 static double apart(const float *a, const float *b, size_t n) {
   double difference = 0, all = 0;
   for (size_t i = 0; i < n; i++) {
@@ -87,9 +87,9 @@ static double apart(const float *a, const float *b, size_t n) {
   return sqrt(difference / all);
 }
 
-/* On the reference only the order of double sums differs. On cpu x is rounded to 8 bits nine times on the way, each by
- * half a per cent of its root mean square, and the random weights' large scores make more of it; a wrong block, scale
- * or row is of the order of 1. */
+/* On the reference only the order of double sums differs. On cpu, activations are rounded to 8 bits nine times on the
+ * way, each time by half a per cent of their root mean square, and the large logits of random weights amplify that. A
+ * wrong block, scale or row gives an error of about 1. */
 static void check(const char *backend, bool tied, int set, double limit) {
   wn_context *ctx = context_of(backend, 2);
   struct pair p;
@@ -104,7 +104,7 @@ static void check(const char *backend, bool tied, int set, double limit) {
   OK(ctx, wn_model_logits(ctx, p.dense, x.ids, NULL, 2, T, logits[1]));
   const double whole = apart(logits[0], logits[1], n);
   if (!(whole <= limit)) fail_msg("%s: packed logits are %g apart, limit %g", backend, whole, limit);
-  /* A prompt of nine rows, then one by one. */
+  /* A prompt of nine rows, then token by token. */
   wn_session *session = NULL;
   OK(ctx, wn_session_create(ctx, p.packed, 1, T, &session));
   OK(ctx, wn_session_feed(ctx, session, x.ids, 9, 0, logits[2] + 8 * V));
@@ -138,8 +138,8 @@ static void test_cpu(void **state) {
   check("cpu", false, 0, 0.1);
 }
 
-/* A cache in half floats: half the bytes, logits as near as 11 bits of every key and value let them be, under budgets
- * as well. */
+/* A cache in half floats: half the bytes, and logits as close as the 11 bits of each key and value allow, also under
+ * budgets. */
 static void test_half_cache(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 2);
@@ -155,14 +155,14 @@ static void test_half_cache(void **state) {
   for (int evicting = 0; evicting < 8; evicting++) {
     if (evicting == 2) budgets.policy = WN_POLICY_H2O, budgets.recent = 0.5;
     if (evicting == 3) budgets.policy = WN_POLICY_TOVA;
-    if (evicting == 4) { /* selections: the selecting head is read by itself, from the second key-value head */
+    if (evicting == 4) { /* selections: the selecting head's key is read separately, from the second key-value head */
       wn_model_destroy(model);
       c.attention.selective = (wn_selective_config){PAPER, .head = 2};
       c.attention.selective.mem.eps = 0.1, c.attention.selective.mem.tau = 1;
       model = model_of(ctx, &c, WN_F32);
       budgets.policy = WN_POLICY_SELECTIVE;
     }
-    if (evicting >= 5) { /* each key-value head for itself, and with a budget of its own */
+    if (evicting >= 5) { /* budgets for each key-value head, then of different sizes */
       wn_model_destroy(model);
       c.attention.selective = (wn_selective_config){PAPER, .per_kv_head = true};
       c.attention.selective.mem.eps = 0.1, c.attention.selective.mem.tau = 1;
@@ -200,7 +200,7 @@ static void test_half_cache(void **state) {
   }
   wn_budgets_clear(&budgets);
   wn_model_destroy(model);
-  /* What does not go with it. */
+  /* Features that do not work with it. */
   c.attention.threshold.enabled = true, c.attention.threshold.tau = 0.9;
   model = model_of(ctx, &c, WN_F32);
   wn_session *session = NULL;
@@ -211,7 +211,7 @@ static void test_half_cache(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* "auto": half where the file's matrices are packed and nothing stands in the way. */
+/* "auto": half floats if the file's matrices are quantised and no option prevents it. */
 static void test_cache_format(void **state) {
   (void)state;
   for (int n = 0; n < 2; n++) {
@@ -236,7 +236,7 @@ static void test_cache_format(void **state) {
     assert_int_equal(bytes[0][WN_CACHE_AUTO], bytes[0][WN_CACHE_FLOAT]);
     assert_int_equal(bytes[1][WN_CACHE_AUTO], n ? bytes[1][WN_CACHE_FLOAT] : bytes[1][WN_CACHE_HALF]);
     if (!n) assert_int_equal(2 * bytes[1][WN_CACHE_HALF], bytes[1][WN_CACHE_FLOAT]);
-    if (!n) { /* what stands in the way: asked for, refused by name; else float */
+    if (!n) { /* prevented: refused by name if asked for; else float */
       wn_budgets budgets;
       wn_budgets_init(&budgets);
       budgets.policy = WN_POLICY_STREAMING, budgets.sinks = 1, budgets.cache_positions = true;
@@ -280,7 +280,7 @@ static void test_refused(void **state) {
   wn_trainer *trainer = NULL;
   assert_refused(ctx, wn_trainer_create(ctx, p.packed, &recipe.train, &trainer), WN_ERR_UNSUPPORTED,
                  "is packed (Q4_1)");
-  /* What cannot be packed, or not like this. */
+  /* Matrices that cannot be quantised, or not in this form. */
   wn_model_config c = config(true);
   struct wn_packed rows[MOST] = {{0}};
   struct wn_model *model = NULL;

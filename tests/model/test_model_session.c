@@ -1,14 +1,14 @@
-/* Decoding token by token, prefill in chunks and the whole sequence at once give the same logits, on both backends, for
- * every configuration; nothing is allocated for a token. */
+/* Decoding token by token, chunked prefill and the whole sequence at once give the same logits, on both backends, for
+ * every configuration. A token allocates nothing. */
 #include "model/models.h"
 
 enum { B = 2, T = 14, V = 13 };
 
-/* logits of positions as they come out of a session fed by `pieces` (0-terminated), [B,T,V]; others stay. */
+/* Logits [B,T,V] at the positions where pieces (0-terminated) end; other positions stay as they are. */
 static void feed(wn_context *ctx, wn_model *model, const int32_t *ids, const int *pieces, int64_t chunk, float *out) {
   wn_session *s;
   OK(ctx, wn_session_create(ctx, model, B, 0, &s));
-  for (int round = 0; round < 2; round++) { /* again after a reset: no trace is left */
+  for (int round = 0; round < 2; round++) { /* a second time after a reset */
     int64_t at = 0;
     for (int i = 0; pieces[i]; i++) {
       int32_t part[B * T];
@@ -37,7 +37,7 @@ static void check(const char *backend, wn_dtype dtype, double tolerance) {
   static const int singly[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0}, mixed[] = {5, 1, 1, 4, 3, 0},
                    whole[] = {14, 0};
   for (int k = 0; k < MODEL_CASES; k++) {
-    wn_context *ctx = context_of(backend, k % 12 == 6 ? 2 : 1); /* threads cost dear on a busy machine */
+    wn_context *ctx = context_of(backend, k % 12 == 6 ? 2 : 1); /* threads are slow on a busy machine */
     const wn_model_config c = model_case_config(&model_cases[k]);
     struct wn_model *model = model_of(ctx, &c, dtype);
     struct tokens x;
@@ -63,7 +63,7 @@ static void test_decode_ref(void **state) {
 
 static void test_decode_cpu(void **state) {
   (void)state;
-  check("cpu", WN_F32, 4e-6); /* twice what rounding makes of the worst case; all others stay under 2e-6 */
+  check("cpu", WN_F32, 4e-6); /* twice the rounding error of the worst case; others are under 2e-6 */
 }
 
 static void test_no_allocation(void **state) {
@@ -76,7 +76,7 @@ static void test_no_allocation(void **state) {
   wn_memory_info_get(&before);
   OK(ctx, wn_session_create(ctx, model, 1, 0, &s));
   wn_memory_info_get(&after);
-  /* k, v of Hkv heads, sk, F; each array is padded to a cache line. */
+  /* k and v of Hkv heads, sk, F; each array is padded to a cache line. */
   const size_t expected = (size_t)c.layers * (16 * (2 * 2 * 6 + 6 + 1)) * sizeof(float);
   assert_in_range(wn_session_kv_bytes(s), expected, expected + (size_t)c.layers * 4 * 64);
   assert_true(after.live_bytes - before.live_bytes > wn_session_kv_bytes(s));
@@ -108,7 +108,7 @@ static void test_refusals(void **state) {
   assert_int_equal(wn_session_create(ctx, a, 1, 17, &s), WN_ERR_ARGUMENT);
   assert_non_null(strstr(wn_context_error(ctx), "learned positions for 16"));
   assert_int_equal(wn_session_create(ctx, a, 0, 4, &s), WN_ERR_ARGUMENT);
-  OK(ctx, wn_session_create(ctx, b, 1, 20, &s)); /* rotary: beyond the context of training */
+  OK(ctx, wn_session_create(ctx, b, 1, 20, &s)); /* rotary: past the training context */
   int32_t ids[21] = {0};
   float logits[V];
   assert_int_equal(wn_session_feed(ctx, s, ids, 21, 0, logits), WN_ERR_ARGUMENT);

@@ -1,5 +1,5 @@
-/* wn_model_step: recomputation gives the same bits, bf16 storage close ones, gradients add up, a smaller batch fits a
- * larger workspace, threads and backends agree, nothing is allocated, bad arguments are refused. */
+/* wn_model_step: recomputation gives the same bits and bf16 storage similar values; gradients add up; a smaller batch
+ * fits a larger workspace; threads and backends agree; nothing is allocated; bad arguments are refused. */
 #include "model/models.h"
 #include "reach.h"
 
@@ -25,8 +25,8 @@ static struct outcome run_step(wn_context *ctx, struct wn_model *model, struct t
   return o;
 }
 
-/* Gradients of projections need not be zeros at first: what is there is overwritten, by the first of two micro-steps,
- * in every kind of model, also where no token counts. */
+/* Gradients of projections need not start as zeros. The first of two micro-steps overwrites them, in every kind of
+ * model, also if no token counts. */
 static void test_gradients_not_begun(void **state) {
   (void)state;
   int fresh = 0;
@@ -62,7 +62,7 @@ static void test_gradients_not_begun(void **state) {
         for (size_t n = 0; n < total; n++)
           if (!(zeros[n] == left[n])) fail_msg("%s: %g and %g", model_cases[k].name, (double)zeros[n], (double)left[n]);
       }
-      /* nothing counts: zeros */
+      /* no token counts: zeros */
       int32_t *targets = malloc(2 * 13 * sizeof *targets);
       assert_non_null(targets);
       struct wn_batch none = x.batch;
@@ -113,7 +113,7 @@ static void test_same_result(void **state) {
     tokens_of(&x, 2, 13, c.vocab_size, model_cases[k].packed);
     struct outcome first = {0};
     for (int i = 0; i < 2; i++) {
-      wn_context *ctx = context_of(backends[i], k % 12 == 6 ? 2 : 1); /* threads cost dear on a busy machine */
+      wn_context *ctx = context_of(backends[i], k % 12 == 6 ? 2 : 1); /* threads are slow on a busy machine */
       struct wn_model *model = model_of(ctx, &c, WN_F32);
       struct outcome whole = run_step(ctx, model, &x, 2, 13, false, WN_F32);
       struct outcome again = run_step(ctx, model, &x, 2, 13, true, WN_F32);
@@ -123,7 +123,7 @@ static void test_same_result(void **state) {
       again = run_step(ctx, model, &x, 3, 16, false, WN_F32); /* a larger workspace */
       check_close(model_cases[k].name, &whole, &again, 1e-6);
       free(again.grads);
-      again = run_step(ctx, model, &x, 3, 16, false, WN_BF16); /* forward the same, backward from rounded values */
+      again = run_step(ctx, model, &x, 3, 16, false, WN_BF16); /* same forward pass; backward from rounded values */
       assert_true(whole.r.loss_sum == again.r.loss_sum && whole.r.mem_loss == again.r.mem_loss);
       assert_memory_not_equal(whole.grads, again.grads, whole.total * sizeof(float));
       check_close(model_cases[k].name, &whole, &again, 1.0 / 128);
@@ -139,7 +139,7 @@ static void test_same_result(void **state) {
   }
 }
 
-/* Two micro-batches add up to one batch; with L_mem as well, whose share follows mem_scale. */
+/* Two micro-batches add up to one batch, also with L_mem, whose share follows mem_scale. */
 static void test_micro_batches(void **state) {
   (void)state;
   wn_context *ctx = context_of("ref", 1);
@@ -175,7 +175,7 @@ static void test_micro_batches(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Documents of these lengths, a row each or packed into one, in rows of T tokens. */
+/* Documents of these lengths, one for each sequence of T tokens, or packed into one sequence. */
 static struct wn_step_result run_documents(struct wn_model *model, const int *lengths, int count, int64_t T,
                                            bool packed, double *grads) {
   enum { TOKENS = 128 };
@@ -192,7 +192,8 @@ static struct wn_step_result run_documents(struct wn_model *model, const int *le
       doc_start[i] = (int32_t)first;
     }
     at += lengths[d];
-    for (int64_t t = at; packed && d == count - 1 && t < T; t++) doc_start[t] = (int32_t)at; /* padding of its own */
+    for (int64_t t = at; packed && d == count - 1 && t < T; t++)
+      doc_start[t] = (int32_t)at; /* padding is a document of its own */
   }
   wn_workspace *ws;
   const struct wn_workspace_options options = {.backward = true, .activation_dtype = WN_F32};
@@ -208,7 +209,7 @@ static struct wn_step_result run_documents(struct wn_model *model, const int *le
   return r;
 }
 
-/* L_mem is a document's: neither padding nor what it is packed with changes it, or any gradient. */
+/* L_mem belongs to a document: neither padding nor the documents it is packed with change it or any gradient. */
 static void test_memory_loss_of_documents(void **state) {
   (void)state;
   static const int lengths[] = {5, 9, 2};
@@ -244,7 +245,7 @@ static void test_memory_loss_of_documents(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* The logits' path and the step's agree: the loss of wn_model_step from wn_model_logits by hand. */
+/* wn_model_logits and the step agree: wn_model_step's loss, computed from the logits by hand. */
 static void test_logits(void **state) {
   (void)state;
   for (int k = 0; k < MODEL_CASES; k++) {
@@ -343,7 +344,7 @@ static void test_refusals(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* The paper's published sizes, with an embedding table of 7,964 entries. */
+/* The model sizes published in the paper, with an embedding table of 7,964 entries. */
 static void test_parameter_counts(void **state) {
   (void)state;
   static const struct {
@@ -375,7 +376,7 @@ static void test_start(void **state) {
   (void)state;
   wn_context *one = context_of("cpu", 1), *two = context_of("ref", 2);
   wn_model_config c = model_case_config(&model_cases[12]);
-  c.width = 96; /* tensors large enough for threads */
+  c.width = 96; /* tensors large enough to be divided */
   wn_model *a, *b, *other;
   OK(one, wn_model_create(one, &c, 5, &a));
   OK(two, wn_model_create(two, &c, 5, &b));
@@ -406,7 +407,7 @@ static void test_start(void **state) {
   wn_context_destroy(two);
 }
 
-/* What the options are for. */
+/* The options save memory. */
 static void test_memory(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);

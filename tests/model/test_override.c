@@ -1,5 +1,5 @@
-/* Another attention for a loaded model: the same as a model made so, in whole passes and in decoding; what would need
- * other parameters is refused; a threshold's control tokens are the same in both. */
+/* A loaded model gets another attention: it then equals a model created with it, in whole passes and in decoding. A
+ * change that needs other parameters is refused. A threshold's control tokens are the same in both. */
 #include "model/models.h"
 
 #include "support.h"
@@ -46,7 +46,7 @@ static void test_same_as_made(void **state) {
     }
 }
 
-/* Dead keys: skipped by the cpu backend up to the share that the context allows. */
+/* Dead keys: the cpu backend skips them up to the share that the context allows. */
 static void test_dead_keys(void **state) {
   (void)state;
   enum { LONG = 512 };
@@ -85,7 +85,7 @@ static void context_dead_keys(const char *text, double option, wn_status expecte
   wn_context_destroy(ctx);
 }
 
-/* The setting is one of the run; the key that models had for it is read and has no effect. */
+/* The setting belongs to the run. The former key in a model's configuration is read and has no effect. */
 static void test_dead_keys_setting(void **state) {
   (void)state;
   context_dead_keys(NULL, 0, WN_OK, 0x1p-24);
@@ -132,8 +132,8 @@ static void compare(const float *found, const float *expected, int64_t n, const 
       fail_msg("%s: logit %d is %g, expected %g", what, (int)i, (double)found[i], (double)expected[i]);
 }
 
-/* Control tokens in a whole pass, and fed in pieces: alone, behind windows, under a budget, and where each key-value
- * head keeps tokens of its own: by its policy, with its selections, and with a budget of its own. */
+/* Control tokens in a whole pass and fed in pieces: alone, with windows, under a budget, and where each key-value head
+ * holds tokens of its own (through its policy, its selections, or its own budget). */
 static void test_control(void **state) {
   (void)state;
   static const char *const attentions[] = {"{\"threshold\":{\"tau\":0.4}}",
@@ -188,7 +188,7 @@ static void test_control(void **state) {
     }
     wn_session_destroy(s);
     const int32_t kept = x.ids[3];
-    for (int k = 0; k < 2; k++) { /* an id is looked up among the control tokens, too */
+    for (int k = 0; k < 2; k++) { /* an id is also looked up among the control tokens */
       x.ids[3] = k ? -70000 : 90000000;
       assert_int_equal(wn_model_logits(ctx, model, x.ids, NULL, 2, T, with), WN_ERR_ARGUMENT);
       assert_non_null(strstr(wn_context_error(ctx), "ids[3]"));

@@ -1,5 +1,5 @@
-/* Which recipes' models can leave, and as what: every model of recipes/ that is a decoder alone and keeps nothing from
- * block to block leaves for transformers, those of a family's shape without code of ours, and for llama.cpp. The counts
+/* Which recipes' models can be exported, and to what. Every decoder without recurrence in recipes/ exports to
+ * transformers; those that have a family's shape export without winnow's own model code, and to llama.cpp. The counts
  * are those of docs/results/exports.md. */
 #include "support.h"
 
@@ -32,7 +32,7 @@ static void count_recipe(const char *name, struct counts *n) {
   file = json_load_file(path, 0, NULL);
   assert_non_null(file);
   const json_t *own = json_object_get(file, "model");
-  const bool adapts = !own || !json_object_get(own, "layers"); /* of a model that is given */
+  const bool adapts = !own || !json_object_get(own, "layers"); /* adapts a given model */
   json_decref(file);
   n->recipes++;
   if (adapts) {

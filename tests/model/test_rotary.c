@@ -1,5 +1,5 @@
-/* Rotary tables of models whose context is longer than the model's own table: logits do not depend on where the table
- * is, and a long context costs no memory by itself. */
+/* Rotary tables for a context longer than the model's own table: logits do not depend on where the table is, and a long
+ * context alone costs no memory. */
 #include "support.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ static wn_model *make(wn_context *ctx, int64_t context, wn_rope_pairs pairs) {
   return model;
 }
 
-/* The same weights: a context alone changes nothing, and a session longer than the table has its own. */
+/* With the same weights, another context changes nothing. A session longer than the table has a table of its own. */
 static void long_context(void **state) {
   (void)state;
   wn_context *ctx = make_context();
@@ -40,7 +40,7 @@ static void long_context(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* A permutation of the rows of q and k turns one kind of pairs into the other. */
+/* Permuting the rows of q and k turns one kind of RoPE pairs into the other. */
 static void pairs(void **state) {
   (void)state;
   wn_context *ctx = make_context();
@@ -49,7 +49,7 @@ static void pairs(void **state) {
   const struct wn_param *row = &halves->table.rows[at];
   const float *from = (const float *)reach(halves->params) + row->offset;
   float *to = (float *)reach(adjacent->params) + row->offset;
-  for (int r = 0; r < 12; r++) { /* two heads of q and one of k, of 4 */
+  for (int r = 0; r < 12; r++) { /* two heads of q and one of k, 4 dimensions each */
     const int d = r % 4, other = r / 4 * 4 + d % 2 * 2 + d / 2;
     memcpy(to + r * 8, from + other * 8, 8 * sizeof *to);
   }
@@ -65,7 +65,7 @@ static void pairs(void **state) {
   }
   assert_true(spread > 0.1);
   assert_true(worst < 1e-5);
-  to[0] += 1; /* and it is looked at */
+  to[0] += 1; /* the comparison does see a change */
   assert_ok(ctx, wn_model_logits(ctx, adjacent, tokens, NULL, 1, 30, b));
   assert_true(memcmp(a, b, sizeof a) != 0);
   wn_model_destroy(halves);

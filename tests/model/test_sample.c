@@ -1,4 +1,4 @@
-/* wn_sample: greedy, the cuts against a plain sort, frequencies, ties, determinism, refusals. */
+/* wn_sample: greedy, top-k, top-p and min-p against a plain sort, frequencies, ties, determinism, refusals. */
 #include "model/models.h"
 
 enum { N = 400 };
@@ -6,7 +6,7 @@ enum { N = 400 };
 static void fill(float *logits, uint64_t seed) {
   for (int v = 0; v < N; v++) {
     const double z = 3 * wn_random_normal(seed, WN_STREAM_TEST, 0, (uint64_t)v);
-    logits[v] = (float)(v % 3 ? z : rint(z)); /* many ties, negative zero among them */
+    logits[v] = (float)(v % 3 ? z : rint(z)); /* many ties, also -0 */
   }
   logits[7] = -INFINITY;
 }
@@ -17,14 +17,14 @@ struct item {
 };
 static int by_logit(const void *a, const void *b) {
   const struct item *x = a, *y = b;
-  /* Negative zero is below zero in the order of bits. */
+  /* In the order of bits -0 is below 0. */
   const int sx = signbit(x->logit) != 0, sy = signbit(y->logit) != 0;
   if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
   if (sx != sy) return sx - sy;
   return x->id - y->id;
 }
 
-/* How many of the sorted items the cuts keep. */
+/* How many of the sorted items top-k and top-p keep. */
 static int kept(const struct item *items, double temperature, int top_k, double top_p) {
   int n = top_k > 0 && top_k < N ? top_k : N;
   double total = 0, sum = 0;
@@ -65,14 +65,13 @@ static void test_cuts(void **state) {
             fail_msg("top_k %d, top_p %g: token of rank %d drawn, %d kept", ks[k], ps[p], rank[token], n);
           seen_last |= rank[token] == n - 1;
         }
-        if (n <= 2) assert_true(seen_last); /* the cut does not take too much */
+        if (n <= 2) assert_true(seen_last); /* not too much is cut */
       }
     }
   }
 }
 
-/* min_p is what a program does that takes away the logits below the largest and the share's logarithm; with other cuts
- * as well. */
+/* min_p equals removing the logits below the largest plus log(min_p), also combined with the other filters. */
 static void test_min_p(void **state) {
   (void)state;
   static const double shares[] = {1e-6, 0.02, 0.3, 0.9, 1};
@@ -131,7 +130,7 @@ static void test_greedy_and_refusals(void **state) {
   wn_sampling s = {.temperature = 0, .top_p = 1};
   int32_t token = -1;
   assert_int_equal(wn_sample(NULL, logits, 4, &s, 0, &token), WN_OK);
-  assert_int_equal(token, 1); /* ties: the lowest id */
+  assert_int_equal(token, 1); /* of equal ones the lowest id */
   wn_sampling_init(&s);
   assert_true(s.temperature == 0.8 && s.top_k == 0 && s.top_p == 0.95 && s.seed == 0);
   s.temperature = -1;

@@ -1,18 +1,18 @@
-/* Sessions under budgets: fed token by token, in pieces or at once they hold the same tokens and give the same logits,
- * for every configuration and policy; budgets that never bind change no bit; ties go as they should; bytes and
- * allocations are counted. What the policies keep is checked against goldens elsewhere. */
+/* Sessions under budgets: fed token by token, in pieces or at once, they hold the same tokens and give the same logits,
+ * for every configuration and policy. Budgets that are never reached change no bit. Ties are decided by the rules.
+ * Bytes and allocations are counted. What the policies keep is compared with goldens elsewhere. */
 #include "model/budget_choices.h"
 #include "decode/session.h"
 
 enum { B = 2, T = 14, V = 13, LAYERS = 2 };
 
-/* Numbers that a policy keeps of each token. */
+/* The numbers that a policy stores for each token. */
 static int64_t notes_of(const wn_budgets *b) {
   if (b->policy == WN_POLICY_SNAPKV) return b->snapkv.rows;
   return b->policy == WN_POLICY_H2O || b->policy == WN_POLICY_TOVA;
 }
 
-/* A case that the choice goes with, grouped. */
+/* The choice's model case, with grouped heads. */
 static wn_model_config grouped(const struct choice *c) {
   for (int k = 0; k < MODEL_CASES; k++) {
     const wn_model_config config = model_case_config(&model_cases[k]);
@@ -26,7 +26,7 @@ static wn_model_config grouped(const struct choice *c) {
   return model_case_config(&model_cases[0]);
 }
 
-/* What a session holds: bit j of held[l][b][p] is position j. */
+/* What a session holds: bit j of held[l][b][p] stands for position j. */
 struct trace {
   float logits[T][B * V];
   uint32_t held[T][LAYERS][B][4];
@@ -49,7 +49,7 @@ static void look(const wn_session *s, uint32_t held[LAYERS][B][4]) {
   }
 }
 
-/* out's entries at the ends of the pieces (0-terminated). */
+/* Stores results where pieces (0-terminated) end. */
 static void feed(wn_context *ctx, wn_session *s, const int32_t *ids, const int *pieces, int64_t chunk,
                  struct trace *out) {
   wn_session_reset(s);
@@ -77,7 +77,7 @@ static void same(const char *name, const char *what, const struct trace *x, cons
   }
 }
 
-/* Sequences at once, evictions found first, give the same logits as token by token. */
+/* Whole sequences, whose evictions are computed first, give the same logits as token by token. */
 static void same_as_batch(const char *name, wn_context *ctx, wn_model *model, const int32_t *ids, const wn_budgets *b,
                           const struct trace *x, double tolerance) {
   static float logits[B * T * V];
@@ -103,7 +103,7 @@ static void test_ways_of_feeding(void **state) {
   for (int k = 0; k < MODEL_CASES; k++) {
     const wn_model_config c = model_case_config(&model_cases[k]);
     struct tokens x;
-    /* No token twice: without positions their keys would be equal but for rounding, and so would their scores. */
+    /* No token occurs twice: without positions equal tokens would have the same keys and scores, up to rounding. */
     for (int i = 0; i < B * T; i++) x.ids[i] = (int32_t)((5 * (i % T) + 3 * (i / T)) % V);
     for (int i = 0; i < CHOICES; i++) {
       if (!fits(&choices[i], &c)) continue;
@@ -111,7 +111,7 @@ static void test_ways_of_feeding(void **state) {
       for (int backend = 0; backend < 2; backend++) {
         wn_context *ctx = backend ? cpu : ref;
         struct wn_model *model = model_of(ctx, &c, backend ? WN_F32 : WN_F64);
-        const double tolerance = backend ? 6e-6 : 2e-7; /* logits come as float */
+        const double tolerance = backend ? 6e-6 : 2e-7; /* logits are stored as float */
         char name[160];
         wn_budgets b;
         wn_session *s;
@@ -126,7 +126,7 @@ static void test_ways_of_feeding(void **state) {
         if (c.attention.threshold.enabled && !b.per_kv_head && b.heads == 0)
           OK(ctx, wn_model_set_control_tokens(ctx, model, (const int32_t[]){2, 5, 11}, 3));
         OK(ctx, wn_session_create_with_budgets(ctx, model, B, T, &b, &s));
-        struct trace first = expected; /* ref's */
+        struct trace first = expected; /* on ref */
         memset(&expected, 0, sizeof expected);
         feed(ctx, s, x.ids, singly, 0, &expected);
         same_as_batch(name, ctx, model, x.ids, &b, &expected, tolerance);
@@ -180,7 +180,8 @@ static void test_budgets_that_never_bind(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Without weights all scores are equal: the oldest goes, but selective keeps position 0 while there is another. */
+/* All scores are equal, since weights are 0: the oldest token is evicted, but `selective` keeps position 0 while there
+ * is another. */
 static void test_ties(void **state) {
   (void)state;
   static const struct {
@@ -231,7 +232,7 @@ static void test_bytes_and_allocations(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 2);
   for (int i = 0; i < CHOICES; i++) {
-    if (choices[i].ragged) continue; /* above */
+    if (choices[i].ragged) continue; /* tested above */
     const wn_model_config c = model_case_config(&model_cases[choices[i].policy == WN_POLICY_SELECTIVE ? 7 : 1]);
     struct wn_model *model = model_of(ctx, &c, WN_F32);
     wn_budgets b;
@@ -240,7 +241,7 @@ static void test_bytes_and_allocations(void **state) {
     OK(ctx, wn_session_create_with_budgets(ctx, model, 1, 4096, &b, &s));
     const int64_t P = choices[i].per_kv_head ? 2 : 1, state_of = notes_of(&b);
     const int64_t token = 2 * 2 * 6 + (b.policy == WN_POLICY_SELECTIVE) + P + state_of * P;
-    const size_t expected = (size_t)((3 + 4) * token) * 4; /* a budget of 3 and one of 4 */
+    const size_t expected = (size_t)((3 + 4) * token) * 4; /* budgets of 3 and of 4 */
     assert_in_range(wn_session_kv_bytes(s), expected, expected + 2 * 6 * 64);
     size_t held = 0;
     for (int l = 0; l < LAYERS; l++) {
@@ -271,13 +272,13 @@ static void test_bytes_and_allocations(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Each head's cache is of its own size; the same budget for all heads, written head by head, is that of the layer to
- * the bit. */
+/* Each head's cache has its own size. The same budget for all heads, written head by head, gives the same bits as the
+ * layer's. */
 static void test_heads(void **state) {
   (void)state;
   static const struct {
     const char *same, *layer, *heads;
-    int64_t tokens; /* of `heads`, of one head each */
+    int64_t tokens; /* of `heads`, each one head */
   } rows[] = {{"5:5,3:3", "5,3", "5:2,3:9", 19}, {"4:4", "4", "1:4096,6:2", 9 + T}};
   for (int i = 0; i < CHOICES; i++) {
     const struct choice *k = &choices[i];
@@ -303,7 +304,7 @@ static void test_heads(void **state) {
           const int64_t state_of = notes_of(&b);
           const int64_t token = 2 * c.head_size + (b.policy == WN_POLICY_SELECTIVE) + 1 + state_of;
           const size_t expected = (size_t)(B * rows[r].tokens * token) * 4;
-          /* What holds everything keeps no positions and nothing for the policy. */
+          /* Heads that hold everything store no positions and nothing for the policy. */
           assert_in_range(wn_session_kv_bytes(s), expected - (size_t)(B * T * (1 + state_of)) * 4,
                           expected + 4 * 6 * 64);
           size_t held = 0;
@@ -321,7 +322,7 @@ static void test_heads(void **state) {
   }
 }
 
-/* Heads with caches of their own go to a thread each where single rows come: the bits are those of one thread. */
+/* Heads with their own caches are divided among threads when single rows arrive. The bits are those of one thread. */
 static void test_heads_on_threads(void **state) {
   (void)state;
   enum { N = 120, HEADS = 4 };
@@ -357,7 +358,7 @@ static void test_heads_on_threads(void **state) {
   }
 }
 
-/* The positions that a cache of one sequence holds, its first group: held[position]. */
+/* The positions that a cache of one sequence holds in its first group: held[position]. */
 static void positions(const wn_session *s, int64_t l, bool *held, int64_t n) {
   const struct wn_kv_cache *c = &s->caches[l];
   memset(held, 0, (size_t)n * sizeof *held);
@@ -373,7 +374,7 @@ static void test_long_prompts(void **state) {
     wn_policy policy;
     int64_t K;
     const char *attention;            /* instead of the model's */
-    enum { LAYER, HEADS, PLACES } of; /* HEADS: a budget for each key-value head; PLACES: positions are places */
+    enum { LAYER, HEADS, PLACES } of; /* HEADS: a budget for each head; PLACES: cache positions */
   } rows[] = {{7, WN_POLICY_SELECTIVE, 40, NULL, LAYER},
               {12, WN_POLICY_SELECTIVE, 130, NULL, LAYER},
               {1, WN_POLICY_STREAMING, 33, NULL, LAYER},
@@ -436,8 +437,8 @@ static void test_long_prompts(void **state) {
   }
 }
 
-/* Where every layer rotates by positions in its cache, a text may be as long as it likes: the same logits, and memory
- * that the longest length has no part in. */
+/* If every layer rotates by cache positions, a text may be of any length: same logits, and memory that does not depend
+ * on the length. */
 static void test_endless(void **state) {
   (void)state;
   enum { N = 700, K = 12, ENDLESS = 1 << 30 };
@@ -507,7 +508,7 @@ static void test_refusals(void **state) {
   assert_non_null(strstr(wn_context_error(ctx), "2 layers"));
   wn_budgets_clear(&b);
   wn_model_destroy(model);
-  /* A feed that fails half way: 16 relative positions, and a text of 20 tokens. */
+  /* A feed that fails half way: relative positions up to 16, and a text of 20 tokens. */
   const wn_model_config relative = model_case_config(&model_cases[16]);
   assert_true(relative.attention.relative.enabled && relative.context == 16);
   const int32_t ids[20] = {0};

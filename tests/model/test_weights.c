@@ -1,5 +1,5 @@
-/* How a model's matrices are held (wn_model_load_options.weights): in the file's order, in the processor's, rounded to
- * bfloat16; what each gives, and what is refused. */
+/* How a model's matrices are held (wn_model_load_options.weights): in the file's layout, in the processor's, or rounded
+ * to bfloat16. What each gives, and refusals. */
 #include "models.h"
 #include "support.h"
 
@@ -19,7 +19,7 @@ static int tear_down(void **state) {
   remove_folder(folder);
   return 0;
 }
-/* Saves a model of ours as a checkpoint in float32 and returns it. */
+/* Saves one of the tests' models as a float32 checkpoint and returns it. */
 static struct wn_model *seed(wn_context *ctx, bool relative) {
   wn_model_config c;
   wn_model_config_init(&c);
@@ -48,7 +48,7 @@ static float *logits_of(wn_context *ctx, struct wn_model *model) {
   return logits;
 }
 
-/* The numbers of the file in another order: the same logits to the bit, and a copy only where one was asked for. */
+/* Another layout of the file's numbers: the same logits to the bit, and a copy only if it was asked for. */
 static void test_file_and_auto(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 2);
@@ -65,7 +65,7 @@ static void test_file_and_auto(void **state) {
     for (int p = 0; p < held[1]->table.rows[i].packed.count; p++)
       strips += !!held[1]->table.rows[i].packed.part[p].strips;
   assert_true(has ? strips >= 7
-                  : strips == 0); /* the token table and three matrices a layer: rows of 75 are no blocks */
+                  : strips == 0); /* the embedding and three matrices a layer: rows of 75 do not fit the layout */
   float *logits[2];
   for (int i = 0; i < 2; i++) logits[i] = logits_of(ctx, held[i]);
   assert_memory_equal(logits[0], logits[1], (size_t)(B * T) * 61 * sizeof(float));
@@ -73,8 +73,8 @@ static void test_file_and_auto(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Every matrix that can be is rounded to nearest, half the bytes; vectors and a mechanism's tables stay float32; and
- * the reference computes with just those numbers. */
+/* Every suitable matrix is rounded to nearest and takes half the bytes. Vectors and a mechanism's tables stay float32.
+ * The reference computes with exactly these numbers. */
 static void test_bfloat16(void **state) {
   (void)state;
   for (int relative = 0; relative < 2; relative++) {

@@ -1,6 +1,6 @@
-/* What the memory sanitizer has to know of what is not instrumented. jansson's memory counts as written (it comes
- * zeroed), and so does the place of an error that it was given; fstat, stat and lstat, which it does not know in newer
- * C libraries, write their struct. */
+/* What the memory sanitizer must be told about libraries that are not instrumented. jansson's memory counts as written
+ * (it comes zeroed), and so does the error struct that it fills. fstat, stat and lstat write their struct, which the
+ * sanitizer does not know of newer C libraries. */
 #include <jansson.h>
 #include <sanitizer/msan_interface.h>
 #include <stdlib.h>
@@ -18,8 +18,8 @@ __attribute__((constructor)) static void begin(void) {
 json_t *__real_json_loadb(const char *text, size_t bytes, size_t flags, json_error_t *error);
 json_t *__wrap_json_loadb(const char *text, size_t bytes, size_t flags, json_error_t *error);
 json_t *__wrap_json_loadb(const char *text, size_t bytes, size_t flags, json_error_t *error) {
-  __msan_check_mem_is_initialized(text, bytes); /* but what it is given is ours */
-  __msan_scoped_disable_interceptor_checks();   /* what it gives to the C library is its own */
+  __msan_check_mem_is_initialized(text, bytes); /* jansson's input is checked */
+  __msan_scoped_disable_interceptor_checks();   /* its calls to the C library are not */
   json_t *value = __real_json_loadb(text, bytes, flags, error);
   __msan_scoped_enable_interceptor_checks();
   if (error) __msan_unpoison(error, sizeof *error);
@@ -31,7 +31,7 @@ json_t *__wrap_json_loads(const char *text, size_t flags, json_error_t *error) {
   return __wrap_json_loadb(text, strlen(text), flags, error);
 }
 
-/* As the linker knows them where files may be large. */
+/* The names that the linker uses when files may be large. */
 int __real_fstat64(int fd, struct stat *st);
 int __wrap_fstat64(int fd, struct stat *st);
 int __wrap_fstat64(int fd, struct stat *st) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The chat page in a headless Chromium.   check.py PORT PORT PORT PORT: of a model with a template, of one without that
-writes for ever, of one behind the key "secret" with budgets of its own (9 tokens, window), and of one whose template has a system message."""
+"""The chat page in a headless Chromium.   check.py PORT PORT PORT PORT: servers of a model with a chat template; of one
+without, which writes for ever; of one with the API key "secret" and budgets (9 tokens, window); and of one whose template has a system message."""
 import json
 import os
 import sys
@@ -43,12 +43,12 @@ def say(page, text, wait=True):
         page.wait("document.getElementById('stop').hidden && document.getElementById('log').ariaBusy === 'false'", 60)
 
 
-# Tokens with what their class says: k0 dropped by all .. k8 kept by all; "" not read yet.
+# Tokens with what their class means: k0 dropped everywhere .. k8 kept everywhere; "": not read yet.
 TOKENS = """[...document.querySelectorAll('#log .t')].map(e => [e.textContent, (e.className.match(/k[0-8]/) || [''])[0], e.closest('li').className])"""
 METER = """Object.fromEntries(['cache', 'full', 'evicted'].map(i => [i, +document.getElementById(i).dataset.value]))"""
 
 
-# The lowest contrast of any text on the page with what lies under it (WCAG's), and where that is.
+# The lowest WCAG contrast of any text on the page with its background, and where it is.
 CONTRAST = """(() => {
   const parse = s => (s.match(/[0-9.]+/g) || [0, 0, 0, 0]).map(Number);
   const light = c => [0, 1, 2].map(i => c[i] / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4).reduce((a, v, i) => a + v * [.2126, .7152, .0722][i], 0);
@@ -75,7 +75,7 @@ def sound(page, name):
 
 
 def chat(port, scheme, width):
-    """A conversation under a budget of 12 tokens of the policy window: what must be kept is known."""
+    """A conversation under a budget of 12 tokens, policy window, so that the tokens kept are known."""
     name = "%s, %d pixels" % (scheme, width)
     with browser.Browser(scheme) as b:
         page = b.open("http://127.0.0.1:%d/" % port, width=width, height=844)
@@ -115,7 +115,7 @@ def chat(port, scheme, width):
         check(name + ": a token tells its layers", "dropped by all 3 layers" in gone and "kept by all 3 layers" in held and
               page.eval("document.querySelectorAll('#tip .cells .on').length") == 3, gone, held)
         page.eval("document.getElementById('input').focus()")
-        # The second turn reads the first.
+        # The second turn reads the first one's tokens.
         say(page, "and the well?")
         again = page.eval(TOKENS)
         check(name + ": the conversation goes on", [t for t in again if t[2] == "msg user"][-1][0].endswith("?") and len(again) > len(tokens) and
@@ -138,7 +138,7 @@ def chat(port, scheme, width):
 
 
 def text(port):
-    """A model without a template; it writes until it is stopped."""
+    """A model without a template, which writes until it is stopped."""
     with browser.Browser("light") as b:
         page = b.open("http://127.0.0.1:%d/" % port, width=1280, height=800)
         choose(page, policy="streaming", budgets=10, sinks=2, max=20000, seed=1)
@@ -175,7 +175,7 @@ def locked(port):
         page.eval(enter % "wrong")
         page.wait("document.getElementById('error').textContent.includes('does not know')", 20)
         check("a bad key is told in a line", page.eval("document.getElementById('error').getClientRects()[0].height") < 40)
-        page.problems.clear()  # the browser's own lines about 401
+        page.problems.clear()  # the browser's own messages about status 401
         page.eval(enter % "secret")
         page.wait("document.getElementById('keys').hidden", 20)
         choose(page, max=5, seed=2)
@@ -193,7 +193,7 @@ def locked(port):
 
 
 def named(port):
-    """Words of a message that stand in the template, too, before it or behind it."""
+    """A message with words that the template also has, before or after it."""
     with browser.Browser("light") as b:
         page = b.open("http://127.0.0.1:%d/" % port, width=1280, height=800)
         choose(page, max=3, seed=2)

@@ -1,5 +1,5 @@
-/* What the tests of the search share: a small model, its two sets of tokens, a folder; and a child that kills itself at
- * a chosen sync or rename. */
+/* Shared by the tests of the search: a small model, its two sets of tokens, a folder, and a child process that kills
+ * itself at a chosen sync or rename. */
 #ifndef WN_TESTS_PRUNE_BENCH_H
 #define WN_TESTS_PRUNE_BENCH_H
 
@@ -18,7 +18,7 @@
 
 enum { CONTEXT = 80, VOCAB = 40, STEP = 16, ROWS = 3 };
 
-/* The places where a child may kill itself: every sync and rename of a save. */
+/* Where a child can kill itself: every sync and rename of a save. */
 static long kill_at, places;
 static int placed(long rc) {
   if (++places == kill_at) kill(getpid(), SIGKILL);
@@ -47,7 +47,7 @@ static UNUSED void write_tokens(wn_context *ctx, const char *path, uint64_t stre
   must(ctx, wn_token_file_write(ctx, path, "llmc", VOCAB, tokens, (uint64_t)(rows * CONTEXT + 1)));
 }
 
-/* sets: keys of the recipe's model. */
+/* sets: changes to the recipe's keys. */
 static UNUSED void bench_init(struct bench *b, const char *const *sets, int count) {
   wn_recipe r;
   const char *all[16] = {"model.context=80", "model.vocab_size=40", "model.layers=2",     "model.width=32",
@@ -90,7 +90,7 @@ static UNUSED wn_status search(const struct bench *b, const wn_prune_options *o,
   return wn_prune_search(b->ctx, b->model, o, dir, resume, NULL, NULL, out);
 }
 
-/* As a user goes on after a kill: there may be nothing yet. */
+/* Resumes as a user does after a kill. There may be nothing to resume yet. */
 static UNUSED wn_status search_on(const struct bench *b, const wn_prune_options *o, const char *name,
                                   wn_prune_curve *out) {
   char path[320];

@@ -1,4 +1,4 @@
-/* The rule of the budget search on losses that can be worked out by hand, and exhaustively checked random ones. */
+/* The rule of the budget search, on losses that can be worked out by hand and on random ones checked exhaustively. */
 #include "support.h"
 
 #include <math.h>
@@ -9,8 +9,8 @@
 
 enum { LAYERS_MAX = 6 };
 
-/* A table: cost[l][n] of having lowered layer l n times; the loss is the sum and, with noise, something drawn for each
- * vector of budgets: increases then change with other layers' budgets, as a model's do. */
+/* A table of costs: cost[l][n] of lowering layer l n times. The loss is their sum. With noise, each vector of budgets
+ * adds a random number, so that increases depend on other layers' budgets, as in a model. */
 struct table {
   int64_t layers, step, tokens[LAYERS_MAX], first[LAYERS_MAX];
   double cost[LAYERS_MAX][64];
@@ -66,7 +66,7 @@ static void begin(struct bench *b, int64_t layers, int64_t step, int64_t context
                                  .user = t};
 }
 
-/* Until it stops; the layers lowered, as digits. */
+/* Runs until the search stops. order: the lowered layers, as digits. */
 static enum wn_greedy_verdict run(struct bench *b, char *order, int *differing) {
   struct wn_greedy_choice choice;
   int n = 0;
@@ -98,7 +98,8 @@ static void test_order(void **state) {
   struct bench b;
   char order[64];
   fill_by_hand(&b);
-  /* 2 (-1), 0 (1), then 1 and 2 both at 2: the lower one; twice, then 2; 0 (4), 0 (1), 1 (5), 2 (6). */
+  /* Layer 2 (-1), 0 (1), then 1 and 2 tie at 2, so the lower one goes first: 1 (2), 1 (2), 2 (2). Then 0 (4), 0 (1), 1
+   * (5), 2 (6). */
   begin(&b, 3, 8, 32, INFINITY, false, false);
   assert_int_equal(run(&b, order, NULL), WN_GREEDY_AT_FLOOR);
   assert_string_equal(order, "201120012");
@@ -110,7 +111,7 @@ static void test_target(void **state) {
   (void)state;
   struct bench b;
   char order[64];
-  /* Losses on the way: -1 0 2 4 6 10 11 16 22. A loss equal to the target does not pass it. */
+  /* Losses on the way: -1 0 2 4 6 10 11 16 22. A loss equal to the target is still allowed. */
   const struct {
     double target;
     const char *order;
@@ -120,13 +121,13 @@ static void test_target(void **state) {
       fill_by_hand(&b);
       begin(&b, 3, 8, 32, cases[i].target, lazy, false);
       const enum wn_greedy_verdict end = run(&b, order, NULL);
-      if (lazy && i >= 4) continue; /* increases that shrink: lazily another way */
+      if (lazy && i >= 4) continue; /* increases that shrink: the lazy search goes another way */
       assert_string_equal(order, cases[i].order);
       assert_int_equal(end, cases[i].target < 22 ? WN_GREEDY_AT_TARGET : WN_GREEDY_AT_FLOOR);
     }
 }
 
-/* Never below a step, whatever the context is a multiple of. */
+/* A budget never goes below one step, whether or not the context is a multiple of it. */
 static void test_floor(void **state) {
   (void)state;
   struct bench b;
@@ -134,7 +135,7 @@ static void test_floor(void **state) {
   memset(&b, 0, sizeof b);
   begin(&b, 2, 8, 27, INFINITY, false, false);
   assert_int_equal(run(&b, order, NULL), WN_GREEDY_AT_FLOOR);
-  assert_string_equal(order, "0011"); /* 27, 19, 11; all cost nothing: the lowest layer first */
+  assert_string_equal(order, "0011"); /* 27, 19, 11; nothing costs anything, so the lowest layer goes first */
   assert_int_equal(b.table.tokens[0], 11);
   begin(&b, 1, 8, 15, INFINITY, false, false);
   assert_int_equal(run(&b, order, NULL), WN_GREEDY_AT_FLOOR);
@@ -152,8 +153,8 @@ static void fill_random(struct bench *b, uint64_t seed, bool growing) {
     }
 }
 
-/* Every step against a search through all layers; lazily the same where increases only grow, at fewer evaluations;
- * where they do not, the check finds each step that differs. */
+/* Every step equals that of a search through all layers. The lazy search does the same with fewer evaluations where
+ * increases only grow; elsewhere the check reports each step that differs. */
 static void test_random(void **state) {
   (void)state;
   struct bench b;
@@ -193,7 +194,7 @@ static void test_random(void **state) {
   assert_true(seen > 0);
 }
 
-/* The lazy search does not stop at a target that some other layer's lowering would keep to. */
+/* The lazy search does not stop at the target while lowering another layer would still stay within it. */
 static void test_lazy_target(void **state) {
   (void)state;
   struct bench b;

@@ -1,5 +1,5 @@
-/* Fine-tuning in the course of a search: the trainer's parameters to the bit, nothing of the time before a round used
- * after it, nothing lost to a kill, and what does not go together refused. */
+/* Fine-tuning during a search: parameters are the trainer's to the bit; nothing computed before a round is used after
+ * it; a kill loses nothing; combinations that do not work are refused. */
 #include "prune/bench.h"
 
 #include <math.h>
@@ -31,7 +31,7 @@ static void tuned_init(struct tuned *t) {
   recipe_of(t);
 }
 
-/* The checkpoint's parameters again. */
+/* Reloads the checkpoint's parameters. */
 static void reload(struct tuned *t) {
   wn_model_destroy(t->b.model);
   must(t->b.ctx, wn_model_load(t->b.ctx, t->checkpoint, &t->b.model));
@@ -49,7 +49,7 @@ static void run_dir(const struct tuned *t, const char *name, char out[320]) {
   snprintf(out, 320, "%s/%s/tuned", t->b.dir, name);
 }
 
-/* The loss of the tuned checkpoint under a point's budgets, measured from the files. */
+/* The tuned checkpoint's loss under a point's budgets, measured from the files. */
 static double measured(const struct tuned *t, const char *name, const wn_prune_curve *c, int64_t point,
                        const char *path, int64_t batch) {
   char dir[320];
@@ -66,7 +66,7 @@ static double measured(const struct tuned *t, const char *name, const wn_prune_c
   return loss;
 }
 
-/* A round after each step; then with and without reuse, and lazily, the same. */
+/* A round after each step. With and without reuse, and lazily, the result is the same. */
 static void test_rounds(void **state) {
   (void)state;
   struct tuned t;
@@ -74,7 +74,7 @@ static void test_rounds(void **state) {
   tuned_init(&t);
   wn_prune_options o = tuning(&t, 2, 0, 0);
   must(t.b.ctx, search(&t.b, &o, "a", false, &a));
-  assert_int_equal(a.count, 1 + 2 * 1); /* 80 -> 48, and no layer below 32 */
+  assert_int_equal(a.count, 1 + 2 * 1); /* 80 -> 48, and no layer goes below 32 */
   assert_int_equal(a.end, WN_PRUNE_FLOOR);
   for (int64_t i = 0; i < a.count; i++) {
     assert_int_equal(a.points[i].tuned, 2 * i);
@@ -89,7 +89,7 @@ static void test_rounds(void **state) {
   must(t.b.ctx, search(&t.b, &o, "b", false, &b));
   same_curves("with reuse and without", &a, &b);
   wn_prune_curve_clear(&b);
-  /* After a round nothing that the lazy search has seen holds: it looks at all layers, as the exact one does. */
+  /* After a round the lazy search has no valid evaluations left, so it looks at all layers, like the exact one. */
   reload(&t);
   o.plain = false;
   o.lazy = o.check = true;
@@ -111,7 +111,7 @@ static void test_rounds(void **state) {
   bench_clear(&t.b);
 }
 
-/* The round after a search is the trainer's run under the budgets found, from the checkpoint on. */
+/* A round after the search equals the trainer's run from the checkpoint under the budgets found. */
 static void test_after(void **state) {
   (void)state;
   struct tuned t;
@@ -137,7 +137,8 @@ static void test_after(void **state) {
   run_dir(&t, "a", dir);
   assert_true(tiny_same_file(dir, by_hand, "model.safetensors"));
   assert_true(tiny_same_file(dir, by_hand, "budgets.json"));
-  /* The search before it is the one without; resumed, it stays closed; one without can be tuned later. */
+  /* The search before the round is the same as without it. Resumed, it stays finished. A search without a round can be
+   * tuned later. */
   reload(&t);
   o.finetune = (wn_prune_finetune){0};
   must(t.b.ctx, search(&t.b, &o, "b", false, &b));
@@ -157,7 +158,8 @@ static void test_after(void **state) {
   bench_clear(&t.b);
 }
 
-/* A target that the next step would pass: first one more round. Where that helps the search goes on, else it ends. */
+/* If the next step would pass the target, one more round comes first. If that helps the search continues, else it ends.
+ */
 static void test_target(void **state) {
   (void)state;
   struct tuned t;
@@ -210,7 +212,7 @@ static void test_resume(void **state) {
   same_curves("in portions", &whole, &part);
   assert_int_equal(part.points[6].tuned, whole.points[6].tuned);
   wn_prune_curve_clear(&part);
-  /* Others' folders. */
+  /* Folders of other searches. */
   reload(&t);
   o.max_steps = 0;
   o.finetune.steps = 2;
@@ -225,7 +227,7 @@ static void test_resume(void **state) {
   run_dir(&t, "part", dir);
   wn_recipe r = t.recipe;
   r.train.steps = 60;
-  must(t.b.ctx, wn_train_run(t.b.ctx, &r, dir, true, NULL, NULL)); /* by hand, past the search */
+  must(t.b.ctx, wn_train_run(t.b.ctx, &r, dir, true, NULL, NULL)); /* by hand, beyond the search */
   assert_int_equal(search(&t.b, &o, "part", true, NULL), WN_ERR_CONFIG);
   assert_non_null(strstr(wn_context_error(t.b.ctx), "step 60"));
   snprintf(path, sizeof path, "%s/part/search.json", t.b.dir);
@@ -238,7 +240,7 @@ static void test_resume(void **state) {
   bench_clear(&t.b);
 }
 
-/* The rates of a run with Muon fall together; and a recipe with another one is another search's. */
+/* Muon's learning rates decay together. A recipe with another rate belongs to another search. */
 static void test_recipe(void **state) {
   (void)state;
   struct tuned t;
@@ -260,7 +262,7 @@ static void test_recipe(void **state) {
     assert_true(fabs(found.train.lr - (given ? 0.01 : 0.005)) < 1e-12);
     if (!(fabs(found.train.muon.lr - (given ? 0.004 : 0.002)) < 1e-12)) fail_msg("%s: %g", name, found.train.muon.lr);
     const wn_recipe kept = t.recipe;
-    t.recipe.train.save_every = 7; /* changes nothing that is learned */
+    t.recipe.train.save_every = 7; /* does not change what is learned */
     t.recipe.train.tune = WN_TUNE_ATTENTION;
     reload(&t);
     assert_int_equal(search(&t.b, &o, name, true, NULL), WN_ERR_CONFIG);
@@ -272,7 +274,7 @@ static void test_recipe(void **state) {
   bench_clear(&t.b);
 }
 
-/* A search's folder from somebody else: the run that it names by a link is not written to. */
+/* A search's folder from a stranger: the run to which it links is not written to. */
 static void test_link(void **state) {
   (void)state;
   struct tuned t;
@@ -309,7 +311,7 @@ static void test_link(void **state) {
   bench_clear(&t.b);
 }
 
-/* A child that kills itself at one of the places, in rounds as between them. */
+/* A child that kills itself at one of the places, within rounds and between them. */
 static void test_kill(void **state) {
   (void)state;
   struct tuned t;
@@ -382,7 +384,7 @@ static void test_bad_input(void **state) {
   assert_non_null(strstr(wn_context_error(t.b.ctx), "only dropout and L_mem"));
   recipe_of(&t);
   t.recipe.model.attention.selective.mem.enabled =
-      true; /* that may differ; without data the run stops, the state stays */
+      true; /* this may differ; without data the run stops and its state stays */
   t.recipe.data.train[0] = 0;
   assert_int_equal(search(&t.b, &o, "x", false, NULL), WN_ERR_CONFIG);
   assert_non_null(strstr(wn_context_error(t.b.ctx), "data.train"));

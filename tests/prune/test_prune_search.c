@@ -1,5 +1,5 @@
-/* The budget search on small models: with reuse what the plain loop gives, to the bit; interrupted, killed and resumed
- * what an undisturbed one gives; targets kept; what does not fit refused. */
+/* The budget search on small models. With reuse it gives the same bits as the plain loop. Interrupted, killed and
+ * resumed it gives what an undisturbed one gives. Targets hold. Mismatches are refused. */
 #include "prune/bench.h"
 
 #include <math.h>
@@ -69,7 +69,7 @@ static wn_status reuse_create(const struct bench *b, const struct wn_prune_set *
   return wn_prune_reuse_create(b->ctx, b->model, &options, out);
 }
 
-/* All the way down. */
+/* Down to the floor. */
 static void test_reuse(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -91,7 +91,8 @@ static void test_reuse(void **state) {
   }
 }
 
-/* Positions alone, whether or not this machine's kernels then give the same bits: the same figures. */
+/* Recomputing only from the first position that can change (by_rows) gives the same figures, whether or not this
+ * machine's kernels then give the same bits. */
 static void test_positions(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -131,8 +132,8 @@ static void test_positions(void **state) {
   }
 }
 
-/* Masks with far keys have a path of their own, which evictions do not take: positions before the first eviction are
- * summed up otherwise too. */
+/* Keep rules that see distant keys have their own code path, which evictions do not take: rows before the first
+ * eviction are summed in another order as well. */
 static void test_sparse(void **state) {
   (void)state;
   static const char *const sets[] = {"model.context=240", "model.attention={\"sqrt\":{\"buffer\":4,\"density\":1.5}}"};
@@ -159,7 +160,8 @@ static void test_sparse(void **state) {
   bench_clear(&b);
 }
 
-/* Without room for the best trial it is run again: the same curve. With less, one line with what would fit. */
+/* Without memory for the best trial, it is run again, with the same curve. With still less, one line says how much
+ * would be needed. */
 static void test_memory(void **state) {
   (void)state;
   struct bench b;
@@ -188,7 +190,8 @@ static void test_memory(void **state) {
   bench_clear(&b);
 }
 
-/* The last step stays at the target, the next would pass it: the curve ends where the whole one first does. */
+/* The last step stays within the target and the next one would pass it. The curve ends where the full one first passes
+ * it. */
 static void test_target(void **state) {
   (void)state;
   struct bench b;
@@ -208,7 +211,7 @@ static void test_target(void **state) {
     assert_int_equal(part.end, last + 1 < whole.count ? WN_PRUNE_TARGET : WN_PRUNE_FLOOR);
     wn_prune_curve_clear(&part);
   }
-  /* The model's own, and another's. */
+  /* The model's own target, and another one. */
   o.target = 0;
   o.tolerance = 0.01;
   must(b.ctx, search(&b, &o, "own", false, &part));
@@ -231,7 +234,7 @@ static void resumes(bool lazy) {
   o.lazy = lazy;
   o.check = lazy;
   must(b.ctx, search(&b, &o, "whole", false, &whole));
-  assert_int_equal(search(&b, &o, "whole", false, NULL), WN_ERR_ARGUMENT); /* it is there */
+  assert_int_equal(search(&b, &o, "whole", false, NULL), WN_ERR_ARGUMENT); /* it exists already */
   assert_int_equal(search(&b, &o, "none", true, NULL), WN_ERR_IO);
   assert_non_null(strstr(wn_context_error(b.ctx), "none: no search to resume"));
   o.max_steps = 3;
@@ -243,7 +246,7 @@ static void resumes(bool lazy) {
   must(b.ctx, search(&b, &o, "part", true, &part));
   assert_int_equal(part.count, 6);
   wn_prune_curve_clear(&part);
-  /* Stopped by a target that is then put further. */
+  /* Ended at a target that is then raised. */
   o.max_steps = 0;
   o.target = exp(whole.points[5].search_loss);
   must(b.ctx, search(&b, &o, "part", true, &part));
@@ -252,7 +255,7 @@ static void resumes(bool lazy) {
   must(b.ctx, search(&b, &o, "part", true, &part));
   same_curves(lazy ? "resumed, lazy" : "resumed", &whole, &part);
   wn_prune_curve_clear(&part);
-  /* Another search's folder. */
+  /* The folder of another search. */
   o.step = 8;
   assert_int_equal(search(&b, &o, "part", true, NULL), WN_ERR_CONFIG);
   assert_non_null(strstr(wn_context_error(b.ctx), "step"));
@@ -278,8 +281,8 @@ static void test_resume(void **state) {
   resumes(true);
 }
 
-/* A step that a target has forbidden leaves nothing that the lazy search goes on with: put further, it makes the
- * evaluations that it would have made. */
+/* A step forbidden by the target leaves nothing for the lazy search to reuse: when the target is raised, the search
+ * makes the same evaluations that it would have made. */
 static void test_lazy_resume(void **state) {
   (void)state;
   static const char *const sets[] = {"model.attention.selective.enabled=true", "model.layers=4", "model.init_std=0.6",
@@ -312,7 +315,7 @@ static void test_lazy_resume(void **state) {
   bench_clear(&b);
 }
 
-/* A child that kills itself at one of the places, resumed until it comes through; every third place. */
+/* A child that kills itself at every third place, and is resumed until it gets through. */
 static void test_kill(void **state) {
   (void)state;
   struct bench b;
@@ -348,7 +351,7 @@ static void test_kill(void **state) {
   bench_clear(&b);
 }
 
-/* Files that are not a search's. */
+/* Files that do not belong to a search. */
 static void test_hostile(void **state) {
   (void)state;
   struct bench b;
@@ -381,7 +384,7 @@ static void test_hostile(void **state) {
     assert_true(status == WN_ERR_FORMAT || status == WN_ERR_CONFIG);
     assert_non_null(strstr(wn_context_error(b.ctx), "search.json"));
   }
-  /* What goes against the model. */
+  /* Mismatches with the model. */
   wn_prune_options o = options_of(&b, WN_POLICY_SELECTIVE);
   o.step = 80;
   assert_int_equal(search(&b, &o, "x", false, NULL), WN_ERR_ARGUMENT);
@@ -396,7 +399,7 @@ static void test_hostile(void **state) {
   bench_clear(&b);
 }
 
-/* Documents of 100, 71, 30 and 200 tokens: those of at least 72 of 80 are rows, cut at 80. */
+/* Documents of 100, 71, 30 and 200 tokens. Those of at least 72 become sequences, cut at 80. */
 static void test_long_only(void **state) {
   (void)state;
   struct bench b;
@@ -423,7 +426,7 @@ static void test_long_only(void **state) {
   assert_int_equal(set.rows, 1);
   wn_prune_set_clear(&set);
   must(b.ctx, wn_prune_set_load(b.ctx, "set", &(wn_prune_data){path, 0, true, 0}, 72, VOCAB, &set));
-  assert_int_equal(set.rows, 3); /* the one of 71 tokens too: its last position has nothing to predict */
+  assert_int_equal(set.rows, 3); /* also the one of 71: its last position has no target */
   assert_int_equal(set.counted, 72 + 70 + 72);
   assert_int_equal(set.targets[72 + 70], -1);
   wn_prune_set_clear(&set);
@@ -446,7 +449,7 @@ static int count_of(const char *text, const char *part) {
   return n;
 }
 
-/* Two models, three policies: the same figures as single measurements; files whole. */
+/* Two models and three policies: the figures equal single measurements, and files are whole. */
 static void test_compare(void **state) {
   (void)state;
   struct bench a, b;
@@ -457,7 +460,7 @@ static void test_compare(void **state) {
   must(a.ctx, search(&a, &so, "s", false, &curve));
   const wn_prune_subject subjects[] = {{.name = "standard", .model = b.model},
                                        {.name = "<selective> & more", .model = a.model, .searched = &curve}};
-  const int64_t tokens[] = {16, 50, 80, 1000}; /* near 50 too there is a budget that was found */
+  const int64_t tokens[] = {16, 50, 80, 1000}; /* the search found a budget near 50, too */
   const wn_policy policies[] = {WN_POLICY_SELECTIVE, WN_POLICY_WINDOW, WN_POLICY_RANDOM};
   wn_prune_compare_options o;
   wn_prune_compare_options_init(&o, sizeof o);
@@ -471,7 +474,7 @@ static void test_compare(void **state) {
   o.policy_count = 3;
   wn_prune_comparison c;
   must(a.ctx, wn_prune_compare(a.ctx, &o, NULL, NULL, &c));
-  assert_int_equal(c.count, (1 + 8) + (1 + 12 + 3)); /* the standard model has no selective policy */
+  assert_int_equal(c.count, (1 + 8) + (1 + 12 + 3)); /* the standard model has no policy selective */
   double unpruned[2] = {0};
   for (int64_t i = 0; i < c.count; i++) {
     const wn_prune_row *r = &c.results[i];
@@ -498,7 +501,7 @@ static void test_compare(void **state) {
   must(a.ctx, wn_prune_comparison_save_svg(a.ctx, &c, "a < b & c", path));
   char *text = tiny_read(a.dir, "c.svg", NULL);
   assert_true(!strncmp(text, "<svg", 4) && strstr(text, "</svg>\n") && strstr(text, "a &lt; b &amp; c"));
-  assert_int_equal(count_of(text, "<path class=\"line"), 2 * (2 + 4)); /* and the legend's */
+  assert_int_equal(count_of(text, "<path class=\"line"), 2 * (2 + 4)); /* the legend's, too */
   assert_null(strstr(text, "nan"));
   assert_null(strstr(text, "inf"));
   free(text);
@@ -517,7 +520,7 @@ static void test_compare(void **state) {
   free(text);
   snprintf(path, sizeof path, "%s/curve.svg", a.dir);
   must(a.ctx, wn_prune_curve_save_svg(a.ctx, &curve, "curve", path));
-  /* Perplexities beyond every number leave the plots. */
+  /* Infinite perplexities are left out of the plots. */
   for (int64_t i = 0; i < c.count; i += 2) c.results[i].loss = 800;
   curve.points[curve.count - 1].search_loss = curve.points[0].report_loss = 800;
   must(a.ctx, wn_prune_curve_save_svg(a.ctx, &curve, "curve", path));
@@ -527,7 +530,7 @@ static void test_compare(void **state) {
   for (int64_t all = 0; all < 2; all++) {
     must(a.ctx, wn_prune_comparison_save_svg(a.ctx, &c, "some, then all", path));
     text = tiny_read(a.dir, "curve.svg", NULL);
-    assert_int_equal(count_of(text, "<path class=\"line"), 2 * (2 + 4)); /* and the legend's */
+    assert_int_equal(count_of(text, "<path class=\"line"), 2 * (2 + 4)); /* the legend's, too */
     assert_true(!strstr(text, "nan") && !strstr(text, "inf") && strstr(text, "</svg>\n"));
     free(text);
     for (int64_t i = 0; i < c.count; i++) c.results[i].loss = 800;
@@ -537,7 +540,7 @@ static void test_compare(void **state) {
   assert_int_equal(wn_prune_compare(a.ctx, &o, NULL, NULL, &(wn_prune_comparison){0}), WN_ERR_ARGUMENT);
   assert_non_null(strstr(wn_context_error(a.ctx), "called \"standard\""));
   o.subjects = subjects;
-  o.subject_count = 1; /* the standard model alone has no use for selective */
+  o.subject_count = 1; /* policy selective does not suit a standard model */
   assert_int_equal(wn_prune_compare(a.ctx, &o, NULL, NULL, &(wn_prune_comparison){0}), WN_ERR_CONFIG);
   wn_prune_comparison_clear(&c);
   wn_prune_curve_clear(&curve);
