@@ -1,6 +1,6 @@
-/* The host's arrays in the device's memory (arrays.h). Each gets its copy there when a call first has it. A call's
- * arguments are searched for pointers into such arrays, so that a new operation or a new array needs nothing here; only
- * the structs of the host's that arguments point to (packed weights, experts) are known. */
+/* Host arrays and their copies in device memory (arrays.h). An array gets its copy when a call first uses it. A call's
+ * arguments are searched for pointers into such arrays, so a new operation or array needs no code here. Only the host
+ * structs to which arguments point (quantised weights, experts) are handled by name. */
 #define TESTS_CUDA_ARRAYS_INSIDE
 #include "cuda/arrays.h"
 
@@ -19,13 +19,13 @@
 
 enum { CALL_ARRAYS = 2048 };
 
-/* Arguments may have a bool with what was there before behind it: a word that looks like an address, whose lowest byte
- * must stay as it is. So arrays lie here as they lie on the device, and such a word alone is not called one of the
+/* An argument may be a bool followed by stale bytes: a word that looks like an address and whose lowest byte must not
+ * change. Host arrays therefore have the device's alignment, and such a word alone does not count as an address on the
  * stack. */
 enum { ALIGNED = 256 };
 
 struct held {
-  char *host, *device; /* device: NULL before a call had it */
+  char *host, *device; /* device: NULL before the first use */
   size_t bytes;
 };
 static struct held *all;
@@ -68,7 +68,7 @@ void arrays_free(void *p) {
   free(p);
 }
 
-/* ---- a call ---- */
+/* ---- calls ---- */
 
 struct call {
   wn_context *ctx;
@@ -77,7 +77,7 @@ struct call {
   int n;
 };
 
-/* The stack, and what is static in the program: constants and variables. */
+/* Whether an address is on the stack or in the program's static data. */
 static bool out_of_reach(uintptr_t at) {
   extern char etext, end;
   static uintptr_t stack, top;
@@ -93,7 +93,7 @@ static bool out_of_reach(uintptr_t at) {
   return (at >= stack && at < top) || (at >= (uintptr_t)&etext && at < (uintptr_t)&end);
 }
 
-/* Where `p` lies for the device; another pointer, or what is none, as it is. */
+/* The device address for `p`. Other pointers, and words that are not pointers, stay as they are. */
 static void *device(struct call *c, void *p) {
   struct held *h = find(p);
   if (!h) {
@@ -136,9 +136,9 @@ static wn_status finish(const struct call *c, wn_status status) {
   return status == WN_OK ? waited : status;
 }
 
-/* ---- structs of the host's ---- */
+/* ---- host structs ---- */
 
-/* What arguments point to beside arrays: taken out before the search, put back with the device's addresses. */
+/* What arguments point to besides arrays: removed before the search, restored with device addresses. */
 struct structs {
   const struct wn_packed *packed[2 * WN_EXPERTS_MAX + 2];
   struct wn_packed own[2 * WN_EXPERTS_MAX + 2];
@@ -249,7 +249,7 @@ static void evictions_put(struct call *c, struct wn_evictions *a, struct structs
   a->a = &s->attention;
 }
 
-/* ---- the backend ---- */
+/* ---- backend ---- */
 
 #define ARRAYS_DIRECTION(name, args, direction)                                                                        \
   static wn_status arrays_##name##_##direction(const struct wn_exec *exec, const args *a) {                            \
@@ -281,7 +281,7 @@ const struct wn_backend *arrays_backend(void) {
   return &table;
 }
 
-extern void *wn_cuda_work_stream; /* memory.cu: the one that everything is asked of */
+extern void *wn_cuda_work_stream; /* memory.cu: the stream for all work */
 
 static const char *attend(const struct wn_attention *a, void *scratch, int64_t rows, void *stream, bool backward) {
   static struct structs structs;

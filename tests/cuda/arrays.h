@@ -1,7 +1,7 @@
-/* Included in front of every test program of the CUDA backend (CMakeLists.txt): what such a program takes from malloc,
- * calloc or aligned_alloc the backend can be given, and nothing else. Its calls get copies in the device's memory
- * (wn_cuda_memory), emulated or a GPU's, and the host has the results when a call returns. An array of an operation
- * that lies on the stack or is static fails the test: no device could read it. */
+/* Included before every test program of the CUDA backend (CMakeLists.txt). The backend can be given arrays from malloc,
+ * calloc or aligned_alloc, and no others. A call gets copies of them in device memory (wn_cuda_memory), emulated or a
+ * GPU's, and the host has the results when it returns. A static array or one on the stack fails the test, because no
+ * device could read it. */
 #ifndef TESTS_CUDA_ARRAYS_H
 #define TESTS_CUDA_ARRAYS_H
 
@@ -11,11 +11,11 @@
 #include "backends/cuda/attention.h"
 #include "backends/cuda/cuda.h"
 
-void *arrays_allocate(size_t alignment, size_t bytes); /* aligned_alloc's */
+void *arrays_allocate(size_t alignment, size_t bytes); /* for aligned_alloc */
 void *arrays_zeros(size_t count, size_t bytes);
-void arrays_free(void *p); /* others' memory too, as free does */
+void arrays_free(void *p); /* for free; frees other memory, too */
 
-/* The backend and its functions, on arrays of the host's. */
+/* The backend and its functions, on host arrays. */
 const struct wn_backend *arrays_backend(void);
 const char *arrays_attend_forward(const struct wn_attention *a, void *scratch, int64_t rows, void *stream);
 const char *arrays_attend_backward(const struct wn_attention *a, void *scratch, int64_t rows, void *stream);

@@ -1,5 +1,5 @@
-/* What the tests of the CUDA backend's attention share: the reference and the backend, the backend with F in windows of
- * a chosen length, and one case under the law in several orders of threads. */
+/* Shared by the tests of the CUDA backend's attention: the reference, the backend, the backend with F in chunks of a
+ * chosen number of rows (window_rows), and one case under the tolerance rule in several orders of threads. */
 #ifndef WN_TESTS_CUDA_ATTENTION_ORDERS_H
 #define WN_TESTS_CUDA_ATTENTION_ORDERS_H
 
@@ -9,7 +9,7 @@
 #include "backends/cuda/cuda.h"
 #include "cuda/emulate_api.h"
 
-static int64_t window_rows; /* a test program's own; it sets it before its first call in windows */
+static int64_t window_rows; /* rows in a chunk; set before the first such call */
 
 static size_t windows_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   (void)exec;
@@ -32,7 +32,7 @@ static const struct wn_backend windows = {
 };
 
 static struct mech_place reference, emulated;
-static float *zeros; /* softmax off by one has zeros of the host's, for which a model has the device's */
+static float *zeros; /* host zeros for softmax off by one; a model has them on the device */
 
 static inline void use_zeros(struct wn_attention *op) {
   if (op->sinks.n && !op->sinks.dk) op->sinks.k = op->sinks.v = zeros;
@@ -52,11 +52,11 @@ static int teardown(void **state) {
   return 0;
 }
 
-/* Forward and backward of a case in an order of threads: m is made here, and the caller's to clear. */
+/* Makes m and runs forward and backward of a case in one order of threads. The caller clears m. */
 static void once(const struct mech_setup *s, uint64_t order, struct mech_bench *m);
 
-/* F in half floats, which the kernels for sm_90 have but where L_mem sums it: its rounding counts times exp(-F), which
- * lse keeps and the law of floats does not grant. */
+/* The kernels for sm_90 keep F in half floats, except where L_mem sums it. The rounding of F counts times exp(-F). lse
+ * includes that error, which the rule for float does not allow. */
 static void half_lse(struct mech_bench *m, const struct mech_bench *want) {
   const int lse = mech_find(m, "lse");
   double largest;

@@ -1,5 +1,5 @@
-// Blocks, fibers, barriers and shared memory of emulate.h. A block's threads are fibers that the scheduler below runs
-// in turns; on x86-64 a change of fibers is a dozen instructions, elsewhere ucontext's.
+// Blocks, fibers, barriers and shared memory for emulate.h. A block's threads are fibers, which the scheduler below
+// runs in turn. On x86-64 switching fibers takes a dozen instructions; elsewhere it uses ucontext.
 #include "cuda/emulate_queue.h"
 
 #include <stdarg.h>
@@ -58,14 +58,14 @@ struct request {
 struct fiber {
   place where;
   state now;
-  site at; // of what it waits for
+  site at; // where it waits
   int id;
   int barrier_sum;
   request *asks;
   std::vector<copy> copies;
   int group;
   char *stack;
-  bool left_behind; // its stack was given up while it waited
+  bool left_behind; // its stack was abandoned while it waited
 #if defined(__x86_64__)
   void *sp;
 #else
@@ -81,18 +81,18 @@ struct barrier_state {
 };
 
 struct shared_block {
-  char *memory; // with a canary on either side where no sanitizer sees to that
+  char *memory; // between two canaries, unless a sanitizer watches it
   size_t bytes, align;
 };
 
-// The machine; one launch at a time.
+// The machine's state. It runs one launch at a time.
 uint64_t seed, launches, order_state;
 std::map<std::string, uint64_t> launches_by_file;
 std::map<const void *, size_t> limits;
 std::map<const void *, shared_block> statics;
 shared_block dynamic;
 size_t static_bytes;
-std::vector<fiber *> &fibers = *new std::vector<fiber *>; // those made so far, for good; a block takes the first ones
+std::vector<fiber *> &fibers = *new std::vector<fiber *>; // all fibers ever made; a block uses the first ones
 fiber *running;
 int threads, live;
 uint32_t lanes_ended[THREADS_MAX / 32], lanes_asking[THREADS_MAX / 32];
@@ -171,7 +171,7 @@ namespace emulate {
 namespace {
 #endif
 
-// From the running fiber to the scheduler. `last`: for good.
+// Switches from the running fiber to the scheduler. `last`: it does not return.
 void leave(bool last) {
   fiber *f = running;
 #ifdef ADDRESS_SANITIZER
@@ -211,7 +211,7 @@ void wait_until(site at) {
   running->now = WAITS;
   running->at = at;
   do leave(false);
-  while (running->now == WAITS || failed); // after an error nobody goes on
+  while (running->now == WAITS || failed); // after an error no thread continues
 }
 
 void barrier_release(int id) {
@@ -219,7 +219,7 @@ void barrier_release(int id) {
   const int sum = b.sum;
   fiber *firsts[THREADS_MAX / 32] = {nullptr};
   for (fiber *f : b.waiting) {
-    // The lanes of a warp come to a barrier together.
+    // The lanes of a warp must arrive at the same barrier.
     fiber *&g = firsts[f->id / 32];
     if (!g) g = f;
     if (f->at.line != g->at.line)
@@ -231,7 +231,7 @@ void barrier_release(int id) {
   b = barrier_state{0, 0, 0, {nullptr, 0}, {}};
 }
 
-// Runs what the lanes of this one's mask wait for if all are there.
+// Runs the warp operation if all lanes of its mask have arrived.
 void warp_try(int w, const request &r) {
   const uint32_t needed = r.mask & ~lanes_ended[w];
   if (needed & ~lanes_asking[w]) return;
@@ -265,7 +265,7 @@ void fiber_ended() {
   live--;
   const int w = f->id / 32;
   lanes_ended[w] |= 1u << f->id % 32;
-  // Threads that have left are not waited for.
+  // Threads that have ended are not waited for.
   if (barriers[0].arrived && barriers[0].arrived == live) barrier_release(0);
   for (int l = 0; l < 32 && w * 32 + l < threads; l++)
     if (fibers[w * 32 + l]->asks) {
@@ -286,7 +286,7 @@ void fiber_main() {
 
 fiber *fiber_make() {
   const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-  // Below a stack lies a page that nobody may touch.
+  // A guard page lies below each stack.
   char *memory = static_cast<char *>(
       mmap(nullptr, STACK_BYTES + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   if (memory == MAP_FAILED || mprotect(memory, page, PROT_NONE)) {
@@ -313,7 +313,7 @@ void fiber_begin(fiber *f) {
   f->left_behind = true; // until it ends
 #if defined(__x86_64__)
   void **top = reinterpret_cast<void **>(f->stack + STACK_BYTES) - 2;
-  *top = reinterpret_cast<void *>(fiber_main); // where the change returns to
+  *top = reinterpret_cast<void *>(fiber_main); // the address to which the switch returns
   f->sp = top - 6;
   memset(f->sp, 0, 6 * sizeof(void *));
 #else
@@ -437,7 +437,7 @@ int barrier(site at, int id, int count, int value, bool wait) {
   if (wait) b.waiting.push_back(running);
   if (b.arrived == expected) {
     barrier_release(id);
-    // Not at once: who came last is no first.
+    // Not immediately: the last to arrive must not always be first to go on.
     if (wait) leave(false);
     while (failed) leave(false);
     return running->barrier_sum;
@@ -568,7 +568,7 @@ void launch(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, void
   for (auto &s : statics) shared_free(s.second);
   statics.clear();
   shared_free(dynamic);
-  if (failed) { // say whose launch it was
+  if (failed) { // name the launch
     char text[sizeof error_text];
     snprintf(text, sizeof text, "launch at %.60s:%d: %.400s", short_name(at.file), at.line, error_text);
     memcpy(error_text, text, sizeof text);

@@ -1,17 +1,17 @@
-/* A GPU's language for the host's compiler: what kernel sources (src/backends/cuda) need of CUDA C++, in plain C++, so
- * that the same sources run on any machine, under the sanitizers too.
+/* CUDA C++ for the host's compiler: what the kernel sources (src/backends/cuda) need of it, in plain C++, so that the
+ * same sources run on any machine, also under the sanitizers.
  *
- * Blocks run one after the other, threads of a block are fibers of one thread. A fiber runs until it waits, at a
- * barrier or for the other lanes of its warp; then another goes on, in an order shuffled by a seed: where a barrier is
- * missing, some order computes something else. Shared memory is all ones at a block's start (NaN in every float type)
- * and ends where it ends: address sanitizer sees what is beyond. What cp.async copies arrives when it is waited for and
- * no sooner. Streams, events and host memory are emulate_stream.cc's, and when a stream's work runs emulate_queue.cc's.
- * A wait that never ends, lanes that meet at
- * different instructions, and sizes that a GPU lacks are errors of the launch (cudaGetLastError), which says the line.
+ * Blocks run one after the other. The threads of a block are fibers in one host thread. A fiber runs until it waits at
+ * a barrier or for the other lanes of its warp. Then another one runs, in an order shuffled by a seed: if a barrier is
+ * missing, some order gives another result. At the start of a block shared memory is all ones (NaN in every float
+ * type), and the address sanitizer sees accesses beyond its end. Data of cp.async arrive when they are waited for and
+ * not earlier. Streams, events and host memory are in emulate_stream.cc; emulate_queue.cc decides when a stream's work
+ * runs. A wait that never ends, lanes that meet at different instructions, and sizes beyond a GPU's are errors of the
+ * launch (cudaGetLastError) that name the source line.
  *
- * What sm_90 alone has is in emulate_sm90.h.
+ * emulate_sm90.h has what only sm_90 has.
  *
- * Not modelled: the order in which another block or warp sees writes without a fence, registers, time. */
+ * Not modelled: the order in which other blocks and warps see writes without a fence, registers, time. */
 #ifndef TESTS_CUDA_EMULATE_H
 #define TESTS_CUDA_EMULATE_H
 
@@ -46,29 +46,29 @@ struct dim3 {
 
 namespace emulate {
 
-/* Where a thread stands; threadIdx and the others read it. */
+/* The current thread's indices, for threadIdx and the others. */
 struct place {
   dim3 thread, block, block_dim, grid_dim;
 };
 extern place *current;
 
-/* Where in the source a wait is; here(), as a default argument, is where the call stands. */
+/* A place in the source. here() as a default argument gives the place of the call. */
 struct site {
   const char *file;
   int line;
   static site here(const char *file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
 };
 
-/* Waits until all threads of the block have come (id 0), or `threads` of them; the sum of their values. */
+/* Waits until all threads of the block (id 0), or `threads` of them, have arrived. Returns the sum of their values. */
 int barrier(site at, int id, int threads, int value, bool wait);
 
-/* What the lanes of a warp do together: the last lane to come does it for all. data[lane]: NULL for those that are not
- * there. `aligned`: all must come from the same line. */
+/* An operation of a warp's lanes, done for all of them by the last one to arrive. data[lane]: NULL for absent lanes.
+ * `aligned`: all must come from the same source line. */
 typedef void (*together)(void *const data[32], const void *what);
 void warp(site at, uint32_t mask, together run, const void *what, void *data, bool aligned);
 int lane();
 
-/* The block's shared memory of this name; `key` is the declaration's own. */
+/* The block's shared memory for a declaration; `key` identifies it. */
 void *shared(const void *key, size_t bytes);
 void *shared_dynamic();
 
@@ -76,12 +76,13 @@ void copy_start(site at, void *to, const void *from, int bytes, bool valid);
 void copy_commit();
 void copy_wait(int groups);
 
-/* What the instructions of sm_90 (emulate_sm90.cc) take part in: a block begins; of what is under way something may
- * arrive, all of it where nobody can go on without, and whether something did; a block ends. */
+/* Hooks for the instructions of sm_90 (emulate_sm90.cc): a block begins; some of the pending operations may complete
+ * (all of them if no thread can continue), and whether any did; a block ends. */
 void async_begin(char *shared, size_t bytes, int threads);
 bool async_arrive(bool idle);
 void async_end();
-/* And what they need: which thread runs, a number that is 0 in order 0, an error, a wait that wake() ends. */
+/* What those need: the running thread's number, a random number that is 0 in order 0, an error, a wait that wake()
+ * ends. */
 int thread_id();
 uint64_t some_random();
 uint64_t order_seed();
@@ -89,34 +90,35 @@ __attribute__((format(printf, 2, 3))) void say(site at, const char *format, ...)
 void sleep_at(site at);
 void wake(int thread);
 
-/* The device's arrays can be touched, or no longer. */
+/* Allows or forbids access to the device's arrays. */
 void memory_open(bool open);
 
 bool is_array(const void *p, size_t bytes);
-void memory_open_array(const void *p, size_t bytes, bool open); /* one of them; host memory: nothing */
+void memory_open_array(const void *p, size_t bytes, bool open); /* one array; no effect on host memory */
 extern uint64_t allocations;                                    /* wn_emulate_allocations */
-/* Work that is asked of another stream than the first that a program has made is an error of the launch, unless that
- * stream is captured, or has waited for an event of the first. */
+/* Work for a stream other than the program's first one is an error of the launch, unless that stream is being captured
+ * or has waited for an event of the first. */
 bool stream_check(site at, const void *stream);
-/* While a stream is captured, what is asked of it is a node of a graph and runs with that; what no graph has, and what
- * may not be asked meanwhile, are errors that name the call (emulate_graph.cc). stream NULL: of none. */
+/* While a stream is captured, work for it becomes nodes of a graph, which run with the graph. Work that graphs cannot
+ * contain, and calls that are forbidden during a capture, are errors that name the call (emulate_graph.cc). stream
+ * NULL: a call without a stream. */
 bool capture_is_on(const void *stream);
 bool capture_refuses(const void *stream, const char *call);
-/* An address in memory that has been given back. */
+/* Whether the address is in freed memory. */
 bool is_given_back(const void *p);
-/* Calls that ask the device for work, since the start. */
+/* Calls that gave the device work since the start. */
 extern wn_emulated_calls calls;
-/* An error of the run time's, as that of a launch. */
+/* Sets an error of the run-time library, as a launch does. */
 void fail(site at, const char *what);
 
-/* A kernel's dynamic shared memory may have so many bytes. */
+/* Limits a kernel's dynamic shared memory. */
 int shared_limit(const void *kernel, size_t bytes);
 
-/* What is known of a kernel that has been named in a launch: how to call it with copies of its arguments. */
+/* What is known of a kernel once a launch has named it: how to call it with copies of its arguments. */
 struct named_kernel {
   void (*call)(const void *kernel, void *const *arguments);
   std::vector<size_t> sizes;
-  site at; /* of the launch that named it last */
+  site at; /* the latest launch that named it */
 };
 void kernel_names(const void *address, const named_kernel &k);
 const named_kernel *kernel_named(const void *address); /* or NULL */
@@ -128,10 +130,10 @@ template <class... P> void kernel_call(const void *kernel, void *const *argument
   kernel_call_with(reinterpret_cast<void (*)(P...)>(const_cast<void *>(kernel)), arguments,
                    std::index_sequence_for<P...>());
 }
-/* The arguments are read while it runs. */
+/* Reads the arguments while the kernel runs. */
 void launch(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, void *const *arguments);
 
-/* Shuffles: every lane gives `value` (4 or 8 bytes) and takes that of lane `from`. */
+/* Shuffles: each lane gives `value` (4 or 8 bytes) and gets that of lane `from`. */
 struct exchange {
   uint64_t value, taken;
   int from;
@@ -175,7 +177,7 @@ template <class... P> const void *wn_kernel(void (*kernel)(P...), emulate::site 
   return address;
 }
 
-/* ---- the run time ---- */
+/* ---- the run-time library ---- */
 typedef int cudaError_t;
 typedef void *cudaStream_t;
 enum {
@@ -236,7 +238,7 @@ cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **a
 typedef struct emulated_graph *cudaGraph_t;
 typedef struct emulated_node *cudaGraphNode_t;
 typedef struct emulated_exec *cudaGraphExec_t;
-struct cudaKernelNodeParams { /* in CUDA's order; gridDim and blockDim are a kernel's here */
+struct cudaKernelNodeParams { /* in CUDA's order, without gridDim and blockDim: those are a kernel's names here */
   void *func;
   dim3 grid, block;
   unsigned sharedMemBytes;
@@ -324,7 +326,7 @@ inline int __all_sync(uint32_t mask, int value, emulate::site at = emulate::site
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 
-/* ---- atomics: one thread runs at a time ---- */
+/* ---- atomics: only one thread runs at a time ---- */
 template <class T> T atomicAdd(T *p, typename std::common_type<T>::type value) {
   const T old = *p;
   *p = old + value;
@@ -428,7 +430,7 @@ template <class T, class U> constexpr typename std::common_type<T, U>::type max(
   return (V)x < (V)y ? (V)y : (V)x;
 }
 
-/* ---- instructions: the wrappers of src/backends/cuda/device.cuh ---- */
+/* ---- instructions that src/backends/cuda/device.cuh wraps ---- */
 inline float wn_exp2(float x) {
   return exp2f(x);
 }

@@ -1,6 +1,6 @@
-/* cuBLASLt's products in plain C++. An algorithm is for the form that it was asked for: another form, an address that
- * is aligned to less, or a smaller workspace is refused. Where the preference allows sums in the compute type, long
- * products go in parts of K whose sums pass through the workspace, as split-K algorithms do. */
+/* cuBLASLt's products in plain C++. An algorithm is valid only for the shapes for which it was requested: other shapes,
+ * addresses with less alignment, and a smaller workspace are refused. If the preference allows sums in the compute
+ * type, long products are computed in parts of K whose sums go through the workspace, like split-K algorithms. */
 #include "cuda/emulate_blas.h"
 
 #include <vector>
@@ -29,11 +29,11 @@ struct emulated_preference {
 
 namespace emulate {
 
-enum { PART = 96 }; /* of K that a split product takes at a time */
+enum { PART = 96 }; /* the length of a part of K */
 static emulated_blas the_blas;
 static uint64_t asked, made;
 
-/* What an algorithm stands for. */
+/* What an algorithm was made for. */
 struct blas_algorithm {
   uint64_t form, parts, a, b, c;
 };
@@ -161,7 +161,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-/* None: where a row of bf16 takes no whole words, as real ones refuse odd sizes. */
+/* Gives no algorithm if a bf16 row is not a whole number of words, as real ones refuse odd sizes. */
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,

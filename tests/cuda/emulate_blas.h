@@ -1,5 +1,5 @@
-/* What src/backends/cuda/blas.cu asks of cuBLASLt, in plain C++ (emulate_blas.cc): descriptors are taken at their word,
- * and what the real one refuses or leaves undefined is refused here. */
+/* The part of cuBLASLt that src/backends/cuda/blas.cu uses, in plain C++ (emulate_blas.cc). Descriptors are taken
+ * literally. What the real library refuses or leaves undefined is refused. */
 #ifndef TESTS_CUDA_EMULATE_BLAS_H
 #define TESTS_CUDA_EMULATE_BLAS_H
 

@@ -1,6 +1,6 @@
-/* The emulated machine's devices: one, or what the environment says. CUDA_VISIBLE_DEVICES "" or beginning with "-1":
- * none, as for a driver; WINNOW_EMULATED=DRIVER,MAJOR,COUNT, another driver's version (12040; 0: none), compute
- * capability and number. */
+/* The emulated machine has one device, unless the environment says otherwise. CUDA_VISIBLE_DEVICES empty or starting
+ * with "-1": none, as with a driver. WINNOW_EMULATED=DRIVER,MAJOR,COUNT: the driver's version (12040; 0: no driver),
+ * the compute capability and the number of devices. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,8 +1,7 @@
-/* Launches by address, streams that are captured, and graphs. What is captured or added to a graph runs when the graph
- * is launched and no sooner, with the arguments that it was given; nodes run in any order that their dependencies allow
- * (by the seed), so that a dependency that was not said shows. A stream that waits for an event of a captured one is
- * captured with it, and must be waited for. What no graph may have, and what was destroyed or given back, are errors
- * that name the call. */
+/* Launches by address, stream capture, and graphs. What is captured or added to a graph runs when the graph is
+ * launched, not earlier, with the arguments given then. Nodes run in any order that their dependencies allow (by the
+ * seed), so that a missing dependency shows. A stream that waits for an event of a captured stream is captured too, and
+ * must be joined. What graphs cannot contain, and destroyed or freed objects, are errors that name the call. */
 #include <map>
 #include <memory>
 #include <set>
@@ -14,9 +13,9 @@ struct emulated_node {
   cudaGraph_t graph;
   std::vector<cudaGraphNode_t> after;
   bool is_kernel;
-  emulate::kernel_call_copy kernel; /* of a kernel's node */
-  std::vector<emulated_node> child; /* of a graph's, in an order in which they may run */
-  std::function<void()> run;        /* of any other's */
+  emulate::kernel_call_copy kernel; /* for a kernel node */
+  std::vector<emulated_node> child; /* for a child graph, in a valid order */
+  std::function<void()> run;        /* for any other node */
 };
 struct emulated_graph {
   std::vector<std::unique_ptr<emulated_node>> nodes;
@@ -24,15 +23,16 @@ struct emulated_graph {
 struct emulated_exec {
   cudaGraph_t graph;
   std::vector<emulated_node> nodes;
-  std::vector<cudaGraphNode_t> of; /* the graph's */
+  std::vector<cudaGraphNode_t> of; /* the graph's nodes */
 };
 
 namespace emulate {
 
 static std::set<cudaGraph_t> graphs;
 static std::set<cudaGraphExec_t> execs;
-static const void *captured;                                      /* the stream that the capture began with */
-static std::map<const void *, std::vector<cudaGraphNode_t>> last; /* of those captured: what the next node waits for */
+static const void *captured; /* the stream on which the capture began */
+static std::map<const void *, std::vector<cudaGraphNode_t>>
+    last; /* captured streams: what their next node depends on */
 static cudaGraph_t capture;
 static uint64_t captures;
 static bool capture_failed;
@@ -59,7 +59,7 @@ static cudaGraphNode_t node_add(cudaGraph_t graph, const cudaGraphNode_t *after,
   return node;
 }
 
-/* In a captured stream each waits for the one before. */
+/* In a captured stream each node depends on the one before. */
 static cudaGraphNode_t captured_node(const void *stream) {
   std::vector<cudaGraphNode_t> &before = last[stream];
   const cudaGraphNode_t node = node_add(capture, before.data(), before.size());
@@ -76,7 +76,7 @@ void capture_follow(const void *stream, const std::vector<cudaGraphNode_t> &node
   std::vector<cudaGraphNode_t> &before = last[stream];
   before.insert(before.end(), nodes.begin(), nodes.end());
 }
-/* Does the stream that the capture began with wait for all of it? */
+/* Whether the stream on which the capture began waits for all of it. */
 static bool capture_is_joined() {
   std::set<cudaGraphNode_t> seen;
   std::vector<cudaGraphNode_t> left = last[captured];
@@ -88,7 +88,7 @@ static bool capture_is_joined() {
   return seen.size() == capture->nodes.size();
 }
 
-/* An order that the dependencies allow. */
+/* An order that respects the dependencies. */
 static std::vector<cudaGraphNode_t> order_of(cudaGraph_t graph) {
   std::vector<cudaGraphNode_t> order, ready;
   std::set<cudaGraphNode_t> there;
@@ -148,7 +148,7 @@ cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **a
   }
   calls.kernels++;
   stream_add(stream, [copy]() mutable { copy.run(); });
-  return cudaSuccess; /* what a launch has done wrong is the last error, once it has run */
+  return cudaSuccess; /* an error of the launch becomes the last error after it has run */
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
@@ -235,7 +235,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   for (const emulated_node &node : exec->nodes)
     if (node_is_stale(node)) return refuse("cudaGraphLaunch: a kernel's argument is memory that has been given back");
   calls.graphs++;
-  const auto nodes = std::make_shared<std::vector<emulated_node>>(exec->nodes); /* as they are now */
+  const auto nodes = std::make_shared<std::vector<emulated_node>>(exec->nodes); /* a copy of the current nodes */
   stream_add(stream, [nodes] {
     for (emulated_node &node : *nodes) node_run(node);
   });

@@ -1,5 +1,5 @@
-/* A device's memory: pages that can be touched while a kernel or a copy runs and at no other time, each array against a
- * page that never can. A new array is rubbish. */
+/* Device memory: pages that can be accessed only while a kernel or copy runs. Each array ends at a page that can never
+ * be accessed. A new array contains garbage. */
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -17,10 +17,10 @@ namespace emulate {
 static const size_t PAGE = 4096, RESERVED = (size_t)1 << 36;
 
 struct array {
-  char *first; /* its pages, without the one behind them */
+  char *first; /* its pages, without the guard page */
   size_t mapped, bytes;
 };
-static std::map<char *, array> arrays; /* by the address that was given out */
+static std::map<char *, array> arrays; /* by the address returned */
 static std::multimap<size_t, char *> spare;
 static char *reserved, *next_page;
 uint64_t allocations;
@@ -32,7 +32,7 @@ void memory_open(bool open) {
   for (auto &a : arrays) open_one(a.second, open);
 }
 
-/* The array that these bytes are of, or NULL. */
+/* The array that contains these bytes, or NULL. */
 static const array *array_of(const void *p, size_t bytes) {
   auto after = arrays.upper_bound(static_cast<char *>(const_cast<void *>(p)));
   if (after == arrays.begin()) return nullptr;
@@ -55,7 +55,7 @@ void memory_open_array(const void *p, size_t bytes, bool open) {
   if (a) open_one(*a, open);
 }
 
-/* What is beside an array in its own pages is no array's: address sanitizer is told so. */
+/* Tells the address sanitizer that the rest of the array's own pages belongs to no array. */
 static void edges(const array &a, const char *p, bool shut) {
 #ifdef __SANITIZE_ADDRESS__
   if (shut) {
@@ -120,7 +120,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
 cudaError_t cudaFree(void *p) {
   using namespace emulate;
   if (capture_refuses(nullptr, "cudaFree")) return cudaErrorStreamCaptureUnsupported;
-  streams_finish(); /* which may still use it */
+  streams_finish(); /* pending work may still use it */
   allocations++;
   const auto found = arrays.find(static_cast<char *>(p));
   if (found == arrays.end()) return cudaErrorInvalidValue;

@@ -1,11 +1,11 @@
-/* mma.sync, ldmatrix and movmatrix: the lanes' fragments put together to tiles as PTX lays them out, multiplied in
- * double, and taken apart. Part of emulate.h. */
+/* mma.sync, ldmatrix and movmatrix: the lanes' fragments are assembled into tiles as PTX lays them out, multiplied in
+ * double, and distributed again. Part of emulate.h. */
 #ifndef TESTS_CUDA_EMULATE_MMA_H
 #define TESTS_CUDA_EMULATE_MMA_H
 
 namespace emulate {
 
-/* d[16,8] += a[16,k] b[k,8]; k 8 or 16; a lane has a of k/4 and b of k/8 pairs. */
+/* d[16,8] += a[16,k] b[k,8] with k = 8 or 16. A lane holds k/4 pairs of a and k/8 pairs of b. */
 struct product {
   float *d;
   uint32_t a[4], b[2];
@@ -15,7 +15,7 @@ struct product_kind {
   bool half;
 };
 void product_run(void *const data[32], const void *kind);
-/* Matrices of 8 x 8 of 16 bits: lane 8i + r has the address of row r of matrix i. */
+/* 8 x 8 matrices of 16-bit elements. Lane 8i + r has the address of row r of matrix i. */
 struct load {
   uint32_t *r;
   const void *row;

@@ -1,13 +1,13 @@
-/* Streams as queues. What a program asks of them runs when the host waits, and no sooner: then one of the streams whose
- * next task may run is chosen, until what is waited for is done. So a stream that does not wait for another's event
- * runs ahead of it in some order, and what the host does not wait for is not done.
+/* Streams as queues. Work runs only while the host waits: then one of the streams whose next task may run is chosen,
+ * until what the host waits for is done. So in some order a stream that fails to wait for another's event runs ahead of
+ * it, and work that the host does not wait for is not done.
  *
- *   seed 0    in the order in which it was asked for
- *   seed 1    the stream that was made last goes ahead as far as its waits allow
- *   seed 2    the one that was made first does
- *   others    any, task by task
+ *   seed 0    in the order of submission
+ *   seed 1    the newest stream runs ahead as far as its waits allow
+ *   seed 2    the oldest stream does
+ *   others    at random, task by task
  *
- * A task is a whole kernel or copy: kernels that could run together run one after the other, in both orders. */
+ * A task is a whole kernel or copy. Kernels that could run at the same time run one after the other, in both orders. */
 #include <deque>
 
 #include "cuda/emulate_queue.h"
@@ -45,15 +45,15 @@ bool kernel_call_copy::is_stale() const {
 namespace {
 
 struct task {
-  uint64_t number; /* in the order in which all were asked for */
+  uint64_t number; /* in the order of submission */
   std::function<void()> run;
-  std::shared_ptr<bool> after; /* it may not run before this is set; or NULL */
+  std::shared_ptr<bool> after; /* may run only once this is set; NULL: at once */
 };
 struct queue {
   const void *stream;
   std::deque<task> tasks;
 };
-std::vector<queue> &queues = *new std::vector<queue>; /* by streams, as they were made; for good */
+std::vector<queue> &queues = *new std::vector<queue>; /* by stream, oldest first; never destroyed */
 uint64_t asked;
 
 queue *queue_of(const void *stream) {
@@ -66,7 +66,7 @@ bool may_run(const queue &q) {
   return !q.tasks.empty() && (!q.tasks.front().after || *q.tasks.front().after);
 }
 
-/* Whose next task is the one to run; NULL: none may. */
+/* The queue whose next task runs; NULL: none may. */
 queue *chosen() {
   std::vector<queue *> ready;
   for (queue &q : queues)
@@ -94,7 +94,7 @@ bool any_left() {
   return false;
 }
 
-/* False: nothing may run. */
+/* False: no task may run. */
 bool run_one() {
   queue *q = chosen();
   if (!q) {

@@ -7,23 +7,23 @@
 namespace emulate {
 namespace {
 
-enum { WARPS = 32, FIRST_ADDRESS = 1024 }; // where dynamic shared memory begins for descriptors
+enum { WARPS = 32, FIRST_ADDRESS = 1024 }; // the address of dynamic shared memory in descriptors
 
 struct barrier_of_phases {
   int count, pending;
-  int64_t bytes; // that are still to come
+  int64_t bytes; // bytes still to arrive
   uint32_t phase;
   bool fenced;
-  std::vector<std::pair<int, uint32_t>> waiting; // threads, parities
+  std::vector<std::pair<int, uint32_t>> waiting; // threads and the parities they wait for
 };
 struct copy {
   char *to;
-  std::vector<const char *> from; // rows of 16-byte pieces, NULL for zeros
+  std::vector<const char *> from; // rows of 16-byte pieces; NULL: zeros
   size_t piece;
   bool swizzle;
   wn_mbarrier *barrier;
   site at;
-  bool late; // it does not arrive before nobody can go on
+  bool late; // arrives only when no thread can continue
 };
 struct product_issued {
   wgmma lanes[32];
@@ -46,7 +46,7 @@ struct warp_state {
 
 char *memory;
 size_t memory_bytes;
-std::vector<char> proxy; // shared memory as asynchronous operations see it
+std::vector<char> proxy; // shared memory as seen by asynchronous operations
 std::map<wn_mbarrier *, barrier_of_phases> phases;
 std::vector<copy> under_way;
 warp_state warps[WARPS];
@@ -93,7 +93,7 @@ uint32_t swizzled(uint32_t address) {
 void arrive(const copy &c) {
   static const char zeros[128] = {0};
   for (size_t i = 0; i < c.from.size(); i++) {
-    const char *from = c.from[i] ? c.from[i] : zeros; // beyond the tensor
+    const char *from = c.from[i] ? c.from[i] : zeros; // outside the tensor
     const size_t offset = i * c.piece;
     if (!c.swizzle) {
       both(c.to + offset, from, c.piece);
@@ -108,7 +108,7 @@ void arrive(const copy &c) {
   complete(b->second);
 }
 
-// Whether the copy could begin; a thread that waits for ever after an error must own nothing.
+// Whether the copy could start. A thread that waits forever after an error must not own anything.
 bool begin(copy &c, size_t bytes, const barrier_of_phases &b) {
   if (!b.fenced) say(c.at, "a copy on an mbarrier whose initialisation was not fenced");
   if (!inside(c.to, bytes)) {
@@ -124,9 +124,9 @@ bool begin(copy &c, size_t bytes, const barrier_of_phases &b) {
 
 /* ---- wgmma ---- */
 
-// The operand of a descriptor, to[k][row] for 16 k and so many rows from row0 on; tiles have the 128-byte swizzle.
-// K-major: rows of 128 bytes, groups of 8 `stride` apart. MN-major: a row of 128 bytes has element k of 64 rows, groups
-// of 8 k are `stride` apart, the next 64 rows `lead`.
+// Reads a descriptor's operand into to[k][row]: 16 k, `rows` rows from row0 on. Tiles use the 128-byte swizzle.
+// K-major: rows of 128 bytes; groups of 8 rows are `stride` apart. MN-major: a row of 128 bytes has element k of
+// 64 rows; groups of 8 k are `stride` apart, the next 64 rows `lead`.
 void operand(site at, uint64_t descriptor, int row0, int rows, bool mn_major, double *to) {
   const uint32_t start = (uint32_t)(descriptor & 0x3fff) << 4, lead = (uint32_t)(descriptor >> 16 & 0x3fff) << 4,
                  stride = (uint32_t)(descriptor >> 32 & 0x3fff) << 4;
@@ -145,8 +145,8 @@ void operand(site at, uint64_t descriptor, int row0, int rows, bool mn_major, do
     }
 }
 
-/* sums[16][n] += a[k][row] b[k][c]. What takes most of the emulation's time: compiled for speed in every build, and
- * without the sanitizers, as nothing but its caller's arrays is touched. */
+/* sums[16][n] += a[k][row] b[k][c]. Most of the emulation's time is spent here, so it is optimised in every build and
+ * not instrumented: it touches only its caller's arrays. */
 #if defined(__GNUC__) && !defined(__clang__)
 __attribute__((optimize("O3"), no_sanitize("address", "undefined")))
 #endif
@@ -169,7 +169,7 @@ void compute(warp_state &w, int warp, const product_issued &p) {
   for (accumulator &h : w.held)
     if (h.d[0] == first.d) to = &h;
   const int n = first.n;
-  const auto place = [n](int lane, int i) { // a lane has two columns of rows 0 to 7, then of 8 to 15, of each 8 columns
+  const auto place = [n](int lane, int i) { // of every 8 columns a lane has two, in rows 0 to 7 and 8 to 15
     return (lane / 4 + i / 2 % 2 * 8) * n + i / 4 * 8 + lane % 4 * 2 + i % 2;
   };
   for (int lane = 0; lane < 32; lane++)
@@ -258,7 +258,7 @@ void async_begin(char *shared, size_t bytes, int threads) {
 
 bool async_arrive(bool idle) {
   if (under_way.empty()) return false;
-  // Any of them may be the next, in order 0 the newest; where nobody can go on one must.
+  // Any pending operation may come next; in order 0 it is the newest. If no thread can continue, one must complete.
   const size_t which = under_way.size() - 1 - (size_t)(some_random() % under_way.size());
   if (!idle && (under_way[which].late || some_random() % 2 == 0)) return false;
   const copy c = under_way[which];

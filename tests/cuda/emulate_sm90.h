@@ -1,21 +1,23 @@
-/* Instructions of sm_90 in plain C++: mbarriers, bulk and tensor copies, wgmma, the wrappers of
- * src/backends/cuda/sm90.cuh. Part of emulate.h; what they do is in emulate_sm90.cc.
+/* Instructions of sm_90 in plain C++: mbarriers, bulk and tensor copies, wgmma, and what src/backends/cuda/sm90.cuh
+ * wraps. Part of emulate.h; implemented in emulate_sm90.cc.
  *
- * What is asynchronous is so here: a copy's place is NaN from the instruction on, and what it brings arrives at a
- * moment that the seed draws, often when no thread can go on without it; in order 0 always so, the newest first. A
- * wgmma's accumulators are NaN until wait_group has its group; it reads its operands then, registers and shared memory,
- * as they are at that time. It reads shared memory as the asynchronous proxy sees it: what copies brought, and what
- * threads wrote before a proxy fence. Descriptors and tensor maps are taken apart bit by bit: addresses, both offsets,
- * the 128-byte swizzle. Errors of the launch: an mbarrier that is none or is written over, arrivals beyond its count, a
- * copy on an mbarrier that was not fenced, a wgmma after a wait without wgmma.fence, other descriptors in a warp's
- * lanes, warps of a group at different counts of products, copies or products under way at the end, registers
- * (setmaxnreg) beyond the processor's. */
+ * Asynchronous operations are asynchronous here. A copy's destination is NaN from the instruction on. Its data arrive
+ * at a moment that the seed chooses, often only when no thread can continue without them; in order 0 always then, and
+ * the newest copy first. A wgmma's accumulators are NaN until wait_group covers it. Only then does it read its
+ * operands, registers and shared memory, as they are at that time. It sees shared memory as the asynchronous proxy
+ * does: what copies wrote, and what threads wrote before a proxy fence. Descriptors and tensor maps are decoded bit by
+ * bit: addresses, both offsets, the 128-byte swizzle.
+ *
+ * Errors of the launch: an invalid or overwritten mbarrier; more arrivals than its count; a copy to an mbarrier that
+ * was not fenced; a wgmma after a wait without wgmma.fence; different descriptors in a warp's lanes; warps of a group
+ * at different numbers of products; copies or products still pending at the end; more registers (setmaxnreg) than the
+ * processor has. */
 #ifndef TESTS_CUDA_EMULATE_SM90_H
 #define TESTS_CUDA_EMULATE_SM90_H
 
 typedef uint64_t wn_mbarrier;
 
-/* A tensor of bf16, [size[3], size[2], size[1], size[0]], the innermost index without gaps; a box has 64 x rows. */
+/* A bf16 tensor [size[3], size[2], size[1], size[0]], contiguous in the innermost index. A box has 64 x rows. */
 struct wn_tensor_map {
   const char *base;
   int64_t size[4], stride[4]; /* in bytes */
@@ -33,13 +35,13 @@ void bulk_load(site at, void *to, const void *from, uint32_t bytes, wn_mbarrier 
 void proxy_fence();
 uint32_t shared_address(site at, const void *p);
 
-/* d[64,n] (+)= a[64,16] b[n,16]^T by a warpgroup, here a warp's 16 rows of it. */
+/* d[64,n] (+)= a[64,16] b[n,16]^T by a warpgroup; here the 16 rows of one warp. */
 struct wgmma {
   float *d;
   const uint32_t *a; /* registers, or NULL: descriptor da */
   uint64_t da, db;
   int n;
-  bool b_mn_major, add; /* b_mn_major: b lies as [16,n] */
+  bool b_mn_major, add; /* b_mn_major: b is [16,n] */
 };
 void wgmma_issue(site at, const wgmma &w);
 void wgmma_fence(site at);
@@ -106,7 +108,7 @@ template <int N> void wn_registers_fewer(emulate::site at = emulate::site::here(
   emulate::registers(at, N);
 }
 
-/* The map of rows of bf16 [B,T,H,D], strides in elements; NULL, or why there is none. */
+/* The map of bf16 rows [B,T,H,D], with strides in elements. Returns NULL, or why there can be no map. */
 const char *wn_tensor_map_rows(wn_tensor_map *m, const void *base, int D, int T, int H, int B, int64_t t, int64_t h,
                                int64_t b, int rows);
 

@@ -1,7 +1,7 @@
-/* Streams, events, pinned memory and copies. What a stream is given runs later (emulate_queue.cc), and what the host
- * may know of it is later still: a copy out is rubbish until the stream, or an event behind the copy, is waited for,
- * and what a copy in reads must stay as it is until then. Copies from and to the host take pinned memory alone: with
- * other memory a real one would wait. */
+/* Streams, events, pinned memory and copies. Submitted work runs later (emulate_queue.cc), and the host may know of it
+ * later still: the destination of a copy to the host is garbage until the stream, or an event after the copy, is waited
+ * for, and the source of a copy from the host must not change until then. Copies to and from the host need pinned
+ * memory: with other memory a real copy would block. */
 #include <stdlib.h>
 
 #include <map>
@@ -18,15 +18,15 @@ namespace emulate {
 
 struct transfer {
   uint64_t asked;
-  void *to;         /* a copy out's */
-  const char *from; /* a copy in's */
+  void *to;         /* of a copy to the host */
+  const char *from; /* of a copy from the host */
   std::shared_ptr<std::vector<char>> data;
 };
-static std::vector<transfer> transfers; /* those that nobody has waited for */
+static std::vector<transfer> transfers; /* copies not waited for yet */
 static std::map<char *, size_t> pinned;
 static uint64_t asked;
 struct emulated_stream {
-  bool follows; /* is it the program's, or has it waited for an event of such a stream? */
+  bool follows; /* the program's stream, or one that has waited for it */
 };
 static std::vector<std::unique_ptr<emulated_stream>> streams; /* the first is the program's */
 wn_emulated_calls calls;
@@ -100,7 +100,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 
-/* Not of an event that was never recorded. */
+/* Waiting for an event that was never recorded does nothing. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   using namespace emulate;
   if (!event->passed) return cudaSuccess;
@@ -172,7 +172,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr, void *v
 
 namespace emulate {
 
-/* What the host has, as it is when the copy is asked for, or nothing yet. */
+/* The host's data at the time of submission, or nothing yet. */
 static std::shared_ptr<std::vector<char>> copy_begin(char *y, const char *x, size_t bytes, bool out, bool in) {
   const auto data = std::make_shared<std::vector<char>>(bytes, '\xff');
   if (in) data->assign(x, x + bytes);
@@ -208,7 +208,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
   if (!stream_check(site::here(), stream)) return cudaErrorInvalidValue;
   const bool sound = (in ? is_pinned(from, bytes) : is_array(from, bytes)) &&
                      (out ? is_pinned(to, bytes) : is_array(to, bytes)) &&
-                     (in || out || x >= y + bytes || y >= x + bytes); /* undefined where the two overlap */
+                     (in || out || x >= y + bytes || y >= x + bytes); /* overlapping copies are undefined */
   if (!sound && capture_refuses(stream, "cudaMemcpyAsync of other memory than pinned and the device's"))
     return cudaErrorStreamCaptureUnsupported;
   if (!sound) return cudaErrorInvalidValue;

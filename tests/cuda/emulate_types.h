@@ -1,4 +1,4 @@
-/* CUDA's vectors and 16-bit floats: storage and conversions, which are all that kernels of winnow ask of them. */
+/* CUDA's vector types and 16-bit floats: storage and conversions, which is all that winnow's kernels need. */
 #ifndef TESTS_CUDA_EMULATE_TYPES_H
 #define TESTS_CUDA_EMULATE_TYPES_H
 
@@ -33,12 +33,12 @@ struct alignas(16) double2 {
 };
 
 namespace emulate {
-uint16_t half_bits(float x); /* to nearest even */
+uint16_t half_bits(float x); /* to nearest, ties to even */
 float half_value(uint16_t bits);
 inline uint16_t bf16_bits(float x) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff; /* the GPU's NaN */
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff; /* the GPU's own NaN */
   return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
 }
 inline float bf16_value(uint16_t x) {

@@ -1,4 +1,4 @@
-// What the lanes of a warp do together (emulate.h, emulate_mma.h), and 16-bit floats.
+// Operations of a warp's lanes (emulate.h, emulate_mma.h), and 16-bit floats.
 #include "cuda/emulate.h"
 
 namespace emulate {
@@ -8,7 +8,7 @@ void exchange_run(void *const data[32], const void *) {
     if (!data[l]) continue;
     exchange &x = *static_cast<exchange *>(data[l]);
     const exchange *from = x.from >= 0 && x.from < 32 ? static_cast<const exchange *>(data[x.from]) : nullptr;
-    x.taken = from ? from->value : ~0ull; // of a lane that is not there: anything
+    x.taken = from ? from->value : ~0ull; // from an absent lane: undefined
   }
 }
 
@@ -58,7 +58,7 @@ void load_run(void *const data[32], const void *what) {
   for (int i = 0; i < kind.count; i++)
     for (int r = 0; r < 8; r++) {
       const load &l = *static_cast<const load *>(data[8 * i + r]);
-      if ((uintptr_t)l.row % 16) __builtin_trap(); // a row of a matrix is aligned to its 16 bytes
+      if ((uintptr_t)l.row % 16) __builtin_trap(); // a matrix row must be aligned to 16 bytes
       memcpy(m[i][r], l.row, 16);
     }
   for (int l = 0; l < 32; l++)
@@ -86,13 +86,13 @@ uint16_t half_bits(float x) {
   const uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
   const float a = fabsf(x);
   if (x != x) return 0x7fff;
-  if (a >= 65520.0f) return sign | 0x7c00; // what rounds to 65536 is infinite
+  if (a >= 65520.0f) return sign | 0x7c00; // rounds to 65536: infinite
   int exponent;
   frexpf(a, &exponent);                                    // a = f 2^exponent, f in [0.5, 1)
-  const int unit = (exponent < -13 ? -13 : exponent) - 11; // of the last place: 2^unit; below 2^-14 it stays
-  const float steps = nearbyintf(ldexpf(a, -unit));        // to even; at most 2048
+  const int unit = (exponent < -13 ? -13 : exponent) - 11; // of the last place: 2^unit; constant below 2^-14
+  const float steps = nearbyintf(ldexpf(a, -unit));        // ties to even; at most 2048
   if (steps == 0) return sign;
-  // A carry goes into the exponent by itself.
+  // A carry goes into the exponent.
   if (exponent < -13) return (uint16_t)(sign | (uint16_t)steps);
   return (uint16_t)(sign | (((uint32_t)(exponent + 14) << 10) + (uint32_t)steps - 1024));
 }

@@ -1,4 +1,4 @@
-// Graphs that are right, and calls that are wrong (emulator_graphs.h).
+// Correct graphs, and wrong calls (emulator_graphs.h).
 #include "cuda/emulate.h"
 
 #include "backends/cuda/device.cuh"
@@ -51,7 +51,7 @@ float *array_of(float value) {
   return static_cast<float *>(x);
 }
 
-// x = 3 x, then x + 1.
+// A graph: x = 3 x, then x = x + 1.
 struct two_nodes {
   cudaGraph_t graph;
   cudaGraphNode_t first, last;
@@ -60,7 +60,7 @@ struct two_nodes {
     arguments k(x, 3, 0);
     (void)cudaGraphCreate(&graph, 0);
     (void)cudaGraphAddKernelNode(&first, graph, nullptr, 0, &k.params);
-    k.a = 1, k.b = 1; // the node has its own
+    k.a = 1, k.b = 1; // the node has copies of these
     (void)cudaGraphAddKernelNode(&last, graph, &first, chained ? 1 : 0, &k.params);
     k.a = k.b = 77;
     (void)cudaGraphInstantiate(&exec, graph, 0);
@@ -95,7 +95,7 @@ void graph_run(bool chained, struct graph_values *out) {
   (void)cudaStreamEndCapture(second, &child);
   (void)cudaGraphCreate(&graph, 0);
   (void)cudaGraphAddChildGraphNode(&node, graph, nullptr, 0, child);
-  (void)cudaGraphDestroy(child); // the node has a copy
+  (void)cudaGraphDestroy(child); // the node keeps its own copy
   (void)cudaGraphInstantiate(&exec, graph, 0);
   out->captured = value_of(x) + value_of(elsewhere) - 9;
   (void)cudaGraphLaunch(exec, work);

@@ -1,4 +1,4 @@
-// Kernels that show what the emulation sees (emulator_kernels.h).
+// Kernels that test the emulation (emulator_kernels.h).
 #include "cuda/emulate.h"
 
 #include "backends/cuda/device.cuh"
@@ -119,7 +119,7 @@ void kernel_copy(const float *x, float *y, int n, int valid, bool wait) {
   WN_LAUNCH(1, 64, 0, nullptr, copies, x, y, n, valid, wait);
 }
 
-// Warp 0 brings, warp 1 takes: barrier 1 says that it is full, barrier 2 that it is empty.
+// Warp 0 produces and warp 1 consumes. Barrier 1 means full, barrier 2 empty.
 static __global__ void handshake(const float *x, float *y, int steps) {
   WN_SHARED(float, place, [32]);
   const int lane = (int)threadIdx.x % 32;

@@ -1,4 +1,4 @@
-// Streams that wait for each other or should (emulator_streams.h), and attention's captured.
+// Streams that wait for each other or should, and attention captured as a graph (emulator_streams.h).
 #include "cuda/emulate.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ void prepare() {
   for (cudaStream_t *s : {&second, &third, &captured, &fresh})
     (void)cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);
   for (cudaEvent_t &e : events) (void)cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
-  for (const cudaStream_t s : {second, third}) { // they belong to the program's from now on
+  for (const cudaStream_t s : {second, third}) { // from now on they follow the program's stream
     (void)cudaEventRecord(events[0], work);
     (void)cudaStreamWaitEvent(s, events[0], 0);
   }
@@ -56,7 +56,7 @@ void ask(cudaStream_t first, const stream_waits &waits) {
   set(first, 10, 0);
 }
 
-float value() { // what the program's stream finds, and no more
+float value() { // waits only for the program's stream
   static float *pinned;
   if (!pinned) (void)cudaMallocHost(reinterpret_cast<void **>(&pinned), sizeof *pinned);
   (void)cudaMemcpyAsync(pinned, the_number(), sizeof *pinned, cudaMemcpyDeviceToHost, work);
@@ -99,7 +99,7 @@ float streams_events(bool late) {
   if (late) (void)cudaStreamWaitEvent(second, never, 0);
   (void)cudaEventRecord(events[0], work);
   if (!late) (void)cudaStreamWaitEvent(second, events[0], 0);
-  (void)cudaEventRecord(events[0], third); // behind which nothing is
+  (void)cudaEventRecord(events[0], third); // no work is pending before it
   set(second, 1, 1);
   follow(work, second, 1);
   return value();

@@ -1,5 +1,5 @@
-/* What tests say to the emulation, on a GPU: an order of threads is no choice there, and what went wrong is heard when
- * the device has done all. Linked into device_test_..., the same test programs with kernels that nvcc compiled. */
+/* The emulation's controls on a real GPU: the order of threads cannot be chosen, and errors are reported once the
+ * device has finished. Linked into device_test_..., the same test programs with kernels compiled by nvcc. */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <stddef.h>
@@ -7,7 +7,7 @@
 #include "backends/cuda/cuda.h"
 #include "cuda/emulate_api.h"
 
-void *wn_cuda_open_library(const char *path) { /* module.c's in the module */
+void *wn_cuda_open_library(const char *path) { /* normally module.c's */
   return dlopen(path, RTLD_NOW | RTLD_GLOBAL);
 }
 

@@ -1,4 +1,4 @@
-/* A module of another build: its version is not this one's, and calling anything of it would end the program. */
+/* A module of another build: its version differs, and calling anything else in it would end the program. */
 #include "backends/cuda/module.h"
 
 __attribute__((visibility("default"))) const struct wn_cuda_module *wn_cuda_module(void);

@@ -1,4 +1,4 @@
-// Kernels that show what the emulation of sm_90 sees (sm90_kernels.h).
+// Kernels that test the emulation of sm_90 (sm90_kernels.h).
 #include "cuda/emulate.h"
 
 #include "backends/cuda/sm90.cuh"
@@ -7,7 +7,7 @@
 enum { STAGES = 2, A_BYTES = 64 * 128, B_BYTES = 128 * 128, STAGE_BYTES = A_BYTES + B_BYTES };
 enum { PLACE_BYTES = STAGES * STAGE_BYTES, SHARED_BYTES = PLACE_BYTES + 2 * STAGES * 8 };
 
-// Threads 0 to 127 multiply, thread 128 brings the tiles.
+// Threads 0 to 127 multiply; thread 128 loads the tiles.
 template <int N> static __global__ void products(const sm90_product p, const wn_tensor_map ma, const wn_tensor_map mb) {
   WN_SHARED_DYNAMIC(uint8_t, raw);
   wn_mbarrier *full = reinterpret_cast<wn_mbarrier *>(raw + PLACE_BYTES), *empty = full + STAGES;
@@ -46,7 +46,7 @@ template <int N> static __global__ void products(const sm90_product p, const wn_
     const int s = n % STAGES, parity = n / STAGES & 1;
     uint8_t *a = raw + s * STAGE_BYTES, *b = a + A_BYTES;
     if (p.fault != SM90_NO_COPY_WAIT) wn_mbarrier_wait(&full[s], p.fault == SM90_WRONG_PHASE ? parity ^ 1 : parity);
-    if (!p.copied) { // rows as a tensor copy writes them
+    if (!p.copied) { // rows laid out as by a tensor copy
       for (int i = t; i < 64 * 64; i += 128) {
         const int r = i / 64, c = i % 64, row = p.row0 + r;
         uint16_t *to = reinterpret_cast<uint16_t *>(a + r * 128 + ((c / 8 ^ (r & 7)) << 4));

@@ -1,13 +1,13 @@
-/* The CUDA backend's fused attention kernels, emulated, under the tolerance law (attention_law.h): forward and backward
- * of rows in floats and in bf16, standard and selective, with each term that they serve, alone and in chosen pairs;
- * shapes that are no multiple of a tile, single rows, segments behind cached keys, packed documents, grouped heads,
- * evictions; F in windows of rows. Every order of threads gives the same bits. No call takes the kernels of stored
- * weights, which test_cuda_terms.c has, but bilinear selections of rows in bf16. */
+/* The CUDA backend's fused attention kernels, emulated, under the tolerance rule (attention_law.h): forward and
+ * backward, in float and bf16, standard and selective, with each supported term alone and in chosen pairs. Sizes that
+ * are not multiples of a tile, single rows, rows after cached keys, packed documents, grouped heads, evictions, F in
+ * chunks of rows. Every order of threads gives the same bits. No call reaches the kernels with stored attention
+ * weights, which test_cuda_terms.c tests, except bilinear selections in bf16. */
 #include "cuda/attention_orders.h"
 
 enum { WINDOW = 64 };
 
-/* ---- one case ---- */
+/* ---- a case ---- */
 
 static struct mech_case *the_case(const char *one, const char *other) {
   mech_count = 0;
@@ -17,7 +17,7 @@ static struct mech_case *the_case(const char *one, const char *other) {
 
 static void once(const struct mech_setup *s, uint64_t seed, struct mech_bench *m) {
   mech_make(m, s, WN_F32);
-  if (m->op.sel.on) { /* calls that ask for F take other kernels */
+  if (m->op.sel.on) { /* calls that ask for F use other kernels */
     m->op.sel.F = NULL;
     m->a[mech_find(m, "F")].role = MECH_FIXED;
   }
@@ -30,7 +30,7 @@ static void once(const struct mech_setup *s, uint64_t seed, struct mech_bench *m
   if (!wn_emulated()) return;
   if (s->bf16 && m->op.sel.bilinear) return;
   assert_int_equal(wn_emulate_launches_in("stored_run.cuh"), stored);
-  const uint64_t row = wn_emulate_launches_in("attention_decode.cu") - decode; /* forward, of few rows */
+  const uint64_t row = wn_emulate_launches_in("attention_decode.cu") - decode; /* forward pass of few rows */
   assert_true(wn_emulate_launches_in("run.cuh") > fused + (row == 0));
 }
 
@@ -53,7 +53,7 @@ static const struct {
     {"{\"exclusive\":true}", "{}", 0},
     {"{\"exclusive\":{\"gate\":true}}", "{\"selective\":{}}", 0},
     {"{\"selective\":{\"bilinear\":true,\"strength\":\"learned\"}}", "{}", 0},
-    /* of terms.cuh */
+    /* terms in terms.cuh */
     {"{\"softcap\":{\"cap\":2}}", "{\"window\":17}", 0},
     {"{\"softcap\":{\"cap\":1.5}}", "{\"selective\":{\"strength\":\"learned\"}}", 0},
     {"{\"alibi\":true}", "{}", 0},
@@ -72,7 +72,7 @@ static const struct {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* Sizes around tiles of 32 and 64 rows. */
+/* Sizes around the tiles of 32 and 64 rows. */
 static struct mech_setup shape(int which) {
   struct mech_setup s = {.B = 1, .Tq = 67, .Tk = 67, .H = 2, .Hkv = 1, .D = 16};
   if (which == 1) s.Tq = s.Tk = 65, s.H = 4, s.Hkv = 2, s.D = 20, s.documents = true;
@@ -90,7 +90,7 @@ static void check_cases(bool bf16) {
   for (int c = 0; c < CASES; c++) {
     struct mech_case *one = the_case(cases[c].one, cases[c].other);
     for (int n = 0; n < SHAPES; n++) {
-      /* Standard and selective attention on all shapes, each other case on two or three. */
+      /* Standard and selective attention with all shapes, other cases with two or three. */
       if (c > 1 && n % 3 != c % 3) continue;
       struct mech_setup s = shape(n);
       s.c = one, s.seed = (uint64_t)(100 * c + n), s.bf16 = bf16, s.evicts = c % 2 ? n % 3 : 0;
@@ -108,7 +108,7 @@ static void test_bf16(void **state) {
   check_cases(true);
 }
 
-/* Slots in an order of their own, gaps between their positions, among them none or the first: as the reference. */
+/* Cache slots in any order, with gaps between their positions, agree with the reference. */
 static void positions_case(const char *one, const char *other, int64_t Tq, int evicts, bool bf16) {
   enum { TK = 83 };
   struct mech_setup s = {.B = 2, .Tq = Tq, .Tk = TK, .H = 4, .Hkv = 2, .D = 20, .evicts = evicts, .bf16 = bf16};
@@ -122,9 +122,9 @@ static void positions_case(const char *one, const char *other, int64_t Tq, int e
     const int64_t P = wn_slot_groups(op), own = TK - Tq;
     assert_true(wn_slot_stride(op) == TK);
     for (int64_t n = 0; n < s.B * P; n++)
-      for (int64_t j = 0; j < TK; j++) /* 29 is prime to all numbers of older slots here */
+      for (int64_t j = 0; j < TK; j++) /* 29 is coprime to every number of older slots */
         at[n * TK + j] = (int32_t)(j < own ? 2 * (j * 29 % own) + n % 2 : 2 * j);
-    for (int64_t n = 0; evicts && n < s.B * P * TK; n++) /* by positions, which are twice as far apart */
+    for (int64_t n = 0; evicts && n < s.B * P * TK; n++) /* evictions are by positions, which are doubled */
       m[i].evicted_at[n] = m[i].evicted_at[n] < INT32_MAX / 2 ? 2 * m[i].evicted_at[n] : INT32_MAX;
     op->slots.at = at;
     const struct mech_place *place = i ? &emulated : &reference;
@@ -156,13 +156,13 @@ static void test_positions(void **state) {
                                          {"{\"sqrt\":{\"buffer\":3,\"density\":0.7}}", "{\"sinks\":2}"}};
   for (size_t n = 0; n < sizeof terms / sizeof *terms; n++)
     for (int evicts = 0; evicts < 3; evicts++) {
-      if (evicts == 2 && (n == 2 || n == 6)) continue; /* slots of each head need a selection of each */
+      if (evicts == 2 && (n == 2 || n == 6)) continue; /* slots for each head need selections for each */
       positions_case(terms[n][0], terms[n][1], 1, evicts, false);
       positions_case(terms[n][0], terms[n][1], 24, evicts, evicts == 1);
     }
 }
 
-/* F for 64 rows at a time. */
+/* F in chunks of 64 rows. */
 static void check_windows(bool bf16) {
   for (int n = 0; n < 10; n++) {
     static const int with_terms[] = {16, 18, 21, 27};
@@ -182,8 +182,8 @@ static void test_windows(void **state) {
   emulated.backend = wn_backend_cuda_table();
 }
 
-/* Keys that are all alike: a row's dq is a multiple of the sum of its G, which is 0 in exact numbers. What is left is
- * the rounding of G to bf16 and not that of y, from which delta may not be taken. */
+/* If all keys are equal, a row's dq is a multiple of the sum of its G, which is 0 in exact arithmetic. What remains
+ * must be the rounding of G to bf16, not that of y: delta must not be computed from the rounded y. */
 static void test_repeated_keys(void **state) {
   (void)state;
   struct mech_setup s = {.B = 1, .Tq = 70, .Tk = 70, .H = 2, .Hkv = 1, .D = 16, .bf16 = true, .seed = 3};
@@ -200,12 +200,12 @@ static void test_repeated_keys(void **state) {
   for (int64_t i = 0; i < m.a[dq].count; i++)
     if (mech_counts(&m, dq, i)) sum += mech_get(&m, dq, i) * mech_get(&m, dq, i), count++;
   const double size = sqrt(sum / count);
-  /* 4.4e-4 here; 5.9e-4 with delta from the rounded y. */
+  /* Measured: 4.4e-4; 5.9e-4 with delta from the rounded y. */
   if (!(size < 5e-4)) fail_msg("%s: dq is %g on average, expected less than 5e-4", mech_name(&m), size);
   mech_clear(&m);
 }
 
-/* Scratch grows linearly with the number of keys once there are several windows. */
+/* Scratch grows linearly with the number of keys once there are several chunks of rows. */
 static void test_memory(void **state) {
   (void)state;
   struct mech_setup s = {.B = 1, .Tq = 64, .Tk = 64, .H = 8, .Hkv = 8, .D = 64};

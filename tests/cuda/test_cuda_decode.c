@@ -1,7 +1,7 @@
-/* Attention of a few rows over a cache on emulated kernels: caches in floats, half floats and bf16, groups of heads,
- * all keys in one split and in many, near the reference, with each term that is served, what a row selects added to F
- * in place; the same bits in every order of threads; keys that no row sees are not read. (Under the tolerance law:
- * test_cuda_attention.c.) */
+/* Attention of a few rows over a cache, on emulated kernels, near the reference: caches in float, half and bf16, groups
+ * of heads, all keys in one split and in many, every supported term, selections added to F in place. Every order of
+ * threads gives the same bits. Keys that no row sees are not read. (test_cuda_attention.c applies the tolerance rule.)
+ */
 #include "support.h"
 
 #include <math.h>
@@ -29,8 +29,8 @@ static int teardown(void **state) {
   return 0;
 }
 
-/* The backend with half floats in a single row, which sessions do not ask it for as long as several rows have no kernel
- * for them. */
+/* The backend with half floats for a single row. Sessions do not use these yet, since several rows have no kernel for
+ * them. */
 static const struct wn_backend *cuda_halves(void) {
   static struct wn_backend b;
   b = *wn_backend_cuda_table();
@@ -49,13 +49,13 @@ enum term {
   EVICTED,
   POSITIONS,
   SOFTCAP,
-  ALIBI_POSITIONS, /* and a cap */
+  ALIBI_POSITIONS, /* with a softcap */
   SINKS,
-  GATE,      /* of each element, behind sinks */
-  GATE_HEAD, /* and exclusive attention */
+  GATE,      /* elementwise, with learned sinks */
+  GATE_HEAD, /* with exclusive attention */
   SELECT,
   SELECT_EACH,
-  SELECT_MAPPED, /* by logits with ALiBi and a cap */
+  SELECT_MAPPED, /* from logits with ALiBi and a softcap */
   TERMS
 };
 
@@ -63,7 +63,7 @@ struct shape {
   int64_t B, Tq, Tk, H, Hkv, D;
 };
 
-/* A call with its arrays; those of the cache in `k` and `v` are as wide as their numbers. */
+/* A call with its arrays. `k` and `v` have the cache's type. */
 struct bench {
   struct wn_attention a;
   float *q, *y, *lse, *dot, *f, *z, *sink_k, *sink_v, *gates, *ungated;
@@ -104,7 +104,7 @@ static void bench_make(struct bench *m, const struct shape *s, enum cache cache,
   a->half = cache == HALVES;
   a->row_type = cache == BF16 ? WN_BF16 : 0;
   const int64_t own = Tk - Tq;
-  for (int64_t b = 0; b < B; b++) /* sequences of their own lengths */
+  for (int64_t b = 0; b < B; b++) /* sequences of different lengths */
     for (int64_t j = 0; j < Tk; j++) {
       const int64_t start = own * b / (B + 1);
       m->evicted[b * Tk + j] = (int32_t)(j < start || (j % 3 == 1 && j < own) ? own : INT32_MAX);
@@ -135,7 +135,7 @@ static void bench_make(struct bench *m, const struct shape *s, enum cache cache,
     a->sel.f_in = a->sel.f_out = m->f, a->sel.f_stride = Tk + 3;
   }
 }
-/* The reference takes the floats that half floats stand for. */
+/* For the reference: the floats that the halves stand for. */
 static void *floats_of(void *halves, int64_t n) {
   float *x = malloc((size_t)n * sizeof *x);
   assert_non_null(x);
@@ -211,7 +211,7 @@ static bool goes_with(enum cache cache, enum term term) {
   return cache != HALVES || (term != STRIDED && term != EXCLUSIVE && term != GATE_HEAD);
 }
 
-/* Groups of 1 to 9 heads, widths that are no whole lanes, one key and more than 64 splits of 64. */
+/* Groups of 1 to 9 heads, widths that do not fill a warp, one key, and more than 64 splits of 64. */
 static const struct shape shapes[] = {
     {1, 1, 1, 1, 1, 8},    {2, 1, 130, 6, 2, 64}, {1, 1, 70, 9, 1, 33},  {3, 1, 203, 4, 4, 20},
     {1, 1, 65, 7, 1, 128}, {1, 1, 90, 16, 2, 96}, {2, 1, 100, 2, 1, 40},
@@ -239,7 +239,7 @@ static void test_rows(void **state) {
   check(&(struct shape){1, 5, 5, 2, 2, 16}, FLOATS, NONE, 1);
 }
 
-/* What lies in a key that no row sees does not matter, whatever it is. */
+/* The content of a key that no row sees does not matter. */
 static void test_not_read(void **state) {
   (void)state;
   static const struct shape s = {2, 1, 203, 4, 2, 24};

@@ -1,5 +1,5 @@
-/* The token that a full cache loses, and the moves: on the emulated device as ref has them, to the bit, for every rule,
- * with ties, sinks, recent tokens and gaps. */
+/* The token that a full cache evicts, and how the others move: the same as on ref, to the bit, for every rule, with
+ * ties, sinks, recent tokens and gaps. */
 #include "support.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ struct arrays {
   int32_t index[B * P];
 };
 
-/* Positions in any order; values of few kinds, so that many tie. */
+/* Positions in any order, and few different values, so that many tie. */
 static void fill(struct arrays *x, int64_t N, int64_t row, uint64_t seed) {
   memset(x, 0, sizeof *x);
   for (int64_t r = 0; r < B * P; r++) {

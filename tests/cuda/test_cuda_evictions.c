@@ -1,7 +1,6 @@
-/* Evictions of whole sequences and of pieces on the emulated device: those of whole sequences against the rule carried
- * out one token at a time (kv/simulated.h), every policy, every option; those of pieces against ref's, with what is
- * left and the notes that are carried on; several windows of rows; half floats; every order of threads gives the same.
- */
+/* Evictions of whole sequences and of pieces on the emulated device. Whole sequences are compared with the rule carried
+ * out token by token (kv/simulated.h), for every policy and option; pieces with ref, with the tokens left and the notes
+ * carried on. Several chunks of rows, half floats. Every order of threads gives the same. */
 #include "kv/simulated.h"
 
 #include "backends/cuda/cuda.h"
@@ -47,7 +46,7 @@ struct piece {
   uint16_t *half;
 };
 
-/* Rules and terms that whole sequences above do not have; and keys in half floats. */
+/* Rules and terms that the whole sequences above lack, and keys in half floats. */
 static void piece_terms(struct piece *p, uint64_t seed) {
   struct wn_attention *a = &p->c.a;
   if (seed % 5 == 0) {
@@ -70,7 +69,7 @@ static void piece_terms(struct piece *p, uint64_t seed) {
   a->half = true, a->k = a->v = p->half;
 }
 
-/* The keys of the rows are the last of the call's; what is before them is held, at positions with gaps. */
+/* The rows' own keys are the call's last ones. Those before are held, at positions with gaps. */
 static void piece_make(struct piece *p, const wn_budgets *x, uint64_t seed, bool selective) {
   call_make(&p->c, WN_F32, seed, selective);
   struct wn_attention *a = &p->c.a;
@@ -89,7 +88,7 @@ static void piece_make(struct piece *p, const wn_budgets *x, uint64_t seed, bool
       p->at[row * p->stride + j] = (int32_t)at;
       at += j < older && pick(seed, 3) == 0 ? 2 : 1;
     }
-  /* Rows have the same positions in every group. */
+  /* Every group has the same positions. */
   for (int64_t row = 1; row < a->B * p->P; row++) memcpy(p->at + row * p->stride, p->at, (size_t)a->Tk * sizeof *p->at);
   for (int64_t i = 0; i < slots * p->notes; i++)
     if (i % p->stride < older) p->note[i] = (float)wn_random_uniform(seed, WN_STREAM_TEST, 20, (uint64_t)i);

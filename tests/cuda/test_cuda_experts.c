@@ -1,7 +1,6 @@
-/* A mixture of experts on emulated kernels: near the reference as the cpu backend is, in floats and with products in
- * bf16, forward and backward, for few rows and for many, in every packed type; the bits do not depend on the order of
- * threads, nor a row's on the other rows; ties go to the lowest expert, and of experts that nobody chose nothing is
- * read. */
+/* A mixture of experts on emulated kernels, near the reference: in float and with bf16 products, forward and backward,
+ * for few rows and many, with every quantised type. The bits depend neither on the order of threads nor on the other
+ * rows. Ties go to the lowest expert. The weights of experts that no row chose are not read. */
 #include "ops/mixture.h"
 
 #include "backends/backends.h"
@@ -26,8 +25,8 @@ static void run(const struct wn_backend *backend, wn_dtype precision, const stru
   if (error) fail_msg("%s", error);
 }
 
-/* Odd sizes, more rows of an expert than a tile has, experts without rows, more experts than a warp and a launch of
- * the table take. */
+/* Odd sizes, an expert with more rows than a tile, experts without rows, more experts than a warp or a launch for the
+ * table handles. */
 static const struct mixture_shape shapes[] = {
     {.C = 64, .F = 32, .S = 32, .E = 5, .rows = 12, .T = 4, .top = 2},
     {.C = 70, .F = 33, .S = 67, .E = 3, .rows = 70, .T = 35, .top = 2},
@@ -97,13 +96,14 @@ static void test_bf16(void **state) {
   }
 }
 
-/* In blocks: the floats that they stand for; a row has the bits that it has alone, in any batch, with rows_apart. */
+/* Quantised weights equal the floats that they stand for. With rows_apart a row has the same bits alone and in any
+ * batch. */
 static void test_packed(void **state) {
   (void)state;
   for (int type = 0; type < WN_GGUF_TYPE_COUNT; type++) {
     const int64_t wide = wn_gguf_block_weights((wn_gguf_type)type) > 32 ? 256 : 32;
     for (int apart = 0; apart < 2; apart++) {
-      if (!apart && type % 3 != 0) continue; /* the products of many rows read the same way */
+      if (!apart && type % 3 != 0) continue; /* products of many rows read weights in the same way */
       const struct mixture_shape s = {.C = wide, .F = wide, .E = 3, .rows = 9, .T = 3, .top = 1, .normalize = true};
       struct mixture x, y;
       mixture_make(&x, WN_F32, &s), mixture_make(&y, WN_F32, &s);
@@ -133,10 +133,10 @@ static void test_packed(void **state) {
   }
 }
 
-/* Equal logits, and logits that are none. */
+/* Equal logits, and NaN. */
 static void test_choices(void **state) {
   (void)state;
-  for (int form = 0; form < 3; form++) { /* few rows, many, NaN */
+  for (int form = 0; form < 3; form++) { /* few rows, many rows, NaN */
     const struct mixture_shape s = {
         .C = 8, .F = 8, .E = 40, .rows = form == 1 ? 20 : 4, .T = 2, .top = 5, .normalize = true};
     struct mixture x;

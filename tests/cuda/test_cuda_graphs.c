@@ -1,7 +1,7 @@
-/* Steps of decoding as graphs (src/backends/cuda/steps.cu), emulated or on a device: they give the bits that launches
- * one by one give, for one and several sequences, sessions together, under budgets that evict and move, with caches in
- * half floats and with cuBLASLt's products. Emulated, calls are counted: a token is one launch of a graph, nothing is
- * launched beside it, few nodes are changed, and nothing is made once the graph is there. */
+/* Decoding steps as CUDA graphs (src/backends/cuda/steps.cu), emulated or on a device. They give the same bits as
+ * single launches: for one and several sequences, sessions that step together, budgets that evict and move tokens,
+ * half-float caches and cuBLASLt's products. In the emulation calls are counted: a token is one launch of a graph and
+ * nothing else, few nodes are changed, and nothing is allocated once the graph exists. */
 #include "train/tiny.h"
 
 #include "backends/backends.h"
@@ -16,16 +16,16 @@ enum { V = 16, PROMPT = 3, STEPS = 13, COUNTED = 4, STREAMS_MAX = 9, SESSIONS_MA
 struct graph_case {
   const char *name;
   bool selective, half;
-  int64_t streams, sessions; /* of one session; or so many sessions together */
+  int64_t streams, sessions; /* streams of one session; or sessions stepping together */
   const char *policy;        /* with a budget of 6; NULL: none */
-  int least;                 /* launches for one that is a changed node, at least */
+  int least;                 /* at least so many launches for one changed node */
 };
 
 static const struct graph_case cases[] = {
     {.name = "one stream", .streams = 1, .least = 2},
     {.name = "selective", .selective = true, .streams = 1, .least = 2},
     {.name = "a half-float cache", .half = true, .streams = 1, .least = 2},
-    {.name = "nine streams: cuBLASLt", .streams = 9, .least = 1}, /* its launches are few */
+    {.name = "nine streams: cuBLASLt", .streams = 9, .least = 1}, /* it launches few kernels */
     {.name = "three sessions together", .sessions = 3, .streams = 1, .least = 1},
     {.name = "selective, a budget", .selective = true, .streams = 1, .policy = "selective", .least = 2},
     {.name = "streaming, a budget", .streams = 1, .policy = "streaming", .least = 2},
@@ -35,7 +35,7 @@ static const struct graph_case cases[] = {
 
 struct decoded {
   float logits[STEPS][STREAMS_MAX * V];
-  wn_emulated_calls calls; /* of the last COUNTED steps */
+  wn_emulated_calls calls; /* in the last COUNTED steps */
   uint64_t launches, made;
 };
 
@@ -102,7 +102,7 @@ static void step(const struct graph_case *k, wn_session **sessions, wn_session_g
   }
   for (int64_t i = 0; i < k->sessions; i++)
     rows[i] = (wn_session_row){.session = sessions[i], .token = token_of(i, s), .logits = NULL};
-  rows[k->sessions - 1].logits = logits; /* of one, so that reading them cuts nothing */
+  rows[k->sessions - 1].logits = logits; /* of one only, so that reading them does not split the step */
   must(ctx, wn_session_group_feed(ctx, group, rows, k->sessions));
 }
 
@@ -160,14 +160,14 @@ static void test_bits_and_calls(void **state) {
     assert_int_equal(b->graphs, COUNTED);
     assert_int_equal(b->kernels, 0);
     assert_true(b->nodes > 0 && b->nodes * (uint64_t)k->least <= a->kernels);
-    assert_true(b->copies < a->copies);             /* tokens and positions are arguments */
-    assert_true(with.launches >= without.launches); /* and those that copies have become */
+    assert_true(b->copies < a->copies);             /* tokens and positions are kernel arguments */
+    assert_true(with.launches >= without.launches); /* some copies become launches */
     assert_int_equal(with.made, 0);
     assert_int_equal(without.made, 0);
   }
 }
 
-/* Sessions that take turns have each its own graph. */
+/* Sessions that take turns have their own graphs. */
 static void test_turns(void **state) {
   (void)state;
   const struct graph_case *k = &cases[1];
@@ -186,14 +186,14 @@ static void test_turns(void **state) {
   if (wn_emulated()) {
     assert_int_equal(after.graphs - before.graphs, 2 * 4);
     assert_int_equal(after.kernels - before.kernels, 0);
-    assert_true(after.nodes - before.nodes < 8 * 20); /* not all of a step's */
+    assert_true(after.nodes - before.nodes < 8 * 20); /* not all nodes of a step */
   }
   assert_int_equal(wn_emulate_allocations(), made);
   wn_session_destroy(sessions[0]), wn_session_destroy(sessions[1]);
   wn_model_destroy(model);
 }
 
-/* More sessions than graphs are kept: the oldest give way, and are made again. */
+/* More sessions than graphs that are kept: the oldest graphs are dropped and made again. */
 static void test_many(void **state) {
   (void)state;
   enum { MANY = 18 };
@@ -214,7 +214,7 @@ static void test_many(void **state) {
     assert_memory_equal(logits, first, sizeof logits);
   }
   no_error("many");
-  const uint64_t graphs = wn_emulate_calls().graphs - before.graphs; /* what earlier sessions left may suit some */
+  const uint64_t graphs = wn_emulate_calls().graphs - before.graphs; /* graphs of earlier sessions may fit some */
   if (wn_emulated()) assert_true(graphs >= MANY + 2 && graphs < 2 * MANY);
   for (int i = 0; i < MANY; i++) wn_session_destroy(sessions[i]);
   wn_model_destroy(model);

@@ -1,6 +1,6 @@
-/* Dead keys in the CUDA backend's attention, emulated or on a device: inputs that forget fast, slowly and nothing,
- * under the tolerance law; and whether the keys that the rule calls dead are left out, forward and backward, and no
- * others: values of keys become NaN, which whatever reads them shows. */
+/* Dead-key skipping in the CUDA backend's attention, emulated or on a device. Inputs that forget quickly, slowly and
+ * nothing stay within the tolerance rule. Exactly the keys that the rule calls dead are skipped, forward and backward:
+ * values of keys are set to NaN, which shows in every row that reads them. */
 #include "cuda/attention_orders.h"
 
 enum { WINDOW = 256, PROCESSORS = 3 };
@@ -19,7 +19,7 @@ static struct mech_case *the_case(const char *one, const char *other) {
   return &mech_cases[0];
 }
 
-static bool all_F; /* do calls ask for F after their last row? */
+static bool all_F; /* calls ask for F after their last row */
 
 static void make(const struct mech_setup *s, struct mech_bench *m) {
   mech_make(m, s, WN_F32);
@@ -38,7 +38,7 @@ static void once(const struct mech_setup *s, uint64_t seed, struct mech_bench *m
 
 static const struct {
   const char *terms, *other;
-  int B, T, H, Hkv, D, seeds, documents; /* tokens of each, or 0 */
+  int B, T, H, Hkv, D, seeds, documents; /* documents: tokens in each, or 0 */
   bool all_F;
 } cases[] = {
     {"{\"selective\":{}}", "{}", 1, 600, 2, 1, 64, 2, 0, false},                /* nearly all die */
@@ -47,12 +47,12 @@ static const struct {
     {"{\"selective\":{\"per_kv_head\":true,\"head\":1}}", "{\"scale\":0.04}", 1, 520, 4, 2, 64, 1, 0, false},
     {"{\"selective\":{\"protect_first\":false},\"exclusive\":true}", "{\"scale\":0.03}", 1, 520, 2, 1, 128, 1, 0,
      false},
-    {"{\"selective\":{}}", "{}", 1, 600, 2, 1, 64, 1, 400, false}, /* and begin before a window */
+    {"{\"selective\":{}}", "{}", 1, 600, 2, 1, 64, 1, 400, false}, /* and start before a chunk */
     {"{\"selective\":{\"mem\":{\"tau\":0.01},\"per_kv_head\":true}}", "{\"scale\":0.05}", 2, 600, 4, 2, 64, 1, 330,
      false},
 };
 enum { ALL_DIE, NONE_DIES = 2, GROUPS, EXCLUSIVE };
-/* Under the sanitizers, which make fibers slow, every third case. */
+/* Under the sanitizers, where fibers are slow, every third case. */
 #ifdef __SANITIZE_ADDRESS__
 enum { EACH = 3 };
 #else
@@ -89,8 +89,8 @@ static double dot(const struct mech_bench *m, const char *x, int64_t i, int64_t 
   for (int64_t d = 0; d < m->s.D; d++) sum += at(m, x, 0, i, h, d) * at(m, y, 0, j, kv, d);
   return sum;
 }
-/* By how much key j of selection g is alive at `row` of the first sequence: above 0 it is. Backward knows the lse of
- * the rows to come, which forward has left in m. */
+/* How far key j of selection g is from dying at `row` of the first sequence: alive if above 0. The backward pass knows
+ * the lse of later rows, which the forward pass left in m. */
 static double margin(const struct mech_bench *m, bool backward, int64_t g, int64_t row, int64_t j) {
   const struct wn_attention *op = &m->op;
   const int64_t G = wn_selection_groups(op), share = m->s.H / G, per = m->s.H / m->s.Hkv;
@@ -110,14 +110,15 @@ static double margin(const struct mech_bench *m, bool backward, int64_t g, int64
   return most - F - log(op->sel.dead_share / (double)m->s.Tk);
 }
 
-/* NaN as the values of key j, all heads of selection g. */
+/* Sets the values of key j to NaN, in all heads of selection g. */
 static void poison(struct mech_bench *m, int64_t g, int64_t j) {
   const int64_t heads = m->s.Hkv / wn_selection_groups(&m->op);
   uint16_t *v = m->a[mech_find(m, "v")].data;
   for (int64_t kv = g * heads; kv < (g + 1) * heads; kv++)
     for (int64_t d = 0; d < m->s.D; d++) v[j * m->op.s_v.t + kv * m->op.s_v.h + d] = 0x7fc0;
 }
-/* Rows of y, backward of dq, whose first number in a head of selection g is none, from `first` to `end` - 1. */
+/* Counts the rows of y (backward: dq) from `first` to `end` - 1 whose first element, in a head of selection g, is NaN.
+ */
 static int64_t spoilt(const struct mech_bench *m, bool backward, int64_t g, int64_t first, int64_t end) {
   const int64_t share = m->s.H / wn_selection_groups(&m->op);
   const void *x = backward ? m->op.dq : m->op.y;
@@ -139,7 +140,7 @@ static void check_left_out(size_t n, bool backward) {
   struct mech_bench clean, m, one;
   make(&s, &clean), make(&s, &m);
   run(&clean, false);
-  if (backward) run(&m, false); /* which hears some of the keys that backward leaves out: y is as it was */
+  if (backward) run(&m, false); /* forward still reads some keys that backward skips, so y stays clean */
   const int64_t G = wn_selection_groups(&m.op), share = s.H / G;
   for (int64_t g = 0; g < G; g++) {
     int64_t dead = 0, least = -1;
@@ -149,7 +150,7 @@ static void check_left_out(size_t n, bool backward) {
       if (x < -0.02) poison(&m, g, j), dead++;
       if (x > 0.02 && x < by) by = x, least = j;
     }
-    /* The case is one: a rule that is off by a tenth calls other keys dead. */
+    /* The case is sharp: a rule that is off by a tenth would call other keys dead. */
     assert_true(dead > ROW / 4 && least >= 0 && by < 1);
     make(&s, &one);
     if (backward) run(&one, false);
@@ -163,7 +164,7 @@ static void check_left_out(size_t n, bool backward) {
   }
   run(&m, backward);
   for (int64_t g = 0; g < G; g++) {
-    assert_true(spoilt(&m, backward, g, 0, ROW) > 0); /* before they were dead they were heard */
+    assert_true(spoilt(&m, backward, g, 0, ROW) > 0); /* they were read before they died */
     if (spoilt(&m, backward, g, ROW, s.Tk))
       fail_msg("%s: %lld rows read values of dead keys", mech_name(&m), (long long)spoilt(&m, backward, g, ROW, s.Tk));
   }
@@ -178,7 +179,7 @@ static void test_left_out(void **state) {
   }
 }
 
-/* Where no key dies nothing is another than without the rule, to the bit. */
+/* Where no key dies, results are those without the rule, to the bit. */
 static void test_none(void **state) {
   (void)state;
   const struct mech_setup s = setup_of(NONE_DIES);
@@ -194,7 +195,7 @@ static void test_none(void **state) {
   mech_clear(&m[0]), mech_clear(&m[1]);
 }
 
-/* What no key is dead by: with share 0 nothing is left out. */
+/* With share 0 no key is dead and none is skipped. */
 static void test_off(void **state) {
   (void)state;
   const struct mech_setup s = setup_of(0);
@@ -210,7 +211,7 @@ static void test_off(void **state) {
   mech_clear(&m);
 }
 
-/* Where no window of rows is given: 2,048 of few heads. */
+/* The default chunks: 2,048 rows for few heads. */
 static void test_windows(void **state) {
   (void)state;
   enum { ROW = 2048 };
@@ -227,7 +228,7 @@ static void test_windows(void **state) {
   mech_clear(&m);
 }
 
-/* L_mem counts keys up to tau, be it so large that the rule alone would call them dead before. */
+/* L_mem counts keys up to tau, even if tau is so large that the rule alone would call them dead earlier. */
 static void test_memory(void **state) {
   (void)state;
   struct mech_setup s = setup_of(0);

@@ -1,5 +1,5 @@
-/* The device's memory by its contract (base/memory.h): zeros at first, copies that overlap in either direction, copies
- * out that have arrived once they are waited for, and errors where an address is no array. */
+/* The device's memory keeps its contract (base/memory.h): it starts as zeros, copies may overlap in either direction,
+ * copies to the host have arrived once they are waited for, and an address outside every array is an error. */
 #include "support.h"
 
 #include <stdio.h>
@@ -68,7 +68,7 @@ static void test_overlaps(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Within a step, whatever is held back: what is asked for happens in its order, and what is read is there. */
+/* Within a step work may be delayed, but it happens in the order of the calls, and what is read has arrived. */
 static void test_steps(void **state) {
   (void)state;
   enum { BYTES = 4096 };
@@ -80,27 +80,27 @@ static void test_steps(void **state) {
   for (int round = 0; round < 4; round++) {
     for (int i = 0; i < BYTES; i++) big[i] = (uint8_t)(i * 11 + round), want[i] = 0;
     m->step_begin(ctx);
-    m->step_begin(ctx);            /* they nest */
-    for (int i = 0; i < 24; i++) { /* small copies, each over the last one's end; enough for a graph */
+    m->step_begin(ctx);            /* steps nest */
+    for (int i = 0; i < 24; i++) { /* small copies, each over the previous one's end; enough for a graph */
       uint8_t small[9];
       memset(small, i + round, sizeof small);
       memset(want + 5 * i + round, i + round, sizeof small);
       assert_ok(ctx, m->copy_in(ctx, (uint8_t *)a + 5 * i + round, small, sizeof small));
-      memset(small, 77, sizeof small); /* free again */
+      memset(small, 77, sizeof small); /* may be reused */
     }
     assert_ok(ctx, m->step_end(ctx));
-    assert_ok(ctx, m->copy(ctx, b, a, BYTES));                        /* apart, whole vectors */
+    assert_ok(ctx, m->copy(ctx, b, a, BYTES));                        /* disjoint, whole vectors */
     assert_ok(ctx, m->copy(ctx, (uint8_t *)b + 1, (uint8_t *)b, 99)); /* overlapping */
     memmove(want + 1, want, 99);
-    assert_ok(ctx, m->copy(ctx, (uint8_t *)b + 1001, (uint8_t *)b + 3, 50)); /* apart, bytes */
+    assert_ok(ctx, m->copy(ctx, (uint8_t *)b + 1001, (uint8_t *)b + 3, 50)); /* disjoint, bytes */
     memcpy(want + 1001, want + 3, 50);
     if (round % 2) {
-      assert_ok(ctx, m->copy_in(ctx, (uint8_t *)a + 700, big, 3000)); /* more than an argument */
+      assert_ok(ctx, m->copy_in(ctx, (uint8_t *)a + 700, big, 3000)); /* too large for a kernel argument */
       assert_ok(ctx, m->allocate(ctx, "late", 64, &late));
       assert_ok(ctx, m->zero(ctx, a, 10));
       m->release(late);
     }
-    assert_ok(ctx, wn_memory_read(ctx, m, back, b, BYTES)); /* ends nothing, but waits for all */
+    assert_ok(ctx, wn_memory_read(ctx, m, back, b, BYTES)); /* does not end the step, but waits for all work */
     assert_memory_equal(back, want, BYTES);
     assert_ok(ctx, m->zero(ctx, b, BYTES));
     assert_ok(ctx, m->step_end(ctx));
@@ -124,19 +124,19 @@ static void test_copies_arrive_when_waited_for(void **state) {
   int32_t in = 77, out = 5;
   assert_ok(ctx, m->allocate(ctx, "p", sizeof in, &p));
   assert_ok(ctx, m->copy_in(ctx, p, &in, sizeof in));
-  in = 1; /* free again */
+  in = 1; /* may be reused */
   assert_ok(ctx, m->copy_out(ctx, &out, p, sizeof out));
   const uint64_t mark = m->record(ctx);
-  if (wn_emulated()) assert_int_not_equal(out, 77); /* a device may be as fast */
-  assert_ok(ctx, m->zero(ctx, p, sizeof in));       /* later than the copy */
+  if (wn_emulated()) assert_int_not_equal(out, 77); /* a real device may be this fast */
+  assert_ok(ctx, m->zero(ctx, p, sizeof in));       /* ordered after the copy */
   assert_ok(ctx, m->wait(ctx, mark));
   assert_int_equal(out, 77);
   m->release(p);
   wn_context_destroy(ctx);
 }
 
-/* More than the ring of pinned memory holds, in and out, with copies out that nobody has waited for: what is in the
- * ring moves on, and arrives where it belongs. */
+/* More than the ring of pinned memory holds, in both directions, with copies that nobody has waited for: their data are
+ * moved out of the ring and still arrive. */
 static void test_ring(void **state) {
   (void)state;
   enum { COPIES = 40 };
@@ -152,7 +152,7 @@ static void test_ring(void **state) {
   assert_ok(ctx, wn_memory_read(ctx, m, back, p, large));
   assert_memory_equal(back, host, large);
   uint64_t mark = 0;
-  for (int i = 0; i < COPIES; i++) { /* 1 byte to some MiB, each after a change of its first byte */
+  for (int i = 0; i < COPIES; i++) { /* 1 byte to some MiB; the first byte changes each time */
     bytes[i] = 1 + ((size_t)i * 7919 * 263) % ((size_t)3 << 20);
     parts[i] = malloc(bytes[i]);
     assert_non_null(parts[i]);
@@ -174,7 +174,7 @@ static void test_ring(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Marks stay good when their events have been taken by later ones, and none of this makes anything. */
+/* A mark stays valid after later marks have reused its event. Nothing is allocated. */
 static void test_marks(void **state) {
   (void)state;
   wn_context *ctx = make_context();
@@ -193,7 +193,7 @@ static void test_marks(void **state) {
   assert_int_equal(out, 5);
   assert_ok(ctx, m->wait(ctx, m->record(ctx)));
   assert_int_equal(later, 6);
-  assert_ok(ctx, m->wait(ctx, mark)); /* again */
+  assert_ok(ctx, m->wait(ctx, mark)); /* a second time */
   assert_int_equal(wn_emulate_allocations(), made);
   m->release(p);
   wn_context_destroy(ctx);
@@ -210,7 +210,7 @@ static void test_errors(void **state) {
   assert_non_null(
       strstr(wn_context_error(ctx), "out of memory on cuda: the cache needs 1152921504606846976 bytes, and "));
   assert_non_null(strstr(wn_context_error(ctx), " of the device's "));
-  if (!wn_emulated()) { /* a device does not look, or ends the program's use of it */
+  if (!wn_emulated()) { /* a device does not check, or ends the program's use of it */
     m->release(p);
     wn_context_destroy(ctx);
     return;
@@ -221,7 +221,7 @@ static void test_errors(void **state) {
   assert_int_equal(m->copy(ctx, p, host, 64), WN_ERR_IO);
   assert_int_equal(m->zero(ctx, (char *)p + 32, 33), WN_ERR_IO);
   m->release(p);
-  assert_int_equal(m->copy_in(ctx, p, host, 1), WN_ERR_IO); /* released */
+  assert_int_equal(m->copy_in(ctx, p, host, 1), WN_ERR_IO); /* freed memory */
   wn_context_destroy(ctx);
 }
 

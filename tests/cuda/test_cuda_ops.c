@@ -1,7 +1,7 @@
-/* The CUDA backend's operations, their kernels run by the emulation, by the tolerance law: the error against the double
- * reference is at most twice that of a naive computation in float, plus a few units in the last place. The same cases
- * as the host's backends have, in floats and with every set of arrays in bf16; the bits do not depend on the order of
- * threads and blocks; packed weights are the floats that their blocks stand for. */
+/* The CUDA backend's operations on emulated kernels, under the tolerance rule: the error against the double reference
+ * is at most twice that of a naive computation in float, plus a few units in the last place. The same cases as for the
+ * other backends, in float and with every set of arrays in bf16. The bits do not depend on the order of threads and
+ * blocks. Quantised weights equal the floats that their blocks stand for. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,7 +31,7 @@ static int teardown(void **state) {
   return 0;
 }
 
-/* Attention has tests of its own. */
+/* Attention has its own tests. */
 static bool products_alone;
 static bool served(enum op op) {
   return op != ATTENTION && (!products_alone || op == LINEAR);
@@ -83,7 +83,7 @@ static void test_bf16(void **state) {
   assert_true(checked > (products_alone ? 10 : 100));
 }
 
-/* Longer vectors than a warp takes, more values than a block. */
+/* Vectors longer than a warp handles, more values than a block handles. */
 static void test_long(void **state) {
   (void)state;
   static const struct op_case longer[] = {
@@ -100,7 +100,7 @@ static void test_long(void **state) {
       {CROSS_ENTROPY, {2, 5000, 8}, CAPPED | ALIAS},
   };
   for (size_t i = 0; i < sizeof longer / sizeof *longer; i++) {
-    /* The values come from the case's number. */
+    /* The values depend on the case's number. */
     struct op_case c = longer[i];
     struct bench want, naive, got;
     bench_make(&want, &c, WN_F64), bench_make(&naive, &c, WN_F32), bench_make(&got, &c, WN_F32);
@@ -111,14 +111,14 @@ static void test_long(void **state) {
   }
 }
 
-/* PAD: behind a row of x; rows that are not aligned are read in another way. */
+/* PAD: elements after a row of x; unaligned rows are read in another way. */
 static void check_packed(wn_gguf_type first, wn_gguf_type second, int64_t M, int64_t PAD, bool apart, bool accumulate) {
   enum { N = 37, K = 512 };
   const wn_gguf_type types[] = {first, second};
   struct packed_weights w;
   packed_weights_make(&w, N, K, 2, types, (uint64_t)first);
   float *x = malloc((size_t)(M * (K + PAD)) * sizeof *x), *b = malloc(N * sizeof *b);
-  float *y[3], *dx[3]; /* ours, a naive one; the reference in double below */
+  float *y[3], *dx[3]; /* the backend's, a naive one; the double reference below */
   double *want = calloc((size_t)(M * N), sizeof *want), *want_dx = calloc((size_t)(M * K), sizeof *want_dx);
   for (int64_t i = 0; i < M * (K + PAD); i++) x[i] = (float)wn_random_normal(1, WN_STREAM_TEST, 1, (uint64_t)i);
   for (int64_t i = 0; i < N; i++) b[i] = (float)wn_random_normal(1, WN_STREAM_TEST, 2, (uint64_t)i);
@@ -129,7 +129,7 @@ static void check_packed(wn_gguf_type first, wn_gguf_type second, int64_t M, int
     for (int64_t k = 0; k < M * K; k++) dx[i][k] = 1;
     struct wn_linear a = {.M = M, .N = N, .K = K, .x = x, .ldx = K + PAD, .b = b, .y = y[i], .ldy = N};
     a.accumulate = a.accumulate_dx = accumulate, a.rows_apart = apart;
-    a.dy = y[0], a.lddy = N, a.dx = dx[i], a.lddx = K; /* any numbers */
+    a.dy = y[0], a.lddy = N, a.dx = dx[i], a.lddx = K; /* any numbers will do */
     struct wn_exec e = {.ctx = ctx, .threads = 1, .dtype = WN_F32};
     if (i < 2) e.backend = wn_backend_cuda_table(), a.packed = &w.packed;
     if (i == 2) e.backend = wn_backend_naive(), a.w = w.dense;
@@ -176,7 +176,7 @@ static void test_packed(void **state) {
   }
 }
 
-/* A row of x alone and among others: the same bits. Dense weights too. */
+/* A row of x has the same bits alone and among others, also with dense weights. */
 static void test_rows_apart(void **state) {
   (void)state;
   enum { M = 67, N = 21, K = 256 };
@@ -202,7 +202,7 @@ static void test_rows_apart(void **state) {
   packed_weights_clear(&w);
 }
 
-/* A norm's gradients one by one: what they are together, to the bit. Vectors in registers, and ones that are walked. */
+/* A norm's gradients computed one by one have the same bits as together: vectors held in registers, and longer ones. */
 static void test_norm_parts(void **state) {
   (void)state;
   enum { ROWS = 131, MOST = 3 * 64, ALL = ROWS * MOST };
@@ -236,7 +236,7 @@ static void test_norm_parts(void **state) {
   free(x), free(dy), free(y), free(gain), free(rstd);
 }
 
-/* A table of embeddings in blocks: the floats that they stand for, to the bit. */
+/* A quantised embedding table equals the floats that it stands for, to the bit. */
 static void test_packed_embedding(void **state) {
   (void)state;
   enum { V = 9, C = 256, M = 5 };
@@ -255,7 +255,8 @@ static void test_packed_embedding(void **state) {
   free(ids), free(y);
 }
 
-/* Products are cuBLASLt's, which is asked for an algorithm once for each form of a call; others' are winnow's own. */
+/* Products use cuBLASLt, which is asked for an algorithm once for each shape of a call. Others use winnow's own
+ * kernels. */
 static void test_algorithms(void **state) {
   (void)state;
   enum { M = 24, N = 40, K = 200 };
@@ -269,14 +270,14 @@ static void test_algorithms(void **state) {
   for (int i = 0; i < 3; i++) assert_int_equal(run_linear(e, &a, false), WN_OK);
   assert_int_equal(wn_emulate_products(&again), made + 3 * one);
   assert_int_equal(again, asked);
-  a.ldx = K + 3; /* another form */
+  a.ldx = K + 3; /* another shape */
   assert_int_equal(run_linear(e, &a, false), WN_OK);
   assert_int_equal(wn_emulate_products(&again), made + 4 * one);
   assert_int_equal(again, asked + one);
-  a.rows_apart = true; /* never */
+  a.rows_apart = true; /* never cuBLASLt */
   assert_int_equal(run_linear(e, &a, false), WN_OK);
   assert_int_equal(wn_emulate_products(&again), made + 4 * one);
-  a.rows_apart = false; /* more forms than are kept; all are right */
+  a.rows_apart = false; /* more shapes than are kept; all must be correct */
   for (int i = 0; i < M * (K + 3); i++) x[i] = (float)(i % 7);
   for (int i = 0; i < N * K; i++) w[i] = (float)(i % 5);
   for (a.K = 1; a.K <= K; a.K++)
@@ -291,7 +292,7 @@ static void test_algorithms(void **state) {
   free(x), free(w), free(y);
 }
 
-/* What follows runs on winnow's own kernels for products. */
+/* The tests after this one use winnow's own kernels for products. */
 static void test_without_blas(void **state) {
   (void)state;
   uint64_t asked;

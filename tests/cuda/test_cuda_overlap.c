@@ -1,6 +1,6 @@
-/* Windows of rows that run beside each other (src/backends/cuda/beside.cu, attention_sm90.cu), emulated or on a device:
- * whatever order the streams and their waits allow, bits are those of launches one after the other. Emulated, the same
- * kernels are launched, and streams wait for each other as often as docs/cuda-attention.md says. */
+/* Chunks of rows that run concurrently (src/backends/cuda/beside.cu, attention_sm90.cu), emulated or on a device: in
+ * every order that the streams and their waits allow, the bits are those of launches one after the other. In the
+ * emulation, the same kernels are launched, and streams wait for each other as often as docs/cuda-attention.md says. */
 #include "cuda/attention_orders.h"
 
 enum { WINDOW = 256, PROCESSORS = 3, ORDERS = 3 };
@@ -13,12 +13,17 @@ static int setup_device(void **state) {
   return 0;
 }
 
-enum how { AS_IT_IS, ALL_F, NO_LSE, KEEPS_ALL }; /* F after the last row; forward alone, F in halves; none left out */
+enum how {
+  AS_IT_IS,
+  ALL_F,
+  NO_LSE,
+  KEEPS_ALL
+}; /* ALL_F: F after the last row; NO_LSE: forward only, F in half; KEEPS_ALL: no key is skipped */
 struct overlap_case {
   const char *terms, *other;
-  int T, H, Hkv, D, documents; /* tokens of each, or 0 */
+  int T, H, Hkv, D, documents; /* documents: tokens in each, or 0 */
   enum how how;
-  int waits[2]; /* of streams for each other, forward and backward */
+  int waits[2]; /* waits between streams, forward and backward */
 };
 
 static const struct overlap_case cases[] = {
@@ -40,7 +45,7 @@ static const struct overlap_case cases[] = {
     {"{\"exclusive\":{\"gate\":true}}", "{}", 200, 2, 1, 64, 0, AS_IT_IS, {0, 2}},
     {"{\"selective\":{\"mem\":{}}}", "{}", 200, 2, 2, 128, 0, AS_IT_IS, {0, 2}},
 };
-/* Under the sanitizers, which make fibers slow, every third case. */
+/* Under the sanitizers, where fibers are slow, every third case. */
 #ifdef __SANITIZE_ADDRESS__
 enum { EACH = 3 };
 #else
@@ -71,7 +76,7 @@ static void make(const struct overlap_case *k, const struct mech_setup *s, struc
     if (strcmp(m->a[i].name, "y") != 0) m->a[i].role = MECH_FIXED;
 }
 
-/* Under the law, and the same bits in every order. */
+/* Within the tolerance rule, and the same bits in every order. */
 static void once(const struct mech_setup *s, uint64_t order, struct mech_bench *m) {
   make(&cases[s->seed], s, m);
   wn_emulate_seed(order);
@@ -87,7 +92,7 @@ static void test_law(void **state) {
 struct counted {
   uint64_t kernels, waits;
 };
-/* Forward, or backward of what forward has left in m; what was asked of the run time meanwhile. */
+/* Runs forward, or backward on what forward left in m. Returns the calls made to the run-time library. */
 static struct counted pass(struct mech_bench *m, bool backward) {
   const wn_emulated_calls before = wn_emulate_calls();
   assert_ok(reference.ctx, mech_op(&emulated, m, &m->op, backward));
@@ -129,11 +134,12 @@ static void test_bits(void **state) {
   }
 }
 
-/* What a second lane takes: the F of the window before the last, and in backward its X. The kernels for sm_80, whose
- * scratch a call must have as well, do not need them twice, but F in floats: forward has room for both in halves. */
+/* The scratch that a second lane takes: F of the chunk before the last, and in the backward pass its X. The scratch
+ * also has to suffice for the kernels for sm_80, which need these only once, but with F in float: in the forward pass
+ * that already leaves room for both in half. */
 static void test_scratch(void **state) {
   (void)state;
-  enum { BLOCK = 64 * 64, LAST = 4 * 16, BEFORE = 4 * 12 }; /* of 64 x 64 pairs, of windows of 256 rows of 1,024 */
+  enum { BLOCK = 64 * 64, LAST = 4 * 16, BEFORE = 4 * 12 }; /* blocks of 64 x 64 pairs, chunks of 256 rows of 1,024 */
   struct mech_setup s = setup_of(&cases[2]);
   struct mech_bench m;
   size_t bytes[2][2];

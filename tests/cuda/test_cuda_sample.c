@@ -1,4 +1,5 @@
-/* Tokens drawn on the device are those that the CPU draws: every rule alone and together, many ties, few and many. */
+/* Sampling on the device draws the same tokens as the CPU: every rule alone and all together, with many ties, few
+ * tokens and many. */
 #include "support.h"
 
 #include <math.h>
@@ -30,7 +31,7 @@ static void test_equal_to_the_host(void **state) {
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
       for (uint64_t step = 0; step < 2; step++) {
         const int64_t V = sizes[s];
-        const bool ties = step % 2; /* of few values, some minus infinity */
+        const bool ties = step % 2; /* few values, some -inf */
         for (int64_t v = 0; v < V; v++) {
           const double x = wn_random_normal(step, WN_STREAM_TEST, s, (uint64_t)v) * 2;
           logits[v] = (float)(ties ? floor(x) : x);
@@ -93,7 +94,7 @@ static void test_bad_logits(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* What changes logits before a draw gives the bits that it gives on the CPU. */
+/* Changes of logits before sampling give the same bits as on the CPU. */
 static void test_adjust(void **state) {
   (void)state;
   enum { V = 700, N = 690 };

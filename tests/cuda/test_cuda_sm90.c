@@ -1,6 +1,7 @@
-/* Attention's kernels for sm_90, emulated (emulate_sm90.h) or on such a device, under the tolerance law: rows in bf16,
- * standard and selective, heads of 64 and 128, alone and grouped, lengths that are no whole tiles, F in windows of
- * rows; the same bits in every order of threads and arrivals. What they do not serve goes to the other kernels. */
+/* Attention's kernels for sm_90, emulated (emulate_sm90.h) or on such a device, under the tolerance rule: bf16,
+ * standard and selective, heads of 64 and 128, with and without groups, lengths that are not whole tiles, F in chunks
+ * of rows. Every order of threads and arrivals gives the same bits. Calls that these kernels do not support go to the
+ * others. */
 #include "cuda/attention_orders.h"
 
 enum { WINDOW = 256, PROCESSORS = 3 };
@@ -20,7 +21,7 @@ static struct mech_case *the_case(const char *one) {
 
 static void once(const struct mech_setup *s, uint64_t seed, struct mech_bench *m) {
   mech_make(m, s, WN_F32);
-  if (m->op.sel.on) { /* the kernels do not write F out */
+  if (m->op.sel.on) { /* these kernels do not write F */
     m->op.sel.F = NULL;
     m->a[mech_find(m, "F")].role = MECH_FIXED;
   }
@@ -61,7 +62,7 @@ static const struct {
     {"{\"selective\":{\"mem\":{\"tau\":0.4},\"per_kv_head\":true}}", 170, 4, 2, 64, 3, false, false, true},
     {"{\"selective\":{\"mem\":{\"tau\":3},\"head\":1}}", 257, 2, 1, 128, 1, false, false, false},
 };
-/* Under the sanitizers, which make fibers slow, one order and every fourth case. */
+/* Under the sanitizers, where fibers are slow, one order and every fourth case. */
 #ifdef __SANITIZE_ADDRESS__
 enum { EACH = 4, SEEDS_MOST = 1 };
 #else
@@ -78,7 +79,7 @@ static void test_law(void **state) {
   }
 }
 
-/* F for 256 rows at a time, the last window shorter. */
+/* F in chunks of 256 rows; the last chunk is shorter. */
 static void test_windows(void **state) {
   (void)state;
   emulated.backend = &windows;
@@ -91,7 +92,7 @@ static void test_windows(void **state) {
   emulated.backend = wn_backend_cuda_table();
 }
 
-/* F is in half floats but where L_mem sums it, and y keeps the law either way. */
+/* F is in half floats, except where L_mem sums it. y stays within the rule either way. */
 static void test_halves(void **state) {
   (void)state;
   struct mech_setup s = {.B = 1, .Tq = 200, .Tk = 200, .H = 2, .Hkv = 1, .D = 64, .wide_gap = true, .bf16 = true};
@@ -129,14 +130,14 @@ static void test_choice(void **state) {
   assert_true(served("{\"selective\":{}}", 128, 64, true, true));
   assert_false(served("{\"selective\":{}}", 127, 64, true, true));
   assert_false(served("{\"selective\":{}}", 128, 80, true, true));
-  assert_false(served("{\"selective\":{}}", 128, 64, false, true)); /* rows that no tensor map takes */
+  assert_false(served("{\"selective\":{}}", 128, 64, false, true)); /* no tensor map fits these rows */
   assert_false(served("{\"selective\":{}}", 128, 64, true, false));
   assert_false(served("{\"window\":17}", 128, 64, true, true));
   assert_false(served("{\"selective\":{\"shift\":false}}", 128, 64, true, true));
   assert_true(served("{\"selective\":{\"mem\":{}}}", 128, 64, true, true));
   assert_true(served("{\"exclusive\":true}", 128, 64, true, true));
   assert_false(served("{\"sinks\":3,\"selective\":{\"mem\":{}}}", 128, 64, true, true));
-  if (!wn_emulated()) return; /* a device stays what it is */
+  if (!wn_emulated()) return; /* a real device cannot be changed */
   wn_emulate_device(8, PROCESSORS);
   assert_false(served("{\"selective\":{}}", 128, 64, true, true));
   wn_emulate_device(9, PROCESSORS);

@@ -1,6 +1,6 @@
-/* Steps of training and of decoding on the emulated backend: they make nothing on the device (no array, no pinned
- * memory, no event, no graph) and ask cuBLASLt for no algorithm once the first is done, or the third of decoding;
- * gradients in bfloat16 are float32's as closely as the reference's of the same precision. */
+/* Training and decoding steps on the emulated backend. After the first training step, or the third decoding step, they
+ * allocate nothing on the device (array, pinned memory, event, graph) and ask cuBLASLt for no algorithm. Gradients in
+ * bfloat16 are as close to float32 as the reference's in the same precision. */
 #include "train/bench.h"
 
 #include "backends/backends.h"
@@ -93,7 +93,7 @@ static void test_decoding(void **state) {
     float *logits = malloc((size_t)b.recipe.model.vocab_size * sizeof *logits);
     must(b.ctx, wn_session_create(b.ctx, b.model, 1, 0, &session));
     must(b.ctx, wn_session_feed(b.ctx, session, (const int32_t[]){1, 2, 3}, 3, 0, logits));
-    for (int32_t token = 4; token < 7; token++) /* the first tries cuBLASLt's forms, at the third a graph is made */
+    for (int32_t token = 4; token < 7; token++) /* the first token tries cuBLASLt's shapes, the third makes a graph */
       must(b.ctx, wn_session_feed(b.ctx, session, &token, 1, 0, logits));
     const uint64_t made = wn_emulate_allocations();
     wn_memory_info_get(&before);

@@ -1,5 +1,5 @@
-/* What a step reads out, and what goes element by element, on emulated kernels: sums of doubles have the reference's
- * bits, their gradients too; the rest is within rounding of floats. Arrays of operations are malloc's (cuda/arrays.h).
+/* Sums that a step reports, and elementwise operations, on emulated kernels. Sums of doubles have the reference's bits,
+ * and so do their gradients; the rest is within float rounding. Arrays of operations come from malloc (cuda/arrays.h).
  */
 #include "support.h"
 
@@ -43,7 +43,7 @@ static void test_losses(void **state) {
   for (int m = 0; m < M; m++) {
     loss[m] = exp(number(1, m)), hit[m] = m % 3 == 0;
     targets[m] = m % 7 == 2 ? -1 : m;
-    if (m % 7 == 2) loss[m] = NAN; /* not looked at */
+    if (m % 7 == 2) loss[m] = NAN; /* never read */
   }
   for (int n = 0; n <= M; n += n ? n : 1) {
     for (int i = 0; i < WAYS; i++) {
@@ -139,7 +139,7 @@ static void test_elements(void **state) {
   double *sumsq = malloc(sizeof *sumsq);
   *sumsq = 7.5;
   for (int i = 0; i < N; i++) x[i] = (float)number(5, i) * 3;
-  for (int form = 0; form < 4; form++) /* with h or without, by a norm or not */
+  for (int form = 0; form < 4; form++) /* with and without h, with and without a norm */
     for (int i = 0; i < WAYS; i++) {
       const struct wn_exec e = way(i);
       for (int k = 0; k < N; k++) y[i][k] = form & 1 ? (float)k : NAN;
@@ -168,7 +168,7 @@ static void test_elements(void **state) {
   free(x), free(y), free(sigmoid), free(slope), free(clamped), free(back), free(half), free(sumsq);
 }
 
-/* Copies have the reference's bits, half floats too. */
+/* Copies have the reference's bits, also in half floats. */
 static void test_gather(void **state) {
   (void)state;
   enum { B = 2, H = 6, P = 3, T = 5, D = 7, FROM = 9, TO = 11 };

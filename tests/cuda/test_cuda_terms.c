@@ -1,8 +1,8 @@
-/* Every term of attention on the CUDA backend, emulated, under the tolerance law (attention_law.h): each mechanism's
- * cases alone, pairs of mechanisms drawn at random, on shapes drawn with them (tiles cut, single rows, segments behind
- * cached keys, packed documents, evictions, dropout, wide heads), rows in floats and in bf16, forward and backward, in
- * windows of rows; open rows; and what is forward's alone: attention sums, half floats, cache positions. Orders of
- * threads give the same bits. */
+/* Every term of attention on the CUDA backend, emulated, under the tolerance rule (attention_law.h): each mechanism's
+ * cases alone, and random pairs of mechanisms with random shapes (partial tiles, single rows, rows after cached keys,
+ * packed documents, evictions, dropout, wide heads); in float and bf16, forward and backward, in chunks of rows;
+ * encoder rows without a causal mask. Forward only: attention sums, half floats, cache positions. Every order of
+ * threads gives the same bits. */
 #include "cuda/attention_orders.h"
 #include "tensor/f16.h"
 
@@ -26,7 +26,7 @@ static uint64_t drawn;
 static int64_t draw(int64_t n) {
   return (int64_t)wn_random_below(77, WN_STREAM_TEST, 40, drawn++, (uint64_t)n);
 }
-/* Of 1 to 3 tiles' rows; most of few. */
+/* 1 to 3 tiles of rows, mostly few rows. */
 static struct mech_setup drawn_shape(bool bf16) {
   static const int64_t heads[][2] = {{1, 1}, {2, 1}, {2, 2}, {4, 2}}, widths[] = {5, 16, 20, 33, 64, 70};
   const int64_t *h = heads[draw(4)];
@@ -42,13 +42,13 @@ static struct mech_setup drawn_shape(bool bf16) {
   return s;
 }
 
-/* Every case of a mechanism, alone; then pairs. */
+/* Every case of a mechanism alone, then pairs. */
 static void check_drawn(bool bf16, int pairs) {
   mech_list(true);
   for (int n = 0; n < mech_alone + pairs; n++) {
     struct mech_setup s = drawn_shape(bf16);
     s.c = &mech_cases[n < mech_alone ? n : mech_alone + draw(mech_count - mech_alone)];
-    if (s.c->config.bidirectional) { /* no causality, nor what looks back */
+    if (s.c->config.bidirectional) { /* no causal mask, and nothing that looks back */
       s.documents = s.f_in = s.control = false, s.evicts = 0, s.dk_from = 0;
       s.padded = draw(2);
     }
@@ -64,7 +64,7 @@ static void test_bf16(void **state) {
   check_drawn(true, 30);
 }
 
-/* Rows without causality that select; keys of another sequence. */
+/* Rows without a causal mask that select, and keys of another sequence. */
 static void test_open(void **state) {
   (void)state;
   mech_list_open();
@@ -77,7 +77,7 @@ static void test_open(void **state) {
   }
 }
 
-/* Heads wider than the fused kernels', which have terms of theirs on stored weights. */
+/* Heads wider than the fused kernels support use kernels with stored attention weights, which have their own terms. */
 static void test_wide(void **state) {
   (void)state;
   static const char *const cases[] = {"{}",
@@ -99,7 +99,7 @@ static void test_wide(void **state) {
   }
 }
 
-/* Weights of 64 rows at a time. */
+/* Attention weights in chunks of 64 rows. */
 static void test_windows(void **state) {
   (void)state;
   static const char *const cases[][2] = {
@@ -119,7 +119,7 @@ static void test_windows(void **state) {
   emulated.backend = wn_backend_cuda_table();
 }
 
-/* ---- forward alone: attention sums, half floats, slots in an order of their own ---- */
+/* ---- forward only: attention sums, half floats, slots in any order ---- */
 
 enum { TK = 45, SLOTS = 2 * 2 * TK };
 static void expect_near(const struct mech_bench *m, const char *name, const float *got, const float *want, int64_t n) {
@@ -153,7 +153,7 @@ static void forward_case(const char *one, const char *other, int64_t Tq, int evi
     if (op->relative.P) op->relative.P = DISTANCES, op->relative.p = p;
     const int64_t P = wn_slot_groups(op), own = TK - Tq;
     for (int64_t n = 0; slots && n < s.B * P; n++)
-      for (int64_t j = 0; j < TK; j++) { /* 29 is prime to all numbers of older slots here */
+      for (int64_t j = 0; j < TK; j++) { /* 29 is coprime to every number of older slots */
         at[n * TK + j] = (int32_t)(j < own ? 2 * (j * 29 % own) + n % 2 : 2 * j);
         if (evicts) evicted_at[n * TK + j] = (int32_t)(at[n * TK + j] + (j % 3 ? 3 * TK : 5 + j));
       }
@@ -162,7 +162,7 @@ static void forward_case(const char *one, const char *other, int64_t Tq, int evi
     op->slots.sums = sums[i], op->lse = lse[i];
     for (int n = 0; n < SLOTS; n++) sums[i][n] = -5;
     const int arrays[] = {mech_find(&m[i], "k"), mech_find(&m[i], "v")};
-    for (int n = 0; half && n < 2; n++) { /* the numbers that half floats hold */
+    for (int n = 0; half && n < 2; n++) { /* numbers that are exact in half floats */
       const struct mech_array *a = &m[i].a[arrays[n]];
       float *x = a->data;
       assert_true(a->count <= HALVES);
@@ -196,7 +196,7 @@ static void test_forward(void **state) {
       {"{\"threshold\":{\"tau\":0.8}}", "{\"exclusive\":true}"},
   };
   for (int n = 0; n < 6; n++)
-    for (int how = 0; how < 4; how++) { /* a row or several, slots of all heads or of each */
+    for (int how = 0; how < 4; how++) { /* one row or several; slots for all heads or each */
       const bool half = how % 2 == n % 2 && n < 5;
       forward_case(cases[n][0], cases[n][1], how % 2 ? 1 : 16, 1 + how / 2, how > 0, half);
     }

@@ -1,5 +1,5 @@
-/* The emulation of a GPU (emulate.h) itself: right kernels are right in every order of threads, a missing barrier and
- * a missing wait show, and what a GPU would refuse, corrupt or hang on is found. */
+/* The emulation of a GPU (emulate.h) itself: correct kernels are correct in every order of threads; a missing barrier
+ * or wait shows; and what a GPU would refuse, corrupt or hang on is detected. */
 #include "support.h"
 
 #include <math.h>
@@ -39,8 +39,8 @@ static int sums_wrong(unsigned barriers) {
 static void test_barriers(void **state) {
   (void)state;
   assert_int_equal(sums_wrong(3), 0);
-  assert_true(sums_wrong(2) > 0); /* before the tree */
-  assert_true(sums_wrong(1) > 0); /* within it */
+  assert_true(sums_wrong(2) > 0); /* no barrier before the tree */
+  assert_true(sums_wrong(1) > 0); /* none within it */
 }
 
 static int rounds_wrong(int n, bool second_barrier) {
@@ -57,7 +57,7 @@ static int rounds_wrong(int n, bool second_barrier) {
 static void test_overwriting(void **state) {
   (void)state;
   assert_int_equal(rounds_wrong(64, true), 0);
-  assert_int_equal(rounds_wrong(41, true), 0); /* not whole warps */
+  assert_int_equal(rounds_wrong(41, true), 0); /* not a whole number of warps */
   assert_true(rounds_wrong(64, false) > 0);
 }
 
@@ -77,7 +77,7 @@ static void test_lanes(void **state) {
       assert_int_equal(out[l][4], 0x49249249);
       assert_int_equal(out[l][5], 2);
     }
-    kernel_lanes(&out[0][0], 12); /* the others have gone and are not waited for */
+    kernel_lanes(&out[0][0], 12); /* the others have ended and are not waited for */
     assert_null(wn_emulate_error());
     for (int l = 0; l < 12; l++) assert_int_equal(out[l][4], 0x249);
     for (int l = 0; l < 12; l++) assert_int_equal(out[l][5], 3);
@@ -131,7 +131,7 @@ static void test_copies(void **state) {
     }
     kernel_copy(x, y, N, VALID, false);
     assert_null(wn_emulate_error());
-    for (int i = 0; i < N; i++) assert_true(isnan(y[i])); /* nothing had come */
+    for (int i = 0; i < N; i++) assert_true(isnan(y[i])); /* nothing has arrived */
   }
 }
 
@@ -166,15 +166,15 @@ static void test_refusals(void **state) {
     const char *error = wn_emulate_error();
     if (!error || !strstr(error, cases[i].text))
       fail_msg("\"%s\" lacks \"%s\"", error ? error : "no error", cases[i].text);
-    assert_null(wn_emulate_error()); /* told once */
+    assert_null(wn_emulate_error()); /* reported once */
     float y[8];
-    kernel_sum(x, y, 1, 32, 3); /* the next launch is as good as new */
+    kernel_sum(x, y, 1, 32, 3); /* the next launch is unaffected */
     assert_null(wn_emulate_error());
     assert_true(y[0] == 0);
   }
 }
 
-/* A child that computes beyond the end: does the sanitizer, or where there is none the emulation, say so? */
+/* A child process accesses memory beyond an end: does the sanitizer, or without one the emulation, report it? */
 static bool found(enum fault fault) {
   int out[2];
   assert_int_equal(pipe(out), 0);
@@ -225,7 +225,7 @@ static void test_halves(void **state) {
     assert_true(value == wn_gguf_half_value((uint16_t)h));
     assert_int_equal(emulated_half(value), h);
     assert_int_equal(wn_f16_round(value), h);
-    /* Between it and the next: the nearest, ties to even. */
+    /* Halfway to the next one and around: to nearest, ties to even. */
     if ((h & 0x7fff) >= 0x7bff) continue;
     const float next = emulated_half_value((uint16_t)(h + 1)), middle = (value + next) / 2;
     assert_int_equal(emulated_half(middle), h % 2 ? h + 1 : h);

@@ -1,6 +1,6 @@
-/* The emulation's graphs (emulate_graph.cc): what is captured or added runs when the graph is launched and no sooner,
- * with the arguments that it was given; a dependency that was not said shows; what no graph has is an error that names
- * the call. */
+/* The emulation's graphs (emulate_graph.cc): what is captured or added runs when the graph is launched, not earlier,
+ * with the arguments given then; a missing dependency shows; what graphs cannot contain is an error that names the
+ * call. */
 #include "support.h"
 
 #include "cuda/emulate_api.h"
@@ -20,7 +20,7 @@ static void test_launches(void **state) {
     assert_true(x.captured == 21 && x.child == 42 && x.zeros == 0);
     assert_int_equal(after.graphs - before.graphs, 3);
     assert_int_equal(after.nodes - before.nodes, 1);
-    assert_int_equal(after.kernels - before.kernels, 2); /* which gave the arrays their values */
+    assert_int_equal(after.kernels - before.kernels, 2); /* the two that set the arrays */
   }
 }
 
@@ -48,7 +48,7 @@ static void test_faults(void **state) {
     if (!error || !strstr(error, call)) fail_msg("\"%s\" lacks \"%s\"", error ? error : "no error", call);
     assert_int_not_equal(status, 0);
     assert_true(invalid == (fault <= GRAPH_FAULT_TWICE));
-    graph_run(true, &x); /* what follows is as good as new */
+    graph_run(true, &x); /* later launches are unaffected */
     assert_null(wn_emulate_error());
     assert_true(x.child == 42);
   }

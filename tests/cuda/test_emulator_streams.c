@@ -1,6 +1,6 @@
-/* The emulation's streams (emulate_queue.cc): a wait that is missing shows in some order, whether the work runs at once
- * or as a captured graph, and what the host does not wait for is not done. Attention in windows that run beside each
- * other can be captured. */
+/* The emulation's streams (emulate_queue.cc): a missing wait shows in some order, whether the work runs directly or as
+ * a captured graph, and work that the host does not wait for is not done. Attention in concurrent chunks can be
+ * captured. */
 #include "support.h"
 
 #include "cuda/emulate_api.h"
@@ -33,7 +33,7 @@ static void test_waits(void **state) {
 
 static void test_order_of_asking(void **state) {
   (void)state;
-  wn_emulate_seed(0); /* all but what the host does not wait for */
+  wn_emulate_seed(0); /* everything except what the host does not wait for */
   assert_true(streams_value((struct stream_waits){.second = false, .program = true}) == 50);
 }
 

@@ -1,5 +1,5 @@
 /* The emulation of sm_90's own instructions (emulate_sm90.h): products through tensor copies, mbarriers and descriptors
- * are right in every order, and each thing that a kernel must not leave out or mistake shows when it does. */
+ * are correct in every order, and each omission or mistake that a kernel must not make is detected. */
 #include "support.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@ static float number(uint64_t which, int i) {
   return (float)wn_random_below(7, WN_STREAM_TEST, which, (uint64_t)i, 9) - 4;
 }
 
-/* Wrong numbers over all seeds; `error` gets what the last launch that failed said. */
+/* Counts wrong numbers over all seeds. `error` gets the message of the last launch that failed. */
 static int products_wrong(struct sm90_product p, char error[512]) {
   uint16_t a[ROWS * K], b[128 * K];
   float d[64 * 128];
@@ -59,7 +59,7 @@ static void test_products(void **state) {
   }
 }
 
-/* With the fault the numbers are wrong in some order, or the launch says so. */
+/* With the fault, numbers are wrong in some order, or the launch reports an error. */
 static void expect_fault(struct sm90_product p, enum sm90_fault fault, const char *text) {
   char error[512];
   p.fault = fault;
@@ -71,7 +71,7 @@ static void test_faults(void **state) {
   (void)state;
   const struct sm90_product p = {.n = 64, .copied = true}, wide = {.n = 128, .turned = true, .copied = true},
                             written = {.n = 64, .from_registers = false};
-  expect_fault(p, SM90_NO_COPY_WAIT, "more arrivals"); /* its stage is filled again too early */
+  expect_fault(p, SM90_NO_COPY_WAIT, "more arrivals"); /* its stage is refilled too early */
   expect_fault(p, SM90_WRONG_PHASE, "more arrivals");
   expect_fault(p, SM90_NO_EMPTY_WAIT, "more arrivals");
   expect_fault(p, SM90_EARLY_RELEASE, NULL);
