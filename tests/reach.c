@@ -1,4 +1,4 @@
-/* See reach.h. */
+/* Access to a backend's arrays for tests (reach.h). */
 #define WN_TESTS_REACH_INSIDE
 #include "reach.h"
 
@@ -11,7 +11,7 @@ void *reach(const void *p) {
 
 wn_status reach_step(struct wn_model *model, wn_workspace *ws, const struct wn_batch *batch, const struct wn_step *step,
                      struct wn_step_result *result) {
-  static void *grads; /* kept: steps allocate nothing */
+  static void *grads; /* kept, since a step must not allocate */
   static size_t room;
   const struct wn_memory *memory = model->backend->memory;
   struct wn_step own = *step;

@@ -1,4 +1,4 @@
-/* What tests share: a context, a folder that is removed afterwards, statuses with their sentences. */
+/* Shared by tests: a context, a folder that is removed afterwards, checks of a status with its message. */
 #ifndef WN_TESTS_SUPPORT_H
 #define WN_TESTS_SUPPORT_H
 
@@ -17,19 +17,19 @@
 #include "policies.h"
 #include "winnow/context.h"
 
-/* While the cpu backend lacks terms, cases that need them are left out there and counted. 0: that is a failure. */
+/* 1: cases that need terms missing in the cpu backend are left out and counted. 0: they fail. */
 #define CPU_MAY_LACK_TERMS 0
 
 #define SUPPORT_UNUSED __attribute__((unused))
 
-/* expr must give WN_OK; the context's sentence is shown otherwise. */
+/* expr must give WN_OK; otherwise the context's message is shown. */
 #define assert_ok(ctx, expr)                                                                                           \
   do {                                                                                                                 \
     wn_status ok_ = (expr);                                                                                            \
     if (ok_ != WN_OK) fail_msg("%s: %s: %s", #expr, wn_status_name(ok_), wn_context_error(ctx));                       \
   } while (0)
 
-/* expr must give this status, and the context's sentence must hold `part`. */
+/* expr must give this status, and the context's message must contain `part`. */
 #define assert_refused(ctx, expr, expected, part)                                                                      \
   do {                                                                                                                 \
     wn_status refused_ = (expr);                                                                                       \
@@ -53,7 +53,7 @@ static SUPPORT_UNUSED void make_folder(char out[512]) {
   if (!mkdtemp(out)) fail_msg("cannot make %s", out);
 }
 
-/* A file's path in a folder, in one of eight places in turn. */
+/* The path of a file in a folder. Up to eight results are valid at a time. */
 static SUPPORT_UNUSED const char *path_in(const char *folder, const char *name) {
   static char paths[8][1024];
   static int next;
@@ -62,7 +62,7 @@ static SUPPORT_UNUSED const char *path_in(const char *folder, const char *name) 
   return path;
 }
 
-/* Files in a folder under the temporary name of a writer; 0 where there is no folder. */
+/* The number of files in a folder with a writer's temporary name; 0 if there is no folder. */
 static SUPPORT_UNUSED int count_temporary(const char *path) {
   int count = 0;
   DIR *entries = opendir(path);
@@ -82,7 +82,7 @@ static SUPPORT_UNUSED void remove_folder(const char *path) {
   nftw(path, support_remove, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* A file as it is, without the library's help. */
+/* Writes a file without the library. */
 static SUPPORT_UNUSED void put_file(const char *path, const void *data, size_t bytes) {
   FILE *f = fopen(path, "wb");
   assert_non_null(f);

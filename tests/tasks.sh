@@ -1,6 +1,6 @@
-# Sourced by scripts of bash that have a folder $work: `task COMMAND...` runs a command in the background, JOBS (2) at a time, with
-# a folder $own and its lines of TAP to itself. `shown` waits for all, prints their lines in their order, and is false
-# where one says "not ok" or none at all. $tasks counts them.
+# Sourced by bash scripts that have a folder $work. `task COMMAND...` runs a command in the background, JOBS (2) at a
+# time, with its own folder $own and its own TAP lines. `shown` waits for all, prints their lines in order, and returns
+# false if one is "not ok" or there are none. $tasks counts them.
 tasks=0
 task() {
   [ "$(jobs -pr | wc -l)" -lt "${JOBS:-2}" ] || wait -n

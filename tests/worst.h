@@ -1,11 +1,11 @@
-/* The worst of many errors. */
+/* The largest of many errors. */
 #ifndef WN_TESTS_WORST_H
 #define WN_TESTS_WORST_H
 
 #include <math.h>
 #include <stdbool.h>
 
-/* Is an error of d worse than the worst so far? A NaN is, and nothing is worse. */
+/* Whether error d is larger than the largest so far. NaN counts as the largest. */
 static inline bool worse(double d, double worst) {
   return !(d <= worst) && !isnan(worst);
 }

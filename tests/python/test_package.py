@@ -1,6 +1,6 @@
-"""What winnow_lm gives against what the command line prints, and what only Python can get wrong: memory, threads, exceptions.
+"""Compares winnow_lm's results with the command line's, and tests what only Python can get wrong: memory, threads, exceptions.
 
-  test_package.py FOLDER      an empty place to work in; WINNOW: the binary, WINNOW_ROOT: the repository. TAP."""
+  test_package.py FOLDER      an empty working folder; WINNOW: the program, WINNOW_ROOT: the repository. Writes TAP."""
 import gc
 import json
 import math
@@ -36,7 +36,7 @@ def told(*arguments):
 
 
 def printed(value):
-    """A number as the command line's JSON has it."""
+    """A number as it is in the command line's JSON."""
     return float(f"{value:.12g}")
 
 
@@ -51,7 +51,7 @@ def raises(kind, work, *words):
 
 
 def live():
-    """(allocations, bytes) of the library now."""
+    """The library's current (allocations, bytes)."""
     gc.collect()
     info = ffi.new("wn_memory_info *")
     lib.wn_memory_info_get(info)
@@ -85,7 +85,7 @@ def model():
     return opened["model"]
 
 
-# --- the declarations ---
+# --- declarations ---
 
 
 def test_every_function():
@@ -135,7 +135,7 @@ def test_train_stops_and_resumes():
     wn.train(None, "part", resume=True, threads=THREADS)
     assert open("run/model.safetensors", "rb").read() == open("part/model.safetensors", "rb").read()
 
-    # Changes are of the run's own recipe.
+    # Changes apply to the run's own recipe.
     with open("part/recipe.json") as f:
         before = json.load(f)
     log = wn.train(out="part", resume=True, set={"train.steps": 32}, threads=THREADS)
@@ -148,7 +148,7 @@ def test_train_stops_and_resumes():
     def interrupt(step):
         if step.step == 2:
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.01)  # Python answers the signal between two of its own instructions
+            time.sleep(0.01)  # Python handles the signal between two bytecode instructions
 
     raises(KeyboardInterrupt, lambda: wn.train("recipe.json", "cut", callback=interrupt))
     assert len(wn.load_log("cut").step) == 2
@@ -216,7 +216,7 @@ def test_logits():
     whole = model().logits(ids)
     assert whole.shape == (60, 256) and whole.dtype == np.float32
     assert model().logits(np.stack([ids[:30], ids[30:]])).shape == (2, 30, 256)
-    # Against the command: the loss of the same 60 tokens.
+    # The command line gives the same loss for these 60 tokens.
     top = whole.astype(np.float64)
     sums = np.log(np.exp(top - top.max(1, keepdims=True)).sum(1)) + top.max(1)
     loss = np.mean(sums[:-1] - top[np.arange(59), ids[1:]])
@@ -254,7 +254,7 @@ def test_generate():
         logits[ord("a")] = 0
 
     assert model().generate("x", max_tokens=3, logits=only_a).read() == "aaa" and seen == [0, 1, 2]
-    kept = []  # arrays are the function's own: later steps, and the end of the session, leave them as they are
+    kept = []  # arrays belong to the caller: later steps, and the end of the session, do not change them
 
     def keep(index, logits):
         logits[ord("a") + index] = 1e9
@@ -338,7 +338,7 @@ def test_chat():
         assert chat.messages == [("system", "be short"), ("user", "hello"), ("assistant", first)]
         position = chat.session.position
         second = chat.say("more")
-        next(iter(second))  # and no further
+        next(iter(second))  # and then stop
         chat.say("again").read()
         assert chat.session.position > position and [r for r, _ in chat.messages][-2:] == ["user", "assistant"]
         raises(wn.ArgumentError, lambda: chat.say("x" * 500), "context of 400")
@@ -347,7 +347,7 @@ def test_chat():
     greedy = {"template": "chatml", "context": 400, "max_tokens": 8, "temperature": 0.0}
     with model().chat(**greedy) as chat:
         whole = chat.ask("hello")
-    with model().chat(**greedy, stop=whole[2:5]) as chat:  # what it cuts off is no part of the conversation
+    with model().chat(**greedy, stop=whole[2:5]) as chat:  # what a stop string cuts off is not part of the conversation
         cut = chat.ask("hello")
         assert cut == whole[: whole.index(whole[2:5])] and len(cut) < len(whole)
         chat.say("more")
@@ -361,7 +361,7 @@ def test_chat():
     raises(wn.ArgumentError, lambda: model().chat(template="nope"), "chatml")
 
 
-# --- looking into it ---
+# --- analysis ---
 
 
 def test_attention():
@@ -408,7 +408,7 @@ def test_search():
         json.dump({"tokens": [6] * model().config["layers"], "policy": "streaming", "sinks": 3}, f)
     one, three = (model().loss(TEXT, budgets=6, policy="streaming", policy_options={"sinks": n}) for n in (1, 3))
     assert one != three and three == model().loss(TEXT, budgets="said.json")
-    assert one == model().loss(TEXT, budgets="said.json", policy_options={"sinks": 1})  # options go before a file
+    assert one == model().loss(TEXT, budgets="said.json", policy_options={"sinks": 1})  # options take precedence over a file
 
 
 def test_convert():
@@ -418,7 +418,7 @@ def test_convert():
     assert open("half/model.safetensors", "rb").read() == open("half-too/model.safetensors", "rb").read()
     with wn.Model.load("half", threads=THREADS) as other:
         assert abs(other.loss(TEXT) - model().loss(TEXT)) < 0.01
-    # A mixture: some matrices in another type than the rest.
+    # Mixed types: some matrices have another type than the others.
     llama = os.path.join(root, "tests/golden/hf/llama")
     wn.convert(llama, "mixed.gguf", "gguf", type="q4_k_m")
     run("convert", llama, "mixed-too.gguf", "--type", "q4_k_m", "--quiet")
@@ -445,7 +445,7 @@ def test_prepare():
 
 
 def tensors(path):
-    """Of a safetensors file of int32 and float32."""
+    """The tensors of a safetensors file of int32 and float32."""
     with open(path, "rb") as f:
         head = json.loads(f.read(int.from_bytes(f.read(8), "little")))
         data = f.read()
@@ -488,8 +488,8 @@ def test_errors():
 
 
 def test_arguments():
-    """What C would take for another number or text, or cffi refuse with an exception of its own."""
-    wide = np.array([3, 2**64 - 1], np.uint64)  # -1 as an int64, which means: not scored
+    """Arguments that C would misread, or cffi refuse with its own exception."""
+    wide = np.array([3, 2**64 - 1], np.uint64)  # -1 as an int64, which would mean "not scored"
     refused = {
         "32 bits": (lambda: model().session().score([1, 2], wide), lambda: model().logits(np.array([2**31]))),
         "whole numbers": (
@@ -565,7 +565,7 @@ def test_the_interpreter_is_free():
 
     rows = np.tile(model().tokenize(TEXT)[:64], (64, 1))
     thread, before = threading.Thread(target=other), sys.getswitchinterval()
-    sys.setswitchinterval(100)  # a thread goes on only where another lets it
+    sys.setswitchinterval(100)  # a thread continues only when another yields
     try:
         thread.start()
         at = count
@@ -589,14 +589,14 @@ def test_cancel():
     thread.start()
     raises(wn.CancelledError, lambda: model().evaluate(big, batch=1, progress=lambda done, total: started.set()))
     thread.join()
-    assert model().loss(TEXT) > 0  # it goes on afterwards
+    assert model().loss(TEXT) > 0  # it still works afterwards
     raises(KeyError, lambda: model().evaluate(TEXT, batch=1, progress=lambda done, total: {}["x"]))
     generation = model().generate("the", max_tokens=50, ignore_end=True)
     next(generation.pieces())
     model().cancel()
     generation.read()
     assert generation.end == "interrupt" and model().generate("the", max_tokens=2).read()
-    model().cancel()  # nothing runs, and no text is open: there is nothing to stop
+    model().cancel()  # nothing runs and no text is open, so nothing is cancelled
     assert model().loss(TEXT) > 0 and model().generate("the", max_tokens=2).read()
     abandoned = model().generate("the", max_tokens=50, ignore_end=True)
     next(abandoned.pieces())
@@ -633,9 +633,9 @@ def test_ten_thousand_sessions():
             s = model().session(capacity=32, budgets=8 if i % 2 else None)
             s.feed(ids, logits=i % 3 == 0)
             if i % 5 == 0:
-                s.fork().kept()  # dropped, not closed
+                s.fork().kept()  # garbage-collected, not closed
             if i % 7 == 0:
-                next(iter(s.generate("a", max_tokens=3)))  # and half a text
+                next(iter(s.generate("a", max_tokens=3)))  # and an unfinished text
             if i % 2:
                 s.close()
         del s
@@ -658,7 +658,7 @@ def test_models_are_freed():
         next(g.pieces())
         m.chat("", template="chatml").say("x", max_tokens=2)
         m.attention("the cat", budgets=4)
-        m = g = None  # dropped in whatever order
+        m = g = None  # garbage-collected in any order
     assert live() == before, (live(), before)
 
 
@@ -682,13 +682,13 @@ def test_examples():
             five[page] = f.read().split("```python\n")[1].split("```")[0]
     lines = five["README.md"].splitlines()
     assert five["docs/python.md"] == five["README.md"] and len(lines) == 5
-    # The same five lines, with a model that is here, and a template that it does not name itself.
+    # The same five lines, with a model that exists here, and a template that is given because the model names none.
     there = [line.replace("models/SmolLM2-135M-Instruct.Q4_1.gguf", "run").replace("chat(", 'chat(template="chatml", context=400, ')
              for line in lines]
     done = subprocess.run([sys.executable, "-c", "\n".join(there)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
     assert done.returncode == 0 and len(done.stdout) > 4, done.stderr.decode()
     assert " holds 8 " in example("kept.py", "run", "text.txt", "8", "window")
-    if os.environ.get("WINNOW_CHAT_MODEL"):  # one with a chat template
+    if os.environ.get("WINNOW_CHAT_MODEL"):  # a model with a chat template
         assert len(example("chat.py", os.environ["WINNOW_CHAT_MODEL"], "64", input="hello\nand?\n").splitlines()) >= 2
 
 

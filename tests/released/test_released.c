@@ -1,6 +1,6 @@
-/* Files of every released version (tests/released/VERSION, written by that version's own program: tools/add-released)
- * load: models of all formats with the losses that the version measured, runs that go on for a step, logs, searches,
- * comparisons, budgets, tokenizers, token files. */
+/* Files of every released version (tests/released/VERSION, written by that version's program: tools/add-released) load
+ * with today's code: models in all formats, with the losses that the version measured; runs, which can be resumed for a
+ * step; logs, searches, comparisons, budgets, tokenizers, token files. */
 #include "folder.h"
 
 #include <dirent.h>
@@ -21,7 +21,7 @@ static const char *in(const char *version, const char *name) {
   return path;
 }
 
-/* test(version) for every folder; there are two at least. */
+/* Calls test(version) for every folder. There must be at least two. */
 static void each(void (*test)(const char *version)) {
   DIR *dir = opendir(WN_TEST_DIR "/released");
   assert_non_null(dir);
@@ -55,7 +55,7 @@ static void one_loss(const char *version, const char *name, double expected) {
   assert_ok(ctx, wn_data_source_create(ctx, &data, "val", c->context, (int32_t)c->vocab_size, &source));
   const wn_eval_options o = {.size = sizeof o, .batch = 2};
   assert_ok(ctx, wn_eval(ctx, model, source, &o, &r));
-  /* Another backend and other sums: in Q8_0 and F16 weights, whose activations the fast backend rounds, more. */
+  /* Another backend and other sums; more so for Q8_0 and F16 weights, for which the cpu backend rounds activations. */
   const bool packed = strstr(name, ".gguf") || !strcmp(name, "hf");
   if (!(fabs(r.loss - expected) <= (packed ? 2e-3 : 1e-5)))
     fail_msg("%s/%s: the loss is %.8f; the version itself measured %.8f", version, name, r.loss, expected);
@@ -91,7 +91,7 @@ static void copy_file(const char *from, const char *to) {
   put_file(to, bytes, n);
 }
 
-/* A copy of the run goes on for two steps, from the step that its files are of. */
+/* A copy of the run is resumed for two steps, from the step of its files. */
 static void one_run(const char *version, const char *name) {
   char run[600], to[1200], from[1200], train[1200], val[1200], tokenizer[1200];
   snprintf(run, sizeof run, "%s/%s-%s", folder, version, name);
@@ -156,7 +156,7 @@ static void others_of(const char *version) {
   assert_ok(ctx, wn_model_load(ctx, in(version, "encoder"), &model));
   assert_int_equal(wn_model_config_get(model)->encoder.layers, 1);
   wn_model_destroy(model);
-  /* A text and back, with the tokenizer of a folder and those inside of GGUF files, the same pieces. */
+  /* A text is encoded and decoded, with a folder's tokenizer and those inside GGUF files: all give the same pieces. */
   static const char *const names[] = {"selective", "llama.gguf", "selective.gguf", "hf"};
   static const char text[] = "seven and eleven are thirty";
   int32_t *first = NULL;

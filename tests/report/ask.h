@@ -1,4 +1,4 @@
-/* HTTP as a test speaks it: text into a socket, and what comes back. */
+/* HTTP for tests: sends text to a socket and reads the answer. */
 #ifndef WN_TESTS_ASK_H
 #define WN_TESTS_ASK_H
 
@@ -19,7 +19,7 @@ static SUPPORT_UNUSED int ask_connect(int port) {
   return ask_connect_at("127.0.0.1", port);
 }
 
-/* To its end; the socket is closed. The text is the caller's. */
+/* Reads to the end and closes the socket. The caller frees the text. */
 static SUPPORT_UNUSED char *ask_read(int s) {
   size_t n = 0, room = 1 << 16;
   char *out = malloc(room);
@@ -32,7 +32,7 @@ static SUPPORT_UNUSED char *ask_read(int s) {
   return out;
 }
 
-/* One request; the answer with its head. */
+/* Sends one request. Returns the answer with its head. */
 static SUPPORT_UNUSED char *ask(int port, const char *request) {
   const int s = ask_connect(port);
   assert_int_equal(write(s, request, strlen(request)), strlen(request));
@@ -52,7 +52,7 @@ static SUPPORT_UNUSED const char *ask_body(const char *answer) {
   return body + 4;
 }
 
-/* The request is answered with this status. */
+/* The request must be answered with this status. */
 static SUPPORT_UNUSED void ask_expect(int port, const char *request, const char *status) {
   char *text = ask(port, request);
   if (strncmp(text, "HTTP/1.1 ", 9) != 0 || strncmp(text + 9, status, strlen(status)) != 0)

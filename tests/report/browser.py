@@ -1,10 +1,10 @@
-"""A headless Chromium over its DevTools pipe: Python's standard library and nothing else.
+"""A headless Chromium, controlled over its DevTools pipe, with Python's standard library only.
 
     with Browser() as b:
         page = b.open("file:///tmp/report.html", width=1280, height=900)
         page.eval("document.title")
 
-page.problems: console errors, exceptions and failed loads; page.requests: every URL asked for.
+page.problems: console errors, exceptions and failed loads; page.requests: every URL requested.
 """
 import base64
 import json
@@ -19,11 +19,11 @@ import time
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
-failed = 0  # whether a check has
+failed = 0  # whether a check failed
 
 
 def check(name, ok, *detail):
-    """A TAP line, with details where it failed."""
+    """Prints a TAP line, with details on failure."""
     global failed
     print(("ok - " if ok else "not ok - ") + name)
     if not ok:
@@ -46,7 +46,7 @@ class Browser:
         to_read, self.write_end = os.pipe()
         self.read_end, to_write = os.pipe()
 
-        def child():  # the pipe's ends are descriptors 3 and 4 there
+        def child():  # the child expects the pipe's ends at descriptors 3 and 4
             a, b = os.dup(to_read), os.dup(to_write)
             os.dup2(a, 3)
             os.dup2(b, 4)
@@ -158,7 +158,7 @@ class Page:
                                                                            "Home": 36, "End": 35, "Tab": 9, "Enter": 13}[name]})
 
     def shot(self, path, selector=None):
-        """The whole page, or one element with what it holds."""
+        """The whole page, or one element with its contents."""
         if selector:
             box = self.eval("(()=>{const b=document.querySelector(%s).getBoundingClientRect();"
                             "return [b.x+scrollX,b.y+scrollY,b.width,b.height]})()" % json.dumps(selector))

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The pages that tests/report/run has written, in a headless Chromium: what stands in the DOM against the files.
+"""Compares the pages that tests/report/run has written, in a headless Chromium, with the files that they show.
 
     check.py --find: is there a Chromium?
     check.py FOLDER COMPARISON
-    check.py --live URL RUN PID: the page of a run at work, which is interrupted at the end
+    check.py --live URL RUN PID: the page of an active run, which is interrupted at the end
 """
 import csv
 import json
@@ -26,7 +26,7 @@ def rows(path):
         return list(csv.DictReader(f))
 
 
-# Canvas pixels that are not the colour of its corner.
+# Counts the pixels of a canvas that differ from its first one.
 INK = """(s => { const c = document.querySelector(s); if (!c || !c.width) return -1;
   const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; let n = 0;
   for (let i = 4; i < d.length; i += 4) n += d[i] !== d[0] || d[i+1] !== d[1] || d[i+2] !== d[2] || d[i+3] !== d[3]; return n })"""
@@ -132,7 +132,7 @@ def charts(page, folder, comparison):
 
 
 def saturated(page):
-    """A page with three levels has no F above ln 6, and says so."""
+    """A page whose masks have three levels cannot show F above ln 6, and says so."""
     shown = page.eval("""(async () => { const v = winnow.data.texts.find(v => v.f), kept = [v.masked, v.levels], n = winnow.data.texts.indexOf(v), out = [];
       v.levels = 3;
       for (const t of [3, 2]) {
@@ -147,7 +147,7 @@ def saturated(page):
 
 
 def long_run(page):
-    """20,000 steps of loss 1, every 20th of 10."""
+    """20,000 steps with loss 1, every 20th with loss 10."""
     drawn = "winnow.charts.loss.data.datasets[0].data"
     least, most = page.eval("(d => [Math.min(...d.map(p => p.y)), Math.max(...d.map(p => p.y))])(%s)" % drawn)
     check("a long line has its extremes", (least, most) == (1, 10), least, most)
@@ -165,7 +165,7 @@ CELLS = "(id => [...document.querySelectorAll('#' + id + ' .scroll tr')].map(t =
 
 
 def survival(page, number, folder, found, told):
-    """found: of winnow analyze survival, which the page must have drawn."""
+    """found: the result of winnow analyze survival, which the page must show."""
     policies = found["policies"]
     drawn = dict(page.eval(DRAWN + "('survival-%d')" % number))
     check("survival %d: a line for each policy, with what analyze found" % number,
@@ -221,7 +221,7 @@ def looks(page, folder):
               [(r["layer"], r["head"]) for r in lines] == [(str(l), str(h)) for l in range(3) for h in range(3)], lines[:4])
     colour = "winnow.charts.entropy.data.datasets[0].borderColor"
     light = page.eval(colour)
-    for _ in range(2):  # as the system, light, dark
+    for _ in range(2):  # as the system says, light, dark
         page.eval("document.querySelector('#theme').click()")
     dark = page.eval(colour)
     page.eval("document.querySelector('#theme').click()")
@@ -232,7 +232,7 @@ BUDGETS = [[24, 12, 6], [12, 12, 12], [6, 24, 8]]
 
 
 def ragged(page, folder):
-    """Key-value heads with budgets of their own."""
+    """Different budgets for key-value heads."""
     survival(page, 0, folder + "/ragged-figures", json.load(open(folder + "/ragged.json")), "6 to 24 tokens by key-value head")
     about = page.eval("document.querySelector('#survival-0 p.about').textContent")
     check("policies that have one budget a layer are named as left out", "streaming, window" in about and "selective" not in about, about)

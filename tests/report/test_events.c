@@ -1,4 +1,4 @@
-/* Event files, byte for byte as TensorBoard's own writer makes them (tools/make-events-golden.py). */
+/* Event files equal those of TensorBoard's own writer byte for byte (tools/make-events-golden.py). */
 #include "support.h"
 
 #include "winnow/report.h"
@@ -31,11 +31,11 @@ static void test_golden(void **state) {
   assert_int_equal(n, m);
   assert_memory_equal(have, want, n);
   assert_non_null(strstr(wn_events_path(e), "/events.out.tfevents.1700000000."));
-  /* A second writer does not take the first one's file. */
+  /* A second writer does not overwrite the first one's file. */
   wn_events *other;
   assert_ok(ctx, wn_events_open(ctx, folder, 1700000000.25, 0, &other));
   assert_string_not_equal(wn_events_path(e), wn_events_path(other));
-  /* What does not fit is refused, and nothing of it is written. */
+  /* What does not fit is refused, and nothing is written. */
   char tag[5000];
   memset(tag, 'x', sizeof tag - 1);
   tag[sizeof tag - 1] = 0;

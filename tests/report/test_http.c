@@ -1,4 +1,4 @@
-/* The HTTP server: routes and what is refused, bodies and their limits, streams and what ends them. */
+/* The HTTP server: routes, refusals, bodies and their limits, streams and how they end. */
 #include "ask.h"
 
 #include <time.h>
@@ -12,8 +12,8 @@ static struct wn_http *http;
 static wn_context *ctx;
 static pthread_t writer;
 static bool writing;
-static int heard;        /* of the last writer: pieces that the client was there for */
-static _Atomic int left; /* answers that have left */
+static int heard;        /* pieces that the last writer could send */
+static _Atomic int left; /* answers sent completely */
 
 static void on_sent(void *user) {
   ++*(_Atomic int *)user;
@@ -47,13 +47,13 @@ static void *write_events(void *user) {
   heard = 0;
   for (int i = 0; i < 4; i++) {
     heard += wn_http_stream_event(stream, i == 1 ? "twice" : NULL, data[i]);
-    nanosleep(&moment, NULL); /* the connection is suspended in between */
+    nanosleep(&moment, NULL); /* meanwhile the connection is suspended */
   }
   wn_http_stream_end(stream);
   return NULL;
 }
 
-/* More than the stream has room for, until nobody listens. */
+/* Writes more than the stream can buffer, until nobody listens. */
 static void *write_much(void *user) {
   struct wn_http_stream *stream = user;
   char *much = malloc(LONG);
@@ -94,7 +94,7 @@ static void answer_slowly(const struct wn_http_request *request, struct wn_http_
   start_writer(request, answer, write_much);
   answer->waits = true;
 }
-enum { HELD = 40 }; /* of bodies, more than may be here together */
+enum { HELD = 40 }; /* bodies: more than may be held at once */
 static struct wn_http_stream *_Atomic held[HELD];
 static void answer_held(const struct wn_http_request *request, struct wn_http_answer *answer) {
   static int next;
@@ -175,7 +175,7 @@ static void test_refused(void **state) {
     snprintf(request, sizeof request, "GET /hello HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", hosts[i]);
     ask_expect(port, request, i < 6 ? "200" : "403");
   }
-  char *head = malloc(100000); /* a head without an end */
+  char *head = malloc(100000); /* a head that never ends */
   memset(head, 'a', 99999);
   memcpy(head, "GET /hello?", 11);
   head[99999] = 0;
@@ -204,7 +204,7 @@ static void test_bodies(void **state) {
   free(text);
   memset(body, 'x', sizeof body);
   body[LIMIT + 1] = 0;
-  for (int more = 0; more < 2; more++) { /* as much as may be, and one byte more: told before and found out */
+  for (int more = 0; more < 2; more++) { /* the largest body, and one byte more; with and without an announced length */
     snprintf(request, sizeof request, HEAD_OF("POST", "/both", "Content-Length: %d\r\n") "%.*s", LIMIT + more,
              LIMIT + more, body);
     ask_expect(port, request, more ? "413" : "200");
@@ -213,7 +213,7 @@ static void test_bodies(void **state) {
              LIMIT + more, body);
     ask_expect(port, request, more ? "413" : "200");
   }
-  /* Who sends all of a body before it reads hears why it is refused. */
+  /* A client that sends its whole body before it reads still gets the reason of a refusal. */
   const int much = 8 << 20;
   char *long_request = malloc((size_t)much + 300);
   const int before = snprintf(long_request, 300, HEAD_OF("POST", "/both", "Content-Length: %d\r\n"), much);
@@ -221,14 +221,14 @@ static void test_bodies(void **state) {
   long_request[before + much] = 0;
   ask_expect(port, long_request, "413");
   free(long_request);
-  /* Far too much is refused before it comes. */
+  /* A far too large body is refused before it arrives. */
   text = ask(port, HEAD_OF("POST", "/both", "Content-Length: 1000000000000\r\n"));
   assert_non_null(strstr(text, "413"));
   assert_string_equal(ask_body(text), "the request's body is too large\n");
   free(text);
-  /* A route without bodies. */
+  /* A route that takes no body. */
   ask_expect(port, HEAD_OF("GET", "/hello", "Content-Length: 1\r\n") "a", "413");
-  /* A body without an end that was not announced is not read for ever. */
+  /* An endless body without an announced length is not read for ever. */
   const int s = ask_connect(port);
   const char *head = HEAD_OF("POST", "/both", "Transfer-Encoding: chunked\r\n");
   assert_int_equal(write(s, head, strlen(head)), strlen(head));
@@ -239,7 +239,7 @@ static void test_bodies(void **state) {
   free(ask_read(s));
 }
 
-/* A body is gone once it has been read: those of requests that are answered for long leave room for others. */
+/* A body's memory is free once the body has been read: requests that take long to answer leave room for others. */
 static void test_room_for_bodies(void **state) {
   (void)state;
   char *request = malloc(2 * LONG + 300);
@@ -267,7 +267,7 @@ static void test_room_for_bodies(void **state) {
 static void test_streams(void **state) {
   (void)state;
   const int port = wn_http_port(http);
-  char *text = ask(port, "GET /events HTTP/1.0\r\nHost: localhost\r\n\r\n"); /* not in chunks */
+  char *text = ask(port, "GET /events HTTP/1.0\r\nHost: localhost\r\n\r\n"); /* HTTP/1.0: not chunked */
   assert_non_null(strstr(text, "Content-Type: text/event-stream\r\n"));
   assert_string_equal(ask_body(text), "data: one\n\nevent: twice\ndata: two\ndata: lines\n\ndata: \n\n"
                                       "data: end\ndata: \n\n");
@@ -279,7 +279,7 @@ static void test_streams(void **state) {
   for (int i = 0; i < LONG; i++) assert_int_equal(body[i], 'a' + i % 23);
   free(text);
   assert_int_equal(written(), 1);
-  /* A client that goes away in the middle: its writer hears of it. */
+  /* A client closes in the middle: the writer is told. */
   const int s = ask_connect(port);
   const char *request = HEAD_OF("GET", "/much", "");
   char some[1000];
@@ -287,13 +287,13 @@ static void test_streams(void **state) {
   assert_true(read(s, some, sizeof some) > 0);
   close(s);
   written();
-  text = ask_for(port, "HEAD", "/much"); /* nobody reads at all */
+  text = ask_for(port, "HEAD", "/much"); /* nobody reads a body at all */
   assert_string_equal(ask_body(text), "");
   free(text);
   assert_int_equal(written(), 0);
 }
 
-/* A server that stops cuts its streams off, also one whose client reads nothing. */
+/* A server that stops ends its streams, even if the client reads nothing. */
 static void test_stop(void **state) {
   (void)state;
   struct wn_http *other;
@@ -313,7 +313,7 @@ static void test_stop(void **state) {
   close(s);
 }
 
-/* Its own address names this machine, too. */
+/* The server's own address also names this machine. */
 static void test_own_address(void **state) {
   (void)state;
   static const char *const hosts[] = {"127.0.0.2", "localhost", "127.0.0.3", "elsewhere.example"};
@@ -334,7 +334,7 @@ static void test_own_address(void **state) {
   wn_http_stop(other);
 }
 
-/* An answer whose head waited for it is written: its time to leave is an answer's, not a stream's. */
+/* An answer that waited for its writer must leave within an answer's time limit, not a stream's. */
 static void test_answer_leaves(void **state) {
   (void)state;
   struct wn_http *other;
@@ -345,10 +345,10 @@ static void test_answer_leaves(void **state) {
   const char *request = HEAD_OF("GET", "/slow", "");
   char some[1000];
   assert_int_equal(write(s, request, strlen(request)), strlen(request));
-  assert_true(read(s, some, sizeof some) > 0); /* its writer is there */
+  assert_true(read(s, some, sizeof some) > 0); /* its writer has started */
   struct timespec until;
   clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec += 10; /* below the 30 seconds of an idle connection */
+  until.tv_sec += 10; /* less than the 30 seconds for an idle connection */
   assert_int_equal(pthread_timedjoin_np(writer, NULL, &until), 0);
   close(s);
   wn_http_stop(other);

@@ -1,4 +1,4 @@
-/* The live view over a socket: the page, points from where the last answer ended, thinning, and what is refused. */
+/* The live view over a socket: the page, points from where the last answer ended, thinning, refusals. */
 #include "ask.h"
 
 #include <jansson.h>
@@ -70,13 +70,13 @@ static void test_live(void **state) {
   assert_int_equal(json_integer_value(json_object_get(j, "steps")), 9);
   json_decref(j);
   static const char *const beyond[] = {"0.6", "0.-1", "9.1", "nonsense"};
-  for (int i = 0; i < 4; i++) { /* places that are none: all over again */
+  for (int i = 0; i < 4; i++) { /* invalid positions: everything again */
     j = log_of(port, beyond[i]);
     assert_true(json_is_true(json_object_get(j, "reset")));
     assert_int_equal(json_array_size(json_object_get(j, "points")), 5);
     json_decref(j);
   }
-  /* Very many points: thinned, the newest and the validations stay. */
+  /* A great many points are thinned; the newest and the validation losses stay. */
   for (int i = 6; i <= 70000; i++) {
     const wn_train_progress p = {.step = i, .steps = 70000, .loss = 1, .tokens = 100 * (uint64_t)i, .seconds = i};
     wn_live_add(live, &p);

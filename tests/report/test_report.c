@@ -1,4 +1,4 @@
-/* Reports from C: the sections that what is given calls for, their choice, notes, cancelling, what is refused. */
+/* Reports from C: the sections that the input calls for, choosing sections, notes, cancelling, refusals. */
 #include <math.h>
 #include "train/tiny.h"
 
@@ -7,7 +7,7 @@
 static char folder[256], run[300], model[300], page[300];
 static wn_context *ctx;
 
-/* expr must give this status, and the context's sentence must hold `part`. */
+/* expr must give this status, and the context's message must contain `part`. */
 #define refused(expr, expected, part)                                                                                  \
   do {                                                                                                                 \
     const wn_status refused_ = (expr);                                                                                 \
@@ -64,7 +64,7 @@ static bool stands(const char *text) {
   return there;
 }
 
-/* Budgets of key-value heads: their mean is not rounded to whole tokens of a layer. */
+/* Budgets of key-value heads: the page shows their mean, not rounded to whole tokens of a layer. */
 static void test_budgets_of_heads(void **state) {
   (void)state;
   char heads[300];
@@ -117,7 +117,7 @@ static void test_sections(void **state) {
                                     "made &lt;here&gt;"};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     if (!stands(all[i])) fail_msg("%s is not there", all[i]);
-  /* What nothing was given for has no heading. */
+  /* Without input a section has no heading. */
   assert_false(stands(">Quality against memory</h2>"));
   assert_false(stands(">Spans</h2>"));
   o.sections = "training,look";
@@ -125,7 +125,7 @@ static void test_sections(void **state) {
   assert_int_equal(result.texts, 0);
   assert_true(stands(">Training</h2>") && stands(">What heads look at</h2>"));
   assert_false(stands(">What budgets keep</h2>") || stands(">Attention, selections and evictions</h2>"));
-  o.sections = "budgets"; /* are there without the text that they would be in force for */
+  o.sections = "budgets"; /* shown even without a text to which they apply */
   must(ctx, wn_report_save(ctx, &o, page, NULL));
   assert_true(stands("id=\"policies-0\"") && !stands("id=\"loss\""));
   const char *title = NULL;
@@ -150,7 +150,7 @@ static void test_notes(void **state) {
   wn_report_options o = of(inputs, 1);
   int notes = 0;
   o.note = count_note, o.user = &notes;
-  must(ctx, wn_report_save(ctx, &o, page, NULL)); /* no text, no data */
+  must(ctx, wn_report_save(ctx, &o, page, NULL)); /* no text and no data */
   assert_int_equal(notes, 1);
   assert_false(stands("<h2"));
 }
@@ -176,7 +176,7 @@ static void test_refused(void **state) {
   must(ctx, wn_report_save(ctx, &o, page, NULL));
 }
 
-/* A run whose log has every tenth step, and whose name is a number. */
+/* A run whose log has every tenth step and whose name is a number. */
 static void test_runs(void **state) {
   (void)state;
   char dated[300], path[400], log[4000];
@@ -191,10 +191,10 @@ static void test_runs(void **state) {
                           8 * step, step);
   put(path, log);
   must(ctx, wn_report_save(ctx, &o, page, NULL));
-  assert_true(stands("[\"20240101\",200,1600,1,180,")); /* the mean of 160 to 200 */
+  assert_true(stands("[\"20240101\",200,1600,1,180,")); /* the mean of steps 160 to 200 */
 }
 
-/* A long line that jumps at every 20th step: what is smoothed is its mean, and not the middle of its extremes. */
+/* A long line with a jump at every 20th step: smoothing gives its mean, not the middle of its extremes. */
 static void test_long_run(void **state) {
   (void)state;
   enum { STEPS = 20000, LINE = 70 };
@@ -215,7 +215,7 @@ static void test_long_run(void **state) {
   assert_true(stands("\"all\":20000,\"mean\":{\"x\":[[21,61,101,") && stands("],\"y\":[1.45,1.45,1.45,"));
 }
 
-/* Names with commas and quotes in a comparison's CSV. */
+/* Names with commas and quotes in a comparison's CSV file. */
 static void test_comparison_csv(void **state) {
   (void)state;
   wn_prune_score score = {.accuracy = 0.5, .error = 0.25};
@@ -266,12 +266,12 @@ static void test_svg(void **state) {
   (void)state;
   double y[40];
   for (int i = 0; i < 40; i++) y[i] = i % 7;
-  char *text = svg_of(y, 40); /* many points: a line without marks; the legend has a path of its own */
+  char *text = svg_of(y, 40); /* many points: a line without markers; the legend has its own path */
   assert_int_equal(count_of(text, "<circle"), 0);
   assert_int_equal(count_of(text, "<path class=\"line"), 2);
   assert_int_equal(count_of(text, "L"), 39);
   free(text);
-  y[5] = y[7] = NAN; /* the point between two gaps is a mark */
+  y[5] = y[7] = NAN; /* a point between two gaps gets a marker */
   text = svg_of(y, 40);
   assert_int_equal(count_of(text, "<circle"), 1);
   assert_int_equal(count_of(text, "L"), 40 - 2 - 3);
@@ -279,14 +279,14 @@ static void test_svg(void **state) {
   text = svg_of(y, 20); /* few points */
   assert_int_equal(count_of(text, "<circle"), 18);
   free(text);
-  y[3] = INFINITY; /* leaves the plot, and comes back */
+  y[3] = INFINITY; /* leaves the plot and returns */
   text = svg_of(y, 40);
   assert_int_equal(count_of(text, " -10000.0"), 1);
   assert_int_equal(count_of(text, "L"), 40 - 2 - 3);
   free(text);
 }
 
-/* A name wider than the picture loses its middle, between characters. */
+/* A name wider than the picture is shortened in its middle, between characters. */
 static void test_svg_legend(void **state) {
   (void)state;
   char name[301] = "", path[300];

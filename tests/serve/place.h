@@ -1,4 +1,4 @@
-/* A server with a small model of bytes, for the tests of it, and requests as they come. */
+/* For tests of the server: a server with a small model over bytes, and raw requests. */
 #ifndef WN_TESTS_PLACE_H
 #define WN_TESTS_PLACE_H
 
@@ -16,7 +16,7 @@
 enum { V = 256, CONTEXT = 200 };
 
 struct place {
-  wn_context *ctx, *own; /* the server's; the test's */
+  wn_context *ctx, *own; /* ctx: the server's; own: the test's */
   wn_model *model, *same;
   wn_tokenizer *tok;
   wn_server *server;
@@ -65,7 +65,7 @@ static SUPPORT_UNUSED void close_place(struct place *p) {
   wn_context_destroy(p->own);
 }
 
-/* A request as text; freed by the caller. HTTP/1.0, so that bodies come as they are. */
+/* A request as text, freed by the caller. HTTP/1.0, so that the answer's body is not chunked. */
 static SUPPORT_UNUSED char *request_of(const char *method, const char *path, const char *body, const char *more) {
   char *text = NULL;
   const int n = asprintf(&text, "%s %s HTTP/1.0\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n%s", method, path,
@@ -90,7 +90,7 @@ static SUPPORT_UNUSED json_t *json_of(const char *answer) {
   return j;
 }
 
-/* choices[i].text, to be freed. */
+/* choices[i].text; the caller frees it. */
 static SUPPORT_UNUSED char *text_of(const char *answer, int i) {
   if (status_of(answer) != 200) fail_msg("%.400s", answer);
   json_t *j = json_of(answer);
@@ -112,7 +112,7 @@ static SUPPORT_UNUSED bool on_piece(void *user, const wn_generate_piece *piece) 
   return true;
 }
 
-/* What the library writes. */
+/* Generates the same text with the library. */
 static SUPPORT_UNUSED void write_alone(const struct place *p, const char *prompt, int64_t tokens, double temperature,
                                        uint64_t seed, const wn_budgets *budgets, struct written *out) {
   wn_generate_options o;

@@ -1,5 +1,5 @@
-"""A small model for tests of programs: a folder in the form of Hugging Face with random weights from a seed, a byte-level
-tokenizer and a chat template. Python's standard library alone."""
+"""A small model for tests: a folder in Hugging Face's format with random weights from a seed, a byte-level tokenizer and a
+chat template. Needs only Python's standard library."""
 import json
 import os
 import random
@@ -11,7 +11,7 @@ SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 
 def byte_symbols():
-    """GPT-2's letter for every byte."""
+    """The character that GPT-2's tokenizer uses for each byte."""
     plain = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or 174 <= b <= 255]
     letters, more = {b: chr(b) for b in plain}, 0
     for b in range(256):

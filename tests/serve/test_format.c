@@ -1,5 +1,5 @@
-/* response_format: answers are JSON, or valid under a schema; they are the library's, to the bit, streamed too; what is
- * wrong with a format is named. */
+/* response_format: answers are JSON, or valid under a schema. They equal the library's to the bit, also when streamed.
+ * Errors in a format are named. */
 #include "model/models.h"
 
 #include <jansson.h>
@@ -55,7 +55,7 @@ static int close_place(void **state) {
   return 0;
 }
 
-/* The answer to a completion with these fields. */
+/* The answer to a completion request with these fields. */
 static char *post(const struct place *p, const char *fields) {
   char *body = NULL, *request = NULL;
   assert_true(asprintf(&body, "{\"prompt\":\"The water\",%s}", fields) > 0);
@@ -78,7 +78,7 @@ static bool on_piece(void *user, const wn_generate_piece *piece) {
   return true;
 }
 
-/* What the library writes under the same schema; NULL: any object. */
+/* Generates the same with the library under that schema; NULL: any object. */
 static void write_alone(const struct place *p, const char *schema, uint64_t seed, struct written *out) {
   wn_generate_options o;
   wn_constraint *c;
@@ -111,7 +111,7 @@ static void test_answers(void **state) {
     char *answer = post(p, fields);
     json_t *j = json_loads(ask_body(answer), 0, NULL), *choices = json_object_get(j, "choices");
     if (json_array_size(choices) != 3) fail_msg("%s", answer);
-    for (size_t i = 0; i < 3; i++) { /* each has a state of its own */
+    for (size_t i = 0; i < 3; i++) { /* each choice has its own state */
       struct written expected;
       const json_t *choice = json_array_get(choices, i);
       const char *text = json_string_value(json_object_get(choice, "text"));
@@ -146,7 +146,7 @@ static void test_stream(void **state) {
   free(stream);
 }
 
-/* "text" is no constraint, and one that is cut off ends by its length. */
+/* "text" is no constraint. A text that is cut off ends by its length. */
 static void test_others(void **state) {
   const struct place *p = *state;
   char *a = post(p, "\"max_tokens\":20,\"seed\":1"),
@@ -188,7 +188,7 @@ static void test_refused(void **state) {
   }
 }
 
-/* A schema of n objects within each other, the innermost with a name of so many bytes. */
+/* A schema of n nested objects, the innermost with a property name of `name` bytes. */
 static char *format_of(int n, size_t name) {
   char *long_name = calloc(1, name + 1), *text = NULL;
   memset(long_name, 'x', name);
@@ -203,13 +203,13 @@ static char *format_of(int n, size_t name) {
   return text;
 }
 
-/* A schema's limits are those that docs/json.md names, and not the server's. */
+/* The limits on schemas are those in docs/json.md, not the server's own. */
 static void test_limits_of_schemas(void **state) {
   const struct place *p = *state;
   static const struct {
     int objects;
     size_t name;
-    const char *says; /* NULL: it is served */
+    const char *says; /* NULL: accepted */
   } rows[] = {{128, 1, NULL}, {129, 1, "nested deeper than"}, {1, 250 << 10, NULL}, {1, 256 << 10, "at most 262144"}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     char *fields = format_of(rows[i].objects, rows[i].name), *answer = post(p, fields);

@@ -1,5 +1,5 @@
-/* The page's side of the server: a traced stream says what a session that reads the same tokens holds, and is the same
- * stream but for that; the page comes without a key, what it asks for does not. */
+/* What the server does for its page: a traced stream reports the tokens that a session holds, and is otherwise the same
+ * stream. The page needs no key, the requests that it makes do. */
 #include "model/models.h"
 
 #include <jansson.h>
@@ -11,7 +11,7 @@
 enum { CONTEXT = 200, L = 2, HKV = 2 };
 
 struct place {
-  wn_context *ctx, *own; /* the server's; the test's */
+  wn_context *ctx, *own; /* ctx: the server's; own: the test's */
   wn_model *model, *same;
   wn_tokenizer *tok;
   wn_server *server;
@@ -59,7 +59,7 @@ static int status_of(const char *answer) {
   return atoi(answer + strlen("HTTP/1.x "));
 }
 
-/* The next event of a stream; NULL: there is none. */
+/* The next event of a stream; NULL: no more. */
 static json_t *next_event(const char **at) {
   const char *line = strstr(*at, "data: {");
   if (!line) return NULL;
@@ -83,7 +83,7 @@ static void join(char *out, const json_t *texts) {
   json_array_foreach(texts, i, text) strcat(out, json_string_value(text));
 }
 
-/* What the events say is held, as a client adds it up. */
+/* The tokens held according to the events, as a client adds them up. */
 struct told {
   int32_t heads[L][CONTEXT];
   int64_t seen;
@@ -128,7 +128,7 @@ static void told_add(struct told *t, const json_t *w) {
   "{\"prompt\":\"The water of the well is deep\",\"max_tokens\":60,\"seed\":4,\"stream\":true,"                        \
   "\"stream_options\":{\"include_usage\":true},\"winnow\":{%s%s}}"
 
-/* Under no budget, one, and one of every head's own. */
+/* Without a budget, with one, and with one for every head. */
 static void test_trace(void **state) {
   (void)state;
   static const char *const winnow[] = {NULL, "\"budgets\":\"9,14\",\"policy\":\"h2o\"",
@@ -259,7 +259,7 @@ static void test_page(void **state) {
   assert_null(strstr(page, "unsafe-inline"));
   assert_non_null(strstr(page, "text/html; charset=utf-8"));
   assert_null(strstr(page, "@SCRIPT@"));
-  /* Nothing is loaded from anywhere, and no text becomes HTML. */
+  /* The page loads nothing from elsewhere and turns no text into HTML. */
   assert_null(strstr(page, "http://"));
   assert_null(strstr(page, "https://"));
   assert_null(strstr(page, "innerHTML"));
@@ -278,7 +278,7 @@ static void test_page(void **state) {
   json_array_foreach(policies, i, policy) {
     wn_policy found;
     assert_true(wn_policy_find(json_string_value(json_object_get(policy, "name")), &found));
-    assert_false(wn_policy_at(found)->selective); /* the model has no selective attention */
+    assert_false(wn_policy_at(found)->selective); /* none of them needs selective attention */
   }
   json_decref(j);
   free(answer);

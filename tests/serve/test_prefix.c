@@ -1,4 +1,4 @@
-/* The prefix cache: answers do not depend on it, to the bit, under any policy; what it finds, keeps and lets go. */
+/* The prefix cache: it never changes an answer, to the bit, under any policy; what it finds, keeps and drops. */
 #include "model/models.h"
 
 #include "decode/session.h"
@@ -56,7 +56,7 @@ static void on_logits(void *user, int64_t index, float *logits, int64_t n) {
   memcpy(a->logits[index], logits, (size_t)n * sizeof *logits);
 }
 
-/* As the worker does; prefix NULL: as one who knows no other prompt. */
+/* Answers as the server's worker does. prefix NULL: without knowledge of other prompts. */
 static struct answer answer_to(wn_context *ctx, wn_model *model, struct wn_prefix *prefix, const struct kind *k,
                                const int32_t *ids, int64_t count, int64_t more_room) {
   struct answer a = {.found = 0};
@@ -94,7 +94,7 @@ static uint64_t draw(uint64_t number, uint64_t n) {
   return wn_random_below(11, WN_STREAM_TEST, 7, number, (uint32_t)n);
 }
 
-/* Prompts that begin as earlier ones do, and differ from somewhere on, under every policy. */
+/* Prompts that share a beginning with earlier ones, under every policy. */
 enum { PROMPTS = 1000, KNOWN = 12, LONGEST = 640 };
 static void test_random_prompts(void **state) {
   (void)state;
@@ -138,8 +138,8 @@ static void fill(int32_t *ids, int64_t from, int64_t to, uint64_t seed) {
   for (int64_t i = from; i < to; i++) ids[i] = (int32_t)wn_random_below(seed, WN_STREAM_TEST, 8, (uint64_t)i, V);
 }
 
-/* A conversation that grows finds its last turn; of prompts that begin alike the third, and without budgets the second,
- * finds the beginning. */
+/* A growing conversation finds its last turn. Of prompts with the same beginning the third one finds it, and without
+ * budgets already the second. */
 static void test_patterns(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);
@@ -154,16 +154,16 @@ static void test_patterns(void **state) {
     static const int64_t turns[] = {100, 150, 300, 600, 1000}, expected[] = {0, 0, 128, 256, 512};
     for (int t = 0; t < 5; t++)
       assert_int_equal(answer_to(ctx, model, &prefix, k, ids, turns[t], 50).found, expected[t]);
-    if (i == 0) assert_int_equal(prefix.counts.states, 1); /* a longer state serves in place of the shorter ones */
+    if (i == 0) assert_int_equal(prefix.counts.states, 1); /* a longer state replaces the shorter ones */
     wn_prefix_shrink(&prefix, 0);
     int64_t found[4];
-    for (int p = 0; p < 4; p++) { /* 300 tokens that all share */
+    for (int p = 0; p < 4; p++) { /* the first 300 tokens are the same */
       fill(ids, 300, 1000, (uint64_t)p + 50);
       found[p] = answer_to(ctx, model, &prefix, k, ids, 900, 50).found;
     }
-    const bool whole = !k->budget && i % 2 == 0; /* F of earlier tokens changes with later ones */
+    const bool whole = !k->budget && i % 2 == 0; /* later tokens change F of earlier ones */
     assert_true(found[0] == 0 && found[1] == (whole ? 256 : 0) && found[2] == 256 && found[3] == 256);
-    assert_int_equal(answer_to(ctx, model, &prefix, k, ids, 900, 50).found, 768); /* the same again */
+    assert_int_equal(answer_to(ctx, model, &prefix, k, ids, 900, 50).found, 768); /* the same prompt again */
     assert_int_equal(answer_to(ctx, model, &prefix, k, ids, 768, 50).found, whole ? 512 : 256);
     wn_prefix_shrink(&prefix, 0);
   }
@@ -172,7 +172,7 @@ static void test_patterns(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Other policies, budgets, options, formats and models do not find what these have kept. */
+/* Other policies, budgets, options, formats and models do not find these states. */
 static void test_strangers(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);
@@ -185,7 +185,7 @@ static void test_strangers(void **state) {
       assert_int_equal(answer_to(ctx, model, &prefix, &kinds[i % KINDS], ids, 400, 0).found, i < KINDS ? 0 : 256);
   assert_int_equal(answer_to(ctx, other, &prefix, &kinds[0], ids, 400, 0).found, 0);
   wn_session *half = session_of(ctx, model, &(struct kind){NULL, NULL, NULL}, 500, WN_CACHE_FLOAT);
-  assert_int_equal(wn_prefix_find(&prefix, half, ids, 256), 0); /* one token is to be read */
+  assert_int_equal(wn_prefix_find(&prefix, half, ids, 256), 0); /* at least one token must be read */
   assert_int_equal(wn_prefix_find(&prefix, half, ids, 257), 256);
   wn_session_destroy(half);
   wn_prefix_shrink(&prefix, 0);
@@ -194,7 +194,7 @@ static void test_strangers(void **state) {
   half = session_of(ctx, plain, &kinds[0], 500, WN_CACHE_HALF);
   assert_int_equal(wn_prefix_find(&prefix, half, ids, 400), 0);
   wn_session_destroy(half);
-  /* Nothing is kept without memory for it. */
+  /* Without memory nothing is kept. */
   struct wn_prefix off = {.limit = 0}, small = {.limit = 1000};
   for (int i = 0; i < 2; i++) {
     assert_int_equal(answer_to(ctx, plain, &off, &kinds[0], ids, 400, 0).found, 0);
@@ -206,7 +206,7 @@ static void test_strangers(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* What was used least recently leaves first; what is held is a text's, not a session's. */
+/* The least recently used state is dropped first. A state takes memory for its text, not for the session's capacity. */
 static void test_memory(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);
@@ -217,13 +217,13 @@ static void test_memory(void **state) {
   answer_to(ctx, model, &prefix, &kinds[0], ids[0], 300, 0);
   const uint64_t one = prefix.counts.bytes;
   answer_to(ctx, model, &prefix, &kinds[0], ids[1], 300, 700);
-  assert_int_equal(prefix.counts.bytes, 2 * one); /* the session was longer, the text was not */
+  assert_int_equal(prefix.counts.bytes, 2 * one); /* the session's capacity was larger, the text was not */
   wn_session *s = session_of(ctx, model, &kinds[0], 256, WN_CACHE_FLOAT);
   assert_true(one > wn_session_kv_bytes(s) && one < wn_session_kv_bytes(s) + 8192);
   wn_session_destroy(s);
   prefix.limit = 3 * one;
   answer_to(ctx, model, &prefix, &kinds[0], ids[2], 300, 0);
-  assert_int_equal(answer_to(ctx, model, &prefix, &kinds[0], ids[0], 300, 0).found, 256); /* is used */
+  assert_int_equal(answer_to(ctx, model, &prefix, &kinds[0], ids[0], 300, 0).found, 256); /* now it is recently used */
   answer_to(ctx, model, &prefix, &kinds[0], ids[3], 300, 0);
   assert_int_equal(prefix.counts.bytes, 3 * one);
   assert_int_equal(answer_to(ctx, model, &prefix, &kinds[0], ids[0], 300, 0).found, 256);

@@ -1,5 +1,5 @@
-/* The server: what it answers is what the library gives, to the bit, alone and among others; what is refused, and by
- * which name; clients that leave free what they held. */
+/* The server: its answers equal the library's to the bit, alone and among others; requests that are refused, and the
+ * names in the messages; clients that leave free what they held. */
 #include "serve/place.h"
 
 #define E_ACUTE "\xC3\xA9"
@@ -8,7 +8,7 @@
 #define D8 "[[[[[[[["
 #define D64 D8 D8 D8 D8 D8 D8 D8 D8
 
-/* Bytes that are no UTF-8 are U+FFFD in both. */
+/* Bytes that are not UTF-8 become U+FFFD in both. */
 static void test_same_as_the_library(void **state) {
   (void)state;
   struct place p;
@@ -42,7 +42,7 @@ static void test_same_as_the_library(void **state) {
     free(answer);
     wn_budgets_clear(&budgets);
   }
-  /* Budgets that never bind change nothing. */
+  /* Budgets that are never reached change nothing. */
   const char *plain = "{\"prompt\":[1,2,3,4],\"max_tokens\":30,\"seed\":3}";
   const char *wide =
       "{\"prompt\":[1,2,3,4],\"max_tokens\":30,\"seed\":3,\"winnow\":{\"budgets\":34,\"policy\":\"tova\"}}";
@@ -53,7 +53,7 @@ static void test_same_as_the_library(void **state) {
   close_place(&p);
 }
 
-/* A window is a policy and a budget; a threshold of a request is that of a session. */
+/* A window is a policy and a budget. A request's threshold is its session's. */
 static void test_window_and_tau(void **state) {
   (void)state;
   static const char *const pairs[][2] = {
@@ -104,7 +104,7 @@ static void test_window_and_tau(void **state) {
   close_place(&p);
 }
 
-/* What a model's backend or cache does not serve is refused before it runs. */
+/* What a model's backend or cache does not support is refused before it runs. */
 static void test_unserved(void **state) {
   (void)state;
   struct place p;
@@ -156,8 +156,8 @@ static void test_streams(void **state) {
   close_place(&p);
 }
 
-/* Many at once, of different lengths and budgets, all of them together or some after others: each gets what it gets
- * alone, and what the library writes. */
+/* Many requests of different lengths and budgets, all at once or some after others: each gets what it gets alone, which
+ * is what the library generates. */
 enum { CLIENTS = 24 };
 static const char client_prompt[] = "a boat that came from far away in the rain";
 struct client {
@@ -172,7 +172,7 @@ static void client_body(int i, char *body, size_t bytes) {
            client_prompt, (long long)client_tokens(i), i,
            i % 3 == 0 ? ",\"winnow\":{\"budgets\":8,\"policy\":\"snapkv\"}" : "");
 }
-/* What the library writes for the same. */
+/* Generates the same with the library. */
 static char *client_alone(const struct place *p, int i) {
   char prompt[80];
   struct written w;
@@ -261,7 +261,7 @@ static void test_scores(void **state) {
   assert_string_equal(json_string_value(json_object_get(choice, "finish_reason")), "length");
   json_decref(j);
   free(answer);
-  /* Of what is written: the most probable one is drawn, and its score is the largest. */
+  /* Of the generated tokens each is the most probable one, so its score is the largest. */
   answer = post(p.port, "/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":9,\"temperature\":0,\"logprobs\":2}");
   j = json_of(answer);
   scores = json_object_get(json_array_get(json_object_get(j, "choices"), 0), "logprobs");
@@ -278,13 +278,13 @@ static void test_scores(void **state) {
   close_place(&p);
 }
 
-/* Where tokens begin does not depend on a stop string that may have begun: it holds text back, which is drawn. */
+/* Offsets of tokens do not depend on a stop string that may have begun: it only delays text. */
 static void test_offsets(void **state) {
   (void)state;
   static const char *const stops[] = {"[]", "[\"AAAAAAAB\"]", "[\"AAAAA\"]"};
   struct place p;
   open_place(&p, NULL);
-  for (int k = 0; k < 6; k++) { /* with echo, too */
+  for (int k = 0; k < 6; k++) { /* also with echo */
     char body[200];
     snprintf(body, sizeof body,
              "{\"prompt\":\"q\",\"max_tokens\":5,\"logit_bias\":{\"65\":100},\"logprobs\":0,\"stop\":%s,\"echo\":%s}",
@@ -302,7 +302,7 @@ static void test_offsets(void **state) {
   close_place(&p);
 }
 
-/* The token that ends a text has a score like every other that was drawn: lm-evaluation-harness drops the last one. */
+/* The token that ends a text has a score like all others: lm-evaluation-harness drops the last one. */
 static void test_score_of_the_end(void **state) {
   (void)state;
   struct place p = {.ctx = context_of("cpu", 1), .own = context_of("cpu", 1)};
@@ -362,7 +362,7 @@ static void test_choices_of_sampling(void **state) {
                 "\"repetition_penalty\":1.1,"
                 "\"temperature\":0,\"seed\":1}");
   text = text_of(answer, 0);
-  int as = 0, bs = 0; /* each makes its next one less likely by 1, so they take turns */
+  int as = 0, bs = 0; /* a penalty of 1 makes a token less likely, so they take turns */
   for (const char *c = text; *c; c++) as += *c == 'A', bs += *c == 'B';
   assert_true(as + bs == 6 && as >= 2 && bs >= 2);
   free(text), free(answer);
@@ -371,7 +371,7 @@ static void test_choices_of_sampling(void **state) {
   text = text_of(answer, 0);
   assert_string_equal(text, "q");
   free(text), free(answer);
-  /* min_p of 1 leaves the most probable one, and so does top_p of 0. */
+  /* min_p 1 leaves only the most probable token, and so does top_p 0. */
   char *greedy = post(p.port, "/v1/completions", "{\"prompt\":\"q\",\"max_tokens\":20,\"temperature\":0}");
   char *one = text_of(greedy, 0);
   static const char *const alone[] = {"\"temperature\":2,\"min_p\":1", "\"temperature\":2,\"top_p\":0",
@@ -456,7 +456,7 @@ static void test_bad_requests(void **state) {
       {"/detokenize", "{\"tokens\":[300]}", 400, "tokens: expected"},
       {"/detokenize", "{\"tokens\":\"a\"}", 400, "tokens: expected"},
       {"/v1/embeddings", "{}", 400, "input: missing"},
-      /* names that are cut are cut between characters */
+      /* long names are cut between characters */
       {"/v1/completions", "{\"prompt\":\"a\",\"" E40 "\":1}", 400, E10 ": this field is not known"},
       {"/v1/completions", "{\"prompt\":\"a\",\"a" E40 "\":1}", 400, E10 ": this field is not known"},
       {"/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"a" E40 "\":1}}", 400, "winnow.a" E10},
@@ -480,7 +480,7 @@ static void test_bad_requests(void **state) {
     if (rows[i].status == 400) {
       json_t *j = json_of(answer), *error = json_object_get(j, "error");
       assert_true(json_is_string(json_object_get(error, "message")));
-      assert_non_null(json_object_get(error, "param")); /* null where it is none */
+      assert_non_null(json_object_get(error, "param")); /* present even if null */
       json_decref(j);
     }
     free(answer);
@@ -544,7 +544,7 @@ static void test_small_paths(void **state) {
   close_place(&p);
 }
 
-/* A model is named by its file, whose name may be any bytes; JSON is not. */
+/* A model is named after its file, whose name may be any bytes, unlike JSON text. */
 static void test_name(void **state) {
   (void)state;
   struct place p;
@@ -592,8 +592,8 @@ static void test_key(void **state) {
   close_place(&p);
 }
 
-/* Clients that leave while they wait, while a prompt is read, while an answer is written; and a client that never
- * reads. Slots and bytes come back to nothing. */
+/* Clients that leave while they wait, while a prompt is read, or during an answer, and a client that never reads. Slots
+ * and cache bytes return to zero. */
 static void test_clients_that_leave(void **state) {
   (void)state;
   struct place p;
@@ -618,7 +618,7 @@ static void test_clients_that_leave(void **state) {
   }
   const int silent = ask_connect(p.port);
   assert_int_equal(write(silent, request, strlen(request)), strlen(request));
-  char *answer = post(p.port, "/v1/completions", "{\"prompt\":\"here\",\"max_tokens\":5}"); /* is not held up */
+  char *answer = post(p.port, "/v1/completions", "{\"prompt\":\"here\",\"max_tokens\":5}"); /* not held up */
   assert_int_equal(status_of(answer), 200);
   free(answer);
   close(silent);
@@ -628,8 +628,8 @@ static void test_clients_that_leave(void **state) {
   close_place(&p);
 }
 
-/* A full queue says when to come again; a cache that is too small for all lets them wait, and refuses what never fits.
- */
+/* A full queue says when to try again. If the cache is too small for all, requests wait; one that can never fit is
+ * refused. */
 static void test_limits(void **state) {
   (void)state;
   struct place p;
@@ -678,7 +678,7 @@ static void test_stop(void **state) {
   const int s = ask_connect(p.port);
   assert_int_equal(write(s, request, strlen(request)), strlen(request));
   wait_for(p.port, "requests", 1);
-  close_place(&p); /* in the middle of it */
+  close_place(&p); /* during an answer */
   free(ask_read(s));
   free(request);
   wn_server_stop(NULL);

@@ -1,4 +1,4 @@
-/* Conversations: what the model reads of a list of messages, and what is refused in one. */
+/* Conversations: what the model reads for a list of messages, and which messages are refused. */
 #include "serve/place.h"
 
 #include "winnow/chat.h"
@@ -20,7 +20,7 @@ static void open_chat(struct place *p, const char *template, const wn_server_opt
   remove_folder(folder);
 }
 
-/* The library's tokens of these messages are those that the path gives. */
+/* The tokens that the path gives for these messages are the library's. */
 static void same_tokens(const struct place *p, const char *messages, const wn_chat_message *expected, int count) {
   char body[400];
   int32_t *ids;
@@ -38,7 +38,7 @@ static void same_tokens(const struct place *p, const char *messages, const wn_ch
 
 #define USER "{\"role\":\"user\",\"content\":\"hi\"}"
 
-/* The template's own system message stands before a conversation that has none, as in winnow chat. */
+/* The template's default system message precedes a conversation that has none, as in winnow chat. */
 static void test_default_system(void **state) {
   (void)state;
   static const wn_chat_message own[] = {{WN_CHAT_SYSTEM, "You help."}, {WN_CHAT_USER, "hi"}},
@@ -56,7 +56,7 @@ static void test_default_system(void **state) {
   json_decref(j);
   wn_tokens_free(ids);
   free(answer);
-  answer = post(p.port, "/apply-template", "{\"messages\":[" USER "," USER "]}"); /* numbers are the client's */
+  answer = post(p.port, "/apply-template", "{\"messages\":[" USER "," USER "]}"); /* counts the client's messages */
   assert_true(status_of(answer) == 400 && strstr(answer, "message 1: the user and the assistant take turns"));
   free(answer);
   close_place(&p);
@@ -65,11 +65,11 @@ static void test_default_system(void **state) {
   close_place(&p);
 }
 
-/* What a message has beyond its text is named, but for what says nothing: clients send answers back as they came. */
+/* An unknown key in a message is refused by name unless it is empty: clients send answers back as they came. */
 static void test_keys_of_messages(void **state) {
   (void)state;
   static const struct {
-    const char *more, *says; /* NULL: it is served */
+    const char *more, *says; /* NULL: accepted */
   } rows[] = {
       {"\"name\":\"Ann\"", NULL},
       {"\"name\":7", "name"},
@@ -91,7 +91,7 @@ static void test_keys_of_messages(void **state) {
   close_place(&p);
 }
 
-/* A stream says once whose answer it is, also where that is empty. */
+/* A stream names the role once, even if the answer is empty. */
 static void test_role(void **state) {
   (void)state;
   static const char *const fields[] = {

@@ -1,4 +1,4 @@
-/* /v1/embeddings: what the library gives, as numbers and as base64; what is refused. */
+/* /v1/embeddings: the library's numbers, as a list and as base64; refusals. */
 #include "serve/place.h"
 
 #include "winnow/embed.h"
@@ -25,7 +25,7 @@ static unsigned digit(char c) {
                     : 63;
 }
 
-/* The i-th embedding of an answer; how many numbers it has. */
+/* The i-th embedding of an answer. Returns its length. */
 static int64_t numbers_of(const char *answer, int i, float *out) {
   if (status_of(answer) != 200) fail_msg("%.300s", answer);
   json_t *j = json_of(answer), *one = json_array_get(json_object_get(j, "data"), (size_t)i),
@@ -63,7 +63,7 @@ static void test_embeddings(void **state) {
   for (int i = 0; i < 600; i++) text[i] = (char)('a' + i * 7 % 26);
   text[600] = 0;
   for (int pooling = 0; pooling < WN_POOLING_COUNT; pooling++)
-    for (int base64 = 0; base64 < 2; base64++) { /* in several pieces, among others */
+    for (int base64 = 0; base64 < 2; base64++) { /* in several pieces, among other requests */
       assert_true(asprintf(&body,
                            "{\"input\":[\"%s\",\"water\",[104,105]],\"model\":\"m\",\"encoding_format\":\"%s\"%s}",
                            text, base64 ? "base64" : "float", pooling ? ",\"pooling\":\"last\"" : "") > 0);
@@ -77,7 +77,7 @@ static void test_embeddings(void **state) {
       assert_non_null(strstr(answer, "\"usage\":{\"prompt_tokens\":607,\"total_tokens\":607}"));
       free(answer), free(body);
     }
-  /* The first numbers, normalised by themselves. */
+  /* The first numbers only, normalised again. */
   char *answer = post(p.port, "/v1/embeddings", "{\"input\":\"water\",\"dimensions\":5}");
   embed_alone(&p, "water", WN_POOLING_MEAN, expected);
   assert_int_equal(numbers_of(answer, 0, found), 5);

@@ -1,5 +1,5 @@
-/* The server's prefix cache: answers are those of the library, which knows no other prompt; what is said about it; and
- * that it gives way. */
+/* The server's prefix cache: answers equal the library's, which knows no other prompt; what is reported about it; and
+ * that it gives up its memory to answers. */
 #include "serve/place.h"
 
 enum { LONG = 900 };
@@ -39,7 +39,7 @@ static char *complete(int port, const char *prompt, const char *more) {
   return answer;
 }
 
-/* A prompt's first `n` characters; the answer is the library's, and so many of its tokens were known. */
+/* Sends a prompt's first `n` characters. The answer must be the library's, with this many tokens found in the cache. */
 static void expect(const struct place *p, const char *text, int64_t n, const char *policy, const char *budget,
                    json_int_t cached) {
   char *prompt = strndup(text, (size_t)n), more[200] = "";
@@ -58,7 +58,7 @@ static void expect(const struct place *p, const char *text, int64_t n, const cha
   free(answer), free(found), free(prompt);
 }
 
-/* A conversation that grows, and prompts that share a beginning of 300. */
+/* A growing conversation, and prompts that share their first 300 tokens. */
 static void test_patterns(void **state) {
   (void)state;
   static const struct {
@@ -88,7 +88,7 @@ static void test_patterns(void **state) {
   close_place(&p);
 }
 
-/* Several answers to a prompt read it once; scored prompts are read whole; a stream says the same. */
+/* Several answers to a prompt read it once. Scored prompts are read whole. A stream reports the same. */
 static void test_kinds_of_requests(void **state) {
   (void)state;
   struct place p;
@@ -131,7 +131,7 @@ static void test_kinds_of_requests(void **state) {
   close_place(&p);
 }
 
-/* Without memory nothing is kept; and what is kept leaves before an answer waits. */
+/* Without memory nothing is kept. Kept states are dropped before an answer has to wait. */
 static void test_gives_way(void **state) {
   (void)state;
   struct place p;
@@ -149,14 +149,14 @@ static void test_gives_way(void **state) {
   expect(&p, text, 300, NULL, NULL, 256);
   assert_true(metric(p.port, "winnow_prefix_bytes") > 0);
   expect(&p, text, 600, NULL, NULL, 256); /* both fit */
-  for (int i = 0; i < 4; i++) {           /* the room is for the answers: states come and go */
+  for (int i = 0; i < 4; i++) {           /* answers need the room: states are dropped */
     char *other = prompt_text(600, (uint64_t)i + 6);
     expect(&p, other, 600, NULL, NULL, 0);
     assert_true(metric(p.port, "winnow_prefix_bytes") <= cache * 3 / 2);
     free(other);
   }
   answer = complete(p.port, text, ",\"max_tokens\":280"); /* alone it fills the memory */
-  assert_int_equal(status_of(answer), 400);               /* named twice */
+  assert_int_equal(status_of(answer), 400);               /* given twice */
   free(answer);
   char *body;
   assert_true(asprintf(&body, "{\"prompt\":\"%s\",\"max_tokens\":290}", text) > 0);

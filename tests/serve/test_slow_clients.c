@@ -1,4 +1,4 @@
-/* Clients that are slow, idle or never read: they do not keep others out, and what they make the server hold is
+/* Clients that are slow, idle or never read do not keep others out, and the memory that they make the server hold is
  * bounded. */
 #include "serve/place.h"
 
@@ -33,7 +33,7 @@ static void say(int s, const char *text) {
   (void)!send(s, text, strlen(text), MSG_NOSIGNAL);
 }
 
-/* Does the other end close within so many seconds? */
+/* Whether the other end closes within so many seconds. */
 static bool is_closed(int s, double seconds) {
   char byte;
   for (const double until = wn_seconds_now() + seconds; wn_seconds_now() < until;) {
@@ -43,11 +43,11 @@ static bool is_closed(int s, double seconds) {
   return false;
 }
 
-static const char *const slow_words[] = {
-    "", "GET /hel", "POST /hello HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc",
-    "GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n" /* answered, and then nothing */};
+static const char *const slow_words[] = {"", "GET /hel",
+                                         "POST /hello HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc",
+                                         "GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n" /* answered, then idle */};
 
-/* Many more of them than there may be connections; before, they held all for half a minute. */
+/* Many more such clients than connections allowed. Once, they blocked all others for half a minute. */
 static void test_do_not_keep_others_out(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);
@@ -60,14 +60,14 @@ static void test_do_not_keep_others_out(void **state) {
     for (int i = 0; i < 5; i++)
       ask_expect(port, "POST /hello HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc",
                  "200");
-    assert_true(wn_seconds_now() - begun < 8); /* far below any of the times; as a rule milliseconds */
+    assert_true(wn_seconds_now() - begun < 8); /* far below every time limit; usually milliseconds */
     for (int i = 0; i < SLOW; i++) close(s[i]);
     wn_http_stop(http);
   }
   wn_context_destroy(ctx);
 }
 
-/* A byte now and then gains no time; who has asked in time is not cut. */
+/* Sending a byte now and then does not extend the time limit. A request that arrived in time is not cut off. */
 static void test_times(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 1);
@@ -88,13 +88,14 @@ static void test_times(void **state) {
   }
   const int idle = ask_connect(wn_http_port(http));
   say(idle, "GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n");
-  assert_true(is_closed(idle, 8)); /* the answer, and the end */
+  assert_true(is_closed(idle, 8)); /* the answer, then the end */
   close(idle);
   wn_http_stop(http);
   wn_context_destroy(ctx);
 }
 
-/* While every connection is being answered, the reserve says that the server lives, and others when to come again. */
+/* While every connection is busy, connections in reserve still answer /health and tell other requests when to try
+ * again. */
 static void test_reserve(void **state) {
   (void)state;
   struct place p;
@@ -103,7 +104,7 @@ static void test_reserve(void **state) {
   int s[4];
   for (int i = 0; i < 4; i++) say(s[i] = ask_connect(p.port), request);
   char *answer = NULL;
-  for (int i = 0; i < 500; i++) { /* until all four have been heard */
+  for (int i = 0; i < 500; i++) { /* until all four were received */
     answer = ask_for(p.port, "GET", "/v1/models");
     if (status_of(answer) == 503) break;
     free(answer);
@@ -130,10 +131,10 @@ static void test_reserve(void **state) {
   close_place(&p);
 }
 
-size_t __sanitizer_get_current_allocated_bytes(void) __attribute__((weak)); /* where there is a sanitizer */
+size_t __sanitizer_get_current_allocated_bytes(void) __attribute__((weak)); /* present if there is a sanitizer */
 
-/* Bytes that the process holds. A sanitizer's allocator keeps what was freed, and gives tens of megabytes of it back
- * when a timer says so: there, what is allocated. */
+/* The process's memory. A sanitizer's allocator keeps freed memory and returns tens of megabytes at a timer's pace, so
+ * there it is the allocated memory. */
 static long held(void) {
   if (__sanitizer_get_current_allocated_bytes) return (long)__sanitizer_get_current_allocated_bytes();
   long pages = 0;
@@ -144,7 +145,7 @@ static long held(void) {
   return pages * sysconf(_SC_PAGESIZE);
 }
 
-/* A stream that nobody reads is not written on and on: 112 answers with 20 probabilities a token are 9 MB. */
+/* A stream that nobody reads stops being written: 112 answers with 20 probabilities a token are 9 MB. */
 static void test_streams_wait(void **state) {
   (void)state;
   struct place p;
@@ -152,7 +153,7 @@ static void test_streams_wait(void **state) {
   char *request = request_of("POST", "/v1/completions",
                              "{\"prompt\":\"a\",\"max_tokens\":199,\"n\":112,\"stream\":true,\"logprobs\":20}", NULL);
   const double begun = wn_seconds_now();
-  char *answer = ask(p.port, request); /* who reads has it all after this time */
+  char *answer = ask(p.port, request); /* a client that reads has everything by then */
   const double seconds = wn_seconds_now() - begun;
   assert_non_null(strstr(answer, "data: [DONE]"));
   assert_true(strlen(answer) > 8 << 20);

@@ -1,5 +1,5 @@
-/* BPE tokenizers: tokens as Hugging Face tokenizers and sentencepiece have them on varied lines, texts that come back,
- * files that are written and read again, cuts, long runs, and files that lie. */
+/* BPE tokenizers: the same tokens as Hugging Face tokenizers and sentencepiece on varied lines; decoded text equals the
+ * original; files survive a round trip; cuts; long runs; malformed files. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -90,7 +90,7 @@ static uint32_t digest(const int32_t *ids, size_t count) {
   return (uint32_t)(h ^ h >> 32);
 }
 
-/* Line i of the golden; special: with special tokens read. */
+/* Compares line i with the golden. special: special tokens are recognised. */
 static void check_line(const wn_tokenizer *tok, const char *name, const char *golden, int i, bool special) {
   const unsigned char *record = (const unsigned char *)golden + 12 * i + 6 * special;
   size_t want = record[0] | (size_t)record[1] << 8, count;
@@ -141,7 +141,7 @@ static void test_goldens(void **state) {
   }
 }
 
-/* What a file says about where texts begin. */
+/* What a file says about the tokens at a text's start. */
 static void test_special_ids(void **state) {
   (void)state;
   wn_tokenizer *tok = load_golden("llama3", "json");
@@ -149,7 +149,7 @@ static void test_special_ids(void **state) {
   assert_int_equal(wn_tokenizer_find(tok, "<|im_end|>", 10), 2);
   assert_int_equal(wn_tokenizer_find(tok, "<|im_end", 8), -1);
   size_t bytes;
-  for (int32_t id = 0; id < wn_tokenizer_vocab_size(tok); id++) { /* a name is what finds the token */
+  for (int32_t id = 0; id < wn_tokenizer_vocab_size(tok); id++) { /* a token is found by its name */
     const char *name = wn_tokenizer_token_name(tok, id, &bytes);
     assert_int_equal(name ? wn_tokenizer_find(tok, name, bytes) : id, id);
     if (wn_tokenizer_is_control(tok, id)) assert_non_null(name);
@@ -170,7 +170,7 @@ static void test_special_ids(void **state) {
   wn_tokenizer_destroy(tok);
   tok = load_golden("gpt2", "json");
   assert_int_equal(wn_tokenizer_bos(tok), -1);
-  /* Special tokens are read in the parts that ask for it, and nowhere else. */
+  /* Special tokens are recognised in the parts that ask for it, and nowhere else. */
   const wn_text_part parts[3] = {{"<|im_start|>", 12, true}, {"<|im_end|>", 10, false}, {"<|im_end|>", 10, true}};
   assert_int_equal(wn_tokenizer_encode_parts(ctx, tok, parts, 3, false, false, &ids, &count), WN_OK);
   assert_int_equal(ids[0], 1);
@@ -184,7 +184,7 @@ static void test_gguf(void **state) {
   (void)state;
   wn_tokenizer *tok = load_golden("smollm", "gguf");
   check_lines(tok, "smollm.gguf", "smollm", false);
-  assert_int_equal(wn_tokenizer_bos(tok), -1); /* this kind puts none before a text */
+  assert_int_equal(wn_tokenizer_bos(tok), -1); /* this kind starts a text without one */
   assert_int_equal(wn_tokenizer_eos(tok), 2);
   wn_tokenizer_destroy(tok);
   tok = load_golden("llama3", "gguf");
@@ -204,7 +204,7 @@ static void test_gguf(void **state) {
   wn_tokenizer_destroy(tok);
 }
 
-/* Written into a checkpoint and read again. */
+/* Saved with a checkpoint and loaded again. */
 static void test_save(void **state) {
   (void)state;
   for (int k = 0; k < NAMES + 3; k++) {
@@ -223,7 +223,7 @@ static void test_save(void **state) {
   }
 }
 
-/* A folder with both kinds of files: SentencePiece's, unless tokenizer.json has tokens of which that knows nothing. */
+/* A folder with both kinds of files: SentencePiece's is used, unless tokenizer.json has tokens that it lacks. */
 static void test_two_files(void **state) {
   (void)state;
   wn_tokenizer *spm = load_golden("spm", "gguf"), *tok;
@@ -248,12 +248,12 @@ static void test_two_files(void **state) {
   wn_tokenizer_destroy(tok);
 }
 
-/* Texts come back, as a whole and in a stream; bytes that are no UTF-8 as U+FFFD. */
+/* Decoding restores a text, whole and streamed. Bytes that are not UTF-8 become U+FFFD. */
 static void test_decode(void **state) {
   (void)state;
   for (int k = 0; k < NAMES; k++) {
     if (!strcmp(names[k], "qwen2") || !strcmp(names[k], "added")) continue; /* these normalise texts */
-    if (!strcmp(names[k], "smollm")) continue;                              /* has no tokens for some bytes */
+    if (!strcmp(names[k], "smollm")) continue;                              /* lacks tokens for some bytes */
     wn_tokenizer *tok = load_golden(names[k], "json");
     for (int i = 0; i < line_count; i++) {
       struct wn_bytes want = {0};
@@ -261,7 +261,7 @@ static void test_decode(void **state) {
       size_t count, got;
       char *back;
       assert_int_equal(wn_utf8_replace_bad(lines[i].text, lines[i].bytes, &want), WN_OK);
-      /* U+2581 stands for a space in these. */
+      /* Here U+2581 stands for a space. */
       const bool marks = !strcmp(names[k], "llama2") || !strcmp(names[k], "gemma");
       bool marked = marks && want.count && memmem(want.data, want.count, "\xE2\x96\x81", 3);
       assert_int_equal(wn_tokenizer_encode(ctx, tok, lines[i].text, lines[i].bytes, false, false, &ids, &count), WN_OK);
@@ -288,7 +288,7 @@ static void test_decode(void **state) {
   }
 }
 
-/* A document encoded in pieces has the tokens of the whole. */
+/* A document encoded in pieces has the same tokens as the whole. */
 static void test_cuts(void **state) {
   (void)state;
   struct wn_bytes text = {0};
@@ -321,12 +321,13 @@ static void test_cuts(void **state) {
     wn_ids_clear(&pieces);
     wn_tokenizer_destroy(tok);
   }
-  assert_int_equal(cuttable, 5); /* all but the one with tokens that eat white space and the one without patterns */
+  assert_int_equal(cuttable, 5); /* all but the ones with tokens that absorb white space, and without a pattern */
   assert_true(cuts > 300);
   wn_bytes_clear(&text);
 }
 
-/* Long runs, for which a quadratic algorithm would take minutes: the heap's merges are those of the short way. */
+/* Long runs, for which a quadratic algorithm would take minutes. The heap merges the same pairs as the algorithm for
+ * short runs. */
 static void test_long_runs(void **state) {
   (void)state;
   static const char *const units[] = {" ", "a", "the", "\n", "\xCC\x81", "a\xCC\x81\xCC\xA7", "=-", "1", "'"};
@@ -348,7 +349,7 @@ static void test_long_runs(void **state) {
   }
 }
 
-/* Many threads with one tokenizer. */
+/* Several threads share one tokenizer. */
 static void *encode_all(void *tok) {
   uint64_t sum = 0;
   for (int i = 0; i < line_count; i++) {
@@ -371,11 +372,11 @@ static void test_threads(void **state) {
   wn_tokenizer_destroy(tok);
 }
 
-/* Marks in any number and order: the same text whatever order they came in, as utf8proc itself has it on short runs. */
+/* Combining marks in any number and order normalise to the same text, and on short runs to what utf8proc gives. */
 static void test_normalization(void **state) {
   (void)state;
   struct wn_bytes a = {0}, b = {0};
-  /* a + cedilla (202) + acute (230), both orders; U+212B; a Hangul syllable from its letters */
+  /* a + cedilla (202) + acute (230), in both orders; U+212B; a Hangul syllable from its letters */
   assert_int_equal(wn_unicode_normalize("a\xCC\x81\xCC\xA7", 5, true, false, &a), WN_OK);
   assert_int_equal(wn_unicode_normalize("a\xCC\xA7\xCC\x81", 5, true, false, &b), WN_OK);
   assert_string_equal(a.data, b.data);
@@ -390,8 +391,8 @@ static void test_normalization(void **state) {
   wn_bytes_clear(&b);
 }
 
-/* The mark of a space goes before the text's first word alone, not before one behind an added token; each character
- * that no token has is an unknown token of its own. */
+/* The space marker precedes a text's first word, but not a word after an added token. Each character without a token is
+ * an unknown token of its own. */
 static void test_first_and_unknown(void **state) {
   (void)state;
 #define MARK "\xE2\x96\x81"
@@ -417,7 +418,7 @@ static void test_first_and_unknown(void **state) {
   wn_tokenizer_destroy(tok);
 }
 
-/* What transformers writes for a model without a longest text: a whole number of 100 bits. */
+/* What transformers writes for a model without a maximum length: an integer of 100 bits. */
 static void test_config_without_length(void **state) {
   (void)state;
   static const char json[] = "{\"added_tokens\":[{\"id\":2,\"content\":\"<e>\",\"special\":true}],"
@@ -436,7 +437,7 @@ static void test_config_without_length(void **state) {
   unlink(path);
 }
 
-/* A golden's file with each of its special tokens normalized, or with one added token more. */
+/* A golden's file with its special tokens set to normalized, or with another added token. */
 static wn_tokenizer *load_normalized(const char *golden, const char *content) {
   char path[256];
   json_error_t error;
@@ -470,8 +471,8 @@ static void gives(const wn_tokenizer *tok, const wn_text_part *parts, int part_c
   wn_tokens_free(ids);
 }
 
-/* A token that is "normalized" is looked for as the normalisers write it: behind the space that they put before a text,
- * in the composed form. Expectations are those of Hugging Face tokenizers. */
+/* A "normalized" token is searched for in normalised form: composed, and after the space that normalisers put before a
+ * text. The expected ids are those of Hugging Face tokenizers. */
 static void test_normalized_tokens(void **state) {
   (void)state;
   static const struct {
@@ -494,7 +495,7 @@ static void test_normalized_tokens(void **state) {
 #define PART(text, special)                                                                                            \
   { text, sizeof(text) - 1, special }
 
-/* Special ones are found in the parts where they are asked for, and nowhere else. */
+/* Special ones are recognised only in the parts that ask for them. */
 static void test_normalized_special(void **state) {
   (void)state;
   static const wn_text_part talk[] = {PART("<s>", true), PART("hi", false), PART(" </s>", true)},
@@ -514,14 +515,14 @@ static void test_normalized_special(void **state) {
   wn_tokenizer_destroy(tok);
   tok = load_normalized("qwen2", NULL);
   gives(tok, turns, 3, (const int32_t[]){1, 130, 105, 2, 201, -1});
-  /* U+0338 makes another character of the bracket before it, which ends no token then; the next is found. */
+  /* U+0338 combines with the bracket before it, which then no longer ends a token. The next token is found. */
   assert_int_equal(wn_tokenizer_encode_parts(ctx, tok, marks, 3, false, false, &ids, &count), WN_OK);
   assert_true(count > 2 && ids[0] != 2 && ids[count - 1] == 2);
   wn_tokens_free(ids);
   wn_tokenizer_destroy(tok);
 }
 
-/* --- files that lie --- */
+/* --- malformed files --- */
 
 static void refused(const char *json, wn_status status, const char *word) {
   char path[128];
@@ -591,7 +592,7 @@ static void test_hostile(void **state) {
   refused(SPLIT("((((a{1,999}){1,999}){1,999}){1,999})"), WN_ERR_FORMAT, "compiled");
 }
 
-/* What a pattern matches in a text, "[]" around each match. */
+/* What a pattern matches in a text, with "[]" around each match. */
 static void matches(const char *regex, const char *text, const char *expected) {
   struct wn_pattern *pattern;
   struct wn_matcher *m;
@@ -611,17 +612,17 @@ static void matches(const char *regex, const char *text, const char *expected) {
   wn_pattern_destroy(pattern);
 }
 
-/* Classes as Oniguruma has them: expectations are those of Hugging Face tokenizers. */
+/* Character classes as in Oniguruma. The expected matches are those of Hugging Face tokenizers. */
 static void test_classes(void **state) {
   (void)state;
-  /* U+3001 and U+30FB have Han among their Script_Extensions, which are no matter; U+3005 is Han. */
+  /* U+3001 and U+30FB have Han among their Script_Extensions, which do not count; U+3005 is Han. */
   matches("\\p{Han}+", "a\u3001\u4E2D\u30FB\u3005b", "a\u3001[\u4E2D]\u30FB[\u3005]b");
   matches("\\p{^Han}+", "a\u3001\u4E2D", "[a\u3001]\u4E2D");
   matches("\\P{Hani}+", "a\u3001\u4E2D", "[a\u3001]\u4E2D");
   matches("[\\p{Han}b]+", "a\u3001\u4E2Db", "a\u3001[\u4E2Db]");
   matches("\\p{Lu}+|\\p{N}", "aBC1", "a[BC][1]");
   matches("\\p{Alphabetic}+", "\u24B6b 1", "[\u24B6b] 1");
-  /* U+24B6 is a letter by Other_Alphabetic, of Latin-1's numbers \u00B2 is one, U+2460 is none. */
+  /* U+24B6 is a letter by Other_Alphabetic. Of the numbers, \u00B2 from Latin-1 counts, U+2460 does not. */
   matches("\\w+", "a\u24B6\u00B2 \u2460\U0001F130", "[a\u24B6\u00B2] \u2460[\U0001F130]");
   matches("\\W+", "a\u24E9 \u00BE-", "a\u24E9[ ]\u00BE[-]");
   matches("[\\w ]+", "-\U0001F189 \u00BC-", "-[\U0001F189 \u00BC]-");
@@ -636,7 +637,7 @@ static void test_classes(void **state) {
   }
 }
 
-/* A pattern that would run for ever fails on the text that does it, in time. */
+/* A pattern that would run for ever fails in time on the text that triggers it. */
 static void test_slow_pattern(void **state) {
   (void)state;
   char path[128], text[64];
@@ -653,7 +654,7 @@ static void test_slow_pattern(void **state) {
   wn_tokenizer_destroy(tok);
 }
 
-/* A reader of GGUF that takes token 11 for the end where none is named: whoever writes such a file is told. */
+/* GGUF readers take token 11 as the end token if none is named: a note warns whoever writes such a file. */
 static void note_end(void *user, wn_log_level level, const char *line) {
   *(int *)user += level == WN_LOG_WARNING && strstr(line, "no token that ends a text") && strstr(line, "token 11");
 }

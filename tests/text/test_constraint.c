@@ -1,6 +1,6 @@
-/* Constraints: random texts under random schemas parse and are valid by a validator of the test's own; valid texts are
- * taken however they are cut into tokens; the tokens that a walk finds are those that can be appended one by one; what
- * is not served is named; hostile schemas cost little. */
+/* Constraints: random texts under random schemas parse, and are valid according to this test's own validator; valid
+ * texts are accepted however they are divided into tokens; the allowed tokens are those that can be appended byte by
+ * byte; unsupported keywords are named; hostile schemas cost little. */
 #include "text/constraint.h"
 
 #include <jansson.h>
@@ -17,7 +17,7 @@ static uint32_t any(uint32_t below) {
   return (uint32_t)((seed >> 20) % below);
 }
 
-/* --- tokens: all bytes, pieces of JSON, and of characters --- */
+/* --- tokens: all bytes, pieces of JSON, pieces of characters --- */
 
 enum { END = 256, PIECES = 700 };
 static char pieces[PIECES][16];
@@ -47,7 +47,7 @@ static int setup(void **state) {
                                       "é",  "\xF0\x9F", "\x98\x80", "kind",    "\", \"", "\"}", "next", "zz"};
   enum { PARTS = sizeof parts / sizeof *parts };
   ctx = make_context();
-  for (int i = 0; i < PIECES; i++) { /* some are there twice, as in real vocabularies */
+  for (int i = 0; i < PIECES; i++) { /* some occur twice, as in real vocabularies */
     const int n = i < PARTS ? 1 : 2 + (int)any(3);
     for (int k = 0; k < n; k++) {
       const char *part = parts[i < PARTS ? (uint32_t)i : any(PARTS)];
@@ -81,7 +81,7 @@ static json_t *schema_of(const char *text) {
   return json;
 }
 
-/* --- a validator, and values that are valid --- */
+/* --- a validator, and valid values --- */
 
 static const json_t *target_of(const json_t *root, const json_t *schema) {
   for (const char *ref; (ref = json_string_value(json_object_get(schema, "$ref")));)
@@ -172,7 +172,7 @@ static json_t *any_value(int depth) {
   case 2:
     return json_real(((double)any(4000) - 2000) / 16);
   case 3:
-    return json_real(ldexp(1 + any(9), (int)any(50) - 10)); /* without an exponent, which can be written in many ways */
+    return json_real(ldexp(1 + any(9), (int)any(50) - 10)); /* without an exponent, which has many spellings */
   case 4:
     return json_boolean(any(2));
   case 5:
@@ -250,7 +250,7 @@ static json_t *valid_value(const json_t *root, const json_t *schema, int depth) 
   const json_t *one = json_object_get(schema, "const"), *any_of = json_object_get(schema, "anyOf");
   if (one) return json_incref((json_t *)(uintptr_t)one);
   if (among) return json_incref(json_array_get(among, any((uint32_t)json_array_size(among))));
-  if (any_of) /* the last one ends a recursion */
+  if (any_of) /* the last alternative ends a recursion */
     return valid_value(
         root, json_array_get(any_of, depth > 0 ? any((uint32_t)json_array_size(any_of)) : json_array_size(any_of) - 1),
         depth - 1);
@@ -333,7 +333,7 @@ static json_t *any_schema(int depth) {
   }
 }
 
-/* With a list that refers to itself, and objects that are told apart by what is in them. */
+/* With a list that refers to itself, and objects that only their contents tell apart. */
 static json_t *any_root(void) {
   json_t *out = any_schema(3);
   json_t *defs = json_pack(
@@ -364,7 +364,7 @@ static bool append(struct text *t, const struct wn_token_tree *tokens, int32_t i
   return true;
 }
 
-/* A token that may come: any; or, to come to an end, what closes. */
+/* Picks an allowed token: any, or one that closes something, so that the text ends. */
 static int32_t choose(const uint8_t *allowed, bool closing) {
   static const unsigned char closers[] = "\"}]:0";
   int32_t list[257 + PIECES];
@@ -382,7 +382,8 @@ static int32_t choose(const uint8_t *allowed, bool closing) {
   return n ? list[any(n)] : -1;
 }
 
-/* Is each token allowed that continues a text, and no other? By a constraint over single bytes, from the beginning. */
+/* Checks that exactly the tokens that continue the text are allowed, with a constraint over single bytes from the
+ * start. */
 static void check_allowed(const json_t *schema, const struct text *t, const uint8_t *allowed) {
   wn_constraint *c = constraint_of(bytes_tree, schema);
   for (int32_t id = 0; id < tree->entries; id++) {
@@ -461,7 +462,7 @@ static void test_allowed(void **state) {
     wn_constraint_destroy(c);
     json_decref(schema);
   }
-  /* Within an escape, with about as many characters left as a byte counts. */
+  /* Inside an escape, with about as many characters left as a byte can count. */
   for (int most = 250; most < 260; most++) {
     json_t *schema = json_pack("{s:s,s:i}", "type", "string", "maxLength", most);
     wn_constraint *c = constraint_of(tree, schema);
@@ -473,7 +474,7 @@ static void test_allowed(void **state) {
   }
 }
 
-/* The text in tokens that are drawn among all that continue it. */
+/* Feeds the text as random tokens, each drawn from those that continue it. */
 static void take(const json_t *schema, wn_constraint *c, const char *text) {
   const size_t bytes = strlen(text);
   wn_constraint_reset(c);
@@ -498,7 +499,7 @@ static void test_valid_texts(void **state) {
     json_t *schema = satisfiable_root(&c);
     for (int k = 0; k < 4; k++) {
       json_t *value = valid_value(schema, schema, 4);
-      if (is_valid(schema, schema, value)) { /* bounds of a list and its elements may contradict each other */
+      if (is_valid(schema, schema, value)) { /* a list's bounds may contradict its elements' */
         char *text = json_dumps(value, JSON_ENCODE_ANY | (k % 2 ? JSON_COMPACT : JSON_INDENT(k)));
         take(schema, c, text);
         free(text);
@@ -510,7 +511,7 @@ static void test_valid_texts(void **state) {
   }
 }
 
-/* --- texts by hand --- */
+/* --- texts written by hand --- */
 
 static bool taken(const char *schema, const char *text) {
   json_t *json = schema ? schema_of(schema) : NULL;
@@ -531,7 +532,7 @@ static void test_texts(void **state) {
   } rows[] = {
       {NULL, "{}", true},
       {NULL, " {\"a\": [1, -2.5e+10, true, null, {\"b\": \"\\u00e9\"}]}", true},
-      {NULL, "{} ", false}, /* nothing after the text */
+      {NULL, "{} ", false}, /* no text may follow */
       {NULL, "[]", false},
       {NULL, "{\"a\": 01}", false},
       {NULL, "{\"a\": 1.}", false},
@@ -545,7 +546,7 @@ static void test_texts(void **state) {
       {NULL, "{\"a\": \"\xED\xA0\x80\"}", false},
       {NULL, "{\"a\": \"\n\"}", false},
       {NULL, "{\"a\": 1,}", false},
-      {NULL, "{\n\n          \"a\"  : 1}", false}, /* two blanks */
+      {NULL, "{\n\n          \"a\"  : 1}", false}, /* two blank lines */
       {NULL, "{\n\n          \"a\" : 1}", true},
       {NULL, "{\n\n\n\"a\":1}", false},
       {"{\"type\": \"integer\", \"minimum\": -3, \"maximum\": 12}", "-3", true},
@@ -571,11 +572,12 @@ static void test_texts(void **state) {
       {"{\"type\": \"integer\", \"exclusiveMinimum\": 1.5, \"exclusiveMaximum\": 2.5}", "2", true},
       {"{\"type\": \"string\", \"minLength\": 2}", "\"\\ud83d\\ude00\"", false},
       {"{\"properties\": {\"a\": {}, \"b\": {}}, \"required\": [\"b\"]}", "{\"a\":1,\"b\":2,\"c\":3}", true},
-      {"{\"properties\": {\"a\": {}, \"b\": {}}, \"required\": [\"b\"]}", "{\"b\":2,\"a\":1}", false}, /* the order */
+      {"{\"properties\": {\"a\": {}, \"b\": {}}, \"required\": [\"b\"]}", "{\"b\":2,\"a\":1}",
+       false}, /* properties in the wrong order */
       {"{\"properties\": {\"a\": {}, \"b\": {}}, \"required\": [\"b\"]}", "{\"a\":2}", false},
       {"{\"properties\": {\"ab\": {\"type\": \"null\"}}}", "{\"a\": 1, \"abc\": 2}", true},
       {"{\"properties\": {\"ab\": {\"type\": \"null\"}}}", "{\"ab\": 1}", false},
-      {"{\"properties\": {\"ab\": {\"type\": \"null\"}}}", "{\"\\u0061b\": 1}", false}, /* the same name */
+      {"{\"properties\": {\"ab\": {\"type\": \"null\"}}}", "{\"\\u0061b\": 1}", false}, /* the same name, escaped */
       {"{\"properties\": {\"a\": {}}, \"required\": [\"z\"]}", "{\"a\":1,\"z\":[]}", true},
       {"{\"properties\": {\"a\": {}}, \"required\": [\"z\"]}", "{\"a\":1}", false},
       {"{\"prefixItems\": [{\"type\": \"null\"}, {\"const\": 5}], \"items\": false}", "[null,5]", true},
@@ -592,7 +594,7 @@ static void test_texts(void **state) {
                rows[i].ok ? "taken" : "refused");
 }
 
-/* As deep as a text may be, and no deeper: before the bound other values are still there. */
+/* As deep as a text may be, and no deeper: close to the limit, only values that still fit are allowed. */
 static void test_depth(void **state) {
   (void)state;
   char text[4 * WN_SCHEMA_DEPTH + 8];
@@ -603,7 +605,7 @@ static void test_depth(void **state) {
     for (int i = depth - 1; i > 0; i--) strcat(text, i == 1 ? "}" : "]");
     assert_int_equal(taken(NULL, text), depth == WN_SCHEMA_DEPTH);
   }
-  /* What needs more levels than are left is not begun. */
+  /* A value that needs more levels than are left is not started. */
   json_t *schema =
       schema_of("{\"$defs\": {\"n\": {\"properties\": {\"n\": {\"$ref\": \"#/$defs/n\"}, \"leaf\": "
                 "{\"items\": {\"items\": {\"items\": {}, \"minItems\": 1}, \"minItems\": 1}, \"minItems\": "
@@ -643,7 +645,7 @@ static void test_refused(void **state) {
       {"{\"minLength\": 1.5}", "schema #/minLength", WN_ERR_FORMAT},
       {"{\"type\": \"integer\", \"minimum\": \"1\"}", "schema #/minimum", WN_ERR_FORMAT},
       {"{\"properties\": {\"a\": 1}}", "schema #/properties/a: expected a schema", WN_ERR_FORMAT},
-      /* nothing fits */
+      /* no value fits */
       {"{\"$ref\": \"#\"}", "no value fits", WN_ERR_UNSUPPORTED},
       {"{\"items\": {\"$ref\": \"#\"}, \"minItems\": 1}", "no value fits", WN_ERR_UNSUPPORTED},
       {"{\"required\": [\"a\"], \"additionalProperties\": false}", "no value fits", WN_ERR_UNSUPPORTED},
@@ -662,8 +664,8 @@ static void test_refused(void **state) {
 
 /* --- hostile schemas --- */
 
-/* Objects that differ at their ends only, so that all of them are followed: the alternatives would double with each
- * level. */
+/* Objects that differ only at their ends, so all alternatives are followed: without care their number would double with
+ * each level. */
 static void test_doubling(void **state) {
   (void)state;
   json_t *list = json_array();
@@ -689,7 +691,7 @@ static void test_hostile(void **state) {
   for (int i = 0; i < 2000; i++) deep = json_pack("{s:o}", "items", deep);
   assert_refused(ctx, wn_constraint_create_tree(ctx, tree, deep, &c), WN_ERR_UNSUPPORTED, "nested deeper");
   json_decref(deep);
-  /* A chain of references is as deep as the schemas that it goes through. */
+  /* A chain of references is as deep as its schemas. */
   for (int i = 0; i < 3000; i++) {
     char from[32], to[32];
     snprintf(from, sizeof from, "d%d", i);
@@ -701,7 +703,7 @@ static void test_hostile(void **state) {
   json_object_set_new(chain, "$ref", json_string("#/$defs/d0"));
   assert_refused(ctx, wn_constraint_create_tree(ctx, tree, chain, &c), WN_ERR_UNSUPPORTED, "nested deeper");
   json_decref(chain);
-  /* Very many properties, all optional. */
+  /* A great many properties, all optional. */
   json_t *properties = json_object();
   for (int i = 0; i < 5000; i++) {
     char name[32];
@@ -736,7 +738,7 @@ static void test_api(void **state) {
   for (int i = 0; i < 300; i++) logits[i] = (float)i;
   assert_refused(ctx, wn_constraint_mask(ctx, c, logits, 255, &over), WN_ERR_ARGUMENT, "the tokenizer has 256");
   assert_ok(ctx, wn_constraint_accept(ctx, c, '"'));
-  assert_ok(ctx, wn_constraint_copy(ctx, c, &copy)); /* at its beginning */
+  assert_ok(ctx, wn_constraint_copy(ctx, c, &copy)); /* a copy of the start state */
   assert_ok(ctx, wn_constraint_mask(ctx, c, logits, 300, &over));
   for (int i = 0; i < 300; i++) assert_true(i == 'a' ? logits[i] == 'a' : logits[i] == -INFINITY);
   assert_refused(ctx, wn_constraint_accept(ctx, c, 'b'), WN_ERR_ARGUMENT, "token 98 may not come here");
@@ -745,7 +747,7 @@ static void test_api(void **state) {
   assert_true(wn_constraint_is_complete(c) && !wn_constraint_is_complete(copy));
   for (int i = 0; i < 300; i++) logits[i] = (float)i;
   assert_ok(ctx, wn_constraint_mask(ctx, c, logits, 300, &over));
-  assert_true(over && logits[7] == 7); /* bytes have no token that ends a text */
+  assert_true(over && logits[7] == 7); /* bytes have no end token */
   for (const char *at = "true"; *at; at++) assert_ok(ctx, wn_constraint_accept(ctx, copy, *at));
   wn_constraint_destroy(c);
   assert_true(wn_constraint_is_complete(copy));
@@ -755,7 +757,7 @@ static void test_api(void **state) {
   wn_tokenizer_destroy(tok);
 }
 
-/* A tokenizer that lacks a character says so, rather than to get stuck later. */
+/* A tokenizer that lacks a needed character says so at once instead of getting stuck later. */
 static void test_missing_tokens(void **state) {
   (void)state;
   struct wn_tree_token tokens[256];
@@ -777,7 +779,7 @@ static void test_missing_tokens(void **state) {
     wn_token_tree_destroy(t);
     json_decref(schema);
   }
-  /* Without one byte of all that go on in a character none is begun that is no token as a whole. */
+  /* Without a token for one of the continuation bytes, only characters that are whole tokens are allowed. */
   struct wn_token_tree *t;
   uint32_t n = 0;
   for (int i = 0; i < 256; i++)

@@ -1,6 +1,6 @@
-/* SentencePiece models and bytes as a tokenizer.json: what winnow reads from that file alone gives the same tokens and
- * the same texts; files that mean something else are refused. (tools/check-exports compares with Hugging Face
- * tokenizers.) */
+/* SentencePiece and byte tokenizers as tokenizer.json: winnow reads that file alone and gives the same tokens and the
+ * same texts. Files that mean something else are refused. (tools/check-exports compares with Hugging Face tokenizers.)
+ */
 #include "support.h"
 
 #include <unistd.h>
@@ -22,7 +22,7 @@ static char *in_folder(const char *name) {
 static char *lines_data;
 static size_t lines_bytes;
 
-/* The next of the golden lines: two bytes of length, then the line. */
+/* The next of the golden's lines: two bytes of length, then the line. */
 static bool next_line(size_t *at, const char **text, size_t *bytes) {
   if (*at + 2 > lines_bytes) return false;
   *bytes = (size_t)(unsigned char)lines_data[*at] | (size_t)(unsigned char)lines_data[*at + 1] << 8;
@@ -31,7 +31,7 @@ static bool next_line(size_t *at, const char **text, size_t *bytes) {
   return true;
 }
 
-/* Few enough characters that they have room in a small vocabulary. */
+/* Whether the characters are few enough for a small vocabulary. */
 static bool is_latin(const char *text, size_t bytes) {
   for (size_t i = 0; i < bytes; i++)
     if ((unsigned char)text[i] >= 0xC5) return false;
@@ -88,7 +88,7 @@ static void write_hf(const wn_tokenizer *tok) {
   wn_folder_abort(&f);
 }
 
-/* lossless: texts too; an unknown character has another text there. */
+/* lossless: compares decoded texts too; an unknown character decodes differently. */
 static void same_line(const wn_tokenizer *a, const wn_tokenizer *b, bool lossless, const char *text, size_t bytes) {
   const wn_text_part parts[] = {{"</s><s>", 7, true}, {text, bytes, false}};
   for (int special = 0; special < 2; special++) {
@@ -163,7 +163,7 @@ static void same_bytes(void **state) {
   wn_tokenizer_destroy(tok);
 }
 
-/* A small model with a symbol of the user's. */
+/* A small model with a user-defined symbol. */
 static wn_tokenizer *symbol_model(bool unigram, bool bytes, bool prefix, const char *symbol) {
   static const struct {
     const char *text;
@@ -196,8 +196,9 @@ static wn_tokenizer *symbol_model(bool unigram, bool bytes, bool prefix, const c
   return tok;
 }
 
-/* Hugging Face tokenizers would look for a BPE model's symbol with the space that is put before texts, and cuts a
- * unigram model's at characters that no piece has: refused, though our own reader finds both. */
+/* Hugging Face tokenizers would search for a BPE model's symbol with the space put before texts, and would split a
+ * unigram model's symbol at characters that no piece has. Such symbols are refused, although winnow's reader finds
+ * both. */
 static void symbols(void **state) {
   (void)state;
   static const struct {
@@ -220,7 +221,7 @@ static void symbols(void **state) {
   }
 }
 
-/* ---- files of others ---- */
+/* ---- files of other programs ---- */
 
 #define VOCAB                                                                                                          \
   "\"vocab\": [[\"<unk>\", 0], [\"\xE2\x96\x81\", -2], [\"a\", -3], [\"\xE2\x96\x81"                                   \

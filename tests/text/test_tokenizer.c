@@ -1,4 +1,4 @@
-/* Tokenizers: round trips, streaming, training, and model files that lie. */
+/* Tokenizers: round trips, streaming, training, and malformed model files. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -96,10 +96,10 @@ static int teardown(void **state) {
   unlink(model);
   unlink(bpe);
   unlink(scratch);
-  return rmdir(dir); /* fails when something was left behind */
+  return rmdir(dir); /* fails if a file is left */
 }
 
-/* Whole decode and stream both give the text back; the stream only ever gives whole characters. */
+/* Both decoding and streaming restore the text, and the stream hands out whole characters only. */
 static void round_trip(const wn_tokenizer *tok, const char *text, size_t bytes) {
   int32_t *ids = NULL;
   size_t count = 0, got = 0, streamed = 0;
@@ -149,7 +149,7 @@ static const struct {
     TEXT("nul\0inside\0"),
     TEXT("1234567890 + 3.14159 = ?"),
     TEXT("\xEF\xBB\xBFmark, \xEF\xBF\xBD replacement"),
-    TEXT("\xE2\x96\x81"), /* SentencePiece's own space */
+    TEXT("\xE2\x96\x81"), /* SentencePiece's space marker */
     TEXT("\xE2\x96\x81\xE2\x96\x81 a\xE2\x96\x81z \xE2\x96\x81\n\xE2\x96\x81"),
     TEXT("\xE2\x96\x85 \xE2\x81\x87 <unk> <s> </s> <0x0A>"),
     TEXT("caf\u00e9 cafe\u0301 na\u00efve \u0130 \u00df \ufb01 \u212b"),
@@ -208,7 +208,7 @@ static void test_bytes(void **state) {
   assert_int_equal(wn_tokenizer_encode(ctx, toks[2], all, 512, false, false, &ids, &count), WN_OK);
   assert_int_equal(count, 512);
   for (int i = 0; i < 512; i++) assert_int_equal(ids[i], (i * 7) & 255);
-  assert_int_equal(wn_tokenizer_decode(ctx, toks[2], ids, count, &back, &got), WN_OK); /* raw: nothing is replaced */
+  assert_int_equal(wn_tokenizer_decode(ctx, toks[2], ids, count, &back, &got), WN_OK); /* raw: no byte is replaced */
   assert_int_equal(got, 512);
   assert_memory_equal(back, all, 512);
   wn_text_free(back);
@@ -261,7 +261,7 @@ static void test_bos_eos(void **state) {
   wn_tokens_free(ids);
 }
 
-/* Ids that no encoder gives: the text is UTF-8 all the same, and the stream gives the same but for an unfinished end.
+/* Ids that no encoder gives: the text is still UTF-8, and the stream gives the same text except for an unfinished end.
  */
 static void test_random_ids(void **state) {
   (void)state;
@@ -269,7 +269,7 @@ static void test_random_ids(void **state) {
     const wn_tokenizer *tok = toks[k % 2];
     int32_t ids[40];
     uint64_t V = (uint64_t)wn_tokenizer_vocab_size(tok);
-    for (uint64_t i = 0; i < 40; i++) /* mostly bytes, which stand at the beginning of the vocabulary */
+    for (uint64_t i = 0; i < 40; i++) /* mostly bytes, which come first in the vocabulary */
       ids[i] = (int32_t)draw(i + 64 * (uint64_t)k, i % 3 ? 262 : V);
     char *back;
     size_t n, bad, streamed = 0;
@@ -285,7 +285,7 @@ static void test_random_ids(void **state) {
       assert_memory_equal(piece, back + streamed, bytes);
       streamed += bytes;
     }
-    assert_true(n - streamed <= 9); /* at most three bytes were left, each U+FFFD in the whole */
+    assert_true(n - streamed <= 9); /* at most three bytes were left; each is a U+FFFD in the whole text */
     assert_int_equal(wn_text_stream_push(ctx, s, (int32_t)V, &piece, &bytes), WN_ERR_ARGUMENT);
     assert_int_equal(wn_text_stream_push(ctx, s, -1, &piece, &bytes), WN_ERR_ARGUMENT);
     wn_text_stream_destroy(s);
@@ -293,13 +293,13 @@ static void test_random_ids(void **state) {
   }
 }
 
-/* Long texts are encoded in pieces: the ids must be those that SentencePiece gives for the whole. */
+/* Long texts are encoded in pieces: ids must equal those that SentencePiece gives for the whole text. */
 static void test_pieces(void **state) {
   (void)state;
   size_t room = 300000, n, count;
   char *text = malloc(room);
   n = invent(text, room);
-  memset(text + 70000, 'x', 70000); /* a stretch without a newline that is longer than a piece */
+  memset(text + 70000, 'x', 70000); /* no newline for longer than a piece */
   static const char blank[7] = {'\n', '\n', ' ', ' ', '\n', ' ', '\n'};
   memcpy(text + 200000, blank, sizeof blank);
   for (int k = 0; k < 2; k++) {
@@ -319,7 +319,7 @@ static void test_pieces(void **state) {
     wn_spm_encoder_destroy(spm);
     free(data);
   }
-  /* and cut by hand at every newline */
+  /* divided by hand at every newline */
   struct wn_ids pieces = {0};
   size_t at = 0;
   while (at < 5000) {
@@ -352,7 +352,7 @@ static void test_training(void **state) {
   assert_int_equal(n, m);
   assert_memory_equal(first, second, n);
   free(second);
-  /* a sample: deterministic too, and not the whole */
+  /* training on a sample: also deterministic, and different */
   assert_int_equal(train(scratch, "unigram", 320, 150), WN_OK);
   second = get(scratch, &m);
   assert_true(m != n || memcmp(first, second, n));
@@ -365,7 +365,7 @@ static void test_training(void **state) {
   free(third);
 }
 
-/* Spaces come back even where the corpus has next to none. */
+/* Decoding restores spaces even if the corpus has almost none. */
 static void test_no_spaces(void **state) {
   (void)state;
   size_t n;
@@ -389,7 +389,7 @@ static void train_refused(wn_status expected, const char *part) {
     fail_msg("\"%s\" lacks \"%s\"", wn_context_error(ctx), part);
   size_t n;
   char *old = get(scratch, &n);
-  assert_string_equal(old, "old"); /* nothing lost */
+  assert_string_equal(old, "old"); /* the old file is whole */
   free(old);
 }
 
@@ -423,7 +423,7 @@ static void test_save(void **state) {
   assert_int_equal(mkdir(folder, 0777), 0);
   assert_int_equal(wn_tokenizer_load(ctx, folder, &tok), WN_ERR_IO);
   assert_null(tok);
-  for (int k = 0; k < 3; k++) { /* each replaces the one before it */
+  for (int k = 0; k < 3; k++) { /* each replaces the previous one */
     assert_int_equal(wn_tokenizer_save(ctx, toks[k], folder), WN_OK);
     assert_int_equal(wn_tokenizer_load(ctx, folder, &tok), WN_OK);
     assert_string_equal(wn_tokenizer_kind(tok), wn_tokenizer_kind(toks[k]));
@@ -440,7 +440,7 @@ static void test_save(void **state) {
   assert_int_equal(rmdir(folder), 0);
 }
 
-/* A hostile model is refused, or works: it never does harm. */
+/* A hostile model is refused or works, and never does harm. */
 static void try_model(const char *data, size_t bytes) {
   put(scratch, data, bytes);
   wn_tokenizer *tok = NULL;
@@ -481,7 +481,7 @@ static void test_hostile_models(void **state) {
   free(bad);
 }
 
-/* A model by hand: the piece "a", then a normaliser with the given table (double array, then texts). */
+/* A model written by hand: the piece "a", then a normaliser with this table (a double array, then strings). */
 static wn_status check_table(const uint32_t *units, uint32_t count, const char *strings, size_t string_bytes) {
   static uint8_t data[8192];
   static const uint8_t piece[] = {0x0A, 8, 0x0A, 1, 'a', 0x15, 0, 0, 0, 0};
@@ -504,14 +504,14 @@ static wn_status check_table(const uint32_t *units, uint32_t count, const char *
 
 static void test_hostile_tables(void **state) {
   (void)state;
-  /* unit = offset << 10 | leaf << 8 | label. The root's children stand in 256..511. */
+  /* unit = offset << 10 | leaf << 8 | label. The root's children are at 256..511. */
   static uint32_t units[768];
   enum { A = 256 ^ 'A' };
-  for (uint32_t i = 0; i < 768; i++) units[i] = (i & 255) ^ 1; /* a label that no parent here looks for */
+  for (uint32_t i = 0; i < 768; i++) units[i] = (i & 255) ^ 1; /* labels that match no parent */
   const uint32_t unused = units[A];
   units[0] = 256u << 10;
   assert_int_equal(check_table(units, 768, "", 0), WN_OK);
-  /* "A" is a rule: its block is 512..767, its value the unit at A ^ offset */
+  /* "A" is a rule: its block is 512..767, its value is at A ^ offset */
   units[A] = (uint32_t)(512 ^ 256) << 10 | 1u << 8 | 'A';
   units[A ^ 512 ^ 256] = 0x80000000u | 0;
   assert_int_equal(check_table(units, 768, "b", 2), WN_OK);
@@ -519,15 +519,15 @@ static void test_hostile_tables(void **state) {
   assert_int_equal(check_table(units, 768, "b", 2), WN_ERR_FORMAT);
   assert_non_null(strstr(wn_context_error(ctx), "outside its table"));
   units[A ^ 512 ^ 256] = 0x80000000u | 0;
-  assert_int_equal(check_table(units, 768, "b", 1), WN_ERR_FORMAT); /* no NUL */
+  assert_int_equal(check_table(units, 768, "b", 1), WN_ERR_FORMAT); /* no terminating NUL */
   assert_int_equal(check_table(units, 768, "\xFF", 2), WN_ERR_FORMAT);
   units[A] = unused;
   assert_int_equal(check_table(units, 768, "", 0), WN_OK);
-  units[0] = 0x1FFFFFu << 10; /* far outside */
+  units[0] = 0x1FFFFFu << 10; /* far outside the table */
   assert_int_equal(check_table(units, 768, "", 0), WN_ERR_FORMAT);
   assert_non_null(strstr(wn_context_error(ctx), "points outside itself"));
   units[0] = 256u << 10;
-  units[A] = (uint32_t)'A' << 10 | 'A'; /* its child 'A' is itself: "AAA..." without end */
+  units[A] = (uint32_t)'A' << 10 | 'A'; /* its child 'A' is itself: "AAA..." never ends */
   assert_int_equal(check_table(units, 768, "", 0), WN_ERR_FORMAT);
   assert_non_null(strstr(wn_context_error(ctx), "cycle"));
   units[A] = unused;

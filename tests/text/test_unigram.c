@@ -1,4 +1,5 @@
-/* Long stretches of unigram and BPE models give the ids that SentencePiece gives, in memory of a few bytes a byte. */
+/* Long stretches in unigram and BPE models get the ids that SentencePiece gives, with memory of a few bytes for each
+ * byte of text. */
 #include "support.h"
 
 #include "base/alloc.h"
@@ -12,7 +13,7 @@ enum { WORDS = 40, LONGEST = 700000, LEARNT = 77 };
 static wn_context *ctx;
 static char folder[512], corpus[600];
 
-/* Words, rare characters, runs of spaces and newlines, drawn from a seed. spaces 0: none of them. */
+/* Words, rare characters, runs of spaces and newlines, by seed. spaces 0: without spaces. */
 static size_t draw(uint64_t seed, size_t room, bool spaces, char *out) {
   static const char *const words[WORDS] = {"stone",
                                            "river",
@@ -62,7 +63,8 @@ static size_t draw(uint64_t seed, size_t room, bool spaces, char *out) {
     const uint64_t after = wn_random_below(seed, 2, i, 0, 12);
     if (spaces && after < 8) out[n++] = ' ';
     if (spaces && after == 0) out[n++] = ' ';
-    if (after == 10 && seed != LEARNT) n += (size_t)sprintf(out + n, "\xE0\xA4\x85\xE0\xA4\x86"); /* unknown, twice */
+    if (after == 10 && seed != LEARNT)
+      n += (size_t)sprintf(out + n, "\xE0\xA4\x85\xE0\xA4\x86"); /* two unknown ones in a row */
     if (after == 11) out[n++] = '\n';
   }
   return n;
@@ -77,13 +79,13 @@ static wn_tokenizer *train(const char *kind, int size, bool byte_fallback) {
   wn_tokenizer_train_options_init(&o, sizeof o);
   o.inputs = inputs, o.input_count = 1;
   o.output = model, o.kind = kind, o.vocab_size = size, o.byte_fallback = byte_fallback;
-  o.coverage = 0.98; /* some characters have no piece */
+  o.coverage = 0.98; /* some characters get no piece */
   assert_ok(ctx, wn_tokenizer_train(ctx, &o));
   assert_ok(ctx, wn_tokenizer_load(ctx, model, &tok));
   return tok;
 }
 
-/* Both ways, to the id, also without the first `dropped`. */
+/* Both algorithms give the same ids, also without the first `dropped` bytes. */
 static void compare(const wn_tokenizer *tok, const char *text, size_t bytes, size_t dropped) {
   struct wn_spm_ids *want = wn_spm_ids_create();
   struct wn_spm_error error;
@@ -111,14 +113,14 @@ static void same_ids(void **state) {
     assert_true(wn_unigram_serves(tok) == (k < 2) && wn_merges_serve(tok) == (k >= 2));
     for (uint64_t seed = 1; seed <= 40; seed++) compare(tok, text, draw(seed, 40 + 50 * seed, seed % 4 != 0, text), 0);
     compare(tok, text, draw(100, 90000, true, text), 3);
-    /* Sums so large that their floats are whole numbers: the same roundings. */
+    /* Sums so large that float has only integers: roundings must agree, too. */
     compare(tok, text, draw(101, LONGEST, false, text), 0);
     wn_tokenizer_destroy(tok);
   }
   test_free(text);
 }
 
-/* The public call takes this way for a long stretch, and its memory stays small. */
+/* The public call uses this algorithm for a long stretch, with little memory. */
 static void little_memory(void **state) {
   (void)state;
   char *text = test_malloc(LONGEST);
@@ -158,9 +160,9 @@ static void other_models_are_left(void **state) {
   wn_tokenizer_destroy(tok);
 }
 
-/* ---- a build without SentencePiece: our own reading, normalising and encoding serve every text ---- */
+/* ---- a build without SentencePiece: winnow reads, normalises and encodes every text itself ---- */
 
-/* Sentences of the corpus, for training by rules that the public call does not have. */
+/* Sentences of the corpus, for training with rules that the public call does not offer. */
 struct sentences {
   const char *text;
   size_t left;
@@ -248,7 +250,7 @@ static void without_sentencepiece(void **state) {
     train_by_rule(kind, rule, k & 1, path);
     assert_ok(ctx, wn_tokenizer_load(ctx, path, &with));
     assert_ok(ctx, wn_tokenizer_load(ctx, path, &without));
-    /* What a build without it begins with. */
+    /* How a build without SentencePiece starts. */
     struct wn_pieces *pieces = test_malloc(sizeof *pieces);
     wn_spm_encoder_destroy(without->encoder);
     without->encoder = NULL;

@@ -1,4 +1,4 @@
-/* What tests of single steps share: a model, its trainer and its batches, as a recipe says. */
+/* For tests of single steps: a model, its trainer and its batches, made from a recipe. */
 #ifndef WN_TESTS_TRAIN_BENCH_H
 #define WN_TESTS_TRAIN_BENCH_H
 
@@ -49,7 +49,7 @@ static wn_status bench_step(struct bench *b, uint64_t step, wn_train_progress *p
                          wn_data_source_packs(b->source) ? b->doc_start : NULL, p);
 }
 
-/* The distance of all gradients from `exact`'s, over their length. */
+/* The distance of all gradients from those of `exact`, relative to their length. */
 static UNUSED double bench_distance(const struct bench *b, const struct bench *exact) {
   double off = 0, all = 0;
   for (int i = 0; i < wn_model_tensor_count(b->model); i++) {

@@ -1,7 +1,6 @@
-/* Adapting a model: the start changes nothing, with every mechanism that can start so; what does not learn has no
- * gradient and the rest has the same one; low-rank updates: the merged map is the map and the branch beside it,
- * gradients are what differences say; scheduled strengths; runs in a folder, interrupted and resumed; what is refused.
- */
+/* Adapting a model. The start changes nothing, for every mechanism that has a neutral start. Frozen parameters get no
+ * gradient, the others the same one as before. Low-rank updates: the merged matrix is the matrix plus the branch, and
+ * gradients agree with finite differences. Scheduled strengths; runs in a folder, interrupted and resumed; refusals. */
 #include "told.h"
 
 #include <math.h>
@@ -96,7 +95,7 @@ static void test_start_changes_nothing(void **state) {
   }
 }
 
-/* Also where the row is long: what a window or a limit leaves out shows at its end. And a logit that is no number is a
+/* Also for long sequences, where the effect of a window or limit shows only at the end. A NaN logit counts as a
  * difference, whatever comes after it. */
 static void test_start_of_long_rows(void **state) {
   (void)state;
@@ -136,7 +135,7 @@ static void test_start_of_long_rows(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* The old one's parameters, and those that it has no place for. */
+/* All old parameters must have a place in the new model. */
 static void test_start_is_complete(void **state) {
   (void)state;
   wn_context *ctx = told_context();
@@ -149,7 +148,7 @@ static void test_start_is_complete(void **state) {
   assert_int_equal(wn_adapt_start(ctx, "old", more, &adapt, plain), WN_ERR_CONFIG); /* a gate would be lost */
   assert_non_null(strstr(wn_context_error(ctx), "exclusive_gate"));
   assert_string_equal(told, "");
-  must(ctx, wn_adapt_start(ctx, "old", more, &not, plain)); /* as a run that begins with a checkpoint: it is told */
+  must(ctx, wn_adapt_start(ctx, "old", more, &not, plain)); /* a run that starts from a checkpoint: a warning */
   assert_string_equal(told,
                       "old has \"layers.0.attn.exclusive_gate\" and 1 other, which the recipe's model lacks: it starts "
                       "without\n");
@@ -165,8 +164,8 @@ static void test_start_is_complete(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Selecting maps from the head select what the head would without positions: the same as the head's own selection in a
- * model that has none, to rounding. */
+/* Selecting projections taken from the head select what that head would without positions: up to rounding, the same as
+ * the head's own selection in a model without positions. */
 static void test_selecting_maps(void **state) {
   (void)state;
   static const char *const texts[][2] = {
@@ -200,7 +199,7 @@ static void test_selecting_maps(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* ---- what learns ---- */
+/* ---- trainable parameters ---- */
 
 static wn_train_config training(wn_tune_kind tune) {
   wn_recipe r;
@@ -215,7 +214,7 @@ static const char everything[] =
     "{\"selective\":{\"strength\":\"learned\",\"bilinear\":true,\"mem\":{}},\"exclusive\":{\"gate\":true},"
     "\"span\":{\"limit\":20,\"init\":0.3,\"loss\":0.01},\"relative\":true,\"buckets\":true,\"sinks\":2}";
 
-/* Gradients of what learns are those of a whole step to the bit; what does not learn stays where it is. */
+/* Gradients of trainable parameters are those of a full step to the bit. Frozen parameters do not change. */
 static void test_freezing(void **state) {
   (void)state;
   static const char *const backends[] = {"ref", "cpu"};
@@ -289,7 +288,7 @@ static void test_refused(void **state) {
   struct wn_model *m = model_of(ctx, "{}", 7, WN_F32);
   wn_trainer *t;
   wn_train_config c = training(WN_TUNE_MECHANISMS);
-  assert_int_equal(wn_trainer_create(ctx, m, &c, &t), WN_ERR_CONFIG); /* it has none */
+  assert_int_equal(wn_trainer_create(ctx, m, &c, &t), WN_ERR_CONFIG); /* the model has none */
   assert_non_null(strstr(wn_context_error(ctx), "learn"));
   c = training(WN_TUNE_ALL);
   snprintf(c.freeze, sizeof c.freeze, "embed.weight,*.mlp.*");
@@ -301,7 +300,7 @@ static void test_refused(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* A strength has its own rate, is not decayed, and stays at 0 or above wherever a step would take it. */
+/* A strength has its own learning rate, no weight decay, and stays at 0 or above wherever a step would move it. */
 static void test_strength_learns(void **state) {
   (void)state;
   wn_context *ctx = tiny_context("cpu", 1);
@@ -373,7 +372,8 @@ static double loss_of(wn_context *ctx, struct wn_model *m, wn_workspace *ws, con
   return r.loss_sum / (2 * T) + r.mem_loss;
 }
 
-/* In double: A and B away from their start, gradients against differences, and the merged map against W0 + s B A. */
+/* In double: A and B away from their initial values, gradients against finite differences, the merged matrix against W0
+ * + s B A. */
 static void test_lora_gradients(void **state) {
   (void)state;
   wn_context *ctx = tiny_context("ref", 1);
@@ -391,7 +391,7 @@ static void test_lora_gradients(void **state) {
     for (int64_t k = 0; k < l->maps[i].rows * l->rank; k++)
       ((double *)l->maps[i].b)[k] = 0.3 * wn_random_normal(4, WN_STREAM_TEST, (uint64_t)i, (uint64_t)k);
   must(ctx, wn_lora_merge(l));
-  /* A row of k's map: x W^T is x W0^T + s (x A^T) B^T. */
+  /* A row of k's projection: x W^T is x W0^T + s (x A^T) B^T. */
   const struct wn_lora_map *k = &l->maps[1];
   const double *w = (const double *)reach(m->params) + m->table.rows[k->row].offset + k->first * k->columns;
   for (int64_t n = 0; n < k->rows; n++) {
@@ -508,7 +508,7 @@ static void test_runs(void **state) {
     assert_true(tiny_same_file(a, b, "optimizer.safetensors"));
     assert_true(tiny_same_file(a, b, "state.json"));
     assert_int_equal(tiny_same_file(a, b, "adapter.safetensors"), k == 0);
-    /* What was learned is in the checkpoint as any other model has it. */
+    /* The checkpoint holds the trained result like any other model. */
     wn_context *ctx = tiny_context("cpu", 1);
     struct wn_model *m;
     must(ctx, wn_model_load(ctx, a, &m));
@@ -519,14 +519,14 @@ static void test_runs(void **state) {
     wn_model_destroy(m);
     wn_context_destroy(ctx);
   }
-  /* Files of another rank are not taken for this one's. */
+  /* Files of another rank are refused. */
   adaptation(old, lora, 5, &r);
   r.train.lora.rank = 3;
   snprintf(a, sizeof a, "%s/whole-0", dir);
   r.train.steps = 8;
   assert_int_equal(train(&r, a, true, 0), WN_ERR_SHAPE);
   resume_refused(&r, a, "train.lora.rank is 3, the checkpoint's 2");
-  /* Nor does a run go on with another scale of the updates that its model is made of, or with others that learn. */
+  /* A run does not resume with another scale for its updates, or with other trainable parameters. */
   r.train.lora.rank = 2;
   r.train.lora.alpha = 1;
   resume_refused(&r, a, "the checkpoint's train.lora.alpha is 16, the recipe's 1");
@@ -538,7 +538,7 @@ static void test_runs(void **state) {
   resume_refused(&r, a, "train.freeze is \"layers.0.attn.out.weight\", the checkpoint's \"\"");
   r.train.freeze[0] = 0;
   assert_int_equal(train(&r, a, true, 0), WN_OK);
-  /* A strength of 1 at once is no start. */
+  /* A strength of 1 from the start is not neutral. */
   adaptation(old, lora, 5, &r);
   r.model.attention.selective.strength = WN_STRENGTH_FIXED;
   snprintf(a, sizeof a, "%s/fixed", dir);
@@ -547,8 +547,8 @@ static void test_runs(void **state) {
   tiny_remove(dir);
 }
 
-/* Half of the run is another half of a longer one, and a run that begins with another's model begins the schedule
- * anew: a strength that falls is told. */
+/* Half of a run is another half of a longer one, and a run that starts from another's model restarts the schedule. A
+ * strength that falls gets a warning. */
 static void test_strength_falls(void **state) {
   (void)state;
   char dir[256], first[300], second[300];

@@ -1,4 +1,4 @@
-/* Evaluation totals against the whole logits: every token after the first counts once, the tail included. */
+/* Evaluation totals against whole logits: every token but the first counts once, including the rest of a block. */
 #include "tiny.h"
 
 #include <math.h>
@@ -71,14 +71,14 @@ static void test_text(void **state) {
     wn_eval_result r;
     must(b.ctx, wn_eval_text(b.ctx, b.model, b.tok, text, BYTES, &options, &r));
     check(&b, &r);
-    assert_int_equal(r.bytes, BYTES - 1); /* the first byte is not predicted */
+    assert_int_equal(r.bytes, BYTES - 1); /* the first byte is no target */
     near(r.bits_per_byte, b.loss / log(2) / (BYTES - 1));
   }
   wn_eval_options some = {.size = sizeof some, .batch = 1, .max_batches = 2};
   wn_eval_result r;
   must(b.ctx, wn_eval_text(b.ctx, b.model, b.tok, text, BYTES, &some, &r));
   assert_int_equal(r.tokens, 2 * CONTEXT);
-  assert_true(r.bits_per_byte == 0); /* a part of the text: the bytes behind it are not known */
+  assert_true(r.bits_per_byte == 0); /* unknown for a part of the text */
   must(b.ctx, wn_eval_text(b.ctx, b.model, b.tok, text, 2, NULL, &r));
   assert_int_equal(r.tokens, 1);
   assert_int_equal(wn_eval_text(b.ctx, b.model, b.tok, text, 1, NULL, &r), WN_ERR_FORMAT);
@@ -88,7 +88,7 @@ static void test_text(void **state) {
   bench_clear(&b);
 }
 
-/* Tokens of a text are the text, to the bit. */
+/* The tokens of a text give the same bits as the text. */
 static void test_tokens(void **state) {
   (void)state;
   struct bench b;
@@ -109,13 +109,14 @@ static void test_tokens(void **state) {
   bench_clear(&b);
 }
 
-/* Rows of documents: each document's loss is that of the document alone, cut at the context; padding counts nothing. */
+/* One document per sequence: each document's loss is that of the document alone, cut at the context. Padding does not
+ * count. */
 static void test_documents(void **state) {
   (void)state;
   struct bench b;
   bench_init(&b);
   static const int lengths[] = {5,  30, 2, 1,
-                                15, 17, 14}; /* of rows of 16; the one of a single token predicts nothing */
+                                15, 17, 14}; /* sequences of 16; a document of one token predicts nothing */
   enum { DOCUMENTS = sizeof lengths / sizeof *lengths, MOST = 100 };
   int32_t ids[MOST];
   float logits[CONTEXT * 256];
@@ -132,7 +133,7 @@ static void test_documents(void **state) {
       for (int v = 0; v < 256; v++) sum += exp((double)logits[t * 256 + v]);
       const double one = log(sum) - (double)logits[t * 256 + ids[first + t + 1]];
       loss += one, counted++;
-      if (lengths[d] >= 15) long_loss += one, long_counted++; /* 90% of 16 is more than 14 */
+      if (lengths[d] >= 15) long_loss += one, long_counted++; /* long: 90% of 16 is more than 14 */
     }
   }
   char dir[256];
@@ -160,7 +161,7 @@ static void test_documents(void **state) {
   tiny_remove(dir);
 }
 
-/* The mean span is over tokens, whatever batches they come in: here one of them is short, with other spans. */
+/* The mean span is over tokens, however they are batched: here one batch is short and has other spans. */
 static void test_mean_span(void **state) {
   (void)state;
   struct bench b = {.ctx = tiny_context("cpu", 1)};
@@ -213,8 +214,8 @@ static void test_token_file(void **state) {
   tiny_remove(dir);
 }
 
-/* With a memory that reaches all the way, blocks of one stretch give what the whole text at once gives; several
- * stretches what each of them gives alone. */
+/* If the recurrence reaches all the way back, the blocks of one stream give the result of the whole text at once;
+ * several streams give each its own. */
 static void test_memory(void **state) {
   (void)state;
   wn_context *ctx = tiny_context("ref", 1);
@@ -238,7 +239,7 @@ static void test_memory(void **state) {
   for (int i = 0; i < BYTES; i++) ids[i] = (unsigned char)text[i];
   must(ctx, wn_token_file_write(ctx, recipe.data.val, "llmc", 256, ids, BYTES));
   for (int64_t batch = 1; batch <= 2; batch++) {
-    const int64_t each = batch == 1 ? 56 : 28; /* tokens a stretch: 7 blocks of 8; 4 of 7 */
+    const int64_t each = batch == 1 ? 56 : 28; /* tokens in a stream: 7 blocks of 8; 4 of 7 */
     const int64_t T = batch == 1 ? 8 : 7;
     double loss = 0;
     for (int64_t at = 0; at < BYTES - 1; at += each) {
@@ -258,9 +259,9 @@ static void test_memory(void **state) {
     must(ctx, wn_data_source_create(ctx, &recipe.data, "val", T, 256, &source));
     must(ctx, wn_eval(ctx, model, source, &options, &found));
     near(found.loss, loss / (BYTES - 1));
-    must(ctx, wn_eval(ctx, model, source, &options, &found)); /* again: begins anew */
+    must(ctx, wn_eval(ctx, model, source, &options, &found)); /* a second time: streams restart */
     near(found.loss, loss / (BYTES - 1));
-    options.recurrence = -1; /* none */
+    options.recurrence = -1; /* no recurrence */
     must(ctx, wn_eval(ctx, model, source, &options, &found));
     assert_true(fabs(found.loss - loss / (BYTES - 1)) > 1e-4);
     wn_data_source_destroy(source);

@@ -1,9 +1,9 @@
-/* Keys without effect are told, each with the key that turns it off. */
+/* A key without effect gets a warning that names the key which disables it. */
 #include "told.h"
 
 #include "train/idle.h"
 
-/* `told` is of an empty recipe with the sets, which are separated by semicolons. */
+/* Whether an empty recipe with these changes (separated by semicolons) gives the warning in `told`. */
 static void warned(wn_context *ctx, const char *sets) {
   char text[1024], *rest = text;
   const char *list[8];
@@ -19,7 +19,7 @@ static void warned(wn_context *ctx, const char *sets) {
 static void test_each(void **state) {
   (void)state;
   static const struct {
-    const char *sets, *idle, *acts; /* idle is told with these sets, nothing with `acts` as well */
+    const char *sets, *idle, *acts; /* idle: the warning with sets; none with acts as well */
   } cases[] = {
       {"model.tied=true;model.init.logits=normal 1",
        "model.init.logits is \"normal 1\" and has no effect: model.tied is true", "model.tied=false"},

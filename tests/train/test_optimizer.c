@@ -1,5 +1,5 @@
 /* Optimizers against closed forms: with a constant gradient g, AdamW's bias-corrected moments are g and g^2 at every
- * step, and Adagrad's sum after k steps is k g^2. Clipping against norms worked out by hand. */
+ * step, and Adagrad's sum after k steps is k g^2. Clipping against norms computed by hand. */
 #include "tiny.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 enum { FIRST = 3, SECOND = 4, OFFSET = 16, TOTAL = 32 };
 
-/* Two tensors with padding between them: "a" [3] does not decay, "b" [2,2] does. */
+/* Two tensors with padding between them: "a" [3] has no weight decay, "b" [2,2] does. */
 struct bench {
   wn_context *ctx;
   struct wn_param rows[2];
@@ -78,7 +78,7 @@ static void test_adamw(void **state) {
       bool row = i < FIRST || (i >= OFFSET && i < OFFSET + SECOND);
       double move = row ? lr * b.g[i] / (fabs(b.g[i]) + c.eps) : 0, want = before[i];
       for (int s = 0; s < 5; s++) want = want * (i >= OFFSET ? 1 - lr * c.weight_decay : 1) - move;
-      expect(&b, i, want); /* padding included: it stays zero */
+      expect(&b, i, want); /* also padding, which stays zero */
     }
     bench_clear(&b);
   }
@@ -100,7 +100,8 @@ static void test_adagrad(void **state) {
   }
 }
 
-/* Norms: a 0.3, b 1. With eps far above |g|, AdamW's first move is lr * scale * g / eps: it shows the scale. */
+/* Norms: 0.3 for a, 1 for b. With eps far above |g|, AdamW's first step is lr * scale * g / eps, which shows the scale.
+ */
 static void test_clipping(void **state) {
   (void)state;
   const struct {
@@ -109,9 +110,9 @@ static void test_clipping(void **state) {
       {0, 0, 1, 1},
       {2, 2, 1, 1},                     /* nothing to clip */
       {0.522015325445528, 0, 0.5, 0.5}, /* half of sqrt(0.09 + 1) */
-      {0, 0.5, 1, 0.5},                 /* each by its own */
+      {0, 0.5, 1, 0.5},                 /* each by its own norm */
       {0, 0.03, 0.1, 0.03},
-      {0.2915475947422651, 0.5, 0.5, 0.25}, /* tensors first: sqrt(0.09 + 0.25) is halved */
+      {0.2915475947422651, 0.5, 0.5, 0.25}, /* first by tensor, then sqrt(0.09 + 0.25) is halved */
   };
   for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
     struct bench b;
@@ -134,7 +135,7 @@ static void test_clipping(void **state) {
   }
 }
 
-/* Modules that share a tensor are clipped each by its own norm: the same as three tensors. */
+/* Modules that share a tensor are clipped by their own norms, as if they were three tensors. */
 static void test_clipping_of_modules(void **state) {
   (void)state;
   const double g[] = {0.3, -0.4, 0.02, 0, 0.6, 0.8}; /* norms 0.5, 0.02, 1 */
@@ -159,8 +160,8 @@ static void test_clipping_of_modules(void **state) {
   }
 }
 
-/* Adagrad's step is clipped and its sum is not, so that modules with larger gradients move less: norms 0.3 and 1, with
- * 0.03 a tenth and 3% of a step. Of the decay nothing is clipped. */
+/* Adagrad clips the step but not its sum, so modules with larger gradients move less: with norms 0.3 and 1, clipping at
+ * 0.03 leaves a tenth and 3% of a step. Weight decay is not clipped. */
 static void test_clipped_adagrad(void **state) {
   (void)state;
   struct bench b;
@@ -181,7 +182,8 @@ static void test_clipped_adagrad(void **state) {
   bench_clear(&b);
 }
 
-/* A ratio stays in [0,1] and is not decayed, however many dimensions it has; what is not a ratio goes where it goes. */
+/* A parameter that is a ratio stays in [0,1] and has no weight decay, whatever its number of dimensions. Others are not
+ * bounded. */
 static void test_ratios(void **state) {
   (void)state;
   for (int kind = WN_OPT_ADAMW; kind <= WN_OPT_ADAGRAD; kind++) {
@@ -190,7 +192,7 @@ static void test_ratios(void **state) {
       bench_init(&b, (wn_optimizer_kind)kind, wide != 0);
       b.opt.rows[1].range = WN_RANGE_RATIO;
       const wn_train_config c = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-15, .weight_decay = 100};
-      steps(&b, &c, 0.01, 1); /* 3, -1, 0.25, 2 become, without decay, 2.99, -0.99, 0.24, 1.99 */
+      steps(&b, &c, 0.01, 1); /* without decay 3, -1, 0.25, 2 become 2.99, -0.99, 0.24, 1.99 */
       expect(&b, OFFSET, 1);
       expect(&b, OFFSET + 1, 0);
       expect(&b, OFFSET + 2, 0.24);
@@ -201,8 +203,8 @@ static void test_ratios(void **state) {
   }
 }
 
-/* Which tensors Muon has, and what it keeps for them: the layers' projections have no second moment; a model without
- * any left to learn is refused. */
+/* The tensors that Muon updates, and its state for them: the layers' projections have no second moment. A model in
+ * which nothing is trainable is refused. */
 static void test_muon_rows(void **state) {
   (void)state;
   wn_context *ctx = tiny_context("cpu", 1);
@@ -246,7 +248,7 @@ static void test_muon_rows(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* A gradient of zeros moves a matrix by its decay alone. */
+/* With a gradient of zeros a matrix changes by its weight decay alone. */
 static void test_muon_without_gradient(void **state) {
   (void)state;
   struct wn_param row = {.name = "w", .ndim = 2, .shape = {3, 2}, .count = 6, .decay = true, .matrix = true};
@@ -260,7 +262,7 @@ static void test_muon_without_gradient(void **state) {
   const wn_train_config c = {
       .lr = 0.1, .weight_decay = 0.5, .muon = {.lr = 0.2, .momentum = 0.9, .nesterov = true, .steps = 5}};
   must(model.ctx, wn_optimizer_measure(&opt, g, &norm));
-  must(model.ctx, wn_optimizer_apply(&opt, &c, g, 0, 0.1, 1)); /* the other rate has no part in it */
+  must(model.ctx, wn_optimizer_apply(&opt, &c, g, 0, 0.1, 1)); /* the other learning rate does not matter */
   const float want[] = {1, 2, 3, -4, 5, 6};
   for (int i = 0; i < 6; i++) assert_true(fabs((double)p[i] - 0.95 * (double)want[i]) < 1e-6);
   wn_optimizer_clear(&opt);

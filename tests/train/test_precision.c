@@ -1,5 +1,5 @@
-/* train.precision bfloat16: it learns, its gradients are float32's as closely as the reference's of the same precision,
- * recomputation and resuming give the same bits, and what cannot have it is refused. */
+/* train.precision bfloat16: training works; gradients are as close to float32 as those of the reference in the same
+ * precision; recomputation and resuming give the same bits; unsupported cases are refused. */
 #include "bench.h"
 #include "isa.h"
 
@@ -7,7 +7,7 @@ static void must_step(struct bench *b, uint64_t step, wn_train_progress *p) {
   must(b->ctx, bench_step(b, step, p));
 }
 
-/* Models whose parts differ in what they read and in which arrays they have. */
+/* Models that differ in what their parts read and in which arrays they have. */
 static const char *const shapes[] = {"selective",     "standard", "post norm, gelu, bias", "both norms, rope, grouped",
                                      "dropout, relu", "budgets"};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
@@ -66,7 +66,7 @@ static void test_gradients(void **state) {
     r.train.precision = WN_BF16;
     bench_init(&ref, &r, "ref", 1);
     bench_init(&fast, &r, "cpu", 2);
-    setenv("WINNOW_ISA", ISA_OF_EIGHT, 1); /* products of rounded floats */
+    setenv("WINNOW_ISA", ISA_OF_EIGHT, 1); /* with products of rounded floats */
     bench_init(&slow, &r, "cpu", 2);
     unsetenv("WINNOW_ISA");
     must_step(&exact, 0, &p);
@@ -84,7 +84,7 @@ static void test_gradients(void **state) {
   }
 }
 
-/* Another number of threads: the last digits of gradients at most, far less than what rounding does. */
+/* With another number of threads only the last digits of gradients differ, by far less than rounding. */
 static void test_threads(void **state) {
   (void)state;
   for (int s = 0; s < SHAPES; s++) {
@@ -106,7 +106,7 @@ static void test_threads(void **state) {
       const double off = bench_distance(&more, &one);
       wn_build_info info;
       must(more.ctx, wn_build_info_get(more.ctx, &info));
-      /* in tiles a product has the same bits; what is left is sums over rows, in float32 */
+      /* products in tiles have the same bits; what remains are float32 sums over rows */
       if (!(off <= (strcmp(info.bfloat16, "AMX") == 0 ? 1e-7 : rounding / 20)))
         fail_msg("%s: %g with %d threads, rounding %g", shapes[s], off, threads, rounding);
       assert_true(p.loss == q.loss || strcmp(info.bfloat16, "AMX") != 0);
@@ -116,7 +116,7 @@ static void test_threads(void **state) {
   }
 }
 
-/* A layer that is run again has the same bits, with its activations kept or not; and a second trainer has them too. */
+/* A recomputed layer has the same bits, whether or not activations are kept. So does a second trainer. */
 static void test_same_bits(void **state) {
   (void)state;
   for (int s = 0; s < SHAPES; s++) {
@@ -139,7 +139,7 @@ static void test_same_bits(void **state) {
   }
 }
 
-/* At a width where activations outweigh parameters, a step takes less than 0.7 of float32's memory. */
+/* Where activations outweigh parameters, a step takes less than 0.7 of float32's memory. */
 static void test_memory(void **state) {
   (void)state;
   uint64_t bytes[2];
@@ -217,7 +217,7 @@ static void test_refusals(void **state) {
   assert_int_equal(wn_trainer_create(b.ctx, b.model, &r.train, &trainer), WN_ERR_CONFIG);
   assert_non_null(strstr(wn_context_error(b.ctx), "train.precision must be float32 or bfloat16"));
   r.train.precision = WN_BF16;
-  b.model->dtype = WN_F64; /* as a model of doubles would be */
+  b.model->dtype = WN_F64; /* like a model in double */
   assert_int_equal(wn_trainer_create(b.ctx, b.model, &r.train, &trainer), WN_ERR_UNSUPPORTED);
   assert_non_null(strstr(wn_context_error(b.ctx), "train.precision bfloat16 needs a model of F32, found F64"));
   b.model->dtype = WN_F32;

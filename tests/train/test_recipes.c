@@ -1,5 +1,5 @@
-/* Every recipe of recipes/ loads, has no key without effect and the parameters its paper publishes, and starts: two
- * steps at a small size. */
+/* Every recipe in recipes/ loads, has no key without effect, has the number of parameters that its paper gives, and
+ * starts: two steps at a small size. */
 #include "told.h"
 
 #include <dirent.h>
@@ -70,7 +70,7 @@ static void test_no_idle_keys(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* A pair of recipes that is compared differs in its attention alone. */
+/* Two recipes that are compared differ only in their attention. */
 static void test_pairs(void **state) {
   (void)state;
   wn_context *ctx = tiny_context("cpu", 1);
@@ -111,17 +111,17 @@ static double parameters(wn_context *ctx, const char *name, int64_t vocab, bool 
   return count;
 }
 
-/* Leviathan et al., Table 7: with a vocabulary of 7,964 the three counts are those of the maps, the embeddings and 6
- * vectors of the width a layer, to the last parameter; here a layer has 2 and the heads' two norms, and a last norm
- * follows. GPT-2's count is exact; Sukhbaatar et al., tables 1 and 2, in millions, with the 27 characters of text8 and
- * the 205 of enwik8; Zhai, section 4.1, in tenths of a billion and without the embedding. */
+/* Leviathan et al., Table 7: with a vocabulary of 7,964 the three counts are exactly those of matrices, embeddings and
+ * 6 vectors of the width in each layer. Here a layer has 2 such vectors and two norms of its heads, and there is a
+ * final norm. GPT-2's count is exact. Sukhbaatar et al., tables 1 and 2, count in millions, with text8's 27 characters
+ * and enwik8's 205; Zhai, §4.1, in tenths of a billion, without the embedding. */
 static void test_parameter_counts(void **state) {
   (void)state;
   const struct {
     const char *name;
     int64_t vocab;
     double count, tolerance;
-    bool bare;    /* the embedding is not counted */
+    bool bare;    /* embedding left out */
     bool vectors; /* the paper's layers have 6 */
   } published[] = {
       {"selective-paper-d8-selective.json", 7964, 33603584, 0, false, true},
@@ -135,7 +135,7 @@ static void test_parameter_counts(void **state) {
       {"adaptive-span.json", 205, 39e6, 0.5 / 39, false, false},
       {"adaptive-span-large.json", 27, 209e6, 0.5 / 209, false, false},
       {"adaptive-span-large.json", 205, 209e6, 0.5 / 209, false, false},
-      {"t5-small-selective.json", 0, 60506624, 0, false, false}, /* Raffel et al. 2020, its checkpoint's tensors */
+      {"t5-small-selective.json", 0, 60506624, 0, false, false}, /* Raffel et al. 2020: the tensors of its checkpoint */
       {"t5-small-standard.json", 0, 60506624, 0, false, false},
       {"xsa-0.7b.json", 0, 0.7e9, 0.05 / 0.7, true, false},
       {"xsa-1.4b.json", 0, 1.4e9, 0.05 / 1.4, true, false},
@@ -152,8 +152,8 @@ static void test_parameter_counts(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* What a paper gives, key by key: Leviathan et al., appendix A.1 and section 5; Sukhbaatar et al., "Implementation
- * details" of section 4, its program's small setting aside. */
+/* The settings given in papers, key by key: Leviathan et al., appendix A.1 and §5; Sukhbaatar et al., "Implementation
+ * details" in §4, except its program's small setting. */
 static void test_settings_of_the_papers(void **state) {
   (void)state;
   wn_context *ctx = tiny_context("cpu", 1);
@@ -234,7 +234,7 @@ static void test_start(void **state) {
     const char *small[] = {"train.steps=2", "train.batch=2", "train.accumulate=1", "train.eval_batches=1",
                            "model.layers=2", "model.ffn_width=24", "model.head_size=8", "model.width=32",
                            "model.heads=2", "train.context=0",
-                           /* only for token files: a task says itself how many tokens it needs */
+                           /* only with token files: a task sets its own number of tokens */
                            "model.vocab_size=64", "model.context=16", train, val, "data.tokenizer=\"\"",
                            /* only with an encoder */
                            "model.vocab_size=72", "data.sentinels=8", "data.end_token=-1", "model.encoder.layers=2",
@@ -244,7 +244,7 @@ static void test_start(void **state) {
     const int sets = r.data.kind == WN_DATA_SPAN_CORRUPTION ? SPANS : r.data.kind == WN_DATA_TOKENS ? FILES : TASK;
     must(ctx, wn_recipe_load(ctx, path, small, sets, &r));
     wn_status status = wn_train_run(ctx, &r, run, false, NULL, NULL);
-    if (status == WN_ERR_UNSUPPORTED) { /* a term that only ref has */
+    if (status == WN_ERR_UNSUPPORTED) { /* a term that only ref supports */
       tiny_remove(run);
       must(ref, wn_train_run(ref, &r, run, false, NULL, NULL));
     } else if (status != WN_OK) {

@@ -1,4 +1,4 @@
-/* Runs in a folder: interrupted and resumed equals never interrupted, to the bit; what is refused; what is logged. */
+/* Runs in a folder: interrupted and resumed gives the same bits as uninterrupted; refusals; the log. */
 #include "tiny.h"
 #include "policies.h"
 
@@ -26,7 +26,7 @@ static void on_progress(void *user, const wn_train_progress *p) {
 
 static const char *backend = "cpu";
 
-/* Trains in a context of its own; stops after step `at` when it is not 0. */
+/* Trains in its own context. Stops after step `at` unless that is 0. */
 static wn_status train(const wn_recipe *r, const char *dir, bool resume, int64_t at, struct stop *out) {
   struct stop s = {.ctx = tiny_context(backend, 1), .at = at};
   wn_status status = wn_train_run(s.ctx, r, dir, resume, on_progress, &s);
@@ -43,7 +43,7 @@ static void same_run(const char *a, const char *b) {
   assert_true(tiny_same_file(a, b, "state.json"));
 }
 
-/* Every line of the log is an object; steps count from 1; the loss of step i goes to loss[i]. */
+/* Every line of the log is an object, steps count from 1, and loss[i] gets the loss of step i. */
 static int read_log(const char *dir, double *loss, int most) {
   char *text = tiny_read(dir, "log.jsonl", NULL), *at = text;
   assert_non_null(text);
@@ -82,7 +82,7 @@ static void resume_equals(wn_recipe *r) {
   assert_int_equal(read_log(path_a, la, 8), 6);
   assert_int_equal(read_log(path_b, lb, 8), 6);
   assert_memory_equal(la, lb, 6 * sizeof *la);
-  /* Nothing is left to do: nothing changes. */
+  /* Resuming a finished run changes nothing. */
   assert_int_equal(train(NULL, path_b, true, 0, NULL), WN_OK);
   same_run(path_a, path_b);
   tiny_remove(a), tiny_remove(b);
@@ -103,12 +103,12 @@ static void test_resume(void **state) {
   resume_equals(&r);
   tiny_recipe(&r, true);
   r.train.optimizer = WN_OPT_MUON;
-  r.model.attention.selective.bilinear = true; /* matrices of a mechanism */
+  r.model.attention.selective.bilinear = true; /* a mechanism's matrices */
   resume_equals(&r);
 }
 
-/* A run of selective attention that goes on with L_mem from step 3 on is the run that had it so from its beginning.
- * Long rows under budgets: keys that nobody sees are left out in both alike. */
+/* A run with selective attention that is resumed with L_mem from step 3 on equals one that had L_mem.from_step 3 from
+ * the beginning. Long sequences under budgets: both leave out keys that no row sees. */
 static void resume_with_mem(int64_t length, bool budgets, double tau) {
   wn_recipe plain, with;
   char dir[256], a[300], b[300];
@@ -135,7 +135,7 @@ static void resume_with_mem(int64_t length, bool budgets, double tau) {
   tiny_remove(dir);
 }
 
-/* A resumed run that is interrupted before a step has the recipe that it was given: it is the one that goes on. */
+/* A resumed run that is interrupted before its first step keeps the recipe that it was given. */
 static void test_resume_interrupted(void **state) {
   (void)state;
   wn_recipe r, kept;
@@ -157,7 +157,7 @@ static void test_resume_interrupted(void **state) {
   tiny_remove(dir);
 }
 
-/* L_mem is of selections: a model without any is not told so in silence. */
+/* L_mem needs selections: without any, a warning. */
 static void test_mem_without_selections(void **state) {
   (void)state;
   wn_recipe r;
@@ -187,7 +187,8 @@ static json_t *read_json(const char *dir, const char *name) {
   return j;
 }
 
-/* Budgets that a training no longer has are not left beside its checkpoint; those that a search has put there are. */
+/* Budgets that a training no longer uses are removed from beside its checkpoint. Those that a search has put there
+ * stay. */
 static void test_budgets_dropped(void **state) {
   (void)state;
   static const char searched[] = "{\"policy\": \"selective\", \"tokens\": [5, 5]}";
@@ -209,8 +210,8 @@ static void test_budgets_dropped(void **state) {
   tiny_remove(dir);
 }
 
-/* Training under budgets that fall: resumed to the bit; the budgets in force lie beside the checkpoint; and a new run
- * starts from its parameters with other losses, a fresh optimizer and budgets from a file. */
+/* Training under falling budgets: resuming gives the same bits; the current budgets are stored with the checkpoint; a
+ * new run starts from its parameters with other losses, a fresh optimizer and budgets from a file. */
 static void test_budgets(void **state) {
   (void)state;
   wn_recipe r;
@@ -253,7 +254,7 @@ static void test_budgets(void **state) {
   budgets = read_json(third, "budgets.json");
   assert_non_null(budgets);
   json_decref(budgets);
-  /* Learning nothing, it is the other's model. */
+  /* With learning rate 0 it stays the other's model. */
   tiny_remove(third);
   r.train.lr = 0;
   assert_int_equal(train(&r, third, false, 0, NULL), WN_OK);
@@ -267,8 +268,8 @@ static void test_budgets(void **state) {
   tiny_remove(dir);
 }
 
-/* Segment recurrence: the memory is state as well; the streams end and begin again after four steps. Evaluations in
- * between have their own. */
+/* The cache of segment recurrence is state as well. Streams end and restart after four steps. Evaluations in between
+ * have their own. */
 static void test_resume_streams(void **state) {
   (void)state;
   char dir[256];
@@ -308,7 +309,7 @@ static void test_resume_streams(void **state) {
   tiny_remove(dir);
 }
 
-/* Spans that are learned while the memory follows them: rooms for 128 tokens of 256, which five blocks fill. */
+/* Spans are learned and the recurrence follows them: rooms for 128 of 256 tokens, filled by five blocks. */
 static void test_resume_spans(void **state) {
   (void)state;
   char dir[256];
@@ -390,14 +391,12 @@ static void test_evaluation(void **state) {
   char *log = tiny_read(path, "log.jsonl", NULL);
   int found = 0;
   for (char *at = log; (at = strstr(at, "\"val_loss\":")); at++) found++;
-  assert_int_equal(found, 2); /* steps 4 and 6, the last */
+  assert_int_equal(found, 2); /* step 4, and step 6 as the last */
   free(log);
   tiny_remove(dir);
 }
 
-/* A saved or converted model has no state: resuming, with a recipe or without, would train from scratch and replace it,
- * and so would a new run. */
-/* Parts of a step may be shorter than the recipe's batch; evaluations see the same rows. */
+/* A step's parts may be shorter than the recipe's batch. Evaluations see the same sequences. */
 static void test_evaluation_of_parts(void **state) {
   (void)state;
   char dir[256], run[300];
@@ -407,7 +406,8 @@ static void test_evaluation_of_parts(void **state) {
     wn_recipe r;
     tiny_recipe(&r, false);
     r.train.steps = r.train.eval_every = 1, r.train.eval_batches = 2, r.train.lr = 0;
-    r.train.batch = 4, r.train.accumulate = 3, r.train.shards = 4 * parts; /* 8 rows: 2 of 4, or 3, 3 and 2 of 3 */
+    r.train.batch = 4, r.train.accumulate = 3,
+    r.train.shards = 4 * parts; /* 8 sequences: 2 parts of 4, or parts of 3, 3 and 2 */
     snprintf(run, sizeof run, "%s/%d", dir, parts);
     assert_int_equal(train(&r, run, false, 0, NULL), WN_OK);
     wn_context *ctx = tiny_context("cpu", 1);
@@ -433,8 +433,8 @@ static void *interrupt(void *user) {
   return NULL;
 }
 
-/* Goes on (or begins) until an interrupt has met the evaluation of step `step`, which takes minutes: after one that
- * came sooner with a longer delay. */
+/* Resumes (or starts) the run until an interrupt arrives during step `step`'s evaluation, which takes minutes. If it
+ * came too early, tries again with a longer delay. */
 static void interrupt_evaluation(wn_recipe r, const char *dir, int64_t step) {
   int64_t saved = 0;
   r.train.eval_batches = 1000000;
@@ -469,8 +469,8 @@ static void same_evaluations(const char *a, const char *b) {
   wn_context_destroy(ctx);
 }
 
-/* An evaluation that was interrupted, in the midst of a run or at its end, is made when the run goes on, once; the log
- * is that of a run without interrupts. */
+/* An interrupted evaluation, during a run or at its end, is repeated once when the run is resumed. The log equals that
+ * of an uninterrupted run. */
 static void test_evaluation_interrupted(void **state) {
   (void)state;
   char dir[256], a[300], b[300];
@@ -486,7 +486,7 @@ static void test_evaluation_interrupted(void **state) {
   assert_int_equal(train(&r, b, true, 3, &s), WN_ERR_CANCELLED);
   assert_true(s.evaluated && s.seen == 3);
   interrupt_evaluation(r, b, 4);
-  interrupt_evaluation(r, b, 4); /* and again, before anything else */
+  interrupt_evaluation(r, b, 4); /* a second time, before anything else */
   assert_int_equal(train(&r, b, true, 0, &s), WN_OK);
   assert_true(s.evaluated);
   same_run(a, b);
@@ -511,7 +511,7 @@ static void test_model_is_no_run(void **state) {
   must(ctx, wn_model_save(ctx, model, NULL, dir));
   must(ctx, wn_model_save(ctx, model, NULL, copy));
   wn_model_destroy(model);
-  for (int parts = 2; parts > 0; parts--) { /* both files; then the configuration alone */
+  for (int parts = 2; parts > 0; parts--) { /* both files; then only the configuration */
     assert_false(wn_train_can_resume(dir));
     const wn_recipe *const given[] = {NULL, &r};
     for (int i = 0; i < 2; i++) {
@@ -523,7 +523,7 @@ static void test_model_is_no_run(void **state) {
     assert_non_null(strstr(wn_context_error(ctx), "holds a model"));
     for (int i = 2 - parts; i < 2; i++) assert_true(tiny_same_file(dir, copy, names[i]));
     snprintf(path, sizeof path, "%s/log.jsonl", dir);
-    assert_int_not_equal(access(path, F_OK), 0); /* nothing was begun */
+    assert_int_not_equal(access(path, F_OK), 0); /* nothing was started */
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     remove(path);
   }
@@ -531,7 +531,7 @@ static void test_model_is_no_run(void **state) {
   tiny_remove(dir), tiny_remove(copy);
 }
 
-/* A run's folder from somebody else, with a link wherever a run writes, moves or removes by name. */
+/* A stranger's run folder with a link wherever a run writes, moves or removes a file by name. */
 static void test_links(void **state) {
   (void)state;
   static const char *const names[] = {".next", ".commit", "log.jsonl"};
@@ -578,11 +578,11 @@ static void test_refusals(void **state) {
   assert_int_equal(train(NULL, dir, true, 0, NULL), WN_ERR_IO); /* nothing to resume */
   assert_int_equal(train(&r, dir, true, 0, NULL), WN_ERR_IO);
   assert_int_equal(train(&r, dir, false, 0, NULL), WN_OK);
-  assert_int_equal(train(&r, dir, false, 0, NULL), WN_ERR_ARGUMENT); /* holds a run */
+  assert_int_equal(train(&r, dir, false, 0, NULL), WN_ERR_ARGUMENT); /* has a run already */
   changed = r;
   changed.model.width = 48;
   assert_int_equal(train(&changed, dir, true, 0, NULL), WN_ERR_CONFIG);
-  /* The key is named, also where one of both configurations leaves it out. */
+  /* The key is named, also if one of the two configurations lacks it. */
   static const struct {
     const char *set, *why;
   } keys[] = {{"model.width=48", "model.width is 32, the recipe's 48"},
@@ -609,17 +609,17 @@ static void test_refusals(void **state) {
   assert_int_equal(train(&changed, dir, true, 0, NULL), WN_ERR_CONFIG);
   changed.train.optimizer = WN_OPT_MUON;
   assert_int_equal(train(&changed, dir, true, 0, NULL), WN_ERR_CONFIG);
-  /* One process a folder. */
+  /* One process in a folder at a time. */
   wn_context *ctx = tiny_context("cpu", 1);
   struct wn_run_log lock;
   must(ctx, wn_run_log_open(ctx, dir, &lock));
   assert_int_equal(train(NULL, dir, true, 0, NULL), WN_ERR_IO);
   wn_run_log_close(&lock);
-  /* More steps than before go on from the last. */
+  /* With more steps than before, the run continues from its last. */
   changed = r;
   changed.train.steps = 4;
   assert_int_equal(train(&changed, dir, true, 0, NULL), WN_OK);
-  /* Files of two runs do not pass as one. */
+  /* Files of two runs are not mixed. */
   r.train.seed = 99;
   assert_int_equal(train(&r, other, false, 0, NULL), WN_OK);
   char from[300], to[300];
@@ -631,8 +631,7 @@ static void test_refusals(void **state) {
   tiny_remove(dir), tiny_remove(other);
 }
 
-/* A model that was trained without a tokenizer goes on with the one that the recipe names, in a new run as in its own.
- */
+/* A model trained without a tokenizer continues with the one that the recipe names, in a new run as in its own. */
 static void test_tokenizer_named_later(void **state) {
   (void)state;
   char dir[256], first[300], second[300];
@@ -653,14 +652,14 @@ static void test_tokenizer_named_later(void **state) {
   r.train.steps = 2;
   assert_int_equal(train(&r, first, true, 0, NULL), WN_OK);
   assert_true(wn_path_has(first, "tokenizer.json"));
-  /* From here on it is the run's own, wherever the other has gone. */
+  /* From now on the run has its own copy, even if the original is gone. */
   snprintf(r.data.tokenizer, sizeof r.data.tokenizer, "%s/gone.model", dir);
   r.train.steps = 3;
   assert_int_equal(train(&r, first, true, 0, NULL), WN_OK);
   tiny_remove(dir);
 }
 
-/* A vocabulary beyond all models: with the sentinels it would be a negative number. */
+/* A vocabulary so large that adding the sentinels would make it negative. */
 static void test_hostile_vocabulary(void **state) {
   (void)state;
   static const char *const texts[] = {"{\"vocab_size\":9223372036854775807}", "{\"vocab_size\":16777217}",
@@ -693,7 +692,7 @@ static void test_hostile_vocabulary(void **state) {
   tiny_remove(dir);
 }
 
-/* A learning rate that blows the model up: the checkpoint that was there is the one that is left. */
+/* A learning rate that makes the model diverge: the last good checkpoint stays. */
 static void test_divergence(void **state) {
   (void)state;
   char dir[256];
@@ -722,7 +721,7 @@ static void test_divergence(void **state) {
   tiny_remove(dir);
 }
 
-/* A log that ends in the middle of a line, or past the checkpoint, is cut to what the checkpoint knows. */
+/* A log that ends inside a line, or is ahead of the checkpoint, is cut to the checkpoint's step. */
 static void test_log(void **state) {
   (void)state;
   char dir[256], path[300];
@@ -745,7 +744,7 @@ static void test_log(void **state) {
   assert_true(loss[9] == 2.5);
   must(ctx, wn_run_log_trim(ctx, &log, 0));
   assert_int_equal(read_log(dir, loss, 16), 0);
-  /* A resumed run's seconds are those of the run, also where its first line comes late. */
+  /* A resumed run's seconds count from the run's start, even if its first line comes late. */
   p = (wn_train_progress){.step = 1, .loss = 2.5, .seconds = 3, .lr = 0.25};
   must(ctx, wn_run_log_append(ctx, &log, &p));
   must(ctx, wn_run_log_trim(ctx, &log, 1));

@@ -1,5 +1,5 @@
-/* Runs of an encoder-decoder on span corruption: a text with a rule is learned through the encoder, a run that stops
- * and resumes ends with the same parameters, and the evaluation of the run is that of the checkpoint. */
+/* Runs of an encoder-decoder on span corruption: a text with a pattern is learned through the encoder; an interrupted
+ * and resumed run ends with the same parameters; the run's evaluation equals the checkpoint's. */
 #include "tiny.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 enum { VOCAB = 40, SENTINELS = 10, TOKENS = 3000 };
 
-/* The same token for a while: what was dropped stands all around, but only the encoder sees it. */
+/* The same token for a while: dropped tokens equal their neighbours, which only the encoder sees. */
 static void write_tokens(wn_context *ctx, const char *path) {
   static int32_t ids[TOKENS];
   for (int i = 0; i < TOKENS; i++) ids[i] = 1 + i / 60 * 7 % 24;
@@ -82,7 +82,7 @@ static void test_resume(void **state) {
   tiny_remove(dir);
 }
 
-/* The loss of the first rows, each with the inputs of the row `shift` further. */
+/* The loss of the first sequences, each with the inputs of the sequence `shift` further on. */
 static double step_loss(wn_context *ctx, wn_model *model, const wn_data_source *source, int shift) {
   enum { B = 16, T = 12, S = 32 };
   int32_t tokens[B * T], targets[B * T], inputs[B * S], own[B * S], count[B], own_count[B];
@@ -128,7 +128,7 @@ static void test_learns(void **state) {
                       &result));
     if (fabs(result.loss - last.val_loss) > 1e-5)
       fail_msg("%.9g in the run, %.9g evaluated", last.val_loss, result.loss);
-    /* It is the encoder that says what was dropped: with the inputs of other rows the same model is worse off. */
+    /* The information comes from the encoder: with other sequences' inputs the same model is worse. */
     const double with = step_loss(ctx, model, source, 0), without = step_loss(ctx, model, source, 1);
     if (!(with < 1 && without > 1.5 * with))
       fail_msg("loss %g with its own inputs, %g with those of other rows", with, without);
@@ -161,7 +161,7 @@ static void test_refusals(void **state) {
   assert_non_null(strstr(wn_context_error(ctx), "\"data.input_length\" is 65"));
   must(ctx, wn_recipe_load(ctx, NULL, longer, 4, &r)); /* the lengths follow from the encoder's */
   assert_int_equal(r.data.input_length, 64);
-  assert_int_equal(r.model.context, 14); /* 70 of text: 10 dropped in 3 spans, and the end */
+  assert_int_equal(r.model.context, 14); /* 70 tokens: 10 dropped in 3 spans, and the end */
   assert_int_equal(r.train.context, 14);
   wn_context_destroy(ctx);
 }

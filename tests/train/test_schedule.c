@@ -1,4 +1,4 @@
-/* Learning rates against values worked out by hand. */
+/* Learning rates against values computed by hand. */
 #include "told.h"
 
 #include "train/schedule.h"
@@ -18,7 +18,7 @@ static void test_warmup(void **state) {
     close_to(wn_schedule_lr(&c, 1), 0.2);
     close_to(wn_schedule_lr(&c, 5), 1);
     close_to(wn_schedule_lr(&c, 10), 2);
-    c.lr = 0, c.muon.lr = 4; /* a rate of its own */
+    c.lr = 0, c.muon.lr = 4; /* Muon's own rate */
     close_to(wn_schedule_lr(&c, 5), 0);
     close_to(wn_schedule_muon_lr(&c, 5), 2);
     close_to(wn_schedule_muon_lr(&c, 60), kind == WN_SCHED_CONSTANT ? 4 : 4 * 0.55);
@@ -31,7 +31,7 @@ static void test_decay(void **state) {
   close_to(wn_schedule_lr(&c, 60), 2 * 0.55);
   close_to(wn_schedule_lr(&c, 35), 2 * (0.1 + 0.45 * (1 + 0.70710678118654752)));
   close_to(wn_schedule_lr(&c, 110), 0.2);
-  close_to(wn_schedule_lr(&c, 500), 0.2); /* past the end: stays there */
+  close_to(wn_schedule_lr(&c, 500), 0.2); /* constant past the end */
   c = config(WN_SCHED_LINEAR);
   close_to(wn_schedule_lr(&c, 35), 2 * (1 - 0.9 * 0.25));
   close_to(wn_schedule_lr(&c, 60), 2 * 0.55);
@@ -46,11 +46,11 @@ static void test_edges(void **state) {
   c.warmup = 0;
   close_to(wn_schedule_lr(&c, 110), 0.2);
   assert_true(wn_schedule_lr(&c, 1) < 2 && wn_schedule_lr(&c, 1) > 1.99);
-  c.warmup = 200; /* longer than the run: never leaves the warm-up */
+  c.warmup = 200; /* longer than the run: still warming up */
   close_to(wn_schedule_lr(&c, 110), 1.1);
 }
 
-/* A restart is the schedule of a run of the remaining steps. */
+/* A restart has the schedule of a run with only the remaining steps. */
 static void test_restart(void **state) {
   (void)state;
   for (int kind = WN_SCHED_COSINE; kind <= WN_SCHED_CONSTANT; kind++) {
@@ -63,7 +63,7 @@ static void test_restart(void **state) {
   }
 }
 
-/* A run that has not come to where its schedule begins is told what its rate is until then. */
+/* Before the start of its schedule, a run reports the rate that it has until then. */
 static void test_waiting(void **state) {
   (void)state;
   static const struct {
@@ -85,7 +85,7 @@ static void test_waiting(void **state) {
     *told = 0;
     must(ctx, wn_train_run(ctx, &r, dir, false, NULL, NULL));
     assert_string_equal(told, cases[i].told);
-    if (i == 0) { /* further steps, whose schedule begins with them */
+    if (i == 0) { /* further steps, for which the schedule starts anew */
       r.train.steps = 8, r.train.schedule_from = 4;
       *told = 0;
       must(ctx, wn_train_run(ctx, &r, dir, true, NULL, NULL));
@@ -99,8 +99,8 @@ static void test_waiting(void **state) {
 static void test_budgets(void **state) {
   (void)state;
   wn_train_config c = config(WN_SCHED_COSINE);
-  assert_int_equal(wn_schedule_budget(&c, 64, 16, 0), 64); /* before the first step, as after creation */
-  assert_int_equal(wn_schedule_budget(&c, 64, 16, 1), 16); /* without a schedule at once */
+  assert_int_equal(wn_schedule_budget(&c, 64, 16, 0), 64); /* before the first step */
+  assert_int_equal(wn_schedule_budget(&c, 64, 16, 1), 16); /* without a schedule, at once */
   c.prune.from_step = 10, c.prune.to_step = 34;
   assert_int_equal(wn_schedule_budget(&c, 64, 16, 10), 64);
   for (int64_t step = 10, before = 64; step <= 40; step++) {
@@ -110,12 +110,12 @@ static void test_budgets(void **state) {
     before = now;
   }
   assert_int_equal(wn_schedule_budget(&c, 64, 100, 40), 64);
-  c.prune.from_step = 2, c.prune.to_step = 6; /* a quarter of 90 is 22.5: parts of tokens are still held */
+  c.prune.from_step = 2, c.prune.to_step = 6; /* a quarter of 90 is 22.5: rounded up */
   static const int64_t way[] = {100, 100, 78, 55, 33, 10, 10};
   for (int64_t step = 1; step <= 7; step++) assert_int_equal(wn_schedule_budget(&c, 100, 10, step), way[step - 1]);
 }
 
-/* Half of what is drawn between 8 and 512 lies below the ratio's middle, 64; a step draws what it drew before. */
+/* Between 8 and 512 half of the drawn budgets are below the geometric mean, 64. A step always draws the same. */
 static void test_drawn_budgets(void **state) {
   (void)state;
   wn_train_config c = config(WN_SCHED_COSINE);
@@ -129,7 +129,8 @@ static void test_drawn_budgets(void **state) {
     if (now < least) least = now;
     if (now > most) most = now;
     assert_int_equal(now, wn_schedule_budget_drawn(&c, 512, 8, step));
-    const int other = (int)wn_schedule_budget_drawn(&c, 512, 64, step); /* half of the way is half of its way */
+    const int other =
+        (int)wn_schedule_budget_drawn(&c, 512, 64, step); /* half way in one range is half way in another */
     assert_true(now < 64 ? other < 182 : other >= 181);
     c.seed = 6;
     differ += now != wn_schedule_budget_drawn(&c, 512, 8, step);
@@ -139,7 +140,7 @@ static void test_drawn_budgets(void **state) {
   assert_true(least == 8 && most > 500 && most < 512);
   assert_true(differ > 900);
   assert_int_equal(wn_schedule_budget_drawn(&c, 512, 512, 7), 512);
-  c.prune.from_step = 10, c.prune.to_step = 20; /* on the way the least is the way's */
+  c.prune.from_step = 10, c.prune.to_step = 20; /* during the schedule its budget is the least */
   for (int64_t step = 1; step <= 10; step++) assert_int_equal(wn_schedule_budget_drawn(&c, 512, 8, step), 512);
   assert_true(wn_schedule_budget_drawn(&c, 512, 8, 11) >= 462);
 }
@@ -148,13 +149,13 @@ static void test_memory_loss(void **state) {
   (void)state;
   wn_train_config c = config(WN_SCHED_COSINE);
   for (int64_t step = 1; step <= 3; step++) close_to(wn_schedule_memory_loss(&c, step), 1);
-  c.mem.from_step = 10; /* without an end it comes at once */
+  c.mem.from_step = 10; /* without an end: at once */
   close_to(wn_schedule_memory_loss(&c, 1), 0), close_to(wn_schedule_memory_loss(&c, 10), 0);
   close_to(wn_schedule_memory_loss(&c, 11), 1);
   c.mem.to_step = 14;
   static const double way[] = {0, 0.25, 0.5, 0.75, 1, 1};
   for (int64_t step = 10; step <= 15; step++) close_to(wn_schedule_memory_loss(&c, step), way[step - 10]);
-  c.mem.from_step = 0, c.mem.to_step = 4; /* a ramp from the beginning */
+  c.mem.from_step = 0, c.mem.to_step = 4; /* a ramp from the start */
   static const double ramp[] = {0.25, 0.5, 0.75, 1, 1};
   for (int64_t step = 1; step <= 5; step++) close_to(wn_schedule_memory_loss(&c, step), ramp[step - 1]);
 }

@@ -1,9 +1,9 @@
-/* One step at a time: the loss falls with either attention, splitting a batch into micro-steps changes nothing but
- * rounding, a step allocates nothing, a loss that is not a number stops. */
+/* Single steps: the loss falls with standard and selective attention; micro-steps change nothing but rounding; a step
+ * allocates nothing; a NaN loss stops training. */
 #include "bench.h"
 #include "reach.h"
 
-/* The same few batches again and again: a model that learns at all learns these by heart. */
+/* The same few batches again and again, which any working model learns by heart. */
 static void loss_falls(bool selective, const char *backend, wn_optimizer_kind optimizer) {
   wn_recipe r;
   struct bench b;
@@ -32,7 +32,7 @@ static void test_loss_falls(void **state) {
   loss_falls(true, "cpu", WN_OPT_ADAGRAD);
 }
 
-/* Up to mem.from_step a model with L_mem learns what one without it learns, bit for bit; after it L_mem pulls. */
+/* Up to mem.from_step a model with L_mem learns the same bits as one without. After it, L_mem has an effect. */
 static void test_memory_loss_later(void **state) {
   (void)state;
   wn_recipe r;
@@ -47,13 +47,14 @@ static void test_memory_loss_later(void **state) {
     must(with.ctx, bench_step(&with, s, &a));
     must(without.ctx, bench_step(&without, s, &b));
     assert_true(s < 2 ? a.mem_loss == 0 && a.grad_norm == b.grad_norm : a.mem_loss > 0 && a.grad_norm != b.grad_norm);
-    assert_true(s < 3 ? a.loss == b.loss : a.loss != b.loss); /* step 3 is the first that L_mem turns */
-    if (s == 2) assert_true(a.mem_loss < 0.6 * r.model.attention.selective.mem.eps); /* half of eps, M / n at most 1 */
+    assert_true(s < 3 ? a.loss == b.loss : a.loss != b.loss); /* step 3 is the first with L_mem */
+    if (s == 2)
+      assert_true(a.mem_loss < 0.6 * r.model.attention.selective.mem.eps); /* half of eps, and M / n is at most 1 */
   }
   bench_clear(&with), bench_clear(&without);
 }
 
-/* Gradients, not parameters: AdamW turns a rounding of a tiny gradient into a step of full size. */
+/* Compares gradients, not parameters: AdamW turns rounding in a tiny gradient into a full step. */
 static void test_accumulation(void **state) {
   (void)state;
   wn_recipe r;
@@ -87,7 +88,7 @@ static void test_accumulation(void **state) {
   bench_clear(&split);
 }
 
-/* Each micro-step has dropout masks of its own: those of the steps that it would be by itself. */
+/* Each micro-step has its own dropout masks: the same as if it were a step. */
 static void test_masks_of_micro_steps(void **state) {
   (void)state;
   enum { ALONE = 6 };
@@ -98,13 +99,13 @@ static void test_masks_of_micro_steps(void **state) {
     wn_train_progress p = {0};
     tiny_recipe(&r, false);
     r.train.accumulate = accumulate;
-    r.train.lr = 0; /* the parameters stay */
+    r.train.lr = 0; /* parameters do not change */
     r.model.dropout = 0.3;
     bench_init(&b, &r, "cpu", 1);
     const size_t micro = (size_t)(r.train.batch * b.T);
     for (int s = 0; s < ALONE / accumulate; s++) {
       must(b.ctx, wn_data_source_batch(b.ctx, b.source, 1, 0, r.train.batch, b.tokens, b.targets, NULL));
-      for (int a = 1; a < accumulate; a++) { /* the same rows again */
+      for (int a = 1; a < accumulate; a++) { /* the same sequences again */
         memcpy(b.tokens + (size_t)a * micro, b.tokens, micro * sizeof *b.tokens);
         memcpy(b.targets + (size_t)a * micro, b.targets, micro * sizeof *b.targets);
       }
@@ -172,7 +173,7 @@ static void test_bad_arguments(void **state) {
                {"train.tune", offsetof(wn_train_config, tune)},
                {"train.prune.policy", offsetof(wn_train_config, prune.policy)}};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-    for (int value = -1; value < 78; value += 78) { /* numbers without a name */
+    for (int value = -1; value < 78; value += 78) { /* numbers outside the enum */
       c = b.recipe.train;
       memcpy((char *)&c + names[i].at, &value, sizeof value);
       assert_int_equal(wn_trainer_create(b.ctx, b.model, &c, &t), WN_ERR_CONFIG);
@@ -186,7 +187,7 @@ static void test_bad_arguments(void **state) {
   bench_clear(&b);
 }
 
-/* The span loss by hand from z and its weight; a heavy one alone shortens the spans. */
+/* The span loss, by hand from z and its coefficient. A large coefficient alone shortens the spans. */
 static void test_span_loss(void **state) {
   (void)state;
   for (int dynamic = 0; dynamic < 2; dynamic++) {
@@ -211,7 +212,7 @@ static void test_span_loss(void **state) {
   }
 }
 
-/* Dynamic spans are averaged over the step's tokens, however its rows are split. */
+/* Dynamic spans are averaged over a step's tokens, however its sequences are divided. */
 static void test_span_loss_split(void **state) {
   (void)state;
   wn_train_progress whole, split;

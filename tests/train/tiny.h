@@ -1,4 +1,4 @@
-/* What the training tests share: a context, a folder that is removed, a tiny recipe on a synthetic task. */
+/* For the training tests: a context, a folder that is removed, and a tiny recipe for a synthetic task. */
 #ifndef WN_TESTS_TRAIN_TINY_H
 #define WN_TESTS_TRAIN_TINY_H
 
@@ -18,7 +18,7 @@
 
 #define UNUSED __attribute__((unused))
 
-/* status must be WN_OK; the context's sentence is shown otherwise. */
+/* The status must be WN_OK; otherwise the context's message is shown. */
 #define must(ctx, expr)                                                                                                \
   do {                                                                                                                 \
     wn_status must_ = (expr);                                                                                          \
@@ -40,7 +40,7 @@ static UNUSED void tiny_remove(const char *dir) {
   nftw(dir, tiny_remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* A new folder, in memory where the machine has such a place: these tests sync often. */
+/* A new folder, in memory where possible, since these tests sync often. */
 static UNUSED void tiny_folder(char out[256]) {
   const char *base = getenv("TMPDIR");
   if (!base) base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
@@ -48,7 +48,7 @@ static UNUSED void tiny_folder(char out[256]) {
   if (!mkdtemp(out)) fail_msg("cannot make %s", out);
 }
 
-/* About 20K parameters on Copy. */
+/* About 20K parameters, task Copy. */
 static UNUSED void tiny_recipe(wn_recipe *r, bool selective) {
   wn_recipe_init(r);
   r->data.kind = WN_DATA_COPY;

@@ -1,4 +1,4 @@
-/* A context whose warnings are kept in `told`. */
+/* A context whose last warnings are kept in `told`. */
 #ifndef WN_TESTS_TRAIN_TOLD_H
 #define WN_TESTS_TRAIN_TOLD_H
 
