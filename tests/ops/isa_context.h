@@ -1,4 +1,4 @@
-/* For tests of the cpu backend on every instruction set: a context, and the best set that this machine has. */
+/* For tests of the cpu backend with every instruction set: a context, and the best set of this machine. */
 #ifndef WN_TESTS_OPS_ISA_CONTEXT_H
 #define WN_TESTS_OPS_ISA_CONTEXT_H
 

@@ -1,4 +1,4 @@
-/* A mixture of experts with random weights and all of its notes, for tests of the operation. */
+/* A mixture of experts with random weights and all saved intermediates, for tests of the operation. */
 #ifndef TESTS_OPS_MIXTURE_H
 #define TESTS_OPS_MIXTURE_H
 
@@ -12,7 +12,7 @@
 
 enum { MIXTURE_E = 40 }; /* the most experts */
 struct mixture_shape {
-  int64_t C, F, S, E, rows, T, top; /* S: of the shared expert, where there is one */
+  int64_t C, F, S, E, rows, T, top; /* S: width of the shared expert, or 0 */
   bool normalize, shared, gate, gradients;
 };
 
@@ -22,7 +22,7 @@ struct mixture {
   struct wn_experts a;
   struct wn_expert expert[MIXTURE_E];
   struct packed_weights packed[2 * MIXTURE_E];
-  int32_t *row_count; /* the rest is padding */
+  int32_t *row_count; /* rows after these are padding */
   double *balance;
   void *owned[4 * MIXTURE_E + 32];
   int count;
@@ -78,7 +78,7 @@ static inline void mixture_make(struct mixture *x, wn_dtype dtype, const struct 
   if (shape->gate) a->d_shared_gate = array_of(x, C, 0, 0);
 }
 
-/* Blocks of a type in place of the experts' weights, without gradients. */
+/* Quantises the experts' weights to a type. They then have no gradients. */
 static inline void mixture_pack(struct mixture *x, wn_gguf_type type) {
   const wn_gguf_type both[] = {type, type};
   for (int e = 0; e < x->s.E; e++) {
@@ -107,7 +107,7 @@ static inline void mixture_run(wn_context *ctx, const struct wn_backend *backend
   free(e.scratch);
 }
 
-/* Results near those of the reference with floats, by the largest of them. */
+/* Results must be near those of the float reference, relative to the largest of them. */
 static inline void mixture_near(const char *name, const void *got, const void *want, int64_t n, double relative) {
   const float *g = got, *w = want;
   double most = 0, worst = 0;
@@ -118,7 +118,7 @@ static inline void mixture_near(const char *name, const void *got, const void *w
   if (!(worst <= relative * most)) fail_msg("%s: differs by %g of %g", name, worst, most);
 }
 
-/* All gradients that the two have. */
+/* Compares all gradients that both have. */
 static inline void mixture_near_gradients(const struct mixture *got, const struct mixture *want, double relative) {
   const struct mixture_shape *s = &want->s;
   const struct wn_experts *g = &got->a, *w = &want->a;

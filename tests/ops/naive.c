@@ -1,5 +1,5 @@
-/* The measure of the tolerance law (naive.h): the reference backend's own source with its double accumulators, and by a
- * flag of the compiler its literals, read as float. */
+/* The measure for the tolerance rule (naive.h): the reference backend's own source, with float in place of its double
+ * accumulators, and with its literals read as float through a compiler flag. */
 #include "ops/naive.h"
 
 #include <math.h>
@@ -12,11 +12,11 @@
 #include "ops/terms.h"
 #include "tensor/bf16.h"
 
-/* It is compiled without OpenMP, and builds for inference link none: everything is on the caller's thread. */
+/* Compiled without OpenMP, and inference-only builds do not link it: everything runs on the caller's thread. */
 #define omp_get_thread_num() 0
 
-/* On rows in bf16 a weight and a logit's gradient are rounded to bf16 before a product takes them, and a row's sum of W
- * dW is dy.y with the y that the rows hold, as in every fused kernel. */
+/* For bf16 rows, attention weights and logit gradients are rounded to bf16 before a product uses them, and a row's sum
+ * of W dW is dy.y with the stored y, as in every fused kernel. */
 static bool naive_bf16;
 static float naive_factor = 1;
 void wn_naive_shake(float factor) {
@@ -28,7 +28,7 @@ static float naive_operand(float x) {
 static float naive_delta(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, const float *dy, float sum) {
   const float *y = (const float *)a->y + b * a->s_y.b + r * a->s_y.t + h * a->s_y.h;
   const float *v = (const float *)a->v + b * a->s_v.b + (r + a->Tk - a->Tq) * a->s_v.t + h / (a->H / a->Hkv) * a->s_v.h;
-  float lost = 0, size = 0; /* what the projection of exclusive attention took from y */
+  float lost = 0, size = 0; /* what exclusive attention removed from y */
   if (!naive_bf16) return sum;
   for (int64_t d = 0; a->exclusive.on && d < a->D; d++) size += v[d] * v[d];
   if (a->exclusive.on) lost = ((const float *)a->exclusive.dot)[(b * a->H + h) * a->Tq + r] / fmaxf(size, 1e-30f);
@@ -79,7 +79,7 @@ wn_status wn_naive_linear_bf16_backward(const struct wn_exec *exec, const struct
 
 _Static_assert(sizeof(0.5) == sizeof(float), "literals must be read as float: see CMakeLists.txt, winnow_naive");
 
-/* Compiled without OpenMP: one thread. */
+/* Without OpenMP, on one thread. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunknown-pragmas"
 #pragma GCC diagnostic ignored "-Wunused-parameter"

@@ -1,5 +1,5 @@
-/* The one table of operation cases, and for each operation which arrays it takes and how it is called. Used for
- * gradients (finite differences of the double reference) and for comparing backends. */
+/* The only table of operation cases, and for each operation its arrays and its call. Used to check gradients (finite
+ * differences of the double reference) and to compare backends. */
 #ifndef TESTS_OPS_OP_CASES_H
 #define TESTS_OPS_OP_CASES_H
 
@@ -28,17 +28,17 @@ enum op {
   SUMS
 };
 
-/* Flags; each operation reads its own. */
+/* Flags. Each operation reads its own. */
 enum {
-  ACC = 1,      /* accumulate into outputs and input gradients */
-  BIAS = 2,     /* linear b; norm shift; embedding pos */
+  ACC = 1,      /* adds to outputs and input gradients */
+  BIAS = 2,     /* linear: b; norm: shift; embedding: pos */
   LAYER = 4,    /* norm */
   WITH_ADD = 8, /* norm */
-  ALIAS = 16,   /* the aliasing that the header allows */
+  ALIAS = 16,   /* the aliasing allowed in the header */
   TABLE = 32,   /* rope */
-  GELU = 64,    /* act; neither: RELU */
+  GELU = 64,    /* act; without either: ReLU */
   SWIGLU = 128,
-  SEL = 256, /* attention, from here on */
+  SEL = 256, /* from here on: attention */
   NO_RELU = 512,
   OPEN_FIRST = 1024,
   OPEN_SELF = 2048,
@@ -46,25 +46,25 @@ enum {
   BILINEAR = 8192,
   MEM = 16384,
   DOCS = 32768,
-  LAST_HEAD = 65536,    /* the last head selects */
+  LAST_HEAD = 65536,    /* the last head is the selecting one */
   HEADS_FIRST = 131072, /* [B,H,T,D] instead of [B,T,H,D] */
   ADJACENT = 262144,    /* rope: pairs (2i, 2i+1) */
   ERF = 1048576,        /* act: GELU by the error function */
   GEGLU = 2097152,      /* act */
-  CAPPED = 4194304,     /* cross_entropy: logits are soft-capped first, and dlogits is of what they were before */
-  MASKED = 8388608,     /* attention sums: some columns are not seen, by one row none */
+  CAPPED = 4194304,     /* cross_entropy: logits are soft-capped; dlogits is of the uncapped ones */
+  MASKED = 8388608,     /* attention sums: some columns are hidden, in one row all */
   FACTORS = 16777216,   /* attention sums: spans */
-  SCALED = 524288       /* rope: given frequencies, a magnitude, and all but two elements turn; embedding: a factor */
+  SCALED = 524288       /* rope: given frequencies, a magnitude, 2 elements unrotated; embedding: a factor */
 };
 
 struct op_case {
   enum op op;
-  int64_t n[6]; /* sizes, in the order the operation's row below says */
+  int64_t n[6]; /* sizes, in the order given above the operation's cases */
   unsigned flags;
 };
 
 static const struct op_case op_cases[] = {
-    /* M, N, K, pad of every row */
+    /* M, N, K, padding after every row */
     {LINEAR, {1, 1, 1, 0}, 0},
     {LINEAR, {3, 17, 5, 2}, BIAS},
     {LINEAR, {17, 3, 63, 1}, BIAS | ACC},
@@ -77,7 +77,7 @@ static const struct op_case op_cases[] = {
     {EMBEDDING, {23, 17, 5, 7}, BIAS},
     {EMBEDDING, {67, 65, 101, 0}, 0},
     {EMBEDDING, {40, 64, 3, 50}, BIAS},
-    /* rows, groups, width, pad */
+    /* rows, groups, width, padding */
     {NORM, {1, 1, 1, 0}, 0},
     {NORM, {3, 1, 17, 2}, LAYER | BIAS},
     {NORM, {7, 3, 16, 5}, ACC},
@@ -87,7 +87,7 @@ static const struct op_case op_cases[] = {
     {NORM, {4, 1, 257, 0}, LAYER | ALIAS},
     {NORM, {33, 1, 64, 1}, WITH_ADD | ACC},
     {NORM, {6, 5, 127, 0}, LAYER | BIAS},
-    /* rows, heads, D, pad */
+    /* rows, heads, D, padding */
     {ROPE, {1, 1, 2, 0}, 0},
     {ROPE, {5, 3, 14, 3}, TABLE},
     {ROPE, {17, 2, 64, 0}, TABLE},
@@ -112,7 +112,7 @@ static const struct op_case op_cases[] = {
     {ADD, {1}, 0},
     {ADD, {65}, ALIAS},
     {ADD, {1027}, 0},
-    /* M, V, pad */
+    /* M, V, padding */
     {CROSS_ENTROPY, {1, 1, 0}, 0},
     {CROSS_ENTROPY, {3, 17, 1}, 0},
     {CROSS_ENTROPY, {17, 63, 0}, ALIAS},
@@ -128,7 +128,7 @@ static const struct op_case op_cases[] = {
     {SUMSQ, {1}, 0},
     {SUMSQ, {63}, 0},
     {SUMSQ, {4099}, 0},
-    /* B, T, H, Hkv, D, pad */
+    /* B, T, H, Hkv, D, padding */
     {ATTENTION, {1, 1, 1, 1, 8, 0}, 0},
     {ATTENTION, {2, 7, 4, 2, 5, 3}, 0},
     {ATTENTION, {2, 9, 2, 2, 8, 0}, DOCS},
@@ -169,7 +169,7 @@ static const struct op_case op_cases[] = {
     {CROSS_ENTROPY, {17, 63, 0}, ALIAS | CAPPED},
     {CROSS_ENTROPY, {9, 1031, 5}, CAPPED},
     {CROSS_ENTROPY, {33, 257, 0}, ALIAS | CAPPED},
-    /* R, N, S, share, pad */
+    /* R, N, S, share, padding */
     {SUMS, {1, 1, 0, 1, 0}, 0},
     {SUMS, {1, 2, 3, 1, 0}, 0},
     {SUMS, {4, 17, 0, 2, 3}, 0},
@@ -179,7 +179,7 @@ static const struct op_case op_cases[] = {
     {SUMS, {4, 95, 0, 1, 2}, MASKED},
     {SUMS, {8, 257, 4, 2, 1}, MASKED | FACTORS},
     {SUMS, {2, 1031, 0, 2, 0}, WITH_ADD | FACTORS},
-    /* by eights where an operation takes them so */
+    /* sizes that operations process by eights */
     {LINEAR, {37, 104, 136, 8}, ACC},
     {NORM, {40, 3, 64, 8}, 0},
     {NORM, {6, 4, 120, 8}, LAYER | BIAS | ACC},
@@ -196,11 +196,11 @@ static const struct op_case op_cases[] = {
 #define OP_CASE_COUNT ((int)(sizeof op_cases / sizeof *op_cases))
 
 enum role {
-  INPUT, /* differentiated; its gradient is the GRAD array linked to it */
+  INPUT, /* differentiated; a GRAD array links to it */
   CONST,
   STATE, /* read and written */
-  OUT,   /* link: the array that plays the loss' gradient with respect to it, or -1 */
-  GRAD   /* link: of which input */
+  OUT,   /* link: the array that holds the loss' gradient by it, or -1 */
+  GRAD   /* link: the input */
 };
 
 struct array {
@@ -208,13 +208,13 @@ struct array {
   enum role role;
   int64_t rows, width, ld;
   int link;
-  bool adds;            /* OUT, GRAD: what is there is added to */
-  bool wide;            /* double whatever the dtype */
-  bool mixes;           /* may hold bf16 where the others are floats */
-  bool bf16;            /* does */
-  double offset, scale; /* values: offset + scale * a number of mean 0 and variance 1 */
+  bool adds;            /* OUT, GRAD: the call adds to it */
+  bool wide;            /* double for every dtype */
+  bool mixes;           /* may be bf16 where others are float */
+  bool bf16;            /* is bf16 */
+  double offset, scale; /* values: offset + scale * number of mean 0 and variance 1 */
   bool positive;
-  void *data; /* the last row has no pad, so that an overrun is seen */
+  void *data; /* no padding after the last row, so that an overrun is detected */
 };
 
 #define ARRAYS_MAX 24
@@ -255,7 +255,7 @@ static int array_add(struct bench *b, const char *name, enum role role, int64_t 
   return b->count++;
 }
 
-/* ---- one declaration and one call per operation; array indices by name ---- */
+/* ---- for each operation its arrays and its call; array indices have names ---- */
 
 #define WN_TEST_RUNNER(name, args, has_backward)                                                                       \
   static inline wn_status run_##name(struct wn_exec e, const args *a, bool backward) {                                 \
@@ -333,7 +333,7 @@ static void declare_embedding(struct bench *b) {
 }
 static wn_status call_embedding(struct bench *b, struct wn_exec e, bool backward) {
   struct wn_embedding a = {.M = b->c->n[0], .C = b->c->n[1], .V = b->c->n[2], .P = b->c->n[3], .ids = b->ids};
-  if (has(b, SCALED)) a.scale = 5.65685424949238; /* the root of a width */
+  if (has(b, SCALED)) a.scale = 5.65685424949238; /* the square root of a width */
   a.tok = AT(E_TOK), a.y = AT(E_Y), a.dy = AT(E_DY), a.dtok = AT(E_DTOK);
   if (has(b, BIAS)) a.positions = b->positions, a.pos = AT(E_POS), a.dpos = AT(E_DPOS);
   return run_embedding(e, &a, backward);
@@ -354,7 +354,7 @@ static void declare_norm(struct bench *b) {
   array_add(b, "dshift", GRAD, 1, W, 0, N_SHIFT);
   array_add(b, "add", CONST, R, G * W, pad, -1);
   array_add(b, "sum", OUT, R, G * W, pad, -1);
-  b->a[N_X].offset = 0.5; /* so that LayerNorm's mean is not near zero */
+  b->a[N_X].offset = 0.5; /* a mean that is not near zero, for LayerNorm */
   b->a[N_DX].adds = has(b, ACC);
   b->a[N_X].mixes = !has(b, WITH_ADD);
   b->a[N_Y].mixes = b->a[N_DY].mixes = true;
@@ -375,7 +375,7 @@ static wn_status call_norm(struct bench *b, struct wn_exec e, bool backward) {
   return run_norm(e, &a, backward);
 }
 
-/* In place: x is copied to y and dy to dx first. */
+/* In place: first x is copied to y, and dy to dx. */
 enum { I_X, I_Y, I_DY, I_DX };
 static void declare_in_place(struct bench *b, int64_t rows, int64_t width, int64_t pad) {
   array_add(b, "x", INPUT, rows, width, pad, -1);
@@ -403,7 +403,7 @@ static wn_status call_rope(struct bench *b, struct wn_exec e, bool backward) {
   a.x = AT(backward ? I_DX : I_Y), a.ldx = LD(I_X), a.positions = b->positions;
   a.adjacent = has(b, ADJACENT);
   if (has(b, SCALED)) a.R = a.D - 2, a.frequencies = b->frequencies, a.magnitude = 1.25;
-  /* The double reference turns by the float table too, so that only the turning is compared. */
+  /* The double reference uses the float table too, so that only the rotation is compared. */
   if (has(b, TABLE)) a.cos_sin = b->table, a.P = 301;
   return run_rope(e, &a, backward);
 }
@@ -423,7 +423,7 @@ static void declare_act(struct bench *b) {
   array_add(b, "y", OUT, M, F, 0, I_DY);
   array_add(b, "dy", CONST, M, F, 0, -1);
   array_add(b, "dx", GRAD, M, in, 0, I_X);
-  b->a[I_X].scale = 3; /* into the tails */
+  b->a[I_X].scale = 3; /* reaches the function's tails */
   for (int i = I_X; i <= I_DX; i++) b->a[i].mixes = true;
 }
 static wn_status call_act(struct bench *b, struct wn_exec e, bool backward) {
@@ -510,7 +510,7 @@ static void declare_sums(struct bench *b) {
 static wn_status call_sums(struct bench *b, struct wn_exec e, bool backward) {
   if (backward) return WN_OK;
   const int64_t R = b->c->n[0], N = b->c->n[1];
-  if (has(b, MASKED)) { /* the first rows' add hides everything, the others' every third column */
+  if (has(b, MASKED)) { /* `add` hides everything in the first rows, every third column in others */
     for (int64_t c = 0; c < N; c++) array_set(b, U_ADD, c, -INFINITY);
     for (int64_t i = N; i < R / b->c->n[3] * N; i++)
       if (i % 3 == 0) array_set(b, U_ADD, i, -INFINITY);
@@ -651,8 +651,8 @@ static const struct {
     [SUMS] = {"attention_sums", declare_sums, call_sums},
 };
 
-/* All arrays filled from (case, array, element): the same numbers, exact in float, in every dtype; with the precision
- * bf16, exact in bf16. Bit i of `bf16`: array i is in bf16. */
+/* Fills all arrays from (case, array, element): the same numbers in every dtype, exact in float, and with precision
+ * bf16 exact in bf16. Bit i of `bf16`: array i is stored as bf16. */
 static void bench_make_mixed(struct bench *b, const struct op_case *c, wn_dtype dtype, wn_dtype precision,
                              unsigned bf16) {
   *b = (struct bench){.c = c, .dtype = dtype, .precision = dtype == WN_F64 ? WN_F32 : precision};
@@ -686,7 +686,7 @@ static void bench_clear(struct bench *b) {
   free(b->frequencies);
 }
 
-/* "attention 2x9x4x2x8x3 flags 0x100" into a static buffer. */
+/* Text such as "attention 2x9x4x2x8x3 flags 0x100", in a static buffer. */
 static const char *case_name(const struct op_case *c) {
   static char text[160];
   snprintf(text, sizeof text, "%s %lldx%lldx%lldx%lldx%lldx%lld flags 0x%x", op_rows[c->op].name, (long long)c->n[0],

@@ -1,6 +1,6 @@
-/* The tolerance law for the cases of operations (op_cases.h): the error against the double reference is at most twice
- * that of a naive computation in float which rounds what it stores as the tested one does, plus a few units in the last
- * place of the largest value. One way to run a case and to compare it, for all backends' programs. */
+/* The tolerance rule for the operation cases (op_cases.h): the error against the double reference is at most twice that
+ * of a naive float computation that rounds what it stores as the tested one does, plus a few units in the last place of
+ * the largest value. All backends' programs run and compare cases through this header. */
 #ifndef TESTS_OPS_OP_LAW_H
 #define TESTS_OPS_OP_LAW_H
 
@@ -8,21 +8,22 @@
 #include "ops/op_cases.h"
 #include "worst.h"
 
-/* Rounding of the stored result itself, which naive and fast computations share but may meet on different elements. */
+/* Rounding of the stored result: naive and fast computations both have it, but maybe on different elements. */
 #define LAW_ULPS 4
 
 static inline double law_limit(double naive_error, double largest) {
   return 2 * naive_error + LAW_ULPS * (double)FLT_EPSILON * largest;
 }
 
-/* Forward and backward. */
+/* Runs forward and backward. */
 static inline void law_run(struct bench *b, wn_context *ctx, const struct wn_backend *backend, int threads) {
   const struct wn_exec e = {.ctx = ctx, .backend = backend, .threads = threads, .dtype = b->dtype};
   if (op_rows[b->c->op].call(b, e, false) != WN_OK || op_rows[b->c->op].call(b, e, true) != WN_OK)
     fail_msg("%s on %s: %s", case_name(b->c), backend->name, wn_context_error(ctx));
 }
 
-/* The largest error in array `which`, where it is, and the largest value wanted; `rounded`: what bf16 makes of it. */
+/* The largest error in array `which`, its place, and the largest expected value. `rounded`: compares with the expected
+ * values rounded to bf16. */
 static inline double law_error(const struct bench *got, const struct bench *want, int which, bool rounded,
                                double *largest, int64_t *at) {
   double error = 0;
@@ -38,8 +39,7 @@ static inline double law_error(const struct bench *got, const struct bench *want
   return error;
 }
 
-/* All results of a case. What an operation leaves unspecified, arrays that the case does not use, is compared all the
- * same: untouched. */
+/* Compares all results of a case. Arrays that the case does not use are compared as well: they must be untouched. */
 static inline void law_compare(const struct bench *got, const struct bench *want, const struct bench *naive,
                                const char *who) {
   for (int i = 0; i < want->count; i++) {
@@ -64,7 +64,7 @@ static inline bool law_same_bits(const struct bench *x, const struct bench *y, i
                                                   : wn_dtype_size(x->dtype)));
 }
 
-/* The arrays that a case may have in bf16: bit i for array i. */
+/* The arrays that a case can store as bf16: bit i for array i. */
 static inline unsigned law_bf16_arrays(const struct op_case *c) {
   struct bench b = {.c = c};
   unsigned set = 0;
@@ -73,12 +73,12 @@ static inline unsigned law_bf16_arrays(const struct op_case *c) {
   bench_clear(&b);
   return set;
 }
-/* Which operations have a form for bf16, and which sets of arrays, out of `all`, go together in it. */
+/* Whether the operation supports bf16 for this set of arrays, out of `all`. */
 static inline bool law_serves(const struct op_case *c, unsigned set, unsigned all) {
   const bool x = set >> N_X & 1, y = set >> N_Y & 1, dy = set >> N_DY & 1, dx = set >> N_DX & 1;
   if ((set & ~all) != 0) return false;
   if (c->op == LINEAR) return true;
-  if (c->op == NORM && c->n[2] == 1) return false; /* what is left of dx is rounding */
+  if (c->op == NORM && c->n[2] == 1) return false; /* dx would be rounding noise only */
   if (c->op == NORM) return set != 0 && (!x || y) && (!(c->flags & ALIAS) || dy == dx);
   return (c->op == ACT || c->op == ROPE || c->op == DROPOUT) && set == all;
 }

@@ -1,7 +1,7 @@
-/* The tolerance law (attention_law.h) on attention with every mechanism, alone and in pairs, for the backends of this
- * machine. Whole sequences, segments behind cached keys and single rows, with documents, control tokens, evictions and
- * dropout; open rows that select; rows in bf16. Also: what lies beside the call's elements stays as it was, and two
- * runs give the same bits. */
+/* The tolerance rule (attention_law.h) for attention with every mechanism, alone and in pairs, on this machine's
+ * backends: whole sequences, rows after cached keys and single rows, with documents, control tokens, evictions and
+ * dropout; encoder rows that select; rows in bf16. Memory around the call's elements does not change, and two runs give
+ * the same bits. */
 #include "attention_law.h"
 #include "isa.h"
 
@@ -12,7 +12,7 @@ static struct expectation expected[EXPECTED_MAX];
 static int expected_count, expected_alone, expected_floats, expected_causal;
 static struct mech_case open_cases[16];
 
-/* Sizes around the tiles of 64 rows and the lanes of 16. */
+/* Sizes around the tiles of 64 rows and the vectors of 16 lanes. */
 static struct mech_setup variant(const struct mech_case *c, int which, uint64_t seed) {
   struct mech_setup s = {.c = c, .B = 1, .Tq = 67, .Tk = 67, .H = 2, .Hkv = 1, .D = 16, .seed = seed};
   if (which == 1) s.Tq = s.Tk = 65, s.H = 4, s.Hkv = 2, s.D = 20, s.documents = s.control = true, s.dropout = 0.3;
@@ -22,8 +22,8 @@ static struct mech_setup variant(const struct mech_case *c, int which, uint64_t 
   if (which == 5) s.Tq = 64, s.Tk = 128, s.dk_from = 10, s.f_in = s.documents = true, s.dropout = 0.1;
   return s;
 }
-/* The same in bf16: sizes around the pairs and blocks of its products, rows that begin within a pair; half of them in
- * tiles of AMX, where there are. */
+/* The same in bf16: sizes around the pairs and blocks of its products, and rows that start inside a pair. Half of them
+ * use AMX tiles, if available. */
 static struct mech_setup variant_bf16(const struct mech_case *c, int which, uint64_t seed) {
   struct mech_setup s = variant(c, which == 3 ? 0 : which, seed);
   s.bf16 = true;
@@ -35,7 +35,7 @@ static struct mech_setup variant_bf16(const struct mech_case *c, int which, uint
   return s;
 }
 enum { VARIANTS = 6 };
-/* Open rows. */
+/* Rows without a causal mask. */
 static struct mech_setup variant_open(const struct mech_case *c, int which, uint64_t seed) {
   struct mech_setup s = {.c = c, .B = 1, .Tq = 67, .Tk = 67, .H = 2, .Hkv = 1, .D = 16, .seed = seed};
   if (which == 1) s.B = 4, s.Tq = s.Tk = 65, s.H = 4, s.Hkv = 2, s.D = 20, s.padded = true, s.dropout = 0.3;
@@ -133,7 +133,7 @@ static void test_cpu_bf16(void **state) {
   check_backend("cpu", NULL, expected_floats, expected_causal);
 }
 
-/* As on a processor that has AVX512_BF16 and no tiles. */
+/* As on a processor with AVX512_BF16 but without tiles. */
 static void test_cpu_bf16_without_tiles(void **state) {
   if (!wn_cpu_has_amx()) skip();
   wn_cpu_deny_amx(true);
@@ -150,7 +150,7 @@ static void test_open_avx512(void **state) {
   check_backend("cpu", "avx512", expected_causal, expected_count);
 }
 
-/* Open rows that select: the same bits from any number of threads. */
+/* Rows without a causal mask that select: the same bits with any number of threads. */
 static void test_open_threads(void **state) {
   (void)state;
   struct mech_place p;

@@ -1,13 +1,13 @@
-/* Attention on rows in bf16. What is not computed in bf16 gives the bits of the same call on the floats that the rows
- * stand for, with the results rounded: the reference in every case. Forward gives the same bits on any number of
- * threads, and rows that nothing sees do not matter. What does not go together is refused. How near results are:
- * test_attention_backends.c. */
+/* Attention on rows in bf16. Whatever is not computed in bf16 has the bits of the same call on the floats that the rows
+ * stand for, with results rounded; on the reference this is every case. The forward pass gives the same bits with any
+ * number of threads. Rows that nothing sees do not matter. Unsupported combinations are refused.
+ * test_attention_backends.c checks the precision. */
 #include "isa.h"
 #include "mechanisms.h"
 
 #include "backends/cpu/cpu.h"
 
-/* The call on floats of the same values. */
+/* The same call on floats with the same values. */
 static void widened(const struct mech_bench *m, struct mech_bench *wide) {
   struct mech_setup s = m->s;
   s.bf16 = false;
@@ -51,7 +51,7 @@ static void check_widened(const char *backend, const char *isa) {
       widened(&m, &wide);
       assert_true(mech_call(&p, &m, &m.op, false) && mech_call(&p, &wide, &wide.op, false));
       same_but_rounded(&p, &m, &wide);
-      /* Backward reads y: that of the rows. */
+      /* The backward pass reads y as stored in bf16. */
       const int y = mech_find(&m, "y");
       for (int64_t k = 0; k < m.a[y].count; k++) mech_set(&wide, y, k, mech_get(&m, y, k));
       assert_true(mech_call(&p, &m, &m.op, true) && mech_call(&p, &wide, &wide.op, true));
@@ -70,7 +70,7 @@ static void cpu_avx2(void **state) {
   check_widened("cpu", ISA_OF_EIGHT);
 }
 
-/* One long sequence, which several threads work on together. */
+/* One long sequence, divided among several threads. */
 static void forward_on(struct mech_place *p, const struct mech_case *c, int64_t D, int threads, bool hide,
                        struct mech_bench *m) {
   struct mech_setup s = {.c = c, .B = 1, .Tq = 325, .Tk = 325, .H = 2, .Hkv = 2, .D = D, .bf16 = true};
@@ -80,7 +80,7 @@ static void forward_on(struct mech_place *p, const struct mech_case *c, int64_t 
   mech_make(m, &s, WN_F32);
   const int k = mech_find(m, "k"), v = mech_find(m, "v");
   int32_t *first = m->doc_start = m->op.doc_start ? m->doc_start : malloc((size_t)s.Tk * sizeof *first);
-  for (int64_t t = 0; t < s.Tk; t++) first[t] = t < 97 ? 0 : 97; /* rows from 97 on do not see those before */
+  for (int64_t t = 0; t < s.Tk; t++) first[t] = t < 97 ? 0 : 97; /* rows from 97 on do not see earlier ones */
   m->op.doc_start = first;
   for (int64_t i = 0; hide && i < 97 * m->a[k].t_stride; i++) mech_set(m, k, i, 3), mech_set(m, v, i, -40);
   assert_true(mech_call(p, m, &m->op, false));
@@ -93,7 +93,7 @@ static void threads_and_hidden_rows(int64_t D) {
   for (int c = 0; c < mech_alone; c++) {
     struct mech_bench one, other;
     forward_on(&p, &mech_cases[c], D, 1, false, &one);
-    for (int turn = 3; turn <= 4; turn++) { /* on three threads, and with other keys before row 97 */
+    for (int turn = 3; turn <= 4; turn++) { /* with three threads; with other keys before row 97 */
       forward_on(&p, &mech_cases[c], D, turn == 4 ? 1 : turn, turn == 4, &other);
       const int y = mech_find(&one, "y");
       for (int64_t i = turn == 4 ? 97 * one.a[y].t_stride : 0; i < one.a[y].count; i++)

@@ -1,5 +1,5 @@
-/* The cpu backend's fused attention against the reference: forward, backward, chunked prefill and decoding, for every
- * instruction set this machine has, over shapes, strides, groupings, documents and all choices of selection. */
+/* The cpu backend's fused attention against the reference: forward, backward, chunked prefill and decoding, with every
+ * instruction set of this machine, for many shapes, strides, groupings, documents and all options of selection. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,11 +15,11 @@
 #include "ops/attention.h"
 #include "ops/isa_context.h"
 
-/* --- a case: shape and choices, inputs, and what one backend made of them --- */
+/* --- a case: shape and options, inputs, and one backend's results --- */
 
 struct shape {
   int64_t B, Tq, Tk, H, Hkv, D;
-  bool fused_strides; /* q, k, v interleaved as a fused projection leaves them */
+  bool fused_strides; /* q, k, v interleaved, as a fused projection gives them */
   bool documents, select, relu, protect_first, protect_self, shift, bilinear, mem, leave_out;
   int head;
   uint64_t seed;
@@ -31,7 +31,7 @@ struct result {
 
 struct data {
   struct shape s;
-  struct wn_attention a; /* inputs; outputs of the run at hand */
+  struct wn_attention a; /* the inputs, and the current run's outputs */
   float *qkv, *sq, *sk, *dy, *dM;
   int32_t *doc;
 };
@@ -67,7 +67,7 @@ static void data_init(struct data *d, const struct shape *s) {
   a->s_v = a->s_k;
   a->s_y = (struct wn_stride){Tq * H * D, H * D, D};
   d->qkv = normal(B * Tk * (H + 2 * Hkv) * D, s->seed, 1, 1.0);
-  /* Queries are the last Tq rows of a whole q. */
+  /* Queries are the last Tq rows of the whole q. */
   a->q = d->qkv + (Tk - Tq) * a->s_q.t;
   a->k = d->qkv + (row ? H * D : B * Tk * H * D);
   a->v = d->qkv + (row ? (H + Hkv) * D : B * Tk * (H + Hkv) * D);
@@ -94,7 +94,7 @@ static void data_init(struct data *d, const struct shape *s) {
   a->sel.mem_tau = 1.5;
   a->sel.dead_share = s->leave_out ? 0x1p-24 : 0;
   d->dM = normal(B * Tq, s->seed, 5, 0.3);
-  /* A row in 37: of all of them some F would lie so near to tau that rounding decides on which side. */
+  /* One row in 37: with all rows, some F would be so near tau that rounding decides which side it is on. */
   for (int64_t i = 0; i < B * Tq; i++)
     if (i % 37) d->dM[i] = 0;
   a->sel.dM = s->mem ? d->dM : NULL;
@@ -139,7 +139,7 @@ static void result_clear(struct result *r) {
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
-static bool scarce;                                                                   /* scratch as for all keys */
+static bool scarce; /* scratch only as for a call with all keys */
 static void call(const struct wn_attention *a, int isa, int threads, bool backward) { /* isa -1: reference */
   struct wn_exec exec = {.ctx = ctx,
                          .backend = isa < 0 ? wn_backend_ref() : wn_backend_cpu((enum wn_isa)isa),
@@ -148,8 +148,8 @@ static void call(const struct wn_attention *a, int isa, int threads, bool backwa
   struct wn_attention measured = *a;
   if (scarce) measured.sel.dead_share = 0;
   exec.scratch_bytes = wn_op_attention_scratch(&exec, &measured, backward);
-  /* Exactly what was asked for, at the end of the allocation, so that the address sanitizer sees an overrun; filled
-   * with NaN, since nothing in it may be taken as given. */
+  /* Exactly the size requested, at the end of the allocation, so that the address sanitizer detects an overrun. Filled
+   * with NaN, since its content must not matter. */
   exec.scratch = aligned_alloc(WN_ALIGN, (exec.scratch_bytes + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN + WN_ALIGN);
   assert_non_null(exec.scratch);
   memset(exec.scratch, 0xff, exec.scratch_bytes);
@@ -171,7 +171,7 @@ static void run(const struct data *d, int isa, int threads, bool backward, bool 
   if (!backward) return;
   a.dy = d->dy;
   a.dq = r->dq;
-  /* In a fused array the three gradients have one row; here each has an array of its own with the same strides. */
+  /* In a fused array the three gradients share a row. Here each has its own array with the same strides. */
   a.dk = r->dk;
   a.dv = r->dv;
   if (a.sel.bilinear) a.dsq = r->dsq, a.dsk = r->dsk;
@@ -189,7 +189,8 @@ static const char *describe(const struct shape *s, int isa, int threads) {
   return label;
 }
 
-/* Norm of the difference over the norm of the reference; what cancels to nothing is compared absolutely. */
+/* The norm of the difference relative to the reference's norm. Where the reference cancels to nothing, an absolute
+ * limit holds. */
 static void near(const char *what, const float *expected, const float *found, int64_t n, double tolerance) {
   double difference = 0, norm = 0;
   for (int64_t i = 0; i < n; i++) {
@@ -277,7 +278,7 @@ static void whole_sequences(void **unused) {
   }
 }
 
-/* Enough keys and values that several row blocks, or column blocks, are worked off together. */
+/* Enough keys and values for several blocks of rows or columns to be processed together. */
 static void wide_heads(void **unused) {
   (void)unused;
   struct shape s = {.B = 1,
@@ -297,8 +298,8 @@ static void wide_heads(void **unused) {
   against_reference(&s, false);
 }
 
-/* Selections that hide keys soon: the results are the reference's, which has all keys, and bits differ from those with
- * all keys, so that some were left out. Documents begin in the middle of tiles and last for several. */
+/* Selections that soon hide keys: results agree with the reference, which uses all keys, but their bits differ from a
+ * run with all keys, which shows that some were skipped. Documents start inside tiles and span several. */
 static void keys_left_out(void **unused) {
   (void)unused;
   int different = 0;
@@ -327,7 +328,7 @@ static void keys_left_out(void **unused) {
         if (isa == (int)best && threads == 1) {
           const size_t bytes = (size_t)(s.B * s.Tq * s.H * s.D) * sizeof(float);
           different += memcmp(all.y, found.y, bytes) != 0;
-          if (s.protect_self || s.shift) /* selections go on for the caller */
+          if (s.protect_self || s.shift) /* the caller goes on with the selections */
             assert_memory_equal(all.f_out, found.f_out, (size_t)(s.B * s.Tk) * sizeof(float));
         }
         result_clear(&found);
@@ -362,7 +363,7 @@ static void lengths_around_tiles(void **unused) {
   }
 }
 
-/* Scratch that was measured for a call with all keys does for one that may leave some out, which then does not. */
+/* Scratch measured for a call with all keys suffices for a call that may skip some; it then skips none. */
 static void scarce_scratch(void **unused) {
   (void)unused;
   struct shape s = random_shape(540, 90);
@@ -388,7 +389,7 @@ static void scarce_scratch(void **unused) {
   data_clear(&d);
 }
 
-/* A tail of the rows, as a session's prefill and decoding would call it, gives the tail of the whole. */
+/* The last rows alone, called as in a session's prefill and decoding, give the last rows of the whole. */
 static void chunks_agree(void **unused) {
   (void)unused;
   for (uint64_t seed = 200; seed < 214; seed++) {
@@ -448,7 +449,7 @@ static void chunks_agree(void **unused) {
   }
 }
 
-/* Forward's results do not depend on the number of threads, backward's not on the run. */
+/* Forward results do not depend on the number of threads. Backward results are the same in every run. */
 static void runs_repeat(void **unused) {
   (void)unused;
   struct shape s = {.B = 1,
@@ -481,7 +482,7 @@ static void runs_repeat(void **unused) {
   data_clear(&d);
 }
 
-/* Both ways on every instruction set, each checked against the reference's. */
+/* Forward and backward with every instruction set, each compared with the reference. */
 static void on_each_isa(const struct data *d, void (*check)(const struct shape *s, const struct result *expected,
                                                             const struct result *found)) {
   struct result expected, found;
@@ -501,7 +502,7 @@ static void compare_both_ways(const struct shape *s, const struct result *expect
   compare(s, expected, found, true, false);
 }
 
-/* Large logits and selections: exponents underflow, the running reference moves often. */
+/* Large logits and selections: exponentials underflow, and the running maximum changes often. */
 static void extreme_scores(void **unused) {
   (void)unused;
   for (uint64_t seed = 300; seed < 304; seed++) {
@@ -539,8 +540,8 @@ static void compare_huge(const struct shape *s, const struct result *expected, c
   near("dk of huge logits", expected->dk, found->dk, s->Tk * s->Hkv * s->D, 2 * TOLERANCE);
 }
 
-/* Logits beyond 1e10, whose neighbours among floats are thousands apart: every row takes its largest alone, and no
- * gradient is left of the others. Selections of 1e36 as well, of equal logits: they add up to no infinity. */
+/* Logits beyond 1e10, where neighbouring floats are thousands apart: every row attends to its largest only, and the
+ * others get no gradient. Also selections of 1e36 with equal logits: their sum must not overflow. */
 static void huge_scores(void **unused) {
   (void)unused;
   for (int round = 0; round < 3; round++) {
@@ -560,7 +561,7 @@ static void huge_scores(void **unused) {
     data_init(&d, &s);
     const int64_t n = s.Tk * s.H * s.D;
     for (int64_t i = 0; i < (round == 2 ? 2 * n : n); i++) d.qkv[i] = round == 2 ? 1e18f : d.qkv[i] * 1e12f;
-    on_each_isa(&d, round == 2 ? compare_finite : compare_huge); /* of equal logits the log-sum is lost */
+    on_each_isa(&d, round == 2 ? compare_finite : compare_huge); /* with equal logits the log-sum is lost */
     data_clear(&d);
   }
 }

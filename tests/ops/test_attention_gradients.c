@@ -1,7 +1,6 @@
-/* Attention's backward in the double reference against central differences of its forward: every mechanism alone and
- * every pair of them, over whole sequences and over segments behind cached keys, with documents, control tokens,
- * evictions and dropout; open rows that select. Every array that has a gradient: q, k, v and what the mechanisms add.
- */
+/* The backward pass of attention in the double reference against central differences of its forward pass: every
+ * mechanism alone and every pair, for whole sequences and rows after cached keys, with documents, control tokens,
+ * evictions and dropout; encoder rows that select. Checks every gradient: of q, k, v and of the mechanisms' arrays. */
 #include "mechanisms.h"
 
 static struct mech_place place;
@@ -15,7 +14,7 @@ static double loss_of(const struct mech_bench *m) {
   return loss;
 }
 
-/* The coefficient of element i: random for all when only is negative, else of that element alone. */
+/* Element i's coefficient in the direction: random if only is negative, else nonzero for that element alone. */
 static double direction(int which, int64_t only, int64_t i) {
   if (only >= 0) return i == only;
   return wn_random_normal(99, WN_STREAM_TEST, (uint64_t)which, (uint64_t)i);
@@ -33,7 +32,7 @@ static double loss_moved(struct mech_bench *m, int grad, int64_t only, double st
   return loss_of(m);
 }
 
-/* ReLUs, clamps and thresholds have kinks, which a smaller step does not reach: a wrong gradient is wrong at all. */
+/* ReLU, clamps and thresholds have kinks. A smaller step avoids them, but does not make a wrong gradient right. */
 static void check_direction(struct mech_bench *m, const struct mech_bench *before, int grad, int64_t only) {
   static const double steps[] = {1e-5, 1e-6, 1e-7};
   double got = 0, size = 0, want = 0;
@@ -61,7 +60,7 @@ static void check_setup(const struct mech_setup *s, int elements) {
     const struct mech_array *a = &m.a[g];
     for (int64_t i = 0; a->role != MECH_FIXED && i < a->count; i++) {
       if (a->role == MECH_INPUT || !mech_counts(&m, g, i))
-        assert_true(mech_get(&m, g, i) == mech_get(&before, g, i)); /* nothing is written beside what is asked for */
+        assert_true(mech_get(&m, g, i) == mech_get(&before, g, i)); /* nothing else is written */
       else if (a->role == MECH_GRADIENT && !isfinite(mech_get(&m, g, i)))
         fail_msg("%s: %s[%lld] is %g", mech_name(&m), a->name, (long long)i, mech_get(&m, g, i));
     }
@@ -80,7 +79,7 @@ static void check_setup(const struct mech_setup *s, int elements) {
   mech_clear(&before);
 }
 
-/* The variants that every case goes through; pairs take two of them each, in turn. */
+/* The variants for every case. Pairs take two of them each, in turn. */
 static struct mech_setup variant(const struct mech_case *c, int which, uint64_t seed) {
   struct mech_setup s = {.c = c, .B = 1, .Tq = 19, .Tk = 19, .H = 4, .Hkv = 2, .D = 5, .seed = seed};
   if (which == 1) s.documents = s.control = true, s.dropout = 0.3;
@@ -110,7 +109,7 @@ static void test_pairs(void **state) {
     }
 }
 
-/* Rows that select both ways: differences see the sum over all other rows. */
+/* Rows that select in both directions: finite differences see the sum over all other rows. */
 static void test_open(void **state) {
   (void)state;
   mech_list_open();

@@ -1,6 +1,6 @@
-/* Keys and values in half floats: the same call on the floats that they stand for must give the same bits, in prefill
- * and in decoding, with every term that takes them; what does not is refused. Also the conversion itself: every half
- * comes back, ties go to the even one, and numbers that are none stay none. */
+/* Keys and values in half floats: a call gives the same bits as on the floats that they stand for, in prefill and
+ * decoding, with every term that supports them. Other terms are refused. Also the conversion itself: every half
+ * survives a round trip, ties round to even, and NaN stays NaN. */
 #include "isa.h"
 #include "support.h"
 
@@ -33,7 +33,7 @@ static float *normals(int64_t n, uint64_t stream) {
   return x;
 }
 
-/* Rounded in place; the halves. */
+/* Rounds x in place. Returns the halves. */
 static uint16_t *halves(float *x, int64_t n) {
   uint16_t *h = malloc((size_t)n * sizeof *h);
   assert_non_null(h);
@@ -152,7 +152,7 @@ static void test_conversion(void **state) {
       assert_int_equal(all[i], back[i]);
     assert_int_equal(wn_f16_round(as[i]), back[i]);
   }
-  /* Between two neighbours: below the middle, the middle, above it. */
+  /* Between two neighbours: below the middle, at it, above it. */
   for (int i = 0; i < 0x7bff; i += 13) {
     const float low = as[i], high = as[i + 1], middle = (low + high) / 2;
     const float x[3] = {nextafterf(middle, low), middle, nextafterf(middle, high)};

@@ -1,5 +1,5 @@
-/* A look at the weights: shown rows and counts of the keys that shares of the weight take, on every backend, against a
- * plain computation of the whole matrix in double; and the attention's own result is the same to the last bit. */
+/* Looking at attention weights: on every backend the rows shown, and the counts of keys that shares of the weight need,
+ * agree with a plain computation of the whole matrix in double; and attention's own result keeps the same bits. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,8 +22,8 @@ struct example {
   const char *name;
   int64_t Tq, Tk, window;
   bool documents, control, select, span, sinks, threshold;
-  double spread; /* of q: how peaked rows are */
-  int64_t every; /* every such key is a control token; 0: 17 */
+  double spread; /* of q: larger values give more peaked rows */
+  int64_t every; /* every so many keys one is a control token; 0: 17 */
 };
 static const struct example examples[] = {
     {.name = "dense", .Tq = 150, .Tk = 150, .spread = 1},
@@ -42,7 +42,7 @@ static float q[B * T_MAX * H * D], k[B * T_MAX * HKV * D], v[B * T_MAX * HKV * D
 static int32_t doc[B * T_MAX];
 static uint8_t control[B * T_MAX];
 
-/* What a call leaves. */
+/* What a call writes. */
 struct result {
   float y[B * T_MAX * H * D], lse[B * H * T_MAX];
   float w[B * H * T_MAX * T_MAX]; /* [B,H,Tq,Tk] */
@@ -113,7 +113,7 @@ static int falling(const void *a, const void *b) {
   return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* The fewest of w[n] that reach tau of their sum. */
+/* The number of largest w[n] that reach tau of their sum. */
 static int64_t needed(const double *sorted, int64_t n, double total, double tau) {
   int64_t kept = 0;
   double before = 0;
@@ -122,7 +122,7 @@ static int64_t needed(const double *sorted, int64_t n, double total, double tau)
   return kept;
 }
 
-/* The weights of the whole matrix, from q and k alone: dense, windows, documents. */
+/* The attention weights of the whole matrix, computed from q and k alone: dense, windows, documents. */
 static void whole(const struct wn_attention *a, double *w) {
   for (int64_t n = 0; n < B * H * a->Tq; n++) {
     const int64_t b = n / (H * a->Tq), h = n / a->Tq % H, r = n % a->Tq, i = r + a->Tk - a->Tq, g = h / (H / HKV);
@@ -141,7 +141,8 @@ static void whole(const struct wn_attention *a, double *w) {
   }
 }
 
-/* Counts [B,H,Tq,TAUS] of r against the weights: exact, or with a share that rounding may move by `slack`. */
+/* Compares the counts [B,H,Tq,TAUS] of r with the weights: exactly, or up to a share that rounding may move by `slack`.
+ */
 static void check_counts(const struct example *e, const double *w, const struct result *r, double slack,
                          const char *who) {
   double row[T_MAX];
@@ -165,8 +166,7 @@ static void check_counts(const struct example *e, const double *w, const struct 
       large += found > 20;
     }
   }
-  if (e->Tq > 100 && e->spread < 2 && !e->window)
-    assert_true(large > 100); /* the rows are long enough to say something */
+  if (e->Tq > 100 && e->spread < 2 && !e->window) assert_true(large > 100); /* rows are long enough to be a test */
 }
 
 static double *weights_of(const struct example *e, const struct result *r) {
@@ -203,7 +203,7 @@ static void test_examples(void **unused) {
       whole(&a, w);
       check_shown(e, w, ref, 1e-7, "ref");
       check_counts(e, w, ref, 1e-12, "ref");
-    } else if (!e->threshold) { /* the rows shown are what is counted */
+    } else if (!e->threshold) { /* the rows shown give the counts */
       check_counts(e, w, ref, 1e-6, "ref");
     }
     for (int isa = WN_ISA_AVX2; isa <= (int)best; isa++)
@@ -211,9 +211,9 @@ static void test_examples(void **unused) {
         const char *who = isa == WN_ISA_AVX2 ? ISA_OF_EIGHT : "avx512";
         call(a, e, isa, threads, true, cpu);
         call(a, e, isa, threads, false, plain);
-        if (e->span) /* the mask joins the logits instead of the weights: rounding */
+        if (e->span) /* here the mask is added to logits, not multiplied: rounding */
           for (int64_t i = 0; i < B * e->Tq * H * D; i++) assert_true(fabsf(cpu->y[i] - plain->y[i]) < 1e-5f);
-        else if (e->Tq > 1) { /* single rows go another way without a look */
+        else if (e->Tq > 1) { /* single rows use other code without a look */
           assert_memory_equal(cpu->lse, plain->lse, sizeof cpu->lse);
           assert_memory_equal(cpu->y, plain->y, sizeof cpu->y);
         }
@@ -228,7 +228,8 @@ static void test_examples(void **unused) {
   free(ref), free(cpu), free(plain);
 }
 
-/* Equal logits, however large: shares of the keys are shares of the weight, and a row's weights are 1 in all. */
+/* With equal logits of any size, shares of the keys are shares of the weight, and each row's attention weights sum to
+ * 1. */
 static void test_equal_logits(void **unused) {
   (void)unused;
   static const float logits[] = {0, 300, 1e4f, 1e6f, 1e8f};
@@ -249,7 +250,7 @@ static void test_equal_logits(void **unused) {
         for (int64_t j = 0; j < e.Tk; j++) sum += (double)r->w[row * e.Tk + j];
         if (!(fabs(sum - 1) < 1e-5))
           fail_msg("isa %d, logits of %g: weights of %g in all", isa, (double)logits[n], sum);
-        const int64_t more = r->count[row * TAUS + 2] - (keys + 1) / 2; /* 1 where weights as floats are short of it */
+        const int64_t more = r->count[row * TAUS + 2] - (keys + 1) / 2; /* 1 if the float weights fall short of it */
         if (more < 0 || more > 1)
           fail_msg("isa %d, logits of %g: %d of %d keys for a half", isa, (double)logits[n], r->count[row * TAUS + 2],
                    (int)keys);
@@ -259,7 +260,7 @@ static void test_equal_logits(void **unused) {
   free(r);
 }
 
-/* A threshold's own count is what a look finds at its tau. */
+/* A threshold's own count equals what a look finds for its tau. */
 static void test_threshold(void **unused) {
   (void)unused;
   struct result *r = malloc(sizeof *r);
@@ -273,7 +274,7 @@ static void test_threshold(void **unused) {
     call(a, e, isa, 1, true, r);
     int64_t other = 0;
     for (int64_t i = 0; i < B * H * e->Tq; i++) other += kept[i] != r->count[i * TAUS + 3];
-    assert_true(other <= (isa < 0 ? 0 : 2)); /* float exponentials against double ones */
+    assert_true(other <= (isa < 0 ? 0 : 2)); /* float exponentials against double */
   }
   free(r);
 }

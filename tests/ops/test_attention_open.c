@@ -1,6 +1,6 @@
-/* Position biases and attention without causality (an encoder's rows, keys of another sequence): T5's buckets, forward
- * against the plain formula, selections by their definition, gradients against differences, every instruction set
- * against the reference, padding that counts for nothing, and what is refused. */
+/* Position biases, and attention without a causal mask (encoder rows, cross attention): T5's buckets, forward against
+ * the plain formula, selections against their definition, gradients against finite differences, every instruction set
+ * against the reference, padding without effect, refusals. */
 #include "support.h"
 
 #include <math.h>
@@ -13,12 +13,12 @@
 
 /* ---- buckets ---- */
 
-/* First distance of each bucket that is not one of the exact ones, as PyTorch computes T5's formula. */
+/* The first distance of each bucket that covers more than one, as PyTorch computes T5's formula. */
 static void buckets_are_those_of_t5(void **unused) {
   (void)unused;
   static const int one_way[] = {16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113, 100000};
   static const int both_ways[] = {8, 12, 16, 23, 32, 46, 64, 91, 100000};
-  static const int other[] = {6, 10, 15, 24, 37, 58, 100000}; /* 24 buckets both ways, 90 */
+  static const int other[] = {6, 10, 15, 24, 37, 58, 100000}; /* 24 buckets in both directions, up to 90 */
   for (int x = 0, b = 15; x < 99999; x++) {
     if (x == one_way[b - 15]) b++;
     assert_int_equal(wn_position_bucket(x, 32, 128, false), x < 16 ? x : b);
@@ -43,7 +43,7 @@ struct shape {
   double dropout;
 };
 
-/* Arrays in double, and in float for the call. */
+/* Arrays in double; float copies for the call. */
 enum { Q, K, V, TABLE, DY, INPUTS, Y = INPUTS, DQ, DK, DV, DTABLE, LSE, ARRAYS };
 struct bench {
   struct shape s;
@@ -89,7 +89,7 @@ static double value(const struct bench *t, int which, int64_t i) {
   return t->dtype == WN_F64 ? ((double *)t->data[which])[i] : (double)((float *)t->data[which])[i];
 }
 
-/* Forward, and backward. isa -1: reference. */
+/* Runs forward, or backward as well. isa -1: the reference. */
 static void call(struct bench *t, int isa, int threads, bool backward) {
   for (int i = 0; i <= DTABLE; i++)
     for (int64_t j = 0; j < t->n[i] && (i < INPUTS || (i == DTABLE && backward)); j++) {
@@ -123,7 +123,7 @@ static const struct shape shapes[] = {
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
-/* ---- forward: the formula once more ---- */
+/* ---- forward: the formula, written a second time ---- */
 
 static void rows_see_all_keys_but_padding(void **unused) {
   (void)unused;
@@ -158,7 +158,7 @@ static void rows_see_all_keys_but_padding(void **unused) {
   }
 }
 
-/* ---- selection: F by its definition ---- */
+/* ---- selection: F by definition ---- */
 
 /* The logit of head h. */
 static double logit_of(const struct bench *t, int64_t b, int64_t h, int64_t i, int64_t j) {
@@ -171,9 +171,9 @@ static double logit_of(const struct bench *t, int64_t b, int64_t h, int64_t i, i
   return s->n ? sum + t->x[TABLE][wn_position_bucket(i - j, s->n, s->farthest, true) * s->H + h] : sum;
 }
 
-/* F[i,j] one by one, the sum over the rows k != i; y from it. Every rule on and off, with padding, on the reference and
- * on every instruction set. One row's selection of one key outweighs all others': what is left of the column's sum for
- * that row has to keep its digits. */
+/* F[i,j] is summed directly over the rows k != i, and y follows from it. With every rule on and off, with padding, on
+ * the reference and with every instruction set. One row selects one key far more than all others do, so for that row
+ * the rest of the column's sum must keep its digits. */
 static void selections_are_the_sum_over_the_other_rows(void **unused) {
   (void)unused;
   static const struct shape s = {3, 71, 71, 4, 2, 6, 12, 30, true, 0};
@@ -183,7 +183,7 @@ static void selections_are_the_sum_over_the_other_rows(void **unused) {
       if (isa == WN_ISA_REF) continue;
       struct bench t;
       bench_make(&t, &s, isa < 0 ? WN_F64 : WN_F32, 77);
-      for (int64_t d = 0; d < s.D; d++) { /* of head 1, which reads the keys of group 0 */
+      for (int64_t d = 0; d < s.D; d++) { /* of head 1, which uses the keys of group 0 */
         t.x[Q][(LOUD * s.H + 1) * s.D + d] = 300;
         t.x[K][SOME * s.Hkv * s.D + d] = d ? 0.02 : -0.01;
       }
@@ -210,7 +210,7 @@ static void selections_are_the_sum_over_the_other_rows(void **unused) {
               if (k != i || !(rules & 2)) F[j] += S[k][j], size += fabs(S[k][j]);
             const int64_t at = (b * s.Tq + i) * s.Tk + j;
             const double got = isa < 0 ? ((double *)F32)[at] : (double)F32[at];
-            /* each of the other rows' logits has its own rounding, but not that row's of 50 */
+            /* other rows' logits have rounding errors of their own, but not that of this row's 50 */
             if (!(fabs(got - F[j]) <= (isa < 0 ? 1e-12 * (1 + size) + 2e-14 : 1e-6 * size + 1e-7)))
               fail_msg("rules %d, isa %d, sequence %lld: F[%lld,%lld] is %.9g, expected %.9g", rules, isa, (long long)b,
                        (long long)i, (long long)j, got, F[j]);
@@ -298,7 +298,7 @@ static void kernels_agree_with_the_reference(void **unused) {
   }
 }
 
-/* What lies behind key_count changes nothing and gets no gradient. */
+/* Keys from key_count on change nothing and get no gradient. */
 static void padding_counts_for_nothing(void **unused) {
   (void)unused;
   const struct shape s = {2, 70, 75, 2, 1, 16, 8, 20, true, 0};
@@ -353,7 +353,7 @@ static void what_looks_back_is_refused(void **unused) {
   bench_clear(&t);
 }
 
-/* The public call, as `winnow op attention` makes it. */
+/* The public function, called as `winnow op attention` does. */
 static void public_call(void **unused) {
   (void)unused;
   wn_attention_config config;

@@ -1,6 +1,6 @@
-/* Scratch is measured once, for the largest call, with evictions and, in training, dropout: a call on fewer sequences
- * or keys, or without evictions, or an evaluation between two steps, never needs more, whatever path the backend takes
- * for it. */
+/* Scratch is measured once, for the largest call, with evictions and, for training, dropout. A call with fewer
+ * sequences or keys, without evictions, or for an evaluation between two steps never needs more, whichever path the
+ * backend takes. */
 #include "support.h"
 
 #include "backends/backends.h"
@@ -26,7 +26,7 @@ static void test_fewer_keys_need_no_more(void **state) {
   struct wn_exec exec = {.ctx = ctx, .threads = 1, .dtype = WN_F32};
   assert_ok(ctx, wn_backend_of(ctx, &exec.backend));
   for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
-    for (int n = 0; n < 4 * 4 * 2; n++) { /* rows: all, or a few; measured for training or not */
+    for (int n = 0; n < 4 * 4 * 2; n++) { /* all rows, or a few; measured for training or not */
       struct wn_attention a = {.B = 1, .H = 2, .Hkv = 1, .D = rows[r].D, .strided = rows[r].strided};
       a.window = rows[r].window;
       a.root.on = rows[r].buffer > 0, a.root.buffer = rows[r].buffer, a.root.density = rows[r].density;
@@ -85,7 +85,7 @@ static void test_fewer_sequences_need_no_more(void **state) {
   }
 }
 
-/* A layer whose budget does not bind beside one whose does. */
+/* One layer whose budget is never reached, next to one whose budget is. */
 static void test_budgets_of_one_layer(void **state) {
   (void)state;
   static const char *const masks[] = {"{\"strided\":11}", "{\"sqrt\":{\"buffer\":17,\"density\":1.6}}"};

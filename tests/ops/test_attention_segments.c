@@ -1,5 +1,6 @@
-/* The cpu backend on segments behind many cached keys, as recurrent training calls it: narrow and wide spans, relative
- * positions, sinks and dropout together, against the reference; and the same bits whatever the number of threads. */
+/* The cpu backend with rows after many cached keys, as in training with recurrence: narrow and wide spans, relative
+ * positions, learned sinks and dropout together, against the reference; and the same bits with any number of threads.
+ */
 #include "isa.h"
 #include "mechanisms.h"
 
@@ -10,7 +11,7 @@ static const char *const terms[] = {
     "{\"relative\":{\"length\":200},\"window\":130,\"sinks\":70}",
     "{\"span\":{\"limit\":90,\"ramp\":0.5},\"relative\":{\"length\":600},\"selective\":true}",
 };
-/* Where the queries begin inside a tile, and a group of 16 rows, differs. */
+/* Queries start in different places inside a tile and inside a group of 16 rows. */
 static const int64_t shapes[][2] = {{64, 384}, {70, 150}, {33, 290}, {130, 331}};
 enum { TERMS = sizeof terms / sizeof *terms, SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -29,7 +30,7 @@ static struct mech_setup setup_of(int t, int s) {
                              .seed = (uint64_t)(10 * t + s)};
 }
 
-/* Norm of the difference over the norm of the reference. */
+/* The norm of the difference relative to the reference's norm. */
 static void near(const struct mech_bench *got, const struct mech_bench *want, const char *where) {
   for (int i = 0; i < got->n; i++) {
     if (got->a[i].role != MECH_GRADIENT && got->a[i].role != MECH_OUTPUT) continue;
@@ -64,7 +65,7 @@ static void check(const char *isa) {
         mech_make(&more, &setup, WN_F32);
         assert_true(mech_both(&p, &more));
         near(&more, &want, isa);
-        /* 12 groups of heads, each of one thread; selection ties them together, and threads share a sequence. */
+        /* 12 groups of heads with a thread each. Selection connects them, and threads then share a sequence. */
         for (int i = 0; i < one.n && !setup.c->config.selective.enabled; i++)
           if (memcmp(one.a[i].data, more.a[i].data,
                      (size_t)one.a[i].count * (one.a[i].whole ? sizeof(int32_t) : sizeof(float))))

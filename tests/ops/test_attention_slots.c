@@ -1,12 +1,12 @@
-/* Attention over slots in any order gives what it gives over keys in order, of which some are evicted: for every
- * mechanism and pair, on ref and cpu, with the positions of one group and of each key-value head. The weights that the
- * rows give are those that unit values bring to light. */
+/* Attention over cache slots in any order equals attention over keys in order, some of them evicted: for every
+ * mechanism and pair, on ref and cpu, with positions shared by all heads or separate for each key-value head. Attention
+ * sums equal the attention weights that unit values reveal. */
 #include "mechanisms.h"
 
-enum { B = 2, T = 70, H = 4, HKV = 2, D = 72 }; /* two tiles, or one and all keys of a row */
+enum { B = 2, T = 70, H = 4, HKV = 2, D = 72 }; /* two tiles; or one, and all keys of a row */
 
 struct slots {
-  int64_t P, n; /* slots of the older keys and the rows */
+  int64_t P, n; /* slots for the older keys and the rows */
   int32_t from[B * HKV][T], at[B * HKV][T], evicted_at[B * HKV][T];
   double k[B * T * HKV * D], v[B * T * HKV * D], sk[B * T * HKV * D], y[B * T * H * D], f[B * HKV * T],
       sums[B * HKV * T];
@@ -22,7 +22,7 @@ static void put(void *x, int64_t i, double v, wn_dtype dtype) {
     ((float *)x)[i] = (float)v;
 }
 
-/* Which keys are held before the first row, and where. */
+/* Chooses the keys held before the first row, and their slots. */
 static void choose(struct slots *s, const struct mech_bench *m, int64_t P, int64_t drop) {
   const int64_t older = m->s.Tk - m->s.Tq;
   s->P = P;
@@ -41,11 +41,11 @@ static void choose(struct slots *s, const struct mech_bench *m, int64_t P, int64
     }
     for (int64_t j = 0; j < m->s.Tk; j++) s->evicted_at[row][j] = INT32_MAX;
     for (int64_t j = older - drop; j < older; j++) s->evicted_at[row][order[j]] = (int32_t)(j % 3 ? 0 : older);
-    if (older > drop && m->s.Tq > 2) s->evicted_at[row][order[0]] = (int32_t)older + 2; /* goes within the call */
+    if (older > drop && m->s.Tq > 2) s->evicted_at[row][order[0]] = (int32_t)older + 2; /* evicted during the call */
   }
 }
 
-/* The call over keys in order. */
+/* The call on keys in order. */
 static struct wn_attention in_order(const struct mech_bench *m, const struct slots *s, int32_t *evicted_at) {
   struct wn_attention op = m->op;
   for (int64_t row = 0; row < B * s->P; row++)
@@ -71,7 +71,7 @@ static void gather(const struct mech_bench *m, const struct slots *s, const void
               m->dtype);
 }
 
-/* The same over slots; `table` [B,P,T] each. */
+/* The same call on slots; tables are [B,P,T] each. */
 static struct wn_attention in_slots(const struct mech_bench *m, struct slots *s, int32_t *at, int32_t *evicted_at) {
   struct wn_attention op = m->op;
   const int64_t G = wn_selection_groups(&op);
@@ -115,7 +115,7 @@ static void same(const char *what, const struct mech_bench *m, double found, dou
     fail_msg("%s: %s is %.9g, expected %.9g", mech_name(m), what, found, expected);
 }
 
-/* Unit values: the rows' outputs are the weights, and their sums the attention sums. */
+/* With unit values the rows' outputs are the attention weights, whose sums are the attention sums. */
 static void check_sums(struct mech_place *place, const struct mech_bench *m, struct slots *s, struct wn_attention op,
                        double tolerance) {
   double zero[HKV * 8 * D] = {0};
@@ -207,7 +207,7 @@ static void slots_on_cpu(void **state) {
   check_all("cpu");
 }
 
-/* Many keys are shared out in parts. */
+/* Many keys are processed in parts. */
 static void weights_of_many_keys(void **state) {
   (void)state;
   enum { MANY = 700 };

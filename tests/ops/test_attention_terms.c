@@ -1,5 +1,5 @@
-/* The terms of the fused cpu attention beside selection against the reference: forward, backward and decoding, alone
- * and together, for every instruction set this machine has. */
+/* The fused cpu attention's terms other than selection, against the reference: forward, backward and decoding, alone
+ * and together, with every instruction set of this machine. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,12 +33,12 @@ enum {
   SEGMENT = 16384,
   DECODE = 32768,
   BIAS = 65536,
-  LEAVE = 131072, /* hidden keys may be left out */
+  LEAVE = 131072, /* hidden keys may be skipped */
   GONE = 262144
 };
 
 static uint64_t draws;
-static int64_t shortest = 1; /* sequence */
+static int64_t shortest = 1; /* of a sequence */
 static int64_t pick(uint64_t seed, int64_t n) {
   return (int64_t)wn_random_below(seed, WN_STREAM_TEST, 77, draws++, (uint64_t)n);
 }
@@ -58,7 +58,7 @@ static float *normal(int64_t n, uint64_t seed, uint64_t place) {
   return x;
 }
 
-/* Gradients of M, of a row in 37: of all of them some F would lie so near to tau that rounding decides on which side.
+/* Gradients of M in one row of 37: in all rows, some F would be so near tau that rounding decides which side it is on.
  */
 static float *few(int64_t n, uint64_t seed, uint64_t place) {
   float *x = normal(n, seed, place);
@@ -133,7 +133,7 @@ static void outputs_free(struct outputs *o) {
   for (int i = 0; i < OUTPUTS; i++) free(o->x[i]);
 }
 
-/* A threshold's choice is a step: moves tau until no row lies within some roundings of it. */
+/* A threshold's choice is discontinuous: moves tau until no row is within a few roundings of it. */
 static void clear_of_steps(struct wn_attention *a) {
   const size_t bytes = (size_t)(a->B * a->H * a->Tq) * sizeof(int32_t);
   int32_t *below = malloc(bytes);
@@ -153,7 +153,7 @@ static void clear_of_steps(struct wn_attention *a) {
   free(below);
 }
 
-/* Calls whose bits differ from those of the same with all keys: some were left out. */
+/* Calls whose bits differ from those with all keys, which shows that some were skipped. */
 static int left_out;
 static void count_left_out(const struct wn_attention *a, const float *y) {
   struct outputs all = {{0}, {0}};
@@ -275,7 +275,7 @@ static void run_case(uint64_t seed, unsigned terms, int64_t longest) {
       if (!(terms & DECODE)) call(&a, isa, threads, true);
       if (terms & LEAVE && isa == (int)best && threads == 3) count_left_out(&a, got.x[0]);
       for (int i = 0; i < OUTPUTS; i++) {
-        if (!strcmp(names[i], "cut")) continue; /* a backend's own note */
+        if (!strcmp(names[i], "cut")) continue; /* internal to a backend */
         if (!strcmp(names[i], "count")) {
           if (memcmp(expected.x[i], got.x[i], (size_t)got.n[i] * sizeof(float))) fail_msg("counts differ: %#x", terms);
           continue;
@@ -286,7 +286,7 @@ static void run_case(uint64_t seed, unsigned terms, int64_t longest) {
           if (isinf(x) && x == y) continue;
           difference += (x - y) * (x - y), norm += x * x;
         }
-        /* dstrength is one number, of all pairs' that cancel; F of hundreds carries its own roundings. */
+        /* dstrength is a single sum over all pairs, which mostly cancel. F in the hundreds has roundings of its own. */
         const bool one = !strcmp(names[i], "dstrength");
         const double each = one ? 5e-5 : terms & LEAVE ? 2e-5 : 5e-6;
         if (!(sqrt(difference) <= each * sqrt(norm) + (one ? 1e-3 : 2e-6) * sqrt((double)got.n[i])))
@@ -302,7 +302,7 @@ static void run_case(uint64_t seed, unsigned terms, int64_t longest) {
   while (arrays_used > 0) free(arrays[--arrays_used]);
 }
 
-/* Alone; with selection; on a segment behind cached keys; decoding; in documents. */
+/* A term alone; with selection; for rows after cached keys; in decoding; in documents. */
 static void run_term(uint64_t seed, unsigned term) {
   static const unsigned with[] = {0, SELECT, SEGMENT, SELECT | SEGMENT, DECODE, SELECT | DECODE, SELECT | DOCUMENTS};
   for (size_t i = 0; i < sizeof with / sizeof *with; i++)
@@ -326,8 +326,8 @@ static void square_root(void **unused) {
   run_term(400, ROOT);
   run_term(450, ROOT | WINDOW);
 }
-/* Rows long enough that rules which show little go by distances (cpu/attention/sparse.h), and with everything that such
- * rows can meet. */
+/* Rows so long that sparse keep rules process keys by distance (cpu/attention/sparse.h), with everything that can occur
+ * in such rows. */
 static void apart(void **unused) {
   (void)unused;
   static const unsigned with[] = {0,
@@ -394,7 +394,7 @@ static void thresholds(void **unused) {
   run_term(1160, THRESHOLD | DROP);
 }
 
-/* Hidden keys left out, beside what goes with it and what does not. */
+/* Hidden keys are skipped: with features that allow it, and with those that do not. */
 static void keys_left_out(void **unused) {
   (void)unused;
   static const unsigned with[] = {SELECT,

@@ -1,6 +1,6 @@
-/* A threshold's choice on rows whose logits are given: equal ones, few and many, huge ones, control tokens, keys in any
- * order, sinks, shares from almost nothing to all. Counts, results and the note for backward on every backend against a
- * plain sort in double. */
+/* A threshold's choice on rows with given logits: equal ones, few and many, huge ones, control tokens, keys in any
+ * order, learned sinks, shares from almost nothing to everything. Counts, results and the array saved for the backward
+ * pass, on every backend, against a plain sort in double. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,13 +39,13 @@ static float spread(int64_t j) {
 static float peaked(int64_t j) {
   return (float)(20 * normal(j));
 }
-static float steps(int64_t j) { /* many equal at each of a few logits */
+static float steps(int64_t j) { /* a few logits, each many times */
   return roundf((float)(2 * normal(j))) / 2;
 }
-static float close_by(int64_t j) { /* neighbours among floats */
+static float close_by(int64_t j) { /* neighbouring floats */
   return 100 + (float)(j * 7 % 50) * 0x1p-17f;
 }
-static float far_apart(int64_t j) { /* beyond what floats' exponentials reach */
+static float far_apart(int64_t j) { /* their exponentials underflow */
   return (float)(j % 5) * -100;
 }
 static float rising(int64_t j) {
@@ -55,7 +55,7 @@ static float zero(int64_t j) {
   (void)j;
   return 0;
 }
-static float huge(int64_t j) { /* neighbours among floats that are 2 apart */
+static float huge(int64_t j) { /* neighbouring floats, 2 apart */
   return 3e7f + (float)(j * 3 % 5 * 2);
 }
 static float huge_spread(int64_t j) {
@@ -82,7 +82,7 @@ static const struct {
              {"huge, spread", huge_spread},
              {"lowest", lowest}};
 
-/* What goes with it. */
+/* Options of a row. */
 struct variant {
   const char *name;
   bool controls, order, sink;
@@ -104,8 +104,8 @@ static int heavier(const void *x, const void *y_) {
   return p->logit != r->logit ? (p->logit > r->logit ? -1 : 1) : p->place < r->place ? -1 : 1;
 }
 
-/* A row of `n` keys: want[D] its result, *least and *most what its count may be where a sum's rounding decides,
- * *others: something beside the content is seen. */
+/* For a row of `n` keys: want[D] is the result; *least and *most bound the count where a sum's rounding decides;
+ * *others: whether more than the content is seen. */
 static void expected(int64_t n, const struct variant *with, double tau, double *want, int64_t *least, int64_t *most,
                      bool *others) {
   static struct key order[N_MAX];
@@ -122,7 +122,7 @@ static void expected(int64_t n, const struct variant *with, double tau, double *
   qsort(order, (size_t)m, sizeof *order, heavier);
   for (int64_t i = 0; i < m; i++) content += order[i].weight = exp(order[i].logit - order[0].logit);
   *least = *most = 0;
-  /* Of equal weights a half is exact. */
+  /* With equal weights, a half is exact. */
   const double slack = tau == 0.5 && m > 0 && order[0].logit == order[m - 1].logit ? 0 : 1e-6;
   for (int64_t i = 0; i < m; i++) {
     if (tau >= 1 || before < tau * content * (1 - slack)) *least = i + 1;
@@ -170,7 +170,7 @@ static void check(size_t kind, int64_t T, int64_t n, const struct variant *with,
              isa, (int)i);
     if (count[i] < least || count[i] > most)
       fail_msg("%s: %d kept, not %d to %d", where, (int)count[i], (int)least, (int)most);
-    /* Half a key more says that the row keeps this one alone. */
+    /* An extra half key in the saved cut means that the row keeps only this key. */
     const double *note = cut + 2 * i;
     if (isa >= 0 && (count[i] == 1 && !others) != (note[1] != floor(note[1])))
       fail_msg("%s: %d kept, noted as %g, %g", where, (int)count[i], note[0], note[1]);

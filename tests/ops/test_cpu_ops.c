@@ -1,5 +1,5 @@
-/* The cpu backend's operations against the reference backend, for every instruction set this machine has, at shapes
- * that leave tails in every loop. */
+/* The cpu backend's operations against the reference backend, with every instruction set of this machine, for sizes
+ * that leave a remainder in every loop. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -46,7 +46,7 @@ static struct wn_exec exec_of(int isa, int threads) { /* isa -1: the reference b
                           .scratch_bytes = SCRATCH};
 }
 
-/* [0]: what the reference works on, [1]: what the cpu backend works on; filled alike. */
+/* Two copies with the same content: [0] for the reference, [1] for the cpu backend. */
 struct pair {
   float *p[2];
   int64_t n;
@@ -67,7 +67,7 @@ static void drop(struct pair x) {
   free(x.p[1]);
 }
 
-/* Largest difference over the largest value (or 0.1: what cancels to nearly 0 is compared absolutely); frees. */
+/* The largest difference relative to the largest value (or to 0.1, where results cancel to nearly 0). Frees x. */
 static void same_within(const char *what, int isa, struct pair x, double tolerance) {
   double top = 0.1, off = 0;
   int64_t at = 0;
@@ -100,7 +100,7 @@ static void test_linear(void **unused) {
                 dy = make(M * (N + pad), 5, 1), dx = make(M * (K + pad), 6, 1), dw = make(N * K, 7, 1),
                 db = make(N, 8, 1);
     for (int i = 0; i < 2; i++) {
-      if (mode < 2) { /* overwritten: what was there must not be read, not even times zero */
+      if (mode < 2) { /* overwritten: old values must not be read, not even times zero */
         for (int64_t k = 0; k < y.n; k++) y.p[i][k] = NAN;
         for (int64_t k = 0; k < dx.n; k++) dx.p[i][k] = NAN;
       }
@@ -303,7 +303,7 @@ static void test_cross_entropy(void **unused) {
     struct pair logits = make(M * ld, 1, mode & 2 ? 40 : 1), d = make(M * ld, 2, 1);
     for (int m = 0; m < M; m++) targets[m] = m % 4 == 3 ? -1 : (int32_t)(m * 7 % V);
     for (int i = 0; i < 2; i++) {
-      for (int m = 0; m < M; m++) { /* a tie for the largest, and one masked logit */
+      for (int m = 0; m < M; m++) { /* a tie for the largest, and a masked logit */
         if (V > 2) logits.p[i][m * ld + V - 1] = logits.p[i][m * ld + V / 2] = 50;
         if (V > 15) logits.p[i][m * ld + 1] = -INFINITY, targets[m] = targets[m] == 1 ? 2 : targets[m];
       }
@@ -330,7 +330,7 @@ static void test_cross_entropy(void **unused) {
         fail_msg("loss[%d] %.9g, reference %.9g", m, loss[1][m], loss[0][m]);
       if (mode) assert_int_equal(hit[0][m], hit[1][m]);
     }
-    if (mode != 3) { /* minus infinities differ by NaN */
+    if (mode != 3) { /* the difference of two -inf would be NaN */
       drop(logits);
       same_within("dlogits", isa, d, 2e-6);
     } else {
@@ -381,8 +381,8 @@ static void test_optimizers(void **unused) {
     }
 }
 
-/* Sums over rows: the same bits from the same number of threads every time (a resumed run depends on it), and from any
- * number where ops.h says so. */
+/* Sums over rows: the same number of threads always gives the same bits, on which resumed runs depend. Any number does
+ * where ops.h says so. */
 static void test_sums_are_repeatable(void **unused) {
   (void)unused;
   enum { M = 301, N = 205, K = 190, V = 40, TIMES = 4 };

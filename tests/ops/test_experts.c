@@ -1,7 +1,7 @@
-/* A mixture of experts: the reference's gradients against differences, with weights that add up to 1 and that do not,
- * with and without a shared expert and its gate, evenness included; the cpu backend against the reference, in floats
- * and in blocks; a row of a batch has the bits that it has alone; choices are those of the largest logits, ties go to
- * the lowest; rows of experts that nobody chose are not read. */
+/* A mixture of experts. The reference's gradients agree with finite differences, with and without normalised gate
+ * weights, with and without a shared expert and its gate, including the balance loss. The cpu backend agrees with the
+ * reference, with float and quantised weights. A row has the same bits in a batch as alone. The experts with the
+ * largest logits are chosen; ties go to the lowest. Weights of experts that no row chose are not read. */
 #include "support.h"
 
 #include <math.h>
@@ -67,7 +67,7 @@ static void gradients(void **state) {
     run(ctx, wn_backend_ref(), &x, true);
     int used = 0;
     for (int e = 0; e < E; e++) used += ((double *)x.expert[e].d_out)[0] != 0;
-    assert_true(used >= 3); /* there is a choice */
+    assert_true(used >= 3); /* more than one is chosen */
     compare_gradient(ctx, &x, "x", x.a.x, x.a.dx, ROWS * C);
     compare_gradient(ctx, &x, "router", x.a.router, x.a.d_router, E * C);
     for (int e = 0; e < E; e++) {
@@ -112,7 +112,8 @@ static void backends(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* In blocks: near the reference, whose choices are the same (the router is exact); and a row alone, in any batch. */
+/* Quantised weights: near the reference, with the same choices, since the router is exact; a row has the same bits
+ * alone and in any batch. */
 static void rows_apart(void **state) {
   (void)state;
   static const wn_gguf_type types[] = {WN_GGUF_F32, WN_GGUF_Q8_0, WN_GGUF_Q4_1, WN_GGUF_BF16};
@@ -144,7 +145,8 @@ static void rows_apart(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Equal logits: the lowest; their weights are equal, and evenness is `top`. Experts that nobody takes are not read. */
+/* Equal logits: the lowest experts are chosen, their gate weights are equal, and evenness is `top`. Experts that no row
+ * chose are not read. */
 static void choices(void **state) {
   (void)state;
   wn_context *ctx;

@@ -1,6 +1,6 @@
-/* The tolerance law on every operation: a float backend's error against the double reference is at most twice the
- * error of a naive computation in float, plus a few units in the last place of the largest value. Also: the bytes
- * between strided rows stay as they were, two runs give the same bits, and no operation's scratch needs clearing. */
+/* The tolerance rule for every operation: a float backend's error against the double reference is at most twice that of
+ * a naive computation in float, plus a few units in the last place of the largest value. The bytes between strided rows
+ * do not change, two runs give the same bits, and scratch need not be cleared. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@ static void run_case(struct bench *b, const struct op_case *c, wn_context *ctx, 
   law_run(b, ctx, backend, threads);
 }
 
-/* What is expected and what is allowed, computed once for all backends. */
+/* Expected and naive results, computed once for all backends. */
 static struct bench expected[OP_CASE_COUNT], naive[OP_CASE_COUNT];
 static wn_context *reference;
 
@@ -64,7 +64,7 @@ static void check_backend(const char *backend_name, const char *isa) {
   wn_context_destroy(ctx);
 }
 
-/* A NaN among results is what the law sees, whatever comes behind it. */
+/* The rule notices a NaN, whatever values follow it. */
 static void test_worst(void **state) {
   (void)state;
   const double errors[] = {1, NAN, 2, 3};
@@ -75,7 +75,7 @@ static void test_worst(void **state) {
   assert_true(worse(2, 1) && !worse(1, 2));
 }
 
-/* The cpu backend's plain set is the reference's slots. */
+/* With the plain instruction set the cpu backend uses the reference's functions. */
 static void test_cpu_plain(void **state) {
   (void)state;
   check_backend("cpu", "ref");

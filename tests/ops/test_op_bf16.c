@@ -1,7 +1,7 @@
-/* Operations on arrays of bf16, and products of precision bf16, by the tolerance law: the error against the double
- * reference on the same numbers is at most twice that of a naive computation in float which rounds what it stores to
- * bf16 as well, plus a few units in the last place of the largest value. For every set of arrays that may be bf16, on
- * every instruction set, in tiles (AMX) and without; without AVX512_BF16 the products are those of rounded floats. */
+/* Operations on bf16 arrays, and products with precision bf16, under the tolerance rule: the error against the double
+ * reference on the same numbers is at most twice that of a naive float computation that also rounds what it stores to
+ * bf16, plus a few units in the last place of the largest value. For every set of arrays that can be bf16, with every
+ * instruction set, with and without tiles (AMX). Without AVX512_BF16 the products are those of rounded floats. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,12 +58,12 @@ static void check_backend(const char *name, const char *isa) {
   wn_context_destroy(ctx);
 }
 
-/* The widest first: a process that has asked for AVX2 alone first is held to it by oneDNN. */
+/* The widest set comes first: once a process has asked oneDNN for AVX2, it never gets more. */
 static void test_avx512(void **state) {
   (void)state;
   check_backend("cpu", "avx512");
 }
-/* As on a processor that has AVX512_BF16 and no tiles. */
+/* As on a processor with AVX512_BF16 but without tiles. */
 static void test_without_tiles(void **state) {
   (void)state;
   if (!wn_cpu_has_amx()) skip();
@@ -80,7 +80,7 @@ static void test_ref(void **state) {
   check_backend("ref", NULL);
 }
 
-/* Floats that are no bf16 are rounded before they are multiplied: the same as having been rounded before. */
+/* Floats are rounded to bf16 before they are multiplied: the same result as when they were rounded beforehand. */
 static void test_rounds_what_it_multiplies(void **state) {
   (void)state;
   static const char *const isas[] = {"avx512", ISA_OF_EIGHT, "ref"};

@@ -1,5 +1,5 @@
-/* Arguments that the dispatch must refuse, each with the status and a detail that names the operation: wrong shapes,
- * indices outside their tables, missing arrays, a dtype or operation that the backend lacks, too little scratch. */
+/* Arguments that the dispatch must refuse, with the status and a detail that names the operation: wrong shapes, indices
+ * outside their tables, missing arrays, a dtype or operation that the backend lacks, too little scratch. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 #include "ops/attention.h"
 
 static wn_context *ctx;
-static float room[4096]; /* serves as every array: nothing may be computed */
+static float room[4096]; /* serves as every array, since nothing may be computed */
 static const float untouched = 1.5f;
 
 static struct wn_exec exec_on(const struct wn_backend *backend, wn_dtype dtype) {
@@ -31,7 +31,7 @@ static void refused(wn_status got, wn_status want, const char *word) {
   for (size_t i = 0; i < sizeof room / sizeof *room; i++) assert_true(room[i] == untouched);
 }
 
-/* The struct `name` with changes, forward. */
+/* Calls the forward operation on the struct `name` with changes. */
 #define REFUSE(op, status, word, ...)                                                                                  \
   do {                                                                                                                 \
     struct wn_##op a = good_##op();                                                                                    \
@@ -312,7 +312,7 @@ static void test_exec(void **state) {
   refused(wn_op_linear_forward(&e, &a), WN_ERR_UNSUPPORTED, "BF16");
   e = exec_on(wn_backend_cpu(WN_ISA_REF), WN_F64);
   refused(wn_op_linear_forward(&e, &a), WN_ERR_UNSUPPORTED, "F64");
-  /* A slot that a backend lacks is named, never another backend's result. */
+  /* An operation that a backend lacks is refused by name. No other backend computes it instead. */
   struct wn_backend lacking = *wn_backend_ref();
   lacking.name = "lacking";
   lacking.linear_forward = NULL;
@@ -321,7 +321,7 @@ static void test_exec(void **state) {
   refused(wn_op_linear_forward(&e, &a), WN_ERR_UNSUPPORTED, "lacking");
   e = exec_ref();
   refused(wn_op_linear_forward(&e, NULL), WN_ERR_ARGUMENT, "linear");
-  /* Scratch: none, too little, not aligned. */
+  /* Scratch: missing, too small, not aligned. */
   const struct wn_attention t = good_attention();
   e = exec_ref();
   refused(wn_op_attention_forward(&e, &t), WN_ERR_ARGUMENT, "scratch");
@@ -331,7 +331,7 @@ static void test_exec(void **state) {
   refused(wn_op_attention_forward(&e, &t), WN_ERR_ARGUMENT, "scratch");
 }
 
-/* The public call's own checks. */
+/* Checks of the public function itself. */
 static void test_public_attention(void **state) {
   (void)state;
   wn_attention_config config;

@@ -1,5 +1,5 @@
-/* Every backward of the double reference against central differences of its forward: along random directions and for
- * single elements, of the loss sum(out * dy), M's with L_mem among the outputs. */
+/* Every backward pass of the double reference against central differences of its forward pass, along random directions
+ * and for single elements. The loss is sum(out * dy); with L_mem, M is one of the outputs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 
 static wn_context *ctx;
 
-/* One thread: at these sizes a second one only waits. */
+/* One thread: at these sizes a second one would only wait. */
 static struct wn_exec exec_double(void) {
   return (struct wn_exec){.ctx = ctx, .backend = wn_backend_ref(), .threads = 1, .dtype = WN_F64};
 }
@@ -28,7 +28,7 @@ static double loss_of(const struct bench *b) {
   return loss;
 }
 
-/* The coefficient of element i of the direction: a single element, or random for all when only is -1. */
+/* Element i's coefficient in the direction: a single element, or random if only is -1. */
 static double direction(int64_t only, int which, int64_t i) {
   if (only >= 0) return i == only ? 1 : 0;
   return wn_random_normal(99, WN_STREAM_TEST, (uint64_t)(which * 10 - only), (uint64_t)i);
@@ -128,14 +128,14 @@ static void test_attention(void **state) {
   check_op(ATTENTION);
 }
 
-/* The optimizers have no gradient; their first steps have closed forms. */
+/* Optimizers have no gradient, but their first steps have closed forms. */
 static void test_optimizers(void **state) {
   (void)state;
   double p = 2, g = -3, m = 0, v = 0;
   struct wn_adamw w = {.n = 1, .p = &p, .g = &g, .m = &m, .v = &v, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .step = 1};
   w.weight_decay = 0.5, w.grad_scale = 2, w.eps = 0;
   assert_int_equal(run_adamw(exec_double(), &w, false), WN_OK);
-  assert_true(fabs(p - (2 + 0.1 - 0.1 * 0.5 * 2)) < 1e-12); /* lr * sign(g), and decay */
+  assert_true(fabs(p - (2 + 0.1 - 0.1 * 0.5 * 2)) < 1e-12); /* lr * sign(g), and weight decay */
   assert_true(fabs(m + 0.6) < 1e-12 && fabs(v - 0.036) < 1e-12);
   double q = 2, s = 9;
   struct wn_adagrad a = {.n = 1, .p = &q, .g = &g, .v = &s, .lr = 0.1, .grad_scale = -4.0 / 3};

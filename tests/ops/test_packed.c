@@ -1,9 +1,9 @@
-/* Weights in a file's blocks against the same weights as floats: every storage type and mixtures of them, awkward
- * shapes, forward and the gradient of the input, on both backends; what the checks refuse. The reference computes with
- * the floats that the blocks stand for, so it must agree with a dense product of those floats to the last bits.
+/* Quantised weights against the same weights as floats: every storage type and mixtures, awkward shapes, forward and
+ * the gradient of the input, on both backends; and refusals. The reference computes with the floats that the blocks
+ * stand for, so it must agree with a dense product of those floats to the last bits.
  *
- * The cpu backend's error is bounded by what rounding x to 8 bits can do: with blocks of x of the largest magnitude A,
- * each element is off by at most A/254, so a sum by at most sum_k |w_k| A_block(k) / 254, beside the rounding of float
+ * The cpu backend's error is bounded by the rounding of x to 8 bits: if a block of x has largest magnitude A, each
+ * element is off by at most A/254, so a sum is off by at most sum_k |w_k| A_block(k) / 254, plus the rounding of float
  * sums. */
 #include "isa.h"
 #include "support.h"
@@ -28,7 +28,7 @@ struct shape {
   bool bias, accumulate;
 };
 
-/* One matrix in blocks and as floats, inputs and outputs with a margin that must stay. */
+/* A matrix, quantised and as floats; inputs and outputs with margins that must not change. */
 struct bench {
   struct shape s;
   struct packed_weights w;
@@ -83,14 +83,14 @@ static void forward(struct wn_exec e, struct bench *t, const struct wn_linear *a
   free(t->scratch);
   e.scratch = t->scratch = need ? room(need) : NULL;
   e.scratch_bytes = need;
-  if (need) memset(t->scratch, 0xff, need); /* nobody clears it */
+  if (need) memset(t->scratch, 0xff, need); /* need not be cleared */
   assert_ok(e.ctx, wn_op_linear_forward(&e, a));
 }
 
-/* How x is rounded on its way to a row of w. */
+/* How x is rounded for a row of w. */
 enum rounding { EXACT, EIGHT_BITS, BFLOAT16 };
 
-/* What 8-bit blocks of x of 32 elements, or bfloat16, may change in y[m,n], and float sums beside it. */
+/* How far 8-bit blocks of 32 elements of x, or bfloat16, may move y[m,n], plus float sums. */
 static double allowed(const struct bench *t, int64_t m, int64_t n, enum rounding rounding) {
   double eight = 0, sums = 0;
   const float *x = t->x + m * t->ldx, *w = t->w.dense + n * t->s.K;
@@ -107,12 +107,12 @@ static double allowed(const struct bench *t, int64_t m, int64_t n, enum rounding
   return (rounding == EIGHT_BITS ? eight : rounding == BFLOAT16 ? sums / 256 : 0) + sums * FLT_EPSILON * 8 + 1e-6;
 }
 
-/* Weights of these types are multiplied as floats: x is not rounded. */
+/* Weights of these types are multiplied as floats, with x unrounded. */
 static bool is_float(wn_gguf_type type) {
   return type == WN_GGUF_F32 || type == WN_GGUF_F16 || type == WN_GGUF_BF16;
 }
 
-/* The backend rounds x to bfloat16 for a matrix of nothing else. */
+/* The backend rounds x to bfloat16 if the whole matrix is bfloat16. */
 static bool rounds_to_bfloat16(const struct wn_backend *backend, const struct wn_packed *p) {
   bool all = backend == wn_backend_cpu(WN_ISA_AVX512);
 #if defined(__x86_64__)
@@ -155,7 +155,7 @@ static void check_forward(wn_context *ctx, const struct wn_backend *backend, con
                    (long long)m, (long long)n, (double)t.y[i], (double)t.dense[i], limit);
       }
     }
-    /* The work is divided between rows of w, and not a bit depends on the threads, but for sgemm's. */
+    /* Threads divide the rows of w, so their number changes no bit, except in sgemm. */
     if (threads == 1 || s->M > 32 || exact)
       memcpy(first, t.y, (size_t)(s->M * t.ldy) * sizeof(float));
     else
@@ -165,7 +165,7 @@ static void check_forward(wn_context *ctx, const struct wn_backend *backend, con
   bench_clear(&t);
 }
 
-/* Few rows are decoding, more a prompt; N that no block of rows divides. */
+/* Few rows are decoding, many are a prompt; N is not a multiple of any block of rows. */
 static const struct shape shapes[] = {
     {1, 1, 256, 1, false, false},  {1, 37, 512, 1, true, false},  {2, 67, 256, 1, false, true},
     {3, 50, 768, 3, true, true},   {5, 33, 256, 2, false, false}, {8, 48, 512, 2, true, false},
@@ -185,7 +185,7 @@ static void check_backend(const char *name, const char *isa) {
       check_forward(ctx, backend, &shapes[i], types);
     }
   }
-  /* Rows of 32 that are no 256; rows of single weights that no vector divides. */
+  /* Rows of 32, which are not 256; rows of single weights that do not fill a vector. */
   for (int type = WN_GGUF_F32; type <= WN_GGUF_Q5_1; type++) {
     const wn_gguf_type types[1] = {(wn_gguf_type)type};
     const bool single = is_float(types[0]);
@@ -215,7 +215,7 @@ static void test_cpu_avx512(void **state) {
   check_backend("cpu", "avx512");
 }
 
-/* With and without VNNI the sums are the same integers, scaled in the same lanes: the same bits. */
+/* With and without VNNI the sums are the same integers, scaled in the same lanes: same bits. */
 static void test_without_vnni(void **state) {
   (void)state;
 #if defined(__x86_64__)
@@ -246,7 +246,7 @@ static void test_without_vnni(void **state) {
 #endif
 }
 
-/* From exact_rows on x is not rounded, whatever the instruction set; said by the option or by the environment. */
+/* From exact_rows on x is not rounded, with any instruction set; set as an option or in the environment. */
 static void test_exact_rows(void **state) {
   (void)state;
   for (int i = 0; i < 2; i++) {
@@ -289,7 +289,8 @@ static void check_rows_alone(wn_context *ctx, const struct wn_backend *cpu) {
       const wn_gguf_type types[2] = {(wn_gguf_type)type, WN_GGUF_Q8_0};
       struct bench t;
       bench_make(&t, &s, types);
-      for (int64_t i = 0; i < 32; i++) t.x[5 * t.ldx + i] *= 1e-37f; /* a block whose steps of 8 bits no float has */
+      for (int64_t i = 0; i < 32; i++)
+        t.x[5 * t.ldx + i] *= 1e-37f; /* a block whose 8-bit scale is too small for a float */
       struct wn_exec e = {.ctx = ctx, .backend = cpu, .threads = 1, .dtype = WN_F32};
       struct wn_linear one = call(&t, true, t.dense);
       for (int64_t m = 0; m < s.M; m++) {
@@ -310,8 +311,8 @@ static void check_rows_alone(wn_context *ctx, const struct wn_backend *cpu) {
   }
 }
 
-/* With tiles (AVX2, AVX-512 VNNI) a row of a prompt has the bits that it has alone: whatever the number of rows, its
- * place among them, and the number of threads. */
+/* With tiles (AVX2, AVX-512 VNNI) a row of a prompt has the same bits as alone: for any number of rows, any place among
+ * them and any number of threads. */
 static void test_rows_alone(void **state) {
   (void)state;
 #if defined(__x86_64__)
@@ -329,7 +330,7 @@ static void test_rows_alone(void **state) {
 #endif
 }
 
-/* dx against the dense weights' on the double reference; dw and dtok do not exist. */
+/* dx against that of dense weights on the double reference. There are no dw and dtok. */
 static void test_backward(void **state) {
   (void)state;
   wn_context *ctx = NULL;

@@ -1,7 +1,7 @@
-/* Weights in bfloat16 with rows of x rounded to bfloat16 (AVX512_BF16): the products of the rounded numbers are exact,
- * so the error against sums in double is at most twice that of a plain sum of floats; a row has the same bits alone, in
- * a prompt and among rows of no numbers, with any number of threads; nothing outside y is written. Awkward shapes: rows
- * and columns that no tile divides, one weight a row, several parts. */
+/* bfloat16 weights, with rows of x rounded to bfloat16 (AVX512_BF16). Products of the rounded numbers are exact, so the
+ * error against sums in double is at most twice that of a plain float sum. A row has the same bits alone, in a prompt
+ * and next to rows of NaN, with any number of threads. Nothing outside y is written. Awkward shapes: rows and columns
+ * that are not multiples of a tile, rows of one weight, several parts. */
 #include "support.h"
 
 #include <float.h>
@@ -26,7 +26,7 @@ static void *bf16_room(size_t bytes) {
 struct matrix {
   int64_t N, K;
   struct packed_weights w;
-  float *x, *rounded, *b; /* [ROWS,K+GAP], likewise, [N] */
+  float *x, *rounded, *b; /* [ROWS,K+GAP], [ROWS,K+GAP], [N] */
 };
 
 static void matrix_make(struct matrix *t, int64_t N, int64_t K, int parts) {
@@ -48,7 +48,7 @@ static void matrix_clear(struct matrix *t) {
   free(t->x), free(t->rounded), free(t->b);
 }
 
-/* y [M,N+GAP], filled with sevens before. */
+/* y [M,N+GAP], filled with sevens first. */
 static void multiply(const struct matrix *t, int64_t first, int64_t M, int threads, bool plain, float *y) {
   const int64_t ldy = t->N + GAP;
   for (int64_t i = 0; i < M * ldy; i++) y[i] = 7;
@@ -66,7 +66,7 @@ static void multiply(const struct matrix *t, int64_t first, int64_t M, int threa
   struct wn_exec e = {.ctx = ctx, .backend = cpu, .threads = threads, .dtype = WN_F32};
   e.scratch_bytes = wn_op_linear_scratch(&e, &a, false);
   void *scratch = bf16_room(e.scratch_bytes);
-  memset(scratch, 0xff, e.scratch_bytes); /* nobody clears it */
+  memset(scratch, 0xff, e.scratch_bytes); /* need not be cleared */
   e.scratch = scratch;
   assert_ok(ctx, wn_op_linear_forward(&e, &a));
   free(scratch);

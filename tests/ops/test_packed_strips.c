@@ -1,6 +1,6 @@
-/* Strips: the cpu backend's own order of packed weights gives the bits that the file's order gives, for every type,
- * awkward shapes, parts that no strip divides, few rows and prompts, any number of threads. test_packed.c holds those
- * against the reference. */
+/* Strips, the cpu backend's own layout of quantised weights, give the same bits as the file's layout: for every type,
+ * awkward shapes, parts that are not multiples of a strip, few rows and prompts, any number of threads. test_packed.c
+ * compares the file's layout with the reference. */
 #include "support.h"
 
 #include "backends/backends.h"
@@ -43,7 +43,7 @@ static void multiply(wn_context *ctx, const struct wn_backend *cpu, const struct
   struct wn_exec e = {.ctx = ctx, .backend = cpu, .threads = threads, .dtype = WN_F32};
   e.scratch_bytes = wn_op_linear_scratch(&e, &a, false);
   void *scratch = e.scratch_bytes ? strips_room(e.scratch_bytes) : NULL;
-  if (scratch) memset(scratch, 0xff, e.scratch_bytes); /* nobody clears it */
+  if (scratch) memset(scratch, 0xff, e.scratch_bytes); /* need not be cleared */
   e.scratch = scratch;
   assert_ok(ctx, wn_op_linear_forward(&e, &a));
   free(scratch);
@@ -61,8 +61,8 @@ static void strips_fill(struct packed_weights *w, int64_t K, int fill) {
   }
 }
 
-/* Types one after the other in three parts of 16 n + something rows, some of fewer than a strip. `fill`: the byte that
- * all weights are made of, whose products with equal x are the largest that there are; -1: random ones. */
+/* Types in turn, in three parts of 16 n + something rows, some smaller than a strip. `fill`: the byte of which all
+ * weights consist, which with equal x gives the largest possible products; -1: random weights. */
 static void check_strips(wn_context *ctx, const struct wn_backend *cpu, int type, int64_t N, int64_t K, int parts,
                          int fill) {
   const wn_gguf_type types[3] = {(wn_gguf_type)type, WN_GGUF_Q8_0, (wn_gguf_type)type};
@@ -86,7 +86,7 @@ static void check_strips(wn_context *ctx, const struct wn_backend *cpu, int type
   for (int64_t i = 0; i < N; i++) b[i] = (float)wn_random_normal(3, WN_STREAM_TEST, 2, (uint64_t)i);
   if (fill >= 0)
     for (int64_t i = 0; i < MOST_ROWS * (K + GAP); i++) x[i] = i / (K + GAP) % 2 ? 1.0f : -1.0f;
-  for (int64_t k = 0; k < K; k++) x[k + K + GAP] = 0; /* a row of zeros: no scale */
+  for (int64_t k = 0; k < K; k++) x[k + K + GAP] = 0; /* a row of zeros has no scale */
   for (int i = 0; i < 2; i++) y[i] = strips_room((size_t)(MOST_ROWS * (N + GAP)) * sizeof *y[i]);
   static const int64_t rows[] = {1, 2, 3, 4, 5, 8, 9, 12, 13, MOST_ROWS};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -118,13 +118,13 @@ static void check_types(wn_context *ctx, const struct wn_backend *cpu) {
     check_strips(ctx, cpu, type, 40, k ? 768 : 576, 3, -1);
     check_strips(ctx, cpu, type, 16, k ? 256 : 128, 1, -1);
     check_strips(ctx, cpu, type, 40, 256, 3, 0xff);
-    check_strips(ctx, cpu, type, 40, 256, 3, 0x80); /* Q8_0: -128 */
+    check_strips(ctx, cpu, type, 40, 256, 3, 0x80); /* -128 in Q8_0 */
   }
   for (int type = WN_GGUF_F32; type < WN_GGUF_Q8_0; type++)
-    assert_int_equal(cpu->strips_bytes((wn_gguf_type)type, 16, 256), 0); /* read as they lie */
+    assert_int_equal(cpu->strips_bytes((wn_gguf_type)type, 16, 256), 0); /* -128 in Q8_0 */
 }
 
-/* Each instruction set of this processor that has strips. */
+/* Every instruction set of this processor that has strips. */
 static void test_same_bits(void **state) {
   (void)state;
   wn_context *ctx = NULL;
@@ -133,7 +133,7 @@ static void test_same_bits(void **state) {
   int checked = 0;
   for (int isa = WN_ISA_AVX2; isa <= (int)ctx->isa; isa++) {
     const struct wn_backend *cpu = wn_backend_cpu((enum wn_isa)isa);
-    if (!cpu->strips_bytes || !cpu->strips_bytes(WN_GGUF_Q8_0, 16, 256)) continue; /* AVX-512 without VNNI, ARM */
+    if (!cpu->strips_bytes || !cpu->strips_bytes(WN_GGUF_Q8_0, 16, 256)) continue; /* AVX-512 without VNNI, or ARM */
     check_types(ctx, cpu);
     checked++;
   }
@@ -141,8 +141,8 @@ static void test_same_bits(void **state) {
   if (!checked) skip();
 }
 
-/* Prompts in the processor's tiles (AMX) have the bits of those without: rows of x that no tile divides, blocks in
- * fewer than four classes and in any number of them, K beyond a panel's share of the cache. */
+/* Prompts with tiles (AMX) have the same bits as without: for rows of x that are not multiples of a tile, blocks in
+ * fewer than four classes with any number in each, and K beyond a panel's share of the cache. */
 static void check_tiles(wn_context *ctx, const struct wn_backend *cpu, int type, int64_t N, int64_t K, bool strips) {
   const wn_gguf_type types[1] = {(wn_gguf_type)type};
   struct packed_weights w;
@@ -192,7 +192,7 @@ static void test_amx_same_bits(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Without the instructions, and on the reference, there is no other order. */
+/* Without the instructions, and on the reference, there is no other layout. */
 static void test_without(void **state) {
   (void)state;
   assert_null(wn_backend_ref()->strips_bytes);

@@ -1,7 +1,7 @@
-/* Products in the tiles of AMX, alone: every way in which a factor can lie, edges of every kind, by the tolerance law:
- * the error against double sums of the rounded factors is at most twice that of sums in float, one after the other.
- * The same bits with any number of threads, and nothing read or written beside the arrays. Skipped by name on a
- * processor without them. */
+/* Products in AMX tiles on their own: every layout of a factor, and edges of every kind, under the tolerance rule: the
+ * error against double sums of the rounded factors is at most twice that of sequential float sums. The same bits with
+ * any number of threads, and nothing is read or written outside the arrays. Skipped by name on a processor without
+ * tiles. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -22,7 +22,7 @@
 
 enum { BESIDE = 5, GUARD = -1234 };
 
-/* A factor in memory: `lines` of `width` numbers, `ld` apart, what is beside them not a number. */
+/* A factor in memory: `lines` of `width` numbers, `ld` apart, surrounded by NaN. */
 struct factor {
   struct wn_cpu_operand o;
   void *memory;
@@ -44,7 +44,7 @@ static void factor_make(struct factor *f, int64_t kept, int64_t reduced, bool al
   f->o = (struct wn_cpu_operand){f->memory, ld, bf16, along};
 }
 
-/* Number (i, k) as it is multiplied. */
+/* Element (i, k) as multiplied. */
 static float factor_at(const struct factor *f, int64_t i, int64_t k) {
   const int64_t at = f->o.along ? i * f->o.ld + k : k * f->o.ld + i;
   return wn_bf16_value(f->o.bf16 ? ((const uint16_t *)f->memory)[at] : wn_bf16_round(((const float *)f->memory)[at]));
@@ -54,7 +54,7 @@ struct shape {
   int64_t M, N, K;
 };
 
-/* c before: numbers where it is added to, and a guard beside them. */
+/* Initial c: numbers if the product is added to it, and guards around it. */
 static void c_fill(void *c, const struct shape *s, bool bf16) {
   const int64_t ld = s->N + BESIDE;
   for (int64_t i = 0; i < s->M * ld; i++) {
@@ -137,8 +137,8 @@ static void check_one(wn_context *ctx, const struct shape *s, unsigned how) {
 
 static void test_products(void **state) {
   (void)state;
-  /* whole blocks; one of everything; edges of a tile, of two; more depth than is packed at a time; more columns; more
-   * rows than columns, which divides the rows */
+  /* whole blocks; all sizes 1; edges of one tile, of two; deeper than is packed at a time; more columns; more rows than
+   * columns, so that rows are divided */
   static const struct shape shapes[] = {{32, 32, 32},  {1, 1, 1},     {33, 17, 31},  {64, 96, 64},  {16, 48, 33},
                                         {47, 33, 800}, {5, 1400, 40}, {130, 20, 96}, {70, 40, 1600}};
   wn_context *ctx = NULL;
@@ -150,7 +150,7 @@ static void test_products(void **state) {
   wn_context_destroy(ctx);
 }
 
-/* Where a factor's rows are whole tiles they are multiplied where they lie: the same bits as packed. */
+/* If a factor's rows are whole tiles they are multiplied in place, with the same bits as packed. */
 static void test_rows_where_they_lie(void **state) {
   (void)state;
   enum { M = 64, N = 32, K = 64 };
@@ -171,7 +171,7 @@ static void test_rows_where_they_lie(void **state) {
   x.a = (struct wn_cpu_operand){wide, K + 3, true, true}, x.c = d;
   wn_cpu_product_amx(&exec, &x);
   assert_memory_equal(c, d, sizeof c);
-  /* and with one row less, which packs the last rows */
+  /* one row less, so that the last rows are packed */
   memset(d, 0, sizeof d);
   x.a = (struct wn_cpu_operand){a, K, true, true}, x.M = M - 1;
   wn_cpu_product_amx(&exec, &x);

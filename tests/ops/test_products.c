@@ -1,6 +1,6 @@
-/* Our own products of floats (backends/cpu/product.h), which serve with AVX2 and in builds without oneDNN and libxsmm:
- * the tolerance law against sums in double, over awkward shapes and strides; what is not theirs stays as it was; and a
- * row has the same bits alone and among others, however many there are. */
+/* Winnow's own float products (backends/cpu/product.h), used with AVX2 and in builds without oneDNN and libxsmm: the
+ * tolerance rule against sums in double, for awkward shapes and strides. Memory around the result does not change, and
+ * a row has the same bits alone and among any number of others. */
 #include "isa.h"
 #include "support.h"
 #include "worst.h"
@@ -52,8 +52,8 @@ static void compare(const char *who, const struct wn_sgemm *x) {
              (long long)x->K, x->ta ? " ta" : "", x->tb ? " tb" : "", x->add ? " add" : "", error, allowed);
 }
 
-/* As many bytes as sgemm asks for and no more, for the address sanitizer; not a number anywhere, so that what is read
- * without having been written shows. */
+/* Exactly as many bytes as sgemm asks for, so that the address sanitizer detects an overrun, all NaN, so that reading
+ * before writing shows. */
 static void *room_of(const struct wn_product_ops *ops, int64_t M, int64_t N, int64_t K) {
   const size_t bytes = (ops->room(M, N, K) + 63) / 64 * 64;
   unsigned char *room = aligned_alloc(64, bytes > 0 ? bytes : 64);
@@ -86,7 +86,7 @@ static void check_set(const char *who, const struct wn_product_ops *ops) {
       void *room = room_of(ops, M, N, K);
       ops->sgemm(&x, room);
       compare(who, &x);
-      /* Its last row alone. */
+      /* The last row alone. */
       float alone[1050];
       struct wn_sgemm one = x;
       one.M = 1, one.a = ta ? a + M - 1 : a + (M - 1) * x.lda, one.c = alone;
@@ -95,7 +95,7 @@ static void check_set(const char *who, const struct wn_product_ops *ops) {
       free(room);
       assert_memory_equal(alone, c + (M - 1) * x.ldc, (size_t)N * sizeof *alone);
       if (N % 16 || tb) continue;
-      /* The same through tiles, which sum in one stretch. */
+      /* The same through tiles, which sum without a break. */
       const struct wn_tile_product tile = {.m = N,
                                            .n = M,
                                            .k = K,

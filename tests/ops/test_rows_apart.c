@@ -1,6 +1,6 @@
-/* Products whose rows are apart (wn_linear): every row has, to the bit, what it has alone. Dense weights and every
- * storage type, shapes that end within a vector and within a block of rows, 1 to 70 rows, both instruction sets and the
- * reference, any number of threads; other rows that hold infinities and numbers that are none change nothing. */
+/* Products with rows_apart (wn_linear): every row has the same bits as alone. Dense weights and every storage type,
+ * shapes that end inside a vector and inside a block of rows, 1 to 70 rows, both instruction sets and the reference,
+ * any number of threads. Infinities and NaN in other rows change nothing. */
 #include "support.h"
 
 #include <math.h>
@@ -41,7 +41,7 @@ static void apart_clear(struct apart *t) {
   free(t->x), free(t->b), free(t->before), free(t->alone), free(t->y), free(t->scratch);
 }
 
-/* Rows from `first` on, to y. */
+/* Computes the rows from `first` on into y. */
 static void apart_run(struct wn_exec e, struct apart *t, int64_t first, int64_t rows, bool apart, float *y) {
   const struct wn_linear a = {.M = rows,
                               .N = t->N,
@@ -66,7 +66,7 @@ static void apart_compare(struct wn_exec e, struct apart *t, const char *what) {
   const size_t all = (size_t)(ROWS * t->ldy) * sizeof *t->y;
   memcpy(t->alone, t->before, all);
   e.threads = 1;
-  for (int64_t m = 0; m < ROWS; m++) apart_run(e, t, m, 1, false, t->alone); /* as a session alone runs it */
+  for (int64_t m = 0; m < ROWS; m++) apart_run(e, t, m, 1, false, t->alone); /* as a single session computes it */
   for (int64_t rows = 1; rows <= ROWS; rows += rows < 36 ? 1 : 17) {
     e.threads = 1 + (int)(rows % 3);
     memcpy(t->y, t->before, all);
@@ -80,7 +80,7 @@ static void apart_compare(struct wn_exec e, struct apart *t, const char *what) {
   }
 }
 
-/* Neighbours that are no numbers. */
+/* Other rows are NaN or infinite. */
 static void apart_poison(struct wn_exec e, struct apart *t, const char *what) {
   const int64_t keep[] = {0, 9, 33, ROWS - 1};
   for (int64_t m = 0; m < ROWS; m++) {
@@ -122,7 +122,7 @@ static void apart_shapes(const struct wn_backend *backend, const wn_gguf_type *t
   wn_context_destroy(ctx);
 }
 
-/* The instruction sets of this machine, and the reference. */
+/* This machine's instruction sets, and the reference. */
 static const struct wn_backend *backends[3];
 static int backend_count;
 
@@ -152,7 +152,7 @@ static void test_packed(void **state) {
       apart_shapes(backends[i], types + k, 1, true, wn_gguf_type_name(types[k]));
 }
 
-/* Blocks that end within a step, and runs of different types in one matrix. */
+/* Blocks that end inside a step, and runs of different types in one matrix. */
 static void test_mixed(void **state) {
   static const wn_gguf_type types[] = {WN_GGUF_Q4_1, WN_GGUF_Q8_0, WN_GGUF_F16};
   static const wn_gguf_type others[] = {WN_GGUF_Q6_K, WN_GGUF_BF16, WN_GGUF_Q5_1};

@@ -1,5 +1,5 @@
-/* What steps read out and what is mixed, limited and converted element by element: against plain sums, and what has a
- * backward against finite differences. On every backend and in both types. */
+/* Sums that steps report, and elementwise operations that mix, limit and convert: against plain sums, and backward
+ * passes against finite differences. On every backend, in both types. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 
 enum { N = 77 };
 
-/* Each backend with each type that it computes in. */
+/* Every backend with every type that it computes in. */
 static bool exec_next(int *at, struct wn_exec *exec) {
   const struct wn_backend *const backends[] = {wn_backend_ref(), wn_backend_ref(), wn_backend_cpu(WN_ISA_REF)};
   if (*at == 3) return false;
@@ -102,7 +102,7 @@ static void test_sigmoid(void **state) {
 
 static void test_loss_sums(void **state) {
   (void)state;
-  const double loss[] = {0.5, 100, 0.25, 2}; /* the second has no target */
+  const double loss[] = {0.5, 100, 0.25, 2}; /* the second one is no target */
   const uint8_t hit[] = {1, 1, 0, 1};
   const int32_t targets[] = {0, -1, 3, 1};
   struct wn_exec e;
@@ -138,7 +138,8 @@ static void test_span_sum(void **state) {
   }
 }
 
-/* Two sequences of two and one documents, the second with padding, in two selections: by hand, and by differences. */
+/* Two sequences of two documents and of one, the second with padding, in two selections: by hand and by finite
+ * differences. */
 static void test_memory_loss(void **state) {
   (void)state;
   enum { B = 2, G = 2, T = 5 };
@@ -157,9 +158,9 @@ static void test_memory_loss(void **state) {
     a.M = d;
     assert_int_equal(wn_op_memory_loss_backward(&e, &a), WN_OK);
     a.M = M;
-    for (int i = 0; i < B * G * T; i++) { /* upwards: the first of several longest rows is the only one that counts */
+    for (int i = 0; i < B * G * T; i++) { /* upwards, so that only the first of several longest rows counts */
       const double h = 0x1p-10, before = sum, now = wn_number(M, i, e.dtype);
-      bool first = true; /* of equal rows of its document only the first has the gradient */
+      bool first = true; /* of equal rows in a document only the first has the gradient */
       for (int j = i - i % T; j < i; j++)
         first = first && (doc_start[i / (G * T) * T + j % T] != doc_start[i / (G * T) * T + i % T] ||
                           wn_number(M, j, e.dtype) != now);
@@ -173,7 +174,8 @@ static void test_memory_loss(void **state) {
   }
 }
 
-/* Rows of one array's heads among another's: in order, by an index of each group, as half floats, and zeros. */
+/* Copies rows of some heads of one array to heads of another: in order, by an index for each group, as half floats, and
+ * zeros. */
 static void test_gather(void **state) {
   (void)state;
   enum { B = 2, H = 4, P = 2, T = 3, D = 5, FROM = 6, TO = 4, X = B * FROM * H * D, Y = B * H * TO * D };
@@ -185,7 +187,7 @@ static void test_gather(void **state) {
     uint16_t half[Y], moved[Y];
     for (int i = 0; i < X; i++) wn_number_set(x, i, e.dtype, draw((uint64_t)i));
     struct wn_gather a = {.B = B, .H = H, .T = T, .D = D, .x = x, .s_x = s_x, .groups = P, .s_y = s_y};
-    for (int form = 0; form < 6; form++) { /* in order or by the index; floats, half floats, zeros */
+    for (int form = 0; form < 6; form++) { /* in order or by index; floats, half floats, zeros */
       const bool indexed = form % 2, halves = form / 2 == 1, zeros = form / 2 == 2;
       for (int i = 0; i < Y; i++) wn_number_set(y, i, e.dtype, 7), half[i] = moved[i] = 7;
       a.index = indexed ? index : NULL;
@@ -204,7 +206,7 @@ static void test_gather(void **state) {
           assert_true(wn_number(y, i, e.dtype) == (t < 0 ? 7 : value));
       }
       if (!halves) continue;
-      struct wn_gather move = a; /* the last row to the first place, as an eviction does */
+      struct wn_gather move = a; /* moves the last row to the first place, like an eviction */
       move.x = half + T * D, move.s_x = s_y, move.x_half = true, move.index = NULL, move.T = 1, move.y = moved;
       assert_int_equal(wn_op_gather_forward(&e, &move), WN_OK);
       for (int i = 0; i < Y; i++) assert_int_equal(moved[i], i / D % TO == 0 ? half[i + T * D] : 7);
