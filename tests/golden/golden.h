@@ -1,4 +1,4 @@
-/* For the goldens of whole models. */
+/* Shared by the tests with goldens of whole models. */
 #ifndef WN_TESTS_GOLDEN_GOLDEN_H
 #define WN_TESTS_GOLDEN_GOLDEN_H
 
@@ -7,7 +7,7 @@
 #include "model/model.h"
 #include "reach.h"
 
-/* The loaded float model, or a new one in double with its parameters. */
+/* The loaded float model, or a new double model with its parameters. */
 static inline struct wn_model *model_in(wn_context *ctx, struct wn_model *loaded, wn_dtype dtype) {
   if (dtype == WN_F32) return loaded;
   struct wn_model *model = NULL;

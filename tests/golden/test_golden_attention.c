@@ -1,5 +1,5 @@
-/* Every tests/golden/attention-*.safetensors through the public attention call, on each backend and instruction set.
- * The files come from tools/make-goldens.py, which shares no code with the engine. */
+/* Every tests/golden/attention-*.safetensors through the public attention function, on each backend and instruction
+ * set. The files come from tools/make-goldens.py, which shares no code with the engine. */
 #include "isa.h"
 #include "support.h"
 
@@ -12,7 +12,7 @@
 
 enum { FILES = 51 };
 
-static int lacking; /* cases that the backend has no term for */
+static int lacking; /* cases with a term that the backend lacks */
 
 static int64_t count_of(const wn_safetensors_entry *e) {
   int64_t n = 1;
@@ -36,7 +36,7 @@ static double number_at(wn_dtype dtype, const void *data, int64_t i) {
   return (double)v;
 }
 
-/* A tensor of the file as dtype; NULL when the file has none. */
+/* A tensor of the file converted to dtype; NULL if the file has none. */
 static void *copy_as(const wn_safetensors *file, const char *name, wn_dtype dtype) {
   const wn_safetensors_entry *e = wn_safetensors_find(file, name);
   if (!e) return NULL;
@@ -64,14 +64,15 @@ static double relative_error(const wn_safetensors_entry *want, wn_dtype dtype, c
     total += w * w;
   }
   return sqrt(square) /
-         fmax(sqrt(total), 0.1); /* what should be 0, a single key's gradient, is a rounding of sums of 1 */
+         fmax(sqrt(total),
+              0.1); /* a value that should be 0 (a single key's gradient) is rounding noise of sums near 1 */
 }
 
-/* The arrays that a case has: inputs with their gradients, and results. */
+/* A case's arrays: inputs with their gradients, and results. */
 struct tensor {
   char name[16];
   wn_dtype dtype;
-  const wn_safetensors_entry *want; /* NULL: an input, nothing is compared */
+  const wn_safetensors_entry *want; /* NULL: an input, not compared */
   void *data;
 };
 enum { TENSORS_MAX = 64 };
@@ -97,14 +98,14 @@ static void add_result(struct tensors *all, const wn_safetensors *file, const ch
   struct tensor *t = &all->t[all->n];
   snprintf(t->name, sizeof t->name, "%s%s", prefix, name);
   t->want = wn_safetensors_find(file, t->name);
-  if (!t->want) return; /* F of some files is left out */
+  if (!t->want) return; /* some files lack F */
   all->n++;
   t->dtype = dtype;
   t->data = calloc((size_t)count_of(t->want), sizeof(double));
   point(a, offset, t->data);
 }
 
-/* threshold.control is a list of positions in a file, an array of flags in a call. */
+/* threshold.control: a list of positions in a file, an array of flags in a call. */
 static uint8_t *take_control(json_t *attention, int64_t B, int64_t T) {
   json_t *threshold = json_object_get(attention, "threshold"), *list = json_object_get(threshold, "control");
   if (!list) return NULL;
@@ -122,7 +123,7 @@ static void compare(const wn_context *ctx, const char *path, const struct tensor
              wn_context_backend(ctx), error, limit);
 }
 
-/* The call's evictions under the budget, which must be the file's; free. */
+/* The call's evictions under the budget, which must equal the file's. The caller frees them. */
 static int32_t *evictions(wn_context *ctx, const char *path, const wn_safetensors *file,
                           const wn_attention_config *config, wn_attention_arrays *a, int64_t budget) {
   wn_budgets budgets;
@@ -198,7 +199,7 @@ static void run_file(wn_context *ctx, const char *path, wn_dtype dtype, double l
   } else {
     for (int i = 0; i < all.n; i++)
       if (all.t[i].want) compare(ctx, path, &all.t[i], dtype, limit);
-    /* One gradient alone: outputs that are NULL are not computed, the rest must not change. */
+    /* One gradient alone: outputs that are NULL are not computed, and the others are the same. */
     wn_attention_arrays only = {.B = a.B, .T = a.T, .H = a.H, .Hkv = a.Hkv, .D = a.D, .dtype = dtype};
     only.q = a.q, only.k = a.k, only.v = a.v, only.dy = a.dy, only.doc_start = a.doc_start, only.control = a.control;
     only.key_count = a.key_count;

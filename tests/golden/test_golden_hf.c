@@ -1,6 +1,6 @@
-/* tests/golden/hf: tiny models as Hugging Face transformers saves them, and as gguf-py writes them, with the logits
- * that transformers computes (tools/make-goldens-hf.py). Read here as folders, shards and GGUF files, with the weights
- * where they lie and as floats; all at once and token by token. */
+/* tests/golden/hf: tiny models as Hugging Face transformers saves them and as gguf-py writes them, with transformers'
+ * logits (tools/make-goldens-hf.py). They are read as folders, shards and GGUF files, with weights mapped in place and
+ * as floats; at once and token by token. */
 #include "support.h"
 
 #include <math.h>
@@ -37,7 +37,8 @@ static void close_expected(struct expected *x) {
   free(x->logits);
 }
 
-/* rounded: inputs of maps are rounded to 8 bits, as the cpu backend does for weights in blocks, or to bfloat16. */
+/* rounded: the inputs of projections are rounded to 8 bits, as on the cpu backend for quantised weights, or to
+ * bfloat16. */
 static void close_to(const char *name, const char *what, const float *got, const float *want, int64_t n, bool rounded) {
   double worst = 0, largest = 0;
   for (int64_t i = 0; i < n; i++) {
@@ -45,12 +46,12 @@ static void close_to(const char *name, const char *what, const float *got, const
     largest = fmax(largest, fabs((double)want[i]));
     if (!isfinite(got[i])) worst = INFINITY;
   }
-  assert_true(largest > 1); /* there is something to compare */
+  assert_true(largest > 1); /* the comparison is not trivial */
   if (!(worst <= (rounded ? largest / 10 : 1e-4)))
     fail_msg("%s, %s: logits differ by %.3g; the largest is %.3g", name, what, worst, largest);
 }
 
-/* The last position's logits of every row, fed in chunks: over its context, where that is what is tested. */
+/* The logits at the last position of each sequence, fed in chunks, past the context where that is what is tested. */
 static void check_session(wn_context *ctx, const char *name, wn_model *model, const struct expected *x, bool rounded) {
   wn_session *session;
   float *logits = malloc((size_t)(x->B * x->V) * sizeof *logits);
@@ -65,7 +66,7 @@ static void check_session(wn_context *ctx, const char *name, wn_model *model, co
   free(logits);
 }
 
-/* Whether the cpu backend rounds what this model's maps read: matrices in blocks or in bfloat16. */
+/* Whether the cpu backend rounds the inputs of this model's projections: for quantised or bfloat16 matrices. */
 static bool rounds(const wn_model *model) {
   wn_tensor_info info;
   for (int i = 0; i < wn_model_tensor_count(model); i++) {
@@ -75,7 +76,7 @@ static bool rounds(const wn_model *model) {
   return false;
 }
 
-/* The model at `path` against the logits of `name`; exact: nothing is rounded. */
+/* Compares the model at `path` with the logits of `name`. exact: nothing is rounded. */
 static void check_path(const char *path, const char *name, const char *backend, bool exact) {
   wn_context *ctx = NULL;
   const wn_context_options options = {.size = sizeof options, .threads = 1, .backend = backend, .exact_rows = exact};
@@ -111,7 +112,7 @@ static void check_named(const char *name) {
   check_both(path, name);
 }
 
-/* Another configuration for the weights of `weights`: a folder of links. */
+/* Another configuration with the weights of `weights`: a folder of links. */
 static void check_variant(const char *weights, const char *name) {
   char dir[] = "/tmp/winnow-hf-XXXXXX", from[4096], config[64], tensors[64];
   assert_non_null(mkdtemp(dir));
@@ -139,9 +140,8 @@ static void shards(void **state) {
   check_named("qwen3");
 }
 
-/* Experts: as folders, one in shards, one in bfloat16, and stacked in GGUF files, one in blocks. Rounded inputs lead a
- * random router to other experts here and there, so products of rounded rows are left out: tests/ops/test_experts.c has
- * them. */
+/* Experts: as folders, one in shards, one in bfloat16; and stacked in GGUF files, one quantised. With rounded inputs a
+ * random router sometimes picks other experts, so products with rounding are left to tests/ops/test_experts.c. */
 static void mixtures(void **state) {
   (void)state;
   static const char *const names[] = {"mixtral",      "qwen2_moe",      "qwen3_moe",
@@ -171,8 +171,8 @@ static void older_keys(void **state) {
   check_variant("gemma3", "gemma3-old");
 }
 
-/* Of a text that grows past longrope's first context (20) token by token in a session for 64: up to there the angles
- * are those of short texts, then those of long ones, for the tokens before it as well. */
+/* A text that grows past longrope's first context (20), token by token, in a session for 64 tokens: up to there it has
+ * the angles of short texts, then those of long ones, also for earlier tokens. */
 static void check_growth(const char *model_name, const char *short_name, const char *backend) {
   char path[4096];
   wn_context *ctx = NULL;

@@ -1,5 +1,5 @@
-/* tests/golden/model-*: tiny models written by tools/make-goldens.py (PyTorch, its own equations), loaded as
- * checkpoints: logits, loss and every gradient, in double on ref and in float on each backend and instruction set. */
+/* tests/golden/model-*: tiny models from tools/make-goldens.py (PyTorch, its own equations), loaded as checkpoints:
+ * logits, loss and every gradient, in double on ref and in float on each backend and instruction set. */
 #include "golden/golden.h"
 #include "isa.h"
 
@@ -14,7 +14,7 @@ static const wn_safetensors_entry *find(const wn_safetensors *file, const char *
   return e;
 }
 
-/* Copies out of the map, which need not be aligned. */
+/* Copies data out of the file's map, where it may be unaligned. */
 static void *copy_of(const wn_safetensors_entry *e) {
   void *p = malloc(e->bytes);
   memcpy(p, e->data, e->bytes);
@@ -80,7 +80,7 @@ static void check_model(wn_context *ctx, const char *name, wn_dtype dtype, doubl
     e = find(file, row->name);
     assert_int_equal(e->bytes, row->count * sizeof(float));
     float *want = copy_of(e);
-    /* The expected gradients are stored in float: half a unit in the last place of their own. */
+    /* The expected gradients are stored as float, with an error of half a unit in the last place. */
     close_to(name, row->name, dtype, grads + row->offset * each, WN_F32, want, row->count, fmax(limit, 1e-7));
     free(want);
   }

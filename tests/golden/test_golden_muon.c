@@ -1,6 +1,6 @@
-/* tests/golden/muon.safetensors: 20 steps of training with Muon by tools/make-muon-golden.py (PyTorch in double, its
- * own equations), from the models and batches of model-gpt2 and model-packed: the losses on the way and every parameter
- * at the end, in double on ref and in float on each backend and instruction set. */
+/* tests/golden/muon.safetensors: 20 training steps with Muon by tools/make-muon-golden.py (PyTorch in double, its own
+ * equations), on the models and batches of model-gpt2 and model-packed. Compares the losses of the steps and the final
+ * parameters, in double on ref and in float on each backend and instruction set. */
 #include "golden/golden.h"
 #include "isa.h"
 

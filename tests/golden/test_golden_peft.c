@@ -1,6 +1,6 @@
-/* Adapters of peft: those in tests/golden/peft (tools/make-goldens-peft.py) on the models of tests/golden/hf give
- * peft's logits, whatever form the model has; adapters that winnow writes give what its own low-rank updates give; what
- * is no such adapter is refused by one line. */
+/* peft adapters. Those in tests/golden/peft (tools/make-goldens-peft.py) give peft's logits on the models of
+ * tests/golden/hf, whatever format the model has. Adapters that winnow writes give the result of its own low-rank
+ * updates. Files that are not such adapters are refused in one line. */
 #include "support.h"
 
 #include <math.h>
@@ -43,7 +43,7 @@ static wn_status load(const char *path, const char *adapter, bool as_float, wn_m
   return wn_model_load_with(ctx, path, &options, out);
 }
 
-/* The largest difference from peft's logits, and the largest of these. */
+/* The largest difference from peft's logits, and the largest of those. */
 static double apart(wn_model *model, const char *name, double *largest) {
   char file[64];
   wn_safetensors *s;
@@ -87,13 +87,13 @@ static void logits(void **state) {
         without = apart(model, name, &largest);
         wn_model_destroy(model);
         if (!(worst <= 1e-4)) fail_msg("%s, form %d: logits differ by %.3g of %.3g", name, form, worst, largest);
-        assert_true(without > 0.1); /* it does something */
+        assert_true(without > 0.1); /* it has an effect */
       }
     }
   }
 }
 
-/* Blocks of 8 bits: what the adapter changes is in floats, the rest stays. */
+/* Blocks of 8 bits: matrices that the adapter changes become float, the others stay quantised. */
 static void packed(void **state) {
   (void)state;
   const wn_convert_options to = {
@@ -109,7 +109,7 @@ static void packed(void **state) {
     assert_ok(ctx, wn_model_tensor_info(plain, i, &before));
     if (before.types[0] == WN_GGUF_Q8_0) info.types[0] == WN_GGUF_F32 ? changed++ : kept++;
   }
-  assert_int_equal(changed, 2 + 1); /* q, k and v of two layers, and the output; rows of 40 are no blocks */
+  assert_int_equal(changed, 2 + 1); /* q, k and v of two layers, and the output; rows of 40 are not whole blocks */
   assert_true(kept > 0);
   double largest;
   assert_true(apart(model, "llama", &largest) < 0.1 * largest);
@@ -117,7 +117,7 @@ static void packed(void **state) {
   wn_model_destroy(plain);
 }
 
-/* ---- written ---- */
+/* ---- adapters that winnow writes ---- */
 
 static void compare_models(wn_model *a, wn_model *b, const char *name) {
   for (int i = 0; i < wn_model_tensor_count(a); i++) {
@@ -173,7 +173,7 @@ static void written(void **state) {
   }
 }
 
-/* ---- refused ---- */
+/* ---- refusals ---- */
 
 static void write_text(const char *name, const char *text) {
   assert_ok(ctx, wn_file_write(ctx, path_in(folder, name), text, strlen(text)));

@@ -1,7 +1,6 @@
-/* tests/golden/policy-*: tiny models under budgets, written by tools/make-policy-goldens.py (PyTorch in double
- * precision, from the policies' papers, one token at a time). Sessions are fed token by token, in chunks and as a
- * whole: what each layer holds after each feed, and the logits, in double on ref and in float on each backend and
- * instruction set. */
+/* tests/golden/policy-*: tiny models under budgets, from tools/make-policy-goldens.py (PyTorch in double, from the
+ * policies' papers, token by token). Sessions are fed token by token, in chunks and at once. Compares what each layer
+ * holds after each feed, and the logits, in double on ref and in float on each backend and instruction set. */
 #include "golden/golden.h"
 #include "isa.h"
 
@@ -24,7 +23,7 @@ static const struct {
 };
 enum { GOLDENS = sizeof goldens / sizeof *goldens, CASES_MAX = 10 };
 
-/* How a text of T tokens is fed: `first` tokens at once in pieces of `chunk`, then `step` at a time. */
+/* How a text of T tokens is fed: the first `first` tokens in pieces of `chunk`, then `step` at a time. */
 static const struct feeding {
   int64_t first, chunk, step;
 } feedings[] = {{1, 0, 1}, {17, 5, 1}, {11, 0, 4}, {INT64_MAX, 0, 1}, {INT64_MAX, 3, 1}};
@@ -50,7 +49,7 @@ static void *array(wn_context *ctx, const char *path, const char *name, int64_t 
   return copy;
 }
 
-/* Every layer holds the tokens that it should after `fed` tokens. */
+/* Every layer must hold the expected tokens after `fed` tokens. */
 static void check_held(const struct wn_session *s, const struct expected *want, int64_t fed) {
   const int64_t L = s->model->config.layers;
   for (int64_t l = 0; l < L; l++) {
@@ -63,7 +62,8 @@ static void check_held(const struct wn_session *s, const struct expected *want, 
         const int32_t *evicted_at = want->evicted_at + ((l * want->B + b) * want->P + g) * want->T;
         bool held[64] = {false};
         const int64_t first = s->parts[part].kv0;
-        const int64_t row = cache->shape.groups > g - first ? g - first : 0; /* what evicts nothing has no groups */
+        const int64_t row =
+            cache->shape.groups > g - first ? g - first : 0; /* a layer that evicts nothing has no groups */
         for (int64_t slot = 0; slot < cache->count; slot++) {
           const int64_t at =
               cache->at ? cache->at[(b * cache->shape.groups + row) * cache->shape.capacity + slot] : slot;
@@ -114,7 +114,7 @@ static void feed_all(wn_context *ctx, wn_session *s, const struct expected *want
   free(logits);
 }
 
-/* The same texts as a batch: evictions and logits of all rows at once. */
+/* The same texts as a batch: evictions and logits for all rows at once. */
 static void check_batch(wn_context *ctx, struct wn_model *model, const struct expected *want, const int32_t *tokens,
                         const wn_budgets *budgets, double limit) {
   const int64_t L = model->config.layers, n = want->B * want->T;
@@ -125,10 +125,10 @@ static void check_batch(wn_context *ctx, struct wn_model *model, const struct ex
     const double w = want->logits[i], d = (double)logits[i] - w;
     square += d * d, total += w * w;
   }
-  if (!(sqrt(square) <= fmax(limit, 1e-7) * sqrt(total))) /* they come in float */
+  if (!(sqrt(square) <= fmax(limit, 1e-7) * sqrt(total))) /* stored as float */
     fail_msg("%s: logits of a batch: relative error %.3g, limit %.3g", want->name, sqrt(square / total), limit);
   free(logits);
-  if (budgets->cache_positions) return; /* no keep rule: a key has another place in every row */
+  if (budgets->cache_positions) return; /* no keep rule: a key's position differs from row to row */
 
   wn_workspace *ws = NULL;
   const struct wn_workspace_options options = {.activation_dtype = model->dtype, .budgets = budgets};
