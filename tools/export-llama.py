@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes a checkpoint as a Hugging Face folder (config.json, model.safetensors): Llama, or Qwen3 where it has QK-norm.
+"""Writes a checkpoint as a Hugging Face folder (config.json, model.safetensors): Llama, or Qwen3 if it has QK-norm.
 
 Usage: tools/export-llama.py CHECKPOINT OUT [--check LIBWINNOW.so]
 
-For checkpoints that have such a shape: RMSNorm before each block, rotary positions, SwiGLU, no biases, standard
-attention; heads may be grouped, the output tied, a norm after the embedding goes into the embedding's table. Anything
-else is refused with the field that stands in the way. Both rotate the pair (d, d + D/2), so that the other weights are
-only cut and renamed. Needs numpy and safetensors (tools/python-env torch). --check loads both models, with transformers
-(tools/python-env transformers) and with the library, and compares the logits of random tokens: the exit status is 1 where
+For checkpoints of this shape: RMSNorm before each block, rotary positions, SwiGLU, no biases, standard attention. Heads
+may be grouped and the output tied; a norm after the embedding is folded into the embedding's table. Anything else is
+refused with the field that prevents it. Both sides rotate the pair (d, d + D/2), so the other weights are only split
+and renamed. Needs numpy and safetensors (tools/python-env torch). --check loads both models, with transformers
+(tools/python-env transformers) and with the library, and compares the logits of random tokens. The exit code is 1 if
 they differ by more than 1e-4 of the largest.
 """
 import ctypes, json, os, sys
@@ -75,7 +75,7 @@ class Options(ctypes.Structure):
                 ("user", ctypes.c_void_p)]
 
 def our_logits(library, source, tokens, V):
-    """[B,T,V] through the public C API."""
+    """Logits [B,T,V] through the public C API."""
     lib, ctx, model = ctypes.CDLL(os.path.abspath(library)), ctypes.c_void_p(), ctypes.c_void_p()
     lib.wn_context_error.restype = ctypes.c_char_p
     def ok(status):

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Goldens of the BPE tokenizers: tests/golden/bpe.
+"""Makes the goldens of the BPE tokenizers, tests/golden/bpe.
 
-Small tokenizers, one for each published way to split texts, trained here by Hugging Face tokenizers, and what it makes
-of more than a thousand varied lines: all scripts, emoji, white space of all kinds, code, broken UTF-8 (each byte that is
-no part of valid UTF-8 read as U+FFFD). For a line and a tokenizer the golden holds the number of tokens and a hash of
-them (FNV-1a over 32-bit little-endian ids), with special tokens as plain text and again with them read. GGUF files with
-the same vocabularies, by gguf-py; and a SentencePiece model as a GGUF file, with what sentencepiece makes of the lines.
+Hugging Face tokenizers trains small tokenizers, one for each published way to split texts, and encodes more than a
+thousand varied lines with them: all scripts, emoji, white space of all kinds, code, broken UTF-8 (each byte that is not
+part of valid UTF-8 read as U+FFFD). For each line and tokenizer the golden holds the number of tokens and their hash
+(FNV-1a over 32-bit little-endian ids), once with special tokens as plain text and once with special tokens recognised.
+gguf-py writes GGUF files with the same vocabularies. There is also a SentencePiece model as a GGUF file, with
+sentencepiece's tokens for the lines.
 
 Needs: tools/python-env transformers
 Usage: tools/make-bpe-goldens.py [FOLDER]        tests/golden/bpe
@@ -79,7 +80,7 @@ def llama2():
 
 
 def gemma():
-    """As Gemma's: spaces are marked but none is put before a text, runs of white space are added tokens."""
+    """Like Gemma's: spaces are marked, none is put before a text, and runs of white space are added tokens."""
     first = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<start_of_turn>", "<end_of_turn>"]
     t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     t.normalizer = normalizers.Replace(" ", "\u2581")

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/counts: three documents continued greedily under a threshold, with the content tokens that it keeps for
-each drawn token, layer and head, counted from full attention matrices in double precision (Fernandez, Unsal, equations 3 to
-5). Every drawn token is one more pass over the whole text: no cache, and nothing of the engine's.
+"""Makes tests/golden/counts: three documents continued greedily under a threshold. For each generated token, layer and
+head it counts the content tokens that the threshold keeps, from full attention matrices in double precision (Fernandez,
+Unsal, equations 3 to 5). Every generated token is another pass over the whole text: there is no cache, and no code is
+shared with the engine.
 
-Needs torch and safetensors (tools/python-env torch); the committed files are what the tests read.
+Needs torch and safetensors (tools/python-env torch). The tests read the committed files.
 Usage: tools/make-count-goldens.py [FOLDER]
 """
 import json, os, sys
@@ -19,7 +20,7 @@ TAU, DRAWN, LENGTHS = 0.75, 12, (9, 23, 40)
 C = {"vocab_size": 31, "context": 64, "layers": 3, "width": 24, "heads": 4, "kv_heads": 2, "head_size": 8, "ffn_width": 40,
      "norm": "rmsnorm", "position": "rope", "ffn": "swiglu", "qk_norm": False, "bias": False, "tied": False,
      "attention": {"threshold": {"enabled": True, "tau": TAU}}}
-margin = [1.0]  # the smallest distance from another choice: what float arithmetic must not bridge
+margin = [1.0]  # the smallest distance from another choice, which must exceed float's errors
 
 
 def parameters(gen):
@@ -46,7 +47,7 @@ def turned(x):  # [T,D]
 
 
 def kept(weights, control):
-    """Of one row: which keys the threshold keeps, and how many of them are content."""
+    """For one row: the keys that the threshold keeps, and how many of them are content."""
     content = [j for j in range(len(weights)) if not control[j]]
     whole, mass, chosen = sum(weights[j] for j in content), 0.0, set()
     for j in sorted(content, key=lambda j: (-weights[j], j)):
@@ -74,7 +75,7 @@ def forward(p, ids, control):
                 keep, n = kept(weights[i, :i + 1].tolist(), control)
                 weights[i, :i + 1] *= torch.tensor(keep).double()
             heads.append(weights / weights.sum(-1, keepdim=True) @ part(H + K + g))
-            row.append(n)  # of the last row
+            row.append(n)  # the last row
         counts.append(row)
         x = x + torch.cat(heads, -1) @ p[at + "attn.out.weight"].T
         gate, up = (norm(x, p[at + "norm2.gain"]) @ p[at + "ffn.in.weight"].T).chunk(2, -1)
@@ -93,7 +94,7 @@ def main():
     drawn, counts, content = [], [], []
     for d, n in enumerate(LENGTHS):
         ids = torch.randint(C["vocab_size"], (n,), generator=gen).tolist()
-        marks = [int(i < 3 or i >= n - 2 or ids[i] == 7) for i in range(n)]  # an instruction, a delimiter, and by id
+        marks = [int(i < 3 or i >= n - 2 or ids[i] == 7) for i in range(n)]  # an instruction, a delimiter, and one by its id
         prompts[d, :n], control[d, :n] = torch.tensor(ids), torch.tensor(marks)
         for _ in range(DRAWN):
             logits, rows = forward(p, ids, marks)

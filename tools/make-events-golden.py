@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/golden/events.tfevents: the records of tests/report/test_events.c, written by TensorBoard's own code.
+"""Makes tests/golden/events.tfevents: the records of tests/report/test_events.c, written by TensorBoard's own code.
 
     tools/make-events-golden.py        needs tools/python-env tensorboard
 """

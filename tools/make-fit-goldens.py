@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/fits.json: curves fitted to points by numpy and, where it is installed, statsmodels' OLS.
+"""Makes tests/golden/fits.json: curves fitted to points by numpy and, if installed, by OLS of statsmodels.
 
-The points are in the file too, so that the test needs nothing else. Needs tools/python-env transformers: numpy,
-and statsmodels, which checks what numpy found.
+The file includes the points, so the test needs nothing else. Needs tools/python-env transformers, which has numpy, and
+statsmodels to check numpy's results.
 """
 import json
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/gguf/: a GGUF file with a tensor of every type that is read and metadata of every kind, and the
+"""Makes tests/golden/gguf/: a GGUF file with a tensor of every supported type and metadata of every kind, and the
 weights as the package `gguf` (llama.cpp's own reader) decodes them.
 
   tools/make-gguf-golden.py tests/golden/gguf        needs tools/python-env transformers
@@ -17,13 +17,13 @@ import numpy as np
 from gguf.quants import dequantize
 
 TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
-# Where the half floats of a block lie.
+# The positions of a block's half floats.
 HALVES = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
 ROWS, COLUMNS = 3, 512
 
 
 def raw(rng, name):
-    """[ROWS, bytes] random blocks whose scales are ordinary numbers, one of them subnormal."""
+    """[ROWS, bytes] random blocks whose scales are finite, one of them subnormal."""
     if name == "F32":
         return rng.standard_normal((ROWS, COLUMNS)).astype(np.float32)
     if name == "F16":
@@ -61,7 +61,7 @@ def main():
         w.add_tensor(name.lower(), data, raw_dtype=kind)
         values = data if name == "F32" else data.astype(np.float32) if name == "F16" else dequantize(data, kind)
         values = np.ascontiguousarray(values, dtype="<f4").reshape(ROWS, COLUMNS)
-        # every seventh weight tells a wrong place or bit, at a seventh of the size
+        # every seventh weight reveals a wrong place or bit, in a seventh of the size
         values = values[:, ::7].copy()
         head[name.lower()] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [len(body), len(body) + values.nbytes]}
         body += values.tobytes()

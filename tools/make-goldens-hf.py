@@ -37,34 +37,34 @@ ROPE = {
                         beta_fast=8.0, beta_slow=0.5, mscale=1.0, mscale_all_dim=0.5, truncate=False),
 }
 
-# Windows of 7 in every other layer, caps that bend the numbers they are given, a scale that is not the head size's.
+# Windows of 7 in every second layer, soft-caps small enough to matter, a scale other than the head size's.
 GEMMA2 = dict(vocab_size=V, hidden_size=32, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4,
               num_key_value_heads=2, head_dim=16, max_position_embeddings=64, query_pre_attn_scalar=24, sliding_window=7,
               attn_logit_softcapping=2.0, final_logit_softcapping=5.0, bos_token_id=2, eos_token_id=1)
-# Two layers of windows, one without: the global ones have a base of their own, stretched. A width whose root bfloat16 can
-# hold: transformers rounds the embedding's factor to the weights' type.
+# Two layers with windows and one without, whose rotary base is different and scaled. bfloat16 can represent the square
+# root of the width: transformers rounds the embedding's factor to the weights' type.
 GEMMA3 = {**GEMMA2, "hidden_size": 36, "num_hidden_layers": 4, "query_pre_attn_scalar": 16, "attn_logit_softcapping": None,
           "final_logit_softcapping": None, "layer_types": ["sliding_attention", "sliding_attention", "full_attention",
                                                            "sliding_attention"],
           "rope_parameters": {"full_attention": dict(rope_type="linear", factor=8.0, rope_theta=1e6),
                               "sliding_attention": dict(rope_type="default", rope_theta=10000.0)}}
 
-# Every factor another, and none a power of two.
+# All factors differ, and none is a power of two.
 GRANITE = dict(embedding_multiplier=5.5, attention_multiplier=0.22, residual_multiplier=0.3, logits_scaling=1.4)
 
-# Half of each head turns; divisors that differ much, for texts of up to 20 tokens and longer ones.
+# Half of each head is rotated; two very different sets of divisors, for texts of up to 20 tokens and for longer ones.
 PHI3 = {**LLAMA, "original_max_position_embeddings": 20, "sliding_window": 15, "rope_parameters": dict(
     rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.5, short_factor=[1.05, 1.4], long_factor=[1.3, 6.0])}
 del PHI3["pad_token_id"]
 
-# Four experts of which two are taken, a shared one of another width.
+# Four experts, of which two are used, and a shared one of another width.
 MOE = dict(moe_intermediate_size=64, num_experts=4, num_experts_per_tok=2)
 
 def logits(model, name, seed=5, T=T):
     tokens = torch.randint(0, V, (B, T), generator=torch.Generator().manual_seed(seed))
     double = AutoModelForCausalLM.from_config(model.config, attn_implementation="eager").double()
     double.load_state_dict(model.state_dict())
-    double.config._experts_implementation = "eager" # the others have no products of doubles
+    double.config._experts_implementation = "eager" # the other implementations have no products in double
     with torch.no_grad(): y = double.eval()(tokens).logits
     save_file({"tokens": tokens.to(torch.int32).contiguous(), "logits": y.float().contiguous()},
               os.path.join(out, name + ".logits.safetensors"))
@@ -96,7 +96,7 @@ def make(name, config, seed, dtype=torch.float32, **how):
     return model
 
 def variant(model, name, config):
-    """Other configurations for a model's weights."""
+    """Writes other configurations for a model's weights."""
     write_config(config, name)
     other = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     other.load_state_dict(model.state_dict())
@@ -105,7 +105,7 @@ def variant(model, name, config):
 # ---- GGUF ----
 
 def permute(w, heads):
-    """Rows (i, i + D/2) of each head next to each other."""
+    """Puts rows (i, i + D/2) of each head next to each other."""
     return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
 
 def add(writer, name, w, kind):
@@ -176,7 +176,7 @@ def write_gguf(model, name, kind, factors=None):
             if turn: y = y.reshape(turn, x.shape[0] // turn // 2, 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
             changed[key] = torch.from_numpy(numpy.ascontiguousarray(y.T if transpose else y))
     def experts(l):
-        """The router in float32; all experts' gates, then all ups, each as one tensor, and all downs."""
+        """The router in float32, then one tensor each for all experts' gates, ups and downs."""
         at = f"model.layers.{l}.mlp."
         if at + "gate.weight" not in p: return
         add(w, f"blk.{l}.ffn_gate_inp.weight", p[at + "gate.weight"], gguf.GGMLQuantizationType.F32)
@@ -257,7 +257,7 @@ def main():
     make("qwen2_moe", Qwen2MoeConfig(**LLAMA, **MOE, shared_expert_intermediate_size=24), 19, torch.bfloat16)
     make("qwen3_moe", Qwen3MoeConfig(**{**LLAMA, **MOE, "num_experts_per_tok": 3}, head_dim=16, norm_topk_prob=True), 20,
          max_shard_size="60KB")
-    # The same model as configurations up to transformers 4 said it.
+    # The same model with the keys of configurations up to transformers 4.
     old = {k: v for k, v in GEMMA3.items() if k not in ("layer_types", "rope_parameters")}
     old |= dict(rope_theta=1e6, rope_local_base_freq=10000.0, rope_scaling=dict(rope_type="linear", factor=8.0),
                 sliding_window_pattern=3)
@@ -280,7 +280,7 @@ def main():
     logits(write_gguf(qwen2, "qwen2.gguf", gguf.GGMLQuantizationType.F32), "qwen2.gguf")
     gpt2 = build(GPT2Config(**small), 9)
     logits(write_gguf(gpt2, "gpt2.gguf", gguf.GGMLQuantizationType.F16), "gpt2.gguf")
-    # llama.cpp takes 1/sqrt(head size) for the scale, and of Gemma 3 every sixth layer as the global one
+    # llama.cpp takes 1/sqrt(head size) as the scale, and in Gemma 3 every sixth layer as a global one
     gemma2 = build(Gemma2Config(**{**GEMMA2, "query_pre_attn_scalar": 16}), 12)
     logits(write_gguf(gemma2, "gemma2.gguf", gguf.GGMLQuantizationType.F32), "gemma2.gguf")
     sixth = ["sliding_attention"] * 5 + ["full_attention"] + ["sliding_attention"]

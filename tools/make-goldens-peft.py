@@ -3,9 +3,10 @@
 
 Usage: tools/make-goldens-peft.py [OUT]          needs tools/python-env lm-eval
 
-Each NAME/ has adapter_config.json and adapter_model.safetensors, random, and beside it NAME.logits.safetensors with tokens
-[B,T] and logits [B,T,V] in float32, computed in double. Between them: ranks and alphas by module, rank-stabilised scaling,
-projections that are fused (Phi-3) or transposed (GPT-2), an output, whose own weights peft saves as well.
+Each NAME/ has a random adapter, adapter_config.json and adapter_model.safetensors. NAME.logits.safetensors next to it
+has tokens [B,T] and logits [B,T,V] in float32, computed in double. Together they cover ranks and alphas by module,
+rank-stabilised scaling, fused (Phi-3) and transposed (GPT-2) projections, and an output, whose own weights peft saves
+as well.
 """
 import os, shutil, sys
 

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Makes tests/golden: small attention cases and tiny whole models with expected results in double precision.
 
-Written from the equations row by row, with its own loops, so that it shares nothing with the engine or with any other
-check. Needs torch (tools/python-env torch); the committed files are what the test suite reads.
+Written from the equations row by row, with its own loops, so that it shares no code with the engine or any other check.
+Needs torch (tools/python-env torch). The test suite reads the committed files.
 Usage: tools/make-goldens.py [FOLDER]
 
-A file holds q, k, v, dy and the mechanisms' arrays (sq, sk, z, zt, p, sink_k, sink_v, gate, output_gate, doc_start, key_count), float32 and
-int32; y, F, M, mem_loss and the gradient of every array, float64; count, int32; and the metadata key "case":
-{"B","T","H","Hkv","D","attention"}, as `winnow op attention` reads it. A folder model-NAME is a checkpoint
-(config.json, model.safetensors) with expected.safetensors: tokens, targets, doc_start, int32; logits, loss (sum over
-counted positions and L_mem), float64; the gradients of their sum, under the parameters' names, float32.
+An attention file has q, k, v, dy and the mechanisms' arrays (sq, sk, z, zt, p, sink_k, sink_v, gate, output_gate,
+doc_start, key_count) as float32 and int32; y, F, M, mem_loss and the gradient of every array as float64; count as
+int32; and the metadata key "case": {"B","T","H","Hkv","D","attention"}, as `winnow op attention` reads it. A folder
+model-NAME is a checkpoint (config.json, model.safetensors) with expected.safetensors: tokens, targets, doc_start as
+int32; logits and loss (sum over counted positions, plus L_mem) as float64; the gradients of that sum, under the
+parameters' names, as float32.
 """
 import json, math, os, sys
 
@@ -101,7 +102,7 @@ CASES = {
 }
 
 def seen(a, x):
-    """Does a row see the key x tokens before it? The keep rules beside causality, documents and spans' ends."""
+    """Whether a row sees the key x tokens before it, by the keep rules other than causality, documents and the ends of spans."""
     if "window" in a and x >= a["window"]: return False
     if "strided" in a and x >= a["strided"] and x % a["strided"]: return False
     if "sqrt" in a and x >= a["sqrt"]["buffer"]:
@@ -111,7 +112,7 @@ def seen(a, x):
     return not (x == 0 and a.get("span", {}).get("exclude_self"))
 
 def bucket(a, x):
-    """T5's: Raffel et al. 2020, their program's _relative_position_bucket."""
+    """T5's buckets (Raffel et al. 2020), as their program's _relative_position_bucket computes them."""
     n, far, first = a["buckets"]["count"], a["buckets"]["farthest"], 0
     if a.get("bidirectional"):
         n //= 2
@@ -120,14 +121,14 @@ def bucket(a, x):
     return first + min(n - 1, n // 2 + int(math.log(x / (n // 2)) / math.log(far / (n // 2)) * (n - n // 2)))
 
 def slope(case, h):
-    """ALiBi's, of Press, Smith, Lewis 2022, section 3; for other numbers of heads than powers of two as its program has them."""
+    """ALiBi's slopes (Press, Smith, Lewis 2022, §3); for numbers of heads that are not powers of two, as in its program."""
     H, most = case["H"], case["attention"]["alibi"].get("max_bias", 8)
     whole = 2 ** int(math.log2(H))
     of = lambda n: [2 ** (-most * (k + 1) / n) for k in range(n)]
     return (of(whole) + of(2 * whole)[0::2])[h]
 
 def thresholded(a, keys, weights):
-    """Keys (None: a sink) that the threshold keeps, and how many of them are content."""
+    """The keys (None: a learned sink) that the threshold keeps, and how many of them are content."""
     control = set(a["threshold"].get("control", []))
     content = [n for n, j in enumerate(keys) if j is not None and j not in control]
     whole = sum(float(weights[n]) for n in content)
@@ -139,11 +140,11 @@ def thresholded(a, keys, weights):
     return [n for n in range(len(keys)) if n in chosen or n not in content], len(chosen)
 
 def keys_of(case, b):
-    """Keys of sequence b that are no padding."""
+    """The keys of sequence b that are not padding."""
     return case["counts"][b] if "counts" in case else case["T"]
 
 def selected(case, x, b, group, i, j):
-    """What row i selects with of key j, before ReLU and rules."""
+    """The value with which row i selects key j, before ReLU and rules."""
     a, H, Hkv = case["attention"], case["H"], case["Hkv"]
     s, scale = a["selective"], a.get("scale", 1 / math.sqrt(case["D"]))
     h = group * (H // (Hkv if s.get("per_kv_head") else 1)) + s.get("head", 0)
@@ -156,10 +157,10 @@ def selected(case, x, b, group, i, j):
     return value + x["bias"][bucket(a, i - j), h] if "buckets" in a else value
 
 def open_selections(case, x, b, group):
-    """F [T,T] of rows that see and select both ways: for every row the sum over the other rows, one by one."""
+    """F [T,T] of rows that see and select in both directions: for every row the sum over all other rows."""
     s, T, n = case["attention"]["selective"], case["T"], keys_of(case, b)
     zero = torch.zeros((), dtype=torch.float64)
-    S = [[zero] * T for _ in range(T)]  # padding selects nothing and is not selected
+    S = [[zero] * T for _ in range(T)]  # padding neither selects nor is selected
     for k in range(n):
         for j in range(n):
             if (s.get("protect_first", True) and j == 0) or (s.get("protect_self", True) and j == k): continue
@@ -169,7 +170,7 @@ def open_selections(case, x, b, group):
                                      for j in range(T)]) for i in range(T)])
 
 def head_row(case, x, b, h, i, first, F, held):
-    """y [D] of one head and row, and the content keys kept. F: [T] or None. held: keys that have not been evicted."""
+    """y [D] for one head and row, and the content keys kept. F: [T] or None. held: the keys not evicted."""
     a, D = case["attention"], case["D"]
     g = h * case["Hkv"] // case["H"]
     scale, q, zero = a.get("scale", 1 / math.sqrt(D)), x["q"][b, h, i], torch.zeros(D, dtype=torch.float64)
@@ -195,7 +196,7 @@ def head_row(case, x, b, h, i, first, F, held):
     if keys:
         top = max(float(l.detach()) for l in logits)
         e = [torch.exp(l - top) * (1 if m is None else m) for l, m in zip(logits, masks)]
-        one = math.exp(-top) if a.get("off_by_one") else 0  # the 1 of the denominator, before top is taken out
+        one = math.exp(-top) if a.get("off_by_one") else 0  # the 1 in the denominator, scaled by the subtracted maximum
         total = sum(e) + one
         stay = range(len(keys))
         if "threshold" in a: stay, kept = thresholded(a, keys, [(w / total).detach() for w in e])
@@ -209,7 +210,7 @@ def head_row(case, x, b, h, i, first, F, held):
     return y, kept
 
 def documents(x, b, T):
-    """[first, end) of sequence b's documents, whose last may be followed by padding."""
+    """[first, end) of the documents in sequence b. Padding may follow the last."""
     T = x["lengths"][b] if "lengths" in x else T
     starts = sorted({int(t) for t in x["doc_start"][b]}) if "doc_start" in x else [0]
     return zip(starts, starts[1:] + [T])
@@ -220,7 +221,7 @@ def rows(case, x):
     B, H, Hkv, T, D = (case[n] for n in ("B", "H", "Hkv", "T", "D"))
     a = case["attention"]
     s = a.get("selective")
-    apart = s is not None and s.get("per_kv_head", False)  # one selection for each key-value head
+    apart = s is not None and s.get("per_kv_head", False)  # each key-value head has its own selection
     G = Hkv if apart else 1
     gone = torch.full((B, G, T), T + 1, dtype=torch.int32)
     ys, Fs, Ms, counts, loss = [], [], [], [], torch.zeros((), dtype=torch.float64)
@@ -231,7 +232,7 @@ def rows(case, x):
         if s is not None and a.get("bidirectional"): everywhere = [open_selections(case, x, b, g) for g in range(G)]
         for i in range(T):
             first = int(x["doc_start"][b, i]) if "doc_start" in x else 0
-            for group in range(G):  # the most selected goes, ties to the oldest, the document's first only when alone
+            for group in range(G):  # the most selected token is evicted; ties: the oldest; a document's first only when alone
                 if i == first: held[group] = []
                 if "budget" in case and len(held[group]) == case["budget"]:
                     some = [j for j in held[group] if j != first] or held[group]
@@ -279,7 +280,7 @@ def make(name, case, folder):
     if a.get("selective", {}).get("bilinear"):
         shape = (B, T, Hkv, D) if a["selective"].get("per_kv_head") else (B, T, D)
         given["sq"], given["sk"] = new(*shape), new(*shape)
-    if "span" in a:  # ends within the context
+    if "span" in a:  # the span's end is within the context
         shape = (B, H, T) if a["span"].get("dynamic") else (H,)
         given["zt" if len(shape) > 1 else "z"] = torch.rand(*shape, generator=gen) * min(1, T / a["span"]["limit"])
     if a.get("relative"): given["p"] = new(a["relative"]["length"] if isinstance(a["relative"], dict) else T, D)
@@ -352,7 +353,7 @@ def parameters(c, gen):
     return p
 
 def forward(c, p, tokens, starts, lengths):
-    """logits [B,T,V] and L_mem, with the attention of rows()."""
+    """Logits [B,T,V] and L_mem, with rows() as attention."""
     B, T = tokens.shape
     H, Hkv, D, eps = c["heads"], c["kv_heads"], c["head_size"], c.get("norm_eps", 1e-6)
     place = torch.arange(T)[None, :] - starts
@@ -363,7 +364,7 @@ def forward(c, p, tokens, starts, lengths):
     def linear(x, name):
         y = x @ p[name + ".weight"].T
         return y + p[name + ".bias"] if name + ".bias" in p else y
-    def turn(x):  # [B,T,heads,D]: the pair (d, d + D/2) as one complex number
+    def turn(x):  # [B,T,heads,D]: rotates the pair (d, d + D/2) as one complex number
         angle = place[..., None].double() * c.get("rope_theta", 10000.0) ** (-2 * torch.arange(D // 2).double() / D)
         z = torch.complex(x[..., :D // 2], x[..., D // 2:]) * torch.polar(torch.ones_like(angle), angle)[:, :, None]
         return torch.cat([z.real, z.imag], -1)
@@ -398,7 +399,7 @@ def make_model(name, c, folder):
     targets = torch.randint(-1, c["vocab_size"], (B, T), generator=gen)
     targets[0, 0] = -1
     documents, lengths = c.pop("documents", None), c.pop("lengths", None)
-    for b, n in enumerate(lengths or ()):  # what lies behind a row's last target is padding
+    for b, n in enumerate(lengths or ()):  # what follows a sequence's last target is padding
         targets[b, n - 1], targets[b, n:] = targets[b, n - 1].clamp(min=0), -1
     starts = torch.zeros(B, T, dtype=torch.int64)
     if documents: starts = torch.tensor([[max(f for f in d if f <= t) for t in range(T)] for d in documents])

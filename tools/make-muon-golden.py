@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/muon.safetensors: 20 steps of Muon on two tiny models, in PyTorch and double precision.
+"""Makes tests/golden/muon.safetensors: 20 steps of Muon on two tiny models, in PyTorch in double precision.
 
 The models, their batches and their forward pass are those of tools/make-goldens.py (tests/golden/model-gpt2 and
-model-packed); the optimizer is written here after Jordan et al. 2024 (kellerjordan.github.io/posts/muon and its listing
-`zeropower_via_newtonschulz5`, `muon_update`), on one matrix at a time with transposes, and shares nothing with the engine.
-q, k and v, and a gate and what it gates, are matrices of their own; embeddings, positions, the output, norms and biases are
-AdamW's. Needs torch (tools/python-env torch). Usage: tools/make-muon-golden.py [FOLDER]
+model-packed). The optimizer is written after Jordan et al. 2024 (kellerjordan.github.io/posts/muon and its listing
+`zeropower_via_newtonschulz5`, `muon_update`), one matrix at a time with transposes, and shares no code with the engine.
+q, k and v are separate matrices, and so are a gate and what it gates. AdamW updates embeddings, positions, the output,
+norms and biases. Needs torch (tools/python-env torch). Usage: tools/make-muon-golden.py [FOLDER]
 
-Tensors: NAME/TENSOR, float32, the parameters after the last step, and NAME/loss, float64 [20], the loss of each step before
+Tensors: NAME/TENSOR, float32, the parameters after the last step; NAME/loss, float64 [20], the loss of each step before
 its update. The settings are in the metadata, which the test reads.
 """
 import importlib.util, json, math, os, sys
@@ -25,7 +25,7 @@ goldens = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(goldens)
 
 STEPS, LR, MUON_LR, DECAY, CLIP = 20, 0.002, 0.01, 0.1, 1.0
-BETA1, BETA2, EPS = 0.9, 0.99, 1e-4  # eps: a bias of keys has no gradient but rounding
+BETA1, BETA2, EPS = 0.9, 0.99, 1e-4  # eps: a key bias has no gradient but rounding noise
 NESTEROV = {"gpt2": True, "packed": False}
 MOMENTUM, NS_STEPS = 0.9, 5
 
@@ -39,7 +39,7 @@ def orthogonal(G):
     return X.T if G.size(0) > G.size(1) else X
 
 def pieces(c, name, rows):
-    """Rows of the matrices in one tensor; None: the tensor is AdamW's."""
+    """The rows of each matrix in a tensor, or None if AdamW updates it."""
     D = c["head_size"]
     if name.endswith("attn.qkv.weight"): return [c["heads"] * D, c["kv_heads"] * D, c["kv_heads"] * D]
     if name.endswith("ffn.in.weight") and c["ffn"] == "swiglu": return [rows // 2, rows // 2]

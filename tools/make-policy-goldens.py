@@ -1,22 +1,21 @@
 #!/usr/bin/env python3
 """Makes tests/golden/policy-*: tiny decoders under budgets of the key-value cache, in double precision.
 
-One token at a time, one loop over what each layer holds, written from the papers: H2O (Zhang et al. 2023, arXiv
-2306.14048, Algorithm 1 and the equal split of section 5), TOVA (Oren et al. 2024, arXiv 2401.06104, section 3.2),
-StreamingLLM (Xiao et al. 2023, arXiv 2309.17453, section 3.2), selective attention (arXiv 2410.02703, sections 3 and
-3.4). It shares nothing with the engine or with tools/make-goldens.py. docs/pruning.md says where the authors' code
-differs. Needs torch (tools/python-env torch); the committed files are what the tests read. Usage:
-tools/make-policy-goldens.py [FOLDER]
+It goes token by token, with one loop over what each layer holds, written from the papers: H2O (Zhang et al. 2023, arXiv
+2306.14048, Algorithm 1 and the equal split of §5), TOVA (Oren et al. 2024, arXiv 2401.06104, §3.2), StreamingLLM (Xiao
+et al. 2023, arXiv 2309.17453, §3.2), selective attention (arXiv 2410.02703, §3 and §3.4). It shares no code with the
+engine or with tools/make-goldens.py. docs/pruning.md says where the authors' code differs. Needs torch
+(tools/python-env torch). The tests read the committed files. Usage: tools/make-policy-goldens.py [FOLDER]
 
-The step of token i in a layer with a budget of K: if i >= K, one of the K held tokens goes, by what the rows before i
-have left behind; then i enters and attends to the K that are held, itself included.
+The step of token i in a layer with a budget of K: if i >= K, one of the K held tokens is evicted, according to what the
+rows before i have left behind. Then i enters and attends to the K tokens held, itself included.
 
-A folder policy-NAME is a checkpoint (config.json, model.safetensors), its tokens [B,T] in tokens.safetensors, and two
-files a case: CASE.json, a budgets.json; CASE.safetensors, logits [B,T,V] float64 and evicted_at [L,B,P,T] int32: the row
-before which the token goes, T for never (P: 1, or the key-value heads where each evicts for itself, under the policy
-selective where each has its own selection).
+A folder policy-NAME is a checkpoint (config.json, model.safetensors), with its tokens [B,T] in tokens.safetensors and
+two files for each case: CASE.json, a budgets.json; and CASE.safetensors, with logits [B,T,V] float64 and evicted_at
+[L,B,P,T] int32: the row before which the token is evicted, T for never (P: 1, or the number of key-value heads if each
+evicts for itself, under policy selective if each has its own selection).
 
-Every choice is checked to have a margin: a program in single precision must come to the same evictions.
+Every choice is checked to have a margin, since a program in single precision must evict the same tokens.
 """
 import json, math, os, sys
 
@@ -28,7 +27,7 @@ import torch
 from safetensors.torch import save_file
 
 F64 = torch.float64
-MARGIN = 2e-4  # between the token that goes and the next, relative to the larger of their scores; or an exact tie
+MARGIN = 2e-4  # between the evicted token and the next, relative to the larger score; or an exact tie
 
 MODELS = {
     "rope": dict(vocab_size=13, context=32, layers=3, width=16, heads=4, kv_heads=2, head_size=6, ffn_width=20,
@@ -60,7 +59,7 @@ CASES = {
         "h2o": dict(policy="h2o", tokens=[7, 10]),
         "tova": dict(policy="tova", tokens=[9, 6]),
         "streaming": dict(policy="streaming", tokens=[5, 8], sinks=3),
-        "streaming-narrow": dict(policy="streaming", tokens=[3, 5], sinks=4),  # K - 1 tokens can be sinks
+        "streaming-narrow": dict(policy="streaming", tokens=[3, 5], sinks=4),  # at most K - 1 tokens can be sinks
     },
     "selective": {
         "selective": dict(policy="selective", tokens=[6, 9, 13]),
@@ -78,7 +77,7 @@ CASES = {
 }
 
 def weights(c, gen):
-    """float32, under the names of the engine's table of parameters."""
+    """As float32, under the engine's parameter names."""
     new = lambda *shape: (torch.randn(*shape, generator=gen) * 0.4).float()
     V, C, D, F = c["vocab_size"], c["width"], c["head_size"], c["ffn_width"]
     p = {"embed.weight": new(V, C) * 2}
@@ -103,17 +102,17 @@ def weights(c, gen):
     return p
 
 def rotate(x, place, theta=10000.0):
-    """x [D]: the pair (d, d + D/2) turned by place * theta^(-2d/D)."""
+    """x [D] with the pair (d, d + D/2) rotated by place * theta^(-2d/D)."""
     half = len(x) // 2
     angle = place * theta ** (-2 * torch.arange(half, dtype=F64) / len(x))
     a, b = x[:half], x[half:]
     return torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()])
 
 class Held:
-    """What a group of key-value heads holds of one layer: tokens oldest first, and what each policy remembers."""
+    """What a group of key-value heads holds in one layer: tokens, oldest first, and the state of each policy."""
     def __init__(self):
         self.tokens = []   # positions in the text
-        self.received = {} # h2o: attention that each has received so far
+        self.received = {} # h2o: attention that each token has received so far
         self.last = {}     # tova: attention that each received from the last row, mean over heads
         self.selected = {} # F of (selection, token): one for all heads, or one for each key-value head
 
@@ -121,11 +120,11 @@ class Held:
         return {t: self.selected.get((s, t), 0.0) for t in self.tokens}
 
     def choose(self, b, K, i, own, notes):
-        """The token that goes before i enters. own: the selection that this group goes by."""
+        """The token that is evicted before i enters. own: the selection that this group uses."""
         first = self.tokens[0]
         if b["policy"] == "window": return first
         if b["policy"] == "streaming": return [t for t in self.tokens if t >= min(b["sinks"], K - 1)][0]
-        if b["policy"] == "selective":  # the most selected away; the text's first token only when alone
+        if b["policy"] == "selective":  # the most selected; the text's first token only when alone
             score, open_ = self.selected_by(own), [t for t in self.tokens if t > 0] or self.tokens
         elif b["policy"] == "h2o":      # the least received; the most recent, i among them, stay
             recent = math.floor(b.get("recent", 0.5) * K)
@@ -141,10 +140,10 @@ class Held:
         return order[0]
 
 def run(c, p, tokens, b, T):
-    """One sequence: logits [T,V], evicted_at [L,P,T], notes on how the choices fell."""
+    """One sequence: logits [T,V], evicted_at [L,P,T], and statistics of the choices."""
     L, H, Hkv, D, eps = c["layers"], c["heads"], c["kv_heads"], c["head_size"], c.get("norm_eps", 1e-6)
     selective, places = bool(c["attention"]), b.get("cache_positions", False)
-    G = Hkv if selective and c["attention"]["selective"].get("per_kv_head") else 1  # selections
+    G = Hkv if selective and c["attention"]["selective"].get("per_kv_head") else 1  # number of selections
     P = G if b["policy"] == "selective" else Hkv if b.get("per_kv_head") else 1
     assert not selective or P == 1 or P == G  # one F for all heads needs the same tokens in all of them
     def norm(x, name):
@@ -183,14 +182,14 @@ def run(c, p, tokens, b, T):
                 h.tokens.append(i)
                 h.received[i] = 0.0
                 assert len(h.tokens) <= K[g]
-            # All heads' logits on what their group holds.
+            # The logits of all heads for what their group holds.
             raw = {}
             for head in range(H):
                 kv = head * Hkv // H
                 h = held[l][kv if P > 1 else 0]
                 for place, j in enumerate(h.tokens):
                     query, key = q[head], keys[l][j][kv]
-                    if c["position"] == "rope":  # its place in the text, or in what is held
+                    if c["position"] == "rope":  # its position in the text, or in the cache
                         query = rotate(query, len(h.tokens) - 1 if places else i)
                         key = rotate(key, place if places else j)
                     raw[head, j] = float(query @ key) / math.sqrt(D)

@@ -1,6 +1,6 @@
-"""The Python packages of a script. need("transformers", "torch", "transformers") goes on where they can be imported,
-else begins the script again under the environment that tools/python-env has made, else says in one line how to make it.
---help as the only argument prints the script's own text, whatever is missing."""
+"""For scripts that need Python packages. need("transformers", "torch", "transformers") returns if the packages can be
+imported. Otherwise it restarts the script in the environment that tools/python-env has made, or says in one line how to
+make it. --help as the only argument prints the script's docstring, even without the packages."""
 import importlib.util
 import os
 import subprocess
@@ -11,13 +11,13 @@ MAKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python-env")
 
 
 def path(name):
-    """The Python of an environment, or None where it has not been made."""
+    """An environment's Python, or None if it has not been made."""
     done = subprocess.run([MAKER, "--path", name], stdout=subprocess.PIPE, text=True)
     return done.stdout.strip() if done.returncode == 0 else None
 
 
 def output(command):
-    """What a script that says itself what went wrong prints, such as a path."""
+    """The output, such as a path, of a script that reports its own errors."""
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(done.returncode)
@@ -25,12 +25,12 @@ def output(command):
 
 
 def make(name):
-    """The same as path, made where it is missing."""
+    """Like path(), but makes a missing environment."""
     return output([MAKER, name])
 
 
 def home():
-    """The folder that environments and downloads are kept in."""
+    """The folder for environments and downloads."""
     return output([MAKER, "--home"])
 
 
@@ -39,7 +39,7 @@ def missing(*modules):
 
 
 def also(name):
-    """Packages of a second environment, where it has been made: for what is compared with only where it is there."""
+    """Adds the packages of a second environment if it has been made, for optional comparisons."""
     python = path(name)
     if python:
         sys.path += [os.path.join(os.path.dirname(os.path.dirname(python)), "lib",

@@ -1,5 +1,5 @@
-"""Lines of text that tokenizers get wrong: for tools/make-bpe-goldens.py and tools/check-tokenizer. The same lines in
-every run."""
+"""Lines of text that tokenizers tend to get wrong, for tools/make-bpe-goldens.py and tools/check-tokenizer. They are
+the same in every run."""
 import random
 import unicodedata
 
@@ -37,7 +37,7 @@ ENDS = [" ", "", "  ", "\n", ", ", ". ", "'s ", "1", "23 ", "\t", "\u00a0", "\r\
 
 
 def words_text():
-    """What the small tokenizers are trained on."""
+    """The text on which the small tokenizers are trained."""
     r = random.Random(11)
     for _ in range(1500):
         yield "".join(words_line(r, 12))
