@@ -1,10 +1,10 @@
-"""--page FILE of commands whose tables stand in a page, between a line `begin` and a line `end`."""
+"""--page FILE for commands whose tables are part of a page, between a line `begin` and a line `end`."""
 import os
 import sys
 
 
 class Page:
-    """The page, checked before anything is measured; path None: there is none."""
+    """The page, which is checked before anything is measured. path None: no page."""
 
     def __init__(self, path, begin, end):
         self.path, self.begin, self.end = path, begin + "\n", end + "\n"
@@ -12,7 +12,7 @@ class Page:
             self.parts()
 
     def parts(self):
-        """What stands before and behind; read at the end too, since the page may have changed meanwhile."""
+        """The text before and after the tables. Read again at the end, since the page may have changed meanwhile."""
         try:
             with open(self.path, encoding="utf-8") as f:
                 text = f.read()
@@ -25,7 +25,7 @@ class Page:
         return before + begin, end + behind
 
     def put(self, text):
-        """Replaces what stands between; nothing where there is no page."""
+        """Replaces the tables. Does nothing without a page."""
         if not self.path:
             return
         before, behind = self.parts()

@@ -1,11 +1,12 @@
-"""--until HH:MM of commands that may take days: they end between two of their pieces, and the same command goes on."""
+"""--until HH:MM for commands that may take days: they end between two pieces of work, and the same command continues
+later."""
 import datetime
 import re
 import sys
 
 
 class Until:
-    """The next time that a clock shows `clock`, be it tomorrow; None: no end."""
+    """The next time that a clock shows `clock`, maybe tomorrow. None: no end."""
 
     def __init__(self, clock):
         self.clock, self.end = clock, None
@@ -17,6 +18,6 @@ class Until:
             self.end += datetime.timedelta(days=self.end <= now)
 
     def check(self):
-        """Ends the program when the time has come."""
+        """Ends the program if the time has come."""
         if self.end and datetime.datetime.now() >= self.end:
             sys.exit(f"stopped at {self.clock}; the same command goes on")

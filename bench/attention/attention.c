@@ -1,14 +1,15 @@
-/* Speed and memory of the attention operation beside the matrix kernel it stands on, in one run. JSON on stdout.
+/* Speed and memory of the attention operation, compared in the same run with the matrix kernel that it uses. JSON on
+ * standard output.
  *
  *   bench_attention [--threads N] [--repeats N] [--shape B,T,H,Hkv,D] [--backend cpu|ref] [--type f32|bf16|both]
- *       forward and backward, dense and selective; rates count visible pairs only: forward 2 products, backward 5,
- *       each 2 D operations per pair and head. The peer is libxsmm's 64x64x64 kernel on resident operands, on all
- *       threads, of the rows' type; it and the four passes take turns, medians are shown with the range of the middle
- *       half. With both types they take turns too.
+ *       Forward and backward, dense and selective. Rates count visible pairs only: 2 products forward and 5
+ *       backward, each with 2 D operations for a pair and head. The peer is libxsmm's 64x64x64 kernel on operands
+ *       in cache, on all threads, in the rows' type. It and the four passes alternate; medians are printed with
+ *       the range of the middle half. With both types, the types alternate too.
  *   bench_attention --decode [--shape B,T,H,Hkv,D]
- *       one query for each sequence against T keys, beside a plain read of as many bytes.
+ *       One query of each sequence against T keys, compared with a plain read of as many bytes.
  *   bench_attention --memory [--shape B,T,H,Hkv,D]
- *       peak resident bytes of forward and backward at T = 2048, 8192 and 32768, one process each. */
+ *       Peak resident bytes of forward and backward at T = 2048, 8192 and 32768, in a process each. */
 #include <libxsmm.h>
 #include <math.h>
 #include <omp.h>
@@ -31,7 +32,7 @@ struct options {
   int threads, repeats;
   int64_t B, T, H, Hkv, D;
   const char *backend;
-  bool decode, memory, f32, bf16; /* types of rows */
+  bool decode, memory, f32, bf16; /* types of the rows */
 };
 
 static wn_context *ctx;
@@ -79,8 +80,8 @@ static void *keep(struct job *j, void *p) {
   return j->to_free[j->count++] = p;
 }
 
-/* Token-major arrays, as a model has them; inputs from another job where there is one, so that both find the caches
- * in the same state. */
+/* Arrays with tokens outermost, as in a model. Inputs come from another job if there is one, so that both find the
+ * caches in the same state. */
 static void job_init(struct job *j, const struct options *o, int64_t T, bool selective, bool bf16,
                      const struct job *inputs) {
   const size_t size = bf16 ? sizeof(uint16_t) : sizeof(float);
@@ -131,7 +132,7 @@ static void backward(struct job *j) {
 
 /* --- peers --- */
 
-/* Operations per second of the 64x64x64 kernel on all threads, over at least `seconds`. */
+/* Operations per second of the 64x64x64 kernel on all threads, measured for at least `seconds`. */
 static double kernel_rate(int threads, bool bf16, double seconds) {
   const int packed = LIBXSMM_GEMM_FLAG_VNNI_A;
   libxsmm_init();
@@ -161,7 +162,7 @@ static double kernel_rate(int threads, bool bf16, double seconds) {
           f(tiles, tiles + EDGE * EDGE, c);
       }
       calls += 200;
-      for (int i = 0; i < EDGE * EDGE; i++) c[i] = 0; /* sums stay small */
+      for (int i = 0; i < EDGE * EDGE; i++) c[i] = 0; /* keeps sums small */
     } while (now() - begin < seconds);
 #pragma omp barrier
 #pragma omp master
@@ -171,7 +172,7 @@ static double kernel_rate(int threads, bool bf16, double seconds) {
   return (double)calls * 2.0 * EDGE * EDGE * EDGE / (end - begin);
 }
 
-/* Bytes per second of all threads reading x once. */
+/* Bytes per second when all threads read x once. */
 static double read_rate(int threads, const float *x, int64_t n) {
   const double begin = now();
   float sum = 0;
@@ -208,7 +209,7 @@ static void print_head(const struct options *o) {
          (long long)o->T, (long long)o->H, (long long)o->Hkv, (long long)o->D);
 }
 
-/* The passes of one type of rows. */
+/* The passes for one type of rows. */
 struct speed {
   bool bf16;
   struct job jobs[2];

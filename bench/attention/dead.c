@@ -1,23 +1,26 @@
-/* How much of selective attention is dead: weights that are 0, or too small to be heard, because F has hidden their
- * key.
+/* How much of selective attention is dead: attention weights that are 0 or negligible because F has hidden their key.
  *
  *   bench_dead MODEL TOKENS CONTEXT [SEQUENCES [THREADS]]
  *
- * MODEL: a checkpoint with selective attention; TOKENS: a token file, read from its beginning. A weight is "zero" where
- * it is below 2^-126 (the kernels' exponential is 0 there) and "small" below 2^-24 of its row's sum (half a unit of the
- * sum's last place). Of the causal pairs of one layer, as the attention makes them:
+ * MODEL: a checkpoint with selective attention. TOKENS: a token file, read from its start. A weight is "zero" below
+ * 2^-126 (where the kernels' exponential is 0) and "small" below 2^-24 of its row's sum (half a unit in the sum's last
+ * place). For the causal pairs of one layer, as attention processes them:
  *
- *   pairs     weights that are dead
- *   tiles     tiles of 64 rows and 16, 32, 64 keys with nothing but dead weights, for one head and for all of them
- *   keys      (row block, key) dead in all 64 rows: what is left is a compact list of keys for each row block; for one
- *             head and for all of them; "forever": from this row block on dead in every one
- *   bound     the same, decided before any product but the selecting head's: from F at the block's first row, the norms
- *             of queries and keys, and what bounds the row's sum from below: the logits of its own key and of the
- *             document's first ("before"), or the sum itself ("after": backward knows it)
- *   F > C     (row block, key) with F above C at the block's first row; the largest weight among them and the largest
- *             sum of such weights in one row
+ *   pairs     attention weights that are dead
+ *   tiles     tiles of 64 rows and 16, 32 or 64 keys in which all weights are dead, for one head and for all heads
+ *   keys      (row block, key) dead in all 64 rows, so that each row block needs only a compact list of keys; for one
+ *   head
+ *             and for all heads; "forever": dead in this row block and all later ones
+ *   bound     the same, decided before any product except the selecting head's: from F at the block's first row, the
+ *   norms
+ *             of queries and keys, and a lower bound of the row's sum: the logits of its own key and of the
+ *             document's
+ *             first ("before"), or the sum itself ("after": the backward pass knows it)
+ *   F > C     (row block, key) with F above C at the block's first row; the largest weight among them, and the
+ *   largest sum
+ *             of such weights in one row
  *
- * The diagonal's tiles count as alive. JSON: one object per layer, then the whole. */
+ * Tiles on the diagonal count as alive. JSON: one object for each layer, then one for all. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +49,7 @@ struct state {
   const struct wn_model *model;
   int64_t T, H, blocks;
   struct wn_attention op;
-  float *top;              /* [H][blocks][T] largest weight of a key in a row block */
+  float *top;              /* [H][blocks][T] the largest weight of a key in a row block */
   float *F;                /* [G][T][T] */
   double *lse;             /* [H][T] */
   uint64_t (*hits)[KINDS]; /* [threads] pairs */
@@ -57,7 +60,7 @@ static void add(struct share *s, double dead, double all) {
   s->dead += dead, s->all += all;
 }
 
-/* The largest weights of 64 rows, and their sums of exponentials from the weight of the row's own key. */
+/* The largest weights of 64 rows, and the rows' sums of exponentials relative to the row's own key. */
 static void on_rows(void *user, const struct wn_attention_view *v) {
   struct state *s = user;
   const struct wn_attention *a = v->a;
@@ -96,7 +99,7 @@ static double norm(const float *x, int64_t D) {
   return sqrt(sum);
 }
 
-/* The keys before block b's own that the bound declares dead for head h: dead[kind][known][j] = 1. */
+/* The keys before block b's own that the bound calls dead for head h: dead[kind][known][j] = 1. */
 static void bound_keys(const struct state *s, int64_t h, int64_t b, const double *k_norm, const float *F,
                        uint8_t *dead[KINDS][2]) {
   const struct wn_attention *a = &s->op;
@@ -203,7 +206,7 @@ static void on_layer(void *user, const struct wn_run *run, int64_t l, const stru
         add(&r->cut[n], count, (double)(end + BLOCK));
         add(&r->cut_tiles[n], tiles, (double)(end + BLOCK) / BLOCK);
         for (int64_t h = g * (H / G); h < (g + 1) * (H / G); h++) {
-          double sum = 0; /* of the largest in each column: no less than that of any row */
+          double sum = 0; /* of each column's largest: an upper bound for every row's sum */
           for (int64_t j = 0; j < end; j++) {
             if (!((double)F[j] > cuts[n])) continue;
             const double w = (double)s->top[(h * s->blocks + b) * T + j];

@@ -1,13 +1,12 @@
-/* What leaving hidden keys out saves: the attention of a trained selective model, forward and backward, with every key
- * and without those that are out of hearing (ops/attention.h: sel.dead_share = 2^-24), in turns.
+/* What dead-key skipping saves: the attention of a trained selective model, forward and backward, with every key and
+ * without dead keys (ops/attention.h: sel.dead_share = 2^-24), alternating.
  *
  *   bench_skipping MODEL TOKENS CONTEXT [BATCH [PAIRS [THREADS]]]
  *
- * The model reads BATCH rows of CONTEXT tokens; every layer's attention is then run again by itself on the queries,
- * keys and values that it had, with a gradient drawn at random. "cache" is a forward that also returns F, as a
- * session's prefill does. JSON: for each layer and for all of them processor time in milliseconds, medians of the pairs
- * and the median of their ratios; the largest difference of outputs and of gradients, relative to their largest
- * element. */
+ * The model reads BATCH sequences of CONTEXT tokens. Then every layer's attention runs again alone, on the same
+ * queries, keys and values, with a random gradient. "cache" is a forward pass that also returns F, as in a session's
+ * prefill. JSON, for each layer and for all: processor time in milliseconds (medians over the pairs) and the median of
+ * the ratios; the largest difference of outputs and of gradients, relative to their largest element. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,7 +58,7 @@ static void on_attention(void *user, const struct wn_run *run, int64_t l, struct
   s->op = *a;
 }
 
-/* A pass over the operation; q, k, v and their gradients have the strides of the model's arrays. */
+/* One pass of the operation. q, k, v and their gradients have the strides of the model's arrays. */
 static double pass(const struct wn_run *run, const struct state *s, int which, bool leave_out, const struct result *r) {
   struct wn_attention a = s->op;
   struct wn_exec exec = run->exec;
@@ -68,7 +67,7 @@ static double pass(const struct wn_run *run, const struct state *s, int which, b
   a.dq = r->dq, a.dk = r->dk, a.dv = r->dv, a.sel.dstrength = NULL;
   a.sel.f_out = which == CACHE ? r->f_out : NULL;
   const bool backward = which == BACKWARD;
-  static float *scratch; /* pages that are there, as a workspace's are */
+  static float *scratch; /* pages already mapped, as in a workspace */
   static size_t bytes;
   exec.scratch_bytes = wn_op_attention_scratch(&exec, &a, backward);
   if (exec.scratch_bytes > bytes) {

@@ -1,13 +1,13 @@
-/* What the keep rules save: attention with windows, spans, strided and square-root masks beside dense attention.
+/* What keep rules save: attention with windows, spans, strided and square-root rules, compared with dense attention.
  *
  *   bench_sparse [--mode prefill|chunks|decode|train] [--threads N] [--repeats N] [--shape B,T,H,D] [--only NAME]
  *                [--backend cpu|ref]
- *       prefill: one forward over T rows. chunks: the same in pieces of 512 rows behind the keys so far. decode: one
- *       row against T keys. train: forward and backward.
+ *       prefill: one forward pass over T rows. chunks: the same in chunks of 512 rows after the earlier keys.
+ *       decode: one row against T keys. train: forward and backward.
  *
- * Each repeat times dense attention and then the case; a line has the medians and the median of the ratios, beside the
- * share of the causal pairs (decode: of the keys) that the case sees. One thread is timed by its processor time, which
- * leaves out what other work on the machine takes. */
+ * Each repeat times dense attention and then the case. A line has the medians, the median of the ratios, and the share
+ * of the causal pairs (decode: of the keys) that the case sees. With one thread the time is processor time, which
+ * excludes other programs. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ struct options {
 static wn_context *ctx;
 static enum wn_isa isa;
 
-/* A case: what is on. span: tokens that are seen fully, a ramp of 32 follows. */
+/* A case: the options in use. span: tokens that are fully visible; a ramp of 32 follows. */
 struct rule {
   const char *name;
   int64_t window, span, strided, root;
@@ -74,7 +74,7 @@ static float *uniform(const char *what, int64_t n, uint64_t seed) {
   return x;
 }
 
-/* The rules once more, plainly. */
+/* The rules, written a second time, directly. */
 static bool sees(const struct rule *r, int64_t x) {
   if (r->window > 0 && x >= r->window) return false;
   if (r->span > 0 && x >= r->span + RAMP) return false;
@@ -86,7 +86,7 @@ static bool sees(const struct rule *r, int64_t x) {
   return true;
 }
 
-/* Share of the pairs of the last `rows` rows of T keys. */
+/* The share of pairs seen, for the last `rows` rows of T keys. */
 static double share(const struct rule *r, int64_t rows, int64_t T) {
   double seen = 0, all = 0;
   int64_t at = 0;
@@ -146,7 +146,7 @@ static void call(const struct options *o, const struct wn_attention *a, struct b
   if (train) require(wn_op_attention_backward(&exec, a) == WN_OK, "backward");
 }
 
-/* Seconds of the whole work of a mode. */
+/* The seconds of all the work in a mode. */
 static double run(const struct options *o, const struct rule *r, struct buffers *x) {
   const struct wn_attention whole = operation(o, r, x);
   if (r && r->selective) memset(x->f, 0, (size_t)(o->B * o->T) * sizeof *x->f);
@@ -193,7 +193,7 @@ static void bench(const struct options *o) {
     const struct rule *r = &rules[n];
     double dense[REPEATS_MAX], sparse[REPEATS_MAX], ratio[REPEATS_MAX];
     if (o->only && strcmp(o->only, r->name)) continue;
-    run(o, NULL, &x), run(o, r, &x); /* kernels, scratch, caches */
+    run(o, NULL, &x), run(o, r, &x); /* warms up kernels, scratch and caches */
     for (int i = 0; i < o->repeats; i++) {
       dense[i] = run(o, NULL, &x);
       sparse[i] = run(o, r, &x);

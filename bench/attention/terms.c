@@ -1,10 +1,12 @@
-/* What spans, relative positions, dropout and sinks cost in recurrent training: forward and backward of Tq queries
- * behind M cached keys (their gradient is not wanted), each case beside dense attention of the same shape.
+/* What spans, relative positions, dropout and learned sinks cost when training with recurrence: forward and backward of
+ * Tq queries after M cached keys (whose gradients are not computed), each case compared with dense attention of the
+ * same shape.
  *
  *   bench_terms [--threads N] [--repeats N] [--shape B,Tq,M,H,D] [--backend cpu|ref]
  *
- * Each repeat times the dense call and then the case, so that both see the same machine; a line has the medians in
- * milliseconds and the median of the ratios. Spans and windows reach M tokens at most, the ramp is 32 tokens wide. */
+ * Each repeat times the dense call and then the case, so that both run under the same conditions. A line has the
+ * medians in milliseconds and the median of the ratios. Spans and windows reach at most M tokens; the ramp is 32 tokens
+ * wide. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +19,7 @@
 
 enum { REPEATS_MAX = 200, SINKS = 4 };
 
-/* span: tokens that are seen fully, as a share of M; 0: no span. */
+/* span: fully visible tokens, as a share of M; 0: no span. */
 static const struct rule {
   const char *name;
   double span;
@@ -66,7 +68,7 @@ static double median(double *x, int n) {
   return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
 }
 
-/* Seconds of forward and of backward. */
+/* The seconds of the forward and of the backward pass. */
 static void run(const struct wn_exec *exec, const struct wn_attention *a, double seconds[2]) {
   const double begin = now();
   require(wn_op_attention_forward(exec, a) == WN_OK, "forward");

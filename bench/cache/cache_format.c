@@ -1,8 +1,12 @@
-/* What a cache in half floats costs in quality: two sessions of one model, one with each format, fed the same text
- * token by token in pieces of their own; as JSON on standard output. bench_cache_format MODEL TEXT TOKENS PIECE THREADS
- * [float] TEXT: a file, of which the first TOKENS are read. float: weights as float32 (no products of 8 bits, whose
- * roundings enlarge every small difference). Mean and largest |difference| of the logits over all positions, share of
- * positions with the same most likely token, perplexity of either, bytes of a cache. */
+/* What a half-float cache costs in quality: two sessions of one model, one with each format, read the same text token
+ * by token, in separate pieces. JSON on standard output.
+ *
+ *   bench_cache_format MODEL TEXT TOKENS PIECE THREADS [float]
+ *
+ * TEXT: a file, of which the first TOKENS tokens are read. float: weights as float32 (without 8-bit products, whose
+ * rounding amplifies every small difference). Reports the mean and largest |difference| of the logits over all
+ * positions, the share of positions with the same most likely token, the perplexity of each, and the bytes of a cache.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +40,7 @@ static char *read_text(const char *path, size_t *bytes) {
   const size_t room = (size_t)1 << 22;
   char *text = malloc(room);
   *bytes = text ? fread(text, 1, room, f) : 0;
-  while (*bytes == room && (text[*bytes - 1] & 0x80)) --*bytes; /* not within a character */
+  while (*bytes == room && (text[*bytes - 1] & 0x80)) --*bytes; /* not inside a character */
   fclose(f);
   return text;
 }
@@ -76,7 +80,7 @@ int main(int argc, char **argv) {
       if (i % piece == 0) wn_session_reset(session[f]);
       if (wn_session_feed(ctx, session[f], ids + i, 1, 0, logits[f]) != WN_OK) return give_up(ctx, "token");
     }
-    if (i % piece == piece - 1) continue; /* the next token begins a piece */
+    if (i % piece == piece - 1) continue; /* the next token starts a piece */
     for (int f = 0; f < 2; f++) nll[f] += loss(logits[f], V, ids[i + 1]);
     for (int64_t v = 0; v < V; v++) {
       const double d = fabs((double)logits[0][v] - (double)logits[1][v]);

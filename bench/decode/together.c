@@ -1,8 +1,10 @@
-/* Steps of many sessions together (winnow/session_group.h) beside the same sessions one after the other: tokens/s at 1
- * to 64 sessions with so many tokens of context each; as JSON on standard output. bench_together MODEL CONTEXT THREADS
- * SECONDS [BUDGETS [POLICY]] Rounds of the two alternate for SECONDS at each number of sessions; the median round
- * counts. With one thread times are those of the processor, which other programs on the machine touch less; else those
- * of the clock. */
+/* Steps of many sessions together (winnow/session_group.h), compared with the same sessions one after the other:
+ * tokens/s for 1 to 64 sessions with CONTEXT tokens each. JSON on standard output.
+ *
+ *   bench_together MODEL CONTEXT THREADS SECONDS [BUDGETS [POLICY]]
+ *
+ * The two alternate for SECONDS at each number of sessions; the median round counts. With one thread times are
+ * processor time, on which other programs have less effect; otherwise wall-clock time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -38,7 +40,7 @@ static double median(double *times, int n) {
   return times[n / 2];
 }
 
-/* One token each; the time of a round. */
+/* One token for each session. Returns the round's time. */
 static double round_together(wn_session_group *group, wn_session_row *rows, int n) {
   const double start = now(measured);
   check(wn_session_group_feed(ctx, group, rows, n));

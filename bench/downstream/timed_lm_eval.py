@@ -1,8 +1,8 @@
 """lm-evaluation-harness's `hf` backend in one process, for bench/downstream/speed: timed_lm_eval.py FOLDER DEFINITIONS
 
-Reads a line of JSON {"task", "dir", "batch"} at a time and answers the questions of dir/TASK.jsonl with lm-eval's own
-definition of the task, in float32 on the CPU with one thread. What is timed is HFLM.loglikelihood alone: tokens,
-batches, the model and log-softmax, without reading the set, building prompts or computing metrics."""
+Reads lines of JSON {"task", "dir", "batch"} and answers the questions in dir/TASK.jsonl with lm-eval's own definition
+of the task, in float32 on the CPU with one thread. Only HFLM.loglikelihood is timed: tokens, batches, the model and
+log-softmax, without reading the set, building prompts or computing metrics."""
 import json, os, sys, time
 
 import torch
@@ -13,7 +13,7 @@ from lm_eval import evaluator, tasks
 from lm_eval.models.huggingface import HFLM
 
 out = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)  # lm-eval prints; answers go to the real standard output alone
+os.dup2(2, 1)  # lm-eval prints; only answers may go to the real standard output
 model = HFLM(pretrained=sys.argv[1], dtype="float32", device="cpu", batch_size=1)
 plain = model.loglikelihood
 last = {}
@@ -28,7 +28,7 @@ def timed(requests, **rest):
 
 
 model.loglikelihood = timed
-model.loglikelihood([type("R", (), {"args": ("One", " two"), "doc_id": 0, "idx": 0})()])  # a first call makes kernels
+model.loglikelihood([type("R", (), {"args": ("One", " two"), "doc_id": 0, "idx": 0})()])  # the first call sets up kernels
 print(json.dumps({"ready": True, "version": __import__("lm_eval").__version__, "torch": torch.__version__}), file=out, flush=True)
 for line in sys.stdin:
     ask = json.loads(line)

@@ -1,12 +1,13 @@
-/* What counting meaningful attention adds to a prefill: the same passes over the same text, with and without, in turn.
+/* What counting meaningful attention adds to a prefill: the same passes over the same text, with and without,
+ * alternating.
  *
  *   bench_counting MODEL TEXT CONTEXT [REPEATS [THREADS]]
  *   bench_counting random TEXT CONTEXT ...      a model of 30 layers of SmolLM2-135M's shape with random weights
  *
- * A pass is the model's layers over one sequence of CONTEXT tokens, without the output map, as a prompt is read. Prints
- * one JSON object with medians of time and of the process's processor time (all threads'), and of the pairs' ratios of
- * each; counting for 11 shares, 0.5 to 1. With one thread and other work on the machine, processor time is the figure.
- */
+ * A pass runs the model's layers on one sequence of CONTEXT tokens, without the output projection, as when a prompt is
+ * read. Prints one JSON object with the medians of wall-clock time and of processor time (over all threads), and the
+ * medians of the pairs' ratios of each. It counts for 11 shares, 0.5 to 1. If other programs run, use one thread and
+ * processor time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,7 +79,7 @@ int main(int argc, char **argv) {
   need(wn_tokenizer_encode(ctx, tok, text, bytes, false, false, &ids, &n));
   if (n < (size_t)T) return fprintf(stderr, "bench_counting: the text has %zu tokens\n", n), 1;
   count = malloc((size_t)(T * model->config.heads * TAUS) * sizeof *count);
-  /* [elapsed, processor][without, with counting, ratio] of so many repeats */
+  /* [wall-clock, processor][without, with counting, ratio] of each repeat */
   double *seconds[2][3];
   for (int i = 0; i < 6; i++)
     if (!(seconds[i / 3][i % 3] = malloc((size_t)repeats * sizeof(double)))) return 1;
@@ -93,7 +94,7 @@ int main(int argc, char **argv) {
   for (int i = -1; i < repeats; i++) /* the first pair warms up */
     for (int k = 0; k < 2; k++) {
       struct wn_run run;
-      counts = k ^ (i & 1); /* in turn also within a pair */
+      counts = k ^ (i & 1); /* the order within a pair alternates */
       need(wn_run_batch(&run, model, ws, &(struct wn_batch){.B = 1, .T = T, .tokens = ids}, NULL));
       run.observer = &observer;
       const double start = wn_seconds_now(), processor = processor_seconds();

@@ -1,12 +1,11 @@
-/* Training steps of one recipe with and without a change, in turns: what the change costs. JSON on stdout.
+/* What a change of a recipe costs: training steps with and without it, alternating. JSON on standard output.
  *
  *   bench_paired --config FILE [--set KEY=VALUE]... --change KEY=VALUE [--change KEY=VALUE]...
  *                [--pairs N] [--threads N]
  *
- * Both models live in one process and take the same random tokens. A pair is one step of each, the first of a pair
- * alternates; the figure is the median over the pairs of changed / unchanged, with the quartiles: of the time that
- * passed, and of the processor time, which does not count what other work on the machine or the kernel's real-time
- * throttling takes away. */
+ * Both models are in one process and get the same random tokens. A pair is one step of each; which one goes first
+ * alternates. The result is the median over the pairs of changed / unchanged, with quartiles, for wall-clock time and
+ * for processor time, which excludes other programs and the kernel's throttling of real-time processes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

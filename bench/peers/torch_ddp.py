@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""The peer of `mpirun winnow train`: the same steps in PyTorch's DistributedDataParallel over gloo, a process a rank.
+"""The peer of `mpirun winnow train`: the same steps with PyTorch's DistributedDataParallel over gloo, one process for
+each rank.
 
-  python -m torch.distributed.run --nproc_per_node N bench/peers/torch_ddp.py --model MODEL.json --batch ROWS --context T
+  python -m torch.distributed.run --nproc_per_node N bench/peers/torch_ddp.py --model MODEL.json --batch ROWS --context
+  T
 
-ROWS are a rank's. Buckets are exchanged behind backward, as DistributedDataParallel does. The model, the optimizer and
-the variants are those of torch_train.py. Rank 0 prints one line of JSON per variant."""
+ROWS: the sequences of one rank. Buckets are exchanged during the backward pass, DistributedDataParallel's default. The
+model, the optimizer and the variants are those of torch_train.py. Rank 0 prints one line of JSON for each variant."""
 import argparse, json, os, sys, time
 
 import torch

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""PyTorch's side of bench/gpu: attention and training steps on a GPU. Each line of standard input is a question in JSON,
-each line of standard output its answer.
+"""PyTorch's side of bench/gpu: attention and training steps on a GPU. Each line of standard input is a question in
+JSON, each line of standard output its answer.
 
   torch_device.py [--device cuda|cpu]
   {"do": "time", "kind": "cudnn", "B": 1, "T": 16384, "H": 12, "D": 64, "backward": true, "repeats": 9}
@@ -9,10 +9,11 @@ each line of standard output its answer.
   {"do": "train", "kind": "standard" | "selective", "model": {...}, "batch": 64, "context": 512, "repeats": 5}
      a step of the model under torch.compile in bf16 (autocast), fused AdamW and clipping: peers/torch_train.py's model
   torch_device.py --warm I N < QUESTIONS
-     every Nth question once, from the Ith on, so that the compiler's cache on disk has it
+     runs every Nth question once, starting with the Ith, to fill the compiler's cache on disk
 
-Inputs are bf16, normed as QK-norm leaves them, the selecting head's queries times 0.15. On a GPU a sample is a replay of
-a CUDA graph of so many passes that it takes 20 ms, by events: calls from Python are slower than kernels at small T.
+Inputs are bf16, normalised as after QK-norm; the selecting head's queries are scaled by 0.15. On a GPU a sample is a
+replay of a CUDA graph with enough passes to take 20 ms, timed by events: at small T, calls from Python take longer than
+kernels.
 """
 import argparse
 import json
@@ -32,8 +33,8 @@ DEVICE = "cuda"
 
 
 def selective(q, k, v, scale):
-    """The paper's listing, with as few T x T arrays as it needs: S from head 0, no selecting of the first token nor of
-    itself, F its sum over the rows before."""
+    """The paper's listing with the fewest possible T x T arrays: S from head 0, no selection of the first token or of
+    itself, F as the sum of S over earlier rows."""
     T = q.shape[-2]
     logits = (q @ k.transpose(-1, -2)) * scale
     S = torch.relu(logits[:, 0]).float().tril(-1)
@@ -79,7 +80,7 @@ def once(f):
 
 
 def graph_of(f, passes):
-    """The passes as one graph; None where they cannot be one."""
+    """The passes as one graph, or None if that is impossible."""
     try:
         g = torch.cuda.CUDAGraph()
         with torch.cuda.graph(g):
@@ -92,7 +93,7 @@ def graph_of(f, passes):
 
 
 def samples(f, repeats, graphs):
-    """Seconds of each; how many passes a sample has, and whether it is a graph."""
+    """Seconds of each sample, the number of passes in a sample, and whether it is a graph."""
     for _ in range(3):
         once(f)
     each = once(f)
@@ -191,7 +192,7 @@ def answer_train(o):
 def answer(o):
     try:
         return {"time": answer_time, "train": answer_train}[o["do"]](o)
-    except Exception as e:  # what PyTorch cannot run here is reported, not fatal
+    except Exception as e:  # what PyTorch cannot run here is reported and not fatal
         return {"error_line": f"{type(e).__name__}: {str(e).strip().splitlines()[0][:200] if str(e) else ''}"}
     finally:
         if DEVICE == "cuda":

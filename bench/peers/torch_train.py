@@ -2,20 +2,22 @@
 """The peer of `winnow bench train`: training steps of the same model in PyTorch on the CPU.
 
 Variants
-  sdpa-eager      standard attention through torch.nn.functional.scaled_dot_product_attention, eager mode
-  sdpa-compile    the same under torch.compile
-  selective-eager    selective attention written straightforwardly: the listing of arXiv 2410.02703 applied to the
-                  logits of all heads, which holds H x T x T arrays
+  sdpa-eager         standard attention with torch.nn.functional.scaled_dot_product_attention, eager mode
+  sdpa-compile       the same under torch.compile
+  selective-eager    selective attention, written directly: the listing of arXiv 2410.02703 applied to the logits of all
+                     heads, with H x T x T arrays
   selective-compile  the same under torch.compile
-  ...-bf16        each of them under torch.autocast(dtype=torch.bfloat16): products and attention in bf16, parameters,
-                  norms' statistics, the loss and the optimizer in float32
+  ...-bf16           each of them under torch.autocast(dtype=torch.bfloat16): products and attention in bf16;
+  parameters,
+                     norms' statistics, the loss and the optimizer in float32
 
-A step is what winnow times: forward, cross-entropy, backward, clipping of the global norm, AdamW. What speeds PyTorch
-up is on: fused AdamW, fused q,k,v and gate/up maps, no copies of heads, gradients set to None, an allocator that keeps
-memory between steps (see bench/train). Reads the model's shape from the JSON that winnow prints.
+A step is the same as in winnow: forward, cross-entropy, backward, clipping of the global norm, AdamW. Everything that
+speeds PyTorch up is on: fused AdamW, fused projections for q,k,v and gate/up, no copies of heads, gradients set to
+None, an allocator that keeps memory between steps (see bench/train). The model's shape is read from the JSON that
+winnow prints.
 
-With --serve: reads lines "VARIANT WARMUP REPEATS" and answers each with one line of JSON; so a driver can alternate
-between programs within one run.
+With --serve it reads lines "VARIANT WARMUP REPEATS" and answers each with one line of JSON, so that a driver can
+alternate between programs in one run.
 """
 import argparse
 import json
@@ -51,17 +53,17 @@ def norm(c, width):
 
 
 def selective(q, k, v, scale):
-    """The paper's listing: S from head 0, shifted down a row, summed down the columns, subtracted from all heads."""
+    """The paper's listing: S from head 0, shifted down by a row, summed down the columns, subtracted in all heads."""
     T = q.shape[2]
     logits = (q @ k.transpose(-1, -2)) * scale
     causal = torch.ones(T, T, dtype=torch.bool, device=q.device).tril()
     logits = logits.masked_fill(~causal, float("-inf"))
     S = logits[:, 0]
     S = F.relu(S)
-    S = S * (1 - torch.eye(T, device=q.device))  # no selecting of itself
+    S = S * (1 - torch.eye(T, device=q.device))  # no selection of itself
     column = torch.ones(T, device=q.device)
     column[0] = 0
-    S = S * column  # no selecting of the first token
+    S = S * column  # no selection of the first token
     S = torch.roll(S, 1, -2)
     row = torch.ones(T, 1, device=q.device)
     row[0] = 0
@@ -181,7 +183,7 @@ def main():
             for _ in range(warmup):
                 runners[variant].step()
             taken = [runners[variant].step() for _ in range(repeats)]
-        except Exception as e:  # a variant that PyTorch cannot run here is reported, not fatal
+        except Exception as e:  # what PyTorch cannot run here is reported and not fatal
             return {"variant": variant, "error": f"{type(e).__name__}: {str(e)[:300]}"}
         return {
             "variant": variant,

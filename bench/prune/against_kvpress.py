@@ -1,22 +1,25 @@
 #!/usr/bin/env python3
-"""winnow beside kvpress: the same weights, prompt length, budget and threads; peak memory and tokens per second.
+"""Compares winnow with kvpress: same weights, prompt length, budget and threads; peak memory and tokens per second.
 
 Usage: bench/prune/against_kvpress.py [--python PYTHON] [--library build/libwinnow.so]
-           [--work FOLDER] [--prompt 4096] [--tokens 256] [--budgets 256,512] [--threads 1,2] [--rounds 3] [--only TEXT,TEXT]
+           [--work FOLDER] [--prompt 4096] [--tokens 256] [--budgets 256,512] [--threads 1,2] [--rounds 3] [--only
+           TEXT,TEXT]
            [--realtime] [--out FILE.json]
-       bench/prune/against_kvpress.py [--python PYTHON] --quality CHECKPOINT --data VAL.bin [--prompt 384] [--tokens 128]
+       bench/prune/against_kvpress.py [--python PYTHON] --quality CHECKPOINT --data VAL.bin [--prompt 384] [--tokens
+       128]
            [--budgets 64,128] [--texts 32] [--library ...] [--only TEXT,TEXT] [--out FILE.json]
 
-PYTHON is of an environment with kvpress; default: that of tools/python-env kvpress. A quick look: --prompt 512 --tokens 32
---budgets 128 --threads 1 --rounds 1 --only full,tova. A Llama of 8 layers, width 512, 8 heads in 4 groups, with random
-weights is made, exported (tools/export-llama.py) and its logits compared; then each way of each side is run in a process
-of its own, the sides taking turns, and medians over the rounds are shown. Both sides are called from
-Python: winnow through its C API, kvpress as its own pipeline calls it, the prompt through the decoder without the output
-layer, then one token at a time with its place in the text. "peak": the most that the process holds (VmHWM) from the
-moment the model is loaded and has seen a short text; "over the model": the same less what it held then.
---quality: a trained checkpoint that has Llama's shape, and texts of a token file (llm.c): the perplexity of the tokens
-that follow the prompt, given as they are, under the same ways.
---realtime: the ways run at real-time priority (root), on a machine that has other work.
+PYTHON is that of an environment with kvpress (default: tools/python-env kvpress). A quick look: --prompt 512 --tokens
+32 --budgets 128 --threads 1 --rounds 1 --only full,tova. The script makes a Llama with 8 layers, width 512, 8 heads in
+4 groups and random weights, exports it (tools/export-llama.py) and compares its logits. Then each method of each side
+runs in its own process. The sides alternate, and medians over the rounds are printed. Both sides are called from
+Python: winnow through its C API, kvpress as its own pipeline does. The prompt goes through the decoder without the
+output layer, then one token at a time follows with its position in the text. "peak": the most memory that the process
+holds (VmHWM) after the model is loaded and has seen a short text; "over the model": the same minus the memory held at
+that time.
+--quality: takes a trained checkpoint of Llama's shape and texts of a token file (llm.c), and measures the perplexity of
+the given tokens after the prompt with the same methods.
+--realtime: runs the methods at real-time priority (root), on a machine with other work.
 """
 import argparse, json, math, os, statistics, subprocess, sys, time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -26,7 +29,7 @@ from python_env import need
 
 MODEL = dict(vocab_size=8192, layers=8, width=512, heads=8, kv_heads=4, head_size=64, ffn_width=1368, norm="rmsnorm",
              position="rope", ffn="swiglu", qk_norm=False, bias=False, tied=False, attention={})
-# kvpress's ways: (name, press of the prompt, press of decoding, tokens between reductions, attention)
+# kvpress's methods: (name, press for the prompt, press for decoding, tokens between reductions, attention)
 WAYS = {
     "full": (None, None, 0, "sdpa"),
     "tova-prompt": ("tova", None, 0, "sdpa"),
@@ -40,7 +43,7 @@ WAYS = {
 OURS = {"full": None, "tova": "tova", "streaming": "streaming", "h2o": "h2o", "window": "window"}
 
 def make_model(folder, context):
-    """A checkpoint of random weights, scaled as a fresh model's."""
+    """A checkpoint of random weights, scaled like a new model's."""
     import numpy
     from safetensors.numpy import save_file
     c, rng = dict(MODEL, context=context), numpy.random.default_rng(7)
@@ -51,7 +54,7 @@ def make_model(folder, context):
     for l in range(c["layers"]):
         at = f"layers.{l}."
         p[at + "norm1.gain"], p[at + "norm2.gain"] = ones.copy(), ones.copy()
-        p[at + "attn.qkv.weight"] = 4 * new((c["heads"] + 2 * c["kv_heads"]) * D, C)  # weights that are not all alike
+        p[at + "attn.qkv.weight"] = 4 * new((c["heads"] + 2 * c["kv_heads"]) * D, C)  # weights of different sizes
         p[at + "attn.out.weight"] = new(C, c["heads"] * D)
         p[at + "ffn.in.weight"], p[at + "ffn.out.weight"] = new(2 * F, C), new(C, F)
     os.makedirs(folder, exist_ok=True)
@@ -59,19 +62,19 @@ def make_model(folder, context):
     save_file(p, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
 
 def hurry():
-    """Real-time priority for every thread of this process."""
+    """Gives every thread of this process real-time priority."""
     for task in os.listdir("/proc/self/task"): os.sched_setscheduler(int(task), os.SCHED_RR, os.sched_param(20))
 
 def resident(which):
     with open("/proc/self/status") as f: return next(int(line.split()[1]) * 1024 for line in f if line.startswith(which))
 
 def forget_peak():
-    """VmHWM starts again from what is held now, which is returned."""
+    """Resets VmHWM to the memory held now, which is returned."""
     with open("/proc/self/clear_refs", "w") as f: f.write("5")
     return resident("VmRSS")
 
 def texts(a):
-    """The first `texts` stretches of prompt + tokens tokens of a token file, [texts, prompt + tokens]."""
+    """The first `texts` pieces of prompt + tokens tokens in a token file, [texts, prompt + tokens]."""
     import numpy
     words = numpy.fromfile(a.data, dtype=numpy.uint16, offset=1024)
     n = a.prompt + a.tokens
@@ -79,7 +82,7 @@ def texts(a):
     return words[:n * a.texts].reshape(a.texts, n).astype(numpy.int64)
 
 def our_child(a):
-    """One way of winnow in this process; JSON on standard output."""
+    """Runs one of winnow's methods in this process. JSON on standard output."""
     import ctypes, numpy
     lib, ctx, model, session = ctypes.CDLL(os.path.abspath(a.library)), *(ctypes.c_void_p() for _ in range(3))
     lib.wn_context_error.restype, lib.wn_model_config_get.restype = ctypes.c_char_p, ctypes.c_void_p
@@ -135,7 +138,7 @@ def our_child(a):
                       "kv_bytes": lib.wn_session_kv_bytes(session)}))
 
 def child(a):
-    """One way of kvpress in this process; JSON on standard output."""
+    """Runs one of kvpress's methods in this process. JSON on standard output."""
     os.environ["OMP_NUM_THREADS"] = str(a.thread)
     import contextlib, logging, torch
     logging.disable(logging.WARNING)
@@ -159,7 +162,7 @@ def child(a):
     model = AutoModelForCausalLM.from_pretrained(a.model, dtype=torch.float32, attn_implementation=attention)
     model.eval()
     def follow(tokens, given):
-        """The prompt, then the tokens one at a time: those given, or the most likely. Each one's loss, or its seconds."""
+        """Feeds the prompt, then single tokens: the given ones, or the most likely. Returns each token's loss, or its seconds."""
         nonlocal cache, prefill, after_prompt, after
         cache, out = DynamicCache(), []
         start = time.perf_counter()

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The budget search with reuse, plainly and lazily, on the same checkpoint and data: times, and whether the results are
-the same. All three advance by turns, a piece of so many steps each (--resume), so that what else the machine does meets
-all of them alike; a step's time is the distance to the step before it, so that beginnings are left out, and processor
-time is the whole process's, beginnings included. Needs nothing but Python. Writes JSON."""
+"""Compares the budget search with reuse, plain and lazy, on the same checkpoint and data: times, and whether the
+results are the same. The three alternate, advancing by a few steps at a time (--resume), so that other load on the
+machine affects all of them alike. A step's time is the time since the step before it, which excludes start-up;
+processor time is that of the whole process, start-up included. Needs only Python. Writes JSON."""
 import argparse, json, os, subprocess, sys, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -56,7 +56,7 @@ def main():
             points = search["points"]
             t = total[mode]
             t["processor_seconds"] += result["processor"]
-            # The first step of a piece carries the piece's beginning: it counts as much as the others' mean.
+            # A piece's first step includes its start-up, so it counts as the mean of the others.
             gaps = [points[i]["seconds"] - points[i - 1]["seconds"] for i in range(before + 1, len(points))]
             new = len(points) - before
             t["step_seconds"] += sum(gaps) * new / len(gaps) if gaps else 0

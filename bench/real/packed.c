@@ -1,11 +1,13 @@
-/* Maps on packed weights, each storage type by itself: bytes of weights per second for 1 and 8 rows of x beside a plain
- * read of as many bytes by the same threads, and operations per second for 32 and 512 rows. A table on standard output.
+/* Projections with quantised weights, for each storage type: bytes of weights per second for 1 and 8 rows of x,
+ * compared with a plain read of as many bytes by the same threads, and operations per second for 32 and 512 rows.
+ * Prints a table.
+ *
  *   bench_packed [THREADS [file] [vnni]]
- * Medians of repeated calls; the matrices are larger than the caches of small machines, but for 512 rows. With one
- * thread that thread's own time counts and the least of the calls is taken: other programs change it little.
- * Blocks are in strips, as a model has them; with "file" in the file's order; with "vnni" as on a processor
- * without tiles (AMX). WINNOW_EXACT_ROWS=33 measures the float32
- * products in place of the integers. */
+ *
+ * Medians of repeated calls. The matrices exceed the caches of small machines, except for 512 rows. With one thread its
+ * processor time counts, and the fastest call is taken, on which other programs have little effect. Blocks are in
+ * strips, as in a model; "file": in the file's layout; "vnni": as on a processor without tiles (AMX).
+ * WINNOW_EXACT_ROWS=33 measures float32 products instead of integer ones. */
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>

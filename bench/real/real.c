@@ -1,8 +1,10 @@
-/* Prefill and decoding of a model on one set of random tokens, as JSON on standard output: for bench/real-models.
+/* Prefill and decoding of a model on random tokens, as JSON on standard output, for bench/real-models.
+ *
  *   bench_real MODEL THREADS CONTEXT ROUNDS PROMPT,PROMPT,... DECODED f32|f16 [auto|file|bf16]
- * For each round and prompt length: seconds of the prompt (its last logits included), and of each token decoded behind
- * it. The cache has room for CONTEXT tokens, their keys and
- * values as floats or half floats. Tokens come from a fixed generator that the peer's script repeats. */
+ *
+ * For each round and prompt length it prints the seconds for the prompt (including its last logits) and for each token
+ * decoded after it. The cache has room for CONTEXT tokens, with keys and values as floats or half floats. Tokens come
+ * from a fixed generator that the peer's script repeats. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +21,7 @@ static double now(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Ordinary tokens: the first hundred may be special. */
+/* Ordinary tokens only: the first hundred may be special. */
 static uint32_t state;
 static int32_t token(int64_t V) {
   state = state * 1664525u + 1013904223u;
