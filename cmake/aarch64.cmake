@@ -1,5 +1,5 @@
-# A cross build for 64-bit ARM with Debian's compiler (gcc-aarch64-linux-gnu); libraries from WINNOW_SYSROOT, which
-# tools/arm-sysroot fills. tests/arm/run builds with this and runs the tests under qemu-user.
+# Cross build for 64-bit ARM with Debian's compiler (gcc-aarch64-linux-gnu). Libraries come from WINNOW_SYSROOT, which
+# tools/arm-sysroot fills. tests/arm/run builds with this file and runs the tests under qemu-user.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

@@ -1,6 +1,7 @@
-# The kernels for AVX-512 and AMX on a processor that has AVX2 (tests/avx512/emulate.h): what is compiled for those sets,
-# and what asks which of them there are, behind the emulation instead of the compiler's flags. A test program that is
-# linked with these objects takes them in place of the library's own: avx512_test_*, which tests/avx512/run runs.
+# Compiles the kernels for AVX-512 and AMX on a processor with AVX2, emulated (tests/avx512/emulate.h). Sources for
+# those instruction sets, and sources that ask which sets the processor has, are compiled behind the emulation's
+# headers, without the compiler's flags. The test programs avx512_test_* are linked with these objects instead of the
+# library's own; tests/avx512/run runs them.
 set(emulated ${PROJECT_SOURCE_DIR}/tests/avx512/processor.c ${PROJECT_SOURCE_DIR}/tests/avx512/tiles.c)
 foreach(source IN LISTS WINNOW_SOURCES)
   set(before)
@@ -22,11 +23,11 @@ foreach(source IN LISTS WINNOW_SOURCES)
 endforeach()
 add_library(winnow_emulated_avx512 OBJECT ${emulated})
 target_link_libraries(winnow_emulated_avx512 PRIVATE winnow_flags ${WINNOW_LIBS})
-if(NOT OpenMP::OpenMP_C IN_LIST WINNOW_LIBS) # as winnow_objects
+if(NOT OpenMP::OpenMP_C IN_LIST WINNOW_LIBS) # like winnow_objects
   target_compile_options(winnow_emulated_avx512 PRIVATE ${OpenMP_C_FLAGS})
 endif()
 target_include_directories(winnow_emulated_avx512 PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
-# More takes the compiler minutes: every instruction is a loop.
+# A higher level takes the compiler minutes, since every instruction is a loop.
 target_compile_options(winnow_emulated_avx512 PRIVATE -O1 -mavx2 -mfma -mf16c -Wno-psabi)
 target_compile_definitions(winnow_emulated_avx512 PRIVATE WN_HAVE_ONEDNN=${ONEDNN_ON} WN_HAVE_LIBXSMM=${LIBXSMM_ON}
                            WN_HAVE_ZLIB=${ZLIB_ON})

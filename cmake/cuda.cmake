@@ -1,11 +1,12 @@
-# The CUDA backend's module, winnow-cuda.so (docs/cuda.md): kernels by nvcc, one call a source for all architectures; the
-# run time is linked in, the driver and cuBLASLt are opened on the machine that runs it.
+# Builds the CUDA backend's module, winnow-cuda.so (docs/cuda.md). nvcc compiles the kernels, in one call for each
+# source and all architectures. The CUDA run-time library is linked in; the driver and cuBLASLt are opened on the
+# machine that runs the module.
 set(WINNOW_CUDA_ARCHITECTURES "80;90" CACHE STRING "Compute capabilities that the CUDA backend's kernels are compiled for")
-set(WINNOW_CUDA_MODULE src/backends/cuda/module.c src/ops/terms.c) # besides what has kernels and their table
+set(WINNOW_CUDA_MODULE src/backends/cuda/module.c src/ops/terms.c) # besides the kernels and their table
 set(CUDA_ON 0)
-# On a GPU no sanitizer sees anything.
+# Sanitizers cannot see what happens on a GPU.
 if(WINNOW_CUDA AND NOT (WINNOW_CUDA STREQUAL AUTO AND (WINNOW_SANITIZE OR WINNOW_FUZZ)))
-  find_package(CUDAToolkit 12.0 QUIET) # by nvcc in PATH or in /usr/local/cuda
+  find_package(CUDAToolkit 12.0 QUIET) # nvcc in PATH or in /usr/local/cuda
   if(CUDAToolkit_FOUND)
     find_file(CUBLASLT_HEADER NAMES cublasLt.h PATHS ${CUDAToolkit_INCLUDE_DIRS} NO_DEFAULT_PATH)
   endif()
@@ -29,11 +30,11 @@ set(cuda_code)
   set(cuda_ptx)
   foreach(architecture ${WINNOW_CUDA_ARCHITECTURES})
     list(APPEND cuda_code -gencode arch=compute_${architecture},code=sm_${architecture})
-    if(architecture MATCHES "^[0-9]+$") # code of 90a and its like runs on that one alone
+    if(architecture MATCHES "^[0-9]+$") # code for 90a and the like runs on that architecture only
       set(cuda_ptx ${architecture})
     endif()
   endforeach()
-  if(cuda_ptx) # for devices to come
+  if(cuda_ptx) # for later devices
     list(APPEND cuda_code -gencode arch=compute_${cuda_ptx},code=compute_${cuda_ptx})
   endif()
   set(cuda_warnings -Xcompiler -Wall,-Wextra)
@@ -47,7 +48,7 @@ set(cuda_code)
     get_filename_component(name ${source} NAME)
     set(object ${PROJECT_BINARY_DIR}/cuda/${name}.o)
     set(code ${cuda_code})
-    if(name MATCHES "_sm90\\.cu$" AND WINNOW_CUDA_ARCHITECTURES MATCHES "90") # instructions of that one alone
+    if(name MATCHES "_sm90\\.cu$" AND WINNOW_CUDA_ARCHITECTURES MATCHES "90") # uses instructions of that architecture only
       set(code -gencode arch=compute_90a,code=sm_90a -DWN_CUDA_SM90A)
     endif()
     add_custom_command(OUTPUT ${object} DEPENDS ${source} ${PROJECT_SOURCE_DIR}/cmake/compile-cuda DEPFILE ${object}.d
@@ -59,7 +60,7 @@ set(cuda_code)
   endforeach()
   enable_language(CXX)
   add_library(winnow_cuda MODULE ${WINNOW_CUDA_MODULE} src/backends/cuda/table.c ${WINNOW_CUDA_OBJECTS})
-  # Minutes of a compiler: where tests are built, tests/cuda/run asks for it.
+  # Compiling takes minutes, so with tests it is left to tests/cuda/run.
   if(WINNOW_CUDA STREQUAL AUTO AND WINNOW_TESTS STREQUAL ON)
     set_target_properties(winnow_cuda PROPERTIES EXCLUDE_FROM_ALL ON)
   endif()

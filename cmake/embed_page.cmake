@@ -1,7 +1,7 @@
-# A page of one file, with its Content-Security-Policy, as C arrays NAME and NAME_policy:
+# Embeds a web page as one file, with its Content-Security-Policy, as the C arrays NAME and NAME_policy:
 #   cmake -DFOLDER=... -DOUTPUT=... -DNAME=... -P embed_page.cmake
-# FOLDER/page.html has @STYLE@ and @SCRIPT@ where page.css and page.js go. The policy allows these two by their SHA-256 and
-# requests to the page's own server; nothing else.
+# @STYLE@ and @SCRIPT@ in FOLDER/page.html are replaced by page.css and page.js. The policy allows only these two, by
+# their SHA-256, and requests to the page's own server.
 set(digits "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
 
 function(base64 hex out) # of 32 bytes
