@@ -207,8 +207,7 @@ static void check_evictions(void) {
       kept.evicted_at[n] = looked.evicted_at[n] = (int32_t)fmin(n % T + 1 + n % 13, n % T < 64 ? 64 : T);
     }
     if (mech_both(&place, &plain) && mech_both(&place, &never)) same_bits("no eviction", &never, &plain, true);
-    if (plain.op.window == 0 &&
-        !s.c->config.threshold.enabled) { /* a threshold's choice is not settled for this case */
+    if (plain.op.window == 0 && !s.c->config.threshold.enabled) { /* this choice is not settled */
       for (int x = 0; x < plain.n; x++) mech_fill(&plain, x);
       plain.op.window = 9;
       clear_gradients(&plain);

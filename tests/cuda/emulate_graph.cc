@@ -30,9 +30,8 @@ namespace emulate {
 
 static std::set<cudaGraph_t> graphs;
 static std::set<cudaGraphExec_t> execs;
-static const void *captured; /* the stream on which the capture began */
-static std::map<const void *, std::vector<cudaGraphNode_t>>
-    last; /* captured streams: what their next node depends on */
+static const void *captured;                                      /* the stream on which the capture began */
+static std::map<const void *, std::vector<cudaGraphNode_t>> last; /* captured streams' next dependencies */
 static cudaGraph_t capture;
 static uint64_t captures;
 static bool capture_failed;

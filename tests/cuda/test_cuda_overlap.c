@@ -13,12 +13,7 @@ static int setup_device(void **state) {
   return 0;
 }
 
-enum how {
-  AS_IT_IS,
-  ALL_F,
-  NO_LSE,
-  KEEPS_ALL
-}; /* ALL_F: F after the last row; NO_LSE: forward only, F in half; KEEPS_ALL: no key is skipped */
+enum how { AS_IT_IS, ALL_F, NO_LSE, KEEPS_ALL }; /* F after the last row; forward only, F in half; no key is skipped */
 struct overlap_case {
   const char *terms, *other;
   int T, H, Hkv, D, documents; /* documents: tokens in each, or 0 */

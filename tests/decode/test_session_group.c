@@ -126,8 +126,7 @@ static void check_model(wn_context *ctx, const struct model_case *k, wn_dtype dt
   if (control) OK(ctx, wn_model_set_control_tokens(ctx, model, controls, 3));
   wn_session *probe = NULL;
   const wn_session_options options = {.size = sizeof options, .sequences = 1, .cache = WN_CACHE_HALF};
-  const bool served =
-      wn_session_create_with(ctx, model, &options, &probe) == WN_OK; /* some mechanisms do not allow it */
+  const bool served = wn_session_create_with(ctx, model, &options, &probe) == WN_OK; /* not with every mechanism */
   wn_session_destroy(probe);
   pairs_make(ctx, model, served, &x);
   for (int step = 0; step < STEPS; step++) pairs_step(ctx, k->name, &x, step);

@@ -313,8 +313,7 @@ static void test_metrics(void **state) {
   assert_true(fabs(r.value[WN_METRIC_ACC] - p) < 1e-12);
   assert_true(fabs(r.value[WN_METRIC_ACC_NORM] - sums[1] / 28) < 1e-12);
   assert_true(fabs(r.value[WN_METRIC_ACC_BYTES] - sums[2] / 28) < 1e-12);
-  assert_true(fabs(r.stderr_[WN_METRIC_ACC] - sqrt(p * (1 - p) / 34)) <
-              1e-12); /* sample standard deviation of zeros and ones */
+  assert_true(fabs(r.stderr_[WN_METRIC_ACC] - sqrt(p * (1 - p) / 34)) < 1e-12); /* sample deviation of zeros and ones */
   const double mean = words_sum / 7, deviation = sqrt((words_squares - 7 * mean * mean) / 6 / 7);
   assert_true(fabs(log(r.value[WN_METRIC_PERPLEXITY]) + mean) < 1e-9);
   assert_true(fabs(r.stderr_[WN_METRIC_PERPLEXITY] / r.value[WN_METRIC_PERPLEXITY] - deviation) < 1e-6);

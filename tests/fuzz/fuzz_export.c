@@ -65,8 +65,7 @@ static void compare(wn_context *ctx, const wn_model *a, const wn_model *b, bool 
         for (int64_t n = k / 32 * 32; n < K && n < k / 32 * 32 + 32; n++) block = fmax(block, fabs((double)x[n]));
         most = !typed ? fmax(rounding(WN_GGUF_F16, (double)x[k], 0), rounding(WN_GGUF_BF16, (double)x[k], 0))
                       : fmax(rounding(type, (double)x[k], block), rounding(WN_GGUF_F16, (double)x[k], 0));
-        if (strstr(s.name, "norm"))
-          most += 0x1p-8 * (1 + fabs((double)x[k])); /* some formats store a norm's gain g as 1 + g */
+        if (strstr(s.name, "norm")) most += 0x1p-8 * (1 + fabs((double)x[k])); /* some formats store a gain as 1 + g */
         if (!matrix && typed && type >= WN_GGUF_Q8_0) most = 0x1p-22 * (1 + fabs((double)x[k]));
         if (!(fabs((double)x[k] - (double)y[k]) <= most)) {
           fprintf(stderr, "%s, row %lld, element %lld: %a became %a\n", s.name, (long long)r, (long long)k,

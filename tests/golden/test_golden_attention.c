@@ -63,9 +63,7 @@ static double relative_error(const wn_safetensors_entry *want, wn_dtype dtype, c
     square += d * d;
     total += w * w;
   }
-  return sqrt(square) /
-         fmax(sqrt(total),
-              0.1); /* a value that should be 0 (a single key's gradient) is rounding noise of sums near 1 */
+  return sqrt(square) / fmax(sqrt(total), 0.1); /* a single key's gradient, 0, is rounding noise of sums near 1 */
 }
 
 /* A case's arrays: inputs with their gradients, and results. */

@@ -62,8 +62,7 @@ static void check_held(const struct wn_session *s, const struct expected *want, 
         const int32_t *evicted_at = want->evicted_at + ((l * want->B + b) * want->P + g) * want->T;
         bool held[64] = {false};
         const int64_t first = s->parts[part].kv0;
-        const int64_t row =
-            cache->shape.groups > g - first ? g - first : 0; /* a layer that evicts nothing has no groups */
+        const int64_t row = cache->shape.groups > g - first ? g - first : 0; /* no groups if nothing is evicted */
         for (int64_t slot = 0; slot < cache->count; slot++) {
           const int64_t at =
               cache->at ? cache->at[(b * cache->shape.groups + row) * cache->shape.capacity + slot] : slot;

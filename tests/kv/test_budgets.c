@@ -263,8 +263,7 @@ static void what_goes_with_a_model(void **state) {
   c.attention.selective.enabled = false;
   b.policy = WN_POLICY_WINDOW;
   REFUSED("no \"per_kv_head\"");
-  assert_ok(ctx,
-            wn_budgets_move(ctx, &c, WN_POLICY_H2O, &b)); /* options that the new policy has stay, others are reset */
+  assert_ok(ctx, wn_budgets_move(ctx, &c, WN_POLICY_H2O, &b)); /* keeps the options that H2O has */
   assert_true(b.policy == WN_POLICY_H2O && b.per_kv_head);
   b.cache_positions = true;
   assert_ok(ctx, wn_budgets_move(ctx, &c, WN_POLICY_WINDOW, &b));

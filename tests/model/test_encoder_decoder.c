@@ -299,8 +299,7 @@ static void decoding_is_the_whole(void **state) {
         budgets.policy = (wn_policy)(policy < 0 ? 0 : policy), budgets.layers = c->layers, budgets.tokens = tokens;
         budgets.sinks = 1;
         const wn_budgets *given = policy < 0 ? NULL : &budgets;
-        if (given &&
-            wn_budgets_check(w.ctx, given, c) != WN_OK) { /* the policy needs selections, and the model makes none */
+        if (given && wn_budgets_check(w.ctx, given, c) != WN_OK) { /* needs selections, and there are none */
           assert_int_equal(policy, WN_POLICY_SELECTIVE);
           assert_false(c->attention.selective.enabled);
           world_clear(&w);

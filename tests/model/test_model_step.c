@@ -192,8 +192,7 @@ static struct wn_step_result run_documents(struct wn_model *model, const int *le
       doc_start[i] = (int32_t)first;
     }
     at += lengths[d];
-    for (int64_t t = at; packed && d == count - 1 && t < T; t++)
-      doc_start[t] = (int32_t)at; /* padding is a document of its own */
+    for (int64_t t = at; packed && d == count - 1 && t < T; t++) doc_start[t] = (int32_t)at; /* padding: its own */
   }
   wn_workspace *ws;
   const struct wn_workspace_options options = {.backward = true, .activation_dtype = WN_F32};

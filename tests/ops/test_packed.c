@@ -289,8 +289,7 @@ static void check_rows_alone(wn_context *ctx, const struct wn_backend *cpu) {
       const wn_gguf_type types[2] = {(wn_gguf_type)type, WN_GGUF_Q8_0};
       struct bench t;
       bench_make(&t, &s, types);
-      for (int64_t i = 0; i < 32; i++)
-        t.x[5 * t.ldx + i] *= 1e-37f; /* a block whose 8-bit scale is too small for a float */
+      for (int64_t i = 0; i < 32; i++) t.x[5 * t.ldx + i] *= 1e-37f; /* its 8-bit scale is below any float */
       struct wn_exec e = {.ctx = ctx, .backend = cpu, .threads = 1, .dtype = WN_F32};
       struct wn_linear one = call(&t, true, t.dense);
       for (int64_t m = 0; m < s.M; m++) {

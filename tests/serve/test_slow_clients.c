@@ -43,9 +43,9 @@ static bool is_closed(int s, double seconds) {
   return false;
 }
 
-static const char *const slow_words[] = {"", "GET /hel",
-                                         "POST /hello HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc",
-                                         "GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n" /* answered, then idle */};
+static const char *const slow_words[] = {
+    "", "GET /hel", "POST /hello HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc",
+    "GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n" /* answered, and then it is idle */};
 
 /* Many more such clients than connections allowed. Once, they blocked all others for half a minute. */
 static void test_do_not_keep_others_out(void **state) {

@@ -63,8 +63,7 @@ static size_t draw(uint64_t seed, size_t room, bool spaces, char *out) {
     const uint64_t after = wn_random_below(seed, 2, i, 0, 12);
     if (spaces && after < 8) out[n++] = ' ';
     if (spaces && after == 0) out[n++] = ' ';
-    if (after == 10 && seed != LEARNT)
-      n += (size_t)sprintf(out + n, "\xE0\xA4\x85\xE0\xA4\x86"); /* two unknown ones in a row */
+    if (after == 10 && seed != LEARNT) n += (size_t)sprintf(out + n, "\xE0\xA4\x85\xE0\xA4\x86"); /* unknown, twice */
     if (after == 11) out[n++] = '\n';
   }
   return n;

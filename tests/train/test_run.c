@@ -406,8 +406,7 @@ static void test_evaluation_of_parts(void **state) {
     wn_recipe r;
     tiny_recipe(&r, false);
     r.train.steps = r.train.eval_every = 1, r.train.eval_batches = 2, r.train.lr = 0;
-    r.train.batch = 4, r.train.accumulate = 3,
-    r.train.shards = 4 * parts; /* 8 sequences: 2 parts of 4, or parts of 3, 3 and 2 */
+    r.train.batch = 4, r.train.accumulate = 3, r.train.shards = 4 * parts; /* 8 sequences: 4 + 4, or 3 + 3 + 2 */
     snprintf(run, sizeof run, "%s/%d", dir, parts);
     assert_int_equal(train(&r, run, false, 0, NULL), WN_OK);
     wn_context *ctx = tiny_context("cpu", 1);

@@ -129,8 +129,7 @@ static void test_drawn_budgets(void **state) {
     if (now < least) least = now;
     if (now > most) most = now;
     assert_int_equal(now, wn_schedule_budget_drawn(&c, 512, 8, step));
-    const int other =
-        (int)wn_schedule_budget_drawn(&c, 512, 64, step); /* half way in one range is half way in another */
+    const int other = (int)wn_schedule_budget_drawn(&c, 512, 64, step); /* half way is half way there too */
     assert_true(now < 64 ? other < 182 : other >= 181);
     c.seed = 6;
     differ += now != wn_schedule_budget_drawn(&c, 512, 8, step);
