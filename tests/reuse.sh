@@ -1,7 +1,7 @@
-# Sourced by scripts that build: reuse_objects FINISHED FOLDER lets their builds take what FINISHED, a build folder, has compiled by
-# the same command, through the launcher tests/reuse. FOLDER holds the list of it: a file for each source with the path of
-# the object, and the arguments, sorted. FINISHED is brought up to date first; nothing is taken where that fails, or jq is not
-# installed. (A dry run of ninja would not tell: it takes the check for new sources for a change.)
+# Sourced by scripts that build. After reuse_objects FINISHED FOLDER, builds take the objects that FINISHED, a build
+# folder, compiled with the same command, through the launcher tests/reuse. FOLDER holds a file for each source with the
+# object's path and the sorted arguments. FINISHED is brought up to date first; if that fails, or jq is not installed,
+# nothing is reused. (A dry run of ninja is no test: it takes the check for new sources for a change.)
 reuse_objects() { # FINISHED FOLDER
   export REUSE=$2 REUSE_LAUNCHER= CMAKE_C_COMPILER_LAUNCHER=$root/tests/reuse
   command -v ccache >/dev/null && REUSE_LAUNCHER=ccache
