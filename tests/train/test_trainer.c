@@ -48,8 +48,7 @@ static void test_memory_loss_later(void **state) {
     must(without.ctx, bench_step(&without, s, &b));
     assert_true(s < 2 ? a.mem_loss == 0 && a.grad_norm == b.grad_norm : a.mem_loss > 0 && a.grad_norm != b.grad_norm);
     assert_true(s < 3 ? a.loss == b.loss : a.loss != b.loss); /* step 3 is the first with L_mem */
-    if (s == 2)
-      assert_true(a.mem_loss < 0.6 * r.model.attention.selective.mem.eps); /* half of eps; M / n is at most 1 */
+    if (s == 2) assert_true(a.mem_loss < 0.6 * r.model.attention.selective.mem.eps); /* half of eps, M / n at most 1 */
   }
   bench_clear(&with), bench_clear(&without);
 }
