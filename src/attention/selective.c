@@ -32,7 +32,7 @@ static const struct wn_field fields[] = {
     {"selective.negligible", WN_FIELD_FORMER, 0, 0x1p-24, 0, NULL,
      "dead-key skipping is a setting of the run; WINNOW_DEAD_KEYS=0 turns it off"},
     {"selective.mem.enabled", WN_FIELD_BOOL, AT(mem.enabled), 0, 0, NULL, "the loss term L_mem"},
-    {"selective.mem.eps", WN_FIELD_DOUBLE, AT(mem.eps), 0, 1e6, NULL, "weight of L_mem"},
+    {"selective.mem.eps", WN_FIELD_DOUBLE, AT(mem.eps), 0, 1e6, NULL, "coefficient of L_mem"},
     {"selective.mem.tau", WN_FIELD_DOUBLE, AT(mem.tau), 1e-6, 1e6, NULL, "F from which on a token counts as evicted"},
 };
 

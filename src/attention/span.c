@@ -17,7 +17,7 @@ static const struct wn_field fields[] = {
     {"span.ramp", WN_FIELD_DOUBLE, AT(ramp), 1e-3, 1e6, NULL, "tokens over which the mask falls from 1 to 0"},
     {"span.init", WN_FIELD_DOUBLE, AT(init), 0, 1, NULL, "initial span as a share of the limit"},
     {"span.loss", WN_FIELD_DOUBLE, AT(loss), 0, 1e6, NULL,
-     "weight of the mean span, in tokens, in the loss of a layer"},
+     "coefficient of the mean span, in tokens, in the loss of a layer"},
 };
 
 static void span_init(wn_attention_config *config) {

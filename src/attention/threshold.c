@@ -6,9 +6,9 @@
 
 static const struct wn_field fields[] = {
     {"threshold.enabled", WN_FIELD_BOOL, offsetof(wn_attention_config, threshold.enabled), 0, 0, NULL,
-     "a row keeps the fewest keys whose weights reach tau"},
+     "a row keeps the fewest keys whose attention weights reach tau"},
     {"threshold.tau", WN_FIELD_DOUBLE, offsetof(wn_attention_config, threshold.tau), 1e-6, 1, NULL,
-     "share of the content's weight that is kept"},
+     "share of the attention weights on content that is kept"},
 };
 
 static void threshold_init(wn_attention_config *config) {

@@ -27,7 +27,8 @@ static const struct wn_field train_fields[] = {
     {"accumulate", WN_FIELD_INT64, AT(accumulate), 1, 1 << 20, NULL, "micro-steps per optimizer step"},
     {"context", WN_FIELD_INT64, AT(context), 0, 1 << 24, NULL, "tokens per sequence; 0: the model's context"},
     {"shards", WN_FIELD_INT64, AT(shards), 0, 1 << 20, NULL,
-     "parts of a step's rows, summed in a fixed tree: up to so many processes, with the same bits; 0: the processes"},
+     "parts of a step's sequences, summed in a fixed tree: up to so many processes, with the same bits; 0: the "
+     "processes"},
     {"optimizer", WN_FIELD_ENUM, AT(optimizer), 0, 0, optimizer_names, "update rule"},
     {"lr", WN_FIELD_DOUBLE, AT(lr), 0, 1000, NULL, "learning rate after the warm-up"},
     {"min_lr_ratio", WN_FIELD_DOUBLE, AT(min_lr_ratio), 0, 1, NULL, "cosine and linear end at lr times this"},
@@ -83,9 +84,9 @@ static const struct wn_field train_fields[] = {
     {"prune.draw", WN_FIELD_BOOL, AT(prune.draw), 0, 0, NULL,
      "each step draws its budgets between these and the context, log-uniformly"},
     {"mem.from_step", WN_FIELD_INT64, AT(mem.from_step), 0, 1e12, NULL,
-     "last step without L_mem (selective.mem); from there its weight rises to eps"},
+     "last step without L_mem (selective.mem); from there its coefficient rises to eps"},
     {"mem.to_step", WN_FIELD_INT64, AT(mem.to_step), 0, 1e12, NULL,
-     "first step with the whole weight of L_mem; from_step or 0: the one after from_step"},
+     "first step with the whole coefficient of L_mem; from_step or 0: the one after from_step"},
 };
 
 int wn_recipe_groups(struct wn_field_group *out) {
