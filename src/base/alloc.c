@@ -100,8 +100,7 @@ void wn_free(void *p) {
   if (!p) return;
   struct header header;
   memcpy(&header, (char *)p - sizeof header, sizeof header);
-  *(volatile uint64_t *)wn_block_word(p) = WN_BLOCK_FREED; /* volatile, so that the store is kept although the block is
-                                                            * about to be freed */
+  *(volatile uint64_t *)wn_block_word(p) = WN_BLOCK_FREED; /* volatile: the store must be kept */
   atomic_fetch_sub(&live_bytes, header.bytes);
   atomic_fetch_sub(&live_allocations, 1);
   if (header.mapped)

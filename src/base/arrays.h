@@ -82,8 +82,7 @@ wn_status wn_arrays_create_in(wn_context *ctx, const struct wn_memory *memory, s
                               const char *what, const struct wn_array *rows, size_t count);
 #define WN_ARRAYS_CREATE_IN(ctx, memory, arrays, what, rows)                                                           \
   wn_arrays_create_in(ctx, memory, arrays, what, rows, sizeof(rows) / sizeof *(rows))
-void wn_arrays_clear(struct wn_arrays *arrays); /* frees what _allocate and _create allocated; an all-zero struct is
-                                                 * allowed */
+void wn_arrays_clear(struct wn_arrays *arrays); /* after _allocate or _create; an all-zero struct is allowed */
 
 /* Copy `i` of a counted set, in the caller's memory (aligned to WN_ALIGN): lay the same rows in the result. */
 struct wn_arrays wn_arrays_copy(const struct wn_arrays *counted, void *memory, int64_t i);

@@ -62,8 +62,7 @@ wn_status wn_context_create(const wn_context_options *options, wn_context **out)
   wn_status status = wn_alloc(NULL, "context", sizeof(wn_context), &p);
   if (status != WN_OK) return status;
   wn_context *ctx = p;
-  wn_handle_mark(ctx,
-                 WN_HANDLE_UNFINISHED); /* until creation succeeds, it can only report its error and be destroyed */
+  wn_handle_mark(ctx, WN_HANDLE_UNFINISHED); /* so far it can only report an error and be destroyed */
   atomic_init(&ctx->cancelled, 0);
   *out = ctx;
 

@@ -26,15 +26,13 @@ enum wn_isa { WN_ISA_REF = 0, WN_ISA_AVX2 = 1, WN_ISA_AVX512 = 2 };
 #ifndef __cplusplus /* C++ files only pass pointers to contexts on */
 struct wn_context {
   int threads;
-  bool yields; /* the user left the thread count to the library, which uses fewer while other programs need the CPUs
-                * (team.h) */
+  bool yields; /* the library chooses the thread count, and uses fewer while other programs run (team.h) */
   enum wn_isa isa;
   char backend[16]; /* "cpu" or "ref" */
   wn_log_fn log;
   void *log_user;
   double dead_keys;   /* the share of a row's weight that skipped keys may hold; 0: no key is skipped */
-  int64_t exact_rows; /* products with packed weights use x unrounded from this many rows of x on; 0: the backend
-                       * chooses */
+  int64_t exact_rows; /* from so many rows of x on, products with packed weights do not round x; 0: backend's choice */
   atomic_int cancelled;
   struct wn_dist *dist; /* the processes that train together (dist/dist.h), or NULL */
   char error[1024];

@@ -50,8 +50,7 @@ struct wn_argument {
   const void *pointer;
   enum wn_handle_kind kind; /* of: for an array, the name of its count */
   bool is_enum, negative;   /* negative: the count of an array is negative */
-  int64_t value, count;     /* value of an enum, valid below count; or the length of an array, which may be NULL if it
-                             * is 0 */
+  int64_t value, count;     /* an enum's value, valid below count; or an array's length: it may be NULL if that is 0 */
 };
 
 /* p: must not be NULL. `title`: the parameter's name in the header, if the function uses another. */

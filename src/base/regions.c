@@ -120,10 +120,8 @@ struct region {
   void (*fn)(void *);
   void *data;
   unsigned threads;
-  uint64_t constructs; /* constructs that every thread has entered when it starts: 1 if the whole region is one loop,
-                        * else 0 */
-  _Alignas(REGION_LINE) _Atomic uint32_t working; /* threads, without the first, that have not finished; with
-                                                   * REGION_ASLEEP */
+  uint64_t constructs; /* entered by every thread at its start: 1 if the whole region is one loop, else 0 */
+  _Alignas(REGION_LINE) _Atomic uint32_t working; /* threads but the first that have not finished; with REGION_ASLEEP */
   _Alignas(REGION_LINE) _Atomic uint32_t arrived; /* threads at the barrier */
   _Atomic uint32_t barriers;                      /* barriers passed; with REGION_ASLEEP */
   struct region_share shares[REGION_SHARES];      /* construct n has shares[n % REGION_SHARES] */

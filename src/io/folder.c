@@ -319,8 +319,7 @@ wn_status wn_folder_file(wn_context *ctx, char *out, size_t out_bytes, const cha
   }
   if (!S_ISDIR(st.st_mode)) return folder_refuse(ctx, dir, COMMIT, "", st.st_mode, "a folder");
   const int fd = wn_open_folder_at(AT_FDCWD, out);
-  if (fd < 0 && errno == ENOENT)
-    return wn_path_join(ctx, out, out_bytes, dir, name); /* the save was finished meanwhile */
+  if (fd < 0 && errno == ENOENT) return wn_path_join(ctx, out, out_bytes, dir, name); /* finished meanwhile */
   if (fd < 0) return folder_fail(ctx, "open", dir, COMMIT, "");
   wn_status status = WN_OK;
   const bool there = fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0;
@@ -377,8 +376,7 @@ bool wn_folder_reading_begin(struct wn_folder_reading *r) {
 }
 
 bool wn_folder_reading_end(struct wn_folder_reading *r) {
-  const bool whole =
-      folder_stamp(r->dir) == r->stamp; /* checked with the lock too: older versions of winnow ignore it */
+  const bool whole = folder_stamp(r->dir) == r->stamp; /* despite the lock, which older versions ignore */
   if (r->locked) close(r->locked - 1);
   r->locked = 0;
   return whole;
