@@ -15,8 +15,7 @@ enum wn_field_type {
   WN_FIELD_INT64,
   WN_FIELD_UINT64,
   WN_FIELD_DOUBLE,
-  WN_FIELD_EXTRA /* double; 0, its default, is not written: configurations without it stay the same */
-  ,
+  WN_FIELD_EXTRA /* double; 0, its default, is not written: configurations without it stay the same */,
   WN_FIELD_EXTRA_BOOL /* the same for a bool */,
   WN_FIELD_EXTRA_INT64 /* the same for an int64_t */,
   WN_FIELD_ENUM /* int-sized enum */,
