@@ -1,5 +1,5 @@
-/* The "data" object of a recipe: defaults, table, checks, and what a synthetic task needs of its model.
- * Tasks: Leviathan, Kalman, Matias, arXiv 2410.02703, appendix A.1, and A.2 of its extended version. */
+/* The "data" object of a recipe: defaults, table, checks, and what a synthetic task requires of its model. Tasks:
+ * Leviathan, Kalman, Matias, arXiv 2410.02703, appendix A.1, and A.2 of its extended version. */
 #include "data/config.h"
 #include "base/error.h"
 #include "base/limits.h"
@@ -101,11 +101,11 @@ void wn_data_config_requirements(const wn_data_config *config, int64_t *vocab_si
   switch (config->kind) {
   case WN_DATA_TOKENS:
     return;
-  case WN_DATA_VARIABLE_ASSIGNMENT: /* "Z=", 177, "Y=", 661, ..., and the query "Z=" whose target is the answer */
+  case WN_DATA_VARIABLE_ASSIGNMENT: /* "Z=", 177, "Y=", 661, ..., and the query "Z=", whose target is the answer */
     *vocab_size = (int64_t)config->variables + config->values;
     *context = 2 * (int64_t)config->assignments + 1;
     return;
-  case WN_DATA_COPY: /* a start, the string, an end-of-input, the string again, an end: the paper's 2n + 3 */
+  case WN_DATA_COPY: /* start, string, separator, string again, end: the paper's 2n + 3 */
     *vocab_size = (int64_t)config->values + 3;
     *context = 2 * (int64_t)config->max_length + 3;
     return;
@@ -113,7 +113,7 @@ void wn_data_config_requirements(const wn_data_config *config, int64_t *vocab_si
     *vocab_size = 2;
     *context = config->max_length;
     return;
-  case WN_DATA_SPAN_CORRUPTION: /* the decoder's rows; its vocabulary is the file's and the sentinels */
+  case WN_DATA_SPAN_CORRUPTION: /* rows of the decoder; the vocabulary is the file's plus the sentinels */
     if (config->input_length > 0) {
       int64_t text;
       wn_span_corruption_lengths(config->input_length, config->noise_density, config->mean_span, &text, context);
