@@ -159,8 +159,9 @@ struct wn_attention {
     void *user;
   } look;
 
-  /* Dropout on the weights, after normalisation: W *= keep/(1-p) where keep is word n%4 of wn_philox(seed, stream, n/4)
-   * >= p * 2^32, n = ((b*H + h)*Tq + r)*Tk + j. Sinks are not dropped. */
+  /* Dropout on the weights, after normalisation: W *= keep/(1-p), where keep is
+   *   word n%4 of wn_philox(seed, stream, n/4) >= p * 2^32,  n = ((b*H + h)*Tq + r)*Tk + j.
+   * Sinks are not dropped. */
   struct {
     double p;
     uint64_t seed, stream;

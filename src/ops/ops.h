@@ -110,10 +110,10 @@ struct wn_embedding {
 };
 
 /* Norm of `groups` vectors of `width` in each of `rows` rows. groups 1: over the model width; groups H: QK-norm. With
- * add: sum = x + add is computed first, stored in `sum` and normed (sum may alias x or add). RMS: y = gain * x /
- * sqrt(mean(x^2) + eps). Layer: y = gain * (x - mean) / sqrt(var + eps) + shift. Backward: the input is `sum` if add
- * was given, else x. dx = gradient; added to dx when accumulate_dx. dx may alias dy when not accumulating. Zhang &
- * Sennrich 2019; Ba et al. 2016. */
+ * add: sum = x + add is computed first, stored in `sum` and normed (sum may alias x or add).
+ * RMS: y = gain * x / sqrt(mean(x^2) + eps).  Layer: y = gain * (x - mean) / sqrt(var + eps) + shift.
+ * Backward: the input is `sum` if add was given, else x. dx = gradient; added to dx when accumulate_dx. dx may alias dy
+ * when not accumulating. Zhang & Sennrich 2019; Ba et al. 2016. */
 struct wn_norm {
   int64_t rows, groups, width;
   wn_dtype x_type, y_type, dy_type, dx_type; /* bf16 x: no add, and y is bf16 too; bf16 dx: no accumulate_dx */
@@ -181,14 +181,11 @@ struct wn_act {
  *
  *   y = sum_{k in K} w_k e_k(x) + sigmoid(shared_gate . x) shared(x)
  *
- * Shazeer et al. 2017; Jiang et al. 2024 (Mixtral). 2M(top 3CF + 3CS + CE) flops forward. `in` has one row per row and
- * chosen expert, sorted by expert, then by row; `place` is that index. balance = E sum_e f_e P_e (Fedus et al. 2021;
- * `top` if all are equal), where f_e is the number of rows that choose e divided by the number of rows, and P_e the
- * mean of p_e, over rows that count: those before row_count in each T. Its gradient times balance_scale is added to the
- * router's. rows_apart: as in wn_linear. Arrays are contiguous. balance = E sum_e f_e P_e, f_e the rows' choices of e
- * over the rows, P_e the mean of p_e (Fedus et al. 2021; `top` when all are alike), over rows that count: those before
- * row_count in each T. Its gradient, times balance_scale, joins the router's. rows_apart: as in wn_linear. Arrays are
- * contiguous. */
+ * Shazeer et al. 2017; Jiang et al. 2024 (Mixtral). 2M(top 3CF + 3CS + CE) flops forward. `in` has one row for each
+ * pair of a row and an expert that it chose, sorted by expert, then by row; `place` is the index there.
+ * balance = E sum_e f_e P_e (Fedus et al. 2021; `top` if all are equal): f_e is the number of rows that choose e
+ * divided by the number of rows, P_e the mean of p_e, both over rows that count: those before row_count in each T. Its
+ * gradient times balance_scale is added to the router's. rows_apart: as in wn_linear. Arrays are contiguous. */
 struct wn_expert {
   const void *in, *out;                           /* [2F,C], [C,F] */
   const struct wn_packed *packed_in, *packed_out; /* replace `in` and `out`, or NULL; packed experts have no gradient */
@@ -271,9 +268,9 @@ struct wn_cross_entropy {
 };
 
 /* Attention sums: the weight that R rows (the heads of a group, for one query) give in total to each of N columns.
- * L[r,c] = scale logits[r,c] + add[r/share,c] + extra[r,c]; -inf: the row does not see the column. W[r,c] = factor[r,c]
- * exp(L[r,c]) / (sum_s exp(scale sink[r,s]) + sum_c factor[r,c] exp(L[r,c])); sums[c] += sum_r W[r,c], row by row. A
- * row that sees no column adds 0. */
+ * L[r,c] = scale logits[r,c] + add[r/share,c] + extra[r,c]; -inf: the row does not see the column.
+ * W[r,c] = factor[r,c] exp(L[r,c]) / (sum_s exp(scale sink[r,s]) + sum_c factor[r,c] exp(L[r,c]));
+ * sums[c] += sum_r W[r,c], row by row. A row that sees no column adds 0. */
 struct wn_attention_sums {
   int64_t R, N, S; /* S: learned sinks, which take their share of the weight */
   double scale;
