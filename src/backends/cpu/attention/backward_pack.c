@@ -1,4 +1,4 @@
-/* Backward's arrays: where they lie in scratch, and copies of rows and columns into tiles and back. */
+/* Arrays of backward: their layout in scratch; copying rows and columns into tiles and back. */
 #include <string.h>
 #include "backends/cpu/attention/backward.h"
 
@@ -61,10 +61,10 @@ static void backward_lay_worker(const struct wn_attention_plan *p, struct wn_arr
   WN_ARRAYS_LAY(l, rows);
 }
 
-/* Column blocks that are processed together. Where the unit's rows outgrow half a usual last-level cache, each visit of
- * a tile of rows serves several column blocks, as long as a team's threads still get a few turns each. */
+/* How many column blocks are processed together. If the unit's rows are larger than half a usual last-level cache, each
+ * visit of a tile of rows serves several column blocks, but a team's threads must still get a few turns each. */
 int64_t wn_backward_columns_at_once(const struct wn_attention_plan *p, int64_t heads) {
-  const int64_t bytes = heads * p->blocks * WN_TILE * p->Dp * 3 * (int64_t)sizeof(float); /* in bf16: as much */
+  const int64_t bytes = heads * p->blocks * WN_TILE * p->Dp * 3 * (int64_t)sizeof(float); /* bf16 takes as much */
   if (bytes <= 16 << 20 || (!p->own && p->blocks < 4 * WN_BACKWARD_COLUMNS * p->chunks)) return 1;
   return WN_BACKWARD_COLUMNS;
 }
@@ -92,7 +92,7 @@ void wn_backward_lay_workers(const struct wn_attention_plan *p, struct wn_arrays
   }
 }
 
-/* Heads and groups of a unit. */
+/* The number of heads and groups in a unit. */
 void wn_backward_unit_shape(const struct wn_attention_plan *p, int64_t *heads, int64_t *groups) {
   const bool whole = !p->own || p->units == p->a->B;
   *heads = whole ? p->a->H : p->group;
@@ -118,7 +118,7 @@ struct wn_arrays wn_attention_backward_scratch(const struct wn_attention_plan *p
   return l;
 }
 
-/* Row block `block` of head h (from u->h0). */
+/* Packs row block `block` of head h (counted from u->h0). */
 void wn_backward_pack_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t h,
                            int64_t block, const struct wn_backward_rows *to) {
   const struct wn_attention *a = p->a;
@@ -180,7 +180,7 @@ void wn_backward_unpack_columns(const struct wn_attention_plan *p, const struct 
   const struct wn_attention *a = p->a;
   const int64_t skip = wn_max_i64(0, a->dk_from - c * WN_TILE), j0 = c * WN_TILE + skip;
   const int64_t rows = wn_min_i64(WN_TILE - skip, a->Tk - j0), tile = WN_TILE * p->Dp;
-  if (rows <= 0) return; /* all of it is held constant */
+  if (rows <= 0) return; /* all its keys are constant */
   for (int64_t g = 0; g < u->groups; g++) {
     if (a->dk)
       wn_unpack_columns(p, wn_row_at(p, a->dk, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, w->dk + g * tile, skip, rows,
@@ -213,7 +213,7 @@ void wn_backward_write_dq(const struct wn_attention_plan *p, const struct wn_att
       sum += s->dz[at + n * step];
       if (s->excess) excess += s->excess[at + n * step], steep += s->steep[at + n * step];
     }
-    sum -= excess * steep; /* as if delta were the sum of W dW */
+    sum -= excess * steep; /* as if delta were computed as the sum of W dW */
     if (a->span.dynamic)
       *wn_floats_out(a->span.dz, a->span.s_z, u->b, r.r0 + i, u->h0 + h) = sum * wn_terms_span_factor(a);
     else

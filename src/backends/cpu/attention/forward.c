@@ -1,11 +1,11 @@
 /* Forward of the fused attention (Dao 2023, FlashAttention-2; Milakov & Gimelshein 2018).
  *
- * Row blocks in order; in a row block the tiles from left to right; on a tile the selecting head's logits first, from
- * them and the column carry c[j] (the sum of S over earlier rows) the tile of F, then every head: logits, softmax
- * against a running reference, values. F's tile serves all heads while it is in cache; nothing is T x T. Several
- * threads on one sequence each take a chunk of rows; an earlier pass finds the carry at each chunk's first row by
- * running down the columns, in the same order as one thread would, so that results are the same bit for bit. 4 D
- * operations per pair and head; 2 D more for at most the pairs above the last chunk when a team selects. */
+ * Row blocks are visited in order, and in a row block the tiles from left to right. On a tile the selecting head's
+ * logits come first; they and the column carry c[j] (the sum of S over earlier rows) give the tile of F. Then every
+ * head: logits, softmax against a running reference, values. F's tile serves all heads while it is in cache; nothing is
+ * T x T. If several threads share a sequence, each takes a chunk of rows. An earlier pass down the columns computes the
+ * carry at each chunk's first row, in the same order as a single thread, so results are bitwise the same. 4 D
+ * operations per pair and head; a team that selects needs 2 D more for at most the pairs above the last chunk. */
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -15,8 +15,8 @@
 #include "backends/cpu/attention/threshold.h"
 #include "base/team.h"
 
-/* Row blocks that are processed together. Where the unit's keys and values outgrow a share of the last-level cache,
- * each visit of a tile of them serves two. */
+/* How many row blocks are processed together. If the unit's keys and values are larger than some share of the
+ * last-level cache, each visit of a tile serves two row blocks. */
 static int64_t rows_at_once(const struct wn_attention_plan *p, int64_t heads) {
   const int64_t bytes = heads / p->group * p->blocks * WN_TILE * p->Dp * 2 * (int64_t)wn_operand_size(p);
   if (p->sparse.on) return WN_FORWARD_ROWS;
@@ -75,7 +75,7 @@ static void lay_worker(const struct wn_attention_plan *p, struct wn_arrays *l, i
   wn_dead_keys_list_lay(p, l, heads / p->group, &w->list);
 }
 
-/* What a team shares in addition: carries at the chunks' first rows, the selecting queries. */
+/* Shared by a team besides the packed keys: carries at the chunks' first rows, and the selecting queries. */
 struct shared {
   float *carries; /* [chunks][blocks*64] */
   void *selq;     /* [blocks][64][Dp] */
@@ -89,11 +89,11 @@ static void lay_shared(const struct wn_attention_plan *p, struct wn_arrays *l, s
   WN_ARRAYS_LAY(l, rows);
 }
 
-/* All of a call: what a team shares, and the workers, one for each thread. */
+/* All scratch of a call: the team's shared arrays, and one worker per thread. */
 struct forward_scratch {
-  struct wn_forward_packed k; /* of a team */
+  struct wn_forward_packed k; /* shared by a team */
   struct shared s;
-  struct wn_arrays each; /* counted */
+  struct wn_arrays each; /* the size of one worker's arrays */
   void *workers;
 };
 
@@ -124,13 +124,13 @@ static void forward_first_block(const struct wn_attention_plan *p, const struct 
   k->first[g] = (int32_t)wn_terms_first_block(p, u->b, u->h0 + g * p->group, p->group);
 }
 
-/* Tile c of group g. */
+/* Packs tile c of group g. */
 static void pack_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                       const struct wn_forward_packed *k, int64_t g, int64_t c) {
   const struct wn_attention *a = p->a;
   const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), at = c * u->groups + g;
   if (c < k->first[g]) return;
-  const bool apart = c < wn_sparse_edge(p, p->first_block); /* no row sees it as a tile */
+  const bool apart = c < wn_sparse_edge(p, p->first_block); /* all its keys are gathered: no row sees it as a tile */
   if (a->half) {                                            /* neither sparse nor gathered */
     _Alignas(64) float wide[WN_TILE * WN_HALF_D];
     p->ops->widen(wide, wn_half_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->D);
@@ -160,7 +160,7 @@ static void pack_tile(const struct wn_attention_plan *p, const struct wn_attenti
                             a->sel.s_sk.t, rows, a->D, (float)a->scale);
 }
 
-/* [64][Dp] of the queries that select. */
+/* Packs the selecting queries of a row block to [64][Dp]. */
 static void pack_selecting(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t choice,
                            void *to) {
   const struct wn_attention *a = p->a;
@@ -170,7 +170,7 @@ static void pack_selecting(const struct wn_attention_plan *p, const struct wn_at
     wn_pack_rows(p, to, wn_row_at(p, a->q, a->s_q, r->b, r->r0, a->sel.head), a->s_q.t, r->rows);
 }
 
-/* Keys that are selected, tile c. */
+/* Tile c of the selecting head's keys, or of the bilinear form's. */
 static const void *selected_keys(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                                  const struct wn_forward_packed *k, int64_t c) {
   const struct wn_attention *a = p->a;
@@ -178,12 +178,12 @@ static const void *selected_keys(const struct wn_attention_plan *p, const struct
   return wn_operand_at(p, k->kt, (c * u->groups + u->select / p->group) * wn_operand_columns(p));
 }
 
-/* Which selection of all. */
+/* Index of the unit's selection among all. */
 static int64_t of_unit(const struct wn_attention *a, const struct wn_attention_unit *u) {
   return u->b * wn_selection_groups(a) + u->choice;
 }
 
-/* carry[Tk] at the first query. */
+/* Sets carry[Tk] at the first query. */
 static void carry_begin(const struct wn_attention_plan *p, const struct wn_attention_unit *u, float *carry) {
   const struct wn_attention *a = p->a;
   memset(carry, 0, (size_t)(p->blocks * WN_TILE) * sizeof *carry);
@@ -197,8 +197,8 @@ static void carry_end(const struct wn_attention_plan *p, const struct wn_attenti
     memcpy((float *)a->sel.f_out + of_unit(a, u) * wn_selection_stride(a), carry, (size_t)a->Tk * sizeof *carry);
 }
 
-/* For inspection: copies tile c of F to the caller, from `F` [rows,64] or, where nothing is selected, from the carry.
- */
+/* For inspection: copies tile c of F to the caller, from `F` [rows,64], or from the carry if the tile has no
+ * selections. */
 static void write_F(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                     const struct wn_attention_rows *r, int64_t row, int64_t rows, int64_t c, const float *F,
                     const float *carry) {
@@ -208,8 +208,8 @@ static void write_F(const struct wn_attention_plan *p, const struct wn_attention
            F ? F + i * WN_TILE : carry + j0, (size_t)count * sizeof(float));
 }
 
-/* Tile c of a row block: its strips, and F from the logits that select and the carry. heard: the selections count in
- * L_mem's M of the row. */
+/* Begins tile c of a row block: its strips, and F from the selecting logits and the carry. heard: the selections count
+ * for M of L_mem. */
 static void forward_begin_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                                const struct wn_forward_packed *k, struct wn_forward_worker *w,
                                struct wn_forward_rows *r, int64_t c, bool heard) {
@@ -243,7 +243,7 @@ static void forward_begin_tile(const struct wn_attention_plan *p, const struct w
   }
 }
 
-/* Tile t of the list. */
+/* Begins tile t of the list. */
 static void begin_listed(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                          const struct wn_forward_packed *k, const struct wn_dead_keys_list *list,
                          struct wn_forward_rows *r, int64_t t) {
@@ -267,7 +267,7 @@ static void begin_listed(const struct wn_attention_plan *p, const struct wn_atte
                                           .mem = a->sel.mem && a->sel.M ? r->mem : NULL});
 }
 
-/* Head h on tile c of a row block. */
+/* One head on tile c of a row block. */
 static void head_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                       const struct wn_forward_packed *k, const struct wn_forward_worker *w,
                       const struct wn_forward_rows *r, int64_t h, int64_t c) {
@@ -292,7 +292,7 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
       seen = wn_terms_evicted_join(evicted, seen, own, s->rows);
     }
     if (h == u->select)
-      tile = r->base + s->row * WN_TILE; /* the logits are there */
+      tile = r->base + s->row * WN_TILE; /* the selecting head's logits are there already */
     else
       wn_product_logits(p, s->rows, s->width, wn_operand_at(p, k->kt, at * wn_operand_columns(p)), q, tile,
                         p->a->scale);
@@ -303,7 +303,7 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
       const int64_t stride = p->blocks * WN_TILE;
       wn_threshold_store(&terms, tile, r->F ? r->F + s->row * WN_TILE : NULL, seen,
                          wn_forward_logits_of(p, r, h) + s->row * stride + c * WN_TILE, stride);
-      if (p->a->threshold.on) continue; /* the threshold chooses when all of them are there */
+      if (p->a->threshold.on) continue; /* a threshold chooses once all logits are known */
     }
     p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
                                               .F = r->F ? r->F + s->row * WN_TILE : NULL,
@@ -366,7 +366,7 @@ static void finish_rows(const struct wn_attention_plan *p, const struct wn_atten
     memcpy((float *)a->sel.M + of_unit(a, u) * a->Tq + r0, r->mem, (size_t)rows * sizeof *r->mem);
 }
 
-/* The listed keys of one row block; returns the first column block that is not in the list. */
+/* Processes the listed keys for one row block; returns the first column block after the list. */
 static int64_t listed_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                            const struct wn_forward_packed *k, struct wn_forward_worker *w, int64_t first) {
   struct wn_forward_rows *r = &w->rows[0];
@@ -376,12 +376,12 @@ static int64_t listed_rows(const struct wn_attention_plan *p, const struct wn_at
     begin_listed(p, u, &listed, &w->list, r, t);
     for (int64_t h = 0; h < u->heads; h++) head_tile(p, u, &listed, w, r, h, t);
   }
-  /* The caller's F grows in the skipped columns too. */
+  /* The caller's F also needs the selections of the skipped columns. */
   for (int64_t c = first; p->a->sel.f_out && c < w->list.begin; c++) forward_begin_tile(p, u, k, w, r, c, false);
   return wn_max_i64(first, w->list.begin);
 }
 
-/* Row blocks block..block+count-1. */
+/* Processes row blocks block..block+count-1. */
 static void forward_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                          const struct wn_forward_packed *k, struct wn_forward_worker *w, int64_t block, int64_t count) {
   const bool inspect = p->a->sel.on && p->a->sel.F;
@@ -393,7 +393,7 @@ static void forward_rows(const struct wn_attention_plan *p, const struct wn_atte
   for (int64_t g = 0; g < u->groups; g++) seen = wn_min_i64(seen, k->first[g]);
   first = wn_max_i64(first, seen);
   if (p->dead_keys.on) first = listed_rows(p, u, k, w, first);
-  const bool apart = wn_forward_keeps_logits(p->a) && !p->a->sel.on; /* heads one after another */
+  const bool apart = wn_forward_keeps_logits(p->a) && !p->a->sel.on; /* one head after the other */
   for (int64_t h = 0; apart && h < u->heads; h++) {
     for (int64_t i = 0; i < count; i++) wn_forward_clear_logits(p, &w->rows[i], h);
     for (int64_t c = first; c < block + count; c++)
@@ -445,7 +445,7 @@ static void forward_own(const struct wn_attention_plan *p) {
   const int64_t heads = whole ? p->a->H : p->group;
   struct forward_scratch all;
   lay_forward(p, &(struct wn_arrays){.base = p->exec->scratch}, &all);
-  /* Consecutive units, so that the next one is known. */
+  /* a thread takes consecutive units, so that it knows the next one */
   const int64_t run = wn_max_i64(1, p->units / (8 * p->threads));
 #pragma omp parallel num_threads(wn_team(p->exec->ctx, p->threads))
   {
@@ -462,7 +462,7 @@ static void forward_own(const struct wn_attention_plan *p) {
       for (int64_t g = 0; g < u.groups; g++) forward_first_block(p, &u, &k, g);
       if (w.carry) carry_begin(p, &u, w.carry);
       if (p->dead_keys.on) wn_dead_keys_list_begin(&w.list);
-      /* A tile of keys is packed when the first row block comes that sees it, and fetched before. */
+      /* A tile of keys is packed just before the first row block that sees it, and prefetched before that. */
       for (int64_t block = p->first_block, packed = 0, count; block < p->blocks; block += count) {
         count = wn_min_i64(rows_at_once(p, heads), p->blocks - block);
         for (; packed < block + count; packed++)
@@ -479,7 +479,7 @@ static void forward_own(const struct wn_attention_plan *p) {
   }
 }
 
-/* Down the rows of column block c: the carry at each chunk's first row. */
+/* Goes down the rows of column block c and stores the carry at each chunk's first row. */
 static void carry_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
                           const struct wn_forward_packed *k, const struct shared *s, struct wn_forward_worker *w) {
   const int64_t last = wn_attention_chunk(p, p->chunks - 1), size = p->blocks * WN_TILE;

@@ -1,17 +1,20 @@
 /* Open rows that select (an encoder's, docs/selective-attention.md): F[i,j] = the sum over rows k != i of S[k,j].
  *
- * A unit is a sequence, or a key-value head's group where each has a selection of its own. As many units as there are
- * threads are worked on at a time, in steps that all threads share:
+ * A unit is a sequence, or a key-value head's group if each group has its own selection. As many units as there are
+ * threads are processed at a time, in steps that all threads share:
  *
- *   forward:  pack keys and values | sums of S down each column block, from the selecting head's logits | row blocks:
- * the tile of F serves all heads of the unit backward: pack rows | column blocks: selecting logits and sums of S; W, G,
- * dv, dF of every head; sums of dF, from them dS[k,j] = sum over i != k of dF[i,j], which joins the selecting head's G
- * | dq of the parts added up
+ *   forward:  1. pack keys and values
+ *             2. sum S down each column block, from the selecting head's logits
+ *             3. row blocks: the tile of F serves all heads of the unit
+ *   backward: 1. pack rows
+ *             2. column blocks: selecting logits and sums of S; W, G, dv, dF of every head; sums of dF, and from them
+ *                dS[k,j] = sum over i != k of dF[i,j], which is added to the selecting head's G
+ *             3. add up the parts of dq
  *
- * Each block is one thread's and sums run in a fixed order, so results do not depend on the number of threads, bit for
- * bit. Nothing is T x T. Forward forms the selecting head's logits once more than dense attention: 2 D operations a
- * pair for all heads together; backward, which keeps those of a column block, costs no product beyond dense (but in the
- * bilinear form). Scratch of a thread in backward: three times T x 64 floats. */
+ * Each block belongs to one thread and sums run in a fixed order, so results are bitwise independent of the number of
+ * threads. Nothing is T x T. Forward computes the selecting head's logits once more than dense attention: 2 D
+ * operations a pair for all heads together. Backward keeps those of a column block, so it needs no product beyond dense
+ * attention (except in the bilinear form). Scratch of a thread in backward: three times T x 64 floats. */
 #include "backends/cpu/attention/open_select.h"
 #include "backends/cpu/attention/products.h"
 
@@ -20,9 +23,9 @@
 #include "backends/cpu/attention/score.h"
 #include "base/team.h"
 
-enum { BACKWARD_ITEMS = 8 }; /* a unit's columns are dealt out where there are fewer units than this */
+enum { BACKWARD_ITEMS = 8 }; /* a unit's columns are divided if there are fewer units than this */
 
-/* Depends on the shape alone: what is summed in which order must not depend on the threads. */
+/* Depends only on the shape, since the order of sums must not depend on the number of threads. */
 int64_t wn_open_parts(const struct wn_attention_plan *p) {
   return wn_max_i64(1, wn_min_i64(BACKWARD_ITEMS / p->units, wn_open_blocks(p)));
 }
@@ -190,7 +193,7 @@ static void open_sum_column(struct wn_open_place *x, int64_t c) {
   }
 }
 
-/* F of a tile where it is asked for; c = x->blocks: the columns that are padding. */
+/* Copies F of a tile to the caller if requested. c = x->blocks: the columns of padding. */
 static void open_show_F(const struct wn_open_place *x, int64_t r, int64_t c) {
   const struct wn_attention *a = x->p->a;
   const int64_t at = x->u.b * wn_selection_groups(a) + x->u.choice;
