@@ -1,4 +1,4 @@
-/* Rows in bf16, computed on in exec->dtype. */
+/* Attention on bf16 rows, computed in exec->dtype; see wide_rows.h. */
 #include "backends/wide_rows.h"
 
 #include "base/arrays.h"
@@ -6,7 +6,7 @@
 #include "ops/attention.h"
 #include "tensor/bf16.h"
 
-/* The rows in the type that is computed in: [B,T,heads,D] without gaps. */
+/* The rows in the type of the computation: [B,T,heads,D], contiguous. */
 struct wide_rows {
   void *q, *k, *v, *y;
   void *dy, *dq, *dk, *dv;
@@ -28,7 +28,7 @@ static void wide_rows_lay(const struct wn_attention *a, wn_dtype dtype, bool bac
   WN_ARRAYS_LAY(l, rows);
 }
 
-/* Rows from..T-1 of [B,T,heads,D]: strided bf16 and dense numbers. */
+/* Copies rows from..T-1 of [B,T,heads,D] between strided bf16 and contiguous numbers. */
 struct wide_copy {
   const struct wn_exec *exec;
   int64_t B, from, T, heads, D;
@@ -62,7 +62,7 @@ static void wide_store(const struct wide_copy *c, const void *from, void *x, str
     }
 }
 
-/* The call on wide rows. */
+/* The same call with the copied rows. */
 static struct wn_attention wide_call(const struct wn_attention *a, wn_dtype dtype, const struct wide_rows *w) {
   struct wn_attention wide = *a;
   wide.row_type = dtype;

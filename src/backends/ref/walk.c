@@ -1,4 +1,4 @@
-/* The walk: see walk.h. */
+/* The walk; see walk.h. */
 #include "backends/ref/walk.h"
 
 #include <string.h>
@@ -69,7 +69,7 @@ void wn_walk_document(struct wn_walk *w, int64_t first) {
   if (w->f) memset(w->f, 0, (size_t)(wn_selection_groups(w->a) * w->a->Tk) * wn_dtype_size(w->dtype));
 }
 
-/* ---- what a policy's own functions get ---- */
+/* ---- what a policy's functions get ---- */
 
 static struct wn_evictions_held walk_own_held(const struct wn_walk *w, int64_t n, int64_t position) {
   return (struct wn_evictions_held){.group = w->op->first_group + w->group,
@@ -125,7 +125,7 @@ void wn_walk_enter(struct wn_walk *w, int64_t c, int64_t key, int64_t place) {
   wn_evict_scores(&held, c, 1, &w->score[c]);
 }
 
-/* Compacts the rest of the n columns. */
+/* Closes the gaps in the n columns. */
 static int64_t walk_close_ranks(struct wn_walk *w, int64_t n) {
   const int64_t cap = w->a->Tk;
   int64_t kept = 0;
@@ -142,10 +142,10 @@ static int64_t walk_close_ranks(struct wn_walk *w, int64_t n) {
   return kept;
 }
 
-/* Where all scores are equal the oldest token is evicted; recent tokens are never the oldest, so only sinks are
+/* If all scores are equal the oldest token is evicted. Recent tokens are never the oldest, so only sinks are
  * skipped. */
 static int64_t walk_oldest(struct wn_walk *w) {
-  while (w->at[w->next] < w->rule.sinks) w->next++; /* or evicted, -1 */
+  while (w->at[w->next] < w->rule.sinks) w->next++; /* -1: evicted */
   return w->next;
 }
 
@@ -165,7 +165,7 @@ static void walk_oldest_rows(struct wn_walk *w, int64_t row0, int64_t rows, int3
   }
 }
 
-/* The notes after row `row` of the call, row r of the block. */
+/* Updates the notes after row `row` of the call, which is row r of the block. */
 static wn_status walk_follow(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t r, int64_t n,
                              const int32_t *evicted_at) {
   const int64_t position = w->place[n - 1] - w->first;
@@ -203,8 +203,8 @@ static wn_status walk_block(const struct wn_exec *exec, struct wn_walk *w, int64
       alive--;
     }
     alive++;
-    if (row0 + r == last) break; /* nothing comes after it */
-    /* Sums that expire before the budget is full have no effect. */
+    if (row0 + r == last) break; /* no row comes after it */
+    /* sums that expire before the budget is full have no effect */
     const bool idle = !w->sums || w->K - alive >= w->op->rows;
     for (int64_t s = 0; !a->sel.shift && s < w->choices; s++) wn_walk_select(w, s, r, n);
     if (!idle || (w->operation && a->sel.on)) WN_TRY(walk_follow(exec, w, row0 + r, r, n, evicted_at));

@@ -20,8 +20,7 @@ static int64_t far_distances(const struct wn_attention *a, int64_t near, int32_t
     }
     return count;
   }
-  for (int64_t x = near; x < wn_min_i64(a->root.buffer, end);
-       x += a->strided) { /* near by: the stride, or the buffer */
+  for (int64_t x = near; x < wn_min_i64(a->root.buffer, end); x += a->strided) { /* stride, or buffer */
     if (x_out) x_out[count] = (int32_t)x;
     count++;
     last = x;
