@@ -23,7 +23,7 @@ const struct wn_backend *wn_backend_beside(const wn_context *ctx, const struct w
 /* How the context's backend multiplies with precision WN_BF16: "AMX" (in tiles), "AVX512_BF16", or "float32" (of
  * numbers rounded to bf16). */
 const char *wn_backend_bf16(const wn_context *ctx);
-/* How it multiplies prompts with packed weights: "AMX", "AVX512_VNNI" or "float32". */
+/* How it multiplies prompts with quantised weights: "AMX", "AVX512_VNNI" or "float32". */
 const char *wn_backend_prompts(const wn_context *ctx);
 /* Below: NULL-terminated lists of names, and of "library version" strings of the linked libraries. */
 const char *const *wn_backend_names(void);

@@ -69,8 +69,8 @@ __attribute__((format(printf, 3, 4)))
 wn_status
 wn_arrays_check(wn_context *ctx, const struct wn_arrays *arrays, const char *format, ...);
 
-/* Allocates zero-filled memory for what was counted; lay the same rows again to place them. WN_ERR_MEMORY names `what`
- * and the array that does not fit. */
+/* Allocates zero-filled memory for what was counted; lay the same entries again to place them. WN_ERR_MEMORY names
+ * `what` and the array that does not fit. */
 wn_status wn_arrays_allocate(wn_context *ctx, struct wn_arrays *arrays, const char *what);
 /* Counts, allocates and places the arrays of one table. */
 wn_status wn_arrays_create(wn_context *ctx, struct wn_arrays *arrays, const char *what, const struct wn_array *rows,
@@ -84,7 +84,7 @@ wn_status wn_arrays_create_in(wn_context *ctx, const struct wn_memory *memory, s
   wn_arrays_create_in(ctx, memory, arrays, what, rows, sizeof(rows) / sizeof *(rows))
 void wn_arrays_clear(struct wn_arrays *arrays); /* after _allocate or _create; an all-zero struct is allowed */
 
-/* Copy `i` of a counted set, in the caller's memory (aligned to WN_ALIGN): lay the same rows in the result. */
+/* Copy `i` of a counted set, in the caller's memory (aligned to WN_ALIGN): lay the same entries in the result. */
 struct wn_arrays wn_arrays_copy(const struct wn_arrays *counted, void *memory, int64_t i);
 /* Counts or places room for n copies of a counted set among other arrays. Returns the address of the first copy, NULL
  * while counting. */

@@ -26,7 +26,7 @@ static int default_threads(void) {
   return wanted > 0 && wanted < cpus && (!*end || *end == ',') ? (int)wanted : cpus;
 }
 
-/* 2^-24 is half a unit in the last place of a row's sum of weights (1): no float shows the difference. */
+/* 2^-24 is half a unit in the last place of a row's sum of attention weights (1): no float shows the difference. */
 static wn_status context_dead_keys(wn_context *ctx, double option, double *out) {
   const char *text = getenv("WINNOW_DEAD_KEYS");
   char *end = NULL;

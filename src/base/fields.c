@@ -1,4 +1,4 @@
-/* Configuration by table: the same rows drive reading, writing and help. */
+/* Configuration by table: the same entries drive reading, writing and help. */
 #include "base/fields.h"
 #include "base/alloc.h"
 #include "base/error.h"
@@ -49,7 +49,7 @@ wn_status wn_fields_set(wn_context *ctx, json_t *object, const struct wn_field_g
   return wn_json_set(ctx, object, assignment, f && (f->type == WN_FIELD_STRING || f->type == WN_FIELD_EXTRA_STRING));
 }
 
-/* Is `path` a section: does the key of some row begin with it? */
+/* Is `path` an object with keys of its own? */
 static bool fields_is_section(const struct reader *r, const char *path) {
   char key[MAX_PATH];
   size_t n = strlen(path);
@@ -86,17 +86,17 @@ static const char *fields_leaf(const char *path) {
   return dot ? dot + 1 : path;
 }
 
-/* Keeps the nearer of the best match so far and this key or section. On a tie the section wins, as it holds more. */
+/* Keeps the nearer of the best match so far and this key or object. On a tie the object wins, as it holds more. */
 static void fields_consider(const char *path, const char *key, bool section, int *best, char out[MAX_PATH]) {
   int whole = edit_distance(path, key);
-  int last = 1 + edit_distance(fields_leaf(path), fields_leaf(key)); /* a right name in a wrong section */
+  int last = 1 + edit_distance(fields_leaf(path), fields_leaf(key)); /* the right name in the wrong object */
   int distance = whole < last ? whole : last;
   if (distance > *best || (distance == *best && !section)) return;
   *best = distance;
   snprintf(out, MAX_PATH, "%s", key);
 }
 
-/* The known key or section nearest to `path`; false if none is near. */
+/* The known key or object nearest to `path`; false if none is near. */
 static bool fields_nearest_key(const struct reader *r, const char *path, char out[MAX_PATH]) {
   char key[MAX_PATH];
   int best = 1 << 20;

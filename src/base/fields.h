@@ -1,4 +1,4 @@
-/* Configuration by table: one row per key drives parsing, range check, default, help and writing. Nested objects are
+/* Configuration by table: one entry per key drives parsing, range check, default, help and writing. Nested objects are
  * written as dotted keys ("selective.mem.eps"). JSON is parsed by jansson. */
 #ifndef WN_BASE_FIELDS_H
 #define WN_BASE_FIELDS_H
@@ -46,8 +46,8 @@ struct wn_field_group {
 
 /* Reads the object into `target`, which already holds the defaults. An unknown key gives WN_ERR_CONFIG: "<where>:
  * unknown key \"model.widht\"; did you mean \"model.width\"?". A value out of range gives an error with key, value and
- * range. If a row "x.enabled" exists, "x": {...} sets it to true unless the object says otherwise, and "x": true/false
- * means {"enabled": ...}. `where` is the file's name in messages. */
+ * range. If an entry "x.enabled" exists, "x": {...} sets it to true unless the object says otherwise, and "x":
+ * true/false means {"enabled": ...}. `where` is the file's name in messages. */
 wn_status wn_fields_read(wn_context *ctx, const char *where, const json_t *object, const struct wn_field_group *groups,
                          int group_count, void *target);
 /* The struct as nested JSON objects; *out is a new reference. */
@@ -58,7 +58,7 @@ bool wn_fields_same(const struct wn_field_group *groups, int group_count, const 
 /* Applies "a.b.c=value" to a JSON object. The value is parsed as JSON; if that fails it is taken as a string. With
  * `text`, it is a string unless it is a JSON string already: 0110 stays 0110. */
 wn_status wn_json_set(wn_context *ctx, json_t *object, const char *assignment, bool text);
-/* The same; `text` is set if the key's row is a string. */
+/* The same; `text` is set if the key's entry is a string. */
 wn_status wn_fields_set(wn_context *ctx, json_t *object, const struct wn_field_group *groups, int group_count,
                         const char *assignment);
 /* "  model.width   integer  default 256  range 1..65536  help" lines appended to *text (wn_alloc'd, may start NULL). */

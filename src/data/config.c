@@ -113,7 +113,7 @@ void wn_data_config_requirements(const wn_data_config *config, int64_t *vocab_si
     *vocab_size = 2;
     *context = config->max_length;
     return;
-  case WN_DATA_SPAN_CORRUPTION: /* rows of the decoder; the vocabulary is the file's plus the sentinels */
+  case WN_DATA_SPAN_CORRUPTION: /* tokens of the decoder; the vocabulary is the file's plus the sentinels */
     if (config->input_length > 0) {
       int64_t text;
       wn_span_corruption_lengths(config->input_length, config->noise_density, config->mean_span, &text, context);

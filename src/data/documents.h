@@ -14,9 +14,9 @@ struct wn_document_places {
 wn_status wn_documents_find(wn_context *ctx, const wn_token_file *file, int32_t document_token, uint64_t least,
                             struct wn_document_places *out);
 void wn_documents_clear(struct wn_document_places *documents); /* allowed on {0} */
-/* For rows that hold one document and nothing else: how long a document must be to be used for a row of T tokens. At
- * least 90% of the row (how Leviathan et al., section 6.2, choose their examples), and at least 2, so that there is
- * something to predict. */
+/* For sequences that hold one document and nothing else: how long a document must be to fill a sequence of T tokens. At
+ * least 90% of it (how Leviathan et al., §6.2, choose their examples), and at least 2, so that there is something to
+ * predict. */
 uint64_t wn_documents_long(int64_t T);
 /* The document token: `given`; if that is -1, the one in data.json in the token file's folder (wn_data_prepare writes
  * it); -1: none. Fails if it is outside the vocabulary. */

@@ -1,5 +1,5 @@
-/* Data sources. Row r of step s is row g = s B + r of an endless sequence. So a batch is a pure function of (source,
- * seed, step), and a batch computed in two halves has the same rows as the whole.
+/* Data sources. Sequence r of step s is number g = s B + r of an endless list of sequences. So a batch is a pure
+ * function of (source, seed, step), and a batch computed in two halves has the same sequences as the whole.
  *
  * Token files, training: a block is T + 1 tokens; its last token is the first of the next block. Epoch e = g / blocks
  * visits the blocks in a seeded order of its own (a permutation by a Feistel network: no list in memory). Each epoch's
@@ -10,12 +10,12 @@
  * Span corruption: a block is as many tokens as give the encoder's length; blocks follow each other without overlap, in
  * the same orders. Validation drops the same spans for every seed.
  *
- * Streams (segment recurrence): the file's blocks are cut into B stretches of n = blocks / B. Row r of step s is block
- * r n + s mod n, so that a row continues where it stopped. Validation takes n = ceil(blocks / B), so that every token
- * is counted once.
+ * Streams (segment recurrence): the file's blocks are cut into B stretches of n = blocks / B. Sequence r of step s is
+ * block r n + s mod n, so that a sequence continues where the one before it stopped. Validation takes n = ceil(blocks /
+ * B), so that every token is counted once.
  *
- * Rows of documents: row g is the g-th document in the same orders. Tokens beyond T + 1 are left out; a shorter
- * document is padded at its end. The padding attends to the document, but nothing that counts attends to the
+ * Sequences of documents: sequence g is the g-th document in the same orders. Tokens beyond T + 1 are left out; a
+ * shorter document is padded at its end. The padding attends to the document, but nothing that counts attends to the
  * padding. */
 #include "base/alloc.h"
 #include "base/error.h"
@@ -38,12 +38,12 @@ struct wn_data_source {
   int32_t vocab_size;
   wn_token_file *file;                 /* tokens */
   uint64_t blocks;                     /* blocks or documents in one pass */
-  struct wn_document_places documents; /* rows of documents: count is `blocks`; else count is 0 */
+  struct wn_document_places documents; /* sequences of documents: count is `blocks`; else count is 0 */
   uint64_t slack;                      /* training: tokens left over after the last block */
   int32_t *block;                      /* [T+1], or [text] */
   int64_t text;                        /* span corruption: tokens in a block; 0: not span corruption */
   struct wn_span_corruption corruption;
-  int32_t *pair; /* [input_length + 1] and [T]: inputs and targets of one row */
+  int32_t *pair; /* [input_length + 1] and [T]: inputs and targets of one sequence */
 };
 
 static wn_status check_task(wn_context *ctx, const wn_data_config *c, int64_t T, int32_t vocab_size) {
@@ -88,7 +88,7 @@ static wn_status find_document_token(wn_context *ctx, wn_data_source *s, const c
                  path, for_what);
 }
 
-/* Rows of documents: finds the documents. */
+/* Sequences of documents: finds the documents. */
 static wn_status open_documents(wn_context *ctx, wn_data_source *s, const char *path) {
   const bool long_only = s->config.long_only;
   WN_TRY(find_document_token(ctx, s, path, "rows of documents"));
@@ -242,7 +242,7 @@ bool wn_data_source_streams(const wn_data_source *source) {
   return source->config.kind == WN_DATA_TOKENS && source->config.stream;
 }
 
-/* Blocks in a stretch if there are B rows; 0: there are too few. */
+/* Blocks in a stretch, for batches of B sequences; 0: there are too few. */
 static uint64_t stretch(const wn_data_source *s, int64_t B) {
   return s->val ? wn_data_source_batches(s, B) : s->blocks / (uint64_t)B;
 }
@@ -270,7 +270,7 @@ static wn_status read_block(wn_context *ctx, const wn_data_source *s, uint64_t f
   return WN_OK;
 }
 
-/* Row g of span corruption: inputs and targets, in s->pair. Counts of 0: g is beyond the pass. */
+/* Sequence g of span corruption: inputs and targets, in s->pair. Counts of 0: g is beyond the pass. */
 static wn_status source_span_row(wn_context *ctx, const wn_data_source *s, uint64_t seed, uint64_t g,
                                  struct wn_span_row *out) {
   const uint64_t n = (uint64_t)s->text, count = wn_token_file_count(s->file);
@@ -283,7 +283,7 @@ static wn_status source_span_row(wn_context *ctx, const wn_data_source *s, uint6
   return WN_OK;
 }
 
-/* The decoder's row: its input is its targets, shifted by one position. */
+/* The decoder's sequence: its input is its targets, shifted by one position. */
 static wn_status span_target_row(wn_context *ctx, const wn_data_source *s, uint64_t seed, uint64_t g, int32_t *tokens,
                                  int32_t *targets) {
   struct wn_span_row row;
@@ -295,11 +295,11 @@ static wn_status span_target_row(wn_context *ctx, const wn_data_source *s, uint6
   return WN_OK;
 }
 
-/* Row g of a token file: its position, and its length of at most T + 1 tokens; 0: g is beyond the pass. */
+/* Sequence g of a token file: its position, and its length of at most T + 1 tokens; 0: g is beyond the pass. */
 static void source_token_span(const wn_data_source *s, uint64_t seed, uint64_t g, uint64_t *first, uint64_t *n) {
   const uint64_t T = (uint64_t)s->T, blocks = s->blocks;
   *first = 0, *n = 0;
-  if (s->val && g >= blocks) return; /* the last batch of a pass may have rows without data */
+  if (s->val && g >= blocks) return; /* the last batch of a pass may have sequences without data */
   if (s->documents.count > 0) {
     const uint64_t i = s->val ? g : wn_random_permute(seed, WN_STREAM_DATA, g / blocks, blocks, g % blocks);
     *first = s->documents.first[i], *n = s->documents.held[i];
@@ -310,7 +310,7 @@ static void source_token_span(const wn_data_source *s, uint64_t seed, uint64_t g
   if (*n > T + 1) *n = T + 1;
 }
 
-/* Row g of a token file: tokens, targets [T]. */
+/* Sequence g of a token file: tokens, targets [T]. */
 static wn_status token_row(wn_context *ctx, const wn_data_source *s, uint64_t seed, uint64_t g, int32_t *tokens,
                            int32_t *targets) {
   uint64_t first, n;

@@ -4,9 +4,9 @@
 
 #include "winnow/data.h"
 
-/* Checks that the source's rows have T tokens, and the encoder's at most S (0: the model has no encoder, and the source
- * must have no rows for one). Else WN_ERR_ARGUMENT; `what` ("evaluation") begins the sentence. Ids are checked against
- * the vocabulary when they are read. */
+/* Checks that the source's sequences have T tokens, and the encoder's at most S (0: the model has no encoder, and the
+ * source must have no sequences for one). Else WN_ERR_ARGUMENT; `what` ("evaluation") begins the sentence. Ids are
+ * checked against the vocabulary when they are read. */
 wn_status wn_data_source_check(wn_context *ctx, const char *what, const wn_data_source *source, int64_t T, int64_t S);
 
 #endif

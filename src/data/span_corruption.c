@@ -1,4 +1,4 @@
-/* Span corruption: Raffel et al. 2020, section 3.1.4 and figure 2, and their program's random_spans_noise_mask.
+/* Span corruption: Raffel et al. 2020, §3.1.4 and figure 2, and their program's random_spans_noise_mask.
  *
  *   text     a b c d e f g h i              noise = round(n * density), spans = round(noise / mean_span)
  *   inputs   a b <0> e f g <1> |            a sentinel replaces each dropped span; | is the end
@@ -6,7 +6,8 @@
  *
  * Kept and dropped stretches alternate; the first is kept, the last dropped. The lengths of each kind are a uniformly
  * drawn composition of their total. The end is the next sentinel, as in the paper's figure, or a token of its own, as
- * in their program. Everything is a function of (seed, row). Cost: at most n random numbers per row. */
+ * in their program. Everything is a function of (seed, row), row being the sequence's number. Cost: at most n random
+ * numbers per sequence. */
 #include "data/span_corruption.h"
 
 #include <math.h>

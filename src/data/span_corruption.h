@@ -18,7 +18,7 @@ struct wn_span_row {
   int32_t *inputs, *targets;         /* arrays of the caller: [n - noise + spans + 1] and [noise + spans + 1] */
   int64_t input_count, target_count; /* their lengths, set by the call */
 };
-/* Drops spans of text [n], n >= 2, as determined by (seed, row). */
+/* Drops spans of text [n], n >= 2, as determined by (seed, row); row: the sequence's number. */
 void wn_span_corrupt(const struct wn_span_corruption *c, uint64_t seed, uint64_t row, const int32_t *text, int64_t n,
                      struct wn_span_row *out);
 

@@ -1,11 +1,11 @@
-/* Synthetic tasks of Leviathan, Kalman, Matias, arXiv 2410.02703, section 2 and appendix A.1; Copy and Parity* of the
- * extended version's appendix A.2.
+/* Synthetic tasks of Leviathan, Kalman, Matias, arXiv 2410.02703, §2 and appendix A.1; Copy and Parity* of the extended
+ * version's appendix A.2.
  *
- * Variable Assignment. Tokens 0..variables-1 are "x=", "y=", ...; variables.. are the values. A row is "x=" 17 "z=" 4
- * ... and ends with one more "x=", the query. The query is the same token as in an assignment, so the answer always
- * follows the token "x=" (the extended version's figure 8 shows two tokens an assignment). Only the query's position
- * counts; its target is the latest value of that variable. Variables and values are uniform; the query is uniform over
- * the variables that occur.
+ * Variable Assignment. Tokens 0..variables-1 are "x=", "y=", ...; variables.. are the values. A sequence is "x=" 17
+ * "z=" 4 ... and ends with one more "x=", the query. The query is the same token as in an assignment, so the answer
+ * always follows the token "x=" (the extended version's figure 8 shows two tokens an assignment). Only the query's
+ * position counts; its target is the latest value of that variable. Variables and values are uniform; the query is
+ * uniform over the variables that occur.
  *
  * Copy. BOS x1 .. xn SEPARATOR x1 .. xn EOS, n uniform in 1..max_length (the context of 2 max_length + 3 is the
  * paper's); x1 .. xn and EOS after the separator count.
@@ -18,7 +18,7 @@
 
 #include <stdio.h>
 
-#define VAL_BIT ((uint64_t)1 << 63) /* gives validation rows their own row numbers */
+#define VAL_BIT ((uint64_t)1 << 63) /* gives validation sequences numbers of their own */
 
 struct draws {
   uint64_t seed, row, next;

@@ -12,7 +12,7 @@
 
 /* Attention weights of rows r..r+rows-1 of head h of sequence b: w[rows, columns], with `stride` elements from row to
  * row. Column j is key j; 0 if the row does not see it. A row sums to 1 together with its learned sinks. Under a
- * threshold these are the weights of the kept keys. Dropout is not applied. */
+ * threshold these are the attention weights of the kept keys. Dropout is not applied. */
 struct wn_attention_view {
   const struct wn_attention *a;
   int64_t b, h, r, rows, columns, stride;
@@ -31,8 +31,8 @@ struct wn_attention {
   double scale;
 
   /* The type of q, k, v, y, dy, dq, dk and dv: 0 or exec->dtype, or WN_BF16 (strides are in elements of that type).
-   * Products with bf16 rows may round their other operand (weights, gradients of logits) to bf16 too. Sums, all other
-   * arrays and all other numbers are of exec->dtype. */
+   * Products with bf16 rows may round their other operand (attention weights, gradients of logits) to bf16 too. Sums,
+   * all other arrays and all other numbers are of exec->dtype. */
   wn_dtype row_type;
 
   const void *q;
@@ -69,11 +69,11 @@ struct wn_attention {
                                 * rows' own, in order; the keys before them may be in any order, all older. Excludes
                                 * doc_start; forward only */
     int64_t stride;            /* elements from one row of evicted_at and at to the next; 0: Tk */
-    void *sums;                /* [B,P,Tk] overwritten: the sum of the weights that the Tq rows and the heads of the
-                                * group gave each key (before dropout); NULL: not wanted */
+    void *sums;                /* [B,P,Tk] overwritten: the sum of the attention weights that the Tq rows and the heads
+                                * of the group gave each key (before dropout); NULL: not wanted */
   } slots;
 
-  /* Selective term (arXiv 2410.02703 section 3.2, 3.3). */
+  /* Selective term (arXiv 2410.02703 §3.2, 3.3). */
   struct {
     bool on, relu, protect_first, protect_self, shift, bilinear;
     int64_t groups; /* G: 1, one F for all heads; or Hkv, one F for each key-value head and its queries (0 means 1) */
@@ -89,15 +89,15 @@ struct wn_attention {
     /* L_mem: M[b,g,i] = (i+1-doc_start) - sum_j min(F[g,i,j], tau)/tau, over the causal j in the row's document. */
     bool mem;
     double mem_tau;
-    /* Dead-key skipping: a row may skip keys in everything but f_out and M, if their weights are sure to add up to less
-     * than this share of the row's sum. 0: skip none. This is a setting of the run (from the context), not of the
-     * model; only F32 uses it. */
+    /* Dead-key skipping: a row may skip keys in everything but f_out and M, if their attention weights are sure to add
+     * up to less than this share of the row's sum. 0: skip none. This is a setting of the run (from the context), not
+     * of the model; only F32 uses it. */
     double dead_share;
     void *M;        /* [B,G,Tq], written by forward; NULL: not wanted */
     const void *dM; /* [B,G,Tq] the gradient of M, which backward adds to that of F; NULL: 0 */
   } sel;
 
-  /* Adaptive and dynamic span (Sukhbaatar et al. 2019, section 2.2): before normalisation, the weight of key j is
+  /* Adaptive and dynamic span (Sukhbaatar et al. 2019, §2.2): before normalisation, the attention weight of key j is
    * multiplied by m = clamp((ramp + limit*z - x)/ramp, 0, 1). If m = 0 the row does not see the key. */
   struct {
     bool on, dynamic, exclude_self; /* exclude_self: x >= 1 only */
@@ -114,8 +114,8 @@ struct wn_attention {
     void *dp;      /* [P,D] added to */
   } relative;
 
-  /* Position biases (Raffel et al. 2020, section 2.1): table[wn_position_bucket(x)][h] is added to the logit of head h,
-   * and so to what the head selects. */
+  /* Position biases (Raffel et al. 2020, §2.1): table[wn_position_bucket(x)][h] is added to the logit of head h, and so
+   * to what the head selects. */
   struct {
     int64_t n;         /* buckets; 0: off */
     int64_t farthest;  /* all distances from here on are in the last bucket */
@@ -135,9 +135,9 @@ struct wn_attention {
     void *dk, *dv;     /* [Hkv,n,D] added to */
   } sinks;
 
-  /* Threshold (meaningful attention): a row keeps the fewest content keys whose weights reach tau of the content's
-   * total weight: heaviest first, ties to the oldest. It always keeps control keys and sinks. The kept weights are
-   * normalised again. The choice carries no gradient. */
+  /* Threshold (meaningful attention): a row keeps the fewest content keys whose attention weights reach tau of the
+   * content's total weight: heaviest first, ties to the oldest. It always keeps control keys and learned sinks. The kept
+   * attention weights are normalised again. The choice carries no gradient. */
   struct {
     bool on;
     double tau;             /* in (0,1] */
@@ -146,22 +146,22 @@ struct wn_attention {
     double *cut;            /* [B,H,Tq,2] where the choice cut, written by forward for backward; or NULL */
   } threshold;
 
-  /* Reports on the weights, for analysis. Results stay the same (except for rounding with spans). Forward, causal rows
-   * only. */
+  /* Reports on the attention weights, for analysis. Results stay the same (except for rounding with spans). Forward,
+   * causal rows only. */
   struct {
     int64_t n;              /* how many shares of the content's weight are asked for (meaningful attention); 0: none */
     const double *tau;      /* [n] ascending, in (0,1] */
     const uint8_t *control; /* [B,Tk] 1: control token, not counted; NULL: none */
-    int32_t *count;         /* [B,H,Tq,n] the fewest content keys whose weights reach tau of the content's weight; for
-                             * tau = 1 all seen. A threshold is not applied before */
+    int32_t *count;         /* [B,H,Tq,n] the fewest content keys whose attention weights reach tau of the content's
+                             * weight; for tau = 1 all seen. A threshold is not applied before */
     void (*rows)(void *user, const struct wn_attention_view *view); /* called for every row, by several threads at once,
                                                                      * heads and rows in any order; NULL: not wanted */
     void *user;
   } look;
 
-  /* Dropout on the weights, after normalisation: W *= keep/(1-p), where keep is
+  /* Dropout on the attention weights, after normalisation: W *= keep/(1-p), where keep is
    *   word n%4 of wn_philox(seed, stream, n/4) >= p * 2^32,  n = ((b*H + h)*Tq + r)*Tk + j.
-   * Sinks are not dropped. */
+   * Learned sinks are not dropped. */
   struct {
     double p;
     uint64_t seed, stream;

@@ -236,7 +236,7 @@ struct wn_add {
   void *y;
 };
 
-/* x = cap tanh(x / cap): soft-capping (Gemma 2, arXiv 2408.00118, section 2). Forward only: cross-entropy includes its
+/* x = cap tanh(x / cap): soft-capping (Gemma 2, arXiv 2408.00118, §2). Forward only: cross-entropy includes its
  * gradient. */
 struct wn_softcap {
   int64_t n;
@@ -364,9 +364,9 @@ struct wn_span_sum {
   double scale;
   void *dz; /* [rows,heads] added to */
 };
-/* L_mem (arXiv 2410.02703, section 4, equation 2) from attention's M: *sum = the sum over documents and selections of
- * max_i M[i] / n, where n is the number of the document's rows that are tokens. Backward: M is replaced by scale times
- * its gradient: scale / n in the first row that has the document's largest M, 0 in all others. */
+/* L_mem (arXiv 2410.02703, §4, equation 2) from attention's M: *sum = the sum over documents and selections of max_i
+ * M[i] / n, where n is the number of the document's rows that are tokens. Backward: M is replaced by scale times its
+ * gradient: scale / n in the first row that has the document's largest M, 0 in all others. */
 struct wn_memory_loss {
   int64_t B, G, T;
   const int32_t *doc_start; /* [B,T] or NULL: each sequence is one document */
@@ -435,7 +435,7 @@ struct wn_backend {
    * bitwise the result of a single call. */
   bool whole_selections;
   struct wn_attention_served attention_served;
-  /* The backend's own order for packed weights, which linear reads faster (wn_packed_part.strips). strips_bytes: the
+  /* The backend's own order for quantised weights, which linear reads faster (wn_packed_part.strips). strips_bytes: the
    * bytes for this many rows of K weights, 0 if the type has no such order; strips_make: converts a part. NULL: no type
    * has one. */
   size_t (*strips_bytes)(wn_gguf_type type, int64_t rows, int64_t K);

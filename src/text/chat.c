@@ -1,5 +1,5 @@
-/* Chat templates as data. Each row has the text that a model's template writes around messages. The tokens are the same
- * as with Jinja (tests/text/test_chat.c has them side by side; tools/check-chat runs Jinja).
+/* Chat templates as data. Each entry has the text that a model's template writes around messages. The tokens are the
+ * same as with Jinja (tests/text/test_chat.c has them side by side; tools/check-chat runs Jinja).
  *
  *   chatml      OpenAI's ChatML: Qwen, SmolLM2, Yi, many fine-tunes
  *   llama3      Meta, Llama 3 model card; llama3.1 (and 3.2, 3.3) has a system message in any case, with two dates, of
@@ -11,7 +11,7 @@
  *   phi3        Microsoft
  *   gemma       Google
  *
- * </s> in a row means the tokenizer's end token, like eos_token in the templates. */
+ * </s> in an entry means the tokenizer's end token, like eos_token in the templates. */
 #include "text/chat.h"
 
 #include <string.h>
@@ -167,7 +167,7 @@ static const char *zephyr_or_tulu(const char *jinja) {
 const wn_chat_template *wn_chat_template_recognise(const char *jinja) {
   WN_CHECK_OR(NULL, WN_POINTER(jinja));
   static const struct {
-    const char *marks[2]; /* all must be present; the first row that fits wins */
+    const char *marks[2]; /* all must be present; the first entry that fits wins */
     const char *name;     /* NULL: ask zephyr_or_tulu */
   } rules[] = {
       {{"<|im_start|>"}, "chatml"},

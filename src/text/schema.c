@@ -1,6 +1,6 @@
-/* Reads JSON schemas (json-schema.org, draft 2020-12), the supported part. There is a row for each keyword; an unknown
- * keyword is refused by name. Any text generated is valid under the schema; if a schema without a type has keywords of
- * one type, only that type is generated. */
+/* Reads JSON schemas (json-schema.org, draft 2020-12), the supported part. There is an entry for each keyword; an
+ * unknown keyword is refused by name. Any text generated is valid under the schema; if a schema without a type has
+ * keywords of one type, only that type is generated. */
 #include "text/schema.h"
 
 #include <math.h>

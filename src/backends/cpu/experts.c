@@ -1,5 +1,5 @@
 /* Mixture of experts. Rows are gathered by expert; each expert's weights are multiplied once with all of its rows. So
- * of packed weights, only those of chosen experts are read. The products are the backend's own. With rows_apart each
+ * of quantised weights, only those of chosen experts are read. The products are the backend's own. With rows_apart each
  * row of a product is bitwise what it is alone, and a row's experts are added in the order of their weights. Cost: the
  * products, and moving 2 (top + 1) MC numbers. */
 #include <math.h>

@@ -1,8 +1,8 @@
 /* Our own products of floats. Builds without oneDNN and libxsmm use them for all products; other builds use them with
  * AVX2, except for few rows. 2MNK operations each.
  *
- * An element of the result is one sum over k in order (in sections of some hundred if K is large). It does not depend
- * on its place in a block or on how a product is divided, so a row has the same bits alone and among others. */
+ * An element of the result is one sum over k in order (in pieces of some hundred if K is large). It does not depend on
+ * its place in a block or on how a product is divided, so a row has the same bits alone and among others. */
 #ifndef WN_BACKENDS_CPU_PRODUCT_H
 #define WN_BACKENDS_CPU_PRODUCT_H
 

@@ -43,7 +43,7 @@ static outcome run_any(pass what, const wn_attention *c, void *scratch, int64_t 
   if (!wn_cuda_attend_sm90(c, backward)) return run_here(what, c, scratch, rows, on);
   const outcome there = run_sm90(what, c, scratch, rows, on);
   if (!measures) return there;
-  /* When measuring, arrays may still be missing: some only the kernels of stored weights can take. */
+  /* When measuring, arrays may still be missing: some only the kernels of stored attention weights can take. */
   const outcome here = run_here(what, c, scratch, rows, on);
   return here.bytes > there.bytes ? here : there;
 }

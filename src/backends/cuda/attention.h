@@ -1,7 +1,7 @@
 /* Attention on a GPU (ops/attention.h). Arrays are in device memory. Calls are queued on a stream and return at once
  * (work on a second stream, beside.cuh, starts and ends in the first). Kernels are in attention/: for float rows (no
  * TF32), and for bf16 rows with sums in float. Equal inputs give equal bits. Scratch grows linearly with Tk: arrays
- * with an entry per pair exist only for a window of rows at a time. */
+ * with an entry per pair exist only for a chunk of rows at a time. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_H
 #define WN_BACKENDS_CUDA_ATTENTION_H
 
@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* Terms that the fused kernels serve: in forward and backward, and in forward only (ops/terms.h). Calls with other
- * terms, heads wider than 128 or F for inspection use kernels that store the weights of a window of rows
+ * terms, heads wider than 128 or F for inspection use kernels that store the attention weights of a chunk of rows
  * (attention/stored.cuh). */
 enum {
   WN_CUDA_ATTENTION_FUSED = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT | WN_TERM_SPAN |
@@ -39,7 +39,7 @@ enum {
 const char *wn_cuda_attend_lacks(const struct wn_attention *a, bool backward);
 /* Do the kernels for sm_90 take this call, on a device and in a build that have them? */
 bool wn_cuda_attend_sm90(const struct wn_attention *a, bool backward);
-/* Bytes of scratch. rows: in a window, rounded up to tiles; 0: at most 4096 (with stored weights 128). */
+/* Bytes of scratch. rows: in a chunk, rounded up to tiles; 0: at most 4096 (with stored attention weights 128). */
 size_t wn_cuda_attend_scratch(const struct wn_attention *a, bool backward, int64_t rows);
 /* scratch: aligned to 16 bytes, for the same rows. Returns NULL or CUDA's error text. stream: a cudaStream_t. */
 const char *wn_cuda_attend_forward(const struct wn_attention *a, void *scratch, int64_t rows, void *stream);

@@ -1,4 +1,4 @@
-/* Attention of bf16 rows on sm_90: which calls its kernels serve; windows of rows, scratch, launches. The kernels are
+/* Attention of bf16 rows on sm_90: which calls its kernels serve; chunks of rows, scratch, launches. The kernels are
  * compiled for sm_90a, only if the build asks for it (WN_CUDA_SM90A); otherwise no call is served here. */
 #include "backends/cuda/device.cuh"
 
@@ -69,7 +69,7 @@ sm90_stride stride_of(const wn_stride &s) {
   return {s.b, s.t, s.h};
 }
 
-/* The arrays that a window's kernels have to themselves. */
+/* The arrays that a chunk's kernels have to themselves. */
 struct sm90_lane {
   void *F;
   uint4 *X;
@@ -77,13 +77,13 @@ struct sm90_lane {
   wn_tensor_map live_k, live_v;
 };
 
-/* Windows alternate between two lanes, each with a stream and its own arrays, so that a window's kernels overlap with
- * the end of the neighbouring window's. They wait only for data that the neighbour writes:
+/* Chunks alternate between two lanes, each with a stream and its own arrays, so that a chunk's kernels overlap with the
+ * end of the neighbouring chunk's. They wait only for data that the neighbour writes:
  *
- *   forward   SELECTED: F at its first row, from the window before
- *   backward  READY: the sums of gradients in X, from the window after; SUMMED: that window's sums of dk and dv
+ *   forward   SELECTED: F at its first row, from the chunk before
+ *   backward  READY: the sums of gradients in X, from the chunk after; SUMMED: that chunk's sums of dk and dv
  *
- * Within a lane, the stream keeps everything in order, including the reuse of its arrays by the window after next. With
+ * Within a lane, the stream keeps everything in order, including the reuse of its arrays by the chunk after next. With
  * one lane (WINNOW_CUDA_OVERLAP=0) both streams are the caller's; launches and arrays are the same, except for the
  * second lane's arrays, so the bits are the same too. */
 enum { SELECTED = 0, READY = 0, SUMMED = 1 };
@@ -96,7 +96,7 @@ struct sm90_call {
   const char *what = nullptr; /* the launch that failed */
   int windows, rows, processors;
   room scratch;
-  float *carries; /* [windows,B,G,padded] F at each window's first row */
+  float *carries; /* [windows,B,G,padded] F at each chunk's first row */
   int64_t carry;  /* floats in one of them */
   live_keys<uint16_t> keys;
   bool leaves_out; /* dead keys are skipped */
@@ -131,7 +131,7 @@ struct sm90_call {
     lane_count = windows > 1 && beside_wanted() ? 2 : 1;
   }
   int lane_of(int w) const { return w % lane_count; }
-  /* Number of blocks of F, for the larger window of a lane: the last window or the one before. */
+  /* Number of blocks of F, for the larger chunk of a lane: the last chunk or the one before. */
   int64_t blocks(int lane) {
     int64_t most = 0;
     for (int w = lane; w < windows; w += lane_count) {
@@ -187,7 +187,7 @@ struct sm90_call {
     a.last_rows = w == windows - 1;
   }
   void stream_of(int lane) { stream = (*streams)[lane]; }
-  /* Sets up window w in a lane. */
+  /* Sets up chunk w in a lane. */
   void window_in(int w, int lane) {
     const sm90_lane &l = lanes[lane];
     window_at(w);
@@ -195,7 +195,7 @@ struct sm90_call {
     a.F = l.F, a.X = l.X;
     a.live_at = l.found.at, a.live_k = l.live_k, a.live_v = l.live_v;
   }
-  /* Finds the columns of window w; F at its first row is `carry_of`. */
+  /* Finds the columns of chunk w; F at its first row is `carry_of`. */
   void find_live(int w, int lane, const float *carry_of) {
     a.live = leaves_out && w > 0 ? lanes[lane].found.count : nullptr;
     if (a.live) keys.find(lanes[lane].found, w * rows, carry_of, a.padded, stream);
@@ -297,7 +297,7 @@ struct sm90_call {
   }
   /* Recomputes what earlier rows have selected, and what dead keys need at the start. */
   template <int D> void before_backward() {
-    if (leaves_out) { /* keys that no row of a window sees get no sums from it */
+    if (leaves_out) { /* keys that no row of a chunk sees get no sums from it */
       follow(1, 0);
       stream_of(1);
       keys.bound(rows, (windows - 1) * rows, a.lse, stream);
@@ -333,7 +333,7 @@ struct sm90_call {
       if (SEL) select_back<D>();
       mark(READY, lane);
       dq<D, SEL>();
-      const int beside = w == 0 ? 1 - lane : lane; /* the last dq has no other window to overlap with */
+      const int beside = w == 0 ? 1 - lane : lane; /* the last dq has no other chunk to overlap with */
       if (w == 0) wait(READY, beside);
       if (w < windows - 1) wait(SUMMED, beside);
       stream_of(beside);

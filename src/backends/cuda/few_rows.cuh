@@ -1,4 +1,4 @@
-// A few rows of x times packed weights (matvec.cu).
+// A few rows of x times quantised weights (matvec.cu).
 #ifndef WN_BACKENDS_CUDA_FEW_ROWS_CUH
 #define WN_BACKENDS_CUDA_FEW_ROWS_CUH
 

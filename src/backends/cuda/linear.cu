@@ -115,8 +115,8 @@ static void linear_packed_forward(const struct wn_exec *exec, const struct wn_li
   });
 }
 
-// Few rows with float weights are treated like packed weights: in a tile of 64 rows most would be idle. With rows_apart
-// this holds for any number of rows, since a single row counts as few.
+// Few rows with float weights are treated like quantised weights: in a tile of 64 rows most would be idle. With
+// rows_apart this holds for any number of rows, since a single row counts as few.
 static bool linear_dense_few(const struct wn_exec *exec, const struct wn_linear *a) {
   const struct wn_packed_part whole = {WN_GGUF_F32, a->N, a->w, nullptr};
   if ((a->M > FEW_ROWS && !a->rows_apart) || exec->precision == WN_BF16) return false;

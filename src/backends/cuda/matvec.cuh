@@ -1,6 +1,6 @@
-// Rows of packed weights times a few rows of x. A warp has ROWS rows of weights; a lane reads units of 4 to 32 weights
-// at once, as wide as the alignment of blocks allows. In a unit a weight is an integer times a scale, maybe plus a
-// shift:
+// Rows of quantised weights times a few rows of x. A warp has ROWS rows of weights; a lane reads units of 4 to 32
+// weights at once, as wide as the alignment of blocks allows. In a unit a weight is an integer times a scale, maybe
+// plus a shift:
 //
 //   sum_k x_k (scale q_k + shift) = scale sum_k x_k q_k + shift sum_k x_k
 //

@@ -235,7 +235,7 @@ static wn_status cuda_copy_out(wn_context *ctx, void *to, const void *from, size
   return memory_status(ctx, "a copy out", bytes, ring_copy(device, nullptr, static_cast<char *>(to), bytes));
 }
 
-// One block. All threads read a section before any of it is written; sections go forwards if the data moves to lower
+// One block. All threads read a stretch before any of it is written; stretches go forwards if the data moves to lower
 // addresses, else backwards.
 template <class T> static __global__ void __launch_bounds__(MOVE_THREADS) move_kernel(T *to, const T *from, int64_t n) {
   const bool forwards = to < from;

@@ -29,7 +29,7 @@ wn_status wn_ref_attention_forward(const struct wn_exec *exec, const struct wn_a
 }
 #else
 
-/* Passes a row's weights to the look function. as: scratch of Tk. */
+/* Passes a row's attention weights to the look function. as: scratch of Tk. */
 static void NAME(show_row)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, const double *weight,
                            double *as) {
   const int64_t position = position_of(a, r), first = document_start(a, b, position);

@@ -1,7 +1,7 @@
 /* Attention row by row, backward. Each sequence goes through its rows from last to first. F of a row is recomputed: the
  * carry is saved every ROWS rows and replayed within the block, so F is bitwise forward's. dF has a carry too, summed
- * from the last row on. The same function as in forward recomputes a row's weights. Nothing of size T x T is kept: the
- * scratch is G (T*T/ROWS + ROWS*T) doubles per thread. */
+ * from the last row on. The same function as in forward recomputes a row's attention weights. Nothing of size T x T is
+ * kept: the scratch is G (T*T/ROWS + ROWS*T) doubles per thread. */
 #include "backends/ref/attention_rows.inc"
 #ifndef REAL
 

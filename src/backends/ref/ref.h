@@ -20,7 +20,7 @@
 
 /* Columns summed together in double accumulators on the stack. */
 #define WN_REF_BLOCK 64
-/* Packed weights are decoded this many at a time: whole blocks of any type. */
+/* Quantised weights are decoded this many at a time: whole blocks of any type. */
 #define WN_REF_BLOCKS 256
 
 /* The precision of operands of products (weights, gradients of logits) and of a row's sum of W dW: here, full. The

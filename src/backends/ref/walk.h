@@ -53,7 +53,7 @@ struct wn_walk {
   void *sink_logits;    /* [heads,ROWS,n] */
   double *bias;         /* [heads or choices,farthest+1] by distance */
   void *add;            /* [choices or 1,n] for one row: -F, or -inf if it does not see the column */
-  void *extra, *span;   /* [heads,n] for one row, or NULL: terms by distance to be added; the span's factor. With score
+  void *extra, *span;   /* [heads,n] for one row, or NULL: terms by distance to be added; the span mask. With score
                          * maps, extra is the whole mapped logit */
   void *zero;           /* [heads,Tk] zeros, which replace the products in the sums if there are score maps */
   enum wn_isa isa;
@@ -73,8 +73,8 @@ void wn_walk_begin(struct wn_walk *w, int64_t b, int64_t group);
 void wn_walk_document(struct wn_walk *w, int64_t first);
 /* Makes column w->n the key at position `place`, with notes and F of 0. */
 void wn_walk_enter(struct wn_walk *w, int64_t column, int64_t key, int64_t place);
-/* Walks rows row0..row0+rows-1 of the call, in order. last: the document's last row in the call, whose weights have no
- * effect; or -1. evicted_at [Tk]: of the sequence and group. */
+/* Walks rows row0..row0+rows-1 of the call, in order. last: the document's last row in the call, whose attention
+ * weights have no effect; or -1. evicted_at [Tk]: of the sequence and group. */
 wn_status wn_walk_rows(const struct wn_exec *exec, struct wn_walk *w, int64_t row0, int64_t rows, int64_t last,
                        int32_t *evicted_at);
 

@@ -48,7 +48,8 @@ static size_t scratch_bytes(const struct wn_attention_plan *p, bool backward) {
 }
 
 /* Skips dead keys only if there is scratch for it. The scratch may have been sized for a call that skips no keys
- * (another pass with the same workspace, with dropout or a look at the weights), and must suffice for this one. */
+ * (another pass with the same workspace, with dropout or a look at the attention weights), and must suffice for this
+ * one. */
 static wn_status plan(struct wn_attention_plan *p, const struct wn_exec *exec, const struct wn_attention *a,
                       const struct wn_tile_ops *ops, bool backward) {
   WN_TRY(wn_attention_plan_init(p, exec, a, ops, backward));

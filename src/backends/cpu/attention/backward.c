@@ -161,8 +161,8 @@ static void logits_gradient(const struct column *x, const struct wn_terms_strip 
   if (p->dbias) wn_bias_gradient(p, s, G, x->sums->dbias);
 }
 
-/* The products of a strip: gradient = dy.v; the head's logits are stored in `weights`, or returned from where they
- * are. */
+/* The products of a strip: gradient = dy.v; the head's logits are stored in `weights`, or returned from where
+ * they are. */
 static const float *backward_logits(const struct column *x, const struct wn_terms_strip *terms, int64_t h,
                                     int64_t block, int64_t row, float *weights, float *gradient) {
   const struct wn_attention_plan *p = x->p;

@@ -2,10 +2,10 @@
  * to libxsmm's kernels for floats.
  *
  * One operand of a product is rows of bf16, of which two neighbouring numbers are broadcast at a time. The other
- * operand is stored in pairs, as the instruction requires: pair k of column n has rows 2k and 2k+1. Tiles of weights
- * and of their gradients are floats and are rounded to the nearest bf16 inside the product. Each element of a result is
- * summed in the order of k, however many rows a call has, so results do not depend on how rows are divided into
- * strips. */
+ * operand is stored in pairs, as the instruction requires: pair k of column n has rows 2k and 2k+1. Tiles of attention
+ * weights and of their gradients are floats and are rounded to the nearest bf16 inside the product. Each element of a
+ * result is summed in the order of k, however many rows a call has, so results do not depend on how rows are divided
+ * into strips. */
 #ifndef WN_BACKENDS_CPU_ATTENTION_BF16_H
 #define WN_BACKENDS_CPU_ATTENTION_BF16_H
 

@@ -4,7 +4,7 @@
  *
  * Rows that do not fill a tile are copied and padded with zeros, so that a row gives the same bits alone and among
  * others. Sums over rows (`columns`) are stored transposed, [Dp][64]: then the rows are packed once for all tiles, and
- * the tile of weights only needs rounding in pairs and no transposition. */
+ * the tile of attention weights only needs rounding in pairs and no transposition. */
 #include "backends/cpu/attention/bf16.h"
 
 #include <string.h>

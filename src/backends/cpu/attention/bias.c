@@ -1,7 +1,7 @@
-/* Position biases (Raffel et al. 2020, section 2.1) on tiles. The biases of each head are laid out by distance: entry u
- * of [H][width] is for distance `first - u`. Key j of the row at position i then needs entry first - i + j, so a row of
- * a strip reads up to 64 consecutive entries. Gradients are summed by distance in the same way; at the end distances
- * are reduced to buckets. */
+/* Position biases (Raffel et al. 2020, §2.1) on tiles. The biases of each head are laid out by distance: entry u of
+ * [H][width] is for distance `first - u`. Key j of the row at position i then needs entry first - i + j, so a row of a
+ * strip reads up to 64 consecutive entries. Gradients are summed by distance in the same way; at the end distances are
+ * reduced to buckets. */
 #include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/slots.h"
 

@@ -7,7 +7,8 @@
  *
  * A list is used because 64 consecutive keys almost always include one that is not dead (docs/results/dead-keys.md). No
  * keys are skipped with: keep rules other than causality, documents and evictions common to all heads; spans, relative
- * positions, position biases, thresholds, dropout on the weights, compact caches; selections that may decrease. */
+ * positions, position biases, thresholds, dropout on the attention weights, compact caches; selections that may
+ * decrease. */
 #ifndef WN_BACKENDS_CPU_ATTENTION_DEAD_KEYS_H
 #define WN_BACKENDS_CPU_ATTENTION_DEAD_KEYS_H
 
@@ -18,7 +19,7 @@ bool wn_dead_keys_wanted(const struct wn_attention *a);
 /* Do selections only grow, so that a dead key stays dead? Checked when the call runs. */
 bool wn_dead_keys_final(const struct wn_attention *a);
 
-/* Bounds of a unit's weights. */
+/* Bounds of a unit's attention weights. */
 struct wn_dead_keys_bound {
   float *k;       /* [groups][blocks*64] norms */
   float *q, *low; /* [heads][blocks] over all rows from the block on: the largest norm of a query times scale; the

@@ -159,7 +159,7 @@ static void keep_weights(const struct wn_attention_plan *p, const struct partial
   x->ref[at] = ref;
 }
 
-/* Row n of slots.sums [B*P]: sums the weights of its heads. */
+/* Row n of slots.sums [B*P]: sums the attention weights of its heads. */
 static void sum_weights(const struct wn_attention_plan *p, const struct partial *x, int64_t n) {
   const struct wn_attention *a = p->a;
   const int64_t heads = a->H / wn_slot_groups(a);

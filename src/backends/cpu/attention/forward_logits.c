@@ -1,5 +1,5 @@
-/* Rows of logits that forward keeps: a threshold needs all logits of a row before the first weight, and a look
- * (analysis) needs the weights. Scratch: 64 rows of Tk floats for each head kept at a time. */
+/* Rows of logits that forward keeps: a threshold needs all logits of a row before the first attention weight, and a look
+ * (analysis) needs the attention weights. Scratch: 64 rows of Tk floats for each head kept at a time. */
 #include "backends/cpu/attention/forward.h"
 
 #include <math.h>

@@ -60,7 +60,7 @@ struct wn_tile_span {
 };
 
 struct wn_tile_softmax {
-  float *a;                        /* [rows,64] logits, replaced by exp(a - F - m), times the span's factor */
+  float *a;                        /* [rows,64] logits, replaced by exp(a - F - m), times the span mask */
   const float *F;                  /* [rows,64] or NULL */
   const uint64_t *seen;            /* [rows] or NULL: all */
   const struct wn_tile_span *span; /* or NULL; requires `seen` */
@@ -74,7 +74,7 @@ struct wn_tile_softmax {
 /* G of one head on one tile. */
 struct wn_tile_gradient {
   const float *a;       /* [rows,64] logits */
-  float *w;             /* [rows,64] the weights W = exp(a - F - lse); may be a */
+  float *w;             /* [rows,64] the attention weights W = exp(a - F - lse); may be a */
   float *g;             /* [rows,64] dW, replaced by G = W * (dW - delta) */
   const float *F;       /* [rows,64] or NULL */
   const uint64_t *seen; /* [rows] or NULL: all */
@@ -124,8 +124,8 @@ struct wn_tile_finish {
   float *lse;    /* [rows] or NULL */
 };
 
-/* Which weights dropout keeps: bit j of keep[i] is word (n % 4) of wn_philox(seed, stream, n / 4) >= least, where n =
- * first + i * step + j. */
+/* Which attention weights dropout keeps: bit j of keep[i] is word (n % 4) of wn_philox(seed, stream, n / 4) >= least,
+ * where n = first + i * step + j. */
 struct wn_tile_dropout {
   uint64_t seed, stream, first, step;
   uint32_t least;
@@ -264,7 +264,7 @@ struct wn_terms_scratch {
   float *distance_rows; /* [columns][Dp] the same with rows and columns swapped, without the scale */
   float *distance_sums; /* [parts][columns][Dp] their gradient */
   double *strength;     /* [B*G], for a team [chunks*B]: the gradient of the strengths */
-  float *sink_sums;     /* [parts][Hkv][2][n][Dp] the gradients of the sinks' keys and values */
+  float *sink_sums;     /* [parts][Hkv][2][n][Dp] the gradients of the learned sinks' keys and values */
 };
 
 struct wn_attention_plan {

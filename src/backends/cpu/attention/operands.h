@@ -1,5 +1,5 @@
 /* Packs the operands of a call's products from its rows: as floats (products.h) or bf16 (bf16.h). The loops of forward
- * and backward are the same for both: tiles of logits, weights and gradients, and all sums, are floats. */
+ * and backward are the same for both: tiles of logits, attention weights and gradients, and all sums, are floats. */
 #ifndef WN_BACKENDS_CPU_ATTENTION_OPERANDS_H
 #define WN_BACKENDS_CPU_ATTENTION_OPERANDS_H
 

@@ -5,9 +5,9 @@
  * earlier tiles are processed by distance, in skewed tiles: row i, column n is the pair (i, i - x[n]). Their products
  * gather rows of keys and values; softmax and selection treat them like any other tile.
  *
- * Ordinary tiles are used with a span, a threshold, dropout on the weights or evictions; in backward also with relative
- * positions and position biases; and for rules that show more than a quarter of a tile. Cost: 4 D operations per pair
- * and head, as in a tile, bound by the cache's speed. */
+ * Ordinary tiles are used with a span, a threshold, dropout on the attention weights or evictions; in backward also
+ * with relative positions and position biases; and for rules that show more than a quarter of a tile. Cost: 4 D
+ * operations per pair and head, as in a tile, bound by the cache's speed. */
 #ifndef WN_BACKENDS_CPU_ATTENTION_SPARSE_H
 #define WN_BACKENDS_CPU_ATTENTION_SPARSE_H
 

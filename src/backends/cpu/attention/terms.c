@@ -1,6 +1,6 @@
 /* Terms other than selection. Keep rules (window; strided, Child et al. 2019; square root) are bits for each row of a
  * tile; they cost a few operations per row and tile, not per head. Spans, relative positions and dropout change the
- * tile of one head. Sinks come before the keys. Exclusive self attention (Zhai) is applied to finished rows. */
+ * tile of one head. Learned sinks come before the keys. Exclusive self attention (Zhai) is applied to finished rows. */
 #include "backends/cpu/attention/bias.h"
 #include <math.h>
 #include "backends/cpu/attention/slots.h"

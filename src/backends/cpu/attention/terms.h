@@ -90,8 +90,8 @@ void wn_terms_relative(const struct wn_attention_plan *p, const struct wn_terms_
 /* dq[rows,Dp] += G p and dp += G^T q, both without the scale. dp: a part, or NULL. */
 void wn_terms_relative_gradient(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *G,
                                 const float *q, float *dq, float *dp);
-/* The number of parts in which a call's gradients are summed: each part has its own dp and its own sinks' gradients.
- * Own unit n belongs to part n * parts / units; in a team each chunk is a part. */
+/* The number of parts in which a call's gradients are summed: each part has its own dp and its own learned sinks'
+ * gradients. Own unit n belongs to part n * parts / units; in a team each chunk is a part. */
 int64_t wn_terms_parts(const struct wn_attention_plan *p);
 float *wn_terms_relative_part(const struct wn_attention_plan *p, int64_t n);
 void wn_terms_relative_part_clear(const struct wn_attention_plan *p, float *dp);
@@ -102,12 +102,13 @@ int64_t wn_terms_relative_stride(const struct wn_attention_plan *p);
 void wn_terms_relative_pack(const struct wn_attention_plan *p, bool backward);
 void wn_terms_relative_end(const struct wn_attention_plan *p);
 
-/* Dropout on the weights: keep[rows] gets the bits of the kept weights. Below: tile[rows,64] *= keep/(1-p). */
+/* Dropout on the attention weights: keep[rows] gets the bits of the kept attention weights. Below: tile[rows,64] *=
+ * keep/(1-p). */
 void wn_terms_dropout(const struct wn_attention_plan *p, const struct wn_terms_strip *s, uint64_t *keep);
 void wn_terms_drop(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const uint64_t *keep,
                    float *tile);
 
-/* Processes the sinks, before all keys: q[rows] with stride q_step; m, l, acc[rows,Dp] as in softmax. */
+/* Processes the learned sinks, before all keys: q[rows] with stride q_step; m, l, acc[rows,Dp] as in softmax. */
 void wn_terms_sinks(const struct wn_attention_plan *p, const float *q, int64_t q_step, int64_t g, int64_t rows,
                     float *m, float *l, float *acc);
 /* Backward of one head's row block: q, dy, dq [rows,Dp], lse, delta [rows] like those of the tiles; part:

@@ -1,4 +1,5 @@
-/* Threshold (meaningful attention): a row keeps the fewest content keys, heaviest first, whose weights reach tau.
+/* Threshold (meaningful attention): a row keeps the fewest content keys, heaviest first, whose attention weights reach
+ * tau.
  *
  * The choice needs the whole row, so forward keeps the logits of its rows (linear in T) and computes softmax and values
  * after the choice. Vector code narrows the choice to few keys (tile_narrow.inc); a weighted quickselect decides among

@@ -1,4 +1,4 @@
-/* linear with packed weights: chooses kernels and divides rows among threads. packed.h has the arithmetic.
+/* linear with quantised weights: chooses kernels and divides rows among threads. packed.h has the arithmetic.
  *
  * Decoding reads the blocks once, N K weights of 0.5625 to 4 bytes. A prompt's panels cost one pass over the blocks in
  * addition to 2MNK operations. */
@@ -206,7 +206,7 @@ static void packed_few_rows(const struct wn_exec *exec, const struct wn_linear *
                             const struct wn_cpu_packed_kernels *k) {
   struct wn_cpu_packed_x x;
   plan_x(a, exec->scratch, &x);
-  bool blocks_too = false; /* unquantised weights are multiplied with the unrounded x */
+  bool blocks_too = false; /* weights of plain types are multiplied with the unrounded x */
   for (int p = 0; p < a->packed->count; p++) blocks_too = blocks_too || a->packed->part[p].type >= WN_GGUF_Q8_0;
   if (blocks_too) {
 #pragma omp parallel for num_threads(wn_team(exec->ctx, a->M * a->K < 16384 ? 1 : exec->threads)) schedule(static)

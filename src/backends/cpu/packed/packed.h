@@ -121,7 +121,7 @@ size_t wn_cpu_packed_strips_bytes(wn_gguf_type type, int64_t rows, int64_t K, bo
 void wn_cpu_packed_strips_make(const struct wn_exec *exec, const struct wn_packed_part *part, int64_t K, void *to,
                                bool wide);
 
-/* linear with packed weights; `wide`: with the AVX-512 kernels. */
+/* linear with quantised weights; `wide`: with the AVX-512 kernels. */
 wn_status wn_cpu_packed_forward(const struct wn_exec *exec, const struct wn_linear *a, bool wide);
 /* Computes only dx. */
 wn_status wn_cpu_packed_backward(const struct wn_exec *exec, const struct wn_linear *a, bool wide);

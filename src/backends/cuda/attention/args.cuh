@@ -64,7 +64,7 @@ struct attention_args {
   } sel;
 
   /* Terms of calls that use kernels with terms (terms.cuh). Only those kernels use them, except `gate`, `dropout` and
-   * `root`, which the kernels of stored weights read from here too. */
+   * `root`, which the kernels of stored attention weights read from here too. */
   struct {
     float cap, per_cap;   /* soft-capping in raw units: cap / scale, and its inverse; 0: off */
     double max_bias;      /* of ALiBi */
@@ -85,7 +85,7 @@ struct attention_args {
   struct {
     double limit;   /* random words below it drop; 0: off */
     uint32_t least; /* the smallest word that keeps */
-    float factor;   /* of kept weights */
+    float factor;   /* of kept attention weights */
     uint64_t seed, stream;
   } dropout;
   struct {
@@ -95,15 +95,15 @@ struct attention_args {
     uint32_t *seen; /* [Tk / 32] one bit per distance: is it seen? NULL if positions are not those of slots */
   } root;
 
-  /* The current window of rows: whole tiles, starting at a tile. */
+  /* The current chunk of rows: whole tiles, starting at a tile. */
   int row0, rows; /* rows row0 to row0 + rows - 1 */
   int row_tiles, key_tiles;
   float *F;                   /* [B,G,row_tiles,key_tiles] blocks [TILE rows, TILE keys] of -F / scale */
   void *X;                    /* the same in P::block: first dF, then the gradient of the selecting logits */
   const float *carry_in;      /* [B,G,key_tiles * TILE] F before row0; NULL: f_in */
-  float *carry_out;           /* F after the window, or NULL */
-  float *back;                /* [B,G,key_tiles * TILE] dF summed over the rows after the window */
-  bool last_rows, first_rows; /* the window has the call's last rows, or its first */
+  float *carry_out;           /* F after the chunk, or NULL */
+  float *back;                /* [B,G,key_tiles * TILE] dF summed over the rows after the chunk */
+  bool last_rows, first_rows; /* the chunk has the call's last rows, or its first */
 
   const void *dy;
   stride s_dy; /* strides of y, or of mixed */
@@ -111,11 +111,11 @@ struct attention_args {
                 * attention or gates change it afterwards */
   void *dq, *dk, *dv;
   float *delta; /* [B,H,Tq] */
-  float *sums;  /* [2,B,Tk,Hkv,D] dk and dv of the windows processed before; NULL if there is one window */
+  float *sums;  /* [2,B,Tk,Hkv,D] dk and dv of the chunks processed before; NULL if there is one chunk */
   int dk_from;
 };
 
-/* One past the window's last row. */
+/* One past the chunk's last row. */
 __device__ __forceinline__ int rows_end(const attention_args &a) {
   return a.row0 + a.rows;
 }
@@ -183,12 +183,12 @@ __device__ __forceinline__ bool may_select(const attention_args &a, int b, int g
 __device__ __forceinline__ float span_ratio(const attention_args &a, int b, int h, int i) {
   return a.span.z[a.span.dynamic ? b * a.span.s_z.b + i * a.span.s_z.t + h * a.span.s_z.h : h * a.span.s_z.h];
 }
-/* The span's factor at distance x; above 0 if the key is seen. */
+/* The span mask at distance x; above 0 if the key is seen. */
 __device__ __forceinline__ float span_factor(const attention_args &a, float z, int x) {
   return fminf(fmaxf((a.span.ramp + a.span.limit * z - (float)x) / a.span.ramp, 0.0f), 1.0f);
 }
 
-/* The number of the block for a row tile of the window and a key tile. */
+/* The number of the block for a row tile of the chunk and a key tile. */
 __device__ __forceinline__ int64_t block_at(const attention_args &a, int b, int g, int row_tile, int key_tile) {
   return (((int64_t)b * a.G + g) * a.row_tiles + row_tile) * a.key_tiles + key_tile;
 }

@@ -1,5 +1,5 @@
 /* Attention backward: gradients of q, k, v and F. Each sum is computed by one thread block in one order, so two runs
- * give the same bits. Weights are recomputed from lse.
+ * give the same bits. Attention weights are recomputed from lse.
  *
  *   W[i,j] = exp(A[i,j] - lse_i);  dA[i,j] = W[i,j] (dy_i . v_j - delta_i);  delta_i = dy_i . y_i
  *   dv_j = sum_i W[i,j] dy_i;  dF[i,j] = - sum over the group's heads of dA[i,j]
@@ -174,7 +174,7 @@ __device__ __forceinline__ void row_gradients(const attention_args &a, float (&s
 template <class P> struct dF_room {
   static constexpr int ROWS = P::TILE * P::LD, BYTES = 4 * ROWS * (int)sizeof(typename P::element);
 };
-/* Computes dF. Grid: key tiles, row tiles of the window, groups times sequences. */
+/* Computes dF. Grid: key tiles, row tiles of the chunk, groups times sequences. */
 template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) attention_dF(const attention_args a) {
   typedef typename P::element element;
   WN_SHARED_DYNAMIC(uint8_t, raw);
@@ -227,7 +227,7 @@ template <class P> struct dq_dkv_room {
   static constexpr int ROWS = P::TILE * P::LD;
   static constexpr int BYTES = (2 + 2 * P::BACK_STAGES) * ROWS * (int)sizeof(typename P::element) + P::WEIGHTS * 4;
 };
-/* Computes dq. Grid: row tiles of the window, heads, sequences. */
+/* Computes dq. Grid: row tiles of the chunk, heads, sequences. */
 template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) attention_dq(const attention_args a) {
   typedef typename P::element element;
   WN_SHARED_DYNAMIC(uint8_t, raw);
@@ -311,9 +311,9 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
   }
 }
 
-/* Computes delta of bf16 rows as the sum of W (dy . v) over the keys, with the same weights and products as the
- * gradients, instead of dy . y with a rounded y. Then a row's G sum to 0 exactly, which matters if keys are alike. 4 D
- * operations per pair and head. Grid: row tiles of the window, heads, sequences. */
+/* Computes delta of bf16 rows as the sum of W (dy . v) over the keys, with the same attention weights and products as
+ * the gradients, instead of dy . y with a rounded y. Then a row's G sum to 0 exactly, which matters if keys are alike.
+ * 4 D operations per pair and head. Grid: row tiles of the chunk, heads, sequences. */
 template <class P, class T>
 __global__ void __launch_bounds__(P::THREADS, 1) attention_row_sums(const attention_args a) {
   typedef typename P::element element;
@@ -369,7 +369,7 @@ __global__ void __launch_bounds__(P::THREADS, 1) attention_row_sums(const attent
   }
 }
 
-/* Copies x[B,H,n] to to[b,i,h] with strides. Grid: n in sections of 256, H, B. */
+/* Copies x[B,H,n] to to[b,i,h] with strides. Grid: n in pieces of 256, H, B. */
 static __global__ void __launch_bounds__(256) attention_spread(const float *x, float *to, stride s, int H, int n) {
   const int i = blockIdx.x * 256 + threadIdx.x, h = blockIdx.y, b = blockIdx.z;
   if (i < n) to[b * s.b + i * s.t + h * s.h] = x[((int64_t)b * H + h) * n + i];

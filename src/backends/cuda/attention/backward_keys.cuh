@@ -26,7 +26,7 @@ __device__ __forceinline__ uint32_t seen_turned(const attention_args &a, int b, 
   return seen;
 }
 
-/* Turns raw logits of a transposed tile into weights. */
+/* Turns raw logits of a transposed tile into attention weights. */
 template <class P>
 __device__ __forceinline__ void turned_weights(const attention_args &a, float (&s)[P::CHUNKS][4], uint32_t seen, int b,
                                                int h, int i0, int j0, int warp, int lane) {
@@ -49,7 +49,8 @@ __device__ __forceinline__ void turned_weights(const attention_args &a, float (&
     }
 }
 
-/* With terms: weights of a transposed tile that dropout drops get a minus sign; product_out then treats them as 0. */
+/* With terms: attention weights of a transposed tile that dropout drops get a minus sign; product_out then treats them
+ * as 0. */
 template <class P>
 __device__ __forceinline__ void mark_dropped(const attention_args &a, float (&s)[P::CHUNKS][4], uint32_t kept) {
   if (!(a.dropout.limit > 0)) return;
@@ -81,7 +82,7 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
   float *weights = reinterpret_cast<float *>(sdy + ST * ROOM);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, kv = blockIdx.y, b = blockIdx.z;
   const int j0 = blockIdx.x * P::TILE, share = a.H / a.Hkv, first = first_tile<P>(a, j0);
-  int end = a.row_tiles; /* row tiles first to end - 1. Selecting rows may lie beyond a row's window (keep rule) */
+  int end = a.row_tiles; /* row tiles first to end - 1; rows that select may lie beyond the window (keep rule) */
   if (a.window > 0 && !a.sel.on) {
     const int64_t last = (int64_t)j0 + P::TILE - 2 + a.window - a.offset - a.row0;
     end = last < 0 ? 0 : (int)min((int64_t)end, last / P::TILE + 1);

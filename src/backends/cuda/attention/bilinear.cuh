@@ -65,7 +65,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_ds
       if (j >= a.Tk || j < a.dk_from || d >= a.D) continue;
       const int64_t at = b * a.sel.s_k.b + j * a.sel.s_k.t + g * a.sel.s_k.h + d;
       const float x = to[t][e] * a.scale;
-      P::put(dsk, at, a.last_rows ? x : P::get(dsk, at) + x); /* later windows were processed before */
+      P::put(dsk, at, a.last_rows ? x : P::get(dsk, at) + x); /* later chunks were processed before */
     }
 }
 

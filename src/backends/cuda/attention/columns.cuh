@@ -1,6 +1,6 @@
-/* The selection over stored logits. A thread has one key and loops over the rows of the window, in forward from the
- * first, in backward from the last (arXiv 2410.02703, section 3.2; select.cuh has the equations). For open rows F is
- * the sum over all rows except the row itself. */
+/* The selection over stored logits. A thread has one key and loops over the rows of the chunk, in forward from the
+ * first, in backward from the last (arXiv 2410.02703, §3.2; select.cuh has the equations). For open rows F is the sum
+ * over all rows except the row itself. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_COLUMNS_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_COLUMNS_CUH
 
@@ -21,7 +21,7 @@ struct column_place {
   }
 };
 
-/* Computes F of the window's rows from S, which is replaced by the selecting logits. Grid: keys in blocks, groups,
+/* Computes F of the chunk's rows from S, which is replaced by the selecting logits. Grid: keys in blocks, groups,
  * sequences. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_select(const stored_args s) {
   const attention_args &a = s.a;
@@ -59,7 +59,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_select(const sto
   if (s.run_out) s.run_out[group * s.ld + c.j] = run;
   if (a.sel.f_out && a.last_rows && c.j < a.Tk) a.sel.f_out[group * a.sel.f_stride + c.j] = run;
   if (!s.open) return;
-  for (int i = 0; i < a.rows; i++) { /* the window has all rows */
+  for (int i = 0; i < a.rows; i++) { /* the chunk has all rows */
     const row_place row(s, c.b, i);
     const int64_t at = matrix_row(s, c.b, a.G, c.g, i, s.ld) + c.j;
     const float base = s.S[at];

@@ -102,7 +102,7 @@ template <int LANES, int QV> __device__ __forceinline__ float decode_sums(float 
   return x[0];
 }
 
-/* Grid: splits, key-value heads times sections of their queries, sequences. PLAIN: rows can be read in 16-byte vectors,
+/* Grid: splits, key-value heads times parts of their queries, sequences. PLAIN: rows can be read in 16-byte vectors,
  * and there are no rules but causality, no spans and no score maps. */
 template <class T, int LANES, int QV, bool PLAIN>
 __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const decode_args x) {

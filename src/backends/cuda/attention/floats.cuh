@@ -51,8 +51,8 @@ template <int WIDTH_> struct floats {
     }
   }
 
-  /* o += P Z: P has the warp's 16 rows of weights, Z the tile's rows. With POSITIVE, negative weights count as 0. room:
-   * [TILE][WEIGHTS_LD]. */
+  /* o += P Z: P has the warp's 16 rows of attention weights, Z the tile's rows. With POSITIVE, negative attention
+   * weights count as 0. room: [TILE][WEIGHTS_LD]. */
   template <bool POSITIVE = false>
   static __device__ __forceinline__ void product_out(float (&o)[OUT][4], const float (&p)[CHUNKS][4], const float *z,
                                                      float *room, int warp, int lane) {

@@ -3,7 +3,7 @@
  *
  *   A[i,j] = scale q_i . k_j - F[i,j] + log m[i,j];  y_i = sum_j softmax(A[i,:])_j v_j
  *
- * m is the span's factor. The longest row tiles come first. 4 D operations per pair and head; reads F once per head.
+ * m is the span mask. The longest row tiles come first. 4 D operations per pair and head; reads F once per head.
  * Optional terms: terms.cuh, sinks.cuh. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_FORWARD_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_FORWARD_CUH
@@ -144,7 +144,7 @@ template <class P> struct forward_room {
   static constexpr int BYTES = (1 + 2 * P::STAGES) * ROWS * (int)sizeof(typename P::element) + P::WEIGHTS * 4;
 };
 
-/* Grid: row tiles of the window, heads, sequences. */
+/* Grid: row tiles of the chunk, heads, sequences. */
 template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) attention_forward(const attention_args a) {
   typedef typename P::element element;
   WN_SHARED_DYNAMIC(uint8_t, raw);

@@ -1,6 +1,5 @@
-/* Dead keys (docs/selective-attention.md). Before each window of rows, the keys that its rows or later ones may still
- * see ("live" keys) are gathered; the window's kernels then loop over these "columns", followed by the window's own
- * keys.
+/* Dead keys (docs/selective-attention.md). Before each chunk of rows, the keys that its rows or later ones may still
+ * see ("live" keys) are gathered; the chunk's kernels then loop over these "columns", followed by the chunk's own keys.
  *
  * F of a key only grows. Key j is dead from a row on if, for every head that shares its selection, with the largest
  * norm of a query and the smallest lower bound of the log of a row's sum of exponentials over the rows to come,
@@ -26,12 +25,12 @@
 
 namespace wn_cuda {
 
-/* Results for one window. */
+/* Results for one chunk. */
 struct live_found {
   uint32_t *marks; /* [B,G,tiles,8] */
   int *counts;     /* [B,G,tiles] live keys in each 256 */
-  /* Inputs of the window's kernels. */
-  int *count;  /* [B,G] number of gathered keys; -1: all keys before the window, in place */
+  /* Inputs of the chunk's kernels. */
+  int *count;  /* [B,G] number of gathered keys; -1: all keys before the chunk, in place */
   int32_t *at; /* [B,G,padded] their indices; -1 after the last, up to a whole tile */
   void *to[2]; /* [B,padded,Hkv,D] their keys and values; zeros after them */
 };
@@ -50,8 +49,8 @@ struct live_args {
   bool vectors;       /* rows of k and v may be read in vectors of 16 bytes */
   int lanes;          /* lanes that copy one row */
 
-  int before;         /* number of keys before the window's rows */
-  const float *carry; /* [B,G,carry_stride] F / scale at the window's first row */
+  int before;         /* number of keys before the chunk's rows */
+  const float *carry; /* [B,G,carry_stride] F / scale at the chunk's first row */
   int64_t carry_stride;
 
   int row_blocks, first_block; /* number of blocks of 64 rows; the first that needs bounds */
@@ -119,12 +118,12 @@ template <class T> __global__ void __launch_bounds__(256) live_bounds(const live
   a.most[to] = most, a.low[to] = low;
 }
 
-/* The first key before the window that the window's first row sees: where its document begins. */
+/* The first key before the chunk that the chunk's first row sees: where its document begins. */
 __device__ __forceinline__ int live_document(const live_args &a, int b) {
   return a.doc_start ? min(a.doc_start[(int64_t)b * a.Tk + a.before], a.before) : 0;
 }
 
-/* Grid: tiles of 256 keys before the window, groups, sequences. */
+/* Grid: tiles of 256 keys before the chunk, groups, sequences. */
 template <class T> __global__ void __launch_bounds__(256) live_mark(const live_args a) {
   WN_SHARED(float, bounds, [2][LIVE_HEADS]);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tile = blockIdx.x, g = blockIdx.y, b = blockIdx.z;
@@ -252,7 +251,7 @@ template <class T> struct live_keys {
     a.most = scratch.take<float>(blocks), a.low = scratch.take<float>(blocks);
     a.norms = scratch.take<float>((int64_t)a.B * a.Hkv * a.Tk);
   }
-  /* Lays out the results of one window. */
+  /* Lays out the results of one chunk. */
   live_found lay_found(room &scratch) const {
     const int64_t groups = (int64_t)a.B * a.G;
     live_found to;
@@ -261,14 +260,14 @@ template <class T> struct live_keys {
     for (int n = 0; n < 2; n++) to.to[n] = scratch.take<T>((int64_t)a.B * a.padded * a.Hkv * a.D);
     return to;
   }
-  /* For windows whose first rows are between `first` and `last`; lse: forward's, if known. */
+  /* For chunks whose first rows are between `first` and `last`; lse: forward's, if known. */
   void bound(int first, int last, const float *lse, cudaStream_t stream) {
     a.first_block = first / LIVE_ROWS, a.norm_end = last + a.Tk - a.Tq, a.lse = lse;
     const int keys = (a.norm_end + LIVE_ROWS - 1) / LIVE_ROWS, blocks = keys > a.row_blocks ? keys : a.row_blocks;
     WN_LAUNCH(dim3((unsigned)blocks, (unsigned)(a.H + a.Hkv), (unsigned)a.B), dim3(256), 0, stream, (live_bounds<T>),
               a);
   }
-  /* For the window whose first row is `row`. */
+  /* For the chunk whose first row is `row`. */
   void find(const live_found &to, int row, const float *carry, int64_t carry_stride, cudaStream_t stream) {
     a.found = to;
     a.before = row + a.Tk - a.Tq, a.carry = carry, a.carry_stride = carry_stride;

@@ -1,4 +1,4 @@
-/* Products of rows with the matrices of stored.cuh, in tiles of 64 x 64, with D in sections of 64:
+/* Products of rows with the matrices of stored.cuh, in tiles of 64 x 64, with D in pieces of 64:
  *   row_products:     M[b,h,i,j] = x_i . z_j
  *   mixed_rows:       out[b,i,h,:] (+)= sum over j of M[b,h,i,j] z_j
  *   mixed_columns:    sum[b,j,g,:] += sum over the heads h of g and i of M[b,h,i,j] x_i; or over all b as well
@@ -113,7 +113,7 @@ __device__ __forceinline__ void mix_tile(const product_args &a, float (&o)[P::OU
   __syncthreads();
 }
 
-/* Grid: row tiles, sections of D, heads times sequences. */
+/* Grid: row tiles, pieces of D, heads times sequences. */
 template <class P> __global__ void __launch_bounds__(P::THREADS, 1) mixed_rows(const product_args a) {
   typedef typename P::element element;
   WN_SHARED_DYNAMIC(uint8_t, raw);
@@ -136,7 +136,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) mixed_rows(c
     }
 }
 
-/* Grid: column tiles, sections of D, groups times sequences. */
+/* Grid: column tiles, pieces of D, groups times sequences. */
 template <class P> __global__ void __launch_bounds__(P::THREADS, 1) mixed_columns(const product_args a) {
   typedef typename P::element element;
   WN_SHARED_DYNAMIC(uint8_t, raw);

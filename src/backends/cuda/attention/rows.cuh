@@ -1,6 +1,6 @@
-/* Rows of stored weights, forward; a block has one row of one head. From the products: logits, maximum, exponentials,
- * the threshold's choice, dropout; then what is applied to the weighted sum of values. Sums use a tree over the
- * block. */
+/* Rows of stored attention weights, forward; a block has one row of one head. From the products: logits, maximum,
+ * exponentials, the threshold's choice, dropout; then what is applied to the weighted sum of values. Sums use a tree
+ * over the block. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_ROWS_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_ROWS_CUH
 
@@ -8,8 +8,8 @@
 
 namespace wn_cuda {
 
-/* ---- threshold: the fewest keys, heaviest first, whose weights reach tau of the content's weight; ties to the oldest
- * ---- */
+/* ---- threshold: the fewest keys, heaviest first, whose attention weights reach tau of the content's weight; ties to
+ * the oldest ---- */
 
 struct content_row {
   const float *w;
@@ -18,7 +18,7 @@ struct content_row {
   int first, last;
   __device__ __forceinline__ bool counts(int j) const { return !(control && control[j]); }
   __device__ __forceinline__ int position(int j) const { return at ? at[j] : j; }
-  /* The total weight of keys whose weight is at least `least`. */
+  /* The total attention weight of keys whose attention weight is at least `least`. */
   __device__ __forceinline__ double weight_from(float least) const {
     double sum = 0;
     for (int j = first + threadIdx.x; j <= last; j += STORED_THREADS)
@@ -39,8 +39,9 @@ struct content_row {
   }
 };
 
-/* Sets dropped weights to 0; weights are in [0,1]. Returns how many keys are kept. Bisects over the bits of floats for
- * the largest cut at which the weights from it up reach the share: 30 passes over the row. */
+/* Sets dropped attention weights to 0; attention weights are in [0,1]. Returns how many keys are kept. Bisects over the
+ * bits of floats for the largest cut at which the attention weights from it up reach the share: 30 passes over the
+ * row. */
 __device__ __forceinline__ int keep_heaviest(const stored_args &s, float *w, const content_row &row) {
   const double wanted = s.threshold.tau * row.weight_from(0.0f);
   uint32_t bits = 0;
@@ -70,7 +71,7 @@ __device__ __forceinline__ int keep_heaviest(const stored_args &s, float *w, con
   return kept;
 }
 
-/* Fills W with the logits of keys that are seen, -inf for others. Grid: rows of the window, heads, sequences. */
+/* Fills W with the logits of keys that are seen, -inf for others. Grid: rows of the chunk, heads, sequences. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_logits(const stored_args s) {
   const attention_args &a = s.a;
   const int h = blockIdx.y, b = blockIdx.z, kv = h / (a.H / a.Hkv), g = h / (a.H / a.G);
@@ -94,7 +95,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_logits(const sto
   }
 }
 
-/* Turns W into weights. Grid: as for stored_logits. */
+/* Turns W into attention weights. Grid: as for stored_logits. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_weights(const stored_args s) {
   const attention_args &a = s.a;
   const int h = blockIdx.y, b = blockIdx.z;
@@ -126,7 +127,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_weights(const st
   if (a.lse) a.lse[place] = total > 0 ? shift + logf(total) : -INFINITY;
 }
 
-/* Keeps what the threshold chooses of a row's weights and normalises again. Grid: as for stored_logits. */
+/* Keeps what the threshold chooses of a row's attention weights and normalises again. Grid: as for stored_logits. */
 static __global__ void __launch_bounds__(STORED_THREADS, 1) stored_threshold(const stored_args s) {
   const attention_args &a = s.a;
   const int h = blockIdx.y, b = blockIdx.z, kv = h / (a.H / a.Hkv);

@@ -1,5 +1,5 @@
-/* Rows of stored weights, backward. A row's W are recomputed as in forward, so that the sum of W dW that is subtracted
- * belongs to exactly these weights.
+/* Rows of stored attention weights, backward. A row's W are recomputed as in forward, so that the sum of W dW that is
+ * subtracted belongs to exactly these attention weights.
  *
  *   dW_j = dy . v_j (dropped as W was);  dA_j = W_j (dW_j - sum of W dW);  G = (dA + X) slope of the maps */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_ROWS_BACK_CUH
@@ -59,7 +59,8 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_output_back(cons
   }
 }
 
-/* dA from dy . v, for keys and sinks; W with dropout applied; the span's gradient. Grid: as for stored_weights. */
+/* dA from dy . v, for keys and learned sinks; W with dropout applied; the span's gradient. Grid: as for
+ * stored_weights. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_rows_back(const stored_args s) {
   const attention_args &a = s.a;
   const int h = blockIdx.y, b = blockIdx.z;
@@ -148,7 +149,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_logits_back(cons
   }
 }
 
-/* dtable[n,h] += the partial sums of the window's rows. Grid: buckets, heads. */
+/* dtable[n,h] += the partial sums of the chunk's rows. Grid: buckets, heads. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_bias_back(const stored_args s, float *dtable) {
   const int k = blockIdx.x, h = blockIdx.y;
   float sum = 0;

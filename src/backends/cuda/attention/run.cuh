@@ -1,5 +1,5 @@
-/* Runs a call of attention on the kernels: windows of rows, scratch, launches. Included once for each type of rows,
- * with and without terms. */
+/* Runs a call of attention on the kernels: chunks of rows, scratch, launches. Included once for each type of rows, with
+ * and without terms. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_RUN_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_RUN_CUH
 
@@ -16,9 +16,9 @@ namespace wn_cuda {
 template <class P, class T = no_terms> struct call {
   static constexpr bool IS_ROUNDED = sizeof(typename P::element) == 2; /* y is rounded: delta is not computed from it */
   attention_args a;
-  int windows, rows; /* rows: in a window */
+  int windows, rows; /* rows: in a chunk */
   room scratch;
-  float *carries; /* [windows,B,G,key_tiles * TILE] F at each window's first row */
+  float *carries; /* [windows,B,G,key_tiles * TILE] F at each chunk's first row */
   int64_t carry;  /* floats in one of them */
   dim3 by_rows, by_keys, by_groups;
 
@@ -97,7 +97,7 @@ template <class P, class T = no_terms> struct call {
     a.sel.tau = (float)c->sel.mem_tau;
   }
 
-  /* Sets the window's rows; window 0: chooses them. */
+  /* Sets the chunk's rows; window 0: chooses them. */
   void plan(const wn_attention *c, int64_t window) {
     arguments(c);
     if (window < 1) window = 4096;

@@ -1,4 +1,4 @@
-/* The selection (arXiv 2410.02703, section 3.2): F, and in backward the gradient of the selecting logits.
+/* The selection (arXiv 2410.02703, §3.2): F, and in backward the gradient of the selecting logits.
  *
  *   S[i,j] = strength relu(L[i,j]) where row i may select key j;  F[i,j] = sum of S[i',j] over i' < i
  *   dS[i,j] = sum of dF[i',j] over i' > i;  X[i,j] = strength dS[i,j] where the ReLU is active
@@ -71,7 +71,7 @@ __device__ __forceinline__ void selections(const attention_args &a, float (&s)[P
 __device__ __forceinline__ int selecting_head(const attention_args &a, int g) {
   return g * (a.H / a.G) + a.sel.head;
 }
-/* The first tile of the window with rows that reach key j0. */
+/* The first tile of the chunk with rows that reach key j0. */
 template <class P> __device__ __forceinline__ int first_tile(const attention_args &a, int j0) {
   const int i = max(j0 - a.offset - a.row0, 0);
   return i / P::TILE;
@@ -129,7 +129,7 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
     for (int r = 0; r < P::ROWS; r++) run[r] += total[r];
     __syncthreads();
   }
-  wn_copy_commit(); /* for keys that no row of the window reaches */
+  wn_copy_commit(); /* for keys that no row of the chunk reaches */
   wn_copy_wait<0>();
   if (lane % P::LANES) return;
 #pragma unroll
@@ -141,7 +141,7 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
   }
 }
 
-/* M[b,g,i] = (i + 1 - its document's start) - sum_j min(F[i,j], tau) / tau. One warp per row. Grid: rows of the window
+/* M[b,g,i] = (i + 1 - its document's start) - sum_j min(F[i,j], tau) / tau. One warp per row. Grid: rows of the chunk
  * in eights, groups, sequences. */
 template <class P> __global__ void __launch_bounds__(256) attention_memory(const attention_args a) {
   const int lane = threadIdx.x & 31, g = blockIdx.y, b = blockIdx.z;
@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(P::THREADS, 1) attention_select_back(const att
     for (int r = 0; r < P::ROWS; r++) run[r] += total[r];
     __syncthreads();
   }
-  wn_copy_commit(); /* for keys that no row of the window reaches */
+  wn_copy_commit(); /* for keys that no row of the chunk reaches */
   wn_copy_wait<0>();
   if (lane % P::LANES == 0)
 #pragma unroll

@@ -38,7 +38,7 @@ __device__ __forceinline__ void mix_row(float (&o)[P::OUT][4], const float (&by)
     }
 }
 
-/* Forward: adds the sinks to rows whose keys are already in `most`, `sum` (of all lanes of a row) and o. */
+/* Forward: adds the learned sinks to rows whose keys are already in `most`, `sum` (of all lanes of a row) and o. */
 template <class P>
 __device__ __forceinline__ void join_sinks(const attention_args &a, float (&o)[P::OUT][4], float (&most)[P::ROWS],
                                            float (&sum)[P::ROWS], const typename P::element *sq, int kv, int warp,
@@ -58,7 +58,7 @@ __device__ __forceinline__ void join_sinks(const attention_args &a, float (&o)[P
     mix_row<P>(o, by, x, a.sinks.v + at, a.D, lane);
   }
 }
-/* The weights that rows give sink k, and their gradients: products with dy. */
+/* The attention weights that rows give sink k, and their gradients: products with dy. */
 template <class P>
 __device__ __forceinline__ void sink_weights(const attention_args &a, float (&w)[P::ROWS], float (&dw)[P::ROWS],
                                              const float (&lse)[P::ROWS], const typename P::element *sq,
@@ -68,7 +68,7 @@ __device__ __forceinline__ void sink_weights(const attention_args &a, float (&w)
 #pragma unroll
   for (int r = 0; r < P::ROWS; r++) w[r] = P::exp2(w[r] * a.to_log2 - lse[r]);
 }
-/* Adds the sinks' share to a row's sum of W dW. */
+/* Adds the learned sinks' share to a row's sum of W dW. */
 template <class P>
 __device__ __forceinline__ void sink_sums(const attention_args &a, float (&sum)[P::ROWS], const float (&lse)[P::ROWS],
                                           const typename P::element *sq, const typename P::element *sdy, int kv,
@@ -81,7 +81,7 @@ __device__ __forceinline__ void sink_sums(const attention_args &a, float (&sum)[
     for (int r = 0; r < P::ROWS; r++) sum[r] = fmaf(w[r], dw[r], sum[r]);
   }
 }
-/* Adds the sinks' share to dq. */
+/* Adds the learned sinks' share to dq. */
 template <class P>
 __device__ __forceinline__ void sink_dq(const attention_args &a, float (&dq)[P::OUT][4], const float (&lse)[P::ROWS],
                                         const float (&delta)[P::ROWS], const typename P::element *sq,
@@ -97,8 +97,8 @@ __device__ __forceinline__ void sink_dq(const attention_args &a, float (&dq)[P::
   }
 }
 
-/* Partial sums of dk and dv. A warp takes every fourth pair of a row and a head of the key-value head. The window has
- * all rows. Grid: parts, sinks, key-value heads. */
+/* Partial sums of dk and dv. A warp takes every fourth pair of a row and a head of the key-value head. The chunk has
+ * all rows. Grid: parts, learned sinks, key-value heads. */
 template <class P> __global__ void __launch_bounds__(128) attention_sinks_back(const attention_args a) {
   constexpr int EACH = P::WIDTH / 32;
   WN_SHARED(float, all, [2][4][P::WIDTH]);

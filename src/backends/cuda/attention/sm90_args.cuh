@@ -9,8 +9,8 @@
  *   float F           [2][32 lanes][16 bytes]   lower, upper 8 keys: {its row, the row 8 below}
  *
  * One 16-byte read per lane gives 16 keys of a half F. F is in half floats in forward and backward, so that a row's
- * weights are the same in both; with L_mem, which sums F, it is in floats. Blocks beyond the diagonal within a tile of
- * 128 rows are read, so they are filled with zeros.
+ * attention weights are the same in both; with L_mem, which sums F, it is in floats. Blocks beyond the diagonal within
+ * a tile of 128 rows are read, so they are filled with zeros.
  *
  * A thread block is one warpgroup that loads tiles and two that compute. These two take turns in issuing products, so
  * that the products of one overlap with the exponentials of the other. */
@@ -27,8 +27,8 @@ struct sm90_stride {
 
 struct sm90_args {
   wn_tensor_map q, k, v, dy;    /* rows [B,T,H,D] or [B,T,Hkv,D], boxes of 64 x 64 */
-  wn_tensor_map live_k, live_v; /* [B,padded,Hkv,D] keys before the window that its rows may see (live.cuh) */
-  const int *live;              /* [B,G] how many; -1, or NULL: all keys before the window, in place */
+  wn_tensor_map live_k, live_v; /* [B,padded,Hkv,D] keys before the chunk that its rows may see (live.cuh) */
+  const int *live;              /* [B,G] how many; -1, or NULL: all keys before the chunk, in place */
   const int32_t *live_at;       /* [B,G,padded] their indices; -1 after the last, up to a whole tile */
   int B, T, H, Hkv, G;          /* heads h of group h / (H / G) share a selection */
   int padded;                   /* T rounded up to tiles of 128 */
@@ -39,17 +39,17 @@ struct sm90_args {
   bool protect_first, protect_self;
   void *F;  /* [B,G,row_blocks,column blocks of key_blocks] blocks, or NULL: only carries */
   uint4 *X; /* likewise: first the sums of gradients of logits, then the gradients of the selecting logits */
-  const float *carry_in; /* [B,G,padded] F before the window's first row; NULL: 0 */
+  const float *carry_in; /* [B,G,padded] F before the chunk's first row; NULL: 0 */
   float *carry_out;      /* F after its last row, or NULL */
   float *f_out;          /* [B,G,f_stride] likewise, in F's own units, or NULL */
   int64_t f_stride;
-  float *back;        /* [B,G,padded] X (as first stored) summed over the rows after the window */
+  float *back;        /* [B,G,padded] X (as first stored) summed over the rows after the chunk */
   float tau, per_tau; /* of L_mem: tau in raw units; 1 / tau for F itself */
   float *M;           /* [B,G,T] or NULL */
   const float *dM;    /* [B,G,T] or NULL */
 
-  int row_block0, row_blocks, key_blocks; /* of the window; even numbers. key_blocks: up to its last row's */
-  bool last_rows;                         /* the window has the call's last rows */
+  int row_block0, row_blocks, key_blocks; /* of the chunk; even numbers. key_blocks: up to its last row's */
+  bool last_rows;                         /* the chunk has the call's last rows */
 
   struct { /* exclusive attention: y without its part along the row's own value */
     bool on;
@@ -66,7 +66,7 @@ struct sm90_args {
   float *lse;   /* [B,H,T] or NULL */
   float *log2s; /* [B,H,padded] for backward: lse in base 2, infinite from T on */
   float *delta; /* [B,H,padded] */
-  float *sums;  /* [2,B,padded,Hkv,D] dk and dv from later windows, or NULL */
+  float *sums;  /* [2,B,padded,Hkv,D] dk and dv from later chunks, or NULL */
 };
 
 enum sm90_F { F_NONE, F_HALF, F_FLOAT };
@@ -81,9 +81,9 @@ __device__ __forceinline__ int window_end(const sm90_args &a) {
   return a.row_block0 + a.row_blocks;
 }
 
-/* The columns that a window's kernels loop over: the keys before the window, then its own keys. Those before are all
- * keys in place, or the live ones, gathered and padded to a whole tile. All of them belong to the document of the
- * window's first row. */
+/* The columns that a chunk's kernels loop over: the keys before the chunk, then its own keys. Those before are all keys
+ * in place, or the live ones, gathered and padded to a whole tile. All of them belong to the document of the chunk's
+ * first row. */
 struct sm90_columns {
   bool gathered;
   int before; /* number of blocks of 64; even */
@@ -91,8 +91,8 @@ struct sm90_columns {
     const int live = a.live ? a.live[b * a.G + g] : -1;
     gathered = live >= 0, before = gathered ? (live + 127) / 128 * 2 : a.row_block0;
   }
-  /* The column block with the keys of a block of the window's rows; below, the reverse: a result < row_block0 means
-   * keys before the window. */
+  /* The column block with the keys of a block of the chunk's rows; below, the reverse: a result < row_block0 means keys
+   * before the chunk. */
   __device__ __forceinline__ int of_rows(const sm90_args &a, int row_block) const {
     return row_block - a.row_block0 + before;
   }

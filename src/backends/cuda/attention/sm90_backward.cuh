@@ -15,7 +15,7 @@ namespace wn_cuda {
 
 /* ---- dF ---- */
 
-/* Iterates over tiles of 128 rows x 64 columns on or before the window's diagonal, group after group. */
+/* Iterates over tiles of 128 rows x 64 columns on or before the chunk's diagonal, group after group. */
 struct sm90_tiles {
   int bg, row_tile, block; /* block: of columns */
   sm90_columns columns;
@@ -156,7 +156,7 @@ __device__ __forceinline__ int document_end(const sm90_args &a, int b, int j) {
   return low;
 }
 
-/* Unit u: 128 columns, and the rows of the window that see them (at least one block of 64). If u is after the last
+/* Unit u: 128 columns, and the rows of the chunk that see them (at least one block of 64). If u is after the last
  * column of a selection, the unit is empty. */
 struct sm90_keys_unit {
   int kv, b, tile, first, rows, steps;
@@ -171,9 +171,9 @@ struct sm90_keys_unit {
   __device__ __forceinline__ int group(const sm90_args &a) const { return kv / (a.Hkv / a.G); }
   __device__ __forceinline__ int head(const sm90_args &a, int n) const { return kv * (a.H / a.Hkv) + n / rows; }
   __device__ __forceinline__ int row_block(int n) const { return first + n % rows; }
-  /* Are its keys before the window? */
+  /* Are its keys before the chunk? */
   __device__ __forceinline__ bool before() const { return tile * 2 < columns.before; }
-  /* One past the last row of the document of key n. Gathered keys belong to the document of the window's first row. */
+  /* One past the last row of the document of key n. Gathered keys belong to the document of the chunk's first row. */
   __device__ __forceinline__ int document_end(const sm90_args &a, int n) const {
     return wn_cuda::document_end(
         a, b, columns.gathered && before() ? a.row_block0 * 64 : columns.to_rows(a, tile * 2) * 64 + n);
@@ -218,7 +218,7 @@ __device__ __forceinline__ void keys_bring(const sm90_args &a, uint8_t *raw, wn_
 }
 
 /* Stores two elements of a key from column c on: to the call's array, or to the sums that later calls for earlier
- * windows continue. */
+ * chunks continue. */
 template <int D>
 __device__ __forceinline__ void keys_store(const sm90_args &a, const sm90_keys_unit &unit, uint16_t *to,
                                            const sm90_stride &by, int which, int j, int c, float2 x) {

@@ -91,7 +91,7 @@ __device__ __forceinline__ void forward_bring(const sm90_args &a, uint8_t *sq, u
   }
 }
 
-/* Turns raw scores into weights relative to the row's maximum so far; f: the factor for earlier sums. */
+/* Turns raw scores into attention weights relative to the row's maximum so far; f: the factor for earlier sums. */
 template <int N>
 __device__ __forceinline__ void online_softmax(float (&s)[N], float (&largest)[2], float (&sum)[2], float (&f)[2],
                                                float to_log2) {

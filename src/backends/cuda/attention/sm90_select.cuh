@@ -23,7 +23,7 @@ template <int D> struct sm90_walk {
   wn_mbarrier *bars;
   int lane, warp, group, block, g, b; /* block: of columns */
   sm90_columns columns;
-  int own_block; /* the row block with the same tokens as the keys; before the window: of earlier tokens */
+  int own_block; /* the row block with the same tokens as the keys; before the chunk: of earlier tokens */
   int key[2];    /* of the lane; -1: no key */
   float run[2];  /* the sum of the blocks visited */
 
@@ -174,7 +174,7 @@ template <sm90_F KIND> __device__ __forceinline__ void store_F(void *block, cons
   }
 }
 
-/* Grid: the largest possible number of column blocks of the window, groups, sequences. */
+/* Grid: the largest possible number of column blocks of the chunk, groups, sequences. */
 template <int D, sm90_F KIND>
 __global__ void __launch_bounds__(512, 1) sm90_select(const __grid_constant__ sm90_args a) {
   WN_SHARED_DYNAMIC(uint8_t, raw);

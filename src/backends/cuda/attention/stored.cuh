@@ -1,7 +1,7 @@
-/* Attention with stored weights: arguments of the kernels for rows and columns, and the terms that act on one logit
- * (ops/attention.h). A window of rows has matrices of floats in scratch, [B,heads,R,columns]. Each step is a kernel
- * over them: products (matrices.cuh), rows (rows.cuh, rows_back.cuh), columns of a selection (columns.cuh). It serves
- * every term and any head size. It is bound by memory: 4 bytes per pair, head and step, where the fused kernels
+/* Attention with stored attention weights: arguments of the kernels for rows and columns, and the terms that act on one
+ * logit (ops/attention.h). A chunk of rows has matrices of floats in scratch, [B,heads,R,columns]. Each step is a
+ * kernel over them: products (matrices.cuh), rows (rows.cuh, rows_back.cuh), columns of a selection (columns.cuh). It
+ * serves every term and any head size. It is bound by memory: 4 bytes per pair, head and step, where the fused kernels
  * (forward.cuh, backward.cuh) keep a pair in registers. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_STORED_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_STORED_CUH
@@ -19,8 +19,8 @@ struct score_map {
 };
 
 struct stored_args {
-  attention_args a; /* the call, and the window: row0 and rows */
-  int R;            /* rows of a matrix: of the largest window */
+  attention_args a; /* the call, and the chunk: row0 and rows */
+  int R;            /* rows of a matrix: of the largest chunk */
   int ld;           /* columns of matrices with one column per key: Tk rounded up to tiles */
   int type;         /* of rows */
   int value_type;   /* of k and v: the same as type, or HALVES */
@@ -28,11 +28,11 @@ struct stored_args {
   const int32_t *key_count; /* [B] or NULL */
 
   float *raw; /* [B,H,R,ld] q . k; aliases W, unless score maps need the products again */
-  float *W;   /* [B,H,R,ld] logits, then weights */
+  float *W;   /* [B,H,R,ld] logits, then attention weights */
   float *dA;  /* [B,H,R,ld] dy . v, then the gradient of logits, then of q . k */
   float *F;   /* [B,G,R,ld] */
   float *S;   /* [B,G,R,ld] products for the selection, then the selecting logits, then their gradient */
-  float *run; /* [B,G,ld] F before the window; NULL: f_in */
+  float *run; /* [B,G,ld] F before the chunk; NULL: f_in */
   float *run_out, *back;
   float *inspect; /* [B,G,Tq,Tk] F for the caller, or NULL */
   float *out;     /* [B,R,H,D] */
@@ -77,7 +77,7 @@ __device__ __forceinline__ void number_set(int type, void *x, int64_t i, float y
     static_cast<uint16_t *>(x)[i] = (uint16_t)wn_pack_bf16(y, 0);
 }
 
-/* Row i of the window for head h of `heads`, in a matrix of ld columns. */
+/* Row i of the chunk for head h of `heads`, in a matrix of ld columns. */
 __device__ __forceinline__ int64_t matrix_row(const stored_args &s, int b, int heads, int h, int i, int ld) {
   return (((int64_t)b * heads + h) * s.R + i) * ld;
 }
@@ -101,7 +101,7 @@ struct row_place {
 
 /* ---- the terms of one logit ---- */
 
-/* The keep rules, without the span's factor. */
+/* The keep rules, without the span mask. */
 __device__ __forceinline__ bool stored_sees(const stored_args &s, int b, int kv, const row_place &row, int j, int x) {
   return s.open || (sees<no_terms, true>(s.a, b, kv, row.position, row.first, j) && root_sees<true>(s.a, x));
 }

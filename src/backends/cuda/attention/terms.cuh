@@ -2,7 +2,7 @@
  *
  *   ALiBi, soft-capping    raw logits, before F is added (map_logits); in backward a factor on gradients (map_slope)
  *   square-root mask       which pairs are seen: one bit per distance, computed once per call (root_sees)
- *   dropout of weights     after the exponentials and their sum: one bit per pair (kept_rows, kept_keys)
+ *   dropout of attention weights     after the exponentials and their sum: one bit per pair (kept_rows, kept_keys)
  *   learned sinks          after the loop over keys (sinks.cuh)
  *   gates                  on the output (gate_output)
  *
@@ -88,7 +88,7 @@ __device__ __forceinline__ float F_of_pair(const float *F, int t, int e, int war
 
 /* ---- square-root mask ---- */
 
-/* Computes a.root.seen. Grid: words in sections of 256. */
+/* Computes a.root.seen. Grid: words in pieces of 256. */
 static __global__ void __launch_bounds__(256) attention_root(const attention_args a) {
   const int word = blockIdx.x * 256 + threadIdx.x;
   if (word * 32 >= a.Tk) return;
@@ -123,7 +123,7 @@ __device__ __forceinline__ uint32_t kept_four(const attention_args &a, uint64_t 
 __device__ __forceinline__ uint64_t first_pair(const attention_args &a, int b, int h, int i, int j) {
   return (((uint64_t)b * a.H + h) * a.Tq + min(i, a.Tq - 1)) * a.Tk + j;
 }
-/* Which weights of a tile dropout keeps: bit 4 t + e. The lanes of a row share its random numbers. */
+/* Which attention weights of a tile dropout keeps: bit 4 t + e. The lanes of a row share its random numbers. */
 template <class P>
 __device__ __forceinline__ uint32_t kept_rows(const attention_args &a, int b, int h, int i0, int j0, int warp,
                                               int lane) {
@@ -176,7 +176,7 @@ __device__ __forceinline__ uint32_t kept_keys(const attention_args &a, int b, in
   }
   return kept;
 }
-/* Sets dropped weights, or their gradients, to 0 and multiplies the others by `factor`. */
+/* Sets dropped attention weights, or their gradients, to 0 and multiplies the others by `factor`. */
 template <class P>
 __device__ __forceinline__ void drop(const attention_args &a, float (&s)[P::CHUNKS][4], uint32_t kept, float factor) {
   if (!(a.dropout.limit > 0)) return;

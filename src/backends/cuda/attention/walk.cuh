@@ -1,11 +1,11 @@
 /* Evictions of the rows of a call (ops/evictions.h). A block has one sequence and one head group, and goes through the
- * rows in order, as each choice depends on earlier ones. Logits do not, and are computed before: those of a window of
+ * rows in order, as each choice depends on earlier ones. Logits do not, and are computed before: those of a chunk of
  * rows with all keys (stored.cuh); a row reads those of the held keys. The held keys are in a list, in any order; a
  * thread has every 256th entry, and owns F and notes of the keys there.
  *
  * A row needs two barriers for the choice; three more with attention sums, for which a warp takes a head or part of
- * one; one more with votes. F and notes are doubles, summed in the order of the rows as on the host; logits and weights
- * are floats. */
+ * one; one more with votes. F and notes are doubles, summed in the order of the rows as on the host; logits and
+ * attention weights are floats. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_WALK_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_WALK_CUH
 
@@ -38,7 +38,7 @@ struct walk_args {
   double *F, *N;  /* [B,groups,choices,ld], [B,groups,notes,ld] by key */
   double *score;  /* [B,groups,ld] random numbers, or votes */
   int32_t *held;  /* [B,groups,ld] held keys */
-  int32_t *state; /* [B,groups,2] kept between windows: number of held keys; start of their document */
+  int32_t *state; /* [B,groups,2] kept between chunks: number of held keys; start of their document */
 };
 
 /* The group of a block. */
@@ -233,7 +233,7 @@ __device__ __forceinline__ void walk_follow(const walk_args &w, const walk_place
   }
 }
 
-/* ---- the rows of a window ---- */
+/* ---- the rows of a chunk ---- */
 
 /* Writes the keys that are left, in order. */
 __device__ __forceinline__ void walk_leave(const walk_place &p, int Tk, int32_t *left) {
