@@ -89,7 +89,7 @@ struct wn_arrays wn_arrays_copy(const struct wn_arrays *counted, void *memory, i
 
 void *wn_arrays_lay_copies(struct wn_arrays *arrays, const struct wn_arrays *counted, int64_t n) {
   void *at;
-  const struct wn_array row = {"copies", true, WN_DIMS(n, (int64_t)counted->bytes), 1, &at};
+  const struct wn_array row = WN_ARRAY_SIZED(at, 1, "copies", true, WN_DIMS(n, (int64_t)counted->bytes));
   if (!arrays->failed) arrays->failed = counted->failed;
   wn_arrays_lay(arrays, &row, 1);
   return at;

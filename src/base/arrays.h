@@ -5,8 +5,8 @@
  *
  *   static void batch_lay(struct batch *b, int64_t B, int64_t T, struct wn_arrays *arrays) {
  *     const struct wn_array rows[] = {
- *         {"tokens", true, WN_DIMS(B, T), sizeof *b->tokens, &b->tokens},
- *         {"targets", b->trains, WN_DIMS(B, T), sizeof *b->targets, &b->targets},
+ *         WN_ARRAY_FOR(b->tokens, "tokens", true, WN_DIMS(B, T)),
+ *         WN_ARRAY_FOR(b->targets, "targets", b->trains, WN_DIMS(B, T)),
  *     };
  *     WN_ARRAYS_LAY(arrays, rows);
  *   }
@@ -48,6 +48,11 @@ struct wn_array {
   {                                                                                                                    \
     .n = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .size = { __VA_ARGS__ }                            \
   }
+/* A struct wn_array for `pointer`. _SIZED: with elements of `bytes`, for pointers to void. */
+#define WN_ARRAY_FOR(pointer, title, condition, shape)                                                                 \
+  { .name = (title), .wanted = (condition), .dims = shape, .element = sizeof *(pointer), .where = &(pointer) }
+#define WN_ARRAY_SIZED(pointer, bytes, title, condition, shape)                                                        \
+  { .name = (title), .wanted = (condition), .dims = shape, .element = (bytes), .where = &(pointer) }
 
 /* All zeros: counts. With a base: places. */
 struct wn_arrays {

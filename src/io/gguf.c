@@ -274,7 +274,7 @@ static wn_status read_tensors(struct cursor *c, struct wn_gguf *f, uint64_t coun
 }
 
 static wn_status read_file(wn_context *ctx, struct wn_gguf *f, const uint8_t *data, size_t bytes) {
-  struct cursor c = {ctx, f->name, data, data, data + bytes};
+  struct cursor c = {.ctx = ctx, .file = f->name, .begin = data, .at = data, .end = data + bytes};
   if (bytes < 4 || memcmp(data, "GGUF", 4) != 0)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: not a GGUF file: it does not begin with \"GGUF\"", f->name);
   c.at += 4;
@@ -390,7 +390,8 @@ static wn_status gguf_check_data(wn_context *ctx, const struct wn_gguf *f, const
     qsort(places, (size_t)f->tensor_count, sizeof *places, gguf_compare_places);
     for (int i = 0; i < f->tensor_count; i++) {
       const uint8_t *begin = places[i]->data, *end = i + 1 < f->tensor_count ? places[i + 1]->data : f->bytes + f->size;
-      parts[i] = (struct wn_checksum_part){places[i]->name, begin, (size_t)(end - begin), sums[i]};
+      parts[i] = (struct wn_checksum_part){
+          .name = places[i]->name, .data = begin, .bytes = (size_t)(end - begin), .sum = sums[i]};
     }
     status = wn_checksum_compare(ctx, f->name, parts, f->tensor_count);
   }

@@ -126,12 +126,17 @@ static const struct {
   int weights, bytes;
   void (*decode)(const uint8_t *block, float *out);
 } types[WN_GGUF_TYPE_COUNT] = {
-    [WN_GGUF_F32] = {"F32", 1, 4, decode_f32},        [WN_GGUF_F16] = {"F16", 1, 2, decode_f16},
-    [WN_GGUF_BF16] = {"BF16", 1, 2, decode_bf16},     [WN_GGUF_Q8_0] = {"Q8_0", 32, 34, decode_q8_0},
-    [WN_GGUF_Q4_0] = {"Q4_0", 32, 18, decode_q4_0},   [WN_GGUF_Q4_1] = {"Q4_1", 32, 20, decode_q4_1},
-    [WN_GGUF_Q5_0] = {"Q5_0", 32, 22, decode_q5_0},   [WN_GGUF_Q5_1] = {"Q5_1", 32, 24, decode_q5_1},
-    [WN_GGUF_Q4_K] = {"Q4_K", 256, 144, decode_q4_k}, [WN_GGUF_Q5_K] = {"Q5_K", 256, 176, decode_q5_k},
-    [WN_GGUF_Q6_K] = {"Q6_K", 256, 210, decode_q6_k},
+    [WN_GGUF_F32] = {.name = "F32", .weights = 1, .bytes = 4, .decode = decode_f32},
+    [WN_GGUF_F16] = {.name = "F16", .weights = 1, .bytes = 2, .decode = decode_f16},
+    [WN_GGUF_BF16] = {.name = "BF16", .weights = 1, .bytes = 2, .decode = decode_bf16},
+    [WN_GGUF_Q8_0] = {.name = "Q8_0", .weights = 32, .bytes = 34, .decode = decode_q8_0},
+    [WN_GGUF_Q4_0] = {.name = "Q4_0", .weights = 32, .bytes = 18, .decode = decode_q4_0},
+    [WN_GGUF_Q4_1] = {.name = "Q4_1", .weights = 32, .bytes = 20, .decode = decode_q4_1},
+    [WN_GGUF_Q5_0] = {.name = "Q5_0", .weights = 32, .bytes = 22, .decode = decode_q5_0},
+    [WN_GGUF_Q5_1] = {.name = "Q5_1", .weights = 32, .bytes = 24, .decode = decode_q5_1},
+    [WN_GGUF_Q4_K] = {.name = "Q4_K", .weights = 256, .bytes = 144, .decode = decode_q4_k},
+    [WN_GGUF_Q5_K] = {.name = "Q5_K", .weights = 256, .bytes = 176, .decode = decode_q5_k},
+    [WN_GGUF_Q6_K] = {.name = "Q6_K", .weights = 256, .bytes = 210, .decode = decode_q6_k},
 };
 
 const char *wn_gguf_type_name(wn_gguf_type type) {

@@ -348,7 +348,8 @@ static wn_status safetensors_check_data(wn_context *ctx, const struct wn_safeten
     memcpy(places, f->by_name, (size_t)f->count * sizeof *places);
     qsort(places, (size_t)f->count, sizeof *places, safetensors_compare_places);
     for (int i = 0; i < f->count; i++)
-      parts[i] = (struct wn_checksum_part){places[i]->name, places[i]->data, places[i]->bytes, sums[i]};
+      parts[i] = (struct wn_checksum_part){
+          .name = places[i]->name, .data = places[i]->data, .bytes = places[i]->bytes, .sum = sums[i]};
     status = wn_checksum_compare(ctx, f->name, parts, f->count);
   }
   wn_free(p);

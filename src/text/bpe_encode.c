@@ -141,7 +141,7 @@ static wn_status heap_push(struct wn_bpe_scratch *s, int32_t at) {
     s->heap = p;
     WN_TRY(status);
   }
-  struct wn_candidate c = {m->rank, at, left->id, s->symbols[left->next].id};
+  struct wn_candidate c = {.rank = m->rank, .at = at, .left = left->id, .right = s->symbols[left->next].id};
   size_t i = s->heap_count++;
   while (i > 0 && bpe_encode_before(&c, &s->heap[(i - 1) / 2])) {
     s->heap[i] = s->heap[(i - 1) / 2];
@@ -351,7 +351,7 @@ static wn_status encode_between(struct wn_bpe_scratch *s, const struct wn_finder
     if (found && bpe->vocab.tokens[next.id].rstrip) end = white_after(in->text, end, in->bytes);
     if (start > done && second) WN_TRY(wn_bpe_split(s, 0, in->text + done, start - done, at_start && done == 0));
     if (start > done && !second) {
-      struct wn_finder_text part = {in->text + done, start - done, NULL, 0};
+      struct wn_finder_text part = {.text = in->text + done, .bytes = start - done};
       WN_TRY(normalize(bpe, s->normal, &part.text, &part.bytes));
       if (bpe->normalized.special) WN_TRY(map_spans(s, in, done, start, &part));
       WN_TRY(encode_between(s, &part, true, at_start && done == 0));
@@ -425,7 +425,7 @@ static void give_scratch(const struct wn_bpe *bpe, struct wn_bpe_scratch *s) {
 wn_status wn_bpe_encode(const struct wn_bpe *bpe, const char *text, size_t bytes, const struct wn_span *special,
                         int special_count, bool at_start, struct wn_ids *ids, struct wn_encode_detail *why) {
   struct wn_bpe_scratch *s;
-  const struct wn_finder_text all = {text, bytes, special, special_count};
+  const struct wn_finder_text all = {.text = text, .bytes = bytes, .special = special, .special_count = special_count};
   if (why) why->text[0] = 0;
   WN_TRY(take_scratch(bpe, &s));
   s->ids = ids;

@@ -27,25 +27,22 @@ const char wn_gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^
   "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 static const struct wn_published published[] = {
-    {"gpt-2|gpt2|phi-2|mpt|olmo|jais|trillion|granite-docling|jina-es|jina-de|jina-v2-es|jina-v2-de|roberta-bpe|"
-     "gigachat|a.x-4.0|mellum|modern-bert",
-     {wn_gpt2_pattern},
-     false,
-     false,
-     false},
-    {"smollm|starcoder|refact|command-r|codeshell|exaone|minerva-7b", {"\\p{N}", wn_gpt2_pattern}, false, false, false},
-    {"llama-bpe|llama3|llama-v3|falcon3|falcon-h1|pixtral|midm-2.0|lfm2",
-     {WORDS_AND("\\p{N}{1,3}")},
-     true,
-     false,
-     true},
-    {"smaug-bpe|dbrx", {WORDS_AND("\\p{N}{1,3}")}, false, false, false},
-    {"qwen2|deepseek-r1-qwen|megrez|kormo", {WORDS_AND("\\p{N}")}, false, true, false},
-    {"stablelm2|hunyuan", {WORDS_AND("\\p{N}")}, false, false, false},
-    {"tekken", {CASED("", "\\p{N}")}, true, false, true},
-    {"gpt-4o|llama4", {CASED(CONTRACTIONS "?", "\\p{N}{1,3}")}, false, false, false},
-    {"falcon", {"[\\p{P}\\$\\+<=>\\^~\\|`]+", wn_gpt2_pattern, "[0-9][0-9][0-9]"}, false, false, false},
-    {"default", {"[\\p{P}\\$\\+<=>\\^~\\|]+", wn_gpt2_pattern, "\\p{N}+", "[0-9][0-9][0-9]"}, false, false, false},
+    {.names =
+         "gpt-2|gpt2|phi-2|mpt|olmo|jais|trillion|granite-docling|jina-es|jina-de|jina-v2-es|jina-v2-de|roberta-bpe|"
+         "gigachat|a.x-4.0|mellum|modern-bert",
+     .patterns = {wn_gpt2_pattern}},
+    {.names = "smollm|starcoder|refact|command-r|codeshell|exaone|minerva-7b", .patterns = {"\\p{N}", wn_gpt2_pattern}},
+    {.names = "llama-bpe|llama3|llama-v3|falcon3|falcon-h1|pixtral|midm-2.0|lfm2",
+     .patterns = {WORDS_AND("\\p{N}{1,3}")},
+     .ignore_merges = true,
+     .bos = true},
+    {.names = "smaug-bpe|dbrx", .patterns = {WORDS_AND("\\p{N}{1,3}")}},
+    {.names = "qwen2|deepseek-r1-qwen|megrez|kormo", .patterns = {WORDS_AND("\\p{N}")}, .nfc = true},
+    {.names = "stablelm2|hunyuan", .patterns = {WORDS_AND("\\p{N}")}},
+    {.names = "tekken", .patterns = {CASED("", "\\p{N}")}, .ignore_merges = true, .bos = true},
+    {.names = "gpt-4o|llama4", .patterns = {CASED(CONTRACTIONS "?", "\\p{N}{1,3}")}},
+    {.names = "falcon", .patterns = {"[\\p{P}\\$\\+<=>\\^~\\|`]+", wn_gpt2_pattern, "[0-9][0-9][0-9]"}},
+    {.names = "default", .patterns = {"[\\p{P}\\$\\+<=>\\^~\\|]+", wn_gpt2_pattern, "\\p{N}+", "[0-9][0-9][0-9]"}},
 };
 
 const struct wn_published *wn_published_find(const char *name, size_t bytes) {

@@ -27,7 +27,8 @@ void wn_json_add(struct wn_json_machine *m, const struct wn_json_state *state) {
 
 uint32_t wn_json_push(struct wn_json_machine *m, uint32_t up, uint32_t shape, uint32_t index) {
   const uint64_t hash = (m->frames[up].hash ^ ((uint64_t)shape << 32 | index)) * 0x9E3779B97F4A7C15u;
-  const struct wn_json_frame frame = {up, shape, index, 0, m->frames[up].depth + 1, hash ^ hash >> 29};
+  const struct wn_json_frame frame = {
+      .up = up, .shape = shape, .index = index, .depth = m->frames[up].depth + 1, .hash = hash ^ hash >> 29};
   void *data = m->frames;
   if (!machine_room(&data, sizeof frame, m->frame_count, &m->frame_room)) m->failed = true;
   m->frames = data;

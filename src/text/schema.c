@@ -46,8 +46,8 @@ static const struct row {
   unsigned of; /* the type that it applies to; 0: any */
   bool alone;  /* excludes all other keywords but annotations */
 } rows[] = {
-#define SCHEMA_ROW(name, member, of, alone)                                                                            \
-  { name, offsetof(struct keywords, member), of, alone }
+#define SCHEMA_ROW(keyword, member, types, only)                                                                       \
+  { .name = (keyword), .at = offsetof(struct keywords, member), .of = (types), .alone = (only) }
     SCHEMA_ROW("type", type, 0, false),
     SCHEMA_ROW("properties", properties, TYPE_OBJECT, false),
     SCHEMA_ROW("required", required, TYPE_OBJECT, false),
@@ -68,18 +68,18 @@ static const struct row {
     SCHEMA_ROW("allOf", all_of, 0, true),
     SCHEMA_ROW("$ref", ref, 0, true),
 #undef SCHEMA_ROW
-    {"$schema", SIZE_MAX, 0, false},
-    {"$id", SIZE_MAX, 0, false},
-    {"$defs", SIZE_MAX, 0, false},
-    {"definitions", SIZE_MAX, 0, false},
-    {"$comment", SIZE_MAX, 0, false},
-    {"title", SIZE_MAX, 0, false},
-    {"description", SIZE_MAX, 0, false},
-    {"default", SIZE_MAX, 0, false},
-    {"examples", SIZE_MAX, 0, false},
-    {"deprecated", SIZE_MAX, 0, false},
-    {"readOnly", SIZE_MAX, 0, false},
-    {"writeOnly", SIZE_MAX, 0, false},
+    {.name = "$schema", .at = SIZE_MAX},
+    {.name = "$id", .at = SIZE_MAX},
+    {.name = "$defs", .at = SIZE_MAX},
+    {.name = "definitions", .at = SIZE_MAX},
+    {.name = "$comment", .at = SIZE_MAX},
+    {.name = "title", .at = SIZE_MAX},
+    {.name = "description", .at = SIZE_MAX},
+    {.name = "default", .at = SIZE_MAX},
+    {.name = "examples", .at = SIZE_MAX},
+    {.name = "deprecated", .at = SIZE_MAX},
+    {.name = "readOnly", .at = SIZE_MAX},
+    {.name = "writeOnly", .at = SIZE_MAX},
 };
 
 static wn_status schema_read(struct wn_schema_builder *b, const json_t *json, const struct place *at, uint32_t *value);
@@ -112,7 +112,7 @@ __attribute__((format(printf, 4, 5))) static wn_status schema_refuse(struct wn_s
 }
 
 static struct place schema_under(const struct place *up, const char *key, size_t index) {
-  return (struct place){up, key, index, up->depth + 1};
+  return (struct place){.up = up, .key = key, .index = index, .depth = up->depth + 1};
 }
 
 /* Reads one schema inside a list or an object of schemas. */
@@ -453,7 +453,7 @@ static wn_status schema_read_alone(struct wn_schema_builder *b, const struct key
   if (k->ref) {
     const char *ref = json_string_value(k->ref);
     const json_t *target = ref ? schema_pointer(b->json, ref) : NULL;
-    const struct place there = {NULL, ref, 0, at->depth + 1};
+    const struct place there = {.key = ref, .depth = at->depth + 1};
     if (!target)
       return schema_refuse(b, WN_ERR_UNSUPPORTED, &under,
                            "expected the place of a schema in this one, such as \"#/$defs/name\"");
@@ -531,7 +531,7 @@ static wn_status schema_read(struct wn_schema_builder *b, const json_t *json, co
 
 wn_status wn_schema_create(wn_context *ctx, const json_t *schema, struct wn_schema **out) {
   struct wn_schema_builder b = {.ctx = ctx, .json = schema};
-  const struct place at = {NULL, "#", 0, 0};
+  const struct place at = {.key = "#"};
   uint32_t root = 0;
   *out = NULL;
   wn_status status = wn_schema_begin(&b);

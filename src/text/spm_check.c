@@ -198,7 +198,10 @@ static wn_status check_charsmap(wn_context *ctx, const char *name, const uint8_t
   uint64_t trie_bytes;
   if (!wn_wire_fixed(&r, 4, &trie_bytes) || trie_bytes > (uint64_t)(r.end - r.p) || trie_bytes % 4)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: the normalisation table's size does not fit its %zu bytes", name, bytes);
-  struct wn_spm_trie t = {r.p, (size_t)trie_bytes / 4, r.p + trie_bytes, bytes - 4 - (size_t)trie_bytes};
+  struct wn_spm_trie t = {.units = r.p,
+                          .count = (size_t)trie_bytes / 4,
+                          .text = r.p + trie_bytes,
+                          .text_bytes = bytes - 4 - (size_t)trie_bytes};
   if (t.count == 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the normalisation table is empty", name);
   return walk_trie(ctx, name, &t, info);
 }

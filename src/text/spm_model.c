@@ -54,7 +54,10 @@ static void spm_rules(struct wn_spm *spm, const struct wn_wire_field *message) {
     if (f.number == 2) charsmap = f;
   struct wn_wire table = wn_wire_in(&charsmap);
   if (charsmap.bytes == 0 || !wn_wire_fixed(&table, 4, &units)) return;
-  spm->rules = (struct wn_spm_trie){table.p, (size_t)units / 4, table.p + units, charsmap.bytes - 4 - (size_t)units};
+  spm->rules = (struct wn_spm_trie){.units = table.p,
+                                    .count = (size_t)units / 4,
+                                    .text = table.p + units,
+                                    .text_bytes = charsmap.bytes - 4 - (size_t)units};
 }
 
 static void spm_take(struct wn_spm *spm, int32_t id, const struct wn_wire_field *message, size_t *used) {

@@ -170,7 +170,7 @@ static wn_status encode_spm(const wn_tokenizer *tok, const char *text, size_t by
                             int count, bool first, struct wn_ids *ids, struct wn_encode_detail *why) {
   struct encoder e = {.tok = tok, .scratch = tok->encoder ? wn_spm_ids_create() : NULL};
   wn_status status = e.scratch || !tok->encoder ? WN_OK : WN_ERR_MEMORY;
-  const struct wn_finder_text in = {text, bytes, spans, count};
+  const struct wn_finder_text in = {.text = text, .bytes = bytes, .special = spans, .special_count = count};
   struct wn_found next;
   size_t done = 0;
   while (status == WN_OK && count > 0 && wn_finder_next(&tok->finder, &tok->control, &in, done, &next)) {

@@ -280,10 +280,13 @@ static void amx_task(const struct wn_cpu_amx_product *x, const struct amx_plan *
       if (!lies) pack(&x->a, true, m, rows, k, depth, a);
       for (int64_t i = 0; i < rows; i += SIDE) {
         const char *first = (const char *)(a + i * steps * STEP);
-        struct amx_rows side = {first, first + TILE_NUMBERS * sizeof *a, 64, 2 * TILE_NUMBERS * sizeof *a};
+        struct amx_rows side = {.first = first,
+                                .second = first + TILE_NUMBERS * sizeof *a,
+                                .row = 64,
+                                .step = 2 * TILE_NUMBERS * sizeof *a};
         if (lies) {
           first = (const char *)((const uint16_t *)x->a.x + (m + i) * x->a.ld + k);
-          side = (struct amx_rows){first, first + TILE * row, row, STEP * sizeof *a};
+          side = (struct amx_rows){.first = first, .second = first + TILE * row, .row = row, .step = STEP * sizeof *a};
         }
         amx_side(x, &side, b, k, steps, m + i, rows - i < SIDE ? rows - i : SIDE, n0, n1, sums);
       }

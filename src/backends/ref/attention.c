@@ -35,8 +35,15 @@ static void NAME(show_row)(const struct wn_attention *a, int64_t b, int64_t h, i
   const int64_t position = position_of(a, r), first = document_start(a, b, position);
   float *w = (float *)as;
   for (int64_t j = 0; j <= position; j++) w[j] = j < first ? 0 : (float)weight[a->sinks.n + j];
-  a->look.rows(a->look.user,
-               &(struct wn_attention_view){a, b, h, r, 1, position + 1, position + 1, w, omp_get_thread_num()});
+  a->look.rows(a->look.user, &(struct wn_attention_view){.a = a,
+                                                         .b = b,
+                                                         .h = h,
+                                                         .r = r,
+                                                         .rows = 1,
+                                                         .columns = position + 1,
+                                                         .stride = position + 1,
+                                                         .w = w,
+                                                         .thread = omp_get_thread_num()});
 }
 
 /* One head of one sequence. row, carry: [Tk]; acc: [D]; weight: [row_doubles]; sums: [Tk] or NULL. */

@@ -279,7 +279,8 @@ size_t wn_walk_scratch(const struct wn_exec *exec, const struct wn_walk *w, bool
 
 static wn_status walk_sum_own(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t n,
                               const int32_t *evicted_at) {
-  const struct wn_evictions_row r = {w->b, w->group, row, evicted_at, w->y, w->f, w->weights};
+  const struct wn_evictions_row r = {
+      .b = w->b, .group = w->group, .row = row, .evicted_at = evicted_at, .y = w->y, .f = w->f, .weights = w->weights};
   const struct wn_exec one = walk_exec(exec, w);
   WN_TRY(w->op->own->attend(&one, w->op, &r));
   for (int64_t c = 0; c < n; c++) w->row_notes[c] = wn_number(w->weights, w->key[c], w->dtype);

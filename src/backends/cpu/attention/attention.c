@@ -33,8 +33,8 @@ static void scratch_lay(const struct wn_attention_plan *p, bool backward, struct
   const struct wn_arrays kernels = kernels_scratch(p, backward);
   wn_arrays_lay_copies(l, &kernels, 1);
   const struct wn_array rows[] = {
-      {"position biases", true, WN_DIMS(wn_bias_floats(p, backward)), sizeof *s->bias, &s->bias},
-      {"far distances", true, WN_DIMS(wn_sparse_floats(p)), sizeof *s->distances, &s->distances},
+      WN_ARRAY_FOR(s->bias, "position biases", true, WN_DIMS(wn_bias_floats(p, backward))),
+      WN_ARRAY_FOR(s->distances, "far distances", true, WN_DIMS(wn_sparse_floats(p))),
   };
   WN_ARRAYS_LAY(l, rows);
   if (!decodes(p->a, backward)) wn_terms_lay(p, l, backward, &s->terms);

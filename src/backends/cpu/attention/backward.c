@@ -88,8 +88,13 @@ static void select_columns(const struct column *x) {
       wn_product_logits(p, strips[i].rows, strips[i].width, kt, strip, (float *)s.base, a->scale);
       if (!a->sel.bilinear)
         wn_logits_complete(p,
-                           &(struct wn_terms_strip){a, x->u->b, x->u->h0 + x->u->select, r.r0 + strips[i].row,
-                                                    strips[i].rows, strips[i].width, x->c * WN_TILE},
+                           &(struct wn_terms_strip){.a = a,
+                                                    .b = x->u->b,
+                                                    .h = x->u->h0 + x->u->select,
+                                                    .r = r.r0 + strips[i].row,
+                                                    .rows = strips[i].rows,
+                                                    .width = strips[i].width,
+                                                    .j0 = x->c * WN_TILE},
                            strip, (float *)s.base);
       const bool apart = x->w->sparse.F && x->c < wn_sparse_edge(p, block);
       if (apart) s.F = x->w->F + strips[i].row * WN_TILE;
@@ -196,9 +201,13 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     const struct wn_attention_strip *s = &x->strips[i];
     const int64_t row = first + s->row, in_tile = s->row * WN_TILE;
     float *weights = w->w + in_tile, *gradient = w->g + in_tile;
-    const struct wn_terms_strip terms = {
-        p->a,    x->u->b,  x->u->h0 + h,  wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row,
-        s->rows, s->width, x->c * WN_TILE};
+    const struct wn_terms_strip terms = {.a = p->a,
+                                         .b = x->u->b,
+                                         .h = x->u->h0 + h,
+                                         .r = wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row,
+                                         .rows = s->rows,
+                                         .width = s->width,
+                                         .j0 = x->c * WN_TILE};
     const struct wn_span_range *range = x->rows->spans ? x->rows->spans + block * x->u->heads + h : NULL;
     uint64_t own[WN_TILE];
     const enum wn_terms_evicted evicted =
@@ -304,9 +313,13 @@ static void selection_gradient(struct column *x, int64_t block) {
     const int64_t row = block * WN_TILE + s->row, of_head = (block * x->u->heads + h) * WN_TILE + s->row;
     if (h >= 0)
       logits_gradient(x,
-                      &(struct wn_terms_strip){a, x->u->b, x->u->h0 + h,
-                                               wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row, s->rows,
-                                               s->width, x->c * WN_TILE},
+                      &(struct wn_terms_strip){.a = a,
+                                               .b = x->u->b,
+                                               .h = x->u->h0 + h,
+                                               .r = wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row,
+                                               .rows = s->rows,
+                                               .width = s->width,
+                                               .j0 = x->c * WN_TILE},
                       base_of(x, block) + in_tile, wn_operand_at(p, x->rows->q, of_head * Dp), w->g + in_tile,
                       x->sums->dq + of_head * Dp);
     if (h >= 0)

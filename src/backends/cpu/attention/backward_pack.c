@@ -11,15 +11,15 @@ void wn_backward_lay_rows(const struct wn_attention_plan *p, struct wn_arrays *l
   const int64_t tall = p->blocks * WN_TILE;
   const size_t operand = wn_operand_size(p);
   const struct wn_array rows[] = {
-      {"q", true, WN_DIMS(heads, tall, p->Dp), operand, &r->q},
-      {"dy", true, WN_DIMS(heads, tall, p->Dp), operand, &r->dy},
-      {"pairs of q", p->bf16, WN_DIMS(heads, tall, p->Dp), operand, &r->q_right},
-      {"pairs of dy", p->bf16, WN_DIMS(heads, tall, p->Dp), operand, &r->dy_right},
-      {"lse", true, WN_DIMS(heads, tall), sizeof *r->lse, &r->lse},
-      {"delta", true, WN_DIMS(heads, tall), sizeof *r->delta, &r->delta},
-      {"sq", backward_bilinear(p), WN_DIMS(tall, p->Dp), sizeof *r->sq, &r->sq},
-      {"spans", p->a->span.on, WN_DIMS(p->blocks, heads), sizeof *r->spans, &r->spans},
-      {"first", true, WN_DIMS(groups), sizeof *r->first, &r->first},
+      WN_ARRAY_SIZED(r->q, operand, "q", true, WN_DIMS(heads, tall, p->Dp)),
+      WN_ARRAY_SIZED(r->dy, operand, "dy", true, WN_DIMS(heads, tall, p->Dp)),
+      WN_ARRAY_SIZED(r->q_right, operand, "pairs of q", p->bf16, WN_DIMS(heads, tall, p->Dp)),
+      WN_ARRAY_SIZED(r->dy_right, operand, "pairs of dy", p->bf16, WN_DIMS(heads, tall, p->Dp)),
+      WN_ARRAY_FOR(r->lse, "lse", true, WN_DIMS(heads, tall)),
+      WN_ARRAY_FOR(r->delta, "delta", true, WN_DIMS(heads, tall)),
+      WN_ARRAY_FOR(r->sq, "sq", backward_bilinear(p), WN_DIMS(tall, p->Dp)),
+      WN_ARRAY_FOR(r->spans, "spans", p->a->span.on, WN_DIMS(p->blocks, heads)),
+      WN_ARRAY_FOR(r->first, "first", true, WN_DIMS(groups)),
   };
   WN_ARRAYS_LAY(l, rows);
   if (!p->bf16) r->q_right = r->q, r->dy_right = r->dy;
@@ -28,11 +28,11 @@ void wn_backward_lay_rows(const struct wn_attention_plan *p, struct wn_arrays *l
 void wn_backward_lay_sums(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads,
                           struct wn_backward_sums *s) {
   const struct wn_array rows[] = {
-      {"dq", true, WN_DIMS(heads, p->blocks, WN_TILE, p->Dp), sizeof *s->dq, &s->dq},
-      {"dsq", backward_bilinear(p), WN_DIMS(p->blocks, WN_TILE, p->Dp), sizeof *s->dsq, &s->dsq},
-      {"dz", p->a->span.on, WN_DIMS(heads, p->blocks, WN_TILE), sizeof *s->dz, &s->dz},
-      {"sums of G", p->a->span.on && p->bf16, WN_DIMS(heads, p->blocks, WN_TILE), sizeof *s->excess, &s->excess},
-      {"W/m", p->a->span.on && p->bf16, WN_DIMS(heads, p->blocks, WN_TILE), sizeof *s->steep, &s->steep},
+      WN_ARRAY_FOR(s->dq, "dq", true, WN_DIMS(heads, p->blocks, WN_TILE, p->Dp)),
+      WN_ARRAY_FOR(s->dsq, "dsq", backward_bilinear(p), WN_DIMS(p->blocks, WN_TILE, p->Dp)),
+      WN_ARRAY_FOR(s->dz, "dz", p->a->span.on, WN_DIMS(heads, p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(s->excess, "sums of G", p->a->span.on && p->bf16, WN_DIMS(heads, p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(s->steep, "W/m", p->a->span.on && p->bf16, WN_DIMS(heads, p->blocks, WN_TILE)),
   };
   WN_ARRAYS_LAY(l, rows);
 }
@@ -43,20 +43,20 @@ static void backward_lay_worker(const struct wn_attention_plan *p, struct wn_arr
   const size_t operand = wn_operand_size(p);
   const bool on = p->a->sel.on, own = backward_bilinear(p);
   const struct wn_array rows[] = {
-      {"k", true, WN_DIMS(groups, tile), operand, &w->k},
-      {"dk", true, WN_DIMS(groups, tile), sizeof *w->dk, &w->dk},
-      {"dv", true, WN_DIMS(groups, tile), sizeof *w->dv, &w->dv},
-      {"kt", true, WN_DIMS(groups, columns), operand, &w->kt},
-      {"vt", true, WN_DIMS(groups, columns), operand, &w->vt},
-      {"sk", own, WN_DIMS(tile), sizeof *w->sk, &w->sk},
-      {"dsk", own, WN_DIMS(tile), sizeof *w->dsk, &w->dsk},
-      {"skt", own, WN_DIMS(columns), sizeof *w->skt, &w->skt},
-      {"base", on, WN_DIMS(p->blocks, WN_TILE_AREA), sizeof *w->base, &w->base},
-      {"carries", on, WN_DIMS(p->blocks, WN_TILE), sizeof *w->carries, &w->carries},
-      {"F", on, WN_DIMS(WN_TILE_AREA), sizeof *w->F, &w->F},
-      {"dF", on, WN_DIMS(WN_TILE_AREA), sizeof *w->dF, &w->dF},
-      {"far F", on && p->sparse.on, WN_DIMS(wn_sparse_chunks(p), WN_TILE_AREA), sizeof *w->sparse.F, &w->sparse.F},
-      {"far dF", on && p->sparse.on, WN_DIMS(wn_sparse_chunks(p), WN_TILE_AREA), sizeof *w->sparse.dF, &w->sparse.dF},
+      WN_ARRAY_SIZED(w->k, operand, "k", true, WN_DIMS(groups, tile)),
+      WN_ARRAY_FOR(w->dk, "dk", true, WN_DIMS(groups, tile)),
+      WN_ARRAY_FOR(w->dv, "dv", true, WN_DIMS(groups, tile)),
+      WN_ARRAY_SIZED(w->kt, operand, "kt", true, WN_DIMS(groups, columns)),
+      WN_ARRAY_SIZED(w->vt, operand, "vt", true, WN_DIMS(groups, columns)),
+      WN_ARRAY_FOR(w->sk, "sk", own, WN_DIMS(tile)),
+      WN_ARRAY_FOR(w->dsk, "dsk", own, WN_DIMS(tile)),
+      WN_ARRAY_FOR(w->skt, "skt", own, WN_DIMS(columns)),
+      WN_ARRAY_FOR(w->base, "base", on, WN_DIMS(p->blocks, WN_TILE_AREA)),
+      WN_ARRAY_FOR(w->carries, "carries", on, WN_DIMS(p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(w->F, "F", on, WN_DIMS(WN_TILE_AREA)),
+      WN_ARRAY_FOR(w->dF, "dF", on, WN_DIMS(WN_TILE_AREA)),
+      WN_ARRAY_FOR(w->sparse.F, "far F", on && p->sparse.on, WN_DIMS(wn_sparse_chunks(p), WN_TILE_AREA)),
+      WN_ARRAY_FOR(w->sparse.dF, "far dF", on && p->sparse.on, WN_DIMS(wn_sparse_chunks(p), WN_TILE_AREA)),
   };
   WN_ARRAYS_LAY(l, rows);
 }
@@ -78,10 +78,10 @@ void wn_backward_lay_workers(const struct wn_attention_plan *p, struct wn_arrays
   }
   float *weights, *g, *pairs[2];
   const struct wn_array rows[] = {
-      {"weights", true, WN_DIMS(WN_TILE_AREA), sizeof *weights, &weights},
-      {"G", true, WN_DIMS(WN_TILE_AREA), sizeof *g, &g},
-      {"lse of pairs", p->sparse.on, WN_DIMS(WN_TILE_AREA), sizeof *pairs[0], &pairs[0]},
-      {"delta of pairs", p->sparse.on, WN_DIMS(WN_TILE_AREA), sizeof *pairs[1], &pairs[1]},
+      WN_ARRAY_FOR(weights, "weights", true, WN_DIMS(WN_TILE_AREA)),
+      WN_ARRAY_FOR(g, "G", true, WN_DIMS(WN_TILE_AREA)),
+      WN_ARRAY_FOR(pairs[0], "lse of pairs", p->sparse.on, WN_DIMS(WN_TILE_AREA)),
+      WN_ARRAY_FOR(pairs[1], "delta of pairs", p->sparse.on, WN_DIMS(WN_TILE_AREA)),
   };
   WN_ARRAYS_LAY(l, rows);
   for (int64_t i = 0; i < wn_backward_columns_at_once(p, heads); i++) {

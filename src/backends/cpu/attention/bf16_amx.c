@@ -93,7 +93,13 @@ static void scale(float *to, const float *from, int64_t rows, int64_t width, flo
 static void amx_logits(float *c, const uint16_t *x, const uint32_t *y, int64_t rows, int64_t width, int64_t D,
                        int64_t Dp, float factor) {
   const int64_t whole = rows / ROWS * ROWS, rest = rows - whole;
-  struct tiles t = {(const char *)x, (const char *)y, (char *)c, Dp * (int64_t)sizeof *x, LINE, LINE, D / STEP};
+  struct tiles t = {.x = (const char *)x,
+                    .y = (const char *)y,
+                    .c = (char *)c,
+                    .x_row = Dp * (int64_t)sizeof *x,
+                    .y_row = LINE,
+                    .c_row = LINE,
+                    .steps = D / STEP};
   tiles_product(&t, whole, width, false);
   if (factor != 1) scale(c, c, whole, width, factor);
   if (rest == 0) return;
@@ -119,8 +125,13 @@ static void amx_values(float *c, const float *x, const uint32_t *y, int64_t rows
   _Alignas(64) uint16_t rounded[WN_TILE_AREA];
   const int64_t whole = rows / ROWS * ROWS, rest = rows - whole, line = Dp * (int64_t)sizeof *c;
   round_rows(rounded, x, rows, width);
-  struct tiles t = {(const char *)rounded, (const char *)y, (char *)c, WN_TILE * sizeof *rounded, line, line,
-                    wn_div_up(width, STEP)};
+  struct tiles t = {.x = (const char *)rounded,
+                    .y = (const char *)y,
+                    .c = (char *)c,
+                    .x_row = WN_TILE * sizeof *rounded,
+                    .y_row = line,
+                    .c_row = line,
+                    .steps = wn_div_up(width, STEP)};
   tiles_product(&t, whole, Dp, true);
   if (rest == 0) return;
   _Alignas(64) float sums[ROWS * MOST];
@@ -149,8 +160,13 @@ static void amx_columns(float *c, const float *x, const void *y, int64_t row, in
                          _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(high, low)));
     }
   }
-  const struct tiles t = {
-      (const char *)y + first * 64, (const char *)pairs, (char *)c, WN_TILE * sizeof(uint16_t), LINE, LINE, steps};
+  const struct tiles t = {.x = (const char *)y + first * 64,
+                          .y = (const char *)pairs,
+                          .c = (char *)c,
+                          .x_row = WN_TILE * sizeof(uint16_t),
+                          .y_row = LINE,
+                          .c_row = LINE,
+                          .steps = steps};
   tiles_product(&t, Dp, width, true);
 }
 

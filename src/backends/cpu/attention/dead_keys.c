@@ -23,10 +23,10 @@ bool wn_dead_keys_final(const struct wn_attention *a) {
 void wn_dead_keys_bound_lay(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads, int64_t groups,
                             struct wn_dead_keys_bound *bound) {
   const struct wn_array rows[] = {
-      {"k", true, WN_DIMS(groups, p->blocks, WN_TILE), sizeof *bound->k, &bound->k},
-      {"q", true, WN_DIMS(heads, p->blocks), sizeof *bound->q, &bound->q},
-      {"low", true, WN_DIMS(heads, p->blocks), sizeof *bound->low, &bound->low},
-      {"wide", true, WN_DIMS(WN_TILE, p->a->D), sizeof *bound->wide, &bound->wide},
+      WN_ARRAY_FOR(bound->k, "k", true, WN_DIMS(groups, p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(bound->q, "q", true, WN_DIMS(heads, p->blocks)),
+      WN_ARRAY_FOR(bound->low, "low", true, WN_DIMS(heads, p->blocks)),
+      WN_ARRAY_FOR(bound->wide, "wide", true, WN_DIMS(WN_TILE, p->a->D)),
   };
   WN_ARRAYS_LAY(l, rows);
 }
@@ -167,12 +167,12 @@ void wn_dead_keys_list_lay(const struct wn_attention_plan *p, struct wn_arrays *
                            struct wn_dead_keys_list *list) {
   const int64_t D = p->a->D;
   const struct wn_array rows[] = {
-      {"at", true, WN_DIMS(p->blocks, WN_TILE), sizeof *list->at, &list->at},
-      {"carry", true, WN_DIMS(p->blocks, WN_TILE), sizeof *list->carry, &list->carry},
-      {"keep", true, WN_DIMS(p->blocks, WN_TILE), sizeof *list->keep, &list->keep},
-      {"kt", true, WN_DIMS(groups, p->blocks, D, WN_TILE), sizeof *list->kt, &list->kt},
-      {"v", true, WN_DIMS(groups, p->blocks, WN_TILE, p->Dp), sizeof *list->v, &list->v},
-      {"skt", p->a->sel.bilinear, WN_DIMS(p->blocks, D, WN_TILE), sizeof *list->skt, &list->skt},
+      WN_ARRAY_FOR(list->at, "at", true, WN_DIMS(p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(list->carry, "carry", true, WN_DIMS(p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(list->keep, "keep", true, WN_DIMS(p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(list->kt, "kt", true, WN_DIMS(groups, p->blocks, D, WN_TILE)),
+      WN_ARRAY_FOR(list->v, "v", true, WN_DIMS(groups, p->blocks, WN_TILE, p->Dp)),
+      WN_ARRAY_FOR(list->skt, "skt", p->a->sel.bilinear, WN_DIMS(p->blocks, D, WN_TILE)),
   };
   WN_ARRAYS_LAY(l, rows);
 }

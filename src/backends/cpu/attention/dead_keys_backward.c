@@ -15,21 +15,21 @@ void wn_dead_keys_backward_lay(const struct wn_attention_plan *p, struct wn_arra
   const int64_t tall = p->blocks * WN_TILE;
   const bool own = p->a->sel.bilinear;
   const struct wn_array rows[] = {
-      {"history's beginnings", true, WN_DIMS(p->blocks + 1), sizeof *history->from, &history->from},
-      {"history", true, WN_DIMS(history_size(p)), sizeof *history->at, &history->at},
-      {"carries of the history", true, WN_DIMS(history_size(p)), sizeof *history->carry, &history->carry},
-      {"at", true, WN_DIMS(tall), sizeof *slots->at, &slots->at},
-      {"slot", true, WN_DIMS(tall), sizeof *slots->slot, &slots->slot},
-      {"carry", true, WN_DIMS(tall), sizeof *slots->carry, &slots->carry},
-      {"dcarry", true, WN_DIMS(tall), sizeof *slots->dcarry, &slots->dcarry},
-      {"k", true, WN_DIMS(groups, tall, p->Dp), sizeof *slots->k, &slots->k},
-      {"dk", true, WN_DIMS(groups, tall, p->Dp), sizeof *slots->dk, &slots->dk},
-      {"dv", true, WN_DIMS(groups, tall, p->Dp), sizeof *slots->dv, &slots->dv},
-      {"kt", true, WN_DIMS(groups, tall, p->a->D), sizeof *slots->kt, &slots->kt},
-      {"vt", true, WN_DIMS(groups, tall, p->a->D), sizeof *slots->vt, &slots->vt},
-      {"sk", own, WN_DIMS(tall, p->Dp), sizeof *slots->sk, &slots->sk},
-      {"dsk", own, WN_DIMS(tall, p->Dp), sizeof *slots->dsk, &slots->dsk},
-      {"skt", own, WN_DIMS(tall, p->a->D), sizeof *slots->skt, &slots->skt},
+      WN_ARRAY_FOR(history->from, "history's beginnings", true, WN_DIMS(p->blocks + 1)),
+      WN_ARRAY_FOR(history->at, "history", true, WN_DIMS(history_size(p))),
+      WN_ARRAY_FOR(history->carry, "carries of the history", true, WN_DIMS(history_size(p))),
+      WN_ARRAY_FOR(slots->at, "at", true, WN_DIMS(tall)),
+      WN_ARRAY_FOR(slots->slot, "slot", true, WN_DIMS(tall)),
+      WN_ARRAY_FOR(slots->carry, "carry", true, WN_DIMS(tall)),
+      WN_ARRAY_FOR(slots->dcarry, "dcarry", true, WN_DIMS(tall)),
+      WN_ARRAY_FOR(slots->k, "k", true, WN_DIMS(groups, tall, p->Dp)),
+      WN_ARRAY_FOR(slots->dk, "dk", true, WN_DIMS(groups, tall, p->Dp)),
+      WN_ARRAY_FOR(slots->dv, "dv", true, WN_DIMS(groups, tall, p->Dp)),
+      WN_ARRAY_FOR(slots->kt, "kt", true, WN_DIMS(groups, tall, p->a->D)),
+      WN_ARRAY_FOR(slots->vt, "vt", true, WN_DIMS(groups, tall, p->a->D)),
+      WN_ARRAY_FOR(slots->sk, "sk", own, WN_DIMS(tall, p->Dp)),
+      WN_ARRAY_FOR(slots->dsk, "dsk", own, WN_DIMS(tall, p->Dp)),
+      WN_ARRAY_FOR(slots->skt, "skt", own, WN_DIMS(tall, p->a->D)),
   };
   WN_ARRAYS_LAY(l, rows);
 }

@@ -39,17 +39,17 @@ static void decode_lay(const struct wn_attention_plan *p, struct wn_arrays *l, s
   const int64_t parts = count_parts(p), n = a->B * a->H * parts, G = wn_selection_groups(a);
   const bool sums = a->slots.sums != NULL;
   const struct wn_array rows[] = {
-      {"acc", true, WN_DIMS(n, p->Dp), sizeof *x->acc, &x->acc},
-      {"l", true, WN_DIMS(n, WN_TILE_LANES), sizeof *x->l, &x->l},
-      {"m", true, WN_DIMS(n), sizeof *x->m, &x->m},
-      {"mem", a->sel.on, WN_DIMS(a->B, G, parts), sizeof *x->mem, &x->mem},
-      {"last", a->sel.on, WN_DIMS(a->B, G, a->Tk), sizeof *x->last, &x->last},
-      {"logits", a->threshold.on, WN_DIMS(a->B, a->H, p->blocks, WN_TILE), sizeof *x->logits, &x->logits},
-      {"order", a->threshold.on, WN_DIMS(p->exec->threads, wn_threshold_floats(p)), sizeof *x->order, &x->order},
-      {"weights", sums, WN_DIMS(a->B, a->H, p->blocks, WN_TILE), sizeof *x->weights, &x->weights},
-      {"ref", sums, WN_DIMS(a->B, a->H, p->blocks), sizeof *x->ref, &x->ref},
-      {"top", sums, WN_DIMS(a->B, a->H), sizeof *x->top, &x->top},
-      {"factor", sums, WN_DIMS(a->B, a->H), sizeof *x->factor, &x->factor},
+      WN_ARRAY_FOR(x->acc, "acc", true, WN_DIMS(n, p->Dp)),
+      WN_ARRAY_FOR(x->l, "l", true, WN_DIMS(n, WN_TILE_LANES)),
+      WN_ARRAY_FOR(x->m, "m", true, WN_DIMS(n)),
+      WN_ARRAY_FOR(x->mem, "mem", a->sel.on, WN_DIMS(a->B, G, parts)),
+      WN_ARRAY_FOR(x->last, "last", a->sel.on, WN_DIMS(a->B, G, a->Tk)),
+      WN_ARRAY_FOR(x->logits, "logits", a->threshold.on, WN_DIMS(a->B, a->H, p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(x->order, "order", a->threshold.on, WN_DIMS(p->exec->threads, wn_threshold_floats(p))),
+      WN_ARRAY_FOR(x->weights, "weights", sums, WN_DIMS(a->B, a->H, p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(x->ref, "ref", sums, WN_DIMS(a->B, a->H, p->blocks)),
+      WN_ARRAY_FOR(x->top, "top", sums, WN_DIMS(a->B, a->H)),
+      WN_ARRAY_FOR(x->factor, "factor", sums, WN_DIMS(a->B, a->H)),
   };
   WN_ARRAYS_LAY(l, rows);
 }
@@ -96,7 +96,8 @@ static void select_keys(const struct wn_attention_plan *p, const struct wn_atten
                           wn_floats_at(a->sel.sk, a->sel.s_sk, b, j0, choice), a->sel.s_sk.t, count, a->D,
                           (float)a->scale);
   else
-    decode_head_logits(p, &(struct wn_terms_strip){a, b, head, 0, 1, WN_TILE, j0}, keys, step, count, base);
+    decode_head_logits(p, &(struct wn_terms_strip){.a = a, .b = b, .h = head, .rows = 1, .width = WN_TILE, .j0 = j0},
+                       keys, step, count, base);
   p->ops->select(&(struct wn_tile_select){.base = base,
                                           .allow = s->allow,
                                           .carry = carry,
@@ -260,7 +261,7 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
     v = block_floats(p, a->v, a->s_v, b, j0, g, count, room[1], &v_step);
     for (int64_t h = 0; h < p->group; h++) {
       const int64_t head = g * p->group + h, at = (b * a->H + head) * parts + part;
-      const struct wn_terms_strip terms = {a, b, head, 0, 1, WN_TILE, j0};
+      const struct wn_terms_strip terms = {.a = a, .b = b, .h = head, .rows = 1, .width = WN_TILE, .j0 = j0};
       if (a->span.on && j0 + count <= wn_terms_span_range(a, b, head, 0, 1).first) continue;
       const uint64_t *seen = s.seen;
       uint64_t own[WN_TILE];
@@ -294,7 +295,7 @@ static void decode_threshold_head(const struct wn_attention_plan *p, const struc
   const struct wn_attention *a = p->a;
   const int64_t at = (b * a->H + h) * parts;
   const float *logits = x->logits + (b * a->H + h) * p->blocks * WN_TILE;
-  struct wn_terms_strip s = {a, b, h, 0, 1, WN_TILE, 0};
+  struct wn_terms_strip s = {.a = a, .b = b, .h = h, .rows = 1, .width = WN_TILE};
   _Alignas(64) float tile[WN_TILE];
   double cut[2];
   wn_threshold_choose(p, &s, logits, 0, a->Tk, x->order + omp_get_thread_num() * wn_threshold_floats(p), cut);

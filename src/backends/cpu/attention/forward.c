@@ -30,12 +30,12 @@ static void lay_packed(const struct wn_attention_plan *p, struct wn_arrays *l, i
   const size_t operand = wn_operand_size(p);
   const bool far = p->sparse.on && !p->sparse.direct;
   const struct wn_array rows[] = {
-      {"kt", true, WN_DIMS(groups, tiles, wn_operand_columns(p)), operand, &k->kt},
-      {"v", true, WN_DIMS(groups, tiles, WN_TILE, p->Dp), operand, &k->v},
-      {"skt", p->a->sel.on && p->a->sel.bilinear, WN_DIMS(tiles, D, WN_TILE), sizeof *k->skt, &k->skt},
-      {"k", far, WN_DIMS(groups, tiles, WN_TILE, p->Dp), sizeof *k->k, &k->k},
-      {"rows of v", far && groups > 1, WN_DIMS(groups, tiles, WN_TILE, p->Dp), sizeof *k->rows_v, &k->rows_v},
-      {"first", true, WN_DIMS(groups), sizeof *k->first, &k->first},
+      WN_ARRAY_SIZED(k->kt, operand, "kt", true, WN_DIMS(groups, tiles, wn_operand_columns(p))),
+      WN_ARRAY_SIZED(k->v, operand, "v", true, WN_DIMS(groups, tiles, WN_TILE, p->Dp)),
+      WN_ARRAY_FOR(k->skt, "skt", p->a->sel.on && p->a->sel.bilinear, WN_DIMS(tiles, D, WN_TILE)),
+      WN_ARRAY_FOR(k->k, "k", far, WN_DIMS(groups, tiles, WN_TILE, p->Dp)),
+      WN_ARRAY_FOR(k->rows_v, "rows of v", far && groups > 1, WN_DIMS(groups, tiles, WN_TILE, p->Dp)),
+      WN_ARRAY_FOR(k->first, "first", true, WN_DIMS(groups)),
   };
   WN_ARRAYS_LAY(l, rows);
   if (!k->rows_v) k->rows_v = k->v;
@@ -47,27 +47,26 @@ static void lay_worker(const struct wn_attention_plan *p, struct wn_arrays *l, i
   for (int64_t i = 0; i < rows_at_once(p, heads); i++) {
     struct wn_forward_rows *r = &w->rows[i];
     const struct wn_array rows[] = {
-        {"q", true, WN_DIMS(heads, WN_TILE, p->Dp), wn_operand_size(p), &r->q},
-        {"acc", true, WN_DIMS(heads, WN_TILE, p->Dp), sizeof *r->acc, &r->acc},
-        {"m", true, WN_DIMS(heads, WN_TILE), sizeof *r->m, &r->m},
-        {"l", true, WN_DIMS(heads, WN_TILE, WN_TILE_LANES), sizeof *r->l, &r->l},
-        {"base", a->sel.on, WN_DIMS(WN_TILE_AREA), sizeof *r->base, &r->base},
-        {"F", a->sel.on, WN_DIMS(WN_TILE_AREA), sizeof *r->F, &r->F},
-        {"sq", a->sel.on && a->sel.bilinear, WN_DIMS(WN_TILE, p->Dp), sizeof *r->sq, &r->sq},
-        {"mem", a->sel.on, WN_DIMS(WN_TILE), sizeof *r->mem, &r->mem},
-        {"spans", a->span.on, WN_DIMS(heads), sizeof *r->spans, &r->spans},
-        {"logits", wn_forward_keeps_logits(a), WN_DIMS(wn_forward_logits_heads(a, heads), p->blocks, WN_TILE_AREA),
-         sizeof *r->logits, &r->logits},
-        {"far F", a->sel.on && p->sparse.on, WN_DIMS(wn_sparse_chunks(p), WN_TILE_AREA), sizeof *r->sparse.F,
-         &r->sparse.F},
+        WN_ARRAY_SIZED(r->q, wn_operand_size(p), "q", true, WN_DIMS(heads, WN_TILE, p->Dp)),
+        WN_ARRAY_FOR(r->acc, "acc", true, WN_DIMS(heads, WN_TILE, p->Dp)),
+        WN_ARRAY_FOR(r->m, "m", true, WN_DIMS(heads, WN_TILE)),
+        WN_ARRAY_FOR(r->l, "l", true, WN_DIMS(heads, WN_TILE, WN_TILE_LANES)),
+        WN_ARRAY_FOR(r->base, "base", a->sel.on, WN_DIMS(WN_TILE_AREA)),
+        WN_ARRAY_FOR(r->F, "F", a->sel.on, WN_DIMS(WN_TILE_AREA)),
+        WN_ARRAY_FOR(r->sq, "sq", a->sel.on && a->sel.bilinear, WN_DIMS(WN_TILE, p->Dp)),
+        WN_ARRAY_FOR(r->mem, "mem", a->sel.on, WN_DIMS(WN_TILE)),
+        WN_ARRAY_FOR(r->spans, "spans", a->span.on, WN_DIMS(heads)),
+        WN_ARRAY_FOR(r->logits, "logits", wn_forward_keeps_logits(a),
+                     WN_DIMS(wn_forward_logits_heads(a, heads), p->blocks, WN_TILE_AREA)),
+        WN_ARRAY_FOR(r->sparse.F, "far F", a->sel.on && p->sparse.on, WN_DIMS(wn_sparse_chunks(p), WN_TILE_AREA)),
     };
     WN_ARRAYS_LAY(l, rows);
   }
   const struct wn_array rows[] = {
-      {"tile", true, WN_DIMS(p->sparse.on ? WN_FORWARD_ROWS : 1, WN_TILE_AREA), sizeof *w->tile, &w->tile},
-      {"factor", true, WN_DIMS(WN_TILE), sizeof *w->factor, &w->factor},
-      {"carry", a->sel.on, WN_DIMS(p->blocks, WN_TILE), sizeof *w->carry, &w->carry},
-      {"order", wn_forward_keeps_logits(a), WN_DIMS(wn_forward_order_floats(p)), sizeof *w->order, &w->order},
+      WN_ARRAY_FOR(w->tile, "tile", true, WN_DIMS(p->sparse.on ? WN_FORWARD_ROWS : 1, WN_TILE_AREA)),
+      WN_ARRAY_FOR(w->factor, "factor", true, WN_DIMS(WN_TILE)),
+      WN_ARRAY_FOR(w->carry, "carry", a->sel.on, WN_DIMS(p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(w->order, "order", wn_forward_keeps_logits(a), WN_DIMS(wn_forward_order_floats(p))),
   };
   WN_ARRAYS_LAY(l, rows);
   if (!p->dead_keys.wanted) return;
@@ -83,8 +82,8 @@ struct shared {
 
 static void lay_shared(const struct wn_attention_plan *p, struct wn_arrays *l, struct shared *s) {
   const struct wn_array rows[] = {
-      {"carries", p->a->sel.on, WN_DIMS(p->chunks, p->blocks, WN_TILE), sizeof *s->carries, &s->carries},
-      {"selq", p->a->sel.on, WN_DIMS(p->blocks, WN_TILE, p->Dp), wn_operand_size(p), &s->selq},
+      WN_ARRAY_FOR(s->carries, "carries", p->a->sel.on, WN_DIMS(p->chunks, p->blocks, WN_TILE)),
+      WN_ARRAY_SIZED(s->selq, wn_operand_size(p), "selq", p->a->sel.on, WN_DIMS(p->blocks, WN_TILE, p->Dp)),
   };
   WN_ARRAYS_LAY(l, rows);
 }
@@ -224,9 +223,15 @@ static void forward_begin_tile(const struct wn_attention_plan *p, const struct w
     const void *strip = wn_operand_at(p, q, s->row * p->Dp);
     wn_product_logits(p, s->rows, s->width, selected_keys(p, u, k, c), strip, base, a->scale);
     if (!a->sel.bilinear)
-      wn_logits_complete(
-          p, &(struct wn_terms_strip){a, u->b, u->h0 + u->select, r->at.r0 + s->row, s->rows, s->width, c * WN_TILE},
-          strip, base);
+      wn_logits_complete(p,
+                         &(struct wn_terms_strip){.a = a,
+                                                  .b = u->b,
+                                                  .h = u->h0 + u->select,
+                                                  .r = r->at.r0 + s->row,
+                                                  .rows = s->rows,
+                                                  .width = s->width,
+                                                  .j0 = c * WN_TILE},
+                         strip, base);
     p->ops->select(&(struct wn_tile_select){.base = base,
                                             .allow = s->allow,
                                             .carry = w->carry + c * WN_TILE,
@@ -278,7 +283,13 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
     const int64_t row = h * WN_TILE + s->row;
     const void *q = wn_operand_at(p, r->q, row * Dp);
     float *tile = w->tile;
-    const struct wn_terms_strip terms = {p->a, u->b, u->h0 + h, r->at.r0 + s->row, s->rows, s->width, c * WN_TILE};
+    const struct wn_terms_strip terms = {.a = p->a,
+                                         .b = u->b,
+                                         .h = u->h0 + h,
+                                         .r = r->at.r0 + s->row,
+                                         .rows = s->rows,
+                                         .width = s->width,
+                                         .j0 = c * WN_TILE};
     if (r->spans && terms.j0 + s->width <= r->spans[h].first) continue;
     const bool ramp = r->spans && terms.j0 < r->spans[h].full;
     const uint64_t *seen = s->seen;
@@ -414,7 +425,13 @@ static void forward_rows(const struct wn_attention_plan *p, const struct wn_atte
     struct wn_sparse_forward f[WN_FORWARD_ROWS];
     for (int64_t i = 0; i < count; i++) {
       const struct wn_forward_rows *r = &w->rows[i];
-      f[i] = (struct wn_sparse_forward){&r->at, &r->sparse, r->q, r->m, r->l, r->acc, w->tile + i * WN_TILE_AREA};
+      f[i] = (struct wn_sparse_forward){.at = &r->at,
+                                        .rows = &r->sparse,
+                                        .q = r->q,
+                                        .m = r->m,
+                                        .l = r->l,
+                                        .acc = r->acc,
+                                        .tile = w->tile + i * WN_TILE_AREA};
     }
     wn_sparse_forward(p, u, f, count, k->k, k->rows_v);
   }
@@ -502,8 +519,13 @@ static void carry_columns(const struct wn_attention_plan *p, const struct wn_att
       wn_product_logits(p, strips[i].rows, strips[i].width, kt, q, w->tile, p->a->scale);
       if (!p->a->sel.bilinear)
         wn_logits_complete(p,
-                           &(struct wn_terms_strip){p->a, u->b, u->select, r.r0 + strips[i].row, strips[i].rows,
-                                                    strips[i].width, c * WN_TILE},
+                           &(struct wn_terms_strip){.a = p->a,
+                                                    .b = u->b,
+                                                    .h = u->select,
+                                                    .r = r.r0 + strips[i].row,
+                                                    .rows = strips[i].rows,
+                                                    .width = strips[i].width,
+                                                    .j0 = c * WN_TILE},
                            q, w->tile);
       p->ops->select(&(struct wn_tile_select){.base = w->tile,
                                               .allow = strips[i].allow,

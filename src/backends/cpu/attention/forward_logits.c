@@ -1,5 +1,5 @@
-/* Rows of logits that forward keeps: a threshold needs all logits of a row before the first attention weight, and a look
- * (analysis) needs the attention weights. Scratch: 64 rows of Tk floats for each head kept at a time. */
+/* Rows of logits that forward keeps: a threshold needs all logits of a row before the first attention weight, and a
+ * look (analysis) needs the attention weights. Scratch: 64 rows of Tk floats for each head kept at a time. */
 #include "backends/cpu/attention/forward.h"
 
 #include <math.h>
@@ -40,7 +40,7 @@ static void forward_logits_threshold_head(const struct wn_attention_plan *p, con
   const struct wn_attention *a = p->a;
   const int64_t Dp = p->Dp, stride = p->blocks * WN_TILE, rows = r->at.rows, row = h * WN_TILE;
   float *logits = wn_forward_logits_of(p, r, h);
-  struct wn_terms_strip s = {a, u->b, u->h0 + h, r->at.r0, rows, WN_TILE, 0};
+  struct wn_terms_strip s = {.a = a, .b = u->b, .h = u->h0 + h, .r = r->at.r0, .rows = rows, .width = WN_TILE};
   double cut[2 * WN_TILE];
   uint64_t seen[WN_TILE];
   wn_threshold_choose(p, &s, logits, stride, r->at.p0 + rows, w->order, cut);

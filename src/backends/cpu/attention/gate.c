@@ -10,7 +10,7 @@
 static float *gate_lay(const struct wn_attention *a, struct wn_arrays *l) {
   float *dz = NULL;
   const struct wn_array arrays[] = {
-      {"gradient before the gates", true, WN_DIMS(a->B, a->Tq, a->H, a->D), sizeof *dz, &dz},
+      WN_ARRAY_FOR(dz, "gradient before the gates", true, WN_DIMS(a->B, a->Tq, a->H, a->D)),
   };
   WN_ARRAYS_LAY(l, arrays);
   return dz;

@@ -26,20 +26,20 @@ struct open_task {
 static void open_lay(const struct wn_attention_plan *p, struct wn_arrays *x, bool backward, struct open_task *t) {
   const int64_t tiles = wn_div_up(p->a->Tk, WN_TILE), D = p->a->D, Dp = p->Dp;
   const struct wn_array rows[] = {
-      {"kt", true, WN_DIMS(tiles, D, WN_TILE), sizeof *t->kt, &t->kt},
-      {"v", !backward, WN_DIMS(tiles, WN_TILE, Dp), sizeof *t->v, &t->v},
-      {"k", backward, WN_DIMS(tiles, WN_TILE, Dp), sizeof *t->k, &t->k},
-      {"vt", backward, WN_DIMS(tiles, D, WN_TILE), sizeof *t->vt, &t->vt},
-      {"dk", backward, WN_DIMS(tiles, WN_TILE, Dp), sizeof *t->dk, &t->dk},
-      {"dv", backward, WN_DIMS(tiles, WN_TILE, Dp), sizeof *t->dv, &t->dv},
-      {"q", true, WN_DIMS(WN_TILE, Dp), sizeof *t->q, &t->q},
-      {"dy", backward, WN_DIMS(WN_TILE, Dp), sizeof *t->dy, &t->dy},
-      {"acc", true, WN_DIMS(WN_TILE, Dp), sizeof *t->acc, &t->acc},
-      {"w", true, WN_DIMS(WN_TILE_AREA), sizeof *t->w, &t->w},
-      {"G", backward, WN_DIMS(WN_TILE_AREA), sizeof *t->G, &t->G},
-      {"m", true, WN_DIMS(WN_TILE), sizeof *t->m, &t->m},
-      {"l", true, WN_DIMS(WN_TILE, WN_TILE_LANES), sizeof *t->l, &t->l},
-      {"factor", true, WN_DIMS(WN_TILE), sizeof *t->factor, &t->factor},
+      WN_ARRAY_FOR(t->kt, "kt", true, WN_DIMS(tiles, D, WN_TILE)),
+      WN_ARRAY_FOR(t->v, "v", !backward, WN_DIMS(tiles, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->k, "k", backward, WN_DIMS(tiles, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->vt, "vt", backward, WN_DIMS(tiles, D, WN_TILE)),
+      WN_ARRAY_FOR(t->dk, "dk", backward, WN_DIMS(tiles, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->dv, "dv", backward, WN_DIMS(tiles, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->q, "q", true, WN_DIMS(WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->dy, "dy", backward, WN_DIMS(WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->acc, "acc", true, WN_DIMS(WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->w, "w", true, WN_DIMS(WN_TILE_AREA)),
+      WN_ARRAY_FOR(t->G, "G", backward, WN_DIMS(WN_TILE_AREA)),
+      WN_ARRAY_FOR(t->m, "m", true, WN_DIMS(WN_TILE)),
+      WN_ARRAY_FOR(t->l, "l", true, WN_DIMS(WN_TILE, WN_TILE_LANES)),
+      WN_ARRAY_FOR(t->factor, "factor", true, WN_DIMS(WN_TILE)),
   };
   WN_ARRAYS_LAY(x, rows);
 }
@@ -102,7 +102,7 @@ static void open_forward_rows(const struct open_task *t, int64_t h, int64_t r, i
   for (int64_t c = 0; c < t->blocks; c++) {
     const int64_t j0 = c * WN_TILE, count = wn_min_i64(WN_TILE, t->keys - j0);
     uint64_t keep[WN_TILE];
-    const struct wn_terms_strip s = {a, t->b, h, r, rows, WN_TILE, j0};
+    const struct wn_terms_strip s = {.a = a, .b = t->b, .h = h, .r = r, .rows = rows, .width = WN_TILE, .j0 = j0};
     if (single) {
       memset(t->w, 0, WN_TILE * sizeof *t->w);
       p->ops->decode_logits(t->w, q, wn_floats_at(a->k, a->s_k, t->b, j0, t->g), a->s_k.t, count, D, (float)a->scale);
@@ -164,7 +164,7 @@ static void backward_rows(const struct open_task *t, int64_t h, int64_t r, int64
   for (int64_t c = 0; c < t->blocks; c++) {
     const int64_t j0 = c * WN_TILE;
     uint64_t keep[WN_TILE];
-    const struct wn_terms_strip s = {a, t->b, h, r, rows, WN_TILE, j0};
+    const struct wn_terms_strip s = {.a = a, .b = t->b, .h = h, .r = r, .rows = rows, .width = WN_TILE, .j0 = j0};
     wn_tile_logits(p, rows, WN_TILE, t->kt + j0 * D, t->q, t->w);
     wn_tile_logits(p, rows, WN_TILE, t->vt + j0 * D, t->dy, t->G);
     if (p->bias) wn_bias_add(p, &s, t->w);

@@ -35,18 +35,18 @@ void wn_open_unit_lay(const struct wn_attention_plan *p, bool backward, struct w
   const int64_t parts = wn_open_parts(p);
   const bool bilinear = p->a->sel.bilinear;
   const struct wn_array rows[] = {
-      {"kt", !backward, WN_DIMS(groups, R, D, WN_TILE), sizeof *t->kt, &t->kt},
-      {"v", !backward, WN_DIMS(groups, R, WN_TILE, Dp), sizeof *t->v, &t->v},
-      {"skt", !backward && bilinear, WN_DIMS(R, D, WN_TILE), sizeof *t->skt, &t->skt},
-      {"sums of S", !backward, WN_DIMS(R, WN_TILE), sizeof *t->hi, &t->hi},
-      {"sums of S, rest", !backward, WN_DIMS(R, WN_TILE), sizeof *t->lo, &t->lo},
-      {"q", backward, WN_DIMS(heads, R, WN_TILE, Dp), sizeof *t->q, &t->q},
-      {"dy", backward, WN_DIMS(heads, R, WN_TILE, Dp), sizeof *t->dy, &t->dy},
-      {"sq", backward && bilinear, WN_DIMS(R, WN_TILE, Dp), sizeof *t->sq, &t->sq},
-      {"lse", backward, WN_DIMS(heads, R, WN_TILE), sizeof *t->lse, &t->lse},
-      {"delta", backward, WN_DIMS(heads, R, WN_TILE), sizeof *t->delta, &t->delta},
-      {"dq", backward, WN_DIMS(parts * heads, R, WN_TILE, Dp), sizeof *t->dq, &t->dq},
-      {"dsq", backward && bilinear, WN_DIMS(parts, R, WN_TILE, Dp), sizeof *t->dsq, &t->dsq},
+      WN_ARRAY_FOR(t->kt, "kt", !backward, WN_DIMS(groups, R, D, WN_TILE)),
+      WN_ARRAY_FOR(t->v, "v", !backward, WN_DIMS(groups, R, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->skt, "skt", !backward && bilinear, WN_DIMS(R, D, WN_TILE)),
+      WN_ARRAY_FOR(t->hi, "sums of S", !backward, WN_DIMS(R, WN_TILE)),
+      WN_ARRAY_FOR(t->lo, "sums of S, rest", !backward, WN_DIMS(R, WN_TILE)),
+      WN_ARRAY_FOR(t->q, "q", backward, WN_DIMS(heads, R, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->dy, "dy", backward, WN_DIMS(heads, R, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->sq, "sq", backward && bilinear, WN_DIMS(R, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->lse, "lse", backward, WN_DIMS(heads, R, WN_TILE)),
+      WN_ARRAY_FOR(t->delta, "delta", backward, WN_DIMS(heads, R, WN_TILE)),
+      WN_ARRAY_FOR(t->dq, "dq", backward, WN_DIMS(parts * heads, R, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->dsq, "dsq", backward && bilinear, WN_DIMS(parts, R, WN_TILE, Dp)),
   };
   WN_ARRAYS_LAY(x, rows);
 }
@@ -57,26 +57,26 @@ void wn_open_worker_lay(const struct wn_attention_plan *p, bool backward, struct
   const int64_t groups = wn_open_groups(p);
   const bool bilinear = backward && p->a->sel.bilinear;
   const struct wn_array rows[] = {
-      {"q", !backward, WN_DIMS(heads, WN_TILE, Dp), sizeof *t->q, &t->q},
-      {"sq", !backward, WN_DIMS(WN_TILE, Dp), sizeof *t->sq, &t->sq},
-      {"acc", !backward, WN_DIMS(heads, WN_TILE, Dp), sizeof *t->acc, &t->acc},
-      {"m", !backward, WN_DIMS(heads, WN_TILE), sizeof *t->m, &t->m},
-      {"l", !backward, WN_DIMS(heads, WN_TILE, WN_TILE_LANES), sizeof *t->l, &t->l},
-      {"factor", !backward, WN_DIMS(WN_TILE), sizeof *t->factor, &t->factor},
-      {"k", backward, WN_DIMS(groups, WN_TILE, Dp), sizeof *t->k, &t->k},
-      {"kt", backward, WN_DIMS(groups, D, WN_TILE), sizeof *t->kt, &t->kt},
-      {"vt", backward, WN_DIMS(groups, D, WN_TILE), sizeof *t->vt, &t->vt},
-      {"dk", backward, WN_DIMS(groups, WN_TILE, Dp), sizeof *t->dk, &t->dk},
-      {"dv", backward, WN_DIMS(groups, WN_TILE, Dp), sizeof *t->dv, &t->dv},
-      {"sk", bilinear, WN_DIMS(WN_TILE, Dp), sizeof *t->sk, &t->sk},
-      {"skt", bilinear, WN_DIMS(D, WN_TILE), sizeof *t->skt, &t->skt},
-      {"dsk", bilinear, WN_DIMS(WN_TILE, Dp), sizeof *t->dsk, &t->dsk},
-      {"selecting logits", true, WN_DIMS(R, WN_TILE_AREA), sizeof *t->base, &t->base},
-      {"G", backward, WN_DIMS(R, WN_TILE_AREA), sizeof *t->G, &t->G},
-      {"dF", backward, WN_DIMS(R, WN_TILE_AREA), sizeof *t->dF, &t->dF},
-      {"w", true, WN_DIMS(WN_TILE_AREA), sizeof *t->w, &t->w},
-      {"g", backward, WN_DIMS(WN_TILE_AREA), sizeof *t->g, &t->g},
-      {"F", true, WN_DIMS(WN_TILE_AREA), sizeof *t->F, &t->F},
+      WN_ARRAY_FOR(t->q, "q", !backward, WN_DIMS(heads, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->sq, "sq", !backward, WN_DIMS(WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->acc, "acc", !backward, WN_DIMS(heads, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->m, "m", !backward, WN_DIMS(heads, WN_TILE)),
+      WN_ARRAY_FOR(t->l, "l", !backward, WN_DIMS(heads, WN_TILE, WN_TILE_LANES)),
+      WN_ARRAY_FOR(t->factor, "factor", !backward, WN_DIMS(WN_TILE)),
+      WN_ARRAY_FOR(t->k, "k", backward, WN_DIMS(groups, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->kt, "kt", backward, WN_DIMS(groups, D, WN_TILE)),
+      WN_ARRAY_FOR(t->vt, "vt", backward, WN_DIMS(groups, D, WN_TILE)),
+      WN_ARRAY_FOR(t->dk, "dk", backward, WN_DIMS(groups, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->dv, "dv", backward, WN_DIMS(groups, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->sk, "sk", bilinear, WN_DIMS(WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->skt, "skt", bilinear, WN_DIMS(D, WN_TILE)),
+      WN_ARRAY_FOR(t->dsk, "dsk", bilinear, WN_DIMS(WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->base, "selecting logits", true, WN_DIMS(R, WN_TILE_AREA)),
+      WN_ARRAY_FOR(t->G, "G", backward, WN_DIMS(R, WN_TILE_AREA)),
+      WN_ARRAY_FOR(t->dF, "dF", backward, WN_DIMS(R, WN_TILE_AREA)),
+      WN_ARRAY_FOR(t->w, "w", true, WN_DIMS(WN_TILE_AREA)),
+      WN_ARRAY_FOR(t->g, "g", backward, WN_DIMS(WN_TILE_AREA)),
+      WN_ARRAY_FOR(t->F, "F", true, WN_DIMS(WN_TILE_AREA)),
   };
   WN_ARRAYS_LAY(x, rows);
 }
@@ -87,8 +87,7 @@ void wn_open_select_lay(const struct wn_attention_plan *p, bool backward, struct
   wn_open_worker_lay(p, backward, &s->worker, &(struct wn_open_worker){0});
   s->units = wn_arrays_lay_copies(x, &s->unit, wn_open_units(p));
   s->workers = wn_arrays_lay_copies(x, &s->worker, p->exec->threads);
-  const struct wn_array rows[] = {
-      {"strength", backward, WN_DIMS(p->units, wn_open_parts(p)), sizeof *s->strength, &s->strength}};
+  const struct wn_array rows[] = {WN_ARRAY_FOR(s->strength, "strength", backward, WN_DIMS(p->units, wn_open_parts(p)))};
   WN_ARRAYS_LAY(x, rows);
 }
 

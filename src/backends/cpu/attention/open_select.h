@@ -57,7 +57,13 @@ static inline const uint64_t *wn_open_seen(const struct wn_open_place *x, int64_
   return c == x->blocks - 1 && x->keys % WN_TILE ? x->tail : NULL;
 }
 static inline struct wn_terms_strip wn_open_strip(const struct wn_open_place *x, int64_t h, int64_t r, int64_t c) {
-  return (struct wn_terms_strip){x->p->a, x->u.b, x->u.h0 + h, r * WN_TILE, wn_open_rows(x, r), WN_TILE, c * WN_TILE};
+  return (struct wn_terms_strip){.a = x->p->a,
+                                 .b = x->u.b,
+                                 .h = x->u.h0 + h,
+                                 .r = r * WN_TILE,
+                                 .rows = wn_open_rows(x, r),
+                                 .width = WN_TILE,
+                                 .j0 = c * WN_TILE};
 }
 
 /* Lay out the arrays of a unit, of a worker, and of a call. */

@@ -43,10 +43,9 @@ void wn_terms_relative_lay(const struct wn_attention_plan *p, struct wn_arrays *
   const struct wn_attention *a = p->a;
   const bool on = a->relative.P > 0, back = on && backward, sums = back && a->relative.dp;
   const struct wn_array rows[] = {
-      {"distances", on, WN_DIMS(a->D, wn_terms_relative_stride(p)), sizeof *s->distances, &s->distances},
-      {"rows of distances", back, WN_DIMS(columns(a), p->Dp), sizeof *s->distance_rows, &s->distance_rows},
-      {"sums of distances", sums, WN_DIMS(wn_terms_parts(p), columns(a), p->Dp), sizeof *s->distance_sums,
-       &s->distance_sums},
+      WN_ARRAY_FOR(s->distances, "distances", on, WN_DIMS(a->D, wn_terms_relative_stride(p))),
+      WN_ARRAY_FOR(s->distance_rows, "rows of distances", back, WN_DIMS(columns(a), p->Dp)),
+      WN_ARRAY_FOR(s->distance_sums, "sums of distances", sums, WN_DIMS(wn_terms_parts(p), columns(a), p->Dp)),
   };
   WN_ARRAYS_LAY(l, rows);
 }

@@ -35,7 +35,7 @@ static int64_t part_floats(const struct wn_attention_plan *p) {
 void wn_sinks_lay(const struct wn_attention_plan *p, struct wn_arrays *l, bool backward, struct wn_terms_scratch *s) {
   const bool sums = backward && p->a->sinks.n > 0;
   const struct wn_array rows[] = {
-      {"sums of sinks", sums, WN_DIMS(wn_terms_parts(p), part_floats(p)), sizeof *s->sink_sums, &s->sink_sums},
+      WN_ARRAY_FOR(s->sink_sums, "sums of sinks", sums, WN_DIMS(wn_terms_parts(p), part_floats(p))),
   };
   WN_ARRAYS_LAY(l, rows);
 }

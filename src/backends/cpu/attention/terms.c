@@ -185,8 +185,8 @@ void wn_terms_lay(const struct wn_attention_plan *p, struct wn_arrays *l, bool b
   const bool strength = backward && a->sel.on && a->sel.dstrength;
   const int64_t sums = p->own ? a->B * wn_selection_groups(a) : p->chunks * a->B;
   const struct wn_array rows[] = {
-      {"rows of spans", spans, WN_DIMS(a->B, a->H, a->Tq), sizeof *s->span_rows, &s->span_rows},
-      {"strength", strength, WN_DIMS(sums), sizeof *s->strength, &s->strength},
+      WN_ARRAY_FOR(s->span_rows, "rows of spans", spans, WN_DIMS(a->B, a->H, a->Tq)),
+      WN_ARRAY_FOR(s->strength, "strength", strength, WN_DIMS(sums)),
   };
   WN_ARRAYS_LAY(l, rows);
   wn_terms_relative_lay(p, l, backward, s);
