@@ -23,8 +23,7 @@ const struct wn_field wn_data_fields[] = {
     {.key = "tokenizer",
      TEXT(tokenizer),
      .help = "bytes, a .model or tokenizer.json, a GGUF file or a folder; copied into the checkpoints' folder; empty: "
-             "the one "
-             "in data.train's folder"},
+             "the one in data.train's folder"},
     {.key = "stream",
      .type = WN_FIELD_BOOL,
      .offset = AT(stream),

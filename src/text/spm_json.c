@@ -42,7 +42,7 @@ static wn_status spm_json_cannot(wn_context *ctx, const char *what) {
 
 static wn_status spm_json_cannot_symbol(wn_context *ctx, int32_t id, const char *what) {
   char text[160];
-  snprintf(text, sizeof text, "has a symbol of the user's (piece %d) %s", (int)id, what);
+  snprintf(text, sizeof text, "has a user-defined symbol (piece %d) %s", (int)id, what);
   return spm_json_cannot(ctx, text);
 }
 
@@ -359,7 +359,7 @@ wn_status wn_spm_write_json(wn_context *ctx, const wn_tokenizer *tok, json_t **o
   if (info->remove_extra_whitespaces) return spm_json_cannot(ctx, "removes white space");
   if (!info->escape_whitespaces) return spm_json_cannot(ctx, "does not mark spaces");
   if (!info->bpe && !info->unigram) return spm_json_cannot(ctx, "is neither BPE nor unigram");
-  if (info->user_defined_count > WN_SPM_USER_DEFINED) return spm_json_cannot(ctx, "has many symbols of the user's");
+  if (info->user_defined_count > WN_SPM_USER_DEFINED) return spm_json_cannot(ctx, "has too many user-defined symbols");
   struct spm_writer w = {.ctx = ctx, .tok = tok, .splits = json_array()};
   wn_status status = spm_json_write(&w, out);
   wn_pieces_clear(&w.pieces);
