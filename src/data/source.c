@@ -73,8 +73,8 @@ static wn_status check_task(wn_context *ctx, const wn_data_config *c, int64_t T,
     return wn_fail(ctx, WN_ERR_SHAPE, "the task %s has %" PRId64 " tokens, the model's vocabulary has %d", name, vocab,
                    vocab_size);
   if (context > T)
-    return wn_fail(ctx, WN_ERR_SHAPE, "a sequence of the task %s takes %" PRId64 " tokens, the context has %" PRId64, name,
-                   context, T);
+    return wn_fail(ctx, WN_ERR_SHAPE, "a sequence of the task %s takes %" PRId64 " tokens, the context has %" PRId64,
+                   name, context, T);
   return WN_OK;
 }
 

@@ -136,8 +136,8 @@ struct wn_attention {
   } sinks;
 
   /* Threshold (meaningful attention): a row keeps the fewest content keys whose attention weights reach tau of the
-   * content's total weight: heaviest first, ties to the oldest. It always keeps control keys and learned sinks. The kept
-   * attention weights are normalised again. The choice carries no gradient. */
+   * content's total weight: heaviest first, ties to the oldest. It always keeps control keys and learned sinks. The
+   * kept attention weights are normalised again. The choice carries no gradient. */
   struct {
     bool on;
     double tau;             /* in (0,1] */

@@ -86,16 +86,10 @@ static void select_columns(const struct column *x) {
       s.carry = carry;
       const void *strip = wn_operand_at(p, q, block * step + strips[i].row * p->Dp);
       wn_product_logits(p, strips[i].rows, strips[i].width, kt, strip, (float *)s.base, a->scale);
-      if (!a->sel.bilinear)
-        wn_logits_complete(p,
-                           &(struct wn_terms_strip){.a = a,
-                                                    .b = x->u->b,
-                                                    .h = x->u->h0 + x->u->select,
-                                                    .r = r.r0 + strips[i].row,
-                                                    .rows = strips[i].rows,
-                                                    .width = strips[i].width,
-                                                    .j0 = x->c * WN_TILE},
-                           strip, (float *)s.base);
+      if (!a->sel.bilinear) {
+        const struct wn_terms_strip terms = wn_terms_strip_of(p, x->u, x->u->select, r.r0, &strips[i], x->c);
+        wn_logits_complete(p, &terms, strip, (float *)s.base);
+      }
       const bool apart = x->w->sparse.F && x->c < wn_sparse_edge(p, block);
       if (apart) s.F = x->w->F + strips[i].row * WN_TILE;
       p->ops->select(&s);
@@ -131,6 +125,11 @@ static void score_products(const struct column *x, const struct wn_attention_str
                            const void *k, float *dk, float *dq) {
   if (x->varies) wn_product_columns(x->p, s->row, s->rows, s->width, q, g, dk);
   wn_product_values(x->p, s->rows, s->width, k, g, dq);
+}
+
+static struct wn_terms_strip strip_terms(const struct column *x, int64_t h, int64_t block,
+                                         const struct wn_attention_strip *s) {
+  return wn_terms_strip_of(x->p, x->u, h, wn_max_i64(block * WN_TILE, x->p->offset) - x->p->offset, s, x->c);
 }
 
 /* May some row of the tile see only one key (its own or the one before)? */
@@ -201,13 +200,7 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     const struct wn_attention_strip *s = &x->strips[i];
     const int64_t row = first + s->row, in_tile = s->row * WN_TILE;
     float *weights = w->w + in_tile, *gradient = w->g + in_tile;
-    const struct wn_terms_strip terms = {.a = p->a,
-                                         .b = x->u->b,
-                                         .h = x->u->h0 + h,
-                                         .r = wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row,
-                                         .rows = s->rows,
-                                         .width = s->width,
-                                         .j0 = x->c * WN_TILE};
+    const struct wn_terms_strip terms = strip_terms(x, h, block, s);
     const struct wn_span_range *range = x->rows->spans ? x->rows->spans + block * x->u->heads + h : NULL;
     uint64_t own[WN_TILE];
     const enum wn_terms_evicted evicted =
@@ -311,22 +304,15 @@ static void selection_gradient(struct column *x, int64_t block) {
                                                               .strength = wn_strength(a, x->u->choice),
                                                               .dstrength = a->sel.dstrength ? &x->dstrength : NULL});
     const int64_t row = block * WN_TILE + s->row, of_head = (block * x->u->heads + h) * WN_TILE + s->row;
-    if (h >= 0)
-      logits_gradient(x,
-                      &(struct wn_terms_strip){.a = a,
-                                               .b = x->u->b,
-                                               .h = x->u->h0 + h,
-                                               .r = wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row,
-                                               .rows = s->rows,
-                                               .width = s->width,
-                                               .j0 = x->c * WN_TILE},
-                      base_of(x, block) + in_tile, wn_operand_at(p, x->rows->q, of_head * Dp), w->g + in_tile,
-                      x->sums->dq + of_head * Dp);
-    if (h >= 0)
+    if (h >= 0) {
+      const struct wn_terms_strip terms = strip_terms(x, h, block, s);
+      logits_gradient(x, &terms, base_of(x, block) + in_tile, wn_operand_at(p, x->rows->q, of_head * Dp),
+                      w->g + in_tile, x->sums->dq + of_head * Dp);
       score_products(x, s, w->g + in_tile, wn_operand_at(p, x->rows->q_right, (of_head - s->row) * Dp),
                      wn_operand_at(p, w->k, tile), w->dk + tile, x->sums->dq + of_head * Dp);
-    else
+    } else {
       score_products(x, s, w->g + in_tile, x->rows->sq + (row - s->row) * Dp, w->sk, w->dsk, x->sums->dsq + row * Dp);
+    }
   }
 }
 

@@ -222,16 +222,10 @@ static void forward_begin_tile(const struct wn_attention_plan *p, const struct w
     float *base = r->base + s->row * WN_TILE, *F = r->F + s->row * WN_TILE;
     const void *strip = wn_operand_at(p, q, s->row * p->Dp);
     wn_product_logits(p, s->rows, s->width, selected_keys(p, u, k, c), strip, base, a->scale);
-    if (!a->sel.bilinear)
-      wn_logits_complete(p,
-                         &(struct wn_terms_strip){.a = a,
-                                                  .b = u->b,
-                                                  .h = u->h0 + u->select,
-                                                  .r = r->at.r0 + s->row,
-                                                  .rows = s->rows,
-                                                  .width = s->width,
-                                                  .j0 = c * WN_TILE},
-                         strip, base);
+    if (!a->sel.bilinear) {
+      const struct wn_terms_strip terms = wn_terms_strip_of(p, u, u->select, r->at.r0, s, c);
+      wn_logits_complete(p, &terms, strip, base);
+    }
     p->ops->select(&(struct wn_tile_select){.base = base,
                                             .allow = s->allow,
                                             .carry = w->carry + c * WN_TILE,
@@ -283,13 +277,7 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
     const int64_t row = h * WN_TILE + s->row;
     const void *q = wn_operand_at(p, r->q, row * Dp);
     float *tile = w->tile;
-    const struct wn_terms_strip terms = {.a = p->a,
-                                         .b = u->b,
-                                         .h = u->h0 + h,
-                                         .r = r->at.r0 + s->row,
-                                         .rows = s->rows,
-                                         .width = s->width,
-                                         .j0 = c * WN_TILE};
+    const struct wn_terms_strip terms = wn_terms_strip_of(p, u, h, r->at.r0, s, c);
     if (r->spans && terms.j0 + s->width <= r->spans[h].first) continue;
     const bool ramp = r->spans && terms.j0 < r->spans[h].full;
     const uint64_t *seen = s->seen;

@@ -55,6 +55,13 @@ struct wn_terms_strip {
   const struct wn_attention *a;
   int64_t b, h, r, rows, width, j0;
 };
+/* Strip s of column block c, for head h of the unit; r0: the row block's first query row. */
+static inline struct wn_terms_strip wn_terms_strip_of(const struct wn_attention_plan *p,
+                                                      const struct wn_attention_unit *u, int64_t h, int64_t r0,
+                                                      const struct wn_attention_strip *s, int64_t c) {
+  return (struct wn_terms_strip){
+      .a = p->a, .b = u->b, .h = u->h0 + h, .r = r0 + s->row, .rows = s->rows, .width = s->width, .j0 = c * WN_TILE};
+}
 
 /* Columns that a head's span shows to query rows r..r+rows-1: the first that some row sees, and the first from which on
  * m is 1 for all. */
