@@ -31,7 +31,8 @@ static outcome run_any(pass what, const wn_attention *c, void *scratch, int64_t 
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
   const bool fused = is_fused(c, backward, measures);
   if (what == FORWARD && is_decode(c)) return run_decode(what, c, scratch, on);
-  /* when measuring, the call may turn out to be this kind once its arrays are known */
+  /* Arrays may be missing while scratch is measured, and they decide which of these kernels the call takes: room for
+   * the largest. */
   if ((what == MEASURE_FORWARD && c->Tq <= DECODE_ROWS) || (what == MEASURE_BACKWARD && c->gate.on)) {
     outcome most = run_stored(what, c, scratch, rows, on);
     const auto also = [&](const outcome &x) { most = x.bytes > most.bytes ? x : most; };
@@ -43,7 +44,7 @@ static outcome run_any(pass what, const wn_attention *c, void *scratch, int64_t 
   if (!wn_cuda_attend_sm90(c, backward)) return run_here(what, c, scratch, rows, on);
   const outcome there = run_sm90(what, c, scratch, rows, on);
   if (!measures) return there;
-  /* When measuring, arrays may still be missing: some only the kernels of stored attention weights can take. */
+  /* The same here: an array that comes later may need the kernels for sm_80. */
   const outcome here = run_here(what, c, scratch, rows, on);
   return here.bytes > there.bytes ? here : there;
 }

@@ -1,8 +1,8 @@
 /* Dead keys (docs/selective-attention.md). Before each chunk of rows, the keys that its rows or later ones may still
  * see ("live" keys) are gathered; the chunk's kernels then loop over these "columns", followed by the chunk's own keys.
  *
- * F of a key only grows. Key j is dead from a row on if, for every head that shares its selection, with the largest
- * norm of a query and the smallest lower bound of the log of a row's sum of exponentials over the rows to come,
+ * F of a key only grows. Let max|q| be the largest norm of a query of the rows to come, and low a lower bound of the
+ * log of a row's sum of exponentials. Key j is dead from a row on if, for every head that shares its selection,
  *
  *   scale max|q| |k_j| - min low - F[j] < log(share / Tk)
  *
