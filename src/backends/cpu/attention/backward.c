@@ -139,8 +139,8 @@ static bool may_be_lone(const struct column *x, int64_t block) {
   return block == 0 || a->doc_start || (a->window > 0 && a->window <= 2) || a->slots.evicted_at;
 }
 
-/* If a row sees only one key, its weight is 1 whatever the logit. So its G is set to exactly zero, without rounding
- * error, and with it the share of dF and of the spans' dz. dF may be NULL; dz_before: dz without this tile. */
+/* If a row sees only one key, its attention weight is 1 whatever the logit. So its G is set to exactly zero, without
+ * rounding error, and with it the share of dF and of the spans' dz. dF may be NULL; dz_before: dz without this tile. */
 static void clear_lone(const struct column *x, int64_t h, int64_t p0, const struct wn_attention_strip *s, float *g,
                        float *dF, float *dz, const float *dz_before) {
   const struct wn_attention *a = x->p->a;

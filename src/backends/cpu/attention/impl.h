@@ -291,7 +291,7 @@ struct wn_attention_plan {
   struct {       /* dead_keys.h */
     bool wanted; /* there is scratch for lists of keys */
     bool on;     /* and they are used */
-    float limit; /* log of the largest weight that is skipped, relative to the row's sum */
+    float limit; /* log of the largest attention weight skipped, relative to the row's sum */
   } dead_keys;
   struct wn_tile_kernels kernels;
   float *bias, *dbias; /* position biases by distance, and their gradients, in scratch; NULL: none */

@@ -179,7 +179,7 @@ static void backward_rows(const struct open_task *t, int64_t h, int64_t r, int64
                                                 .width = WN_TILE,
                                                 .lse = t->m,
                                                 .delta = t->factor});
-    if (t->keys == 1) memset(t->G, 0, (size_t)(rows * WN_TILE) * sizeof *t->G); /* its weight is 1 */
+    if (t->keys == 1) memset(t->G, 0, (size_t)(rows * WN_TILE) * sizeof *t->G); /* attention weight 1 */
     if (a->dropout.p > 0) wn_terms_drop(p, &s, keep, t->w);
     wn_tile_columns(p, rows, WN_TILE, t->dy, t->w, t->dv + j0 * Dp);
     if (bends) wn_score_tile_gradient(p, &s, mapped, t->G);

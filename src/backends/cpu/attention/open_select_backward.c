@@ -89,7 +89,7 @@ static void open_backward_head(const struct wn_open_place *x, const struct open_
                                               .lse = x->shared.lse + row,
                                               .delta = x->shared.delta + row,
                                               .dF = w->dF + r * WN_TILE_AREA});
-  if (x->keys == 1) memset(G, 0, (size_t)(rows * WN_TILE) * sizeof *G); /* one key has weight 1 whatever the logit */
+  if (x->keys == 1) memset(G, 0, (size_t)(rows * WN_TILE) * sizeof *G); /* its attention weight is 1 */
   if (a->dropout.p > 0) wn_terms_drop(p, &s, keep, w->w);
   wn_tile_columns(p, rows, WN_TILE, dy, w->w, w->dv + g * WN_TILE * p->Dp);
   if (!selects) open_logits_gradient(x, to, h, r, c, bends ? mapped : NULL, G);

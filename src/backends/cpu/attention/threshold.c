@@ -8,7 +8,7 @@
  * Forward saves `cut` for backward: a number between the logits of the last key kept and the first one dropped, so that
  * rounding differences between the two passes cannot change the choice. If these two logits are equal, it saves the
  * logit itself and the index of the last key kept. Half a key more means that the row keeps this key and nothing else:
- * its weight is 1 whatever the logit. */
+ * its attention weight is 1 whatever the logit. */
 #include "backends/cpu/attention/threshold.h"
 #include <math.h>
 #include <string.h>

@@ -25,7 +25,7 @@ const uint64_t *wn_threshold_mask(const struct wn_attention_plan *p, const struc
                                   const float *tile, const float *F, const uint64_t *seen, uint64_t *own);
 
 /* Backward of rows that keep a single key: the key is hidden from the gradient, so that G is exactly zero and not a
- * rounding error. Below: sets the weight of such keys, which is 1, in weights[rows,64]. */
+ * rounding error. Below: sets the attention weight of such keys, which is 1, in weights[rows,64]. */
 void wn_threshold_hide_single(const struct wn_terms_strip *s, const double *cut, uint64_t *own);
 void wn_threshold_show_single(const struct wn_terms_strip *s, const double *cut, float *weights);
 

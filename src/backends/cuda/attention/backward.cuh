@@ -104,7 +104,8 @@ __global__ void __launch_bounds__(256) attention_delta(const attention_args a, c
   }
 }
 
-/* lse of row i in base 2. For rows that do not exist or see nothing: +infinity, which makes every weight 0. */
+/* lse of row i in base 2. For rows that do not exist or see nothing: +infinity, which makes every attention weight
+ * 0. */
 __device__ __forceinline__ float log2_sum(const attention_args &a, int b, int h, int i) {
   if (i >= rows_end(a)) return INFINITY;
   const float x = a.lse[((int64_t)b * a.H + h) * a.Tq + i];

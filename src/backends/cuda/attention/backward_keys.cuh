@@ -59,7 +59,7 @@ __device__ __forceinline__ void mark_dropped(const attention_args &a, float (&s)
 #pragma unroll
     for (int e = 0; e < 4; e++) s[t][e] = kept >> (4 * t + e) & 1 ? s[t][e] : -s[t][e];
 }
-/* dA from such a weight. */
+/* dA from such an attention weight. */
 __device__ __forceinline__ float marked_gradient(const attention_args &a, float w, float dp, float delta) {
   return fabsf(w) * ((w < 0 ? 0.0f : a.dropout.factor * dp) - delta);
 }

@@ -150,8 +150,8 @@ static __global__ void __launch_bounds__(STORED_THREADS, 1) stored_threshold(con
   if (s.threshold.count) s.threshold.count[place] = kept;
 }
 
-/* sums[b,P,j]: the weight that the rows and the heads of a group gave key j; one thread per key. Grid: keys in blocks,
- * P, sequences. */
+/* sums[b,P,j]: the attention weight that the rows and the heads of a group gave key j; one thread per key. Grid: keys
+ * in blocks, P, sequences. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_sums(const stored_args s) {
   const attention_args &a = s.a;
   const int j = blockIdx.x * STORED_THREADS + threadIdx.x, P = a.slot_groups, share = a.H / P;

@@ -102,7 +102,7 @@ static __global__ void __launch_bounds__(256) attention_root(const attention_arg
 
 /* ---- dropout ---- */
 
-/* 0, or the factor of a kept weight. */
+/* 0, or the factor of a kept attention weight. */
 __device__ __forceinline__ float kept_factor(const attention_args &a, int b, int h, int i, int j) {
   if (!(a.dropout.limit > 0)) return 1;
   const uint64_t n = (((uint64_t)b * a.H + h) * a.Tq + i) * a.Tk + j;
