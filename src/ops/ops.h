@@ -267,12 +267,12 @@ struct wn_cross_entropy {
   uint8_t *hit;  /* [M] or NULL */
 };
 
-/* Attention sums: the attention weight that R rows (the heads of a group, for one query) give in total to each of N
- * columns. L[r,c] = scale logits[r,c] + add[r/share,c] + extra[r,c]; -inf: the row does not see the column.
+/* Attention sums: the total attention weight that R rows (a group's heads, for one query) give each of N columns.
+ * L[r,c] = scale logits[r,c] + add[r/share,c] + extra[r,c]; -inf: the row does not see the column.
  * W[r,c] = factor[r,c] exp(L[r,c]) / (sum_s exp(scale sink[r,s]) + sum_c factor[r,c] exp(L[r,c]));
  * sums[c] += sum_r W[r,c], row by row. A row that sees no column adds 0. */
 struct wn_attention_sums {
-  int64_t R, N, S; /* S: learned sinks, which take their share of it */
+  int64_t R, N, S; /* S: learned sinks, which take their share of attention weight */
   double scale;
   const void *logits;
   int64_t ld;                 /* [R,N] */
