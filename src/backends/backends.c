@@ -1,4 +1,4 @@
-/* The backends of this build, and the libraries they stand on. */
+/* The backends of this build, and the libraries that they use. */
 #include <jansson.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -43,7 +43,8 @@ const char *wn_backend_bf16(const wn_context *ctx) {
   return "float32";
 }
 
-/* Processors whose kernels have tiles of rows (packed.h); others, ARM's among them, take panels of floats. */
+/* "AMX" and "AVX512_VNNI" are for processors whose kernels multiply tiles of rows (packed.h); others, including ARM,
+ * multiply panels of floats. */
 const char *wn_backend_prompts(const wn_context *ctx) {
   (void)ctx;
 #if WN_HAS_KERNELS && defined(__x86_64__)

@@ -1,4 +1,4 @@
-/* What a program that measures asks of a context's backend, wherever its arrays lie. */
+/* What benchmarks need from a context's backend, wherever its arrays are. */
 #include "winnow/measure.h"
 
 #include <string.h>

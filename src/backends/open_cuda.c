@@ -1,5 +1,5 @@
-/* The CUDA backend's module (cuda/module.h), opened when a context of that backend first computes: a process that uses
- * another loads neither it nor a driver. It stays until the process ends. */
+/* Opens the CUDA backend's module (cuda/module.h) when a context with that backend first computes: a process that uses
+ * another backend loads neither the module nor a driver. The module stays loaded until the process ends. */
 #include <dlfcn.h>
 #include <pthread.h>
 
@@ -22,7 +22,7 @@ static void host_log(wn_context *ctx, wn_log_level level, const char *line) {
 }
 static const struct wn_cuda_host host = {.fail = host_fail, .log = host_log, .open = wn_open_module};
 
-/* With the lock held. */
+/* The lock is held. */
 static wn_status module_open(wn_context *ctx) {
   if (module) return WN_OK;
   if (!wn_module_is_there(file))

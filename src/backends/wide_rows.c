@@ -1,4 +1,4 @@
-/* Rows in bf16, computed on in exec->dtype. */
+/* Attention on bf16 rows, computed in exec->dtype; see wide_rows.h. */
 #include "backends/wide_rows.h"
 
 #include "base/arrays.h"
@@ -6,7 +6,7 @@
 #include "ops/attention.h"
 #include "tensor/bf16.h"
 
-/* The rows in the type that is computed in: [B,T,heads,D] without gaps. */
+/* The rows in the type of the computation: [B,T,heads,D], contiguous. */
 struct wide_rows {
   void *q, *k, *v, *y;
   void *dy, *dq, *dk, *dv;
@@ -16,19 +16,19 @@ static void wide_rows_lay(const struct wn_attention *a, wn_dtype dtype, bool bac
                           struct wide_rows *w) {
   const size_t size = wn_dtype_size(dtype);
   const struct wn_array rows[] = {
-      {"q", true, WN_DIMS(a->B, a->Tq, a->H, a->D), size, &w->q},
-      {"k", true, WN_DIMS(a->B, a->Tk, a->Hkv, a->D), size, &w->k},
-      {"v", true, WN_DIMS(a->B, a->Tk, a->Hkv, a->D), size, &w->v},
-      {"y", true, WN_DIMS(a->B, a->Tq, a->H, a->D), size, &w->y},
-      {"dy", backward, WN_DIMS(a->B, a->Tq, a->H, a->D), size, &w->dy},
-      {"dq", backward && a->dq, WN_DIMS(a->B, a->Tq, a->H, a->D), size, &w->dq},
-      {"dk", backward && a->dk, WN_DIMS(a->B, a->Tk, a->Hkv, a->D), size, &w->dk},
-      {"dv", backward && a->dv, WN_DIMS(a->B, a->Tk, a->Hkv, a->D), size, &w->dv},
+      WN_ARRAY_SIZED(w->q, size, "q", true, WN_DIMS(a->B, a->Tq, a->H, a->D)),
+      WN_ARRAY_SIZED(w->k, size, "k", true, WN_DIMS(a->B, a->Tk, a->Hkv, a->D)),
+      WN_ARRAY_SIZED(w->v, size, "v", true, WN_DIMS(a->B, a->Tk, a->Hkv, a->D)),
+      WN_ARRAY_SIZED(w->y, size, "y", true, WN_DIMS(a->B, a->Tq, a->H, a->D)),
+      WN_ARRAY_SIZED(w->dy, size, "dy", backward, WN_DIMS(a->B, a->Tq, a->H, a->D)),
+      WN_ARRAY_SIZED(w->dq, size, "dq", backward && a->dq, WN_DIMS(a->B, a->Tq, a->H, a->D)),
+      WN_ARRAY_SIZED(w->dk, size, "dk", backward && a->dk, WN_DIMS(a->B, a->Tk, a->Hkv, a->D)),
+      WN_ARRAY_SIZED(w->dv, size, "dv", backward && a->dv, WN_DIMS(a->B, a->Tk, a->Hkv, a->D)),
   };
   WN_ARRAYS_LAY(l, rows);
 }
 
-/* Rows from..T-1 of [B,T,heads,D]: strided bf16 and dense numbers. */
+/* Copies rows from..T-1 of [B,T,heads,D] between strided bf16 and contiguous numbers. */
 struct wide_copy {
   const struct wn_exec *exec;
   int64_t B, from, T, heads, D;
@@ -62,7 +62,7 @@ static void wide_store(const struct wide_copy *c, const void *from, void *x, str
     }
 }
 
-/* The call on wide rows. */
+/* The same call with the copied rows. */
 static struct wn_attention wide_call(const struct wn_attention *a, wn_dtype dtype, const struct wide_rows *w) {
   struct wn_attention wide = *a;
   wide.row_type = dtype;
@@ -81,7 +81,8 @@ wn_status wn_wide_rows_run(const struct wn_exec *exec, const struct wn_attention
   wide_rows_lay(a, exec->dtype, backward, &l, &w);
   const struct wn_attention wide = wide_call(a, exec->dtype, &w);
   const struct wn_exec inner = wn_exec_behind(exec, l.bytes);
-  const struct wide_copy rows = {exec, a->B, 0, a->Tq, a->H, a->D}, keys = {exec, a->B, 0, a->Tk, a->Hkv, a->D};
+  const struct wide_copy rows = {.exec = exec, .B = a->B, .T = a->Tq, .heads = a->H, .D = a->D},
+                         keys = {.exec = exec, .B = a->B, .T = a->Tk, .heads = a->Hkv, .D = a->D};
   wide_load(&rows, a->q, a->s_q, w.q);
   wide_load(&keys, a->k, a->s_k, w.k);
   wide_load(&keys, a->v, a->s_v, w.v);
@@ -93,7 +94,8 @@ wn_status wn_wide_rows_run(const struct wn_exec *exec, const struct wn_attention
   wide_load(&rows, a->y, a->s_y, w.y);
   wide_load(&rows, a->dy, a->s_y, w.dy);
   WN_TRY(slot(&inner, &wide));
-  const struct wide_copy changed = {exec, a->B, a->dk_from, a->Tk, a->Hkv, a->D};
+  const struct wide_copy changed = {
+      .exec = exec, .B = a->B, .from = a->dk_from, .T = a->Tk, .heads = a->Hkv, .D = a->D};
   wide_store(&rows, w.dq, a->dq, a->s_q);
   wide_store(&changed, w.dk, a->dk, a->s_k);
   wide_store(&changed, w.dv, a->dv, a->s_v);

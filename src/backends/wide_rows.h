@@ -1,6 +1,6 @@
-/* Attention on rows in bf16 by a kernel that computes on exec->dtype: the rows are copied to its type in scratch, the
- * kernel runs, and what it wrote is rounded back. The same numbers as a call on the values that the rows stand for,
- * with y, dq, dk and dv rounded at the end. Costs a pass over the arrays, and their size again. */
+/* Attention on bf16 rows with a kernel that computes in exec->dtype: the rows are copied to that type in scratch, the
+ * kernel runs, and its results are rounded back. The result is that of a call with the converted values, with y, dq, dk
+ * and dv rounded at the end. Costs a pass over the arrays, and scratch for the copies. */
 #ifndef WN_BACKENDS_WIDE_ROWS_H
 #define WN_BACKENDS_WIDE_ROWS_H
 
@@ -9,10 +9,10 @@
 typedef wn_status wn_attention_slot(const struct wn_exec *, const struct wn_attention *);
 typedef size_t wn_attention_scratch_slot(const struct wn_exec *, const struct wn_attention *, bool backward);
 
-/* The call a->row_type asks for: `slot` itself unless its rows are in bf16. */
+/* Runs the call: calls `slot` directly unless rows are bf16. */
 wn_status wn_wide_rows_run(const struct wn_exec *exec, const struct wn_attention *a, bool backward,
                            wn_attention_slot *slot);
-/* Its scratch; enough for fewer and shorter sequences where that of `scratch` is. */
+/* Bytes of scratch. It suffices for fewer and shorter sequences if that of `scratch` does. */
 size_t wn_wide_rows_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward,
                             wn_attention_scratch_slot *scratch);
 

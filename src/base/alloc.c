@@ -1,6 +1,5 @@
-/* Counted, aligned memory.
- * A block carries a header in the WN_ALIGN bytes before it. Blocks of MAP_LIMIT bytes and more are mapped on their own,
- * so that freeing them returns their pages to the system at once. */
+/* Counted, aligned memory. A block carries a header in the WN_ALIGN bytes before it. A block of MAP_LIMIT bytes or more
+ * has its own mmap, so that freeing it returns its pages to the system at once. */
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/misuse.h"
@@ -14,7 +13,7 @@
 #define MAP_LIMIT ((size_t)1 << 20)
 #define HUGE_LIMIT ((size_t)8 << 20)
 
-/* AddressSanitizer sees overruns of malloc's blocks but not of maps. */
+/* AddressSanitizer detects overruns of malloc's blocks, but not of mmap's. */
 #if defined(__SANITIZE_ADDRESS__)
 #define USE_MAP 0
 #elif defined(__has_feature)
@@ -30,7 +29,7 @@ struct header {
   void *start;   /* what malloc or mmap gave */
   size_t mapped; /* bytes to unmap; 0: malloc */
   size_t bytes;  /* as asked for */
-  uint64_t word; /* wn_block_word: what the block is */
+  uint64_t word; /* wn_block_word: says what the block is */
 };
 _Static_assert(sizeof(struct header) <= WN_ALIGN, "the header must fit before the block");
 _Static_assert(offsetof(struct header, word) + sizeof(uint64_t) == sizeof(struct header),
@@ -54,8 +53,8 @@ static void count_allocation(size_t bytes) {
   }
 }
 
-/* oneDNN's kernels and scratch, libxsmm's registry, SentencePiece's tables, stacks of threads: 40 MiB were seen in
- * training. */
+/* What other libraries allocate: oneDNN's kernels and scratch, libxsmm's registry, SentencePiece's tables, thread
+ * stacks. 40 MiB were measured in training. */
 enum { RESERVE_MIB = 64 };
 
 wn_status wn_alloc_reserve(wn_context *ctx) {
@@ -101,7 +100,7 @@ void wn_free(void *p) {
   if (!p) return;
   struct header header;
   memcpy(&header, (char *)p - sizeof header, sizeof header);
-  *(volatile uint64_t *)wn_block_word(p) = WN_BLOCK_FREED; /* volatile: kept, although the block is about to go */
+  *(volatile uint64_t *)wn_block_word(p) = WN_BLOCK_FREED; /* volatile: the store must be kept */
   atomic_fetch_sub(&live_bytes, header.bytes);
   atomic_fetch_sub(&live_allocations, 1);
   if (header.mapped)

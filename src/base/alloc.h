@@ -9,24 +9,24 @@
 
 #define WN_ALIGN 64 /* a cache line and an AVX-512 register */
 
-/* Zero-filled, WN_ALIGN-aligned, counted by wn_memory_info. Large blocks are mapped, so that freeing returns
- * them to the system. WN_ERR_MEMORY names `what` and the bytes. bytes 0 gives NULL. */
+/* Zero-filled, aligned to WN_ALIGN, counted by wn_memory_info. Large blocks have their own mmap, so that freeing
+ * returns them to the system. On failure: WN_ERR_MEMORY, naming `what` and the bytes. bytes 0 gives NULL. */
 wn_status wn_alloc(wn_context *ctx, const char *what, size_t bytes, void **out);
-/* Under a limit of address space (ulimit -v): is there still room for what the libraries that winnow computes with take
- * beside its own memory? They end the process where there is none, so whatever is about to use them asks before.
- * WN_ERR_MEMORY says how much is wanted. */
+/* Under a limit of address space (ulimit -v): is there room for what the libraries that winnow computes with will
+ * allocate themselves? They end the process when there is none, so call this before using them. WN_ERR_MEMORY says how
+ * much is wanted. */
 wn_status wn_alloc_reserve(wn_context *ctx);
 void wn_free(void *p); /* NULL is allowed */
-/* The eight bytes in front of a block, which say what it is: 0; a handle of a kind, by which the API knows its own
- * (misuse.h); freed, as long as the memory is not used again. */
+/* The eight bytes in front of a block say what it is: 0 (plain memory), a handle of some kind (this is how the API
+ * recognises its own handles, misuse.h), or freed (as long as the memory is not used again). */
 #define WN_BLOCK_HANDLE UINT64_C(0x77696e6e6f770000)
 #define WN_BLOCK_FREED UINT64_C(0x6672656564000000)
 static inline uint64_t *wn_block_word(void *block) {
   return (uint64_t *)block - 1;
 }
-char *wn_strdup(wn_context *ctx, const char *s); /* NULL on failure, detail recorded; freed with wn_free */
+char *wn_strdup(wn_context *ctx, const char *s); /* NULL on failure, error recorded; free with wn_free */
 
-/* a*b and a+b without overflow: false when it would overflow. */
+/* a*b and a+b; false on overflow. */
 bool wn_mul_size(size_t a, size_t b, size_t *out);
 bool wn_add_size(size_t a, size_t b, size_t *out);
 

@@ -1,4 +1,4 @@
-/* The planner of arrays. */
+/* Lays out arrays in one block of memory; see arrays.h. */
 #include "base/arrays.h"
 
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 #define ARRAYS_LIMIT (SIZE_MAX / 4)
 
-/* Bytes of a row, padded to WN_ALIGN; false: more than the limit. */
+/* Bytes of one array, padded to WN_ALIGN; false: more than the limit. */
 static bool array_bytes(const struct wn_array *row, size_t *bytes) {
   size_t n = row->element;
   for (int i = 0; i < row->dims.n; i++)
@@ -20,7 +20,7 @@ static bool array_bytes(const struct wn_array *row, size_t *bytes) {
   return true;
 }
 
-/* A large dimension together with one of 0 is no error. */
+/* A dimension of 0 makes the array empty, however large the others are: no error. */
 static bool array_empty(const struct wn_array *row) {
   for (int i = 0; i < row->dims.n; i++)
     if (row->dims.size[i] == 0) return true;
@@ -89,7 +89,7 @@ struct wn_arrays wn_arrays_copy(const struct wn_arrays *counted, void *memory, i
 
 void *wn_arrays_lay_copies(struct wn_arrays *arrays, const struct wn_arrays *counted, int64_t n) {
   void *at;
-  const struct wn_array row = {"copies", true, WN_DIMS(n, (int64_t)counted->bytes), 1, &at};
+  const struct wn_array row = WN_ARRAY_SIZED(at, 1, "copies", true, WN_DIMS(n, (int64_t)counted->bytes));
   if (!arrays->failed) arrays->failed = counted->failed;
   wn_arrays_lay(arrays, &row, 1);
   return at;

@@ -2,7 +2,7 @@
 #ifndef WN_BASE_CLOCK_H
 #define WN_BASE_CLOCK_H
 
-/* Seconds of a clock that only runs forward, from an arbitrary start. */
+/* Seconds on a monotonic clock; the zero point is arbitrary. */
 double wn_seconds_now(void);
 
 #endif

@@ -17,7 +17,7 @@
 static const char *const context_backends[] = {WN_BACKENDS(CONTEXT_BACKEND, CONTEXT_COMMA)};
 enum { CONTEXT_BACKENDS = sizeof context_backends / sizeof *context_backends };
 
-/* As many as there are CPUs, or fewer where OMP_NUM_THREADS says so ("2", "2,4": of nested teams the outermost). */
+/* The number of CPUs, or less if OMP_NUM_THREADS says so (of a list such as "2,4", its first number counts). */
 static int default_threads(void) {
   const int cpus = wn_cpu_count();
   const char *text = getenv("OMP_NUM_THREADS");
@@ -26,7 +26,7 @@ static int default_threads(void) {
   return wanted > 0 && wanted < cpus && (!*end || *end == ',') ? (int)wanted : cpus;
 }
 
-/* 2^-24 is half a unit in the last place of a row's sum: no float can tell. */
+/* 2^-24 is half a unit in the last place of a row's sum of attention weights (1): no float shows the difference. */
 static wn_status context_dead_keys(wn_context *ctx, double option, double *out) {
   const char *text = getenv("WINNOW_DEAD_KEYS");
   char *end = NULL;
@@ -62,7 +62,7 @@ wn_status wn_context_create(const wn_context_options *options, wn_context **out)
   wn_status status = wn_alloc(NULL, "context", sizeof(wn_context), &p);
   if (status != WN_OK) return status;
   wn_context *ctx = p;
-  wn_handle_mark(ctx, WN_HANDLE_UNFINISHED); /* so far it can only tell its error, and be destroyed */
+  wn_handle_mark(ctx, WN_HANDLE_UNFINISHED); /* so far it can only report an error and be destroyed */
   atomic_init(&ctx->cancelled, 0);
   *out = ctx;
 
@@ -71,7 +71,7 @@ wn_status wn_context_create(const wn_context_options *options, wn_context **out)
   ctx->log = own.log;
   ctx->log_user = own.log_user;
   const char *backend = own.backend ? own.backend : context_backends[0];
-  /* Whole test programs run on guard so, or on a device (docs/adding-a-backend.md). */
+  /* This is how whole test programs run on guard, or on a device (docs/adding-a-backend.md). */
   const char *guard = getenv("WINNOW_GUARD"), *instead = getenv("WINNOW_GUARD_BACKEND");
   if (guard && (!own.backend || !strcmp(own.backend, "ref") || !strcmp(guard, "all")))
     backend = instead ? instead : "guard";

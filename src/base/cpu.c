@@ -1,4 +1,4 @@
-/* What this CPU can do and how much of it this process may use. */
+/* What this CPU supports, and how many CPUs this process may use. */
 #include "base/context.h"
 #include "base/error.h"
 #include "base/open.h"
@@ -30,7 +30,7 @@ static bool has_f16c(void) {
   return __get_cpuid(1, &a, &b, &c, &d) && (c & (1u << 29));
 }
 
-/* amx-bf16, amx-tile and amx-int8 are in leaf 7, EDX bits 22, 24 and 25. */
+/* CPUID leaf 7, EDX: the bits of amx-bf16, amx-tile and amx-int8. */
 enum { AMX_BF16 = 22, AMX_TILE = 24, AMX_INT8 = 25 };
 static bool has_amx(int products) {
   unsigned a, b, c, d;
@@ -71,7 +71,7 @@ static void cpu_detect(void) {
 #undef FEATURE
   features[n] = NULL;
 
-  /* The same sets that CMakeLists.txt compiles the kernel files for. */
+  /* The sets for which CMakeLists.txt compiles the kernel files. */
   bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
@@ -155,13 +155,13 @@ static bool cpu_read_line(const char *path, char *line, int size) {
   return ok;
 }
 
-/* CPUs that a cgroup's quota is worth, rounded up; 0 when there is no quota. */
+/* CPUs that a cgroup quota allows, rounded up; 0: no quota. */
 static long cpu_quota(long long quota, long long period) {
   if (quota <= 0 || period <= 0) return 0;
   return (long)((quota + period - 1) / period);
 }
 
-/* Every group from the process's own up to the root may have a quota: the smallest counts. */
+/* The process's own cgroup and every parent may have a quota: the smallest counts. */
 static long cpu_cgroup(void) {
   long least = 0;
   FILE *f = wn_open_system("/proc/self/cgroup");
@@ -205,7 +205,7 @@ static long cpu_cgroup(void) {
 
 int wn_cpu_count(void) {
   long cpus = 0;
-  /* Machines with more than 1024 CPUs need a larger set than the fixed one. */
+  /* A machine with more than 1024 CPUs needs a larger set than the fixed one. */
   for (int size = 1024; size <= 1 << 16 && cpus == 0; size *= 4) {
     cpu_set_t *set = CPU_ALLOC(size);
     if (!set) break;

@@ -1,4 +1,4 @@
-/* Status names, the context's error line, the log. */
+/* Names of statuses, the context's error text, the log. */
 #include "base/error.h"
 #include "base/context.h"
 #include "base/number.h"
@@ -34,7 +34,7 @@ const char *wn_status_name(wn_status status) {
   return "WN_ERR_UNKNOWN";
 }
 
-/* A line cut in the middle of a UTF-8 sequence loses the incomplete sequence. */
+/* Drops an incomplete UTF-8 sequence at the end, where the text was cut. */
 static void error_trim_utf8(char *s) {
   size_t n = strlen(s), start = n;
   while (start > 0 && n - start < 4 && ((unsigned char)s[start - 1] & 0xC0) == 0x80) start--;
@@ -44,8 +44,8 @@ static void error_trim_utf8(char *s) {
   if (want > 1 && n - (start - 1) < want) s[start - 1] = 0;
 }
 
-/* Arguments may point into ctx->error: the line is made in a place of its own. Text from files ends up in these lines
- * (wn_line_escape); vsnprintf gives no line at all only for a format of its own that cannot be. */
+/* The arguments may point into ctx->error, so the text is formatted in a separate buffer. It may hold text from files,
+ * which wn_line_escape escapes afterwards. vsnprintf fails only for an invalid format. */
 static void error_format(char *out, size_t bytes, const char *format, va_list args) {
   char raw[1024];
   const int n = wn_print_list(raw, sizeof raw, format, args);
@@ -74,7 +74,7 @@ wn_status wn_fail_prefix(wn_context *ctx, wn_status status, const char *format, 
   va_end(args);
   const size_t used = strlen(line);
   snprintf(line + used, sizeof line - used, ": %s", ctx->error);
-  wn_line_escape(line, ctx->error, sizeof ctx->error); /* escaped already: cut where a character ends */
+  wn_line_escape(line, ctx->error, sizeof ctx->error); /* already escaped: this only cuts at a character boundary */
   return status;
 }
 

@@ -1,4 +1,4 @@
-/* Errors inside the library: the status travels by return value, the sentence by the context. */
+/* Errors inside the library: functions return the status, and the context keeps the text. */
 #ifndef WN_BASE_ERROR_H
 #define WN_BASE_ERROR_H
 
@@ -6,8 +6,8 @@
 
 #include "winnow/context.h"
 
-/* Records one line of detail (newlines become spaces, long text is cut) and returns status.
- * ctx may be NULL: then only the status travels. Call from the context's own thread only. */
+/* Records one line of detail (newlines become spaces, long text is cut) and returns status. ctx may be NULL: then only
+ * the status is returned. Call it only from the context's own thread. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
@@ -21,7 +21,7 @@ __attribute__((format(printf, 3, 4)))
 wn_status
 wn_fail_prefix(wn_context *ctx, wn_status status, const char *format, ...);
 
-/* A number as a sentence has it: "nan", whose sign says nothing, is printed as "-nan" where it has one. */
+/* A number as messages print it. The sign of a NaN means nothing, but printf would show it as "-nan": drop it. */
 static inline double wn_told(double x) {
   return isnan(x) ? (double)NAN : x;
 }
@@ -32,7 +32,7 @@ static inline double wn_told(double x) {
     if (wn_try_status_ != WN_OK) return wn_try_status_;                                                                \
   } while (0)
 
-/* For functions with clean-up: sets `status` and jumps. */
+/* For functions with clean-up code: sets `status` and jumps to `label`. */
 #define WN_TRY_GOTO(expr, label)                                                                                       \
   do {                                                                                                                 \
     status = (expr);                                                                                                   \

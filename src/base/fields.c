@@ -1,4 +1,4 @@
-/* Configuration by table: reading, writing and help from the same rows. */
+/* Configuration by table: the same entries drive reading, writing and help. */
 #include "base/fields.h"
 #include "base/alloc.h"
 #include "base/error.h"
@@ -49,7 +49,7 @@ wn_status wn_fields_set(wn_context *ctx, json_t *object, const struct wn_field_g
   return wn_json_set(ctx, object, assignment, f && (f->type == WN_FIELD_STRING || f->type == WN_FIELD_EXTRA_STRING));
 }
 
-/* Does some row stand below `path`? */
+/* Is `path` an object with keys of its own? */
 static bool fields_is_section(const struct reader *r, const char *path) {
   char key[MAX_PATH];
   size_t n = strlen(path);
@@ -86,17 +86,17 @@ static const char *fields_leaf(const char *path) {
   return dot ? dot + 1 : path;
 }
 
-/* Of a key and a section that are as near, the section: it has more in it. */
+/* Keeps the nearer of the best match so far and this key or object. On a tie the object wins, as it holds more. */
 static void fields_consider(const char *path, const char *key, bool section, int *best, char out[MAX_PATH]) {
   int whole = edit_distance(path, key);
-  int last = 1 + edit_distance(fields_leaf(path), fields_leaf(key)); /* the right name in the wrong section */
+  int last = 1 + edit_distance(fields_leaf(path), fields_leaf(key)); /* the right name in the wrong object */
   int distance = whole < last ? whole : last;
   if (distance > *best || (distance == *best && !section)) return;
   *best = distance;
   snprintf(out, MAX_PATH, "%s", key);
 }
 
-/* The known key (or section) nearest to `path`; false when none is near. */
+/* The known key or object nearest to `path`; false if none is near. */
 static bool fields_nearest_key(const struct reader *r, const char *path, char out[MAX_PATH]) {
   char key[MAX_PATH];
   int best = 1 << 20;
@@ -143,7 +143,7 @@ static wn_status field_fail_range(const struct reader *r, const char *path, cons
                  f->min, f->max);
 }
 
-/* An integer, or a real that is one (1e6); false otherwise. */
+/* Accepts an integer, or a real with a whole value (1e6); false otherwise. */
 static bool field_as_integer(const json_t *v, int64_t *out) {
   if (json_is_integer(v)) {
     *out = json_integer_value(v);
@@ -159,7 +159,7 @@ static wn_status field_read_unsigned(const struct reader *r, const char *path, c
                                      const json_t *v, char *at) {
   uint64_t value = 0;
   int64_t n;
-  if (json_is_string(v)) { /* how values beyond JSON's signed integers are written */
+  if (json_is_string(v)) { /* a string: how values beyond JSON's signed integers are written */
     const char *s = json_string_value(v);
     size_t digits = strspn(s, "0123456789");
     if (digits == 0 || s[digits] || digits > 20) return field_fail_type(r, path, "a whole number of at least 0", v);
@@ -277,7 +277,7 @@ static wn_status fields_read_object(const struct reader *r, const char *path, co
   json_object_foreach((json_t *)(uintptr_t)object, key, v) {
     char inner[MAX_PATH], enabled[MAX_PATH + 16];
     bool fits = (size_t)snprintf(inner, sizeof inner, "%s%s%s", path, *path ? "." : "", key) < sizeof inner;
-    bool key_has_dot = strchr(key, '.') != NULL; /* "a.b" as one key would pass for the nested key */
+    bool key_has_dot = strchr(key, '.') != NULL; /* a key spelled "a.b" would be mistaken for the nested key a.b */
     size_t base = 0;
     const struct wn_field *f = fits && !key_has_dot ? fields_find(r, inner, &base) : NULL;
     if (f) {
@@ -363,7 +363,7 @@ static json_t *field_value(const struct wn_field *f, const char *at) {
   return NULL;
 }
 
-/* Takes the reference to value. */
+/* Takes over the caller's reference to value. */
 static bool fields_put(json_t *object, const char *path, json_t *value) {
   const char *dot;
   while (value && (dot = strchr(path, '.'))) {
@@ -494,7 +494,7 @@ wn_status wn_fields_help(wn_context *ctx, const struct wn_field_group *groups, i
   return WN_OK;
 }
 
-/* Bytes of a value; a text's count up to its end. */
+/* Bytes to compare; for a text, its length. */
 static size_t field_bytes(const struct wn_field *f, const char *at) {
   switch (f->type) {
   case WN_FIELD_BOOL:

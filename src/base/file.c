@@ -21,8 +21,8 @@ static wn_status file_fail_errno(wn_context *ctx, const char *verb, const char *
   return wn_fail(ctx, WN_ERR_IO, "cannot %s %s: %s", verb, path, strerror(error));
 }
 
-/* Maps for wn_mapped_file, which a signal handler may ask: a place is taken by its bytes and known from when its data
- * is set. A map beyond them is not known by name. */
+/* The maps that wn_mapped_file knows; it may be called from a signal handler. Setting `bytes` claims a slot, setting
+ * `data` makes it visible. Maps beyond FILE_MAPS are not listed. */
 enum { FILE_MAPS = 64 };
 static struct {
   _Atomic uintptr_t data; /* 0: free */
@@ -89,13 +89,13 @@ void wn_map_release(const void *data, size_t bytes) {
   if (to > from && wn_mapped_file(data)) (void)madvise((void *)from, to - from, MADV_DONTNEED);
 }
 
-/* All of a descriptor, which is closed. `size` is what it is likely to hold, 0 if nobody knows. */
+/* Reads a descriptor to its end and closes it. `size` is the expected size, 0 if unknown. */
 static wn_status file_read_all(wn_context *ctx, const char *path, int fd, uintmax_t size, size_t limit, char **out,
                                size_t *bytes) {
   wn_status status = WN_OK;
   char *text = NULL;
   if (limit > (size_t)PTRDIFF_MAX) limit = (size_t)PTRDIFF_MAX;
-  /* one byte past the limit tells a file that is too large */
+  /* one byte more than the limit shows that a file is too large */
   size_t used = 0, capacity = size == 0 ? 65536 : size > limit ? limit + 1 : (size_t)size + 1;
   if (capacity > limit) capacity = limit + 1;
   void *p;
@@ -167,8 +167,8 @@ static void file_parent_of(const char *path, char *out, size_t bytes) {
     snprintf(out, bytes, "%.*s", (int)n, path);
 }
 
-/* Makes what has happened to the names in a folder last. Some file systems cannot sync folders, and a folder may be one
- * that can be written but not read: the order is theirs to keep then. */
+/* Syncs the folder, so that renames in it survive a crash. Some file systems cannot sync folders, and a folder may be
+ * writable but not readable: then the order of renames is up to the file system. */
 static wn_status file_sync_folder(wn_context *ctx, const char *dir) {
   const int fd = wn_open_folder(dir);
   if (fd < 0) return errno == EACCES ? WN_OK : file_fail_errno(ctx, "sync the folder", dir, errno);
@@ -179,7 +179,7 @@ static wn_status file_sync_folder(wn_context *ctx, const char *dir) {
 
 /* ---- temporary names ---- */
 
-/* ".NAME.winnow-0123456789ab" in the folder of the target. Long names are cut: 255 bytes are the most. */
+/* ".NAME.winnow-0123456789ab" in the target's folder. NAME is cut so that the whole stays within 255 bytes. */
 #define MARK ".winnow-"
 enum { DIGITS = 12, STEM = 200 };
 
@@ -193,11 +193,11 @@ static bool file_is_temporary(const char *name, const char *stem) {
   return strncmp(name, stem, n) == 0 && strlen(name) == n + DIGITS && strspn(name + n, "0123456789abcdef") == DIGITS;
 }
 
-/* What killed writers of the same file left is removed; one that is still at work holds its lock, and then the file is
- * not ours to write. */
+/* Removes what killed writers of this file left behind. A writer that is still running holds its lock; then this one is
+ * refused. */
 static wn_status file_sweep(wn_context *ctx, const char *path, const char *parent, const char *stem) {
   DIR *entries = wn_open_entries(parent);
-  if (!entries) return WN_OK; /* a folder that can be written but not read */
+  if (!entries) return WN_OK; /* the folder is writable but not readable */
   bool busy = false;
   for (struct dirent *entry; !busy && (entry = readdir(entries));) {
     if (!file_is_temporary(entry->d_name, stem)) continue;
@@ -215,7 +215,7 @@ static wn_status file_sweep(wn_context *ctx, const char *path, const char *paren
   return busy ? wn_fail(ctx, WN_ERR_IO, "cannot write %s: another process is writing it", path) : WN_OK;
 }
 
-/* A new file with a name of its own, locked. Its lock tells others that it is no left-over; -1: errno says why. */
+/* Creates and locks a new file with a unique name. The lock shows other writers that it is in use. -1: see errno. */
 static int file_open_temporary(const char *parent, const char *stem, char *out, size_t bytes) {
   for (int attempt = 0; attempt < 64; attempt++) {
     unsigned char random[DIGITS / 2];
@@ -230,8 +230,8 @@ static int file_open_temporary(const char *parent, const char *stem, char *out, 
     const int fd = wn_open_new(out);
     if (fd < 0 && errno == EEXIST) continue;
     if (fd < 0) return -1;
-    /* A file system without locks is not a reason to refuse. Between open and lock another writer may have taken it for
-     * a left-over: then its name is gone. */
+    /* A file system without locks is accepted. Between open and lock another writer may have removed the file as a
+     * left-over: then its name is gone. */
     const bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
     struct stat mine, named;
     if (locked && fstat(fd, &mine) == 0 && lstat(out, &named) == 0 && mine.st_ino == named.st_ino &&
@@ -243,8 +243,8 @@ static int file_open_temporary(const char *parent, const char *stem, char *out, 
   return -1;
 }
 
-/* The path without links at its end: a user who points a link at another disk wants the file there, and the rename that
- * replaces a file must happen in its own folder. */
+/* The path with a link at its end resolved. A user who links to another disk wants the file there, and the rename that
+ * replaces the file must stay in one folder. */
 static wn_status file_follow(wn_context *ctx, const char *path, char *out, size_t bytes) {
   if ((size_t)snprintf(out, bytes, "%s", path) >= bytes)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %.200s...: the path is too long", path);
@@ -278,7 +278,7 @@ wn_status wn_writer_open(wn_context *ctx, const char *path, struct wn_writer *w)
   WN_TRY(file_sweep(ctx, path, parent, stem));
   const int fd = file_open_temporary(parent, stem, temporary, sizeof temporary);
   if (fd < 0) return file_fail_errno(ctx, "write", path, errno);
-  if (there) (void)fchmod(fd, st.st_mode & 0777); /* who may read it is the user's choice; not every disk has modes */
+  if (there) (void)fchmod(fd, st.st_mode & 0777); /* the file keeps its permissions; some file systems have none */
   if (!(w->f = fdopen(fd, "w"))) {
     const int error = errno;
     unlink(temporary);
@@ -310,7 +310,7 @@ wn_status wn_writer_commit(wn_context *ctx, struct wn_writer *w) {
   if (!w->f) return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: the file is not open", w->path);
   if (fflush(w->f) != 0 || ferror(w->f)) return file_fail_errno(ctx, "write", w->path, errno);
   if (fsync(fileno(w->f)) != 0) return file_fail_errno(ctx, "sync", w->path, errno);
-  /* Renamed before it is closed: the lock must cover the temporary name. */
+  /* Rename before closing: the lock must protect the temporary name. */
   if (rename(w->temporary, w->path) != 0) return file_fail_errno(ctx, "rename a temporary file to", w->path, errno);
   w->temporary[0] = 0;
   fclose(w->f);

@@ -1,4 +1,4 @@
-/* Files: read-only maps, writes that cannot lose what was there, folders. */
+/* Files: read-only maps, writes that never lose the old file, folders. */
 #ifndef WN_BASE_FILE_H
 #define WN_BASE_FILE_H
 
@@ -11,21 +11,21 @@
 struct wn_map {
   const uint8_t *data;
   size_t bytes;
-}; /* data is NULL for an empty file */
+}; /* data is NULL if the file is empty */
 wn_status wn_map_open(wn_context *ctx, const char *path, struct wn_map *out);
 void wn_map_close(struct wn_map *map);
-/* The bytes at `data` are not needed for a while: the whole pages among them that are part of a map leave memory, and
- * are read from the file when somebody looks at them again. Nothing happens to other memory. */
+/* The bytes at `data` are not needed for a while: whole pages of a map leave memory and are read from the file again on
+ * the next access. Memory that is no map is left alone. */
 void wn_map_release(const void *data, size_t bytes);
 
-/* A whole regular file in counted memory with a NUL after it; at most `limit` bytes (WN_ERR_FORMAT beyond). A text that
- * a user names, which may come from a pipe: wn_file_load. */
+/* Reads a whole regular file into counted memory and adds a NUL; WN_ERR_FORMAT if it has more than `limit` bytes. For a
+ * path that a user gave, which may be a pipe: wn_file_load. */
 wn_status wn_file_read(wn_context *ctx, const char *path, size_t limit, char **out, size_t *bytes);
 
-/* A file being written under a temporary name of its own in its folder (.NAME.winnow-...): open, write (as often as
- * needed), then commit (flush, fsync, rename, fsync of the folder) or abort (removed). After a failed write or commit
- * call abort. A file that is replaced keeps its permissions. A symbolic link at the path is followed: what it points at
- * is written, in the folder where that is. Two writers of one file: the second is refused. */
+/* Writes a file under a temporary name in the same folder (.NAME.winnow-...): open, write (any number of times), then
+ * commit (flush, fsync, rename, fsync of the folder) or abort (removes it). Call abort after a failed write or commit.
+ * A replaced file keeps its permissions. A symbolic link is followed: its target is replaced, in the target's folder.
+ * If two writers open one file, the second is refused. */
 struct wn_writer {
   FILE *f;
   char path[4096], temporary[4096 + 256];
@@ -33,7 +33,7 @@ struct wn_writer {
 };
 wn_status wn_writer_open(wn_context *ctx, const char *path, struct wn_writer *w);
 wn_status wn_writer_write(wn_context *ctx, struct wn_writer *w, const void *data, size_t bytes);
-/* Bytes at the beginning of the file once more, after all else: a header with what is known only now. */
+/* Overwrites the beginning of the file after the rest is written: for a header whose contents are known only then. */
 wn_status wn_writer_rewrite(wn_context *ctx, struct wn_writer *w, const void *data, size_t bytes);
 wn_status wn_writer_commit(wn_context *ctx, struct wn_writer *w);
 void wn_writer_abort(struct wn_writer *w);

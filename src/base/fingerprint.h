@@ -1,4 +1,4 @@
-/* Tells arrays and files apart; no protection against intent. */
+/* A hash that tells arrays and files apart; it does not protect against deliberate collisions. */
 #ifndef WN_BASE_FINGERPRINT_H
 #define WN_BASE_FINGERPRINT_H
 

@@ -1,5 +1,5 @@
-/* JSON files and texts: jansson parses, we bound the size, name file, line and column, and write numbers so that they
- * read back exactly. */
+/* JSON files and texts. jansson parses; this file limits sizes, adds file, line and column to errors, and writes
+ * numbers so that they read back exactly. */
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/fields.h"
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_SET_DEPTH 32 /* objects within objects are freed by recursion */
+#define MAX_SET_DEPTH 32 /* objects in objects are freed recursively */
 
 static const struct {
   const char *name;
@@ -23,8 +23,8 @@ static const struct {
 #undef JSON_KIND
 };
 
-/* Every value is the first of a list or object, follows a comma, or is the whole. Counted before parsing, as it is the
- * parsed values that take memory: "[]" becomes 150 bytes. */
+/* A value is the whole text, the first in a list or object, or follows a comma. They are counted before parsing because
+ * the parsed values are what takes memory: "[]" becomes 150 bytes. */
 size_t wn_json_count(const char *text, size_t bytes) {
   size_t count = 1;
   bool inside = false;
@@ -52,13 +52,14 @@ wn_status wn_json_load_text(wn_context *ctx, enum wn_json_kind kind, const char 
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: the JSON has about %zu values; %s has at most %zu", where, values,
                    json_kinds[kind].name, json_kinds[kind].values);
   json_error_t error;
-  if (bytes >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) { /* a byte order mark, as some editors put it */
+  if (bytes >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) { /* a byte order mark, which some editors write */
     text += 3;
     bytes -= 3;
   }
-  /* jansson bounds the depth (2048), refuses NUL characters, invalid UTF-8 and numbers that overflow. */
+  /* jansson itself limits the depth (2048) and refuses NUL characters, invalid UTF-8 and numbers that overflow. */
   size_t flags = JSON_REJECT_DUPLICATES | (kind == WN_JSON_ENTRY ? JSON_DECODE_ANY : 0);
-  /* transformers writes 10^30 as the length of a model that has none, and nothing here is read as a whole number. */
+  /* transformers writes 10^30 as the maximum length of a model that has none. No number of this file is needed as an
+   * integer. */
   if (kind == WN_JSON_TOKENIZER_CONFIG) flags |= JSON_DECODE_INT_AS_REAL;
   *out = json_loadb(text ? text : "", bytes, flags, &error);
   if (!*out && json_error_code(&error) == json_error_out_of_memory)
@@ -82,14 +83,14 @@ static wn_status json_expect(wn_context *ctx, struct wn_json_members *m, char wh
   return wn_fail(ctx, WN_ERR_FORMAT, "%s: byte %zu: '%c' is expected", m->where, m->at, what);
 }
 
-/* Past the string that begins here; to the end where it has none. */
+/* Skips the string that begins here; to the end of the text if it is not closed. */
 static void json_skip_string(struct wn_json_members *m) {
   for (m->at++; m->at < m->bytes && m->text[m->at] != '"'; m->at++)
     if (m->text[m->at] == '\\') m->at++;
   m->at = m->at < m->bytes ? m->at + 1 : m->bytes;
 }
 
-/* Past the value that begins here: to the comma or brace that ends it. */
+/* Skips the value that begins here, up to the comma or brace after it. */
 static void json_skip_value(struct wn_json_members *m) {
   size_t depth = 0;
   while (m->at < m->bytes) {
@@ -150,8 +151,8 @@ wn_status wn_json_load_input(wn_context *ctx, enum wn_json_kind kind, const char
   return status;
 }
 
-/* The shortest of 15, 16 and 17 digits that reads back as the same number; always with a point or an exponent, so that
- * it stays a real. */
+/* Prints with 15, 16 or 17 digits, the fewest that read back as the same number. Always has a point or an exponent, so
+ * that it stays a real. */
 static void json_text_real(struct wn_text *text, double value) {
   char s[40];
   for (int digits = 15; digits <= 17; digits++) {
@@ -278,7 +279,7 @@ wn_status wn_json_set(wn_context *ctx, json_t *object, const char *assignment, b
     name[end - key] = 0;
     json_t *present = json_object_get(object, name);
     if (end == equals) {
-      /* x=false on an object {...} switches it and keeps the rest: it is the same as x.enabled=false */
+      /* x=false on an object {...} means x.enabled=false: it keeps the object's other keys */
       if (json_is_object(present) && json_is_boolean(value)) {
         if (json_object_set(present, "enabled", value) != 0)
           status = wn_fail(ctx, WN_ERR_MEMORY, "out of memory: setting \"%s\"", name);
@@ -288,7 +289,7 @@ wn_status wn_json_set(wn_context *ctx, json_t *object, const char *assignment, b
       break;
     }
     if (!json_is_object(present)) {
-      json_t *inner = json_object(); /* a switch given as true or false becomes the object that it stands for */
+      json_t *inner = json_object(); /* true or false in the place of an object becomes {"enabled": ...} */
       if (inner && json_is_boolean(present)) json_object_set(inner, "enabled", present);
       if (!inner || json_object_set_new(object, name, inner) != 0) {
         status = wn_fail(ctx, WN_ERR_ARGUMENT, "cannot set \"%s\": the key is not UTF-8 text or memory ran out", name);

@@ -1,6 +1,6 @@
-/* Limits of what files may hold, all in one place; docs/file-formats.md has the same table, and
- * tests/base/test_limits.c compares the two. A file of somebody else decides how much memory its reading takes: the
- * limits are what real files need with room to grow, and bound the memory by a small multiple of the file's size. */
+/* All limits on what files may hold. docs/file-formats.md has the same table; tests/base/test_limits.c compares the
+ * two. A file from a stranger decides how much memory reading it takes. The limits leave room above what real files
+ * need, and keep the memory below a small multiple of the file's size. */
 #ifndef WN_BASE_LIMITS_H
 #define WN_BASE_LIMITS_H
 
@@ -10,17 +10,17 @@
 #define WN_MIB ((size_t)1 << 20)
 #define WN_GIB ((size_t)1 << 30)
 
-/* JSON, by kind of file: name, bytes, values. As it is counted, a value takes up to 110 bytes once it is parsed; a
- * list or an object counts twice. */
+/* JSON, by kind of file: name, bytes, values. A parsed value takes up to 110 bytes per count; a list or an object
+ * counts twice. */
 #define WN_JSON_KINDS(X)                                                                                               \
   X(CONFIG, "a configuration", WN_MIB, 64 * WN_KIB) /* config.json, recipes, state.json, data.json */                  \
   X(LINE, "a line", WN_MIB, 64 * WN_KIB)            /* of log.jsonl */                                                 \
   X(TABLE, "a table", 32 * WN_MIB, 2 * WN_MIB)      /* search, budgets, comparison, index of shards */                 \
   X(TOKENIZER_CONFIG, "a tokenizer's configuration", 16 * WN_MIB, 256 * WN_KIB)                                        \
   X(TOKENIZER, "a tokenizer", 64 * WN_MIB, 4 * WN_MIB)                                                                 \
-  X(SCHEMA, "a schema", 256 * WN_KIB, 16 * WN_KIB)     /* of a text to be written */                                   \
-  X(ENTRY, "a tensor's entry", 4 * WN_KIB, 256)        /* in the header of safetensors */                              \
-  X(METADATA, "the metadata", 8 * WN_MIB, 64 * WN_KIB) /* the same */
+  X(SCHEMA, "a schema", 256 * WN_KIB, 16 * WN_KIB)     /* of a text to be generated */                                 \
+  X(ENTRY, "a tensor's entry", 4 * WN_KIB, 256)        /* in a safetensors header */                                   \
+  X(METADATA, "the metadata", 8 * WN_MIB, 64 * WN_KIB) /* likewise */
 
 enum wn_json_kind {
 #define WN_JSON_KIND(id, name, bytes, values) WN_JSON_##id,
@@ -32,9 +32,9 @@ enum wn_json_kind {
 #define WN_LIMIT_SAFETENSORS_HEADER (32 * WN_MIB)
 #define WN_LIMIT_GGUF_TENSORS (256 * WN_KIB)
 #define WN_LIMIT_GGUF_KEYS (64 * WN_KIB)
-#define WN_LIMIT_TENSOR_NAME (4 * WN_KIB) /* bytes, of keys as well */
+#define WN_LIMIT_TENSOR_NAME (4 * WN_KIB) /* bytes; the limit of keys as well */
 #define WN_LIMIT_SHARDS (4 * WN_KIB)
-#define WN_LIMIT_CHECKED WN_GIB /* weights that are looked through for NaN and infinity without being asked */
+#define WN_LIMIT_CHECKED WN_GIB /* weights up to this size are checked for NaN and infinity without being asked */
 
 /* Tokenizers, and the models and data that use them. */
 #define WN_LIMIT_VOCABULARY (1 << 24)           /* tokens */
@@ -42,7 +42,7 @@ enum wn_json_kind {
 #define WN_LIMIT_TEMPLATE WN_MIB                /* chat_template.jinja */
 
 /* Corpora. */
-#define WN_LIMIT_LINE_VALUES (64 * WN_KIB) /* of a line of JSON; its text is one value */
+#define WN_LIMIT_LINE_VALUES (64 * WN_KIB) /* in a line of JSON; its text is one value */
 
 /* Logs. */
 #define WN_LIMIT_LOG WN_GIB

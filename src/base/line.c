@@ -1,19 +1,21 @@
-/* Text of unknown origin as one line that a terminal, a log and a JSON text can hold. Names in files are bytes that
- * strangers chose: a terminal would obey escape sequences in them, a reader of UTF-8 would stop at half a character. */
+/* Makes text of unknown origin safe to show as one line in a terminal, a log or JSON. Names in files are bytes that
+ * strangers chose: a terminal would obey escape sequences in them, and a UTF-8 decoder would fail on half a
+ * character. */
 #include "winnow/context.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
-/* The length of the UTF-8 sequence that text begins with; 0: it is none (RFC 3629: no surrogates, nothing overlong). */
+/* The length of the UTF-8 sequence at the beginning of text; 0: invalid (RFC 3629: no surrogates, no overlong
+ * forms). */
 static size_t line_sequence(const unsigned char *text, uint32_t *point) {
   const unsigned char c = text[0];
   const size_t n = c < 0x80 ? 1 : c >= 0xC2 && c < 0xE0 ? 2 : c >= 0xE0 && c < 0xF0 ? 3 : c >= 0xF0 && c < 0xF5 ? 4 : 0;
   if (n < 2) return *point = c, n;
   uint32_t code = c & (0x7Fu >> n);
   for (size_t i = 1; i < n; i++) {
-    if ((text[i] & 0xC0) != 0x80) return 0; /* also at the NUL */
+    if ((text[i] & 0xC0) != 0x80) return 0; /* also ends at the NUL */
     code = code << 6 | (text[i] & 0x3Fu);
   }
   *point = code;
@@ -21,7 +23,7 @@ static size_t line_sequence(const unsigned char *text, uint32_t *point) {
   return overlong || (code >= 0xD800 && code < 0xE000) || code > 0x10FFFF ? 0 : n;
 }
 
-/* C0, DEL and C1; line and paragraph separators; what turns the direction of the text around it. */
+/* Control characters: C0, DEL and C1; line and paragraph separators; those that change the text direction. */
 static bool line_controls(uint32_t c) {
   return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x61C || c == 0x200E || c == 0x200F ||
          (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;

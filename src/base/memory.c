@@ -1,4 +1,5 @@
-/* The host's memory as a backend's: allocations are wn_alloc's, copies are memcpy's, and nothing is ever waited for. */
+/* Host memory behind the interface of a backend's memory: wn_alloc allocates, memcpy copies, and waiting returns at
+ * once. */
 #include "base/memory.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* What is wrong with a call's arguments: see misuse.h. */
+/* Checks the arguments of a call: see misuse.h. */
 #include "base/misuse.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ void wn_handle_mark(void *block, enum wn_handle_kind kind) {
   *wn_block_word(block) = WN_BLOCK_HANDLE | (uint64_t)kind;
 }
 
-/* The word may be that of freed memory, or no block's at all: sanitizers are told not to look. */
+/* The word may lie in freed memory or belong to no block: sanitizers must ignore this read. */
 #if defined(__clang__)
 #define MISUSE_UNSEEN __attribute__((noinline, no_sanitize("address", "thread", "memory")))
 #elif defined(__GNUC__)
@@ -25,7 +25,7 @@ MISUSE_UNSEEN static uint64_t misuse_word(const void *p) {
 }
 
 static bool misuse_may_be_block(const void *p) {
-  return (uintptr_t)p >= 4096 && (uintptr_t)p % WN_ALIGN == 0; /* as wn_alloc's are */
+  return (uintptr_t)p >= 4096 && (uintptr_t)p % WN_ALIGN == 0; /* like every pointer from wn_alloc */
 }
 
 bool wn_handle_is(const void *p, enum wn_handle_kind kind) {

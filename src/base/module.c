@@ -1,4 +1,4 @@
-/* Where modules lie, and opening them. */
+/* Finds and opens modules. */
 #include "base/module.h"
 
 #include <dlfcn.h>
@@ -11,9 +11,9 @@
 
 #include "base/open.h"
 
-/* The folder of the file that this code is in; an empty text where it cannot be told. The linker has no name for the
- * program itself, and dladdr gives argv[0] for it: of a program that was found in PATH that is a name without a folder,
- * which may be another file's in the folder that the user is in. */
+/* The folder of the file that holds this code; an empty text if unknown. For the program itself dladdr gives argv[0].
+ * If the program was found through PATH, that is a name without a folder, and the current folder may hold another file
+ * of that name. */
 static void module_own_folder(char own[PATH_MAX]) {
   Dl_info self;
   struct link_map *map = NULL;
@@ -24,7 +24,7 @@ static void module_own_folder(char own[PATH_MAX]) {
   if (slash) *slash = 0;
 }
 
-/* The first place that has the file; the first of all where none has. */
+/* The first place that has the file; if none has, the first place. */
 static bool module_find(const char *file, char *path, size_t bytes) {
   static const char *const places[] = {"", "winnow/", WN_MODULE_FROM_BIN "/"};
   char own[PATH_MAX];

@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static locale_t plain; /* of the process, for its whole life; 0 where there was no memory for it */
+static locale_t plain; /* created once per process; 0: no memory for it */
 
 static void number_begin(void) {
-  const int before = errno; /* callers look at strtod's */
+  const int before = errno; /* callers check the errno of strtod */
   plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
   errno = before;
 }

@@ -1,6 +1,7 @@
-/* Opening files. Paths come from users and, through them, from strangers: a FIFO would wait for a writer that never
- * comes, opening a device can have an effect, and an endless one would be read until memory is gone. Each is looked at
- * first (stat), opened without waiting (O_NONBLOCK) and looked at again (fstat), since it may have changed. */
+/* Opening files. Paths come from users, who may have them from strangers. A FIFO would wait for a writer that never
+ * comes, opening a device can have side effects, and an endless device would be read until memory is full. So each path
+ * is checked (stat), opened without waiting (O_NONBLOCK) and checked again (fstat), as it may have changed in
+ * between. */
 #include "base/open.h"
 #include "base/error.h"
 
@@ -30,7 +31,7 @@ static wn_status open_fail_kind(wn_context *ctx, const char *path, unsigned mode
   return wn_fail(ctx, WN_ERR_IO, "cannot read %s: it is %s, %s was expected", path, wn_file_kind(mode), expected);
 }
 
-/* Never waits: open() of a FIFO without O_NONBLOCK does, of a terminal with it does no harm. */
+/* Never blocks. Without O_NONBLOCK, opening a FIFO would; for a terminal the flag does no harm. */
 static int open_for_reading(const char *path) {
   int fd;
   do fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -55,14 +56,14 @@ wn_status wn_open_file(wn_context *ctx, const char *path, int *out, uintmax_t *b
   return WN_OK;
 }
 
-/* /dev/zero never ends and a tape would wind: of the devices, terminals and /dev/null. */
+/* Of the devices, only terminals and /dev/null: /dev/zero never ends, and a tape would start to wind. */
 static bool open_is_text(int fd, const struct stat *st) {
   return S_ISREG(st->st_mode) || S_ISFIFO(st->st_mode) ||
          (S_ISCHR(st->st_mode) && (isatty(fd) || st->st_rdev == makedev(1, 3)));
 }
 
-/* Whether somebody has a FIFO open for writing, or has left data in it. A FIFO that nobody writes to is at its end, and
- * one with a silent writer has nothing to read yet; asking must not take what is there. */
+/* Does the FIFO have a writer, or data that one left? Without a writer a FIFO reads as ended; with a silent writer
+ * there is nothing to read yet. The test must not consume data. */
 static bool open_has_writer(int fd) {
   int to[2];
   if (pipe2(to, O_CLOEXEC | O_NONBLOCK) != 0) return false;
@@ -73,11 +74,11 @@ static bool open_has_writer(int fd) {
   return has;
 }
 
-/* A writer that is there may take its time. */
+/* Waits for data: a writer may take its time. */
 static bool open_await_writer(int fd) {
   for (int i = 0; i < WN_WRITER_SECONDS * 20; i++) {
     struct pollfd ready = {.fd = fd, .events = POLLIN};
-    if (poll(&ready, 1, 50) > 0) return true; /* data, or a writer that has come and gone */
+    if (poll(&ready, 1, 50) > 0) return true; /* data, or the writer has closed */
     if (open_has_writer(fd)) return true;
   }
   return false;

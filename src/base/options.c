@@ -4,7 +4,7 @@
 #include <string.h>
 #include "base/error.h"
 
-#define OPTIONS_MOST 65536 /* beyond this a size is what happened to stand there */
+#define OPTIONS_MOST 65536 /* a larger size must be uninitialised memory */
 
 wn_status wn_options_read(wn_context *ctx, const char *name, const void *options, void *own, size_t bytes) {
   size_t size;

@@ -1,23 +1,24 @@
-/* Threads of parallel regions, behind gcc's `#pragma omp` (regions.h says how they come here).
+/* Threads of parallel regions, behind gcc's `#pragma omp` (regions.h says how the calls arrive here).
  *
- * The compiler's own library has no call for how long its threads spin when there is nothing to do, only an environment
- * variable that it reads as it is loaded; a forked child of a process that has computed hangs in it; and what it spins
- * on a machine with other work is time that nobody gets. So:
- * - A thread that waits spins for REGION_SPIN at most, which keeps the wake-up of the next region short while a call
- *   computes, and sleeps then, in a futex. Between calls nothing runs.
- * - The thread that began a region and those at a barrier wait for others that work. Where these turn out to have no
- * CPU (the wait outlasted its spin), the next waits spin less; where they come in time, more again.
- * - Threads belong to nobody: a region takes those that are free, in the order in which they were given back, makes
- * what is lacking, and runs with fewer where none can be made. Two threads of a program compute with threads of their
- * own.
- * - A child after fork makes new ones. As the library is unloaded, or the program ends, those that rest are joined.
- * - They take no signals: handlers run on the program's threads.
- * A region inside a region has one thread. The divisions of work are gcc's, by thread number and count.
+ * Why not gcc's own library (libgomp): how long its idle threads spin can be set only by an environment variable that
+ * is read at load time; after a fork the child of a process that has computed hangs in it; and on a machine with other
+ * work its spinning takes time from everybody. So:
+ * - A waiting thread spins for at most REGION_SPIN, which makes the next region of the same call start quickly, and
+ *   then sleeps in a futex. Between calls nothing runs.
+ * - The thread that began a region, and threads at a barrier, wait for others that work. If the wait outlasts the spin
+ *   (the others have no CPU), later waits spin less; if the others come in time, later waits spin longer again.
+ * - Threads are shared: a region takes free ones in the order in which they were returned, creates those that are
+ *   missing, and runs with fewer if none can be created. Two threads of a program therefore compute with different
+ *   threads.
+ * - After fork the child creates new threads. When the library is unloaded or the program ends, idle threads are
+ *   joined.
+ * - They block all signals: handlers run on the program's own threads.
  *
- * OMP_WAIT_POLICY=passive: nothing spins at all. Other variables of OpenMP are for others, but OMP_NUM_THREADS
- * (context.c).
+ * A region inside a region has one thread. gcc's code divides the work, by thread number and thread count.
  *
- * Cost of a region: a store and a load for each thread while they spin, a system call for each that sleeps. */
+ * With OMP_WAIT_POLICY=passive nothing spins. Of OpenMP's other variables only OMP_NUM_THREADS is used (context.c).
+ *
+ * Cost of a region: a store and a load per spinning thread, a system call per sleeping thread. */
 #include "base/regions.h"
 
 #ifdef WN_REGIONS
@@ -37,12 +38,12 @@
 #include <unistd.h>
 
 #if WN_HAVE_ONEDNN
-void omp_set_num_threads(int threads); /* of the compiler's library, which oneDNN uses */
+void omp_set_num_threads(int threads); /* the compiler's OpenMP library, which oneDNN uses */
 #endif
 
 #define REGION_SPIN 200000L      /* nanoseconds */
-#define REGION_LEAST 5000L       /* likewise, where others came late: so they can be seen to come in time again */
-#define REGION_ASLEEP (1u << 31) /* in a word: its reader sleeps */
+#define REGION_LEAST 5000L       /* nanoseconds; never less, so that threads that come in time again are noticed */
+#define REGION_ASLEEP (1u << 31) /* a bit of a word: somebody sleeps on it */
 enum { REGION_SHARES = 8, REGION_LINE = 64 };
 
 /* --- waiting --- */
@@ -57,7 +58,7 @@ static void region_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  __asm__ volatile("isb" ::: "memory"); /* some tens of cycles; "yield" is none */
+  __asm__ volatile("isb" ::: "memory"); /* takes some tens of cycles; "yield" takes none */
 #endif
 }
 
@@ -69,10 +70,10 @@ static void region_wake(_Atomic uint32_t *word, int threads) {
 }
 
 static pthread_once_t region_once = PTHREAD_ONCE_INIT;
-static long region_spin;             /* how long a thread without work spins, ns */
-static _Atomic long region_patience; /* how long those spin that wait for others' work, at most region_spin */
+static long region_spin;             /* how long an idle thread spins, ns */
+static _Atomic long region_patience; /* how long a thread spins for others' work, ns; at most region_spin */
 
-/* Spins until (*word & mask) is not `value`, for at most ns; true: it came. */
+/* Spins until (*word & mask) differs from `value`, for at most ns nanoseconds; true: it differs. */
 static bool region_spin_for(_Atomic uint32_t *word, uint32_t mask, uint32_t value, long ns) {
   if ((atomic_load_explicit(word, memory_order_acquire) & mask) != value) return true;
   if (ns <= 0) return false;
@@ -85,7 +86,8 @@ static bool region_spin_for(_Atomic uint32_t *word, uint32_t mask, uint32_t valu
   }
 }
 
-/* Waits for others that work, so that their lateness says whether they have a CPU. Sleeps by setting REGION_ASLEEP. */
+/* Waits for threads that work, and adapts region_patience to how late they are. Before it sleeps it sets
+ * REGION_ASLEEP. */
 static void region_wait(_Atomic uint32_t *word, uint32_t value) {
   const uint32_t mask = ~REGION_ASLEEP;
   if ((atomic_load_explicit(word, memory_order_acquire) & mask) != value) return;
@@ -106,29 +108,29 @@ static void region_wait(_Atomic uint32_t *word, uint32_t value) {
 
 /* --- regions --- */
 
-/* A loop whose parts threads take as they come, or a block for one of them. */
+/* One work-sharing construct: a loop whose parts threads take one after the other, or a `single` block. */
 struct region_share {
   _Alignas(REGION_LINE) _Atomic uint64_t state; /* 0: free, UINT64_MAX: being set up, else the construct's number + 1 */
-  _Atomic uint32_t inside;                      /* threads that have not left it */
-  long from, step, chunk, count;                /* count: iterations */
-  _Atomic long next;                            /* the first that nobody has taken */
+  _Atomic uint32_t inside;                      /* threads that have not left the construct */
+  long from, step, chunk, count;                /* count: number of iterations */
+  _Atomic long next;                            /* the first iteration that no thread has taken */
 };
 
 struct region {
   void (*fn)(void *);
   void *data;
   unsigned threads;
-  uint64_t constructs; /* that every thread has come to as it begins: 1 where the whole region is a loop, else 0 */
-  _Alignas(REGION_LINE) _Atomic uint32_t working; /* threads but the first that have not finished, and REGION_ASLEEP */
-  _Alignas(REGION_LINE) _Atomic uint32_t arrived; /* at the barrier */
-  _Atomic uint32_t barriers;                      /* passed, and REGION_ASLEEP */
+  uint64_t constructs; /* entered by every thread at its start: 1 if the whole region is one loop, else 0 */
+  _Alignas(REGION_LINE) _Atomic uint32_t working; /* threads but the first that have not finished; with REGION_ASLEEP */
+  _Alignas(REGION_LINE) _Atomic uint32_t arrived; /* threads at the barrier */
+  _Atomic uint32_t barriers;                      /* barriers passed; with REGION_ASLEEP */
   struct region_share shares[REGION_SHARES];      /* construct n has shares[n % REGION_SHARES] */
 };
 
 static _Thread_local struct {
   struct region *region; /* NULL: outside */
   int thread;
-  uint64_t constructs; /* loops and singles that this thread has come to */
+  uint64_t constructs; /* loops and singles that this thread has entered */
 } region_here;
 
 int wn_region_thread(void) {
@@ -150,8 +152,8 @@ void wn_region_barrier(void) {
   if (atomic_exchange(&r->barriers, (passed + 1) & ~REGION_ASLEEP) & REGION_ASLEEP) region_wake(&r->barriers, INT_MAX);
 }
 
-/* The share of this thread's next construct; *first: it is to set it up, and then stores *number in ->state. Shares
- * come round, and one that a slower thread is still in is waited for. */
+/* The share of this thread's next construct. *first: this thread must set it up and then store *number in ->state.
+ * Shares are reused in turn; if a slower thread is still in this one, wait for it. */
 static struct region_share *region_share(bool *first, uint64_t *number) {
   struct region *r = region_here.region;
   *number = ++region_here.constructs;
@@ -207,7 +209,7 @@ bool wn_region_loop_next(long *first, long *end) {
 }
 
 bool wn_region_loop(long from, long to, long step, long chunk, long *first, long *end) {
-  if (!region_here.region) { /* outside: all at once */
+  if (!region_here.region) { /* outside a region: all iterations at once */
     *first = from, *end = from + region_iterations(from, to, step) * step;
     return *first != *end;
   }
@@ -238,7 +240,7 @@ void wn_region_critical_end(void) {
   pthread_mutex_unlock(&region_unnamed);
 }
 
-/* A word of zeros for each name: 1 taken, with REGION_ASLEEP where others may sleep. */
+/* One word per name, initially 0; 1: locked; with REGION_ASLEEP: others may be waiting. */
 void wn_region_critical_name(void **lock) {
   _Atomic uint32_t *word = (_Atomic uint32_t *)lock;
   uint32_t free = 0;
@@ -253,15 +255,15 @@ void wn_region_critical_name_end(void **lock) {
 /* --- threads --- */
 
 struct region_worker {
-  _Alignas(REGION_LINE) _Atomic uint32_t calls; /* grows with each region; REGION_ASLEEP: it sleeps */
-  struct region *region;                        /* NULL: it ends */
+  _Alignas(REGION_LINE) _Atomic uint32_t calls; /* grows by 1 with each region; with REGION_ASLEEP: the thread sleeps */
+  struct region *region;                        /* NULL: the thread ends */
   int thread;
-  struct region_worker *next; /* among the free, or in a region */
+  struct region_worker *next; /* in the free list, or in a region's list */
   pthread_t handle;
 };
 
 static pthread_mutex_t region_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct region_worker *region_free; /* with region_lock, as the next */
+static struct region_worker *region_free; /* guarded by region_lock, as is region_closed */
 static bool region_closed;
 
 static void region_call(struct region_worker *w, struct region *r, int thread) {
@@ -274,7 +276,7 @@ static void *region_work(void *of) {
   struct region_worker *w = of;
   uint32_t calls = 0;
 #if WN_HAVE_ONEDNN
-  omp_set_num_threads(1); /* a part of a product has one thread */
+  omp_set_num_threads(1); /* each part of a product runs on one thread */
 #endif
   for (;; calls = (calls + 1) & ~REGION_ASLEEP) {
     if (!region_spin_for(&w->calls, ~REGION_ASLEEP, calls, region_spin)) {
@@ -287,7 +289,7 @@ static void *region_work(void *of) {
     if (!r) return NULL;
     region_here.region = r, region_here.thread = w->thread, region_here.constructs = r->constructs;
     r->fn(r->data);
-    /* From here on the region may be gone, and the word is only an address to whose sleepers, if any, a call goes. */
+    /* From here on the region may be gone; its word is used only as the address of a futex to wake. */
     const uint32_t left = atomic_fetch_sub(&r->working, 1) - 1;
     if (left == REGION_ASLEEP) region_wake(&r->working, 1);
   }
@@ -307,7 +309,7 @@ static struct region_worker *region_worker_create(void) {
   return NULL;
 }
 
-/* At most `wanted`, in a list; *count: how many. */
+/* Takes at most `wanted` threads, as a list; *count: how many. */
 static struct region_worker *region_take(unsigned wanted, unsigned *count) {
   struct region_worker *list = NULL, **last = &list;
   *count = 0;
@@ -339,9 +341,9 @@ static void region_before_fork(void) {
 static void region_after_fork(void) {
   pthread_mutex_unlock(&region_lock);
 }
-/* The threads are the parent's; those that rested there are forgotten here. */
+/* After fork the threads exist only in the parent: forget the idle ones. */
 static void region_in_child(void) {
-  pthread_mutex_init(&region_unnamed, NULL); /* a thread that is not here may have held it */
+  pthread_mutex_init(&region_unnamed, NULL); /* a thread of the parent may have held it */
   while (region_free) {
     struct region_worker *w = region_free;
     region_free = w->next;
@@ -372,7 +374,7 @@ __attribute__((destructor)) static void region_exit(void) {
   }
 }
 
-/* The calling thread is the first of the region's. */
+/* Runs a region; the calling thread is its thread 0. */
 static void region_begin(struct region *r, unsigned threads) {
   unsigned others = 0;
   struct region_worker *list = NULL;
@@ -381,7 +383,7 @@ static void region_begin(struct region *r, unsigned threads) {
     list = region_take(threads - 1, &others);
   }
   r->threads = others + 1;
-  atomic_store_explicit(&r->shares[1].inside, r->threads, memory_order_relaxed); /* where r->constructs is 1 */
+  atomic_store_explicit(&r->shares[1].inside, r->threads, memory_order_relaxed); /* used if r->constructs is 1 */
   atomic_store_explicit(&r->working, others, memory_order_relaxed);
   int thread = 1;
   for (struct region_worker *w = list; w; w = w->next) region_call(w, r, thread++);
@@ -399,7 +401,7 @@ static void region_begin(struct region *r, unsigned threads) {
 }
 
 void wn_region_run(void (*fn)(void *), void *data, unsigned threads, unsigned flags) {
-  (void)flags; /* places of threads, which nothing here asks for */
+  (void)flags; /* thread binding, which nothing here asks for */
   struct region r = {.fn = fn, .data = data};
   region_begin(&r, threads);
 }

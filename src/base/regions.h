@@ -1,9 +1,9 @@
-/* Parallel regions run on winnow's own threads (regions.c) where gcc compiles them. CMake includes this file ahead of
- * every source: what gcc makes of `#pragma omp` calls functions of its OpenMP library, and here those names become ours
- * within the object file, so that a program that embeds winnow keeps its own OpenMP and its settings untouched. A
- * construct that regions.c does not serve keeps gcc's name; tools/check-layers finds it in the library.
+/* Runs parallel regions that gcc compiles on winnow's own threads (regions.c). CMake includes this file before every
+ * source. gcc turns `#pragma omp` into calls of its OpenMP library; here those names are redirected to our functions,
+ * within the object file only, so that a program that embeds winnow keeps its own OpenMP and its settings. A construct
+ * that regions.c does not implement keeps gcc's name, and tools/check-layers then finds that name in the library.
  *
- * clang's OpenMP is another interface (libomp), which stays. */
+ * clang's OpenMP has another interface (libomp) and is used as it is. */
 #ifndef WN_BASE_REGIONS_H
 #define WN_BASE_REGIONS_H
 
@@ -29,7 +29,8 @@ __asm__("GOMP_parallel = wn_region_run\n"
 
 #include <stdbool.h>
 
-/* What gcc calls; regions.c says what each does. The types are those of the gcc manual's chapter "The libgomp ABI". */
+/* The functions that gcc calls; regions.c says what each does. For the types see the chapter "The libgomp ABI" of the
+ * libgomp manual. */
 void wn_region_run(void (*fn)(void *), void *data, unsigned threads, unsigned flags);
 void wn_region_run_loop(void (*fn)(void *), void *data, unsigned threads, long from, long to, long step, long chunk,
                         unsigned flags);

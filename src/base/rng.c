@@ -24,8 +24,8 @@ void wn_philox(uint64_t seed, uint64_t counter_hi, uint64_t counter_lo, uint32_t
   out[3] = c3;
 }
 
-/* The stream is mixed into the key, which leaves all 128 counter bits to (a, b). The mixing (splitmix64's finaliser)
- * is a bijection: different seeds never share a key within a stream. */
+/* The stream is mixed into the key, so that all 128 counter bits are left for (a, b). The mixing (splitmix64's
+ * finaliser) is a bijection: within a stream, different seeds never share a key. */
 static uint64_t rng_stream_key(uint64_t seed, uint32_t stream) {
   uint64_t z = seed + (uint64_t)stream * 0x9E3779B97F4A7C15u;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -51,7 +51,7 @@ double wn_random_uniform(uint64_t seed, uint32_t stream, uint64_t a, uint64_t b)
 }
 
 uint64_t wn_random_below(uint64_t seed, uint32_t stream, uint64_t a, uint64_t b, uint64_t n) {
-  /* High half of the product with a 64-bit number: the bias is below n / 2^64. */
+  /* The high half of the product with a 64-bit number: the bias is below n / 2^64. */
   unsigned __int128 product = (unsigned __int128)wn_random_u64(seed, stream, a, b) * n;
   return (uint64_t)(product >> 64);
 }
@@ -59,17 +59,17 @@ uint64_t wn_random_below(uint64_t seed, uint32_t stream, uint64_t a, uint64_t b,
 double wn_random_normal(uint64_t seed, uint32_t stream, uint64_t a, uint64_t b) {
   uint64_t r[2];
   rng_draw(seed, stream, a, b, r);
-  double u = (double)((r[0] >> 11) + 1) * 0x1p-53; /* (0,1]: its logarithm is finite */
+  double u = (double)((r[0] >> 11) + 1) * 0x1p-53; /* in (0,1]: its logarithm is finite */
   double angle = 6.283185307179586476925 * ((double)(r[1] >> 11) * 0x1p-53);
   return sqrt(-2.0 * log(u)) * cos(angle);
 }
 
 uint64_t wn_random_permute(uint64_t seed, uint32_t stream, uint64_t a, uint64_t n, uint64_t i) {
   if (n <= 1) return 0;
-  int half = 1; /* the network permutes [0, 4^half), at most 4n values */
+  int half = 1; /* the network permutes [0, 4^half), which has at most 4n values */
   while (half < 32 && (uint64_t)1 << (2 * half) < n) half++;
   uint64_t mask = ((uint64_t)1 << half) - 1;
-  do { /* walking the cycle until it comes back below n keeps this a permutation of [0,n) */
+  do { /* follow the cycle until the value is below n: this keeps it a permutation of [0,n) */
     uint64_t left = i >> half, right = i & mask;
     for (uint64_t round = 0; round < 8; round++) {
       uint64_t next = left ^ (wn_random_u64(seed, stream | 0x80000000u, a, round << 32 | right) & mask);

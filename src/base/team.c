@@ -1,9 +1,9 @@
-/* The CPUs that other programs leave free: the busy time of this process's CPUs in /proc/stat, less its own, over
- * windows of a fifth of a second and averaged over a few. Where there is no /proc/stat, all are taken to be free. One
- * reading takes some 30 microseconds; asking in between is one look at the clock.
+/* Estimates how many CPUs other programs leave free: the busy time of this process's CPUs in /proc/stat, minus the
+ * process's own CPU time, over windows of 0.2 s, averaged over a few windows. Without /proc/stat all CPUs count as
+ * free. One reading takes about 30 microseconds; a call within a window only reads the clock.
  *
- * Time at lower priority (nice) counts only where this process runs at lower priority itself: otherwise it gives way.
- */
+ * Time at lower priority (nice) counts only if this process also runs at lower priority; otherwise such programs give
+ * way. */
 #include "base/team.h"
 
 #include <limits.h>
@@ -23,15 +23,15 @@ enum { TEAM_CPUS = CPU_SETSIZE, TEAM_TEXT = 1 << 16 };
 #define TEAM_WINDOW 0.2 /* seconds */
 
 struct reading {
-  double busy, own, at; /* seconds: of all programs on our CPUs, of this process, of the clock */
+  double busy, own, at; /* seconds: busy time of our CPUs, CPU time of this process, clock */
   int cpus;
 };
 
 static atomic_flag team_reading = ATOMIC_FLAG_INIT; /* one thread reads at a time */
-static _Atomic double team_next;                    /* when the window ends; 0: not begun */
-static atomic_int team_free = INT_MAX;              /* threads that have a CPU */
-static struct reading team_last;                    /* with team_reading */
-static double team_others = -1;                     /* likewise: the average so far, CPUs; negative: none */
+static _Atomic double team_next;                    /* when the window ends; 0: before the first reading */
+static atomic_int team_free = INT_MAX;              /* CPUs available to our threads */
+static struct reading team_last;                    /* guarded by team_reading */
+static double team_others = -1;                     /* likewise: CPUs that others use, averaged; negative: unknown */
 static char team_text[TEAM_TEXT];                   /* likewise */
 
 int wn_team_size(int cpus, double others, int now) {
@@ -40,7 +40,7 @@ int wn_team_size(int cpus, double others, int now) {
   return size < 1 ? 1 : size > cpus ? cpus : size;
 }
 
-/* Seconds that the CPUs of `set` were busy, from lines "cpu0 user nice system idle iowait irq softirq ..." */
+/* Seconds that the CPUs of `set` were busy, from the lines "cpu0 user nice system idle iowait irq softirq ..." */
 static bool team_busy(const char *text, const cpu_set_t *set, bool with_nice, double *busy, int *cpus) {
   const double tick = 1.0 / (double)sysconf(_SC_CLK_TCK);
   *busy = 0, *cpus = 0;
@@ -67,7 +67,7 @@ static bool team_read(struct reading *out) {
   const size_t n = fread(team_text, 1, sizeof team_text - 1, f);
   fclose(f);
   team_text[n] = 0;
-  char *rest = strstr(team_text, "\nintr"); /* interrupts, often thousands */
+  char *rest = strstr(team_text, "\nintr"); /* cuts off the interrupts, often thousands */
   if (rest) *rest = 0;
   out->at = wn_seconds_now();
   out->own = (double)own.tv_sec + 1e-9 * (double)own.tv_nsec;
@@ -86,7 +86,7 @@ static void team_update(double now) {
   if (team_last.at > 0 && r.cpus == team_last.cpus && r.at - team_last.at > TEAM_WINDOW / 2) {
     double others = (r.busy - team_last.busy - (r.own - team_last.own)) / (r.at - team_last.at);
     if (others < 0) others = 0;
-    /* After a pause the past says little. */
+    /* After a long pause the old average means little. */
     const bool paused = team_others < 0 || r.at - team_last.at > 5 * TEAM_WINDOW;
     team_others = paused ? others : 0.5 * (team_others + others);
     atomic_store(&team_free, wn_team_size(r.cpus, team_others, atomic_load(&team_free)));
@@ -114,7 +114,7 @@ int wn_team(const wn_context *ctx, int threads) {
 }
 
 void wn_zero(int threads, size_t bytes, void *to) {
-  const size_t part = 1 << 20; /* each begins with whole cache lines */
+  const size_t part = 1 << 20; /* keeps each part at whole cache lines */
 #pragma omp parallel for num_threads(bytes > part ? threads : 1) schedule(static)
   for (size_t i = 0; i < bytes; i += part) memset((char *)to + i, 0, bytes - i < part ? bytes - i : part);
 }

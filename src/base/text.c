@@ -1,4 +1,4 @@
-/* A growing text in counted memory; numbers of bytes. */
+/* A growing text in counted memory. */
 #include "base/misuse.h"
 #include "base/number.h"
 #include "base/text.h"

@@ -1,4 +1,4 @@
-/* The version of the library, as the header has it that it was built with. */
+/* The version of the header that the library was built with. */
 #include "winnow/version.h"
 
 #define TEXT_OF(number) #number

@@ -1,5 +1,5 @@
-/* The "data" object of a recipe: defaults, table, checks, and what a synthetic task needs of its model.
- * Tasks: Leviathan, Kalman, Matias, arXiv 2410.02703, appendix A.1, and A.2 of its extended version. */
+/* The "data" object of a recipe: defaults, table, checks, and what a synthetic task requires of its model. Tasks:
+ * Leviathan, Kalman, Matias, arXiv 2410.02703, appendix A.1, and A.2 of its extended version. */
 #include "data/config.h"
 #include "base/error.h"
 #include "base/limits.h"
@@ -7,43 +7,109 @@
 #include "data/span_corruption.h"
 
 #define AT(member) offsetof(wn_data_config, member)
-#define TEXT(member) AT(member), 0, sizeof(((wn_data_config *)0)->member), NULL
+#define TEXT(member) .type = WN_FIELD_STRING, .offset = AT(member), .max = sizeof(((wn_data_config *)0)->member)
 
 static const char *const kind_names[] = {"tokens", "variable_assignment", "copy", "parity", "span_corruption", NULL};
 static const char *const rows_names[] = {"blocks", "document", NULL};
 
 const struct wn_field wn_data_fields[] = {
-    {"kind", WN_FIELD_ENUM, AT(kind), 0, 0, kind_names, "a token file or a synthetic task"},
-    {"train", WN_FIELD_STRING, TEXT(train), "token file to train on (tokens)"},
-    {"val", WN_FIELD_STRING, TEXT(val), "token file to evaluate on (tokens); empty: no evaluation"},
-    {"tokenizer", WN_FIELD_STRING, TEXT(tokenizer),
-     "bytes, a .model or tokenizer.json, a GGUF file or a folder; copied into the checkpoints' folder; empty: the one "
-     "in data.train's folder"},
-    {"stream", WN_FIELD_BOOL, AT(stream), 0, 0, NULL, "a batch's sequences continue where they stopped (tokens)"},
-    {"pack", WN_FIELD_BOOL, AT(pack), 0, 0, NULL, "attention stays inside documents (tokens)"},
-    {"document_token", WN_FIELD_INT, AT(document_token), -1, WN_LIMIT_VOCABULARY, NULL,
-     "token that starts a document; -1: the one in data.json, or none"},
-    {"rows", WN_FIELD_ENUM, AT(rows), 0, 0, rows_names,
-     "blocks of the context, or one document a sequence, cut at the context or padded (tokens)"},
-    {"long_only", WN_FIELD_BOOL, AT(long_only), 0, 0, NULL,
-     "rows document: only documents that fill at least 90% of the context"},
-    {"variables", WN_FIELD_INT, AT(variables), 1, 1 << 16, NULL, "variable_assignment: names"},
-    {"values", WN_FIELD_INT, AT(values), 1, 1 << 20, NULL, "variable_assignment and copy: different values"},
-    {"assignments", WN_FIELD_INT, AT(assignments), 1, 1 << 20, NULL, "variable_assignment: pairs before the query"},
-    {"eval_values", WN_FIELD_INT, AT(eval_values), 0, 1 << 20, NULL,
-     "variable_assignment: values that evaluation draws from; 0: all"},
-    {"noise_density", WN_FIELD_DOUBLE, AT(noise_density), 0.001, 0.9, NULL,
-     "span_corruption: fraction of the tokens that is dropped"},
-    {"mean_span", WN_FIELD_DOUBLE, AT(mean_span), 1, 1000, NULL, "span_corruption: mean length of a dropped span"},
-    {"sentinels", WN_FIELD_INT, AT(sentinels), 2, 1 << 20, NULL,
-     "span_corruption: last entries of the vocabulary, which mark spans"},
-    {"input_length", WN_FIELD_INT64, AT(input_length), 0, 1 << 24, NULL,
-     "span_corruption: tokens of the encoder's sequences; 0: model.encoder.context"},
-    {"end_token", WN_FIELD_INT, AT(end_token), -1, WN_LIMIT_VOCABULARY, NULL,
-     "span_corruption: token that ends a sequence; -1: the sentinel after the last span's"},
-    {"start_token", WN_FIELD_INT, AT(start_token), 0, WN_LIMIT_VOCABULARY, NULL,
-     "span_corruption: first token of the decoder's sequences"},
-    {"max_length", WN_FIELD_INT, AT(max_length), 1, 1 << 20, NULL, "copy: longest string; parity: sequence length"},
+    {.key = "kind",
+     .type = WN_FIELD_ENUM,
+     .offset = AT(kind),
+     .names = kind_names,
+     .help = "a token file or a synthetic task"},
+    {.key = "train", TEXT(train), .help = "token file to train on (tokens)"},
+    {.key = "val", TEXT(val), .help = "token file to evaluate on (tokens); empty: no evaluation"},
+    {.key = "tokenizer",
+     TEXT(tokenizer),
+     .help = "bytes, a .model or tokenizer.json, a GGUF file or a folder; copied into the checkpoints' folder; empty: "
+             "the one in data.train's folder"},
+    {.key = "stream",
+     .type = WN_FIELD_BOOL,
+     .offset = AT(stream),
+     .help = "a batch's sequences continue where they stopped (tokens)"},
+    {.key = "pack", .type = WN_FIELD_BOOL, .offset = AT(pack), .help = "attention stays inside documents (tokens)"},
+    {.key = "document_token",
+     .type = WN_FIELD_INT,
+     .offset = AT(document_token),
+     .min = -1,
+     .max = WN_LIMIT_VOCABULARY,
+     .help = "token that starts a document; -1: the one in data.json, or none"},
+    {.key = "rows",
+     .type = WN_FIELD_ENUM,
+     .offset = AT(rows),
+     .names = rows_names,
+     .help = "blocks of the context, or one document a sequence, cut at the context or padded (tokens)"},
+    {.key = "long_only",
+     .type = WN_FIELD_BOOL,
+     .offset = AT(long_only),
+     .help = "rows document: only documents that fill at least 90% of the context"},
+    {.key = "variables",
+     .type = WN_FIELD_INT,
+     .offset = AT(variables),
+     .min = 1,
+     .max = 1 << 16,
+     .help = "variable_assignment: names"},
+    {.key = "values",
+     .type = WN_FIELD_INT,
+     .offset = AT(values),
+     .min = 1,
+     .max = 1 << 20,
+     .help = "variable_assignment and copy: different values"},
+    {.key = "assignments",
+     .type = WN_FIELD_INT,
+     .offset = AT(assignments),
+     .min = 1,
+     .max = 1 << 20,
+     .help = "variable_assignment: pairs before the query"},
+    {.key = "eval_values",
+     .type = WN_FIELD_INT,
+     .offset = AT(eval_values),
+     .min = 0,
+     .max = 1 << 20,
+     .help = "variable_assignment: values that evaluation draws from; 0: all"},
+    {.key = "noise_density",
+     .type = WN_FIELD_DOUBLE,
+     .offset = AT(noise_density),
+     .min = 0.001,
+     .max = 0.9,
+     .help = "span_corruption: fraction of the tokens that is dropped"},
+    {.key = "mean_span",
+     .type = WN_FIELD_DOUBLE,
+     .offset = AT(mean_span),
+     .min = 1,
+     .max = 1000,
+     .help = "span_corruption: mean length of a dropped span"},
+    {.key = "sentinels",
+     .type = WN_FIELD_INT,
+     .offset = AT(sentinels),
+     .min = 2,
+     .max = 1 << 20,
+     .help = "span_corruption: last entries of the vocabulary, which mark spans"},
+    {.key = "input_length",
+     .type = WN_FIELD_INT64,
+     .offset = AT(input_length),
+     .min = 0,
+     .max = 1 << 24,
+     .help = "span_corruption: tokens of the encoder's sequences; 0: model.encoder.context"},
+    {.key = "end_token",
+     .type = WN_FIELD_INT,
+     .offset = AT(end_token),
+     .min = -1,
+     .max = WN_LIMIT_VOCABULARY,
+     .help = "span_corruption: token that ends a sequence; -1: the sentinel after the last span's"},
+    {.key = "start_token",
+     .type = WN_FIELD_INT,
+     .offset = AT(start_token),
+     .min = 0,
+     .max = WN_LIMIT_VOCABULARY,
+     .help = "span_corruption: first token of the decoder's sequences"},
+    {.key = "max_length",
+     .type = WN_FIELD_INT,
+     .offset = AT(max_length),
+     .min = 1,
+     .max = 1 << 20,
+     .help = "copy: longest string; parity: sequence length"},
 };
 const int wn_data_field_count = (int)(sizeof wn_data_fields / sizeof *wn_data_fields);
 
@@ -101,11 +167,11 @@ void wn_data_config_requirements(const wn_data_config *config, int64_t *vocab_si
   switch (config->kind) {
   case WN_DATA_TOKENS:
     return;
-  case WN_DATA_VARIABLE_ASSIGNMENT: /* "Z=", 177, "Y=", 661, ..., and the query "Z=" whose target is the answer */
+  case WN_DATA_VARIABLE_ASSIGNMENT: /* "Z=", 177, "Y=", 661, ..., and the query "Z=", whose target is the answer */
     *vocab_size = (int64_t)config->variables + config->values;
     *context = 2 * (int64_t)config->assignments + 1;
     return;
-  case WN_DATA_COPY: /* a start, the string, an end-of-input, the string again, an end: the paper's 2n + 3 */
+  case WN_DATA_COPY: /* start, string, separator, string again, end: the paper's 2n + 3 */
     *vocab_size = (int64_t)config->values + 3;
     *context = 2 * (int64_t)config->max_length + 3;
     return;
@@ -113,7 +179,7 @@ void wn_data_config_requirements(const wn_data_config *config, int64_t *vocab_si
     *vocab_size = 2;
     *context = config->max_length;
     return;
-  case WN_DATA_SPAN_CORRUPTION: /* the decoder's rows; its vocabulary is the file's and the sentinels */
+  case WN_DATA_SPAN_CORRUPTION: /* tokens of the decoder; the vocabulary is the file's plus the sentinels */
     if (config->input_length > 0) {
       int64_t text;
       wn_span_corruption_lengths(config->input_length, config->noise_density, config->mean_span, &text, context);

@@ -5,10 +5,10 @@
 #include "base/fields.h"
 #include "winnow/data.h"
 
-extern const struct wn_field wn_data_fields[]; /* over wn_data_config */
+extern const struct wn_field wn_data_fields[]; /* fields of wn_data_config */
 extern const int wn_data_field_count;
 void wn_data_config_init(wn_data_config *config); /* the defaults */
-/* What ranges of single keys cannot say. `where` stands for the file. */
+/* Checks that involve several keys. `where` is the file's name in errors. */
 wn_status wn_data_config_check(wn_context *ctx, const char *where, const wn_data_config *config);
 
 #endif

@@ -1,4 +1,4 @@
-/* Documents of a token file. See documents.h. */
+/* Finds the documents of a token file; see documents.h. */
 #include "data/documents.h"
 
 #include <inttypes.h>
@@ -15,7 +15,7 @@
 #define DOCUMENTS_LONG_PERCENT 90
 enum { DOCUMENTS_PATH_BYTES = 4096 };
 
-/* Walks over the documents that are long enough; `out` NULL: only counts. */
+/* Visits the documents that are long enough; `out` NULL: only counts them. */
 static wn_status documents_walk(wn_context *ctx, const wn_token_file *file, int32_t document_token, uint64_t least,
                                 int32_t *buffer, uint64_t *found, struct wn_document_places *out) {
   const uint64_t count = wn_token_file_count(file);
@@ -64,7 +64,7 @@ uint64_t wn_documents_long(int64_t T) {
   return least > 2 ? least : 2;
 }
 
-/* What data.json beside the file says; -1: nothing. */
+/* The document token in data.json beside the file; -1: none. */
 static wn_status token_beside(wn_context *ctx, const char *path, int32_t *out) {
   *out = -1;
   char beside[DOCUMENTS_PATH_BYTES], where[DOCUMENTS_PATH_BYTES];

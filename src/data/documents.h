@@ -4,20 +4,22 @@
 
 #include "winnow/data.h"
 
-/* A document begins at its document token and ends before the next one; tokens before the first are of none. */
+/* A document begins at its document token and ends before the next one. Tokens before the first belong to no
+ * document. */
 struct wn_document_places {
   uint64_t count;
-  uint64_t *first, *held; /* [count] the document token's place, and tokens with it */
+  uint64_t *first, *held; /* [count] position of the document token; number of tokens, including it */
 };
-/* Those of at least `least` tokens, in file order: one pass to count, one to fill; 16 bytes each. */
+/* Documents of at least `least` tokens, in file order: one pass counts, one fills; 16 bytes each. */
 wn_status wn_documents_find(wn_context *ctx, const wn_token_file *file, int32_t document_token, uint64_t least,
                             struct wn_document_places *out);
 void wn_documents_clear(struct wn_document_places *documents); /* allowed on {0} */
-/* A row of T tokens is one document and holds nothing else: how long it must be to count as long (at least 90% of the
- * row, as Leviathan et al., section 6.2, take their examples). At least 2, so that there is something to predict. */
+/* For sequences that hold one document and nothing else: how long a document must be to fill a sequence of T tokens. At
+ * least 90% of it (how Leviathan et al., §6.2, choose their examples), and at least 2, so that there is something to
+ * predict. */
 uint64_t wn_documents_long(int64_t T);
-/* `given`, or where it is -1 what data.json in the token file's folder says (wn_data_prepare writes it); -1: nothing.
- * Fails where the vocabulary does not have it. */
+/* The document token: `given`; if that is -1, the one in data.json in the token file's folder (wn_data_prepare writes
+ * it); -1: none. Fails if it is outside the vocabulary. */
 wn_status wn_documents_token(wn_context *ctx, const char *path, int32_t given, int64_t vocab_size, int32_t *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* zlib's gzip streams, or plain reading. See inflate.h. */
+/* gzip streams through zlib, or plain reading; see inflate.h. */
 #include "data/inflate.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <zlib.h>
 #endif
 
-enum { INFLATE_MOST = 1 << 24 }; /* of one call */
+enum { INFLATE_MOST = 1 << 24 }; /* in one call */
 
 #if WN_HAVE_ZLIB
 
@@ -34,7 +34,7 @@ wn_status wn_inflate_read(struct wn_inflate *s, void *to, size_t room, size_t *n
   *why = code == Z_BUF_ERROR ? "the gzip data are truncated"
          : code == Z_ERRNO   ? strerror(errno)
          : said              ? said + 3
-                             : text; /* without zlib's name for a descriptor */
+                             : text; /* without zlib: no type for gzip streams */
   return code == Z_ERRNO ? WN_ERR_IO : WN_ERR_FORMAT;
 }
 
@@ -52,7 +52,7 @@ static void inflate_end(struct wn_inflate *s) {
 struct wn_inflate {
   int fd;
   uint64_t done;
-  unsigned char first; /* the stream's first byte, once there is one */
+  unsigned char first; /* the first byte of the stream, once it was read */
 };
 
 static bool inflate_begin(struct wn_inflate *s, int fd) {

@@ -1,4 +1,4 @@
-/* Lines of mapped and of gzip files. See lines.h. */
+/* Lines of mapped files, gzip files and pipes; see lines.h. */
 #include "data/lines.h"
 #include "base/alloc.h"
 #include "base/error.h"
@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define LINE_LIMIT ((size_t)256 << 20) /* of a gzip file: a longer line is refused */
+#define LINE_LIMIT ((size_t)256 << 20) /* a longer line of a gzip file is refused */
 
 /* A pipe may carry gzip data or text. */
 static wn_status lines_open_inflated(wn_context *ctx, int fd, struct wn_lines *l) {
@@ -50,11 +50,11 @@ void wn_lines_close(struct wn_lines *l) {
 
 uint64_t wn_lines_done(const struct wn_lines *l) {
   if (!l->stream) return l->at;
-  if (l->file_bytes == 0) return 0; /* a pipe: nobody knows how much is to come */
+  if (l->file_bytes == 0) return 0; /* a pipe: its length is unknown */
   return wn_inflate_done(l->stream);
 }
 
-/* Inflates more text and appends it to the buffer's. */
+/* Inflates more text and appends it to the buffer. */
 static wn_status inflate_more(wn_context *ctx, struct wn_lines *l) {
   if (l->begin > 0) {
     memmove(l->buffer, l->buffer + l->begin, l->end - l->begin);

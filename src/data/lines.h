@@ -1,5 +1,5 @@
-/* Lines of a text file (mapped), or of a gzip file or a pipe (inflated as it is read), with their place for messages.
- */
+/* Lines of a text file (mapped), or of a gzip file or pipe (inflated while reading), with their position for
+ * messages. */
 #ifndef WN_DATA_LINES_H
 #define WN_DATA_LINES_H
 
@@ -8,12 +8,12 @@
 struct wn_lines {
   const char *path; /* borrowed */
   struct wn_map map;
-  struct wn_inflate *stream; /* inflated, or read as it is; NULL: the map */
+  struct wn_inflate *stream; /* of a gzip file or a pipe; NULL: the file is mapped */
   char *buffer;              /* stream: [capacity], text in [begin, end) */
   size_t begin, end, capacity;
-  bool ended;            /* stream: nothing left to inflate */
+  bool ended;            /* stream: nothing left to read */
   size_t at;             /* map: the next byte */
-  uint64_t line, offset; /* of the line given last: number from 1, byte of the (inflated) text */
+  uint64_t line, offset; /* of the last line returned: its number from 1, its byte offset in the (inflated) text */
   uint64_t next_offset;
   uint64_t file_bytes; /* on disk; 0: a pipe */
 };

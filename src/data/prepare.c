@@ -1,8 +1,9 @@
-/* Text and JSON lines to token files, in one pass and in memory that does not grow with the corpus.
+/* Turns text and JSON lines into token files, in one pass and in memory that does not grow with the corpus.
  *
- * A document goes to the validation split when a hash of (seed, its index) says so. Its tokens are its text's with the
- * tokenizer's bos before them (SentencePiece), or followed by a newline (bytes). The byte counts that bits per byte are
- * computed from hold the text and one byte a document for that separator, whose token is predicted like any other. */
+ * A hash of (seed, index) decides whether a document goes to the validation split. A document's tokens are those of its
+ * text, with the tokenizer's bos before them (SentencePiece), or a newline after them (bytes). Bits per byte are
+ * computed from byte counts that include the text and one byte per document for this separator, since its token is
+ * predicted like any other. */
 #include "base/alloc.h"
 #include "base/context.h"
 #include "base/error.h"
@@ -20,8 +21,8 @@
 #include <string.h>
 
 #define VAL_FRACTION 0.05                /* the default */
-#define BUFFER_BYTES ((size_t)1 << 20)   /* text of a document that is held before it is cut */
-#define BUFFER_LIMIT ((size_t)128 << 20) /* where it cannot be cut: more than can be encoded at once */
+#define BUFFER_BYTES ((size_t)1 << 20)   /* text of a document that is buffered before it is cut */
+#define BUFFER_LIMIT ((size_t)128 << 20) /* limit for text that cannot be cut: more cannot be encoded at once */
 
 enum breaks { BREAK_FILE, BREAK_BLANK, BREAK_LINE };
 
@@ -35,15 +36,15 @@ struct job {
   wn_context *ctx;
   const wn_data_prepare_options *o;
   wn_tokenizer *tok;
-  int32_t separator[1];   /* where the tokenizer has no bos: what ends a document */
+  int32_t separator[1];   /* without bos: the token that ends a document */
   struct split splits[3]; /* train, val, test */
   enum breaks breaks;
   uint64_t documents, bytes;
   uint64_t files_done, files_total; /* bytes on disk */
-  /* the document at hand */
+  /* the current document */
   bool open, begun;
   struct split *split;
-  char *text; /* [capacity], not encoded yet */
+  char *text; /* [capacity], not yet encoded */
   size_t count, capacity;
   struct wn_ids ids;
 };
@@ -64,7 +65,7 @@ static bool prepare_is_jsonl(const char *path) {
   return prepare_has_suffix(path, ".jsonl") || prepare_has_suffix(path, ".jsonl.gz");
 }
 
-/* left: bytes of the line at hand that are still to be encoded. */
+/* left: bytes of the current line that are not yet encoded. */
 static wn_status prepare_report(struct job *j, const struct wn_lines *l, size_t left) {
   if (wn_context_cancelled(j->ctx)) return wn_fail(j->ctx, WN_ERR_CANCELLED, "%s: cancelled", l->path);
   const uint64_t done = j->files_done + wn_lines_done(l) - (l->stream ? 0 : left);
@@ -74,13 +75,13 @@ static wn_status prepare_report(struct job *j, const struct wn_lines *l, size_t 
 
 /* --- documents --- */
 
-/* Where document i goes: an index of splits. */
+/* The split of document i, an index into splits. */
 static int split_of(const wn_data_prepare_options *o, uint64_t i) {
   const double u = wn_random_uniform(o->seed, WN_STREAM_SPLIT, 0, i);
   return u < o->val_fraction ? 1 : u < o->val_fraction + o->test_fraction ? 2 : 0;
 }
 
-/* Encodes and writes the first n bytes that are held. */
+/* Encodes and writes the first n buffered bytes. */
 static wn_status flush(struct job *j, size_t n, const struct wn_lines *at) {
   struct wn_encode_detail why;
   j->ids.count = 0;
@@ -108,7 +109,7 @@ static wn_status document_add(struct job *j, const char *text, size_t bytes, con
     if (bos >= 0) WN_TRY(wn_token_writer_append(j->ctx, &j->split->writer, &bos, 1));
   }
   while (bytes > 0) {
-    if (j->count == j->capacity) { /* one line that is longer than the buffer */
+    if (j->count == j->capacity) { /* a single line is longer than the buffer */
       void *p;
       size_t capacity = 2 * j->capacity;
       if (capacity > BUFFER_LIMIT)
@@ -160,7 +161,7 @@ static wn_status check_utf8(struct job *j, const struct wn_lines *l, const char 
                  l->offset + bad, (unsigned char)text[bad]);
 }
 
-/* A pipe has no name that says what it carries, and a file may have a wrong one. */
+/* A pipe has no name that tells its type, and a file may have a wrong one. */
 static void warn_of_json(const struct job *j, const struct wn_lines *l, const char *text, size_t bytes) {
   if (*text != '{' || wn_json_count(text, bytes) > WN_LIMIT_LINE_VALUES) return;
   json_t *object = json_loadb(text, bytes, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
@@ -175,7 +176,7 @@ static void warn_of_json(const struct job *j, const struct wn_lines *l, const ch
 static wn_status prepare_text(struct job *j, struct wn_lines *l) {
   const char *text;
   size_t bytes;
-  bool newline = false; /* one that belongs to the document only if more of it follows */
+  bool newline = false; /* a newline that belongs to the document only if more of it follows */
   for (;;) {
     WN_TRY(wn_lines_next(j->ctx, l, &text, &bytes));
     if (bytes == 0) break;
@@ -215,7 +216,7 @@ static wn_status prepare_json_line(struct job *j, struct wn_lines *l, const char
     return wn_fail(j->ctx, WN_ERR_FORMAT, "%s:%" PRIu64 ": the JSON has about %zu values; a line has at most %zu",
                    l->path, l->line, values, WN_LIMIT_LINE_VALUES);
   json_error_t error;
-  /* Numbers are passed over, and may be larger than a whole number that jansson holds: hashes of 64 bits. */
+  /* Only strings are used. Integers are read as reals, since they may exceed jansson's range: 64-bit hashes. */
   json_t *object = json_loadb(text, bytes, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
   wn_status status = WN_OK;
   if (!object)
@@ -257,7 +258,7 @@ static wn_status prepare_file(struct job *j, const char *path) {
   struct wn_lines l;
   wn_status status = wn_lines_open(j->ctx, path, gzip, &l);
   if (status == WN_OK) {
-    if (wn_path_is_stream(path)) j->files_total += l.file_bytes; /* standard input may be a file */
+    if (wn_path_is_stream(path)) j->files_total += l.file_bytes; /* standard input may be a regular file */
     status = prepare_is_jsonl(path) ? prepare_jsonl(j, &l) : prepare_text(j, &l);
   }
   if (status == WN_OK) status = prepare_report(j, &l, 0);
@@ -270,7 +271,7 @@ static bool has_test(const wn_data_prepare_options *o) {
   return o->test_bytes > 0 || o->test_fraction > 0;
 }
 
-/* --- splits by place --- */
+/* --- splits by byte counts --- */
 
 static bool is_by_place(const wn_data_prepare_options *o) {
   return o->val_bytes > 0 || o->test_bytes > 0;
@@ -307,7 +308,7 @@ static wn_status check_by_place(struct job *j) {
   return WN_OK;
 }
 
-/* The bytes as they are: token = byte. */
+/* The bytes unchanged: each is a token. */
 static wn_status prepare_by_place(struct job *j) {
   enum { PIECE = 1 << 14 };
   const wn_data_prepare_options *o = j->o;
@@ -323,7 +324,7 @@ static wn_status prepare_by_place(struct job *j) {
       while (k < 2 && j->bytes == ends[k]) k++;
       uint64_t n = map.bytes - at < PIECE ? map.bytes - at : PIECE;
       if (n > ends[k] - j->bytes) n = ends[k] - j->bytes;
-      if (n == 0) { /* a file that grew since its size was taken */
+      if (n == 0) { /* the file is now shorter than when its size was read */
         status = wn_fail(j->ctx, WN_ERR_IO, "%s: the file changes while it is read", o->inputs[i]);
         break;
       }
@@ -346,7 +347,7 @@ static wn_status prepare_by_place(struct job *j) {
   return wn_fail(j->ctx, WN_ERR_IO, "%s: the file changes while it is read", o->inputs[o->input_count - 1]);
 }
 
-/* --- the whole --- */
+/* --- all steps --- */
 
 static wn_status prepare_check_options(struct job *j) {
   const wn_data_prepare_options *o = j->o;
@@ -374,11 +375,11 @@ static wn_status prepare_check_options(struct job *j) {
   return WN_OK;
 }
 
-/* Every input is there before anything is written. */
+/* Checks that every input exists before anything is written. */
 static wn_status prepare_check_inputs(struct job *j) {
   for (int i = 0; i < j->o->input_count; i++) {
     struct wn_lines l;
-    if (wn_path_is_stream(j->o->inputs[i])) continue; /* which can be read once only */
+    if (wn_path_is_stream(j->o->inputs[i])) continue; /* a stream can be read only once */
     wn_status status = wn_lines_open(j->ctx, j->o->inputs[i], prepare_has_suffix(j->o->inputs[i], ".gz"), &l);
     j->files_total += l.file_bytes;
     wn_lines_close(&l);
@@ -387,7 +388,7 @@ static wn_status prepare_check_inputs(struct job *j) {
   return WN_OK;
 }
 
-/* documents: of each split. */
+/* documents: how many each split has. */
 static wn_status check_splits(struct job *j, const uint64_t *documents /* [3] */) {
   const uint64_t all = documents[0] + documents[1] + documents[2];
   const char *empty = documents[0] == 0                              ? "training"
@@ -401,8 +402,8 @@ static wn_status check_splits(struct job *j, const uint64_t *documents /* [3] */
                  all, all == 1 ? "" : "s", empty);
 }
 
-/* Where a file is a document, or none if it turns out empty, what would lack is known before anything is encoded, which
- * may take minutes. */
+/* If each file is one document (none if it is empty), an empty split is known before encoding, which may take
+ * minutes. */
 static wn_status check_files_as_documents(struct job *j) {
   uint64_t documents[3] = {0};
   if (j->breaks != BREAK_FILE) return WN_OK;
@@ -438,8 +439,8 @@ static wn_status write_summary(struct job *j, const char *path) {
   return status;
 }
 
-/* The test split of what was prepared here before is of other documents, and maybe of another tokenizer: without one of
- * its own this preparation leaves none. */
+/* Removes the test split of an earlier preparation in the same folder, unless this one has a test split itself: it
+ * holds other documents and maybe tokens of another tokenizer. */
 static wn_status drop_former_test(struct job *j) {
   char path[4096];
   json_t *json;
@@ -447,13 +448,13 @@ static wn_status drop_former_test(struct job *j) {
   if (!wn_path_exists(path)) return WN_OK;
   const wn_status status = wn_json_load_file(j->ctx, WN_JSON_CONFIG, path, &json);
   if (status == WN_ERR_MEMORY) return status;
-  if (status != WN_OK) return WN_OK; /* not written by a preparation */
+  if (status != WN_OK) return WN_OK; /* not written by wn_data_prepare */
   const bool had = json_is_object(json_object_get(json, "test"));
   json_decref(json);
   return had ? wn_folder_drop(j->ctx, &j->folder, "test.bin") : WN_OK;
 }
 
-/* A model's folder has a tokenizer of its own, which would be replaced. */
+/* A model's folder has its own tokenizer, which would be overwritten. */
 static wn_status check_no_model(struct job *j) {
   if (!wn_folder_has(j->o->out_dir, "config.json")) return WN_OK;
   return wn_fail(j->ctx, WN_ERR_ARGUMENT, "%s holds a model (config.json): choose another folder for the data",
@@ -473,7 +474,7 @@ static wn_status prepare_run(struct job *j) {
   WN_TRY(wn_folder_begin(j->ctx, o->out_dir, &j->folder));
   WN_TRY(drop_former_test(j));
   j->separator[0] = wn_tokenizer_eos(j->tok);
-  if (j->separator[0] < 0) { /* a newline: its last token, for a model may put others before it */
+  if (j->separator[0] < 0) { /* a newline: its last token, since a model may put other tokens before it */
     WN_TRY(wn_tokenizer_encode_piece(j->tok, "\n", 1, true, &j->ids, NULL));
     j->separator[0] = j->ids.count ? j->ids.data[j->ids.count - 1] : 0;
   }

@@ -1,22 +1,22 @@
-/* Data sources. Row r of step s is row g = s B + r of an endless sequence, so that a batch is a pure function of
- * (source, seed, step), and a batch in two halves holds the same rows as the whole.
+/* Data sources. Sequence r of step s is number g = s B + r of an endless list of sequences. So a batch is a pure
+ * function of (source, seed, step), and a batch computed in two halves has the same sequences as the whole.
  *
- * Token files, training: a block is T + 1 tokens, its last the first of the next one's. Epoch e = g / blocks visits the
- * blocks in the order of a seeded permutation of its own (a Feistel network: no list in memory); the tokens that are
- * left over after the last block shift the epoch's blocks by a drawn offset, so that none is left out for ever.
- * Validation: blocks in file order, the last one padded, so that one pass counts every token but the first exactly
- * once.
+ * Token files, training: a block is T + 1 tokens; its last token is the first of the next block. Epoch e = g / blocks
+ * visits the blocks in a seeded order of its own (a permutation by a Feistel network: no list in memory). Each epoch's
+ * blocks are shifted by a random offset, at most the number of tokens left over after the last block, so that no token
+ * is left out for ever. Validation: blocks in file order, the last one padded, so that one pass counts every token but
+ * the first exactly once.
  *
- * Span corruption: blocks of as many tokens as come out at the encoder's length, with nothing between them, in the same
- * orders; validation drops the same spans whatever the seed.
+ * Span corruption: a block is as many tokens as give the encoder's length; blocks follow each other without overlap, in
+ * the same orders. Validation drops the same spans for every seed.
  *
- * Streams (segment recurrence): B rows cut the file's blocks into B stretches of n = blocks / B, and row r of step s is
- * block r n + s mod n, so that a row goes on where it stopped. Validation takes n = ceil(blocks / B): every token once
- * again.
+ * Streams (segment recurrence): the file's blocks are cut into B stretches of n = blocks / B. Sequence r of step s is
+ * block r n + s mod n, so that a sequence continues where the one before it stopped. Validation takes n = ceil(blocks /
+ * B), so that every token is counted once.
  *
- * Rows of documents: row g is the document that stands g-th in the same orders; what it has beyond T + 1 tokens is left
- * out, and what it lacks is padding behind it, which attends to the document and to which nothing that counts attends.
- */
+ * Sequences of documents: sequence g is the g-th document in the same orders. Tokens beyond T + 1 are left out; a
+ * shorter document is padded at its end. The padding attends to the document, but nothing that counts attends to the
+ * padding. */
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/misuse.h"
@@ -37,13 +37,13 @@ struct wn_data_source {
   int64_t T;
   int32_t vocab_size;
   wn_token_file *file;                 /* tokens */
-  uint64_t blocks;                     /* of one pass: blocks, or documents */
-  struct wn_document_places documents; /* rows of documents: count is `blocks`; else 0 */
-  uint64_t slack;                      /* training: tokens after the last block */
+  uint64_t blocks;                     /* blocks or documents in one pass */
+  struct wn_document_places documents; /* sequences of documents: count is `blocks`; else count is 0 */
+  uint64_t slack;                      /* training: tokens left over after the last block */
   int32_t *block;                      /* [T+1], or [text] */
-  int64_t text;                        /* span corruption: tokens of a block; 0: another kind */
+  int64_t text;                        /* span corruption: tokens in a block; 0: not span corruption */
   struct wn_span_corruption corruption;
-  int32_t *pair; /* [input_length + 1] and [T]: what a row is made into */
+  int32_t *pair; /* [input_length + 1] and [T]: inputs and targets of one sequence */
 };
 
 static wn_status check_task(wn_context *ctx, const wn_data_config *c, int64_t T, int32_t vocab_size) {
@@ -73,12 +73,12 @@ static wn_status check_task(wn_context *ctx, const wn_data_config *c, int64_t T,
     return wn_fail(ctx, WN_ERR_SHAPE, "the task %s has %" PRId64 " tokens, the model's vocabulary has %d", name, vocab,
                    vocab_size);
   if (context > T)
-    return wn_fail(ctx, WN_ERR_SHAPE, "a row of the task %s takes %" PRId64 " tokens, the context has %" PRId64, name,
-                   context, T);
+    return wn_fail(ctx, WN_ERR_SHAPE, "a sequence of the task %s takes %" PRId64 " tokens, the context has %" PRId64,
+                   name, context, T);
   return WN_OK;
 }
 
-/* The token that starts a document: the configuration's, else that of data.json. */
+/* The token that starts a document: the configured one, else that of data.json. */
 static wn_status find_document_token(wn_context *ctx, wn_data_source *s, const char *path, const char *for_what) {
   WN_TRY(wn_documents_token(ctx, path, s->config.document_token, s->vocab_size, &s->config.document_token));
   if (s->config.document_token >= 0) return WN_OK;
@@ -88,7 +88,7 @@ static wn_status find_document_token(wn_context *ctx, wn_data_source *s, const c
                  path, for_what);
 }
 
-/* Rows of documents: finds them. */
+/* Sequences of documents: finds the documents. */
 static wn_status open_documents(wn_context *ctx, wn_data_source *s, const char *path) {
   const bool long_only = s->config.long_only;
   WN_TRY(find_document_token(ctx, s, path, "rows of documents"));
@@ -102,7 +102,7 @@ static wn_status open_documents(wn_context *ctx, wn_data_source *s, const char *
                  path, token, s->T);
 }
 
-/* Blocks of the context: how many there are. */
+/* Blocks of the context's length: counts them. */
 static wn_status open_blocks(wn_context *ctx, wn_data_source *s, const char *path) {
   const uint64_t count = wn_token_file_count(s->file), T = (uint64_t)s->T;
   if (s->val) {
@@ -242,7 +242,7 @@ bool wn_data_source_streams(const wn_data_source *source) {
   return source->config.kind == WN_DATA_TOKENS && source->config.stream;
 }
 
-/* Blocks of a stretch at B rows; 0: there are not enough. */
+/* Blocks in a stretch, for batches of B sequences; 0: there are too few. */
 static uint64_t stretch(const wn_data_source *s, int64_t B) {
   return s->val ? wn_data_source_batches(s, B) : s->blocks / (uint64_t)B;
 }
@@ -253,7 +253,7 @@ bool wn_data_source_continues(const wn_data_source *source, uint64_t step, int64
   return step % stretch(source, B) != 0;
 }
 
-/* The first token of training block g. */
+/* Position of the first token of training block g. */
 static uint64_t shuffled(const wn_data_source *s, uint64_t seed, uint64_t g, uint64_t length) {
   const uint64_t epoch = g / s->blocks;
   const uint64_t offset = wn_random_below(seed, WN_STREAM_DATA, epoch, UINT64_MAX, s->slack + 1);
@@ -270,7 +270,7 @@ static wn_status read_block(wn_context *ctx, const wn_data_source *s, uint64_t f
   return WN_OK;
 }
 
-/* Row g of span corruption: the encoder's and the decoder's, in s->pair. Counts of 0: a row left over. */
+/* Sequence g of span corruption: inputs and targets, in s->pair. Counts of 0: g is beyond the pass. */
 static wn_status source_span_row(wn_context *ctx, const wn_data_source *s, uint64_t seed, uint64_t g,
                                  struct wn_span_row *out) {
   const uint64_t n = (uint64_t)s->text, count = wn_token_file_count(s->file);
@@ -283,7 +283,7 @@ static wn_status source_span_row(wn_context *ctx, const wn_data_source *s, uint6
   return WN_OK;
 }
 
-/* The decoder's part: it is given what it has predicted, one place later. */
+/* The decoder's sequence: its input is its targets, shifted by one position. */
 static wn_status span_target_row(wn_context *ctx, const wn_data_source *s, uint64_t seed, uint64_t g, int32_t *tokens,
                                  int32_t *targets) {
   struct wn_span_row row;
@@ -295,11 +295,11 @@ static wn_status span_target_row(wn_context *ctx, const wn_data_source *s, uint6
   return WN_OK;
 }
 
-/* Row g of a token file: where it is, and how many tokens it has, up to T + 1; 0: a row left over. */
+/* Sequence g of a token file: its position, and its length of at most T + 1 tokens; 0: g is beyond the pass. */
 static void source_token_span(const wn_data_source *s, uint64_t seed, uint64_t g, uint64_t *first, uint64_t *n) {
   const uint64_t T = (uint64_t)s->T, blocks = s->blocks;
   *first = 0, *n = 0;
-  if (s->val && g >= blocks) return; /* the last batch of a pass may have rows left over */
+  if (s->val && g >= blocks) return; /* the last batch of a pass may have sequences without data */
   if (s->documents.count > 0) {
     const uint64_t i = s->val ? g : wn_random_permute(seed, WN_STREAM_DATA, g / blocks, blocks, g % blocks);
     *first = s->documents.first[i], *n = s->documents.held[i];
@@ -310,7 +310,7 @@ static void source_token_span(const wn_data_source *s, uint64_t seed, uint64_t g
   if (*n > T + 1) *n = T + 1;
 }
 
-/* Row g of a token file: tokens, targets [T]. */
+/* Sequence g of a token file: tokens, targets [T]. */
 static wn_status token_row(wn_context *ctx, const wn_data_source *s, uint64_t seed, uint64_t g, int32_t *tokens,
                            int32_t *targets) {
   uint64_t first, n;
@@ -323,7 +323,7 @@ static wn_status token_row(wn_context *ctx, const wn_data_source *s, uint64_t se
   return WN_OK;
 }
 
-/* doc_start [T]: the place of the latest document token at or before each position; 0 before the first. */
+/* doc_start [T]: the last document token at or before each position; 0 before the first. */
 static void mark_documents(int32_t document_token, int64_t T, const int32_t *tokens, int32_t *doc_start) {
   int32_t start = 0;
   for (int64_t i = 0; i < T; i++) {

@@ -1,14 +1,13 @@
-/* Span corruption: Raffel et al. 2020, section 3.1.4 and figure 2, and their program's random_spans_noise_mask.
+/* Span corruption: Raffel et al. 2020, §3.1.4 and figure 2, and their program's random_spans_noise_mask.
  *
  *   text     a b c d e f g h i              noise = round(n * density), spans = round(noise / mean_span)
- *   inputs   a b <0> e f g <1> |            each dropped span leaves its sentinel; | the end
+ *   inputs   a b <0> e f g <1> |            a sentinel replaces each dropped span; | is the end
  *   targets  <0> c d <1> h i |              sentinels with what was dropped; | the end
  *
- * Kept and dropped stretches take turns, a kept one first, a dropped one last; the lengths of either kind are a
- * uniformly drawn composition of their number. The end is the sentinel after the last, as in the paper's figure, or a
- * token of its own, as in their program. Everything is a function of (seed, row). Cost: at most n random numbers per
- * row.
- */
+ * Kept and dropped stretches alternate; the first is kept, the last dropped. The lengths of each kind are a uniformly
+ * drawn composition of their total. The end is the next sentinel, as in the paper's figure, or a token of its own, as
+ * in their program. Everything is a function of (seed, row), row being the sequence's number. Cost: at most n random
+ * numbers per sequence. */
 #include "data/span_corruption.h"
 
 #include <math.h>
@@ -19,12 +18,12 @@ void wn_span_corruption_noise(int64_t n, double density, double mean_span, int64
   k = k < 1 ? 1 : k > n - 1 ? n - 1 : k;
   int64_t s = (int64_t)rint((double)k / mean_span);
   s = s < 1 ? 1 : s;
-  if (s > n - k) s = n - k; /* each has a kept token before it */
+  if (s > n - k) s = n - k; /* each span needs a kept token before it */
   *noise = k;
   *spans = s;
 }
 
-/* What n tokens leave for the encoder: it never shrinks as n grows by one. */
+/* The length of the inputs made from n tokens: never decreases as n grows. */
 static int64_t span_input_length(int64_t n, double density, double mean_span) {
   int64_t noise, spans;
   wn_span_corruption_noise(n, density, mean_span, &noise, &spans);
@@ -35,22 +34,22 @@ void wn_span_corruption_lengths(int64_t input_length, double density, double mea
                                 int64_t *target) {
   int64_t noise, spans, n = input_length < 2 ? 2 : input_length;
   while (span_input_length(n + 1, density, mean_span) <= input_length) n++;
-  /* Spans of one token take no less room than they free, and the end takes one more. */
+  /* A span of one token saves nothing, since its sentinel takes its place, and the end takes one more token. */
   while (n > 2 && span_input_length(n, density, mean_span) > input_length) n--;
   wn_span_corruption_noise(n, density, mean_span, &noise, &spans);
-  if (density == 0.5 && noise + spans + 1 > input_length && n > 2) n--; /* as T5's program: of one length */
+  if (density == 0.5 && noise + spans + 1 > input_length && n > 2) n--; /* as T5's program: equal lengths */
   wn_span_corruption_noise(n, density, mean_span, &noise, &spans);
   *text = n;
   *target = noise + spans + 1;
 }
 
-/* What is left of a composition: `items` in `parts`, none empty. */
+/* The rest of a composition: `items` in `parts` parts, none empty. */
 struct composition {
   int64_t items, parts;
   uint64_t drawn;
 };
 
-/* The next part: each place between two items is a cut with the chance that is left for it. */
+/* Draws the next part: each gap between two items is a cut with its conditional probability. */
 static int64_t next_part(struct composition *c, uint64_t seed, uint64_t row, uint64_t which) {
   int64_t length = 1;
   if (c->parts == 1) length = c->items;

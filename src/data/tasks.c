@@ -1,24 +1,24 @@
-/* Synthetic tasks of Leviathan, Kalman, Matias, arXiv 2410.02703, section 2 and appendix A.1; Copy and Parity* of the
- * extended version's appendix A.2.
+/* Synthetic tasks of Leviathan, Kalman, Matias, arXiv 2410.02703, §2 and appendix A.1; Copy and Parity* of the extended
+ * version's appendix A.2.
  *
- * Variable Assignment. Tokens 0..variables-1 are "x=", "y=", ...; variables.. are the values. A row is
- * "x=" 17 "z=" 4 ... and ends in one more "x=": the query has the token of an assignment, so that the answer is what
- * follows "x=" wherever it stands (the extended version's figure 8 shows two tokens an assignment). Only the query's
+ * Variable Assignment. Tokens 0..variables-1 are "x=", "y=", ...; variables.. are the values. A sequence is "x=" 17
+ * "z=" 4 ... and ends with one more "x=", the query. The query is the same token as in an assignment, so the answer
+ * always follows the token "x=" (the extended version's figure 8 shows two tokens an assignment). Only the query's
  * position counts; its target is the latest value of that variable. Variables and values are uniform; the query is
  * uniform over the variables that occur.
  *
  * Copy. BOS x1 .. xn SEPARATOR x1 .. xn EOS, n uniform in 1..max_length (the context of 2 max_length + 3 is the
  * paper's); x1 .. xn and EOS after the separator count.
  *
- * Parity*. Bits; the odd positions (counted from 1) are random, each even one holds the parity of all odd ones before
- * it, which is the exclusive or of the two bits before it. The even positions count. */
+ * Parity*. Bits. Odd positions (counted from 1) are random. An even position holds the parity of all odd positions
+ * before it, which is the exclusive or of the two bits before it. Only even positions count. */
 #include "data/tasks.h"
 #include "base/misuse.h"
 #include "base/rng.h"
 
 #include <stdio.h>
 
-#define VAL_BIT ((uint64_t)1 << 63) /* validation rows have row numbers of their own */
+#define VAL_BIT ((uint64_t)1 << 63) /* gives validation sequences numbers of their own */
 
 struct draws {
   uint64_t seed, row, next;
@@ -39,7 +39,8 @@ static int64_t variable_assignment(const wn_data_config *c, bool val, struct dra
     tokens[i + 1] = (int32_t)(variables + pair / variables);
     targets[i] = targets[i + 1] = -1;
   }
-  /* The query is drawn until it is a variable that occurs; where few of many variables do, an assignment's is taken. */
+  /* Draws a variable until it is one that occurs. If few of many variables occur, it takes that of a random
+   * assignment. */
   for (int attempt = 0;; attempt++) {
     int32_t query =
         attempt < 64 ? (int32_t)tasks_draw(d, variables) : tokens[2 * tasks_draw(d, (uint64_t)c->assignments)];
@@ -107,7 +108,8 @@ void wn_task_sample(const wn_data_config *config, bool val, uint64_t seed, uint6
   }
 }
 
-/* A letter where there are enough of them: of few the last, as the paper has X, Y and Z. */
+/* Names symbol i of n by a letter if there are enough letters. Few symbols get the last letters, like the paper's X, Y,
+ * Z. */
 static int tasks_letter(char *out, size_t bytes, int32_t i, int32_t n, char first, const char *end) {
   const int32_t from = first == 'A' && n <= 3 ? 26 - n : 0;
   if (n <= 26) return snprintf(out, bytes, "%c%s", first + from + i, end);

@@ -1,11 +1,11 @@
-/* Token files, read through a memory map and written under a temporary name.
+/* Token files: read through a memory map, written under a temporary name.
  *
- * llm.c's layout: a header of 256 little-endian int32 (magic, version, count; the rest 0), then the tokens, uint16
- * (magic 20240520, version 1) or uint32 (magic 20240801, version 7). A count of 2^32 and more has its upper half in the
- * fourth number, which llm.c leaves 0. From byte 16 the header has "wn-xxh3\n", XXH3 of the header (with this sum read
- * as 0) and XXH3 of the tokens, where others have zeros: readers of llm.c's layout pass over them. nanoGPT's layout:
- * uint16 and nothing else. The size of the file must be what the header says, to the byte: a truncated file is told at
- * once. */
+ * llm.c's layout: a header of 256 little-endian int32 (magic, version, count; the rest 0), then the tokens, as uint16
+ * (magic 20240520, version 1) or uint32 (magic 20240801, version 7). For counts from 2^32 on the upper half is in the
+ * fourth number, which llm.c leaves 0. At byte 16 the header has "wn-xxh3\n", the XXH3 of the header (with this sum
+ * read as 0) and the XXH3 of the tokens. llm.c has zeros there, and readers of its layout ignore these bytes. nanoGPT's
+ * layout: uint16 tokens and nothing else. The file must have exactly the size that the header gives: a truncated file
+ * is noticed at once. */
 #include "data/token_file.h"
 #include "base/alloc.h"
 #include "base/error.h"
@@ -21,13 +21,13 @@
 #define VERSION_NARROW 1u
 #define MAGIC_WIDE 20240801u
 #define VERSION_WIDE 7u
-#define VERIFY_LIMIT ((size_t)1 << 30) /* larger files are compared with their checksum by wn_verify alone */
+#define VERIFY_LIMIT ((size_t)1 << 30) /* larger files are compared with their checksum only by wn_verify */
 enum { MARK_AT = 16, HEADER_SUM_AT = 24, BODY_SUM_AT = 32 };
 static const uint8_t token_mark[8] = "wn-xxh3\n";
 
 struct wn_token_file {
   struct wn_map map;
-  const uint8_t *tokens; /* count * width bytes inside the map */
+  const uint8_t *tokens; /* count * width bytes in the map */
   uint64_t count;
   int width;
   char *path;
@@ -44,7 +44,7 @@ static uint64_t load_u64(const uint8_t *p) {
   return load_u32(p) | (uint64_t)load_u32(p + 4) << 32;
 }
 
-/* Whether the header says that there are checksums. A mark of which a few bits are wrong was one. */
+/* Does the header say that there are checksums? A mark with a few wrong bits counts as a damaged one. */
 static bool token_file_marked(const uint8_t *header, bool *damaged) {
   int wrong = 0, some = 0;
   for (int i = 0; i < 8; i++) {
@@ -62,7 +62,7 @@ static uint64_t token_file_header_sum(const uint8_t *header) {
   return wn_checksum(copy, sizeof copy);
 }
 
-/* The header alone, or the tokens too. *has: whether the file has checksums. */
+/* Checks the header, or the tokens too. *has: whether the file has checksums. */
 static wn_status token_file_check(wn_context *ctx, const char *path, const struct wn_map *map, bool data, bool *has) {
   bool damaged = false;
   *has = map->bytes >= HEADER_BYTES && token_file_marked(map->data, &damaged);
@@ -85,14 +85,14 @@ wn_status wn_token_file_verify(wn_context *ctx, const wn_token_file *file, bool 
   return token_file_check(ctx, file->path, &file->map, true, has ? has : &found);
 }
 
-/* Finds the layout and checks the size. */
+/* Detects the layout and checks the size. */
 static wn_status token_file_read_header(wn_context *ctx, const char *path, struct wn_token_file *f) {
   const uint8_t *data = f->map.data;
   size_t bytes = f->map.bytes;
   if (bytes == 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the token file is empty", path);
   uint32_t magic = bytes >= 4 ? load_u32(data) : 0;
   bool sums;
-  WN_TRY(token_file_check(ctx, path, &f->map, false, &sums)); /* of any layout: its magic may be what is damaged */
+  WN_TRY(token_file_check(ctx, path, &f->map, false, &sums)); /* for every layout: the magic itself may be damaged */
   if (magic != MAGIC_NARROW && magic != MAGIC_WIDE) {
     if (bytes % 2)
       return wn_fail(ctx, WN_ERR_FORMAT,
@@ -113,7 +113,7 @@ static wn_status token_file_read_header(wn_context *ctx, const char *path, struc
   f->width = magic == MAGIC_NARROW ? 2 : 4;
   f->count = (uint64_t)load_u32(data + 12) << 32 | load_u32(data + 8);
   f->tokens = data + HEADER_BYTES;
-  /* Compared by division: the product may overflow. */
+  /* Compared by division, since the product may overflow. */
   uint64_t body = bytes - HEADER_BYTES;
   if (body / (uint64_t)f->width != f->count || body % (uint64_t)f->width)
     return wn_fail(ctx, WN_ERR_FORMAT,
@@ -249,7 +249,7 @@ wn_status wn_token_writer_append(wn_context *ctx, struct wn_token_writer *w, con
 }
 
 wn_status wn_token_writer_commit(wn_context *ctx, struct wn_token_writer *w) {
-  if (token_file_has_header(w)) { /* the count and the checksum are known only now */
+  if (token_file_has_header(w)) { /* count and checksum are known only now */
     uint8_t header[HEADER_BYTES];
     token_file_make_header(w, header);
     WN_TRY(wn_writer_rewrite(ctx, &w->file, header, sizeof header));

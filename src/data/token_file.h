@@ -1,4 +1,4 @@
-/* Token files from the inside: the streaming writer that wn_data_prepare needs. Layouts: see winnow/data.h. */
+/* Writes token files piece by piece, for wn_data_prepare. Layouts: see winnow/data.h. */
 #ifndef WN_DATA_TOKEN_FILE_H
 #define WN_DATA_TOKEN_FILE_H
 
@@ -6,7 +6,7 @@
 #include "io/checksum.h"
 #include "winnow/data.h"
 
-/* Tokens appended to a file that takes its final name only when it is committed. */
+/* Appends tokens to a file that gets its final name only on commit. */
 struct wn_token_writer {
   struct wn_writer file;
   const char *layout; /* borrowed: "llmc" or "nanogpt" */
@@ -20,7 +20,7 @@ wn_status wn_token_writer_open(wn_context *ctx, const char *path, const char *la
                                struct wn_token_writer *w);
 wn_status wn_token_writer_append(wn_context *ctx, struct wn_token_writer *w, const int32_t *tokens, uint64_t count);
 wn_status wn_token_writer_commit(wn_context *ctx, struct wn_token_writer *w);
-void wn_token_writer_abort(struct wn_token_writer *w); /* after a failure; allowed on one never opened ({0}) */
+void wn_token_writer_abort(struct wn_token_writer *w); /* after a failure; allowed on {0}, never opened */
 
 const char *wn_token_file_path(const wn_token_file *file); /* for messages */
 

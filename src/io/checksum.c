@@ -1,5 +1,5 @@
-/* XXH3 and the text that holds sums. The implementation is compiled in (XXH_INLINE_ALL): with SSE2, which every x86-64
- * processor has, it is faster than memory. */
+/* XXH3, and the text that holds the checksums. The implementation is compiled in (XXH_INLINE_ALL). With SSE2, which
+ * every x86-64 processor has, it is faster than memory. */
 #include "io/checksum.h"
 
 #include <inttypes.h>

@@ -1,9 +1,9 @@
-/* Checksums of files: XXH3, 64 bits (Yann Collet, https://xxhash.com, BSD), of the header and of every tensor. In a
- * safetensors or GGUF file they are one text under the metadata key WN_CHECKSUM_KEY, which other programs pass over:
+/* Checksums of files: XXH3, 64 bits (Yann Collet, https://xxhash.com, BSD), of the header and of every tensor. A
+ * safetensors or GGUF file stores them as one text under the metadata key WN_CHECKSUM_KEY, which other programs ignore:
  *   "xxh3 HHHHHHHHHHHHHHHH TTTTTTTTTTTTTTTT ..."     lowercase hexadecimal digits
- * H of the file from its first byte to the first tensor, with H itself read as zeros ("0000000000000000"); then one of
- * every tensor in the order of their places in the file. So one wrong bit anywhere is noticed. Cost: a pass over memory
- * (docs/file-formats.md has the measured speed). They guard against decay and not against forgery. */
+ * H covers the file from its first byte to the first tensor, with H itself read as zeros ("0000000000000000"). Then
+ * comes one checksum per tensor, in the order of the tensors in the file. So any single wrong bit is noticed. Cost: one
+ * pass over memory (docs/file-formats.md has the measured speed). Checksums find decay, not forgery. */
 #ifndef WN_IO_CHECKSUM_H
 #define WN_IO_CHECKSUM_H
 
@@ -18,7 +18,7 @@
 
 uint64_t wn_checksum(const void *data, size_t bytes);
 
-/* The same of bytes that come one after the other. */
+/* The same for bytes that arrive in pieces. */
 struct wn_checksum_stream {
   _Alignas(64) unsigned char state[640];
 };
@@ -26,29 +26,29 @@ void wn_checksum_begin(struct wn_checksum_stream *s);
 void wn_checksum_add(struct wn_checksum_stream *s, const void *data, size_t bytes);
 uint64_t wn_checksum_end(const struct wn_checksum_stream *s);
 
-/* The text of `count` sums, the header's among them: its length; with every sum 0; sum i in it; all of them out of it,
- * false where it is not such a text to the byte. */
+/* The text of `count` checksums, the header's included: its length; the text with every checksum 0; writing checksum i;
+ * reading all of them (false unless the text is exactly of that form). */
 size_t wn_checksum_text_bytes(int count);
 void wn_checksum_text_blank(char *text, int count); /* text [bytes + 1] */
 void wn_checksum_text_put(char *text, int i, uint64_t sum);
 bool wn_checksum_text_get(const char *text, size_t bytes, int count, uint64_t *sums /* [count] */);
-/* Whether a text is meant to be one: a damaged key must not make a file one without checksums. */
+/* Is the text meant to be checksums? Otherwise a damaged key would make the file pass as one without checksums. */
 bool wn_checksum_text_is(const char *text, size_t bytes);
-/* Of a header in which the text stands at byte `at`. */
+/* The checksum of a header whose text of checksums begins at byte `at`. */
 uint64_t wn_checksum_header(const void *header, size_t bytes, size_t at);
 
-/* A piece of a file and the sum that it should have. */
+/* A part of a file and its expected checksum. */
 struct wn_checksum_part {
-  const char *name; /* of the tensor, borrowed */
+  const char *name; /* the tensor's name, borrowed */
   const void *data;
   size_t bytes;
   uint64_t sum;
 };
-/* WN_ERR_FORMAT names the file, the first part that differs and how many do. Runs on the context's threads. */
+/* WN_ERR_FORMAT names the file, the first part that differs and how many differ. Runs on the context's threads. */
 wn_status wn_checksum_compare(wn_context *ctx, const char *file, const struct wn_checksum_part *parts, int count);
 
-/* A file's checksums against its content; `data`: the tensors as well, not the header alone. *has (may be NULL):
- * whether the file has any; one without passes. */
+/* Compares a file's checksums with its contents; `data`: of the tensors too, not only of the header. *has (may be
+ * NULL): whether the file has checksums; without any it passes. */
 wn_status wn_safetensors_check(wn_context *ctx, const wn_safetensors *file, bool data, bool *has);
 wn_status wn_gguf_check(wn_context *ctx, const wn_gguf *file, bool data, bool *has);
 

@@ -1,15 +1,15 @@
-/* Looking for NaN and infinity in tensors as files have them. A number of 16 or 32 bits is not finite where all bits of
- * its exponent are set; a block of weights has its numbers in its scales, which alone are looked at: whole numbers
- * times finite scales are finite. Cost: one pass over numbers, or over the first bytes of every block; loops that
- * compilers turn into vector instructions, about as fast as memory (docs/real-models.md has the figures). */
+/* Finds NaN and infinity in tensors in their storage type. A number of 16 or 32 bits is not finite if all bits of its
+ * exponent are 1. In a quantised block only the scales are checked: whole numbers times finite scales are finite. Cost:
+ * one pass over the numbers, or over the scales of every block, in loops that compilers vectorise: about as fast as
+ * memory (docs/real-models.md has the figures). */
 #include "io/finite.h"
 
 #include <stdint.h>
 #include <string.h>
 
-enum { RUN = 4096 }; /* numbers looked at before the answer is asked for */
+enum { RUN = 4096 }; /* numbers checked before looking at the result */
 
-/* Where the scales of a block are: half floats at these bytes. */
+/* Byte offsets of the scales, which are half floats, in a block. */
 static const struct {
   int count, at[2];
 } finite_scales[WN_GGUF_TYPE_COUNT] = {
@@ -18,7 +18,7 @@ static const struct {
     [WN_GGUF_Q5_K] = {2, {0, 2}}, [WN_GGUF_Q6_K] = {1, {208}},
 };
 
-/* Adding the lowest bit of an exponent of ones carries into the sign's place, which is empty by then. */
+/* Adding the lowest exponent bit overflows into the cleared sign bit exactly if all exponent bits are 1. */
 static bool finite_run16(const uint8_t *p, size_t count, uint16_t exponent) {
   const uint16_t lowest = (uint16_t)(exponent & -exponent);
   uint16_t carry = 0;

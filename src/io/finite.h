@@ -5,7 +5,8 @@
 #include <stdbool.h>
 #include "winnow/gguf.h"
 
-/* The first weight that is not finite, or the first of the block whose scales are not; -1: all are. */
+/* Index of the first weight that is not finite, or of the first weight of a block whose scales are not; -1: all are
+ * finite. */
 int64_t wn_finite_scan(wn_gguf_type type, const void *data, size_t bytes);
 
 #endif

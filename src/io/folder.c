@@ -1,23 +1,23 @@
-/* The commit of a folder's files.
+/* Replaces several files of a folder at once.
  *
- * They must belong together whatever happens while they are written, and they must stay at the top of the folder where
+ * The files must belong together whatever happens during a save, and they must stay at the top of the folder, where
  * other tools look for them. So a save goes through two hidden folders:
  *   1. everything is written and synced into DIR/.next          a kill or a full disk here leaves the old files alone
  *   2. rename(DIR/.next, DIR/.commit)                           the commit point: one atomic operation
  *   3. each file of DIR/.commit is renamed over DIR's, then DIR/.commit is removed
- * Recovery: when DIR/.commit is there, step 3 is run (again); whatever is left of DIR/.next is removed. At every
- * instant the files of .commit, where it exists, laid over those of DIR are one complete generation: before 2 there is
- * no .commit and DIR is complete; between 2 and the end of 3 every file of the new generation is in exactly one of the
- * two places; after 3 all are in DIR. Files that the new generation lacks and that would be taken for part of it
- * (another tokenizer's) are listed in .commit/.gone; they are removed first, then the list, then the rest is moved.
+ * Recovery: if DIR/.commit exists, step 3 is run (again); what is left of DIR/.next is removed. At any time the files
+ * of .commit (if it exists) on top of those of DIR are one complete generation: before step 2 there is no .commit and
+ * DIR is complete; between 2 and the end of 3 every new file is in exactly one of the two places; after 3 all are in
+ * DIR. Old files that would be mistaken for part of the new generation (another tokenizer's) are listed in
+ * .commit/.gone. They are removed first, then the list, then the other files are moved.
  *
- * Order on the disk: the files and .next are synced before 2, DIR after 2 and after the moves, before .commit is
- * removed; after the removals DIR is synced before the list of them is removed. Everything else may reach the disk in
- * any order.
+ * Order on disk: the files and .next are synced before step 2; DIR is synced after step 2, after the moves (before
+ * .commit is removed), and after the removals (before .gone is removed). Everything else may reach the disk in any
+ * order.
  *
- * The folder may come from somebody else. All steps go through descriptors of the folders (openat, renameat, unlinkat),
- * which are opened without following links, and .next and .commit may hold regular files only: a link there is refused,
- * so that nothing outside DIR is ever moved or removed. */
+ * The folder may come from a stranger. All steps use descriptors of the folders (openat, renameat, unlinkat), opened
+ * without following links. .next and .commit may hold only regular files: a link there is refused, so that nothing
+ * outside DIR is ever moved or removed. */
 #include "io/folder.h"
 
 #include <dirent.h>
@@ -53,12 +53,12 @@ static wn_status folder_refuse(wn_context *ctx, const char *dir, const char *sub
                  *name ? "/" : "", name, is, expected);
 }
 
-/* Some file systems cannot sync folders; the order is theirs to keep then. */
+/* Some file systems cannot sync folders: then the order is up to them. */
 static wn_status folder_sync(wn_context *ctx, int fd, const char *dir, const char *sub) {
   return fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP ? WN_OK : folder_fail(ctx, "sync", dir, sub, "");
 }
 
-/* One of the hidden folders; *out is -1 when it is not there. */
+/* Opens one of the hidden folders; *out is -1 if it does not exist. */
 static wn_status folder_open_sub(wn_context *ctx, int fd, const char *dir, const char *sub, int *out) {
   struct stat st;
   *out = -1;
@@ -90,12 +90,13 @@ static wn_status folder_remove_entry(wn_context *ctx, const char *dir, const cha
 static wn_status folder_move_entry(wn_context *ctx, const char *dir, const char *sub, int sub_fd, const char *name,
                                    int dir_fd) {
   if (renameat(sub_fd, name, dir_fd, name) != 0) return folder_fail(ctx, "rename into place", dir, sub, name);
-  /* A crash of a file system without a journal can leave both names for one file, and renaming does nothing then. */
+  /* After a crash, a file system without a journal may leave both names for one file. Renaming then does nothing, so
+   * the old name is removed. */
   return folder_remove_entry(ctx, dir, sub, sub_fd, name, dir_fd);
 }
 
-/* Calls each() on every entry of a hidden folder. Entries vanish meanwhile, so that it is read again until a pass finds
- * none (`again`). */
+/* Calls each() on every entry of a hidden folder. each() removes entries, so with `again` the folder is read until a
+ * pass finds none. */
 static wn_status folder_walk(wn_context *ctx, const char *dir, const char *sub, int sub_fd, int dir_fd,
                              folder_each each, bool again) {
   const int fd = wn_open_folder_at(sub_fd, ".");
@@ -121,13 +122,13 @@ static wn_status folder_walk(wn_context *ctx, const char *dir, const char *sub, 
   return status;
 }
 
-/* ---- the list of what goes ---- */
+/* ---- .commit/.gone: files to remove ---- */
 
 static bool folder_name_is_plain(const char *name) {
   return *name && *name != '.' && !strchr(name, '/') && !strchr(name, '\n');
 }
 
-/* The list in .commit, "" when there is none; it may come from somebody else. */
+/* Reads the list in .commit, "" if there is none; it may come from a stranger. */
 static wn_status folder_read_gone(wn_context *ctx, int commit_fd, const char *dir, char *out, size_t bytes) {
   out[0] = 0;
   const int fd = wn_open_file_at(commit_fd, GONE);
@@ -159,7 +160,7 @@ static bool folder_is_gone(const char *list, const char *name) {
   return false;
 }
 
-/* Before the moves: a name that the new generation has as well has not been put in the list. */
+/* Runs before the moves. The list holds no name that the new generation has. */
 static wn_status folder_remove_gone(wn_context *ctx, int fd, int commit_fd, const char *dir) {
   char list[sizeof((struct wn_folder *)0)->gone];
   WN_TRY(folder_read_gone(ctx, commit_fd, dir, list, sizeof list));
@@ -198,7 +199,7 @@ static wn_status folder_publish(wn_context *ctx, int fd, const char *dir) {
   return unlinkat(fd, COMMIT, AT_REMOVEDIR) == 0 ? WN_OK : folder_fail(ctx, "remove", dir, COMMIT, "");
 }
 
-/* ---- writers ---- */
+/* ---- writing ---- */
 
 static wn_status folder_open(wn_context *ctx, const char *dir, int *fd) {
   *fd = wn_open_folder(dir);
@@ -209,8 +210,8 @@ static void folder_pause(void) {
   nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
-/* A reader has the lock for as long as it opens files, a writer for as long as it saves: the first is waited for. A
- * file system without locks is not a reason to refuse. */
+/* A reader holds the lock while it opens files, a writer while it saves. Readers are waited for; another writer is an
+ * error. A file system without locks is accepted. */
 static wn_status folder_lock_and_recover(wn_context *ctx, int fd, const char *dir) {
   const double until = wn_seconds_now() + READER_SECONDS;
   while (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
@@ -258,7 +259,7 @@ wn_status wn_folder_drop(wn_context *ctx, struct wn_folder *f, const char *name)
   return WN_OK;
 }
 
-/* What is to go and is neither missing from dir nor in next. */
+/* Writes the list: the dropped names that exist in dir and are not in next. */
 static wn_status folder_write_gone(wn_context *ctx, const struct wn_folder *f) {
   char list[sizeof f->gone], name[sizeof f->gone], path[sizeof f->next + 8];
   size_t used = 0;
@@ -292,8 +293,8 @@ wn_status wn_folder_commit(wn_context *ctx, struct wn_folder *f, bool *committed
 
 void wn_folder_abort(struct wn_folder *f) {
   if (f->fd < 0) return;
-  folder_discard(NULL, f->fd, f->dir); /* gives a full disk its space back */
-  if (f->made) (void)rmdir(f->dir);    /* where nothing else has come into it */
+  folder_discard(NULL, f->fd, f->dir); /* frees space on a full disk */
+  if (f->made) (void)rmdir(f->dir);    /* if it is still empty */
   folder_close(f);
 }
 
@@ -305,7 +306,7 @@ wn_status wn_folder_refuse_link(wn_context *ctx, const char *dir, const char *na
   return wn_fail(ctx, WN_ERR_IO, "%s: is a symbolic link, which is not followed here; remove it", path);
 }
 
-/* ---- readers ---- */
+/* ---- reading ---- */
 
 wn_status wn_folder_file(wn_context *ctx, char *out, size_t out_bytes, const char *dir, const char *name) {
   char list[sizeof((struct wn_folder *)0)->gone];
@@ -339,7 +340,7 @@ bool wn_folder_has(const char *dir, const char *name) {
   return wn_folder_file(NULL, path, sizeof path, dir, name) == WN_OK && wn_path_exists(path);
 }
 
-/* Differs when another process has put the next generation in its place. */
+/* Changes when another process replaces the generation. */
 static uint64_t folder_stamp(const char *dir) {
   static const char *const names[] = {"config.json",    "model.safetensors", "model.safetensors.index.json",
                                       "tokenizer.json", "tokenizer.model",   "tokenizer_config.json"};
@@ -351,14 +352,14 @@ static uint64_t folder_stamp(const char *dir) {
     if (wn_folder_file(NULL, path, sizeof path, dir, names[i]) == WN_OK && stat(path, &st) == 0) {
       parts[0] = (uint64_t)st.st_dev, parts[1] = (uint64_t)st.st_ino, parts[2] = (uint64_t)st.st_size;
       parts[3] = (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
-      parts[4] = strlen(path); /* a file that a commit moved is the same one in another place */
+      parts[4] = strlen(path); /* before and after a commit's move the same file has different paths */
     }
     for (int k = 0; k < 5; k++) stamp = (stamp ^ parts[k] ^ (stamp >> 29)) * 0x100000001b3ULL;
   }
   return stamp;
 }
 
-/* A writer that saves again and again leaves no quiet instant for a slow reader. */
+/* Gives up after READER_ATTEMPTS: a writer that saves again and again could keep a slow reader waiting for ever. */
 bool wn_folder_reading_begin(struct wn_folder_reading *r) {
   if (r->attempts == READER_ATTEMPTS) return false;
   if (r->attempts++ > 0) {
@@ -375,7 +376,7 @@ bool wn_folder_reading_begin(struct wn_folder_reading *r) {
 }
 
 bool wn_folder_reading_end(struct wn_folder_reading *r) {
-  const bool whole = folder_stamp(r->dir) == r->stamp; /* with the lock too: older versions do not wait for it */
+  const bool whole = folder_stamp(r->dir) == r->stamp; /* despite the lock, which older versions ignore */
   if (r->locked) close(r->locked - 1);
   r->locked = 0;
   return whole;
@@ -388,6 +389,6 @@ wn_status wn_folder_path(wn_context *ctx, char *out, size_t out_bytes, const cha
   if (n >= sizeof dir) return wn_fail(ctx, WN_ERR_ARGUMENT, "the path %.200s... is too long", path);
   if (slash) snprintf(dir, sizeof dir, "%.*s", (int)n, path);
   WN_TRY(wn_folder_file(ctx, out, out_bytes, dir, path + n));
-  /* As it was given, but for a save that was interrupted. */
+  /* The path as it was given, unless an interrupted save has put the file elsewhere. */
   return strstr(out + (slash ? n : 2), "/") ? WN_OK : wn_path_join(ctx, out, out_bytes, "", path);
 }

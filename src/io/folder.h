@@ -8,51 +8,50 @@
 
 #include "winnow/context.h"
 
-/* A save in progress. The files of the new generation are written to `next` by whatever writes files; what the folder
- * holds under other names stays. */
+/* A save in progress. The new files are written to the folder `next` by any function that writes files. Files with
+ * other names stay as they are. */
 struct wn_folder {
   char dir[4096], next[4096 + 8];
-  int fd, next_fd; /* of the two folders; -1 */
-  bool made;       /* dir was not there before */
-  char gone[1024]; /* names that the commit removes, a line each */
+  int fd, next_fd; /* of dir and of next; -1: not open */
+  bool made;       /* dir was created by this save */
+  char gone[1024]; /* names that the commit removes, one per line */
 };
 
-/* Makes dir where it is missing, finishes or discards a save that was interrupted there, and locks dir against other
- * writers. Afterwards commit or abort. */
+/* Creates dir if it is missing, finishes or discards an interrupted save in it, and locks it against other writers.
+ * Call commit or abort afterwards. */
 wn_status wn_folder_begin(wn_context *ctx, const char *dir, struct wn_folder *f);
-/* This file goes with the old generation, unless the new one has it. */
+/* This file is removed with the old generation, unless the new one has it. */
 wn_status wn_folder_drop(wn_context *ctx, struct wn_folder *f, const char *name);
-/* Puts all files of next into dir. A failure or a kill at any instant leaves the old files or the new ones, for whoever
- * reads by wn_folder_file. *committed (may be NULL): whether the new ones are what a reader finds, after a failure too.
- */
+/* Moves all files of next into dir. After a failure or a kill, readers that use wn_folder_file see either the old files
+ * or the new ones. *committed (may be NULL): whether they see the new ones; set after a failure too. */
 wn_status wn_folder_commit(wn_context *ctx, struct wn_folder *f, bool *committed);
-void wn_folder_abort(struct wn_folder *f); /* after a failure, and harmless after a commit */
+void wn_folder_abort(struct wn_folder *f); /* after a failure; harmless after a commit */
 
-/* Refuses a link in the place of a file that is about to be written in a folder that may be somebody else's. */
+/* For a file about to be written in a folder that may be a stranger's: refuses a link of that name. */
 wn_status wn_folder_refuse_link(wn_context *ctx, const char *dir, const char *name);
 
-/* Finishes or discards an interrupted save; begin does it as well. */
+/* Finishes or discards an interrupted save; wn_folder_begin does this too. */
 wn_status wn_folder_recover(wn_context *ctx, const char *dir);
 
-/* Readers: where file `name` of dir's current generation is, which is not dir/name while a save that was committed has
- * not been finished. Nothing is changed: a folder that is read may belong to somebody else. The file need not exist. */
+/* For readers: the path of file `name` in dir's current generation. It is not dir/name while a committed save is
+ * unfinished. Nothing is changed, as the folder may belong to somebody else. The file need not exist. */
 wn_status wn_folder_file(wn_context *ctx, char *out, size_t out_bytes, const char *dir, const char *name);
 bool wn_folder_has(const char *dir, const char *name);
-/* Several files of a model that belong together, whoever saves into the folder meanwhile: what is opened between begin
- * and end is of one generation where end says so, else it is given up and opened again.
+/* Opens several files of one generation, even while another process saves into the folder. If end returns true, all
+ * files opened since begin are of one generation; else close them and try again.
  *   struct wn_folder_reading r = {.dir = dir};
  *   while (wn_folder_reading_begin(&r)) { open; if (wn_folder_reading_end(&r)) return; close; }
- * From the second attempt on a reader keeps writers out while it opens, where no writer is at work: they wait. */
+ * From the second attempt on, the reader locks the folder if no writer holds it; writers then wait. */
 struct wn_folder_reading {
   const char *dir;
-  uint64_t stamp; /* which generation is found */
+  uint64_t stamp; /* identifies the generation found */
   int attempts;
   int locked; /* 1 + the descriptor that holds the lock, or 0 */
 };
-/* false: another process has replaced the model all the time. */
+/* False: another process replaced the model in every attempt. */
 bool wn_folder_reading_begin(struct wn_folder_reading *r);
 bool wn_folder_reading_end(struct wn_folder_reading *r);
-/* The same for a whole path. */
+/* wn_folder_file for a whole path. */
 wn_status wn_folder_path(wn_context *ctx, char *out, size_t out_bytes, const char *path);
 
 #endif

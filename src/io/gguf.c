@@ -1,5 +1,5 @@
 /* GGUF: "GGUF", version, counts; keys with typed values; names, shapes, types and offsets of the tensors; padding;
- * data. The header is walked once with a cursor that cannot pass the end of the file. Tensors must lie inside the data,
+ * data. The header is read once with a cursor that cannot pass the end of the file. Tensors must lie inside the data,
  * aligned, without overlap (holes are padding). Cost: one pass over the header and two sorts. */
 #include "winnow/gguf.h"
 
@@ -25,7 +25,7 @@ struct wn_gguf {
   wn_gguf_value *values;    /* [value_count] */
   wn_gguf_value **by_key;   /* [value_count] */
   int tensor_count, value_count;
-  const uint8_t *bytes; /* the whole file, [size]; tensors begin at byte `start` */
+  const uint8_t *bytes; /* the whole file, [size]; tensor data begins at `start` */
   size_t size, start;
 };
 
@@ -57,7 +57,7 @@ static bool tensor_type(uint32_t number, wn_gguf_type *out) {
   return false;
 }
 
-/* What is left of the header. */
+/* The unread part of the header. */
 struct cursor {
   wn_context *ctx;
   const char *file;
@@ -98,7 +98,7 @@ static wn_status take_string(struct cursor *c, const char *what, const char **ou
   return WN_OK;
 }
 
-/* A key or name: text without NUL, copied. */
+/* A key or name: copied, without NUL inside. */
 static wn_status take_name(struct cursor *c, const char *what, char **out) {
   const char *text = NULL;
   uint64_t bytes = 0;
@@ -115,7 +115,7 @@ static wn_status take_name(struct cursor *c, const char *what, char **out) {
 }
 
 static wn_status read_strings(struct cursor *c, wn_gguf_value *v) {
-  /* Each takes 8 bytes at least, which bounds what is allocated. */
+  /* Each element takes at least 8 bytes, which limits what is allocated. */
   if (v->count > (uint64_t)(c->end - c->at) / 8) return truncated(c, v->key);
   void *offsets;
   WN_TRY(wn_alloc(c->ctx, "places of strings", (size_t)v->count * sizeof(uint64_t), &offsets));
@@ -212,7 +212,7 @@ static wn_status read_values(struct cursor *c, struct wn_gguf *f, uint64_t count
   f->by_key = p;
   while ((uint64_t)f->value_count < count) {
     wn_gguf_value *v = &f->values[f->value_count];
-    f->by_key[f->value_count++] = v; /* counted first: what it owns is freed with the file */
+    f->by_key[f->value_count++] = v; /* counted before it is read, so that an error frees what it owns */
     WN_TRY(read_value(c, v));
   }
   if (count) qsort(f->by_key, (size_t)count, sizeof *f->by_key, compare_values);
@@ -274,7 +274,7 @@ static wn_status read_tensors(struct cursor *c, struct wn_gguf *f, uint64_t coun
 }
 
 static wn_status read_file(wn_context *ctx, struct wn_gguf *f, const uint8_t *data, size_t bytes) {
-  struct cursor c = {ctx, f->name, data, data, data + bytes};
+  struct cursor c = {.ctx = ctx, .file = f->name, .begin = data, .at = data, .end = data + bytes};
   if (bytes < 4 || memcmp(data, "GGUF", 4) != 0)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: not a GGUF file: it does not begin with \"GGUF\"", f->name);
   c.at += 4;
@@ -286,8 +286,7 @@ static wn_status read_file(wn_context *ctx, struct wn_gguf *f, const uint8_t *da
                    version == 0x02000000 || version == 0x03000000 ? " (a big-endian file)" : "");
   WN_TRY(take_u64(&c, "the number of tensors", &tensors));
   WN_TRY(take_u64(&c, "the number of keys", &values));
-  /* A tensor takes 24 bytes of header, a key 13 or more: counts beyond are known to be wrong before anything is
-   * allocated for them. */
+  /* A tensor takes at least 24 bytes of header, a key 13: larger counts are refused before anything is allocated. */
   const uint64_t left = (uint64_t)(c.end - c.at);
   if (tensors > left / 24 || values > left / 13)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: %llu tensors and %llu keys do not fit in %zu bytes", f->name,
@@ -361,7 +360,7 @@ static wn_status gguf_damaged(wn_context *ctx, const struct wn_gguf *f, const ch
   return wn_fail(ctx, WN_ERR_FORMAT, "%s: the header is damaged: %s", f->name, what);
 }
 
-/* The value with the sums, or NULL; a damaged key is not taken for a file without. */
+/* Finds the value with the checksums, or NULL. A damaged key is an error, not a file without checksums. */
 static wn_status gguf_find_sums(wn_context *ctx, const struct wn_gguf *f, const char **text, size_t *bytes) {
   *text = NULL;
   for (int i = 0; i < f->value_count; i++) {
@@ -379,7 +378,7 @@ static wn_status gguf_find_sums(wn_context *ctx, const struct wn_gguf *f, const 
   return WN_OK;
 }
 
-/* Each tensor with the padding after it. */
+/* Checks each tensor with the padding after it. */
 static wn_status gguf_check_data(wn_context *ctx, const struct wn_gguf *f, const uint64_t *sums) {
   void *p, *order = NULL;
   WN_TRY(wn_alloc(ctx, "parts of a file", (size_t)f->tensor_count * sizeof(struct wn_checksum_part), &p));
@@ -391,7 +390,8 @@ static wn_status gguf_check_data(wn_context *ctx, const struct wn_gguf *f, const
     qsort(places, (size_t)f->tensor_count, sizeof *places, gguf_compare_places);
     for (int i = 0; i < f->tensor_count; i++) {
       const uint8_t *begin = places[i]->data, *end = i + 1 < f->tensor_count ? places[i + 1]->data : f->bytes + f->size;
-      parts[i] = (struct wn_checksum_part){places[i]->name, begin, (size_t)(end - begin), sums[i]};
+      parts[i] = (struct wn_checksum_part){
+          .name = places[i]->name, .data = begin, .bytes = (size_t)(end - begin), .sum = sums[i]};
     }
     status = wn_checksum_compare(ctx, f->name, parts, f->tensor_count);
   }

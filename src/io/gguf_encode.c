@@ -1,8 +1,8 @@
-/* Floats in the storage types of GGUF:
+/* Floats to the storage types of GGUF:
  *   F16, BF16   rounded to nearest, ties to even
  *   Q8_0        32 weights: d = max |x| / 127 (stored as F16), q = round(x / d)
- *   the others  searched for (gguf_fit.c)
- * Blocks are shared among the context's threads; a block's bits depend on its own weights alone. */
+ *   the others  by a search for the best scales (gguf_fit.c)
+ * Blocks are divided among the context's threads; the bits of a block depend only on its own weights. */
 #include <math.h>
 #include <string.h>
 
@@ -21,7 +21,7 @@ bool wn_gguf_half(float x, uint16_t *out) {
     *out = (uint16_t)(sign | 0x7c00 | (magnitude > 0x7f800000 ? 0x200 : 0));
     return true;
   }
-  if (magnitude < 0x38800000) { /* below 2^-14: whole multiples of 2^-24, which nearbyint rounds to even */
+  if (magnitude < 0x38800000) { /* below 2^-14: multiples of 2^-24, which nearbyint rounds to even */
     *out = (uint16_t)(sign | (uint32_t)nearbyintf(fabsf(x) * 0x1p24f));
     return true;
   }
@@ -63,26 +63,26 @@ static bool encode_q8_0(const float *x, uint8_t *out) {
   if (!wn_gguf_half(d, &half)) return false;
   memcpy(out, &half, sizeof half);
   for (int i = 0; i < 32; i++) {
-    /* Of a d below the smallest normal float, 1/d is infinite: such a block is zero in F16 anyway. */
+    /* If d is below the smallest normal float, 1/d is infinite; d rounds to zero in F16 anyway. */
     const float q = isfinite(inverse) ? roundf(x[i] * inverse) : 0;
     out[2 + i] = (uint8_t)(int8_t)fmaxf(-127, fminf(127, q));
   }
   return true;
 }
 
-/* Where the first of a block's half floats stands. */
+/* Byte offset of the first half float in a block. */
 static size_t scale_place(wn_gguf_type type) {
   return type == WN_GGUF_Q6_K ? 208 : 0;
 }
 
-/* A block that holds NaN or infinity is NaN as a whole: it is not hidden. */
+/* A block that holds NaN or infinity becomes NaN as a whole, so that the fault stays visible. */
 static bool encode_block(wn_gguf_type type, wn_gguf_encode_block_fn encode, const float *x, uint8_t *out) {
   static const uint16_t nan_half = 0x7e00;
   bool finite = true;
   for (int64_t i = 0; i < wn_gguf_block_weights(type); i++) finite = finite && isfinite(x[i]);
   if (finite) return encode(x, out);
   memset(out, 0, wn_gguf_block_bytes(type));
-  if (type == WN_GGUF_Q6_K) memset(out + 192, 1, 16); /* scales */
+  if (type == WN_GGUF_Q6_K) memset(out + 192, 1, 16); /* the scales */
   memcpy(out + scale_place(type), &nan_half, sizeof nan_half);
   return true;
 }

@@ -1,16 +1,16 @@
-/* Weights as a few whole numbers: the encoders of Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K (gguf_types.c has their
- * layouts).
+/* Quantisers for Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K (gguf_types.c has their layouts).
  *
  * A group x[n] becomes s q + m (affine, q in 0..Q) or s q (symmetric, q in -Q..Q-1) so that the sum of v (s q + m -
- * x)^2 is small; v = |x| / r + 1, r the root of the group's mean square: what is large matters more, what is near zero
- * is not given up. For numbers q given, the best s and m are a least-squares solution in closed form; for s and m
- * given, the best q is the nearest. So each of a series of scales around range / Q is tried with the m and s that suit
- * its q best, and the best of them improved in turns until it no longer changes.
+ * x)^2 is small. v = |x| / r + 1, with r the root mean square of the group: large weights matter more, small ones still
+ * count. For given q the best s and m have a closed form (least squares); for given s and m the best q is the nearest.
+ * So a series of scales around range / Q is tried, each with its best q and then the best m and s for these. The best
+ * result is improved by alternating the two until nothing changes.
  *
- * The 256 weights of a K type store their groups' scales (and minima) as whole numbers of 6 or 8 bits times one half
- * float d (and one m). Those are rounded to the nearest first; then each group takes the best of its scale's neighbours
- * with the q that suit them, and d and m are solved for, all scales and q given, as long as that lowers the error.
- * Cost: about 40 passes over each group, of 32 weights at most, which stay in registers and the first-level cache. */
+ * A K type has 256 weights a block and stores the groups' scales (and minima) as whole numbers of 6 or 8 bits times one
+ * half float d (and one m). First these are rounded to nearest. Then each group takes the best of the neighbouring
+ * scales, with the best q for each, and d and m are solved for with all scales and q fixed; this repeats while the
+ * error falls. Cost: about 40 passes over each group, which has at most 32 weights and stays in registers and the L1
+ * cache. */
 #include "io/gguf_fit.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@
 enum { GROUP = 32, BLOCK = 256, LANES = 8, ROUNDS = 8, BLOCK_ROUNDS = 3 };
 enum { AFFINE_STEPS = 20, SYMMETRIC_STEPS = 9 };
 
-/* Sums over a group in a fixed order, which leaves lanes to the compiler. */
+/* Sums over a group in a fixed order, so that the compiler can vectorise them. */
 struct sums {
   float v, vx, vq, vqq, vqx;
 };
@@ -32,7 +32,7 @@ INLINE float add_lanes(const float *lane) {
   return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
-/* To the nearest whole number, for |x| below 2^22. */
+/* Rounds to the nearest whole number, for |x| below 2^22. */
 INLINE float whole(float x) {
   return (x + 12582912.0f) - 12582912.0f;
 }
@@ -42,7 +42,7 @@ INLINE float clamped(float x, float low, float high) {
   return x > high ? high : x;
 }
 
-/* q = x * inverse + shift, rounded and clamped: and its sums. */
+/* q = x * inverse + shift, rounded and clamped; returns its sums. */
 INLINE struct sums quantize(const float *x, const float *v, int n, float inverse, float shift, float low, float high,
                             float *q) {
   float vq[LANES] = {0}, vqq[LANES] = {0}, vqx[LANES] = {0};
@@ -57,7 +57,7 @@ INLINE struct sums quantize(const float *x, const float *v, int n, float inverse
   return (struct sums){.vq = add_lanes(vq), .vqq = add_lanes(vqq), .vqx = add_lanes(vqx)};
 }
 
-/* Importance, and the sums that do not depend on q. */
+/* Sets the importance v of each weight; returns the sums that do not depend on q. */
 INLINE struct sums weigh(const float *x, int n, float *v) {
   float square[LANES] = {0}, sv[LANES] = {0}, svx[LANES] = {0};
   for (int i = 0; i < n; i += LANES)
@@ -72,13 +72,14 @@ INLINE struct sums weigh(const float *x, int n, float *v) {
   return (struct sums){.v = add_lanes(sv), .vx = add_lanes(svx)};
 }
 
-/* s q + m; error: the weighted sum of squares without its constant part, the sum of v x^2. */
+/* s q + m. error: the weighted sum of squares without its constant part, the sum of v x^2. */
 struct fit {
   float s, m;
   double error;
 };
 
-/* What suits the q of these sums best; at_most_zero: m is no larger. False where they do not tell. */
+/* The best s and m for the q of these sums. at_most_zero: m must not exceed 0. False if the sums do not determine
+ * them. */
 INLINE bool solve(struct sums g, bool at_most_zero, struct fit *out) {
   const double v = (double)g.v, vx = (double)g.vx, vq = (double)g.vq, vqq = (double)g.vqq, vqx = (double)g.vqx;
   const double D = v * vqq - vq * vq;
@@ -112,7 +113,7 @@ INLINE struct fit fit_affine(const float *x, const float *v, struct sums of_x, i
   return best;
 }
 
-/* s of either sign. */
+/* The best fit with m = 0; s may have either sign. */
 INLINE struct fit fit_symmetric(const float *x, const float *v, int n, float Q) {
   float most = x[0], q[GROUP];
   for (int i = 1; i < n; i++) most = fabsf(x[i]) > fabsf(most) ? x[i] : most;
@@ -134,7 +135,7 @@ INLINE struct fit fit_symmetric(const float *x, const float *v, int n, float Q) 
   return best;
 }
 
-/* The weighted error of s q + m with the q that suit it, as it will be read back. */
+/* The weighted error of s q + m with the best q, as the decoder will compute it. */
 INLINE float error_with(const float *x, const float *v, int n, float s, float m, float low, float high, float *q) {
   float error[LANES] = {0};
   const float inverse = s != 0 ? 1 / s : 0, shift = -m * inverse;
@@ -149,7 +150,7 @@ INLINE float error_with(const float *x, const float *v, int n, float s, float m,
   return add_lanes(error);
 }
 
-/* A half float and the number it stands for. */
+/* A half float and its value. */
 struct half {
   uint16_t bits;
   float value;
@@ -160,7 +161,7 @@ INLINE bool half_of(float x, struct half *out) {
   return true;
 }
 
-/* Bits 0 to 3 of q[i] and q[i + 16] in a byte; bit 4 of all in a word. */
+/* Bits 0 to 3 of q[i] and q[i + 16] go to one byte; bit 4 of all goes to one word. */
 INLINE void put_nibbles(const float *q, int zero, bool fifth, uint8_t *out) {
   uint32_t high = 0;
   uint8_t *at = fifth ? out + 4 : out;
@@ -200,22 +201,22 @@ INLINE bool encode_32_affine(const float *x, uint8_t *out, bool fifth) {
 
 /* ---- blocks of 256 ---- */
 
-/* Each group's w = d s q - m n: its whole numbers and the sum of its error. */
+/* Each group's w = d s q - m n: the whole numbers, and the total error. */
 struct block {
   struct half d, m;
-  float s[16], n[16]; /* of each group */
+  float s[16], n[16]; /* one per group */
   float q[BLOCK];
   float error;
 };
 
-/* What a kind of block has. */
+/* The constants of a block type. */
 struct kind {
-  int groups, group; /* how many, of how many weights */
+  int groups, group; /* how many groups, of how many weights */
   float q_low, q_high, s_low, s_high;
   bool minimum;
 };
 
-/* Each group's best scale and minimum beside those it has. */
+/* Replaces each group's scale and minimum by the best of their neighbours. */
 INLINE void settle_groups(const float *x, const float *v, struct kind k, struct block *b) {
   const int reach = k.minimum ? 1 : 0;
   b->error = 0;
@@ -226,7 +227,7 @@ INLINE void settle_groups(const float *x, const float *v, struct kind k, struct 
       for (int j = -reach; j <= reach; j++) {
         const float s = s0 + (float)i, n = n0 + (float)j;
         if (s < k.s_low || s > k.s_high || n < 0 || n > 63) continue;
-        /* as it is read back: d s and m n are rounded */
+        /* as the decoder computes it: d and m are rounded */
         const float e = error_with(at, weight, k.group, b->d.value * s, -(b->m.value * n), k.q_low, k.q_high, q);
         if (!(e < least)) continue;
         least = e, b->s[g] = s, b->n[g] = n;
@@ -236,7 +237,7 @@ INLINE void settle_groups(const float *x, const float *v, struct kind k, struct 
   }
 }
 
-/* The d and m that suit all whole numbers of a block best. */
+/* The best d and m for all whole numbers of a block. */
 INLINE bool solve_block(const float *x, const float *v, struct kind k, const struct block *b, float *d, float *m) {
   double aa = 0, ab = 0, bb = 0, ax = 0, bx = 0;
   for (int g = 0; g < k.groups; g++) {
@@ -339,7 +340,7 @@ INLINE bool encode_6_k(const float *x, uint8_t *out) {
   return true;
 }
 
-/* ---- each of them for every instruction set ---- */
+/* ---- one copy of each for every instruction set ---- */
 
 #define FOR_plain
 #if defined(__x86_64__) && defined(__GNUC__)

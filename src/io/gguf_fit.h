@@ -1,5 +1,4 @@
-/* Fits of a group of weights to a few whole numbers (gguf_fit.c): private to src/io. The same bits by every
- * instruction set. */
+/* Quantisers of blocks (gguf_fit.c), private to src/io. Every instruction set gives the same bits. */
 #ifndef WN_IO_GGUF_FIT_H
 #define WN_IO_GGUF_FIT_H
 
@@ -7,13 +6,13 @@
 #include <stdint.h>
 #include "winnow/gguf.h"
 
-/* One block's encoder of a type that stores a scale, and a minimum or none, for a group of 16 or 32 weights; x: the
+/* Quantises one block of a type that stores a scale, and maybe a minimum, for each group of 16 or 32 weights. x: the
  * block's weights, all finite. False: a scale is too large for a half float. */
 typedef bool (*wn_gguf_encode_block_fn)(const float *x, uint8_t *out);
-/* NULL: a type that stores no such groups. */
+/* NULL: the type is not one of these. */
 wn_gguf_encode_block_fn wn_gguf_block_encoder(const wn_context *ctx, wn_gguf_type type);
 
-/* To nearest, ties to even; false where a finite number becomes infinite (gguf_encode.c). */
+/* Rounds to nearest, ties to even; false if a finite number becomes infinite (gguf_encode.c). */
 bool wn_gguf_half(float x, uint16_t *out);
 float wn_gguf_half_value(uint16_t half); /* gguf_types.c */
 #endif

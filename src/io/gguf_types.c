@@ -1,4 +1,4 @@
-/* Block formats of GGUF tensors, as the weights they represent. d and m are half floats; q are unsigned unless said.
+/* Decodes the block formats of GGUF tensors. d and m are half floats; q are unsigned unless noted.
  *   Q8_0  32: d, 32 signed bytes                       w = d q
  *   Q4_0  32: d, 16 bytes of two q: i and i+16         w = d (q - 8)
  *   Q4_1  32: d, m, the same                           w = d q + m
@@ -57,7 +57,7 @@ static void decode_q8_0(const uint8_t *p, float *y) {
   for (int i = 0; i < 32; i++) y[i] = d * (float)(int8_t)p[2 + i];
 }
 
-/* 32 weights of four or five bits; p: where the four bits lie, fifth: the others, or 0. */
+/* 32 weights of four or five bits. p: the lower four bits; fifth: the fifth bits, or 0. */
 static void nibbles(const uint8_t *p, uint32_t fifth, float d, float m, int zero, float *y) {
   for (int i = 0; i < 16; i++) {
     y[i] = d * (float)((int)((p[i] & 15) | (fifth >> i & 1) << 4) - zero) + m;
@@ -78,7 +78,7 @@ static void decode_q5_1(const uint8_t *p, float *y) {
   nibbles(p + 8, word(p + 4), half(p), half(p + 2), 0, y);
 }
 
-/* Scale and minimum of group g from the twelve bytes that hold eight of each. */
+/* Scale and minimum of group g, from the twelve bytes that hold eight of each. */
 static void scale_and_minimum(const uint8_t *p, int g, int *scale, int *minimum) {
   if (g < 4) {
     *scale = p[g] & 63;
@@ -112,7 +112,8 @@ static void decode_q5_k(const uint8_t *p, float *y) {
 static void decode_q6_k(const uint8_t *p, float *y) {
   const float d = half(p + 208);
   for (int i = 0; i < 256; i++) {
-    /* Halves of 128; in each, four runs of 32: the runs' low bits in two 32-byte rows, high bits in one. */
+    /* A block has two halves of 128, each with four runs of 32. A half's low bits are in two sets of 32 bytes, its high
+     * bits in one. */
     const int part = i / 128, run = i / 32 % 4, at = i % 32;
     const int low = p[part * 64 + run % 2 * 32 + at] >> (run / 2 * 4) & 15;
     const int high = p[128 + part * 32 + at] >> (run * 2) & 3;
@@ -125,12 +126,17 @@ static const struct {
   int weights, bytes;
   void (*decode)(const uint8_t *block, float *out);
 } types[WN_GGUF_TYPE_COUNT] = {
-    [WN_GGUF_F32] = {"F32", 1, 4, decode_f32},        [WN_GGUF_F16] = {"F16", 1, 2, decode_f16},
-    [WN_GGUF_BF16] = {"BF16", 1, 2, decode_bf16},     [WN_GGUF_Q8_0] = {"Q8_0", 32, 34, decode_q8_0},
-    [WN_GGUF_Q4_0] = {"Q4_0", 32, 18, decode_q4_0},   [WN_GGUF_Q4_1] = {"Q4_1", 32, 20, decode_q4_1},
-    [WN_GGUF_Q5_0] = {"Q5_0", 32, 22, decode_q5_0},   [WN_GGUF_Q5_1] = {"Q5_1", 32, 24, decode_q5_1},
-    [WN_GGUF_Q4_K] = {"Q4_K", 256, 144, decode_q4_k}, [WN_GGUF_Q5_K] = {"Q5_K", 256, 176, decode_q5_k},
-    [WN_GGUF_Q6_K] = {"Q6_K", 256, 210, decode_q6_k},
+    [WN_GGUF_F32] = {.name = "F32", .weights = 1, .bytes = 4, .decode = decode_f32},
+    [WN_GGUF_F16] = {.name = "F16", .weights = 1, .bytes = 2, .decode = decode_f16},
+    [WN_GGUF_BF16] = {.name = "BF16", .weights = 1, .bytes = 2, .decode = decode_bf16},
+    [WN_GGUF_Q8_0] = {.name = "Q8_0", .weights = 32, .bytes = 34, .decode = decode_q8_0},
+    [WN_GGUF_Q4_0] = {.name = "Q4_0", .weights = 32, .bytes = 18, .decode = decode_q4_0},
+    [WN_GGUF_Q4_1] = {.name = "Q4_1", .weights = 32, .bytes = 20, .decode = decode_q4_1},
+    [WN_GGUF_Q5_0] = {.name = "Q5_0", .weights = 32, .bytes = 22, .decode = decode_q5_0},
+    [WN_GGUF_Q5_1] = {.name = "Q5_1", .weights = 32, .bytes = 24, .decode = decode_q5_1},
+    [WN_GGUF_Q4_K] = {.name = "Q4_K", .weights = 256, .bytes = 144, .decode = decode_q4_k},
+    [WN_GGUF_Q5_K] = {.name = "Q5_K", .weights = 256, .bytes = 176, .decode = decode_q5_k},
+    [WN_GGUF_Q6_K] = {.name = "Q6_K", .weights = 256, .bytes = 210, .decode = decode_q6_k},
 };
 
 const char *wn_gguf_type_name(wn_gguf_type type) {
@@ -148,7 +154,7 @@ size_t wn_gguf_block_bytes(wn_gguf_type type) {
   return (size_t)types[type].bytes;
 }
 
-enum { MOST_WEIGHTS = 256 }; /* of a block */
+enum { MOST_WEIGHTS = 256 }; /* in a block */
 
 void wn_gguf_decode(wn_gguf_type type, const void *data, int64_t first, int64_t count, float *out) {
   const int64_t weights = types[type].weights;
@@ -161,7 +167,7 @@ void wn_gguf_decode(wn_gguf_type type, const void *data, int64_t first, int64_t 
     const int64_t n = count < weights - skip ? count : weights - skip;
     if (n == weights) {
       types[type].decode(block, out);
-    } else { /* a part of a block */
+    } else { /* only a part of the block is asked for */
       float whole[MOST_WEIGHTS];
       types[type].decode(block, whole);
       memcpy(out, whole + skip, (size_t)n * sizeof *out);
@@ -178,7 +184,7 @@ wn_status wn_gguf_dequantize(wn_context *ctx, const wn_gguf_tensor *t, int64_t f
                    WN_GGUF_MAX_DIMS);
   WN_CHECK_CALL(WN_ENUM(t->type, WN_GGUF_TYPE_COUNT), WN_POINTER(t->name), WN_POINTER(t->data));
   const int64_t width = t->shape[t->ndim - 1];
-  int64_t all = 1; /* no overflow: the file has as many bytes */
+  int64_t all = 1; /* cannot overflow: the file has that many bytes */
   for (int d = 0; d < t->ndim - 1; d++) all *= t->shape[d];
   if (first < 0 || rows < 0 || first > all || rows > all - first)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "tensor \"%s\": rows %lld to %lld of %lld", t->name, (long long)first,

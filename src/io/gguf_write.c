@@ -1,6 +1,6 @@
 /* Writing GGUF (version 3, little-endian; https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): magic, version,
  * counts; keys with typed values; names, shapes (innermost first), types and offsets; tensors at multiples of 32 bytes.
- * Metadata is gathered as the bytes that the file will have; tensors are made one at a time. */
+ * Metadata is collected in its encoded form; tensors are produced one at a time. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@
 
 enum { ALIGNMENT = 32 };
 
-/* Value types by their number in the file. */
+/* Numbers of the value types in a file. */
 enum {
   TYPE_UINT8 = 0,
   TYPE_UINT32 = 4,
@@ -31,7 +31,7 @@ struct wn_gguf_values {
   uint64_t count;
   char **keys; /* [count] */
   size_t key_capacity;
-  wn_status status; /* of the first failure */
+  wn_status status; /* the first failure, or WN_OK */
 };
 
 wn_status wn_gguf_values_create(wn_context *ctx, wn_gguf_values **out) {
@@ -60,7 +60,7 @@ bool wn_gguf_values_has(const wn_gguf_values *v, const char *key) {
   return false;
 }
 
-/* Room for `more` further bytes. */
+/* Makes room for `more` bytes. */
 static bool gguf_write_reserve(wn_gguf_values *v, size_t more) {
   size_t need;
   void *memory;
@@ -185,7 +185,7 @@ void wn_gguf_values_copy(wn_gguf_values *v, const wn_gguf_value *value) {
   static const uint32_t unsigned_types[] = {0, 0, 2, 0, 4, 0, 0, 0, 10}, signed_types[] = {0, 1, 3, 0, 5, 0, 0, 0, 11};
   const int w = value->width;
   uint32_t type = TYPE_STRING;
-  if (!strcmp(value->key, WN_CHECKSUM_KEY)) return; /* of the other file */
+  if (!strcmp(value->key, WN_CHECKSUM_KEY)) return; /* it belongs to the other file */
   if (value->kind == WN_GGUF_UINT) type = unsigned_types[w];
   if (value->kind == WN_GGUF_INT) type = signed_types[w];
   if (value->kind == WN_GGUF_FLOAT) type = w == 8 ? 12 : TYPE_FLOAT32;
@@ -230,7 +230,7 @@ static wn_status tensor_bytes(wn_context *ctx, const char *path, const wn_gguf_t
                  t->name ? t->name : "");
 }
 
-/* The last key: as many sums as there are tensors, and the header's. *at: where the text stands; all are blank. */
+/* Adds the last key: a text with blank checksums, one per tensor and one for the header. *at: where the text begins. */
 static void gguf_write_sums(wn_gguf_values *h, int count, size_t *at) {
   const size_t bytes = wn_checksum_text_bytes(1 + count);
   wn_gguf_values_add_string(h, WN_CHECKSUM_KEY, strlen(WN_CHECKSUM_KEY));
@@ -242,7 +242,7 @@ static void gguf_write_sums(wn_gguf_values *h, int count, size_t *at) {
   h->bytes += bytes;
 }
 
-/* All before the first tensor, padded; *sums: where the text of the checksums stands. */
+/* Everything before the first tensor, padded. *sums: where the text of the checksums begins. */
 static wn_status gguf_write_header(wn_context *ctx, const char *path, const wn_gguf_values *v,
                                    const wn_gguf_tensor *tensors, int count, wn_gguf_values *h, size_t *sums) {
   static const uint8_t zeros[ALIGNMENT];
@@ -280,7 +280,7 @@ static wn_status write_tensor(wn_context *ctx, struct wn_writer *w, const wn_ggu
   void *data;
   WN_TRY(tensor_bytes(ctx, w->path, t, &bytes));
   const size_t padded =
-      (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; /* cannot overflow: the header has its offset */
+      (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; /* cannot overflow: its offset is in the header */
   WN_TRY(wn_alloc(ctx, t->name, padded, &data));
   wn_status status = produce(user, i, data, bytes);
   *sum = wn_checksum(data, padded);

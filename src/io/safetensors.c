@@ -1,8 +1,8 @@
-/* Safetensors files: 8 bytes of header length (little-endian), a JSON header, then the tensors' bytes without holes.
- * Nothing in a file is believed: lengths, offsets and shapes are checked with overflow-safe arithmetic before a tensor
- * can be reached, and the tensors must cover the data exactly once. Opening costs two passes over the header, of which
- * one entry at a time is parsed, and two sorts; data is only mapped. A file that another process shortens while it is
- * mapped cannot be guarded against. */
+/* Safetensors files: 8 bytes of header length (little-endian), a JSON header, then the tensors' bytes without holes. A
+ * file is not trusted: lengths, offsets and shapes are checked with overflow-safe arithmetic before a tensor can be
+ * reached, and the tensors must cover the data exactly once. Opening takes two passes over the header, which parse one
+ * entry at a time, and two sorts; the data is only mapped. There is no protection against another process that shortens
+ * the file while it is mapped. */
 #include "winnow/safetensors.h"
 
 #include <jansson.h>
@@ -36,8 +36,8 @@ struct wn_safetensors {
   size_t head;
 };
 
-/* Bytes of a shape; false on a negative size or when the sizes that are not 0 overflow (a tensor without elements must
- * not carry sizes that whoever multiplies them in another order would trip over). */
+/* Bytes of a shape. False if a size is negative, or if the sizes that are not 0 overflow: other code may multiply them
+ * in another order, even if the tensor has no elements. */
 static bool shape_bytes(wn_dtype dtype, const int64_t *shape, int ndim, size_t *out) {
   size_t bytes = wn_dtype_size(dtype);
   bool empty = false;
@@ -118,8 +118,8 @@ static int safetensors_compare_places(const void *a, const void *b) {
   return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
-/* Sorted by place the tensors must follow each other without overlap or hole, from the first byte to the last. `order`
- * is left in that order. */
+/* Sorts the tensors by offset into `order`. They must follow each other without overlap or gap, from the first byte to
+ * the last. */
 static wn_status check_cover(wn_context *ctx, const struct wn_safetensors *f, wn_safetensors_entry **order,
                              const uint8_t *data, size_t data_bytes) {
   qsort(order, (size_t)f->count, sizeof *order, safetensors_compare_places);
@@ -152,7 +152,7 @@ static wn_status read_metadata(wn_context *ctx, struct wn_safetensors *f, const 
   return WN_OK;
 }
 
-/* A member of the header: a tensor, whose name goes to *names, or the metadata. */
+/* One member of the header: a tensor, whose name is appended at *names, or the metadata. */
 static wn_status read_member(wn_context *ctx, struct wn_safetensors *f, const struct wn_json_members *m,
                              const uint8_t *data, size_t data_bytes, char **names) {
   json_t *key, *value;
@@ -173,21 +173,21 @@ static wn_status read_member(wn_context *ctx, struct wn_safetensors *f, const st
   return status;
 }
 
-/* The header is never parsed as a whole: its members are counted, then read one at a time. */
+/* The header is never parsed as a whole: first its members are counted, then read one at a time. */
 static wn_status read_members(wn_context *ctx, struct wn_safetensors *f, const char *text, size_t bytes,
                               const uint8_t *data, size_t data_bytes) {
   char where[4200];
   snprintf(where, sizeof where, "%.4096s: header", f->name);
   const struct wn_json_members all = {.where = where, .text = text, .bytes = bytes};
   struct wn_json_members m = all;
-  size_t count = 0, name_bytes = 1; /* of at most `bytes` members: no overflow below */
+  size_t count = 0, name_bytes = 1; /* at most `bytes` members: no overflow below */
   void *p;
   bool more = true;
   for (;;) {
     WN_TRY(wn_json_next(ctx, &m, &more));
     if (!more) break;
     count++;
-    name_bytes += m.key_bytes; /* its quotes are room for the NUL */
+    name_bytes += m.key_bytes; /* the two quotes leave room for the NUL */
   }
   WN_TRY(wn_alloc(ctx, "safetensors entries", count * sizeof *f->entries, &p));
   f->entries = p;
@@ -311,7 +311,7 @@ static wn_status safetensors_damaged(wn_context *ctx, const struct wn_safetensor
   return wn_fail(ctx, WN_ERR_FORMAT, "%s: the header is damaged: %s", f->name, what);
 }
 
-/* The text of the sums, or NULL; a damaged key or value is not taken for a file without. */
+/* Finds the text of the checksums, or NULL. A damaged key or value is an error, not a file without checksums. */
 static wn_status safetensors_find_sums(wn_context *ctx, const struct wn_safetensors *f, const char **out) {
   const char *key;
   json_t *item;
@@ -325,8 +325,8 @@ static wn_status safetensors_find_sums(wn_context *ctx, const struct wn_safetens
   return WN_OK;
 }
 
-/* The sums were written for the header as it stands, byte for byte. Another program that kept the metadata while it
- * wrote other tensors cannot be told from decay. */
+/* The header's checksum covers its exact bytes. If another program kept the metadata but wrote other tensors, that
+ * looks like decay. */
 static wn_status safetensors_check_header(wn_context *ctx, const struct wn_safetensors *f, const char *text,
                                           uint64_t *sums /* [1 + count] */) {
   static const char written[] = "\"" WN_CHECKSUM_KEY "\":\"";
@@ -348,7 +348,8 @@ static wn_status safetensors_check_data(wn_context *ctx, const struct wn_safeten
     memcpy(places, f->by_name, (size_t)f->count * sizeof *places);
     qsort(places, (size_t)f->count, sizeof *places, safetensors_compare_places);
     for (int i = 0; i < f->count; i++)
-      parts[i] = (struct wn_checksum_part){places[i]->name, places[i]->data, places[i]->bytes, sums[i]};
+      parts[i] = (struct wn_checksum_part){
+          .name = places[i]->name, .data = places[i]->data, .bytes = places[i]->bytes, .sum = sums[i]};
     status = wn_checksum_compare(ctx, f->name, parts, f->count);
   }
   wn_free(p);
@@ -394,7 +395,7 @@ static wn_status check_entry(wn_context *ctx, const char *path, const wn_safeten
   return WN_OK;
 }
 
-/* Takes the reference to value. False when memory ran out, a text is not UTF-8, or the key is there already. */
+/* Takes over the caller's reference to value. False if memory runs out, a text is not UTF-8, or the key exists. */
 static bool safetensors_put(json_t *object, const char *key, json_t *value) {
   if (value && !json_object_get(object, key)) return json_object_set_new(object, key, value) == 0;
   json_decref(value);
@@ -412,8 +413,8 @@ static json_t *entry_json(const wn_safetensors_entry *e, size_t begin) {
                    (json_int_t)begin, (json_int_t)(begin + e->bytes));
 }
 
-/* Larger elements come first in the data (the header keeps the given order): with a header padded to 8 bytes every
- * tensor is then aligned to its element, which readers that view the data in place rely on. */
+/* Tensors with larger elements come first in the data; the header keeps the given order. As the header is padded to 8
+ * bytes, every tensor is then aligned to its element size, which readers that map the data rely on. */
 static wn_status safetensors_plan(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
                                   size_t *begins /* [count] */) {
   size_t at = 0;
@@ -432,7 +433,7 @@ static wn_status header_text(wn_context *ctx, const char *path, const wn_safeten
                              const size_t *begins, const char *const *metadata, char **out) {
   json_t *header = json_object();
   wn_status status = WN_OK;
-  void *sums = NULL; /* of the header and of every tensor: filled in when all is written */
+  void *sums = NULL; /* of the header and of every tensor; filled in at the end */
   if (header) {
     json_t *object = json_object();
     status = wn_alloc(ctx, "checksums", wn_checksum_text_bytes(1 + count) + 1, &sums);
@@ -463,13 +464,13 @@ static wn_status header_text(wn_context *ctx, const char *path, const wn_safeten
   return status;
 }
 
-/* What this library would refuse to read is not written: names and metadata have their limits (limits.h). */
+/* Names and metadata that this library would refuse to read are not written (limits.h). */
 static wn_status header_check(wn_context *ctx, const char *path, const char *header) {
   struct wn_json_members m = {.where = "header", .text = header, .bytes = strlen(header)};
   json_t *read;
   if (m.bytes > WN_LIMIT_SAFETENSORS_HEADER - 8)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: its header would be longer than can be read back", path);
-  for (bool more = true, metadata = true;; metadata = false) { /* which is the first member */
+  for (bool more = true, metadata = true;; metadata = false) { /* the metadata is the first member */
     wn_status status = wn_json_next(ctx, &m, &more);
     if (status == WN_OK && !more) return WN_OK;
     if (status == WN_OK)
@@ -481,7 +482,7 @@ static wn_status header_check(wn_context *ctx, const char *path, const char *hea
   }
 }
 
-/* Who makes the data: NULL where the entries have it. */
+/* What produces the data of a tensor; NULL: the entries hold it. */
 struct maker {
   wn_safetensors_produce_fn produce;
   void *user;
@@ -502,7 +503,8 @@ static wn_status write_entry(wn_context *ctx, struct wn_writer *w, const wn_safe
   return status;
 }
 
-/* The header's length and text (with the sums that are known), padded to whole 8 bytes: [*bytes], wn_alloc'd. */
+/* The header's length and text (with the checksums known so far), padded to a multiple of 8 bytes: [*bytes],
+ * wn_alloc'd. */
 static wn_status safetensors_frame(wn_context *ctx, const char *text, char **out, size_t *bytes) {
   const size_t used = strlen(text);
   const uint64_t padded = (used + 7) / 8 * 8;
@@ -516,7 +518,7 @@ static wn_status safetensors_frame(wn_context *ctx, const char *text, char **out
   return WN_OK;
 }
 
-/* The header goes out first with blank sums, to keep the place, and once more when they are known. */
+/* The header is written first with blank checksums and overwritten when they are known. */
 static wn_status write_all(wn_context *ctx, struct wn_writer *w, const char *text, const wn_safetensors_entry *entries,
                            int count, const struct maker *maker) {
   static const char written[] = "\"" WN_CHECKSUM_KEY "\":\"";

@@ -1,6 +1,6 @@
-/* One sorted list over the tensors of one GGUF file, one safetensors file, or the shards of an index. An index names
- * files of its own folder and nothing else; every tensor that it names must be in the shard that it says, and every
- * tensor of a shard must be named. Cost: a sort. */
+/* One sorted list of the tensors of a GGUF file, a safetensors file, or the shards of an index. An index may name only
+ * files of its own folder. Every tensor that it names must be in the shard that it gives, and every tensor of a shard
+ * must be named. Cost: a sort. */
 #include "io/tensors.h"
 
 #include <stdio.h>
@@ -23,7 +23,7 @@ struct shard {
   wn_safetensors *file;
 };
 
-/* A vector that no file of tensors has. */
+/* A vector added by wn_tensors_add. */
 struct added {
   struct added *next;
   char *name, *file;
@@ -52,7 +52,7 @@ static wn_status tensors_allocate(wn_context *ctx, const char *name, struct wn_t
   return (*out)->name ? WN_OK : WN_ERR_MEMORY;
 }
 
-/* llama.cpp splits large models over files, none of which has all tensors, and one the metadata. */
+/* llama.cpp splits large models: no part has all tensors, and one has the metadata. Such a part is refused. */
 static wn_status refuse_part(wn_context *ctx, const struct wn_tensors *t) {
   const wn_gguf_value *count = wn_gguf_value_find(t->gguf, "split.count"),
                       *no = wn_gguf_value_find(t->gguf, "split.no");
@@ -177,7 +177,7 @@ static int find_shard(const struct wn_tensors *t, const char *name) {
   return -1;
 }
 
-/* "model-00001-of-00002.safetensors": a plain name, so that nothing outside of the folder can be meant. */
+/* "model-00001-of-00002.safetensors": a name without a folder, so that it cannot point outside of the folder. */
 static bool is_plain(const char *name) {
   const size_t n = strlen(name), end = strlen(".safetensors");
   return n > end && n < 256 && name[0] != '.' && !strchr(name, '/') && !strcmp(name + n - end, ".safetensors");

@@ -1,5 +1,5 @@
-/* The attention operation: one loop with terms (docs/mechanisms.md). Forward serves whole sequences, chunks of a
- * prefill and single-token decoding alike: Tq queries are the last Tq of Tk keys. */
+/* The attention operation: one loop with optional terms (docs/mechanisms.md). Forward serves whole sequences, chunks of
+ * a prompt and single-token decoding: the Tq queries are the last Tq of the Tk keys. */
 #ifndef WN_OPS_ATTENTION_H
 #define WN_OPS_ATTENTION_H
 
@@ -10,49 +10,48 @@
 #include "ops/stride.h"
 #include "winnow/tensor.h"
 
-/* The weights of rows r..r+rows-1 of head h of sequence b: w[rows, columns], rows `stride` apart; key j in column j, 0
- * where it is not seen. With what learned sinks take they sum to 1; under a threshold they are those of what is kept,
- * and before dropout. */
+/* Attention weights of rows r..r+rows-1 of head h of sequence b: w[rows, columns], with `stride` elements from row to
+ * row. Column j is key j; 0 if the row does not see it. A row sums to 1 together with its learned sinks. Under a
+ * threshold these are the attention weights of the kept keys. Dropout is not applied. */
 struct wn_attention_view {
   const struct wn_attention *a;
   int64_t b, h, r, rows, columns, stride;
   const float *w;
-  int thread; /* which of exec.threads looks */
+  int thread; /* which of exec.threads calls */
 };
 
-/* The widest head of keys in half floats. */
+/* The largest head size for keys in half floats. */
 #define WN_HALF_D 256
 
 struct wn_attention {
   int64_t B, Tq, Tk, H, Hkv, D; /* query row i (0..Tq-1) has position i + Tk - Tq */
-  /* Head h of the call is head head0 + h * head_step of the model (a step of 0 reads as 1): where there is a table of
-   * numbers for each head. */
+  /* Head h of the call is head head0 + h * head_step of the model (a step of 0 means 1). Used to index per-head
+   * tables. */
   int64_t head0, head_step;
   double scale;
 
-  /* The type of q, k, v, y, dy, dq, dk and dv: 0 or exec->dtype, or WN_BF16 (strides are in elements of it). Products
-   * of rows in bf16 may round their other operand (weights, gradients of logits) to bf16 too; sums, and all other
-   * arrays and numbers, are exec->dtype's. */
+  /* The type of q, k, v, y, dy, dq, dk and dv: 0 or exec->dtype, or WN_BF16 (strides are in elements of that type).
+   * Products with bf16 rows may round their other operand (attention weights, gradients of logits) to bf16 too. Sums,
+   * all other arrays and all other numbers are of exec->dtype. */
   wn_dtype row_type;
 
   const void *q;
   struct wn_stride s_q; /* [B,Tq,H,D] */
   const void *k, *v;
   struct wn_stride s_k, s_v; /* [B,Tk,Hkv,D] */
-  bool half;                 /* k and v hold half floats (a cache's). Forward only, F32, D at most
-                                WN_HALF_D; terms with WN_TRAIT_HALF */
+  bool half;                 /* k and v hold half floats (a cache's). Forward only, F32, D at most WN_HALF_D; only terms
+                              * with WN_TRAIT_HALF */
   void *y;
   struct wn_stride s_y;     /* [B,Tq,H,D] */
-  bool open;                /* no causality: every row sees every key. Row i has position i, keys may be
-                               those of another sequence (any Tk). Terms with WN_TRAIT_OPEN; whole
-                               sequences only */
-  const int32_t *key_count; /* [B] open only: keys from here on are padding and not seen; NULL: none is */
-  const int32_t *doc_start; /* [B,Tk] position of the first token of each token's document, or NULL:
-                               keys before the query's doc_start are masked */
-  void *lse;                /* [B,H,Tq] log of the sum of the row's exponentials, kept for backward (over
-                               the kept keys under a threshold; -inf for a row that sees none); or NULL */
+  bool open;                /* no causality: every row sees every key. Row i has position i, and the keys may be another
+                             * sequence's (any Tk). Only terms with WN_TRAIT_OPEN; whole sequences only */
+  const int32_t *key_count; /* [B] open only: keys from this index on are padding, not seen; NULL: no padding */
+  const int32_t *doc_start; /* [B,Tk] position of the first token of each token's document, or NULL. Keys before the
+                             * query's doc_start are masked */
+  void *lse;                /* [B,H,Tq] log of the sum of the row's exponentials, for backward (under a threshold over
+                             * the kept keys; -inf if the row sees no key); or NULL */
 
-  /* Keep rules: which keys a row sees, in addition to causality and documents. They intersect; x = i - j. */
+  /* Keep rules: which keys a row sees, besides causality and documents. They intersect. x = i - j. */
   int64_t window;  /* x < window; 0: no window */
   int64_t strided; /* x < strided or x % strided == 0 (Child et al. 2019); 0: off */
   struct {         /* square-root mask (Fernandez, Unsal): x < buffer, or */
@@ -61,45 +60,45 @@ struct wn_attention {
     double density;
   } root;
 
-  /* Eviction and compact caches (docs/pruning.md). P is 1, or Hkv where each key-value head keeps its own keys. */
+  /* Eviction and compact caches (docs/pruning.md). P is 1, or Hkv if each key-value head keeps its own keys. */
   struct {
     int64_t groups;            /* P; 0 reads as 1 */
     const int32_t *evicted_at; /* [B,P,Tk] position of the first row that no longer sees the key; NULL: no key is
-                                  evicted. Held constant in backward */
-    const int32_t *at;         /* [B,P,Tk] the key's absolute position; NULL: key j's is j. The last Tq keys
-                                  are the rows' own, in order; those before them come in any order, all older.
-                                  Not together with doc_start; forward only */
+                                * evicted. Constant in backward */
+    const int32_t *at;         /* [B,P,Tk] absolute position of the key; NULL: key j is at j. The last Tq keys are the
+                                * rows' own, in order; the keys before them may be in any order, all older. Excludes
+                                * doc_start; forward only */
     int64_t stride;            /* elements from one row of evicted_at and at to the next; 0: Tk */
-    void *sums;                /* [B,P,Tk] overwritten: the weights that the Tq rows and the heads of the group
-                                  gave each key, summed (before dropout); NULL: not wanted */
+    void *sums;                /* [B,P,Tk] overwritten: the sum of the attention weights that the Tq rows and the heads
+                                * of the group gave each key (before dropout); NULL: not wanted */
   } slots;
 
-  /* Selective term (arXiv 2410.02703 section 3.2, 3.3). */
+  /* Selective term (arXiv 2410.02703 §3.2, 3.3). */
   struct {
     bool on, relu, protect_first, protect_self, shift, bilinear;
-    int64_t groups; /* G: 1, one F for all heads; or Hkv, one for each key-value head and its queries (0 reads as 1) */
+    int64_t groups; /* G: 1, one F for all heads; or Hkv, one F for each key-value head and its queries (0 means 1) */
     int head;       /* the selecting head, in [0,H/G), of each group */
     const void *sq, *sk;
     struct wn_stride s_sq, s_sk; /* bilinear only: [B,Tq,G,D], [B,Tk,G,D] */
     const void *strength;        /* [G] factor of S, or NULL: 1 */
     void *dstrength;             /* [G] added to; or NULL */
-    const void *f_in; /* [B,G,Tk] selections that rows before the first query have made (the cache's F); NULL: 0 */
-    void *f_out;      /* [B,G,Tk] the same after the last query row; NULL: not wanted. May alias f_in */
-    int64_t f_stride; /* elements from one row of f_in and f_out to the next; 0: Tk */
-    void *F;          /* [B,G,Tq,Tk] for inspection, NULL in all ordinary use; j > i is the running sum too */
-    /* L_mem: M[b,g,i] = (i+1-doc_start) - sum_j min(F[g,i,j], tau)/tau over the row's causal j of its document. */
+    const void *f_in;            /* [B,G,Tk] the cache's F: selections made by rows before the first query; NULL: 0 */
+    void *f_out;                 /* [B,G,Tk] F after the last query row; NULL: not wanted. May alias f_in */
+    int64_t f_stride;            /* elements from one row of f_in and f_out to the next; 0: Tk */
+    void *F; /* [B,G,Tq,Tk] for inspection only; usually NULL. For j > i it is the running sum too */
+    /* L_mem: M[b,g,i] = (i+1-doc_start) - sum_j min(F[g,i,j], tau)/tau, over the causal j in the row's document. */
     bool mem;
     double mem_tau;
-    /* Dead-key skipping: a row may leave keys out of everything but f_out and M as long as it is sure that their
-     * weights add up to less than this share of its sum. 0: every key that is seen takes part. A setting of the run
-     * (the context's), not of the model; only F32 makes use of it. */
+    /* Dead-key skipping: a row may skip keys in everything but f_out and M, if their attention weights are sure to add
+     * up to less than this share of the row's sum. 0: skip none. This is a setting of the run (from the context), not
+     * of the model; only F32 uses it. */
     double dead_share;
     void *M;        /* [B,G,Tq], written by forward; NULL: not wanted */
-    const void *dM; /* [B,G,Tq] the gradient of M, which backward adds to F's; NULL: 0 */
+    const void *dM; /* [B,G,Tq] the gradient of M, which backward adds to that of F; NULL: 0 */
   } sel;
 
-  /* Adaptive and dynamic span (Sukhbaatar et al. 2019, section 2.2): the weight of key j is multiplied, before
-   * the normalisation, by m = clamp((ramp + limit*z - x)/ramp, 0, 1). Where m = 0 the key is not seen. */
+  /* Adaptive and dynamic span (Sukhbaatar et al. 2019, §2.2): before normalisation, the attention weight of key j is
+   * multiplied by m = clamp((ramp + limit*z - x)/ramp, 0, 1). If m = 0 the row does not see the key. */
   struct {
     bool on, dynamic, exclude_self; /* exclude_self: x >= 1 only */
     double limit, ramp;
@@ -108,66 +107,68 @@ struct wn_attention {
     void *dz;             /* strides of z; static: added to, dynamic: overwritten */
   } span;
 
-  /* Relative positions (Shaw et al. 2018), shared by the heads: the logit is scale * q . (k + p[x]). */
+  /* Relative positions (Shaw et al. 2018), shared by all heads: the logit is scale * q . (k + p[x]). */
   struct {
-    int64_t P;     /* rows, more than any x that is seen; 0: off */
+    int64_t P;     /* number of rows of p, more than any x seen; 0: off */
     const void *p; /* [P,D] */
     void *dp;      /* [P,D] added to */
   } relative;
 
-  /* Position biases (Raffel et al. 2020, section 2.1): the logit of head h, and with it what the head selects, gets
-   * table[wn_position_bucket(x)][h]. */
+  /* Position biases (Raffel et al. 2020, §2.1): table[wn_position_bucket(x)][h] is added to the logit of head h, and so
+   * to what the head selects. */
   struct {
     int64_t n;         /* buckets; 0: off */
-    int64_t farthest;  /* distance from which on all are in the last bucket */
-    const void *table; /* [n,H], the model's heads */
+    int64_t farthest;  /* all distances from here on are in the last bucket */
+    const void *table; /* [n,H], H as in the model */
     int64_t stride;    /* elements from one row of table to the next; 0: H. Forward only */
     void *dtable;      /* [n,H] added to */
   } bias;
 
-  /* Score maps, in order (ops/score.h): after scale * q . (k + p[x]) and the position biases. */
+  /* Score maps, applied in order (ops/score.h), after scale * q . (k + p[x]) and the position biases. */
   int64_t maps;
   struct wn_score_map map[WN_SCORE_MAPS_MAX];
 
-  /* Learned sinks: n keys and values that every row sees; no mask, selection or span acts on them. */
+  /* Learned sinks: n keys and values that every row sees. No mask, selection or span acts on them. */
   struct {
     int64_t n;         /* 0: off */
     const void *k, *v; /* [Hkv,n,D] */
     void *dk, *dv;     /* [Hkv,n,D] added to */
   } sinks;
 
-  /* Threshold (meaningful attention): of the content keys a row keeps the fewest whose weights reach tau of the
-   * content's weight, heaviest first, ties to the oldest; control keys and sinks always; what is kept is normalised
-   * again. The choice carries no gradient. */
+  /* Threshold (meaningful attention): a row keeps the fewest content keys whose attention weights reach tau of the
+   * content's total weight: heaviest first, ties to the oldest. It always keeps control keys and learned sinks. The
+   * kept attention weights are normalised again. The choice carries no gradient. */
   struct {
     bool on;
     double tau;             /* in (0,1] */
-    const uint8_t *control; /* [B,Tk] 1: a control token; with slots.at its rows, [B,P,Tk]; NULL: none */
-    int32_t *count;         /* [B,H,Tq] content keys kept; NULL: not wanted */
-    double *cut;            /* [B,H,Tq,2] the cut of the choice, written by forward for backward; or NULL */
+    const uint8_t *control; /* [B,Tk] 1: control token; with slots.at, [B,P,Tk] in slot order; NULL: none */
+    int32_t *count;         /* [B,H,Tq] number of content keys kept; NULL: not wanted */
+    double *cut;            /* [B,H,Tq,2] where the choice cut, written by forward for backward; or NULL */
   } threshold;
 
-  /* A look at the weights, for analysis: it changes nothing (but spans' rounding). Forward of rows with causality. */
+  /* Reports on the attention weights, for analysis. Results stay the same (except for rounding with spans). Forward,
+   * causal rows only. */
   struct {
-    int64_t n;              /* shares of the content's weight asked for (meaningful attention); 0: none */
+    int64_t n;              /* how many shares of the content's weight are asked for (meaningful attention); 0: none */
     const double *tau;      /* [n] ascending, in (0,1] */
-    const uint8_t *control; /* [B,Tk] 1: a control token, not counted; NULL: none */
-    int32_t *count;         /* [B,H,Tq,n] the fewest content keys whose weights reach tau of the content's; at 1 all
-                               that are seen. Of the weights as they are before a threshold */
-    void (*rows)(void *user, const struct wn_attention_view *view); /* gets every row, by several threads at a time, in
-                                                                       any order of heads and rows; NULL: not wanted */
+    const uint8_t *control; /* [B,Tk] 1: control token, not counted; NULL: none */
+    int32_t *count;         /* [B,H,Tq,n] the fewest content keys whose attention weights reach tau of the content's
+                             * weight; for tau = 1 all seen. A threshold is not applied before */
+    void (*rows)(void *user, const struct wn_attention_view *view); /* called for every row, by several threads at once,
+                                                                     * heads and rows in any order; NULL: not wanted */
     void *user;
   } look;
 
-  /* Dropout on the weights, after the normalisation: W *= keep/(1-p) where keep is word n%4 of
-   * wn_philox(seed, stream, n/4) >= p * 2^32, n = ((b*H + h)*Tq + r)*Tk + j. Sinks are not dropped. */
+  /* Dropout on the attention weights, after normalisation: W *= keep/(1-p), where keep is
+   *   word n%4 of wn_philox(seed, stream, n/4) >= p * 2^32,  n = ((b*H + h)*Tq + r)*Tk + j.
+   * Learned sinks are not dropped. */
   struct {
     double p;
     uint64_t seed, stream;
   } dropout;
 
-  /* Exclusive self attention (Zhai): y -= gate * (y.v)/|v|^2 v with the row's own value v of its key-value head.
-   * |v|^2 is clamped from below, so that the result is orthogonal to v (gate 1). */
+  /* Exclusive self attention (Zhai): y -= gate * (y.v)/|v|^2 v, where v is the row's own value in its key-value head.
+   * |v|^2 is clamped from below, which keeps the result orthogonal to v (for gate 1). */
   struct {
     bool on;
     const void *gate; /* [H], or NULL: 1 */
@@ -175,7 +176,7 @@ struct wn_attention {
     void *dot;        /* [B,H,Tq] y.v before the projection, written by forward for backward; or NULL */
   } exclusive;
 
-  /* Gated outputs (Qiu et al. 2025), behind everything else: y *= g. */
+  /* Gated outputs (Qiu et al. 2025), applied last: y *= g. */
   struct {
     bool on, elementwise;
     const void *g; /* elementwise: [B,Tq,H,D], the D values contiguous; else [B,Tq,H] */
@@ -184,17 +185,17 @@ struct wn_attention {
     void *ungated; /* [B,Tq,H,D] y before the gates, written by forward for backward; or NULL */
   } gate;
 
-  /* Backward. dq, dk, dv, dsq, dsk have the strides of q, k, v, sq, sk; dy those of y. y, lse and the notes are
-   * forward's. Keys before dk_from are held constant (cached ones of an earlier segment): their rows of dk, dv, dsk
+  /* Backward. dq, dk, dv, dsq, dsk have the strides of q, k, v, sq, sk; dy those of y. y, lse and other saved arrays
+   * come from forward. Keys before dk_from are constant (cached keys of an earlier segment): their rows of dk, dv, dsk
    * are neither computed nor written. f_in is constant. */
   const void *dy;
   void *dq, *dk, *dv, *dsq, *dsk;
   int64_t dk_from;
 };
 
-/* The bucket of x = i - j among n, as T5 has them: distances below half of them have one each, the rest up to
- * `farthest` share what is left on a logarithmic scale. With `both` the first half of n is for x >= 0, the second for
- * keys after the row; without, those are in bucket 0. */
+/* The bucket of x = i - j among n buckets, as in T5. Distances below half the number of buckets have one bucket each;
+ * larger ones up to `farthest` share the rest on a logarithmic scale. With `both`, the first half of n is for x >= 0
+ * and the second for keys after the row; without it, keys after the row are in bucket 0. */
 static inline int64_t wn_position_bucket(int64_t x, int64_t n, int64_t farthest, bool both) {
   int64_t first = 0;
   if (both) {
@@ -203,7 +204,7 @@ static inline int64_t wn_position_bucket(int64_t x, int64_t n, int64_t farthest,
   }
   const int64_t exact = n / 2;
   if (x < exact) return first + (x > 0 ? x : 0);
-  /* What rounding takes off a whole number is given back. */
+  /* undoes rounding just below a whole number */
   const double part = log((double)x / (double)exact) / log((double)farthest / (double)exact);
   const int64_t at = exact + (int64_t)(part * (double)(n - exact) * (1 + 1e-12) + 1e-12);
   return first + (at < n - 1 ? at : n - 1);
@@ -218,7 +219,7 @@ static inline int64_t wn_square_distance(int64_t m, double density) {
   const double ratio = (double)m / density;
   return (int64_t)(ratio * ratio);
 }
-/* Do the keep rules by distance, and a span without the token itself, let a row see the key at distance x? */
+/* Do the keep rules by distance, and exclude_self, let a row see the key at distance x? */
 static inline bool wn_distance_seen(const struct wn_attention *a, int64_t x) {
   if (a->window > 0 && x >= a->window) return false;
   if (a->strided > 0 && x >= a->strided && x % a->strided != 0) return false;
@@ -231,21 +232,21 @@ static inline bool wn_distance_seen(const struct wn_attention *a, int64_t x) {
   return !(a->span.on && a->span.exclude_self && x == 0);
 }
 
-/* G, and the step between rows of f_in and f_out. */
+/* G; below, the number of elements between rows of f_in and f_out. */
 static inline int64_t wn_selection_groups(const struct wn_attention *a) {
   return a->sel.groups > 0 ? a->sel.groups : 1;
 }
 static inline int64_t wn_selection_stride(const struct wn_attention *a) {
   return a->sel.f_stride > 0 ? a->sel.f_stride : a->Tk;
 }
-/* Which of the model's heads head h is. */
+/* The model's head number of head h. */
 static inline int64_t wn_model_head(const struct wn_attention *a, int64_t h) {
   return a->head0 + h * (a->head_step > 0 ? a->head_step : 1);
 }
 static inline int64_t wn_bias_stride(const struct wn_attention *a) {
   return a->bias.stride > 0 ? a->bias.stride : a->H;
 }
-/* P, and where the slots of a key-value head begin. */
+/* P; below, where a key-value head's slots begin. */
 static inline int64_t wn_slot_groups(const struct wn_attention *a) {
   return a->slots.groups > 0 ? a->slots.groups : 1;
 }
@@ -256,15 +257,15 @@ static inline int64_t wn_slot_row(const struct wn_attention *a, int64_t b, int64
 static inline int64_t wn_slot_stride(const struct wn_attention *a) {
   return a->slots.stride > 0 ? a->slots.stride : a->Tk;
 }
-/* The position of slot j. */
+/* The absolute position of slot j. */
 static inline int64_t wn_slot_position(const struct wn_attention *a, int64_t b, int64_t kv_head, int64_t j) {
   return a->slots.at ? a->slots.at[wn_slot_row(a, b, kv_head) + j] : j;
 }
-/* The positions of what a key-value head holds: NULL where slot j holds position j. */
+/* The positions of a key-value head's slots; NULL: slot j holds position j. */
 static inline const int32_t *wn_slot_positions(const struct wn_attention *a, int64_t b, int64_t kv_head) {
   return a->slots.at ? a->slots.at + wn_slot_row(a, b, kv_head) : NULL;
 }
-/* Which of its keys a threshold takes for control tokens: NULL where none are. */
+/* Which of a head's keys count as control tokens for a threshold; NULL: none. */
 static inline const uint8_t *wn_control_keys(const struct wn_attention *a, int64_t b, int64_t kv_head) {
   if (!a->threshold.control) return NULL;
   return a->threshold.control + (a->slots.at ? wn_slot_row(a, b, kv_head) : b * a->Tk);

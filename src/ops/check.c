@@ -1,5 +1,5 @@
-/* Shapes, strides, required pointers and index ranges of each operation's arguments. Costs nothing compared with the
- * operation: the only arrays read are the int32 ones (ids, positions, targets, doc_start). */
+/* Checks shapes, strides, required pointers and index ranges of each operation's arguments. The cost is negligible:
+ * only int32 arrays are read (ids, positions, targets, doc_start). */
 #include <math.h>
 #include "ops/check.h"
 
@@ -30,14 +30,14 @@ static wn_status check_matrix(struct wn_check c, const char *field, const void *
   return wn_check_product(c, field, rows, ld, 1);
 }
 
-/* The type of an array: zero is exec's, and bf16 goes with F32 alone. */
+/* The type of an array: 0 means exec's; bf16 is allowed only with F32. */
 static wn_status check_type(struct wn_check c, const char *field, wn_dtype type) {
   if (type == WN_F32 || (type == WN_BF16 && c.exec->dtype == WN_F32)) return WN_OK;
   return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED, "%s: %s is %s with dtype %s; BF16 with F32 alone is served", c.op,
                  field, wn_dtype_name(type), wn_dtype_name(c.exec->dtype));
 }
 
-/* Elsewhere than on the host, indices have been checked where they came from it. */
+/* If arrays are not on the host, indices were checked when they were copied from it. */
 static wn_status check_indices(struct wn_check c, const char *field, const int32_t *p, int64_t n, int64_t low,
                                int64_t high) {
   WN_TRY(wn_check_pointer(c, field, p));
@@ -53,7 +53,7 @@ wn_status wn_check_number(struct wn_check c, const char *field, double value, bo
   return wn_fail(c.exec->ctx, WN_ERR_ARGUMENT, "%s: %s is %g, expected %s", c.op, field, value, expected);
 }
 
-/* The matrix [rows,K] that an operation reads: dense, or in whole blocks. */
+/* The matrix [rows,K] that an operation reads: dense, or packed in whole blocks. */
 static wn_status check_weights(struct wn_check c, const char *field, const void *dense, const struct wn_packed *p,
                                int64_t rows, int64_t K) {
   if (!p) return wn_check_pointer(c, field, dense);

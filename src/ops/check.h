@@ -1,10 +1,10 @@
-/* The checks of each operation's arguments, called by the dispatch before a backend sees them. */
+/* Checks of each operation's arguments, called by the dispatch before the backend. */
 #ifndef WN_OPS_CHECK_H
 #define WN_OPS_CHECK_H
 
 #include "ops/ops.h"
 
-/* What is being checked, for the messages. */
+/* What is being checked, for messages. */
 struct wn_check {
   const struct wn_exec *exec;
   const char *op;
@@ -12,7 +12,7 @@ struct wn_check {
 wn_status wn_check_pointer(struct wn_check c, const char *field, const void *p); /* not NULL */
 wn_status wn_check_least(struct wn_check c, const char *field, int64_t value, int64_t low);
 wn_status wn_check_number(struct wn_check c, const char *field, double value, bool ok, const char *expected);
-/* Sizes whose product must stay an index: x*y*z*8 bytes within 2^62. */
+/* Checks that a product of sizes stays a valid index: x*y*z*8 bytes within 2^62. */
 wn_status wn_check_product(struct wn_check c, const char *what, int64_t x, int64_t y, int64_t z);
 #define WN_OP_CHECK(name, args, has_backward)                                                                          \
   wn_status wn_check_##name(const struct wn_exec *exec, const args *a, bool backward);

@@ -1,6 +1,6 @@
-/* The attention operation's arguments: what the backend serves and what goes with what (ops/terms.h), then shapes,
- * strides, required pointers and ranges. Costs nothing compared with the operation: the only arrays read are positions,
- * documents and counts. */
+/* Checks the arguments of attention: which terms the backend serves and which exclude each other (ops/terms.h), then
+ * shapes, strides, required pointers and ranges. The cost is negligible: only positions, documents and counts are
+ * read. */
 #include <math.h>
 #include "ops/check.h"
 #include "ops/terms.h"
@@ -8,7 +8,7 @@
 static wn_status check_strided(struct wn_check c, const char *field, const void *p, struct wn_stride s, int64_t B,
                                int64_t T, int64_t heads, int64_t D) {
   WN_TRY(wn_check_pointer(c, field, p));
-  /* A stride of a dimension of one element is never used. */
+  /* The stride of a dimension of size 1 is never used. */
   const bool ok = (B == 1 || s.b >= D) && (T == 1 || s.t >= D) && (heads == 1 || s.h >= D);
   if (!ok)
     return wn_fail(c.exec->ctx, WN_ERR_SHAPE, "%s: strides of %s are b %lld, t %lld, h %lld, expected at least D %lld",
@@ -41,7 +41,7 @@ static wn_status check_selective(struct wn_check c, const struct wn_attention *a
   return wn_check_number(c, "mem_tau", a->sel.mem_tau, a->sel.mem_tau > 0, "a number > 0");
 }
 
-/* The terms other than selection. */
+/* Checks all terms except selection. */
 static wn_status check_terms(struct wn_check c, const struct wn_attention *a, int64_t far) {
   WN_TRY(wn_check_least(c, "window", a->window, 0));
   WN_TRY(wn_check_least(c, "strided", a->strided, 0));
@@ -49,7 +49,7 @@ static wn_status check_terms(struct wn_check c, const struct wn_attention *a, in
     WN_TRY(wn_check_least(c, "sqrt.buffer", a->root.buffer, 1));
     WN_TRY(wn_check_number(c, "sqrt.density", a->root.density, a->root.density > 0, "a number > 0"));
   }
-  double seen = (double)far + 1; /* distances below this may be seen */
+  double seen = (double)far + 1; /* only distances below this may be seen */
   if (a->window > 0 && (double)a->window < seen) seen = (double)a->window;
   if (a->span.on) {
     WN_TRY(wn_check_pointer(c, "span.z", a->span.z));
@@ -98,7 +98,8 @@ static wn_status check_terms(struct wn_check c, const struct wn_attention *a, in
   return wn_check_number(c, "dropout.p", a->dropout.p, a->dropout.p >= 0 && a->dropout.p < 1, "a number in [0,1)");
 }
 
-/* One group's positions: the rows' own in order, all others older. The most that a row and a key lie apart. */
+/* One group's positions: the rows' own must be in order, all others older. *far: the largest distance of a row and a
+ * key. */
 static wn_status check_positions(struct wn_check c, const struct wn_attention *a, const int32_t *at, int64_t *far) {
   const int64_t own = a->Tk - a->Tq;
   for (int64_t j = 0; j < a->Tk; j++) {
@@ -126,12 +127,12 @@ static wn_status check_slots(struct wn_check c, const struct wn_attention *a, in
                    "attention: slots of each key-value head need a selection of each key-value head");
   *far = 0;
   if (!wn_backend_on_host(c.exec->backend))
-    return WN_OK; /* positions have been checked where they came from the host */
+    return WN_OK; /* positions were checked when they were copied from the host */
   for (int64_t n = 0; n < a->B * P; n++) WN_TRY(check_positions(c, a, a->slots.at + n * wn_slot_stride(a), far));
   return WN_OK;
 }
 
-/* Terms that something else in the call does not go with, and those that the backend does not serve. */
+/* Refuses terms that another part of the call excludes, and terms that the backend does not serve. */
 static wn_status check_served(struct wn_check c, const struct wn_attention *a, bool backward) {
   const struct wn_backend *backend = c.exec->backend;
   const struct wn_attention_served *served = &backend->attention_served;

@@ -1,4 +1,4 @@
-/* The arguments of a mixture of experts. */
+/* Checks the arguments of a mixture of experts. */
 #include "ops/check.h"
 
 static wn_status check_expert_matrix(struct wn_check c, const char *field, const void *dense, const struct wn_packed *p,

@@ -1,4 +1,4 @@
-/* The checks of draws and of evictions. */
+/* Checks the arguments of drawing and of eviction. */
 #include <math.h>
 
 #include "ops/check.h"

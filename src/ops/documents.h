@@ -1,16 +1,16 @@
-/* The documents of a batch: sequences, or what doc_start parts them into. Padding at a sequence's end is none of its
- * rows, and so changes nothing. */
+/* Iterates over the documents of a batch: whole sequences, or the parts that doc_start divides them into. Padding at a
+ * sequence's end belongs to no document. */
 #ifndef WN_OPS_DOCUMENTS_H
 #define WN_OPS_DOCUMENTS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The rows of a batch of B sequences of T. */
+/* A batch of B sequences of T rows. */
 struct wn_documents {
   int64_t B, T;
-  const int32_t *doc_start; /* [B,T] or NULL: one document each */
-  const int32_t *count;     /* [B] rows that are tokens, the rest is padding; NULL: T */
+  const int32_t *doc_start; /* [B,T] or NULL: each sequence is one document */
+  const int32_t *count;     /* [B] rows that are tokens; the rest is padding; NULL: T */
 };
 
 /* Document [first,end) of sequence b. */
@@ -18,7 +18,7 @@ struct wn_document {
   int64_t b, first, end;
 };
 
-/* The next one; {0} begins. False: there is none. */
+/* Moves to the next document; start with {0}. False: there is none. */
 static inline bool wn_document_next(const struct wn_documents *r, struct wn_document *d) {
   for (int64_t t = d->end; d->b < r->B; d->b++, t = 0) {
     const int64_t count = r->count ? r->count[d->b] : r->T;

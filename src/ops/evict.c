@@ -1,5 +1,5 @@
-/* Scores and the choice of one row, on the host: ref's operation, and evictions of whole sequences (ops/evictions.h).
- */
+/* Scores, and the choice of one row, on the host: for ref's operation, and for evictions of whole sequences
+ * (ops/evictions.h). */
 #include "ops/evict.h"
 
 #include <math.h>
@@ -16,9 +16,9 @@ static int64_t evict_index(const struct wn_evict_held *h, int64_t i) {
 
 enum { VOTES_ROOM = WN_EVICT_CHUNK + 2 * WN_EVICT_NEIGHBOURS };
 
-/* Tokens held in a row of positions, with their votes. */
+/* Held tokens in order of position, with their votes. */
 struct evict_votes {
-  int n, first; /* first: the first that is asked for */
+  int n, first; /* first: index of the first token that was asked for */
   int64_t index[VOTES_ROOM];
   int32_t at[VOTES_ROOM];
   double vote[VOTES_ROOM];
@@ -32,7 +32,7 @@ static void votes_add(const struct wn_evict_held *h, int64_t i, struct evict_vot
   votes->vote[votes->n++] = 0;
 }
 
-/* Tokens first..first+n-1 that are held, and their neighbours on both sides. */
+/* Collects the held tokens among first..first+n-1 and their neighbours on both sides. */
 static void votes_collect(const struct wn_evict_held *h, int64_t first, int64_t n, struct evict_votes *votes) {
   const int64_t reach = h->rule->neighbours, end = first + n;
   int64_t from = first;
@@ -50,7 +50,8 @@ static void votes_collect(const struct wn_evict_held *h, int64_t first, int64_t 
       votes->vote[i] += wn_number(h->values, row * h->stride + votes->index[i], h->dtype);
 }
 
-/* The pooled vote of entry i. Summed up from the left, so that tokens with the same neighbours tie to the bit. */
+/* The pooled vote of entry i. Summed from the left, so that tokens with the same neighbours have bitwise equal
+ * votes. */
 static double votes_pool(const struct evict_votes *votes, int i, int64_t reach, bool largest) {
   int j = i;
   while (j > 0 && votes->at[i] - votes->at[j - 1] <= reach) j--;
@@ -102,11 +103,11 @@ void wn_evict_scores(const struct wn_evict_held *h, int64_t first, int64_t n, do
 /* ---- the choice ---- */
 
 struct evict_choice {
-  int64_t index; /* -1: none yet */
+  int64_t index; /* -1: none so far */
   double score;
 };
 
-/* Scores of tokens first..first+n-1; those of protected tokens and of gaps become -inf. */
+/* Updates *best by tokens first..first+n-1. Protected tokens and gaps get the score -inf. */
 static void evict_better(const struct wn_evict_held *h, int32_t sinks, int32_t last, int64_t first, int64_t n,
                          double *score, struct evict_choice *best) {
   const int32_t *at = h->at + first;
@@ -130,7 +131,7 @@ static void evict_better(const struct wn_evict_held *h, int32_t sinks, int32_t l
   }
 }
 
-/* All are protected: the oldest that is not a sink; a sink where nothing else is held. */
+/* If all tokens are protected: the oldest that is not a sink; if only sinks are held, the oldest sink. */
 static int64_t evict_oldest(const struct wn_evict_held *h) {
   const int64_t sinks = h->rule->sinks;
   int64_t best = -1;

@@ -1,13 +1,13 @@
-/* The operations: one table, one struct of arguments each, shapes next to the pointers.
+/* The operations: one table, one struct of arguments each, with shapes next to the pointers.
  *
- * All `void *` arrays hold exec->dtype (float or double) unless said otherwise; ld* are row strides in elements. Where
- * a struct has a field <array>_type, or `type` for all its arrays, WN_BF16 there says that the array holds bf16: it is
- * read as the floats that it stands for and what is stored is rounded to nearest even; zero is exec->dtype. exec->dtype
- * is WN_F32 then. Arrays lie in the backend's memory; structs and arrays of structs (packed, expert, map, look) in the
- * host's. Forward reads the forward fields; backward reads those it needs again and the d* fields. Gradients of
- * parameters are ADDED to; gradients of inputs are overwritten unless the struct says otherwise. A gradient pointer
- * that is NULL is not computed. Call wn_op_<name>_forward/backward: they check shapes, then dispatch to the backend; an
- * empty slot is WN_ERR_UNSUPPORTED naming operation and backend. */
+ * A `void *` array holds exec->dtype (float or double) unless noted; ld* are row strides in elements. If a struct has a
+ * field <array>_type (or `type`, for all its arrays), WN_BF16 there means that the array holds bf16: values are
+ * converted to float when read, and rounded to nearest even when stored; 0 means exec->dtype. exec->dtype is then
+ * WN_F32. Arrays are in the backend's memory; structs and arrays of structs (packed, expert, map, look) are in host
+ * memory. Forward reads the forward fields; backward reads those it needs again and the d* fields. Gradients of
+ * parameters are ADDED; gradients of inputs are overwritten unless noted. A gradient whose pointer is NULL is not
+ * computed. Call wn_op_<name>_forward/backward: they check shapes, then call the backend. An empty slot is
+ * WN_ERR_UNSUPPORTED with operation and backend. */
 #ifndef WN_OPS_OPS_H
 #define WN_OPS_OPS_H
 
@@ -22,13 +22,13 @@
 #include "tensor/bf16.h"
 #include "winnow/tensor.h"
 
-struct wn_attention; /* ops/attention.h, which only what looks into a call includes; so the others' headers */
+struct wn_attention; /* ops/attention.h, included only by code that looks inside a call; likewise below */
 struct wn_adjust;    /* ops/sample.h */
 struct wn_sample;    /* ops/sample.h */
 struct wn_evict;     /* ops/evict.h */
 struct wn_evictions; /* ops/evictions.h */
 
-/* Element n of an array of the dtype (NULL stays NULL), and its value. */
+/* Element n of an array of the dtype (NULL stays NULL); below, its value. */
 static inline void *wn_element(const void *base, int64_t n, wn_dtype dtype) {
   return base ? (char *)(uintptr_t)base + n * (dtype == WN_F64 ? 8 : dtype == WN_BF16 ? 2 : 4) : NULL;
 }
@@ -45,23 +45,23 @@ static inline void wn_number_set(void *x, int64_t n, wn_dtype dtype, double valu
     ((float *)x)[n] = (float)value;
 }
 
-/* The type of an array whose field says `type`. */
+/* The type of an array whose type field is `type`. */
 static inline wn_dtype wn_array_type(wn_dtype type, wn_dtype dtype) {
   return type == WN_BF16 ? WN_BF16 : dtype;
 }
 
-/* How an operation runs. scratch is the caller's (from wn_op_<name>_scratch, the largest of what will be called);
- * no operation allocates. */
+/* How an operation runs. The caller provides scratch (the largest wn_op_<name>_scratch of what it will call); no
+ * operation allocates. */
 struct wn_exec {
   wn_context *ctx;
   const struct wn_backend *backend;
   int threads;
   wn_dtype dtype;     /* WN_F32, or WN_F64 (ref only) */
-  wn_dtype precision; /* of linear: WN_BF16 rounds what is multiplied to bf16 and sums in float; zero: dtype's */
+  wn_dtype precision; /* of linear: WN_BF16 rounds the factors to bf16 and sums in float; 0: dtype */
   void *scratch;      /* WN_ALIGN-aligned */
   size_t scratch_bytes;
 };
-/* The same with what is left of the scratch behind its first `bytes`, which the caller uses itself. */
+/* The same exec with the first `bytes` of scratch reserved for the caller. */
 static inline struct wn_exec wn_exec_behind(const struct wn_exec *exec, size_t bytes) {
   struct wn_exec inner = *exec;
   inner.scratch = (char *)exec->scratch + bytes;
@@ -69,13 +69,13 @@ static inline struct wn_exec wn_exec_behind(const struct wn_exec *exec, size_t b
   return inner;
 }
 
-/* y[M,N] = x[M,K] w[N,K]^T + b[N] (+ y when accumulate). 2MNK flops. dx[M,K] = dy w (added to when accumulate_dx); dw
- * += dy^T x; db += column sums of dy. With packed, w is in blocks and a->w is not read; there is no dw then.
- * rows_apart: each row of y has, to the bit, what a call with M 1 gives it, whatever M is and whatever the other rows
- * hold. Without it a backend may sum differently for few rows and for many. Forward alone looks at it. */
+/* y[M,N] = x[M,K] w[N,K]^T + b[N] (+ y when accumulate). 2MNK flops. dx[M,K] = dy w (added to dx when accumulate_dx);
+ * dw += dy^T x; db += column sums of dy. With packed, the weights are read from blocks and a->w is ignored; there is no
+ * dw then. rows_apart (forward only): each row of y is bitwise what a call with M = 1 gives, whatever M and the other
+ * rows are. Without it a backend may sum in another order for few rows than for many. */
 struct wn_linear {
   int64_t M, N, K;
-  wn_dtype x_type, y_type, dy_type, dx_type; /* bf16 with the precision WN_BF16 alone */
+  wn_dtype x_type, y_type, dy_type, dx_type; /* bf16 only with precision WN_BF16 */
   bool rows_apart;
   const void *x;
   int64_t ldx;                    /* [M,K] */
@@ -91,32 +91,32 @@ struct wn_linear {
   int64_t lddx; /* [M,K] */
   bool accumulate_dx;
   void *dw, *db; /* [N,K], [N] */
-  bool dw_fresh; /* dw holds nothing yet: it is overwritten */
+  bool dw_fresh; /* dw is uninitialised: overwrite it */
 };
 
-/* y[M,C] = scale tok[ids[m]] + pos[positions[m]]. dtok, dpos added to, in a fixed order. With packed, tok is in blocks
- * and a->tok is not read; there is no dtok then. */
+/* y[M,C] = scale tok[ids[m]] + pos[positions[m]]. dtok and dpos are added to, in a fixed order. With packed, tok is
+ * read from blocks and a->tok is ignored; there is no dtok then. */
 struct wn_embedding {
   int64_t M, C, V, P;
   const int32_t *ids;             /* [M] in [0,V): checked */
   const int32_t *positions;       /* [M] in [0,P), NULL when pos is NULL */
   const void *tok;                /* [V,C] */
   const struct wn_packed *packed; /* [V,C], or NULL */
-  double scale;                   /* of tok alone; 0: 1 */
+  double scale;                   /* for tok only; 0 means 1 */
   const void *pos;                /* [P,C] or NULL */
   void *y;                        /* [M,C] */
   const void *dy;                 /* [M,C] */
   void *dtok, *dpos;
 };
 
-/* Norm of `groups` vectors of `width` in each of `rows` rows (groups 1: over the model width; groups H: QK-norm).
- * With add: sum = x + add is formed first, stored to `sum` and normed (sum may alias x or add).
+/* Norm of `groups` vectors of `width` in each of `rows` rows. groups 1: over the model width; groups H: QK-norm. With
+ * add: sum = x + add is computed first, stored in `sum` and normed (sum may alias x or add).
  * RMS: y = gain * x / sqrt(mean(x^2) + eps).  Layer: y = gain * (x - mean) / sqrt(var + eps) + shift.
- * Backward: input is `sum` when add was given, else x.  dx = gradient, added to what is there when accumulate_dx.
- * dx may alias dy when not accumulating. Zhang & Sennrich 2019; Ba et al. 2016. */
+ * Backward: the input is `sum` if add was given, else x. dx = gradient; added to dx when accumulate_dx. dx may alias dy
+ * when not accumulating. Zhang & Sennrich 2019; Ba et al. 2016. */
 struct wn_norm {
   int64_t rows, groups, width;
-  wn_dtype x_type, y_type, dy_type, dx_type; /* bf16 x: no add, and y is bf16 too; bf16 dx: not added to */
+  wn_dtype x_type, y_type, dy_type, dx_type; /* bf16 x: no add, and y is bf16 too; bf16 dx: no accumulate_dx */
   bool layer;                                /* false: RMS */
   double eps;
   const void *x;
@@ -137,9 +137,9 @@ struct wn_norm {
   void *dgain, *dshift;
 };
 
-/* Rotary embedding in place on the first R elements of `heads` vectors of size D per row: pairs (i, i + R/2), or
- * (2i, 2i + 1) when adjacent, angle position * theta^(-2i/R). Backward turns the other way, on x as well (pass the
- * gradient as x). Su et al. 2021. */
+/* Rotary embedding, in place, on the first R elements of `heads` vectors of size D per row: pairs (i, i + R/2), or (2i,
+ * 2i + 1) when adjacent; angle position * theta^(-2i/R). Backward rotates x the other way (pass the gradient as x). Su
+ * et al. 2021. */
 struct wn_rope {
   int64_t rows, heads, D;
   int64_t R; /* even; 0: D */
@@ -148,11 +148,11 @@ struct wn_rope {
   void *x;
   int64_t ldx;              /* [rows, heads*D] */
   const int32_t *positions; /* [rows] */
-  const float *cos_sin;     /* [P, R/2, 2] table made by wn_rope_table (float also for WN_F64: NULL there, computed) */
+  const float *cos_sin;     /* [P, R/2, 2] table from wn_rope_table (float); NULL for WN_F64, which computes it */
   int64_t P;                /* rows of the table */
   double theta;
-  const double *frequencies; /* [R/2] radians a position, in theta's place; NULL: theta's */
-  double magnitude;          /* factor on cos and sin (a table holds it already); 0: 1 */
+  const double *frequencies; /* [R/2] radians per position, replaces theta; NULL: use theta */
+  double magnitude;          /* factor on cos and sin (already in a table); 0 means 1 */
 };
 
 /* y = act(x). With a gate, x is [M,2F], gate first: SWIGLU y = silu(gate) * up, GEGLU y = gelu(gate) * up (tanh form),
@@ -172,37 +172,37 @@ struct wn_act {
   void *dx;       /* as x */
 };
 
-/* Mixture of experts: E feed-forwards e(x) = out (silu(g) u), [g; u] = in x, of which each row takes the `top` that its
- * router weighs most, and one more that all rows take, with a gate or without:
+/* Mixture of experts: E feed-forwards e(x) = out (silu(g) u), [g; u] = in x. Each row uses the `top` experts with the
+ * largest router weights, and a shared expert that all rows use, with or without a gate:
  *
  *   p = softmax(router x);  K = the top largest of p (ties to the lowest index)
  *
- *   w_k = p_k, over their sum if normalize
+ *   w_k = p_k, divided by their sum if normalize
  *
  *   y = sum_{k in K} w_k e_k(x) + sigmoid(shared_gate . x) shared(x)
  *
- * Shazeer et al. 2017; Jiang et al. 2024 (Mixtral). 2M(top 3CF + 3CS + CE) flops forward. A row's place among its
- * expert's rows (experts in order, rows in order) is what `place` and the rows of `in` are about.
- * balance = E sum_e f_e P_e, f_e the rows' choices of e over the rows, P_e the mean of p_e (Fedus et al. 2021; `top`
- * when all are alike), over rows that count: those before row_count in each T. Its gradient, times balance_scale, joins
- * the router's. rows_apart: as in wn_linear. Arrays are contiguous. */
+ * Shazeer et al. 2017; Jiang et al. 2024 (Mixtral). 2M(top 3CF + 3CS + CE) flops forward. `in` has one row for each
+ * pair of a row and an expert that it chose, sorted by expert, then by row; `place` is the index there.
+ * balance = E sum_e f_e P_e (Fedus et al. 2021; `top` if all are equal): f_e is the number of rows that choose e
+ * divided by the number of rows, P_e the mean of p_e, both over rows that count: those before row_count in each T. Its
+ * gradient times balance_scale is added to the router's. rows_apart: as in wn_linear. Arrays are contiguous. */
 struct wn_expert {
   const void *in, *out;                           /* [2F,C], [C,F] */
-  const struct wn_packed *packed_in, *packed_out; /* in their place, or NULL: no gradient then */
+  const struct wn_packed *packed_in, *packed_out; /* replace `in` and `out`, or NULL; packed experts have no gradient */
   void *d_in, *d_out;                             /* added to */
 };
 struct wn_experts {
-  int64_t M, T, C, E, top, F, S; /* S: the shared expert's F; 0: there is none */
+  int64_t M, T, C, E, top, F, S; /* S: F of the shared expert; 0: none */
   bool normalize, rows_apart;
   const void *x;                  /* [M,C] */
   const void *router;             /* [E,C] */
   const struct wn_expert *expert; /* [E] */
   struct wn_expert shared;
-  const void *shared_gate; /* [C]; NULL: its factor is 1 */
+  const void *shared_gate; /* [C]; NULL: the factor is 1 */
   void *y;                 /* [M,C] */
-  /* Forward's notes for backward. */
+  /* Saved by forward for backward. */
   void *prob, *weight;      /* [M,E], [M,top] */
-  int32_t *chosen, *place;  /* [M,top] expert, and row of `in`, largest weight first */
+  int32_t *chosen, *place;  /* [M,top] expert, and row of `in`; largest weight first */
   void *in;                 /* [M*top,2F] before the activation; backward overwrites it */
   void *shared_in;          /* [M,2S]; backward overwrites it */
   void *shared_factor;      /* [M] */
@@ -215,12 +215,12 @@ struct wn_experts {
   bool accumulate_dx;
   void *d_router, *d_shared_gate; /* [E,C], [C] added to */
 };
-/* The most experts that a row may take, and that a layer of a model may have. */
+/* The most experts that a row may use, and that a layer may have. */
 #define WN_EXPERTS_TOP 64
 #define WN_EXPERTS_MAX 512
 
-/* x *= keep/(1-p): forward on values and backward on gradients are the same map. keep[i] is word i%4 of
- * wn_philox(seed, stream, i/4) >= p * 2^32. `stream` names layer, place and step. */
+/* x *= keep/(1-p): forward on values and backward on gradients are the same map. keep[i] is word i%4 of wn_philox(seed,
+ * stream, i/4) >= p * 2^32. `stream` identifies layer, place and step. */
 struct wn_dropout {
   wn_dtype type;
   int64_t n;
@@ -236,8 +236,8 @@ struct wn_add {
   void *y;
 };
 
-/* x = cap tanh(x / cap): soft-capping (Gemma 2, arXiv 2408.00118, section 2). Forward only: cross-entropy takes its
- * gradient in. */
+/* x = cap tanh(x / cap): soft-capping (Gemma 2, arXiv 2408.00118, §2). Forward only: cross-entropy includes its
+ * gradient. */
 struct wn_softcap {
   int64_t n;
   double cap; /* above 0 */
@@ -251,10 +251,10 @@ struct wn_scale {
   void *x; /* [n] */
 };
 
-/* Softmax cross-entropy. loss[m] = logsumexp(logits[m]) - logits[m,target]; 0 where target is -1.
- * When dlogits is given (may alias logits): (softmax - onehot) * scale, 0 where target is -1. hit[m] = arg-max is the
- * target (ties to the lowest id). Forward only: the gradient comes with it. With a cap the logits are what softcap
- * gave, and dlogits is the gradient of what softcap was given: times 1 - (logit/cap)^2. */
+/* Softmax cross-entropy. loss[m] = logsumexp(logits[m]) - logits[m,target]; 0 where target is -1. When dlogits is given
+ * (may alias logits): (softmax - onehot) * scale, 0 where target is -1. hit[m] = arg-max is the target (ties to the
+ * lowest id). Forward only: it computes the gradient too. With a cap, the logits are softcap's output, and dlogits is
+ * the gradient of softcap's input: times 1 - (logit/cap)^2. */
 struct wn_cross_entropy {
   int64_t M, V;
   const void *logits;
@@ -267,20 +267,20 @@ struct wn_cross_entropy {
   uint8_t *hit;  /* [M] or NULL */
 };
 
-/* Attention sums: what R rows (the heads of a group, for one query) that look at the same N columns give to each.
- * L[r,c] = scale logits[r,c] + add[r/share,c] + extra[r,c]; where it is -inf the row does not see the column.
+/* Attention sums: the total attention weight that R rows (a group's heads, for one query) give each of N columns.
+ * L[r,c] = scale logits[r,c] + add[r/share,c] + extra[r,c]; -inf: the row does not see the column.
  * W[r,c] = factor[r,c] exp(L[r,c]) / (sum_s exp(scale sink[r,s]) + sum_c factor[r,c] exp(L[r,c]));
- * sums[c] += sum_r W[r,c], row by row. A row that sees nothing gives nothing. */
+ * sums[c] += sum_r W[r,c], row by row. A row that sees no column adds 0. */
 struct wn_attention_sums {
-  int64_t R, N, S; /* S: learned sinks, which take their part of the weights */
+  int64_t R, N, S; /* S: learned sinks, which take their share of attention weight */
   double scale;
   const void *logits;
   int64_t ld;                 /* [R,N] */
-  int64_t share;              /* rows that have one row of add */
+  int64_t share;              /* this many rows share one row of add */
   const void *add;            /* [R/share,N] contiguous */
   const void *extra, *factor; /* [R,N] contiguous, each or NULL: 0, 1 */
   const void *sink;
-  int64_t ld_sink; /* [R,S]; not read where S is 0 */
+  int64_t ld_sink; /* [R,S]; unused if S is 0 */
   void *sums;      /* [N] added to */
 };
 
@@ -302,8 +302,8 @@ struct wn_adagrad {
   void *v;
   double lr, eps, weight_decay, grad_scale;
 };
-/* y = f x + h y. With h 0 y is only written, and may be x. With sumsq, x is brought to length 1 first: f over the root
- * of *sumsq plus 1e-7. */
+/* y = f x + h y. With h = 0, y is only written and may alias x. With sumsq, f is divided by sqrt(*sumsq) + 1e-7, which
+ * brings x to length 1. */
 struct wn_mix {
   int64_t n;
   double f, h;
@@ -317,46 +317,46 @@ struct wn_clamp {
   double low, high;
   void *x; /* [n] */
 };
-/* y = x in another type: F32 to BF16, rounded to nearest even, or back. exec->dtype is F32. */
+/* y = x in another type: F32 to BF16 (rounded to nearest even), or back. exec->dtype is F32. */
 struct wn_convert {
   int64_t n;
   wn_dtype x_type, y_type;
   const void *x; /* [n] */
   void *y;       /* [n] */
 };
-/* Rows of D numbers to another place: y[b,h,j] = x[b,h,index[b,p,j]], or x[b,h,j] without an index, or zeros without an
- * x. Head h is one of the H/P of group p. What is written is not read. */
+/* Copies rows of D numbers: y[b,h,j] = x[b,h,index[b,p,j]]; x[b,h,j] if index is NULL; 0 if x is NULL. Head h is one of
+ * the H/P heads of group p. y must not overlap x. */
 struct wn_gather {
   int64_t B, H, T, D;
-  bool x_half, y_half; /* that array holds half floats; a y that does takes an x that does, or floats that it rounds */
+  bool x_half, y_half; /* the array holds half floats; y does if x does, or if x holds floats, which it rounds */
   const void *x;       /* NULL: zeros */
   struct wn_stride s_x;
   int64_t groups;       /* P; 0 reads as 1 */
-  const int32_t *index; /* [B,P,T] none below 0, or NULL */
+  const int32_t *index; /* [B,P,T], none negative, or NULL */
   void *y;
   struct wn_stride s_y;
 };
-/* Forward: x = 1 / (1 + exp(-x)). Backward, x what forward gave: dx *= x (1 - x). */
+/* Forward: x = 1 / (1 + exp(-x)). Backward, where x is forward's output: dx *= x (1 - x). */
 struct wn_sigmoid {
   int64_t n;
   void *x;  /* [n] */
   void *dx; /* [n] */
 };
 
-/* What a step reads out. Each sum is of doubles, one after the other, so that it is the same however it is computed. */
+/* What a step reports. Sums are in double and sequential, so that every backend gives the same bits. */
 
-/* sums[0] += loss and sums[1] += hit of the positions that have a target: after cross_entropy. */
+/* Call after cross_entropy: sums[0] += loss and sums[1] += hit, over positions that have a target. */
 struct wn_loss_sums {
   int64_t M;
   const double *loss;     /* [M] */
   const uint8_t *hit;     /* [M] */
-  const int32_t *targets; /* [M] below 0: none */
+  const int32_t *targets; /* [M] below 0: no target */
   double *sums;           /* [2] added to */
 };
-/* Spans z: *sum = their sum over heads, and over rows that count (those before row_count in each T), over `tokens`.
- * Backward: dz += scale / tokens there. */
+/* Spans z: *sum = their sum over heads and over rows that count (those before row_count in each T), divided by
+ * `tokens`. Backward: dz += scale / tokens there. */
 struct wn_span_sum {
-  int64_t rows, heads, T;   /* without row_count T is not looked at */
+  int64_t rows, heads, T;   /* T is ignored without row_count */
   const int32_t *row_count; /* [rows/T] or NULL: all */
   double tokens;
   const void *z; /* [rows,heads] */
@@ -364,19 +364,19 @@ struct wn_span_sum {
   double scale;
   void *dz; /* [rows,heads] added to */
 };
-/* L_mem (arXiv 2410.02703, section 4, equation 2) of attention's M: *sum = the sum over documents and selections of
- * max_i M[i] / n, over the document's n rows that are tokens. Backward: M is replaced by scale times its gradient:
- * scale / n in the first of a document's longest rows, 0 in all others. */
+/* L_mem (arXiv 2410.02703, §4, equation 2) from attention's M: *sum = the sum over documents and selections of max_i
+ * M[i] / n, where n is the number of the document's rows that are tokens. Backward: M is replaced by scale times its
+ * gradient: scale / n in the first row that has the document's largest M, 0 in all others. */
 struct wn_memory_loss {
   int64_t B, G, T;
   const int32_t *doc_start; /* [B,T] or NULL: each sequence is one document */
-  const int32_t *count;     /* [B] rows that are tokens, the rest is padding; NULL: T */
+  const int32_t *count;     /* [B] rows that are tokens; the rest is padding; NULL: T */
   void *M;                  /* [B,G,T] */
   double *sum;              /* [1] */
   double scale;
 };
 
-/* *out = sum of squares of x[n], summed in double in an order that depends on nothing but n and threads. */
+/* *out = sum of squares of x[n], summed in double in an order that depends only on n and threads. */
 struct wn_sumsq {
   int64_t n;
   const void *x;
@@ -414,29 +414,30 @@ struct wn_sumsq {
   X(evictions, struct wn_evictions, false)                                                                             \
   X(attention, struct wn_attention, true)
 
-/* Terms of attention (ops/terms.h) that a backend serves: forward on several rows, forward of a single row that nobody
- * looks at, backward. A call with another term is refused before the backend sees it. */
+/* Terms of attention (ops/terms.h) that a backend serves: in forward with several rows; in forward with a single row
+ * and no look; in backward. A call with another term is refused before it reaches the backend. */
 struct wn_attention_served {
   uint32_t forward, row, backward;
 };
 
-/* One backend: a slot each for forward, backward and scratch bytes (NULL scratch: none needed). */
+/* One backend: for each operation forward, backward and scratch bytes (scratch NULL: none needed). */
 #define WN_OP_SLOTS(name, args, has_backward)                                                                          \
   wn_status (*name##_forward)(const struct wn_exec *, const args *);                                                   \
   wn_status (*name##_backward)(const struct wn_exec *, const args *);                                                  \
   size_t (*name##_scratch)(const struct wn_exec *, const args *, bool backward);
 struct wn_backend {
   const char *name;
-  /* Where the arrays lie that operations are given, all of them (base/memory.h). NULL, of tables that are called alone:
-   * the host's. */
+  /* The memory of all arrays given to operations (base/memory.h). NULL, in tables that are only called directly: host
+   * memory. */
   const struct wn_memory *memory;
-  bool doubles; /* computes in F64 as well */
-  /* F that attention hands on between calls (f_out to f_in) has all bits that it has within one: a text in pieces that
-   * begin with tiles gives the bits of a single call. */
+  bool doubles; /* also computes in F64 */
+  /* F passed on between calls (f_out to f_in) keeps full precision: a text in pieces that begin at tile bounds gives
+   * bitwise the result of a single call. */
   bool whole_selections;
   struct wn_attention_served attention_served;
-  /* An order of its own for packed weights that linear reads faster (wn_packed_part.strips): its bytes for so many rows
-   * of K weights, 0 where there is none; and making it of a part's data. NULL: none for any type. */
+  /* The backend's own order for quantised weights, which linear reads faster (wn_packed_part.strips). strips_bytes: the
+   * bytes for this many rows of K weights, 0 if the type has no such order; strips_make: converts a part. NULL: no type
+   * has one. */
   size_t (*strips_bytes)(wn_gguf_type type, int64_t rows, int64_t K);
   void (*strips_make)(const struct wn_exec *exec, const struct wn_packed_part *part, int64_t K, void *to);
   WN_OPS(WN_OP_SLOTS)
@@ -452,9 +453,9 @@ static inline bool wn_backend_on_host(const struct wn_backend *backend) {
   size_t wn_op_##name##_scratch(const struct wn_exec *, const args *, bool backward);
 WN_OPS(WN_OP_DECLARE)
 
-/* table [P, D/2, 2] of (cos, sin) for the first P positions. */
+/* Fills table [P, D/2, 2] with (cos, sin) for the first P positions. */
 void wn_rope_table(float *table, int64_t P, int64_t D, double theta);
-/* The same of n frequencies (radians a position), times magnitude: [P, n, 2]. */
+/* The same for n given frequencies (radians per position), times magnitude: [P, n, 2]. */
 void wn_rope_table_frequencies(float *table, int64_t P, int64_t n, const double *frequencies, double magnitude);
 
 #endif

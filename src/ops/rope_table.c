@@ -1,4 +1,4 @@
-/* The table of rotary angles: computed in double, once, so that no kernel needs sines. */
+/* The table of rotary angles: computed once, in double, so that no kernel needs sine and cosine. */
 #include <math.h>
 #include "ops/ops.h"
 

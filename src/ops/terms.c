@@ -1,4 +1,4 @@
-/* Names of terms that something does not serve, for messages and choices; terms.h has the list. */
+/* Names of terms that are not served, for messages and decisions; terms.h has the list. */
 #include "ops/terms.h"
 
 static const struct {
@@ -18,7 +18,7 @@ const char *wn_terms_lack_traits(uint32_t terms, uint32_t traits) {
   return NULL;
 }
 
-/* A score map, or what is on without functions. */
+/* The name of a score map in the call; known: whether it has functions. */
 static const char *terms_map_name(const struct wn_attention *a, bool known) {
   for (int64_t i = 0; i < a->maps; i++)
     if ((a->map[i].kind->forward_double != NULL) == known) return a->map[i].kind->name;

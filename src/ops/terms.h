@@ -1,23 +1,22 @@
-/* The terms of the attention operation, each with a bit, a name and what it goes with. Backends, their paths, views and
- * policies say by a mask which terms they serve: the terms that they name, or those with a trait, never all but a few,
- * so that a new term is served by nothing until somebody says so. A call with another term is refused by a line that
- * names both. Score maps that mechanisms bring along (ops/score.h) share the bit WN_TERM_SCORE_MAP and have traits of
- * their own. */
+/* The terms of the attention operation: each has a bit, a name and traits. Backends, their code paths, views and
+ * policies list the terms they serve in a mask. They name terms, or take all that have a trait, but never "all except":
+ * so nothing serves a new term until somebody says so. A call with another term is refused with an error that names
+ * both. Score maps (ops/score.h) share the bit WN_TERM_SCORE_MAP and have their own traits. */
 #ifndef WN_OPS_TERMS_H
 #define WN_OPS_TERMS_H
 
 #include "ops/attention.h"
 
-/* What a term goes with. */
+/* What a term can be combined with. */
 enum {
   WN_TRAIT_OPEN = 1,      /* rows without causality */
   WN_TRAIT_HALF = 2,      /* keys and values in half floats */
-  WN_TRAIT_BACKWARD = 4,  /* it has a gradient, or is held constant in backward */
-  WN_TRAIT_LOGIT = 8,     /* it acts on a logit alone: neither the key's distance nor other keys matter to it */
-  WN_TRAIT_DEAD_KEYS = 16 /* the bound by which dead keys are skipped holds with it */
+  WN_TRAIT_BACKWARD = 4,  /* it has a gradient, or is constant in backward */
+  WN_TRAIT_LOGIT = 8,     /* it changes a logit, whatever the key's distance and the other keys are */
+  WN_TRAIT_DEAD_KEYS = 16 /* the bound for skipping dead keys holds with it */
 };
 
-/* The list: bit, name, when a call has it, traits. What shapes a call rather than its scores is among them. */
+/* The list: bit, name, condition, traits. It includes what shapes a call and not only its scores. */
 #define WN_TERMS(X)                                                                                                    \
   X(SELECTION, "selection", a->sel.on, WN_TRAIT_OPEN | WN_TRAIT_HALF | WN_TRAIT_BACKWARD | WN_TRAIT_DEAD_KEYS)         \
   X(WINDOW, "window", a->window > 0, WN_TRAIT_HALF | WN_TRAIT_BACKWARD)                                                \
@@ -53,11 +52,11 @@ enum { WN_TERMS(WN_TERM_INDEX) WN_TERM_COUNT };
 #define WN_TERM_BIT(bit, name, on, traits) WN_TERM_##bit = 1 << WN_TERM_INDEX_##bit,
 enum {
   WN_TERMS(WN_TERM_BIT) WN_TERM_SCORE_MAP = 1 << WN_TERM_COUNT,
-  WN_TERM_UNKNOWN = 1 << (WN_TERM_COUNT + 1), /* a term without functions, in no mask */
+  WN_TERM_UNKNOWN = 1 << (WN_TERM_COUNT + 1), /* a term without functions; in no mask */
   WN_TERMS_OWN = WN_TERM_SCORE_MAP - 1
 };
 
-/* The struct's own terms that go with something: a mask for each trait. */
+/* For each trait, the mask of the struct's own terms that have it. */
 #define WN_TERM_IF_OPEN(bit, name, on, traits) | ((traits)&WN_TRAIT_OPEN ? WN_TERM_##bit : 0)
 #define WN_TERM_IF_HALF(bit, name, on, traits) | ((traits)&WN_TRAIT_HALF ? WN_TERM_##bit : 0)
 #define WN_TERM_IF_BACKWARD(bit, name, on, traits) | ((traits)&WN_TRAIT_BACKWARD ? WN_TERM_##bit : 0)
@@ -81,13 +80,13 @@ static inline uint32_t wn_call_terms(const struct wn_attention *a) {
   return terms;
 }
 
-/* The name of a call's first term that is not in `served`; NULL: all are. */
+/* The name of the first term of a call that is not in `served`; NULL: all are. */
 const char *wn_call_lacks(const struct wn_attention *a, uint32_t served);
-/* The same for what does not go with all of `traits`, score maps by their own. */
+/* The same for terms that lack one of `traits`; score maps have their own traits. */
 const char *wn_call_lacks_traits(const struct wn_attention *a, uint32_t traits);
-/* The name of a mask's first term of the struct's own. */
+/* The name of the first of the struct's own terms in a mask. */
 const char *wn_terms_name(uint32_t terms);
-/* Of a mask of them: the name of the first without one of the traits, or NULL. */
+/* The name of the first term in a mask that lacks one of the traits, or NULL. */
 const char *wn_terms_lack_traits(uint32_t terms, uint32_t traits);
 
 #endif

@@ -1,4 +1,4 @@
-/* Conversions of whole arrays: bound by memory, 6 bytes an element. */
+/* Conversion of whole arrays: bound by memory, 6 bytes an element. */
 #include "tensor/bf16.h"
 
 void wn_bf16_from_f32(int threads, int64_t n, const float *x, uint16_t *y) {

@@ -1,4 +1,4 @@
-/* Element types: sizes, and names as safetensors spells them. */
+/* Element types: sizes, and names as in safetensors. */
 #include "winnow/tensor.h"
 
 static const struct {

@@ -1,4 +1,4 @@
-/* Conversion by the CPU's instruction where it has one (F16C), else bit by bit; both round alike. */
+/* Conversion with the CPU's instruction (F16C) if there is one, else bit by bit; both round alike. */
 #include "tensor/f16.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ uint16_t wn_f16_round(float x) {
   const uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
   const uint32_t size = bits & 0x7fffffff;
   if (size > 0x7f800000) return sign | 0x7e00 | (uint16_t)(size >> 13 & 0x3ff);
-  if (size >= 0x477ff000) return sign | 0x7c00; /* 65520 rounds up to what a half cannot hold */
+  if (size >= 0x477ff000) return sign | 0x7c00; /* from 65520 on, a float rounds to infinity */
   if (size < 0x38800000) {                      /* below 2^-14: units of 2^-24 */
     if (size < 0x33000000) return sign;
     const uint32_t fraction = (size & 0x7fffff) | 0x800000, down = 126 - (size >> 23);
@@ -33,7 +33,7 @@ uint16_t wn_f16_round(float x) {
 
 void wn_f16_from_f32(int64_t n, const float *x, uint16_t *y) {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2")) { /* whoever has it has F16C, a name that clang 14 does not know */
+  if (__builtin_cpu_supports("avx2")) { /* processors with AVX2 have F16C, a name that clang 14 does not know */
     with_f16c(n, x, y);
     return;
   }

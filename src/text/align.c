@@ -1,6 +1,6 @@
-/* Where the tokens of a text stand in it. Tokenizers change white space (SentencePiece drops and adds it, templates
- * trim it) and little else, so the tokens' own text is laid beside the text without it. Cost: one decoding, and a
- * search. */
+/* Finds where each token of a text begins and ends in it. Tokenizers change little but white space (SentencePiece drops
+ * and adds it, templates trim it). So the decoded tokens and the text are compared with white space removed. Cost: one
+ * decoding, and a search. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -12,7 +12,7 @@ static bool align_is_space(char c) {
   return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* A text without its white space: bytes [n], and where each of them was. */
+/* A text without its white space: bytes [n], and the position of each in the text. */
 struct align_bare {
   char *bytes;
   int64_t *at;
@@ -33,7 +33,7 @@ static void align_bare_add(struct align_bare *b, const char *text, size_t bytes,
     if (!align_is_space(text[i])) b->bytes[b->n] = text[i], b->at[b->n++] = (int64_t)(from + i);
 }
 
-/* What the tokens decode to, and how many bytes of it, without white space, come before each token. */
+/* Decodes the tokens; before[i]: how many bytes, without white space, come before token i. */
 static wn_status align_decode(wn_context *ctx, const wn_tokenizer *tok, const int32_t *ids, size_t count,
                               struct align_bare *out, int64_t *before) {
   wn_text_stream *stream;
@@ -49,7 +49,7 @@ static wn_status align_decode(wn_context *ctx, const wn_tokenizer *tok, const in
     before[i] = (int64_t)out->n;
     status = wn_text_stream_push(ctx, stream, ids[i], &piece, &n);
     if (status != WN_OK) break;
-    if (n > bytes - from) n = bytes - from; /* a stream may hand out what decoding at once joins differently */
+    if (n > bytes - from) n = bytes - from; /* a stream may hand out bytes later than decoding at once */
     align_bare_add(out, piece, n, from);
     from += n;
   }
@@ -58,7 +58,8 @@ static wn_status align_decode(wn_context *ctx, const wn_tokenizer *tok, const in
   return status;
 }
 
-/* The last place of `part` in `in`; -1: it is not there. A chat's message comes after what its template says first. */
+/* The last occurrence of `part` in `in`; -1: none. The last, since in a chat the template's own text comes before the
+ * message. */
 static int64_t align_find(const struct align_bare *in, const struct align_bare *part) {
   for (size_t at = in->n + 1; at-- > 0;)
     if (part->n <= in->n - at && !memcmp(in->bytes + at, part->bytes, part->n)) return (int64_t)at;
@@ -91,7 +92,7 @@ wn_status wn_tokens_align(wn_context *ctx, const wn_tokenizer *tok, const int32_
     begin[i] = end[i] = -1;
     if (from < to)
       begin[i] = part.at[from - first], end[i] = part.at[to - 1 - first] + 1;
-    else if (before[i] == before[i + 1] && before[i] > first && before[i] < last) /* white space within the text */
+    else if (before[i] == before[i + 1] && before[i] > first && before[i] < last) /* white space inside the text */
       begin[i] = end[i] = part.at[before[i] - 1 - first] + 1;
   }
   status = WN_OK;

@@ -1,6 +1,6 @@
 /* Byte-pair encoding (Sennrich, Haddow, Birch, "Neural Machine Translation of Rare Words with Subword Units", ACL
- * 2016), over bytes (GPT-2) or over characters with bytes for the rest (Llama 2), with what stands around it in a
- * tokenizer.json: added tokens, normalisers, and steps that split a text into words. */
+ * 2016): over bytes (GPT-2), or over characters with a fallback to bytes (Llama 2). Includes what a tokenizer.json
+ * adds: added tokens, normalisers, and steps that split a text into words. */
 #ifndef WN_TEXT_BPE_H
 #define WN_TEXT_BPE_H
 
@@ -8,7 +8,7 @@
 #include "text/tokenizer.h"
 #include "text/vocab.h"
 
-#define WN_BPE_STEPS 12 /* of normalisation; of splitting */
+#define WN_BPE_STEPS 12 /* most steps of normalisation, and most of splitting */
 
 struct wn_normalize_step {
   enum {
@@ -19,13 +19,13 @@ struct wn_normalize_step {
     WN_NORMALIZE_PREPEND,
     WN_NORMALIZE_REPLACE
   } kind;
-  char *from, *to; /* prepend: to; replace: every from becomes to */
+  char *from, *to; /* prepend: adds `to`; replace: turns each `from` into `to` */
 };
 
 struct wn_split_step {
   enum { WN_SPLIT_PATTERN, WN_SPLIT_PREFIX_SPACE, WN_SPLIT_METASPACE } kind;
   struct wn_pattern *pattern;
-  /* What becomes of the matches: separate words, nothing, or part of a neighbouring word. */
+  /* What matches become: separate words, nothing, or part of a neighbouring word. */
   enum {
     WN_SPLIT_ISOLATED,
     WN_SPLIT_REMOVED,
@@ -33,12 +33,12 @@ struct wn_split_step {
     WN_SPLIT_WITH_NEXT,
     WN_SPLIT_CONTIGUOUS
   } behavior;
-  bool invert;                                                            /* matches and gaps change places */
+  bool invert;                                                            /* swaps matches and the text between them */
   enum { WN_PREPEND_ALWAYS, WN_PREPEND_FIRST, WN_PREPEND_NEVER } prepend; /* metaspace: U+2581 before a text */
 };
 
 struct wn_merge {
-  uint64_t pair; /* left << 32 | right; UINT64_MAX: free */
+  uint64_t pair; /* left << 32 | right; UINT64_MAX: free slot */
   uint32_t rank;
   int32_t id;
 };
@@ -46,60 +46,60 @@ struct wn_merge {
 struct wn_bpe_pool;
 
 struct wn_bpe {
-  struct wn_vocab vocab; /* texts are bytes where byte_level and token.mapped, else as the file has them */
+  struct wn_vocab vocab; /* with byte_level, texts of mapped tokens are raw bytes; else as in the file */
   bool byte_level, ignore_merges, byte_fallback, fuse_unknown;
-  int32_t unknown;         /* -1: what has no token is left out */
-  int32_t byte_id[256];    /* byte_level: the token a byte begins as; byte_fallback: "<0x41>"; -1: none */
+  int32_t unknown;         /* -1: text without a token is dropped */
+  int32_t byte_id[256];    /* byte_level: the first token of a byte; byte_fallback: "<0x41>"; -1: none */
   struct wn_merge *merges; /* [merge_mask + 1] */
   uint32_t merge_mask, merge_count;
-  struct wn_finder raw, normalized; /* added tokens, looked for before and after normalisation, which
-                                       those of the second have gone through too */
+  struct wn_finder raw, normalized; /* added tokens that are searched for before normalisation, and after it. The texts
+                                     * of the second are themselves normalised */
   struct wn_normalize_step normalize[WN_BPE_STEPS];
   int normalize_count;
   struct wn_split_step split[WN_BPE_STEPS];
   int split_count;
-  bool strip_space; /* decoding: a space at the beginning of the text is removed */
-  bool cuttable;    /* before a newline that follows a letter */
+  bool strip_space; /* decoding: removes a space at the beginning of the text */
+  bool cuttable;    /* a text may be cut before a newline that follows a letter */
   struct wn_bpe_pool *pool;
 };
 
-wn_status wn_bpe_create(wn_context *ctx, struct wn_bpe **out); /* zero but for unknown and byte_id, -1 */
+wn_status wn_bpe_create(wn_context *ctx, struct wn_bpe **out); /* all zero, but unknown and byte_id are -1 */
 void wn_bpe_destroy(struct wn_bpe *bpe);                       /* NULL is allowed */
-/* Room for so many merges; then one by one in order of rank. Each side and the whole must be tokens: wn_bpe_add_merge
- * looks them up by their text in the file's form. */
+/* Makes room for this many merges; then add them one by one in order of rank. Both sides and the whole must be tokens,
+ * which wn_bpe_add_merge looks up by their text as in the file. */
 wn_status wn_bpe_reserve_merges(wn_context *ctx, struct wn_bpe *bpe, uint64_t count);
 wn_status wn_bpe_add_merge(wn_context *ctx, const char *name, struct wn_bpe *bpe, uint32_t rank, const char *left,
                            size_t left_bytes, const char *right, size_t right_bytes);
 wn_status wn_bpe_add_split(wn_context *ctx, const char *name, struct wn_bpe *bpe, const char *pattern, int behavior,
                            bool invert);
-/* Sets a token's text: decoded from the alphabet of bytes when byte_level, if all of it is in the alphabet. */
+/* Sets a token's text. With byte_level it is decoded from the byte alphabet, if all its characters are in it. */
 wn_status wn_bpe_set_token(wn_context *ctx, const char *name, struct wn_bpe *bpe, int32_t id, const char *text,
                            size_t bytes, enum wn_token_kind kind);
-/* When all tokens are set: the index and the tokens of bytes, which merges need. */
+/* Call after all tokens are set: builds the index and the tokens of single bytes, which merges need. */
 wn_status wn_bpe_index(wn_context *ctx, const char *name, struct wn_bpe *bpe);
-/* When all is set: finders, and whether texts may be cut. */
+/* Call last: builds the finders and works out whether texts may be cut. */
 wn_status wn_bpe_finish(wn_context *ctx, const char *name, struct wn_bpe *bpe);
 
-/* Appends the ids of a text, which must be UTF-8. Special tokens are read inside the spans only. at_start: the document
- * begins here. From any thread; `why` gets the detail of a failure. */
+/* Appends the ids of a text, which must be UTF-8. Special tokens are recognised only inside the spans. at_start: the
+ * text begins the document. Any thread may call it; `why` gets the detail of a failure. */
 wn_status wn_bpe_encode(const struct wn_bpe *bpe, const char *text, size_t bytes, const struct wn_span *special,
                         int special_count, bool at_start, struct wn_ids *ids, struct wn_encode_detail *why);
 
-/* Appends what the normalisers of bpe, a struct wn_bpe, make of a text: a wn_finder_rewrite_fn. */
+/* Appends the normalised text; bpe is a struct wn_bpe. A wn_finder_rewrite_fn. */
 wn_status wn_bpe_normalize(const void *bpe, const char *text, size_t bytes, struct wn_bytes *out);
 
-/* The file's form of a token's text, in out [2 * bytes + 1]. */
+/* A token's text as in the file, in out [2 * bytes + 1]. */
 size_t wn_bpe_token_text(const struct wn_bpe *bpe, int32_t id, char *out);
 
-/* The published patterns by their names in GGUF (tokenizer.ggml.pre); false: unknown. */
+/* The published split patterns, by their names in GGUF (tokenizer.ggml.pre). */
 struct wn_published {
   const char *names;       /* "a|b" */
-  const char *patterns[4]; /* one after the other, what they leave between matches are words too */
+  const char *patterns[4]; /* applied in turn; the text between matches also becomes words */
   bool ignore_merges, nfc, bos;
 };
 const struct wn_published *wn_published_find(const char *name, size_t bytes); /* NULL: unknown */
-bool wn_published_has_pattern(const char *pattern); /* one of them: a text may be cut before a newline that follows a
-                                                       letter */
+bool wn_published_has_pattern(const char *pattern); /* Is it one of them? Then a text may be cut before a newline that
+                                                     * follows a letter. */
 extern const char wn_gpt2_pattern[];
 
 #endif

@@ -1,6 +1,6 @@
-/* Encoding words: pairs of neighbours are merged, the one with the lowest rank first, of equals the leftmost.
- * Cost: a short word n^2 comparisons of ranks that are at hand; a long one O(n log n) through a heap. Words up to
- * WN_CACHE_WORD bytes are remembered. Then the text around the words: added tokens, normalisation. */
+/* Encodes words: merges the neighbouring pair with the lowest rank, of equals the leftmost, until none is left. A short
+ * word costs n^2 comparisons of ranks; a long one O(n log n), with a heap. Words up to WN_CACHE_WORD bytes are cached.
+ * Then what comes before words: added tokens and normalisation. */
 #include "text/bpe_split.h"
 
 #include <pthread.h>
@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "text/utf8.h"
 
-#define SHORT_WORD 48 /* symbols */
+#define SHORT_WORD 48 /* in symbols */
 
 struct wn_bpe_pool {
   pthread_mutex_t lock;
@@ -54,11 +54,11 @@ static wn_status symbols_room(struct wn_bpe_scratch *s, size_t count) {
   return status;
 }
 
-/* The word's first symbols: bytes, or characters with what stands for those that have no token. */
+/* The first symbols of a word: bytes, or characters, where one without a token becomes bytes or the unknown token. */
 static wn_status first_symbols(struct wn_bpe_scratch *s, const char *word, size_t bytes, size_t *out) {
   const struct wn_bpe *bpe = s->bpe;
   size_t n = 0;
-  bool unknown = false; /* one is still to come */
+  bool unknown = false; /* an unknown token is pending */
   if (bytes >= INT32_MAX / 2) {
     snprintf(s->error, sizeof s->error, "a word of %zu bytes is too long", bytes);
     return WN_ERR_UNSUPPORTED;
@@ -94,7 +94,7 @@ static wn_status first_symbols(struct wn_bpe_scratch *s, const char *word, size_
   return WN_OK;
 }
 
-/* Ranks of all neighbours at hand; the lowest is taken again and again. */
+/* Keeps the ranks of all pairs in an array and takes the lowest again and again. */
 static size_t merge_short(const struct wn_bpe *bpe, struct wn_symbol *symbols, size_t n) {
   uint32_t rank[SHORT_WORD];
   int32_t becomes[SHORT_WORD], ids[SHORT_WORD];
@@ -141,7 +141,7 @@ static wn_status heap_push(struct wn_bpe_scratch *s, int32_t at) {
     s->heap = p;
     WN_TRY(status);
   }
-  struct wn_candidate c = {m->rank, at, left->id, s->symbols[left->next].id};
+  struct wn_candidate c = {.rank = m->rank, .at = at, .left = left->id, .right = s->symbols[left->next].id};
   size_t i = s->heap_count++;
   while (i > 0 && bpe_encode_before(&c, &s->heap[(i - 1) / 2])) {
     s->heap[i] = s->heap[(i - 1) / 2];
@@ -178,7 +178,7 @@ static wn_status merge_long(struct wn_bpe_scratch *s, size_t *count) {
   while (s->heap_count > 0) {
     struct wn_candidate c = heap_pop(s);
     struct wn_symbol *left = &symbols[c.at];
-    /* One of the two has been merged since: the pair is no more. */
+    /* stale: one of the two was merged in the meantime */
     if (left->id != c.left || left->next < 0 || symbols[left->next].id != c.right) continue;
     const struct wn_merge *m = find_merge(s->bpe, c.left, c.right);
     if (!m) continue;
@@ -190,7 +190,7 @@ static wn_status merge_long(struct wn_bpe_scratch *s, size_t *count) {
     if (left->previous >= 0) WN_TRY(heap_push(s, left->previous));
     WN_TRY(heap_push(s, c.at));
   }
-  size_t kept = 0; /* never beyond the place that is read */
+  size_t kept = 0; /* never ahead of the reading position */
   for (int32_t i = 0, next; i >= 0; i = next) {
     next = symbols[i].next;
     symbols[kept++].id = symbols[i].id;
@@ -251,7 +251,7 @@ static bool is_white(const char *text, size_t bytes, size_t *length) {
          point == 0x2029 || point == 0x202F || point == 0x205F || point == 0x3000;
 }
 
-/* Where the white space that ends text[from..end) begins. */
+/* Where the white space at the end of text[from..end) begins. */
 static size_t white_before(const char *text, size_t from, size_t end) {
   while (end > from) {
     size_t at = end - 1, length;
@@ -305,8 +305,8 @@ wn_status wn_bpe_normalize(const void *bpe, const char *text, size_t bytes, stru
   return status;
 }
 
-/* Where place `at` of a text is in `normal`, which the text has become; SIZE_MAX: nowhere, because what stands on both
- * sides of it has become one character. */
+/* Maps position `at` of a text to `normal`, its normalised form. SIZE_MAX: there is no such position, because the
+ * characters on both sides became one. */
 static wn_status place_in_normal(struct wn_bpe_scratch *s, const char *text, size_t bytes, size_t at,
                                  const struct wn_finder_text *normal, size_t *place) {
   const char *before = text;
@@ -317,8 +317,8 @@ static wn_status place_in_normal(struct wn_bpe_scratch *s, const char *text, siz
   return WN_OK;
 }
 
-/* The spans of in->text[from..end) in which special tokens are looked for, as places of `part`, which that has become.
- * Cost: the text once for each. */
+/* Maps the spans for special tokens in in->text[from..end) to positions of `part`, its normalised form. Cost: one pass
+ * over the text for each span. */
 static wn_status map_spans(struct wn_bpe_scratch *s, const struct wn_finder_text *in, size_t from, size_t end,
                            struct wn_finder_text *part) {
   s->spans.count = 0;
@@ -337,8 +337,8 @@ static wn_status map_spans(struct wn_bpe_scratch *s, const struct wn_finder_text
   return WN_OK;
 }
 
-/* Splits at the finder's tokens; the text between them goes through normalisation and the other finder (first pass) or
- * becomes words (second). */
+/* Splits at the finder's tokens. In the first pass the text between them is normalised and goes to the second finder;
+ * in the second pass it becomes words. */
 static wn_status encode_between(struct wn_bpe_scratch *s, const struct wn_finder_text *in, bool second, bool at_start) {
   const struct wn_bpe *bpe = s->bpe;
   const struct wn_finder *finder = second ? &bpe->normalized : &bpe->raw;
@@ -351,7 +351,7 @@ static wn_status encode_between(struct wn_bpe_scratch *s, const struct wn_finder
     if (found && bpe->vocab.tokens[next.id].rstrip) end = white_after(in->text, end, in->bytes);
     if (start > done && second) WN_TRY(wn_bpe_split(s, 0, in->text + done, start - done, at_start && done == 0));
     if (start > done && !second) {
-      struct wn_finder_text part = {in->text + done, start - done, NULL, 0};
+      struct wn_finder_text part = {.text = in->text + done, .bytes = start - done};
       WN_TRY(normalize(bpe, s->normal, &part.text, &part.bytes));
       if (bpe->normalized.special) WN_TRY(map_spans(s, in, done, start, &part));
       WN_TRY(encode_between(s, &part, true, at_start && done == 0));
@@ -400,7 +400,7 @@ static wn_status take_scratch(const struct wn_bpe *bpe, struct wn_bpe_scratch **
   return WN_OK;
 }
 
-#define KEEP_SYMBOLS ((size_t)1 << 16) /* what a long text needed is given back */
+#define KEEP_SYMBOLS ((size_t)1 << 16) /* a scratch larger than this is freed after the call */
 
 static void give_scratch(const struct wn_bpe *bpe, struct wn_bpe_scratch *s) {
   if (s->symbol_room > KEEP_SYMBOLS || s->heap_room > KEEP_SYMBOLS) {
@@ -425,7 +425,7 @@ static void give_scratch(const struct wn_bpe *bpe, struct wn_bpe_scratch *s) {
 wn_status wn_bpe_encode(const struct wn_bpe *bpe, const char *text, size_t bytes, const struct wn_span *special,
                         int special_count, bool at_start, struct wn_ids *ids, struct wn_encode_detail *why) {
   struct wn_bpe_scratch *s;
-  const struct wn_finder_text all = {text, bytes, special, special_count};
+  const struct wn_finder_text all = {.text = text, .bytes = bytes, .special = special, .special_count = special_count};
   if (why) why->text[0] = 0;
   WN_TRY(take_scratch(bpe, &s));
   s->ids = ids;
@@ -436,7 +436,7 @@ wn_status wn_bpe_encode(const struct wn_bpe *bpe, const char *text, size_t bytes
   return status;
 }
 
-/* --- life --- */
+/* --- create, destroy --- */
 
 wn_status wn_bpe_create(wn_context *ctx, struct wn_bpe **out) {
   void *p;

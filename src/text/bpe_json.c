@@ -1,6 +1,6 @@
-/* Reading a tokenizer.json (Hugging Face tokenizers) whose model is BPE. What it may say is many things; those that
- * language models use are read (docs/tokenizers.md lists them), and everything else is refused by name: a tokenizer
- * that is understood in part gives wrong tokens in silence. */
+/* Reads a tokenizer.json (Hugging Face tokenizers) whose model is BPE. The format allows many things; those that
+ * language models use are read (docs/tokenizers.md has the list), and all others are refused by name, because a
+ * half-understood tokenizer would silently give wrong tokens. */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,13 +11,13 @@
 #include "text/bpe_json.h"
 #include "text/utf8.h"
 
-#define MAX_DEPTH 4 /* of sequences in sequences */
+#define MAX_DEPTH 4 /* of nested sequences */
 
 struct reader {
   wn_context *ctx;
   const char *name;
   struct wn_bpe *bpe;
-  bool byte_level; /* seen: nothing may follow it */
+  bool byte_level; /* a ByteLevel step was read: nothing may follow it */
 };
 
 static wn_status wrong(const struct reader *r, const char *where, const char *expected) {
@@ -27,7 +27,7 @@ static wn_status unknown(const struct reader *r, const char *where, const char *
   return wn_fail(r->ctx, WN_ERR_UNSUPPORTED, "%s: %s \"%.60s\" cannot be read here", r->name, where, what);
 }
 
-/* A bool that may be left out. */
+/* An optional bool. */
 static wn_status get_bool(const struct reader *r, const json_t *object, const char *where, const char *key,
                           bool otherwise, bool *out) {
   const json_t *value = json_object_get(object, key);
@@ -40,7 +40,7 @@ static wn_status get_bool(const struct reader *r, const json_t *object, const ch
   return WN_OK;
 }
 
-/* A string without NULs that may be left out (NULL). */
+/* An optional string without NULs (NULL: absent). */
 static wn_status get_string(const struct reader *r, const json_t *object, const char *where, const char *key,
                             const char **out) {
   const json_t *value = json_object_get(object, key);
@@ -59,7 +59,7 @@ static wn_status get_type(const struct reader *r, const json_t *object, const ch
   return *out ? WN_OK : wrong(r, where, "an object with a type");
 }
 
-/* The parts of a sequence, under either of its names. */
+/* The list under `key`; NULL if it is no list. */
 static const json_t *bpe_json_sequence(const json_t *object, const char *key) {
   const json_t *list = json_object_get(object, key);
   return json_is_array(list) ? list : NULL;
@@ -225,7 +225,7 @@ static bool mentions(const json_t *object, const char *type, const char *list_ke
 
 /* --- decoder --- */
 
-/* Bytes, or U+2581 for spaces with bytes in between: what decoding here does has to be what the file asks for. */
+/* The file must ask for what our decoding does: ByteLevel, or U+2581 for spaces with bytes in between. */
 static wn_status read_decoder(struct reader *r, const json_t *object, int depth) {
   const char *type, *text;
   if (!object || json_is_null(object)) return depth || r->bpe->byte_level ? WN_OK : unknown(r, "decoder", "null");
@@ -274,7 +274,7 @@ static wn_status bpe_json_read_id(const struct reader *r, const char *where, con
   return WN_OK;
 }
 
-/* One more than the largest id. */
+/* *size: one more than the largest id. */
 static wn_status bpe_json_measure(struct reader *r, const json_t *vocab, const json_t *added, int32_t *size) {
   const char *key;
   json_t *value;
@@ -291,7 +291,7 @@ static wn_status bpe_json_measure(struct reader *r, const json_t *vocab, const j
     if (id > largest) largest = id;
   }
   size_t count = json_object_size(vocab) + json_array_size(added);
-  /* Holes are rare and small; an array for ids that nothing has would be as large as a file likes. */
+  /* Gaps between ids are rare and small. Without this check a small file could ask for a huge array. */
   if (largest < 0 || (size_t)largest >= 2 * count + 65536)
     return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: the largest id is %d for %zu tokens", r->name, largest, count);
   *size = largest + 1;
@@ -327,7 +327,7 @@ static wn_status read_added(struct reader *r, const json_t *added) {
     if (bytes == 0) return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: added token %d is empty", r->name, id);
     struct wn_token *t = &r->bpe->vocab.tokens[id];
     bool model = false;
-    if (t->kind != WN_TOKEN_NONE) { /* in the vocabulary too, with the same text */
+    if (t->kind != WN_TOKEN_NONE) { /* also in the vocabulary, with the same text */
       size_t n = t->kind == WN_TOKEN_TEXT ? wn_bpe_token_text(r->bpe, id, own) : 0;
       if (n != bytes || memcmp(own, content, n))
         return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: two tokens have the id %d", r->name, id);
@@ -351,13 +351,13 @@ static wn_status bpe_json_read_merges(struct reader *r, const json_t *merges) {
     const json_t *merge = json_array_get(merges, i);
     const char *left = json_string_value(merge), *right = NULL;
     size_t left_bytes = 0;
-    if (left) { /* "a b" */
+    if (left) { /* of the form "a b" */
       const char *space = strchr(left, ' ');
       if (space && !strchr(space + 1, ' ')) {
         left_bytes = (size_t)(space - left);
         right = space + 1;
       }
-    } else if (json_array_size(merge) == 2) { /* ["a", "b"] */
+    } else if (json_array_size(merge) == 2) { /* of the form ["a", "b"] */
       left = json_string_value(json_array_get(merge, 0));
       right = json_string_value(json_array_get(merge, 1));
       left_bytes = left ? strlen(left) : 0;
@@ -403,7 +403,7 @@ static wn_status read_model(struct reader *r, const json_t *model, const json_t 
   return bpe_json_read_merges(r, json_object_get(model, "merges"));
 }
 
-/* --- post_processor: tokens before and after every text --- */
+/* --- post_processor: tokens added before and after every text --- */
 
 static wn_status read_template(struct reader *r, const json_t *object, int32_t *bos, int32_t *eos) {
   const json_t *single = json_object_get(object, "single"), *ids = json_object_get(object, "special_tokens");

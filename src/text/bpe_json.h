@@ -1,4 +1,4 @@
-/* tokenizer.json, read and written. */
+/* Reads and writes tokenizer.json. */
 #ifndef WN_TEXT_BPE_JSON_H
 #define WN_TEXT_BPE_JSON_H
 

@@ -1,4 +1,4 @@
-/* Building a byte-pair model: tokens, merges, steps; and the published patterns that split texts into words. */
+/* Builds a byte-pair model: tokens, merges, steps; and the published patterns that split texts into words. */
 #include "text/bpe.h"
 
 #include <stdio.h>
@@ -11,9 +11,9 @@
 
 #define MAX_PROBES 4096
 
-/* --- published patterns ---
- * GPT-2: openai/gpt-2, encoder.py. cl100k (Llama 3, Qwen2 with single digits): openai/tiktoken, tiktoken_ext. The
- * others: the tokenizer.json of the models named. GGUF gives a name only: the names are llama.cpp's. */
+/* --- published patterns --- GPT-2: openai/gpt-2, encoder.py. cl100k (Llama 3, Qwen2 with single digits):
+ * openai/tiktoken, tiktoken_ext. The others: the tokenizer.json of the named models. GGUF stores only a name, one of
+ * llama.cpp's. */
 
 const char wn_gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -27,25 +27,22 @@ const char wn_gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^
   "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 static const struct wn_published published[] = {
-    {"gpt-2|gpt2|phi-2|mpt|olmo|jais|trillion|granite-docling|jina-es|jina-de|jina-v2-es|jina-v2-de|roberta-bpe|"
-     "gigachat|a.x-4.0|mellum|modern-bert",
-     {wn_gpt2_pattern},
-     false,
-     false,
-     false},
-    {"smollm|starcoder|refact|command-r|codeshell|exaone|minerva-7b", {"\\p{N}", wn_gpt2_pattern}, false, false, false},
-    {"llama-bpe|llama3|llama-v3|falcon3|falcon-h1|pixtral|midm-2.0|lfm2",
-     {WORDS_AND("\\p{N}{1,3}")},
-     true,
-     false,
-     true},
-    {"smaug-bpe|dbrx", {WORDS_AND("\\p{N}{1,3}")}, false, false, false},
-    {"qwen2|deepseek-r1-qwen|megrez|kormo", {WORDS_AND("\\p{N}")}, false, true, false},
-    {"stablelm2|hunyuan", {WORDS_AND("\\p{N}")}, false, false, false},
-    {"tekken", {CASED("", "\\p{N}")}, true, false, true},
-    {"gpt-4o|llama4", {CASED(CONTRACTIONS "?", "\\p{N}{1,3}")}, false, false, false},
-    {"falcon", {"[\\p{P}\\$\\+<=>\\^~\\|`]+", wn_gpt2_pattern, "[0-9][0-9][0-9]"}, false, false, false},
-    {"default", {"[\\p{P}\\$\\+<=>\\^~\\|]+", wn_gpt2_pattern, "\\p{N}+", "[0-9][0-9][0-9]"}, false, false, false},
+    {.names =
+         "gpt-2|gpt2|phi-2|mpt|olmo|jais|trillion|granite-docling|jina-es|jina-de|jina-v2-es|jina-v2-de|roberta-bpe|"
+         "gigachat|a.x-4.0|mellum|modern-bert",
+     .patterns = {wn_gpt2_pattern}},
+    {.names = "smollm|starcoder|refact|command-r|codeshell|exaone|minerva-7b", .patterns = {"\\p{N}", wn_gpt2_pattern}},
+    {.names = "llama-bpe|llama3|llama-v3|falcon3|falcon-h1|pixtral|midm-2.0|lfm2",
+     .patterns = {WORDS_AND("\\p{N}{1,3}")},
+     .ignore_merges = true,
+     .bos = true},
+    {.names = "smaug-bpe|dbrx", .patterns = {WORDS_AND("\\p{N}{1,3}")}},
+    {.names = "qwen2|deepseek-r1-qwen|megrez|kormo", .patterns = {WORDS_AND("\\p{N}")}, .nfc = true},
+    {.names = "stablelm2|hunyuan", .patterns = {WORDS_AND("\\p{N}")}},
+    {.names = "tekken", .patterns = {CASED("", "\\p{N}")}, .ignore_merges = true, .bos = true},
+    {.names = "gpt-4o|llama4", .patterns = {CASED(CONTRACTIONS "?", "\\p{N}{1,3}")}},
+    {.names = "falcon", .patterns = {"[\\p{P}\\$\\+<=>\\^~\\|`]+", wn_gpt2_pattern, "[0-9][0-9][0-9]"}},
+    {.names = "default", .patterns = {"[\\p{P}\\$\\+<=>\\^~\\|]+", wn_gpt2_pattern, "\\p{N}+", "[0-9][0-9][0-9]"}},
 };
 
 const struct wn_published *wn_published_find(const char *name, size_t bytes) {
@@ -58,7 +55,7 @@ const struct wn_published *wn_published_find(const char *name, size_t bytes) {
   return NULL;
 }
 
-/* In each of these a letter's word ends before a newline, whatever comes after, and nothing looks back. */
+/* In each of these patterns a word of letters ends before a newline whatever follows, and nothing looks back. */
 bool wn_published_has_pattern(const char *pattern) {
   for (size_t i = 0; i < sizeof published / sizeof *published; i++)
     for (int k = 0; k < 4 && published[i].patterns[k]; k++)
@@ -121,7 +118,7 @@ static int32_t find_part(const struct wn_bpe *bpe, const char *text, size_t byte
   return wn_vocab_find(&bpe->vocab, scratch, *scratch_bytes);
 }
 
-/* Text of a token in a message, cut. */
+/* How many bytes of a token's text a message shows. */
 static int shown(size_t bytes) {
   return bytes < 40 ? (int)bytes : 40;
 }
@@ -145,7 +142,7 @@ wn_status wn_bpe_add_merge(wn_context *ctx, const char *name, struct wn_bpe *bpe
   uint64_t pair = (uint64_t)(uint32_t)a << 32 | (uint32_t)b, hash = pair * 0x9E3779B97F4A7C15u;
   uint32_t at = (uint32_t)(hash ^ hash >> 32) & bpe->merge_mask;
   for (int probes = 0; bpe->merges[at].pair != UINT64_MAX; at = (at + 1) & bpe->merge_mask, probes++) {
-    if (bpe->merges[at].pair == pair) return WN_OK; /* given twice: the first holds */
+    if (bpe->merges[at].pair == pair) return WN_OK; /* given twice: the first counts */
     if (probes > MAX_PROBES) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the merges collide in their index", name);
   }
   bpe->merges[at] = (struct wn_merge){pair, rank, whole};
@@ -182,7 +179,7 @@ wn_status wn_bpe_add_split(wn_context *ctx, const char *name, struct wn_bpe *bpe
 
 static bool can_cut(const struct wn_bpe *bpe) {
   if (!bpe->byte_level || bpe->split_count == 0) return false;
-  bool words = false; /* a pattern that ends words at a newline, not digits alone */
+  bool words = false; /* some pattern ends words at newlines, and does not only split digits */
   for (int i = 0; i < bpe->split_count; i++) {
     const struct wn_split_step *step = &bpe->split[i];
     if (step->kind != WN_SPLIT_PATTERN || step->behavior != WN_SPLIT_ISOLATED ||

@@ -1,5 +1,5 @@
-/* Splitting a text into words: patterns and what a tokenizer.json puts around them. Each step hands its pieces to the
- * next, so that nothing but the words' bounds is ever stored. */
+/* Splits a text into words: the patterns and other steps of a tokenizer.json. Each step passes its pieces on to the
+ * next, so that only the bounds of words are ever stored. */
 #include "text/bpe_split.h"
 
 #include <stdio.h>
@@ -9,7 +9,8 @@
 
 static const char mark[] = "\xE2\x96\x81"; /* U+2581 */
 
-/* Pieces of a pattern step are gathered here: what is held back may still grow (behaviours that join). */
+/* Collects the pieces of a pattern step. The last piece is held back, because some behaviours join the next match to
+ * it. */
 struct pieces {
   struct wn_bpe_scratch *s;
   int step;

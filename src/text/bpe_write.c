@@ -1,4 +1,4 @@
-/* Writing a tokenizer.json: from any BPE model, one that came from a GGUF file as well. */
+/* Writes a tokenizer.json from any BPE model, including one read from a GGUF file. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/alloc.h"
@@ -11,7 +11,8 @@ static json_t *token_string(const struct wn_bpe *bpe, int32_t id) {
   return json_stringn(text, n);
 }
 
-/* Takes the reference to value. A list that could not take one is NULL from then on, and so is what is made of it. */
+/* Takes over the caller's reference to value. On failure the list becomes NULL, and so does everything built from
+ * it. */
 static void bpe_write_append(json_t **list, json_t *value) {
   if (json_array_append_new(*list, value) == 0) return;
   json_decref(*list);
@@ -47,7 +48,7 @@ static json_t *write_pre_tokenizer(const struct wn_bpe *bpe) {
   bool prefix = false, regex = false;
   for (int i = 0; i < bpe->split_count; i++) {
     const struct wn_split_step *step = &bpe->split[i];
-    if (step->kind == WN_SPLIT_PREFIX_SPACE) { /* only as part of ByteLevel, followed by its own pattern or none */
+    if (step->kind == WN_SPLIT_PREFIX_SPACE) { /* only within ByteLevel, with its pattern or none */
       prefix = true;
       regex = i + 1 < bpe->split_count;
       break;
@@ -137,7 +138,7 @@ wn_status wn_bpe_write_json(wn_context *ctx, const struct wn_bpe *bpe, int32_t b
   *out = NULL;
   bool complete = vocab && merges;
   for (int32_t id = 0; id < bpe->vocab.size && complete; id++) {
-    /* Added tokens too: those that are not in the vocabulary get new ids from Hugging Face tokenizers. */
+    /* Added tokens are listed too: Hugging Face tokenizers gives new ids to those that the vocabulary lacks. */
     if (bpe->vocab.tokens[id].kind == WN_TOKEN_NONE) continue;
     json_t *text = token_string(bpe, id);
     complete = text && json_object_set_new_nocheck(vocab, json_string_value(text), json_integer(id)) == 0;

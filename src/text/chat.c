@@ -1,5 +1,5 @@
-/* Chat templates as data. Each row is what a model's tokenizer_config.json writes around messages, so that the tokens
- * are those of the template run by Jinja (tests/text/test_chat.c has them side by side; tools/check-chat runs Jinja).
+/* Chat templates as data. Each entry has the text that a model's template writes around messages. The tokens are the
+ * same as with Jinja (tests/text/test_chat.c has them side by side; tools/check-chat runs Jinja).
  *
  *   chatml      OpenAI's ChatML: Qwen, SmolLM2, Yi, many fine-tunes
  *   llama3      Meta, Llama 3 model card; llama3.1 (and 3.2, 3.3) has a system message in any case, with two dates, of
@@ -11,7 +11,7 @@
  *   phi3        Microsoft
  *   gemma       Google
  *
- * </s> in a row stands for the end token of the tokenizer, as eos_token does in the templates. */
+ * </s> in an entry means the tokenizer's end token, like eos_token in the templates. */
 #include "text/chat.h"
 
 #include <string.h>
@@ -24,16 +24,16 @@ enum { TRIM_SYSTEM = 1, TRIM_USER = 2, TRIM_ANSWER = 4, TRIM_ALL = 7 };
 
 struct wn_chat_template {
   const char *name;
-  const char *system_begin, *system_end; /* NULL: the system message is part of the first user message, between */
-  const char *inner_begin, *inner_end;   /* these */
-  const char *user_begin, *user_end;     /* user_end goes on to where the answer begins */
+  const char *system_begin, *system_end; /* NULL: the system message goes into the first user message, */
+  const char *inner_begin, *inner_end;   /* between these two */
+  const char *user_begin, *user_end;     /* user_end includes the beginning of the answer */
   const char *answer_begin, *answer_end; /* around an earlier answer */
-  bool bos_each;                         /* the token that begins a text stands before every user message */
-  int trim;                              /* whose messages lose the white space around them */
-  bool trim_joined;                      /* the first user message with the system message in it is trimmed as one */
-  bool system_always;                    /* a system message without a text where there is none */
-  bool system_last;                      /* inner: in the last user message, not the first */
-  bool spaced; /* the space after a marker is SentencePiece's where the marker is a control token */
+  bool bos_each;                         /* bos comes before every user message */
+  int trim;                              /* whose messages are stripped of surrounding white space */
+  bool trim_joined;                      /* the first user message is trimmed together with the system message in it */
+  bool system_always;                    /* without a system message an empty one is written */
+  bool system_last;                      /* with inner_begin: in the last user message, not the first */
+  bool spaced;                           /* the space after a marker that is a control token comes from SentencePiece */
 };
 
 static const struct wn_chat_template templates[] = {
@@ -138,8 +138,8 @@ const wn_chat_template *wn_chat_template_find(const char *name) {
   return NULL;
 }
 
-/* Does a ChatML template begin the answer with a thought? One that writes an empty thought where none is wanted does
- * not. */
+/* Does a ChatML template open a thought in the answer? A template that writes an empty thought if thinking is off does
+ * not count. */
 static bool opens_thought(const char *jinja) {
   const char *at = jinja, *answer = NULL, *thought, *end;
   while ((at = strstr(at, "<|im_start|>assistant"))) answer = at++;
@@ -150,8 +150,9 @@ static bool opens_thought(const char *jinja) {
   return false;
 }
 
-/* Of those with <|user|>, which of Zephyr's ends every message with the end token, Tulu's only an answer, and a
- * question with its line. Between a question's content and the next statement or mark it says which. NULL: neither. */
+/* Templates with <|user|>: Zephyr's ends every message with the end token; Tulu's ends only an answer with it, and a
+ * question with a newline. The text between a question's content and the next statement or mark tells which. NULL:
+ * neither. */
 static const char *zephyr_or_tulu(const char *jinja) {
   const char *user = strstr(jinja, "<|user|>"), *content = user ? strstr(user, "content") : NULL;
   if (!content) return NULL;
@@ -166,8 +167,8 @@ static const char *zephyr_or_tulu(const char *jinja) {
 const wn_chat_template *wn_chat_template_recognise(const char *jinja) {
   WN_CHECK_OR(NULL, WN_POINTER(jinja));
   static const struct {
-    const char *marks[2]; /* all of them; the first row that fits */
-    const char *name;     /* NULL: zephyr_or_tulu */
+    const char *marks[2]; /* all must be present; the first entry that fits wins */
+    const char *name;     /* NULL: ask zephyr_or_tulu */
   } rules[] = {
       {{"<|im_start|>"}, "chatml"},
       {{"<|start_header_id|>", "Cutting Knowledge Date: December 2023"}, "llama3.1"},
@@ -179,8 +180,8 @@ const wn_chat_template *wn_chat_template_recognise(const char *jinja) {
       {{"[INST] ", " [/INST]"}, "mistral"},
       {{"[INST] ", "[/INST]"}, "mistral-v3"},
   };
-  /* What is none of these for all its marks: Mistral's v7, Phi-4, Llama 3.2's for pictures, ChatML with an open
-   * thought. */
+  /* Templates with these marks are none of ours, whatever other marks they have: Mistral's v7, Phi-4, Llama 3.2's for
+   * pictures, ChatML that opens a thought. */
   static const char *const others[] = {"[SYSTEM_PROMPT]", "<|im_sep|>", "<|image|>"};
   for (size_t i = 0; i < sizeof others / sizeof *others; i++)
     if (strstr(jinja, others[i])) return NULL;
@@ -196,9 +197,9 @@ const wn_chat_template *wn_chat_template_recognise(const char *jinja) {
 wn_status wn_chat_default_system(wn_context *ctx, const wn_chat_template *t, const char *jinja, char **out) {
   WN_CHECK_CALL(WN_POINTER(t), WN_POINTER(out));
   *out = NULL;
-  if (!jinja) return WN_OK; /* as of a tokenizer without a template */
+  if (!jinja) return WN_OK; /* a tokenizer without a template */
   if (!t->system_begin) return WN_OK;
-  /* The literal between the marks, with no expression in it; the mark's line end may be written as \n. */
+  /* The literal text between the marks, if it has no expression in it. The newline of a mark may be written as \n. */
   size_t mark = strlen(t->system_begin);
   while (mark > 0 && t->system_begin[mark - 1] == '\n') mark--;
   for (const char *at = jinja; (at = memmem(at, strlen(at), t->system_begin, mark)); at++) {
@@ -219,11 +220,11 @@ wn_status wn_chat_default_system(wn_context *ctx, const wn_chat_template *t, con
   return WN_OK;
 }
 
-/* Parts of one rendering; message texts are borrowed. */
+/* The parts of one rendered chat; message texts are borrowed. */
 struct parts {
   wn_text_part *list;
   int count;
-  const char *end; /* [end_bytes] of the end token */
+  const char *end; /* text of the end token, [end_bytes] */
   size_t end_bytes;
 };
 
@@ -239,9 +240,8 @@ static void add_mark(struct parts *p, const char *text) {
   }
   chat_add(p, text, text ? strlen(text) : 0, true);
 }
-/* A marker; with `less` its final space is left to the tokenizer, which writes one at the start of a text after a
- * control token.
- */
+/* Adds a marker. With `less`, without its final space: the tokenizer writes one itself where text follows a control
+ * token. */
 static void add_spaced(struct parts *p, const char *text, bool less) {
   const size_t n = text ? strlen(text) : 0;
   chat_add(p, text, n && less && text[n - 1] == ' ' ? n - 1 : n, true);
@@ -288,7 +288,7 @@ wn_status wn_chat_encode(wn_context *ctx, const wn_tokenizer *tok, const wn_chat
   struct parts p = {.list = memory};
   p.end = wn_tokenizer_token_name(tok, wn_tokenizer_eos(tok), &p.end_bytes);
   if (!p.end) p.end = "</s>", p.end_bytes = strlen(p.end);
-  const char *bos = "<s>"; /* llama2's */
+  const char *bos = "<s>"; /* for llama2 */
   const char *inner = NULL;
   const bool trim_system = t->trim & TRIM_SYSTEM, trim_user = t->trim & TRIM_USER, trim_answer = t->trim & TRIM_ANSWER;
   const bool less = t->spaced && writes_space(tok, t->user_begin);

@@ -1,13 +1,13 @@
-/* Constraints: of all tokens those that the automaton (json_machine.h) takes, found in one walk over their tree
- * (token_tree.h) that follows it byte by byte and turns back where nothing goes on.
+/* Constraints: finds all tokens that the automaton (json_machine.h) accepts. One walk over the tree of tokens
+ * (token_tree.h) follows the automaton byte by byte and turns back where no state is left.
  *
- * Inside a string nearly all tokens go on, and the walk would see most of the tree. There what a token does is known
- * beforehand: it stays in the string, with so many characters, or it has the quote that ends it, and only what follows
- * on such quotes is walked. Cost: [V] bytes read and written, and some hundred nodes.
+ * Inside a string nearly all tokens are accepted, and the walk would visit most of the tree. So the tree stores what
+ * each token does inside a string: it stays in the string and adds so many characters, or it has the quote that ends
+ * it. Only what follows such quotes is walked. Cost: [V] bytes read and written, and some hundred nodes.
  *
- * Why there always is a token: from each state a text can be completed (json_machine.h), and each byte that may be
- * needed for it is a token by itself, which is checked when a constraint is created (those of a character of several
- * bytes when the tree is made). */
+ * Why some token is always accepted: from each state the text can be completed (json_machine.h), and each byte that
+ * this may need is a token by itself. The latter is checked when a constraint is created (for characters of several
+ * bytes, when the tree is built). */
 #include "text/constraint.h"
 
 #include <math.h>
@@ -29,8 +29,8 @@ struct wn_constraint {
 
 static void constraint_walk(struct wn_constraint *c, uint32_t node, uint32_t first, uint32_t count);
 
-/* The tokens below a node at which the text is between characters of a string, as long as they stay in it: those of
- * at most `most` characters from the root. */
+/* Accepts the tokens at and below a node that stay in the string, if they have at most `most` characters in all. The
+ * text is between characters of a string here. */
 static void constraint_take(struct wn_constraint *c, uint32_t node, const uint8_t *characters, int most) {
   const struct wn_token_tree *t = c->tree;
   const struct wn_tree_node *n = &t->nodes[node];
@@ -49,7 +49,8 @@ static void constraint_take_simple(struct wn_constraint *c, uint32_t node) {
     for (uint32_t i = n->own; i < n->last; i++) c->allowed[t->order[i]] |= t->simple[t->order[i]];
 }
 
-/* In a string or a name that is free: the tokens that stay in it, and the walks that go on after its end. */
+/* Inside a string, or a name that is not the schema's: accepts the tokens that stay in it, and walks on after its
+ * end. */
 static void constraint_walk_string(struct wn_constraint *c, uint32_t node, uint32_t first, bool simple) {
   const struct wn_token_tree *t = c->tree;
   struct wn_json_machine *m = &c->machine;
@@ -83,7 +84,7 @@ static void constraint_walk_string(struct wn_constraint *c, uint32_t node, uint3
   }
 }
 
-/* The tokens of a node, to which the states [count] from `first` on belong, and of those below it. */
+/* Accepts the tokens of a node, reached in the `count` states from `first` on, and walks its children. */
 static void constraint_walk(struct wn_constraint *c, uint32_t node, uint32_t first, uint32_t count) {
   const struct wn_token_tree *t = c->tree;
   struct wn_json_machine *m = &c->machine;
@@ -104,8 +105,8 @@ static void constraint_walk(struct wn_constraint *c, uint32_t node, uint32_t fir
   }
 }
 
-/* Each state by itself, as wn_constraint_accept follows them: that many of them are dropped where there are too many
- * never leaves a token without a state. */
+/* Walks from each state separately, as wn_constraint_accept does. Where there are too many states some are dropped;
+ * this way an accepted token never ends up without a state. */
 const uint8_t *wn_constraint_allowed(wn_constraint *c) {
   const uint32_t count = c->machine.state_count;
   memset(c->allowed, 0, (size_t)c->tree->entries);
@@ -145,7 +146,7 @@ wn_status wn_constraint_mask(wn_context *ctx, wn_constraint *c, float *logits, i
 
 /* --- a token --- */
 
-/* Appends what follows on one state by a token's bytes. */
+/* Appends the states that a token's bytes lead to from one state. */
 static void constraint_follow(struct wn_json_machine *m, uint32_t state, const char *text, uint32_t bytes) {
   const uint32_t begin = m->state_count;
   uint32_t first = state, count = 1;
@@ -191,7 +192,7 @@ bool wn_constraint_is_complete(const wn_constraint *c) {
 
 /* --- a constraint --- */
 
-/* Each byte by which any text may have to be completed is a token. */
+/* Checks that each byte that may be needed to complete a text is a token. */
 static wn_status constraint_check_bytes(wn_context *ctx, const struct wn_token_tree *t, const struct wn_schema *s) {
   static const unsigned char needed[] = "{}[]\":,-0123456789\\udc";
   for (const unsigned char *c = needed; *c; c++)
@@ -214,7 +215,7 @@ void wn_constraint_destroy(wn_constraint *c) {
   wn_free(c);
 }
 
-/* Takes the schema, with any status. */
+/* Takes over the schema, even on failure. */
 static wn_status constraint_create(wn_context *ctx, const struct wn_token_tree *tree, struct wn_schema *schema,
                                    wn_constraint **out) {
   void *memory = NULL;

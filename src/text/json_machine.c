@@ -1,4 +1,4 @@
-/* The states of a JSON text and the stacks that they share. */
+/* States of a JSON text, and the stacks that they share. */
 #include "text/json_machine.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@ static bool machine_room(void **data, size_t element, uint32_t count, uint32_t *
 }
 
 void wn_json_add(struct wn_json_machine *m, const struct wn_json_state *state) {
-  const struct wn_json_state copy = *state; /* it may lie in the array that grows */
+  const struct wn_json_state copy = *state; /* the state may lie in the array that grows */
   void *data = m->states;
   if (!machine_room(&data, sizeof copy, m->state_count, &m->state_room)) m->failed = true;
   m->states = data;
@@ -27,7 +27,8 @@ void wn_json_add(struct wn_json_machine *m, const struct wn_json_state *state) {
 
 uint32_t wn_json_push(struct wn_json_machine *m, uint32_t up, uint32_t shape, uint32_t index) {
   const uint64_t hash = (m->frames[up].hash ^ ((uint64_t)shape << 32 | index)) * 0x9E3779B97F4A7C15u;
-  const struct wn_json_frame frame = {up, shape, index, 0, m->frames[up].depth + 1, hash ^ hash >> 29};
+  const struct wn_json_frame frame = {
+      .up = up, .shape = shape, .index = index, .depth = m->frames[up].depth + 1, .hash = hash ^ hash >> 29};
   void *data = m->frames;
   if (!machine_room(&data, sizeof frame, m->frame_count, &m->frame_room)) m->failed = true;
   m->frames = data;
@@ -94,12 +95,12 @@ void wn_json_keep(struct wn_json_machine *m, uint32_t first) {
   for (uint32_t i = 0; i < count; i++)
     for (uint32_t f = m->states[i].top; f && !m->frames[f].moved; f = m->frames[f].up) m->frames[f].moved = 1;
   uint32_t kept = 1;
-  for (uint32_t f = 1; f < m->frame_count; f++) { /* what a frame stands on has been moved before it */
+  for (uint32_t f = 1; f < m->frame_count; f++) { /* a frame's parent lies before it and has been moved already */
     if (!m->frames[f].moved) continue;
     struct wn_json_frame frame = m->frames[f];
     frame.up = frame.up ? m->frames[frame.up].moved : 0;
     m->frames[f].moved = kept;
-    frame.moved = m->frames[kept].moved; /* of the frame that lay there, which may still be asked for */
+    frame.moved = m->frames[kept].moved; /* the new place of the frame that lay there, which may still be looked up */
     if (kept == f) frame.moved = kept;
     m->frames[kept++] = frame;
   }

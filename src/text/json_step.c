@@ -1,4 +1,4 @@
-/* A byte of a JSON text: what follows on a state. */
+/* One step of the automaton: from a state and a byte to the states that follow. */
 #include <string.h>
 
 #include "text/json_machine.h"
@@ -32,7 +32,7 @@ static enum wn_json_string string_begin(unsigned char c) {
   return c == 0xF0 ? WN_STRING_F0 : c == 0xF4 ? WN_STRING_F4 : WN_STRING_TAIL3;
 }
 
-/* The bytes of a character after its first. */
+/* The second and later bytes of a character. */
 static enum wn_json_string string_tail(enum wn_json_string s, unsigned char c) {
   static const struct {
     unsigned char low, high;
@@ -44,7 +44,8 @@ static enum wn_json_string string_tail(enum wn_json_string s, unsigned char c) {
   return c >= tails[s].low && c <= tails[s].high ? tails[s].next : WN_STRING_NONE;
 }
 
-/* Hexadecimal digits of an escape, of which the first may make it a half of a pair, and four zeros are no character. */
+/* The hexadecimal digits of an escape. The first ones may make it half of a surrogate pair; four zeros are not
+ * allowed. */
 static enum wn_json_string string_hex(enum wn_json_string s, unsigned char c) {
   const unsigned char lower = c | 0x20;
   if (!string_is_hex(c)) return WN_STRING_NONE;
@@ -57,7 +58,7 @@ static enum wn_json_string string_hex(enum wn_json_string s, unsigned char c) {
     return c == '0' ? WN_STRING_ZERO1 : WN_STRING_HEX1;
   case WN_STRING_ZERO1:
     return c == '0' ? WN_STRING_NONE : WN_STRING_PLAIN;
-  case WN_STRING_D3: /* d800 to dbff begin a pair, dc00 to dfff end one */
+  case WN_STRING_D3: /* d800 to dbff begin a pair, dc00 to dfff would end one */
     return c >= '0' && c <= '7'                                   ? WN_STRING_HEX2
            : c == '8' || c == '9' || lower == 'a' || lower == 'b' ? WN_STRING_HIGH2
                                                                   : WN_STRING_NONE;
@@ -75,7 +76,7 @@ static enum wn_json_string string_hex(enum wn_json_string s, unsigned char c) {
     return lower >= 'c' && lower <= 'f' ? WN_STRING_PAIR2 : WN_STRING_NONE;
   case WN_STRING_PAIR2:
     return WN_STRING_PAIR1;
-  default: /* HEX1, PAIR1 */
+  default: /* WN_STRING_HEX1, WN_STRING_PAIR1 */
     return WN_STRING_PLAIN;
   }
 }
@@ -111,13 +112,13 @@ static const struct wn_shape *step_shape_of(const struct wn_json_machine *m, con
   return &m->schema->shapes[m->frames[s->top].shape];
 }
 
-/* Could this value be begun here, and ended? */
+/* May this value begin here? It must fit into the remaining depth. */
 static bool step_fits(const struct wn_json_machine *m, uint32_t top, int64_t value) {
   return value >= 0 && m->schema->values[value].height + m->frames[top].depth <= WN_SCHEMA_DEPTH;
 }
 
-/* Could one of the properties that the words from low to high name come next? The first that is required is the last
- * that may. */
+/* May a property named by one of the words from low to high come next? No property may come after the first required
+ * one that is missing. */
 static bool step_names(const struct wn_json_machine *m, uint32_t top, uint32_t low, uint32_t high) {
   const struct wn_json_frame *f = &m->frames[top];
   const struct wn_shape *shape = &m->schema->shapes[f->shape];
@@ -131,7 +132,7 @@ static bool step_names(const struct wn_json_machine *m, uint32_t top, uint32_t l
   return false;
 }
 
-/* Has all come that is required? */
+/* Are all required properties there? */
 static bool step_has_required(const struct wn_json_machine *m, uint32_t top) {
   const struct wn_json_frame *f = &m->frames[top];
   const struct wn_shape *shape = &m->schema->shapes[f->shape];
@@ -149,18 +150,18 @@ static bool step_any_name(const struct wn_json_machine *m, uint32_t top) {
   return step_free_names(m, top) || step_names(m, top, shape->words, shape->words + shape->texts);
 }
 
-/* The value of a list's element; -1: there is none. */
+/* The value for a list's element; -1: the list may have no such element. */
 static int64_t step_item(const struct wn_json_machine *m, uint32_t top, uint32_t index) {
   const struct wn_shape *shape = &m->schema->shapes[m->frames[top].shape];
   if ((int64_t)index >= shape->max) return -1;
   return index < shape->count ? (int64_t)m->schema->parts[shape->first + index].value : shape->rest;
 }
 
-/* The words from low to high that go on with this byte. */
+/* Narrows low and high to the words that continue with this byte. */
 static void step_words(const struct wn_json_machine *m, struct wn_json_state *s, unsigned char byte) {
   const struct wn_schema *schema = m->schema;
   uint32_t low = s->low, high = s->high;
-  for (uint32_t end = high; low < end;) { /* the first that is not below */
+  for (uint32_t end = high; low < end;) { /* the first word that is not below */
     const uint32_t middle = low + (end - low) / 2;
     const struct wn_word *w = &schema->words[middle];
     if (w->bytes <= s->at || schema->text[w->at + s->at] < byte)
@@ -168,7 +169,7 @@ static void step_words(const struct wn_json_machine *m, struct wn_json_state *s,
     else
       end = middle;
   }
-  for (uint32_t begin = low; begin < high;) { /* the first that is above */
+  for (uint32_t begin = low; begin < high;) { /* the first word that is above */
     const uint32_t middle = begin + (high - begin) / 2;
     if (schema->text[schema->words[middle].at + s->at] <= byte)
       begin = middle + 1;
@@ -194,8 +195,8 @@ static void step_before(struct wn_json_machine *m, uint32_t top, uint32_t value)
   wn_json_add(m, &(struct wn_json_state){.top = top, .mode = WN_JSON_VALUE, .what = value});
 }
 
-/* Whole numbers within bounds: could digits be added to `number` so that it lies between them? Each digit more makes a
- * stretch of numbers, ten times as far and as long. */
+/* Could digits be appended to `number` so that it lies within the bounds? One more digit turns a range of numbers into
+ * one ten times as far and as wide. */
 static bool step_integer_fits(const struct wn_shape *shape, const struct wn_json_state *s) {
   const bool minus = s->part & 1;
   const int64_t least = minus ? -shape->max : shape->min, most = minus ? -shape->min : shape->max;
@@ -204,7 +205,7 @@ static bool step_integer_fits(const struct wn_shape *shape, const struct wn_json
     if (low <= most && high >= least && !(minus && high == 0)) return true;
     if (s->number == 0 && s->at > 0) return false;
     if (digits == WHOLE_DIGITS) return false;
-    low = s->at == 0 && low == 0 ? 1 : 10 * low; /* after a minus: the first digit is 1 to 9 */
+    low = s->at == 0 && low == 0 ? 1 : 10 * low; /* after a minus sign: the first digit is 1 to 9 */
     high = 10 * high + 9;
   }
   return false;
@@ -290,7 +291,7 @@ static void step_word(struct wn_json_machine *m, const struct wn_json_state *fro
     wn_json_add(m, &s);
 }
 
-/* A value of this shape begins with the byte. */
+/* Begins a value of this shape, if the byte can begin one. */
 static void step_begin_shape(struct wn_json_machine *m, uint32_t top, uint32_t at, unsigned char byte) {
   const struct wn_shape *shape = &m->schema->shapes[at];
   struct wn_json_state s = {.top = top, .what = at};
@@ -351,7 +352,7 @@ bool wn_json_is_free_name(const struct wn_json_machine *m, const struct wn_json_
   return s->mode == WN_JSON_NAME && s->low >= s->high;
 }
 
-/* The name ends: the property's value follows, or that of any other one. */
+/* Ends a name: the value of this property, or of any other property, follows. */
 static void step_end_name(struct wn_json_machine *m, const struct wn_json_state *s, uint32_t part, uint32_t value) {
   const struct wn_json_frame f = m->frames[s->top];
   wn_json_add(
@@ -367,12 +368,13 @@ void wn_json_end_string(struct wn_json_machine *m, const struct wn_json_state *f
     step_end_name(m, &s, shape->count, (uint32_t)shape->rest);
 }
 
-/* A name is one of the schema's as long as words from low to high go on so; `part` says whether it may be another. */
+/* A name may still be the schema's while words from low to high continue; `part` tracks whether it may be another
+ * name. */
 static void step_name(struct wn_json_machine *m, const struct wn_json_state *from, unsigned char byte) {
   struct wn_json_state s = *from;
   const struct wn_shape *shape = step_shape_of(m, &s);
   step_words(m, &s, byte);
-  if (step_word_ends(m, &s)) { /* with its quote: nothing else goes on so */
+  if (step_word_ends(m, &s)) { /* the byte was the closing quote, and no other word continues here */
     const uint32_t part = m->schema->words[s.low].part;
     if (step_names(m, s.top, s.low, s.low + 1))
       step_end_name(m, &s, part + 1, m->schema->parts[shape->first + part].value);
@@ -382,7 +384,7 @@ static void step_name(struct wn_json_machine *m, const struct wn_json_state *fro
     wn_json_end_string(m, from);
     return;
   }
-  const bool plain = shape->texts == 0 || (byte != '\\' && byte != 0x7F); /* so that no name is written in two ways */
+  const bool plain = shape->texts == 0 || (byte != '\\' && byte != 0x7F); /* so that no name has two spellings */
   s.part = plain ? wn_json_string_step((enum wn_json_string)from->part, byte) : WN_STRING_NONE;
   if (s.low >= s.high) s.low = s.high = s.at = 0;
   if (s.part != WN_STRING_NONE || (s.low < s.high && step_names(m, s.top, s.low, s.high))) wn_json_add(m, &s);
@@ -398,14 +400,14 @@ static void step_string(struct wn_json_machine *m, const struct wn_json_state *f
   }
   if (begins && (int64_t)s.at >= shape->max) return;
   s.part = (uint8_t)wn_json_string_step((enum wn_json_string)s.part, byte);
-  /* Where no more characters are counted the states are the same. */
+  /* Beyond the last limit characters are not counted, so that states stay equal. */
   if (begins && (shape->max != INT64_MAX || (int64_t)s.at < shape->min)) s.at++;
   if (s.part != WN_STRING_NONE) wn_json_add(m, &s);
 }
 
 /* --- brackets and commas --- */
 
-/* False: it is no white space that may stand here. */
+/* False: this white space is not allowed here. */
 static bool step_space(struct wn_json_machine *m, const struct wn_json_state *from, unsigned char byte) {
   struct wn_json_state s = *from;
   if (byte == '\n') {
@@ -447,7 +449,7 @@ static void step_comma(struct wn_json_machine *m, uint32_t top) {
     return;
   }
   const int64_t item = step_item(m, top, f.index);
-  /* Where no more elements are counted the frames are the same. */
+  /* Beyond the last limit elements are not counted, so that frames stay equal. */
   const bool counts = shape->max != INT64_MAX || f.index < shape->count || (int64_t)f.index < shape->min;
   if (step_fits(m, top, item))
     step_before(m, counts ? wn_json_push(m, f.up, f.shape, f.index + 1) : top, (uint32_t)item);
@@ -473,9 +475,9 @@ bool wn_json_is_complete(const struct wn_json_machine *m, const struct wn_json_s
   return s->top == 0 && (s->mode == WN_JSON_AFTER || step_ends(m, s));
 }
 
-/* What follows on one state. */
+/* Appends the states that follow one state. */
 static void step_state(struct wn_json_machine *m, const struct wn_json_state *s, unsigned char byte) {
-  if (step_ends(m, s)) /* a number's end shows by what comes after it */
+  if (step_ends(m, s)) /* only the byte after a number shows that it has ended */
     step_after_value(m, &(struct wn_json_state){.top = s->top, .mode = WN_JSON_AFTER}, byte);
   switch ((enum wn_json_mode)s->mode) {
   case WN_JSON_VALUE:
@@ -517,7 +519,7 @@ static void step_state(struct wn_json_machine *m, const struct wn_json_state *s,
 void wn_json_step(struct wn_json_machine *m, uint32_t first, uint32_t count, unsigned char byte) {
   const uint32_t begin = m->state_count;
   for (uint32_t i = 0; i < count && !m->failed; i++) {
-    const struct wn_json_state s = m->states[first + i]; /* the array may move */
+    const struct wn_json_state s = m->states[first + i]; /* copied: the array may move */
     step_state(m, &s, byte);
   }
   if (m->state_count - begin > 1) wn_json_unique(m, begin);

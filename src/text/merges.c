@@ -1,7 +1,7 @@
-/* Byte-pair encoding with scores, as SentencePiece 0.1.97 does it (bpe_model.cc): of all neighbours whose text is a
- * piece the pair with the highest score is merged, of equals the leftmost, until there is none; a symbol of the user's,
- * of which the longest at a place is taken before, takes no part. Memory: 16 bytes a character and 12 a pair that
- * waits. Cost: O(n log n) through a heap. */
+/* Byte-pair encoding with scores, as in SentencePiece 0.1.97 (bpe_model.cc). Of all neighbours whose joined text is a
+ * piece, the pair with the highest score is merged, of equals the leftmost, until none is left. User-defined symbols
+ * are cut out first (at each position the longest) and never merged. Memory: 16 bytes a character, 12 a queued pair.
+ * Cost: O(n log n) with a heap. */
 #include "text/merges.h"
 
 #include <string.h>
@@ -14,10 +14,10 @@
 
 struct merges_symbol {
   int32_t previous, next; /* -1: none */
-  uint32_t at, bytes;     /* of the text; bytes 0: merged into the one before, FROZEN: never merged */
+  uint32_t at, bytes;     /* position in the text; bytes 0: merged into the symbol before; FROZEN: never merged */
 };
 
-/* A pair that waits: its left symbol and the bytes of both. */
+/* A queued pair: its left symbol, and the bytes of both. */
 struct merges_pair {
   float score;
   int32_t left;
@@ -53,7 +53,7 @@ static wn_status merges_grow(struct merges *m) {
   return WN_OK;
 }
 
-/* The pair of a symbol and the next, where it is a piece. */
+/* Queues a symbol and the next one, if together they are a piece. */
 static wn_status merges_push(struct merges *m, int32_t left) {
   const int32_t right = left < 0 ? -1 : m->symbols[left].next;
   if (right < 0 || ((m->symbols[left].bytes | m->symbols[right].bytes) & FROZEN)) return WN_OK;
@@ -80,7 +80,7 @@ static struct merges_pair merges_pop(struct merges *m) {
   return top;
 }
 
-/* Bytes of the longest symbol of the user's that the text begins with; 0: none. */
+/* Bytes of the longest user-defined symbol at the beginning of the text; 0: none. */
 static size_t merges_user_defined(const struct wn_pieces *u, const char *text, size_t bytes) {
   size_t longest = 0;
   uint32_t node = 0;
@@ -115,7 +115,7 @@ static wn_status merges_run(struct merges *m) {
   while (m->waiting > 0) {
     const struct merges_pair pair = merges_pop(m);
     struct merges_symbol *left = &m->symbols[pair.left];
-    /* One of the two has been merged since. */
+    /* stale: one of the two was merged in the meantime */
     if (left->bytes == 0 || left->next < 0) continue;
     struct merges_symbol *right = &m->symbols[left->next];
     if (left->bytes + right->bytes != pair.bytes) continue;

@@ -1,6 +1,5 @@
-/* Unicode normalisation (UAX #15): decompose, sort runs of marks by their class, compose. utf8proc's own decomposition
- * moves each mark to its place step by step, which takes quadratic time on a long run of marks; here runs are sorted.
- */
+/* Unicode normalisation (UAX #15): decompose, sort runs of combining marks by class, compose. utf8proc's own
+ * decomposition moves each mark step by step, which is quadratic for a long run of marks; here runs are sorted. */
 #include "text/normalize.h"
 
 #include <stdint.h>
@@ -64,7 +63,7 @@ static int combining_class(int32_t point) {
   return utf8proc_get_property(point)->combining_class;
 }
 
-/* Sorts each run of characters of class > 0, stably. */
+/* Sorts each run of characters of class > 0; stable. */
 static wn_status sort_marks(int32_t *points, size_t count) {
   struct mark *marks = NULL;
   size_t room = 0;
@@ -110,7 +109,7 @@ wn_status wn_unicode_normalize(const char *text, size_t bytes, bool composed, bo
   size_t room = 0, count = 0, size;
   int32_t *points = NULL;
   wn_status status = WN_OK;
-  /* Once for the length, once for the characters. */
+  /* First pass: the length. Second: the characters. */
   for (int pass = 0; pass < 2 && status == WN_OK; pass++) {
     count = 0;
     for (size_t i = 0; i < bytes;) {

@@ -1,6 +1,5 @@
-/* Regular expressions of tokenizers. See pattern.h. Cost of a match: as PCRE2's (compiled to machine code where it
- * can), at most MATCH_STEPS and a few steps a byte of the text, so that a hostile pattern fails instead of running on.
- */
+/* Regular expressions of tokenizers; see pattern.h. PCRE2 matches, compiled to machine code where it can. A match may
+ * take MATCH_STEPS plus a few steps per byte of the text: a hostile pattern fails instead of running on. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/pattern.h"
 
@@ -32,7 +31,7 @@ struct wn_matcher {
 /* White_Space, for use inside a class. */
 static const char white[] =
     "\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}";
-/* What has Alphabetic, which takes in some symbols, and Latin-1's numbers. */
+/* Characters with the property Alphabetic, which includes some symbols, and Latin-1's numbers. */
 static const char word[] = "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
                            "\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}";
 
@@ -40,7 +39,7 @@ static wn_status refuse(wn_context *ctx, const char *name, const char *text, con
   return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: the regular expression \"%.200s\" has %s", name, text, what);
 }
 
-/* Whether \p{sc:name} is a script. PCRE2 before 10.40 knows no "sc:", and there \p{Han} is what it should be. */
+/* Is \p{sc:name} a script? PCRE2 before 10.40 does not know "sc:"; there \p{Han} already has the right meaning. */
 static bool is_script(const char *name, size_t bytes) {
   char text[80];
   int error;
@@ -52,7 +51,8 @@ static bool is_script(const char *name, size_t bytes) {
   return code != NULL;
 }
 
-/* \p{...} at text, whose bytes are returned; 0: it is none. PCRE2 takes a script's name for its Script_Extensions. */
+/* Translates \p{...} at the start of text; returns its bytes, 0 if there is none. PCRE2 reads a script's name as its
+ * Script_Extensions. */
 static size_t translate_property(const char *text, struct wn_text *out) {
   const char *end = text[2] == '{' ? strchr(text, '}') : NULL;
   if (!end) return 0;
@@ -64,10 +64,10 @@ static size_t translate_property(const char *text, struct wn_text *out) {
   return (size_t)(end + 1 - text);
 }
 
-/* Oniguruma's syntax to PCRE2's. */
+/* Translates Oniguruma's syntax to PCRE2's. */
 static wn_status translate(wn_context *ctx, const char *name, const char *text, struct wn_text *out) {
   bool in_class = false;
-  size_t opened = 0; /* where the class's first member stands */
+  size_t opened = 0; /* position of the open class's first member */
   for (size_t i = 0; text[i]; i++) {
     char c = text[i];
     if (c == '\\') {
@@ -104,7 +104,7 @@ static wn_status translate(wn_context *ctx, const char *name, const char *text, 
       in_class = false;
     } else if (in_class && c == '[' && text[i + 1] != ':') {
       return refuse(ctx, name, text, "a class inside a class");
-    } else if (in_class && c == '[') { /* [:alpha:] */
+    } else if (in_class && c == '[') { /* [:alpha:] and other named classes */
       const char *end = strstr(text + i + 2, ":]");
       if (!end) return refuse(ctx, name, text, "a class inside a class");
       if (strncmp(text + i, "[:digit:]", 9) != 0 && strncmp(text + i, "[:^digit:]", 10) != 0)
@@ -152,7 +152,7 @@ wn_status wn_pattern_create(wn_context *ctx, const char *name, const char *text,
                      (const char *)why);
     goto out;
   }
-  pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE); /* without it the interpreter runs */
+  pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE); /* on failure the interpreter is used */
   status = WN_OK;
 out:
   wn_free(translated.data);
@@ -183,7 +183,7 @@ wn_status wn_matcher_create(const struct wn_pattern *pattern, struct wn_matcher 
   m->pattern = pattern;
   m->data = pcre2_match_data_create(1, NULL);
   m->limits = pcre2_match_context_create(NULL);
-  m->stack = pcre2_jit_stack_create((size_t)32 << 10, JIT_STACK_BYTES, NULL); /* NULL where there is no JIT */
+  m->stack = pcre2_jit_stack_create((size_t)32 << 10, JIT_STACK_BYTES, NULL); /* NULL if there is no JIT */
   if (!m->data || !m->limits) {
     wn_matcher_destroy(m);
     return WN_ERR_MEMORY;
@@ -202,7 +202,8 @@ void wn_matcher_destroy(struct wn_matcher *m) {
 }
 
 int wn_matcher_next(struct wn_matcher *m, const char *text, size_t bytes, size_t from, size_t *start, size_t *end) {
-  /* A run of spaces before a letter is walked back over once: steps grow with the text. */
+  /* For a run of spaces before a letter the match backtracks over the run once, so the step limit grows with the
+   * text. */
   size_t left = bytes - from;
   pcre2_set_match_limit(m->limits, MATCH_STEPS + (left < 256000000 ? 8 * (uint32_t)left : 2048000000u));
   int found = pcre2_match(m->pattern->code, (PCRE2_SPTR)text, bytes, from, PCRE2_NO_UTF_CHECK, m->data, m->limits);
@@ -214,5 +215,5 @@ int wn_matcher_next(struct wn_matcher *m, const char *text, size_t bytes, size_t
   const PCRE2_SIZE *place = pcre2_get_ovector_pointer(m->data);
   *start = place[0];
   *end = place[1];
-  return place[0] <= place[1] && place[0] >= from ? 1 : -1; /* \K in a look-ahead can turn them around */
+  return place[0] <= place[1] && place[0] >= from ? 1 : -1; /* \K in a look-ahead can swap them */
 }

@@ -1,4 +1,4 @@
-/* Pieces of a SentencePiece model: the tree, the text, the ids. See pieces.h. */
+/* The pieces of a SentencePiece model as a tree, and from pieces to ids. See pieces.h. */
 #include "text/pieces.h"
 
 #include <float.h>
@@ -109,7 +109,7 @@ wn_status wn_pieces_emit(const struct wn_pieces *u, const char *text, size_t byt
         const int32_t byte = tok->byte_id[(unsigned char)text[at + k]];
         WN_TRY(pieces_put(out, byte >= 0 ? byte : unknown));
       }
-    } else if (!was_unknown) { /* a run of unknown characters is one token */
+    } else if (!was_unknown) { /* a run of unknown characters becomes one token */
       WN_TRY(pieces_put(out, unknown));
     }
     was_unknown = id == WN_NO_PIECE;

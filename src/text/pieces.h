@@ -1,6 +1,6 @@
-/* What encoding by a SentencePiece model has in common, whatever the kind of model: its pieces as a tree, the text with
- * U+2581 for spaces, and ids for the pieces that a text was cut into. For long stretches, of which SentencePiece makes
- * about 130 bytes a byte of text of objects for its pieces, and for all in a build without SentencePiece. */
+/* Shared by our encoders for SentencePiece models: the pieces as a tree, the text with U+2581 for spaces, and the ids
+ * of the pieces that a text was cut into. They encode long stretches, for which SentencePiece needs about 130 bytes a
+ * byte of text, and all texts in a build without SentencePiece. */
 #ifndef WN_TEXT_PIECES_H
 #define WN_TEXT_PIECES_H
 
@@ -9,23 +9,22 @@
 
 enum { WN_PIECES_FREE = 0, WN_NO_PIECE = -1, WN_PIECES_BLOCK = 1024 };
 
-/* The pieces as a tree: the child of a node by a byte, in an open table. Node 0 is the root. */
+/* The pieces as a tree. An open hash table holds the edges: (node, byte) gives the child. Node 0 is the root. */
 struct wn_pieces {
   const wn_tokenizer *tok;
-  uint64_t *edges;    /* [mask + 1] (node << 8 | byte) + 1; 0: free */
+  uint64_t *edges;    /* [mask + 1] (node << 8 | byte) + 1; 0: free slot */
   uint32_t *children; /* [mask + 1] */
   uint32_t mask, nodes;
   int32_t *pieces; /* [nodes] the piece that ends at the node, or WN_NO_PIECE */
   size_t longest;
-  float least, most; /* scores */
-  bool unused;       /* some piece is never given */
+  float least, most; /* lowest and highest score */
+  bool unused;       /* some piece is unused: encoding never gives it */
 };
 
-/* Whether our own encoders take a text: where SentencePiece would take it otherwise, only if nothing but spaces is
- * normalised. */
+/* May our encoders take texts? If SentencePiece is there as well, only if nothing but spaces is normalised. */
 bool wn_pieces_serve(const wn_tokenizer *tok);
-wn_status wn_pieces_build(const wn_tokenizer *tok, struct wn_pieces *u); /* clear it in any case */
-/* The tokenizer's, or built into `room`, which the caller clears in any case. */
+wn_status wn_pieces_build(const wn_tokenizer *tok, struct wn_pieces *u); /* call clear even after a failure */
+/* The tokenizer's tree, or one built into `room`, which the caller clears in any case. */
 wn_status wn_pieces_get(const wn_tokenizer *tok, struct wn_pieces *room, const struct wn_pieces **u);
 void wn_pieces_clear(struct wn_pieces *u);
 
@@ -37,23 +36,23 @@ static inline uint32_t wn_pieces_slot(const struct wn_pieces *u, uint32_t node, 
   return at;
 }
 
-/* 0: no piece goes on so. */
+/* The child, or 0 if no piece continues this way. */
 static inline uint32_t wn_pieces_step(const struct wn_pieces *u, uint32_t node, unsigned char byte) {
   const uint32_t at = wn_pieces_slot(u, node, byte);
   return u->edges[at] == WN_PIECES_FREE ? 0 : u->children[at];
 }
 
-int32_t wn_pieces_find(const struct wn_pieces *u, const char *text, size_t bytes); /* WN_NO_PIECE */
+int32_t wn_pieces_find(const struct wn_pieces *u, const char *text, size_t bytes); /* or WN_NO_PIECE */
 size_t wn_pieces_character(const char *text, size_t bytes);                        /* bytes of the first character */
 
-/* What is collected before it goes to the caller's list. */
+/* Buffers ids before they go to the caller's list. */
 struct wn_piece_out {
   struct wn_ids *ids;
   int32_t block[WN_PIECES_BLOCK];
   size_t held, count, dropped;
 };
 
-/* length [bytes]: of the piece that begins at a place. */
+/* length [bytes]: the length of the piece that begins at each position, if one does. */
 wn_status wn_pieces_emit(const struct wn_pieces *u, const char *text, size_t bytes, const uint16_t *length,
                          struct wn_piece_out *out);
 

@@ -1,6 +1,6 @@
-/* JSON schemas (json-schema.org, draft 2020-12), the part that is served: a row for each keyword, so that one without a
- * row is named and none is passed over. A value that fits what is read here is valid under the schema; where a schema
- * without a type has keywords of one, only that type is written. */
+/* Reads JSON schemas (json-schema.org, draft 2020-12), the supported part. There is an entry for each keyword; an
+ * unknown keyword is refused by name. Any text generated is valid under the schema; if a schema without a type has
+ * keywords of one type, only that type is generated. */
 #include "text/schema.h"
 
 #include <math.h>
@@ -12,12 +12,12 @@
 #include "base/number.h"
 #include "text/schema_build.h"
 
-enum { CONSTANTS = 4096 }; /* of a list */
+enum { CONSTANTS = 4096 }; /* most values of an enum */
 
-/* Where in the schema: "#/properties/a". */
+/* A place in the schema, for messages: "#/properties/a". */
 struct place {
   const struct place *up;
-  const char *key; /* NULL: an element of a list */
+  const char *key; /* NULL: it is element `index` of a list */
   size_t index;
   int depth;
 };
@@ -34,7 +34,7 @@ enum {
 };
 static const char *const type_names[TYPES] = {"object", "array", "string", "number", "integer", "boolean", "null"};
 
-/* What a schema says; NULL: nothing. */
+/* The keywords of one schema; NULL: absent. */
 struct keywords {
   const json_t *type, *properties, *required, *additional, *items, *prefix, *min_items, *max_items, *min_length,
       *max_length, *minimum, *maximum, *above, *below, *enumeration, *constant, *any_of, *all_of, *ref;
@@ -42,12 +42,12 @@ struct keywords {
 
 static const struct row {
   const char *name;
-  size_t at;   /* SIZE_MAX: a note, which allows and forbids nothing */
-  unsigned of; /* the type it belongs to; 0: to every one */
-  bool alone;  /* says all there is to say: only notes stand with it */
+  size_t at;   /* SIZE_MAX: an annotation, which restricts nothing */
+  unsigned of; /* the type that it applies to; 0: any */
+  bool alone;  /* excludes all other keywords but annotations */
 } rows[] = {
-#define SCHEMA_ROW(name, member, of, alone)                                                                            \
-  { name, offsetof(struct keywords, member), of, alone }
+#define SCHEMA_ROW(keyword, member, types, only)                                                                       \
+  { .name = (keyword), .at = offsetof(struct keywords, member), .of = (types), .alone = (only) }
     SCHEMA_ROW("type", type, 0, false),
     SCHEMA_ROW("properties", properties, TYPE_OBJECT, false),
     SCHEMA_ROW("required", required, TYPE_OBJECT, false),
@@ -68,18 +68,18 @@ static const struct row {
     SCHEMA_ROW("allOf", all_of, 0, true),
     SCHEMA_ROW("$ref", ref, 0, true),
 #undef SCHEMA_ROW
-    {"$schema", SIZE_MAX, 0, false},
-    {"$id", SIZE_MAX, 0, false},
-    {"$defs", SIZE_MAX, 0, false},
-    {"definitions", SIZE_MAX, 0, false},
-    {"$comment", SIZE_MAX, 0, false},
-    {"title", SIZE_MAX, 0, false},
-    {"description", SIZE_MAX, 0, false},
-    {"default", SIZE_MAX, 0, false},
-    {"examples", SIZE_MAX, 0, false},
-    {"deprecated", SIZE_MAX, 0, false},
-    {"readOnly", SIZE_MAX, 0, false},
-    {"writeOnly", SIZE_MAX, 0, false},
+    {.name = "$schema", .at = SIZE_MAX},
+    {.name = "$id", .at = SIZE_MAX},
+    {.name = "$defs", .at = SIZE_MAX},
+    {.name = "definitions", .at = SIZE_MAX},
+    {.name = "$comment", .at = SIZE_MAX},
+    {.name = "title", .at = SIZE_MAX},
+    {.name = "description", .at = SIZE_MAX},
+    {.name = "default", .at = SIZE_MAX},
+    {.name = "examples", .at = SIZE_MAX},
+    {.name = "deprecated", .at = SIZE_MAX},
+    {.name = "readOnly", .at = SIZE_MAX},
+    {.name = "writeOnly", .at = SIZE_MAX},
 };
 
 static wn_status schema_read(struct wn_schema_builder *b, const json_t *json, const struct place *at, uint32_t *value);
@@ -91,7 +91,7 @@ static void schema_path(const struct place *at, char *out, size_t bytes) {
     used = strlen(out);
     if (at->key && bytes - used > 1) {
       out[used++] = '/';
-      wn_line_escape(at->key, out + used, bytes - used); /* cuts no character */
+      wn_line_escape(at->key, out + used, bytes - used); /* keeps characters whole */
     } else if (!at->key) {
       snprintf(out + used, bytes - used, "/%zu", at->index);
     }
@@ -112,10 +112,10 @@ __attribute__((format(printf, 4, 5))) static wn_status schema_refuse(struct wn_s
 }
 
 static struct place schema_under(const struct place *up, const char *key, size_t index) {
-  return (struct place){up, key, index, up->depth + 1};
+  return (struct place){.up = up, .key = key, .index = index, .depth = up->depth + 1};
 }
 
-/* A list or an object of schemas, an element of it. */
+/* Reads one schema inside a list or an object of schemas. */
 static wn_status schema_read_member(struct wn_schema_builder *b, const json_t *json, const struct place *at,
                                     const char *keyword, const char *key, size_t index, uint32_t *value) {
   const struct place under = schema_under(at, keyword, 0), member = schema_under(&under, key, index);
@@ -148,7 +148,7 @@ static unsigned schema_type_of(const json_t *json) {
 static wn_status schema_constants(struct wn_schema_builder *b, const json_t *const *list, size_t count, uint32_t value,
                                   const struct place *at);
 
-/* A name of an object's property. */
+/* Adds the name of an object's property. */
 static wn_status schema_name(struct wn_schema_builder *b, uint32_t word, const char *name, uint32_t part) {
   json_t *text = json_string(name);
   if (!text) return wn_fail(b->ctx, WN_ERR_MEMORY, "out of memory: a schema");
@@ -157,7 +157,7 @@ static wn_status schema_name(struct wn_schema_builder *b, uint32_t word, const c
   return status;
 }
 
-/* Elements or properties as they are, each a value of its own. */
+/* Adds the elements or properties of a constant, each a value of its own. */
 static wn_status schema_constant_parts(struct wn_schema_builder *b, const json_t *json, uint32_t value,
                                        const struct place *at) {
   const bool object = json_is_object(json);
@@ -184,7 +184,7 @@ static wn_status schema_constant_parts(struct wn_schema_builder *b, const json_t
   return wn_schema_add_shape(b, value, &shape);
 }
 
-/* The value is one of a list. */
+/* The value must be one of a list. */
 static wn_status schema_constants(struct wn_schema_builder *b, const json_t *const *list, size_t count, uint32_t value,
                                   const struct place *at) {
   struct wn_shape words = {.kind = WN_SHAPE_WORDS};
@@ -201,7 +201,7 @@ static wn_status schema_constants(struct wn_schema_builder *b, const json_t *con
   return words.texts > 0 ? wn_schema_add_shape(b, value, &words) : WN_OK;
 }
 
-/* enum and const, of the given types only. */
+/* enum and const; constants of other types are dropped. */
 static wn_status schema_read_constants(struct wn_schema_builder *b, const struct keywords *k, unsigned types,
                                        uint32_t value, const struct place *at) {
   const struct place under = schema_under(at, k->constant ? "const" : "enum", 0);
@@ -232,18 +232,18 @@ static wn_status schema_read_count(struct wn_schema_builder *b, const json_t *js
   return WN_OK;
 }
 
-/* The least whole number that a lower bound allows; of an upper one, `sign` -1, its opposite. */
+/* The least integer that a lower bound allows. With sign -1: for an upper bound, both negated. */
 static wn_status schema_read_bound(struct wn_schema_builder *b, const json_t *json, const struct place *at,
                                    const char *keyword, int sign, int64_t *least) {
   const struct place under = schema_under(at, keyword, 0);
   int64_t bound = 0;
   if (!json) return WN_OK;
   if (!json_is_number(json)) return schema_refuse(b, WN_ERR_FORMAT, &under, "expected a number");
-  const bool beyond = keyword[0] == 'e'; /* exclusiveMinimum, exclusiveMaximum */
+  const bool beyond = keyword[0] == 'e'; /* in exclusiveMinimum and exclusiveMaximum */
   const double value = sign * json_number_value(json), up = ceil(value);
   if (json_is_integer(json) && fabs(value) < 1e18)
     bound = sign * json_integer_value(json) + beyond;
-  else /* from 2^53 on a double plus 1 may be the same */
+  else /* from 2^53 on, adding 1 to a double may not change it */
     bound = up >= 1e18 ? WN_SCHEMA_DIGITS + 1 : up <= -1e18 ? -WN_SCHEMA_DIGITS : (int64_t)up + (beyond && value == up);
   if (bound > *least) *least = bound;
   return WN_OK;
@@ -267,7 +267,7 @@ static wn_status schema_read_string(struct wn_schema_builder *b, const struct ke
   return wn_schema_add_shape(b, value, &shape);
 }
 
-/* What a schema says of the rest: of further elements, of other properties. */
+/* items or additionalProperties: the schema of further elements or of other properties. */
 static wn_status schema_read_rest(struct wn_schema_builder *b, const json_t *json, const struct place *at,
                                   const char *keyword, int32_t *rest) {
   const struct place under = schema_under(at, keyword, 0);
@@ -298,7 +298,7 @@ static wn_status schema_read_array(struct wn_schema_builder *b, const struct key
   return wn_schema_add_shape(b, value, &shape);
 }
 
-/* The names that are required, as the keys of a new object. */
+/* The required names, as the keys of a new object. */
 static wn_status schema_read_required(struct wn_schema_builder *b, const json_t *list, const struct place *at,
                                       json_t **names) {
   const struct place under = schema_under(at, "required", 0);
@@ -314,7 +314,7 @@ static wn_status schema_read_required(struct wn_schema_builder *b, const json_t 
   return WN_OK;
 }
 
-/* The properties, in their order; then those that are required without a schema of their own. */
+/* The properties in their order, then required names that have no schema of their own. */
 static wn_status schema_read_properties(struct wn_schema_builder *b, const struct keywords *k, json_t *required,
                                         struct wn_shape *shape, const struct place *at) {
   json_t *properties = (json_t *)(uintptr_t)k->properties, *json;
@@ -335,7 +335,7 @@ static wn_status schema_read_properties(struct wn_schema_builder *b, const struc
   json_object_foreach(required, name, json) {
     if (json_object_get(properties, name)) continue;
     value = (uint32_t)shape->rest;
-    if (shape->rest < 0) WN_TRY(wn_schema_add_value(b, &value)); /* which nothing fits */
+    if (shape->rest < 0) WN_TRY(wn_schema_add_value(b, &value)); /* a value that nothing fits */
     ((struct wn_part *)b->parts.data)[shape->first + i] = (struct wn_part){value, true};
     WN_TRY(schema_name(b, shape->words + i, name, i));
     i++;
@@ -379,7 +379,7 @@ static wn_status schema_read_type(struct wn_schema_builder *b, const json_t *typ
   return WN_OK;
 }
 
-/* The schema's keywords; `of`: the types to which some belong; *alone: the one that says everything. */
+/* Reads a schema's keywords. `of`: the types that some of them apply to; *alone: the one that excludes the others. */
 static wn_status schema_read_keywords(struct wn_schema_builder *b, const json_t *json, const struct place *at,
                                       struct keywords *k, unsigned *of, const char **alone) {
   const char *key, *other = NULL;
@@ -411,7 +411,7 @@ static wn_status schema_read_keywords(struct wn_schema_builder *b, const json_t 
   return WN_OK;
 }
 
-/* One character of a pointer's name; ~0 and ~1 stand for "~" and "/". */
+/* One character of a name in a pointer; ~0 and ~1 mean "~" and "/". */
 static bool schema_pointer_next(const char **at, char *out) {
   if (**at != '~') {
     *out = *(*at)++;
@@ -423,7 +423,7 @@ static bool schema_pointer_next(const char **at, char *out) {
   return true;
 }
 
-/* "#/$defs/name" (RFC 6901). NULL: there is nothing. */
+/* Follows "#/$defs/name" (RFC 6901). NULL: nothing is there. */
 static const json_t *schema_pointer(const json_t *json, const char *at) {
   char name[256];
   if (*at++ != '#') return NULL;
@@ -453,7 +453,7 @@ static wn_status schema_read_alone(struct wn_schema_builder *b, const struct key
   if (k->ref) {
     const char *ref = json_string_value(k->ref);
     const json_t *target = ref ? schema_pointer(b->json, ref) : NULL;
-    const struct place there = {NULL, ref, 0, at->depth + 1};
+    const struct place there = {.key = ref, .depth = at->depth + 1};
     if (!target)
       return schema_refuse(b, WN_ERR_UNSUPPORTED, &under,
                            "expected the place of a schema in this one, such as \"#/$defs/name\"");
@@ -505,7 +505,7 @@ static wn_status schema_read_new(struct wn_schema_builder *b, const json_t *json
     if (alone) return schema_read_alone(b, &k, alone, value, at);
     if (k.type) WN_TRY(schema_read_type(b, k.type, at, &types));
     if (k.constant || k.enumeration) return schema_read_constants(b, &k, types, value, at);
-    if (!k.type && (of & TYPE_INTEGER)) of |= TYPE_NUMBER; /* bounds of any number */
+    if (!k.type && (of & TYPE_INTEGER)) of |= TYPE_NUMBER; /* minimum and maximum apply to any number */
     if (k.type || of) return schema_read_types(b, &k, k.type ? types : of, value, at);
   }
   WN_TRY(wn_schema_any(b, &any));
@@ -514,7 +514,7 @@ static wn_status schema_read_new(struct wn_schema_builder *b, const json_t *json
 
 static wn_status schema_read(struct wn_schema_builder *b, const json_t *json, const struct place *at, uint32_t *value) {
   struct wn_schema_seen *seen = NULL;
-  const bool shared = json_is_true(json) || json_is_false(json); /* jansson has one of each */
+  const bool shared = json_is_true(json) || json_is_false(json); /* jansson has only one of each */
   if (!json_is_object(json) && !shared)
     return schema_refuse(b, WN_ERR_FORMAT, at, "expected a schema: an object, true or false");
   if (at->depth > 4 * WN_SCHEMA_DEPTH)
@@ -531,7 +531,7 @@ static wn_status schema_read(struct wn_schema_builder *b, const json_t *json, co
 
 wn_status wn_schema_create(wn_context *ctx, const json_t *schema, struct wn_schema **out) {
   struct wn_schema_builder b = {.ctx = ctx, .json = schema};
-  const struct place at = {NULL, "#", 0, 0};
+  const struct place at = {.key = "#"};
   uint32_t root = 0;
   *out = NULL;
   wn_status status = wn_schema_begin(&b);

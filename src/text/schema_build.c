@@ -1,5 +1,5 @@
-/* Tables of a schema. Resolving alternatives costs values x alternatives and has a limit; heights are found by as many
- * passes over the tables as texts may be deep. */
+/* Builds the tables of a schema. Resolving nested alternatives costs values x alternatives and has a limit. Heights
+ * take at most as many passes over the tables as texts may be deep. */
 #include "text/schema_build.h"
 
 #include <stdlib.h>
@@ -15,7 +15,8 @@
 
 wn_status wn_schema_begin(struct wn_schema_builder *b) {
   void *memory;
-#define SCHEMA_TABLE(name, type, limit) b->name = (struct wn_schema_table){#name, sizeof(type), limit, 0, 0, NULL}
+#define SCHEMA_TABLE(name, type, limit)                                                                                \
+  b->name = (struct wn_schema_table){.what = #name, .element = sizeof(type), .most = limit}
   SCHEMA_TABLE(shapes, struct wn_shape, WN_SCHEMA_VALUES);
   SCHEMA_TABLE(values, struct wn_value, WN_SCHEMA_VALUES);
   SCHEMA_TABLE(parts, struct wn_part, WN_SCHEMA_VALUES);
@@ -85,7 +86,7 @@ wn_status wn_schema_add_link(struct wn_schema_builder *b, uint32_t value, bool s
   uint32_t at = 0, *head, before = 0;
   WN_TRY(wn_schema_add(b, &b->links, 1, &at));
   TABLE(b, links, struct wn_schema_link)[at] = (struct wn_schema_link){0, to, shape};
-  head = &TABLE(b, heads, uint32_t)[value]; /* at the end, so that alternatives keep their order */
+  head = &TABLE(b, heads, uint32_t)[value]; /* at the end, which keeps the order of alternatives */
   for (; *head; before++) head = &TABLE(b, links, struct wn_schema_link)[*head - 1].next;
   if (before == WN_SCHEMA_ALTERNATIVES)
     return wn_fail(b->ctx, WN_ERR_UNSUPPORTED, "the schema has a value of more than %d alternatives",
@@ -145,7 +146,7 @@ wn_status wn_schema_literals(struct wn_schema_builder *b, uint32_t value, bool b
   return wn_schema_add_shape(b, value, &shape);
 }
 
-/* --- what anything may be --- */
+/* --- any value --- */
 
 wn_status wn_schema_any_object(struct wn_schema_builder *b, uint32_t *value) {
   struct wn_shape object = {.kind = WN_SHAPE_OBJECT};
@@ -185,16 +186,16 @@ struct wn_schema_seen *wn_schema_seen(struct wn_schema_builder *b, const json_t 
   return &b->seen[at];
 }
 
-/* --- all of it --- */
+/* --- finishing --- */
 
 struct flattening {
   struct wn_schema_builder *b;
-  uint32_t *mark;    /* [values + shapes] whom it was seen for last, + 1 */
+  uint32_t *mark;    /* [values + shapes] the last value that reached it, + 1 */
   uint32_t *waiting; /* [values] */
   uint32_t steps;
 };
 
-/* The shapes that a value's links lead to, each once. */
+/* Collects the shapes that a value's links lead to, each once. */
 static wn_status schema_flatten_value(struct flattening *f, uint32_t value) {
   struct wn_schema_builder *b = f->b;
   struct wn_schema_table *out = &b->alternatives;
@@ -265,7 +266,7 @@ static void schema_heights(struct wn_schema_builder *b) {
   struct wn_value *values = b->values.data;
   const uint32_t *alternatives = b->alternatives.data;
   for (uint32_t i = 0; i < b->shapes.count; i++) shapes[i].height = WN_SCHEMA_NEVER;
-  for (bool again = true; again;) { /* a height is final after as many passes */
+  for (bool again = true; again;) { /* after n passes all heights up to n are final */
     again = false;
     for (uint32_t i = 0; i < b->shapes.count; i++) shapes[i].height = schema_height_of(b, &shapes[i]);
     for (uint32_t i = 0; i < b->values.count; i++) {

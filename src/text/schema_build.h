@@ -1,4 +1,4 @@
-/* A schema while it is read: growing tables, and what is worked out once all of it is there. */
+/* A schema being read: growing tables, and the steps that finish it. */
 #ifndef WN_TEXT_SCHEMA_BUILD_H
 #define WN_TEXT_SCHEMA_BUILD_H
 
@@ -11,7 +11,7 @@ struct wn_schema_table {
   void *data;
 };
 
-/* What a value may be: a shape, or whatever another value may be. */
+/* One alternative of a value: a shape, or everything that another value allows. */
 struct wn_schema_link {
   uint32_t next; /* 0: the last */
   uint32_t to;
@@ -24,34 +24,34 @@ struct wn_schema_seen {
 
 struct wn_schema_builder {
   wn_context *ctx;
-  const json_t *json;    /* the whole */
+  const json_t *json;    /* the whole schema */
   struct wn_schema *out; /* its tables are set by wn_schema_finish */
   struct wn_schema_table shapes, values, parts, words, alternatives, text, links;
-  struct wn_schema_table heads; /* of values: the first link + 1 */
+  struct wn_schema_table heads; /* per value: index of its first link + 1 */
   struct wn_schema_seen *seen;  /* [WN_SCHEMA_SLOTS], by address */
   uint32_t any, any_object;     /* value + 1, once there is one */
 };
 enum { WN_SCHEMA_VALUES = 1 << 14, WN_SCHEMA_SLOTS = 1 << 15 };
 
 wn_status wn_schema_begin(struct wn_schema_builder *b);
-void wn_schema_end(struct wn_schema_builder *b); /* frees what the schema has not taken */
+void wn_schema_end(struct wn_schema_builder *b); /* frees what the finished schema has not taken over */
 
-/* `more` zeroed elements after those that there are; *at is the first. */
+/* Appends `more` zeroed elements; *at: the index of the first. */
 wn_status wn_schema_add(struct wn_schema_builder *b, struct wn_schema_table *table, uint32_t more, uint32_t *at);
 wn_status wn_schema_add_value(struct wn_schema_builder *b, uint32_t *value);
 wn_status wn_schema_add_link(struct wn_schema_builder *b, uint32_t value, bool shape, uint32_t to);
 wn_status wn_schema_add_shape(struct wn_schema_builder *b, uint32_t value, const struct wn_shape *shape);
-/* The text of a scalar as it is written; `name`: without the quote before it. */
+/* Sets a word's text to a scalar as written in JSON; `name`: without the opening quote. */
 wn_status wn_schema_set_word(struct wn_schema_builder *b, uint32_t word, const json_t *scalar, bool name,
                              uint32_t part);
-void wn_schema_sort_words(struct wn_schema_builder *b, uint32_t first, uint32_t *count); /* each once */
+void wn_schema_sort_words(struct wn_schema_builder *b, uint32_t first, uint32_t *count); /* and removes duplicates */
 wn_status wn_schema_any(struct wn_schema_builder *b, uint32_t *value);                   /* any value */
 wn_status wn_schema_any_object(struct wn_schema_builder *b, uint32_t *value);            /* any object */
-/* true and false, null: two words and one. */
+/* The words for true and false, or for null. */
 wn_status wn_schema_literals(struct wn_schema_builder *b, uint32_t value, bool boolean, bool null);
-struct wn_schema_seen *wn_schema_seen(struct wn_schema_builder *b, const json_t *json); /* its slot */
+struct wn_schema_seen *wn_schema_seen(struct wn_schema_builder *b, const json_t *json); /* the slot of a schema */
 
-/* Alternatives of alternatives, and heights; the schema takes the tables. */
+/* Resolves nested alternatives, computes heights, and moves the tables to the schema. */
 wn_status wn_schema_finish(struct wn_schema_builder *b, uint32_t root);
 
 #endif

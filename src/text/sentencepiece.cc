@@ -18,7 +18,7 @@
 
 namespace sentencepiece {
 namespace logging {
-void SetMinLogLevel(int level); // in the library, but in none of its installed headers
+void SetMinLogLevel(int level); // exported by the library, but declared in no installed header
 }
 } // namespace sentencepiece
 
@@ -31,7 +31,7 @@ struct wn_spm_ids {
 
 namespace {
 
-// "src/file.cc(12) [condition] sentence": the sentence is for users, the rest is not.
+// Messages look like "src/file.cc(12) [condition] sentence"; users get only the sentence.
 void set_error(wn_spm_error *error, const char *text) {
   const char *sentence = std::strstr(text, "] ");
   if ((std::strncmp(text, "src/", 4) == 0 || std::strncmp(text, "./src/", 6) == 0) && sentence && sentence[2])
@@ -40,11 +40,11 @@ void set_error(wn_spm_error *error, const char *text) {
   std::snprintf(error->text, sizeof error->text, "%s", text);
 }
 
-// Every call into the library that can fail goes through here.
+// Wraps every call into the library that can fail.
 template <typename F> bool guarded(wn_spm_error *error, F call) {
   error->text[0] = 0;
   try {
-    // The library logs to standard error by default; only its fatal messages are left on.
+    // The library logs to standard error by default; only fatal messages are left on.
     static std::once_flag quiet;
     std::call_once(quiet, [] { sentencepiece::logging::SetMinLogLevel(3); });
     const sentencepiece::util::Status status = call();
@@ -58,7 +58,7 @@ template <typename F> bool guarded(wn_spm_error *error, F call) {
   return false;
 }
 
-// Sentences from a C callback.
+// Passes on sentences from a C callback.
 class Sentences : public sentencepiece::SentenceIterator {
 public:
   explicit Sentences(const wn_spm_training &training) : training_(training) { Next(); }
@@ -120,7 +120,7 @@ bool wn_spm_train(const struct wn_spm_training *training, char **model, size_t *
   *bytes = 0;
   std::string serialized;
   const bool ok = guarded(error, [&] {
-    // The text must come back from its tokens unchanged: no normalisation, all spaces kept, line ends a symbol.
+    // Tokens must decode to the unchanged text: no normalisation, all spaces kept, newline is a symbol.
     const std::unordered_map<std::string, std::string> options = {
         {"model_type", training->kind},
         {"vocab_size", std::to_string(training->vocab_size)},
@@ -133,7 +133,8 @@ bool wn_spm_train(const struct wn_spm_training *training, char **model, size_t *
         {"allow_whitespace_only_pieces", "true"},
         {"split_digits", "true"},
         {"user_defined_symbols", "\n"},
-        {"required_chars", "\xE2\x96\x81"}, // the space, however rare: without it no text comes back
+        {"required_chars", "\xE2\x96\x81"}, // the space must have a piece, however rare, or texts would not decode
+                                            // unchanged
         {"max_sentence_length", "1000000"},
         {"unk_id", "0"},
         {"bos_id", "1"},

@@ -1,6 +1,6 @@
-/* Validation of SentencePiece model files: the protobuf (sentencepiece_model.proto) by a small wire reader, and the
- * normaliser's double array (Yata's Darts-clone layout) by a depth-first walk.
- * Cost: O(file) for the protobuf, 256 probes for each node of the double array. */
+/* Validates SentencePiece model files: the protobuf (sentencepiece_model.proto) with a small reader, and the
+ * normaliser's double array (the layout of Yata's Darts-clone) with a depth-first walk. Cost: O(file) for the protobuf,
+ * 256 probes per node of the double array. */
 #include "text/spm_check.h"
 
 #include <math.h>
@@ -13,8 +13,8 @@
 #include "text/utf8.h"
 
 #define MAX_PIECE_BYTES 4096
-#define MAX_RULE_BYTES 1024 /* what one match of a normalisation rule may be replaced with */
-#define MAX_RULE_NEST 32    /* SentencePiece's array of matches at one place of the text */
+#define MAX_RULE_BYTES 1024 /* longest replacement of a normalisation rule */
+#define MAX_RULE_NEST 32    /* SentencePiece has an array of this size for the matches at one position */
 #define MAX_SYMBOL_NEST 64  /* the same for user-defined symbols */
 
 struct symbol {
@@ -33,7 +33,7 @@ static bool is_prefix(const struct symbol *p, const struct symbol *of) {
   return p->bytes <= of->bytes && !memcmp(p->data, of->data, p->bytes);
 }
 
-/* The longest chain of symbols each of which begins the next: in sorted order such chains form a stack. */
+/* The longest chain of symbols in which each is a prefix of the next. In sorted order, the current chain is a stack. */
 static wn_status check_symbol_nest(wn_context *ctx, const char *name, struct symbol *symbols, size_t count) {
   const struct symbol *stack[MAX_SYMBOL_NEST];
   size_t depth = 0;
@@ -48,7 +48,7 @@ static wn_status check_symbol_nest(wn_context *ctx, const char *name, struct sym
   return WN_OK;
 }
 
-/* One vocabulary entry. */
+/* Checks one vocabulary entry. */
 static wn_status check_piece(wn_context *ctx, const char *name, int32_t id, const struct wn_wire_field *message,
                              struct wn_spm_info *info, enum wn_spm_piece_type *type, struct symbol *text) {
   struct wn_wire r = wn_wire_in(message);
@@ -131,9 +131,9 @@ static wn_status walk_trie(wn_context *ctx, const char *name, const struct wn_sp
   enum { UNSEEN, OPEN, DONE };
   struct frame {
     uint32_t node;
-    uint16_t next; /* label to try next */
+    uint16_t next; /* the next label to try */
   } *stack = NULL;
-  uint8_t *state = NULL, *leaves = NULL; /* [count]; leaves: most values on a path below, its own included */
+  uint8_t *state = NULL, *leaves = NULL; /* [count]; leaves: most values on a path below the node, its own included */
   size_t depth = 0, stack_bytes;
   wn_status status = WN_OK;
   if (t->count > UINT32_MAX || !wn_mul_size(t->count, sizeof *stack, &stack_bytes))
@@ -177,7 +177,7 @@ static wn_status walk_trie(wn_context *ctx, const char *name, const struct wn_sp
       status = wn_fail(ctx, WN_ERR_FORMAT, "%s: the normalisation table has a cycle", name);
       goto out;
     }
-    if (state[child] == DONE) { /* shared endings */
+    if (state[child] == DONE) { /* a shared suffix */
       if (leaves[top->node] < leaves[child]) leaves[top->node] = leaves[child];
       continue;
     }
@@ -198,7 +198,10 @@ static wn_status check_charsmap(wn_context *ctx, const char *name, const uint8_t
   uint64_t trie_bytes;
   if (!wn_wire_fixed(&r, 4, &trie_bytes) || trie_bytes > (uint64_t)(r.end - r.p) || trie_bytes % 4)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: the normalisation table's size does not fit its %zu bytes", name, bytes);
-  struct wn_spm_trie t = {r.p, (size_t)trie_bytes / 4, r.p + trie_bytes, bytes - 4 - (size_t)trie_bytes};
+  struct wn_spm_trie t = {.units = r.p,
+                          .count = (size_t)trie_bytes / 4,
+                          .text = r.p + trie_bytes,
+                          .text_bytes = bytes - 4 - (size_t)trie_bytes};
   if (t.count == 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the normalisation table is empty", name);
   return walk_trie(ctx, name, &t, info);
 }
@@ -283,7 +286,7 @@ wn_status wn_spm_check(wn_context *ctx, const char *name, const void *data, size
     case 5:
       WN_TRY_GOTO(check_normalizer(ctx, name, &f, f.number == 5, info), out);
       break;
-    default: /* self-test samples: SentencePiece runs them as it loads */
+    default: /* self-test samples, which SentencePiece runs when it loads */
       break;
     }
   }

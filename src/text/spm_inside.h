@@ -1,4 +1,4 @@
-/* The inside of struct wn_spm. */
+/* What is inside a struct wn_spm. */
 #ifndef WN_TEXT_SPM_INSIDE_H
 #define WN_TEXT_SPM_INSIDE_H
 
@@ -6,7 +6,7 @@
 #include "text/spm_wire.h"
 
 struct wn_spm_piece {
-  size_t at; /* of the texts */
+  size_t at; /* offset in the texts */
   uint16_t bytes;
   uint8_t type; /* enum wn_spm_piece_type */
   float score;
@@ -15,13 +15,13 @@ struct wn_spm_piece {
 struct wn_spm {
   struct wn_spm_info info;
   struct wn_spm_piece *pieces; /* [count] */
-  char *texts;                 /* each ended by a NUL */
-  int32_t *slots;              /* [mask + 1] ids by their texts' hashes, -1: free */
+  char *texts;                 /* each ends with a NUL */
+  int32_t *slots;              /* [mask + 1] hash table from text to id, -1: free */
   uint32_t mask;
   int32_t count, bos, eos, unknown;
   struct wn_spm_trie rules; /* count 0: none */
-  bool symbol_begins[256];  /* a symbol of the user's begins with the byte; */
-  size_t longest_symbol;    /* their most bytes */
+  bool symbol_begins[256];  /* a user-defined symbol begins with this byte */
+  size_t longest_symbol;    /* bytes of the longest user-defined symbol */
 };
 
 int32_t wn_spm_find(const struct wn_spm *spm, const char *text, size_t bytes); /* -1: no piece */

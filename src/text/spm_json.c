@@ -1,20 +1,20 @@
-/* A SentencePiece model as a tokenizer.json (Hugging Face tokenizers), to the same tokens.
+/* Writes a SentencePiece model as a tokenizer.json (Hugging Face tokenizers) that gives the same tokens.
  *
- * Spaces. SentencePiece writes U+2581 for a space; here the pieces hold spaces, and nothing stands for anything else. A
- * U+2581 of the text is then a character without a piece and becomes its three bytes, which is what winnow makes of it.
+ * Spaces. SentencePiece writes U+2581 for a space. Here the pieces contain spaces themselves. A U+2581 in a text is
+ * then a character without a piece and becomes its three bytes, as in winnow.
  *
- * BPE. SentencePiece joins the neighbours whose piece has the best score, the leftmost first; tokenizers has a list of
- * pairs by rank. Each piece's ways to be cut in two are the pairs, in the order of the pieces' scores.
+ * BPE. SentencePiece merges the neighbours whose piece has the best score, the leftmost first; tokenizers has a list of
+ * pairs by rank. The list is all ways to cut each piece in two, in the order of the pieces' scores.
  *
- * Unigram. The scores are the same. SentencePiece does not look for control tokens, bytes ("<0x41>") and the unknown
- * token in a text; tokenizers finds every piece. Theirs get a score so low that any other way to write their characters
- * is better, which is one as long as each of the characters is a piece. Where one is not ("<", say), no piece at all
- * has it, and the text is split there beforehand: that parts nothing that belongs together. Without bytes, where
- * neighbours that are unknown become one token, it is replaced by another character that is unknown. An unknown
- * character has the lowest score of all pieces less ten, in both; as each way to cut a text has the same unknown
- * characters, how low that is does not matter.
+ * Unigram. The scores are the same. SentencePiece does not match control tokens, bytes ("<0x41>") and the unknown token
+ * in a text; tokenizers matches every piece. So these get a score so low that any other segmentation is better. There
+ * is another one if each character of the piece is a piece itself. If a character is not ("<", say), no ordinary piece
+ * contains it, and the text is split at it beforehand: this separates nothing that belongs together. Without byte
+ * fallback adjacent unknown characters become one token, so instead of a split the character is replaced by another
+ * unknown character. An unknown character scores ten less than the lowest piece, in both; all segmentations have the
+ * same unknown characters, so the exact value does not matter.
  *
- * Cost: for BPE a search in the pieces' tree for each cut of each piece. */
+ * Cost: for BPE a search in the tree of pieces for each cut of each piece. */
 #include "text/spm_json.h"
 
 #include <stdio.h>
@@ -31,8 +31,8 @@ struct spm_writer {
   wn_context *ctx;
   const wn_tokenizer *tok;
   struct wn_pieces pieces;
-  json_t *splits; /* of a unigram model: characters at which the text is split */
-  double lowest;  /* of a unigram model: the score of what is not to be found */
+  json_t *splits; /* unigram: the characters at which texts are split */
+  double lowest;  /* unigram: the score of pieces that must not match */
 };
 
 static wn_status spm_json_cannot(wn_context *ctx, const char *what) {
@@ -42,7 +42,7 @@ static wn_status spm_json_cannot(wn_context *ctx, const char *what) {
 
 static wn_status spm_json_cannot_symbol(wn_context *ctx, int32_t id, const char *what) {
   char text[160];
-  snprintf(text, sizeof text, "has a symbol of the user's (piece %d) %s", (int)id, what);
+  snprintf(text, sizeof text, "has a user-defined symbol (piece %d) %s", (int)id, what);
   return spm_json_cannot(ctx, text);
 }
 
@@ -58,7 +58,7 @@ void wn_json_object_add(json_t **object, const char *key, json_t *value) {
   *object = NULL;
 }
 
-/* A piece with spaces for U+2581. */
+/* A piece's text with spaces in place of U+2581. */
 static json_t *spm_json_text(const char *text, size_t bytes) {
   struct wn_bytes out = {0};
   wn_status status = wn_bytes_add(NULL, &out, "", 0);
@@ -74,7 +74,7 @@ static json_t *spm_json_text(const char *text, size_t bytes) {
   return string;
 }
 
-/* Piece id: only those of the kind text stand for a part of a text, and may have a mark in them. */
+/* The text of piece id. Only ordinary pieces are part of texts, and only in those U+2581 is replaced. */
 static json_t *spm_json_piece(const wn_tokenizer *tok, int32_t id) {
   const char *text;
   size_t bytes;
@@ -90,7 +90,7 @@ static bool spm_json_is_text(const wn_tokenizer *tok, int32_t id, const char **t
 
 struct spm_cut {
   int32_t id;
-  uint16_t at; /* bytes of the left piece */
+  uint16_t at; /* bytes of the left part */
   float score;
 };
 
@@ -101,7 +101,7 @@ static int spm_json_better(const void *a, const void *b) {
   return (x->at > y->at) - (x->at < y->at);
 }
 
-/* A symbol of the user's is never joined with anything. */
+/* Contains a user-defined symbol, which is never merged. */
 static bool spm_json_has_symbol(const wn_tokenizer *tok, const char *text, size_t bytes) {
   for (int i = 0; i < tok->info.user_defined_count; i++) {
     const char *symbol;
@@ -112,7 +112,7 @@ static bool spm_json_has_symbol(const wn_tokenizer *tok, const char *text, size_
   return false;
 }
 
-/* Of more than a character: an added token there (spm_json_added). */
+/* A user-defined symbol of several characters: an added token in the file (spm_json_added). */
 static bool spm_json_is_symbol(const wn_tokenizer *tok, int32_t id) {
   const char *text;
   size_t bytes;
@@ -120,7 +120,7 @@ static bool spm_json_is_symbol(const wn_tokenizer *tok, int32_t id) {
   return wn_spm_user_defined(tok->spm, id) && wn_pieces_character(text, bytes) < bytes;
 }
 
-/* tokenizers puts what stands before a text before an added token's content too, and would look for both. */
+/* tokenizers puts the text's prefix before an added token too and would then look for the token both ways. */
 static wn_status spm_json_check_symbols(wn_context *ctx, const wn_tokenizer *tok) {
   for (int32_t id = 0; tok->info.add_dummy_prefix && id < tok->vocab_size; id++)
     if (spm_json_is_symbol(tok, id)) return spm_json_cannot_symbol(ctx, id, "and puts a space before texts");
@@ -131,7 +131,7 @@ static bool spm_json_joins(const struct spm_writer *w, const char *text, size_t 
   return wn_pieces_find(&w->pieces, text, bytes) != WN_NO_PIECE;
 }
 
-/* The cuts of every piece in two pieces: counted where cuts is NULL. */
+/* All cuts of all pieces in two pieces; only counts if cuts is NULL. */
 static size_t spm_json_cuts(const struct spm_writer *w, struct spm_cut *cuts) {
   const wn_tokenizer *tok = w->tok;
   size_t count = 0;
@@ -198,7 +198,7 @@ static bool spm_json_known(const struct spm_writer *w, const char *text, size_t 
   return wn_pieces_find(&w->pieces, text, bytes) != WN_NO_PIECE;
 }
 
-/* The first character of a text that is not a piece; NULL: each is one. */
+/* The first character of a text that is not a piece itself; NULL: all are. */
 static const char *spm_json_foreign(const struct spm_writer *w, const char *text, size_t bytes, size_t *n) {
   for (size_t at = 0; at < bytes; at += *n) {
     *n = wn_pieces_character(text + at, bytes - at);
@@ -215,7 +215,7 @@ static bool spm_json_is_listed(const json_t *list, const char *text, size_t n) {
   return false;
 }
 
-/* What the score of what is not to be found has to be, and where texts are to be split, for the argument above. */
+/* Sets the score of pieces that must not match and the characters to split at, as explained at the top. */
 static wn_status spm_json_hide(struct spm_writer *w) {
   const wn_tokenizer *tok = w->tok;
   const char *text, *foreign;
@@ -262,9 +262,9 @@ static wn_status spm_json_unigram(struct spm_writer *w, json_t **out) {
   return WN_OK;
 }
 
-/* ---- what stands around it ---- */
+/* ---- the other parts ---- */
 
-/* Control tokens, and for BPE symbols of the user's that are more than a character. */
+/* Control tokens, and for BPE user-defined symbols of several characters. */
 static json_t *spm_json_added(const struct spm_writer *w) {
   const wn_tokenizer *tok = w->tok;
   json_t *list = json_array();
@@ -291,7 +291,7 @@ static json_t *spm_json_normalizer(const struct spm_writer *w) {
   json_t *list = json_array();
   const int32_t *byte_id = tok->byte_id;
   const bool marks = tok->cuttable && byte_id[0xE2] >= 0 && byte_id[0x96] >= 0 && byte_id[0x81] >= 0;
-  /* Where it cannot be written as bytes, a U+2581 of the text is a space (tokenizer.c). */
+  /* without byte fallback, a U+2581 in the text is read as a space (tokenizer.c) */
   if (!marks) spm_json_replace(&list, space_mark, " ");
   for (size_t i = 0; !tok->info.byte_fallback && i < json_array_size(w->splits); i++)
     spm_json_replace(&list, json_string_value(json_array_get(w->splits, i)), WN_SPM_JSON_UNKNOWN);
@@ -325,7 +325,7 @@ static json_t *spm_json_decoder(const wn_tokenizer *tok) {
   return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
 }
 
-/* The token before every text, where the tokenizer has one. */
+/* The token that the tokenizer puts before every text, if any. */
 static json_t *spm_json_template(const wn_tokenizer *tok) {
   if (tok->bos < 0) return json_null();
   json_t *text = spm_json_piece(tok, tok->bos), *ids = json_object();
@@ -359,7 +359,7 @@ wn_status wn_spm_write_json(wn_context *ctx, const wn_tokenizer *tok, json_t **o
   if (info->remove_extra_whitespaces) return spm_json_cannot(ctx, "removes white space");
   if (!info->escape_whitespaces) return spm_json_cannot(ctx, "does not mark spaces");
   if (!info->bpe && !info->unigram) return spm_json_cannot(ctx, "is neither BPE nor unigram");
-  if (info->user_defined_count > WN_SPM_USER_DEFINED) return spm_json_cannot(ctx, "has many symbols of the user's");
+  if (info->user_defined_count > WN_SPM_USER_DEFINED) return spm_json_cannot(ctx, "has too many user-defined symbols");
   struct spm_writer w = {.ctx = ctx, .tok = tok, .splits = json_array()};
   wn_status status = spm_json_write(&w, out);
   wn_pieces_clear(&w.pieces);
@@ -367,7 +367,7 @@ wn_status wn_spm_write_json(wn_context *ctx, const wn_tokenizer *tok, json_t **o
   return status;
 }
 
-/* ---- bytes ---- */
+/* ---- the bytes tokenizer ---- */
 
 wn_status wn_bytes_write_json(wn_context *ctx, json_t **out) {
   json_t *vocab = json_object();

@@ -1,5 +1,5 @@
-/* Reading the pieces of a SentencePiece model: one pass over the file for their number, one to take them. Equal texts
- * are found in an open table. Cost: O(file). */
+/* Reads the pieces of a SentencePiece model: one pass over the file to count them, one to take them. A hash table finds
+ * duplicates. Cost: O(file). */
 #include "text/spm_inside.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ static uint64_t spm_hash(const char *text, size_t bytes) {
   return h ^ h >> 29;
 }
 
-/* The slot that a text has or would get. */
+/* The slot of a text, or the free slot where it would go. */
 static uint32_t spm_slot(const struct wn_spm *spm, const char *text, size_t bytes) {
   uint32_t at = (uint32_t)spm_hash(text, bytes) & spm->mask;
   for (; spm->slots[at] >= 0; at = (at + 1) & spm->mask) {
@@ -26,7 +26,7 @@ int32_t wn_spm_find(const struct wn_spm *spm, const char *text, size_t bytes) {
   return spm->slots[spm_slot(spm, text, bytes)];
 }
 
-/* What the trainer's specification names the special pieces. */
+/* The names of the special pieces, from the trainer's specification. */
 struct special {
   struct wn_wire_field bos, eos, unknown;
 };
@@ -54,7 +54,10 @@ static void spm_rules(struct wn_spm *spm, const struct wn_wire_field *message) {
     if (f.number == 2) charsmap = f;
   struct wn_wire table = wn_wire_in(&charsmap);
   if (charsmap.bytes == 0 || !wn_wire_fixed(&table, 4, &units)) return;
-  spm->rules = (struct wn_spm_trie){table.p, (size_t)units / 4, table.p + units, charsmap.bytes - 4 - (size_t)units};
+  spm->rules = (struct wn_spm_trie){.units = table.p,
+                                    .count = (size_t)units / 4,
+                                    .text = table.p + units,
+                                    .text_bytes = charsmap.bytes - 4 - (size_t)units};
 }
 
 static void spm_take(struct wn_spm *spm, int32_t id, const struct wn_wire_field *message, size_t *used) {
@@ -128,7 +131,7 @@ wn_status wn_spm_create(wn_context *ctx, const char *name, const void *model, si
   if (status == WN_OK) status = wn_alloc(ctx, "tokenizer", slots * sizeof *spm->slots, &p);
   spm->slots = status == WN_OK ? p : NULL;
   if (status == WN_OK)
-    status = wn_alloc(ctx, "tokenizer", bytes + 1, &p); /* a piece's text is shorter than its field */
+    status = wn_alloc(ctx, "tokenizer", bytes + 1, &p); /* the pieces' texts together are shorter than the file */
   spm->texts = status == WN_OK ? p : NULL;
   if (status == WN_OK) {
     memset(spm->slots, 0xFF, slots * sizeof *spm->slots);

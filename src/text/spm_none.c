@@ -1,4 +1,4 @@
-/* In place of sentencepiece.cc in a build without SentencePiece. */
+/* Replaces sentencepiece.cc in a build without SentencePiece. */
 #include "text/spm.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@ static void spm_none(struct wn_spm_error *error) {
 
 struct wn_spm_encoder *wn_spm_encoder_create(const void *model, size_t bytes, struct wn_spm_error *error) {
   (void)model, (void)bytes;
-  error->text[0] = 0; /* nothing went wrong */
+  error->text[0] = 0; /* no error */
   return NULL;
 }
 void wn_spm_encoder_destroy(struct wn_spm_encoder *spm) {

@@ -1,7 +1,7 @@
-/* Text as a SentencePiece model wants it, by the rules of SentencePiece 0.1.97 (normalizer.cc): at each place the
- * longest symbol of the user's stays as it is, else the longest rule of the table replaces what it matches, else a
- * character is taken. Then runs of spaces become one, those at the ends go, a space is put before the text, and spaces
- * become U+2581, each where the model says so. Cost: O(text times the longest rule). */
+/* Normalises text for a SentencePiece model, like SentencePiece 0.1.97 (normalizer.cc). At each position the longest
+ * user-defined symbol is kept unchanged; else the longest matching rule of the table is applied; else one character is
+ * copied. Then, as far as the model asks for it: runs of spaces become one, spaces at both ends are removed, a space is
+ * put before the text, and spaces become U+2581. Cost: O(text times the longest rule). */
 #include <string.h>
 #include "base/error.h"
 #include "text/spm_inside.h"
@@ -9,13 +9,13 @@
 
 static const char normalize_mark[] = "\xE2\x96\x81"; /* U+2581 */
 
-/* What a place of the text becomes, and the bytes of it that are used up. */
+/* The replacement at one position of the text, and how many bytes of the text it replaces. */
 struct normal {
   const char *text;
   size_t bytes, used;
 };
 
-/* Bytes of the longest symbol of the user's that the text begins with; 0: none. */
+/* Bytes of the longest user-defined symbol at the beginning of the text; 0: none. */
 static size_t normalize_symbol(const struct wn_spm *spm, const char *text, size_t bytes) {
   if (!spm->symbol_begins[(unsigned char)*text]) return 0;
   for (size_t n = bytes < spm->longest_symbol ? bytes : spm->longest_symbol; n > 0; n--) {
@@ -65,7 +65,7 @@ wn_status wn_spm_normalize(const struct wn_spm *spm, const char *text, size_t by
   const char *space = spm->info.escape_whitespaces ? normalize_mark : " ";
   const size_t space_bytes = strlen(space);
   bool after_space = fewer;
-  while (fewer && bytes > 0) { /* at the beginning */
+  while (fewer && bytes > 0) { /* spaces at the beginning */
     const struct normal n = normalize_one(spm, text, bytes);
     if (n.bytes != 1 || *n.text != ' ') break;
     text += n.used, bytes -= n.used;

@@ -1,4 +1,4 @@
-/* Writing sentencepiece_model.proto. */
+/* Writes sentencepiece_model.proto. */
 #include "text/spm_proto.h"
 
 #include <string.h>
@@ -40,7 +40,7 @@ wn_status wn_proto_piece(wn_context *ctx, struct wn_bytes *model, struct wn_byte
 wn_status wn_proto_put_specs(wn_context *ctx, struct wn_bytes *model, struct wn_bytes *part,
                              const struct wn_proto_specs *s) {
   static const uint32_t number[3] = {40, 41, 42}, named[3] = {45, 46, 47};
-  part->count = 0; /* TrainerSpec: the kind, byte fallback, the special ids */
+  part->count = 0; /* TrainerSpec: model type, byte fallback, special ids */
   WN_TRY(wn_proto_int(ctx, part, 3, s->unigram ? 1 : 2));
   WN_TRY(wn_proto_int(ctx, part, 35, s->byte_fallback));
   for (int i = 0; i < 3; i++) WN_TRY(wn_proto_int(ctx, part, number[i], s->ids[i]));
@@ -48,7 +48,7 @@ wn_status wn_proto_put_specs(wn_context *ctx, struct wn_bytes *model, struct wn_
   for (int i = 0; i < 3; i++)
     if (s->texts[i]) WN_TRY(wn_proto_data(ctx, part, named[i], s->texts[i], s->bytes[i]));
   WN_TRY(wn_proto_data(ctx, model, 2, part->data, part->count));
-  part->count = 0; /* NormalizerSpec: the text as it is */
+  part->count = 0; /* NormalizerSpec: no normalisation */
   WN_TRY(wn_proto_data(ctx, part, 1, "identity", 8));
   WN_TRY(wn_proto_int(ctx, part, 3, s->add_dummy_prefix));
   WN_TRY(wn_proto_int(ctx, part, 4, s->remove_extra_whitespaces));

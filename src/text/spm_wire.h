@@ -1,5 +1,5 @@
-/* What a SentencePiece model file is made of: the fields of a protobuf (sentencepiece_model.proto), and the double
- * array of its normalisation rules. spm_check.c looks at every byte of both before anything else does. */
+/* How a SentencePiece model file is encoded: the fields of a protobuf (sentencepiece_model.proto), and the double array
+ * of its normalisation rules. spm_check.c checks every byte of both before anything else uses them. */
 #ifndef WN_TEXT_SPM_WIRE_H
 #define WN_TEXT_SPM_WIRE_H
 
@@ -29,7 +29,7 @@ struct wn_wire {
   const uint8_t *p, *end;
 };
 
-/* A message inside a field; that of a field that was not there is empty. */
+/* The message inside a field; empty if the field is absent. */
 static inline struct wn_wire wn_wire_in(const struct wn_wire_field *f) {
   return (struct wn_wire){f->data, f->bytes > 0 ? f->data + f->bytes : f->data};
 }
@@ -82,12 +82,12 @@ static inline bool wn_wire_next(struct wn_wire *r, struct wn_wire_field *f) {
   }
 }
 
-/* The double array: a node's unit gives the place of its children's block, child = (node ^ offset) ^ byte, taken when
- * the child's label is that byte; with the leaf bit, (node ^ offset) holds the value. */
+/* The double array. A node's unit gives the offset of its children: child = (node ^ offset) ^ byte, valid if the
+ * child's label is that byte. With the leaf bit set, (node ^ offset) holds the value. */
 struct wn_spm_trie {
   const uint8_t *units; /* [count] 32-bit, little-endian */
   size_t count;
-  const uint8_t *text; /* [text_bytes] replacement strings, each ended by a NUL */
+  const uint8_t *text; /* [text_bytes] replacement strings, each ends with a NUL */
   size_t text_bytes;
 };
 

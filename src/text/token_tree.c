@@ -1,4 +1,4 @@
-/* The tree of a tokenizer's tokens. */
+/* The tokens of a tokenizer as a tree. */
 #include "text/token_tree.h"
 
 #include <stdlib.h>
@@ -32,8 +32,8 @@ static bool tree_ends_inside(const struct wn_tree_token *t) {
   return false;
 }
 
-/* Where some byte that a character may go on with has no token, those that end inside a character are left out: what
- * they begin could not always be ended. */
+/* If not all continuation bytes of a character are tokens themselves, tokens that end inside a character are left out:
+ * what they begin might never be completed. */
 static uint32_t tree_leave_out(struct wn_tree_token *tokens, uint32_t count) {
   bool has[256] = {false}, all = true;
   uint32_t kept = 0;
@@ -154,7 +154,7 @@ wn_status wn_token_tree_create(wn_context *ctx, struct wn_tree_token *tokens, ui
   return WN_OK;
 }
 
-/* --- of a tokenizer --- */
+/* --- from a tokenizer --- */
 
 static bool tree_is_end(const wn_tokenizer *tok, int32_t id) {
   for (int i = 0; i < tok->end_count; i++)
@@ -162,7 +162,7 @@ static bool tree_is_end(const wn_tokenizer *tok, int32_t id) {
   return false;
 }
 
-/* The byte that a token like "<0x41>" stands for. */
+/* The byte of a token like "<0x41>". */
 static int tree_byte_of(const wn_tokenizer *tok, int32_t id) {
   const int32_t *ids = tok->bpe ? tok->bpe->byte_id : tok->byte_id;
   for (int byte = 0; byte < 256; byte++)
@@ -170,8 +170,8 @@ static int tree_byte_of(const wn_tokenizer *tok, int32_t id) {
   return -1;
 }
 
-/* The text of an ordinary token as the tokenizer has it; *marked: U+2581 stands for a space; *byte: the token is this
- * one byte, or -1. Without text: control tokens and those that end a text. */
+/* The text of an ordinary token as the tokenizer stores it. *marked: U+2581 means a space; *byte: the byte, if the
+ * token is a single byte, else -1. Control tokens and tokens that end a text have no text. */
 static void tree_token_of(const wn_tokenizer *tok, int32_t id, const char **text, size_t *bytes, bool *marked,
                           int *byte) {
   *text = "";
@@ -194,7 +194,7 @@ static void tree_token_of(const wn_tokenizer *tok, int32_t id, const char **text
   }
 }
 
-/* Appends what a token adds to a text, but at its beginning. */
+/* Appends what a token adds to a text, anywhere but at the text's beginning. */
 static wn_status tree_add_token(wn_context *ctx, const wn_tokenizer *tok, int32_t id, struct wn_bytes *out) {
   const char *text;
   size_t bytes;
@@ -210,7 +210,7 @@ static wn_status tree_add_token(wn_context *ctx, const wn_tokenizer *tok, int32_
   return WN_OK;
 }
 
-/* The texts of all tokens one after the other, and where each begins. */
+/* Collects the texts of all tokens, and where each begins. */
 static wn_status tree_collect(wn_context *ctx, const wn_tokenizer *tok, struct wn_bytes *text,
                               struct wn_tree_token *tokens, uint32_t *count) {
   *count = 0;
@@ -221,7 +221,7 @@ static wn_status tree_collect(wn_context *ctx, const wn_tokenizer *tok, struct w
     if (bytes > WN_TREE_TOKEN_BYTES) text->count = before;
     if (text->count > before) tokens[(*count)++] = (struct wn_tree_token){NULL, (uint32_t)bytes, id};
   }
-  const char *at = text->data; /* it has stopped to move */
+  const char *at = text->data; /* the buffer no longer moves */
   for (uint32_t i = 0; i < *count; i++) {
     tokens[i].text = at;
     at += tokens[i].bytes;
@@ -244,7 +244,7 @@ static wn_status tree_of(wn_context *ctx, const wn_tokenizer *tok, struct wn_tok
 }
 
 wn_status wn_tokenizer_tree(wn_context *ctx, const wn_tokenizer *tok, const struct wn_token_tree **out) {
-  struct wn_tokenizer *own = (struct wn_tokenizer *)(uintptr_t)tok; /* what is made is not part of what it says */
+  struct wn_tokenizer *own = (struct wn_tokenizer *)(uintptr_t)tok; /* the tree is only a cache */
   wn_status status = WN_OK;
   pthread_mutex_lock(&own->tree_lock);
   if (!own->tree) status = tree_of(ctx, tok, &own->tree);

@@ -1,17 +1,17 @@
-/* Tokenizers at work: bytes, byte-pair encoding (bpe.h), and SentencePiece (Kudo and Richardson, "SentencePiece: A
+/* Encoding and decoding: bytes, byte-pair encoding (bpe.h), and SentencePiece (Kudo and Richardson, "SentencePiece: A
  * simple and language independent subword tokenizer and detokenizer for Neural Text Processing", EMNLP 2018).
  *
- * Long texts are encoded in pieces that end at a newline, in time and memory linear in the text. This gives the ids of
- * the whole wherever newline is a token of its own, which is tried out as a model is loaded. A piece in the middle must
- * not get the space that SentencePiece puts before a text: it is encoded with a newline before it, whose ids are
- * dropped again.
+ * Long texts are encoded in pieces that end at a newline, in time and memory linear in the text. The ids are those of
+ * the whole text if newline is always a token by itself, which is tested when a model is loaded. SentencePiece puts a
+ * space before a text, but a piece in the middle must not get one: it is encoded with a newline before it, whose ids
+ * are then dropped.
  *
- * U+2581 stands for a space inside SentencePiece. Where the text itself has one, its three bytes are written as byte
- * tokens, so that it comes back as it was.
+ * Inside SentencePiece U+2581 means a space. A U+2581 in the text itself is written as three byte tokens, so that it is
+ * decoded unchanged.
  *
- * Decoding is our own, piece by piece, so that a stream and a whole text take the same path. Bytes that are no UTF-8
- * become U+FFFD each, as SentencePiece has it; the bytes tokenizer gives bytes back as they were, except in a stream,
- * which may end on a terminal. */
+ * Decoding is our own, token by token, so that a stream and a whole text take the same path. Each byte of invalid UTF-8
+ * becomes U+FFFD, as in SentencePiece. The bytes tokenizer gives such bytes back unchanged, except in a stream, which
+ * may be shown on a terminal. */
 #include "text/tokenizer.h"
 #include "base/alloc.h"
 #include "base/error.h"
@@ -25,11 +25,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PIECE_BYTES ((size_t)1 << 16) /* what is handed to SentencePiece at once, where it can be cut */
+#define PIECE_BYTES ((size_t)1 << 16) /* size of a piece for SentencePiece, if the text can be cut */
 #define OWN_BYTES                                                                                                      \
-  ((size_t)1 << 18) /* longer stretches, and all without it, are segmented here (unigram.h, merges.h)                  \
-                     */
-#define WHOLE_LIMIT ((size_t)64 << 20) /* and where it cannot */
+  ((size_t)1 << 18) /* longer stretches, and all without SentencePiece, are encoded here (unigram.h, merges.h) */
+#define WHOLE_LIMIT ((size_t)64 << 20) /* limit for a text that cannot be cut */
 
 static const char space_mark[] = "\xE2\x96\x81"; /* U+2581 */
 
@@ -40,7 +39,7 @@ void wn_text_free(char *text) {
   wn_free(text);
 }
 
-/* Room for `more` elements after the first count. */
+/* Makes room for `more` elements after `count`. */
 static wn_status tokenizer_grow(wn_context *ctx, const char *what, void **data, size_t element, size_t count,
                                 size_t more, size_t *capacity) {
   size_t need, bytes;
@@ -102,7 +101,7 @@ wn_status wn_tokenizer_segment(const wn_tokenizer *tok, struct wn_spm_ids *scrat
   return wn_ids_add(NULL, ids, wn_spm_ids_data(scratch) + dropped, *count - dropped);
 }
 
-/* One stretch of text without U+2581, at a document's beginning or after a newline or a byte token. */
+/* One stretch of text without U+2581, at the beginning of a document or after a newline or a byte token. */
 static wn_status encode_stretch(struct encoder *e, const char *text, size_t bytes, bool first, struct wn_ids *ids) {
   if (bytes == 0) return WN_OK;
   size_t dropped = 0;
@@ -171,13 +170,13 @@ static wn_status encode_spm(const wn_tokenizer *tok, const char *text, size_t by
                             int count, bool first, struct wn_ids *ids, struct wn_encode_detail *why) {
   struct encoder e = {.tok = tok, .scratch = tok->encoder ? wn_spm_ids_create() : NULL};
   wn_status status = e.scratch || !tok->encoder ? WN_OK : WN_ERR_MEMORY;
-  const struct wn_finder_text in = {text, bytes, spans, count};
+  const struct wn_finder_text in = {.text = text, .bytes = bytes, .special = spans, .special_count = count};
   struct wn_found next;
   size_t done = 0;
   while (status == WN_OK && count > 0 && wn_finder_next(&tok->finder, &tok->control, &in, done, &next)) {
     if (next.at.begin > done) status = encode_text(&e, text + done, next.at.begin - done, first, ids);
     if (status == WN_OK) status = wn_ids_add(NULL, ids, &next.id, 1);
-    first = true; /* after a special token a text begins, as in llama.cpp */
+    first = true; /* the text after a special token counts as the beginning of a text, as in llama.cpp */
     done = next.at.end;
   }
   if (status == WN_OK) status = encode_text(&e, text + done, bytes - done, first, ids);
@@ -188,13 +187,13 @@ static wn_status encode_spm(const wn_tokenizer *tok, const char *text, size_t by
   return status;
 }
 
-/* Each byte that is no part of valid UTF-8 is read as U+FFFD. */
+/* Each byte outside of valid UTF-8 is read as U+FFFD. */
 static wn_status encode_bpe(const wn_tokenizer *tok, const char *text, size_t bytes, const struct wn_span *spans,
                             int count, bool first, struct wn_ids *ids, struct wn_encode_detail *why) {
   size_t bad;
   if (wn_utf8_check(text, bytes, &bad)) return wn_bpe_encode(tok->bpe, text, bytes, spans, count, first, ids, why);
   struct wn_bytes valid = {0};
-  wn_status status = wn_utf8_replace_bad(text, bytes, &valid); /* a text with spans has been through this before */
+  wn_status status = wn_utf8_replace_bad(text, bytes, &valid); /* a text with spans is already valid */
   if (status == WN_OK) status = wn_bpe_encode(tok->bpe, valid.data, valid.count, NULL, 0, first, ids, why);
   wn_bytes_clear(&valid);
   return status;
@@ -221,7 +220,7 @@ static bool is_letter(char c) {
 }
 
 size_t wn_tokenizer_cut(const wn_tokenizer *tok, const char *text, size_t bytes) {
-  if (tok->bpe) { /* before a newline that follows a letter: a word ends there, and nothing looks back */
+  if (tok->bpe) { /* before a newline that follows a letter: a word ends there, and no pattern looks back */
     for (size_t i = bytes; tok->bpe->cuttable && i-- > 1;)
       if (text[i] == '\n' && is_letter(text[i - 1])) return i;
     return 0;
@@ -231,7 +230,7 @@ size_t wn_tokenizer_cut(const wn_tokenizer *tok, const char *text, size_t bytes)
   return newline ? (size_t)(newline - text) + 1 : 0;
 }
 
-/* All parts in one, with the spans in which special tokens are read. */
+/* Joins all parts to one text, with the spans in which special tokens are recognised. */
 static wn_status join(wn_context *ctx, const wn_tokenizer *tok, const wn_text_part *parts, int count,
                       struct wn_bytes *text, struct wn_span *spans, int *span_count) {
   *span_count = 0;
@@ -286,7 +285,7 @@ wn_status wn_tokenizer_encode_parts(wn_context *ctx, const wn_tokenizer *tok, co
   struct wn_ids ids = {0};
   struct wn_encode_detail why = {{0}};
   void *data = NULL;
-  /* never NULL, so that no tokens are not taken for a failure */
+  /* never NULL, so that an empty list is no failure */
   wn_status status = tokenizer_grow(ctx, "tokens", &data, sizeof *ids.data, 0, bytes / 4 + 2, &ids.capacity);
   ids.data = data;
   if (status == WN_OK && add_bos) status = wn_ids_add(ctx, &ids, &tok->bos, 1);
@@ -318,12 +317,12 @@ wn_status wn_tokenizer_encode(wn_context *ctx, const wn_tokenizer *tok, const ch
 /* --- decoding --- */
 
 struct decoder {
-  bool at_start;   /* SentencePiece: the space before the text is still to come */
-  char pending[4]; /* the beginning of a sequence */
+  bool at_start;   /* SentencePiece: the space before the text may still come */
+  char pending[4]; /* the beginning of an incomplete UTF-8 sequence */
   int pending_count;
 };
 
-/* Bytes through the UTF-8 filter: complete sequences go out, what cannot become one goes out as U+FFFD a byte. */
+/* Filters bytes: complete UTF-8 sequences are written; a byte that cannot be part of one becomes U+FFFD. */
 static wn_status filter(wn_context *ctx, struct decoder *d, const char *more, size_t n, struct wn_bytes *out) {
   size_t bad;
   if (d->pending_count == 0 && wn_utf8_check(more, n, &bad)) return wn_bytes_add(ctx, out, more, n);
@@ -348,7 +347,7 @@ static unsigned hex_digit(char c) {
   return c >= '0' && c <= '9' ? (unsigned)(c - '0') : (unsigned)(c - 'A' + 10);
 }
 
-/* Text in which U+2581 stands for a space, or which has spaces itself. */
+/* A token's text, in which U+2581 means a space, or which contains spaces. */
 static wn_status decode_text_piece(wn_context *ctx, const wn_tokenizer *tok, struct decoder *d, const char *text,
                                    size_t n, struct wn_bytes *out) {
   bool strip = tok->bpe ? tok->bpe->strip_space : tok->info.add_dummy_prefix || tok->info.remove_extra_whitespaces;
@@ -356,7 +355,7 @@ static wn_status decode_text_piece(wn_context *ctx, const wn_tokenizer *tok, str
     text += 3;
     n -= 3;
     d->at_start = !tok->bpe && tok->info.remove_extra_whitespaces && n == 0;
-  } else if (d->at_start && strip && tok->bpe && n >= 1 && *text == ' ') { /* pieces that hold spaces as they are */
+  } else if (d->at_start && strip && tok->bpe && n >= 1 && *text == ' ') { /* pieces that contain spaces themselves */
     text++, n--;
     d->at_start = false;
   }
@@ -438,7 +437,7 @@ wn_status wn_tokenizer_decode(wn_context *ctx, const wn_tokenizer *tok, const in
   struct wn_bytes out = {0};
   wn_status status = wn_bytes_add(ctx, &out, "", 0);
   for (size_t i = 0; i < count && status == WN_OK; i++) status = decode_piece(ctx, tok, &d, ids[i], true, &out);
-  /* A sequence that never became complete. */
+  /* an incomplete sequence at the end */
   for (int i = 0; i < d.pending_count && status == WN_OK; i++) status = wn_bytes_add(ctx, &out, "\xEF\xBF\xBD", 3);
   if (status != WN_OK) {
     wn_free(out.data);

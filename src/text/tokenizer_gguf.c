@@ -1,8 +1,8 @@
-/* A tokenizer as GGUF's metadata, in llama.cpp's terms: tokenizer.ggml.model "gpt2" (byte-level BPE; .pre names the
- * pattern that splits words), "llama" (SentencePiece BPE) or "t5" (SentencePiece unigram); tokens, scores, types,
- * merges; the ids of special tokens; the chat template. Rows of the model after the last token get a name each, unused.
- * A SentencePiece model goes along whole as well: llama.cpp has no byte fallback in unigram models, and puts a space
- * after user-defined pieces. */
+/* Writes a tokenizer as GGUF metadata, in llama.cpp's terms: tokenizer.ggml.model is "gpt2" (byte-level BPE; .pre names
+ * the split pattern), "llama" (SentencePiece BPE) or "t5" (SentencePiece unigram); then tokens, scores, types, merges,
+ * ids of special tokens, and the chat template. If the model has more rows than the tokenizer has tokens, the rest get
+ * names and are marked unused. A SentencePiece model is also stored whole, because llama.cpp has no byte fallback in
+ * unigram models and puts a space after user-defined pieces. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +23,7 @@ static void add_unused(wn_gguf_values *values, int64_t id) {
   wn_gguf_values_add_string(values, name, (size_t)snprintf(name, sizeof name, "[PAD%lld]", (long long)id));
 }
 
-/* end: the token that llama.cpp takes for the end of a text where a file names none; it cannot be told that there is
- * none. */
+/* end: the token that llama.cpp takes as end of text if the file names none; a file cannot say that there is none. */
 static void put_ids(wn_context *ctx, const wn_tokenizer *tok, int32_t unknown, int32_t end, wn_gguf_values *values) {
   const int32_t bos = tok->bos >= 0 ? tok->bos : tok->known_bos;
   if (bos >= 0) wn_gguf_values_put_uint(values, "tokenizer.ggml.bos_token_id", (uint32_t)bos);
@@ -35,7 +34,7 @@ static void put_ids(wn_context *ctx, const wn_tokenizer *tok, int32_t unknown, i
            end);
   if (unknown >= 0) wn_gguf_values_put_uint(values, "tokenizer.ggml.unknown_token_id", (uint32_t)unknown);
   wn_gguf_values_put_bool(values, "tokenizer.ggml.add_bos_token", tok->bos >= 0);
-  wn_gguf_values_put_bool(values, "tokenizer.ggml.add_eos_token", false); /* unigram: llama.cpp adds it otherwise */
+  wn_gguf_values_put_bool(values, "tokenizer.ggml.add_eos_token", false); /* unigram: otherwise llama.cpp adds eos */
   const char *chat = wn_tokenizer_chat_template(tok);
   if (chat) put_text(values, "tokenizer.chat_template", chat);
 }
@@ -56,7 +55,7 @@ static bool splits_as(const struct wn_bpe *bpe, const struct wn_published *p) {
   return true;
 }
 
-/* The name that GGUF has for the way in which words are split; NULL: none. */
+/* GGUF's name for a way to split words; NULL: it has none. */
 static const char *split_name(const struct wn_bpe *bpe) {
   static const char *const names[] = {"gpt-2",     "smollm", "llama-bpe", "smaug-bpe", "qwen2",
                                       "stablelm2", "tekken", "gpt-4o",    "falcon",    "default"};
@@ -136,7 +135,7 @@ static wn_status put_bpe(wn_context *ctx, const wn_tokenizer *tok, int64_t rows,
   return WN_OK;
 }
 
-/* ---- SentencePiece: sentencepiece_model.proto, already checked (spm_check.h) ---- */
+/* ---- SentencePiece: sentencepiece_model.proto, already validated (spm_check.h) ---- */
 
 struct proto {
   const uint8_t *at, *end;
@@ -152,7 +151,8 @@ static uint64_t varint(struct proto *p) {
   return v;
 }
 
-/* The next field: its number; *value a varint or fixed number, *inner a run of bytes. 0: the end. */
+/* Reads the next field and returns its number, 0 at the end. *value: a varint or fixed number; *inner: a run of
+ * bytes. */
 static uint64_t next_field(struct proto *p, uint64_t *value, struct proto *inner) {
   if (p->at >= p->end) return 0;
   const uint64_t key = varint(p);
@@ -204,7 +204,7 @@ static void read_specs(struct pieces *s) {
   struct proto p = {(const uint8_t *)s->tok->model, (const uint8_t *)s->tok->model + s->tok->model_bytes};
   struct proto spec, inner;
   uint64_t value, number, inside;
-  s->unigram = s->add_dummy_prefix = s->remove_extra = true; /* the proto's defaults */
+  s->unigram = s->add_dummy_prefix = s->remove_extra = true; /* the defaults of the proto */
   while ((number = next_field(&p, &value, &spec))) {
     if (number != 2 && number != 3) continue;
     while ((inside = next_field(&spec, &value, &inner))) {
@@ -238,7 +238,7 @@ static void put_pieces(struct pieces *s) {
   if (s->unigram && s->charsmap.end > s->charsmap.at)
     wn_gguf_values_put_bytes(s->values, "tokenizer.ggml.precompiled_charsmap", s->charsmap.at,
                              (uint64_t)(s->charsmap.end - s->charsmap.at));
-  /* What winnow reads: the model itself, which llama.cpp's way of reading it only comes close to. */
+  /* winnow reads the model itself: llama.cpp's metadata only approximates it. */
   wn_gguf_values_put_bytes(s->values, "winnow.tokenizer.model", (const uint8_t *)s->tok->model,
                            (uint64_t)s->tok->model_bytes);
   put_ids(s->ctx, s->tok, s->unknown, s->unigram ? 1 : 2, s->values);

@@ -1,4 +1,4 @@
-/* What a tokenizer is made of: bytes (neither spm nor bpe), a SentencePiece model, or byte-pair encoding. */
+/* What is inside a tokenizer: bytes (spm and bpe are NULL), a SentencePiece model, or byte-pair encoding. */
 #ifndef WN_TEXT_TOKENIZER_KINDS_H
 #define WN_TEXT_TOKENIZER_KINDS_H
 
@@ -14,29 +14,29 @@ struct wn_pieces;
 
 struct wn_tokenizer {
   int32_t vocab_size, bos, eos; /* bos: put before every text, or -1 */
-  int32_t known_bos;            /* the same where it is not put there, or -1 */
+  int32_t known_bos;            /* bos of a tokenizer that does not put it before texts, or -1 */
   int32_t ends[WN_MAX_ENDS];    /* tokens that end a text or a turn of a chat */
   int end_count;
   char *chat_template; /* or NULL */
-  bool configured;     /* tokenizer_config.json is part of it */
+  bool configured;     /* tokenizer_config.json belongs to it */
   struct wn_bpe *bpe;
   struct wn_spm *spm;
-  struct wn_spm_encoder *encoder; /* spm: SentencePiece's, or NULL: `pieces`, for our own, which serve all texts then */
+  struct wn_spm_encoder *encoder; /* spm: SentencePiece's encoder. NULL: our own encode all texts and need `pieces` */
   struct wn_pieces *pieces;
   char *model; /* spm: the model file, [model_bytes] */
   size_t model_bytes;
   struct wn_spm_info info;
-  bool cuttable;           /* spm: at newlines */
-  size_t prefix;           /* spm: ids that "\n" alone has */
+  bool cuttable;           /* spm: texts may be cut at newlines */
+  size_t prefix;           /* spm: number of ids for "\n" alone */
   int32_t byte_id[256];    /* spm: -1: none */
-  struct wn_vocab control; /* spm: its control tokens, */
-  struct wn_finder finder; /* to be found in texts where asked for */
+  struct wn_vocab control; /* spm: its control tokens */
+  struct wn_finder finder; /* finds them in texts, if asked to */
   pthread_mutex_t tree_lock;
-  struct wn_token_tree *tree; /* token_tree.h; NULL: nobody has asked for it yet */
+  struct wn_token_tree *tree; /* token_tree.h; NULL: not needed so far */
 };
 
-/* Appends the ids of a text without U+2581 but for the first `dropped`, by SentencePiece, in scratch, or by our own
- * encoders; *count: of all. WN_ERR_FORMAT: `error` says why. */
+/* Appends the ids of a text without U+2581, except the first `dropped`, by SentencePiece (with scratch) or our own
+ * encoders; *count: number of all ids. WN_ERR_FORMAT: `error` says why. */
 wn_status wn_tokenizer_segment(const wn_tokenizer *tok, struct wn_spm_ids *scratch, const char *text, size_t bytes,
                                size_t dropped, struct wn_ids *ids, size_t *count, struct wn_spm_error *error);
 

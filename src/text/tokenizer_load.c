@@ -1,5 +1,5 @@
-/* Tokenizers from files and into them. What a path is, is found out by looking: a folder (a checkpoint of ours, or a
- * Hugging Face one), a GGUF file, a tokenizer.json, a SentencePiece model. */
+/* Loads and saves tokenizers. A path may be a folder (our checkpoint, or a Hugging Face one), a GGUF file, a
+ * tokenizer.json, or a SentencePiece model; the contents decide. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,8 +23,8 @@
 #define CONFIG_NAME "tokenizer_config.json"
 #define TEMPLATE_NAME "chat_template.jinja"
 
-/* Tries out whether newline is a token of its own: the ids of "a\nb" must be those of "a", newline, and what "\nb" has
- * after newline. */
+/* Tests whether newline is a token by itself: the ids of "a\nb" must be those of "a", newline, and the rest of
+ * "\nb". */
 static wn_status find_cuts(wn_context *ctx, const char *path, wn_tokenizer *tok) {
   struct wn_spm_ids *scratch = tok->encoder ? wn_spm_ids_create() : NULL;
   struct wn_spm_error error;
@@ -58,7 +58,7 @@ static wn_status find_cuts(wn_context *ctx, const char *path, wn_tokenizer *tok)
 
 /* --- SentencePiece --- */
 
-/* Control tokens, for texts in which they are to be read. */
+/* Collects control tokens, for texts in which they are recognised. */
 static wn_status gather_control(wn_context *ctx, const char *path, wn_tokenizer *tok) {
   WN_TRY(wn_vocab_create(ctx, path, tok->vocab_size, &tok->control));
   for (int32_t id = 0; id < tok->vocab_size; id++) {
@@ -70,7 +70,7 @@ static wn_status gather_control(wn_context *ctx, const char *path, wn_tokenizer 
   return wn_finder_create(ctx, &tok->control, false, NULL, NULL, &tok->finder);
 }
 
-/* Without SentencePiece: the tree of pieces stays, since every text needs it. */
+/* Without SentencePiece: keeps the tree of pieces, since every text needs it. */
 static wn_status serve_ourselves(wn_context *ctx, const char *path, wn_tokenizer *tok) {
   void *p;
   WN_TRY(wn_alloc(ctx, "tokenizer", sizeof *tok->pieces, &p));
@@ -85,7 +85,7 @@ static wn_status serve_ourselves(wn_context *ctx, const char *path, wn_tokenizer
       path);
 }
 
-/* tok->model is in place. */
+/* tok->model is set. */
 static wn_status open_sentencepiece(wn_context *ctx, const char *path, wn_tokenizer *tok) {
   WN_TRY(wn_spm_check(ctx, path, tok->model, tok->model_bytes, &tok->info));
   struct wn_spm_error error;
@@ -116,7 +116,7 @@ static wn_status load_sentencepiece(wn_context *ctx, const char *path, wn_tokeni
 
 /* --- GGUF --- */
 
-/* The SentencePiece model itself, which wn_tokenizer_gguf writes in addition to what llama.cpp reads. */
+/* The whole SentencePiece model, which wn_tokenizer_gguf stores besides llama.cpp's metadata. */
 static wn_status take_model(wn_context *ctx, const wn_gguf_value *value, wn_tokenizer *tok) {
   const void *data;
   size_t bytes;
@@ -161,7 +161,7 @@ static wn_status load_gguf(wn_context *ctx, const char *path, wn_tokenizer *tok)
 
 /* --- all kinds --- */
 
-/* Control tokens that end a turn, by the names that models have given them. */
+/* Finds the control tokens that end a turn, by the names that models use. */
 static void find_ends(wn_tokenizer *tok) {
   static const char *const names[] = {"<|eot_id|>",      "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
                                       "<|end_of_text|>", "<|eom_id|>", "<EOT>",   "</s>",          "<|end_of_turn|>"};
@@ -178,7 +178,7 @@ static void find_ends(wn_tokenizer *tok) {
 
 /* --- tokenizer.json and the other files of its folder --- */
 
-/* A unigram model: the SentencePiece model that it stands for. */
+/* A unigram model: converted to a SentencePiece model. */
 static wn_status load_unigram(wn_context *ctx, const char *path, const json_t *json, wn_tokenizer *tok) {
   struct wn_bytes model = {0};
   int32_t bos;
@@ -217,7 +217,7 @@ static wn_status load_json(wn_context *ctx, const char *path, wn_tokenizer *tok)
   return status;
 }
 
-/* A token given as its text, or as an object with it. */
+/* A token given by its text, or by an object that has the text. */
 static int32_t configured_token(const wn_tokenizer *tok, const json_t *config, const char *key) {
   const json_t *value = json_object_get(config, key);
   if (json_is_object(value)) value = json_object_get(value, "content");
@@ -228,7 +228,7 @@ static int32_t configured_token(const wn_tokenizer *tok, const json_t *config, c
 }
 
 static wn_status set_template(wn_context *ctx, wn_tokenizer *tok, const json_t *value) {
-  for (size_t i = 0; json_is_array(value) && i < json_array_size(value); i++) { /* several by name */
+  for (size_t i = 0; json_is_array(value) && i < json_array_size(value); i++) { /* several templates by name */
     const json_t *entry = json_array_get(value, i);
     const char *name = json_string_value(json_object_get(entry, "name"));
     if (i > 0 && (!name || strcmp(name, "default"))) continue;
@@ -240,7 +240,7 @@ static wn_status set_template(wn_context *ctx, wn_tokenizer *tok, const json_t *
   return tok->chat_template ? WN_OK : WN_ERR_MEMORY;
 }
 
-/* tokenizer_config.json: which tokens stand where, and the chat template (which may be a file of its own). */
+/* tokenizer_config.json: special tokens, and the chat template (which may be a separate file). */
 static wn_status load_config(wn_context *ctx, const char *dir, wn_tokenizer *tok) {
   char path[4096];
   if (!tok->bpe && !tok->spm) return WN_OK;
@@ -307,8 +307,8 @@ static wn_status create(wn_context *ctx, wn_tokenizer **out) {
   return WN_OK;
 }
 
-/* A fine-tune of a SentencePiece model adds tokens in tokenizer.json, of which tokenizer.model knows nothing: does the
- * one name an id that the other does not have? */
+/* A fine-tune of a SentencePiece model adds tokens only in tokenizer.json. Does that file have ids that tokenizer.model
+ * lacks? */
 static wn_status has_more(wn_context *ctx, const char *dir, const wn_tokenizer *tok, bool *more) {
   char path[4096];
   json_t *json;
@@ -361,7 +361,7 @@ static wn_status load_spec(wn_context *ctx, const char *spec, wn_tokenizer **out
   return WN_OK;
 }
 
-/* A folder's files of one generation, whoever saves into it meanwhile. */
+/* Loads files of one generation, even if another process saves into the folder meanwhile. */
 wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **out) {
   WN_CHECK_CALL(WN_POINTER(spec), WN_POINTER(out));
   if (!wn_path_is_dir(spec)) return load_spec(ctx, spec, out);
@@ -463,7 +463,7 @@ static json_t *token_json(const wn_tokenizer *tok, int32_t id) {
   return string ? string : json_null();
 }
 
-/* json: there is a tokenizer.json, which says all that transformers needs. */
+/* json: a tokenizer.json is written too, which has all that transformers needs. */
 static wn_status save_config(wn_context *ctx, const wn_tokenizer *tok, bool json, const char *path) {
   json_t *config = json_pack(
       "{s:s, s:o, s:o, s:b}", "tokenizer_class", json ? "PreTrainedTokenizerFast" : "LlamaTokenizer", "bos_token",
@@ -482,7 +482,7 @@ wn_status wn_tokenizer_write(wn_context *ctx, const wn_tokenizer *tok, struct wn
   char path[4096 + 64], config[4096 + 64];
   WN_TRY(wn_path_join(ctx, path, sizeof path, f->next, tok->spm ? MODEL_NAME : KIND_NAME));
   WN_TRY(wn_path_join(ctx, config, sizeof config, f->next, CONFIG_NAME));
-  /* Another tokenizer's files of an earlier save would be loaded instead. */
+  /* Files of another tokenizer from an earlier save would be loaded instead. */
   static const char *const others[] = {MODEL_NAME, KIND_NAME, CONFIG_NAME};
   for (size_t i = 0; i < sizeof others / sizeof *others; i++) WN_TRY(wn_folder_drop(ctx, f, others[i]));
   if (tok->configured) WN_TRY(wn_folder_drop(ctx, f, TEMPLATE_NAME));

@@ -1,6 +1,7 @@
-/* Training of SentencePiece tokenizers. The texts are mapped and handed over line by line; a line is a sentence. With
- * max_sentences, exactly so many lines are drawn without replacement in one pass (Knuth, The Art of Computer
- * Programming, volume 2, 3.4.2, algorithm S), from random numbers of the line's index: the same lines every time. */
+/* Trains SentencePiece tokenizers. The texts are mapped and passed on line by line; a line is a sentence. With
+ * max_sentences, exactly that many lines are drawn without replacement in one pass (Knuth, The Art of Computer
+ * Programming, volume 2, 3.4.2, algorithm S). The random numbers depend on the line's index: the same lines every
+ * time. */
 #include "base/alloc.h"
 #include "base/context.h"
 #include "base/error.h"
@@ -15,17 +16,17 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LINE_BYTES ((size_t)16 << 10) /* longer lines are cut: words are learned from, not sentences */
+#define LINE_BYTES ((size_t)16 << 10) /* longer lines are cut: training needs words, not sentences */
 
 struct lines {
   wn_context *ctx;
   const struct wn_map *maps;
   int count, file;
-  size_t at;                             /* in the current file */
-  uint64_t index, total, chosen, wanted; /* lines seen, of how many; taken, of how many; wanted 0: all */
+  size_t at;                             /* position in the current file */
+  uint64_t index, total, chosen, wanted; /* lines read, all lines; lines drawn, lines to draw (0: all) */
 };
 
-/* The next line that is not empty. */
+/* The next non-empty line. */
 static bool next_line(struct lines *l, const char **text, size_t *bytes) {
   while (l->file < l->count) {
     const struct wn_map *map = &l->maps[l->file];
@@ -43,14 +44,14 @@ static bool next_line(struct lines *l, const char **text, size_t *bytes) {
     } else if (left <= LINE_BYTES) {
       n = left;
       l->at += n;
-    } else { /* cut at a space, or else between characters */
+    } else { /* cut at a space, else between characters */
       const char *space = memrchr(start, ' ', LINE_BYTES);
       n = space && space > start ? (size_t)(space - start) : LINE_BYTES;
       while (n > 1 && ((unsigned char)start[n] & 0xC0) == 0x80) n--;
       l->at += n;
     }
     if (n > 0 && start[n - 1] == '\r') n--;
-    if (n == 0 || memchr(start, 0, n)) continue; /* SentencePiece cannot learn from NULs */
+    if (n == 0 || memchr(start, 0, n)) continue; /* SentencePiece cannot train on NULs */
     *text = start;
     *bytes = n;
     return true;
@@ -58,7 +59,7 @@ static bool next_line(struct lines *l, const char **text, size_t *bytes) {
   return false;
 }
 
-/* SentencePiece asks again after the end. */
+/* SentencePiece calls it again after the end. */
 static bool next_sentence(void *user, const char **text, size_t *bytes) {
   struct lines *l = user;
   while (next_line(l, text, bytes)) {
@@ -85,15 +86,15 @@ static wn_status tokenizer_train_check_options(wn_context *ctx, const wn_tokeniz
     return wn_fail(ctx, WN_ERR_ARGUMENT, "tokenizer kind \"%s\" is not one of unigram, bpe", o->kind);
   if (o->vocab_size < 8 || o->vocab_size > 1 << 20)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "a vocabulary of %d is out of range 8..%d", o->vocab_size, 1 << 20);
-  if (!(o->coverage == 0 || (o->coverage >= 0.98 && o->coverage <= 1))) /* SentencePiece's range */
+  if (!(o->coverage == 0 || (o->coverage >= 0.98 && o->coverage <= 1))) /* the range that SentencePiece allows */
     return wn_fail(ctx, WN_ERR_ARGUMENT, "a character coverage of %g is out of range 0.98..1", o->coverage);
   if (o->max_sentences < 0 || o->threads < 0 || o->threads > 1024)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "%s is out of range", o->threads ? "the number of threads" : "max_sentences");
   return WN_OK;
 }
 
-/* What SentencePiece says, in words of ours where it names its own options: "... 270 vs 288" (tokens asked for, and
- * those that every vocabulary has) and "... (60000). Please set it to a value <= 283". */
+/* Translates SentencePiece's errors that name its own options: "... 270 vs 288" (the vocabulary asked for, and the
+ * tokens that every vocabulary needs) and "... (60000). Please set it to a value <= 283". */
 static wn_status tokenizer_train_failed(wn_context *ctx, const wn_tokenizer_train_options *o, const char *text) {
   char what[sizeof((struct wn_spm_error *)0)->text];
   int asked, bound;

@@ -1,10 +1,10 @@
 /* The best segmentation under a unigram model (Kudo, "Subword Regularization", ACL 2018) by the recurrence
  *   best(e) = max over pieces text[s..e) of best(s) + score(piece),   best(0) = 0,
- * with the arithmetic of SentencePiece 0.1.97 (unigram_model.cc, EncodeOptimized): scores are summed in double and kept
- * as float, of equals the one from further left stays, a character without a piece of its own is unknown at the lowest
- * score minus 10, and a symbol of the user's always wins. A byte of text takes 2, for the length of the piece that ends
- * there; scores live in a window of the longest piece. Cost: a step in the tree of pieces for each byte of every prefix
- * that is one. */
+ * with the arithmetic of SentencePiece 0.1.97 (unigram_model.cc, EncodeOptimized): scores are summed in double and
+ * stored as float; of equal scores the piece that begins further left wins; a character without a piece is unknown,
+ * with the lowest score minus 10; a user-defined symbol always wins. Memory: 2 bytes a byte of text, for the length of
+ * the piece that ends there; scores are kept only for the last positions, as many as the longest piece has bytes. Cost:
+ * at each position one step in the tree of pieces for each byte that can still continue a piece. */
 #include "text/unigram.h"
 
 #include <string.h>
@@ -18,8 +18,8 @@ bool wn_unigram_serves(const wn_tokenizer *tok) {
   return wn_pieces_serve(tok) && tok->info.unigram;
 }
 
-/* score [mask + 1]: of the best path to a place, at place & mask; back [bytes + 1]: the length of its last piece, 0: no
- * path leads there. */
+/* score [mask + 1]: of the best path to a position, stored at position & mask. back [bytes + 1]: the length of that
+ * path's last piece; 0: no path leads there. */
 static void unigram_reach(uint16_t *back, float *score, size_t mask, size_t place, size_t length, double value) {
   if (back[place] != 0 && !(value > score[place & mask])) return;
   score[place & mask] = (float)value;
@@ -49,7 +49,7 @@ static void unigram_search(const struct wn_pieces *u, const char *text, size_t b
   }
 }
 
-/* Piece by piece from the left: lengths that stand at the ends of pieces go to their beginnings. */
+/* Moves each length from the end of its piece to the beginning. */
 static void unigram_turn(uint16_t *back, size_t bytes) {
   uint16_t length = back[bytes];
   for (size_t end = bytes; end > 0;) {

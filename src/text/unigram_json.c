@@ -1,7 +1,7 @@
-/* Reading a tokenizer.json whose model is Unigram: it becomes the SentencePiece model that it stands for. Read are
- * files that leave the text as it is but for its spaces: as U+2581 (normalizers Prepend and Replace, or the
- * pre-tokenizer Metaspace) or as themselves (wn_spm_write_json). Tables of normalisation (Precompiled, NFKC, ...) and
- * everything else is refused by name. */
+/* Reads a tokenizer.json whose model is Unigram and converts it to a SentencePiece model. Accepted are files that leave
+ * the text unchanged except for its spaces: spaces become U+2581 (normalizers Prepend and Replace, or the pre-tokenizer
+ * Metaspace) or stay spaces (wn_spm_write_json). Normalisation tables (Precompiled, NFKC, ...) and everything else are
+ * refused by name. */
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
@@ -20,7 +20,7 @@ struct unigram_reader {
   const char *name;
   const json_t *vocab, *added;
   bool byte_fallback;
-  bool spaces, marks, prefix; /* pieces hold spaces as themselves; the text's become U+2581; one stands before a text */
+  bool spaces, marks, prefix; /* pieces contain spaces; spaces become U+2581; a text gets one in front */
 };
 
 static wn_status unigram_json_unknown(const struct unigram_reader *r, const char *where, const char *what) {
@@ -41,7 +41,7 @@ static const char *unigram_json_text(const json_t *object, const char *key) {
   return text ? text : "";
 }
 
-/* The steps of one of the three lists one after the other; a step that stands alone is a list of one. */
+/* Reads the steps of one of the three lists in turn; a single step counts as a list of one. */
 static wn_status unigram_json_steps(struct unigram_reader *r, const json_t *root, const char *where, const char *list,
                                     wn_status (*step)(struct unigram_reader *r, const json_t *object,
                                                       const char *type)) {
@@ -56,7 +56,7 @@ static wn_status unigram_json_steps(struct unigram_reader *r, const json_t *root
   return WN_OK;
 }
 
-/* One character that is not a piece? */
+/* Is the text one character that is not a piece? */
 static bool unigram_json_is_foreign(const struct unigram_reader *r, const char *text) {
   const size_t bytes = strlen(text);
   if (bytes == 0 || wn_utf8_sequence(text, bytes) != (int)bytes) return false;
@@ -81,14 +81,14 @@ static wn_status unigram_json_normalizer(struct unigram_reader *r, const json_t 
     return WN_OK;
   }
   if (!strcmp(type, "Replace") && !strcmp(from, space_mark) && !strcmp(content, " ")) return WN_OK;
-  /* One unknown character for another, where both become the unknown token. */
+  /* Replaces one unknown character by another: both become the unknown token. */
   if (!strcmp(type, "Replace") && !r->byte_fallback && !strcmp(content, WN_SPM_JSON_UNKNOWN) &&
       unigram_json_is_foreign(r, from) && unigram_json_is_foreign(r, content))
     return WN_OK;
   return unigram_json_unknown(r, "normalizer", type);
 }
 
-/* A split at a character that no piece has changes nothing. */
+/* A split at a character that no piece contains changes nothing. */
 static wn_status unigram_json_split(struct unigram_reader *r, const json_t *object, const char *type) {
   const char *text = unigram_json_text(json_object_get(object, "pattern"), "String");
   if (!unigram_json_is_foreign(r, text) || strcmp(unigram_json_text(object, "behavior"), "Isolated") != 0)
@@ -102,7 +102,8 @@ static wn_status unigram_json_pre_tokenizer(struct unigram_reader *r, const json
   if (strcmp(type, "Metaspace") != 0) return unigram_json_unknown(r, "pre_tokenizer", type);
   if (strcmp(unigram_json_text(object, "replacement"), space_mark) != 0)
     return unigram_json_unknown(r, "pre_tokenizer Metaspace with", unigram_json_text(object, "replacement"));
-  /* Split at spaces: no piece may have one but at its beginning, which the file would have to show. */
+  /* Refused: a split at spaces changes nothing only if no piece has a space after its beginning, which the file does
+   * not tell. */
   if (!json_is_false(json_object_get(object, "split")))
     return unigram_json_unknown(r, "pre_tokenizer", "Metaspace split");
   r->marks = true;
@@ -118,12 +119,12 @@ static wn_status unigram_json_decoder(struct unigram_reader *r, const json_t *ob
   return unigram_json_unknown(r, "decoder", type);
 }
 
-/* What the added tokens make of pieces [vocab]: 0 where they do not name it. */
+/* What the added tokens say of the pieces [vocab]; 0: nothing. */
 static wn_status unigram_json_added(const struct unigram_reader *r, uint8_t **out) {
   void *memory;
   WN_TRY(wn_alloc(r->ctx, "types of pieces", json_array_size(r->vocab), &memory));
   *out = memory;
-  for (size_t i = json_array_size(r->added); i-- > 0;) { /* the first of several for a piece counts */
+  for (size_t i = json_array_size(r->added); i-- > 0;) { /* of several entries for one piece the first counts */
     const json_t *token = json_array_get(r->added, i);
     (*out)[json_integer_value(json_object_get(token, "id"))] =
         json_is_true(json_object_get(token, "special")) ? WN_PIECE_CONTROL : WN_PIECE_USER_DEFINED;
@@ -131,13 +132,13 @@ static wn_status unigram_json_added(const struct unigram_reader *r, uint8_t **ou
   return WN_OK;
 }
 
-/* "<0x41>" */
+/* Is it of the form "<0x41>"? */
 static bool unigram_json_is_byte(const char *text) {
   return strlen(text) == 6 && !strncmp(text, "<0x", 3) && isxdigit((unsigned char)text[3]) &&
          isxdigit((unsigned char)text[4]) && text[5] == '>';
 }
 
-/* A piece as SentencePiece writes it: U+2581 for its spaces. */
+/* A piece as SentencePiece writes it, with U+2581 for spaces. */
 static wn_status unigram_json_marked(const struct unigram_reader *r, const char *text, struct wn_bytes *out) {
   out->count = 0;
   while (r->spaces && *text) {

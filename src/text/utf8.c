@@ -1,4 +1,4 @@
-/* UTF-8 validity. See utf8.h. */
+/* UTF-8 validity; see utf8.h. */
 #include "text/utf8.h"
 
 #include <stdint.h>

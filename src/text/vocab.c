@@ -1,4 +1,4 @@
-/* Vocabularies. See vocab.h. */
+/* Vocabularies; see vocab.h. */
 #include "text/vocab.h"
 
 #include <stdlib.h>
@@ -127,7 +127,7 @@ static wn_status finder_fill(const struct wn_vocab *v, bool normalized, wn_finde
       WN_TRY(rewrite(user, wn_vocab_text(v, id), t->bytes, texts));
     else
       WN_TRY(wn_bytes_add(NULL, texts, wn_vocab_text(v, id), t->bytes));
-    if (texts->count == at) continue; /* nothing is left of it, which no text has */
+    if (texts->count == at) continue; /* rewriting left nothing of it, and an empty text is never found */
     out->order[out->count++] = (struct wn_finder_entry){at, texts->count - at, id};
     out->begins[(unsigned char)texts->data[at]] = true;
     out->special |= t->kind == WN_TOKEN_SPECIAL;
@@ -157,8 +157,8 @@ void wn_finder_clear(struct wn_finder *f) {
   *f = (struct wn_finder){0};
 }
 
-/* Within order[lo, hi), whose texts agree in their first `depth` bytes: the first whose byte there is at least `byte`
- * (texts that end there come first). */
+/* order[lo, hi) holds texts that agree in their first `depth` bytes. Finds the first of them whose next byte is at
+ * least `byte`; texts that end there come first. */
 static int bound(const struct wn_finder *f, int lo, int hi, size_t depth, int byte) {
   while (lo < hi) {
     int middle = lo + (hi - lo) / 2;
@@ -202,9 +202,9 @@ bool wn_finder_next(const struct wn_finder *f, const struct wn_vocab *v, const s
   return false;
 }
 
-/* --- the alphabet of bytes --- */
+/* --- the byte alphabet --- */
 
-/* Bytes that do not stand for themselves, in order: 0x00 to 0x20, 0x7F to 0xA0, 0xAD. */
+/* Bytes that do not map to themselves, in order: 0x00 to 0x20, 0x7F to 0xA0, 0xAD. */
 int32_t wn_byte_alphabet(unsigned byte) {
   if (byte <= 0x20) return 0x100 + (int32_t)byte;
   if (byte >= 0x7F && byte <= 0xA0) return 0x100 + 33 + (int32_t)(byte - 0x7F);
@@ -222,7 +222,7 @@ bool wn_alphabet_decode(const char *text, size_t bytes, char *out, size_t *out_b
   for (size_t i = 0; i < bytes;) {
     unsigned char lead = (unsigned char)text[i];
     int32_t point = lead;
-    if (lead >= 0x80) { /* all of the alphabet is below U+0800 */
+    if (lead >= 0x80) { /* the whole alphabet is below U+0800 */
       if (wn_utf8_sequence(text + i, bytes - i) != 2) return false;
       point = (lead & 0x1F) << 6 | ((unsigned char)text[i + 1] & 0x3F);
       i++;

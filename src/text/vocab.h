@@ -1,4 +1,4 @@
-/* A vocabulary: tokens by id, ids by text, and the tokens that are looked for in a text before anything else. */
+/* A vocabulary: tokens by id, ids by text, and the tokens that are searched for in a text before anything else. */
 #ifndef WN_TEXT_VOCAB_H
 #define WN_TEXT_VOCAB_H
 
@@ -7,23 +7,23 @@
 #include <stdint.h>
 #include "winnow/context.h"
 
-#define WN_TOKEN_MAX_BYTES 16384 /* of one token */
+#define WN_TOKEN_MAX_BYTES 16384 /* longest token */
 
 enum wn_token_kind {
   WN_TOKEN_NONE, /* an id without a token */
   WN_TOKEN_TEXT,
-  WN_TOKEN_SPECIAL, /* control tokens: found in a text only where the caller asks, decoded to nothing */
-  WN_TOKEN_ADDED,   /* found in every text */
-  WN_TOKEN_BYTE     /* "<0x41>" */
+  WN_TOKEN_SPECIAL, /* control tokens: recognised only where the caller asks for it, decoded to nothing */
+  WN_TOKEN_ADDED,   /* recognised in every text */
+  WN_TOKEN_BYTE     /* of the form "<0x41>" */
 };
 
 struct wn_token {
-  uint32_t at, bytes; /* in the arena */
+  uint32_t at, bytes; /* range in the arena */
   uint8_t kind;
-  bool model;                      /* words may become it (indexed) */
-  bool mapped;                     /* the file has it in the byte alphabet */
-  bool lstrip, rstrip, normalized; /* added and special tokens: they absorb the white space around them, are searched in
-                                      normalised text */
+  bool model;                      /* the model can produce it (so it is indexed) */
+  bool mapped;                     /* its text in the file is in the byte alphabet */
+  bool lstrip, rstrip, normalized; /* for added and special tokens: absorbs white space on the left, on the right; is
+                                    * searched for in normalised text */
 };
 
 struct wn_vocab {
@@ -31,15 +31,15 @@ struct wn_vocab {
   struct wn_token *tokens; /* [size] */
   char *arena;
   size_t used, room;
-  int32_t *slots; /* [mask + 1], -1: free */
+  int32_t *slots; /* hash table, [mask + 1], -1: free */
   uint32_t mask;
 };
 wn_status wn_vocab_create(wn_context *ctx, const char *name, int32_t size, struct wn_vocab *out);
 void wn_vocab_clear(struct wn_vocab *v);
-/* Gives id its text. */
+/* Sets the text of id. */
 wn_status wn_vocab_set(wn_context *ctx, const char *name, struct wn_vocab *v, int32_t id, const char *text,
                        size_t bytes, enum wn_token_kind kind);
-/* The index over tokens with `model`; two of one text are WN_ERR_FORMAT. */
+/* Builds the index of tokens with `model`; two with one text are WN_ERR_FORMAT. */
 wn_status wn_vocab_index(wn_context *ctx, const char *name, struct wn_vocab *v);
 int32_t wn_vocab_find(const struct wn_vocab *v, const char *text, size_t bytes); /* -1: none */
 static inline const char *wn_vocab_text(const struct wn_vocab *v, int32_t id) {
@@ -47,21 +47,21 @@ static inline const char *wn_vocab_text(const struct wn_vocab *v, int32_t id) {
 }
 uint64_t wn_hash_bytes(const char *data, size_t bytes);
 
-/* Tokens that are looked for in a text: the leftmost, of those the longest. Cost: for a byte that begins one, its
- * length times the logarithm of their number. */
+/* Searches a text for tokens: the leftmost match, of several there the longest. Cost: where a byte begins a token, its
+ * length times the logarithm of the number of tokens. */
 struct wn_bytes;
 struct wn_finder_entry {
-  size_t at, bytes; /* in the finder's texts */
+  size_t at, bytes; /* range in the finder's texts */
   int32_t id;
 };
 struct wn_finder {
   struct wn_finder_entry *order; /* [count] sorted by text */
   int count;
   char *texts;
-  bool begins[256], special; /* special: special tokens are among them */
+  bool begins[256], special; /* special: some are special tokens */
 };
-/* Of the added and special tokens those whose `normalized` is as given. What is looked for is the token's text, or what
- * `rewrite` (or NULL) appends for it. */
+/* Builds a finder of the added and special tokens whose `normalized` is as given. It searches for a token's text, or
+ * for what `rewrite` (if not NULL) appends for it. */
 typedef wn_status (*wn_finder_rewrite_fn)(const void *user, const char *text, size_t bytes, struct wn_bytes *out);
 wn_status wn_finder_create(wn_context *ctx, const struct wn_vocab *v, bool normalized, wn_finder_rewrite_fn rewrite,
                            const void *user, struct wn_finder *out);
@@ -69,7 +69,7 @@ void wn_finder_clear(struct wn_finder *f);
 struct wn_span {
   size_t begin, end;
 };
-/* A text, and the spans of it in which special tokens are looked for. */
+/* A text, and the spans of it in which special tokens are recognised. */
 struct wn_finder_text {
   const char *text;
   size_t bytes;
@@ -80,15 +80,14 @@ struct wn_found {
   struct wn_span at;
   int32_t id;
 };
-/* The first from `from` on; false when there is none. */
+/* The first match at or after `from`; false if there is none. */
 bool wn_finder_next(const struct wn_finder *f, const struct wn_vocab *v, const struct wn_finder_text *in, size_t from,
                     struct wn_found *out);
 
-/* GPT-2's alphabet of bytes (openai/gpt-2, encoder.py): printable bytes stand for themselves, the others for U+0100 on.
- */
+/* GPT-2's byte alphabet (openai/gpt-2, encoder.py): printable bytes map to themselves, the others to U+0100 and up. */
 int32_t wn_byte_alphabet(unsigned byte);     /* the code point */
 int wn_byte_of_alphabet(int32_t code_point); /* -1: none */
-/* Text in the alphabet to bytes, into out [bytes]; false when it has another character. */
+/* Decodes a text in the byte alphabet to out [bytes]; false if it has another character. */
 bool wn_alphabet_decode(const char *text, size_t bytes, char *out, size_t *out_bytes);
 
 #endif

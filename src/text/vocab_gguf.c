@@ -1,4 +1,5 @@
-/* Tokenizers of GGUF files. See vocab_gguf.h. Every array's kind and length, and every id, is checked before use. */
+/* Reads tokenizers from GGUF files; see vocab_gguf.h. Kind and length of every array, and every id, are checked before
+ * use. */
 #include "text/vocab_gguf.h"
 
 #include <math.h>
@@ -38,7 +39,7 @@ static wn_status find_array(const struct source *s, const char *key, wn_gguf_kin
   return WN_OK;
 }
 
-/* An id, or -1 where the file has none. */
+/* An id, or -1 if the file has none. */
 static wn_status vocab_gguf_read_id(const struct source *s, const char *key, int32_t *out) {
   const wn_gguf_value *v = wn_gguf_value_find(s->file, key);
   int64_t id;
@@ -46,7 +47,7 @@ static wn_status vocab_gguf_read_id(const struct source *s, const char *key, int
   if (!v) return WN_OK;
   if (v->is_array || !wn_gguf_value_int(v, 0, &id))
     return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: %s is not a whole number", s->path, key);
-  if (id == -1 || id == UINT32_MAX) return WN_OK; /* how some writers say none */
+  if (id == -1 || id == UINT32_MAX) return WN_OK; /* how some writers express none */
   if (id < 0 || id >= s->size)
     return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: %s is %lld, the vocabulary has %d tokens", s->path, key, (long long)id,
                    s->size);
@@ -155,7 +156,7 @@ static wn_status put_piece(const struct source *s, struct wn_bytes *model, struc
     return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.scores[%d] is not a number", s->path, id);
   if (!isfinite(score))
     return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.scores[%d] is not finite", s->path, id);
-  /* One token is the unknown one; another of that type stands for nothing. */
+  /* A vocabulary has one unknown token; other tokens of that type are unused. */
   if (id == unknown)
     type = TYPE_UNKNOWN;
   else if (type == TYPE_UNKNOWN)

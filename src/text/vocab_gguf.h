@@ -1,5 +1,5 @@
-/* The tokenizer inside a GGUF file (tokenizer.ggml.*): byte-level BPE ("gpt2"), or SentencePiece ("llama") as the
- * serialized model that libsentencepiece reads. */
+/* Reads the tokenizer in a GGUF file (tokenizer.ggml.*): byte-level BPE ("gpt2"), or SentencePiece ("llama"), as a
+ * serialized model that libsentencepiece can read. */
 #ifndef WN_TEXT_VOCAB_GGUF_H
 #define WN_TEXT_VOCAB_GGUF_H
 
@@ -10,7 +10,7 @@ struct wn_gguf_vocab {
   struct wn_bpe *bpe; /* or */
   char *spm;          /* [spm_bytes], counted memory */
   size_t spm_bytes;
-  int32_t bos, eos, turn; /* ids or -1; turn ends an answer in a chat */
+  int32_t bos, eos, turn; /* ids or -1; turn: ends an answer in a chat */
   bool add_bos;
   char *chat_template; /* or NULL */
 };

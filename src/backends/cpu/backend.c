@@ -1,5 +1,5 @@
-/* The cpu backend's table: the reference backend's slots, overridden by what this instruction set has kernels for.
- * WN_ISA_REF overrides nothing: plain C on any machine, but in the backend that users select. */
+/* The cpu backend's table: the reference backend's slots, replaced where there are kernels for this instruction set.
+ * WN_ISA_REF replaces nothing: plain C on any machine, under the name of the backend that users select. */
 #include <pthread.h>
 #if WN_HAVE_ONEDNN
 #include <dnnl.h>
@@ -7,11 +7,11 @@
 #include "backends/cpu/attention/attention.h"
 #include "backends/cpu/cpu.h"
 
-static struct wn_backend tables[3]; /* by enum wn_isa */
+static struct wn_backend tables[3]; /* indexed by enum wn_isa */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void backend_fill(void) {
-  /* No further than what this processor has: what fills a table is compiled for the table's set like its kernels. */
+  /* Only sets that this processor has: the code that fills a table is compiled for that set, like its kernels. */
   for (int isa = WN_ISA_REF; isa <= (int)wn_cpu_best_isa(); isa++) {
     struct wn_backend *table = &tables[isa];
     *table = *wn_backend_ref();
@@ -34,8 +34,8 @@ static void backend_fill(void) {
 
 const struct wn_backend *wn_backend_cpu(enum wn_isa isa) {
   pthread_once(&once, backend_fill);
-  /* A forced AVX2 holds for oneDNN's kernels too. It takes this only before its first kernel; later it refuses, which
-   * leaves a process that asked for both sets (tests) on the wider one. */
+  /* If AVX2 is forced, oneDNN must use it too. oneDNN accepts this only before its first kernel; later it refuses, and
+   * a process that asked for both sets (tests) stays on the wider one. */
 #if WN_HAVE_ONEDNN
   if (isa == WN_ISA_AVX2) (void)dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2);
 #endif

@@ -1,7 +1,7 @@
-/* Mixture of experts: rows gathered by expert, one product of each for all of its rows, so that of packed weights only
- * those of experts that some row has chosen are read. The products are the backend's own: each row of one has the bits
- * that it has alone where rows are apart, and what a row's experts give is added up in the order of their weights.
- * Cost: the products', and 2 (top + 1) MC numbers moved. */
+/* Mixture of experts. Rows are gathered by expert; each expert's weights are multiplied once with all of its rows. So
+ * of quantised weights, only those of chosen experts are read. The products are the backend's own. With rows_apart each
+ * row of a product is bitwise what it is alone, and a row's experts are added in the order of their weights. Cost: the
+ * products, and moving 2 (top + 1) MC numbers. */
 #include <math.h>
 #include <string.h>
 
@@ -10,15 +10,15 @@
 #include "base/alloc.h"
 #include "base/team.h"
 
-/* Arrays of the scratch; linear's follows them. A = M top rows. */
+/* Arrays in scratch, followed by linear's. A = M top rows. */
 struct experts_room {
   int32_t *end;             /* [E] */
-  float *x, *out;           /* [A,C] rows of x by expert; what the experts give, or the gradient of it and of x */
+  float *x, *out;           /* [A,C] rows of x by expert; the experts' outputs, later the gradients of these and of x */
   float *hidden, *d_hidden; /* [A,F], or [M,S] */
   float *shared;            /* [M,C] */
   float *logits;            /* [M,E] */
-  double *dw;               /* [2,M,top] by place, by row */
-  size_t bytes;             /* of all */
+  double *dw;               /* [2,M,top] gradients of the weights, by place and by row */
+  size_t bytes;             /* of all arrays */
 };
 
 static void *room_take(char *base, size_t *at, size_t bytes) {
@@ -44,7 +44,7 @@ static struct experts_room experts_room_of(const struct wn_experts *a, bool back
   return r;
 }
 
-/* Products of `rows` rows with an expert of width F. */
+/* The products of `rows` rows with an expert of width F. */
 static struct wn_linear expert_in(const struct wn_experts *a, const struct wn_expert *e, int64_t rows, int64_t F) {
   return (struct wn_linear){.M = rows,
                             .N = 2 * F,
@@ -104,7 +104,7 @@ size_t wn_cpu_experts_scratch(const struct wn_exec *exec, const struct wn_expert
     const struct wn_expert *of = shared ? &a->shared : &a->expert[e];
     struct wn_linear in = expert_in(a, of, a->M, shared ? a->S : a->F),
                      out = expert_out(a, of, a->M, shared ? a->S : a->F);
-    in.dx = out.dx = &most; /* backward forms them always; nothing is written here */
+    in.dx = out.dx = &most; /* backward always computes them; nothing is written here */
     most = most_scratch(exec, &in, backward, most);
     most = most_scratch(exec, &out, backward, most);
   }
@@ -134,7 +134,7 @@ static float gathered_dot(const float *x, const float *y, int64_t n) {
   return sum;
 }
 
-/* y = sum of the row's experts by weight, after the shared one. */
+/* y = the shared expert's output plus the weighted sum of the row's experts. */
 static void experts_combine(const struct wn_exec *exec, const struct wn_experts *a, const float *out) {
   const float *weight = a->weight, *shared_out = a->shared_out, *x = a->x, *gate = a->shared_gate;
   float *y = a->y, *factor = a->shared_factor; /* [M,C], [M] */
@@ -157,7 +157,7 @@ static void experts_combine(const struct wn_exec *exec, const struct wn_experts 
 
 wn_status wn_cpu_experts_forward(const struct wn_exec *exec, const struct wn_experts *a) {
   struct experts_room r = experts_room_of(a, false, exec->scratch);
-  /* Its precision is the products', but the router's are exact. */
+  /* The products use the layer's precision, but the router is exact. */
   const struct wn_exec inner = wn_exec_behind(exec, r.bytes);
   const struct wn_backend *b = exec->backend;
   const struct wn_linear router = experts_router(a);
@@ -190,8 +190,9 @@ wn_status wn_cpu_experts_forward(const struct wn_exec *exec, const struct wn_exp
 
 /* ---- backward ---- */
 
-/* Back through one expert, whose output's gradient for `rows` rows is dy: `in` becomes its gradient, d_x gets the
- * input's. factor: of each row, by which what out's gradient takes of hidden is multiplied; dw: t . h. */
+/* Backward of one expert, for `rows` rows; dy is the gradient of their outputs. `in` is replaced by its gradient, d_x
+ * gets the gradient of x. factor: the weight of each row's output, applied to hidden (for d_out) and to d_hidden.
+ * dw[i]: hidden . d_hidden, the gradient of the row's weight. */
 static wn_status expert_backward(const struct wn_exec *exec, const struct wn_experts *a, const struct wn_expert *e,
                                  int64_t rows, int64_t F, const float *x, const float *dy, float *in, float *hidden,
                                  float *d_hidden, const float *factor, double *dw, float *d_x, bool accumulate) {
@@ -216,7 +217,7 @@ static wn_status expert_backward(const struct wn_exec *exec, const struct wn_exp
   return b->linear_backward(exec, &into);
 }
 
-/* The shared expert's: dx begins with it. */
+/* Backward of the shared expert: the first to write dx. */
 static wn_status shared_backward(const struct wn_exec *inner, const struct wn_experts *a,
                                  const struct experts_room *r) {
   const float *x = a->x, *dy = a->dy, *gate = a->shared_gate, *out = a->shared_out, *factor = a->shared_factor;
@@ -246,17 +247,16 @@ wn_status wn_cpu_experts_backward(const struct wn_exec *exec, const struct wn_ex
     memset(dx, 0, (size_t)(a->M * C) * sizeof *dx);
   experts_gather(exec, a, a->x, r.x);
   experts_gather(exec, a, a->dy, r.out);
-  /* Rows by expert: their weights, and how many each has. */
+  /* By expert: how many rows it has; below, their weights. */
   memset(r.end, 0, (size_t)a->E * sizeof *r.end);
   for (int64_t i = 0; i < A; i++) r.end[a->chosen[i]]++;
   for (int64_t e = 1; e < a->E; e++) r.end[e] += r.end[e - 1];
-  float *by_place = r.logits; /* its turn comes later; top is at most E */
+  float *by_place = r.logits; /* logits is not used before; top is at most E */
   for (int64_t i = 0; i < A; i++) by_place[a->place[i]] = weight[i];
   for (int64_t e = 0; e < a->E; e++) {
     const int64_t first = e ? r.end[e - 1] : 0, rows = r.end[e] - first;
     if (rows == 0) continue;
-    /* The rows of x are read for the last time when the gradient of theirs is written: over dy, which is read before.
-     */
+    /* x's rows are read for the last time before their gradient overwrites dy, which has been read. */
     WN_TRY(expert_backward(&inner, a, &a->expert[e], rows, a->F, r.x + first * C, r.out + first * C,
                            (float *)a->in + first * 2 * a->F, r.hidden, r.d_hidden, by_place + first, r.dw + first,
                            r.out + first * C, false));

@@ -1,5 +1,5 @@
-/* y = x w^T + b and its gradients (row-major) through oneDNN's sgemm or our own (product.h): that where it is faster,
- * and in a build without oneDNN. 2MNK operations each. */
+/* y = x w^T + b and its gradients (row-major), by oneDNN's sgemm or our own product (product.h). Our own is used where
+ * it is faster, and in a build without oneDNN. 2MNK operations each. */
 #include <omp.h>
 #include <string.h>
 #include "backends/cpu/cpu.h"
@@ -7,11 +7,11 @@
 #include "base/alloc.h"
 #include "base/team.h"
 
-/* Below this a product takes less time than waking the other threads. */
+/* Smaller products take less time than waking the other threads. */
 #define LINEAR_ALONE 65536
 
-/* With AVX2 our own are 10 to 15% faster on two threads, but for few rows of many weights, whose packing they do not
- * repay; with AVX-512 they are not faster (docs/results/training-speed.md). */
+/* With AVX2 our own product is 10 to 15% faster on two threads, except for few rows and many weights, where packing the
+ * weights costs too much. With AVX-512 it is not faster (docs/results/training-speed.md). */
 enum { OWN_ROWS = 128, OWN_ANYWAY = 65536 };
 #if WN_HAVE_ONEDNN
 #include <dnnl.h>
@@ -25,7 +25,7 @@ static bool product_is_own(const struct wn_exec *exec, bool ta, int64_t M, int64
 }
 #endif
 
-/* room: NULL where oneDNN is to do it. */
+/* room: scratch of our own product; NULL: oneDNN multiplies. */
 static int product_one(const struct wn_exec *exec, const struct wn_sgemm *x, void *room) {
   if (room) {
     wn_cpu_product_ops(exec->backend)->sgemm(x, room);
@@ -39,7 +39,7 @@ static int product_one(const struct wn_exec *exec, const struct wn_sgemm *x, voi
 #endif
 }
 
-/* Bytes of a part's room; 0: oneDNN takes its own. */
+/* Bytes of scratch for a part; 0: oneDNN has its own. */
 static size_t product_room(const struct wn_exec *exec, bool ta, int64_t M, int64_t N, int64_t K) {
   const size_t bytes = product_is_own(exec, ta, M, N, K) ? wn_cpu_product_ops(exec->backend)->room(M, N, K) : 0;
   return (bytes + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
@@ -48,7 +48,7 @@ static size_t product_room(const struct wn_exec *exec, bool ta, int64_t M, int64
 static size_t most(size_t a, size_t b) {
   return a > b ? a : b;
 }
-/* What is enough for fewer rows and columns as well: with fewer of these a product may become our own. */
+/* Suffices for fewer rows and columns as well: with fewer columns a product may switch from oneDNN to our own. */
 static size_t product_scratch(const struct wn_exec *exec, bool ta, int64_t M, int64_t N, int64_t K) {
   const size_t room = product_room(exec, ta, M, N, K);
   const int64_t fewer = K > 0 ? OWN_ANYWAY / K : 0;
@@ -62,7 +62,7 @@ size_t wn_cpu_linear_scratch(const struct wn_exec *exec, const struct wn_linear 
   return most(y, most(dx, dw)) * (size_t)exec->threads;
 }
 
-/* Part t of `parts`: columns [f,l) of c where it is wide, rows where it is tall, in whole blocks of 16. */
+/* Part t of `parts`: a range of columns if c is wide, of rows if it is tall, in whole blocks of 16. */
 static int product_part(const struct wn_exec *exec, const struct wn_sgemm *whole, int64_t t, int64_t parts) {
   struct wn_sgemm x = *whole;
   const bool columns = x.N >= x.M;
@@ -82,7 +82,8 @@ static int product_part(const struct wn_exec *exec, const struct wn_sgemm *whole
   return product_one(exec, &x, room > 0 ? (char *)exec->scratch + (size_t)t * room : NULL);
 }
 
-/* The threads of oneDNN's next product on the calling thread; what they were. Our regions are none of its library's. */
+/* Sets the thread count of oneDNN's next product on the calling thread; returns the old one. oneDNN's OpenMP library
+ * does not know our parallel regions. */
 static int linear_onednn_threads(int threads) {
 #if WN_HAVE_ONEDNN
   const int before = omp_get_max_threads();
@@ -93,8 +94,8 @@ static int linear_onednn_threads(int threads) {
 #endif
 }
 
-/* oneDNN gets one thread for each part, and so the result is that of exec->threads parts however many threads are at
- * work. With few rows this is up to twice as fast as oneDNN's own threads, with many as fast. */
+/* Each part runs oneDNN with one thread, so the result is that of exec->threads parts, however many threads are
+ * working. For few rows this is up to twice as fast as oneDNN's own threading; for many rows it is as fast. */
 static wn_status linear_product(const struct wn_exec *exec, const struct wn_sgemm *x) {
   const int parts = x->M * x->N * x->K < LINEAR_ALONE ? 1 : exec->threads;
   const int before = linear_onednn_threads(1);
@@ -122,7 +123,7 @@ wn_status wn_cpu_linear_forward(const struct wn_exec *exec, const struct wn_line
   const float *b = a->b; /* [N] */
   float *y = a->y;       /* [M,N] */
   if (a->M == 0) return WN_OK;
-  if (b) { /* laid down first, so that the product adds to it while the tile is in registers */
+  if (b) { /* y is filled with b first, and the product adds to it */
 #pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
     for (int64_t m = 0; m < a->M; m++) {
       float *row = y + m * a->ldy;
@@ -176,7 +177,7 @@ wn_status wn_cpu_linear_backward(const struct wn_exec *exec, const struct wn_lin
                                                    .add = !a->dw_fresh,
                                                    .c = a->dw,
                                                    .ldc = a->K}));
-  if (db) { /* each thread has its own columns: the order of the sum does not depend on the threads */
+  if (db) { /* each thread has its own columns: the order of the sums does not depend on the threads */
 #pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
     for (int64_t n0 = 0; n0 < a->N; n0 += 64) {
       double sum[64] = {0};

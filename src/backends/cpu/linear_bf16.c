@@ -1,7 +1,6 @@
-/* Products of bf16 arrays, summed in float: oneDNN's matmul, whose kernels for AVX512_BF16 multiply twice as many
- * numbers a cycle as those for floats. 2MNK operations. A primitive is made for each call; oneDNN keeps what it is made
- * of, so that this costs some microseconds. Written for the C interfaces of oneDNN 2 and 3, which differ in
- * descriptors. */
+/* Products of bf16 arrays, summed in float, by oneDNN's matmul; its AVX512_BF16 kernels multiply twice as many numbers
+ * per cycle as those for floats. 2MNK operations. A primitive is created for each call; oneDNN caches its parts, so
+ * this takes some microseconds. Works with the C interfaces of oneDNN 2 and 3, which differ in descriptors. */
 #include "backends/cpu/cpu.h"
 #include "base/team.h"
 
@@ -16,7 +15,7 @@
 #define DESC(md) (&(md))
 #endif
 
-/* Below this a product takes less time than waking the other threads. */
+/* Smaller products take less time than waking the other threads. */
 #define PRODUCT_ALONE 131072
 
 static dnnl_engine_t engine;
@@ -43,7 +42,7 @@ static dnnl_status_t product_desc(dnnl_memory_desc_t *md, int64_t rows, int64_t 
 
 enum { SRC, WEIGHTS, BIAS, DST, PARTS };
 
-/* What one call of oneDNN needs; cleared by product_clear however far it came. */
+/* The oneDNN objects of one call; product_clear frees them, however many were created. */
 struct product_call {
   dnnl_memory_desc_t desc[PARTS];
   dnnl_primitive_attr_t attr;
@@ -119,7 +118,7 @@ static dnnl_status_t product_execute(const struct wn_cpu_product *x, struct prod
   return dnnl_stream_wait(c->stream);
 }
 
-/* Part t of `parts`: columns of c where it is wide, rows where it is tall, in whole blocks of 16. */
+/* Part t of `parts`: a range of columns if c is wide, of rows if it is tall, in whole blocks of 16. */
 static dnnl_status_t product_bf16_part(const struct wn_cpu_product *whole, int64_t t, int64_t parts) {
   struct wn_cpu_product x = *whole;
   struct product_call call = {0};
@@ -141,14 +140,15 @@ static dnnl_status_t product_bf16_part(const struct wn_cpu_product *whole, int64
   return status;
 }
 
-/* oneDNN gets one thread for each part: the result is that of exec->threads parts however many threads are at work. */
+/* Each part runs oneDNN with one thread: the result is that of exec->threads parts, however many threads are
+ * working. */
 wn_status wn_cpu_product_bf16(const struct wn_exec *exec, const struct wn_cpu_product *x) {
   const int parts = x->M * x->N * x->K < PRODUCT_ALONE ? 1 : exec->threads;
   const int before = omp_get_max_threads();
   int failed = dnnl_success;
   pthread_once(&engine_once, engine_make);
   if (!engine) return wn_fail(exec->ctx, WN_ERR_MEMORY, "linear: oneDNN has no engine for this processor");
-  if (before != 1) omp_set_num_threads(1); /* where one thread works, there is no parallel region around oneDNN */
+  if (before != 1) omp_set_num_threads(1); /* a single thread has no parallel region around oneDNN */
 #pragma omp parallel for num_threads(wn_team(exec->ctx, parts)) schedule(static, 1)
   for (int t = 0; t < parts; t++) {
     const int status = (int)product_bf16_part(x, t, parts);
@@ -164,7 +164,7 @@ wn_status wn_cpu_product_bf16(const struct wn_exec *exec, const struct wn_cpu_pr
                  (long long)x->N, (long long)x->K, failed);
 }
 
-#else /* rows and weights are rounded and multiplied as floats */
+#else /* without AVX512_BF16, rows and weights are rounded and multiplied as floats */
 
 bool wn_cpu_has_bf16(void) {
   return false;

@@ -1,6 +1,6 @@
-/* The intrinsics of the AVX2 kernels on NEON, so that both are compiled from the same sources: a vector of 256 bits is
- * a pair of NEON's. Only what the kernels use. Each function does what Intel's manual says of its namesake, but for
- * conversions of numbers that an int32_t cannot hold, which no kernel's result depends on. */
+/* The AVX2 intrinsics of our kernels, implemented with NEON, so that both are compiled from the same sources: a 256-bit
+ * vector is a pair of NEON vectors. Only what the kernels use. Each function does what Intel's manual says of the
+ * intrinsic, except for conversions of numbers outside int32_t; no kernel depends on those. */
 #ifndef WN_BACKENDS_CPU_NEON_H
 #define WN_BACKENDS_CPU_NEON_H
 
@@ -16,7 +16,7 @@ typedef long long __m128i __attribute__((vector_size(16), may_alias));
 typedef float __m256 __attribute__((vector_size(32), may_alias));
 typedef double __m256d __attribute__((vector_size(32), may_alias));
 typedef long long __m256i __attribute__((vector_size(32), may_alias));
-/* The same by lanes. */
+/* The same as vectors of lanes. */
 typedef int8_t neon_b32 __attribute__((vector_size(32)));
 typedef uint16_t neon_h16 __attribute__((vector_size(32)));
 typedef int32_t neon_s8 __attribute__((vector_size(32)));
@@ -35,7 +35,7 @@ NEON __m128i neon_high(__m256i a) {
 NEON __m256i neon_join(__m128i low, __m128i high) {
   return __builtin_shufflevector(low, high, 0, 1, 2, 3);
 }
-/* A function of NEON's on both halves, seen as vectors of TYPE. */
+/* Applies a NEON function to both halves, as vectors of TYPE. */
 #define NEON_ONE(type, f, a)                                                                                           \
   neon_join((__m128i)f((type)neon_low((__m256i)(a))), (__m128i)f((type)neon_high((__m256i)(a))))
 #define NEON_TWO(type, f, a, b)                                                                                        \
@@ -77,7 +77,7 @@ NEON __m256i _mm256_inserti128_si256(__m256i a, __m128i b, int high) {
 NEON __m256 _mm256_insertf128_ps(__m256 a, __m128 b, int high) {
   return (__m256)_mm256_inserti128_si256((__m256i)a, (__m128i)b, high);
 }
-/* The halves that 0x20 (both low ones) and 0x31 (both high ones) choose. */
+/* Chooses halves: 0x20 both low ones, 0x31 both high ones. */
 NEON __m256i _mm256_permute2x128_si256(__m256i a, __m256i b, int which) {
   return which == 0x20 ? neon_join(neon_low(a), neon_low(b)) : neon_join(neon_high(a), neon_high(b));
 }
@@ -195,7 +195,7 @@ NEON __m256 _mm256_fnmadd_ps(__m256 a, __m256 b, __m256 c) {
 NEON __m256d _mm256_fmadd_pd(__m256d a, __m256d b, __m256d c) {
   return (__m256d)NEON_THREE(float64x2_t, vfmaq_f64, c, a, b);
 }
-/* The second one where either is NaN. */
+/* b if either is NaN. */
 NEON float32x4_t neon_max(float32x4_t a, float32x4_t b) {
   return vbslq_f32(vcgtq_f32(a, b), a, b);
 }
@@ -221,7 +221,7 @@ NEON __m256 _mm256_sqrt_ps(__m256 a) {
 #define _MM_FROUND_TO_NEAREST_INT 0
 #define _MM_FROUND_NO_EXC 8
 NEON __m256 _mm256_round_ps(__m256 a, int how) {
-  (void)how; /* to the nearest */
+  (void)how; /* always rounds to nearest */
   return (__m256)NEON_ONE(float32x4_t, vrndnq_f32, a);
 }
 enum { _CMP_UNORD_Q = 3, _CMP_NLT_UQ = 21, _CMP_GT_OQ = 30 };
@@ -239,7 +239,7 @@ NEON __m256 _mm256_cmp_ps(__m256 a, __m256 b, int how) {
 NEON __m256 _mm256_and_ps(__m256 a, __m256 b) {
   return (__m256)((__m256i)a & (__m256i)b);
 }
-/* b where the mask's lanes are set, all bits or none. */
+/* b in lanes where the mask is set; a lane of the mask has all bits set or none. */
 NEON __m256 _mm256_blendv_ps(__m256 a, __m256 b, __m256 mask) {
   return (__m256)(((__m256i)b & (__m256i)mask) | ((__m256i)a & ~(__m256i)mask));
 }
@@ -257,7 +257,7 @@ NEON double _mm_cvtsd_f64(__m128d a) {
   return a[0];
 }
 
-/* ---- orders ---- */
+/* ---- permutations ---- */
 
 NEON __m128 _mm_shuffle_ps(__m128 a, __m128 b, int by) {
   return (__m128){a[by & 3], a[by >> 2 & 3], b[by >> 4 & 3], b[by >> 6 & 3]};
@@ -298,7 +298,7 @@ NEON __m128 _mm_movelh_ps(__m128 a, __m128 b) {
 NEON __m128 _mm_movehl_ps(__m128 a, __m128 b) {
   return __builtin_shufflevector(b, a, 2, 3, 6, 7);
 }
-NEON __m128i _mm_shuffle_epi32(__m128i a, int by) { /* 0x4e: the halves exchanged, 0xb1: neighbours */
+NEON __m128i _mm_shuffle_epi32(__m128i a, int by) { /* 0x4e: swaps the halves; 0xb1: swaps neighbours */
   const neon_s4 x = (neon_s4)a;
   return by == 0x4e ? (__m128i)__builtin_shufflevector(x, x, 2, 3, 0, 1)
                     : (__m128i)__builtin_shufflevector(x, x, 1, 0, 3, 2);
@@ -373,7 +373,7 @@ NEON __m256i _mm256_srli_epi16(__m256i a, int by) {
 NEON __m256i _mm256_srlv_epi32(__m256i a, __m256i by) {
   return (__m256i)((neon_u8)a >> (neon_u8)by);
 }
-/* Sums of four neighbours' products: signed bytes, of pairs that an int16_t holds. */
+/* Adds the sums of four neighbouring products of signed bytes; a sum of two must fit an int16_t. */
 NEON int32x4_t neon_dot(int32x4_t sum, int8x16_t a, int8x16_t b) {
 #if defined(__ARM_FEATURE_DOTPROD)
   return vdotq_s32(sum, a, b);
@@ -414,7 +414,7 @@ NEON __m128 _mm_cvtph_ps(__m128i a) {
 NEON __m256i _mm256_cvtepu16_epi32(__m128i a) {
   return neon_join((__m128i)vmovl_u16(vget_low_u16((uint16x8_t)a)), (__m128i)vmovl_high_u16((uint16x8_t)a));
 }
-NEON __m256i _mm256_cvtepi8_epi32(__m128i a) { /* of the first eight */
+NEON __m256i _mm256_cvtepi8_epi32(__m128i a) { /* the first eight */
   const int16x8_t h = vmovl_s8(vget_low_s8((int8x16_t)a));
   return neon_join((__m128i)vmovl_s16(vget_low_s16(h)), (__m128i)vmovl_high_s16(h));
 }
@@ -422,7 +422,7 @@ NEON __m256i _mm256_cvtepu8_epi32(__m128i a) {
   const uint16x8_t h = vmovl_u8(vget_low_u8((uint8x16_t)a));
   return neon_join((__m128i)vmovl_u16(vget_low_u16(h)), (__m128i)vmovl_high_u16(h));
 }
-NEON __m128i _mm_cvtepi8_epi32(__m128i a) { /* of the first four */
+NEON __m128i _mm_cvtepi8_epi32(__m128i a) { /* the first four */
   return neon_low(_mm256_cvtepi8_epi32(a));
 }
 NEON __m128i _mm_cvtepu8_epi32(__m128i a) {

@@ -1,11 +1,11 @@
-/* Products of numbers rounded to bf16, summed in float, in the processor's tiles (AMX): c = a b, where either operand
- * is of floats or of bf16 and lies along the reduced dimension or across it. 2MNK operations.
+/* Products of numbers rounded to bf16, summed in float, in AMX tiles: c = a b. Each operand may be float or bf16, and
+ * stored along the reduced dimension or across it. 2MNK operations.
  *
- * An instruction multiplies a tile of 16 rows by 32 of a with one of 32 by 16 of b and adds to 16 by 16 floats. b is
- * packed, rounded, by groups of columns that stay in the second-level cache; rows of a are multiplied where they lie
- * if they are whole tiles of bf16, and are packed otherwise. Nothing is rounded ahead of the product, so that a
- * weight is read once, as it is kept. What a number of c is the sum of, and in which order, does not depend on how
- * the product is divided: neither on threads nor on the numbers beside it. */
+ * One instruction multiplies a 16 by 32 tile of a with a 32 by 16 tile of b and adds to 16 by 16 floats. b is rounded
+ * and packed in groups of columns that stay in the L2 cache. Rows of a are used in place if they are whole tiles of
+ * bf16, and packed otherwise. Nothing is rounded before the product, so each weight is read once, in its stored type.
+ * The terms of a number of c and their order do not depend on how the product is divided: neither on threads nor on
+ * neighbouring numbers. */
 #include <immintrin.h>
 #include <omp.h>
 #include "backends/cpu/attention/impl.h"
@@ -16,13 +16,13 @@
 #include "backends/cpu/attention/transpose.inc"
 
 enum {
-  TILE = 16,           /* rows of a tile, of 64 bytes */
-  STEP = 32,           /* of the reduced dimension that a tile holds */
-  SIDE = 2 * TILE,     /* of c that is summed at a time: four tiles */
-  TILE_NUMBERS = 512,  /* bf16 in a tile */
-  PACKED = 512 * 1024, /* numbers of b that are packed at a time: half of a second-level cache of 2 MiB */
-  ROWS = 4 * SIDE,     /* of a that are packed at a time */
-  DEPTH = 1024,        /* of the reduced dimension at a time, where c can be added to */
+  TILE = 16,           /* rows in a tile, of 64 bytes each */
+  STEP = 32,           /* length of the reduced dimension in a tile */
+  SIDE = 2 * TILE,     /* c is summed in squares of this size: four tiles */
+  TILE_NUMBERS = 512,  /* bf16 numbers in a tile */
+  PACKED = 512 * 1024, /* numbers of b packed at a time: half of an L2 cache of 2 MiB */
+  ROWS = 4 * SIDE,     /* rows of a packed at a time */
+  DEPTH = 1024,        /* length of the reduced dimension at a time, if c can be added to */
 };
 
 /* ---- packing ---- */
@@ -34,7 +34,7 @@ V_INLINE __mmask32 first_of_32(int64_t n) {
   return n >= 32 ? (__mmask32)0xffffffffu : n <= 0 ? (__mmask32)0 : (__mmask32)((1u << n) - 1);
 }
 
-/* 32 numbers that lie one after the other, `count` of them there. */
+/* 32 consecutive numbers, of which `count` exist. */
 V_INLINE __m512i pack_along(const void *x, int64_t at, int64_t count, const bool bf16) {
   if (bf16) return _mm512_maskz_loadu_epi16(first_of_32(count), (const uint16_t *)x + at);
   const float *from = (const float *)x + at;
@@ -43,7 +43,7 @@ V_INLINE __m512i pack_along(const void *x, int64_t at, int64_t count, const bool
   return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
 
-/* 16 pairs: of two lines ld apart, the second one there or not, `count` numbers of each. */
+/* 16 pairs from two lines with stride ld; the second line may be missing; `count` numbers exist in each. */
 V_INLINE __m512i pack_across(const void *x, int64_t at, int64_t ld, bool second, int64_t count, const bool bf16) {
   const __mmask16 mask = first_of(count), too = second ? mask : (__mmask16)0;
   if (!second) ld = 0;
@@ -62,8 +62,9 @@ V_INLINE __m512i pack_across(const void *x, int64_t at, int64_t ld, bool second,
   return _mm512_permutexvar_epi16(even, both);
 }
 
-/* One tile: 16 of the kept dimension from o on (of which `rows` are there) by 32 of the reduced one from k on (`depth`
- * there). a's tile has a row of 32 numbers for each of the 16; b's a row of 16 pairs for each two of the 32. */
+/* Packs one tile: 16 of the kept dimension from o on (`rows` exist) by 32 of the reduced dimension from k on (`depth`
+ * exist). A tile of a has 16 rows of 32 numbers; a tile of b has 16 rows, each with 16 pairs of two neighbours in the
+ * reduced dimension. */
 V_INLINE void pack_part(const struct wn_cpu_operand *x, int64_t o, int64_t rows, int64_t k, int64_t depth, uint16_t *to,
                         const bool of_a, const bool along, const bool bf16) {
   const void *from = x->x;
@@ -81,7 +82,7 @@ V_INLINE void pack_part(const struct wn_cpu_operand *x, int64_t o, int64_t rows,
   for (int i = 0; i < TILE; i++) _mm512_storeu_si512(to + (int64_t)i * STEP, _mm512_castps_si512(line[i]));
 }
 
-/* The common tile, of which all is there, has no conditions. */
+/* A variant without conditions for the common case of a full tile. */
 #define PACK_TILE(name, of_a, along, bf16)                                                                             \
   static void name(const struct wn_cpu_operand *x, int64_t o, int64_t rows, int64_t k, int64_t depth, uint16_t *to) {  \
     if (rows >= TILE && depth >= STEP)                                                                                 \
@@ -98,8 +99,8 @@ PACK_TILE(b_across_bf16, false, false, true)
 PACK_TILE(b_along_floats, false, true, false)
 PACK_TILE(b_along_bf16, false, true, true)
 
-/* From o on `count` of the kept dimension by `depth` of the reduced one from k on: [count/SIDE][depth/STEP][2] tiles,
- * zeros behind. Lines are read in order. */
+/* Packs `count` of the kept dimension from o on by `depth` of the reduced dimension from k on:
+ * [count/SIDE][depth/STEP][2] tiles; zeros after the end. Lines are read in order. */
 static void pack(const struct wn_cpu_operand *x, bool of_a, int64_t o, int64_t count, int64_t k, int64_t depth,
                  uint16_t *to) {
   static void (*const tiles[2][2][2])(const struct wn_cpu_operand *, int64_t, int64_t, int64_t, int64_t, uint16_t *) = {
@@ -127,13 +128,13 @@ static void amx_begin(void) {
   wn_cpu_amx_begin(tiles);
 }
 
-/* The tiles of a side of a: both from `a` on, rows and steps so many bytes apart. */
+/* Two tiles of a side of a: both start at `a`; strides of rows and of steps in bytes. */
 struct amx_rows {
   const char *first, *second;
   int64_t row, step;
 };
 
-/* SIDE x SIDE of c += a b over `steps` steps; c [SIDE, ldc] as it is, or nothing where `fresh`. */
+/* SIDE x SIDE of c += a b over `steps` steps. c [SIDE, ldc] is added to, or, with `fresh`, written. */
 V_INLINE void amx_block(const struct amx_rows *a, const uint16_t *b, int64_t steps, bool fresh, float *c, int64_t ldc) {
   const int64_t row = ldc * (int64_t)sizeof *c;
   if (fresh) {
@@ -165,8 +166,7 @@ V_INLINE void amx_block(const struct amx_rows *a, const uint16_t *b, int64_t ste
   _tile_stored(3, c + TILE * ldc + TILE, row);
 }
 
-/* What is kept of a block of sums [SIDE,SIDE] at (m, n): `rows` by `columns`, the bias added, to what is there already
- * where `add`. */
+/* Stores a block of sums [SIDE,SIDE] at (m, n), `rows` by `columns` of it, plus the bias; with `add`, adds it to c. */
 static void amx_keep(const struct wn_cpu_amx_product *x, const float *sums, int64_t m, int64_t n, int64_t rows,
                      int64_t columns, const float *bias, bool add) {
   for (int64_t i = 0; i < rows; i++) {
@@ -188,7 +188,7 @@ static void amx_keep(const struct wn_cpu_amx_product *x, const float *sums, int6
 
 /* ---- division ---- */
 
-/* A task is `rows` rows by `columns` columns of c, `depth` of the reduced dimension at a time. */
+/* A task is `rows` rows by `columns` columns of c; `depth` of the reduced dimension at a time. */
 struct amx_plan {
   int64_t rows, columns, depth, row_tasks, column_tasks;
 };
@@ -202,7 +202,7 @@ static int64_t amx_most_columns(int64_t depth) {
   return most > SIDE ? most : SIDE;
 }
 
-/* Threads share what is longer of M and N: what they pack of the other they pack each for itself. */
+/* The longer of M and N is divided among threads; each thread packs for itself what it needs of the other. */
 static struct amx_plan amx_divide(int threads, const struct wn_cpu_amx_product *x) {
   const int64_t turns = x->c_bf16 ? 1 : (x->K + DEPTH - 1) / DEPTH;
   struct amx_plan p = {.depth = up_to_whole((x->K + turns - 1) / turns, STEP), .row_tasks = 1};
@@ -219,9 +219,9 @@ static struct amx_plan amx_divide(int threads, const struct wn_cpu_amx_product *
   return p;
 }
 
-/* A thread's room: b packed, a packed, sums of a block. */
+/* A thread's scratch: packed b, packed a, sums of a block. */
 struct amx_room {
-  size_t b, a, bytes; /* bytes of the first, of both, of all */
+  size_t b, a, bytes; /* bytes of the first, of the first two, of all three */
 };
 static struct amx_room amx_room_of(int64_t N, int64_t K, bool c_bf16) {
   const int64_t depth = c_bf16 ? up_to_whole(K, STEP) : DEPTH, whole = up_to_whole(N, SIDE);
@@ -236,14 +236,13 @@ size_t wn_cpu_amx_scratch(int threads, int64_t N, int64_t K, bool c_bf16) {
   return amx_room_of(N, K, c_bf16).bytes * (size_t)threads;
 }
 
-/* Are the tiles of a's rows from m on multiplied where they lie? Not where all of them would meet in a few lines of the
- * first-level cache. */
+/* Can rows of a be used in place? Not if their stride maps all of them to a few lines of the L1 cache. */
 static bool amx_lies(const struct wn_cpu_amx_product *x, int64_t rows, int64_t depth) {
   const int64_t row = x->a.ld * (int64_t)sizeof(uint16_t);
   return x->a.bf16 && x->a.along && rows % SIDE == 0 && depth % STEP == 0 && row % 2048 != 0;
 }
 
-/* SIDE rows of c from m on by the packed columns [n0,n1) of b. */
+/* SIDE rows of c from m on times the packed columns [n0,n1) of b. */
 static void amx_side(const struct wn_cpu_amx_product *x, const struct amx_rows *side, const uint16_t *b, int64_t k,
                      int64_t steps, int64_t m, int64_t rows, int64_t n0, int64_t n1, float *sums) {
   const float *bias = k == 0 ? x->bias : NULL;
@@ -253,7 +252,7 @@ static void amx_side(const struct wn_cpu_amx_product *x, const struct amx_rows *
     const int64_t columns = n1 - n < SIDE ? n1 - n : SIDE;
     if (!x->c_bf16 && !bias && rows == SIDE && columns == SIDE) {
       float *c = (float *)x->c + m * x->ldc + n;
-      for (int i = 0; i < SIDE && n + 2 * SIDE <= n1; i++) { /* of the next block: it is read or written soon */
+      for (int i = 0; i < SIDE && n + 2 * SIDE <= n1; i++) { /* prefetches the next block of c */
         __builtin_prefetch(c + i * x->ldc + SIDE, 1);
         __builtin_prefetch(c + i * x->ldc + SIDE + TILE, 1);
       }
@@ -281,10 +280,13 @@ static void amx_task(const struct wn_cpu_amx_product *x, const struct amx_plan *
       if (!lies) pack(&x->a, true, m, rows, k, depth, a);
       for (int64_t i = 0; i < rows; i += SIDE) {
         const char *first = (const char *)(a + i * steps * STEP);
-        struct amx_rows side = {first, first + TILE_NUMBERS * sizeof *a, 64, 2 * TILE_NUMBERS * sizeof *a};
+        struct amx_rows side = {.first = first,
+                                .second = first + TILE_NUMBERS * sizeof *a,
+                                .row = 64,
+                                .step = 2 * TILE_NUMBERS * sizeof *a};
         if (lies) {
           first = (const char *)((const uint16_t *)x->a.x + (m + i) * x->a.ld + k);
-          side = (struct amx_rows){first, first + TILE * row, row, STEP * sizeof *a};
+          side = (struct amx_rows){.first = first, .second = first + TILE * row, .row = row, .step = STEP * sizeof *a};
         }
         amx_side(x, &side, b, k, steps, m + i, rows - i < SIDE ? rows - i : SIDE, n0, n1, sums);
       }

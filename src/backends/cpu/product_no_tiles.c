@@ -1,5 +1,4 @@
-/* In place of tiles_amx.c and product_amx.c on processors of another family: there are no such tiles, and nothing asks
- * for them. */
+/* Replaces tiles_amx.c and product_amx.c on processors of other families: there is no AMX, and nothing uses it. */
 #include "backends/cpu/cpu.h"
 
 bool wn_cpu_has_amx(void) {

@@ -1,4 +1,4 @@
-/* The processor's tiles (AMX): whether this process has them, and their shapes. product_amx.c multiplies bf16 in them,
+/* AMX tiles: whether this process may use them, and their shapes. product_amx.c multiplies bf16 in them,
  * packed/packed_tiles_amx.c integers. */
 #include <immintrin.h>
 #include <pthread.h>
@@ -19,7 +19,7 @@ static bool amx_feature(const char *name) {
   return false;
 }
 
-/* The kernel gives a process the tiles' registers when it asks for them (Documentation/arch/x86/xstate.rst). */
+/* The kernel lets a process use tile registers only if it asks (Documentation/arch/x86/xstate.rst). */
 static void amx_ask(void) {
   enum { ASK = 0x1023, TILE_DATA = 18 };
   amx_bf16 = amx_feature("amx-bf16") && amx_feature("avx512bf16");
@@ -53,7 +53,7 @@ struct amx_config {
 void wn_cpu_amx_begin(const struct wn_cpu_amx_shape *tiles) {
   _Alignas(64) struct amx_config config = {.palette = 1};
   for (int i = 0; i < WN_CPU_AMX_TILES; i++) config.bytes[i] = tiles[i].bytes, config.rows[i] = tiles[i].rows;
-  __asm__ volatile("" : : "r"(&config) : "memory"); /* GCC 12 believes that only the first eight bytes are read */
+  __asm__ volatile("" : : "r"(&config) : "memory"); /* GCC 12 assumes that only the first eight bytes are read */
   _tile_loadconfig(&config);
 }
 

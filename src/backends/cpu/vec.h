@@ -12,8 +12,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Always inlined: types and sizes are constants in what is called. Not where clang adds checks to every access (the
- * build of the fuzz targets): kernels for all types in one function take it minutes to compile. */
+/* Always inlined, because types and sizes are constants in the caller. Not if clang adds checks to every access (the
+ * build of fuzz targets): then functions with kernels for all types take it minutes to compile. */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) && defined(__clang__)
 #define V_INLINE static inline __attribute__((unused))
@@ -44,7 +44,7 @@ V_INLINE vf v_loadn(const float *p, int n) {
 V_INLINE void v_storen(float *p, vf a, int n) {
   _mm512_mask_storeu_ps(p, (vm)((1u << n) - 1), a);
 }
-/* bf16: the upper halves of floats, rounded to nearest even; a NaN stays one. */
+/* bf16: the upper half of a float, rounded to nearest even; a NaN stays NaN. */
 V_INLINE vf v_load_bf16(const uint16_t *p) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
@@ -91,7 +91,7 @@ V_INLINE vf v_fnma(vf a, vf b, vf c) {
 } /* c - a*b */
 V_INLINE vf v_max(vf a, vf b) {
   return _mm512_max_ps(a, b);
-} /* b where either is NaN */
+} /* b if either is NaN */
 V_INLINE vf v_min(vf a, vf b) {
   return _mm512_min_ps(a, b);
 }
@@ -128,19 +128,19 @@ V_INLINE vd v_dadd(vd a, vd b) {
 }
 V_INLINE vd v_dload(const float *p) {
   return _mm512_cvtps_pd(_mm256_loadu_ps(p));
-} /* VD floats, widened */
+} /* VD floats, converted to double */
 V_INLINE double v_dhsum(vd a) {
   return _mm512_reduce_add_pd(a);
 }
 V_INLINE vf v_scale2(vf p, vf n) {
   return _mm512_scalef_ps(p, n);
-} /* p * 2^n, n integral, denormals right */
+} /* p * 2^n, n integral; correct for denormals */
 V_INLINE vf v_round(vf a) {
   return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 V_INLINE void v_stream(float *p, vf a) {
   _mm512_stream_ps(p, a);
-} /* p aligned to 64 bytes */
+} /* p is aligned to 64 bytes */
 
 /* Even and odd elements of p[2*VL]. */
 V_INLINE void v_load_pairs(const float *p, vf *even, vf *odd) {
@@ -155,7 +155,7 @@ V_INLINE void v_store_pairs(float *p, vf even, vf odd) {
   _mm512_storeu_ps(p + 16, _mm512_permutex2var_ps(even, _mm512_add_epi32(lo, _mm512_set1_epi32(8)), odd));
 }
 
-/* 64-bit lanes of which the low halves count, for the random numbers. */
+/* 64-bit lanes whose low halves are used, for random numbers. */
 V_INLINE vi v_lset1(uint64_t a) {
   return _mm512_set1_epi64((long long)a);
 }
@@ -175,7 +175,7 @@ V_INLINE vi v_lhigh(vi a) {
 V_INLINE vi v_ixor3(vi a, vi b, vi c) {
   return _mm512_ternarylogic_epi64(a, b, c, 0x96);
 }
-/* The low halves of a and b side by side. */
+/* Interleaves the low halves of a and b. */
 V_INLINE vi v_lmerge(vi a, vi b) {
   return _mm512_mask_shuffle_epi32(a, 0xaaaa, b, _MM_PERM_CCAA);
 }
@@ -191,7 +191,7 @@ V_INLINE vi v_iset1(uint32_t a) {
 V_INLINE vm v_ige_u(vi a, vi b) {
   return _mm512_cmpge_epu32_mask(a, b);
 }
-/* Lane 2 g holds g and lane 2 g + 1 the VL/4 numbers after: the order that v_philox puts right. */
+/* Lane 2 g holds g and lane 2 g + 1 holds g + VL/4: an order that v_philox turns into the natural one. */
 V_INLINE vi v_lcounter(void) {
   return _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
 }
@@ -315,7 +315,7 @@ V_INLINE double v_hsum_double(vf a) {
   return v_dhsum(
       _mm256_add_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(a)), _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1))));
 }
-/* In two steps, so that each factor is a normal number over the whole range that v_exp lets through. */
+/* In two steps, so that both factors are normal numbers for all arguments that v_exp lets through. */
 V_INLINE vf v_scale2(vf p, vf n) {
   __m256i i = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(i, 1), rest = _mm256_sub_epi32(i, half);
   __m256i bias = _mm256_set1_epi32(127);
@@ -385,9 +385,9 @@ V_INLINE vi v_lcounter(void) {
 /* e^x within about 1 ulp: x = n ln2 + r, |r| <= ln2/2, polynomial of degree 7 in r (Taylor coefficients: the
  * truncation stays under 2^-27). -inf gives 0, overflow +inf, NaN stays. */
 V_INLINE vf v_exp(vf x) {
-  x = v_max(v_set1(-104.0f), v_min(v_set1(89.0f), x)); /* the second operand survives a NaN */
+  x = v_max(v_set1(-104.0f), v_min(v_set1(89.0f), x)); /* the second operand is returned if x is NaN */
   vf n = v_round(v_mul(x, v_set1(1.44269504088896341f)));
-  vf r = v_fnma(n, v_set1(0.693359375f), x); /* exact: few bits */
+  vf r = v_fnma(n, v_set1(0.693359375f), x); /* exact, as the constant has few bits */
   r = v_fnma(n, v_set1(-2.12194440e-4f), r);
   vf p = v_set1(1.98412698e-4f);
   p = v_fma(p, r, v_set1(1.38888889e-3f));
@@ -421,9 +421,9 @@ V_INLINE vf v_tanh(vf x) {
   return v_sub(v_keep(v_gt(x, v_zero()), v_add(t, t)), t);
 }
 
-/* wn_philox (base/rng.h) in 64-bit lanes: out[2*c], out[2*c+1] get the 2*VL words of the VL/2 counters of vector c, in
- * order where its lanes are in that of v_lcounter. n vectors at once, so that one multiplication need not wait for the
- * one before. About 15 instructions a round and two vectors of words. */
+/* wn_philox (base/rng.h) in 64-bit lanes: out[2*c], out[2*c+1] get the 2*VL words for the VL/2 counters of vector c;
+ * they are in order if the counters are in v_lcounter's order. n vectors at once, so that multiplications need not wait
+ * for each other. About 15 instructions per round and two vectors of words. */
 V_INLINE void v_philox(uint64_t seed, uint64_t stream, const vi *counter, const int n, vi *out) {
   const vi m0 = v_lset1(0xD2511F53u), m1 = v_lset1(0xCD9E8D57u);
   uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);

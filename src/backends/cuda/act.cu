@@ -1,4 +1,4 @@
-// Activations (equations in backends/ref/act.c): a thread has one value of y, or eight that lie next to each other.
+// Activations (equations in backends/ref/act.c). Each thread computes one value of y, or eight consecutive ones.
 #include "backends/cuda/launch.cuh"
 
 static __device__ __forceinline__ float gelu_tanh(float v) {
@@ -30,7 +30,7 @@ static __device__ __forceinline__ float plain(int kind, float v) {
 static __device__ __forceinline__ float plain_back(int kind, float v, float d) {
   return kind == WN_ACT_GELU ? d * gelu_slope(v) : kind == WN_ACT_GELU_ERF ? d * normal_slope(v) : v > 0 ? d : 0.0f;
 }
-// F and M F: in units of EACH.
+// F and M F are in units of EACH.
 template <int EACH>
 static __global__ void act_gated_kernel(int kind, int64_t n, int64_t F, wn_numbers x, wn_numbers y) {
   WN_GRID_LOOP(i, n) {

@@ -1,4 +1,4 @@
-/* Attention's entries, and its kernels for rows in floats. */
+/* Entry points of attention, and the kernels for float rows. */
 #include "backends/cuda/device.cuh"
 
 #include "backends/cuda/attention/floats.cuh"
@@ -11,14 +11,14 @@ outcome run_floats(pass what, const wn_attention *c, void *scratch, int64_t rows
   return run<floats, no_terms>(what, c, scratch, rows, stream);
 }
 
-/* Do the fused kernels serve the call? One that is measured may have its arrays later. */
+/* Can the fused kernels serve the call? When scratch is measured, arrays may still be missing. */
 static bool is_fused(const wn_attention *c, bool backward, bool measures) {
   if (c->D > 128 || (c->sel.on && (c->sel.F || (c->sel.bilinear && c->row_type == WN_BF16)))) return false;
   if (!maps_are_raw(c) || c->dropout.p * 4294967296.0 > 4294967295.0) return false;
   if (backward && !measures && c->gate.on && !c->gate.ungated) return false;
   return !wn_call_lacks(c, backward ? WN_CUDA_ATTENTION_FUSED : WN_CUDA_ATTENTION_FUSED_FORWARD);
 }
-/* Which of their kernels. */
+/* Which fused kernels to use. */
 static decltype(&run_floats) fused_for(const wn_attention *c) {
   const bool terms = c->maps > 0 || c->sinks.n > 0 || c->gate.on || c->dropout.p > 0 || c->root.on;
   if (c->row_type == WN_BF16) return terms ? run_bf16_terms : run_bf16;
@@ -31,7 +31,8 @@ static outcome run_any(pass what, const wn_attention *c, void *scratch, int64_t 
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
   const bool fused = is_fused(c, backward, measures);
   if (what == FORWARD && is_decode(c)) return run_decode(what, c, scratch, on);
-  /* Each may be it once the call has its arrays. */
+  /* Arrays may be missing while scratch is measured, and they decide which of these kernels the call takes: room for
+   * the largest. */
   if ((what == MEASURE_FORWARD && c->Tq <= DECODE_ROWS) || (what == MEASURE_BACKWARD && c->gate.on)) {
     outcome most = run_stored(what, c, scratch, rows, on);
     const auto also = [&](const outcome &x) { most = x.bytes > most.bytes ? x : most; };
@@ -43,7 +44,7 @@ static outcome run_any(pass what, const wn_attention *c, void *scratch, int64_t 
   if (!wn_cuda_attend_sm90(c, backward)) return run_here(what, c, scratch, rows, on);
   const outcome there = run_sm90(what, c, scratch, rows, on);
   if (!measures) return there;
-  /* A call that is measured without its arrays may have some later that only the others take. */
+  /* The same here: an array that comes later may need the kernels for sm_80. */
   const outcome here = run_here(what, c, scratch, rows, on);
   return here.bytes > there.bytes ? here : there;
 }

@@ -1,14 +1,14 @@
-/* Attention on a GPU (ops/attention.h): arrays are the device's; calls are put on a stream and return at once (what
- * runs in another beside it, beside.cuh, begins and ends in that stream). Kernels: attention/, for rows in floats (no
- * TF32) and in bf16 with sums in floats. The same inputs give the same bits. Scratch grows linearly with Tk: what there
- * is for each pair is kept for a window of rows at a time. */
+/* Attention on a GPU (ops/attention.h). Arrays are in device memory. Calls are queued on a stream and return at once
+ * (work on a second stream, beside.cuh, starts and ends in the first). Kernels are in attention/: for float rows (no
+ * TF32), and for bf16 rows with sums in float. Equal inputs give equal bits. Scratch grows linearly with Tk: arrays
+ * with an entry per pair exist only for a chunk of rows at a time. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_H
 #define WN_BACKENDS_CUDA_ATTENTION_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#ifdef __cplusplus /* C's initialisers of single members */
+#ifdef __cplusplus /* C++ has no such initialisers of single members */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 #endif
@@ -21,9 +21,9 @@ extern "C" {
 #pragma GCC diagnostic pop
 #endif
 
-/* The terms that the fused kernels serve, forward and backward, and forward alone (ops/terms.h); and what calls with
- * any other of theirs, heads wider than 128 or F for inspection take: kernels that store the weights of a window of
- * rows (attention/stored.cuh). */
+/* Terms that the fused kernels serve: in forward and backward, and in forward only (ops/terms.h). Calls with other
+ * terms, heads wider than 128 or F for inspection use kernels that store the attention weights of a chunk of rows
+ * (attention/stored.cuh). */
 enum {
   WN_CUDA_ATTENTION_FUSED = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT | WN_TERM_SPAN |
                             WN_TERM_SINKS | WN_TERM_EXCLUSIVE | WN_TERM_GATE | WN_TERM_DROPOUT | WN_TERM_DOCUMENTS |
@@ -35,13 +35,13 @@ enum {
   WN_CUDA_ATTENTION_FORWARD =
       WN_CUDA_ATTENTION_SERVED | WN_TERM_POSITIONS | WN_TERM_POSITIONS_BY_HEAD | WN_TERM_SUMS | WN_TERM_HALF
 };
-/* Of a call whose terms are served: what in it is not, or NULL. */
+/* For a call whose terms are all served: what else in it is not served, or NULL. */
 const char *wn_cuda_attend_lacks(const struct wn_attention *a, bool backward);
-/* Is it a call for the kernels of sm_90, on a device and in a build that has them? */
+/* Do the kernels for sm_90 take this call, on a device and in a build that have them? */
 bool wn_cuda_attend_sm90(const struct wn_attention *a, bool backward);
-/* rows: of a window, rounded up to tiles; 0: all up to 4096, else 4096 (of stored weights 128). */
+/* Bytes of scratch. rows: in a chunk, rounded up to tiles; 0: at most 4096 (with stored attention weights 128). */
 size_t wn_cuda_attend_scratch(const struct wn_attention *a, bool backward, int64_t rows);
-/* scratch: 16-byte aligned, of the same rows. Returns NULL, or what the run time said. stream: a cudaStream_t. */
+/* scratch: aligned to 16 bytes, for the same rows. Returns NULL or CUDA's error text. stream: a cudaStream_t. */
 const char *wn_cuda_attend_forward(const struct wn_attention *a, void *scratch, int64_t rows, void *stream);
 const char *wn_cuda_attend_backward(const struct wn_attention *a, void *scratch, int64_t rows, void *stream);
 

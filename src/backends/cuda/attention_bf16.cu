@@ -1,4 +1,4 @@
-/* Attention's kernels for rows in bf16, on tensor cores. */
+/* Attention's kernels for bf16 rows, on tensor cores. */
 #include "backends/cuda/device.cuh"
 
 #include "backends/cuda/attention/bf16.cuh"

@@ -1,4 +1,4 @@
-/* Attention of a few rows over a cache: which calls attention/decode.cuh serves, scratch, launches. */
+/* Attention of a few rows over a cache: which calls attention/decode.cuh serves; scratch, launches. */
 #include "backends/cuda/device.cuh"
 
 #include "backends/cuda/attention/decode.cuh"
@@ -22,7 +22,7 @@ bool is_decode(const wn_attention *c) {
 }
 
 template <class T> static void launch_lanes(const decode_args &x, dim3 grid, int QV, cudaStream_t stream) {
-  /* 16 bytes a lane: rows of 32 or 64, of 64 or 128, of 128 floats. */
+  /* 16 bytes a lane: rows of 32 or 64, 64 or 128, 128 floats */
   const int lanes = (x.a.D + T::EACH - 1) / T::EACH;
   const attention_args &a = x.a;
   const bool plain = x.vectors && !a.doc_start && !a.evicted_at && !a.at && !a.span.on && a.window <= 0 &&
@@ -66,17 +66,17 @@ outcome run_decode(pass what, const wn_attention *c, void *scratch, cudaStream_t
   };
   x.vectors = x.a.D % each == 0 && whole(c->k, x.a.s_k) && whole(c->v, x.a.s_v);
   x.queries = (int)(c->Tq * (c->H / c->Hkv));
-  /* What comes before all windows is not looked at, but for a selection, which has none. */
+  /* Keys before all windows are skipped. With a selection they cannot be. */
   if (x.a.window > 0 && !x.a.at && !x.a.sel.on)
     x.first_key = x.a.offset - x.a.window + 1 > 0 ? x.a.offset - x.a.window + 1 : 0;
-  /* The sums depend on the shape of a sequence alone, not on how many there are. */
+  /* Depends only on the shape of a sequence, not on the number of sequences, and so do the sums. */
   const int keys = x.a.Tk - x.first_key, step = 64;
   x.chunk = ((keys + DECODE_SPLITS - 1) / DECODE_SPLITS + step - 1) / step * step;
   if (x.chunk < 1) x.chunk = step;
   x.splits = keys > 0 ? (keys + x.chunk - 1) / x.chunk : 1;
   room r = {static_cast<char *>(scratch), 0};
   const bool measures = what != FORWARD, selects = x.a.sel.on && (c->sel.f_out || measures);
-  if (measures) x.splits = DECODE_SPLITS; /* fewer keys may have more splits */
+  if (measures) x.splits = DECODE_SPLITS; /* fewer keys may need more splits */
   const int64_t parts = (int64_t)x.a.B * x.a.Hkv * x.queries * x.splits;
   x.most = r.take<float>(parts), x.sum = r.take<float>(parts), x.part = r.take<float>(parts * x.a.D);
   x.selected = selects ? r.take<float>((int64_t)x.a.B * x.a.G * x.a.Tk) : nullptr;

@@ -1,5 +1,5 @@
-/* Attention of rows in bf16 on sm_90: which calls its kernels serve, windows of rows, scratch, launches. The kernels
- * are compiled for sm_90a, and only where the build says so (WN_CUDA_SM90A); elsewhere nothing is served here. */
+/* Attention of bf16 rows on sm_90: which calls its kernels serve; chunks of rows, scratch, launches. The kernels are
+ * compiled for sm_90a, only if the build asks for it (WN_CUDA_SM90A); otherwise no call is served here. */
 #include "backends/cuda/device.cuh"
 
 #include "backends/cuda/attention.h"
@@ -38,7 +38,7 @@ int device_attribute(cudaDeviceAttr which) {
   return value;
 }
 
-bool good_rows(const void *p, const wn_stride &s) { /* a tensor map takes them */
+bool good_rows(const void *p, const wn_stride &s) { /* can be described by a tensor map */
   return reinterpret_cast<uintptr_t>(p) % 16 == 0 && s.b % 8 == 0 && s.t % 8 == 0 && s.h % 8 == 0 && s.b > 0 &&
          s.t > 0 && s.h > 0;
 }
@@ -69,7 +69,7 @@ sm90_stride stride_of(const wn_stride &s) {
   return {s.b, s.t, s.h};
 }
 
-/* What a window's kernels have to themselves. */
+/* The arrays that a chunk's kernels have to themselves. */
 struct sm90_lane {
   void *F;
   uint4 *X;
@@ -77,29 +77,29 @@ struct sm90_lane {
   wn_tensor_map live_k, live_v;
 };
 
-/* The windows take turns in two lanes, each with a stream and its own arrays, so that a window's kernels run in the
- * tails of its neighbour's. They wait for that one only where they read what it has written:
+/* Chunks alternate between two lanes, each with a stream and its own arrays, so that a chunk's kernels overlap with the
+ * end of the neighbouring chunk's. They wait only for data that the neighbour writes:
  *
- *   forward   SELECTED: F at its first row, which the window before leaves
- *   backward  READY: the sums of X's first that the window behind leaves; SUMMED: its sums of dk and dv
+ *   forward   SELECTED: F at its first row, from the chunk before
+ *   backward  READY: the sums of gradients in X, from the chunk after; SUMMED: that chunk's sums of dk and dv
  *
- * What a window reads in its own lane its stream has put in order, the lane's arrays as well when the window after next
- * takes them. With one lane (WINNOW_CUDA_OVERLAP=0) both are the caller's stream, and launches and arrays are the same
- * but for the second lane's: so are the bits. */
+ * Within a lane, the stream keeps everything in order, including the reuse of its arrays by the chunk after next. With
+ * one lane (WINNOW_CUDA_OVERLAP=0) both streams are the caller's; launches and arrays are the same, except for the
+ * second lane's arrays, so the bits are the same too. */
 enum { SELECTED = 0, READY = 0, SUMMED = 1 };
 
 struct sm90_call {
   sm90_args a;
   const wn_attention *c;
   two_streams *streams;
-  cudaStream_t stream;        /* that the next launch goes to */
-  const char *what = nullptr; /* that failed */
+  cudaStream_t stream;        /* the stream of the next launch */
+  const char *what = nullptr; /* the launch that failed */
   int windows, rows, processors;
   room scratch;
-  float *carries; /* [windows,B,G,padded] F at each window's first row */
-  int64_t carry;  /* floats of one */
+  float *carries; /* [windows,B,G,padded] F at each chunk's first row */
+  int64_t carry;  /* floats in one of them */
   live_keys<uint16_t> keys;
-  bool leaves_out; /* keys that are dead */
+  bool leaves_out; /* dead keys are skipped */
   int lane_count;
   sm90_lane lanes[2];
 
@@ -120,7 +120,7 @@ struct sm90_call {
     a.exclusive.dot = static_cast<float *>(c->exclusive.dot), a.exclusive.v = static_cast<const uint16_t *>(c->v);
     a.tau = (float)(c->sel.mem_tau / c->scale), a.per_tau = (float)(1 / c->sel.mem_tau);
     leaves_out = live_wanted(c);
-    /* Forward, two units a processor; backward, fewer rows would cost more where nothing dies. */
+    /* Forward: two units per multiprocessor. In backward fewer rows would cost more if no keys die. */
     if (window < 1) window = !leaves_out || goes == BACKWARD ? 4096 : (int64_t)a.B * a.H < 32 ? 2048 : 1024;
     rows = (int)((window < a.padded ? window : a.padded) + 255) / 256 * 256;
     if (!c->sel.on || rows > a.padded) rows = a.padded;
@@ -131,7 +131,7 @@ struct sm90_call {
     lane_count = windows > 1 && beside_wanted() ? 2 : 1;
   }
   int lane_of(int w) const { return w % lane_count; }
-  /* Of F, for the largest window of a lane: the last one or the one before it. */
+  /* Number of blocks of F, for the larger chunk of a lane: the last chunk or the one before. */
   int64_t blocks(int lane) {
     int64_t most = 0;
     for (int w = lane; w < windows; w += lane_count) {
@@ -187,7 +187,7 @@ struct sm90_call {
     a.last_rows = w == windows - 1;
   }
   void stream_of(int lane) { stream = (*streams)[lane]; }
-  /* Window w in a lane. */
+  /* Sets up chunk w in a lane. */
   void window_in(int w, int lane) {
     const sm90_lane &l = lanes[lane];
     window_at(w);
@@ -195,7 +195,7 @@ struct sm90_call {
     a.F = l.F, a.X = l.X;
     a.live_at = l.found.at, a.live_k = l.live_k, a.live_v = l.live_v;
   }
-  /* The columns of window w, F at whose first row is `carry_of`. */
+  /* Finds the columns of chunk w; F at its first row is `carry_of`. */
   void find_live(int w, int lane, const float *carry_of) {
     a.live = leaves_out && w > 0 ? lanes[lane].found.count : nullptr;
     if (a.live) keys.find(lanes[lane].found, w * rows, carry_of, a.padded, stream);
@@ -218,7 +218,7 @@ struct sm90_call {
   template <int D, sm90_F KIND> void forward_of() {
     constexpr sm90_F MADE = KIND == F_NONE ? F_FLOAT : KIND;
     float *const f_out = a.f_out;
-    const bool apart = leaves_out && f_out; /* all keys' F is asked for: a walk of its own, over all keys */
+    const bool apart = leaves_out && f_out; /* F of all keys is needed: computed separately, over all keys */
     stream_of(0);
     if (leaves_out) keys.bound(rows, (windows - 1) * rows, nullptr, stream);
     for (int w = 0; w < windows && !what; w++) {
@@ -295,9 +295,9 @@ struct sm90_call {
     WN_LAUNCH(at_once(a.B * a.Hkv * (a.row_block0 + a.row_blocks) / 2), dim3(384), room::BYTES, stream,
               (sm90_keys<D, SEL>), a);
   }
-  /* What earlier rows have selected, and beside it what dead keys need to begin with. */
+  /* Recomputes what earlier rows have selected, and what dead keys need at the start. */
   template <int D> void before_backward() {
-    if (leaves_out) { /* what no row of a window hears has no sums of it */
+    if (leaves_out) { /* keys that no row of a chunk sees get no sums from it */
       follow(1, 0);
       stream_of(1);
       keys.bound(rows, (windows - 1) * rows, a.lse, stream);
@@ -315,7 +315,7 @@ struct sm90_call {
     follow(1, 0);
   }
   template <int D> void delta() {
-    const int64_t threads = (int64_t)a.B * a.padded * a.H * (D / 8); /* of 128 rows and more: whole blocks */
+    const int64_t threads = (int64_t)a.B * a.padded * a.H * (D / 8); /* at least 128 rows: whole blocks */
     WN_LAUNCH((unsigned)(threads / 256), 256, 0, stream, sm90_delta<D>, a, static_cast<const uint16_t *>(c->dy));
   }
   template <int D, bool SEL> void backward_of() {
@@ -333,7 +333,7 @@ struct sm90_call {
       if (SEL) select_back<D>();
       mark(READY, lane);
       dq<D, SEL>();
-      const int beside = w == 0 ? 1 - lane : lane; /* the last dq has no other window beside it */
+      const int beside = w == 0 ? 1 - lane : lane; /* the last dq has no other chunk to overlap with */
       if (w == 0) wait(READY, beside);
       if (w < windows - 1) wait(SUMMED, beside);
       stream_of(beside);

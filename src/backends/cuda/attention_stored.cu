@@ -1,5 +1,5 @@
-/* Attention's kernels with stored weights, for rows in floats and in bf16; and the evictions of a call, which
- * begin with the same products. */
+/* Attention's kernels with stored attention weights, for float and bf16 rows; and the evictions of a call, which start
+ * with the same products. */
 #include "backends/cuda/device.cuh"
 
 #include "backends/cuda/attention/walk_run.cuh"

@@ -1,4 +1,4 @@
-/* Attention's kernels for rows in floats, with the terms that only some calls have (attention/terms.cuh). */
+/* Attention's kernels for float rows, with the terms that only some calls have (attention/terms.cuh). */
 #include "backends/cuda/device.cuh"
 
 #include "backends/cuda/attention/floats.cuh"

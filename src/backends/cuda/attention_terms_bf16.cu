@@ -1,4 +1,4 @@
-/* Attention's kernels for rows in bf16, on tensor cores, with the terms that only some calls have
+/* Attention's kernels for bf16 rows, on tensor cores, with the terms that only some calls have
  * (attention/terms.cuh). */
 #include "backends/cuda/device.cuh"
 

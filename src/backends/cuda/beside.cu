@@ -1,12 +1,12 @@
-// The process's second stream. A kernel whose blocks stay and take units by turns leaves multiprocessors idle while its
-// last units run; another kernel's blocks take these where it need not wait. Which waits for which is said by events
-// alone. They begin at the caller's stream and end there, before the call returns: to the caller, and to a capture of
-// its stream, all of the call is in that stream.
+// The process's second stream. A persistent kernel, whose blocks take units in turn, leaves multiprocessors idle while
+// its last units run; blocks of another kernel can use them if it need not wait. Events alone express which launch
+// waits for which. A call starts in the caller's stream and ends there before it returns: for the caller, and for a
+// capture of that stream, the whole call is in it.
 //
-// Neither stream has a higher priority. Blocks that stay are never interrupted, so that priority could decide but one
-// thing, which of two kernels gets a multiprocessor that becomes free; the one that was ready first is the earlier one.
+// Both streams have the same priority. Persistent blocks are never interrupted, so priority could only decide which of
+// two kernels gets a multiprocessor that becomes free; without it, the kernel that was ready first gets it.
 //
-// WINNOW_CUDA_OVERLAP=0: launches one after the other, in the caller's stream.
+// WINNOW_CUDA_OVERLAP=0: all launches one after the other, in the caller's stream.
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +14,8 @@
 #include "backends/cuda/beside.cuh"
 #include "backends/cuda/steps.cuh"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // held by the call that has both streams
-static cudaStream_t second;                              // NULL: none was made
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // held by the call that uses both streams
+static cudaStream_t second;                              // NULL: not created
 static cudaEvent_t marks[wn_cuda::BESIDE_MARKS];
 static bool turned_off;
 
@@ -39,7 +39,7 @@ cudaError_t beside_prepare() {
   return error;
 }
 
-// A step's launches are held back and asked for in one stream (steps.cu).
+// In a step, launches are held back and submitted to one stream (steps.cu).
 two_streams::two_streams(cudaStream_t callers, bool wanted)
     : of{callers, callers}, is_two(wanted && second && beside_wanted() && !wn_cuda_step_is_open()) {
   if (!is_two) return;

@@ -1,10 +1,10 @@
-// The largest value of a warp or a block and where it is; ties go to the lowest place.
+// The largest value in a warp or a block, and its index; ties go to the lowest index.
 #ifndef WN_BACKENDS_CUDA_BEST_CUH
 #define WN_BACKENDS_CUDA_BEST_CUH
 
 #include "backends/cuda/device.cuh"
 
-// The largest of the block's values and the lowest index that has it.
+// The largest of the block's values, and the lowest index that has it.
 struct best {
   float value;
   int index;

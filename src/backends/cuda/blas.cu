@@ -1,11 +1,11 @@
-// c[M,N] = a[M,K] b[N,K]^T by cuBLASLt: its column-major D[N,M] = op(b) op(a). Floats by CUBLAS_COMPUTE_32F, never in
-// TF32; bf16 with sums in float. Served is what has one stride of 1 in each operand; the rest, and rows that must not
-// depend on each other, are product.cuh's.
+// c[M,N] = a[M,K] b[N,K]^T by cuBLASLt: in its column-major terms D[N,M] = op(b) op(a). Floats with CUBLAS_COMPUTE_32F,
+// never in TF32; bf16 with sums in float. It serves operands with a stride of 1 in one dimension. product.cuh does the
+// rest, and rows that must not depend on each other.
 //
-// An algorithm is asked for once for each form of a call (sizes, strides, types, alignment) and kept, with the
-// descriptors of the call, in a table of SETS x WAYS forms; a form that has not been asked for longest gives way.
-// Algorithms that add parts of K do so in a fixed order (no atomics, sums in float), so that two runs give the same
-// bits. The workspace is made once: calls follow each other in one stream. WINNOW_CUBLASLT=0 leaves all to winnow's own
+// The algorithm is looked up once for each form of a call (sizes, strides, types, alignment) and cached with the call's
+// descriptors, in a table of SETS x WAYS forms; the least recently used form is replaced. Algorithms that split K add
+// the parts in a fixed order (no atomics, sums in float), so that two runs give the same bits. The workspace is
+// allocated once, since calls follow each other in one stream. WINNOW_CUBLASLT=0 leaves all products to winnow's own
 // kernels.
 #include <dlfcn.h>
 #include <pthread.h>
@@ -39,15 +39,15 @@ static const size_t WORKSPACE_BYTES = (size_t)32 << 20;
 // The form of a call: plain numbers, compared as bytes.
 struct blas_form {
   int64_t M, N, K, a_ld, b_ld, c_ld;
-  int32_t a_across, b_across; // the operand's rows lie next to each other, not its columns
+  int32_t a_across, b_across; // stride 1 is across the operand's rows, not along them
   int32_t bf16, c_bf16, accumulate, bias;
   int32_t a_align, b_align, c_align, unused;
 };
 
 struct blas_plan {
   blas_form form;
-  uint64_t used;       // 0: empty
-  bool served, proven; // proven: a call has gone well
+  uint64_t used;       // 0: empty slot
+  bool served, proven; // proven: a call has succeeded
   cublasLtMatmulDesc_t call;
   cublasLtMatrixLayout_t a, b, c;
   cublasLtMatmulAlgo_t algorithm;
@@ -59,13 +59,13 @@ static struct {
   BLAS_CALLS(BLAS_CALL)
 } lt;
 static bool tried, there, turned_off;
-static cublasLtHandle_t handle; // NULL: there is no cuBLASLt
+static cublasLtHandle_t handle; // NULL: no cuBLASLt
 static void *workspace;
 static blas_plan plans[SETS][WAYS];
 static uint64_t uses;
 static char product_name[64] = "winnow's own kernels";
 
-// True: all of its functions are there.
+// Opens the library; true: it has all functions.
 static bool blas_open() {
 #ifdef WN_EMULATED
 #define BLAS_FIND(name) lt.name = &cublasLt##name;
@@ -88,7 +88,7 @@ static bool blas_open() {
 #endif
 }
 
-// Once a process. With the lock held.
+// Called once per process, with the lock held.
 static bool blas_find() {
   if (tried) return there;
   const char *wanted = getenv("WINNOW_CUBLASLT");
@@ -125,7 +125,7 @@ wn_status wn_cuda_blas_begin(wn_context *ctx) {
   return WN_OK;
 }
 
-// ---- the plan of a form, with the lock held ----
+// ---- the plan of a form; the lock is held ----
 
 static bool set_call(cublasLtMatmulDesc_t call, cublasLtMatmulDescAttributes_t what, const void *value, size_t bytes) {
   return lt.MatmulDescSetAttribute(call, what, value, bytes) == CUBLAS_STATUS_SUCCESS;
@@ -134,7 +134,7 @@ static bool set_call(cublasLtMatmulDesc_t call, cublasLtMatmulDescAttributes_t w
 static bool plan_describe(blas_plan *plan) {
   const blas_form &f = plan->form;
   const cudaDataType in = f.bf16 ? CUDA_R_16BF : CUDA_R_32F, out = f.c_bf16 ? CUDA_R_16BF : CUDA_R_32F;
-  // What is cuBLASLt's first operand is b, [N,K], and lies as [K,N] of columns unless its rows are next to each other.
+  // cuBLASLt's first operand is b, [N,K]. Column-major, it is [K,N], unless stride 1 is across its rows.
   const cublasOperation_t first = f.b_across ? CUBLAS_OP_N : CUBLAS_OP_T;
   const cublasOperation_t second = f.a_across ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasLtEpilogue_t end = f.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
@@ -209,20 +209,20 @@ static blas_plan *plan_of(const blas_form &form) {
 
 // ---- a call ----
 
-// The largest power of two up to 16 that both divide.
+// The largest power of two, at most 16, that divides both.
 static int32_t blas_align(const void *p, int64_t stride_bytes) {
   const uint64_t bits = (uint64_t)(uintptr_t)p | (uint64_t)stride_bytes | 16;
   return (int32_t)(bits & (~bits + 1));
 }
 
-// How [rows,K] with these strides lies: false, in no way that cuBLASLt reads.
+// The layout of [rows,K] with these strides; false: cuBLASLt cannot read it.
 static bool blas_lies(int64_t rows, int64_t K, int64_t row, int64_t k, int64_t *ld, int32_t *across) {
   *across = !(k == 1 && row >= K);
   *ld = *across ? k : row;
   return !*across || (row == 1 && k >= rows);
 }
 
-// y[n] of lines of x, which are ld apart: n, line and ld in units of EACH.
+// Rounds n numbers of x, in lines with stride ld, to y; n, line and ld are in units of EACH.
 template <int EACH>
 static __global__ void blas_round_kernel(int64_t n, int64_t line, int64_t ld, wn_numbers x, wn_numbers y) {
   WN_GRID_LOOP(i, n) {
@@ -241,7 +241,7 @@ size_t wn_cuda_blas_scratch(const struct wn_exec *exec, int64_t M, int64_t N, in
   return (a_bf16 ? 0 : rounded_bytes(M, K)) + (b_bf16 ? 0 : rounded_bytes(N, K));
 }
 
-// An operand of floats, rounded into *scratch, which moves on; its lines lie without gaps there.
+// Rounds a float operand into *scratch, which is advanced; the copy's lines are contiguous.
 static void blas_round(const struct wn_exec *exec, int64_t rows, int64_t K, wn_numbers *x, int64_t *ld, bool across,
                        char **scratch) {
   const int64_t n = rows * K, line = across ? rows : K;
@@ -263,7 +263,7 @@ size_t wn_cuda_blas_rounded(const struct wn_exec *exec, wn_numbers *x, int64_t *
   return rounded_bytes(rows, K);
 }
 
-// A call, its operands rounded where they are to be: plain numbers, compared as bytes.
+// A call, after its operands are rounded if needed: plain numbers, compared as bytes.
 struct blas_call {
   blas_form form;
   const void *a, *b;
@@ -286,7 +286,7 @@ static bool blas_multiply(const blas_call &x, cudaStream_t stream) {
   return served;
 }
 
-// A call of a form that has gone well before.
+// A held-back call, of a form that has succeeded before.
 static cudaError_t blas_held_back(const void *data, cudaStream_t stream) {
   blas_call call;
   memcpy(&call, data, sizeof call);
@@ -303,7 +303,7 @@ bool wn_cuda_blas_product(const struct wn_exec *exec, const wn_product &p) {
   if (p.c_row < p.N || !blas_lies(p.M, p.K, p.a_row, p.a_k, &f.a_ld, &f.a_across)) return false;
   if (!blas_lies(p.N, p.K, p.b_row, p.b_k, &f.b_ld, &f.b_across)) return false;
   if (!bf16 && (p.a.bf16 || p.b.bf16 || p.c.bf16)) return false;
-  // A bias has c's type there.
+  // cuBLASLt's bias has the type of c
   if (p.bias && (p.c.bf16 || (uintptr_t)p.bias % 16)) return false;
   wn_numbers a = p.a, b = p.b;
   char *scratch = static_cast<char *>(exec->scratch);

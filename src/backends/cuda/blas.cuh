@@ -1,16 +1,16 @@
-// Products by cuBLASLt, which is opened where it is installed (blas.cu).
+// Products by cuBLASLt, which is opened if it is installed (blas.cu).
 #ifndef WN_BACKENDS_CUDA_BLAS_CUH
 #define WN_BACKENDS_CUDA_BLAS_CUH
 
 #include "backends/cuda/product.cuh"
 
-// Launches p; false: not by cuBLASLt, and nothing has been done. With the precision WN_BF16, operands that are floats
-// are rounded into exec->scratch first, of which wn_cuda_blas_scratch gives the bytes.
+// Launches p; false: cuBLASLt does not serve it, and nothing was done. With precision WN_BF16, float operands are first
+// rounded into exec->scratch; wn_cuda_blas_scratch gives the bytes.
 bool wn_cuda_blas_product(const struct wn_exec *exec, const wn_product &p);
-// Of a product [M,K] by [N,K] whose operands are floats or bf16.
+// Scratch for a product of [M,K] and [N,K] with float or bf16 operands.
 size_t wn_cuda_blas_scratch(const struct wn_exec *exec, int64_t M, int64_t N, int64_t K, bool a_bf16, bool b_bf16);
-// Where products are bf16's: an operand [rows,K] of floats that several of them share, rounded once into exec->scratch
-// as they would each; *x and *ld are then the copy's, whose bytes are returned. 0: it is as it was.
+// With bf16 products: rounds a float operand [rows,K], which several products share, once into exec->scratch. *x and
+// *ld then describe the copy; returns its bytes. 0: nothing was changed.
 size_t wn_cuda_blas_rounded(const struct wn_exec *exec, wn_numbers *x, int64_t *ld, int64_t rows, int64_t K);
 
 #endif

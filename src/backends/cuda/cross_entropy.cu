@@ -1,8 +1,8 @@
-// Softmax cross-entropy (equations in ops.h), a block a row; and the sums of attention weights over rows.
+// Softmax cross-entropy (equations in ops.h), one block per row; and the sums of attention weights over rows.
 #include "backends/cuda/best.cuh"
 #include "backends/cuda/launch.cuh"
 
-// V and ld in units of EACH.
+// V and ld are in units of EACH.
 template <int EACH>
 static __global__ void cross_entropy_kernel(int64_t V, wn_numbers logits, int64_t ld, const int32_t *targets,
                                             float scale, float cap, wn_numbers dlogits, double *loss, uint8_t *hit) {
@@ -35,7 +35,7 @@ static __global__ void cross_entropy_kernel(int64_t V, wn_numbers logits, int64_
   if (threadIdx.x == 0) loss[m] = (double)top.value + log((double)sum) - (double)logits[at * EACH + target];
   if (!dlogits.p) return;
   const float share = 1.0f / sum;
-  __syncthreads(); // dlogits may be the logits
+  __syncthreads(); // dlogits may alias logits
   for (int64_t v = threadIdx.x; v < V; v += blockDim.x) {
     logits.get((at + v) * EACH, x);
 #pragma unroll

@@ -15,24 +15,25 @@ extern "C" {
   size_t wn_cuda_##name##_scratch(const struct wn_exec *, const args *, bool backward);
 WN_OPS(WN_CUDA_DECLARE)
 
-/* Finds device 0, and makes what copies and waits need; again: nothing. Of the devices that there are, one. */
+/* Finds device 0 and creates what copies and waits need; later calls do nothing. Below: information on one of the
+ * devices. */
 wn_status wn_cuda_begin(wn_context *ctx);
 wn_status wn_cuda_device(wn_context *ctx, int index, wn_device_info *out);
 
-/* Steps launch by launch although they may be graphs (steps.cu): tests compare. */
+/* For tests: runs steps launch by launch, not as graphs (steps.cu). */
 void wn_cuda_graphs_off(bool off);
-/* Launches of a call one after the other although some may run together (beside.cu): tests compare. */
+/* For tests: runs the launches of a call one after the other, without overlap (beside.cu). */
 void wn_cuda_overlap_off(bool off);
-/* wn_memory's. */
+/* For wn_memory. */
 void wn_cuda_step_begin(wn_context *ctx);
 wn_status wn_cuda_step_end(wn_context *ctx);
 
-/* Products by winnow's own kernels although there is cuBLASLt: tests compare. */
+/* For tests: uses winnow's own kernels for products even if there is cuBLASLt. */
 void wn_cuda_blas_off(bool off);
-/* A shared library by name or path, by way of winnow's own (module.c); NULL: it is not there. */
+/* Opens a shared library by name or path, through the winnow library (module.c); NULL: it is not there. */
 void *wn_cuda_open_library(const char *path);
 
-/* The device's. */
+/* Device memory. */
 extern const struct wn_memory wn_cuda_memory;
 
 const struct wn_backend *wn_backend_cuda_table(void);

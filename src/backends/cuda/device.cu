@@ -1,5 +1,5 @@
-// Which device there is, and errors. The device is the first that CUDA_VISIBLE_DEVICES leaves visible. Its compute
-// capability must be one that the kernels are compiled for: 8.0 and later.
+// The device, and errors. The device is the first that CUDA_VISIBLE_DEVICES leaves visible. Its compute capability must
+// be one that the kernels are compiled for: 8.0 and later.
 #include <pthread.h>
 
 #include "backends/cuda/launch.cuh"
@@ -9,8 +9,8 @@ enum { LEAST_MAJOR = 8 };
 const char *wn_cuda_last_operation = "none";
 
 wn_status wn_cuda_fail(wn_context *ctx, const char *what, cudaError_t error) {
-  (void)cudaGetLastError(); // else the next launch would have it
-  // Errors that stay until the process ends: a kernel's faults, and the device's own.
+  (void)cudaGetLastError(); // clears the error, or the next launch would report it
+  // Errors that stay until the process ends: faults of a kernel, and of the device.
   const bool stays =
       error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure || error == cudaErrorMisalignedAddress ||
       error == cudaErrorIllegalInstruction || error == cudaErrorHardwareStackError || error == cudaErrorInvalidPc ||

@@ -1,5 +1,5 @@
-// What kernels need beyond CUDA C++ itself: names for instructions and for shared memory that the emulation of tests
-// (tests/cuda/emulate.h, included before) has in plain C++. Under WN_EMULATED a kernel source is a C++ source.
+// What kernels need beyond CUDA C++: names for instructions and for shared memory. The tests' emulation
+// (tests/cuda/emulate.h, included first) defines them in plain C++: with WN_EMULATED a kernel source is a C++ source.
 #ifndef WN_BACKENDS_CUDA_DEVICE_CUH
 #define WN_BACKENDS_CUDA_DEVICE_CUH
 
@@ -11,12 +11,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Shared memory by name, WN_SHARED(float, sums, [2][32]), aligned to 16 bytes; and what the launch gave, to 1024.
+// Named shared memory, WN_SHARED(float, sums, [2][32]), aligned to 16 bytes; and the dynamic shared memory of the
+// launch, aligned to 1024.
 #define WN_SHARED(type, name, ...) __shared__ __align__(16) type name __VA_ARGS__
 #define WN_SHARED_DYNAMIC(type, name)                                                                                  \
   extern __shared__ __align__(1024) unsigned char wn_shared_dynamic[];                                                 \
   type *const name = reinterpret_cast<type *>(wn_shared_dynamic)
-// A kernel as the run time knows it.
+// A kernel as the CUDA runtime identifies it.
 template <class... P> const void *wn_kernel(void (*kernel)(P...)) {
   return reinterpret_cast<const void *>(kernel);
 }
@@ -29,7 +30,7 @@ __device__ __forceinline__ uint32_t wn_shared_address(const void *p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// BYTES (4, 8 or 16) from global to shared memory behind the thread's back; zeros if not valid.
+// Copies BYTES (4, 8 or 16) from global to shared memory asynchronously; zeros if not valid.
 template <int BYTES> __device__ __forceinline__ void wn_copy_async(void *shared, const void *global, bool valid) {
   static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "4, 8 or 16 bytes");
   if constexpr (BYTES == 16)
@@ -61,7 +62,7 @@ __device__ __forceinline__ float wn_exp2(float x) {
   return y;
 }
 
-// Pairs of 16-bit floats in a register, `low` in the low half.
+// Packs two 16-bit floats into a register, `low` in the low half.
 __device__ __forceinline__ uint32_t wn_pack_bf16(float low, float high) {
   uint32_t r;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
@@ -109,7 +110,7 @@ WN_MMA_K16(wn_mma_f16_k16, "f16")
 WN_MMA_K8(wn_mma_bf16_k8, "bf16")
 WN_MMA_K8(wn_mma_f16_k8, "f16")
 
-// 8 x 8 matrices of 16 bits: lane 8i + r gives the address of row r of matrix i.
+// Loads 8 x 8 matrices of 16 bits: lane 8i + r gives the address of row r of matrix i.
 #define WN_LDMATRIX_X4(name, form)                                                                                     \
   __device__ __forceinline__ void name(uint32_t(&r)[4], const void *row) {                                             \
     asm volatile("ldmatrix.sync.aligned.m8n8.x4" form ".shared.b16 {%0,%1,%2,%3}, [%4];"                               \
@@ -128,7 +129,7 @@ WN_LDMATRIX_X4(wn_ldmatrix_x4, "")
 WN_LDMATRIX_X4(wn_ldmatrix_x4_trans, ".trans")
 WN_LDMATRIX_X2(wn_ldmatrix_x2, "")
 WN_LDMATRIX_X2(wn_ldmatrix_x2_trans, ".trans")
-__device__ __forceinline__ uint32_t wn_movmatrix(uint32_t x) { // transposed over the warp
+__device__ __forceinline__ uint32_t wn_movmatrix(uint32_t x) { // transposes across the warp
   uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
   return y;
@@ -136,7 +137,7 @@ __device__ __forceinline__ uint32_t wn_movmatrix(uint32_t x) { // transposed ove
 
 #endif // WN_EMULATED
 
-// ---- launches (steps.cu): at once, or within a step when it ends ----
+// ---- launches (steps.cu): at once, or in a step when it ends ----
 
 struct wn_launch_argument {
   const void *at;
@@ -154,13 +155,13 @@ void wn_launch(const void *known, dim3 grid, dim3 block, size_t shared_bytes, cu
   const wn_launch_argument arguments[] = {{&a, sizeof(P)}...};
   wn_cuda_launch(known, grid, block, shared_bytes, stream, arguments, (int)sizeof...(P));
 }
-// Parentheses around a kernel whose name has commas.
+// A kernel whose name contains commas must be in parentheses.
 #define WN_LAUNCH(grid, block, bytes, stream, kernel, ...)                                                             \
   wn_launch(wn_kernel(kernel), grid, block, bytes, stream, kernel, __VA_ARGS__)
 
-// ---- what is common to kernels, in these terms ----
+// ---- shared by kernels, written in these terms ----
 
-// Eight bf16 of 16 bytes.
+// Unpacks eight bf16 from 16 bytes.
 __device__ __forceinline__ void wn_unpack_eight(float (&v)[8], const void *at) {
   const uint4 bits = *static_cast<const uint4 *>(at);
   const uint32_t word[4] = {bits.x, bits.y, bits.z, bits.w};
@@ -171,8 +172,8 @@ __device__ __forceinline__ void wn_unpack_eight(float (&v)[8], const void *at) {
   }
 }
 
-// Sums in a fixed order, of LANES neighbours of a warp, of a warp, of a block; every thread gets its own. A block's
-// threads: a multiple of 32, at most 1024.
+// Sums in a fixed order over LANES neighbouring lanes, a warp, or a block; every thread gets the result. A block must
+// have a multiple of 32 threads, at most 1024.
 template <int LANES, class T> __device__ __forceinline__ T wn_lanes_sum(T x) {
 #pragma unroll
   for (int by = LANES / 2; by > 0; by /= 2) x += __shfl_xor_sync(~0u, x, by);
@@ -193,7 +194,7 @@ template <class T> __device__ __forceinline__ T wn_block_sum(T x) {
   WN_SHARED(T, parts, [32]);
   const int warps = blockDim.x / 32, lane = threadIdx.x % 32;
   x = wn_warp_sum(x);
-  __syncthreads(); // parts may still be read from the last sum
+  __syncthreads(); // parts of the previous sum may still be read
   if (lane == 0) parts[threadIdx.x / 32] = x;
   __syncthreads();
   return wn_warp_sum(lane < warps ? parts[lane] : T(0));

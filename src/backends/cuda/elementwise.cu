@@ -1,5 +1,5 @@
-// One pass over n values each: the residual addition, soft-capping, scaling, dropout, and the optimizers. And the sum
-// of squares, whose order depends on n alone.
+// Kernels that take one pass over n values: residual addition, soft-capping, scaling, dropout, the optimizers. And the
+// sum of squares, whose order depends only on n.
 #include "backends/cuda/launch.cuh"
 #include "backends/cuda/philox.cuh"
 
@@ -33,7 +33,7 @@ wn_status wn_cuda_scale_forward(const struct wn_exec *exec, const struct wn_scal
   return wn_cuda_launched(exec, "scale");
 }
 
-// A thread has the four values of one counter. limit: the least word that keeps.
+// A thread has the four values of one counter. limit: the smallest word that keeps.
 static __global__ void dropout_kernel(int64_t n, uint64_t limit, float factor, uint64_t seed, uint64_t stream,
                                       wn_numbers x) {
   WN_GRID_LOOP(four, (n + 3) / 4) {
@@ -96,7 +96,7 @@ wn_status wn_cuda_adagrad_forward(const struct wn_exec *exec, const struct wn_ad
   return wn_cuda_launched(exec, "adagrad");
 }
 
-// Block b sums its run of SUMSQ_EACH values into part[b]; then one block the parts. In double.
+// Block b sums SUMSQ_EACH consecutive values into part[b]; then one block adds the parts. In double.
 enum { SUMSQ_EACH = 1 << 11 };
 static __global__ void sumsq_parts(int64_t n, const float *x, double *part) {
   const int64_t first = (int64_t)blockIdx.x * SUMSQ_EACH;

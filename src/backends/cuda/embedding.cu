@@ -1,8 +1,8 @@
-// Embedding: rows of tables gathered; backward adds dy's rows to the rows that they came from, in their order.
+// Embedding: gathers rows of tables; backward adds each row of dy to the table row that it came from, in order.
 //
-// Rows of dy are tiles of 256. A table says which tiles have an index of each bucket (indices that are equal modulo
-// BUCKETS), so that a block finds the rows of its index with few comparisons. It adds them in double: a frequent
-// token's gradient would otherwise be rounded at every addition.
+// Rows of dy are divided into tiles of 256. A table tells which tiles contain an index of each bucket (indices that are
+// equal modulo BUCKETS), so a block finds the rows with its index in few comparisons. It adds them in double: otherwise
+// a frequent token's gradient would be rounded at every addition.
 #include "backends/cuda/launch.cuh"
 #include "backends/cuda/packed.cuh"
 
@@ -38,7 +38,7 @@ static __device__ __forceinline__ int64_t embedding_bucket(int32_t index) {
   return index % BUCKETS;
 }
 
-// seen[bucket][tiles]: whether the tile has an index of that bucket. A block a tile.
+// seen[bucket][tiles]: does the tile have an index of that bucket? One block per tile.
 static __global__ void embedding_tiles(int64_t M, const int32_t *index, uint8_t *seen) {
   const int64_t tiles = gridDim.x, t = blockIdx.x, m = t * TILE + threadIdx.x;
   for (int64_t b = threadIdx.x; b < BUCKETS; b += TILE) seen[b * tiles + t] = 0;
@@ -46,24 +46,24 @@ static __global__ void embedding_tiles(int64_t M, const int32_t *index, uint8_t 
   if (m < M) seen[embedding_bucket(index[m]) * tiles + t] = 1;
 }
 
-// The block's view of where its index is: bits of 256 tiles at a time, and of the rows of a tile.
+// Searches for a block's index: in 256 tiles at a time, and in the rows of a tile.
 struct embedding_search {
   const int32_t *index;
   const uint8_t *of_bucket; // [tiles]
   int32_t mine;
-  uint32_t *word; // [8], shared: what the last question found
+  uint32_t *word; // [8], in shared memory: bits of the last result
   __device__ __forceinline__ void answer(bool yes) const {
     const uint32_t bits = __ballot_sync(~0u, yes);
     __syncthreads(); // words may still be read
     if (threadIdx.x % 32 == 0) word[threadIdx.x / 32] = bits;
     __syncthreads();
   }
-  // Tiles [from, from + 256) that may have it, below `end`.
+  // Finds tiles in [from, from + 256), below `end`, that may have the index.
   __device__ __forceinline__ void in_tiles(int64_t from, int64_t end) const {
     const int64_t t = from + threadIdx.x;
     answer(t < end && of_bucket[t]);
   }
-  // Rows of tile t that have it, in [from, end).
+  // Finds rows of tile t in [from, end) that have it.
   __device__ __forceinline__ void in_rows(int64_t t, int64_t from, int64_t end) const {
     const int64_t m = t * TILE + threadIdx.x;
     answer(m >= from && m < end && index[m] == mine);
@@ -73,7 +73,7 @@ struct embedding_search {
     for (int w = 0; w < TILE / 32; w++) all += __popc(word[w]);
     return all;
   }
-  // The places of what was found, in order.
+  // Lists the positions found, in order.
   __device__ __forceinline__ void list(uint8_t *place) const {
     const int w = threadIdx.x / 32, lane = threadIdx.x % 32;
     int before = __popc(word[w] & ((1u << lane) - 1));
@@ -83,8 +83,8 @@ struct embedding_search {
   }
 };
 
-// A block a row of dy: the first with its index adds all that have it, COLUMNS of a thread and AT_ONCE rows at a time,
-// in their order.
+// One block per row of dy. The block of the first row with an index adds all rows that have it, in order: COLUMNS per
+// thread, AT_ONCE rows at a time.
 enum { COLUMNS = 4, AT_ONCE = 8 };
 static __global__ void embedding_sums(int64_t M, int64_t C, int64_t tiles, const int32_t *index, const uint8_t *seen,
                                       double scale, const float *dy, float *to) {

@@ -1,8 +1,8 @@
-// The token that leaves a full cache, and the moves that follow (rule in ops/evict.h): a block for each sequence and
-// group of heads. Scores are in double and of the CPU's order of sums, so that the choice is the CPU's to the bit.
+// Chooses the token that leaves a full cache, and moves the rest (rule in ops/evict.h). One block per sequence and head
+// group. Scores are computed in double and in the CPU's order of sums, so the choice is bitwise the CPU's.
 //
-// Votes need a token's neighbours in the text, which may be anywhere in the cache: each thread looks for those of its
-// own tokens, N^2 / threads comparisons of positions.
+// Votes need a token's neighbours in the text, which may be anywhere in the cache: each thread searches for those of
+// its own tokens, N^2 / threads comparisons of positions.
 #include "backends/cuda/evict.cuh"
 #include "backends/cuda/philox.cuh"
 
@@ -15,14 +15,14 @@ struct evict_slots {
   wn_evict_slots of[WN_EVICT_ARRAYS];
 };
 
-// The votes of slot j, in the order of their rows.
+// The votes of slot j, added in the order of their rows.
 static __device__ double evict_vote(const wn_evict &a, const float *values, int64_t j) {
   double sum = 0;
   for (int64_t r = 0; r < a.rule.votes; r++) sum += (double)values[r * a.capacity + j];
   return sum;
 }
 
-// Minus the pooled votes around slot j, from the left.
+// Minus the pooled votes around slot j, summed from the left.
 static __device__ double evict_pool(const wn_evict &a, const int32_t *at, const double *votes, int64_t j) {
   const int reach = (int)a.rule.neighbours;
   double near[2 * WN_EVICT_NEIGHBOURS + 1], pooled = 0;

@@ -1,12 +1,12 @@
-// Which token goes, by the rule of ops/evict.h: the best of a block's, in two barriers.
+// Chooses the token to evict by the rule of ops/evict.h: the best of a block's tokens, with two barriers.
 #ifndef WN_BACKENDS_CUDA_EVICT_CUH
 #define WN_BACKENDS_CUDA_EVICT_CUH
 
 #include <string.h>
 #include "backends/cuda/launch.cuh"
 
-// A larger number comes first: of merit, then of place. Merit is that of the score where the token may go, 2 where it
-// is recent, 1 of a sink, 0 of none; place has the older token first.
+// Compared by merit, then by place; the larger is evicted first. merit: from the score if the token may go; else 2 for
+// a recent token, 1 for a sink, 0 for none. place: larger for older tokens.
 struct evict_choice {
   uint64_t merit, place;
   __device__ __forceinline__ uint32_t index() const { return (uint32_t)place; }
@@ -18,14 +18,14 @@ static __device__ __forceinline__ evict_choice evict_none() {
 static __device__ __forceinline__ bool evict_may_go(int32_t at, int64_t row, int64_t sinks, int64_t recent) {
   return at >= sinks && at <= row - recent;
 }
-// The token at position `at`, which has this index. score: of one that may go.
+// The choice for the token at position `at` with this index. score: used only if it may go.
 static __device__ __forceinline__ evict_choice evict_of(int32_t at, int64_t sinks, bool may_go, double score,
                                                         uint32_t index) {
   uint64_t merit = at < sinks ? 1 : 2;
   if (may_go) {
-    score += 0.0; // -0 is 0
+    score += 0.0; // turns -0 into 0
     memcpy(&merit, &score, sizeof merit);
-    merit = merit >> 63 ? ~merit : merit | (uint64_t)1 << 63; // in the order of the scores, above 2
+    merit = merit >> 63 ? ~merit : merit | (uint64_t)1 << 63; // keeps the order of the scores; always above 2
   }
   return {merit, (uint64_t) ~(uint32_t)at << 32 | index};
 }
@@ -40,7 +40,7 @@ static __device__ __forceinline__ evict_choice evict_warp_best(evict_choice x) {
   }
   return x;
 }
-// Every thread gets it.
+// Every thread gets the result.
 static __device__ __forceinline__ evict_choice evict_block_best(evict_choice x) {
   WN_SHARED(evict_choice, best, [32]);
   const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
@@ -51,7 +51,7 @@ static __device__ __forceinline__ evict_choice evict_block_best(evict_choice x) 
   return evict_warp_best(lane < warps ? best[lane] : evict_none());
 }
 
-// The host's number for a token.
+// The random number of a token, the same as on the host.
 #define WN_CUDA_LOT(rule, group, at)                                                                                   \
   wn_cuda_uniform((rule).seed, WN_STREAM_EVICT, (uint64_t)(rule).layer << 32 | (uint64_t)(group), (uint64_t)(at))
 

@@ -1,5 +1,5 @@
-/* The operation evictions (ops/evictions.h): its slots; kernels are in attention/walk.cuh, beside those that multiply.
- */
+/* The slots of the operation evictions (ops/evictions.h). Its kernels are in attention/walk.cuh, next to those for the
+ * products. */
 #include "backends/cuda/attention/call.cuh"
 #include "backends/cuda/launch.cuh"
 

@@ -1,5 +1,5 @@
-// Mixture of experts: routes rows on the device, one launch for the products of all experts (experts.cuh). Few rows,
-// and rows whose bits must not depend on each other, by products of a matrix and vectors; others by tiles of 64 rows.
+// Mixture of experts: routes rows on the device; one launch computes the products of all experts (experts.cuh). Few
+// rows, and rows with rows_apart, use matrix-vector products; others tiles of 64 rows.
 #include "backends/cuda/experts.cuh"
 
 struct experts_room {
@@ -8,9 +8,9 @@ struct experts_room {
   experts_tile *tile;
   int32_t *count, *end, *order; // [E], [E], [A]
   double *share, *mean, *rows;  // [E], [E], [1]
-  float *x, *out;               // [A,C] each, by places; few rows forward: no x
+  float *x, *out;               // [A,C] each, by place; x is unused in forward of few rows
   float *hidden, *d_hidden;     // [A,F] or [M,S]
-  float *dw, *dlogits, *z;      // [A] by places, [M,E], [M]
+  float *dw, *dlogits, *z;      // [A] by place, [M,E], [M]
   char *base;
   template <class T> T *take(int64_t n) {
     T *p = base ? reinterpret_cast<T *>(base + bytes) : nullptr;
@@ -19,7 +19,7 @@ struct experts_room {
   }
 };
 
-// What is rounded to bf16 has one kernel, in which rows are apart whatever there are.
+// Use matrix-vector products? With bf16 there is one kernel, in which rows are always independent.
 static bool few(const struct wn_exec *exec, const struct wn_experts *a, bool backward) {
   return !backward && exec->precision != WN_BF16 && (a->M <= EXPERTS_FEW || a->rows_apart);
 }
@@ -45,7 +45,7 @@ static experts_room room_of(const struct wn_exec *exec, const struct wn_experts 
   return r;
 }
 
-// ---- what goes to the backend's other operations ----
+// ---- operations of the backend that it calls ----
 
 static struct wn_linear router_of(const struct wn_experts *a) {
   struct wn_linear l = {};
@@ -92,7 +92,7 @@ static bool reads_wide(wn_gguf_type type, const void *data, int64_t K) {
     return false;
   }
 }
-// K: columns, of rows that are aligned if x is.
+// K: number of columns. x_aligned: rows of x are aligned.
 static experts_matrix matrix_of(const void *dense, const struct wn_packed *packed, void *d, int64_t K, bool x_aligned) {
   experts_matrix m = {};
   m.wide = x_aligned && K % 4 == 0;
@@ -245,7 +245,7 @@ wn_status wn_cuda_experts_forward(const struct wn_exec *exec, const struct wn_ex
   return wn_cuda_launched(exec, "experts");
 }
 
-// The shared expert's: dx begins with it.
+// Backward of the shared expert: the first to write dx.
 static wn_status shared_backward(const struct wn_exec *exec, const struct wn_experts *a, const experts_room *r) {
   struct wn_linear in = shared_in_of(a), out = shared_out_of(a, r);
   const float *factor = static_cast<const float *>(a->shared_factor);
@@ -288,7 +288,7 @@ wn_status wn_cuda_experts_backward(const struct wn_exec *exec, const struct wn_e
   gradient(exec, a, &r, true, a->C, a->F, r.out, r.hidden);
   WN_TRY(activate_back(&inner, A, a->F, in, r.d_hidden));
   gradient(exec, a, &r, false, 2 * a->F, a->C, in, r.x);
-  product(exec, a, &r, true, false, a->C, 2 * a->F, in, r.out); // dy has been read
+  product(exec, a, &r, true, false, a->C, 2 * a->F, in, r.out); // dy is no longer needed
   const experts_sum sum = {a->M,
                            a->C,
                            (int)a->top,

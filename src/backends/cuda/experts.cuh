@@ -1,6 +1,6 @@
-// Kernels of a mixture of experts (equations in backends/ref/experts.c). Which rows an expert has is known on the
-// device alone, so a launch covers what there may be at most, and a table of tiles says what there is: blocks without a
-// tile end at once, and of experts that nobody chose nothing is read. Every sum has one order.
+// Kernels of a mixture of experts (equations in backends/ref/experts.c). Only the device knows which rows an expert
+// has. So a launch covers the possible maximum, and a table of tiles says what there is: blocks without a tile end at
+// once, and weights of experts that nobody chose are not read. Every sum has one order.
 #ifndef WN_BACKENDS_CUDA_EXPERTS_CUH
 #define WN_BACKENDS_CUDA_EXPERTS_CUH
 
@@ -10,22 +10,22 @@
 #include "backends/cuda/product.cuh"
 
 enum experts_tile_rows {
-  EXPERTS_FEW = 8,  // which a warp multiplies with a row of weights
-  EXPERTS_MANY = 64 // of a product
+  EXPERTS_FEW = 8,  // a warp multiplies up to this many rows with a row of weights
+  EXPERTS_MANY = 64 // rows in a tile of a product
 };
 
-// ---- where the experts' weights are: the host knows, kernels read a table ----
+// ---- where the experts' weights are: set by the host, read by kernels from a table ----
 
 struct experts_matrix {
   const float *dense; // or NULL
   float *d;           // its gradient, or NULL
   wn_packed_matrix packed;
-  bool wide; // its rows can be read as matvec.cuh does
+  bool wide; // its rows can be read as in matvec.cuh
 };
 struct experts_weights {
   experts_matrix in, out; // [2F,C], [C,F]
 };
-enum { EXPERTS_EACH = 22 }; // of a launch, whose arguments have 4 KiB
+enum { EXPERTS_EACH = 22 }; // experts per launch: kernel arguments are limited to 4 KiB
 struct experts_some {
   experts_weights expert[EXPERTS_EACH];
 };
@@ -34,14 +34,14 @@ static __global__ void experts_table_kernel(const __grid_constant__ experts_some
   if ((int)threadIdx.x < count) table[threadIdx.x] = some.expert[threadIdx.x];
 }
 
-// Weight k of row n, of K.
+// Weight k of row n; K is the row's length.
 static __device__ __forceinline__ float experts_weight(const experts_matrix &w, int64_t K, int64_t n, int64_t k) {
   if (w.dense) return w.dense[n * K + k];
   int type;
   const uint8_t *row = wn_packed_at(w.packed, K, n, &type);
   return wn_packed_element(type, row, k);
 }
-// The weights as b of a product (product.cuh), by their rows or by their columns.
+// The weights as operand b of a product (product.cuh), by rows or by columns.
 struct experts_by_row {
   const experts_matrix &w;
   int64_t K;
@@ -55,19 +55,19 @@ struct experts_by_column {
   __device__ __forceinline__ float operator()(int64_t n, int64_t k) const { return experts_weight(w, N, k, n); }
 };
 
-// ---- who takes whom ----
+// ---- routing ----
 
 struct experts_route {
   int64_t M, C;
   int E, top;
   bool normalize;
-  float *prob, *weight;  // [M,E] logits that become probabilities, [M,top]
+  float *prob, *weight;  // [M,E] logits, replaced by probabilities; [M,top]
   int32_t *chosen;       // [M,top]
   const float *x, *gate; // [M,C]; [C] or NULL
-  float *factor;         // [M] the shared expert's, or NULL
+  float *factor;         // [M] factor of the shared expert, or NULL
 };
 
-// A warp a row; lane l has the experts l, l + 32 and so on.
+// One warp per row; lane l has experts l, l + 32 and so on.
 static __global__ void experts_choose_kernel(experts_route a) {
   const int64_t m = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
@@ -83,7 +83,7 @@ static __global__ void experts_choose_kernel(experts_route a) {
   for (int k = 0; k < a.top; k++) {
     best mine = {-INFINITY, INT32_MAX};
     for (int j = 0, e = lane; e < a.E; j++, e += 32) {
-      const float v = p[e] == p[e] ? p[e] : -1.0f; // of NaN the first are as good as any
+      const float v = p[e] == p[e] ? p[e] : -1.0f; // treats NaN as lowest: the choice is then the first experts
       if (!(taken >> j & 1)) mine = best_of(mine, {v, e});
     }
     mine = warp_best(mine);
@@ -100,27 +100,27 @@ static __global__ void experts_choose_kernel(experts_route a) {
   if (lane == 0) a.factor[m] = a.gate ? 1.0f / (1.0f + expf(-z)) : 1.0f;
 }
 
-// Rows of `in` that an expert has: first to first + rows - 1.
+// Rows first to first + rows - 1 of `in`, which belong to one expert.
 struct experts_tile {
   int32_t expert, first, rows;
 };
 struct experts_places {
   int A, E; // A: M top
   const int32_t *chosen;
-  int32_t *place, *order; // [A] each, one the other's inverse
-  int32_t *count, *end;   // [E] rows of an expert, and the place after its last
-  int tile_rows, tiles;   // tiles: of the table
-  experts_tile *tile;     // experts in order
+  int32_t *place, *order; // [A] each; inverse permutations
+  int32_t *count, *end;   // [E] an expert's number of rows, and the place after its last row
+  int tile_rows, tiles;   // tiles: length of the table
+  experts_tile *tile;     // in the order of experts
 };
 
-// A block an expert.
+// One block per expert.
 static __global__ void experts_count_kernel(experts_places a) {
   int count = 0;
   for (int i = threadIdx.x; i < a.A; i += blockDim.x) count += a.chosen[i] == (int)blockIdx.x;
   count = wn_block_sum(count);
   if (threadIdx.x == 0) a.count[blockIdx.x] = count;
 }
-// Experts in order, rows in order.
+// Sorted by expert, then by row.
 static __global__ void experts_place_kernel(experts_places a) {
   WN_SHARED(int, by_warp, [WN_CUDA_THREADS / 32]);
   const int e = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -154,19 +154,20 @@ static __global__ void experts_place_kernel(experts_places a) {
   }
 }
 
-// ---- how even the load is ----
+// ---- load balance ----
 
 struct experts_load {
   int64_t M, T;
   int E, top;
   const float *prob;
   const int32_t *chosen, *row_count; // row_count NULL: all
-  double *share, *mean, *rows;       // [E]: choices of e, sum of its probabilities; [1] rows; all of rows that count
+  double *share, *mean, *rows;       // [E]: number of rows that choose e, sum of e's probabilities; [1] number of rows;
+                                     // only rows that count
 };
 static __device__ __forceinline__ bool experts_counts(const int32_t *row_count, int64_t T, int64_t m) {
   return !row_count || m % T < row_count[m / T];
 }
-// A block an expert.
+// One block per expert.
 static __global__ void experts_load_kernel(experts_load a) {
   const int e = blockIdx.x;
   double share = 0, mean = 0, rows = 0;
@@ -190,7 +191,7 @@ static __global__ void experts_balance_kernel(experts_load a, double *balance) {
 
 // ---- products ----
 
-// to[place] = from[its row]
+// to[place] = from[the row at that place]
 static __global__ void experts_gather_kernel(int64_t A, int64_t C, int top, const int32_t *order, const float *from,
                                              float *to) {
   WN_GRID_LOOP(i, A * C) to[i] = from[order[i / C] / top * C + i % C];
@@ -199,18 +200,18 @@ static __global__ void experts_gather_kernel(int64_t A, int64_t C, int top, cons
 struct experts_product {
   const experts_weights *table;
   const experts_tile *tile;
-  bool out; // with the expert's out, else its in
+  bool out; // use the expert's `out`, else its `in`
   int64_t N, K;
-  const float *a; // [A,K] by places; few rows: or by rows, where there is an order
+  const float *a; // [A,K] by place; for few rows also by row, if order is set
   const int32_t *order;
   int top;
-  float *c; // [A,N] by places
+  float *c; // [A,N] by place
 };
 static __device__ __forceinline__ const experts_matrix &experts_of(const experts_weights *table, bool out, int e) {
   return out ? table[e].out : table[e].in;
 }
 
-// Grid: tiles, columns in 64s. COLUMNS: with the weights' columns, back through the product.
+// Grid: tiles, columns in 64s. COLUMNS: multiplies with the weights' columns, for backward.
 template <bool COLUMNS, bool BF16>
 static __global__ void __launch_bounds__(256) experts_product_kernel(experts_product x) {
   const experts_tile tile = x.tile[blockIdx.x];
@@ -230,7 +231,7 @@ static __global__ void __launch_bounds__(256) experts_product_kernel(experts_pro
   }
 }
 
-// The lane's part of a row of weights times the rows of a tile, of which there may be one (M 1) or up to EXPERTS_FEW.
+// The lane's share of a row of weights times the rows of a tile: one row (M 1) or up to EXPERTS_FEW.
 template <int M, class X>
 static __device__ __forceinline__ void experts_few(float (&sum)[1][M], const experts_matrix &w, int64_t K, int64_t n,
                                                    const X &x, int rows, int lane) {
@@ -251,7 +252,7 @@ static __device__ __forceinline__ void experts_few(float (&sum)[1][M], const exp
       if (m < rows) sum[0][m] += x(m)[k] * weight;
   }
 }
-// A warp a row of weights, for all rows of a tile. Grid: tiles, rows of weights in eights.
+// One warp per row of weights, for all rows of a tile. Grid: tiles, rows of weights in eights.
 template <int M> static __device__ __forceinline__ void experts_few_rows(const experts_product &p, experts_tile tile) {
   const int64_t n = (int64_t)blockIdx.y * 8 + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
@@ -277,7 +278,7 @@ static __global__ void __launch_bounds__(256, 2) experts_few_kernel(experts_prod
     experts_few_rows<EXPERTS_FEW>(p, tile);
 }
 
-// d [M,N] += u^T v over an expert's rows, u [A,M], v [A,N]. Grid: columns and rows of d in 64s, experts.
+// d [M,N] += u^T v over an expert's rows; u [A,M], v [A,N]. Grid: columns and rows of d in 64s, experts.
 struct experts_gradient {
   const experts_weights *table;
   const int32_t *count, *end;
@@ -299,12 +300,12 @@ template <bool BF16> static __global__ void __launch_bounds__(256) experts_gradi
   BF16 ? wn_product_bf16_tile(p, b, m0, n0) : wn_product_tile(p, b, m0, n0);
 }
 
-// y = the shared expert by its factor, and the row's experts by their weights, largest first.
+// y = the shared expert times its factor, plus the row's experts times their weights, largest first.
 struct experts_sum {
   int64_t M, C;
   int top;
   const float *shared, *factor; // [M,C], [M]; or NULL
-  const float *out, *weight;    // [A,C] by places; [M,top] or NULL: 1
+  const float *out, *weight;    // [A,C] by place; [M,top] or NULL: all 1
   const int32_t *place;
   float *y; // [M,C]
   bool accumulate;
@@ -323,12 +324,12 @@ static __global__ void experts_sum_kernel(experts_sum a) {
 
 // ---- backward ----
 
-// Of each row: the gradient of its factor, hidden . d_hidden, and both times the factor. A warp a row.
+// For each row: the gradient of its factor, hidden . d_hidden; then multiplies both by the factor. One warp per row.
 struct experts_scale {
   int64_t rows, F;
   float *hidden, *d_hidden; // [rows,F]
   const float *factor;
-  const int32_t *order; // row r has factor[order[r]]; NULL: factor[r]
+  const int32_t *order; // row r uses factor[order[r]]; NULL: factor[r]
   float *dw;            // [rows], or NULL
 };
 static __global__ void experts_scale_kernel(experts_scale a) {
@@ -346,7 +347,7 @@ static __global__ void experts_scale_kernel(experts_scale a) {
   if (lane == 0 && a.dw) a.dw[r] = sum;
 }
 
-// The gradient of what the shared expert's gate is given. A warp a row.
+// The gradient of the input of the shared expert's sigmoid. One warp per row.
 static __global__ void experts_gate_back_kernel(int64_t M, int64_t C, const float *dy, const float *out,
                                                 const float *factor, float *z) {
   const int64_t m = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
@@ -358,14 +359,14 @@ static __global__ void experts_gate_back_kernel(int64_t M, int64_t C, const floa
   if (lane == 0) z[m] = sum * factor[m] * (1.0f - factor[m]);
 }
 
-// From the weights' gradients to those of the logits. A warp a row.
+// From the gradients of the weights to those of the logits. One warp per row.
 struct experts_route_back {
   int64_t M, T;
   int E, top;
   bool normalize;
-  const float *prob, *weight, *dw; // [M,E], [M,top], [A] by places
+  const float *prob, *weight, *dw; // [M,E], [M,top], [A] by place
   const int32_t *chosen, *place, *row_count;
-  const double *share, *rows; // or NULL: evenness asks nothing
+  const double *share, *rows; // or NULL: no balance loss
   double balance_scale;
   float *dlogits; // [M,E]
 };

@@ -1,11 +1,11 @@
-// A few rows of x times packed weights (matvec.cu).
+// A few rows of x times quantised weights (matvec.cu).
 #ifndef WN_BACKENDS_CUDA_FEW_ROWS_CUH
 #define WN_BACKENDS_CUDA_FEW_ROWS_CUH
 
 #include "backends/cuda/launch.cuh"
 
-// y[m,n] = w_n . x_m + b[n] (+ y) for M rows of x and the part's rows, in launches of up to 8 rows of x, each row with
-// the bits that it has alone. False: not for blocks or rows of x that lie so.
+// y[m,n] = w_n . x_m + b[n] (+ y) for M rows of x and the part's rows, in launches of up to 8 rows of x. Each row has
+// the same bits as alone. False: the alignment of blocks or of x does not allow it.
 bool wn_cuda_few_rows(const struct wn_exec *exec, const struct wn_packed_part *part, int64_t M, int64_t K,
                       const float *x, int64_t ldx, const float *b, float *y, int64_t ldy, bool accumulate);
 

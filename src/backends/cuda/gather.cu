@@ -1,13 +1,13 @@
-// Rows to another place (equation in ops.h): a thread a number, neighbours those of a row.
+// Copies rows to other places (equation in ops.h): one thread per number; neighbouring threads copy a row.
 #include "backends/cuda/launch.cuh"
 
 struct gather_rows {
-  int64_t H, T, D, group_heads, groups; // group_heads: heads of a group
+  int64_t H, T, D, group_heads, groups; // group_heads: heads in a group
   wn_stride s_x, s_y;
   const int32_t *index;
 };
 
-// Into: what is stored of a number that is read.
+// Into: converts a number that was read to what is stored.
 template <class X, class Y, class Into>
 static __global__ void gather_kernel(int64_t n, gather_rows a, const X *x, Y *y, Into into) {
   WN_GRID_LOOP(i, n) {

@@ -1,4 +1,4 @@
-// What the launches of the operations share: their arguments, arrays of floats or bf16, sizes of grids, errors.
+// Shared by the launches of operations: their arguments, arrays of floats or bf16, grid sizes, errors.
 #ifndef WN_BACKENDS_CUDA_LAUNCH_CUH
 #define WN_BACKENDS_CUDA_LAUNCH_CUH
 
@@ -13,7 +13,8 @@ extern "C" {
 // An array of floats or of bf16, and its elements as floats.
 struct wn_numbers {
   void *p;
-  int64_t bf16; // 0 or 1; as wide as the pointer, as steps compare arguments by their bytes: padding differs by chance
+  int64_t bf16; // 0 or 1; as wide as the pointer, because steps compare arguments as bytes and padding would be
+                // undefined
   __device__ __forceinline__ float operator[](int64_t i) const {
     if (bf16) return __bfloat162float(static_cast<const __nv_bfloat16 *>(p)[i]);
     return static_cast<const float *>(p)[i];
@@ -24,7 +25,8 @@ struct wn_numbers {
     else
       static_cast<float *>(p)[i] = value;
   }
-  // N numbers from i on, one or eight: eight as one or two words of 16 bytes, i a multiple of 8 and wn_by_eights.
+  // N numbers from i on; N is one or eight. Eight need i to be a multiple of 8, and wn_by_eights; they are read as one
+  // or two words of 16 bytes.
   template <int N> __device__ __forceinline__ void get(int64_t i, float (&v)[N]) const {
     static_assert(N == 1 || N == 8, "one or eight");
     if constexpr (N == 1) {
@@ -52,7 +54,7 @@ struct wn_numbers {
     }
   }
 };
-// Whether x can be read and written by eights: lines of a multiple of 8, ld apart; NULL, which nobody reads, can.
+// Can x be read and written by eights? Lines need a multiple of 8, ld too. NULL, which is never read, can.
 static inline bool wn_by_eights(const void *x, int64_t ld) {
   return !x || (reinterpret_cast<uintptr_t>(x) % 16 == 0 && ld % 8 == 0);
 }
@@ -60,7 +62,7 @@ static inline wn_numbers wn_numbers_of(const void *p, wn_dtype type) {
   return {const_cast<void *>(p), type == WN_BF16};
 }
 
-// Blocks of WN_CUDA_THREADS for n elements, which a loop over the grid takes.
+// The number of blocks of WN_CUDA_THREADS for n elements; kernels loop over the grid.
 static inline unsigned wn_cuda_blocks(int64_t n) {
   const int64_t blocks = (n + WN_CUDA_THREADS - 1) / WN_CUDA_THREADS;
   return (unsigned)(blocks < 1 ? 1 : blocks > 16384 ? 16384 : blocks);
@@ -68,10 +70,11 @@ static inline unsigned wn_cuda_blocks(int64_t n) {
 #define WN_GRID_LOOP(i, n)                                                                                             \
   for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (int64_t)gridDim.x * blockDim.x)
 
-// The process's one stream (memory.cu).
+// The only stream of the process for work (memory.cu).
 extern cudaStream_t wn_cuda_work_stream;
 wn_status wn_cuda_memory_begin(wn_context *ctx);
-// cuBLASLt where it is installed (blas.cu), and what multiplies: "cuBLASLt 13.0.0", or winnow's own kernels.
+// Opens cuBLASLt if it is installed (blas.cu). Below: what computes products, "cuBLASLt 13.0.0" or winnow's own
+// kernels.
 wn_status wn_cuda_blas_begin(wn_context *ctx);
 const char *wn_cuda_products();
 static inline cudaStream_t wn_cuda_stream(const struct wn_exec *exec) {
@@ -79,12 +82,12 @@ static inline cudaStream_t wn_cuda_stream(const struct wn_exec *exec) {
   return wn_cuda_work_stream;
 }
 
-// The error of `what`, in one line. What a kernel has done wrong is told by a later call, and by all that follow it:
-// the line then says which operation was the last to be launched.
+// The error of `what`, in one line. A kernel's fault is reported by some later call and by all after it; the line then
+// names the last operation launched.
 wn_status wn_cuda_fail(wn_context *ctx, const char *what, cudaError_t error);
 extern const char *wn_cuda_last_operation;
 
-// After the launches of an operation.
+// Called after the launches of an operation.
 static inline wn_status wn_cuda_launched(const struct wn_exec *exec, const char *name) {
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) return wn_cuda_fail(exec->ctx, name, error);

@@ -1,12 +1,11 @@
-// y = x w^T + b, and its gradients. Few rows, of packed weights or floats, by products of a matrix and vectors that
-// read blocks where they lie (matvec.cuh; here is the one for blocks and rows that are not aligned); many rows, and dx,
-// from panels of rows turned into floats. Products are cuBLASLt's where it is installed and serves them, else
-// product.cuh's.
+// y = x w^T + b, and its gradients. Few rows, with packed or float weights, use matrix-vector products that read blocks
+// in place (matvec.cuh; the one for unaligned blocks and rows is here). Many rows, and dx, use panels of rows converted
+// to floats. Products are computed by cuBLASLt if it is installed and serves them, else by product.cuh.
 #include "backends/cuda/blas.cuh"
 #include "backends/cuda/few_rows.cuh"
 #include "backends/cuda/packed.cuh"
 
-// db[n] += column sums of dy: eight threads a column, whose sums meet in order.
+// db[n] += column sums of dy: eight threads per column, whose sums are added in order.
 static __global__ void linear_bias_kernel(int64_t M, int64_t N, wn_numbers dy, int64_t lddy, float *db) {
   WN_SHARED(float, part, [8][32]);
   const int64_t n = (int64_t)blockIdx.x * 32 + threadIdx.x;
@@ -20,10 +19,10 @@ static __global__ void linear_bias_kernel(int64_t M, int64_t N, wn_numbers dy, i
   db[n] += sum;
 }
 
-enum { FEW_ROWS = 8 };     // of x that a warp multiplies with a row of blocks at a time
-enum { PANEL_ROWS = 512 }; // of w in floats at a time
+enum { FEW_ROWS = 8 };     // rows of x that a warp multiplies with a row of blocks at a time
+enum { PANEL_ROWS = 512 }; // rows of w converted to floats at a time
 
-// A warp a row n of w: lanes take weights 32 apart, in the same order whatever M is.
+// One warp per row n of w: a lane takes every 32nd weight, in the same order for every M.
 static __global__ void linear_rows_kernel(int64_t M, int64_t N, int64_t K, const float *x, int64_t ldx,
                                           wn_packed_matrix w, const float *b, float *y, int64_t ldy, bool accumulate) {
   const int64_t n = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
@@ -72,13 +71,13 @@ size_t wn_cuda_linear_scratch(const struct wn_exec *exec, const struct wn_linear
   return panel + (dx > dw ? dx : dw);
 }
 
-// `used`: of the scratch.
+// `used`: bytes of scratch in use.
 static void linear_product(const struct wn_exec *exec, const wn_product &p, size_t used) {
   const struct wn_exec behind = wn_exec_behind(exec, used);
   if (!wn_cuda_blas_product(&behind, p)) wn_product_launch(exec, p);
 }
 
-// Runs `use` for each panel: rows [first, +rows) of w as floats.
+// Calls `use` for each panel: rows [first, +rows) of w as floats.
 template <class Use> static void linear_panels(const struct wn_exec *exec, const struct wn_linear *a, Use use) {
   float *panel = static_cast<float *>(exec->scratch);
   const wn_packed_matrix w = wn_packed_matrix_of(a->packed);
@@ -116,8 +115,8 @@ static void linear_packed_forward(const struct wn_exec *exec, const struct wn_li
   });
 }
 
-// Few rows of floats, as those of packed weights: a tile of 64 rows would be idle but for them. With rows_apart any
-// number, for a row by itself is one of few.
+// Few rows with float weights are treated like quantised weights: in a tile of 64 rows most would be idle. With
+// rows_apart this holds for any number of rows, since a single row counts as few.
 static bool linear_dense_few(const struct wn_exec *exec, const struct wn_linear *a) {
   const struct wn_packed_part whole = {WN_GGUF_F32, a->N, a->w, nullptr};
   if ((a->M > FEW_ROWS && !a->rows_apart) || exec->precision == WN_BF16) return false;
@@ -154,7 +153,7 @@ wn_status wn_cuda_linear_backward(const struct wn_exec *exec, const struct wn_li
   wn_product p = {};
   if (a->M == 0) return WN_OK;
   if (a->dx && a->dw && !a->packed) used = wn_cuda_blas_rounded(exec, &dy, &lddy, a->M, a->N);
-  if (a->dx) { // dy [M,N] times w [N,K]: the sum is over n
+  if (a->dx) { // dy [M,N] times w [N,K]: summed over n
     p.M = a->M, p.N = a->K, p.K = a->N, p.a = dy, p.a_row = lddy, p.a_k = 1;
     p.b = wn_numbers_of(a->w, t), p.b_row = 1, p.b_k = a->K;
     p.c = wn_numbers_of(a->dx, wn_array_type(a->dx_type, t)), p.c_row = a->lddx, p.accumulate = a->accumulate_dx;
@@ -166,7 +165,7 @@ wn_status wn_cuda_linear_backward(const struct wn_exec *exec, const struct wn_li
         linear_product(exec, p, panel_bytes(a));
       });
   }
-  if (a->dw) { // dy^T [N,M] times x [M,K]: the sum is over m
+  if (a->dw) { // dy^T [N,M] times x [M,K]: summed over m
     p = wn_product{};
     p.M = a->N, p.N = a->K, p.K = a->M, p.a = dy, p.a_row = 1, p.a_k = lddy;
     p.b = wn_numbers_of(a->x, wn_array_type(a->x_type, t)), p.b_row = 1, p.b_k = a->ldx;

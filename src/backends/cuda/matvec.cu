@@ -1,4 +1,4 @@
-// A few rows of x times packed weights: the launches of matvec.cuh.
+// A few rows of x times quantised weights: launches the kernels of matvec.cuh.
 #include "backends/cuda/few_rows.cuh"
 #include "backends/cuda/matvec.cuh"
 

@@ -1,19 +1,19 @@
-// Rows of packed weights times a few rows of x: a warp has ROWS rows of weights, its lanes units of 4 to 32 weights,
-// read at once as wide as blocks are aligned. Within a unit weights are whole numbers times a scale, and perhaps a
-// shift:
+// Rows of quantised weights times a few rows of x. A warp has ROWS rows of weights; a lane reads units of 4 to 32
+// weights at once, as wide as the alignment of blocks allows. In a unit a weight is an integer times a scale, maybe
+// plus a shift:
 //
 //   sum_k x_k (scale q_k + shift) = scale sum_k x_k q_k + shift sum_k x_k
 //
-// so that a weight costs a conversion and a multiply-add, and sums of x are shared by the rows of weights. x is read
-// 16 bytes at a time and stays in the first cache, for all warps read the same. Units of a lane are 32 apart and all
-// sums are written out, so a row of y has the same bits whatever M is. Formats: packed.cuh.
+// So a weight costs a conversion and a multiply-add, and the sums of x are shared by all rows of weights. x is read 16
+// bytes at a time and stays in the L1 cache, as all warps read the same. The units of a lane are 32 apart and the order
+// of all sums is written out, so a row of y has the same bits whatever M is. Formats: packed.cuh.
 #ifndef WN_BACKENDS_CUDA_MATVEC_CUH
 #define WN_BACKENDS_CUDA_MATVEC_CUH
 
 #include "backends/cuda/packed.cuh"
 
-// What a lane reads of a row, and what it stands for: RUNS runs of four weights that follow each other; run r begins at
-// weight at(u, r) of the row and has scale r * SCALES / RUNS.
+// How a lane reads a unit of a row: RUNS runs of four consecutive weights. Run r begins at weight at(u, r) of the row
+// and has scale number r * SCALES / RUNS.
 template <int RUNS_, int SCALES_> struct wn_unit {
   static constexpr int RUNS = RUNS_, SCALES = SCALES_;
   float q[RUNS][4], scale[SCALES], shift[SCALES];
@@ -28,12 +28,12 @@ static __device__ __forceinline__ uint32_t wn_four_bytes(const uint8_t *p) { // 
 static __device__ __forceinline__ float wn_half_bits(uint32_t x) {
   return __half2float(__ushort_as_half((uint16_t)x));
 }
-// Four bytes as floats, minus BY: each becomes the last bits of 2^23.
+// Four bytes as floats, minus BY: a byte becomes the low bits of the float 2^23.
 template <int BY> static __device__ __forceinline__ void wn_four_floats(float (&q)[4], uint32_t x) {
 #pragma unroll
   for (int i = 0; i < 4; i++) q[i] = __uint_as_float(__byte_perm(x, 0x4b000000u, 0x7440u | i)) - (8388608.0f + BY);
 }
-// Four bits to bit 4 of four bytes.
+// Moves four bits to bit 4 of four bytes.
 static __device__ __forceinline__ uint32_t wn_fifth(uint32_t bits) {
   return ((bits & 15) * 0x00204081u & 0x01010101u) << 4;
 }
@@ -54,7 +54,7 @@ template <> struct wn_packed_unit<WN_GGUF_F32> {
     x.q[0][3] = __uint_as_float(r.w), x.scale[0] = 1;
   }
 };
-// Two 16-bit floats a word.
+// Two 16-bit floats per word.
 template <bool BF16> struct wn_packed_sixteen {
   typedef wn_unit<2, 1> unit;
   typedef uint4 raw;
@@ -95,8 +95,8 @@ template <> struct wn_packed_unit<WN_GGUF_Q8_0> {
   }
 };
 
-// Blocks of 32: HEAD bytes, of which d and with SHIFTS m, then perhaps the fifth bits; half a block a unit, whose low
-// bits are of the first 16 weights and whose high bits are of the others.
+// Blocks of 32: HEAD bytes with d, with SHIFTS also m, and maybe the fifth bits. A unit is half a block; its low four
+// bits belong to the first 16 weights, its high four to the others.
 template <int BYTES, bool SHIFTS_, bool FIVE> struct wn_packed_nibbles {
   typedef wn_unit<4, 1> unit;
   struct raw {
@@ -132,7 +132,7 @@ template <> struct wn_packed_unit<WN_GGUF_Q4_1> : wn_packed_nibbles<20, true, fa
 template <> struct wn_packed_unit<WN_GGUF_Q5_0> : wn_packed_nibbles<22, false, true> {};
 template <> struct wn_packed_unit<WN_GGUF_Q5_1> : wn_packed_nibbles<24, true, true> {};
 
-// Blocks of 256: 16 bytes of scales, then perhaps 32 of fifth bits, then nibbles of two groups of 32 each.
+// Blocks of 256: 16 bytes of scales, maybe 32 of fifth bits, then nibbles, two groups of 32 in each 32 bytes.
 template <bool FIVE> struct wn_packed_groups {
   typedef wn_unit<8, 2> unit;
   struct raw {
@@ -156,7 +156,7 @@ template <bool FIVE> struct wn_packed_groups {
       if (FIVE) bytes |= (fifth[run & 3] >> (2 * pair + (run >> 2)) & 0x01010101u) << 4;
       wn_four_floats<0>(x.q[run], bytes);
     }
-    // Groups 2 pair and 2 pair + 1 of the twelve bytes (wn_packed_scales), two bytes at a time.
+    // groups 2 pair and 2 pair + 1 in the twelve bytes (wn_packed_scales), two bytes at a time
     const int by = (pair & 1) * 16;
     const uint32_t low = r.head.y >> by, high = r.head.z >> by, last = r.head.w >> by;
     const uint32_t scales = pair < 2 ? low & 0x3f3f : (last & 0x0f0f) | (low >> 2 & 0x3030);
@@ -199,7 +199,7 @@ template <> struct wn_packed_unit<WN_GGUF_Q6_K> {
   }
 };
 
-// sum[n][m] += w[n] . x[m], the lane's part. K: of the row; x(m): where row m of x begins, aligned to 16 bytes.
+// sum[n][m] += the lane's share of w[n] . x[m]. K: of the row; x(m): where row m of x begins, aligned to 16 bytes.
 template <int TYPE, int M, int ROWS, int AHEAD, class X>
 static __device__ __forceinline__ void wn_matvec(float (&sum)[ROWS][M], const uint8_t *const (&w)[ROWS], int64_t K,
                                                  const X &x, int lane) {
@@ -212,7 +212,7 @@ static __device__ __forceinline__ void wn_matvec(float (&sum)[ROWS][M], const ui
 #pragma unroll
     for (int a = 0; a < AHEAD; a++)
 #pragma unroll
-      for (int n = 0; n < ROWS; n++) // behind the last unit: the first again, which is not used
+      for (int n = 0; n < ROWS; n++) // after the last unit it reads the first again and ignores it
         raw[a][n] = T::load(w[n], first + 32 * a < units ? first + 32 * a : first);
 #pragma unroll
     for (int a = 0; a < AHEAD; a++) {
@@ -248,11 +248,11 @@ static __device__ __forceinline__ void wn_matvec(float (&sum)[ROWS][M], const ui
   }
 }
 
-// Units that a lane reads before it computes.
+// How many units a lane reads before it computes.
 template <int TYPE> static constexpr int wn_ahead(int M) {
   return M == 1 && wn_packed_unit<TYPE>::WEIGHTS < 32 ? 2 : 1;
 }
-// Can rows of this type be read so?
+// Can rows of this type be read this way?
 template <int TYPE> static inline bool wn_matvec_reads(const void *data, int64_t K) {
   typedef wn_packed_unit<TYPE> T;
   const wn_packed_shape s = wn_packed_shape_of(TYPE);
@@ -272,7 +272,7 @@ template <int TYPE> static inline bool wn_matvec_reads(const void *data, int64_t
   X(WN_GGUF_Q5_K)                                                                                                      \
   X(WN_GGUF_Q6_K)
 
-// y[m,n0+n] = w_n . x_m + b (+ y): what one launch does, for a part of the matrix whose rows are of one type.
+// One launch: y[m,n0+n] = w_n . x_m + b (+ y), for a part of the matrix whose rows have one type.
 struct wn_matvec_call {
   int64_t N, K, row_bytes;
   const uint8_t *w;

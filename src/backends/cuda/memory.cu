@@ -1,16 +1,16 @@
-// Where the CUDA backend's arrays lie: the device's memory. A process has one stream, in which everything happens in
-// the order of the calls whatever contexts they come from: models are shared by contexts, and no array needs to know
-// which stream last wrote it. (What a call does in another beside it has begun and ended within the call: beside.cu.)
+// Device memory, where the CUDA backend's arrays are. A process has one stream for all work, so everything happens in
+// the order of the calls, whatever contexts they come from: contexts share models, and no array needs to record which
+// stream last wrote it. (Work in the second stream starts and ends within a call: beside.cu.)
 //
-// Copies from and to the host pass through a ring of pinned memory, in pieces. `from` of a copy in is free when the
-// call returns. A piece of a copy out is moved from the ring to where it belongs when somebody waits for a mark behind
-// it, or when its place in the ring is needed. Marks are events, of which there are MARKS: to wait for an older one is
-// to wait for a later one that has its event now.
+// Copies from and to the host go through a ring of pinned memory, in pieces. For a copy in, `from` may be reused when
+// the call returns. A piece of a copy out is moved from the ring to its destination when somebody waits for a later
+// mark, or when its space in the ring is needed. Marks are events, of which there are MARKS; waiting for an older mark
+// means waiting for the later one that now has its event.
 //
-// Arrays come from the stream's own pool, which keeps what is given back. All else is made once (wn_cuda_begin).
+// Arrays come from the stream's own memory pool, which keeps freed memory. All else is created once (wn_cuda_begin).
 //
-// Within a step (steps.cu) what is held back is asked for before anything else is. So that a step is not cut to pieces,
-// copies within the device are kernels there, and so are copies in of up to PUT_BYTES, which are an argument.
+// In a step (steps.cu), held-back launches are submitted before anything else. To avoid cutting a step into pieces,
+// copies within the device are kernels there, and so are copies in of up to PUT_BYTES, which are passed as an argument.
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +28,7 @@ extern "C" {
 enum { MOVE_THREADS = 1024, MARKS = 256, PIECES = 1024, PUT_BYTES = 256 };
 static const size_t RING_BYTES = (size_t)16 << 20, PIECE_BYTES = (size_t)2 << 20, RING_ALIGN = 64;
 
-// A piece of a copy in the ring; `to`: where a copy out belongs, NULL of a copy in.
+// A piece of a copy in the ring. to: the destination of a copy out; NULL: a copy in.
 struct ring_piece {
   size_t at, bytes;
   uint64_t mark;
@@ -37,12 +37,12 @@ struct ring_piece {
 
 cudaStream_t wn_cuda_work_stream;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // of all that follows
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards all that follows
 static bool begun;
 static cudaEvent_t events[MARKS];
-static uint64_t marks, done; // the last mark; all up to `done` have been waited for
+static uint64_t marks, done; // the last mark; marks up to `done` have been waited for
 static char *ring;
-static ring_piece pieces[PIECES]; // the oldest at `oldest`, in a circle
+static ring_piece pieces[PIECES]; // a circular list; the oldest is at `oldest`
 static size_t oldest, count, head;
 
 static wn_status memory_status(wn_context *ctx, const char *what, size_t bytes, cudaError_t error) {
@@ -52,7 +52,7 @@ static wn_status memory_status(wn_context *ctx, const char *what, size_t bytes, 
   return wn_cuda_fail(ctx, name, error);
 }
 
-// Everything that later calls use, so that no step makes any. With the lock held.
+// Creates everything that later calls use, so that no step has to. The lock is held.
 static cudaError_t begin_all() {
   cudaMemPool_t pool;
   uint64_t keep = UINT64_MAX;
@@ -75,7 +75,7 @@ wn_status wn_cuda_memory_begin(wn_context *ctx) {
   return error == cudaSuccess ? WN_OK : wn_cuda_fail(ctx, "a stream with its memory", error);
 }
 
-// ---- marks and the ring, with the lock held ----
+// ---- marks and the ring; the lock is held ----
 
 static cudaError_t mark_set(uint64_t *mark) {
   *mark = ++marks;
@@ -89,7 +89,7 @@ static cudaError_t mark_wait(uint64_t mark) {
   return error;
 }
 
-// The oldest piece is done, or what is waited for has failed: its place is free.
+// Frees the oldest piece's space, once it is done or waiting has failed.
 static cudaError_t ring_retire() {
   const ring_piece p = pieces[oldest];
   const cudaError_t error = mark_wait(p.mark);
@@ -103,17 +103,17 @@ static bool ring_place(size_t bytes, size_t *at) {
   if (count == PIECES) return false;
   if (count == 0) head = 0;
   const size_t tail = count > 0 ? pieces[oldest].at : RING_BYTES;
-  const bool behind = count > 0 && head > tail; // what is taken lies in one stretch, [tail, head)
+  const bool behind = count > 0 && head > tail; // the used space is one range, [tail, head)
   *at = head;
   if (count == 0 || behind) {
     if (bytes <= RING_BYTES - head) return true;
     *at = 0;
-    return behind && bytes < tail; // and not up to it: an empty ring has head 0
+    return behind && bytes < tail; // must not reach tail: head = tail would mean an empty ring
   }
   return head != tail && bytes < tail - head;
 }
 
-// A place for `bytes` up to PIECE_BYTES; the piece counts once it is pushed.
+// Finds space for `bytes`, at most PIECE_BYTES. The piece is listed when it is pushed.
 static cudaError_t ring_take(size_t bytes, size_t *at) {
   cudaError_t error = cudaSuccess;
   while (!ring_place(bytes, at)) {
@@ -132,7 +132,7 @@ static cudaError_t ring_push(size_t at, size_t bytes, void *to) {
   return mark_set(&p->mark);
 }
 
-// A copy in, of `from` to the device, or one out of it, to `to`; the other is NULL. Without the lock held.
+// Copies `from` to the device, or from the device to `to`; the other is NULL. The lock is not held.
 static cudaError_t ring_copy(char *device, const char *from, char *to, size_t bytes) {
   cudaError_t error = wn_cuda_step_flush();
   pthread_mutex_lock(&lock);
@@ -159,7 +159,7 @@ static wn_status cuda_zero(wn_context *ctx, void *to, size_t bytes) {
   return memory_status(ctx, "zeros", bytes, error);
 }
 
-// Arrays by their bytes.
+// The sizes of arrays.
 static struct {
   std::mutex lock;
   std::map<void *, size_t> bytes;
@@ -184,7 +184,7 @@ static void held_remove(void *p) {
 static void cuda_release(void *p) {
   if (!p) return;
   held_remove(p);
-  (void)wn_cuda_step_flush(); // whose failure the step's end tells
+  (void)wn_cuda_step_flush(); // the end of the step reports its failure
   (void)cudaFreeAsync(p, wn_cuda_work_stream);
 }
 
@@ -195,7 +195,7 @@ static wn_status cuda_allocate(wn_context *ctx, const char *what, size_t bytes, 
   const cudaError_t error = cudaMallocAsync(out, bytes, wn_cuda_work_stream);
   if (error != cudaSuccess) {
     size_t spare = 0, all = 0;
-    (void)cudaGetLastError(); // no launch's error
+    (void)cudaGetLastError(); // this is no error of a launch
     *out = nullptr;
     if (error != cudaErrorMemoryAllocation) return memory_status(ctx, what, bytes, error);
     (void)cudaMemGetInfo(&spare, &all);
@@ -235,7 +235,7 @@ static wn_status cuda_copy_out(wn_context *ctx, void *to, const void *from, size
   return memory_status(ctx, "a copy out", bytes, ring_copy(device, nullptr, static_cast<char *>(to), bytes));
 }
 
-// One block, a stretch of which every thread holds a part before any of it is written: forwards where it moves to lower
+// One block. All threads read a stretch before any of it is written; stretches go forwards if the data moves to lower
 // addresses, else backwards.
 template <class T> static __global__ void __launch_bounds__(MOVE_THREADS) move_kernel(T *to, const T *from, int64_t n) {
   const bool forwards = to < from;
@@ -285,12 +285,12 @@ static uint64_t cuda_record(wn_context *ctx) {
   (void)ctx;
   (void)wn_cuda_step_flush();
   pthread_mutex_lock(&lock);
-  if (begun) (void)mark_set(&mark); // whose failure the wait tells
+  if (begun) (void)mark_set(&mark); // the wait reports its failure
   pthread_mutex_unlock(&lock);
   return mark;
 }
 
-// Others may ask for more meanwhile.
+// Other threads may submit work meanwhile.
 static wn_status cuda_wait(wn_context *ctx, uint64_t mark) {
   cudaError_t error = cudaSuccess;
   pthread_mutex_lock(&lock);

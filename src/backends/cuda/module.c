@@ -1,5 +1,5 @@
-/* The module's side of module.h: its symbol, and the library's functions that kernels' hosts call. Not part of programs
- * that are linked with the library. */
+/* The module's side of module.h: its symbol, and the functions of the library that host code of kernels calls. Programs
+ * that are linked with the library do not include this file. */
 #include "backends/cuda/module.h"
 
 #include <stdarg.h>

@@ -1,7 +1,7 @@
-// RMSNorm and LayerNorm (equations in backends/ref/norm.c). A vector lies in the registers of 8, 16 or 32 lanes, which
-// read it once by eights; where it is too long or lies otherwise, a warp or a block walks it. Its sums are trees of
-// fixed shape. Gradients of gain and shift: runs of vectors by blocks, beside dx where vectors lie in registers, then
-// the runs by eight threads a column.
+// RMSNorm and LayerNorm (equations in backends/ref/norm.c). A vector is held in the registers of 8, 16 or 32 lanes,
+// which read it once, by eights. If it is too long or not aligned, a warp or a block loops over it. Sums are trees of
+// fixed shape. Gradients of gain and shift: each block sums over some vectors (together with dx, if vectors are in
+// registers); then eight threads per column add these partial sums.
 #include "backends/cuda/launch.cuh"
 
 struct norm_call {
@@ -25,10 +25,10 @@ struct norm_call {
   bool accumulate_dx;
 };
 
-enum { NORM_SHORT = 256 };                        // the longest vector that a warp walks
-enum { NORM_LONG = 2048, NORM_LONG_BACK = 1024 }; // the longest in registers, which backward spills beyond
+enum { NORM_SHORT = 256 };                        // the longest vector that a warp loops over
+enum { NORM_LONG = 2048, NORM_LONG_BACK = 1024 }; // the longest in registers; beyond this backward spills
 
-// WHOLE: the block has one vector; else a warp has.
+// WHOLE: the block has one vector; else each warp has one.
 template <bool WHOLE> __device__ __forceinline__ float norm_total(float x) {
   return WHOLE ? wn_block_sum(x) : wn_warp_sum(x);
 }
@@ -38,13 +38,13 @@ template <bool WHOLE> __device__ __forceinline__ int64_t norm_vector() {
 
 template <bool WHOLE> static __global__ void norm_kernel(norm_call a) {
   const int64_t n = norm_vector<WHOLE>();
-  if (n >= a.vectors) return; // a whole warp
+  if (n >= a.vectors) return; // true for whole warps
   const int first = WHOLE ? threadIdx.x : threadIdx.x % 32, step = WHOLE ? blockDim.x : 32;
   const int64_t r = n / a.groups, off = n % a.groups * a.width, W = a.width;
   const int64_t in = a.add ? r * a.ldsum + off : r * a.ldx + off;
   if (a.add)
     for (int64_t c = first; c < W; c += step) a.sum[in + c] = a.x[r * a.ldx + off + c] + a.add[r * a.ldadd + off + c];
-  // What a thread wrote it reads itself.
+  // a thread reads only what it wrote itself
   const wn_numbers x = a.add ? wn_numbers{a.sum, false} : a.x;
   float mean = 0, square = 0;
   if (a.layer) {
@@ -60,7 +60,7 @@ template <bool WHOLE> static __global__ void norm_kernel(norm_call a) {
   if (a.mean && a.layer) a.mean[n] = mean;
 }
 
-// x: what was normed.
+// x: the input of the norm.
 template <bool WHOLE> static __global__ void norm_back_kernel(norm_call a) {
   const int64_t n = norm_vector<WHOLE>();
   if (n >= a.vectors) return;
@@ -83,13 +83,13 @@ template <bool WHOLE> static __global__ void norm_back_kernel(norm_call a) {
   }
 }
 
-// ---- vectors in registers ----
+// ---- vectors held in registers ----
 
-// LANES of a warp have a vector of at most LANES x EACH x 8 numbers: lane l those from 8 (l + LANES e) on.
+// LANES lanes of a warp hold a vector of at most LANES x EACH x 8 numbers: lane l has those from 8 (l + LANES e) on.
 
 struct norm_place {
   int64_t row;
-  int off; // of the vector in it
+  int off; // of the vector in its row
 };
 static __device__ __forceinline__ norm_place norm_where(const norm_call &a, int64_t n) {
   const uint32_t vector = (uint32_t)n, groups = (uint32_t)a.groups; // below 2^31: norm_fits
@@ -147,8 +147,8 @@ template <int LANES, int EACH> static __global__ void __launch_bounds__(WN_CUDA_
   if (a.mean && a.layer) a.mean[n] = mean;
 }
 
-// The sum over a block's vectors of what each lane has of its columns, into part[columns]: vectors of a warp meet by
-// shuffles, warps in order.
+// Sums each column over the vectors of a block, into part[columns]: shuffles add the vectors of a warp, then warps are
+// added in order.
 template <int LANES, int EACH>
 static __device__ __forceinline__ void norm_block_columns(float (&v)[EACH][8], int W, float *part) {
   WN_SHARED(float, of_warps, [WN_CUDA_THREADS / 32][LANES * 8]);
@@ -171,8 +171,8 @@ static __device__ __forceinline__ void norm_block_columns(float (&v)[EACH][8], i
   }
 }
 
-// A block has vectors [b each, +each): their dx, where dx is wanted, and where part is given the sums of the gradients
-// of gain and, of LayerNorm, shift: [block][2][width].
+// A block has vectors [b each, +each). Computes dx, if wanted, and if part is given the sums for the gradients of gain
+// and (LayerNorm) shift: [block][2][width].
 template <int LANES, int EACH, bool LAYER>
 static __global__ void __launch_bounds__(WN_CUDA_THREADS) norm_lanes_back(norm_call a, int64_t each, float *part) {
   const int lane = threadIdx.x % LANES, W = (int)a.width, at_once = WN_CUDA_THREADS / LANES;
@@ -234,14 +234,14 @@ static __global__ void __launch_bounds__(WN_CUDA_THREADS) norm_lanes_back(norm_c
   if constexpr (LAYER) norm_block_columns<LANES, EACH>(of_shift, W, part + ((int64_t)blockIdx.x * 2 + 1) * W);
 }
 
-// ---- vectors that are walked ----
+// ---- vectors that are looped over ----
 
-// Parts: enough that blocks of vectors in registers fill a device.
+// Number of parts: enough that blocks of vectors in registers fill a device.
 enum { PARTS_EACH = 64, PARTS_MOST = 256, PARTS_MOST_SHORT = 1024 };
 static int64_t norm_parts(int64_t vectors, int64_t width) {
   return wn_cuda_min(width <= NORM_SHORT ? PARTS_MOST_SHORT : PARTS_MOST, wn_cuda_parts(vectors, PARTS_EACH));
 }
-// The sums of the eight threads of each of 32 columns meet in order: for the first of them, which says true.
+// Adds, in order, the sums of the eight threads of each of 32 columns. The first of them gets the result and true.
 static __device__ __forceinline__ bool norm_meet(float &gain, float &shift) {
   WN_SHARED(float, gains, [8][32]);
   WN_SHARED(float, shifts, [8][32]);
@@ -267,7 +267,7 @@ static __global__ void norm_parts_kernel(norm_call a, int64_t each, float *part)
   part[(int64_t)blockIdx.y * 2 * a.width + c] = gain;
   part[((int64_t)blockIdx.y * 2 + 1) * a.width + c] = shift;
 }
-// shifts: whether parts have sums of shift.
+// shifts: parts have sums for shift.
 static __global__ void norm_whole_kernel(int64_t width, int64_t parts, bool shifts, const float *part, float *dgain,
                                          float *dshift) {
   const int64_t c = (int64_t)blockIdx.x * 32 + threadIdx.x;
@@ -296,7 +296,7 @@ static norm_call norm_of(const struct wn_exec *exec, const struct wn_norm *a) {
   return k;
 }
 
-// Whether vectors lie so that lanes read them by eights.
+// Are vectors aligned so that lanes can read them by eights?
 static bool norm_fits(const norm_call &k, bool backward) {
   const struct {
     const void *p;
@@ -312,7 +312,7 @@ static bool norm_fits(const norm_call &k, bool backward) {
   return k.width % 8 == 0 && k.width <= (backward ? NORM_LONG_BACK : NORM_LONG) && k.vectors <= INT32_MAX &&
          k.groups * k.width <= INT32_MAX;
 }
-// Use<LANES, EACH>::launch for vectors of that width, of at most MOST.
+// Calls Use<LANES, EACH>::launch for vectors of this width, at most MOST.
 template <int MOST, template <int, int> class Use, class... A> static void norm_by_width(int64_t width, const A &...a) {
   if (width <= 64)
     Use<8, 1>::launch(a...);

@@ -1,5 +1,5 @@
-// Weights in a file's blocks (formats in io/gguf_types.c), one at a time: the very floats that the CPU reads there, so
-// multiplications and additions are not fused. Blocks lie at any address.
+// Decodes weights of a file's blocks (formats in io/gguf_types.c) one at a time, to bitwise the same floats as on the
+// CPU, so multiplications and additions are not fused. Blocks need no alignment.
 #ifndef WN_BACKENDS_CUDA_PACKED_CUH
 #define WN_BACKENDS_CUDA_PACKED_CUH
 
@@ -16,11 +16,11 @@ static __device__ __forceinline__ uint32_t wn_packed_word(const uint8_t *p) {
   return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-// Blocks of 32 of four or five bits; q: where the four bits lie, fifth: the others.
+// A weight of a block of 32 with four or five bits; q: the low four bits, fifth: the fifth bits.
 static __device__ __forceinline__ int wn_packed_nibble(const uint8_t *q, uint32_t fifth, int i) {
   return (i < 16 ? q[i] & 15 : q[i - 16] >> 4) | (int)(fifth >> i & 1) << 4;
 }
-// Scale and minimum of group g of the twelve bytes that hold eight of each.
+// Scale and minimum of group g, from the twelve bytes that hold eight of each.
 static __device__ __forceinline__ void wn_packed_scales(const uint8_t *p, int g, int *scale, int *minimum) {
   if (g < 4) {
     *scale = p[g] & 63;
@@ -32,7 +32,7 @@ static __device__ __forceinline__ void wn_packed_scales(const uint8_t *p, int g,
 }
 
 struct wn_packed_shape {
-  int weights, bytes; // of a block
+  int weights, bytes; // in a block
 };
 static __host__ __device__ __forceinline__ wn_packed_shape wn_packed_shape_of(int type) {
   switch (type) {
@@ -60,7 +60,7 @@ static __host__ __device__ __forceinline__ wn_packed_shape wn_packed_shape_of(in
   }
 }
 
-// Weight i of a block at p.
+// Weight i of the block at p.
 static __device__ __forceinline__ float wn_packed_weight(int type, const uint8_t *p, int i) {
   switch (type) {
   case WN_GGUF_F32:
@@ -71,7 +71,7 @@ static __device__ __forceinline__ float wn_packed_weight(int type, const uint8_t
     return __uint_as_float((uint32_t)(p[0] | p[1] << 8) << 16);
   case WN_GGUF_Q8_0:
     return __fmul_rn(wn_packed_half(p), (float)(int8_t)p[2 + i]);
-  case WN_GGUF_Q4_0: // no -0
+  case WN_GGUF_Q4_0: // avoids -0
     return __fadd_rn(__fmul_rn(wn_packed_half(p), (float)(wn_packed_nibble(p + 2, 0, i) - 8)), 0.0f);
   case WN_GGUF_Q4_1:
     return __fadd_rn(__fmul_rn(wn_packed_half(p), (float)wn_packed_nibble(p + 4, 0, i)), wn_packed_half(p + 2));
@@ -101,7 +101,7 @@ static __device__ __forceinline__ float wn_packed_weight(int type, const uint8_t
   }
 }
 
-// A matrix of up to three runs of rows, each of its own type, for kernels.
+// A matrix of up to three runs of rows, each with its own type, as an argument of kernels.
 struct wn_packed_matrix {
   int count, type[WN_PACKED_PARTS];
   int64_t rows[WN_PACKED_PARTS];
@@ -117,7 +117,7 @@ static inline wn_packed_matrix wn_packed_matrix_of(const struct wn_packed *p) {
   }
   return m;
 }
-// Row n of K weights: its type, and where it begins.
+// Row n of K weights: its type and its address.
 static __device__ __forceinline__ const uint8_t *wn_packed_at(const wn_packed_matrix &m, int64_t K, int64_t n,
                                                               int *type) {
   int i = 0;

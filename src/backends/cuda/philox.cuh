@@ -1,4 +1,4 @@
-// The CPU's counter-based random numbers (base/rng.c), number for number: Philox4x32-10, and draws of a stream.
+// Counter-based random numbers, the same numbers as on the CPU (base/rng.c): Philox4x32-10, and draws from a stream.
 #ifndef WN_BACKENDS_CUDA_PHILOX_CUH
 #define WN_BACKENDS_CUDA_PHILOX_CUH
 
@@ -23,7 +23,7 @@ static __device__ __forceinline__ void wn_cuda_philox(uint64_t seed, uint64_t co
   out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-// As wn_random_uniform.
+// Like wn_random_uniform.
 static __device__ __forceinline__ double wn_cuda_uniform(uint64_t seed, uint32_t stream, uint64_t a, uint64_t b) {
   uint64_t z = seed + (uint64_t)stream * 0x9E3779B97F4A7C15u;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;

@@ -1,8 +1,8 @@
-// c[M,N] = a[M,K] b[N,K]^T with any strides: one tile of 64 x 64 a block of 256 threads, K in one order whatever M and
-// N are, so a row of c does not depend on the others. Two kernels: products of floats, 4 x 4 a thread; and products of
-// what is rounded to bf16, by mma, 16 x 32 a warp, sums in float.
+// c[M,N] = a[M,K] b[N,K]^T with any strides. One tile of 64 x 64 per block of 256 threads. The order over K is the same
+// for every M and N, so a row of c does not depend on the others. Two kernels: float products, 4 x 4 per thread; and
+// products of numbers rounded to bf16, by mma, 16 x 32 per warp, with sums in float.
 //
-// What cuBLASLt serves better goes there on a device; these are for everything: odd strides, float arrays with bf16
+// cuBLASLt computes what it serves better. These kernels serve everything: odd strides, float arrays with bf16
 // products, rows that must not depend on each other.
 #ifndef WN_BACKENDS_CUDA_PRODUCT_CUH
 #define WN_BACKENDS_CUDA_PRODUCT_CUH
@@ -24,7 +24,7 @@ static __device__ __forceinline__ void wn_product_store(const wn_product &p, int
   p.c.set(at, p.accumulate ? p.c[at] + sum : sum);
 }
 
-// b by its strides; b(n, k) of a tile may come from elsewhere, where neighbours along K lie together if b.along_k.
+// b by its strides. Other types provide b(n, k) in another way; b.along_k: neighbours along K are contiguous.
 struct wn_product_strided {
   wn_numbers b;
   int64_t row, k;
@@ -32,7 +32,7 @@ struct wn_product_strided {
   __device__ __forceinline__ float operator()(int64_t n, int64_t at) const { return b[n * row + at * k]; }
 };
 
-// The tile of rows from m0 and columns from n0 on.
+// The tile with rows from m0 on and columns from n0 on.
 template <class B>
 static __device__ __forceinline__ void wn_product_tile(const wn_product &p, const B &b, int64_t m0, int64_t n0) {
   WN_SHARED(float, sa, [16][64 + 4]);
@@ -43,7 +43,7 @@ static __device__ __forceinline__ void wn_product_tile(const wn_product &p, cons
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      // Neighbouring threads read neighbouring elements, whichever index that is.
+      // neighbouring threads read neighbouring elements, along either index
       const int x = i * 256 + t;
       const int ra = p.a_k == 1 ? x / 16 : x % 64, ka = p.a_k == 1 ? x % 16 : x / 64;
       const int rb = b.along_k ? x / 16 : x % 64, kb = b.along_k ? x % 16 : x / 64;
@@ -68,7 +68,7 @@ static __device__ __forceinline__ void wn_product_tile(const wn_product &p, cons
     for (int j = 0; j < 4; j++) wn_product_store(p, m0 + row + i, n0 + column + j, sum[i][j]);
 }
 
-// Eight warps, 4 x 2, each 16 rows and 32 columns of the tile; K in steps of 32.
+// Eight warps, 4 x 2, each with 16 rows and 32 columns of the tile; K in steps of 32.
 template <class B>
 static __device__ __forceinline__ void wn_product_bf16_tile(const wn_product &p, const B &b, int64_t m0, int64_t n0) {
   WN_SHARED(__nv_bfloat16, sa, [64][32 + 8]);
@@ -93,7 +93,7 @@ static __device__ __forceinline__ void wn_product_bf16_tile(const wn_product &p,
       wn_ldmatrix_x4(a, &sa[row + lane % 16][k + lane / 16 * 8]);
 #pragma unroll
       for (int n = 0; n < 4; n += 2) {
-        uint32_t w[4]; // columns n*8..: k, k + 8, then the next eight columns
+        uint32_t w[4]; // columns from n*8 on: k, k + 8, then the same for the next eight columns
         wn_ldmatrix_x4(w, &sb[column + n * 8 + lane / 16 * 8 + lane % 8][k + lane / 8 % 2 * 8]);
         wn_mma_bf16_k16(sum[n], a, w[0], w[1]);
         wn_mma_bf16_k16(sum[n + 1], a, w[2], w[3]);

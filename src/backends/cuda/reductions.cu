@@ -1,11 +1,11 @@
-// What a step reads out (equations in ops.h): sums of doubles, one after the other, so that they are the CPU's to the
-// bit; and the gradients of what is a loss. A sum is one thread's, which finds its terms in shared memory.
+// What a step reports (equations in ops.h): sequential sums in double, bitwise the same as on the CPU; and the
+// gradients of losses. One thread adds each sum; the others bring its terms to shared memory.
 #include "backends/cuda/best.cuh"
 #include "backends/cuda/launch.cuh"
 
-enum { TERMS = 1024 }; // brought at a time
+enum { TERMS = 1024 }; // terms brought at a time
 
-// sum + term(0) + term(1) + ... in this order; on thread 0.
+// sum + term(0) + term(1) + ... in this order; valid on thread 0.
 template <class Term> static __device__ double sum_in_order(double sum, int64_t n, Term term) {
   WN_SHARED(double, terms, [TERMS]);
   for (int64_t from = 0; from < n; from += TERMS) {
@@ -21,7 +21,7 @@ template <class Term> static __device__ double sum_in_order(double sum, int64_t 
   return sum;
 }
 
-// A position without a target adds a zero, which changes no sum.
+// A position without a target adds zero, which does not change the sum.
 static __global__ void loss_sums_kernel(int64_t M, const double *loss, const uint8_t *hit, const int32_t *targets,
                                         double *sums) {
   const double total = sum_in_order(sums[0], M, [=](int64_t m) { return targets[m] < 0 ? 0.0 : loss[m]; });
@@ -65,7 +65,7 @@ struct memory_rows {
   int64_t B, G, T;
   const int32_t *doc_start, *count;
 };
-// Row t of sequence b: the end of the document that begins there; 0 where none does.
+// If a document begins at row t of sequence b: its end; else 0.
 static __device__ int64_t document_end(const memory_rows &a, int64_t b, int64_t t) {
   const int64_t count = a.count ? a.count[b] : a.T;
   const int32_t *start = a.doc_start ? a.doc_start + b * a.T : nullptr;
@@ -74,7 +74,7 @@ static __device__ int64_t document_end(const memory_rows &a, int64_t b, int64_t 
   while (end < count && (!start || start[end] == start[t])) end++;
   return end;
 }
-// Terms by document, then by selection: other rows' are zeros.
+// Terms are ordered by document, then by selection; rows where no document begins add zeros.
 static __global__ void memory_loss_kernel(memory_rows a, const float *M, double *sum) {
   const double total = sum_in_order(0.0, a.B * a.T * a.G, [=](int64_t i) {
     const int64_t b = i / (a.T * a.G), t = i / a.G % a.T, end = document_end(a, b, t);
@@ -86,7 +86,7 @@ static __global__ void memory_loss_kernel(memory_rows a, const float *M, double 
   });
   if (threadIdx.x == 0) *sum = total;
 }
-// A block a row of M: document after document.
+// One block per row of M; documents in order.
 static __global__ void memory_back_kernel(memory_rows a, double scale, float *M) {
   const int64_t b = blockIdx.x / a.G, count = a.count ? a.count[b] : a.T;
   float *row = M + (int64_t)blockIdx.x * a.T;

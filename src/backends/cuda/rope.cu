@@ -1,4 +1,4 @@
-// Rotary embedding (equations in backends/ref/rope.c): a thread has one pair, or eight.
+// Rotary embedding (equations in backends/ref/rope.c): one pair per thread, or eight.
 #include "backends/cuda/launch.cuh"
 
 struct rope {
@@ -11,10 +11,10 @@ struct rope {
   const double *frequencies;
 };
 
-// Pairs next to each other, of halves that lie apart, by a table of angles.
+// Eight neighbouring pairs (x[i], x[i + half]) per thread, with a table of angles.
 enum { PAIRS = 8 };
 static __global__ void rope_table_kernel(rope a) {
-  const uint32_t lines = (uint32_t)(a.half / PAIRS), heads = (uint32_t)a.heads; // rows heads half: below 2^31
+  const uint32_t lines = (uint32_t)(a.half / PAIRS), heads = (uint32_t)a.heads; // rows heads half must be below 2^31
   WN_GRID_LOOP(n, a.rows * a.heads * lines) {
     const uint32_t of = (uint32_t)n / lines, i = (uint32_t)n % lines * PAIRS;
     const int64_t r = of / heads, at = r * a.ldx + of % heads * a.D + i;

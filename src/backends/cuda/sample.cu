@@ -1,9 +1,9 @@
-// Drawing a token, one block, with the CPU's rule and its random numbers (ref/sample.c): min-p, then temperature,
-// top-k, top-p; and what changes the logits before, a thread an id. Sums of weights are in double in a fixed order,
-// which is not the CPU's: the two could choose differently where a number falls within rounding of a border.
+// Drawing a token, in one block, with the CPU's rule and random numbers (ref/sample.c): min-p, then temperature, top-k,
+// top-p. Before it, adjusting the logits, one thread per id. Sums of weights are in double, in a fixed order that is
+// not the CPU's: the two may choose differently if a number is within rounding of a boundary.
 //
-// A cut is found bit by bit: the largest key for which what is at least as large reaches the target, 32 passes over the
-// logits. Keys are the logits' bits in an order that unsigned numbers have.
+// A cut is found bit by bit: the largest key such that all keys from it up reach the target, 32 passes over the logits.
+// A key is a logit's bits, changed so that unsigned comparison gives the same order.
 #include "backends/cuda/launch.cuh"
 #include "backends/cuda/philox.cuh"
 
@@ -19,17 +19,17 @@ static __device__ __forceinline__ uint32_t sample_key(float x) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// What is kept: keys above `key`, and the first `ties` (by id) of those equal to it.
+// What is kept: keys above `key`, and the first `ties` (by id) of the keys equal to it.
 struct sample_cut {
   uint32_t key;
   int64_t ties;
 };
 struct sample_state {
   const float *logits;
-  int64_t V, first, end; // this thread's run of ids
+  int64_t V, first, end; // the range of ids of this thread
   double top, temperature;
   sample_cut kept;
-  int64_t ties_before; // ids before the run with the key of the cut
+  int64_t ties_before; // ids with the cut's key before this thread's range
 };
 
 static __device__ __forceinline__ double sample_weight(const sample_state &s, float x) {
@@ -40,7 +40,7 @@ static __device__ __forceinline__ bool sample_is_kept(const sample_state &s, uin
   return (*ties)++ < s.kept.ties;
 }
 
-// How many there are in the runs before this thread's.
+// The sum of `mine` over the threads before this one.
 static __device__ int64_t sample_before(int64_t mine) {
   WN_SHARED(int64_t, runs, [SAMPLE_THREADS]);
   __syncthreads();
@@ -57,7 +57,7 @@ static __device__ void sample_set_cut(sample_state &s, sample_cut cut) {
   s.ties_before = sample_before(equal);
 }
 
-// The weight (1 each when counting) of what is kept and has a key of at least `least`.
+// The total weight (counting: each 1) of kept ids whose key is at least `least`.
 static __device__ double sample_total(const sample_state &s, uint32_t least, bool counting) {
   int64_t ties = s.ties_before;
   double sum = 0;
@@ -69,7 +69,7 @@ static __device__ double sample_total(const sample_state &s, uint32_t least, boo
   return wn_block_sum(sum);
 }
 
-// The smallest set of largest logits within what is kept whose weights reach `target`.
+// Narrows what is kept to the smallest set of largest logits whose weights reach `target`.
 static __device__ void sample_narrow(sample_state &s, bool counting, double target) {
   uint32_t key = 0;
   for (int bit = 31; bit >= 0; bit--) {
@@ -95,7 +95,7 @@ struct sample_rule {
   uint64_t seed, step;
 };
 
-// Of the chosen token, once it is known to all.
+// Of the chosen token, once all threads know it.
 static __device__ void sample_log_probability(const sample_state &s, wn_drawn *drawn) {
   double sum = 0;
   for (int64_t v = s.first; v < s.end; v++) sum += exp((double)s.logits[v] - s.top);
@@ -122,7 +122,8 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
   }
   tops[t] = wrong < V ? INFINITY : top, ids[t] = wrong < V ? wrong : best;
   __syncthreads();
-  for (int i = 0; i < SAMPLE_THREADS; i++) // runs of ids are in order: ties go to the lowest, and so does what is wrong
+  for (int i = 0; i < SAMPLE_THREADS; i++) // ranges of ids are in order: ties go to the lowest id, and so does the
+                                           // report of a bad logit
     if (i == 0 || tops[i] > top) top = tops[i], best = ids[i];
   const int bad = top == INFINITY ? 1 : top == -INFINITY ? 2 : 0;
   if (t == 0) drawn->bad = bad, drawn->token = bad == 2 ? 0 : (int32_t)best, drawn->log_probability = 0;
@@ -137,7 +138,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
   s.ties_before = 0;
   if (rule.top_k > 0 && rule.top_k < V) sample_narrow(s, true, (double)rule.top_k);
   if (rule.top_p < 1) sample_narrow(s, false, rule.top_p * sample_total(s, 0, false));
-  // Along the ids, as if one after the other: first whose run, then which of the run.
+  // As if ids were visited in order: first the thread whose range has the choice, then the id.
   int64_t ties = s.ties_before;
   double run = 0;
   for (int64_t v = s.first; v < s.end; v++)
@@ -152,7 +153,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
     chosen[0] = -1;
     for (int i = 0; i < SAMPLE_THREADS; i++) {
       if (runs[i] <= 0) continue;
-      chosen[0] = i; // should rounding leave a rest, the last one
+      chosen[0] = i; // the last id, if rounding leaves a rest
       if (left - runs[i] < 0) break;
       left -= runs[i];
     }
@@ -182,7 +183,7 @@ wn_status wn_cuda_sample_forward(const struct wn_exec *exec, const struct wn_sam
   return wn_cuda_launched(exec, "sample");
 }
 
-// Biases of one id are added in their order, by the thread of the first of them.
+// Biases for one id are added in order, by the thread of the first of them.
 static __global__ void adjust_kernel(wn_adjust a) {
   const float repeat = (float)a.repeat;
   WN_GRID_LOOP(v, a.V) {

@@ -1,8 +1,8 @@
-/* Instructions that sm_90 alone has: mbarriers, bulk and tensor copies, wgmma, setmaxnreg. Sources that use them are
- * compiled for sm_90a; the emulation of tests (tests/cuda/emulate_sm90.h) has them in plain C++.
+/* Instructions of sm_90: mbarriers, bulk and tensor copies, wgmma, setmaxnreg. Sources that use them are compiled for
+ * sm_90a; the tests' emulation (tests/cuda/emulate_sm90.h) has them in plain C++.
  *
- * Tiles of bf16 in shared memory are [rows][64] with rows of 128 bytes and the 128-byte swizzle, as tensor copies write
- * them, aligned to 1024 bytes; heads of 128 are two such tiles, one behind the other. */
+ * Tiles of bf16 in shared memory are [rows][64], with rows of 128 bytes and the 128-byte swizzle as tensor copies write
+ * it, aligned to 1024 bytes. Heads of 128 are two such tiles, one after the other. */
 #ifndef WN_BACKENDS_CUDA_SM90_CUH
 #define WN_BACKENDS_CUDA_SM90_CUH
 
@@ -15,23 +15,23 @@
 typedef uint64_t wn_mbarrier;
 typedef CUtensorMap wn_tensor_map;
 
-// ---- mbarriers: `count` arrivals and all bytes that were announced end a phase ----
+// ---- mbarriers: a phase ends after `count` arrivals and all announced bytes ----
 __device__ __forceinline__ void wn_mbarrier_init(wn_mbarrier *b, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(wn_shared_address(b)), "r"(count) : "memory");
 }
-// After all inits, before the barrier of the block: copies see them.
+// After all inits and before the block's barrier: makes them visible to copies.
 __device__ __forceinline__ void wn_mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 __device__ __forceinline__ void wn_mbarrier_arrive(wn_mbarrier *b) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(wn_shared_address(b)) : "memory");
 }
-// An arrival that announces `bytes`.
+// Arrives and announces `bytes`.
 __device__ __forceinline__ void wn_mbarrier_expect(wn_mbarrier *b, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(wn_shared_address(b)), "r"(bytes)
                : "memory");
 }
-// Until the phase of this parity has ended; one that has not begun counts as ended.
+// Waits until the phase of this parity has ended; a phase that has not begun counts as ended.
 __device__ __forceinline__ void wn_mbarrier_wait(wn_mbarrier *b, uint32_t parity) {
   uint32_t done;
   do {
@@ -42,8 +42,7 @@ __device__ __forceinline__ void wn_mbarrier_wait(wn_mbarrier *b, uint32_t parity
   } while (!done);
 }
 
-// ---- copies to shared memory whose bytes an mbarrier counts ----
-// A box of the map from element (x, y, z, w) on; zeros beyond the tensor.
+// A box of the map from element (x, y, z, w) on; zeros outside the tensor.
 __device__ __forceinline__ void wn_tensor_load(void *to, const wn_tensor_map *m, wn_mbarrier *b, int x, int y, int z,
                                                int w) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
@@ -57,12 +56,13 @@ __device__ __forceinline__ void wn_bulk_load(void *to, const void *from, uint32_
                "l"(from), "r"(bytes), "r"(wn_shared_address(b))
                : "memory");
 }
-// What this thread wrote to shared memory, copies and products see from here on (with a barrier: other threads').
+// Makes this thread's writes to shared memory visible to copies and products (with a barrier, those of other threads
+// too).
 __device__ __forceinline__ void wn_proxy_fence() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// ---- wgmma: products of a warpgroup, sums in floats ----
+// ---- wgmma: products of a warpgroup, with sums in float ----
 __device__ __forceinline__ void wn_wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -73,8 +73,8 @@ template <int GROUPS> __device__ __forceinline__ void wn_wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
 }
 
-// d[64,n] (+)= a[64,16] b[16,n], n 64 or 128: b by descriptor, a by descriptor or from registers (mma's fragments).
-// The accumulators of 64 and of 128 columns, for asm: element e of chunk t is row lane / 4 + 8 (e / 2), column
+// d[64,n] (+)= a[64,16] b[16,n], n 64 or 128: b by descriptor, a by descriptor or from registers (in mma's layout). The
+// accumulators of 64 and of 128 columns, for asm: element e of chunk t is row lane / 4 + 8 (e / 2), column
 // 8 t + 2 (lane % 4) + e % 2, as in mma.
 #define WN_WGMMA_8(d, i)                                                                                               \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]),          \
@@ -116,7 +116,7 @@ __device__ __forceinline__ void wn_wgmma_rs(float (&d)[64], const uint32_t (&a)[
                : WN_WGMMA_32(d, 0), WN_WGMMA_32(d, 32)
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"((int)B_MN_MAJOR));
 }
-// Registers of a thread from here on; all warps of a group say so together.
+// Changes the registers per thread; all warps of a warpgroup must call it.
 template <int N> __device__ __forceinline__ void wn_registers_more() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
@@ -124,11 +124,11 @@ template <int N> __device__ __forceinline__ void wn_registers_fewer() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-// The map of rows of bf16 [B,T,H,D], strides in elements, boxes of 64 columns and `rows` rows; NULL, or why there is
-// none.
+// The tensor map for bf16 rows [B,T,H,D] with strides in elements; boxes of 64 columns and `rows` rows. NULL, or an
+// error text.
 static inline const char *wn_tensor_map_rows(wn_tensor_map *m, const void *base, int D, int T, int H, int B, int64_t t,
                                              int64_t h, int64_t b, int rows) {
-  static decltype(&cuTensorMapEncodeTiled) encode; // of the driver, which is not linked
+  static decltype(&cuTensorMapEncodeTiled) encode; // from the driver, which is not linked
   if (!encode) {
     void *found = nullptr;
     cudaDriverEntryPointQueryResult result;
@@ -150,12 +150,12 @@ static inline const char *wn_tensor_map_rows(wn_tensor_map *m, const void *base,
 
 // ---- descriptors of tiles ----
 
-// An operand whose rows lie along the sum (K-major): rows of 16 columns from `at` on, groups of 8 rows 1024 bytes
-// apart.
+// An operand whose rows run along the summed dimension (K-major): rows of 16 columns from `at` on; groups of 8 rows are
+// 1024 bytes apart.
 __device__ __forceinline__ uint64_t wn_descriptor_k(const void *at) {
   return (uint64_t)((wn_shared_address(at) & 0x3ffff) >> 4) | 1ull << 16 | (uint64_t)(1024 >> 4) << 32 | 1ull << 62;
 }
-// An operand whose rows are what is summed over (MN-major): 16 rows from `at` on; `next`: bytes to the next 64 columns.
+// An operand that is summed over its rows (MN-major): 16 rows from `at` on; `next`: bytes to the next 64 columns.
 __device__ __forceinline__ uint64_t wn_descriptor_mn(const void *at, uint32_t next) {
   return (uint64_t)((wn_shared_address(at) & 0x3ffff) >> 4) | (uint64_t)(next >> 4) << 16 |
          (uint64_t)(1024 >> 4) << 32 | 1ull << 62;

@@ -1,20 +1,21 @@
-// Steps of decoding as CUDA graphs. A step's launches are the same from token to token, but for some of their
-// arguments; asked for one by one they cost the host some microseconds each, and one call a step as a graph.
+// Decoding steps as CUDA graphs. The launches of a step are the same for each token, except for some arguments.
+// Submitted one by one, each costs the host some microseconds; as a graph, a step costs one call.
 //
-// Within a step (wn_memory's step_begin to step_end) a thread's launches are held back: kernel, grid, block, shared
-// memory and arguments go into a list. When the step ends, or when something is to be copied or marked before, the list
-// is asked for as a whole:
-// - as a graph, where one was made of a list of the same kernels: launches with other arguments than the graph's (a
-//   position, a length, a place in a cache) are set in their nodes first, and it is one call for all of the list;
-// - else launch by launch, and the list is kept; at the second list like it a graph is made. Lists of which less than
-//   one launch in ALIKE has the same arguments are not alike: another session's arrays are others, and each has its own
+// Within a step (from wn_memory's step_begin to step_end) a thread's launches are held back: kernel, grid, block,
+// shared memory and arguments go into a list. When the step ends, or earlier if something is to be copied or marked,
+// the list is submitted as a whole:
+// - as a graph, if there is one for a list of the same kernels. Launches whose arguments changed (a position, a length,
+//   a place in a cache) are first updated in their nodes; then one call submits the whole list;
+// - else launch by launch, and the list is kept; a graph is made at the second list like it. Two lists in which fewer
+//   than one launch in ALIKE has the same arguments are not alike: another session has other arrays, and gets its own
 //   graph.
-// So whatever a step does is right as a graph too: what runs is always the list of this step. GRAPHS lists are kept for
-// the process; the one that has not been used for longest gives way.
 //
-// A product of cuBLASLt's launches what it likes: it is captured from a stream of its own, which nothing runs in, and
-// is a child graph of one node. Its arguments do not change: a list with another product is another list.
-// WINNOW_CUDA_GRAPHS=0 holds nothing back, and so does CUDA_LAUNCH_BLOCKING, which is for finding the launch at fault.
+// So a graph always does what the step's own list says. GRAPHS lists are kept per process; the least recently used one
+// is replaced.
+//
+// A cuBLASLt product launches kernels that we do not choose: it is captured from a separate stream, in which nothing
+// runs, and becomes a child graph in one node. Its arguments never change: a list with another product is another list.
+// WINNOW_CUDA_GRAPHS=0 turns holding back off, and so does CUDA_LAUNCH_BLOCKING, which is for finding a faulty launch.
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,18 +24,18 @@
 
 #include "backends/cuda/steps.cuh"
 
-enum { GRAPHS = 16, LEAST = 8, ALIKE = 32 }; // LEAST launches are worth a graph
-enum { ALIGN = 64 };                         // of arguments: a tensor map's
+enum { GRAPHS = 16, LEAST = 8, ALIKE = 32 }; // LEAST: fewer launches are not worth a graph
+enum { ALIGN = 64 };                         // alignment of arguments: that of a tensor map
 
 struct step_launch {
-  const void *kernel; // NULL: a call
+  const void *kernel; // NULL: a call, not a kernel
   wn_step_call call;
   dim3 grid, block;
   size_t shared_bytes;
-  size_t first, count; // its arguments; a call has one
+  size_t first, count; // range of its arguments; a call has one
 };
 struct step_argument {
-  size_t at, bytes; // in units of ALIGN; bytes
+  size_t at, bytes; // at: in units of ALIGN
 };
 struct alignas(ALIGN) step_unit {
   char bytes[ALIGN];
@@ -52,7 +53,7 @@ struct step_list {
   }
   void add_argument(const void *from, size_t bytes) {
     const size_t at = data.size();
-    data.resize(at + (bytes + ALIGN - 1) / ALIGN); // zeros
+    data.resize(at + (bytes + ALIGN - 1) / ALIGN); // zero-filled
     memcpy(&data[at], from, bytes);
     arguments.push_back({at, bytes});
   }
@@ -64,26 +65,26 @@ struct step_list {
   const void *argument(size_t i) const { return &data[arguments[i].at]; }
 };
 
-// A list that was asked for, and the graph that was made of it, or NULL.
+// A submitted list and its graph, or NULL.
 struct step_graph {
   step_list list;
-  uint64_t used; // 0: empty
-  bool refused;  // no graph could be made of it
+  uint64_t used; // 0: empty slot
+  bool refused;  // no graph can be made of it
   cudaGraph_t graph;
   cudaGraphExec_t exec;
   std::vector<cudaGraphNode_t> nodes;
 };
 
-// A thread's step.
+// The step of a thread.
 struct step {
   step_list list;
   int depth;
-  cudaError_t error; // the first
+  cudaError_t error; // the first error
   std::vector<void *> pointers;
 };
 static thread_local step mine;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // of all that follows
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards all that follows
 static step_graph graphs[GRAPHS];
 static uint64_t uses;
 static cudaStream_t capture_stream;
@@ -120,7 +121,7 @@ static bool same_arguments(const step_list &a, const step_launch &x, const step_
   return true;
 }
 
-// How many launches have other arguments; SIZE_MAX: they are not alike.
+// How many launches have different arguments; SIZE_MAX: the lists are not alike.
 static size_t list_distance(const step_list &a, const step_list &b) {
   const size_t n = a.launches.size();
   size_t others = 0;
@@ -146,7 +147,7 @@ static cudaError_t list_launch(const step_list &list) {
   return error;
 }
 
-// ---- graphs, with the lock held ----
+// ---- graphs; the lock is held ----
 
 static cudaKernelNodeParams node_params(const step_list &list, const step_launch &x) {
   return {const_cast<void *>(x.kernel), x.grid, x.block, (unsigned)x.shared_bytes, pointers_of(list, x), nullptr};
@@ -161,11 +162,11 @@ static cudaError_t add_call(step_graph &g, const step_launch &x, cudaGraphNode_t
   error = cudaStreamEndCapture(capture_stream, &child);
   if (error == cudaSuccess) error = called;
   if (error == cudaSuccess) error = cudaGraphAddChildGraphNode(node, g.graph, before, before ? 1 : 0, child);
-  if (child) (void)cudaGraphDestroy(child); // a child is a copy
+  if (child) (void)cudaGraphDestroy(child); // the node has its own copy
   return error;
 }
 
-// What is under way in the stream may be this graph.
+// The graph may still be running in the stream.
 static void graph_clear(step_graph &g) {
   if (g.exec) {
     (void)cudaStreamSynchronize(wn_cuda_work_stream);
@@ -176,7 +177,7 @@ static void graph_clear(step_graph &g) {
   g.nodes.clear();
 }
 
-// One node after the other.
+// Nodes run one after the other.
 static cudaError_t graph_make(step_graph &g) {
   cudaError_t error = cudaGraphCreate(&g.graph, 0);
   for (size_t i = 0; error == cudaSuccess && i < g.list.launches.size(); i++) {
@@ -193,14 +194,14 @@ static cudaError_t graph_make(step_graph &g) {
   }
   if (error == cudaSuccess) error = cudaGraphInstantiate(&g.exec, g.graph, 0);
   if (error == cudaSuccess) return error;
-  (void)cudaGetLastError(); // it goes without a graph
+  (void)cudaGetLastError(); // clears the error: there is just no graph
   g.exec = nullptr;
   graph_clear(g);
   g.refused = true;
   return error;
 }
 
-// The graph becomes that of `list`, which becomes what the graph's was.
+// Updates the graph to `list` and swaps the two lists.
 static cudaError_t graph_set(step_graph &g, step_list &list) {
   cudaError_t error = cudaSuccess;
   for (size_t i = 0; g.exec && error == cudaSuccess && i < list.launches.size(); i++) {
@@ -217,7 +218,7 @@ static cudaError_t graph_set(step_graph &g, step_list &list) {
   return error;
 }
 
-// The graph of lists like this one; where there is none, the place for it, which is empty.
+// The graph for lists like this one; if there is none, an empty slot for it.
 static step_graph *graph_of(const step_list &list) {
   step_graph *best = nullptr, *oldest = graphs;
   size_t least = SIZE_MAX;
@@ -237,12 +238,12 @@ static cudaError_t list_play(step_list &list) {
   step_graph *g = graph_of(list);
   const bool known = g->used > 0;
   g->used = ++uses;
-  (void)graph_set(*g, list); // the list is g's now
+  (void)graph_set(*g, list); // g now owns the list
   if (known && !g->exec && !g->refused) (void)graph_make(*g);
   return g->exec ? cudaGraphLaunch(g->exec, wn_cuda_work_stream) : list_launch(g->list);
 }
 
-// ---- a thread's step ----
+// ---- the step of a thread ----
 
 bool wn_cuda_step_is_open() {
   return mine.depth > 0;
@@ -276,7 +277,7 @@ void wn_cuda_launch(const void *kernel, dim3 grid, dim3 block, size_t shared_byt
   if (mine.depth == 0) {
     void *pointers[WN_LAUNCH_ARGUMENTS];
     for (int i = 0; i < count; i++) pointers[i] = const_cast<void *>(arguments[i].at);
-    (void)cudaLaunchKernel(kernel, grid, block, pointers, shared_bytes, stream); // wn_cuda_launched looks
+    (void)cudaLaunchKernel(kernel, grid, block, pointers, shared_bytes, stream); // wn_cuda_launched checks for errors
     return;
   }
   const step_launch launch = {kernel, nullptr, grid, block, shared_bytes, mine.list.arguments.size(), (size_t)count};

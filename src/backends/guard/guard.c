@@ -1,6 +1,6 @@
-/* ref's operations on the real addresses of their arrays: each slot takes a copy of its arguments, in which every array
- * is where its numbers are. An array that is not the backend's is an error that names it, so that what the host owns
- * does not slip through to an operation either. */
+/* Runs ref's operations on the real addresses of arrays: each slot copies its arguments and replaces every array by the
+ * address of its data. An array that is not in the backend's memory is an error that names it, so host memory cannot
+ * slip through to an operation either. */
 #include "backends/guard/guard.h"
 
 #include <pthread.h>
@@ -14,7 +14,7 @@
 #include "ops/terms.h"
 
 struct guard_field {
-  size_t at; /* of the pointer, in the arguments */
+  size_t at; /* offset of the pointer in the arguments */
   const char *name;
 };
 #define GUARD_FIELDS 48
@@ -148,7 +148,7 @@ static wn_status guard_arrays(wn_context *ctx, const char *op, const struct guar
   return WN_OK;
 }
 
-/* What an operation's arguments have beside arrays. */
+/* Arguments of an operation that are not plain arrays. */
 struct guard_room {
   struct wn_expert expert[WN_EXPERTS_MAX];
   struct wn_packed packed[2 * WN_EXPERTS_MAX + 2];
@@ -156,7 +156,7 @@ struct guard_room {
   struct wn_attention attention;
 };
 
-/* *packed, of rows of K weights, becomes `own`, whose parts are where their numbers are. */
+/* Replaces *packed (rows of K weights) by `own`, with parts at their real addresses. */
 static wn_status guard_packed(const struct wn_exec *exec, const char *op, int64_t K, const struct wn_packed **packed,
                               struct wn_packed *own) {
   if (!*packed) return WN_OK;
@@ -268,7 +268,7 @@ static void table_fill(void) {
   table = *wn_backend_ref();
   table.name = "guard";
   table.memory = &wn_guard_memory;
-  table.attention_served.forward &= ~(uint32_t)WN_TERM_LOOK; /* it looks from the host */
+  table.attention_served.forward &= ~(uint32_t)WN_TERM_LOOK; /* a look runs host code, which cannot read this memory */
   table.attention_served.row &= ~(uint32_t)WN_TERM_LOOK;
 #define GUARD_FILL(name, args, has_backward)                                                                           \
   if (table.name##_forward) table.name##_forward = guard_##name##_forward;                                             \

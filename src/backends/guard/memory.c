@@ -1,6 +1,6 @@
-/* Memory that lies elsewhere: an array has two addresses. The one that is given out is of pages that can never be
- * touched; the numbers are at another, which operations and copies alone look up. Copies out arrive when they are
- * waited for and not before: until then there is rubbish. */
+/* Memory that behaves like a device's: an array has two addresses. The one given out is in pages that can never be
+ * accessed; the data are at another address, which only operations and copies look up. Copies out arrive only when they
+ * are waited for; until then the destination holds garbage. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,12 +26,12 @@ struct pending { /* a copy out */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct block *blocks; /* [count] by ascending addresses */
+static struct block *blocks; /* [count], sorted by address */
 static size_t count, room;
 static struct pending *first_pending;
 static uint64_t marks;
 
-/* The last block that begins at p or before; NULL: none. With the lock held. */
+/* The last block that begins at or before p; NULL: none. The lock is held. */
 static struct block *block_before(const void *p) {
   size_t low = 0, high = count;
   while (low < high) {

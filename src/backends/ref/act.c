@@ -2,8 +2,8 @@
  *   SWIGLU  y = g sigmoid(g) u, x = [g, u] in each row (Shazeer 2020)
  *   GELU    y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks & Gimpel 2016)
  *   GEGLU   y = GELU(g) u, x = [g, u] (Shazeer 2020)
- *   GELU_ERF y = x Phi(x), Phi the normal distribution's
- *   RELU    y = max(x, 0), derivative 0 at 0                                        */
+ *   GELU_ERF y = x Phi(x), Phi the cumulative normal distribution
+ *   RELU    y = max(x, 0), derivative 0 at 0 */
 #include "backends/ref/ref.h"
 
 #define GELU_SCALE 0.79788456080286535588 /* sqrt(2/pi) */
@@ -34,7 +34,7 @@ static double act_gradient(enum wn_act_kind kind, double v, double d) {
 }
 
 wn_status wn_ref_act_forward(const struct wn_exec *exec, const struct wn_act *a) {
-  const wn_dtype t = wn_array_type(a->type, exec->dtype); /* of x [M,2F] or [M,F] and y [M,F] */
+  const wn_dtype t = wn_array_type(a->type, exec->dtype); /* type of x [M,2F] or [M,F] and of y [M,F] */
   const int64_t F = a->F;
 #pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
   for (int64_t m = 0; m < a->M; m++) {
@@ -51,7 +51,7 @@ wn_status wn_ref_act_forward(const struct wn_exec *exec, const struct wn_act *a)
 }
 
 wn_status wn_ref_act_backward(const struct wn_exec *exec, const struct wn_act *a) {
-  const wn_dtype t = wn_array_type(a->type, exec->dtype); /* also of dy [M,F], and of dx: as x, may be x */
+  const wn_dtype t = wn_array_type(a->type, exec->dtype); /* type of x, of dy [M,F], and of dx, which may alias x */
   const int64_t F = a->F;
 #pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
   for (int64_t m = 0; m < a->M; m++) {

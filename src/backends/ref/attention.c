@@ -1,6 +1,7 @@
-/* Attention row by row, forward: each (sequence, head) walks its query rows in order with its own carry c[j] = sum of S
- * over earlier rows; over all rows, found by a walk before, where rows are open. The selecting head's logits are formed
- * again for every head: 2D operations more a pair, and no waiting. Scratch: some rows of Tk doubles per thread. */
+/* Attention row by row, forward. Each (sequence, head) goes through its query rows in order, with its own carry c[j] =
+ * the sum of S over earlier rows; with open rows the sum over all rows, computed by an earlier pass. The selecting
+ * head's logits are recomputed for every head: 2D operations more per pair, but no head waits for another. Scratch:
+ * some rows of Tk doubles per thread. */
 #include "backends/ref/attention_rows.inc"
 #ifndef REAL
 
@@ -28,21 +29,28 @@ wn_status wn_ref_attention_forward(const struct wn_exec *exec, const struct wn_a
 }
 #else
 
-/* The row's weights to whoever looks. as: scratch of Tk. */
+/* Passes a row's attention weights to the look function. as: scratch of Tk. */
 static void NAME(show_row)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, const double *weight,
                            double *as) {
   const int64_t position = position_of(a, r), first = document_start(a, b, position);
   float *w = (float *)as;
   for (int64_t j = 0; j <= position; j++) w[j] = j < first ? 0 : (float)weight[a->sinks.n + j];
-  a->look.rows(a->look.user,
-               &(struct wn_attention_view){a, b, h, r, 1, position + 1, position + 1, w, omp_get_thread_num()});
+  a->look.rows(a->look.user, &(struct wn_attention_view){.a = a,
+                                                         .b = b,
+                                                         .h = h,
+                                                         .r = r,
+                                                         .rows = 1,
+                                                         .columns = position + 1,
+                                                         .stride = position + 1,
+                                                         .w = w,
+                                                         .thread = omp_get_thread_num()});
 }
 
 /* One head of one sequence. row, carry: [Tk]; acc: [D]; weight: [row_doubles]; sums: [Tk] or NULL. */
 static void NAME(forward_head)(const struct wn_attention *a, int64_t b, int64_t h, double *row, double *carry,
                                double *acc, double *weight, double *sums) {
   const int64_t D = a->D, G = wn_selection_groups(a), group = h / (a->H / G);
-  const bool leads = h % (a->H / G) == 0; /* the group's F and M are written once */
+  const bool leads = h % (a->H / G) == 0; /* writes the group's F and M once */
   const REAL *f_in = a->sel.on ? a->sel.f_in : NULL;
   const int32_t *places = wn_slot_positions(a, b, selecting_head(a, group) / (a->H / a->Hkv));
   for (int64_t j = 0; sums && j < a->Tk; j++) sums[j] = 0;
@@ -53,7 +61,7 @@ static void NAME(forward_head)(const struct wn_attention *a, int64_t b, int64_t 
     const int64_t position = position_of(a, r), first = document_start(a, b, position), n = (b * a->H + h) * a->Tq + r;
     REAL *y = (REAL *)a->y + b * a->s_y.b + r * a->s_y.t + h * a->s_y.h;
     if (a->sel.on) {
-      /* F may be asked for at every j, where the row leaves the carry as it was. */
+      /* F may be requested for every j; where the row does not select, it equals the carry. */
       const int64_t at = (b * G + group) * a->Tq + r;
       REAL *F = leads && a->sel.F ? (REAL *)a->sel.F + at * a->Tk : NULL;
       NAME(base_row)(a, b, group, r, first, row);
@@ -78,7 +86,7 @@ static void NAME(forward_head)(const struct wn_attention *a, int64_t b, int64_t 
     if (a->exclusive.on) {
       const REAL *v = NAME(v_at)(a, b, position, h / (a->H / a->Hkv));
       const double gate = a->exclusive.gate ? (double)((const REAL *)a->exclusive.gate)[h] : 1;
-      double along = 0, size = 0; /* summed alike: where y is v the quotient is 1 and the output 0, exactly */
+      double along = 0, size = 0; /* summed alike: if y equals v, the quotient is exactly 1 and the output 0 */
       for (int64_t d = 0; d < D; d++) along += acc[d] * (double)v[d], size += (double)v[d] * (double)v[d];
       size = fmax(size, 1e-30);
       if (a->exclusive.dot) ((REAL *)a->exclusive.dot)[n] = (REAL)along;
@@ -104,7 +112,7 @@ static wn_status NAME(attention_forward)(const struct wn_exec *exec, const struc
     NAME(forward_head)(a, b, h, row, carry, acc, acc + a->D, sums ? sums + task * a->Tk : NULL);
     if (h % (a->H / G) == 0) memcpy(last + (b * G + h / (a->H / G)) * a->Tk, carry, (size_t)a->Tk * sizeof *last);
   }
-  /* After all heads have read f_in, which f_out may be. */
+  /* after all heads have read f_in, which f_out may alias */
   if (a->sel.on && a->sel.f_out)
     for (int64_t n = 0; n < a->B * G; n++)
       for (int64_t j = 0; j < a->Tk; j++)

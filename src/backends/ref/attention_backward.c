@@ -1,13 +1,13 @@
-/* Attention row by row, backward: each sequence walks its rows from last to first. F at a row comes from checkpoints of
- * the carry every ROWS rows, replayed inside the block, so that F is bit for bit forward's; dF's reversed column sum is
- * the other carry. A row's weights are formed again by the same function as in forward. Nothing of size T x T is kept:
- * the scratch is G (T*T/ROWS + ROWS*T) doubles per thread. */
+/* Attention row by row, backward. Each sequence goes through its rows from last to first. F of a row is recomputed: the
+ * carry is saved every ROWS rows and replayed within the block, so F is bitwise forward's. dF has a carry too, summed
+ * from the last row on. The same function as in forward recomputes a row's attention weights. Nothing of size T x T is
+ * kept: the scratch is G (T*T/ROWS + ROWS*T) doubles per thread. */
 #include "backends/ref/attention_rows.inc"
 #ifndef REAL
 
 #define ROWS 32
 
-/* What all sequences add to: dp, dsink_k, dsink_v, dz, dgate, dbias. */
+/* Doubles of the arrays that all sequences add to: dp, dsink_k, dsink_v, dz, dgate, dbias. */
 static size_t shared_doubles(const struct wn_attention *a) {
   return (size_t)(a->relative.P * a->D + 2 * a->Hkv * a->sinks.n * a->D + (2 + a->bias.n) * a->H +
                   wn_selection_groups(a));
@@ -38,7 +38,7 @@ wn_status wn_ref_attention_backward(const struct wn_exec *exec, const struct wn_
 }
 #else
 
-/* What one thread adds up over its sequences, and the pieces of its scratch. */
+/* A thread's sums over its sequences, and its parts of scratch. */
 struct NAME(sums) {
   double *dk, *dv, *dsk;          /* [Tk,Hkv,D], [Tk,G,D] of one sequence */
   double *dq, *dsq;               /* [H,D], [G,D] of one row */
@@ -49,7 +49,7 @@ struct NAME(sums) {
   double *weight, *dweight, *y, *dy, *ungated;
 };
 
-/* dg of one head's row, whose output before the gates is `ungated`; dy becomes the gradient of that output. */
+/* Adds to dg for one head's row; `ungated` is its output before the gates. dy becomes the gradient of that output. */
 static void NAME(gate_backward)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, const double *ungated,
                                 double *dy) {
   REAL *dg = a->gate.dg ? (REAL *)a->gate.dg + b * a->gate.s_g.b + r * a->gate.s_g.t + h * a->gate.s_g.h : NULL;
@@ -62,7 +62,8 @@ static void NAME(gate_backward)(const struct wn_attention *a, int64_t b, int64_t
   if (dg && !a->gate.elementwise) dg[0] = (REAL)sum;
 }
 
-/* What was made of one head's row after the weighted sum of values, undone in s->dy: gates, then exclusion. */
+/* Goes back in s->dy through what follows the weighted sum of values in one head's row: gates, then exclusive
+ * attention. */
 static void NAME(output_backward)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r,
                                   const struct NAME(sums) * s) {
   const int64_t g = h / (a->H / a->Hkv), D = a->D, position = position_of(a, r);
@@ -75,7 +76,7 @@ static void NAME(output_backward)(const struct wn_attention *a, int64_t b, int64
   const double gate = a->exclusive.gate ? (double)((const REAL *)a->exclusive.gate)[h] : 1;
   double along = 0, d_along = 0, *dv = s->dv + (position * a->Hkv + g) * D;
   for (int64_t d = 0; d < D; d++) along += s->y[d] * (double)v[d];
-  if (a->gate.on) { /* what it multiplied has lost its part along v */
+  if (a->gate.on) { /* the gates' input is y without its part along v */
     for (int64_t d = 0; d < D; d++) s->ungated[d] = s->y[d] - gate * along / size * (double)v[d];
     NAME(gate_backward)(a, b, h, r, s->ungated, dy);
   }
@@ -89,7 +90,7 @@ static void NAME(output_backward)(const struct wn_attention *a, int64_t b, int64
   s->dgate[h] -= along * d_along / size;
 }
 
-/* dF of row r gets this head's share -G, dq (of one head), dk, dv and the mechanisms' arrays theirs. */
+/* Adds this head's share -G to dF of row r, and its shares to dq (of one head), dk, dv and the mechanisms' arrays. */
 static void NAME(attention_backward_head)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r,
                                           const double *F, double *dF, const struct NAME(sums) * s) {
   const int64_t g = h / (a->H / a->Hkv), D = a->D, n = a->sinks.n;
@@ -155,8 +156,8 @@ static void NAME(attention_backward_head)(const struct wn_attention *a, int64_t 
   if (a->span.on && !a->span.dynamic) s->dz[h] += dz;
 }
 
-/* The gradient of row r's selections, dS[j] = the sum of the dF of the rows that see them (or a part of it), goes to
- * what the row selected with. */
+/* The gradient of row r's selections: dS[j], the sum of dF over the rows that see them (or a part of it), is passed on
+ * to what the row selected with. */
 static void NAME(backward_select)(const struct wn_attention *a, int64_t b, int64_t group, int64_t r, const double *base,
                                   const double *dS, const struct NAME(sums) * s) {
   const int64_t D = a->D, position = position_of(a, r), first = document_start(a, b, position),
@@ -187,7 +188,7 @@ static void NAME(backward_select)(const struct wn_attention *a, int64_t b, int64
   }
 }
 
-/* The gradient of a row's M. */
+/* The gradient of M of a row. */
 static double NAME(gradient_of_M)(const struct wn_attention *a, int64_t b, int64_t group, int64_t r) {
   if (!a->sel.mem || !a->sel.dM) return 0;
   return (double)((const REAL *)a->sel.dM)[(b * wn_selection_groups(a) + group) * a->Tq + r];
@@ -202,14 +203,14 @@ static void NAME(attention_store)(void *to, struct wn_stride stride, int64_t b, 
         ((REAL *)to)[b * stride.b + t * stride.t + h * stride.h + d] = (REAL)x[(t * heads + h) * D + d];
 }
 
-/* Open rows: F is the sum of S over the other rows, so dS[k,j] is the sum of dF[i,j] over i != k. It is known when all
- * rows have been walked; what row k gets at once is -dF[k,j]. */
+/* Open rows: F is the sum of S over the other rows, so dS[k,j] is the sum of dF[i,j] over i != k. The sum over all rows
+ * is known only after all rows; -dF[k,j] is passed on at row k itself. */
 static void NAME(backward_open_selection)(const struct wn_attention *a, int64_t b, double *scratch,
                                           const struct NAME(sums) * shared) {
   const int64_t T = a->Tk, D = a->D, H = a->H, Hkv = a->Hkv, G = wn_selection_groups(a);
   struct NAME(sums) s = *shared;
   double *F = scratch, *base = F + G * T, *sums = base + G * T; /* [G,T] each */
-  double *all = sums + G * T, *dF = all + G * T;                /* [G,T]: the sum of dF over the rows; one row's */
+  double *all = sums + G * T, *dF = all + G * T;                /* [G,T]: the sum of dF over all rows; dF of one row */
   double *dq = dF + G * T, *dsq = dq + a->Tq * H * D;           /* [Tq,H,D], [Tq,G,D] */
   s.dk = dsq + a->Tq * G * D;
   s.dv = s.dk + T * Hkv * D;
@@ -258,7 +259,7 @@ static void NAME(backward_sequence)(const struct wn_attention *a, int64_t b, dou
   const bool on = a->sel.on;
   struct NAME(sums) s = *shared;
   double *carries = scratch;            /* [G,blocks,T] the carry at each block's first row */
-  double *F = carries + G * blocks * T; /* [G,ROWS,T] of the block at hand */
+  double *F = carries + G * blocks * T; /* [G,ROWS,T] of the current block */
   double *base = F + G * ROWS * T;      /* [G,ROWS,T] */
   s.dk = base + G * ROWS * T;
   s.dv = s.dk + T * Hkv * D;
@@ -275,7 +276,7 @@ static void NAME(backward_sequence)(const struct wn_attention *a, int64_t b, dou
   memset(dS, 0, (size_t)(G * T) * sizeof *dS);
 
   for (int64_t group = 0; on && group < G; group++) {
-    double *carry = dF + group * T; /* free until the rows begin */
+    double *carry = dF + group * T; /* unused before the rows begin */
     const REAL *f_in = a->sel.f_in ? (const REAL *)a->sel.f_in + (b * G + group) * wn_selection_stride(a) : NULL;
     for (int64_t j = 0; j < T; j++) carry[j] = f_in ? (double)f_in[j] : 0.0;
     for (int64_t r = 0; r < a->Tq; r++) {
@@ -298,7 +299,7 @@ static void NAME(backward_sequence)(const struct wn_attention *a, int64_t b, dou
     }
     for (int64_t r = end - 1; r >= start; r--) {
       const int64_t position = position_of(a, r), first = document_start(a, b, position);
-      memset(s.dq, 0, (size_t)(H * D + G * D) * sizeof *s.dq); /* and dsq */
+      memset(s.dq, 0, (size_t)(H * D + G * D) * sizeof *s.dq); /* clears dsq too */
       memset(dF, 0, (size_t)(G * T) * sizeof *dF);
       for (int64_t h = 0; h < H; h++) {
         const int64_t group = h / (H / G);

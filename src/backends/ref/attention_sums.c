@@ -1,5 +1,5 @@
-/* Attention sums: the weights of R rows over the same N columns, summed. 8RN operations, of which 2RN exponentials: the
- * weights are not stored. */
+/* Attention sums: adds the attention weights of R rows over the same N columns. 8RN operations, of which 2RN are
+ * exponentials, since the attention weights are not stored. */
 #ifndef REAL
 #include "backends/ref/ref.h"
 #define REAL_FILE "backends/ref/attention_sums.c"

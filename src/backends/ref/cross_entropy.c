@@ -1,4 +1,4 @@
-/* Softmax cross-entropy of each row of logits, its gradient and whether the arg-max is the target. 4MV operations. */
+/* Softmax cross-entropy of each row of logits, its gradient, and whether the arg-max is the target. 4MV operations. */
 #ifndef REAL
 #include "backends/ref/ref.h"
 #define REAL_FILE "backends/ref/cross_entropy.c"

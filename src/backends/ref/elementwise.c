@@ -1,4 +1,4 @@
-/* The residual addition, soft-capping, scaling and the sum of squares: one pass over n values each. */
+/* Residual addition, soft-capping, scaling and the sum of squares: one pass over n values each. */
 #ifndef REAL
 #include "backends/ref/ref.h"
 #define REAL_FILE "backends/ref/elementwise.c"
@@ -32,7 +32,7 @@ static wn_status NAME(scale_forward)(const struct wn_exec *exec, const struct wn
 }
 
 static wn_status NAME(sumsq_forward)(const struct wn_exec *exec, const struct wn_sumsq *a) {
-  (void)exec; /* one thread: the order depends on n alone */
+  (void)exec; /* one thread: the order must depend only on n */
   const REAL *x = a->x;
   double sum = 0;
 #pragma omp simd reduction(+ : sum)

@@ -1,8 +1,9 @@
-/* y[m] = scale tok[ids[m]] + pos[positions[m]]; backward adds dy's rows to the rows they came from. MC operations.
+/* y[m] = scale tok[ids[m]] + pos[positions[m]]; backward adds each row of dy to the table row it came from. MC
+ * operations.
  *
- * The rows of dy that hit one table row are summed in double, in the order of m, before they are added: a frequent
- * token's gradient would otherwise be rounded at every addition. They are found through linked lists in the scratch
- * (first[row], next[m]), so that table rows can be done in parallel. */
+ * The rows of dy for one table row are summed in double, in the order of m, before they are added: otherwise a frequent
+ * token's gradient would be rounded at every addition. Linked lists in scratch (first[row], next[m]) find them, so that
+ * table rows can be processed in parallel. */
 #ifndef REAL
 #include "backends/ref/ref.h"
 #include "io/gguf_types.h"
@@ -19,7 +20,7 @@ size_t wn_ref_embedding_scratch(const struct wn_exec *exec, const struct wn_embe
 }
 #else
 
-/* The same of a packed table. */
+/* The same for a packed table. */
 static void NAME(embedding_packed)(const struct wn_exec *exec, const struct wn_embedding *a) {
   const REAL *pos = a->pos; /* [P,C] */
   REAL *y = a->y;           /* [M,C] */

@@ -1,5 +1,5 @@
-/* Evictions: the choice of ops/evict.c for each sequence and group, and the moves. A cache holds few arrays and a step
- * moves one slot of each, so one thread does it. */
+/* Evictions: for each sequence and group the choice of ops/evict.c, and the moves. One thread does it: a cache has few
+ * arrays, and a step moves one slot of each. */
 #include "ops/evict.h"
 
 #include <string.h>

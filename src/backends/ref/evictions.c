@@ -1,5 +1,5 @@
-/* Evictions of whole sequences and of pieces of a prompt: the walk over every sequence and group of heads, a thread for
- * each. */
+/* Evictions of whole sequences and of pieces of a prompt: runs the walk (walk.h) for every sequence and head group, one
+ * thread for each. */
 #include "ops/evictions.h"
 
 #include <omp.h>
@@ -45,7 +45,7 @@ static void evictions_read(const void *x, wn_dtype dtype, int64_t first, int64_t
   for (int64_t i = 0; i < n; i++) out[i] = wn_number(x, first + i, dtype);
 }
 
-/* The walk goes on from the keys before its rows, and returns the notes. */
+/* Continues from the keys before the walk's rows, and returns the updated notes. */
 static wn_status evictions_piece(const struct wn_exec *exec, struct wn_walk *w, int64_t b, int64_t group,
                                  int32_t *evicted_at) {
   const struct wn_evictions *op = w->op;

@@ -1,6 +1,6 @@
-/* Mixture of experts: the router, each row's experts one after the other, and backward; equations in ops.h.
+/* Mixture of experts: the router, each row's experts in turn, and backward; equations in ops.h.
  *
- * Backward, with t = out^T dy (of an expert, for a row), h = silu(g) u and w the row's weight of it:
+ * Backward, for one row and expert, with t = out^T dy, h = silu(g) u and w the expert's weight:
  *   dw = t . h;  dh = w t;  d[g; u] = dh through the activation;  d_in += d[g; u] x^T;  d_out += w dy h^T
  *   dx += in^T d[g; u];  dp_k = dw_k, or (dw_k - sum_j w_j dw_j) / sum_j p_j if normalized, 0 for what was not chosen
  *   dp_e += balance_scale E f_e / n;  dlogit_e = p_e (dp_e - sum_j p_j dp_j) */
@@ -14,7 +14,7 @@ bool wn_experts_counts(const struct wn_experts *a, int64_t m) {
   return !a->row_count || m % a->T < a->row_count[m / a->T];
 }
 
-/* Weights k0.. of row n of a matrix of K columns, as doubles. */
+/* Weights from k0 on of row n of a matrix with K columns, as doubles. */
 static void experts_weights(const void *dense, wn_dtype dtype, const struct wn_packed *p, int64_t K, int64_t n,
                             int64_t k0, int64_t count, double out[WN_REF_BLOCKS]) {
   float w[WN_REF_BLOCKS];
@@ -32,7 +32,7 @@ static void experts_weights(const void *dense, wn_dtype dtype, const struct wn_p
 WN_REF_SLOT(experts_forward, struct wn_experts)
 WN_REF_SLOT(experts_backward, struct wn_experts)
 
-/* A row of hidden values and one of the model's width for each thread. */
+/* Scratch per thread: a row of hidden values, and one of the model's width. */
 static size_t experts_doubles(const struct wn_experts *a) {
   return (size_t)((a->F > a->S ? a->F : a->S) + a->C);
 }
@@ -47,7 +47,7 @@ void wn_experts_route(const struct wn_exec *exec, const struct wn_experts *a, in
     experts_route_f64(exec, a);
   else
     experts_route_f32(exec, a);
-  /* Experts in order, rows in order. */
+  /* Sorted by expert, then by row. */
   int32_t next = 0;
   for (int64_t e = 0; e < a->E; e++) {
     for (int64_t i = 0; i < a->M * a->top; i++)
@@ -65,7 +65,7 @@ void wn_experts_route_back(const struct wn_exec *exec, const struct wn_experts *
 
 #else
 
-/* Logits in prob become probabilities, choices and their weights; and how even the load is. */
+/* Replaces the logits in prob by probabilities, chooses experts and their weights, and computes the balance. */
 static void NAME(experts_route)(const struct wn_exec *exec, const struct wn_experts *a) {
   REAL *prob = a->prob, *weight = a->weight; /* [M,E], [M,top] */
 #pragma omp parallel for num_threads(wn_team(exec->ctx, a->M * a->E < 4096 ? 1 : exec->threads)) schedule(static)
@@ -112,7 +112,7 @@ static void NAME(experts_route_back)(const struct wn_exec *exec, const struct wn
   REAL *out = dlogits;                             /* [M,E] */
   double rows = 0;
   for (int64_t m = 0; m < a->M; m++) rows += wn_experts_counts(a, m);
-  for (int64_t e = 0; e < a->E; e++) { /* what evenness asks of each row that counts, left where its gradient goes */
+  for (int64_t e = 0; e < a->E; e++) { /* the balance's gradient by p_e, kept in dlogits */
     double share = 0;
     for (int64_t i = 0; i < a->M * a->top && a->balance_scale != 0; i++)
       share += a->chosen[i] == e && wn_experts_counts(a, i / a->top);
@@ -156,12 +156,12 @@ static void NAME(experts_add_row)(const void *dense, const struct wn_packed *p, 
   }
 }
 
-/* h = silu(g) u of one row, whose g and u are at `in`. */
+/* h = silu(g) u of one row; `in` has its g and u. */
 static void NAME(experts_hidden)(const REAL *in, int64_t F, double *h) {
   for (int64_t f = 0; f < F; f++) h[f] = (double)in[f] / (1 + exp(-(double)in[f])) * (double)in[F + f];
 }
 
-/* y[C] += factor e(x); in: its g and u, for backward. */
+/* y[C] += factor e(x). in: saves g and u for backward. */
 static void NAME(expert_forward)(const struct wn_expert *e, int64_t C, int64_t F, const REAL *x, double factor,
                                  REAL *in, double *h, double *y) {
   for (int64_t f = 0; f < 2 * F; f++) in[f] = (REAL)NAME(experts_dot)(e->in, e->packed_in, C, f, x);
@@ -213,7 +213,7 @@ static wn_status NAME(experts_forward)(const struct wn_exec *exec, const struct 
   return WN_OK;
 }
 
-/* d_out += factor dy h^T of a row's expert. */
+/* d_out += factor dy h^T for one expert of a row. */
 static void NAME(expert_back_out)(const struct wn_expert *e, int64_t C, int64_t F, const REAL *in, double factor,
                                   const REAL *dy, double *h) {
   REAL *d = e->d_out; /* [C,F] */
@@ -223,7 +223,8 @@ static void NAME(expert_back_out)(const struct wn_expert *e, int64_t C, int64_t 
     for (int64_t f = 0; f < F; f++) d[c * F + f] = (REAL)((double)d[c * F + f] + factor * (double)dy[c] * h[f]);
 }
 
-/* in becomes its gradient, dx gets the expert's; returns out^T dy . h, the gradient of the factor. */
+/* Replaces `in` by its gradient and adds the expert's gradient to dx; returns out^T dy . h, the gradient of the
+ * factor. */
 static double NAME(expert_back)(const struct wn_expert *e, int64_t C, int64_t F, REAL *in, double factor,
                                 const REAL *dy, double *t, double *dx) {
   double of_factor = 0;
@@ -245,7 +246,7 @@ static void NAME(expert_back_in)(const struct wn_expert *e, int64_t C, int64_t F
     for (int64_t c = 0; c < C; c++) d[f * C + c] = (REAL)((double)d[f * C + c] + (double)in[f] * (double)x[c]);
 }
 
-/* One row after the other: gradients are sums over rows in their order. */
+/* One row after the other: gradients are summed over rows in order. */
 static wn_status NAME(experts_backward)(const struct wn_exec *exec, const struct wn_experts *a) {
   const REAL *x = a->x, *dy = a->dy, *weight = a->weight, *factor = a->shared_factor, *shared_out = a->shared_out;
   REAL *dx = a->dx, *in = a->in, *shared_in = a->shared_in, *d_router = a->d_router, *d_gate = a->d_shared_gate;

@@ -1,12 +1,12 @@
-/* Rows to another place: bytes are copied, so that one source serves all types. A call of few rows is what every step
- * of decoding makes: one thread. */
+/* Copies rows to other places, as bytes, so that one source serves all types. Calls with few rows, as in every decoding
+ * step, use one thread. */
 #include "backends/ref/ref.h"
 
 #include <string.h>
 
 #include "tensor/f16.h"
 
-/* The T rows of one head, which begin at x and y. */
+/* The T rows of one head, at x and y. */
 static void gather_head(const struct wn_gather *a, size_t e_x, size_t e_y, const char *x, const int32_t *index,
                         char *y) {
   const size_t row = (size_t)a->D * e_y;

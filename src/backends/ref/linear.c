@@ -14,8 +14,8 @@ wn_status wn_ref_linear_backward(const struct wn_exec *exec, const struct wn_lin
 }
 #else
 
-/* Packed rows are decoded in runs, each for ROWS rows of x; exact: the weights are the floats that the blocks stand
- * for. */
+/* Rows of quantised weights are decoded in pieces, each used for ROWS rows of x. This is exact: the weights are the
+ * floats that the blocks encode. */
 enum { NAME(ROWS) = 16 };
 static void NAME(linear_packed)(const struct wn_exec *exec, const struct wn_linear *a) {
   const REAL *x = a->x, *b = a->b; /* [M,K], [N] */
@@ -48,7 +48,7 @@ static void NAME(linear_packed)(const struct wn_exec *exec, const struct wn_line
   }
 }
 
-/* dx alone: packed weights have no gradient. */
+/* Only dx: quantised weights have no gradient. */
 static void NAME(linear_packed_dx)(const struct wn_exec *exec, const struct wn_linear *a) {
   const REAL *dy = a->dy; /* [M,N] */
   REAL *dx = a->dx;       /* [M,K] */

@@ -1,8 +1,8 @@
-/* linear with the precision WN_BF16: what is multiplied, x, w and dy, is rounded to bf16 first. Sums in double, and
- * what is stored has its array's type. db sums dy as it is. */
+/* linear with precision WN_BF16: the factors x, w and dy are first rounded to bf16. Sums are in double; results have
+ * their array's type. db sums the unrounded dy. */
 #include "backends/ref/ref.h"
 
-/* Element i of an array of that type, rounded. */
+/* Element i of an array of that type, rounded to bf16. */
 static double linear_factor(const void *x, int64_t i, wn_dtype type) {
   return (double)wn_bf16_value(wn_bf16_round((float)wn_number(x, i, type)));
 }

@@ -1,4 +1,4 @@
-/* Element by element: mixtures, limits, the sigmoid, and other types. */
+/* Element-wise operations: mix, clamp, sigmoid, and type conversion. */
 #ifndef REAL
 #include "backends/ref/ref.h"
 #include "tensor/bf16.h"

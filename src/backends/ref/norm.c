@@ -7,14 +7,14 @@
 
 wn_status wn_ref_norm_forward(const struct wn_exec *exec, const struct wn_norm *a) {
   const wn_dtype t = exec->dtype, ty = wn_array_type(a->y_type, t);
-  const wn_dtype tin = a->add ? t : wn_array_type(a->x_type, t); /* of what is normed: sum or x [rows,G*W] */
+  const wn_dtype tin = a->add ? t : wn_array_type(a->x_type, t); /* type of the norm's input: sum or x [rows,G*W] */
   const int64_t W = a->width, G = a->groups, ldin = a->add ? a->ldsum : a->ldx;
   const void *in = a->add ? a->sum : a->x;
 #pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
   for (int64_t r = 0; r < a->rows; r++) {
     for (int64_t g = 0; g < G; g++) {
       const int64_t at = r * ldin + g * W;
-      /* The stored, rounded sum is normed: what backward will read. */
+      /* The norm reads the stored, rounded sum, as backward will. */
       for (int64_t c = 0; c < (a->add ? W : 0); c++)
         wn_number_set(a->sum, at + c, t,
                       wn_number(a->x, r * a->ldx + g * W + c, t) + wn_number(a->add, r * a->ldadd + g * W + c, t));
@@ -36,7 +36,7 @@ wn_status wn_ref_norm_forward(const struct wn_exec *exec, const struct wn_norm *
   return WN_OK;
 }
 
-/* What backward reads of a call, and xhat and dy of column c of vector (r, g). */
+/* What backward reads from a call; below, xhat and dy of column c of vector (r, g). */
 struct norm_look {
   const struct wn_norm *a;
   const void *in;

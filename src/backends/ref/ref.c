@@ -2,7 +2,7 @@
 #include "backends/ref/ref.h"
 #include "ops/terms.h"
 
-/* Attention's: all but keys in half floats. */
+/* Terms of attention: all except keys in half floats. */
 enum {
   REF_SERVED = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT | WN_TERM_SPAN |
                WN_TERM_RELATIVE | WN_TERM_BIAS | WN_TERM_SINKS | WN_TERM_THRESHOLD | WN_TERM_EXCLUSIVE | WN_TERM_GATE |

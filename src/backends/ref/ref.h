@@ -1,5 +1,5 @@
 /* The reference backend: every operation, forward and backward, plain C, sums and intermediate values in double for
- * float and double storage alike. It is what the fast backends are checked against, so it is written to be read.
+ * float and double storage alike. The fast backends are tested against it, so it is written to be easy to read.
  *
  * One source serves both storage types. A file foo.c looks like this:
  *     #ifndef REAL
@@ -10,7 +10,7 @@
  *     #else
  *     static wn_status NAME(foo_forward)(const struct wn_exec *exec, const struct wn_foo *a) { ... }
  *     #endif
- * Operations whose arrays may be of several types read and write them by wn_number and wn_number_set instead. */
+ * Operations whose arrays may have several types use wn_number and wn_number_set instead. */
 #ifndef WN_BACKENDS_REF_REF_H
 #define WN_BACKENDS_REF_REF_H
 
@@ -20,11 +20,11 @@
 
 /* Columns summed together in double accumulators on the stack. */
 #define WN_REF_BLOCK 64
-/* Packed weights decoded at a time: whole blocks of any type. */
+/* Quantised weights are decoded this many at a time: whole blocks of any type. */
 #define WN_REF_BLOCKS 256
 
-/* What a product takes of a weight or of a gradient of a logit, and a row's sum of W dW: all of it, here. The tests'
- * naive computation in bf16 (tests/ops/naive.c), which is this source too, rounds there. */
+/* The precision of operands of products (weights, gradients of logits) and of a row's sum of W dW: here, full. The
+ * tests' naive computation in bf16 (tests/ops/naive.c) compiles this source with rounding in this place. */
 #ifndef WN_REF_OPERAND
 #define WN_REF_OPERAND(x) (x)
 #define WN_REF_DELTA(a, b, h, r, dy, sum) (sum)
@@ -41,11 +41,11 @@
   size_t wn_ref_##name##_scratch(const struct wn_exec *, const args *, bool backward);
 WN_OPS(WN_REF_DECLARE)
 
-/* linear_bf16.c: linear with the precision WN_BF16. */
+/* linear_bf16.c: linear with precision WN_BF16. */
 wn_status wn_ref_linear_bf16_forward(const struct wn_exec *exec, const struct wn_linear *a);
 wn_status wn_ref_linear_bf16_backward(const struct wn_exec *exec, const struct wn_linear *a);
 
-/* Scratch of a thread of attention's backward (attention_backward.c), in doubles. */
+/* Scratch per thread for backward of attention (attention_backward.c), in doubles. */
 size_t wn_ref_attention_backward_doubles(const struct wn_attention *a);
 
 static inline int64_t wn_ref_min(int64_t a, int64_t b) {

@@ -1,12 +1,12 @@
-/* Rotary embedding (Su et al. 2021): the pair (x[i], x[i + R/2]), or (x[2i], x[2i+1]), turned by position * f[i] with
- * f[i] = theta^(-2i/R) unless given; backward turns the other way. 3R operations per vector, plus the angles where no
- * table is given. */
+/* Rotary embedding (Su et al. 2021): rotates the pair (x[i], x[i + R/2]), or (x[2i], x[2i+1]), by position * f[i],
+ * where f[i] = theta^(-2i/R) unless given; backward rotates the other way. 3R operations per vector, plus the angles if
+ * no table is given. */
 #include "backends/ref/ref.h"
 
 static void rope_turn(const struct wn_exec *exec, const struct wn_rope *a, double sign) {
   const wn_dtype t = wn_array_type(a->type, exec->dtype); /* of x [rows, heads*D] */
   const int64_t R = a->R ? a->R : a->D, half = R / 2;
-  const int64_t step = a->adjacent ? 2 : 1, other = a->adjacent ? 1 : half; /* first elements of pairs; to the second */
+  const int64_t step = a->adjacent ? 2 : 1, other = a->adjacent ? 1 : half; /* from pair to pair; within a pair */
 #pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
   for (int64_t r = 0; r < a->rows; r++) {
     for (int64_t i = 0; i < half; i++) {

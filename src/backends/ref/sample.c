@@ -1,8 +1,9 @@
-/* Drawing a token: min-p, then temperature, then top-k, then top-p (Holtzman et al. 2020) on what is left, as the
- * ecosystem has it.
+/* Drawing a token: min-p, then temperature, then top-k, then top-p (Holtzman et al. 2020) on what is left, in the usual
+ * order.
  *
- * Nothing is sorted and nothing allocated: the cut is found by descending the digits of the logits' order-preserving
- * bit patterns, four passes over [V] with a histogram of 256 bins. Among equal logits the lowest ids are kept. */
+ * Nothing is sorted and nothing allocated. The cut is found digit by digit in the logits' bit patterns, changed so that
+ * they keep the order: four passes over [V] with a histogram of 256 bins. Among equal logits the lowest ids are
+ * kept. */
 #include "ops/sample.h"
 
 #include <math.h>
@@ -26,14 +27,14 @@ wn_status wn_ref_adjust_forward(const struct wn_exec *exec, const struct wn_adju
   return WN_OK;
 }
 
-/* A float's bits as an unsigned number of the same order. */
+/* A float's bits as an unsigned number with the same order. */
 static uint32_t sample_key_of(float x) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-/* What is kept: keys above `key`, and the first `ties` (by id) of those equal to it. */
+/* What is kept: keys above `key`, and the first `ties` (by id) of the keys equal to it. */
 struct cut {
   uint32_t key;
   int64_t ties;
@@ -53,7 +54,7 @@ static double sample_weight_of(float x, double top, double temperature) {
   return exp(((double)x - top) / temperature);
 }
 
-/* The sum of the weights that are kept; by_bin [256]: also by the first digit of their keys, or NULL. */
+/* The sum of the kept weights; by_bin [256] (or NULL): the same by the first digit of the key. */
 static double sample_total(const float *logits, int64_t V, const struct cut *kept, double top, double temperature,
                            double *by_bin) {
   struct walk w = {kept, 0};
@@ -68,8 +69,8 @@ static double sample_total(const float *logits, int64_t V, const struct cut *kep
   return total;
 }
 
-/* The smallest set of largest logits within `within` whose weights (1 each when counting) reach `target`. first [256]:
- * the weights by the first digit, where they are known, or NULL. */
+/* The smallest set of largest logits within `within` whose weights (counting: each 1) reach `target`. first [256]: the
+ * weights by the first digit, if known, or NULL. */
 static struct cut sample_find_cut(const float *logits, int64_t V, const struct cut *within, bool counting,
                                   double target, double top, double temperature, const double *first) {
   uint32_t prefix = 0;
@@ -84,7 +85,7 @@ static struct cut sample_find_cut(const float *logits, int64_t V, const struct c
       if (!sample_is_kept(&w, key) || (key & mask) != prefix) continue;
       weight[key >> shift & 255] += counting ? 1.0 : sample_weight_of(logits[v], top, temperature);
     }
-    int bin = 255, last = -1; /* last: the lowest bin with weight, should rounding leave the target out of reach */
+    int bin = 255, last = -1; /* last: the lowest bin with weight, used if rounding leaves the target out of reach */
     for (; bin >= 0; bin--) {
       if (weight[bin] <= 0) continue;
       last = bin;
@@ -118,7 +119,7 @@ static double sample_log_probability(const float *logits, int64_t V, int32_t id)
   return (double)logits[id] - top - log(sum);
 }
 
-/* By temperature above 0, `best` the largest. */
+/* Draws with temperature > 0; `best`: the largest logit. */
 static int32_t sample_draw(const struct wn_sample *s, int64_t best) {
   const float *logits = s->logits;
   const int64_t V = s->V;
@@ -140,7 +141,7 @@ static int32_t sample_draw(const struct wn_sample *s, int64_t best) {
     if (!sample_is_kept(&w, sample_key_of(logits[v]))) continue;
     const double weight = sample_weight_of(logits[v], top, s->temperature);
     if (weight <= 0) continue;
-    token = v; /* should rounding leave a rest, the last one */
+    token = v; /* the last one, if rounding leaves a rest */
     left -= weight;
     if (left < 0) break;
   }

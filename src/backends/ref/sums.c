@@ -1,5 +1,4 @@
-/* What a step reads out (losses, hits, spans, L_mem), with the gradients of what is a loss: sums of doubles, one after
- * the other. */
+/* What a step reports (losses, hits, spans, L_mem), with the gradients of losses: sequential sums in double. */
 #ifndef REAL
 #include "backends/ref/ref.h"
 #include "ops/documents.h"
@@ -49,7 +48,7 @@ static wn_status NAME(span_sum_backward)(const struct wn_exec *exec, const struc
   return WN_OK;
 }
 
-/* The first of the document's longest rows, in the row of M that begins at `at`. */
+/* The first row with the document's largest M, in the row of M that begins at `at`. */
 static int64_t NAME(document_longest)(const struct wn_document *d, const REAL *M, int64_t at) {
   int64_t longest = d->first;
   for (int64_t t = d->first + 1; t < d->end; t++)
@@ -73,7 +72,7 @@ static wn_status NAME(memory_loss_forward)(const struct wn_exec *exec, const str
 
 static wn_status NAME(memory_loss_backward)(const struct wn_exec *exec, const struct wn_memory_loss *a) {
   (void)exec;
-  REAL *M = a->M; /* [B,G,T]; up to `done` gradients: documents come in order, selection by selection */
+  REAL *M = a->M; /* [B,G,T]; gradients before `done`, as documents come in order, selection by selection */
   int64_t done = 0;
   for (int64_t b = 0; b < a->B; b++)
     for (int64_t g = 0; g < a->G; g++) {

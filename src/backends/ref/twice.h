@@ -1,4 +1,4 @@
-/* Includes REAL_FILE for float storage and for double storage. No include guard: see ref.h. */
+/* Includes REAL_FILE twice, for float and for double storage. No include guard: see ref.h. */
 #define REAL float
 #define REAL_IS_DOUBLE 0
 #define NAME(f) f##_f32

@@ -1,4 +1,4 @@
-/* The walk: see walk.h. */
+/* The walk; see walk.h. */
 #include "backends/ref/walk.h"
 
 #include <string.h>
@@ -25,28 +25,28 @@ void wn_walk_lay(const struct wn_exec *exec, const struct wn_evictions *op, stru
   const int64_t run = w->all ? w->heads : w->choices, reach = wn_walk_reach(a), R = WN_WALK_ROWS;
   w->scratch_bytes = wn_walk_scratch(exec, w, products);
   const struct wn_array rows[] = {
-      {"keys held", true, WN_DIMS(n), sizeof *w->key, &w->key},
-      {"positions held", true, WN_DIMS(n), sizeof *w->place, &w->place},
-      {"positions in the document", true, WN_DIMS(n), sizeof *w->at, &w->at},
-      {"scores", by_position, WN_DIMS(n), wide, &w->score},
-      {"notes", true, WN_DIMS(w->notes, n), wide, &w->note},
-      {"selections", true, WN_DIMS(w->choices, n), wide, &w->F},
-      {"keys side by side", products, WN_DIMS(n, D), each, &w->keys},
-      {"logits", beside, WN_DIMS(run, R, n), each, &w->logits},
-      {"selecting logits", a->sel.bilinear, WN_DIMS(w->choices, R, n), each, &w->selecting},
-      {"relative logits", beside && a->relative.P > 0, WN_DIMS(run, R, reach), each, &w->relative},
-      {"logits of the sinks", w->all, WN_DIMS(run, R, sinks), each, &w->sink_logits},
-      {"biases", beside && a->bias.n > 0, WN_DIMS(run, a->bias.farthest + 1), wide, &w->bias},
-      {"added to a row", w->all, WN_DIMS(w->choices > 0 ? w->choices : 1, n), each, &w->add},
-      {"zeros", maps, WN_DIMS(run, n), each, &w->zero},
-      {"added by distance", maps || (w->all && distance), WN_DIMS(run, n), each, &w->extra},
-      {"spans", w->all && a->span.on, WN_DIMS(run, n), each, &w->span},
-      {"attention sums", w->all, WN_DIMS(n), each, &w->row_sums},
-      {"attention sums of a row", w->sums, WN_DIMS(n), wide, &w->row_notes},
-      {"outputs of a row", w->operation, WN_DIMS(w->heads, D), each, &w->y},
-      {"selections of the rows", w->operation, WN_DIMS(G, n), each, &w->f},
-      {"weights of a row", w->operation, WN_DIMS(n), each, &w->weights},
-      {"scratch of the operations", true, WN_DIMS((int64_t)w->scratch_bytes), 1, &w->scratch},
+      WN_ARRAY_FOR(w->key, "keys held", true, WN_DIMS(n)),
+      WN_ARRAY_FOR(w->place, "positions held", true, WN_DIMS(n)),
+      WN_ARRAY_FOR(w->at, "positions in the document", true, WN_DIMS(n)),
+      WN_ARRAY_SIZED(w->score, wide, "scores", by_position, WN_DIMS(n)),
+      WN_ARRAY_SIZED(w->note, wide, "notes", true, WN_DIMS(w->notes, n)),
+      WN_ARRAY_SIZED(w->F, wide, "selections", true, WN_DIMS(w->choices, n)),
+      WN_ARRAY_SIZED(w->keys, each, "keys side by side", products, WN_DIMS(n, D)),
+      WN_ARRAY_SIZED(w->logits, each, "logits", beside, WN_DIMS(run, R, n)),
+      WN_ARRAY_SIZED(w->selecting, each, "selecting logits", a->sel.bilinear, WN_DIMS(w->choices, R, n)),
+      WN_ARRAY_SIZED(w->relative, each, "relative logits", beside && a->relative.P > 0, WN_DIMS(run, R, reach)),
+      WN_ARRAY_SIZED(w->sink_logits, each, "logits of the sinks", w->all, WN_DIMS(run, R, sinks)),
+      WN_ARRAY_SIZED(w->bias, wide, "biases", beside && a->bias.n > 0, WN_DIMS(run, a->bias.farthest + 1)),
+      WN_ARRAY_SIZED(w->add, each, "added to a row", w->all, WN_DIMS(w->choices > 0 ? w->choices : 1, n)),
+      WN_ARRAY_SIZED(w->zero, each, "zeros", maps, WN_DIMS(run, n)),
+      WN_ARRAY_SIZED(w->extra, each, "added by distance", maps || (w->all && distance), WN_DIMS(run, n)),
+      WN_ARRAY_SIZED(w->span, each, "spans", w->all && a->span.on, WN_DIMS(run, n)),
+      WN_ARRAY_SIZED(w->row_sums, each, "attention sums", w->all, WN_DIMS(n)),
+      WN_ARRAY_SIZED(w->row_notes, wide, "attention sums of a row", w->sums, WN_DIMS(n)),
+      WN_ARRAY_SIZED(w->y, each, "outputs of a row", w->operation, WN_DIMS(w->heads, D)),
+      WN_ARRAY_SIZED(w->f, each, "selections of the rows", w->operation, WN_DIMS(G, n)),
+      WN_ARRAY_SIZED(w->weights, each, "weights of a row", w->operation, WN_DIMS(n)),
+      WN_ARRAY_SIZED(w->scratch, 1, "scratch of the operations", true, WN_DIMS((int64_t)w->scratch_bytes)),
   };
   WN_ARRAYS_LAY(arrays, rows);
 }
@@ -69,7 +69,7 @@ void wn_walk_document(struct wn_walk *w, int64_t first) {
   if (w->f) memset(w->f, 0, (size_t)(wn_selection_groups(w->a) * w->a->Tk) * wn_dtype_size(w->dtype));
 }
 
-/* ---- what a policy's own functions get ---- */
+/* ---- what a policy's functions get ---- */
 
 static struct wn_evictions_held walk_own_held(const struct wn_walk *w, int64_t n, int64_t position) {
   return (struct wn_evictions_held){.group = w->op->first_group + w->group,
@@ -125,7 +125,7 @@ void wn_walk_enter(struct wn_walk *w, int64_t c, int64_t key, int64_t place) {
   wn_evict_scores(&held, c, 1, &w->score[c]);
 }
 
-/* Compacts the rest of the n columns. */
+/* Closes the gaps in the n columns. */
 static int64_t walk_close_ranks(struct wn_walk *w, int64_t n) {
   const int64_t cap = w->a->Tk;
   int64_t kept = 0;
@@ -142,10 +142,10 @@ static int64_t walk_close_ranks(struct wn_walk *w, int64_t n) {
   return kept;
 }
 
-/* Where all scores are equal the oldest token is evicted; recent tokens are never the oldest, so only sinks are
+/* If all scores are equal the oldest token is evicted. Recent tokens are never the oldest, so only sinks are
  * skipped. */
 static int64_t walk_oldest(struct wn_walk *w) {
-  while (w->at[w->next] < w->rule.sinks) w->next++; /* or evicted, -1 */
+  while (w->at[w->next] < w->rule.sinks) w->next++; /* -1: evicted */
   return w->next;
 }
 
@@ -165,7 +165,7 @@ static void walk_oldest_rows(struct wn_walk *w, int64_t row0, int64_t rows, int3
   }
 }
 
-/* The notes after row `row` of the call, row r of the block. */
+/* Updates the notes after row `row` of the call, which is row r of the block. */
 static wn_status walk_follow(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t r, int64_t n,
                              const int32_t *evicted_at) {
   const int64_t position = w->place[n - 1] - w->first;
@@ -203,8 +203,8 @@ static wn_status walk_block(const struct wn_exec *exec, struct wn_walk *w, int64
       alive--;
     }
     alive++;
-    if (row0 + r == last) break; /* nothing comes after it */
-    /* Sums that expire before the budget is full have no effect. */
+    if (row0 + r == last) break; /* no row comes after it */
+    /* sums that expire before the budget is full have no effect */
     const bool idle = !w->sums || w->K - alive >= w->op->rows;
     for (int64_t s = 0; !a->sel.shift && s < w->choices; s++) wn_walk_select(w, s, r, n);
     if (!idle || (w->operation && a->sel.on)) WN_TRY(walk_follow(exec, w, row0 + r, r, n, evicted_at));

@@ -1,6 +1,6 @@
 /* Logits of a walk: products of a block's rows with all columns, the selections of a row, and its attention sums.
  *
- * Selections F, relative positions, biases, score maps, masks by distance, spans and sinks are in the sums. */
+ * The sums include F, relative positions, biases, score maps, masks by distance, spans and sinks. */
 #include "backends/ref/walk.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ int64_t wn_walk_selecting_head(const struct wn_walk *w, int64_t s) {
   return s * (w->heads / w->choices) + w->a->sel.head;
 }
 
-/* The heads whose logits are products: all of the group's, or the selecting ones. */
+/* How many heads' logits are computed: all of the group's, or the selecting ones. */
 static int64_t walk_runs(const struct wn_walk *w) {
   return w->all ? w->heads : w->a->sel.bilinear ? 0 : w->choices;
 }
@@ -46,19 +46,19 @@ void wn_walk_biases(struct wn_walk *w) {
 
 /* ---- products ---- */
 
-/* exec with the walk's scratch: the operations of a walk come one after the other. */
+/* exec with the walk's scratch: the operations of a walk run one after the other. */
 static struct wn_exec walk_exec(const struct wn_exec *exec, const struct wn_walk *w) {
   struct wn_exec one = *exec;
   one.scratch = w->scratch, one.scratch_bytes = w->scratch_bytes;
   return one;
 }
 
-/* y [rows,columns] = x [rows,D] times keys [columns,D]. */
+/* y [rows,columns] = x [rows,D] times the transpose of keys [columns,D]. */
 static wn_status walk_product(const struct wn_exec *exec, struct wn_linear product) {
   return product.N > 0 ? wn_op_linear_forward(exec, &product) : WN_OK;
 }
 
-/* half: k holds half floats (and dtype is F32). */
+/* Copies keys to columns. half: k holds half floats (and dtype is F32). */
 static void walk_gather(struct wn_walk *w, const void *k, struct wn_stride s, int64_t head, int64_t columns,
                         bool half) {
   const int64_t D = w->a->D;
@@ -108,7 +108,7 @@ wn_status wn_walk_products(const struct wn_exec *exec, struct wn_walk *w, int64_
 
 /* ---- selections ---- */
 
-/* F of n columns += S, from logits that are q.k alone or include terms by distance. */
+/* Adds the row's S to F of n columns. The logits are q.k only, or include terms by distance. */
 static void walk_add_selections(const struct wn_attention *a, const struct wn_walk *w, double strength,
                                 const void *logits, int64_t n, double *F) {
   const double floor = a->sel.relu ? 0 : -INFINITY, scale = a->scale;
@@ -159,7 +159,7 @@ void wn_walk_select(struct wn_walk *w, int64_t s, int64_t r, int64_t n) {
 
 /* ---- sums of products ---- */
 
-/* add [n] of each choice, or the one that no choice makes: -inf for evicted and masked keys, else -F. */
+/* add [n] for each choice, or one if there is none: -inf for evicted and masked keys, else -F. */
 static void walk_add_rows(const struct wn_walk *w, int64_t n, int64_t position) {
   const struct wn_attention *a = w->a;
   const bool rules = a->window > 0 || a->strided > 0 || a->root.on || (a->span.on && a->span.exclude_self);
@@ -180,7 +180,7 @@ static void walk_add_rows(const struct wn_walk *w, int64_t n, int64_t position) 
   }
 }
 
-/* Logits [n] of head h, of `extra`, through the score maps. */
+/* Applies score maps to the logits [n] of head h, in `extra`. */
 static void walk_map_row(const struct wn_walk *w, int64_t h, int64_t n, int64_t position) {
   const struct wn_attention *a = w->a;
   const struct wn_score_segment s = {
@@ -193,7 +193,7 @@ static void walk_map_row(const struct wn_walk *w, int64_t h, int64_t n, int64_t 
       a->map[i].kind->forward_float[w->isa](&a->map[i], &s, row);
 }
 
-/* What head h's logits get for the distance, [n] of `extra`; with score maps all that they are. */
+/* extra [n] for head h: the terms by distance; with score maps, the whole logits. */
 static void walk_extra_row(const struct wn_walk *w, int64_t h, int64_t r, int64_t n, int64_t position) {
   const struct wn_attention *a = w->a;
   const int64_t reach = wn_walk_reach(a), farthest = a->bias.farthest;
@@ -279,7 +279,8 @@ size_t wn_walk_scratch(const struct wn_exec *exec, const struct wn_walk *w, bool
 
 static wn_status walk_sum_own(const struct wn_exec *exec, struct wn_walk *w, int64_t row, int64_t n,
                               const int32_t *evicted_at) {
-  const struct wn_evictions_row r = {w->b, w->group, row, evicted_at, w->y, w->f, w->weights};
+  const struct wn_evictions_row r = {
+      .b = w->b, .group = w->group, .row = row, .evicted_at = evicted_at, .y = w->y, .f = w->f, .weights = w->weights};
   const struct wn_exec one = walk_exec(exec, w);
   WN_TRY(w->op->own->attend(&one, w->op, &r));
   for (int64_t c = 0; c < n; c++) w->row_notes[c] = wn_number(w->weights, w->key[c], w->dtype);

@@ -1,6 +1,6 @@
-/* Fused attention: the backend's slots. A call is planned (plan.c), its scratch is laid out, and the kernels of its
- * kind run: forward.c, backward.c, decode.c for single rows, open.c for rows without causality, open_select.c for those
- * that select. */
+/* Fused attention: the backend's slots. A call is planned (plan.c), its scratch is laid out, and the kernels run:
+ * forward.c, backward.c, decode.c (single rows), open.c (rows without causality), open_select.c (such rows with
+ * selection). */
 #include "backends/cpu/attention/bf16.h"
 #include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/dead_keys.h"
@@ -22,10 +22,10 @@ static struct wn_arrays kernels_scratch(const struct wn_attention_plan *p, bool 
                                 : wn_attention_forward_scratch(p);
 }
 
-/* A call's scratch: the kernels' arrays come first. */
+/* A call's scratch; the kernels' arrays come first. */
 struct attention_scratch {
   float *bias, *distances;
-  struct wn_terms_scratch terms; /* not where a single row decodes */
+  struct wn_terms_scratch terms; /* unused when a single row decodes */
 };
 
 static void scratch_lay(const struct wn_attention_plan *p, bool backward, struct wn_arrays *l,
@@ -33,8 +33,8 @@ static void scratch_lay(const struct wn_attention_plan *p, bool backward, struct
   const struct wn_arrays kernels = kernels_scratch(p, backward);
   wn_arrays_lay_copies(l, &kernels, 1);
   const struct wn_array rows[] = {
-      {"position biases", true, WN_DIMS(wn_bias_floats(p, backward)), sizeof *s->bias, &s->bias},
-      {"far distances", true, WN_DIMS(wn_sparse_floats(p)), sizeof *s->distances, &s->distances},
+      WN_ARRAY_FOR(s->bias, "position biases", true, WN_DIMS(wn_bias_floats(p, backward))),
+      WN_ARRAY_FOR(s->distances, "far distances", true, WN_DIMS(wn_sparse_floats(p))),
   };
   WN_ARRAYS_LAY(l, rows);
   if (!decodes(p->a, backward)) wn_terms_lay(p, l, backward, &s->terms);
@@ -47,8 +47,9 @@ static size_t scratch_bytes(const struct wn_attention_plan *p, bool backward) {
   return wn_arrays_bytes(&l);
 }
 
-/* Dead keys are skipped where there is scratch for it: scratch may have been measured for a call that does not skip
- * keys (another pass of a workspace, with dropout or analysis of the weights), and must suffice for this one. */
+/* Skips dead keys only if there is scratch for it. The scratch may have been sized for a call that skips no keys
+ * (another pass with the same workspace, with dropout or a look at the attention weights), and must suffice for this
+ * one. */
 static wn_status plan(struct wn_attention_plan *p, const struct wn_exec *exec, const struct wn_attention *a,
                       const struct wn_tile_ops *ops, bool backward) {
   WN_TRY(wn_attention_plan_init(p, exec, a, ops, backward));
@@ -96,31 +97,31 @@ static size_t attention_scratch_of(const struct wn_exec *exec, const struct wn_a
   if (plan(&p, exec, a, NULL, backward) != WN_OK) return 0;
   const size_t bytes = scratch_bytes(&p, backward);
   if (!wn_sparse_may(&p, backward)) return bytes;
-  /* Whether distances are gathered depends on the number of keys and on evictions, so that a call on fewer keys, or one
-   * that nothing evicts from, would need more than the largest one that was measured: all of them get room for it. */
+  /* Whether keys are gathered by distance depends on the number of keys and on evictions. A call with fewer keys or
+   * without evictions may need more scratch than the largest one that was sized, so every call gets room for it. */
   wn_sparse_most(&p);
   const size_t gathered = scratch_bytes(&p, backward);
   return bytes > gathered ? bytes : gathered;
 }
 
-/* Enough for fewer sequences and shorter ones as well. Those may be given to single threads, each with arrays of its
- * own, where larger calls are worked on by all threads together (wn_attention_plan_init): a number of sequences that
- * the threads divide, or too few row blocks. */
+/* Scratch that also suffices for fewer and for shorter sequences. All threads work together on a large call, but a call
+ * whose sequences divide evenly among the threads, or with too few row blocks, gives each thread its own sequences and
+ * arrays (wn_attention_plan_init). */
 static size_t attention_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   const int64_t threads = exec->threads, few = (2 * threads - 1) * WN_TILE;
   size_t most = attention_scratch_of(exec, a, backward);
   if (decodes(a, backward)) return most;
   struct wn_attention fewer = *a;
   if (a->Tq == a->Tk && !backward) {
-    fewer.Tq = fewer.Tk = 1; /* a path of its own */
+    fewer.Tq = fewer.Tk = 1; /* takes its own path */
     const size_t single = attention_scratch_of(exec, &fewer, false);
     most = single > most ? single : most;
   }
-  /* Open rows that select deal out columns by the number of sequences alone. */
+  /* With open rows that select, the division of columns depends only on the number of sequences. */
   const bool dealt = a->open && a->sel.on;
   if (threads == 1 && !dealt) return most;
   fewer = *a;
-  for (int pass = 0; pass < 2; pass++) { /* as long, and as short as it takes */
+  for (int pass = 0; pass < 2; pass++) { /* first at full length, then the longest with too few row blocks */
     if (pass == 1 && (a->open || a->Tq != a->Tk || a->Tk <= few)) break;
     if (pass == 1) fewer.Tq = fewer.Tk = few;
     for (fewer.B = 1; fewer.B <= wn_min_i64(a->B, dealt ? 4 * threads + 8 : 4 * threads); fewer.B++) {
@@ -131,8 +132,8 @@ static size_t attention_scratch(const struct wn_exec *exec, const struct wn_atte
   return most;
 }
 
-/* Calls on rows in bf16 that are computed in bf16. Those with other terms are computed in floats, on copies of the rows
- * (wide_rows.h), and so are all of them on processors without AVX512_BF16. */
+/* Terms of calls on bf16 rows that are computed in bf16. With other terms, or without AVX512_BF16, the rows are copied
+ * to floats and computed in float (wide_rows.h). */
 enum {
   BF16_SERVED = WN_TERM_BF16 | WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_SPAN | WN_TERM_BIAS | WN_TERM_THRESHOLD |
                 WN_TERM_DROPOUT | WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD |
@@ -196,7 +197,7 @@ static wn_status backward_avx512(const struct wn_exec *exec, const struct wn_att
   return wn_wide_rows_run(exec, a, true, backward_floats_avx512);
 }
 
-/* Decoding, the forward of a single row, serves most terms. */
+/* Terms that decoding serves: the forward of a single row. */
 enum {
   ROW_SERVED = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT | WN_TERM_SPAN |
                WN_TERM_RELATIVE | WN_TERM_BIAS | WN_TERM_SINKS | WN_TERM_THRESHOLD | WN_TERM_EXCLUSIVE | WN_TERM_GATE |

@@ -6,7 +6,7 @@
 #include "ops/attention.h"
 #include "ops/ops.h"
 
-/* Overrides the attention slots of `table` with the kernels for isa; leaves them for WN_ISA_REF. */
+/* Replaces the attention slots of `table` by the kernels for isa; changes nothing for WN_ISA_REF. */
 void wn_cpu_attention_fill(struct wn_backend *table, enum wn_isa isa);
 
 #endif

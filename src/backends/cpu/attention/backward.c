@@ -1,12 +1,13 @@
 /* Backward of the fused attention (Dao 2023, FlashAttention-2; the gradient through F: docs/selective-attention.md).
  *
- * Column blocks are the outer loop: F[i,j] depends on column j alone, so columns are independent except for dq. For one
- * column block a pass down the rows recomputes the selecting logits of those 64 columns and the carry at each row block
- * (linear in T, kept for the way back); then row blocks from last to first: W and G = W*(dW - delta) of every head, dF
- * = -sum of G, and with the reversed carry of dF the gradient dS of the selections, which joins the selecting head's G
- * before that head's products. So selection costs no product beyond dense (except in the bilinear form). A team deals
- * column blocks to its threads, each with its own dq, added up in fixed order. 10 D operations per pair and head, 6 D
- * where the key is held constant; floats of scratch: 2 T H D for packed rows, T H D more for each thread's dq. */
+ * The outer loop is over column blocks: F[i,j] depends only on column j, so columns are independent except for dq. For
+ * each column block, a pass down the rows recomputes the selecting logits of its 64 columns, and the carry (the sum of
+ * S over earlier rows) at each row block; both are linear in T and kept. Then row blocks are visited from last to
+ * first: W and G = W*(dW - delta) of every head; dF = -sum of G; from dF and its carry from the rows below comes dS,
+ * the gradient of the selections, which is added to the selecting head's G before that head's products. So selection
+ * needs no product beyond dense attention (except in the bilinear form). In a team each thread takes column blocks and
+ * has its own dq; these are added in fixed order. 10 D operations per pair and head, 6 D if the key is constant.
+ * Scratch in floats: 2 T H D for packed rows, T H D for each thread's dq. */
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 #include "backends/cpu/attention/threshold.h"
 #include "base/team.h"
 
-/* Everything of one column block: rows, sums, and the worker's tiles. */
+/* The state of one column block: rows, sums, and the worker's tiles. */
 struct column {
   const struct wn_attention_plan *p;
   const struct wn_attention_unit *u;
@@ -24,19 +25,19 @@ struct column {
   const struct wn_backward_sums *sums;
   struct wn_backward_worker *w;
   int64_t c;
-  bool alone;  /* a tile that is processed alone: w has only its base and carries */
-  bool listed; /* and of listed keys, `keys`, `size` of them; c is 0 */
+  bool alone;  /* a single tile is processed: w has only its base and carries */
+  bool listed; /* and the tile holds `size` listed keys, `keys`; c is 0 */
   const int32_t *keys;
   int64_t size;
-  bool varies;                                     /* has keys that are not held constant */
-  struct wn_attention_strip strips[WN_STRIPS_MAX]; /* of the tile at hand */
+  bool varies;                                     /* some of its keys are not constant */
+  struct wn_attention_strip strips[WN_STRIPS_MAX]; /* of the current tile */
   int count;
   const float *dM;      /* [Tq] gradient of the rows' M, or NULL */
-  float carry[WN_TILE]; /* dF of the row blocks done, summed */
-  double dstrength;     /* of all the column blocks that were processed here */
+  float carry[WN_TILE]; /* dF summed over the row blocks done */
+  double dstrength;     /* summed over all column blocks processed with this struct */
 };
 
-/* The tile's selecting logits, and its F's carries. */
+/* The selecting logits of a tile; below, the carries of its F. */
 static float *base_of(const struct column *x, int64_t block) {
   return x->w->base + (x->alone ? 0 : block * WN_TILE_AREA);
 }
@@ -54,13 +55,13 @@ static struct wn_tile_select selection(const struct column *x, int64_t block, co
                                  .strength = wn_strength(a, x->u->choice)};
 }
 
-/* Keys that are selected. */
+/* The keys of the selecting head, or of the bilinear form. */
 static const void *selected_columns(const struct column *x) {
   if (x->w->skt) return x->w->skt;
   return wn_operand_at(x->p, x->w->kt, x->u->select / x->p->group * wn_operand_columns(x->p));
 }
 
-/* Down the rows: selecting logits and carries. */
+/* Goes down the rows: selecting logits and carries. */
 static void select_columns(const struct column *x) {
   const struct wn_attention_plan *p = x->p;
   const int64_t tall = WN_TILE * p->Dp;
@@ -85,11 +86,10 @@ static void select_columns(const struct column *x) {
       s.carry = carry;
       const void *strip = wn_operand_at(p, q, block * step + strips[i].row * p->Dp);
       wn_product_logits(p, strips[i].rows, strips[i].width, kt, strip, (float *)s.base, a->scale);
-      if (!a->sel.bilinear)
-        wn_logits_complete(p,
-                           &(struct wn_terms_strip){a, x->u->b, x->u->h0 + x->u->select, r.r0 + strips[i].row,
-                                                    strips[i].rows, strips[i].width, x->c * WN_TILE},
-                           strip, (float *)s.base);
+      if (!a->sel.bilinear) {
+        const struct wn_terms_strip terms = wn_terms_strip_of(p, x->u, x->u->select, r.r0, &strips[i], x->c);
+        wn_logits_complete(p, &terms, strip, (float *)s.base);
+      }
       const bool apart = x->w->sparse.F && x->c < wn_sparse_edge(p, block);
       if (apart) s.F = x->w->F + strips[i].row * WN_TILE;
       p->ops->select(&s);
@@ -99,7 +99,7 @@ static void select_columns(const struct column *x) {
   }
 }
 
-/* The pairs of the column block that are gathered by distance. */
+/* Handles the pairs of the column block that are gathered by distance. */
 static void columns_apart(const struct column *x) {
   const struct wn_backward_worker *w = x->w;
   wn_sparse_backward(&(struct wn_sparse_backward){.p = x->p,
@@ -120,29 +120,34 @@ static void columns_apart(const struct column *x) {
                                                   .delta_of = w->pairs[1]});
 }
 
-/* dk += G^T q and dq += G k on a strip; g and dq are at the strip's first row, q at the block's. */
+/* dk += G^T q and dq += G k on a strip. g and dq begin at the strip's first row, q at the block's. */
 static void score_products(const struct column *x, const struct wn_attention_strip *s, const float *g, const void *q,
                            const void *k, float *dk, float *dq) {
   if (x->varies) wn_product_columns(x->p, s->row, s->rows, s->width, q, g, dk);
   wn_product_values(x->p, s->rows, s->width, k, g, dq);
 }
 
-/* May rows of the tile see only one key, their own or the one before? */
+static struct wn_terms_strip strip_terms(const struct column *x, int64_t h, int64_t block,
+                                         const struct wn_attention_strip *s) {
+  return wn_terms_strip_of(x->p, x->u, h, wn_max_i64(block * WN_TILE, x->p->offset) - x->p->offset, s, x->c);
+}
+
+/* May some row of the tile see only one key (its own or the one before)? */
 static bool may_be_lone(const struct column *x, int64_t block) {
   const struct wn_attention *a = x->p->a;
   if (block - x->c > (a->span.on && a->span.exclude_self ? 1 : 0)) return false;
   return block == 0 || a->doc_start || (a->window > 0 && a->window <= 2) || a->slots.evicted_at;
 }
 
-/* A row that sees one key has weight 1 there whatever the logit: its G, and with it what all heads have put into dF and
- * spans into dz, is exactly zero, without a rounding error. dF may be NULL; dz_before: dz without this tile. */
+/* If a row sees only one key, its attention weight is 1 whatever the logit. So its G is set to exactly zero, without
+ * rounding error, and with it the share of dF and of the spans' dz. dF may be NULL; dz_before: dz without this tile. */
 static void clear_lone(const struct column *x, int64_t h, int64_t p0, const struct wn_attention_strip *s, float *g,
                        float *dF, float *dz, const float *dz_before) {
   const struct wn_attention *a = x->p->a;
   for (int64_t i = 0; i < s->rows; i++) {
     if (!wn_terms_lone(a, x->u->b, x->u->g0 + h / x->p->group, p0 + s->row + i)) continue;
     memset(g + i * WN_TILE, 0, WN_TILE * sizeof *g);
-    bool all = true; /* heads that evict for themselves may see more there */
+    bool all = true; /* heads with their own evictions may see more here */
     for (int64_t group = 0; wn_terms_evicted_apart(a) && group < x->u->groups; group++)
       all = all && wn_terms_lone(a, x->u->b, x->u->g0 + group, p0 + s->row + i);
     if (dF && all) memset(dF + i * WN_TILE, 0, WN_TILE * sizeof *dF);
@@ -150,8 +155,8 @@ static void clear_lone(const struct column *x, int64_t h, int64_t p0, const stru
   }
 }
 
-/* From the gradient G of a strip's logits, which maps turned into `mapped` (NULL: no map), to that of the product q.k;
- * the terms that were added to it get their gradients. */
+/* Turns the gradient G of a strip's mapped logits `mapped` (NULL: no map) into that of the product q.k, and adds the
+ * gradients of the other terms of the logit. */
 static void logits_gradient(const struct column *x, const struct wn_terms_strip *s, const float *mapped, const float *q,
                             float *G, float *dq) {
   const struct wn_attention_plan *p = x->p;
@@ -160,7 +165,8 @@ static void logits_gradient(const struct column *x, const struct wn_terms_strip 
   if (p->dbias) wn_bias_gradient(p, s, G, x->sums->dbias);
 }
 
-/* The products of a strip: gradient = dy.v, and the head's logits, in `weights` or where they are. */
+/* The products of a strip: gradient = dy.v; the head's logits are stored in `weights`, or returned from where
+ * they are. */
 static const float *backward_logits(const struct column *x, const struct wn_terms_strip *terms, int64_t h,
                                     int64_t block, int64_t row, float *weights, float *gradient) {
   const struct wn_attention_plan *p = x->p;
@@ -182,7 +188,7 @@ static void rows_summed(float *sums, const float *tile, int64_t rows, int64_t wi
   }
 }
 
-/* One head on one tile: W, G, dF, dv; dk and dq unless the selections' gradient must join first. */
+/* One head on one tile: W, G, dF, dv; also dk and dq, unless the selections' gradient must be added first. */
 static void backward_head(const struct column *x, int64_t h, int64_t block) {
   const struct wn_attention_plan *p = x->p;
   const struct wn_backward_worker *w = x->w;
@@ -194,9 +200,7 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     const struct wn_attention_strip *s = &x->strips[i];
     const int64_t row = first + s->row, in_tile = s->row * WN_TILE;
     float *weights = w->w + in_tile, *gradient = w->g + in_tile;
-    const struct wn_terms_strip terms = {
-        p->a,    x->u->b,  x->u->h0 + h,  wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row,
-        s->rows, s->width, x->c * WN_TILE};
+    const struct wn_terms_strip terms = strip_terms(x, h, block, s);
     const struct wn_span_range *range = x->rows->spans ? x->rows->spans + block * x->u->heads + h : NULL;
     uint64_t own[WN_TILE];
     const enum wn_terms_evicted evicted =
@@ -215,7 +219,7 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     if (bends) memcpy(mapped, weights, (size_t)(s->rows * WN_TILE) * sizeof *mapped); /* W overwrites them */
     if (ramp && p->a->threshold.on) {
       if (logits != weights) memcpy(weights, logits, (size_t)(s->rows * WN_TILE) * sizeof *weights);
-      logits = weights; /* the selecting logits are kept unchanged */
+      logits = weights; /* keeps the selecting logits unchanged */
       seen = wn_terms_span_log(&terms, seen, own, weights);
     } else if (ramp) {
       seen = wn_terms_span(&terms, seen, own, &span);
@@ -264,7 +268,7 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
   }
 }
 
-/* A row's M falls with F where F < tau. */
+/* A row's M falls as F grows, where F < tau. */
 static void memory_gradient(const struct column *x, const struct wn_attention_rows *r,
                             const struct wn_attention_strip *s) {
   const struct wn_attention *a = x->p->a;
@@ -279,7 +283,7 @@ static void memory_gradient(const struct column *x, const struct wn_attention_ro
   }
 }
 
-/* From dF to the gradient of the logits that select, and their products. */
+/* From dF to the gradient of the selecting logits, and their products. */
 static void selection_gradient(struct column *x, int64_t block) {
   const struct wn_attention_plan *p = x->p;
   const struct wn_attention *a = p->a;
@@ -300,22 +304,19 @@ static void selection_gradient(struct column *x, int64_t block) {
                                                               .strength = wn_strength(a, x->u->choice),
                                                               .dstrength = a->sel.dstrength ? &x->dstrength : NULL});
     const int64_t row = block * WN_TILE + s->row, of_head = (block * x->u->heads + h) * WN_TILE + s->row;
-    if (h >= 0)
-      logits_gradient(x,
-                      &(struct wn_terms_strip){a, x->u->b, x->u->h0 + h,
-                                               wn_max_i64(block * WN_TILE, p->offset) - p->offset + s->row, s->rows,
-                                               s->width, x->c * WN_TILE},
-                      base_of(x, block) + in_tile, wn_operand_at(p, x->rows->q, of_head * Dp), w->g + in_tile,
-                      x->sums->dq + of_head * Dp);
-    if (h >= 0)
+    if (h >= 0) {
+      const struct wn_terms_strip terms = strip_terms(x, h, block, s);
+      logits_gradient(x, &terms, base_of(x, block) + in_tile, wn_operand_at(p, x->rows->q, of_head * Dp),
+                      w->g + in_tile, x->sums->dq + of_head * Dp);
       score_products(x, s, w->g + in_tile, wn_operand_at(p, x->rows->q_right, (of_head - s->row) * Dp),
                      wn_operand_at(p, w->k, tile), w->dk + tile, x->sums->dq + of_head * Dp);
-    else
+    } else {
       score_products(x, s, w->g + in_tile, x->rows->sq + (row - s->row) * Dp, w->sk, w->dsk, x->sums->dsq + row * Dp);
+    }
   }
 }
 
-/* The selecting logits of a tile that is processed alone. */
+/* The selecting logits of a single tile. */
 static void select_alone(struct column *x, int64_t block) {
   const struct wn_attention_plan *p = x->p;
   const int64_t tall = WN_TILE * p->Dp;
@@ -323,13 +324,13 @@ static void select_alone(struct column *x, int64_t block) {
                               : wn_operand_at(p, x->rows->q, (block * x->u->heads + x->u->select) * tall);
   for (int i = 0; i < x->count; i++) {
     const struct wn_attention_strip *s = &x->strips[i];
-    /* Of listed keys the whole tile: what is not in use must be numbers. */
+    /* For listed keys, the whole tile: unused columns must be finite. */
     wn_product_logits(p, s->rows, x->listed ? WN_TILE : s->width, selected_columns(x),
                       wn_operand_at(p, q, s->row * p->Dp), base_of(x, block) + s->row * WN_TILE, p->a->scale);
   }
 }
 
-/* F of the tile at hand, dF empty. */
+/* Computes F of the current tile and clears dF. */
 static void backward_begin_tile(struct column *x, const struct wn_attention_rows *r) {
   const struct wn_backward_worker *w = x->w;
   if (x->listed) {
@@ -350,7 +351,7 @@ static void backward_begin_tile(struct column *x, const struct wn_attention_rows
   if (w->sparse.dF && x->c < wn_sparse_edge(x->p, r->block)) wn_sparse_columns_put(x->p, r, x->c, &x->w->sparse, w->dF);
 }
 
-/* `count` column blocks from x[0].c on. */
+/* Processes `count` column blocks, from x[0].c on. */
 static void backward_columns(struct column *x, int64_t count) {
   const struct wn_attention_plan *p = x->p;
   const struct wn_attention_unit *u = x->u;
@@ -378,7 +379,7 @@ static void backward_columns(struct column *x, int64_t count) {
   for (int64_t n = 0; n < count; n++) wn_backward_unpack_columns(p, u, x[n].c, x[n].w);
 }
 
-/* A tile of row block r, all heads. */
+/* One tile of row block r, all heads. */
 static void backward_tile(struct column *x, const struct wn_attention_rows *r) {
   backward_begin_tile(x, r);
   if (x->count == 0) return;
@@ -389,7 +390,8 @@ static void backward_tile(struct column *x, const struct wn_attention_rows *r) {
   selection_gradient(x, r->block);
 }
 
-/* The whole unit by row blocks, from last to first: the listed keys, then the block's own. */
+/* The whole unit with dead keys skipped, by row blocks from last to first: first the listed keys, then the block's
+ * own. */
 static void backward_skipping(struct column *x, struct wn_backward_dead_keys *dead_keys) {
   const struct wn_attention_plan *p = x->p;
   const struct wn_attention_unit *u = x->u;
@@ -436,7 +438,7 @@ static void backward_skipping(struct column *x, struct wn_backward_dead_keys *de
   }
 }
 
-/* Do enough keys die for a walk by row blocks to pay? */
+/* Do enough keys die to make the walk by row blocks worthwhile? */
 static bool record(const struct column *x, struct wn_backward_dead_keys *dead_keys) {
   const struct wn_attention_plan *p = x->p;
   const int64_t tall = WN_TILE * p->Dp;
@@ -445,7 +447,7 @@ static bool record(const struct column *x, struct wn_backward_dead_keys *dead_ke
                              &dead_keys->history, &dead_keys->slots);
 }
 
-/* Column blocks c..c+at_once-1, as far as there are. */
+/* Processes column blocks c..c+at_once-1, as far as they exist. */
 static void columns_from(struct column *x, int64_t c, int64_t at_once) {
   const int64_t count = wn_min_i64(at_once, x->p->blocks - c);
   for (int64_t n = 0; n < count; n++) {
@@ -455,14 +457,14 @@ static void columns_from(struct column *x, int64_t c, int64_t at_once) {
   if (count > 0) backward_columns(x, count);
 }
 
-/* The strengths' gradient of a unit, or of a team's part of it. */
+/* Stores the gradient of the strengths of a unit, or of a thread's part of it. */
 static void put_strength(const struct wn_attention_plan *p, int64_t at, const struct column x[WN_BACKWARD_COLUMNS]) {
   if (!p->terms.strength) return;
   p->terms.strength[at] = 0;
   for (int i = 0; i < WN_BACKWARD_COLUMNS; i++) p->terms.strength[at] += x[i].dstrength;
 }
 
-/* The gradient of M [Tq] of a unit's rows; NULL: there is none. */
+/* The gradient of M [Tq] for a unit's rows; NULL: none. */
 static const float *backward_memory(const struct wn_attention *a, const struct wn_attention_unit *u) {
   if (!a->sel.on || !a->sel.mem || !a->sel.dM) return NULL;
   return (const float *)a->sel.dM + (u->b * wn_selection_groups(a) + u->choice) * a->Tq;
@@ -512,7 +514,7 @@ static void backward_own(const struct wn_attention_plan *p) {
           for (int64_t h = 0; h < u.heads; h++) wn_backward_pack_rows(p, &u, h, block, &rows);
         for (int64_t g = 0; g < u.groups; g++) wn_backward_first_block(p, &u, &rows, g);
         sums.dbias = wn_bias_part(p, u.b);
-        memset(sums.dq, 0, all.sums.bytes); /* its first array */
+        memset(sums.dq, 0, all.sums.bytes); /* dq is the first array */
         for (int i = 0; i < WN_BACKWARD_COLUMNS; i++)
           x[i] = (struct column){
               .p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[i], .dM = backward_memory(p->a, &u)};
@@ -571,7 +573,7 @@ static void backward_team(const struct wn_attention_plan *p) {
           backward_sinks(p, &u, n % a->H, p->first_block + n / a->H, &rows, &sums);
         for (int n = 0; n < WN_BACKWARD_COLUMNS; n++)
           x[n] = (struct column){.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[n], .dM = dM};
-        /* Forwards, then backwards, so that every part gets long and short columns. */
+        /* Parts take turns forwards, then backwards, so that each gets long and short columns. */
         for (int64_t turn = 0; turn * p->chunks * at_once < p->blocks; turn++)
           columns_from(x, (turn * p->chunks + (turn % 2 ? p->chunks - 1 - part : part)) * at_once, at_once);
         put_strength(p, part * a->B + b, x);

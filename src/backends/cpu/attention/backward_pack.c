@@ -1,4 +1,4 @@
-/* Backward's arrays: where they lie in scratch, and copies of rows and columns into tiles and back. */
+/* Arrays of backward: their layout in scratch; copying rows and columns into tiles and back. */
 #include <string.h>
 #include "backends/cpu/attention/backward.h"
 
@@ -11,15 +11,15 @@ void wn_backward_lay_rows(const struct wn_attention_plan *p, struct wn_arrays *l
   const int64_t tall = p->blocks * WN_TILE;
   const size_t operand = wn_operand_size(p);
   const struct wn_array rows[] = {
-      {"q", true, WN_DIMS(heads, tall, p->Dp), operand, &r->q},
-      {"dy", true, WN_DIMS(heads, tall, p->Dp), operand, &r->dy},
-      {"pairs of q", p->bf16, WN_DIMS(heads, tall, p->Dp), operand, &r->q_right},
-      {"pairs of dy", p->bf16, WN_DIMS(heads, tall, p->Dp), operand, &r->dy_right},
-      {"lse", true, WN_DIMS(heads, tall), sizeof *r->lse, &r->lse},
-      {"delta", true, WN_DIMS(heads, tall), sizeof *r->delta, &r->delta},
-      {"sq", backward_bilinear(p), WN_DIMS(tall, p->Dp), sizeof *r->sq, &r->sq},
-      {"spans", p->a->span.on, WN_DIMS(p->blocks, heads), sizeof *r->spans, &r->spans},
-      {"first", true, WN_DIMS(groups), sizeof *r->first, &r->first},
+      WN_ARRAY_SIZED(r->q, operand, "q", true, WN_DIMS(heads, tall, p->Dp)),
+      WN_ARRAY_SIZED(r->dy, operand, "dy", true, WN_DIMS(heads, tall, p->Dp)),
+      WN_ARRAY_SIZED(r->q_right, operand, "pairs of q", p->bf16, WN_DIMS(heads, tall, p->Dp)),
+      WN_ARRAY_SIZED(r->dy_right, operand, "pairs of dy", p->bf16, WN_DIMS(heads, tall, p->Dp)),
+      WN_ARRAY_FOR(r->lse, "lse", true, WN_DIMS(heads, tall)),
+      WN_ARRAY_FOR(r->delta, "delta", true, WN_DIMS(heads, tall)),
+      WN_ARRAY_FOR(r->sq, "sq", backward_bilinear(p), WN_DIMS(tall, p->Dp)),
+      WN_ARRAY_FOR(r->spans, "spans", p->a->span.on, WN_DIMS(p->blocks, heads)),
+      WN_ARRAY_FOR(r->first, "first", true, WN_DIMS(groups)),
   };
   WN_ARRAYS_LAY(l, rows);
   if (!p->bf16) r->q_right = r->q, r->dy_right = r->dy;
@@ -28,11 +28,11 @@ void wn_backward_lay_rows(const struct wn_attention_plan *p, struct wn_arrays *l
 void wn_backward_lay_sums(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads,
                           struct wn_backward_sums *s) {
   const struct wn_array rows[] = {
-      {"dq", true, WN_DIMS(heads, p->blocks, WN_TILE, p->Dp), sizeof *s->dq, &s->dq},
-      {"dsq", backward_bilinear(p), WN_DIMS(p->blocks, WN_TILE, p->Dp), sizeof *s->dsq, &s->dsq},
-      {"dz", p->a->span.on, WN_DIMS(heads, p->blocks, WN_TILE), sizeof *s->dz, &s->dz},
-      {"sums of G", p->a->span.on && p->bf16, WN_DIMS(heads, p->blocks, WN_TILE), sizeof *s->excess, &s->excess},
-      {"W/m", p->a->span.on && p->bf16, WN_DIMS(heads, p->blocks, WN_TILE), sizeof *s->steep, &s->steep},
+      WN_ARRAY_FOR(s->dq, "dq", true, WN_DIMS(heads, p->blocks, WN_TILE, p->Dp)),
+      WN_ARRAY_FOR(s->dsq, "dsq", backward_bilinear(p), WN_DIMS(p->blocks, WN_TILE, p->Dp)),
+      WN_ARRAY_FOR(s->dz, "dz", p->a->span.on, WN_DIMS(heads, p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(s->excess, "sums of G", p->a->span.on && p->bf16, WN_DIMS(heads, p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(s->steep, "W/m", p->a->span.on && p->bf16, WN_DIMS(heads, p->blocks, WN_TILE)),
   };
   WN_ARRAYS_LAY(l, rows);
 }
@@ -43,28 +43,28 @@ static void backward_lay_worker(const struct wn_attention_plan *p, struct wn_arr
   const size_t operand = wn_operand_size(p);
   const bool on = p->a->sel.on, own = backward_bilinear(p);
   const struct wn_array rows[] = {
-      {"k", true, WN_DIMS(groups, tile), operand, &w->k},
-      {"dk", true, WN_DIMS(groups, tile), sizeof *w->dk, &w->dk},
-      {"dv", true, WN_DIMS(groups, tile), sizeof *w->dv, &w->dv},
-      {"kt", true, WN_DIMS(groups, columns), operand, &w->kt},
-      {"vt", true, WN_DIMS(groups, columns), operand, &w->vt},
-      {"sk", own, WN_DIMS(tile), sizeof *w->sk, &w->sk},
-      {"dsk", own, WN_DIMS(tile), sizeof *w->dsk, &w->dsk},
-      {"skt", own, WN_DIMS(columns), sizeof *w->skt, &w->skt},
-      {"base", on, WN_DIMS(p->blocks, WN_TILE_AREA), sizeof *w->base, &w->base},
-      {"carries", on, WN_DIMS(p->blocks, WN_TILE), sizeof *w->carries, &w->carries},
-      {"F", on, WN_DIMS(WN_TILE_AREA), sizeof *w->F, &w->F},
-      {"dF", on, WN_DIMS(WN_TILE_AREA), sizeof *w->dF, &w->dF},
-      {"far F", on && p->sparse.on, WN_DIMS(wn_sparse_chunks(p), WN_TILE_AREA), sizeof *w->sparse.F, &w->sparse.F},
-      {"far dF", on && p->sparse.on, WN_DIMS(wn_sparse_chunks(p), WN_TILE_AREA), sizeof *w->sparse.dF, &w->sparse.dF},
+      WN_ARRAY_SIZED(w->k, operand, "k", true, WN_DIMS(groups, tile)),
+      WN_ARRAY_FOR(w->dk, "dk", true, WN_DIMS(groups, tile)),
+      WN_ARRAY_FOR(w->dv, "dv", true, WN_DIMS(groups, tile)),
+      WN_ARRAY_SIZED(w->kt, operand, "kt", true, WN_DIMS(groups, columns)),
+      WN_ARRAY_SIZED(w->vt, operand, "vt", true, WN_DIMS(groups, columns)),
+      WN_ARRAY_FOR(w->sk, "sk", own, WN_DIMS(tile)),
+      WN_ARRAY_FOR(w->dsk, "dsk", own, WN_DIMS(tile)),
+      WN_ARRAY_FOR(w->skt, "skt", own, WN_DIMS(columns)),
+      WN_ARRAY_FOR(w->base, "base", on, WN_DIMS(p->blocks, WN_TILE_AREA)),
+      WN_ARRAY_FOR(w->carries, "carries", on, WN_DIMS(p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(w->F, "F", on, WN_DIMS(WN_TILE_AREA)),
+      WN_ARRAY_FOR(w->dF, "dF", on, WN_DIMS(WN_TILE_AREA)),
+      WN_ARRAY_FOR(w->sparse.F, "far F", on && p->sparse.on, WN_DIMS(wn_sparse_chunks(p), WN_TILE_AREA)),
+      WN_ARRAY_FOR(w->sparse.dF, "far dF", on && p->sparse.on, WN_DIMS(wn_sparse_chunks(p), WN_TILE_AREA)),
   };
   WN_ARRAYS_LAY(l, rows);
 }
 
-/* Column blocks that are processed together. Where the unit's rows outgrow half a usual last-level cache, each visit of
- * a tile of rows serves several column blocks, as long as a team's threads still get a few turns each. */
+/* How many column blocks are processed together. If the unit's rows are larger than half a usual last-level cache, each
+ * visit of a tile of rows serves several column blocks, but a team's threads must still get a few turns each. */
 int64_t wn_backward_columns_at_once(const struct wn_attention_plan *p, int64_t heads) {
-  const int64_t bytes = heads * p->blocks * WN_TILE * p->Dp * 3 * (int64_t)sizeof(float); /* in bf16: as much */
+  const int64_t bytes = heads * p->blocks * WN_TILE * p->Dp * 3 * (int64_t)sizeof(float); /* bf16 takes as much */
   if (bytes <= 16 << 20 || (!p->own && p->blocks < 4 * WN_BACKWARD_COLUMNS * p->chunks)) return 1;
   return WN_BACKWARD_COLUMNS;
 }
@@ -78,10 +78,10 @@ void wn_backward_lay_workers(const struct wn_attention_plan *p, struct wn_arrays
   }
   float *weights, *g, *pairs[2];
   const struct wn_array rows[] = {
-      {"weights", true, WN_DIMS(WN_TILE_AREA), sizeof *weights, &weights},
-      {"G", true, WN_DIMS(WN_TILE_AREA), sizeof *g, &g},
-      {"lse of pairs", p->sparse.on, WN_DIMS(WN_TILE_AREA), sizeof *pairs[0], &pairs[0]},
-      {"delta of pairs", p->sparse.on, WN_DIMS(WN_TILE_AREA), sizeof *pairs[1], &pairs[1]},
+      WN_ARRAY_FOR(weights, "weights", true, WN_DIMS(WN_TILE_AREA)),
+      WN_ARRAY_FOR(g, "G", true, WN_DIMS(WN_TILE_AREA)),
+      WN_ARRAY_FOR(pairs[0], "lse of pairs", p->sparse.on, WN_DIMS(WN_TILE_AREA)),
+      WN_ARRAY_FOR(pairs[1], "delta of pairs", p->sparse.on, WN_DIMS(WN_TILE_AREA)),
   };
   WN_ARRAYS_LAY(l, rows);
   for (int64_t i = 0; i < wn_backward_columns_at_once(p, heads); i++) {
@@ -92,7 +92,7 @@ void wn_backward_lay_workers(const struct wn_attention_plan *p, struct wn_arrays
   }
 }
 
-/* Heads and groups of a unit. */
+/* The number of heads and groups in a unit. */
 void wn_backward_unit_shape(const struct wn_attention_plan *p, int64_t *heads, int64_t *groups) {
   const bool whole = !p->own || p->units == p->a->B;
   *heads = whole ? p->a->H : p->group;
@@ -118,7 +118,7 @@ struct wn_arrays wn_attention_backward_scratch(const struct wn_attention_plan *p
   return l;
 }
 
-/* Row block `block` of head h (from u->h0). */
+/* Packs row block `block` of head h (counted from u->h0). */
 void wn_backward_pack_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t h,
                            int64_t block, const struct wn_backward_rows *to) {
   const struct wn_attention *a = p->a;
@@ -180,7 +180,7 @@ void wn_backward_unpack_columns(const struct wn_attention_plan *p, const struct 
   const struct wn_attention *a = p->a;
   const int64_t skip = wn_max_i64(0, a->dk_from - c * WN_TILE), j0 = c * WN_TILE + skip;
   const int64_t rows = wn_min_i64(WN_TILE - skip, a->Tk - j0), tile = WN_TILE * p->Dp;
-  if (rows <= 0) return; /* all of it is held constant */
+  if (rows <= 0) return; /* all its keys are constant */
   for (int64_t g = 0; g < u->groups; g++) {
     if (a->dk)
       wn_unpack_columns(p, wn_row_at(p, a->dk, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, w->dk + g * tile, skip, rows,
@@ -213,7 +213,7 @@ void wn_backward_write_dq(const struct wn_attention_plan *p, const struct wn_att
       sum += s->dz[at + n * step];
       if (s->excess) excess += s->excess[at + n * step], steep += s->steep[at + n * step];
     }
-    sum -= excess * steep; /* as if delta were the sum of W dW */
+    sum -= excess * steep; /* as if delta were computed as the sum of W dW */
     if (a->span.dynamic)
       *wn_floats_out(a->span.dz, a->span.s_z, u->b, r.r0 + i, u->h0 + h) = sum * wn_terms_span_factor(a);
     else

@@ -1,10 +1,10 @@
-/* Products of rows in bf16 in the processor's tiles (AMX): bf16.h for D that are whole tiles. An instruction multiplies
- * a tile of 16 rows by 32 with one of 32 by 16 and adds to 16 by 16 sums: 16,384 operations in 16 cycles. Four tiles of
- * sums stay in registers over the whole inner dimension.
+/* Products of bf16 rows in AMX tiles: bf16.h for D that is a multiple of a tile. One instruction multiplies a 16 by 32
+ * tile with a 32 by 16 tile and adds to 16 by 16 sums: 16,384 operations in 16 cycles. Four tiles of sums stay in
+ * registers over the whole inner dimension.
  *
- * Rows that do not fill a tile are worked off in a copy with zeros behind, so that a row has the same bits alone and
- * among others. Sums over rows (columns) are held turned, [Dp][64]: the rows' side of that product is then packed once
- * for all tiles, and the tile of weights is only rounded in pairs, where it would have to be turned itself. */
+ * Rows that do not fill a tile are copied and padded with zeros, so that a row gives the same bits alone and among
+ * others. Sums over rows (`columns`) are stored transposed, [Dp][64]: then the rows are packed once for all tiles, and
+ * the tile of attention weights only needs rounding in pairs and no transposition. */
 #include "backends/cpu/attention/bf16.h"
 
 #include <string.h>
@@ -15,10 +15,10 @@
 #include "backends/cpu/attention/transpose.inc"
 
 enum {
-  ROWS = 16,                     /* of a tile, of 64 bytes */
-  STEP = 32,                     /* of the inner dimension that a tile holds */
-  MOST = 256,                    /* D */
-  LINE = WN_TILE * sizeof(float) /* bytes of a row of a tile of floats or pairs */
+  ROWS = 16,                     /* of a tile; each has 64 bytes */
+  STEP = 32,                     /* how much of the inner dimension a tile holds */
+  MOST = 256,                    /* largest D */
+  LINE = WN_TILE * sizeof(float) /* bytes in a row of a tile of floats or pairs */
 };
 
 static void tiles_begin(void) {
@@ -27,7 +27,7 @@ static void tiles_begin(void) {
   wn_cpu_amx_begin(shapes);
 }
 
-/* C[m,n] (+)= X[m,k] Y[k,n]: rows and lines of pairs so many bytes apart. */
+/* C[m,n] (+)= X[m,k] Y[k,n]; strides of rows and of lines of pairs are in bytes. */
 struct tiles {
   const char *x, *y;
   char *c;
@@ -70,12 +70,12 @@ V_INLINE void tiles_block(const struct tiles *t, int64_t m, int64_t n, const int
   if (M > 1 && N > 1) _tile_stored(3, low + 64, c_row);
 }
 
-/* rows and columns are multiples of 16. */
+/* rows and columns must be multiples of 16. */
 V_INLINE void tiles_product(const struct tiles *t, int64_t rows, int64_t columns, const bool add) {
   __asm__ volatile(""
                    :
                    : "r"(t->x), "r"(t->y), "r"(t->c)
-                   : "memory"); /* GCC 12's loads of tiles do not say what they read */
+                   : "memory"); /* GCC 12's tile loads do not declare that they read memory */
   for (int64_t n = 0; n < columns; n += 2 * ROWS) {
     const bool wide = n + ROWS < columns;
     int64_t m = 0;
@@ -93,7 +93,13 @@ static void scale(float *to, const float *from, int64_t rows, int64_t width, flo
 static void amx_logits(float *c, const uint16_t *x, const uint32_t *y, int64_t rows, int64_t width, int64_t D,
                        int64_t Dp, float factor) {
   const int64_t whole = rows / ROWS * ROWS, rest = rows - whole;
-  struct tiles t = {(const char *)x, (const char *)y, (char *)c, Dp * (int64_t)sizeof *x, LINE, LINE, D / STEP};
+  struct tiles t = {.x = (const char *)x,
+                    .y = (const char *)y,
+                    .c = (char *)c,
+                    .x_row = Dp * (int64_t)sizeof *x,
+                    .y_row = LINE,
+                    .c_row = LINE,
+                    .steps = D / STEP};
   tiles_product(&t, whole, width, false);
   if (factor != 1) scale(c, c, whole, width, factor);
   if (rest == 0) return;
@@ -106,7 +112,7 @@ static void amx_logits(float *c, const uint16_t *x, const uint32_t *y, int64_t r
   scale(c + whole * WN_TILE, sums, rest, width, factor);
 }
 
-/* Of rows [rows,width], of floats, to bf16, zeros from `width` on in the last step. */
+/* Rounds rows [rows,width] of floats to bf16; zeros from `width` to the end of the last step. */
 static void round_rows(uint16_t *to, const float *x, int64_t rows, int64_t width) {
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < width; j += STEP) {
@@ -119,8 +125,13 @@ static void amx_values(float *c, const float *x, const uint32_t *y, int64_t rows
   _Alignas(64) uint16_t rounded[WN_TILE_AREA];
   const int64_t whole = rows / ROWS * ROWS, rest = rows - whole, line = Dp * (int64_t)sizeof *c;
   round_rows(rounded, x, rows, width);
-  struct tiles t = {(const char *)rounded, (const char *)y, (char *)c, WN_TILE * sizeof *rounded, line, line,
-                    wn_div_up(width, STEP)};
+  struct tiles t = {.x = (const char *)rounded,
+                    .y = (const char *)y,
+                    .c = (char *)c,
+                    .x_row = WN_TILE * sizeof *rounded,
+                    .y_row = line,
+                    .c_row = line,
+                    .steps = wn_div_up(width, STEP)};
   tiles_product(&t, whole, Dp, true);
   if (rest == 0) return;
   _Alignas(64) float sums[ROWS * MOST];
@@ -132,7 +143,7 @@ static void amx_values(float *c, const float *x, const uint32_t *y, int64_t rows
   memcpy(c + whole * Dp, sums, (size_t)(rest * Dp) * sizeof *sums);
 }
 
-/* Whole steps of the block's rows; those that the strip does not have count 0. */
+/* Takes whole steps of the block's rows; rows outside the strip count as 0. */
 static void amx_columns(float *c, const float *x, const void *y, int64_t row, int64_t rows, int64_t width, int64_t Dp) {
   _Alignas(64) uint32_t pairs[WN_TILE_AREA / 2];
   _Alignas(64) static const uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
@@ -149,21 +160,27 @@ static void amx_columns(float *c, const float *x, const void *y, int64_t row, in
                          _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(high, low)));
     }
   }
-  const struct tiles t = {
-      (const char *)y + first * 64, (const char *)pairs, (char *)c, WN_TILE * sizeof(uint16_t), LINE, LINE, steps};
+  const struct tiles t = {.x = (const char *)y + first * 64,
+                          .y = (const char *)pairs,
+                          .c = (char *)c,
+                          .x_row = WN_TILE * sizeof(uint16_t),
+                          .y_row = LINE,
+                          .c_row = LINE,
+                          .steps = steps};
   tiles_product(&t, Dp, width, true);
 }
 
 /* --- packing --- */
 
-/* 32 numbers of 16 rows from r on, zeros where there is none. */
+/* Loads 32 numbers of 16 rows from row r on; zeros for missing rows. */
 V_INLINE void load_block(vf x[VL], const uint16_t *src, int64_t stride, int64_t r, int64_t rows) {
 #pragma GCC unroll 16
   for (int i = 0; i < VL; i++)
     x[i] = r + i < rows ? _mm512_castsi512_ps(_mm512_loadu_si512(src + (r + i) * stride)) : v_zero();
 }
 
-/* dst [Dp][64]: a block's 16 rows of 16 pairs turned are 16 pairs of 16 rows, whose halves are two of its rows. */
+/* dst [Dp][64]: 16 rows of 16 pairs, transposed, are 16 pairs of 16 rows; the halves of a pair go to two rows of
+ * dst. */
 static void amx_pack_turned(uint16_t *dst, const uint16_t *src, int64_t stride, int64_t rows, int64_t D) {
   for (int64_t d = 0; d < D; d += 2 * VL)
     for (int64_t r = 0; r < WN_TILE; r += VL) {
@@ -180,7 +197,7 @@ static void amx_pack_turned(uint16_t *dst, const uint16_t *src, int64_t stride, 
     }
 }
 
-/* Rows first.. of dst, the columns of src [Dp][64]. */
+/* Rows of dst are columns of src [Dp][64], from column `first` on. */
 static void amx_unpack_turned(uint16_t *dst, int64_t stride, const float *src, int64_t first, int64_t rows, int64_t D,
                               float factor) {
   const vf f = v_set1(factor);

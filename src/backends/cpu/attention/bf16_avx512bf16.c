@@ -1,6 +1,6 @@
-/* Products of rows in bf16 with AVX512_BF16 (bf16.h). An instruction multiplies 16 pairs of columns by one broadcast
- * pair and adds both products to 16 sums: 64 operations, twice those of an FMA on floats. Blocks of up to 24 sums stay
- * in registers over the whole inner dimension. */
+/* Products of bf16 rows with AVX512_BF16 (bf16.h). One instruction multiplies 16 pairs of columns by one broadcast pair
+ * and adds both products to 16 sums: 64 operations, twice those of an FMA on floats. Blocks of up to 24 sums stay in
+ * registers over the whole inner dimension. */
 #include "backends/cpu/attention/bf16.h"
 
 #include <string.h>
@@ -14,14 +14,14 @@ struct operands {
   const uint32_t *x, *y;
   float *c;
   int64_t row, step, ldy, ldc, pairs;
-  float factor; /* products that are not added to c */
+  float factor; /* for products that are not added to c */
 };
 
 V_INLINE __m512bh as_bf16(__m512i x) {
   return (__m512bh)x;
 }
 
-/* M rows from m on, N vectors of columns. */
+/* M rows from row m on, N vectors of columns. */
 V_INLINE void product_block(const struct operands *o, int64_t m, const int M, const int N, const bool add) {
   const uint32_t *x = o->x + m * o->row, *y = o->y;
   const int64_t row = o->row, step = o->step, ldy = o->ldy, ldc = o->ldc, pairs = o->pairs;
@@ -49,7 +49,7 @@ V_INLINE void product_block(const struct operands *o, int64_t m, const int M, co
     for (int n = 0; n < N; n++) v_store(c + i * ldc + n * VL, add ? sum[i][n] : v_mul(sum[i][n], factor));
 }
 
-/* All rows of N vectors of columns. */
+/* All rows, N vectors of columns. */
 #define PRODUCT_REST(M, N, add)                                                                                        \
   case M:                                                                                                              \
     product_block(o, m, M, N, add);                                                                                    \
@@ -112,7 +112,7 @@ static void bf16_values(float *c, const float *x, const uint32_t *y, int64_t row
       rows, Dp);
 }
 
-/* Rows 2k and 2k+1 of the block; a row that the strip does not have counts 0. */
+/* Takes rows 2k and 2k+1 of the block as pairs; rows outside the strip count as 0. */
 static void bf16_columns(float *c, const float *x, const void *y, int64_t row, int64_t rows, int64_t width,
                          int64_t Dp) {
   _Alignas(64) uint32_t pairs[WN_TILE_AREA / 2];
@@ -142,11 +142,11 @@ static void bf16_columns(float *c, const float *x, const void *y, int64_t row, i
 
 /* --- packing --- */
 
-/* Up to 32 of the n elements that are left, zeros from there on. */
+/* Loads up to 32 of the remaining n elements; zeros after them. */
 V_INLINE __m512i load_row(const uint16_t *x, int64_t n) {
   return n >= 32 ? _mm512_loadu_si512(x) : n > 0 ? _mm512_maskz_loadu_epi16((1u << n) - 1, x) : _mm512_setzero_si512();
 }
-/* Up to 16 of them, each in the low half of a lane. */
+/* Loads up to 16 of them, each into the low half of a lane. */
 V_INLINE __m512i load_wide(const uint16_t *x, int64_t n) {
   return _mm512_cvtepu16_epi32(n >= 16 ? _mm256_loadu_si256((const __m256i *)(const void *)x)
                                : n > 0 ? _mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), x)

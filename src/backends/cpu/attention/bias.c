@@ -1,18 +1,18 @@
-/* Position biases (Raffel et al. 2020, section 2.1) on tiles. A row's biases are a window of its head's: entry u of
- * [H][width] is that of the distance `first - u`, so that key j of the row at position i adds entry first - i + j, and
- * a row of a strip reads 64 consecutive entries. The gradient is summed by distance in the same way, and from distances
- * to buckets at the end. */
+/* Position biases (Raffel et al. 2020, §2.1) on tiles. The biases of each head are laid out by distance: entry u of
+ * [H][width] is for distance `first - u`. Key j of the row at position i then needs entry first - i + j, so a row of a
+ * strip reads up to 64 consecutive entries. Gradients are summed by distance in the same way; at the end distances are
+ * reduced to buckets. */
 #include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/slots.h"
 
 #include <string.h>
 
-/* The greatest distance that a row can have. */
+/* The largest distance of a row and a key. */
 static int64_t first_of(const struct wn_attention *a) {
   return (a->open ? a->Tq : a->Tk) - 1;
 }
 
-/* A tile reaches beyond the last key. */
+/* A tile may extend beyond the last key. */
 static int64_t width_of(const struct wn_attention *a) {
   return (first_of(a) + a->Tk + WN_TILE + 15) / 16 * 16;
 }
@@ -34,7 +34,7 @@ void wn_bias_begin(struct wn_attention_plan *p, float *at, bool backward) {
   const int64_t width = width_of(a), first = first_of(a), all = a->H * width;
   const float *table = a->bias.table;
   for (int64_t u = 0; u < width; u++) {
-    /* From the farthest distance on there is one bucket. */
+    /* from the farthest distance on, all are in one bucket */
     const int64_t x = first - u;
     const bool same = u > 0 && (x >= a->bias.farthest || x + 1 <= -a->bias.farthest || (!a->open && x < 0));
     const float *row =
@@ -51,13 +51,13 @@ float wn_bias_of(const struct wn_attention_plan *p, int64_t h, int64_t x) {
   return p->bias[h * width_of(p->a) + first_of(p->a) - x];
 }
 
-/* The entry of column 0 of the strip's row 0. */
+/* The entry for row 0 and column 0 of the strip. */
 static int64_t entry(const struct wn_terms_strip *s) {
   const struct wn_attention *a = s->a;
   return s->h * width_of(a) + first_of(a) - (s->r + (a->open ? 0 : a->Tk - a->Tq)) + s->j0;
 }
 
-/* Over slots: by the keys' positions, which are further than the window reaches. */
+/* For keys in slots: each key's position gives its distance, as neighbouring slots may lie far apart. */
 static void add_slots(const struct wn_attention *a, const struct wn_terms_strip *s, float *tile) {
   const float *table = a->bias.table;
   int32_t x[WN_TILE];

@@ -1,10 +1,10 @@
-/* Dead-key skipping: bounds, and forward's list. Cost: a few operations per head for each key and row block, D for each
- * row and head once, and a copy of the listed keys and values whenever some have died. */
+/* Dead-key skipping: the bounds, and forward's list. Cost: a few operations per head for each key and row block; D once
+ * for each row and head; copying listed keys and values whenever the list is made anew. */
 #include "backends/cpu/attention/dead_keys.h"
 #include <string.h>
 #include "ops/terms.h"
 
-/* --- whether --- */
+/* --- may keys be skipped? --- */
 
 bool wn_dead_keys_wanted(const struct wn_attention *a) {
   if (!a->sel.on || !(a->sel.dead_share > 0) || !a->sel.relu || !(a->sel.shift || a->sel.protect_self)) return false;
@@ -23,15 +23,15 @@ bool wn_dead_keys_final(const struct wn_attention *a) {
 void wn_dead_keys_bound_lay(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads, int64_t groups,
                             struct wn_dead_keys_bound *bound) {
   const struct wn_array rows[] = {
-      {"k", true, WN_DIMS(groups, p->blocks, WN_TILE), sizeof *bound->k, &bound->k},
-      {"q", true, WN_DIMS(heads, p->blocks), sizeof *bound->q, &bound->q},
-      {"low", true, WN_DIMS(heads, p->blocks), sizeof *bound->low, &bound->low},
-      {"wide", true, WN_DIMS(WN_TILE, p->a->D), sizeof *bound->wide, &bound->wide},
+      WN_ARRAY_FOR(bound->k, "k", true, WN_DIMS(groups, p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(bound->q, "q", true, WN_DIMS(heads, p->blocks)),
+      WN_ARRAY_FOR(bound->low, "low", true, WN_DIMS(heads, p->blocks)),
+      WN_ARRAY_FOR(bound->wide, "wide", true, WN_DIMS(WN_TILE, p->a->D)),
   };
   WN_ARRAYS_LAY(l, rows);
 }
 
-/* `rows` rows of the unit's keys or values of head g from j on, and their stride. */
+/* `rows` rows, from row j on, of head g's keys or values; *stride: their stride. */
 static const float *dead_keys_rows_of(const struct wn_attention_plan *p, const struct wn_attention_unit *u, bool values,
                                       int64_t g, int64_t j, int64_t rows, float *wide, int64_t *stride) {
   const struct wn_attention *a = p->a;
@@ -44,13 +44,13 @@ static const float *dead_keys_rows_of(const struct wn_attention_plan *p, const s
   return wide;
 }
 
-/* Selections that rows before the first query have made of key j. */
+/* F of key j before the first query. */
 static float before(const struct wn_attention *a, const struct wn_attention_unit *u, int64_t j) {
   if (!a->sel.f_in) return 0;
   return ((const float *)a->sel.f_in)[(u->b * wn_selection_groups(a) + u->choice) * wn_selection_stride(a) + j];
 }
 
-/* The block's own rows of one head: bounds for them alone. */
+/* Bounds for one head in one row block, from the block's own rows only. */
 static void bound_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const float *lse,
                        const struct wn_attention_rows *r, int64_t h, float *wide, float *most, float *least) {
   const struct wn_attention *a = p->a;
@@ -167,12 +167,12 @@ void wn_dead_keys_list_lay(const struct wn_attention_plan *p, struct wn_arrays *
                            struct wn_dead_keys_list *list) {
   const int64_t D = p->a->D;
   const struct wn_array rows[] = {
-      {"at", true, WN_DIMS(p->blocks, WN_TILE), sizeof *list->at, &list->at},
-      {"carry", true, WN_DIMS(p->blocks, WN_TILE), sizeof *list->carry, &list->carry},
-      {"keep", true, WN_DIMS(p->blocks, WN_TILE), sizeof *list->keep, &list->keep},
-      {"kt", true, WN_DIMS(groups, p->blocks, D, WN_TILE), sizeof *list->kt, &list->kt},
-      {"v", true, WN_DIMS(groups, p->blocks, WN_TILE, p->Dp), sizeof *list->v, &list->v},
-      {"skt", p->a->sel.bilinear, WN_DIMS(p->blocks, D, WN_TILE), sizeof *list->skt, &list->skt},
+      WN_ARRAY_FOR(list->at, "at", true, WN_DIMS(p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(list->carry, "carry", true, WN_DIMS(p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(list->keep, "keep", true, WN_DIMS(p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(list->kt, "kt", true, WN_DIMS(groups, p->blocks, D, WN_TILE)),
+      WN_ARRAY_FOR(list->v, "v", true, WN_DIMS(groups, p->blocks, WN_TILE, p->Dp)),
+      WN_ARRAY_FOR(list->skt, "skt", p->a->sel.bilinear, WN_DIMS(p->blocks, D, WN_TILE)),
   };
   WN_ARRAYS_LAY(l, rows);
 }
@@ -182,7 +182,7 @@ void wn_dead_keys_list_begin(struct wn_dead_keys_list *list) {
   list->n = list->begin = 0;
 }
 
-/* Tiles from `tile` on. */
+/* Packs the list's tiles from `tile` on. */
 static void dead_keys_pack(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                            const struct wn_dead_keys_bound *bound, struct wn_dead_keys_list *list, int64_t tile) {
   const struct wn_attention *a = p->a;
@@ -204,8 +204,8 @@ static void dead_keys_pack(const struct wn_attention_plan *p, const struct wn_at
   }
 }
 
-/* Bounds are computed once F is large enough that in rows of equal logits it would hide a tile of keys, or a sixteenth
- * of all. */
+/* Computes the bounds once F is large enough: for rows whose logits are all equal, it would kill a tile of keys, or a
+ * sixteenth of all keys. */
 static bool bounds(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                    const struct wn_dead_keys_bound *bound, const struct wn_attention_rows *r, const float *carry,
                    struct wn_dead_keys_list *list) {
@@ -224,7 +224,7 @@ void wn_dead_keys_list_update(const struct wn_attention_plan *p, const struct wn
   const int64_t near = (r->block - list->begin) * WN_TILE, first = list->begin * WN_TILE;
   if (!bounds(p, u, bound, r, carry, list)) return;
   int64_t n = 0, changed = list->n;
-  uint8_t *keep = list->keep; /* the listed, then the near */
+  uint8_t *keep = list->keep; /* the listed keys, then those after the list */
   for (int64_t i = 0; i < list->n + near; i++) {
     keep[i] = i < list->n ? wn_dead_keys_keep(p, u, bound, r, list->at[i], list->carry[i])
                           : wn_dead_keys_keep(p, u, bound, r, first + i - list->n, carry[first + i - list->n]);

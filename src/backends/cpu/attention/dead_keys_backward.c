@@ -1,6 +1,7 @@
-/* Dead-key skipping in backward. A pass from the first row block to the last finds, from the selecting head's logits
- * alone, the keys that are not dead in each; backward, from last to first, holds these in slots with their keys, values
- * and gradients. Cost: that head's product once more, 5 D operations for a key that is loaded or stored back. */
+/* Dead-key skipping in backward. A first pass, from the first row block to the last, computes the selecting head's
+ * logits and records which keys are not dead in each row block. Backward, from last to first, holds these keys in
+ * slots, with their values and gradients. Cost: the selecting head's product once more, and 5 D operations for each key
+ * loaded or stored. */
 #include <string.h>
 #include "backends/cpu/attention/dead_keys.h"
 #include "backends/cpu/attention/products.h"
@@ -14,35 +15,35 @@ void wn_dead_keys_backward_lay(const struct wn_attention_plan *p, struct wn_arra
   const int64_t tall = p->blocks * WN_TILE;
   const bool own = p->a->sel.bilinear;
   const struct wn_array rows[] = {
-      {"history's beginnings", true, WN_DIMS(p->blocks + 1), sizeof *history->from, &history->from},
-      {"history", true, WN_DIMS(history_size(p)), sizeof *history->at, &history->at},
-      {"carries of the history", true, WN_DIMS(history_size(p)), sizeof *history->carry, &history->carry},
-      {"at", true, WN_DIMS(tall), sizeof *slots->at, &slots->at},
-      {"slot", true, WN_DIMS(tall), sizeof *slots->slot, &slots->slot},
-      {"carry", true, WN_DIMS(tall), sizeof *slots->carry, &slots->carry},
-      {"dcarry", true, WN_DIMS(tall), sizeof *slots->dcarry, &slots->dcarry},
-      {"k", true, WN_DIMS(groups, tall, p->Dp), sizeof *slots->k, &slots->k},
-      {"dk", true, WN_DIMS(groups, tall, p->Dp), sizeof *slots->dk, &slots->dk},
-      {"dv", true, WN_DIMS(groups, tall, p->Dp), sizeof *slots->dv, &slots->dv},
-      {"kt", true, WN_DIMS(groups, tall, p->a->D), sizeof *slots->kt, &slots->kt},
-      {"vt", true, WN_DIMS(groups, tall, p->a->D), sizeof *slots->vt, &slots->vt},
-      {"sk", own, WN_DIMS(tall, p->Dp), sizeof *slots->sk, &slots->sk},
-      {"dsk", own, WN_DIMS(tall, p->Dp), sizeof *slots->dsk, &slots->dsk},
-      {"skt", own, WN_DIMS(tall, p->a->D), sizeof *slots->skt, &slots->skt},
+      WN_ARRAY_FOR(history->from, "history's beginnings", true, WN_DIMS(p->blocks + 1)),
+      WN_ARRAY_FOR(history->at, "history", true, WN_DIMS(history_size(p))),
+      WN_ARRAY_FOR(history->carry, "carries of the history", true, WN_DIMS(history_size(p))),
+      WN_ARRAY_FOR(slots->at, "at", true, WN_DIMS(tall)),
+      WN_ARRAY_FOR(slots->slot, "slot", true, WN_DIMS(tall)),
+      WN_ARRAY_FOR(slots->carry, "carry", true, WN_DIMS(tall)),
+      WN_ARRAY_FOR(slots->dcarry, "dcarry", true, WN_DIMS(tall)),
+      WN_ARRAY_FOR(slots->k, "k", true, WN_DIMS(groups, tall, p->Dp)),
+      WN_ARRAY_FOR(slots->dk, "dk", true, WN_DIMS(groups, tall, p->Dp)),
+      WN_ARRAY_FOR(slots->dv, "dv", true, WN_DIMS(groups, tall, p->Dp)),
+      WN_ARRAY_FOR(slots->kt, "kt", true, WN_DIMS(groups, tall, p->a->D)),
+      WN_ARRAY_FOR(slots->vt, "vt", true, WN_DIMS(groups, tall, p->a->D)),
+      WN_ARRAY_FOR(slots->sk, "sk", own, WN_DIMS(tall, p->Dp)),
+      WN_ARRAY_FOR(slots->dsk, "dsk", own, WN_DIMS(tall, p->Dp)),
+      WN_ARRAY_FOR(slots->skt, "skt", own, WN_DIMS(tall, p->a->D)),
   };
   WN_ARRAYS_LAY(l, rows);
 }
 
-/* --- down the rows --- */
+/* --- the first pass --- */
 
-/* Row `j` of the keys that are selected. */
+/* Row `j` of the selecting head's keys, or of the bilinear form's. */
 static const float *selected(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t j) {
   const struct wn_attention *a = p->a;
   if (a->sel.bilinear) return wn_floats_at(a->sel.sk, a->sel.s_sk, u->b, j, u->choice);
   return wn_floats_at(a->k, a->s_k, u->b, j, u->g0 + u->select / p->group);
 }
 
-/* Tiles of kt from `tile` on: the selected keys at[0..n-1]. rows: [64][D] of scratch. */
+/* Packs tiles of kt from `tile` on with the selecting keys at[0..n-1]. rows: [64][D] of scratch. */
 static void dead_keys_back_pack(const struct wn_attention_plan *p, const struct wn_attention_unit *u, const int32_t *at,
                                 int64_t n, int64_t tile, float *rows, float *kt) {
   const int64_t D = p->a->D;
@@ -54,7 +55,7 @@ static void dead_keys_back_pack(const struct wn_attention_plan *p, const struct 
   }
 }
 
-/* carry[64] goes on by the rows of the strip. */
+/* Advances carry[64] by the rows of the strip. */
 static void select_strip(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                          const struct wn_attention_strip *s, const float *kt, const float *q, bool listed, float *base,
                          float *carry) {
@@ -72,7 +73,7 @@ bool wn_dead_keys_record(const struct wn_attention_plan *p, const struct wn_atte
                          const struct wn_dead_keys_bound *bound, const float *q, int64_t step, float *base,
                          const struct wn_dead_keys_history *history, struct wn_dead_keys_slots *slots) {
   const struct wn_attention *a = p->a;
-  int32_t *at = slots->at; /* the slots are empty as yet */
+  int32_t *at = slots->at; /* the slots' arrays are still free */
   float *carry = slots->carry, *kt = slots->kt, newest[WN_TILE] = {0}, *home = slots->vt;
   int64_t n = 0, used = 0;
   bool bounded = false;
@@ -83,12 +84,12 @@ bool wn_dead_keys_record(const struct wn_attention_plan *p, const struct wn_atte
     int64_t packed = n;
     for (int64_t i = 0; block > 0 && i < WN_TILE; i++)
       at[n] = (int32_t)((block - 1) * WN_TILE + i), carry[n++] = newest[i];
-    if (!bounded) { /* as forward: before F has grown, nothing is looked at */
+    if (!bounded) { /* as in forward: until F has grown, no bounds are needed */
       int64_t large = 0;
       for (int64_t i = 0; i < n; i++) large += carry[i] > -p->dead_keys.limit;
       if (large >= WN_TILE / 2) bounded = true, wn_dead_keys_bound_fill(p, u, a->lse, block, bound);
     }
-    /* Keys that are not dead are recorded; the others leave the list when that pays. */
+    /* Keys that are not dead are recorded. Dead ones are removed from the list when that is worthwhile. */
     const int64_t from = history->from[block] = used;
     int64_t changed = n;
     for (int64_t i = 0; i < n; i++) {
@@ -132,9 +133,9 @@ bool wn_dead_keys_record(const struct wn_attention_plan *p, const struct wn_atte
   return true;
 }
 
-/* --- back --- */
+/* --- slots --- */
 
-/* The rows and columns of slot s in group g's tiles. */
+/* Where slot s's row is in group g's tiles; below, where its column is. */
 static int64_t row_at(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t g, int64_t s) {
   return ((s / WN_TILE * u->groups + g) * WN_TILE + s % WN_TILE) * p->Dp;
 }
@@ -156,7 +157,7 @@ static void put_column(const struct wn_attention_plan *p, float *to, const float
   for (int64_t d = 0; d < p->a->D; d++) to[d * WN_TILE] = factor * from[d];
 }
 
-/* Products run over whole tiles: those of slots that are not in use must be numbers. */
+/* Clears a new tile: products run over whole tiles, so unused slots must hold finite numbers. */
 static void open_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                       struct wn_dead_keys_slots *x) {
   const size_t rows = (size_t)(u->groups * WN_TILE * p->Dp), columns = (size_t)(u->groups * WN_TILE * p->a->D);
@@ -206,7 +207,7 @@ static void move(const struct wn_attention_plan *p, const struct wn_attention_un
   memcpy(x->dsk + select_row(p, to), x->dsk + select_row(p, from), bytes);
 }
 
-/* The columns of what is fresh in tile t: a few one by one, many with the whole tile. */
+/* Packs the columns of the new slots in tile t: a few one by one, many by packing the whole tile. */
 static void put_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                         struct wn_dead_keys_slots *x, int64_t t, float *rows) {
   enum { FEW = 6 };
@@ -232,7 +233,7 @@ static void put_columns(const struct wn_attention_plan *p, const struct wn_atten
   x->fresh[t] = 0;
 }
 
-/* Slot s, whose key is number `j` of its column block. */
+/* Empties slot s: adds its gradients to the key's column block, in which it is number `j`. */
 static void empty(const struct wn_attention_plan *p, const struct wn_attention_unit *u, struct wn_dead_keys_slots *x,
                   int64_t s, int64_t j, const struct wn_dead_keys_home *home) {
   const int64_t Dp = p->Dp;
@@ -262,7 +263,7 @@ void wn_dead_keys_enter(const struct wn_attention_plan *p, const struct wn_atten
     if (slots->slot[j] < 0) load(p, u, slots, n > 0 ? holes[--n] : slots->n++, j);
     slots->carry[slots->slot[j]] = history->carry[from + i];
   }
-  while (n > 0) { /* the highest hole first, so that the last slot is in use */
+  while (n > 0) { /* the highest hole first, so that the last slot is always in use */
     const int64_t hole = holes[--n], last = --slots->n;
     if (hole == last) continue;
     slots->carry[hole] = slots->carry[last];

@@ -1,9 +1,9 @@
-/* One query per sequence against its keys: reads keys and values once, as they lie, and packs nothing.
+/* Decoding: one query per sequence against its keys. Keys and values are read once, in place; nothing is packed.
  *
  * A task is (sequence, key-value head, part of the keys): all heads of the group use a block of keys while it is in
- * cache. Parts are merged in order, and how many there are depends on the number of keys alone. With the shift F is
- * what the cache holds, so only the selecting head's task looks at selections; without it every task forms the
- * selecting logits of its keys. 4 D operations per key and head, 8 D bytes per key and key-value head. */
+ * cache. Parts are merged in order; their number depends only on the number of keys. With the shift, F is the cache's
+ * F, so only the selecting head's task computes selections; without it every task computes the selecting logits of its
+ * keys. 4 D operations per key and head, 8 D bytes per key and key-value head. */
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -14,22 +14,22 @@
 #include "backends/cpu/attention/threshold.h"
 #include "base/team.h"
 
-/* Keys of a part: so many that merging parts costs little, and few enough that threads share what heads there are. */
+/* Keys in a part: enough to make merging cheap, few enough to give all threads work. */
 enum { PART_KEYS = 4 * WN_TILE, PARTS_MAX = 16 };
 
-/* One entry a head and part. */
+/* One entry per head and part. */
 struct partial {
   float *acc;            /* [B*H*parts][Dp] */
   float *l;              /* [B*H*parts][16] */
   float *m;              /* [B*H*parts] */
   float *mem;            /* [B*G*parts] */
   float *last;           /* [B*G][Tk] F after this row */
-  float *logits, *order; /* threshold: [B*H][blocks*64]; one row's keys for each thread */
-  float *weights, *ref;  /* slots.sums: [B*H][blocks*64] exponentials, [B*H][blocks] what they were taken against */
-  float *top, *factor;   /* the same: [B*H] the row's reference, and 1 / its sum against it */
+  float *logits, *order; /* threshold: [B*H][blocks*64]; and per thread, one row's keys */
+  float *weights, *ref; /* slots.sums: [B*H][blocks*64] exponentials, [B*H][blocks] the references subtracted in them */
+  float *top, *factor;  /* likewise: [B*H] the row's reference, and 1 / the row's sum relative to it */
 };
 
-/* By the number of keys alone: a row has the same bits with any number of threads and of sequences. */
+/* Depends only on the number of keys: a row has the same bits for any number of threads and sequences. */
 static int64_t count_parts(const struct wn_attention_plan *p) {
   return wn_min_i64(wn_div_up(p->a->Tk, PART_KEYS), PARTS_MAX);
 }
@@ -39,17 +39,17 @@ static void decode_lay(const struct wn_attention_plan *p, struct wn_arrays *l, s
   const int64_t parts = count_parts(p), n = a->B * a->H * parts, G = wn_selection_groups(a);
   const bool sums = a->slots.sums != NULL;
   const struct wn_array rows[] = {
-      {"acc", true, WN_DIMS(n, p->Dp), sizeof *x->acc, &x->acc},
-      {"l", true, WN_DIMS(n, WN_TILE_LANES), sizeof *x->l, &x->l},
-      {"m", true, WN_DIMS(n), sizeof *x->m, &x->m},
-      {"mem", a->sel.on, WN_DIMS(a->B, G, parts), sizeof *x->mem, &x->mem},
-      {"last", a->sel.on, WN_DIMS(a->B, G, a->Tk), sizeof *x->last, &x->last},
-      {"logits", a->threshold.on, WN_DIMS(a->B, a->H, p->blocks, WN_TILE), sizeof *x->logits, &x->logits},
-      {"order", a->threshold.on, WN_DIMS(p->exec->threads, wn_threshold_floats(p)), sizeof *x->order, &x->order},
-      {"weights", sums, WN_DIMS(a->B, a->H, p->blocks, WN_TILE), sizeof *x->weights, &x->weights},
-      {"ref", sums, WN_DIMS(a->B, a->H, p->blocks), sizeof *x->ref, &x->ref},
-      {"top", sums, WN_DIMS(a->B, a->H), sizeof *x->top, &x->top},
-      {"factor", sums, WN_DIMS(a->B, a->H), sizeof *x->factor, &x->factor},
+      WN_ARRAY_FOR(x->acc, "acc", true, WN_DIMS(n, p->Dp)),
+      WN_ARRAY_FOR(x->l, "l", true, WN_DIMS(n, WN_TILE_LANES)),
+      WN_ARRAY_FOR(x->m, "m", true, WN_DIMS(n)),
+      WN_ARRAY_FOR(x->mem, "mem", a->sel.on, WN_DIMS(a->B, G, parts)),
+      WN_ARRAY_FOR(x->last, "last", a->sel.on, WN_DIMS(a->B, G, a->Tk)),
+      WN_ARRAY_FOR(x->logits, "logits", a->threshold.on, WN_DIMS(a->B, a->H, p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(x->order, "order", a->threshold.on, WN_DIMS(p->exec->threads, wn_threshold_floats(p))),
+      WN_ARRAY_FOR(x->weights, "weights", sums, WN_DIMS(a->B, a->H, p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(x->ref, "ref", sums, WN_DIMS(a->B, a->H, p->blocks)),
+      WN_ARRAY_FOR(x->top, "top", sums, WN_DIMS(a->B, a->H)),
+      WN_ARRAY_FOR(x->factor, "factor", sums, WN_DIMS(a->B, a->H)),
   };
   WN_ARRAYS_LAY(l, rows);
 }
@@ -60,7 +60,7 @@ struct wn_arrays wn_attention_decode_scratch(const struct wn_attention_plan *p) 
   return l;
 }
 
-/* Keys (or values) of a block where they can be read as floats: as they lie, or widened into `room` [64,D]. */
+/* A block of keys (or values) as floats: in place, or converted to `room` [64,D]. */
 static const float *block_floats(const struct wn_attention_plan *p, const void *x, struct wn_stride s, int64_t b,
                                  int64_t j0, int64_t g, int64_t count, float *room, int64_t *step) {
   *step = p->a->half ? p->a->D : s.t;
@@ -69,7 +69,7 @@ static const float *block_floats(const struct wn_attention_plan *p, const void *
   return room;
 }
 
-/* Logits [64] of the head and block that `s` says, of keys `step` apart. */
+/* Logits [64] of one head and block (given by `s`), for keys with stride `step`. */
 static void decode_head_logits(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *keys,
                                int64_t step, int64_t count, float *tile) {
   const struct wn_attention *a = p->a;
@@ -80,8 +80,8 @@ static void decode_head_logits(const struct wn_attention_plan *p, const struct w
   if (a->maps > 0) wn_score_tile(p, s, tile);
 }
 
-/* Selection on keys j0..j0+count-1, of the selecting head `step` apart at `keys`: F[64]; where `keep`, F after the row
- * and the part's share of M as well. */
+/* Selection on keys j0..j0+count-1; `keys` are the selecting head's, with stride `step`. Computes F[64], and with
+ * `keep` F after this row and the part's share of M. */
 static void select_keys(const struct wn_attention_plan *p, const struct wn_attention_rows *r,
                         const struct wn_attention_strip *s, int64_t choice, int64_t j0, int64_t count,
                         const float *keys, int64_t step, float *base, float *F, const struct partial *x, float *mem,
@@ -96,7 +96,8 @@ static void select_keys(const struct wn_attention_plan *p, const struct wn_atten
                           wn_floats_at(a->sel.sk, a->sel.s_sk, b, j0, choice), a->sel.s_sk.t, count, a->D,
                           (float)a->scale);
   else
-    decode_head_logits(p, &(struct wn_terms_strip){a, b, head, 0, 1, WN_TILE, j0}, keys, step, count, base);
+    decode_head_logits(p, &(struct wn_terms_strip){.a = a, .b = b, .h = head, .rows = 1, .width = WN_TILE, .j0 = j0},
+                       keys, step, count, base);
   p->ops->select(&(struct wn_tile_select){.base = base,
                                           .allow = s->allow,
                                           .carry = carry,
@@ -112,7 +113,7 @@ static void select_keys(const struct wn_attention_plan *p, const struct wn_atten
   if (keep && a->sel.F) memcpy((float *)a->sel.F + n * a->Tk + j0, F, (size_t)count * sizeof *F);
 }
 
-/* All of one block's pairs that the row sees, and those it may select. */
+/* The masks of one block: which pairs the row sees, and which it may select. */
 static void block_masks(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t g, int64_t j0,
                         int64_t count, struct wn_attention_strip *s) {
   const struct wn_attention *a = p->a;
@@ -137,7 +138,7 @@ static void block_masks(const struct wn_attention_plan *p, const struct wn_atten
   s->allow = ~s->masks[1][0] ? s->masks[1] : NULL;
 }
 
-/* A block's logits [64] of one head become exponentials, added up in entry `at`. */
+/* Turns a block's logits [64] of one head into exponentials and adds them to entry `at`. */
 static void partial_softmax(const struct wn_attention_plan *p, const struct partial *x, int64_t at, float *tile,
                             const float *F, const uint64_t *seen) {
   p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
@@ -151,7 +152,7 @@ static void partial_softmax(const struct wn_attention_plan *p, const struct part
                                             .acc_width = p->Dp});
 }
 
-/* slots.sums: a block's exponentials and their reference wait for the row's sum. */
+/* slots.sums: stores a block's exponentials and their reference until the row's sum is known. */
 static void keep_weights(const struct wn_attention_plan *p, const struct partial *x, int64_t b, int64_t h, int64_t c,
                          const float *tile, float ref) {
   const int64_t at = (b * p->a->H + h) * p->blocks + c;
@@ -159,7 +160,7 @@ static void keep_weights(const struct wn_attention_plan *p, const struct partial
   x->ref[at] = ref;
 }
 
-/* Row n of slots.sums [B*P]: the weights of its heads. */
+/* Row n of slots.sums [B*P]: sums the attention weights of its heads. */
 static void sum_weights(const struct wn_attention_plan *p, const struct partial *x, int64_t n) {
   const struct wn_attention *a = p->a;
   const int64_t heads = a->H / wn_slot_groups(a);
@@ -176,8 +177,8 @@ static void sum_weights(const struct wn_attention_plan *p, const struct partial 
   }
 }
 
-/* Of keys that lie apart, one of `parts` shares: gathered as they lie, 64 at a time. With the shift F is the cache's.
- */
+/* Part `part` of `parts` of the keys that are gathered by distance: read in place, 64 at a time. With the shift, F is
+ * the cache's. */
 static void decode_apart(const struct wn_attention_plan *p, const struct partial *x, int64_t b, int64_t g, int64_t part,
                          int64_t parts, int64_t first) {
   const struct wn_attention *a = p->a;
@@ -208,7 +209,7 @@ static void decode_apart(const struct wn_attention_plan *p, const struct partial
   }
 }
 
-/* The first block that any head of the task sees. */
+/* The first block that some head of the task sees. */
 static int64_t decode_first_block(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t g) {
   const struct wn_attention *a = p->a;
   int64_t first = r->doc_min;
@@ -260,11 +261,11 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
     v = block_floats(p, a->v, a->s_v, b, j0, g, count, room[1], &v_step);
     for (int64_t h = 0; h < p->group; h++) {
       const int64_t head = g * p->group + h, at = (b * a->H + head) * parts + part;
-      const struct wn_terms_strip terms = {a, b, head, 0, 1, WN_TILE, j0};
+      const struct wn_terms_strip terms = {.a = a, .b = b, .h = head, .rows = 1, .width = WN_TILE, .j0 = j0};
       if (a->span.on && j0 + count <= wn_terms_span_range(a, b, head, 0, 1).first) continue;
       const uint64_t *seen = s.seen;
       uint64_t own[WN_TILE];
-      if (keep && !a->sel.bilinear && head == leader) /* formed for the selection */
+      if (keep && !a->sel.bilinear && head == leader) /* already computed for the selection */
         memcpy(tile, base, sizeof tile);
       else
         decode_head_logits(p, &terms, k, k_step, count, tile);
@@ -287,13 +288,14 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
   if (keep) x->mem[(b * G + choice) * parts + part] = mem;
 }
 
-/* Threshold, all logits of a head there: the choice, then softmax and values of what it keeps, as the first part's. */
+/* Threshold, with all logits of a head known: the choice, then softmax and values of the kept keys, stored as the first
+ * part's. */
 static void decode_threshold_head(const struct wn_attention_plan *p, const struct partial *x, int64_t b, int64_t h,
                                   int64_t parts) {
   const struct wn_attention *a = p->a;
   const int64_t at = (b * a->H + h) * parts;
   const float *logits = x->logits + (b * a->H + h) * p->blocks * WN_TILE;
-  struct wn_terms_strip s = {a, b, h, 0, 1, WN_TILE, 0};
+  struct wn_terms_strip s = {.a = a, .b = b, .h = h, .rows = 1, .width = WN_TILE};
   _Alignas(64) float tile[WN_TILE];
   double cut[2];
   wn_threshold_choose(p, &s, logits, 0, a->Tk, x->order + omp_get_thread_num() * wn_threshold_floats(p), cut);
@@ -313,14 +315,14 @@ static void decode_threshold_head(const struct wn_attention_plan *p, const struc
   }
 }
 
-/* Parts of one head into its row of y. */
+/* Merges the parts of one head into its row of y. */
 static void merge(const struct wn_attention_plan *p, const struct partial *x, int64_t b, int64_t h, int64_t parts) {
   const struct wn_attention *a = p->a;
   const int64_t at = (b * a->H + h) * parts;
   float top = -INFINITY, total = 0;
   if (x->logits) decode_threshold_head(p, x, b, h, parts);
   for (int64_t n = 0; n < parts; n++) top = fmaxf(top, x->m[at + n]);
-  float *acc = x->acc + at * p->Dp; /* the first part's becomes the sum */
+  float *acc = x->acc + at * p->Dp; /* the first part becomes the sum */
   for (int64_t n = 0; n < parts; n++) {
     const float weight = x->m[at + n] == -INFINITY ? 0.0f : expf(x->m[at + n] - top);
     float sum = 0;
@@ -353,7 +355,7 @@ void wn_attention_decode_run(const struct wn_attention_plan *p) {
 #pragma omp for schedule(static)
       for (int64_t n = 0; n < a->B * wn_slot_groups(a); n++) sum_weights(p, &x, n);
     }
-    /* Only now: f_out may be f_in. */
+    /* only now, as f_out may alias f_in */
     if (a->sel.on) {
 #pragma omp for schedule(static)
       for (int64_t b = 0; b < a->B * wn_selection_groups(a); b++) {

@@ -1,8 +1,8 @@
-/* Exclusive self attention (Zhai) in the fused attention: z = y - gate (y.v)/|v|^2 v, v the row's own value.
+/* Exclusive self attention (Zhai) in the fused attention: z = y - gate (y.v)/|v|^2 v, where v is the row's own value.
  *
- * Forward: an epilogue of a row block while its y is in cache. Backward: dy' = dy - gate (dy.v)/|v|^2 v is what a row
- * block packs; the gradient of the rows' own values is in their tiles of dv before the keys' shares are added. About 4
- * D operations per row and head forward, 16 D backward; no array except y.v, which forward stores. */
+ * Forward: applied at the end of a row block, while its y is in cache. Backward: a row block packs dy' = dy - gate
+ * (dy.v)/|v|^2 v; the gradient of the rows' own values goes to their tiles of dv first, then the keys' gradients are
+ * added. About 4 D operations per row and head forward, 16 D backward; no array except y.v, which forward stores. */
 #include <string.h>
 #include "backends/cpu/attention/terms.h"
 
@@ -23,7 +23,7 @@ static struct wn_tile_exclusive exclusive_rows_of(const struct wn_attention *a, 
 void wn_exclusive_rows(const struct wn_attention_plan *p, int64_t b, int64_t h, int64_t r, int64_t rows) {
   const struct wn_attention *a = p->a;
   const struct wn_tile_exclusive x = exclusive_rows_of(a, b, h, r, rows);
-  /* y equals v exactly then, so that the row becomes zero. */
+  /* A row that sees only its own key: y equals v exactly, so the row becomes zero. */
   for (int64_t i = 0; !(a->dropout.p > 0) && i < rows; i++)
     if (wn_terms_single(a, b, h / p->group, r + i + p->offset))
       memcpy(x.y + i * x.y_stride, x.v + i * x.v_stride, (size_t)a->D * sizeof(float));

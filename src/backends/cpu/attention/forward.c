@@ -1,11 +1,11 @@
 /* Forward of the fused attention (Dao 2023, FlashAttention-2; Milakov & Gimelshein 2018).
  *
- * Row blocks in order; in a row block the tiles from left to right; on a tile the selecting head's logits first, from
- * them and the column carry c[j] (the sum of S over earlier rows) the tile of F, then every head: logits, softmax
- * against a running reference, values. F's tile serves all heads while it is in cache; nothing is T x T. Several
- * threads on one sequence each take a chunk of rows; an earlier pass finds the carry at each chunk's first row by
- * running down the columns, in the same order as one thread would, so that results are the same bit for bit. 4 D
- * operations per pair and head; 2 D more for at most the pairs above the last chunk when a team selects. */
+ * Row blocks are visited in order, and in a row block the tiles from left to right. On a tile the selecting head's
+ * logits come first; they and the column carry c[j] (the sum of S over earlier rows) give the tile of F. Then every
+ * head: logits, softmax against a running reference, values. F's tile serves all heads while it is in cache; nothing is
+ * T x T. If several threads share a sequence, each takes a chunk of rows. An earlier pass down the columns computes the
+ * carry at each chunk's first row, in the same order as a single thread, so results are bitwise the same. 4 D
+ * operations per pair and head; a team that selects needs 2 D more for at most the pairs above the last chunk. */
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -15,8 +15,8 @@
 #include "backends/cpu/attention/threshold.h"
 #include "base/team.h"
 
-/* Row blocks that are processed together. Where the unit's keys and values outgrow a share of the last-level cache,
- * each visit of a tile of them serves two. */
+/* How many row blocks are processed together. If the unit's keys and values are larger than some share of the
+ * last-level cache, each visit of a tile serves two row blocks. */
 static int64_t rows_at_once(const struct wn_attention_plan *p, int64_t heads) {
   const int64_t bytes = heads / p->group * p->blocks * WN_TILE * p->Dp * 2 * (int64_t)wn_operand_size(p);
   if (p->sparse.on) return WN_FORWARD_ROWS;
@@ -30,12 +30,12 @@ static void lay_packed(const struct wn_attention_plan *p, struct wn_arrays *l, i
   const size_t operand = wn_operand_size(p);
   const bool far = p->sparse.on && !p->sparse.direct;
   const struct wn_array rows[] = {
-      {"kt", true, WN_DIMS(groups, tiles, wn_operand_columns(p)), operand, &k->kt},
-      {"v", true, WN_DIMS(groups, tiles, WN_TILE, p->Dp), operand, &k->v},
-      {"skt", p->a->sel.on && p->a->sel.bilinear, WN_DIMS(tiles, D, WN_TILE), sizeof *k->skt, &k->skt},
-      {"k", far, WN_DIMS(groups, tiles, WN_TILE, p->Dp), sizeof *k->k, &k->k},
-      {"rows of v", far && groups > 1, WN_DIMS(groups, tiles, WN_TILE, p->Dp), sizeof *k->rows_v, &k->rows_v},
-      {"first", true, WN_DIMS(groups), sizeof *k->first, &k->first},
+      WN_ARRAY_SIZED(k->kt, operand, "kt", true, WN_DIMS(groups, tiles, wn_operand_columns(p))),
+      WN_ARRAY_SIZED(k->v, operand, "v", true, WN_DIMS(groups, tiles, WN_TILE, p->Dp)),
+      WN_ARRAY_FOR(k->skt, "skt", p->a->sel.on && p->a->sel.bilinear, WN_DIMS(tiles, D, WN_TILE)),
+      WN_ARRAY_FOR(k->k, "k", far, WN_DIMS(groups, tiles, WN_TILE, p->Dp)),
+      WN_ARRAY_FOR(k->rows_v, "rows of v", far && groups > 1, WN_DIMS(groups, tiles, WN_TILE, p->Dp)),
+      WN_ARRAY_FOR(k->first, "first", true, WN_DIMS(groups)),
   };
   WN_ARRAYS_LAY(l, rows);
   if (!k->rows_v) k->rows_v = k->v;
@@ -47,27 +47,26 @@ static void lay_worker(const struct wn_attention_plan *p, struct wn_arrays *l, i
   for (int64_t i = 0; i < rows_at_once(p, heads); i++) {
     struct wn_forward_rows *r = &w->rows[i];
     const struct wn_array rows[] = {
-        {"q", true, WN_DIMS(heads, WN_TILE, p->Dp), wn_operand_size(p), &r->q},
-        {"acc", true, WN_DIMS(heads, WN_TILE, p->Dp), sizeof *r->acc, &r->acc},
-        {"m", true, WN_DIMS(heads, WN_TILE), sizeof *r->m, &r->m},
-        {"l", true, WN_DIMS(heads, WN_TILE, WN_TILE_LANES), sizeof *r->l, &r->l},
-        {"base", a->sel.on, WN_DIMS(WN_TILE_AREA), sizeof *r->base, &r->base},
-        {"F", a->sel.on, WN_DIMS(WN_TILE_AREA), sizeof *r->F, &r->F},
-        {"sq", a->sel.on && a->sel.bilinear, WN_DIMS(WN_TILE, p->Dp), sizeof *r->sq, &r->sq},
-        {"mem", a->sel.on, WN_DIMS(WN_TILE), sizeof *r->mem, &r->mem},
-        {"spans", a->span.on, WN_DIMS(heads), sizeof *r->spans, &r->spans},
-        {"logits", wn_forward_keeps_logits(a), WN_DIMS(wn_forward_logits_heads(a, heads), p->blocks, WN_TILE_AREA),
-         sizeof *r->logits, &r->logits},
-        {"far F", a->sel.on && p->sparse.on, WN_DIMS(wn_sparse_chunks(p), WN_TILE_AREA), sizeof *r->sparse.F,
-         &r->sparse.F},
+        WN_ARRAY_SIZED(r->q, wn_operand_size(p), "q", true, WN_DIMS(heads, WN_TILE, p->Dp)),
+        WN_ARRAY_FOR(r->acc, "acc", true, WN_DIMS(heads, WN_TILE, p->Dp)),
+        WN_ARRAY_FOR(r->m, "m", true, WN_DIMS(heads, WN_TILE)),
+        WN_ARRAY_FOR(r->l, "l", true, WN_DIMS(heads, WN_TILE, WN_TILE_LANES)),
+        WN_ARRAY_FOR(r->base, "base", a->sel.on, WN_DIMS(WN_TILE_AREA)),
+        WN_ARRAY_FOR(r->F, "F", a->sel.on, WN_DIMS(WN_TILE_AREA)),
+        WN_ARRAY_FOR(r->sq, "sq", a->sel.on && a->sel.bilinear, WN_DIMS(WN_TILE, p->Dp)),
+        WN_ARRAY_FOR(r->mem, "mem", a->sel.on, WN_DIMS(WN_TILE)),
+        WN_ARRAY_FOR(r->spans, "spans", a->span.on, WN_DIMS(heads)),
+        WN_ARRAY_FOR(r->logits, "logits", wn_forward_keeps_logits(a),
+                     WN_DIMS(wn_forward_logits_heads(a, heads), p->blocks, WN_TILE_AREA)),
+        WN_ARRAY_FOR(r->sparse.F, "far F", a->sel.on && p->sparse.on, WN_DIMS(wn_sparse_chunks(p), WN_TILE_AREA)),
     };
     WN_ARRAYS_LAY(l, rows);
   }
   const struct wn_array rows[] = {
-      {"tile", true, WN_DIMS(p->sparse.on ? WN_FORWARD_ROWS : 1, WN_TILE_AREA), sizeof *w->tile, &w->tile},
-      {"factor", true, WN_DIMS(WN_TILE), sizeof *w->factor, &w->factor},
-      {"carry", a->sel.on, WN_DIMS(p->blocks, WN_TILE), sizeof *w->carry, &w->carry},
-      {"order", wn_forward_keeps_logits(a), WN_DIMS(wn_forward_order_floats(p)), sizeof *w->order, &w->order},
+      WN_ARRAY_FOR(w->tile, "tile", true, WN_DIMS(p->sparse.on ? WN_FORWARD_ROWS : 1, WN_TILE_AREA)),
+      WN_ARRAY_FOR(w->factor, "factor", true, WN_DIMS(WN_TILE)),
+      WN_ARRAY_FOR(w->carry, "carry", a->sel.on, WN_DIMS(p->blocks, WN_TILE)),
+      WN_ARRAY_FOR(w->order, "order", wn_forward_keeps_logits(a), WN_DIMS(wn_forward_order_floats(p))),
   };
   WN_ARRAYS_LAY(l, rows);
   if (!p->dead_keys.wanted) return;
@@ -75,7 +74,7 @@ static void lay_worker(const struct wn_attention_plan *p, struct wn_arrays *l, i
   wn_dead_keys_list_lay(p, l, heads / p->group, &w->list);
 }
 
-/* What a team shares in addition: carries at the chunks' first rows, the selecting queries. */
+/* Shared by a team besides the packed keys: carries at the chunks' first rows, and the selecting queries. */
 struct shared {
   float *carries; /* [chunks][blocks*64] */
   void *selq;     /* [blocks][64][Dp] */
@@ -83,17 +82,17 @@ struct shared {
 
 static void lay_shared(const struct wn_attention_plan *p, struct wn_arrays *l, struct shared *s) {
   const struct wn_array rows[] = {
-      {"carries", p->a->sel.on, WN_DIMS(p->chunks, p->blocks, WN_TILE), sizeof *s->carries, &s->carries},
-      {"selq", p->a->sel.on, WN_DIMS(p->blocks, WN_TILE, p->Dp), wn_operand_size(p), &s->selq},
+      WN_ARRAY_FOR(s->carries, "carries", p->a->sel.on, WN_DIMS(p->chunks, p->blocks, WN_TILE)),
+      WN_ARRAY_SIZED(s->selq, wn_operand_size(p), "selq", p->a->sel.on, WN_DIMS(p->blocks, WN_TILE, p->Dp)),
   };
   WN_ARRAYS_LAY(l, rows);
 }
 
-/* All of a call: what a team shares, and the workers, one for each thread. */
+/* All scratch of a call: the team's shared arrays, and one worker per thread. */
 struct forward_scratch {
-  struct wn_forward_packed k; /* of a team */
+  struct wn_forward_packed k; /* shared by a team */
   struct shared s;
-  struct wn_arrays each; /* counted */
+  struct wn_arrays each; /* the size of one worker's arrays */
   void *workers;
 };
 
@@ -124,13 +123,13 @@ static void forward_first_block(const struct wn_attention_plan *p, const struct 
   k->first[g] = (int32_t)wn_terms_first_block(p, u->b, u->h0 + g * p->group, p->group);
 }
 
-/* Tile c of group g. */
+/* Packs tile c of group g. */
 static void pack_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                       const struct wn_forward_packed *k, int64_t g, int64_t c) {
   const struct wn_attention *a = p->a;
   const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), at = c * u->groups + g;
   if (c < k->first[g]) return;
-  const bool apart = c < wn_sparse_edge(p, p->first_block); /* no row sees it as a tile */
+  const bool apart = c < wn_sparse_edge(p, p->first_block); /* all its keys are gathered: no row sees it as a tile */
   if (a->half) {                                            /* neither sparse nor gathered */
     _Alignas(64) float wide[WN_TILE * WN_HALF_D];
     p->ops->widen(wide, wn_half_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->D);
@@ -160,7 +159,7 @@ static void pack_tile(const struct wn_attention_plan *p, const struct wn_attenti
                             a->sel.s_sk.t, rows, a->D, (float)a->scale);
 }
 
-/* [64][Dp] of the queries that select. */
+/* Packs the selecting queries of a row block to [64][Dp]. */
 static void pack_selecting(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t choice,
                            void *to) {
   const struct wn_attention *a = p->a;
@@ -170,7 +169,7 @@ static void pack_selecting(const struct wn_attention_plan *p, const struct wn_at
     wn_pack_rows(p, to, wn_row_at(p, a->q, a->s_q, r->b, r->r0, a->sel.head), a->s_q.t, r->rows);
 }
 
-/* Keys that are selected, tile c. */
+/* Tile c of the selecting head's keys, or of the bilinear form's. */
 static const void *selected_keys(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                                  const struct wn_forward_packed *k, int64_t c) {
   const struct wn_attention *a = p->a;
@@ -178,12 +177,12 @@ static const void *selected_keys(const struct wn_attention_plan *p, const struct
   return wn_operand_at(p, k->kt, (c * u->groups + u->select / p->group) * wn_operand_columns(p));
 }
 
-/* Which selection of all. */
+/* Index of the unit's selection among all. */
 static int64_t of_unit(const struct wn_attention *a, const struct wn_attention_unit *u) {
   return u->b * wn_selection_groups(a) + u->choice;
 }
 
-/* carry[Tk] at the first query. */
+/* Sets carry[Tk] at the first query. */
 static void carry_begin(const struct wn_attention_plan *p, const struct wn_attention_unit *u, float *carry) {
   const struct wn_attention *a = p->a;
   memset(carry, 0, (size_t)(p->blocks * WN_TILE) * sizeof *carry);
@@ -197,8 +196,8 @@ static void carry_end(const struct wn_attention_plan *p, const struct wn_attenti
     memcpy((float *)a->sel.f_out + of_unit(a, u) * wn_selection_stride(a), carry, (size_t)a->Tk * sizeof *carry);
 }
 
-/* For inspection: copies tile c of F to the caller, from `F` [rows,64] or, where nothing is selected, from the carry.
- */
+/* For inspection: copies tile c of F to the caller, from `F` [rows,64], or from the carry if the tile has no
+ * selections. */
 static void write_F(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                     const struct wn_attention_rows *r, int64_t row, int64_t rows, int64_t c, const float *F,
                     const float *carry) {
@@ -208,8 +207,8 @@ static void write_F(const struct wn_attention_plan *p, const struct wn_attention
            F ? F + i * WN_TILE : carry + j0, (size_t)count * sizeof(float));
 }
 
-/* Tile c of a row block: its strips, and F from the logits that select and the carry. heard: the selections count in
- * L_mem's M of the row. */
+/* Begins tile c of a row block: its strips, and F from the selecting logits and the carry. heard: the selections count
+ * for M of L_mem. */
 static void forward_begin_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                                const struct wn_forward_packed *k, struct wn_forward_worker *w,
                                struct wn_forward_rows *r, int64_t c, bool heard) {
@@ -223,10 +222,10 @@ static void forward_begin_tile(const struct wn_attention_plan *p, const struct w
     float *base = r->base + s->row * WN_TILE, *F = r->F + s->row * WN_TILE;
     const void *strip = wn_operand_at(p, q, s->row * p->Dp);
     wn_product_logits(p, s->rows, s->width, selected_keys(p, u, k, c), strip, base, a->scale);
-    if (!a->sel.bilinear)
-      wn_logits_complete(
-          p, &(struct wn_terms_strip){a, u->b, u->h0 + u->select, r->at.r0 + s->row, s->rows, s->width, c * WN_TILE},
-          strip, base);
+    if (!a->sel.bilinear) {
+      const struct wn_terms_strip terms = wn_terms_strip_of(p, u, u->select, r->at.r0, s, c);
+      wn_logits_complete(p, &terms, strip, base);
+    }
     p->ops->select(&(struct wn_tile_select){.base = base,
                                             .allow = s->allow,
                                             .carry = w->carry + c * WN_TILE,
@@ -243,7 +242,7 @@ static void forward_begin_tile(const struct wn_attention_plan *p, const struct w
   }
 }
 
-/* Tile t of the list. */
+/* Begins tile t of the list. */
 static void begin_listed(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                          const struct wn_forward_packed *k, const struct wn_dead_keys_list *list,
                          struct wn_forward_rows *r, int64_t t) {
@@ -267,7 +266,7 @@ static void begin_listed(const struct wn_attention_plan *p, const struct wn_atte
                                           .mem = a->sel.mem && a->sel.M ? r->mem : NULL});
 }
 
-/* Head h on tile c of a row block. */
+/* One head on tile c of a row block. */
 static void head_tile(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                       const struct wn_forward_packed *k, const struct wn_forward_worker *w,
                       const struct wn_forward_rows *r, int64_t h, int64_t c) {
@@ -278,7 +277,7 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
     const int64_t row = h * WN_TILE + s->row;
     const void *q = wn_operand_at(p, r->q, row * Dp);
     float *tile = w->tile;
-    const struct wn_terms_strip terms = {p->a, u->b, u->h0 + h, r->at.r0 + s->row, s->rows, s->width, c * WN_TILE};
+    const struct wn_terms_strip terms = wn_terms_strip_of(p, u, h, r->at.r0, s, c);
     if (r->spans && terms.j0 + s->width <= r->spans[h].first) continue;
     const bool ramp = r->spans && terms.j0 < r->spans[h].full;
     const uint64_t *seen = s->seen;
@@ -292,7 +291,7 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
       seen = wn_terms_evicted_join(evicted, seen, own, s->rows);
     }
     if (h == u->select)
-      tile = r->base + s->row * WN_TILE; /* the logits are there */
+      tile = r->base + s->row * WN_TILE; /* the selecting head's logits are there already */
     else
       wn_product_logits(p, s->rows, s->width, wn_operand_at(p, k->kt, at * wn_operand_columns(p)), q, tile,
                         p->a->scale);
@@ -303,7 +302,7 @@ static void head_tile(const struct wn_attention_plan *p, const struct wn_attenti
       const int64_t stride = p->blocks * WN_TILE;
       wn_threshold_store(&terms, tile, r->F ? r->F + s->row * WN_TILE : NULL, seen,
                          wn_forward_logits_of(p, r, h) + s->row * stride + c * WN_TILE, stride);
-      if (p->a->threshold.on) continue; /* the threshold chooses when all of them are there */
+      if (p->a->threshold.on) continue; /* a threshold chooses once all logits are known */
     }
     p->ops->softmax(&(struct wn_tile_softmax){.a = tile,
                                               .F = r->F ? r->F + s->row * WN_TILE : NULL,
@@ -366,7 +365,7 @@ static void finish_rows(const struct wn_attention_plan *p, const struct wn_atten
     memcpy((float *)a->sel.M + of_unit(a, u) * a->Tq + r0, r->mem, (size_t)rows * sizeof *r->mem);
 }
 
-/* The listed keys of one row block; returns the first column block that is not in the list. */
+/* Processes the listed keys for one row block; returns the first column block after the list. */
 static int64_t listed_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                            const struct wn_forward_packed *k, struct wn_forward_worker *w, int64_t first) {
   struct wn_forward_rows *r = &w->rows[0];
@@ -376,12 +375,12 @@ static int64_t listed_rows(const struct wn_attention_plan *p, const struct wn_at
     begin_listed(p, u, &listed, &w->list, r, t);
     for (int64_t h = 0; h < u->heads; h++) head_tile(p, u, &listed, w, r, h, t);
   }
-  /* The caller's F grows in the skipped columns too. */
+  /* The caller's F also needs the selections of the skipped columns. */
   for (int64_t c = first; p->a->sel.f_out && c < w->list.begin; c++) forward_begin_tile(p, u, k, w, r, c, false);
   return wn_max_i64(first, w->list.begin);
 }
 
-/* Row blocks block..block+count-1. */
+/* Processes row blocks block..block+count-1. */
 static void forward_rows(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                          const struct wn_forward_packed *k, struct wn_forward_worker *w, int64_t block, int64_t count) {
   const bool inspect = p->a->sel.on && p->a->sel.F;
@@ -393,7 +392,7 @@ static void forward_rows(const struct wn_attention_plan *p, const struct wn_atte
   for (int64_t g = 0; g < u->groups; g++) seen = wn_min_i64(seen, k->first[g]);
   first = wn_max_i64(first, seen);
   if (p->dead_keys.on) first = listed_rows(p, u, k, w, first);
-  const bool apart = wn_forward_keeps_logits(p->a) && !p->a->sel.on; /* heads one after another */
+  const bool apart = wn_forward_keeps_logits(p->a) && !p->a->sel.on; /* one head after the other */
   for (int64_t h = 0; apart && h < u->heads; h++) {
     for (int64_t i = 0; i < count; i++) wn_forward_clear_logits(p, &w->rows[i], h);
     for (int64_t c = first; c < block + count; c++)
@@ -414,7 +413,13 @@ static void forward_rows(const struct wn_attention_plan *p, const struct wn_atte
     struct wn_sparse_forward f[WN_FORWARD_ROWS];
     for (int64_t i = 0; i < count; i++) {
       const struct wn_forward_rows *r = &w->rows[i];
-      f[i] = (struct wn_sparse_forward){&r->at, &r->sparse, r->q, r->m, r->l, r->acc, w->tile + i * WN_TILE_AREA};
+      f[i] = (struct wn_sparse_forward){.at = &r->at,
+                                        .rows = &r->sparse,
+                                        .q = r->q,
+                                        .m = r->m,
+                                        .l = r->l,
+                                        .acc = r->acc,
+                                        .tile = w->tile + i * WN_TILE_AREA};
     }
     wn_sparse_forward(p, u, f, count, k->k, k->rows_v);
   }
@@ -445,7 +450,7 @@ static void forward_own(const struct wn_attention_plan *p) {
   const int64_t heads = whole ? p->a->H : p->group;
   struct forward_scratch all;
   lay_forward(p, &(struct wn_arrays){.base = p->exec->scratch}, &all);
-  /* Consecutive units, so that the next one is known. */
+  /* a thread takes consecutive units, so that it knows the next one */
   const int64_t run = wn_max_i64(1, p->units / (8 * p->threads));
 #pragma omp parallel num_threads(wn_team(p->exec->ctx, p->threads))
   {
@@ -462,7 +467,7 @@ static void forward_own(const struct wn_attention_plan *p) {
       for (int64_t g = 0; g < u.groups; g++) forward_first_block(p, &u, &k, g);
       if (w.carry) carry_begin(p, &u, w.carry);
       if (p->dead_keys.on) wn_dead_keys_list_begin(&w.list);
-      /* A tile of keys is packed when the first row block comes that sees it, and fetched before. */
+      /* A tile of keys is packed just before the first row block that sees it, and prefetched before that. */
       for (int64_t block = p->first_block, packed = 0, count; block < p->blocks; block += count) {
         count = wn_min_i64(rows_at_once(p, heads), p->blocks - block);
         for (; packed < block + count; packed++)
@@ -479,7 +484,7 @@ static void forward_own(const struct wn_attention_plan *p) {
   }
 }
 
-/* Down the rows of column block c: the carry at each chunk's first row. */
+/* Goes down the rows of column block c and stores the carry at each chunk's first row. */
 static void carry_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
                           const struct wn_forward_packed *k, const struct shared *s, struct wn_forward_worker *w) {
   const int64_t last = wn_attention_chunk(p, p->chunks - 1), size = p->blocks * WN_TILE;
@@ -502,8 +507,13 @@ static void carry_columns(const struct wn_attention_plan *p, const struct wn_att
       wn_product_logits(p, strips[i].rows, strips[i].width, kt, q, w->tile, p->a->scale);
       if (!p->a->sel.bilinear)
         wn_logits_complete(p,
-                           &(struct wn_terms_strip){p->a, u->b, u->select, r.r0 + strips[i].row, strips[i].rows,
-                                                    strips[i].width, c * WN_TILE},
+                           &(struct wn_terms_strip){.a = p->a,
+                                                    .b = u->b,
+                                                    .h = u->select,
+                                                    .r = r.r0 + strips[i].row,
+                                                    .rows = strips[i].rows,
+                                                    .width = strips[i].width,
+                                                    .j0 = c * WN_TILE},
                            q, w->tile);
       p->ops->select(&(struct wn_tile_select){.base = w->tile,
                                               .allow = strips[i].allow,

@@ -1,5 +1,5 @@
-/* Rows of which forward keeps all logits: a threshold needs all of them before the first weight, a look (analysis)
- * needs the weights. Scratch: 64 rows of Tk floats for each head that is kept at a time. */
+/* Rows of logits that forward keeps: a threshold needs all logits of a row before the first attention weight, and a
+ * look (analysis) needs the attention weights. Scratch: 64 rows of Tk floats for each head kept at a time. */
 #include "backends/cpu/attention/forward.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 bool wn_forward_keeps_logits(const struct wn_attention *a) {
   return a->threshold.on || wn_attention_looks(a);
 }
-/* Heads whose rows are kept at a time: all of them where selections tie them together, else one at a time. */
+/* How many heads' rows are kept at a time: all heads if they share a selection, else one. */
 int64_t wn_forward_logits_heads(const struct wn_attention *a, int64_t heads) {
   return a->sel.on ? heads : 1;
 }
@@ -22,7 +22,7 @@ int64_t wn_forward_order_floats(const struct wn_attention_plan *p) {
   return wn_max_i64(p->a->threshold.on ? wn_threshold_floats(p) : 0, look);
 }
 
-/* Sets to -inf the logits that no tile will store: those outside the tiles, and those next to the diagonal's strips. */
+/* Sets logits to -inf that no tile will store: those outside the tiles, and those beside the strips of the diagonal. */
 void wn_forward_clear_logits(const struct wn_attention_plan *p, const struct wn_forward_rows *r, int64_t h) {
   const struct wn_attention *a = p->a;
   const bool all = a->doc_start || wn_terms_mask(a) || a->span.on || a->slots.evicted_at || a->slots.at;
@@ -32,15 +32,15 @@ void wn_forward_clear_logits(const struct wn_attention_plan *p, const struct wn_
     for (int64_t j = all ? 0 : end - WN_TILE; j < end; j++) logits[i * stride + j] = -INFINITY;
 }
 
-/* Threshold, when all logits of a row block are there: the choice of head h, then softmax and values of the keys that
- * it keeps. */
+/* Threshold, once all logits of a row block are known: the choice for head h, then softmax and values of the kept
+ * keys. */
 static void forward_logits_threshold_head(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                                           const struct wn_forward_packed *k, const struct wn_forward_worker *w,
                                           const struct wn_forward_rows *r, int64_t h) {
   const struct wn_attention *a = p->a;
   const int64_t Dp = p->Dp, stride = p->blocks * WN_TILE, rows = r->at.rows, row = h * WN_TILE;
   float *logits = wn_forward_logits_of(p, r, h);
-  struct wn_terms_strip s = {a, u->b, u->h0 + h, r->at.r0, rows, WN_TILE, 0};
+  struct wn_terms_strip s = {.a = a, .b = u->b, .h = u->h0 + h, .r = r->at.r0, .rows = rows, .width = WN_TILE};
   double cut[2 * WN_TILE];
   uint64_t seen[WN_TILE];
   wn_threshold_choose(p, &s, logits, stride, r->at.p0 + rows, w->order, cut);
@@ -74,7 +74,7 @@ static void forward_logits_threshold_head(const struct wn_attention_plan *p, con
   }
 }
 
-/* Uses the kept logits of head h, when those of a whole row block are there. */
+/* Uses the kept logits of head h, once those of a whole row block are complete. */
 void wn_forward_use_logits(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                            const struct wn_forward_packed *k, const struct wn_forward_worker *w,
                            const struct wn_forward_rows *r, int64_t h) {
@@ -84,7 +84,7 @@ void wn_forward_use_logits(const struct wn_attention_plan *p, const struct wn_at
   for (int64_t i = 0; a->look.n > 0 && i < r->at.rows; i++) {
     double sum = 0;
     for (int n = 0; n < WN_TILE_LANES; n++) sum += (double)r->l[(h * WN_TILE + i) * WN_TILE_LANES + n];
-    /* Near its logits the rounding of a larger log-sum would be seen. */
+    /* in a large log-sum, rounding would be too coarse for its logits */
     const bool known = sum > 0 && fabsf(r->m[h * WN_TILE + i]) < 100 && a->sinks.n == 0 && !a->threshold.on;
     p->ops->count(&(struct wn_tile_count){
         .logits = logits + i * stride,

@@ -6,24 +6,24 @@
 #include "base/error.h"
 #include "base/team.h"
 
-/* The gradient of the rows before the gates: [B,Tq,H,D] without gaps. */
+/* Lays out the gradient of the rows before the gates: [B,Tq,H,D], contiguous. */
 static float *gate_lay(const struct wn_attention *a, struct wn_arrays *l) {
   float *dz = NULL;
   const struct wn_array arrays[] = {
-      {"gradient before the gates", true, WN_DIMS(a->B, a->Tq, a->H, a->D), sizeof *dz, &dz},
+      WN_ARRAY_FOR(dz, "gradient before the gates", true, WN_DIMS(a->B, a->Tq, a->H, a->D)),
   };
   WN_ARRAYS_LAY(l, arrays);
   return dz;
 }
 
-/* Elements from an array's first to head h of token n = b * Tq + r. */
+/* Offset of head h of token n = b * Tq + r in an array. */
 static int64_t gate_at(const struct wn_attention *a, struct wn_stride s, int64_t n, int64_t h) {
   return n / a->Tq * s.b + n % a->Tq * s.t + h * s.h;
 }
 
 static void gate_rows_forward(const struct wn_exec *exec, const struct wn_attention *a) {
   const int64_t D = a->D;
-  /* A row is not worth waking threads. */
+  /* For few rows waking threads is not worthwhile. */
 #pragma omp parallel for num_threads(wn_team(exec->ctx, a->B * a->Tq * a->H * D < 16384 ? 1 : exec->threads))          \
     schedule(static)
   for (int64_t n = 0; n < a->B * a->Tq; n++)

@@ -1,9 +1,9 @@
-/* Attention without causality: an encoder's rows, and rows that look at another sequence's keys. Every row sees every
- * key that is not padding; terms with WN_TRAIT_OPEN are served.
+/* Attention without causality: an encoder's rows, and rows that attend to another sequence's keys (cross-attention).
+ * Every row sees every key that is not padding. Serves terms with WN_TRAIT_OPEN.
  *
- * A task is one key-value head of one sequence: its keys and values are packed once and all its query heads' row blocks
- * run over them, with the tile operations of the causal kernels. 4 D operations per pair and head forward, 10 D
- * backward. A single row (decoding) reads keys and values as they lie. */
+ * A task is one key-value head of one sequence. Its keys and values are packed once; the row blocks of all its query
+ * heads run over them, with the tile operations of the causal kernels. 4 D operations per pair and head forward, 10 D
+ * backward. A single row (decoding) reads keys and values in place. */
 #include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/products.h"
 #include "backends/cpu/attention/score.h"
@@ -14,8 +14,8 @@
 
 struct open_task {
   const struct wn_attention_plan *p;
-  int64_t b, g, keys, blocks; /* keys that are seen, and their tiles */
-  uint64_t tail[WN_TILE];     /* the last tile's columns */
+  int64_t b, g, keys, blocks; /* number of keys seen, and of their tiles */
+  uint64_t tail[WN_TILE];     /* mask of the last tile's columns */
   float *kt, *v, *k, *vt;     /* [blocks][D][64], [blocks][64][Dp]; backward: [blocks][64][Dp], [blocks][D][64] */
   float *dk, *dv;             /* [blocks][64][Dp] */
   float *q, *dy, *acc;        /* [64][Dp]; acc: y, or dq */
@@ -26,20 +26,20 @@ struct open_task {
 static void open_lay(const struct wn_attention_plan *p, struct wn_arrays *x, bool backward, struct open_task *t) {
   const int64_t tiles = wn_div_up(p->a->Tk, WN_TILE), D = p->a->D, Dp = p->Dp;
   const struct wn_array rows[] = {
-      {"kt", true, WN_DIMS(tiles, D, WN_TILE), sizeof *t->kt, &t->kt},
-      {"v", !backward, WN_DIMS(tiles, WN_TILE, Dp), sizeof *t->v, &t->v},
-      {"k", backward, WN_DIMS(tiles, WN_TILE, Dp), sizeof *t->k, &t->k},
-      {"vt", backward, WN_DIMS(tiles, D, WN_TILE), sizeof *t->vt, &t->vt},
-      {"dk", backward, WN_DIMS(tiles, WN_TILE, Dp), sizeof *t->dk, &t->dk},
-      {"dv", backward, WN_DIMS(tiles, WN_TILE, Dp), sizeof *t->dv, &t->dv},
-      {"q", true, WN_DIMS(WN_TILE, Dp), sizeof *t->q, &t->q},
-      {"dy", backward, WN_DIMS(WN_TILE, Dp), sizeof *t->dy, &t->dy},
-      {"acc", true, WN_DIMS(WN_TILE, Dp), sizeof *t->acc, &t->acc},
-      {"w", true, WN_DIMS(WN_TILE_AREA), sizeof *t->w, &t->w},
-      {"G", backward, WN_DIMS(WN_TILE_AREA), sizeof *t->G, &t->G},
-      {"m", true, WN_DIMS(WN_TILE), sizeof *t->m, &t->m},
-      {"l", true, WN_DIMS(WN_TILE, WN_TILE_LANES), sizeof *t->l, &t->l},
-      {"factor", true, WN_DIMS(WN_TILE), sizeof *t->factor, &t->factor},
+      WN_ARRAY_FOR(t->kt, "kt", true, WN_DIMS(tiles, D, WN_TILE)),
+      WN_ARRAY_FOR(t->v, "v", !backward, WN_DIMS(tiles, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->k, "k", backward, WN_DIMS(tiles, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->vt, "vt", backward, WN_DIMS(tiles, D, WN_TILE)),
+      WN_ARRAY_FOR(t->dk, "dk", backward, WN_DIMS(tiles, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->dv, "dv", backward, WN_DIMS(tiles, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->q, "q", true, WN_DIMS(WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->dy, "dy", backward, WN_DIMS(WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->acc, "acc", true, WN_DIMS(WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->w, "w", true, WN_DIMS(WN_TILE_AREA)),
+      WN_ARRAY_FOR(t->G, "G", backward, WN_DIMS(WN_TILE_AREA)),
+      WN_ARRAY_FOR(t->m, "m", true, WN_DIMS(WN_TILE)),
+      WN_ARRAY_FOR(t->l, "l", true, WN_DIMS(WN_TILE, WN_TILE_LANES)),
+      WN_ARRAY_FOR(t->factor, "factor", true, WN_DIMS(WN_TILE)),
   };
   WN_ARRAYS_LAY(x, rows);
 }
@@ -88,7 +88,7 @@ static const uint64_t *mask_of(const struct open_task *t, int64_t c) {
   return c == t->blocks - 1 && t->keys % WN_TILE ? t->tail : NULL;
 }
 
-/* Rows r..r+rows-1 of head h: their y. */
+/* Computes y of rows r..r+rows-1 of head h. */
 static void open_forward_rows(const struct open_task *t, int64_t h, int64_t r, int64_t rows) {
   const struct wn_attention_plan *p = t->p;
   const struct wn_attention *a = p->a;
@@ -102,7 +102,7 @@ static void open_forward_rows(const struct open_task *t, int64_t h, int64_t r, i
   for (int64_t c = 0; c < t->blocks; c++) {
     const int64_t j0 = c * WN_TILE, count = wn_min_i64(WN_TILE, t->keys - j0);
     uint64_t keep[WN_TILE];
-    const struct wn_terms_strip s = {a, t->b, h, r, rows, WN_TILE, j0};
+    const struct wn_terms_strip s = {.a = a, .b = t->b, .h = h, .r = r, .rows = rows, .width = WN_TILE, .j0 = j0};
     if (single) {
       memset(t->w, 0, WN_TILE * sizeof *t->w);
       p->ops->decode_logits(t->w, q, wn_floats_at(a->k, a->s_k, t->b, j0, t->g), a->s_k.t, count, D, (float)a->scale);
@@ -148,7 +148,7 @@ void wn_open_forward_run(const struct wn_attention_plan *p) {
   }
 }
 
-/* Rows r..r+rows-1 of head h: their dq; dk, dv and the biases' gradient get their share. */
+/* Computes dq of rows r..r+rows-1 of head h, and adds to dk, dv and the biases' gradient. */
 static void backward_rows(const struct open_task *t, int64_t h, int64_t r, int64_t rows) {
   const struct wn_attention_plan *p = t->p;
   const struct wn_attention *a = p->a;
@@ -164,7 +164,7 @@ static void backward_rows(const struct open_task *t, int64_t h, int64_t r, int64
   for (int64_t c = 0; c < t->blocks; c++) {
     const int64_t j0 = c * WN_TILE;
     uint64_t keep[WN_TILE];
-    const struct wn_terms_strip s = {a, t->b, h, r, rows, WN_TILE, j0};
+    const struct wn_terms_strip s = {.a = a, .b = t->b, .h = h, .r = r, .rows = rows, .width = WN_TILE, .j0 = j0};
     wn_tile_logits(p, rows, WN_TILE, t->kt + j0 * D, t->q, t->w);
     wn_tile_logits(p, rows, WN_TILE, t->vt + j0 * D, t->dy, t->G);
     if (p->bias) wn_bias_add(p, &s, t->w);
@@ -179,7 +179,7 @@ static void backward_rows(const struct open_task *t, int64_t h, int64_t r, int64
                                                 .width = WN_TILE,
                                                 .lse = t->m,
                                                 .delta = t->factor});
-    if (t->keys == 1) memset(t->G, 0, (size_t)(rows * WN_TILE) * sizeof *t->G); /* whatever the logit */
+    if (t->keys == 1) memset(t->G, 0, (size_t)(rows * WN_TILE) * sizeof *t->G); /* attention weight 1 */
     if (a->dropout.p > 0) wn_terms_drop(p, &s, keep, t->w);
     wn_tile_columns(p, rows, WN_TILE, t->dy, t->w, t->dv + j0 * Dp);
     if (bends) wn_score_tile_gradient(p, &s, mapped, t->G);
@@ -192,7 +192,7 @@ static void backward_rows(const struct open_task *t, int64_t h, int64_t r, int64
                    (float)a->scale);
 }
 
-/* to[Tk,D] = factor * from, 0 for padding. */
+/* to[Tk,D] = factor * from; 0 for padding. */
 static void open_store(const struct open_task *t, void *array, struct wn_stride stride, const float *from,
                        double factor) {
   const struct wn_attention *a = t->p->a;

@@ -1,17 +1,20 @@
 /* Open rows that select (an encoder's, docs/selective-attention.md): F[i,j] = the sum over rows k != i of S[k,j].
  *
- * A unit is a sequence, or a key-value head's group where each has a selection of its own. As many units as there are
- * threads are worked on at a time, in steps that all threads share:
+ * A unit is a sequence, or a key-value head's group if each group has its own selection. As many units as there are
+ * threads are processed at a time, in steps that all threads share:
  *
- *   forward:  pack keys and values | sums of S down each column block, from the selecting head's logits | row blocks:
- * the tile of F serves all heads of the unit backward: pack rows | column blocks: selecting logits and sums of S; W, G,
- * dv, dF of every head; sums of dF, from them dS[k,j] = sum over i != k of dF[i,j], which joins the selecting head's G
- * | dq of the parts added up
+ *   forward:  1. pack keys and values
+ *             2. sum S down each column block, from the selecting head's logits
+ *             3. row blocks: the tile of F serves all heads of the unit
+ *   backward: 1. pack rows
+ *             2. column blocks: selecting logits and sums of S; W, G, dv, dF of every head; sums of dF, and from them
+ *                dS[k,j] = sum over i != k of dF[i,j], which is added to the selecting head's G
+ *             3. add up the parts of dq
  *
- * Each block is one thread's and sums run in a fixed order, so results do not depend on the number of threads, bit for
- * bit. Nothing is T x T. Forward forms the selecting head's logits once more than dense attention: 2 D operations a
- * pair for all heads together; backward, which keeps those of a column block, costs no product beyond dense (but in the
- * bilinear form). Scratch of a thread in backward: three times T x 64 floats. */
+ * Each block belongs to one thread and sums run in a fixed order, so results are bitwise independent of the number of
+ * threads. Nothing is T x T. Forward computes the selecting head's logits once more than dense attention: 2 D
+ * operations a pair for all heads together. Backward keeps those of a column block, so it needs no product beyond dense
+ * attention (except in the bilinear form). Scratch of a thread in backward: three times T x 64 floats. */
 #include "backends/cpu/attention/open_select.h"
 #include "backends/cpu/attention/products.h"
 
@@ -20,9 +23,9 @@
 #include "backends/cpu/attention/score.h"
 #include "base/team.h"
 
-enum { BACKWARD_ITEMS = 8 }; /* a unit's columns are dealt out where there are fewer units than this */
+enum { BACKWARD_ITEMS = 8 }; /* a unit's columns are divided if there are fewer units than this */
 
-/* Depends on the shape alone: what is summed in which order must not depend on the threads. */
+/* Depends only on the shape, since the order of sums must not depend on the number of threads. */
 int64_t wn_open_parts(const struct wn_attention_plan *p) {
   return wn_max_i64(1, wn_min_i64(BACKWARD_ITEMS / p->units, wn_open_blocks(p)));
 }
@@ -32,18 +35,18 @@ void wn_open_unit_lay(const struct wn_attention_plan *p, bool backward, struct w
   const int64_t parts = wn_open_parts(p);
   const bool bilinear = p->a->sel.bilinear;
   const struct wn_array rows[] = {
-      {"kt", !backward, WN_DIMS(groups, R, D, WN_TILE), sizeof *t->kt, &t->kt},
-      {"v", !backward, WN_DIMS(groups, R, WN_TILE, Dp), sizeof *t->v, &t->v},
-      {"skt", !backward && bilinear, WN_DIMS(R, D, WN_TILE), sizeof *t->skt, &t->skt},
-      {"sums of S", !backward, WN_DIMS(R, WN_TILE), sizeof *t->hi, &t->hi},
-      {"sums of S, rest", !backward, WN_DIMS(R, WN_TILE), sizeof *t->lo, &t->lo},
-      {"q", backward, WN_DIMS(heads, R, WN_TILE, Dp), sizeof *t->q, &t->q},
-      {"dy", backward, WN_DIMS(heads, R, WN_TILE, Dp), sizeof *t->dy, &t->dy},
-      {"sq", backward && bilinear, WN_DIMS(R, WN_TILE, Dp), sizeof *t->sq, &t->sq},
-      {"lse", backward, WN_DIMS(heads, R, WN_TILE), sizeof *t->lse, &t->lse},
-      {"delta", backward, WN_DIMS(heads, R, WN_TILE), sizeof *t->delta, &t->delta},
-      {"dq", backward, WN_DIMS(parts * heads, R, WN_TILE, Dp), sizeof *t->dq, &t->dq},
-      {"dsq", backward && bilinear, WN_DIMS(parts, R, WN_TILE, Dp), sizeof *t->dsq, &t->dsq},
+      WN_ARRAY_FOR(t->kt, "kt", !backward, WN_DIMS(groups, R, D, WN_TILE)),
+      WN_ARRAY_FOR(t->v, "v", !backward, WN_DIMS(groups, R, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->skt, "skt", !backward && bilinear, WN_DIMS(R, D, WN_TILE)),
+      WN_ARRAY_FOR(t->hi, "sums of S", !backward, WN_DIMS(R, WN_TILE)),
+      WN_ARRAY_FOR(t->lo, "sums of S, rest", !backward, WN_DIMS(R, WN_TILE)),
+      WN_ARRAY_FOR(t->q, "q", backward, WN_DIMS(heads, R, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->dy, "dy", backward, WN_DIMS(heads, R, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->sq, "sq", backward && bilinear, WN_DIMS(R, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->lse, "lse", backward, WN_DIMS(heads, R, WN_TILE)),
+      WN_ARRAY_FOR(t->delta, "delta", backward, WN_DIMS(heads, R, WN_TILE)),
+      WN_ARRAY_FOR(t->dq, "dq", backward, WN_DIMS(parts * heads, R, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->dsq, "dsq", backward && bilinear, WN_DIMS(parts, R, WN_TILE, Dp)),
   };
   WN_ARRAYS_LAY(x, rows);
 }
@@ -54,26 +57,26 @@ void wn_open_worker_lay(const struct wn_attention_plan *p, bool backward, struct
   const int64_t groups = wn_open_groups(p);
   const bool bilinear = backward && p->a->sel.bilinear;
   const struct wn_array rows[] = {
-      {"q", !backward, WN_DIMS(heads, WN_TILE, Dp), sizeof *t->q, &t->q},
-      {"sq", !backward, WN_DIMS(WN_TILE, Dp), sizeof *t->sq, &t->sq},
-      {"acc", !backward, WN_DIMS(heads, WN_TILE, Dp), sizeof *t->acc, &t->acc},
-      {"m", !backward, WN_DIMS(heads, WN_TILE), sizeof *t->m, &t->m},
-      {"l", !backward, WN_DIMS(heads, WN_TILE, WN_TILE_LANES), sizeof *t->l, &t->l},
-      {"factor", !backward, WN_DIMS(WN_TILE), sizeof *t->factor, &t->factor},
-      {"k", backward, WN_DIMS(groups, WN_TILE, Dp), sizeof *t->k, &t->k},
-      {"kt", backward, WN_DIMS(groups, D, WN_TILE), sizeof *t->kt, &t->kt},
-      {"vt", backward, WN_DIMS(groups, D, WN_TILE), sizeof *t->vt, &t->vt},
-      {"dk", backward, WN_DIMS(groups, WN_TILE, Dp), sizeof *t->dk, &t->dk},
-      {"dv", backward, WN_DIMS(groups, WN_TILE, Dp), sizeof *t->dv, &t->dv},
-      {"sk", bilinear, WN_DIMS(WN_TILE, Dp), sizeof *t->sk, &t->sk},
-      {"skt", bilinear, WN_DIMS(D, WN_TILE), sizeof *t->skt, &t->skt},
-      {"dsk", bilinear, WN_DIMS(WN_TILE, Dp), sizeof *t->dsk, &t->dsk},
-      {"selecting logits", true, WN_DIMS(R, WN_TILE_AREA), sizeof *t->base, &t->base},
-      {"G", backward, WN_DIMS(R, WN_TILE_AREA), sizeof *t->G, &t->G},
-      {"dF", backward, WN_DIMS(R, WN_TILE_AREA), sizeof *t->dF, &t->dF},
-      {"w", true, WN_DIMS(WN_TILE_AREA), sizeof *t->w, &t->w},
-      {"g", backward, WN_DIMS(WN_TILE_AREA), sizeof *t->g, &t->g},
-      {"F", true, WN_DIMS(WN_TILE_AREA), sizeof *t->F, &t->F},
+      WN_ARRAY_FOR(t->q, "q", !backward, WN_DIMS(heads, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->sq, "sq", !backward, WN_DIMS(WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->acc, "acc", !backward, WN_DIMS(heads, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->m, "m", !backward, WN_DIMS(heads, WN_TILE)),
+      WN_ARRAY_FOR(t->l, "l", !backward, WN_DIMS(heads, WN_TILE, WN_TILE_LANES)),
+      WN_ARRAY_FOR(t->factor, "factor", !backward, WN_DIMS(WN_TILE)),
+      WN_ARRAY_FOR(t->k, "k", backward, WN_DIMS(groups, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->kt, "kt", backward, WN_DIMS(groups, D, WN_TILE)),
+      WN_ARRAY_FOR(t->vt, "vt", backward, WN_DIMS(groups, D, WN_TILE)),
+      WN_ARRAY_FOR(t->dk, "dk", backward, WN_DIMS(groups, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->dv, "dv", backward, WN_DIMS(groups, WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->sk, "sk", bilinear, WN_DIMS(WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->skt, "skt", bilinear, WN_DIMS(D, WN_TILE)),
+      WN_ARRAY_FOR(t->dsk, "dsk", bilinear, WN_DIMS(WN_TILE, Dp)),
+      WN_ARRAY_FOR(t->base, "selecting logits", true, WN_DIMS(R, WN_TILE_AREA)),
+      WN_ARRAY_FOR(t->G, "G", backward, WN_DIMS(R, WN_TILE_AREA)),
+      WN_ARRAY_FOR(t->dF, "dF", backward, WN_DIMS(R, WN_TILE_AREA)),
+      WN_ARRAY_FOR(t->w, "w", true, WN_DIMS(WN_TILE_AREA)),
+      WN_ARRAY_FOR(t->g, "g", backward, WN_DIMS(WN_TILE_AREA)),
+      WN_ARRAY_FOR(t->F, "F", true, WN_DIMS(WN_TILE_AREA)),
   };
   WN_ARRAYS_LAY(x, rows);
 }
@@ -84,8 +87,7 @@ void wn_open_select_lay(const struct wn_attention_plan *p, bool backward, struct
   wn_open_worker_lay(p, backward, &s->worker, &(struct wn_open_worker){0});
   s->units = wn_arrays_lay_copies(x, &s->unit, wn_open_units(p));
   s->workers = wn_arrays_lay_copies(x, &s->worker, p->exec->threads);
-  const struct wn_array rows[] = {
-      {"strength", backward, WN_DIMS(p->units, wn_open_parts(p)), sizeof *s->strength, &s->strength}};
+  const struct wn_array rows[] = {WN_ARRAY_FOR(s->strength, "strength", backward, WN_DIMS(p->units, wn_open_parts(p)))};
   WN_ARRAYS_LAY(x, rows);
 }
 
@@ -190,7 +192,7 @@ static void open_sum_column(struct wn_open_place *x, int64_t c) {
   }
 }
 
-/* F of a tile where it is asked for; c = x->blocks: the columns that are padding. */
+/* Copies F of a tile to the caller if requested. c = x->blocks: the columns of padding. */
 static void open_show_F(const struct wn_open_place *x, int64_t r, int64_t c) {
   const struct wn_attention *a = x->p->a;
   const int64_t at = x->u.b * wn_selection_groups(a) + x->u.choice;

@@ -7,7 +7,7 @@
 #include "backends/cpu/attention/score.h"
 #include "base/team.h"
 
-/* Columns of one part of a unit: what they add to. */
+/* One part of a unit's columns: where its gradients are added. */
 struct open_part {
   float *dq, *dsq, *dbias;
   double strength;
@@ -48,7 +48,7 @@ static void open_pack_column(const struct wn_open_place *x, int64_t c) {
   memset(w->dsk, 0, (size_t)tall * sizeof *w->dsk);
 }
 
-/* From the gradient G of a tile's logits, which maps turned into `mapped` (NULL: no map bends), to q and k. */
+/* From the gradient G of a tile's logits, mapped to `mapped` (NULL: no map needs them), to those of q and k. */
 static void open_logits_gradient(const struct wn_open_place *x, const struct open_part *to, int64_t h, int64_t r,
                                  int64_t c, const float *mapped, float *G) {
   const struct wn_attention_plan *p = x->p;
@@ -60,7 +60,7 @@ static void open_logits_gradient(const struct wn_open_place *x, const struct ope
   wn_tile_values(p, s.rows, WN_TILE, x->w->k + g, G, to->dq + at);
 }
 
-/* W and G of a head on a tile: dv, dF; dk and dq unless the selections' gradient must join first. */
+/* One head on a tile: W, G, dv, dF; also dk and dq, unless the selections' gradient must be added first. */
 static void open_backward_head(const struct wn_open_place *x, const struct open_part *to, int64_t h, int64_t r,
                                int64_t c) {
   const struct wn_attention_plan *p = x->p;
@@ -89,13 +89,13 @@ static void open_backward_head(const struct wn_open_place *x, const struct open_
                                               .lse = x->shared.lse + row,
                                               .delta = x->shared.delta + row,
                                               .dF = w->dF + r * WN_TILE_AREA});
-  if (x->keys == 1) memset(G, 0, (size_t)(rows * WN_TILE) * sizeof *G); /* whatever the logit */
+  if (x->keys == 1) memset(G, 0, (size_t)(rows * WN_TILE) * sizeof *G); /* its attention weight is 1 */
   if (a->dropout.p > 0) wn_terms_drop(p, &s, keep, w->w);
   wn_tile_columns(p, rows, WN_TILE, dy, w->w, w->dv + g * WN_TILE * p->Dp);
   if (!selects) open_logits_gradient(x, to, h, r, c, bends ? mapped : NULL, G);
 }
 
-/* dS of a tile, from the sums of dF over all rows, to what its rows selected with. */
+/* From the sums of dF over all rows to dS of a tile, and on to what its rows selected with. */
 static void open_selection_gradient(struct wn_open_place *x, struct open_part *to, int64_t r, int64_t c,
                                     const float *hi, const float *lo) {
   const struct wn_attention_plan *p = x->p;
@@ -123,7 +123,7 @@ static void open_selection_gradient(struct wn_open_place *x, struct open_part *t
   }
 }
 
-/* Stores rows of a column block, dk, dv or dsk. */
+/* Stores the rows of a column block of dk, dv or dsk. */
 static void open_store_column(const struct wn_open_place *x, void *array, struct wn_stride stride, int64_t head,
                               int64_t c, const float *from, double factor) {
   const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, x->keys - j0);
@@ -138,9 +138,9 @@ static void open_backward_column(struct wn_open_place *x, struct open_part *to, 
   const struct wn_open_worker *w = x->w;
   const int64_t tall = WN_TILE * p->Dp;
   const float *kt = x->u.select < 0 ? w->skt : w->kt + x->u.select / p->group * WN_TILE * a->D;
-  float S[2][WN_TILE] = {{0}}, dF[2][WN_TILE] = {{0}}; /* sums, and what rounding took off them */
+  float S[2][WN_TILE] = {{0}}, dF[2][WN_TILE] = {{0}}; /* sums, and their rounding errors */
   open_pack_column(x, c);
-  for (int64_t r = 0; r < x->R; r++) { /* rows of padding select nothing, but a head's logits are needed of them too */
+  for (int64_t r = 0; r < x->R; r++) { /* rows of padding select nothing, but the heads need their logits */
     const float *q = x->u.select < 0 ? x->shared.sq + r * tall : x->shared.q + (x->u.select * x->R + r) * tall;
     wn_open_selecting_logits(x, r, c, q, kt, w->base + r * WN_TILE_AREA);
     struct wn_tile_open t = wn_open_tile(x, r, c, w->base + r * WN_TILE_AREA);
@@ -166,7 +166,7 @@ static void open_backward_column(struct wn_open_place *x, struct open_part *to, 
   if (x->u.select < 0) open_store_column(x, a->dsk, a->sel.s_sk, x->u.choice, c, w->dsk, a->scale);
 }
 
-/* Keys that are padding have no gradient. */
+/* Clears the gradients of keys that are padding. */
 static void open_clear_padding(const struct wn_open_place *x, void *array, struct wn_stride stride, int64_t head) {
   const struct wn_attention *a = x->p->a;
   for (int64_t j = x->keys; array && j < a->Tk; j++)

@@ -1,31 +1,30 @@
-/* Operands of a call's products, packed from its rows: floats, products.h, or bf16 (bf16.h). The
- * loops of forward and backward are the same for both: tiles of logits, weights and gradients, and all sums, are
- * floats. */
+/* Packs the operands of a call's products from its rows: as floats (products.h) or bf16 (bf16.h). The loops of forward
+ * and backward are the same for both: tiles of logits, attention weights and gradients, and all sums, are floats. */
 #ifndef WN_BACKENDS_CPU_ATTENTION_OPERANDS_H
 #define WN_BACKENDS_CPU_ATTENTION_OPERANDS_H
 
 #include "backends/cpu/attention/products.h"
 
-/* Bytes of a number of the call's rows, and of its operands. */
+/* Bytes of an element of the call's rows, and of its operands. */
 static inline size_t wn_operand_size(const struct wn_attention_plan *p) {
   return p->bf16 ? sizeof(uint16_t) : sizeof(float);
 }
-/* Numbers of a tile of 64 columns of D: in bf16 a pair is whole. */
+/* Elements in a tile of 64 columns of D; in bf16, D is rounded up to a pair. */
 static inline int64_t wn_operand_columns(const struct wn_attention_plan *p) {
   return WN_TILE * (p->bf16 ? (p->a->D + 1) / 2 * 2 : p->a->D);
 }
 static inline void *wn_operand_at(const struct wn_attention_plan *p, const void *operand, int64_t n) {
   return (char *)(uintptr_t)operand + n * (int64_t)wn_operand_size(p);
 }
-/* A row of head h in a strided array of the call's rows. */
+/* Row t of head h in a strided array of the call's rows. */
 static inline void *wn_row_at(const struct wn_attention_plan *p, const void *x, struct wn_stride s, int64_t b,
                               int64_t t, int64_t h) {
   return wn_operand_at(p, x, b * s.b + t * s.t + h * s.h);
 }
 
-/* --- packing: [rows,D] of the caller's, rows `stride` apart --- */
+/* --- packing: the caller's [rows,D], with row stride `stride` --- */
 
-/* [rows][Dp], for the left side of products. */
+/* To [rows][Dp], as left operand. */
 static inline void wn_pack_rows(const struct wn_attention_plan *p, void *to, const void *from, int64_t stride,
                                 int64_t rows) {
   if (p->bf16)
@@ -33,7 +32,7 @@ static inline void wn_pack_rows(const struct wn_attention_plan *p, void *to, con
   else
     p->ops->pack(to, rows, p->Dp, from, stride, rows, p->a->D, 1.0f);
 }
-/* [64][Dp], for the right side. */
+/* To [64][Dp], as right operand. */
 static inline void wn_pack_values(const struct wn_attention_plan *p, void *to, const void *from, int64_t stride,
                                   int64_t rows) {
   if (p->bf16)
@@ -49,7 +48,7 @@ static inline void wn_pack_rows_right(const struct wn_attention_plan *p, void *t
   else
     wn_pack_values(p, to, from, stride, rows);
 }
-/* [D][64], for the right side; times `factor` where these are floats. */
+/* To [D][64], as right operand; floats are multiplied by `factor`. */
 static inline void wn_pack_columns(const struct wn_attention_plan *p, void *to, const void *from, int64_t stride,
                                    int64_t rows, double factor) {
   if (p->bf16)
@@ -57,7 +56,7 @@ static inline void wn_pack_columns(const struct wn_attention_plan *p, void *to, 
   else
     p->ops->pack_transposed(to, from, stride, rows, p->a->D, (float)factor);
 }
-/* out[rows] = x . y of the caller's rows. */
+/* out[rows] = x . y for the caller's rows. */
 static inline void wn_rows_dot(const struct wn_attention_plan *p, float *out, const void *x, const void *y,
                                int64_t stride, int64_t rows) {
   if (p->bf16)
@@ -65,8 +64,8 @@ static inline void wn_rows_dot(const struct wn_attention_plan *p, float *out, co
   else
     p->ops->row_dot(out, x, stride, y, stride, rows, p->a->D);
 }
-/* What becomes of sums [rows][Dp]: `parts` of them, `step` apart, times factor[row], or `all` where it is NULL. They
- * may be overwritten. */
+/* How sums [rows][Dp] are stored: `parts` of them, `step` apart, are added, times factor[row] (or `all` if factor is
+ * NULL). The sums may be overwritten. */
 struct wn_unpack {
   float *from;
   int64_t parts, step, rows;
@@ -80,7 +79,7 @@ static inline void wn_unpack_rows(const struct wn_attention_plan *p, void *to, i
   if (p->bf16) p->bf16->round(to, stride, sum, x->rows, p->a->D, p->Dp);
 }
 
-/* From sums of wn_product_columns, row `first` on, times `factor`. They may be overwritten. */
+/* Stores the sums of wn_product_columns, from row `first` on, times `factor`. The sums may be overwritten. */
 static inline void wn_unpack_columns(const struct wn_attention_plan *p, void *to, int64_t stride, float *from,
                                      int64_t first, int64_t rows, double factor) {
   if (p->bf16 && p->bf16->unpack_turned)
@@ -92,7 +91,7 @@ static inline void wn_unpack_columns(const struct wn_attention_plan *p, void *to
 
 /* --- products --- */
 
-/* Around those of a thread. */
+/* Called around a thread's products. */
 static inline void wn_products_begin(const struct wn_attention_plan *p) {
   if (p->bf16 && p->bf16->begin) p->bf16->begin();
 }
@@ -100,7 +99,7 @@ static inline void wn_products_end(const struct wn_attention_plan *p) {
   if (p->bf16 && p->bf16->end) p->bf16->end();
 }
 
-/* c[rows,width], a tile, = x[rows,D] y[D,width]: y packed by wn_pack_columns with this factor. */
+/* c[rows,width], a tile, = x[rows,D] y[D,width]. y was packed by wn_pack_columns with this factor. */
 static inline void wn_product_logits(const struct wn_attention_plan *p, int64_t rows, int64_t width, const void *y,
                                      const void *x, float *c, double factor) {
   if (p->bf16)
@@ -108,7 +107,7 @@ static inline void wn_product_logits(const struct wn_attention_plan *p, int64_t 
   else
     wn_tile_logits(p, rows, width, y, x, c);
 }
-/* c[rows,Dp] += x[rows,width] y[width,Dp]: x a tile, y packed by wn_pack_values. */
+/* c[rows,Dp] += x[rows,width] y[width,Dp]. x is a tile; y was packed by wn_pack_values. */
 static inline void wn_product_values(const struct wn_attention_plan *p, int64_t rows, int64_t width, const void *y,
                                      const float *x, float *c) {
   if (p->bf16)
@@ -116,8 +115,8 @@ static inline void wn_product_values(const struct wn_attention_plan *p, int64_t 
   else
     wn_tile_values(p, rows, width, y, x, c);
 }
-/* c[width,Dp] += x[rows,width]^T y[rows,Dp], read by wn_unpack_columns: x the rows from `row` on of a block's tile; y
- * the block's, packed by wn_pack_rows_right. */
+/* c[width,Dp] += x[rows,width]^T y[rows,Dp], to be read by wn_unpack_columns. x: rows of a block's tile from `row` on;
+ * y: the whole block, packed by wn_pack_rows_right. */
 static inline void wn_product_columns(const struct wn_attention_plan *p, int64_t row, int64_t rows, int64_t width,
                                       const void *y, const float *x, float *c) {
   if (p->bf16)

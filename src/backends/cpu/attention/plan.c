@@ -1,10 +1,10 @@
-/* The plan of a fused attention call: who works on what, which kernels, and which pairs of a tile are seen.
+/* The plan of a fused attention call: how work is divided, which kernels run, and which pairs of a tile are seen.
  *
- * A unit is what must be worked on in order by one thread: a sequence when selection ties its heads together, else one
- * key-value head's group. With enough units each thread takes its own; else the threads work on one sequence together
- * (forward: chunks of rows with equal numbers of pairs; backward: columns dealt out in turn). Results do not depend on
- * which thread takes a unit; forward's do not depend on the number of threads at all, but for the last digits where
- * dead keys are skipped: a chunk begins with a list of its own. */
+ * A unit is what one thread must process in order: a sequence if selection ties its heads together, else one key-value
+ * head's group. If there are enough units, each thread takes its own; else all threads share one sequence (forward:
+ * chunks of rows with equal numbers of pairs; backward: columns in turn). Results do not depend on which thread takes a
+ * unit. Results of forward do not depend on the number of threads at all, except in the last digits if dead keys are
+ * skipped, since each chunk starts its own list. */
 #include <math.h>
 #include <string.h>
 #if WN_HAVE_LIBXSMM
@@ -34,13 +34,13 @@ wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_ex
   p->units = a->sel.on && wn_selection_groups(a) == 1 ? a->B : a->B * a->Hkv;
   const int64_t row_blocks = p->blocks - p->first_block, threads = exec->threads;
   const bool balanced = p->units % threads == 0 || p->units >= 4 * threads;
-  /* A team needs a few row blocks (backward: column blocks) for each of its threads. */
+  /* A team needs several row blocks (backward: column blocks) per thread. */
   p->own = balanced || (backward ? p->blocks : row_blocks) < 2 * threads || (a->sel.on && p->units != a->B);
   p->chunks = threads;
   if (p->own && p->units < threads) p->threads = (int)p->units;
   wn_sparse_init(p, backward);
   p->dead_keys.wanted = backward ? wn_dead_keys_wanted_backward(p) : wn_dead_keys_wanted(a);
-  p->dead_keys.on = false; /* until values may be looked at */
+  p->dead_keys.on = false; /* until values may be read */
   p->dead_keys.limit = p->dead_keys.wanted ? (float)log(a->sel.dead_share / (double)a->Tk) : -INFINITY;
   return WN_OK;
 }
@@ -49,15 +49,15 @@ wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_ex
 static wn_tile_kernel dispatch(bool avx512, int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc,
                                float beta, int flags) {
   const libxsmm_blasint a = (libxsmm_blasint)lda, b = (libxsmm_blasint)ldb, c = (libxsmm_blasint)ldc;
-  /* The two instruction sets must not share one entry of libxsmm's registry: without a prefetch the strategy changes
-   * nothing but the entry's key. */
+  /* The two instruction sets need separate entries in libxsmm's registry. Without a prefetch in the kernel, the
+   * strategy changes only the entry's key. */
   const int prefetch = avx512 ? LIBXSMM_PREFETCH_NONE : LIBXSMM_PREFETCH_SIGONLY;
   const float alpha = 1.0f;
   return (wn_tile_kernel)libxsmm_smmdispatch((libxsmm_blasint)m, (libxsmm_blasint)n, (libxsmm_blasint)k, &a, &b, &c,
                                              &alpha, &beta, &flags, &prefetch);
 }
 
-/* All widths for n rows of relative positions. */
+/* All widths for n rows, for relative positions. */
 static bool skew_kernels(struct wn_attention_plan *p, bool avx512, int64_t n) {
   struct wn_tile_kernels *k = &p->kernels;
   const int64_t D = p->a->D, Dp = p->Dp;
@@ -94,7 +94,7 @@ wn_status wn_attention_plan_kernels(struct wn_attention_plan *p, bool avx512) {
   if (!avx512 && target > LIBXSMM_X86_AVX2) libxsmm_set_target_archid(LIBXSMM_X86_AVX2);
   bool ok = true;
   if (p->a->open) ok = kernels_for_rows(p, avx512, WN_TILE) && kernels_for_rows(p, avx512, p->a->Tq % WN_TILE);
-  /* Row counts differ in the first and the last block only. */
+  /* Only the first and the last block may have another number of rows. */
   const int64_t blocks[3] = {p->first_block, wn_min_i64(p->first_block + 1, p->blocks - 1), p->blocks - 1};
   for (int i = 0; i < 3 && !p->a->open; i++) {
     struct wn_attention_rows r;
@@ -117,7 +117,7 @@ wn_status wn_attention_plan_kernels(struct wn_attention_plan *p, bool avx512) {
 #else
 wn_status wn_attention_plan_kernels(struct wn_attention_plan *p, bool avx512) {
   (void)avx512;
-  memset(&p->kernels, 0, sizeof p->kernels); /* our own serve all shapes */
+  memset(&p->kernels, 0, sizeof p->kernels); /* our own kernels serve all shapes */
   return WN_OK;
 }
 #endif
@@ -150,7 +150,7 @@ void wn_attention_rows_init(const struct wn_attention_plan *p, int64_t b, int64_
   }
 }
 
-/* Bits lo..hi. */
+/* Sets bits lo..hi. */
 static uint64_t bit_range(int64_t lo, int64_t hi) {
   if (lo < 0) lo = 0;
   if (hi > WN_TILE - 1) hi = WN_TILE - 1;
@@ -162,20 +162,20 @@ static uint64_t bit_at(int64_t at) {
   return at >= 0 && at < WN_TILE ? UINT64_C(1) << at : 0;
 }
 
-/* Does anything ask for selections of keys that no row sees any more? */
+/* Does anything need the selections of keys that no row sees any more? */
 static bool all_selections(const struct wn_attention *a) {
   return a->sel.on && (a->sel.F || a->sel.f_out || a->sel.mem);
 }
 
-/* Keep rules meet here, pair by pair. */
+/* Combines the keep rules, pair by pair. */
 static void strip_masks(const struct wn_attention_plan *p, const struct wn_attention_rows *r, int64_t j0,
                         struct wn_attention_strip *s) {
   const struct wn_attention *a = p->a;
-  const bool apart = j0 / WN_TILE < wn_sparse_edge(p, r->block); /* heads see this tile by distances */
+  const bool apart = j0 / WN_TILE < wn_sparse_edge(p, r->block); /* heads see this tile by gathered distances */
   const int64_t pos0 = r->p0 + s->row;
-  /* Selection runs over the tile's whole width, beyond that of a strip. */
+  /* Selection covers the whole width of a tile, even beyond the strip. */
   const bool past = j0 + s->width - 1 <= pos0 && r->doc_max <= j0 && (!a->sel.on || s->width == WN_TILE);
-  const bool slots = a->slots.at != NULL; /* of one group: the heads share the masks */
+  const bool slots = a->slots.at != NULL; /* of one group only, since the heads share the masks */
   const uint64_t zero = slots && a->sel.protect_first ? wn_slots_first(a, r->b, 0, j0) : 0;
   const bool rules =
       !apart && wn_terms_mask(a) && (slots || !wn_terms_all(a, pos0 - j0 - s->width + 1, pos0 + s->rows - 1 - j0));
@@ -205,7 +205,7 @@ static void strip_masks(const struct wn_attention_plan *p, const struct wn_atten
     s->masks[1][i] = seen;
   }
   s->skip = apart || shown == 0;
-  /* Selections of evicted keys matter only where F is read. */
+  /* Selections of evicted keys matter only if F is read. */
   const bool forgotten = evicted == WN_EVICTED_ALL && !all_selections(a);
   s->empty = a->sel.on && !forgotten ? some == 0 : shown == 0;
   if (!full) s->seen = s->masks[0];

@@ -1,6 +1,6 @@
-/* Products on tiles of floats: libxsmm's kernels, made for a call's shapes (plan.c), or our own (product.h) where there
- * are none: in a build without libxsmm. `rows` of x, and sums as wide as `width`; all tiles have row length WN_TILE,
- * packed rows Dp. */
+/* Products on tiles of floats: libxsmm's kernels, created for a call's shapes (plan.c), or our own (product.h) in a
+ * build without libxsmm. Arguments: number of rows of x, `width` of the sums. All tiles have row length WN_TILE, packed
+ * rows Dp. */
 #ifndef WN_BACKENDS_CPU_ATTENTION_PRODUCTS_H
 #define WN_BACKENDS_CPU_ATTENTION_PRODUCTS_H
 
@@ -34,8 +34,8 @@ static inline void wn_tile_columns(const struct wn_attention_plan *p, int64_t ro
                 .ldc = p->Dp, .add = true);
 }
 
-/* The same on distances of at most WN_SKEW_ROWS rows: tiles of width + WN_SKEW_ROWS columns, `stride` apart in
- * logits' y. */
+/* The same on the distances of at most WN_SKEW_ROWS rows: tiles of width + WN_SKEW_ROWS columns, with stride `stride`
+ * in y of the logits. */
 static inline void wn_skew_logits(const struct wn_attention_plan *p, int64_t rows, int64_t width, int64_t stride,
                                   const float *y, const float *x, float *c) {
   const int64_t all = width + WN_SKEW_ROWS;

@@ -1,31 +1,32 @@
 /* Relative positions (Shaw et al. 2018) on tiles: logits += scale * q . p[i - j], and the gradients of q and p.
  *
- * The distances of a tile run along its diagonals. A few rows at a time, R = q P^T is formed for all distances that
- * they meet, P's rows packed from the farthest to the nearest, so that row i's part of R lies in the order of its
- * columns, one place further left than that of row i - 1 (the relative shift of Dai et al. 2019, appendix B, a tile at
- * a time). Backward skews the other way: dq += dR P, dp += dR^T q. With 16 rows and 64 columns R has 80 columns: 2.5 D
- * operations per pair and head forward, 7.5 D backward, compared with attention's own 4 D and 10 D. dp is summed in
- * parts, each of them by one thread in a fixed order, and the parts in order. */
+ * Distances are constant along a tile's diagonals. For a few rows at a time, R = q P^T is computed for all distances
+ * that occur in them. P's rows are packed from the farthest to the nearest, so the part of R for row i is in the order
+ * of the row's columns, shifted left by one relative to row i - 1 (the relative shift of Dai et al. 2019, appendix B,
+ * tile by tile). Backward shifts the other way: dq += dR P, dp += dR^T q. With 16 rows and 64 columns R has 80 columns:
+ * 2.5 D operations per pair and head forward, 7.5 D backward, compared with attention's own 4 D and 10 D. dp is summed
+ * in parts, each by one thread in a fixed order; then the parts are added in order. */
 #include <string.h>
 #include "backends/cpu/attention/slots.h"
 #include "backends/cpu/attention/products.h"
 #include "backends/cpu/attention/terms.h"
 #include "base/team.h"
 
-/* As many as there are threads where those are more: up to 16 threads the sums are the same bit for bit. */
+/* Or as many as threads, if that is more: up to 16 threads the sums are bitwise the same. */
 enum { PARTS = 16 };
 
-/* Distance of the packed rows' first column. Row groups begin at multiples of WN_SKEW_ROWS, so do the columns used. */
+/* Distance of the packed rows' first column. Row groups begin at multiples of WN_SKEW_ROWS, and so do the columns they
+ * use. */
 static int64_t relative_farthest(const struct wn_attention *a) {
   return (a->Tk - 1) | (WN_SKEW_ROWS - 1);
 }
 
-/* Columns: down to the distance of a tile's last column, as seen from the first row above the diagonal's tile. */
+/* Number of columns: down to the distance of a tile's last column from the first row of its group. */
 static int64_t columns(const struct wn_attention *a) {
   return relative_farthest(a) + 1 + WN_TILE;
 }
 
-/* Floats from one dimension to the next: an odd number of cache lines, so that they spread over the cache's sets. */
+/* Floats per dimension: an odd number of cache lines, so that dimensions spread over the cache's sets. */
 int64_t wn_terms_relative_stride(const struct wn_attention_plan *p) {
   return (columns(p->a) / 16 | 1) * 16;
 }
@@ -42,10 +43,9 @@ void wn_terms_relative_lay(const struct wn_attention_plan *p, struct wn_arrays *
   const struct wn_attention *a = p->a;
   const bool on = a->relative.P > 0, back = on && backward, sums = back && a->relative.dp;
   const struct wn_array rows[] = {
-      {"distances", on, WN_DIMS(a->D, wn_terms_relative_stride(p)), sizeof *s->distances, &s->distances},
-      {"rows of distances", back, WN_DIMS(columns(a), p->Dp), sizeof *s->distance_rows, &s->distance_rows},
-      {"sums of distances", sums, WN_DIMS(wn_terms_parts(p), columns(a), p->Dp), sizeof *s->distance_sums,
-       &s->distance_sums},
+      WN_ARRAY_FOR(s->distances, "distances", on, WN_DIMS(a->D, wn_terms_relative_stride(p))),
+      WN_ARRAY_FOR(s->distance_rows, "rows of distances", back, WN_DIMS(columns(a), p->Dp)),
+      WN_ARRAY_FOR(s->distance_sums, "sums of distances", sums, WN_DIMS(wn_terms_parts(p), columns(a), p->Dp)),
   };
   WN_ARRAYS_LAY(l, rows);
 }
@@ -68,12 +68,12 @@ void wn_terms_relative_pack(const struct wn_attention_plan *p, bool backward) {
   }
 }
 
-/* Rows of a strip that share their columns. */
+/* Rows of a strip that use the same columns. */
 struct group {
-  int64_t row, rows; /* from the strip's first */
-  int64_t first;     /* from the position that the columns are counted from */
-  int64_t column;    /* of the packed distances */
-  int64_t next;      /* row */
+  int64_t row, rows; /* counted from the strip's first row */
+  int64_t first;     /* row's position, counted from the group's base */
+  int64_t column;    /* index in the packed distances */
+  int64_t next;      /* the row after the group */
 };
 static struct group group_at(const struct wn_terms_strip *s, int64_t row) {
   const int64_t position = s->r + row + s->a->Tk - s->a->Tq, base = position / WN_SKEW_ROWS * WN_SKEW_ROWS;
@@ -84,7 +84,8 @@ static struct group group_at(const struct wn_terms_strip *s, int64_t row) {
   return g;
 }
 
-/* Keys in any order, each row's own distances. Those beyond the table are of keys that no rule shows. */
+/* For keys in slots, in any order: each row uses its own distances. Distances beyond the table belong to keys that no
+ * rule shows. */
 static void relative_slots(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *q,
                            float *tile) {
   const struct wn_attention *a = p->a;
@@ -104,7 +105,7 @@ void wn_terms_relative_row(const struct wn_attention_plan *p, const struct wn_te
                            float *tile) {
   const struct wn_attention *a = p->a;
   const int64_t at = s->r + a->Tk - a->Tq - s->j0, last = wn_min_i64(at, s->width - 1), x = at - last;
-  const int64_t count = wn_min_i64(last + 1, a->relative.P - x); /* keys, from the last one back */
+  const int64_t count = wn_min_i64(last + 1, a->relative.P - x); /* number of keys, from the last one backwards */
   _Alignas(64) float R[WN_TILE];
   if (a->slots.at) {
     relative_slots(p, s, q, tile);
@@ -146,7 +147,7 @@ void wn_terms_relative_part_clear(const struct wn_attention_plan *p, float *dp) 
   if (dp) memset(dp, 0, (size_t)(columns(p->a) * p->Dp) * sizeof *dp);
 }
 
-/* The parts, in order, to dp. */
+/* Adds the parts to dp, in order. */
 void wn_terms_relative_end(const struct wn_attention_plan *p) {
   const struct wn_attention *a = p->a;
   const int64_t parts = wn_terms_parts(p), step = columns(a) * p->Dp;

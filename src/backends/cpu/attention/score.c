@@ -1,5 +1,4 @@
-/* Score maps on tiles. Each row is one call of each map's function for this instruction set: nothing where a call has
- * no map, and a call for 64 logits where it has. */
+/* Score maps on tiles. Each map's function for this instruction set is called once per row, on up to 64 logits. */
 #include "backends/cpu/attention/score.h"
 
 static enum wn_isa score_isa(const struct wn_attention_plan *p) {
@@ -34,7 +33,7 @@ void wn_score_tile(const struct wn_attention_plan *p, const struct wn_terms_stri
 void wn_score_tile_gradient(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *y,
                             float *G) {
   const struct wn_attention *a = s->a;
-  const struct wn_score_map *last = a->map + a->maps - 1; /* the others' are the identity */
+  const struct wn_score_map *last = a->map + a->maps - 1; /* the others have the identity as gradient */
   if (!wn_score_bends(a)) return;
   for (int64_t i = 0; i < s->rows; i++) {
     const struct wn_score_segment row = score_row(s, i);

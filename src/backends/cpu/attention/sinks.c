@@ -1,9 +1,10 @@
-/* Learned sinks of the fused attention: n keys and values that every row sees, no mask, span, selection or dropout on
- * them.
+/* Learned sinks in the fused attention: n keys and values that every row sees, without mask, span, selection or
+ * dropout.
  *
- * Forward: a row block takes them in before its first tile. Backward: as a column block of their own, once a row block
- * and head: W and G from the row's sum of exponentials, dq where the tiles' is summed, dk and dv in parts, each by one
- * thread in a fixed order, and the parts in order. 4 D n operations per row and head forward, 10 D n backward. */
+ * Forward: a row block processes them before its first tile. Backward: they are an extra column block for each row
+ * block and head. W and G come from the row's sum of exponentials; dq is added to the tiles' dq; dk and dv are summed
+ * in parts, each by one thread in a fixed order, then the parts are added in order. 4 D n operations per row and head
+ * forward, 10 D n backward. */
 #include <string.h>
 #include "backends/cpu/attention/terms.h"
 
@@ -26,7 +27,7 @@ void wn_terms_sinks(const struct wn_attention_plan *p, const float *q, int64_t q
   }
 }
 
-/* Floats of one part: dk and dv of all key-value heads. */
+/* Floats in one part: dk and dv of all key-value heads. */
 static int64_t part_floats(const struct wn_attention_plan *p) {
   return 2 * p->a->Hkv * p->a->sinks.n * p->Dp;
 }
@@ -34,7 +35,7 @@ static int64_t part_floats(const struct wn_attention_plan *p) {
 void wn_sinks_lay(const struct wn_attention_plan *p, struct wn_arrays *l, bool backward, struct wn_terms_scratch *s) {
   const bool sums = backward && p->a->sinks.n > 0;
   const struct wn_array rows[] = {
-      {"sums of sinks", sums, WN_DIMS(wn_terms_parts(p), part_floats(p)), sizeof *s->sink_sums, &s->sink_sums},
+      WN_ARRAY_FOR(s->sink_sums, "sums of sinks", sums, WN_DIMS(wn_terms_parts(p), part_floats(p))),
   };
   WN_ARRAYS_LAY(l, rows);
 }
@@ -47,7 +48,7 @@ void wn_sinks_part_clear(const struct wn_attention_plan *p, float *part) {
   if (part) memset(part, 0, (size_t)part_floats(p) * sizeof *part);
 }
 
-/* to[n,Dp] += x[rows,64]^T from[rows,Dp] in x's first n columns. */
+/* to[n,Dp] += x[rows,64]^T from[rows,Dp], for the first n columns of x. */
 static void add_columns(const struct wn_attention_plan *p, float *to, const float *x, const float *from, int64_t rows,
                         int64_t n) {
   float column[WN_TILE];

@@ -1,4 +1,4 @@
-/* Positions of slots: see slots.h. */
+/* Positions of slots; see slots.h. */
 #include "backends/cpu/attention/slots.h"
 
 void wn_slots_distances(const struct wn_attention *a, int64_t b, int64_t g, int64_t r, int64_t j0, int64_t columns,

@@ -1,11 +1,11 @@
-/* Compact caches in the fused attention: keys that lie in slots in any order, each with its position. What depends on
- * a key's distance looks at the positions, key by key; nothing else does. */
+/* Compact caches in the fused attention: keys are in slots, in any order, each with its position. Whatever depends on a
+ * key's distance reads the positions key by key; nothing else does. */
 #ifndef WN_BACKENDS_CPU_ATTENTION_SLOTS_H
 #define WN_BACKENDS_CPU_ATTENTION_SLOTS_H
 
 #include "backends/cpu/attention/terms.h"
 
-/* x[columns] for the row r of key-value head g: how far the keys j0..j0+columns-1 lie before it. */
+/* x[columns]: the distances of keys j0..j0+columns-1 from row r of key-value head g. */
 void wn_slots_distances(const struct wn_attention *a, int64_t b, int64_t g, int64_t r, int64_t j0, int64_t columns,
                         int32_t *x);
 /* Bits of the columns from j0 on that the keep rules show to row r. */

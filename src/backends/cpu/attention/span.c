@@ -1,10 +1,10 @@
-/* Adaptive and dynamic spans (Sukhbaatar et al. 2019) on tiles: m(x) = clamp((ramp + limit z - x) / ramp, 0, 1)
- * multiplies a head's exponentials.
+/* Adaptive and dynamic spans (Sukhbaatar et al. 2019) on tiles: a head's exponentials are multiplied by m(x) =
+ * clamp((ramp + limit z - x) / ramp, 0, 1).
  *
- * A row block knows for each head the first column that any of its rows sees and the column from which on all see with
- * m = 1: tiles before the former cost the head nothing at all, those after the latter nothing more than without spans,
- * and only the ramp between the two is worked with m. Which keys are seen is found in double, as the reference does; m
- * is counted up from the farthest of them, so that it keeps its digits where it is small. */
+ * For each head a row block knows the first column that some row sees, and the column from which on all rows see with m
+ * = 1. Tiles before the first cost the head nothing, tiles after the second cost no more than without spans; only tiles
+ * of the ramp in between use m. Which keys are seen is computed in double, as in the reference. m is counted up from
+ * the farthest key seen, so that small values keep their precision. */
 #include <math.h>
 #include "backends/cpu/attention/slots.h"
 #include "backends/cpu/attention/terms.h"
@@ -14,25 +14,25 @@ static double ratio(const struct wn_attention *a, int64_t b, int64_t h, int64_t 
                                   : *wn_floats_at(a->span.z, a->span.s_z, 0, 0, h));
 }
 
-/* Distances below it are seen: none, where the ratio is so far below 0, or no number. */
+/* Distances below it are seen; none, if the ratio is far below 0 or NaN. */
 static double reach(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
   return fmin(fmax(a->span.ramp + a->span.limit * ratio(a, b, h, r), 0), 1e12);
 }
 
-/* The largest of them. */
+/* The largest distance seen. */
 static int64_t span_farthest(double reach) {
   return (int64_t)ceil(reach) - 1;
 }
 
 struct wn_span_range wn_terms_span_range(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, int64_t rows) {
   struct wn_span_range range = {INT64_MAX, 0};
-  if (a->slots.at) return (struct wn_span_range){0, INT64_MAX}; /* keys in any order */
+  if (a->slots.at) return (struct wn_span_range){0, INT64_MAX}; /* keys are in any order */
   for (int64_t i = 0; i < rows; i++) {
     const int64_t position = r + i + a->Tk - a->Tq;
     const double c = reach(a, b, h, r + i);
     range.first = wn_min_i64(range.first, wn_max_i64(position - span_farthest(c), 0));
     range.full = wn_max_i64(range.full, position - (int64_t)floor(c - a->span.ramp));
-    if (!a->span.dynamic && i == 0) i = wn_max_i64(rows - 2, 0); /* the others lie between the first and the last */
+    if (!a->span.dynamic && i == 0) i = wn_max_i64(rows - 2, 0); /* the others are in between */
   }
   return range;
 }
@@ -40,7 +40,7 @@ struct wn_span_range wn_terms_span_range(const struct wn_attention *a, int64_t b
 int64_t wn_terms_span_reach(const struct wn_attention *a, int64_t b, int64_t h0, int64_t heads, int64_t r) {
   double widest = 0;
   for (int64_t h = h0; h < h0 + heads; h++) widest = fmax(widest, reach(a, b, h, r));
-  return (int64_t)fmin(widest, (double)a->Tk) + 1; /* a step more: not a rounding less */
+  return (int64_t)fmin(widest, (double)a->Tk) + 1; /* one more, so that rounding cannot make it one less */
 }
 
 const uint64_t *wn_terms_span(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own,
@@ -49,7 +49,7 @@ const uint64_t *wn_terms_span(const struct wn_terms_strip *s, const uint64_t *se
   span->ramp = (float)a->span.ramp;
   for (int64_t i = 0; i < s->rows; i++) {
     const double c = reach(a, s->b, s->h, s->r + i);
-    const int64_t first = s->r + i + a->Tk - a->Tq - s->j0 - span_farthest(c); /* column of the tile */
+    const int64_t first = s->r + i + a->Tk - a->Tq - s->j0 - span_farthest(c); /* a column of the tile */
     span->first[i] = (float)wn_max_i64(-first, -2 * WN_TILE);
     span->rest[i] = (float)(c - (double)span_farthest(c));
     const uint64_t reached = first <= 0 ? ~UINT64_C(0) : first < WN_TILE ? ~UINT64_C(0) << first : 0;
@@ -62,7 +62,7 @@ static double mask(const struct wn_attention *a, int64_t b, int64_t h, int64_t r
   return (a->span.ramp + a->span.limit * ratio(a, b, h, r) - (double)x) / a->span.ramp;
 }
 
-/* --- where the logits must include the mask: a threshold's choice, decoding, keys in any order --- */
+/* --- spans as part of the logits: for a threshold's choice, for decoding, for keys in any order --- */
 
 static const uint64_t *span_slots(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own, float *tile) {
   const struct wn_attention *a = s->a;
@@ -90,7 +90,7 @@ const uint64_t *wn_terms_span_log(const struct wn_terms_strip *s, const uint64_t
     own[i] = seen ? seen[i] : ~UINT64_C(0);
     for (int64_t j = 0; j < s->width && at - j >= 0; j++) {
       const double m = mask(a, s->b, s->h, s->r + i, at - j);
-      if (m >= 1) break; /* nearer ones too */
+      if (m >= 1) break; /* nearer keys have m = 1 as well */
       if (m > 0)
         tile[i * WN_TILE + j] += (float)log(m);
       else

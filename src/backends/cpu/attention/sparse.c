@@ -5,10 +5,11 @@
 #include "backends/cpu/attention/score.h"
 #include "ops/terms.h"
 
-/* More keys than this share of a tile's columns, and the tile is as fast. */
+/* With more keys in a tile than this share of its columns, the tile is as fast. */
 enum { DENSEST = WN_TILE / 4, DIRECT = 2 };
 
-/* Far distances in ascending order; returns how many. The rule with the fewest candidates proposes. */
+/* Lists far distances in ascending order; returns their number. The rule with the fewest candidates proposes them, the
+ * others filter. */
 static int64_t far_distances(const struct wn_attention *a, int64_t near, int32_t *x_out) {
   const int64_t end = a->window > 0 ? wn_min_i64(a->window, a->Tk) : a->Tk;
   int64_t count = 0, last = near - 1;
@@ -19,7 +20,7 @@ static int64_t far_distances(const struct wn_attention *a, int64_t near, int32_t
     }
     return count;
   }
-  for (int64_t x = near; x < wn_min_i64(a->root.buffer, end); x += a->strided) { /* near: the stride, or the buffer */
+  for (int64_t x = near; x < wn_min_i64(a->root.buffer, end); x += a->strided) { /* stride, or buffer */
     if (x_out) x_out[count] = (int32_t)x;
     count++;
     last = x;
@@ -34,8 +35,8 @@ static int64_t far_distances(const struct wn_attention *a, int64_t near, int32_t
   }
 }
 
-/* The terms that the path serves; those that it does not and that another call with the same scratch may lack, because
- * they depend on which keys it has or on whether it trains; the rules it is for. */
+/* Terms that the path serves; terms that it does not serve but that another call with the same scratch may lack (they
+ * depend on the keys of the call or on whether it trains); the rules that it is for. */
 enum {
   SPARSE_BACKWARD = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT | WN_TERM_SINKS |
                     WN_TERM_EXCLUSIVE | WN_TERM_DOCUMENTS | WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS,
@@ -71,7 +72,7 @@ void wn_sparse_init(struct wn_attention_plan *p, bool backward) {
   find_distances(p);
   p->sparse.on = p->sparse.count * WN_TILE <= DENSEST * (a->Tk - p->sparse.near);
   if (!p->sparse.on) p->sparse.count = 0;
-  /* Packed rows are faster to read; a few queries do not pay for the packing. */
+  /* Packed rows are faster to read, but for few queries packing is not worthwhile. */
   p->sparse.direct = a->D == p->Dp && a->Tq < a->Tk / DIRECT;
 }
 
@@ -81,7 +82,7 @@ void wn_sparse_most(struct wn_attention_plan *p) {
   p->sparse.direct = false;
 }
 
-/* Tiles that a row block may see before the edge, its own included. */
+/* How many tiles a row block may see from the edge on, its own included. */
 static int64_t near_tiles(const struct wn_attention_plan *p) {
   return p->sparse.near / WN_TILE + 2;
 }
@@ -102,7 +103,7 @@ void wn_sparse_fill(struct wn_attention_plan *p, float *scratch) {
 }
 
 int64_t wn_sparse_edge(const struct wn_attention_plan *p, int64_t block) {
-  const int64_t last = block * WN_TILE - p->sparse.near + 1; /* the first key that the block's first row sees nearby */
+  const int64_t last = block * WN_TILE - p->sparse.near + 1; /* the first key that is near to the block's first row */
   if (p->sparse.count == 0 || last <= 0) return 0;
   return wn_min_i64(block, last / WN_TILE);
 }
@@ -152,17 +153,18 @@ void wn_sparse_take(const struct wn_attention_plan *p, const struct wn_attention
   }
 }
 
-/* Bits of the columns n0.. that lie in begin..end-1. */
+/* Bits of the columns from n0 on that are within begin..end-1. */
 static uint64_t places(int64_t begin, int64_t end, int64_t n0) {
   const int64_t lo = wn_max_i64(begin - n0, 0), hi = wn_min_i64(end - n0, WN_TILE) - 1;
   return lo > hi ? 0 : (~UINT64_C(0) >> (63 - hi)) & (~UINT64_C(0) << lo);
 }
 
-/* 16 columns of a skewed tile at a time: rows inside, so that each distance is a stream of consecutive keys. */
+/* A skewed tile is processed 16 columns at a time with rows innermost: then each distance is a run of consecutive
+ * keys. */
 enum { SIDE = 16 };
 
-/* Places lo..hi of a chunk at `x`, 16 of them from `side` on: x itself where all are in, else the nearest that are in
- * (what is not seen reads a key that is). NULL: none is in. */
+/* Entries lo..hi of a chunk at `x` are seen. Returns 16 entries from `side` on: in x itself if all are seen; else in
+ * `in`, with those not seen replaced by the nearest one seen. NULL: none is seen. */
 static const int32_t *side_of(const int32_t *x, int64_t lo, int64_t hi, int64_t side, int32_t in[SIDE]) {
   if (lo > hi || lo > side + SIDE - 1 || hi < side) return NULL;
   if (lo <= side && hi >= side + SIDE - 1) return x + side;
@@ -182,7 +184,7 @@ void wn_sparse_complete(const struct wn_attention_plan *p, int64_t h, int64_t po
   if (a->maps > 0) wn_score_distances(p, h, position, x, n, logits);
 }
 
-/* One chunk of distances, one head: of `count` row blocks the skewed tiles f[n].tile. */
+/* One chunk of distances for one head: the skewed tiles f[n].tile of `count` row blocks. */
 static void forward_chunk(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                           const struct wn_sparse_forward *f, int64_t count, const float *keys, const float *values,
                           int64_t h, int64_t n0) {

@@ -1,7 +1,7 @@
-/* Backward of the sparse path (sparse.h). Columns are outer, as in backward.c: key j of a column
- * block meets the rows j + x[n], so that its skewed tile has keys as rows and distances as columns. W and G = W (dW -
- * delta) of the tile; dk and dv gather queries and dy, dq is scattered. Rows of one key differ, and a column block is
- * one thread's: no two sums meet. 10 D operations per pair and head. */
+/* Backward of the sparse path (sparse.h). The outer loop is over column blocks, as in backward.c. Key j is seen by the
+ * rows j + x[n], so the skewed tile has keys as rows and distances as columns. The tile gives W and G = W (dW - delta);
+ * dk and dv gather queries and dy, dq is scattered. The rows of one key differ, and a column block belongs to one
+ * thread, so no two additions collide. 10 D operations per pair and head. */
 #include <string.h>
 #include "backends/cpu/attention/sparse.h"
 
@@ -9,7 +9,7 @@ enum { SIDE = 16 };
 
 void wn_sparse_columns_init(const struct wn_attention_plan *p, int64_t b, int64_t c, struct wn_sparse_rows *to) {
   const struct wn_attention *a = p->a;
-  /* The first row block whose edge lies after this column block. */
+  /* The first row block whose edge is after this column block. */
   const int64_t block = c + 1 + wn_div_up(wn_max_i64(p->sparse.near - 1, 0), WN_TILE);
   const int64_t first = wn_max_i64(block * WN_TILE, p->offset);
   for (int64_t i = 0; i < WN_TILE; i++) {
@@ -35,7 +35,7 @@ void wn_sparse_columns_init(const struct wn_attention_plan *p, int64_t b, int64_
   }
 }
 
-/* Place n of key i. */
+/* The index of entry n of key i in a chunk. */
 static int64_t sparse_back_place(int64_t i, int64_t n) {
   return n / WN_TILE * WN_TILE_AREA + i * WN_TILE + n % WN_TILE;
 }
@@ -62,12 +62,12 @@ void wn_sparse_columns_put(const struct wn_attention_plan *p, const struct wn_at
   }
 }
 
-/* The part of a chunk of distances that does not depend on the head. */
+/* The data of a chunk of distances that are the same for all heads. */
 struct chunk {
   int64_t n0, width;
   uint64_t seen[WN_TILE];
   uint64_t some;
-  int32_t at[WN_TILE_AREA]; /* packed rows of head 0; a key that is not visible uses a visible one's */
+  int32_t at[WN_TILE_AREA]; /* rows in packed arrays, for head 0; a key that is not seen uses one that is */
 };
 
 static void chunk_init(const struct wn_sparse_backward *f, struct chunk *k) {

@@ -1,18 +1,18 @@
-/* The terms other than selection. Keep rules (window; Child et al. 2019; square-root mask) are bits of a tile's row and
- * cost a few operations per row and tile, not per head; spans, relative positions and dropout change one head's tile;
- * sinks come before the keys; exclusive self attention (Zhai) is an epilogue of the rows. */
+/* Terms other than selection. Keep rules (window; strided, Child et al. 2019; square root) are bits for each row of a
+ * tile; they cost a few operations per row and tile, not per head. Spans, relative positions and dropout change the
+ * tile of one head. Learned sinks come before the keys. Exclusive self attention (Zhai) is applied to finished rows. */
 #include "backends/cpu/attention/bias.h"
 #include <math.h>
 #include "backends/cpu/attention/slots.h"
 #include "base/team.h"
 
-/* Bit of distance x where `at` is the row's own column. */
+/* The bit of distance x; `at` is the column of the row's own key. */
 static uint64_t distance_bit(int64_t at, int64_t x) {
   const int64_t j = at - x;
   return x >= 0 && j >= 0 && j < WN_TILE ? UINT64_C(1) << j : 0;
 }
 
-/* Bits of the distances low..high. */
+/* The bits of distances low..high. */
 static uint64_t distance_bits(int64_t at, int64_t low, int64_t high) {
   const int64_t first = wn_max_i64(at - high, 0), last = wn_min_i64(at - low, WN_TILE - 1);
   if (first > last) return 0;
@@ -73,7 +73,7 @@ enum wn_terms_evicted wn_terms_evicted(const struct wn_attention *a, int64_t b, 
   int32_t first = INT32_MAX;
   for (int64_t j = 0; j < columns; j++) first = evicted_at[j] < first ? evicted_at[j] : first;
   if (first >= position + rows) return WN_EVICTED_NONE;
-  for (int64_t j = 0; j < columns; j++) /* the first row that does not see column j */
+  for (int64_t j = 0; j < columns; j++) /* gives the first row that does not see column j */
     if (evicted_at[j] < position + rows) from[wn_max_i64(evicted_at[j] - position, 0)] |= UINT64_C(1) << j;
   for (int64_t i = 0; i < rows; i++) left[i] = held &= ~from[i];
   return left[0] ? WN_EVICTED_SOME : WN_EVICTED_ALL;
@@ -103,7 +103,7 @@ void wn_terms_unseen(const float *m, float *factor, float *lse, int64_t rows) {
   }
 }
 
-/* --- exclusive: the parts that are not in exclusive.c --- */
+/* --- exclusive: what is not in exclusive.c --- */
 
 static double terms_product(const float *x, const float *y, int64_t D) {
   double sum = 0;
@@ -120,7 +120,8 @@ static const float *own_value(const struct wn_attention *a, int64_t b, int64_t h
   return wn_floats_at(a->v, a->s_v, b, r + a->Tk - a->Tq, h / (a->H / a->Hkv));
 }
 
-/* One row of one head in backward: dy loses part * v, and y had lost lost * v. Without the projection both are 0. */
+/* One row of one head in backward: the gradient is dy - part * v, and y before the projection is y + lost * v. Both are
+ * 0 without the projection. */
 struct projected_row {
   const float *v, *y, *dy;
   double norm, size, gate, along, d_along, part, lost;
@@ -184,8 +185,8 @@ void wn_terms_lay(const struct wn_attention_plan *p, struct wn_arrays *l, bool b
   const bool strength = backward && a->sel.on && a->sel.dstrength;
   const int64_t sums = p->own ? a->B * wn_selection_groups(a) : p->chunks * a->B;
   const struct wn_array rows[] = {
-      {"rows of spans", spans, WN_DIMS(a->B, a->H, a->Tq), sizeof *s->span_rows, &s->span_rows},
-      {"strength", strength, WN_DIMS(sums), sizeof *s->strength, &s->strength},
+      WN_ARRAY_FOR(s->span_rows, "rows of spans", spans, WN_DIMS(a->B, a->H, a->Tq)),
+      WN_ARRAY_FOR(s->strength, "strength", strength, WN_DIMS(sums)),
   };
   WN_ARRAYS_LAY(l, rows);
   wn_terms_relative_lay(p, l, backward, s);

@@ -1,11 +1,14 @@
-/* Threshold (meaningful attention): a row keeps the fewest content keys, heaviest first, whose weights reach tau.
+/* Threshold (meaningful attention): a row keeps the fewest content keys, heaviest first, whose attention weights reach
+ * tau.
  *
- * The choice needs the whole row, so forward keeps the logits of its rows (linear in T) and takes softmax and values
- * once it has fallen. It is narrowed to few keys in vectors (tile_narrow.inc); those
- * are chosen from by a weighted quickselect, which takes many that are equal as well. The note to backward is a
- * number between the logits of the last key kept and the first one dropped, so that a rounding's worth between the
- * two passes does not turn the choice; among equal logits it is the logit itself and the last key kept. Half a
- * key more says that the row keeps this one and nothing else: its weight is 1 whatever the logit. */
+ * The choice needs the whole row, so forward keeps the logits of its rows (linear in T) and computes softmax and values
+ * after the choice. Vector code narrows the choice to few keys (tile_narrow.inc); a weighted quickselect decides among
+ * these, also if many are equal.
+ *
+ * Forward saves `cut` for backward: a number between the logits of the last key kept and the first one dropped, so that
+ * rounding differences between the two passes cannot change the choice. If these two logits are equal, it saves the
+ * logit itself and the index of the last key kept. Half a key more means that the row keeps this key and nothing else:
+ * its attention weight is 1 whatever the logit. */
 #include "backends/cpu/attention/threshold.h"
 #include <math.h>
 #include <string.h>
@@ -35,12 +38,13 @@ static void swap(struct wn_ranked_key *x, struct wn_ranked_key *y) {
   *y = z;
 }
 
-/* The number of the n keys needed to reach `goal` > 0; *last: the lightest of them. Puts the keys in another order. */
+/* How many of the n keys, heaviest first, are needed to reach `goal` > 0; *last: the lightest of them. Reorders the
+ * keys. */
 static int64_t fewest(struct wn_ranked_key *x, int64_t n, double goal, struct wn_ranked_key *last) {
   int64_t low = 0, high = n;
   double before = 0; /* weight of x[0..low), all heavier than the rest; less than goal */
   while (high - low > 16) {
-    /* Median of three to the end, then those heavier than it to the front. */
+    /* Moves the median of three to the end, then keys heavier than it to the front. */
     const int64_t middle = low + (high - low) / 2, end = high - 1;
     if (heavier(x[middle], x[low])) swap(&x[middle], &x[low]);
     if (heavier(x[end], x[low])) swap(&x[end], &x[low]);
@@ -67,14 +71,14 @@ static int64_t fewest(struct wn_ranked_key *x, int64_t n, double goal, struct wn
     for (int64_t at = i; at > low && heavier(x[at], x[at - 1]); at--) swap(&x[at], &x[at - 1]);
   int64_t kept = low;
   while (kept < high && before < goal) before += x[kept++].weight;
-  /* Rounding may leave the last range empty: its keys before are what it takes. */
+  /* Rounding may leave an empty last range: then the keys before it suffice. */
   *last = kept > low ? x[kept - 1] : x[0];
   for (int64_t i = 0; kept == low && i < kept; i++)
     if (heavier(*last, x[i])) *last = x[i];
   return kept;
 }
 
-/* One row; returns the number of content keys kept. */
+/* Chooses for one row; returns how many content keys are kept. */
 static int64_t threshold_choose(const struct wn_attention_plan *p, const int32_t *places, const uint8_t *control,
                                 const float *logits, int64_t columns, void *order, double cut[2]) {
   const struct wn_attention *a = p->a;
@@ -133,7 +137,7 @@ const uint64_t *wn_threshold_mask(const struct wn_attention_plan *p, const struc
       for (int64_t j = 0; j < WN_TILE; j++) less[j] = x[j] - F[i * WN_TILE + j];
       x = less;
     }
-    /* A float is above the limit if it is above the largest float that is not, and equals it only if that one does. */
+    /* Compares in float: floor_of is the largest float that is not above the limit. */
     float floor_of = (float)limit;
     if ((double)floor_of > limit) floor_of = nextafterf(floor_of, -INFINITY);
     uint64_t kept = always | (p->ops->above(x, floor_of) & there);
@@ -145,7 +149,7 @@ const uint64_t *wn_threshold_mask(const struct wn_attention_plan *p, const struc
   return own;
 }
 
-/* Column of the strip's tile that its row i keeps alone; -1: the row keeps more, or it is in another tile. */
+/* The column of the strip's tile that row i keeps alone; -1: the row keeps more, or the key is in another tile. */
 static int64_t alone(const struct wn_terms_strip *s, const double *cut, int64_t i) {
   const double key = floor(cut[2 * i + 1]);
   if (key == cut[2 * i + 1]) return -1;

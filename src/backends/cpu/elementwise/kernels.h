@@ -1,4 +1,4 @@
-/* What a kernel file compiled for one instruction set shares: helpers over vec.h. Included by kernels.inc only. */
+/* Helpers on top of vec.h for kernels compiled for one instruction set. Included only by kernels.inc. */
 #ifndef WN_BACKENDS_CPU_ELEMENTWISE_KERNELS_H
 #define WN_BACKENDS_CPU_ELEMENTWISE_KERNELS_H
 
@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/team.h"
 
-/* The first n <= VL floats, and back. */
+/* Loads, and below stores, the first n <= VL floats. */
 V_INLINE vf v_load_upto(const float *p, int64_t n) {
   return n >= VL ? v_load(p) : v_loadn(p, (int)n);
 }
@@ -20,7 +20,7 @@ V_INLINE void v_store_upto(float *p, vf a, int64_t n) {
     v_storen(p, a, (int)n);
 }
 
-/* The first n <= VL elements from element i on of an array of floats, or of bf16, and back. */
+/* Loads, and below stores, n <= VL elements from element i on, in an array of floats or bf16. */
 V_INLINE vf v_load_as(const void *base, int64_t i, int64_t n, bool bf16) {
   const uint16_t *p = (const uint16_t *)base + i;
   if (!bf16) return v_load_upto((const float *)base + i, n);
@@ -40,7 +40,7 @@ V_INLINE int64_t min_of(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
-/* Waking the other threads costs some microseconds: not for what one thread does in that time. */
+/* Waking the other threads takes some microseconds: not worthwhile for what one thread does in that time. */
 V_INLINE int threads_for(const struct wn_exec *exec, int64_t elements) {
   return elements < 16384 ? 1 : exec->threads;
 }

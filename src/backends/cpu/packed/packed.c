@@ -1,25 +1,26 @@
-/* Maps whose weights are in blocks: which kernels, which rows, which thread. See packed.h for the arithmetic.
+/* linear with quantised weights: chooses kernels and divides rows among threads. packed.h has the arithmetic.
  *
- * Decoding reads the blocks once, N K weights of 0.5625 to 4 bytes; a prompt's panels cost one pass over them in
+ * Decoding reads the blocks once, N K weights of 0.5625 to 4 bytes. A prompt's panels cost one pass over the blocks in
  * addition to 2MNK operations. */
 #include "backends/cpu/packed/packed.h"
 #include <string.h>
 #include "base/alloc.h"
 #include "base/team.h"
 
-/* Floats of a panel for sgemm: what two cores' second-level caches hold. */
+/* Floats in a panel for sgemm: fits the L2 caches of two cores. */
 enum { PANEL_FLOATS = 1 << 19 };
-/* Rows of x that are in tiles at a time, and bytes of the panels that a thread multiplies with each of their tiles. */
+/* Rows of x in tiles at a time; bytes of panels that a thread multiplies with each tile. */
 enum { TILED_ROWS = 512, TILED_BYTES = 128 * 1024, TILED_PANELS = 8 };
 
 /* How the forward products are computed. */
 enum method {
-  FEW,      /* integers, weights read as they lie: FEW_ROWS or fewer */
+  FEW,      /* integers; weights are read in place: at most FEW_ROWS rows */
   TILES,    /* the same integers, from panels: more rows */
   BFLOAT16, /* weights and x in bfloat16 */
   FLOATS    /* panels of floats */
 };
-/* Rows of x in bfloat16: a multiple of them, and bytes of those that are multiplied with all of a thread's weights. */
+/* Rows of x in bfloat16: processed in multiples of BFLOAT16_ROWS; at most this many bytes are multiplied with all of a
+ * thread's weights. */
 enum { BFLOAT16_ROWS = 6, BFLOAT16_BYTES = 1 << 18 };
 enum { FEW_ROWS = 32, FEW_ROWS_BESIDE_TILES = 12, TILED_K = 1 << 24 };
 
@@ -33,7 +34,7 @@ static const struct wn_cpu_packed_kernels *packed_kernels_for(bool wide) {
   return __builtin_cpu_supports("avx512vnni") ? wn_cpu_packed_kernels_vnni() : wn_cpu_packed_kernels_avx512();
 #else
   (void)wide;
-  return NULL; /* not reached: the reference's slots are used */
+  return NULL; /* not reached: ref's slots are used */
 #endif
 }
 
@@ -50,14 +51,14 @@ static int64_t panel_rows(const struct wn_linear *a) {
 static size_t panel_bytes(const struct wn_linear *a) {
   return (size_t)packed_whole(panel_rows(a) * a->K * (int64_t)sizeof(float), WN_ALIGN);
 }
-/* What the product with a panel needs behind it. */
+/* Scratch for the product with a panel. */
 static size_t panel_product_bytes(const struct wn_exec *exec, const struct wn_linear *a, bool backward) {
   struct wn_linear part = *a;
   part.N = panel_rows(a);
   return wn_cpu_linear_scratch(exec, &part, backward);
 }
 
-/* Whether tiles serve: the instructions, and all weights in blocks. */
+/* Can tiles be used? They need the instructions, and all weights in blocks. */
 static bool has_tiles(const struct wn_cpu_packed_kernels *k, const struct wn_linear *a) {
   if (!k->tile || a->K > TILED_K) return false;
   for (int p = 0; p < a->packed->count; p++)
@@ -65,7 +66,7 @@ static bool has_tiles(const struct wn_cpu_packed_kernels *k, const struct wn_lin
   return true;
 }
 
-/* All weights in bfloat16, and the instructions for it. */
+/* Are all weights in bfloat16, and are there instructions for it? */
 static bool has_bfloat16(const struct wn_linear *a, bool wide) {
   bool serves = wide;
 #if defined(__x86_64__)
@@ -84,7 +85,7 @@ static enum method packed_method(const struct wn_exec *exec, const struct wn_cpu
   return a->rows_apart || a->M <= FEW_ROWS ? FEW : FLOATS;
 }
 
-/* Rows of x in 8 bits, from base on (NULL: only the size). */
+/* Lays out the rows of x in 8 bits, from base on (NULL: only computes the size). */
 static size_t plan_x(const struct wn_linear *a, char *base, struct wn_cpu_packed_x *out) {
   const int64_t rows = a->rows_apart || a->M < FEW_ROWS ? a->M : FEW_ROWS;
   const int64_t M = packed_whole(rows, WN_CPU_PACKED_TILE);
@@ -103,24 +104,24 @@ static size_t plan_x(const struct wn_linear *a, char *base, struct wn_cpu_packed
   return bytes + 3 * scales;
 }
 
-/* Panels that a thread has at a time. */
+/* How many panels a thread has at a time. */
 static int64_t tiled_panels(int64_t K) {
   const int64_t fit = TILED_BYTES / WN_CPU_PACKED_PANEL_BYTES(K);
   return fit < 1 ? 1 : fit > TILED_PANELS ? TILED_PANELS : fit;
 }
 
-/* Tiles of x, and then each thread's panels. */
+/* Scratch for tiles of x, and for each thread's panels. */
 static size_t tiles_bytes(const struct wn_linear *a) {
   const int64_t rows = a->M < TILED_ROWS ? a->M : TILED_ROWS;
   return (size_t)(packed_whole(rows, WN_CPU_PACKED_TILED) / WN_CPU_PACKED_TILED * WN_CPU_PACKED_TILE_BYTES(a->K));
 }
 
-/* Rows of x in bfloat16. */
+/* Scratch for rows of x in bfloat16. */
 static size_t bfloat16_bytes(const struct wn_linear *a) {
   return (size_t)((a->M < TILED_ROWS ? a->M : TILED_ROWS) * wn_cpu_packed_bf16_ld(a->K)) * sizeof(uint16_t);
 }
 
-/* At least what fewer rows need: they may go another way. */
+/* Includes what fewer rows need, which may use another method. */
 size_t wn_cpu_packed_scratch(const struct wn_exec *exec, const struct wn_linear *a, bool backward, bool wide) {
   const struct wn_cpu_packed_kernels *k = packed_kernels_for(wide);
   const size_t panel = panel_bytes(a) + panel_product_bytes(exec, a, backward);
@@ -132,13 +133,13 @@ size_t wn_cpu_packed_scratch(const struct wn_exec *exec, const struct wn_linear 
   struct wn_linear few = *a;
   if (tiles) few.M = FEW_ROWS_BESIDE_TILES;
   const size_t rows = plan_x(&few, NULL, &x), floats = how == FLOATS ? panel : 0;
-  size_t more = 0; /* rows of less than a block have no panels */
+  size_t more = 0; /* rows shorter than a block have no panels */
   if (tiles) more = tiles_bytes(a) + (size_t)(exec->threads * tiled_panels(a->K) * WN_CPU_PACKED_PANEL_BYTES(a->K));
   const size_t most = rows > floats ? rows : floats;
   return more > most ? more : most;
 }
 
-/* Strips of a part whose first row lies in n0..n1-1. */
+/* The strips of a part whose first row is in n0..n1-1. */
 struct strips {
   int64_t first, end;
 };
@@ -148,7 +149,7 @@ static struct strips strips_of(int64_t start, int64_t rows, int64_t n0, int64_t 
   return (struct strips){.first = first, .end = end < all ? end : all};
 }
 
-/* Few rows of x with strips of the part that begins at row `start`. */
+/* Few rows of x times strips of the part that begins at row `start`. */
 static void packed_share_strips(const struct wn_cpu_packed_kernels *k, const struct wn_linear *a,
                                 const struct wn_cpu_packed_x *x, const struct wn_packed_part *part, int64_t start,
                                 struct strips of) {
@@ -167,13 +168,13 @@ static void packed_share_strips(const struct wn_cpu_packed_kernels *k, const str
   }
 }
 
-/* Rows n0..n1-1 of w. */
+/* Few rows of x times rows n0..n1-1 of w. */
 static void packed_share(const struct wn_cpu_packed_kernels *k, const struct wn_linear *a,
                          const struct wn_cpu_packed_x *x, int64_t n0, int64_t n1) {
   const float *bias = a->b; /* [N] */
   float *y = a->y;          /* [M,N] */
   float to[WN_CPU_PACKED_AT_ONCE * WN_CPU_PACKED_TILE];
-  int64_t start = 0; /* of the part */
+  int64_t start = 0; /* first row of the part */
   for (int p = 0; p < a->packed->count; start += a->packed->part[p++].rows) {
     const struct wn_packed_part *part = &a->packed->part[p];
     const size_t bytes = wn_packed_row_bytes(part->type, a->K);
@@ -205,7 +206,7 @@ static void packed_few_rows(const struct wn_exec *exec, const struct wn_linear *
                             const struct wn_cpu_packed_kernels *k) {
   struct wn_cpu_packed_x x;
   plan_x(a, exec->scratch, &x);
-  bool blocks_too = false; /* single weights are multiplied with x as it is */
+  bool blocks_too = false; /* weights of plain types are multiplied with the unrounded x */
   for (int p = 0; p < a->packed->count; p++) blocks_too = blocks_too || a->packed->part[p].type >= WN_GGUF_Q8_0;
   if (blocks_too) {
 #pragma omp parallel for num_threads(wn_team(exec->ctx, a->M * a->K < 16384 ? 1 : exec->threads)) schedule(static)
@@ -221,7 +222,7 @@ static void packed_few_rows(const struct wn_exec *exec, const struct wn_linear *
   }
 }
 
-/* The panel of strip i of a part. */
+/* Converts strip i of a part to a panel. */
 static void tiles_panel(const struct wn_cpu_packed_kernels *k, const struct wn_packed_part *part, int64_t K, int64_t i,
                         char *to) {
   const int64_t T = WN_CPU_PACKED_TILED, rows = part->rows - i * T;
@@ -232,12 +233,13 @@ static void tiles_panel(const struct wn_cpu_packed_kernels *k, const struct wn_p
              rows < T ? rows : T, K, to);
 }
 
-/* Rows n0..n1-1 of w (a strip belongs to where its first row does) with rows m0..m0+M-1 of x; room for the panels. */
+/* Rows n0..n1-1 of w (a strip belongs to the share of its first row) times rows m0..m0+M-1 of x. room: for the
+ * panels. */
 static void tiles_share(const struct wn_cpu_packed_kernels *k, const struct wn_linear *a, const char *tiles, int64_t m0,
                         int64_t M, int64_t n0, int64_t n1, char *room) {
   const int64_t K = a->K, T = WN_CPU_PACKED_TILED, tile = WN_CPU_PACKED_TILE_BYTES(K);
   const int64_t panel = WN_CPU_PACKED_PANEL_BYTES(K), most = tiled_panels(K);
-  int64_t start = 0; /* of the part */
+  int64_t start = 0; /* first row of the part */
   for (int p = 0; p < a->packed->count; start += a->packed->part[p++].rows) {
     const struct wn_packed_part *part = &a->packed->part[p];
     const struct strips of = strips_of(start, part->rows, n0, n1);
@@ -278,12 +280,12 @@ static void packed_tiles(const struct wn_exec *exec, const struct wn_linear *a, 
   }
 }
 
-/* Rows n0..n1-1 of w with M rows of x in bfloat16 and their outputs from y on. Few rows of w at a time, and as many of
- * x as stay in the second-level cache. */
+/* Rows n0..n1-1 of w times M rows of x in bfloat16; outputs from y on. Takes few rows of w at a time, and as many rows
+ * of x as stay in the L2 cache. */
 static void bfloat16_share(const struct wn_linear *a, const uint16_t *x, int64_t M, int64_t n0, int64_t n1, float *y) {
   const int64_t ld = wn_cpu_packed_bf16_ld(a->K), fit = BFLOAT16_BYTES / 2 / ld / BFLOAT16_ROWS * BFLOAT16_ROWS;
   const int64_t most = fit < BFLOAT16_ROWS ? BFLOAT16_ROWS : fit;
-  int64_t start = 0; /* of the part */
+  int64_t start = 0; /* first row of the part */
   for (int p = 0; p < a->packed->count; start += a->packed->part[p++].rows) {
     const struct wn_packed_part *part = &a->packed->part[p];
     const int64_t first = n0 > start ? n0 : start, end = start + part->rows < n1 ? start + part->rows : n1;
@@ -316,7 +318,7 @@ static void packed_bfloat16(const struct wn_exec *exec, const struct wn_linear *
   }
 }
 
-/* Rows n0.. of w as floats. */
+/* Converts rows of w from n0 on to floats. */
 static void make_panel(const struct wn_exec *exec, const struct wn_linear *a, const struct wn_cpu_packed_kernels *k,
                        int64_t n0, int64_t rows, float *panel) {
 #pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
@@ -327,7 +329,7 @@ static void make_panel(const struct wn_exec *exec, const struct wn_linear *a, co
   }
 }
 
-/* The map of rows [n, n+rows) alone, from a panel at the scratch's start. */
+/* The linear call for rows [n, n+rows) only, with a float panel at the start of scratch. */
 static struct wn_linear panel_map(const struct wn_exec *exec, const struct wn_linear *a,
                                   const struct wn_cpu_packed_kernels *k, int64_t n, int64_t rows) {
   make_panel(exec, a, k, n, rows, exec->scratch);
@@ -357,7 +359,7 @@ wn_status wn_cpu_packed_forward(const struct wn_exec *exec, const struct wn_line
     const int64_t rows = a->N - n < most ? a->N - n : most;
     struct wn_linear part = panel_map(exec, a, k, n, rows);
     part.b = a->b ? (const float *)a->b + n : NULL;
-    if (a->rows_apart) part.M = 1; /* a product each, as alone */
+    if (a->rows_apart) part.M = 1; /* a product for each row, as if it were alone */
     for (int64_t m = 0; m < a->M; m += part.M) {
       part.x = (const float *)a->x + m * a->ldx;
       part.y = (float *)a->y + m * a->ldy + n;

@@ -1,8 +1,8 @@
-/* Weights in bfloat16 where they lie, with rows of x rounded to bfloat16: vdpbf16ps, two products a lane and
- * instruction, added up in float32.
+/* bfloat16 weights, read in place, times rows of x rounded to bfloat16. vdpbf16ps computes two products per lane and
+ * adds them in float32.
  *
- * The sum of a row of w and a row of x is 16 lanes that go through k in steps of 32 and are then added up in one order.
- * Nothing else touches it, so a row of y has the same bits alone, in a prompt and in any batch.
+ * The product of a row of w and a row of x is summed in 16 lanes over k, in steps of 32; then the lanes are added in a
+ * fixed order. It depends on nothing else, so a row of y has the same bits alone, in a prompt and in any batch.
  *
  * Cost of 4 rows of w, 6 of x and 32 of k: 24 vdpbf16ps and 10 loads. */
 #include <string.h>
@@ -25,7 +25,7 @@ void wn_cpu_packed_bf16_round(const float *x, int64_t K, uint16_t *to) {
   for (; k < wn_cpu_packed_bf16_ld(K); k++) to[k] = 0;
 }
 
-/* The sums of four vectors: in pairs of lanes two apart, pairs one apart, and then of the quarters. */
+/* The sums of four vectors: lanes two apart are added first, then lanes one apart, then the quarters. */
 V_INLINE __m128 bf16_sums(const vf a[W_ROWS]) {
   const vf s01 = v_add(_mm512_unpacklo_ps(a[0], a[1]), _mm512_unpackhi_ps(a[0], a[1]));
   const vf s23 = v_add(_mm512_unpacklo_ps(a[2], a[3]), _mm512_unpackhi_ps(a[2], a[3]));
@@ -35,7 +35,7 @@ V_INLINE __m128 bf16_sums(const vf a[W_ROWS]) {
   return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
-/* One step; `have` weights of it. */
+/* One step; `have`: a mask of its weights. */
 V_INLINE void bf16_step(int M, const char *const w[W_ROWS], const uint16_t *x, int64_t ld, int64_t k, __mmask32 have,
                         vf sum[][W_ROWS]) {
   __m512bh a[W_ROWS];
@@ -49,7 +49,7 @@ V_INLINE void bf16_step(int M, const char *const w[W_ROWS], const uint16_t *x, i
   }
 }
 
-/* Up to four rows of w with M rows of x. */
+/* Up to four rows of w times M rows of x. */
 V_INLINE void bf16_tile(int M, const char *const w[W_ROWS], int64_t K, const uint16_t *x, bool ahead,
                         const struct wn_cpu_packed_out *out) {
   const int64_t ld = wn_cpu_packed_bf16_ld(K);

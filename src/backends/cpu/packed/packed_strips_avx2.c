@@ -1,5 +1,5 @@
-/* Weights in strips (packed_strips.inc) for AVX2, whose vpmaddubsw adds up two products in 16 bits: as many of its sums
- * as fit there are added before vpmaddwd widens them (packed_pairs.inc). */
+/* Weights in strips (packed_strips.inc) for AVX2. vpmaddubsw adds two products in 16 bits; as many of these sums as fit
+ * are added before vpmaddwd widens them (packed_pairs.inc). */
 #include <string.h>
 #include "backends/cpu/packed/packed.h"
 #include "backends/cpu/vec.h"

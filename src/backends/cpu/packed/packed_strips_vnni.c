@@ -5,7 +5,7 @@
 #include "backends/cpu/packed/packed_vectors.inc"
 #include "backends/cpu/packed/packed_rows.inc"
 
-/* Four weights and four of x at a time. */
+/* Multiplies four weights with four of x at a time. */
 V_INLINE vb block_sums(wn_gguf_type type, const vb q[8], const int8_t *x, int32_t n, const struct scales *s) {
   int32_t four[8];
   memcpy(four, x, 16);

@@ -1,20 +1,20 @@
-/* The products of packed_tiles_vnni.c in the processor's tiles (AMX): the same panels, tiles of x whose bytes are
- * signed. An instruction multiplies a block of 16 rows of x with one of 16 rows of w, where vpdpbusd takes 128.
+/* The products of packed_tiles_vnni.c in AMX tiles: the same panels, and tiles of x with signed bytes. One instruction
+ * multiplies a block of 16 rows of x with one of 16 rows of w; vpdpbusd needs 128 instructions for that.
  *
- * A block's sums are exact integers either way, and are scaled and added up in the same order: the same bits.
+ * A block's sums are exact integers either way, and are scaled and added in the same order: the same bits.
  *
- * Cost of 16 x 16 x 32 products: 16 cycles of the tiles' unit and 16 stores, then 4 operations of vectors for each row
- * of x, 3 without minima. */
+ * Cost of 16 x 16 x 32 products: 16 cycles of the AMX unit and 16 stores, then 4 vector operations for each row of x, 3
+ * without minima. */
 #include <immintrin.h>
 #include "backends/cpu/packed/packed.h"
 #include "backends/cpu/vec.h"
 #include "backends/cpu/packed/packed_vectors.inc"
 #include "backends/cpu/packed/packed_rows.inc"
 
-/* Tiles of sums that are made before they are scaled: vectors are multiplied at half their rate beside an instruction
- * on tiles. */
+/* How many tiles of sums are computed before they are scaled: next to a tile instruction, vector multiplications run at
+ * half their rate. */
 enum { AHEAD = 16 };
-/* Of a tile of x: bytes, and behind them d and s. */
+/* Layout of a tile of x: bytes, then d and s. */
 enum { CLASSES = BLOCKS, AREA = ROWS * ROWS, X_D = 32 * ROWS, X_S = X_D + 4 * ROWS, X_BLOCK = X_S + 4 * ROWS };
 _Static_assert(X_BLOCK == WN_CPU_PACKED_TILE_BYTES(32), "the tile's block");
 
@@ -25,7 +25,7 @@ void wn_cpu_packed_amx_begin(void) {
   wn_cpu_amx_begin(tiles);
 }
 
-/* The numbers of tiles are parts of the instructions' names. */
+/* A macro, since tile numbers are part of the instructions. */
 #define MULTIPLY(sums, of_x, of_w, w, x)                                                                               \
   do {                                                                                                                 \
     _tile_zero(sums);                                                                                                  \
@@ -34,7 +34,7 @@ void wn_cpu_packed_amx_begin(void) {
     _tile_dpbssd(sums, of_x, of_w);                                                                                    \
   } while (0)
 
-/* A block's sums, scaled, to those of its class. tile_block's (packed_tiles_vnni.c) floats. */
+/* Adds a block's sums, scaled, to those of its class: the same floats as tile_block (packed_tiles_vnni.c). */
 V_INLINE void add_block(enum kind kind, const char *w, const char *x, const int32_t *sums, vf *sum) {
   const float *v = (const float *)(const void *)(w + BYTES_OF_Q);
   const float *d = (const float *)(const void *)(x + X_D), *s = (const float *)(const void *)(x + X_S);
@@ -51,13 +51,13 @@ V_INLINE void add_block(enum kind kind, const char *w, const char *x, const int3
   }
 }
 
-/* Blocks of a class lie one after the other, up to its end. */
+/* A class's blocks are consecutive, up to `end`. */
 struct classes {
   int64_t blocks, end;
   int now;
 };
 
-/* The class's sums to those of the classes before; a class may have no block. */
+/* Adds a class's sums to those of the classes before; a class may have no blocks. */
 V_INLINE void end_class(struct classes *k, vf *sum, vf *all) {
   do {
 #pragma GCC unroll 16
@@ -73,7 +73,7 @@ V_INLINE void end_class(struct classes *k, vf *sum, vf *all) {
   } while (true);
 }
 
-/* The sums of blocks [0,count): a product is begun as soon as its tiles are free. */
+/* The sums of blocks [0,count): each product is started as soon as its tiles are free. */
 #define SUM(tile, of_x, of_w, i)                                                                                       \
   do {                                                                                                                 \
     if ((i) < count) _tile_stored(tile, sums + (i)*AREA, 64);                                                          \
@@ -88,7 +88,7 @@ static void sum_blocks(const char *w, int64_t each, const char *x, int64_t count
   }
 }
 
-/* Halves in sums of their own, since each has a scale. */
+/* Separate sums for the two halves, since each half has its own scale. */
 static void sum_halves(const char *w, int64_t each, const char *x, int64_t count, int32_t *sums) {
   for (int64_t i = 0; i < count; i++, w += each, x += X_BLOCK, sums += 2 * AREA) {
     MULTIPLY(0, 6, 7, w, x);

@@ -1,16 +1,16 @@
-/* Many rows of x (a prompt) with weights in blocks, in AVX2: panels of 16 rows of w in bytes, and tiles of 16 rows of
+/* Many rows of x (a prompt) times weights in blocks, in AVX2: panels of 16 rows of w in bytes, and tiles of 16 rows of
  * x.
  *
- * A panel is that of packed_tiles_vnni.c, but of unsigned bytes (Q8_0: signed), without sums. A tile's block has 32
- * signed bytes of each row of x, in k's order, the rows' scales, and the sums of their bytes' halves in 16 bits each,
- * for what stands for zero in w and for its minima.
+ * A panel is like that of packed_tiles_vnni.c, but with unsigned bytes (Q8_0: signed) and without sums. A tile's block
+ * has 32 signed bytes of each row of x, in the order of k; the rows' scales; and the sums of both halves of their
+ * bytes, in 16 bits each, which correct for w's zero point and minima.
  *
- * The floats are those of the kernels for few rows, in the same order: a block's sum is an exact integer, is scaled by
- * scale * d, and goes to one of two sums, that of its place among two blocks; the second is added to the first. So a
- * row of y has the same bits whatever the number of rows of x.
+ * The float operations are those of the kernels for few rows, in the same order. A block's sum is an exact integer, is
+ * multiplied by scale * d, and is added to one of two sums, depending on whether the block's number is even or odd; at
+ * the end the second is added to the first. So a row of y has the same bits whatever the number of rows of x.
  *
  * Cost of 16 x 4 x 32 products of 4-bit weights: 64 vpmaddubsw, 56 additions, 8 vpmaddwd, 8 conversions, and 8 to 24
- * products and FMAs; 32 loads of x into all lanes and 16 of w. A multiplication of floats in as many FMAs takes 256. */
+ * products and FMAs; 32 loads that broadcast x, and 16 of w. The same product in floats takes 256 FMAs. */
 #include <string.h>
 #include "backends/cpu/packed/packed.h"
 #include "backends/cpu/vec.h"
@@ -21,7 +21,7 @@
 
 enum { CLASSES = BLOCKS, AT_ONCE = 4 };
 
-/* Of a tile: bytes, and behind them d and the sums of halves. */
+/* Layout of a tile: bytes, then d and the sums of halves. */
 enum { X_D = 32 * ROWS, X_N = X_D + 4 * ROWS, X_BLOCK = X_N + 4 * ROWS };
 
 _Static_assert(X_BLOCK == WN_CPU_PACKED_TILE_BYTES(32), "the tile's block");
@@ -36,7 +36,7 @@ V_INLINE int bytes_sum(const int8_t *q) {
 }
 
 void wn_cpu_packed_tile_row_avx2(const float *x, int64_t K, int m, char *tile) {
-  const int64_t blocks = K / 32, first = (blocks + 1) / 2; /* block of the second class */
+  const int64_t blocks = K / 32, first = (blocks + 1) / 2; /* first block of the second class */
   for (int64_t b = 0; b < blocks; b += CLASSES) {
     const int64_t have = blocks - b < CLASSES ? blocks - b : CLASSES;
     const struct rounded r = have == CLASSES ? round_step(x + b * 32) : round_rest(x + b * 32, have);
@@ -64,10 +64,10 @@ void wn_cpu_packed_panel_avx2(wn_gguf_type type, const char *w, int64_t rows, in
 
 /* ---- products ---- */
 
-/* What is needed of a block's sums of x: the minima's factors d n, and what stands for zero in w times n. */
+/* What a block needs from x: d n for the minima; w's zero point times n. */
 struct sums_of_x {
   float s[ROWS];
-  int32_t zero[2][ROWS]; /* Q6_K: of both halves */
+  int32_t zero[2][ROWS]; /* Q6_K: for both halves */
 };
 V_INLINE void sums_of_tile(wn_gguf_type type, const char *x, struct sums_of_x *to) {
   const int zero = type_zero(type);
@@ -83,12 +83,12 @@ V_INLINE void sums_of_tile(wn_gguf_type type, const char *x, struct sums_of_x *t
   }
 }
 
-/* One block of a panel with rows m to m + AT_ONCE - 1 of a tile. Sums stay in memory. */
+/* One block of a panel times rows m to m + AT_ONCE - 1 of a tile. Sums stay in memory. */
 V_INLINE void tile_block(wn_gguf_type type, const char *w, const char *x, int m, const struct sums_of_x *n, vf *sum) {
   enum { WIDE = AT_ONCE * HALVES };
   const float *v = (const float *)(const void *)(w + BYTES_OF_Q), *d = (const float *)(const void *)(x + X_D) + m;
   const int fit = pairs_fit(type);
-  vb all[WIDE], first[WIDE]; /* Q6_K: the first half's */
+  vb all[WIDE], first[WIDE]; /* Q6_K: of the first half */
 #pragma GCC unroll 8
   for (int i = 0; i < WIDE; i++) all[i] = first[i] = b_zero();
 #pragma GCC unroll 8
@@ -96,7 +96,7 @@ V_INLINE void tile_block(wn_gguf_type type, const char *w, const char *x, int m,
     vb some[WIDE];
 #pragma GCC unroll 8
     for (int k = j; k < j + fit; k++) {
-      __asm__ volatile("" ::: "memory"); /* as pairs_add: weights are loaded where needed */
+      __asm__ volatile("" ::: "memory"); /* as in pairs_add: loads weights only where they are needed */
       const vb w0 = b_load(w + 64 * k), w1 = b_load(w + 64 * k + BYTES);
 #pragma GCC unroll 4
       for (int i = 0; i < AT_ONCE; i++) {
@@ -133,7 +133,7 @@ V_INLINE void tile_block(wn_gguf_type type, const char *w, const char *x, int m,
   }
 }
 
-/* The first M rows of x, a multiple of AT_ONCE. */
+/* The first M rows of x; M is a multiple of AT_ONCE. */
 V_INLINE void tile_of(wn_gguf_type type, int M, const char *panel, const char *x, int64_t blocks, vf *all) {
   for (int c = 0; c < CLASSES; c++) {
     vf sum[ROWS * HALVES];
@@ -159,7 +159,7 @@ void wn_cpu_packed_tile_avx2(wn_gguf_type type, const char *panel, const char *t
     ROWS_TYPES(TILE);
 #undef TILE
   default:
-    return; /* not reached: as panels */
+    return; /* not reached, as for panels */
   }
   rows_out(all, M, out);
 }

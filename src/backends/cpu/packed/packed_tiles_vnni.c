@@ -1,13 +1,14 @@
-/* Many rows of x (a prompt) with weights in blocks: panels of 16 rows of w whose bytes are laid out for vpdpbusd, and
+/* Many rows of x (a prompt) times weights in blocks: panels of 16 rows of w, with bytes laid out for vpdpbusd, and
  * tiles of 16 rows of x.
  *
- * A panel has block by block, each vector with one lane per row of w: four weights of each row in the order of k (8
- * vectors of signed bytes), the blocks' sums times -128, their scales, and what the type needs beside. A tile's block
- * has 32 bytes of each row of x, in k's order and raised by 128 to be unsigned, and the rows' scales and sums.
+ * A panel has for each block, in vectors with one lane per row of w: four weights of each row at a time, in the order
+ * of k (8 vectors of signed bytes); the blocks' sums times -128; their scales; and what else the type needs. A tile's
+ * block has 32 bytes of each row of x, in the order of k, raised by 128 to be unsigned; and the rows' scales and sums.
  *
- * The floats are those of the kernels for few rows (packed_kernels.inc), in the same order: a block's sum is an exact
- * integer, is scaled by scale * d, and goes to one of four sums, that of its place among four blocks; the four are
- * added from the first on. So a row of y has the same bits whatever the number of rows of x.
+ * The float operations are those of the kernels for few rows (packed_kernels.inc), in the same order. A block's sum is
+ * an exact integer, is multiplied by scale * d, and is added to one of four sums, chosen by the block's number modulo
+ * four; at the end the four are added from the first on. So a row of y has the same bits whatever the number of rows of
+ * x.
  *
  * Cost of 16 x 1 x 32 products: 8 vpdpbusd, a conversion, a product and one or two FMAs. */
 #include <string.h>
@@ -19,7 +20,7 @@
 
 enum { CLASSES = BLOCKS };
 
-/* Of a tile: bytes, and behind them d and s. */
+/* Layout of a tile: bytes, then d and s. */
 enum { X_D = 32 * ROWS, X_S = X_D + 4 * ROWS, X_BLOCK = X_S + 4 * ROWS };
 
 _Static_assert(X_BLOCK == WN_CPU_PACKED_TILE_BYTES(32), "the tile's block");
@@ -29,7 +30,7 @@ _Static_assert(X_BLOCK == WN_CPU_PACKED_TILE_BYTES(32), "the tile's block");
 V_INLINE void tile_row(const float *x, int64_t K, int m, char raise, char *tile) {
   const int64_t blocks = K / 32;
   const __m512i top = _mm512_set1_epi8(raise);
-  int64_t first[CLASSES]; /* block of each class */
+  int64_t first[CLASSES]; /* first block of each class */
   first[0] = 0;
   for (int c = 1; c < CLASSES; c++) first[c] = first[c - 1] + (blocks - c + CLASSES) / CLASSES;
   for (int64_t b = 0; b < blocks; b += CLASSES) {
@@ -64,7 +65,7 @@ void wn_cpu_packed_panel(wn_gguf_type type, const char *w, int64_t rows, int64_t
 
 /* ---- products ---- */
 
-/* One block of a panel with M rows of a tile. */
+/* One block of a panel times M rows of a tile. */
 V_INLINE void tile_block(enum kind kind, int M, const char *w, const char *x, vf *sum) {
   const float *v = (const float *)(const void *)(w + BYTES_OF_Q);
   const float *d = (const float *)(const void *)(x + X_D), *s = (const float *)(const void *)(x + X_S);

@@ -1,5 +1,5 @@
-/* In place of packed_avx512bf16.c on processors of another family: never called, since weights in bfloat16 are
- * multiplied as floats there. */
+/* Replaces packed_avx512bf16.c on processors of other families. Never called: bfloat16 weights are multiplied as floats
+ * there. */
 #include "backends/cpu/packed/packed.h"
 
 int64_t wn_cpu_packed_bf16_ld(int64_t K) {

@@ -1,6 +1,6 @@
-/* What the kernels of attention get of a call (ops/attention.h), and the rules that say which keys a row sees and what
- * it may select. Logits are kept in "raw" units, those of q . k: what is stored of the selection, F, is -F / scale, so
- * that it may be the starting value of the product's accumulator. */
+/* Arguments of the attention kernels (from ops/attention.h), and the rules for which keys a row sees and may select.
+ * Logits are kept in "raw" units, those of q . k; F is stored as -F / scale, so that it can be the initial value of the
+ * product's accumulator. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_ARGS_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_ARGS_CUH
 
@@ -16,8 +16,8 @@ struct stride {
 struct attention_args {
   int B, Tq, Tk, H, Hkv, D, G;
   int offset;           /* Tk - Tq: row i has position i + offset */
-  float scale, to_log2; /* of a raw logit: the logit, and its logarithm to base 2 */
-  bool vectors;         /* rows may be read 16 bytes at a time */
+  float scale, to_log2; /* from raw units to a logit, and to a logit in base 2 */
+  bool vectors;         /* rows may be read in vectors of 16 bytes */
 
   const void *q, *k, *v;
   void *y;
@@ -27,7 +27,7 @@ struct attention_args {
   int window, strided;       /* 0: off */
   const int32_t *doc_start;  /* [B,Tk] or NULL */
   const int32_t *evicted_at; /* [B,P,Tk] or NULL */
-  const int32_t *at;         /* [B,P,Tk] the positions of slots, or NULL: slot j holds position j. Forward alone */
+  const int32_t *at;         /* [B,P,Tk] positions of slots, or NULL: slot j holds position j. Forward only */
   int slot_groups;
   int64_t slot_stride;
 
@@ -36,26 +36,26 @@ struct attention_args {
     float limit, ramp;
     const float *z; /* [H], or [B,Tq,H] */
     stride s_z;
-    float *dz; /* [B,H,Tq], by row: what a reduction or a copy takes on; NULL: not wanted */
+    float *dz; /* [B,H,Tq] by row, to be reduced or copied later; NULL: not wanted */
   } span;
 
   struct {
     bool on;
     const float *gate; /* [H] or NULL */
     float *dot;        /* [B,H,Tq] or NULL */
-    float *own;        /* [B,Tq,Hkv,D] the gradient of a row's own value through the projection */
+    float *own;        /* [B,Tq,Hkv,D] the gradient of a row's own value, through the projection */
     float *dgate;      /* [B,H,Tq] by row */
   } exclusive;
 
   struct {
     bool on, relu, protect_first, protect_self, shift;
-    bool joins;        /* its gradient joins that of head `head` of each group (not so where it has rows of its own) */
-    int head;          /* of a group of H / G */
-    const void *q, *k; /* what a row selects with: [B,Tq,G,D], [B,Tk,G,D] by strides */
+    bool joins;        /* its gradient is added to that of head `head` of each group (not in the bilinear form) */
+    int head;          /* the selecting head in a group of H / G */
+    const void *q, *k; /* what selects: [B,Tq,G,D], [B,Tk,G,D] with strides */
     stride s_q, s_k;
     const float *strength; /* [G] or NULL */
     const float *f_in;     /* [B,G,f_stride] or NULL */
-    float *f_out;          /* the same; may be f_in */
+    float *f_out;          /* likewise; may alias f_in */
     int64_t f_stride;
     float tau;        /* of L_mem */
     float *M;         /* [B,G,Tq] or NULL */
@@ -63,59 +63,59 @@ struct attention_args {
     float *dstrength; /* [B,G,key tiles] parts, added to */
   } sel;
 
-  /* Terms of calls that take kernels with terms (terms.cuh). Of those kernels alone, but for `gate`, `dropout` and
-   * `root`, which kernels of stored weights have from here too. */
+  /* Terms of calls that use kernels with terms (terms.cuh). Only those kernels use them, except `gate`, `dropout` and
+   * `root`, which the kernels of stored attention weights read from here too. */
   struct {
-    float cap, per_cap;   /* soft-capping in raw units: cap / scale, and one over it; 0: off */
-    double max_bias;      /* ALiBi's */
-    int heads;            /* its number of slopes; 0: off */
-    int head0, head_step; /* the model's head of head h: head0 + h head_step */
+    float cap, per_cap;   /* soft-capping in raw units: cap / scale, and its inverse; 0: off */
+    double max_bias;      /* of ALiBi */
+    int heads;            /* number of ALiBi's slopes; 0: off */
+    int head0, head_step; /* head h of the call is head head0 + h head_step of the model */
   } map;
   struct {
     int n;
     const float *k, *v; /* [Hkv,n,D] */
-    float *parts;       /* [2,Hkv,n,D,parts] of dk and dv */
+    float *parts;       /* [2,Hkv,n,D,parts] partial sums of dk and dv */
   } sinks;
   struct {
     bool on, elementwise;
     const float *g;
     stride s_g;
-    float *dg, *ungated; /* strides of g; [B,Tq,H,D]; or NULL */
+    float *dg, *ungated; /* with the strides of g; [B,Tq,H,D]; or NULL */
   } gate;
   struct {
-    double limit;   /* a word below it drops; 0: off */
-    uint32_t least; /* the first that does not */
-    float factor;   /* of what is kept */
+    double limit;   /* random words below it drop; 0: off */
+    uint32_t least; /* the smallest word that keeps */
+    float factor;   /* of kept attention weights */
     uint64_t seed, stream;
   } dropout;
   struct {
     bool on;
     int64_t buffer;
     double density;
-    uint32_t *seen; /* [Tk / 32] a bit for each distance: is it seen? NULL where positions are not those of slots */
+    uint32_t *seen; /* [Tk / 32] one bit per distance: is it seen? NULL if positions are not those of slots */
   } root;
 
-  /* The window of rows at hand, a whole number of tiles from the first on. */
-  int row0, rows; /* rows: row0 to row0 + rows - 1 */
+  /* The current chunk of rows: whole tiles, starting at a tile. */
+  int row0, rows; /* rows row0 to row0 + rows - 1 */
   int row_tiles, key_tiles;
   float *F;                   /* [B,G,row_tiles,key_tiles] blocks [TILE rows, TILE keys] of -F / scale */
-  void *X;                    /* the same in P::block: first dF, then the gradient of the logits selected with */
-  const float *carry_in;      /* [B,G,key_tiles * TILE] F before row0, or NULL: f_in's */
-  float *carry_out;           /* after the window, or NULL */
-  float *back;                /* [B,G,key_tiles * TILE] the sum of dF of the rows after the window */
-  bool last_rows, first_rows; /* the window has the call's last rows, its first ones */
+  void *X;                    /* the same in P::block: first dF, then the gradient of the selecting logits */
+  const float *carry_in;      /* [B,G,key_tiles * TILE] F before row0; NULL: f_in */
+  float *carry_out;           /* F after the chunk, or NULL */
+  float *back;                /* [B,G,key_tiles * TILE] dF summed over the rows after the chunk */
+  bool last_rows, first_rows; /* the chunk has the call's last rows, or its first */
 
   const void *dy;
-  stride s_dy; /* those of y, or of mixed */
-  void *mixed; /* [B,Tq,H,D] contiguous, of the rows' type: the gradient of what the weights mixed, where exclusive
-                  attention or gates come behind */
+  stride s_dy; /* strides of y, or of mixed */
+  void *mixed; /* [B,Tq,H,D] contiguous, in the rows' type: the gradient of the weighted sum of values, if exclusive
+                * attention or gates change it afterwards */
   void *dq, *dk, *dv;
   float *delta; /* [B,H,Tq] */
-  float *sums;  /* [2,B,Tk,Hkv,D] dk and dv of the windows before; NULL where there is one window */
+  float *sums;  /* [2,B,Tk,Hkv,D] dk and dv of the chunks processed before; NULL if there is one chunk */
   int dk_from;
 };
 
-/* The row behind the window's last. */
+/* One past the chunk's last row. */
 __device__ __forceinline__ int rows_end(const attention_args &a) {
   return a.row0 + a.rows;
 }
@@ -129,19 +129,19 @@ __device__ __forceinline__ int64_t slot_row(const attention_args &a, int b, int 
   return ((int64_t)b * a.slot_groups + (a.slot_groups > 1 ? group : 0)) * a.slot_stride;
 }
 
-/* How far key j lies before the row whose own key is in slot `own`. SLOTS: the call may have positions of slots; in
- * backward, where none has, the registers are needed for something else. */
+/* The distance of key j from the row whose own key is in slot `own`. SLOTS: the call may have positions of slots.
+ * Backward never has; it needs the registers for other things. */
 template <bool SLOTS> __device__ __forceinline__ int distance(const attention_args &a, int b, int kv, int own, int j) {
   if (!SLOTS || !a.at) return own - j;
   const int32_t *at = a.at + slot_row(a, b, kv);
-  return at[min(own, a.Tk - 1)] - at[j]; /* rows behind the last are padding */
+  return at[min(own, a.Tk - 1)] - at[j]; /* rows after the last are padding */
 }
 
 __device__ __forceinline__ int64_t square_distance(int64_t m, double density) {
   const double ratio = (double)m / density;
   return (int64_t)(ratio * ratio);
 }
-/* Is the distance x, of the buffer or more, seen? */
+/* Is the distance x, at least the buffer, seen? */
 __device__ __forceinline__ bool is_square(const attention_args &a, int x) {
   const int64_t far = x - a.root.buffer + 1, near = (int64_t)(a.root.density * sqrt((double)far));
   for (int64_t m = near > 1 ? near - 1 : 1; m <= near + 2; m++)
@@ -155,7 +155,7 @@ template <bool SLOTS> __device__ __forceinline__ bool root_sees(const attention_
   return a.root.seen[x / 32] >> (x % 32) & 1;
 }
 
-/* Does the row at `position`, whose document begins at `first`, see key j, but for spans? T: terms.cuh. */
+/* Does the row at `position`, whose document begins at `first`, see key j? Ignores spans. T: terms.cuh. */
 template <class T, bool SLOTS>
 __device__ __forceinline__ bool sees(const attention_args &a, int b, int kv, int position, int first, int j) {
   if (j > position || j < first) return false;
@@ -169,7 +169,7 @@ __device__ __forceinline__ bool sees(const attention_args &a, int b, int kv, int
   const int64_t row = slot_row(a, b, kv);
   return (SLOTS && a.at ? a.at[row + min(position, a.Tk - 1)] : position) < a.evicted_at[row + j];
 }
-/* Are there rules beside causality? */
+/* Are there rules besides causality? */
 template <class T> __device__ __forceinline__ bool has_rules(const attention_args &a) {
   return (T::ON && a.root.on) || a.doc_start || a.evicted_at || a.window > 0 || a.strided > 0 || a.span.on;
 }
@@ -183,17 +183,17 @@ __device__ __forceinline__ bool may_select(const attention_args &a, int b, int g
 __device__ __forceinline__ float span_ratio(const attention_args &a, int b, int h, int i) {
   return a.span.z[a.span.dynamic ? b * a.span.s_z.b + i * a.span.s_z.t + h * a.span.s_z.h : h * a.span.s_z.h];
 }
-/* The span's factor at distance x: above 0 where the key is seen. */
+/* The span mask at distance x; above 0 if the key is seen. */
 __device__ __forceinline__ float span_factor(const attention_args &a, float z, int x) {
   return fminf(fmaxf((a.span.ramp + a.span.limit * z - (float)x) / a.span.ramp, 0.0f), 1.0f);
 }
 
-/* Which block belongs to a row tile of the window and a key tile. */
+/* The number of the block for a row tile of the chunk and a key tile. */
 __device__ __forceinline__ int64_t block_at(const attention_args &a, int b, int g, int row_tile, int key_tile) {
   return (((int64_t)b * a.G + g) * a.row_tiles + row_tile) * a.key_tiles + key_tile;
 }
 
-/* Where the documents of the rows i0 to i1 - 1 begin: the first of them; 0 without documents. */
+/* The first document start of rows i0 to i1 - 1; 0 without documents. */
 __device__ __forceinline__ int first_document(const attention_args &a, int b, int i0, int i1) {
   if (!a.doc_start) return 0;
   int start = document(a, b, i0 + a.offset);
@@ -201,29 +201,29 @@ __device__ __forceinline__ int first_document(const attention_args &a, int b, in
   return start;
 }
 
-/* The key tiles that the rows i0 to i1 - 1 may see: from `first` to `last`. */
+/* The key tiles that rows i0 to i1 - 1 may see, from `first` to `last`. */
 struct tiles {
   int first, last;
 };
 template <int TILE> __device__ __forceinline__ tiles seen_tiles(const attention_args &a, int b, int i0, int i1) {
   int low = 0;
-  if (a.at) return {0, (i1 - 1 + a.offset) / TILE}; /* the order of slots says nothing of distances */
+  if (a.at) return {0, (i1 - 1 + a.offset) / TILE}; /* slots may be in any order */
   if (a.window > 0) low = max(0, i0 + a.offset - a.window + 1);
   if (a.span.on) low = max(low, (int)fmaxf((float)(i0 + a.offset) - a.span.limit - a.span.ramp, 0.0f));
   low = max(low, first_document(a, b, i0, i1));
   return {low / TILE, (i1 - 1 + a.offset) / TILE};
 }
 
-/* A tile's sums to 0. */
+/* Sets a tile's sums to 0. */
 template <int N> __device__ __forceinline__ void clear(float (&x)[N][4]) {
 #pragma unroll
   for (int t = 0; t < N; t++) x[t][0] = x[t][1] = x[t][2] = x[t][3] = 0;
 }
 
-/* ---- rows of the call's type into shared memory ---- */
+/* ---- copying rows of the call's type to shared memory ---- */
 
-/* TILE rows from row0 on of `from` (D of WIDTH columns, `t` apart) to rows LD apart; zeros behind row `end` and column
- * D. Arrives with the caller's wn_copy_wait and barrier. */
+/* Copies TILE rows of `from` from row0 on (D of WIDTH columns, row stride `t`) to rows with stride LD; zeros from row
+ * `end` and from column D on. Completes with the caller's wn_copy_wait and barrier. */
 template <class P>
 __device__ void stage(typename P::element *to, const void *from, int64_t t, int row0, int end,
                       const attention_args &a) {
@@ -231,7 +231,7 @@ __device__ void stage(typename P::element *to, const void *from, int64_t t, int 
   const element *rows = static_cast<const element *>(from);
   if (a.vectors) {
     constexpr int VECTOR = 16 / sizeof(element), ROW = P::WIDTH / VECTOR;
-#pragma unroll 2 /* not more: addresses kept in registers cost more than they save */
+#pragma unroll 2 /* not more: the registers for addresses would cost more than they save */
     for (int x = threadIdx.x; x < P::TILE * ROW; x += P::THREADS) {
       const int r = x / ROW, c = x % ROW * VECTOR;
       const bool there = row0 + r < end && c < a.D;

@@ -1,14 +1,15 @@
-/* Attention backward: gradients of q, k, v and of F, each summed by one owner in one order, so that two runs give the
- * same bits. Weights are formed again from lse.
+/* Attention backward: gradients of q, k, v and F. Each sum is computed by one thread block in one order, so two runs
+ * give the same bits. Attention weights are recomputed from lse.
  *
  *   W[i,j] = exp(A[i,j] - lse_i);  dA[i,j] = W[i,j] (dy_i . v_j - delta_i);  delta_i = dy_i . y_i
  *   dv_j = sum_i W[i,j] dy_i;  dF[i,j] = - sum over the group's heads of dA[i,j]
- *   dq_i = scale sum_j G[i,j] k_j;  dk_j = scale sum_i G[i,j] q_i;  G = dA, for the selecting head dA + X, times the
- *   slope of what maps logits (terms.cuh)
+ *   dq_i = scale sum_j G[i,j] k_j;  dk_j = scale sum_i G[i,j] q_i
+ *   G = dA, for the selecting head dA + X, times the slope of the score maps (terms.cuh)
  *
- * Kernels: delta by rows (of rows in bf16 by row tiles); dF by tiles of a row tile and a key tile, which walk the
- * group's heads; then X (select.cuh); dq by row tiles; dk and dv by key tiles (backward_keys.cuh), which walk the heads
- * of their key-value head. 14 D operations a pair and head, 18 D with selection. */
+ * Kernels: delta, one row per warp (bf16: one row tile per block); dF, one pair of a row tile and a key tile per block,
+ * looping over the group's heads; then X (select.cuh); dq, one row tile per block; dk and dv, one key tile per block
+ * (backward_keys.cuh), looping over the heads of its key-value head. 14 D operations per pair and head, 18 D with
+ * selection. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_BACKWARD_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_BACKWARD_CUH
 
@@ -17,7 +18,7 @@
 
 namespace wn_cuda {
 
-/* dy of what a gate multiplied, whose own gradient is written, or joins `sum`. */
+/* The gradient before a gate, from dy; the gate's own gradient is written, or added to `sum`. */
 __device__ __forceinline__ float gate_back(const attention_args &a, float dy, float ungated, int64_t at, int d,
                                            float &sum) {
   const float gate = a.gate.g[at + (a.gate.elementwise ? d : 0)];
@@ -26,9 +27,9 @@ __device__ __forceinline__ float gate_back(const attention_args &a, float dy, fl
   return dy * gate;
 }
 
-/* delta; with exclusive attention dy without its part along v, and what the projection gives to v; with gates dy behind
- * them, and their gradients. A warp has a row of a key-value head and walks its heads. y is what the call holds, or
- * what it was before the gates; what the projection took from it comes from `dot`.
+/* Computes delta. With exclusive attention also dy without its part along v, and the projection's gradient of v. With
+ * gates also dy before the gates, and the gates' gradients. A warp takes one row of a key-value head and loops over its
+ * heads. `given` is the call's y, or y before the gates; what the projection removed from it is restored from `dot`.
  * Grid: rows in eights, key-value heads, sequences. */
 template <class P, class T>
 __global__ void __launch_bounds__(256) attention_delta(const attention_args a, const void *given) {
@@ -103,7 +104,8 @@ __global__ void __launch_bounds__(256) attention_delta(const attention_args a, c
   }
 }
 
-/* lse to base 2 of row i; plus infinity, which makes every weight 0, for rows that are none or see nothing. */
+/* lse of row i in base 2. For rows that do not exist or see nothing: +infinity, which makes every attention weight
+ * 0. */
 __device__ __forceinline__ float log2_sum(const attention_args &a, int b, int h, int i) {
   if (i >= rows_end(a)) return INFINITY;
   const float x = a.lse[((int64_t)b * a.H + h) * a.Tq + i];
@@ -113,10 +115,10 @@ __device__ __forceinline__ float delta_at(const attention_args &a, int b, int h,
   return i < rows_end(a) ? a.delta[((int64_t)b * a.H + h) * a.Tq + i] : 0.0f;
 }
 
-/* What the rows of a tile have for a head. */
+/* Per-head data of the rows of a tile. */
 template <class P> struct row_facts {
   int first[P::ROWS];
-  float z[P::ROWS], lse[P::ROWS], delta[P::ROWS], slope; /* slope: ALiBi's */
+  float z[P::ROWS], lse[P::ROWS], delta[P::ROWS], slope; /* slope: of ALiBi */
   template <class T>
   __device__ __forceinline__ void load(const attention_args &a, int b, int h, int i0, int warp, int lane) {
     slope = raw_slope<T>(a, h);
@@ -130,7 +132,7 @@ template <class P> struct row_facts {
   }
 };
 
-/* x times y, element by element. */
+/* x *= y, element by element. */
 template <class P> __device__ __forceinline__ void times(float (&x)[P::CHUNKS][4], const float (&y)[P::CHUNKS][4]) {
 #pragma unroll
   for (int t = 0; t < P::CHUNKS; t++)
@@ -138,8 +140,8 @@ template <class P> __device__ __forceinline__ void times(float (&x)[P::CHUNKS][4
     for (int e = 0; e < 4; e++) x[t][e] *= y[t][e];
 }
 
-/* dA of a row tile and a key tile, from raw logits s behind the product, and dy . v. With terms dp becomes the factor
- * of map_slope. */
+/* dA of a row tile and a key tile, from raw logits s after the product, and dy . v. With terms, dp is replaced by the
+ * factor of map_slope. */
 template <class P, class T>
 __device__ __forceinline__ void row_gradients(const attention_args &a, float (&s)[P::CHUNKS][4],
                                               float (&dp)[P::CHUNKS][4], const row_facts<P> &facts, uint32_t seen,
@@ -173,7 +175,7 @@ __device__ __forceinline__ void row_gradients(const attention_args &a, float (&s
 template <class P> struct dF_room {
   static constexpr int ROWS = P::TILE * P::LD, BYTES = 4 * ROWS * (int)sizeof(typename P::element);
 };
-/* dF. Grid: key tiles, row tiles of the window, groups times sequences. */
+/* Computes dF. Grid: key tiles, row tiles of the chunk, groups times sequences. */
 template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) attention_dF(const attention_args a) {
   typedef typename P::element element;
   WN_SHARED_DYNAMIC(uint8_t, raw);
@@ -193,7 +195,7 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
     const int kv = h / per;
     stage<P>(sq, static_cast<const element *>(a.q) + b * a.s_q.b + h * a.s_q.h, a.s_q.t, i0, i1, a);
     stage<P>(sdy, static_cast<const element *>(a.dy) + b * a.s_dy.b + h * a.s_dy.h, a.s_dy.t, i0, i1, a);
-    if (h == g * share || h % per == 0) { /* another key-value head */
+    if (h == g * share || h % per == 0) { /* the next key-value head */
       stage<P>(sk, static_cast<const element *>(a.k) + b * a.s_k.b + kv * a.s_k.h, a.s_k.t, j0, a.Tk, a);
       stage<P>(sv, static_cast<const element *>(a.v) + b * a.s_v.b + kv * a.s_v.h, a.s_v.t, j0, a.Tk, a);
     }
@@ -209,7 +211,7 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
     P::product(s, sq, sk, warp, lane);
     if constexpr (!T::ON) P::finish(s, F, warp, lane);
     P::product(dp, sdy, sv, warp, lane);
-    /* Distances of pairs are the same for all heads. */
+    /* The distances of pairs are the same for all heads. */
     const int from_i = T::ON ? renewed(i0) : i0, from_j = T::ON ? renewed(j0) : j0;
     row_gradients<P, T>(a, s, dp, facts, pairs, F, b, h, from_i, from_j, warp, lane);
 #pragma unroll
@@ -221,12 +223,12 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
   P::store(X_at<P>(a, b, g, tile, blockIdx.x), sum, warp, lane);
 }
 
-/* Two tiles that stay, and two more a stage. */
+/* Two tiles that stay, and two more per stage. */
 template <class P> struct dq_dkv_room {
   static constexpr int ROWS = P::TILE * P::LD;
   static constexpr int BYTES = (2 + 2 * P::BACK_STAGES) * ROWS * (int)sizeof(typename P::element) + P::WEIGHTS * 4;
 };
-/* dq. Grid: row tiles of the window, heads, sequences. */
+/* Computes dq. Grid: row tiles of the chunk, heads, sequences. */
 template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) attention_dq(const attention_args a) {
   typedef typename P::element element;
   WN_SHARED_DYNAMIC(uint8_t, raw);
@@ -249,7 +251,7 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
   for (int r = 0; r < P::ROWS; r++) dz[r] = 0;
   clear(dq);
   tiles seen = seen_tiles<P::TILE>(a, b, i0, i1);
-  /* What is selected may lie outside of what this head sees. */
+  /* the selected keys may lie outside those that this head sees */
   if (selects) seen.first = first_document(a, b, i0, i1) / P::TILE;
   const int count = seen.last - seen.first + 1;
   const auto fetch = [&](int n) {
@@ -310,9 +312,9 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
   }
 }
 
-/* delta of rows in bf16: the sum of W (dy . v) over the keys, of the weights and products that the gradients have, and
- * not dy . y with a y that was rounded. A row's G then sum to 0 whatever its y, which counts where keys are alike. 4 D
- * operations a pair and head. Grid: row tiles of the window, heads, sequences. */
+/* Computes delta of bf16 rows as the sum of W (dy . v) over the keys, with the same attention weights and products as
+ * the gradients, instead of dy . y with a rounded y. Then a row's G sum to 0 exactly, which matters if keys are alike.
+ * 4 D operations per pair and head. Grid: row tiles of the chunk, heads, sequences. */
 template <class P, class T>
 __global__ void __launch_bounds__(P::THREADS, 1) attention_row_sums(const attention_args a) {
   typedef typename P::element element;
@@ -355,7 +357,7 @@ __global__ void __launch_bounds__(P::THREADS, 1) attention_row_sums(const attent
       for (int e = 0; e < 4; e++) sum[P::row_of(e)] += s[t][e];
     __syncthreads();
   }
-  wn_copy_commit(); /* of rows that no tile belongs to */
+  wn_copy_commit(); /* for rows without any tile */
   wn_copy_wait<0>();
   if constexpr (T::ON) __syncthreads();
 #pragma unroll
@@ -368,7 +370,7 @@ __global__ void __launch_bounds__(P::THREADS, 1) attention_row_sums(const attent
   }
 }
 
-/* to[b,i,h by strides] = x[B,H,n]. Grid: n in pieces of 256, H, B. */
+/* Copies x[B,H,n] to to[b,i,h] with strides. Grid: n in pieces of 256, H, B. */
 static __global__ void __launch_bounds__(256) attention_spread(const float *x, float *to, stride s, int H, int n) {
   const int i = blockIdx.x * 256 + threadIdx.x, h = blockIdx.y, b = blockIdx.z;
   if (i < n) to[b * s.b + i * s.t + h * s.h] = x[((int64_t)b * H + h) * n + i];

@@ -6,7 +6,7 @@
 
 namespace wn_cuda {
 
-/* seen_pairs of a turned tile. */
+/* seen_pairs for a transposed tile. */
 template <class P, class T>
 __device__ __forceinline__ uint32_t seen_turned(const attention_args &a, int b, int kv, int i0, int j0, int warp,
                                                 int lane) {
@@ -26,7 +26,7 @@ __device__ __forceinline__ uint32_t seen_turned(const attention_args &a, int b, 
   return seen;
 }
 
-/* Raw logits of a turned tile become weights. */
+/* Turns raw logits of a transposed tile into attention weights. */
 template <class P>
 __device__ __forceinline__ void turned_weights(const attention_args &a, float (&s)[P::CHUNKS][4], uint32_t seen, int b,
                                                int h, int i0, int j0, int warp, int lane) {
@@ -49,7 +49,8 @@ __device__ __forceinline__ void turned_weights(const attention_args &a, float (&
     }
 }
 
-/* With terms. Weights of a turned tile that dropout drops get a minus sign: product_out takes them for 0. */
+/* With terms: attention weights of a transposed tile that dropout drops get a minus sign; product_out then treats them
+ * as 0. */
 template <class P>
 __device__ __forceinline__ void mark_dropped(const attention_args &a, float (&s)[P::CHUNKS][4], uint32_t kept) {
   if (!(a.dropout.limit > 0)) return;
@@ -58,11 +59,11 @@ __device__ __forceinline__ void mark_dropped(const attention_args &a, float (&s)
 #pragma unroll
     for (int e = 0; e < 4; e++) s[t][e] = kept >> (4 * t + e) & 1 ? s[t][e] : -s[t][e];
 }
-/* dA from such a weight. */
+/* dA from such an attention weight. */
 __device__ __forceinline__ float marked_gradient(const attention_args &a, float w, float dp, float delta) {
   return fabsf(w) * ((w < 0 ? 0.0f : a.dropout.factor * dp) - delta);
 }
-/* Gradients times the slope of what maps logits made y. */
+/* Multiplies gradients by the slope of the score maps, given the mapped logits y. */
 template <class P>
 __device__ __forceinline__ void bend(const attention_args &a, float (&s)[P::CHUNKS][4],
                                      const float (&y)[P::CHUNKS][4]) {
@@ -72,7 +73,7 @@ __device__ __forceinline__ void bend(const attention_args &a, float (&s)[P::CHUN
     for (int e = 0; e < 4; e++) s[t][e] *= map_slope(a, y[t][e]);
 }
 
-/* dk and dv. Grid: key tiles, key-value heads, sequences. */
+/* Computes dk and dv. Grid: key tiles, key-value heads, sequences. */
 template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) attention_dkv(const attention_args a) {
   typedef typename P::element element;
   WN_SHARED_DYNAMIC(uint8_t, raw);
@@ -81,7 +82,7 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
   float *weights = reinterpret_cast<float *>(sdy + ST * ROOM);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, kv = blockIdx.y, b = blockIdx.z;
   const int j0 = blockIdx.x * P::TILE, share = a.H / a.Hkv, first = first_tile<P>(a, j0);
-  int end = a.row_tiles; /* row tiles first to end - 1; where a group selects, they may do so from behind a window */
+  int end = a.row_tiles; /* row tiles first to end - 1; rows that select may lie beyond the window (keep rule) */
   if (a.window > 0 && !a.sel.on) {
     const int64_t last = (int64_t)j0 + P::TILE - 2 + a.window - a.offset - a.row0;
     end = last < 0 ? 0 : (int)min((int64_t)end, last / P::TILE + 1);
@@ -111,7 +112,7 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
     const uint32_t pairs = seen_turned<P, T>(a, b, kv, i0, j0, warp, lane);
     uint32_t kept = 0;
     if constexpr (T::ON) {
-      if (n % tiles_each == 0) slope = raw_slope<T>(a, h); /* another head */
+      if (n % tiles_each == 0) slope = raw_slope<T>(a, h); /* the next head */
       kept = kept_keys<P>(a, b, h, i0, j0, warp, lane);
     }
     float s[P::CHUNKS][4], dp[P::CHUNKS][4];
@@ -129,7 +130,7 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
     if constexpr (T::ON) mark_dropped<P>(a, s, kept);
     P::template product_out<T::ON>(dv, s, sdy + at, weights, warp, lane);
     P::start_turned(dp, nullptr, warp, lane);
-    P::product(dp, sv, sdy + at, warp, lane); /* only now, for the registers */
+    P::product(dp, sv, sdy + at, warp, lane); /* only now, to save registers */
 #pragma unroll
     for (int t = 0; t < P::CHUNKS; t++)
 #pragma unroll
@@ -146,7 +147,7 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
       }
     if (selects) P::add_turned(s, X_at<P>(a, b, g, tile, blockIdx.x), warp, lane);
     if constexpr (T::ON)
-      if (a.map.cap > 0) { /* the logits once more: registers cannot keep what they were */
+      if (a.map.cap > 0) { /* recomputes the logits: there are not enough registers to keep them */
         P::start_turned(dp, nullptr, warp, lane);
         P::product(dp, sk, sq + at, warp, lane);
         map_logits<P, true, false>(a, dp, slope, b, kv, i0, j0, warp, lane);
@@ -155,7 +156,7 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
     P::product_out(dk, s, sq + at, weights, warp, lane);
     __syncthreads();
   }
-  wn_copy_commit(); /* of keys that no row reaches */
+  wn_copy_commit(); /* for keys that no row reaches */
   wn_copy_wait<0>();
 #pragma unroll
   for (int t = 0; t < P::OUT; t++)

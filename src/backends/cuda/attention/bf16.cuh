@@ -1,12 +1,12 @@
 /* Tiles of bf16 with sums in floats: mma.sync, ldmatrix, movmatrix; sm_80 and later. The same functions as floats.cuh.
  *
- * A warp has 16 rows of a tile of 64; element e of chunk t is row lane / 4 + 8 (e / 2), column 8 t + 2 (lane % 4) +
- * e % 2: the accumulator of an m16n8k16 product, and two of them, packed, are the operand of the next product. Blocks
- * of F are floats, [row, key]: in fp16, half the bytes, lse is wrong by 3e-4 where the tolerance law grants 5e-6,
- * though y and all gradients keep it. Blocks of X (64 rows x 64 keys, 8 KB) are bf16 as a warp holds them: [4 row tiles
- * of 16][4 key tiles of 16][32 lanes][16 bytes], a lane's bytes being {lower 8 keys: its row, the row 8 below; upper 8
- * keys: the same}. One 16-byte read a lane gives 16 keys; turned, movmatrix makes keys of rows. Rows in shared memory
- * are 8 elements longer than they are wide, so that the 8 rows of an ldmatrix lie in different banks. */
+ * A warp has 16 rows of a tile of 64; element e of chunk t is row lane / 4 + 8 (e / 2), column 8 t + 2 (lane % 4) + e %
+ * 2. This is the accumulator of an m16n8k16 product; two of them, packed, are the operand of the next product. Blocks
+ * of F are floats, [row, key]. fp16 would take half the bytes, but lse would be wrong by 3e-4 where the tolerance rule
+ * allows 5e-6; y and all gradients would pass. Blocks of X (64 rows x 64 keys, 8 KB) are bf16 as a warp holds them: [4
+ * row tiles of 16][4 key tiles of 16][32 lanes][16 bytes], a lane's bytes being {lower 8 keys: its row, the row 8
+ * below; upper 8 keys: the same}. One 16-byte read per lane gives 16 keys; movmatrix transposes them. The stride of
+ * rows in shared memory is their width plus 8 elements, so that the 8 rows of an ldmatrix are in different banks. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_BF16_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_BF16_CUH
 
@@ -16,7 +16,7 @@ namespace wn_cuda {
 
 template <int WIDTH_> struct bf16 {
   typedef uint16_t element;
-  typedef uint4 block; /* what blocks of X consist of, BLOCK of them each */
+  typedef uint4 block; /* the element type of blocks of X; a block has BLOCK of them */
   static constexpr int WIDTH = WIDTH_, TILE = 64, WARPS = 4, THREADS = 128;
   static constexpr int LD = WIDTH + 8, BLOCK = 512;
   static constexpr int CHUNKS = 8, OUT = WIDTH / 8;
@@ -74,7 +74,7 @@ template <int WIDTH_> struct bf16 {
     }
   }
 
-  /* F is what the accumulator begins with. */
+  /* The accumulator is initialised with F. */
   static __device__ __forceinline__ void start(float (&s)[CHUNKS][4], const float *f, int warp, int lane) {
     clear(s);
     if (!f) return;

@@ -1,5 +1,5 @@
-/* Attention backward where a selection has rows of its own (bilinear): dsq = scale X SK, by row tiles; dsk = scale
- * X^T SQ, by key tiles. */
+/* Attention backward for a bilinear selection: dsq = scale X SK, one row tile per block; dsk = scale X^T SQ, one key
+ * tile per block. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_BILINEAR_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_BILINEAR_CUH
 
@@ -65,7 +65,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) attention_ds
       if (j >= a.Tk || j < a.dk_from || d >= a.D) continue;
       const int64_t at = b * a.sel.s_k.b + j * a.sel.s_k.t + g * a.sel.s_k.h + d;
       const float x = to[t][e] * a.scale;
-      P::put(dsk, at, a.last_rows ? x : P::get(dsk, at) + x); /* windows before this one came later */
+      P::put(dsk, at, a.last_rows ? x : P::get(dsk, at) + x); /* later chunks were processed before */
     }
 }
 

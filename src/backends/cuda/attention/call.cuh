@@ -1,4 +1,4 @@
-/* What the sources that launch attention's kernels say to each other (attention.cu). */
+/* Interface between the sources that launch attention kernels (attention.cu). */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_CALL_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_CALL_CUH
 
@@ -11,7 +11,7 @@ struct wn_evictions;
 
 namespace wn_cuda {
 
-/* Scratch is measured with base NULL and laid out with the same calls. */
+/* Lays out scratch; base NULL: only measures it. */
 struct room {
   char *base;
   size_t used;
@@ -33,16 +33,15 @@ outcome run_bf16(pass what, const wn_attention *c, void *scratch, int64_t rows, 
 outcome run_floats_terms(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
 outcome run_bf16_terms(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
 outcome run_stored(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
-/* The evictions of a call's rows; what they need of scratch: MEASURE_FORWARD. */
+/* The evictions of a call's rows; MEASURE_FORWARD: only measures scratch. */
 outcome run_evictions(pass what, const wn_evictions *op, void *scratch, cudaStream_t stream);
 
-/* Which score map a kind is: SCORE_UNKNOWN for one that no kernel knows. They are known by name, which is all that is
- * seen of them here. */
+/* The kind of a score map, recognised by its name; SCORE_UNKNOWN: no kernel knows it. */
 enum score_kind { SCORE_UNKNOWN = -1, SCORE_ALIBI, SCORE_SOFTCAP };
 inline score_kind score_kind_of(const wn_score_kind *kind) {
   return !strcmp(kind->name, "alibi") ? SCORE_ALIBI : !strcmp(kind->name, "softcap") ? SCORE_SOFTCAP : SCORE_UNKNOWN;
 }
-/* Are a call's maps ALiBi, a cap, or both in this order, of logits whose raw units are theirs? */
+/* Are a call's maps ALiBi, soft-capping, or both in this order, so that they can be applied to raw logits? */
 inline bool maps_are_raw(const wn_attention *c) {
   if (c->maps > 0 && !(c->scale > 0)) return false;
   for (int64_t n = 0; n < c->maps; n++)
@@ -50,7 +49,7 @@ inline bool maps_are_raw(const wn_attention *c) {
   return c->maps < 3;
 }
 outcome run_sm90(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
-/* A few rows over a cache: forward, where they are served. */
+/* Forward of at most this many rows over a cache is decoding, if decoding serves the call. */
 enum { DECODE_ROWS = 8 };
 bool is_decode(const wn_attention *c);
 outcome run_decode(pass what, const wn_attention *c, void *scratch, cudaStream_t stream);

@@ -1,6 +1,6 @@
-/* The selection over stored logits: a thread has a key and walks the rows of the window, forward from the first,
- * backward from the last (arXiv 2410.02703, section 3.2; the equations are select.cuh's). Open rows see what all others
- * select: F is the sum over all rows without the row's own. */
+/* The selection over stored logits. A thread has one key and loops over the rows of the chunk, in forward from the
+ * first, in backward from the last (arXiv 2410.02703, §3.2; select.cuh has the equations). For open rows F is the sum
+ * over all rows except the row itself. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_COLUMNS_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_COLUMNS_CUH
 
@@ -9,7 +9,7 @@
 namespace wn_cuda {
 
 struct column_place {
-  int j, g, b, head, kv; /* the selecting head, and its key-value head */
+  int j, g, b, head, kv; /* of the selecting head, and of its key-value head */
   bool bilinear;
   __device__ __forceinline__ column_place(const stored_args &s)
       : j(blockIdx.x * STORED_THREADS + threadIdx.x), g(blockIdx.y), b(blockIdx.z),
@@ -21,7 +21,8 @@ struct column_place {
   }
 };
 
-/* F of the window's rows from S, which become the logits selected with. Grid: keys in blocks, groups, sequences. */
+/* Computes F of the chunk's rows from S, which is replaced by the selecting logits. Grid: keys in blocks, groups,
+ * sequences. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_select(const stored_args s) {
   const attention_args &a = s.a;
   const column_place c(s);
@@ -58,7 +59,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_select(const sto
   if (s.run_out) s.run_out[group * s.ld + c.j] = run;
   if (a.sel.f_out && a.last_rows && c.j < a.Tk) a.sel.f_out[group * a.sel.f_stride + c.j] = run;
   if (!s.open) return;
-  for (int i = 0; i < a.rows; i++) { /* all rows are in the window */
+  for (int i = 0; i < a.rows; i++) { /* the chunk has all rows */
     const row_place row(s, c.b, i);
     const int64_t at = matrix_row(s, c.b, a.G, c.g, i, s.ld) + c.j;
     const float base = s.S[at];
@@ -69,7 +70,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_select(const sto
   }
 }
 
-/* L_mem's M of a row (ops/attention.h); a warp a row. Grid: rows in fours, groups, sequences. */
+/* M of L_mem (ops/attention.h), one warp per row. Grid: rows in fours, groups, sequences. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_memory(const stored_args s) {
   const int i = blockIdx.x * 4 + (threadIdx.x >> 5), lane = threadIdx.x & 31, g = blockIdx.y, b = blockIdx.z;
   if (i >= s.a.rows) return;
@@ -77,11 +78,11 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_memory(const sto
   const float *F = s.F + matrix_row(s, b, s.a.G, g, i, s.ld);
   float sum = 0;
   for (int j = row.first + lane; j <= row.last; j += 32) sum += 1 - fminf(F[j], s.a.sel.tau) / s.a.sel.tau;
-  sum = wn_warp_sum(sum); /* of what is kept of each key: no large numbers cancel */
+  sum = wn_warp_sum(sum); /* sums what remains of each key: no large numbers cancel */
   if (lane == 0) s.a.sel.M[((int64_t)b * s.a.G + g) * s.a.Tq + row.i] = sum;
 }
 
-/* The gradient of F in a row, but for L_mem's: what all heads of the group lost. */
+/* The gradient of F in a row, without L_mem's: what all heads of the group contribute. */
 __device__ __forceinline__ float lost(const stored_args &s, const column_place &c, const row_place &row, int i) {
   if (c.j < row.first || c.j > row.last) return 0;
   const int share = s.a.H / s.a.G;
@@ -90,7 +91,7 @@ __device__ __forceinline__ float lost(const stored_args &s, const column_place &
   return sum;
 }
 
-/* S becomes the gradient of the logits selected with. Grid: as stored_select. */
+/* Replaces S by the gradient of the selecting logits. Grid: as for stored_select. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_select_back(const stored_args s) {
   const attention_args &a = s.a;
   const column_place c(s);

@@ -1,14 +1,14 @@
-/* Attention of a few rows over many keys, as decoding has it: keys are split over blocks (flash-decoding), each of
- * which has the rows and heads of a key-value head, up to QV of them, so that a byte of K and V is read once for all.
- * What the blocks found is put together by a second kernel in one order.
+/* Attention of a few rows over many keys, for decoding. Keys are split among blocks (flash-decoding). Each block has up
+ * to QV queries (rows and heads of one key-value head), so each byte of K and V is read once for all of them. A second
+ * kernel combines the blocks' results in a fixed order.
  *
  *   m_s = max_j A[j],  l_s = sum_j exp(A[j] - m_s),  o_s = sum_j exp(A[j] - m_s) v_j  over the keys j of split s
  *   y = sum_s exp(m_s - m) o_s / sum_s exp(m_s - m) l_s,  m = max_s m_s
  *
- * A lane has 16 bytes of a key and of a value, LANES lanes a row, so a warp reads whole rows; products of floats by
- * fused multiply-adds. A selecting row (one, with the shift) leaves what it selects beside, and the second kernel adds
- * it to F. Reads 2 D numbers of the cache a key, writes D + 2 floats a head and split. Maps of logits are in the first
- * kernel, learned sinks and gates in the second (terms.cuh). */
+ * A lane has 16 bytes of a key and of a value, LANES lanes make a row, so a warp reads whole rows. Products are
+ * computed in float by fused multiply-adds. A selecting row (only one, with the shift) stores what it selects in
+ * `selected`, and the second kernel adds it to F. Reads 2 D numbers of the cache per key, writes D + 2 floats per head
+ * and split. Score maps are applied in the first kernel, learned sinks and gates in the second (terms.cuh). */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_DECODE_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_DECODE_CUH
 
@@ -20,21 +20,21 @@ enum decode_sizes { DECODE_WARPS = 4, DECODE_THREADS = 32 * DECODE_WARPS, DECODE
 
 struct decode_args {
   attention_args a;
-  bool vectors;      /* rows of k and v may be read 16 bytes at a time */
-  int splits, chunk; /* keys of a split */
-  int first_key;     /* keys before it are seen by no row */
-  int queries;       /* rows and heads of a key-value head: row r, head h of the group is query r H / Hkv + h */
-  float *most, *sum; /* [B,Hkv,queries,splits] of logarithms to base 2 */
+  bool vectors;      /* rows of k and v may be read in vectors of 16 bytes */
+  int splits, chunk; /* chunk: keys in a split */
+  int first_key;     /* no row sees keys before it */
+  int queries;       /* rows and heads per key-value head: row r, head h of the group is query r H / Hkv + h */
+  float *most, *sum; /* [B,Hkv,queries,splits], logarithms in base 2 */
   float *part;       /* [B,Hkv,queries,splits,D] */
   float *selected;   /* [B,G,Tk] what the row selects, or NULL */
-  int select_kv, select_query; /* who selects: of key-value head select_kv, or of each where it is below 0 */
+  int select_kv, select_query; /* the selecting query; its key-value head, < 0: each */
 };
 
-/* 16 bytes of a cache's row. */
+/* 16 bytes of a row in the cache. */
 struct decode_float {
   typedef float element;
   static constexpr int EACH = 4;
-  static constexpr bool BF16 = false; /* q and y */
+  static constexpr bool BF16 = false; /* of q and y */
   static __device__ __forceinline__ void unpack(float (&x)[EACH], uint4 raw) {
     x[0] = __uint_as_float(raw.x), x[1] = __uint_as_float(raw.y);
     x[2] = __uint_as_float(raw.z), x[3] = __uint_as_float(raw.w);
@@ -61,7 +61,7 @@ template <class T> __device__ __forceinline__ void decode_unpack(float (&x)[8], 
 template <class T> __device__ __forceinline__ void decode_unpack(float (&x)[4], uint4 raw) {
   T::unpack(x, raw);
 }
-/* The lane's part of a row from `d` on: zeros behind D, and all of it where the row is not there. */
+/* The lane's share of a row from `d` on; zeros from D on, and all zeros if the row does not exist. */
 template <class T>
 __device__ __forceinline__ uint4 decode_load(const typename T::element *row, int d, int D, bool vectors, bool there) {
   uint4 raw = {0, 0, 0, 0};
@@ -80,13 +80,13 @@ __device__ __forceinline__ uint4 decode_load(const typename T::element *row, int
   return raw;
 }
 
-/* Number d of a row of q or y. */
+/* Element i of q or y. */
 __device__ __forceinline__ float decode_number(const void *x, bool bf16, int64_t i) {
   if (bf16) return __bfloat162float(static_cast<const __nv_bfloat16 *>(x)[i]);
   return static_cast<const float *>(x)[i];
 }
 
-/* Sums over a row's lanes of QV numbers each; the lane gets that of query lane % LANES / (LANES / QV). */
+/* Sums QV numbers each over a row's lanes; a lane gets the sum of query lane % LANES / (LANES / QV). */
 template <int LANES, int QV> __device__ __forceinline__ float decode_sums(float (&x)[QV], int lane) {
 #pragma unroll
   for (int n = QV / 2, by = LANES / 2; n > 0; n /= 2, by /= 2) {
@@ -102,8 +102,8 @@ template <int LANES, int QV> __device__ __forceinline__ float decode_sums(float 
   return x[0];
 }
 
-/* Grid: splits, key-value heads times parts of their queries, sequences. PLAIN: rows of 16-byte vectors, no rules but
- * causality, no spans and no maps of logits. */
+/* Grid: splits, key-value heads times parts of their queries, sequences. PLAIN: rows can be read in 16-byte vectors,
+ * and there are no rules but causality, no spans and no score maps. */
 template <class T, int LANES, int QV, bool PLAIN>
 __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const decode_args x) {
   constexpr int EACH = T::EACH, GROUPS = 32 / LANES, AHEAD = DECODE_AHEAD, WIDTH = LANES * EACH;
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const deco
       out[n][e] = 0;
     }
   }
-  /* The query whose logits the lane has. */
+  /* the query whose logits this lane has */
   const int mine = lane % LANES / (LANES / QV), query = query0 + mine, row = min(query / heads, a.Tq - 1);
   const int head = kv * heads + query % heads, position = row + a.offset, first = document(a, b, position);
   const int g = kv / (a.Hkv / a.G);
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const deco
       const int j = step + u * GROUPS + group;
       bool there = j < j1 && j <= position && query < x.queries;
       seen[u] = there && (!rules || sees<no_terms, true>(a, b, kv, position, first, j));
-      /* A key that no row sees is not read. */
+      /* keys that no row sees are not read */
       const uint32_t by_lane = __ballot_sync(~0u, seen[u]);
       there = LANES == 32 ? by_lane != 0 : (by_lane >> (group * LANES % 32) & ((1u << LANES % 32) - 1)) != 0;
       rk[u] = decode_load<T>(k + j * a.s_k.t, d, a.D, PLAIN || x.vectors, there || (selects && j < j1));
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const deco
       if (!seen[u]) s[u] = -INFINITY;
       top = fmaxf(top, s[u]);
     }
-    const float shift = top == -INFINITY ? 0.0f : top; /* nothing has been seen yet */
+    const float shift = top == -INFINITY ? 0.0f : top; /* nothing seen so far */
     const float factor = exp2f(most - shift);
     if (__any_sync(~0u, top > most)) {
 #pragma unroll
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const deco
       }
     }
   }
-  /* The warp's groups of lanes, then the block's warps. */
+  /* combines the warp's groups of lanes, then the block's warps */
   float best = most;
 #pragma unroll
   for (int by = LANES; by < 32; by *= 2) best = fmaxf(best, __shfl_xor_sync(~0u, best, by));
@@ -251,14 +251,14 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const deco
   }
 }
 
-/* Puts the splits together: a block for each head, row and sequence; and behind those, blocks that add to F. */
+/* Combines the splits: one block for each head, row and sequence; further blocks add to F. */
 template <class T>
 __global__ void __launch_bounds__(DECODE_THREADS, 1)
     attention_decode_join(const decode_args x, bool bf16, bool half_v, float *f_out) {
   const attention_args &a = x.a;
   WN_SHARED(float, by, [DECODE_SPLITS]);
   const int64_t n = blockIdx.x, rows = (int64_t)a.B * a.Tq * a.H;
-  if (n >= rows) { /* f_out may be f_in */
+  if (n >= rows) { /* these blocks add to F; f_out may alias f_in */
     for (int64_t i = (n - rows) * DECODE_THREADS + threadIdx.x; i < (int64_t)a.B * a.G * a.Tk;
          i += (int64_t)(gridDim.x - rows) * DECODE_THREADS) {
       const int64_t at = i / a.Tk * a.sel.f_stride + i % a.Tk;
@@ -277,7 +277,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1)
     if ((int)threadIdx.x == s) by[s] = factor;
   }
   __syncthreads();
-  const int c = threadIdx.x; /* D is at most the threads */
+  const int c = threadIdx.x; /* D is at most the number of threads */
   float y = 0, own = 0;
   for (int s = 0; c < a.D && s < x.splits; s++) y += by[s] * x.part[(at + s) * a.D + c];
   for (int k = 0; T::ON && k < a.sinks.n; k++) {

@@ -1,9 +1,9 @@
-/* Tiles of 32-bit floats, without tensor cores: what the kernels of attention ask of a type of rows (see tiles_bf16.cuh
- * for the other one). Products are sums by fused multiply-adds; nothing is rounded to fewer bits.
+/* Tiles of 32-bit floats, without tensor cores: the operations that attention kernels need for a type of rows (bf16.cuh
+ * has those for bf16). Products are sums of fused multiply-adds; nothing is rounded to fewer bits.
  *
- * A warp has 16 rows of a tile, a lane four of them: element e of chunk t is row 4 (lane / 8) + e, column 8 t + lane
- * % 8. Of an output (16 x WIDTH) chunk t is the column 32 (t / 4) + 4 (lane % 8) + t % 4. Blocks of F and X are plain
- * [row, key]. 12 reads of 16 bytes for 128 multiply-adds. */
+ * A warp has 16 rows of a tile, a lane four of them: element e of chunk t is row 4 (lane / 8) + e, column 8 t + lane %
+ * 8. In an output (16 x WIDTH), chunk t is column 32 (t / 4) + 4 (lane % 8) + t % 4. Blocks of F and X are plain [row,
+ * key]. 12 reads of 16 bytes for 128 multiply-adds. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_FLOATS_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_FLOATS_CUH
 
@@ -13,19 +13,19 @@ namespace wn_cuda {
 
 template <int WIDTH_> struct floats {
   typedef float element;
-  typedef float block; /* what blocks of X consist of, BLOCK of them each */
+  typedef float block; /* the element type of blocks of X; a block has BLOCK of them */
   static constexpr int WIDTH = WIDTH_, TILE = WIDTH > 64 ? 32 : 64, WARPS = TILE / 16, THREADS = 32 * WARPS;
   static constexpr int LD = WIDTH + 4, BLOCK = TILE * TILE;
   static constexpr int CHUNKS = TILE / 8, OUT = WIDTH / 8;
-  static constexpr int ROWS = 4, LANES = 8, EACH = 1; /* rows of a lane, lanes of a row, columns of a lane in a chunk */
-  static constexpr int STAGES = 1, BACK_STAGES = 1;   /* of what is read ahead */
-  static constexpr int WEIGHTS_LD = TILE + 4, WEIGHTS = TILE * WEIGHTS_LD; /* floats of room for product_out */
+  static constexpr int ROWS = 4, LANES = 8, EACH = 1; /* rows per lane, lanes per row, columns per lane in a chunk */
+  static constexpr int STAGES = 1, BACK_STAGES = 1;   /* stages of prefetching */
+  static constexpr int WEIGHTS_LD = TILE + 4, WEIGHTS = TILE * WEIGHTS_LD; /* floats of scratch for product_out */
 
   static __device__ __forceinline__ int row(int lane, int r) { return (lane >> 3) * 4 + r; }
   static __device__ __forceinline__ int row_of(int e) { return e; }
   static __device__ __forceinline__ int column(int lane, int t, int) { return t * 8 + (lane & 7); }
   static __device__ __forceinline__ int out_column(int lane, int t, int) { return t / 4 * 32 + (lane & 7) * 4 + t % 4; }
-  /* Element of a row's n-th column of a chunk. */
+  /* The element for the n-th column of a row in a chunk. */
   static __device__ __forceinline__ int element_of(int r, int) { return r; }
 
   static __device__ __forceinline__ float exp2(float x) { return exp2f(x); }
@@ -51,8 +51,8 @@ template <int WIDTH_> struct floats {
     }
   }
 
-  /* o += P Z, P the warp's 16 rows of weights, Z the tile's rows; where POSITIVE a weight below 0 counts as 0. room:
-   * [TILE][WEIGHTS_LD]. */
+  /* o += P Z: P has the warp's 16 rows of attention weights, Z the tile's rows. With POSITIVE, negative attention
+   * weights count as 0. room: [TILE][WEIGHTS_LD]. */
   template <bool POSITIVE = false>
   static __device__ __forceinline__ void product_out(float (&o)[OUT][4], const float (&p)[CHUNKS][4], const float *z,
                                                      float *room, int warp, int lane) {
@@ -87,7 +87,7 @@ template <int WIDTH_> struct floats {
     }
   }
 
-  /* F joins after the product: one rounding, whatever its size. */
+  /* F is added after the product: a single rounding, however large it is. */
   static __device__ __forceinline__ void start(float (&s)[CHUNKS][4], const float *, int, int) {
     clear(s);
   }
@@ -101,7 +101,7 @@ template <int WIDTH_> struct floats {
     if (f) add_turned(s, f, warp, lane);
   }
 
-  /* Blocks [row, key]; turned: the warp's 16 rows are keys, its columns rows of the block. */
+  /* Adds a block [row, key]; transposed, the warp's 16 rows are keys and its columns are rows of the block. */
   static __device__ __forceinline__ void add(float (&s)[CHUNKS][4], const float *x, int warp, int lane) {
     x += (warp * 16 + (lane >> 3) * 4) * TILE + (lane & 7);
 #pragma unroll

@@ -1,10 +1,10 @@
-/* Attention forward: a block has a tile of rows of one head and walks the key tiles from the diagonal back, with the
- * running maximum and sum of Milakov and Gimelshein 2018 (FlashAttention's loop, Dao 2023).
+/* Attention forward: a block has one row tile of one head and loops over the key tiles from the diagonal backwards,
+ * with the running maximum and sum of Milakov and Gimelshein 2018 (FlashAttention's loop, Dao 2023).
  *
  *   A[i,j] = scale q_i . k_j - F[i,j] + log m[i,j];  y_i = sum_j softmax(A[i,:])_j v_j
  *
- * m is the span's factor. Longest tiles come first. 4 D operations a pair and head; reads F once a head. Terms that
- * only some calls have: terms.cuh, sinks.cuh. */
+ * m is the span mask. The longest row tiles come first. 4 D operations per pair and head; reads F once per head.
+ * Optional terms: terms.cuh, sinks.cuh. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_FORWARD_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_FORWARD_CUH
 
@@ -13,7 +13,7 @@
 
 namespace wn_cuda {
 
-/* A block of F, and of X. */
+/* A block of F; below, of X. */
 template <class P>
 __device__ __forceinline__ float *F_at(const attention_args &a, int b, int g, int row_tile, int key_tile) {
   return a.F + block_at(a, b, g, row_tile, key_tile) * P::TILE * P::TILE;
@@ -23,7 +23,7 @@ __device__ __forceinline__ typename P::block *X_at(const attention_args &a, int 
   return static_cast<typename P::block *>(a.X) + block_at(a, b, g, row_tile, key_tile) * P::BLOCK;
 }
 
-/* Sum, or maximum, over the lanes of a row. */
+/* Sum, and below maximum, over the lanes of a row. */
 template <class P> __device__ __forceinline__ float row_sum(float x) {
 #pragma unroll
   for (int by = 1; by < P::LANES; by *= 2) x += __shfl_xor_sync(~0u, x, by);
@@ -35,8 +35,8 @@ template <class P> __device__ __forceinline__ float row_max(float x) {
   return x;
 }
 
-/* Which pairs of a row tile and a key tile are seen, spans aside: bit 4 t + e. Found before there are logits, so that
- * what it needs is out of the registers by then. first: the rows' documents. */
+/* Which pairs of a row tile and a key tile are seen, ignoring spans: bit 4 t + e. Computed before the logits, so that
+ * its registers are free again. first: the document starts of the rows. */
 template <class P, class T, bool SLOTS>
 __device__ __forceinline__ uint32_t seen_pairs(const attention_args &a, int b, int kv, int i0, int j0,
                                                const int (&first)[P::ROWS], int warp, int lane) {
@@ -53,8 +53,8 @@ __device__ __forceinline__ uint32_t seen_pairs(const attention_args &a, int b, i
   return seen;
 }
 
-/* What the accumulator of raw logits begins with, and what they are after the product: F joins behind the maps of terms
- * and else where the rows' type has it. */
+/* The initial accumulator of raw logits, and the raw logits after the product. With terms F is added after the score
+ * maps; without terms it is where the rows' type wants it. */
 template <class P, class T>
 __device__ __forceinline__ void start_logits(float (&s)[P::CHUNKS][4], const float *f, int warp, int lane) {
   P::start(s, T::ON ? nullptr : f, warp, lane);
@@ -74,8 +74,7 @@ __device__ __forceinline__ void finish_logits(const attention_args &a, float (&s
   }
 }
 
-/* A raw logit of a row at `position` and key j becomes a logarithm to base 2, -inf where the key is not seen. z: the
- * row's span. */
+/* Turns a raw logit of a row at `position` and key j into base 2, -inf if the key is not seen. z: the row's span. */
 template <bool SLOTS>
 __device__ __forceinline__ float limited(const attention_args &a, float s, bool seen, int position, int j, float z,
                                          int b, int kv) {
@@ -84,8 +83,8 @@ __device__ __forceinline__ float limited(const attention_args &a, float s, bool 
   const float m = span_factor(a, z, distance<SLOTS>(a, b, kv, position, j));
   return m > 0 ? x + (m < 1 ? log2f(m) : 0.0f) : -INFINITY;
 }
-/* The same of a tile. Without terms in a form of its own: with the other one the compiler makes half as many
- * instructions again of attention_dF. */
+/* The same for a tile. There is a separate version without terms: with the other one, the compiler makes attention_dF
+ * half as long again. */
 template <class P, class T, bool SLOTS>
 __device__ __forceinline__ void limit_rows(const attention_args &a, float (&s)[P::CHUNKS][4], uint32_t seen, int i0,
                                            int j0, const float (&z)[P::ROWS], int b, int kv, int warp, int lane) {
@@ -108,7 +107,7 @@ __device__ __forceinline__ void limit_rows(const attention_args &a, float (&s)[P
     }
 }
 
-/* The row's y without its part along its own value. */
+/* Removes from the rows' y their part along their own values. */
 template <class P>
 __device__ __forceinline__ void exclude(const attention_args &a, float (&o)[P::OUT][4], int b, int h, int kv, int i0,
                                         int warp, int lane) {
@@ -141,11 +140,11 @@ __device__ __forceinline__ void exclude(const attention_args &a, float (&o)[P::O
 }
 
 template <class P> struct forward_room {
-  static constexpr int ROWS = P::TILE * P::LD; /* elements of a tile */
+  static constexpr int ROWS = P::TILE * P::LD; /* elements in a tile */
   static constexpr int BYTES = (1 + 2 * P::STAGES) * ROWS * (int)sizeof(typename P::element) + P::WEIGHTS * 4;
 };
 
-/* Grid: row tiles of the window, heads, sequences. */
+/* Grid: row tiles of the chunk, heads, sequences. */
 template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) attention_forward(const attention_args a) {
   typedef typename P::element element;
   WN_SHARED_DYNAMIC(uint8_t, raw);
@@ -174,7 +173,7 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
 
   const tiles seen = seen_tiles<P::TILE>(a, b, i0, i1);
   const int count = seen.last - seen.first + 1;
-  const auto fetch = [&](int n) { /* the n-th tile, into its stage */
+  const auto fetch = [&](int n) { /* copies the n-th tile to its stage */
                                   const int at = n % P::STAGES * ROOM, j0 = (seen.last - n) * P::TILE;
                                   stage<P>(sk + at, k, a.s_k.t, j0, a.Tk, a);
                                   stage<P>(sv + at, v, a.s_v.t, j0, a.Tk, a);
@@ -207,7 +206,7 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
 #pragma unroll
         for (int m = 0; m < P::EACH; m++) top = fmaxf(top, s[t][P::element_of(r, m)]);
       top = row_max<P>(top);
-      const float shift = top == -INFINITY ? 0.0f : top; /* a row that has seen nothing yet */
+      const float shift = top == -INFINITY ? 0.0f : top; /* the row has seen nothing so far */
       const float factor = P::exp2(most[r] - shift);
       most[r] = top;
       float add = 0;

@@ -1,21 +1,21 @@
-/* Dead keys (docs/selective-attention.md): before a window of rows, the keys that its rows and all later ones may still
- * hear are put together; the window's kernels then see these "columns" and its own keys behind them.
+/* Dead keys (docs/selective-attention.md). Before each chunk of rows, the keys that its rows or later ones may still
+ * see ("live" keys) are gathered; the chunk's kernels then loop over these "columns", followed by the chunk's own keys.
  *
- * F of a key only grows. Key j is dead from a row on where, for every head of its selection and with the largest norm
- * of a query and the smallest lower bound of the logarithm of a row's sum of exponentials among the rows to come,
+ * F of a key only grows. Let max|q| be the largest norm of a query of the rows to come, and low a lower bound of the
+ * log of a row's sum of exponentials. Key j is dead from a row on if, for every head that shares its selection,
  *
  *   scale max|q| |k_j| - min low - F[j] < log(share / Tk)
  *
- * low: the row's logit with its own key, which no earlier row selects (less F that a call begins with); in backward the
- * lse that forward kept. All dead keys of a row weigh less than `share` of its sum together.
+ * low: the logit of the row's own key, which no earlier row selects (minus the F that the call starts with); in
+ * backward forward's lse. All dead keys of a row together weigh less than `share` of its sum.
  *
  *   live_bounds  once: norms of keys; max|q| and min low of blocks of 64 rows. Reads the rows of q and k once
- *   live_mark    a bit a key; how many of 256 are live
- *   live_gather  their places in order, and copies of their keys and values
+ *   live_mark    one bit per key; number of live keys in each 256
+ *   live_gather  their indices in order, and copies of their keys and values
  *
- * The host learns no number: how many are live stands in the device's memory, and kernels read it there. Where more
- * than three quarters are live nothing is copied, and the columns are the keys as they lie. Order and choice depend on
- * the call alone. */
+ * The host learns none of this: the number of live keys is in device memory, and kernels read it there. If more than
+ * three quarters are live, nothing is copied, and the columns are all keys in place. Order and choice depend only on
+ * the call. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_LIVE_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_LIVE_CUH
 
@@ -25,14 +25,14 @@
 
 namespace wn_cuda {
 
-/* What is found out for a window. */
+/* Results for one chunk. */
 struct live_found {
   uint32_t *marks; /* [B,G,tiles,8] */
-  int *counts;     /* [B,G,tiles] of 256 keys */
-  /* And what the window's kernels get. */
-  int *count;  /* [B,G] keys gathered, or -1: all keys before the window, as they lie */
-  int32_t *at; /* [B,G,padded] which they are, -1 behind the last up to a whole tile of keys */
-  void *to[2]; /* [B,padded,Hkv,D] their keys and values, then zeros */
+  int *counts;     /* [B,G,tiles] live keys in each 256 */
+  /* Inputs of the chunk's kernels. */
+  int *count;  /* [B,G] number of gathered keys; -1: all keys before the chunk, in place */
+  int32_t *at; /* [B,G,padded] their indices; -1 after the last, up to a whole tile */
+  void *to[2]; /* [B,padded,Hkv,D] their keys and values; zeros after them */
 };
 
 struct live_args {
@@ -45,28 +45,28 @@ struct live_args {
   const float *strength;    /* [G] or NULL */
   int64_t f_stride;
   float scale, limit; /* log(share / Tk) */
-  float least;        /* L_mem: a key stays while its F is below */
-  bool vectors;       /* rows of k and v may be read 16 bytes at a time */
-  int lanes;          /* that copy a row */
+  float least;        /* L_mem: a key stays live while its F is below */
+  bool vectors;       /* rows of k and v may be read in vectors of 16 bytes */
+  int lanes;          /* lanes that copy one row */
 
-  int before;         /* keys before the window's rows */
-  const float *carry; /* [B,G,carry_stride] F / scale at the window's first row */
+  int before;         /* number of keys before the chunk's rows */
+  const float *carry; /* [B,G,carry_stride] F / scale at the chunk's first row */
   int64_t carry_stride;
 
-  int row_blocks, first_block; /* blocks of 64 rows; the first that bounds are wanted of */
-  int norm_end;                /* the key behind the last that may be asked for */
+  int row_blocks, first_block; /* number of blocks of 64 rows; the first that needs bounds */
+  int norm_end;                /* one past the last key that may be needed */
   float *most, *low;           /* [B,H,row_blocks] */
   float *norms;                /* [B,Hkv,Tk] */
   live_found found;
   int tiles;
-  int padded, whole; /* keys of a tile */
+  int padded, whole; /* keys in a tile */
 };
 
 template <class T> __device__ __forceinline__ float live_get(const void *x, int64_t i) {
   if (sizeof(T) == 2) return __uint_as_float((uint32_t) static_cast<const uint16_t *>(x)[i] << 16);
   return static_cast<const float *>(x)[i];
 }
-/* The product of two rows of D, in every lane. */
+/* The dot product of two rows of D, in every lane. */
 template <class T>
 __device__ __forceinline__ float live_dot(const void *x, int64_t i, const void *y, int64_t j, int D, int lane) {
   float sum = 0;
@@ -76,7 +76,7 @@ __device__ __forceinline__ float live_dot(const void *x, int64_t i, const void *
 
 enum { LIVE_KEYS = 256, LIVE_ROWS = 64, LIVE_HEADS = 64 };
 
-/* Grid: blocks of 64 rows or keys, heads and then key-value heads, sequences. */
+/* Grid: blocks of 64 rows or keys, heads followed by key-value heads, sequences. */
 template <class T> __global__ void __launch_bounds__(256) live_bounds(const live_args a) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, b = blockIdx.z, block = blockIdx.x;
   if (blockIdx.y >= (unsigned)a.H) {
@@ -118,12 +118,12 @@ template <class T> __global__ void __launch_bounds__(256) live_bounds(const live
   a.most[to] = most, a.low[to] = low;
 }
 
-/* The first key that the window's first row sees, of those before it: its document's. */
+/* The first key before the chunk that the chunk's first row sees: where its document begins. */
 __device__ __forceinline__ int live_document(const live_args &a, int b) {
   return a.doc_start ? min(a.doc_start[(int64_t)b * a.Tk + a.before], a.before) : 0;
 }
 
-/* Grid: tiles of 256 keys before the window, groups, sequences. */
+/* Grid: tiles of 256 keys before the chunk, groups, sequences. */
 template <class T> __global__ void __launch_bounds__(256) live_mark(const live_args a) {
   WN_SHARED(float, bounds, [2][LIVE_HEADS]);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tile = blockIdx.x, g = blockIdx.y, b = blockIdx.z;
@@ -145,7 +145,7 @@ template <class T> __global__ void __launch_bounds__(256) live_mark(const live_a
     for (int n = 0; there && !live && n < heads; n++) {
       const int kv = (g * share + h0 + n) / (a.H / a.Hkv);
       const float norm = a.norms[((int64_t)b * a.Hkv + kv) * a.Tk + j];
-      live = !(bounds[0][n] * norm - bounds[1][n] - F < a.limit); /* what is no number lives */
+      live = !(bounds[0][n] * norm - bounds[1][n] - F < a.limit); /* NaN counts as live */
     }
     __syncthreads();
   }
@@ -156,7 +156,7 @@ template <class T> __global__ void __launch_bounds__(256) live_mark(const live_a
   if (threadIdx.x == 0) a.found.counts[at] = count;
 }
 
-/* A row of a key-value head to the gathered ones. */
+/* Copies a row of a key-value head to the gathered rows. */
 template <class T>
 __device__ __forceinline__ void live_copy(const live_args &a, int which, int b, int kv, int from, int place, int lane) {
   const wn_stride &s = which ? a.s_v : a.s_k;
@@ -172,9 +172,9 @@ __device__ __forceinline__ void live_copy(const live_args &a, int which, int b, 
   }
 }
 
-/* Grid: as live_mark's. */
+/* Grid: as for live_mark. */
 template <class T> __global__ void __launch_bounds__(256) live_gather(const live_args a) {
-  WN_SHARED(int, sums, [2]); /* live keys of earlier tiles, and of all */
+  WN_SHARED(int, sums, [2]); /* live keys in earlier tiles, and in all tiles */
   WN_SHARED(int, by_warp, [8]);
   WN_SHARED(int32_t, list, [LIVE_KEYS]);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tile = blockIdx.x, g = blockIdx.y, b = blockIdx.z;
@@ -219,9 +219,9 @@ template <class T> __global__ void __launch_bounds__(256) live_gather(const live
   }
 }
 
-/* ---- the host's part ---- */
+/* ---- host code ---- */
 
-/* May the call leave keys out, as far as the host can tell? A strength's sign is asked for on the device. */
+/* May the call skip keys, as far as the host knows? The sign of a strength is checked on the device. */
 inline bool live_wanted(const wn_attention *c) {
   return c->sel.on && c->sel.dead_share > 0 && c->sel.relu && (c->sel.shift || c->sel.protect_self) && !c->sel.F;
 }
@@ -251,7 +251,7 @@ template <class T> struct live_keys {
     a.most = scratch.take<float>(blocks), a.low = scratch.take<float>(blocks);
     a.norms = scratch.take<float>((int64_t)a.B * a.Hkv * a.Tk);
   }
-  /* For one window at a time. */
+  /* Lays out the results of one chunk. */
   live_found lay_found(room &scratch) const {
     const int64_t groups = (int64_t)a.B * a.G;
     live_found to;
@@ -260,14 +260,14 @@ template <class T> struct live_keys {
     for (int n = 0; n < 2; n++) to.to[n] = scratch.take<T>((int64_t)a.B * a.padded * a.Hkv * a.D);
     return to;
   }
-  /* For windows whose first rows lie from `first` to `last`; lse: forward's, where it is known. */
+  /* For chunks whose first rows are between `first` and `last`; lse: forward's, if known. */
   void bound(int first, int last, const float *lse, cudaStream_t stream) {
     a.first_block = first / LIVE_ROWS, a.norm_end = last + a.Tk - a.Tq, a.lse = lse;
     const int keys = (a.norm_end + LIVE_ROWS - 1) / LIVE_ROWS, blocks = keys > a.row_blocks ? keys : a.row_blocks;
     WN_LAUNCH(dim3((unsigned)blocks, (unsigned)(a.H + a.Hkv), (unsigned)a.B), dim3(256), 0, stream, (live_bounds<T>),
               a);
   }
-  /* For a window whose first row is `row`. */
+  /* For the chunk whose first row is `row`. */
   void find(const live_found &to, int row, const float *carry, int64_t carry_stride, cudaStream_t stream) {
     a.found = to;
     a.before = row + a.Tk - a.Tq, a.carry = carry, a.carry_stride = carry_stride;

@@ -1,8 +1,9 @@
-/* Products between rows and the matrices of stored.cuh, in tiles of 64 x 64 with D in pieces of 64:
+/* Products of rows with the matrices of stored.cuh, in tiles of 64 x 64, with D in pieces of 64:
  *   row_products:     M[b,h,i,j] = x_i . z_j
  *   mixed_rows:       out[b,i,h,:] (+)= sum over j of M[b,h,i,j] z_j
  *   mixed_columns:    sum[b,j,g,:] += sum over the heads h of g and i of M[b,h,i,j] x_i; or over all b as well
- * 2 D operations a pair. Rows in bf16 take tensor cores and round M to bf16; where one side is in floats, floats. */
+ * 2 D operations a pair. bf16 rows use tensor cores and round M to bf16; if either operand is float, the product is in
+ * float. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_MATRICES_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_MATRICES_CUH
 
@@ -10,28 +11,28 @@
 
 namespace wn_cuda {
 
-/* Rows of D numbers: of a matrix's head h those of head h / share. */
+/* Rows of D numbers. Head h of a matrix uses head h / share of these. */
 struct rows_of {
   const void *p;
   stride s;
   int type, share;
-  bool vectors; /* may be read 16 bytes at a time */
+  bool vectors; /* may be read in vectors of 16 bytes */
 };
 
 struct product_args {
   rows_of x, z;
   float *M; /* [B,H,R,ld] */
   int H, R, ld, D;
-  int rows, N;      /* of x, of z */
-  int last;         /* the last column that row 0 reaches; INT32_MAX / 2: all */
+  int rows, N;      /* number of rows of x, and of z */
+  int last;         /* the last column that row 0 reaches; INT32_MAX / 2: all columns */
   float *out;       /* mixed_rows: [B,R,H,D]; mixed_columns: [B,N,groups,D] */
-  bool add;         /* mixed_rows: out is added to */
-  bool all_batches; /* mixed_columns: [N,groups,D] */
+  bool add;         /* mixed_rows: adds to out */
+  bool all_batches; /* mixed_columns: sums over sequences too, [N,groups,D] */
   int B, groups;
 };
 
-/* TILE rows of `from`, from row0 on, WIDTH numbers of each from column c0 on; zeros behind row `end` and column D.
- * Arrives with the caller's wn_copy_wait and barrier. */
+/* Copies TILE rows of `from` from row0 on, WIDTH numbers of each from column c0 on; zeros from row `end` and column D
+ * on. Completes with the caller's wn_copy_wait and barrier. */
 template <class P>
 __device__ void stage_rows(typename P::element *to, const rows_of &from, int b, int h, int row0, int end, int D,
                            int c0) {
@@ -90,7 +91,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) row_products
     }
 }
 
-/* o += M z over a tile of M from row i0 and column j0 on; turned, M^T x. Behind the last row M is 0. */
+/* o += M z, for a tile of M from row i0 and column j0 on; TURNED: M^T x. M is 0 after the last row. */
 template <class P, bool TURNED>
 __device__ __forceinline__ void mix_tile(const product_args &a, float (&o)[P::OUT][4], typename P::element *staged,
                                          float *weights, int b, int h, int i0, int j0, int c0, int warp, int lane) {
@@ -120,7 +121,7 @@ template <class P> __global__ void __launch_bounds__(P::THREADS, 1) mixed_rows(c
   float *weights = reinterpret_cast<float *>(sz + product_room<P>::ROWS);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, h = blockIdx.z % a.H, b = blockIdx.z / a.H;
   const int i0 = blockIdx.x * P::TILE, c0 = blockIdx.y * P::WIDTH;
-  const int end = min(a.N, min(i0 + P::TILE, a.rows) + a.last); /* columns that a row of the tile reaches */
+  const int end = min(a.N, min(i0 + P::TILE, a.rows) + a.last); /* columns that some row of the tile reaches */
   float o[P::OUT][4];
   clear(o);
   for (int j0 = 0; j0 < end; j0 += P::TILE) mix_tile<P, false>(a, o, sz, weights, b, h, i0, j0, c0, warp, lane);

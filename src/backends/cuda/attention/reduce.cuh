@@ -1,4 +1,4 @@
-/* Sums of a head's numbers by row, for gradients of parameters that a head has one of. */
+/* Sums a head's numbers over rows, for gradients of per-head parameters. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_REDUCE_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_REDUCE_CUH
 
@@ -6,7 +6,7 @@
 
 namespace wn_cuda {
 
-/* to[h stride] += the sum of x[B,H,n] over all but h, in an order that depends on nothing but B and n. Grid: H. */
+/* to[h stride] += the sum of x[B,H,n] over b and n, in an order that depends only on B and n. Grid: H. */
 static __global__ void __launch_bounds__(256)
     attention_reduce(const float *x, float *to, int64_t to_stride, int B, int H, int n) {
   WN_SHARED(float, parts, [256]);

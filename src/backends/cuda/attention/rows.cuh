@@ -1,5 +1,6 @@
-/* Rows of stored weights, forward: a block has a row of a head. Logits from products, maximum, exponentials, the
- * threshold's choice, dropout; what the mixed values become afterwards. Sums are a tree over the block. */
+/* Rows of stored attention weights, forward; a block has one row of one head. From the products: logits, maximum,
+ * exponentials, the threshold's choice, dropout; then what is applied to the weighted sum of values. Sums use a tree
+ * over the block. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_ROWS_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_ROWS_CUH
 
@@ -7,7 +8,8 @@
 
 namespace wn_cuda {
 
-/* ---- threshold: the fewest keys, heaviest first, whose weights reach tau of the content's; ties to the oldest ---- */
+/* ---- threshold: the fewest keys, heaviest first, whose attention weights reach tau of the content's weight; ties to
+ * the oldest ---- */
 
 struct content_row {
   const float *w;
@@ -16,14 +18,14 @@ struct content_row {
   int first, last;
   __device__ __forceinline__ bool counts(int j) const { return !(control && control[j]); }
   __device__ __forceinline__ int position(int j) const { return at ? at[j] : j; }
-  /* The weight of those of at least `least`. */
+  /* The total attention weight of keys whose attention weight is at least `least`. */
   __device__ __forceinline__ double weight_from(float least) const {
     double sum = 0;
     for (int j = first + threadIdx.x; j <= last; j += STORED_THREADS)
       if (w[j] >= least && counts(j)) sum += (double)w[j];
     return wn_block_sum(sum);
   }
-  /* How many are above `cut`; or exactly `cut`, at positions up to `to`. */
+  /* How many keys are above `cut`; below, how many equal it, at positions up to `to`. */
   __device__ __forceinline__ int above(float cut) const {
     int n = 0;
     for (int j = first + threadIdx.x; j <= last; j += STORED_THREADS) n += w[j] > cut && counts(j);
@@ -37,8 +39,9 @@ struct content_row {
   }
 };
 
-/* What is dropped of weights in [0,1] becomes 0. Returns the keys kept. A search over the bits of floats for the
- * largest cut whose weight and what is above it reach the share: 30 passes over the row. */
+/* Sets dropped attention weights to 0; attention weights are in [0,1]. Returns how many keys are kept. Bisects over the
+ * bits of floats for the largest cut at which the attention weights from it up reach the share: 30 passes over the
+ * row. */
 __device__ __forceinline__ int keep_heaviest(const stored_args &s, float *w, const content_row &row) {
   const double wanted = s.threshold.tau * row.weight_from(0.0f);
   uint32_t bits = 0;
@@ -50,12 +53,12 @@ __device__ __forceinline__ int keep_heaviest(const stored_args &s, float *w, con
   int kept = 0, newest = INT32_MAX;
   if (bits > 0) {
     const int heavier = row.above(cut), ties = row.equal(cut, INT32_MAX);
-    /* Ties, one after the other, as long as what stands before them does not reach the share. */
+    /* keeps ties one after the other until the share is reached */
     const double before = row.weight_from(__uint_as_float(bits + 1));
     int more = 0;
     while (more < ties && before + more * (double)cut < wanted) more++;
     kept = heavier + more;
-    if (more < ties) { /* the smallest position that so many are not after */
+    if (more < ties) { /* the smallest position up to which there are that many ties */
       newest = 0;
       for (int bit = 30; bit >= 0; bit--)
         if (row.equal(cut, newest + (1 << bit) - 1) < more) newest += 1 << bit;
@@ -68,7 +71,7 @@ __device__ __forceinline__ int keep_heaviest(const stored_args &s, float *w, con
   return kept;
 }
 
-/* W: the logits of keys that are seen, -inf of the others. Grid: rows of the window, heads, sequences. */
+/* Fills W with the logits of keys that are seen, -inf for others. Grid: rows of the chunk, heads, sequences. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_logits(const stored_args s) {
   const attention_args &a = s.a;
   const int h = blockIdx.y, b = blockIdx.z, kv = h / (a.H / a.Hkv), g = h / (a.H / a.G);
@@ -92,7 +95,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_logits(const sto
   }
 }
 
-/* W: the weights. Grid: as stored_logits. */
+/* Turns W into attention weights. Grid: as for stored_logits. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_weights(const stored_args s) {
   const attention_args &a = s.a;
   const int h = blockIdx.y, b = blockIdx.z;
@@ -124,7 +127,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_weights(const st
   if (a.lse) a.lse[place] = total > 0 ? shift + logf(total) : -INFINITY;
 }
 
-/* What a threshold keeps of a row's weights, which sum to 1 again. Grid: as stored_logits. */
+/* Keeps what the threshold chooses of a row's attention weights and normalises again. Grid: as for stored_logits. */
 static __global__ void __launch_bounds__(STORED_THREADS, 1) stored_threshold(const stored_args s) {
   const attention_args &a = s.a;
   const int h = blockIdx.y, b = blockIdx.z, kv = h / (a.H / a.Hkv);
@@ -147,8 +150,8 @@ static __global__ void __launch_bounds__(STORED_THREADS, 1) stored_threshold(con
   if (s.threshold.count) s.threshold.count[place] = kept;
 }
 
-/* sums[b,P,j]: what the rows and the heads of a group gave key j; a thread a key. Grid: keys in blocks, P, sequences.
- */
+/* sums[b,P,j]: the attention weight that the rows and the heads of a group gave key j; one thread per key. Grid: keys
+ * in blocks, P, sequences. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_sums(const stored_args s) {
   const attention_args &a = s.a;
   const int j = blockIdx.x * STORED_THREADS + threadIdx.x, P = a.slot_groups, share = a.H / P;
@@ -161,7 +164,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_sums(const store
   *to = sum;
 }
 
-/* Dropout of W into `to`, which may be W. Grid: as stored_weights. */
+/* Applies dropout to W and stores it in `to`, which may alias W. Grid: as for stored_weights. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_dropout(const stored_args s, float *to) {
   const int h = blockIdx.y, b = blockIdx.z, i = s.a.row0 + blockIdx.x;
   const int64_t at = matrix_row(s, b, s.a.H, h, blockIdx.x, s.ld);
@@ -172,8 +175,8 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_dropout(const st
   }
 }
 
-/* What is made of a row's mixed values: exclusive attention, gates. A warp a row. Grid: rows in fours, heads,
- * sequences. */
+/* What is applied to a row's weighted sum of values: exclusive attention, gates. One warp per row. Grid: rows in fours,
+ * heads, sequences. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_output(const stored_args s) {
   const attention_args &a = s.a;
   const int row = blockIdx.x * 4 + (threadIdx.x >> 5), lane = threadIdx.x & 31, h = blockIdx.y, b = blockIdx.z;

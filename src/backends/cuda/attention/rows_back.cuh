@@ -1,5 +1,5 @@
-/* Rows of stored weights, backward. A row's W are formed again as forward forms them, so that its sum of W dW, which
- * its gradients must lose, is that of these very weights.
+/* Rows of stored attention weights, backward. A row's W are recomputed as in forward, so that the sum of W dW that is
+ * subtracted belongs to exactly these attention weights.
  *
  *   dW_j = dy . v_j (dropped as W was);  dA_j = W_j (dW_j - sum of W dW);  G = (dA + X) slope of the maps */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_ROWS_BACK_CUH
@@ -9,9 +9,9 @@
 
 namespace wn_cuda {
 
-/* What gates and exclusive attention make of dy: s.dy, and the gradients of gates and of a row's own value. A warp has
- * a row of a key-value head and walks its heads. s.out has the mixed values. Grid: rows in fours, key-value heads,
- * sequences. */
+/* The gradient through gates and exclusive attention: from dy to s.dy, and the gradients of gates and of a row's own
+ * value. A warp has one row of a key-value head and loops over its heads. s.out has the weighted sums of values. Grid:
+ * rows in fours, key-value heads, sequences. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_output_back(const stored_args s) {
   const attention_args &a = s.a;
   const int row = blockIdx.x * 4 + (threadIdx.x >> 5), lane = threadIdx.x & 31, kv = blockIdx.y, b = blockIdx.z;
@@ -59,8 +59,8 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_output_back(cons
   }
 }
 
-/* dA from dy . v, for keys and sinks; W as values were mixed with them; the span's gradient. Grid: as stored_weights.
- */
+/* dA from dy . v, for keys and learned sinks; W with dropout applied; the span's gradient. Grid: as for
+ * stored_weights. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_rows_back(const stored_args s) {
   const attention_args &a = s.a;
   const int h = blockIdx.y, b = blockIdx.z;
@@ -94,7 +94,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_rows_back(const 
   if (threadIdx.x == 0) a.span.dz[((int64_t)b * a.H + h) * a.Tq + row.i] = dz;
 }
 
-/* The smallest x >= 0 whose bucket, of n, is not below k. */
+/* The smallest x >= 0 whose bucket among n is at least k. */
 __device__ __forceinline__ int bucket_start(const stored_args &s, int k, int n) {
   int low = 0, high = s.bias.farthest;
   while (low < high) {
@@ -107,7 +107,8 @@ __device__ __forceinline__ int bucket_start(const stored_args &s, int k, int n) 
   return low;
 }
 
-/* dA becomes the gradient of q . k, and by distance that of q . p; the parts of biases. Grid: as stored_weights. */
+/* From dA to the gradient of q . k, and by distance that of q . p; partial sums for biases. Grid: as for
+ * stored_weights. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_logits_back(const stored_args s) {
   const attention_args &a = s.a;
   const int h = blockIdx.y, b = blockIdx.z, g = h / (a.H / a.G), lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -127,9 +128,9 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_logits_back(cons
     dA[j] = d;
     if (by_distance && x < s.relative.P) by_distance[x] = d;
   }
-  if (by_distance) /* distances that no key is at */
+  if (by_distance) /* distances without any key */
     for (int x = row.position - row.first + 1 + threadIdx.x; x < s.relative.ld; x += STORED_THREADS) by_distance[x] = 0;
-  if (by_distance && s.relative.P <= row.position - row.first) /* columns behind the last */
+  if (by_distance && s.relative.P <= row.position - row.first) /* columns after the last */
     for (int x = s.relative.P + threadIdx.x; x < s.relative.ld; x += STORED_THREADS) by_distance[x] = 0;
   if (!s.bias.parts) return;
   __syncthreads();
@@ -148,7 +149,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_logits_back(cons
   }
 }
 
-/* dtable[n,h] += the parts of the window's rows. Grid: buckets, heads. */
+/* dtable[n,h] += the partial sums of the chunk's rows. Grid: buckets, heads. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_bias_back(const stored_args s, float *dtable) {
   const int k = blockIdx.x, h = blockIdx.y;
   float sum = 0;
@@ -163,12 +164,12 @@ static __global__ void __launch_bounds__(256) stored_clear(float *x, int64_t n) 
   if (i < n) x[i] = 0;
 }
 
-/* to (or its old value plus) = factor x, of x[B,n,heads,D] that lies with `ld` rows a sequence; t from `from` on.
- * Grid: rows, heads, sequences. */
+/* to = factor x (or added to it), for x[B,n,heads,D] with `ld` rows per sequence, to tokens from `from` on. Grid: rows,
+ * heads, sequences. */
 struct store_args {
   const float *x;
   void *to;
-  stride s; /* of to */
+  stride s; /* strides of to */
   int type, ld, from, D;
   float factor;
   bool add;

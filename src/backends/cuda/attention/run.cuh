@@ -1,5 +1,5 @@
-/* A call of attention on the kernels: windows of rows, scratch, launches. Included once for each type of rows, with
- * terms and without. */
+/* Runs a call of attention on the kernels: chunks of rows, scratch, launches. Included once for each type of rows, with
+ * and without terms. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_RUN_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_RUN_CUH
 
@@ -14,12 +14,12 @@
 namespace wn_cuda {
 
 template <class P, class T = no_terms> struct call {
-  static constexpr bool IS_ROUNDED = sizeof(typename P::element) == 2; /* is y? then delta is not taken from it */
+  static constexpr bool IS_ROUNDED = sizeof(typename P::element) == 2; /* y is rounded: delta is not computed from it */
   attention_args a;
-  int windows, rows; /* of a window */
+  int windows, rows; /* rows: in a chunk */
   room scratch;
-  float *carries; /* [windows,B,G,key_tiles * TILE] F at each window's first row */
-  int64_t carry;  /* floats of one */
+  float *carries; /* [windows,B,G,key_tiles * TILE] F at each chunk's first row */
+  int64_t carry;  /* floats in one of them */
   dim3 by_rows, by_keys, by_groups;
 
   static stride of(const wn_stride &s) { return {s.b, s.t, s.h}; }
@@ -97,7 +97,7 @@ template <class P, class T = no_terms> struct call {
     a.sel.tau = (float)c->sel.mem_tau;
   }
 
-  /* The window's rows; 0: a choice. */
+  /* Sets the chunk's rows; window 0: chooses them. */
   void plan(const wn_attention *c, int64_t window) {
     arguments(c);
     if (window < 1) window = 4096;
@@ -199,12 +199,12 @@ template <class P, class T = no_terms> struct call {
     if (!IS_ROUNDED || changes_output())
       WN_LAUNCH(dim3((unsigned)(a.Tq + 7) / 8, (unsigned)a.Hkv, (unsigned)a.B), dim3(256), 0, stream,
                 (attention_delta<P, T>), a, given);
-    if (changes_output()) { /* from here on */
+    if (changes_output()) { /* dy is now the gradient of y before those changes */
       a.dy = a.mixed;
       a.s_dy = {(int64_t)a.Tq * a.H * a.D, (int64_t)a.H * a.D, a.D};
     }
     float *F = a.F;
-    for (int w = 0; w < windows - 1; w++) { /* what earlier rows have selected */
+    for (int w = 0; w < windows - 1; w++) { /* recomputes what earlier rows have selected */
       window_at(w);
       a.F = nullptr, a.carry_in = w > 0 ? carries + w * carry : nullptr, a.carry_out = carries + (w + 1) * carry;
       select(stream);

@@ -1,14 +1,14 @@
-/* The selection (arXiv 2410.02703, section 3.2): F and, backward, what its gradient does to the logits that select.
+/* The selection (arXiv 2410.02703, §3.2): F, and in backward the gradient of the selecting logits.
  *
  *   S[i,j] = strength relu(L[i,j]) where row i may select key j;  F[i,j] = sum of S[i',j] over i' < i
  *   dS[i,j] = sum of dF[i',j] over i' > i;  X[i,j] = strength dS[i,j] where the ReLU is active
  *
- * L are the selecting head's logits, scale q0_i . k0_j and what maps make of them.
+ * L are the selecting head's logits: scale q0_i . k0_j after score maps.
  *
- * A block has a tile of keys and walks the row tiles, forward from the first, backward from the last; tiles are turned
- * (a warp's rows are keys), so that the sums run along a lane's chunks. Every sum has one owner and one order. Sums
- * over rows are in floats, and so is F; X is kept in blocks of the rows' type (floats.cuh, bf16.cuh). 2 D operations a
- * pair. */
+ * A block has one key tile and loops over the row tiles, in forward from the first, in backward from the last. Tiles
+ * are transposed (a warp's rows are keys), so that sums run along a lane's chunks. Every sum is computed by one block
+ * in one order. Sums over rows and F are floats; X is in blocks of the rows' type (floats.cuh, bf16.cuh). 2 D
+ * operations per pair. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_SELECT_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_SELECT_CUH
 
@@ -21,8 +21,8 @@ template <class P> struct select_room {
   static constexpr int BYTES = (1 + P::STAGES) * ROWS * (int)sizeof(typename P::element);
 };
 
-/* Sums along the columns of a turned tile: an element becomes the sum of what stands before it, or behind it when BACK,
- * and with `own` of itself too; total[r] is that of all columns. */
+/* Prefix sums along the columns of a transposed tile: an element becomes the sum of those before it (BACK: after it),
+ * with `own` including itself; total[r] is the sum of all columns. */
 template <class P, bool BACK>
 __device__ __forceinline__ void column_sums(float (&s)[P::CHUNKS][4], float (&total)[P::ROWS], bool own, int lane) {
 #pragma unroll
@@ -51,7 +51,7 @@ __device__ __forceinline__ void column_sums(float (&s)[P::CHUNKS][4], float (&to
   }
 }
 
-/* What the rows of a turned tile of raw logits select: raw units, 0 where a row may not. */
+/* What the rows of a transposed tile of raw logits select, in raw units; 0 where a row may not select. */
 template <class P>
 __device__ __forceinline__ void selections(const attention_args &a, float (&s)[P::CHUNKS][4], float strength, int b,
                                            int g, int i0, int j0, int warp, int lane) {
@@ -71,7 +71,7 @@ __device__ __forceinline__ void selections(const attention_args &a, float (&s)[P
 __device__ __forceinline__ int selecting_head(const attention_args &a, int g) {
   return g * (a.H / a.G) + a.sel.head;
 }
-/* The first tile of the window whose rows reach key j0. */
+/* The first tile of the chunk with rows that reach key j0. */
 template <class P> __device__ __forceinline__ int first_tile(const attention_args &a, int j0) {
   const int i = max(j0 - a.offset - a.row0, 0);
   return i / P::TILE;
@@ -129,7 +129,7 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
     for (int r = 0; r < P::ROWS; r++) run[r] += total[r];
     __syncthreads();
   }
-  wn_copy_commit(); /* of keys that no row of the window reaches */
+  wn_copy_commit(); /* for keys that no row of the chunk reaches */
   wn_copy_wait<0>();
   if (lane % P::LANES) return;
 #pragma unroll
@@ -141,8 +141,8 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
   }
 }
 
-/* M[b,g,i] = (i + 1 - its document's start) - sum_j min(F[i,j], tau) / tau. A warp a row. Grid: rows of the window in
- * eights, groups, sequences. */
+/* M[b,g,i] = (i + 1 - its document's start) - sum_j min(F[i,j], tau) / tau. One warp per row. Grid: rows of the chunk
+ * in eights, groups, sequences. */
 template <class P> __global__ void __launch_bounds__(256) attention_memory(const attention_args a) {
   const int lane = threadIdx.x & 31, g = blockIdx.y, b = blockIdx.z;
   const int row = blockIdx.x * 8 + (threadIdx.x >> 5), i = a.row0 + row, position = i + a.offset;
@@ -159,7 +159,7 @@ template <class P> __global__ void __launch_bounds__(256) attention_memory(const
   if (lane == 0) a.sel.M[((int64_t)b * a.G + g) * a.Tq + i] = (float)(position + 1 - first) - sum;
 }
 
-/* X in place of dF. Grid as attention_select's. */
+/* Replaces dF by X. Grid: as for attention_select. */
 template <class P, class T>
 __global__ void __launch_bounds__(P::THREADS, 1) attention_select_back(const attention_args a) {
   typedef typename P::element element;
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(P::THREADS, 1) attention_select_back(const att
     P::product(s, sk, sq + n % P::STAGES * ROOM, warp, lane);
     if constexpr (T::ON)
       if (a.sel.joins) map_logits<P, true, false>(a, s, slope, b, g, i0, j0, warp, lane);
-    if (a.sel.dM) { /* L_mem's part of dF */
+    if (a.sel.dM) { /* adds L_mem's part of dF */
       float f[P::CHUNKS][4];
       P::start_turned(f, nullptr, warp, lane);
       P::add_F_turned(f, F_at<P>(a, b, g, tile, blockIdx.x), warp, lane);
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(P::THREADS, 1) attention_select_back(const att
         bool may = true;
         if (!whole) {
           const int start = document(a, b, position);
-          if (i >= rows_end(a) || j > position || j < start) d[t][e] = 0; /* pairs that are none */
+          if (i >= rows_end(a) || j > position || j < start) d[t][e] = 0; /* pairs that do not exist */
           may = i < rows_end(a) && may_select(a, b, g, position, start, j);
         }
         if (may && (!a.sel.relu || s[t][e] > 0)) active |= 1u << (4 * t + e);
@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(P::THREADS, 1) attention_select_back(const att
     for (int r = 0; r < P::ROWS; r++) run[r] += total[r];
     __syncthreads();
   }
-  wn_copy_commit(); /* of keys that no row of the window reaches */
+  wn_copy_commit(); /* for keys that no row of the chunk reaches */
   wn_copy_wait<0>();
   if (lane % P::LANES == 0)
 #pragma unroll

@@ -1,7 +1,7 @@
-/* Learned sinks in the fused kernels: n keys and values of each key-value head that every row sees, whatever masks and
- * maps there are; softmax off by one is a sink of zeros. They join a row behind its keys, 4 D operations a row and
- * sink, backward 8 D and as many for dk and dv, which sum over rows: a block has a part of them, and a second kernel
- * puts the parts together in one order. */
+/* Learned sinks in the fused kernels: n keys and values per key-value head that every row sees, without masks and maps.
+ * Softmax off by one is a sink of zeros. They are processed after a row's keys: 4 D operations per row and sink,
+ * backward 8 D. dk and dv take another 8 D and are summed over rows: each block sums one part, and a second kernel adds
+ * the parts in a fixed order. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_SINKS_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_SINKS_CUH
 
@@ -9,9 +9,9 @@
 
 namespace wn_cuda {
 
-enum { SINK_ROWS = 256 }; /* of a part */
+enum { SINK_ROWS = 256 }; /* rows in a part */
 
-/* A lane's rows of shared memory times a row of floats: x[r], the same in all lanes of a row. */
+/* Dot products of a lane's rows in shared memory with a row of floats: x[r], the same in all lanes of a row. */
 template <class P>
 __device__ __forceinline__ void rows_times(float (&x)[P::ROWS], const typename P::element *rows, const float *y, int D,
                                            int warp, int lane) {
@@ -25,7 +25,7 @@ __device__ __forceinline__ void rows_times(float (&x)[P::ROWS], const typename P
     for (int by = 1; by < P::LANES; by *= 2) x[r] += __shfl_xor_sync(~0u, x[r], by);
   }
 }
-/* o[rows of the lane] = by[r] o + add[r] y, y a row of floats. */
+/* o[rows of the lane] = by[r] o + add[r] y, for a row y of floats. */
 template <class P>
 __device__ __forceinline__ void mix_row(float (&o)[P::OUT][4], const float (&by)[P::ROWS], const float (&add)[P::ROWS],
                                         const float *y, int D, int lane) {
@@ -38,7 +38,7 @@ __device__ __forceinline__ void mix_row(float (&o)[P::OUT][4], const float (&by)
     }
 }
 
-/* Forward: sinks join rows whose keys are in `most`, `sum` (of all lanes of a row) and o. */
+/* Forward: adds the learned sinks to rows whose keys are already in `most`, `sum` (of all lanes of a row) and o. */
 template <class P>
 __device__ __forceinline__ void join_sinks(const attention_args &a, float (&o)[P::OUT][4], float (&most)[P::ROWS],
                                            float (&sum)[P::ROWS], const typename P::element *sq, int kv, int warp,
@@ -58,7 +58,7 @@ __device__ __forceinline__ void join_sinks(const attention_args &a, float (&o)[P
     mix_row<P>(o, by, x, a.sinks.v + at, a.D, lane);
   }
 }
-/* The weights that rows give sink k, and their products with dy. */
+/* The attention weights that rows give sink k, and their gradients: products with dy. */
 template <class P>
 __device__ __forceinline__ void sink_weights(const attention_args &a, float (&w)[P::ROWS], float (&dw)[P::ROWS],
                                              const float (&lse)[P::ROWS], const typename P::element *sq,
@@ -68,7 +68,7 @@ __device__ __forceinline__ void sink_weights(const attention_args &a, float (&w)
 #pragma unroll
   for (int r = 0; r < P::ROWS; r++) w[r] = P::exp2(w[r] * a.to_log2 - lse[r]);
 }
-/* What sinks add to a row's sum of W dW. */
+/* Adds the learned sinks' share to a row's sum of W dW. */
 template <class P>
 __device__ __forceinline__ void sink_sums(const attention_args &a, float (&sum)[P::ROWS], const float (&lse)[P::ROWS],
                                           const typename P::element *sq, const typename P::element *sdy, int kv,
@@ -81,7 +81,7 @@ __device__ __forceinline__ void sink_sums(const attention_args &a, float (&sum)[
     for (int r = 0; r < P::ROWS; r++) sum[r] = fmaf(w[r], dw[r], sum[r]);
   }
 }
-/* What they add to dq. */
+/* Adds the learned sinks' share to dq. */
 template <class P>
 __device__ __forceinline__ void sink_dq(const attention_args &a, float (&dq)[P::OUT][4], const float (&lse)[P::ROWS],
                                         const float (&delta)[P::ROWS], const typename P::element *sq,
@@ -97,8 +97,8 @@ __device__ __forceinline__ void sink_dq(const attention_args &a, float (&dq)[P::
   }
 }
 
-/* Parts of dk and dv. A warp has every fourth row of a part and head of a key-value head. The window is all rows.
- * Grid: parts, sinks, key-value heads. */
+/* Partial sums of dk and dv. A warp takes every fourth pair of a row and a head of the key-value head. The chunk has
+ * all rows. Grid: parts, learned sinks, key-value heads. */
 template <class P> __global__ void __launch_bounds__(128) attention_sinks_back(const attention_args a) {
   constexpr int EACH = P::WIDTH / 32;
   WN_SHARED(float, all, [2][4][P::WIDTH]);

@@ -1,18 +1,19 @@
-/* Attention on sm_90, for rows in bf16: what its kernels get of a call, and what they share. They serve the plain case
- * alone (sm90_serves, attention_sm90.cu); all else runs on the kernels for sm_80 (run.cuh).
+/* Attention on sm_90, for bf16 rows: the kernels' arguments and shared functions. They serve only the plain case
+ * (sm90_serves, attention_sm90.cu); all else runs on the kernels for sm_80 (run.cuh).
  *
- * As there, logits are "raw" (q . k) and F is -F / scale, the starting value of the product's accumulator. Blocks of F
- * and X are 64 rows x 64 keys, as a warp holds its accumulators: [4 row tiles of 16][4 key tiles of 16] and
+ * As there, logits are "raw" (q . k) and F is stored as -F / scale, the initial value of the product's accumulator.
+ * Blocks of F and X are 64 rows x 64 keys, in the layout of a warp's accumulators: [4 row tiles of 16][4 key tiles of
+ * 16] and
  *
  *   half F, X (bf16)  [32 lanes][16 bytes]      {lower 8 keys: its row, the row 8 below; upper 8 keys: the same}
  *   float F           [2][32 lanes][16 bytes]   lower, upper 8 keys: {its row, the row 8 below}
  *
- * One 16-byte read a lane gives 16 keys of a half F. F is in half floats, forward and backward alike, so that a row's
- * weights are the same in both; in floats where L_mem sums it. Blocks behind the diagonal within a tile of 128 rows are
- * read and so are written: zeros.
+ * One 16-byte read per lane gives 16 keys of a half F. F is in half floats in forward and backward, so that a row's
+ * attention weights are the same in both; with L_mem, which sums F, it is in floats. Blocks beyond the diagonal within
+ * a tile of 128 rows are read, so they are filled with zeros.
  *
- * A block of threads is a warpgroup that brings tiles and two that compute; these take turns in issuing products, so
- * that one's run under the other's exponentials. */
+ * A thread block is one warpgroup that loads tiles and two that compute. These two take turns in issuing products, so
+ * that the products of one overlap with the exponentials of the other. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_SM90_ARGS_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_SM90_ARGS_CUH
 
@@ -26,31 +27,31 @@ struct sm90_stride {
 
 struct sm90_args {
   wn_tensor_map q, k, v, dy;    /* rows [B,T,H,D] or [B,T,Hkv,D], boxes of 64 x 64 */
-  wn_tensor_map live_k, live_v; /* [B,padded,Hkv,D] keys before the window that its rows may hear (live.cuh) */
-  const int *live;          /* [B,G] how many; -1, and all where this is NULL: as many as there are, where they lie */
-  const int32_t *live_at;   /* [B,G,padded] which; -1: behind the last, up to a whole tile */
-  int B, T, H, Hkv, G;      /* heads h of group h / (H / G) share a selection */
-  int padded;               /* T in whole tiles of 128 */
-  float scale, to_log2;     /* of a raw logit: the logit, and its logarithm to base 2 */
-  const int32_t *doc_start; /* [B,T] or NULL */
+  wn_tensor_map live_k, live_v; /* [B,padded,Hkv,D] keys before the chunk that its rows may see (live.cuh) */
+  const int *live;              /* [B,G] how many; -1, or NULL: all keys before the chunk, in place */
+  const int32_t *live_at;       /* [B,G,padded] their indices; -1 after the last, up to a whole tile */
+  int B, T, H, Hkv, G;          /* heads h of group h / (H / G) share a selection */
+  int padded;                   /* T rounded up to tiles of 128 */
+  float scale, to_log2;         /* from raw units to a logit, and to a logit in base 2 */
+  const int32_t *doc_start;     /* [B,T] or NULL */
 
-  int head; /* that selects, of each group */
+  int head; /* the selecting head of each group */
   bool protect_first, protect_self;
-  void *F;               /* [B,G,row_blocks,column blocks of key_blocks] blocks, or NULL: carries alone */
-  uint4 *X;              /* the same: first sums of gradients of logits, then of those that are selected with */
-  const float *carry_in; /* [B,G,padded] F before the window's first row; NULL: 0 */
-  float *carry_out;      /* after its last, or NULL */
-  float *f_out;          /* [B,G,f_stride] the same as F itself, or NULL */
+  void *F;  /* [B,G,row_blocks,column blocks of key_blocks] blocks, or NULL: only carries */
+  uint4 *X; /* likewise: first the sums of gradients of logits, then the gradients of the selecting logits */
+  const float *carry_in; /* [B,G,padded] F before the chunk's first row; NULL: 0 */
+  float *carry_out;      /* F after its last row, or NULL */
+  float *f_out;          /* [B,G,f_stride] likewise, in F's own units, or NULL */
   int64_t f_stride;
-  float *back;        /* [B,G,padded] the sum of X's first over the rows after the window */
-  float tau, per_tau; /* of L_mem, in raw units; one part in it, of F itself */
+  float *back;        /* [B,G,padded] X (as first stored) summed over the rows after the chunk */
+  float tau, per_tau; /* of L_mem: tau in raw units; 1 / tau for F itself */
   float *M;           /* [B,G,T] or NULL */
   const float *dM;    /* [B,G,T] or NULL */
 
-  int row_block0, row_blocks, key_blocks; /* the window's, even numbers; key_blocks: up to its last row's */
-  bool last_rows;                         /* the window has the call's last */
+  int row_block0, row_blocks, key_blocks; /* of the chunk; even numbers. key_blocks: up to its last row's */
+  bool last_rows;                         /* the chunk has the call's last rows */
 
-  struct { /* y without its part along the row's own value */
+  struct { /* exclusive attention: y without its part along the row's own value */
     bool on;
     const float *gate; /* [H] or NULL: 1 */
     const uint16_t *v; /* the rows of `v` */
@@ -63,9 +64,9 @@ struct sm90_args {
   uint16_t *y, *dq, *dk, *dv;
   sm90_stride s_y, s_q, s_k, s_v;
   float *lse;   /* [B,H,T] or NULL */
-  float *log2s; /* [B,H,padded] backward's own, to base 2, infinite behind T */
+  float *log2s; /* [B,H,padded] for backward: lse in base 2, infinite from T on */
   float *delta; /* [B,H,padded] */
-  float *sums;  /* [2,B,padded,Hkv,D] dk and dv of later windows, or NULL */
+  float *sums;  /* [2,B,padded,Hkv,D] dk and dv from later chunks, or NULL */
 };
 
 enum sm90_F { F_NONE, F_HALF, F_FLOAT };
@@ -80,22 +81,23 @@ __device__ __forceinline__ int window_end(const sm90_args &a) {
   return a.row_block0 + a.row_blocks;
 }
 
-/* What a window's kernels walk: columns, the keys before the window and then its own. Those before it are all keys as
- * they lie, or those that are live, gathered and filled up to a whole tile. All of these are of the document of the
- * window's first row. */
+/* The columns that a chunk's kernels loop over: the keys before the chunk, then its own keys. Those before are all keys
+ * in place, or the live ones, gathered and padded to a whole tile. All of them belong to the document of the chunk's
+ * first row. */
 struct sm90_columns {
   bool gathered;
-  int before; /* blocks of 64, even */
+  int before; /* number of blocks of 64; even */
   __device__ __forceinline__ sm90_columns(const sm90_args &a, int b, int g) {
     const int live = a.live ? a.live[b * a.G + g] : -1;
     gathered = live >= 0, before = gathered ? (live + 127) / 128 * 2 : a.row_block0;
   }
-  /* Where the keys of a block of the window's rows stand, and the other way round; < row_block0: it is before them. */
+  /* The column block with the keys of a block of the chunk's rows; below, the reverse: a result < row_block0 means keys
+   * before the chunk. */
   __device__ __forceinline__ int of_rows(const sm90_args &a, int row_block) const {
     return row_block - a.row_block0 + before;
   }
   __device__ __forceinline__ int to_rows(const sm90_args &a, int block) const { return block - before + a.row_block0; }
-  /* The first column of a document that begins with token d. */
+  /* The first column of a document that begins at token d. */
   __device__ __forceinline__ int of_document(const sm90_args &a, int d) const {
     const int own = d - a.row_block0 * 64;
     return own >= 0 ? before * 64 + own : gathered ? 0 : d;
@@ -108,7 +110,7 @@ struct sm90_columns {
   }
 };
 
-/* The first token of row i's document; rows behind T are of the last one. */
+/* The first token of row i's document; rows from T on count to the last document. */
 __device__ __forceinline__ int document(const sm90_args &a, int b, int i) {
   return a.doc_start ? a.doc_start[(int64_t)b * a.T + min(i, a.T - 1)] : 0;
 }
@@ -116,7 +118,8 @@ __device__ __forceinline__ bool selects(const sm90_args &a, int h) {
   return h % (a.H / a.G) == a.head;
 }
 
-/* Unit of turn n for worker i of count: there and back again, so that the sums of lengths that fall come out even. */
+/* Unit number for turn n of worker i of count: alternately upwards and downwards, so that units of falling length sum
+ * up evenly. */
 __device__ __forceinline__ int snake(int n, int i, int count) {
   return n * count + (n & 1 ? count - 1 - i : i);
 }
@@ -140,7 +143,7 @@ __device__ __forceinline__ void load_tile(uint8_t *to, const wn_tensor_map &m, w
     for (int r = 0; r < ROWS / 64; r++)
       wn_tensor_load(to + (x * ROWS + r * 64) * 128, &m, full, x * 64, row + r * 64, h, b);
 }
-/* ROWS columns' keys or values. */
+/* Loads the keys or values of ROWS columns. */
 template <int D, int ROWS>
 __device__ __forceinline__ void load_columns(uint8_t *to, const sm90_args &a, bool values, wn_mbarrier *full,
                                              const sm90_columns &columns, int column, int kv, int b) {
@@ -149,15 +152,15 @@ __device__ __forceinline__ void load_columns(uint8_t *to, const sm90_args &a, bo
   else
     load_tile<D, ROWS>(to, values ? a.v : a.k, full, columns.to_rows(a, 0) * 64 + column, kv, b);
 }
-/* Columns 16 k to 16 k + 15 of a tile of ROWS rows, its 64 or more rows from `tile` on. */
+/* Columns 16 k to 16 k + 15 of a tile with ROWS rows; uses 64 or more rows from `tile` on. */
 template <int ROWS> __device__ __forceinline__ uint64_t columns_of(const uint8_t *tile, int k) {
   return wn_descriptor_k(tile + k / 4 * ROWS * 128 + k % 4 * 32);
 }
-/* Rows 16 k to 16 k + 15 of a tile of ROWS rows. */
+/* Rows 16 k to 16 k + 15 of a tile with ROWS rows. */
 template <int ROWS> __device__ __forceinline__ uint64_t rows_of(const uint8_t *tile, int k) {
   return wn_descriptor_mn(tile + k * 2048, ROWS * 128);
 }
-/* The operand of a warpgroup's 64 rows of 64 columns in registers. */
+/* Loads a warpgroup's operand of 64 rows and 64 columns into registers. */
 __device__ __forceinline__ void load_operand(uint32_t (&a)[4][4], const uint8_t *tile, int warp, int lane) {
   const int r = warp * 16 + (lane & 15);
 #pragma unroll
@@ -170,7 +173,7 @@ template <int N> __device__ __forceinline__ void pack(uint32_t (&p)[N / 8][4], c
 
 /* ---- F ---- */
 
-/* F of a warp's 16 rows into its accumulators; f: the blocks of its 64 rows. */
+/* Loads F of a warp's 16 rows into its accumulators; f: the blocks of its 64 rows. */
 template <sm90_F KIND, int N>
 __device__ __forceinline__ void start(float (&s)[N], const uint8_t *f, int warp, int lane) {
   if constexpr (KIND == F_FLOAT) {
@@ -189,7 +192,8 @@ __device__ __forceinline__ void start(float (&s)[N], const uint8_t *f, int warp,
     }
   }
 }
-/* A block of halves or of bf16, turned: use(i, pair) for elements i and i + 1 of the warp's 16 keys x 64 rows. */
+/* Reads a block of halves or bf16 transposed: calls use(i, pair) for elements i and i + 1 of the warp's 16 keys x 64
+ * rows. */
 template <class USE> __device__ __forceinline__ void turned(const uint8_t *f, int warp, int lane, USE use) {
 #pragma unroll
   for (int u = 0; u < 4; u++) {
@@ -201,12 +205,12 @@ template <class USE> __device__ __forceinline__ void turned(const uint8_t *f, in
 
 /* ---- exclusive attention ---- */
 
-/* A sum over the four lanes that have a row. */
+/* A sum over the four lanes that share a row. */
 __device__ __forceinline__ float sum_of_row(float x) {
   x += __shfl_xor_sync(~0u, x, 1);
   return x + __shfl_xor_sync(~0u, x, 2);
 }
-/* The value of row i's own key: a lane's pairs of every 8 columns, and its square. */
+/* The value of row i's own key: a lane's pairs in every 8 columns; and its square. */
 template <int D> struct sm90_own {
   uint32_t pair[D / 8];
   float size;
@@ -229,7 +233,7 @@ __device__ __forceinline__ float gate_of(const sm90_args &a, int h) {
   return a.exclusive.gate ? a.exclusive.gate[h] : 1.0f;
 }
 
-/* ---- turns of the two computing warpgroups ---- */
+/* ---- taking turns between the two computing warpgroups ---- */
 
 __device__ __forceinline__ void turn_first(int group) {
   if (group == 1) wn_barrier_arrive(2, 256);
@@ -241,13 +245,13 @@ __device__ __forceinline__ void turn_give(int group) {
   wn_barrier_arrive(3 - group, 256);
 }
 
-/* A warp has read what `empty` stands for. */
+/* The warp has read the stage that `empty` guards. */
 __device__ __forceinline__ void release(int lane, wn_mbarrier *empty) {
   __syncwarp();
   if (lane == 0) wn_mbarrier_arrive(empty);
 }
 
-/* Element i of an accumulator: its row of 16 and its column. */
+/* Element i of an accumulator: its row among 16; below, its column. */
 __device__ __forceinline__ int acc_row(int lane, int i) {
   return (lane >> 2) + (i >> 1 & 1) * 8;
 }
@@ -255,14 +259,14 @@ __device__ __forceinline__ int acc_column(int lane, int i) {
   return (i >> 2) * 8 + (lane & 3) * 2 + (i & 1);
 }
 
-/* Pairs of a tile whose key lies behind its row become minus infinity; row, key: of the warp's first. */
+/* Sets pairs whose key is after their row to -infinity; row, key: the first of the warp. */
 template <int N> __device__ __forceinline__ void mask(float (&s)[N], int row, int key, int lane) {
 #pragma unroll
   for (int i = 0; i < N; i++)
     if (key + acc_column(lane, i) > row + acc_row(lane, i)) s[i] = -INFINITY;
 }
 
-/* Pairs whose key is of an earlier document than its row; first: of the lane's two rows. */
+/* The same for pairs whose key is in an earlier document than their row; first: the starts for the lane's two rows. */
 template <int N>
 __device__ __forceinline__ void mask_documents(float (&s)[N], const int (&first)[2], int key, int lane) {
 #pragma unroll

@@ -1,5 +1,5 @@
-/* Attention backward on sm_90, the kernels by pairs of tiles and by keys (backward.cuh has the equations). Each sum has
- * one owner and one order.
+/* Attention backward on sm_90: the kernels for pairs of tiles and for keys (backward.cuh has the equations). Each sum
+ * is computed by one thread block in one order.
  *
  *   dF      a tile of 128 rows x 64 columns walks the heads of its group: X = sum of G = W (dW - delta), and with L_mem
  *           dM / tau where F < tau
@@ -15,9 +15,9 @@ namespace wn_cuda {
 
 /* ---- dF ---- */
 
-/* Tiles of 128 rows x 64 columns of a window that lie on or before the diagonal, group after group. */
+/* Iterates over tiles of 128 rows x 64 columns on or before the chunk's diagonal, group after group. */
 struct sm90_tiles {
-  int bg, row_tile, block; /* of columns */
+  int bg, row_tile, block; /* block: of columns */
   sm90_columns columns;
   __device__ __forceinline__ sm90_tiles(const sm90_args &a)
       : bg(0), row_tile(a.row_block0 / 2), block(0), columns(a, 0, 0) {
@@ -36,11 +36,11 @@ struct sm90_tiles {
 };
 
 template <int D> struct sm90_dF_room {
-  static constexpr int ROWS = 128 * D * 2, SLOT = ROWS + 64 * D * 2, SLOTS = D == 64 ? 6 : 4; /* two for a head */
+  static constexpr int ROWS = 128 * D * 2, SLOT = ROWS + 64 * D * 2, SLOTS = D == 64 ? 6 : 4; /* two slots per head */
   static constexpr int BARRIERS = SLOTS * SLOT, BYTES = BARRIERS + 2 * SLOTS * 8;
 };
 
-/* Grid: at most as many blocks as run at once. */
+/* Grid: at most as many blocks as can run at once. */
 template <int D> __global__ void __launch_bounds__(384, 1) sm90_dF(const __grid_constant__ sm90_args a) {
   typedef sm90_dF_room<D> room;
   constexpr int SLOTS = room::SLOTS;
@@ -113,7 +113,7 @@ template <int D> __global__ void __launch_bounds__(384, 1) sm90_dF(const __grid_
 #pragma unroll
       for (int e = 0; e < 32; e++) sum[e] = fmaf(s[e], dp[e] - delta[e >> 1 & 1], sum[e]);
     }
-    if (a.dM) {                                                 /* L_mem's part */
+    if (a.dM) {                                                 /* adds L_mem's part */
       const int own = t.columns.of_rows(a, 0) * 64 + first_row; /* the column of the row's own key */
       float m[2];
 #pragma unroll
@@ -138,11 +138,11 @@ template <int D> __global__ void __launch_bounds__(384, 1) sm90_dF(const __grid_
 
 template <int D, bool SEL> struct sm90_keys_room {
   static constexpr int K = 128 * D * 2, Q = 64 * D * 2, F = SEL ? 16384 : 0;
-  static constexpr int STAGES = D == 64 ? 4 : 2, STAGE = 2 * Q + F + 1024; /* rows, F, their lse and delta */
+  static constexpr int STAGES = D == 64 ? 4 : 2, STAGE = 2 * Q + F + 1024; /* rows, F, and the rows' lse and delta */
   static constexpr int ROWS = 2 * K + F, BARRIERS = ROWS + STAGES * STAGE, BYTES = BARRIERS + (4 + 2 * STAGES) * 8;
 };
 
-/* The first row behind key j's document. */
+/* One past the last row of key j's document. */
 __device__ __forceinline__ int document_end(const sm90_args &a, int b, int j) {
   if (!a.doc_start) return a.T;
   int low = min(j, a.T - 1) + 1, high = a.T;
@@ -156,8 +156,8 @@ __device__ __forceinline__ int document_end(const sm90_args &a, int b, int j) {
   return low;
 }
 
-/* What unit u is: 128 columns, and the rows of the window that see them, one block at least; or nothing, behind a
- * selection's last column. */
+/* Unit u: 128 columns, and the rows of the chunk that see them (at least one block of 64). If u is after the last
+ * column of a selection, the unit is empty. */
 struct sm90_keys_unit {
   int kv, b, tile, first, rows, steps;
   sm90_columns columns;
@@ -171,9 +171,9 @@ struct sm90_keys_unit {
   __device__ __forceinline__ int group(const sm90_args &a) const { return kv / (a.Hkv / a.G); }
   __device__ __forceinline__ int head(const sm90_args &a, int n) const { return kv * (a.H / a.Hkv) + n / rows; }
   __device__ __forceinline__ int row_block(int n) const { return first + n % rows; }
-  /* Are its keys those of rows before the window? */
+  /* Are its keys before the chunk? */
   __device__ __forceinline__ bool before() const { return tile * 2 < columns.before; }
-  /* The first row behind the document of its key n. Gathered keys are of that of the window's first row. */
+  /* One past the last row of the document of key n. Gathered keys belong to the document of the chunk's first row. */
   __device__ __forceinline__ int document_end(const sm90_args &a, int n) const {
     return wn_cuda::document_end(
         a, b, columns.gathered && before() ? a.row_block0 * 64 : columns.to_rows(a, tile * 2) * 64 + n);
@@ -217,8 +217,8 @@ __device__ __forceinline__ void keys_bring(const sm90_args &a, uint8_t *raw, wn_
   }
 }
 
-/* Where a key's two elements from column c on go: to the call's array, or to the sums that earlier windows go on with.
- */
+/* Stores two elements of a key from column c on: to the call's array, or to the sums that later calls for earlier
+ * chunks continue. */
 template <int D>
 __device__ __forceinline__ void keys_store(const sm90_args &a, const sm90_keys_unit &unit, uint16_t *to,
                                            const sm90_stride &by, int which, int j, int c, float2 x) {
@@ -231,9 +231,10 @@ __device__ __forceinline__ void keys_store(const sm90_args &a, const sm90_keys_u
     *reinterpret_cast<uint32_t *>(to + unit.b * by.b + j * by.t + unit.kv * by.h + c) = wn_pack_bf16(x.x, x.y);
 }
 
-/* What exclusive attention's projection gives to the value of row j, from all heads: with y and dy whole
+/* Adds the gradient that exclusive attention's projection gives to the value of row j, from all heads. With the full y
+ * and dy it is
  *   -gate (dy.v y + y.v dy) / |v|^2 + 2 gate y.v dy.v v / |v|^4
- * of which the arrays hold y and dy without their parts along v. */
+ * The arrays hold y and dy without their parts along v. */
 template <int D>
 __device__ __forceinline__ void add_own(const sm90_args &a, const sm90_keys_unit &unit, float (&dv)[D / 2], int r,
                                         int j, int lane) {
@@ -256,11 +257,11 @@ __device__ __forceinline__ void add_own(const sm90_args &a, const sm90_keys_unit
   }
 }
 
-/* Grid: at most as many blocks as run at once. */
+/* Grid: at most as many blocks as can run at once. */
 template <int D, bool SEL> __global__ void __launch_bounds__(384, 1) sm90_keys(const __grid_constant__ sm90_args a) {
   typedef sm90_keys_room<D, SEL> room;
   constexpr int ST = room::STAGES;
-  constexpr bool HELD = D == 64; /* K and V in registers, and the last two products a step late: there is room */
+  constexpr bool HELD = D == 64; /* K and V in registers, last two products one step late: there is room */
   WN_SHARED_DYNAMIC(uint8_t, raw);
   wn_mbarrier *bars = reinterpret_cast<wn_mbarrier *>(raw + room::BARRIERS);
   wn_mbarrier *k_full = bars, *k_empty = bars + 1, *x_full = bars + 2, *x_empty = bars + 3, *full = bars + 4,
@@ -296,7 +297,7 @@ template <int D, bool SEL> __global__ void __launch_bounds__(384, 1) sm90_keys(c
   for (int u; (u = snake(turn, blockIdx.x, gridDim.x)) < keys_units(a); turn++) {
     const sm90_keys_unit unit(a, u);
     if (!unit.steps) continue;
-    int end[2]; /* of the lane's two keys' documents */
+    int end[2]; /* of the documents of the lane's two keys */
 #pragma unroll
     for (int r = 0; r < 2; r++) end[r] = unit.document_end(a, key0 + (lane >> 2) + r * 8);
     zero(dk), zero(dv);
@@ -342,7 +343,7 @@ template <int D, bool SEL> __global__ void __launch_bounds__(384, 1) sm90_keys(c
       }
       turn_give(group);
       wn_wgmma_wait<HELD ? 2 : 1>();
-      if (from < 128) /* rows from `from` on: those before the key do not see it */
+      if (from < 128) /* only rows from `from` on: earlier rows do not see the key */
 #pragma unroll
         for (int e = 0; e < 32; e++)
           if (from + acc_column(lane, e) < key0 + acc_row(lane, e)) s[e] = -INFINITY;

@@ -1,8 +1,9 @@
-/* Attention forward on sm_90: y and lse (forward.cuh has the equations). A unit is 128 rows of a head; blocks of
- * threads stay and take units in a fixed order, longest first and there and back, the heads of a row tile beside each
- * other. One thread brings tiles and runs ahead into the next unit. The accumulators of Q K^T start at F, so that the
- * product's result is already the selective score; the next Q K^T is issued before P V. 4 D operations a pair and head.
- * L_mem's M (ops/attention.h) is the selecting head's to sum, from F as it starts with it: 3 more a pair of its own. */
+/* Attention forward on sm_90: y and lse (forward.cuh has the equations). A unit is 128 rows of a head. Thread blocks
+ * are persistent and take units in a fixed order: the longest first, alternating up and down, heads of one row tile
+ * next to each other. One thread loads tiles and runs ahead into the next unit. The accumulators of Q K^T start at F,
+ * so the product already gives the selective score; the next Q K^T is issued before P V. 4 D operations per pair and
+ * head. For L_mem the selecting head sums M (ops/attention.h) from the F that it starts with: 3 more operations per
+ * pair of its own. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_SM90_FORWARD_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_SM90_FORWARD_CUH
 
@@ -11,9 +12,9 @@
 namespace wn_cuda {
 
 template <int D, sm90_F KIND> struct sm90_forward_room {
-  static constexpr int KEYS = KIND == F_FLOAT ? 64 : 128; /* of a tile */
+  static constexpr int KEYS = KIND == F_FLOAT ? 64 : 128; /* keys in a tile */
   static constexpr int STAGES = (D == 64 ? 3 : 2) + (KIND == F_FLOAT);
-  static constexpr int Q = 128 * D * 2, K = KEYS * D * 2, F = KEYS / 64 * sm90_block<KIND>::BYTES; /* of 64 rows */
+  static constexpr int Q = 128 * D * 2, K = KEYS * D * 2, F = KEYS / 64 * sm90_block<KIND>::BYTES; /* F: of 64 rows */
   static constexpr int STAGE = 2 * K + 2 * F, BARRIERS = Q + STAGES * STAGE, BYTES = BARRIERS + (2 + 4 * STAGES) * 8;
 };
 
@@ -34,19 +35,19 @@ struct sm90_forward_bars {
   }
 };
 
-/* What unit u is. */
+/* Unit u: its rows. */
 struct sm90_rows_unit {
   int h, b, kv, g, row_tile;
   sm90_columns columns;
   int document; /* of its first row: no row sees a column before it */
-  int end;      /* of columns, in blocks of 64 */
+  int end;      /* end of its columns, in blocks of 64 */
   __device__ __forceinline__ sm90_rows_unit(const sm90_args &a, int u)
       : h(u % a.H), b(u / a.H % a.B), kv(h / (a.H / a.Hkv)), g(h / (a.H / a.G)),
         row_tile(window_end(a) / 2 - 1 - u / (a.H * a.B)), columns(a, b, g) {
     document = columns.of_document(a, wn_cuda::document(a, b, row_tile * 128));
     end = columns.of_rows(a, row_tile * 2) + 2;
   }
-  /* Of tiles of so many keys, those that it walks, from the last down. */
+  /* For tiles of KEYS keys: the last that the unit uses, and how many it uses. It starts with the last. */
   template <int KEYS> __device__ __forceinline__ int last() const { return end / 2 * (128 / KEYS) - 1; }
   template <int KEYS> __device__ __forceinline__ int tiles() const { return last<KEYS>() - document / KEYS + 1; }
   __device__ __forceinline__ void documents(const sm90_args &a, int row, int (&first)[2]) const {
@@ -59,7 +60,7 @@ __device__ __forceinline__ int rows_units(const sm90_args &a) {
   return a.B * a.H * (a.row_blocks / 2);
 }
 
-/* The thread that brings tiles. */
+/* The code of the thread that loads tiles. */
 template <int D, sm90_F KIND>
 __device__ __forceinline__ void forward_bring(const sm90_args &a, uint8_t *sq, uint8_t *stages,
                                               const sm90_forward_bars &bars) {
@@ -90,7 +91,7 @@ __device__ __forceinline__ void forward_bring(const sm90_args &a, uint8_t *sq, u
   }
 }
 
-/* Raw scores become weights to the base of the row's largest so far; f: the factor of what stood before. */
+/* Turns raw scores into attention weights relative to the row's maximum so far; f: the factor for earlier sums. */
 template <int N>
 __device__ __forceinline__ void online_softmax(float (&s)[N], float (&largest)[2], float (&sum)[2], float (&f)[2],
                                                float to_log2) {
@@ -101,7 +102,7 @@ __device__ __forceinline__ void online_softmax(float (&s)[N], float (&largest)[2
     for (int t = 0; t < N / 4; t++) x = fmaxf(x, fmaxf(s[t * 4 + r * 2], s[t * 4 + r * 2 + 1]));
     x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
     x = fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-    const float safe = x == -INFINITY ? 0.0f : x; /* upper rows see nothing of the diagonal's last 64 keys */
+    const float safe = x == -INFINITY ? 0.0f : x; /* on the diagonal, upper rows see none of the last 64 keys */
     const float shift = safe * to_log2;
     f[r] = wn_exp2(fmaf(largest[r], to_log2, -shift));
     largest[r] = x;
@@ -118,7 +119,7 @@ __device__ __forceinline__ void online_softmax(float (&s)[N], float (&largest)[2
   }
 }
 
-/* y of row i without its part along v; r: which of the lane's two rows. */
+/* Removes from y of row i its part along v; r: which of the lane's two rows it is. */
 template <int D>
 __device__ __forceinline__ void exclude(const sm90_args &a, const sm90_rows_unit &unit, float (&o)[D / 2], int r, int i,
                                         int lane) {
@@ -134,12 +135,12 @@ __device__ __forceinline__ void exclude(const sm90_args &a, const sm90_rows_unit
     a.exclusive.dot[((int64_t)unit.b * a.H + unit.h) * a.T + i] = along;
 }
 
-/* Grid: at most as many blocks as run at once. */
+/* Grid: at most as many blocks as can run at once. */
 template <int D, sm90_F KIND>
 __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ sm90_args a) {
   typedef sm90_forward_room<D, KIND> room;
   constexpr int KEYS = room::KEYS, ST = room::STAGES, PER = 128 / KEYS;
-  constexpr bool HELD = D == 64; /* Q in registers: the products read half as much shared memory */
+  constexpr bool HELD = D == 64; /* Q in registers: then the products read half as much shared memory */
   WN_SHARED_DYNAMIC(uint8_t, raw);
   uint8_t *sq = raw, *stages = raw + room::Q;
   sm90_forward_bars bars;
@@ -154,7 +155,7 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
   const uint8_t *own = sq + group * 8192; /* 64 rows of 128 bytes */
   float s[KEYS / 2], o[D / 2], largest[2], sum[2], f[2];
   uint32_t p[KEYS / 16][4], held[4][4];
-  bool counts = false; /* does the unit's head select, and L_mem want its rows' sums? */
+  bool counts = false; /* does the unit's head select, and does L_mem need its rows' sums? */
   float kept[2];
   const auto begin = [&](int st, int diagonal, const int(&first)[2], int key) {
     start<KIND>(s, stages + st * room::STAGE + 2 * room::K + group * room::F, warp, lane);
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
   for (int u; (u = snake(turn, blockIdx.x, gridDim.x)) < rows_units(a); turn++) {
     const sm90_rows_unit unit(a, u);
     const int tiles = unit.tiles<KEYS>(), last = unit.last<KEYS>(), row0 = group * 64 + warp * 16;
-    /* Of the lane's first row: the column of its own key. */
+    /* the column of the own key of the lane's first row */
     const int diagonal = (unit.end - 2) * 64 + row0 + (lane >> 2);
     int first[2];
     unit.documents(a, row0 + (lane >> 2), first);
@@ -204,7 +205,7 @@ __global__ void __launch_bounds__(384, 1) sm90_forward(const __grid_constant__ s
       load_operand(held, own, warp, lane);
       release(lane, bars.q_empty);
     }
-    /* The first tile by itself: ptxas holds products and sums apart only where no branch lies between them. */
+    /* The first tile separately: ptxas keeps products and sums apart only if there is no branch between them. */
     wn_mbarrier_wait(&bars.k_full[n % ST], n / ST & 1);
     begin(n % ST, diagonal, first, last * KEYS);
     turn_take(group);

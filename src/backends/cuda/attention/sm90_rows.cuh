@@ -1,10 +1,10 @@
-/* Attention backward on sm_90, what belongs to rows (backward.cuh has the equations):
+/* Attention backward on sm_90: the kernels for rows (backward.cuh has the equations):
  *
- *   delta  dy . y of each row and head, y as rows in bf16 hold it. An exact one, by sums of W dW for 4 D operations a
- *          pair and head, would be better where gradients cancel (equal keys: the norm of dq's error is 1.4 to 1.6
- *          times as large); the tolerance law grants both. Exclusive attention takes dy's part along v away first.
- *   dq     scale sum G k; G = W (dW - delta), for the selecting head X besides: walks the keys of a row tile, 6 D
- *          operations a pair and head. Units, order and pipeline are forward's, tiles have 64 keys. */
+ *   delta  dy . y of each row and head, with y rounded to bf16. An exact delta, the sum of W dW for 4 D operations per
+ *          pair and head, would be better where gradients cancel (equal keys: the norm of dq's error is now 1.4 to 1.6
+ *          times as large); the tolerance rule allows both. Exclusive attention first removes dy's part along v.
+ *   dq     scale sum G k, where G = W (dW - delta), plus X for the selecting head: loops over the keys of a row tile,
+ *          6 D operations per pair and head. Units, order and pipeline are those of forward; tiles have 64 keys. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_SM90_ROWS_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_SM90_ROWS_CUH
 
@@ -14,7 +14,7 @@ namespace wn_cuda {
 
 template <int D, bool SEL> struct sm90_rows_room {
   static constexpr int Q = 128 * D * 2, K = 64 * D * 2, F = SEL ? 8192 : 0, X = F;
-  static constexpr int K_STAGES = D == 64 ? 4 : 3, V_STAGES = D == 64 ? 3 : 2; /* K stays a step longer */
+  static constexpr int K_STAGES = D == 64 ? 4 : 3, V_STAGES = D == 64 ? 3 : 2; /* K stays one step longer */
   static constexpr int V_STAGE = K + 2 * F + 2 * X, VALUES = 2 * Q + K_STAGES * K;
   static constexpr int BARRIERS = VALUES + V_STAGES * V_STAGE, BYTES = BARRIERS + (2 + 2 * K_STAGES + 2 * V_STAGES) * 8;
 };
@@ -66,7 +66,7 @@ __device__ __forceinline__ void rows_bring(const sm90_args &a, uint8_t *raw,
   }
 }
 
-/* A block of X of a warp's 16 rows to its accumulators. */
+/* Adds a block of X for a warp's 16 rows to its accumulators. */
 __device__ __forceinline__ void add_X(float (&s)[32], const uint8_t *x, int warp, int lane) {
 #pragma unroll
   for (int u = 0; u < 4; u++) {
@@ -77,7 +77,7 @@ __device__ __forceinline__ void add_X(float (&s)[32], const uint8_t *x, int warp
   }
 }
 
-/* Eight numbers of a row in bf16. */
+/* Eight bf16 numbers of a row. */
 struct sm90_eight {
   float v[8];
   __device__ __forceinline__ explicit sm90_eight(const uint16_t *at) { wn_unpack_eight(v, at); }
@@ -89,15 +89,15 @@ struct sm90_eight {
   }
 };
 
-/* lse to base 2, infinite behind T, and delta; with exclusive attention also dy without its part along v, which all
- * kernels behind this one read, what is taken from it, and the gates' gradients by row. Grid: blocks of 256 threads,
- * D / 8 of them for each head of a row, B x padded x H of these: whole blocks. */
+/* Computes lse in base 2 (infinite from T on) and delta. With exclusive attention also dy without its part along v
+ * (which later kernels read), that part, and the gates' gradients by row. Grid: blocks of 256 threads; D / 8 threads
+ * per row and head, B x padded x H of these. */
 template <int D>
 __global__ void __launch_bounds__(256, 4) sm90_delta(const __grid_constant__ sm90_args a, const uint16_t *dy) {
   constexpr int LANES = D / 8;
   const int64_t n = ((int64_t)blockIdx.x * 256 + threadIdx.x) / LANES, row = n / a.H;
   const int h = (int)(n % a.H), b = (int)(row / a.padded), lane = threadIdx.x % LANES;
-  const int i = (int)(row % a.padded), read = min(i, a.T - 1); /* rows behind T read the last */
+  const int i = (int)(row % a.padded), read = min(i, a.T - 1); /* rows from T on read the last row */
   const int64_t at = b * a.s_y.b + read * a.s_y.t + h * a.s_y.h + lane * 8, bh = (int64_t)b * a.H + h;
   sm90_eight y(a.y + at), d(dy + at);
   float d_along = 0, by_gate = 0;
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(256, 4) sm90_delta(const __grid_constant__ sm9
   if (a.exclusive.dgate) a.exclusive.dgate[bh * a.T + i] = by_gate;
 }
 
-/* Grid: at most as many blocks as run at once. */
+/* Grid: at most as many blocks as can run at once. */
 template <int D, bool SEL> __global__ void __launch_bounds__(384, 1) sm90_rows(const __grid_constant__ sm90_args a) {
   typedef sm90_rows_room<D, SEL> room;
   constexpr int KS = room::K_STAGES, VS = room::V_STAGES;
@@ -196,7 +196,7 @@ template <int D, bool SEL> __global__ void __launch_bounds__(384, 1) sm90_rows(c
           wn_wgmma_ss<false>(dp, columns_of<128>(own_dy, k), to, k > 0);
       }
       wn_wgmma_commit();
-      if (i > 0) gradient((n - 1) % KS); /* of the tile before, under this one's exponentials */
+      if (i > 0) gradient((n - 1) % KS); /* of the previous tile, overlapping with this tile's exponentials */
       wn_wgmma_commit();
       turn_give(group);
       wn_wgmma_wait<2>();

@@ -1,8 +1,8 @@
-/* The selection on sm_90: F, and backward what its gradient does to the logits that select (select.cuh has the
- * equations). A block of threads has 64 keys and walks the rows 256 at a time, a warpgroup a block of 64; S^T = K0 Q0^T
- * by wgmma, its sums along the rows by another: times a triangle of -1. So that these sums are floats' (lse depends on
- * F), S is split into bf16 parts, three for F in floats, two for F in halves. Blocks' totals meet in shared memory.
- * Every sum has one order. */
+/* The selection on sm_90: F, and in backward the gradient of the selecting logits (select.cuh has the equations). A
+ * thread block has 64 keys and loops over rows, 256 at a time, 64 per warpgroup. One wgmma computes S^T = K0 Q0^T,
+ * another its sums along the rows: a product with a triangular matrix of -1. These sums must be as exact as floats (lse
+ * depends on F), so S is split into bf16 parts: three for F in floats, two for F in halves. The totals of the four
+ * warpgroups are combined in shared memory. Every sum has one order. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_SM90_SELECT_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_SM90_SELECT_CUH
 
@@ -15,7 +15,7 @@ template <int D> struct sm90_select_room {
   static constexpr int BYTES = BARRIERS + 9 * 8;
 };
 
-/* What both kernels have: tiles of keys and queries, the triangle, sums of the blocks at hand. */
+/* Shared by both kernels: tiles of keys and queries, the triangular matrix, sums of the current blocks. */
 template <int D> struct sm90_walk {
   typedef sm90_select_room<D> room;
   uint8_t *sk, *sq, *triangle;
@@ -23,9 +23,9 @@ template <int D> struct sm90_walk {
   wn_mbarrier *bars;
   int lane, warp, group, block, g, b; /* block: of columns */
   sm90_columns columns;
-  int own_block; /* the block of rows that are the keys; before the window: what lies before it */
-  int key[2];    /* of the lane; -1: none */
-  float run[2];  /* the sum of the blocks walked */
+  int own_block; /* the row block with the same tokens as the keys; before the chunk: of earlier tokens */
+  int key[2];    /* of the lane; -1: no key */
+  float run[2];  /* the sum of the blocks visited */
 
   __device__ __forceinline__ sm90_walk(const sm90_args &a, uint8_t *raw)
       : block(blockIdx.x), g(blockIdx.y), b(blockIdx.z), columns(a, b, g), own_block(columns.to_rows(a, block)) {
@@ -35,7 +35,7 @@ template <int D> struct sm90_walk {
     lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3, group = threadIdx.x >> 7;
   }
   __device__ __forceinline__ bool there(const sm90_args &a) const { return own_block < window_end(a); }
-  /* `from`: sums by key, or NULL. A column without a key counts as selected for good. */
+  /* Starts the sums; `from`: sums by key, or NULL. A column without a key counts as selected for good. */
   __device__ __forceinline__ void start_sums(const sm90_args &a, const float *from, float none) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -43,11 +43,11 @@ template <int D> struct sm90_walk {
       run[h] = key[h] < 0 ? none : from ? from[((int64_t)b * a.G + g) * a.padded + key[h]] : 0.0f;
     }
   }
-  /* Does the lane tell the sums of its keys? */
+  /* Does this lane store the sums of its keys? */
   __device__ __forceinline__ bool tells() const {
     return !(lane & 3) && !group;
   }
-  /* -1 where k < n (BELOW) or k > n, rows n of 64 k. */
+  /* Fills the matrix: -1 where k < n (BELOW) or k > n; rows n of 64 k. */
   template <bool BELOW> __device__ __forceinline__ void prepare(const sm90_args &a, int row_block) {
     if (threadIdx.x == 0) {
       for (int i = 0; i < 9; i++) wn_mbarrier_init(&bars[i], 1);
@@ -75,14 +75,14 @@ template <int D> struct sm90_walk {
   __device__ __forceinline__ int key_head(const sm90_args &a) const {
     return query_head(a) / (a.H / a.Hkv);
   }
-  /* The queries of this warpgroup's block of the four from row_block on. */
+  /* Loads the queries of this warpgroup's block, one of the four from row_block on. */
   __device__ __forceinline__ void fetch(const sm90_args &a, int row_block, int buffer) {
     if (threadIdx.x & 127) return;
     wn_mbarrier *full = &bars[1 + buffer * 4 + group];
     wn_mbarrier_expect(full, room::TILE);
     load_tile<D, 64>(sq + (buffer * 4 + group) * room::TILE, a.q, full, (row_block + group) * 64, query_head(a), b);
   }
-  /* Raw logits, [keys, rows]. */
+  /* Computes raw logits, [keys, rows]. */
   __device__ __forceinline__ void logits(float (&s)[32], int step) {
     const int buffer = step & 1;
     if (step == 0) wn_mbarrier_wait(&bars[0], 0);
@@ -94,7 +94,7 @@ template <int D> struct sm90_walk {
     wn_wgmma_commit();
     wn_wgmma_wait<0>();
   }
-  /* f += p times the triangle. */
+  /* f += p times the triangular matrix. */
   __device__ __forceinline__ void sums(float (&f)[32], const uint32_t (&p)[4][4]) {
     wn_wgmma_fence();
 #pragma unroll
@@ -102,8 +102,8 @@ template <int D> struct sm90_walk {
     wn_wgmma_commit();
     wn_wgmma_wait<0>();
   }
-  /* The four blocks' totals: `run` goes on by them, `before` is what stands before this one, in the order of the walk.
-   */
+  /* Combines the totals of the four blocks: adds them to `run`; `before` is the sum of the blocks before this one, in
+   * the order of the loop. */
   template <bool DOWN>
   __device__ __forceinline__ void meet(const float (&total)[2], bool has, int step, float (&before)[2]) {
     float *place = totals + (step & 1) * 256;
@@ -124,23 +124,23 @@ template <int D> struct sm90_walk {
       run[h] = x;
     }
   }
-  /* Must `may` be asked for the pairs of a block? */
+  /* Must `may` be called for the pairs of this block? */
   __device__ __forceinline__ bool rim(const sm90_args &a, int row_block) const {
     return row_block <= own_block || block == 0 || a.doc_start;
   }
-  /* May the row of element i of block row_block select its key? Pairs beyond T have logits of 0. */
+  /* May the row of element i of block row_block select its key? Pairs from T on have logits of 0. */
   __device__ __forceinline__ bool may(const sm90_args &a, int row_block, int i) const {
     const int j = key[i >> 1 & 1], row = row_block * 64 + acc_column(lane, i), first = document(a, b, row);
     return j >= first && !(a.protect_first && j == first) && (a.protect_self ? row > j : row >= j);
   }
 };
 
-/* The first block of rows whose tile of 128 reaches the keys of a block of rows. */
+/* The first row block whose tile of 128 rows reaches the keys of row block own_block. */
 __device__ __forceinline__ int first_block(const sm90_args &a, int own_block) {
   return max(a.row_block0, own_block & ~1);
 }
 
-/* A turned block of sums, [keys, rows], to F. */
+/* Stores a transposed block of sums, [keys, rows], as F. */
 template <sm90_F KIND> __device__ __forceinline__ void store_F(void *block, const float (&f)[32], int warp, int lane) {
   if constexpr (KIND == F_HALF) {
     uint4 *to = static_cast<uint4 *>(block);
@@ -148,7 +148,7 @@ template <sm90_F KIND> __device__ __forceinline__ void store_F(void *block, cons
     for (int u = 0; u < 4; u++) {
       uint32_t v[4];
 #pragma unroll
-      for (int i = 0; i < 4; i++) { /* rows' halves of the lower keys, then of the upper */
+      for (int i = 0; i < 4; i++) { /* halves of rows for the lower keys, then for the upper keys */
         const int e = (2 * u + (i & 1)) * 4 + (i >> 1) * 2;
         v[i] = wn_movmatrix(wn_pack_f16(fmaxf(f[e], -60000.0f), fmaxf(f[e + 1], -60000.0f)));
       }
@@ -156,7 +156,7 @@ template <sm90_F KIND> __device__ __forceinline__ void store_F(void *block, cons
     }
   } else {
     float4 *to = static_cast<float4 *>(block);
-    const bool odd = lane & 4; /* the lane's key; the neighbour's is the other of the pair */
+    const bool odd = lane & 4; /* the lane's key; the neighbour has the other key of the pair */
     const int place = ((lane & 3) * 2 + odd) * 4 + (lane >> 3);
 #pragma unroll
     for (int u = 0; u < 4; u++)
@@ -174,7 +174,7 @@ template <sm90_F KIND> __device__ __forceinline__ void store_F(void *block, cons
   }
 }
 
-/* Grid: the most blocks of columns that the window may have, groups, sequences. */
+/* Grid: the largest possible number of column blocks of the chunk, groups, sequences. */
 template <int D, sm90_F KIND>
 __global__ void __launch_bounds__(512, 1) sm90_select(const __grid_constant__ sm90_args a) {
   WN_SHARED_DYNAMIC(uint8_t, raw);
@@ -223,7 +223,8 @@ __global__ void __launch_bounds__(512, 1) sm90_select(const __grid_constant__ sm
   }
 }
 
-/* X: the sum of the group's gradients of logits becomes what the selecting head's get besides. Grid: as sm90_select. */
+/* Replaces in X the sum of the group's gradients of logits by what is added to the selecting head's gradients. Grid: as
+ * for sm90_select. */
 template <int D> __global__ void __launch_bounds__(512, 1) sm90_select_back(const __grid_constant__ sm90_args a) {
   WN_SHARED_DYNAMIC(uint8_t, raw);
   sm90_walk<D> x(a, raw);

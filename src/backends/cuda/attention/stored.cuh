@@ -1,8 +1,8 @@
-/* Attention whose weights are stored: what the kernels of rows and columns get, and the terms that act on one logit
- * (ops/attention.h). A window of rows has matrices of floats in scratch, [B,heads,R,columns], and every step is a
- * kernel over them: products (matrices.cuh), rows (rows.cuh, rows_back.cuh), columns of a selection (columns.cuh).
- * It serves every term and any width of heads; its cost is that of memory, 4 bytes a pair and head and step, where the
- * fused kernels (forward.cuh, backward.cuh) keep a pair in registers. */
+/* Attention with stored attention weights: arguments of the kernels for rows and columns, and the terms that act on one
+ * logit (ops/attention.h). A chunk of rows has matrices of floats in scratch, [B,heads,R,columns]. Each step is a
+ * kernel over them: products (matrices.cuh), rows (rows.cuh, rows_back.cuh), columns of a selection (columns.cuh). It
+ * serves every term and any head size. It is bound by memory: 4 bytes per pair, head and step, where the fused kernels
+ * (forward.cuh, backward.cuh) keep a pair in registers. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_STORED_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_STORED_CUH
 
@@ -19,33 +19,33 @@ struct score_map {
 };
 
 struct stored_args {
-  attention_args a; /* of the call, and the window: row0 and rows */
-  int R;            /* rows of a matrix: a window's most */
-  int ld;           /* columns of those with a column for each key: Tk in whole tiles */
+  attention_args a; /* the call, and the chunk: row0 and rows */
+  int R;            /* rows of a matrix: of the largest chunk */
+  int ld;           /* columns of matrices with one column per key: Tk rounded up to tiles */
   int type;         /* of rows */
-  int value_type;   /* of k and v: the same, or HALVES */
+  int value_type;   /* of k and v: the same as type, or HALVES */
   bool open;
   const int32_t *key_count; /* [B] or NULL */
 
-  float *raw; /* [B,H,R,ld] q . k; W, unless score maps need it again */
-  float *W;   /* [B,H,R,ld] logits, then weights */
+  float *raw; /* [B,H,R,ld] q . k; aliases W, unless score maps need the products again */
+  float *W;   /* [B,H,R,ld] logits, then attention weights */
   float *dA;  /* [B,H,R,ld] dy . v, then the gradient of logits, then of q . k */
   float *F;   /* [B,G,R,ld] */
-  float *S;   /* [B,G,R,ld] products that select, then the logits selected with, then their gradient */
-  float *run; /* [B,G,ld] F before the window; NULL: f_in's */
+  float *S;   /* [B,G,R,ld] products for the selection, then the selecting logits, then their gradient */
+  float *run; /* [B,G,ld] F before the chunk; NULL: f_in */
   float *run_out, *back;
   float *inspect; /* [B,G,Tq,Tk] F for the caller, or NULL */
   float *out;     /* [B,R,H,D] */
   float *sum_dv;  /* [B,Tk,Hkv,D] */
-  void *dy;       /* [B,R,H,D] of the rows' type: the gradient of what the weights mixed */
+  void *dy;       /* [B,R,H,D] in the rows' type: the gradient of the weighted sum of values */
 
   struct {
     int P, ld;
-    float *row; /* [B,H,R,ld] q . p, by distance; then the gradient */
+    float *row; /* [B,H,R,ld] q . p, by distance; later its gradient */
   } relative;
   struct {
     int n, farthest;
-    double range;       /* log of farthest over the distances that have a bucket each */
+    double range;       /* log(farthest / number of distances that have their own bucket) */
     const float *table; /* [n,stride] */
     int64_t stride;
     float *parts; /* [B,H,R,n] */
@@ -54,12 +54,12 @@ struct stored_args {
   score_map map[4];
   struct {
     int n, ld;
-    float *row, *back; /* [B,H,R,ld] as W and dA */
+    float *row, *back; /* [B,H,R,ld] like W and dA */
   } sinks;
   struct {
     bool on;
     double tau;
-    const uint8_t *control; /* [B,Tk], or as slots; or NULL */
+    const uint8_t *control; /* [B,Tk], or by slots; or NULL */
     int32_t *count;         /* [B,H,Tq] or NULL */
   } threshold;
   float *attention_sums; /* [B,P,slot_stride] or NULL */
@@ -77,20 +77,20 @@ __device__ __forceinline__ void number_set(int type, void *x, int64_t i, float y
     static_cast<uint16_t *>(x)[i] = (uint16_t)wn_pack_bf16(y, 0);
 }
 
-/* Row i of the window, of head h of `heads`, in a matrix of ld columns. */
+/* Row i of the chunk for head h of `heads`, in a matrix of ld columns. */
 __device__ __forceinline__ int64_t matrix_row(const stored_args &s, int b, int heads, int h, int i, int ld) {
   return (((int64_t)b * heads + h) * s.R + i) * ld;
 }
-/* Columns behind the last that a product reads of row i: those of its tile's last row, in whole tiles. */
+/* One past the last column of row i that a product reads: that of its tile's last row, rounded up to tiles. */
 __device__ __forceinline__ int columns_end(const stored_args &s, int i) {
   if (s.open) return s.ld;
   const int last = min(i / STORED_TILE * STORED_TILE + STORED_TILE, s.a.rows) - 1 + s.a.row0 + s.a.offset;
   return (last / STORED_TILE + 1) * STORED_TILE;
 }
 
-/* A row: where it stands and which keys come into question. */
+/* A row: its position, and the range of keys that it may see. */
 struct row_place {
-  int i, position, first, last; /* i: of the call */
+  int i, position, first, last; /* i: in the call */
   __device__ __forceinline__ row_place(const stored_args &s, int b, int row) {
     i = s.a.row0 + row;
     position = s.open ? i : i + s.a.offset;
@@ -101,12 +101,12 @@ struct row_place {
 
 /* ---- the terms of one logit ---- */
 
-/* The keep rules; the span's factor comes beside. */
+/* The keep rules, without the span mask. */
 __device__ __forceinline__ bool stored_sees(const stored_args &s, int b, int kv, const row_place &row, int j, int x) {
   return s.open || (sees<no_terms, true>(s.a, b, kv, row.position, row.first, j) && root_sees<true>(s.a, x));
 }
 
-/* wn_position_bucket; `n` of them for x >= 0. */
+/* wn_position_bucket, with `n` buckets for x >= 0. */
 __device__ __forceinline__ int bucket_ahead(const stored_args &s, int x, int n) {
   const int exact = n / 2;
   if (x < exact) return x > 0 ? x : 0;
@@ -124,13 +124,13 @@ __device__ __forceinline__ int bucket_of(const stored_args &s, int x) {
 /* What all logits of a head share. */
 struct head_terms {
   const float *table; /* biases by bucket */
-  float slope;        /* ALiBi's */
+  float slope;        /* of ALiBi */
   __device__ __forceinline__ head_terms(const stored_args &s, int h) : table(nullptr), slope(0) {
     if (s.bias.n > 0) table = s.bias.table + s.a.map.head0 + h * s.a.map.head_step;
     slope = alibi_slope(s.a, h);
   }
 };
-/* The logit of a product q . k at distance x. by_distance: the row of q . p. */
+/* The logit for a product q . k at distance x. by_distance: the row of q . p. */
 __device__ __forceinline__ float stored_logit(const stored_args &s, const head_terms &head, float product,
                                               const float *by_distance, int x) {
   if (by_distance && x < s.relative.P) product += by_distance[x];
@@ -146,7 +146,7 @@ __device__ __forceinline__ float stored_logit(const stored_args &s, const head_t
   }
   return logit;
 }
-/* What the maps do to the gradient of a logit that they made y: only the last has an effect. */
+/* The factor of the score maps on the gradient, from the mapped logit y; only the last map has one. */
 __device__ __forceinline__ float logit_slope(const stored_args &s, float y) {
   if (s.maps == 0 || s.map[s.maps - 1].kind != SCORE_SOFTCAP) return 1;
   const float part = y / (float)s.map[s.maps - 1].number[0];

@@ -1,4 +1,4 @@
-/* A call of attention with stored weights: windows of rows, scratch, launches. */
+/* Runs a call of attention with stored attention weights: chunks of rows, scratch, launches. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_STORED_RUN_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_STORED_RUN_CUH
 
@@ -13,7 +13,7 @@
 namespace wn_cuda {
 
 struct stored_call {
-  enum { WINDOW = 128, EVERYTHING = INT32_MAX / 2 }; /* rows of a window where the caller does not say */
+  enum { WINDOW = 128, EVERYTHING = INT32_MAX / 2 }; /* rows of a chunk, if the caller does not say */
   stored_args s;
   const wn_attention *c;
   bool backward_pass;
@@ -22,13 +22,13 @@ struct stored_call {
   cudaStream_t stream;
   const char *what = nullptr;
 
-  /* F [B,G,ld] at windows' first rows: forward, of two in turns; backward, of each group of windows, and of each window
-   * of the group at hand. */
+  /* F [B,G,ld] at chunks' first rows. Forward: two, used in turn. Backward: one for each group of chunks, and one for
+   * each chunk of the current group. */
   float *carries, *group_carries;
   int64_t carry;
   int group;
   struct sums {
-    float *dk, *dv, *dsk, *dp, *sink_k, *sink_v; /* what columns sum, over the windows */
+    float *dk, *dv, *dsk, *dp, *sink_k, *sink_v; /* sums over the chunks, by column */
   } sum;
   size_t sums_from, sums_bytes;
 
@@ -70,7 +70,7 @@ struct stored_call {
   }
   bool changes_output() const { return s.a.gate.on || s.a.exclusive.on; }
 
-  /* Scratch grows with every size of the call, so that a larger one's does for a smaller one. */
+  /* Scratch grows with every size of the call, so scratch for a larger call suffices for a smaller one. */
   void plan(int64_t window) {
     arguments();
     if (window < 1) window = WINDOW;
@@ -129,7 +129,7 @@ struct stored_call {
   static rows_of rows(const void *p, int type, const wn_stride &by, int share) {
     return {p, {by.b, by.t, by.h}, type, share, false};
   }
-  /* The window's rows of an array that has all of the call's. */
+  /* The chunk's rows of an array with all of the call's rows. */
   rows_of of_window(const void *p, int type, const wn_stride &by, int share) const {
     const size_t size = type == FLOATS ? 4 : 2;
     return rows(static_cast<const char *>(p) + (size_t)(s.a.row0 * by.t) * size, type, by, share);
@@ -273,7 +273,7 @@ struct stored_call {
     WN_LAUNCH(dim3((unsigned)(rows - from), (unsigned)heads, (unsigned)B), dim3(STORED_THREADS), 0, stream,
               stored_store, w);
   }
-  /* out, one window's rows, to the gradient of rows. */
+  /* Stores `out`, one chunk's rows, as a gradient of rows. */
   void store_rows(void *to, int type, const wn_stride &by, int64_t heads) {
     if (!to) return;
     char *first = static_cast<char *>(to) + (size_t)(s.a.row0 * by.t) * (type == FLOATS ? 4 : 2);
@@ -317,7 +317,7 @@ struct stored_call {
   float *carry_at(int w) const {
     return w == 0 ? nullptr : w % group == 0 ? group_carries + w / group * carry : carries + w % group * carry;
   }
-  /* What the rows before window w + 1 have selected, from what those before w have. */
+  /* Recomputes F at chunk w + 1 from F at chunk w. */
   void select_again(int w) {
     float *F = s.F;
     window_at(w);
@@ -329,12 +329,12 @@ struct stored_call {
 
   const char *backward() {
     lay();
-    s.a.lse = nullptr, s.threshold.count = nullptr; /* forward's */
+    s.a.lse = nullptr, s.threshold.count = nullptr; /* are forward's */
     s.a.gate.ungated = nullptr, s.a.sel.M = nullptr;
     const int64_t sums_count = (int64_t)(sums_bytes / sizeof(float));
     WN_LAUNCH(dim3((unsigned)((sums_count + 255) / 256)), dim3(256), 0, stream, stored_clear,
               reinterpret_cast<float *>(scratch.base + sums_from), sums_count);
-    const int last = (windows - 1) / group * group; /* the first window of the last group */
+    const int last = (windows - 1) / group * group; /* the first chunk of the last group */
     for (int w = 0; s.a.sel.on && w < last; w++) select_again(w);
     for (int first = last; first >= 0; first -= group) {
       const int end = windows < first + group ? windows : first + group;
@@ -356,7 +356,7 @@ struct stored_call {
       store(sum.sink_k, c->sinks.n, 0, c->Hkv, 1, c->sinks.dk, FLOATS, by, s.a.scale, true);
       store(sum.sink_v, c->sinks.n, 0, c->Hkv, 1, c->sinks.dv, FLOATS, by, 1, true);
     }
-    call<floats<64>> fused; /* its sums over rows */
+    call<floats<64>> fused; /* for its sums over rows */
     fused.a = s.a, fused.a.key_tiles = s.ld;
     fused.sums_by_head(c, stream);
     if (!what) failed(cudaGetLastError());

@@ -1,15 +1,15 @@
-/* Terms that only some calls have, each with its place in the loop of the fused kernels (forward.cuh, backward.cuh):
+/* Terms that only some calls have, and where they act in the fused kernels (forward.cuh, backward.cuh):
  *
- *   ALiBi, soft-capping    raw logits, before F joins them (map_logits); backward a factor on gradients (map_slope)
- *   square-root mask       which pairs are seen: a bit for each distance, found once a call (root_sees)
- *   dropout of weights     behind the exponentials, beside their sum: a bit a pair (kept_rows, kept_keys)
- *   learned sinks          behind the loop over keys (sinks.cuh)
- *   gates                  on what is written (gate_output)
+ *   ALiBi, soft-capping    raw logits, before F is added (map_logits); in backward a factor on gradients (map_slope)
+ *   square-root mask       which pairs are seen: one bit per distance, computed once per call (root_sees)
+ *   dropout of attention weights     after the exponentials and their sum: one bit per pair (kept_rows, kept_keys)
+ *   learned sinks          after the loop over keys (sinks.cuh)
+ *   gates                  on the output (gate_output)
  *
- * Kernels are compiled twice: without any of them (no_terms), which leaves nothing of them in the code, and with all
- * (all_terms), where each asks once a tile whether the call has it. What a term of a pair costs: ALiBi 2 operations,
- * soft-capping a tanh, forward and twice backward, its factor 3, and 2 D for a product of dk's kernel, which has no
- * registers to keep it; the square-root mask a read of a word in L1; dropout a Philox for four pairs, some 65
+ * Kernels are compiled twice: without any of them (no_terms), which leaves no trace in the code, and with all of them
+ * (all_terms), where each kernel checks once per tile whether the call has a term. Cost per pair: ALiBi 2 operations.
+ * Soft-capping a tanh in forward and two in backward; its factor 3; and 2 D for a product in the kernel of dk, which
+ * has no registers to keep it. The square-root mask one word read from L1. Dropout one Philox for four pairs, some 65
  * operations. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_TERMS_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_TERMS_CUH
@@ -26,8 +26,8 @@ struct all_terms {
   static constexpr bool ON = true;
 };
 
-/* The same number, of which the compiler does not know it: what is made of it is made again in every turn of a loop,
- * and not kept in registers for all. */
+/* Returns x, but hides from the compiler that it is the same number: values derived from it are recomputed in every
+ * loop iteration instead of staying in registers. */
 __device__ __forceinline__ int renewed(int x) {
   asm volatile("" : "+r"(x));
   return x;
@@ -43,16 +43,16 @@ __device__ __forceinline__ float alibi_slope(const attention_args &a, int h) {
   if (head >= n) head = 2 * (head - n), n *= 2;
   return (float)exp2(-a.map.max_bias * (double)(head + 1) / (double)n);
 }
-/* The same of raw logits. */
+/* The same for raw logits. */
 template <class T> __device__ __forceinline__ float raw_slope(const attention_args &a, int h) {
   return T::ON ? alibi_slope(a, h) / a.scale : 0.0f;
 }
-/* One raw logit at distance x. */
+/* Maps one raw logit at distance x. */
 __device__ __forceinline__ float map_logit(const attention_args &a, float slope, float s, int x) {
   if (slope > 0) s = fmaf(-slope, (float)x, s);
   return a.map.cap > 0 ? a.map.cap * tanhf(s * a.map.per_cap) : s;
 }
-/* Raw logits, of a turned tile too, through ALiBi and the cap. group: whose slots they are. */
+/* Applies ALiBi and the cap to raw logits, also of a transposed tile. group: whose slots they are. */
 template <class P, bool TURNED, bool SLOTS>
 __device__ __forceinline__ void map_logits(const attention_args &a, float (&s)[P::CHUNKS][4], float slope, int b,
                                            int group, int i0, int j0, int warp, int lane) {
@@ -73,13 +73,13 @@ __device__ __forceinline__ void map_logits(const attention_args &a, float (&s)[P
       for (int e = 0; e < 4; e++) s[t][e] = a.map.cap * tanhf(s[t][e] * a.map.per_cap);
   }
 }
-/* What the gradient of a raw logit that became y is multiplied by; per_cap is 0 where there is no cap. */
+/* The factor on the gradient of a raw logit that was mapped to y; per_cap is 0 without a cap. */
 __device__ __forceinline__ float map_slope(const attention_args &a, float y) {
   const float part = y * a.map.per_cap;
   return fmaf(-part, part, 1.0f);
 }
 
-/* F of a pair of a block, as a warp holds it. */
+/* F of a pair in a block, in a warp's layout. */
 template <class P, bool TURNED>
 __device__ __forceinline__ float F_of_pair(const float *F, int t, int e, int warp, int lane) {
   const int row = warp * 16 + P::row(lane, P::row_of(e)), column = P::column(lane, t, e);
@@ -88,7 +88,7 @@ __device__ __forceinline__ float F_of_pair(const float *F, int t, int e, int war
 
 /* ---- square-root mask ---- */
 
-/* a.root.seen. Grid: words in pieces of 256. */
+/* Computes a.root.seen. Grid: words in pieces of 256. */
 static __global__ void __launch_bounds__(256) attention_root(const attention_args a) {
   const int word = blockIdx.x * 256 + threadIdx.x;
   if (word * 32 >= a.Tk) return;
@@ -102,7 +102,7 @@ static __global__ void __launch_bounds__(256) attention_root(const attention_arg
 
 /* ---- dropout ---- */
 
-/* 0, or what dropout multiplies a weight by. */
+/* 0, or the factor of a kept attention weight. */
 __device__ __forceinline__ float kept_factor(const attention_args &a, int b, int h, int i, int j) {
   if (!(a.dropout.limit > 0)) return 1;
   const uint64_t n = (((uint64_t)b * a.H + h) * a.Tq + i) * a.Tk + j;
@@ -123,7 +123,7 @@ __device__ __forceinline__ uint32_t kept_four(const attention_args &a, uint64_t 
 __device__ __forceinline__ uint64_t first_pair(const attention_args &a, int b, int h, int i, int j) {
   return (((uint64_t)b * a.H + h) * a.Tq + min(i, a.Tq - 1)) * a.Tk + j;
 }
-/* Which weights of a tile dropout keeps: bit 4 t + e. The lanes of a row share its numbers. */
+/* Which attention weights of a tile dropout keeps: bit 4 t + e. The lanes of a row share its random numbers. */
 template <class P>
 __device__ __forceinline__ uint32_t kept_rows(const attention_args &a, int b, int h, int i0, int j0, int warp,
                                               int lane) {
@@ -133,7 +133,7 @@ __device__ __forceinline__ uint32_t kept_rows(const attention_args &a, int b, in
   for (int r = 0; r < P::ROWS; r++) {
     const uint64_t n = first_pair(a, b, h, i0 + warp * 16 + P::row(lane, r), j0);
     const int cut = (int)(n % 4);
-    uint64_t all = 0; /* of the row's columns, `cut` of those before them in front */
+    uint64_t all = 0; /* bits of the row's columns, preceded by those of `cut` columns before them */
 #pragma unroll 1
     for (int four = lane % P::LANES; four < P::TILE / 4; four += P::LANES)
       all |= (uint64_t)kept_four(a, n / 4 + four) << (4 * four);
@@ -150,13 +150,13 @@ __device__ __forceinline__ uint32_t kept_rows(const attention_args &a, int b, in
   }
   return kept;
 }
-/* The same of a turned tile, whose lanes of a row have other rows of the call: those of a column share the numbers of
- * its 16 keys. */
+/* The same for a transposed tile. Its lanes of one row belong to different rows of the call, so the lanes of a column
+ * share the random numbers of its 16 keys. */
 template <class P>
 __device__ __forceinline__ uint32_t kept_keys(const attention_args &a, int b, int h, int i0, int j0, int warp,
                                               int lane) {
   if (!(a.dropout.limit > 0)) return ~0u;
-  const int part = lane / P::LANES, four = part % 4; /* four lanes for each of a chunk's columns that a lane has */
+  const int part = lane / P::LANES, four = part % 4; /* four lanes for each column of a chunk that a lane has */
   uint32_t kept = 0;
 #pragma unroll
   for (int t = 0; t < P::CHUNKS; t++) {
@@ -176,7 +176,7 @@ __device__ __forceinline__ uint32_t kept_keys(const attention_args &a, int b, in
   }
   return kept;
 }
-/* Weights, or their gradients, that were dropped become 0, the others `factor` times themselves. */
+/* Sets dropped attention weights, or their gradients, to 0 and multiplies the others by `factor`. */
 template <class P>
 __device__ __forceinline__ void drop(const attention_args &a, float (&s)[P::CHUNKS][4], uint32_t kept, float factor) {
   if (!(a.dropout.limit > 0)) return;
@@ -188,7 +188,7 @@ __device__ __forceinline__ void drop(const attention_args &a, float (&s)[P::CHUN
 
 /* ---- gates ---- */
 
-/* Rows of y become what is written of them; `ungated` gets them as they were. */
+/* Applies gates to rows of y; `ungated` gets the rows before. */
 template <class P>
 __device__ __forceinline__ void gate_output(const attention_args &a, float (&o)[P::OUT][4], int b, int h, int i0,
                                             int i1, int warp, int lane) {

@@ -1,11 +1,11 @@
-/* The evictions of the rows of a call (ops/evictions.h): a block has a sequence and a group of heads and walks the
- * rows, whose choices follow from each other. Logits do not, and are there before: those of a window of rows against
- * all keys (stored.cuh), of which a row reads those of the keys held. These have places in a list, in any order; a
- * thread has every 256th of them, and F and notes of what they hold are its own.
+/* Evictions of the rows of a call (ops/evictions.h). A block has one sequence and one head group, and goes through the
+ * rows in order, as each choice depends on earlier ones. Logits do not, and are computed before: those of a chunk of
+ * rows with all keys (stored.cuh); a row reads those of the held keys. The held keys are in a list, in any order; a
+ * thread has every 256th entry, and owns F and notes of the keys there.
  *
- * A row takes two barriers for the choice; with attention sums three more, a warp for a head or a part of one, with
- * votes one. F and notes are doubles that add up in the order of the rows, as the host's; logits and weights are
- * floats. */
+ * A row needs two barriers for the choice; three more with attention sums, for which a warp takes a head or part of
+ * one; one more with votes. F and notes are doubles, summed in the order of the rows as on the host; logits and
+ * attention weights are floats. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_WALK_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_WALK_CUH
 
@@ -25,27 +25,27 @@ struct walk_group {
   int K, sinks, recent;
 };
 struct walk_args {
-  stored_args s; /* raw and W: the logits of all heads, or NULL; S: of the selecting ones */
+  stored_args s; /* raw and W: the logits of all heads, or NULL; S: of the selecting heads */
   wn_evict_rule rule;
   double scale;
   int group0, groups, first_group;
   walk_group group[WN_EVICTIONS_GROUPS];
   bool sums, piece, ring;
-  int heads, choices, notes; /* of a group; choices: 0 where F does not matter */
-  int matters;               /* rows back that sums do */
+  int heads, choices, notes; /* of a group; choices: 0 if F is not needed */
+  int matters;               /* how many rows back sums matter */
   float *note;
   int32_t *evicted_at, *left;
   double *F, *N;  /* [B,groups,choices,ld], [B,groups,notes,ld] by key */
-  double *score;  /* [B,groups,ld] lots, or votes */
-  int32_t *held;  /* [B,groups,ld] keys */
-  int32_t *state; /* [B,groups,2] between windows: how many are held; where their document begins */
+  double *score;  /* [B,groups,ld] random numbers, or votes */
+  int32_t *held;  /* [B,groups,ld] held keys */
+  int32_t *state; /* [B,groups,2] kept between chunks: number of held keys; start of their document */
 };
 
-/* A block's group. */
+/* The group of a block. */
 struct walk_place {
   int b, group, choice0; /* choice0: its first selection */
   walk_group of;
-  int64_t slots; /* where its keys begin in arrays of the call's slots */
+  int64_t slots; /* offset of its keys in arrays by slot */
   const int32_t *at;
   int32_t *evicted_at;
   double *F, *N, *score;
@@ -63,7 +63,7 @@ struct walk_place {
   __device__ __forceinline__ int position(int j) const { return at ? at[j] : j; }
 };
 
-/* Key j enters: a thread's own. first: of its document. */
+/* Enters key j; called by the thread that owns it. first: of its document. */
 __device__ __forceinline__ void walk_enter(const walk_args &w, const walk_place &p, int place, int j, int first) {
   const int64_t ld = w.s.ld;
   p.held[place] = j;
@@ -74,8 +74,8 @@ __device__ __forceinline__ void walk_enter(const walk_args &w, const walk_place 
 
 /* ---- the choice ---- */
 
-/* Minus the pooled votes around key j, from the left; keys lie in order of position, those from `own` on do not count.
- */
+/* Minus the pooled votes around key j, summed from the left. Keys are in order of position; those from `own` on do not
+ * count. */
 __device__ __forceinline__ double walk_pool(const walk_args &w, const walk_place &p, int j, int first, int own) {
   const int reach = (int)w.rule.neighbours, here = p.position(j);
   int from = j;
@@ -97,7 +97,7 @@ __device__ __forceinline__ double walk_score(const walk_args &w, const walk_plac
   return w.rule.by == WN_EVICT_VOTES ? walk_pool(w, p, j, first, own) : 0.0;
 }
 
-/* The place of the token that goes when the row comes whose own key is `own`; the same for all threads. */
+/* The list entry of the token to evict when the row with its own key `own` comes; the same for all threads. */
 __device__ __forceinline__ int walk_choose(const walk_args &w, const walk_place &p, int count, int first, int own) {
   if (w.rule.by == WN_EVICT_VOTES) {
     for (int n = threadIdx.x; n < count; n += WALK_THREADS) {
@@ -120,7 +120,7 @@ __device__ __forceinline__ int walk_choose(const walk_args &w, const walk_place 
 
 /* ---- selections ---- */
 
-/* F of a thread's keys += S of the row. */
+/* Adds the row's S to F of a thread's keys. */
 __device__ __forceinline__ void walk_select(const walk_args &w, const walk_place &p, const row_place &row, int i,
                                             int count) {
   const stored_args &s = w.s;
@@ -146,12 +146,12 @@ __device__ __forceinline__ void walk_select(const walk_args &w, const walk_place
 
 /* ---- attention sums ---- */
 
-/* What a head's exponentials are above, and one over their sum; 0: it sees nothing. */
+/* The reference subtracted in a head's exponentials, and 1 / their sum; 0: it sees nothing. */
 struct walk_shares {
   float top, part;
 };
 
-/* W of a part of the held keys, every `parts`th warp's worth: their logits, -inf where a key is not seen. */
+/* W of a part of the held keys, every `parts`th group of 32: writes their logits, -inf if a key is not seen. */
 __device__ __forceinline__ walk_shares walk_weigh(const walk_args &w, const walk_place &p, const row_place &row, int i,
                                                   int h, int part, int parts, int count) {
   const stored_args &s = w.s;
@@ -183,7 +183,7 @@ __device__ __forceinline__ walk_shares walk_weigh(const walk_args &w, const walk
   return {top, wn_warp_sum(total)};
 }
 
-/* The sums of a head's parts and of its sinks. */
+/* Combines the sums of a head's parts and of its sinks. */
 __device__ __forceinline__ walk_shares walk_join(const stored_args &s, const walk_shares *of, int parts,
                                                  const float *sink) {
   float top = -INFINITY, total = 0;
@@ -196,14 +196,14 @@ __device__ __forceinline__ walk_shares walk_join(const stored_args &s, const wal
   return {top, total > 0 ? 1 / total : 0};
 }
 
-/* Notes of a thread's keys, after the row. shares [heads * parts], then [heads]: shared memory. */
+/* Updates the notes of a thread's keys after the row. shares [heads * parts], then [heads]: shared memory. */
 __device__ __forceinline__ void walk_follow(const walk_args &w, const walk_place &p, const row_place &row, int i,
                                             int count, walk_shares *shares) {
   const stored_args &s = w.s;
   const attention_args &a = s.a;
   const int parts = w.heads < WALK_WARPS ? WALK_WARPS / w.heads : 1, h0 = p.group * w.heads;
   walk_shares *joined = shares + w.heads * parts;
-  __syncthreads(); /* what is held, and F; shares may still be read */
+  __syncthreads(); /* wait for the list and F; shares may still be read */
   for (int unit = threadIdx.x / 32; unit < w.heads * parts; unit += WALK_WARPS) {
     const walk_shares mine = walk_weigh(w, p, row, i, h0 + unit / parts, unit % parts, parts, count);
     if (threadIdx.x % 32 == 0) shares[unit] = mine;
@@ -233,9 +233,9 @@ __device__ __forceinline__ void walk_follow(const walk_args &w, const walk_place
   }
 }
 
-/* ---- a window's rows ---- */
+/* ---- the rows of a chunk ---- */
 
-/* The keys that are left, in order. */
+/* Writes the keys that are left, in order. */
 __device__ __forceinline__ void walk_leave(const walk_place &p, int Tk, int32_t *left) {
   WN_SHARED(int, counts, [WALK_THREADS]);
   const int each = (Tk + WALK_THREADS - 1) / WALK_THREADS, from = threadIdx.x * each, to = min(from + each, Tk);
@@ -248,7 +248,7 @@ __device__ __forceinline__ void walk_leave(const walk_place &p, int Tk, int32_t 
     if (p.evicted_at[j] == WN_EVICTED_NEVER) left[before++] = j;
 }
 
-/* What is held before the first row. */
+/* Sets up what is held before the first row. */
 __device__ __forceinline__ int walk_begin(const walk_args &w, const walk_place &p) {
   const attention_args &a = w.s.a;
   const int older = w.piece ? a.offset : 0;
@@ -263,7 +263,7 @@ __device__ __forceinline__ int walk_begin(const walk_args &w, const walk_place &
   return older;
 }
 
-/* Grid: groups of heads of all sequences. */
+/* Grid: head groups of all sequences. */
 static __global__ void __launch_bounds__(WALK_THREADS) walk_rows(const walk_args w) {
   WN_SHARED_DYNAMIC(walk_shares, shares);
   const attention_args &a = w.s.a;
@@ -280,7 +280,7 @@ static __global__ void __launch_bounds__(WALK_THREADS) walk_rows(const walk_args
       if (full) p.evicted_at[p.held[place]] = p.position(own);
       walk_enter(w, p, place, own, first);
     }
-    if (!w.piece && row.i == a.Tq - 1) break; /* nothing comes after it */
+    if (!w.piece && row.i == a.Tq - 1) break; /* no row comes after it */
     if (!a.sel.shift) walk_select(w, p, row, i, count);
     if (w.sums && p.of.K - count < w.matters) walk_follow(w, p, row, i, count, shares); /* else they expire before */
     if (a.sel.shift) walk_select(w, p, row, i, count);
@@ -300,17 +300,17 @@ static __global__ void __launch_bounds__(WALK_THREADS) walk_rows(const walk_args
   if (w.left) walk_leave(p, a.Tk, w.left + ((int64_t)p.b * a.slot_groups + p.group) * kept);
 }
 
-/* Where all scores are equal the oldest goes that is no sink, of which there are K - 1 at most: when the row comes
- * whose own key is number K or later, the keys go one after the other. A thread has a key. Grid: keys in blocks, groups
- * of heads of all sequences. */
+/* If all scores are equal, the oldest token that is not a sink is evicted; there are at most K - 1 sinks. From the row
+ * with own key number K on, keys are evicted one after the other. One thread per key. Grid: keys in blocks, head groups
+ * of all sequences. */
 static __global__ void __launch_bounds__(WALK_THREADS) walk_oldest(const walk_args w) {
   const attention_args &a = w.s.a;
   const walk_place p(w, (int)blockIdx.y);
   const int j = blockIdx.x * WALK_THREADS + threadIdx.x, first = document(a, p.b, j);
   if (j >= a.Tk) return;
-  int sinks = first; /* the first key that is none */
+  int sinks = first; /* the first key that is not a sink */
   while (sinks < a.Tk && p.position(sinks) - first < p.of.sinks) sinks++;
-  const int row = p.of.K + j - sinks + first; /* the own key of the row that comes then */
+  const int row = p.of.K + j - sinks + first; /* the own key of the row that evicts this key */
   const bool goes = j >= sinks && row < a.Tk && document(a, p.b, row) == first;
   p.evicted_at[j] = goes ? p.position(row) : WN_EVICTED_NEVER;
   if (!w.left || goes) return;

@@ -1,4 +1,5 @@
-/* Evictions of a call: windows of rows, scratch, launches. Products are attention's with stored weights. */
+/* Runs the evictions of a call: chunks of rows, scratch, launches. Products are those of attention with stored
+ * attention weights. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_WALK_RUN_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_WALK_RUN_CUH
 
