@@ -1,9 +1,8 @@
 /* Position biases: Raffel et al. 2020 (T5), section 2.1. One learned number per head and bucket of distances is added
- * to the logit:  L[h,i,j] = scale * q[h,i] . k[g,j] + bias[bucket(i - j)][h]. A bucket for each short distance, then a
- * few on a logarithmic scale up to `farthest`, the last for all beyond (wn_position_bucket in ops/attention.h). One
- * table for all layers of a stack, as in T5. What a head selects with includes it: it is part of L. Cost: an addition a
- * pair.
- */
+ * to the logit: L[h,i,j] = scale * q[h,i] . k[g,j] + bias[bucket(i - j)][h]. Each short distance has a bucket; longer
+ * ones share buckets on a logarithmic scale up to `farthest`; all beyond share the last (wn_position_bucket in
+ * ops/attention.h). One table serves all layers of a stack, as in T5. The bias is part of L and so of the logits by
+ * which a head selects. Cost: an addition per pair. */
 #include "attention/registry.h"
 #include "base/error.h"
 #include "ops/terms.h"
@@ -29,7 +28,8 @@ static bool buckets_is_enabled(const wn_attention_config *config) {
   return config->buckets.enabled;
 }
 
-/* A logarithmic part needs room between the exact distances and the farthest; both ways need half of each. */
+/* The logarithmic buckets need room between the exact distances and `farthest`. Bidirectional attention has half of the
+ * buckets for each direction. */
 static wn_status buckets_check(wn_context *ctx, const char *where, const wn_attention_config *config,
                                const struct wn_attention_shape *shape) {
   (void)shape;

@@ -1,6 +1,6 @@
-/* Dense attention: the loop without terms. Its choices are the scale, dropout on the weights, and whether rows see
- * later keys: those of an encoder do (Vaswani et al. 2017, section 3.2.3). Such rows take the terms that know no order
- * of rows (WN_TRAIT_OPEN). */
+/* Dense attention: the loop without terms. Its settings are the scale, dropout on the weights, and whether rows see
+ * later keys, as an encoder's do (Vaswani et al. 2017, section 3.2.3). Bidirectional attention takes only terms that do
+ * not depend on an order of rows (WN_TRAIT_OPEN). */
 #include "attention/registry.h"
 #include "base/error.h"
 #include "ops/terms.h"

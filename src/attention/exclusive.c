@@ -1,8 +1,8 @@
-/* Exclusive self attention: Zhai. What a head returns is made orthogonal to the row's own value (of its own key-value
- * head), which the residual stream carries anyway:  z = y - gate * (y.v)/|v|^2 v.
- * The optional gate, one number per head, is learned; at 0 the map is the identity. Cost: 4D operations per row and
- * head.
- */
+/* Exclusive self attention: Zhai. A head's output is made orthogonal to the row's own value (of its key-value head),
+ * which the residual stream carries anyway:
+ *   z = y - gate * (y.v)/|v|^2 v
+ *   The optional gate, one number per head, is learned; at 0 outputs stay as they are. Cost: 4D operations per row and
+ *   head. */
 #include "attention/registry.h"
 #include "ops/terms.h"
 

@@ -1,11 +1,11 @@
 /* Gated attention outputs: Qiu et al. 2025, "Gated Attention for Large Language Models", arXiv 2505.06708, section 2.2,
- * its gate G1 (behind the attention, before the output projection).
- *   g = sigmoid(x w^T)      x: the input of the layer's attention, behind its norm
+ * gate G1 of the paper (after the attention, before the output projection).
+ *   g = sigmoid(x w^T) x: the input of the layer's attention, after its norm
  *   z[h,i] = y[h,i] * g[i,h]
- * "elementwise": a gate for each element of each head, w[H*D,C], the paper's best; "head": one for each head, w[H,C].
- * The gates are of the query token, so that nothing is cached. Cost: 2 C H D (2 C H) operations a token, a pass over y,
- * and in training y once more. Without a bias, as in the paper: at w = 0 outputs are halved, so that no start is
- * without effect. */
+ * "elementwise": a gate for each element of each head, w[H*D,C], the paper's best. "head": one gate for each head,
+ * w[H,C]. Gates come from the query token, so nothing is cached. Cost: 2 C H D (or 2 C H) operations per token and a
+ * pass over y; training keeps one more copy of y. There is no bias, as in the paper. At w = 0 outputs are halved: a
+ * model cannot be adapted so that it starts without effect. */
 #include "attention/registry.h"
 #include "ops/attention.h"
 #include "ops/terms.h"

@@ -22,7 +22,7 @@ const struct wn_mechanism *wn_mechanism_at(int i) {
   return i >= 0 && i < REGISTRY_ROWS ? mechanisms[i] : i == REGISTRY_ROWS ? wn_mechanism_of_test : NULL;
 }
 
-/* Where a mechanism's settings begin among all. */
+/* The offset of a mechanism's settings among all settings. */
 static size_t registry_settings(const struct wn_mechanism *m) {
   size_t at = 0;
   for (int i = 0; i < wn_mechanism_count() && wn_mechanism_at(i) != m; i++)

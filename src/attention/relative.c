@@ -1,7 +1,7 @@
-/* Relative positions: Shaw, Uszkoreit, Vaswani 2018, as the adaptive-span models use them: one learned vector p[x] for
- * each distance x, shared by all heads and layers, added to the key in the logit: L = scale * q[i] . (k[j] + p[i-j])
- * (Sukhbaatar et al. 2019, section 2.1, equation 1; section 3: one set for all heads).
- * Cost: 2D operations more a pair. */
+/* Relative positions: Shaw, Uszkoreit, Vaswani 2018, as the adaptive-span models use them (Sukhbaatar et al. 2019,
+ * section 2.1, equation 1; section 3: one set for all heads). Each distance x has one learned vector p[x], shared by
+ * all heads and layers, which is added to the key in the logit: L = scale * q[i] . (k[j] + p[i-j]). Cost: 2D more
+ * operations per pair. */
 #include "attention/registry.h"
 #include "ops/terms.h"
 
@@ -32,7 +32,7 @@ static int shape_p(const wn_attention_config *c, const struct wn_attention_dims 
   return 2;
 }
 
-/* The rows of p where the configuration leaves them open. */
+/* The number of rows of p, where the configuration does not give it. */
 static void relative_layout(const struct wn_attention_dims *d, struct wn_attention *out) {
   if (out->relative.P == 0) out->relative.P = d->T;
 }

@@ -1,11 +1,11 @@
 /* Selective attention: Leviathan, Kalman, Matias, arXiv 2410.02703.
  *   S[i,j] = g relu(L[head,i,j]) for first < j < i, else 0;  F[i,j] = sum over rows k < i of S[k,j];  A = L - F
- *   open rows (an encoder's): 1 <= j < n, j != i, and F[i,j] = sum over rows k != i (docs/selective-attention.md)
+ *   bidirectional (an encoder): 1 <= j < n, j != i, and F[i,j] = sum over rows k != i (docs/selective-attention.md)
  *   L_mem:  eps * max_i M[i] / n,  M[i] = i + 1 - first - sum_j min(F[i,j], tau) / tau     (equation 2)
  *           over the n tokens of a document (ops.h)
  * Each choice that the paper ablates (section 3.2, 3.3, appendix A.2 to A.4) is one key. The strength g, 1 in the
- * paper, is for models that were trained without selection (docs/adapt.md): F is linear in it, and at 0 attention is
- * dense. Its gradient is the sum of dS relu(L). One multiplication a pair. */
+ * paper, is for models that were trained without selection (docs/adapt.md): F is linear in g, and at 0 attention is
+ * dense. The gradient of g is the sum of dS relu(L). Cost: one multiplication per pair. */
 #include "attention/registry.h"
 #include "base/error.h"
 #include "ops/terms.h"
@@ -55,7 +55,7 @@ static bool selective_is_enabled(const wn_attention_config *config) {
 static wn_status check(wn_context *ctx, const char *where, const wn_attention_config *config,
                        const struct wn_attention_shape *shape) {
   const wn_selective_config *s = &config->selective;
-  if (!s->enabled) return WN_OK; /* its other keys may stay: one switch turns the whole of it off */
+  if (!s->enabled) return WN_OK; /* its other keys may keep their values: `enabled` turns off all of it */
   const int64_t heads = s->per_kv_head && shape->kv_heads > 0 ? shape->heads / shape->kv_heads : shape->heads;
   if (s->head < 0 || (heads > 0 && s->head >= heads))
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: selective.head is %d; with %lld heads%s it must be between 0 and %lld",
@@ -96,7 +96,7 @@ static bool has_strength(const wn_attention_config *c) {
 static bool selective_has_mem(const wn_attention_config *c) {
   return c->selective.mem.enabled;
 }
-/* With one selection a layer its dimension is left out. */
+/* The dimension G is left out where a layer has one selection. */
 static int shape_select(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t shape[4]) {
   int n = 0;
   shape[n++] = d->B, shape[n++] = d->T;

@@ -1,5 +1,5 @@
-/* Learned sinks: n key-value pairs a layer and key-value head that every row sees in addition to its context, so that a
- * head with nothing to say has where to look. No mask, selection or span acts on them. */
+/* Learned sinks: n learned keys and values for each layer and key-value head, which every row sees in addition to its
+ * context. They take the weight of a head that has nothing to attend to. No mask, selection or span acts on them. */
 #include "attention/registry.h"
 #include "ops/terms.h"
 

@@ -1,7 +1,7 @@
 /* Adaptive and dynamic span: Sukhbaatar, Grave, Bojanowski, Joulin, ACL 2019 (section 2.2).
  *   m(x) = clamp((ramp + limit*z - x)/ramp, 0, 1),  W[i,j] = m(i-j) exp(A[i,j]) / sum over j of the same
- * one ratio z per head, learned, between 0 and 1; or z = sigmoid(v.x + b) of each token (dynamic). Keys where m = 0 are
- * not seen at all: what lies beyond a head's span costs nothing. */
+ * z is one learned ratio per head, between 0 and 1, or z = sigmoid(v.x + b) of each token (dynamic). Keys where m = 0
+ * are skipped: what lies beyond a head's span costs nothing. */
 #include "attention/registry.h"
 #include "base/error.h"
 #include "ops/terms.h"

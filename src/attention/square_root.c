@@ -1,6 +1,6 @@
-/* Square-root mask: Fernandez, Unsal, "How Much Attention is 'All You Need'?": a row sees its last `buffer` keys, and
- * from the buffer's end back the keys at distances floor((m/density)^2), m = 1, 2, ...: about density*sqrt(T) of them.
- */
+/* Square-root mask: Fernandez, Unsal, "How Much Attention is 'All You Need'?". A row sees its last `buffer` keys, and
+ * further back the keys at distances floor((m/density)^2), m = 1, 2, ..., from the buffer's end: about density*sqrt(T)
+ * keys. */
 #include "attention/registry.h"
 #include "ops/terms.h"
 

@@ -1,6 +1,6 @@
-/* Meaningful attention: Fernandez, Unsal, "How Much Attention is 'All You Need'?": each row keeps the fewest content
- * keys whose weights together reach tau of the content's weight, heaviest first; control keys are always kept; the
- * kept weights are normalised again. The counts say how many keys a row needs. */
+/* Meaningful attention: Fernandez, Unsal, "How Much Attention is 'All You Need'?". Each row keeps the fewest content
+ * keys, largest weights first, that together reach the share tau of the weight of all content keys. Control keys are
+ * always kept. The kept weights are normalised again. The counts say how many keys a row needs. */
 #include "attention/registry.h"
 #include "ops/terms.h"
 

@@ -1,5 +1,5 @@
-/* A window: a row sees its last `window` keys, itself included, in the layers that the pattern names. With
- * window_layers "1110" three local layers are followed by one that sees all. Keys outside cost nothing. */
+/* A window: in the layers that window_layers names a row sees its last `window` keys, its own included. With "1110"
+ * three such layers are followed by one that sees all keys. Keys outside the window cost nothing. */
 #include "attention/registry.h"
 #include "ops/terms.h"
 

@@ -1,4 +1,4 @@
-/* The model's configuration: defaults, table, checks that join several keys, config.json. */
+/* The model's configuration: defaults, table of keys, checks that involve several keys, config.json. */
 #include "model/config.h"
 
 #include <string.h>
@@ -140,7 +140,7 @@ int wn_model_field_groups(const char *prefix, const char *attention_prefix, size
   return 1 + wn_attention_field_groups(attention_prefix, base + AT(attention), out + 1);
 }
 
-/* The C API fills the struct by hand, so the table's ranges are checked here again. */
+/* C callers may fill the struct by hand, so the table's ranges are checked here too. */
 static wn_status config_check_ranges(wn_context *ctx, const wn_model_config *config) {
   struct wn_field_group groups[WN_MODEL_FIELD_GROUPS_MAX];
   int count = wn_model_field_groups("", "attention", 0, groups);
@@ -212,7 +212,7 @@ void wn_encoder_config(const wn_model_config *c, wn_model_config *out) {
   out->layers = c->encoder.layers;
   out->context = c->encoder.context;
   out->recurrence = 0;
-  out->tied = true; /* it has no output of its own */
+  out->tied = true; /* an encoder has no output projection */
   wn_attention_config_init(&out->attention);
   out->attention.bidirectional = true;
   out->attention.scale = c->attention.scale;
@@ -220,13 +220,13 @@ void wn_encoder_config(const wn_model_config *c, wn_model_config *out) {
   out->attention.buckets = c->attention.buckets;
   if (c->encoder.selective) out->attention.selective = c->attention.selective;
   out->attention.selective.enabled = c->encoder.selective;
-  out->attention.selective.mem.enabled = false; /* of what a decoder caches */
+  out->attention.selective.mem.enabled = false; /* L_mem is about what a decoder caches */
   out->encoder.layers = out->encoder.context = 0;
   out->encoder.selective = false;
   out->rope_local_theta = 0; /* no windows */
 }
 
-/* What an encoder does not go with. */
+/* Checks what an encoder does not go with. */
 static wn_status config_check_encoder(wn_context *ctx, const wn_model_config *c) {
   if (c->encoder.layers == 0 && c->encoder.context == 0 && !c->encoder.selective) return WN_OK;
   if (c->encoder.layers == 0 && c->encoder.selective)
@@ -250,7 +250,7 @@ static wn_status config_check_encoder(wn_context *ctx, const wn_model_config *c)
   return wn_attention_config_check(ctx, "model.encoder: attention", &encoder.attention, &shape);
 }
 
-/* What experts need, and what they do not go with. */
+/* Checks what experts need and what they do not go with. */
 static wn_status config_check_experts(wn_context *ctx, const wn_model_config *c) {
   const int64_t E = c->experts.count, active = c->experts.active;
   if (E == 0) {
@@ -305,7 +305,7 @@ wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
   WN_TRY(config_check_encoder(ctx, &c));
   WN_TRY(config_check_experts(ctx, &c));
   if (c.ffn_width == 0) c.ffn_width = wn_ffn_has_gate(&c) ? 8 * c.width / 3 : 4 * c.width;
-  WN_TRY(config_check_ranges(ctx, &c)); /* what was filled in as well: it must read back */
+  WN_TRY(config_check_ranges(ctx, &c)); /* also values that were filled in: config.json must be readable again */
   struct wn_attention_shape shape = {.heads = c.heads, .kv_heads = c.kv_heads, .head_size = c.head_size};
   WN_TRY(wn_attention_config_check(ctx, "model.attention", &c.attention, &shape));
   *config = c;

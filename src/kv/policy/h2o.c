@@ -1,5 +1,5 @@
 /* Heavy hitters (Zhang et al. 2023, arXiv 2306.14048, Algorithm 1): the token with the smallest attention sum over all
- * rows so far is evicted. Of a budget of K the last floor(recent*K) tokens are protected, the new one among them. */
+ * rows so far is evicted. The last floor(recent*K) tokens of a budget of K are protected, the new one included. */
 #include "kv/policy.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* The uninformed baseline: each token draws a random number from the seed, its layer, its group of heads and its
- * position, and the token with the highest is evicted. */
+/* The uninformed baseline: each token has a random number that depends on the seed, its layer, its group of heads and
+ * its position; the token with the highest number is evicted. */
 #include "kv/policy.h"
 
 static void random_rule(const wn_budgets *budgets, struct wn_evict_rule *out) {
