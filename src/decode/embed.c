@@ -1,5 +1,5 @@
-/* States and embeddings: the rows of the residual stream pass through the final norm, ROWS at a time, and are handed
- * out or added up. No logits are computed: a text costs its layers alone. */
+/* States and embeddings: rows of the residual stream go through the final norm, ROWS at a time, and are written out or
+ * summed. No logits are computed: a text costs only its layers. */
 #include "decode/embed.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 
 enum { ROWS = 64 };
 
-/* Room for rows of a pass. */
+/* Arrays for ROWS rows of a pass. */
 struct embed_rows {
   struct wn_arrays arrays, host; /* the backend's memory, and the host's */
   void *x_out, *n_out;           /* [ROWS,C] */
@@ -20,7 +20,7 @@ struct embed_rows {
   void *rstd, *mean;             /* [ROWS] */
 };
 
-/* Where states go: to `states` [B,stride,C] from row `at` on, or to `sums`. */
+/* Where states go: into `states` [B,stride,C] from row `at` on, or into `sums`. */
 struct embed_target {
   float *states;
   int64_t stride, at;
@@ -52,7 +52,7 @@ static double embed_number(const void *x, int64_t i, wn_dtype dtype) {
   return dtype == WN_F32 ? (double)((const float *)x)[i] : ((const double *)x)[i];
 }
 
-/* State of row t of T, which is row `row` of x->read. */
+/* Writes or sums the state of token t of T, which is row `row` of x->read. */
 static void embed_hand_out(const struct wn_session *s, const struct embed_rows *x, int64_t row, int64_t b, int64_t t,
                            bool last, const struct embed_target *to) {
   const int64_t C = s->model->config.width;
@@ -64,7 +64,7 @@ static void embed_hand_out(const struct wn_session *s, const struct embed_rows *
   }
 }
 
-/* T tokens, at most a piece. */
+/* Feeds T tokens, at most a piece. */
 static wn_status embed_feed(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T,
                             struct embed_rows *x, const struct embed_target *to) {
   const int64_t C = s->model->config.width;

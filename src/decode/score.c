@@ -1,6 +1,6 @@
-/* Scoring: the rows of the residual stream to be scored are gathered, up to ROWS of them, and pass together through the
- * final norm, the output projection and the softmax, of which only the sum is kept. A scored row costs 2 C V flops and
- * a pass over V logits; a row that is not scored costs only the layers. */
+/* Scoring: rows of the residual stream that are to be scored are gathered, up to ROWS of them, and go together through
+ * the final norm, the output projection and the softmax, of which only the sum is kept. A scored row costs 2 C V flops
+ * and a pass over V logits; any other row costs only the layers. */
 #include "winnow/score.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 #include "base/options.h"
 #include "decode/session.h"
 
-enum { ROWS = 64 }; /* enough for a good product; 12.6 MB of logits with a vocabulary of 49,152 */
+enum { ROWS = 64 }; /* enough for an efficient product; 12.6 MB of logits with a vocabulary of 49,152 */
 
 struct wn_session_scoring {
   struct wn_arrays arrays, host;      /* the backend's memory, and the host's */
@@ -84,7 +84,7 @@ static wn_status score_create(wn_context *ctx, struct wn_session *s) {
   WN_TRY_GOTO(wn_arrays_allocate(ctx, &x->arrays, "scoring"), fail);
   WN_TRY_GOTO(wn_arrays_allocate(ctx, &x->host, "scoring"), fail);
   score_lay(s, x);
-  /* A backend may treat few rows otherwise than many. */
+  /* A backend may need other scratch for few rows than for many. */
   wn_session_begin(&run, s, 1);
   run.measuring = true;
   for (int64_t rows = 1; rows <= ROWS; rows *= 2) WN_TRY_GOTO(score_rows(&run, x, rows), fail);
@@ -97,14 +97,14 @@ fail:
   return status;
 }
 
-/* --- where scores go --- */
+/* --- writing scores --- */
 
 static double score_logit(const struct wn_session *s, const void *logits, int64_t i) {
   return s->model->dtype == WN_F32 ? (double)((const float *)logits)[i] : ((const double *)logits)[i];
 }
 
-/* The K largest of a row's logits, largest first, of equal ones the lowest id: an insertion into K places, which a row
- * in no order enters about K log(V/K) times. */
+/* Finds the K largest logits of a row, largest first, of equal ones the lowest id, by insertion into K places: about K
+ * log(V/K) insertions if the logits are in random order. */
 static void score_top(const struct wn_session *s, const void *logits, double lse, const wn_scores *out, int64_t at) {
   const int64_t V = s->model->config.vocab_size, K = out->top_k;
   int32_t *top = out->top + at * K;
@@ -130,7 +130,7 @@ static wn_status score_hand_out(wn_context *ctx, const struct wn_session *s, con
   return WN_OK;
 }
 
-/* Runs what has been gathered. Logits come back where their largest are asked for. */
+/* Scores the gathered rows. Logits are copied to the host only if their largest are wanted. */
 static wn_status score_flush(wn_context *ctx, struct wn_session *s, const wn_scores *out) {
   struct wn_session_scoring *x = s->scoring;
   const struct wn_memory *memory = s->model->backend->memory;
@@ -152,7 +152,9 @@ static wn_status score_flush(wn_context *ctx, struct wn_session *s, const wn_sco
   for (int64_t i = 0; i < n && status == WN_OK; i++)
     status = score_hand_out(ctx, s, wn_element(logits, i * V, s->model->dtype), x->targets[i], x->loss_read[i],
                             x->hit_read[i] != 0, out, x->at[i]);
-  if (logits) (void)wn_memory_close(ctx, memory, x->logits, bytes, logits, false); /* writes nothing: cannot fail */
+  if (logits)
+    (void)wn_memory_close(ctx, memory, x->logits, bytes, logits,
+                          false); /* nothing is written back, so it cannot fail */
   return status;
 }
 
@@ -243,6 +245,6 @@ wn_status wn_session_score_next(wn_context *ctx, wn_session *s, const int32_t *t
         status = score_hand_out(ctx, s, logits, targets[i], lse - score_logit(s, logits, targets[i]),
                                 targets[i] == best, &out, i);
   }
-  (void)wn_memory_close(ctx, memory, s->logits, bytes, opened, false); /* writes nothing: cannot fail */
+  (void)wn_memory_close(ctx, memory, s->logits, bytes, opened, false); /* nothing is written back, so it cannot fail */
   return status;
 }

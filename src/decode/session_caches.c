@@ -1,5 +1,6 @@
-/* The caches of a session: for each layer one that holds everything, one that holds what the layer can see, or, under
- * budgets, one for each run of key-value heads with the same budget; and the arrays that all of them use in turn. */
+/* The caches of a session. Each layer has one that holds everything, or one that holds what the layer can see, or under
+ * budgets one for each group of neighbouring key-value heads with the same budget. Also here: the arrays that all
+ * caches use in turn. */
 #include "decode/session.h"
 
 /* The tokens that a key-value head may hold under the budgets, at most the capacity. */
@@ -8,7 +9,7 @@ static int64_t caches_budget_of(const struct wn_session *s, int64_t l, int64_t k
   return K < s->capacity ? K : s->capacity;
 }
 
-/* Runs of heads with one budget. */
+/* Divides heads into parts: neighbouring heads with the same budget. */
 static wn_status caches_choose_parts(wn_context *ctx, struct wn_session *s) {
   const int64_t L = s->model->config.layers, Hkv = s->model->config.kv_heads;
   void *memory;
@@ -45,7 +46,8 @@ bool wn_session_by_cache_position(const struct wn_session *s, int64_t l) {
   return s->parts[s->first[l]].kind == WN_LAYER_BUDGET && s->budgets.cache_positions;
 }
 
-/* What evicting caches share. stage, stage_host: bytes of the largest stage, slots: of one sequence of it. */
+/* Lays out what evicting caches share. stage, stage_host: bytes of the largest stage. slots: the most slots of one
+ * sequence in it. */
 static void caches_shared_lay(struct wn_session *s, size_t stage, size_t stage_host, int64_t slots) {
   const wn_model_config *c = &s->model->config;
   const size_t e = wn_dtype_size(s->model->dtype);
@@ -87,7 +89,7 @@ static wn_status caches_shared_arrays(wn_context *ctx, struct wn_session *s) {
   const int64_t rows = s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK;
   int64_t slots = 0;
   size_t stage = 0, stage_host = 0;
-  const bool on_host = s->model->backend->memory->host; /* blocks by cache position work there */
+  const bool on_host = s->model->backend->memory->host; /* blocks by cache position need the host's memory */
   s->blocks_of_rows = s->budgets.layers > 0 && wn_session_takes_blocks(s);
   s->cache_position_blocks = on_host && s->budgets.layers > 0 && wn_session_takes_cache_position_blocks(s);
   const bool any_blocks = s->blocks_of_rows || s->cache_position_blocks;
@@ -129,7 +131,7 @@ wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
                                                        : s->capacity;
     wn_kv_shape_of(&c->attention, c->kv_heads, c->head_size, s->B, K, s->model->dtype,
                    part->kind == WN_LAYER_BUDGET ? &s->budgets : NULL, &shape);
-    if (part->kind == WN_LAYER_TRIMMED) shape.groups = 1; /* the oldest is evicted */
+    if (part->kind == WN_LAYER_TRIMMED) shape.groups = 1; /* one group, which evicts the oldest token */
     wn_kv_shape_of_heads(&shape, part->kv0, part->kv_heads);
     shape.half = s->half;
     shape.memory = s->model->backend->memory;

@@ -1,6 +1,6 @@
-/* Where pieces of prompts are computed: one layer's activations for a piece, which all layers use in turn, and scratch.
- * About 40 bytes times width a token of a piece, 10 MB for a model of 135M: as much as a cache of hundreds of tokens. A
- * session has such a room of its own, or uses its group's (wn_session_options.group). */
+/* The memory in which pieces of prompts are computed: one layer's activations for a piece, which all layers use in
+ * turn, and scratch. It takes about 40 bytes times width per token of a piece, 10 MB for a model of 135M: as much as a
+ * cache of hundreds of tokens. A session has its own, or uses its group's (wn_session_options.group). */
 #include <string.h>
 
 #include "decode/session_room.h"
