@@ -1,5 +1,5 @@
-/* The configuration of a model that another program wrote: which family it says that it is, and what the family makes
- * of its keys; resolved by the rules of our own. */
+/* The configuration of a model that another program wrote: finds the family that the file names, lets the family read
+ * the keys, and resolves the result by winnow's rules. */
 #include <stdio.h>
 #include <string.h>
 
@@ -32,7 +32,7 @@ wn_status wn_import_hf_config(wn_context *ctx, const char *where, const json_t *
   return import_resolve(ctx, where, out);
 }
 
-/* The whole configuration as one of our own, in the file's metadata. */
+/* Reads winnow's own configuration from the file's metadata. */
 static wn_status import_own_config(wn_context *ctx, const char *where, const wn_gguf *file, wn_model_config *out) {
   const char *text;
   size_t bytes;

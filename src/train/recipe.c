@@ -1,5 +1,5 @@
-/* Recipes: the "model", "data" and "train" objects of one JSON file, read, checked, written and explained by the same
- * tables. Single keys can be changed by "section.key=value", applied to the JSON before it is read. */
+/* Recipes: the "model", "data" and "train" objects of one JSON file. The same tables of keys serve to read, check,
+ * write and explain them. Single keys can be changed by "section.key=value", applied to the JSON before it is read. */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -129,7 +129,7 @@ void wn_recipe_init(wn_recipe *recipe) {
   };
 }
 
-/* An encoder reads what span corruption leaves of a text, so each needs the other; the two lengths must agree. */
+/* An encoder reads what span corruption leaves of a text, so each needs the other, and their lengths must agree. */
 static wn_status resolve_encoder(wn_context *ctx, const char *where, wn_recipe *r) {
   const bool encoder = r->model.encoder.layers > 0, spans = r->data.kind == WN_DATA_SPAN_CORRUPTION;
   if (encoder != spans)
@@ -148,8 +148,8 @@ static wn_status resolve_encoder(wn_context *ctx, const char *where, wn_recipe *
   return WN_OK;
 }
 
-/* Fills what the data decides and checks what joins several keys. The vocabulary of a token file is not known here: it
- * may stay 0 until the data is opened, and the model is checked with a placeholder. */
+/* Fills in values that the data decides and checks dependencies between keys. The vocabulary of a token file is not
+ * known here: it may stay 0 until the data is opened, and the model is checked with a placeholder. */
 static wn_status resolve(wn_context *ctx, const char *where, wn_recipe *r) {
   WN_TRY(resolve_encoder(ctx, where, r));
   WN_TRY(wn_data_config_check(ctx, where, &r->data));
@@ -207,7 +207,7 @@ static wn_status resolve(wn_context *ctx, const char *where, wn_recipe *r) {
   return WN_OK;
 }
 
-/* Reads one assignment alone first, so that a wrong one is reported by its own text and not as the file's. */
+/* Reads each assignment by itself first, so that an error names the assignment and not the file. */
 static wn_status apply_set(wn_context *ctx, json_t *object, const char *set) {
   struct wn_field_group groups[WN_RECIPE_GROUPS_MAX];
   int count = wn_recipe_groups(groups);
@@ -237,14 +237,14 @@ wn_status wn_recipe_read(wn_context *ctx, const char *where, json_t *object, con
   int count = wn_recipe_groups(groups);
   wn_recipe recipe;
   wn_recipe_init(&recipe);
-  WN_TRY(wn_fields_read(ctx, where, object, groups, count, &recipe)); /* the file's own mistakes come first */
+  WN_TRY(wn_fields_read(ctx, where, object, groups, count, &recipe)); /* report mistakes in the file first */
   for (int i = 0; i < set_count; i++) {
     if (!sets[i]) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_recipe_load: set %d of %d is NULL", i, set_count);
     WN_TRY(apply_set(ctx, object, sets[i]));
   }
   wn_recipe_init(&recipe);
   WN_TRY(wn_fields_read(ctx, where, object, groups, count, &recipe));
-  char changed[4096 + 16]; /* what does not fit together may be what the sets say */
+  char changed[4096 + 16]; /* the message names the sets too: they may be what does not fit */
   snprintf(changed, sizeof changed, set_count > 0 ? "%s, as changed" : "%s", where);
   WN_TRY(resolve(ctx, changed, &recipe));
   *out = recipe;

@@ -107,7 +107,7 @@ void wn_llama_hf_write(struct wn_hf_object *o, const wn_model_config *c) {
 
 struct qwen_windows {
   bool use;
-  int64_t full; /* layers below it see all */
+  int64_t full; /* layers below it have no window */
 };
 
 static bool qwen_is_windowed(const void *user, int64_t layer) {
@@ -161,7 +161,7 @@ wn_status wn_llama_gguf_read_experts(const struct wn_gguf_keys *k, bool normaliz
   WN_TRY(wn_gguf_keys_int(k, "expert_count", 0, &c->experts.count));
   WN_TRY(wn_gguf_keys_int(k, "expert_used_count", 0, &c->experts.active));
   if (c->experts.count == 0) {
-    c->experts.active = 0; /* what some converters write of dense models */
+    c->experts.active = 0; /* some converters write it for dense models */
     return WN_OK;
   }
   c->experts.normalize = normalize;
