@@ -37,7 +37,7 @@ struct wn_report {
 enum {
   WN_NEEDS_RUNS = 1,
   WN_NEEDS_MODELS = 2,   /* loaded before the first section that needs them */
-  WN_NEEDS_BUDGETS = 4,  /* the options' */
+  WN_NEEDS_BUDGETS = 4,  /* budgets in the options */
   WN_NEEDS_SEARCHES = 8, /* or comparisons */
 };
 

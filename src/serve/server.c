@@ -1,4 +1,4 @@
-/* The server: its paths. Handlers read a request, and either answer at once or make a job of it for the worker. */
+/* The server's paths. Handlers read a request and either answer at once or make a job for the worker. */
 #include <microhttpd.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,14 +20,14 @@ enum { SLOTS = 8, QUEUE = 64, CONNECTIONS = 512, MOST_CONNECTIONS = 65536, BODY 
 #define MODEL_PATH "/v1/models/"
 
 struct wn_server {
-  struct wn_serve_model front; /* for the handlers, with a context of their own */
+  struct wn_serve_model front; /* for the handlers, with their own context */
   struct wn_serve_worker worker;
   struct wn_http *http;
   wn_budgets budgets;
-  char *name, *key; /* key NULL: none is asked for */
-  char *system;     /* of the chat template; NULL: it has none */
+  char *name, *key; /* key NULL: no key is needed */
+  char *system;     /* the chat template's system message; NULL: none */
   time_t started;
-  uint64_t number; /* of the last job */
+  uint64_t number; /* number of the last job */
 };
 
 static void answer_error(struct wn_http_answer *answer, const struct wn_serve_error *error) {
@@ -44,7 +44,7 @@ static void answer_json(struct wn_http_answer *answer, json_t *value) {
   free(text);
 }
 
-/* Has the request the key? Compared in a time that does not say how much of it is right. */
+/* Does the request have the key? Compared in constant time, so that timing does not reveal a partly right key. */
 static bool server_knows(const struct wn_http_request *request, struct wn_http_answer *answer) {
   const struct wn_server *s = request->user;
   const char *given = wn_http_header(request, "Authorization");
@@ -59,7 +59,7 @@ static bool server_knows(const struct wn_http_request *request, struct wn_http_a
   return false;
 }
 
-/* --- what is answered at once --- */
+/* --- answered at once --- */
 
 static void handle_health(const struct wn_http_request *request, struct wn_http_answer *answer) {
   (void)request;
@@ -67,7 +67,7 @@ static void handle_health(const struct wn_http_request *request, struct wn_http_
   answer->fixed_bytes = strlen(answer->fixed);
 }
 
-/* Before a key is known: the page asks for it. */
+/* The page needs no key, since it asks the user for the key. */
 static void handle_page(const struct wn_http_request *request, struct wn_http_answer *answer) {
   (void)request;
   answer->fixed = wn_chat_page;
@@ -170,7 +170,7 @@ static void handle_tokenizer_info(const struct wn_http_request *request, struct 
   answer_json(answer, j);
 }
 
-/* The body's object, which has these keys [count] alone; NULL after saying what is wrong with it. */
+/* The body as an object with only these keys [count]; NULL: the answer says what is wrong. */
 static json_t *server_body(const struct wn_http_request *request, struct wn_http_answer *answer,
                            const char *const *keys, int count) {
   struct wn_serve_error error = {0};
@@ -271,7 +271,7 @@ static void handle_apply_template(const struct wn_http_request *request, struct 
 
 /* --- jobs --- */
 
-/* A job of a request that has been read, which becomes its own. NULL: out of memory. */
+/* Makes a job of a request, which it takes over. NULL: out of memory. */
 static struct wn_serve_job *server_job(struct wn_server *s, struct wn_serve_request *request) {
   void *memory, *choices;
   const int count = (int)request->n * request->prompt_count;
@@ -296,7 +296,7 @@ static struct wn_serve_job *server_job(struct wn_server *s, struct wn_serve_requ
   return job;
 }
 
-/* Puts a request into the queue; it has been read, or is refused with `error`. */
+/* Queues a request that was read (`good`), or refuses it with `error`. */
 static void server_queue(const struct wn_http_request *request, struct wn_http_answer *answer, bool good,
                          struct wn_serve_request *wanted, struct wn_serve_error error) {
   struct wn_server *s = request->user;
@@ -389,7 +389,7 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
     WN_TRY(wn_budgets_copy(ctx, o->budgets, &s->budgets));
   }
   WN_TRY(wn_context_create(&front, &s->front.ctx));
-  const char *name = o->name ? o->name : "winnow"; /* as a rule a file's, which may be any bytes */
+  const char *name = o->name ? o->name : "winnow"; /* often a file's name, which may be any bytes */
   struct wn_bytes clean = {0};
   WN_TRY(wn_utf8_replace_bad(name, strlen(name), &clean));
   s->name = clean.data;
@@ -421,9 +421,9 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
 }
 
 static void server_close(struct wn_server *s) {
-  if (s->http) wn_http_close(s->http); /* nobody comes in, and whoever is here is told that it is over */
+  if (s->http) wn_http_close(s->http); /* no new requests, and streams are cut off */
   wn_serve_worker_stop(&s->worker);
-  wn_http_stop(s->http); /* until then handlers may still ask the worker: connections are kept alive */
+  wn_http_stop(s->http); /* until here handlers may still ask the worker, over kept-alive connections */
   wn_serve_worker_clear(&s->worker);
   wn_budgets_clear(&s->budgets);
   wn_context_destroy(s->front.ctx);
