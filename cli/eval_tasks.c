@@ -23,7 +23,7 @@ char *cli_tasks_help(void) {
   return fclose(f) == 0 ? text : NULL;
 }
 
-/* The task of a word of a list; NULL after saying why not. */
+/* The task that a word of a list names; NULL after reporting. */
 static const wn_task_info *tasks_word(const char *command, const char *word, int bytes) {
   const char *candidates[TASKS_MAX];
   int n = 0;
@@ -146,7 +146,7 @@ static json_t *tasks_json(const char *task, const char *setting, const wn_task_r
 
 /* --- evaluations --- */
 
-/* FILE, FILE.TASK with several tasks, and the setting's name after it in a sweep. */
+/* The log's path: FILE, with several tasks FILE.TASK, in a sweep followed by the setting's name. */
 static int tasks_log_path(const struct tasks_run *run, const char *task, bool several, int setting, char path[4096]) {
   const bool sweep = run->tasks->sweep != NULL;
   const int n = snprintf(path, 4096, "%s%s%s%s%s", run->tasks->log, several ? "." : "", several ? task : "",

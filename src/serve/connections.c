@@ -13,10 +13,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-#define GRACE                                                                                                          \
-  1.0             /* seconds in which a new connection says what it wants: it gives way to none, while there is room   \
-                   */
-#define LOOK 0.25 /* seconds between looks at the times */
+/* Seconds for which a new connection is not cut while there is room in the reserve; seconds between checks of all
+ * times. */
+#define GRACE 1.0
+#define LOOK 0.25
 
 struct wn_connection {
   struct wn_connection *before, *after;
