@@ -243,7 +243,7 @@ int analyze_sweep(int argc, char **argv) {
     code = analysis_end(
         a, analysis_ended(a, wn_analyze_sweep(a->ctx, a->model, text ? &input : NULL, &o.choice, &report)));
   }
-  const struct result s = {report, text, tasks.count > 0, tasks.count};
+  const struct result s = {.r = report, .text = text, .tasks = tasks.count > 0, .task_count = tasks.count};
   if (!code) code = analysis_deliver(a, sweep_result_json(a, &s), sweep_result_csv, sweep_result_print, &s);
   if (!code && o.svg) code = analysis_end(a, wn_sweep_save_svg(a->ctx, report, "Performance under a threshold", o.svg));
   sweep_tasks_clear(&tasks);

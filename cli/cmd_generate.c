@@ -256,7 +256,11 @@ static int generate_put_answer(wn_context *ctx, const struct run *g, const char 
   size_t bytes = 0;
   wn_status status = WN_OK;
   if (g->encodes) {
-    const struct cli_spans_answer answer = {g->ids, g->prompt_count, g->missing, g->drawn, g->result.tokens};
+    const struct cli_spans_answer answer = {.prompt = g->ids,
+                                            .prompt_count = g->prompt_count,
+                                            .missing = g->missing,
+                                            .drawn = g->drawn,
+                                            .drawn_count = g->result.tokens};
     const int code = cli_spans_report(ctx, &g->spans, g->in.tok, &answer, key, into);
     if (code || g->result.end != WN_GENERATE_STOP) {
       json_decref(none);

@@ -215,20 +215,20 @@ int cli_tasks_run(wn_context *ctx, const struct cli_common *common, const struct
   code = cli_task_settings_read(ctx, common, tasks, asked, in, &settings);
   wn_task_result *found = code ? NULL : calloc((size_t)settings.count, sizeof *found);
   if (!code && !found) code = cli_error("out of memory");
-  const struct tasks_run run = {ctx,
-                                common,
-                                tasks,
-                                in->model,
-                                {.size = sizeof(wn_task_options),
-                                 .tok = in->tok,
-                                 .path = tasks->names ? data : tasks->choices,
-                                 .limit = tasks->limit,
-                                 .context = context,
-                                 .batch = batch,
-                                 .cache = in->budgets.cache,
-                                 .resume = tasks->resume},
-                                &settings,
-                                found};
+  const struct tasks_run run = {.ctx = ctx,
+                                .common = common,
+                                .tasks = tasks,
+                                .model = in->model,
+                                .options = {.size = sizeof(wn_task_options),
+                                            .tok = in->tok,
+                                            .path = tasks->names ? data : tasks->choices,
+                                            .limit = tasks->limit,
+                                            .context = context,
+                                            .batch = batch,
+                                            .cache = in->budgets.cache,
+                                            .resume = tasks->resume},
+                                .settings = &settings,
+                                .results = found};
   json_t *results = json_array();
   cli_signals_begin(ctx);
   if (!code) code = tasks_run_all(&run, names, count, results);

@@ -175,7 +175,8 @@ static int run_compare(wn_context *ctx, struct compare *c) {
     if (status == WN_OK) cli_tokens_check(ctx, c->data, c->dirs[i], models[i]);
     if (status == WN_OK && c->task_count) code = cli_tokenizer_load(ctx, NULL, c->dirs[i], models[i], &toks[i]);
     c->reach[n] = (double)curves[i].step / (double)(curves[i].layers > 0 ? curves[i].layers : 1);
-    subjects[n++] = (wn_prune_subject){c->names[i], models[i], c->searches[i] ? &curves[i] : NULL, toks[i]};
+    subjects[n++] = (wn_prune_subject){
+        .name = c->names[i], .model = models[i], .searched = c->searches[i] ? &curves[i] : NULL, .tok = toks[i]};
   }
   if (status == WN_OK && !c->policies) compare_choose_policies(ctx, c, subjects, n, &o.budgets);
   o.subjects = subjects;

@@ -218,8 +218,10 @@ static int run_search(wn_context *ctx, struct search *s) {
   const int32_t token = s->rows.long_only ? cli_rows_token(ctx, &s->rows, NULL, s->model) : -1;
   int code = search_read_recipe(ctx, s, &recipe);
   if (code) return code;
-  s->options.search = (wn_prune_data){s->data, s->search_rows, s->rows.long_only, token};
-  s->options.report = (wn_prune_data){s->report, s->report_rows, s->rows.long_only, token};
+  s->options.search =
+      (wn_prune_data){.path = s->data, .rows = s->search_rows, .long_only = s->rows.long_only, .document_token = token};
+  s->options.report = (wn_prune_data){
+      .path = s->report, .rows = s->report_rows, .long_only = s->rows.long_only, .document_token = token};
   wn_status status =
       s->options.finetune.recipe ? wn_model_load_float(ctx, s->model, &model) : wn_model_load(ctx, s->model, &model);
   if (status == WN_OK && s->target_checkpoint) status = wn_model_load(ctx, s->target_checkpoint, &target);

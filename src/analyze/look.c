@@ -230,13 +230,21 @@ wn_status wn_analyze_look(wn_context *ctx, wn_model *model, const wn_analysis_in
   struct wn_arrays scratch = {0};
   r->r.layers = c->layers, r->r.heads = c->heads, r->r.early = options->early;
   const struct wn_array kept[] = {
-      {"layers", true, WN_DIMS(L), sizeof *r->r.layer, &r->r.layer},
-      {"heads", true, WN_DIMS(L, H), sizeof *r->r.head, &r->r.head},
+      {.name = "layers", .wanted = true, .dims = WN_DIMS(L), .element = sizeof *r->r.layer, .where = &r->r.layer},
+      {.name = "heads", .wanted = true, .dims = WN_DIMS(L, H), .element = sizeof *r->r.head, .where = &r->r.head},
   };
   const struct wn_array sums[] = {
-      {"sums", true, WN_DIMS(L, H), sizeof *w.all, &w.all},
-      {"values", true, WN_DIMS(L, c->kv_heads), sizeof *w.values, &w.values},
-      {"direction", true, WN_DIMS(c->head_size), sizeof *w.direction, &w.direction},
+      {.name = "sums", .wanted = true, .dims = WN_DIMS(L, H), .element = sizeof *w.all, .where = &w.all},
+      {.name = "values",
+       .wanted = true,
+       .dims = WN_DIMS(L, c->kv_heads),
+       .element = sizeof *w.values,
+       .where = &w.values},
+      {.name = "direction",
+       .wanted = true,
+       .dims = WN_DIMS(c->head_size),
+       .element = sizeof *w.direction,
+       .where = &w.direction},
   };
   const struct wn_layer_observer observer = {
       .layer = look_on_layer, .user = &w, .batch = look_on_batch, .attention = look_on_attention};

@@ -229,14 +229,30 @@ static wn_status meaning_allocate(wn_context *ctx, const wn_model_config *c, int
                    (long long)c->layers, (long long)c->heads);
   const int64_t lengths = r->length_count, L = c->layers, H = c->heads;
   const struct wn_array rows[] = {
-      {"taus", true, WN_DIMS(tau_count), sizeof *r->taus, &r->taus},
-      {"lengths", true, WN_DIMS(lengths), sizeof *r->length, &r->length},
-      {"rows", true, WN_DIMS(lengths), sizeof *r->rows, &r->rows},
-      {"context", true, WN_DIMS(lengths), sizeof *r->context, &r->context},
-      {"content", true, WN_DIMS(lengths), sizeof *r->content, &r->content},
-      {"all", true, WN_DIMS(lengths, tau_count), sizeof *r->all, &r->all},
-      {"layers", true, WN_DIMS(lengths, tau_count, L), sizeof *r->layer, &r->layer},
-      {"heads", true, WN_DIMS(lengths, tau_count, L, H), sizeof *r->head, &r->head},
+      {.name = "taus", .wanted = true, .dims = WN_DIMS(tau_count), .element = sizeof *r->taus, .where = &r->taus},
+      {.name = "lengths", .wanted = true, .dims = WN_DIMS(lengths), .element = sizeof *r->length, .where = &r->length},
+      {.name = "rows", .wanted = true, .dims = WN_DIMS(lengths), .element = sizeof *r->rows, .where = &r->rows},
+      {.name = "context",
+       .wanted = true,
+       .dims = WN_DIMS(lengths),
+       .element = sizeof *r->context,
+       .where = &r->context},
+      {.name = "content",
+       .wanted = true,
+       .dims = WN_DIMS(lengths),
+       .element = sizeof *r->content,
+       .where = &r->content},
+      {.name = "all", .wanted = true, .dims = WN_DIMS(lengths, tau_count), .element = sizeof *r->all, .where = &r->all},
+      {.name = "layers",
+       .wanted = true,
+       .dims = WN_DIMS(lengths, tau_count, L),
+       .element = sizeof *r->layer,
+       .where = &r->layer},
+      {.name = "heads",
+       .wanted = true,
+       .dims = WN_DIMS(lengths, tau_count, L, H),
+       .element = sizeof *r->head,
+       .where = &r->head},
   };
   WN_TRY(WN_ARRAYS_CREATE(ctx, &out->arrays, "report of meaningful attention", rows));
   for (int i = 0; i < r->length_count; i++) r->length[i] = (int64_t)1 << i;

@@ -106,11 +106,27 @@ static wn_status selection_tracer_init(struct tracer *t) {
   const bool selects = c->attention.selective.enabled;
   const int64_t T = t->T, H = c->heads, G = c->attention.selective.per_kv_head ? c->kv_heads : 1;
   const struct wn_array rows[] = {
-      {"sums of weights", !t->encoder, WN_DIMS(T, T), sizeof *t->sums, &t->sums},
-      {"weights", !t->encoder, WN_DIMS(T, T), sizeof *t->weights, &t->weights},
-      {"weights of heads", t->want_heads, WN_DIMS(H, T, T), sizeof *t->head_weights, &t->head_weights},
-      {"F", selects, WN_DIMS(T, T), sizeof *t->F, &t->F},
-      {"selections", selects, WN_DIMS(G, T, T), wn_dtype_size(t->dtype), &t->selections},
+      {.name = "sums of weights",
+       .wanted = !t->encoder,
+       .dims = WN_DIMS(T, T),
+       .element = sizeof *t->sums,
+       .where = &t->sums},
+      {.name = "weights",
+       .wanted = !t->encoder,
+       .dims = WN_DIMS(T, T),
+       .element = sizeof *t->weights,
+       .where = &t->weights},
+      {.name = "weights of heads",
+       .wanted = t->want_heads,
+       .dims = WN_DIMS(H, T, T),
+       .element = sizeof *t->head_weights,
+       .where = &t->head_weights},
+      {.name = "F", .wanted = selects, .dims = WN_DIMS(T, T), .element = sizeof *t->F, .where = &t->F},
+      {.name = "selections",
+       .wanted = selects,
+       .dims = WN_DIMS(G, T, T),
+       .element = wn_dtype_size(t->dtype),
+       .where = &t->selections},
   };
   WN_ARRAYS_LAY(&t->arrays, rows);
   WN_TRY(wn_arrays_check(t->ctx, &t->arrays, "a text of %lld tokens is too long to be shown", (long long)T));
@@ -347,12 +363,20 @@ wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_d
   const int64_t L = s.mean->layers, size = s.mean->size;
   const bool masked = s.mean->masked != NULL;
   const struct wn_array rows[] = {
-      {"tokens", true, WN_DIMS(T), sizeof *tokens, &tokens},
-      {"targets", true, WN_DIMS(T), sizeof *targets, &targets},
-      {"weights", !o.encoder, WN_DIMS(L, size, size), sizeof *s.weights, &s.weights},
-      {"masked", masked, WN_DIMS(L, size, size), sizeof *s.masked, &s.masked},
-      {"F", masked, WN_DIMS(L, size, size), sizeof *s.F, &s.F},
-      {"last rows", masked, WN_DIMS(L, T), sizeof *s.last, &s.last},
+      {.name = "tokens", .wanted = true, .dims = WN_DIMS(T), .element = sizeof *tokens, .where = &tokens},
+      {.name = "targets", .wanted = true, .dims = WN_DIMS(T), .element = sizeof *targets, .where = &targets},
+      {.name = "weights",
+       .wanted = !o.encoder,
+       .dims = WN_DIMS(L, size, size),
+       .element = sizeof *s.weights,
+       .where = &s.weights},
+      {.name = "masked",
+       .wanted = masked,
+       .dims = WN_DIMS(L, size, size),
+       .element = sizeof *s.masked,
+       .where = &s.masked},
+      {.name = "F", .wanted = masked, .dims = WN_DIMS(L, size, size), .element = sizeof *s.F, .where = &s.F},
+      {.name = "last rows", .wanted = masked, .dims = WN_DIMS(L, T), .element = sizeof *s.last, .where = &s.last},
   };
   WN_TRY_GOTO(WN_ARRAYS_CREATE(ctx, &arrays, "sums of selections", rows), done);
   WN_TRY_GOTO(selection_tracer_init(&t), done);

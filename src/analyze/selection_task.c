@@ -125,10 +125,10 @@ wn_status wn_analyze_task_selection(wn_context *ctx, wn_model *model, const wn_d
   int32_t *tokens, *targets;
   struct task_watch w = {.task = task, .r = r};
   const struct wn_array rows[] = {
-      {"tokens", true, WN_DIMS(T), sizeof *tokens, &tokens},
-      {"targets", true, WN_DIMS(T), sizeof *targets, &targets},
-      {"kinds of tokens", true, WN_DIMS(T, T), sizeof *w.kind, &w.kind},
-      {"the largest F", true, WN_DIMS(T, T), sizeof *w.most, &w.most},
+      {.name = "tokens", .wanted = true, .dims = WN_DIMS(T), .element = sizeof *tokens, .where = &tokens},
+      {.name = "targets", .wanted = true, .dims = WN_DIMS(T), .element = sizeof *targets, .where = &targets},
+      {.name = "kinds of tokens", .wanted = true, .dims = WN_DIMS(T, T), .element = sizeof *w.kind, .where = &w.kind},
+      {.name = "the largest F", .wanted = true, .dims = WN_DIMS(T, T), .element = sizeof *w.most, .where = &w.most},
   };
   wn_status status;
   WN_TRY_GOTO(wn_data_source_create(ctx, task, "val", T, (int32_t)c->vocab_size, &source), done);

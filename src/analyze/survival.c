@@ -142,13 +142,29 @@ wn_status wn_analyze_survival(wn_context *ctx, wn_model *model, const wn_analysi
   uint8_t *all = NULL;
   r->r.count = count;
   const struct wn_array report[] = {
-      {"policies", true, WN_DIMS(count), sizeof *r->r.policy, &r->r.policy},
-      {"overlap", true, WN_DIMS(count, count), sizeof *r->r.overlap, &r->r.overlap},
+      {.name = "policies",
+       .wanted = true,
+       .dims = WN_DIMS(count),
+       .element = sizeof *r->r.policy,
+       .where = &r->r.policy},
+      {.name = "overlap",
+       .wanted = true,
+       .dims = WN_DIMS(count, count),
+       .element = sizeof *r->r.overlap,
+       .where = &r->r.overlap},
   };
   const struct wn_array sums[] = {
-      {"alive", true, WN_DIMS(WN_SURVIVAL_AGES), sizeof *w.alive, &w.alive},
-      {"at risk", true, WN_DIMS(WN_SURVIVAL_AGES), sizeof *w.at_risk, &w.at_risk},
-      {"kept", true, WN_DIMS((int64_t)bytes), 1, &all},
+      {.name = "alive",
+       .wanted = true,
+       .dims = WN_DIMS(WN_SURVIVAL_AGES),
+       .element = sizeof *w.alive,
+       .where = &w.alive},
+      {.name = "at risk",
+       .wanted = true,
+       .dims = WN_DIMS(WN_SURVIVAL_AGES),
+       .element = sizeof *w.at_risk,
+       .where = &w.at_risk},
+      {.name = "kept", .wanted = true, .dims = WN_DIMS((int64_t)bytes), .element = 1, .where = &all},
   };
   wn_status status = WN_ARRAYS_CREATE(ctx, &r->arrays, "report of survival", report);
   if (status == WN_OK) status = WN_ARRAYS_CREATE(ctx, &scratch, "sums of survival", sums);

@@ -18,10 +18,16 @@ WN_MECHANISM_SETTINGS(alibi)
 #define ALIBI_AT(member) offsetof(struct alibi_settings, member)
 
 static const struct wn_field alibi_fields[] = {
-    {"alibi.enabled", WN_FIELD_BOOL, ALIBI_AT(enabled), 0, 0, NULL,
-     "ALiBi: logits fall linearly with the distance, with one slope per head"},
-    {"alibi.max_bias", WN_FIELD_DOUBLE, ALIBI_AT(max_bias), 1e-3, 1e3, NULL,
-     "the slope of the last head is 2^-max_bias"},
+    {.key = "alibi.enabled",
+     .type = WN_FIELD_BOOL,
+     .offset = ALIBI_AT(enabled),
+     .help = "ALiBi: logits fall linearly with the distance, with one slope per head"},
+    {.key = "alibi.max_bias",
+     .type = WN_FIELD_DOUBLE,
+     .offset = ALIBI_AT(max_bias),
+     .min = 1e-3,
+     .max = 1e3,
+     .help = "the slope of the last head is 2^-max_bias"},
 };
 
 static void alibi_init(wn_attention_config *config) {

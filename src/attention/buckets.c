@@ -10,12 +10,22 @@
 #define AT(member) offsetof(wn_attention_config, buckets.member)
 
 static const struct wn_field fields[] = {
-    {"buckets.enabled", WN_FIELD_BOOL, AT(enabled), 0, 0, NULL,
-     "learned position biases per head, shared by the layers"},
-    {"buckets.count", WN_FIELD_INT64, AT(count), 2, 1 << 16, NULL,
-     "buckets of distances; in an encoder half for each direction"},
-    {"buckets.farthest", WN_FIELD_INT64, AT(farthest), 2, 1 << 24, NULL,
-     "distances from here on share the last bucket"},
+    {.key = "buckets.enabled",
+     .type = WN_FIELD_BOOL,
+     .offset = AT(enabled),
+     .help = "learned position biases per head, shared by the layers"},
+    {.key = "buckets.count",
+     .type = WN_FIELD_INT64,
+     .offset = AT(count),
+     .min = 2,
+     .max = 1 << 16,
+     .help = "buckets of distances; in an encoder half for each direction"},
+    {.key = "buckets.farthest",
+     .type = WN_FIELD_INT64,
+     .offset = AT(farthest),
+     .min = 2,
+     .max = 1 << 24,
+     .help = "distances from here on share the last bucket"},
 };
 
 static void buckets_init(wn_attention_config *config) {
@@ -57,8 +67,15 @@ static int shape_bias(const wn_attention_config *c, const struct wn_attention_di
 }
 
 static const struct wn_mechanism_array arrays[] = {
-    {"bias", WN_ARRAY_SHARED, "position_bias.weight", NULL, shape_bias, WN_F32, WN_ARRAY_AT(bias), WN_ARRAY_AT(dbias),
-     WN_OP_AT(bias.table), WN_OP_AT(bias.dtable), NULL, 0.02, WN_RANGE_ALL, 0, NULL},
+    {.name = "bias",
+     .role = WN_ARRAY_SHARED,
+     .param = "position_bias.weight",
+     .shape = shape_bias,
+     .array = WN_ARRAY_AT(bias),
+     .array_gradient = WN_ARRAY_AT(dbias),
+     .op = WN_OP_AT(bias.table),
+     .op_gradient = WN_OP_AT(bias.dtable),
+     .init_std = 0.02},
 };
 
 static const char *const cases[] = {

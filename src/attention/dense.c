@@ -8,12 +8,22 @@
 #include <math.h>
 
 static const struct wn_field fields[] = {
-    {"scale", WN_FIELD_DOUBLE, offsetof(wn_attention_config, scale), 0, 1e6, NULL,
-     "factor on q.k; 0: 1/sqrt(head size)"},
-    {"dropout", WN_FIELD_DOUBLE, offsetof(wn_attention_config, dropout), 0, 0.999, NULL,
-     "dropout on the attention weights, in training"},
-    {"bidirectional", WN_FIELD_BOOL, offsetof(wn_attention_config, bidirectional), 0, 0, NULL,
-     "rows see later keys too; for winnow op attention, since a model's encoder always is bidirectional"},
+    {.key = "scale",
+     .type = WN_FIELD_DOUBLE,
+     .offset = offsetof(wn_attention_config, scale),
+     .min = 0,
+     .max = 1e6,
+     .help = "factor on q.k; 0: 1/sqrt(head size)"},
+    {.key = "dropout",
+     .type = WN_FIELD_DOUBLE,
+     .offset = offsetof(wn_attention_config, dropout),
+     .min = 0,
+     .max = 0.999,
+     .help = "dropout on the attention weights, in training"},
+    {.key = "bidirectional",
+     .type = WN_FIELD_BOOL,
+     .offset = offsetof(wn_attention_config, bidirectional),
+     .help = "rows see later keys too; for winnow op attention, since a model's encoder always is bidirectional"},
 };
 
 static void dense_init(wn_attention_config *config) {

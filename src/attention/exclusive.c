@@ -9,11 +9,26 @@
 #define AT(member) offsetof(wn_attention_config, exclusive.member)
 
 static const struct wn_field fields[] = {
-    {"exclusive.enabled", WN_FIELD_BOOL, AT(enabled), 0, 0, NULL, "outputs orthogonal to the token's own value"},
-    {"exclusive.gate", WN_FIELD_BOOL, AT(gate), 0, 0, NULL, "a learned factor per head on what is removed"},
-    {"exclusive.gate_init", WN_FIELD_DOUBLE, AT(gate_init), -10, 10, NULL, "initial value of the gate"},
-    {"exclusive.layers", WN_FIELD_STRING, AT(layers), 0, 64, NULL,
-     "layers that have it: a pattern of 1 and 0, repeated over the layers; empty: all"},
+    {.key = "exclusive.enabled",
+     .type = WN_FIELD_BOOL,
+     .offset = AT(enabled),
+     .help = "outputs orthogonal to the token's own value"},
+    {.key = "exclusive.gate",
+     .type = WN_FIELD_BOOL,
+     .offset = AT(gate),
+     .help = "a learned factor per head on what is removed"},
+    {.key = "exclusive.gate_init",
+     .type = WN_FIELD_DOUBLE,
+     .offset = AT(gate_init),
+     .min = -10,
+     .max = 10,
+     .help = "initial value of the gate"},
+    {.key = "exclusive.layers",
+     .type = WN_FIELD_STRING,
+     .offset = AT(layers),
+     .min = 0,
+     .max = 64,
+     .help = "layers that have it: a pattern of 1 and 0, repeated over the layers; empty: all"},
 };
 
 static void exclusive_init(wn_attention_config *config) {
@@ -51,9 +66,16 @@ static double exclusive_initial(const wn_attention_config *c) {
 }
 
 static const struct wn_mechanism_array arrays[] = {
-    {"gate", WN_ARRAY_PARAMETER, "attn.exclusive_gate", has_gate, shape_gate, WN_F32, WN_ARRAY_AT(gate),
-     WN_ARRAY_AT(dgate), WN_OP_AT(exclusive.gate), WN_OP_AT(exclusive.dgate), exclusive_initial, 0, WN_RANGE_ALL, 0,
-     NULL},
+    {.name = "gate",
+     .role = WN_ARRAY_PARAMETER,
+     .param = "attn.exclusive_gate",
+     .present = has_gate,
+     .shape = shape_gate,
+     .array = WN_ARRAY_AT(gate),
+     .array_gradient = WN_ARRAY_AT(dgate),
+     .op = WN_OP_AT(exclusive.gate),
+     .op_gradient = WN_OP_AT(exclusive.dgate),
+     .init = exclusive_initial},
 };
 
 static const char *const cases[] = {"{\"exclusive\":true}", "{\"exclusive\":{\"gate\":true}}", NULL};

@@ -20,8 +20,11 @@ WN_MECHANISM_SETTINGS(gate)
 static const char *const gate_names[] = {"off", "head", "elementwise", NULL};
 
 static const struct wn_field gate_fields[] = {
-    {"gate", WN_FIELD_ENUM, offsetof(struct gate_settings, kind), 0, 0, gate_names,
-     "outputs times a sigmoid of the layer's input: one per head, or one per element"},
+    {.key = "gate",
+     .type = WN_FIELD_ENUM,
+     .offset = offsetof(struct gate_settings, kind),
+     .names = gate_names,
+     .help = "outputs times a sigmoid of the layer's input: one per head, or one per element"},
 };
 
 bool wn_attention_has_gate(const wn_attention_config *config) {
@@ -62,8 +65,14 @@ static void gate_layout(const struct wn_attention_dims *d, struct wn_attention *
 }
 
 static const struct wn_mechanism_array gate_arrays[] = {
-    {"output_gate", WN_ARRAY_INPUT, NULL, gate_is_enabled, shape_output_gate, WN_F32, WN_ARRAY_AT(output_gate),
-     WN_ARRAY_AT(doutput_gate), WN_OP_AT(gate.g), WN_OP_AT(gate.dg), NULL, 0, WN_RANGE_ALL, 0, NULL},
+    {.name = "output_gate",
+     .role = WN_ARRAY_INPUT,
+     .present = gate_is_enabled,
+     .shape = shape_output_gate,
+     .array = WN_ARRAY_AT(output_gate),
+     .array_gradient = WN_ARRAY_AT(doutput_gate),
+     .op = WN_OP_AT(gate.g),
+     .op_gradient = WN_OP_AT(gate.dg)},
 };
 
 static const struct wn_mechanism_input gate_inputs[] = {

@@ -19,8 +19,10 @@ enum { OFF_BY_ONE_MOST = 1 << 18 };
 static double off_by_one_zeros[OFF_BY_ONE_MOST];
 
 static const struct wn_field off_by_one_fields[] = {
-    {"off_by_one.enabled", WN_FIELD_BOOL, offsetof(struct off_by_one_settings, enabled), 0, 0, NULL,
-     "1 is added to the softmax's denominator, so that a head may attend to nothing"},
+    {.key = "off_by_one.enabled",
+     .type = WN_FIELD_BOOL,
+     .offset = offsetof(struct off_by_one_settings, enabled),
+     .help = "1 is added to the softmax's denominator, so that a head may attend to nothing"},
 };
 
 static bool off_by_one_is_enabled(const wn_attention_config *config) {

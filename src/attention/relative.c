@@ -6,10 +6,16 @@
 #include "ops/terms.h"
 
 static const struct wn_field fields[] = {
-    {"relative.enabled", WN_FIELD_BOOL, offsetof(wn_attention_config, relative.enabled), 0, 0, NULL,
-     "learned vectors for distances, shared by heads and layers"},
-    {"relative.length", WN_FIELD_INT64, offsetof(wn_attention_config, relative.length), 0, 1 << 24, NULL,
-     "distances that have a vector; 0: as many as a layer sees"},
+    {.key = "relative.enabled",
+     .type = WN_FIELD_BOOL,
+     .offset = offsetof(wn_attention_config, relative.enabled),
+     .help = "learned vectors for distances, shared by heads and layers"},
+    {.key = "relative.length",
+     .type = WN_FIELD_INT64,
+     .offset = offsetof(wn_attention_config, relative.length),
+     .min = 0,
+     .max = 1 << 24,
+     .help = "distances that have a vector; 0: as many as a layer sees"},
 };
 
 static void relative_init(wn_attention_config *config) {
@@ -38,8 +44,15 @@ static void relative_layout(const struct wn_attention_dims *d, struct wn_attenti
 }
 
 static const struct wn_mechanism_array arrays[] = {
-    {"p", WN_ARRAY_SHARED, "relative.weight", NULL, shape_p, WN_F32, WN_ARRAY_AT(p), WN_ARRAY_AT(dp),
-     WN_OP_AT(relative.p), WN_OP_AT(relative.dp), NULL, 0.02, WN_RANGE_ALL, 0, NULL},
+    {.name = "p",
+     .role = WN_ARRAY_SHARED,
+     .param = "relative.weight",
+     .shape = shape_p,
+     .array = WN_ARRAY_AT(p),
+     .array_gradient = WN_ARRAY_AT(dp),
+     .op = WN_OP_AT(relative.p),
+     .op_gradient = WN_OP_AT(relative.dp),
+     .init_std = 0.02},
 };
 
 static const char *const cases[] = {

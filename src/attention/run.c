@@ -113,7 +113,7 @@ static void fill_operation(const wn_context *ctx, const wn_attention_config *con
   op->dropout.p = 0; /* only training drops weights; a public call has no seed */
   op->sel.dead_share = ctx->dead_keys;
   op->threshold.control = a->control;
-  const struct wn_attention_dims dims = {a->B, a->T, a->H, a->Hkv, a->D};
+  const struct wn_attention_dims dims = {.B = a->B, .T = a->T, .H = a->H, .Hkv = a->Hkv, .D = a->D};
   for (int i = 0; i < wn_mechanism_count(); i++) {
     const struct wn_mechanism *m = wn_mechanism_at(i);
     if (!m->is_enabled(config)) continue;
@@ -141,7 +141,7 @@ wn_status wn_attention_call(wn_context *ctx, const wn_attention_config *config, 
 static wn_status clear_parameter_gradients(const wn_attention_plan *p) {
   const wn_attention_arrays *a = &p->arrays;
   const struct wn_memory *memory = p->exec.backend->memory;
-  const struct wn_attention_dims dims = {a->B, a->T, a->H, a->Hkv, a->D};
+  const struct wn_attention_dims dims = {.B = a->B, .T = a->T, .H = a->H, .Hkv = a->Hkv, .D = a->D};
   for (int i = 0; i < wn_mechanism_count(); i++) {
     const struct wn_mechanism *m = wn_mechanism_at(i);
     for (int k = 0; m->is_enabled(&p->config) && k < m->array_count; k++) {

@@ -13,8 +13,12 @@ struct softcap_settings {
 };
 
 static const struct wn_field softcap_fields[] = {
-    {"softcap.cap", WN_FIELD_DOUBLE, offsetof(struct softcap_settings, cap), 0, 1e9, NULL,
-     "attention logits L become cap*tanh(L/cap); 0: off"},
+    {.key = "softcap.cap",
+     .type = WN_FIELD_DOUBLE,
+     .offset = offsetof(struct softcap_settings, cap),
+     .min = 0,
+     .max = 1e9,
+     .help = "attention logits L become cap*tanh(L/cap); 0: off"},
 };
 
 WN_MECHANISM_SETTINGS(softcap)

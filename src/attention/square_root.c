@@ -5,12 +5,22 @@
 #include "ops/terms.h"
 
 static const struct wn_field fields[] = {
-    {"sqrt.enabled", WN_FIELD_BOOL, offsetof(wn_attention_config, root.enabled), 0, 0, NULL,
-     "recent keys, then keys at square distances"},
-    {"sqrt.buffer", WN_FIELD_INT64, offsetof(wn_attention_config, root.buffer), 1, 1 << 30, NULL,
-     "recent keys, all seen"},
-    {"sqrt.density", WN_FIELD_DOUBLE, offsetof(wn_attention_config, root.density), 1e-3, 1e3, NULL,
-     "keys per square distance"},
+    {.key = "sqrt.enabled",
+     .type = WN_FIELD_BOOL,
+     .offset = offsetof(wn_attention_config, root.enabled),
+     .help = "recent keys, then keys at square distances"},
+    {.key = "sqrt.buffer",
+     .type = WN_FIELD_INT64,
+     .offset = offsetof(wn_attention_config, root.buffer),
+     .min = 1,
+     .max = 1 << 30,
+     .help = "recent keys, all seen"},
+    {.key = "sqrt.density",
+     .type = WN_FIELD_DOUBLE,
+     .offset = offsetof(wn_attention_config, root.density),
+     .min = 1e-3,
+     .max = 1e3,
+     .help = "keys per square distance"},
 };
 
 static void square_root_init(wn_attention_config *config) {

@@ -5,10 +5,16 @@
 #include "ops/terms.h"
 
 static const struct wn_field fields[] = {
-    {"threshold.enabled", WN_FIELD_BOOL, offsetof(wn_attention_config, threshold.enabled), 0, 0, NULL,
-     "a row keeps the fewest keys whose weights reach tau"},
-    {"threshold.tau", WN_FIELD_DOUBLE, offsetof(wn_attention_config, threshold.tau), 1e-6, 1, NULL,
-     "share of the content's weight that is kept"},
+    {.key = "threshold.enabled",
+     .type = WN_FIELD_BOOL,
+     .offset = offsetof(wn_attention_config, threshold.enabled),
+     .help = "a row keeps the fewest keys whose weights reach tau"},
+    {.key = "threshold.tau",
+     .type = WN_FIELD_DOUBLE,
+     .offset = offsetof(wn_attention_config, threshold.tau),
+     .min = 1e-6,
+     .max = 1,
+     .help = "share of the content's weight that is kept"},
 };
 
 static void threshold_init(wn_attention_config *config) {
@@ -34,8 +40,12 @@ static int shape_count(const wn_attention_config *c, const struct wn_attention_d
 }
 
 static const struct wn_mechanism_array arrays[] = {
-    {"count", WN_ARRAY_RESULT, NULL, NULL, shape_count, WN_I32, offsetof(wn_attention_arrays, count), 0,
-     offsetof(struct wn_attention, threshold.count), 0, NULL, 0, WN_RANGE_ALL, 0, NULL},
+    {.name = "count",
+     .role = WN_ARRAY_RESULT,
+     .shape = shape_count,
+     .dtype = WN_I32,
+     .array = offsetof(wn_attention_arrays, count),
+     .op = offsetof(struct wn_attention, threshold.count)},
 };
 
 static const char *const cases[] = {"{\"threshold\":{\"tau\":0.75}}", "{\"threshold\":{\"tau\":0.3}}", NULL};

@@ -4,10 +4,18 @@
 #include "ops/terms.h"
 
 static const struct wn_field fields[] = {
-    {"window", WN_FIELD_INT64, offsetof(wn_attention_config, window), 0, 1 << 30, NULL,
-     "keys that a row sees, counted back from itself; 0: all"},
-    {"window_layers", WN_FIELD_STRING, offsetof(wn_attention_config, window_layers), 0, 256, NULL,
-     "layers that have the window: a pattern of 1 and 0, repeated over the layers; empty: all"},
+    {.key = "window",
+     .type = WN_FIELD_INT64,
+     .offset = offsetof(wn_attention_config, window),
+     .min = 0,
+     .max = 1 << 30,
+     .help = "keys that a row sees, counted back from itself; 0: all"},
+    {.key = "window_layers",
+     .type = WN_FIELD_STRING,
+     .offset = offsetof(wn_attention_config, window_layers),
+     .min = 0,
+     .max = 256,
+     .help = "layers that have the window: a pattern of 1 and 0, repeated over the layers; empty: all"},
 };
 
 static void window_init(wn_attention_config *config) {

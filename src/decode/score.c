@@ -32,22 +32,30 @@ static void score_lay(const struct wn_session *s, struct wn_session_scoring *x) 
   const size_t e = wn_dtype_size(s->model->dtype);
   const bool apart = !s->model->backend->memory->host;
   const struct wn_array rows[] = {
-      {"mid", true, WN_DIMS(ROWS, c->width), e, &x->mid},
-      {"branch", true, WN_DIMS(ROWS, c->width), e, &x->branch},
-      {"x_out", true, WN_DIMS(ROWS, c->width), e, &x->x_out},
-      {"n_out", true, WN_DIMS(ROWS, c->width), e, &x->n_out},
-      {"rstd", true, WN_DIMS(ROWS), e, &x->rstd},
-      {"mean", c->norm == WN_NORM_LAYER, WN_DIMS(ROWS), e, &x->mean},
-      {"logits", true, WN_DIMS(ROWS, c->vocab_size), e, &x->logits},
-      {"targets shown", apart, WN_DIMS(ROWS), sizeof *x->targets, &x->targets_shown},
-      {"losses", true, WN_DIMS(ROWS), sizeof *x->loss, &x->loss},
-      {"hits", true, WN_DIMS(ROWS), sizeof *x->hit, &x->hit},
+      {.name = "mid", .wanted = true, .dims = WN_DIMS(ROWS, c->width), .element = e, .where = &x->mid},
+      {.name = "branch", .wanted = true, .dims = WN_DIMS(ROWS, c->width), .element = e, .where = &x->branch},
+      {.name = "x_out", .wanted = true, .dims = WN_DIMS(ROWS, c->width), .element = e, .where = &x->x_out},
+      {.name = "n_out", .wanted = true, .dims = WN_DIMS(ROWS, c->width), .element = e, .where = &x->n_out},
+      {.name = "rstd", .wanted = true, .dims = WN_DIMS(ROWS), .element = e, .where = &x->rstd},
+      {.name = "mean", .wanted = c->norm == WN_NORM_LAYER, .dims = WN_DIMS(ROWS), .element = e, .where = &x->mean},
+      {.name = "logits", .wanted = true, .dims = WN_DIMS(ROWS, c->vocab_size), .element = e, .where = &x->logits},
+      {.name = "targets shown",
+       .wanted = apart,
+       .dims = WN_DIMS(ROWS),
+       .element = sizeof *x->targets,
+       .where = &x->targets_shown},
+      {.name = "losses", .wanted = true, .dims = WN_DIMS(ROWS), .element = sizeof *x->loss, .where = &x->loss},
+      {.name = "hits", .wanted = true, .dims = WN_DIMS(ROWS), .element = sizeof *x->hit, .where = &x->hit},
   };
   const struct wn_array host[] = {
-      {"targets", true, WN_DIMS(ROWS), sizeof *x->targets, &x->targets},
-      {"places", true, WN_DIMS(ROWS), sizeof *x->at, &x->at},
-      {"losses read", apart, WN_DIMS(ROWS), sizeof *x->loss, &x->loss_read},
-      {"hits read", apart, WN_DIMS(ROWS), sizeof *x->hit, &x->hit_read},
+      {.name = "targets", .wanted = true, .dims = WN_DIMS(ROWS), .element = sizeof *x->targets, .where = &x->targets},
+      {.name = "places", .wanted = true, .dims = WN_DIMS(ROWS), .element = sizeof *x->at, .where = &x->at},
+      {.name = "losses read",
+       .wanted = apart,
+       .dims = WN_DIMS(ROWS),
+       .element = sizeof *x->loss,
+       .where = &x->loss_read},
+      {.name = "hits read", .wanted = apart, .dims = WN_DIMS(ROWS), .element = sizeof *x->hit, .where = &x->hit_read},
   };
   WN_ARRAYS_LAY(&x->arrays, rows);
   WN_ARRAYS_LAY(&x->host, host);

@@ -126,13 +126,17 @@ static wn_status evaluation_session(struct evaluation *e, int64_t sequences, int
 static wn_status evaluation_room(struct evaluation *e, int64_t rows) {
   if (rows <= e->room) return WN_OK;
   const struct wn_array arrays[] = {
-      {"tokens", true, WN_DIMS(rows), sizeof *e->tokens, &e->tokens},
-      {"targets", true, WN_DIMS(rows), sizeof *e->targets, &e->targets},
-      {"scores", true, WN_DIMS(rows), sizeof *e->sums, &e->sums},
-      {"greedy", true, WN_DIMS(rows), sizeof *e->greedy, &e->greedy},
-      {"tails", true, WN_DIMS(rows), sizeof *e->tail, &e->tail},
-      {"divisions", true, WN_DIMS(rows + 1), sizeof *e->division, &e->division},
-      {"sources", true, WN_DIMS(rows), sizeof *e->sources, &e->sources},
+      {.name = "tokens", .wanted = true, .dims = WN_DIMS(rows), .element = sizeof *e->tokens, .where = &e->tokens},
+      {.name = "targets", .wanted = true, .dims = WN_DIMS(rows), .element = sizeof *e->targets, .where = &e->targets},
+      {.name = "scores", .wanted = true, .dims = WN_DIMS(rows), .element = sizeof *e->sums, .where = &e->sums},
+      {.name = "greedy", .wanted = true, .dims = WN_DIMS(rows), .element = sizeof *e->greedy, .where = &e->greedy},
+      {.name = "tails", .wanted = true, .dims = WN_DIMS(rows), .element = sizeof *e->tail, .where = &e->tail},
+      {.name = "divisions",
+       .wanted = true,
+       .dims = WN_DIMS(rows + 1),
+       .element = sizeof *e->division,
+       .where = &e->division},
+      {.name = "sources", .wanted = true, .dims = WN_DIMS(rows), .element = sizeof *e->sources, .where = &e->sources},
   };
   wn_arrays_clear(&e->arrays);
   e->arrays = (struct wn_arrays){0};

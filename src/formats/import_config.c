@@ -56,7 +56,8 @@ wn_status wn_import_gguf_config(wn_context *ctx, const char *where, const struct
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: \"general.architecture\" is \"%s\"; %s are known", where, name, known);
   }
   *family = f;
-  const struct wn_gguf_keys keys = {ctx, where, f->gguf.architecture, file, tensors};
+  const struct wn_gguf_keys keys = {
+      .ctx = ctx, .where = where, .architecture = f->gguf.architecture, .file = file, .tensors = tensors};
   WN_TRY(wn_gguf_keys_refuse(&keys, f->gguf.keys));
   WN_TRY(wn_gguf_keys_sizes(&keys, out));
   out->rope_pairs = f->gguf.pairs;

@@ -24,18 +24,26 @@ enum { PATH_BYTES = 4096, LAYERS_MAX = 1 << 16, HEADS_MAX = 1 << 16, BUDGETS_MAX
 #define AT(member) offsetof(wn_budgets, member)
 
 static const struct wn_field budgets_fields[] = {
-    {"policy", WN_FIELD_ENUM, AT(policy), 0, 0, wn_policy_names, "the policy: which token is evicted"},
-    {"per_kv_head", WN_FIELD_BOOL, AT(per_kv_head), 0, 0, NULL, "each key-value head evicts on its own"},
+    {.key = "policy",
+     .type = WN_FIELD_ENUM,
+     .offset = AT(policy),
+     .names = wn_policy_names,
+     .help = "the policy: which token is evicted"},
+    {.key = "per_kv_head",
+     .type = WN_FIELD_BOOL,
+     .offset = AT(per_kv_head),
+     .help = "each key-value head evicts on its own"},
 };
 
 /* Field groups: the keys that all policies share, and those of each policy. */
 static int budgets_groups(struct wn_field_group out[WN_POLICY_MAX + 1]) {
   int n = 0;
-  out[n++] =
-      (struct wn_field_group){"", budgets_fields, (int)(sizeof budgets_fields / sizeof *budgets_fields), 0, false};
+  out[n++] = (struct wn_field_group){
+      .prefix = "", .fields = budgets_fields, .count = (int)(sizeof budgets_fields / sizeof *budgets_fields)};
   for (int p = 0; p < wn_policy_count(); p++) {
     const struct wn_policy_row *row = wn_policy_row(p);
-    if (row->field_count > 0) out[n++] = (struct wn_field_group){"", row->fields, row->field_count, 0, false};
+    if (row->field_count > 0)
+      out[n++] = (struct wn_field_group){.prefix = "", .fields = row->fields, .count = row->field_count};
   }
   return n;
 }

@@ -81,13 +81,21 @@ static void positions_lay(const struct wn_run *run, const struct wn_attention *o
   const int64_t G = wn_selection_groups(op), D = op->D;
   const size_t e = wn_dtype_size(run->exec.dtype);
   const struct wn_array rows[] = {
-      {"queries", true, WN_DIMS(T, op->H, D), e, &w->q},
-      {"keys", true, WN_DIMS(room, op->Hkv, D), e, &w->k},
-      {"values", true, WN_DIMS(room, op->Hkv, D), e, &w->v},
-      {"selecting keys", op->sel.bilinear, WN_DIMS(room, G, D), e, &w->sk},
-      {"selections", op->sel.on, WN_DIMS(room, G), e, &w->f},
-      {"control tokens", op->threshold.control != NULL, WN_DIMS(room), 1, &w->control},
-      {"scratch", true, WN_DIMS((int64_t)scratch), 1, &w->scratch},
+      {.name = "queries", .wanted = true, .dims = WN_DIMS(T, op->H, D), .element = e, .where = &w->q},
+      {.name = "keys", .wanted = true, .dims = WN_DIMS(room, op->Hkv, D), .element = e, .where = &w->k},
+      {.name = "values", .wanted = true, .dims = WN_DIMS(room, op->Hkv, D), .element = e, .where = &w->v},
+      {.name = "selecting keys",
+       .wanted = op->sel.bilinear,
+       .dims = WN_DIMS(room, G, D),
+       .element = e,
+       .where = &w->sk},
+      {.name = "selections", .wanted = op->sel.on, .dims = WN_DIMS(room, G), .element = e, .where = &w->f},
+      {.name = "control tokens",
+       .wanted = op->threshold.control != NULL,
+       .dims = WN_DIMS(room),
+       .element = 1,
+       .where = &w->control},
+      {.name = "scratch", .wanted = true, .dims = WN_DIMS((int64_t)scratch), .element = 1, .where = &w->scratch},
   };
   *w = (struct work){.room = room, .scratch_bytes = scratch};
   WN_ARRAYS_LAY(arrays, rows);

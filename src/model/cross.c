@@ -22,7 +22,7 @@ static int64_t cross_kv_width(const wn_model_config *c) {
 }
 
 static struct wn_norm_site cross_norm(const struct wn_layer_params *p, const struct wn_layer_acts *a) {
-  return (struct wn_norm_site){p->cross_gain, p->cross_shift, a->crstd, a->cmean, 0};
+  return (struct wn_norm_site){.gain = p->cross_gain, .shift = p->cross_shift, .rstd = a->crstd, .mean = a->cmean};
 }
 static struct wn_linear cross_queries(const struct wn_run *run, const struct wn_layer_params *p) {
   const wn_model_config *c = &run->model->config;

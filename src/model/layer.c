@@ -37,8 +37,11 @@ static void inputs_lay(const wn_model_config *c, int64_t M, wn_dtype dtype, bool
   const int n = wn_layer_inputs(c, in);
   memset(out, 0, WN_MECHANISM_INPUTS_MAX * sizeof *out);
   for (int i = 0; i < n; i++) {
-    const struct wn_array row[] = {{in[i].array->name, !(recurrent && in[i].how->of_keys), WN_DIMS(M, in[i].width),
-                                    wn_dtype_size(dtype), &out[in[i].slot]}};
+    const struct wn_array row[] = {{.name = in[i].array->name,
+                                    .wanted = !(recurrent && in[i].how->of_keys),
+                                    .dims = WN_DIMS(M, in[i].width),
+                                    .element = wn_dtype_size(dtype),
+                                    .where = &out[in[i].slot]}};
     WN_ARRAYS_LAY(arrays, row);
   }
 }
@@ -53,57 +56,102 @@ bool wn_layer_acts_plan(const wn_model_config *c, struct wn_layer_types types, i
   const size_t e = wn_dtype_size(types.all), en = wn_dtype_size(types.norms), ef = wn_dtype_size(types.ffn);
   const size_t er = wn_dtype_size(types.rows);
   const struct wn_array large[] = {
-      {"x", true, WN_DIMS(M, C), e, &out->x},
-      {"att", true, WN_DIMS(M, H, D), er, &out->att},
-      {"mid", true, WN_DIMS(M, C), e, &out->mid},
-      {"in", true, WN_DIMS(M, wn_expert_rows(c), wn_ffn_in_width(c)), ef, &out->in},
-      {"out1", own, WN_DIMS(M, C), e, &out->out1},
-      {"out2", own, WN_DIMS(M, C), e, &out->out2},
-      {"cmid", cross, WN_DIMS(M, C), e, &out->cmid},
-      {"catt", cross, WN_DIMS(M, H, D), e, &out->catt},
-      {"shared_in", shared, WN_DIMS(M, 2 * c->experts.shared_width), e, &out->shared_in},
-      {"shared_out", shared, WN_DIMS(M, C), e, &out->shared_out},
+      {.name = "x", .wanted = true, .dims = WN_DIMS(M, C), .element = e, .where = &out->x},
+      {.name = "att", .wanted = true, .dims = WN_DIMS(M, H, D), .element = er, .where = &out->att},
+      {.name = "mid", .wanted = true, .dims = WN_DIMS(M, C), .element = e, .where = &out->mid},
+      {.name = "in",
+       .wanted = true,
+       .dims = WN_DIMS(M, wn_expert_rows(c), wn_ffn_in_width(c)),
+       .element = ef,
+       .where = &out->in},
+      {.name = "out1", .wanted = own, .dims = WN_DIMS(M, C), .element = e, .where = &out->out1},
+      {.name = "out2", .wanted = own, .dims = WN_DIMS(M, C), .element = e, .where = &out->out2},
+      {.name = "cmid", .wanted = cross, .dims = WN_DIMS(M, C), .element = e, .where = &out->cmid},
+      {.name = "catt", .wanted = cross, .dims = WN_DIMS(M, H, D), .element = e, .where = &out->catt},
+      {.name = "shared_in",
+       .wanted = shared,
+       .dims = WN_DIMS(M, 2 * c->experts.shared_width),
+       .element = e,
+       .where = &out->shared_in},
+      {.name = "shared_out", .wanted = shared, .dims = WN_DIMS(M, C), .element = e, .where = &out->shared_out},
   };
   const struct wn_array derived[] = {
-      {"n1", true, WN_DIMS(M, C), en, &out->n1},
-      {"n2", true, WN_DIMS(M, C), en, &out->n2},
-      {"act", !blocks->one_act && E == 0, WN_DIMS(M, c->ffn_width), ef, &out->act},
-      {"cn", cross, WN_DIMS(M, C), e, &out->cn},
+      {.name = "n1", .wanted = true, .dims = WN_DIMS(M, C), .element = en, .where = &out->n1},
+      {.name = "n2", .wanted = true, .dims = WN_DIMS(M, C), .element = en, .where = &out->n2},
+      {.name = "act",
+       .wanted = !blocks->one_act && E == 0,
+       .dims = WN_DIMS(M, c->ffn_width),
+       .element = ef,
+       .where = &out->act},
+      {.name = "cn", .wanted = cross, .dims = WN_DIMS(M, C), .element = e, .where = &out->cn},
       /* With recurrence, keys also come from earlier blocks, and q is among the exact arrays. */
-      {"q", c->qk_norm && !recurrent, WN_DIMS(M, H, D), er, &out->q},
-      {"k", c->qk_norm && !recurrent, WN_DIMS(M, Hkv, D), er, &out->k},
+      {.name = "q", .wanted = c->qk_norm && !recurrent, .dims = WN_DIMS(M, H, D), .element = er, .where = &out->q},
+      {.name = "k", .wanted = c->qk_norm && !recurrent, .dims = WN_DIMS(M, Hkv, D), .element = er, .where = &out->k},
   };
   const struct wn_array exact[] = {
-      {"qkv", true, WN_DIMS(M, recurrent ? H * D : qkv_width(c)), er, &out->qkv},
-      {"rstd1", true, WN_DIMS(M), e, &out->rstd1},
-      {"mean1", layer, WN_DIMS(M), e, &out->mean1},
-      {"rstd2", true, WN_DIMS(M), e, &out->rstd2},
-      {"mean2", layer, WN_DIMS(M), e, &out->mean2},
-      {"rstd_out1", own, WN_DIMS(M), e, &out->rstd_out1},
-      {"mean_out1", own && layer, WN_DIMS(M), e, &out->mean_out1},
-      {"rstd_out2", own, WN_DIMS(M), e, &out->rstd_out2},
-      {"mean_out2", own && layer, WN_DIMS(M), e, &out->mean_out2},
-      {"rstd_q", c->qk_norm, WN_DIMS(M, H), e, &out->rstd_q},
-      {"mean_q", c->qk_norm && layer, WN_DIMS(M, H), e, &out->mean_q},
-      {"rstd_k", c->qk_norm && !recurrent, WN_DIMS(M, Hkv), e, &out->rstd_k},
-      {"mean_k", c->qk_norm && layer && !recurrent, WN_DIMS(M, Hkv), e, &out->mean_k},
-      {"lse", true, WN_DIMS(M, H), e, &out->lse},
-      {"M", layer_has_mem(c), WN_DIMS(M, G), e, &out->M},
-      {"dot", c->attention.exclusive.enabled, WN_DIMS(M, H), e, &out->dot},
-      {"ungated", wn_attention_has_gate(&c->attention), WN_DIMS(M, H, D), e, &out->ungated},
-      {"cq", cross, WN_DIMS(M, H, D), e, &out->cq},
-      {"ckv", cross, WN_DIMS(B, S, 2 * Hkv * D), e, &out->ckv},
-      {"crstd", cross, WN_DIMS(M), e, &out->crstd},
-      {"cmean", cross && layer, WN_DIMS(M), e, &out->cmean},
-      {"clse", cross, WN_DIMS(M, H), e, &out->clse},
-      {"cut", c->attention.threshold.enabled, WN_DIMS(M, H, 2), sizeof *out->cut, &out->cut},
-      {"prob", E > 0, WN_DIMS(M, E), e, &out->prob},
-      {"weight", E > 0, WN_DIMS(M, active), e, &out->weight},
-      {"chosen", E > 0, WN_DIMS(M, active), sizeof *out->chosen, &out->chosen},
-      {"place", E > 0, WN_DIMS(M, active), sizeof *out->place, &out->place},
-      {"shared_factor", shared, WN_DIMS(M), e, &out->shared_factor},
+      {.name = "qkv",
+       .wanted = true,
+       .dims = WN_DIMS(M, recurrent ? H * D : qkv_width(c)),
+       .element = er,
+       .where = &out->qkv},
+      {.name = "rstd1", .wanted = true, .dims = WN_DIMS(M), .element = e, .where = &out->rstd1},
+      {.name = "mean1", .wanted = layer, .dims = WN_DIMS(M), .element = e, .where = &out->mean1},
+      {.name = "rstd2", .wanted = true, .dims = WN_DIMS(M), .element = e, .where = &out->rstd2},
+      {.name = "mean2", .wanted = layer, .dims = WN_DIMS(M), .element = e, .where = &out->mean2},
+      {.name = "rstd_out1", .wanted = own, .dims = WN_DIMS(M), .element = e, .where = &out->rstd_out1},
+      {.name = "mean_out1", .wanted = own && layer, .dims = WN_DIMS(M), .element = e, .where = &out->mean_out1},
+      {.name = "rstd_out2", .wanted = own, .dims = WN_DIMS(M), .element = e, .where = &out->rstd_out2},
+      {.name = "mean_out2", .wanted = own && layer, .dims = WN_DIMS(M), .element = e, .where = &out->mean_out2},
+      {.name = "rstd_q", .wanted = c->qk_norm, .dims = WN_DIMS(M, H), .element = e, .where = &out->rstd_q},
+      {.name = "mean_q", .wanted = c->qk_norm && layer, .dims = WN_DIMS(M, H), .element = e, .where = &out->mean_q},
+      {.name = "rstd_k",
+       .wanted = c->qk_norm && !recurrent,
+       .dims = WN_DIMS(M, Hkv),
+       .element = e,
+       .where = &out->rstd_k},
+      {.name = "mean_k",
+       .wanted = c->qk_norm && layer && !recurrent,
+       .dims = WN_DIMS(M, Hkv),
+       .element = e,
+       .where = &out->mean_k},
+      {.name = "lse", .wanted = true, .dims = WN_DIMS(M, H), .element = e, .where = &out->lse},
+      {.name = "M", .wanted = layer_has_mem(c), .dims = WN_DIMS(M, G), .element = e, .where = &out->M},
+      {.name = "dot",
+       .wanted = c->attention.exclusive.enabled,
+       .dims = WN_DIMS(M, H),
+       .element = e,
+       .where = &out->dot},
+      {.name = "ungated",
+       .wanted = wn_attention_has_gate(&c->attention),
+       .dims = WN_DIMS(M, H, D),
+       .element = e,
+       .where = &out->ungated},
+      {.name = "cq", .wanted = cross, .dims = WN_DIMS(M, H, D), .element = e, .where = &out->cq},
+      {.name = "ckv", .wanted = cross, .dims = WN_DIMS(B, S, 2 * Hkv * D), .element = e, .where = &out->ckv},
+      {.name = "crstd", .wanted = cross, .dims = WN_DIMS(M), .element = e, .where = &out->crstd},
+      {.name = "cmean", .wanted = cross && layer, .dims = WN_DIMS(M), .element = e, .where = &out->cmean},
+      {.name = "clse", .wanted = cross, .dims = WN_DIMS(M, H), .element = e, .where = &out->clse},
+      {.name = "cut",
+       .wanted = c->attention.threshold.enabled,
+       .dims = WN_DIMS(M, H, 2),
+       .element = sizeof *out->cut,
+       .where = &out->cut},
+      {.name = "prob", .wanted = E > 0, .dims = WN_DIMS(M, E), .element = e, .where = &out->prob},
+      {.name = "weight", .wanted = E > 0, .dims = WN_DIMS(M, active), .element = e, .where = &out->weight},
+      {.name = "chosen",
+       .wanted = E > 0,
+       .dims = WN_DIMS(M, active),
+       .element = sizeof *out->chosen,
+       .where = &out->chosen},
+      {.name = "place",
+       .wanted = E > 0,
+       .dims = WN_DIMS(M, active),
+       .element = sizeof *out->place,
+       .where = &out->place},
+      {.name = "shared_factor", .wanted = shared, .dims = WN_DIMS(M), .element = e, .where = &out->shared_factor},
   };
-  const struct wn_array exact_q[] = {{"q", c->qk_norm, WN_DIMS(M, H, D), e, &out->q}};
+  const struct wn_array exact_q[] = {
+      {.name = "q", .wanted = c->qk_norm, .dims = WN_DIMS(M, H, D), .element = e, .where = &out->q}};
   struct wn_arrays l = {.base = blocks->large}, d = {.base = blocks->derived}, x = {.base = blocks->exact};
   out->kv = NULL;
   out->balance = NULL;
@@ -125,14 +173,30 @@ void wn_layer_temp_lay(const wn_model_config *c, struct wn_layer_types types, in
   const size_t e = wn_dtype_size(types.all), er = wn_dtype_size(types.rows);
   const int64_t of_ffn = c->ffn_width * (int64_t)wn_dtype_size(types.ffn), of_att = HD * (int64_t)er;
   const struct wn_array rows[] = {
-      {"branch", true, WN_DIMS(M, C), e, &out->branch},
-      {"d_res", backward, WN_DIMS(M, C), e, &out->d_res},
-      {"d_n", backward, WN_DIMS(M, C), e, &out->d_n},
-      {"d_act", backward, WN_DIMS(M, of_ffn > of_att ? of_ffn : of_att), 1, &out->d_act},
-      {"d_qkv", backward, WN_DIMS(M, recurrent ? HD : qkv_width(c)), er, &out->d_qkv},
-      {"d_q", backward && c->qk_norm, WN_DIMS(M, HD), er, &out->d_q},
-      {"d_k", backward && c->qk_norm && !recurrent, WN_DIMS(M, c->kv_heads, D), er, &out->d_k},
-      {"d_ckv", backward && c->encoder.layers > 0, WN_DIMS(B, c->encoder.context, 2 * c->kv_heads * D), e, &out->d_ckv},
+      {.name = "branch", .wanted = true, .dims = WN_DIMS(M, C), .element = e, .where = &out->branch},
+      {.name = "d_res", .wanted = backward, .dims = WN_DIMS(M, C), .element = e, .where = &out->d_res},
+      {.name = "d_n", .wanted = backward, .dims = WN_DIMS(M, C), .element = e, .where = &out->d_n},
+      {.name = "d_act",
+       .wanted = backward,
+       .dims = WN_DIMS(M, of_ffn > of_att ? of_ffn : of_att),
+       .element = 1,
+       .where = &out->d_act},
+      {.name = "d_qkv",
+       .wanted = backward,
+       .dims = WN_DIMS(M, recurrent ? HD : qkv_width(c)),
+       .element = er,
+       .where = &out->d_qkv},
+      {.name = "d_q", .wanted = backward && c->qk_norm, .dims = WN_DIMS(M, HD), .element = er, .where = &out->d_q},
+      {.name = "d_k",
+       .wanted = backward && c->qk_norm && !recurrent,
+       .dims = WN_DIMS(M, c->kv_heads, D),
+       .element = er,
+       .where = &out->d_k},
+      {.name = "d_ckv",
+       .wanted = backward && c->encoder.layers > 0,
+       .dims = WN_DIMS(B, c->encoder.context, 2 * c->kv_heads * D),
+       .element = e,
+       .where = &out->d_ckv},
   };
   memset(out, 0, sizeof *out);
   WN_ARRAYS_LAY(arrays, rows);
@@ -154,16 +218,30 @@ static wn_status hidden_dropout(struct wn_run *run, int64_t l, void *x) {
 
 static struct wn_norm_site norm1_of(const struct wn_run *run, const struct wn_layer_params *p,
                                     const struct wn_layer_acts *a) {
-  return (struct wn_norm_site){p->norm1_gain, p->norm1_shift, a->rstd1, a->mean1, wn_type_field(run->types.norms)};
+  return (struct wn_norm_site){.gain = p->norm1_gain,
+                               .shift = p->norm1_shift,
+                               .rstd = a->rstd1,
+                               .mean = a->mean1,
+                               .y_type = wn_type_field(run->types.norms)};
 }
 static struct wn_norm_site norm2_of(const struct wn_run *run, const struct wn_layer_params *p,
                                     const struct wn_layer_acts *a) {
-  return (struct wn_norm_site){p->norm2_gain, p->norm2_shift, a->rstd2, a->mean2, wn_type_field(run->types.norms)};
+  return (struct wn_norm_site){.gain = p->norm2_gain,
+                               .shift = p->norm2_shift,
+                               .rstd = a->rstd2,
+                               .mean = a->mean2,
+                               .y_type = wn_type_field(run->types.norms)};
 }
 /* The norm on the output of branch 1 (attention) or 2 (feed-forward). */
 static struct wn_norm_site branch_norm_of(const struct wn_layer_params *p, const struct wn_layer_acts *a, int branch) {
-  return branch == 1 ? (struct wn_norm_site){p->post_norm1_gain, p->post_norm1_shift, a->rstd_out1, a->mean_out1, 0}
-                     : (struct wn_norm_site){p->post_norm2_gain, p->post_norm2_shift, a->rstd_out2, a->mean_out2, 0};
+  return branch == 1 ? (struct wn_norm_site){.gain = p->post_norm1_gain,
+                                             .shift = p->post_norm1_shift,
+                                             .rstd = a->rstd_out1,
+                                             .mean = a->mean_out1}
+                     : (struct wn_norm_site){.gain = p->post_norm2_gain,
+                                             .shift = p->post_norm2_shift,
+                                             .rstd = a->rstd_out2,
+                                             .mean = a->mean_out2};
 }
 
 /* The projections into and out of a branch. One into a branch reads a norm's output; its input's gradient has the
@@ -226,12 +304,14 @@ static struct wn_rope layer_rotation(const struct wn_run *run, int64_t l, void *
 }
 
 static struct wn_norm layer_query_norm(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
-  const struct wn_norm_site site = {run->model->layers[l].q_gain, -1, a->rstd_q, a->mean_q, 0};
+  const struct wn_norm_site site = {
+      .gain = run->model->layers[l].q_gain, .shift = -1, .rstd = a->rstd_q, .mean = a->mean_q};
   return head_norm(run, a, 0, run->model->config.heads, site, a->q);
 }
 static struct wn_norm layer_key_norm(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
   const wn_model_config *c = &run->model->config;
-  const struct wn_norm_site site = {run->model->layers[l].k_gain, -1, a->rstd_k, a->mean_k, 0};
+  const struct wn_norm_site site = {
+      .gain = run->model->layers[l].k_gain, .shift = -1, .rstd = a->rstd_k, .mean = a->mean_k};
   return head_norm(run, a, c->heads * c->head_size, c->kv_heads, site, a->k);
 }
 

@@ -121,7 +121,8 @@ static wn_status recurrence_rotate(struct wn_run *run, int64_t l, int64_t count,
 
 static struct wn_norm recurrence_query_norm(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
   const wn_model_config *c = &run->model->config;
-  const struct wn_norm_site site = {run->model->layers[l].q_gain, -1, a->rstd_q, a->mean_q, 0};
+  const struct wn_norm_site site = {
+      .gain = run->model->layers[l].q_gain, .shift = -1, .rstd = a->rstd_q, .mean = a->mean_q};
   struct wn_norm n = wn_head_norm_args(run, run->B * run->T, c->heads, site);
   n.x = a->qkv, n.ldx = c->heads * c->head_size;
   n.y = a->q, n.ldy = n.ldx;
@@ -134,8 +135,10 @@ static struct wn_norm recurrence_key_norm(const struct wn_run *run, int64_t l, i
   const wn_model_config *c = &run->model->config;
   const wn_dtype dtype = run->exec.dtype;
   const int64_t first = b * recurrence_stride(run, l), W = c->kv_heads * c->head_size;
-  const struct wn_norm_site site = {run->model->layers[l].k_gain, -1, wn_element(a->rstd_k, first * c->kv_heads, dtype),
-                                    wn_element(a->mean_k, first * c->kv_heads, dtype), 0};
+  const struct wn_norm_site site = {.gain = run->model->layers[l].k_gain,
+                                    .shift = -1,
+                                    .rstd = wn_element(a->rstd_k, first * c->kv_heads, dtype),
+                                    .mean = wn_element(a->mean_k, first * c->kv_heads, dtype)};
   struct wn_norm n = wn_head_norm_args(run, count + run->T, c->kv_heads, site);
   n.x = wn_element(a->kv, first * recurrence_kv_width(c), dtype), n.ldx = recurrence_kv_width(c);
   n.y = wn_element(a->k, first * W, dtype), n.ldy = W;

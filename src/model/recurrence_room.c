@@ -29,10 +29,18 @@ static void room_lay_states(const struct wn_workspace *ws, int64_t rows, struct 
   const int64_t G = room_selections(ws), all = rows + ws->T;
   const size_t e = wn_dtype_size(ws->model->dtype);
   char *f_out, *states, *f;
-  const struct wn_array shared[] = {{"selections of the block", true, WN_DIMS(ws->B, G, all), e, &f_out}};
+  const struct wn_array shared[] = {{.name = "selections of the block",
+                                     .wanted = true,
+                                     .dims = WN_DIMS(ws->B, G, all),
+                                     .element = e,
+                                     .where = &f_out}};
   const struct wn_array of_set[] = {
-      {"states", true, WN_DIMS(ws->B, all, ws->model->config.width), e, &states},
-      {"selections", true, WN_DIMS(ws->B, G, all), e, &f},
+      {.name = "states",
+       .wanted = true,
+       .dims = WN_DIMS(ws->B, all, ws->model->config.width),
+       .element = e,
+       .where = &states},
+      {.name = "selections", .wanted = true, .dims = WN_DIMS(ws->B, G, all), .element = e, .where = &f},
   };
   WN_ARRAYS_LAY(arrays, shared);
   for (int64_t i = 0; i < ws->options.recurrence_sets; i++) {
@@ -47,8 +55,11 @@ static void room_lay_inputs(const struct wn_workspace *ws, int64_t keys, struct 
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int n = wn_layer_inputs(&ws->model->config, in);
   for (int i = 0; i < n; i++) {
-    const struct wn_array table[] = {{in[i].array->name, true, WN_DIMS(ws->B, keys, in[i].width),
-                                      wn_dtype_size(ws->model->dtype), &out[in[i].slot]}};
+    const struct wn_array table[] = {{.name = in[i].array->name,
+                                      .wanted = true,
+                                      .dims = WN_DIMS(ws->B, keys, in[i].width),
+                                      .element = wn_dtype_size(ws->model->dtype),
+                                      .where = &out[in[i].slot]}};
     if (in[i].how->of_keys) WN_ARRAYS_LAY(arrays, table);
   }
 }
@@ -59,10 +70,18 @@ static void room_lay_keys(const struct wn_workspace *ws, int64_t rows, struct wn
   const int64_t keys = rows + ws->T, D = c->head_size, Hkv = c->kv_heads;
   const size_t e = wn_dtype_size(ws->model->dtype);
   const struct wn_array table[] = {
-      {"keys and values", true, WN_DIMS(ws->B, keys, 2 * Hkv * D), e, &out->kv},
-      {"keys", c->qk_norm, WN_DIMS(ws->B, keys, Hkv, D), e, &out->k},
-      {"rstd_k", c->qk_norm, WN_DIMS(ws->B, keys, Hkv), e, &out->rstd_k},
-      {"mean_k", c->qk_norm && c->norm == WN_NORM_LAYER, WN_DIMS(ws->B, keys, Hkv), e, &out->mean_k},
+      {.name = "keys and values",
+       .wanted = true,
+       .dims = WN_DIMS(ws->B, keys, 2 * Hkv * D),
+       .element = e,
+       .where = &out->kv},
+      {.name = "keys", .wanted = c->qk_norm, .dims = WN_DIMS(ws->B, keys, Hkv, D), .element = e, .where = &out->k},
+      {.name = "rstd_k", .wanted = c->qk_norm, .dims = WN_DIMS(ws->B, keys, Hkv), .element = e, .where = &out->rstd_k},
+      {.name = "mean_k",
+       .wanted = c->qk_norm && c->norm == WN_NORM_LAYER,
+       .dims = WN_DIMS(ws->B, keys, Hkv),
+       .element = e,
+       .where = &out->mean_k},
   };
   WN_ARRAYS_LAY(arrays, table);
   room_lay_inputs(ws, keys, arrays, out->input);
@@ -74,8 +93,16 @@ static void room_lay_gradients(const struct wn_workspace *ws, int64_t rows, stru
   const int64_t keys = rows + ws->T, D = c->head_size, Hkv = c->kv_heads;
   const size_t e = wn_dtype_size(ws->model->dtype);
   const struct wn_array table[] = {
-      {"gradients of keys and values", true, WN_DIMS(ws->B, keys, 2 * Hkv * D), e, &out->d_kv},
-      {"gradients of keys", c->qk_norm, WN_DIMS(ws->B, keys, Hkv, D), e, &out->d_k},
+      {.name = "gradients of keys and values",
+       .wanted = true,
+       .dims = WN_DIMS(ws->B, keys, 2 * Hkv * D),
+       .element = e,
+       .where = &out->d_kv},
+      {.name = "gradients of keys",
+       .wanted = c->qk_norm,
+       .dims = WN_DIMS(ws->B, keys, Hkv, D),
+       .element = e,
+       .where = &out->d_k},
   };
   WN_ARRAYS_LAY(arrays, table);
   room_lay_inputs(ws, keys, arrays, out->d_input);
@@ -141,7 +168,8 @@ static wn_status room_move_in(struct wn_workspace *ws, int64_t l, int64_t rows) 
   wn_workspace_memory(ws)->release(room->states);
   wn_workspace_memory(ws)->release(room->keys);
   ws->recurrence_bytes += states.bytes + keys.bytes - room->bytes;
-  *room = (struct wn_recurrence_room){rows, new_states, new_keys, states.bytes + keys.bytes};
+  *room = (struct wn_recurrence_room){
+      .rows = rows, .states = new_states, .keys = new_keys, .bytes = states.bytes + keys.bytes};
   return WN_OK;
 }
 
@@ -162,7 +190,7 @@ static wn_status room_fit_shared(struct wn_workspace *ws) {
   WN_TRY(room_replace(ws, "the keys of the widest layer with recurrence", s.bytes, &now));
   wn_workspace_memory(ws)->release(shared->keys);
   ws->recurrence_bytes += s.bytes - shared->bytes;
-  *shared = (struct wn_recurrence_room){widest, NULL, now, s.bytes};
+  *shared = (struct wn_recurrence_room){.rows = widest, .keys = now, .bytes = s.bytes};
   s = (struct wn_arrays){.base = now};
   if (!room_own_keys(ws)) room_lay_keys(ws, widest, &s, &acts);
   if (ws->options.backward) room_lay_gradients(ws, widest, &s, &ws->temp);

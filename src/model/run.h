@@ -45,7 +45,7 @@ struct wn_layer_types {
   wn_dtype rows;  /* qkv, q, k, att, and their gradients */
 };
 static inline struct wn_layer_types wn_layer_types_of(wn_dtype dtype) {
-  return (struct wn_layer_types){dtype, dtype, dtype, dtype};
+  return (struct wn_layer_types){.all = dtype, .norms = dtype, .ffn = dtype, .rows = dtype};
 }
 /* The type as the operations' fields want it, where WN_F32 (zero) means exec's dtype. */
 static inline wn_dtype wn_type_field(wn_dtype type) {

@@ -75,13 +75,16 @@ wn_status wn_run_embed(struct wn_run *run, void *raw, void *rstd, void *mean, vo
   embedding.y = c->embed_norm ? raw : x;
   WN_TRY(wn_run_embedding_forward(run, &embedding));
   if (c->embed_norm)
-    WN_TRY(wn_run_norm(run, embedding.M, (struct wn_norm_site){outer->embed_gain, outer->embed_shift, rstd, mean, 0},
-                       raw, NULL, NULL, x));
+    WN_TRY(wn_run_norm(
+        run, embedding.M,
+        (struct wn_norm_site){.gain = outer->embed_gain, .shift = outer->embed_shift, .rstd = rstd, .mean = mean}, raw,
+        NULL, NULL, x));
   return wn_run_dropout(run, 0, x);
 }
 
 struct wn_norm_site wn_run_final_norm(const struct wn_run *run, void *rstd, void *mean) {
-  return (struct wn_norm_site){run->model->outer.norm_gain, run->model->outer.norm_shift, rstd, mean, 0};
+  return (struct wn_norm_site){
+      .gain = run->model->outer.norm_gain, .shift = run->model->outer.norm_shift, .rstd = rstd, .mean = mean};
 }
 
 /* Does the pass compute L_mem? */
@@ -187,7 +190,9 @@ wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws) {
   WN_TRY(wn_run_dropout(run, 0, ws->temp.d_res));
   if (c->embed_norm)
     WN_TRY(wn_run_norm_grad(
-        run, M, (struct wn_norm_site){outer->embed_gain, outer->embed_shift, ws->embed_rstd, ws->embed_mean, 0},
+        run, M,
+        (struct wn_norm_site){
+            .gain = outer->embed_gain, .shift = outer->embed_shift, .rstd = ws->embed_rstd, .mean = ws->embed_mean},
         ws->embedded, ws->temp.d_res, ws->temp.d_res, false));
   struct wn_embedding embedding = step_embedding(run);
   embedding.dy = ws->temp.d_res;

@@ -50,7 +50,7 @@ static void reuse_gather(struct wn_reuse *r, const struct wn_reuse_task *t, int6
     if (h->sk) out->sk += at * r->select_width;
     return;
   }
-  *out = (struct wn_reuse_held){NULL, r->k, r->v, r->sq, r->sk};
+  *out = (struct wn_reuse_held){.k = r->k, .v = r->v, .sq = r->sq, .sk = r->sk};
   wn_reuse_copy(r, t->B, (struct wn_reuse_rows){r->k, 0, W}, (struct wn_reuse_rows){h->k, t->row0, W}, 0, before);
   wn_reuse_copy(r, t->B, (struct wn_reuse_rows){r->v, 0, W}, (struct wn_reuse_rows){h->v, t->row0, W}, 0, before);
   reuse_place_new(r, t, op->k, op->s_k, W, r->k);
@@ -139,7 +139,7 @@ wn_status wn_reuse_attend(struct wn_run *run, struct wn_reuse *r, const struct w
   wn_layer_attention(run, l, a, &op);
   op = wn_attention_forward_only(&op);
   if (run->measuring)
-    *h = (struct wn_reuse_held){NULL, r->k, r->v, r->sq, r->sk};
+    *h = (struct wn_reuse_held){.k = r->k, .v = r->v, .sq = r->sq, .sk = r->sk};
   else
     reuse_gather(r, t, l, &op, h);
   op.k = h->k, op.v = h->v;

@@ -44,9 +44,17 @@ static wn_status set_allocate(const struct reader *in, int64_t rows, struct wn_p
   set->rows = set->all_rows = rows;
   set->T = in->T;
   const struct wn_array own[] = {
-      {"sums", true, WN_DIMS(round + 1), sizeof *set->sums, &set->sums},
-      {"tokens", true, WN_DIMS(rows, in->T), sizeof *set->tokens, &set->tokens},
-      {"targets", true, WN_DIMS(rows, in->T), sizeof *set->targets, &set->targets},
+      {.name = "sums", .wanted = true, .dims = WN_DIMS(round + 1), .element = sizeof *set->sums, .where = &set->sums},
+      {.name = "tokens",
+       .wanted = true,
+       .dims = WN_DIMS(rows, in->T),
+       .element = sizeof *set->tokens,
+       .where = &set->tokens},
+      {.name = "targets",
+       .wanted = true,
+       .dims = WN_DIMS(rows, in->T),
+       .element = sizeof *set->targets,
+       .where = &set->targets},
   };
   return WN_ARRAYS_CREATE(in->ctx, &set->arrays, in->what, own);
 }
@@ -105,7 +113,13 @@ wn_status wn_prune_set_load(wn_context *ctx, const char *what, const wn_prune_da
                    (long long)data->rows, (long long)T);
   wn_token_file *file;
   WN_TRY(wn_token_file_open(ctx, data->path, &file));
-  const struct reader in = {ctx, what, data, file, wn_token_file_count(file), T, vocab_size};
+  const struct reader in = {.ctx = ctx,
+                            .what = what,
+                            .data = data,
+                            .file = file,
+                            .count = wn_token_file_count(file),
+                            .T = T,
+                            .vocab_size = vocab_size};
   wn_status status = data->long_only ? set_load_documents(&in, out) : set_load_blocks(&in, out);
   wn_token_file_close(file);
   if (status != WN_OK) {

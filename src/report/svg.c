@@ -262,8 +262,9 @@ static int svg_add_legend(struct wn_text *t, const wn_figure *f) {
 static double svg_find_scales(const wn_figure *f, bool points, struct scale *x, struct scale *y) {
   int64_t most = 1;
   double bar = 0;
-  *x = (struct scale){f->x[0].log, true, INFINITY, -INFINITY, LEFT, WIDTH - RIGHT};
-  *y = (struct scale){f->y.log, false, INFINITY, -INFINITY, TOP + PLOT_HEIGHT, TOP};
+  *x = (struct scale){
+      .log = f->x[0].log, .whole = true, .low = INFINITY, .high = -INFINITY, .from = LEFT, .to = WIDTH - RIGHT};
+  *y = (struct scale){.log = f->y.log, .low = INFINITY, .high = -INFINITY, .from = TOP + PLOT_HEIGHT, .to = TOP};
   for (int s = 0; s < f->series_count; s++) {
     const wn_figure_series *line = &f->series[s];
     if (line->count > most) most = line->count;

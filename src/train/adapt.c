@@ -310,7 +310,8 @@ wn_status wn_adapt_recipe(wn_context *ctx, const char *model, const char *path, 
     if (status == WN_OK) status = wn_recipe_check_json(ctx, path, file);
   }
   /* Read twice: the first reading tells which mechanisms are new, so that others do not get settings without effect. */
-  const struct adaptation a = {path ? path : model, &config, its, file, sets, set_count};
+  const struct adaptation a = {
+      .where = path ? path : model, .config = &config, .its = its, .file = file, .sets = sets, .set_count = set_count};
   if (status == WN_OK) status = read_adapted(ctx, &a, NULL, &asked);
   if (status == WN_OK) status = read_adapted(ctx, &a, &asked.model.attention, out);
   json_decref(file);

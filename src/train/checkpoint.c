@@ -34,8 +34,8 @@ static const struct wn_field state_fields[] = {
     STATE("parameters", WN_FIELD_STRING, parameters, 0, 24, "fingerprint of the parameters"),
     STATE("moments", WN_FIELD_STRING, moments, 0, 24, "fingerprint of the optimizer's arrays"),
 };
-static const struct wn_field_group state_group = {"", state_fields, sizeof state_fields / sizeof state_fields[0], 0,
-                                                  false};
+static const struct wn_field_group state_group = {
+    .prefix = "", .fields = state_fields, .count = sizeof state_fields / sizeof state_fields[0]};
 
 static const char *optimizer_name(wn_optimizer_kind kind) {
   return kind == WN_OPT_MUON ? "muon" : kind == WN_OPT_ADAMW ? "adamw" : "adagrad";

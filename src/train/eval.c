@@ -97,11 +97,19 @@ static wn_status eval_buffers_init(wn_context *ctx, const struct wn_model *model
                                    struct eval_buffers *b) {
   const int64_t B = job->B, T = job->T, S = job->S;
   const struct wn_array rows[] = {
-      {"tokens", true, WN_DIMS(B, T), sizeof *b->tokens, &b->tokens},
-      {"targets", true, WN_DIMS(B, T), sizeof *b->targets, &b->targets},
-      {"document starts", true, WN_DIMS(B, T), sizeof *b->doc_start, &b->doc_start},
-      {"inputs", true, WN_DIMS(B, S), sizeof *b->inputs, &b->inputs},
-      {"input counts", S > 0, WN_DIMS(B), sizeof *b->input_count, &b->input_count},
+      {.name = "tokens", .wanted = true, .dims = WN_DIMS(B, T), .element = sizeof *b->tokens, .where = &b->tokens},
+      {.name = "targets", .wanted = true, .dims = WN_DIMS(B, T), .element = sizeof *b->targets, .where = &b->targets},
+      {.name = "document starts",
+       .wanted = true,
+       .dims = WN_DIMS(B, T),
+       .element = sizeof *b->doc_start,
+       .where = &b->doc_start},
+      {.name = "inputs", .wanted = true, .dims = WN_DIMS(B, S), .element = sizeof *b->inputs, .where = &b->inputs},
+      {.name = "input counts",
+       .wanted = S > 0,
+       .dims = WN_DIMS(B),
+       .element = sizeof *b->input_count,
+       .where = &b->input_count},
   };
   memset(b, 0, sizeof *b);
   WN_ARRAYS_LAY(&b->arrays, rows);
@@ -239,7 +247,7 @@ wn_status wn_eval_observed(wn_context *ctx, wn_model *model, const wn_data_sourc
                    (long long)recurrence);
   struct wn_eval_sums sums;
   double start = wn_seconds_now();
-  struct source_user user = {ctx, source, options ? options->seed : 0, B};
+  struct source_user user = {.ctx = ctx, .source = source, .seed = options ? options->seed : 0, .B = B};
   const struct eval_job job = {.options = options,
                                .B = B,
                                .T = T,
@@ -294,7 +302,7 @@ static wn_status eval_ids(wn_context *ctx, wn_model *model, const int32_t *ids, 
   const int64_t recurrence = eval_recurrence(model, options);
   uint64_t batches = options && options->max_batches && options->max_batches < all ? options->max_batches : all;
   struct wn_eval_sums sums;
-  struct text_user user = {ids, count, B, T, recurrence > 0 ? (size_t)all : 0};
+  struct text_user user = {.ids = ids, .count = count, .B = B, .T = T, .stretch = recurrence > 0 ? (size_t)all : 0};
   const struct eval_job job = {.options = options,
                                .B = B,
                                .T = T,

@@ -188,18 +188,58 @@ wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_opt
   WN_TRY(optimizer_pieces(ctx, opt, share));
   const size_t scratch = optimizer_scratch(opt);
   const struct wn_array arrays[] = {
-      {"first moment", kind != WN_OPT_ADAGRAD, WN_DIMS((int64_t)opt->total), element(opt), &opt->m},
-      {"second moment", true, WN_DIMS((int64_t)opt->total_v), element(opt), &opt->v},
-      {"orthogonal momentum", true, WN_DIMS(opt->muon.most), element(opt), &opt->muon.x},
-      {"its next iterate", true, WN_DIMS(opt->muon.most), element(opt), &opt->muon.y},
-      {"its square", true, WN_DIMS(opt->muon.least), element(opt), &opt->muon.a},
-      {"its fourth power", true, WN_DIMS(opt->muon.least), element(opt), &opt->muon.b},
-      {"its sum of squares", opt->muon.most > 0, WN_DIMS(1), sizeof *opt->muon.sum, &opt->muon.sum},
-      {"sums of squares", true, WN_DIMS(opt->piece_count), sizeof *opt->sums, &opt->sums},
-      {"scratch", true, WN_DIMS((int64_t)scratch), 1, &opt->exec.scratch},
+      {.name = "first moment",
+       .wanted = kind != WN_OPT_ADAGRAD,
+       .dims = WN_DIMS((int64_t)opt->total),
+       .element = element(opt),
+       .where = &opt->m},
+      {.name = "second moment",
+       .wanted = true,
+       .dims = WN_DIMS((int64_t)opt->total_v),
+       .element = element(opt),
+       .where = &opt->v},
+      {.name = "orthogonal momentum",
+       .wanted = true,
+       .dims = WN_DIMS(opt->muon.most),
+       .element = element(opt),
+       .where = &opt->muon.x},
+      {.name = "its next iterate",
+       .wanted = true,
+       .dims = WN_DIMS(opt->muon.most),
+       .element = element(opt),
+       .where = &opt->muon.y},
+      {.name = "its square",
+       .wanted = true,
+       .dims = WN_DIMS(opt->muon.least),
+       .element = element(opt),
+       .where = &opt->muon.a},
+      {.name = "its fourth power",
+       .wanted = true,
+       .dims = WN_DIMS(opt->muon.least),
+       .element = element(opt),
+       .where = &opt->muon.b},
+      {.name = "its sum of squares",
+       .wanted = opt->muon.most > 0,
+       .dims = WN_DIMS(1),
+       .element = sizeof *opt->muon.sum,
+       .where = &opt->muon.sum},
+      {.name = "sums of squares",
+       .wanted = true,
+       .dims = WN_DIMS(opt->piece_count),
+       .element = sizeof *opt->sums,
+       .where = &opt->sums},
+      {.name = "scratch", .wanted = true, .dims = WN_DIMS((int64_t)scratch), .element = 1, .where = &opt->exec.scratch},
   };
-  const struct wn_array own[] = {{"gradient norms", true, WN_DIMS(count, MODULES), sizeof *opt->norms, &opt->norms},
-                                 {"squares", true, WN_DIMS(opt->piece_count), sizeof *opt->squares, &opt->squares}};
+  const struct wn_array own[] = {{.name = "gradient norms",
+                                  .wanted = true,
+                                  .dims = WN_DIMS(count, MODULES),
+                                  .element = sizeof *opt->norms,
+                                  .where = &opt->norms},
+                                 {.name = "squares",
+                                  .wanted = true,
+                                  .dims = WN_DIMS(opt->piece_count),
+                                  .element = sizeof *opt->squares,
+                                  .where = &opt->squares}};
   WN_TRY(WN_ARRAYS_CREATE_IN(ctx, model->backend->memory, &opt->arrays, "optimizer state", arrays));
   WN_TRY(WN_ARRAYS_CREATE(ctx, &opt->own, "gradient norms", own));
   opt->exec.scratch_bytes = scratch;
@@ -354,7 +394,8 @@ static wn_status step_piece(const struct step *s, const struct wn_optimizer_piec
 
 wn_status wn_optimizer_apply(struct wn_optimizer *opt, const wn_train_config *config, const void *grads, double lr,
                              double muon_lr, int64_t number) {
-  const struct step step = {opt, config, grads, lr, muon_lr, number};
+  const struct step step = {
+      .opt = opt, .config = config, .grads = grads, .lr = lr, .muon_lr = muon_lr, .number = number};
   double global = 1;
   if (config->clip > 0) {
     double total = 0;

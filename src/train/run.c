@@ -210,11 +210,23 @@ static wn_status open_sources(struct run *r) {
     WN_TRY(wn_data_source_create(ctx, &c->data, "val", T, vocab, &r->val));
   const int64_t B = c->train.batch, A = c->train.accumulate, S = wn_data_source_input_length(r->train);
   const struct wn_array rows[] = {
-      {"tokens", true, WN_DIMS(A, B, T), sizeof *r->tokens, &r->tokens},
-      {"targets", true, WN_DIMS(A, B, T), sizeof *r->targets, &r->targets},
-      {"document starts", true, WN_DIMS(A, B, T), sizeof *r->doc_start, &r->doc_start},
-      {"inputs", true, WN_DIMS(A, B, S), sizeof *r->inputs, &r->inputs},
-      {"input counts", S > 0, WN_DIMS(A, B), sizeof *r->input_count, &r->input_count},
+      {.name = "tokens", .wanted = true, .dims = WN_DIMS(A, B, T), .element = sizeof *r->tokens, .where = &r->tokens},
+      {.name = "targets",
+       .wanted = true,
+       .dims = WN_DIMS(A, B, T),
+       .element = sizeof *r->targets,
+       .where = &r->targets},
+      {.name = "document starts",
+       .wanted = true,
+       .dims = WN_DIMS(A, B, T),
+       .element = sizeof *r->doc_start,
+       .where = &r->doc_start},
+      {.name = "inputs", .wanted = true, .dims = WN_DIMS(A, B, S), .element = sizeof *r->inputs, .where = &r->inputs},
+      {.name = "input counts",
+       .wanted = S > 0,
+       .dims = WN_DIMS(A, B),
+       .element = sizeof *r->input_count,
+       .where = &r->input_count},
   };
   return WN_ARRAYS_CREATE(ctx, &r->arrays, "a batch (train.batch * train.accumulate * train.context)", rows);
 }

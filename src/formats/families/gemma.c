@@ -50,10 +50,16 @@ static const struct wn_name gemma_gguf_rows[] = {
 static const char *const gemma_ignored[] = {".rotary_emb.inv_freq", NULL};
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
-static const struct wn_names gemma_hf_names = {"Hugging Face Gemma", "model.", gemma_hf_rows, COUNT(gemma_hf_rows),
-                                               gemma_ignored};
-static const struct wn_names gemma_gguf_names = {"GGUF gemma", "", gemma_gguf_rows, COUNT(gemma_gguf_rows),
-                                                 gemma_ignored};
+static const struct wn_names gemma_hf_names = {.title = "Hugging Face Gemma",
+                                               .prefix = "model.",
+                                               .rows = gemma_hf_rows,
+                                               .count = COUNT(gemma_hf_rows),
+                                               .ignored = gemma_ignored};
+static const struct wn_names gemma_gguf_names = {.title = "GGUF gemma",
+                                                 .prefix = "",
+                                                 .rows = gemma_gguf_rows,
+                                                 .count = COUNT(gemma_gguf_rows),
+                                                 .ignored = gemma_ignored};
 
 /* The differences between the two. */
 struct gemma_kind {

@@ -49,10 +49,16 @@ static const struct wn_name gpt2_gguf_rows[] = {
 static const char *const gpt2_gguf_ignored[] = {NULL};
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
-static const struct wn_names gpt2_hf_names = {"Hugging Face GPT-2", "transformer.", gpt2_hf_rows, COUNT(gpt2_hf_rows),
-                                              gpt2_hf_ignored};
-static const struct wn_names gpt2_gguf_names = {"GGUF gpt2", "", gpt2_gguf_rows, COUNT(gpt2_gguf_rows),
-                                                gpt2_gguf_ignored};
+static const struct wn_names gpt2_hf_names = {.title = "Hugging Face GPT-2",
+                                              .prefix = "transformer.",
+                                              .rows = gpt2_hf_rows,
+                                              .count = COUNT(gpt2_hf_rows),
+                                              .ignored = gpt2_hf_ignored};
+static const struct wn_names gpt2_gguf_names = {.title = "GGUF gpt2",
+                                                .prefix = "",
+                                                .rows = gpt2_gguf_rows,
+                                                .count = COUNT(gpt2_gguf_rows),
+                                                .ignored = gpt2_gguf_ignored};
 
 /* Of several names of a kind the first is written. */
 static const struct {

@@ -58,10 +58,16 @@ static const struct wn_name llama_gguf_rows[] = {
 static const char *const llama_gguf_ignored[] = {".attn_rot_embd", NULL};
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
-const struct wn_names wn_llama_hf_names = {"Hugging Face Llama", "model.", llama_hf_rows, COUNT(llama_hf_rows),
-                                           llama_hf_ignored};
-const struct wn_names wn_llama_gguf_names = {"GGUF llama", "", llama_gguf_rows, COUNT(llama_gguf_rows),
-                                             llama_gguf_ignored};
+const struct wn_names wn_llama_hf_names = {.title = "Hugging Face Llama",
+                                           .prefix = "model.",
+                                           .rows = llama_hf_rows,
+                                           .count = COUNT(llama_hf_rows),
+                                           .ignored = llama_hf_ignored};
+const struct wn_names wn_llama_gguf_names = {.title = "GGUF llama",
+                                             .prefix = "",
+                                             .rows = llama_gguf_rows,
+                                             .count = COUNT(llama_gguf_rows),
+                                             .ignored = llama_gguf_ignored};
 
 const char *const wn_llama_keys[] = {"position", "rope_scaling", "rope_factors", "rope_size",
                                      "bias",     "qkv_bias",     "qk_norm",      NULL};

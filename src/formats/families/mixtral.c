@@ -11,8 +11,11 @@ static const struct wn_name mixtral_rows[] = {
     {.ours = "experts.%lld.out.weight", .theirs = {"layers.%lld.block_sparse_moe.experts.%lld.w2.weight"}},
 };
 static const char *const mixtral_ignored[] = {".rotary_emb.inv_freq", NULL};
-static const struct wn_names mixtral_names = {"Hugging Face Mixtral", "model.", mixtral_rows,
-                                              (int)(sizeof mixtral_rows / sizeof *mixtral_rows), mixtral_ignored};
+static const struct wn_names mixtral_names = {.title = "Hugging Face Mixtral",
+                                              .prefix = "model.",
+                                              .rows = mixtral_rows,
+                                              .count = (int)(sizeof mixtral_rows / sizeof *mixtral_rows),
+                                              .ignored = mixtral_ignored};
 static const char *const mixtral_hf_keys[] = {"num_local_experts", NULL};
 
 static wn_status mixtral_read(const struct wn_hf_keys *k, wn_model_config *c) {

@@ -36,10 +36,16 @@ static const struct wn_name olmo2_gguf_rows[] = {
 static const char *const olmo2_ignored[] = {".rotary_emb.inv_freq", NULL};
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
-static const struct wn_names olmo2_hf_names = {"Hugging Face OLMo 2", "model.", olmo2_hf_rows, COUNT(olmo2_hf_rows),
-                                               olmo2_ignored};
-static const struct wn_names olmo2_gguf_names = {"GGUF olmo2", "", olmo2_gguf_rows, COUNT(olmo2_gguf_rows),
-                                                 olmo2_ignored};
+static const struct wn_names olmo2_hf_names = {.title = "Hugging Face OLMo 2",
+                                               .prefix = "model.",
+                                               .rows = olmo2_hf_rows,
+                                               .count = COUNT(olmo2_hf_rows),
+                                               .ignored = olmo2_ignored};
+static const struct wn_names olmo2_gguf_names = {.title = "GGUF olmo2",
+                                                 .prefix = "",
+                                                 .rows = olmo2_gguf_rows,
+                                                 .count = COUNT(olmo2_gguf_rows),
+                                                 .ignored = olmo2_ignored};
 
 static void olmo2_shape(wn_model_config *c) {
   c->norm_place = WN_NORM_BRANCH;

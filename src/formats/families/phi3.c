@@ -39,9 +39,16 @@ static const struct wn_name phi3_gguf_rows[] = {
 static const char *const phi3_ignored[] = {".rotary_emb.inv_freq", NULL};
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
-static const struct wn_names phi3_hf_names = {"Hugging Face Phi-3", "model.", phi3_hf_rows, COUNT(phi3_hf_rows),
-                                              phi3_ignored};
-static const struct wn_names phi3_gguf_names = {"GGUF phi3", "", phi3_gguf_rows, COUNT(phi3_gguf_rows), phi3_ignored};
+static const struct wn_names phi3_hf_names = {.title = "Hugging Face Phi-3",
+                                              .prefix = "model.",
+                                              .rows = phi3_hf_rows,
+                                              .count = COUNT(phi3_hf_rows),
+                                              .ignored = phi3_ignored};
+static const struct wn_names phi3_gguf_names = {.title = "GGUF phi3",
+                                                .prefix = "",
+                                                .rows = phi3_gguf_rows,
+                                                .count = COUNT(phi3_gguf_rows),
+                                                .ignored = phi3_ignored};
 
 enum { PHI3_CONTEXT = 4096 }; /* original context, where config.json gives none */
 

@@ -23,8 +23,12 @@ static void h2o_init(wn_budgets *budgets) {
 }
 
 static const struct wn_field h2o_fields[] = {
-    {"recent", WN_FIELD_DOUBLE, offsetof(wn_budgets, recent), 0, 1, NULL,
-     "h2o: the part of a budget for the most recent tokens"},
+    {.key = "recent",
+     .type = WN_FIELD_DOUBLE,
+     .offset = offsetof(wn_budgets, recent),
+     .min = 0,
+     .max = 1,
+     .help = "h2o: the part of a budget for the most recent tokens"},
 };
 
 const struct wn_policy_row wn_policy_h2o = {

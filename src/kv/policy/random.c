@@ -7,7 +7,12 @@ static void random_rule(const wn_budgets *budgets, struct wn_evict_rule *out) {
 }
 
 static const struct wn_field random_fields[] = {
-    {"seed", WN_FIELD_UINT64, offsetof(wn_budgets, seed), 0, 18446744073709551615.0, NULL, "random: the seed"},
+    {.key = "seed",
+     .type = WN_FIELD_UINT64,
+     .offset = offsetof(wn_budgets, seed),
+     .min = 0,
+     .max = 18446744073709551615.0,
+     .help = "random: the seed"},
 };
 
 const struct wn_policy_row wn_policy_random = {

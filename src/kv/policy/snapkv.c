@@ -35,11 +35,23 @@ static void snapkv_init(wn_budgets *budgets) {
 static const char *const snapkv_pools[] = {"mean", "max", NULL};
 #define SNAPKV_AT(member) offsetof(wn_budgets, snapkv.member)
 static const struct wn_field snapkv_fields[] = {
-    {"snapkv.rows", WN_FIELD_INT64, SNAPKV_AT(rows), 1, SNAPKV_ROWS_MAX, NULL,
-     "snapkv: the last rows, which vote; as many recent tokens are protected, at most half of a budget"},
-    {"snapkv.neighbours", WN_FIELD_INT64, SNAPKV_AT(neighbours), 0, WN_EVICT_NEIGHBOURS, NULL,
-     "snapkv: votes are pooled over this many positions on each side"},
-    {"snapkv.pool", WN_FIELD_ENUM, SNAPKV_AT(pool), 0, 0, snapkv_pools, "snapkv: mean or max of the votes"},
+    {.key = "snapkv.rows",
+     .type = WN_FIELD_INT64,
+     .offset = SNAPKV_AT(rows),
+     .min = 1,
+     .max = SNAPKV_ROWS_MAX,
+     .help = "snapkv: the last rows, which vote; as many recent tokens are protected, at most half of a budget"},
+    {.key = "snapkv.neighbours",
+     .type = WN_FIELD_INT64,
+     .offset = SNAPKV_AT(neighbours),
+     .min = 0,
+     .max = WN_EVICT_NEIGHBOURS,
+     .help = "snapkv: votes are pooled over this many positions on each side"},
+    {.key = "snapkv.pool",
+     .type = WN_FIELD_ENUM,
+     .offset = SNAPKV_AT(pool),
+     .names = snapkv_pools,
+     .help = "snapkv: mean or max of the votes"},
 };
 
 const struct wn_policy_row wn_policy_snapkv = {

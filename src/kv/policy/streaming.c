@@ -12,10 +12,16 @@ static void streaming_init(wn_budgets *budgets) {
 }
 
 static const struct wn_field streaming_fields[] = {
-    {"sinks", WN_FIELD_INT64, offsetof(wn_budgets, sinks), 0, 1 << 20, NULL,
-     "streaming: first tokens that are never evicted"},
-    {"cache_positions", WN_FIELD_BOOL, offsetof(wn_budgets, cache_positions), 0, 0, NULL,
-     "streaming: a token's position is its cache position"},
+    {.key = "sinks",
+     .type = WN_FIELD_INT64,
+     .offset = offsetof(wn_budgets, sinks),
+     .min = 0,
+     .max = 1 << 20,
+     .help = "streaming: first tokens that are never evicted"},
+    {.key = "cache_positions",
+     .type = WN_FIELD_BOOL,
+     .offset = offsetof(wn_budgets, cache_positions),
+     .help = "streaming: a token's position is its cache position"},
 };
 
 const struct wn_policy_row wn_policy_streaming = {

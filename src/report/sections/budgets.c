@@ -255,5 +255,5 @@ wn_status wn_survival_save_svg(wn_context *ctx, const wn_survival_report *report
   return wn_drawing_save_svg(&d, title, path);
 }
 
-const struct wn_section wn_section_budgets = {"budgets", "What budgets keep", WN_NEEDS_MODELS | WN_NEEDS_BUDGETS,
-                                              budgets_draw};
+const struct wn_section wn_section_budgets = {
+    .name = "budgets", .title = "What budgets keep", .needs = WN_NEEDS_MODELS | WN_NEEDS_BUDGETS, .draw = budgets_draw};

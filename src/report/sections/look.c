@@ -145,4 +145,5 @@ wn_status wn_look_save_svg(wn_context *ctx, const wn_look_report *report, const 
   return wn_drawing_save_svg(&d, title, path);
 }
 
-const struct wn_section wn_section_look = {"look", "What heads look at", WN_NEEDS_MODELS, look_draw};
+const struct wn_section wn_section_look = {
+    .name = "look", .title = "What heads look at", .needs = WN_NEEDS_MODELS, .draw = look_draw};

@@ -159,4 +159,5 @@ wn_status wn_meaning_fits_save_svg(wn_context *ctx, const wn_meaning_report *rep
   return wn_drawing_save_svg(&d, title, path);
 }
 
-const struct wn_section wn_section_meaning = {"meaning", "Meaningful attention", WN_NEEDS_MODELS, meaning_draw};
+const struct wn_section wn_section_meaning = {
+    .name = "meaning", .title = "Meaningful attention", .needs = WN_NEEDS_MODELS, .draw = meaning_draw};

@@ -227,4 +227,5 @@ wn_status wn_prune_comparison_save_svg(wn_context *ctx, const wn_prune_compariso
   return wn_drawing_save_svg(&d, title, path);
 }
 
-const struct wn_section wn_section_memory = {"memory", "Quality against memory", WN_NEEDS_SEARCHES, memory_draw};
+const struct wn_section wn_section_memory = {
+    .name = "memory", .title = "Quality against memory", .needs = WN_NEEDS_SEARCHES, .draw = memory_draw};

@@ -72,4 +72,5 @@ static wn_status spans_draw(struct wn_report *r) {
   return WN_OK;
 }
 
-const struct wn_section wn_section_spans = {"spans", "Spans", WN_NEEDS_MODELS, spans_draw};
+const struct wn_section wn_section_spans = {
+    .name = "spans", .title = "Spans", .needs = WN_NEEDS_MODELS, .draw = spans_draw};

@@ -169,5 +169,5 @@ static wn_status texts_draw(struct wn_report *r) {
   return wn_page_add_texts(r->page, r->command);
 }
 
-const struct wn_section wn_section_texts = {"texts", "Attention, selections and evictions", WN_NEEDS_MODELS,
-                                            texts_draw};
+const struct wn_section wn_section_texts = {
+    .name = "texts", .title = "Attention, selections and evictions", .needs = WN_NEEDS_MODELS, .draw = texts_draw};

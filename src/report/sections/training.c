@@ -78,20 +78,49 @@ static const struct training_figure {
   size_t column;
   bool log, exponential;
 } training_figures[] = {
-    {"validation", "Perplexity on the validation set", "exp of the validation loss, where it was measured.",
-     "perplexity", offsetof(wn_train_log, val_loss), false, true},
-    {"accuracy", "Accuracy on the validation set", "Share of positions whose most likely token is the right one.",
-     "accuracy", offsetof(wn_train_log, val_accuracy), false, false},
-    {"learning-rate", "Learning rate", "Of each step.", "learning rate", offsetof(wn_train_log, lr), false, false},
-    {"speed", "Tokens per second", "Speed of each step, without evaluations.", "tokens/s",
-     offsetof(wn_train_log, tokens_per_second), false, false},
-    {"gradient", "Gradient norm", "Before clipping.", "norm", offsetof(wn_train_log, grad_norm), true, false},
-    {"span", "Mean span", "Mean over heads and layers of the learned spans, in tokens.", "tokens",
-     offsetof(wn_train_log, span), false, false},
-    {"mem-loss", "Memory loss", "The term of L_mem that the loss adds.", "loss", offsetof(wn_train_log, mem_loss), true,
-     false},
-    {"train-budget", "Budget in training", "Mean of the layers' budgets in force.", "tokens",
-     offsetof(wn_train_log, budget), false, false},
+    {.id = "validation",
+     .title = "Perplexity on the validation set",
+     .about = "exp of the validation loss, where it was measured.",
+     .label = "perplexity",
+     .column = offsetof(wn_train_log, val_loss),
+     .exponential = true},
+    {.id = "accuracy",
+     .title = "Accuracy on the validation set",
+     .about = "Share of positions whose most likely token is the right one.",
+     .label = "accuracy",
+     .column = offsetof(wn_train_log, val_accuracy)},
+    {.id = "learning-rate",
+     .title = "Learning rate",
+     .about = "Of each step.",
+     .label = "learning rate",
+     .column = offsetof(wn_train_log, lr)},
+    {.id = "speed",
+     .title = "Tokens per second",
+     .about = "Speed of each step, without evaluations.",
+     .label = "tokens/s",
+     .column = offsetof(wn_train_log, tokens_per_second)},
+    {.id = "gradient",
+     .title = "Gradient norm",
+     .about = "Before clipping.",
+     .label = "norm",
+     .column = offsetof(wn_train_log, grad_norm),
+     .log = true},
+    {.id = "span",
+     .title = "Mean span",
+     .about = "Mean over heads and layers of the learned spans, in tokens.",
+     .label = "tokens",
+     .column = offsetof(wn_train_log, span)},
+    {.id = "mem-loss",
+     .title = "Memory loss",
+     .about = "The term of L_mem that the loss adds.",
+     .label = "loss",
+     .column = offsetof(wn_train_log, mem_loss),
+     .log = true},
+    {.id = "train-budget",
+     .title = "Budget in training",
+     .about = "Mean of the layers' budgets in force.",
+     .label = "tokens",
+     .column = offsetof(wn_train_log, budget)},
 };
 
 /* Draws a figure, unless no run has a value above 0. */
@@ -207,4 +236,5 @@ static wn_status training_draw(struct wn_report *r) {
   return status;
 }
 
-const struct wn_section wn_section_training = {"training", "Training", WN_NEEDS_RUNS, training_draw};
+const struct wn_section wn_section_training = {
+    .name = "training", .title = "Training", .needs = WN_NEEDS_RUNS, .draw = training_draw};
