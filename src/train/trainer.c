@@ -251,7 +251,8 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
 
   WN_TRY(wn_adapt_strength_set(t->model, &t->config, t->step + 1));
   const wn_budgets *budgets = budgets_of(t, t->step + 1, wn_schedule_budget_drawn);
-  const struct wn_batch whole = {t->batch * t->accumulate, t->context, .targets = targets, .doc_start = doc_start};
+  const struct wn_batch whole = {
+      .B = t->batch * t->accumulate, .T = t->context, .targets = targets, .doc_start = doc_start};
   const struct trainer_step step = {.tokens = tokens,
                                     .targets = targets,
                                     .doc_start = doc_start,
