@@ -1,4 +1,4 @@
-/* What the subcommands of winnow analyze share: a checkpoint, a text where one is needed, files for the result. */
+/* What the subcommands of winnow analyze share: a checkpoint, a text if one is needed, files for the result. */
 #ifndef CLI_ANALYZE_H
 #define CLI_ANALYZE_H
 
@@ -39,7 +39,7 @@ struct analysis {
 #define ANALYSIS_RESULT_OPTIONS(T, m)                                                                                  \
   CLI_OPTION(T, m.csv, "csv", "FILE", "the table as CSV; - is standard output, instead of the report"),                \
       CLI_OPTION(T, m.out, "out", "FILE", "writes what --json prints to a file"), CLI_COMMON_OPTIONS(T, m.common)
-/* Of those that read a text or a token file in batches. */
+/* Options of subcommands that read a text or a token file in batches. */
 #define ANALYSIS_OPTIONS(T, m)                                                                                         \
   ANALYSIS_MODEL_OPTIONS(T, m), CLI_OPTION(T, m.text, "text", "FILE", "a text to analyze on; - is standard input"),    \
       ANALYSIS_DATA_OPTIONS(T, m),                                                                                     \
@@ -54,37 +54,37 @@ struct analysis {
 #define ANALYSIS_DEFAULTS                                                                                              \
   { .common = CLI_COMMON_DEFAULTS, .rows = CLI_ROWS_DEFAULTS }
 
-/* Reads the options into `into`, the struct that spec's rows are of and *a is in; opens the checkpoint, and the text or
- * token file when one is given. 0, or the exit code; closed by analysis_close. */
+/* Reads the options into `into`, the struct of spec's rows, which contains *a; opens the checkpoint, and the text or
+ * token file if one is given. 0, or the exit code. To be closed by analysis_close. */
 int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, char **argv, void *into);
 void analysis_close(struct analysis *a);
-/* Loads the tokenizer where it is not there yet. */
+/* Loads the tokenizer, if it is not loaded yet. */
 wn_status analysis_tokenizer(struct analysis *a);
-/* Is --`option` a file that can be written, and none of those for other results? NULL: not asked for. 0, or the exit
- * code after reporting; analysis_open asks for --csv and --out. */
+/* Checks that the file of --`option` can be written and is not that of another result; path NULL: not given. 0, or the
+ * exit code after reporting. analysis_open does this for --csv and --out. */
 int analysis_plot(const struct analysis *a, const char *option, const char *path);
 int analysis_apart(const struct analysis *a, const char *option, const char *path, const char *other,
                    const char *other_path);
-/* Of what is to be read; source and text NULL: nothing was given. */
+/* The input for the library; source and text NULL: neither was given. */
 wn_analysis_input analysis_input(const struct analysis *a);
-/* Neither --text nor --data: 2, after reporting. */
+/* 2 after reporting if neither --text nor --data was given. */
 int analysis_needs_text(const struct analysis *a);
-/* Around the library's call: a progress bar, and Ctrl-C. */
+/* Called before and after the library's call: a progress bar, and Ctrl-C. */
 void analysis_begin(struct analysis *a, const char *label, const char *unit);
 wn_status analysis_ended(struct analysis *a, wn_status status);
-/* The exit code of an analysis that ended so, after reporting. */
+/* Reports the status of an analysis and returns its exit code. */
 int analysis_end(const struct analysis *a, wn_status status);
-/* Into the files that were asked for, then onto standard output, whether or not the files could be written: CSV, JSON,
- * or the report. Takes `json`. */
+/* Writes the result to the files that were asked for, then to standard output, whether or not the files could be
+ * written: as CSV, JSON or report. Takes over `json`. */
 int analysis_deliver(const struct analysis *a, json_t *json, void (*put_csv)(FILE *, const void *),
                      void (*put_report)(const struct analysis *, const void *), const void *what);
-/* "0.5:1:0.05" or "0.5,0.9,1" into taus[*count], ascending in (0,1], *count at most what it was. 0, or the exit code.
- */
+/* "0.5:1:0.05" or "0.5,0.9,1" into taus, ascending in (0,1]. *count: on entry the size of taus, then the number. 0, or
+ * the exit code. */
 int analysis_taus(const struct analysis *a, const char *text, double *taus, int *count);
-/* The control tokens that --control stands for, which a model's threshold keeps from here on; the tokenizer is loaded
- * where it was not. */
+/* The control tokens that --control stands for; the model's threshold keeps them from here on. Loads the tokenizer if
+ * need be. */
 int analysis_control(struct analysis *a, const char *text, int32_t **ids, int *count);
-/* Of commands without --control: a model's threshold keeps the tokenizer's, as in winnow eval. */
+/* For commands without --control: the model's threshold keeps the tokenizer's control tokens, as in winnow eval. */
 int analysis_special(struct analysis *a);
 
 int analyze_meaningful(int argc, char **argv);

@@ -188,7 +188,7 @@ static void survival_print(const struct analysis *a, const void *what) {
   }
 }
 
-/* "all": those that the model has and the budgets go with; or names. */
+/* Reads policies: names, or "all" for those that suit the model and the budgets. */
 static int survival_read_policies(const struct analysis *a, const char *text, const char *spec,
                                   const struct cli_policy_choices *choices, wn_budgets *budgets, int *count) {
   const wn_model_config *config = wn_model_config_get(a->model);
@@ -216,10 +216,10 @@ static int survival_read_policies(const struct analysis *a, const char *text, co
     wn_budgets_init(b);
     if (cli_policy_choices_apply(a->command, choices, b)) return 2;
     b->policy = list[i];
-    b->cache = wn_cache_format_resolve(a->ctx, a->model, b, WN_CACHE_AUTO); /* whose bytes are counted */
+    b->cache = wn_cache_format_resolve(a->ctx, a->model, b, WN_CACHE_AUTO); /* budgets in bytes depend on it */
     if (wn_budgets_parse(a->ctx, config, spec, b) != WN_OK)
       return cli_error("--budgets %s: %s", spec, wn_context_error(a->ctx));
-    if (cli_policy_choices_over(a->command, choices, b)) return 2; /* a file has its own */
+    if (cli_policy_choices_over(a->command, choices, b)) return 2; /* a file may have its own options */
     if (wn_budgets_move(a->ctx, config, list[i], b) == WN_OK) continue;
     if (!all) return cli_error("--budgets %s: %s", spec, wn_context_error(a->ctx));
     cli_note(&a->common, "%s is left out: %s", wn_policy_name(list[i]), wn_context_error(a->ctx));

@@ -1,4 +1,4 @@
-/* winnow analyze fits: the three curves of meaningful attention through the rows of a CSV. */
+/* winnow analyze fits: fits the three curves of meaningful attention to the rows of a CSV. */
 #include "analyze.h"
 
 #include <ctype.h>
@@ -54,7 +54,7 @@ static bool fits_number(const char *line, int column, double *out) {
     if (*line != ',') return false;
     line++;
   }
-  if (isspace((unsigned char)*line)) return false; /* an empty cell at the end: strtod would read the next line's */
+  if (isspace((unsigned char)*line)) return false; /* an empty cell at the end: strtod would go on to the next line */
   *out = strtod(line, &end);
   return end != line && (*end == ',' || *end == '\n' || *end == '\r' || !*end) && isfinite(*out);
 }

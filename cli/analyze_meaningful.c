@@ -12,14 +12,14 @@
 /* What is printed and written. */
 struct result {
   const wn_meaning_report *r;
-  int tau;          /* the share that layers and curves are shown of */
+  int tau;          /* index of the share for which layers and curves are shown */
   int64_t fit_from; /* rows with less context are not fitted */
   wn_fit *fits;     /* [taus][WN_FIT_COUNT] */
   bool fitted;
   int control_count;
 };
 
-/* The first three points that curves are fitted to begin here; rows are in order of sequences, not of lengths. */
+/* Fits all shares. Points are in order of sequences, not of lengths. */
 static wn_status meaningful_fit_all(wn_context *ctx, struct result *s) {
   const wn_meaning_report *r = s->r;
   double *x = malloc((size_t)(r->points + 1) * sizeof *x), *y = malloc((size_t)(r->points + 1) * sizeof *y);
@@ -190,7 +190,7 @@ static const struct cli_spec meaningful_spec = {
         "After Fernandez, Unsal, \"How Much Attention is 'All You Need'?\". Control tokens are excluded, from the\n"
         "count and from the weight. One pass gives all shares; no T x T matrix is formed."};
 
-/* The share nearest to --tau, and the fits of all. */
+/* Chooses the share nearest to --tau, and fits all shares. */
 static int meaningful_choose_share(const struct meaningful *m, const wn_meaning_report *report, struct result *out) {
   out->r = report;
   for (int t = 1; t < report->tau_count; t++)

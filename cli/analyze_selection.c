@@ -18,12 +18,12 @@ struct selection {
   wn_selection_likeness *likeness;
 };
 
-/* Cells of row r that count: on and below the diagonal, or all of an encoder's. */
+/* How many cells of row r count: those on and below the diagonal, or all of an encoder's. */
 static int64_t selection_columns(const wn_selection_mean *m, int64_t r) {
   return m->encoder ? m->size : r + 1;
 }
 
-/* Mean of a layer over all pairs, whatever the cells. */
+/* Mean of a layer over all pairs, weighting cells by their pairs. */
 static double selection_layer_mean(const wn_selection_mean *m, const float *of, int64_t l) {
   double sum = 0, n = 0;
   for (int64_t r = 0; r < m->size; r++)
@@ -104,10 +104,10 @@ static void selection_print(const struct analysis *a, const void *what) {
          a->model_dir, m->encoder ? ", encoder" : "", m->sequences, m->T, loss);
   for (int64_t l = 0; l < m->layers; l++) {
     printf("%5" PRId64 "%10.4f%9.4f", l, selection_layer_mean(m, m->F, l), selection_layer_mean(m, m->masked, l));
-    if (m->whole > 0)
-      printf("%18.4f\n", selection_last_mean(m, l));
+    if (m->whole > 0) printf("%18.4f\n", selection_last_mean(m, l));
+    /* every sequence ends in padding */
     else
-      printf("%18s\n", "-"); /* padding ends every sequence */
+      printf("%18s\n", "-");
   }
   if (!k) return;
   printf("\nagainst %s: correlation of the cells' 1-e^-F, its layers across\nlayer", s->against);
@@ -146,7 +146,7 @@ static const struct cli_spec selection_spec = {
         "context, as the paper does. Any two layers mask old tokens more than new ones: the correlation of other\n"
         "layers is what that of the same layer is to be compared with."};
 
-/* The other run, before anything is measured: it reads the same tokens. */
+/* Opens the other run before anything is measured, and checks that it can read the same tokens. */
 static int selection_open_other(const struct selection *s, int64_t T, wn_model **out) {
   const struct analysis *a = &s->analysis;
   const wn_status status = cli_model_load(a->ctx, s->against, a->check, NULL, NULL, out);

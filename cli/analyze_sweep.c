@@ -1,5 +1,4 @@
-/* winnow analyze sweep: what a threshold of the attention's weight costs, from 0.05 to 1, and the smallest that keeps
- * enough. */
+/* winnow analyze sweep: what thresholds tau from 0.05 to 1 cost, and the smallest that keeps enough quality. */
 #include "analyze.h"
 
 #include <stdlib.h>
@@ -239,12 +238,12 @@ int analyze_sweep(int argc, char **argv) {
     const wn_analysis_input input = analysis_input(a);
     o.choice.control = ids, o.choice.tasks = tasks.items, o.choice.task_count = tasks.count;
     o.choice.progress = cli_progress_on, o.choice.user = &a->bar;
-    a->eval.progress = NULL; /* shares are shown, not batches */
+    a->eval.progress = NULL; /* progress counts shares, not batches */
     analysis_begin(a, "sweep", "shares");
     code = analysis_end(
         a, analysis_ended(a, wn_analyze_sweep(a->ctx, a->model, text ? &input : NULL, &o.choice, &report)));
   }
-  const struct result s = {report, text, tasks.count > 0, tasks.count};
+  const struct result s = {.r = report, .text = text, .tasks = tasks.count > 0, .task_count = tasks.count};
   if (!code) code = analysis_deliver(a, sweep_result_json(a, &s), sweep_result_csv, sweep_result_print, &s);
   if (!code && o.svg) code = analysis_end(a, wn_sweep_save_svg(a->ctx, report, "Performance under a threshold", o.svg));
   sweep_tasks_clear(&tasks);

@@ -22,7 +22,7 @@ static bool args_list_add(struct cli_list *list, const char *item) {
   return true;
 }
 
-/* Levenshtein's distance, words of at most 63 letters. */
+/* Levenshtein distance of words of at most 63 letters. */
 static int args_distance(const char *a, const char *b) {
   size_t n = strlen(a), m = strlen(b);
   if (n > 63 || m > 63) return 64;
@@ -57,7 +57,7 @@ const char *cli_nearest(const char *word, const char *const *candidates, int cou
 
 enum { HELP_COLUMN = 28, HELP_WIDTH = 110 };
 
-/* The words from column HELP_COLUMN on, in lines of at most HELP_WIDTH; what is longer than a line stays whole. */
+/* Prints a text from column HELP_COLUMN on, in lines of at most HELP_WIDTH; a word that is longer stays whole. */
 static void args_print_wrapped(const char *text) {
   int column = HELP_COLUMN;
   for (const char *word = text; *word;) {
@@ -288,7 +288,7 @@ int cli_dispatch(const char *parent, const char *summary, const struct cli_comma
       char *turned[] = {argv[2], argc > 3 ? "help" : "--help", argc > 3 ? argv[3] : NULL, NULL};
       if (!strcmp(argv[2], commands[i].name)) return commands[i].run(argc > 3 ? 3 : 2, turned);
     }
-  /* Help of a command that there is none of is refused as the command itself. */
+  /* "help X" for an unknown command X is refused like X itself. */
   if (word && !strcmp(word, "help") && argc > 2 && argv[2][0] != '-') word = argv[2];
   if (!word || (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help"))) {
     printf("%s COMMAND [OPTIONS]\n\n%s\n\nCommands:\n", parent, summary);

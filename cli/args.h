@@ -1,6 +1,6 @@
-/* Command lines by table: one static row per long option gives parsing, range check, help and refusal of what is not
- * known; it points to a field of the command's struct of options, which is given to cli_parse with the defaults in it.
- * `--name value`, `--name=value`, `--flag`; `--` ends the options. */
+/* Command lines by table. One static row per long option serves for parsing, range checks and help; unknown options are
+ * refused. A row points to a field of the command's struct of options, which cli_parse gets with the defaults in it.
+ * Forms: `--name value`, `--name=value`, `--flag`; `--` ends the options. */
 #ifndef CLI_ARGS_H
 #define CLI_ARGS_H
 
@@ -26,16 +26,16 @@ void cli_list_clear(struct cli_list *list);
 struct cli_option {
   const char *name; /* without the dashes */
   enum cli_type type;
-  size_t at;           /* of the field in the command's struct, which holds the default already */
+  size_t at;           /* offset of the field in the command's struct, which holds the default */
   const char *metavar; /* "FILE"; NULL for flags */
   const char *help;    /* one line; the default is appended */
   bool required;
-  double min, max;     /* numbers: inclusive; both 0: any */
+  double min, max;     /* numbers: inclusive range; both 0: any */
   const char *choices; /* strings: "a|b|c", or NULL for anything */
-  size_t given;        /* of a bool that becomes true, where the default itself may be asked for; 0: none */
+  size_t given; /* offset of a bool that becomes true if the option is given, even with its default value; 0: none */
 };
-/* A row: field of struct T, whose type says what the option takes; then .required, .min, .max, .choices, .given as
- * needed. */
+/* A row for a field of struct T. The field's type decides what the option takes. Then .required, .min, .max, .choices,
+ * .given as needed. */
 #define CLI_OPTION(T, field, option, meta, text, ...)                                                                  \
   {                                                                                                                    \
     .name = option, .type = CLI_TYPE(((T *)0)->field), .at = offsetof(T, field), .metavar = meta, .help = text,        \
@@ -45,7 +45,7 @@ struct cli_option {
   _Generic((x), bool: CLI_FLAG, const char *: CLI_STRING, int64_t: CLI_INT, uint64_t: CLI_UINT, double: CLI_DOUBLE,    \
            struct cli_list: CLI_LIST)
 
-/* What every command takes. */
+/* Options of every command. */
 struct cli_common {
   int64_t threads;
   const char *backend;
@@ -70,7 +70,7 @@ struct cli_spec {
   const char *summary; /* one or two sentences */
   const struct cli_option *options;
   int option_count;
-  const char *positional; /* "FILE...", or NULL when none are taken */
+  const char *positional; /* "FILE...", or NULL if the command takes none */
   int positional_min, positional_max;
   const char *epilog;       /* after the options in --help; may be NULL */
   char *(*more_help)(void); /* text appended to --help, freed with free(); may be NULL */
@@ -79,25 +79,25 @@ struct cli_spec {
 
 /* What cli_parse returns instead of an exit code. */
 enum {
-  CLI_GO = 0,     /* everything is in place: run */
+  CLI_GO = 0,     /* go on and run */
   CLI_SHOWN = 256 /* --help was printed; main makes it exit code 0 */
 };
 
-/* Fills the fields of `into`, the struct that the rows are of. Returns CLI_GO, CLI_SHOWN, or 2 after a usage error
- * (already reported in one line). positionals may be NULL when spec->positional is. */
+/* Fills the fields of `into`, the struct of the rows. Returns CLI_GO, CLI_SHOWN, or 2 after a usage error (already
+ * reported in one line). positionals may be NULL when spec->positional is. */
 int cli_parse(const struct cli_spec *spec, int argc, char **argv, void *into, struct cli_list *positionals);
 
-/* One row's field: set from a text as the command line does (a flag: "on" or "off"), CLI_GO or 2 after reporting; and
- * as a text, "" for a string that is NULL. */
+/* cli_option_set sets a row's field from a text as the command line does (a flag: "on" or "off"); CLI_GO, or 2 after
+ * reporting. cli_option_value gives the field as a text, "" for a string that is NULL. */
 int cli_option_set(const struct cli_spec *spec, const struct cli_option *o, const char *value, void *into);
 void cli_option_value(const struct cli_option *o, const void *from, char *out, size_t bytes);
 
-/* An option whose text is numbers from 1 to `most` with commas between them, such as 16,32,64: at most `max` into
- * `list`; CLI_GO, or 2 after saying what is wrong with it. `what` are the numbers: "budgets". */
+/* Parses an option such as 16,32,64: numbers from 1 to `most`, at most `max` of them, into `list`. CLI_GO, or 2 after
+ * reporting. what: names the numbers in messages, "budgets". */
 int cli_number_list(const char *command, const char *option, const char *text, const char *what, int64_t most,
                     int64_t *list, int max, int *count);
 
-/* Commands and sub-subcommands ("winnow tokenizer train") by table. run gets its own name as argv[0]. */
+/* Commands and their subcommands ("winnow tokenizer train") by table. `run` gets its own name as argv[0]. */
 struct cli_command {
   const char *name, *help;
   int (*run)(int argc, char **argv);

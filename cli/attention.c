@@ -1,4 +1,4 @@
-/* Another attention for a loaded model: --attention and --control. */
+/* --attention and --control: changes the attention of a loaded model. */
 #include "attention.h"
 
 #include <stdlib.h>

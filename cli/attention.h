@@ -1,4 +1,4 @@
-/* Another attention for a loaded model, from the command line. */
+/* Options that change the attention of a loaded model. */
 #ifndef CLI_ATTENTION_H
 #define CLI_ATTENTION_H
 
@@ -23,10 +23,11 @@ struct cli_attention {
              "control tokens, which a threshold keeps and counts exclude: special (the tokenizer's), none, or ids "    \
              "such as 0,1,2")
 
-/* Puts it in force. tok: of the model, or NULL: no control tokens but ids. Clears the list. 0, or the exit code. */
+/* Applies the options to the model. tok: the model's; NULL: control tokens can only be ids. Clears the list. 0, or the
+ * exit code. */
 int cli_attention_apply(wn_context *ctx, const char *command, struct cli_attention *a, wn_model *model,
                         const wn_tokenizer *tok);
-/* Ids of the control tokens that `text` stands for: "special" (tok's; NULL: none), "none", or "0,1,2". *ids is
+/* The ids that `text` stands for: "special" (tok's control tokens; tok NULL: none), "none", or "0,1,2". *ids is
  * malloc'd. 0, or the exit code. */
 int cli_control_tokens(const char *command, const char *text, const wn_tokenizer *tok, int32_t **ids, int *count);
 

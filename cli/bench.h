@@ -1,4 +1,4 @@
-/* What the subcommands of winnow bench share: repeats, samples, what a result says about where it comes from. */
+/* What the subcommands of winnow bench share: repeats, samples, and the header of a result. */
 #ifndef CLI_BENCH_H
 #define CLI_BENCH_H
 
@@ -29,19 +29,19 @@ struct bench {
       CLI_COMMON_OPTIONS(T, m.common)
 /* NOLINTEND(bugprone-macro-parentheses) */
 
-/* Median; min, max and spread (interquartile range over median) where asked for. */
+/* The median. min, max and spread (interquartile range / median) may be NULL. */
 double bench_median(const struct samples *s, double *min, double *max, double *spread);
 json_t *bench_samples_json(const struct samples *s);
 void bench_print_samples(const char *what, const struct samples *s, const char *rate);
-/* What every result says about where it comes from. */
+/* The header of every result: machine, build, command line. */
 json_t *bench_header(const struct bench *b, const char *what);
-/* Adds what the backend's arrays took at most: "backend_peak_bytes". */
+/* Adds "backend_peak_bytes": the peak of the backend's arrays. */
 void bench_memory_json(wn_context *ctx, json_t *to);
 json_t *bench_model_json(wn_context *ctx, const wn_model *model);
 /* n standard normal floats, malloc'd. */
 float *bench_random_floats(size_t n, uint64_t seed);
 void bench_random_tokens(int32_t *out, size_t n, int64_t V, uint64_t *seed);
-/* A recipe on token files leaves the vocabulary to the data, which are not looked at here: 2 after reporting. */
+/* A recipe for token files may leave the vocabulary to the data, which bench does not read: 2 after reporting. */
 int bench_need_vocabulary(const char *command, const wn_recipe *recipe, const char *or_else);
 
 int bench_op(int argc, char **argv);

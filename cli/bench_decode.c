@@ -13,12 +13,12 @@ struct bench_decode {
   struct cli_list sets;
   int64_t batch;
   struct cli_budgets budgets;
-  wn_budgets held; /* what they come to with the model */
+  wn_budgets held; /* the budgets for this model */
   wn_model *model;
   json_t *results;
 };
 
-/* One length. */
+/* Measurements at one length. */
 struct decoding {
   int64_t length;
   int32_t *prompt, *next; /* [B,length], [B] */
@@ -49,7 +49,7 @@ static const struct cli_spec bench_decode_spec = {.command = "winnow bench decod
                                                   .positional_max = 1,
                                                   .epilog = "Recipe keys, for --config and --set: winnow train --help"};
 
-/* Of an encoder-decoder: inputs as long as it reads, part of the prompt's time. */
+/* For an encoder-decoder: encodes inputs of full length; this counts as part of the prompt's time. */
 static wn_status bench_encode(wn_context *ctx, wn_session *session, const wn_model_config *config, int64_t batch,
                               uint64_t *seed) {
   const size_t n = (size_t)(batch * config->encoder.context);

@@ -52,7 +52,7 @@ static int bench_op_check(struct bench_op *o, int code, struct cli_list *names) 
   return code;
 }
 
-/* The arrays, random where they are read. False: out of memory. */
+/* Allocates the arrays and fills those that are read with random numbers. False: out of memory. */
 static bool bench_op_arrays(struct bench_op *o) {
   wn_attention_arrays *a = &o->arrays;
   const size_t qn = (size_t)a->B * (size_t)a->H * (size_t)a->T * (size_t)a->D;

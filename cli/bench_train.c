@@ -10,11 +10,11 @@ struct bench_train {
   wn_recipe recipe;
   wn_model *model;
   wn_trainer *trainer;
-  int32_t *tokens;       /* [2 n] inputs and targets of a step, and [B,S] of an encoder's inputs */
+  int32_t *tokens;       /* [2 n] inputs and targets of a step, then [B,S] inputs of an encoder */
   size_t n, token_count; /* n: tokens per step */
   struct samples *steps;
   wn_memory_info memory;
-  unsigned long long allocations; /* of the last step */
+  unsigned long long allocations; /* allocations in the last step */
   wn_train_progress progress;
 };
 

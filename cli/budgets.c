@@ -1,4 +1,4 @@
-/* Budgets from options. */
+/* Budgets of the key-value cache from options. */
 #include "budgets.h"
 
 #include <inttypes.h>
@@ -150,12 +150,13 @@ int cli_budgets_load(wn_context *ctx, const struct cli_budgets *given, const wn_
   if (!given->spec) return 0;
   if (cli_policy_choices_apply("winnow", &given->choices, out)) return 2;
   const size_t policy = given->policy ? strlen(given->policy) : 0;
-  if (policy) cli_policy_named(given->policy, policy, &out->policy); /* bytes are counted for it */
+  if (policy) cli_policy_named(given->policy, policy, &out->policy); /* budgets in bytes depend on the policy */
   wn_status status = wn_budgets_parse(ctx, config, given->spec, out);
   if (status == WN_OK && cli_policy_choices_over("winnow", &given->choices, out)) return 2;
   if (given->cache_positions) out->cache_positions = true;
   if (policy) cli_policy_named(given->policy, policy, &out->policy);
   if (status == WN_OK) status = wn_budgets_check(ctx, out, config);
-  out->cache = budgets_format_of(ctx, given, model, out); /* a file may want positions by place */
+  out->cache =
+      budgets_format_of(ctx, given, model, out); /* the format depends on cache_positions, which a file may set */
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }

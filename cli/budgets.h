@@ -1,51 +1,51 @@
-/* Budgets of the key-value cache on the command line, for the commands that decode. */
+/* Options for budgets of the key-value cache, for commands that decode. */
 #ifndef CLI_BUDGETS_H
 #define CLI_BUDGETS_H
 
 #include <winnow/model.h>
 #include "args.h"
 
-/* The names of all policies, "selective|h2o|...", and a help line of options that take several: filled by
- * cli_policies_init, before any command's options are read. */
+/* The names of all policies, "selective|h2o|...", and help lines of options. cli_policies_init fills them before any
+ * command's options are read. */
 extern char cli_policies[], cli_policies_help[], cli_policy_options_help[];
 void cli_policies_init(void);
-/* The policy of that name, of which `bytes` are read. False: there is none. */
+/* Finds the policy by a name of `bytes` bytes. False: there is none. */
 bool cli_policy_named(const char *name, size_t bytes, wn_policy *out);
-/* Names with commas between them, each once: list [WN_POLICY_MAX] in their order. `bad` points at the wrong one. */
+/* Parses comma-separated names, each at most once, into list [WN_POLICY_MAX]. *bad points to the wrong one. */
 enum cli_policy_list { CLI_POLICIES_FINE, CLI_POLICIES_UNKNOWN, CLI_POLICIES_TWICE };
 enum cli_policy_list cli_policy_list(const char *text, wn_policy *list, int *count, const char **bad, int *bytes);
 
-/* The same of --policies: CLI_GO, or 2 after saying what is wrong with it. */
+/* The same for --policies: CLI_GO, or 2 after reporting. */
 int cli_policies_read(const char *command, const char *text, wn_policy list[WN_POLICY_MAX], int *count);
-/* Every policy that works on the model with these choices, budgets without tokens; their number. Others that would work
- * without the choices are noted. */
+/* Lists every policy that suits the model with these choices (budgets without tokens); returns their number. Prints a
+ * note about policies that would suit it without the choices. */
 int cli_policies_suited(wn_context *ctx, const struct cli_common *common, const wn_model *model,
                         const wn_budgets *choices, wn_policy list[WN_POLICY_MAX]);
 
-/* The policies' own choices. */
+/* Options of single policies. */
 struct cli_policy_choices {
   int64_t sinks;
   double recent;
   uint64_t seed;
   bool per_kv_head;
-  bool sinks_given, recent_given, seed_given; /* what a file has said is kept where they are not */
-  const char *options;                        /* any policy's, "key=value,..."; NULL: none */
+  bool sinks_given, recent_given, seed_given; /* options that are not given do not override a file */
+  const char *options;                        /* options of any policy, "key=value,..."; NULL: none */
 };
 #define CLI_POLICY_CHOICES_DEFAULTS                                                                                    \
   { .sinks = 4, .recent = 0.5 }
-/* CLI_GO, or 2 after saying which option is wrong. */
+/* Sets the options in `budgets`. CLI_GO, or 2 after reporting which is wrong. */
 int cli_policy_choices_apply(const char *command, const struct cli_policy_choices *choices, wn_budgets *budgets);
-/* The same of those choices alone that were given, over what a file has said. */
+/* The same, but only for options that were given, over those of a file. */
 int cli_policy_choices_over(const char *command, const struct cli_policy_choices *choices, wn_budgets *budgets);
 
-/* Those as "KEY=VALUE,..."; false: none was given. */
+/* The given options as "KEY=VALUE,..."; false: none was given. */
 bool cli_policy_choices_text(const struct cli_policy_choices *choices, char *out, size_t bytes);
 
 struct cli_budgets {
   const char *spec, *policy; /* NULL: not given */
   struct cli_policy_choices choices;
   bool cache_positions;
-  const char *cache; /* of CLI_CACHE_OPTION */
+  const char *cache; /* for CLI_CACHE_OPTION */
 };
 #define CLI_BUDGETS_DEFAULTS                                                                                           \
   { .choices = CLI_POLICY_CHOICES_DEFAULTS, .cache = "auto" }
@@ -75,10 +75,10 @@ struct cli_budgets {
              .choices = "auto|float|half")
 /* NOLINTEND(bugprone-macro-parentheses) */
 
-/* Usage that makes no sense: CLI_GO or 2. */
+/* Checks that the options make sense together: CLI_GO or 2. */
 int cli_budgets_check(const char *command, const struct cli_budgets *given);
-/* Without --budgets none (layers 0); out->cache is what the cache's format comes to in either case. 0, or the exit code
- * after reporting. wn_budgets_clear the result. */
+/* Loads the budgets; layers is 0 without --budgets. out->cache is the resolved format in either case. 0, or the exit
+ * code after reporting. Clear the result with wn_budgets_clear. */
 int cli_budgets_load(wn_context *ctx, const struct cli_budgets *given, const wn_model *model, wn_budgets *out);
 
 #endif

@@ -1,4 +1,5 @@
-/* Drawing an answer. Where the context is full in the middle of one, the oldest turns go and it continues. */
+/* Drawing an answer. If the context is full in the middle of an answer, the oldest turns are forgotten and it
+ * continues. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +23,8 @@ static bool answer_on_piece(void *user, const wn_generate_piece *piece) {
   return put && !fflush(stdout);
 }
 
-/* For /regen, where there is somebody to ask for it, and for what --stop cuts off. Without memory for it the
- * conversation is read again. */
+/* Keeps the session's state, for /regen on a terminal and for text that --stop cuts off. Without memory for it the
+ * conversation is read again when needed. */
 static void answer_keep_state(struct chat *c) {
   if (!c->terminal && c->r->stop.count == 0) return;
   const wn_session_options options = {.size = sizeof options,
@@ -70,7 +71,7 @@ static wn_status answer_draw(struct chat *c, int64_t most, struct drawing *a, wn
   return status == WN_OK && ferror(stdout) ? WN_ERR_IO : status;
 }
 
-/* A part of an answer after the other, as long as forgetting makes room. */
+/* Writes an answer in parts, as long as forgetting turns makes room. */
 static wn_status answer_write(struct chat *c, struct drawing *a, struct chat_result *out) {
   wn_generate_result result;
   for (;;) {
@@ -81,18 +82,18 @@ static wn_status answer_write(struct chat *c, struct drawing *a, struct chat_res
     out->seconds += result.token_seconds;
     if (status != WN_OK || result.end != WN_GENERATE_LENGTH || room >= left) return status;
     out->end = WN_GENERATE_CONTEXT;
-    if (c->constraint) return WN_OK; /* begins anew with every call */
+    if (c->constraint) return WN_OK; /* a constraint starts again with every call, so an answer cannot continue */
     if (chat_make_room(c, c->capacity / 4)) return WN_ERR_MEMORY;
-    if ((int64_t)c->ids.count >= c->capacity) return WN_OK; /* one turn alone fills the context */
+    if ((int64_t)c->ids.count >= c->capacity) return WN_OK; /* the last turn alone fills the context */
   }
 }
 
-/* To where the last turn began. */
+/* Takes the session back to where the last turn began. */
 static void answer_rewind(struct chat *c) {
   if (!c->before_holds || wn_session_copy(c->ctx, c->session, c->before) != WN_OK) wn_session_reset(c->session);
 }
 
-/* What --stop has cut off is no part of the conversation: the answer's tokens become those of its text. */
+/* Text that --stop has cut off is not part of the conversation: encodes the rest as the answer's tokens. */
 static int answer_cut(struct chat *c) {
   struct chat_turn *turn = &c->turns[c->turn_count - 1];
   const size_t begin = c->ids.count - turn->answer.count;
@@ -121,7 +122,7 @@ int chat_answer(struct chat *c, struct chat_result *out) {
   turn->text = NULL;
   if (!(a.copy = open_memstream(&turn->text, &bytes))) return cli_error("out of memory");
   answer_keep_state(c);
-  wn_context_resume(c->ctx); /* from a Ctrl-C after the last answer */
+  wn_context_resume(c->ctx); /* withdraws a Ctrl-C after the last answer */
   cli_signals_begin_answer(c->ctx, c->terminal);
   const wn_status status = answer_write(c, &a, out);
   const bool ended = cli_signals_end_answer(), stopped = wn_context_cancelled(c->ctx);

@@ -1,4 +1,4 @@
-/* What can be said to the program instead of the model: a row each. */
+/* The commands of a conversation (/set, /regen, ...), one row each. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static void command_print_setting(const struct chat *c, const struct cli_option 
   fprintf(stderr, "  %-20s%s\n", o->name, value);
 }
 
-/* Budgets of a conversation that goes on: another session, which reads it again. */
+/* Applies new budgets to the conversation: opens another session, which reads it again. */
 static int command_apply_budgets(struct chat *c) {
   const wn_budgets before = c->in.budgets;
   int code = cli_budgets_check("/set", &c->r->load.budgets);
@@ -46,7 +46,7 @@ static int command_apply_biases(struct chat *c) {
   return cli_sampling_check("/set", &c->r->sampling, wn_model_config_get(c->in.model)->vocab_size);
 }
 
-/* NAME VALUE, cut out of the words at *at; the chat owns the value. 0, or an exit code after reporting. */
+/* Takes NAME VALUE from the words at *at; the chat owns the value. 0, or an exit code after reporting. */
 static int command_take_setting(struct chat *c, const char **at, const struct cli_option **row) {
   static const char white[] = " \t";
   const char *name = *at + strspn(*at, white);
@@ -83,7 +83,7 @@ static enum chat_next command_set(struct chat *c, const char *words) {
   if (!code && *words) code = command_apply_biases(c);
   if (!code && budgets) code = command_apply_budgets(c);
   if (!code) {
-    for (const char *at = words; *at;) { /* as they are now */
+    for (const char *at = words; *at;) { /* shows the present values */
       const size_t n = strcspn(at, " \t=");
       row = command_setting(at + (strncmp(at, "--", 2) ? 0 : 2), n - (strncmp(at, "--", 2) ? 0 : 2));
       if (row) command_print_setting(c, row);
@@ -93,7 +93,7 @@ static enum chat_next command_set(struct chat *c, const char *words) {
     if (budgets) cli_note(&c->r->common, "winnow: the conversation is read again with the next answer");
     return CHAT_DONE;
   }
-  const struct cli_list biases = c->r->sampling.logit_bias; /* its memory may have moved */
+  const struct cli_list biases = c->r->sampling.logit_bias; /* the list may have been reallocated */
   wn_logit_bias *read = c->r->sampling.biases;
   *c->r = before;
   c->r->sampling.logit_bias.items = biases.items;
@@ -102,7 +102,7 @@ static enum chat_next command_set(struct chat *c, const char *words) {
   return CHAT_DONE;
 }
 
-/* --- the others --- */
+/* --- other commands --- */
 
 static enum chat_next command_help(struct chat *c, const char *argument);
 
@@ -180,21 +180,30 @@ static enum chat_next command_quit(struct chat *c, const char *argument) {
 }
 
 static const struct row {
-  const char *name, *argument, *help; /* argument: "" none is taken; help NULL: another name */
+  const char *name, *argument, *help; /* argument "": the command takes none; help NULL: an alias */
   enum chat_next (*run)(struct chat *c, const char *argument);
 } rows[] = {
-    {"/help", "", "this list", command_help},
-    {"/?", "", NULL, command_help},
-    {"/save", "FILE", "write the conversation into a file", command_save},
-    {"/load", "FILE", "go on with a saved conversation", command_load},
-    {"/system", "TEXT", "another system message; \"\": none; without TEXT it is shown", command_system},
-    {"/regen", "", "write the last answer again", command_regen},
-    {"/set", "NAME VALUE", "temperature, top-p, tokens, budgets, ...; alone it shows all of them", command_set},
-    {"/context", "", "the conversation, what no layer holds any longer struck through", command_context},
-    {"/stats", "", "tokens, speed and the cache's size", command_stats},
-    {"/reset", "", "begin a new conversation", command_reset},
-    {"/quit", "", "leave (so does Ctrl-D)", command_quit},
-    {"/exit", "", NULL, command_quit},
+    {.name = "/help", .argument = "", .help = "this list", .run = command_help},
+    {.name = "/?", .argument = "", .run = command_help},
+    {.name = "/save", .argument = "FILE", .help = "write the conversation into a file", .run = command_save},
+    {.name = "/load", .argument = "FILE", .help = "go on with a saved conversation", .run = command_load},
+    {.name = "/system",
+     .argument = "TEXT",
+     .help = "another system message; \"\": none; without TEXT it is shown",
+     .run = command_system},
+    {.name = "/regen", .argument = "", .help = "write the last answer again", .run = command_regen},
+    {.name = "/set",
+     .argument = "NAME VALUE",
+     .help = "temperature, top-p, tokens, budgets, ...; alone it shows all of them",
+     .run = command_set},
+    {.name = "/context",
+     .argument = "",
+     .help = "the conversation, what no layer holds any longer struck through",
+     .run = command_context},
+    {.name = "/stats", .argument = "", .help = "tokens, speed and the cache's size", .run = command_stats},
+    {.name = "/reset", .argument = "", .help = "begin a new conversation", .run = command_reset},
+    {.name = "/quit", .argument = "", .help = "leave (so does Ctrl-D)", .run = command_quit},
+    {.name = "/exit", .argument = "", .run = command_quit},
 };
 #define ROWS (sizeof rows / sizeof *rows)
 
@@ -222,7 +231,7 @@ enum chat_next chat_command(struct chat *c, const char *line) {
     if (*argument && !*rows[i].argument) break;
     return rows[i].run(c, argument);
   }
-  if (!c->terminal || strchr(line, '\n')) return CHAT_MESSAGE; /* a text that begins with a slash */
+  if (!c->terminal || strchr(line, '\n')) return CHAT_MESSAGE; /* it is a text that begins with a slash */
   cli_note(&c->r->common, "winnow: no such command; /help lists them");
   return CHAT_DONE;
 }

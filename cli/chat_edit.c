@@ -1,5 +1,5 @@
-/* Line editing and history by libedit: emacs keys, or what ~/.editrc says. Bracketed paste is written here: the
- * terminal puts ESC [200~ and ESC [201~ around what is pasted, and all between is inserted into the line, line ends
+/* Line editing and history with libedit: emacs keys, or what ~/.editrc says. Bracketed paste is handled here: the
+ * terminal puts ESC [200~ and ESC [201~ around pasted text, and everything between is inserted into the line, line ends
  * included. */
 #include "chat_input.h"
 
@@ -22,7 +22,7 @@ struct chat_edit {
   EditLine *line;
   History *history;
   const char *prompt;
-  bool dropped, empty; /* Ctrl-C was pressed; on an empty line */
+  bool dropped, empty; /* dropped: Ctrl-C was pressed; empty: on an empty line */
   char path[PATH_MAX]; /* of the history; "": none */
 };
 
@@ -114,22 +114,42 @@ static unsigned char edit_on_tab(EditLine *line, int key) {
 
 static void edit_bind(EditLine *line) {
   static const struct {
-    const wchar_t *name, *help; /* wide: libedit keeps copies of others for ever */
+    const wchar_t *name, *help; /* wide strings, because libedit never frees its copies of narrow ones */
     const char *key, *bound;
     unsigned char (*run)(EditLine *, int);
   } rows[] = {
-      {L"chat-paste", L"insert what is pasted", "\033[200~", "chat-paste", edit_on_paste},
-      {L"chat-newline", L"a line end in the message", "\033\r", "chat-newline", edit_on_newline},
-      {L"chat-interrupt", L"drop the message", "\003", "chat-interrupt", edit_on_interrupt},
-      {L"chat-suspend", L"stop the program", "\032", "chat-suspend", edit_on_suspend},
-      {L"chat-complete", L"complete a command", "\t", "chat-complete", edit_on_tab},
+      {.name = L"chat-paste",
+       .help = L"insert what is pasted",
+       .key = "\033[200~",
+       .bound = "chat-paste",
+       .run = edit_on_paste},
+      {.name = L"chat-newline",
+       .help = L"a line end in the message",
+       .key = "\033\r",
+       .bound = "chat-newline",
+       .run = edit_on_newline},
+      {.name = L"chat-interrupt",
+       .help = L"drop the message",
+       .key = "\003",
+       .bound = "chat-interrupt",
+       .run = edit_on_interrupt},
+      {.name = L"chat-suspend",
+       .help = L"stop the program",
+       .key = "\032",
+       .bound = "chat-suspend",
+       .run = edit_on_suspend},
+      {.name = L"chat-complete",
+       .help = L"complete a command",
+       .key = "\t",
+       .bound = "chat-complete",
+       .run = edit_on_tab},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     el_wset(line, EL_ADDFN, rows[i].name, rows[i].help, rows[i].run);
     el_set(line, EL_BIND, rows[i].key, rows[i].bound, NULL);
   }
   el_set(line, EL_BIND, "^R", "em-inc-search-prev", NULL);
-  el_set(line, EL_SETTY, "-d", "-isig", NULL); /* Ctrl-C and Ctrl-Z are keys */
+  el_set(line, EL_SETTY, "-d", "-isig", NULL); /* Ctrl-C and Ctrl-Z come as keys */
 }
 
 /* --- the history: $XDG_STATE_HOME/winnow/chat_history, for its owner alone --- */
@@ -139,7 +159,7 @@ static void edit_load_history(struct chat_edit *e) {
   HistEvent event;
   char folder[PATH_MAX - 32];
   int n = -1;
-  if (state && state[0] == '/') /* the XDG specification: others are to be ignored */
+  if (state && state[0] == '/') /* the XDG specification ignores relative paths */
     n = snprintf(folder, sizeof folder, "%s/winnow", state);
   else if (home && home[0] == '/')
     n = snprintf(folder, sizeof folder, "%s/.local/state/winnow", home);
@@ -220,7 +240,7 @@ enum chat_read chat_edit_line(struct chat_edit *e, const char *prompt, char **li
   return CHAT_READ_MESSAGE;
 }
 
-#else /* plain reading does it all */
+#else /* without libedit plain reading is used */
 #include <stddef.h>
 
 struct chat_edit *chat_edit_open(bool history) {

@@ -1,5 +1,5 @@
-/* A saved conversation: JSON with the messages as the OpenAI API has them, and the tokens of the answers, which are
- * used again where the tokenizer still makes the same text of them.
+/* Saved conversations: JSON with the messages in the OpenAI API's form and the tokens of the answers, which are used
+ * again if the tokenizer still decodes them to the same text.
  *
  *   {"winnow": "chat", "template": "chatml",
  *    "messages": [{"role": "system", "content": "..."}, {"role": "user", "content": "..."},
@@ -14,7 +14,7 @@
 
 #define FILE_LIMIT ((size_t)256 << 20)
 
-/* --- out --- */
+/* --- saving --- */
 
 static int file_add(json_t *messages, const char *role, const char *text, json_t **out) {
   json_t *content = json_string(text);
@@ -33,7 +33,7 @@ static int file_add_turn(json_t *messages, const struct chat_turn *t) {
   return 0;
 }
 
-/* Another file of that name is not written over. */
+/* A file that is not a saved conversation is not overwritten. */
 static int file_may_write(const char *path) {
   struct stat st;
   if (stat(path, &st) != 0) return cli_check_output(path, false);
@@ -60,9 +60,9 @@ int chat_save(struct chat *c, const char *path) {
   return code;
 }
 
-/* --- in --- */
+/* --- loading --- */
 
-/* The file's tokens, if they are a text's in this vocabulary. */
+/* Reads the file's tokens, if they decode to the text with this vocabulary. */
 static int file_read_ids(const struct chat *c, const json_t *list, const char *text, struct chat_ids *out) {
   const int32_t V = wn_tokenizer_vocab_size(c->in.tok);
   char *decoded = NULL;
@@ -97,7 +97,7 @@ static int file_read_answer(const struct chat *c, const char *path, size_t at, c
   return code;
 }
 
-/* Message `at` of the file into the conversation `out`, which has its own turns and system message. */
+/* Reads message `at` of the file into the conversation `out`, which has its own turns and system message. */
 static int file_read_message(const struct chat *c, const char *path, size_t at, const json_t *message,
                              struct chat *out) {
   const char *role = json_string_value(json_object_get(message, "role")),

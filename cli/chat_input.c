@@ -46,8 +46,8 @@ static bool input_take_mark(char *text, size_t *count, size_t begin, const char 
   return true;
 }
 
-/* A line of standard input without its end, added to text[*count..CHAT_MESSAGE_LIMIT]. 1 when there is one, 0 at the
- * end of the input, -1 where the message becomes too long. */
+/* Adds a line of standard input, without its end, to text[*count..CHAT_MESSAGE_LIMIT]. 1: there was one; 0: end of
+ * input; -1: the message becomes too long. */
 static int input_line(bool pastes, char *text, size_t *count) {
   const size_t begin = *count;
   bool pasted = false;
@@ -64,7 +64,8 @@ static int input_line(bool pastes, char *text, size_t *count) {
   return any || c == '\n';
 }
 
-/* While a line is read the terminal is asked for its marks around pastes, and does not write them as ^[[200~. */
+/* Prepares the terminal for reading a line: asks for marks around pastes, and turns off the echo of control
+ * characters. */
 static bool input_prepare(struct termios *before) {
   const char *term = getenv("TERM");
   struct termios now;
@@ -114,7 +115,7 @@ static enum chat_read input_edited(const struct chat_input *in, const char *prom
     cli_error("a message of more than %zu bytes", CHAT_MESSAGE_LIMIT);
     got = CHAT_READ_FAILED;
   } else if (n) {
-    memcpy(text + *count, line, n + 1); /* the end is written over by what follows */
+    memcpy(text + *count, line, n + 1); /* the next line overwrites the NUL */
     *count += n;
   }
   free(line);

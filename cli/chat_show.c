@@ -1,5 +1,5 @@
-/* What of a conversation is still there: counts, and its text with what is gone struck through. A token is gone where
- * no layer holds its keys and values any longer; where some layers do, later tokens read it through these. */
+/* What is kept of a conversation: counts, and its text with dropped tokens struck through. A token is dropped when no
+ * layer holds its key and value any more; while some layers do, later tokens can still attend to it there. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,8 +7,8 @@
 #include "chat.h"
 #include "ui.h"
 
-/* layers [the session's position], free()d by the caller: how many layers hold each token; *mean: what a layer holds.
- */
+/* layers [the session's position], free()d by the caller: how many layers hold each token. *mean: tokens that a layer
+ * holds on average. */
 static int show_layers(const struct chat *c, int32_t **layers, double *mean) {
   const size_t seen = (size_t)wn_session_position(c->session);
   const int64_t L = wn_model_config_get(c->in.model)->layers;
@@ -44,7 +44,7 @@ int chat_count_kept(const struct chat *c, struct chat_kept *out) {
 enum { NOT_READ = -1 };
 typedef int (*show_token)(void *user, const char *text, size_t bytes, int32_t layers);
 
-/* The tokens of `ids`, the first `seen` of them held by `layers`. */
+/* Shows the tokens of `ids`; layers [seen] says how many layers hold each of the first `seen`. */
 static int show_tokens(const struct chat *c, const struct chat_ids *ids, const int32_t *layers, size_t seen,
                        show_token show, void *user) {
   wn_text_stream *stream = NULL;
@@ -63,7 +63,7 @@ static int show_tokens(const struct chat *c, const struct chat_ids *ids, const i
   return status == WN_OK ? code : cli_fail(c->ctx, status);
 }
 
-/* All of it: turns that were forgotten, which nothing holds, then what the session has. */
+/* Shows the whole conversation: forgotten turns, which no layer holds, then what the session has. */
 static int show_conversation(const struct chat *c, show_token show, void *user) {
   int32_t *layers;
   double mean;
@@ -106,7 +106,7 @@ static int print_token(void *user, const char *text, size_t bytes, int32_t layer
   for (size_t i = 0, n; i < bytes; i += n) {
     const char *end = memchr(text + i, '\n', bytes - i);
     n = end == text + i ? 1 : end ? (size_t)(end - text) - i : bytes - i;
-    print_strike(p, layers == 0 && end != text + i); /* no line begins or ends in the middle of a mark */
+    print_strike(p, layers == 0 && end != text + i); /* marks do not extend over line ends */
     if (p->terminal)
       chat_put_safely(text + i, n);
     else

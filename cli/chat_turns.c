@@ -1,4 +1,4 @@
-/* The conversation: turns, and the tokens that the session reads of them. */
+/* The turns of a conversation, and the tokens that the session reads of them. */
 #include "chat.h"
 
 #include <inttypes.h>
@@ -6,8 +6,8 @@
 #include <string.h>
 #include "ui.h"
 
-/* Tokens of a text without an end: what is sized by the text is small beside a cache, and a conversation of so many
- * begins again with its last turns. */
+/* The capacity of a text without limit. Arrays of this length are small compared with a cache; a conversation that
+ * reaches it starts again with its last turns. */
 #define ENDLESS ((int64_t)1 << 24)
 
 int chat_ids_add(struct chat_ids *ids, const int32_t *more, size_t count) {
@@ -23,7 +23,7 @@ int chat_ids_add(struct chat_ids *ids, const int32_t *more, size_t count) {
   return 0;
 }
 
-/* The tokens before a turn's answer; opening: of a conversation that begins with it. */
+/* Encodes the tokens before a turn's answer. opening: the conversation begins with this turn. */
 static int turns_encode(const struct chat *c, const char *message, bool opening, struct chat_ids *out) {
   const wn_chat_message messages[2] = {{WN_CHAT_SYSTEM, c->dialogue.system ? c->dialogue.system : ""},
                                        {WN_CHAT_USER, message}};
@@ -46,7 +46,7 @@ static void turns_clear(struct chat_turn *t) {
   free(t->answer.data);
 }
 
-/* A message that is too long alone is refused before anything is forgotten for it. */
+/* Refuses a message that is too long by itself, before any turn is forgotten for it. */
 static int turns_check_length(const struct chat *c, const char *message, size_t count) {
   struct chat_ids alone = {0};
   if ((int64_t)(c->ids.count + count) < c->capacity) return 0;
@@ -97,7 +97,7 @@ int chat_rebuild(struct chat *c) {
   return 0;
 }
 
-/* Half of the room goes at once, so that reading the rest again is rare. */
+/* Frees half of the capacity at once, so that the rest is seldom read again. */
 int chat_make_room(struct chat *c, int64_t more) {
   const size_t before = c->first;
   const int64_t most = c->capacity < c->r->context ? c->capacity : c->r->context;
@@ -143,7 +143,7 @@ void chat_set_system(struct chat *c, char *text) {
   c->dialogue.system = text && text[0] ? text : NULL;
 }
 
-/* Every layer holds fewer tokens than the text has, and rotates them by where they lie in its cache. */
+/* True if every layer evicts and rotates tokens by their cache positions. */
 static bool turns_have_no_end(const wn_budgets *b) {
   for (int64_t l = 0; l < b->layers; l++)
     if (b->tokens[l] >= ENDLESS) return false;

@@ -1,5 +1,5 @@
-/* The subcommands, the one list of them: dispatch and help come from it (main.c), completion from the help
- * (winnow.bash). Each takes its own name as argv[0] and returns the exit code: 0 success, 1 failure, 2 usage. */
+/* The list of subcommands. Dispatch and help use it (main.c); completion uses the help (winnow.bash). Each gets its own
+ * name as argv[0] and returns the exit code: 0 success, 1 failure, 2 usage. */
 #ifndef CLI_CMD_H
 #define CLI_CMD_H
 

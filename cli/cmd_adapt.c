@@ -1,4 +1,4 @@
-/* winnow adapt: a pretrained model is trained on with mechanisms that it was not trained with. */
+/* winnow adapt: continues the training of a pretrained model with mechanisms that it was not trained with. */
 #include "cmd.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "train_run.h"
 #include "ui.h"
 
-/* "KEY=VALUE" in front of the sets, so that a --set can still change it. */
+/* "KEY=VALUE" settings that come before those of --set, so that --set can change them. */
 struct sets {
   char text[4][1200];
   const char *items[4 + 256];
@@ -50,7 +50,7 @@ static int adapt_recipe(wn_context *ctx, const struct adapt *a, wn_recipe *out) 
   struct sets sets = {.count = 0};
   wn_tokenizer *tok = NULL;
   if (a->sets.count > 256) return cli_error("more than 256 --set");
-  /* The tokenizer goes along where the model has one. */
+  /* The new model gets the tokenizer, if the model has one. */
   if (wn_tokenizer_load(ctx, a->model, &tok) == WN_OK && !adapt_put(&sets, "data.tokenizer", a->model))
     return cli_error("%s: the path is too long", a->model);
   wn_tokenizer_destroy(tok);

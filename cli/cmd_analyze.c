@@ -1,4 +1,4 @@
-/* winnow analyze: what a model has learned to look at. A row of the table at the end for each subcommand. */
+/* winnow analyze: what a model attends to. The table at the end has a row for each subcommand. */
 #include "analyze.h"
 
 #include <math.h>
@@ -25,7 +25,8 @@ wn_status analysis_tokenizer(struct analysis *a) {
   return a->tok ? WN_OK : wn_tokenizer_load(a->ctx, a->tokenizer ? a->tokenizer : a->model_dir, &a->tok);
 }
 
-/* Inputs as the encoder was trained on: spans dropped by the data keys of the checkpoint's recipe, or the defaults. */
+/* Makes inputs like those that the encoder was trained on: spans are dropped as the checkpoint's recipe says, or by the
+ * defaults. */
 static int analysis_inputs(const struct analysis *a, wn_recipe *recipe) {
   char path[4096];
   const struct cli_list none = {0};
@@ -42,7 +43,7 @@ static int analysis_inputs(const struct analysis *a, wn_recipe *recipe) {
   return 0;
 }
 
-/* The source of --data. */
+/* Opens the source of --data. */
 static int analysis_open_data(struct analysis *a) {
   const wn_model_config *config = wn_model_config_get(a->model);
   wn_recipe recipe;
@@ -134,7 +135,7 @@ int analysis_plot(const struct analysis *a, const char *option, const char *path
   return code ? code : analysis_apart(a, option, path, "out", a->out);
 }
 
-/* A file with the text that `put` writes. */
+/* Writes a file with the text that `put` prints. */
 static int analysis_write_file(const struct analysis *a, const char *path, void (*put)(FILE *f, const void *what),
                                const void *what) {
   char *text = NULL;
@@ -210,7 +211,7 @@ int analysis_taus(const struct analysis *a, const char *text, double *taus, int 
 }
 
 int analysis_control(struct analysis *a, const char *text, int32_t **ids, int *count) {
-  if (!strcmp(text, "special")) /* with --data: the checkpoint's, where it has one */
+  if (!strcmp(text, "special")) /* with --data: the checkpoint's tokenizer, if it has one */
     if (analysis_tokenizer(a) != WN_OK) cli_note(&a->common, "no tokenizer: no control tokens");
   const int code = cli_control_tokens(a->command, text, a->tok, ids, count);
   if (code || !wn_model_config_get(a->model)->attention.threshold.enabled) return code;
@@ -420,7 +421,7 @@ static int analyze_spans(int argc, char **argv) {
   int code = analysis_open(a, &spans_spec, argc, argv, &s);
   wn_span_report *report = NULL;
   if (s.tokens) {
-    /* Words are found in text: a token file's are those of the checkpoint's tokenizer. */
+    /* Words are found in text: for a token file the checkpoint's tokenizer is needed. */
     if (!code && analysis_tokenizer(a) != WN_OK)
       cli_note(&a->common, "no tokenizer: beginnings of words are not known");
     if (!code) code = spans_by_token(a);

@@ -1,4 +1,4 @@
-/* winnow bench: times operations, training steps and decoding. Each figure is the median of repeats after a warm-up,
+/* winnow bench: times operations, training steps and decoding. Each number is the median of repeats after a warm-up,
  * printed with its spread; --json adds machine, build, command line and every sample. */
 #include "bench.h"
 
@@ -17,7 +17,6 @@ static int bench_order(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Median; min, max and spread (interquartile range over bench_median) where asked for. */
 double bench_median(const struct samples *s, double *min, double *max, double *spread) {
   if (s->count == 0) return 0;
   double *sorted = malloc((size_t)s->count * sizeof *sorted);
@@ -47,7 +46,6 @@ void bench_print_samples(const char *what, const struct samples *s, const char *
          100 * spread, s->count, rate);
 }
 
-/* What every result says about where it comes from. */
 json_t *bench_header(const struct bench *b, const char *what) {
   wn_build_info info;
   if (wn_build_info_get(b->ctx, &info) != WN_OK) return NULL;
@@ -71,7 +69,7 @@ json_t *bench_header(const struct bench *b, const char *what) {
                    "release", os.release, "libraries", libraries);
 }
 
-/* splitmix64: inputs only need to be spread out and the same each time. */
+/* splitmix64: inputs only need to be well spread and reproducible. */
 static uint64_t bench_random(uint64_t *state) {
   uint64_t z = (*state += 0x9e3779b97f4a7c15u);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -79,7 +77,6 @@ static uint64_t bench_random(uint64_t *state) {
   return z ^ (z >> 31);
 }
 
-/* n standard normal floats, malloc'd. */
 float *bench_random_floats(size_t n, uint64_t seed) {
   float *x = malloc((n ? n : 1) * sizeof *x);
   for (size_t i = 0; x && i < n; i++) {
@@ -107,7 +104,6 @@ json_t *bench_model_json(wn_context *ctx, const wn_model *model) {
   return j ? j : json_null();
 }
 
-/* A recipe on token files leaves the vocabulary to the data, which are not looked at here. */
 int bench_need_vocabulary(const char *command, const wn_recipe *recipe, const char *or_else) {
   if (recipe->model.vocab_size > 0) return 0;
   return cli_usage_error(command, "the vocabulary has no size: give --set model.vocab_size=N%s", or_else);

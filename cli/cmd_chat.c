@@ -1,6 +1,6 @@
-/* winnow chat: a conversation with a model (chat.h). What has been said stays in the session's cache: a turn feeds only
- * what is new. On a terminal it asks for messages and streams answers; from a pipe each line is a message or
- * a command. */
+/* winnow chat: a conversation with a model (chat.h). The conversation stays in the session's cache, so a turn feeds
+ * only what is new. On a terminal it asks for messages and streams answers; from a pipe each line is a message or a
+ * command. */
 #include "cmd.h"
 
 #include <inttypes.h>
@@ -59,7 +59,7 @@ static int chat_reply(struct chat *c) {
   return reported ? reported : code;
 }
 
-/* An error on a terminal is one more line; from a pipe it ends the program. */
+/* Answers a message. On a terminal an error is only printed; from a pipe it ends the program. */
 static int chat_say(struct chat *c, const char *message) {
   if (chat_add_turn(c, message)) return c->terminal ? 0 : 1;
   return chat_reply(c);

@@ -1,4 +1,4 @@
-/* winnow convert: a model from one format to another. */
+/* winnow convert: writes a model in another format. */
 #include "cmd.h"
 
 #include <inttypes.h>
@@ -78,7 +78,8 @@ static int convert_report(const struct convert *c, const char *from, const char 
 static int convert_run(wn_context *ctx, struct convert *c, const char *from, const char *out) {
   static const char *const forms[] = {"winnow", "hf", "gguf", "winnow-gguf", NULL};
   int type = 0;
-  while (c->type && strcmp(convert_types[type].name, c->type) != 0) type++; /* one of the choices */
+  while (c->type && strcmp(convert_types[type].name, c->type) != 0)
+    type++; /* the parser has checked that it is one of them */
   if (!c->to) c->to = convert_ends_with(out, ".gguf") ? "gguf" : "winnow";
   const wn_convert_options o = {.size = sizeof o,
                                 .to = (wn_convert_form)convert_index_of(forms, c->to),

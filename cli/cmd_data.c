@@ -1,4 +1,4 @@
-/* winnow data prepare: text, .jsonl and .jsonl.gz to token files. */
+/* winnow data prepare: makes token files from text, .jsonl and .jsonl.gz. */
 #include "cmd.h"
 
 #include <inttypes.h>

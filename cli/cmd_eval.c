@@ -27,8 +27,8 @@ struct request {
   uint64_t max_batches, bytes, seed;
 };
 
-/* Bytes of the text that became PATH/train.bin or PATH/val.bin, from the data.json that `winnow data prepare` leaves
- * there. */
+/* Bytes of the text of PATH/train.bin or PATH/val.bin, from the data.json that `winnow data prepare` wrote beside
+ * it. */
 static uint64_t eval_text_bytes(const char *token_file) {
   char path[4096];
   const char *slash = strrchr(token_file, '/'), *name = slash ? slash + 1 : token_file;
@@ -48,8 +48,8 @@ static uint64_t eval_text_bytes(const char *token_file) {
   return bytes > 0 ? (uint64_t)bytes : 0;
 }
 
-/* L N / sum of the layers' budgets (of heads with budgets of their own, the mean): the memory of the whole context
- * divided by that of the budgets. */
+/* L N / sum of the layers' budgets (of a layer whose heads have budgets, the mean): memory without budgets divided by
+ * memory with them. */
 static double eval_saving(const wn_budgets *b, int64_t context) {
   const int64_t heads = b->heads > 0 ? b->heads : 1;
   double held = 0;
@@ -118,7 +118,8 @@ static int eval_text(wn_context *ctx, const struct request *r, const struct cli_
   return code;
 }
 
-/* A token file, or the data of a recipe: --config, the checkpoint's own recipe.json, or defaults; then --set. */
+/* Evaluates a token file, or the data of a recipe: that of --config, the checkpoint's own recipe.json, or the defaults;
+ * then --set. */
 static int eval_source(wn_context *ctx, const struct request *r, wn_model *model, wn_eval_options *options,
                        wn_eval_result *result, char *what, size_t what_bytes) {
   char kept[4096];
@@ -155,7 +156,7 @@ static int eval_source(wn_context *ctx, const struct request *r, wn_model *model
   if (data->kind == WN_DATA_TOKENS) data->stream = r->recurrence ? r->recurrence > 0 : config->recurrence > 0;
   const int code = cli_rows_apply(ctx, "winnow eval", &r->rows, r->load.tokenizer, r->load.model, data);
   if (code) return code;
-  /* Of blocks, which have every token: of documents, some are cut or left out. */
+  /* Only for blocks, which contain every token: documents may be cut or left out. */
   if (!options->bytes && !r->max_batches && data->kind == WN_DATA_TOKENS && data->rows == WN_ROWS_BLOCKS)
     options->bytes = eval_text_bytes(!strcmp(split, "train") ? data->train : data->val);
   int64_t context = r->context ? r->context : config->context;
@@ -266,7 +267,7 @@ int cmd_eval(int argc, char **argv) {
   if (code == CLI_GO) code = cli_tasks_check(eval_spec.command, &r.tasks, r.data);
   if (code == CLI_GO) code = cli_sweep_check(eval_spec.command, &r.tasks, &r.load.budgets);
   if (code == CLI_GO) code = cli_together_open(&r.common, &ctx);
-  /* A token file does not bring a tokenizer. */
+  /* A token file needs no tokenizer. */
   if (!code) code = cli_load(ctx, eval_spec.command, &r.common, &r.load, r.text || cli_tasks_wanted(&r.tasks), &in);
   if (!code) code = eval_run(ctx, &r, &in);
   cli_loaded_clear(&in);

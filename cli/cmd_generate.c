@@ -1,4 +1,4 @@
-/* winnow generate: continues a prompt token by token over a key-value cache, streaming as text becomes complete. An
+/* winnow generate: continues a prompt token by token with a key-value cache, and prints the text as it grows. An
  * encoder-decoder reads the prompt with its encoder and writes what is missing in it (spans.h). */
 #include "cmd.h"
 
@@ -36,19 +36,19 @@ struct run {
   struct cli_loaded in;
   wn_session *session;
   wn_constraint *constraint;
-  bool encodes;           /* the model has an encoder: */
-  struct cli_spans spans; /* what its prompts are made of */
-  int32_t missing;        /* spans of the prompt */
-  char *text;             /* the prompt's, when read from a file */
-  int32_t *ids;           /* the prompt's, count prompt_count */
+  bool encodes;           /* the model has an encoder */
+  struct cli_spans spans; /* the sentinels of its prompts */
+  int32_t missing;        /* missing spans of the prompt */
+  char *text;             /* the prompt's text, if read from a file */
+  int32_t *ids;           /* [prompt_count] the prompt's tokens */
   size_t prompt_count;
-  uint8_t *control; /* [prompt_count] by its text; NULL: by ids alone */
+  uint8_t *control; /* [prompt_count] control tokens, found by the prompt's text; NULL: only ids count */
   FILE *counts;     /* NULL: not wanted */
-  int64_t document; /* the line of the prompt's; 1: there is one prompt */
+  int64_t document; /* number of the prompt's line; 1 with one prompt */
   const struct request *request;
-  int32_t *drawn; /* [the tokens asked for] */
+  int32_t *drawn; /* [max tokens] */
   bool streams;   /* the text goes to standard output as it grows */
-  FILE *copy;     /* with stop strings: the text as it was handed out, into written [written_bytes] */
+  FILE *copy;     /* with stop strings: receives the text as it is passed on, in written [written_bytes] */
   char *written;
   size_t written_bytes;
   wn_generate_result result;
@@ -63,7 +63,7 @@ static void generate_free_prompt(struct run *g) {
   g->ids = NULL;
 }
 
-/* What belongs to one prompt. */
+/* Frees what belongs to one prompt. */
 static void generate_clear_prompt(struct run *g) {
   wn_session_destroy(g->session);
   generate_free_prompt(g);
@@ -88,7 +88,7 @@ static int generate_encode_prompt(wn_context *ctx, struct run *g, const char *pr
   return status == WN_OK ? 0 : cli_error("the prompt: %s", wn_context_error(ctx));
 }
 
-/* The prompt as a user's message, in the model's template. */
+/* Encodes the prompt as a user's message in the model's template. */
 static int generate_encode_message(wn_context *ctx, const struct request *r, struct run *g, const char *prompt) {
   struct cli_dialogue_choice choice;
   int code = cli_dialogue_choose(ctx, &r->dialogue, r->load.model, g->in.tok, &choice);
@@ -101,7 +101,7 @@ static int generate_encode_message(wn_context *ctx, const struct request *r, str
   return status == WN_OK ? 0 : cli_error("the prompt: %s", wn_context_error(ctx));
 }
 
-/* What an encoder-decoder is used with, and what only it is used with. */
+/* Checks options that go only with an encoder-decoder or only without, and loads the spans. */
 static int generate_load_spans(wn_context *ctx, const struct request *r, struct run *g) {
   if (!g->encodes && r->config) return cli_error("--config is for an encoder-decoder, which %s is not", r->load.model);
   if (!g->encodes) return 0;
@@ -139,7 +139,7 @@ static int generate_read_prompt(wn_context *ctx, const struct request *r, struct
   return 0;
 }
 
-/* A session with what counting needs. */
+/* Opens a session, with what counting needs. */
 static int generate_open_session(wn_context *ctx, const struct request *r, struct run *g, int64_t capacity) {
   const wn_session_options options = {.size = sizeof options,
                                       .sequences = 1,
@@ -152,7 +152,7 @@ static int generate_open_session(wn_context *ctx, const struct request *r, struc
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }
 
-/* Everything for one prompt; `place` says where its document is. */
+/* Prepares everything for one prompt; `place` says where its document is. */
 static int generate_prepare(wn_context *ctx, struct request *r, struct run *g, struct cli_counts_prompt *place) {
   const char *prompt = place->text;
   const size_t bytes = place->bytes;
@@ -169,7 +169,7 @@ static int generate_prepare(wn_context *ctx, struct request *r, struct run *g, s
   if (g->encodes && (int64_t)g->prompt_count > config->encoder.context)
     return cli_error("the prompt has %zu tokens with its end; the encoder of %s reads at most %" PRId64,
                      g->prompt_count, r->load.model, config->encoder.context);
-  const int64_t fed = g->encodes ? 1 : (int64_t)g->prompt_count; /* before the first token is drawn */
+  const int64_t fed = g->encodes ? 1 : (int64_t)g->prompt_count; /* tokens fed before the first one is drawn */
   int64_t capacity = fed + r->tokens;
   if (config->position == WN_POS_LEARNED) {
     if (fed > config->context)
@@ -191,7 +191,8 @@ static bool generate_on_piece(void *user, const wn_generate_piece *piece) {
     cli_counts_row(g->counts, &g->request->counts, wn_model_config_get(g->in.model), g->document, piece);
   if (g->copy) fwrite(piece->text, 1, piece->bytes, g->copy);
   if (!g->streams) return true;
-  return fwrite(piece->text, 1, piece->bytes, stdout) == piece->bytes && !fflush(stdout); /* else main reports it */
+  return fwrite(piece->text, 1, piece->bytes, stdout) == piece->bytes &&
+         !fflush(stdout); /* main reports a failed write */
 }
 
 static void generate_on_logits(void *user, int64_t index, float *logits, int64_t V) {
@@ -205,8 +206,8 @@ static const char *generate_on_mark(void *user, int32_t id, size_t *bytes) {
   return cli_spans_mark(&g->spans, id, bytes);
 }
 
-/* For an encoder-decoder: its encoder reads the prompt and its decoder begins with the start token. Only the
- * tokenizer's entries and the marks of the prompt are drawn, and the answer continues the prompt's text. */
+/* For an encoder-decoder: the encoder reads the prompt, and the decoder begins with the start token. Only the
+ * tokenizer's entries and the prompt's marks may be drawn, and the answer continues the prompt's text. */
 static void generate_choose_spans(struct run *g, wn_generate_options *o) {
   o->inputs = g->ids;
   o->input_count = (int64_t)g->prompt_count;
@@ -249,13 +250,17 @@ static int generate_draw(wn_context *ctx, const struct request *r, struct run *g
 
 /* --- results --- */
 
-/* What was drawn, as text, into a result: under `key`, and of an encoder-decoder span by span. */
+/* Puts the drawn text into a result under `key`, for an encoder-decoder also span by span. */
 static int generate_put_answer(wn_context *ctx, const struct run *g, const char *key, json_t *none, json_t *into) {
   char *text = NULL;
   size_t bytes = 0;
   wn_status status = WN_OK;
   if (g->encodes) {
-    const struct cli_spans_answer answer = {g->ids, g->prompt_count, g->missing, g->drawn, g->result.tokens};
+    const struct cli_spans_answer answer = {.prompt = g->ids,
+                                            .prompt_count = g->prompt_count,
+                                            .missing = g->missing,
+                                            .drawn = g->drawn,
+                                            .drawn_count = g->result.tokens};
     const int code = cli_spans_report(ctx, &g->spans, g->in.tok, &answer, key, into);
     if (code || g->result.end != WN_GENERATE_STOP) {
       json_decref(none);
@@ -264,7 +269,7 @@ static int generate_put_answer(wn_context *ctx, const struct run *g, const char 
   } else if (g->result.end != WN_GENERATE_STOP) {
     status = wn_tokenizer_decode(ctx, g->in.tok, g->drawn, (size_t)g->result.tokens, &text, &bytes);
   }
-  /* Behind a stop string's beginning nothing counts. NULL where drawn bytes are not UTF-8. */
+  /* The text before a stop string. NULL: the drawn bytes are not UTF-8. */
   json_t *string = g->result.end == WN_GENERATE_STOP ? json_stringn(g->written, g->written_bytes)
                    : status == WN_OK                 ? json_stringn(text, bytes)
                                                      : NULL;
@@ -274,7 +279,7 @@ static int generate_put_answer(wn_context *ctx, const struct run *g, const char 
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }
 
-/* A write that failed ends the text too, and main reports it. */
+/* Why the text ended; a failed write ends it too, and main reports that. */
 static const char *generate_stopped(const struct run *g) {
   const bool unwritten = g->result.end == WN_GENERATE_CANCELLED && !g->interrupted;
   return wn_generate_end_name(unwritten ? WN_GENERATE_LENGTH : g->result.end);
@@ -335,7 +340,7 @@ static void generate_fill_template(const char *template, const char *document, s
                                     .document_bytes = strlen(document)};
 }
 
-/* One line: the object with its prediction added. */
+/* Answers one line: prints the object with its prediction added. */
 static int generate_predict(wn_context *ctx, struct request *r, struct run *g, int64_t line, const char *text,
                             FILE *out) {
   json_error_t error;
@@ -353,7 +358,9 @@ static int generate_predict(wn_context *ctx, struct request *r, struct run *g, i
   int code = prompt.text ? generate_prepare(ctx, r, g, &prompt) : cli_error("out of memory");
   if (!code) code = generate_draw(ctx, r, g);
   if (!code && g->interrupted) code = CLI_INTERRUPTED;
-  if (!code) code = generate_put_answer(ctx, g, "prediction", json_string(""), object); /* bytes that are no UTF-8 */
+  if (!code)
+    code =
+        generate_put_answer(ctx, g, "prediction", json_string(""), object); /* in place of bytes that are not UTF-8 */
   if (!code) {
     json_object_set_new(object, "prompt_tokens", json_integer((json_int_t)g->prompt_count));
     json_object_set_new(object, "tokens", json_integer(g->result.tokens));
@@ -438,7 +445,7 @@ static int generate_check_options(const struct request *r, int code) {
   return cli_counts_check(command, &r->counts, r->jsonl != NULL, r->prompt, cli_format_check(command, &r->format));
 }
 
-/* One prompt. */
+/* Answers one prompt. */
 static int generate_once(wn_context *ctx, struct request *r, struct run *g) {
   struct cli_counts_prompt prompt = {0};
   int code = generate_read_prompt(ctx, r, g, &prompt.text, &prompt.bytes);

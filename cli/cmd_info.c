@@ -1,4 +1,4 @@
-/* winnow info: what a model's file or folder holds, or what this build and machine have. */
+/* winnow info: describes a model's file or folder, or this build and machine. */
 #include "cmd.h"
 
 #include <inttypes.h>
@@ -29,7 +29,7 @@ static json_t *info_version(int cuda) { /* 12040: "12.4" */
   return json_string(text);
 }
 
-/* The devices of backend cuda; empty: wn_context_error says why. */
+/* The devices of backend cuda; if empty, wn_context_error says why. */
 static json_t *info_devices(wn_context *ctx) {
   json_t *all = json_array();
   wn_device_info d;
@@ -94,7 +94,7 @@ static int info_machine(wn_context *ctx, bool json) {
   return 0;
 }
 
-/* "F32", "Q4_K+Q6_K": a tensor's runs of rows, neighbours of one type as one. */
+/* "F32", "Q4_K+Q6_K": the types of a tensor's parts, with equal neighbours merged. */
 static void info_types_text(const wn_tensor_info *e, char *out, size_t bytes) {
   size_t n = 0;
   for (int k = 0; k < e->parts && n < bytes; k++)
@@ -109,7 +109,7 @@ static void info_shape_text(const wn_tensor_info *e, char *out, size_t bytes) {
   if (n < bytes) snprintf(out + n, bytes - n, "]");
 }
 
-/* The mechanisms of its attention and the layers that have them. */
+/* The attention's mechanisms and the layers that have them. */
 static json_t *info_mechanisms(const wn_model_config *config) {
   json_t *all = json_array();
   wn_mechanism_use use;
@@ -151,7 +151,7 @@ static json_t *info_types(const wn_model *model) {
       wn_tensor_info e;
       if (wn_model_tensor_info(model, i, &e) != WN_OK || e.parts == 0) continue;
       if (e.types[0] == (wn_gguf_type)t)
-        tensors++, bytes += (json_int_t)e.bytes; /* runs of other types: with the first */
+        tensors++, bytes += (json_int_t)e.bytes; /* parts of other types count with the first */
     }
     if (tensors)
       json_object_set_new(all, wn_gguf_type_name((wn_gguf_type)t),
@@ -285,7 +285,7 @@ static int info_checkpoint(wn_context *ctx, const char *path, bool json, bool al
 /* ---- --verify ---- */
 
 struct verified {
-  json_t *files; /* NULL: printed */
+  json_t *files; /* NULL: print them */
   int damaged, unreadable, count;
 };
 
@@ -315,7 +315,7 @@ static int info_verify_failed(const struct verified *v) {
                    v->damaged ? "damaged" : "unreadable", other);
 }
 
-/* Damage is the result and, like no result at all, exit code 1. */
+/* Prints the state of the files; exit code 1 if any is damaged or unreadable. */
 static int info_verify(wn_context *ctx, const char *path, bool json) {
   struct verified v = {.files = json ? json_array() : NULL};
   const wn_status status = wn_verify(ctx, path, info_verified, &v);

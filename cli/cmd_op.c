@@ -1,6 +1,6 @@
-/* winnow op attention: one attention call, forward and backward, on the arrays of a case file. A case is a
- * safetensors file with q, k, v, dy, the arrays of its mechanisms and, where wanted, doc_start, whose metadata key
- * "case" holds the shapes and the mechanisms as JSON; the results go to another. */
+/* winnow op attention: one attention call, forward and backward, on the arrays of a case file. A case is a safetensors
+ * file with q, k, v, dy, the arrays of its mechanisms and possibly doc_start; its metadata key "case" holds the shapes
+ * and the mechanisms as JSON. The results go to another file. */
 #include "cmd.h"
 
 #include <inttypes.h>
@@ -30,7 +30,7 @@ static void op_case_clear(struct op_case *c) {
   for (int i = 0; i < c->owned_count; i++) free(c->owned[i]);
 }
 
-/* Zeroed memory that case_clear frees, its address stored at `offset` of the arrays. */
+/* Allocates zeroed memory, stores its address at `offset` of the arrays, and lets case_clear free it. */
 static void *op_give(struct op_case *c, size_t offset, size_t count, size_t each) {
   void *p = c->owned_count < CLI_COUNT(c->owned) ? calloc(count, each) : NULL;
   if (!p) return NULL;
@@ -39,7 +39,7 @@ static void *op_give(struct op_case *c, size_t offset, size_t count, size_t each
   return p;
 }
 
-/* The element count of a shape, or -1 when it is no size. */
+/* The element count of a shape, or -1 if that is not a valid size. */
 static int64_t op_shape_count(const int64_t *shape, int ndim) {
   int64_t n = 1;
   for (int d = 0; d < ndim; d++)
@@ -57,8 +57,8 @@ static int op_read_size(const struct op_case *c, const json_t *object, const cha
   return 0;
 }
 
-/* threshold.control: positions of control tokens, the same in every sequence. Taken out of the mechanism's object,
- * whose other keys are configuration. */
+/* Reads threshold.control, the positions of control tokens in every sequence, and removes it from the mechanism's
+ * object, whose other keys are configuration. */
 static int op_read_control(struct op_case *c, json_t *attention) {
   json_t *threshold = json_object_get(attention, "threshold"), *list = json_object_get(threshold, "control");
   if (!list) return 0;
@@ -77,7 +77,7 @@ static int op_read_control(struct op_case *c, json_t *attention) {
   return 0;
 }
 
-/* "budget": tokens that are held; "policy": which goes, selective unless given. */
+/* Reads "budget", the tokens to hold, and "policy" (default selective). */
 static int op_read_budget(struct op_case *c, const json_t *object) {
   const json_t *policy = json_object_get(object, "policy");
   int code = op_read_size(c, object, "budget", 0, &c->budget);
@@ -90,7 +90,7 @@ static int op_read_budget(struct op_case *c, const json_t *object) {
   return found || code ? code : cli_error("%s: case: \"policy\" is none of winnow's", c->path);
 }
 
-/* The mechanism and the shapes. */
+/* Reads the mechanisms and the shapes. */
 static int op_read_case(wn_context *ctx, const char *text, struct op_case *c) {
   static const char *const known[] = {"B",    "T",         "Tk",           "H",      "Hkv",    "D",          "seed",
                                       "gain", "attention", "forward_only", "budget", "policy", "per_kv_head"};
@@ -126,7 +126,7 @@ static int op_read_case(wn_context *ctx, const char *text, struct op_case *c) {
   return code;
 }
 
-/* A tensor of the file, of the expected shape, in the computing dtype (doc_start, key_count: int32). */
+/* Reads a tensor of the expected shape, converted to the computing dtype (doc_start, key_count: int32). */
 static int op_read_tensor(struct op_case *c, const wn_safetensors *file, const char *name, const int64_t *shape,
                           int ndim, size_t offset) {
   const wn_safetensors_entry *e = wn_safetensors_find(file, name);
@@ -185,7 +185,7 @@ static int op_add_output(struct op_case *c, const char *prefix, const char *name
 
 #define AT(field) offsetof(wn_attention_arrays, field)
 
-/* q, k, v, dy, y and what the mechanisms add to them. */
+/* Reads q, k, v, dy, y and the mechanisms' arrays. */
 static int op_read_arrays(const wn_safetensors *file, struct op_case *c) {
   const wn_attention_arrays *a = &c->arrays;
   const int64_t of_q[] = {a->B, a->H, a->T, a->D}, of_k[] = {a->B, a->Hkv, a->Tk ? a->Tk : a->T, a->D};
@@ -217,7 +217,7 @@ static int op_read_arrays(const wn_safetensors *file, struct op_case *c) {
   return code;
 }
 
-/* Evictions under the case's budget, into the call and, T + 1 standing for never, into the results as evicted_at. */
+/* Computes evictions under the case's budget, for the call and as the result evicted_at, in which T + 1 means never. */
 static int op_evict(wn_context *ctx, struct op_case *c) {
   wn_attention_arrays *a = &c->arrays;
   const int64_t P = wn_attention_eviction_groups(&c->config, a, &c->budgets), shape[] = {a->B, a->T};

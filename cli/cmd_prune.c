@@ -1,4 +1,4 @@
-/* winnow prune: budgets found by search; policies compared. */
+/* winnow prune: searches for budgets; compares policies. */
 #include "cmd.h"
 #include "prune.h"
 

@@ -1,5 +1,5 @@
-/* winnow report: runs, checkpoints, searches and comparisons as one page of HTML with everything in it, and the same
- * figures as SVG and CSV. */
+/* winnow report: runs, checkpoints, searches and comparisons as one self-contained HTML page, and the same figures as
+ * SVG and CSV. */
 #include "cmd.h"
 
 #include <stdio.h>
@@ -62,7 +62,7 @@ static int report_budgets(struct report_command *r) {
   return CLI_GO;
 }
 
-/* A word as a shell reads it: in quotes but for what no shell gives a meaning. */
+/* Adds a word as a shell reads it, quoted unless it has only harmless characters. */
 static size_t report_add_word(char *out, size_t n, size_t bytes, const char *word) {
   static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./=:,+@%-";
   const char *mark = word[0] && !word[strspn(word, plain)] ? "" : "'";
@@ -73,7 +73,7 @@ static size_t report_add_word(char *out, size_t n, size_t bytes, const char *wor
   return n;
 }
 
-/* The words that make this page's figures again. */
+/* Stores the command line that reproduces this page's figures. */
 static void report_note_command(struct report_command *r, int argc, char **argv) {
   size_t n = (size_t)snprintf(r->command, sizeof r->command, "winnow report");
   for (int i = 1; i < argc && n < sizeof r->command - 1; i++)
@@ -81,7 +81,7 @@ static void report_note_command(struct report_command *r, int argc, char **argv)
   r->options.command = r->command;
 }
 
-/* --figures, or the page's name without .html and with -figures. */
+/* The folder of figures: --figures, or the page's name with -figures in place of .html. */
 static void report_figures(struct report_command *r) {
   const size_t n = strlen(r->out);
   const bool html = n > 5 && !strcmp(r->out + n - 5, ".html");
@@ -90,7 +90,7 @@ static void report_figures(struct report_command *r) {
   r->options.figures = r->figures ? r->figures : r->folder;
 }
 
-/* What a page lacks is nothing to be quiet about. */
+/* Notes about missing figures are printed even with --quiet. */
 static void report_note(void *user, const char *line) {
   (void)user;
   cli_warning("%s", line);
@@ -158,7 +158,7 @@ static const struct cli_option report_options[] = {
                "by commas"),
     CLI_COMMON_OPTIONS(struct report_command, common)};
 
-/* The sections by name, malloc'd. */
+/* The names of all sections, malloc'd. */
 static char *report_sections(void) {
   char *text = NULL;
   size_t bytes = 0;

@@ -1,4 +1,4 @@
-/* winnow serve: a model behind HTTP, in the shapes of the OpenAI API. */
+/* winnow serve: serves a model over HTTP, in the form of the OpenAI API. */
 #include "cmd.h"
 
 #include <inttypes.h>
@@ -80,7 +80,7 @@ static int serve_read_key(wn_context *ctx, const char *path, char **key) {
   return **key ? 0 : cli_error("%s: the key is empty", path);
 }
 
-/* One line of UTF-8, which JSON and a terminal can hold: files may be named by any bytes. */
+/* The model's name as one line of UTF-8 for JSON and terminals: a file's name may be any bytes. */
 static const char *serve_name(const struct serve_request *r, char *buffer, size_t bytes) {
   wn_line_escape(r->name ? r->name : r->load.model, buffer, bytes);
   if (r->name) return buffer;
@@ -89,7 +89,7 @@ static const char *serve_name(const struct serve_request *r, char *buffer, size_
   return slash && slash[1] ? slash + 1 : buffer;
 }
 
-/* Until a signal asks for the end. */
+/* Waits until a signal asks for the end. */
 static void serve_wait(wn_context *ctx) {
   while (!wn_context_cancelled(ctx)) usleep(100000);
 }

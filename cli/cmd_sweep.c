@@ -1,5 +1,5 @@
-/* winnow sweep: a grid over recipe keys. Every combination of values is a run in a folder of its own, which is skipped
- * when it is finished and continued when it is not; at the end one table, and one report of all runs. */
+/* winnow sweep: a grid over recipe keys. Every combination of values is a run in a folder of its own. Finished runs are
+ * skipped, unfinished ones continued. At the end there is one table and one report of all runs. */
 #include "cmd.h"
 
 #include <inttypes.h>
@@ -28,9 +28,9 @@ struct sweep_axis {
 struct sweep_run {
   char name[SWEEP_NAME], path[4096];
   char assignments[SWEEP_AXES][SWEEP_ASSIGNMENT];
-  int64_t step, saved, steps; /* the log's, which may be ahead; the checkpoint's; the recipe's */
-  double best, last, speed;   /* NAN: not known */
-  bool measured;              /* the last step */
+  int64_t step, saved, steps; /* last step in the log (may be ahead); step of the checkpoint; steps of the recipe */
+  double best, last, speed;   /* NAN: unknown */
+  bool measured;              /* the last step was evaluated */
 };
 
 struct sweep {
@@ -47,7 +47,7 @@ struct sweep {
 
 /* --- the grid --- */
 
-/* KEY=V1,V2,...; where there is a semicolon, values are between semicolons and may have commas. */
+/* Parses KEY=V1,V2,...; if there is a semicolon, semicolons separate the values, which may then contain commas. */
 static int sweep_read_axis(const char *text, struct sweep_axis *axis) {
   const char *equals = strchr(text, '=');
   const size_t n = equals ? (size_t)(equals - text) : 0;
@@ -71,7 +71,7 @@ static int sweep_read_axis(const char *text, struct sweep_axis *axis) {
   return 0;
 }
 
-/* The last part of a key, or all of it where two axes end alike. */
+/* The last part of a key, or the whole key if two axes end alike. */
 static const char *sweep_short(const struct sweep *s, int a) {
   const char *dot = strrchr(s->axes[a].key, '.'), *end = dot ? dot + 1 : s->axes[a].key;
   for (int b = 0; b < s->axis_count; b++) {
@@ -81,7 +81,7 @@ static const char *sweep_short(const struct sweep *s, int a) {
   return end;
 }
 
-/* "lr-0.001_width-64": what no file system minds. */
+/* Names a run "lr-0.001_width-64", with characters that every file system accepts. */
 static int sweep_name_run(const struct sweep *s, struct sweep_run *run, int number) {
   size_t n = 0;
   for (int a = s->axis_count - 1, rest = number; a >= 0; rest /= s->axes[a].count, a--)
@@ -130,7 +130,7 @@ static int sweep_recipe(struct sweep *s, const struct sweep_run *run, wn_recipe 
   return code;
 }
 
-/* What all runs of a folder have in common: a sweep goes on with the same alone. */
+/* Checks that the sweep in the folder had the same settings for all runs: it can only continue with these. */
 static int sweep_check_folder(const struct sweep *s) {
   char path[4096];
   json_t *sets = json_array(), *there, *config = s->config ? cli_read_json(s->config) : NULL;
@@ -158,7 +158,7 @@ static int sweep_check_folder(const struct sweep *s) {
 
 /* --- runs --- */
 
-/* What the run's log says; where it has none, nothing is known. */
+/* Reads the run's log, if there is one. */
 static void sweep_read_log(struct sweep *s, struct sweep_run *run) {
   wn_train_log log = {0};
   uint64_t tokens;
@@ -169,7 +169,7 @@ static void sweep_read_log(struct sweep *s, struct sweep_run *run) {
   if (!cli_exists(run->path) || wn_train_log_load(s->ctx, run->path, &log) != WN_OK) return;
   for (int64_t k = 0; k < log.count; k++) {
     if (isfinite(log.val_loss[k]))
-      run->last = log.val_loss[k], run->best = fmin(run->best, run->last); /* of NAN: last */
+      run->last = log.val_loss[k], run->best = fmin(run->best, run->last); /* fmin ignores NAN */
   }
   if (log.count > 0) {
     run->step = (int64_t)log.step[log.count - 1];
@@ -186,7 +186,7 @@ static int sweep_train(struct sweep *s, struct sweep_run *run, int number) {
   const int code = sweep_recipe(s, run, &recipe);
   const bool resume = wn_train_can_resume(run->path);
   if (code) return code;
-  /* The last evaluation may have been interrupted: then it is made now. */
+  /* If the last evaluation was interrupted the run is continued, which makes it. */
   if (resume && run->saved >= run->steps && (run->measured || recipe.train.eval_every == 0)) {
     cli_note(&s->common, "[%d/%d] %s: done", number + 1, s->run_count, run->name);
     return 0;
@@ -224,7 +224,7 @@ static int sweep_tell(const struct sweep *s, const struct sweep_run *const *orde
   printf("%-40s %9s %14s %11s %9s\n", "run", "steps", "best val loss", "perplexity", "tokens/s");
   for (int i = 0; i < s->run_count; i++) {
     const struct sweep_run *run = order[i];
-    char loss[32] = "-", perplexity[32] = "-"; /* without an evaluation */
+    char loss[32] = "-", perplexity[32] = "-"; /* "-": no evaluation */
     if (!isnan(run->best)) {
       snprintf(loss, sizeof loss, "%.4f", run->best);
       snprintf(perplexity, sizeof perplexity, "%.2f", exp(run->best));
@@ -270,7 +270,7 @@ static int sweep_finish(struct sweep *s) {
 static int sweep_all(struct sweep *s) {
   int failed = 0, code = 0;
   wn_recipe recipe;
-  for (int i = 0; i < s->run_count; i++) { /* a wrong value is told before hours of the others */
+  for (int i = 0; i < s->run_count; i++) { /* report a wrong value before hours of other runs */
     code = sweep_recipe(s, &s->runs[i], &recipe);
     if (code) return code;
     s->runs[i].steps = recipe.train.steps;
@@ -286,7 +286,7 @@ static int sweep_all(struct sweep *s) {
       cli_note(&s->common, "winnow: the same command goes on with the sweep");
       return code;
     }
-    failed += code != 0; /* reported; the others do not wait for it */
+    failed += code != 0; /* the error was reported; the other runs go on */
     sweep_read_log(s, &s->runs[i]);
   }
   code = sweep_finish(s);

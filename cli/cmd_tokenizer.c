@@ -1,4 +1,4 @@
-/* winnow tokenizer: train a SentencePiece model; encode and decode text. */
+/* winnow tokenizer: trains a SentencePiece model; encodes and decodes text. */
 #include "cmd.h"
 
 #include <errno.h>
@@ -89,7 +89,7 @@ static int tokenizer_train(int argc, char **argv) {
 struct coding {
   struct cli_common common;
   const char *tokenizer;
-  bool bos, eos, special, count_only; /* of encode */
+  bool bos, eos, special, count_only; /* for encode */
   struct cli_list files;
   wn_context *ctx;
   wn_tokenizer *tok;
@@ -166,7 +166,7 @@ static int tokenizer_encode(int argc, char **argv) {
   return code;
 }
 
-/* The object that encode --json prints; *out stays NULL where the text does not begin as one. */
+/* Parses the object that encode --json prints; *out stays NULL if the text does not begin like one. */
 static int tokenizer_parse_object(const struct coding *r, json_t **out) {
   const char *name = tokenizer_input_name(r);
   json_error_t error;
@@ -177,7 +177,7 @@ static int tokenizer_parse_object(const struct coding *r, json_t **out) {
   return cli_error("%s: \"ids\" is missing or not a list of tokens", name);
 }
 
-/* Whole numbers between spaces, commas or brackets: what encode prints, with --json or without. */
+/* Parses whole numbers between spaces, commas or brackets: what encode prints, with --json or without. */
 static int tokenizer_parse_ids(const struct coding *r, int32_t **out, size_t *count) {
   const char *p = r->text, *end = r->text + r->bytes;
   const char *name = tokenizer_input_name(r);

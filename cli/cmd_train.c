@@ -1,4 +1,4 @@
-/* winnow train: a recipe into a run folder, or the continuation of one. */
+/* winnow train: trains by a recipe into a run's folder, or continues a run. */
 #include "cmd.h"
 
 #include <stdio.h>
@@ -43,8 +43,8 @@ static const struct cli_spec train_spec = {
     .option_count = CLI_COUNT(train_options),
     .more_help = cli_recipe_keys};
 
-/* Where the recipe is read from: --config; else, with --resume, the one that the run keeps, and with --init the
- * checkpoint's own, where it has one. NULL: only --set. */
+/* Where the recipe is read from: --config; else with --resume the run's own, with --init the checkpoint's own if it has
+ * one. *path NULL: only --set. */
 static int train_recipe_path(const struct train *t, char *kept, size_t bytes, const char **path) {
   const char *dir = t->resume ? t->out : t->init;
   *path = t->config;
@@ -79,7 +79,7 @@ int cmd_train(int argc, char **argv) {
   wn_context *ctx = NULL;
   wn_recipe recipe;
   int code = train_check(&t, cli_parse(&train_spec, argc, argv, &t, NULL));
-  /* A folder that cannot be resumed is refused before a recipe in it is looked for. */
+  /* A folder that cannot be resumed is refused before its recipe is read. */
   const bool changes = (t.config || t.sets.count || t.init) && !(t.resume && !wn_train_can_resume(t.out));
   if (code == CLI_GO) code = cli_together_open(&t.common, &ctx);
   if (!code && !cli_together_speaks(ctx)) t.views = (struct cli_views)CLI_VIEWS_DEFAULTS;

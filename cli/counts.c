@@ -20,7 +20,7 @@ static bool counts_read_span(const char *text, size_t *from, size_t *to) {
   return !*end && *from < *to && *to <= INT32_MAX;
 }
 
-/* The byte where character n of the text begins; its end for a larger n. */
+/* The byte where character n of the text begins; the text's end if n is too large. */
 static size_t counts_byte_of(const char *text, size_t n) {
   size_t at = 0;
   for (; text[at]; at++)
@@ -80,7 +80,7 @@ static void counts_mark_all(const struct cli_counts *c, const struct cli_counts_
   }
 }
 
-/* A token is control where all of its text is; one for white space where that is. */
+/* A token is control if all of its text is; a token for white space, if that white space is. */
 static bool counts_is_control(const struct cli_counts *c, const struct cli_counts_prompt *p, const uint8_t *marks,
                               int64_t begin, int64_t end) {
   if (begin < 0) return c->outside;

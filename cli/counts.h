@@ -1,5 +1,5 @@
-/* Meaningful attention while generating: which text of a prompt is control, and a CSV of the tokens that a threshold
- * keeps. */
+/* Meaningful attention while generating: options for which text of a prompt is control, and a CSV of how many tokens a
+ * threshold keeps. */
 #ifndef CLI_COUNTS_H
 #define CLI_COUNTS_H
 
@@ -24,7 +24,7 @@ struct cli_counts {
       CLI_OPTION(T, m.spans, "control-span", "A:B", "characters A to B-1 of --prompt are control, from 0")
 /* NOLINTEND(bugprone-macro-parentheses) */
 
-/* A prompt, and where in it the document is that replaced {document}. */
+/* A prompt, and the place of the document that replaced {document} in it. */
 struct cli_counts_prompt {
   const char *template, *text; /* text: the template with its document */
   bool documented;             /* false: the text is the template */
@@ -32,15 +32,16 @@ struct cli_counts_prompt {
   const int32_t *ids; /* [count] */
   size_t count;
 };
-bool cli_counts_marks(const struct cli_counts *c); /* is there text to be marked? */
-/* 2 after reporting that an option has nothing to act on in this prompt (NULL: another's); else `code`. */
+bool cli_counts_marks(const struct cli_counts *c); /* is any text to be marked? */
+/* 2 after reporting that an option has nothing to act on in this prompt (NULL: the prompts are in a file); else
+ * `code`. */
 int cli_counts_check(const char *command, const struct cli_counts *c, bool jsonl, const char *prompt, int code);
-/* Which of the prompt's tokens are control: *control [count], freed with free(). 0, or the exit code after reporting.
- */
+/* Finds which of the prompt's tokens are control: *control [count], freed with free(). 0, or the exit code after
+ * reporting. */
 int cli_counts_control(wn_context *ctx, const struct cli_counts *c, const wn_tokenizer *tok,
                        const struct cli_counts_prompt *prompt, uint8_t **control);
 void cli_counts_head(FILE *f, const struct cli_counts *c, const wn_model_config *config);
-/* document: its line; 1 where there is one prompt. */
+/* document: the prompt's line; 1 with one prompt. */
 void cli_counts_row(FILE *f, const struct cli_counts *c, const wn_model_config *config, int64_t document,
                     const wn_generate_piece *piece);
 

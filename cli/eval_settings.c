@@ -12,12 +12,12 @@ static int settings_error(void) {
   return cli_error("out of memory");
 }
 
-/* One more: K tokens in every layer under a policy; 0: no budgets. */
+/* Adds a setting: K tokens in every layer under a policy; K 0: no budgets. */
 static int settings_add(wn_context *ctx, const wn_budgets *choices, const struct cli_loaded *in, wn_policy policy,
                         int64_t K, struct cli_task_settings *out) {
   struct cli_task_setting *s = &out->all[out->count++];
   char spec[32];
-  s->own = *choices; /* without tokens */
+  s->own = *choices; /* options only, no tokens */
   snprintf(s->name, sizeof s->name, "full");
   if (K > 0) {
     snprintf(spec, sizeof spec, "%" PRId64, K);
@@ -79,6 +79,6 @@ int cli_sweep_check(const char *command, const struct cli_tasks *tasks, const st
   if (given->spec || given->policy)
     return cli_usage_error(command, "--%s and --sweep exclude each other", given->spec ? "budgets" : "policy");
   if (given->cache_positions) return cli_usage_error(command, "--cache-positions goes with --budgets");
-  each.spec = tasks->sweep; /* the policies' own choices have something to apply to */
+  each.spec = tasks->sweep; /* so that the policies' options have budgets to apply to */
   return cli_budgets_check(command, &each);
 }

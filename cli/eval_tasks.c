@@ -23,7 +23,7 @@ char *cli_tasks_help(void) {
   return fclose(f) == 0 ? text : NULL;
 }
 
-/* The task of a word of a list; NULL after saying why not. */
+/* The task that a word of a list names; NULL after reporting. */
 static const wn_task_info *tasks_word(const char *command, const char *word, int bytes) {
   const char *candidates[TASKS_MAX];
   int n = 0;
@@ -146,7 +146,7 @@ static json_t *tasks_json(const char *task, const char *setting, const wn_task_r
 
 /* --- evaluations --- */
 
-/* FILE, FILE.TASK with several tasks, and the setting's name after it in a sweep. */
+/* The log's path: FILE, with several tasks FILE.TASK, in a sweep followed by the setting's name. */
 static int tasks_log_path(const struct tasks_run *run, const char *task, bool several, int setting, char path[4096]) {
   const bool sweep = run->tasks->sweep != NULL;
   const int n = snprintf(path, 4096, "%s%s%s%s%s", run->tasks->log, several ? "." : "", several ? task : "",
@@ -215,20 +215,20 @@ int cli_tasks_run(wn_context *ctx, const struct cli_common *common, const struct
   code = cli_task_settings_read(ctx, common, tasks, asked, in, &settings);
   wn_task_result *found = code ? NULL : calloc((size_t)settings.count, sizeof *found);
   if (!code && !found) code = cli_error("out of memory");
-  const struct tasks_run run = {ctx,
-                                common,
-                                tasks,
-                                in->model,
-                                {.size = sizeof(wn_task_options),
-                                 .tok = in->tok,
-                                 .path = tasks->names ? data : tasks->choices,
-                                 .limit = tasks->limit,
-                                 .context = context,
-                                 .batch = batch,
-                                 .cache = in->budgets.cache,
-                                 .resume = tasks->resume},
-                                &settings,
-                                found};
+  const struct tasks_run run = {.ctx = ctx,
+                                .common = common,
+                                .tasks = tasks,
+                                .model = in->model,
+                                .options = {.size = sizeof(wn_task_options),
+                                            .tok = in->tok,
+                                            .path = tasks->names ? data : tasks->choices,
+                                            .limit = tasks->limit,
+                                            .context = context,
+                                            .batch = batch,
+                                            .cache = in->budgets.cache,
+                                            .resume = tasks->resume},
+                                .settings = &settings,
+                                .results = found};
   json_t *results = json_array();
   cli_signals_begin(ctx);
   if (!code) code = tasks_run_all(&run, names, count, results);

@@ -28,12 +28,12 @@ struct cli_tasks {
 static inline bool cli_tasks_wanted(const struct cli_tasks *tasks) {
   return tasks->names || tasks->choices;
 }
-/* Names with commas between them as the library's own strings, each once; "all": each that has a file of its own.
- * CLI_GO, or 2 after saying what is wrong. */
+/* Parses comma-separated names, each at most once, into the library's own strings; "all": every task with a file of its
+ * own. CLI_GO, or 2 after reporting. */
 int cli_tasks_named(const char *command, const char *names, const char *out[], int max, int *count);
-/* CLI_GO, or 2 after saying which option is wrong. */
+/* Checks the options: CLI_GO, or 2 after reporting which is wrong. */
 int cli_tasks_check(const char *command, const struct cli_tasks *tasks, const char *data);
-/* What the questions are answered under: one setting, or all of --sweep. */
+/* The settings under which questions are answered: one, or all of --sweep. */
 struct cli_task_setting {
   char name[64]; /* "full", "h2o-64" */
   wn_budgets own;
@@ -43,14 +43,15 @@ struct cli_task_settings {
   struct cli_task_setting *all;
   int count;
 };
-/* 0, or the exit code after reporting; cli_task_settings_clear the result all the same. */
+/* 0, or the exit code after reporting. Call cli_task_settings_clear in either case. */
 int cli_task_settings_read(wn_context *ctx, const struct cli_common *common, const struct cli_tasks *tasks,
                            const struct cli_loading *asked, const struct cli_loaded *in, struct cli_task_settings *out);
-/* --sweep beside the options of budgets: CLI_GO or 2. */
+/* Checks --sweep together with the options for budgets: CLI_GO or 2. */
 int cli_sweep_check(const char *command, const struct cli_tasks *tasks, const struct cli_budgets *given);
 void cli_task_settings_clear(struct cli_task_settings *settings);
 
-/* The exit code, after printing the results. context 0: the model's; batch 0: the library's choice. */
+/* Answers the questions, prints the results and returns the exit code. context 0: the model's; batch 0: the library's
+ * choice. */
 int cli_tasks_run(wn_context *ctx, const struct cli_common *common, const struct cli_tasks *tasks, const char *data,
                   const struct cli_loading *asked, const struct cli_loaded *in, int64_t context, int64_t batch);
 /* The tasks with the fields of their files, for --help; freed with free(). */

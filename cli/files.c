@@ -8,7 +8,7 @@
 #include <winnow/tokenizer.h>
 #include "ui.h"
 
-#define JSON_LIMIT ((size_t)256 << 20) /* conversations and tables grow */
+#define JSON_LIMIT ((size_t)256 << 20) /* conversations and tables may be large */
 
 void cli_hold_standard(void) {
   for (int fd = 0; fd < 3; fd++)

@@ -1,4 +1,4 @@
-/* Files that the user names: the one place where the command line opens any. */
+/* Files that the user names. Only cli/files.c opens files on the command line's side. */
 #ifndef CLI_FILES_H
 #define CLI_FILES_H
 
@@ -8,29 +8,28 @@
 #include <stdio.h>
 #include <winnow/context.h>
 
-/* Standard input, output and error that the program was started without: their numbers are taken, so that no file which
- * is opened later gets one and then what is printed. Reading and writing them fails, as it would without. */
+/* If the program was started without standard input, output or error, takes their descriptors, so that no file opened
+ * later gets one and receives what is printed. Reading and writing them still fails. */
 void cli_hold_standard(void);
 
-/* Whether a file can be written there later: its folder is there and takes files, and no folder has its name. For what
- * is written at the end of long work. stream: a device, a pipe or "-", standard output, will do as well. 0, or 1 after
- * reporting. NULL is nothing to write. */
+/* Checks that a file can be written later, at the end of long work: its folder exists and is writable, and no folder
+ * has its name. stream: a device, a pipe or "-" (standard output) is allowed too. path NULL: nothing to check. 0, or 1
+ * after reporting. */
 int cli_check_output(const char *path, bool stream);
-/* A folder for results, with its parents; one that is there is taken as it is. 0, or 1 after reporting. */
+/* Makes a folder and its parents; an existing folder is fine. 0, or 1 after reporting. */
 int cli_make_folder(const char *path);
-/* Opened to be written line by line; NULL after reporting. */
+/* Opens a file for writing line by line; NULL after reporting. */
 FILE *cli_open_output(const char *path);
 
-/* A new file that its owner alone may read; NULL: it could not be made, or is there. */
+/* Creates a new file that only its owner may read; NULL: it exists or could not be created. */
 FILE *cli_create_private(const char *path);
 
-/* A whole text by wn_file_load ("-": standard input, a pipe), with a NUL after it; freed with wn_text_free. 0, or 1
- * after reporting. */
+/* Reads a whole text with wn_file_load ("-": standard input, a pipe), with a NUL after it; freed with wn_text_free. 0,
+ * or 1 after reporting. */
 int cli_read_text(wn_context *ctx, const char *path, char **out, size_t *bytes);
-/* The same of a text that is read line by line as C strings: a NUL byte, behind which nothing would be read, is
- * refused. */
+/* The same for a text whose lines are used as C strings: a NUL byte in it is refused. */
 int cli_read_lines(wn_context *ctx, const char *path, char **out);
-/* A JSON file of winnow's own; NULL where it is missing or is none. New reference. */
+/* Reads a JSON file that winnow wrote; NULL if it is missing or not JSON. A new reference. */
 json_t *cli_read_json(const char *path);
 
 #endif

@@ -1,4 +1,4 @@
-/* Answers that are JSON: what generate and chat share. */
+/* Options for answers in JSON, shared by generate and chat. */
 #ifndef CLI_FORMAT_H
 #define CLI_FORMAT_H
 
@@ -7,7 +7,7 @@
 
 struct cli_format {
   bool object;
-  const char *schema; /* a file */
+  const char *schema; /* path of a file */
 };
 /* NOLINTBEGIN(bugprone-macro-parentheses): m is the name of a member */
 #define CLI_FORMAT_OPTIONS(T, m)                                                                                       \
@@ -17,7 +17,7 @@ struct cli_format {
 
 bool cli_format_is_given(const struct cli_format *f);
 int cli_format_check(const char *command, const struct cli_format *f); /* CLI_GO, or the exit code */
-/* *out: NULL where nothing is asked for. 0, or the exit code after reporting what is wrong. */
+/* Makes the constraint; *out is NULL if none was asked for. 0, or the exit code after reporting. */
 int cli_format_open(wn_context *ctx, const struct cli_format *f, const wn_tokenizer *tok, wn_constraint **out);
 
 #endif

@@ -29,7 +29,7 @@ int main(int argc, char **argv) {
   cli_policies_init();
   signal(SIGPIPE, SIG_DFL);
   cli_signals_bus();
-  signal(SIGXFSZ, SIG_IGN); /* a file larger than the limit is a write that fails, with a message */
+  signal(SIGXFSZ, SIG_IGN); /* a file beyond the size limit then fails to be written, with a message */
   int code;
   if (argc > 1 && (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V") || !strcmp(argv[1], "version")))
     code = cli_version();
@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
   if (code == CLI_SHOWN) code = 0;
   errno = 0;
   if (fflush(stdout) || ferror(stdout)) {
-    /* A write that failed earlier has left the mark, but not its errno. */
+    /* An earlier failed write has set the stream's error flag, but errno is lost. */
     int error = errno;
     if (code == 0) code = cli_error("standard output: %s", error ? strerror(error) : "it could not be written");
   }

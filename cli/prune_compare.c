@@ -22,7 +22,7 @@ struct compare {
   int64_t batch;
   const char *dirs[SUBJECTS], *searches[SUBJECTS], *data, *budgets, *policies, *labels, *out, *task, *task_data;
   char names[SUBJECTS][64];
-  /* Of the subjects' searches: tokens a layer between a column and a point that stands for it. */
+  /* For each subject's search: the largest distance, in tokens per layer, between a column and a point shown in it. */
   double reach[SUBJECTS];
   int64_t at_most, context, limit;
   int64_t tokens[BUDGETS_MAX];
@@ -33,7 +33,7 @@ struct compare {
   int task_count;
 };
 
-/* The checkpoints' names, from --labels where given: one for each checkpoint. */
+/* Reads the checkpoints' names: from --labels if given, one for each checkpoint. */
 static int compare_read_labels(struct compare *c) {
   const char *at = c->labels;
   for (int i = 0; i < SUBJECTS; i++) {
@@ -46,7 +46,7 @@ static int compare_read_labels(struct compare *c) {
     memcpy(c->names[i], name, n);
     char shown[4 * sizeof c->names[i]];
     wn_line_escape(c->names[i], shown, sizeof shown);
-    if (strcmp(shown, c->names[i]) != 0) /* files of results could not hold it */
+    if (strcmp(shown, c->names[i]) != 0) /* result files could not hold this name */
       return cli_usage_error("winnow prune compare", "--labels: \"%s\" is not a line of UTF-8", shown);
     if (at) at += n + (at[n] == ',');
   }
@@ -55,7 +55,7 @@ static int compare_read_labels(struct compare *c) {
                    : 0;
 }
 
-/* The row of a column; of searched budgets, which meet few columns exactly, the one that comes nearest. */
+/* The result for a column. Searched budgets match few columns exactly, so the nearest one is taken. */
 static const wn_prune_row *compare_find_row(const struct compare *c, const wn_prune_comparison *r, int subject,
                                             int policy, bool searched, int64_t tokens) {
   const double want = tokens < r->context ? (double)tokens : (double)r->context;
@@ -69,7 +69,7 @@ static const wn_prune_row *compare_find_row(const struct compare *c, const wn_pr
   return best;
 }
 
-/* What a table shows: a task of the comparison, or, below 0, the perplexity. */
+/* The quality that a table shows: a task's accuracy, or the perplexity if task is below 0. */
 static double compare_quality(const wn_prune_row *row, int task) {
   return task < 0 ? exp(row->loss) : 100 * row->scores[task].accuracy;
 }
@@ -112,7 +112,7 @@ static void compare_print_table(const struct compare *c, const wn_prune_comparis
       compare_print_line(c, r, task, s, p, false);
       compare_print_line(c, r, task, s, p, true);
     }
-    const wn_prune_row *end = NULL; /* the fewest tokens that a search came to */
+    const wn_prune_row *end = NULL; /* the result with the fewest tokens of a search */
     for (int64_t i = 0; i < r->count; i++)
       if (r->results[i].subject == s && r->results[i].searched && (!end || r->results[i].total < end->total))
         end = &r->results[i];
@@ -141,7 +141,7 @@ static int compare_print_comparison(const struct compare *c, const wn_prune_comp
   return 0;
 }
 
-/* All that work on any of the models with the choices, in their order. */
+/* Chooses all policies that suit at least one of the models with the given options. */
 static void compare_choose_policies(wn_context *ctx, struct compare *c, const wn_prune_subject *subjects, int n,
                                     const wn_budgets *choices) {
   bool suits[WN_POLICY_MAX] = {false};
@@ -175,7 +175,8 @@ static int run_compare(wn_context *ctx, struct compare *c) {
     if (status == WN_OK) cli_tokens_check(ctx, c->data, c->dirs[i], models[i]);
     if (status == WN_OK && c->task_count) code = cli_tokenizer_load(ctx, NULL, c->dirs[i], models[i], &toks[i]);
     c->reach[n] = (double)curves[i].step / (double)(curves[i].layers > 0 ? curves[i].layers : 1);
-    subjects[n++] = (wn_prune_subject){c->names[i], models[i], c->searches[i] ? &curves[i] : NULL, toks[i]};
+    subjects[n++] = (wn_prune_subject){
+        .name = c->names[i], .model = models[i], .searched = c->searches[i] ? &curves[i] : NULL, .tok = toks[i]};
   }
   if (status == WN_OK && !c->policies) compare_choose_policies(ctx, c, subjects, n, &o.budgets);
   o.subjects = subjects;

@@ -1,4 +1,4 @@
-/* winnow prune search: how many tokens each layer needs. */
+/* winnow prune search: finds how many tokens each layer needs. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -33,7 +33,8 @@ static void search_on_progress(void *user, const wn_prune_progress *p) {
   const wn_prune_curve *c = p->curve;
   const wn_prune_point *last = &c->points[c->count - 1];
   char extra[256];
-  /* How far the search is cannot be known: budgets end where the target says. Shown is the way to the floor. */
+  /* The number of steps is not known, since the target decides. The bar shows progress towards the lowest possible
+   * budgets. */
   const uint64_t whole = (uint64_t)(c->layers * (c->context / c->step - 1));
   if (!w->began) {
     cli_note(w->common, "search: %" PRId64 " rows of %" PRId64 " tokens; report: %" PRId64 "; %s held", c->search_rows,
@@ -147,7 +148,7 @@ static wn_status search_save_curve(wn_context *ctx, const struct search *s, cons
   return status;
 }
 
-/* "0.5%" or "0.005". */
+/* Parses "0.5%" or "0.005". */
 static int search_read_tolerance(const char *text, double *out) {
   char *end;
   errno = 0;
@@ -159,7 +160,7 @@ static int search_read_tolerance(const char *text, double *out) {
   return 0;
 }
 
-/* "2GB", "512MiB". */
+/* Parses "2GB", "512MiB". */
 static int search_read_memory(const char *text, uint64_t *out) {
   double bytes;
   if (!wn_bytes_parse(text, &bytes))
@@ -194,7 +195,7 @@ static int check_search(struct search *s, int code) {
   return CLI_GO;
 }
 
-/* What is trained on: --config, or the checkpoint's own recipe; then --set. */
+/* Reads the recipe for fine-tuning: --config, or the checkpoint's own; then --set. */
 static int search_read_recipe(wn_context *ctx, struct search *s, wn_recipe *recipe) {
   char kept[PRUNE_PATH_BYTES];
   const char *path = s->config;
@@ -217,8 +218,10 @@ static int run_search(wn_context *ctx, struct search *s) {
   const int32_t token = s->rows.long_only ? cli_rows_token(ctx, &s->rows, NULL, s->model) : -1;
   int code = search_read_recipe(ctx, s, &recipe);
   if (code) return code;
-  s->options.search = (wn_prune_data){s->data, s->search_rows, s->rows.long_only, token};
-  s->options.report = (wn_prune_data){s->report, s->report_rows, s->rows.long_only, token};
+  s->options.search =
+      (wn_prune_data){.path = s->data, .rows = s->search_rows, .long_only = s->rows.long_only, .document_token = token};
+  s->options.report = (wn_prune_data){
+      .path = s->report, .rows = s->report_rows, .long_only = s->rows.long_only, .document_token = token};
   wn_status status =
       s->options.finetune.recipe ? wn_model_load_float(ctx, s->model, &model) : wn_model_load(ctx, s->model, &model);
   if (status == WN_OK && s->target_checkpoint) status = wn_model_load(ctx, s->target_checkpoint, &target);

@@ -47,7 +47,7 @@ wn_check cli_check_of(const char *given) {
 
 wn_weights cli_weights_of(const char *given) {
   if (!given || strcmp(given, "auto") == 0) return WN_WEIGHTS_AUTO;
-  return strcmp(given, "file") == 0 ? WN_WEIGHTS_FILE : WN_WEIGHTS_BFLOAT16; /* under two names */
+  return strcmp(given, "file") == 0 ? WN_WEIGHTS_FILE : WN_WEIGHTS_BFLOAT16; /* bf16 or bfloat16 */
 }
 
 wn_status cli_model_load(wn_context *ctx, const char *path, const char *check, const char *weights, const char *adapter,

@@ -1,4 +1,4 @@
-/* Which rows of a token file are read: blocks of the context, or long documents. */
+/* Options for which rows of a token file are read: blocks as long as the context, or long documents. */
 #ifndef CLI_ROWS_H
 #define CLI_ROWS_H
 
@@ -20,13 +20,12 @@ struct cli_rows {
                  .max = INT32_MAX)
 /* NOLINTEND(bugprone-macro-parentheses) */
 
-/* Are the options such as go together? 0, or the exit code after a line. */
+/* Checks that the options go together. 0, or the exit code after reporting. */
 int cli_rows_check(const char *command, const struct cli_rows *rows);
-/* The token that starts a document: given, or (-1) that of the tokenizer (given, else in the model's folder); -1:
- * neither, and the library looks into data.json. */
+/* The token that starts a document: the given one, else that of the given tokenizer or of the one in the model's
+ * folder; -1: none is known, and the library looks into data.json. */
 int32_t cli_rows_token(wn_context *ctx, const struct cli_rows *rows, const char *tokenizer, const char *model);
-/* Long documents, where they were asked for, into the data that a source is created with: of a token file. 0, or the
- * exit code after reporting. */
+/* Applies --long-only to the configuration of a source for a token file. 0, or the exit code after reporting. */
 int cli_rows_apply(wn_context *ctx, const char *command, const struct cli_rows *rows, const char *tokenizer,
                    const char *model, wn_data_config *data);
 

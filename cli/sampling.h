@@ -1,4 +1,4 @@
-/* How tokens are drawn, and what stands around a message: what generate and chat share. */
+/* Options for drawing tokens (sampling) and for chat templates, shared by generate and chat. */
 #ifndef CLI_SAMPLING_H
 #define CLI_SAMPLING_H
 
@@ -15,12 +15,12 @@ struct cli_sampling {
   uint64_t seed;
   double min_p, repetition_penalty, presence_penalty, frequency_penalty;
   struct cli_list logit_bias; /* "ID=X" */
-  wn_logit_bias *biases;      /* [logit_bias.count] of cli_sampling_check */
+  wn_logit_bias *biases;      /* [logit_bias.count] parsed by cli_sampling_check */
 };
-void cli_sampling_init(struct cli_sampling *s); /* the library's defaults */
-/* Reads the biases, for a model with V entries: 0, or the exit code after reporting. */
+void cli_sampling_init(struct cli_sampling *s); /* sets the library's defaults */
+/* Parses the biases for a model with V vocabulary entries. 0, or the exit code after reporting. */
 int cli_sampling_check(const char *command, struct cli_sampling *s, int64_t V);
-/* The biases stay the sampling's own. */
+/* Sets the sampling options of a generation; `out` borrows the biases. */
 void cli_sampling_apply(const struct cli_sampling *s, wn_generate_options *out);
 void cli_sampling_clear(struct cli_sampling *s);
 /* NOLINTBEGIN(bugprone-macro-parentheses): m is the name of a member */
@@ -58,7 +58,7 @@ struct cli_dialogue_choice {
   const char *system; /* NULL: none */
   char *owned;
 };
-/* 0, or the exit code after reporting that the model has no template that is known. */
+/* Chooses template and system message. 0, or the exit code after reporting that the model has no known template. */
 int cli_dialogue_choose(wn_context *ctx, const struct cli_dialogue *given, const char *model, const wn_tokenizer *tok,
                         struct cli_dialogue_choice *out);
 void cli_dialogue_clear(struct cli_dialogue_choice *choice);

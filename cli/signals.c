@@ -8,7 +8,8 @@
 
 static wn_context *_Atomic target;
 
-static volatile sig_atomic_t patient, ended; /* an answer's: SIGINT comes as often as it likes; another one came */
+static volatile sig_atomic_t patient,
+    ended; /* for answers. patient: any number of SIGINT is fine; ended: another signal came */
 
 static void on_signal(int number) {
   wn_context *ctx = atomic_load(&target);
@@ -17,30 +18,30 @@ static void on_signal(int number) {
   if (number != SIGINT || !patient) signal(number, SIG_DFL);
 }
 
-/* oneDNN's and other generated kernels use the stack pointer as one more register: a handler's frame on the ordinary
- * stack would be written over matrices and the heap. The kernel prefers the main thread, which is the one prepared
- * here. */
+/* Generated kernels (oneDNN's and others) use the stack pointer as a general register, so a handler's frame on the
+ * ordinary stack would overwrite data. Linux delivers signals to the main thread if it can, so that thread gets the
+ * handlers' stack. */
 static char handler_stack[64 << 10];
 
 static void signals_install(void (*handler)(int)) {
   if (handler != SIG_DFL) sigaltstack(&(stack_t){.ss_sp = handler_stack, .ss_size = sizeof handler_stack}, NULL);
-  /* A terminal that is closed (SIGHUP) ends a run as Ctrl-C does: what it has is saved. */
+  /* Closing the terminal (SIGHUP) ends a run like Ctrl-C: its state is saved. */
   const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
   for (int i = 0; i < 3; i++) {
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART | SA_ONSTACK}, old;
     sigemptyset(&action.sa_mask);
-    /* A parent that set the signal to ignored (nohup, a background job) meant it, to the end of the process. */
+    /* A signal that the parent set to ignored (nohup, a background job) stays ignored. */
     if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN) continue;
     sigaction(numbers[i], &action, NULL);
   }
 }
 
-/* A mapped file became shorter while it was in use: nothing can go on, but the user is told which one. */
+/* A mapped file became shorter while it was in use: the program must end, but says which file it was. */
 static void on_bus_error(int number, siginfo_t *info, void *where) {
   static const char begin[] = "winnow: ", end[] = ": the file was shortened while it was in use\n";
   const char *path = wn_mapped_file(info->si_addr);
   (void)where;
-  if (!path) { /* another fault: as without a handler */
+  if (!path) { /* another fault: handled as without this handler */
     signal(number, SIG_DFL);
     raise(number);
     return;

@@ -8,13 +8,13 @@
 void cli_signals_bus(void); /* SIGBUS of a mapped file: one line that names it, exit code 1 */
 void cli_signals_begin(wn_context *ctx);
 void cli_signals_end(void);
-/* The same around an answer of a conversation. keeps: SIGINT ends answers and not the program, also between them: it is
- * caught from the first one on and asks the context to stop, whoever begins one takes that back. False from
- * cli_signals_end_answer: nothing but SIGINT came. */
+/* The same around an answer of a conversation. keeps: SIGINT ends answers but not the program, also between answers:
+ * from the first answer on it is caught and asks the context to stop; who begins the next answer withdraws the request.
+ * cli_signals_end_answer returns false if only SIGINT came. */
 void cli_signals_begin_answer(wn_context *ctx, bool keeps);
 bool cli_signals_end_answer(void);
 
-/* What a command that was interrupted after saving returns, as shells count: 128 + SIGINT. */
+/* The exit code of a command that was interrupted after saving: 128 + SIGINT, as in shells. */
 #define CLI_INTERRUPTED 130
 
 #endif

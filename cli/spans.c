@@ -1,10 +1,10 @@
-/* Prompts and answers of span corruption (Raffel et al. 2020, section 3.1.4). Sentinel n is the vocabulary's last token
- * but n, its mark in a text <extra_id_n>, as T5's tokenizer has it.
+/* Prompts and answers of span corruption (Raffel et al. 2020, section 3.1.4). Sentinel n is the vocabulary's token
+ * number n from the end; in a text its mark is <extra_id_n>, as in T5's tokenizer.
  *
  *   prompt   Thank you <extra_id_0> me to your party <extra_id_1> week.      encoder: its tokens, sentinels, the end
  *   answer   <extra_id_0> for inviting<extra_id_1> last                      decoder, after the start token
  *
- * Spaces before a mark belong to the span: tokens bring the space before them along. */
+ * Spaces before a mark belong to the span, since tokens include the space before them. */
 #include "spans.h"
 
 #include <inttypes.h>
@@ -17,7 +17,7 @@
 
 #define MARK "<extra_id_"
 
-/* n of a sentinel, -1 for any other token. */
+/* The number of a sentinel; -1 for any other token. */
 static int32_t spans_sentinel_of(const struct cli_spans *s, int32_t id) {
   return wn_span_sentinel_number(s->vocab_size, s->sentinels, id);
 }
@@ -74,8 +74,8 @@ static int spans_add(struct ids *ids, const int32_t *more, size_t count) {
   return 0;
 }
 
-/* Text after a mark. SentencePiece puts a space before a text, which this is not the beginning of: it is encoded after
- * a newline, whose tokens are dropped. */
+/* Encodes text after a mark. SentencePiece would put a space before it as at the beginning of a text, so it is encoded
+ * after a newline, whose tokens are dropped. */
 static int spans_add_after(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, struct ids *ids) {
   char *line = malloc(bytes + 1);
   int32_t *newline = NULL, *all = NULL;
@@ -86,7 +86,7 @@ static int spans_add_after(wn_context *ctx, const wn_tokenizer *tok, const char 
   wn_status status = wn_tokenizer_encode(ctx, tok, line, 1, false, false, &newline, &dropped);
   if (status == WN_OK) status = wn_tokenizer_encode(ctx, tok, line, bytes + 1, false, false, &all, &count);
   if (status == WN_OK && (count < dropped || (dropped && memcmp(all, newline, dropped * sizeof *all)))) {
-    dropped = 0; /* a tokenizer to which a newline is white space like any other */
+    dropped = 0; /* this tokenizer treats a newline like other white space */
     wn_tokens_free(all);
     status = wn_tokenizer_encode(ctx, tok, text, bytes, false, false, &all, &count);
   }
@@ -125,7 +125,7 @@ static const char *spans_next_mark(const char *text, size_t bytes, long *n, size
 int cli_spans_encode(wn_context *ctx, const struct cli_spans *s, const wn_tokenizer *tok, const char *text,
                      size_t bytes, int32_t **out, size_t *count, int32_t *missing) {
   struct ids ids = {0};
-  const bool spaces = strcmp(wn_tokenizer_kind(tok), "bytes") != 0; /* are parts of tokens */
+  const bool spaces = strcmp(wn_tokenizer_kind(tok), "bytes") != 0; /* spaces are parts of tokens */
   const char *mark;
   size_t length = 0, now;
   long n = 0;
@@ -183,12 +183,12 @@ const char *cli_spans_mark(const struct cli_spans *s, int32_t id, size_t *bytes)
   return mark;
 }
 
-/* The answer's text, marks for its sentinels. */
+/* Adds the text of a token of the answer; sentinels become marks. */
 static wn_status spans_add_answer(wn_context *ctx, const struct cli_spans *s, wn_text_stream *stream, int32_t id,
                                   FILE *out) {
   size_t bytes = 0;
   const char *text = cli_spans_mark(s, id, &bytes);
-  if (!text && id < s->entries) { /* else an end of its own, after the tokenizer's entries */
+  if (!text && id < s->entries) { /* ids beyond the tokenizer's entries are ends without text */
     const wn_status status = wn_text_stream_push(ctx, stream, id, &text, &bytes);
     if (status != WN_OK) return status;
   }
@@ -197,7 +197,7 @@ static wn_status spans_add_answer(wn_context *ctx, const struct cli_spans *s, wn
 
 static json_t *spans_string_of(const char *text, size_t bytes) {
   json_t *string = json_stringn(text, bytes);
-  return string ? string : json_null(); /* bytes that are no UTF-8 */
+  return string ? string : json_null(); /* null: the bytes are not UTF-8 */
 }
 
 static wn_status spans_decoded(wn_context *ctx, const wn_tokenizer *tok, const int32_t *ids, size_t count,
@@ -210,7 +210,8 @@ static wn_status spans_decoded(wn_context *ctx, const wn_tokenizer *tok, const i
   return status;
 }
 
-/* The drawn tokens after sentinel n up to the next one, those of text: drawn[*first..*end). False: it is not there. */
+/* Finds the drawn text tokens after sentinel n, up to the next sentinel: drawn[*first..*end). False: sentinel n was not
+ * drawn. */
 static bool spans_find(const struct cli_spans *s, const struct cli_spans_answer *a, int32_t n, int64_t *first,
                        int64_t *end) {
   for (int64_t i = 0; i < a->drawn_count; i++) {
@@ -259,7 +260,7 @@ int cli_spans_report(wn_context *ctx, const struct cli_spans *s, const wn_tokeni
       status = spans_decoded(ctx, tok, a->drawn + first, (size_t)(end - first), &value);
     if (status == WN_OK) json_array_append_new(spans, value);
   }
-  for (size_t i = 0; i + 1 < a->prompt_count && status == WN_OK && !code; i++) { /* all but the end */
+  for (size_t i = 0; i + 1 < a->prompt_count && status == WN_OK && !code; i++) { /* all tokens but the end */
     const int32_t n = spans_sentinel_of(s, a->prompt[i]);
     if (n < 0) code = spans_add(&filled, a->prompt + i, 1);
     if (n >= 0 && spans_find(s, a, n, &first, &end)) code = spans_add(&filled, a->drawn + first, (size_t)(end - first));

@@ -8,20 +8,21 @@
 #include "files.h"
 #include "signals.h"
 
-static int spoken = 2; /* standard error as it was */
+static int spoken = 2; /* a copy of standard error, before it was silenced */
 static bool hushed;
 
-/* From a thread of the library's: a process is lost, and nothing that this one could finish is worth waiting for. */
+/* Called from a thread of the library: a process is lost, so this one ends at once. */
 static void together_lost(void *user, const char *line, bool speaks) {
   char text[1024], safe[1024];
   (void)user;
   wn_line_escape(line, safe, sizeof safe);
   const int n = snprintf(text, sizeof text, "\nwinnow: %s\n", safe);
-  const size_t from = isatty(spoken) ? 0 : 1; /* behind a progress bar */
-  /* What every process finds wrong, as a recipe's key, is said by the first alone or comes back from another. */
+  const size_t from = isatty(spoken) ? 0 : 1; /* start a new line after a progress bar */
+  /* An error that all processes find, as in a recipe's key, is reported only once. */
   if (speaks && !hushed) speaks = cli_last_word();
   if (speaks && write(spoken, text + from, (size_t)n - from) < 0) _exit(1);
-  if (!speaks) usleep(300000); /* a launcher ends everybody once the first is gone */
+  if (!speaks)
+    usleep(300000); /* a launcher ends all processes once the first has exited, so wait for the one that reports */
   _exit(1);
 }
 

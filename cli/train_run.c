@@ -1,4 +1,4 @@
-/* A run with its progress on the terminal: what train and adapt share. */
+/* A training run with progress on the terminal, shared by train and adapt. */
 #include "train_run.h"
 
 #include <inttypes.h>
@@ -15,7 +15,7 @@ struct watch {
   struct cli_progress bar;
   wn_context *ctx;
   wn_train_progress last;
-  uint64_t first_tokens; /* trained on before this process */
+  uint64_t first_tokens; /* tokens trained on before this process */
   double val_loss, val_accuracy, best_val_loss;
   bool any, evaluated, told;
   struct cli_views *views;
@@ -79,9 +79,9 @@ static json_t *train_summary(const struct watch *w, const char *out_dir, double 
 int cli_train_run(const struct cli_common *common, wn_context *ctx, const wn_recipe *given, const char *out,
                   bool resume, struct cli_views *views, const char *verb, const char *done) {
   struct watch watch = {.common = common, .ctx = ctx, .views = views};
-  cli_train_saved(out, &watch.last.step, &watch.first_tokens); /* what is told where nothing is left to do */
+  cli_train_saved(out, &watch.last.step, &watch.first_tokens); /* reported if no step is left to do */
   watch.last.steps = watch.last.step, watch.last.tokens = watch.first_tokens;
-  /* What cannot be resumed is refused below, before a view has written anything. */
+  /* If the folder cannot be resumed, open no view: the run is refused below. */
   int code = resume && !wn_train_can_resume(out) ? 0 : cli_views_open(views, common, ctx, out, resume);
   if (code) {
     cli_views_close(views);

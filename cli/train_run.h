@@ -1,4 +1,4 @@
-/* A run with its progress on the terminal: what train and adapt share. */
+/* A training run with progress on the terminal, shared by train and adapt. */
 #ifndef CLI_TRAIN_RUN_H
 #define CLI_TRAIN_RUN_H
 
@@ -7,8 +7,8 @@
 #include "args.h"
 #include "train_views.h"
 
-/* wn_train_run and what it says at the end, as text or JSON. verb: the subcommand, done: its past tense; views:
- * opened and closed here. Returns the exit code. */
+/* Runs wn_train_run and prints the result, as text or JSON. verb: the subcommand; done: its past tense. Opens and
+ * closes the views. Returns the exit code. */
 int cli_train_run(const struct cli_common *common, wn_context *ctx, const wn_recipe *given, const char *out,
                   bool resume, struct cli_views *views, const char *verb, const char *done);
 

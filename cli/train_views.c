@@ -31,7 +31,7 @@ int cli_views_open(struct cli_views *v, const struct cli_common *common, wn_cont
     if (status != WN_OK) return cli_fail(ctx, status);
     int64_t saved;
     uint64_t tokens;
-    cli_train_saved(out, &saved, &tokens); /* what comes after the checkpoint will be done again */
+    cli_train_saved(out, &saved, &tokens); /* steps after the checkpoint will be repeated */
     while (log.count > 0 && log.step[log.count - 1] > (double)saved) log.count--;
   }
   wn_status status = WN_OK;

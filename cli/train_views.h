@@ -1,4 +1,4 @@
-/* Other views of a run at work: a page in the browser, and event files for TensorBoard. */
+/* Other views of a running training: a page in the browser, and event files for TensorBoard. */
 #ifndef CLI_TRAIN_VIEWS_H
 #define CLI_TRAIN_VIEWS_H
 
@@ -8,8 +8,8 @@
 #include "ui.h"
 
 struct cli_views {
-  int64_t port;                 /* -1: not wanted */
-  const char *address, *events; /* NULL: loopback; no event files */
+  int64_t port;                 /* -1: no page */
+  const char *address, *events; /* address NULL: loopback; events NULL: no event files */
   wn_live *live;
   wn_events *writer;
   bool failed;
@@ -25,13 +25,13 @@ struct cli_views {
       CLI_OPTION(T, m.events, "tensorboard", "DIR", "event files for TensorBoard into this folder")
 /* NOLINTEND(bugprone-macro-parentheses) */
 
-/* Of the checkpoint in `dir`: its step, and the tokens trained on; 0 where there is none. */
+/* The step of the checkpoint in `dir`, and the tokens trained on; 0 if there is none. */
 void cli_train_saved(const char *dir, int64_t *step, uint64_t *tokens);
 
-/* Before a run into `out`. 0, or the exit code after reporting. */
+/* Called before a run into `out`. 0, or the exit code after reporting. */
 int cli_views_open(struct cli_views *views, const struct cli_common *common, wn_context *ctx, const char *out,
                    bool resume);
-/* A step. What cannot be written is told once and then left. */
+/* Adds a step. A failure to write is reported once, and then ignored. */
 void cli_views_add(struct cli_views *views, wn_context *ctx, const wn_train_progress *progress);
 void cli_views_close(struct cli_views *views);
 

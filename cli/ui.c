@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* One line whatever the text holds. */
+/* Prints one line, whatever the text contains. */
 static void ui_print_line(const char *prefix, const char *format, va_list args) {
   char raw[2048], text[4096];
   vsnprintf(raw, sizeof raw, format, args);
@@ -21,7 +21,7 @@ static void ui_print_line(const char *prefix, const char *format, va_list args) 
   fprintf(stderr, "%s%s\n", prefix, text);
 }
 
-/* Who has said why the program ends: a command (cli_error), or whoever ends it from a thread (cli_last_word). */
+/* Who has reported why the program ends: nobody, a command (cli_error), or a thread that ends it (cli_last_word). */
 enum { UI_NOBODY, UI_COMMAND, UI_THREAD };
 static atomic_int ui_said;
 
@@ -54,7 +54,7 @@ int cli_usage_error(const char *command, const char *format, ...) {
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
   const char *name = strncmp(command, "winnow ", 7) ? "" : command + 7;
-  if (*command == '/') /* of a conversation */
+  if (*command == '/') /* a command of a conversation, such as /set */
     cli_error("%s: %s (see /help)", command, text);
   else
     cli_error("%s%s%s (see %s --help)", name, *name ? ": " : "", text, command);
@@ -127,7 +127,7 @@ double cli_seconds(void) {
 uint64_t cli_peak_resident(void) {
   struct rusage usage;
   if (getrusage(RUSAGE_SELF, &usage)) return 0;
-  return (uint64_t)usage.ru_maxrss * 1024; /* Linux states kilobytes */
+  return (uint64_t)usage.ru_maxrss * 1024; /* Linux gives kilobytes */
 }
 
 static char *ui_ring(void) {
@@ -209,7 +209,7 @@ void cli_progress_update(struct cli_progress *p, uint64_t done, uint64_t total, 
   bool is_bytes = !strcmp(p->unit, "B");
   if (rate >= 100) rate = (double)(uint64_t)rate;
   const char *rate_text = is_bytes ? cli_bytes(rate) : cli_count(rate);
-  char slow[64] = ""; /* steps of many seconds: how many */
+  char slow[64] = ""; /* for steps of many seconds: how many */
   if (!is_bytes && rate > 0 && rate < 0.1) snprintf(slow, sizeof slow, "%s s each", cli_count(1 / rate));
   char bar[32] = "";
   if (p->terminal) {

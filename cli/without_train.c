@@ -1,4 +1,4 @@
-/* In place of the commands that train, search, analyse and draw in a build for inference alone (WINNOW_TRAIN=OFF). */
+/* Replaces the commands that train, search, analyse and draw in a build for inference only (WINNOW_TRAIN=OFF). */
 #include "bench.h"
 #include "cmd.h"
 #include "ui.h"

@@ -5,8 +5,8 @@
   python/declare.py INCLUDE --check CC         every struct's size and offsets, every enum's values, as cffi has laid
                                                them out, against what the C compiler CC says
 
-INCLUDE: the folder with winnow/winnow.h. A header's declarations are C that cffi's parser takes as it is, once comments and
-the preprocessor's lines are gone; of #define only those of a whole number are kept, as lengths of arrays need them."""
+INCLUDE: the folder with winnow/winnow.h. cffi's parser can read a header's declarations as they are, once comments and
+preprocessor lines are removed. Of the #defines only those with a whole number are kept, for lengths of arrays."""
 import os
 import re
 import subprocess
@@ -23,7 +23,7 @@ def without_comments(text):
 
 
 def declarations(include, header="winnow/winnow.h", seen=None):
-    """The text of a header and of those of winnow's that it includes, each once and before what needs it."""
+    """The text of a header and of the winnow headers that it includes, each once and before what needs it."""
     seen = set() if seen is None else seen
     if header in seen:
         return ""
@@ -51,7 +51,7 @@ def parsed(include):
 
 
 def fields_of(ctype, before=""):
-    """(name, offset) of each field, those of structs without a name of their own included."""
+    """(name, offset) of each field, including fields of unnamed structs."""
     for name, field in ctype.fields or ():
         yield before + name, field
         if field.type.kind == "struct" and not field.type.cname.startswith("wn_") and "$" in repr(field.type):

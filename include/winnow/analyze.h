@@ -20,8 +20,8 @@ typedef struct wn_analysis_input {
 
 /* ---- spans (Sukhbaatar, Grave, Bojanowski, Joulin, ACL 2019) ---- */
 
-/* One head. Spans in tokens: S*z, where the mask begins to fall; it is 0 from S*z + R on. A static span is one number;
- * statistics of dynamic ones are over all tokens of a text, in bins of S/8192 tokens. */
+/* One head. Spans are in tokens: the mask begins to fall at distance S*z and is 0 from S*z + R on. A static span is one
+ * number. Dynamic spans have statistics over all tokens of a text, in bins of S/8192 tokens. */
 typedef struct wn_span_head {
   double span;        /* S*z, the mean over tokens */
   double keys;        /* min(S*z + R, S, the window): keys that have a weight, the mean over tokens */
@@ -32,25 +32,29 @@ typedef struct wn_span_head {
 typedef struct wn_span_layer {
   double span;   /* mean over heads of S*z */
   double widest; /* largest over heads (and tokens) of S*z */
-  int64_t reach; /* tokens before a row that some head of the layer can see; with dynamic spans, of their limit.
-                    Bounds what the layer must cache. -1: no bound */
-  int64_t recurrence_rows; /* tokens of earlier blocks that an evaluation caches; untrimmed: recurrence */
-  int64_t cache_tokens;    /* tokens of a decoding cache that the layer can see; untrimmed: context + recurrence */
+  int64_t reach; /* how far back some head of the layer can see, in tokens; with dynamic spans, by their limit. The
+                    layer never has to cache more. -1: no bound */
+  int64_t recurrence_rows; /* tokens of earlier blocks that an evaluation caches; `recurrence` where the span does not
+                              shorten it */
+  int64_t cache_tokens; /* tokens of a decoding cache that the layer can see; `context + recurrence` where the span does
+                           not shorten it */
 } wn_span_layer;
 
-/* Operations for one token at inference, multiply and add counted as one, as the paper counts them: this count
- * reproduces the 42M of its Table 1 for 12 layers of width 512 and an average span of 314, and the shares of section 3
- * (feed-forward 62% at a span of 256, attention with its projections 82% at 8192). The large model of that table (24
- * layers of width 768, feed-forward 4096, an average span of 245) takes 216.6M by it; the table's 179M are fewer than
- * the 208M weights that each prediction multiplies once (docs/mechanisms.md, "Spans in a model"). For every layer:
+/* Operations for one token at inference; a multiplication and an addition count as one, as in the paper. This count
+ * reproduces the 42M of the paper's Table 1 for 12 layers of width 512 and an average span of 314. It also reproduces
+ * the shares of section 3: feed-forward 62% at a span of 256, attention with its projections 82% at 8192. It gives
+ * 216.6M for the large model of Table 1 (24 layers of width 768, feed-forward 4096, an average span of 245). The table
+ * says 179M, which is fewer than the 208M weights that each prediction multiplies once (docs/mechanisms.md, "Spans in a
+ * model"). For every layer:
  *
  *   maps       query, key, value and output projections: C (H + 2 Hkv) D + H D C
  *   ffn        2 C F, or 3 C F for SwiGLU
  *   attention  q.k and the sum of weighted values: 2 D for each key and head
  *
  * Not counted, as in the paper: embedding and output projection, the product with position vectors (D per key and
- * head), norms, softmax, dynamic spans' own projections. The keys of a head are its `keys`; with heads computed
- * together, those of the widest; S for a fixed span. */
+ * head), norms, softmax, the projections that dynamic spans have of their own. `attention` counts the `keys` of each
+ * head; `attention_together` gives every head those of the widest, as when heads are computed together;
+ * `attention_full` gives every head S keys, a fixed span. */
 typedef struct wn_span_operations {
   double maps, ffn;
   double attention, attention_together, attention_full;
@@ -78,18 +82,18 @@ typedef struct wn_span_report {
 wn_status wn_analyze_spans(wn_context *ctx, wn_model *model, const wn_analysis_input *input, wn_span_report **out);
 void wn_span_report_destroy(wn_span_report *report); /* NULL is allowed */
 
-/* Dynamic spans token by token (figure 5 of the paper), in the order of the text. A token begins a word where its first
- * character that is no white space is a letter or a digit (every character beyond ASCII counts as one) and comes after
- * white space or at the beginning. */
+/* Dynamic spans token by token (figure 5 of the paper), in the order of the text. A token begins a word if its first
+ * character other than white space is a letter or a digit (every character beyond ASCII counts as one) and stands after
+ * white space or at the beginning of the text. */
 typedef struct wn_span_tokens {
   int64_t count, layers, heads;
   int32_t *id;                    /* [count] */
   double *mean;                   /* [count] S*z, the mean over layers and heads */
   float *span;                    /* [count, layers, heads] S*z */
   uint8_t *start;                 /* [count] 1: the token begins a word; 0 without a tokenizer */
-  int64_t starts, before, others; /* tokens that begin a word; whose next token begins one, which they predict; the
-                                     rest. Those of the first kind are not in the second */
-  double start_mean, before_mean, other_mean; /* of `mean` over each kind; 0: there are none */
+  int64_t starts, before, others; /* three kinds of tokens: those that begin a word; of the others, those whose next
+                                     token, which they predict, begins one; the rest */
+  double start_mean, before_mean, other_mean; /* the mean of `mean` over each kind; 0: there are none */
 } wn_span_tokens;
 /* One sequence at a time, whatever the options' batch. WN_ERR_UNSUPPORTED: the model has no dynamic spans. Released
  * with wn_span_tokens_destroy. 4 L H bytes a token. */
@@ -99,11 +103,11 @@ void wn_span_tokens_destroy(wn_span_tokens *tokens); /* NULL is allowed */
 
 /* ---- meaningful attention (Fernandez, Unsal, "How Much Attention is 'All You Need'?", section 4) ----
  *
- * For each row, head and layer the fewest content tokens whose weights sum to at least tau times the content's sum
- * (equation 3); control tokens are excluded. Counted while the attention runs, for all shares in one pass and without a
- * T x T matrix: cost in src/backends/cpu/attention/tile_look.inc. */
+ * For each row, head and layer: the fewest content tokens whose weights sum to at least tau times the weight of all
+ * content tokens (equation 3). Control tokens are left out. The attention counts while it runs, for all shares tau in
+ * one pass and without a T x T matrix; src/backends/cpu/attention/tile_look.inc states the cost. */
 
-/* The shares of the attention for which tokens are counted, and the control tokens. */
+/* The shares tau for which tokens are counted, and the control tokens. */
 typedef struct wn_meaning_options {
   size_t size;            /* sizeof the struct (context.h) */
   const double *taus;     /* [tau_count] ascending in (0,1]; NULL: 0.5 to 1 in steps of 0.05 */
@@ -136,9 +140,9 @@ typedef struct wn_meaning_report {
   wn_eval_result eval;    /* of the same pass */
 } wn_meaning_report;
 
-/* WN_ERR_UNSUPPORTED for models with segment recurrence in use (pass options->recurrence -1) and for encoders' inputs.
- * Uses, in addition to the workspace, layers * heads * tau_count histograms of about 16 log2(context) bins for each
- * length. */
+/* WN_ERR_UNSUPPORTED for models whose segment recurrence is in use (options->recurrence -1 turns it off) and for
+ * encoders' inputs. Memory beyond the workspace: for each length, layers * heads * tau_count histograms of about 16
+ * log2(context) bins. */
 wn_status wn_analyze_meaning(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
                              const wn_meaning_options *options, wn_meaning_report **out);
 void wn_meaning_report_destroy(wn_meaning_report *report); /* NULL is allowed */
@@ -162,21 +166,24 @@ typedef struct wn_fit {
   double mse;             /* sum of squares / n */
   int64_t n;
 } wn_fit;
-/* Ordinary least squares by QR. x >= 0; n >= 3, not all x equal, numbers whose squares are finite: WN_ERR_ARGUMENT. n
+/* Ordinary least squares by QR. WN_ERR_ARGUMENT unless x >= 0, n >= 3, the x differ and all squares are finite. Needs n
  * doubles of memory. */
 wn_status wn_fit_curve(wn_context *ctx, wn_fit_kind kind, const double *x, const double *y, int64_t n, wn_fit *out);
 double wn_fit_at(wn_fit_kind kind, const wn_fit *fit, double x);
 
 /* ---- the sweep over tau (same paper, section 4.2) ----
  *
- * The model under a threshold (keys attention.threshold) at each share: loss, accuracy of the most likely next token,
- * and the share of tasks that greedy decoding answers to the token. The optimum is the smallest tau from which on
+ * The model under a threshold (keys attention.threshold) at each share tau: its loss, the accuracy of its most likely
+ * next token, and the share of tasks that greedy decoding answers token for token. The optimum is the smallest tau from
+ * which on all
+ *   meet
  *   P(tau) >= P_B + gamma (P(1) - P_B)
- * where P is minus the loss, the accuracy, or the share of tasks. (Equation 2 asks for the largest tau that satisfies
- * this, which is always 1; its results are the smallest.) P_B is the performance without the content: on a text, each
- * token is predicted from the one before it alone (a window of 1); tasks have prompts without the content. */
+ * where P is minus the loss, the accuracy, or the share of tasks. (The paper's equation 2 asks for the largest such
+ * tau, which is always 1; its results are the smallest.) P_B is the performance without the content: on a text, each
+ * token is predicted from the token before it alone (a window of 1); a task has a second prompt, without the
+ * content. */
 
-typedef struct wn_sweep_task {           /* token ids, borrowed; each at least one */
+typedef struct wn_sweep_task {           /* token ids, borrowed; at least one in each array */
   const int32_t *prompt, *bare, *answer; /* bare: the prompt without its content */
   int64_t prompt_count, bare_count, answer_count;
 } wn_sweep_task;
@@ -205,7 +212,7 @@ typedef struct wn_sweep_point {
 typedef struct wn_sweep_report {
   int count;
   wn_sweep_point *point;         /* [count] */
-  wn_sweep_point full, baseline; /* without a threshold; without the content */
+  wn_sweep_point full, baseline; /* full: without a threshold; baseline: without the content */
   double gamma;
   int best_loss, best_accuracy, best_exact; /* indices into point; -1: none, or not measured */
 } wn_sweep_report;
@@ -214,13 +221,14 @@ typedef struct wn_sweep_report {
 wn_status wn_analyze_sweep(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
                            const wn_sweep_options *options, wn_sweep_report **out);
 void wn_sweep_report_destroy(wn_sweep_report *report); /* NULL is allowed */
-/* The rule alone: performance [count], larger is better. -1: none, or there is no improvement. */
+/* The rule by itself: the index of the optimum in performance [count], where larger is better. -1: no tau meets it, or
+ * `full` is no better than `baseline`. */
 int wn_sweep_optimum(const double *performance, int count, double baseline, double full, double gamma);
 
 /* ---- what heads attend to ----
  *
- * Means over rows, and for a layer over its heads. Weights are those that mix the values (under a threshold, those of
- * the kept keys). */
+ * Means over rows; those of a layer are also over its heads. Weights are those that mix the values: under a threshold,
+ * those of the keys that it keeps. */
 
 /* Number of octaves of distance by which weights are summed. */
 #define WN_LOOK_OCTAVES 26
@@ -270,14 +278,14 @@ typedef struct wn_survival_policy {
   double lifetime;                /* mean number of rows that see a token: from its own to its eviction or its
                                      document's end */
   double evicted;                 /* share evicted before the document's end */
-  double alive[WN_SURVIVAL_AGES]; /* share still held 1, 2, 4, ... rows after their own, among tokens whose documents
-                                     are that long; -1: there are none */
+  double alive[WN_SURVIVAL_AGES]; /* share of tokens still held 1, 2, 4, ... rows after their own, among those whose
+                                     documents go on that far; -1: there are none */
 } wn_survival_policy;
 typedef struct wn_survival_report {
   int count;
   wn_survival_policy *policy; /* [count] in the order of the budgets */
-  double *overlap; /* [count,count] the share, among the tokens that policy i holds at the end of a sequence (of the
-                      first 64 sequences), that policy j holds too */
+  double *overlap; /* [count,count] of the tokens that policy i holds at the end of a sequence, the share that policy j
+                      holds too; over the first 64 sequences */
 } wn_survival_report;
 /* budgets [count], at most one of each policy. WN_ERR_CONFIG as in wn_budgets_check. */
 wn_status wn_analyze_survival(wn_context *ctx, wn_model *model, const wn_analysis_input *input,

@@ -17,9 +17,10 @@
 
 WN_EXPERIMENTAL_BEGIN
 
-/* The factor of selections: 0 gives dense attention, 1 the paper's. "fixed": 1, no parameter; "learned": a parameter of
- * each layer (and selection) that starts at 0 and is clamped to 0 or above after each step; "scheduled": the same
- * parameter, set by training according to train.strength_steps, without a gradient. */
+/* The factor of selections: 0 gives dense attention, 1 the paper's.
+ * "fixed": 1, no parameter.
+ * "learned": a parameter of each layer (and each selection); it starts at 0 and is clamped to 0 or above after each
+ * step. "scheduled": the same parameter without a gradient; training sets it as train.strength_steps says. */
 typedef enum wn_selective_strength {
   WN_STRENGTH_FIXED,
   WN_STRENGTH_LEARNED,
@@ -46,8 +47,9 @@ typedef struct wn_selective_config {
   } mem;
 } wn_selective_config;
 
-/* Adaptive span, or dynamic span where z comes from the input (Sukhbaatar, Grave, Bojanowski, Joulin, ACL 2019): m(x) =
- * clamp((ramp + limit*z - x)/ramp, 0, 1) multiplies the weight of the key at distance x, with one ratio z per head. */
+/* Adaptive span (Sukhbaatar, Grave, Bojanowski, Joulin, ACL 2019): m(x) = clamp((ramp + limit*z - x)/ramp, 0, 1)
+ * multiplies the weight of the key at distance x. Each head has one ratio z; with a dynamic span z comes from the
+ * input. */
 typedef struct wn_span_config {
   bool enabled;
   bool dynamic;      /* default false: z = sigmoid(v.x + b) of each token and head, b starting at -4 */
@@ -63,8 +65,8 @@ typedef struct wn_span_config {
  * comes last. A "layers" pattern of '1' and '0' is repeated over the layers; "" is every layer. */
 typedef struct wn_attention_config {
   double scale;       /* 0: 1/sqrt(head size) */
-  bool bidirectional; /* default false: rows see later keys too, as in an encoder. Can be combined with `buckets`,
-                         `selective` (without mem), `softcap` and dropout only; a model's encoder always is
+  bool bidirectional; /* default false; true: rows see later keys too, as in an encoder. Goes with `buckets`,
+                         `selective` (without mem), `softcap` and dropout only. A model's encoder is always
                          bidirectional, its decoder never */
   wn_selective_config selective;
   wn_span_config span;
@@ -97,8 +99,8 @@ typedef struct wn_attention_config {
     double tau; /* default 0.95 */
   } threshold;
   double dropout; /* on the weights, in training; default 0 */
-  /* Settings of the other mechanisms, each of which has numbers of its own here, set by their keys
-   * (in wn_attention_config_parse, recipes, --set) */
+  /* Settings of all other mechanisms. Each mechanism has its own places here and sets them by its keys
+   * (wn_attention_config_parse, recipes, --set) */
   uint64_t settings[16];
 } wn_attention_config;
 
@@ -112,13 +114,12 @@ typedef struct wn_mechanism_use {
   const char *name, *summary; /* "selective"; one line, with the paper */
   bool in_layer;              /* false where a pattern over the layers excludes it */
 } wn_mechanism_use;
-/* The i-th of them, as used in layer `layer`; false past the last. Dense attention, which every layer has, is not
- * listed.
- */
+/* Mechanism i of a configuration, as layer `layer` uses it; false past the last. Dense attention, which every layer
+ * has, is not listed. */
 bool wn_mechanism_use_at(const wn_attention_config *config, int i, int64_t layer, wn_mechanism_use *out);
 
-/* One attention call on the caller's arrays, contiguous and of dtype F32 or F64 (F64: ref backend only). Inputs are
- * borrowed; outputs that are NULL are not computed. */
+/* One attention call on the caller's arrays, which are contiguous and of dtype F32 or F64 (F64: ref backend only).
+ * Inputs are borrowed. Outputs that are NULL are not computed. */
 typedef struct wn_attention_arrays {
   int64_t B, T, H, Hkv, D;
   int64_t Tk; /* bidirectional: keys of another sequence, k and v are [B,Hkv,Tk,D]; 0: T */
@@ -136,28 +137,29 @@ typedef struct wn_attention_arrays {
   const void *output_gate;     /* [B,T,H,D] with gate "elementwise", [B,T,H] with "head" */
   const uint8_t *control;      /* [B,T] 1: a control token, which every threshold keeps; may be NULL */
   const int32_t *key_count;    /* [B] bidirectional: keys of each sequence, the rest is padding; NULL: all */
-  const int32_t *evicted_at;   /* [B,P,T] first row that no longer sees the key (kv.h: wn_attention_evictions), held
-                                  constant in backward; NULL: no key is evicted */
+  const int32_t *evicted_at;   /* [B,P,T] first row that no longer sees the key (kv.h: wn_attention_evictions); backward
+                                  treats it as a constant. NULL: no key is evicted */
   int64_t evicted_groups;      /* P: 1, or Hkv; 0 reads as 1 */
   const int32_t *doc_start;    /* [B,T] index of the first token of each token's document, or NULL: one document */
-  const int32_t *row_count;    /* [B] causal: rows of each sequence that are tokens, 0 to T; the rest is padding, which
-                                  L_mem leaves out. NULL: all */
-  void *y;                     /* [B,H,T,D] */
-  void *F;                     /* [B,G,T,T] for inspection: quadratic, filled only on request; entries j > i hold the
-                                  column's running sum too, as in the oracle */
-  void *M;                     /* [B,G,T]; needs selective.mem */
-  double *mem_loss;            /* [1] eps * sum over documents of mean_g max_i M / n, n the document's rows */
-  int32_t *count;              /* [B,H,T] content keys that the threshold kept */
-  const void *dy;              /* [B,H,T,D]; NULL: forward only */
-  void *dq;                    /* [B,H,T,D] */
-  void *dk, *dv;               /* [B,Hkv,T,D] */
-  void *dsq, *dsk;             /* [B,T,G,D] */
-  void *dstrength;             /* [G] */
+  const int32_t *row_count; /* [B] causal: how many rows of each sequence are tokens, 0 to T; the rest is padding, which
+                               L_mem leaves out. NULL: all */
+  void *y;                  /* [B,H,T,D] */
+  void *F; /* [B,G,T,T] for inspection: quadratic, filled only if not NULL. Entries j > i hold the column's running sum
+              too, as in the tests' oracle */
+  void *M; /* [B,G,T]; needs selective.mem */
+  /* [1] eps * sum over documents of mean_g max_i M / n, where n is the number of the document's rows */
+  double *mem_loss;
+  int32_t *count;  /* [B,H,T] content keys that the threshold kept */
+  const void *dy;  /* [B,H,T,D]; NULL: forward only */
+  void *dq;        /* [B,H,T,D] */
+  void *dk, *dv;   /* [B,Hkv,T,D] */
+  void *dsq, *dsk; /* [B,T,G,D] */
+  void *dstrength; /* [G] */
   void *dz, *dzt, *dp, *dbias, *dsink_k, *dsink_v, *dgate, *doutput_gate; /* as their inputs */
 } wn_attention_arrays;
 
-/* The arrays that a configuration needs or returns in addition to q, k, v, y and their gradients, for programs that
- * treat all mechanisms alike. Offsets point at the fields of wn_attention_arrays. */
+/* An array that a configuration needs or returns in addition to q, k, v, y and their gradients. For programs that treat
+ * all mechanisms alike. Offsets are those of fields of wn_attention_arrays. */
 typedef struct wn_attention_slot {
   const char *name; /* "z", "sink_k", ...: the field's name */
   int ndim;
@@ -168,7 +170,7 @@ typedef struct wn_attention_slot {
   size_t gradient; /* of the pointer to its gradient, "d" before its name; 0: a result */
 } wn_attention_slot;
 #define WN_ATTENTION_SLOTS_MAX 24
-/* Fills out[] for arrays' B, T, H, Hkv, D and dtype; returns how many. */
+/* Fills out[] for the B, T, H, Hkv, D and dtype of `arrays`; returns how many there are. */
 int wn_attention_slots(const wn_attention_config *config, const wn_attention_arrays *arrays,
                        wn_attention_slot out[WN_ATTENTION_SLOTS_MAX]);
 
@@ -181,10 +183,11 @@ wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *c
                                    const wn_attention_arrays *arrays, wn_attention_plan **out);
 wn_status wn_attention_plan_forward(wn_attention_plan *plan);
 wn_status wn_attention_plan_backward(wn_attention_plan *plan); /* after a forward */
-/* Where a backend's memory is not the host's, the arrays of an attention plan go there and come back with every run.
- * Behind `put` they are there: forward and backward read and write them there, copy nothing and return before they are
- * done. `take` brings what they have written to the caller's arrays; later runs copy again. On the host's memory a plan
- * works on the caller's arrays either way, but mem_loss arrives with `take`. */
+/* For a backend whose memory is not the host's. Every run of a plan copies its arrays to the backend and the results
+ * back. After `put` the arrays stay on the backend: forward and backward work on them there, copy nothing, and may
+ * return before they are done. `take` copies the results to the caller's arrays; later runs copy again. Where the
+ * backend works in the host's memory a plan uses the caller's arrays in any case, but after `put` mem_loss arrives with
+ * `take`. */
 wn_status wn_attention_plan_put(wn_attention_plan *plan);
 wn_status wn_attention_plan_take(wn_attention_plan *plan);
 void wn_attention_plan_destroy(wn_attention_plan *plan);

@@ -1,5 +1,5 @@
-/* winnow: chats. A table of templates has the text that models were trained to see between the messages of a
- * conversation. A model's own (Jinja) template is not run; the table's entry is recognised by the markers in it. */
+/* winnow: chats. A table of templates holds the text that models were trained to see between the messages of a
+ * conversation. A model's own (Jinja) template is not run: its markers tell which template of the table it is. */
 #ifndef WINNOW_CHAT_H
 #define WINNOW_CHAT_H
 
@@ -13,10 +13,10 @@ int wn_chat_template_count(void);
 const wn_chat_template *wn_chat_template_at(int i); /* NULL past the last */
 const char *wn_chat_template_name(const wn_chat_template *t);
 const wn_chat_template *wn_chat_template_find(const char *name); /* NULL: unknown */
-/* The template whose markers the Jinja text contains; NULL: none of the table's, or no text (jinja may be NULL). */
+/* The template whose markers the Jinja text contains; NULL: it contains those of none, or jinja is NULL. */
 const wn_chat_template *wn_chat_template_recognise(const char *jinja);
-/* The system message that the Jinja text writes for a conversation without one, allocated (wn_text_free); *out NULL:
- * none found. jinja may be NULL: there is none. */
+/* The system message that the Jinja text writes for a conversation without one, allocated (wn_text_free). *out is NULL
+ * where none is found, or jinja is NULL. */
 wn_status wn_chat_default_system(wn_context *ctx, const wn_chat_template *t, const char *jinja, char **out);
 
 /* Who speaks. */
@@ -25,11 +25,11 @@ typedef struct wn_chat_message {
   wn_chat_role role;
   const char *text; /* borrowed, NUL-terminated; special tokens in it are plain text */
 } wn_chat_message;
-/* The tokens of a conversation up to the point where the model answers. opening: the conversation begins here (with the
- * token that begins a text, if the tokenizer has one); else it continues after an answer in the cache, whose end is
- * written first. A system message comes first or not at all, the last message is the user's: else WN_ERR_ARGUMENT.
- * mistral-v3 and mistral-tekken write the system message into the last user message, so a conversation encoded as a
- * whole differs there from one continued in a cache; with the other templates both are equal. */
+/* The tokens of a conversation up to the point where the model answers. opening: the conversation begins here, with the
+ * token that begins a text if the tokenizer has one; otherwise it continues after an answer in the cache, and the end
+ * of that answer is written first. WN_ERR_ARGUMENT unless the last message is the user's and a system message, if any,
+ * comes first. mistral-v3 and mistral-tekken write the system message into the last user message, so with them a
+ * conversation encoded as a whole differs from one continued in a cache; with the other templates both are equal. */
 wn_status wn_chat_encode(wn_context *ctx, const wn_tokenizer *tok, const wn_chat_template *t,
                          const wn_chat_message *messages, int count, bool opening, int32_t **ids, size_t *id_count);
 

@@ -13,10 +13,10 @@ WN_STABLE_BEGIN
 
 /* The formats in which models are written. */
 typedef enum wn_convert_form {
-  WN_CONVERT_WINNOW,     /* "winnow": a checkpoint folder */
-  WN_CONVERT_HF,         /* "hf": a folder that Hugging Face transformers loads; a model of none of its families brings
-                            code of winnow's own along (trust_remote_code) */
-  WN_CONVERT_GGUF,       /* "gguf": a file that llama.cpp loads */
+  WN_CONVERT_WINNOW, /* "winnow": a checkpoint folder */
+  WN_CONVERT_HF,     /* "hf": a folder that Hugging Face transformers loads. With a model that belongs to none of its
+                        families winnow writes the Python code for it as well (trust_remote_code) */
+  WN_CONVERT_GGUF,   /* "gguf": a file that llama.cpp loads */
   WN_CONVERT_WINNOW_GGUF /* "winnow-gguf": a GGUF file of any winnow model, which only winnow reads */
 } wn_convert_form;
 
@@ -24,16 +24,15 @@ typedef enum wn_convert_form {
 typedef struct wn_convert_options {
   size_t size; /* sizeof the struct (context.h) */
   wn_convert_form to;
-  bool typed;             /* false: the source's types, where the format has them; in a checkpoint F32 */
-  wn_gguf_type type;      /* type of matrices: F32, F16, BF16, and in GGUF any type. Rows that are no whole blocks of
-                             256 become Q5_0 for Q4_K, Q5_1 for Q5_K and Q8_0 for Q6_K, those that are no whole blocks
-                             of 32 F16. Vectors and position tables stay F32, except in hf, where all tensors have one
-                             type */
-  bool overwrite;         /* false: an existing `out` is WN_ERR_ARGUMENT */
-  wn_check check_tensors; /* NaN and infinite weights, and checksums that differ, are refused; with WN_CHECK_NO they are
-                             copied */
-  bool mixed;             /* with type Q4_K or Q5_K: llama.cpp's mixture Q4_K_M or Q5_K_M, in which the projection to
-                             logits, and in half of the layers those to values and out of the feed-forward, are Q6_K */
+  bool typed;        /* false: the source's types, where the format has them; in a checkpoint F32 */
+  wn_gguf_type type; /* type of matrices: F32, F16, BF16, and in GGUF any type. A matrix whose row length is no multiple
+                        of 256 becomes Q5_0 instead of Q4_K, Q5_1 instead of Q5_K, Q8_0 instead of Q6_K; one whose row
+                        length is no multiple of 32 becomes F16. Vectors and position tables stay F32, except in hf,
+                        where all tensors have one type */
+  bool overwrite;    /* false: an existing `out` is WN_ERR_ARGUMENT */
+  wn_check check_tensors; /* NaN, infinite weights and wrong checksums are refused; with WN_CHECK_NO they are copied */
+  bool mixed; /* with type Q4_K or Q5_K: llama.cpp's mixture Q4_K_M or Q5_K_M. The output projection is Q6_K, and in
+                 half of the layers the value projection and the feed-forward's output projection too */
 } wn_convert_options;
 
 /* The result of a conversion. */

@@ -19,12 +19,12 @@ typedef struct wn_data_prepare_options {
   int input_count;
   const char *field;     /* the text field of JSON lines; default "text" */
   const char *tokenizer; /* as wn_tokenizer_load takes it */
-  const char *out_dir;   /* receives train.bin, val.bin, test.bin if there is a test split (without, that of an earlier
-                            preparation goes), data.json; no folder of a model */
+  const char *out_dir;   /* receives train.bin, val.bin, data.json, and test.bin if there is a test split (if there is
+                            none, an older test.bin is removed). Not a model's folder */
   uint64_t val_bytes, test_bytes; /* if either is not 0, the split is by position, as for text8 and enwik8: of all files
                                      in order, the last test_bytes are test.bin, the val_bytes before them val.bin, the
-                                     rest train.bin. For the tokenizer "bytes" and plain files, copied unchanged,
-                                     without separators; fractions and document breaks are refused */
+                                     rest train.bin. Only for the tokenizer "bytes" and plain files, which are copied
+                                     unchanged, without separators; fractions and document breaks are refused */
   double val_fraction;            /* 0.05; the split is by document, by a hash of (seed, document index) */
   uint64_t seed;
   const char *document_break; /* text files: "blank" (one or more blank lines end a document), "line", "file" (one
@@ -32,8 +32,8 @@ typedef struct wn_data_prepare_options {
   const char *layout;         /* "llmc" (default; uint16 or uint32 by vocabulary) or "nanogpt" */
   void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_total); /* may be NULL */
   void *user;
-  double
-      test_fraction; /* 0; above: of the documents, for test.bin, by the same hash: val.bin stays what it is without */
+  double test_fraction; /* 0; above: the share of the documents that go to test.bin, by the same hash. val.bin is the
+                           same with and without it */
 } wn_data_prepare_options;
 typedef struct wn_data_prepare_result {
   uint64_t documents, train_tokens, val_tokens, bytes, train_bytes, val_bytes, test_tokens, test_bytes;
@@ -53,8 +53,8 @@ wn_status wn_token_file_read(wn_context *ctx, const wn_token_file *file, uint64_
 wn_status wn_token_file_write(wn_context *ctx, const char *path, const char *layout, int32_t vocab_size,
                               const int32_t *tokens, uint64_t count);
 
-/* Where batches come from. A batch is a pure function of (source, seed, step): resuming needs no state,
- * and two models with one seed see the same data in the same order. */
+/* The kinds of data. A batch is a pure function of (source, seed, step): resuming needs no state, and two models with
+ * the same seed see the same data in the same order. */
 typedef enum wn_data_kind {
   WN_DATA_TOKENS,
   WN_DATA_VARIABLE_ASSIGNMENT,
@@ -63,8 +63,8 @@ typedef enum wn_data_kind {
   WN_DATA_SPAN_CORRUPTION
 } wn_data_kind;
 
-/* What a row of a token file is: a block of the context, whatever documents it cuts, or one document, which begins with
- * its document token, is cut at the context and padded up to it. "blocks", "document". */
+/* What a row of a batch is. "blocks": as many tokens of the file as the context has, wherever documents begin and end.
+ * "document": one document, which begins with its document token, cut at the context or padded up to it. */
 typedef enum wn_data_rows { WN_ROWS_BLOCKS, WN_ROWS_DOCUMENT } wn_data_rows;
 
 /* The "data" object of a recipe. */
@@ -76,8 +76,8 @@ typedef struct wn_data_config {
   bool stream;          /* tokens: row b of a batch continues row b of the batch before (segment recurrence) */
   bool pack;            /* tokens: attention does not cross documents */
   int document_token;   /* token that starts a document; -1: that of data.json in the token file's folder, or none */
-  /* Variable Assignment (Leviathan et al., appendix A.1): `assignments` pairs "variable = value", then a
-   * query variable whose latest value is the answer. Values may be limited at evaluation (eval_values). */
+  /* Variable Assignment (Leviathan et al., appendix A.1): `assignments` pairs "variable = value", then a query variable
+   * whose latest value is the answer. Evaluation may draw from fewer values (eval_values). */
   int variables, values, assignments;
   int eval_values; /* 0: the same as values; else evaluation draws from the first eval_values values */
   /* T5's objective (Raffel et al. 2020, section 3.1.4), for models with an encoder: spans of a stretch of a token file
@@ -87,14 +87,14 @@ typedef struct wn_data_config {
   double mean_span;     /* 3 */
   int sentinels;        /* 100: entries of the vocabulary reserved for them */
   int64_t input_length; /* tokens of the encoder's rows; 0: the model's encoder.context */
-  int end_token;        /* ends inputs and targets; -1: the sentinel after the last span's (the paper's figure 2) */
-  int start_token;      /* 0: the first token of the decoder's rows, and their padding */
-  int max_length;       /* copy: lengths 1 to max_length (24); parity: sequence length */
-  wn_data_rows rows;    /* tokens: blocks */
-  bool long_only;       /* rows of documents: only documents that fill at least 90% of the context */
+  int end_token;     /* ends inputs and targets; -1: the sentinel that follows the last span's (the paper's figure 2) */
+  int start_token;   /* 0: the first token of the decoder's rows, and their padding */
+  int max_length;    /* copy: lengths 1 to max_length (24); parity: sequence length */
+  wn_data_rows rows; /* tokens: blocks */
+  bool long_only;    /* rows of documents: only documents that fill at least 90% of the context */
 } wn_data_config;
 
-/* Where batches come from; opaque. */
+/* A source of batches; opaque. */
 typedef struct wn_data_source wn_data_source;
 /* split: "train" or "val". context: tokens per row. */
 wn_status wn_data_source_create(wn_context *ctx, const wn_data_config *config, const char *split, int64_t context,
@@ -105,10 +105,12 @@ void wn_data_config_requirements(const wn_data_config *config, int64_t *vocab_si
 /* Number of batches of B rows in one pass over a "val" source; 0: endless (synthetic). */
 uint64_t wn_data_source_batches(const wn_data_source *source, int64_t B);
 /* A source of streams cuts the file into B stretches for B rows; row b of step s is block s of stretch b. At the end of
- * the stretches all rows start again. Is this such a source, and does batch `step` continue the one before? */
+ * the stretches all rows start again. wn_data_source_streams: is this such a source? wn_data_source_continues: does
+ * batch `step` continue the one before it? */
 bool wn_data_source_streams(const wn_data_source *source);
 bool wn_data_source_continues(const wn_data_source *source, uint64_t step, int64_t B);
-/* A source of packed documents (wn_data_config.pack): its batches say where the document of each token starts. */
+/* Does the source pack documents (wn_data_config.pack)? Its batches then say where the document of each token
+ * starts. */
 bool wn_data_source_packs(const wn_data_source *source);
 /* Fills tokens, targets [B,T]; targets of -1 do not count. doc_start [B,T] is filled where the source packs documents
  * and otherwise left alone; may be NULL. Train sources visit shuffled blocks or documents without replacement per
@@ -116,13 +118,14 @@ bool wn_data_source_packs(const wn_data_source *source);
 wn_status wn_data_source_batch(wn_context *ctx, const wn_data_source *source, uint64_t seed, uint64_t step, int64_t B,
                                int32_t *tokens, int32_t *targets, int32_t *doc_start);
 
-/* Sources for models with an encoder: the length of the encoder's rows (0: another source), and the rows of batch
- * `step`: inputs [B, input length], of which row b has input_count[b] tokens, the rest is padding. */
+/* Sources for models with an encoder. The first gives the length of the encoder's rows (0: the source has none). The
+ * second gives the encoder's rows of batch `step`: inputs [B, input length]; row b has input_count[b] tokens, the rest
+ * is padding. */
 int64_t wn_data_source_input_length(const wn_data_source *source);
 wn_status wn_data_source_inputs(wn_context *ctx, const wn_data_source *source, uint64_t seed, uint64_t step, int64_t B,
                                 int32_t *inputs, int32_t *input_count);
-/* Span corruption's sentinel n, a token of a vocabulary of which the last `sentinels` entries are set aside; and the
- * number of a token, -1 where it is no sentinel. */
+/* The token of span corruption's sentinel n; and the number of the sentinel that a token is, -1 where it is none. The
+ * last `sentinels` entries of the vocabulary are sentinels. */
 int32_t wn_span_sentinel(int32_t vocab_size, int32_t n);
 int32_t wn_span_sentinel_number(int32_t vocab_size, int32_t sentinels, int32_t token);
 
@@ -131,8 +134,8 @@ WN_API_END
 WN_EXPERIMENTAL_BEGIN
 
 /* Compares a token file with the checksums in its header, which winnow writes into llm.c's layout: WN_ERR_FORMAT where
- * it differs. *has (may be NULL): whether there are any; a file without passes. Opening does the same for files of up
- * to 1 GiB, and for the header of larger ones. */
+ * it differs. *has (may be NULL): whether there are any; a file without checksums passes. Opening does the same for
+ * files of up to 1 GiB; of larger ones it checks the header. */
 wn_status wn_token_file_verify(wn_context *ctx, const wn_token_file *file, bool *has);
 
 /* What a token of a synthetic task stands for, NUL-terminated in out [bytes]: "X=", "177"; "<BOS>", "a"; "1". False: no

@@ -6,9 +6,9 @@
 
 WN_EXPERIMENTAL_BEGIN
 
-/* Feeds tokens [B,T] as wn_session_feed does, in the same pieces, and hands out the state of each: states [B,T,C], the
- * output of the final norm, over which logits are computed (a transformer's "last hidden state"). Under the session's
- * budgets, masks and thresholds. WN_ERR_ARGUMENT names a token that the vocabulary does not have. */
+/* Feeds tokens [B,T] as wn_session_feed does, in the same pieces, and writes the state of each: states [B,T,C], the
+ * output of the final norm, from which logits are computed (a transformer's "last hidden state"). The session's
+ * budgets, masks and thresholds apply. WN_ERR_ARGUMENT names a token that the vocabulary does not have. */
 wn_status wn_session_states(wn_context *ctx, wn_session *session, const int32_t *tokens, int64_t T, float *states);
 
 /* How the states of a text become one vector. */
@@ -25,7 +25,7 @@ typedef struct wn_embed_options {
   wn_pooling pooling; /* WN_POOLING_MEAN */
   bool raw;           /* default false: the vector is divided by its Euclidean norm */
 } wn_embed_options;
-/* The embeddings [B,C] of tokens [B,T], which are fed to the session; where it has seen tokens before, these are not
+/* Feeds tokens [B,T] to the session and writes their embeddings [B,C]. Tokens that the session has seen before are not
  * part of the mean. options may be NULL. Memory does not grow with the text. */
 wn_status wn_session_embed(wn_context *ctx, wn_session *session, const int32_t *tokens, int64_t T,
                            const wn_embed_options *options, float *embeddings);

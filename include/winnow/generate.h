@@ -22,20 +22,22 @@ const char *wn_generate_end_name(wn_generate_end end);
 
 /* The text that one token adds. */
 typedef struct wn_generate_piece {
-  int64_t index;            /* of the token, from 0 */
-  int32_t id;               /* -1: no token but, in a last call, text that was held back and is not a stop string */
-  const char *text;         /* [bytes] whole characters of UTF-8, borrowed for the call, not NUL-terminated */
-  size_t bytes;             /* 0 where a character is not complete yet, or a stop string may have begun */
-  double log_probability;   /* with log_probabilities: of the token, natural logarithm, before temperature, top-k,
-                               top-p and min-p, after penalties and biases, among those that a constraint leaves */
-  const int32_t *counts;    /* with counts: [layers, heads] content tokens that the threshold kept for the row that the
-                               token    was drawn from (wn_session_counts); else NULL */
-  int64_t context, content; /* with counts: tokens up to this row, also those that a budget has evicted, and the content
-                               tokens among them */
-  size_t held;              /* bytes that follow `text` and are held back: a stop string may have begun, or is there */
+  int64_t index; /* of the token, from 0 */
+  /* -1: the last call, with no token but with text that was held back and turned out not to be a stop string */
+  int32_t id;
+  const char *text;       /* [bytes] whole characters of UTF-8, borrowed for the call, not NUL-terminated */
+  size_t bytes;           /* 0 where a character is not complete yet, or a stop string may have begun */
+  double log_probability; /* with log_probabilities: natural logarithm of the token's probability, before temperature,
+                             top-k, top-p and min-p, after penalties and biases, among the tokens that a constraint
+                             allows */
+  const int32_t *counts;  /* with counts: [layers, heads] content tokens that the threshold kept for the row that the
+                             token was drawn from (wn_session_counts); else NULL */
+  int64_t context,
+      content; /* with counts: tokens up to this row, evicted ones included, and the content tokens among them */
+  size_t held; /* bytes that follow `text` and are held back, because they are or may become a stop string */
 } wn_generate_piece;
 
-/* What is added to a token's logit before a token is drawn; -INFINITY: it is never drawn. */
+/* A number that is added to the logit of one token before each draw; -INFINITY: it is never drawn. */
 typedef struct wn_logit_bias {
   int32_t id;
   float bias;
@@ -66,8 +68,8 @@ typedef struct wn_generate_options {
                                       however it is tokenized. Text that may be the beginning of one is held back */
   int stop_string_count;
 
-  const int32_t *text_before; /* [text_before_count] tokens of the text before the generated one, so that tokenizers
-                                 which drop the space at the beginning of a text keep it; NULL: a new text */
+  const int32_t *text_before; /* [text_before_count] tokens of the text before the generated one; with them a tokenizer
+                                 that drops the space at the beginning of a text keeps it here. NULL: a new text */
   int64_t text_before_count;
   bool log_probabilities;
   int32_t *drawn; /* [max_tokens] receives the tokens; NULL: not wanted */
@@ -85,21 +87,21 @@ typedef struct wn_generate_options {
   const wn_budgets *budgets; /* NULL: nothing is evicted */
   wn_cache_format cache;     /* WN_CACHE_AUTO */
 
-  wn_constraint *constraint; /* of the same tokenizer: only tokens that it allows are drawn, and the text ends where it
-                                is complete, or cut off with max_tokens; reset by the generation, and its own until the
-                                end. NULL: none */
+  /* made with the same tokenizer: only tokens that it allows are drawn, until the text is complete or max_tokens cuts
+   * it off. The generation resets it and owns it until the end. NULL: none */
+  wn_constraint *constraint;
 
-  const uint8_t *control; /* [prompt_count] 1: a control token of the threshold wherever its id says otherwise; needs
-                             `prompt`, and a session made with control_marks. NULL: by ids alone */
+  const uint8_t *control; /* [prompt_count] 1: this token is a control token for the threshold, whatever its id says;
+                             needs `prompt`, and a session made with control_marks. NULL: ids alone decide */
   bool counts;            /* pieces have counts; needs a threshold, and a session made with counts */
   /* What changes the logits before a token is drawn, in this order and before the callback. */
-  double
-      repetition_penalty;  /* 0.01 to 100: logits of the tokens of `repeated` and of those drawn are divided by it where
-                              they are positive, else multiplied (Keskar et al. 2019); 1, the default, and 0: off */
-  const int32_t *repeated; /* [repeated_count] of the model's vocabulary; NULL: the prompt */
+  double repetition_penalty; /* 0.01 to 100: the logits of the tokens in `repeated` and of those drawn so far are
+                                divided by it where they are positive, else multiplied (Keskar et al. 2019); 1, the
+                                default, and 0: off */
+  const int32_t *repeated;   /* [repeated_count] of the model's vocabulary; NULL: the prompt */
   int64_t repeated_count;
-  double presence_penalty;     /* taken from the logits of tokens that have been drawn (OpenAI's definition) */
-  double frequency_penalty;    /* taken from them as often as they have been drawn */
+  double presence_penalty;     /* subtracted from the logits of tokens that have been drawn (OpenAI's definition) */
+  double frequency_penalty;    /* subtracted once for each time that the token has been drawn */
   const wn_logit_bias *biases; /* [bias_count] added; NULL: none */
   int bias_count;
 } wn_generate_options;
@@ -117,20 +119,20 @@ typedef struct wn_generate_result {
   double prompt_seconds, token_seconds;
 } wn_generate_result;
 
-/* The tokens of a text for a model to continue, beginning with the token that begins a text if the tokenizer has one;
- * else an empty text is replaced by a newline. *ids is freed with wn_tokens_free. */
+/* The tokens of a text for a model to continue. They begin with the token that begins a text, if the tokenizer has one;
+ * if it has none, an empty text is replaced by a newline. *ids is freed with wn_tokens_free. */
 wn_status wn_prompt_encode(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, int32_t **ids,
                            size_t *count);
 
 /* Generates in a session of one sequence, after the tokens fed so far. result may be NULL and is written with any
  * status. wn_context_cancel, from a signal or another thread, ends it at the next token or piece of the prompt with
- * WN_OK and result->end; the request stays until wn_context_resume. WN_ERR_DIVERGED: a logit of the model's
- * is no number. No allocation per token. */
+ * WN_OK and result->end; the request stays until wn_context_resume. WN_ERR_DIVERGED: a logit is NaN. No allocation per
+ * token. */
 wn_status wn_session_generate(wn_context *ctx, wn_session *session, const wn_generate_options *options,
                               wn_generate_result *result);
-/* The same step by step, for programs that generate several texts in turn: a step reads a piece of the prompt or draws
- * one token; *more false: the text has ended. The options' pointers stay borrowed, and the session belongs to the
- * generation, until wn_generation_destroy. The result is written as far as it is known, after every step. */
+/* The same step by step, for programs that generate several texts in turn. A step reads a piece of the prompt or draws
+ * one token; *more false: the text has ended. Until wn_generation_destroy the options' pointers stay borrowed and the
+ * session belongs to the generation. wn_generation_result is up to date after every step. */
 typedef struct wn_generation wn_generation;
 wn_status wn_generation_create(wn_context *ctx, wn_session *session, const wn_generate_options *options,
                                wn_generation **out);
@@ -142,18 +144,19 @@ typedef struct wn_generation_turn {
   int32_t token;    /* written: drawn in this step; -1: none */
   wn_status status; /* written: of wn_generation_step */
 } wn_generation_turn;
-/* A step of n generations, turns [n], each of another session, n at most the group's: those whose prompts have been
- * read draw a token, and the tokens are fed together (wn_session_group_feed); of the others the first `pieces` read a
- * piece of their prompt each, one after the other, and the rest waits. Each gets what wn_generation_step
- * gives it, to the bit, in whatever company. A failure is one turn's own, whose status says it, unless the step as a
- * whole is refused; the call returns the first. Callbacks are called by the calling thread, in the order of the turns.
- */
+/* One step of n generations: turns [n], each with a session of its own, n at most the group's `most`. Generations whose
+ * prompts have been read draw a token each, and these tokens are fed together (wn_session_group_feed). Of the others
+ * the first `pieces` read a piece of their prompt each, one after the other; the rest wait. Each generation gets, to
+ * the bit, what wn_generation_step alone would give it. A failure belongs to one turn, whose status says it, unless the
+ * step as a whole is refused; the call returns the first failure. The calling thread calls the callbacks, in the order
+ * of the turns. */
 wn_status wn_generation_step_together(wn_context *ctx, wn_session_group *group, wn_generation_turn *turns, int64_t n,
                                       int64_t pieces);
 const wn_generate_result *wn_generation_result(const wn_generation *generation);
 void wn_generation_destroy(wn_generation *generation); /* NULL is allowed */
 
-/* wn_session_generate in a new session, as long as prompt and max_tokens, at most the model's learned positions. */
+/* wn_session_generate in a new session, whose capacity is the prompt and max_tokens, at most the number of the model's
+ * learned positions. */
 wn_status wn_generate(wn_context *ctx, wn_model *model, const wn_generate_options *options, wn_generate_result *result);
 
 WN_API_END

@@ -11,8 +11,8 @@
 
 WN_STABLE_BEGIN
 
-/* Storage of a tensor's rows. Blocks of 32 (_0, _1) or 256 (_K) weights of a row; gguf_types.c describes their
- * content. */
+/* How a tensor's rows are stored. Quantised types have blocks of 32 (_0, _1) or 256 (_K) weights of a row; gguf_types.c
+ * describes their content. */
 typedef enum wn_gguf_type {
   WN_GGUF_F32,
   WN_GGUF_F16,
@@ -84,8 +84,8 @@ wn_status wn_gguf_dequantize(wn_context *ctx, const wn_gguf_tensor *tensor, int6
 WN_API_END
 WN_EXPERIMENTAL_BEGIN
 
-/* Compares header and tensors with the checksums that winnow writes under the key winnow.checksums, as
- * wn_safetensors_verify does. */
+/* Compares header and tensors with the checksums that winnow writes under the key winnow.checksums. *has and errors as
+ * in wn_safetensors_verify. */
 wn_status wn_gguf_verify(wn_context *ctx, const wn_gguf *file, bool *has);
 
 /* ---- writing ---- */
@@ -105,7 +105,8 @@ void wn_gguf_values_put_bytes(wn_gguf_values *values, const char *key, const uin
 /* Begins a list of `count` strings, which are added one at a time. */
 void wn_gguf_values_begin_strings(wn_gguf_values *values, const char *key, uint64_t count);
 void wn_gguf_values_add_string(wn_gguf_values *values, const char *text, size_t bytes);
-/* Copies a value of another file unchanged; its checksums are left out, since the file gets its own. */
+/* Copies a value of another file unchanged. A value that holds checksums is skipped, since the new file gets its
+ * own. */
 void wn_gguf_values_copy(wn_gguf_values *values, const wn_gguf_value *value);
 
 /* Writes a file of version 3: tensors [count] with name, type, ndim and shape; produce fills the `bytes` of tensor i,
@@ -114,7 +115,7 @@ typedef wn_status (*wn_gguf_produce_fn)(void *user, int i, void *out, size_t byt
 wn_status wn_gguf_write(wn_context *ctx, const char *path, const wn_gguf_values *values, const wn_gguf_tensor *tensors,
                         int count, wn_gguf_produce_fn produce, void *user);
 
-/* Is it a type that wn_gguf_encode writes? All that are read are. */
+/* Can wn_gguf_encode write this type? True for every type that can be read. */
 bool wn_gguf_can_encode(wn_gguf_type type);
 /* Converts floats to a storage type: out [n / block] blocks, n a multiple of the block. F16, BF16 and Q8_0 are rounded
  * to nearest; the scales of the others (Q4_0 to Q6_K) are searched for, so that the weighted sum of squared errors is

@@ -5,8 +5,9 @@
  * evicted token is not seen by any later row of that layer. Budgets may differ from layer to layer and from key-value
  * head to key-value head. A budget of the whole context never evicts.
  *
- * A policy says which token is evicted: each has a score, the highest is evicted, ties go to the oldest; some policies
- * protect the first tokens (sinks) or the most recent. docs/pruning.md has the policies with their papers.
+ * A policy says which token is evicted. It gives each token a score; the token with the highest score is evicted, of
+ * equal ones the oldest. Some policies protect the first tokens (sinks) or the most recent. docs/pruning.md has the
+ * policies with their papers.
  *
  *   wn_budgets budgets;
  *   wn_budgets_init(&budgets);                                        "selective" until another is chosen
@@ -32,14 +33,14 @@ typedef int wn_policy;
 typedef struct wn_policy_info {
   const char *name, *summary; /* "h2o", and in one line which token it evicts */
   bool per_kv_head;           /* each key-value head may evict on its own */
-  bool cache_positions;       /* a token's position may be its cache position */
+  bool cache_positions;       /* has the option cache_positions (wn_budgets) */
   bool selective;             /* only for models with selective attention */
 } wn_policy_info;
 #define WN_POLICY_MAX 32 /* no build has more policies: the size of tables by policy */
 /* How many policies there are. */
 int wn_policy_count(void);
 const wn_policy_info *wn_policy_at(wn_policy policy); /* NULL: there is none of that number */
-/* The policy of that name; false: there is none, and *out stays as it is. */
+/* The policy with that name; false: there is none, and *out stays as it is. */
 bool wn_policy_find(const char *name, wn_policy *out);
 const char *wn_policy_name(wn_policy policy); /* "?": there is none of that number */
 /* The key of option i of a policy in budgets.json, NULL after the last; *help (may be NULL): what it does. */
@@ -51,8 +52,9 @@ bool wn_policy_suits(wn_policy policy, const wn_attention_config *config);
 typedef enum wn_cache_format {
   WN_CACHE_FLOAT, /* "float": as the model computes them */
   WN_CACHE_HALF,  /* "half": as half floats: half the bytes, 11 significant bits; numbers beyond 65504 become infinite.
-                     F32 models on the cpu backend with AVX2, heads of at most 256; not with strides, the square-root
-                     mask, thresholds, exclusive attention, cache positions: WN_ERR_UNSUPPORTED names the obstacle */
+                     Needs an F32 model, the cpu backend with AVX2 and heads of at most 256; not with strides, the
+                     square-root mask, thresholds, exclusive attention, cache positions: WN_ERR_UNSUPPORTED names the
+                     obstacle */
   WN_CACHE_AUTO   /* "auto": half where the model's matrices came from a file in 16 bits or fewer and no obstacle is in
                      the way, else float */
 } wn_cache_format;
@@ -68,20 +70,21 @@ typedef struct wn_budgets {
   int64_t layers;
   int64_t *tokens;       /* [layers], each >= 1; a budget of the context or more never evicts */
   int64_t heads;         /* 0: all key-value heads of a layer have its budget; else the model's key-value heads */
-  int64_t *head_tokens;  /* [layers,heads], each >= 1: a budget for each key-value head, for policies that evict for
-                            each of them (with per_kv_head, or "selective" with a selection for each). tokens[l] is then
-                            the layer's largest */
+  int64_t *head_tokens;  /* [layers,heads], each >= 1: a budget for each key-value head. For policies that evict in each
+                            head by itself (with per_kv_head, or "selective" with a selection per head). tokens[l] is
+                            then the largest of the layer */
   bool per_kv_head;      /* each key-value head evicts on its own, if the policy can (wn_policy_info) */
-  wn_cache_format cache; /* of the cache whose bytes wn_budgets_parse counts; not AUTO, not saved; default float */
+  wn_cache_format cache; /* format of the cache, for budgets given in bytes (wn_budgets_parse); not AUTO, not saved;
+                            default float */
   /* Options of single policies; wn_budgets_init gives the defaults. */
-  int64_t sinks;        /* streaming: first tokens that are never evicted, of a budget of K at most K-1; default 4 */
+  int64_t sinks; /* streaming: how many first tokens are never evicted, at most K-1 of a budget of K; default 4 */
   bool cache_positions; /* streaming: a token's position is its cache position, as in the paper; default false: its
                            position in the text. Needs rotary or relative positions */
-  double recent;        /* h2o: the part of the budget that is reserved for the most recent tokens; default 0.5 */
+  double recent;        /* h2o: the share of the budget that is reserved for the most recent tokens; default 0.5 */
   uint64_t seed;        /* random: the seed */
   struct {
-    int64_t rows; /* the last rows, which vote; as many of the most recent tokens are protected, at most half of the
-                     budget. The cache keeps one number per voting row for each token. Default 32 */
+    int64_t rows; /* how many of the last rows vote. As many of the most recent tokens are protected, at most half of
+                     the budget. The cache keeps one number per voting row for each token. Default 32 */
     int64_t neighbours; /* votes are pooled over this many positions on each side; 0: not pooled; default 2 */
     wn_pool pool;       /* default the mean */
   } snapkv;
@@ -90,7 +93,7 @@ void wn_budgets_init(wn_budgets *budgets);
 void wn_budgets_clear(wn_budgets *budgets);
 /* Sets keys of budgets.json from text: "recent=0.25,per_kv_head=true". */
 wn_status wn_budgets_set(wn_context *ctx, const char *assignments, wn_budgets *out);
-/* A budgets.json, or a folder with one; what it does not have is the default, whatever *out had. */
+/* Reads a budgets.json, or a folder with one. What the file lacks gets its default, whatever *out held. */
 wn_status wn_budgets_load(wn_context *ctx, const char *path, wn_budgets *out);
 wn_status wn_budgets_save(wn_context *ctx, const wn_budgets *budgets, const char *path);
 /* Tokens that all layers hold together. A layer whose key-value heads have budgets of their own counts with their mean;
@@ -102,11 +105,11 @@ int64_t wn_budgets_of(const wn_budgets *budgets, int64_t layer, int64_t kv_head)
 WN_API_END
 WN_EXPERIMENTAL_BEGIN
 
-/* P of the evictions of one attention call, the groups of key-value heads that evict on their own: 1, or Hkv. */
+/* P, the number of groups of key-value heads that evict on their own in one attention call: 1, or Hkv. */
 int64_t wn_attention_eviction_groups(const wn_attention_config *config, const wn_attention_arrays *arrays,
                                      const wn_budgets *budgets);
-/* The evictions of one attention call on whole sequences under the budgets of layer 0: evicted_at [B,P,T], the
- * caller's, the position of the first row that no longer sees the key; INT32_MAX where there is none. As
+/* The evictions of one attention call on whole sequences under the budgets of layer 0: the caller's evicted_at [B,P,T]
+ * receives for each key the position of the first row that no longer sees it, INT32_MAX where there is none. Passed as
  * arrays->evicted_at they make the call attend as decoding under the budget would. */
 wn_status wn_attention_evictions(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays,
                                  const wn_budgets *budgets, int32_t *evicted_at);

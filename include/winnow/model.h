@@ -38,10 +38,14 @@ typedef enum wn_ffn_kind {
 /* Pairs of elements that are rotated together: (i, i + R/2), as in Hugging Face's Llama, or (2i, 2i+1), as in the paper
  * and GGUF's llama. */
 typedef enum wn_rope_pairs { WN_ROPE_HALVES, WN_ROPE_ADJACENT } wn_rope_pairs; /* "halves", "adjacent" */
-/* How angles are scaled beyond the context of the original training: not at all; positions divided by the factor (Chen
- * et al. 2023); a base that grows with the text ("dynamic" NTK); by wavelength (Llama 3.1); by wavelength with a
- * magnitude (YaRN, Peng et al. 2023); by two tensors of divisors, for texts up to the original context and for longer
- * ones, with a magnitude (LongRoPE, Ding et al. 2024: Phi-3). */
+/* How rotary angles are scaled beyond the context of the original training.
+ *   "none": not at all.
+ *   "linear": positions are divided by the factor (Chen et al. 2023).
+ *   "dynamic": the base grows with the text (dynamic NTK).
+ *   "llama3": by wavelength (Llama 3.1).
+ *   "yarn": by wavelength, with a factor on cos and sin (YaRN, Peng et al. 2023).
+ *   "longrope": by two tensors of divisors, one for texts up to the original context, one for longer ones, with a
+ *   factor on cos and sin (LongRoPE, Ding et al. 2024: Phi-3). */
 typedef enum wn_rope_scaling {
   WN_ROPE_PLAIN,
   WN_ROPE_LINEAR,
@@ -51,7 +55,7 @@ typedef enum wn_rope_scaling {
   WN_ROPE_LONG
 } wn_rope_scaling; /* "none", "linear", "dynamic", "llama3", "yarn", "longrope" */
 
-#define WN_INIT_BYTES 48 /* of a rule in "init", with its end */
+#define WN_INIT_BYTES 48 /* of a rule in "init", with its NUL */
 
 /* The "model" object of a recipe and the config.json of a checkpoint. */
 typedef struct wn_model_config {
@@ -60,65 +64,67 @@ typedef struct wn_model_config {
   int64_t heads, kv_heads, head_size; /* H, Hkv (0: heads), D (0: width/heads) */
   int64_t ffn_width;                  /* 0: floor(8*width/3) with a gate (swiglu, geglu), 4*width otherwise */
   wn_norm_kind norm;
-  wn_norm_place norm_place; /* before attention and feed-forward, with one at the end (pre); after the residual
-                               additions, and none at the end (post); or as pre, and each branch's output through a
-                               norm of its own before it is added (both: Gemma 2); or that norm of its own alone, and
-                               one at the end (branch: OLMo 2) */
-  bool embed_norm;          /* a norm after the embedding */
-  double norm_eps;          /* 1e-6 */
-  double embed_scale;       /* factor on the token embedding (Gemma: the root of width); 0: 1 */
-  double residual_scale;    /* factor on what each branch adds to the residual stream (Granite); 0: 1 */
-  double logit_divisor;     /* logits are divided by it, before they are capped (Granite); 0: 1 */
-  double logit_softcap;     /* logits are cap tanh(logit / cap) (Gemma 2); 0: off */
+  /* where norms stand. pre: before attention and feed-forward, and one at the end. post: after the residual additions,
+   * none at the end. both: as pre, and one on each branch's output before it is added (Gemma 2). branch: only on each
+   * branch's output, and one at the end (OLMo 2) */
+  wn_norm_place norm_place;
+  bool embed_norm;       /* a norm after the embedding */
+  double norm_eps;       /* 1e-6 */
+  double embed_scale;    /* factor on the token embedding (Gemma: the root of width); 0: 1 */
+  double residual_scale; /* factor on what each branch adds to the residual stream (Granite); 0: 1 */
+  double logit_divisor;  /* logits are divided by it, before they are capped (Granite); 0: 1 */
+  double logit_softcap;  /* logits are cap tanh(logit / cap) (Gemma 2); 0: off */
   wn_position_kind position;
   double rope_theta;       /* 10000 */
-  double rope_local_theta; /* the base in layers with attention's window, which then ignore rope_scaling and
-                              rope_factors (Gemma 3); 0: the same as in all other layers */
+  double rope_local_theta; /* the base in layers that have attention's window; these then ignore rope_scaling and
+                              rope_factors (Gemma 3). 0: as in all other layers */
   wn_rope_pairs rope_pairs;
-  int64_t rope_size; /* R: how many elements of each head, from the first on, are rotated; even; 0: D */
-  bool rope_factors; /* a tensor rope.factors [R/2] divides the angles' frequencies (GGUF's rope_freqs.weight) */
+  int64_t rope_size; /* R: the first so many elements of each head are rotated; even; 0: D */
+  bool rope_factors; /* frequencies are divided by a tensor rope.factors [R/2] (GGUF's rope_freqs.weight) */
   struct {
     wn_rope_scaling type;
     double factor;                            /* 1 */
     int64_t context;                          /* of the original training; 0: context */
     double low_freq_factor, high_freq_factor; /* llama3: 1, 4 */
-    double attention_factor; /* on cos and sin; 0: yarn 1 + 0.1 ln(factor), longrope sqrt(1 + ln(factor)/ln(context)) */
+    double attention_factor;                  /* multiplies cos and sin; 0: yarn 1 + 0.1 ln(factor), longrope sqrt(1 +
+                                                 ln(factor)/ln(context)) */
     double beta_fast, beta_slow; /* yarn: frequencies with more turns than beta_fast within the context are unchanged,
                                     those with fewer than beta_slow are divided by the factor; 32, 1 */
     bool truncate;               /* yarn: the two bounds are rounded to whole dimensions; true */
   } rope_scaling;
   wn_ffn_kind ffn;
-  struct {                /* a mixture of experts in place of each layer's feed-forward (Shazeer et al. 2017) */
-    int64_t count;        /* 0: none. Each expert is a feed-forward "swiglu" of ffn_width */
-    int64_t active;       /* how many of them each token takes, those that its router weighs most */
-    bool normalize;       /* their weights add up to 1 (Mixtral, Qwen3); else they are the router's probabilities */
-    int64_t shared_width; /* width of one more, which every token takes (Qwen2-MoE); 0: none */
-    bool shared_gate;     /* it is multiplied by a learned sigmoid of the token */
-    double balance; /* training: factor of the loss count * sum of (share of the tokens' choices that an expert has *
-                       its mean probability), a mean over layers (Fedus et al. 2021), which evens out the load */
+  struct {          /* a mixture of experts in place of each layer's feed-forward (Shazeer et al. 2017) */
+    int64_t count;  /* number of experts, each a feed-forward "swiglu" of ffn_width; 0: none */
+    int64_t active; /* how many experts each token takes: those to which the router gives the largest probabilities */
+    bool normalize; /* true: their weights are scaled to add up to 1 (Mixtral, Qwen3); false: they are the router's
+                       probabilities */
+    int64_t shared_width; /* width of one more expert that every token takes (Qwen2-MoE); 0: none */
+    bool shared_gate;     /* its output is multiplied by a learned sigmoid of the token */
+    double balance; /* training: factor of the load-balancing loss, a mean over layers of count * sum over experts of
+                       (share of tokens that choose the expert * its mean probability) (Fedus et al. 2021) */
   } experts;
-  bool qk_norm;          /* a norm of the same kind over each head of q and of k, each with one learned gain of size D
-                            per layer */
-  bool qk_norm_whole;    /* that norm is over all heads of q together, and all of k, with gains of size H D and Hkv D
-                            (OLMo 2); needs qk_norm */
-  bool bias;             /* on every linear map and LayerNorm */
-  bool qkv_bias;         /* on the maps to q, k and v, whatever `bias` is (Qwen2) */
-  bool tied;             /* output shares the embedding */
-  double dropout;        /* after the embedding and on both residual branches, training only */
+  bool qk_norm; /* a norm of the kind `norm` over each head of q and of k; each layer learns one weight [D] for q and
+                   one for k */
+  bool qk_norm_whole; /* that norm is over all heads of q together and over all of k, with weights of size H D and Hkv D
+                         (OLMo 2); needs qk_norm */
+  bool bias;          /* on every linear map and LayerNorm */
+  bool qkv_bias;      /* on the maps to q, k and v, whatever `bias` is (Qwen2) */
+  bool tied;          /* output shares the embedding */
+  double dropout;     /* after the embedding and on both residual branches, training only */
   double dropout_hidden; /* on the feed-forward's inner activations, training only */
-  int64_t recurrence;    /* segment recurrence (Dai et al. 2019): tokens of earlier blocks of a stream that each
-                            layer keeps; 0: none. Needs data.stream in training */
-  struct {               /* encoder-decoder (Raffel et al. 2020, section 2.1) */
-    int64_t layers;      /* 0: a decoder alone. The encoder has the decoder's width, heads and feed-forward, sees both
-                            ways, and of `attention` has scale, dropout and buckets (a table of its own); each decoder
-                            layer attends to its output after its own attention */
-    int64_t context;     /* tokens of the longest input; 0: context */
-    bool selective;      /* default false: the encoder's attention is selective, with the other choices of
-                            attention.selective (but mem), whether the decoder's is or not */
+  int64_t recurrence; /* segment recurrence (Dai et al. 2019): how many tokens of a stream's earlier blocks each layer
+                         keeps; 0: none. Training needs data.stream */
+  struct {            /* encoder-decoder (Raffel et al. 2020, section 2.1) */
+    int64_t layers; /* 0: a decoder alone. The encoder has the decoder's width, heads and feed-forward; its attention is
+                       bidirectional and takes scale, dropout and buckets (with a table of its own) from `attention`.
+                       Each decoder layer attends to the encoder's output after its own attention */
+    int64_t context; /* tokens of the longest input; 0: context */
+    bool selective;  /* default false; true: the encoder's attention is selective, with the choices of
+                        attention.selective except mem, whether the decoder's is or not */
   } encoder;
   double init_std; /* 0.02; projections into the residual stream are scaled by 1/sqrt(2*layers) */
-  struct {         /* another start for a class of tensors: "normal S" or "uniform S" (between -S and S), S a number or
-                      A/sqrt(B), B fan_in (the tensor's columns), width or head_size; "": init_std */
+  struct { /* another initialisation for a class of tensors: "normal S" or "uniform S" (between -S and S). S is a number
+              or A/sqrt(B); B is fan_in (the tensor's columns), width or head_size. "": init_std */
     char embeddings[WN_INIT_BYTES], positions[WN_INIT_BYTES]; /* positions: learned, and relative vectors */
     char q[WN_INIT_BYTES], k[WN_INIT_BYTES], v[WN_INIT_BYTES], output[WN_INIT_BYTES]; /* of attention */
     char ffn_in[WN_INIT_BYTES], ffn_out[WN_INIT_BYTES];
@@ -133,8 +139,8 @@ wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config);
 /* A model: its configuration and its parameters; opaque. */
 typedef struct wn_model wn_model;
 
-/* New parameters from (config, seed): normal with init_std or as config->init says, gains 1, biases 0; independent of
- * threads and backend. */
+/* New parameters from (config, seed): normal with init_std or as config->init says, norms' weights 1, biases 0. They
+ * depend neither on threads nor on the backend. */
 wn_status wn_model_create(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_model **out);
 /* A model of any of these forms, recognised by what lies at the path:
  *   a checkpoint folder of winnow (config.json, model.safetensors);
@@ -142,14 +148,15 @@ wn_status wn_model_create(wn_context *ctx, const wn_model_config *config, uint64
  *   model.safetensors or in the shards of model.safetensors.index.json, of F32, F16 or BF16);
  *   a GGUF file (a general.architecture of such a family; every type of wn_gguf_type).
  * The families are listed in docs/real-models.md, and by the message that refuses another.
- * Matrices in fewer than 32 bits are used as the file has them: it stays mapped as long as the model lives. What is not
- * supported is refused with a line that names file, key and what is known. docs/real-models.md says more. */
+ * Matrices of fewer than 32 bits are used as the file stores them: the file stays mapped as long as the model lives.
+ * What is not supported is refused with a message that names the file, the key and the known values.
+ * docs/real-models.md says more. */
 wn_status wn_model_load(wn_context *ctx, const char *path, wn_model **out);
-/* The same with every weight copied to float32, for callers that change or read weights: training, saving. */
+/* The same with every parameter copied to float32, for callers that read or change parameters: training, saving. */
 wn_status wn_model_load_float(wn_context *ctx, const char *path, wn_model **out);
-/* Whether the weights of a file are searched for NaN and infinity, which are WN_ERR_FORMAT with the tensor's name, and
- * compared with the checksums that winnow writes (of any size; WN_CHECK_NO skips these as well). It reads all of the
- * file once, at about the speed of memory (docs/real-models.md). */
+/* Whether loading searches a file's weights for NaN and infinity, which are WN_ERR_FORMAT with the tensor's name. The
+ * check reads the whole file once, at about the speed of memory (docs/real-models.md). Checksums that winnow wrote are
+ * compared whatever the file's size, except with WN_CHECK_NO. */
 typedef enum wn_check {
   WN_CHECK_AUTO, /* weights of up to 1 GiB, and all that are copied as they are loaded (floats, vectors) */
   WN_CHECK_YES,
@@ -157,32 +164,32 @@ typedef enum wn_check {
 } wn_check;
 /* How the matrices of a model are held in memory. */
 typedef enum wn_weights {
-  WN_WEIGHTS_AUTO, /* in the file's types: float32 as they are; fewer bits stay in the file, and blocks (Q8_0, Q4_1,
-                      ...) are copied into the order that this processor multiplies fastest, where it has one */
-  WN_WEIGHTS_FILE, /* in the file's types, and fewer than 32 bits in the file alone: processes that use the same file
-                      share that memory. The results are the same, to the bit */
-  WN_WEIGHTS_BFLOAT16, /* as WN_WEIGHTS_AUTO, and matrices of float32 rounded to bfloat16: half of their memory */
+  WN_WEIGHTS_AUTO, /* in the file's types: float32 is copied; matrices of fewer bits stay in the mapped file, except
+                      that blocks (Q8_0, Q4_1, ...) are copied into the order that this processor multiplies fastest,
+                      where there is one */
+  WN_WEIGHTS_FILE, /* in the file's types; matrices of fewer than 32 bits are never copied, so that processes which use
+                      the same file share its memory. The results are the same, to the bit */
+  WN_WEIGHTS_BFLOAT16, /* as WN_WEIGHTS_AUTO, but float32 matrices are rounded to bfloat16, which halves their memory */
 } wn_weights;
 typedef struct wn_model_load_options {
   size_t size;            /* sizeof the struct (context.h) */
   bool as_float;          /* as wn_model_load_float */
   wn_check check_tensors; /* WN_CHECK_AUTO */
-  wn_weights weights;     /* WN_WEIGHTS_AUTO; the only one that as_float goes with */
-  const char *adapter;    /* a folder of Hugging Face's peft (adapter_config.json, adapter_model.safetensors) whose
-                             low-rank updates are added to the projections as the model is loaded; those are held in
-                             float32 then. NULL: none */
+  wn_weights weights;     /* WN_WEIGHTS_AUTO; as_float allows no other */
+  const char *adapter; /* a folder of Hugging Face's peft (adapter_config.json, adapter_model.safetensors). Its low-rank
+                          updates are added to the projections on loading; these are then held in float32. NULL: none */
 } wn_model_load_options;
 /* wn_model_load with options; NULL: the defaults. */
 wn_status wn_model_load_with(wn_context *ctx, const char *path, const wn_model_load_options *options, wn_model **out);
-/* Who wrote what lies at the path, without making the model: the configuration is read, no tensor is checked. */
+/* The format of the model at a path. Only its configuration is read; no model is made, no tensor is checked. */
 typedef struct wn_model_origin {
   const char *format;    /* "winnow checkpoint", "Hugging Face folder", "GGUF file" */
-  char architecture[64]; /* as it says itself: "llama", "qwen2", ..., "winnow" */
+  char architecture[64]; /* as the file names it: "llama", "qwen2", ..., "winnow" */
 } wn_model_origin;
 wn_status wn_model_origin_read(wn_context *ctx, const char *path, wn_model_origin *out);
-/* config.json, model.safetensors and the tokenizer's files, which are replaced as one: a failure, a kill or a full disk
- * at any instant leaves the old model or the new one. Other files of the folder stay. tok may be NULL: none is written.
- */
+/* Writes config.json, model.safetensors and the tokenizer's files, which are replaced as one: a failure, a kill or a
+ * full disk at any moment leaves either the old model or the new one. Other files of the folder stay. tok may be NULL:
+ * no tokenizer is written. */
 wn_status wn_model_save(wn_context *ctx, const wn_model *model, const wn_tokenizer *tok, const char *dir);
 void wn_model_destroy(wn_model *model); /* NULL is allowed */
 
@@ -192,10 +199,11 @@ const wn_model_config *wn_model_config_get(const wn_model *model);
 wn_status wn_model_config_json(wn_context *ctx, const wn_model_config *config, char **out);
 uint64_t wn_model_parameter_count(const wn_model *model);
 int wn_model_tensor_count(const wn_model *model);
-/* Parameter tensor i of the named table: name, shape and a borrowed pointer to its float32 values. WN_ERR_UNSUPPORTED
- * where a model uses it in a file's packed form. */
+/* Parameter tensor i: name, shape and a borrowed pointer to its float32 values. WN_ERR_UNSUPPORTED where the model uses
+ * the tensor in the file's packed form. */
 wn_status wn_model_tensor_at(const wn_model *model, int i, wn_safetensors_entry *out);
-/* What tensor i is, wherever its values lie: one run of rows, or up to three of their own storage types each. */
+/* A description of tensor i, however its values are stored: in one part, or in up to three parts of consecutive rows,
+ * each with a storage type of its own. */
 typedef struct wn_tensor_info {
   const char *name;
   int ndim;
@@ -206,12 +214,13 @@ typedef struct wn_tensor_info {
 } wn_tensor_info;
 wn_status wn_model_tensor_info(const wn_model *model, int i, wn_tensor_info *out);
 
-/* Changes the attention of a loaded model and leaves its files as they are: "threshold.tau=0.9", "sqrt.buffer=64",
- * "window=0"; keys as in config.json's "attention", and a key below an object turns it on. What would need other
- * parameters than the model has is WN_ERR_CONFIG. Sessions and steps that exist already must not be used after it. */
+/* Changes the attention of a loaded model, not its files: "threshold.tau=0.9", "sqrt.buffer=64", "window=0". Keys are
+ * those of config.json's "attention"; setting a key inside an object also enables that object. A change that needs
+ * parameters which the model lacks is WN_ERR_CONFIG. Sessions and trainers that exist already must not be used
+ * afterwards. */
 wn_status wn_model_set_attention(wn_context *ctx, wn_model *model, const char *assignment);
-/* Tokens that a threshold always keeps and does not count (Fernandez, Unsal, section 4.3), wherever they occur: ids
- * [count] of the vocabulary; 0: none. Sessions that exist already must not be used afterwards. */
+/* Sets the tokens that a threshold always keeps and does not count, wherever they occur (Fernandez, Unsal, section
+ * 4.3): ids [count] of the vocabulary; count 0: none. Sessions that exist already must not be used afterwards. */
 wn_status wn_model_set_control_tokens(wn_context *ctx, wn_model *model, const int32_t *ids, int64_t count);
 
 /* Logits of whole sequences. tokens [B,T], doc_start [B,T] or NULL, logits [B,T,V] float32. For tests, analysis and
@@ -221,45 +230,51 @@ wn_status wn_model_logits(wn_context *ctx, wn_model *model, const int32_t *token
 
 /* Decoding with a key-value cache. */
 typedef struct wn_session wn_session;
-/* capacity: the longest text (0: the model's context and recurrence). B sequences advance together. A layer's cache
- * holds what the layer can see: all, or as many tokens as its window or its widest span (as it is now) reaches. */
+/* capacity: the longest text in tokens (0: the model's context plus its recurrence). B sequences advance together. A
+ * layer's cache holds what the layer can see: all tokens, or those that its window or its widest current span
+ * reaches. */
 wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out);
 void wn_session_destroy(wn_session *session); /* NULL is allowed */
 void wn_session_reset(wn_session *session);
 int64_t wn_session_position(const wn_session *session); /* tokens seen so far */
-size_t wn_session_kv_bytes(const wn_session *session);  /* of the caches, all that is allocated: keys, values, F,
-                                                           positions,  a policy's notes */
+/* everything allocated for the caches: keys, values, F, positions, a policy's notes */
+size_t wn_session_kv_bytes(const wn_session *session);
 /* Feeds T >= 1 tokens per sequence, tokens [B,T] (a prompt, a chunk of it, or one token), in pieces of at most `chunk`
- * tokens (0: a sensible size). logits [B,V] of the last position, may be NULL. */
+ * tokens (0: a size of winnow's choice). logits [B,V] of the last position, may be NULL. */
 wn_status wn_session_feed(wn_context *ctx, wn_session *session, const int32_t *tokens, int64_t T, int64_t chunk,
                           float *logits);
 
-/* `to` takes over the state of `from` and forgets its own: its sequence b has what sequence b / (to's sequences /
- * from's) had seen, with marks of control tokens that are still to come, and its counts. Both were created with the
- * same model, budgets, tau, control_marks and cache format; to's sequences are a multiple of from's. Capacities may
- * differ where what from has seen fits, where no budget or window is as long as the shorter one, and where rope scaling
- * is not "dynamic", whose angles depend on them beyond the model's context. This forks a text (one to several), keeps a
- * snapshot of it, and rolls back to one. Copies the tokens held. */
+/* Copies the state of `from` into `to`, which forgets its own: the tokens held, marks of control tokens still to come,
+ * and counts. It forks a text (one to several), keeps a snapshot, or rolls back to one. The sequences of `to` are n
+ * times those of `from`; its sequence b becomes a copy of sequence b / n. Both were created with the same model,
+ * budgets, tau, control_marks and cache format. Capacities may differ if what `from` has seen fits into `to`, no budget
+ * or window is as long as the shorter capacity, and rope scaling is not "dynamic" (beyond the model's context its
+ * angles depend on the capacity). */
 wn_status wn_session_copy(wn_context *ctx, wn_session *to, const wn_session *from);
-/* The same with any sequences: sequence b of `to` is number rows[b] of `from`; rows [sequences of `to`]. */
+/* The same with any choice of sequences: sequence b of `to` becomes a copy of sequence rows[b] of `from`; rows
+ * [sequences of `to`]. */
 wn_status wn_session_copy_rows(wn_context *ctx, wn_session *to, const wn_session *from, const int64_t *rows);
 
-/* Encoder-decoder: runs the encoder over inputs [B,S] and keeps what the decoder's layers read of them; tokens are fed
- * after that. input_count [B] or NULL: tokens of each row, the rest is padding. Forgets the tokens fed so far.
- * Allocates what it keeps: B*S keys and values per layer, part of wn_session_kv_bytes. */
+/* Encoder-decoder: runs the encoder over inputs [B,S] and keeps the keys and values that the decoder's layers read;
+ * tokens are fed after that. input_count [B] or NULL: tokens of each row, the rest is padding. Forgets the tokens fed
+ * so far. Allocates B*S keys and values per layer, which wn_session_kv_bytes counts. */
 wn_status wn_session_encode(wn_context *ctx, wn_session *session, const int32_t *inputs, const int32_t *input_count,
                             int64_t S);
 
-/* Budgets of the key-value cache (kv.h), for a model. `text` is a number of tokens for every layer ("64"), one for each
- * ("64,64,32,96"), one for each key-value head of a layer ("64:16" in every layer, "64:16,32:32,8:8,96:96"), a fraction
- * of the context ("0.25"), bytes per sequence over all layers ("2MiB"), or a budgets.json or a checkpoint's folder that
- * has one (then its policy too). The policy and its options in *out are kept unless a file gives them. */
+/* Budgets of the key-value cache (kv.h) for a model. `text` is one of
+ *   a number of tokens for every layer: "64";
+ *   one for each layer: "64,64,32,96";
+ *   one for each key-value head: "64:16" in every layer, "64:16,32:32,8:8,96:96";
+ *   a fraction of the context: "0.25";
+ *   bytes per sequence over all layers: "2MiB";
+ *   a budgets.json, or a checkpoint's folder with one, which also gives the policy.
+ *   The policy and its options in *out stay unless a file gives them. */
 wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const char *text, wn_budgets *out);
-/* WN_ERR_CONFIG says why these budgets do not suit this model. */
+/* Do these budgets suit this model? WN_ERR_CONFIG says why not. */
 wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *budgets, const wn_model_config *config);
 
-/* wn_model_logits with the budgets in force, for each document separately: the result of decoding under them. NULL:
- * none. */
+/* wn_model_logits with the budgets in force, for each document by itself: the logits that decoding under them gives.
+ * budgets NULL: none. */
 wn_status wn_model_logits_with_budgets(wn_context *ctx, wn_model *model, const int32_t *tokens,
                                        const int32_t *doc_start, int64_t B, int64_t T, const wn_budgets *budgets,
                                        float *logits);
@@ -271,7 +286,7 @@ typedef struct wn_model_inputs {
   int64_t S;
 } wn_model_inputs;
 /* The logits [B,T,V] of an encoder-decoder's decoder for tokens [B,T] and the encoder's inputs. budgets: of the
- * decoder's own keys and values; NULL: none. The same as wn_session_encode and wn_session_feed give. */
+ * decoder's own keys and values; NULL: none. The logits are those that wn_session_encode and wn_session_feed give. */
 wn_status wn_model_logits_of_inputs(wn_context *ctx, wn_model *model, const wn_model_inputs *inputs,
                                     const int32_t *tokens, int64_t B, int64_t T, const wn_budgets *budgets,
                                     float *logits);
@@ -286,17 +301,18 @@ typedef struct wn_session_options {
   int64_t capacity;          /* the longest text; 0: the model's context and recurrence */
   const wn_budgets *budgets; /* NULL: nothing is evicted */
   wn_cache_format cache;     /* default WN_CACHE_FLOAT */
-  double tau; /* of meaningful attention: rows keep the fewest keys whose weights reach this share, above 0 up to 1.
-                 0: as the model's own attention says; WN_TAU_NONE: no threshold, whatever the model says */
-  struct wn_session_group *group; /* borrowed, outlives the session, of the same model: the session reads prompts in the
-                                     group's memory (session_group.h) instead of its own; NULL: in its own */
-  bool counts;                    /* wn_session_counts: tokens that the threshold keeps; needs one */
-  bool control_marks;             /* wn_session_mark_control: control tokens by position; needs a threshold */
+  /* threshold (meaningful attention): each row keeps the fewest keys whose weights reach this share, above 0 and at
+   * most 1. 0: as the model's attention says; WN_TAU_NONE: no threshold, whatever the model says */
+  double tau;
+  struct wn_session_group *group; /* the session reads prompts in this group's memory (session_group.h); NULL: in its
+                                     own. Borrowed, of the same model, must outlive the session */
+  bool counts; /* the session counts the tokens that the threshold keeps (wn_session_counts); needs a threshold */
+  bool control_marks; /* control tokens may be marked by position (wn_session_mark_control); needs a threshold */
 } wn_session_options;
 #define WN_TAU_NONE (-1.0)
 wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options, wn_session **out);
-/* What `format` stands for with this model under these budgets (NULL: none), of which cache_positions counts:
- * WN_CACHE_FLOAT or WN_CACHE_HALF. */
+/* The format that `format` stands for with this model: WN_CACHE_FLOAT or WN_CACHE_HALF. Of the budgets (NULL: none)
+ * only cache_positions matters. */
 wn_cache_format wn_cache_format_resolve(const wn_context *ctx, const wn_model *model, const wn_budgets *budgets,
                                         wn_cache_format format);
 
@@ -306,8 +322,8 @@ typedef struct wn_sampling {
   int top_k;          /* 0: off */
   double top_p;       /* 1: off */
   uint64_t seed;
-  double min_p; /* before temperature: tokens less probable than this part of the most probable one are left out; 0:
-                   off (Nguyen et al. 2024) */
+  double min_p; /* tokens whose probability before temperature is below this share of the most probable token's are left
+                   out; 0: off (Nguyen et al. 2024) */
 } wn_sampling;
 void wn_sampling_init(wn_sampling *sampling); /* temperature 0.8, top_k 0, top_p 0.95, seed 0, min_p 0 */
 /* Draws a token from logits [V]; deterministic in (seed, step). */
@@ -317,26 +333,25 @@ wn_status wn_sample(wn_context *ctx, const float *logits, int64_t V, const wn_sa
 WN_API_END
 WN_EXPERIMENTAL_BEGIN
 
-/* The same budgets under another policy, then wn_budgets_check, which passes over the tokens where there are none
- * (layers 0): the policy of budgets becomes `policy`, and choices that it lacks, per_kv_head and cache_positions, are
- * dropped; it holds the same tokens in every head. */
+/* Changes the policy of `budgets` to `policy` and keeps the tokens of every layer and head. The options per_kv_head and
+ * cache_positions are dropped where the new policy lacks them. Then checks the result as wn_budgets_check does, without
+ * the tokens where there are none (layers 0). */
 wn_status wn_budgets_move(wn_context *ctx, const wn_model_config *config, wn_policy policy, wn_budgets *budgets);
 
-/* What the caches hold now: heads [wn_session_position] receives, for every position of sequence `sequence`, how many
- * key-value heads of layer `layer` hold its keys and values; 0: the layer has dropped the token. Without budgets and
+/* What the caches hold now. heads [wn_session_position] receives, for every position of sequence `sequence`, how many
+ * key-value heads of layer `layer` hold its key and value; 0: the layer has dropped the token. Without budgets and
  * windows every head holds every token. */
 wn_status wn_session_held(wn_context *ctx, const wn_session *session, int64_t sequence, int64_t layer, int32_t *heads);
-/* Meaningful attention while generating: the fewest content tokens that the threshold in force keeps for the last token
- * fed to a session made with `counts`, counts [layers, heads] (may be NULL). *context: tokens of the text up to and
- * including that one; *content: those of them that are no control tokens (each may be NULL). Under budgets only what
- * the cache holds is counted. */
+/* For a session made with `counts`: how many content tokens the threshold kept for the last token fed, counts [layers,
+ * heads]. *context: tokens of the text up to and including that one; *content: the content tokens among them. Each of
+ * the three may be NULL. Under budgets only what the cache holds is counted. */
 wn_status wn_session_counts(wn_context *ctx, const wn_session *session, int64_t sequence, int32_t *counts,
                             int64_t *context, int64_t *content);
-/* Positions first to first+count-1 of a sequence, which are still to be fed to a session made with `control_marks`, are
- * control tokens, whatever wn_model_set_control_tokens says of their ids: instructions and delimiters. wn_session_reset
- * forgets them. */
+/* For a session made with `control_marks`: makes positions first to first+count-1 of a sequence, which are still to be
+ * fed, control tokens (instructions, delimiters), whatever wn_model_set_control_tokens says of their ids.
+ * wn_session_reset forgets the marks. */
 wn_status wn_session_mark_control(wn_context *ctx, wn_session *session, int64_t sequence, int64_t first, int64_t count);
-/* The part of wn_session_kv_bytes that the tokens held now take; the rest is room for tokens to come. */
+/* The share of wn_session_kv_bytes that the tokens held now take; the rest is room for later tokens. */
 size_t wn_session_held_bytes(const wn_session *session);
 
 WN_API_END

@@ -1,7 +1,7 @@
 /* winnow: context pruning. A greedy search finds how many tokens each layer needs (Leviathan, Kalman, Matias, arXiv
- * 2410.02703, section 4): all budgets begin at the context N; each step lowers by C the budget of the layer whose
- * lowering costs least in perplexity on the search set. Memory under budgets is sum_l K_l, so the saving is L*N / sum_l
- * K_l. A report set, which the search never uses, is measured after each step. */
+ * 2410.02703, section 4). All budgets begin at the context N. Each step lowers one layer's budget by C: that of the
+ * layer where this costs least in perplexity on the search set. The memory of budgets is sum_l K_l, so the saving is
+ * L*N / sum_l K_l. After each step the loss on a report set, which the search never uses, is measured too. */
 #ifndef WINNOW_PRUNE_H
 #define WINNOW_PRUNE_H
 
@@ -16,25 +16,26 @@ WN_EXPERIMENTAL_BEGIN
 
 /* The rows of a token file on which losses are measured: blocks of the context in file order, as in wn_eval. */
 typedef struct wn_prune_data {
-  const char *path;       /* a token file */
-  int64_t rows;           /* the most rows to take, spread evenly over the file; 0: all */
-  bool long_only;         /* each document is a row instead, cut at the context; documents that fill less than 90% of it
-                             are skipped */
+  const char *path; /* a token file */
+  int64_t rows;     /* the most rows to take, spread evenly over the file; 0: all */
+  bool long_only;   /* instead each document is a row, cut at the context; documents that fill less than 90% of it are
+                       skipped */
   int32_t document_token; /* with long_only: the token that starts a document; -1: that of data.json in the file's
                              folder */
 } wn_prune_data;
 
-/* Training with the budgets in force (train.prune), with gradients straight through evictions, during a search: one run
- * in the search's folder, "tuned", which every round continues; its steps are numbered across rounds. */
+/* Fine-tuning during a search, with the budgets in force (train.prune); evictions are constants for gradients. It is
+ * one training run in the folder "tuned" of the search's folder. Every round continues that run, and its steps are
+ * numbered across rounds. */
 typedef struct wn_prune_finetune {
-  int64_t steps, every;    /* optimizer steps per round; a round follows every `every` steps of the search (0: each
-                              one), and one runs before the search ends at its target; 0: none */
-  int64_t after;           /* steps after the last step of the search, which can then not continue; 0: none */
-  double lr;               /* the highest rate of a round, which runs the recipe's schedule, a tenth of it warm-up; 0:
-                              the rate at which the recipe's schedule ends. Muon's own rate changes by the same factor */
+  int64_t steps, every; /* steps: optimizer steps per round; 0: no rounds. every: search steps between rounds (0: 1).
+                           One more round runs before the search ends at its target */
+  int64_t after;        /* optimizer steps after the search's last step; the search can then not continue. 0: none */
+  double lr; /* the highest rate of a round. Each round runs the recipe's schedule, a tenth of it as warm-up. 0: the
+                rate at which the recipe's schedule ends. Muon's own rate is scaled by the same factor */
   const char *checkpoint;  /* the folder that the model was loaded from: the run begins with its parameters */
-  const wn_recipe *recipe; /* data, batch, optimizer, losses; of its model only dropout and L_mem may differ from the
-                              checkpoint's. Borrowed */
+  const wn_recipe *recipe; /* gives data, batch, optimizer and losses. Its model may differ from the checkpoint's only
+                              in dropout and L_mem. Borrowed */
 } wn_prune_finetune;
 
 /* The options of a budget search; wn_prune_options_init sets the defaults. */
@@ -44,17 +45,17 @@ typedef struct wn_prune_options {
   wn_budgets budgets; /* the policy and its options; layers and tokens are ignored */
   int64_t context;    /* tokens per row; 0: the model's context */
   int64_t step;       /* C; 8 */
-  /* The perplexity on the search set that may not be exceeded: the first of these that is given. */
+  /* The largest perplexity allowed on the search set: the first of these three that is given. */
   double target;          /* the perplexity itself; 0: not given */
   wn_model *target_model; /* that of this model without budgets; NULL: not given */
-  double tolerance;       /* that of the searched model without budgets, plus this fraction of it */
+  double tolerance;       /* that of the searched model without budgets, times (1 + tolerance) */
   int64_t max_steps;      /* stop after so many steps, to be resumed; 0: no limit */
   int64_t batch;          /* rows at a time; 0: 8 */
-  bool plain;             /* every evaluation runs all layers and rows: the reference for reuse */
-  bool lazy;              /* losses from earlier steps are kept and only the cheapest layer is evaluated again */
-  bool check;             /* lazy: also run the exact search, and count the steps in which it chooses another layer */
-  uint64_t memory;        /* bytes that the search may use in each process, not counting fine-tuning; 0: half of the
-                           * machine's memory, divided by the number of processes */
+  bool plain;             /* every evaluation runs all layers and rows, and nothing is reused: for comparison */
+  bool lazy;       /* losses of earlier steps are kept, and only the layer that looks cheapest is evaluated again */
+  bool check;      /* lazy: also run the exact search, and count the steps in which it chooses another layer */
+  uint64_t memory; /* bytes that the search may use in each process, fine-tuning not included; 0: half of the
+                    * machine's memory, divided by the number of processes */
   wn_prune_finetune finetune; /* zeros: none */
 } wn_prune_options;
 /* Defaults: policy selective, step 8, everything else 0. */
@@ -62,7 +63,7 @@ void wn_prune_options_init(wn_prune_options *options, size_t size); /* size: siz
 
 /* The budgets after a step, and their losses in nats per token. */
 typedef struct wn_prune_point {
-  int64_t layer;   /* lowered in this step; -1: before the first step */
+  int64_t layer;   /* the layer that this step lowered; -1: before the first step */
   int64_t *tokens; /* [layers] */
   int64_t total;   /* sum of them */
   double search_loss, report_loss;
@@ -72,11 +73,12 @@ typedef struct wn_prune_point {
   int64_t exact_layer; /* lazy with check: the layer that the exact search would have lowered; else `layer` */
   double exact_loss;   /* its search loss */
   int64_t tuned;       /* steps of fine-tuning before these losses, since the start of the search */
-  double untuned_search_loss, untuned_report_loss; /* before fine-tuning under these budgets; without fine-tuning equal
-                                                      to the losses above */
+  double untuned_search_loss, untuned_report_loss; /* the losses under these budgets before fine-tuning; without
+                                                      fine-tuning the same as above */
 } wn_prune_point;
 
-/* "target": the next step would exceed it; "floor": no budget can be lowered; "steps": max_steps; "": not finished */
+/* Why a search ended. "target": the next step would exceed the target; "floor": no budget can be lowered; "steps":
+ * max_steps were made; "": it has not ended. */
 typedef enum wn_prune_end { WN_PRUNE_OPEN, WN_PRUNE_TARGET, WN_PRUNE_FLOOR, WN_PRUNE_STEPS } wn_prune_end;
 const char *wn_prune_end_name(wn_prune_end end);
 
@@ -85,19 +87,22 @@ typedef struct wn_prune_curve {
   wn_budgets budgets; /* policy and options; tokens NULL */
   int64_t layers, context, step, count, capacity;
   wn_prune_point *points; /* [count] */
-  double *increase;       /* [layers] lazy: increases of the loss when last evaluated, NAN: never */
-  double target_loss;     /* the search loss that may not be exceeded; infinite: none */
+  double *increase;   /* [layers] lazy: by how much lowering the layer raised the loss when last evaluated; NAN: never
+                         evaluated */
+  double target_loss; /* the largest search loss allowed; infinite: no limit */
   bool lazy, checked;
   wn_prune_end end;
-  double plain_loss; /* the last point's search loss, measured without reuse when the search ended; NAN: not yet */
+  /* the last point's search loss, measured again without reuse when the search ended; NAN: not yet */
+  double plain_loss;
   int64_t search_rows, report_rows;
   uint64_t search_tokens, report_tokens;  /* counted positions */
   char model[24], search[24], report[24]; /* fingerprints of the parameters and of the rows */
   int64_t finetune_steps, finetune_every; /* as in the options; 0, 0: none during the search */
   double finetune_lr;                     /* 0: no fine-tuning so far */
   char finetune_recipe[24];               /* fingerprint of its recipe; "": not known */
-  int64_t tune_to; /* steps of fine-tuning that the last point needs: if more than it has, a round is unfinished */
-  bool closed;     /* the round after the search has begun, so no step follows */
+  int64_t tune_to; /* steps of fine-tuning that the last point should have; if it has fewer (`tuned`), a round is
+                      unfinished */
+  bool closed;     /* fine-tuning after the search has begun, so no search step can follow */
 } wn_prune_curve;
 void wn_prune_curve_clear(wn_prune_curve *curve);
 wn_status wn_prune_curve_load(wn_context *ctx, const char *path, wn_prune_curve *out); /* cleared by the caller */
@@ -108,19 +113,19 @@ wn_status wn_prune_curve_budgets(wn_context *ctx, const wn_prune_curve *curve, i
 typedef struct wn_prune_progress {
   const wn_prune_curve *curve;     /* borrowed; count is at least 1 */
   bool stepped;                    /* a point was added; else only evaluations were run */
-  int64_t evaluations, expected;   /* in this step: so far, and the most there can be */
+  int64_t evaluations, expected;   /* in this step: evaluations so far, and the most that there can be */
   uint64_t bytes;                  /* held by this search for activations, caches and copies */
   const wn_train_progress *tuning; /* set after a step of fine-tuning, else NULL */
 } wn_prune_progress;
 typedef void (*wn_prune_fn)(void *user, const wn_prune_progress *progress);
 
-/* Searches into out_dir: search.json, which is saved (synced and renamed) after every step, and budgets.json at the
- * end. With `resume` an existing search continues and gives the result of an undisturbed one, and a folder
- * without one is WN_ERR_IO; without, an existing search is an error. wn_context_cancel: WN_ERR_CANCELLED between two
- * evaluations; only the current step is lost. *out (may be NULL) is the curve, to be cleared by the caller, also after
- * WN_ERR_CANCELLED. With options->finetune the model's parameters become the tuned ones, out_dir/tuned is a run's
- * folder with them, and a search killed or cancelled during a round continues in it, with the result of an undisturbed
- * one. WN_ERR_MEMORY says how many rows would fit. */
+/* Runs a search. out_dir receives search.json, saved (synced and renamed) after every step, and budgets.json at the
+ * end. With `resume` the search in out_dir continues, with the same result as one that was never interrupted; WN_ERR_IO
+ * if there is none. Without `resume` a search in out_dir is an error. wn_context_cancel: WN_ERR_CANCELLED between two
+ * evaluations; only the current step is lost. *out (may be NULL) is the curve, which the caller clears, also after
+ * WN_ERR_CANCELLED. With options->finetune the model's parameters become the tuned ones and out_dir/tuned is the folder
+ * of the run that made them; a search that was killed or cancelled during a round continues inside that round.
+ * WN_ERR_MEMORY says how many rows would fit. */
 wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_options *options, const char *out_dir,
                           bool resume, wn_prune_fn progress, void *user, wn_prune_curve *out);
 
@@ -130,8 +135,8 @@ wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_optio
 typedef struct wn_prune_subject {
   const char *name; /* "selective": for tables and plots */
   wn_model *model;
-  const wn_prune_curve *searched; /* of this model: points whose totals are close to the given budgets are measured too;
-                                     or NULL */
+  const wn_prune_curve *searched; /* a search of this model: its points whose totals are close to the given budgets are
+                                     measured too; or NULL */
   const wn_tokenizer *tok;        /* the model's, for tasks; else NULL */
 } wn_prune_subject;
 typedef struct wn_prune_compare_options {
@@ -145,11 +150,11 @@ typedef struct wn_prune_compare_options {
   const wn_policy *policies; /* each is measured on every model that supports it */
   int policy_count;
   wn_budgets budgets;       /* the policies' options */
-  const char *const *tasks; /* [task_count] downstream tasks that are answered under every budget as well (task.h), at
-                               most WN_PRUNE_TASKS; texts as long as the model's context */
+  const char *const *tasks; /* [task_count] downstream tasks (task.h), at most WN_PRUNE_TASKS, that are answered under
+                               every budget too, with texts of up to the model's context */
   int task_count;
   const char *task_path; /* the folder of their files */
-  int64_t task_limit;    /* of each the first so many questions; 0: all */
+  int64_t task_limit;    /* only the first so many questions of each task; 0: all */
 } wn_prune_compare_options;
 void wn_prune_compare_options_init(wn_prune_compare_options *options, size_t size); /* size: sizeof *options */
 
@@ -163,7 +168,7 @@ typedef struct wn_prune_score {
 /* One measurement. The first row of each subject has no budgets: policy -1, total layers * context. */
 typedef struct wn_prune_row {
   int subject, policy;    /* policy: a wn_policy, or -1 */
-  bool searched;          /* budgets of a searched curve; else `per_layer` in every layer */
+  bool searched;          /* true: budgets of a searched curve; false: `per_layer` in every layer */
   double per_layer;       /* total / layers */
   int64_t *tokens, total; /* [layers] of the subject's model */
   double saving, loss;
@@ -187,7 +192,8 @@ wn_status wn_prune_compare(wn_context *ctx, const wn_prune_compare_options *opti
                            void (*progress)(void *user, uint64_t done, uint64_t total), void *user,
                            wn_prune_comparison *out);
 
-/* The loss under budgets on rows chosen as in a search; budgets NULL: unpruned. counted may be NULL. */
+/* The loss under budgets, on rows chosen as in a search; budgets NULL: nothing is evicted. *counted (may be NULL):
+ * positions measured. */
 wn_status wn_prune_measure(wn_context *ctx, wn_model *model, const wn_prune_data *data, int64_t context, int64_t batch,
                            const wn_budgets *budgets, double *loss, uint64_t *counted);
 

@@ -16,8 +16,8 @@ WN_STABLE_BEGIN
 /* The largest number of dimensions of a tensor. */
 #define WN_MAX_DIMS 8
 
-/* One tensor of a file. `data` points into the map (read-only, little-endian, with the file's alignment: copy with
- * memcpy) and is valid while the file is open. */
+/* One tensor of a file. `data` points into the mapped file and is valid while the file is open. It is read-only,
+ * little-endian and aligned only as in the file: copy it with memcpy. */
 typedef struct wn_safetensors_entry {
   const char *name;
   wn_dtype dtype;
@@ -51,8 +51,8 @@ const char *wn_safetensors_metadata(const wn_safetensors *file, const char *key)
 wn_status wn_safetensors_write(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
                                const char *const *metadata);
 
-/* The same with data produced while writing: entries' data is not read; produce fills the `bytes` of entry i, one entry
- * at a time. */
+/* The same with data that is produced during writing: the entries' `data` is not read; `produce` fills the `bytes` of
+ * entry i, one entry at a time. */
 typedef wn_status (*wn_safetensors_produce_fn)(void *user, int i, void *out, size_t bytes);
 wn_status wn_safetensors_write_made(wn_context *ctx, const char *path, const wn_safetensors_entry *entries, int count,
                                     const char *const *metadata, wn_safetensors_produce_fn produce, void *user);
@@ -62,8 +62,8 @@ WN_API_END
 WN_EXPERIMENTAL_BEGIN
 
 /* Compares header and tensors with the checksums that winnow writes into the metadata (docs/file-formats.md): the first
- * that differs is WN_ERR_FORMAT with the tensor's name. *has (may be NULL): whether the file has checksums; one without
- * passes. Reads all of the file once. */
+ * that differs is WN_ERR_FORMAT with the tensor's name. *has (may be NULL): whether the file has checksums; a file
+ * without checksums passes. Reads the whole file once. */
 wn_status wn_safetensors_verify(wn_context *ctx, const wn_safetensors *file, bool *has);
 
 WN_API_END

@@ -1,6 +1,6 @@
-/* winnow: scoring. Log probabilities of given tokens, without the logits of a whole text: the basis of perplexities,
- * multiple choice and log probabilities of prompts. Scores are those under the session's budgets and policy, and under
- * the model's masks and thresholds: a token's score depends on what the session still holds. */
+/* winnow: scoring. Log probabilities of given tokens, without holding the logits of a whole text: the basis of
+ * perplexities, multiple choice and log probabilities of prompts. The session's budgets and policy and the model's
+ * masks and thresholds apply: a token's score depends on what the session still holds. */
 #ifndef WINNOW_SCORE_H
 #define WINNOW_SCORE_H
 
@@ -8,15 +8,16 @@
 
 WN_EXPERIMENTAL_BEGIN
 
-/* Receives the scores; arrays are the caller's, each may be NULL: not wanted. */
+/* Receives the scores. The arrays are the caller's; each may be NULL: not wanted. */
 typedef struct wn_scores {
   size_t size;             /* sizeof the struct (context.h) */
   double *log_probability; /* [B,T] natural logarithm of the softmax over the whole vocabulary; 0 where nothing is
                               scored */
-  uint8_t *greedy;         /* [B,T] 1: no token is more probable (of equal ones the lowest id counts) */
-  int32_t top_k;           /* K: also the K most probable tokens of each scored position, most probable first; 0: none;
-                              at most the vocabulary */
-  int32_t *top;            /* [B,T,K]; -1 where nothing is scored */
+  /* [B,T] 1: this token is the most probable one (of equally probable tokens that with the lowest id) */
+  uint8_t *greedy;
+  int32_t top_k; /* K: also write the K most probable tokens of each scored position, the most probable first; at most
+                    the vocabulary; 0: none */
+  int32_t *top;  /* [B,T,K]; -1 where nothing is scored */
   double *top_log_probability; /* [B,T,K] */
 } wn_scores;
 
@@ -26,7 +27,7 @@ typedef struct wn_scores {
 wn_status wn_session_score(wn_context *ctx, wn_session *session, const int32_t *tokens, const int32_t *targets,
                            int64_t T, const wn_scores *scores);
 /* Scores n candidates per sequence, targets [B,n], each as the token that follows what the session has seen, and feeds
- * none; `top` is [B,n,K] as well. WN_ERR_ARGUMENT where the session has seen nothing. */
+ * none of them. The arrays of `scores` are [B,n], `top` [B,n,K]. WN_ERR_ARGUMENT where the session has seen nothing. */
 wn_status wn_session_score_next(wn_context *ctx, wn_session *session, const int32_t *targets, int64_t n,
                                 const wn_scores *scores);
 

@@ -20,18 +20,17 @@ typedef struct wn_live_options {
 } wn_live_options;
 typedef struct wn_live wn_live;
 
-/* Answers requests in a thread of its own until wn_live_stop: / is the page, /log?after=PLACE the points after that
- * place as JSON, for GET and HEAD. Every other request gets one line: 404, 405 for another method, 413 for a body. On a
- * loopback address only requests that name this machine (Host: localhost, 127.0.0.1, [::1], or the address itself) are
- * answered, others get 403, so that no foreign page can send requests under another name. At most 64 connections;
- * beyond them the one that has taken longest to ask gives way. 10 seconds for a head, of at most 32 KiB. There is no
- * encryption and there are no users: anyone who reaches another address can read the curves. WN_ERR_IO: cannot listen
- * on the address.
- */
+/* Answers requests in a thread of its own until wn_live_stop. For GET and HEAD / is the page, and /log?after=PLACE has
+ * the points after that place as JSON. Every other request gets one line: 404, 405 for another method, 413 for a body.
+ * On a loopback address a request must name this machine (Host: localhost, 127.0.0.1, [::1], or the address itself),
+ * else it gets 403: no foreign page can send requests under another name. At most 64 connections; a further one
+ * replaces the connection that has waited longest without a request. A request's head may take 10 seconds and 32 KiB.
+ * There is no encryption and there are no users: on any other address everyone who reaches it can read the curves.
+ * WN_ERR_IO: cannot listen on the address. */
 wn_status wn_live_start(wn_context *ctx, const wn_live_options *options, wn_live **out);
 int wn_live_port(const wn_live *live);
-/* Adds the figures of a step, from the training thread; wn_live_add_log adds the earlier steps of a resumed run. At
- * most 65,536 points are kept: beyond that every second older one is dropped, except validations. */
+/* Adds the numbers of a step, from the training thread; wn_live_add_log adds the earlier steps of a resumed run. At
+ * most 65,536 points are kept: beyond that every second older one is dropped, except those with a validation. */
 void wn_live_add(wn_live *live, const wn_train_progress *progress);
 void wn_live_add_log(wn_live *live, const wn_train_log *log);
 /* Seconds for which a page that has asked counts as open, and for which wn_live_finish waits for it. */
@@ -45,25 +44,25 @@ typedef struct wn_server_options {
   size_t size;           /* sizeof the struct (context.h) */
   const char *address;   /* an IPv4 or IPv6 address to listen on; NULL: 127.0.0.1, reachable only from this machine */
   int port;              /* 0: any free port */
-  const char *name;      /* of the model, in answers, where bytes that are no UTF-8 are U+FFFD; NULL: "winnow" */
-  const char *api_key;   /* asked for on every path but / and /health; NULL: none is */
+  const char *name;      /* the model's name in answers; bytes that are not UTF-8 become U+FFFD; NULL: "winnow" */
+  const char *api_key;   /* a request for any path but / and /health must have this key; NULL: none is needed */
   int64_t context;       /* tokens of a prompt and its answer; 0: the model's context */
-  int slots;             /* answers that are written at a time; 0: 8 */
-  int queue;             /* requests that are here at a time, beyond it 429; 0: 64 */
-  uint64_t cache_memory; /* bytes that the caches of all answers may take together: an answer whose cache does not fit
+  int slots;             /* how many answers are written at the same time; 0: 8 */
+  int queue;             /* how many requests may be running or waiting at the same time, further ones get 429; 0: 64 */
+  uint64_t cache_memory; /* bytes that the caches of all answers may take together; an answer whose cache does not fit
                             waits; 0: no limit */
-  const wn_budgets *budgets; /* of requests that do not say their own; copied; NULL: nothing is evicted */
+  const wn_budgets *budgets; /* budgets of requests that do not state their own; copied; NULL: nothing is evicted */
   wn_cache_format cache;     /* default WN_CACHE_FLOAT */
-  uint64_t prefix_memory; /* bytes for states of prompts that have been read, so that a prompt with the same beginning
-                             does not read it again; within cache_memory they give way to answers; 0: none are kept */
-  int connections;        /* at a time; 0: 512. Where there are more, slow and idle ones give way */
+  uint64_t prefix_memory; /* bytes for kept states of prompts: a prompt with the same beginning does not read it again.
+                             They count within cache_memory and give way to answers; 0: none are kept */
+  int connections;        /* at the same time; 0: 512. A further one replaces a slow or idle one */
   double timeout;         /* seconds for a request, from its arrival to its end; 0: no limit */
 } wn_server_options;
 typedef struct wn_server wn_server;
 
-/* Answers in threads of its own until wn_server_stop. Until then ctx and model are the server's; tok is read only. An
- * answer does not depend, to the bit, on what else is being answered. On a loopback address only requests that name
- * this machine are answered, as by the live view. WN_ERR_IO: cannot listen on the address. */
+/* Answers in threads of its own until wn_server_stop. Until then ctx and model belong to the server; tok is only read.
+ * No bit of an answer depends on what else is being answered. On a loopback address only requests that name this
+ * machine are answered, as by the live view. WN_ERR_IO: cannot listen on the address. */
 wn_status wn_server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const wn_server_options *options,
                           wn_server **out);
 int wn_server_port(const wn_server *server);

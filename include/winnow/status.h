@@ -3,9 +3,9 @@
 #ifndef WINNOW_STATUS_H
 #define WINNOW_STATUS_H
 
-/* Around the declarations of every public header: C linkage, and visible outside the shared library. Which of the two
- * begins a stretch says what its declarations promise (docs/api.md): stable ones change only with a minor version (from
- * 1.0 on a major one), experimental ones when they must. */
+/* They stand around the declarations of every public header and give them C linkage and visibility outside the shared
+ * library. WN_STABLE_BEGIN or WN_EXPERIMENTAL_BEGIN says what the declarations up to WN_API_END promise (docs/api.md):
+ * stable ones change only with a minor version (from 1.0 on a major one), experimental ones may change at any time. */
 #define WN_STABLE_BEGIN WN_API_BEGIN
 #define WN_EXPERIMENTAL_BEGIN WN_API_BEGIN
 #ifdef __cplusplus

@@ -36,24 +36,24 @@ wn_status wn_tokenizer_save(wn_context *ctx, const wn_tokenizer *tok, const char
 WN_API_END
 WN_EXPERIMENTAL_BEGIN
 
-/* The tokenizer as the metadata of a GGUF file for a model of vocab_size rows (at least the tokenizer's), appended to
- * `values`. WN_ERR_UNSUPPORTED for a tokenizer that GGUF cannot express. */
+/* Appends the tokenizer to `values` as the metadata of a GGUF file, for a model whose vocabulary has vocab_size entries
+ * (at least the tokenizer's). WN_ERR_UNSUPPORTED for a tokenizer that GGUF cannot express. */
 wn_status wn_tokenizer_gguf(wn_context *ctx, const wn_tokenizer *tok, int64_t vocab_size, wn_gguf_values *values);
-/* The name of a special or added token, by which wn_tokenizer_find finds it ("<|im_start|>"): special tokens decode to
- * no text. [*bytes], owned by tok, not NUL-terminated; NULL: a token of another kind. */
+/* The name of a special or added token ("<|im_start|>"), by which wn_tokenizer_find finds it; decoding gives no text
+ * for special tokens. [*bytes], owned by tok, not NUL-terminated; NULL: a token of another kind. */
 const char *wn_tokenizer_token_name(const wn_tokenizer *tok, int32_t id, size_t *bytes);
 
 WN_API_END
 WN_STABLE_BEGIN
 
-/* text: UTF-8, not NUL-terminated (bytes: anything). *ids is allocated for the caller and freed with wn_tokens_free.
- * Text that is not UTF-8 is WN_ERR_FORMAT naming the byte offset (SentencePiece); BPE reads each byte that is not part
- * of valid UTF-8 as U+FFFD, as llama.cpp does. add_bos (add_eos) with a tokenizer that has no such token is
- * WN_ERR_ARGUMENT: ask wn_tokenizer_bos() >= 0. */
+/* text: UTF-8, not NUL-terminated (for the tokenizer "bytes" any bytes). *ids is allocated for the caller and freed
+ * with wn_tokens_free. Text that is not UTF-8 is WN_ERR_FORMAT naming the byte offset (SentencePiece); BPE reads each
+ * byte that is not part of valid UTF-8 as U+FFFD, as llama.cpp does. add_bos (add_eos) with a tokenizer that has no
+ * such token is WN_ERR_ARGUMENT: ask wn_tokenizer_bos() >= 0. */
 wn_status wn_tokenizer_encode(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, bool add_bos,
                               bool add_eos, int32_t **ids, size_t *count);
-/* The same for a text in parts, encoded as one; special tokens are recognised in parts with `special` and are plain
- * text in the others, so that a user's text cannot end a turn. parts [part_count]. */
+/* The same for a text in parts [part_count], encoded as one. Special tokens are recognised only in parts with
+ * `special`; elsewhere they are plain text, so that a user's text cannot end a turn. */
 typedef struct wn_text_part {
   const char *text; /* borrowed */
   size_t bytes;
@@ -94,11 +94,11 @@ wn_status wn_tokenizer_train(wn_context *ctx, const wn_tokenizer_train_options *
 WN_API_END
 WN_EXPERIMENTAL_BEGIN
 
-/* Where each token stands in the text [bytes] that ids [count] were made of, alone or with more around it (a chat's
- * turns, of which the last that has the text counts): token i stands for bytes begin[i] to end[i]-1 without the white
- * space around them, which tokenizers move; begin[i] == end[i]: for white space within the text, or for a part of a
- * character; -1: for nothing of it. begin, end [count]. WN_ERR_UNSUPPORTED where the tokenizer changes more of the text
- * than white space. */
+/* Finds where each token stands in the text [bytes]. ids [count] were made of this text, alone or with more around it
+ * (a chat's turns; if several contain the text, the last counts). begin, end [count]: token i stands for bytes begin[i]
+ * to end[i]-1, without white space around them, which tokenizers move. begin[i] == end[i]: it stands for white space
+ * within the text, or for a part of a character. -1: for nothing of the text. WN_ERR_UNSUPPORTED where the tokenizer
+ * changes more of the text than white space. */
 wn_status wn_tokens_align(wn_context *ctx, const wn_tokenizer *tok, const int32_t *ids, size_t count, const char *text,
                           size_t bytes, int64_t *begin, int64_t *end);
 

@@ -14,7 +14,7 @@ WN_EXPERIMENTAL_BEGIN
 /* What a file was found to be. */
 typedef enum wn_file_state {
   WN_FILE_OK,          /* every byte is as it was written */
-  WN_FILE_NO_CHECKSUM, /* it can be read, and nothing says how it was written */
+  WN_FILE_NO_CHECKSUM, /* it can be read, but has no checksum to compare with */
   WN_FILE_DAMAGED,
   WN_FILE_UNREADABLE /* it could not be opened or read, or memory ran out */
 } wn_file_state;
@@ -32,10 +32,10 @@ typedef struct wn_file_report {
 /* false: no more files. */
 typedef bool (*wn_verify_fn)(void *user, const wn_file_report *report);
 
-/* A file, or the safetensors, GGUF and token files of a folder (a checkpoint, a run, prepared data, a model of another
- * program) in the order of their names; report (may be NULL) is told of each. WN_OK where all are ok or have no
- * checksum; else the status and, as the context's error, the detail of the first that is not. Without a report:
- * WN_ERR_IO where the path itself cannot be opened, WN_ERR_ARGUMENT of a folder without such files. */
+/* Checks a file, or the safetensors, GGUF and token files of a folder (a checkpoint, a run, prepared data, a model of
+ * another program) in the order of their names. `report` (may be NULL) is called for each. WN_OK if all are ok or have
+ * no checksum; else the status of the first that is not, with its detail as the context's error. `report` is not called
+ * where the path itself cannot be opened (WN_ERR_IO) or a folder has no such files (WN_ERR_ARGUMENT). */
 wn_status wn_verify(wn_context *ctx, const char *path, wn_verify_fn report, void *user);
 
 WN_API_END

@@ -1,9 +1,9 @@
 /* winnow: the version. These three numbers are its only source: CMake, the package files and the shared library's name
  * read them here.
  *
- * A version: while the major number is 0, a program that was built with 0.MINOR runs with every 0.MINOR.x, of which a
- * later one corrects and adds nothing, and 0.MINOR+1 may break it; from 1.0 on the same holds of the major number for
- * what is marked stable. docs/api.md has the details. */
+ * What a version promises: while the major number is 0, a program built with 0.MINOR runs with every 0.MINOR.x, which
+ * only corrects; 0.MINOR+1 may break it. From 1.0 on the major number plays this part for what is marked stable.
+ * docs/api.md has the details. */
 #ifndef WINNOW_VERSION_H
 #define WINNOW_VERSION_H
 

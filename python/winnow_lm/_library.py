@@ -44,7 +44,7 @@ lib = _open()
 version: str = ffi.string(lib.wn_version()).decode()
 _OK: int = lib.WN_OK
 
-# Generated kernels use the stack pointer as one more register, so a signal's handler must not run on the ordinary stack
+# Generated kernels use the stack pointer as a general register, so a signal handler must not run on the ordinary stack
 # (winnow/context.h). Python's own handlers ask for another stack (SA_ONSTACK), which the main thread does not have unless
 # somebody gives it one.
 _STACK_BYTES = 64 << 10
@@ -77,7 +77,7 @@ prepare_signals()
 
 
 def encoded(text: Union[str, bytes]) -> bytes:
-    """A text as the bytes that C reads."""
+    """A text as bytes for C."""
     if not isinstance(text, str):
         return bytes(text)
     try:
@@ -87,7 +87,7 @@ def encoded(text: Union[str, bytes]) -> bytes:
 
 
 def named(text: Union[str, bytes], what: str) -> bytes:
-    """The same for a string of C, which a NUL byte would end."""
+    """A text as bytes for a C string; a NUL byte in it is an ArgumentError."""
     raw = encoded(text)
     if b"\0" in raw:
         raise ArgumentError(f"{what}: {text!r} has a NUL byte in it")
@@ -101,7 +101,7 @@ def _plain(value: Any) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """JSON, with numpy's numbers and arrays among Python's."""
+    """A value as JSON; it may contain numpy's numbers and arrays."""
     return json.dumps(value, default=_plain)
 
 
@@ -112,7 +112,7 @@ def decoded(text: Any, count: Optional[int] = None) -> str:
 
 
 def path_bytes(path: PathLike) -> bytes:
-    """A path as C takes it."""
+    """A path as bytes for C."""
     try:
         raw = os.fsencode(path)
     except UnicodeEncodeError:
@@ -128,7 +128,7 @@ def int32(values: ArrayLike, what: str = "tokens") -> NDArray[np.int32]:
         array = np.asarray(values)
         if array.size and not np.issubdtype(array.dtype, np.integer):
             raise ArgumentError(f"{what}: expected whole numbers of at most 32 bits, found {array.dtype}")
-        # Before they are int64, where a uint64 could be another number.
+        # Checked before the cast to int64, which changes large uint64 numbers.
         if array.size and (int(array.min()) < -(2**31) or int(array.max()) >= 2**31):
             raise ArgumentError(f"{what}: a number does not fit into 32 bits")
         return np.ascontiguousarray(array, dtype=np.int32)
@@ -149,7 +149,7 @@ def rows_of(tokens: ArrayLike, what: str = "tokens") -> NDArray[np.int32]:
 
 
 def pointer(kind: str, array: Optional["NDArray[Any]"]) -> Any:
-    """An array's memory as C takes it: kind is "int32_t", "float", ...; None is NULL."""
+    """A C pointer to an array's memory: kind is "int32_t", "float", ...; None is NULL."""
     if array is None:
         return ffi.NULL
     return ffi.cast(kind + " *", ffi.from_buffer(array)) if array.size else ffi.NULL
@@ -172,7 +172,7 @@ def options_of(kind: str, init: Optional[Callable[..., Any]] = None) -> Any:
 
 
 def put(struct: Any, **fields: Any) -> None:
-    """Numbers into fields of a struct; one that does not fit is an ArgumentError with its name."""
+    """Sets fields of a struct to numbers; one that does not fit is an ArgumentError with its name."""
     for name, value in fields.items():
         try:
             setattr(struct, name, value)
@@ -181,7 +181,7 @@ def put(struct: Any, **fields: Any) -> None:
 
 
 def choice(names: Sequence[str], value: str, what: str) -> int:
-    """The number of a name in a list."""
+    """The index of a name in a list."""
     if value not in names:
         raise ArgumentError(f"{what} {value!r} is not one of {', '.join(names)}")
     return list(names).index(value)
@@ -191,7 +191,7 @@ CACHE_FORMATS = ("float", "half", "auto")
 
 
 class Handle:
-    """Something of the C API that belongs to a Context, until close()."""
+    """An object of the C API that belongs to a Context, until close()."""
 
     def __init__(self, context: "Context", raw: Any, destroy: Callable[[Any], Any], what: str) -> None:
         self.context = context
@@ -202,7 +202,7 @@ class Handle:
 
     @property
     def raw(self) -> Any:
-        """The C pointer; an ArgumentError once it is closed, or what it was made from is."""
+        """The C pointer; an ArgumentError once this object, or what it was made from, is closed."""
         if self.closed:
             raise ArgumentError(f"this {self.what} is closed")
         return self._raw
@@ -226,7 +226,7 @@ def _pointer_of(argument: Any) -> Any:
 
 
 def callback(signature: str) -> Callable[[F], F]:
-    """Makes a function one that C can call; an exception in it is the library's mistake, and is printed."""
+    """Decorator: lets C call a function. The function must not raise; an exception is a bug of this package and is printed."""
     made: Callable[[F], F] = ffi.callback(signature)
     return made
 
@@ -278,13 +278,13 @@ class Context:
     # --- calls ---
 
     def call(self, function: Callable[..., int], *arguments: Any) -> None:
-        """A function with a status, its wn_context left out of the arguments. A status that is not WN_OK, or an exception
-        that a callback raised, is raised. A Handle stands for its pointer, which is looked at when no other thread can close
+        """Calls a function that returns a status; its wn_context is left out of the arguments. A status other than WN_OK, or
+        an exception of a callback, is raised. A Handle stands for its pointer, which is read when no other thread can close
         it."""
         self.run(lambda raw: function(raw, *map(_pointer_of, arguments)))
 
     def run(self, work: Callable[[Any], int]) -> None:
-        """work(wn_context) within the lock; it returns a status."""
+        """Runs work(wn_context), which returns a status, with the lock held."""
         with self._lock:
             raw = self.raw
             self._depth += 1
@@ -305,7 +305,7 @@ class Context:
             raise error_of(status, message)
 
     def value(self, function: Callable[..., T], *arguments: Any) -> T:
-        """A function without a status, within the lock."""
+        """Calls a function without a status, with the lock held."""
         with self._lock:
             self.raw  # open
             self._depth += 1
@@ -323,12 +323,12 @@ class Context:
             self._forget()
 
     def _forget(self) -> None:
-        """A request to stop that came too late is not the next call's."""
+        """Withdraws a request to stop that came too late, so that it does not stop the next call."""
         if self._depth == 0 and self._texts == 0 and self._raw is not None:
             lib.wn_context_resume(self._raw)
 
     def text(self, begins: bool) -> None:
-        """A text that grows step by step can be stopped between its steps as well."""
+        """Counts texts that are being generated, which can also be stopped between their steps."""
         if self._process != os.getpid():
             return  # as for close
         with self._asking:
@@ -396,7 +396,7 @@ class Context:
 
 
 class _Logger:
-    """What the log's callback is given: it must not keep the context alive."""
+    """The user pointer of the log's callback. It does not keep the context alive."""
 
     def __init__(self, context: Context, log: Callable[[str, str], None]) -> None:
         import weakref
@@ -417,13 +417,13 @@ def _on_log(user: Any, level: int, line: Any) -> None:
 
 
 class Callback:
-    """A function of Python's that C calls with a pointer to this as `user`."""
+    """A Python function that C calls with a pointer to this object as `user`."""
 
     def __init__(self, context: Context, function: Optional[Callable[..., Any]]) -> None:
         self.context, self.function = context, function
 
     def __call__(self, *arguments: Any) -> None:
-        """Without a function it only lets Python look at Ctrl-C."""
+        """Calls the function. Without one it only lets Python handle Ctrl-C."""
         function = self.function or _nothing
         self.context.guard(lambda: function(*arguments), None)
 
@@ -454,7 +454,7 @@ def error_of(status: int, message: str) -> WinnowError:
 
 
 def taken_text(raw: Any, count: Optional[int] = None) -> str:
-    """A text that C allocated, which is freed."""
+    """The text in a buffer that C allocated; frees the buffer."""
     try:
         return decoded(raw, count)
     finally:
@@ -462,13 +462,13 @@ def taken_text(raw: Any, count: Optional[int] = None) -> str:
 
 
 def first_of(array: "NDArray[Any]", row: bool) -> "NDArray[Any]":
-    """The only row of an array that was made for one row, else the array."""
+    """The first row of an array if there is only one to return (`row`), else the array."""
     found: "NDArray[Any]" = array[0] if row else array
     return found
 
 
 def copied(raw: Any, shape: Union[int, tuple[int, ...]], dtype: Any) -> "NDArray[Any]":
-    """A C array that is only borrowed, as an array of one's own."""
+    """A copy of a C array that is only borrowed."""
     size = int(np.prod(shape))
     dtype = np.dtype(dtype)
     if not size:

@@ -20,13 +20,13 @@ NEVER = 2**31 - 1
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """One text in every layer. Row i is the query, column j the key; entries j > i are 0."""
+    """What the tokens of one text see in every layer. Row i is the query, column j the key; entries j > i are 0."""
 
     tokens: NDArray[np.int32]  #: [T]
     loss: float  #: mean over the text's positions, nats
-    weights: NDArray[np.float32]  #: [layers, T, T] mean over the heads; a row sums to 1 less the weight of learned sinks
+    weights: NDArray[np.float32]  #: [layers, T, T] mean over the heads; a row sums to 1 minus the weight of learned sinks
     head_weights: Optional[NDArray[np.float32]]  #: [layers, heads, T, T], with heads=True
-    F: Optional[NDArray[np.float32]]  #: [layers, T, T] what selection takes from row i's logits; None: not selective
+    F: Optional[NDArray[np.float32]]  #: [layers, T, T] what selection subtracts from row i's logits; None: not selective
     evicted_at: Optional[list[NDArray[np.int32]]]
     """A layer [groups, T]: the first row that no longer sees the token, or NEVER; None: nothing is evicted."""
 
@@ -90,7 +90,7 @@ def look_at(
 
 @dataclass(frozen=True)
 class HeadReport:
-    """What heads attend to: means over rows; wn_look_head in winnow/analyze.h says what each number is."""
+    """What heads attend to: means over rows. wn_look_head in winnow/analyze.h explains each number."""
 
     tokens: int  #: rows analysed
     loss: float

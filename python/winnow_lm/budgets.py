@@ -1,4 +1,4 @@
-"""Budgets of the key-value cache: how many tokens each layer holds, and which policy chooses what goes."""
+"""Budgets of the key-value cache: how many tokens each layer holds, and which policy chooses the token to evict."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def _assignments(options: Options) -> bytes:
 
 
 class Budgets:
-    """The budgets of every layer of a model, with the policy. From Model.budgets, a search, or any argument budgets=. They
-    outlive the model, and suit others of its shape."""
+    """The budgets of every layer of a model, with the policy; made by Model.budgets or by a search. Any argument budgets= takes
+    them. They outlive the model, and suit other models of its shape."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
@@ -115,7 +115,7 @@ def make(
     options: Optional[Options] = None,
     cache: int = CACHE_FORMATS.index("auto"),
 ) -> Budgets:
-    """Budgets for a model, read in the order in which the command line reads its options."""
+    """Makes budgets for a model; the arguments are applied in the same order as the command line's options."""
     if isinstance(spec, Budgets):
         if policy is not None or options is not None:
             raise ArgumentError("Budgets have their policy: give none beside them")
@@ -148,7 +148,7 @@ def make(
 
 
 class Room:
-    """What a cache holds: the arguments budgets, policy, policy_options and cache, as C takes them."""
+    """The arguments budgets, policy, policy_options and cache, converted for C."""
 
     def __init__(
         self,

@@ -77,7 +77,7 @@ class Chat:
 
     system: the system message; None: the template's default, if it has one; "": none. template: its name, where the model's own
     is not recognised (templates() lists them). context: tokens of the whole conversation; 0: the model's context. budgets,
-    policy, policy_options, cache: what is kept of it. Further options are those of Generation, for every answer."""
+    policy, policy_options, cache: which tokens the cache keeps. Further options are those of Generation, for every answer."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Chat:
         return self.say(message, **options).read()
 
     def _settle(self) -> None:
-        """Takes over what the last answer has left."""
+        """Adds the last answer, as far as it was read, to the conversation."""
         answer, self._last = self._last, None
         if answer is None:
             return

@@ -1,4 +1,4 @@
-"""Models from one format into another, and texts into token files."""
+"""Converting models to other formats, and texts to token files."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Piece:
 
 
 class _Inbox:
-    """What the callbacks of a step are given, and leave. It does not keep the Generation alive."""
+    """What passes between the callbacks of a step and the Generation, which it does not keep alive."""
 
     def __init__(
         self, context: Context, scored: bool, logits: Optional[Callable[[int, "NDArray[np.float32]"], None]]
@@ -187,7 +187,7 @@ class Generation:
             self.session.close()
 
     def pieces(self) -> Iterator[Piece]:
-        """Piece after piece with its token, also those without text."""
+        """Iterates over all pieces with their tokens, also pieces without text."""
         while self._queue or self._more:
             if not self._queue:
                 self._step()
@@ -200,7 +200,7 @@ class Generation:
         return (piece.text for piece in self.pieces() if piece.text)
 
     def read(self) -> str:
-        """The rest of it, and with that all of it: the whole text."""
+        """Generates the rest and returns the whole text."""
         for _ in self.pieces():
             pass
         return self.text
@@ -209,7 +209,7 @@ class Generation:
 
     @property
     def finished(self) -> bool:
-        """Nothing more is computed."""
+        """True when nothing more will be computed."""
         return not self._more
 
     @property
@@ -224,7 +224,7 @@ class Generation:
 
     @property
     def unfed(self) -> Optional[int]:
-        """The last token where it was not fed to the session: the next prompt begins with it."""
+        """The last token if it was not fed to the session, so that the next prompt must begin with it."""
         found = self._read().get("unfed", -1)
         return None if found < 0 else int(found)
 
@@ -244,7 +244,7 @@ class Generation:
         return float(r["tokens"] / r["token_seconds"]) if r.get("token_seconds") else 0.0
 
     def close(self) -> None:
-        """Ends it where it is."""
+        """Ends the text where it is."""
         handle = getattr(self, "_handle", None)
         if handle is None or not self._more:
             return

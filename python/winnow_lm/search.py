@@ -1,4 +1,4 @@
-"""Searching budgets: how many tokens each layer needs (winnow/prune.h)."""
+"""Searching for budgets: how many tokens each layer needs (winnow/prune.h)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SearchPoint:
 
 @dataclass(frozen=True)
 class Search:
-    """What a search found."""
+    """The result of a search."""
 
     points: list[SearchPoint]  #: the first is the model without budgets
     end: str  #: "target", "floor" or "steps"

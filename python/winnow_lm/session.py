@@ -91,7 +91,7 @@ class Session:
         self.model._context.call(function, self._raw, *arguments)
 
     def _rows(self, tokens: Text, what: str = "tokens") -> tuple[NDArray[np.int32], bool]:
-        """Tokens [B,T], and whether they were one row."""
+        """Tokens as [B,T], and whether they were given as one row [T]."""
         if isinstance(tokens, (str, bytes)):
             tok = self.model.tokenizer
             tokens = tok.prompt(tokens) if self.position == 0 else tok.encode(tokens, bos=False)
@@ -219,7 +219,7 @@ class Session:
             raise
 
     def snapshot(self) -> "Session":
-        """What the session has seen, to restore later: a fork."""
+        """A snapshot of what the session has seen, for restore(); it is a fork."""
         return self.fork()
 
     def restore(self, snapshot: "Session") -> None:
@@ -244,7 +244,7 @@ class Session:
 
     @property
     def held_bytes(self) -> int:
-        """The part of cache_bytes that the tokens held now take."""
+        """The share of cache_bytes that the tokens held now take."""
         return int(self.model._context.value(lib.wn_session_held_bytes, self._handle))
 
     def kept(self, sequence: int = 0) -> NDArray[np.int32]:

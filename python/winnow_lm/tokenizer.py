@@ -75,7 +75,7 @@ class Tokenizer:
         return bool(self._context.value(lib.wn_tokenizer_is_control, self._handle, token))
 
     def control_tokens(self) -> NDArray[np.int32]:
-        """All of them."""
+        """All control tokens."""
         count = self.vocab_size
 
         def look() -> list[int]:
@@ -155,7 +155,7 @@ class Tokenizer:
         return self.decode([token]) if found is None else found
 
     def close(self) -> None:
-        """Frees it; the tokenizer of a model goes with the model."""
+        """Frees the tokenizer; a model's own is freed with the model."""
         self._handle.close()
 
     def __enter__(self) -> "Tokenizer":

@@ -22,7 +22,7 @@ Sets = Union[Mapping[str, Any], Sequence[str]]
 
 @dataclass(frozen=True)
 class Step:
-    """The figures of one step of a run."""
+    """The numbers of one step of a run."""
 
     step: int  #: steps done
     steps: int  #: in all
@@ -40,7 +40,7 @@ class Step:
 
 @dataclass(frozen=True)
 class TrainLog:
-    """A run's log, a column [steps] each; NaN where a step lacks a value."""
+    """A run's log: one array [steps] per column, NaN where a step has no value."""
 
     step: NDArray[np.float64]
     tokens: NDArray[np.float64]
@@ -134,7 +134,7 @@ def train(
     context = Context(threads, backend, log)
     try:
         keeps = resume and recipe is None
-        if keeps and set and lib.wn_train_can_resume(path_bytes(out)):  # else the folder is refused, without a look at recipes
+        if keeps and set and lib.wn_train_can_resume(path_bytes(out)):  # else the folder is refused before any recipe is read
             recipe, keeps = os.path.join(os.fspath(out), "recipe.json"), False
         raw = ffi.NULL if keeps else read_recipe(context, recipe, set)
         user = ffi.new_handle(Callback(context, None if callback is None else partial(_tell, callback)))

@@ -1,4 +1,5 @@
-/* Least squares of one curve, y = a + b f(x): QR of [1, f(x)], f scaled to unit size first. About 12 n operations. */
+/* Least squares for one curve, y = a + b f(x): QR of [1, f(x)], with f scaled to unit size first. About 12 n
+ * operations. */
 #include <math.h>
 #include <string.h>
 
@@ -21,8 +22,8 @@ double wn_fit_at(wn_fit_kind kind, const wn_fit *fit, double x) {
   return fit->intercept + fit->slope * fit_curve(kind, x);
 }
 
-/* min |y - a - b f|: [1, f] = Q R by Gram-Schmidt, twice, so that Q's second column is orthogonal to the first one to
- * the last digits. f[n] is overwritten with it. False: f is constant. */
+/* min |y - a - b f|: [1, f] = Q R by Gram-Schmidt, applied twice, so that Q's second column is orthogonal to the first
+ * to full precision. f[n] is overwritten with that column. False: f is constant. */
 static bool fit_solve(double *f, const double *y, int64_t n, double *intercept, double *slope) {
   double along[2] = {0}, square = 0, dot = 0, mean = 0;
   for (int pass = 0; pass < 2; pass++) {
@@ -52,7 +53,7 @@ wn_status wn_fit_curve(wn_context *ctx, wn_fit_kind kind, const double *x, const
       return wn_fail(ctx, WN_ERR_ARGUMENT, "fit: point %lld is (%g, %g), expected finite numbers and x >= 0",
                      (long long)i, x[i], y[i]);
     low = fmin(low, x[i]), high = fmax(high, x[i]);
-    mean += (y[i] - y[0]) / (double)n; /* exactly 0 where all are equal */
+    mean += (y[i] - y[0]) / (double)n; /* exactly 0 if all are equal */
     scale = fmax(scale, fit_curve(kind, x[i]));
   }
   if (!(high > low)) return wn_fail(ctx, WN_ERR_ARGUMENT, "fit: all x are equal, a curve is not determined");

@@ -1,4 +1,4 @@
-/* A pass over a text or a source, and its tokens as analyses see them. */
+/* A pass over a text or a source for analyses, and its control tokens and padding. */
 #include "analyze/input.h"
 
 #include <string.h>
@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "base/options.h"
 
-#define PASS_TOKENS 8192 /* of a batch, where the caller leaves it open, */
-#define PASS_BATCH 8     /* and sequences at most */
+#define PASS_TOKENS 8192 /* of a batch, if the caller does not give its size, */
+#define PASS_BATCH 8     /* with at most so many sequences */
 
 wn_status wn_analysis_read(wn_context *ctx, const wn_analysis_input **input, struct wn_analysis_own *own) {
   if (!*input) return WN_OK;

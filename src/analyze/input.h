@@ -6,7 +6,8 @@
 #include "train/eval.h"
 #include "winnow/analyze.h"
 
-/* What the caller's input and its options are here; *input then points at it. NULL stays NULL. */
+/* A copy of the caller's input and options, in this version's structs; *input then points to the copy. NULL stays
+ * NULL. */
 struct wn_analysis_own {
   wn_analysis_input input;
   wn_eval_options options;
@@ -17,24 +18,25 @@ wn_status wn_analysis_read(wn_context *ctx, const wn_analysis_input **input, str
 wn_status wn_analysis_run(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
                           const struct wn_layer_observer *observer, wn_eval_result *result);
 
-/* The tokens of a batch as analyses see them: which are control tokens, and where each sequence's padding begins. */
+/* What analyses need to know of a batch's tokens: which are control tokens, and where each sequence's padding
+ * begins. */
 struct wn_analysis_batch {
   int64_t B, T;
   const int32_t *doc_start; /* [B,T] or NULL */
   uint8_t *is_control;      /* [V] by id */
   uint8_t *control;         /* [B,T] */
-  int32_t *before;          /* [B,T] control tokens of the row's document up to and with it */
-  int32_t *end;             /* [B] */
+  int32_t *before;          /* [B,T] number of control tokens of the row's document up to and including the row */
+  int32_t *end;             /* [B] where padding begins */
 };
-/* ids [count] are refused outside the vocabulary. */
+/* ids [count]: control tokens; WN_ERR_ARGUMENT if one is outside the vocabulary. */
 wn_status wn_analysis_batch_init(wn_context *ctx, const wn_model *model, const int32_t *ids, int count,
                                  struct wn_analysis_batch *out);
-/* Room for B sequences of T. */
+/* Makes room for B sequences of T tokens. */
 wn_status wn_analysis_batch_reserve(wn_context *ctx, struct wn_analysis_batch *batch, int64_t B, int64_t T);
 void wn_analysis_batch_take(struct wn_analysis_batch *batch, const struct wn_batch *from);
 void wn_analysis_batch_clear(struct wn_analysis_batch *batch);
 
-/* Why a pass cannot look at the weights of this model, or WN_OK. */
+/* WN_OK if a pass can record the attention weights of this model; else an error that says why not. */
 wn_status wn_analysis_check(wn_context *ctx, const wn_model *model, const wn_analysis_input *input, const char *what);
 
 static inline int64_t wn_analysis_first(const struct wn_analysis_batch *batch, int64_t b, int64_t t) {

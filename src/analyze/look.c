@@ -1,5 +1,6 @@
-/* What heads attend to: similarity of values and outputs, entropy, sinks, distances; from each row's weights as they go
- * by. Cost: an evaluation, and one logarithm for each weight; rows of 64 are held at a time (ops/attention.h: look). */
+/* What heads attend to: similarity of values and outputs, entropy, sinks, distances. They are computed from each row's
+ * weights while the attention runs (ops/attention.h: look); 64 rows are held at a time. Cost: an evaluation, and one
+ * logarithm per weight. */
 #include "base/arrays.h"
 #include "analyze/input.h"
 #include "attention/registry.h"
@@ -15,12 +16,12 @@
 /* Sums over rows of one head. */
 struct sums {
   double self, entropy, effective, first, early, control, learned, distance, octave[WN_LOOK_OCTAVES];
-  double output; /* of cosines, over `outputs` rows */
+  double output; /* sum of cosines, over `outputs` rows */
   uint64_t rows, outputs;
 };
 
 struct report {
-  wn_look_report r; /* first: what the caller holds */
+  wn_look_report r; /* first member: what the caller gets */
   struct wn_arrays arrays;
 };
 
@@ -30,10 +31,10 @@ struct watch {
   wn_status status;
   wn_look_report *r;
   struct wn_analysis_batch batch;
-  int64_t B, T;      /* there is room for */
-  struct sums *sums; /* [threads,H] of the layer at hand */
+  int64_t B, T;      /* what the arrays have room for */
+  struct sums *sums; /* [threads,H] of the current layer */
   struct sums *all;  /* [L,H] */
-  double *values;    /* [L,Hkv] sums over documents of the values' mean cosine */
+  double *values;    /* [L,Hkv] sum over documents of the values' mean cosine */
   double *direction; /* [D] */
   uint64_t documents;
   int threads;
@@ -64,7 +65,7 @@ static void look_row(const struct watch *w, const struct wn_attention_view *v, i
     if (control[j]) s->control += x;
     if (j < first + w->r->early) s->early += x;
   }
-  /* What learned sinks, or the 1 of softmax off by one, take; without any it is what the sum was rounded by. */
+  /* The weight of learned sinks, or of the 1 of softmax off by one; without these it is rounding error. */
   if (rest > 1e-6 && wn_attention_has_sinks(&w->model->config.attention))
     entropy -= rest * log2(rest), s->learned += rest;
   s->self += (double)row[t];
@@ -88,7 +89,7 @@ static void look_on_batch(void *user, const struct wn_batch *batch) {
   wn_analysis_batch_take(&w->batch, batch);
   for (int64_t b = 0; b < batch->B; b++) {
     w->r->tokens += (uint64_t)w->batch.end[b];
-    for (int64_t t = 1; t < w->batch.end[b]; t++) /* documents with a second row */
+    for (int64_t t = 1; t < w->batch.end[b]; t++) /* documents with at least two rows */
       w->documents += wn_analysis_first(&w->batch, b, t) == t - 1;
   }
 }
@@ -97,7 +98,7 @@ static void look_on_attention(void *user, const struct wn_run *run, int64_t l, s
   struct watch *w = user;
   (void)l;
   if (w->status != WN_OK) return;
-  if (!w->sums || run->B > w->B || run->T > w->T) { /* when the workspace is made */
+  if (!w->sums || run->B > w->B || run->T > w->T) { /* called when the workspace is made */
     void *memory;
     w->B = run->B, w->T = run->T, w->threads = run->exec.threads;
     wn_free(w->sums);
@@ -112,7 +113,7 @@ static void look_on_attention(void *user, const struct wn_run *run, int64_t l, s
   a->look.user = w;
 }
 
-/* Mean cosine of pairs of values of one document: (|sum of directions|^2 - n) / (n (n - 1)). */
+/* Mean cosine of pairs of values of one document: (|sum of unit vectors|^2 - n) / (n (n - 1)). */
 static double look_similarity(const void *v, int64_t at, int64_t step, int64_t n, int64_t D, wn_dtype dtype,
                               double *sum) {
   double square = 0, unit = 0;
@@ -229,13 +230,21 @@ wn_status wn_analyze_look(wn_context *ctx, wn_model *model, const wn_analysis_in
   struct wn_arrays scratch = {0};
   r->r.layers = c->layers, r->r.heads = c->heads, r->r.early = options->early;
   const struct wn_array kept[] = {
-      {"layers", true, WN_DIMS(L), sizeof *r->r.layer, &r->r.layer},
-      {"heads", true, WN_DIMS(L, H), sizeof *r->r.head, &r->r.head},
+      {.name = "layers", .wanted = true, .dims = WN_DIMS(L), .element = sizeof *r->r.layer, .where = &r->r.layer},
+      {.name = "heads", .wanted = true, .dims = WN_DIMS(L, H), .element = sizeof *r->r.head, .where = &r->r.head},
   };
   const struct wn_array sums[] = {
-      {"sums", true, WN_DIMS(L, H), sizeof *w.all, &w.all},
-      {"values", true, WN_DIMS(L, c->kv_heads), sizeof *w.values, &w.values},
-      {"direction", true, WN_DIMS(c->head_size), sizeof *w.direction, &w.direction},
+      {.name = "sums", .wanted = true, .dims = WN_DIMS(L, H), .element = sizeof *w.all, .where = &w.all},
+      {.name = "values",
+       .wanted = true,
+       .dims = WN_DIMS(L, c->kv_heads),
+       .element = sizeof *w.values,
+       .where = &w.values},
+      {.name = "direction",
+       .wanted = true,
+       .dims = WN_DIMS(c->head_size),
+       .element = sizeof *w.direction,
+       .where = &w.direction},
   };
   const struct wn_layer_observer observer = {
       .layer = look_on_layer, .user = &w, .batch = look_on_batch, .attention = look_on_attention};

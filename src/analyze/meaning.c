@@ -1,7 +1,8 @@
 /* Meaningful attention: tokens needed for shares of the content's weight, by context length, layer and head.
  *
- * The attention counts (ops/attention.h: look); here counts become histograms: exact up to 32 tokens, 16 bins an octave
- * from there on. A count costs one increment: L H T tau_count of them per sequence, compared with L H T T/2 weights. */
+ * The attention counts (ops/attention.h: look); here counts go into histograms, exact up to 32 tokens, with 16 bins per
+ * octave beyond. Cost: one increment per count, L H T tau_count of them per sequence, compared with L H T T/2
+ * weights. */
 #include "base/arrays.h"
 #include "analyze/input.h"
 
@@ -24,17 +25,17 @@ struct report {
 struct watch {
   wn_context *ctx;
   const struct wn_model *model;
-  wn_status status; /* the first that failed: observers cannot say it themselves */
+  wn_status status; /* the first failure, since observers cannot return one */
   wn_meaning_report *r;
   struct wn_analysis_batch batch;
-  int32_t *count; /* [B,H,T,taus] of the layer at hand */
+  int32_t *count; /* [B,H,T,taus] of the current layer */
   int64_t B, T;   /* there is room for */
   int64_t bins;
   uint32_t *histogram; /* [lengths,taus,L,H,bins] */
   double *sum;         /* [lengths,taus,L,H] */
-  int64_t room;        /* of points */
+  int64_t room;        /* capacity for points */
   double *x, *y;       /* [room], [room,taus] */
-  int64_t first;       /* point of the batch at hand */
+  int64_t first;       /* first point of the current batch */
 };
 
 static int64_t meaning_bin_of(int64_t n) {
@@ -162,13 +163,13 @@ static void meaning_fill_cell(wn_meaning_cell *cell, const uint64_t *histogram, 
   for (int k = 0; k < 3; k++) cell->quantile[k] = meaning_quantile(histogram, bins, total, q[k]);
 }
 
-/* Heads, and joined: layers, all. */
+/* Summarises heads, and by joining their histograms layers and all. */
 static wn_status meaning_summarize(struct watch *w) {
   wn_meaning_report *r = w->r;
   const int64_t L = r->layers, H = r->heads, n = r->tau_count, bins = w->bins;
   void *memory;
   WN_TRY(wn_alloc(w->ctx, "histograms", 3 * (size_t)bins * sizeof(uint64_t), &memory));
-  uint64_t *head = memory, *layer = head + bins, *all = layer + bins; /* rows of all heads can be more than 2^32 */
+  uint64_t *head = memory, *layer = head + bins, *all = layer + bins; /* joined counts may exceed 2^32 */
   for (int length = 0; length < r->length_count; length++) {
     const double rows = (double)r->rows[length];
     if (rows > 0) r->context[length] /= rows, r->content[length] /= rows;
@@ -198,7 +199,7 @@ static wn_status meaning_summarize(struct watch *w) {
   return WN_OK;
 }
 
-/* The points by share instead of by row. */
+/* Transposes the points: by share instead of by row. */
 static wn_status meaning_take_points(struct watch *w, struct report *out) {
   const int64_t n = w->r->tau_count, points = w->r->points;
   void *memory;
@@ -213,7 +214,7 @@ static wn_status meaning_take_points(struct watch *w, struct report *out) {
   return WN_OK;
 }
 
-/* Everything but the points, whose number is not known before. */
+/* Allocates everything except the points, whose number is not known yet. */
 static wn_status meaning_allocate(wn_context *ctx, const wn_model_config *c, int64_t context, const double *taus,
                                   int tau_count, struct report *out, struct watch *w) {
   wn_meaning_report *r = &out->r;
@@ -228,14 +229,30 @@ static wn_status meaning_allocate(wn_context *ctx, const wn_model_config *c, int
                    (long long)c->layers, (long long)c->heads);
   const int64_t lengths = r->length_count, L = c->layers, H = c->heads;
   const struct wn_array rows[] = {
-      {"taus", true, WN_DIMS(tau_count), sizeof *r->taus, &r->taus},
-      {"lengths", true, WN_DIMS(lengths), sizeof *r->length, &r->length},
-      {"rows", true, WN_DIMS(lengths), sizeof *r->rows, &r->rows},
-      {"context", true, WN_DIMS(lengths), sizeof *r->context, &r->context},
-      {"content", true, WN_DIMS(lengths), sizeof *r->content, &r->content},
-      {"all", true, WN_DIMS(lengths, tau_count), sizeof *r->all, &r->all},
-      {"layers", true, WN_DIMS(lengths, tau_count, L), sizeof *r->layer, &r->layer},
-      {"heads", true, WN_DIMS(lengths, tau_count, L, H), sizeof *r->head, &r->head},
+      {.name = "taus", .wanted = true, .dims = WN_DIMS(tau_count), .element = sizeof *r->taus, .where = &r->taus},
+      {.name = "lengths", .wanted = true, .dims = WN_DIMS(lengths), .element = sizeof *r->length, .where = &r->length},
+      {.name = "rows", .wanted = true, .dims = WN_DIMS(lengths), .element = sizeof *r->rows, .where = &r->rows},
+      {.name = "context",
+       .wanted = true,
+       .dims = WN_DIMS(lengths),
+       .element = sizeof *r->context,
+       .where = &r->context},
+      {.name = "content",
+       .wanted = true,
+       .dims = WN_DIMS(lengths),
+       .element = sizeof *r->content,
+       .where = &r->content},
+      {.name = "all", .wanted = true, .dims = WN_DIMS(lengths, tau_count), .element = sizeof *r->all, .where = &r->all},
+      {.name = "layers",
+       .wanted = true,
+       .dims = WN_DIMS(lengths, tau_count, L),
+       .element = sizeof *r->layer,
+       .where = &r->layer},
+      {.name = "heads",
+       .wanted = true,
+       .dims = WN_DIMS(lengths, tau_count, L, H),
+       .element = sizeof *r->head,
+       .where = &r->head},
   };
   WN_TRY(WN_ARRAYS_CREATE(ctx, &out->arrays, "report of meaningful attention", rows));
   for (int i = 0; i < r->length_count; i++) r->length[i] = (int64_t)1 << i;

@@ -1,12 +1,13 @@
-/* What every token of a text sees: definitions in winnow/selection.h.
+/* What every token of a text sees (winnow/selection.h).
  *
- * The weights are those that the attention uses in the forward pass, row by row as it makes them (ops/attention.h:
- * look), and F is the operation's own, asked for by the same call; so every mechanism is in them and nothing is
- * computed twice. Heads come from several threads in any order: their sum is of integers, 2^40 to a weight of 1, and
- * does not depend on it. Cost: the forward pass, T^2 H additions per layer; bytes: 8 + 4 (+ 4 G + 4 with F) a pair of
+ * The weights are those of the forward pass, recorded row by row as the attention computes them (ops/attention.h:
+ * look); F comes from the same call. So all mechanisms are included and nothing is computed twice. Several threads
+ * deliver heads in any order; weights are summed as integers (2^40 is a weight of 1), so the sum does not depend on the
+ * order. Cost: the forward pass and T^2 H additions per layer. Memory: 8 + 4 (+ 4 G + 4 with F) bytes per pair of
  * tokens, with heads 4 H more.
  *
- * Of an encoder F alone is shown: its rows' weights are not handed out. It runs by itself, without the decoder. */
+ * Of an encoder only F is shown, since bidirectional attention does not deliver weights. The encoder runs by itself,
+ * without the decoder. */
 #include "winnow/selection.h"
 
 #include <math.h>
@@ -33,13 +34,13 @@ struct tracer {
   void *user;
   wn_status status;
   wn_dtype dtype;
-  bool encoder; /* model is one */
-  int32_t held; /* of an encoder's sequence: tokens without padding */
+  bool encoder; /* model is an encoder */
+  int32_t held; /* encoder: tokens of the sequence without padding */
   struct wn_arrays arrays;
-  int64_t *sums;                     /* [T,T] over heads */
+  int64_t *sums;                     /* [T,T] sums over heads */
   float *weights, *head_weights, *F; /* [T,T], [H,T,T] or NULL, [T,T] or NULL */
   void *selections;                  /* [G,T,T] or NULL */
-  const int32_t *evicted_at;         /* of the layer at hand */
+  const int32_t *evicted_at;         /* of the current layer */
   int64_t groups, G;
 };
 
@@ -105,11 +106,27 @@ static wn_status selection_tracer_init(struct tracer *t) {
   const bool selects = c->attention.selective.enabled;
   const int64_t T = t->T, H = c->heads, G = c->attention.selective.per_kv_head ? c->kv_heads : 1;
   const struct wn_array rows[] = {
-      {"sums of weights", !t->encoder, WN_DIMS(T, T), sizeof *t->sums, &t->sums},
-      {"weights", !t->encoder, WN_DIMS(T, T), sizeof *t->weights, &t->weights},
-      {"weights of heads", t->want_heads, WN_DIMS(H, T, T), sizeof *t->head_weights, &t->head_weights},
-      {"F", selects, WN_DIMS(T, T), sizeof *t->F, &t->F},
-      {"selections", selects, WN_DIMS(G, T, T), wn_dtype_size(t->dtype), &t->selections},
+      {.name = "sums of weights",
+       .wanted = !t->encoder,
+       .dims = WN_DIMS(T, T),
+       .element = sizeof *t->sums,
+       .where = &t->sums},
+      {.name = "weights",
+       .wanted = !t->encoder,
+       .dims = WN_DIMS(T, T),
+       .element = sizeof *t->weights,
+       .where = &t->weights},
+      {.name = "weights of heads",
+       .wanted = t->want_heads,
+       .dims = WN_DIMS(H, T, T),
+       .element = sizeof *t->head_weights,
+       .where = &t->head_weights},
+      {.name = "F", .wanted = selects, .dims = WN_DIMS(T, T), .element = sizeof *t->F, .where = &t->F},
+      {.name = "selections",
+       .wanted = selects,
+       .dims = WN_DIMS(G, T, T),
+       .element = wn_dtype_size(t->dtype),
+       .where = &t->selections},
   };
   WN_ARRAYS_LAY(&t->arrays, rows);
   WN_TRY(wn_arrays_check(t->ctx, &t->arrays, "a text of %lld tokens is too long to be shown", (long long)T));
@@ -120,7 +137,7 @@ static void selection_tracer_clear(struct tracer *t) {
   wn_arrays_clear(&t->arrays);
 }
 
-/* *model becomes the one that is looked at: the encoder, where it is asked for. */
+/* Checks the model. With `encoder` *model becomes the model's encoder. */
 static wn_status selection_check(wn_context *ctx, const struct wn_model **model, bool encoder, int64_t T) {
   const wn_model_config *c = &(*model)->config;
   if (encoder && !c->encoder.selective)
@@ -205,10 +222,11 @@ done:
 struct sums {
   wn_selection_mean *mean;
   double *weights, *masked, *last, *F; /* sums, shaped as the mean's */
-  int64_t held;                        /* tokens of the sequence at hand, without padding */
+  int64_t held;                        /* tokens of the current sequence, without padding */
 };
 
-/* Keys that row i of `end` tokens sees, in a mean of an encoder or of a decoder: 0 to this, not included. */
+/* How many keys row i of `end` tokens sees: keys 0 to the returned number, exclusive. Depends on whether the mean is of
+ * an encoder. */
 static int64_t selection_seen(const wn_selection_mean *m, int64_t i, int64_t end) {
   return m->encoder ? end : i + 1;
 }
@@ -231,13 +249,13 @@ static wn_status selection_add_layer(void *user, const wn_selection_layer *layer
   return WN_OK;
 }
 
-/* Tokens of a sequence whose last ones may be padding: those that have neither a target nor one after them. */
+/* Tokens of a sequence without its padding: the last tokens without targets. */
 static int64_t selection_held(const int32_t *targets, int64_t T) {
   while (T > 0 && targets[T - 1] < 0) T--;
   return T;
 }
 
-/* Before a sequence of `held` tokens without padding. Its pairs of each cell. */
+/* Called before a sequence of `held` tokens without padding: counts its pairs in each cell. */
 static void selection_begin_sequence(struct sums *s, int64_t held) {
   wn_selection_mean *m = s->mean;
   s->held = held;
@@ -266,7 +284,7 @@ static void selection_finish(const struct sums *s) {
     m->last[k] = (float)(s->last[k] / (double)m->whole);
 }
 
-/* One block: the struct and its arrays. */
+/* Allocates the struct and its arrays as one block. */
 static wn_status selection_mean_create(wn_context *ctx, const wn_model_config *c, int64_t T, int64_t cell,
                                        wn_selection_mean **out) {
   if (cell < 1) cell = (T + 255) / 256;
@@ -293,17 +311,18 @@ static wn_status selection_mean_create(wn_context *ctx, const wn_model_config *c
   return WN_OK;
 }
 
-/* Sequence b, *held of its T tokens no padding: an encoder's input, where the source has such, or a row of text. */
+/* Reads sequence b: an encoder's input if the source has inputs, else a row of text. *held: how many of its T tokens
+ * are no padding. */
 static wn_status selection_sequence(wn_context *ctx, const wn_data_source *source, bool inputs, uint64_t b, int64_t T,
                                     int32_t *tokens, int32_t *targets, int32_t *held) {
   if (inputs) return wn_data_source_inputs(ctx, source, 0, b, 1, tokens, held);
-  /* Each block is read as one document: what is shown is how far back rows look, by their place in the block. */
+  /* Each block is read as one document, to show how far back rows look by their place in the block. */
   WN_TRY(wn_data_source_batch(ctx, source, 0, b, 1, tokens, targets, NULL));
   *held = (int32_t)selection_held(targets, T);
   return WN_OK;
 }
 
-/* The source has sequences of T tokens for what is looked at. */
+/* Checks that the source's sequences have T tokens. */
 static wn_status selection_source_check(wn_context *ctx, const wn_data_source *source, bool inputs, int64_t T) {
   if (!inputs) return wn_data_source_check(ctx, "mean of selections", source, T, 0);
   if (wn_data_source_input_length(source) == T) return WN_OK;
@@ -344,12 +363,20 @@ wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_d
   const int64_t L = s.mean->layers, size = s.mean->size;
   const bool masked = s.mean->masked != NULL;
   const struct wn_array rows[] = {
-      {"tokens", true, WN_DIMS(T), sizeof *tokens, &tokens},
-      {"targets", true, WN_DIMS(T), sizeof *targets, &targets},
-      {"weights", !o.encoder, WN_DIMS(L, size, size), sizeof *s.weights, &s.weights},
-      {"masked", masked, WN_DIMS(L, size, size), sizeof *s.masked, &s.masked},
-      {"F", masked, WN_DIMS(L, size, size), sizeof *s.F, &s.F},
-      {"last rows", masked, WN_DIMS(L, T), sizeof *s.last, &s.last},
+      {.name = "tokens", .wanted = true, .dims = WN_DIMS(T), .element = sizeof *tokens, .where = &tokens},
+      {.name = "targets", .wanted = true, .dims = WN_DIMS(T), .element = sizeof *targets, .where = &targets},
+      {.name = "weights",
+       .wanted = !o.encoder,
+       .dims = WN_DIMS(L, size, size),
+       .element = sizeof *s.weights,
+       .where = &s.weights},
+      {.name = "masked",
+       .wanted = masked,
+       .dims = WN_DIMS(L, size, size),
+       .element = sizeof *s.masked,
+       .where = &s.masked},
+      {.name = "F", .wanted = masked, .dims = WN_DIMS(L, size, size), .element = sizeof *s.F, .where = &s.F},
+      {.name = "last rows", .wanted = masked, .dims = WN_DIMS(L, T), .element = sizeof *s.last, .where = &s.last},
   };
   WN_TRY_GOTO(WN_ARRAYS_CREATE(ctx, &arrays, "sums of selections", rows), done);
   WN_TRY_GOTO(selection_tracer_init(&t), done);

@@ -1,5 +1,5 @@
-/* How alike two runs select: correlations of their mean 1 - exp(-F), each layer of the one with each of the other.
- * Cost: L^2 passes over the cells. */
+/* How alike two runs select: correlations of their mean 1 - exp(-F), for every pair of layers. Cost: L^2 passes over
+ * the cells. */
 #include "winnow/selection.h"
 
 #include <math.h>
@@ -8,14 +8,15 @@
 #include "base/error.h"
 #include "base/misuse.h"
 
-/* Over the cells on and below the diagonal of layer l of a and layer k of b, or over all, that have pairs in both. */
+/* Compares layer l of a with layer k of b over the cells that have pairs in both, on and below the diagonal (of
+ * encoders over all cells). */
 static void compare_layers(const wn_selection_mean *of_a, int64_t l, const wn_selection_mean *of_b, int64_t k,
                            double *correlation, double *difference) {
   const int64_t size = of_a->size, cells = size * size;
   const float *a = of_a->masked + l * cells, *b = of_b->masked + k * cells;
   double n = 0, mean_a = 0, mean_b = 0, aa = 0, bb = 0, ab = 0, off = 0;
   for (int64_t r = 0; r < size; r++)
-    for (int64_t c = 0; c < (of_a->encoder ? size : r + 1); c++) { /* sums of deviations, as Welford has them */
+    for (int64_t c = 0; c < (of_a->encoder ? size : r + 1); c++) { /* Welford's method */
       const int64_t at = r * size + c;
       if ((of_a->pairs && of_a->pairs[at] == 0) || (of_b->pairs && of_b->pairs[at] == 0)) continue;
       const double x = (double)a[at], y = (double)b[at];

@@ -1,5 +1,5 @@
 /* What selection does on tasks where it is known which tokens a row still needs (winnow/selection.h). Cost: a forward
- * pass a sequence, token by token as it is shown. */
+ * pass per sequence. */
 #include <math.h>
 #include <string.h>
 
@@ -9,18 +9,23 @@
 #include "data/tasks.h"
 #include "winnow/selection.h"
 
-enum { TASK_FREE, TASK_SPENT, TASK_NEEDED, TASK_NAME = 4 }; /* of a token at a row; a name of Variable Assignment */
+enum {
+  TASK_FREE,
+  TASK_SPENT,
+  TASK_NEEDED,
+  TASK_NAME = 4
+}; /* the state of a token for a row; TASK_NAME: it is a variable's name */
 
 struct task_watch {
   const wn_data_config *task;
-  const int32_t *tokens; /* [T] of the sequence at hand */
+  const int32_t *tokens; /* [T] of the current sequence */
   int64_t T;
-  uint8_t *kind; /* [T,T] what token j is at row i */
+  uint8_t *kind; /* [T,T] state of token j for row i */
   float *most;   /* [T,T] the largest F over layers */
   wn_task_selection *r;
 };
 
-/* Assignments 0..n-1 at the query, row 2n: the last to each variable is needed. */
+/* Variable Assignment: assignments 0..n-1 and the query at row 2n. The last assignment to each variable is needed. */
 static void task_assignments(struct task_watch *w) {
   uint8_t *kind = w->kind + (w->T - 1) * w->T;
   for (int64_t i = 0; i + 2 < w->T; i += 2) {
@@ -31,14 +36,14 @@ static void task_assignments(struct task_watch *w) {
   }
 }
 
-/* BOS x1 .. xn EOI x1 .. xn EOS: row n+1+k predicts x(k+1); x1 .. xk have been copied. */
+/* Copy: BOS x1 .. xn EOI x1 .. xn EOS. Row n+1+k predicts x(k+1); x1 .. xk have been copied. */
 static void task_copies(struct task_watch *w) {
   const int64_t n = (w->T - 3) / 2;
   for (int64_t k = 0; k < n; k++)
     for (int64_t j = 1; j <= n; j++) w->kind[(n + 1 + k) * w->T + j] = j <= k ? TASK_SPENT : TASK_NEEDED;
 }
 
-/* Row i, even, predicts the exclusive or of bit i, itself, and the parity before it. */
+/* Parity: an even row i predicts the exclusive or of its own bit and the parity before it. */
 static void task_parities(struct task_watch *w) {
   for (int64_t i = 2; i + 1 < w->T; i += 2)
     for (int64_t j = 1; j < i; j++) w->kind[i * w->T + j] = j == i - 1 ? TASK_NEEDED : TASK_SPENT;
@@ -55,7 +60,7 @@ static void task_add(wn_task_layer *to, uint8_t kind, double masked) {
 static wn_status task_on_layer(void *user, const wn_selection_layer *layer) {
   struct task_watch *w = user;
   for (int64_t i = 0; i < layer->T; i++)
-    for (int64_t j = 1; j < i; j++) { /* a first token is never masked */
+    for (int64_t j = 1; j < i; j++) { /* the first token is never masked */
       const int64_t k = i * layer->T + j;
       if (w->kind[k] == TASK_FREE) continue;
       task_add(&w->r->layer[layer->layer], w->kind[k], -expm1(-(double)layer->F[k]));
@@ -75,11 +80,12 @@ static void task_layer_finish(wn_task_layer *layer) {
   task_share_finish(&layer->spent_names), task_share_finish(&layer->needed_names);
 }
 
-/* One row of the source, without its padding: the positions up to the last that counts, and for Copy the end. */
+/* Analyses one row of the source without its padding: the positions up to the last that counts, for Copy also the
+ * end. */
 static wn_status task_sequence(wn_context *ctx, wn_model *model, struct task_watch *w, const int32_t *targets,
                                int64_t T) {
   while (T > 1 && targets[T - 1] < 0) T--;
-  if (w->task->kind == WN_DATA_COPY) T++; /* EOS follows the last row that predicts */
+  if (w->task->kind == WN_DATA_COPY) T++; /* EOS follows the last predicting row */
   if (w->task->kind == WN_DATA_PARITY) T++;
   w->T = T;
   memset(w->kind, TASK_FREE, (size_t)(T * T));
@@ -119,10 +125,10 @@ wn_status wn_analyze_task_selection(wn_context *ctx, wn_model *model, const wn_d
   int32_t *tokens, *targets;
   struct task_watch w = {.task = task, .r = r};
   const struct wn_array rows[] = {
-      {"tokens", true, WN_DIMS(T), sizeof *tokens, &tokens},
-      {"targets", true, WN_DIMS(T), sizeof *targets, &targets},
-      {"kinds of tokens", true, WN_DIMS(T, T), sizeof *w.kind, &w.kind},
-      {"the largest F", true, WN_DIMS(T, T), sizeof *w.most, &w.most},
+      {.name = "tokens", .wanted = true, .dims = WN_DIMS(T), .element = sizeof *tokens, .where = &tokens},
+      {.name = "targets", .wanted = true, .dims = WN_DIMS(T), .element = sizeof *targets, .where = &targets},
+      {.name = "kinds of tokens", .wanted = true, .dims = WN_DIMS(T, T), .element = sizeof *w.kind, .where = &w.kind},
+      {.name = "the largest F", .wanted = true, .dims = WN_DIMS(T, T), .element = sizeof *w.most, .where = &w.most},
   };
   wn_status status;
   WN_TRY_GOTO(wn_data_source_create(ctx, task, "val", T, (int32_t)c->vocab_size, &source), done);

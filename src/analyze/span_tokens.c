@@ -1,5 +1,5 @@
-/* Dynamic spans token by token (Sukhbaatar et al. 2019, figure 5), taken from the layers of an evaluation in the order
- * of the text, and their means where words begin. Cost: an evaluation; 4 L H bytes a token. */
+/* Dynamic spans token by token (Sukhbaatar et al. 2019, figure 5), recorded from the layers of an evaluation in the
+ * order of the text, and their means where words begin. Cost: an evaluation, and 4 L H bytes per token. */
 #include "analyze/input.h"
 
 #include <string.h>
@@ -15,9 +15,9 @@ struct tokens_watch {
   wn_context *ctx;
   const struct wn_model *model;
   wn_status status;
-  struct wn_batch batch; /* the one at hand */
+  struct wn_batch batch; /* the current one */
   wn_span_tokens *r;
-  int64_t room, first; /* of the arrays; the batch's first token */
+  int64_t room, first; /* capacity of the arrays; number of the batch's first token */
 };
 
 static wn_status tokens_array_grow(wn_context *ctx, int64_t used, int64_t room, size_t element, void **array) {
@@ -130,7 +130,7 @@ wn_status wn_analyze_span_tokens(wn_context *ctx, wn_model *model, const wn_anal
   if (!input->source && !(input->tok && input->text))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "spans of tokens: a text or a token file is needed");
   if (input->options) options = *input->options;
-  options.batch = 1; /* several rows would be stretches of the text in turn */
+  options.batch = 1; /* several sequences would take stretches of the text in turn */
   WN_TRY(wn_alloc(ctx, "spans of tokens", sizeof(wn_span_tokens), &memory));
   wn_span_tokens *r = memory;
   r->layers = c->layers, r->heads = c->heads;

@@ -1,6 +1,6 @@
-/* The spans of a model, what they save in operations and memory. Definitions in winnow/analyze.h. Static spans are
- * parameters. Dynamic ones, z = sigmoid(v.x + b) of each token, are taken from the layers of an evaluation, as the
- * tokens are read: a histogram of BINS bins for each head, and sums for the means. Cost: an evaluation. */
+/* The spans of a model, and what they save in operations and memory (winnow/analyze.h). Static spans are parameters.
+ * Dynamic spans, z = sigmoid(v.x + b) of each token, are recorded from the layers of an evaluation: a histogram of BINS
+ * bins for each head, and sums for the means. Cost: an evaluation. */
 #include "analyze/input.h"
 
 #include <math.h>
@@ -16,24 +16,24 @@
 
 #define BINS 8192
 
-/* Of one head's z over tokens. */
+/* Statistics of one head's z over tokens. */
 struct tally {
   uint64_t bins[BINS], tokens;
-  double sum, keys, least, largest; /* keys: sum of the keys in sight */
+  double sum, keys, least, largest; /* keys: sum of the numbers of visible keys */
 };
 
 struct watch {
   const struct wn_model *model;
   wn_status status;
   struct tally *tally;   /* [L,H] */
-  struct wn_batch batch; /* the one at hand */
+  struct wn_batch batch; /* the current one */
 };
 
 static void span_on_batch(void *user, const struct wn_batch *batch) {
   ((struct watch *)user)->batch = *batch;
 }
 
-/* Keys of a head with ratio z in layer l. */
+/* How many keys a head with ratio z in layer l sees. */
 static double span_keys_of(const wn_model_config *c, int64_t l, double z) {
   const wn_span_config *s = &c->attention.span;
   double keys = fmin(s->limit * z + s->ramp, s->limit);
@@ -71,7 +71,7 @@ static void span_on_layer(void *user, const struct wn_run *run, int64_t l, const
   if (w->status == WN_OK) wn_run_close(run, spans);
 }
 
-/* The ratio below which a share q of the tokens lies: within its bin in proportion. */
+/* The ratio below which a share q of the tokens lies, interpolated within its bin. */
 static double span_quantile(const struct tally *t, double q) {
   const double want = q * (double)t->tokens;
   double before = 0;

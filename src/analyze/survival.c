@@ -1,5 +1,5 @@
-/* Which tokens a cache under a budget keeps, and for how long: from the evictions of an evaluation under each policy.
- * Cost: an evaluation under each policy, and a look at each token's eviction. */
+/* Which tokens a cache under a budget keeps, and for how long, from the evictions of an evaluation under each policy.
+ * Cost: an evaluation per policy, and one step per token's eviction. */
 #include "base/arrays.h"
 #include "analyze/input.h"
 
@@ -19,20 +19,20 @@ struct watch {
   wn_status status;
   struct wn_analysis_batch batch;
   int64_t B, T, L, Hkv;
-  wn_survival_policy *policy; /* the one at work */
-  double *alive, *at_risk;    /* [ages] of it */
-  uint8_t *kept;              /* [rows of the batches,L,Hkv,T] of it: held at the sequence's end */
-  int64_t sequence, room;     /* sequences before this batch; of all */
+  wn_survival_policy *policy; /* the current policy */
+  double *alive, *at_risk;    /* [ages] of the current policy */
+  uint8_t *kept;              /* [room,L,Hkv,T] of the current policy: held at the sequence's end */
+  int64_t sequence, room;     /* sequences so far; sequences that `kept` has room for */
 };
 
 static void survival_on_batch(void *user, const struct wn_batch *batch) {
   struct watch *w = user;
   if (w->status != WN_OK) return;
   wn_analysis_batch_take(&w->batch, batch);
-  w->sequence += w->batch.B; /* counted when they begin: on_attention looks back */
+  w->sequence += w->batch.B; /* counted at the beginning of a batch: on_attention subtracts */
 }
 
-/* The last row of a document that reaches from `first`: what comes after is another's. */
+/* The end of the document of row t in sequence b. */
 static int64_t survival_document_end(const struct watch *w, int64_t b, int64_t t) {
   const int64_t first = wn_analysis_first(&w->batch, b, t);
   int64_t end = t + 1;
@@ -84,7 +84,7 @@ static void survival_on_attention(void *user, const struct wn_run *run, int64_t 
   wn_free(end_of);
 }
 
-/* Of what policy a keeps at the ends of sequences, the share that b keeps too. */
+/* Of the tokens that policy a keeps at the ends of sequences, the share that b keeps too. */
 static double survival_overlap(const uint8_t *a, const uint8_t *b, size_t n) {
   double both = 0, one = 0;
   for (size_t i = 0; i < n; i++) both += a[i] & b[i], one += a[i];
@@ -98,7 +98,7 @@ static wn_status survival_run_policy(wn_context *ctx, wn_model *model, const wn_
   wn_analysis_input under = *input;
   wn_eval_result eval;
   wn_budgets seen = *budgets;
-  seen.cache_positions = false; /* the evictions are the same, and are found before the attention */
+  seen.cache_positions = false; /* the evictions are the same without it */
   options.budgets = &seen;
   under.options = &options;
   w->policy = out, w->sequence = 0;
@@ -121,7 +121,7 @@ wn_status wn_analyze_survival(wn_context *ctx, wn_model *model, const wn_analysi
                               const wn_budgets *const *budgets, int count, wn_survival_report **out) {
   WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_ARRAY(budgets, count), WN_POINTER(out));
   const wn_model_config *c = &model->config;
-  enum { SEQUENCES = 64 }; /* whose ends are compared */
+  enum { SEQUENCES = 64 }; /* the sequences whose ends are compared */
   struct wn_analysis_own own;
   *out = NULL;
   WN_TRY(wn_analysis_read(ctx, &input, &own));
@@ -142,13 +142,29 @@ wn_status wn_analyze_survival(wn_context *ctx, wn_model *model, const wn_analysi
   uint8_t *all = NULL;
   r->r.count = count;
   const struct wn_array report[] = {
-      {"policies", true, WN_DIMS(count), sizeof *r->r.policy, &r->r.policy},
-      {"overlap", true, WN_DIMS(count, count), sizeof *r->r.overlap, &r->r.overlap},
+      {.name = "policies",
+       .wanted = true,
+       .dims = WN_DIMS(count),
+       .element = sizeof *r->r.policy,
+       .where = &r->r.policy},
+      {.name = "overlap",
+       .wanted = true,
+       .dims = WN_DIMS(count, count),
+       .element = sizeof *r->r.overlap,
+       .where = &r->r.overlap},
   };
   const struct wn_array sums[] = {
-      {"alive", true, WN_DIMS(WN_SURVIVAL_AGES), sizeof *w.alive, &w.alive},
-      {"at risk", true, WN_DIMS(WN_SURVIVAL_AGES), sizeof *w.at_risk, &w.at_risk},
-      {"kept", true, WN_DIMS((int64_t)bytes), 1, &all},
+      {.name = "alive",
+       .wanted = true,
+       .dims = WN_DIMS(WN_SURVIVAL_AGES),
+       .element = sizeof *w.alive,
+       .where = &w.alive},
+      {.name = "at risk",
+       .wanted = true,
+       .dims = WN_DIMS(WN_SURVIVAL_AGES),
+       .element = sizeof *w.at_risk,
+       .where = &w.at_risk},
+      {.name = "kept", .wanted = true, .dims = WN_DIMS((int64_t)bytes), .element = 1, .where = &all},
   };
   wn_status status = WN_ARRAYS_CREATE(ctx, &r->arrays, "report of survival", report);
   if (status == WN_OK) status = WN_ARRAYS_CREATE(ctx, &scratch, "sums of survival", sums);

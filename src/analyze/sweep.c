@@ -1,5 +1,5 @@
-/* The sweep over tau: the model under a threshold at each share, evaluated anew; without one; and without context.
- * Cost: an evaluation of the text and a decoding of each task for every share, and two more. */
+/* The sweep over tau: evaluates the model under a threshold at each share, without a threshold, and without context.
+ * Cost: for every share an evaluation of the text and a decoding of each task, and both twice more. */
 #include "analyze/input.h"
 
 #include <math.h>
@@ -76,7 +76,7 @@ static wn_status sweep_tasks(wn_context *ctx, wn_model *model, const wn_sweep_op
   return status;
 }
 
-/* The model as its configuration stands. */
+/* Measures the model with its current configuration. */
 static wn_status sweep_measure(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
                                const wn_sweep_options *o, bool bare, wn_sweep_point *out) {
   const double start = wn_seconds_now();
@@ -95,7 +95,7 @@ static wn_status sweep_points(wn_context *ctx, wn_model *model, const wn_analysi
                               const wn_sweep_options *o, const wn_attention_config *plain, struct sweep_report *r) {
   wn_attention_config attention = *plain;
   const int runs = o->tau_count + 2;
-  attention.window = 1; /* each token sees itself */
+  attention.window = 1; /* each token sees only itself */
   attention.window_layers[0] = 0;
   if (input) WN_TRY(wn_model_set_attention_config(ctx, model, &attention, "without context"));
   WN_TRY(sweep_measure(ctx, model, input, &(wn_sweep_options){0}, true, &r->r.baseline));
@@ -119,7 +119,7 @@ static wn_status sweep_points(wn_context *ctx, wn_model *model, const wn_analysi
   return WN_OK;
 }
 
-/* The optimum by the rule on each metric. */
+/* Finds the optimum for each metric. */
 static void sweep_choose(struct sweep_report *r, bool text, bool tasks) {
   double value[TAUS_MAX];
   const int n = r->r.count;

@@ -1,9 +1,8 @@
 /* ALiBi, attention with linear biases: Press, Smith, Lewis 2022, arXiv 2108.12409, section 3. A head's logits fall with
- * the distance by a slope of its own that is not learned, and the model needs no other positions:
+ * the distance, by a slope of the head that is not learned. The model needs no other positions.
  *   L[h,i,j] = scale * q[h,i] . k[g,j] - slope[h] (i - j),   slope[h] = 2^(-max_bias (h+1) / H),  max_bias 8
- * where H is a power of two. Where it is not, as in the authors' code: the first n heads, n the next smaller power of
- * two, have the slopes of n heads, and the rest have the slopes number 0, 2, 4, ... of 2n heads. Cost: one operation
- * per pair. */
+ * where H is a power of two. Otherwise, as in the authors' code, let n be the next smaller power of two: the first n
+ * heads have the slopes of n heads, the rest have slopes 0, 2, 4, ... of 2n heads. Cost: one operation per pair. */
 #include "attention/registry.h"
 #include "ops/terms.h"
 
@@ -19,10 +18,10 @@ WN_MECHANISM_SETTINGS(alibi)
 #define ALIBI_AT(member) offsetof(struct alibi_settings, member)
 
 static const struct wn_field alibi_fields[] = {
-    {"alibi.enabled", WN_FIELD_BOOL, ALIBI_AT(enabled), 0, 0, NULL,
-     "ALiBi: logits fall linearly with the distance, with one slope per head"},
-    {"alibi.max_bias", WN_FIELD_DOUBLE, ALIBI_AT(max_bias), 1e-3, 1e3, NULL,
-     "the slope of the last head is 2^-max_bias"},
+    WN_KEY("alibi.enabled", BOOL, ALIBI_AT(enabled),
+           "ALiBi: logits fall linearly with the distance, with one slope per head"),
+    WN_KEY("alibi.max_bias", DOUBLE, ALIBI_AT(max_bias), "the slope of the last head is 2^-max_bias", .min = 1e-3,
+           .max = 1e3),
 };
 
 static void alibi_init(wn_attention_config *config) {

@@ -1,9 +1,8 @@
 /* Position biases: Raffel et al. 2020 (T5), section 2.1. One learned number per head and bucket of distances is added
- * to the logit:  L[h,i,j] = scale * q[h,i] . k[g,j] + bias[bucket(i - j)][h]. A bucket for each short distance, then a
- * few on a logarithmic scale up to `farthest`, the last for all beyond (wn_position_bucket in ops/attention.h). One
- * table for all layers of a stack, as in T5. What a head selects with includes it: it is part of L. Cost: an addition a
- * pair.
- */
+ * to the logit: L[h,i,j] = scale * q[h,i] . k[g,j] + bias[bucket(i - j)][h]. Each short distance has a bucket; longer
+ * ones share buckets on a logarithmic scale up to `farthest`; all beyond share the last (wn_position_bucket in
+ * ops/attention.h). One table serves all layers of a stack, as in T5. The bias is part of L and so of the logits by
+ * which a head selects. Cost: an addition per pair. */
 #include "attention/registry.h"
 #include "base/error.h"
 #include "ops/terms.h"
@@ -11,12 +10,11 @@
 #define AT(member) offsetof(wn_attention_config, buckets.member)
 
 static const struct wn_field fields[] = {
-    {"buckets.enabled", WN_FIELD_BOOL, AT(enabled), 0, 0, NULL,
-     "learned position biases per head, shared by the layers"},
-    {"buckets.count", WN_FIELD_INT64, AT(count), 2, 1 << 16, NULL,
-     "buckets of distances; in an encoder half for each direction"},
-    {"buckets.farthest", WN_FIELD_INT64, AT(farthest), 2, 1 << 24, NULL,
-     "distances from here on share the last bucket"},
+    WN_KEY("buckets.enabled", BOOL, AT(enabled), "learned position biases per head, shared by the layers"),
+    WN_KEY("buckets.count", INT64, AT(count), "buckets of distances; in an encoder half for each direction", .min = 2,
+           .max = 1 << 16),
+    WN_KEY("buckets.farthest", INT64, AT(farthest), "distances from here on share the last bucket", .min = 2,
+           .max = 1 << 24),
 };
 
 static void buckets_init(wn_attention_config *config) {
@@ -29,7 +27,8 @@ static bool buckets_is_enabled(const wn_attention_config *config) {
   return config->buckets.enabled;
 }
 
-/* A logarithmic part needs room between the exact distances and the farthest; both ways need half of each. */
+/* The logarithmic buckets need room between the exact distances and `farthest`. Bidirectional attention has half of the
+ * buckets for each direction. */
 static wn_status buckets_check(wn_context *ctx, const char *where, const wn_attention_config *config,
                                const struct wn_attention_shape *shape) {
   (void)shape;
@@ -57,8 +56,15 @@ static int shape_bias(const wn_attention_config *c, const struct wn_attention_di
 }
 
 static const struct wn_mechanism_array arrays[] = {
-    {"bias", WN_ARRAY_SHARED, "position_bias.weight", NULL, shape_bias, WN_F32, WN_ARRAY_AT(bias), WN_ARRAY_AT(dbias),
-     WN_OP_AT(bias.table), WN_OP_AT(bias.dtable), NULL, 0.02, WN_RANGE_ALL, 0, NULL},
+    {.name = "bias",
+     .role = WN_ARRAY_SHARED,
+     .param = "position_bias.weight",
+     .shape = shape_bias,
+     .array = WN_ARRAY_AT(bias),
+     .array_gradient = WN_ARRAY_AT(dbias),
+     .op = WN_OP_AT(bias.table),
+     .op_gradient = WN_OP_AT(bias.dtable),
+     .init_std = 0.02},
 };
 
 static const char *const cases[] = {

@@ -1,4 +1,4 @@
-/* The attention configuration as one JSON object, over the rows of every mechanism. */
+/* The attention configuration as one JSON object, read and written by the field tables of all mechanisms. */
 #include "attention/registry.h"
 #include "base/error.h"
 #include "base/misuse.h"

@@ -1,6 +1,6 @@
-/* Dense attention: the loop without terms. Its choices are the scale, dropout on the weights, and whether rows see
- * later keys: those of an encoder do (Vaswani et al. 2017, section 3.2.3). Such rows take the terms that know no order
- * of rows (WN_TRAIT_OPEN). */
+/* Dense attention: the loop without terms. Its settings are the scale, dropout on the weights, and whether rows see
+ * later keys, as an encoder's do (Vaswani et al. 2017, section 3.2.3). Bidirectional attention takes only terms that do
+ * not depend on an order of rows (WN_TRAIT_OPEN). */
 #include "attention/registry.h"
 #include "base/error.h"
 #include "ops/terms.h"
@@ -8,12 +8,12 @@
 #include <math.h>
 
 static const struct wn_field fields[] = {
-    {"scale", WN_FIELD_DOUBLE, offsetof(wn_attention_config, scale), 0, 1e6, NULL,
-     "factor on q.k; 0: 1/sqrt(head size)"},
-    {"dropout", WN_FIELD_DOUBLE, offsetof(wn_attention_config, dropout), 0, 0.999, NULL,
-     "dropout on the attention weights, in training"},
-    {"bidirectional", WN_FIELD_BOOL, offsetof(wn_attention_config, bidirectional), 0, 0, NULL,
-     "rows see later keys too; for winnow op attention, since a model's encoder always is bidirectional"},
+    WN_KEY("scale", DOUBLE, offsetof(wn_attention_config, scale), "factor on q.k; 0: 1/sqrt(head size)", .min = 0,
+           .max = 1e6),
+    WN_KEY("dropout", DOUBLE, offsetof(wn_attention_config, dropout), "dropout on the attention weights, in training",
+           .min = 0, .max = 0.999),
+    WN_KEY("bidirectional", BOOL, offsetof(wn_attention_config, bidirectional),
+           "rows see later keys too; for winnow op attention, since a model's encoder always is bidirectional"),
 };
 
 static void dense_init(wn_attention_config *config) {

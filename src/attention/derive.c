@@ -1,5 +1,6 @@
-/* Views of an attention call (derive.h). The table first; a view says which sequences, rows, keys and heads it has, and
- * each array's pointer moves by as much as its axes say. Cost: the table once a view, some ninety rows. */
+/* Views of an attention call (derive.h). First the table of fields. A view says which sequences, rows, keys and heads
+ * it has; the pointer of each array then moves along the array's axes. Cost: one pass per view over the table, some
+ * ninety rows. */
 #include "attention/derive.h"
 
 #include <string.h>
@@ -88,7 +89,7 @@ static const struct wn_call_field call_fields[] = {
     ARRAY(relative.dp, WN_CALL_TRAINING, WN_CALL_REAL, ""),
     NUMBER(bias.n, WN_CALL_SELECTION),
     NUMBER(bias.farthest, WN_CALL_SELECTION),
-    ARRAY(bias.table, WN_CALL_SELECTION, WN_CALL_REAL, ""), /* its heads are those of head0, head_step */
+    ARRAY(bias.table, WN_CALL_SELECTION, WN_CALL_REAL, ""), /* its heads are counted by head0 and head_step */
     NUMBER(bias.stride, WN_CALL_SELECTION),
     ARRAY(bias.dtable, WN_CALL_TRAINING, WN_CALL_REAL, ""),
 
@@ -147,7 +148,7 @@ const struct wn_call_field *wn_call_field_at(int i) {
   return i >= 0 && i < wn_call_field_count() ? &call_fields[i] : NULL;
 }
 
-/* What a view begins with and how much of it there is. */
+/* The first sequence, row, key and head of a view, and how many of each it has. */
 struct call_part {
   int64_t b, sequences, row, rows, key, keys, head, heads; /* heads: key-value heads */
 };
@@ -156,8 +157,8 @@ static struct call_part call_whole(const struct wn_attention *a) {
   return (struct call_part){.sequences = a->B, .rows = a->Tq, .keys = a->Tk, .heads = a->Hkv};
 }
 
-/* Elements along an axis. b and r: B and R of dynamic spans, else 1; p and c: P and C where control tokens are those of
- * cache positions, else 1 and the keys. */
+/* Elements along an axis. b and r: B and R of dynamic spans, else 1. p and c: P and C where control tokens are given by
+ * cache position, else 1 and the number of keys. */
 static int64_t call_extent(const struct wn_attention *a, char axis) {
   switch (axis) {
   case 'B':
@@ -231,7 +232,7 @@ static int64_t call_begin(const struct wn_attention *a, const struct call_part *
 
 enum { CALL_AXES = 4 };
 
-/* Of an array, along each of its axes: how many there are, and elements from one to the next. */
+/* The axes of an array: how many entries each has, and the distance from one entry to the next, in elements. */
 struct call_axes {
   int n;
   int64_t extent[CALL_AXES], step[CALL_AXES];
@@ -252,14 +253,14 @@ static struct call_axes call_axes_of(const struct wn_attention *a, const struct 
   return to;
 }
 
-/* Elements from an array's first to the part's first. */
+/* The offset of the part in an array, in elements. */
 static int64_t call_offset(const struct wn_attention *a, const struct wn_call_field *field,
                            const struct call_part *part) {
   const struct call_axes axes = call_axes_of(a, field);
   int64_t offset = 0;
   for (int i = 0; i < axes.n; i++) {
     const int64_t begin = call_begin(a, part, field->axes[i]);
-    if (begin) offset += begin * axes.step[i]; /* a stride of what is not there may be anything */
+    if (begin) offset += begin * axes.step[i]; /* the stride of an axis that is not there may be anything */
   }
   return offset;
 }
@@ -284,7 +285,7 @@ static size_t call_element(const struct wn_attention *a, enum wn_call_element el
   return 1;
 }
 
-/* Without what comes after `most`. */
+/* The call without the fields whose scope comes after `most`. */
 static struct wn_attention call_drop(const struct wn_attention *op, enum wn_call_scope most) {
   struct wn_attention a = *op;
   for (int i = 0; i < wn_call_field_count(); i++)
@@ -292,16 +293,16 @@ static struct wn_attention call_drop(const struct wn_attention *op, enum wn_call
   return a;
 }
 
-/* Rows that begin later keep the steps that the whole call's sizes gave them. */
+/* A view with fewer rows keeps the strides that follow from the whole call's sizes. */
 static void call_keep_steps(const struct wn_attention *op, const struct call_part *part, struct wn_attention *a) {
   const int64_t G = wn_selection_groups(op), P = wn_slot_groups(op);
   a->bias.stride = wn_bias_stride(op);
   if (op->sel.f_in || op->sel.f_out) a->sel.f_stride = wn_selection_stride(op);
   if (op->slots.evicted_at || op->slots.at || op->slots.sums) a->slots.stride = wn_slot_stride(op);
-  /* A sequence's rows stay as far apart as they were. */
+  /* A sequence's rows stay as far apart as in the whole call. */
   if (P > 1) a->slots.groups = part->heads, a->slots.stride = wn_slot_stride(op) * (P / part->heads);
   if (op->sel.on && G > 1) a->sel.groups = part->heads, a->sel.f_stride = wn_selection_stride(op) * (G / part->heads);
-  /* Documents and control tokens have no step of their own. */
+  /* Documents and control tokens have no stride of their own. */
   const bool by_key = op->doc_start || (op->threshold.control && !op->slots.at);
   if (by_key && part->keys != op->Tk && part->sequences > 1) a->B = 0;
 }
@@ -385,7 +386,7 @@ static int call_row_axis(const struct wn_attention *a, const struct wn_call_fiel
   return at ? (int)(at - field->axes) : -1;
 }
 
-/* Copies an array of a call to a contiguous one whose rows before the last `from.extent[rows]` stay as they are. */
+/* Copies an array of a call into the last `from.extent[rows]` rows of a contiguous one; the rows before them stay. */
 static void call_copy_rows(const struct call_axes *from, const char *source, const struct call_axes *to, char *target,
                            int rows, size_t element) {
   int64_t at[CALL_AXES] = {0};
@@ -418,7 +419,11 @@ struct wn_attention wn_attention_with_rows_before(const struct wn_attention *op,
     const struct wn_call_field contiguous = {.axes = field->axes};
     const struct call_axes from = call_axes_of(op, field), to = call_axes_of(&a, &contiguous);
     const size_t element = call_element(op, field->element, dtype);
-    const struct wn_array row = {field->name, true, WN_DIMS(to.extent[0] * to.step[0]), element, &target};
+    const struct wn_array row = {.name = field->name,
+                                 .wanted = true,
+                                 .dims = WN_DIMS(to.extent[0] * to.step[0]),
+                                 .element = element,
+                                 .where = &target};
     wn_arrays_lay(arrays, &row, 1);
     if (target) {
       memset(target, 0, (size_t)row.dims.size[0] * element);

@@ -1,19 +1,19 @@
-/* Exclusive self attention: Zhai. What a head returns is made orthogonal to the row's own value (of its own key-value
- * head), which the residual stream carries anyway:  z = y - gate * (y.v)/|v|^2 v.
- * The optional gate, one number per head, is learned; at 0 the map is the identity. Cost: 4D operations per row and
- * head.
- */
+/* Exclusive self attention: Zhai. A head's output is made orthogonal to the row's own value (of its key-value head),
+ * which the residual stream carries anyway:
+ *   z = y - gate * (y.v)/|v|^2 v
+ *   The optional gate, one number per head, is learned; at 0 outputs stay as they are. Cost: 4D operations per row and
+ *   head. */
 #include "attention/registry.h"
 #include "ops/terms.h"
 
 #define AT(member) offsetof(wn_attention_config, exclusive.member)
 
 static const struct wn_field fields[] = {
-    {"exclusive.enabled", WN_FIELD_BOOL, AT(enabled), 0, 0, NULL, "outputs orthogonal to the token's own value"},
-    {"exclusive.gate", WN_FIELD_BOOL, AT(gate), 0, 0, NULL, "a learned factor per head on what is removed"},
-    {"exclusive.gate_init", WN_FIELD_DOUBLE, AT(gate_init), -10, 10, NULL, "initial value of the gate"},
-    {"exclusive.layers", WN_FIELD_STRING, AT(layers), 0, 64, NULL,
-     "layers that have it: a pattern of 1 and 0, repeated over the layers; empty: all"},
+    WN_KEY("exclusive.enabled", BOOL, AT(enabled), "outputs orthogonal to the token's own value"),
+    WN_KEY("exclusive.gate", BOOL, AT(gate), "a learned factor per head on what is removed"),
+    WN_KEY("exclusive.gate_init", DOUBLE, AT(gate_init), "initial value of the gate", .min = -10, .max = 10),
+    WN_KEY("exclusive.layers", STRING, AT(layers),
+           "layers that have it: a pattern of 1 and 0, repeated over the layers; empty: all", .min = 0, .max = 64),
 };
 
 static void exclusive_init(wn_attention_config *config) {
@@ -51,9 +51,16 @@ static double exclusive_initial(const wn_attention_config *c) {
 }
 
 static const struct wn_mechanism_array arrays[] = {
-    {"gate", WN_ARRAY_PARAMETER, "attn.exclusive_gate", has_gate, shape_gate, WN_F32, WN_ARRAY_AT(gate),
-     WN_ARRAY_AT(dgate), WN_OP_AT(exclusive.gate), WN_OP_AT(exclusive.dgate), exclusive_initial, 0, WN_RANGE_ALL, 0,
-     NULL},
+    {.name = "gate",
+     .role = WN_ARRAY_PARAMETER,
+     .param = "attn.exclusive_gate",
+     .present = has_gate,
+     .shape = shape_gate,
+     .array = WN_ARRAY_AT(gate),
+     .array_gradient = WN_ARRAY_AT(dgate),
+     .op = WN_OP_AT(exclusive.gate),
+     .op_gradient = WN_OP_AT(exclusive.dgate),
+     .init = exclusive_initial},
 };
 
 static const char *const cases[] = {"{\"exclusive\":true}", "{\"exclusive\":{\"gate\":true}}", NULL};

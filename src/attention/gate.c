@@ -1,11 +1,11 @@
 /* Gated attention outputs: Qiu et al. 2025, "Gated Attention for Large Language Models", arXiv 2505.06708, section 2.2,
- * its gate G1 (behind the attention, before the output projection).
- *   g = sigmoid(x w^T)      x: the input of the layer's attention, behind its norm
+ * gate G1 of the paper (after the attention, before the output projection).
+ *   g = sigmoid(x w^T) x: the input of the layer's attention, after its norm
  *   z[h,i] = y[h,i] * g[i,h]
- * "elementwise": a gate for each element of each head, w[H*D,C], the paper's best; "head": one for each head, w[H,C].
- * The gates are of the query token, so that nothing is cached. Cost: 2 C H D (2 C H) operations a token, a pass over y,
- * and in training y once more. Without a bias, as in the paper: at w = 0 outputs are halved, so that no start is
- * without effect. */
+ * "elementwise": a gate for each element of each head, w[H*D,C], the paper's best. "head": one gate for each head,
+ * w[H,C]. Gates come from the query token, so nothing is cached. Cost: 2 C H D (or 2 C H) operations per token and a
+ * pass over y; training keeps one more copy of y. There is no bias, as in the paper. At w = 0 outputs are halved: a
+ * model cannot be adapted so that it starts without effect. */
 #include "attention/registry.h"
 #include "ops/attention.h"
 #include "ops/terms.h"
@@ -20,8 +20,8 @@ WN_MECHANISM_SETTINGS(gate)
 static const char *const gate_names[] = {"off", "head", "elementwise", NULL};
 
 static const struct wn_field gate_fields[] = {
-    {"gate", WN_FIELD_ENUM, offsetof(struct gate_settings, kind), 0, 0, gate_names,
-     "outputs times a sigmoid of the layer's input: one per head, or one per element"},
+    WN_KEY("gate", ENUM, offsetof(struct gate_settings, kind),
+           "outputs times a sigmoid of the layer's input: one per head, or one per element", .names = gate_names),
 };
 
 bool wn_attention_has_gate(const wn_attention_config *config) {
@@ -62,8 +62,14 @@ static void gate_layout(const struct wn_attention_dims *d, struct wn_attention *
 }
 
 static const struct wn_mechanism_array gate_arrays[] = {
-    {"output_gate", WN_ARRAY_INPUT, NULL, gate_is_enabled, shape_output_gate, WN_F32, WN_ARRAY_AT(output_gate),
-     WN_ARRAY_AT(doutput_gate), WN_OP_AT(gate.g), WN_OP_AT(gate.dg), NULL, 0, WN_RANGE_ALL, 0, NULL},
+    {.name = "output_gate",
+     .role = WN_ARRAY_INPUT,
+     .present = gate_is_enabled,
+     .shape = shape_output_gate,
+     .array = WN_ARRAY_AT(output_gate),
+     .array_gradient = WN_ARRAY_AT(doutput_gate),
+     .op = WN_OP_AT(gate.g),
+     .op_gradient = WN_OP_AT(gate.dg)},
 };
 
 static const struct wn_mechanism_input gate_inputs[] = {

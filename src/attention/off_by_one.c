@@ -1,8 +1,8 @@
 /* Softmax off by one: Miller 2023, "Attention is off by one" (evanmiller.org/attention-is-off-by-one.html).
  *   W[h,i,j] = exp(A[h,i,j]) / (1 + sum_j exp(A[h,i,j]))
  * so that a head with nothing to say can say nothing: its weights may sum to less than 1. The 1 is the weight of a key
- * of zeros whose value is zeros, and that is how the operation gets it: a sink that does not learn, with everything
- * that serves sinks (forward, backward, decoding, budgets). Its cost is that of a sink. */
+ * of zeros with a value of zeros. The operation gets it so: as a sink that is not learned, with the code of sinks for
+ * forward, backward, decoding and budgets. Its cost is that of a sink. */
 #include "attention/registry.h"
 #include "base/error.h"
 #include "ops/terms.h"
@@ -13,13 +13,14 @@ struct off_by_one_settings {
 
 WN_MECHANISM_SETTINGS(off_by_one)
 
-/* The key and the value of every key-value head, in either precision. Never written. */
+/* The largest key of zeros, in elements of all key-value heads. The zeros serve as key and value in both precisions and
+ * are never written. */
 enum { OFF_BY_ONE_MOST = 1 << 18 };
 static double off_by_one_zeros[OFF_BY_ONE_MOST];
 
 static const struct wn_field off_by_one_fields[] = {
-    {"off_by_one.enabled", WN_FIELD_BOOL, offsetof(struct off_by_one_settings, enabled), 0, 0, NULL,
-     "1 is added to the softmax's denominator, so that a head may attend to nothing"},
+    WN_KEY("off_by_one.enabled", BOOL, offsetof(struct off_by_one_settings, enabled),
+           "1 is added to the softmax's denominator, so that a head may attend to nothing"),
 };
 
 static bool off_by_one_is_enabled(const wn_attention_config *config) {

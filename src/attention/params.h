@@ -1,5 +1,5 @@
-/* What of the mechanisms' rows (registry.h) a table of parameters speaks of, apart, so that a new member of a row does
- * not rebuild all that has a model. */
+/* The few declarations of registry.h that a model's table of parameters needs. They stand apart so that a new member of
+ * struct wn_mechanism does not recompile everything that includes a model. */
 #ifndef WN_ATTENTION_PARAMS_H
 #define WN_ATTENTION_PARAMS_H
 

@@ -1,4 +1,4 @@
-/* Patterns over the layers: "1110" is on in three layers of four. */
+/* Patterns over the layers: with "1110", repeated, three layers of four are on. */
 #include <string.h>
 
 #include "attention/registry.h"

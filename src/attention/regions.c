@@ -1,9 +1,9 @@
-/* Regions of a call's arrays (regions.h), by the table of its fields (derive.h). */
+/* The memory regions of a call's arrays (regions.h), found with the table of its fields (derive.h). */
 #include "attention/regions.h"
 
 #include <string.h>
 
-/* The field's array and its bytes; 0: none. */
+/* The field's array and its size in bytes; 0: none. */
 static size_t regions_array(const struct wn_attention *op, const struct wn_call_field *field, wn_dtype dtype,
                             enum wn_call_scope most, char **at) {
   *at = NULL;
@@ -35,7 +35,7 @@ static bool regions_writes(const struct wn_call_field *field) {
   return field->scope == WN_CALL_TRAINING;
 }
 
-/* Joins what it shares bytes with. */
+/* Adds an array; regions that share bytes with it become one. */
 static void regions_add(struct wn_call_regions *r, char *at, size_t bytes, bool written) {
   char *end = at + bytes;
   for (int i = 0; i < r->n;) {

@@ -22,7 +22,7 @@ const struct wn_mechanism *wn_mechanism_at(int i) {
   return i >= 0 && i < REGISTRY_ROWS ? mechanisms[i] : i == REGISTRY_ROWS ? wn_mechanism_of_test : NULL;
 }
 
-/* Where a mechanism's settings begin among all. */
+/* The offset of a mechanism's settings among all settings. */
 static size_t registry_settings(const struct wn_mechanism *m) {
   size_t at = 0;
   for (int i = 0; i < wn_mechanism_count() && wn_mechanism_at(i) != m; i++)
@@ -90,14 +90,15 @@ int wn_attention_inputs(const wn_attention_config *config, const struct wn_atten
       const struct wn_mechanism_array *array = registry_array(m, how->array);
       if (!enabled || (array->present && !array->present(config))) continue;
       const int64_t heads = how->heads(config, dims), size = how->size ? how->size(config, dims) : 1;
-      out[n++] = (struct wn_attention_input){slot, how, array, heads, size, heads * size};
+      out[n++] = (struct wn_attention_input){
+          .slot = slot, .how = how, .array = array, .heads = heads, .size = size, .width = heads * size};
     }
   }
   return n;
 }
 
 const char *wn_attention_input_not_cached(const wn_attention_config *config) {
-  const struct wn_attention_dims dims = {1, 1, 1, 1, 1};
+  const struct wn_attention_dims dims = {.B = 1, .T = 1, .H = 1, .Hkv = 1, .D = 1};
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int n = wn_attention_inputs(config, &dims, in);
   for (int i = 0; i < n; i++)
@@ -155,7 +156,7 @@ bool wn_mechanism_use_at(const wn_attention_config *config, int i, int64_t layer
 int wn_attention_slots(const wn_attention_config *config, const wn_attention_arrays *a,
                        wn_attention_slot out[WN_ATTENTION_SLOTS_MAX]) {
   WN_CHECK_OR(0, WN_POINTER(config), WN_POINTER(a), WN_POINTER(out));
-  const struct wn_attention_dims dims = {a->B, a->T, a->H, a->Hkv, a->D};
+  const struct wn_attention_dims dims = {.B = a->B, .T = a->T, .H = a->H, .Hkv = a->Hkv, .D = a->D};
   int n = 0;
   for (int i = 0; i < wn_mechanism_count(); i++) {
     const struct wn_mechanism *m = wn_mechanism_at(i);

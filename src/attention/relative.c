@@ -1,15 +1,15 @@
-/* Relative positions: Shaw, Uszkoreit, Vaswani 2018, as the adaptive-span models use them: one learned vector p[x] for
- * each distance x, shared by all heads and layers, added to the key in the logit: L = scale * q[i] . (k[j] + p[i-j])
- * (Sukhbaatar et al. 2019, section 2.1, equation 1; section 3: one set for all heads).
- * Cost: 2D operations more a pair. */
+/* Relative positions: Shaw, Uszkoreit, Vaswani 2018, as the adaptive-span models use them (Sukhbaatar et al. 2019,
+ * section 2.1, equation 1; section 3: one set for all heads). Each distance x has one learned vector p[x], shared by
+ * all heads and layers, which is added to the key in the logit: L = scale * q[i] . (k[j] + p[i-j]). Cost: 2D more
+ * operations per pair. */
 #include "attention/registry.h"
 #include "ops/terms.h"
 
 static const struct wn_field fields[] = {
-    {"relative.enabled", WN_FIELD_BOOL, offsetof(wn_attention_config, relative.enabled), 0, 0, NULL,
-     "learned vectors for distances, shared by heads and layers"},
-    {"relative.length", WN_FIELD_INT64, offsetof(wn_attention_config, relative.length), 0, 1 << 24, NULL,
-     "distances that have a vector; 0: as many as a layer sees"},
+    WN_KEY("relative.enabled", BOOL, offsetof(wn_attention_config, relative.enabled),
+           "learned vectors for distances, shared by heads and layers"),
+    WN_KEY("relative.length", INT64, offsetof(wn_attention_config, relative.length),
+           "distances that have a vector; 0: as many as a layer sees", .min = 0, .max = 1 << 24),
 };
 
 static void relative_init(wn_attention_config *config) {
@@ -32,14 +32,21 @@ static int shape_p(const wn_attention_config *c, const struct wn_attention_dims 
   return 2;
 }
 
-/* The rows of p where the configuration leaves them open. */
+/* The number of rows of p, where the configuration does not give it. */
 static void relative_layout(const struct wn_attention_dims *d, struct wn_attention *out) {
   if (out->relative.P == 0) out->relative.P = d->T;
 }
 
 static const struct wn_mechanism_array arrays[] = {
-    {"p", WN_ARRAY_SHARED, "relative.weight", NULL, shape_p, WN_F32, WN_ARRAY_AT(p), WN_ARRAY_AT(dp),
-     WN_OP_AT(relative.p), WN_OP_AT(relative.dp), NULL, 0.02, WN_RANGE_ALL, 0, NULL},
+    {.name = "p",
+     .role = WN_ARRAY_SHARED,
+     .param = "relative.weight",
+     .shape = shape_p,
+     .array = WN_ARRAY_AT(p),
+     .array_gradient = WN_ARRAY_AT(dp),
+     .op = WN_OP_AT(relative.p),
+     .op_gradient = WN_OP_AT(relative.dp),
+     .init_std = 0.02},
 };
 
 static const char *const cases[] = {

@@ -1,8 +1,8 @@
-/* One attention call on caller's contiguous arrays: the public operation of winnow/attention.h on the context's
- * backend. What the caller leaves out but the mathematics needs (y, M, the rows' log-sum-exp) is allocated once, in the
- * plan; running it allocates nothing. Memory in addition to the caller's: B*H*T numbers for the log-sum-exp, B*T for M,
- * and the backend's scratch. Where the backend's memory is not the host's, arrays go there and come back with every
- * run, or stay there until they are taken (wn_attention_plan_put): as much memory again. */
+/* One attention call on the caller's contiguous arrays: the public operation of winnow/attention.h on the context's
+ * backend. Arrays that the caller leaves out but the computation needs (y, M, the rows' log-sum-exp) are allocated
+ * once, in the plan; running it allocates nothing. Memory beyond the caller's: B*H*T numbers for the log-sum-exp, B*T
+ * for M, and the backend's scratch. If the backend's memory is not the host's, the plan holds a copy of all arrays
+ * there: each run copies them there and back, or they stay until they are taken (wn_attention_plan_put). */
 #include <string.h>
 
 #include "attention/regions.h"
@@ -22,13 +22,14 @@ struct wn_attention_plan {
   bool backward, forward_done, stays;
   wn_attention_config config;
   wn_attention_arrays arrays;
-  void *y, *lse, *M, *dM, *cut, *dot, *ungated, *scratch; /* the plan's own; y and M only where the caller gave none */
-  struct wn_call_regions regions; /* of the arrays in the backend's memory, which is not the host's */
+  void *y, *lse, *M, *dM, *cut, *dot, *ungated,
+      *scratch;                   /* allocated by the plan; y and M only if the caller gave none */
+  struct wn_call_regions regions; /* the arrays' copies in the backend's memory, if that is not the host's */
   void *there;
-  struct wn_attention op_there; /* op with its arrays in the backend's memory; the host's: op */
-  void *sum;                    /* [1] double, in the backend's memory: of L_mem */
+  struct wn_attention op_there; /* op with its arrays in the backend's memory; on the host op itself */
+  void *sum;                    /* [1] double: the sum of L_mem, in the backend's memory */
   void *counts_there;
-  const int32_t *counts; /* [B] row_count, room for it there, and where L_mem reads it */
+  const int32_t *counts; /* [B] row_count; its copy's place on the backend; where L_mem reads it */
 };
 
 static struct wn_stride heads_first(int64_t heads, int64_t T, int64_t D) {
@@ -41,7 +42,8 @@ static void *array_at(const wn_attention_arrays *a, size_t offset) {
   return p;
 }
 
-/* Each mechanism's arrays: inputs must be there where it is in force, and nothing may be asked of one that is not. */
+/* Checks each mechanism's arrays: if it is on, its inputs must be given; if it is off, none of its results may be asked
+ * for. */
 static wn_status check_mechanisms(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *a) {
   for (int i = 0; i < wn_mechanism_count(); i++) {
     const struct wn_mechanism *m = wn_mechanism_at(i);
@@ -108,10 +110,10 @@ static void fill_operation(const wn_context *ctx, const wn_attention_config *con
   op->key_count = a->key_count;
   op->dy = a->dy, op->dq = a->dq, op->dk = a->dk, op->dv = a->dv;
   wn_attention_terms(config, -1, a->D, op);
-  op->dropout.p = 0; /* training's: a public call has no seed for it */
+  op->dropout.p = 0; /* only training drops weights; a public call has no seed */
   op->sel.dead_share = ctx->dead_keys;
   op->threshold.control = a->control;
-  const struct wn_attention_dims dims = {a->B, a->T, a->H, a->Hkv, a->D};
+  const struct wn_attention_dims dims = {.B = a->B, .T = a->T, .H = a->H, .Hkv = a->Hkv, .D = a->D};
   for (int i = 0; i < wn_mechanism_count(); i++) {
     const struct wn_mechanism *m = wn_mechanism_at(i);
     if (!m->is_enabled(config)) continue;
@@ -135,11 +137,11 @@ wn_status wn_attention_call(wn_context *ctx, const wn_attention_config *config, 
   return WN_OK;
 }
 
-/* Gradients of parameters are added to by the operation; a public call gives them alone. */
+/* The operation adds to gradients of parameters; a public call returns them alone, so they begin at zero. */
 static wn_status clear_parameter_gradients(const wn_attention_plan *p) {
   const wn_attention_arrays *a = &p->arrays;
   const struct wn_memory *memory = p->exec.backend->memory;
-  const struct wn_attention_dims dims = {a->B, a->T, a->H, a->Hkv, a->D};
+  const struct wn_attention_dims dims = {.B = a->B, .T = a->T, .H = a->H, .Hkv = a->Hkv, .D = a->D};
   for (int i = 0; i < wn_mechanism_count(); i++) {
     const struct wn_mechanism *m = wn_mechanism_at(i);
     for (int k = 0; m->is_enabled(&p->config) && k < m->array_count; k++) {
@@ -223,8 +225,8 @@ wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *c
       p->op.sel.dM = p->dM;
     }
   }
-  /* The dispatch checks at each call; here it must come before the scratch is sized from these numbers. What it reads
-   * is on the host. */
+  /* The dispatch checks every call. Here the check must come before the scratch is sized from these numbers. It reads
+   * arrays on the host. */
   struct wn_exec host = p->exec;
   host.backend = wn_backend_beside(ctx, p->exec.backend);
   WN_TRY_GOTO(wn_check_attention(&p->exec, &p->op, p->backward), fail);
@@ -245,7 +247,7 @@ fail:
   return status;
 }
 
-/* The caller's arrays go to the backend, but where they are the backend's or stay there. */
+/* Copies the caller's arrays to the backend, unless they are there already. */
 static wn_status plan_show(const wn_attention_plan *p) {
   const struct wn_memory *memory = p->exec.backend->memory;
   if (memory->host || p->stays) return WN_OK;

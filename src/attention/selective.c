@@ -1,11 +1,11 @@
 /* Selective attention: Leviathan, Kalman, Matias, arXiv 2410.02703.
  *   S[i,j] = g relu(L[head,i,j]) for first < j < i, else 0;  F[i,j] = sum over rows k < i of S[k,j];  A = L - F
- *   open rows (an encoder's): 1 <= j < n, j != i, and F[i,j] = sum over rows k != i (docs/selective-attention.md)
+ *   bidirectional (an encoder): 1 <= j < n, j != i, and F[i,j] = sum over rows k != i (docs/selective-attention.md)
  *   L_mem:  eps * max_i M[i] / n,  M[i] = i + 1 - first - sum_j min(F[i,j], tau) / tau     (equation 2)
  *           over the n tokens of a document (ops.h)
  * Each choice that the paper ablates (section 3.2, 3.3, appendix A.2 to A.4) is one key. The strength g, 1 in the
- * paper, is for models that were trained without selection (docs/adapt.md): F is linear in it, and at 0 attention is
- * dense. Its gradient is the sum of dS relu(L). One multiplication a pair. */
+ * paper, is for models that were trained without selection (docs/adapt.md): F is linear in g, and at 0 attention is
+ * dense. The gradient of g is the sum of dS relu(L). Cost: one multiplication per pair. */
 #include "attention/registry.h"
 #include "base/error.h"
 #include "ops/terms.h"
@@ -15,25 +15,23 @@
 static const char *const strength_names[] = {"fixed", "learned", "scheduled", NULL};
 
 static const struct wn_field fields[] = {
-    {"selective.enabled", WN_FIELD_BOOL, AT(enabled), 0, 0, NULL,
-     "selective attention: tokens mask earlier tokens for later ones"},
-    {"selective.head", WN_FIELD_INT, AT(head), 0, 65535, NULL, "the head whose logits select"},
-    {"selective.relu", WN_FIELD_BOOL, AT(relu), 0, 0, NULL, "only positive logits select"},
-    {"selective.protect_first", WN_FIELD_BOOL, AT(protect_first), 0, 0, NULL,
-     "a document's first token is never selected"},
-    {"selective.protect_self", WN_FIELD_BOOL, AT(protect_self), 0, 0, NULL, "a token does not select itself"},
-    {"selective.shift", WN_FIELD_BOOL, AT(shift), 0, 0, NULL, "a row's selections act from the next row on"},
-    {"selective.bilinear", WN_FIELD_BOOL, AT(bilinear), 0, 0, NULL,
-     "selection from its own projections instead of a head's logits"},
-    {"selective.per_kv_head", WN_FIELD_BOOL, AT(per_kv_head), 0, 0, NULL,
-     "one selection for each key-value head instead of one per layer"},
-    {"selective.strength", WN_FIELD_ENUM, AT(strength), 0, 0, strength_names,
-     "factor of selections: 1, learned from 0, or rising from 0 to 1 in training"},
-    {"selective.negligible", WN_FIELD_FORMER, 0, 0x1p-24, 0, NULL,
-     "dead-key skipping is a setting of the run; WINNOW_DEAD_KEYS=0 turns it off"},
-    {"selective.mem.enabled", WN_FIELD_BOOL, AT(mem.enabled), 0, 0, NULL, "the loss term L_mem"},
-    {"selective.mem.eps", WN_FIELD_DOUBLE, AT(mem.eps), 0, 1e6, NULL, "coefficient of L_mem"},
-    {"selective.mem.tau", WN_FIELD_DOUBLE, AT(mem.tau), 1e-6, 1e6, NULL, "F from which on a token counts as evicted"},
+    WN_KEY("selective.enabled", BOOL, AT(enabled), "selective attention: tokens mask earlier tokens for later ones"),
+    WN_KEY("selective.head", INT, AT(head), "the head whose logits select", .min = 0, .max = 65535),
+    WN_KEY("selective.relu", BOOL, AT(relu), "only positive logits select"),
+    WN_KEY("selective.protect_first", BOOL, AT(protect_first), "a document's first token is never selected"),
+    WN_KEY("selective.protect_self", BOOL, AT(protect_self), "a token does not select itself"),
+    WN_KEY("selective.shift", BOOL, AT(shift), "a row's selections act from the next row on"),
+    WN_KEY("selective.bilinear", BOOL, AT(bilinear), "selection from its own projections instead of a head's logits"),
+    WN_KEY("selective.per_kv_head", BOOL, AT(per_kv_head),
+           "one selection for each key-value head instead of one per layer"),
+    WN_KEY("selective.strength", ENUM, AT(strength),
+           "factor of selections: 1, learned from 0, or rising from 0 to 1 in training", .names = strength_names),
+    WN_KEY("selective.negligible", FORMER, 0,
+           "dead-key skipping is a setting of the run; WINNOW_DEAD_KEYS=0 turns it off", .min = 0x1p-24),
+    WN_KEY("selective.mem.enabled", BOOL, AT(mem.enabled), "the loss term L_mem"),
+    WN_KEY("selective.mem.eps", DOUBLE, AT(mem.eps), "coefficient of L_mem", .min = 0, .max = 1e6),
+    WN_KEY("selective.mem.tau", DOUBLE, AT(mem.tau), "F from which on a token counts as evicted", .min = 1e-6,
+           .max = 1e6),
 };
 
 static void selective_init(wn_attention_config *config) {
@@ -55,7 +53,7 @@ static bool selective_is_enabled(const wn_attention_config *config) {
 static wn_status check(wn_context *ctx, const char *where, const wn_attention_config *config,
                        const struct wn_attention_shape *shape) {
   const wn_selective_config *s = &config->selective;
-  if (!s->enabled) return WN_OK; /* its other keys may stay: one switch turns the whole of it off */
+  if (!s->enabled) return WN_OK; /* its other keys may keep their values: `enabled` turns off all of it */
   const int64_t heads = s->per_kv_head && shape->kv_heads > 0 ? shape->heads / shape->kv_heads : shape->heads;
   if (s->head < 0 || (heads > 0 && s->head >= heads))
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: selective.head is %d; with %lld heads%s it must be between 0 and %lld",
@@ -96,7 +94,7 @@ static bool has_strength(const wn_attention_config *c) {
 static bool selective_has_mem(const wn_attention_config *c) {
   return c->selective.mem.enabled;
 }
-/* With one selection a layer its dimension is left out. */
+/* The dimension G is left out where a layer has one selection. */
 static int shape_select(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t shape[4]) {
   int n = 0;
   shape[n++] = d->B, shape[n++] = d->T;
@@ -134,19 +132,46 @@ static bool is_scheduled(const wn_attention_config *c) {
 }
 
 static const struct wn_mechanism_array arrays[] = {
-    {"sq", WN_ARRAY_INPUT, NULL, has_bilinear, shape_select, WN_F32, WN_ARRAY_AT(sq), WN_ARRAY_AT(dsq),
-     WN_OP_AT(sel.sq), WN_OP_AT(dsq), NULL, 0, WN_RANGE_ALL, 0, NULL},
-    {"sk", WN_ARRAY_INPUT, NULL, has_bilinear, shape_select, WN_F32, WN_ARRAY_AT(sk), WN_ARRAY_AT(dsk),
-     WN_OP_AT(sel.sk), WN_OP_AT(dsk), NULL, 0, WN_RANGE_ALL, 0, NULL},
-    {"strength", WN_ARRAY_PARAMETER, "attn.select_strength", has_strength, shape_strength, WN_F32,
-     WN_ARRAY_AT(strength), WN_ARRAY_AT(dstrength), WN_OP_AT(sel.strength), WN_OP_AT(sel.dstrength), NULL, 0,
-     WN_RANGE_POSITIVE, 0, is_scheduled},
-    {"F", WN_ARRAY_RESULT, NULL, NULL, shape_F, WN_F32, WN_ARRAY_AT(F), 0, WN_OP_AT(sel.F), 0, NULL, 0, WN_RANGE_ALL, 0,
-     NULL},
-    {"M", WN_ARRAY_RESULT, NULL, selective_has_mem, shape_M, WN_F32, WN_ARRAY_AT(M), 0, WN_OP_AT(sel.M), 0, NULL, 0,
-     WN_RANGE_ALL, 0, NULL},
-    {"mem_loss", WN_ARRAY_RESULT, NULL, selective_has_mem, shape_one, WN_F64, WN_ARRAY_AT(mem_loss), 0, 0, 0, NULL, 0,
-     WN_RANGE_ALL, 0, NULL},
+    {.name = "sq",
+     .role = WN_ARRAY_INPUT,
+     .present = has_bilinear,
+     .shape = shape_select,
+     .array = WN_ARRAY_AT(sq),
+     .array_gradient = WN_ARRAY_AT(dsq),
+     .op = WN_OP_AT(sel.sq),
+     .op_gradient = WN_OP_AT(dsq)},
+    {.name = "sk",
+     .role = WN_ARRAY_INPUT,
+     .present = has_bilinear,
+     .shape = shape_select,
+     .array = WN_ARRAY_AT(sk),
+     .array_gradient = WN_ARRAY_AT(dsk),
+     .op = WN_OP_AT(sel.sk),
+     .op_gradient = WN_OP_AT(dsk)},
+    {.name = "strength",
+     .role = WN_ARRAY_PARAMETER,
+     .param = "attn.select_strength",
+     .present = has_strength,
+     .shape = shape_strength,
+     .array = WN_ARRAY_AT(strength),
+     .array_gradient = WN_ARRAY_AT(dstrength),
+     .op = WN_OP_AT(sel.strength),
+     .op_gradient = WN_OP_AT(sel.dstrength),
+     .range = WN_RANGE_POSITIVE,
+     .is_scheduled = is_scheduled},
+    {.name = "F", .role = WN_ARRAY_RESULT, .shape = shape_F, .array = WN_ARRAY_AT(F), .op = WN_OP_AT(sel.F)},
+    {.name = "M",
+     .role = WN_ARRAY_RESULT,
+     .present = selective_has_mem,
+     .shape = shape_M,
+     .array = WN_ARRAY_AT(M),
+     .op = WN_OP_AT(sel.M)},
+    {.name = "mem_loss",
+     .role = WN_ARRAY_RESULT,
+     .present = selective_has_mem,
+     .shape = shape_one,
+     .dtype = WN_F64,
+     .array = WN_ARRAY_AT(mem_loss)},
 };
 
 static int64_t selective_groups(const wn_attention_config *c, const struct wn_attention_dims *d) {

@@ -1,11 +1,11 @@
-/* Learned sinks: n key-value pairs a layer and key-value head that every row sees in addition to its context, so that a
- * head with nothing to say has where to look. No mask, selection or span acts on them. */
+/* Learned sinks: n learned keys and values for each layer and key-value head, which every row sees in addition to its
+ * context. They take the weight of a head that has nothing to attend to. No mask, selection or span acts on them. */
 #include "attention/registry.h"
 #include "ops/terms.h"
 
 static const struct wn_field fields[] = {
-    {"sinks", WN_FIELD_INT64, offsetof(wn_attention_config, sinks), 0, 65536, NULL,
-     "learned key-value pairs per layer"},
+    WN_KEY("sinks", INT64, offsetof(wn_attention_config, sinks), "learned key-value pairs per layer", .min = 0,
+           .max = 65536),
 };
 
 static void sinks_init(wn_attention_config *config) {
@@ -27,10 +27,24 @@ static int shape(const wn_attention_config *c, const struct wn_attention_dims *d
 }
 
 static const struct wn_mechanism_array arrays[] = {
-    {"sink_k", WN_ARRAY_PARAMETER, "attn.sink_k", NULL, shape, WN_F32, WN_ARRAY_AT(sink_k), WN_ARRAY_AT(dsink_k),
-     WN_OP_AT(sinks.k), WN_OP_AT(sinks.dk), NULL, 0.02, WN_RANGE_ALL, 0, NULL},
-    {"sink_v", WN_ARRAY_PARAMETER, "attn.sink_v", NULL, shape, WN_F32, WN_ARRAY_AT(sink_v), WN_ARRAY_AT(dsink_v),
-     WN_OP_AT(sinks.v), WN_OP_AT(sinks.dv), NULL, 0.02, WN_RANGE_ALL, 0, NULL},
+    {.name = "sink_k",
+     .role = WN_ARRAY_PARAMETER,
+     .param = "attn.sink_k",
+     .shape = shape,
+     .array = WN_ARRAY_AT(sink_k),
+     .array_gradient = WN_ARRAY_AT(dsink_k),
+     .op = WN_OP_AT(sinks.k),
+     .op_gradient = WN_OP_AT(sinks.dk),
+     .init_std = 0.02},
+    {.name = "sink_v",
+     .role = WN_ARRAY_PARAMETER,
+     .param = "attn.sink_v",
+     .shape = shape,
+     .array = WN_ARRAY_AT(sink_v),
+     .array_gradient = WN_ARRAY_AT(dsink_v),
+     .op = WN_OP_AT(sinks.v),
+     .op_gradient = WN_OP_AT(sinks.dv),
+     .init_std = 0.02},
 };
 
 static const char *const cases[] = {"{\"sinks\":3}", "{\"sinks\":1}", NULL};

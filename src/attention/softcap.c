@@ -1,7 +1,7 @@
 /* Soft-capping of attention logits: Gemma 2, arXiv 2408.00118, section 2 (after Bello et al. 2016):
  *   L = cap tanh(L / cap),   dL = (1 - (L_capped / cap)^2) dL_capped
- * so that no logit leaves (-cap, cap). The selecting logits are capped as well. Cost: one tanh per pair, about twenty
- * operations, after Cephes: an odd polynomial below 0.625, 1 - 2 / (exp(2x) + 1) above. */
+ * so that every logit lies in (-cap, cap), also those by which a head selects. Cost: one tanh per pair, about twenty
+ * operations. tanh is computed as in Cephes: an odd polynomial below 0.625, 1 - 2 / (exp(2x) + 1) above. */
 #include "attention/registry.h"
 #include "base/error.h"
 #include "ops/terms.h"
@@ -13,8 +13,8 @@ struct softcap_settings {
 };
 
 static const struct wn_field softcap_fields[] = {
-    {"softcap.cap", WN_FIELD_DOUBLE, offsetof(struct softcap_settings, cap), 0, 1e9, NULL,
-     "attention logits L become cap*tanh(L/cap); 0: off"},
+    WN_KEY("softcap.cap", DOUBLE, offsetof(struct softcap_settings, cap),
+           "attention logits L become cap*tanh(L/cap); 0: off", .min = 0, .max = 1e9),
 };
 
 WN_MECHANISM_SETTINGS(softcap)
@@ -31,7 +31,7 @@ static wn_status softcap_check(wn_context *ctx, const char *where, const wn_atte
   return wn_fail(ctx, WN_ERR_CONFIG, "%s: softcap.cap is %g; expected 0 or at least %g", where, cap, WN_SOFTCAP_LEAST);
 }
 
-/* exp of 0 <= x <= 20. */
+/* exp(x) for 0 <= x <= 20. */
 static inline __attribute__((always_inline)) float softcap_exp(float x) {
   const float round = 12582912.0f, k = x * 1.44269504f + round - round;
   const float r = x - k * 0.693359375f + k * 2.12194440e-4f;

@@ -1,7 +1,7 @@
 /* Adaptive and dynamic span: Sukhbaatar, Grave, Bojanowski, Joulin, ACL 2019 (section 2.2).
  *   m(x) = clamp((ramp + limit*z - x)/ramp, 0, 1),  W[i,j] = m(i-j) exp(A[i,j]) / sum over j of the same
- * one ratio z per head, learned, between 0 and 1; or z = sigmoid(v.x + b) of each token (dynamic). Keys where m = 0 are
- * not seen at all: what lies beyond a head's span costs nothing. */
+ * z is one learned ratio per head, between 0 and 1, or z = sigmoid(v.x + b) of each token (dynamic). Keys where m = 0
+ * are skipped: what lies beyond a head's span costs nothing. */
 #include "attention/registry.h"
 #include "base/error.h"
 #include "ops/terms.h"
@@ -9,15 +9,15 @@
 #define AT(member) offsetof(wn_attention_config, span.member)
 
 static const struct wn_field fields[] = {
-    {"span.enabled", WN_FIELD_BOOL, AT(enabled), 0, 0, NULL, "each head learns how far back it looks"},
-    {"span.dynamic", WN_FIELD_BOOL, AT(dynamic), 0, 0, NULL, "spans computed from each token's input"},
-    {"span.exclude_self", WN_FIELD_BOOL, AT(exclude_self), 0, 0, NULL,
-     "a token does not attend to itself (Sukhbaatar et al. 2019, equations 2 and 3)"},
-    {"span.limit", WN_FIELD_DOUBLE, AT(limit), 1, 1e9, NULL, "longest span in tokens"},
-    {"span.ramp", WN_FIELD_DOUBLE, AT(ramp), 1e-3, 1e6, NULL, "tokens over which the mask falls from 1 to 0"},
-    {"span.init", WN_FIELD_DOUBLE, AT(init), 0, 1, NULL, "initial span as a share of the limit"},
-    {"span.loss", WN_FIELD_DOUBLE, AT(loss), 0, 1e6, NULL,
-     "coefficient of the mean span, in tokens, in the loss of a layer"},
+    WN_KEY("span.enabled", BOOL, AT(enabled), "each head learns how far back it looks"),
+    WN_KEY("span.dynamic", BOOL, AT(dynamic), "spans computed from each token's input"),
+    WN_KEY("span.exclude_self", BOOL, AT(exclude_self),
+           "a token does not attend to itself (Sukhbaatar et al. 2019, equations 2 and 3)"),
+    WN_KEY("span.limit", DOUBLE, AT(limit), "longest span in tokens", .min = 1, .max = 1e9),
+    WN_KEY("span.ramp", DOUBLE, AT(ramp), "tokens over which the mask falls from 1 to 0", .min = 1e-3, .max = 1e6),
+    WN_KEY("span.init", DOUBLE, AT(init), "initial span as a share of the limit", .min = 0, .max = 1),
+    WN_KEY("span.loss", DOUBLE, AT(loss), "coefficient of the mean span, in tokens, in the loss of a layer", .min = 0,
+           .max = 1e6),
 };
 
 static void span_init(wn_attention_config *config) {
@@ -64,10 +64,26 @@ static void span_layout(const struct wn_attention_dims *d, struct wn_attention *
 }
 
 static const struct wn_mechanism_array arrays[] = {
-    {"z", WN_ARRAY_PARAMETER, "attn.span", is_static, shape_z, WN_F32, WN_ARRAY_AT(z), WN_ARRAY_AT(dz),
-     WN_OP_AT(span.z), WN_OP_AT(span.dz), initial, 0, WN_RANGE_RATIO, 1, NULL},
-    {"zt", WN_ARRAY_INPUT, NULL, is_dynamic, shape_zt, WN_F32, WN_ARRAY_AT(zt), WN_ARRAY_AT(dzt), WN_OP_AT(span.z),
-     WN_OP_AT(span.dz), NULL, 0, WN_RANGE_ALL, 0, NULL},
+    {.name = "z",
+     .role = WN_ARRAY_PARAMETER,
+     .param = "attn.span",
+     .present = is_static,
+     .shape = shape_z,
+     .array = WN_ARRAY_AT(z),
+     .array_gradient = WN_ARRAY_AT(dz),
+     .op = WN_OP_AT(span.z),
+     .op_gradient = WN_OP_AT(span.dz),
+     .init = initial,
+     .range = WN_RANGE_RATIO,
+     .neutral = 1},
+    {.name = "zt",
+     .role = WN_ARRAY_INPUT,
+     .present = is_dynamic,
+     .shape = shape_zt,
+     .array = WN_ARRAY_AT(zt),
+     .array_gradient = WN_ARRAY_AT(dzt),
+     .op = WN_OP_AT(span.z),
+     .op_gradient = WN_OP_AT(span.dz)},
 };
 
 static int64_t span_heads(const wn_attention_config *c, const struct wn_attention_dims *d) {

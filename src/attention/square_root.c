@@ -1,16 +1,16 @@
-/* Square-root mask: Fernandez, Unsal, "How Much Attention is 'All You Need'?": a row sees its last `buffer` keys, and
- * from the buffer's end back the keys at distances floor((m/density)^2), m = 1, 2, ...: about density*sqrt(T) of them.
- */
+/* Square-root mask: Fernandez, Unsal, "How Much Attention is 'All You Need'?". A row sees its last `buffer` keys, and
+ * further back the keys at distances floor((m/density)^2), m = 1, 2, ..., from the buffer's end: about density*sqrt(T)
+ * keys. */
 #include "attention/registry.h"
 #include "ops/terms.h"
 
 static const struct wn_field fields[] = {
-    {"sqrt.enabled", WN_FIELD_BOOL, offsetof(wn_attention_config, root.enabled), 0, 0, NULL,
-     "recent keys, then keys at square distances"},
-    {"sqrt.buffer", WN_FIELD_INT64, offsetof(wn_attention_config, root.buffer), 1, 1 << 30, NULL,
-     "recent keys, all seen"},
-    {"sqrt.density", WN_FIELD_DOUBLE, offsetof(wn_attention_config, root.density), 1e-3, 1e3, NULL,
-     "keys per square distance"},
+    WN_KEY("sqrt.enabled", BOOL, offsetof(wn_attention_config, root.enabled),
+           "recent keys, then keys at square distances"),
+    WN_KEY("sqrt.buffer", INT64, offsetof(wn_attention_config, root.buffer), "recent keys, all seen", .min = 1,
+           .max = 1 << 30),
+    WN_KEY("sqrt.density", DOUBLE, offsetof(wn_attention_config, root.density), "keys per square distance", .min = 1e-3,
+           .max = 1e3),
 };
 
 static void square_root_init(wn_attention_config *config) {

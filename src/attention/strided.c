@@ -4,8 +4,8 @@
 #include "ops/terms.h"
 
 static const struct wn_field fields[] = {
-    {"strided", WN_FIELD_INT64, offsetof(wn_attention_config, strided), 0, 1 << 30, NULL,
-     "n: a row sees its last n keys and every n-th before; 0: all"},
+    WN_KEY("strided", INT64, offsetof(wn_attention_config, strided),
+           "n: a row sees its last n keys and every n-th before; 0: all", .min = 0, .max = 1 << 30),
 };
 
 static void strided_init(wn_attention_config *config) {

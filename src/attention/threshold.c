@@ -1,14 +1,14 @@
-/* Meaningful attention: Fernandez, Unsal, "How Much Attention is 'All You Need'?": each row keeps the fewest content
- * keys whose weights together reach tau of the content's weight, heaviest first; control keys are always kept; the
- * kept weights are normalised again. The counts say how many keys a row needs. */
+/* Meaningful attention: Fernandez, Unsal, "How Much Attention is 'All You Need'?". Each row keeps the fewest content
+ * keys, largest weights first, that together reach the share tau of the weight of all content keys. Control keys are
+ * always kept. The kept weights are normalised again. The counts say how many keys a row needs. */
 #include "attention/registry.h"
 #include "ops/terms.h"
 
 static const struct wn_field fields[] = {
-    {"threshold.enabled", WN_FIELD_BOOL, offsetof(wn_attention_config, threshold.enabled), 0, 0, NULL,
-     "a row keeps the fewest keys whose attention weights reach tau"},
-    {"threshold.tau", WN_FIELD_DOUBLE, offsetof(wn_attention_config, threshold.tau), 1e-6, 1, NULL,
-     "share of the attention weights on content that is kept"},
+    WN_KEY("threshold.enabled", BOOL, offsetof(wn_attention_config, threshold.enabled),
+           "a row keeps the fewest keys whose attention weights reach tau"),
+    WN_KEY("threshold.tau", DOUBLE, offsetof(wn_attention_config, threshold.tau),
+           "share of the attention weights on content that is kept", .min = 1e-6, .max = 1),
 };
 
 static void threshold_init(wn_attention_config *config) {
@@ -34,8 +34,12 @@ static int shape_count(const wn_attention_config *c, const struct wn_attention_d
 }
 
 static const struct wn_mechanism_array arrays[] = {
-    {"count", WN_ARRAY_RESULT, NULL, NULL, shape_count, WN_I32, offsetof(wn_attention_arrays, count), 0,
-     offsetof(struct wn_attention, threshold.count), 0, NULL, 0, WN_RANGE_ALL, 0, NULL},
+    {.name = "count",
+     .role = WN_ARRAY_RESULT,
+     .shape = shape_count,
+     .dtype = WN_I32,
+     .array = offsetof(wn_attention_arrays, count),
+     .op = offsetof(struct wn_attention, threshold.count)},
 };
 
 static const char *const cases[] = {"{\"threshold\":{\"tau\":0.75}}", "{\"threshold\":{\"tau\":0.3}}", NULL};

@@ -1,13 +1,14 @@
-/* A window: a row sees its last `window` keys, itself included, in the layers that the pattern names. With
- * window_layers "1110" three local layers are followed by one that sees all. Keys outside cost nothing. */
+/* A window: in the layers that window_layers names a row sees its last `window` keys, its own included. With "1110"
+ * three such layers are followed by one that sees all keys. Keys outside the window cost nothing. */
 #include "attention/registry.h"
 #include "ops/terms.h"
 
 static const struct wn_field fields[] = {
-    {"window", WN_FIELD_INT64, offsetof(wn_attention_config, window), 0, 1 << 30, NULL,
-     "keys that a row sees, counted back from itself; 0: all"},
-    {"window_layers", WN_FIELD_STRING, offsetof(wn_attention_config, window_layers), 0, 256, NULL,
-     "layers that have the window: a pattern of 1 and 0, repeated over the layers; empty: all"},
+    WN_KEY("window", INT64, offsetof(wn_attention_config, window),
+           "keys that a row sees, counted back from itself; 0: all", .min = 0, .max = 1 << 30),
+    WN_KEY("window_layers", STRING, offsetof(wn_attention_config, window_layers),
+           "layers that have the window: a pattern of 1 and 0, repeated over the layers; empty: all", .min = 0,
+           .max = 256),
 };
 
 static void window_init(wn_attention_config *config) {

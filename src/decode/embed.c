@@ -1,5 +1,5 @@
-/* States and embeddings: the rows of the residual stream pass through the final norm, ROWS at a time, and are handed
- * out or added up. No logits are computed: a text costs its layers alone. */
+/* States and embeddings: rows of the residual stream go through the final norm, ROWS at a time, and are written out or
+ * summed. No logits are computed: a text costs only its layers. */
 #include "decode/embed.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 
 enum { ROWS = 64 };
 
-/* Room for rows of a pass. */
+/* Arrays for ROWS rows of a pass. */
 struct embed_rows {
   struct wn_arrays arrays, host; /* the backend's memory, and the host's */
   void *x_out, *n_out;           /* [ROWS,C] */
@@ -20,7 +20,7 @@ struct embed_rows {
   void *rstd, *mean;             /* [ROWS] */
 };
 
-/* Where states go: to `states` [B,stride,C] from row `at` on, or to `sums`. */
+/* Where states go: into `states` [B,stride,C] from row `at` on, or into `sums`. */
 struct embed_target {
   float *states;
   int64_t stride, at;
@@ -32,12 +32,20 @@ static void embed_lay(const struct wn_session *s, struct embed_rows *x) {
   const int64_t C = s->model->config.width;
   const size_t e = wn_dtype_size(s->model->dtype);
   const struct wn_array rows[] = {
-      {"x_out", true, WN_DIMS(ROWS, C), e, &x->x_out},
-      {"n_out", true, WN_DIMS(ROWS, C), e, &x->n_out},
-      {"rstd", true, WN_DIMS(ROWS), e, &x->rstd},
-      {"mean", s->model->config.norm == WN_NORM_LAYER, WN_DIMS(ROWS), e, &x->mean},
+      {.name = "x_out", .wanted = true, .dims = WN_DIMS(ROWS, C), .element = e, .where = &x->x_out},
+      {.name = "n_out", .wanted = true, .dims = WN_DIMS(ROWS, C), .element = e, .where = &x->n_out},
+      {.name = "rstd", .wanted = true, .dims = WN_DIMS(ROWS), .element = e, .where = &x->rstd},
+      {.name = "mean",
+       .wanted = s->model->config.norm == WN_NORM_LAYER,
+       .dims = WN_DIMS(ROWS),
+       .element = e,
+       .where = &x->mean},
   };
-  const struct wn_array read = {"states read", !s->model->backend->memory->host, WN_DIMS(ROWS, C), e, &x->read};
+  const struct wn_array read = {.name = "states read",
+                                .wanted = !s->model->backend->memory->host,
+                                .dims = WN_DIMS(ROWS, C),
+                                .element = e,
+                                .where = &x->read};
   WN_ARRAYS_LAY(&x->arrays, rows);
   wn_arrays_lay(&x->host, &read, 1);
   if (s->model->backend->memory->host) x->read = x->n_out;
@@ -52,7 +60,7 @@ static double embed_number(const void *x, int64_t i, wn_dtype dtype) {
   return dtype == WN_F32 ? (double)((const float *)x)[i] : ((const double *)x)[i];
 }
 
-/* State of row t of T, which is row `row` of x->read. */
+/* Writes or sums the state of token t of T, which is row `row` of x->read. */
 static void embed_hand_out(const struct wn_session *s, const struct embed_rows *x, int64_t row, int64_t b, int64_t t,
                            bool last, const struct embed_target *to) {
   const int64_t C = s->model->config.width;
@@ -64,7 +72,7 @@ static void embed_hand_out(const struct wn_session *s, const struct embed_rows *
   }
 }
 
-/* T tokens, at most a piece. */
+/* Feeds T tokens, at most a piece. */
 static wn_status embed_feed(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T,
                             struct embed_rows *x, const struct embed_target *to) {
   const int64_t C = s->model->config.width;

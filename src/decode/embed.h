@@ -4,11 +4,13 @@
 
 #include "winnow/embed.h"
 
-/* Feeds T tokens per sequence, tokens [B,stride], up to the next place of the text (session.h), and adds their states
- * to sums [B,C], or, of the last one, puts them there. *now: how many were fed. Allocates. */
+/* Feeds up to T tokens per sequence, tokens [B,stride], until the next fixed place of the text (session.h). Adds their
+ * states to sums [B,C]; with pooling "last" sums is set to the last token's state. *now: how many were fed.
+ * Allocates. */
 wn_status wn_embed_piece(wn_context *ctx, wn_session *session, const int32_t *tokens, int64_t stride, int64_t T,
                          wn_pooling pooling, double *sums, int64_t *now);
-/* out [C]: the embedding of a text of T tokens, of its first C numbers. False: it has no length to be divided by. */
+/* Writes the embedding of a text of T tokens: out [C], the first C numbers. False: its length is 0 or not finite, so it
+ * cannot be normalised. */
 bool wn_embed_finish(const double *sums, int64_t C, int64_t T, wn_pooling pooling, bool raw, float *out);
 
 #endif

@@ -1,16 +1,15 @@
-/* Generating: a prompt into a session, then token after token drawn, handed out as text and fed, until something ends
- * the text.
+/* Generating: feeds a prompt to a session, then draws a token, passes on its text and feeds it, again and again until
+ * something ends the text.
  *
- * Text passes two gates before it is handed out. A text stream (winnow/tokenizer.h) gives whole characters only. Then
- * the longest end of the text that a stop string begins with is held back until it is one, or cannot become one: of two
- * stop strings the one that is complete first ends the text, which does not depend on where tokens begin. The search
- * costs (text held + piece) x stop strings x their length a token; no pass over what has been handed out.
+ * Text is delayed for two reasons. A text stream (winnow/tokenizer.h) gives whole characters only. Then the longest
+ * suffix that may begin a stop string is held back until it is one or cannot become one. Of several stop strings the
+ * one that is complete first ends the text, wherever tokens begin. The search costs (text held + piece) x stop strings
+ * x their length per token; text that was passed on is not searched again.
  *
- * A token is drawn by the model's backend (ops/sample.h). Where its memory is not the host's, logits stay there and the
- * token alone comes back, unless a callback wants to see them.
+ * The model's backend draws the token (ops/sample.h). If its memory is not the host's, logits stay there and only the
+ * token comes back, unless a callback wants the logits.
  *
- * One array of V logits and the text that is held back are allocated a call; the latter grows to its longest and stays.
- */
+ * A call allocates one array of V logits and the buffer of the text that is held back, which grows as needed. */
 #include "winnow/generate.h"
 
 #include <math.h>
@@ -26,7 +25,7 @@
 #include "text/constraint.h"
 #include "text/utf8.h"
 
-enum { HELD_BYTES = 4096 }; /* more than a token's text and a stop string have together, as a rule */
+enum { HELD_BYTES = 4096 }; /* usually more than a token's text and a stop string together */
 
 const char *wn_generate_end_name(wn_generate_end end) {
   static const char *const names[WN_GENERATE_END_COUNT] = {"length", "end", "stop", "context", "interrupt"};
@@ -95,7 +94,7 @@ static wn_status generate_add_text(struct wn_generation *g, int32_t id) {
   return text ? wn_bytes_add(g->ctx, &g->held, text, bytes) : WN_OK;
 }
 
-/* Where the stop string begins that is complete first; of those that end together the longest. */
+/* *at: where the stop string begins that is complete first; of several with the same end the longest. */
 static bool generate_find_stop(const struct wn_generation *g, size_t *at) {
   size_t first_end = SIZE_MAX;
   for (int i = 0; i < g->o->stop_string_count; i++) {
@@ -111,7 +110,7 @@ static bool generate_find_stop(const struct wn_generation *g, size_t *at) {
   return first_end != SIZE_MAX;
 }
 
-/* Bytes at the held text's end that a stop string begins with, the most. */
+/* The length of the longest suffix of the held text with which a stop string begins. */
 static size_t generate_stop_begun(const struct wn_generation *g) {
   size_t most = 0;
   for (int i = 0; i < g->o->stop_string_count; i++) {
@@ -124,7 +123,7 @@ static size_t generate_stop_begun(const struct wn_generation *g) {
   return most;
 }
 
-/* Hands out `bytes` of what is held. False: the callback wants no more. */
+/* Passes `bytes` of the held text to the callback. False: the callback wants no more. */
 static bool generate_hand_out(struct wn_generation *g, wn_generate_piece *piece, size_t bytes) {
   piece->text = g->held.count ? g->held.data : "";
   piece->bytes = bytes;
@@ -143,20 +142,20 @@ static bool generate_is_end(const struct wn_generation *g, int32_t id) {
   return g->o->tok && !g->o->ignore_end && id < g->vocabulary && wn_tokenizer_is_end(g->o->tok, id);
 }
 
-/* Feeds tokens; logits: of the last. */
+/* Feeds tokens. logits: compute those of the last one. */
 static wn_status generate_feed(struct wn_generation *g, const int32_t *tokens, int64_t count, bool logits) {
   WN_TRY(wn_session_feed(g->ctx, g->session, tokens, count, 0, logits && !g->apart ? g->logits : NULL));
   return logits && g->apart ? wn_session_last_logits(g->session) : WN_OK;
 }
 
-/* A token, with its logits: a step of the backend's. */
+/* Feeds one token and computes its logits, without copying them to the host. */
 static wn_status generate_feed_token(struct wn_generation *g, int32_t id) {
   const struct wn_memory *memory = g->session->model->backend->memory;
   wn_memory_step_begin(g->ctx, memory);
   return wn_memory_step_end(g->ctx, memory, generate_feed(g, &id, 1, true));
 }
 
-/* Marks the prompt's control tokens, run by run. */
+/* Marks the prompt's control tokens, one run of neighbours at a time. */
 static wn_status generate_mark_control(struct wn_generation *g) {
   const uint8_t *control = g->o->control;
   for (int64_t i = 0, end; control && i < g->prompt_count; i = end) {
@@ -171,7 +170,7 @@ wn_status wn_generation_read(struct wn_generation *g) {
   const int64_t done = g->r->prompt_tokens, left = g->prompt_count - done;
   if (done == 0 && g->o->inputs) {
     WN_TRY(wn_session_encode(g->ctx, s, g->o->inputs, NULL, g->o->input_count));
-    WN_TRY(generate_mark_control(g)); /* a session that is encoded anew forgets its marks */
+    WN_TRY(generate_mark_control(g)); /* after the encoder's run, which forgets marks */
   }
   const int64_t room = wn_session_place_after(s->position) - s->position, now = left < room ? left : room;
   WN_TRY(generate_feed(g, g->prompt + done, now, now == left));
@@ -180,7 +179,7 @@ wn_status wn_generation_read(struct wn_generation *g) {
   return WN_OK;
 }
 
-/* Logits of the host's are drawn from by the backend's operations on the host, where it has some. */
+/* The backend that draws: for logits on the host one that computes there. */
 static struct wn_exec generate_exec(wn_context *ctx, const struct wn_generation *g) {
   const struct wn_backend *backend = g->session->model->backend;
   if (!g->apart && !wn_backend_on_host(backend)) backend = wn_backend_ref();
@@ -223,7 +222,7 @@ wn_status wn_generation_before(struct wn_generation *g, bool *over) {
   return memory->copy_out(g->ctx, &g->drawn_read, g->drawn, sizeof g->drawn_read);
 }
 
-/* A logit that is bad, for the message. */
+/* Reads a bad logit, for the error message. */
 static wn_status generate_bad_logit(struct wn_generation *g, int32_t id, float *out) {
   const struct wn_model *model = g->session->model;
   const float *logits = g->apart ? g->session->logits : g->logits;
@@ -240,7 +239,7 @@ wn_status wn_generation_draw(wn_context *ctx, struct wn_generation *g, int32_t *
     WN_TRY(generate_sample(ctx, g, g->logits, drawn));
   if (drawn->bad == 1) WN_TRY(generate_bad_logit(g, drawn->token, &bad));
   *id = drawn->token;
-  if (drawn->bad == 1 && !g->o->logits) /* nobody's but the model's */
+  if (drawn->bad == 1 && !g->o->logits) /* no callback changed it, so the model computed it */
     return wn_fail(ctx, WN_ERR_DIVERGED, "the model's logit %lld is %g after %lld tokens", (long long)drawn->token,
                    wn_told(bad), (long long)wn_session_position(g->session));
   return wn_sample_check(ctx, drawn, g->entries, bad);
@@ -287,7 +286,7 @@ wn_status wn_generation_take(struct wn_generation *g, int32_t id, bool *feed) {
   return WN_OK;
 }
 
-/* One token. *more: another one follows. */
+/* Draws and takes one token. *more: another one follows. */
 static wn_status generate_token(struct wn_generation *g, bool *more) {
   int32_t id;
   bool over, feed;
@@ -317,7 +316,8 @@ static wn_status generate_open(struct wn_generation *g) {
   g->vocabulary = o->tok ? wn_tokenizer_vocab_size(o->tok) : 0;
   g->entries = o->vocab_size ? o->vocab_size : o->tok && g->vocabulary < V ? g->vocabulary : (int32_t)V;
   const struct wn_model *model = g->session->model;
-  g->apart = !model->backend->memory->host && model->dtype == WN_F32 && !o->logits; /* a callback reads on the host */
+  g->apart = !model->backend->memory->host && model->dtype == WN_F32 &&
+             !o->logits; /* a callback needs the logits on the host */
   if (!g->apart) {
     WN_TRY(wn_alloc(g->ctx, "logits", (size_t)V * sizeof *g->logits, &memory));
     g->logits = memory;
@@ -354,7 +354,7 @@ void wn_generation_destroy(wn_generation *g) {
   generate_close(g);
 }
 
-/* What the session must have been made with. */
+/* Checks that the session was made with what the options need. */
 static wn_status generate_check_session(wn_context *ctx, const struct wn_session *session,
                                         const wn_generate_options *o) {
   if (session->B != 1)

@@ -1,7 +1,8 @@
-/* A step of many generations: each draws its token, and the tokens are fed together (session_group.c); prompts are read
- * a piece at a time in between, so that texts that are being written wait for one piece and not for whole prompts.
+/* A step of many generations: each draws a token, and the tokens are fed together (session_group.c). Between steps
+ * prompts are read one piece at a time, so that generations which are drawing wait for a piece and not for a whole
+ * prompt.
  *
- * A draw is a few passes over V logits for each generation: they run side by side, what callbacks see runs in order. */
+ * A draw is a few passes over V logits. The generations' draws run in parallel; callbacks are called in order. */
 #include <omp.h>
 
 #include "base/clock.h"
@@ -26,7 +27,7 @@ static wn_status together_check(wn_context *ctx, const struct wn_session_group *
   return WN_OK;
 }
 
-/* Does it draw in this step? Those that end without are ended. */
+/* Does the generation draw in this step? One whose text has ended without another token is finished. */
 static bool together_draws(wn_generation_turn *turn) {
   struct wn_generation *g = turn->generation;
   if (wn_context_cancelled(g->ctx) && (g->prompted || g->r->prompt_tokens > 0)) {
@@ -43,7 +44,8 @@ static bool together_draws(wn_generation_turn *turn) {
   return false;
 }
 
-/* Threads that draw; elsewhere than on the host the context's calls have one order. */
+/* How many threads draw: one if the backend's memory is not the host's, where a context's calls come one after the
+ * other. */
 static int together_threads(const wn_context *ctx, const struct wn_session_group *group, int64_t n) {
   return n > 1 && group->model->backend->memory->host ? ctx->threads : 1;
 }
@@ -57,14 +59,14 @@ static void together_draw(wn_context *ctx, const struct wn_session_group *group,
   }
 }
 
-/* What was drawn becomes text; group->rows get those to be fed. Returns how many. */
+/* Turns the drawn tokens into text, and puts those to be fed into group->rows. Returns how many. */
 static int64_t together_take(wn_context *ctx, struct wn_session_group *group, wn_generation_turn *turns, int64_t n) {
   int64_t fed = 0;
   for (int64_t k = 0; k < n; k++) {
     const int64_t i = group->order[k];
     struct wn_generation *g = turns[i].generation;
     bool feed = false;
-    if (turns[i].status != WN_OK) { /* for its message */
+    if (turns[i].status != WN_OK) { /* draws again, for the error message */
       turns[i].status = wn_generation_draw(ctx, g, &turns[i].token);
       turns[i].token = -1;
       continue;

@@ -1,12 +1,13 @@
-/* What changes logits before a token is drawn, by the operation adjust: a pass over V numbers a token, where a penalty
- * is wanted. Where draws are apart from the host, a drawn token changes one number of what the operation reads. */
+/* Penalties and biases: the operation `adjust` changes the logits before a token is drawn. Cost: one pass over V logits
+ * per token, if anything is to be changed. The operation reads arrays of counts. If logits stay in the backend's
+ * memory, these arrays are there too, and each drawn token updates one number of them. */
 #include <math.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
 #include "decode/generation.h"
 
-/* Beyond them quotients leave the range of logits. */
+/* Beyond these bounds quotients leave the range of logits. */
 #define PENALTY_LEAST 0.01
 #define PENALTY_MOST 100.0
 
@@ -45,13 +46,33 @@ static wn_status penalties_alloc(struct wn_generation *g) {
   const bool constraint = g->o->constraint != NULL, count = penalties_count(g->o), repeat = penalties_repeat(g->o);
   const int64_t biases = g->o->bias_count;
   const struct wn_array shown[] = {
-      {"adjusted logits", constraint || count || repeat || biases > 0, WN_DIMS(V), sizeof *g->logits, &g->logits},
-      {"a drawn token", true, WN_DIMS(1), sizeof *g->drawn, &g->drawn},
-      {"counts of tokens", count, WN_DIMS(V), sizeof *g->times, &g->times_shown},
-      {"tokens of the text", repeat, WN_DIMS(V), sizeof *g->seen, &g->seen_shown},
-      {"biased tokens", true, WN_DIMS(biases), sizeof *g->bias_ids, &g->bias_ids_shown},
-      {"biases", true, WN_DIMS(biases), sizeof *g->bias, &g->bias_shown},
-      {"tokens allowed", constraint, WN_DIMS(V), sizeof *g->allowed_shown, &g->allowed_shown},
+      {.name = "adjusted logits",
+       .wanted = constraint || count || repeat || biases > 0,
+       .dims = WN_DIMS(V),
+       .element = sizeof *g->logits,
+       .where = &g->logits},
+      {.name = "a drawn token", .wanted = true, .dims = WN_DIMS(1), .element = sizeof *g->drawn, .where = &g->drawn},
+      {.name = "counts of tokens",
+       .wanted = count,
+       .dims = WN_DIMS(V),
+       .element = sizeof *g->times,
+       .where = &g->times_shown},
+      {.name = "tokens of the text",
+       .wanted = repeat,
+       .dims = WN_DIMS(V),
+       .element = sizeof *g->seen,
+       .where = &g->seen_shown},
+      {.name = "biased tokens",
+       .wanted = true,
+       .dims = WN_DIMS(biases),
+       .element = sizeof *g->bias_ids,
+       .where = &g->bias_ids_shown},
+      {.name = "biases", .wanted = true, .dims = WN_DIMS(biases), .element = sizeof *g->bias, .where = &g->bias_shown},
+      {.name = "tokens allowed",
+       .wanted = constraint,
+       .dims = WN_DIMS(V),
+       .element = sizeof *g->allowed_shown,
+       .where = &g->allowed_shown},
   };
   void *memory;
   if (g->apart) WN_TRY(WN_ARRAYS_CREATE_IN(g->ctx, g->session->model->backend->memory, &g->shown, "a draw", shown));
@@ -66,7 +87,7 @@ static wn_status penalties_alloc(struct wn_generation *g) {
   return WN_OK;
 }
 
-/* n bytes that the operation reads at `shown` where draws are apart. */
+/* If apart: copies n bytes to `shown`, where the operation reads them. */
 static wn_status penalties_show(struct wn_generation *g, void *shown, const void *at, size_t n) {
   return g->apart && shown ? wn_session_show(g->session->model, shown, at, n) : WN_OK;
 }
@@ -85,7 +106,7 @@ wn_status wn_penalties_open(struct wn_generation *g) {
   const int32_t *ids = g->o->repeated ? g->o->repeated : g->prompt;
   const int64_t n = g->o->repeated ? g->o->repeated_count : g->prompt_count;
   for (int64_t i = 0; i < n; i++)
-    if (ids[i] >= 0 && ids[i] < V) g->seen[ids[i]] = 1; /* others are refused when they are fed */
+    if (ids[i] >= 0 && ids[i] < V) g->seen[ids[i]] = 1; /* ids out of range are refused when they are fed */
   return penalties_show(g, g->seen_shown, g->seen, (size_t)V * sizeof *g->seen);
 }
 

@@ -1,4 +1,4 @@
-/* wn_sample: the operation of that name (ops/sample.h), on logits of the host's. */
+/* wn_sample: the operation `sample` (ops/sample.h) on logits on the host. */
 #include <math.h>
 
 #include "backends/backends.h"

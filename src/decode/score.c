@@ -1,6 +1,6 @@
-/* Scoring: the rows of the residual stream to be scored are gathered, up to ROWS of them, and pass together through the
- * final norm, the output projection and the softmax, of which only the sum is kept. A scored row costs 2 C V flops and
- * a pass over V logits; a row that is not scored costs only the layers. */
+/* Scoring: rows of the residual stream that are to be scored are gathered, up to ROWS of them, and go together through
+ * the final norm, the output projection and the softmax, of which only the sum is kept. A scored row costs 2 C V flops
+ * and a pass over V logits; any other row costs only the layers. */
 #include "winnow/score.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 #include "base/options.h"
 #include "decode/session.h"
 
-enum { ROWS = 64 }; /* enough for a good product; 12.6 MB of logits with a vocabulary of 49,152 */
+enum { ROWS = 64 }; /* enough for an efficient product; 12.6 MB of logits with a vocabulary of 49,152 */
 
 struct wn_session_scoring {
   struct wn_arrays arrays, host;      /* the backend's memory, and the host's */
@@ -32,22 +32,30 @@ static void score_lay(const struct wn_session *s, struct wn_session_scoring *x) 
   const size_t e = wn_dtype_size(s->model->dtype);
   const bool apart = !s->model->backend->memory->host;
   const struct wn_array rows[] = {
-      {"mid", true, WN_DIMS(ROWS, c->width), e, &x->mid},
-      {"branch", true, WN_DIMS(ROWS, c->width), e, &x->branch},
-      {"x_out", true, WN_DIMS(ROWS, c->width), e, &x->x_out},
-      {"n_out", true, WN_DIMS(ROWS, c->width), e, &x->n_out},
-      {"rstd", true, WN_DIMS(ROWS), e, &x->rstd},
-      {"mean", c->norm == WN_NORM_LAYER, WN_DIMS(ROWS), e, &x->mean},
-      {"logits", true, WN_DIMS(ROWS, c->vocab_size), e, &x->logits},
-      {"targets shown", apart, WN_DIMS(ROWS), sizeof *x->targets, &x->targets_shown},
-      {"losses", true, WN_DIMS(ROWS), sizeof *x->loss, &x->loss},
-      {"hits", true, WN_DIMS(ROWS), sizeof *x->hit, &x->hit},
+      {.name = "mid", .wanted = true, .dims = WN_DIMS(ROWS, c->width), .element = e, .where = &x->mid},
+      {.name = "branch", .wanted = true, .dims = WN_DIMS(ROWS, c->width), .element = e, .where = &x->branch},
+      {.name = "x_out", .wanted = true, .dims = WN_DIMS(ROWS, c->width), .element = e, .where = &x->x_out},
+      {.name = "n_out", .wanted = true, .dims = WN_DIMS(ROWS, c->width), .element = e, .where = &x->n_out},
+      {.name = "rstd", .wanted = true, .dims = WN_DIMS(ROWS), .element = e, .where = &x->rstd},
+      {.name = "mean", .wanted = c->norm == WN_NORM_LAYER, .dims = WN_DIMS(ROWS), .element = e, .where = &x->mean},
+      {.name = "logits", .wanted = true, .dims = WN_DIMS(ROWS, c->vocab_size), .element = e, .where = &x->logits},
+      {.name = "targets shown",
+       .wanted = apart,
+       .dims = WN_DIMS(ROWS),
+       .element = sizeof *x->targets,
+       .where = &x->targets_shown},
+      {.name = "losses", .wanted = true, .dims = WN_DIMS(ROWS), .element = sizeof *x->loss, .where = &x->loss},
+      {.name = "hits", .wanted = true, .dims = WN_DIMS(ROWS), .element = sizeof *x->hit, .where = &x->hit},
   };
   const struct wn_array host[] = {
-      {"targets", true, WN_DIMS(ROWS), sizeof *x->targets, &x->targets},
-      {"places", true, WN_DIMS(ROWS), sizeof *x->at, &x->at},
-      {"losses read", apart, WN_DIMS(ROWS), sizeof *x->loss, &x->loss_read},
-      {"hits read", apart, WN_DIMS(ROWS), sizeof *x->hit, &x->hit_read},
+      {.name = "targets", .wanted = true, .dims = WN_DIMS(ROWS), .element = sizeof *x->targets, .where = &x->targets},
+      {.name = "places", .wanted = true, .dims = WN_DIMS(ROWS), .element = sizeof *x->at, .where = &x->at},
+      {.name = "losses read",
+       .wanted = apart,
+       .dims = WN_DIMS(ROWS),
+       .element = sizeof *x->loss,
+       .where = &x->loss_read},
+      {.name = "hits read", .wanted = apart, .dims = WN_DIMS(ROWS), .element = sizeof *x->hit, .where = &x->hit_read},
   };
   WN_ARRAYS_LAY(&x->arrays, rows);
   WN_ARRAYS_LAY(&x->host, host);
@@ -84,7 +92,7 @@ static wn_status score_create(wn_context *ctx, struct wn_session *s) {
   WN_TRY_GOTO(wn_arrays_allocate(ctx, &x->arrays, "scoring"), fail);
   WN_TRY_GOTO(wn_arrays_allocate(ctx, &x->host, "scoring"), fail);
   score_lay(s, x);
-  /* A backend may treat few rows otherwise than many. */
+  /* A backend may need other scratch for few rows than for many. */
   wn_session_begin(&run, s, 1);
   run.measuring = true;
   for (int64_t rows = 1; rows <= ROWS; rows *= 2) WN_TRY_GOTO(score_rows(&run, x, rows), fail);
@@ -97,14 +105,14 @@ fail:
   return status;
 }
 
-/* --- where scores go --- */
+/* --- writing scores --- */
 
 static double score_logit(const struct wn_session *s, const void *logits, int64_t i) {
   return s->model->dtype == WN_F32 ? (double)((const float *)logits)[i] : ((const double *)logits)[i];
 }
 
-/* The K largest of a row's logits, largest first, of equal ones the lowest id: an insertion into K places, which a row
- * in no order enters about K log(V/K) times. */
+/* Finds the K largest logits of a row, largest first, of equal ones the lowest id, by insertion into K places: about K
+ * log(V/K) insertions if the logits are in random order. */
 static void score_top(const struct wn_session *s, const void *logits, double lse, const wn_scores *out, int64_t at) {
   const int64_t V = s->model->config.vocab_size, K = out->top_k;
   int32_t *top = out->top + at * K;
@@ -130,7 +138,7 @@ static wn_status score_hand_out(wn_context *ctx, const struct wn_session *s, con
   return WN_OK;
 }
 
-/* Runs what has been gathered. Logits come back where their largest are asked for. */
+/* Scores the gathered rows. Logits are copied to the host only if their largest are wanted. */
 static wn_status score_flush(wn_context *ctx, struct wn_session *s, const wn_scores *out) {
   struct wn_session_scoring *x = s->scoring;
   const struct wn_memory *memory = s->model->backend->memory;
@@ -152,7 +160,9 @@ static wn_status score_flush(wn_context *ctx, struct wn_session *s, const wn_sco
   for (int64_t i = 0; i < n && status == WN_OK; i++)
     status = score_hand_out(ctx, s, wn_element(logits, i * V, s->model->dtype), x->targets[i], x->loss_read[i],
                             x->hit_read[i] != 0, out, x->at[i]);
-  if (logits) (void)wn_memory_close(ctx, memory, x->logits, bytes, logits, false); /* writes nothing: cannot fail */
+  if (logits)
+    (void)wn_memory_close(ctx, memory, x->logits, bytes, logits,
+                          false); /* nothing is written back, so it cannot fail */
   return status;
 }
 
@@ -243,6 +253,6 @@ wn_status wn_session_score_next(wn_context *ctx, wn_session *s, const int32_t *t
         status = score_hand_out(ctx, s, logits, targets[i], lse - score_logit(s, logits, targets[i]),
                                 targets[i] == best, &out, i);
   }
-  (void)wn_memory_close(ctx, memory, s->logits, bytes, opened, false); /* writes nothing: cannot fail */
+  (void)wn_memory_close(ctx, memory, s->logits, bytes, opened, false); /* nothing is written back, so it cannot fail */
   return status;
 }

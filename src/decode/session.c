@@ -1,8 +1,8 @@
 /* Decoding with a key-value cache: a prompt is fed in pieces, then one token at a time.
  *
- * Each piece runs the layers of training (layer.h); between the projections before the attention and those after it,
- * the piece's keys and values go into the layer's cache and the attention reads from there. A token costs 2 x
- * parameters flops in the projections and one read of all weights, 4 T Hkv D flops per layer in the attention. */
+ * Each piece runs the same layers as training (layer.h). Between the projections before and after the attention, the
+ * piece's keys and values go into the layer's cache, and attention reads them there. A token costs 2 x parameters flops
+ * in the projections, one read of all parameters, and 4 T H D flops per layer in the attention. */
 #include <string.h>
 
 #include "attention/registry.h"
@@ -12,7 +12,7 @@
 #include "decode/session_group.h"
 #include "ops/terms.h"
 
-#define PIECE 256       /* tokens at a time: enough rows for a good product, few compared with a cache */
+#define PIECE 256       /* tokens at a time: enough rows for an efficient product, few compared with a cache */
 #define FIRST_PLACE 128 /* where a prompt's first piece ends */
 
 int64_t wn_session_place_after(int64_t position) {
@@ -32,28 +32,75 @@ static void session_lay(struct wn_session *s, bool budgets) {
   const int64_t L = c->layers, H = c->heads;
   const bool apart = !s->model->backend->memory->host;
   const struct wn_array host[] = {
-      {"tokens", true, WN_DIMS(B, s->piece), sizeof *s->tokens, &s->tokens},
-      {"positions", true, WN_DIMS(B, s->piece), sizeof *s->positions, &s->positions},
-      {"text", wn_session_has_history(s), WN_DIMS(B, s->capacity), sizeof *s->history, &s->history},
-      {"control tokens", control, WN_DIMS(B, s->capacity), 1, &s->control},
-      {"keys of control tokens", control, WN_DIMS(B, control_heads, s->capacity + s->piece), 1, &s->control_keys},
-      {"marks of control tokens", control && s->marking, WN_DIMS(B, s->capacity), 1, &s->marks},
-      {"counts", s->counting, WN_DIMS(L, B, H), sizeof *s->counts, &s->counts},
-      {"counts of rows", s->counting, WN_DIMS(B, H, s->piece), sizeof *s->count_rows, &s->count_rows_read},
+      {.name = "tokens",
+       .wanted = true,
+       .dims = WN_DIMS(B, s->piece),
+       .element = sizeof *s->tokens,
+       .where = &s->tokens},
+      {.name = "positions",
+       .wanted = true,
+       .dims = WN_DIMS(B, s->piece),
+       .element = sizeof *s->positions,
+       .where = &s->positions},
+      {.name = "text",
+       .wanted = wn_session_has_history(s),
+       .dims = WN_DIMS(B, s->capacity),
+       .element = sizeof *s->history,
+       .where = &s->history},
+      {.name = "control tokens",
+       .wanted = control,
+       .dims = WN_DIMS(B, s->capacity),
+       .element = 1,
+       .where = &s->control},
+      {.name = "keys of control tokens",
+       .wanted = control,
+       .dims = WN_DIMS(B, control_heads, s->capacity + s->piece),
+       .element = 1,
+       .where = &s->control_keys},
+      {.name = "marks of control tokens",
+       .wanted = control && s->marking,
+       .dims = WN_DIMS(B, s->capacity),
+       .element = 1,
+       .where = &s->marks},
+      {.name = "counts",
+       .wanted = s->counting,
+       .dims = WN_DIMS(L, B, H),
+       .element = sizeof *s->counts,
+       .where = &s->counts},
+      {.name = "counts of rows",
+       .wanted = s->counting,
+       .dims = WN_DIMS(B, H, s->piece),
+       .element = sizeof *s->count_rows,
+       .where = &s->count_rows_read},
   };
   const struct wn_array rows[] = {
-      {"mid", true, WN_DIMS(B, C), e, &s->mid},
-      {"branch", true, WN_DIMS(B, C), e, &s->branch},
-      {"x_out", true, WN_DIMS(B, C), e, &s->x_out},
-      {"n_out", true, WN_DIMS(B, C), e, &s->n_out},
-      {"rstd", true, WN_DIMS(B), e, &s->rstd},
-      {"mean", true, WN_DIMS(B), e, &s->mean},
-      {"logits", true, WN_DIMS(B, c->vocab_size), e, &s->logits},
-      {"tokens shown", apart, WN_DIMS(B, s->piece), sizeof *s->tokens, &s->tokens_shown},
-      {"positions shown", apart, WN_DIMS(B, s->piece), sizeof *s->positions, &s->positions_shown},
-      {"keys of control tokens shown", apart && control, WN_DIMS(B, control_heads, s->capacity + s->piece), 1,
-       &s->control_keys_shown},
-      {"counts of rows shown", apart && s->counting, WN_DIMS(B, H, s->piece), sizeof *s->count_rows, &s->count_rows},
+      {.name = "mid", .wanted = true, .dims = WN_DIMS(B, C), .element = e, .where = &s->mid},
+      {.name = "branch", .wanted = true, .dims = WN_DIMS(B, C), .element = e, .where = &s->branch},
+      {.name = "x_out", .wanted = true, .dims = WN_DIMS(B, C), .element = e, .where = &s->x_out},
+      {.name = "n_out", .wanted = true, .dims = WN_DIMS(B, C), .element = e, .where = &s->n_out},
+      {.name = "rstd", .wanted = true, .dims = WN_DIMS(B), .element = e, .where = &s->rstd},
+      {.name = "mean", .wanted = true, .dims = WN_DIMS(B), .element = e, .where = &s->mean},
+      {.name = "logits", .wanted = true, .dims = WN_DIMS(B, c->vocab_size), .element = e, .where = &s->logits},
+      {.name = "tokens shown",
+       .wanted = apart,
+       .dims = WN_DIMS(B, s->piece),
+       .element = sizeof *s->tokens,
+       .where = &s->tokens_shown},
+      {.name = "positions shown",
+       .wanted = apart,
+       .dims = WN_DIMS(B, s->piece),
+       .element = sizeof *s->positions,
+       .where = &s->positions_shown},
+      {.name = "keys of control tokens shown",
+       .wanted = apart && control,
+       .dims = WN_DIMS(B, control_heads, s->capacity + s->piece),
+       .element = 1,
+       .where = &s->control_keys_shown},
+      {.name = "counts of rows shown",
+       .wanted = apart && s->counting,
+       .dims = WN_DIMS(B, H, s->piece),
+       .element = sizeof *s->count_rows,
+       .where = &s->count_rows},
   };
   WN_ARRAYS_LAY(&s->host, host);
   WN_ARRAYS_LAY(&s->arrays, rows);
@@ -74,7 +121,7 @@ static wn_status session_arrays(wn_context *ctx, struct wn_session *s, bool budg
   return WN_OK;
 }
 
-/* Feeds run->T tokens of each sequence, s->tokens and s->positions. full: as if the caches were, when measuring. */
+/* Feeds run->T tokens of each sequence, s->tokens and s->positions. full: when measuring, assume full caches. */
 static wn_status session_run_layers(struct wn_run *run, struct wn_session *s, bool full, struct wn_session_rows *out) {
   const wn_model_config *c = &s->model->config;
   struct wn_layer_acts a;
@@ -82,7 +129,7 @@ static wn_status session_run_layers(struct wn_run *run, struct wn_session *s, bo
   struct wn_layer_temp *temp = &s->room->temp;
   if (!wn_layer_acts_plan(c, wn_layer_types_of(run->exec.dtype), run->B, run->T, false, &blocks, &a))
     return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: activations do not fit in memory");
-  /* What the embedding's norm keeps is not needed later: layer 0's arrays take it. */
+  /* What the embedding's norm stores is not needed later, so layer 0's arrays serve for it. */
   run->tokens = s->tokens_shown;
   WN_TRY(wn_run_embed(run, a.n2, a.rstd2, a.mean2, a.x));
   for (int64_t l = 0; l < c->layers; l++) {
@@ -129,12 +176,12 @@ void wn_session_reset_caches(struct wn_session *s) {
   for (int64_t i = 0; i < session_count_caches(s); i++) wn_kv_cache_reset(&s->caches[i]);
 }
 
-/* The largest scratch of single tokens and of pieces, over cache fillings: a backend may treat few rows differently
- * from many. */
+/* The largest scratch of single tokens and of pieces, with empty and with full caches: a backend may need other scratch
+ * for few rows than for many. */
 static wn_status session_measure(struct wn_session *s, size_t *step, size_t *piece) {
   *step = *piece = 0;
   for (int64_t T = 1;; T = 2 * T < s->piece ? 2 * T : s->piece) {
-    for (int pass = 0; pass < (T == 1 ? 4 : 2); pass++) { /* single tokens on one thread as well (session_group.c) */
+    for (int pass = 0; pass < (T == 1 ? 4 : 2); pass++) { /* single tokens also on one thread (session_group.c) */
       const bool full = pass & 1;
       struct wn_run run;
       wn_session_begin(&run, s, T);
@@ -158,7 +205,7 @@ const char *wn_cache_format_name(wn_cache_format format) {
   return (unsigned)format < WN_CACHE_COUNT ? names[format] : "unknown";
 }
 
-/* The obstacle to a cache in half floats; NULL: none. */
+/* What prevents a cache in half floats; NULL: nothing. */
 static const char *session_not_with_half(const struct wn_model *model, const wn_attention_config *attention,
                                          const wn_budgets *budgets) {
   const bool rotates = budgets && budgets->cache_positions;
@@ -207,7 +254,7 @@ wn_status wn_session_check_options(wn_context *ctx, const struct wn_model *model
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: cache format %d is unknown", (int)options->cache);
   if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
   WN_TRY(session_choose_attention(ctx, model, options->tau, attention));
-  /* dropout is training's alone: no call of a session has it */
+  /* dropout is for training only: no call of a session has it */
   const char *term = wn_attention_config_unserved(attention, model->backend->attention_served.row | WN_TERM_DROPOUT);
   if (term)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session: backend %s does not serve the term \"%s\"", model->backend->name,
@@ -248,7 +295,7 @@ static wn_status session_check_group(wn_context *ctx, const struct wn_model *mod
   return wn_fail(ctx, WN_ERR_ARGUMENT, "session: the options' group is of another model");
 }
 
-/* Positions that tokens are rotated by: those of the text; where every layer rotates by positions in its cache, those
+/* How many positions tokens may be rotated by: those of the text; or, if every layer rotates by cache positions, those
  * of the largest cache and a block of rows, however long the text grows. */
 static int64_t session_turned_rows(const struct wn_session *s) {
   for (int64_t i = 0; i < session_count_caches(s); i++)
@@ -308,7 +355,7 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   WN_TRY_GOTO(session_measure(s, &step, &piece), fail);
   WN_TRY_GOTO(model->backend->memory->allocate(ctx, "scratch of a session", step, &s->scratch), fail);
   WN_TRY_GOTO(wn_session_room_fit_scratch(ctx, model, piece, s->room), fail);
-  WN_TRY_GOTO(wn_alloc_reserve(ctx), fail); /* and still, beside all of this */
+  WN_TRY_GOTO(wn_alloc_reserve(ctx), fail); /* the reserve must still be there after all of this */
   s->scratch_bytes = step;
   *out = s;
   return WN_OK;
@@ -413,7 +460,7 @@ wn_status wn_session_copy_logits(const struct wn_model *model, const void *from,
   return wn_memory_close(model->ctx, memory, NULL, 0, opened, false);
 }
 
-/* One token of each sequence; with logits of the last position where they are wanted. */
+/* Feeds one token of each sequence. logits: also compute those of the last position. */
 static wn_status session_step(struct wn_session *s, const int32_t *tokens, bool logits) {
   const struct wn_memory *memory = s->model->backend->memory;
   struct wn_session_rows rows;

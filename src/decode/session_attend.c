@@ -1,12 +1,11 @@
 /* A session's attention over caches that hold everything, what a layer can see, or what a policy keeps.
  *
- * A budget's step (docs/pruning.md) is that of one token: a full cache evicts, the token enters, attends to what is
- * held, and the policy takes note. A piece of a prompt runs its projections as a block and its attention token by
- * token, or as blocks where the policy's evictions can be computed in advance (session_prefill.c): N K H D operations
- * in all, and memory for K tokens per layer. A trimmed cache takes a piece as a block: a stage that the layers share
- * holds what the cache holds and then the piece, the attention's own mask leaves out what is too far away, and the last
- * K tokens are copied back.
- */
+ * Under a budget (docs/pruning.md) one token's step is: a full cache evicts, the token enters and attends to what is
+ * held, and the policy updates its notes. A piece of a prompt runs its projections as a block. Its attention runs token
+ * by token, or as blocks if the policy's evictions can be computed in advance (session_prefill.c): N K H D operations
+ * in all, and memory for K tokens per layer. A trimmed cache takes a piece as one block: a stage, which the layers
+ * share, gets the cache's tokens and then the piece; the attention's own mask leaves out what is too far away; the last
+ * K tokens are copied back to the cache. */
 #include <omp.h>
 #include <string.h>
 
@@ -14,23 +13,23 @@
 #include "base/team.h"
 #include "decode/session.h"
 
-enum { BLOCK_FROM = 8 }; /* rows; fewer are as fast one by one */
+enum { BLOCK_FROM = 8 }; /* rows; fewer rows are as fast one by one */
 
-/* The operation on the piece's own arrays, without what forward writes for backward. */
+/* The operation on the piece's own arrays, without the outputs that only backward needs. */
 static void attend_operation(const struct wn_run *run, const struct wn_session *s, int64_t l,
                              const struct wn_layer_acts *a, struct wn_attention *op, struct wn_kv_rows *rows) {
   struct wn_attention all;
   wn_layer_attention(run, l, a, &all);
   *op = wn_attention_forward_only(&all);
-  memset(&op->threshold, 0, sizeof op->threshold); /* the session's own */
+  memset(&op->threshold, 0, sizeof op->threshold); /* the session sets its own */
   op->threshold.on = s->attention.threshold.enabled;
   op->threshold.tau = s->attention.threshold.tau;
   *rows = (struct wn_kv_rows){
       .k = op->k, .v = op->v, .sk = op->sel.sk, .s_k = op->s_k, .s_v = op->s_v, .s_sk = op->sel.s_sk};
 }
 
-/* Which keys of a call on this cache, whose last row is token `last`, are control tokens. Parts of a layer may run side
- * by side: each has its own place for them. */
+/* Marks which keys of a call on this cache, whose last row is token `last`, are control tokens. Parts of a layer may
+ * run in parallel, so each has its own memory for them. */
 static wn_status attend_mark_control(const struct wn_run *run, struct wn_session *s, const struct wn_kv_cache *cache,
                                      int64_t last, struct wn_attention *op) {
   if (!s->control || !op->threshold.on) return WN_OK;
@@ -59,7 +58,7 @@ static wn_status attend_whole(struct wn_run *run, struct wn_session *s, struct w
   return WN_OK;
 }
 
-/* Streaming by cache positions: the key that is the n-th oldest of those held is rotated to n, and so is the query. */
+/* Streaming with cache positions: rotates the n-th oldest key held to position n, and the query in the same way. */
 static wn_status attend_rotate_by_cache_position(struct wn_run *run, struct wn_session *s,
                                                  const struct wn_kv_cache *cache, struct wn_attention *op) {
   const wn_model_config *c = &s->model->config;
@@ -76,7 +75,7 @@ static wn_status attend_rotate_by_cache_position(struct wn_run *run, struct wn_s
                                  .s_y = {n * Hkv * D, Hkv * D, D}};
   if (!run->measuring) WN_TRY(wn_kv_cache_positions(s->ctx, cache));
   for (int64_t b = 0; b < shape->B && !run->measuring; b++) {
-    const int32_t *at = cache->at + b * K; /* the sinks come first, the others follow on each other */
+    const int32_t *at = cache->at + b * K; /* the sinks come first; the others are consecutive */
     for (int64_t j = 0; j < n; j++) s->cache_positions[b * n + j] = (int32_t)(at[j] < sinks ? at[j] : at[j] - evicted);
   }
   if (!run->measuring) {
@@ -110,7 +109,7 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t p
                              const struct wn_kv_rows *rows) {
   struct wn_kv_cache *cache = &s->caches[part];
   const int64_t l = s->parts[part].layer;
-  const int64_t shared = s->B * s->parts[part].kv0 * s->largest; /* parts may run side by side */
+  const int64_t shared = s->B * s->parts[part].kv0 * s->largest; /* parts may run in parallel */
   void *sums = wn_element(s->sums, shared, run->exec.dtype);
   void *room = s->room_of_votes ? (char *)s->room_of_votes + (size_t)shared * sizeof(double) : NULL;
   for (int64_t t = 0; t < run->T; t++) {
@@ -156,8 +155,8 @@ wn_status wn_session_unstage(const struct wn_run *run, struct wn_session *s, con
   return WN_OK;
 }
 
-/* A piece after what a trimmed cache holds, both in order: no positions are needed, for the token that would pass
- * for the first one is out of every row's sight. */
+/* A piece after the tokens of a trimmed cache, all in order. Positions are not needed: a wrong "first token" would
+ * matter only to protect_first, and no row sees it. */
 static wn_status attend_staged(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
                                struct wn_attention *op, const struct wn_kv_rows *rows) {
   struct wn_kv_cache *stage = &s->stage;
@@ -188,7 +187,7 @@ static wn_status attend_part(struct wn_run *run, struct wn_session *s, int64_t p
   if (kind == WN_LAYER_WHOLE) return attend_whole(run, s, cache, op, rows);
   if (budget && !block) return attend_rows(run, s, part, op, rows);
   if (rotates) return wn_session_attend_cache_position_blocks(run, s, part, op, rows);
-  const bool notes = cache->notes != NULL; /* every row changes them */
+  const bool notes = cache->notes != NULL; /* every row changes the notes */
   if ((run->measuring ? !full : cache->seen + T <= K) && !notes) return attend_whole(run, s, cache, op, rows);
   if (budget) return wn_session_attend_blocks(run, s, part, op, rows);
   if (T > 1) return attend_staged(run, s, cache, op, rows);
@@ -196,7 +195,7 @@ static wn_status attend_part(struct wn_run *run, struct wn_session *s, int64_t p
   return attend_whole(run, s, cache, op, rows);
 }
 
-/* Part i of a layer whose operation is `op`. */
+/* The attention of part i of a layer whose operation is `op`. */
 static wn_status attend_heads(struct wn_run *run, struct wn_session *s, int64_t i, const struct wn_attention *op,
                               const struct wn_kv_rows *rows, bool full) {
   const struct wn_session_part *part = &s->parts[i];
@@ -209,7 +208,7 @@ static wn_status attend_heads(struct wn_run *run, struct wn_session *s, int64_t 
   return attend_part(run, s, i, &of, &fresh, full);
 }
 
-/* Single rows: one thread per part, because the parts' operations are small. */
+/* For single rows: one thread per part, because the parts' operations are small. */
 static wn_status attend_heads_apart(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_attention *op,
                                     const struct wn_kv_rows *rows, bool full) {
   const int64_t first = s->first[l], end = s->first[l + 1];
@@ -249,7 +248,7 @@ wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l,
   attend_operation(run, s, l, a, &op, &rows);
   const int64_t first = s->first[l], end = s->first[l + 1];
   if (end - first == 1) return attend_part(run, s, first, &op, &rows, full);
-  /* Elsewhere than on the host the context's calls have one order. */
+  /* If the backend's memory is not the host's, a context's calls come one after the other. */
   const bool beside = run->T == 1 && run->exec.threads > 1 && wn_run_memory(run)->host;
   if (beside) return attend_heads_apart(run, s, l, &op, &rows, full);
   for (int64_t i = first; i < end; i++) WN_TRY(attend_heads(run, s, i, &op, &rows, full));

@@ -1,18 +1,18 @@
-/* A piece of a prompt under the policy streaming where tokens are rotated by their cache positions (Xiao et al. 2023,
- * section 3.2), as blocks of rows. The cache holds keys as they were before the rotation.
+/* A piece of a prompt under the policy streaming with cache_positions, where tokens are rotated by their cache
+ * positions (Xiao et al. 2023, section 3.2), in blocks of rows. The cache holds keys before rotation.
  *
- * The row at position i >= K, under a budget of K, holds s sinks at the cache positions 0..s-1 and the last K-s tokens
- * at s..K-1, itself at the last one. Rotated logits depend on distances only: between the row and its recent tokens
- * they are those of the text, between the row and sink j they are K-1-j in every row. So a block is two attention
- * calls, which are combined by their sums of exponentials:
+ * Under a budget of K the row at position i >= K sees s sinks at cache positions 0..s-1 and the last K-s tokens at
+ * s..K-1, itself at the last one. Rotated logits depend only on distances. Between the row and its recent tokens these
+ * are the distances in the text; between the row and sink j the distance is K-1-j in every row. So a block is two
+ * attention calls, combined by their sums of exponentials:
  *
  *   recent   q and k rotated by positions in the text (counted from the oldest key), a window of K-s: y1, lse1
  *   sinks    q rotated to K-1, sink j to j; every row sees every sink:                                 y2, lse2
  *   y = (exp(lse1) y1 + exp(lse2) y2) / (exp(lse1) + exp(lse2))
  *
- * Rows before the K-th hold everything, at cache positions that are those of the text: one causal call. R rows take R
- * (K + R) H D operations in the attention, where the rows one by one (session_attend.c) take R K H D and rotate R K Hkv
- * D numbers in addition. With terms that depend on more than a key's logit (all without WN_TRAIT_LOGIT) rows are
+ * Rows before the K-th see everything, at cache positions equal to those of the text: one causal call. R rows take R (K
+ * + R) H D operations in the attention. Computed one by one (session_attend.c) they take R K H D, and rotate R K Hkv D
+ * numbers in addition. With terms that depend on more than a key's logit (those without WN_TRAIT_LOGIT) rows are
  * computed one by one. */
 #include <math.h>
 #include <string.h>
@@ -28,7 +28,7 @@ bool wn_session_takes_cache_position_blocks(const struct wn_session *s) {
   return !wn_attention_config_lacks(&s->attention, WN_TRAIT_LOGIT);
 }
 
-/* x [rows,heads,D], ldx from row to row, rotated in place. */
+/* Rotates x [rows,heads,D] in place; ldx: stride between rows. */
 static wn_status positions_rotate(struct wn_run *run, int64_t l, void *x, int64_t rows, int64_t heads, int64_t ldx,
                                   const int32_t *positions) {
   struct wn_rope a = wn_run_rotation(run, l);
@@ -39,7 +39,7 @@ static wn_status positions_rotate(struct wn_run *run, int64_t l, void *x, int64_
   return wn_run_rope_forward(run, &a);
 }
 
-/* Keys j0.. of the stage, n of them in each sequence and head. */
+/* Rotates keys j0..j0+n-1 of the stage, in each sequence and head. */
 static wn_status positions_rotate_keys(struct wn_run *run, struct wn_session *s, int64_t l, int64_t j0, int64_t n,
                                        const int32_t *positions) {
   const struct wn_kv_shape *shape = &s->stage.shape;
@@ -57,7 +57,7 @@ static wn_status positions_rotate_queries(struct wn_run *run, int64_t l, const s
   return WN_OK;
 }
 
-/* Queries as they are, packed. */
+/* Copies the unrotated queries into a contiguous array. */
 static void positions_copy_queries(const struct wn_attention *op, wn_dtype dtype, void *out) {
   const size_t bytes = (size_t)op->D * wn_dtype_size(dtype);
   for (int64_t b = 0; b < op->B; b++)
@@ -67,7 +67,7 @@ static void positions_copy_queries(const struct wn_attention *op, wn_dtype dtype
                wn_element(op->q, b * op->s_q.b + t * op->s_q.t + h * op->s_q.h, dtype), bytes);
 }
 
-/* Keys j0..j0+n-1 of the stage. */
+/* Sets keys j0..j0+n-1 of the stage as the operation's keys. */
 static void positions_bind(const struct wn_kv_cache *stage, int64_t j0, int64_t n, struct wn_attention *op) {
   const struct wn_kv_shape *shape = &stage->shape;
   op->Tk = n;
@@ -99,7 +99,7 @@ static void positions_combine(const struct wn_attention *op, const struct wn_ses
       }
 }
 
-/* Rows t0..t0+T-1 of the operation: all before the K-th of the text, or none. */
+/* Rows t0..t0+T-1 of the operation: either all of them come before the K-th of the text, or none. */
 static wn_status positions_attend_block(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
                                         const struct wn_attention *op, const struct wn_kv_rows *rows, int64_t t0,
                                         int64_t T) {
@@ -111,7 +111,7 @@ static wn_status positions_attend_block(struct wn_run *run, struct wn_session *s
   const int64_t first = cache->seen, sinks = first < K ? 0 : wn_policy_sinks(&s->budgets, K), recent = n - sinks;
   struct wn_attention block = wn_attention_of_rows(op, dtype, t0, T);
   WN_TRY(wn_session_stage(run, s, cache, rows, t0, T));
-  if (!run->measuring) { /* what stays goes back before it is rotated */
+  if (!run->measuring) { /* tokens that stay are copied back to the cache before they are rotated */
     wn_kv_cache_advance(stage, T);
     for (int64_t b = 0; b < s->B; b++)
       for (int64_t j = 0; j < left; j++) s->slots[b * left + j] = (int32_t)(j < sinks ? j : n - left + j);

@@ -1,5 +1,6 @@
-/* The caches of a session: for each layer one that holds everything, one that holds what the layer can see, or, under
- * budgets, one for each run of key-value heads with the same budget; and the arrays that all of them use in turn. */
+/* The caches of a session. Each layer has one that holds everything, or one that holds what the layer can see, or under
+ * budgets one for each group of neighbouring key-value heads with the same budget. Also here: the arrays that all
+ * caches use in turn. */
 #include "decode/session.h"
 
 /* The tokens that a key-value head may hold under the budgets, at most the capacity. */
@@ -8,7 +9,7 @@ static int64_t caches_budget_of(const struct wn_session *s, int64_t l, int64_t k
   return K < s->capacity ? K : s->capacity;
 }
 
-/* Runs of heads with one budget. */
+/* Divides heads into parts: neighbouring heads with the same budget. */
 static wn_status caches_choose_parts(wn_context *ctx, struct wn_session *s) {
   const int64_t L = s->model->config.layers, Hkv = s->model->config.kv_heads;
   void *memory;
@@ -45,7 +46,8 @@ bool wn_session_by_cache_position(const struct wn_session *s, int64_t l) {
   return s->parts[s->first[l]].kind == WN_LAYER_BUDGET && s->budgets.cache_positions;
 }
 
-/* What evicting caches share. stage, stage_host: bytes of the largest stage, slots: of one sequence of it. */
+/* Lays out what evicting caches share. stage, stage_host: bytes of the largest stage. slots: the most slots of one
+ * sequence in it. */
 static void caches_shared_lay(struct wn_session *s, size_t stage, size_t stage_host, int64_t slots) {
   const wn_model_config *c = &s->model->config;
   const size_t e = wn_dtype_size(s->model->dtype);
@@ -59,23 +61,51 @@ static void caches_shared_lay(struct wn_session *s, size_t stage, size_t stage_h
   struct wn_session_cache_positions *p = &s->cache_position_block;
   const bool apart = !s->model->backend->memory->host;
   const struct wn_array host[] = {
-      {"stage", true, WN_DIMS((int64_t)stage_host), 1, &s->stage_host},
-      {"slots", true, WN_DIMS(B, slots), sizeof *s->slots, &s->slots},
-      {"cache positions", rotates, WN_DIMS(B, K), sizeof *s->cache_positions, &s->cache_positions},
-      {"cache positions of a block", by_block, WN_DIMS(K + R), sizeof *p->positions, &p->positions},
+      {.name = "stage", .wanted = true, .dims = WN_DIMS((int64_t)stage_host), .element = 1, .where = &s->stage_host},
+      {.name = "slots", .wanted = true, .dims = WN_DIMS(B, slots), .element = sizeof *s->slots, .where = &s->slots},
+      {.name = "cache positions",
+       .wanted = rotates,
+       .dims = WN_DIMS(B, K),
+       .element = sizeof *s->cache_positions,
+       .where = &s->cache_positions},
+      {.name = "cache positions of a block",
+       .wanted = by_block,
+       .dims = WN_DIMS(K + R),
+       .element = sizeof *p->positions,
+       .where = &p->positions},
   };
   const struct wn_array rows[] = {
-      {"stage", true, WN_DIMS((int64_t)stage), 1, &s->stage_memory},
-      {"slots shown", apart, WN_DIMS(B, slots), sizeof *s->slots, &s->slots_shown},
-      {"evictions of a block", blocks, WN_DIMS(B, slots), sizeof *block->evicted_at, &block->evicted_at},
-      {"attention sums of a row", sums, WN_DIMS(B, Hkv, K), e, &s->sums},
-      {"votes", policy->ordered, WN_DIMS(B, Hkv, K), sizeof(double), &s->room_of_votes},
-      {"rotated keys", rotates, WN_DIMS(B, K, Hkv, D), e, &s->rotated},
-      {"cache positions shown", apart && rotates, WN_DIMS(B, K), sizeof *s->cache_positions, &s->cache_positions_shown},
-      {"queries of the sinks", by_block, WN_DIMS(B, R, H, D), e, &p->q},
-      {"outputs of the sinks", by_block, WN_DIMS(B, R, H, D), e, &p->y},
-      {"weights of the recent", by_block, WN_DIMS(B, H, R), e, &p->lse},
-      {"weights of the sinks", by_block, WN_DIMS(B, H, R), e, &p->lse_sinks},
+      {.name = "stage", .wanted = true, .dims = WN_DIMS((int64_t)stage), .element = 1, .where = &s->stage_memory},
+      {.name = "slots shown",
+       .wanted = apart,
+       .dims = WN_DIMS(B, slots),
+       .element = sizeof *s->slots,
+       .where = &s->slots_shown},
+      {.name = "evictions of a block",
+       .wanted = blocks,
+       .dims = WN_DIMS(B, slots),
+       .element = sizeof *block->evicted_at,
+       .where = &block->evicted_at},
+      {.name = "attention sums of a row", .wanted = sums, .dims = WN_DIMS(B, Hkv, K), .element = e, .where = &s->sums},
+      {.name = "votes",
+       .wanted = policy->ordered,
+       .dims = WN_DIMS(B, Hkv, K),
+       .element = sizeof(double),
+       .where = &s->room_of_votes},
+      {.name = "rotated keys", .wanted = rotates, .dims = WN_DIMS(B, K, Hkv, D), .element = e, .where = &s->rotated},
+      {.name = "cache positions shown",
+       .wanted = apart && rotates,
+       .dims = WN_DIMS(B, K),
+       .element = sizeof *s->cache_positions,
+       .where = &s->cache_positions_shown},
+      {.name = "queries of the sinks", .wanted = by_block, .dims = WN_DIMS(B, R, H, D), .element = e, .where = &p->q},
+      {.name = "outputs of the sinks", .wanted = by_block, .dims = WN_DIMS(B, R, H, D), .element = e, .where = &p->y},
+      {.name = "weights of the recent", .wanted = by_block, .dims = WN_DIMS(B, H, R), .element = e, .where = &p->lse},
+      {.name = "weights of the sinks",
+       .wanted = by_block,
+       .dims = WN_DIMS(B, H, R),
+       .element = e,
+       .where = &p->lse_sinks},
   };
   WN_ARRAYS_LAY(&s->shared_host, host);
   WN_ARRAYS_LAY(&s->shared, rows);
@@ -87,7 +117,7 @@ static wn_status caches_shared_arrays(wn_context *ctx, struct wn_session *s) {
   const int64_t rows = s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK;
   int64_t slots = 0;
   size_t stage = 0, stage_host = 0;
-  const bool on_host = s->model->backend->memory->host; /* blocks by cache position work there */
+  const bool on_host = s->model->backend->memory->host; /* blocks by cache position need the host's memory */
   s->blocks_of_rows = s->budgets.layers > 0 && wn_session_takes_blocks(s);
   s->cache_position_blocks = on_host && s->budgets.layers > 0 && wn_session_takes_cache_position_blocks(s);
   const bool any_blocks = s->blocks_of_rows || s->cache_position_blocks;
@@ -129,7 +159,7 @@ wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
                                                        : s->capacity;
     wn_kv_shape_of(&c->attention, c->kv_heads, c->head_size, s->B, K, s->model->dtype,
                    part->kind == WN_LAYER_BUDGET ? &s->budgets : NULL, &shape);
-    if (part->kind == WN_LAYER_TRIMMED) shape.groups = 1; /* the oldest is evicted */
+    if (part->kind == WN_LAYER_TRIMMED) shape.groups = 1; /* one group, which evicts the oldest token */
     wn_kv_shape_of_heads(&shape, part->kv0, part->kv_heads);
     shape.half = s->half;
     shape.memory = s->model->backend->memory;

@@ -1,4 +1,5 @@
-/* Copying a session's state: fork (one text continued in several ways), snapshot and rollback are all this one call. */
+/* Copying a session's state. One call serves to fork (one text continued in several ways), to keep a snapshot and to
+ * roll back. */
 #include <string.h>
 
 #include "base/misuse.h"
@@ -23,7 +24,7 @@ bool wn_session_part_agrees(const struct wn_session *s, int64_t i, const struct 
          (part->kind == WN_LAYER_WHOLE || s->caches[i].shape.capacity == shape->capacity);
 }
 
-/* Where the sequences of a copy come from: rows[b], or, NULL, b / each. */
+/* Where sequence b of a copy comes from: rows[b], or b / each if rows is NULL. */
 struct copy {
   const int64_t *rows;
   int64_t each;
@@ -66,7 +67,7 @@ static wn_status copy_check(wn_context *ctx, const struct wn_session *to, const 
   return WN_OK;
 }
 
-/* Rows of `bytes` each, one for each of the copy's sequences, in the backend's memory. NULL arrays are allowed. */
+/* Copies rows of `bytes` bytes in the backend's memory, one for each sequence of the copy. NULL arrays are allowed. */
 static wn_status copy_rows(const struct wn_session *s, void *to, const void *from, size_t bytes,
                            const struct copy *copy) {
   const struct wn_memory *memory = s->model->backend->memory;
@@ -111,7 +112,7 @@ static wn_status session_copy(wn_context *ctx, struct wn_session *to, const stru
     wn_session_inputs_clear(to);
     return status;
   }
-  to->broken = true; /* until all of it is there */
+  to->broken = true; /* until the copy is complete */
   for (int64_t i = 0; i < from->first[c->layers]; i++)
     WN_TRY(wn_kv_cache_copy(ctx, &from->caches[i], from->caches[i].count, copy->rows, &to->caches[i]));
   for (int64_t b = 0; to->control && b < to->B; b++)

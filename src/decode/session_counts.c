@@ -1,6 +1,6 @@
 /* Meaningful attention while generating (Fernandez, Unsal, sections 4.3 and 5.4): how many content tokens the threshold
- * in force keeps for the last row of a session, by layer and head; and control tokens by position, which their ids do
- * not tell from content. The attention counts as it chooses, so a count costs its copy. */
+ * keeps for a session's last row, by layer and head; and control tokens by position, for tokens whose ids do not tell
+ * them from content. Attention counts the keys as it chooses them, so a count costs only a copy. */
 #include "base/error.h"
 #include "base/misuse.h"
 #include "decode/session.h"
@@ -12,7 +12,7 @@ wn_status wn_session_attention_forward(struct wn_run *run, struct wn_session *s,
   if (!s->counts) return wn_run_attention_forward(run, op);
   const int64_t l = s->parts[part].layer, H = s->model->config.heads, first = op->head0;
   struct wn_attention counting = *op;
-  /* Parts of a layer may run side by side: each has the place of its own heads. */
+  /* Parts of a layer may run in parallel: each writes to the place of its own heads. */
   counting.threshold.count = s->count_rows + s->B * first * s->piece;
   int32_t *rows = s->count_rows_read + s->B * first * s->piece;
   WN_TRY(wn_run_attention_forward(run, &counting));

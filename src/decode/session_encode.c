@@ -1,5 +1,5 @@
-/* A session's encoder: run once over the inputs, in a workspace that is released; the session keeps the keys and values
- * that each decoder layer reads, B*S*2*Hkv*D numbers per layer. */
+/* A session's encoder runs once over the inputs, in a workspace that is then released. The session keeps the keys and
+ * values that each decoder layer reads: B*S*2*Hkv*D numbers per layer. */
 #include <string.h>
 
 #include "base/misuse.h"
@@ -20,7 +20,7 @@ static wn_status encode_check_inputs(wn_context *ctx, const struct wn_session *s
   return WN_OK;
 }
 
-/* Keys and values of every layer, from the encoder's states. */
+/* Computes keys and values of every layer from the encoder's states. */
 static wn_status encode_keep_keys(wn_context *ctx, struct wn_session *s, const void *states) {
   struct wn_run run;
   void *scratch = NULL;

@@ -1,11 +1,12 @@
 /* A step of several sessions together, one token each.
  *
  * Embedding, norms, projections, feed-forward and logits run as one batch of n sequences of one token, each at its own
- * position, with products whose rows are apart (ops.h): a row has the bits that it has alone. Between wn_layer_before
- * and wn_layer_after every session attends to its own cache, on a view of its row (wn_session_attend, B 1), with its
- * own scratch: sessions are divided over the threads where there are as many, else they take turns with all threads.
+ * position. Products compute rows independently (rows_apart, ops.h): a row has the same bits as alone. Between
+ * wn_layer_before and wn_layer_after every session attends to its own cache, on a view of its row (wn_session_attend, B
+ * 1), with its own scratch. If there are at least as many sessions as threads, each thread takes some of them;
+ * otherwise the sessions run one after the other with all threads.
  *
- * A step reads the weights once and takes 2 x parameters flops a row; the attention reads each session's cache. */
+ * A step reads the parameters once and takes 2 x parameters flops per row; the attention reads each session's cache. */
 #include <omp.h>
 #include <string.h>
 
@@ -19,22 +20,46 @@ static void group_lay(struct wn_session_group *g) {
   const int64_t n = g->most, C = c->width;
   const bool apart = !g->model->backend->memory->host;
   const struct wn_array rows[] = {
-      {"activations", true, WN_DIMS((int64_t)g->blocks.large_bytes), 1, &g->blocks.large},
-      {"derived activations", true, WN_DIMS((int64_t)g->blocks.derived_bytes), 1, &g->blocks.derived},
-      {"exact activations", true, WN_DIMS((int64_t)g->blocks.exact_bytes), 1, &g->blocks.exact},
-      {"tokens shown", apart, WN_DIMS(n), sizeof *g->tokens, &g->tokens_shown},
-      {"positions shown", apart, WN_DIMS(n), sizeof *g->positions, &g->positions_shown},
-      {"x_out", true, WN_DIMS(n, C), e, &g->x_out},
-      {"n_out", true, WN_DIMS(n, C), e, &g->n_out},
-      {"rstd", true, WN_DIMS(n), e, &g->rstd},
-      {"mean", c->norm == WN_NORM_LAYER, WN_DIMS(n), e, &g->mean},
-      {"logits", true, WN_DIMS(n, c->vocab_size), e, &g->logits},
+      {.name = "activations",
+       .wanted = true,
+       .dims = WN_DIMS((int64_t)g->blocks.large_bytes),
+       .element = 1,
+       .where = &g->blocks.large},
+      {.name = "derived activations",
+       .wanted = true,
+       .dims = WN_DIMS((int64_t)g->blocks.derived_bytes),
+       .element = 1,
+       .where = &g->blocks.derived},
+      {.name = "exact activations",
+       .wanted = true,
+       .dims = WN_DIMS((int64_t)g->blocks.exact_bytes),
+       .element = 1,
+       .where = &g->blocks.exact},
+      {.name = "tokens shown",
+       .wanted = apart,
+       .dims = WN_DIMS(n),
+       .element = sizeof *g->tokens,
+       .where = &g->tokens_shown},
+      {.name = "positions shown",
+       .wanted = apart,
+       .dims = WN_DIMS(n),
+       .element = sizeof *g->positions,
+       .where = &g->positions_shown},
+      {.name = "x_out", .wanted = true, .dims = WN_DIMS(n, C), .element = e, .where = &g->x_out},
+      {.name = "n_out", .wanted = true, .dims = WN_DIMS(n, C), .element = e, .where = &g->n_out},
+      {.name = "rstd", .wanted = true, .dims = WN_DIMS(n), .element = e, .where = &g->rstd},
+      {.name = "mean", .wanted = c->norm == WN_NORM_LAYER, .dims = WN_DIMS(n), .element = e, .where = &g->mean},
+      {.name = "logits", .wanted = true, .dims = WN_DIMS(n, c->vocab_size), .element = e, .where = &g->logits},
   };
   const struct wn_array host[] = {
-      {"tokens", true, WN_DIMS(n), sizeof *g->tokens, &g->tokens},
-      {"positions", true, WN_DIMS(n), sizeof *g->positions, &g->positions},
-      {"rows", true, WN_DIMS(n), sizeof *g->rows, &g->rows},
-      {"order", true, WN_DIMS(n), sizeof *g->order, &g->order},
+      {.name = "tokens", .wanted = true, .dims = WN_DIMS(n), .element = sizeof *g->tokens, .where = &g->tokens},
+      {.name = "positions",
+       .wanted = true,
+       .dims = WN_DIMS(n),
+       .element = sizeof *g->positions,
+       .where = &g->positions},
+      {.name = "rows", .wanted = true, .dims = WN_DIMS(n), .element = sizeof *g->rows, .where = &g->rows},
+      {.name = "order", .wanted = true, .dims = WN_DIMS(n), .element = sizeof *g->order, .where = &g->order},
   };
   WN_ARRAYS_LAY(&g->arrays, rows);
   WN_ARRAYS_LAY(&g->host, host);
@@ -65,8 +90,7 @@ static void group_begin(struct wn_run *run, const struct wn_session_group *g, in
   run->rows_apart = true;
 }
 
-/* Does the session turn queries and keys of layer l in a way of its own: by cache positions, or by angles of its own?
- */
+/* Does the session rotate layer l's queries and keys in its own way: by cache positions, or by angles of its own? */
 static bool group_turns_itself(const struct wn_session *s, int64_t l) {
   return wn_session_turns_itself(s) || wn_session_by_cache_position(s, l);
 }
@@ -87,8 +111,8 @@ static wn_status group_attend_row(const struct wn_run *run, wn_session_row *row,
 static void group_attend(const struct wn_run *run, wn_session_row *rows, int64_t n, int64_t l,
                          const struct wn_layer_acts *a) {
   const int threads = run->exec.threads;
-  /* All threads for one after the other; a region of one thread around theirs would make them anew. Elsewhere than on
-   * the host the context's calls have one order. */
+  /* One session after the other, with all threads. An OpenMP region of one thread around theirs would create the
+   * threads anew. If the backend's memory is not the host's, a context's calls come one after the other. */
   if (n < threads || !wn_run_memory(run)->host) {
     for (int64_t i = 0; i < n; i++)
       if (rows[i].status == WN_OK) rows[i].status = group_attend_row(run, &rows[i], i, l, a, threads);
@@ -99,7 +123,7 @@ static void group_attend(const struct wn_run *run, wn_session_row *rows, int64_t
     if (rows[i].status == WN_OK) rows[i].status = group_attend_row(run, &rows[i], i, l, a, 1);
 }
 
-/* All layers; measuring: without the attention, whose scratch is the sessions'. */
+/* Runs all layers. When measuring, without the attention, for which sessions have their own scratch. */
 static wn_status group_run_layers(struct wn_run *run, struct wn_session_group *g, wn_session_row *rows,
                                   struct wn_session_rows *out) {
   const wn_model_config *c = &g->model->config;
@@ -127,7 +151,7 @@ static wn_status group_output(struct wn_run *run, struct wn_session_group *g, co
   return wn_run_output(run, g->n_out, run->B, g->logits);
 }
 
-/* A backend may treat few rows differently from many. */
+/* A backend may need other scratch for few rows than for many. */
 static wn_status group_measure(struct wn_session_group *g, size_t *need) {
   *need = 0;
   for (int64_t n = 1;; n = 2 * n < g->most ? 2 * n : g->most) {
@@ -205,7 +229,7 @@ static wn_status group_check(wn_context *ctx, const struct wn_session_group *g, 
   return WN_OK;
 }
 
-/* Row i of what the layers gave, and of the logits, goes to its session. */
+/* Copies row i of the layers' output and of the logits to its session. */
 static wn_status group_hand_out(struct wn_session_group *g, const struct wn_session_rows *out, bool logits, int64_t i,
                                 wn_session_row *row) {
   const wn_dtype dtype = g->model->dtype;
@@ -225,7 +249,7 @@ static wn_status group_hand_out(struct wn_session_group *g, const struct wn_sess
   return row->logits ? wn_session_copy_logits(g->model, s->logits, 1, row->logits) : WN_OK;
 }
 
-/* Threads that hand out: floats of many logits are worth some, where copies need no order. */
+/* How many threads copy results out: several are worth it for the logits of many rows, if copies need no order. */
 static int group_hands(const struct wn_session_group *g, bool logits, int64_t n) {
   return logits && n > 1 && g->model->backend->memory->host ? g->model->ctx->threads : 1;
 }

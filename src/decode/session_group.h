@@ -1,4 +1,4 @@
-/* A group's inside (session_group.c): private to src/decode. */
+/* The internals of a group (session_group.c). Private to src/decode. */
 #ifndef WN_DECODE_SESSION_GROUP_H
 #define WN_DECODE_SESSION_GROUP_H
 
@@ -17,14 +17,14 @@ struct wn_session_group {
   void *x_out, *n_out;  /* [most,C] */
   void *rstd, *mean;    /* [most] */
   void *logits;         /* [most,V] */
-  wn_session_row *rows; /* [most] for steps of generations (generate_together.c), with `order` [most] */
+  wn_session_row *rows; /* [most] with `order` [most]: for steps of generations (generate_together.c) */
   int64_t *order;
   void *scratch;
   size_t scratch_bytes;
-  struct wn_session_room room; /* of the sessions that were made with the group: one prompt is read at a time */
+  struct wn_session_room room; /* shared by sessions that were made with the group: one prompt is read at a time */
 };
 
-/* wn_session_group_feed; all: every session has its logits then (s->logits), whether its row asks for a copy or not. */
+/* wn_session_group_feed. all: every session gets its logits (s->logits), whether or not its row asks for a copy. */
 wn_status wn_session_group_advance(wn_context *ctx, struct wn_session_group *group, wn_session_row *rows, int64_t n,
                                    bool all);
 

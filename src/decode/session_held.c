@@ -1,4 +1,4 @@
-/* What the caches of a session hold: read-outs that change nothing. Costs a look at every slot of a layer. */
+/* What the caches of a session hold. Changes nothing; reads every slot of a layer. */
 #include <string.h>
 
 #include "base/misuse.h"
@@ -7,7 +7,7 @@
 /* Adds the heads of a part to the positions that it holds. */
 static void held_add_part(const struct wn_kv_cache *cache, int64_t kv_heads, int64_t sequence, int32_t *heads) {
   const struct wn_kv_shape *s = &cache->shape;
-  const int64_t P = cache->at ? s->groups : 1; /* each evicts for its share of the heads */
+  const int64_t P = cache->at ? s->groups : 1; /* each group has an equal share of the heads */
   for (int64_t p = 0; p < P; p++) {
     const int32_t *at = cache->at ? cache->at + (sequence * P + p) * s->capacity : NULL;
     for (int64_t j = 0; j < cache->count; j++) heads[at ? at[j] : j] += (int32_t)(kv_heads / P);

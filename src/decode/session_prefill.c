@@ -1,7 +1,7 @@
-/* A piece of a prompt under a budget, as a block: the stage holds what the cache holds and then the piece's keys; first
- * the evictions are computed (for each key, the first row that does not see it; and the keys that are left, which the
- * cache takes back), then one attention call uses them as a keep rule; where key-value heads evict on their own, one
- * call for each. Evictions are the operation's (ops/evictions.h).
+/* A piece of a prompt under a budget, as a block. The stage gets the cache's tokens and then the piece's keys. The
+ * operation of ops/evictions.h computes for each key the first row that does not see it, and which keys are left at the
+ * end. One attention call then uses the evictions as a keep rule (one call per key-value head if heads evict on their
+ * own), and the keys that are left go back to the cache.
  *
  * R rows take R (K + R) H D operations and (K + R) (2 Hkv D + R) numbers. */
 #include <string.h>
@@ -15,13 +15,13 @@
 bool wn_session_takes_blocks(const struct wn_session *s) {
   const struct wn_policy_row *policy = wn_policy_row(s->budgets.policy);
   const bool sums = policy->needs & WN_POLICY_SUMS;
-  if (s->control) return false; /* only rows run one at a time know which of their keys are control tokens */
+  if (s->control) return false; /* rows must run one by one to know which of their keys are control tokens */
   if (wn_policy_on_host(policy) && !s->model->backend->memory->host) return false;
   return !s->budgets.cache_positions &&
          !(sums && wn_attention_config_unserved(&s->attention, WN_EVICTIONS_SUMS_SERVED));
 }
 
-/* s->block.evicted_at, s->slots_shown, and the policy's notes in the stage after the last row. */
+/* Computes s->block.evicted_at, s->slots_shown, and the policy's notes after the last row, in the stage. */
 static wn_status prefill_find_evictions(struct wn_run *run, struct wn_session *s, int64_t part,
                                         const struct wn_attention *op) {
   const struct wn_kv_shape *shape = &s->caches[part].shape;
@@ -39,7 +39,7 @@ static wn_status prefill_find_evictions(struct wn_run *run, struct wn_session *s
   return WN_OK;
 }
 
-/* Rows t0..t0+T-1 of the operation. */
+/* Attention for rows t0..t0+T-1 of the operation. */
 static wn_status prefill_attend_block(struct wn_run *run, struct wn_session *s, int64_t part,
                                       const struct wn_attention *op, const struct wn_kv_rows *rows, int64_t t0,
                                       int64_t T) {

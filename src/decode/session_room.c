@@ -1,15 +1,27 @@
-/* Where pieces of prompts are computed: one layer's activations for a piece, which all layers use in turn, and scratch.
- * About 40 bytes times width a token of a piece, 10 MB for a model of 135M: as much as a cache of hundreds of tokens. A
- * session has such a room of its own, or uses its group's (wn_session_options.group). */
+/* The memory in which pieces of prompts are computed: one layer's activations for a piece, which all layers use in
+ * turn, and scratch. It takes about 40 bytes times width per token of a piece, 10 MB for a model of 135M: as much as a
+ * cache of hundreds of tokens. A session has its own, or uses its group's (wn_session_options.group). */
 #include <string.h>
 
 #include "decode/session_room.h"
 
 static void room_lay(const struct wn_model *m, int64_t B, int64_t piece, struct wn_session_room *room) {
   const struct wn_array rows[] = {
-      {"activations", true, WN_DIMS((int64_t)room->blocks.large_bytes), 1, &room->blocks.large},
-      {"derived activations", true, WN_DIMS((int64_t)room->blocks.derived_bytes), 1, &room->blocks.derived},
-      {"exact activations", true, WN_DIMS((int64_t)room->blocks.exact_bytes), 1, &room->blocks.exact},
+      {.name = "activations",
+       .wanted = true,
+       .dims = WN_DIMS((int64_t)room->blocks.large_bytes),
+       .element = 1,
+       .where = &room->blocks.large},
+      {.name = "derived activations",
+       .wanted = true,
+       .dims = WN_DIMS((int64_t)room->blocks.derived_bytes),
+       .element = 1,
+       .where = &room->blocks.derived},
+      {.name = "exact activations",
+       .wanted = true,
+       .dims = WN_DIMS((int64_t)room->blocks.exact_bytes),
+       .element = 1,
+       .where = &room->blocks.exact},
   };
   WN_ARRAYS_LAY(&room->arrays, rows);
   wn_layer_temp_lay(&m->config, wn_layer_types_of(m->dtype), B, piece, false, false, &room->arrays, &room->temp);

@@ -1,5 +1,5 @@
-/* What the host has written, shown to operations, and what they have computed, read by the host: copies where the
- * backend's memory is not the host's, else nothing. */
+/* Copies between the host and the backend's memory, for what operations read and what they have computed; nothing to do
+ * if the backend's memory is the host's. */
 #include "base/memory.h"
 #include "decode/session.h"
 #include "model/model.h"

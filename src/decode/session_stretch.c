@@ -1,7 +1,8 @@
-/* longrope while decoding: a text turns by one set of divisors up to the first context N and by another beyond
- * (model/rotary.c). The keys that a cache holds, and everything above the first layer, depend on the set, so a session
- * whose text grows beyond N reads it again, once, with the other: what it gives is then what the whole text gives.
- * Transformers' generate() does the same. Cost: the text's prompt a second time, when it passes N; 4 bytes a token. */
+/* longrope while decoding. A text is rotated with one set of divisors up to the original context N and with another
+ * beyond (model/rotary.c). The keys in a cache, and everything above the first layer, depend on the set. So a session
+ * whose text grows beyond N reads the text again, once, with the other set; its results are then those of the whole
+ * text. transformers' generate() does the same. Cost: reading the text a second time when it passes N, and 4 bytes per
+ * token. */
 #include "base/error.h"
 #include "decode/session.h"
 #include "model/config.h"

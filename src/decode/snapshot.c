@@ -1,5 +1,6 @@
-/* A snapshot has a cache of its own for each of the session's, as long as what is held: taking one and going back to it
- * cost one copy of that. Of the last token no logits are kept: whoever goes back feeds at least one token. */
+/* A snapshot has a cache of its own for each cache of the session, just large enough for the tokens held. Taking a
+ * snapshot and going back to it cost one copy of these tokens. The last token's logits are not kept: after going back
+ * feed at least one token. */
 #include "decode/snapshot.h"
 
 #include <string.h>
@@ -9,22 +10,22 @@
 
 struct snapshot_part {
   struct wn_session_part part;
-  struct wn_kv_shape shape; /* of the session's cache */
-  struct wn_kv_cache cache; /* as long as what it holds */
+  struct wn_kv_shape shape; /* shape of the session's cache */
+  struct wn_kv_cache cache; /* its capacity is the tokens held */
 };
 
 struct wn_snapshot {
   const struct wn_model *model;
   int64_t B, position, n; /* n: parts */
   bool half, rolls_back;
-  int64_t dynamic_rows; /* the session's */
+  int64_t dynamic_rows; /* wn_session_dynamic_rows of the session */
   wn_attention_config attention;
-  wn_budgets budgets; /* the options alone: no tokens */
+  wn_budgets budgets; /* only the options, no tokens */
   int64_t budget_layers;
   struct snapshot_part *parts; /* [n] */
   uint8_t *control;            /* [B,position] or NULL */
   int32_t *history;            /* [B,position] or NULL */
-  bool stretched;              /* with a history, as the session's */
+  bool stretched;              /* with a history: as in the session */
 };
 
 static int64_t snapshot_count_parts(const wn_session *s) {
@@ -37,7 +38,7 @@ bool wn_snapshot_rolls_back(const wn_session *s) {
   return true;
 }
 
-/* What is copied of cache i, and into what. */
+/* How many tokens of cache i are copied, and the shape of the copy. */
 static int64_t snapshot_shape(const wn_session *s, int64_t i, int64_t position, struct wn_kv_shape *out) {
   const int64_t held = s->caches[i].count, count = position < held ? position : held;
   *out = s->caches[i].shape;
@@ -54,7 +55,8 @@ size_t wn_snapshot_need(const wn_session *s, int64_t position) {
     struct wn_kv_shape shape;
     size_t bytes;
     snapshot_shape(s, i, position, &shape);
-    if (wn_kv_shape_bytes(&shape, &bytes, NULL)) need += bytes; /* it is no larger than the session's own */
+    if (wn_kv_shape_bytes(&shape, &bytes, NULL))
+      need += bytes; /* cannot overflow: it is no larger than the session's */
   }
   return need;
 }
@@ -91,7 +93,7 @@ wn_status wn_snapshot_take(wn_context *ctx, const wn_session *s, int64_t positio
     WN_TRY_GOTO(wn_kv_cache_init(ctx, &shape, &part->cache), fail);
     status = wn_kv_cache_copy(ctx, &s->caches[x->n], count, NULL, &part->cache);
     if (status == WN_OK) continue;
-    wn_kv_cache_clear(&part->cache); /* not among those counted */
+    wn_kv_cache_clear(&part->cache); /* it is not in the list yet */
     goto fail;
   }
   if (s->control) {
@@ -142,7 +144,7 @@ wn_status wn_snapshot_restore(const struct wn_snapshot *x, int64_t position, wn_
   }
   for (int64_t b = 0; x->control && b < x->B; b++)
     memcpy(s->control + b * s->capacity, x->control + b * x->position, (size_t)position);
-  for (int64_t b = 0; s->marks && x->control && b < x->B; b++) /* read again, they are what they were */
+  for (int64_t b = 0; s->marks && x->control && b < x->B; b++) /* positions that are read again have their old marks */
     memcpy(s->marks + b * s->capacity, x->control + b * x->position, (size_t)position);
   for (int64_t b = 0; x->history && b < x->B; b++)
     memcpy(s->history + b * s->capacity, x->history + b * x->position, (size_t)position * sizeof *s->history);

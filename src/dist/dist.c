@@ -1,7 +1,7 @@
-/* Groups of processes: joining and leaving, messages, and what is made of them.
+/* Groups of processes: joining, leaving, messages, and collective calls made of messages.
  *
- * Sums whose order matters are no business of a transport: MPI does not promise one. They are exchanged as messages and
- * summed in a fixed tree (wn_dist_branch), which one process can sum as well, to the same bits. */
+ * A transport does not sum, since MPI does not promise an order of additions. Terms are exchanged as messages and added
+ * in a fixed tree (wn_dist_branch), which one process alone can add with the same bits. */
 #include "dist/dist.h"
 
 #include <sched.h>
@@ -28,7 +28,7 @@ int wn_dist_size(const wn_context *ctx) {
 
 wn_status wn_dist_join(wn_context *ctx, wn_dist_lost_fn lost, void *user) {
   WN_CHECK_WORK();
-  static bool joined; /* a process begins MPI once */
+  static bool joined; /* MPI can be initialised once per process */
   const struct wn_dist_transport *transport;
   void *module, *memory;
   if (ctx->dist) return WN_OK;
@@ -44,7 +44,7 @@ wn_status wn_dist_join(wn_context *ctx, wn_dist_lost_fn lost, void *user) {
     wn_free(d);
     return wn_fail(ctx, WN_ERR_IO, "%s could not begin", transport->name);
   }
-  if (d->size == 1) { /* a launcher's group of one */
+  if (d->size == 1) { /* a launcher started a group of one */
     transport->end();
     wn_free(d);
     return WN_OK;
@@ -58,10 +58,10 @@ void wn_dist_leave(wn_context *ctx, wn_status status) {
   struct wn_dist *d = dist_of(ctx);
   if (!d) return;
   const bool well = status == WN_OK || status == WN_ERR_CANCELLED;
-  /* Nobody is gone before all have come this far; a process that fails leaves the transport as it is: the launcher ends
-   * what is still there. */
+  /* No process leaves before all have come this far. A process that fails does not close the transport: the launcher
+   * ends the rest. */
   const bool all = well && wn_dist_barrier(ctx) == WN_OK;
-  if (all) d->transport->end(); /* waits for all as well, and so is watched */
+  if (all) d->transport->end(); /* this waits for all processes too, so the watch still runs */
   wn_dist_watch_end(d, all ? NULL : well ? "" : ctx->error);
   ctx->dist = NULL;
   wn_free(d);
@@ -73,7 +73,7 @@ void wn_dist_kept(wn_context *ctx, const char *kept) {
 
 /* --- messages --- */
 
-/* A context that has not joined has nobody to write to. */
+/* Refuses messages to a process that does not exist; a context that has not joined has no other. */
 static wn_status dist_check_other(wn_context *ctx, const char *what, int other) {
   const struct wn_dist *d = dist_of(ctx);
   if (d && other >= 0 && other < d->size && other != d->rank) return WN_OK;
@@ -110,7 +110,7 @@ wn_status wn_dist_advance(wn_context *ctx, int *requests, size_t count) {
   return WN_OK;
 }
 
-/* Spins for a moment, then leaves the CPU to whoever is waited for. */
+/* Spins for a moment, then yields the CPU to the process that it waits for. */
 wn_status wn_dist_wait(wn_context *ctx, int *requests, size_t count) {
   size_t left = 0;
   for (uint64_t turn = 0;; turn++) {
@@ -143,7 +143,7 @@ wn_status wn_dist_receive_whole(wn_context *ctx, void *data, size_t bytes, int f
   return dist_whole(ctx, data, bytes, from, false);
 }
 
-/* --- what is made of them --- */
+/* --- collective calls --- */
 
 /* A binomial tree with its root at `from`: log2(size) messages one after another. */
 wn_status wn_dist_broadcast(wn_context *ctx, void *data, size_t bytes, int from) {
@@ -163,7 +163,7 @@ wn_status wn_dist_broadcast(wn_context *ctx, void *data, size_t bytes, int from)
   return WN_OK;
 }
 
-/* The same tree towards rank 0, then back. */
+/* Sums along the same tree to rank 0, then broadcasts. */
 static wn_status dist_merge_some(wn_context *ctx, struct wn_dist *d, double *x, size_t count) {
   const size_t bytes = count * sizeof *x;
   for (int bit = 1; bit < d->size; bit *= 2) {
@@ -204,7 +204,7 @@ wn_status wn_dist_same(wn_context *ctx, const char *what, const char *value) {
 wn_status wn_dist_alike(wn_context *ctx) {
   char threads[32];
   snprintf(threads, sizeof threads, "%d", ctx->threads);
-  /* All three, whatever comes of them: every process makes the same calls. */
+  /* All three are compared even if the first differs, because every process must make the same calls. */
   const wn_status backend = wn_dist_same(ctx, "backend", ctx->backend);
   const wn_status isa = wn_dist_same(ctx, "instruction set", wn_isa_name(ctx->isa));
   WN_TRY(wn_dist_same(ctx, "threads", threads));
@@ -217,8 +217,8 @@ int64_t wn_dist_left(int64_t n) {
   return left;
 }
 
-/* Processes are parted over the two branches by leaves, each branch keeping at least one and no more than it has
- * leaves. */
+/* Divides the processes between the two branches in proportion to their leaves. Each branch gets at least one process
+ * and at most as many as it has leaves. */
 void wn_dist_branch(int64_t leaves, int rank, int size, int64_t *first, int64_t *count) {
   *first = 0;
   *count = leaves;

@@ -1,4 +1,4 @@
-/* Which transport there is. A process that was started alone opens none, and loads nothing. */
+/* Finds the transport. A process that was started alone opens none and loads nothing. */
 #include "dist/transport.h"
 
 #include <dlfcn.h>
@@ -9,8 +9,8 @@
 #include "base/module.h"
 #include "dist/group.h"
 
-/* How many processes the launcher has started, by what it leaves in the environment: Open MPI's mpirun, those of MPICH
- * and Intel, and srun where it serves as an MPI launcher. */
+/* How many processes the launcher has started, from its environment variables: Open MPI's mpirun, those of MPICH and
+ * Intel, and srun used as an MPI launcher. */
 static long transport_started(const char **launcher) {
   static const char *const names[][2] = {
       {"OMPI_COMM_WORLD_SIZE", ""}, {"PMI_SIZE", ""}, {"MV2_COMM_WORLD_SIZE", ""}, {"SLURM_NTASKS", "PMIX_RANK"}};

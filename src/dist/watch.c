@@ -1,12 +1,13 @@
-/* The watch over the other processes: MPI says nothing of one that died, and waits for ever for one that hangs.
+/* The watch over the other processes. MPI does not report a process that died, and waits for ever for one that hangs.
  *
- * Every process has a connection to rank 0, beside the transport, and a thread that says once a second that it is
- * there. A connection that ends without a word is a process that died; silence for WATCH_SILENT seconds one that hangs;
- * a failure comes with its line. Rank 0 tells all others, so that everyone stops within seconds, in whatever call it
- * is. A process that was stopped itself for a while (a suspended machine, a debugger) blames nobody: it begins to count
- * anew.
+ * Every process has a connection to rank 0, beside the transport, and a thread that sends a sign of life once a second.
+ * A connection that closes without a goodbye means that the process died, silence for WATCH_SILENT seconds that it
+ * hangs; a process that fails sends its error line. Rank 0 tells all others, so that every process stops within
+ * seconds, whatever call it is in. A process that was itself stopped for a while (a suspended machine, a debugger)
+ * blames nobody and starts counting again.
  *
- * Connections carry a number that rank 0 has drawn and the transport has carried, so that nobody else can join. */
+ * A connection must send a random number that rank 0 has given to all processes through the transport, so that nobody
+ * else can join. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -29,17 +30,17 @@
 
 enum { WATCH_ADDRESSES = 16, WATCH_HOST = 64 };
 #define WATCH_BEAT 1.0    /* seconds between signs of life */
-#define WATCH_SILENT 6.0  /* of no sign of life */
+#define WATCH_SILENT 6.0  /* without a sign of life, then the process is lost */
 #define WATCH_CONNECT 5.0 /* for connecting */
-#define WATCH_SAY 3.0     /* for rank 0 to say what has failed */
+#define WATCH_SAY 3.0     /* that others wait for rank 0 to say what has failed */
 
 enum watch_kind { WATCH_ALIVE, WATCH_FAILED, WATCH_LOST, WATCH_BYE };
 
-/* What goes over a connection. The first one says who it is. */
+/* A message on a connection. The first one identifies its sender. */
 struct watch_message {
   uint64_t secret;
   int32_t kind, rank;
-  int32_t pid, about; /* about: of WATCH_LOST, the process that is lost */
+  int32_t pid, about; /* about: in WATCH_LOST, the process that is lost */
   char host[WATCH_HOST];
   char line[WN_DIST_LINE];
 };
@@ -51,7 +52,7 @@ struct wn_dist_peer {
   bool left; /* said goodbye */
   double heard;
   char host[WATCH_HOST];
-  size_t have; /* bytes of in */
+  size_t have; /* bytes received into `in` */
   struct watch_message in;
 };
 
@@ -75,13 +76,14 @@ static void watch_message_init(struct watch_message *m, const struct wn_dist *d,
   snprintf(m->line, sizeof m->line, "%s", line);
 }
 
-/* A message is shorter than any socket's buffer; where it does not fit, nobody reads, which shows elsewhere. */
+/* A message is shorter than any socket's buffer. If it does not fit, the other side is not reading, which its silence
+ * will show. */
 static void watch_send(const struct wn_dist_peer *peer, const struct watch_message *m) {
   if (peer->fd >= 0 && send(peer->fd, m, sizeof *m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return;
 }
 
-/* The first reason stays. The program is told, and then whoever waits finds it: a program that ends itself when it is
- * told does not print the error of a wait as well. */
+/* Records why the group broke up; only the first reason counts. The program's callback is called before waits can see
+ * it, so that a program that exits in the callback does not also print the error of a wait. */
 static void watch_lose(struct wn_dist *d, int about, const char *line, bool found) {
   struct wn_dist_watch *w = &d->watch;
   int none = 0;
@@ -92,7 +94,8 @@ static void watch_lose(struct wn_dist *d, int about, const char *line, bool foun
   m.about = about;
   for (int i = 0; d->rank == 0 && i < w->peer_count; i++)
     if (!w->peers[i].left) watch_send(&w->peers[i], &m);
-  /* Rank 0 speaks; the next one where rank 0 is gone without a word. A process that failed has an error of its own. */
+  /* Rank 0 tells the user, or rank 1 if rank 0 is gone without a word. A process that failed itself has its own
+   * error. */
   if (w->lost && about != d->rank) w->lost(w->user, w->line, d->rank == 0 || (d->rank == 1 && found));
   atomic_store(&w->state, 2);
 }
@@ -118,7 +121,7 @@ static void watch_gone(struct wn_dist *d, struct wn_dist_peer *peer, const char 
   watch_lose(d, peer->rank, line, true);
 }
 
-/* All that has arrived. */
+/* Handles all messages that have arrived. */
 static void watch_receive(struct wn_dist *d, struct wn_dist_peer *peer) {
   while (peer->fd >= 0) {
     const ssize_t n = recv(peer->fd, (char *)&peer->in + peer->have, sizeof peer->in - peer->have, MSG_DONTWAIT);
@@ -146,7 +149,7 @@ static void *watch_run(void *user) {
     poll(w->polls, (nfds_t)(1 + w->peer_count), 250);
     const double now = wn_seconds_now();
     if (w->polls[0].revents) return NULL;
-    const bool away = now - woken > 2; /* this process was not running itself */
+    const bool away = now - woken > 2; /* this process itself was stopped */
     woken = now;
     for (int i = 0; i < w->peer_count; i++) {
       struct wn_dist_peer *peer = &w->peers[i];
@@ -166,7 +169,7 @@ static void *watch_run(void *user) {
 
 /* --- connecting --- */
 
-/* All addresses of this machine, the loopback's last. */
+/* All addresses of this machine, loopback last. */
 static void watch_addresses(struct watch_place *place, uint16_t port) {
   struct ifaddrs *all;
   if (getifaddrs(&all)) return;
@@ -209,7 +212,7 @@ static void watch_socket(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 
-/* Rank 0: one connection of each of the others. A stranger's is closed. */
+/* Rank 0: accepts one connection from each of the others and closes those of strangers. */
 static wn_status watch_accept(wn_context *ctx, struct wn_dist *d) {
   struct wn_dist_watch *w = &d->watch;
   const double until = wn_seconds_now() + 2 * WATCH_CONNECT;
@@ -261,7 +264,7 @@ static wn_status watch_connect(wn_context *ctx, struct wn_dist *d, const struct 
   *peer = (struct wn_dist_peer){.fd = -1, .pid = place->pid, .heard = wn_seconds_now()};
   memcpy(peer->host, place->host, sizeof peer->host);
   const bool near = !strcmp(host, place->host);
-  for (int i = 0; i < place->count && peer->fd < 0; i++) /* on the same machine the loopback first */
+  for (int i = 0; i < place->count && peer->fd < 0; i++) /* on the same machine loopback first */
     peer->fd = watch_try(&place->at[near ? place->count - 1 - i : i], wn_seconds_now() + WATCH_CONNECT / place->count);
   if (peer->fd < 0)
     return wn_fail(ctx, WN_ERR_IO, "process %d on %s cannot reach process 0 on %s", d->rank, host, place->host);
@@ -291,7 +294,7 @@ wn_status wn_dist_watch_begin(wn_context *ctx, struct wn_dist *d, wn_dist_lost_f
   w->secret = place.secret;
   WN_TRY(d->rank == 0 ? watch_accept(ctx, d) : watch_connect(ctx, d, &place));
   if (pipe2(w->wake, O_CLOEXEC)) return wn_fail(ctx, WN_ERR_IO, "no pipe for the watch: %s", strerror(errno));
-  /* Signals are the program's own threads' business. */
+  /* Signals are for the program's own threads. */
   sigset_t all, old;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -312,7 +315,7 @@ void wn_dist_watch_end(struct wn_dist *d, const char *failure) {
     watch_message_init(&m, d, failure ? WATCH_FAILED : WATCH_BYE, failure ? failure : "");
     for (int i = 0; i < w->peer_count; i++) watch_send(&w->peers[i], &m);
   }
-  /* A launcher ends everybody once the first is gone: rank 0 has time to say why. */
+  /* A launcher ends all processes once the first has exited: wait, so that rank 0 has time to say why. */
   const double until = wn_seconds_now() + WATCH_SAY;
   while (failure && d->rank != 0 && w->peers && w->peers[0].fd >= 0 && watch_wait(w->peers[0].fd, POLLIN, until) &&
          recv(w->peers[0].fd, &m, sizeof m, 0) > 0)

@@ -1,4 +1,4 @@
-/* What the readers of tasks share: fields of a line, and requests. */
+/* What all tasks share when they read a line: its fields, and making requests. */
 #include "eval/task.h"
 
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* The log of an evaluation. Lines are appended as questions are scored, so that a stopped evaluation goes on where it
- * was: a last line that is not whole is cut off. */
+/* The log of an evaluation. Lines are appended as questions are scored, so that a stopped evaluation can continue. An
+ * incomplete last line is cut off. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ static wn_status log_failed(wn_context *ctx, const char *path) {
   return wn_fail(ctx, WN_ERR_IO, "%s: cannot write: %s", path, strerror(errno));
 }
 
-/* --- what a log is of: two evaluations whose heads agree ask the same of the same model --- */
+/* --- the head of a log: evaluations with the same head ask the same of the same model --- */
 
 static wn_status log_attention(wn_context *ctx, const struct wn_model *model, json_t **out) {
   char *text;
@@ -83,7 +83,7 @@ static wn_status log_take_line(wn_context *ctx, const char *where, const json_t 
   return WN_OK;
 }
 
-/* Takes whole lines; *kept: their bytes. */
+/* Reads the complete lines; *kept: their bytes. */
 static wn_status log_take(wn_context *ctx, const char *path, const char *text, size_t bytes, const json_t *head,
                           struct wn_questions *q, uint64_t *resumed, size_t *kept) {
   char where[4096 + 32];
@@ -122,7 +122,7 @@ static wn_status log_write(wn_context *ctx, const struct wn_task_log *log, json_
   json_decref(line);
   if (!text) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a line of %s", log->path);
   const size_t n = strlen(text);
-  text[n] = '\n'; /* in place of the NUL: one write */
+  text[n] = '\n'; /* replaces the NUL, so that one write suffices */
   const bool written = fwrite(text, 1, n + 1, log->f) == n + 1;
   free(text);
   return written ? WN_OK : log_failed(ctx, log->path);
@@ -152,7 +152,7 @@ wn_status wn_task_log_open(wn_context *ctx, const wn_task_options *o, const json
     status = log_resume(ctx, o->log, head, q, resumed);
     fresh = *resumed == 0;
   }
-  if (status == WN_OK) status = wn_dist_barrier(ctx); /* all have read it as it was */
+  if (status == WN_OK) status = wn_dist_barrier(ctx); /* all processes have read the log as it was */
   const bool writes = wn_dist_rank(ctx) == 0;
   if (status == WN_OK && writes) status = log_open_end(ctx, o->log, fresh, out);
   if (status == WN_OK && writes && fresh) return log_write(ctx, out, head);

@@ -1,6 +1,6 @@
-/* Reading questions. A request is tokenised as lm-evaluation-harness does it (lm_eval/api/model.py,
- * TemplateLM._encode_pair): the whole text at once, cut after as many tokens as the context alone has, white space at
- * the context's end counted to the continuation. */
+/* Reads questions. A request is tokenised as in lm-evaluation-harness (lm_eval/api/model.py, TemplateLM._encode_pair):
+ * the whole text at once, cut after as many tokens as the context alone has. White space at the context's end counts as
+ * part of the continuation. */
 #include "eval/questions.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "data/lines.h"
 #include "text/utf8.h"
 
-enum { QUESTION_BYTES = 16 << 20 }; /* a line: far beyond any model's context */
+enum { QUESTION_BYTES = 16 << 20 }; /* of a line; far more than any model's context */
 
 static wn_status questions_grow(wn_context *ctx, void *array, size_t *capacity, size_t count, size_t element) {
   void **data = array, *memory;
@@ -42,7 +42,7 @@ struct reader {
   struct wn_questions *out;
 };
 
-/* Tokens of `whole`, of which `context_bytes` are the context. */
+/* Tokenises `whole`, whose first `context_bytes` bytes are the context. */
 static wn_status question_encode(wn_context *ctx, const struct reader *r, const char *whole, size_t context_bytes,
                                  const char *where, struct wn_asked_request *out) {
   const bool bos = wn_tokenizer_bos(r->tok) >= 0;
@@ -85,7 +85,7 @@ static wn_status question_add_request(wn_context *ctx, const struct reader *r, c
   const char *begin, *context = from->context.data ? from->context.data : "";
   size_t kept;
   wn_task_strip(context, &begin, &kept);
-  if (kept > 0) kept += (size_t)(begin - context); /* only white space at the end goes over */
+  if (kept > 0) kept += (size_t)(begin - context); /* only white space at the end moves to the continuation */
   WN_TRY(questions_grow(ctx, &q->requests, &q->request_capacity, q->request_count, sizeof *q->requests));
   struct wn_asked_request *out = &q->requests[q->request_count];
   *out = (struct wn_asked_request){.bytes = (int64_t)(from->continuation.bytes - from->bare),

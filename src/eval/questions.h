@@ -1,4 +1,4 @@
-/* The questions of a task as tokens, with what has been found for each. */
+/* The questions of a task as tokens, with the results of each. */
 #ifndef WN_EVAL_QUESTIONS_H
 #define WN_EVAL_QUESTIONS_H
 
@@ -6,23 +6,23 @@
 #include "text/tokenizer.h"
 
 struct wn_asked_request {
-  size_t at;              /* of its first token in `ids` */
-  int64_t n, context;     /* tokens in all; of them the context, at least 1 */
-  int64_t chars, bytes;   /* of the bare choice */
+  size_t at;              /* index of its first token in `ids` */
+  int64_t n, context;     /* number of tokens; how many of them are the context, at least 1 */
+  int64_t chars, bytes;   /* length of the choice without its delimiter */
   double log_probability; /* sum over the continuation's tokens */
-  bool greedy;            /* each of them is the most probable */
+  bool greedy;            /* each of these tokens is the most probable one */
 };
 
 enum wn_asked_how { WN_ASKED_OPEN, WN_ASKED_SCORED, WN_ASKED_RESUMED, WN_ASKED_REUSED };
 
 struct wn_asked {
-  size_t first; /* request */
+  size_t first; /* index of its first request */
   int count;
-  int gold;              /* -1: nothing to choose */
-  int64_t common;        /* tokens that all requests begin with, short of the last token of each */
-  int64_t longest;       /* tokens of a request after the common ones, the most */
-  int64_t rows;          /* tokens that the longest request reads: what a budget must hold to evict nothing */
-  enum wn_asked_how how; /* its answer was found; open: it has none */
+  int gold;       /* the right choice; -1: there is nothing to choose */
+  int64_t common; /* how many tokens all requests have in common at the beginning, the last token of each not counted */
+  int64_t longest;       /* the most tokens of a request after the common ones */
+  int64_t rows;          /* tokens that the longest request reads: a budget of so many evicts nothing */
+  enum wn_asked_how how; /* how its answer was found; open: not yet */
 };
 
 struct wn_questions {
@@ -34,25 +34,25 @@ struct wn_questions {
   size_t capacity, request_capacity; /* of the arrays */
 };
 
-/* Reads at most `limit` questions (0: all) of the task's file at `path`; texts are cut at their beginning to `context`
- * tokens to read and one to score. The file's own path goes to `file` [4096]. */
+/* Reads at most `limit` questions (0: all) of the task's file at `path`. Long texts lose their beginning, so that
+ * `context` tokens are read and one more is scored. */
 wn_status wn_questions_read(wn_context *ctx, const struct wn_task_row *task, const char *path, const wn_tokenizer *tok,
                             int64_t context, int64_t limit, struct wn_questions *out);
 void wn_questions_clear(struct wn_questions *questions);
-/* Sets what the question's requests have in common, and how far they go beyond: common, longest, rows. */
+/* Compares the question's requests and sets common, longest and rows. */
 void wn_question_compare(const struct wn_questions *questions, struct wn_asked *asked);
 
-/* What question i gives to a metric: 0 or 1, or a log probability; false: nothing. */
+/* The value of question i for a metric: 0 or 1, or a log probability. False: it has none. */
 bool wn_question_value(const struct wn_questions *questions, int64_t i, wn_task_metric metric, double *out);
 
-/* The log of an evaluation: a first line that says of what, then a line for each question. */
+/* The log of an evaluation: a head that identifies the evaluation, then a line for each question. */
 struct wn_task_log {
-  FILE *f; /* NULL: there is none */
+  FILE *f; /* NULL: no log */
   const char *path;
 };
-/* What a log tells of its model: weights, attention and control tokens; freed with json_decref. */
+/* What identifies the model in a log: weights, attention and control tokens; freed with json_decref. */
 wn_status wn_task_log_model(wn_context *ctx, const struct wn_model *model, json_t **out);
-/* Replaces the log at options->log, or goes on with it: questions that it has are WN_ASKED_RESUMED. */
+/* Replaces the log at options->log, or continues it: questions in it become WN_ASKED_RESUMED. */
 wn_status wn_task_log_open(wn_context *ctx, const wn_task_options *options, const json_t *model, int64_t context,
                            struct wn_questions *questions, uint64_t *resumed, struct wn_task_log *out);
 wn_status wn_task_log_add(wn_context *ctx, const struct wn_task_log *log, const struct wn_questions *questions,

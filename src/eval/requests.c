@@ -1,10 +1,10 @@
-/* Requests of a program's own, scored as the questions of a task are (run.c). */
+/* Requests of the caller, scored like the questions of a task (run.c). */
 #include "base/misuse.h"
 #include "base/options.h"
 #include "eval/run.h"
 #include "model/model.h"
 
-/* One request, cut to the context and one token to score. */
+/* Adds one request, cut so that `context` tokens are read and one more is scored. */
 static wn_status request_add(wn_context *ctx, const wn_model *model, int64_t context, const wn_request *from,
                              int64_t number, struct wn_questions *q) {
   const int64_t V = wn_model_config_get(model)->vocab_size;

@@ -1,16 +1,17 @@
-/* Scoring questions: in which order, in which batches, and what is done once.
+/* Scoring questions: their order, their batches, and what is computed only once.
  *
- * The requests of a question share a beginning, mostly its whole context: it is read once, and the rest of each request
- * is read by a fork of the session (wn_session_copy). Questions with beginnings of equal length go together, as many as
- * make a good product. A request's last token is never read: it is scored by the row before it. So a question of n
- * choices costs one pass over its context and n over short tails. Tails that are read together are padded to the
- * longest at their ends, where padding changes nothing before it: those of a batch are sorted by length and divided so
- * that padding and passes together cost least.
+ * The requests of a question share a beginning, usually its whole context. The beginning is read once, and a fork of
+ * the session (wn_session_copy) reads the rest ("tail") of each request. Questions whose beginnings have the same
+ * length form a batch, large enough for an efficient product. A request's last token is never read, since the row
+ * before it scores it. So a question of n choices costs one pass over its context and n over short tails. Tails that
+ * are read together are padded at their ends to the longest, which does not change what comes before. A batch's tails
+ * are sorted by length and divided into passes so that padding and passes together cost least.
  *
- * Several processes take the batches in turn, and tell each other the scores after each round.
+ * Several processes take the batches in turn and exchange the scores after each round.
  *
- * A session whose budgets are its capacity is one without budgets, to the bit. So questions that fit into the budgets
- * go apart from those that do not, and sessions under budgets have the capacity that is needed and no more. */
+ * A session whose budgets reach its capacity has the same bits as one without budgets. So questions that fit into the
+ * budgets are batched apart from those that do not, and sessions under budgets have exactly the capacity that is
+ * needed. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,38 +23,39 @@
 
 enum {
   BATCH = 512,
-  FORK_TOKENS = 4096, /* tokens that caches of forks hold together, unless one question needs more */
-  PASS = 64,          /* rows that reading the weights once more costs about as much as */
-  KEPT = 4,           /* sessions of each kind: batches of neighbouring lengths have few numbers of sequences */
-  CAPACITY_STEP = 64  /* of a session: so that neighbouring lengths find one that fits */
+  FORK_TOKENS = 4096, /* the most tokens that the forks' caches hold together, unless one question needs more */
+  PASS = 64,          /* one more pass costs about as much as so many rows, because it reads the weights again */
+  KEPT =
+      4, /* sessions of each kind that are kept: batches of similar lengths have few different numbers of sequences */
+  CAPACITY_STEP = 64 /* capacities are rounded up to it, so that similar lengths find a session that fits */
 };
 
-/* Questions order[first..first+count) with the same `common` tokens and number of requests. */
+/* A batch: questions order[first..first+count) with the same `common` and number of requests. */
 struct batch {
   const int64_t *order;
   int64_t count, common, longest;
-  int ways; /* requests of each */
+  int ways; /* requests per question */
 };
 
-/* Sessions that are kept as long as they fit: making one costs about as much as reading 30 tokens. */
+/* Sessions are kept while they fit: making one costs about as much as reading 30 tokens. */
 struct kept_session {
   wn_session *s;
   int64_t sequences, capacity;
-  uint64_t used; /* when last, by a count of uses */
+  uint64_t used; /* when it was last used, by a count of uses */
 };
 struct kept_sessions {
   struct kept_session all[KEPT];
   uint64_t uses;
 };
 
-/* What a request has after the common tokens. */
+/* The tail of a request: what follows the common tokens. */
 struct tail {
   struct wn_asked_request *r;
   int64_t n, source; /* tokens to read; the question's place in its batch */
 };
-/* The cheapest way to divide tails from this one on. */
+/* The cheapest division of the tails from this one on. */
 struct division {
-  int64_t cost, count; /* rows; tails that go first, together */
+  int64_t cost, count; /* cost in rows; how many tails its first pass takes */
 };
 
 struct evaluation {
@@ -63,19 +65,19 @@ struct evaluation {
   struct wn_questions *q;
   const struct wn_task_log *log;
   wn_task_result *r;
-  int64_t context; /* of the evaluation: no session needs more */
-  int64_t least;   /* rows that every budget holds: questions up to there evict nothing, and go apart */
-  struct kept_sessions heads, tails; /* of `count` sequences, and of `count * ways` */
-  wn_session *head, *forks;          /* those of the batch at hand */
+  int64_t context; /* the evaluation's; no session needs more */
+  int64_t least;   /* rows that every budget holds: shorter questions evict nothing and form batches of their own */
+  struct kept_sessions heads, tails; /* with `count` and with `count * ways` sequences */
+  wn_session *head, *forks;          /* the current batch's */
   struct wn_arrays arrays;
-  int64_t room; /* rows in the arrays */
+  int64_t room; /* size of the arrays, in rows */
   int32_t *tokens, *targets;
   double *sums;
   uint8_t *greedy;
   struct tail *tail;
   struct division *division;
   int64_t *sources;
-  double *told; /* [2 requests + 1] of several processes: a round's scores, and whether it is the last */
+  double *told; /* [2 requests + 1] with several processes: a round's scores, and whether it is the last round */
 };
 
 /* --- sessions and arrays that are kept while they fit --- */
@@ -85,13 +87,14 @@ static void kept_clear(struct kept_sessions *kept) {
   *kept = (struct kept_sessions){0};
 }
 
-/* A session of so many sequences for at least `tokens` each, with nothing read: one that is kept, or a new one in the
- * place of the one that was not used for longest. */
+/* An empty session of so many sequences for at least `tokens` tokens each: a kept one, or a new one that replaces the
+ * least recently used. */
 static wn_status evaluation_session(struct evaluation *e, int64_t sequences, int64_t tokens, struct kept_sessions *kept,
                                     wn_session **out) {
   struct kept_session *place = &kept->all[0];
   int64_t capacity = (tokens + CAPACITY_STEP - 1) / CAPACITY_STEP * CAPACITY_STEP;
-  if (capacity > e->context || e->o->budgets) capacity = tokens; /* a budget of the capacity is none at all */
+  if (capacity > e->context || e->o->budgets)
+    capacity = tokens; /* a budget that reaches the capacity counts as none, so the capacity must be exact */
   for (int i = 0; i < KEPT; i++) {
     struct kept_session *k = &kept->all[i];
     if (k->s && k->sequences == sequences && k->capacity == capacity) {
@@ -123,13 +126,17 @@ static wn_status evaluation_session(struct evaluation *e, int64_t sequences, int
 static wn_status evaluation_room(struct evaluation *e, int64_t rows) {
   if (rows <= e->room) return WN_OK;
   const struct wn_array arrays[] = {
-      {"tokens", true, WN_DIMS(rows), sizeof *e->tokens, &e->tokens},
-      {"targets", true, WN_DIMS(rows), sizeof *e->targets, &e->targets},
-      {"scores", true, WN_DIMS(rows), sizeof *e->sums, &e->sums},
-      {"greedy", true, WN_DIMS(rows), sizeof *e->greedy, &e->greedy},
-      {"tails", true, WN_DIMS(rows), sizeof *e->tail, &e->tail},
-      {"divisions", true, WN_DIMS(rows + 1), sizeof *e->division, &e->division},
-      {"sources", true, WN_DIMS(rows), sizeof *e->sources, &e->sources},
+      {.name = "tokens", .wanted = true, .dims = WN_DIMS(rows), .element = sizeof *e->tokens, .where = &e->tokens},
+      {.name = "targets", .wanted = true, .dims = WN_DIMS(rows), .element = sizeof *e->targets, .where = &e->targets},
+      {.name = "scores", .wanted = true, .dims = WN_DIMS(rows), .element = sizeof *e->sums, .where = &e->sums},
+      {.name = "greedy", .wanted = true, .dims = WN_DIMS(rows), .element = sizeof *e->greedy, .where = &e->greedy},
+      {.name = "tails", .wanted = true, .dims = WN_DIMS(rows), .element = sizeof *e->tail, .where = &e->tail},
+      {.name = "divisions",
+       .wanted = true,
+       .dims = WN_DIMS(rows + 1),
+       .element = sizeof *e->division,
+       .where = &e->division},
+      {.name = "sources", .wanted = true, .dims = WN_DIMS(rows), .element = sizeof *e->sources, .where = &e->sources},
   };
   wn_arrays_clear(&e->arrays);
   e->arrays = (struct wn_arrays){0};
@@ -154,7 +161,7 @@ static void request_take(struct wn_asked_request *r, double log_probability, boo
   r->greedy = r->greedy && greedy;
 }
 
-/* The common tokens of every question; those that belong to a continuation already are scored on the way. */
+/* Reads the common tokens of every question, and scores those that already belong to a continuation. */
 static wn_status batch_read_common(struct evaluation *e, const struct batch *b) {
   const int64_t N = b->common;
   const wn_scores scores = evaluation_scores(e);
@@ -178,7 +185,7 @@ static wn_status batch_read_common(struct evaluation *e, const struct batch *b) 
   return WN_OK;
 }
 
-/* The first token after the common ones, where it is the continuation's. */
+/* Scores the first token after the common ones, if it belongs to the continuation. */
 static wn_status batch_score_first(struct evaluation *e, const struct batch *b) {
   const wn_scores scores = evaluation_scores(e);
   bool any = false;
@@ -207,7 +214,7 @@ static int64_t evaluation_tokens(const struct evaluation *e) {
   return e->o->batch > 0 ? e->o->batch : BATCH;
 }
 
-/* Divides `count` tails, longest first, into passes: from the end, the cheapest for each beginning. */
+/* Divides `count` tails, longest first, into passes, by dynamic programming from the end. */
 static void tails_divide(const struct evaluation *e, int64_t count, int64_t common) {
   e->division[count] = (struct division){0};
   for (int64_t i = count - 1; i >= 0; i--) {
@@ -221,7 +228,7 @@ static void tails_divide(const struct evaluation *e, int64_t count, int64_t comm
   }
 }
 
-/* `count` tails, the first of them the longest, by forks of the head. */
+/* Reads `count` tails, the longest first, by forks of the head session. */
 static wn_status tails_read(struct evaluation *e, const struct batch *b, const struct tail *tails, int64_t count) {
   const int64_t N = tails[0].n;
   const wn_scores scores = evaluation_scores(e);
@@ -231,7 +238,7 @@ static wn_status tails_read(struct evaluation *e, const struct batch *b, const s
     const int32_t *ids = e->q->ids.data + r->at;
     e->sources[i] = tails[i].source;
     for (int64_t t = 0; t < N; t++) {
-      const int64_t at = b->common + t; /* of the token that is read; the one after it is scored */
+      const int64_t at = b->common + t; /* index of the token that is read; the one after it is scored */
       const bool read = t < tails[i].n;
       e->tokens[i * N + t] = read ? ids[at] : ids[r->n - 1];
       e->targets[i * N + t] = read && at + 1 >= r->context ? ids[at + 1] : -1;
@@ -246,7 +253,7 @@ static wn_status tails_read(struct evaluation *e, const struct batch *b, const s
   return WN_OK;
 }
 
-/* What follows the common tokens, for each request on its own. */
+/* Reads the tails of all requests. */
 static wn_status batch_read_rest(struct evaluation *e, const struct batch *b) {
   int64_t count = 0;
   for (int64_t i = 0; i < b->count; i++)
@@ -279,19 +286,20 @@ static wn_status batch_run(struct evaluation *e, const struct batch *b) {
   return b->longest > 0 ? batch_read_rest(e, b) : WN_OK;
 }
 
-/* --- all of them --- */
+/* --- all questions --- */
 
 static int order_compare(const void *a, const void *b, void *questions) {
   const struct wn_questions *q = questions;
   const int64_t i = *(const int64_t *)a, j = *(const int64_t *)b;
   const struct wn_asked *x = &q->all[i], *y = &q->all[j];
-  if (x->common != y->common) return x->common < y->common ? 1 : -1; /* longest first: what does not fit fails early */
+  if (x->common != y->common)
+    return x->common < y->common ? 1 : -1; /* longest first, so that what does not fit fails early */
   if (x->count != y->count) return x->count < y->count ? 1 : -1;
   if (x->longest != y->longest) return x->longest < y->longest ? 1 : -1;
   return i < j ? -1 : i > j;
 }
 
-/* The questions from order[first] on that go together. */
+/* The next batch of the questions that are left. */
 static struct batch batch_of(const struct evaluation *e, const int64_t *order, int64_t left) {
   const struct wn_asked *a = &e->q->all[order[0]];
   const int64_t tokens = evaluation_tokens(e), each = a->common + a->longest;
@@ -307,7 +315,7 @@ static struct batch batch_of(const struct evaluation *e, const int64_t *order, i
   return b;
 }
 
-/* What this process has found of questions order[0..count) to all; own: [from, to) of them. */
+/* Sends this process's results, of questions [from, to) among order[0..count), to all processes. */
 static wn_status round_tell(struct evaluation *e, const int64_t *order, int64_t count, int64_t from, int64_t to,
                             bool *cancelled) {
   struct wn_questions *q = e->q;
@@ -329,7 +337,7 @@ static wn_status round_tell(struct evaluation *e, const int64_t *order, int64_t 
   return WN_OK;
 }
 
-/* A batch of every process, of questions from order[0] on; *count: the questions in all of them. */
+/* A round: one batch for each process, from order[0] on. *count: questions in all of these batches. */
 static wn_status evaluation_round(struct evaluation *e, const int64_t *order, int64_t left, int64_t *count,
                                   bool *cancelled) {
   const int size = wn_dist_size(e->ctx), rank = wn_dist_rank(e->ctx);
@@ -352,7 +360,7 @@ static wn_status evaluation_round(struct evaluation *e, const int64_t *order, in
   return wn_task_log_flush(e->ctx, e->log);
 }
 
-/* Tokens of all processes, and the most bytes of any. */
+/* Adds up the tokens of all processes, and takes the largest number of bytes. */
 static wn_status evaluation_add_up(struct evaluation *e) {
   const int size = wn_dist_size(e->ctx);
   double tokens[] = {(double)e->r->tokens_scored, (double)e->r->tokens_fed};

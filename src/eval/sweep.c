@@ -1,8 +1,8 @@
 /* Evaluations of a task: one, or several of the same questions under different budgets.
  *
- * A sequence of n tokens under a budget of at least n evicts nothing and computes what it computes without budgets, bit
- * for bit. So a question whose rows all fit is answered once, without budgets, and that answer is taken for every
- * budget and policy that it fits. */
+ * A sequence of n tokens under a budget of at least n evicts nothing and gives the same bits as without budgets. So a
+ * question whose rows all fit is answered once, without budgets, and the answer is used for every budget and policy
+ * into which it fits. */
 #include <math.h>
 #include <string.h>
 
@@ -17,29 +17,29 @@ struct whole {
   bool known;
   double *sums;   /* [requests] */
   bool *greedy;   /* [requests] */
-  double *values; /* [questions, WN_METRIC_COUNT]; NaN: the question gives that metric nothing */
+  double *values; /* [questions, WN_METRIC_COUNT]; NaN: the question has no value for the metric */
 };
 
 struct sweep {
   wn_context *ctx;
   wn_model *model;
-  wn_task_options o; /* progress and log are a setting's own */
+  wn_task_options o; /* each setting has its own progress and log */
   const struct wn_task_row *task;
   int64_t context;
   struct wn_questions q;
-  json_t *of_model; /* what logs tell of it; NULL: there are none */
+  json_t *of_model; /* what logs say of the model; NULL: no logs */
   struct whole whole;
   void (*progress)(void *user, uint64_t done, uint64_t total);
   void *user;
   int at, count; /* settings */
 };
 
-/* --- what is summed up --- */
+/* --- means --- */
 
 /* Mean and the standard error of the mean. */
 struct mean {
   uint64_t n;
-  double sum, squares, first; /* of deviations from the first, which keeps digits */
+  double sum, squares, first; /* of deviations from the first value, for precision */
 };
 
 static void mean_add(struct mean *m, double x) {
@@ -77,7 +77,7 @@ static void sweep_sum_up(const struct sweep *s, wn_task_result *r) {
   }
 }
 
-/* --- answers that are taken over --- */
+/* --- answers that are reused --- */
 
 static wn_status whole_keep(struct sweep *s) {
   struct whole *w = &s->whole;
@@ -108,15 +108,15 @@ static void whole_clear(struct whole *w) {
   *w = (struct whole){0};
 }
 
-/* Rows that these budgets hold without evicting; 0: none, because the cache is another one. A position by cache
- * position is another product than one by the text's, so such answers are always computed. */
+/* How many rows these budgets hold without evicting; 0: answers cannot be reused, because the cache is of another kind.
+ * With cache_positions positions are computed differently, so such answers are always computed. */
 static int64_t budgets_evict_after(const struct sweep *s, const wn_budgets *b) {
   const wn_cache_format without = wn_cache_format_resolve(s->ctx, s->model, NULL, s->o.cache);
   const bool another = b->cache_positions || wn_cache_format_resolve(s->ctx, s->model, b, s->o.cache) != without;
   return another ? 0 : wn_budgets_least(s->model, b);
 }
 
-/* Takes what fits, and writes it into the log. */
+/* Reuses the answers of questions that fit, and writes them to the log. */
 static wn_status whole_reuse(struct sweep *s, const struct wn_task_log *log, wn_task_result *r) {
   const int64_t rows = budgets_evict_after(s, s->o.budgets);
   for (int64_t i = 0; i < s->q.count; i++) {

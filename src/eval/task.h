@@ -1,4 +1,5 @@
-/* Tasks from the inside: a row each, which reads a line of the task's file into what is to be scored. */
+/* The internals of tasks. Each task is a struct wn_task_row, whose `read` turns a line of the task's file into
+ * requests. */
 #ifndef WN_EVAL_TASK_H
 #define WN_EVAL_TASK_H
 
@@ -8,16 +9,16 @@
 #include "base/text.h"
 #include "winnow/task.h"
 
-enum { WN_TASK_CHOICES = 64 }; /* of a question, at most */
+enum { WN_TASK_CHOICES = 64 }; /* the most choices of a question */
 
-/* A question: requests, each a context and a continuation whose log probability is asked for. */
+/* A question: one or more requests, each a context and a continuation whose log probability is wanted. */
 struct wn_question {
   const char *where; /* "FILE:LINE", for messages */
   int count;         /* requests */
-  int gold;          /* the right one; -1: there is nothing to choose */
+  int gold;          /* the right request; -1: there is nothing to choose */
   struct wn_task_request {
     struct wn_text context, continuation;
-    size_t bare; /* bytes of the continuation before the choice itself begins: its delimiter */
+    size_t bare; /* bytes of the delimiter, which precedes the choice in the continuation */
   } requests[WN_TASK_CHOICES];
 };
 
@@ -46,31 +47,31 @@ WN_TASKS(WN_TASK_DECLARE)
 #define WN_METRICS_ACC (1u << WN_METRIC_ACC)
 #define WN_METRICS_NORM (WN_METRICS_ACC | 1u << WN_METRIC_ACC_NORM | 1u << WN_METRIC_ACC_BYTES)
 
-/* --- reading a line; each names the field in its message --- */
+/* --- reading a line; error messages name the field --- */
 
-/* Borrowed text of a field. */
+/* The text of a field, borrowed. */
 wn_status wn_task_text(wn_context *ctx, const struct wn_question *q, const json_t *line, const char *field,
                        const char **out);
-/* A number from `first` on, also as a text ("1"), less `first`; below `count`. */
+/* A number from `first` to first + count - 1, possibly as text ("1"); *out is the number minus `first`. */
 wn_status wn_task_number(wn_context *ctx, const struct wn_question *q, const json_t *line, const char *field, int first,
                          int count, int *out);
 /* A list of 1 to WN_TASK_CHOICES texts. */
 wn_status wn_task_list(wn_context *ctx, const struct wn_question *q, const json_t *line, const char *field,
                        const json_t **out);
-/* One more request. The continuation is the delimiter and then `text`. */
+/* Adds a request. The continuation is the delimiter and then `text`. */
 wn_status wn_task_ask(wn_context *ctx, struct wn_question *q, const char *context, const char *delimiter,
                       const char *text);
 /* The same for each text of a list. */
 wn_status wn_task_ask_list(wn_context *ctx, struct wn_question *q, const char *context, const json_t *choices);
-/* {"choices": {"text": [..], "label": [..]}, "answerKey"}, as in ARC, OpenBookQA and CommonsenseQA: the texts, and gold
- * by the label. */
+/* {"choices": {"text": [..], "label": [..]}, "answerKey"}, as in ARC, OpenBookQA and CommonsenseQA: gives the texts and
+ * sets gold from the label. */
 wn_status wn_task_labelled(wn_context *ctx, struct wn_question *q, const json_t *line, const json_t **texts);
 /* Text without white space at both ends, as Python's strip does for ASCII. */
 void wn_task_strip(const char *text, const char **begin, size_t *bytes);
 const struct wn_task_row *wn_task_row(const char *name); /* NULL: there is none */
-void wn_question_clear(struct wn_question *q);           /* frees; may be filled again */
+void wn_question_clear(struct wn_question *q);           /* frees its texts; it may be filled again */
 
-/* A text that is formatted, or memory that ran out. */
+/* Formats a text; WN_ERR_MEMORY if memory ran out. */
 __attribute__((format(printf, 3, 4))) wn_status wn_task_format(wn_context *ctx, struct wn_text *out, const char *format,
                                                                ...);
 

@@ -1,7 +1,7 @@
-/* Reading adapters of peft, and adding them to a model's projections: 2 r in out operations each.
+/* Reads peft's adapters and adds them to a model's projections. Cost: 2 r in out operations per projection.
  *
- * Nothing in the files is trusted: every tensor must be half of a pair that belongs to a projection and has its shape,
- * ranks must be those of adapter_config.json, and keys there that ask for more than W + alpha/r B A are refused. */
+ * Nothing in the files is trusted. Every tensor must be one of a pair (A, B) that belongs to a projection and fits its
+ * shape. Ranks must be those of adapter_config.json. Keys there that ask for more than W + alpha/r B A are refused. */
 #include "formats/adapter.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ struct adapter_map {
   struct wn_param row; /* ours */
   int64_t first, rows, rank;
   double scale;
-  const struct wn_tensor *a, *b, *base; /* base: instead of the model's own weights, or NULL */
+  const struct wn_tensor *a, *b, *base; /* base: replaces the model's own weights; or NULL */
 };
 
 struct wn_adapter {
@@ -63,7 +63,8 @@ static wn_status adapter_refuse(const struct wn_hf_keys *k) {
       return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"%s\" asks for %s, which is not supported", k->where,
                      known[i].key, known[i].what);
   }
-  /* Starts that take the update out of the base model's weights, so that it is not relative to them. */
+  /* The initialisations that leave the base model's weights as they are. Others change them, so that the update is not
+   * relative to the original weights. */
   static const char *const harmless[] = {"gaussian", "eva", "orthogonal", NULL};
   const char *start = json_string_value(wn_hf_find(k, "init_lora_weights"));
   int i = 0;
@@ -76,7 +77,7 @@ static wn_status adapter_refuse(const struct wn_hf_keys *k) {
   return WN_OK;
 }
 
-/* The number for a module: of the first pattern that is its name or the end of it, else `otherwise`. */
+/* The number for a module: that of the first pattern that equals its name or ends it, else `otherwise`. */
 static wn_status adapter_pattern(const struct wn_hf_keys *k, const char *patterns, const char *module, double otherwise,
                                  double *out) {
   const json_t *object = wn_hf_find(k, patterns);
@@ -122,7 +123,7 @@ static wn_status adapter_scale(const struct wn_hf_keys *k, const char *module, i
 
 /* ---- tensors ---- */
 
-/* Both halves of a module's update, by the names that peft gives them; NULL: there are none. */
+/* One half (A or B) of a module's update, by the names that peft gives; NULL: the adapter has none. */
 static const struct wn_tensor *adapter_half(const struct wn_adapter *x, const char *module, const char *half) {
   char name[WN_NAME_BYTES + 64];
   snprintf(name, sizeof name, "base_model.model.%s.lora_%s.weight", module, half);
@@ -136,7 +137,7 @@ static wn_status adapter_check_half(wn_context *ctx, const struct wn_tensor *t, 
                  t->t.name, (long long)rows, (long long)columns);
 }
 
-/* The update of one projection, where the adapter has one. */
+/* Finds the update of one projection, if the adapter has one. */
 static wn_status adapter_find(wn_context *ctx, struct wn_adapter *x, const struct wn_param *row,
                               const struct wn_name_part *part, const char *prefix, uint8_t *used) {
   const struct wn_hf_keys keys = {ctx, x->where, x->config};
@@ -146,7 +147,9 @@ static wn_status adapter_find(wn_context *ctx, struct wn_adapter *x, const struc
   snprintf(module, sizeof module, "%.*s", (int)(n - end), part->name);
   const char *name = module;
   const struct wn_tensor *a = adapter_half(x, name, "A"), *b = adapter_half(x, name, "B");
-  if (!a && !b && !strncmp(module, prefix, skip)) { /* made for the model without its head */
+  if (!a && !b &&
+      !strncmp(module, prefix,
+               skip)) { /* the adapter was made for the model without its head, so names lack the prefix */
     name = module + skip;
     a = adapter_half(x, name, "A"), b = adapter_half(x, name, "B");
   }
@@ -159,7 +162,7 @@ static wn_status adapter_find(wn_context *ctx, struct wn_adapter *x, const struc
   struct adapter_map *m = &x->maps[x->count++];
   *m = (struct adapter_map){.row = *row, .first = part->first, .rows = part->rows, .rank = rank, .a = a, .b = b};
   used[a - wn_tensors_at(x->tensors, 0)] = used[b - wn_tensors_at(x->tensors, 0)] = 1;
-  char base[WN_NAME_BYTES + 64]; /* peft saves that of an output it has updates for */
+  char base[WN_NAME_BYTES + 64]; /* peft also saves the base weights of an output that has updates */
   snprintf(base, sizeof base, "base_model.model.%s.base_layer.weight", name);
   const int at = wn_tensors_find(x->tensors, base);
   if (at >= 0) {
@@ -250,8 +253,8 @@ static wn_status adapter_read(wn_context *ctx, const struct wn_tensor *t, float 
   return WN_OK;
 }
 
-/* Rows of w [rows,K] += scale b a, in the order that the model has them in. Finite factors may have products that are
- * not: false. */
+/* w [rows,K] += scale b a, in the model's order of rows. False: a sum is not finite, which is possible even with finite
+ * factors. */
 static bool adapter_add(wn_context *ctx, const struct adapter_map *m, const wn_model_config *c, const float *a,
                         const float *b, const float *base, float *w /* the whole tensor's */) {
   const int64_t K = m->row.shape[1];

@@ -1,6 +1,6 @@
-/* Low-rank adapters of Hugging Face's peft: private to src/formats and to training. A folder with adapter_config.json
- * and adapter_model.safetensors, whose tensors say by transformers' names of projections what is added to them (Hu et
- * al. 2021, arXiv 2106.09685):  W' = W + alpha/r B A,  A [r, in], B [out, r]. */
+/* Low-rank adapters of Hugging Face's peft. Private to src/formats and to training. An adapter is a folder with
+ * adapter_config.json and adapter_model.safetensors. Its tensors carry transformers' names of the projections to which
+ * they are added (Hu et al. 2021, arXiv 2106.09685): W' = W + alpha/r B A, A [r, in], B [out, r]. */
 #ifndef WN_FORMATS_ADAPTER_H
 #define WN_FORMATS_ADAPTER_H
 
@@ -8,16 +8,16 @@
 #include "model/model.h"
 
 struct wn_adapter;
-/* Opens the folder, and finds for each of its tensors the projection of the model: a tensor that is of none is refused,
- * and what the adapter asks for beyond low-rank updates. */
+/* Opens the folder and finds the model's projection for each of its tensors. A tensor that belongs to no projection is
+ * refused, and an adapter that asks for more than low-rank updates. */
 wn_status wn_adapter_open(wn_context *ctx, const char *dir, const struct wn_import *import, struct wn_adapter **out);
 void wn_adapter_close(struct wn_adapter *adapter); /* NULL is allowed */
-/* Does it change this tensor of ours? */
+/* Does the adapter change this tensor of the model's table? */
 bool wn_adapter_changes(const struct wn_adapter *adapter, const char *row);
-/* Adds the updates to the model's projections, which are floats. */
+/* Adds the updates to the model's projections, which must be floats. */
 wn_status wn_adapter_merge(wn_context *ctx, const struct wn_adapter *adapter, struct wn_model *model);
 
-/* An update of rows first, first + 1, ... of a tensor of ours. */
+/* An update of rows first, first + 1, ... of a tensor of the model's table. */
 struct wn_adapter_update {
   const char *row; /* "layers.3.attn.qkv.weight" */
   int64_t first, rows, columns;
@@ -28,10 +28,10 @@ struct wn_adapter_updates {
   int count;
   int64_t rank;
   double alpha;
-  const char *base; /* what they are updates of: a path, or "" */
+  const char *base; /* the path of the base model, or "" */
 };
-/* adapter_config.json and adapter_model.safetensors in dir, where transformers has names for a model of this
- * configuration; else nothing. */
+/* Writes adapter_config.json and adapter_model.safetensors into dir, if transformers has names for a model of this
+ * configuration; else writes nothing. */
 wn_status wn_adapter_write(wn_context *ctx, const char *dir, const wn_model_config *config,
                            const struct wn_adapter_updates *updates);
 

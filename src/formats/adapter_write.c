@@ -1,6 +1,6 @@
-/* Writing an adapter as peft reads it. Where transformers has several of our updates in one tensor (Phi-3's qkv_proj,
- * GPT-2's c_attn), they become one of the sum of their ranks: A on top of each other, B in blocks along the diagonal,
- * alpha in proportion, so that alpha/r stays. */
+/* Writes an adapter for peft. Where one tensor of transformers holds several of our projections (Phi-3's qkv_proj,
+ * GPT-2's c_attn), their updates become one update with the sum of their ranks: the A are stacked, the B are blocks
+ * along the diagonal, and alpha grows in proportion, so that alpha/r stays the same. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 #include "formats/adapter.h"
 #include "model/params.h"
 
-/* One projection of transformers', and the updates that lie in it. */
+/* One projection of transformers, and the updates inside it. */
 struct adapter_out {
   char module[WN_NAME_BYTES]; /* "model.layers.3.self_attn.q_proj" */
   const struct wn_adapter_update *updates;
@@ -30,7 +30,7 @@ struct adapter_file {
   int count;
 };
 
-/* The part that holds an update; false: there is none. */
+/* The part of transformers' tensor that holds an update; false: there is none. */
 static bool adapter_part(const struct adapter_file *f, const struct wn_adapter_update *u, struct wn_name_part *out) {
   struct wn_param row = {.ndim = 2, .shape = {0, u->columns}};
   struct wn_name_part parts[3];

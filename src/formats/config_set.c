@@ -1,4 +1,4 @@
-/* Windows by layer, mechanisms' numbers by key, the scores' scale. */
+/* Setting windows by layer and mechanisms' numbers by key; testing the scale of the logits. */
 #include "formats/config_set.h"
 
 #include <math.h>
@@ -12,7 +12,10 @@
 wn_status wn_config_set_window(wn_context *ctx, const char *where, int64_t window,
                                bool (*windowed)(const void *user, int64_t layer), const void *user,
                                wn_model_config *c) {
-  enum { PATTERN = sizeof c->attention.window_layers - 1, LAYERS = 4096 /* more are refused with all other sizes */ };
+  enum {
+    PATTERN = sizeof c->attention.window_layers - 1,
+    LAYERS = 4096 /* a larger count is refused together with other sizes */
+  };
   char pattern[PATTERN + 1];
   bool some = false, all = true;
   for (int64_t l = 0; l < c->layers && l < LAYERS; l++) {
@@ -31,7 +34,7 @@ wn_status wn_config_set_window(wn_context *ctx, const char *where, int64_t windo
   return WN_OK;
 }
 
-/* Where the number lies in a wn_model_config; 0: there is none (the first member is a size). */
+/* The number's offset in a wn_model_config; 0: there is no such key (the first member is a size). */
 static size_t config_number_at(const char *key) {
   struct wn_field_group groups[WN_MODEL_FIELD_GROUPS_MAX];
   const int count = wn_attention_field_groups("", offsetof(wn_model_config, attention), groups);

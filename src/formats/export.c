@@ -1,9 +1,9 @@
-/* Writing a model in another format (docs/real-models.md). The source stays mapped; each tensor of the target is made
- * from the source's rows when it is its turn: copied as they are where both have the same type, else through floats.
+/* Writes a model in another format (docs/real-models.md). The source stays mapped. The target's tensors are made one
+ * after the other from the source's rows: copied if both have the same type, else converted through floats.
  *
- * Pairs that turn together: row d of a head is half h = d / (R/2) of pair i = d % (R/2) where pairs are halves, and is
- * element d % 2 of pair d / 2 where they are adjacent; rows of q and k (and QK-norm's gains) change places when source
- * and target differ. Cost: each weight read and written once. */
+ * Rotary pairs: with "halves" row d of a head is element d / (R/2) of pair d % (R/2); with "adjacent" it is element d %
+ * 2 of pair d / 2. If source and target differ, the rows of q and k (and the weights of QK-norm) are reordered. Cost:
+ * each weight is read and written once. */
 #include "formats/export.h"
 
 #include <stdio.h>
@@ -23,11 +23,11 @@ enum { PATH_BYTES = 4096 };
 
 /* A tensor of the target. */
 struct piece {
-  struct wn_param row; /* ours */
+  struct wn_param row; /* the row of winnow's table */
   struct wn_name_part part;
   wn_gguf_type type;
   int ndim;
-  int64_t shape[3]; /* as the target has it */
+  int64_t shape[3]; /* in the target */
 };
 
 struct job {
@@ -40,13 +40,13 @@ struct job {
 
 /* ---- rows ---- */
 
-/* The source's row for the target's row r of our tensor. */
+/* The row of the source that becomes row r of the target. */
 static int64_t export_source_row(const struct wn_export *e, const struct wn_param *row, int64_t r) {
   const bool same = e->config.position != WN_POS_ROPE || e->config.rope_pairs == e->from->config.rope_pairs;
   return same ? r : wn_names_other_row(&e->config, row, r);
 }
 
-/* Row r of the source's own order: which part, and which row of it. */
+/* Which part of the source holds row r (in the source's order), and which row of the part it is. */
 static int export_part_of(const struct wn_import_row *s, int64_t r, int64_t *local) {
   int k = 0;
   while (k < s->count - 1 && r >= s->parts[k].first + s->parts[k].rows) k++;
@@ -54,7 +54,7 @@ static int export_part_of(const struct wn_import_row *s, int64_t r, int64_t *loc
   return k;
 }
 
-/* A row of a vector is one element, which may lie anywhere in a block. */
+/* Reads a row as floats. A row of a vector is one element, which may lie anywhere in a block. */
 static wn_status export_read_row(wn_context *ctx, const struct wn_import_row *s, int64_t r, float *out /* [K] */) {
   int64_t local;
   const int k = export_part_of(s, r, &local);
@@ -69,7 +69,7 @@ static wn_status export_read_row(wn_context *ctx, const struct wn_import_row *s,
   return WN_OK;
 }
 
-/* The tensor's rows as the source has them, where all are of the target's type. False: they are not. */
+/* Copies the tensor's rows, if all of them have the target's type. False: they do not. */
 static bool export_copy_rows(const struct job *job, const struct piece *p, const struct wn_import_row *s,
                              uint8_t *out) {
   for (int k = 0; k < s->count; k++)
@@ -114,7 +114,7 @@ static wn_status export_make_through_floats(const struct job *job, const struct 
   return status;
 }
 
-/* All experts' rows on top of each other; the piece is the first one's. */
+/* Makes a tensor in which all experts' rows are stacked; the piece is that of the first expert. */
 static wn_status export_produce_stack(const struct job *job, const struct piece *p, void *out, size_t bytes) {
   struct piece one = *p;
   struct wn_import_row s;
@@ -131,7 +131,7 @@ static wn_status export_produce_stack(const struct job *job, const struct piece 
   return WN_OK;
 }
 
-/* Tensor i of the target. */
+/* Makes tensor i of the target. */
 static wn_status export_produce(void *user, int i, void *out, size_t bytes) {
   const struct job *job = user;
   const struct piece *p = &job->pieces[i];
@@ -140,7 +140,7 @@ static wn_status export_produce(void *user, int i, void *out, size_t bytes) {
     return wn_fail(job->ctx, WN_ERR_CANCELLED, "stopped before tensor %d of %d", i + 1, job->count);
   if (p->part.experts > 0) return export_produce_stack(job, p, out, bytes);
   wn_import_row(job->e->from, &p->row, &s);
-  if (s.count == 0) { /* rope.factors of a configuration that says them otherwise */
+  if (s.count == 0) { /* rope.factors, where the source expresses it by configuration keys */
     for (int64_t k = 0; k < p->part.rows; k++) {
       const float factor = (float)wn_rotary_divisor(&job->e->from->config, k);
       memcpy((uint8_t *)out + (size_t)k * sizeof factor, &factor, sizeof factor);
@@ -152,12 +152,12 @@ static wn_status export_produce(void *user, int i, void *out, size_t bytes) {
 
 /* ---- types ---- */
 
-/* A router stays exact. */
+/* Is it a matrix that may be rounded? A router stays exact. */
 static bool export_is_matrix(const struct wn_param *row) {
   return row->ndim == 2 && strcmp(row->name, "pos.weight") != 0 && !wn_name_ends_with(row->name, "router.weight");
 }
 
-/* The type that all matrices of the source have; F32 where they differ or are packed in blocks. */
+/* The type that all matrices of the source have; F32 if they differ or are in blocks. */
 static wn_gguf_type export_common_type(const struct wn_import *im) {
   const int64_t slots = wn_param_slot_count(&im->config);
   wn_gguf_type type = WN_GGUF_F32;
@@ -176,7 +176,7 @@ static wn_gguf_type export_common_type(const struct wn_import *im) {
   return type == WN_GGUF_F16 || type == WN_GGUF_BF16 ? type : WN_GGUF_F32;
 }
 
-/* The source's own for these rows, where one tensor type covers them all and the target can hold it. */
+/* The source's type of these rows, if they all have one type that the target can hold. */
 static wn_gguf_type export_own_type(const struct job *job, const struct wn_param *row,
                                     const struct wn_name_part *part) {
   struct wn_import_row s;
@@ -192,7 +192,7 @@ static wn_gguf_type export_own_type(const struct job *job, const struct wn_param
   return type;
 }
 
-/* The type itself where rows of K are whole blocks of it; else the one that llama.cpp takes in its place. */
+/* The type itself if rows of K are whole blocks of it; else the type that llama.cpp uses instead. */
 static wn_gguf_type export_fitting_type(wn_gguf_type type, int64_t K) {
   static const wn_gguf_type in_place[WN_GGUF_TYPE_COUNT] = {
       [WN_GGUF_Q4_K] = WN_GGUF_Q5_0, [WN_GGUF_Q5_K] = WN_GGUF_Q5_1, [WN_GGUF_Q6_K] = WN_GGUF_Q8_0};
@@ -200,15 +200,16 @@ static wn_gguf_type export_fitting_type(wn_gguf_type type, int64_t K) {
   return K % wn_gguf_block_weights(type) == 0 ? type : WN_GGUF_F16;
 }
 
-/* A mixture's layers with more bits: the first and the last eighth, and every third between. */
+/* Does a mixture give this layer more bits? It does in the first and the last eighth, and in every third layer
+ * between. */
 static bool export_layer_has_more(const char *name, int64_t layers) {
   long long l = 0;
   if (sscanf(name, "layers.%lld.", &l) != 1) return false;
   return l < layers / 8 || l >= 7 * layers / 8 || (l - layers / 8) % 3 == 2;
 }
 
-/* llama.cpp's mixtures Q4_K_M and Q5_K_M: Q6_K for logits, and in some layers for values and the feed-forward's second
- * projections; a projection of q, k and v in one has as many bits as lie between. */
+/* llama.cpp's mixtures Q4_K_M and Q5_K_M: Q6_K for the output projection, and in some layers for the value projection
+ * and the feed-forward's second projection. A fused projection of q, k and v gets a type between. */
 static wn_gguf_type export_mixed_type(const struct job *job, const struct wn_param *row,
                                       const struct wn_name_part *part) {
   const wn_model_config *c = &job->e->config;
@@ -266,7 +267,7 @@ static wn_status export_list_pieces(struct job *job) {
         return wn_fail(job->ctx, WN_ERR_UNSUPPORTED, "%s: %s has no tensor for %s", e->from->where, e->names->title,
                        row.name);
       for (int k = 0; k < n; k++) {
-        if (parts[k].experts > 0 && parts[k].expert > 0) continue; /* the first one's has all */
+        if (parts[k].experts > 0 && parts[k].expert > 0) continue; /* the first expert's piece has all experts */
         if (parts[k].listed || !pass) {
           count += !parts[k].listed;
           continue;
@@ -316,7 +317,7 @@ static wn_status export_write_safetensors(struct job *job, const char *dir) {
   return status;
 }
 
-/* llama.cpp's numbers for "mostly this type". */
+/* llama.cpp's general.file_type: the number for "mostly this type". */
 static int64_t export_file_type(const struct job *job) {
   size_t weights[WN_GGUF_TYPE_COUNT] = {0};
   int most = WN_GGUF_F32;
@@ -338,7 +339,7 @@ static bool export_is_tokenizers(const char *key) {
   return !strncmp(key, "tokenizer.", strlen("tokenizer."));
 }
 
-/* What the source says of itself and of its tokenizer, but for what is written anew. */
+/* Copies the source's general and tokenizer keys, except those that are written anew. */
 static void export_copy_values(const struct wn_export *e, wn_gguf_values *values) {
   const wn_gguf *file = wn_tensors_gguf(e->from->tensors);
   for (int i = 0; i < wn_gguf_value_count(file); i++) {
@@ -414,7 +415,7 @@ static wn_status export_copy_file(wn_context *ctx, const char *from, const char 
   return status;
 }
 
-/* Has the source a tokenizer that is to be written, and not copied file by file? */
+/* Must the source's tokenizer be written? False: its files are copied. */
 static bool export_writes_tokenizer(const struct wn_export *e, const char *from) {
   if (e->from->form == WN_FORM_GGUF) {
     const wn_gguf_value *model = wn_gguf_value_find(wn_tensors_gguf(e->from->tensors), "tokenizer.ggml.model");
@@ -425,7 +426,7 @@ static bool export_writes_tokenizer(const struct wn_export *e, const char *from)
   return e->from->form == WN_FORM_WINNOW && e->options.to == WN_CONVERT_HF && wn_tokenizer_file_of(from);
 }
 
-/* generation_config.json: the token before a text, and those that end one. */
+/* Writes generation_config.json: the token that begins a text, and those that end one. */
 static wn_status export_generation(wn_context *ctx, const wn_tokenizer *tok, struct wn_folder *f) {
   char path[PATH_BYTES];
   struct wn_hf_object object = {.json = json_object()};
@@ -461,7 +462,7 @@ static wn_status export_folder_tokenizer(struct wn_export *e, const char *from, 
   static const char *const files[] = {"tokenizer.json",          "tokenizer.model",     "tokenizer_config.json",
                                       "special_tokens_map.json", "vocab.json",          "merges.txt",
                                       "added_tokens.json",       "chat_template.jinja", "generation_config.json"};
-  /* The old model's would be taken for this one's. */
+  /* Files of the old model's tokenizer would be taken for this model's. */
   for (size_t i = 0; i < sizeof files / sizeof *files; i++) WN_TRY(wn_folder_drop(e->ctx, f, files[i]));
   if (export_writes_tokenizer(e, from)) {
     result->tokenizer = "written";
@@ -476,7 +477,7 @@ static wn_status export_folder_tokenizer(struct wn_export *e, const char *from, 
   return WN_OK;
 }
 
-/* ---- the code that goes with a model of no family ---- */
+/* ---- the Python code for a model that belongs to no family ---- */
 
 extern const char wn_configuration_winnow_py[], wn_modeling_winnow_py[];
 

@@ -1,5 +1,5 @@
-/* What Hugging Face transformers and llama.cpp can express of our configurations, and how they say it: the family whose
- * shape the configuration has, what of it the family has no word for, and the files' keys. */
+/* What Hugging Face transformers and llama.cpp can express of winnow's configurations, and how: the family to which a
+ * configuration belongs, the settings that the family has no key for, and the keys of the files. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,14 +16,14 @@ static wn_status export_lacks(wn_context *ctx, const struct wn_export *e, const 
                  e->in_hf ? "\"hf\", " : "");
 }
 
-/* ---- what the family has words for ---- */
+/* ---- what the family can express ---- */
 
 static bool export_listed(const char *const *list, const char *key) {
   while (*list && strcmp(*list, key) != 0) list++;
   return *list != NULL;
 }
 
-/* "key": "value" where the value is a word, else "key". */
+/* Names the key that the family lacks: "key": "value" if the value is a word, else "key". */
 static wn_status export_lacks_key(wn_context *ctx, const struct wn_export *e, const char *key, const json_t *value) {
   char what[256];
   if (json_is_string(value))
@@ -33,10 +33,11 @@ static wn_status export_lacks_key(wn_context *ctx, const struct wn_export *e, co
   return export_lacks(ctx, e, what);
 }
 
-/* Every key of the model that is not at its default must be one of the family's. So a key that is new, and that no
- * family has heard of, is refused and not left out. */
+/* Every key of the model that is not at its default must be one of the family's. So a new key that no family knows is
+ * refused instead of being dropped. */
 static wn_status export_check_keys(wn_context *ctx, const struct wn_export *e) {
-  /* What every family has; what has no effect where the family's keys do not; and what concerns training alone. */
+  /* Keys that every family has, keys that have no effect without a family's own keys, and keys that concern only
+   * training. */
   static const char *const common[] = {"vocab_size", "context",   "layers",         "width",      "heads",
                                        "kv_heads",   "head_size", "ffn_width",      "norm",       "norm_eps",
                                        "ffn",        "tied",      "rope_theta",     "rope_pairs", "dropout",
@@ -47,7 +48,8 @@ static wn_status export_check_keys(wn_context *ctx, const struct wn_export *e) {
   json_t *value;
   wn_model_config plain;
   wn_model_config_init(&plain);
-  wn_model_field_groups("", "attention", 0, groups); /* the first is the model's own keys, the rest are attention's */
+  wn_model_field_groups("", "attention", 0,
+                        groups); /* the first group has the model's own keys, the rest are attention's */
   WN_TRY(wn_fields_write(ctx, groups, 1, &e->config, &ours));
   wn_status status = wn_fields_write(ctx, groups, 1, &plain, &defaults);
   if (status == WN_OK) {
@@ -63,7 +65,7 @@ static wn_status export_check_keys(wn_context *ctx, const struct wn_export *e) {
   return status;
 }
 
-/* longrope's divisors are tensors: the family says where it has them. */
+/* Can the family hold longrope's divisors, which are tensors here? */
 static bool export_has_longrope(const struct wn_names *names) {
   for (int i = 0; i < names->count; i++)
     if (!strcmp(names->rows[i].ours, "rope.long_factors")) return true;
@@ -81,7 +83,7 @@ static wn_status export_check_family(wn_context *ctx, const struct wn_export *e)
   WN_TRY(export_check_keys(ctx, e));
   if (e->config.rope_scaling.type == WN_ROPE_LONG && !export_has_longrope(wn_family_names(e->family, e->form)))
     return export_lacks(ctx, e, "\"rope_scaling\" of type longrope");
-  if (e->form == WN_FORM_GGUF && !e->family->gguf.factors) { /* other architectures turn without them */
+  if (e->form == WN_FORM_GGUF && !e->family->gguf.factors) { /* other architectures ignore them */
     if (e->config.rope_factors) return export_lacks(ctx, e, "\"rope_factors\"");
     if (e->config.rope_scaling.type == WN_ROPE_LLAMA3) return export_lacks(ctx, e, "\"rope_scaling\" of type llama3");
   }
@@ -89,7 +91,7 @@ static wn_status export_check_family(wn_context *ctx, const struct wn_export *e)
   return lacks ? export_lacks(ctx, e, lacks) : WN_OK;
 }
 
-/* ---- rope.factors as the scaling that it came from ---- */
+/* ---- rope.factors back to the scaling that it came from ---- */
 
 static bool export_is_llama3(const wn_model_config *c, const float *factors, int64_t n) {
   for (int64_t i = 0; i < n; i++)
@@ -97,7 +99,8 @@ static bool export_is_llama3(const wn_model_config *c, const float *factors, int
   return true;
 }
 
-/* llama.cpp's converter writes Llama 3's scaling as factors: with the published 1 and 4 the first context is found. */
+/* llama.cpp's converter writes Llama 3's scaling as factors. With the published 1 and 4 the original context can be
+ * found from them. */
 static wn_status export_name_factors(wn_context *ctx, struct wn_export *e) {
   wn_model_config *c = &e->config;
   const struct wn_import *im = e->from;
@@ -133,7 +136,7 @@ static void export_plan_own(struct wn_export *e) {
   const bool gguf_source = e->from->form == WN_FORM_GGUF && e->from->family;
   e->architecture = WN_OWN_ARCHITECTURE;
   e->names = &wn_names_own;
-  if (gguf_source) e->config.rope_pairs = WN_ROPE_HALVES; /* what the other formats of models have */
+  if (gguf_source) e->config.rope_pairs = WN_ROPE_HALVES; /* other formats have halves */
 }
 
 static struct wn_export export_begin(wn_context *ctx, const struct wn_import *from, const wn_convert_options *options) {
@@ -152,7 +155,7 @@ static wn_status export_plan_family(wn_context *ctx, const struct wn_import *fro
   }
   e->form = forms[options->to];
   e->family = wn_family_of(&e->config, e->form);
-  if (!e->family) /* the kinds that nobody has */
+  if (!e->family) /* kinds that no family has */
     return export_lacks(
         ctx, e, e->config.experts.count > 0 ? "\"experts\" without \"position\": \"rope\"" : "\"position\": \"none\"");
   WN_TRY(export_check_family(ctx, e));
@@ -170,7 +173,7 @@ const struct wn_family *wn_export_own_family(void) {
   return wn_family_find(WN_FORM_HF, WN_OWN_ARCHITECTURE);
 }
 
-/* What no family has leaves for transformers with code of our own, everything as it is. */
+/* For transformers: a model of no family is written as it is, with winnow's own Python code. */
 static wn_status export_plan_hf(wn_context *ctx, const struct wn_import *from, const wn_convert_options *options,
                                 struct wn_export *e) {
   const wn_status status = export_plan_family(ctx, from, options, false, e);
@@ -195,7 +198,7 @@ wn_status wn_export_plan(wn_context *ctx, const struct wn_import *from, const wn
 
 /* ---- the keys ---- */
 
-/* The tensors that are lists there. */
+/* Writes the tensors that are lists in config.json. */
 static wn_status export_put_lists(wn_context *ctx, const struct wn_export *e, struct wn_hf_object *o) {
   struct wn_hf_object scaling = {.json = json_object_get(o->json, "rope_scaling")};
   for (int64_t p = 0; p < wn_param_slot_count(&e->config); p++) {

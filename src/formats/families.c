@@ -1,4 +1,4 @@
-/* The families' rows, in alphabetical order, and what is looked up in them. */
+/* The families, in alphabetical order, and look-ups among them. */
 #include "formats/families.h"
 
 #include <stdio.h>
@@ -42,7 +42,7 @@ const struct wn_family *wn_family_find(enum wn_model_form form, const char *name
   return NULL;
 }
 
-/* Those that do not know experts are none of a mixture's. */
+/* May the configuration be of this family? A mixture of experts may not if the family has no key for experts. */
 static bool family_may_be(const struct wn_family *f, const wn_model_config *c) {
   const char *const *key = f->keys;
   while (*key && strcmp(*key, "experts") != 0) key++;

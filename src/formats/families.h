@@ -1,7 +1,7 @@
-/* Families of models: what winnow knows of each, one row in families.c and one file in families/. The row says what the
- * family is called in Hugging Face's config.json and in GGUF, reads and writes the configuration there, names the
- * tensors, and says what of a configuration it can express. Reading (import*.c) and writing (export*.c) walk the rows
- * and know no family's name. To add one: a file with its row, and its line in families.c. */
+/* Families of models: each is a file in families/ with one struct wn_family, and one line in families.c. It has the
+ * family's names in Hugging Face's config.json and in GGUF, reads and writes the configuration there, names the
+ * tensors, and says what of a configuration it can express. Reading (import*.c) and writing (export*.c) know no family
+ * by name. */
 #ifndef WN_FORMATS_FAMILIES_H
 #define WN_FORMATS_FAMILIES_H
 
@@ -14,41 +14,43 @@ enum wn_model_form { WN_FORM_WINNOW, WN_FORM_HF, WN_FORM_GGUF };
 
 struct wn_family {
   struct {
-    const char *model_type; /* in config.json; NULL: the family is not there */
+    const char *model_type; /* in config.json; NULL: the family does not exist there */
     const char *class_name; /* written to "architectures" */
     const struct wn_names *names;
-    const char *const *keys; /* of those that wn_hf_refuse refuses, the ones read here; NULL-terminated, or NULL */
+    const char *const *keys; /* keys that wn_hf_refuse would refuse but `read` handles; NULL-terminated, or NULL */
     wn_status (*read)(const struct wn_hf_keys *keys, wn_model_config *config);
     void (*write)(struct wn_hf_object *object, const wn_model_config *config);
   } hf;
   struct {
-    const char *architecture; /* general.architecture; NULL: the family has none of its own */
+    const char *architecture; /* general.architecture; NULL: the family has none of its own there */
     const struct wn_names *names;
-    const char *const *keys; /* read here beyond those that every architecture may have; NULL-terminated, or NULL */
-    wn_rope_pairs pairs;     /* as rows of q and k lie there */
-    bool factors;            /* llama.cpp reads rope_freqs.weight, as which Llama 3's scaling is written */
-    /* After wn_gguf_keys_sizes, before rope pairs. */
+    const char *const
+        *keys; /* keys that `read` handles beyond those that every architecture may have; NULL-terminated, or NULL */
+    wn_rope_pairs pairs; /* the order of rows of q and k there */
+    bool factors; /* llama.cpp reads rope_freqs.weight for this architecture; Llama 3's scaling is written as that
+                     tensor */
+    /* Called after wn_gguf_keys_sizes, before the rotary pairs are set. */
     wn_status (*read)(const struct wn_gguf_keys *keys, wn_model_config *config);
-    void (*write)(const struct wn_gguf_out *out, const wn_model_config *config); /* after wn_gguf_out_sizes */
+    void (*write)(const struct wn_gguf_out *out, const wn_model_config *config); /* called after wn_gguf_out_sizes */
   } gguf;
-  /* Is a configuration of the family's kind, so that it would be written as this one? The first row that says so has
+  /* Does a configuration belong to this family, so that it is written as such? The first family that says so gets
    * it. */
   bool (*is)(const wn_model_config *config, enum wn_model_form form);
-  /* What it can express: keys of our config.json beyond the sizes and what concerns training alone, and mechanisms of
-   * attention; both NULL-terminated. Anything else that is not at its default is refused by name. */
+  /* What the family can express: keys of winnow's config.json beyond sizes and training, and attention mechanisms; both
+   * NULL-terminated. Anything else that is not at its default is refused by name. */
   const char *const *keys, *const *mechanisms;
-  /* Of those, the obstacle to writing this model all the same, as words for the message; NULL: none. */
+  /* What nevertheless prevents writing this model, in words for the message; NULL: nothing. */
   const char *(*lacks)(const wn_model_config *config, enum wn_model_form form);
 };
 
-/* By the name that a file gives; NULL: not known. */
+/* The family with the name that a file gives; NULL: not known. */
 const struct wn_family *wn_family_find(enum wn_model_form form, const char *name);
-/* The one that a configuration would be written as; NULL: none. */
+/* The family as which a configuration is written; NULL: none. */
 const struct wn_family *wn_family_of(const wn_model_config *config, enum wn_model_form form);
-/* Its name there. */
+/* The family's name in that form. */
 const char *wn_family_name(const struct wn_family *family, enum wn_model_form form);
 const struct wn_names *wn_family_names(const struct wn_family *family, enum wn_model_form form);
-/* "gpt2, llama and qwen2" of all that the form has; `last` (or NULL) is one more at the end. */
+/* Writes "gpt2, llama and qwen2": all families that the form has, and `last` (unless NULL) at the end. */
 void wn_family_list(enum wn_model_form form, const char *last, char *out, size_t bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* Keys of GGUF's metadata: typed reading with messages that name file and key, and writing. */
+/* Keys of GGUF's metadata: typed reading with messages that name the file and the key, and writing. */
 #include "formats/gguf_keys.h"
 
 #include <math.h>
@@ -43,7 +43,7 @@ wn_status wn_gguf_keys_real(const struct wn_gguf_keys *k, const char *key, doubl
   if (v->is_array || (!wn_gguf_value_float(v, 0, out) && !wn_gguf_value_int(v, 0, &n)))
     return wn_fail(k->ctx, WN_ERR_CONFIG, "%s: \"%s\" is not a number", k->where, full);
   if (v->kind != WN_GGUF_FLOAT) *out = (double)n;
-  /* A float that was written from a short decimal number is meant as that number. */
+  /* A float that was written from a short decimal number is read as that decimal number. */
   if (v->kind == WN_GGUF_FLOAT && v->width == 4) {
     char digits[32];
     wn_print(digits, sizeof digits, "%.7g", *out);
@@ -179,8 +179,8 @@ static wn_status gguf_yarn(const struct wn_gguf_keys *k, wn_model_config *c) {
   return WN_OK;
 }
 
-/* llama.cpp multiplies what turns with it whatever the scaling; here yarn has it, and longrope, whose family reads it.
- */
+/* llama.cpp multiplies cos and sin by attn_factor whatever the scaling type. winnow has such a factor with yarn, and
+ * with longrope, whose family reads it. */
 static wn_status gguf_refuse_magnitude(const struct wn_gguf_keys *k, const char *type) {
   double attention;
   if (wn_gguf_keys_has_tensor(k, "rope_factors_long.weight")) return WN_OK;

@@ -1,5 +1,5 @@
-/* The keys of a GGUF file that describe a model, one by one ("llama.context_length", under its architecture's name):
- * what families/ read and write their configurations with. */
+/* Reading and writing single keys of a GGUF file that describe a model ("llama.context_length", under the
+ * architecture's name). families/ use these functions for their configurations. */
 #ifndef WN_FORMATS_GGUF_KEYS_H
 #define WN_FORMATS_GGUF_KEYS_H
 
@@ -17,21 +17,22 @@ struct wn_gguf_keys {
   const struct wn_tensors *tensors;
 };
 
-/* The architecture's key, its whole name in `full`; NULL when absent. */
+/* Finds a key of the architecture; `full` receives its whole name. NULL when absent. */
 const wn_gguf_value *wn_gguf_keys_find(const struct wn_gguf_keys *keys, const char *key, char full[WN_GGUF_KEY_BYTES]);
-/* Whole numbers of at least 0, or a list of equal ones (what some programs write for layers that could differ);
- * `otherwise` where the key is missing, which negative means that it must not be. */
+/* Reads a whole number of at least 0, or a list of equal numbers (some programs write one per layer). otherwise: the
+ * value if the key is missing; negative: it must not be missing. */
 wn_status wn_gguf_keys_int(const struct wn_gguf_keys *keys, const char *key, int64_t otherwise, int64_t *out);
 wn_status wn_gguf_keys_real(const struct wn_gguf_keys *keys, const char *key, double otherwise, double *out);
-/* A string without NUL into out, cut. */
+/* Copies a string into out, cut if need be. False: it is no string, or contains NUL. */
 bool wn_gguf_keys_text(const wn_gguf_value *value, char *out, size_t bytes);
 bool wn_gguf_keys_has_tensor(const struct wn_gguf_keys *keys, const char *name);
-/* Refuses keys of the architecture that are neither known to all nor in `more` (NULL-terminated, or NULL): one that is
- * not known might change what is computed. And what is no decoder, or one that no family here is. */
+/* Refuses keys of the architecture that are neither common nor in `more` (NULL-terminated, or NULL), since an unknown
+ * key might change what is computed. Also refuses models that are no decoders, or have a form that no family here
+ * has. */
 wn_status wn_gguf_keys_refuse(const struct wn_gguf_keys *keys, const char *const *more);
-/* The sizes that every family has; the vocabulary's and whether the output is tied are what the tensors say. */
+/* Reads the sizes that every family has. The tensors give the vocabulary's size and whether the output is tied. */
 wn_status wn_gguf_keys_sizes(const struct wn_gguf_keys *keys, wn_model_config *config);
-/* rope.*, and the tensor of factors. */
+/* Reads the keys rope.*, and looks for the tensor of factors. */
 wn_status wn_gguf_keys_rope(const struct wn_gguf_keys *keys, wn_model_config *config);
 
 /* ---- writing: the key "<architecture>.<key>" ---- */

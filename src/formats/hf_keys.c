@@ -1,4 +1,4 @@
-/* Keys of config.json: typed reading with messages that name file and key, and writing. */
+/* Keys of config.json: typed reading with messages that name the file and the key, and writing. */
 #include "formats/hf_keys.h"
 
 #include <math.h>
@@ -141,8 +141,8 @@ wn_status wn_hf_rope_object(const struct wn_hf_keys *in, const struct wn_hf_keys
   if (kind == WN_ROPE_PLAIN) return WN_OK;
   const bool outside = outer && (kind == WN_ROPE_LLAMA3 || kind == WN_ROPE_YARN) && wn_hf_find(outer, first);
   WN_TRY(wn_hf_int(outside ? outer : in, first, c->context, &c->rope_scaling.context));
-  if (kind == WN_ROPE_LINEAR) c->rope_scaling.context = 0;           /* has no part in it */
-  if (kind == WN_ROPE_DYNAMIC) c->rope_scaling.context = c->context; /* the class reads no other */
+  if (kind == WN_ROPE_LINEAR) c->rope_scaling.context = 0;           /* linear scaling does not use it */
+  if (kind == WN_ROPE_DYNAMIC) c->rope_scaling.context = c->context; /* transformers' class uses no other */
   WN_TRY(wn_hf_real(in, "factor", 0, &c->rope_scaling.factor));
   if (c->rope_scaling.factor == 0 && kind == WN_ROPE_YARN && c->rope_scaling.context > 0)
     c->rope_scaling.factor = (double)c->context / (double)c->rope_scaling.context;
@@ -166,7 +166,7 @@ wn_status wn_hf_rope(const struct wn_hf_keys *k, double otherwise, wn_model_conf
 
 /* ---- sliding windows ---- */
 
-/* Layer `layer` of layer_types, all of whose elements are known. */
+/* Is layer `layer` of layer_types a sliding one? All elements have been checked. */
 static bool hf_is_sliding(const void *types, int64_t layer) {
   return !strcmp(json_string_value(json_array_get(types, (size_t)layer)), "sliding_attention");
 }

@@ -1,8 +1,8 @@
-/* Opening a model, whatever program wrote it.
+/* Opens a model, whatever program wrote it.
  *
- * Nothing in a file is trusted: the configuration goes through the table of our own, then every tensor that it implies
- * is looked up (name, shape, type) before a byte for the model is allocated, so that a few lines of metadata cannot ask
- * for terabytes; then every tensor of the file must have been asked for, or be one that is known to be no weight. */
+ * Nothing in a file is trusted. The configuration goes through the checks of winnow's own. Then every tensor that it
+ * implies is looked up (name, shape, type) before memory for the model is allocated, so that a few lines of metadata
+ * cannot ask for terabytes. Finally every tensor of the file must have been used, or be known not to be a weight. */
 #include "formats/adapter.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@
 #include "tensor/bf16.h"
 
 static wn_status import_read_config(wn_context *ctx, const char *dir, char where[4096], json_t **out) {
-  /* A mistyped name may have been meant for a file: config.json is not what is missing then. */
+  /* A mistyped name may have been meant for a file, so the message should not speak of config.json. */
   if (*dir && !wn_path_exists(dir))
     return wn_fail(ctx, WN_ERR_IO, "cannot open %s: there is no such file or folder", dir);
   WN_TRY(wn_folder_file(ctx, where, 4096, dir, "config.json"));
@@ -32,7 +32,7 @@ static bool import_is_hf(const json_t *config) {
 
 /* ---- opening ---- */
 
-/* Takes the family's naming. Checkpoints of base models leave out the name of the part that holds them. */
+/* Sets the family's naming. Checkpoints of base models leave out the prefix of names. */
 static void import_name(struct wn_import *im) {
   im->names = im->family ? wn_family_names(im->family, im->form) : &wn_names_own;
   im->architecture = im->family ? wn_family_name(im->family, im->form) : WN_OWN_ARCHITECTURE;
@@ -46,16 +46,16 @@ static void import_name(struct wn_import *im) {
     im->prefix = "";
 }
 
-/* A whole number, or the first of a list. */
+/* A token id: a number, or the first of a list. */
 static int64_t import_token_id(const json_t *value) {
   if (json_is_array(value)) value = json_array_get(value, 0);
   const json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
   return id >= 0 && id <= INT32_MAX ? id : -1;
 }
 
-enum { LIST_MOST = 4096 }; /* a head's elements */
+enum { LIST_MOST = 4096 }; /* elements of a head */
 
-/* Numbers that a family has in config.json, and ours in a tensor. */
+/* Adds a tensor from a list of numbers in the family's config.json. */
 static wn_status import_add_list(wn_context *ctx, struct wn_import *im, const json_t *config, const char *name) {
   const json_t *scaling = json_object_get(config, "rope_scaling");
   if (!json_is_object(scaling)) scaling = json_object_get(config, "rope_parameters");
@@ -117,7 +117,7 @@ static void import_init(struct wn_import *im) {
   im->bos = im->eos = -1;
 }
 
-/* Configuration and tensors of one generation, whoever saves into the folder meanwhile. */
+/* Opens configuration and tensors of one generation, even if another process saves into the folder meanwhile. */
 static wn_status import_open_generation(wn_context *ctx, const char *path, struct wn_import *im) {
   struct wn_folder_reading reading = {.dir = path};
   while (wn_folder_reading_begin(&reading)) {
@@ -175,7 +175,7 @@ static void import_shape_text(char *out, size_t bytes, int ndim, const int64_t *
   if (at < bytes) snprintf(out + at, bytes - at, "]");
 }
 
-/* Tensor i of the file must be this part of row. */
+/* Checks that tensor i of the file is this part of the row. */
 static wn_status import_check_part(wn_context *ctx, const struct wn_import *im, const struct wn_param *row,
                                    const struct wn_name_part *part, int i) {
   int64_t shape[3] = {part->rows, 0, 0};
@@ -192,7 +192,7 @@ static wn_status import_check_part(wn_context *ctx, const struct wn_import *im, 
   if (!t->is_weights)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor %s is of dtype %s, expected F32, F16 or BF16 and no empty shape",
                    t->file, part->name, t->dtype);
-  const bool vector = ndim == 1 && t->t.ndim == 2 && t->t.shape[0] == 1; /* as a matrix of one row */
+  const bool vector = ndim == 1 && t->t.ndim == 2 && t->t.shape[0] == 1; /* a matrix of one row */
   bool same = t->t.ndim == ndim || vector;
   for (int d = 0; same && d < ndim; d++) same = t->t.shape[d + vector] == shape[d];
   import_shape_text(found, sizeof found, t->t.ndim, t->t.shape);
@@ -202,7 +202,7 @@ static wn_status import_check_part(wn_context *ctx, const struct wn_import *im, 
   return WN_OK;
 }
 
-/* A tied output that is in the file all the same must be the embedding once more. */
+/* If the output is tied but in the file nevertheless, it must equal the embedding. */
 static wn_status import_check_tied(wn_context *ctx, const struct wn_import *im, uint8_t *used) {
   struct wn_param row = {.name = "output.weight", .ndim = 2, .shape = {im->config.vocab_size, im->config.width}};
   struct wn_name_part output[3], embed[3];
@@ -289,7 +289,7 @@ static wn_status import_copy_part(wn_context *ctx, const struct wn_import *im, c
   if (im->unchecked) return WN_OK;
   if (!finite)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor %s holds values that are not finite", t->file, part->name);
-  for (int64_t i = 0; row->range == WN_RANGE_RATIO && i < n; i++) /* of a span: what a head sees is counted from it */
+  for (int64_t i = 0; row->range == WN_RANGE_RATIO && i < n; i++) /* a span: it decides how far a head sees */
     if (!((double)to[i] >= 0 && (double)to[i] <= 1))
       return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor %s holds %g; expected values from 0 to 1", t->file, part->name,
                      (double)to[i]);
@@ -316,8 +316,8 @@ static wn_status import_copy_tensors(wn_context *ctx, const struct wn_import *im
   return status == WN_OK ? closed : status;
 }
 
-/* Matrices in fewer bits than a float stay where they are; so does one of which a part does. round: one that has no
- * such part is to be rounded, and its parts' data are the floats for the time being. */
+/* Decides whether a matrix is packed: if at least one of its parts has fewer bits than a float. round: other matrices
+ * are packed too, to be rounded later; until then their parts point to the floats. */
 static void import_pack_row(const struct wn_import *im, const struct wn_param *row, bool round, struct wn_packed *out) {
   struct wn_name_part parts[3];
   bool smaller = false;
@@ -337,7 +337,7 @@ static void import_pack_row(const struct wn_import *im, const struct wn_param *r
 }
 
 enum { ROUND_AT_ONCE = 1024 };
-/* Parts in float32 become bfloat16, into `to`, from which they do not return; NULL: only the bytes. */
+/* Rounds float32 parts to bfloat16 in `to`, to which the parts then point; to NULL: only returns the bytes. */
 static size_t import_round_row(wn_context *ctx, const struct wn_param *row, struct wn_packed *p, uint16_t *to) {
   size_t all = 0;
   for (int k = 0; k < p->count; k++) {
@@ -346,7 +346,7 @@ static size_t import_round_row(wn_context *ctx, const struct wn_param *row, stru
     if (part->type != WN_GGUF_F32) continue;
     all += (size_t)n * sizeof *to;
     if (!to) continue;
-    const char *from = part->data; /* of a file: no alignment */
+    const char *from = part->data; /* in a file: not aligned */
 #pragma omp parallel for num_threads(wn_team(ctx, ctx->threads)) schedule(static)
     for (int64_t i = 0; i < n; i += ROUND_AT_ONCE) {
       float x[ROUND_AT_ONCE];
@@ -411,7 +411,7 @@ wn_status wn_import_model(wn_context *ctx, struct wn_import *im, bool as_float, 
     return status;
   }
   const bool packed = wn_model_is_packed(model);
-  if (packed && model->backend->memory->host) { /* elsewhere the model has copies */
+  if (packed && model->backend->memory->host) { /* on another backend the model has copies */
     model->source = im->tensors;
     model->source_close = import_close_source;
     im->tensors = NULL;

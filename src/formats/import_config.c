@@ -1,5 +1,5 @@
-/* The configuration of a model that another program wrote: which family it says that it is, and what the family makes
- * of its keys; resolved by the rules of our own. */
+/* The configuration of a model that another program wrote: finds the family that the file names, lets the family read
+ * the keys, and resolves the result by winnow's rules. */
 #include <stdio.h>
 #include <string.h>
 
@@ -32,7 +32,7 @@ wn_status wn_import_hf_config(wn_context *ctx, const char *where, const json_t *
   return import_resolve(ctx, where, out);
 }
 
-/* The whole configuration as one of our own, in the file's metadata. */
+/* Reads winnow's own configuration from the file's metadata. */
 static wn_status import_own_config(wn_context *ctx, const char *where, const wn_gguf *file, wn_model_config *out) {
   const char *text;
   size_t bytes;
@@ -56,7 +56,8 @@ wn_status wn_import_gguf_config(wn_context *ctx, const char *where, const struct
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: \"general.architecture\" is \"%s\"; %s are known", where, name, known);
   }
   *family = f;
-  const struct wn_gguf_keys keys = {ctx, where, f->gguf.architecture, file, tensors};
+  const struct wn_gguf_keys keys = {
+      .ctx = ctx, .where = where, .architecture = f->gguf.architecture, .file = file, .tensors = tensors};
   WN_TRY(wn_gguf_keys_refuse(&keys, f->gguf.keys));
   WN_TRY(wn_gguf_keys_sizes(&keys, out));
   out->rope_pairs = f->gguf.pairs;

@@ -1,4 +1,4 @@
-/* Loading a model, whatever program wrote it. */
+/* Loads a model, whatever program wrote it. */
 #include <stdio.h>
 
 #include "base/file.h"
@@ -10,7 +10,7 @@
 
 enum { PATH_BYTES = 4096 };
 
-/* A tokenizer in the folder of the weights has to be theirs. */
+/* Checks that a tokenizer in the model's folder fits the model. */
 static wn_status load_check_tokenizer(wn_context *ctx, const char *dir, const struct wn_model *model) {
   const char *name = wn_tokenizer_file_of(dir);
   char path[PATH_BYTES];
@@ -20,12 +20,12 @@ static wn_status load_check_tokenizer(wn_context *ctx, const char *dir, const st
   WN_TRY(wn_tokenizer_load(ctx, dir, &tok));
   const int32_t entries = wn_tokenizer_vocab_size(tok);
   wn_tokenizer_destroy(tok);
-  if (entries <= model->config.vocab_size) return WN_OK; /* rows that no token reaches: sentinels, padding */
+  if (entries <= model->config.vocab_size) return WN_OK; /* the model may have more entries: sentinels, padding */
   return wn_fail(ctx, WN_ERR_SHAPE, "%s: the tokenizer has %d tokens, config.json's vocab_size is %lld", path, entries,
                  (long long)model->config.vocab_size);
 }
 
-/* What is small is read so fast that nobody waits for it. */
+/* With WN_CHECK_AUTO small files are checked, since that takes hardly any time. */
 static bool load_checks_values(const struct wn_import *im, wn_check check) {
   size_t bytes = 0;
   if (check != WN_CHECK_AUTO) return check == WN_CHECK_YES;
@@ -33,7 +33,8 @@ static bool load_checks_values(const struct wn_import *im, wn_check check) {
   return bytes <= WN_LIMIT_CHECKED;
 }
 
-/* A checkpoint of ours names its tokenizer; others' may lack one that we read, which is theirs to say who wants it. */
+/* Loads a model of any form. winnow's checkpoints must have a fitting tokenizer. Other models may lack one that winnow
+ * reads; whoever needs it will report that. */
 static wn_status load_any(wn_context *ctx, const char *path, const wn_model_load_options *options, wn_model **out) {
   struct wn_import import;
   struct wn_adapter *adapter = NULL;

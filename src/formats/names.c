@@ -1,4 +1,5 @@
-/* A tensor's name in one naming from our own: the layer's number put in, parts laid on top of each other. */
+/* Translates winnow's names of tensors into those of a naming: fills in the layer's number, and lists the parts that
+ * are stacked. */
 #include "formats/names.h"
 
 #include <stdio.h>
@@ -7,7 +8,7 @@
 static const char *const names_none[] = {NULL};
 const struct wn_names wn_names_own = {.title = "winnow", .prefix = "", .ignored = names_none};
 
-/* "layers.12.rest": 12 and "rest"; a name outside the layers: -1 and itself. */
+/* Of "layers.12.rest" 12 and "rest"; of a name outside the layers -1 and the name itself. */
 static int64_t names_layer(const char *name, const char **rest) {
   int64_t l = 0;
   *rest = name;
@@ -18,7 +19,7 @@ static int64_t names_layer(const char *name, const char **rest) {
   return l;
 }
 
-/* Is name ours, whose "%lld" stands for any number? *expert: that number, -1 without. */
+/* Does `name` match `ours`, in which "%lld" stands for any number? *expert: that number, -1 without one. */
 static bool names_are_same(const char *ours, const char *name, int64_t *expert) {
   const char *mark = strstr(ours, "%lld");
   *expert = -1;
@@ -33,7 +34,7 @@ static bool names_are_same(const char *ours, const char *name, int64_t *expert) 
   return !strcmp(mark + 4, at);
 }
 
-/* A format of the tables above: a "%lld" stands for the layer, a second one for the expert. */
+/* Fills in a format of the tables: the first "%lld" is the layer, the second the expert. */
 static void names_format(char out[WN_NAME_BYTES], const char *prefix, const char *format, int64_t l, int64_t expert) {
   const char *mark = strstr(format, "%lld"), *second = mark ? strstr(mark + 4, "%lld") : NULL;
   if (*format == '=') prefix = "", format++;
@@ -95,7 +96,7 @@ bool wn_name_ends_with(const char *name, const char *end) {
   return n >= m && !strcmp(name + n - m, end);
 }
 
-/* Where row d of a head's D lies when the target's pairs are not the source's. */
+/* The source's place of the target's row d of a head, if the two have different rotary pairs. */
 static int64_t names_other_place(const wn_model_config *target, int64_t d) {
   const int64_t R = target->rope_size ? target->rope_size : target->head_size, half = R / 2;
   if (d >= R) return d;

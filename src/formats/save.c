@@ -1,5 +1,5 @@
-/* Saving a model as a checkpoint of winnow: config.json, model.safetensors and the tokenizer's files in one folder.
- * Other programs' formats are written by export.c. */
+/* Saves a model as a checkpoint of winnow: config.json, model.safetensors and the tokenizer's files in one folder.
+ * export.c writes other programs' formats. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Files compared with their checksums, one after the other. What kind a file is, is found out by looking: a damaged
- * first byte must not make it another kind, so in a folder the name says it too. */
+/* Compares files with their checksums, one after the other. A file's kind follows from its first bytes. These may be
+ * damaged, so in a folder the file's name counts too. */
 #include "winnow/verify.h"
 
 #include <stdio.h>
@@ -31,7 +31,8 @@ static bool verify_ends(const char *name, const char *suffix) {
   return n > m && strcmp(name + n - m, suffix) == 0;
 }
 
-/* Other programs call weights .bin: a token file begins as one, or stands in a folder of prepared data. */
+/* The kind of a .bin file. Other programs call weights .bin, so a token file must begin like one or lie in a folder of
+ * prepared data. */
 static enum verify_kind verify_begins_as(const char *path) {
   uint32_t head[6] = {0};
   int fd;
@@ -115,14 +116,14 @@ static int verify_compare_names(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* The paths of the folder's files that have a kind: names [*count], each wn_strdup'd. */
+/* Lists the paths of the folder's files that have a kind: names [*count], each wn_strdup'd. */
 static wn_status verify_list(wn_context *ctx, const char *folder, char **names, int *count) {
   DIR *entries = wn_open_entries(folder);
   if (!entries) return wn_fail(ctx, WN_ERR_IO, "cannot read the folder %s", folder);
   wn_status status = WN_OK;
   for (struct dirent *e; status == WN_OK && (e = readdir(entries));) {
     char path[VERIFY_PATH_BYTES];
-    if (e->d_name[0] == '.') continue; /* links to itself and its parent; what is still being written */
+    if (e->d_name[0] == '.') continue; /* "." and "..", and files that are still being written */
     status = wn_path_join(ctx, path, sizeof path, folder, e->d_name);
     if (status != WN_OK || wn_path_is_dir(path) || verify_kind_of(path, false) == VERIFY_NONE) continue;
     if (*count == MOST_FILES) {
@@ -147,7 +148,7 @@ wn_status wn_verify(wn_context *ctx, const char *path, wn_verify_fn report, void
   if (!wn_path_is_dir(path)) {
     int fd;
     uintmax_t bytes;
-    WN_TRY(wn_open_file(ctx, path, &fd, &bytes)); /* what is not there has no state */
+    WN_TRY(wn_open_file(ctx, path, &fd, &bytes)); /* a missing file has no state */
     close(fd);
     verify_one(&w, path, verify_kind_of(path, true));
   } else {

@@ -1,8 +1,8 @@
 /* Budgets of layers and heads, and budgets.json.
  *
  * budgets.json: {"policy": "selective", "tokens": [64, 64, 32, 96], ...}; the other keys are the policies' options. A
- * layer whose key-value heads have budgets of their own has a list in the place of its number: [64, [16, 48], ...].
- * The file may come from anywhere: every number is checked before a byte is allocated for it. */
+ * layer whose key-value heads have budgets of their own has a list instead of a number: [64, [16, 48], ...]. The file
+ * may come from anywhere: every number is checked before a byte is allocated for it. */
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -24,18 +24,19 @@ enum { PATH_BYTES = 4096, LAYERS_MAX = 1 << 16, HEADS_MAX = 1 << 16, BUDGETS_MAX
 #define AT(member) offsetof(wn_budgets, member)
 
 static const struct wn_field budgets_fields[] = {
-    {"policy", WN_FIELD_ENUM, AT(policy), 0, 0, wn_policy_names, "the policy: which token is evicted"},
-    {"per_kv_head", WN_FIELD_BOOL, AT(per_kv_head), 0, 0, NULL, "each key-value head evicts on its own"},
+    WN_KEY("policy", ENUM, AT(policy), "the policy: which token is evicted", .names = wn_policy_names),
+    WN_KEY("per_kv_head", BOOL, AT(per_kv_head), "each key-value head evicts on its own"),
 };
 
-/* The keys that all policies share, and those of each. */
+/* Field groups: the keys that all policies share, and those of each policy. */
 static int budgets_groups(struct wn_field_group out[WN_POLICY_MAX + 1]) {
   int n = 0;
-  out[n++] =
-      (struct wn_field_group){"", budgets_fields, (int)(sizeof budgets_fields / sizeof *budgets_fields), 0, false};
+  out[n++] = (struct wn_field_group){
+      .prefix = "", .fields = budgets_fields, .count = (int)(sizeof budgets_fields / sizeof *budgets_fields)};
   for (int p = 0; p < wn_policy_count(); p++) {
     const struct wn_policy_row *row = wn_policy_row(p);
-    if (row->field_count > 0) out[n++] = (struct wn_field_group){"", row->fields, row->field_count, 0, false};
+    if (row->field_count > 0)
+      out[n++] = (struct wn_field_group){.prefix = "", .fields = row->fields, .count = row->field_count};
   }
   return n;
 }
@@ -168,7 +169,7 @@ static wn_status budgets_read_object(wn_context *ctx, const char *path, json_t *
   return wn_fields_read(ctx, path, object, groups, count, out);
 }
 
-/* What the object does not say is as in `otherwise`. */
+/* Reads the object; what it does not give is taken from `otherwise`. */
 static wn_status budgets_read_over(wn_context *ctx, const char *path, json_t *object, const wn_budgets *otherwise,
                                    wn_budgets *out) {
   wn_budgets read = *otherwise;
@@ -221,7 +222,7 @@ wn_status wn_budgets_to_json(wn_context *ctx, const wn_budgets *budgets, json_t 
   bool ok = list != NULL;
   for (int64_t l = 0; ok && l < budgets->layers; l++) {
     json_t *layer = budgets->heads > 0 ? json_array() : json_integer(budgets->tokens[l]);
-    ok = json_array_append_new(list, layer) == 0; /* refuses NULL, takes the layer even when it fails */
+    ok = json_array_append_new(list, layer) == 0; /* fails on NULL, and takes over `layer` even when it fails */
     for (int64_t h = 0; ok && h < budgets->heads; h++)
       ok = json_array_append_new(layer, json_integer(wn_budgets_of(budgets, l, h))) == 0;
   }

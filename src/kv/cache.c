@@ -1,4 +1,4 @@
-/* The cache of one layer: one allocation, and one on the host where the backend's memory is another. */
+/* The cache of one layer (cache.h): one allocation, and a second one on the host if the backend's memory is another. */
 #include "kv/cache.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "base/memory.h"
 #include "kv/policy.h"
 
-/* Of an element of k and v. */
+/* Bytes of an element of k and v. */
 static size_t cache_key_bytes(const struct wn_kv_shape *s) {
   return s->half ? sizeof(uint16_t) : wn_dtype_size(s->dtype);
 }
@@ -18,27 +18,80 @@ static const struct wn_memory *cache_memory(const struct wn_kv_shape *s) {
   return s->memory ? s->memory : &wn_host_memory;
 }
 
-/* own, host: the backend's arrays and the host's, one and the same where the backend's memory is the host's. */
+/* Lays out the arrays. own: in the backend's memory; host: on the host. They are one and the same if the backend's
+ * memory is the host's. */
 static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *own, struct wn_arrays *host,
                       struct wn_kv_cache *out) {
   const size_t e = wn_dtype_size(s->dtype), key = cache_key_bytes(s);
   const bool apart = own != host;
   const struct wn_array rows[] = {
-      {"keys", true, WN_DIMS(s->B, s->Hkv, s->capacity, s->D), key, &out->k},
-      {"values", true, WN_DIMS(s->B, s->Hkv, s->capacity, s->D), key, &out->v},
-      {"selecting keys", s->bilinear, WN_DIMS(s->B, s->selections, s->capacity, s->D), e, &out->sk},
-      {"selections", true, WN_DIMS(s->B, s->selections, s->capacity), e, &out->f},
-      {"positions", true, WN_DIMS(s->B, s->groups, s->capacity), sizeof *out->at, &out->at_shown},
-      {"notes", true, WN_DIMS(s->B, s->groups, s->notes, s->capacity), e, &out->notes},
-      {"slots that are chosen", s->asked, WN_DIMS(s->B, s->groups), sizeof *out->index, &out->index_shown},
+      {.name = "keys",
+       .wanted = true,
+       .dims = WN_DIMS(s->B, s->Hkv, s->capacity, s->D),
+       .element = key,
+       .where = &out->k},
+      {.name = "values",
+       .wanted = true,
+       .dims = WN_DIMS(s->B, s->Hkv, s->capacity, s->D),
+       .element = key,
+       .where = &out->v},
+      {.name = "selecting keys",
+       .wanted = s->bilinear,
+       .dims = WN_DIMS(s->B, s->selections, s->capacity, s->D),
+       .element = e,
+       .where = &out->sk},
+      {.name = "selections",
+       .wanted = true,
+       .dims = WN_DIMS(s->B, s->selections, s->capacity),
+       .element = e,
+       .where = &out->f},
+      {.name = "positions",
+       .wanted = true,
+       .dims = WN_DIMS(s->B, s->groups, s->capacity),
+       .element = sizeof *out->at,
+       .where = &out->at_shown},
+      {.name = "notes",
+       .wanted = true,
+       .dims = WN_DIMS(s->B, s->groups, s->notes, s->capacity),
+       .element = e,
+       .where = &out->notes},
+      {.name = "slots that are chosen",
+       .wanted = s->asked,
+       .dims = WN_DIMS(s->B, s->groups),
+       .element = sizeof *out->index,
+       .where = &out->index_shown},
   };
   const struct wn_array read[] = {
-      {"positions read", apart, WN_DIMS(s->B, s->groups, s->capacity), sizeof *out->at, &out->at},
-      {"order of the slots", s->asked, WN_DIMS(s->capacity), sizeof *out->order, &out->order},
-      {"chosen slots", apart && s->asked, WN_DIMS(s->B, s->groups), sizeof *out->index, &out->index},
-      {"selections read", apart && s->asked, WN_DIMS(s->B, s->selections, s->capacity), e, &out->f_read},
-      {"notes read", apart && s->asked, WN_DIMS(s->B, s->groups, s->notes, s->capacity), e, &out->notes_read},
-      {"sums read", apart && s->asked, WN_DIMS(s->B, s->groups, s->capacity), e, &out->sums_read},
+      {.name = "positions read",
+       .wanted = apart,
+       .dims = WN_DIMS(s->B, s->groups, s->capacity),
+       .element = sizeof *out->at,
+       .where = &out->at},
+      {.name = "order of the slots",
+       .wanted = s->asked,
+       .dims = WN_DIMS(s->capacity),
+       .element = sizeof *out->order,
+       .where = &out->order},
+      {.name = "chosen slots",
+       .wanted = apart && s->asked,
+       .dims = WN_DIMS(s->B, s->groups),
+       .element = sizeof *out->index,
+       .where = &out->index},
+      {.name = "selections read",
+       .wanted = apart && s->asked,
+       .dims = WN_DIMS(s->B, s->selections, s->capacity),
+       .element = e,
+       .where = &out->f_read},
+      {.name = "notes read",
+       .wanted = apart && s->asked,
+       .dims = WN_DIMS(s->B, s->groups, s->notes, s->capacity),
+       .element = e,
+       .where = &out->notes_read},
+      {.name = "sums read",
+       .wanted = apart && s->asked,
+       .dims = WN_DIMS(s->B, s->groups, s->capacity),
+       .element = e,
+       .where = &out->sums_read},
   };
   WN_ARRAYS_LAY(own, rows);
   WN_ARRAYS_LAY(host, read);
@@ -102,7 +155,7 @@ void wn_kv_cache_place(const struct wn_kv_shape *s, void *base, void *host, stru
 }
 
 void wn_kv_cache_clear(struct wn_kv_cache *cache) {
-  cache_memory(&cache->shape)->release(cache->k); /* the allocation's start */
+  cache_memory(&cache->shape)->release(cache->k); /* k is where the allocation starts */
   wn_free(cache->host);
   memset(cache, 0, sizeof *cache);
 }
@@ -115,25 +168,25 @@ void wn_kv_cache_reset(struct wn_kv_cache *cache) {
 
 /* --- arrays by slot --- */
 
-/* [B,rows,capacity,width] of elements; a group of heads has rows/P of its rows. */
+/* An array [B,rows,capacity,width]; a group of heads has rows/P of its rows. */
 struct slots {
   char *data;
   int64_t rows, width;
-  size_t bytes; /* of one slot */
-  bool half;    /* of half floats */
+  size_t bytes; /* size of one slot */
+  bool half;    /* elements are half floats */
 };
 enum { ARRAYS_MAX = 5 };
 
-/* All but the positions. */
+/* All arrays by slot except the positions. */
 static int cache_arrays_of(const struct wn_kv_cache *c, struct slots out[ARRAYS_MAX]) {
   const struct wn_kv_shape *s = &c->shape;
   const size_t element = wn_dtype_size(s->dtype), key = (size_t)s->D * cache_key_bytes(s);
   const struct slots all[ARRAYS_MAX] = {
-      {c->k, s->Hkv, s->D, key, s->half},
-      {c->v, s->Hkv, s->D, key, s->half},
-      {c->sk, s->selections, s->D, (size_t)s->D * element, false},
-      {c->f, s->selections, 1, element, false},
-      {c->notes, s->groups * s->notes, 1, element, false},
+      {.data = c->k, .rows = s->Hkv, .width = s->D, .bytes = key, .half = s->half},
+      {.data = c->v, .rows = s->Hkv, .width = s->D, .bytes = key, .half = s->half},
+      {.data = c->sk, .rows = s->selections, .width = s->D, .bytes = (size_t)s->D * element},
+      {.data = c->f, .rows = s->selections, .width = 1, .bytes = element},
+      {.data = c->notes, .rows = s->groups * s->notes, .width = 1, .bytes = element},
   };
   int n = 0;
   for (int i = 0; i < ARRAYS_MAX; i++)
@@ -164,7 +217,7 @@ static size_t cache_positions_bytes(const struct wn_kv_cache *cache) {
   return (size_t)(s->B * s->groups * s->capacity) * sizeof *cache->at;
 }
 
-/* Operations read positions from here on. */
+/* Brings the backend's copy of the positions up to date, for operations that read them. */
 static wn_status cache_show_positions(wn_context *ctx, struct wn_kv_cache *cache) {
   if (!cache_apart(cache) || cache->at_is_shown) return WN_OK;
   WN_TRY(cache_memory(&cache->shape)->copy_in(ctx, cache->at_shown, cache->at, cache_positions_bytes(cache)));
@@ -173,19 +226,20 @@ static wn_status cache_show_positions(wn_context *ctx, struct wn_kv_cache *cache
 }
 
 wn_status wn_kv_cache_positions(wn_context *ctx, const struct wn_kv_cache *cache) {
-  struct wn_kv_cache *c = (struct wn_kv_cache *)(uintptr_t)cache; /* what the host knows is no part of what it holds */
+  struct wn_kv_cache *c =
+      (struct wn_kv_cache *)(uintptr_t)cache; /* const means the tokens held, not what the host knows of them */
   if (!cache_apart(cache) || cache->at_known) return WN_OK;
   WN_TRY(wn_memory_read(ctx, cache_memory(&cache->shape), c->at, c->at_shown, cache_positions_bytes(cache)));
   c->at_known = true;
   return WN_OK;
 }
 
-/* The positions of T tokens that enter. */
+/* Stores the positions of T tokens that enter. */
 static wn_status cache_enter_positions(wn_context *ctx, struct wn_kv_cache *cache, int64_t T) {
   const struct wn_kv_shape *s = &cache->shape;
   const bool entered = cache->at_entered && T == 1;
   if (!cache->at) return WN_OK;
-  const bool shown = !entered && !cache->at_known; /* what is there stays there */
+  const bool shown = !entered && !cache->at_known; /* the backend's positions are then the only ones */
   cache->at_entered = false;
   for (int64_t row = 0; (shown || cache->at_known) && row < s->B * s->groups; row++) {
     const int64_t first = row * s->capacity + cache->count;
@@ -195,11 +249,11 @@ static wn_status cache_enter_positions(wn_context *ctx, struct wn_kv_cache *cach
   }
   if (shown) return WN_OK;
   if (!entered) cache->at_is_shown = false;
-  /* Where tokens are in order nobody asks for them. */
+  /* While tokens are in order nobody reads positions. */
   return cache->sorted && cache->seen == cache->count ? WN_OK : cache_show_positions(ctx, cache);
 }
 
-/* T new slots of an array of the backend's: rows t0.. of x, or zeros where x is NULL. */
+/* Fills T new slots of an array in the backend's memory: rows t0.. of x, or zeros if x is NULL. */
 static wn_status cache_put(const struct wn_exec *exec, const struct wn_kv_cache *cache, const struct slots *to,
                            const void *x, struct wn_stride s_x, int64_t t0, int64_t T) {
   return wn_op_gather_forward(exec, &(struct wn_gather){.B = cache->shape.B,
@@ -233,7 +287,7 @@ void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T) {
   cache->seen += T;
 }
 
-/* Evicts by the rule, whose values are given: the last slot's content moves to the free one. */
+/* Evicts by a rule on the given values: the last slot's content moves to the slot that becomes free. */
 static wn_status cache_evict_by(const struct wn_exec *exec, struct wn_kv_cache *cache, const struct wn_evict_rule *rule,
                                 const void *values, void *room) {
   const struct wn_kv_shape *s = &cache->shape;
@@ -260,7 +314,8 @@ static wn_status cache_evict_by(const struct wn_exec *exec, struct wn_kv_cache *
   cache->count--;
   cache->sorted = false;
   if (!cache_apart(cache)) return WN_OK;
-  if (cache->at_known && (rule->by == WN_EVICT_OLDEST || rule->by == WN_EVICT_GIVEN)) { /* the host can follow */
+  if (cache->at_known &&
+      (rule->by == WN_EVICT_OLDEST || rule->by == WN_EVICT_GIVEN)) { /* the host can compute the choice as well */
     struct wn_exec host = *exec;
     host.backend = wn_backend_ref();
     evict.at = cache->at, evict.index = cache->index, evict.count = 0;
@@ -270,7 +325,7 @@ static wn_status cache_evict_by(const struct wn_exec *exec, struct wn_kv_cache *
   return WN_OK;
 }
 
-/* What a policy with a function of its own chooses, in cache->index. */
+/* Asks a policy with a function of its own; its choice goes to cache->index. */
 static wn_status cache_ask(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
                            int64_t layer) {
   const struct wn_kv_shape *s = &cache->shape;
@@ -320,7 +375,7 @@ wn_status wn_kv_cache_evict_oldest(const struct wn_exec *exec, struct wn_kv_cach
   return cache_evict_by(exec, cache, &rule, NULL, NULL);
 }
 
-/* By the policy's own function, on the host. */
+/* Updates the notes on the host (wn_policy_follow). */
 static wn_status cache_follow_asked(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
                                     const void *sums) {
   const struct wn_kv_shape *s = &cache->shape;
@@ -358,7 +413,8 @@ wn_status wn_kv_cache_follow(const struct wn_exec *exec, struct wn_kv_cache *cac
                                   .s_x = {s->capacity, count, count},
                                   .y = wn_element(cache->notes, cache->seen % n * s->capacity, s->dtype),
                                   .s_y = {n * s->capacity, count, count}});
-  for (int64_t row = 0; row < (n > 1 ? rows : 1); row++) { /* what slots without a token have does not matter */
+  for (int64_t row = 0; row < (n > 1 ? rows : 1);
+       row++) { /* adds whole rows: what slots without a token hold does not matter */
     void *to = wn_element(cache->notes, row * n * s->capacity, s->dtype);
     const void *x = wn_element(sums, row * s->capacity, s->dtype);
     WN_TRY(wn_op_add_forward(exec, &(struct wn_add){.n = (n > 1 ? 1 : rows) * s->capacity, .x = to, .z = x, .y = to}));
@@ -366,7 +422,7 @@ wn_status wn_kv_cache_follow(const struct wn_exec *exec, struct wn_kv_cache *cac
   return WN_OK;
 }
 
-/* On the host where it knows them and the slots; else on the backend, as words. */
+/* Gathers positions: on the host if it knows them and the slots, else on the backend, as 32-bit words. */
 static wn_status cache_gather_positions(const struct wn_exec *exec, struct wn_kv_cache *from, const int32_t *slots,
                                         const int32_t *shown, int64_t n, struct wn_kv_cache *to) {
   const struct wn_kv_shape *s = &from->shape;

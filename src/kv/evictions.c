@@ -1,4 +1,5 @@
-/* A policy's budgets as the operation has them, and the functions that a policy of its own brings along. */
+/* Evictions by a policy (evictions.h): budgets in the form that the operation takes, and calls of a policy's own
+ * functions. */
 #include "kv/evictions.h"
 
 #include "attention/derive.h"
@@ -50,7 +51,7 @@ static wn_status evictions_check(wn_context *ctx, const wn_budgets *budgets, con
   return WN_OK;
 }
 
-/* ---- functions of a policy's own ---- */
+/* ---- policies with functions of their own ---- */
 
 struct evictions_policy {
   struct wn_evictions_own own;
@@ -87,8 +88,8 @@ static void own_follow(const struct wn_evictions *op, const struct wn_evictions_
                                              .sums = sums});
 }
 
-/* Row `row` of sequence b of whole sequences, on its keys so far, of one group of heads: the attention operation, whose
- * threshold chooses. */
+/* The attention call for row `row` of sequence b, on the keys up to it, for one group of heads. For policies that read
+ * the sums under a threshold, which attention itself applies. */
 static struct wn_attention own_row_call(const struct wn_exec *exec, const struct wn_attention *a,
                                         const struct wn_evictions_row *row) {
   const struct wn_attention weights = wn_attention_weights_only(a),
@@ -109,7 +110,7 @@ static struct wn_attention own_row_call(const struct wn_exec *exec, const struct
 static size_t own_attend_scratch(const struct wn_exec *exec, const struct wn_evictions *op) {
   const struct wn_evictions_row last = {.group = op->group0, .row = op->a->Tk - 1};
   struct wn_attention r = own_row_call(exec, op->a, &last);
-  r.slots.sums = &r; /* only its presence matters */
+  r.slots.sums = &r; /* any pointer that is not NULL: sums are wanted */
   return wn_op_attention_scratch(exec, &r, false);
 }
 
@@ -121,7 +122,7 @@ static wn_status own_attend(const struct wn_exec *exec, const struct wn_eviction
 
 /* ---- the operation ---- */
 
-/* Without the groups, by the policy's rule. policy: room for what is its own. */
+/* The operation by the policy's rule, without the groups. policy: storage for what belongs to the policy. */
 static struct wn_evictions evictions_op(const wn_budgets *budgets, int64_t layer, const struct wn_attention *call,
                                         struct evictions_policy *policy) {
   const struct wn_policy_row *row = wn_policy_row(budgets->policy);
@@ -152,7 +153,7 @@ static struct wn_evictions_group evictions_group(const wn_budgets *budgets, int6
   return (struct wn_evictions_group){K, wn_policy_sinks(budgets, K), wn_policy_recent(budgets, K)};
 }
 
-/* For so many groups at a time; K [P] of each, or one. */
+/* Runs it for a number of groups at a time. K: [P] a budget for each group, or one for all. */
 static wn_status evictions_run(const struct wn_exec *exec, struct wn_evictions *op, const wn_budgets *budgets,
                                int64_t layer, int64_t K) {
   const int64_t P = wn_slot_groups(op->a);
@@ -248,7 +249,7 @@ wn_status wn_attention_evictions(wn_context *ctx, const wn_attention_config *con
   WN_TRY(wn_attention_call(ctx, config, arrays, &op));
   struct wn_exec exec = {.ctx = ctx, .threads = ctx->threads, .dtype = arrays->dtype};
   WN_TRY(wn_backend_of(ctx, &exec.backend));
-  exec.backend = wn_backend_beside(ctx, exec.backend); /* the arrays are the host's */
+  exec.backend = wn_backend_beside(ctx, exec.backend); /* the caller's arrays are on the host */
   exec.scratch_bytes = wn_evictions_scratch(&exec, budgets, &op);
   if (exec.scratch_bytes > 0) WN_TRY(wn_alloc(ctx, "scratch of evictions", exec.scratch_bytes, &exec.scratch));
   op.slots.evicted_at = NULL;

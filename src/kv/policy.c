@@ -1,4 +1,4 @@
-/* The table of policies, and the choice that they share. */
+/* The table of policies, and the choice of the token to evict, which all policies share. */
 #include "base/misuse.h"
 #include "kv/policy.h"
 

@@ -1,4 +1,4 @@
-/* Budgets for a model: from a command line's text, and whether they go with it. */
+/* Budgets for a model: parsed from text, and checked against the model. */
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -18,7 +18,7 @@
 /* The largest budget, the same in every layer, whose caches of one sequence take at most `bytes`. */
 static wn_status budgets_from_bytes(wn_context *ctx, const wn_model_config *c, const char *text, double bytes,
                                     wn_budgets *out) {
-  int64_t low = 0, high = (int64_t)INT32_MAX + 1; /* low fits, high does not */
+  int64_t low = 0, high = (int64_t)INT32_MAX + 1; /* a budget of `low` fits, one of `high` does not */
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
     size_t each;
@@ -105,7 +105,7 @@ wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const
 
 /* --- with a model --- */
 
-/* Budgets of single heads. */
+/* Checks budgets of single heads. */
 static wn_status budgets_check_heads(wn_context *ctx, const wn_budgets *b, const wn_model_config *c) {
   if (b->heads == 0) return WN_OK;
   if (b->heads != c->kv_heads || !b->head_tokens)
@@ -136,7 +136,7 @@ static wn_status budgets_check_heads(wn_context *ctx, const wn_budgets *b, const
                                          : "");
 }
 
-/* And names the policies that would go. */
+/* Refuses a policy that the model cannot have, and names the policies that it can. */
 static wn_status budgets_refuse_policy(wn_context *ctx, wn_policy policy, const wn_attention_config *config) {
   char others[400] = "";
   for (int p = 0; p < wn_policy_count(); p++) {
@@ -157,7 +157,8 @@ static wn_status budgets_refuse_cache_positions(wn_context *ctx) {
   return wn_fail(ctx, WN_ERR_CONFIG, "budgets: \"cache_positions\" is for the policy %s", which);
 }
 
-/* A policy's numbers, set in C, are in the range of its keys. Those of other policies may be left at 0. */
+/* Checks that a policy's numbers, which C callers may set by hand, are in the range of its keys. Numbers of other
+ * policies may be left at 0. */
 static wn_status budgets_check_fields(wn_context *ctx, const wn_budgets *b, const struct wn_policy_row *row) {
   for (int i = 0; i < row->field_count; i++) {
     const struct wn_field *f = &row->fields[i];
@@ -172,7 +173,7 @@ static wn_status budgets_check_fields(wn_context *ctx, const wn_budgets *b, cons
   return WN_OK;
 }
 
-/* All but the tokens. */
+/* Checks everything except the tokens. */
 static wn_status budgets_check_policy(wn_context *ctx, const wn_budgets *b, const wn_model_config *c) {
   const struct wn_policy_row *row = wn_policy_row(b->policy);
   const wn_selective_config *selective = &c->attention.selective;

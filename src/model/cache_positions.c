@@ -1,15 +1,16 @@
-/* Whole sequences under a budget of a policy whose tokens have their cache positions (streaming; Xiao et al. 2023,
- * section 3.2), forward alone. The row at position i of a document, i >= K, holds the first s tokens at the cache
- * positions 0..s-1 and the last K - s at s..K-1, itself at the last one. Between the recent tokens and the row nothing
- * changes from row to row: their rotation by positions in the text serves. Only the s sinks are rotated again for each
- * row, by as much as the row has moved on: from j to j + i - (K - 1). Where a rotated query also meets what is not
+/* Whole sequences under a policy whose tokens have their cache positions (streaming with cache_positions; Xiao et al.
+ * 2023, section 3.2). Forward only. For the row at position i >= K of a document, the first s tokens are at cache
+ * positions 0..s-1 and the last K - s at s..K-1, the row itself at the last one. Only differences of positions matter
+ * to rotary embeddings, and those between the row and the recent tokens are the same in the text and in the cache:
+ * their rotation by positions in the text serves. Only the s sinks are rotated again for each row, to where the row
+ * sees them at their cache positions: from j to j + i - (K - 1). If a rotated query also meets vectors that are not
  * rotated (relative positions, learned sinks), all K keys and the query are rotated by their cache positions.
  *
- * A document's first K rows are one attention call; every other row is one over K keys that lie side by side in a
- * buffer of the document's keys: the tokens before its recent ones are evicted for good, and the sinks are written in
- * their place. Each row: O(K D H) in the attention and O(s D Hkv) outside it. Numbers of (T + s) (2 Hkv + H) D for a
- * thread. All of it lies in the backend's memory, where operations and copies move it; the positions that a row turns
- * by follow on each other, and are a part of the document's. */
+ * A document's first K rows are one attention call; every later row is a call of its own over K contiguous keys in a
+ * buffer of the document's keys. The tokens before the recent ones are evicted for good, so the sinks are written into
+ * their places, directly before the recent ones. Cost of a row: O(K D H) in the attention and O(s D Hkv) outside it.
+ * Memory: (T + s) (2 Hkv + H) D numbers per thread, in the backend's memory. The positions by which keys are rotated
+ * are consecutive, so they are a part of the array of the document's positions. */
 #include <omp.h>
 
 #include "attention/derive.h"
@@ -23,18 +24,18 @@ bool wn_layer_has_cache_positions(const struct wn_run *run, int64_t l) {
   return b && b->cache_positions && !run->grads && (run->measuring || wn_evictions_any(b, l, run->T));
 }
 
-/* What one thread works with, for one document: rows at the positions of their keys, s further on. */
+/* One thread's buffers, for one document. The token at position j is at row j + s. */
 struct work {
   int64_t l;            /* the layer */
   int64_t room;         /* T + s */
-  void *q;              /* [T,H,D] turned by positions in the text */
-  void *k, *v, *sk, *f; /* [room,Hkv,D], the same, [room,G,D], [G,room] */
+  void *q;              /* [T,H,D] rotated by positions in the text */
+  void *k, *v, *sk, *f; /* [room,Hkv,D] twice, [room,G,D], [G,room] */
   uint8_t *control;     /* [room] a threshold's control tokens */
   void *scratch;
   size_t scratch_bytes;
 };
 
-/* Rows r0..r0+Tq-1 of a document of a single sequence on the n keys from `from` on in the buffers. */
+/* The attention call for rows r0..r0+Tq-1 of a document, on the n keys that start at `from` in the buffers. */
 static struct wn_attention positions_call(const struct wn_attention *op, const struct work *w, wn_dtype dtype,
                                           int64_t r0, int64_t Tq, int64_t from, int64_t n) {
   const int64_t HD = op->H * op->D, KD = op->Hkv * op->D, GD = wn_selection_groups(op) * op->D;
@@ -54,11 +55,11 @@ static struct wn_attention positions_call(const struct wn_attention *op, const s
   return a;
 }
 
-/* The largest scratch of the calls on up to n keys. It need not grow with them: a backend may treat few otherwise. */
+/* The largest scratch of calls on up to n keys. All sizes are asked for: a backend may need more for fewer keys. */
 static size_t positions_scratch(const struct wn_run *run, const struct wn_attention *op, const struct work *w,
                                 int64_t n) {
   struct wn_exec one = run->exec;
-  struct work there = *w; /* that there are arrays counts, not where */
+  struct work there = *w; /* only whether an array is NULL matters here */
   size_t most = 0;
   one.threads = 1;
   there.q = there.k = there.v = there.sk = there.f = &there;
@@ -80,19 +81,27 @@ static void positions_lay(const struct wn_run *run, const struct wn_attention *o
   const int64_t G = wn_selection_groups(op), D = op->D;
   const size_t e = wn_dtype_size(run->exec.dtype);
   const struct wn_array rows[] = {
-      {"queries", true, WN_DIMS(T, op->H, D), e, &w->q},
-      {"keys", true, WN_DIMS(room, op->Hkv, D), e, &w->k},
-      {"values", true, WN_DIMS(room, op->Hkv, D), e, &w->v},
-      {"selecting keys", op->sel.bilinear, WN_DIMS(room, G, D), e, &w->sk},
-      {"selections", op->sel.on, WN_DIMS(room, G), e, &w->f},
-      {"control tokens", op->threshold.control != NULL, WN_DIMS(room), 1, &w->control},
-      {"scratch", true, WN_DIMS((int64_t)scratch), 1, &w->scratch},
+      {.name = "queries", .wanted = true, .dims = WN_DIMS(T, op->H, D), .element = e, .where = &w->q},
+      {.name = "keys", .wanted = true, .dims = WN_DIMS(room, op->Hkv, D), .element = e, .where = &w->k},
+      {.name = "values", .wanted = true, .dims = WN_DIMS(room, op->Hkv, D), .element = e, .where = &w->v},
+      {.name = "selecting keys",
+       .wanted = op->sel.bilinear,
+       .dims = WN_DIMS(room, G, D),
+       .element = e,
+       .where = &w->sk},
+      {.name = "selections", .wanted = op->sel.on, .dims = WN_DIMS(room, G), .element = e, .where = &w->f},
+      {.name = "control tokens",
+       .wanted = op->threshold.control != NULL,
+       .dims = WN_DIMS(room),
+       .element = 1,
+       .where = &w->control},
+      {.name = "scratch", .wanted = true, .dims = WN_DIMS((int64_t)scratch), .element = 1, .where = &w->scratch},
   };
   *w = (struct work){.room = room, .scratch_bytes = scratch};
   WN_ARRAYS_LAY(arrays, rows);
 }
 
-/* Rows [rows,heads,D] side by side. */
+/* Copies [rows,heads,D] into contiguous rows. */
 static wn_status positions_copy(const struct wn_exec *exec, const void *from, struct wn_stride s, int64_t rows,
                                 int64_t heads, int64_t D, void *to) {
   return wn_op_gather_forward(
@@ -110,13 +119,13 @@ static wn_status positions_turn(const struct wn_exec *exec, const struct wn_run 
   return wn_op_rope_forward(exec, &a);
 }
 
-/* Where the buffers hold the K tokens of the row at position i: the last lies at s + i. */
+/* Where the K keys of the row at position i start in the buffers; the last is at s + i. */
 static int64_t positions_first(int64_t K, int64_t s, int64_t i) {
   return i - K + s + 1;
 }
 
-/* The sinks before the recent tokens of the row at position i; F moves with them. positions: the document's, 0 and so
- * on. */
+/* Writes the sinks before the recent tokens of the row at position i; F moves with them. positions: the document's, 0,
+ * 1, ... */
 static wn_status positions_put_sinks(const struct wn_exec *exec, const struct wn_run *run,
                                      const struct wn_attention *op, const struct work *w, int64_t s, int64_t K,
                                      int64_t i, const int32_t *positions) {
@@ -130,7 +139,7 @@ static wn_status positions_put_sinks(const struct wn_exec *exec, const struct wn
     WN_TRY(positions_copy(exec, op->sel.sk, op->sel.s_sk, s, G, op->D, wn_element(w->sk, from * G * op->D, dtype)));
   if (op->threshold.control) WN_TRY(memory->copy(exec->ctx, w->control + from, op->threshold.control, (size_t)s));
   for (int64_t g = 0; op->sel.on && g < G; g++) {
-    /* The row before had them one place earlier; row K's are where the first K rows left them. */
+    /* For the row before they were one place earlier; before row K they are where the first K rows left them. */
     const int64_t was = i == K ? s : from - 1;
     WN_TRY(memory->copy(exec->ctx, wn_element(w->f, g * w->room + from, dtype),
                         wn_element(w->f, g * w->room + was, dtype), (size_t)s * wn_dtype_size(dtype)));
@@ -187,7 +196,7 @@ static wn_status positions_sequence(const struct wn_exec *exec, const struct wn_
   return WN_OK;
 }
 
-/* Elsewhere than on the host the context's calls have one order. */
+/* One thread if the backend's memory is not the host's: a context's calls to it come one after the other. */
 static int positions_threads(const struct wn_run *run) {
   if (!wn_run_memory(run)->host) return 1;
   return run->B < run->exec.threads ? (int)run->B : run->exec.threads;

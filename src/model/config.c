@@ -1,4 +1,4 @@
-/* The model's configuration: defaults, table, checks that join several keys, config.json. */
+/* The model's configuration: defaults, table of keys, checks that involve several keys, config.json. */
 #include "model/config.h"
 
 #include <string.h>
@@ -24,96 +24,98 @@ static const char *const scaling_names[] = {"none", "linear", "dynamic", "llama3
 static const char *const ffn_names[] = {"swiglu", "gelu", "relu", "gelu_erf", "geglu", NULL};
 
 static const struct wn_field fields[] = {
-    {"vocab_size", WN_FIELD_INT64, AT(vocab_size), 0, WN_LIMIT_VOCABULARY, NULL, "0: the data's"},
-    {"context", WN_FIELD_INT64, AT(context), 0, 1 << 24, NULL, "longest sequence; 0: the task's, or 512"},
-    {"layers", WN_FIELD_INT64, AT(layers), 1, 4096, NULL, "layers of the decoder"},
-    {"width", WN_FIELD_INT64, AT(width), 1, 1 << 18, NULL, "size of the residual stream"},
-    {"heads", WN_FIELD_INT64, AT(heads), 1, 4096, NULL, "query heads"},
-    {"kv_heads", WN_FIELD_INT64, AT(kv_heads), 0, 4096, NULL, "key-value heads; 0: heads"},
-    {"head_size", WN_FIELD_INT64, AT(head_size), 0, 4096, NULL, "0: width/heads"},
-    {"ffn_width", WN_FIELD_INT64, AT(ffn_width), 0, 1 << 20, NULL,
-     "inner size of the feed-forward; 0: floor(8*width/3) with a gate, else 4*width"},
-    {"norm", WN_FIELD_ENUM, AT(norm), 0, 0, norm_names, "kind of the norms before attention, feed-forward and output"},
-    {"norm_place", WN_FIELD_ENUM, AT(norm_place), 0, 0, place_names,
-     "norms before attention and feed-forward, after the residual additions, before and on each branch's output, or on "
-     "that output alone"},
-    {"embed_norm", WN_FIELD_BOOL, AT(embed_norm), 0, 0, NULL, "a norm after the embedding"},
-    {"norm_eps", WN_FIELD_DOUBLE, AT(norm_eps), 1e-12, 1, NULL, "added under the square root"},
-    {"embed_scale", WN_FIELD_EXTRA, AT(embed_scale), 0, 1e6, NULL, "factor on the token embedding; 0: 1"},
-    {"residual_scale", WN_FIELD_EXTRA, AT(residual_scale), 0, 1e6, NULL,
-     "factor on what each branch adds to the residual stream; 0: 1"},
-    {"logit_divisor", WN_FIELD_EXTRA, AT(logit_divisor), 0, 1e6, NULL, "logits are divided by it; 0: 1"},
-    {"logit_softcap", WN_FIELD_EXTRA, AT(logit_softcap), 0, 1e6, NULL, "logits are cap*tanh(logit/cap); 0: off"},
-    {"position", WN_FIELD_ENUM, AT(position), 0, 0, position_names, "how positions enter the model"},
-    {"rope_theta", WN_FIELD_DOUBLE, AT(rope_theta), 1, 1e12, NULL, "base of the rotary angles"},
-    {"rope_local_theta", WN_FIELD_EXTRA, AT(rope_local_theta), 0, 1e12, NULL,
-     "base of the rotary angles in layers with attention.window, unscaled; 0: rope_theta"},
-    {"rope_pairs", WN_FIELD_ENUM, AT(rope_pairs), 0, 0, pairs_names,
-     "elements that rotate together: (i, i+R/2), or (2i, 2i+1)"},
-    {"rope_size", WN_FIELD_INT64, AT(rope_size), 0, 4096, NULL, "R: elements of each head that rotate; 0: all"},
-    {"rope_factors", WN_FIELD_BOOL, AT(rope_factors), 0, 0, NULL, "a tensor of divisors of the angles' frequencies"},
-    {"rope_scaling.type", WN_FIELD_ENUM, AT(rope_scaling.type), 0, 0, scaling_names,
-     "scaling of angles beyond the context of the original training"},
-    {"rope_scaling.factor", WN_FIELD_DOUBLE, AT(rope_scaling.factor), 1e-3, 1e6, NULL, "factor of the scaling"},
-    {"rope_scaling.context", WN_FIELD_INT64, AT(rope_scaling.context), 0, 1 << 24, NULL,
-     "context of the original training; 0: context"},
-    {"rope_scaling.low_freq_factor", WN_FIELD_DOUBLE, AT(rope_scaling.low_freq_factor), 1e-6, 1e6, NULL,
-     "llama3: frequencies with fewer turns than this within the context are divided by the factor"},
-    {"rope_scaling.high_freq_factor", WN_FIELD_DOUBLE, AT(rope_scaling.high_freq_factor), 1e-6, 1e6, NULL,
-     "llama3: frequencies with more turns than this are unchanged"},
-    {"rope_scaling.attention_factor", WN_FIELD_DOUBLE, AT(rope_scaling.attention_factor), 0, 1e6, NULL,
-     "factor on cos and sin; 0: yarn 1 + 0.1 ln(factor), longrope sqrt(1 + ln(factor)/ln(context))"},
-    {"rope_scaling.beta_fast", WN_FIELD_DOUBLE, AT(rope_scaling.beta_fast), 1e-6, 1e6, NULL,
-     "yarn: frequencies with more turns than this within the context are unchanged"},
-    {"rope_scaling.beta_slow", WN_FIELD_DOUBLE, AT(rope_scaling.beta_slow), 1e-6, 1e6, NULL,
-     "yarn: frequencies with fewer turns than this are divided by the factor"},
-    {"rope_scaling.truncate", WN_FIELD_BOOL, AT(rope_scaling.truncate), 0, 0, NULL,
-     "yarn: round the two bounds to whole dimensions"},
-    {"ffn", WN_FIELD_ENUM, AT(ffn), 0, 0, ffn_names, "kind of the feed-forward"},
-    {"experts.count", WN_FIELD_EXTRA_INT64, AT(experts.count), 0, WN_EXPERTS_MAX, NULL,
-     "experts in place of each layer's feed-forward; 0: none"},
-    {"experts.active", WN_FIELD_EXTRA_INT64, AT(experts.active), 0, WN_EXPERTS_TOP, NULL,
-     "experts that each token takes"},
-    {"experts.normalize", WN_FIELD_EXTRA_BOOL, AT(experts.normalize), 0, 0, NULL,
-     "a token's weights of its experts add up to 1"},
-    {"experts.shared_width", WN_FIELD_EXTRA_INT64, AT(experts.shared_width), 0, 1 << 20, NULL,
-     "inner size of one more expert, which every token takes; 0: none"},
-    {"experts.shared_gate", WN_FIELD_EXTRA_BOOL, AT(experts.shared_gate), 0, 0, NULL,
-     "a learned gate on the shared expert"},
-    {"experts.balance", WN_FIELD_EXTRA, AT(experts.balance), 0, 100, NULL,
-     "training: factor of the loss that evens out the experts' load"},
-    {"qk_norm", WN_FIELD_BOOL, AT(qk_norm), 0, 0, NULL, "a norm on each head of q and k"},
-    {"qk_norm_whole", WN_FIELD_EXTRA_BOOL, AT(qk_norm_whole), 0, 0, NULL,
-     "the norm of q and k is over all heads together"},
-    {"bias", WN_FIELD_BOOL, AT(bias), 0, 0, NULL, "biases on every projection and LayerNorm"},
-    {"qkv_bias", WN_FIELD_BOOL, AT(qkv_bias), 0, 0, NULL, "biases on the projections q, k and v, independent of bias"},
-    {"tied", WN_FIELD_BOOL, AT(tied), 0, 0, NULL, "the output shares the embedding"},
-    {"dropout", WN_FIELD_DOUBLE, AT(dropout), 0, 0.999, NULL, "after the embedding and on both residual branches"},
-    {"dropout_hidden", WN_FIELD_DOUBLE, AT(dropout_hidden), 0, 0.999, NULL, "on the feed-forward's inner activations"},
-    {"memory", WN_FIELD_INT64, AT(recurrence), 0, 1 << 24, NULL,
-     "segment recurrence: tokens of earlier blocks that every layer caches; 0: none"},
-    {"encoder.layers", WN_FIELD_INT64, AT(encoder.layers), 0, 4096, NULL,
-     "layers of an encoder that the decoder attends to; 0: no encoder"},
-    {"encoder.context", WN_FIELD_INT64, AT(encoder.context), 0, 1 << 24, NULL, "longest input; 0: context"},
-    {"encoder.selective", WN_FIELD_EXTRA_BOOL, AT(encoder.selective), 0, 0, NULL,
-     "selective attention in the encoder, with the other keys of attention.selective"},
-    {"init_std", WN_FIELD_DOUBLE, AT(init_std), 0, 10, NULL, "standard deviation of the initial weights"},
-    {"init.embeddings", WN_FIELD_EXTRA_STRING, AT(init.embeddings), 0, WN_INIT_BYTES, NULL,
-     "start of the token embedding: \"normal S\" or \"uniform S\", S a number, 1/sqrt(fan_in), of width or of "
-     "head_size"},
-    {"init.positions", WN_FIELD_EXTRA_STRING, AT(init.positions), 0, WN_INIT_BYTES, NULL,
-     "start of learned positions and of relative position vectors"},
-    {"init.q", WN_FIELD_EXTRA_STRING, AT(init.q), 0, WN_INIT_BYTES, NULL, "start of the projections to queries"},
-    {"init.k", WN_FIELD_EXTRA_STRING, AT(init.k), 0, WN_INIT_BYTES, NULL, "start of the projections to keys"},
-    {"init.v", WN_FIELD_EXTRA_STRING, AT(init.v), 0, WN_INIT_BYTES, NULL, "start of the projections to values"},
-    {"init.output", WN_FIELD_EXTRA_STRING, AT(init.output), 0, WN_INIT_BYTES, NULL,
-     "start of the attention's output projections"},
-    {"init.ffn_in", WN_FIELD_EXTRA_STRING, AT(init.ffn_in), 0, WN_INIT_BYTES, NULL,
-     "start of the feed-forward's first projections"},
-    {"init.ffn_out", WN_FIELD_EXTRA_STRING, AT(init.ffn_out), 0, WN_INIT_BYTES, NULL,
-     "start of the feed-forward's second projections"},
-    {"init.logits", WN_FIELD_EXTRA_STRING, AT(init.logits), 0, WN_INIT_BYTES, NULL,
-     "start of the projection to logits, where it is not tied"},
+    WN_KEY("vocab_size", INT64, AT(vocab_size), "0: the data's", .min = 0, .max = WN_LIMIT_VOCABULARY),
+    WN_KEY("context", INT64, AT(context), "longest sequence; 0: the task's, or 512", .min = 0, .max = 1 << 24),
+    WN_KEY("layers", INT64, AT(layers), "layers of the decoder", .min = 1, .max = 4096),
+    WN_KEY("width", INT64, AT(width), "size of the residual stream", .min = 1, .max = 1 << 18),
+    WN_KEY("heads", INT64, AT(heads), "query heads", .min = 1, .max = 4096),
+    WN_KEY("kv_heads", INT64, AT(kv_heads), "key-value heads; 0: heads", .min = 0, .max = 4096),
+    WN_KEY("head_size", INT64, AT(head_size), "0: width/heads", .min = 0, .max = 4096),
+    WN_KEY("ffn_width", INT64, AT(ffn_width),
+           "inner size of the feed-forward; 0: floor(8*width/3) with a gate, else 4*width", .min = 0, .max = 1 << 20),
+    WN_KEY("norm", ENUM, AT(norm), "kind of the norms before attention, feed-forward and output", .names = norm_names),
+    WN_KEY("norm_place", ENUM, AT(norm_place),
+           "norms before attention and feed-forward, after the residual additions, before and on each branch's "
+           "output, or on "
+           "that output alone",
+           .names = place_names),
+    WN_KEY("embed_norm", BOOL, AT(embed_norm), "a norm after the embedding"),
+    WN_KEY("norm_eps", DOUBLE, AT(norm_eps), "added under the square root", .min = 1e-12, .max = 1),
+    WN_KEY("embed_scale", EXTRA, AT(embed_scale), "factor on the token embedding; 0: 1", .min = 0, .max = 1e6),
+    WN_KEY("residual_scale", EXTRA, AT(residual_scale), "factor on what each branch adds to the residual stream; 0: 1",
+           .min = 0, .max = 1e6),
+    WN_KEY("logit_divisor", EXTRA, AT(logit_divisor), "logits are divided by it; 0: 1", .min = 0, .max = 1e6),
+    WN_KEY("logit_softcap", EXTRA, AT(logit_softcap), "logits are cap*tanh(logit/cap); 0: off", .min = 0, .max = 1e6),
+    WN_KEY("position", ENUM, AT(position), "how positions enter the model", .names = position_names),
+    WN_KEY("rope_theta", DOUBLE, AT(rope_theta), "base of the rotary angles", .min = 1, .max = 1e12),
+    WN_KEY("rope_local_theta", EXTRA, AT(rope_local_theta),
+           "base of the rotary angles in layers with attention.window, unscaled; 0: rope_theta", .min = 0, .max = 1e12),
+    WN_KEY("rope_pairs", ENUM, AT(rope_pairs), "elements that rotate together: (i, i+R/2), or (2i, 2i+1)",
+           .names = pairs_names),
+    WN_KEY("rope_size", INT64, AT(rope_size), "R: elements of each head that rotate; 0: all", .min = 0, .max = 4096),
+    WN_KEY("rope_factors", BOOL, AT(rope_factors), "a tensor of divisors of the angles' frequencies"),
+    WN_KEY("rope_scaling.type", ENUM, AT(rope_scaling.type),
+           "scaling of angles beyond the context of the original training", .names = scaling_names),
+    WN_KEY("rope_scaling.factor", DOUBLE, AT(rope_scaling.factor), "factor of the scaling", .min = 1e-3, .max = 1e6),
+    WN_KEY("rope_scaling.context", INT64, AT(rope_scaling.context), "context of the original training; 0: context",
+           .min = 0, .max = 1 << 24),
+    WN_KEY("rope_scaling.low_freq_factor", DOUBLE, AT(rope_scaling.low_freq_factor),
+           "llama3: frequencies with fewer turns than this within the context are divided by the factor", .min = 1e-6,
+           .max = 1e6),
+    WN_KEY("rope_scaling.high_freq_factor", DOUBLE, AT(rope_scaling.high_freq_factor),
+           "llama3: frequencies with more turns than this are unchanged", .min = 1e-6, .max = 1e6),
+    WN_KEY("rope_scaling.attention_factor", DOUBLE, AT(rope_scaling.attention_factor),
+           "factor on cos and sin; 0: yarn 1 + 0.1 ln(factor), longrope sqrt(1 + ln(factor)/ln(context))", .min = 0,
+           .max = 1e6),
+    WN_KEY("rope_scaling.beta_fast", DOUBLE, AT(rope_scaling.beta_fast),
+           "yarn: frequencies with more turns than this within the context are unchanged", .min = 1e-6, .max = 1e6),
+    WN_KEY("rope_scaling.beta_slow", DOUBLE, AT(rope_scaling.beta_slow),
+           "yarn: frequencies with fewer turns than this are divided by the factor", .min = 1e-6, .max = 1e6),
+    WN_KEY("rope_scaling.truncate", BOOL, AT(rope_scaling.truncate), "yarn: round the two bounds to whole dimensions"),
+    WN_KEY("ffn", ENUM, AT(ffn), "kind of the feed-forward", .names = ffn_names),
+    WN_KEY("experts.count", EXTRA_INT64, AT(experts.count), "experts in place of each layer's feed-forward; 0: none",
+           .min = 0, .max = WN_EXPERTS_MAX),
+    WN_KEY("experts.active", EXTRA_INT64, AT(experts.active), "experts that each token takes", .min = 0,
+           .max = WN_EXPERTS_TOP),
+    WN_KEY("experts.normalize", EXTRA_BOOL, AT(experts.normalize), "a token's weights of its experts add up to 1"),
+    WN_KEY("experts.shared_width", EXTRA_INT64, AT(experts.shared_width),
+           "inner size of one more expert, which every token takes; 0: none", .min = 0, .max = 1 << 20),
+    WN_KEY("experts.shared_gate", EXTRA_BOOL, AT(experts.shared_gate), "a learned gate on the shared expert"),
+    WN_KEY("experts.balance", EXTRA, AT(experts.balance),
+           "training: factor of the loss that evens out the experts' load", .min = 0, .max = 100),
+    WN_KEY("qk_norm", BOOL, AT(qk_norm), "a norm on each head of q and k"),
+    WN_KEY("qk_norm_whole", EXTRA_BOOL, AT(qk_norm_whole), "the norm of q and k is over all heads together"),
+    WN_KEY("bias", BOOL, AT(bias), "biases on every projection and LayerNorm"),
+    WN_KEY("qkv_bias", BOOL, AT(qkv_bias), "biases on the projections q, k and v, independent of bias"),
+    WN_KEY("tied", BOOL, AT(tied), "the output shares the embedding"),
+    WN_KEY("dropout", DOUBLE, AT(dropout), "after the embedding and on both residual branches", .min = 0, .max = 0.999),
+    WN_KEY("dropout_hidden", DOUBLE, AT(dropout_hidden), "on the feed-forward's inner activations", .min = 0,
+           .max = 0.999),
+    WN_KEY("memory", INT64, AT(recurrence),
+           "segment recurrence: tokens of earlier blocks that every layer caches; 0: none", .min = 0, .max = 1 << 24),
+    WN_KEY("encoder.layers", INT64, AT(encoder.layers),
+           "layers of an encoder that the decoder attends to; 0: no encoder", .min = 0, .max = 4096),
+    WN_KEY("encoder.context", INT64, AT(encoder.context), "longest input; 0: context", .min = 0, .max = 1 << 24),
+    WN_KEY("encoder.selective", EXTRA_BOOL, AT(encoder.selective),
+           "selective attention in the encoder, with the other keys of attention.selective"),
+    WN_KEY("init_std", DOUBLE, AT(init_std), "standard deviation of the initial weights", .min = 0, .max = 10),
+    WN_KEY("init.embeddings", EXTRA_STRING, AT(init.embeddings),
+           "start of the token embedding: \"normal S\" or \"uniform S\", S a number, 1/sqrt(fan_in), of width or of "
+           "head_size",
+           .min = 0, .max = WN_INIT_BYTES),
+    WN_KEY("init.positions", EXTRA_STRING, AT(init.positions),
+           "start of learned positions and of relative position vectors", .min = 0, .max = WN_INIT_BYTES),
+    WN_KEY("init.q", EXTRA_STRING, AT(init.q), "start of the projections to queries", .min = 0, .max = WN_INIT_BYTES),
+    WN_KEY("init.k", EXTRA_STRING, AT(init.k), "start of the projections to keys", .min = 0, .max = WN_INIT_BYTES),
+    WN_KEY("init.v", EXTRA_STRING, AT(init.v), "start of the projections to values", .min = 0, .max = WN_INIT_BYTES),
+    WN_KEY("init.output", EXTRA_STRING, AT(init.output), "start of the attention's output projections", .min = 0,
+           .max = WN_INIT_BYTES),
+    WN_KEY("init.ffn_in", EXTRA_STRING, AT(init.ffn_in), "start of the feed-forward's first projections", .min = 0,
+           .max = WN_INIT_BYTES),
+    WN_KEY("init.ffn_out", EXTRA_STRING, AT(init.ffn_out), "start of the feed-forward's second projections", .min = 0,
+           .max = WN_INIT_BYTES),
+    WN_KEY("init.logits", EXTRA_STRING, AT(init.logits), "start of the projection to logits, where it is not tied",
+           .min = 0, .max = WN_INIT_BYTES),
 };
 #define FIELD_COUNT ((int)(sizeof fields / sizeof *fields))
 
@@ -140,7 +142,7 @@ int wn_model_field_groups(const char *prefix, const char *attention_prefix, size
   return 1 + wn_attention_field_groups(attention_prefix, base + AT(attention), out + 1);
 }
 
-/* The C API fills the struct by hand, so the table's ranges are checked here again. */
+/* C callers may fill the struct by hand, so the table's ranges are checked here too. */
 static wn_status config_check_ranges(wn_context *ctx, const wn_model_config *config) {
   struct wn_field_group groups[WN_MODEL_FIELD_GROUPS_MAX];
   int count = wn_model_field_groups("", "attention", 0, groups);
@@ -212,7 +214,7 @@ void wn_encoder_config(const wn_model_config *c, wn_model_config *out) {
   out->layers = c->encoder.layers;
   out->context = c->encoder.context;
   out->recurrence = 0;
-  out->tied = true; /* it has no output of its own */
+  out->tied = true; /* an encoder has no output projection */
   wn_attention_config_init(&out->attention);
   out->attention.bidirectional = true;
   out->attention.scale = c->attention.scale;
@@ -220,13 +222,13 @@ void wn_encoder_config(const wn_model_config *c, wn_model_config *out) {
   out->attention.buckets = c->attention.buckets;
   if (c->encoder.selective) out->attention.selective = c->attention.selective;
   out->attention.selective.enabled = c->encoder.selective;
-  out->attention.selective.mem.enabled = false; /* of what a decoder caches */
+  out->attention.selective.mem.enabled = false; /* L_mem is about what a decoder caches */
   out->encoder.layers = out->encoder.context = 0;
   out->encoder.selective = false;
   out->rope_local_theta = 0; /* no windows */
 }
 
-/* What an encoder does not go with. */
+/* Checks what an encoder does not go with. */
 static wn_status config_check_encoder(wn_context *ctx, const wn_model_config *c) {
   if (c->encoder.layers == 0 && c->encoder.context == 0 && !c->encoder.selective) return WN_OK;
   if (c->encoder.layers == 0 && c->encoder.selective)
@@ -250,7 +252,7 @@ static wn_status config_check_encoder(wn_context *ctx, const wn_model_config *c)
   return wn_attention_config_check(ctx, "model.encoder: attention", &encoder.attention, &shape);
 }
 
-/* What experts need, and what they do not go with. */
+/* Checks what experts need and what they do not go with. */
 static wn_status config_check_experts(wn_context *ctx, const wn_model_config *c) {
   const int64_t E = c->experts.count, active = c->experts.active;
   if (E == 0) {
@@ -305,7 +307,7 @@ wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
   WN_TRY(config_check_encoder(ctx, &c));
   WN_TRY(config_check_experts(ctx, &c));
   if (c.ffn_width == 0) c.ffn_width = wn_ffn_has_gate(&c) ? 8 * c.width / 3 : 4 * c.width;
-  WN_TRY(config_check_ranges(ctx, &c)); /* what was filled in as well: it must read back */
+  WN_TRY(config_check_ranges(ctx, &c)); /* also values that were filled in: config.json must be readable again */
   struct wn_attention_shape shape = {.heads = c.heads, .kv_heads = c.kv_heads, .head_size = c.head_size};
   WN_TRY(wn_attention_config_check(ctx, "model.attention", &c.attention, &shape));
   *config = c;

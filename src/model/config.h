@@ -1,4 +1,4 @@
-/* The model's configuration: its table, its file. */
+/* The model's configuration: its table of keys and its file. */
 #ifndef WN_MODEL_CONFIG_H
 #define WN_MODEL_CONFIG_H
 
@@ -7,11 +7,11 @@
 struct wn_field_group;
 
 #define WN_MODEL_FIELD_GROUPS_MAX 33
-/* Groups over a wn_model_config at `base`: its own keys under `prefix` ("" or "model"), attention's under
- * `attention_prefix` ("attention" or "model.attention"). Returns how many. Prefixes are borrowed. */
+/* The field groups of a wn_model_config at offset `base`: its own keys under `prefix` ("" or "model"), attention's
+ * under `attention_prefix` ("attention" or "model.attention"). Returns how many. Prefixes are borrowed. */
 int wn_model_field_groups(const char *prefix, const char *attention_prefix, size_t base, struct wn_field_group *out);
 
-/* A checkpoint's config.json, resolved. */
+/* Loads a checkpoint's config.json; the result is resolved. */
 wn_status wn_model_config_load(wn_context *ctx, const char *path, wn_model_config *out);
 /* The same from JSON text; `where` names the file in messages. */
 wn_status wn_model_config_parse(wn_context *ctx, const char *where, const char *text, size_t bytes,
@@ -19,9 +19,9 @@ wn_status wn_model_config_parse(wn_context *ctx, const char *where, const char *
 /* Writes it (temporary file, sync, rename). */
 wn_status wn_model_config_save(wn_context *ctx, const char *path, const wn_model_config *config);
 
-/* The longest first context of longrope: a table for it is always there. */
+/* The longest original context that longrope allows; the model's rotary table always covers it. */
 enum { WN_ROPE_LONG_CONTEXT = 32768 };
-/* Does a text of `tokens` turn by longrope's second set of divisors? */
+/* Is a text of `tokens` tokens rotated by longrope's second set of divisors? */
 static inline bool wn_rope_is_long(const wn_model_config *c, int64_t tokens) {
   return c->rope_scaling.type == WN_ROPE_LONG && tokens > c->rope_scaling.context;
 }
@@ -29,7 +29,7 @@ static inline bool wn_rope_is_long(const wn_model_config *c, int64_t tokens) {
 static inline bool wn_norm_is_post(const wn_model_config *c) {
   return c->norm_place == WN_NORM_POST;
 }
-/* Norms on what the branches add; and before them. */
+/* Are there norms on the branches' outputs? And before the branches? */
 static inline bool wn_norm_on_branch(const wn_model_config *c) {
   return c->norm_place == WN_NORM_BOTH || c->norm_place == WN_NORM_BRANCH;
 }
@@ -43,7 +43,7 @@ static inline bool wn_ffn_has_gate(const wn_model_config *c) {
 static inline int64_t wn_ffn_in_width(const wn_model_config *c) {
   return wn_ffn_has_gate(c) ? 2 * c->ffn_width : c->ffn_width;
 }
-/* The encoder's configuration, in the form of a model's; only an encoder's is bidirectional. */
+/* The encoder's configuration, in the form of a model's. Only an encoder's configuration is bidirectional. */
 void wn_encoder_config(const wn_model_config *config, wn_model_config *out);
 static inline bool wn_is_encoder(const wn_model_config *c) {
   return c->attention.bidirectional;

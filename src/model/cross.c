@@ -2,9 +2,9 @@
  *
  *   x -> norm -> self attention -> + x = cmid -> norm -> attention over the states -> + cmid = mid -> ffn
  *
- * Queries come from the decoder's stream, keys and values from the states, without positions. Cost a layer: 2 M C H D +
- * 4 B S C Hkv D operations in the projections and 4 M S H D in the attention, S the encoder's rows per sequence; twice
- * that backward. Decoding forms keys and values once. */
+ * Queries come from the decoder's residual stream, keys and values from the encoder's states, without positions. Cost
+ * of a layer: 2 M C H D + 4 B S C Hkv D operations in the projections and 4 M S H D in the attention, where S is the
+ * number of encoder rows per sequence; twice that backward. Decoding computes keys and values once. */
 #include "attention/registry.h"
 #include "model/layer.h"
 #include "ops/attention.h"
@@ -22,7 +22,7 @@ static int64_t cross_kv_width(const wn_model_config *c) {
 }
 
 static struct wn_norm_site cross_norm(const struct wn_layer_params *p, const struct wn_layer_acts *a) {
-  return (struct wn_norm_site){p->cross_gain, p->cross_shift, a->crstd, a->cmean, 0};
+  return (struct wn_norm_site){.gain = p->cross_gain, .shift = p->cross_shift, .rstd = a->crstd, .mean = a->cmean};
 }
 static struct wn_linear cross_queries(const struct wn_run *run, const struct wn_layer_params *p) {
   const wn_model_config *c = &run->model->config;
@@ -90,7 +90,7 @@ wn_status wn_cross_backward(struct wn_run *run, int64_t l, struct wn_layer_acts 
   struct wn_attention attention;
   cross_attention(run, l, a, &attention);
   attention.dy = temp->d_act;
-  attention.dq = temp->d_qkv; /* free until the layer's own attention */
+  attention.dq = temp->d_qkv; /* not in use before the layer's own attention */
   attention.dk = temp->d_ckv, attention.dv = wn_element(temp->d_ckv, cross_kv_width(c) / 2, run->exec.dtype);
   WN_TRY(wn_run_attention_backward(run, &attention));
   WN_TRY(wn_run_project_back(run, cross_states(run, p), run->cross.states, temp->d_ckv, run->cross.d_states, true));

@@ -1,10 +1,10 @@
-/* The encoder of an encoder-decoder (Vaswani et al. 2017, section 3; Raffel et al. 2020, section 2.1), whose rows see
- * each other both ways: a view of the model with its own configuration (no causality, of the mechanisms the position
- * biases and, with encoder.selective, selection) over the same table of parameters, run by the same layers in a
+/* The encoder of an encoder-decoder (Vaswani et al. 2017, section 3; Raffel et al. 2020, section 2.1). It is a second
+ * struct wn_model with a configuration of its own over the same table of parameters: attention is bidirectional, with
+ * position biases and, with encoder.selective, selection as its only mechanisms. The same layer code runs it, in a
  * workspace of its own. */
 #include "model/workspace.h"
 
-/* Pads stay what they are: ids in range that nothing looks at. */
+/* Padding may be any ids in range; nothing reads it. */
 static wn_status encoder_check_inputs(const struct wn_model *model, const struct wn_batch *batch) {
   const wn_model_config *c = &model->config;
   if (!batch->inputs || batch->S < 1 || batch->S > c->encoder.context)

@@ -1,5 +1,6 @@
-/* A layer's mixture of experts: the operation's arguments from the table of parameters and the layer's arrays. Each
- * expert is two rows of the table, so that files, packing, optimizers and adapters know it as any other matrix. */
+/* A layer's mixture of experts: sets the operation's arguments from the table of parameters and the layer's arrays.
+ * Each expert has two rows in the table, so that files, packing, optimizers and adapters treat its matrices as any
+ * others. */
 #include "model/layer.h"
 
 static void expert_of(const struct wn_run *run, int in, int out, struct wn_expert *e) {

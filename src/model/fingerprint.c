@@ -1,4 +1,4 @@
-/* What tells a model's weights from another's: of the flat array, then with packed matrices of theirs. */
+/* A fingerprint of a model's parameters, to tell models apart: a hash of the flat array and of the packed matrices. */
 #include <string.h>
 
 #include "base/error.h"

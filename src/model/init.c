@@ -1,12 +1,12 @@
-/* How parameters start. Without rules: normal with init_std, and with init_std / sqrt(2 layers) where a projection
- * leads into the residual stream (params.c). A rule of "model.init" replaces that for one class of tensors:
+/* How parameters are initialised. Without rules: normal with init_std, and with init_std / sqrt(2 layers) for
+ * projections into the residual stream (params.c). A rule of "model.init" replaces that for one class of tensors:
  *
  *   normal S      mean 0, standard deviation S
  *   uniform S     between -S and S
  *
  * where S is a number, or A/sqrt(B) with B one of fan_in (the tensor's columns), width and head_size: "uniform
- * 1/sqrt(head_size)". q, k and v are classes of their own although they share a tensor. Biases, gains and the
- * mechanisms' own parameters have no class, except the vectors of relative positions, which are positions. */
+ * 1/sqrt(head_size)". q, k and v are classes of their own although they share a tensor. Biases, norms' weights and the
+ * mechanisms' own parameters have no class, except the vectors of relative positions, which belong to "positions". */
 #include "model/init.h"
 
 #include <math.h>
@@ -45,10 +45,10 @@ static const char *init_text(const wn_model_config *config, enum wn_init_class o
   return (const char *)config + init_classes[of].offset;
 }
 
-/* "A/sqrt(B)" or "A" up to the end of the text. */
+/* Parses "A/sqrt(B)" or "A", up to the end of the text. */
 static bool init_parse_scale(const char *text, struct init_rule *out) {
   static const char *const names[] = {[BY_FAN_IN] = "fan_in", [BY_WIDTH] = "width", [BY_HEAD_SIZE] = "head_size"};
-  if (*text != '.' && (*text < '0' || *text > '9')) return false; /* strtod reads spaces, signs and "inf" */
+  if (*text != '.' && (*text < '0' || *text > '9')) return false; /* strtod would accept spaces, signs and "inf" */
   char *end;
   out->scale = wn_number_read(text, &end);
   if (!(out->scale >= 0 && out->scale <= 1e6)) return false;

@@ -1,12 +1,12 @@
-/* How parameters start: the rules of "model.init" (init.c). */
+/* How parameters are initialised: the rules of "model.init" (init.c). */
 #ifndef WN_MODEL_INIT_H
 #define WN_MODEL_INIT_H
 
 #include "model/params.h"
 
-/* Classes of tensors that a rule is for: a key of "init" each. */
+/* The classes of tensors that rules are for; each is a key of "init". */
 enum wn_init_class {
-  WN_INIT_NONE, /* init_std alone */
+  WN_INIT_NONE, /* always init_std */
   WN_INIT_EMBEDDINGS,
   WN_INIT_POSITIONS,
   WN_INIT_Q,
@@ -21,8 +21,8 @@ enum wn_init_class {
 
 /* WN_ERR_CONFIG names the first rule that cannot be read. */
 wn_status wn_init_check(wn_context *ctx, const wn_model_config *config);
-/* The start of a class in a tensor with fan_in columns, in *out; unchanged where the class has no rule. Rules have been
- * checked. */
+/* Sets *out to the rule of a class, for a tensor with fan_in columns; *out stays as it is if the class has no rule.
+ * Rules have been checked before. */
 void wn_init_start(const wn_model_config *config, enum wn_init_class of, int64_t fan_in, struct wn_param_start *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* The arrays of role INPUT that attention mechanisms read: each says in its row (attention/registry.h) how the model
- * computes it from the layer's input x, the attention's,
+/* The arrays of role INPUT that attention mechanisms read. The mechanism's struct (attention/registry.h) says how the
+ * model computes such an array from x, the input of the layer's attention:
  *   y[t] = transform(x[t] w^T + b)
  * one row per token. Cost: 2 C width operations per token and input, twice that backward. */
 #include <string.h>
@@ -35,7 +35,7 @@ wn_status wn_input_transform_back(struct wn_run *run, const struct wn_attention_
   return in->how->transform == WN_INPUT_SIGMOID ? wn_run_sigmoid_backward(run, &a) : WN_OK;
 }
 
-/* The projection of the layer's input as the layer keeps it. */
+/* The projection that computes an input from the normed x that the layer keeps. */
 static struct wn_linear input_of_layer(const struct wn_run *run, int64_t l, const struct wn_attention_input *in) {
   struct wn_linear a = wn_input_projection(run, l, in, run->B * run->T);
   a.x_type = wn_type_field(run->types.norms);

@@ -1,8 +1,8 @@
-/* One decoder layer, forward and backward. Equations in layer.h; the operations' own in ops/ops.h.
+/* One decoder layer, forward and backward. layer.h has the equations of the layer, ops/ops.h those of the operations.
  *
- * Cost per token: 2 (C (H + 2 Hkv) D + H D C + 3 C F) flops forward for the maps (swiglu), twice that backward, and the
- * attention. q, k and v are never transposed: the attention reads them with strides where the fused map (or the
- * QK-norm) left them. */
+ * Cost per token: 2 (C (H + 2 Hkv) D + H D C + 3 C F) flops forward for the projections (with swiglu), twice that
+ * backward, plus the attention. q, k and v are never transposed: the attention reads them with strides where the fused
+ * projection (or the QK-norm) left them. */
 #include "model/layer.h"
 
 #include <math.h>
@@ -30,15 +30,18 @@ static bool layer_has_mem(const wn_model_config *c) {
   return c->attention.selective.enabled && c->attention.selective.mem.enabled;
 }
 
-/* The mechanisms' inputs, by slot; with recurrence, those of keys are in its rooms. */
+/* Lays out the mechanisms' inputs, by slot; with recurrence, those with an entry per key are in its rooms. */
 static void inputs_lay(const wn_model_config *c, int64_t M, wn_dtype dtype, bool recurrent, struct wn_arrays *arrays,
                        void *out[WN_MECHANISM_INPUTS_MAX]) {
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int n = wn_layer_inputs(c, in);
   memset(out, 0, WN_MECHANISM_INPUTS_MAX * sizeof *out);
   for (int i = 0; i < n; i++) {
-    const struct wn_array row[] = {{in[i].array->name, !(recurrent && in[i].how->of_keys), WN_DIMS(M, in[i].width),
-                                    wn_dtype_size(dtype), &out[in[i].slot]}};
+    const struct wn_array row[] = {{.name = in[i].array->name,
+                                    .wanted = !(recurrent && in[i].how->of_keys),
+                                    .dims = WN_DIMS(M, in[i].width),
+                                    .element = wn_dtype_size(dtype),
+                                    .where = &out[in[i].slot]}};
     WN_ARRAYS_LAY(arrays, row);
   }
 }
@@ -53,57 +56,102 @@ bool wn_layer_acts_plan(const wn_model_config *c, struct wn_layer_types types, i
   const size_t e = wn_dtype_size(types.all), en = wn_dtype_size(types.norms), ef = wn_dtype_size(types.ffn);
   const size_t er = wn_dtype_size(types.rows);
   const struct wn_array large[] = {
-      {"x", true, WN_DIMS(M, C), e, &out->x},
-      {"att", true, WN_DIMS(M, H, D), er, &out->att},
-      {"mid", true, WN_DIMS(M, C), e, &out->mid},
-      {"in", true, WN_DIMS(M, wn_expert_rows(c), wn_ffn_in_width(c)), ef, &out->in},
-      {"out1", own, WN_DIMS(M, C), e, &out->out1},
-      {"out2", own, WN_DIMS(M, C), e, &out->out2},
-      {"cmid", cross, WN_DIMS(M, C), e, &out->cmid},
-      {"catt", cross, WN_DIMS(M, H, D), e, &out->catt},
-      {"shared_in", shared, WN_DIMS(M, 2 * c->experts.shared_width), e, &out->shared_in},
-      {"shared_out", shared, WN_DIMS(M, C), e, &out->shared_out},
+      {.name = "x", .wanted = true, .dims = WN_DIMS(M, C), .element = e, .where = &out->x},
+      {.name = "att", .wanted = true, .dims = WN_DIMS(M, H, D), .element = er, .where = &out->att},
+      {.name = "mid", .wanted = true, .dims = WN_DIMS(M, C), .element = e, .where = &out->mid},
+      {.name = "in",
+       .wanted = true,
+       .dims = WN_DIMS(M, wn_expert_rows(c), wn_ffn_in_width(c)),
+       .element = ef,
+       .where = &out->in},
+      {.name = "out1", .wanted = own, .dims = WN_DIMS(M, C), .element = e, .where = &out->out1},
+      {.name = "out2", .wanted = own, .dims = WN_DIMS(M, C), .element = e, .where = &out->out2},
+      {.name = "cmid", .wanted = cross, .dims = WN_DIMS(M, C), .element = e, .where = &out->cmid},
+      {.name = "catt", .wanted = cross, .dims = WN_DIMS(M, H, D), .element = e, .where = &out->catt},
+      {.name = "shared_in",
+       .wanted = shared,
+       .dims = WN_DIMS(M, 2 * c->experts.shared_width),
+       .element = e,
+       .where = &out->shared_in},
+      {.name = "shared_out", .wanted = shared, .dims = WN_DIMS(M, C), .element = e, .where = &out->shared_out},
   };
   const struct wn_array derived[] = {
-      {"n1", true, WN_DIMS(M, C), en, &out->n1},
-      {"n2", true, WN_DIMS(M, C), en, &out->n2},
-      {"act", !blocks->one_act && E == 0, WN_DIMS(M, c->ffn_width), ef, &out->act},
-      {"cn", cross, WN_DIMS(M, C), e, &out->cn},
-      /* With recurrence, keys come from more than the layer's own arrays, and q is exact. */
-      {"q", c->qk_norm && !recurrent, WN_DIMS(M, H, D), er, &out->q},
-      {"k", c->qk_norm && !recurrent, WN_DIMS(M, Hkv, D), er, &out->k},
+      {.name = "n1", .wanted = true, .dims = WN_DIMS(M, C), .element = en, .where = &out->n1},
+      {.name = "n2", .wanted = true, .dims = WN_DIMS(M, C), .element = en, .where = &out->n2},
+      {.name = "act",
+       .wanted = !blocks->one_act && E == 0,
+       .dims = WN_DIMS(M, c->ffn_width),
+       .element = ef,
+       .where = &out->act},
+      {.name = "cn", .wanted = cross, .dims = WN_DIMS(M, C), .element = e, .where = &out->cn},
+      /* With recurrence, keys also come from earlier blocks, and q is among the exact arrays. */
+      {.name = "q", .wanted = c->qk_norm && !recurrent, .dims = WN_DIMS(M, H, D), .element = er, .where = &out->q},
+      {.name = "k", .wanted = c->qk_norm && !recurrent, .dims = WN_DIMS(M, Hkv, D), .element = er, .where = &out->k},
   };
   const struct wn_array exact[] = {
-      {"qkv", true, WN_DIMS(M, recurrent ? H * D : qkv_width(c)), er, &out->qkv},
-      {"rstd1", true, WN_DIMS(M), e, &out->rstd1},
-      {"mean1", layer, WN_DIMS(M), e, &out->mean1},
-      {"rstd2", true, WN_DIMS(M), e, &out->rstd2},
-      {"mean2", layer, WN_DIMS(M), e, &out->mean2},
-      {"rstd_out1", own, WN_DIMS(M), e, &out->rstd_out1},
-      {"mean_out1", own && layer, WN_DIMS(M), e, &out->mean_out1},
-      {"rstd_out2", own, WN_DIMS(M), e, &out->rstd_out2},
-      {"mean_out2", own && layer, WN_DIMS(M), e, &out->mean_out2},
-      {"rstd_q", c->qk_norm, WN_DIMS(M, H), e, &out->rstd_q},
-      {"mean_q", c->qk_norm && layer, WN_DIMS(M, H), e, &out->mean_q},
-      {"rstd_k", c->qk_norm && !recurrent, WN_DIMS(M, Hkv), e, &out->rstd_k},
-      {"mean_k", c->qk_norm && layer && !recurrent, WN_DIMS(M, Hkv), e, &out->mean_k},
-      {"lse", true, WN_DIMS(M, H), e, &out->lse},
-      {"M", layer_has_mem(c), WN_DIMS(M, G), e, &out->M},
-      {"dot", c->attention.exclusive.enabled, WN_DIMS(M, H), e, &out->dot},
-      {"ungated", wn_attention_has_gate(&c->attention), WN_DIMS(M, H, D), e, &out->ungated},
-      {"cq", cross, WN_DIMS(M, H, D), e, &out->cq},
-      {"ckv", cross, WN_DIMS(B, S, 2 * Hkv * D), e, &out->ckv},
-      {"crstd", cross, WN_DIMS(M), e, &out->crstd},
-      {"cmean", cross && layer, WN_DIMS(M), e, &out->cmean},
-      {"clse", cross, WN_DIMS(M, H), e, &out->clse},
-      {"cut", c->attention.threshold.enabled, WN_DIMS(M, H, 2), sizeof *out->cut, &out->cut},
-      {"prob", E > 0, WN_DIMS(M, E), e, &out->prob},
-      {"weight", E > 0, WN_DIMS(M, active), e, &out->weight},
-      {"chosen", E > 0, WN_DIMS(M, active), sizeof *out->chosen, &out->chosen},
-      {"place", E > 0, WN_DIMS(M, active), sizeof *out->place, &out->place},
-      {"shared_factor", shared, WN_DIMS(M), e, &out->shared_factor},
+      {.name = "qkv",
+       .wanted = true,
+       .dims = WN_DIMS(M, recurrent ? H * D : qkv_width(c)),
+       .element = er,
+       .where = &out->qkv},
+      {.name = "rstd1", .wanted = true, .dims = WN_DIMS(M), .element = e, .where = &out->rstd1},
+      {.name = "mean1", .wanted = layer, .dims = WN_DIMS(M), .element = e, .where = &out->mean1},
+      {.name = "rstd2", .wanted = true, .dims = WN_DIMS(M), .element = e, .where = &out->rstd2},
+      {.name = "mean2", .wanted = layer, .dims = WN_DIMS(M), .element = e, .where = &out->mean2},
+      {.name = "rstd_out1", .wanted = own, .dims = WN_DIMS(M), .element = e, .where = &out->rstd_out1},
+      {.name = "mean_out1", .wanted = own && layer, .dims = WN_DIMS(M), .element = e, .where = &out->mean_out1},
+      {.name = "rstd_out2", .wanted = own, .dims = WN_DIMS(M), .element = e, .where = &out->rstd_out2},
+      {.name = "mean_out2", .wanted = own && layer, .dims = WN_DIMS(M), .element = e, .where = &out->mean_out2},
+      {.name = "rstd_q", .wanted = c->qk_norm, .dims = WN_DIMS(M, H), .element = e, .where = &out->rstd_q},
+      {.name = "mean_q", .wanted = c->qk_norm && layer, .dims = WN_DIMS(M, H), .element = e, .where = &out->mean_q},
+      {.name = "rstd_k",
+       .wanted = c->qk_norm && !recurrent,
+       .dims = WN_DIMS(M, Hkv),
+       .element = e,
+       .where = &out->rstd_k},
+      {.name = "mean_k",
+       .wanted = c->qk_norm && layer && !recurrent,
+       .dims = WN_DIMS(M, Hkv),
+       .element = e,
+       .where = &out->mean_k},
+      {.name = "lse", .wanted = true, .dims = WN_DIMS(M, H), .element = e, .where = &out->lse},
+      {.name = "M", .wanted = layer_has_mem(c), .dims = WN_DIMS(M, G), .element = e, .where = &out->M},
+      {.name = "dot",
+       .wanted = c->attention.exclusive.enabled,
+       .dims = WN_DIMS(M, H),
+       .element = e,
+       .where = &out->dot},
+      {.name = "ungated",
+       .wanted = wn_attention_has_gate(&c->attention),
+       .dims = WN_DIMS(M, H, D),
+       .element = e,
+       .where = &out->ungated},
+      {.name = "cq", .wanted = cross, .dims = WN_DIMS(M, H, D), .element = e, .where = &out->cq},
+      {.name = "ckv", .wanted = cross, .dims = WN_DIMS(B, S, 2 * Hkv * D), .element = e, .where = &out->ckv},
+      {.name = "crstd", .wanted = cross, .dims = WN_DIMS(M), .element = e, .where = &out->crstd},
+      {.name = "cmean", .wanted = cross && layer, .dims = WN_DIMS(M), .element = e, .where = &out->cmean},
+      {.name = "clse", .wanted = cross, .dims = WN_DIMS(M, H), .element = e, .where = &out->clse},
+      {.name = "cut",
+       .wanted = c->attention.threshold.enabled,
+       .dims = WN_DIMS(M, H, 2),
+       .element = sizeof *out->cut,
+       .where = &out->cut},
+      {.name = "prob", .wanted = E > 0, .dims = WN_DIMS(M, E), .element = e, .where = &out->prob},
+      {.name = "weight", .wanted = E > 0, .dims = WN_DIMS(M, active), .element = e, .where = &out->weight},
+      {.name = "chosen",
+       .wanted = E > 0,
+       .dims = WN_DIMS(M, active),
+       .element = sizeof *out->chosen,
+       .where = &out->chosen},
+      {.name = "place",
+       .wanted = E > 0,
+       .dims = WN_DIMS(M, active),
+       .element = sizeof *out->place,
+       .where = &out->place},
+      {.name = "shared_factor", .wanted = shared, .dims = WN_DIMS(M), .element = e, .where = &out->shared_factor},
   };
-  const struct wn_array exact_q[] = {{"q", c->qk_norm, WN_DIMS(M, H, D), e, &out->q}};
+  const struct wn_array exact_q[] = {
+      {.name = "q", .wanted = c->qk_norm, .dims = WN_DIMS(M, H, D), .element = e, .where = &out->q}};
   struct wn_arrays l = {.base = blocks->large}, d = {.base = blocks->derived}, x = {.base = blocks->exact};
   out->kv = NULL;
   out->balance = NULL;
@@ -125,14 +173,30 @@ void wn_layer_temp_lay(const wn_model_config *c, struct wn_layer_types types, in
   const size_t e = wn_dtype_size(types.all), er = wn_dtype_size(types.rows);
   const int64_t of_ffn = c->ffn_width * (int64_t)wn_dtype_size(types.ffn), of_att = HD * (int64_t)er;
   const struct wn_array rows[] = {
-      {"branch", true, WN_DIMS(M, C), e, &out->branch},
-      {"d_res", backward, WN_DIMS(M, C), e, &out->d_res},
-      {"d_n", backward, WN_DIMS(M, C), e, &out->d_n},
-      {"d_act", backward, WN_DIMS(M, of_ffn > of_att ? of_ffn : of_att), 1, &out->d_act},
-      {"d_qkv", backward, WN_DIMS(M, recurrent ? HD : qkv_width(c)), er, &out->d_qkv},
-      {"d_q", backward && c->qk_norm, WN_DIMS(M, HD), er, &out->d_q},
-      {"d_k", backward && c->qk_norm && !recurrent, WN_DIMS(M, c->kv_heads, D), er, &out->d_k},
-      {"d_ckv", backward && c->encoder.layers > 0, WN_DIMS(B, c->encoder.context, 2 * c->kv_heads * D), e, &out->d_ckv},
+      {.name = "branch", .wanted = true, .dims = WN_DIMS(M, C), .element = e, .where = &out->branch},
+      {.name = "d_res", .wanted = backward, .dims = WN_DIMS(M, C), .element = e, .where = &out->d_res},
+      {.name = "d_n", .wanted = backward, .dims = WN_DIMS(M, C), .element = e, .where = &out->d_n},
+      {.name = "d_act",
+       .wanted = backward,
+       .dims = WN_DIMS(M, of_ffn > of_att ? of_ffn : of_att),
+       .element = 1,
+       .where = &out->d_act},
+      {.name = "d_qkv",
+       .wanted = backward,
+       .dims = WN_DIMS(M, recurrent ? HD : qkv_width(c)),
+       .element = er,
+       .where = &out->d_qkv},
+      {.name = "d_q", .wanted = backward && c->qk_norm, .dims = WN_DIMS(M, HD), .element = er, .where = &out->d_q},
+      {.name = "d_k",
+       .wanted = backward && c->qk_norm && !recurrent,
+       .dims = WN_DIMS(M, c->kv_heads, D),
+       .element = er,
+       .where = &out->d_k},
+      {.name = "d_ckv",
+       .wanted = backward && c->encoder.layers > 0,
+       .dims = WN_DIMS(B, c->encoder.context, 2 * c->kv_heads * D),
+       .element = e,
+       .where = &out->d_ckv},
   };
   memset(out, 0, sizeof *out);
   WN_ARRAYS_LAY(arrays, rows);
@@ -154,20 +218,34 @@ static wn_status hidden_dropout(struct wn_run *run, int64_t l, void *x) {
 
 static struct wn_norm_site norm1_of(const struct wn_run *run, const struct wn_layer_params *p,
                                     const struct wn_layer_acts *a) {
-  return (struct wn_norm_site){p->norm1_gain, p->norm1_shift, a->rstd1, a->mean1, wn_type_field(run->types.norms)};
+  return (struct wn_norm_site){.gain = p->norm1_gain,
+                               .shift = p->norm1_shift,
+                               .rstd = a->rstd1,
+                               .mean = a->mean1,
+                               .y_type = wn_type_field(run->types.norms)};
 }
 static struct wn_norm_site norm2_of(const struct wn_run *run, const struct wn_layer_params *p,
                                     const struct wn_layer_acts *a) {
-  return (struct wn_norm_site){p->norm2_gain, p->norm2_shift, a->rstd2, a->mean2, wn_type_field(run->types.norms)};
+  return (struct wn_norm_site){.gain = p->norm2_gain,
+                               .shift = p->norm2_shift,
+                               .rstd = a->rstd2,
+                               .mean = a->mean2,
+                               .y_type = wn_type_field(run->types.norms)};
 }
-/* On what branch 1 (attention) or 2 (feed-forward) adds. */
+/* The norm on the output of branch 1 (attention) or 2 (feed-forward). */
 static struct wn_norm_site branch_norm_of(const struct wn_layer_params *p, const struct wn_layer_acts *a, int branch) {
-  return branch == 1 ? (struct wn_norm_site){p->post_norm1_gain, p->post_norm1_shift, a->rstd_out1, a->mean_out1, 0}
-                     : (struct wn_norm_site){p->post_norm2_gain, p->post_norm2_shift, a->rstd_out2, a->mean_out2, 0};
+  return branch == 1 ? (struct wn_norm_site){.gain = p->post_norm1_gain,
+                                             .shift = p->post_norm1_shift,
+                                             .rstd = a->rstd_out1,
+                                             .mean = a->mean_out1}
+                     : (struct wn_norm_site){.gain = p->post_norm2_gain,
+                                             .shift = p->post_norm2_shift,
+                                             .rstd = a->rstd_out2,
+                                             .mean = a->mean_out2};
 }
 
-/* The four projections: into a branch from a norm's output, whose gradient is the residual stream's kind, and out of
- * it. */
+/* The projections into and out of a branch. One into a branch reads a norm's output; its input's gradient has the
+ * residual stream's type. */
 static struct wn_linear projection_into(struct wn_linear a, wn_dtype norms, wn_dtype to) {
   a.x_type = wn_type_field(norms), a.y_type = a.dy_type = wn_type_field(to);
   return a;
@@ -205,7 +283,7 @@ struct wn_norm wn_head_norm_args(const struct wn_run *run, int64_t rows, int64_t
   return wn_run_norm_args(run, rows, groups, heads / groups * c->head_size, site);
 }
 
-/* QK-norm over `heads` heads that start at column `at` of qkv; y is [M, heads*D]. */
+/* The QK-norm of `heads` heads that start at column `at` of qkv; y is [M, heads*D]. */
 static struct wn_norm head_norm(const struct wn_run *run, const struct wn_layer_acts *a, int64_t at, int64_t heads,
                                 struct wn_norm_site site, void *y) {
   const wn_model_config *c = &run->model->config;
@@ -226,16 +304,18 @@ static struct wn_rope layer_rotation(const struct wn_run *run, int64_t l, void *
 }
 
 static struct wn_norm layer_query_norm(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
-  const struct wn_norm_site site = {run->model->layers[l].q_gain, -1, a->rstd_q, a->mean_q, 0};
+  const struct wn_norm_site site = {
+      .gain = run->model->layers[l].q_gain, .shift = -1, .rstd = a->rstd_q, .mean = a->mean_q};
   return head_norm(run, a, 0, run->model->config.heads, site, a->q);
 }
 static struct wn_norm layer_key_norm(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
   const wn_model_config *c = &run->model->config;
-  const struct wn_norm_site site = {run->model->layers[l].k_gain, -1, a->rstd_k, a->mean_k, 0};
+  const struct wn_norm_site site = {
+      .gain = run->model->layers[l].k_gain, .shift = -1, .rstd = a->rstd_k, .mean = a->mean_k};
   return head_norm(run, a, c->heads * c->head_size, c->kv_heads, site, a->k);
 }
 
-/* Turns q and k where they are (gradients the other way): side by side in qkv, or in their own arrays. */
+/* Rotates q and k in place, in qkv or in arrays of their own; backward rotates their gradients the other way. */
 static wn_status layer_rotate(struct wn_run *run, int64_t l, void *qkv, void *q, void *k, bool backward) {
   const wn_model_config *c = &run->model->config;
   const int64_t D = c->head_size;
@@ -259,7 +339,7 @@ static wn_status entry_norm(struct wn_run *run, int64_t l, struct wn_layer_acts 
   return wn_run_norm(run, run->B * run->T, norm1_of(run, p, a), prev_mid ? prev_mid : a->x, prev_branch, a->x, a->n1);
 }
 
-/* q and k as the attention reads them, from qkv; without QK-norm they stay there. */
+/* Makes q and k as the attention reads them from qkv; without QK-norm they stay in qkv. */
 static wn_status finish_qk(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
   if (run->model->config.qk_norm) {
     const struct wn_norm nq = layer_query_norm(run, l, a), nk = layer_key_norm(run, l, a);
@@ -303,7 +383,7 @@ void wn_layer_acts_row(const wn_model_config *c, wn_dtype dtype, const struct wn
   for (int i = 0; i < n; i++) out->input[in[i].slot] = wn_element(a->input[in[i].slot], row * in[i].width, dtype);
 }
 
-/* The mechanisms' parameter arrays and their gradients, where their rows say they go. */
+/* Sets the mechanisms' parameter arrays and gradients in the operation, at the offsets that the mechanisms give. */
 static void bind_parameters(const struct wn_run *run, const int *rows, enum wn_array_role role,
                             struct wn_attention *out) {
   for (int i = 0; i < WN_MECHANISM_PARAMETERS_MAX; i++) {
@@ -330,7 +410,8 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   out->D = D;
   out->row_type = wn_type_field(rows);
   wn_attention_terms(&c->attention, l, D, out);
-  if (out->sinks.k && run->model->zeros) out->sinks.k = out->sinks.v = run->model->zeros; /* the host's else */
+  if (out->sinks.k && run->model->zeros)
+    out->sinks.k = out->sinks.v = run->model->zeros; /* sinks.k is on the host otherwise */
   bind_parameters(run, run->model->layers[l].mechanism, WN_ARRAY_PARAMETER, out);
   bind_parameters(run, run->model->layers[l].shared, WN_ARRAY_SHARED, out);
   if (c->attention.relative.enabled && out->relative.P == 0) out->relative.P = c->context + c->recurrence;
@@ -368,7 +449,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
 
 wn_status wn_layer_activate(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
   const wn_model_config *c = &run->model->config;
-  if (c->experts.count > 0) return WN_OK; /* they keep none */
+  if (c->experts.count > 0) return WN_OK; /* experts keep no activations here */
   const struct wn_act act = {.kind = act_kind(c),
                              .type = wn_type_field(run->types.ffn),
                              .M = run->B * run->T,
@@ -379,7 +460,7 @@ wn_status wn_layer_activate(struct wn_run *run, int64_t l, struct wn_layer_acts 
   return hidden_dropout(run, l, a->act);
 }
 
-/* What branch 1 (attention) or 2 (feed-forward) gives, through its last projection. */
+/* The output of branch 1 (attention) or 2 (feed-forward): its last projection. */
 static wn_status branch_output(struct wn_run *run, int64_t l, struct wn_layer_acts *a, int branch, void *to) {
   const struct wn_layer_params *p = &run->model->layers[l];
   if (branch == 1) return wn_run_project(run, projection_out(run, p), a->att, to);
@@ -387,7 +468,7 @@ static wn_status branch_output(struct wn_run *run, int64_t l, struct wn_layer_ac
   return wn_run_project(run, projection_ffn_out(run, p), a->act, to);
 }
 
-/* A branch's output through its last projection, its own norm where it has one, and dropout, to temp->branch. */
+/* Computes a branch's output in temp->branch: its last projection, its norm if it has one, and dropout. */
 static wn_status finish_branch(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
                                int branch) {
   const struct wn_layer_params *p = &run->model->layers[l];
@@ -412,10 +493,11 @@ wn_status wn_layer_after(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
     base = a->cmid;
   }
   WN_TRY(wn_run_norm(run, run->B * run->T, norm2_of(run, p, a), base, temp->branch, a->mid, a->n2));
-  if (c->experts.count > 0) return finish_branch(run, l, a, temp, 2); /* backward reads what the experts note */
+  if (c->experts.count > 0)
+    return finish_branch(run, l, a, temp, 2); /* backward needs what the experts store in forward */
   WN_TRY(wn_run_project(run, projection_ffn_in(run, p), a->n2, a->in));
   WN_TRY(wn_layer_activate(run, l, a));
-  /* Backward goes through the branch's norm: it needs what was normed. */
+  /* Backward through the branch's norm needs the norm's input. */
   return output || wn_norm_on_branch(c) ? finish_branch(run, l, a, temp, 2) : WN_OK;
 }
 
@@ -439,7 +521,7 @@ wn_status wn_layer_rebuild(struct wn_run *run, int64_t l, struct wn_layer_acts *
   const wn_model_config *c = &run->model->config;
   const struct wn_layer_params *p = &run->model->layers[l];
   WN_TRY(entry_norm(run, l, a, NULL, NULL));
-  /* Without QK-norm qkv has been turned already. */
+  /* Without QK-norm qkv is rotated already. */
   if (c->qk_norm && run->recurrence.rows == 0) WN_TRY(finish_qk(run, l, a));
   if (c->encoder.layers > 0) WN_TRY(wn_cross_rebuild(run, l, a));
   WN_TRY(wn_run_norm(run, run->B * run->T, norm2_of(run, p, a), a->mid, NULL, NULL, a->n2));
@@ -472,7 +554,7 @@ static wn_status layer_attention_backward(struct wn_run *run, int64_t l, struct 
   attention.dk = c->qk_norm ? temp->d_k : wn_element(temp->d_qkv, H * D, of_rows);
   attention.dv = wn_element(temp->d_qkv, (H + Hkv) * D, of_rows);
   wn_inputs_bind_gradients(run, temp, &attention);
-  if (a->M && run->mem_coef != 0) { /* it has been summed, and nothing else reads it */
+  if (a->M && run->mem_coef != 0) { /* M has been summed and nothing else reads it, so its gradient takes its place */
     const struct wn_memory_loss loss = wn_layer_memory_loss(run, a, NULL);
     WN_TRY(wn_run_memory_loss_backward(run, &loss));
     attention.sel.dM = a->M;
@@ -492,15 +574,16 @@ static wn_status layer_attention_backward(struct wn_run *run, int64_t l, struct 
   return wn_run_norm_backward(run, &nk);
 }
 
-/* Back through a norm over the width. Before the branch: the branch's gradient d_n passes through it and is added to
- * the residual stream's. After the addition: the gradient of the sum, which is the only one, passes through it. */
+/* Backward through a norm over the width. A norm before the branch: the branch's gradient d_n goes through it and is
+ * added to the residual stream's. A norm after the addition: the gradient of the sum goes through it; there is no
+ * other. */
 static wn_status through_norm(struct wn_run *run, struct wn_norm_site at, const void *x, struct wn_layer_temp *temp) {
   const bool post = wn_norm_is_post(&run->model->config);
-  if (post && at.gain < 0) return WN_OK; /* the first layer's input has none */
+  if (post && at.gain < 0) return WN_OK; /* the first layer's input has no norm */
   return wn_run_norm_grad(run, run->B * run->T, at, x, post ? temp->d_res : temp->d_n, temp->d_res, !post);
 }
 
-/* The gradient of what a branch's last projection gives. */
+/* The gradient of a branch's last projection's output. */
 static wn_status branch_output_gradient(struct wn_run *run, int64_t l, struct wn_layer_acts *a,
                                         struct wn_layer_temp *temp, int branch, const void **out) {
   const struct wn_layer_params *p = &run->model->layers[l];
@@ -512,7 +595,7 @@ static wn_status branch_output_gradient(struct wn_run *run, int64_t l, struct wn
   return WN_OK;
 }
 
-/* The gradient of a branch's last projection's input, to temp->d_act. */
+/* Computes the gradient of the input of a branch's last projection in temp->d_act. */
 static wn_status branch_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
                                  int branch) {
   const struct wn_layer_params *p = &run->model->layers[l];
@@ -522,7 +605,7 @@ static wn_status branch_backward(struct wn_run *run, int64_t l, struct wn_layer_
   return wn_run_project_back(run, projection_ffn_out(run, p), a->act, d_branch, temp->d_act, false);
 }
 
-/* Back through the feed-forward, to d_in. */
+/* Backward through the feed-forward, to d_in. */
 static wn_status ffn_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, struct wn_layer_temp *temp,
                               void *d_in) {
   const wn_model_config *c = &run->model->config;
@@ -550,7 +633,8 @@ wn_status wn_layer_backward(struct wn_run *run, int64_t l, struct wn_layer_acts 
   const wn_model_config *c = &run->model->config;
   const struct wn_layer_params *p = &run->model->layers[l];
   const bool post = wn_norm_is_post(c);
-  void *d_in = post ? temp->d_res : temp->d_n; /* gradient of a branch's input; after the addition it joins the sum's */
+  void *d_in = post ? temp->d_res : temp->d_n; /* gradient of the branch's input; with norms after the addition it is
+                                                  added to that of the sum */
 
   WN_TRY(ffn_backward(run, l, a, temp, d_in));
   WN_TRY(through_norm(run, norm2_of(run, p, a), a->mid, temp));

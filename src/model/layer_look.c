@@ -1,6 +1,6 @@
-/* A layer's evictions, and its attention under an observer. Where the call's arrays are not the host's, an observer
- * sees copies (attention/regions.h), and what it asks to see is computed a second time, by a backend of the host's; the
- * first time, on the backend, decides the result. So are evictions by functions of the host's found on copies
+/* A layer's evictions, and its attention with an observer. If the arrays are not in the host's memory, an observer gets
+ * copies (attention/regions.h), and a host backend computes the attention on them a second time, only for the observer;
+ * the result is that of the first time. In the same way evictions that need functions on the host are found on copies
  * (wn_evictions_on_host). */
 #include "attention/regions.h"
 #include "backends/backends.h"
@@ -49,11 +49,11 @@ static wn_status evict_beside(struct wn_run *run, const struct wn_exec *exact, i
   return memory->copy_in(host.ctx, evicted_at, found, (size_t)bytes);
 }
 
-/* A layer that is run again finds the same. */
+/* A layer that is run again finds the same evictions. */
 wn_status wn_layer_evict(struct wn_run *run, int64_t l, const struct wn_attention *attention) {
   const int64_t P = attention->slots.groups;
   int32_t *evicted_at = run->evicted_at + l * run->B * P * run->T;
-  struct wn_exec exact = run->exec; /* what is evicted follows from F, which is never rounded */
+  struct wn_exec exact = run->exec; /* evictions follow from F, which is never rounded */
   exact.precision = WN_F32;
   if (!wn_run_memory(run)->host && wn_evictions_on_host(run->budgets, attention))
     return evict_beside(run, &exact, l, attention, evicted_at);

@@ -1,5 +1,5 @@
-/* Logits of whole sequences, for analysis: the forward pass in groups of sequences, all positions kept, or some at a
- * time. */
+/* Logits of whole sequences, for analysis: a forward pass in groups of sequences; then the logits of all positions, or
+ * of some at a time. */
 #include "base/misuse.h"
 #include "model/workspace.h"
 
@@ -14,7 +14,7 @@ static wn_status logits_stack(struct wn_run *run, struct wn_model *model, wn_wor
   return wn_run_stack(run, ws);
 }
 
-/* Of `rows` rows after the stack, at most a chunk of them. */
+/* Logits of `rows` rows of the final norm's output, at most a chunk of them. */
 static wn_status logits_of_rows(struct wn_run *run, wn_workspace *ws, int64_t first, int64_t rows, float *logits) {
   const struct wn_model *model = run->model;
   const int64_t V = model->config.vocab_size;
@@ -75,7 +75,7 @@ void wn_logits_pass_end(struct wn_logits_pass *pass) {
   wn_free(pass);
 }
 
-/* Of the whole batch, whose targets are not looked at. */
+/* Logits of the whole batch; its targets are not read. */
 static wn_status logits_of_batch(wn_context *ctx, struct wn_model *model, const struct wn_batch *all,
                                  const wn_budgets *budgets, float *logits) {
   if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));

@@ -1,4 +1,4 @@
-/* A model: its configuration, the flat array of its parameters, and how they start. */
+/* A model: its configuration, the flat array of its parameters, and their initialisation. */
 #include "base/team.h"
 #include "model/run.h"
 
@@ -8,8 +8,8 @@
 #include "base/misuse.h"
 #include "base/rng.h"
 
-/* Values come from (seed, tensor, element) alone, rounded to float in every dtype, so that neither threads nor backend
- * nor precision change where a model starts. */
+/* A value depends only on (seed, tensor, element) and is rounded to float in every dtype: neither threads nor backend
+ * nor precision change a model's first parameters. */
 static float model_start(const struct wn_param_start *start, uint64_t seed, uint64_t tensor, uint64_t element) {
   switch (start->kind) {
   case WN_START_NORMAL:
@@ -33,7 +33,7 @@ wn_status wn_model_params_close(const struct wn_model *model, void *params, bool
 }
 
 double wn_model_value(const struct wn_model *model, int row, int64_t i) {
-  double value = 0; /* of either type */
+  double value = 0; /* a zero of either type */
   const void *at = wn_element(model->params, (int64_t)model->table.rows[row].offset + i, model->dtype);
   if (model->backend->memory->host) return wn_number(at, 0, model->dtype);
   const wn_status status = wn_memory_read(model->ctx, model->backend->memory, &value, at, wn_dtype_size(model->dtype));
@@ -74,19 +74,21 @@ static wn_status model_init_params(struct wn_model *model, uint64_t seed) {
   return wn_model_params_close(model, params, true);
 }
 
-/* Real models say contexts of a million tokens: code that works on more at once builds its own table. */
+/* The most rows of the model's rotary table: models declare contexts of up to a million tokens. Code that needs more
+ * rows makes its own table. */
 enum { ROTARY_ROWS = 32768 };
 
 wn_status wn_model_rotary_refresh(struct wn_model *model) {
   const bool whole = model->config.encoder.layers > 0 || wn_is_encoder(&model->config);
   const int64_t context = model->config.context;
   int64_t rows = whole || context < ROTARY_ROWS ? context : ROTARY_ROWS;
-  if (wn_rope_is_long(&model->config, rows)) rows = model->config.rope_scaling.context; /* the short texts' */
+  if (wn_rope_is_long(&model->config, rows))
+    rows = model->config.rope_scaling.context; /* the table is that of short texts */
   wn_rotary_clear(&model->rotary);
   return wn_rotary_create(model, "model.context", rows, &model->rotary);
 }
 
-/* The encoder: a view with its own configuration and layers on the same parameters. */
+/* The encoder: a struct wn_model with its own configuration and layers on the same parameters. */
 static wn_status model_encoder_create(struct wn_model *model) {
   wn_context *ctx = model->ctx;
   void *memory;
@@ -111,10 +113,10 @@ static void model_encoder_destroy(struct wn_model *encoder) {
   if (!encoder) return;
   wn_rotary_clear(&encoder->rotary);
   wn_free(encoder->layers);
-  wn_free(encoder); /* the rest is the model's */
+  wn_free(encoder); /* everything else belongs to the model */
 }
 
-/* packed: [rows of the table] or NULL. */
+/* packed: one for each row of the table, or NULL. */
 static wn_status model_allocate(wn_context *ctx, const wn_model_config *config, wn_dtype dtype,
                                 const struct wn_packed *packed, struct wn_model **out) {
   *out = NULL;
@@ -242,9 +244,9 @@ int wn_model_tensor_count(const wn_model *model) {
   return model->table.count;
 }
 
-/* A row's values where the host can read them, until they are shown again. */
+/* Gives a tensor's values where the host can read them; valid until the next call. */
 static wn_status model_show(const wn_model *model, const struct wn_param *row, const void **out) {
-  struct wn_model *m = (struct wn_model *)(uintptr_t)model; /* the copy is no part of what the model is */
+  struct wn_model *m = (struct wn_model *)(uintptr_t)model; /* const: the copy is only a cache */
   const struct wn_memory *memory = model->backend->memory;
   const void *at = wn_element(model->params, (int64_t)row->offset, model->dtype);
   *out = at;

@@ -1,4 +1,4 @@
-/* The model's inside: the named parameter table, the workspace of a step, forward and backward. */
+/* The internals of a model: its struct, the workspace of a step, and a step's forward and backward. */
 #ifndef WN_MODEL_MODEL_H
 #define WN_MODEL_MODEL_H
 
@@ -11,14 +11,14 @@
 
 /* Angles of a rotary embedding, in the backend's memory. Empty where the model has none. */
 struct wn_rotary_angles {
-  double *frequencies; /* [R/2] radians a position */
+  double *frequencies; /* [R/2] radians per position */
   double magnitude;    /* factor on cos and sin */
   float *table;        /* [rows, R/2, 2], magnitude included; NULL where the model is F64 */
 };
 struct wn_rotary {
   int64_t rows;
   const struct wn_memory *memory;
-  struct wn_rotary_angles all, local; /* local: of layers with a window, where they have angles of their own */
+  struct wn_rotary_angles all, local; /* local: local: for layers with a window, if they have angles of their own */
 };
 
 struct wn_model {
@@ -28,29 +28,30 @@ struct wn_model {
   wn_dtype dtype; /* WN_F32; WN_F64 on the ref backend, for gradient checks */
   struct wn_param_table table;
   struct wn_outer_params outer; /* rows of the tensors outside the layers */
-  void *params;                 /* [table.total] of dtype, the backend's */
-  void *copy;                   /* [table.total] what wn_model_tensor_at showed last, where that is not the host's */
-  void *zeros; /* [Hkv,D] of the backend's, where its memory is not the host's: the key of softmax off by one */
-  struct wn_rotary rotary;  /* for the context, its first 32768 positions, or longrope's short texts */
-  struct wn_model *encoder; /* a view with its own config and layers on the same parameters; NULL: a decoder alone */
-  struct wn_layer_params *layers; /* [L] where they find their tensors */
-  void *rounded;                  /* packed rows that no file has (WN_WEIGHTS_BFLOAT16), or NULL */
-  void *packed;                   /* all packed rows, the backend's, where its memory is not the host's; else NULL */
-  void *strips;                   /* copies of packed rows in the backend's own order, or NULL */
-  void *source;                   /* what packed rows point into, or NULL: closed with the model, by the next */
+  void *params;                 /* [table.total] of dtype, in the backend's memory */
+  void *copy;  /* [table.total] host copy of what wn_model_tensor_at gave last, if the parameters are not on the host */
+  void *zeros; /* [Hkv,D] in the backend's memory, if that is not the host's: the key of softmax off by one */
+  struct wn_rotary rotary;  /* for the context, at most its first 32768 positions; with longrope for short texts */
+  struct wn_model *encoder; /* its own config and layers, on the same parameters; NULL: a decoder alone */
+  struct wn_layer_params *layers; /* [L] the rows of each layer's tensors in the table */
+  void *rounded;                  /* packed matrices that were rounded on loading (WN_WEIGHTS_BFLOAT16), or NULL */
+  void *packed; /* all packed matrices, in the backend's memory, if that is not the host's; else NULL */
+  void *strips; /* copies of packed matrices in the order that the backend multiplies fastest, or NULL */
+  void *source; /* the file that packed matrices point into, or NULL; closed with the model, by source_close */
   void (*source_close)(void *source);
   uint8_t *control; /* [V] 1: control tokens, which a threshold always keeps; NULL: none */
 };
-/* The parameters where the host can read and write them (wn_memory_open): close takes what open gave. */
+/* Gives the parameters where the host can read and write them (wn_memory_open). close gets the pointer that open
+ * gave. */
 wn_status wn_model_params_open(const struct wn_model *model, void **out);
 wn_status wn_model_params_close(const struct wn_model *model, void *params, bool changed);
-/* Of the parameters, packed ones included: equal weights have equal ones. */
+/* A fingerprint of the parameters, packed ones included: equal parameters have equal fingerprints. */
 wn_status wn_model_fingerprint(const struct wn_model *model, char out[24]);
-/* Number i of a row, for a few of them; NAN where it cannot be had. */
+/* Number i of a tensor, for callers that need a few; NAN where it cannot be read. */
 double wn_model_value(const struct wn_model *model, int row, int64_t i);
-/* WN_ERR_UNSUPPORTED where the backend's arrays are not the host's: `what` ("decoding") reads or writes them. */
+/* WN_ERR_UNSUPPORTED if the backend's arrays are not in the host's memory. what: what needs them there ("decoding"). */
 wn_status wn_model_need_host(wn_context *ctx, const struct wn_model *model, const char *what);
-/* A model with parameters all zero. */
+/* A model whose parameters are all zero. */
 wn_status wn_model_allocate(wn_context *ctx, const wn_model_config *config, wn_dtype dtype, struct wn_model **out);
 /* wn_model_set_attention with a whole configuration; `what` names it in messages. */
 wn_status wn_model_set_attention_config(wn_context *ctx, struct wn_model *model, const wn_attention_config *attention,
@@ -58,22 +59,22 @@ wn_status wn_model_set_attention_config(wn_context *ctx, struct wn_model *model,
 wn_status wn_model_create_dtype(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_dtype dtype,
                                 struct wn_model **out);
 
-/* A model with parameters all zero but the matrices that are packed: rows_of_table [rows of the configuration's
- * table], count 0 where the flat array has the values. What they point into must outlive the model, if the backend's
- * memory is the host's: give it as its source; else all is copied. Only projections and token tables can be packed, and
- * not with segment recurrence: WN_ERR_UNSUPPORTED, WN_ERR_SHAPE else. */
+/* A model with packed matrices, whose other parameters are all zero. rows_of_table [rows of the configuration's table];
+ * count 0: the flat array has the values. If the backend's memory is the host's, the file that they point into must
+ * outlive the model, so give it as model->source; otherwise everything is copied. Only projections and token tables can
+ * be packed, and not with segment recurrence: WN_ERR_UNSUPPORTED or WN_ERR_SHAPE. */
 wn_status wn_model_allocate_packed(wn_context *ctx, const wn_model_config *config,
                                    const struct wn_packed *rows_of_table, struct wn_model **out);
-/* Whether any matrix is packed. */
+/* Is any matrix packed? */
 bool wn_model_is_packed(const struct wn_model *model);
-/* packed.c: copies of the packed rows where the backend's operations can read them; nothing on the host. */
+/* packed.c: copies packed matrices to where the backend's operations can read them; does nothing on the host. */
 wn_status wn_model_take_packed(wn_context *ctx, struct wn_model *model);
-/* strips.c: copies of the packed rows in the order that the backend multiplies fastest, where it has one. Products have
- * the same bits; without memory for them the model stays as it is. */
+/* strips.c: copies packed matrices into the order that the backend multiplies fastest, if it has one. Products have the
+ * same bits. If memory does not suffice, the model stays as it is. */
 void wn_model_make_strips(wn_context *ctx, struct wn_model *model);
-/* WN_ERR_UNSUPPORTED where a matrix is packed: `what` ("training") changes weights, or wants them as floats. */
+/* WN_ERR_UNSUPPORTED if a matrix is packed. what: what changes parameters or needs them as floats ("training"). */
 wn_status wn_model_need_float(wn_context *ctx, const struct wn_model *model, const char *what);
-/* WN_ERR_ARGUMENT where one of the ids [n] is outside the vocabulary; what: "session: token". */
+/* WN_ERR_ARGUMENT if one of the ids [n] is outside the vocabulary. what: for the message, "session: token". */
 wn_status wn_model_check_ids(wn_context *ctx, const struct wn_model *model, const char *what, const int32_t *ids,
                              int64_t n);
 
@@ -88,17 +89,19 @@ struct wn_batch {
   const int32_t *input_count; /* [B] tokens of each row, the rest is padding; NULL: S */
 };
 
-/* Tokens of sequence b: those up to its last target, 0 without any. What follows is padding. */
+/* The number of tokens of sequence b, up to its last target; 0 if it has none. The rest is padding. */
 int64_t wn_batch_tokens(const struct wn_batch *batch, int64_t b);
-/* Of all its sequences. */
+/* The same, summed over all sequences. */
 int64_t wn_batch_all_tokens(const struct wn_batch *batch);
-/* Documents of a batch, without padding: its sequences, or what doc_start parts them into. */
+/* The number of documents of a batch, without padding: its sequences, or the documents that doc_start divides them
+ * into. */
 int64_t wn_batch_documents(const struct wn_batch *batch);
 
-/* For analysis; each may be NULL. `batch` is called before a step; `attention` with a layer's attention operation
- * before it runs, to put into it what is to be looked at (ops/attention.h: look, a threshold's control tokens), also
- * when the workspace is made, for the scratch: on the host's arrays, which are copies where the backend's are not;
- * `layer` after the layer's forward, with the arrays it kept (layer.h), which wn_run_open lets it read. */
+/* Callbacks for analysis; each may be NULL. `batch` is called before a step. `attention` is called before a layer's
+ * attention operation runs and may ask it to record something (ops/attention.h: look, a threshold's control tokens);
+ * its arrays are on the host, as copies if need be. It is also called when the workspace is made, to size the scratch.
+ * `layer` is called after the layer's forward with the arrays that it keeps (layer.h), which wn_run_open makes
+ * readable. */
 struct wn_run;
 struct wn_layer_acts;
 struct wn_attention;
@@ -109,37 +112,38 @@ struct wn_layer_observer {
   void (*attention)(void *user, const struct wn_run *run, int64_t l, struct wn_attention *attention);
 };
 
-/* What a step keeps: allocated once for (B,T), reused by every step. */
+/* The options of a workspace: the memory of steps, allocated once for (B,T) and reused by every step. */
 struct wn_workspace_options {
   bool backward, recompute;
   wn_dtype activation_dtype;
-  wn_dtype precision; /* of products: WN_F32 (the model's dtype), or WN_BF16 for F32 models (wn_exec) */
-  int64_t recurrence; /* segment recurrence: tokens of earlier blocks that each layer keeps at most, those that it can
-                         see; 0: none */
-  bool recurrence_whole;   /* all of them, in reach or not: for comparison */
-  int64_t recurrence_sets; /* sets of earlier tokens, one for each micro-batch of a step, and one for evaluations in
-                              between */
-  const wn_budgets
-      *budgets; /* of which policy steps may have budgets: not its tokens; read at creation only. NULL: none */
-  const struct wn_layer_observer
-      *observer; /* which steps may have, for the scratch its `attention` asks for. NULL: none with one */
+  wn_dtype precision; /* of matrix products: WN_F32 (the model's dtype), or WN_BF16 for F32 models (wn_exec) */
+  int64_t recurrence; /* segment recurrence: each layer keeps at most so many tokens of earlier blocks, and only those
+                         that it can see; 0: none */
+  bool recurrence_whole;     /* keep them all, also those that the layer cannot see; for comparison */
+  int64_t recurrence_sets;   /* number of sets of earlier tokens: one for each micro-batch of a step, and one for
+                                evaluations in between */
+  const wn_budgets *budgets; /* the policy of the budgets that steps may have; its tokens are ignored, and it is only
+                                read at creation. NULL: steps have no budgets */
+  const struct wn_layer_observer *observer; /* the observer that steps may have, to size the scratch for its
+                                               `attention`. NULL: steps have none with `attention` */
 };
 typedef struct wn_workspace wn_workspace;
 wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int64_t B, int64_t T,
                               const struct wn_workspace_options *options, wn_workspace **out);
 void wn_workspace_destroy(wn_workspace *ws);
 size_t wn_workspace_bytes(const wn_workspace *ws);
-/* Rooms follow the spans that the model has now: called after parameters have changed. Allocates only where a room is
- * too small, or too large by two blocks of 64 tokens. */
+/* Adapts the rooms of segment recurrence to the model's present spans; to be called after parameters have changed.
+ * Allocates only if a room is too small, or too large by two blocks of 64 tokens. */
 wn_status wn_workspace_fit(wn_workspace *ws);
-/* Bytes of the rooms; and allocations of one since the beginning. */
+/* Bytes of all rooms; and how often a room has been allocated so far. */
 size_t wn_workspace_recurrence_bytes(const wn_workspace *ws);
 uint64_t wn_workspace_recurrence_moves(const wn_workspace *ws);
 /* Empties set `set`: its next step begins new streams. */
 void wn_workspace_forget(wn_workspace *ws, int64_t set);
 
-/* For checkpoints: tokens of the streams so far, and of them held in layer l; its state [B, room+T, C] and its
- * selections [B, G, room+T] (NULL without selective attention) of the model's dtype. */
+/* For checkpoints. _seen: tokens of the streams so far. _count: how many of them layer l holds. _at: the layer's states
+ * [B, room+T, C]. _selections_at: its selections [B, G, room+T], NULL without selective attention. Both have the
+ * model's dtype. */
 int64_t wn_workspace_recurrence_seen(const wn_workspace *ws, int64_t set);
 int64_t wn_workspace_recurrence_count(const wn_workspace *ws, int64_t set, int64_t l);
 void *wn_workspace_recurrence_at(const wn_workspace *ws, int64_t set, int64_t l, int64_t shape[3]);
@@ -150,29 +154,31 @@ void wn_workspace_recurrence_restore(wn_workspace *ws, int64_t set, int64_t seen
 
 struct wn_step {
   void *grads;           /* [table.total] added to; NULL: forward only */
-  const size_t *grad_at; /* [table.count] where in grads each row's gradient is, WN_NO_GRADIENT: it is not computed;
-                            NULL: at the rows' own offsets */
-  uint8_t *begun;        /* [table.count] 0: the row's gradient holds nothing yet, no zeros either, which only those may
-                            that wn_model_begins names; the step overwrites it, and says so here. NULL: all are begun */
-  void (*whole)(void *user, int64_t layer); /* told in backward that a layer's gradients have been added, the last layer
-                                               first; before them of layer [layers], which is the output and the last
-                                               norm (wn_model_whole_after). NULL: nobody is */
+  const size_t *grad_at; /* [table.count] the offset in grads of each tensor's gradient; WN_NO_GRADIENT: it is not
+                            computed. NULL: the tensors' own offsets */
+  uint8_t *begun; /* [table.count] 0: the tensor's gradient is uninitialised; the step overwrites it instead of adding,
+                     and sets 1. Only for tensors of wn_model_begins. NULL: all gradients are initialised */
+  void (*whole)(void *user,
+                int64_t layer); /* called in backward when all gradients of a layer have been added: first with layer =
+                                   number of layers, for the output and the last norm (wn_model_whole_after), then for
+                                   the layers from the last to the first. NULL: not wanted */
   void *whole_user;
-  double loss_scale; /* gradient of the loss sum over counted positions: 1 / counted positions of the whole step */
-  double mem_scale;  /* weight of this batch's L_mem in the step: its wn_batch_documents / those of the step. 0 with
-                        grads: the step is that of a model without the term, to the bit; mem_loss is 0 */
-  double span_scale; /* of its span and balance losses: its wn_batch_all_tokens / those of the step */
-  bool training;     /* dropout on */
-  uint64_t seed;     /* dropout */
-  uint64_t step;     /* dropout: unique per micro-step */
-  int64_t recurrence_set;                   /* with recurrence: the one that this batch continues, row by row */
+  double loss_scale; /* factor of the loss summed over counted positions: 1 / counted positions of the whole step */
+  double mem_scale; /* factor of this batch's L_mem: its wn_batch_documents / those of the whole step. 0 with grads: the
+                       step has the same bits as for a model without L_mem, and mem_loss is 0 */
+  double span_scale;      /* factor of its span and balance losses: its wn_batch_all_tokens / those of the whole step */
+  bool training;          /* dropout on */
+  uint64_t seed;          /* dropout */
+  uint64_t step;          /* dropout: unique per micro-step */
+  int64_t recurrence_set; /* with recurrence: the set that this batch continues, row by row */
   const struct wn_layer_observer *observer; /* or NULL */
-  const wn_budgets *budgets; /* in force in every layer, for each document separately; NULL: none. What is evicted is a
-                                choice without a gradient. Not with recurrence */
+  const wn_budgets *budgets; /* in force for each document by itself; NULL: none. Evictions are constants for gradients.
+                                Not with recurrence */
 };
-/* Whether a row's gradient need not be zeros at first: it is that of a projection, whose product overwrites it. */
+/* May a tensor's gradient be uninitialised at first? True for a projection, whose product can overwrite it. */
 bool wn_model_begins(const struct wn_model *model, int row);
-/* The layer after which the row's gradient is whole in backward, as wn_step's `whole` counts; -1: at the very end. */
+/* The layer after whose backward the tensor's gradient is complete, counted as by `whole` of wn_step; -1: at the very
+ * end. */
 int64_t wn_model_whole_after(const struct wn_model *model, int row);
 struct wn_step_result {
   double loss_sum; /* over counted positions, nats */
@@ -182,22 +188,22 @@ struct wn_step_result {
   double balance_loss; /* experts.balance * mean over layers of their load; 0 when off */
   double span;         /* mean over layers and heads (and tokens, where spans are theirs) of limit * z; 0 when off */
 };
-/* Forward, loss and (with grads) backward of one micro-batch. With recurrence the batch's rows continue those of the
- * last step of the same set, and are kept for the next one afterwards. No allocation. B, T at most the workspace's. */
+/* Forward, loss and (with grads) backward of one micro-batch, B and T at most the workspace's. With recurrence the
+ * batch's rows continue those of the last step of the same set, and are kept for the next one. No allocation. */
 wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct wn_batch *batch,
                         const struct wn_step *step, struct wn_step_result *result);
-/* Logits of a batch whose targets are not looked at, for who cannot hold all of them: a forward pass, then the logits
- * of some rows at a time. The batch's arrays are read until the end; *out NULL after a failure. */
+/* Logits of a batch for callers that cannot hold all of them: a forward pass, then the logits of some rows at a time.
+ * Targets are not read. The batch's arrays must stay valid until the end. *out is NULL after a failure. */
 struct wn_logits_pass;
 wn_status wn_logits_pass_begin(wn_context *ctx, struct wn_model *model, const struct wn_batch *batch,
                                struct wn_logits_pass **out);
-/* Rows that one call may ask for. */
+/* The most rows that one call may ask for. */
 int64_t wn_logits_pass_most(const struct wn_logits_pass *pass);
-/* Of tokens [first, first+rows) of the batch: logits [rows,V]. */
+/* Writes logits [rows,V] of tokens [first, first+rows) of the batch. */
 wn_status wn_logits_pass_rows(struct wn_logits_pass *pass, int64_t first, int64_t rows, float *logits);
 void wn_logits_pass_end(struct wn_logits_pass *pass); /* NULL is allowed */
-/* Forward of an encoder by itself, `encoder` of a model that has one, with a look at its layers: the rows are
- * batch->tokens, of which count [B] are no padding (NULL: all). ws is the encoder's own. */
+/* Runs only the forward of an encoder (model->encoder), with an observer on its layers. Its rows are batch->tokens;
+ * count [B] of each sequence are no padding (NULL: all). ws is the encoder's own. */
 wn_status wn_encoder_look(const struct wn_model *encoder, wn_workspace *ws, const struct wn_batch *batch,
                           const int32_t *count, const struct wn_layer_observer *observer);
 

@@ -1,5 +1,5 @@
-/* A loaded model with another attention: terms that need no parameters, or the same, can be switched on, off and
- * changed without touching its files. */
+/* Changes the attention of a loaded model without touching its files: terms that need no parameters, or the same
+ * parameters, can be switched on, switched off and changed. */
 #include "attention/registry.h"
 #include "base/alloc.h"
 #include "base/error.h"
@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* The tables of two configurations name the same tensors of the same shapes. */
+/* Checks that the tables of two configurations have the same tensors with the same shapes. */
 static wn_status override_same_tables(wn_context *ctx, const struct wn_param_table *a, const struct wn_param_table *b,
                                       const char *what) {
   const int count = a->count > b->count ? a->count : b->count;
@@ -38,7 +38,8 @@ wn_status wn_model_set_attention_config(wn_context *ctx, wn_model *model, const 
   wn_param_table_clear(&table);
   if (status != WN_OK) return status;
   model->config = config;
-  if (model->encoder) wn_encoder_config(&config, &model->encoder->config); /* which has some of it */
+  if (model->encoder)
+    wn_encoder_config(&config, &model->encoder->config); /* the encoder shares some of the attention's settings */
   return WN_OK;
 }
 

@@ -1,5 +1,5 @@
-/* Packed weights where operations read them. On the host that is where the file is mapped. Elsewhere the parts are
- * copied into one array of the backend's as the model is made, and nothing points into the file any more. */
+/* Where operations read packed matrices: on the host in the mapped file; on another backend in one array of its memory,
+ * into which they are copied when the model is made. Nothing points into the file then. */
 #include "base/file.h"
 #include "model/model.h"
 

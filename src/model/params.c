@@ -1,10 +1,10 @@
 /* The named table of parameters: which tensors a configuration has, their shapes, their order in the flat array and in
- * the checkpoint, how they start, whether a file's packed blocks may serve for them, and where the layer finds them. A
- * tensor is one row here and one field in struct wn_layer_params or struct wn_outer_params (params.h).
+ * the checkpoint, their initialisation, whether they may be packed, and where a layer finds them. A tensor is one row
+ * here and one field in struct wn_layer_params or struct wn_outer_params (params.h).
  *
- * Projections are [out, in]. Starts: normal with init_std; those into the residual stream are scaled by 1/sqrt(2L), so
- * that the stream's variance does not grow with depth (Radford et al. 2019); gains 1; biases 0; or as "model.init" says
- * (init.h). What has two dimensions decays. */
+ * Projections are [out, in]. Initialisation, unless "model.init" says otherwise (init.h): normal with init_std;
+ * projections into the residual stream are scaled by 1/sqrt(2L), so that the stream's variance does not grow with depth
+ * (Radford et al. 2019); norms' weights are 1, biases 0. Weight decay applies to tensors of two dimensions or more. */
 #include "model/params.h"
 
 #include <math.h>
@@ -23,11 +23,11 @@ enum { PARAM_ALIGN = 16 };
 /* ---- the table ---- */
 
 enum param_size {
-  ONE_DIMENSION, /* in the second place: a vector */
+  ONE_DIMENSION, /* as the second dimension: the tensor is a vector */
   VOCABULARY,
   CONTEXT,
   WIDTH,
-  Q_NORM,  /* D, or H D where the norm is over all heads */
+  Q_NORM,  /* D, or H D if the norm is over all heads */
   K_NORM,  /* D, or Hkv D */
   QUERIES, /* H D */
   KEYS,    /* 2 Hkv D: keys and values */
@@ -41,7 +41,7 @@ enum param_size {
   PARAM_SIZES
 };
 
-/* What a configuration has: a row exists when all of its facts hold. */
+/* Facts about a configuration. A row exists if all of its facts hold. */
 enum param_fact {
   BIAS = 1 << 0,
   QKV_BIAS = 1 << 1,
@@ -55,7 +55,7 @@ enum param_fact {
   FINAL_NORM = 1 << 8,
   UNTIED = 1 << 9,
   BRANCH_NORM = 1 << 10,
-  BASE_NORM = 1 << 11, /* before the branches, or after the additions */
+  BASE_NORM = 1 << 11, /* norms before the branches, or after the additions */
   ONE_FFN = 1 << 12,   /* no experts */
   MIXTURE = 1 << 13,
   SHARED_EXPERT = 1 << 14,
@@ -65,79 +65,158 @@ enum param_fact {
 enum param_start { ZERO, GAIN /* 1 */, NORMAL, RESIDUAL };
 
 struct param_row {
-  const char *name; /* the checkpoint's name, after "layers.N." in a row of a layer */
+  const char *name; /* the name in a checkpoint; for a layer's tensor without "layers.N." */
   enum param_size size[2];
   unsigned when; /* of enum param_fact */
   enum param_start start;
-  enum wn_init_class of; /* the rule of "model.init" for it, Q standing for what its modules are */
-  bool packs;            /* reaches its operations as a matrix alone: a file's packed blocks may serve */
-  size_t index;          /* of its row's number, in struct wn_layer_params or struct wn_outer_params */
+  enum wn_init_class of; /* the class of "model.init"; Q stands for the classes of the tensor's modules */
+  bool packs;            /* only matrix products and token lookups read it, so it may be packed */
+  size_t index;          /* offset of its field in struct wn_layer_params or struct wn_outer_params */
 };
 #define LAYER(field) offsetof(struct wn_layer_params, field)
 #define OUTER(field) offsetof(struct wn_outer_params, field)
 
 static const struct param_row outer_rows[] = {
-    {"embed.weight", {VOCABULARY, WIDTH}, 0, NORMAL, WN_INIT_EMBEDDINGS, true, OUTER(embed)},
-    {"pos.weight", {CONTEXT, WIDTH}, LEARNED_POSITIONS, NORMAL, WN_INIT_POSITIONS, false, OUTER(pos)},
-    {"embed_norm.gain", {WIDTH}, EMBED_NORM, GAIN, WN_INIT_NONE, false, OUTER(embed_gain)},
-    {"embed_norm.shift", {WIDTH}, EMBED_NORM | NORM_BIAS, ZERO, WN_INIT_NONE, false, OUTER(embed_shift)},
-    /* constants: no gradient ever reaches them */
-    {"rope.factors", {ANGLES}, ROPE_FACTORS, GAIN, WN_INIT_NONE, false, OUTER(rope_factors)},
-    {"rope.short_factors", {ANGLES}, ROPE_LONG, GAIN, WN_INIT_NONE, false, OUTER(rope_short)},
-    {"rope.long_factors", {ANGLES}, ROPE_LONG, GAIN, WN_INIT_NONE, false, OUTER(rope_long)},
+    {.name = "embed.weight",
+     .size = {VOCABULARY, WIDTH},
+     .start = NORMAL,
+     .of = WN_INIT_EMBEDDINGS,
+     .packs = true,
+     .index = OUTER(embed)},
+    {.name = "pos.weight",
+     .size = {CONTEXT, WIDTH},
+     .when = LEARNED_POSITIONS,
+     .start = NORMAL,
+     .of = WN_INIT_POSITIONS,
+     .index = OUTER(pos)},
+    {.name = "embed_norm.gain", .size = {WIDTH}, .when = EMBED_NORM, .start = GAIN, .index = OUTER(embed_gain)},
+    {.name = "embed_norm.shift", .size = {WIDTH}, .when = EMBED_NORM | NORM_BIAS, .index = OUTER(embed_shift)},
+    /* constants: they never get a gradient */
+    {.name = "rope.factors", .size = {ANGLES}, .when = ROPE_FACTORS, .start = GAIN, .index = OUTER(rope_factors)},
+    {.name = "rope.short_factors", .size = {ANGLES}, .when = ROPE_LONG, .start = GAIN, .index = OUTER(rope_short)},
+    {.name = "rope.long_factors", .size = {ANGLES}, .when = ROPE_LONG, .start = GAIN, .index = OUTER(rope_long)},
 };
 
-/* Names of rows that stand for the mechanisms' inputs with this place in files, a weight and a bias each. */
+/* Names of rows that stand for all mechanisms' inputs at this place in files; each input has a weight and a bias. */
 static const char inputs_before_out[] = "inputs before attn.out", inputs_of_layer[] = "inputs";
 
 static const struct param_row layer_rows[] = {
-    {"norm1.gain", {WIDTH}, BASE_NORM, GAIN, WN_INIT_NONE, false, LAYER(norm1_gain)},
-    {"norm1.shift", {WIDTH}, BASE_NORM | NORM_BIAS, ZERO, WN_INIT_NONE, false, LAYER(norm1_shift)},
-    {"attn.qkv.weight", {QKV, WIDTH}, 0, NORMAL, WN_INIT_Q, true, LAYER(qkv_weight)},
-    {"attn.qkv.bias", {QKV}, QKV_BIAS, ZERO, WN_INIT_NONE, false, LAYER(qkv_bias)},
-    {"attn.q_norm.gain", {Q_NORM}, QK_NORM, GAIN, WN_INIT_NONE, false, LAYER(q_gain)},
-    {"attn.k_norm.gain", {K_NORM}, QK_NORM, GAIN, WN_INIT_NONE, false, LAYER(k_gain)},
-    {inputs_before_out, {0}, 0, ZERO, WN_INIT_NONE, false, 0},
-    {"attn.out.weight", {WIDTH, QUERIES}, 0, RESIDUAL, WN_INIT_OUTPUT, true, LAYER(out_weight)},
-    {"attn.out.bias", {WIDTH}, BIAS, ZERO, WN_INIT_NONE, false, LAYER(out_bias)},
-    {"norm2.gain", {WIDTH}, BASE_NORM, GAIN, WN_INIT_NONE, false, LAYER(norm2_gain)},
-    {"norm2.shift", {WIDTH}, BASE_NORM | NORM_BIAS, ZERO, WN_INIT_NONE, false, LAYER(norm2_shift)},
-    {"ffn.in.weight", {IN, WIDTH}, ONE_FFN, NORMAL, WN_INIT_FFN_IN, true, LAYER(in_weight)},
-    {"ffn.in.bias", {IN}, BIAS, ZERO, WN_INIT_NONE, false, LAYER(in_bias)},
-    {"ffn.out.weight", {WIDTH, INNER}, ONE_FFN, RESIDUAL, WN_INIT_FFN_OUT, true, LAYER(ffn_out_weight)},
-    {"ffn.out.bias", {WIDTH}, BIAS, ZERO, WN_INIT_NONE, false, LAYER(ffn_out_bias)},
-    {"router.weight", {EXPERTS, WIDTH}, MIXTURE, NORMAL, WN_INIT_NONE, false, LAYER(router)},
-    {"shared.in.weight", {SHARED_IN, WIDTH}, SHARED_EXPERT, NORMAL, WN_INIT_FFN_IN, true, LAYER(shared_in)},
-    {"shared.out.weight", {WIDTH, SHARED}, SHARED_EXPERT, RESIDUAL, WN_INIT_FFN_OUT, true, LAYER(shared_out)},
-    {"shared.gate.weight", {WIDTH}, SHARED_GATE, ZERO, WN_INIT_NONE, false, LAYER(shared_gate)},
-    {inputs_of_layer, {0}, 0, ZERO, WN_INIT_NONE, false, 0},
-    {"post_norm1.gain", {WIDTH}, BRANCH_NORM, GAIN, WN_INIT_NONE, false, LAYER(post_norm1_gain)},
-    {"post_norm1.shift", {WIDTH}, BRANCH_NORM | NORM_BIAS, ZERO, WN_INIT_NONE, false, LAYER(post_norm1_shift)},
-    {"post_norm2.gain", {WIDTH}, BRANCH_NORM, GAIN, WN_INIT_NONE, false, LAYER(post_norm2_gain)},
-    {"post_norm2.shift", {WIDTH}, BRANCH_NORM | NORM_BIAS, ZERO, WN_INIT_NONE, false, LAYER(post_norm2_shift)},
-    {"cross.norm.gain", {WIDTH}, CROSS, GAIN, WN_INIT_NONE, false, LAYER(cross_gain)},
-    {"cross.norm.shift", {WIDTH}, CROSS | NORM_BIAS, ZERO, WN_INIT_NONE, false, LAYER(cross_shift)},
-    {"cross.q.weight", {QUERIES, WIDTH}, CROSS, NORMAL, WN_INIT_Q, true, LAYER(cross_q_weight)},
-    {"cross.q.bias", {QUERIES}, CROSS | BIAS, ZERO, WN_INIT_NONE, false, LAYER(cross_q_bias)},
-    {"cross.kv.weight", {KEYS, WIDTH}, CROSS, NORMAL, WN_INIT_K, true, LAYER(cross_kv_weight)},
-    {"cross.kv.bias", {KEYS}, CROSS | BIAS, ZERO, WN_INIT_NONE, false, LAYER(cross_kv_bias)},
-    {"cross.out.weight", {WIDTH, QUERIES}, CROSS, RESIDUAL, WN_INIT_OUTPUT, true, LAYER(cross_out_weight)},
-    {"cross.out.bias", {WIDTH}, CROSS | BIAS, ZERO, WN_INIT_NONE, false, LAYER(cross_out_bias)},
+    {.name = "norm1.gain", .size = {WIDTH}, .when = BASE_NORM, .start = GAIN, .index = LAYER(norm1_gain)},
+    {.name = "norm1.shift", .size = {WIDTH}, .when = BASE_NORM | NORM_BIAS, .index = LAYER(norm1_shift)},
+    {.name = "attn.qkv.weight",
+     .size = {QKV, WIDTH},
+     .start = NORMAL,
+     .of = WN_INIT_Q,
+     .packs = true,
+     .index = LAYER(qkv_weight)},
+    {.name = "attn.qkv.bias", .size = {QKV}, .when = QKV_BIAS, .index = LAYER(qkv_bias)},
+    {.name = "attn.q_norm.gain", .size = {Q_NORM}, .when = QK_NORM, .start = GAIN, .index = LAYER(q_gain)},
+    {.name = "attn.k_norm.gain", .size = {K_NORM}, .when = QK_NORM, .start = GAIN, .index = LAYER(k_gain)},
+    {.name = inputs_before_out, .size = {0}},
+    {.name = "attn.out.weight",
+     .size = {WIDTH, QUERIES},
+     .start = RESIDUAL,
+     .of = WN_INIT_OUTPUT,
+     .packs = true,
+     .index = LAYER(out_weight)},
+    {.name = "attn.out.bias", .size = {WIDTH}, .when = BIAS, .index = LAYER(out_bias)},
+    {.name = "norm2.gain", .size = {WIDTH}, .when = BASE_NORM, .start = GAIN, .index = LAYER(norm2_gain)},
+    {.name = "norm2.shift", .size = {WIDTH}, .when = BASE_NORM | NORM_BIAS, .index = LAYER(norm2_shift)},
+    {.name = "ffn.in.weight",
+     .size = {IN, WIDTH},
+     .when = ONE_FFN,
+     .start = NORMAL,
+     .of = WN_INIT_FFN_IN,
+     .packs = true,
+     .index = LAYER(in_weight)},
+    {.name = "ffn.in.bias", .size = {IN}, .when = BIAS, .index = LAYER(in_bias)},
+    {.name = "ffn.out.weight",
+     .size = {WIDTH, INNER},
+     .when = ONE_FFN,
+     .start = RESIDUAL,
+     .of = WN_INIT_FFN_OUT,
+     .packs = true,
+     .index = LAYER(ffn_out_weight)},
+    {.name = "ffn.out.bias", .size = {WIDTH}, .when = BIAS, .index = LAYER(ffn_out_bias)},
+    {.name = "router.weight", .size = {EXPERTS, WIDTH}, .when = MIXTURE, .start = NORMAL, .index = LAYER(router)},
+    {.name = "shared.in.weight",
+     .size = {SHARED_IN, WIDTH},
+     .when = SHARED_EXPERT,
+     .start = NORMAL,
+     .of = WN_INIT_FFN_IN,
+     .packs = true,
+     .index = LAYER(shared_in)},
+    {.name = "shared.out.weight",
+     .size = {WIDTH, SHARED},
+     .when = SHARED_EXPERT,
+     .start = RESIDUAL,
+     .of = WN_INIT_FFN_OUT,
+     .packs = true,
+     .index = LAYER(shared_out)},
+    {.name = "shared.gate.weight", .size = {WIDTH}, .when = SHARED_GATE, .index = LAYER(shared_gate)},
+    {.name = inputs_of_layer, .size = {0}},
+    {.name = "post_norm1.gain", .size = {WIDTH}, .when = BRANCH_NORM, .start = GAIN, .index = LAYER(post_norm1_gain)},
+    {.name = "post_norm1.shift", .size = {WIDTH}, .when = BRANCH_NORM | NORM_BIAS, .index = LAYER(post_norm1_shift)},
+    {.name = "post_norm2.gain", .size = {WIDTH}, .when = BRANCH_NORM, .start = GAIN, .index = LAYER(post_norm2_gain)},
+    {.name = "post_norm2.shift", .size = {WIDTH}, .when = BRANCH_NORM | NORM_BIAS, .index = LAYER(post_norm2_shift)},
+    {.name = "cross.norm.gain", .size = {WIDTH}, .when = CROSS, .start = GAIN, .index = LAYER(cross_gain)},
+    {.name = "cross.norm.shift", .size = {WIDTH}, .when = CROSS | NORM_BIAS, .index = LAYER(cross_shift)},
+    {.name = "cross.q.weight",
+     .size = {QUERIES, WIDTH},
+     .when = CROSS,
+     .start = NORMAL,
+     .of = WN_INIT_Q,
+     .packs = true,
+     .index = LAYER(cross_q_weight)},
+    {.name = "cross.q.bias", .size = {QUERIES}, .when = CROSS | BIAS, .index = LAYER(cross_q_bias)},
+    {.name = "cross.kv.weight",
+     .size = {KEYS, WIDTH},
+     .when = CROSS,
+     .start = NORMAL,
+     .of = WN_INIT_K,
+     .packs = true,
+     .index = LAYER(cross_kv_weight)},
+    {.name = "cross.kv.bias", .size = {KEYS}, .when = CROSS | BIAS, .index = LAYER(cross_kv_bias)},
+    {.name = "cross.out.weight",
+     .size = {WIDTH, QUERIES},
+     .when = CROSS,
+     .start = RESIDUAL,
+     .of = WN_INIT_OUTPUT,
+     .packs = true,
+     .index = LAYER(cross_out_weight)},
+    {.name = "cross.out.bias", .size = {WIDTH}, .when = CROSS | BIAS, .index = LAYER(cross_out_bias)},
 };
 
-/* After the layers; an encoder has it too, but no output (its configuration is tied). */
+/* Tensors after the layers. An encoder has them too, except the output (its configuration is tied). */
 static const struct param_row tail_rows[] = {
-    {"final_norm.gain", {WIDTH}, FINAL_NORM, GAIN, WN_INIT_NONE, false, OUTER(norm_gain)},
-    {"final_norm.shift", {WIDTH}, FINAL_NORM | NORM_BIAS, ZERO, WN_INIT_NONE, false, OUTER(norm_shift)},
-    /* no bias here: as GPT-2 and Llama have it */
-    {"output.weight", {VOCABULARY, WIDTH}, UNTIED, NORMAL, WN_INIT_LOGITS, true, OUTER(output)},
+    {.name = "final_norm.gain", .size = {WIDTH}, .when = FINAL_NORM, .start = GAIN, .index = OUTER(norm_gain)},
+    {.name = "final_norm.shift", .size = {WIDTH}, .when = FINAL_NORM | NORM_BIAS, .index = OUTER(norm_shift)},
+    /* no bias, as in GPT-2 and Llama */
+    {.name = "output.weight",
+     .size = {VOCABULARY, WIDTH},
+     .when = UNTIED,
+     .start = NORMAL,
+     .of = WN_INIT_LOGITS,
+     .packs = true,
+     .index = OUTER(output)},
 };
 #define ROWS(table) ((int64_t)(sizeof(table) / sizeof *(table)))
 
-/* Of each expert, after the layer's other rows. */
+/* The tensors of each expert, after the layer's other rows. */
 static const struct param_row expert_rows[2] = {
-    {"experts.%lld.in.weight", {IN, WIDTH}, MIXTURE, NORMAL, WN_INIT_FFN_IN, true, LAYER(experts)},
-    {"experts.%lld.out.weight", {WIDTH, INNER}, MIXTURE, RESIDUAL, WN_INIT_FFN_OUT, true, 0},
+    {.name = "experts.%lld.in.weight",
+     .size = {IN, WIDTH},
+     .when = MIXTURE,
+     .start = NORMAL,
+     .of = WN_INIT_FFN_IN,
+     .packs = true,
+     .index = LAYER(experts)},
+    {.name = "experts.%lld.out.weight",
+     .size = {WIDTH, INNER},
+     .when = MIXTURE,
+     .start = RESIDUAL,
+     .of = WN_INIT_FFN_OUT,
+     .packs = true},
 };
 
 static unsigned param_facts(const wn_model_config *c) {
@@ -172,7 +251,7 @@ static int64_t param_size(const wn_model_config *c, enum param_size size) {
   return sizes[size];
 }
 
-/* Rows of the modules that share a tensor whose first dimension is this one. */
+/* How many rows each module has in a tensor with this first dimension that several modules share. */
 static void param_modules(const wn_model_config *c, enum param_size size, int64_t rows, int64_t module[3]) {
   const int64_t kv = c->kv_heads * c->head_size;
   const bool qkv = size == QKV, keys = size == KEYS, gated = (size == IN && wn_ffn_has_gate(c)) || size == SHARED_IN;
@@ -181,13 +260,13 @@ static void param_modules(const wn_model_config *c, enum param_size size, int64_
   module[2] = rows - module[0] - module[1];
 }
 
-/* The class of a tensor's module k: q, k and v share one, or k and v. */
+/* The class of module k of a tensor: q, k and v share a tensor, or k and v. */
 static enum wn_init_class param_class(const struct param_row *of, int k) {
   const bool shared = of->size[0] == QKV || of->size[0] == KEYS;
   return shared && of->of != WN_INIT_NONE ? (enum wn_init_class)((int)of->of + k) : of->of;
 }
 
-/* A tensor of the table; row->ndim stays 0 where the configuration leaves it out. */
+/* Fills in a tensor of the table; row->ndim stays 0 if the configuration does not have it. */
 static void param_own(const wn_model_config *c, const struct param_row *of, struct wn_param *row) {
   const bool there = (of->when & ~param_facts(c)) == 0;
   row->packs = of->packs;
@@ -208,7 +287,7 @@ static struct wn_attention_dims param_dims(const wn_model_config *c) {
       .B = 1, .T = c->context + c->recurrence, .H = c->heads, .Hkv = c->kv_heads, .D = c->head_size};
 }
 
-/* Parameter i of the attention mechanisms, of each layer or shared by all. Returns its name. */
+/* Fills in parameter i of the attention mechanisms, one of each layer or one shared by all layers. Returns its name. */
 static const char *param_of_mechanism(const wn_model_config *c, enum wn_array_role role, int i, struct wn_param *row) {
   const struct wn_attention_dims dims = param_dims(c);
   bool present = false;
@@ -229,8 +308,8 @@ static const char *param_of_mechanism(const wn_model_config *c, enum wn_array_ro
   return array->param;
 }
 
-/* The weight or the bias of the mechanisms' input number `slot`, where its place is before attn.out or not. Returns its
- * name. */
+/* Fills in the weight or bias of the mechanisms' input number `slot`, if its place in files is `before_out`. Returns
+ * its name. */
 static const char *param_of_input(const wn_model_config *c, int slot, bool bias, bool before_out,
                                   struct wn_param *row) {
   const struct wn_attention_dims dims = param_dims(c);
@@ -263,7 +342,7 @@ enum {
   TAIL_SLOTS = ROWS(tail_rows),
 };
 
-/* Of a layer, experts included. */
+/* The number of slots of a layer, experts included. */
 static int64_t layer_slots(const wn_model_config *c) {
   return LAYER_SLOTS + 2 * c->experts.count;
 }
@@ -277,8 +356,8 @@ int64_t wn_param_slot_count(const wn_model_config *c) {
 }
 
 enum { NOWHERE = -1 };
-/* Slot s of a layer: its name, and where struct wn_layer_params has the index of its row (NOWHERE: it does not, since
- * it follows another). A "%lld" in the name is the expert's number. */
+/* Fills in slot s of a layer. Returns its name; *index is the offset of its field in struct wn_layer_params (NOWHERE:
+ * it has none, since it follows another row). A "%lld" in the name stands for the expert's number. */
 static const char *layer_slot(const wn_model_config *c, int64_t s, struct wn_param *row, size_t *index) {
   if (s >= LAYER_SLOTS) {
     const struct param_row *of = &expert_rows[s % 2 == LAYER_SLOTS % 2 ? 0 : 1];
@@ -307,12 +386,12 @@ static const char *layer_slot(const wn_model_config *c, int64_t s, struct wn_par
   return param_of_mechanism(c, WN_ARRAY_PARAMETER, (int)s, row);
 }
 
-/* "encoder." before the names of an encoder's tensors. */
+/* The prefix of names: "encoder." for an encoder's tensors. */
 static const char *stack_name(const wn_model_config *c) {
   return wn_is_encoder(c) ? "encoder." : "";
 }
 
-/* expert: what stands for a "%lld" in the name. */
+/* Writes a tensor's full name. expert: the number for a "%lld" in the name. */
 static void layer_name(char *out, size_t bytes, const wn_model_config *c, int64_t l, const char *name, int64_t expert) {
   const char *mark = strstr(name, "%lld");
   if (!mark)
@@ -322,7 +401,7 @@ static void layer_name(char *out, size_t bytes, const wn_model_config *c, int64_
              (long long)expert, mark + 4);
 }
 
-/* Slot s of the layers and of what comes after them. */
+/* Fills in slot s of the layers and the tensors after them. */
 static void stack_slot(const wn_model_config *c, int64_t s, struct wn_param *row) {
   const int64_t each = layer_slots(c), tail = s - each * c->layers;
   if (tail < 0) {
@@ -340,7 +419,7 @@ static void shared_slot(const wn_model_config *c, int64_t s, struct wn_param *ro
   snprintf(row->name, sizeof row->name, "%s%s", stack_name(c), name);
 }
 
-/* Slot s of the encoder's: what its layers share, its layers, its final norm. */
+/* Fills in slot s of the encoder: what its layers share, its layers, its final norm. */
 static void encoder_slot(const wn_model_config *model, int64_t s, struct wn_param *row) {
   wn_model_config c;
   wn_encoder_config(model, &c);
@@ -378,7 +457,8 @@ static int param_by_name(const void *a, const void *b) {
   return strcmp((*x)->name, (*y)->name);
 }
 
-/* Experts make tens of thousands of rows, and each is looked for when a model starts from another. */
+/* Sorts the rows by name: with experts there are tens of thousands, and each is looked up when a model starts from
+ * another. */
 static wn_status param_index(wn_context *ctx, struct wn_param_table *table) {
   void *memory;
   WN_TRY(wn_alloc(ctx, "names of parameters", (size_t)table->count * sizeof *table->by_name, &memory));
@@ -486,9 +566,9 @@ int wn_param_find(const struct wn_param_table *table, const char *name) {
   return row ? (int)(*row - table->rows) : -1;
 }
 
-/* ---- where the layers find them ---- */
+/* ---- where layers find their tensors ---- */
 
-/* The rows before the layers' and those of one layer. */
+/* How many rows come before the layers, and how many each layer has. */
 static void layer_extent(const struct wn_param_table *t, const wn_model_config *c, int *head, int *each) {
   int i = 0;
   char first[32];
@@ -525,7 +605,7 @@ void wn_layer_params_find(const struct wn_param_table *t, const wn_model_config 
   struct wn_layer_params before = {.norm2_gain = -1, .norm2_shift = -1};
   layer_find(t, c, l, out);
   if (wn_norm_is_post(c)) {
-    /* The norm that a layer reads at its entry is the last one of the layer before. */
+    /* With norms after the additions the norm at a layer's entry is the last one of the layer before. */
     if (l > 0) layer_find(t, c, l - 1, &before);
     out->norm2_gain = out->norm1_gain, out->norm2_shift = out->norm1_shift;
     out->norm1_gain = before.norm2_gain, out->norm1_shift = before.norm2_shift;

@@ -1,23 +1,24 @@
 /* Segment recurrence: a long text is read in blocks, and every layer keeps the hidden states of the tokens before the
  * block (Dai et al. 2019, section 3.2; Sukhbaatar et al. 2019 train the same way).
  *
- *   q = Wq h,  k = Wk [m; h],  v = Wv [m; h]         h: the block at the attention's entry, m: the last rows of the
- *                                                    same in earlier blocks
+ *   q = Wq h, k = Wk [m; h], v = Wv [m; h] h: hidden states of the block at the attention's entry; m: those of the last
+ *   tokens of earlier blocks
  *
- * m is constant: no gradient reaches earlier blocks. The projections' weights get the gradient of all rows, those of m
- * included, as in both papers' programs. With norms before the attention m is kept after the norm. Positions count
- * from the oldest row of m, so that only relative ones can be used: distances, rotation, spans.
- * (Learned sinks and relative positions' vectors are not rotated: with RoPE their terms depend on the place in [m; h].)
+ * m is constant: no gradient reaches earlier blocks. The projections' weights get gradients from all rows, those of m
+ * included, as in both papers' programs. With norms before the attention m is stored after the norm. Positions count
+ * from the oldest row of m, so only relative ones work: distances, rotation, spans.
+ * (Learned sinks and the vectors of relative positions are not rotated: with RoPE their terms depend on the place in
+ * [m; h].)
  *
- * With selective attention a token keeps what was selected in blocks before, F[j] = sum over all earlier rows of the
- * stream of S[k,j]: it enters the operation as f_in, and leaves it, with the selections of the block's rows added, as
- * f_out. No gradient reaches it. The token that protect_first protects is the stream's first. L_mem's M counts the
- * tokens that are read.
+ * With selective attention a token's F includes the selections of earlier blocks: F[j] = sum over all earlier rows k of
+ * the stream of S[k,j]. F enters the operation as f_in and leaves it as f_out, with the selections of the block's rows
+ * added. It gets no gradient. protect_first protects the first token of the stream. L_mem's M counts the tokens that
+ * are read.
  *
- * One array per layer, [B, room + T, C]: the earlier tokens, right-aligned, then the block's own rows; after the step
- * all move up by a block. A layer reads no more of it than its window and its widest head's span reach, so that tokens
- * out of reach cost nothing: no keys, no values, no attention, and (recurrence_room.c) no memory. Cost: the key and
- * value projections of the tokens read and of the block, 4 (read + T) C Hkv D operations. */
+ * Each layer has one array [B, room + T, C]: the earlier tokens, right-aligned, then the block's rows. After the step
+ * everything moves up by a block. A layer reads only the tokens that its window and its widest head's span reach.
+ * Tokens beyond cost nothing: no keys, no values, no attention, no memory (recurrence_room.c). Cost: the key and value
+ * projections of the tokens read and of the block, 4 (read + T) C Hkv D operations. */
 #include <string.h>
 
 #include "attention/registry.h"
@@ -32,21 +33,22 @@ static const struct wn_recurrence_layer *recurrence_layer_of(const struct wn_run
   return &run->recurrence.layers[l];
 }
 
-/* Rows from one sequence to the next in the arrays of states and keys. */
+/* The distance, in rows, from one sequence to the next in the arrays of states and keys. */
 static int64_t recurrence_stride(const struct wn_run *run, int64_t l) {
   return recurrence_layer_of(run, l)->rows + run->recurrence.block;
 }
 
-/* Row 0 of what sequence b keeps in layer l, empty rows included. */
+/* Row 0 of sequence b's states in layer l, empty rows included. */
 static char *recurrence_sequence(const struct wn_run *run, int64_t l, int64_t b) {
   return recurrence_layer_of(run, l)->states + (size_t)(b * recurrence_stride(run, l)) * recurrence_row_bytes(run);
 }
 
 int64_t wn_recurrence_read(const struct wn_run *run, int64_t l) {
   const struct wn_recurrence_layer *m = recurrence_layer_of(run, l);
-  if (run->measuring) return run->recurrence.full ? m->rows : 0; /* spans change from step to step */
+  if (run->measuring)
+    return run->recurrence.full ? m->rows : 0; /* sizes must hold for any spans, since they change from step to step */
   if (run->recurrence.whole) return m->count;
-  const int64_t reach = wn_layer_reach(run->model, l); /* to the token: whole tiles would only add keys to form */
+  const int64_t reach = wn_layer_reach(run->model, l); /* exact: rounding up would only add keys to compute */
   return reach < m->count ? reach : m->count;
 }
 
@@ -54,7 +56,7 @@ static int64_t recurrence_kv_width(const wn_model_config *c) {
   return 2 * c->kv_heads * c->head_size;
 }
 
-/* Rows [from, from+N) of a map's outputs. */
+/* A projection restricted to its outputs [from, from+N). */
 static struct wn_linear recurrence_part(const struct wn_run *run, int weight, int bias, int64_t from, int64_t N,
                                         int64_t rows) {
   const wn_model_config *c = &run->model->config;
@@ -81,7 +83,7 @@ static struct wn_linear recurrence_keys(const struct wn_run *run, int64_t l, int
   const struct wn_layer_params *p = &run->model->layers[l];
   return recurrence_part(run, p->qkv_weight, p->qkv_bias, c->heads * c->head_size, recurrence_kv_width(c), rows);
 }
-/* The mechanisms' inputs that have a row for each key. */
+/* The mechanisms' inputs that have an entry per key. */
 static int key_inputs(const struct wn_run *run, struct wn_attention_input out[WN_MECHANISM_INPUTS_MAX]) {
   const int n = wn_layer_inputs(&run->model->config, out);
   int kept = 0;
@@ -99,7 +101,7 @@ static struct wn_rope recurrence_rotation(const struct wn_run *run, int64_t l, v
   return a;
 }
 
-/* q and k of all sequences (gradients the other way), turned where they are. */
+/* Rotates q and k of all sequences in place; backward rotates their gradients the other way. */
 static wn_status recurrence_rotate(struct wn_run *run, int64_t l, int64_t count, void *q, void *k, int64_t ldk,
                                    bool backward) {
   const wn_model_config *c = &run->model->config;
@@ -119,21 +121,24 @@ static wn_status recurrence_rotate(struct wn_run *run, int64_t l, int64_t count,
 
 static struct wn_norm recurrence_query_norm(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a) {
   const wn_model_config *c = &run->model->config;
-  const struct wn_norm_site site = {run->model->layers[l].q_gain, -1, a->rstd_q, a->mean_q, 0};
+  const struct wn_norm_site site = {
+      .gain = run->model->layers[l].q_gain, .shift = -1, .rstd = a->rstd_q, .mean = a->mean_q};
   struct wn_norm n = wn_head_norm_args(run, run->B * run->T, c->heads, site);
   n.x = a->qkv, n.ldx = c->heads * c->head_size;
   n.y = a->q, n.ldy = n.ldx;
   return n;
 }
 
-/* The keys' norm of sequence b. */
+/* The norm of sequence b's keys. */
 static struct wn_norm recurrence_key_norm(const struct wn_run *run, int64_t l, int64_t count,
                                           const struct wn_layer_acts *a, int64_t b) {
   const wn_model_config *c = &run->model->config;
   const wn_dtype dtype = run->exec.dtype;
   const int64_t first = b * recurrence_stride(run, l), W = c->kv_heads * c->head_size;
-  const struct wn_norm_site site = {run->model->layers[l].k_gain, -1, wn_element(a->rstd_k, first * c->kv_heads, dtype),
-                                    wn_element(a->mean_k, first * c->kv_heads, dtype), 0};
+  const struct wn_norm_site site = {.gain = run->model->layers[l].k_gain,
+                                    .shift = -1,
+                                    .rstd = wn_element(a->rstd_k, first * c->kv_heads, dtype),
+                                    .mean = wn_element(a->mean_k, first * c->kv_heads, dtype)};
   struct wn_norm n = wn_head_norm_args(run, count + run->T, c->kv_heads, site);
   n.x = wn_element(a->kv, first * recurrence_kv_width(c), dtype), n.ldx = recurrence_kv_width(c);
   n.y = wn_element(a->k, first * W, dtype), n.ldy = W;
@@ -227,7 +232,8 @@ wn_status wn_recurrence_backward(struct wn_run *run, int64_t l, struct wn_layer_
   return WN_OK;
 }
 
-/* Back through a map of [m; h] of sequence b: dy [count+T, N]. m is held constant: the weights' gradient alone. */
+/* Backward through a projection of sequence b's [m; h], from dy [count+T, N]. m is constant: its rows only give the
+ * weights a gradient. */
 static wn_status recurrence_rows_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a, int64_t b,
                                           int64_t count, struct wn_linear map, const void *dy, void *d_in) {
   const wn_model_config *c = &run->model->config;

@@ -1,17 +1,17 @@
-/* The rooms of segment recurrence: how many earlier tokens a layer holds, and the release of those that no head can
- * see.
+/* The memory ("rooms") of segment recurrence: how many earlier tokens a layer holds, and the release of those that no
+ * head can see.
  *
- * A layer needs the last wn_layer_reach tokens, the widest head's span (Sukhbaatar et al. 2019, section 3: what longer
- * spans cost is what a layer holds and computes), in blocks of 64. What it holds follows from the spans alone,
- *   keep = min(recurrence, reach rounded up to 64 + margin),     margin 64 where spans are learned at the time, else 0
- * so that a resumed run holds the same tokens. The room for them is an allocation of its own per layer: it grows at
- * once when `keep` does, and is given back when it is two blocks too large, so that a span at a block's edge does not
- * reallocate it again and again. Tokens that a layer has dropped do not come back: a span that grows by more than the
- * margin within a step sees fewer old tokens, until later blocks have filled the room.
+ * A layer needs the last wn_layer_reach tokens: the span of its widest head (Sukhbaatar et al. 2019, section 3). What
+ * it holds depends only on the spans,
+ *   keep = min(recurrence, reach rounded up to 64 + margin), margin 64 while spans are learned, else 0 so that a
+ *   resumed run holds the same tokens. Each layer has an allocation of its own, its room. It grows as soon as `keep`
+ *   does, and shrinks when it is two blocks of 64 too large, so that a span at a block's edge does not cause an
+ *   allocation in every step. Tokens that a layer has dropped do not come back: a span that grows by more than the
+ *   margin within a step sees fewer old tokens until later blocks have filled the room.
  *
- * Bytes per token of a layer: C of the state and G of F for each set, and the arrays of keys, 2 Hkv D with more under
- * QK-norm and bilinear selection; these once for all layers where activations are not kept (forward only, recompute).
- * Backward adds as much once, for the widest layer. */
+ * Numbers per token of a layer: C of the state and G of F for each set, and 2 Hkv D of keys and values (more with
+ * QK-norm and bilinear selection). Where activations are not kept (forward only, recompute) all layers share the arrays
+ * of keys and values. Backward adds these once more, for the widest layer. */
 #include "attention/registry.h"
 #include "model/workspace.h"
 
@@ -23,16 +23,24 @@ static bool room_own_keys(const struct wn_workspace *ws) {
   return ws->keep == WN_KEEP_ALL || ws->keep == WN_KEEP_REDUCED;
 }
 
-/* States and F of all sets; *out: those of `set`. */
+/* Lays out states and F of all sets; *out receives those of `set`. */
 static void room_lay_states(const struct wn_workspace *ws, int64_t rows, struct wn_arrays *arrays, int64_t set,
                             struct wn_recurrence_layer *out) {
   const int64_t G = room_selections(ws), all = rows + ws->T;
   const size_t e = wn_dtype_size(ws->model->dtype);
   char *f_out, *states, *f;
-  const struct wn_array shared[] = {{"selections of the block", true, WN_DIMS(ws->B, G, all), e, &f_out}};
+  const struct wn_array shared[] = {{.name = "selections of the block",
+                                     .wanted = true,
+                                     .dims = WN_DIMS(ws->B, G, all),
+                                     .element = e,
+                                     .where = &f_out}};
   const struct wn_array of_set[] = {
-      {"states", true, WN_DIMS(ws->B, all, ws->model->config.width), e, &states},
-      {"selections", true, WN_DIMS(ws->B, G, all), e, &f},
+      {.name = "states",
+       .wanted = true,
+       .dims = WN_DIMS(ws->B, all, ws->model->config.width),
+       .element = e,
+       .where = &states},
+      {.name = "selections", .wanted = true, .dims = WN_DIMS(ws->B, G, all), .element = e, .where = &f},
   };
   WN_ARRAYS_LAY(arrays, shared);
   for (int64_t i = 0; i < ws->options.recurrence_sets; i++) {
@@ -41,14 +49,17 @@ static void room_lay_states(const struct wn_workspace *ws, int64_t rows, struct 
   }
 }
 
-/* The mechanisms' inputs of keys, or their gradients. */
+/* Lays out the mechanisms' inputs with an entry per key, or their gradients. */
 static void room_lay_inputs(const struct wn_workspace *ws, int64_t keys, struct wn_arrays *arrays,
                             void *out[WN_MECHANISM_INPUTS_MAX]) {
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int n = wn_layer_inputs(&ws->model->config, in);
   for (int i = 0; i < n; i++) {
-    const struct wn_array table[] = {{in[i].array->name, true, WN_DIMS(ws->B, keys, in[i].width),
-                                      wn_dtype_size(ws->model->dtype), &out[in[i].slot]}};
+    const struct wn_array table[] = {{.name = in[i].array->name,
+                                      .wanted = true,
+                                      .dims = WN_DIMS(ws->B, keys, in[i].width),
+                                      .element = wn_dtype_size(ws->model->dtype),
+                                      .where = &out[in[i].slot]}};
     if (in[i].how->of_keys) WN_ARRAYS_LAY(arrays, table);
   }
 }
@@ -59,10 +70,18 @@ static void room_lay_keys(const struct wn_workspace *ws, int64_t rows, struct wn
   const int64_t keys = rows + ws->T, D = c->head_size, Hkv = c->kv_heads;
   const size_t e = wn_dtype_size(ws->model->dtype);
   const struct wn_array table[] = {
-      {"keys and values", true, WN_DIMS(ws->B, keys, 2 * Hkv * D), e, &out->kv},
-      {"keys", c->qk_norm, WN_DIMS(ws->B, keys, Hkv, D), e, &out->k},
-      {"rstd_k", c->qk_norm, WN_DIMS(ws->B, keys, Hkv), e, &out->rstd_k},
-      {"mean_k", c->qk_norm && c->norm == WN_NORM_LAYER, WN_DIMS(ws->B, keys, Hkv), e, &out->mean_k},
+      {.name = "keys and values",
+       .wanted = true,
+       .dims = WN_DIMS(ws->B, keys, 2 * Hkv * D),
+       .element = e,
+       .where = &out->kv},
+      {.name = "keys", .wanted = c->qk_norm, .dims = WN_DIMS(ws->B, keys, Hkv, D), .element = e, .where = &out->k},
+      {.name = "rstd_k", .wanted = c->qk_norm, .dims = WN_DIMS(ws->B, keys, Hkv), .element = e, .where = &out->rstd_k},
+      {.name = "mean_k",
+       .wanted = c->qk_norm && c->norm == WN_NORM_LAYER,
+       .dims = WN_DIMS(ws->B, keys, Hkv),
+       .element = e,
+       .where = &out->mean_k},
   };
   WN_ARRAYS_LAY(arrays, table);
   room_lay_inputs(ws, keys, arrays, out->input);
@@ -74,20 +93,28 @@ static void room_lay_gradients(const struct wn_workspace *ws, int64_t rows, stru
   const int64_t keys = rows + ws->T, D = c->head_size, Hkv = c->kv_heads;
   const size_t e = wn_dtype_size(ws->model->dtype);
   const struct wn_array table[] = {
-      {"gradients of keys and values", true, WN_DIMS(ws->B, keys, 2 * Hkv * D), e, &out->d_kv},
-      {"gradients of keys", c->qk_norm, WN_DIMS(ws->B, keys, Hkv, D), e, &out->d_k},
+      {.name = "gradients of keys and values",
+       .wanted = true,
+       .dims = WN_DIMS(ws->B, keys, 2 * Hkv * D),
+       .element = e,
+       .where = &out->d_kv},
+      {.name = "gradients of keys",
+       .wanted = c->qk_norm,
+       .dims = WN_DIMS(ws->B, keys, Hkv, D),
+       .element = e,
+       .where = &out->d_k},
   };
   WN_ARRAYS_LAY(arrays, table);
   room_lay_inputs(ws, keys, arrays, out->d_input);
 }
 
-/* Tokens that layer l is to hold. */
+/* How many tokens layer l should hold. */
 static int64_t room_wanted(const struct wn_workspace *ws, int64_t l) {
   if (ws->options.recurrence_whole) return ws->options.recurrence;
   return wn_layer_recurrence(ws->model, l, ws->options.recurrence, ws->options.backward);
 }
 
-/* n rows of `bytes` that end at row `from_end` go to those that end at `to_end`. */
+/* Copies the n rows of `bytes` bytes that end at row `from_end` to those that end at row `to_end`. */
 static wn_status room_move_rows(const struct wn_workspace *ws, char *to, int64_t to_end, const char *from,
                                 int64_t from_end, int64_t n, size_t bytes) {
   return wn_workspace_memory(ws)->copy(ws->ctx, to + (size_t)(to_end - n) * bytes,
@@ -106,7 +133,7 @@ static wn_status room_too_large(const struct wn_workspace *ws, int64_t rows) {
                  (long long)ws->T, (long long)rows);
 }
 
-/* Layer l's room becomes one of `rows` tokens. */
+/* Moves layer l to a new room of `rows` tokens. */
 static wn_status room_move_in(struct wn_workspace *ws, int64_t l, int64_t rows) {
   struct wn_recurrence_room *room = &ws->rooms[l];
   const int64_t L = ws->model->config.layers, G = room_selections(ws), T = ws->T;
@@ -141,11 +168,12 @@ static wn_status room_move_in(struct wn_workspace *ws, int64_t l, int64_t rows) 
   wn_workspace_memory(ws)->release(room->states);
   wn_workspace_memory(ws)->release(room->keys);
   ws->recurrence_bytes += states.bytes + keys.bytes - room->bytes;
-  *room = (struct wn_recurrence_room){rows, new_states, new_keys, states.bytes + keys.bytes};
+  *room = (struct wn_recurrence_room){
+      .rows = rows, .states = new_states, .keys = new_keys, .bytes = states.bytes + keys.bytes};
   return WN_OK;
 }
 
-/* What all layers share is as large as the widest needs it. */
+/* Makes the arrays that all layers share as large as the widest layer needs. */
 static wn_status room_fit_shared(struct wn_workspace *ws) {
   const int64_t L = ws->model->config.layers;
   struct wn_recurrence_room *shared = &ws->rooms[L];
@@ -162,7 +190,7 @@ static wn_status room_fit_shared(struct wn_workspace *ws) {
   WN_TRY(room_replace(ws, "the keys of the widest layer with recurrence", s.bytes, &now));
   wn_workspace_memory(ws)->release(shared->keys);
   ws->recurrence_bytes += s.bytes - shared->bytes;
-  *shared = (struct wn_recurrence_room){widest, NULL, now, s.bytes};
+  *shared = (struct wn_recurrence_room){.rows = widest, .keys = now, .bytes = s.bytes};
   s = (struct wn_arrays){.base = now};
   if (!room_own_keys(ws)) room_lay_keys(ws, widest, &s, &acts);
   if (ws->options.backward) room_lay_gradients(ws, widest, &s, &ws->temp);
@@ -225,7 +253,7 @@ wn_status wn_recurrence_advance(const struct wn_run *run, struct wn_workspace *w
       char *states = m->states + (size_t)(b * all) * row;
       WN_TRY(room_move_rows(ws, states, m->rows, states, m->rows + T, count, row));
     }
-    for (int64_t n = 0; m->f && n < run->B * G; n++) { /* F of tokens out of sight stands still */
+    for (int64_t n = 0; m->f && n < run->B * G; n++) { /* F of tokens that no head sees does not change */
       char *f = m->f + (size_t)(n * all) * element;
       WN_TRY(
           room_move_rows(ws, f, m->rows + T, m->f_out + (size_t)(n * all) * element, m->rows + T, read + T, element));

@@ -1,15 +1,17 @@
-/* The angles of the rotary embedding, with the published ways to stretch them beyond the first training's context N.
+/* The angles of the rotary embedding, with the published ways to extend them beyond N, the context of the original
+ * training.
  *
- * Plain: f[i] = theta^(-2i/R) radians a position (Su et al. 2021), i < R/2; w[i] = 2 pi / f[i] its wavelength.
+ * Plain: f[i] = theta^(-2i/R) radians per position, i < R/2 (Su et al. 2021); w[i] = 2 pi / f[i] is the wavelength.
  *   linear   f / s                                                        (Chen et al. 2023, arXiv 2306.15595)
  *   dynamic  theta grows with the text's length P > N: theta (s P/N - (s-1))^(R/(R-2))       ("NTK-aware", 2023)
  *   llama3   f where w < N/high; f / s where w > N/low; between them (1-t) f/s + t f, t = (N/w - low)/(high - low)
  *   yarn     f/s r + f (1-r), r a ramp over i from the dimension that turns beta_fast times within N to the one that
  *            turns beta_slow times; cos and sin are multiplied by 1 + 0.1 ln s            (Peng et al. 2023, eq. 19-22)
- *   longrope f divided by a number of its own, of one set up to N tokens and of another beyond; cos and sin are
- *            multiplied by sqrt(1 + ln s / ln N)                        (Ding et al. 2024, arXiv 2402.13753; Phi-3)
- * rope.factors divides each f by its own number (how GGUF files carry llama3's). In double; the table is float.
- * Layers with a window may have angles of their own, plain ones of rope_local_theta (Gemma 3, arXiv 2503.19786). */
+ *   longrope f[i] / d[i], with one set of divisors d up to N tokens and another beyond; cos and sin are multiplied
+ *            by sqrt(1 + ln s / ln N) (Ding et al. 2024, arXiv 2402.13753; Phi-3) rope.factors divides each f[i] by a
+ *            number of its own (GGUF files store llama3's scaling so). Angles are computed in double; the table is
+ *            float. Layers with a window may have angles of their own, plain ones of rope_local_theta (Gemma 3, arXiv
+ *            2503.19786). */
 #include <math.h>
 
 #include "attention/registry.h"
@@ -20,7 +22,7 @@ static int64_t rotary_size(const wn_model_config *c) {
   return c->rope_size ? c->rope_size : c->head_size;
 }
 
-/* The dimension that rotates the given number of times within the first context, as a real number. */
+/* The dimension, as a real number, that rotates `turns` times within the original context N. */
 static double rotary_yarn_dimension(const wn_model_config *c, double turns, double N) {
   return (double)rotary_size(c) * log(N / (turns * 2 * M_PI)) / (2 * log(c->rope_theta));
 }
@@ -49,7 +51,7 @@ double wn_rotary_divisor(const wn_model_config *c, int64_t i) {
   return f / rotary_llama3(c, f, N);
 }
 
-/* Frequency i of a text of P tokens. */
+/* Frequency i for a text of P tokens. */
 static double rotary_frequency(const wn_model_config *c, int64_t i, int64_t P) {
   const double R = (double)rotary_size(c), s = c->rope_scaling.factor;
   const double N = (double)(c->rope_scaling.context ? c->rope_scaling.context : c->context);
@@ -83,7 +85,7 @@ static size_t rotary_bytes(const struct wn_model *model) {
   return (size_t)(rotary_size(&model->config) / 2) * sizeof(double);
 }
 
-/* Angles with the frequencies that the caller has filled in. */
+/* Makes angles from the frequencies that the caller has filled in. */
 static wn_status rotary_make(const struct wn_model *model, int64_t rows, size_t bytes, const double *frequencies,
                              double magnitude, struct wn_rotary_angles *out) {
   const struct wn_memory *memory = model->backend->memory;
@@ -110,7 +112,7 @@ static void rotary_fill(const struct wn_model *model, int64_t rows, double *freq
     frequencies[i] = rotary_frequency(c, i, rows);
     if (factors < 0) continue;
     const double factor = wn_model_value(model, factors, i);
-    if (factor > 0) frequencies[i] /= factor; /* 0: not filled yet */
+    if (factor > 0) frequencies[i] /= factor; /* 0: the parameter has no values yet */
   }
 }
 

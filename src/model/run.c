@@ -1,4 +1,4 @@
-/* A pass over a model, running or measuring: operations either run, or say the scratch that they will ask for. */
+/* A pass over a model. Operations either run, or (measuring) only report the scratch that they will need. */
 #include "model/run.h"
 
 #include <string.h>
@@ -108,7 +108,7 @@ struct wn_norm wn_run_norm_args(const struct wn_run *run, int64_t rows, int64_t 
                           .dshift = wn_run_grad(run, at.shift)};
 }
 
-/* y = x (+ add, which is kept in sum). */
+/* y = x, or y = sum = x + add. */
 static wn_status run_without_norm(struct wn_run *run, int64_t n, const void *x, const void *add, void *sum, void *y) {
   if (add) WN_TRY(wn_run_add_forward(run, &(struct wn_add){.n = n, .x = x, .z = add, .y = sum}));
   return wn_run_copy(run, y, add ? sum : x, n);
@@ -158,7 +158,7 @@ wn_status wn_run_project(struct wn_run *run, struct wn_linear a, const void *x, 
   return wn_run_linear_forward(run, &a);
 }
 
-/* The gradient at dw, of one row or another, holds sums from now on. */
+/* Marks the gradient at address dw as initialised. */
 static void run_begin(struct wn_run *run, const void *dw) {
   for (int row = 0; row < run->model->table.count; row++)
     if (!run->begun[row] && wn_run_grad(run, row) == dw) run->begun[row] = 1;

@@ -1,17 +1,18 @@
 /* Spans in the model: the loss that keeps spans short,
  *   span loss = lambda/H * sum over layers and heads of limit * z             (Sukhbaatar et al. 2019, section 2.2)
- * where z is a token's own (an input, inputs.c), its mean over the batch's tokens, padding aside.
+ * With dynamic spans, where each token has its z (an input, inputs.c), it is the mean over the batch's tokens without
+ * padding.
  *
- * And how far back a layer looks, for whoever keeps tokens for it: the key at distance x has a weight while
- * x < ramp + limit * z, so that the widest head bounds the layer: its memory is trimmed to that (what section 3
- * counts as the model's use of memory). */
+ * Also here: how far back a layer looks, for code that keeps tokens for it. The key at distance x has a weight if x <
+ * ramp + limit * z, so the widest head bounds the layer, and caches are trimmed to that bound (the memory that section
+ * 3 of the paper counts). */
 #include <math.h>
 
 #include "attention/registry.h"
 #include "model/layer.h"
 #include "ops/attention.h"
 
-/* The row of layer l's static spans; -1: it has none. */
+/* The table row of layer l's static spans; -1: it has none. */
 static int span_row(const struct wn_model *model, int64_t l) {
   for (int i = 0; i < WN_MECHANISM_PARAMETERS_MAX; i++) {
     bool present;
@@ -40,7 +41,7 @@ int64_t wn_layer_reach(const struct wn_model *model, int64_t l) {
     const double ratio = wn_model_value(model, row, h);
     if (!(ratio <= widest)) widest = ratio;
   }
-  const double span = ceil(terms.span.ramp + terms.span.limit * widest); /* not a number: no bound */
+  const double span = ceil(terms.span.ramp + terms.span.limit * widest); /* NaN: no bound */
   return span < (double)reach ? (int64_t)span : reach;
 }
 
@@ -67,7 +68,7 @@ static int64_t span_tokens(const struct wn_run *run) {
   return n > 0 ? n : 1;
 }
 
-/* Those of each token, where `input` has them, or of the layer. */
+/* The spans of each token, if `input` has them, else those of the layer. */
 static struct wn_span_sum span_of(const struct wn_run *run, int input) {
   const bool own = input >= 0;
   return (struct wn_span_sum){.rows = own ? run->B * run->T : 1,
@@ -94,5 +95,5 @@ wn_status wn_span_backward(struct wn_run *run, int64_t l, const struct wn_layer_
   const int input = wn_span_input(c);
   struct wn_span_sum spans = span_of(run, input);
   spans.dz = input >= 0 ? temp->d_input[input] : wn_run_grad(run, span_row(run->model, l));
-  return spans.dz ? wn_run_span_sum_backward(run, &spans) : WN_OK; /* without: held fixed */
+  return spans.dz ? wn_run_span_sum_backward(run, &spans) : WN_OK; /* without a gradient spans are fixed */
 }

@@ -2,14 +2,14 @@
  *
  *   loss = loss_scale * sum of cross-entropies + mem_scale * L_mem + span_scale * span loss
  *   L_mem = eps * mean over documents, layers and selections of max_i M / n, over the document's n tokens
- *   balance loss = experts.balance * mean over layers of what the experts' load is (ops.h); a factor as the span loss's
- *   span loss = lambda/H * sum over layers and heads of limit * z (its mean over tokens, where spans are theirs)
+ *   balance loss = experts.balance * mean over layers of the experts' load (ops.h); scaled by span_scale too
+ *   span loss = lambda/H * sum over layers and heads of limit * z (with dynamic spans z's mean over tokens)
  *
- * The output projection, the loss and their gradients run in chunks of rows, so that logits [M,V] never exist; the
+ * The output projection, the loss and their gradients run in chunks of rows, so that logits [M,V] never exist. The
  * gradient of the final norm's output is therefore complete before the layers' backward begins. With recomputation a
- * layer keeps its input alone and is run again, to the same bits, when its turn comes: one third more work in the
- * projections. With bf16 storage the forward pass is the same to the last bit; backward reads all but q, k and v
- * rounded, and forms what the norms and the activation function gave again: two fifths of the memory. */
+ * layer keeps only its input, and backward runs its forward again, with the same bits: one third more work in the
+ * projections. With bf16 storage forward has the same bits; backward reads rounded activations (except q, k and v) and
+ * computes the outputs of norms and activation function again. That takes two fifths of the memory. */
 #include "model/workspace.h"
 
 #include <string.h>
@@ -36,8 +36,8 @@ static wn_status step_layer_acts(const struct wn_run *run, const struct wn_works
   return WN_OK;
 }
 
-/* Layer l's large arrays to their bf16 copy, or back. Those of the last layer are never moved: nothing overwrites them
- * before its backward. */
+/* Copies layer l's large arrays to bf16, or back. The last layer's are never copied: nothing overwrites them before its
+ * backward. */
 static wn_status step_move_reduced(struct wn_run *run, const struct wn_workspace *ws, int64_t l, bool back) {
   if (ws->keep != WN_KEEP_REDUCED || l == run->model->config.layers - 1) return WN_OK;
   struct wn_layer_acts a;
@@ -52,7 +52,7 @@ static wn_status step_move_reduced(struct wn_run *run, const struct wn_workspace
   return wn_run_convert_forward(run, &move);
 }
 
-/* The token table and the positions' on the run's tokens; y, dy and the gradients are the caller's. */
+/* The lookup of the run's tokens in the token and position tables. The caller sets y, dy and the gradients. */
 static struct wn_embedding step_embedding(const struct wn_run *run) {
   const wn_model_config *c = &run->model->config;
   const struct wn_outer_params *outer = &run->model->outer;
@@ -75,13 +75,16 @@ wn_status wn_run_embed(struct wn_run *run, void *raw, void *rstd, void *mean, vo
   embedding.y = c->embed_norm ? raw : x;
   WN_TRY(wn_run_embedding_forward(run, &embedding));
   if (c->embed_norm)
-    WN_TRY(wn_run_norm(run, embedding.M, (struct wn_norm_site){outer->embed_gain, outer->embed_shift, rstd, mean, 0},
-                       raw, NULL, NULL, x));
+    WN_TRY(wn_run_norm(
+        run, embedding.M,
+        (struct wn_norm_site){.gain = outer->embed_gain, .shift = outer->embed_shift, .rstd = rstd, .mean = mean}, raw,
+        NULL, NULL, x));
   return wn_run_dropout(run, 0, x);
 }
 
 struct wn_norm_site wn_run_final_norm(const struct wn_run *run, void *rstd, void *mean) {
-  return (struct wn_norm_site){run->model->outer.norm_gain, run->model->outer.norm_shift, rstd, mean, 0};
+  return (struct wn_norm_site){
+      .gain = run->model->outer.norm_gain, .shift = run->model->outer.norm_shift, .rstd = rstd, .mean = mean};
 }
 
 /* Does the pass compute L_mem? */
@@ -112,7 +115,7 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws) {
   return wn_run_norm(run, M, wn_run_final_norm(run, ws->rstd, ws->mean), mid, branch, ws->x_out, ws->n_out);
 }
 
-/* The output's projection of `rows` rows. */
+/* The output projection for `rows` rows. */
 static struct wn_linear step_output(const struct wn_run *run, int64_t rows) {
   const wn_model_config *c = &run->model->config;
   return wn_run_projection(run, rows, c->width, c->vocab_size, run->model->outer.output, -1);
@@ -137,7 +140,7 @@ static wn_status step_chunk_loss(struct wn_run *run, struct wn_workspace *ws, co
   void *x = step_row(run, ws->n_out, first), *dx = step_row(run, ws->temp.d_n, first);
   int64_t counted = 0;
   for (int64_t m = 0; !run->measuring && m < rows; m++) counted += targets[first + m] >= 0;
-  if (!counted && !run->measuring) { /* nothing to learn here: no product */
+  if (!counted && !run->measuring) { /* no row counts: skip the product */
     for (int64_t m = 0; m < rows; m++)
       if (targets[first + m] < -1)
         return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "step: targets[%lld] is %d, expected -1 to %lld",
@@ -187,7 +190,9 @@ wn_status wn_run_backward(struct wn_run *run, struct wn_workspace *ws) {
   WN_TRY(wn_run_dropout(run, 0, ws->temp.d_res));
   if (c->embed_norm)
     WN_TRY(wn_run_norm_grad(
-        run, M, (struct wn_norm_site){outer->embed_gain, outer->embed_shift, ws->embed_rstd, ws->embed_mean, 0},
+        run, M,
+        (struct wn_norm_site){
+            .gain = outer->embed_gain, .shift = outer->embed_shift, .rstd = ws->embed_rstd, .mean = ws->embed_mean},
         ws->embedded, ws->temp.d_res, ws->temp.d_res, false));
   struct wn_embedding embedding = step_embedding(run);
   embedding.dy = ws->temp.d_res;
@@ -220,7 +225,7 @@ int64_t wn_batch_documents(const struct wn_batch *batch) {
   return documents;
 }
 
-/* L_mem's factor of one layer, selection and document. */
+/* L_mem's factor for one layer, selection and document. */
 static double step_memory_share(const struct wn_run *run) {
   const wn_model_config *c = &run->model->config;
   const wn_selective_config *sel = &c->attention.selective;
@@ -231,7 +236,7 @@ static double step_memory_share(const struct wn_run *run) {
   return documents > 0 ? each / (double)documents : 0;
 }
 
-/* What the step's sums say, once they have arrived. */
+/* Fills the result from the step's sums, once they have arrived on the host. */
 static void step_result(const struct wn_run *run, const struct wn_workspace *ws, const double *sums, double mem_share,
                         double span_share, double balance_share, struct wn_step_result *result) {
   const wn_model_config *c = &run->model->config;
@@ -259,7 +264,7 @@ wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct 
   memset(result, 0, sizeof *result);
   if (run->measuring || run->recurrence.rows > 0) run->row_count = run->rows.count = NULL; /* streams have no padding */
   const double mem_share = step_memory_share(run);
-  /* The span loss's factor of one head. */
+  /* The span loss's factor for one head. */
   const double span_share = span->enabled ? span->loss * span->limit / (double)c->heads : 0;
   run->mem_coef = mem_share * step->mem_scale;
   run->no_mem = !run->measuring && step->grads && step->mem_scale == 0;
@@ -273,7 +278,7 @@ wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct 
     WN_TRY(step_chunk_loss(run, ws, batch->targets, first, rows, step->loss_scale, &result->counted));
   }
   if (!run->measuring) WN_TRY(memory->copy_out(ctx, ws->sums_read, ws->sums, (size_t)ws->sums_count * sizeof(double)));
-  const uint64_t read = memory->record(ctx); /* backward need not wait for it */
+  const uint64_t read = memory->record(ctx); /* so that backward need not wait for the copy */
   if (run->grads) {
     WN_TRY(wn_run_backward(run, ws));
     for (int row = 0; run->begun && row < run->model->table.count; row++) WN_TRY(wn_run_grad_begin(run, row));
@@ -286,7 +291,7 @@ wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct 
 
 bool wn_model_begins(const struct wn_model *model, int row) {
   const wn_model_config *c = &model->config;
-  if (model->encoder || c->recurrence > 0) return false; /* others add to some of them */
+  if (model->encoder || c->recurrence > 0) return false; /* some gradients get contributions from elsewhere */
   if (row == model->outer.output) return true;
   for (int64_t l = 0; l < c->layers; l++) {
     const struct wn_layer_params *p = &model->layers[l];
@@ -295,7 +300,7 @@ bool wn_model_begins(const struct wn_model *model, int row) {
   return false;
 }
 
-/* Is the row among the rows of a struct of nothing but rows? */
+/* Is the row one of the fields of a struct that has only rows (struct wn_layer_params, ...)? */
 static bool step_has(const void *rows, size_t bytes, int row) {
   const int *r = rows;
   for (size_t i = 0; i < bytes / sizeof *r; i++)
@@ -314,18 +319,18 @@ int64_t wn_model_whole_after(const struct wn_model *model, int row) {
   const bool last =
       row == outer->norm_gain || row == outer->norm_shift || (row == outer->output && row != outer->embed);
   if (!last && step_has(outer, sizeof *outer, row)) return -1;
-  if (model->encoder) { /* its backward comes after the decoder's */
+  if (model->encoder) { /* the encoder's backward comes after the decoder's */
     if (step_has(&model->encoder->outer, sizeof model->encoder->outer, row))
       return row == outer->output && last ? L : -1;
     for (int64_t l = 0; l < model->encoder->config.layers; l++)
       if (step_layer_has(model, &model->encoder->layers[l], row)) return -1;
   }
-  for (int64_t l = 0; l < L; l++) /* the lowest that has it */
+  for (int64_t l = 0; l < L; l++) /* the lowest layer that uses it */
     if (step_layer_has(model, &model->layers[l], row)) return l;
   return last ? L : -1;
 }
 
-/* Positions from doc_start, checked; *longest: tokens of the longest document. */
+/* Checks doc_start and computes positions from it; *longest: tokens of the longest document. */
 static wn_status batch_positions(struct wn_workspace *ws, const struct wn_batch *batch, int64_t *longest) {
   const int64_t T = batch->T;
   *longest = 0;
@@ -341,7 +346,7 @@ static wn_status batch_positions(struct wn_workspace *ws, const struct wn_batch 
   return WN_OK;
 }
 
-/* What operations check on the host. */
+/* Checks indices on the host, where operations cannot. */
 static wn_status batch_check(wn_context *ctx, const char *what, const int32_t *p, int64_t n, int64_t low,
                              int64_t high) {
   for (int64_t i = 0; i < n; i++)
@@ -351,7 +356,7 @@ static wn_status batch_check(wn_context *ctx, const char *what, const int32_t *p
   return WN_OK;
 }
 
-/* A batch crosses to the backend's memory here. On the host operations read the caller's arrays, and check indices
+/* Copies a batch to the backend's memory. On the host operations read the caller's arrays and check indices
  * themselves. */
 static wn_status batch_cross(struct wn_run *run, struct wn_workspace *ws, const struct wn_batch *batch,
                              const int32_t *count) {
@@ -359,7 +364,7 @@ static wn_status batch_cross(struct wn_run *run, struct wn_workspace *ws, const 
   const int64_t M = run->B * run->T;
   const size_t bytes = (size_t)M * sizeof(int32_t);
   const bool recurrence = ws->options.recurrence > 0;
-  for (int64_t i = 0; ws->host.control && i < M; i++) /* ids outside are the embedding's to refuse */
+  for (int64_t i = 0; ws->host.control && i < M; i++) /* the embedding refuses ids out of range */
     ws->host.control[i] =
         batch->tokens[i] >= 0 && batch->tokens[i] < c->vocab_size ? run->model->control[batch->tokens[i]] : 0;
   for (int64_t b = 0; b < run->B && batch->targets && !recurrence; b++)
@@ -445,7 +450,7 @@ wn_status wn_model_step(struct wn_model *model, wn_workspace *ws, const struct w
   run.whole = step->whole;
   run.whole_user = step->whole_user;
   run.observer = step->observer;
-  /* Observers look ids up in their own tables. */
+  /* Observers use ids as indices into tables of their own. */
   if (step->observer) WN_TRY(wn_model_check_ids(model->ctx, model, "step: token", batch->tokens, batch->B * batch->T));
   if (step->observer && step->observer->batch) step->observer->batch(step->observer->user, batch);
   WN_TRY(wn_run_budgets(&run, ws, step->budgets));

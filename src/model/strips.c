@@ -1,6 +1,6 @@
-/* Packed weights in the order that the backend's products read fastest (struct wn_backend's strips): a copy in one
- * array of the model's own, made once when a model is loaded. The pages of the file that it was made from are given
- * back: they are read again where somebody asks for the file's order (rows of the token table, exact products). */
+/* Packed matrices in the order that the backend's products read fastest (`strips` of struct wn_backend): one array with
+ * copies, made once when a model is loaded. The file's pages are then given back to the system; they are read again
+ * when something needs the file's order (rows of the token table, exact products). */
 #include "base/file.h"
 #include "model/model.h"
 

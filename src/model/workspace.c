@@ -1,4 +1,4 @@
-/* The memory of a step: laid out once for the largest (B,T), scratch measured by the pass that will use it. */
+/* The memory of a step: laid out once for the largest (B,T). The size of the scratch is found by a measuring pass. */
 #include "model/workspace.h"
 
 #include <string.h>
@@ -14,12 +14,12 @@ int64_t wn_logits_rows(int64_t M, int64_t V) {
   int64_t rows = LOGITS_BYTES / 4 / V / 16 * 16;
   if (rows < LOGITS_ROWS_MIN) rows = LOGITS_ROWS_MIN;
   if (rows >= M) return M;
-  const int64_t chunks = (M + rows - 1) / rows; /* of equal size: no thin last one */
+  const int64_t chunks = (M + rows - 1) / rows; /* chunks of equal size, so that the last one is not small */
   return ((M + chunks - 1) / chunks + 15) / 16 * 16;
 }
 
-/* Counts or places everything but what is not known before (rooms of the recurrence, scratch); ws->blocks and so on are
- * set. */
+/* Counts or places all arrays except those whose size is found later (rooms of the recurrence, scratch). ws->blocks is
+ * set before. */
 static void workspace_lay(struct wn_workspace *ws) {
   const wn_model_config *c = &ws->model->config;
   const size_t e = wn_dtype_size(ws->model->dtype);
@@ -28,40 +28,93 @@ static void workspace_lay(struct wn_workspace *ws) {
   const bool all = ws->keep == WN_KEEP_ALL, encoder = wn_is_encoder(c), layer = c->norm == WN_NORM_LAYER;
   const int64_t own = all ? L : 1, own_exact = all || ws->keep == WN_KEEP_REDUCED ? L : 1;
   const struct wn_array rows[] = {
-      {"activations", true, WN_DIMS(own, (int64_t)ws->blocks.large_bytes), 1, &ws->blocks.large},
-      {"derived activations", true, WN_DIMS(own, (int64_t)ws->blocks.derived_bytes), 1, &ws->blocks.derived},
-      {"exact activations", true, WN_DIMS(own_exact, (int64_t)ws->blocks.exact_bytes), 1, &ws->blocks.exact},
-      {"act of all layers", ws->blocks.one_act, WN_DIMS(M, c->ffn_width), wn_dtype_size(ws->types.ffn),
-       &ws->blocks.act},
-      {"kept activations", true, WN_DIMS(L, (int64_t)ws->kept_bytes), 1, &ws->kept},
-      {"sums", true, WN_DIMS(ws->sums_count), sizeof *ws->sums, &ws->sums},
-      {"positions of the recurrence", recurrence > 0, WN_DIMS(recurrence + ws->T), sizeof *ws->recurrence_positions,
-       &ws->recurrence_positions},
-      {"evictions", true, WN_DIMS(L, ws->evicting, M), sizeof *ws->evicted_at, &ws->evicted_at},
-      {"embedded", c->embed_norm, WN_DIMS(M, C), e, &ws->embedded},
-      {"embed_rstd", c->embed_norm, WN_DIMS(M), e, &ws->embed_rstd},
-      {"embed_mean", c->embed_norm && layer, WN_DIMS(M), e, &ws->embed_mean},
-      {"x_out", true, WN_DIMS(M, C), e, &ws->x_out},
-      {"n_out", true, WN_DIMS(M, C), e, &ws->n_out},
-      {"rstd", true, WN_DIMS(M), e, &ws->rstd},
-      {"mean", layer, WN_DIMS(M), e, &ws->mean},
-      {"logits", !encoder, WN_DIMS(ws->chunk, c->vocab_size), e, &ws->logits},
-      {"loss", !encoder, WN_DIMS(ws->chunk), sizeof *ws->loss, &ws->loss},
-      {"hit", !encoder, WN_DIMS(ws->chunk), 1, &ws->hit},
+      {.name = "activations",
+       .wanted = true,
+       .dims = WN_DIMS(own, (int64_t)ws->blocks.large_bytes),
+       .element = 1,
+       .where = &ws->blocks.large},
+      {.name = "derived activations",
+       .wanted = true,
+       .dims = WN_DIMS(own, (int64_t)ws->blocks.derived_bytes),
+       .element = 1,
+       .where = &ws->blocks.derived},
+      {.name = "exact activations",
+       .wanted = true,
+       .dims = WN_DIMS(own_exact, (int64_t)ws->blocks.exact_bytes),
+       .element = 1,
+       .where = &ws->blocks.exact},
+      {.name = "act of all layers",
+       .wanted = ws->blocks.one_act,
+       .dims = WN_DIMS(M, c->ffn_width),
+       .element = wn_dtype_size(ws->types.ffn),
+       .where = &ws->blocks.act},
+      {.name = "kept activations",
+       .wanted = true,
+       .dims = WN_DIMS(L, (int64_t)ws->kept_bytes),
+       .element = 1,
+       .where = &ws->kept},
+      {.name = "sums",
+       .wanted = true,
+       .dims = WN_DIMS(ws->sums_count),
+       .element = sizeof *ws->sums,
+       .where = &ws->sums},
+      {.name = "positions of the recurrence",
+       .wanted = recurrence > 0,
+       .dims = WN_DIMS(recurrence + ws->T),
+       .element = sizeof *ws->recurrence_positions,
+       .where = &ws->recurrence_positions},
+      {.name = "evictions",
+       .wanted = true,
+       .dims = WN_DIMS(L, ws->evicting, M),
+       .element = sizeof *ws->evicted_at,
+       .where = &ws->evicted_at},
+      {.name = "embedded", .wanted = c->embed_norm, .dims = WN_DIMS(M, C), .element = e, .where = &ws->embedded},
+      {.name = "embed_rstd", .wanted = c->embed_norm, .dims = WN_DIMS(M), .element = e, .where = &ws->embed_rstd},
+      {.name = "embed_mean",
+       .wanted = c->embed_norm && layer,
+       .dims = WN_DIMS(M),
+       .element = e,
+       .where = &ws->embed_mean},
+      {.name = "x_out", .wanted = true, .dims = WN_DIMS(M, C), .element = e, .where = &ws->x_out},
+      {.name = "n_out", .wanted = true, .dims = WN_DIMS(M, C), .element = e, .where = &ws->n_out},
+      {.name = "rstd", .wanted = true, .dims = WN_DIMS(M), .element = e, .where = &ws->rstd},
+      {.name = "mean", .wanted = layer, .dims = WN_DIMS(M), .element = e, .where = &ws->mean},
+      {.name = "logits",
+       .wanted = !encoder,
+       .dims = WN_DIMS(ws->chunk, c->vocab_size),
+       .element = e,
+       .where = &ws->logits},
+      {.name = "loss", .wanted = !encoder, .dims = WN_DIMS(ws->chunk), .element = sizeof *ws->loss, .where = &ws->loss},
+      {.name = "hit", .wanted = !encoder, .dims = WN_DIMS(ws->chunk), .element = 1, .where = &ws->hit},
   };
   WN_ARRAYS_LAY(&ws->arrays, rows);
   wn_layer_temp_lay(c, ws->types, ws->B, ws->T, recurrence > 0, ws->options.backward, &ws->arrays, &ws->temp);
 }
 
-/* The host's own. */
+/* Counts or places the arrays that are only on the host. */
 static void workspace_lay_own(struct wn_workspace *ws) {
   const int64_t recurrence = ws->options.recurrence, sets = ws->options.recurrence_sets, L = ws->model->config.layers;
   const struct wn_array rows[] = {
-      {"recurrence", recurrence > 0, WN_DIMS(sets, L), sizeof *ws->recurrence, &ws->recurrence},
-      {"rooms of the recurrence", recurrence > 0, WN_DIMS(L + 1), sizeof *ws->rooms, &ws->rooms},
-      {"tokens of the streams", recurrence > 0, WN_DIMS(sets), sizeof *ws->recurrence_seen, &ws->recurrence_seen},
-      {"sums that are read", !wn_workspace_memory(ws)->host, WN_DIMS(ws->sums_count), sizeof *ws->sums_read,
-       &ws->sums_read},
+      {.name = "recurrence",
+       .wanted = recurrence > 0,
+       .dims = WN_DIMS(sets, L),
+       .element = sizeof *ws->recurrence,
+       .where = &ws->recurrence},
+      {.name = "rooms of the recurrence",
+       .wanted = recurrence > 0,
+       .dims = WN_DIMS(L + 1),
+       .element = sizeof *ws->rooms,
+       .where = &ws->rooms},
+      {.name = "tokens of the streams",
+       .wanted = recurrence > 0,
+       .dims = WN_DIMS(sets),
+       .element = sizeof *ws->recurrence_seen,
+       .where = &ws->recurrence_seen},
+      {.name = "sums that are read",
+       .wanted = !wn_workspace_memory(ws)->host,
+       .dims = WN_DIMS(ws->sums_count),
+       .element = sizeof *ws->sums_read,
+       .where = &ws->sums_read},
   };
   WN_ARRAYS_LAY(&ws->own, rows);
 }
@@ -71,18 +124,38 @@ static void workspace_lay_batch(const struct wn_workspace *ws, struct wn_workspa
   const int64_t M = ws->B * ws->T;
   const bool apart = !wn_workspace_memory(ws)->host;
   const struct wn_array rows[] = {
-      {"positions", true, WN_DIMS(M), sizeof *b->positions, &b->positions},
-      {"rows that are tokens", true, WN_DIMS(ws->B), sizeof *b->row_count, &b->row_count},
-      {"control tokens", c->attention.threshold.enabled && ws->model->control, WN_DIMS(M), 1, &b->control},
-      {"tokens", apart, WN_DIMS(M), sizeof *b->tokens, &b->tokens},
-      {"targets", apart, WN_DIMS(M), sizeof *b->targets, &b->targets},
-      {"document starts", apart, WN_DIMS(M), sizeof *b->doc_start, &b->doc_start},
-      {"key counts", apart, WN_DIMS(ws->B), sizeof *b->key_count, &b->key_count},
+      {.name = "positions",
+       .wanted = true,
+       .dims = WN_DIMS(M),
+       .element = sizeof *b->positions,
+       .where = &b->positions},
+      {.name = "rows that are tokens",
+       .wanted = true,
+       .dims = WN_DIMS(ws->B),
+       .element = sizeof *b->row_count,
+       .where = &b->row_count},
+      {.name = "control tokens",
+       .wanted = c->attention.threshold.enabled && ws->model->control,
+       .dims = WN_DIMS(M),
+       .element = 1,
+       .where = &b->control},
+      {.name = "tokens", .wanted = apart, .dims = WN_DIMS(M), .element = sizeof *b->tokens, .where = &b->tokens},
+      {.name = "targets", .wanted = apart, .dims = WN_DIMS(M), .element = sizeof *b->targets, .where = &b->targets},
+      {.name = "document starts",
+       .wanted = apart,
+       .dims = WN_DIMS(M),
+       .element = sizeof *b->doc_start,
+       .where = &b->doc_start},
+      {.name = "key counts",
+       .wanted = apart,
+       .dims = WN_DIMS(ws->B),
+       .element = sizeof *b->key_count,
+       .where = &b->key_count},
   };
   WN_ARRAYS_LAY(&b->arrays, rows);
 }
 
-/* Counts or places what the host has, and what crosses from it. */
+/* Counts or places the host's arrays, and those that are copied from the host to the backend. */
 static void workspace_lay_host(struct wn_workspace *ws) {
   workspace_lay_own(ws);
   workspace_lay_batch(ws, &ws->host);
@@ -104,16 +177,16 @@ static wn_status workspace_host_arrays(wn_context *ctx, struct wn_workspace *ws)
   return WN_OK;
 }
 
-/* Which activations are kept rounded. Not where states are carried from block to block, where an encoder's are read,
- * where storage rounds them anyway, where an observer looks at them; and attention's rows where evictions are found
- * from them. Without norms before the branches n1 and n2 are the residual stream. */
+/* Which activations are stored in bf16. None with recurrence, with an encoder, with bf16 storage (which rounds them
+ * anyway), or with an observer; and attention's rows not where evictions are found from them. Without norms before the
+ * branches n1 and n2 are the residual stream, which is not rounded. */
 static struct wn_layer_types workspace_types(const struct wn_workspace *ws) {
   const wn_model_config *c = &ws->model->config;
   struct wn_layer_types types = wn_layer_types_of(ws->model->dtype);
   if (ws->options.precision != WN_BF16 || ws->keep == WN_KEEP_REDUCED || ws->options.recurrence > 0 ||
       ws->options.observer || wn_is_encoder(c) || c->encoder.layers > 0)
     return types;
-  if (c->experts.count == 0) { /* experts round what they multiply, from floats */
+  if (c->experts.count == 0) { /* experts read floats and round what they multiply themselves */
     types.ffn = WN_BF16;
     if (wn_norm_before_branch(c)) types.norms = WN_BF16;
   }
@@ -131,7 +204,7 @@ static wn_status workspace_arrays(wn_context *ctx, struct wn_workspace *ws) {
              : ws->options.activation_dtype == WN_BF16 ? WN_KEEP_REDUCED
                                                        : WN_KEEP_ALL;
   ws->types = workspace_types(ws);
-  /* Formed again from `in` in a hundredth of the step's time, for a tenth of its memory. */
+  /* `act` is computed again from `in`: a hundredth of the step's time saves a tenth of its memory. */
   ws->blocks.one_act = ws->keep == WN_KEEP_ALL && ws->types.ffn == WN_BF16;
   if (__builtin_mul_overflow(ws->B, ws->T + recurrence, &keys) || keys > INT32_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld, recurrence %lld: too many tokens",
@@ -140,7 +213,7 @@ static wn_status workspace_arrays(wn_context *ctx, struct wn_workspace *ws) {
       !wn_layer_acts_plan(c, ws->types, ws->B, ws->T, recurrence > 0, &ws->blocks, &acts))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of B %lld, T %lld: too many tokens", (long long)ws->B,
                    (long long)ws->T);
-  if (ws->keep == WN_KEEP_INPUT) /* within large_bytes: no overflow */
+  if (ws->keep == WN_KEEP_INPUT) /* less than large_bytes, so no overflow */
     ws->kept_bytes =
         ((size_t)M * (size_t)c->width * wn_dtype_size(ws->model->dtype) + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
   if (ws->keep == WN_KEEP_REDUCED) ws->kept_bytes = (ws->blocks.large_bytes / 2 + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
@@ -154,7 +227,7 @@ static wn_status workspace_arrays(wn_context *ctx, struct wn_workspace *ws) {
   return workspace_host_arrays(ctx, ws);
 }
 
-/* What the largest step will ask for. */
+/* Finds the scratch that the largest step will need. */
 static wn_status workspace_measure(struct wn_workspace *ws, size_t *need, size_t *host) {
   struct wn_run run;
   wn_run_init(&run, ws->model, ws->B, ws->T);
@@ -163,14 +236,14 @@ static wn_status workspace_measure(struct wn_workspace *ws, size_t *need, size_t
   run.exec.precision = ws->options.precision;
   run.types = ws->types;
   run.observer = ws->options.observer;
-  const int32_t *some = ws->device.positions; /* an address only */
+  const int32_t *some = ws->device.positions; /* only an address, not read */
   run.tokens = run.targets = run.positions = run.doc_start = some;
   run.training = ws->options.backward;
   run.dropout = ws->options.backward ? ws->model->config.dropout : 0;
   run.dropout_hidden = ws->options.backward ? ws->model->config.dropout_hidden : 0;
   run.budgets = ws->evicting > 0 ? &ws->budgets : NULL;
   run.evicted_at = ws->evicted_at;
-  run.grads = ws->options.backward ? ws->model->params : NULL; /* an address only */
+  run.grads = ws->options.backward ? ws->model->params : NULL; /* only an address, not read */
   const struct wn_batch batch = {.B = ws->B, .T = ws->T};
   struct wn_step_result result;
   wn_encoder_measure(&run, ws);
@@ -183,7 +256,7 @@ static wn_status workspace_measure(struct wn_workspace *ws, size_t *need, size_t
     *host = run.host_need;
     return WN_OK;
   }
-  if (ws->options.recurrence > 0) { /* none kept yet: fewer keys, which a backend may treat otherwise */
+  if (ws->options.recurrence > 0) { /* once more with no tokens kept: a backend may need other scratch for fewer keys */
     run.doc_start = NULL;
     wn_recurrence_bind(&run, ws, 0);
     WN_TRY(wn_run_step(&run, ws, &batch, &(struct wn_step){0}, &result));
@@ -195,7 +268,7 @@ static wn_status workspace_measure(struct wn_workspace *ws, size_t *need, size_t
   return WN_OK;
 }
 
-/* A workspace for long texts takes short ones too, and these may have other angles. */
+/* A workspace for long texts also takes short ones, which may have other angles. */
 const struct wn_rotary *wn_workspace_rotary(const wn_workspace *ws, int64_t longest) {
   const bool other = ws->model->config.rope_scaling.type == WN_ROPE_LONG && ws->options.recurrence == 0 &&
                      longest <= ws->model->rotary.rows;
@@ -252,7 +325,7 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
   ws->B = B;
   ws->T = T;
   ws->options = *options;
-  ws->options.budgets = NULL; /* the caller's */
+  ws->options.budgets = NULL; /* the caller's pointer is not kept */
   if (options->budgets) {
     const wn_model_config *c = &model->config;
     ws->budgets = *options->budgets;
@@ -265,7 +338,7 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
   void *beside;
   if (model->encoder) {
     struct wn_workspace_options own = *options;
-    own.budgets = NULL, own.observer = NULL; /* of the decoder's layers */
+    own.budgets = NULL, own.observer = NULL; /* these are for the decoder's layers */
     WN_TRY_GOTO(wn_workspace_create(ctx, model->encoder, B, model->encoder->config.context, &own, &ws->encoder), fail);
   }
   WN_TRY_GOTO(workspace_arrays(ctx, ws), fail);
@@ -310,7 +383,7 @@ wn_status wn_workspace_fit(wn_workspace *ws) {
 void wn_workspace_destroy(wn_workspace *ws) {
   if (!ws) return;
   const struct wn_memory *memory = wn_workspace_memory(ws);
-  memory->wait(ws->ctx, memory->record(ws->ctx)); /* a step that failed may have left copies on their way */
+  memory->wait(ws->ctx, memory->record(ws->ctx)); /* a step that failed may have copies still running */
   wn_workspace_destroy(ws->encoder);
   wn_recurrence_clear(ws);
   wn_rotary_clear(&ws->rotary);

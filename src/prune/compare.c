@@ -1,6 +1,6 @@
-/* All policies on the same data at the same budgets. A measurement is a plain evaluation: one forward pass of the data.
- * Of a searched curve the points nearest to the budgets asked for are taken, by the tokens that they hold in all, and
- * its end. */
+/* Compares policies on the same data under the same budgets. A measurement is a plain evaluation: one forward pass over
+ * the data. Of a searched curve the end is measured, and the points whose total tokens are nearest to the budgets asked
+ * for. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ struct compare {
   struct wn_prune_set set;
   struct wn_prune_evaluator *evaluator;
   wn_prune_comparison *out;
-  wn_budgets *under; /* [total] of each result; tokens are the result's */
+  wn_budgets *under; /* [total] budgets of each result; their tokens belong to the result */
   void (*progress)(void *user, uint64_t done, uint64_t total);
   void *user;
   uint64_t done, total;
@@ -65,8 +65,8 @@ static wn_status compare_add_row(struct compare *c, int subject, int policy, con
   return WN_OK;
 }
 
-/* The tasks of rows from `first` on, all of one subject: the first without budgets, so that questions that fit into the
- * others' budgets are answered once. */
+/* Answers a task for the results from `first` on, all of one subject. The first is without budgets, so that questions
+ * that fit into the others' budgets are answered once. */
 static wn_status compare_answer_task(struct compare *c, int task, int64_t first, wn_task_setting *settings,
                                      wn_task_result *found) {
   const wn_prune_compare_options *o = c->options;
@@ -102,7 +102,7 @@ static wn_status compare_answer(struct compare *c, int64_t first) {
   return status;
 }
 
-/* policy below 0: without budgets; else with those of `budgets` but for the tokens. */
+/* policy below 0: without budgets; else with the options of `budgets`. */
 static wn_status compare_measure(struct compare *c, int subject, int policy, const wn_budgets *budgets,
                                  const int64_t *tokens, bool searched) {
   double loss;
@@ -110,7 +110,7 @@ static wn_status compare_measure(struct compare *c, int subject, int policy, con
   WN_TRY(compare_add_row(c, subject, policy, tokens, searched, loss));
   wn_budgets *under = &c->under[c->out->count - 1];
   *under = *budgets;
-  under->layers = c->out->layers[subject]; /* a search's own come without: each point has its tokens */
+  under->layers = c->out->layers[subject]; /* a search's budgets have no tokens: each point has its own */
   if (c->progress) c->progress(c->user, ++c->done, c->total);
   return WN_OK;
 }
@@ -139,7 +139,7 @@ static wn_status compare_searched_budgets(struct compare *c, int subject) {
   for (int i = 0; i < o->token_count; i++) {
     const int64_t wanted = o->tokens[i] < c->set.T ? o->tokens[i] : c->set.T;
     const int64_t p = compare_nearest_point(curve, wanted * curve->layers);
-    /* A budget that the search did not reach is left out, not replaced by one far away. */
+    /* A budget that the search did not reach is left out, not replaced by a distant point. */
     if (p == last || llabs(curve->points[p].total - wanted * curve->layers) > curve->step * curve->layers) continue;
     last = p;
     ended = ended || p == curve->count - 1;
@@ -161,7 +161,7 @@ static wn_status compare_open_evaluator(struct compare *c, int subject, const wn
   return wn_prune_plain_create(c->ctx, o->subjects[subject].model, &c->set, compare_batch(c), budgets, &c->evaluator);
 }
 
-/* The policy with the options' choices, on a model. */
+/* Checks the policy, with the given options, on a model. */
 static wn_status compare_check_policy(const struct compare *c, const wn_prune_subject *s, wn_policy policy) {
   wn_budgets b = c->options->budgets;
   b.layers = b.heads = 0;
@@ -255,7 +255,7 @@ static wn_status compare_check_options(const struct compare *c) {
   for (int p = 0; p < o->policy_count; p++) {
     bool used = false;
     for (int i = 0; i < o->subject_count; i++) used = used || compare_can_have(c, &o->subjects[i], o->policies[p]);
-    if (!used) return compare_check_policy(c, &o->subjects[0], o->policies[p]); /* and says why */
+    if (!used) return compare_check_policy(c, &o->subjects[0], o->policies[p]); /* which says why */
   }
   return WN_OK;
 }

@@ -1,8 +1,8 @@
-/* A search's course, in memory and as search.json:
+/* The curve of a search, in memory and as search.json:
  *   {"budgets": {the latest, as budgets.json}, "context": N, "step": C, ..., "points": [{"layer": 3, "tokens": [...],
  *    "total": ..., "search_loss": ..., "report_loss": ..., "saving": ..., "seconds": ...}, ...]}
- * Numbers read back exactly, so that a resumed search continues to the bit. The file may come from anywhere: what it
- * says is checked before it is used. */
+ * Numbers are read back exactly, so that a resumed search continues to the bit. The file may come from anywhere:
+ * everything in it is checked before it is used. */
 #include "prune/curve.h"
 
 #include <math.h>
@@ -14,7 +14,11 @@
 #include "base/misuse.h"
 #include "kv/budgets.h"
 
-enum { LAYERS_MAX = 1 << 16, POINTS_MAX = 1 << 24, EVALUATIONS_MAX = 1 << 30 }; /* of a step: their sum fits */
+enum {
+  LAYERS_MAX = 1 << 16,
+  POINTS_MAX = 1 << 24,
+  EVALUATIONS_MAX = 1 << 30
+}; /* EVALUATIONS_MAX: of a step, so that the sum does not overflow */
 #define STEPS_MAX ((int64_t)1000000000000)
 
 static const char *const end_names[] = {"", "target", "floor", "steps"};
@@ -179,7 +183,7 @@ static wn_status curve_get_int(wn_context *ctx, const char *path, const json_t *
                  (long long)max);
 }
 
-/* null: `other`. */
+/* Reads a number; JSON null means `other`. */
 static wn_status curve_get_real(wn_context *ctx, const char *path, const json_t *j, const char *key, double other,
                                 double *out) {
   const json_t *value = json_object_get(j, key);
@@ -283,7 +287,7 @@ static wn_status curve_read_curve(wn_context *ctx, const char *path, const json_
   if (json_object_get(j, "finetune_lr")) {
     WN_TRY(curve_get_real(ctx, path, j, "finetune_lr", 0, &c->finetune_lr));
     if (!(c->finetune_lr > 0)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"finetune_lr\" must be above 0", path);
-    if (json_object_get(j, "finetune_recipe")) /* older ones have none */
+    if (json_object_get(j, "finetune_recipe")) /* older files lack it */
       WN_TRY(curve_get_text(ctx, path, j, "finetune_recipe", c->finetune_recipe));
     WN_TRY(curve_get_int(ctx, path, j, "finetune_steps", 0, STEPS_MAX, &c->finetune_steps));
     WN_TRY(curve_get_int(ctx, path, j, "finetune_every", 0, POINTS_MAX, &c->finetune_every));

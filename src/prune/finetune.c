@@ -1,7 +1,7 @@
-/* Fine-tuning in the course of a search, by the trainer and its checkpoints (src/train): a round is `wn_train_run` up
- * to a step number, so that it has the properties of a run: killed anywhere it continues to the bit, and the budgets in
- * force are saved in the checkpoint's folder. The gradient passes straight through evictions (train.prune). Each round
- * has the recipe's schedule to itself, a tenth of it warm-up: the losses measured at its end have settled. */
+/* Fine-tuning during a search, by training runs (src/train). A round is wn_train_run up to a step number, so it has the
+ * properties of a run: if killed it continues to the bit, and the budgets in force are saved in the checkpoint's
+ * folder. For gradients evictions are constants (train.prune). Each round runs the recipe's whole schedule, a tenth of
+ * it warm-up, so that the losses measured at its end have settled. */
 #include "prune/finetune.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "train/checkpoint.h"
 #include "train/prepare.h"
 
-/* Checks that the recipe's model is the checkpoint's except for options of training. */
+/* Checks that the recipe's model is the checkpoint's, except for training options. */
 static wn_status finetune_adopt_model(wn_context *ctx, const char *checkpoint, const wn_model_config *model,
                                       wn_recipe *recipe) {
   wn_model_config its = *model;
@@ -49,7 +49,7 @@ static wn_status finetune_put_path(wn_context *ctx, const char *path, char *out,
   return WN_OK;
 }
 
-/* Rounds have the same recipe from the first to the last: another one would make another search. */
+/* All rounds must have the same recipe: another one would be another search. */
 static wn_status finetune_fingerprint(wn_context *ctx, const wn_recipe *recipe, char out[24]) {
   wn_recipe own = *recipe;
   wn_train_config *c = &own.train;
@@ -62,7 +62,7 @@ static wn_status finetune_fingerprint(wn_context *ctx, const wn_recipe *recipe, 
   return WN_OK;
 }
 
-/* Both of Muon's rates, in the proportion that they have. */
+/* Sets the rate, and Muon's own in the same proportion. */
 static wn_status finetune_set_rates(wn_context *ctx, double lr, wn_train_config *c) {
   const double end = c->schedule == WN_SCHED_CONSTANT ? 1 : c->min_lr_ratio;
   if (c->optimizer == WN_OPT_MUON) c->muon.lr *= lr > 0 && c->lr > 0 ? lr / c->lr : end;
@@ -92,8 +92,8 @@ wn_status wn_finetune_init(wn_context *ctx, const wn_prune_finetune *options, st
   WN_TRY(wn_path_join(ctx, out->budgets, sizeof out->budgets, dir, "budgets.json"));
   wn_train_config *c = &out->recipe.train;
   WN_TRY(finetune_set_rates(ctx, o->lr, c));
-  c->eval_every = 0;     /* the search measures */
-  c->strength_steps = 1; /* a scheduled strength of selection has risen already */
+  c->eval_every = 0;     /* the search does the evaluations */
+  c->strength_steps = 1; /* a scheduled strength is at its final value already */
   c->prune.from_step = c->prune.to_step = 0;
   c->mem.from_step = c->mem.to_step = 0;
   WN_TRY(finetune_put_path(ctx, o->checkpoint, c->init, sizeof c->init));
@@ -107,7 +107,7 @@ bool wn_finetune_exists(const struct wn_finetune *f) {
 wn_status wn_finetune_run(wn_context *ctx, struct wn_finetune *f, const wn_budgets *budgets, int64_t from,
                           int64_t until, wn_train_fn progress, void *user) {
   if (wn_dist_rank(ctx) == 0) WN_TRY(wn_budgets_save(ctx, budgets, f->budgets));
-  WN_TRY(wn_dist_barrier(ctx)); /* all read them */
+  WN_TRY(wn_dist_barrier(ctx)); /* all processes read the parameters */
   wn_train_config *c = &f->recipe.train;
   c->schedule_from = from;
   c->steps = until;

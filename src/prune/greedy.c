@@ -1,4 +1,4 @@
-/* The rule of the budget search; see greedy.h. */
+/* The rule of the budget search (greedy.h). */
 #include "prune/greedy.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ static wn_status greedy_try_layer(struct wn_greedy *g, int64_t l, struct wn_gree
   return WN_OK;
 }
 
-/* The cheapest by the losses of this step; -1: none was evaluated. */
+/* The layer with the smallest loss in this step; -1: none was evaluated. */
 static int64_t greedy_cheapest(const struct wn_greedy *g) {
   int64_t best = -1;
   for (int64_t l = 0; l < g->layers; l++)
@@ -29,7 +29,7 @@ static wn_status greedy_try_all(struct wn_greedy *g, struct wn_greedy_choice *ou
   return WN_OK;
 }
 
-/* A layer never evaluated comes first. */
+/* Layers that were never evaluated come first. */
 static wn_status greedy_lazily(struct wn_greedy *g, struct wn_greedy_choice *out) {
   for (;;) {
     int64_t best = -1;

@@ -1,4 +1,4 @@
-/* The reference evaluator: a whole forward step of every batch, whatever has changed. */
+/* The reference evaluator: a whole forward pass of every batch, whatever has changed. */
 #include <math.h>
 #include <string.h>
 

@@ -1,24 +1,24 @@
-/* Evaluation of one changed budget at the cost of what it can change.
+/* Evaluates one changed budget by computing only what it can change.
  *
- * Held for the accepted budgets, for every row and layer: the residual stream at the layer's entry, keys, values, the
- * queries that select, and every position's loss. Lowering layer l to K leaves untouched
+ * For the accepted budgets it holds, for every row and layer: the residual stream at the layer's entry, keys, values,
+ * the selecting queries, and every position's loss. Lowering layer l to K does not change
  *   - the layers below l, and everything before layer l's attention;
  *   - all positions before K: the first eviction comes with token K, and no later token is seen before (causality);
- *   - above layer l, all positions before the first one where its output is not what it was, to the bit: evicting a
- * token whose weights selection has already made 0 changes nothing. So positions K.. of layers l.. are run, and fewer
- * from layer to layer, over the keys and values held for what is before; with budgets near the context N that is next
- * to nothing. F at position K is summed from the selecting queries of the positions before it; evictions are found
- * again from the first position on, by the same code and from the same selections as in a whole pass, which costs one
- * head's logits. h2o and tova score by all heads' weights: there all positions are run.
+ *   - above layer l, all positions before the first one at which its output differs in a bit: evicting a token whose
+ *   weights selection has already made 0 changes nothing.
+ *   So only positions K.. of layers l.. are computed, and fewer from layer to layer, over the keys and values held for
+ *   earlier positions; with budgets near the context N that is very little. F at position K is summed from the
+ *   selecting queries of earlier positions. Evictions are found again from the first position on, by the same code and
+ *   from the same selections as in a whole pass, which costs one head's logits. h2o and tova score by all heads'
+ *   weights, so with them all positions are computed.
  *
- * Results are those of a whole pass to the bit, because the same operations run on the same rows. With AVX-512 their
- * sums do not depend on how many rows a call has (from ROWS_MIN on; below, a product takes another kernel). On other
- * machines they may, which a probe finds out; then all positions are run. A search ends with a check.
+ * Results have the same bits as a whole pass, because the same operations run on the same rows. With AVX-512 an
+ * operation's sums do not depend on the number of rows of a call (from ROWS_MIN on; fewer rows use another kernel). On
+ * other machines they may; a probe finds this out, and then all positions are computed. A search ends with a check.
  *
- * Cost of one evaluation, at most: (1 - K/N) (L - l)/L of a pass, and (1 - K/N) of the output projection. Bytes a
- * position and layer: 4 (C + 2 Hkv D + G D), three times that where the best trial is kept to be accepted without being
- * run again.
- */
+ * Cost of one evaluation, at most: (1 - K/N) (L - l)/L of a pass, and (1 - K/N) of the output projection. Memory: 4 (C
+ * + 2 Hkv D + G D) bytes per position and layer, three times that if the best trial is kept so that it need not be
+ * computed again when accepted. */
 #include <math.h>
 #include <string.h>
 
@@ -27,8 +27,8 @@
 #include "kv/policy.h"
 #include "prune/reuse.h"
 
-/* Do some positions alone give the same bits as in the whole pass? Kernels of some machines sum up differently for
- * different numbers of rows; there all positions are run. */
+/* Do some positions by themselves give the same bits as in a whole pass? Kernels of some machines sum differently for
+ * different numbers of rows; there all positions are computed. */
 static wn_status reuse_probe(struct wn_reuse *r) {
   const int64_t T = r->set->T, rows = r->set->rows, last = (rows - 1) / r->batch * r->batch;
   const int64_t firsts[] = {wn_reuse_first_changed(r, T), T - T / 8, T - T / 3, T / 2 + 1, T / 5 + 3};
@@ -56,13 +56,13 @@ static wn_status reuse_begin(struct wn_prune_evaluator *e, const int64_t *tokens
   for (int64_t l = 0; l < r->budgets.layers; l++) r->budgets.tokens[l] = tokens ? tokens[l] : r->set->T;
   r->best_layer = -1;
   WN_TRY(wn_reuse_run_set(r, &(struct wn_reuse_task){.fresh = true, .budgets = &r->budgets, .to = &r->state}, loss));
-  /* The machine's kernels are what they were, whatever the parameters. */
+  /* The answer depends on the machine's kernels, not on the parameters. */
   const bool tried = r->probed;
   r->probed = true;
   return r->base.by_rows && !tried ? reuse_probe(r) : WN_OK;
 }
 
-/* With the changed budget in force for the time of the call. */
+/* Runs a task with the changed budget in force. */
 static wn_status reuse_run_changed(struct wn_reuse *r, int64_t layer, int64_t to, const struct wn_reuse_version *where,
                                    double *loss) {
   const int64_t was = r->budgets.tokens[layer];
@@ -90,7 +90,7 @@ static wn_status reuse_evaluate(struct wn_prune_evaluator *e, int64_t layer, int
   return WN_OK;
 }
 
-/* The best trial's positions over those of the state. */
+/* Copies the best trial's positions into the state. */
 static void reuse_adopt(struct wn_reuse *r) {
   const int64_t T = r->set->T, L = r->model->config.layers;
   for (int64_t row = 0; row < r->set->rows; row += r->batch) {
@@ -147,25 +147,53 @@ static void reuse_destroy(struct wn_prune_evaluator *e) {
 
 /* ---- memory ---- */
 
-/* v->layers exists. */
+/* Lays out the arrays of a version; v->layers is allocated. */
 static void reuse_version_lay(const struct wn_reuse *r, struct wn_reuse_version *v, struct wn_arrays *arrays) {
   const wn_model_config *c = &r->model->config;
   const int64_t rows = r->set->rows, T = r->set->T, batches = (rows + r->batch - 1) / r->batch;
   const bool bilinear = c->attention.selective.bilinear;
   const struct wn_array own[] = {
-      {"first positions", true, WN_DIMS(batches, c->layers + 1), sizeof *v->first, &v->first},
-      {"residual streams", true, WN_DIMS(rows, T, c->width), sizeof(float), &v->layers[c->layers].x},
-      {"losses", true, WN_DIMS(rows, T), sizeof *v->loss, &v->loss},
+      {.name = "first positions",
+       .wanted = true,
+       .dims = WN_DIMS(batches, c->layers + 1),
+       .element = sizeof *v->first,
+       .where = &v->first},
+      {.name = "residual streams",
+       .wanted = true,
+       .dims = WN_DIMS(rows, T, c->width),
+       .element = sizeof(float),
+       .where = &v->layers[c->layers].x},
+      {.name = "losses", .wanted = true, .dims = WN_DIMS(rows, T), .element = sizeof *v->loss, .where = &v->loss},
   };
   WN_ARRAYS_LAY(arrays, own);
   for (int64_t l = 0; l < c->layers; l++) {
     struct wn_reuse_held *h = &v->layers[l];
     const struct wn_array of_layer[] = {
-        {"residual streams", true, WN_DIMS(rows, T, c->width), sizeof(float), &h->x},
-        {"keys", true, WN_DIMS(rows, T, wn_reuse_kv_width(r)), sizeof(float), &h->k},
-        {"values", true, WN_DIMS(rows, T, wn_reuse_kv_width(r)), sizeof(float), &h->v},
-        {"queries", true, WN_DIMS(rows, T, r->select_width), sizeof(float), &h->sq},
-        {"selecting keys", bilinear, WN_DIMS(rows, T, r->select_width), sizeof(float), &h->sk},
+        {.name = "residual streams",
+         .wanted = true,
+         .dims = WN_DIMS(rows, T, c->width),
+         .element = sizeof(float),
+         .where = &h->x},
+        {.name = "keys",
+         .wanted = true,
+         .dims = WN_DIMS(rows, T, wn_reuse_kv_width(r)),
+         .element = sizeof(float),
+         .where = &h->k},
+        {.name = "values",
+         .wanted = true,
+         .dims = WN_DIMS(rows, T, wn_reuse_kv_width(r)),
+         .element = sizeof(float),
+         .where = &h->v},
+        {.name = "queries",
+         .wanted = true,
+         .dims = WN_DIMS(rows, T, r->select_width),
+         .element = sizeof(float),
+         .where = &h->sq},
+        {.name = "selecting keys",
+         .wanted = bilinear,
+         .dims = WN_DIMS(rows, T, r->select_width),
+         .element = sizeof(float),
+         .where = &h->sk},
     };
     WN_ARRAYS_LAY(arrays, of_layer);
   }
@@ -178,7 +206,7 @@ static wn_status reuse_version_layers(struct wn_reuse *r, struct wn_reuse_versio
   return WN_OK;
 }
 
-/* Bytes of a version, as a number that cannot overflow. */
+/* Bytes of a version, as a double so that it cannot overflow. */
 static double reuse_version_bytes(const struct wn_reuse *r) {
   const wn_model_config *c = &r->model->config;
   const double columns = (double)c->width + 2.0 * (double)wn_reuse_kv_width(r) +
@@ -193,24 +221,48 @@ static void reuse_batch_lay(struct wn_reuse *r, struct wn_arrays *arrays) {
   const int64_t P = wn_policy_groups(&r->budgets, c->kv_heads, G);
   const bool bilinear = c->attention.selective.bilinear, layer = c->norm == WN_NORM_LAYER;
   const struct wn_array rows[] = {
-      {"activations", true, WN_DIMS((int64_t)r->blocks.large_bytes), 1, &r->blocks.large},
-      {"derived activations", true, WN_DIMS((int64_t)r->blocks.derived_bytes), 1, &r->blocks.derived},
-      {"exact activations", true, WN_DIMS((int64_t)r->blocks.exact_bytes), 1, &r->blocks.exact},
-      {"positions", true, WN_DIMS(M), sizeof *r->positions, &r->positions},
-      {"evictions", true, WN_DIMS(M, P), sizeof *r->evicted_at, &r->evicted_at},
-      {"keys", true, WN_DIMS(M, W), sizeof *r->k, &r->k},
-      {"values", true, WN_DIMS(M, W), sizeof *r->v, &r->v},
-      {"queries", true, WN_DIMS(M, GD), sizeof *r->sq, &r->sq},
-      {"selecting keys", bilinear, WN_DIMS(M, GD), sizeof *r->sk, &r->sk},
-      {"F", true, WN_DIMS(M, G), sizeof *r->f, &r->f},
-      {"selection's outputs", true, WN_DIMS(M, GD), sizeof *r->y, &r->y},
-      {"x_out", true, WN_DIMS(M, c->width), sizeof(float), &r->x_out},
-      {"n_out", true, WN_DIMS(M, c->width), sizeof(float), &r->n_out},
-      {"rstd", true, WN_DIMS(M), sizeof(float), &r->rstd},
-      {"mean", layer, WN_DIMS(M), sizeof(float), &r->mean},
-      {"logits", true, WN_DIMS(r->chunk, c->vocab_size), sizeof(float), &r->logits},
-      {"loss", true, WN_DIMS(M), sizeof *r->loss, &r->loss},
-      {"hit", true, WN_DIMS(M), 1, &r->hit},
+      {.name = "activations",
+       .wanted = true,
+       .dims = WN_DIMS((int64_t)r->blocks.large_bytes),
+       .element = 1,
+       .where = &r->blocks.large},
+      {.name = "derived activations",
+       .wanted = true,
+       .dims = WN_DIMS((int64_t)r->blocks.derived_bytes),
+       .element = 1,
+       .where = &r->blocks.derived},
+      {.name = "exact activations",
+       .wanted = true,
+       .dims = WN_DIMS((int64_t)r->blocks.exact_bytes),
+       .element = 1,
+       .where = &r->blocks.exact},
+      {.name = "positions",
+       .wanted = true,
+       .dims = WN_DIMS(M),
+       .element = sizeof *r->positions,
+       .where = &r->positions},
+      {.name = "evictions",
+       .wanted = true,
+       .dims = WN_DIMS(M, P),
+       .element = sizeof *r->evicted_at,
+       .where = &r->evicted_at},
+      {.name = "keys", .wanted = true, .dims = WN_DIMS(M, W), .element = sizeof *r->k, .where = &r->k},
+      {.name = "values", .wanted = true, .dims = WN_DIMS(M, W), .element = sizeof *r->v, .where = &r->v},
+      {.name = "queries", .wanted = true, .dims = WN_DIMS(M, GD), .element = sizeof *r->sq, .where = &r->sq},
+      {.name = "selecting keys", .wanted = bilinear, .dims = WN_DIMS(M, GD), .element = sizeof *r->sk, .where = &r->sk},
+      {.name = "F", .wanted = true, .dims = WN_DIMS(M, G), .element = sizeof *r->f, .where = &r->f},
+      {.name = "selection's outputs", .wanted = true, .dims = WN_DIMS(M, GD), .element = sizeof *r->y, .where = &r->y},
+      {.name = "x_out", .wanted = true, .dims = WN_DIMS(M, c->width), .element = sizeof(float), .where = &r->x_out},
+      {.name = "n_out", .wanted = true, .dims = WN_DIMS(M, c->width), .element = sizeof(float), .where = &r->n_out},
+      {.name = "rstd", .wanted = true, .dims = WN_DIMS(M), .element = sizeof(float), .where = &r->rstd},
+      {.name = "mean", .wanted = layer, .dims = WN_DIMS(M), .element = sizeof(float), .where = &r->mean},
+      {.name = "logits",
+       .wanted = true,
+       .dims = WN_DIMS(r->chunk, c->vocab_size),
+       .element = sizeof(float),
+       .where = &r->logits},
+      {.name = "loss", .wanted = true, .dims = WN_DIMS(M), .element = sizeof *r->loss, .where = &r->loss},
+      {.name = "hit", .wanted = true, .dims = WN_DIMS(M), .element = 1, .where = &r->hit},
   };
   WN_ARRAYS_LAY(arrays, rows);
   wn_layer_temp_lay(c, wn_layer_types_of(WN_F32), B, T, false, false, arrays, &r->temp);
@@ -227,7 +279,8 @@ static wn_status reuse_size_batch(struct wn_reuse *r) {
   return WN_OK;
 }
 
-/* The largest scratch, as a backend may treat few rows otherwise than many, and what attention's rows take. */
+/* Finds the largest scratch (a backend may need more for fewer rows) and the size of the arrays for attention's
+ * rows. */
 static wn_status reuse_measure(struct wn_reuse *r) {
   const int64_t T = r->set->T;
   size_t most = 0;
@@ -268,7 +321,7 @@ static wn_status reuse_arrays(struct wn_reuse *r, const struct wn_prune_reuse *o
                    (long long)(fit > 0 ? fit : 0));
   }
   WN_TRY(reuse_version_layers(r, &r->state));
-  /* All processes or none: a trial that is kept is accepted without a word to the others. */
+  /* Either all processes keep trials or none does: accepting a kept trial involves no communication. */
   double lacks = !options->trials || batch + 3 * each * (double)r->set->rows > may;
   if (r->set->shared) WN_TRY(wn_dist_merge(r->ctx, &lacks, 1));
   if (lacks == 0) {
@@ -308,7 +361,7 @@ wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const s
   r->select_heads = wn_attention_selections(&c->attention, c->kv_heads);
   r->select_width = r->select_heads * c->head_size;
   const bool pieces = r->select_heads == 0 || model->backend->whole_selections;
-  /* Far keys alone are summed up on a path that evictions do not take, from the first position on. */
+  /* Without evictions these masks take a path that sums distant keys differently. */
   const bool sparse = c->attention.root.enabled || c->attention.strided > 0;
   r->base.by_rows = pieces && !sparse && !(wn_policy_row(r->budgets.policy)->needs & WN_POLICY_SUMS);
   wn_status status;

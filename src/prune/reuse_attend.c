@@ -1,6 +1,6 @@
-/* A layer's attention in an evaluation (reuse.h): the new positions' queries over the keys and values held and their
- * own, with F at the first of them summed up from the selecting queries held, and the evictions of the budget at hand.
- */
+/* A layer's attention in an evaluation (reuse.h): the new positions' queries over the held keys and values and the new
+ * ones. F at the first new position is summed from the held selecting queries, and the evictions are those of the
+ * current budget. */
 #include <string.h>
 
 #include "attention/derive.h"
@@ -8,7 +8,7 @@
 #include "kv/policy.h"
 #include "prune/reuse.h"
 
-enum { TILE = 64 }; /* rows of a tile in which the attention's sums are formed */
+enum { TILE = 64 }; /* rows of the tiles in which attention computes sums */
 
 int64_t wn_reuse_kv_width(const struct wn_reuse *r) {
   return r->model->config.kv_heads * r->model->config.head_size;
@@ -22,7 +22,7 @@ void wn_reuse_copy(const struct wn_reuse *r, int64_t B, struct wn_reuse_rows to,
            (size_t)(count * width) * sizeof *to.x);
 }
 
-/* Puts the run's new positions, [B,n] with stride s and `width` values each, after those of `to` [B,T,width]. */
+/* Copies the run's new positions, [B,n] with stride s and `width` values each, into `to` [B,T,width]. */
 static void reuse_place_new(const struct wn_reuse *r, const struct wn_reuse_task *t, const float *from,
                             struct wn_stride s, int64_t width, float *to) {
   const int64_t T = r->set->T;
@@ -35,8 +35,8 @@ static struct wn_stride reuse_whole(const struct wn_reuse *r, int64_t width, int
   return (struct wn_stride){r->set->T * width, width, D};
 }
 
-/* The layer's whole keys, values and selecting queries: into r->k ..., with the new positions of `op`. Where the layer
- * is the first that changes they are all there already. */
+/* Gathers the layer's keys, values and selecting queries for all positions in r->k ..., with the new positions of `op`.
+ * For the first layer that changes all of them are held already. */
 static void reuse_gather(struct wn_reuse *r, const struct wn_reuse_task *t, int64_t l, const struct wn_attention *op,
                          struct wn_reuse_held *out) {
   const struct wn_reuse_held *h = &r->state.layers[l];
@@ -50,7 +50,7 @@ static void reuse_gather(struct wn_reuse *r, const struct wn_reuse_task *t, int6
     if (h->sk) out->sk += at * r->select_width;
     return;
   }
-  *out = (struct wn_reuse_held){NULL, r->k, r->v, r->sq, r->sk};
+  *out = (struct wn_reuse_held){.k = r->k, .v = r->v, .sq = r->sq, .sk = r->sk};
   wn_reuse_copy(r, t->B, (struct wn_reuse_rows){r->k, 0, W}, (struct wn_reuse_rows){h->k, t->row0, W}, 0, before);
   wn_reuse_copy(r, t->B, (struct wn_reuse_rows){r->v, 0, W}, (struct wn_reuse_rows){h->v, t->row0, W}, 0, before);
   reuse_place_new(r, t, op->k, op->s_k, W, r->k);
@@ -74,7 +74,7 @@ static void reuse_gather(struct wn_reuse *r, const struct wn_reuse_task *t, int6
                (size_t)D * sizeof(float));
 }
 
-/* The layer's selection alone over positions 0 .. T-1: a call of one head for each selection. */
+/* A call for the layer's selection only, over positions 0 .. T-1, with one head for each selection. */
 static struct wn_attention reuse_selection(const struct wn_reuse *r, const struct wn_reuse_held *h,
                                            const struct wn_attention *op, int64_t T) {
   const int64_t D = op->D, G = r->select_heads;
@@ -92,7 +92,8 @@ static struct wn_attention reuse_selection(const struct wn_reuse *r, const struc
   return s;
 }
 
-/* The queries that select, held of the positions from..t->first-1, into the first rows of a call that begins there. */
+/* Copies the held selecting queries of positions from..t->first-1 into the first rows of a call that begins at
+ * `from`. */
 static void reuse_place_selecting(const struct wn_reuse *r, const struct wn_reuse_task *t, int64_t from,
                                   const struct wn_reuse_held *h, const struct wn_attention *a) {
   const int64_t T = r->set->T, D = a->D, G = r->select_heads;
@@ -107,16 +108,16 @@ static void reuse_place_selecting(const struct wn_reuse *r, const struct wn_reus
                (size_t)D * sizeof *to);
 }
 
-/* The call with its rows from the start of a tile on: sums over rows begin with tiles, so that only then all bits are
- * those of a whole pass. Of the rows before the first changed one the selecting queries are known; nothing else of
- * them matters, and what comes out for them is dropped. */
+/* Runs the call with rows from the start of a tile on: sums over rows begin at tiles, so only then are all bits those
+ * of a whole pass. Of the rows before the first changed one only the selecting queries are known and needed; their
+ * output is dropped. */
 static wn_status reuse_attend_from(struct wn_run *run, struct wn_reuse *r, const struct wn_reuse_task *t, int64_t from,
                                    const struct wn_attention *op, const struct wn_reuse_held *h) {
   const int64_t skip = t->first - from, n = r->set->T - t->first;
   struct wn_arrays rows = {.base = run->measuring ? NULL : r->rows};
   const struct wn_attention a = wn_attention_with_rows_before(op, WN_F32, skip, &rows);
   if (run->measuring) {
-    struct wn_arrays most = {0}; /* a task that begins within the first tile has all positions for rows */
+    struct wn_arrays most = {0}; /* a task that begins within the first tile computes all positions */
     wn_attention_with_rows_before(op, WN_F32, t->first, &most);
     if (most.bytes > r->rows_bytes) r->rows_bytes = most.bytes;
     return wn_run_attention_forward(run, &a);
@@ -130,7 +131,7 @@ static wn_status reuse_attend_from(struct wn_run *run, struct wn_reuse *r, const
   return WN_OK;
 }
 
-/* Attention of the new positions over all. */
+/* The attention of the new positions over all keys (reuse.h). */
 wn_status wn_reuse_attend(struct wn_run *run, struct wn_reuse *r, const struct wn_reuse_task *t, int64_t l,
                           struct wn_layer_acts *a, struct wn_reuse_held *h) {
   const int64_t T = r->set->T, D = r->model->config.head_size;
@@ -138,7 +139,7 @@ wn_status wn_reuse_attend(struct wn_run *run, struct wn_reuse *r, const struct w
   wn_layer_attention(run, l, a, &op);
   op = wn_attention_forward_only(&op);
   if (run->measuring)
-    *h = (struct wn_reuse_held){NULL, r->k, r->v, r->sq, r->sk};
+    *h = (struct wn_reuse_held){.k = r->k, .v = r->v, .sq = r->sq, .sk = r->sk};
   else
     reuse_gather(r, t, l, &op, h);
   op.k = h->k, op.v = h->v;
@@ -149,7 +150,8 @@ wn_status wn_reuse_attend(struct wn_run *run, struct wn_reuse *r, const struct w
     struct wn_attention all = op;
     if (t->first > 0 && wn_policy_row(t->budgets->policy)->needs & WN_POLICY_SELECTIONS)
       all = reuse_selection(r, h, &op, T);
-    all.Tq = T; /* policies that are run from a later position on have no use for the queries */
+    all.Tq =
+        T; /* the queries of earlier positions are missing, but policies that allow a later start do not read them */
     if (run->measuring) {
       const size_t need = wn_evictions_scratch(&run->exec, t->budgets, &all);
       if (need > run->need) run->need = need;
@@ -160,7 +162,7 @@ wn_status wn_reuse_attend(struct wn_run *run, struct wn_reuse *r, const struct w
     op.slots.evicted_at = r->evicted_at;
   }
   const int64_t from = t->first / TILE * TILE;
-  if (r->select_heads > 0 && from > 0) { /* F at the first row */
+  if (r->select_heads > 0 && from > 0) { /* computes F at the first row */
     struct wn_attention before = reuse_selection(r, h, &op, from);
     if (!run->measuring) memset(r->f, 0, (size_t)(t->B * r->select_heads * T) * sizeof *r->f);
     before.sel.f_out = r->f;

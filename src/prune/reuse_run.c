@@ -1,13 +1,13 @@
-/* A batch of an evaluation (reuse.h): the layers from the first that changes on, and of each the positions from the
- * first one that changes on. */
+/* A batch of an evaluation (reuse.h): the layers from the first that changes, and in each the positions from the first
+ * that changes. */
 #include <math.h>
 #include <string.h>
 
 #include "prune/reuse.h"
 
-enum { ROWS_MIN = 16 }; /* of a product */
+enum { ROWS_MIN = 16 }; /* the fewest rows of a product */
 
-/* A new layer's entry, keys, values and queries to where results go. */
+/* Copies a layer's entry, keys, values and queries to where results are kept. */
 static void reuse_keep(const struct wn_reuse *r, const struct wn_reuse_task *t, int64_t l,
                        const struct wn_layer_acts *a, const struct wn_reuse_held *h) {
   const int64_t C = r->model->config.width, T = r->set->T, n = T - t->first, W = wn_reuse_kv_width(r);
@@ -26,7 +26,7 @@ static void reuse_keep(const struct wn_reuse *r, const struct wn_reuse_task *t, 
                   (struct wn_reuse_rows){h->sk, 0, r->select_width}, t->first, n);
 }
 
-/* The stream at the end. The losses are the caller's to keep. */
+/* Copies the stream at the end; the caller keeps the losses. */
 static void reuse_keep_end(const struct wn_reuse *r, const struct wn_reuse_task *t) {
   const int64_t L = r->model->config.layers, C = r->model->config.width, T = r->set->T, n = T - t->first;
   t->to->first[t->row0 / r->batch * (L + 1) + L] = t->first;
@@ -35,12 +35,13 @@ static void reuse_keep_end(const struct wn_reuse *r, const struct wn_reuse_task 
            (size_t)(n * C) * sizeof(float));
 }
 
-/* Losses of the run's positions: r->loss [B,n]. Chunks overlap rather than being thin. */
+/* Computes the losses of the run's positions, r->loss [B,n]. The last chunk overlaps the one before it instead of being
+ * small. */
 static wn_status reuse_losses(struct wn_run *run, struct wn_reuse *r, const struct wn_reuse_task *t) {
   const wn_model_config *c = &r->model->config;
   const int64_t T = r->set->T, n = T - t->first, M = t->B * n;
   WN_TRY(wn_run_norm(run, M, wn_run_final_norm(run, r->rstd, r->mean), r->x_out, NULL, NULL, r->n_out));
-  int32_t *targets = r->positions; /* done with: the targets take their place */
+  int32_t *targets = r->positions; /* positions are no longer needed: targets take their place */
   for (int64_t b = 0; b < t->B && !run->measuring; b++)
     memcpy(targets + b * n, r->set->targets + (t->row0 + b) * T + t->first, (size_t)n * sizeof *targets);
   for (int64_t at = 0; at < M; at += r->chunk) {
@@ -68,7 +69,7 @@ int64_t wn_reuse_first_changed(const struct wn_reuse *r, int64_t to) {
   return to < T - rows ? to : T - rows;
 }
 
-/* Arrays and positions for the task's rows. */
+/* Lays out arrays and positions for the task's rows. */
 static wn_status reuse_lay_out(struct wn_reuse *r, const struct wn_reuse_task *t, struct wn_run *run,
                                struct wn_layer_acts *a) {
   const int64_t n = r->set->T - t->first;
@@ -80,8 +81,8 @@ static wn_status reuse_lay_out(struct wn_reuse *r, const struct wn_reuse_task *t
   return wn_fail(r->ctx, WN_ERR_ARGUMENT, "search: activations do not fit in memory");
 }
 
-/* The residual stream at the entry of layer l (L: at the end) into r->x_out [B,n,C]; the first position where it is
- * not what is held, T where there is none. */
+/* Computes the residual stream at the entry of layer l (L: at the end) in r->x_out [B,n,C]. Returns the first position
+ * where it differs from what is held, T if there is none. */
 static int64_t reuse_add_and_compare(struct wn_reuse *r, const struct wn_reuse_task *t, int64_t l, const float *mid,
                                      const float *branch) {
   const int64_t T = r->set->T, C = r->model->config.width, n = T - t->first;
@@ -97,8 +98,8 @@ static int64_t reuse_add_and_compare(struct wn_reuse *r, const struct wn_reuse_t
   return first;
 }
 
-/* Between layers: positions before the first that has changed are finished. What is left of r->x_out goes to `to`
- * (which may be it). False: nothing has changed. */
+/* Between layers: drops positions before the first that has changed; the rest of r->x_out is copied to `to` (which may
+ * be r->x_out). False: nothing has changed. */
 static bool reuse_narrow(struct wn_reuse *r, struct wn_reuse_task *t, int64_t first, float *to) {
   const int64_t T = r->set->T, C = r->model->config.width, n = T - t->first, most = wn_reuse_first_changed(r, T);
   if (first == T) return false;
@@ -112,7 +113,7 @@ static bool reuse_narrow(struct wn_reuse *r, struct wn_reuse_task *t, int64_t fi
   return true;
 }
 
-/* The layers; *changed: r->x_out (L's entry, not yet normed) is not all what is held. */
+/* Runs the layers. *changed: r->x_out, the stream at the end before the final norm, differs from what is held. */
 static wn_status reuse_run_layers(struct wn_reuse *r, struct wn_reuse_task *t, struct wn_run *run, bool *changed) {
   const wn_model_config *c = &r->model->config;
   const int64_t L = c->layers, C = c->width, T = r->set->T;
@@ -121,7 +122,7 @@ static wn_status reuse_run_layers(struct wn_reuse *r, struct wn_reuse_task *t, s
   *changed = true;
   WN_TRY(reuse_lay_out(r, t, run, &a));
   run->tokens = r->set->tokens + t->row0 * T;
-  if (t->fresh) /* what the embedding's norm keeps is not needed later */
+  if (t->fresh) /* what the embedding's norm stores is not needed later */
     WN_TRY(wn_run_embed(run, a.n2, a.rstd2, a.mean2, a.x));
   for (int64_t b = 0; b < t->B && !t->fresh && !run->measuring; b++)
     memcpy((float *)a.x + b * run->T * C, r->state.layers[t->first_layer].x + ((t->row0 + b) * T + t->first) * C,

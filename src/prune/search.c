@@ -1,12 +1,13 @@
-/* The budget search (arXiv 2410.02703, section 4): the rule of greedy.c on the losses of an evaluator, in a folder.
+/* The budget search (arXiv 2410.02703, section 4): the rule of greedy.c, applied to the losses of an evaluator, with
+ * its state in a folder.
  *
- * The only state is the budgets reached, which search.json holds with the figures of all steps (and, for the lazy
- * search, the increases last seen): evaluations are functions of the budgets. So a search that was killed and resumed
- * ends with the same result as an undisturbed one. L evaluations per step, L (N/C - 1) steps at most.
+ * Evaluations are functions of the budgets, so the only state is the budgets reached. search.json holds them with the
+ * numbers of all steps (and, for the lazy search, the last increases). So a search that was killed and resumed has the
+ * same result as one that was not interrupted. Cost: L evaluations per step, at most L (N/C - 1) steps.
  *
- * With fine-tuning the parameters are state as well: the run in DIR/tuned. Before a round begins search.json says to
- * which step of the run it leads; an unfinished round is finished first when a search is resumed. What is held from
- * before a round, activations and the lazy search's increases, belongs to other parameters and is dropped. */
+ * With fine-tuning the parameters are state too: the run in DIR/tuned. Before a round begins search.json records the
+ * run's step at its end; a resumed search first finishes an unfinished round. Activations and the lazy search's
+ * increases from before a round belong to other parameters and are dropped. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,7 +33,7 @@ struct search {
   wn_model *model;
   const wn_prune_options *options;
   int64_t T, batch;
-  bool writes;           /* the first of several processes */
+  bool writes;           /* this process (the first of several) writes files */
   char path[PATH_BYTES]; /* search.json */
   struct wn_prune_set search, report;
   struct wn_prune_evaluator *on_search, *on_report;
@@ -42,8 +43,8 @@ struct search {
   struct wn_finetune *tuning; /* NULL: none */
   wn_prune_fn progress;
   void *user;
-  int64_t evaluations, expected; /* of the step at hand */
-  double start, before;          /* seconds: this process's start, and what went before it */
+  int64_t evaluations, expected; /* of the current step */
+  double start, before;          /* seconds: when this process started, and the duration of earlier parts */
 };
 
 void wn_prune_options_init(wn_prune_options *options, size_t size) {
@@ -112,7 +113,7 @@ static wn_status search_load_sets(struct search *s) {
   return WN_OK;
 }
 
-/* A new curve, or the existing one if it belongs to this search. */
+/* Makes a new curve, or loads the existing one if it belongs to this search. */
 static wn_status search_open_curve(struct search *s, const char *dir, bool resume) {
   const wn_prune_options *o = s->options;
   wn_context *ctx = s->ctx;
@@ -171,7 +172,7 @@ static wn_status search_open_curve(struct search *s, const char *dir, bool resum
   for (size_t i = 0; i < sizeof same / sizeof *same; i++)
     if (!same[i].same)
       return wn_fail(ctx, WN_ERR_CONFIG, "%s: the search there was begun with another %s", s->path, same[i].what);
-  if (c->tune_to == 0) s->curve.finetune_lr = lr; /* an existing search may be fine-tuned later */
+  if (c->tune_to == 0) s->curve.finetune_lr = lr; /* fine-tuning may be added to an existing search */
   if (s->tuning) strcpy(s->curve.finetune_recipe, s->tuning->fingerprint);
   s->resumed = true;
   s->before = c->points[c->count - 1].seconds;
@@ -185,9 +186,9 @@ static uint64_t search_half_of_memory(void) {
 
 static wn_status search_open_evaluators(struct search *s) {
   const wn_prune_options *o = s->options;
-  /* Several processes may be on one machine, and hold parts of the rows. */
+  /* Several processes may share a machine; each holds a part of the rows. */
   const uint64_t memory = o->memory ? o->memory : search_half_of_memory() / (uint64_t)wn_dist_size(s->ctx);
-  if (o->plain || !s->model->backend->memory->host) { /* activations are held on the host */
+  if (o->plain || !s->model->backend->memory->host) { /* the reusing evaluator holds activations on the host */
     WN_TRY(wn_prune_plain_create(s->ctx, s->model, &s->report, s->batch, &o->budgets, &s->on_report));
     return wn_prune_plain_create(s->ctx, s->model, &s->search, s->batch, &o->budgets, &s->on_search);
   }
@@ -230,7 +231,7 @@ static void search_on_tuning(void *user, const wn_train_progress *p) {
                            .curve = &s->curve, .bytes = s->on_search->bytes + s->on_report->bytes, .tuning = p});
 }
 
-/* Finishes the open round: the run up to tune_to, its parameters, everything measured anew. */
+/* Finishes the open round: trains up to tune_to, loads the parameters, and measures everything again. */
 static wn_status search_finish_round(struct search *s) {
   wn_prune_curve *c = &s->curve;
   wn_prune_point *p = &c->points[c->count - 1];
@@ -266,7 +267,7 @@ static int64_t search_untuned_steps(const wn_prune_curve *c) {
   return n;
 }
 
-/* The point from which a resumed search continues, with its parameters. */
+/* Restores the point from which a resumed search continues, with its parameters. */
 static wn_status search_restore(struct search *s) {
   const wn_prune_point *p = &s->curve.points[s->curve.count - 1];
   memcpy(s->greedy.tokens, p->tokens, (size_t)s->curve.layers * sizeof *s->greedy.tokens);
@@ -275,7 +276,7 @@ static wn_status search_restore(struct search *s) {
   return p->tuned > 0 ? wn_finetune_load(s->ctx, s->tuning, p->tuned) : WN_OK;
 }
 
-/* Point 0, or back to the last one. */
+/* Measures point 0, or goes back to the last point. */
 static wn_status search_begin(struct search *s) {
   double search, report;
   wn_prune_curve *c = &s->curve;
@@ -300,8 +301,8 @@ static wn_status search_begin(struct search *s) {
   return WN_OK;
 }
 
-/* A step is not taken back: where the curve has left a stricter target behind, its points are what there is. A search
- * on another machine differs in the last bits. */
+/* Steps are not undone: refuses a target that the curve has already passed. A tolerance allows for the last bits of
+ * another machine. */
 static wn_status search_check_target(const struct search *s) {
   const wn_prune_curve *c = &s->curve;
   if (!s->resumed || c->closed || c->count < 2 || s->greedy.loss <= s->greedy.target + TARGET_ROUNDING) return WN_OK;
@@ -312,7 +313,7 @@ static wn_status search_check_target(const struct search *s) {
       s->path, exp(s->greedy.loss), exp(s->greedy.target));
 }
 
-/* The target, from the options: a resumed search may be given another one and go further. */
+/* Sets the target from the options. A resumed search may have another one and go further. */
 static wn_status search_set_target(struct search *s) {
   const wn_prune_options *o = s->options;
   if (o->target > 0) {
@@ -363,7 +364,7 @@ static wn_status search_loop(struct search *s) {
   const int64_t begun = c->count;
   for (;;) {
     struct wn_greedy_choice choice;
-    /* Here and not after the step, so that a search killed between the two does not go on without the round. */
+    /* Before the step and not after the last one, so that a search killed between the two does not skip the round. */
     if (c->finetune_steps > 0 && search_untuned_steps(c) >= c->finetune_every)
       WN_TRY(search_begin_round(s, c->finetune_steps));
     if (s->options->max_steps > 0 && c->count - begun >= s->options->max_steps) {
@@ -372,13 +373,13 @@ static wn_status search_loop(struct search *s) {
     }
     s->evaluations = s->expected = 0;
     for (int64_t l = 0; l < c->layers; l++) s->expected += s->greedy.tokens[l] >= 2 * s->greedy.step;
-    /* Evaluations of a step that is not taken must not change the search that continues from here. */
+    /* If the step is not taken, its evaluations must not change the search that continues from here. */
     double *kept = s->greedy.trial + c->layers;
     memcpy(kept, c->increase, (size_t)c->layers * sizeof *kept);
     WN_TRY(wn_greedy_choose(&s->greedy, &choice));
     if (choice.verdict != WN_GREEDY_LOWER) {
       memcpy(c->increase, kept, (size_t)c->layers * sizeof *kept);
-      if (c->finetune_steps > 0 && search_untuned_steps(c) > 0) { /* tuned, the model may bear it */
+      if (c->finetune_steps > 0 && search_untuned_steps(c) > 0) { /* after tuning the step may be possible */
         WN_TRY(search_begin_round(s, c->finetune_steps));
         continue;
       }
@@ -389,7 +390,7 @@ static wn_status search_loop(struct search *s) {
   }
 }
 
-/* The round after the last step of a search; none where nothing is evicted. */
+/* The round after the last step of a search; none if nothing is evicted. */
 static wn_status search_close_search(struct search *s) {
   wn_prune_curve *c = &s->curve;
   if (!s->tuning || s->options->finetune.after == 0 || c->closed || c->count < 2) return WN_OK;
@@ -398,7 +399,7 @@ static wn_status search_close_search(struct search *s) {
   return search_begin_round(s, s->options->finetune.after);
 }
 
-/* What was found, measured once more the plain way; then the files. */
+/* Measures the result once more with the plain evaluator; then writes the files. */
 static wn_status search_finish(struct search *s, const char *dir) {
   wn_prune_curve *c = &s->curve;
   wn_budgets found;
@@ -419,7 +420,7 @@ static wn_status search_finish(struct search *s, const char *dir) {
   WN_TRY_GOTO(search_save(s), done);
   WN_TRY_GOTO(search_save_budgets(s, &found, dir), done);
   if (!s->tuning || c->points[c->count - 1].tuned == 0) goto done;
-  /* A portion may have ended some steps past the last round. */
+  /* The search may have gone some steps past the last round. */
   status = search_save_budgets(s, &found, s->tuning->dir);
 done:
   wn_budgets_clear(&found);
@@ -480,7 +481,7 @@ wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_optio
   if (s.curve.closed)
     status = WN_OK; /* the round after the search has ended */
   else if (s.greedy.loss > s.greedy.target)
-    s.curve.end = WN_PRUNE_TARGET; /* passed before the first step */
+    s.curve.end = WN_PRUNE_TARGET; /* the target is passed before the first step */
   else
     status = search_loop(&s);
   if (status == WN_OK) status = search_close_search(&s);

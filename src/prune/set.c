@@ -1,4 +1,4 @@
-/* Rows from a token file: blocks of the context, or one document each. */
+/* Reads rows from a token file: blocks as long as the context, or one document each. */
 #include "prune/set.h"
 
 #include <inttypes.h>
@@ -9,7 +9,7 @@
 #include "data/documents.h"
 #include "dist/dist.h"
 
-enum { TURNS = 4 }; /* batches of each process in a round: between two rounds a cancellation is seen */
+enum { TURNS = 4 }; /* batches of each process in a round; cancellation is checked between rounds */
 
 struct reader {
   wn_context *ctx;
@@ -20,12 +20,12 @@ struct reader {
   int64_t T, vocab_size;
 };
 
-/* Row r: `held` tokens from `first` on, and one more to predict where there is one. */
+/* Fills row r: `held` tokens from `first` on, and one more token to predict if there is one. */
 static wn_status set_fill_row(const struct reader *in, struct wn_prune_set *set, int64_t r, uint64_t first,
                               uint64_t held) {
   const uint64_t T = (uint64_t)in->T;
   int32_t *tokens = set->tokens + r * in->T, *targets = set->targets + r * in->T;
-  const uint64_t inputs = held > T ? T : held - 1; /* every input has a target */
+  const uint64_t inputs = held > T ? T : held - 1; /* so that every input has a target */
   WN_TRY(wn_token_file_read(in->ctx, in->file, first, inputs, tokens));
   WN_TRY(wn_token_file_read(in->ctx, in->file, first + 1, inputs, targets));
   for (uint64_t i = 0; i <= inputs; i++) {
@@ -44,14 +44,22 @@ static wn_status set_allocate(const struct reader *in, int64_t rows, struct wn_p
   set->rows = set->all_rows = rows;
   set->T = in->T;
   const struct wn_array own[] = {
-      {"sums", true, WN_DIMS(round + 1), sizeof *set->sums, &set->sums},
-      {"tokens", true, WN_DIMS(rows, in->T), sizeof *set->tokens, &set->tokens},
-      {"targets", true, WN_DIMS(rows, in->T), sizeof *set->targets, &set->targets},
+      {.name = "sums", .wanted = true, .dims = WN_DIMS(round + 1), .element = sizeof *set->sums, .where = &set->sums},
+      {.name = "tokens",
+       .wanted = true,
+       .dims = WN_DIMS(rows, in->T),
+       .element = sizeof *set->tokens,
+       .where = &set->tokens},
+      {.name = "targets",
+       .wanted = true,
+       .dims = WN_DIMS(rows, in->T),
+       .element = sizeof *set->targets,
+       .where = &set->targets},
   };
   return WN_ARRAYS_CREATE(in->ctx, &set->arrays, in->what, own);
 }
 
-/* Of `all` items the one that row r of `rows` takes. */
+/* The item, of `all` items, that row r of `rows` takes. */
 static uint64_t set_spread(int64_t r, int64_t rows, uint64_t all) {
   return (uint64_t)((double)r * ((double)all / (double)rows));
 }
@@ -105,7 +113,13 @@ wn_status wn_prune_set_load(wn_context *ctx, const char *what, const wn_prune_da
                    (long long)data->rows, (long long)T);
   wn_token_file *file;
   WN_TRY(wn_token_file_open(ctx, data->path, &file));
-  const struct reader in = {ctx, what, data, file, wn_token_file_count(file), T, vocab_size};
+  const struct reader in = {.ctx = ctx,
+                            .what = what,
+                            .data = data,
+                            .file = file,
+                            .count = wn_token_file_count(file),
+                            .T = T,
+                            .vocab_size = vocab_size};
   wn_status status = data->long_only ? set_load_documents(&in, out) : set_load_blocks(&in, out);
   wn_token_file_close(file);
   if (status != WN_OK) {
@@ -125,12 +139,12 @@ void wn_prune_set_clear(struct wn_prune_set *set) {
   memset(set, 0, sizeof *set);
 }
 
-/* A process for which there is no batch holds the first one's rows: it then computes what another one does, and takes
- * part in everything else as all do. */
+/* Keeps this process's rows. A process without a batch holds the first process's rows: it repeats that work and takes
+ * part in everything else. */
 void wn_prune_set_share(wn_context *ctx, struct wn_prune_set *set, int64_t batch) {
   const int64_t size = wn_dist_size(ctx), T = set->T, rank = wn_dist_rank(ctx);
   int64_t kept = 0;
-  if (size == 1 || batch < 1) return; /* evaluators refuse such a batch */
+  if (size == 1 || batch < 1) return; /* evaluators refuse a batch below 1 */
   set->shared = true;
   set->idle = rank * batch >= set->rows;
   for (int64_t row = rank * batch; row < set->rows; row += size * batch) {
@@ -143,7 +157,7 @@ void wn_prune_set_share(wn_context *ctx, struct wn_prune_set *set, int64_t batch
   set->rows = kept;
 }
 
-/* This process's batches of those from `first` on, `count` of them. */
+/* Runs this process's batches among the `count` batches from `first` on. */
 static wn_status set_run_round(wn_context *ctx, const struct wn_prune_set *set, int64_t batch, int64_t first,
                                int64_t count, wn_prune_batch_fn run, void *user) {
   const int64_t size = set->shared ? wn_dist_size(ctx) : 1, rank = set->shared ? wn_dist_rank(ctx) : 0;

@@ -1,5 +1,5 @@
-/* The rows that losses are measured on, in memory. Several processes take the batches in turn; a process holds the rows
- * of its own. */
+/* The rows on which losses are measured, in memory. Several processes take the batches in turn; a process holds the
+ * rows of its own batches. */
 #ifndef WN_PRUNE_SET_H
 #define WN_PRUNE_SET_H
 
@@ -8,26 +8,26 @@
 
 struct wn_prune_set {
   int64_t rows, T;
-  int64_t all_rows;          /* of all processes */
-  uint64_t counted;          /* positions with a target, of all rows */
+  int64_t all_rows;          /* rows of all processes */
+  uint64_t counted;          /* positions with a target, in all rows */
   int32_t *tokens, *targets; /* [rows,T]; targets of -1 do not count */
   char fingerprint[24];      /* of all rows */
-  bool shared;               /* by several processes */
-  bool idle;                 /* one of them that has no batch of its own, and the first one's rows */
-  double *sums;              /* of a round's batches */
+  bool shared;               /* divided among several processes */
+  bool idle;                 /* this process has no batch of its own, and holds the first process's rows */
+  double *sums;              /* sums of a round's batches */
   struct wn_arrays arrays;
 };
 /* what: "search set" or "report set", for messages. */
 wn_status wn_prune_set_load(wn_context *ctx, const char *what, const wn_prune_data *data, int64_t T, int64_t vocab_size,
                             struct wn_prune_set *out);
 void wn_prune_set_clear(struct wn_prune_set *set);
-/* Keeps this process's rows and drops the others'. batch: of every evaluation from then on. */
+/* Keeps this process's rows and drops the others. batch: the batch size of all later evaluations. */
 void wn_prune_set_share(wn_context *ctx, struct wn_prune_set *set, int64_t batch);
 
-/* The sum of the losses of rows row0 .. row0 + B - 1 of those held. */
+/* Computes the sum of the losses of held rows row0 .. row0 + B - 1. */
 typedef wn_status (*wn_prune_batch_fn)(void *user, int64_t row0, int64_t B, double *sum);
-/* The mean over all counted positions, in every process: the batches' sums are added up in the order of the batches,
- * whoever has computed them. WN_ERR_CANCELLED once the first process is cancelled. */
+/* The mean loss over all counted positions, in every process. The batches' sums are added in the order of the batches,
+ * whichever process computed them. WN_ERR_CANCELLED once the first process is cancelled. */
 wn_status wn_prune_set_mean(wn_context *ctx, const struct wn_prune_set *set, int64_t batch, wn_prune_batch_fn run,
                             void *user, double *mean);
 

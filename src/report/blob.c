@@ -1,4 +1,4 @@
-/* Bytes inside of text: zlib, base64, and PNG images (ISO/IEC 15948) of a palette. */
+/* Binary data inside text: zlib, base64, and PNG images (ISO/IEC 15948) with a palette. */
 #include <string.h>
 #include <zlib.h>
 
@@ -53,7 +53,7 @@ static size_t blob_put_u32(uint8_t *at, uint32_t v) {
   return 4;
 }
 
-/* Length, type, data, checksum of type and data. */
+/* A PNG chunk: length, type, data, checksum of type and data. */
 static size_t blob_put_chunk(uint8_t *at, const char *type, const void *data, size_t bytes) {
   size_t n = blob_put_u32(at, (uint32_t)bytes);
   memcpy(at + n, type, 4);
@@ -68,7 +68,7 @@ wn_status wn_png_add(wn_context *ctx, struct wn_text *out, const uint8_t *pixels
   void *memory;
   uint8_t *packed = NULL;
   size_t n = 0, at = 0;
-  WN_TRY(wn_alloc(ctx, "image", row * (size_t)h, &memory)); /* each row begins with its filter: none */
+  WN_TRY(wn_alloc(ctx, "image", row * (size_t)h, &memory)); /* each row begins with a byte for its filter: none */
   for (int64_t y = 0; y < h; y++) memcpy((uint8_t *)memory + (size_t)y * row + 1, pixels + y * w, (size_t)w);
   wn_status status = blob_pack(ctx, memory, row * (size_t)h, &packed, &n);
   wn_free(memory);

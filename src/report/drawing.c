@@ -1,4 +1,4 @@
-/* Figures with memory of their own. Each line is one block: its three x, its y, then its name. */
+/* Figures that own their memory. Each line is one block: its three x, its y, then its name. */
 #include "report/drawing.h"
 
 #include <math.h>
@@ -88,7 +88,7 @@ void wn_drawing_layer_line(struct wn_drawing *d, int64_t layers, const double *f
   if (!m) return;
   for (int64_t k = 0; k < layers; k++) {
     m[k] = (double)k;
-    m[layers + k] = NAN; /* a layer has no place on the axis of heads */
+    m[layers + k] = NAN; /* a layer has no x on the axis of heads */
     m[3 * layers + k] = first[(size_t)k * stride];
   }
 }

@@ -5,8 +5,8 @@
  *   Event    1 wall_time double, 2 step int64, 3 file_version string | 5 Summary | 7 SessionLog
  *   Summary  1 Value, each: 1 tag string, 2 simple_value float
  *
- * A process of its own file, as TensorFlow's writers do; one that continues a run begins with SessionLog START at its
- * first step, upon which TensorBoard forgets what another wrote beyond it. */
+ * Each process writes a file of its own, as TensorFlow does. A file that continues a run begins with SessionLog START
+ * at its first step; TensorBoard then drops later steps of earlier files. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -91,7 +91,7 @@ static wn_status events_append(wn_context *ctx, wn_events *e, const struct bytes
 static struct bytes events_record(double wall_time, int64_t step) {
   struct bytes b = {.count = 0};
   events_put_double(&b, 1, wall_time);
-  if (step != 0) { /* as protobuf leaves out what is 0 */
+  if (step != 0) { /* protobuf leaves out fields that are 0 */
     events_put_varint(&b, 2 << 3);
     events_put_varint(&b, (uint64_t)step);
   }

@@ -1,4 +1,4 @@
-/* Figures: their checks, their CSV, and what a page carries of them. */
+/* Figures: checks, CSV, and their JSON for a page. */
 #include "report/figure.h"
 
 #include <math.h>
@@ -135,7 +135,7 @@ json_t *wn_html_string(const char *s) {
   return out;
 }
 
-/* Seven digits are more than a screen shows. */
+/* A number with seven digits, more than a screen shows. */
 static json_t *figure_number(double v) {
   if (!isfinite(v)) return json_null();
   char s[40];
@@ -145,8 +145,8 @@ static json_t *figure_number(double v) {
   return json_real(v);
 }
 
-/* Indices that are drawn, ascending: all, or of a line the least and the largest of every stretch, of marks without a
- * line, whose density is what they show, one of so many. Returns how many. */
+/* Chooses the points to draw, as ascending indices: all of them; or of a long line the smallest and the largest of
+ * every stretch; or of many marks without a line, whose density matters, every n-th. Returns how many. */
 static int64_t figure_thin(const wn_figure_series *s, int64_t *at) {
   int64_t n = 0;
   if (s->count <= THIN_ABOVE) {
@@ -180,7 +180,8 @@ static json_t *figure_numbers(const double *values, const int64_t *at, int64_t n
   return out;
 }
 
-/* Means of a thinned line's stretches, [axes] of x and y: a moving average over extremes would tend to their middle. */
+/* Means of a thinned line's stretches, [axes] of x and y, for smoothing: a moving average over extremes would be biased
+ * to their middle. */
 static json_t *figure_means(const wn_figure *f, const wn_figure_series *s) {
   json_t *all[WN_FIGURE_AXES + 1], *x = json_array();
   for (int a = 0; a <= f->axes; a++) {

@@ -1,6 +1,6 @@
-/* Pages: a style sheet, a script and a plotting library (assets, built in), the figures as JSON, and matrices as tiles
- * of their own, so that opening the page reads no more than its first view needs. A content security policy forbids the
- * page to load anything. */
+/* Pages: a style sheet, a script and a plotting library (built in), the figures as JSON, and matrices as separate
+ * tiles, so that opening the page decodes only what its first view needs. A content security policy forbids the page to
+ * load anything. */
 #include "report/html.h"
 
 #include <stdio.h>
@@ -79,7 +79,7 @@ wn_status wn_page_add_section(wn_page *page, const char *title) {
   return page->body.failed || page->contents.failed ? page_no_memory(page->ctx) : WN_OK;
 }
 
-/* The heading, what the figure shows, the place where the script puts it, and, on demand, how it was made. */
+/* Adds a figure's heading, its description, the place where the script draws it, and, to be opened, how it was made. */
 wn_status wn_page_frame(wn_page *page, const wn_figure *f, const char *files, json_t *json) {
   struct wn_text *t = &page->body;
   wn_text_add(t, "<section class=\"figure%s\" id=\"%s\" aria-labelledby=\"title-%s\">\n<h3 id=\"title-%s\">",
@@ -122,7 +122,7 @@ wn_status wn_page_add_figure(wn_page *page, const wn_figure *f) {
   return wn_page_frame(page, f, files, json);
 }
 
-/* The first column has names, also where they could be read as numbers: of runs named by dates. */
+/* The first column has names, even if they look like numbers, as of runs named by dates. */
 static json_t *page_cell(const char *s, int column) {
   if (!s || !s[0]) return json_null();
   if (column == 0) return wn_html_string(s);
@@ -176,7 +176,7 @@ wn_status wn_page_tile(wn_page *page, size_t bytes, struct wn_page_tile **out, i
   return WN_OK;
 }
 
-/* A lower triangle's differences down its columns: a sum that grows slowly becomes mostly zeros. */
+/* Replaces a lower triangle by differences down its columns: a sum that grows slowly becomes mostly zeros. */
 static void page_differences(uint8_t *data, int64_t T) {
   for (int64_t i = T - 1; i > 0; i--) {
     uint8_t *row = data + i * (i + 1) / 2;
@@ -185,7 +185,7 @@ static void page_differences(uint8_t *data, int64_t T) {
   }
 }
 
-/* Tiles of texts have `levels` values; those of means stay as they are. */
+/* Adds all tiles. Those of texts are quantised to `levels` values; those of means stay as they are. */
 static wn_status page_add_tiles(wn_page *page, int levels, struct wn_text *out) {
   for (int n = 0; n < page->tile_count; n++) {
     const struct wn_page_tile *tile = &page->tiles[n];
@@ -208,7 +208,7 @@ static wn_status page_add_tiles(wn_page *page, int levels, struct wn_text *out) 
   return out->failed ? page_no_memory(page->ctx) : WN_OK;
 }
 
-/* JSON inside of a script element: no "<" in it. */
+/* Adds the JSON inside a script element, so it must not contain "<". */
 static wn_status page_add_json(wn_page *page, int levels, struct wn_text *out) {
   size_t i;
   json_t *text,
@@ -229,12 +229,12 @@ static wn_status page_add_json(wn_page *page, int levels, struct wn_text *out) {
   return out->failed ? page_no_memory(page->ctx) : WN_OK;
 }
 
-/* wn_text_add formats; long texts go in without. */
+/* Appends a long text without formatting. */
 static void page_add_raw(struct wn_text *out, const char *s) {
   wn_text_add(out, "%s", s ? s : "");
 }
 
-/* Words of the figures; docs/glossary.md has all of winnow's. */
+/* Adds the terms that figures use; docs/glossary.md has all terms. */
 static void page_add_words(wn_page *page, struct wn_text *t) {
   static const char *const words[][2] = {
       {"attention weight",

@@ -1,4 +1,4 @@
-/* A page's inside: private to src/report. */
+/* The internals of a page. Private to src/report. */
 #ifndef WN_REPORT_HTML_H
 #define WN_REPORT_HTML_H
 
@@ -6,13 +6,13 @@
 
 #define WN_PAGE_LIMIT ((size_t)5000000)
 
-/* Bytes that a page's script opens when it draws them. */
+/* A tile: data that a page's script decodes only when it draws it. */
 struct wn_page_tile {
   uint8_t *data;
   size_t bytes;
-  bool text;  /* a text's: 0..255, quantised anew when the page is written */
-  bool grows; /* a lower triangle of sums down the columns: differences are stored */
-  int64_t T;  /* its rows */
+  bool text;  /* of a text: values 0..255, which are quantised when the page is written */
+  bool grows; /* a lower triangle of sums down the columns, stored as differences */
+  int64_t T;  /* rows of the triangle */
 };
 
 struct wn_page {
@@ -26,7 +26,8 @@ struct wn_page {
   int tile_count, tile_room;
 };
 
-/* Heading, table and place of a figure; takes json (NULL: out of memory). files: of the figures' folder, or NULL. */
+/* Adds heading, table and place of a figure; takes over json (NULL: out of memory). files: names the figure's files, or
+ * NULL. */
 wn_status wn_page_frame(wn_page *page, const wn_figure *figure, const char *files, json_t *json);
 wn_status wn_page_tile(wn_page *page, size_t bytes, struct wn_page_tile **out, int *number);
 

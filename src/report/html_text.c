@@ -1,8 +1,8 @@
 /* Texts in a page: what every token sees, layer by layer, and means over many.
  *
- * A layer's matrix is a tile: the lower triangle row by row, a byte an entry. Weights are stored as sqrt(w), whose
- * steps are fine where weights are small; selections as 1 - exp(-F), the part that F alone takes of a weight. Bytes of
- * a page: at most L T^2 / 2 of each before compression. */
+ * A layer's matrix is a tile: the lower triangle row by row, one byte per entry. Weights are stored as sqrt(w), which
+ * has fine steps for small weights; selections as 1 - exp(-F), the share of a weight that F alone removes. Size: at
+ * most L T^2 / 2 bytes of each before compression. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -58,7 +58,7 @@ wn_status wn_page_set_loss(wn_page *page, double loss) {
                                                             : WN_OK;
 }
 
-/* The lower triangle of a[T,T] through `value`. */
+/* Adds the lower triangle of a[T,T], mapped by `value`. */
 static wn_status text_add_triangle(wn_page *page, const float *a, int64_t T, bool grows, json_t *list) {
   struct wn_page_tile *tile;
   int number;
@@ -76,7 +76,7 @@ static wn_status text_add_triangle(wn_page *page, const float *a, int64_t T, boo
                                                            : WN_OK;
 }
 
-/* Heads one after another. */
+/* Adds the weights of all heads, one after another. */
 static wn_status text_add_heads(wn_page *page, const wn_selection_layer *layer, json_t *list) {
   struct wn_page_tile *tile;
   int number;
@@ -104,8 +104,8 @@ static json_t *text_evictions(const wn_selection_layer *layer) {
   return out;
 }
 
-/* Groups of heads that evict for themselves: [P,T] as 32-bit little-endian numbers, the first row that no longer sees
- * the token, T: none. */
+/* Adds the evictions of groups of heads that evict on their own: [P,T] as 32-bit little-endian numbers, the first row
+ * that no longer sees the token; T: none. */
 static wn_status text_add_groups(wn_page *page, const wn_selection_layer *layer, json_t *list) {
   struct wn_page_tile *tile;
   int number;
@@ -151,7 +151,7 @@ wn_status wn_page_add_layer(void *user, const wn_selection_layer *layer) {
   return groups ? text_add_groups(page, layer, groups) : WN_OK;
 }
 
-/* A square of a mean, its lower triangle. */
+/* Adds the lower triangle of a mean's matrix. */
 static wn_status text_add_square(wn_page *page, const float *a, int64_t n, bool root, json_t *list) {
   struct wn_page_tile *tile;
   int number;
@@ -190,7 +190,7 @@ wn_status wn_page_add_mean(wn_page *page, const char *name, const wn_selection_m
 
 enum colours { WEIGHT, MASKED, HELD };
 
-/* White over blue to dark blue, over orange to dark brown, to green: as the page's light palettes. */
+/* Palettes as on a light page: white to blue to dark blue, white to orange to dark brown, white to green. */
 static void text_palette(enum colours colours, uint8_t out[768]) {
   static const double stops[3][4][3] = {{{255, 255, 255}, {158, 202, 247}, {10, 95, 196}, {4, 32, 74}},
                                         {{255, 255, 255}, {254, 215, 170}, {220, 80, 20}, {90, 20, 5}},
@@ -209,8 +209,8 @@ static int64_t text_group_evicted_at(const wn_page *page, const json_t *list, in
   return (int64_t)d[0] | (int64_t)d[1] << 8 | (int64_t)d[2] << 16 | (int64_t)d[3] << 24;
 }
 
-/* What layer l holds of token j when row i is read: all, nothing, or the share of its heads. less [n+1]: scratch, by
- * how many heads fewer a row holds the token. */
+/* Pixels that show whether layer l holds token j when row i is read: all, nothing, or the share of its heads. less
+ * [n+1]: scratch; how many heads drop the token at a row. */
 static void text_held_pixels(const wn_page *page, const json_t *text, int64_t l, int64_t n, int32_t *less,
                              uint8_t *pixels) {
   const json_t *evicted_at = json_array_get(json_object_get(text, "evictedAt"), (size_t)l),
@@ -235,7 +235,7 @@ static void text_triangle_pixels(const wn_page *page, const json_t *list, int64_
   for (int64_t i = 0; i < n; i++) memcpy(pixels + i * n, data + i * (i + 1) / 2, (size_t)(i + 1));
 }
 
-/* The layers' triangles as images side by side: of a list of tiles, or what a text's layers hold. */
+/* Saves the layers' triangles as images side by side, from a list of tiles, or of what a text's layers hold. */
 static wn_status text_save_matrices(wn_page *page, const json_t *what, int64_t layers, int64_t n, const char *title,
                                     enum colours colours, const char *path) {
   enum { CELL = 220, GAP = 28 };
@@ -282,8 +282,8 @@ static wn_status text_save_matrices(wn_page *page, const json_t *what, int64_t l
   return status;
 }
 
-/* layer, token, text, the part of a weight that F takes in the last row, the row that evicts it: from all of the
- * layer's heads, and where they evict for themselves from each. */
+/* CSV columns: layer, token, text, the share of a weight that F removes in the last row, the row that evicts the token
+ * from all heads of the layer, and from each head if they evict on their own. */
 static wn_status text_save_csv(wn_page *page, const json_t *text, const char *path) {
   struct wn_text t = {0};
   const json_t *tokens = json_object_get(text, "tokens"), *f = json_object_get(text, "f"),

@@ -1,4 +1,4 @@
-/* What a report is given: runs, checkpoints, searches and comparisons, told apart by the files that are there. */
+/* The inputs of a report: runs, checkpoints, searches and comparisons, recognised by the files in the folder. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "report/section.h"
 
-/* The last part of a path, without the slashes that end it. */
+/* The last part of a path, without trailing slashes. */
 static void inputs_name(const char *path, char *out, size_t bytes) {
   size_t end = strlen(path);
   while (end > 1 && path[end - 1] == '/') end--;
@@ -34,7 +34,7 @@ static wn_status inputs_find_in_folder(wn_context *ctx, struct wn_report_input *
   return wn_path_join(ctx, in->file, sizeof in->file, in->path, in->search ? "search.json" : "compare.json");
 }
 
-/* A search or comparison by its JSON; else a model in one file. */
+/* Recognises a search or comparison by its JSON; anything else is a model in one file. */
 static wn_status inputs_find_in_file(wn_context *ctx, struct wn_report_input *in) {
   const size_t n = strlen(in->path);
   if (n < 6 || strcmp(in->path + n - 5, ".json") != 0) {
@@ -65,7 +65,7 @@ wn_status wn_report_find_inputs(struct wn_report *r) {
     in->path = r->options->inputs[i];
     inputs_name(in->path, name, sizeof name);
     memcpy(in->name, name, sizeof name);
-    for (int k = 0; k < i; k++) /* two of one name are told apart by their places */
+    for (int k = 0; k < i; k++) /* inputs with the same name get numbers */
       if (!strcmp(r->inputs[k].name, name)) {
         snprintf(in->name, sizeof in->name, "%.180s (%d)", name, i + 1);
         break;
@@ -90,17 +90,17 @@ void wn_report_clear_inputs(struct wn_report *r) {
   wn_free(r->inputs);
 }
 
-/* Of an input whose text is shown. Numbers say nothing about the policy; a file does. */
+/* Loads the budgets of an input whose text is shown. A file of budgets names the policy, numbers do not. */
 static wn_status inputs_load_budgets(struct wn_report *r, struct wn_report_input *in) {
   const wn_report_options *o = r->options;
   const wn_model_config *c = wn_model_config_get(in->loaded);
   int policy = o->policy;
   if (!o->budgets) return WN_OK;
-  if (policy < 0 && !wn_path_exists(o->budgets)) /* the first that goes with the model */
+  if (policy < 0 && !wn_path_exists(o->budgets)) /* the first policy that suits the model */
     for (policy = 0; !wn_policy_suits(policy, &c->attention);) policy++;
   wn_budgets_init(&in->budgets);
   if (o->choices) in->budgets = *o->choices;
-  if (policy >= 0) in->budgets.policy = (wn_policy)policy; /* bytes are counted for it */
+  if (policy >= 0) in->budgets.policy = (wn_policy)policy; /* budgets in bytes depend on the policy */
   in->budgets.cache = wn_cache_format_resolve(r->ctx, in->loaded, &in->budgets, WN_CACHE_AUTO);
   WN_TRY(wn_budgets_parse(r->ctx, c, o->budgets, &in->budgets));
   if (o->policy_options) WN_TRY(wn_budgets_set(r->ctx, o->policy_options, &in->budgets));
@@ -126,7 +126,7 @@ static wn_status inputs_recipe_data(const struct wn_report *r, const struct wn_r
   return WN_OK;
 }
 
-/* What the tokens of a model without a tokenizer are: those of its task, where the run was on one. */
+/* Finds the task of a model without a tokenizer, if its run was on a synthetic task. */
 static wn_status inputs_find_task(struct wn_report *r, struct wn_report_input *in) {
   char name[16], why[512];
   snprintf(why, sizeof why, "%s", wn_context_error(r->ctx));
@@ -136,7 +136,7 @@ static wn_status inputs_find_task(struct wn_report *r, struct wn_report_input *i
   return WN_OK;
 }
 
-/* They are no content, and a threshold keeps them, as in every command (--control special). */
+/* Finds the control tokens: no content, and kept by a threshold, as in all commands (--control special). */
 static wn_status inputs_find_control(struct wn_report *r, struct wn_report_input *in) {
   const wn_model_config *c = wn_model_config_get(in->loaded);
   const int32_t size = wn_tokenizer_vocab_size(in->tok);
@@ -176,7 +176,7 @@ bool wn_report_has_decoder(const struct wn_report_input *in) {
   return in->loaded && wn_model_config_get(in->loaded)->encoder.layers == 0;
 }
 
-/* The recipe's "data" of a run's folder, where it is of tokens; a recipe that cannot be read is none. */
+/* The "data" of a run's recipe, if its kind is tokens; a recipe that cannot be read counts as missing. */
 static wn_status inputs_own_data(const struct wn_report *r, const struct wn_report_input *in, wn_data_config *out) {
   wn_data_config data;
   bool found;

@@ -1,4 +1,4 @@
-/* What a report measures of models: calls of src/analyze, all on the same text or sequences. */
+/* The measurements of a report: calls of src/analyze, all on the same text or sequences. */
 #include "base/error.h"
 #include "report/section.h"
 
@@ -10,7 +10,8 @@ struct measured_on {
   bool there;
 };
 
-/* The first sequences of the data where sequences are asked for or there is no text; else the text. */
+/* Chooses what to measure on: the first sequences of the data if sequences are asked for or there is no text, else the
+ * text. */
 static wn_status measure_on(const struct wn_report *r, const struct wn_report_input *in, struct measured_on *m) {
   const wn_report_options *o = r->options;
   const int64_t context = wn_model_config_get(in->loaded)->context;
@@ -31,7 +32,7 @@ static wn_status measure_on(const struct wn_report *r, const struct wn_report_in
   return WN_OK;
 }
 
-/* A kind of model that the analysis does not know lacks its figures; the page goes on. */
+/* If the analysis does not support the model, its figures are left out with a note, and the page goes on. */
 static wn_status measure_end(const struct wn_report *r, const struct wn_report_input *in, struct measured_on *m,
                              wn_status status, const char *what) {
   wn_data_source_destroy(m->source);
@@ -40,11 +41,11 @@ static wn_status measure_end(const struct wn_report *r, const struct wn_report_i
   return WN_OK;
 }
 
-/* Spans are means over all of a text, and over what is shown of the data. */
+/* Spans are means over the whole text, or over the shown sequences of the data. */
 static wn_status measure_spans_on(const struct wn_report *r, const struct wn_report_input *in, struct measured_on *m) {
   WN_TRY(measure_on(r, in, m));
   if (!m->source) m->input.options = NULL;
-  m->input.tok = in->tok; /* of data too: it says where words begin */
+  m->input.tok = in->tok; /* for token files too, to know where words begin */
   return WN_OK;
 }
 

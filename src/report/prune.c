@@ -46,7 +46,7 @@ static const char *prune_policy(const wn_prune_row *row) {
   return row->policy < 0 ? "none" : wn_policy_name(row->policy);
 }
 
-/* The heads of a task's two columns. */
+/* Adds the titles of a task's two columns. */
 static void prune_add_task(struct wn_text *text, const char *task) {
   struct wn_text error = {0};
   wn_text_add(&error, "%s_stderr", task);

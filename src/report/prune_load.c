@@ -1,4 +1,4 @@
-/* Comparisons of policies, read back from their JSON. */
+/* Reads a comparison of policies from its JSON. */
 #include <jansson.h>
 #include <math.h>
 #include <string.h>
@@ -27,7 +27,7 @@ static int prune_policy_named(const char *name) {
   return wn_policy_find(name, &policy) ? policy : !strcmp(name, "none") ? -1 : -2;
 }
 
-/* Accuracies: every result has those of the first. */
+/* Reads accuracies; every result must have the tasks of the first. */
 static wn_status prune_load_scores(wn_context *ctx, const char *path, const json_t *tasks, wn_prune_comparison *c,
                                    int64_t result, wn_prune_row *row) {
   void *memory;

@@ -1,4 +1,4 @@
-/* A report: one page of what runs, checkpoints, searches and comparisons come to, section by section. */
+/* A report: one page with the results of runs, checkpoints, searches and comparisons, section by section. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ void wn_report_options_init(wn_report_options *options, size_t size) {
   wn_options_default(&o, sizeof o, options, size);
 }
 
-/* Is it among the names with commas? */
+/* Is `name` in the comma-separated list? */
 static bool report_names_section(const char *names, const char *name) {
   const size_t n = strlen(name);
   for (const char *at = names;; at += strcspn(at, ",") + 1) {

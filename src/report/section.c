@@ -1,4 +1,4 @@
-/* What sections put into a report: their heading before the first figure, figures, tables, notes. */
+/* How sections add to a report: a heading before the first figure, figures, tables, notes. */
 #include <stdarg.h>
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
-/* Figures as SVG: lines, points and bars over linear or logarithmic axes, the legend below. Colours are classes of a
- * style sheet with a second set for dark ground. No scripts, no fonts of its own. */
+/* Figures as SVG: lines, points and bars over linear or logarithmic axes, with the legend below. Colours are classes of
+ * a style sheet, which has a second set for dark backgrounds. No scripts, no embedded fonts. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +22,7 @@ enum {
   TICKS = 64,
   FAR = 10000,
   FEW = 24,
-  SIGN = 44, /* of the legend: a line's sign, and a letter, about */
+  SIGN = 44, /* in the legend: width of a line's sample, and roughly of a letter */
   LETTER = 7,
   LETTERS = (WIDTH - RIGHT - LEFT - SIGN) / LETTER
 };
@@ -43,9 +43,9 @@ static const char svg_style_sheet[] =
     ".c3{stroke:#e08cf0}.f3{fill:#e08cf0}.c4{stroke:#e3bf4e}.f4{fill:#e3bf4e}.c5{stroke:#a9b6c6}.f5{fill:#a9b6c6}\n"
     ".c6{stroke:#4fd3de}.f6{fill:#4fd3de}.c7{stroke:#ff8cb8}.f7{fill:#ff8cb8}}\n";
 
-/* An axis: the data's range, in log10 where it is logarithmic, and where it lies in the picture. */
+/* An axis: the data's range (log10 on a logarithmic axis), and its place in the picture. */
 struct scale {
-  bool log, whole; /* whole: only whole numbers stand on it */
+  bool log, whole; /* whole: only whole numbers are marked */
   double low, high, from, to;
 };
 
@@ -64,7 +64,7 @@ static void svg_widen(struct scale *s, double v) {
   s->high = fmax(s->high, v);
 }
 
-/* The step of about `want` ticks: 1, 2 or 5 times a power of ten. */
+/* The distance between about `want` ticks: 1, 2 or 5 times a power of ten. */
 static double svg_step(double range, int want) {
   const double raw = range / want, power = pow(10, floor(log10(raw))), lead = raw / power;
   return power * (lead <= 1 ? 1 : lead <= 2 ? 2 : lead <= 5 ? 5 : 10);
@@ -142,7 +142,7 @@ static void svg_add_axes(struct wn_text *t, const wn_figure *f, const struct sca
   wn_text_add(t, "</g>\n");
 }
 
-/* Bars grow from the plot's foot; those of one place stand side by side. */
+/* Bars start at the bottom of the plot; bars with the same x stand side by side. */
 static void svg_add_bars(struct wn_text *t, const wn_figure *f, int s, const struct scale *x, const struct scale *y,
                          double width) {
   const wn_figure_series *bars = &f->series[s];
@@ -170,8 +170,8 @@ static void svg_add_points(struct wn_text *t, const wn_figure_series *points, co
   }
 }
 
-/* Where a line's point lies; +infinity is far above the plot, whose clip path cuts lines off. False: it has no place.
- */
+/* The place of a line's point; +infinity is far above the plot, where the clip path cuts lines off. False: the point
+ * cannot be drawn. */
 static bool svg_point(const wn_figure_series *line, int64_t i, const struct scale *x, const struct scale *y,
                       double at[2]) {
   if (i < 0 || i >= line->count || !svg_usable(x, line->x[0][i])) return false;
@@ -180,7 +180,7 @@ static bool svg_point(const wn_figure_series *line, int64_t i, const struct scal
   return !isnan(at[1]);
 }
 
-/* A gap where a point has no place. */
+/* Draws a line, with gaps at points that cannot be drawn. */
 static void svg_add_line(struct wn_text *t, const wn_figure_series *line, const struct scale *x,
                          const struct scale *y) {
   double at[2], other[2];
@@ -194,7 +194,8 @@ static void svg_add_line(struct wn_text *t, const wn_figure_series *line, const 
   if (any) wn_text_add(t, "\"/>\n");
 }
 
-/* A line's marks: all where they are few and cannot be taken for points, as in a page; else points between two gaps. */
+/* Draws a line's marks: all of them (`all`: they are few and cannot be mistaken for points, as on a page), else only
+ * single points between two gaps. */
 static void svg_add_line_marks(struct wn_text *t, const wn_figure_series *line, bool all, const struct scale *x,
                                const struct scale *y) {
   double at[2], other[2];
@@ -223,7 +224,7 @@ static const char *svg_skip(const char *s, size_t letters) {
   return s;
 }
 
-/* A name as the legend has it: one that is wider than the plot loses its middle. */
+/* A name for the legend; one that is wider than the plot loses its middle. */
 static const char *svg_shorten(const char *name, char *out, size_t bytes) {
   const size_t n = svg_letters(name), head = (LETTERS - 1) / 2, tail = LETTERS - 1 - head;
   if (n <= LETTERS) return name;
@@ -231,7 +232,7 @@ static const char *svg_shorten(const char *name, char *out, size_t bytes) {
   return out;
 }
 
-/* Below the plot, in as many rows as it takes; returns them. */
+/* Draws the legend below the plot; returns its number of rows. */
 static int svg_add_legend(struct wn_text *t, const wn_figure *f) {
   const double top = TOP + PLOT_HEIGHT + BOTTOM + 14;
   double at = LEFT;
@@ -256,13 +257,14 @@ static int svg_add_legend(struct wn_text *t, const wn_figure *f) {
   return f->series_count > 0 ? row + 1 : 0;
 }
 
-/* What the axes show: the data, levels, the foot of bars; room at the edges; no more than y_max. Returns a bar's width.
- */
+/* Computes the axes' ranges: data, levels, the bottom of bars, some room at the edges, at most y_max. Returns a bar's
+ * width. */
 static double svg_find_scales(const wn_figure *f, bool points, struct scale *x, struct scale *y) {
   int64_t most = 1;
   double bar = 0;
-  *x = (struct scale){f->x[0].log, true, INFINITY, -INFINITY, LEFT, WIDTH - RIGHT};
-  *y = (struct scale){f->y.log, false, INFINITY, -INFINITY, TOP + PLOT_HEIGHT, TOP};
+  *x = (struct scale){
+      .log = f->x[0].log, .whole = true, .low = INFINITY, .high = -INFINITY, .from = LEFT, .to = WIDTH - RIGHT};
+  *y = (struct scale){.log = f->y.log, .low = INFINITY, .high = -INFINITY, .from = TOP + PLOT_HEIGHT, .to = TOP};
   for (int s = 0; s < f->series_count; s++) {
     const wn_figure_series *line = &f->series[s];
     if (line->count > most) most = line->count;
@@ -287,7 +289,7 @@ static double svg_find_scales(const wn_figure *f, bool points, struct scale *x, 
     x->low -= half > 0 ? half : 0.5, x->high += half > 0 ? half : 0.5;
     bar = 0.8 * (WIDTH - RIGHT - LEFT) / (double)most / f->series_count;
   }
-  if (points && !x->log) { /* marks stand clear of the edges */
+  if (points && !x->log) { /* keep marks clear of the edges */
     const double margin = x->high > x->low ? (x->high - x->low) * 0.03 : 0.5;
     x->low -= margin, x->high += margin;
   }
@@ -319,7 +321,7 @@ wn_status wn_figure_save_svg(wn_context *ctx, const wn_figure *f, const char *pa
               TOP - 2, WIDTH - RIGHT - LEFT, PLOT_HEIGHT + 2);
   wn_text_add(&body, "<g clip-path=\"url(#in)\">\n");
   for (int s = 0; s < f->series_count; s++)
-    if (f->series[s].points) svg_add_series(&body, f, s, &x, &y, bar); /* lines lie over marks */
+    if (f->series[s].points) svg_add_series(&body, f, s, &x, &y, bar); /* marks first, so that lines lie over them */
   for (int s = 0; s < f->series_count; s++)
     if (!f->series[s].points) svg_add_series(&body, f, s, &x, &y, bar);
   wn_text_add(&body, "</g>\n");

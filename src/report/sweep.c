@@ -1,4 +1,4 @@
-/* A sweep over the share of the weight that is kept, as SVG: no part of a report's page. */
+/* A sweep over the share tau as SVG; it is not part of a report's page. */
 #include <math.h>
 #include <stdio.h>
 
@@ -9,7 +9,7 @@
 
 enum { SWEEP_METRICS = 3 };
 
-/* How much better than without the content, by metric. */
+/* How much better a point is than without the content, by metric. */
 static void sweep_gains(const wn_sweep_point *p, const wn_sweep_point *baseline, double out[SWEEP_METRICS]) {
   out[0] = baseline->loss - p->loss;
   out[1] = p->accuracy - baseline->accuracy;
@@ -33,7 +33,7 @@ wn_status wn_sweep_save_svg(wn_context *ctx, const wn_sweep_report *report, cons
     for (int i = 0; line && i < report->count; i++) {
       sweep_gains(&report->point[i], &report->baseline, here);
       line[i] = report->point[i].tau;
-      line[3 * report->count + i] = fmax(here[m] / all[m], -0.2); /* far below the baseline nothing is told apart */
+      line[3 * report->count + i] = fmax(here[m] / all[m], -0.2); /* points far below the baseline need no detail */
     }
   }
   if (d.status == WN_OK && d.figure.series_count == 0)

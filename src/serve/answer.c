@@ -9,7 +9,7 @@
 #include "text/utf8.h"
 #include "winnow/model.h"
 
-/* The value's text goes to *out; the value is released. */
+/* Appends the value as text to *out and releases the value. */
 static void answer_add_json(struct wn_text *out, json_t *value, const char *before, const char *after) {
   char *text = value ? json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
   json_decref(value);
@@ -27,8 +27,8 @@ void wn_serve_error_text(const struct wn_serve_error *e, struct wn_text *out) {
                   "", "\n");
 }
 
-/* What a token adds to a text: [*bytes] at *out + *from, to be freed with *out. The first one of a text may have less
- * (SentencePiece drops its space): what follows another one is what the second of two has. */
+/* The bytes that a token adds to a text: [*bytes] at *out + *from; free *out. The first token of a text may add less,
+ * since SentencePiece drops its space. For any other token the bytes are those of the second of two tokens. */
 static wn_status answer_token_bytes(const struct wn_serve_model *m, int32_t id, bool begins, char **out, size_t *from,
                                     size_t *bytes) {
   const int32_t two[2] = {id, id};
@@ -49,7 +49,7 @@ static bool answer_begins(const struct wn_serve_choice *c) {
   return c->job->request.chat ? c->tokens <= 1 : c->echo && c->characters == 0;
 }
 
-/* Valid UTF-8 of a token's bytes. NULL: out of memory. */
+/* A token's bytes as a JSON string of valid UTF-8. NULL: out of memory. */
 static json_t *answer_clean(const char *text, size_t bytes) {
   struct wn_bytes clean = {0};
   json_t *out = NULL;
@@ -58,7 +58,7 @@ static json_t *answer_clean(const char *text, size_t bytes) {
   return out;
 }
 
-/* A token's own text, valid UTF-8. NULL: out of memory. */
+/* A token's text as a JSON string of valid UTF-8. NULL: out of memory. */
 static json_t *answer_token_text(const struct wn_serve_model *m, int32_t id, bool begins) {
   char *text = NULL;
   size_t from, bytes;
@@ -85,7 +85,7 @@ static json_t *answer_chat_token(const struct wn_serve_model *m, int32_t id, dou
   return json_pack("{s:o, s:o, s:o}", "token", token, "logprob", answer_number(log_probability), "bytes", bytes);
 }
 
-/* Two tokens may have the same text: the more probable one stays. */
+/* Adds a token to the list of most probable ones. If two have the same text, the more probable one stays. */
 static void answer_add_top(const struct wn_serve_model *m, json_t *top, int32_t id, double log_probability,
                            bool begins) {
   json_t *text = answer_token_text(m, id, begins);
@@ -136,7 +136,7 @@ static json_t *answer_head(const struct wn_serve_model *m, const struct wn_serve
                    "model", m->name);
 }
 
-/* An event of one choice: text [bytes], or its end. */
+/* Sends an event of one choice: text [bytes], or its end. */
 static void answer_event(const struct wn_serve_model *m, struct wn_serve_choice *c, const char *text, size_t bytes) {
   struct wn_serve_job *job = c->job;
   json_t *j = answer_head(m, job, true), *choice;
@@ -151,7 +151,7 @@ static void answer_event(const struct wn_serve_model *m, struct wn_serve_choice 
     choice = json_pack("{s:i, s:s%, s:o, s:o}", "index", c->index, "text", text, bytes, "logprobs", scores,
                        "finish_reason", finish);
   }
-  if (c->scores) { /* those of this event have been sent */
+  if (c->scores) { /* the scores of this event have been sent */
     json_decref(c->scores);
     c->scores = answer_new_scores(job->request.chat);
   }
@@ -177,7 +177,7 @@ void wn_job_say(const struct wn_serve_model *m, struct wn_serve_choice *c, const
 
 /* --- the end --- */
 
-/* What was kept of the contexts, which no other server says. */
+/* What the caches kept of the contexts: an extension of the API. */
 static json_t *answer_kept(const struct wn_serve_model *m, const struct wn_serve_job *job) {
   const wn_model_config *config = wn_model_config_get(m->model);
   const wn_budgets *b = job->request.budgets.layers > 0 ? &job->request.budgets : m->budgets;
@@ -203,7 +203,8 @@ static json_t *answer_kept(const struct wn_serve_model *m, const struct wn_serve
 static json_t *answer_usage(const struct wn_serve_model *m, const struct wn_serve_job *job) {
   json_int_t completion = 0, cached = 0;
   for (int i = 0; i < job->count; i++) completion += job->choices[i].tokens;
-  for (int i = 0; i < job->count; i += (int)job->request.n) cached += job->choices[i].cached; /* prompts count once */
+  for (int i = 0; i < job->count; i += (int)job->request.n)
+    cached += job->choices[i].cached; /* each prompt counts once */
   return json_pack("{s:I, s:I, s:I, s:{s:I}, s:o}", "prompt_tokens", (json_int_t)job->prompt_tokens,
                    "completion_tokens", completion, "total_tokens", (json_int_t)job->prompt_tokens + completion,
                    "prompt_tokens_details", "cached_tokens", cached, "winnow", answer_kept(m, job));
@@ -265,7 +266,7 @@ void wn_job_fail(struct wn_serve_job *job, int status, const char *message) {
   struct wn_serve_error error;
   if (job->finished) return;
   wn_serve_refuse(&error, status, "", "%s", message);
-  job->out.failed = false; /* there may be memory for a sentence */
+  job->out.failed = false; /* there may be memory for a short message */
   if (!job->request.stream) wn_http_stream_set_status(job->stream, status);
   if (job->request.stream) wn_text_add(&job->out, "data: ");
   wn_serve_error_text(&error, &job->out);

@@ -1,4 +1,5 @@
-/* One answer of a job: it scores or reads its prompt, writes, and leaves (worker.h runs them). */
+/* A choice: one answer of a job. It scores or reads its prompt, generates, and leaves; the worker (worker.h) runs
+ * it. */
 #include "serve/choice.h"
 
 #include <math.h>
@@ -21,8 +22,8 @@ static uint64_t choice_seed(const struct wn_serve_choice *c) {
   return (uint64_t)now.tv_sec * 1000003u + (uint64_t)now.tv_nsec + (uint64_t)c->index * 7919u;
 }
 
-/* The score of a token that has been drawn: the session has not seen it yet, and knows the logits before anything
- * changed them. */
+/* Scores a token that has been drawn. The session has not seen it yet and still has the logits before any change to
+ * them. */
 static wn_status choice_score(const struct wn_serve_model *m, struct wn_serve_choice *c, int32_t id) {
   int32_t top[WN_SERVE_TOP];
   double value, values[WN_SERVE_TOP];
@@ -71,7 +72,8 @@ static wn_status choice_generate(struct wn_serve_worker *w, struct wn_serve_choi
                              .seed = choice_seed(c),
                              .min_p = r->min_p};
   o.repetition_penalty = r->repetition_penalty;
-  o.repeated = c->prompt->ids, o.repeated_count = c->prompt->count; /* with what is known of it */
+  o.repeated = c->prompt->ids,
+  o.repeated_count = c->prompt->count; /* penalties also count the part of the prompt that was not read again */
   o.presence_penalty = r->presence_penalty;
   o.frequency_penalty = r->frequency_penalty;
   o.biases = r->biases, o.bias_count = r->bias_count;
@@ -86,7 +88,7 @@ static wn_status choice_generate(struct wn_serve_worker *w, struct wn_serve_choi
   return wn_generation_create(w->model.ctx, c->session, &o, &c->generation);
 }
 
-/* The prompt's own text, before the answer's. */
+/* Sends the prompt's text before the answer's (echo). */
 static wn_status choice_echo(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   char *text;
   size_t bytes;
@@ -101,7 +103,7 @@ static wn_status choice_echo(struct wn_serve_worker *w, struct wn_serve_choice *
   return status;
 }
 
-/* The score of a prompt's token, and its text where that is echoed. */
+/* Adds the score of a prompt's token, and its text if it is echoed. */
 static wn_status choice_echo_token(struct wn_serve_worker *w, struct wn_serve_choice *c, int32_t id, double value,
                                    const int32_t *top, const double *values) {
   const char *text;
@@ -112,7 +114,7 @@ static wn_status choice_echo_token(struct wn_serve_worker *w, struct wn_serve_ch
   return WN_OK;
 }
 
-/* A piece of the prompt with the scores of its tokens. */
+/* Reads a piece of the prompt and scores its tokens. */
 static wn_status choice_score_piece(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   double sums[SCORE_PIECE], values[SCORE_PIECE * WN_SERVE_TOP];
   int32_t top[SCORE_PIECE * WN_SERVE_TOP];
@@ -135,7 +137,7 @@ static wn_status choice_score_piece(struct wn_serve_worker *w, struct wn_serve_c
   return WN_OK;
 }
 
-/* --- known beginnings of its prompt --- */
+/* --- known beginnings of the prompt --- */
 
 void wn_worker_prefix_publish(struct wn_serve_worker *w) {
   pthread_mutex_lock(&w->lock);
@@ -149,14 +151,14 @@ uint64_t wn_worker_prefix_room(const struct wn_serve_worker *w) {
                                                    : 0;
 }
 
-/* Another answer to the same prompt reads it now, and will leave its state. */
+/* Does another choice read the same prompt now? It will keep its state, which this one can use. */
 static bool choice_waits_for_prompt(const struct wn_serve_choice *c) {
   const struct wn_serve_choice *first = c - c->index % c->job->request.n;
   return first != c &&
          (first->state == WN_CHOICE_BEGINS || (first->state == WN_CHOICE_WRITES && first->places.last > 0));
 }
 
-/* What is known of its prompt is not read again. */
+/* Begins to read the prompt, after what is known of it. */
 static wn_status choice_read(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   const struct wn_serve_prompt *p = c->prompt;
   c->cached = wn_prefix_find(&w->prefix, c->session, p->ids, p->count);
@@ -167,7 +169,7 @@ static wn_status choice_read(struct wn_serve_worker *w, struct wn_serve_choice *
   return choice_generate(w, c, c->cached);
 }
 
-/* After a step: its state is kept where it is worth it. */
+/* After a step: keeps the session's state if that is worth it. */
 static void choice_keep(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   const int64_t position = c->places.last > 0 ? wn_session_position(c->session) : -1;
   if (position != c->places.part && position != c->places.last) return;
@@ -234,6 +236,6 @@ wn_status wn_choice_after(struct wn_serve_worker *w, struct wn_serve_choice *c, 
   if (more) return WN_OK;
   const wn_generate_result *r = wn_generation_result(c->generation);
   c->finish = r->end == WN_GENERATE_EOS || r->end == WN_GENERATE_STOP ? "stop" : "length";
-  /* The end token has no text, but it was drawn: clients count on a score for every draw. */
+  /* The end token has no text, but clients expect a score for every token drawn. */
   return r->end == WN_GENERATE_EOS && !c->job->request.chat ? choice_score(&w->model, c, r->end_token) : WN_OK;
 }

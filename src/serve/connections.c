@@ -1,6 +1,6 @@
-/* A list of connections and a thread that looks at their times. A connection is cut by shutting its socket down: the
- * server's thread then finds it closed, tells so, and frees it. The lock is held from finding a connection in the list
- * to cutting it, so that its socket cannot be another's by then. */
+/* A list of connections and a thread that watches their times. A connection is cut by shutting its socket down; the
+ * server's thread then finds it closed and frees it. The lock is held from finding a connection in the list to cutting
+ * it, so that its socket cannot belong to another connection by then. */
 #include "serve/connections.h"
 
 #include <netinet/in.h>
@@ -13,16 +13,16 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-#define GRACE                                                                                                          \
-  1.0             /* seconds in which a new connection says what it wants: it gives way to none, while there is room   \
-                   */
-#define LOOK 0.25 /* seconds between looks at the times */
+/* Seconds for which a new connection is not cut while there is room in the reserve; seconds between checks of all
+ * times. */
+#define GRACE 1.0
+#define LOOK 0.25
 
 struct wn_connection {
   struct wn_connection *before, *after;
   int socket;
   unsigned char address[16]; /* IPv6, or an IPv4 as one */
-  bool own, cut;             /* of this machine; shut down */
+  bool own, cut;             /* own: from this machine; cut: its socket is shut down */
   enum wn_connection_phase phase;
   double since;
 };
@@ -38,7 +38,8 @@ static bool connection_waits(const struct wn_connection *c) {
   return !c->cut && (c->phase == WN_CONNECTION_HEAD || c->phase == WN_CONNECTION_BODY);
 }
 
-/* The connection that has taken longest to say what it wants; of one address, or (like NULL) of all. */
+/* The connection that has waited longest without a complete request, among those with the address of `like`, or among
+ * all if like is NULL. */
 static struct wn_connection *connections_slowest(const struct wn_connections *all, const struct wn_connection *like) {
   struct wn_connection *slowest = NULL;
   for (struct wn_connection *c = all->first; c; c = c->after)
@@ -55,14 +56,14 @@ static int connections_of(const struct wn_connections *all, const struct wn_conn
   return n;
 }
 
-/* After a new one has come. */
+/* After a new connection: cuts others if there are too many. */
 static void connections_make_room(const struct wn_connections *all, struct wn_connection *newest) {
   const int open = connections_of(all, NULL);
   if (!newest->own && connections_of(all, newest) > (all->limit + 1) / 2)
-    connection_cut(connections_slowest(all, newest)); /* at worst itself */
+    connection_cut(connections_slowest(all, newest)); /* which may be the new one itself */
   else if (open > all->limit) {
     struct wn_connection *slowest = connections_slowest(all, NULL);
-    /* In a rush of new ones the reserve gives each its moment. */
+    /* When many come at once, the reserve gives each some time. */
     if (newest->since - slowest->since >= GRACE || open > all->limit + all->limit / 4 + 8) connection_cut(slowest);
   }
 }
@@ -156,7 +157,7 @@ wn_status wn_connections_start(wn_context *ctx, struct wn_connections *all) {
   sigset_t signals, before;
   pthread_mutex_init(&all->lock, NULL);
   pthread_cond_init(&all->news, NULL);
-  sigfillset(&signals); /* they belong to the program's own threads */
+  sigfillset(&signals); /* signals are for the program's own threads */
   pthread_sigmask(SIG_SETMASK, &signals, &before);
   all->watched = !pthread_create(&all->watch, NULL, connections_watch, all);
   pthread_sigmask(SIG_SETMASK, &before, NULL);

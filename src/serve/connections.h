@@ -1,9 +1,9 @@
-/* Who may stay connected to an HTTP server, so that slow and idle clients cannot keep others out. Private to src/serve.
+/* Limits on connections to an HTTP server, so that slow and idle clients cannot keep others out. Private to src/serve.
  *
- * Each phase of a request has its time, counted from where the phase began and not from the last byte: a head or body
- * that trickles in gains nothing. Where there are more connections than the limit, the one that has taken longest to
- * say what it wants gives way to the newest; a request that has been heard never does. No address but this machine's
- * own has more than half of the connections. */
+ * Each phase of a request has a time limit, counted from the beginning of the phase and not from the last byte, so that
+ * a head or body that trickles in gains nothing. If there are more connections than the limit, the newest replaces the
+ * one that has waited longest without a complete request; complete requests are never cut. No address except this
+ * machine's own may have more than half of the connections. */
 #ifndef WN_SERVE_CONNECTIONS_H
 #define WN_SERVE_CONNECTIONS_H
 
@@ -14,18 +14,18 @@
 struct sockaddr;
 
 enum wn_connection_phase {
-  WN_CONNECTION_HEAD,   /* nothing is wanted yet: a new connection, or one whose last answer has left */
-  WN_CONNECTION_BODY,   /* the head is there */
+  WN_CONNECTION_HEAD,   /* no request yet: a new connection, or one whose last answer has been sent */
+  WN_CONNECTION_BODY,   /* the head has arrived */
   WN_CONNECTION_ANSWER, /* the answer is being sent */
-  WN_CONNECTION_STREAM, /* it is still being written: its writer decides how long it may take */
+  WN_CONNECTION_STREAM, /* the answer is still being written; its writer decides how long that may take */
   WN_CONNECTION_PHASES
 };
 
 struct wn_connection;
 struct wn_connections {
-  double seconds[WN_CONNECTION_PHASES]; /* each phase at most; 0: for ever */
+  double seconds[WN_CONNECTION_PHASES]; /* time limit of each phase; 0: none */
   int limit;
-  pthread_mutex_t lock; /* of what follows */
+  pthread_mutex_t lock; /* protects the fields below */
   pthread_cond_t news;
   pthread_t watch;
   bool watched, stop;
@@ -33,15 +33,15 @@ struct wn_connections {
   int count;
 };
 
-/* seconds and limit are set. */
+/* seconds and limit are set before. */
 wn_status wn_connections_start(wn_context *ctx, struct wn_connections *all);
-void wn_connections_stop(struct wn_connections *all); /* once none is open; zeroed is allowed */
+void wn_connections_stop(struct wn_connections *all); /* only when no connection is open; a zeroed struct is allowed */
 
-/* A new connection; NULL: out of memory, it is cut. May cut another one, or this. */
+/* Adds a new connection; NULL: out of memory, it is cut. May cut another connection, or this one. */
 struct wn_connection *wn_connections_open(struct wn_connections *all, int socket, const struct sockaddr *address);
 void wn_connections_close(struct wn_connections *all, struct wn_connection *c);
 void wn_connections_enter(struct wn_connections *all, struct wn_connection *c, enum wn_connection_phase phase);
-/* Are as many requests being answered as there may be connections? The reserve beyond them is for small answers. */
+/* Are as many requests being answered as the limit of connections? The reserve beyond it is for small answers. */
 bool wn_connections_busy(struct wn_connections *all);
 
 #endif

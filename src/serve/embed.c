@@ -1,5 +1,5 @@
-/* Embeddings: each text has a session of its own, which reads it piece by piece between the steps of others, and gives
- * the mean of its states, or the last one, divided by its Euclidean norm. */
+/* Embeddings. Each text has a session of its own, which reads it piece by piece between the steps of others. The
+ * embedding is the mean of its states, or the last one, divided by its Euclidean norm. */
 #include "serve/embed.h"
 
 #include <math.h>
@@ -82,7 +82,7 @@ wn_status wn_embed_step(const struct wn_serve_model *m, struct wn_serve_choice *
 
 /* --- the answer --- */
 
-/* Bytes as text; NULL: out of memory. */
+/* Bytes as base64; NULL: out of memory. */
 static json_t *embed_base64(const unsigned char *data, size_t bytes) {
   static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   const size_t n = (bytes + 2) / 3 * 4;
@@ -102,7 +102,8 @@ static json_t *embed_base64(const unsigned char *data, size_t bytes) {
   return text;
 }
 
-/* Of [n] numbers; on the machines that winnow runs on floats are little-endian, as the API has them. */
+/* [n] numbers as a list or as base64. winnow runs on little-endian machines only, and the API wants little-endian
+ * floats. */
 static json_t *embed_numbers(const float *x, int64_t n, bool base64) {
   if (base64) return embed_base64((const unsigned char *)x, (size_t)n * sizeof *x);
   json_t *list = json_array();

@@ -6,7 +6,7 @@
 
 #include "winnow/constraint.h"
 
-/* Of a schema's text, so that its limits are those of any other; NULL: any object. */
+/* Makes a constraint from the schema's text, so that the usual limits apply; NULL: any object. */
 static bool format_constraint(const struct wn_serve_model *m, const char *schema, wn_constraint **out,
                               struct wn_serve_error *error) {
   const wn_status status = wn_constraint_create_json(m->ctx, m->tok, schema, schema ? strlen(schema) : 0, out);

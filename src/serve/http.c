@@ -1,5 +1,5 @@
-/* The HTTP server. A request is looked at twice: when its head is there, where most refusals are found, and when its
- * body is there too. A refused body is read to its end, so that the client hears the answer, but not beyond
+/* The HTTP server. A request is examined twice: when its head has arrived, where most refusals are found, and when its
+ * body has. The body of a refused request is read to its end, so that the client receives the answer, but not beyond
  * HTTP_DISCARD. */
 #include "serve/http.h"
 
@@ -18,13 +18,13 @@
 
 enum {
   HTTP_CONNECTIONS = 64,
-  HTTP_IDLE_SECONDS = 30, /* without a byte */
+  HTTP_IDLE_SECONDS = 30, /* without any byte */
   HTTP_HEAD_SECONDS = 10,
   HTTP_BODY_SECONDS = 30,
   HTTP_ANSWER_SECONDS = 120,
   HTTP_HEAD = 32 * 1024,
   HTTP_DISCARD = 16 << 20, /* well above any route's limit */
-  HTTP_BODIES = 64 << 20   /* bytes of all bodies that are here together */
+  HTTP_BODIES = 64 << 20   /* the most bytes of all bodies in memory at one time */
 };
 
 struct wn_http {
@@ -32,21 +32,21 @@ struct wn_http {
   struct wn_http_options options;
   struct wn_http_streams streams;
   struct wn_connections connections;
-  size_t bodies; /* bytes of all bodies; the server's thread alone counts */
+  size_t bodies; /* bytes of all bodies now; only the server's thread counts */
   bool loopback;
-  char own[INET_ADDRSTRLEN]; /* the IPv4 address that is listened on; "": it is none */
+  char own[INET_ADDRSTRLEN]; /* the IPv4 address that the server listens on; "": it is no IPv4 address */
   int port;
 };
 
-/* Of one request, from its head to the end of its answer. */
+/* State of one request, from its head to the end of its answer. */
 struct http_exchange {
   const struct wn_http_route *route;
   bool head;   /* the answer has no body */
-  int refused; /* the status of what is wrong; 0: nothing */
+  int refused; /* the HTTP status of a refusal; 0: not refused */
   char *body;  /* [room] and a NUL */
   size_t bytes, room, discarded;
   void (*sent)(void *user);
-  struct wn_http_answer waiting; /* its stream: an answer whose head waits */
+  struct wn_http_answer waiting; /* an answer whose head waits for its stream */
 };
 
 const char *wn_http_query(const struct wn_http_request *request, const char *name) {
@@ -73,18 +73,18 @@ struct wn_http_stream *wn_http_stream_open(const struct wn_http_request *request
 
 /* ---- routes ---- */
 
-/* HEAD is GET without the body, which the library leaves out. */
+/* Does the route serve the method? HEAD counts as GET; libmicrohttpd leaves out the body. */
 static bool http_serves(const struct wn_http_route *route, const char *method) {
   return !strcmp(route->method, strcmp(method, "HEAD") != 0 ? method : "GET");
 }
 
-/* Is the path the route's? One that ends in "*" has any that go on from there. */
+/* Does the path belong to the route? A route that ends in "*" has all paths that begin so. */
 static bool http_leads(const struct wn_http_route *route, const char *path) {
   const size_t n = strlen(route->path) - 1;
   return route->path[n] == '*' ? !strncmp(route->path, path, n) && path[n] : !strcmp(route->path, path);
 }
 
-/* The route, or what to refuse the request with. */
+/* Finds the route, or the HTTP status of a refusal. */
 static int http_find_route(const struct wn_http *http, const char *method, const char *path,
                            const struct wn_http_route **out) {
   int refused = MHD_HTTP_NOT_FOUND;
@@ -99,7 +99,7 @@ static int http_find_route(const struct wn_http *http, const char *method, const
   return refused;
 }
 
-/* "GET, HEAD, POST": the path's methods. */
+/* Adds the Allow header with the path's methods: "GET, HEAD, POST". */
 static void http_add_allowed(const struct wn_http *http, const char *path, struct MHD_Response *r) {
   char methods[100] = "";
   size_t n = 0;
@@ -112,7 +112,7 @@ static void http_add_allowed(const struct wn_http *http, const char *path, struc
   MHD_add_response_header(r, "Allow", methods);
 }
 
-/* Does the request name this machine, with any port? Names have no case, and may end in a dot. */
+/* Does the Host header name this machine, with any port? Case does not matter, and names may end in a dot. */
 static bool http_names_loopback(const struct wn_http *http, const char *host) {
   const char *const names[] = {"localhost", "127.0.0.1", "[::1]", http->own};
   for (size_t i = 0; host && i < sizeof names / sizeof *names; i++) {
@@ -136,7 +136,7 @@ static const char *http_refusal(int status) {
 /* ---- requests ---- */
 
 static struct MHD_Response *http_response(struct wn_http_answer *a, bool head) {
-  if (a->text.failed) { /* not even the sentence may be had */
+  if (a->text.failed) { /* there may be no memory even for the message */
     wn_free(a->text.data);
     a->text = (struct wn_text){0};
     a->status = MHD_HTTP_INTERNAL_SERVER_ERROR;
@@ -151,7 +151,7 @@ static struct MHD_Response *http_response(struct wn_http_answer *a, bool head) {
   return r;
 }
 
-/* What is known of a request's connection; NULL: nothing. */
+/* The entry of a request's connection; NULL: there is none. */
 static struct wn_connection *http_connection(struct MHD_Connection *c) {
   const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
   return info ? info->socket_context : NULL;
@@ -184,7 +184,7 @@ static enum MHD_Result http_refuse(struct wn_http *http, struct MHD_Connection *
   return http_send(http, c, path, x, &answer);
 }
 
-/* What the head says: the route, and whether its body may come. */
+/* Handles the head: finds the route, and decides whether the body is accepted. */
 static enum MHD_Result http_begin(struct wn_http *http, struct MHD_Connection *c, const char *path, const char *method,
                                   struct http_exchange *x) {
   const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
@@ -201,7 +201,7 @@ static enum MHD_Result http_begin(struct wn_http *http, struct MHD_Connection *c
   return x->refused && bytes > HTTP_DISCARD ? http_refuse(http, c, path, x) : MHD_YES;
 }
 
-/* A piece of the body. MHD_NO: enough has been thrown away. */
+/* Takes a piece of the body. MHD_NO: too much has been discarded already. */
 static enum MHD_Result http_take(struct wn_http *http, struct http_exchange *x, const char *data, size_t bytes) {
   if (!x->refused && bytes > x->route->body_limit - x->bytes) x->refused = MHD_HTTP_CONTENT_TOO_LARGE;
   if (!x->refused && bytes > x->room - x->bytes) {
@@ -229,7 +229,7 @@ static enum MHD_Result http_take(struct wn_http *http, struct http_exchange *x, 
   return MHD_YES;
 }
 
-/* The head, if it is known by now; else this is called again. */
+/* Sends the head if its status is known by now; else this is called again. */
 static enum MHD_Result http_send_waiting(struct wn_http *http, struct MHD_Connection *c, const char *path,
                                          struct http_exchange *x) {
   struct wn_http_answer answer = x->waiting;
@@ -273,7 +273,7 @@ static enum MHD_Result http_on_request(void *user, struct MHD_Connection *c, con
                                           .connection = c};
   struct wn_http_answer answer = {.status = MHD_HTTP_OK, .type = x->route->type};
   x->route->handle(&request, &answer);
-  http_drop_body(http, x); /* others may need the room while this is answered */
+  http_drop_body(http, x); /* others may need the memory while this request is answered */
   x->sent = answer.sent;
   if (!answer.stream || !answer.waits || x->head) return http_send(http, c, path, x, &answer);
   x->waiting = answer;
@@ -286,7 +286,7 @@ static void http_on_completed(void *user, struct MHD_Connection *c, void **state
   struct http_exchange *x = *state;
   wn_connections_enter(&http->connections, http_connection(c), WN_CONNECTION_HEAD);
   if (!x) return;
-  if (x->waiting.stream) wn_http_stream_drop(x->waiting.stream); /* the client left before there was a head */
+  if (x->waiting.stream) wn_http_stream_drop(x->waiting.stream); /* the client left before the head was sent */
   if (x->sent && how == MHD_REQUEST_TERMINATED_COMPLETED_OK) x->sent(http->options.user);
   http_drop_body(http, x);
   wn_free(x);
@@ -308,7 +308,7 @@ static void http_on_connection(void *user, struct MHD_Connection *c, void **stat
 
 /* ---- start and stop ---- */
 
-/* Times and limits, and the thread that sees to them. */
+/* Sets time limits and the limit of connections, and starts the thread that enforces them. */
 static wn_status http_watch(wn_context *ctx, struct wn_http *http) {
   const struct wn_http_options *o = &http->options;
   struct wn_connections *all = &http->connections;
@@ -332,14 +332,14 @@ static wn_status http_listen(wn_context *ctx, struct wn_http *http) {
   if (is_four) inet_ntop(AF_INET, &four.sin_addr, http->own, sizeof http->own);
   const struct sockaddr *at =
       is_four ? (const struct sockaddr *)(const void *)&four : (const struct sockaddr *)(const void *)&six;
-  /* Signals belong to the program's own threads. */
+  /* Signals are for the program's own threads. */
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   http->daemon = MHD_start_daemon(
       MHD_USE_POLL | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | (is_four ? 0 : MHD_USE_IPv6), 0, NULL,
       NULL, http_on_request, http, MHD_OPTION_SOCK_ADDR, at, MHD_OPTION_CONNECTION_LIMIT,
-      (unsigned)(2 * http->connections.limit + 64), /* with the reserve, and those that are cut */
+      (unsigned)(2 * http->connections.limit + 64), /* room for the reserve, and for connections that are being cut */
       MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)HTTP_IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_HEAD,
       MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, http, MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, http,
       MHD_OPTION_END);

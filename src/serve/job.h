@@ -1,5 +1,5 @@
-/* Jobs: a request that is being answered. Handlers make them and put them into the queue; the worker alone touches them
- * from then on. */
+/* Jobs: requests that are being answered. Handlers make them and queue them; from then on only the worker touches them.
+ * A job has one choice for each answer. */
 #ifndef WN_SERVE_JOB_H
 #define WN_SERVE_JOB_H
 
@@ -10,10 +10,10 @@
 #include "text/normalize.h"
 
 enum wn_choice_state {
-  WN_CHOICE_WAITS,  /* for a slot */
-  WN_CHOICE_BEGINS, /* has one, and is to read its prompt */
+  WN_CHOICE_WAITS,  /* waits for a slot */
+  WN_CHOICE_BEGINS, /* has a slot and is to read its prompt */
   WN_CHOICE_SCORES, /* reads its prompt and scores it */
-  WN_CHOICE_EMBEDS, /* reads its prompt and adds up its states */
+  WN_CHOICE_EMBEDS, /* reads its prompt and sums its states */
   WN_CHOICE_WRITES, /* generates */
   WN_CHOICE_DONE
 };
@@ -22,7 +22,7 @@ struct wn_serve_trace;
 
 struct wn_serve_choice {
   struct wn_serve_job *job;
-  const struct wn_serve_model *model; /* the worker's */
+  const struct wn_serve_model *model; /* of the worker */
   const struct wn_serve_prompt *prompt;
   int index;
   enum wn_choice_state state;
@@ -30,26 +30,26 @@ struct wn_serve_choice {
   wn_generation *generation;
   wn_constraint *constraint; /* NULL: any text */
   uint64_t cache_bytes;
-  wn_text_stream *echo;           /* of the prompt's tokens, while they are scored */
-  int64_t scored;                 /* tokens of the prompt */
-  int64_t cached;                 /* tokens of the prompt that were known (prefix.h) */
-  struct wn_prefix_places places; /* where its states are still to be kept */
-  double *sums;                   /* [C] of states, for an embedding */
-  int64_t tokens;                 /* of the answer */
-  int64_t seen;                   /* by its session, at its end: the last token is drawn and not read */
-  const char *finish;             /* "length", "stop"; NULL: not yet */
-  struct wn_bytes text;           /* the answer so far; with echo the prompt before it */
-  size_t characters;              /* of the text */
-  size_t held;                    /* characters that have been drawn after it, where a stop string may have begun */
-  json_t *scores;                 /* of the tokens, as the API writes them; NULL: not wanted */
-  struct wn_serve_trace *trace;   /* NULL: none is wanted (trace.c) */
+  wn_text_stream *echo;           /* decodes the prompt's tokens while they are scored */
+  int64_t scored;                 /* tokens of the prompt that have been scored */
+  int64_t cached;                 /* tokens of the prompt that were known and not read (prefix.h) */
+  struct wn_prefix_places places; /* places of the prompt at which the state is still to be kept */
+  double *sums;                   /* [C] sums of states, for an embedding */
+  int64_t tokens;                 /* tokens of the answer */
+  int64_t seen;                 /* tokens that its session had seen at the end; the last token was drawn but not fed */
+  const char *finish;           /* "length", "stop"; NULL: not yet */
+  struct wn_bytes text;         /* the answer so far; with echo preceded by the prompt */
+  size_t characters;            /* length of the text */
+  size_t held;                  /* characters drawn after it that are held back, since a stop string may have begun */
+  json_t *scores;               /* the tokens' scores, in the API's form; NULL: not wanted */
+  struct wn_serve_trace *trace; /* (trace.c) NULL: not wanted */
 };
 
 struct wn_serve_job {
   struct wn_serve_job *next;
   struct wn_serve_request request;
   struct wn_http_stream *stream;
-  struct wn_text out; /* still to be sent from `sent` on */
+  struct wn_text out; /* the answer; bytes from `sent` on are still to be sent */
   size_t sent;
   char id[48];
   int64_t created; /* seconds since 1970 */
@@ -60,32 +60,33 @@ struct wn_serve_job {
   int64_t prompt_tokens;
 };
 
-/* --- what an answer looks like (answer.c); text goes to job->out --- */
+/* --- the form of an answer (answer.c); text goes to job->out --- */
 
-/* A piece of an answer: to the choice's text, and where the job streams as an event. */
+/* Adds a piece to the choice's text, and sends it as an event if the job streams. */
 void wn_job_say(const struct wn_serve_model *m, struct wn_serve_choice *c, const char *text, size_t bytes);
-/* The score of a token: id with its log probability (NAN: it has none), and K others. */
+/* Adds the score of a token: id with its log probability (NAN: none), and K most probable tokens. */
 void wn_job_score(const struct wn_serve_model *m, struct wn_serve_choice *c, int32_t id, double log_probability,
                   const int32_t *top, const double *top_log_probability, int K);
-/* An event without text: what `winnow` says, which is released (NULL: out of memory). */
+/* Sends an event without text whose content is `winnow`, which is released (NULL: out of memory). */
 void wn_job_add_event(const struct wn_serve_model *m, struct wn_serve_job *job, json_t *winnow);
 /* A choice has ended; the last one ends the answer. */
 void wn_job_finish_choice(const struct wn_serve_model *m, struct wn_serve_choice *c);
-/* Something failed while it ran: said in place of the rest, with this status where there is no head yet. */
+/* The job failed while it ran: the message replaces the rest of the answer, with this HTTP status if the head has not
+ * been sent. */
 void wn_job_fail(struct wn_serve_job *job, int status, const char *message);
 /* {"error": ...} */
 void wn_serve_error_text(const struct wn_serve_error *error, struct wn_text *out);
-/* Empty scores, where the request wants any. */
+/* Empty scores if the request wants scores, else NULL. */
 json_t *wn_job_new_scores(const struct wn_serve_request *request);
 void wn_job_destroy(struct wn_serve_job *job);
 
-/* --- what its caches hold (trace.c), where the request asks for it; a failure is one of the job's text --- */
+/* --- traces of what caches hold (trace.c), if the request asks for them; failures are recorded in job->out --- */
 
 /* A token of the answer has been drawn. */
 void wn_trace_token(const struct wn_serve_model *m, struct wn_serve_choice *c, int32_t id);
-/* After any number of steps, and before the session goes: the event of what has been read and dropped since the last
- * one; none, if nothing was. Before the first one the event with the prompt's tokens. Costs a look at every layer's
- * slots. */
+/* Called after any number of steps, and before the session is destroyed: sends an event with what has been read and
+ * dropped since the last one, if anything. The first event is preceded by one with the prompt's tokens. Reads every
+ * slot of every layer. */
 void wn_trace_step(const struct wn_serve_model *m, struct wn_serve_choice *c);
 void wn_trace_destroy(struct wn_serve_trace *trace); /* NULL is allowed */
 

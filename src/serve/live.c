@@ -1,6 +1,6 @@
 /* The live view of a run: two routes, and a lock between the server's thread and the trainer's. The page is built once,
- * at the start; what grows is asked for as JSON, from the place where the page's last answer ended. A place is
- * "generation.index": when older points were thinned out the generation changes, and an answer begins anew. */
+ * at the start. It asks for new points as JSON, from the place where the last answer ended. A place is
+ * "generation.index"; when older points are thinned out the generation changes, and the next answer has all points. */
 #include "winnow/serve.h"
 
 #include <inttypes.h>
@@ -28,11 +28,11 @@ struct wn_live {
   struct wn_http *http;
   char *page;
   size_t page_bytes;
-  pthread_mutex_t lock; /* for what follows */
+  pthread_mutex_t lock; /* protects the fields below */
   struct point *points; /* [LIVE_POINTS] */
   int64_t count, generation, step, steps;
-  double seconds_before; /* of earlier parts of the run */
-  bool done, told;       /* told: a page has heard that it is */
+  double seconds_before; /* seconds of earlier parts of the run */
+  bool done, told;       /* done: the run has ended; told: a page has received that */
   double asked;          /* when a page last asked */
   pthread_cond_t heard;
 };
@@ -43,7 +43,7 @@ static void live_add_number(struct wn_text *t, const char *name, double v) {
   if (isfinite(v)) wn_text_add(t, ",\"%s\":%.9g", name, v);
 }
 
-/* The points after number generation.index. True: the run has ended with them. */
+/* Writes the points after place generation.index. True: the run has ended and these are the last. */
 static bool live_log_json(wn_live *live, int64_t generation, int64_t index, struct wn_text *t) {
   pthread_mutex_lock(&live->lock);
   const bool done = live->done;
@@ -68,7 +68,7 @@ static bool live_log_json(wn_live *live, int64_t generation, int64_t index, stru
   return done;
 }
 
-/* The end has been told: the server may go. */
+/* A page has received the end: the server may stop. */
 static void live_on_told(void *user) {
   wn_live *live = user;
   pthread_mutex_lock(&live->lock);
@@ -97,12 +97,12 @@ static const struct wn_http_route live_routes[] = {
 
 /* ---- the run's side ---- */
 
-/* Older points, every second of them, but for validations. Called with the lock. */
+/* Drops every second older point, except those with a validation. Called with the lock held. */
 static void live_thin(wn_live *live) {
   int64_t kept = 0;
   for (int64_t i = 0; i < live->count; i++)
     if (i % 2 == 1 || isfinite(live->points[i].val_loss)) live->points[kept++] = live->points[i];
-  if (kept > LIVE_POINTS * 3 / 4) { /* validations everywhere */
+  if (kept > LIVE_POINTS * 3 / 4) { /* nearly all points have a validation */
     for (int64_t i = 0; i < kept / 2; i++) live->points[i] = live->points[2 * i + 1];
     kept /= 2;
   }
@@ -148,7 +148,7 @@ void wn_live_finish(wn_live *live) {
   WN_CHECK_OR(, WN_HANDLE(live, LIVE));
   pthread_mutex_lock(&live->lock);
   live->done = true;
-  /* Pages ask every second: one that is open gets the end, on a busy machine too. */
+  /* Pages ask every second, so an open page gets the end, even on a busy machine. */
   if (live->asked > 0 && wn_seconds_now() - live->asked < WN_LIVE_WAIT) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);

@@ -1,4 +1,5 @@
-/* In place of the other files of this folder in a build without libmicrohttpd: what asks for a server is told so. */
+/* Replaces the other files of this folder in a build without libmicrohttpd: calls that need a server fail and say
+ * so. */
 #include "base/error.h"
 #include "base/misuse.h"
 #include "winnow/serve.h"

@@ -7,7 +7,7 @@
 #include "decode/snapshot.h"
 
 struct wn_prefix_state {
-  struct wn_prefix_state *before, *after; /* used more recently; less */
+  struct wn_prefix_state *before, *after; /* before: used more recently; after: less recently */
   struct wn_snapshot *snapshot;
   uint64_t bytes;
   int64_t count;
@@ -47,7 +47,7 @@ void wn_prefix_shrink(struct wn_prefix *p, uint64_t bytes) {
 
 /* --- what a state has in common with a prompt --- */
 
-/* Tokens with which both begin. */
+/* How many tokens a state and a prompt have in common at the beginning. */
 static int64_t prefix_common(const struct wn_prefix_state *x, const int32_t *ids, int64_t count) {
   const int64_t most = count < x->count ? count : x->count;
   int64_t n = 0;
@@ -55,7 +55,7 @@ static int64_t prefix_common(const struct wn_prefix_state *x, const int32_t *ids
   return n;
 }
 
-/* The place of a prompt that the state serves, of which `common` tokens agree; at most `most`; 0: none. */
+/* The last place of a prompt, at most `most`, at which the state can be used, if `common` tokens agree; 0: none. */
 static int64_t prefix_serves(const struct wn_prefix_state *x, bool rolls_back, int64_t common, int64_t most) {
   if (rolls_back) return wn_session_place_before(common < most ? common : most);
   return common == x->count && common <= most ? common : 0;
@@ -72,7 +72,7 @@ int64_t wn_prefix_find(struct wn_prefix *p, wn_session *s, const int32_t *ids, i
   }
   p->counts.prompts++;
   if (!best) return 0;
-  if (wn_snapshot_restore(best->snapshot, longest, s) != WN_OK) { /* the prompt is read then */
+  if (wn_snapshot_restore(best->snapshot, longest, s) != WN_OK) { /* then the prompt is read */
     wn_session_reset(s);
     return 0;
   }
@@ -94,7 +94,7 @@ struct wn_prefix_places wn_prefix_places(const struct wn_prefix *p, const wn_ses
   return out;
 }
 
-/* Is it known already? States that this one would serve in place of leave. */
+/* Is the state known already? Drops states that the new one makes unnecessary. */
 static bool prefix_knows(struct wn_prefix *p, const wn_session *s, const int32_t *ids, int64_t n) {
   const bool rolls_back = wn_snapshot_rolls_back(s);
   for (struct wn_prefix_state *x = p->first, *next; x; x = next) {

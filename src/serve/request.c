@@ -1,5 +1,5 @@
-/* Requests by a table: a row for each field that the API knows, so that one that is not served is named in the error
- * and never dropped in silence. */
+/* Reads requests with a table that has a row for each field of the API, so that a field that is not supported is named
+ * in an error and never ignored silently. */
 #include "serve/request.h"
 
 #include <math.h>
@@ -16,9 +16,9 @@
 #include "text/utf8.h"
 #include "winnow/model.h"
 
-enum { BODY_DEPTH = 4 * WN_SCHEMA_DEPTH + 4 }; /* of which the deepest schema is all but three */
+enum { BODY_DEPTH = 4 * WN_SCHEMA_DEPTH + 4 }; /* the deepest schema takes all but a few of these levels */
 
-/* What is left of a character where a name was cut goes: JSON takes none. */
+/* Removes an incomplete character at the end of a cut name, since JSON does not accept it. */
 static void refuse_drop_cut(char *text) {
   char *out = text;
   for (size_t left = strlen(text); left > 0;) {
@@ -49,9 +49,9 @@ enum field_kind {
   FIELD_BOOL,
   FIELD_INT,     /* int64_t */
   FIELD_NUMBER,  /* double */
-  FIELD_READ,    /* by its function */
-  FIELD_IGNORED, /* a text that changes nothing */
-  FIELD_UNSERVED /* asks for what is not served, unless it asks for nothing */
+  FIELD_READ,    /* read by a function */
+  FIELD_IGNORED, /* a text without effect */
+  FIELD_UNSERVED /* not supported, and refused unless its value asks for nothing */
 };
 
 struct reading {
@@ -62,14 +62,14 @@ struct reading {
 
 struct field {
   const char *name;
-  bool text, chat; /* of /v1/completions, of /v1/chat/completions */
+  bool text, chat; /* the row is for /v1/completions; for /v1/chat/completions */
   enum field_kind kind;
   size_t at;
   double min, max;
   bool (*read)(const struct reading *x, const json_t *value);
 };
 
-/* The field that a prompt is in. */
+/* Where a prompt is read from, for messages. */
 struct prompt_field {
   const struct wn_serve_model *m;
   const char *name;
@@ -215,12 +215,12 @@ static bool read_best_of(const struct reading *x, const json_t *value) {
   return wn_serve_refuse(x->error, 400, "best_of", "best_of: only the value of n is served");
 }
 
-/* "64", "64,32", "0.25", "2MiB": never the name of a file. */
+/* Is it "64", "64,32", "0.25", "2MiB"? A request must not name a file. */
 static bool budget_is_number(const char *text) {
   return *text >= '0' && *text <= '9' && strspn(text, "0123456789.,:kKMGiB") == strlen(text);
 }
 
-/* Can the model do what is asked for? */
+/* Checks that the model can do what is asked for. */
 static bool read_winnow_check(const struct reading *x) {
   const struct wn_serve_request *r = x->r;
   wn_attention_config unused;
@@ -233,14 +233,14 @@ static bool read_winnow_check(const struct reading *x) {
          wn_serve_refuse(x->error, 400, "winnow", "winnow: %s", wn_context_error(x->m->ctx));
 }
 
-/* What is ours alone: how much of its context a request keeps. */
+/* Reads the field "winnow", an extension of the API: how much of its context a request keeps. */
 static bool read_winnow(const struct reading *x, const json_t *value) {
   wn_context *ctx = x->m->ctx;
   wn_budgets *b = &x->r->budgets;
   const char *key, *text, *budget = NULL;
   int64_t window = 0;
   bool policy = false, sinks = false;
-  bool how = false; /* it says how tokens are kept, not only how many */
+  bool how = false; /* the request says how tokens are kept, not only how many */
   json_t *option;
   char number[32];
   if (!json_is_object(value)) return wn_serve_refuse(x->error, 400, "winnow", "winnow: expected an object");
@@ -278,7 +278,7 @@ static bool read_winnow(const struct reading *x, const json_t *value) {
                              key);
     }
   }
-  if (window > 0) { /* the last tokens, and with sinks the first ones: a policy and a budget */
+  if (window > 0) { /* a window, possibly with sinks, is a policy and a budget */
     if (budget || policy)
       return wn_serve_refuse(x->error, 400, "winnow", "winnow.window: budgets and policy say something else");
     if (!wn_policy_find(sinks && b->sinks > 0 ? "streaming" : "window", &b->policy)) return false;
@@ -298,35 +298,52 @@ static bool read_winnow(const struct reading *x, const json_t *value) {
 
 #define ROW(member) offsetof(struct wn_serve_request, member)
 static const struct field fields[] = {
-    {"model", true, true, FIELD_IGNORED, 0, 0, 0, NULL},
-    {"prompt", true, false, FIELD_READ, 0, 0, 0, read_prompt},
-    {"messages", false, true, FIELD_READ, 0, 0, 0, read_messages},
-    {"max_tokens", true, true, FIELD_INT, ROW(max_tokens), 0, 1 << 24, NULL},
-    {"max_completion_tokens", false, true, FIELD_INT, ROW(max_tokens), 0, 1 << 24, NULL},
-    {"temperature", true, true, FIELD_NUMBER, ROW(temperature), 0, 100, NULL},
-    {"top_p", true, true, FIELD_NUMBER, ROW(top_p), 0, 1, NULL},
-    {"top_k", true, true, FIELD_INT, ROW(top_k), 0, 1 << 24, NULL},
-    {"min_p", true, true, FIELD_NUMBER, ROW(min_p), 0, 1, NULL},
-    {"presence_penalty", true, true, FIELD_NUMBER, ROW(presence_penalty), -2, 2, NULL},
-    {"repetition_penalty", true, true, FIELD_NUMBER, ROW(repetition_penalty), 0, 10, NULL},
-    {"frequency_penalty", true, true, FIELD_NUMBER, ROW(frequency_penalty), -2, 2, NULL},
-    {"seed", true, true, FIELD_INT, ROW(seed), 0, 9e15, NULL},
-    {"n", true, true, FIELD_INT, ROW(n), 1, WN_SERVE_CHOICES, NULL},
-    {"best_of", true, false, FIELD_READ, 0, 0, 0, read_best_of},
-    {"echo", true, false, FIELD_BOOL, ROW(echo), 0, 0, NULL},
-    {"stream", true, true, FIELD_BOOL, ROW(stream), 0, 0, NULL},
-    {"stream_options", true, true, FIELD_READ, 0, 0, 0, read_stream_options},
-    {"stop", true, true, FIELD_READ, 0, 0, 0, read_stop},
-    {"logprobs", true, true, FIELD_READ, 0, 0, 0, read_logprobs},
-    {"top_logprobs", false, true, FIELD_READ, 0, 0, 0, read_top_logprobs},
-    {"logit_bias", true, true, FIELD_READ, 0, 0, 0, read_logit_bias},
-    {"response_format", true, true, FIELD_READ, 0, 0, 0, read_response_format},
-    {"user", true, true, FIELD_IGNORED, 0, 0, 0, NULL},
-    {"tools", false, true, FIELD_UNSERVED, 0, 0, 0, NULL},
-    {"tool_choice", false, true, FIELD_UNSERVED, 0, 0, 0, NULL},
-    {"functions", false, true, FIELD_UNSERVED, 0, 0, 0, NULL},
-    {"suffix", true, false, FIELD_UNSERVED, 0, 0, 0, NULL},
-    {"winnow", true, true, FIELD_READ, 0, 0, 0, read_winnow},
+    {.name = "model", .text = true, .chat = true, .kind = FIELD_IGNORED},
+    {.name = "prompt", .text = true, .kind = FIELD_READ, .read = read_prompt},
+    {.name = "messages", .chat = true, .kind = FIELD_READ, .read = read_messages},
+    {.name = "max_tokens", .text = true, .chat = true, .kind = FIELD_INT, .at = ROW(max_tokens), .max = 1 << 24},
+    {.name = "max_completion_tokens", .chat = true, .kind = FIELD_INT, .at = ROW(max_tokens), .max = 1 << 24},
+    {.name = "temperature", .text = true, .chat = true, .kind = FIELD_NUMBER, .at = ROW(temperature), .max = 100},
+    {.name = "top_p", .text = true, .chat = true, .kind = FIELD_NUMBER, .at = ROW(top_p), .max = 1},
+    {.name = "top_k", .text = true, .chat = true, .kind = FIELD_INT, .at = ROW(top_k), .max = 1 << 24},
+    {.name = "min_p", .text = true, .chat = true, .kind = FIELD_NUMBER, .at = ROW(min_p), .max = 1},
+    {.name = "presence_penalty",
+     .text = true,
+     .chat = true,
+     .kind = FIELD_NUMBER,
+     .at = ROW(presence_penalty),
+     .min = -2,
+     .max = 2},
+    {.name = "repetition_penalty",
+     .text = true,
+     .chat = true,
+     .kind = FIELD_NUMBER,
+     .at = ROW(repetition_penalty),
+     .max = 10},
+    {.name = "frequency_penalty",
+     .text = true,
+     .chat = true,
+     .kind = FIELD_NUMBER,
+     .at = ROW(frequency_penalty),
+     .min = -2,
+     .max = 2},
+    {.name = "seed", .text = true, .chat = true, .kind = FIELD_INT, .at = ROW(seed), .max = 9e15},
+    {.name = "n", .text = true, .chat = true, .kind = FIELD_INT, .at = ROW(n), .min = 1, .max = WN_SERVE_CHOICES},
+    {.name = "best_of", .text = true, .kind = FIELD_READ, .read = read_best_of},
+    {.name = "echo", .text = true, .kind = FIELD_BOOL, .at = ROW(echo)},
+    {.name = "stream", .text = true, .chat = true, .kind = FIELD_BOOL, .at = ROW(stream)},
+    {.name = "stream_options", .text = true, .chat = true, .kind = FIELD_READ, .read = read_stream_options},
+    {.name = "stop", .text = true, .chat = true, .kind = FIELD_READ, .read = read_stop},
+    {.name = "logprobs", .text = true, .chat = true, .kind = FIELD_READ, .read = read_logprobs},
+    {.name = "top_logprobs", .chat = true, .kind = FIELD_READ, .read = read_top_logprobs},
+    {.name = "logit_bias", .text = true, .chat = true, .kind = FIELD_READ, .read = read_logit_bias},
+    {.name = "response_format", .text = true, .chat = true, .kind = FIELD_READ, .read = read_response_format},
+    {.name = "user", .text = true, .chat = true, .kind = FIELD_IGNORED},
+    {.name = "tools", .chat = true, .kind = FIELD_UNSERVED},
+    {.name = "tool_choice", .chat = true, .kind = FIELD_UNSERVED},
+    {.name = "functions", .chat = true, .kind = FIELD_UNSERVED},
+    {.name = "suffix", .text = true, .kind = FIELD_UNSERVED},
+    {.name = "winnow", .text = true, .chat = true, .kind = FIELD_READ, .read = read_winnow},
 };
 #undef ROW
 
@@ -336,7 +353,7 @@ static const struct field *request_field(const char *name, bool chat) {
   return NULL;
 }
 
-/* An empty list, no suffix, the choice of no tool. */
+/* Does the value ask for nothing: an empty list, no suffix, no tool? */
 static bool field_asks_nothing(const char *name, const json_t *value) {
   const char *text = json_string_value(value);
   if (!text) return json_is_array(value) && json_array_size(value) == 0;
@@ -373,9 +390,10 @@ static bool request_read_field(const struct reading *x, const struct field *f, c
   return f->read(x, value);
 }
 
-/* --- the whole --- */
+/* --- whole requests --- */
 
-/* jansson parses by recursion, and values take many times their bytes: deep or long lists are refused before. */
+/* jansson parses recursively, and values take many times their bytes: deep or long bodies are refused before
+ * parsing. */
 static bool body_is_shallow(const char *body, size_t bytes) {
   int depth = 0;
   bool text = false;
@@ -419,7 +437,8 @@ bool wn_serve_check_keys(const json_t *object, const char *where, const char *pa
   return true;
 }
 
-/* Answers that clients send back as messages have fields for what is not there: null, or an empty list. */
+/* Checks a message's keys. Answers that clients send back as messages may have further fields that are null or an empty
+ * list. */
 static bool message_check_keys(const json_t *message, size_t i, struct wn_serve_error *error) {
   const char *key;
   json_t *value;
@@ -456,7 +475,7 @@ bool wn_serve_messages(const struct wn_serve_model *m, const json_t *list, struc
     given[i] = (wn_chat_message){.role = (wn_chat_role)r, .text = text};
   }
   messages[0] = (wn_chat_message){.role = WN_CHAT_SYSTEM, .text = m->system};
-  const int own = m->system && given[0].role != WN_CHAT_SYSTEM; /* errors count without it */
+  const int own = m->system && given[0].role != WN_CHAT_SYSTEM; /* errors number messages without it */
   if (wn_chat_check(m->ctx, given, (int)n, true) != WN_OK ||
       wn_chat_encode(m->ctx, m->tok, m->chat, given - own, (int)n + own, true, &out->ids, &count) != WN_OK)
     return wn_serve_refuse(error, 400, "messages", "messages: %s", wn_context_error(m->ctx));
@@ -464,7 +483,7 @@ bool wn_serve_messages(const struct wn_serve_model *m, const json_t *list, struc
   return true;
 }
 
-/* What fits together: the lengths, and the number of answers. */
+/* Checks lengths and the number of answers. */
 static bool request_check(const struct wn_serve_model *m, struct wn_serve_request *r, struct wn_serve_error *error) {
   if (r->prompt_count == 0)
     return wn_serve_refuse(error, 400, r->chat ? "messages" : "prompt", "%s: missing", r->chat ? "messages" : "prompt");
@@ -474,9 +493,9 @@ static bool request_check(const struct wn_serve_model *m, struct wn_serve_reques
   if (r->repetition_penalty > 0 && r->repetition_penalty < 0.01)
     return wn_serve_refuse(error, 400, "repetition_penalty",
                            "repetition_penalty: expected 0 or a number from 0.01 to 10");
-  if (r->top_p == 0) r->top_p = 1, r->top_k = 1; /* the most probable token alone */
+  if (r->top_p == 0) r->top_p = 1, r->top_k = 1; /* only the most probable token */
   const int64_t V = wn_model_config_get(m->model)->vocab_size;
-  if (r->top > V) r->top = (int)V; /* as many as there are */
+  if (r->top > V) r->top = (int)V; /* there are no more */
   if (r->top > 0 && !r->scores) return wn_serve_refuse(error, 400, "top_logprobs", "top_logprobs: needs logprobs");
   if (r->stream && r->echo && r->scores)
     return wn_serve_refuse(error, 400, "echo", "echo: with logprobs it is not streamed");

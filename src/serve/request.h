@@ -1,4 +1,4 @@
-/* A request for text: the fields of /v1/completions and /v1/chat/completions, read and checked before anything runs. */
+/* A request: the fields of /v1/completions and /v1/chat/completions, read and checked before anything runs. */
 #ifndef WN_SERVE_REQUEST_H
 #define WN_SERVE_REQUEST_H
 
@@ -8,36 +8,36 @@
 #include "winnow/generate.h"
 
 enum {
-  WN_SERVE_WRITTEN = 64,   /* prompts of a request, at most */
-  WN_SERVE_PROMPTS = 1024, /* of one for embeddings */
-  WN_SERVE_CHOICES = 128,  /* of all its prompts together */
+  WN_SERVE_WRITTEN = 64,   /* the most prompts of a request for text */
+  WN_SERVE_PROMPTS = 1024, /* the most prompts of a request for embeddings */
+  WN_SERVE_CHOICES = 128,  /* the most answers to all prompts of a request */
   WN_SERVE_STOPS = 16,
   WN_SERVE_BIASES = 256,
   WN_SERVE_MESSAGES = 1024,
-  WN_SERVE_TOP = 20 /* most probable tokens of a position */
+  WN_SERVE_TOP = 20 /* the most probable tokens per position, at most */
 };
 
-/* What is wrong with a request, as the OpenAI API says it. */
+/* An error in the OpenAI API's form. */
 struct wn_serve_error {
-  int status;       /* 0: nothing is */
+  int status;       /* HTTP status; 0: no error */
   const char *type; /* "invalid_request_error" */
-  char param[64];   /* the field; "" none */
+  char param[64];   /* the field; "": none */
   char message[512];
 };
 __attribute__((format(printf, 4, 5))) bool wn_serve_refuse(struct wn_serve_error *error, int status, const char *param,
-                                                           const char *format, ...); /* false */
+                                                           const char *format, ...); /* returns false */
 
-/* What the server runs; the handlers' own context, which the model's thread does not use. */
+/* The model that a server runs. The handlers and the worker each have a copy with a context of their own. */
 struct wn_serve_model {
   wn_context *ctx;
   wn_model *model;
   const wn_tokenizer *tok;
-  const wn_chat_template *chat; /* NULL: none is known */
-  const char *system;           /* the template's own message where a conversation has none; NULL: there is none */
+  const wn_chat_template *chat; /* NULL: unknown */
+  const char *system;           /* the template's system message for a conversation without one; NULL: none */
   const char *name;
   int64_t context;           /* tokens of prompt and answer together */
-  int32_t entries;           /* ids below it are tokens */
-  const wn_budgets *budgets; /* of requests that say nothing about them; layers 0: none */
+  int32_t entries;           /* ids below it are valid tokens */
+  const wn_budgets *budgets; /* budgets of requests that state none; layers 0: none */
   wn_cache_format cache;
 };
 
@@ -46,18 +46,18 @@ struct wn_serve_prompt {
   int64_t count;
 };
 
-/* What /v1/embeddings asks for (embed.h). */
+/* Fields of /v1/embeddings (embed.h). */
 struct wn_serve_embed {
   bool wanted, base64;
   wn_pooling pooling;
-  int64_t dimensions; /* the first so many numbers, normalised by themselves */
+  int64_t dimensions; /* only the first so many numbers, normalised again */
 };
 
 struct wn_serve_request {
   bool chat, stream, include_usage, echo;
-  bool trace;         /* events that say what is kept (trace.c) */
+  bool trace;         /* send events that say what is kept (trace.c) */
   bool scores;        /* log probabilities are wanted */
-  int top;            /* of so many most probable tokens as well */
+  int top;            /* also those of so many most probable tokens */
   int64_t n;          /* answers to each prompt */
   int64_t max_tokens; /* -1: as many as fit */
   double temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty;
@@ -66,29 +66,29 @@ struct wn_serve_request {
   int bias_count;
   const char *stops[WN_SERVE_STOPS]; /* borrowed from json */
   int stop_count;
-  wn_constraint *constraint; /* of which each answer has a copy; NULL: any text */
+  wn_constraint *constraint; /* each answer gets a copy; NULL: any text */
   wn_budgets budgets;        /* layers 0: none */
   struct wn_serve_prompt prompts[WN_SERVE_PROMPTS];
   int prompt_count;
   json_t *json;
   struct wn_serve_embed embed;
-  double tau; /* of wn_session_options */
+  double tau; /* as in wn_session_options */
 };
 
-/* False: what is wrong is in `error`. wn_serve_request_clear it in either case. */
+/* False: `error` says what is wrong. Call wn_serve_request_clear in either case. */
 bool wn_serve_request_read(const struct wn_serve_model *m, bool chat, const char *body, size_t bytes,
                            struct wn_serve_request *out, struct wn_serve_error *error);
 void wn_serve_request_clear(struct wn_serve_request *request);
 
-/* A body as a JSON object; NULL: `error` says why not. */
+/* Parses a body as a JSON object; NULL: `error` says why not. */
 json_t *wn_serve_body(const char *body, size_t bytes, struct wn_serve_error *error);
-/* Of an object no key but these [count]; errors say where, and name the parameter (NULL: the key). */
+/* Checks that an object has only these keys [count]. Errors say `where` and name the parameter (NULL: the key). */
 bool wn_serve_check_keys(const json_t *object, const char *where, const char *param, const char *const *keys, int count,
                          struct wn_serve_error *error);
-/* A text, tokens, or a list of at most `most` of either, into out->prompts; errors name the field. */
+/* Reads a text, tokens, or a list of at most `most` of either into out->prompts. Errors name the field. */
 bool wn_serve_prompts(const struct wn_serve_model *m, const char *field, size_t most, const json_t *value,
                       struct wn_serve_request *out, struct wn_serve_error *error);
-/* The tokens of a list of messages, up to where the model answers. */
+/* Encodes a list of messages, up to where the model answers. */
 bool wn_serve_messages(const struct wn_serve_model *m, const json_t *messages, struct wn_serve_prompt *out,
                        struct wn_serve_error *error);
 

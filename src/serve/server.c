@@ -1,4 +1,4 @@
-/* The server: its paths. Handlers read a request, and either answer at once or make a job of it for the worker. */
+/* The server's paths. Handlers read a request and either answer at once or make a job for the worker. */
 #include <microhttpd.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,14 +20,14 @@ enum { SLOTS = 8, QUEUE = 64, CONNECTIONS = 512, MOST_CONNECTIONS = 65536, BODY 
 #define MODEL_PATH "/v1/models/"
 
 struct wn_server {
-  struct wn_serve_model front; /* for the handlers, with a context of their own */
+  struct wn_serve_model front; /* for the handlers, with their own context */
   struct wn_serve_worker worker;
   struct wn_http *http;
   wn_budgets budgets;
-  char *name, *key; /* key NULL: none is asked for */
-  char *system;     /* of the chat template; NULL: it has none */
+  char *name, *key; /* key NULL: no key is needed */
+  char *system;     /* the chat template's system message; NULL: none */
   time_t started;
-  uint64_t number; /* of the last job */
+  uint64_t number; /* number of the last job */
 };
 
 static void answer_error(struct wn_http_answer *answer, const struct wn_serve_error *error) {
@@ -44,7 +44,7 @@ static void answer_json(struct wn_http_answer *answer, json_t *value) {
   free(text);
 }
 
-/* Has the request the key? Compared in a time that does not say how much of it is right. */
+/* Does the request have the key? Compared in constant time, so that timing does not reveal a partly right key. */
 static bool server_knows(const struct wn_http_request *request, struct wn_http_answer *answer) {
   const struct wn_server *s = request->user;
   const char *given = wn_http_header(request, "Authorization");
@@ -59,7 +59,7 @@ static bool server_knows(const struct wn_http_request *request, struct wn_http_a
   return false;
 }
 
-/* --- what is answered at once --- */
+/* --- answered at once --- */
 
 static void handle_health(const struct wn_http_request *request, struct wn_http_answer *answer) {
   (void)request;
@@ -67,7 +67,7 @@ static void handle_health(const struct wn_http_request *request, struct wn_http_
   answer->fixed_bytes = strlen(answer->fixed);
 }
 
-/* Before a key is known: the page asks for it. */
+/* The page needs no key, since it asks the user for the key. */
 static void handle_page(const struct wn_http_request *request, struct wn_http_answer *answer) {
   (void)request;
   answer->fixed = wn_chat_page;
@@ -116,20 +116,50 @@ static void handle_metrics(const struct wn_http_request *request, struct wn_http
     const char *name, *type, *help;
     uint64_t value;
   } rows[] = {
-      {"winnow_requests_total", "counter", "Requests taken.", c.requests},
-      {"winnow_requests_refused_total", "counter", "Requests that found the queue full.", c.refused},
-      {"winnow_requests_cancelled_total", "counter", "Requests whose client left.", c.cancelled},
-      {"winnow_requests_failed_total", "counter", "Requests that failed while they ran.", c.failed},
-      {"winnow_prompt_tokens_total", "counter", "Tokens of prompts.", c.prompt_tokens},
-      {"winnow_completion_tokens_total", "counter", "Tokens of answers.", c.completion_tokens},
-      {"winnow_answers_running", "gauge", "Answers that are being written.", (uint64_t)c.running},
-      {"winnow_answers_waiting", "gauge", "Answers that wait for a slot.", (uint64_t)c.waiting},
-      {"winnow_cache_bytes", "gauge", "Bytes of all caches.", c.cache_bytes},
-      {"winnow_prefix_prompts_total", "counter", "Prompts whose beginning was looked for.", c.prefix.prompts},
-      {"winnow_prefix_hits_total", "counter", "Prompts whose beginning was known.", c.prefix.found},
-      {"winnow_prefix_tokens_total", "counter", "Tokens of prompts that were not read again.", c.prefix.tokens},
-      {"winnow_prefix_states", "gauge", "States of prompts that are kept.", (uint64_t)c.prefix.states},
-      {"winnow_prefix_bytes", "gauge", "Bytes of these states.", c.prefix.bytes},
+      {.name = "winnow_requests_total", .type = "counter", .help = "Requests taken.", .value = c.requests},
+      {.name = "winnow_requests_refused_total",
+       .type = "counter",
+       .help = "Requests that found the queue full.",
+       .value = c.refused},
+      {.name = "winnow_requests_cancelled_total",
+       .type = "counter",
+       .help = "Requests whose client left.",
+       .value = c.cancelled},
+      {.name = "winnow_requests_failed_total",
+       .type = "counter",
+       .help = "Requests that failed while they ran.",
+       .value = c.failed},
+      {.name = "winnow_prompt_tokens_total", .type = "counter", .help = "Tokens of prompts.", .value = c.prompt_tokens},
+      {.name = "winnow_completion_tokens_total",
+       .type = "counter",
+       .help = "Tokens of answers.",
+       .value = c.completion_tokens},
+      {.name = "winnow_answers_running",
+       .type = "gauge",
+       .help = "Answers that are being written.",
+       .value = (uint64_t)c.running},
+      {.name = "winnow_answers_waiting",
+       .type = "gauge",
+       .help = "Answers that wait for a slot.",
+       .value = (uint64_t)c.waiting},
+      {.name = "winnow_cache_bytes", .type = "gauge", .help = "Bytes of all caches.", .value = c.cache_bytes},
+      {.name = "winnow_prefix_prompts_total",
+       .type = "counter",
+       .help = "Prompts whose beginning was looked for.",
+       .value = c.prefix.prompts},
+      {.name = "winnow_prefix_hits_total",
+       .type = "counter",
+       .help = "Prompts whose beginning was known.",
+       .value = c.prefix.found},
+      {.name = "winnow_prefix_tokens_total",
+       .type = "counter",
+       .help = "Tokens of prompts that were not read again.",
+       .value = c.prefix.tokens},
+      {.name = "winnow_prefix_states",
+       .type = "gauge",
+       .help = "States of prompts that are kept.",
+       .value = (uint64_t)c.prefix.states},
+      {.name = "winnow_prefix_bytes", .type = "gauge", .help = "Bytes of these states.", .value = c.prefix.bytes},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     wn_text_add(&answer->text, "# HELP %s %s\n# TYPE %s %s\n%s %llu\n", rows[i].name, rows[i].help, rows[i].name,
@@ -170,7 +200,7 @@ static void handle_tokenizer_info(const struct wn_http_request *request, struct 
   answer_json(answer, j);
 }
 
-/* The body's object, which has these keys [count] alone; NULL after saying what is wrong with it. */
+/* The body as an object with only these keys [count]; NULL: the answer says what is wrong. */
 static json_t *server_body(const struct wn_http_request *request, struct wn_http_answer *answer,
                            const char *const *keys, int count) {
   struct wn_serve_error error = {0};
@@ -271,7 +301,7 @@ static void handle_apply_template(const struct wn_http_request *request, struct 
 
 /* --- jobs --- */
 
-/* A job of a request that has been read, which becomes its own. NULL: out of memory. */
+/* Makes a job of a request, which it takes over. NULL: out of memory. */
 static struct wn_serve_job *server_job(struct wn_server *s, struct wn_serve_request *request) {
   void *memory, *choices;
   const int count = (int)request->n * request->prompt_count;
@@ -296,7 +326,7 @@ static struct wn_serve_job *server_job(struct wn_server *s, struct wn_serve_requ
   return job;
 }
 
-/* Puts a request into the queue; it has been read, or is refused with `error`. */
+/* Queues a request that was read (`good`), or refuses it with `error`. */
 static void server_queue(const struct wn_http_request *request, struct wn_http_answer *answer, bool good,
                          struct wn_serve_request *wanted, struct wn_serve_error error) {
   struct wn_server *s = request->user;
@@ -352,20 +382,40 @@ static void handle_chat(const struct wn_http_request *request, struct wn_http_an
 }
 
 static const struct wn_http_route routes[] = {
-    {"GET", "/", "text/html; charset=utf-8", 0, handle_page},
-    {"GET", "/info", "application/json", 0, handle_info},
-    {"GET", "/health", "application/json", 0, handle_health},
-    {"GET", "/v1/models", "application/json", 0, handle_models},
-    {"GET", MODEL_PATH "*", "application/json", 0, handle_model},
-    {"GET", "/metrics", "text/plain; version=0.0.4", 0, handle_metrics},
-    {"GET", "/slots", "application/json", 0, handle_slots},
-    {"GET", "/tokenizer_info", "application/json", 0, handle_tokenizer_info},
-    {"POST", "/tokenize", "application/json", BODY, handle_tokenize},
-    {"POST", "/detokenize", "application/json", BODY, handle_detokenize},
-    {"POST", "/apply-template", "application/json", BODY, handle_apply_template},
-    {"POST", "/v1/completions", "application/json", BODY, handle_completions},
-    {"POST", "/v1/chat/completions", "application/json", BODY, handle_chat},
-    {"POST", "/v1/embeddings", "application/json", BODY, handle_embeddings},
+    {.method = "GET", .path = "/", .type = "text/html; charset=utf-8", .handle = handle_page},
+    {.method = "GET", .path = "/info", .type = "application/json", .handle = handle_info},
+    {.method = "GET", .path = "/health", .type = "application/json", .handle = handle_health},
+    {.method = "GET", .path = "/v1/models", .type = "application/json", .handle = handle_models},
+    {.method = "GET", .path = MODEL_PATH "*", .type = "application/json", .handle = handle_model},
+    {.method = "GET", .path = "/metrics", .type = "text/plain; version=0.0.4", .handle = handle_metrics},
+    {.method = "GET", .path = "/slots", .type = "application/json", .handle = handle_slots},
+    {.method = "GET", .path = "/tokenizer_info", .type = "application/json", .handle = handle_tokenizer_info},
+    {.method = "POST", .path = "/tokenize", .type = "application/json", .body_limit = BODY, .handle = handle_tokenize},
+    {.method = "POST",
+     .path = "/detokenize",
+     .type = "application/json",
+     .body_limit = BODY,
+     .handle = handle_detokenize},
+    {.method = "POST",
+     .path = "/apply-template",
+     .type = "application/json",
+     .body_limit = BODY,
+     .handle = handle_apply_template},
+    {.method = "POST",
+     .path = "/v1/completions",
+     .type = "application/json",
+     .body_limit = BODY,
+     .handle = handle_completions},
+    {.method = "POST",
+     .path = "/v1/chat/completions",
+     .type = "application/json",
+     .body_limit = BODY,
+     .handle = handle_chat},
+    {.method = "POST",
+     .path = "/v1/embeddings",
+     .type = "application/json",
+     .body_limit = BODY,
+     .handle = handle_embeddings},
 };
 
 /* --- start and stop --- */
@@ -389,7 +439,7 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
     WN_TRY(wn_budgets_copy(ctx, o->budgets, &s->budgets));
   }
   WN_TRY(wn_context_create(&front, &s->front.ctx));
-  const char *name = o->name ? o->name : "winnow"; /* as a rule a file's, which may be any bytes */
+  const char *name = o->name ? o->name : "winnow"; /* often a file's name, which may be any bytes */
   struct wn_bytes clean = {0};
   WN_TRY(wn_utf8_replace_bad(name, strlen(name), &clean));
   s->name = clean.data;
@@ -421,9 +471,9 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
 }
 
 static void server_close(struct wn_server *s) {
-  if (s->http) wn_http_close(s->http); /* nobody comes in, and whoever is here is told that it is over */
+  if (s->http) wn_http_close(s->http); /* no new requests, and streams are cut off */
   wn_serve_worker_stop(&s->worker);
-  wn_http_stop(s->http); /* until then handlers may still ask the worker: connections are kept alive */
+  wn_http_stop(s->http); /* until here handlers may still ask the worker, over kept-alive connections */
   wn_serve_worker_clear(&s->worker);
   wn_budgets_clear(&s->budgets);
   wn_context_destroy(s->front.ctx);

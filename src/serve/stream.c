@@ -1,5 +1,5 @@
 /* A stream is a buffer between its writer and the server's thread. While it is empty the connection is suspended, so
- * that nobody turns in circles; while it is full the writer waits. */
+ * that the server does not poll it; while it is full the writer waits. */
 #include "serve/stream.h"
 
 #include <errno.h>
@@ -16,12 +16,12 @@ struct wn_http_stream {
   struct wn_http_streams *all;
   struct wn_http_stream *next;
   struct MHD_Connection *connection;
-  pthread_cond_t room; /* for the writer: there is some, or nobody reads any longer */
-  size_t begin, end;   /* of what is in `data` */
-  bool ended, gone;    /* by the writer; by the client */
+  pthread_cond_t room; /* wakes the writer: there is room, or nobody reads any more */
+  size_t begin, end;   /* the part of `data` in use */
+  bool ended, gone;    /* ended: by the writer; gone: the client has left */
   bool suspended;      /* the connection waits for data */
   int socket;          /* the connection's; -1: unknown */
-  int status;          /* of the answer, where its head waits */
+  int status;          /* the answer's status, if its head waits */
   int holders;
   char data[WN_HTTP_STREAM_ROOM];
 };
@@ -37,7 +37,7 @@ void wn_http_streams_clear(struct wn_http_streams *s) {
   pthread_mutex_destroy(&s->lock);
 }
 
-/* With the lock: the connection is to look at the stream again. */
+/* With the lock held: resumes the connection, which reads the stream again. */
 static void stream_wake(struct wn_http_stream *s) {
   if (s->suspended) MHD_resume_connection(s->connection);
   s->suspended = false;
@@ -70,7 +70,7 @@ struct wn_http_stream *wn_http_stream_create(struct wn_http_streams *all, struct
       connection ? MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD) : NULL;
   s->socket = info ? info->connect_fd : -1;
   s->status = 200;
-  s->holders = 2; /* a writer may end it before there is a response */
+  s->holders = 2; /* writer and response; the writer may end it before there is a response */
   pthread_cond_init(&s->room, NULL);
   pthread_mutex_lock(&all->lock);
   s->gone = all->closing;
@@ -80,7 +80,7 @@ struct wn_http_stream *wn_http_stream_create(struct wn_http_streams *all, struct
   return s;
 }
 
-/* With the lock, which is given back. */
+/* Called with the lock held, which it releases. */
 static void stream_release(struct wn_http_stream *s) {
   struct wn_http_streams *all = s->all;
   const bool last = --s->holders == 0;
@@ -96,7 +96,7 @@ static void stream_release(struct wn_http_stream *s) {
   wn_free(s);
 }
 
-/* In the server's thread. */
+/* Runs in the server's thread. */
 static ssize_t stream_read(void *user, uint64_t place, char *out, size_t most) {
   struct wn_http_stream *s = user;
   ssize_t n = 0;
@@ -144,7 +144,7 @@ int wn_http_stream_status(struct wn_http_stream *s) {
   return status;
 }
 
-/* The response is no longer needed: sent whole, or the connection is closed. */
+/* The response is no longer needed: it was sent, or the connection is closed. */
 static void stream_on_closed(void *user) {
   struct wn_http_stream *s = user;
   pthread_mutex_lock(&s->all->lock);
@@ -171,9 +171,9 @@ void wn_http_stream_drop(struct wn_http_stream *s) {
   stream_release(s);
 }
 
-/* With the lock: as much as there is room for. */
+/* With the lock held: adds as much as there is room for. */
 static size_t stream_put(struct wn_http_stream *s, const char *data, size_t bytes) {
-  if (s->begin > 0) { /* what is left moves to the front */
+  if (s->begin > 0) { /* moves the rest to the front */
     memmove(s->data, s->data + s->begin, s->end - s->begin);
     s->end -= s->begin;
     s->begin = 0;
@@ -198,7 +198,7 @@ bool wn_http_stream_write(struct wn_http_stream *s, const char *data, size_t byt
   return heard;
 }
 
-/* Nobody polls the socket of a suspended connection: that its other end is closed is seen only by asking. */
+/* Has the client closed the connection? The server does not poll the socket of a suspended connection, so ask it. */
 static bool stream_is_closed(const struct wn_http_stream *s) {
   char byte;
   if (!s->suspended || s->socket < 0) return false;

@@ -1,5 +1,5 @@
-/* Traces: with "winnow": {"trace": true} a stream says, in events of its own between those of the text, what the
- * answer's caches hold as it grows (docs/page.md has the fields). */
+/* Traces: with "winnow": {"trace": true} a stream has events between those of the text that say what the answer's
+ * caches hold as it grows (docs/page.md has the fields). */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -8,11 +8,11 @@
 #include "serve/job.h"
 
 struct wn_serve_trace {
-  wn_text_stream *stream; /* of the prompt and the answer */
+  wn_text_stream *stream; /* decodes the prompt and the answer */
   json_t *tokens;         /* texts since the last event */
-  int64_t seen, room;     /* positions told so far; places of the arrays */
-  int32_t *held;          /* [room,L] key-value heads that held each position, as told */
-  int32_t *now;           /* [room] of one layer */
+  int64_t seen, room;     /* positions reported so far; capacity of the arrays */
+  int32_t *held;          /* [room,L] how many key-value heads held each position, as reported */
+  int32_t *now;           /* [room] the same now, for one layer */
 };
 
 void wn_trace_destroy(struct wn_serve_trace *t) {
@@ -28,14 +28,14 @@ static wn_status trace_no_memory(const struct wn_serve_model *m) {
   return wn_fail(m->ctx, WN_ERR_MEMORY, "out of memory: a trace");
 }
 
-/* What a token adds to the text; special ones, which add none, by their names. */
+/* Adds the text of a token; special tokens, which have none, by name. */
 static wn_status trace_add_text(const struct wn_serve_model *m, struct wn_serve_trace *t, int32_t id, json_t *list) {
   const char *text;
   size_t bytes;
   WN_TRY(wn_text_stream_push(m->ctx, t->stream, id, &text, &bytes));
   if (bytes == 0 && wn_tokenizer_is_control(m->tok, id)) text = wn_tokenizer_token_name(m->tok, id, &bytes);
   if (json_array_append_new(list, json_stringn(bytes ? text : "", bytes)) == 0) return WN_OK;
-  return trace_no_memory(m); /* or a name that is no UTF-8, which the files' readers refuse */
+  return trace_no_memory(m); /* a name that is not UTF-8 cannot occur: tokenizer files with one are refused */
 }
 
 /* The budgets in force; NULL: none. */
@@ -85,7 +85,7 @@ void wn_trace_token(const struct wn_serve_model *m, struct wn_serve_choice *c, i
     c->job->out.failed = true;
 }
 
-/* Room for `seen` positions. */
+/* Makes room for `seen` positions. */
 static wn_status trace_grow(const struct wn_serve_model *m, struct wn_serve_trace *t, int64_t seen) {
   const int64_t L = wn_model_config_get(m->model)->layers;
   const int64_t room = 2 * t->room > seen ? 2 * t->room : seen;
@@ -102,7 +102,7 @@ static wn_status trace_grow(const struct wn_serve_model *m, struct wn_serve_trac
   return WN_OK;
 }
 
-/* Layer l of the positions before `seen`: what no head holds any longer, and what fewer heads hold. */
+/* Layer l, positions before `seen`: those that no head holds any more, and those that fewer heads hold. */
 static json_t *trace_layer(struct wn_serve_trace *t, const wn_model_config *config, int64_t l, int64_t seen,
                            json_t **thinned) {
   json_t *dropped = json_array();

@@ -8,20 +8,20 @@
 #include "base/error.h"
 #include "serve/choice.h"
 
-/* PROMPTS_AT_ONCE: of which a piece is read in a round: texts that are being written wait for one piece at most.
- * UNREAD: bytes of a stream that its client has not read, with which it waits. */
+/* PROMPTS_AT_ONCE: how many prompts are read a piece further in a round, so that answers being written wait for at most
+ * one piece. UNREAD: a choice pauses while its client has so many bytes unread. */
 enum { FLUSH_MILLISECONDS = 5, UNREAD = 256 << 10, PROMPTS_AT_ONCE = 1 };
 
 struct running {
   struct wn_serve_worker *w;
-  struct wn_serve_job *first, *last; /* jobs in the order in which they came */
+  struct wn_serve_job *first, *last; /* jobs in the order of their arrival */
 };
 
 static bool running_fits(const struct wn_serve_worker *w, const struct wn_serve_choice *c) {
   return w->cache_memory == 0 || w->counts.cache_bytes + c->cache_bytes <= w->cache_memory;
 }
 
-/* A slot for a choice, if there is one and its cache fits. False: it waits. */
+/* Gives a choice a slot, if one is free and its cache fits. False: it waits. */
 static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_status *status) {
   struct wn_serve_worker *w = x->w;
   const struct wn_serve_request *r = &c->job->request;
@@ -34,10 +34,10 @@ static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_statu
                                       .group = w->group};
   *status = WN_OK;
   if (w->counts.running >= w->slots) return false;
-  /* Known from an earlier try: no session is made in every round to learn it again. */
+  /* The size is known from an earlier try, so no session is made in every round only to find it. */
   if (c->cache_bytes > 0 && w->counts.running > 0 && !running_fits(w, c)) return false;
   *status = wn_session_create_with(w->model.ctx, w->model.model, &options, &c->session);
-  if (*status == WN_ERR_MEMORY && w->prefix.counts.bytes > 0) { /* known prompts give way */
+  if (*status == WN_ERR_MEMORY && w->prefix.counts.bytes > 0) { /* kept states of prompts give way */
     wn_prefix_shrink(&w->prefix, 0);
     *status = wn_session_create_with(w->model.ctx, w->model.model, &options, &c->session);
   }
@@ -62,7 +62,7 @@ static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_statu
   return true;
 }
 
-/* Choices of a job that are still to do are given up. */
+/* Gives up the unfinished choices of a job. */
 static void running_drop(struct running *x, struct wn_serve_job *job) {
   for (int i = 0; i < job->count; i++) {
     struct wn_serve_choice *c = &job->choices[i];
@@ -76,7 +76,7 @@ static void running_drop(struct running *x, struct wn_serve_job *job) {
   }
 }
 
-/* As HTTP says it: what no server could do, what this one cannot do now, what took too long. */
+/* The HTTP status for an error: a bad request, a lack of memory, a timeout, ... */
 static int running_http_status(wn_status status) {
   return status == WN_ERR_ARGUMENT || status == WN_ERR_UNSUPPORTED || status == WN_ERR_CONFIG ? 400
          : status == WN_ERR_MEMORY                                                            ? 503
@@ -92,7 +92,7 @@ static void running_fail(struct running *x, struct wn_serve_job *job, wn_status 
   pthread_mutex_unlock(&x->w->lock);
 }
 
-/* May it go on? Not while its client does not read: what is written waits in memory. */
+/* May the job go on? It pauses while its client does not read, since unread text is in memory. */
 static bool running_may_step(struct running *x, struct wn_serve_job *job) {
   const double timeout = x->w->timeout;
   if (job->finished || job->gone) return false;
@@ -105,7 +105,7 @@ static bool running_may_step(struct running *x, struct wn_serve_job *job) {
   return !job->request.stream || job->out.bytes - job->sent < UNREAD;
 }
 
-/* What a choice's part of a round came to. */
+/* Handles the result of a choice's part in a round. */
 static void running_settle(struct running *x, struct wn_serve_choice *c, wn_status status, bool more) {
   if (status != WN_OK) {
     running_fail(x, c->job, status);
@@ -115,9 +115,9 @@ static void running_settle(struct running *x, struct wn_serve_choice *c, wn_stat
   }
 }
 
-/* The first half of a round: slots for those that wait, the oldest first; the oldest prompt that is still to be read
- * comes to its turn, and the others' wait; w->turns get those that write. *pieces: of prompts, still to be read.
- * Returns how many write. */
+/* The first half of a round. Gives slots to waiting choices, the oldest first; lets the oldest unread prompt have its
+ * turn; puts choices that write into w->turns. *pieces: how many pieces of prompts may still be read. Returns how many
+ * choices write. */
 static int64_t running_gather(struct running *x, int64_t *pieces, bool *any) {
   struct wn_serve_worker *w = x->w;
   bool full = false;
@@ -138,7 +138,7 @@ static int64_t running_gather(struct running *x, int64_t *pieces, bool *any) {
         status = wn_choice_before(w, c, &read, &more);
       *pieces -= read;
       running_settle(x, c, status, more);
-      while (status != WN_OK && n > 0 && w->writing[n - 1]->job == job) n--; /* they went with it */
+      while (status != WN_OK && n > 0 && w->writing[n - 1]->job == job) n--; /* they ended with the job */
       if (status != WN_OK || !more || c->state != WN_CHOICE_WRITES) continue;
       w->turns[n].generation = c->generation;
       w->writing[n++] = c;
@@ -147,7 +147,7 @@ static int64_t running_gather(struct running *x, int64_t *pieces, bool *any) {
   return n;
 }
 
-/* A round. False: nothing was done. */
+/* Runs a round. False: there was nothing to do. */
 static bool running_step(struct running *x) {
   struct wn_serve_worker *w = x->w;
   bool any = false;
@@ -156,7 +156,7 @@ static bool running_step(struct running *x) {
   if (n > 0) (void)wn_generation_step_together(w->model.ctx, w->group, w->turns, n, pieces);
   for (int64_t i = 0; i < n; i++) {
     struct wn_serve_choice *c = w->writing[i];
-    if (!c->session) continue; /* its job has failed by another choice */
+    if (!c->session) continue; /* its job has failed because of another choice */
     wn_status status = w->turns[i].status;
     if (status == WN_OK) status = wn_choice_after(w, c, w->turns[i].more);
     running_settle(x, c, status, w->turns[i].more);
@@ -164,7 +164,7 @@ static bool running_step(struct running *x) {
   return any;
 }
 
-/* What there is to send goes out; clients that have left free their slots. False: nothing moved. */
+/* Sends what there is to send, and frees the slots of clients that have left. False: nothing was sent. */
 static bool running_send(struct running *x, struct wn_serve_job *job) {
   for (int i = 0; i < job->count; i++) wn_trace_step(&x->w->model, &job->choices[i]);
   if (job->out.failed && !job->finished)
@@ -209,7 +209,7 @@ static bool running_flush(struct running *x) {
   return any;
 }
 
-/* Takes what has been added. False: the end has been asked for. */
+/* Takes new jobs from the queue. False: the worker is to stop. */
 static bool running_take(struct running *x, bool idle) {
   struct wn_serve_worker *w = x->w;
   pthread_mutex_lock(&w->lock);
@@ -218,7 +218,7 @@ static bool running_take(struct running *x, bool idle) {
       pthread_cond_wait(&w->news, &w->lock);
       continue;
     }
-    struct timespec until; /* a slow client: look again soon */
+    struct timespec until; /* a client is slow: look again soon */
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_nsec += FLUSH_MILLISECONDS * 1000000;
     if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
@@ -259,7 +259,7 @@ static void *worker_run(void *user) {
   return NULL;
 }
 
-/* The memory of a round. */
+/* Allocates the arrays of a round. */
 static wn_status worker_room(wn_context *ctx, struct wn_serve_worker *w) {
   void *memory;
   WN_TRY(wn_session_group_create(ctx, w->model.model, w->slots, &w->group));
@@ -282,7 +282,7 @@ wn_status wn_serve_worker_start(wn_context *ctx, struct wn_serve_worker *w) {
   WN_TRY(worker_room(ctx, w));
   pthread_mutex_init(&w->lock, NULL);
   pthread_cond_init(&w->news, NULL);
-  sigfillset(&all); /* signals belong to the program's own threads */
+  sigfillset(&all); /* signals are for the program's own threads */
   pthread_sigmask(SIG_SETMASK, &all, &before);
   const int failed = pthread_create(&w->thread, NULL, worker_run, w);
   pthread_sigmask(SIG_SETMASK, &before, NULL);

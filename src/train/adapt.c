@@ -1,13 +1,13 @@
-/* Adapting a pretrained model to mechanisms that it was not trained with (docs/adapt.md). The new model has all of the
- * old one's parameters; what the mechanisms add starts where they do nothing:
+/* Adapts a pretrained model to mechanisms that it was not trained with (docs/adapt.md). The new model has all
+ * parameters of the old one; the mechanisms' own parameters start where they have no effect:
  *   strength of selection 0      F = 0
  *   gate of exclusive attention 0   nothing is projected out
- *   spans: ratio 1               all of the limit, which must reach the context
+ *   spans: ratio 1 the whole limit, which must be at least the context
  *   dynamic spans: weight 0, bias 20   z = 1 - 2e-9 rounds to 1
  *   relative positions and position biases 0
- * Projections of a bilinear form act through the strength alone: they may start at random, or as the selecting head's
- * query and key projections, whose content part they then are (a bilinear form has no rotation and no QK-norm). The
- * list is not trusted: the logits of both models are compared before the first step. */
+ * The projections of a bilinear form act only through the strength. They may start at random, or as copies of the
+ * selecting head's query and key projections (the bilinear form then lacks their rotation and QK-norm). This list is
+ * not relied on: the logits of both models are compared before the first step. */
 #include "train/adapt.h"
 
 #include <jansson.h>
@@ -24,7 +24,7 @@
 #include "model/run.h"
 #include "train/recipe.h"
 
-/* A model and its parameters where the host has them. */
+/* A model with its parameters readable on the host. */
 struct open_model {
   const struct wn_model *model;
   void *params;
@@ -36,7 +36,7 @@ static float *values(const struct open_model *m, const struct wn_param *row) {
 
 /* ---- start ---- */
 
-/* The weights of a mechanism's input from rows of the model's fused projection. */
+/* Copies the weights of a mechanism's input from rows of the model's fused projection. */
 static wn_status from_head(wn_context *ctx, const struct open_model *m, const struct wn_param *row) {
   const struct wn_model *model = m->model;
   const wn_model_config *c = &model->config;
@@ -56,7 +56,7 @@ static wn_status from_head(wn_context *ctx, const struct open_model *m, const st
   return WN_OK;
 }
 
-/* A parameter that the old model lacks. */
+/* Initialises a parameter that the old model lacks. */
 static wn_status neutral(wn_context *ctx, const wn_train_config *config, const struct open_model *m,
                          const struct wn_param *row) {
   const bool source = row->projects && row->projects->source != WN_INPUT_OF_NOTHING;
@@ -85,7 +85,7 @@ static wn_status adapt_fill(wn_context *ctx, const char *from, const struct open
     const struct wn_param *row = &model->table.rows[i];
     if (adapt && wn_param_find(&given->table, row->name) < 0) WN_TRY(neutral(ctx, config, m, row));
   }
-  /* What the old model has and this one has not would be lost without a word. */
+  /* A parameter of the old model that this one lacks must not be lost silently. */
   const char *lost = NULL;
   int others = -1;
   for (int i = 0; i < given->table.count; i++)
@@ -101,8 +101,8 @@ static wn_status adapt_fill(wn_context *ctx, const char *from, const struct open
   return WN_OK;
 }
 
-/* What no parameter's shape shows, and its values were trained with: other heads of the same width and other angles
- * turn a trained model into one that has to be trained anew. */
+/* Settings that no parameter's shape reveals but to which the values were trained: with another number of heads or
+ * other angles a trained model would have to be trained anew. */
 static const char *const unseen[] = {"heads",      "norm_place", "norm_eps",     "position", "rope_theta",
                                      "rope_pairs", "rope_size",  "rope_scaling", "ffn"};
 
@@ -145,10 +145,10 @@ wn_status wn_adapt_start(wn_context *ctx, const char *from, const struct wn_mode
   const wn_status closed[] = {wn_model_params_close(given, its.params, false),
                               wn_model_params_close(model, ours.params, status == WN_OK)};
   for (int i = 0; i < 2 && status == WN_OK; i++) status = closed[i];
-  return status == WN_OK ? wn_model_rotary_refresh(model) : status; /* divisors of angles are parameters too */
+  return status == WN_OK ? wn_model_rotary_refresh(model) : status; /* rope.factors is among the parameters */
 }
 
-/* "selective.strength=learned": the setting under which a mechanism starts without effect; false: it has none. */
+/* The setting under which a mechanism starts without effect, "selective.strength=learned"; false: it has none. */
 static bool neutral_setting(const struct wn_mechanism *m, const wn_model_config *c, char *out, size_t bytes) {
   if (!m->adapt_key) return false;
   if (m->adapt_value)
@@ -158,7 +158,7 @@ static bool neutral_setting(const struct wn_mechanism *m, const wn_model_config 
   return true;
 }
 
-/* Those of all mechanisms, for a message. */
+/* These settings of all mechanisms, for a message. */
 static void neutral_keys(const wn_model_config *c, char *out, size_t bytes) {
   char one[96];
   size_t n = 0;
@@ -170,13 +170,13 @@ static void neutral_keys(const wn_model_config *c, char *out, size_t bytes) {
 
 /* ---- check ---- */
 
-/* How far two models' logits are from each other. */
+/* The difference between two models' logits. */
 struct distance {
-  double largest, apart; /* of the first model's logits; the largest difference, or not a number */
-  int64_t where;         /* the position of that */
+  double largest, apart; /* largest: of the first model's logits; apart: the largest difference, or NaN */
+  int64_t where;         /* the position of `apart` */
 };
 
-/* Some rows at a time: the logits of a long text are larger than the model. */
+/* Compares some rows at a time, since the logits of a long text may be larger than the model. */
 static wn_status compare_logits(wn_context *ctx, struct wn_logits_pass *const pass[2], int64_t T, int64_t V,
                                 struct distance *out) {
   int64_t most = T;
@@ -227,8 +227,8 @@ wn_status wn_adapt_check(wn_context *ctx, const char *from, struct wn_model *giv
 
 /* ---- recipe ---- */
 
-/* Defaults of an adaptation, under what the file and the sets say: a short run at a small rate, and the mechanisms that
- * are new, all (`now` NULL) or those that are on there, as they start. */
+/* The defaults of an adaptation, which file and sets override: a short run at a small rate, and settings with which new
+ * mechanisms start without effect. now: only mechanisms that are on there; NULL: all. */
 static wn_status defaults(wn_context *ctx, const wn_model_config *c, const wn_attention_config *now, json_t *recipe) {
   static const char *const train[] = {"train.steps=300",       "train.batch=4",        "train.lr=0.0001",
                                       "train.warmup=20",       "train.weight_decay=0", "train.eval_every=100",
@@ -246,8 +246,8 @@ static wn_status defaults(wn_context *ctx, const wn_model_config *c, const wn_at
   return status;
 }
 
-/* In a recipe a mechanism's object enables it by being there. The old model's configuration has them all, most of them
- * with "enabled": false, which must not win over a file that names one. */
+/* In a recipe the presence of a mechanism's object enables it. The old model's configuration has all of these objects,
+ * most with "enabled": false, which must not override a file that names the mechanism. */
 static bool enable(const json_t *its, json_t *file) {
   const char *key;
   json_t *value;
@@ -267,17 +267,17 @@ static bool enable(const json_t *its, json_t *file) {
   return true;
 }
 
-/* What an adaptation is asked for. */
+/* The inputs of an adaptation. */
 struct adaptation {
   const char *where;
-  const wn_model_config *config; /* the old model's, */
-  const json_t *its;             /* and as JSON */
-  const json_t *file;            /* or NULL */
+  const wn_model_config *config; /* the old model's */
+  const json_t *its;             /* the same as JSON */
+  const json_t *file;            /* the user's file; or NULL */
   const char *const *sets;
   int set_count;
 };
 
-/* The recipe, with the defaults of what is on in `now`. */
+/* Reads the recipe, with the defaults of the mechanisms that are on in `now`. */
 static wn_status read_adapted(wn_context *ctx, const struct adaptation *a, const wn_attention_config *now,
                               wn_recipe *out) {
   json_t *recipe = json_pack("{s:o}", "model", json_deep_copy(a->its)), *changes = json_deep_copy(a->file);
@@ -309,8 +309,9 @@ wn_status wn_adapt_recipe(wn_context *ctx, const char *model, const char *path, 
     if (status == WN_OK && !json_is_object(file)) status = wn_fail(ctx, WN_ERR_CONFIG, "%s: expected an object", path);
     if (status == WN_OK) status = wn_recipe_check_json(ctx, path, file);
   }
-  /* Twice, since only what is read tells which mechanisms are new: the others keep no setting that would do nothing. */
-  const struct adaptation a = {path ? path : model, &config, its, file, sets, set_count};
+  /* Read twice: the first reading tells which mechanisms are new, so that others do not get settings without effect. */
+  const struct adaptation a = {
+      .where = path ? path : model, .config = &config, .its = its, .file = file, .sets = sets, .set_count = set_count};
   if (status == WN_OK) status = read_adapted(ctx, &a, NULL, &asked);
   if (status == WN_OK) status = read_adapted(ctx, &a, &asked.model.attention, out);
   json_decref(file);

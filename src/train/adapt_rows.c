@@ -1,5 +1,5 @@
-/* Which of a model's parameters learn. Frozen parameters have neither a gradient nor optimizer state: the products of
- * their gradients are not computed, a third of a step's for a model of which only the attention learns. */
+/* Which of a model's parameters learn. Frozen parameters have neither gradients nor optimizer state. The products for
+ * their gradients are not computed: with only the attention learning that is a third of a step's products. */
 #include "train/adapt_rows.h"
 
 #include <stdio.h>
@@ -29,7 +29,7 @@ static bool matches(const char *pattern, size_t n, const char *name) {
   return pattern == end;
 }
 
-/* Every pattern must describe some tensor: a misspelt one would let learn what should not. */
+/* Every pattern must match a tensor: with a misspelt one a tensor would learn that should not. */
 static wn_status freeze(wn_context *ctx, const struct wn_model *model, const char *patterns, bool *frozen) {
   for (const char *p = patterns; *p;) {
     const size_t n = strcspn(p, ",");
@@ -77,7 +77,7 @@ static wn_status adapt_choose(wn_context *ctx, struct wn_model *model, const wn_
   void *memory;
   WN_TRY(wn_alloc(ctx, "places of gradients", (size_t)table->count * sizeof *r->grad_at, &memory));
   r->grad_at = memory;
-  /* The updates' own gradients come first: which projections have them is known afterwards. */
+  /* Low-rank updates come first: then it is known which projections have them. */
   r->has_lora = config->tune == WN_TUNE_LORA;
   if (r->has_lora)
     WN_TRY(
@@ -102,7 +102,7 @@ static wn_status adapt_choose(wn_context *ctx, struct wn_model *model, const wn_
 
 wn_status wn_adapt_rows_init(wn_context *ctx, struct wn_model *model, const wn_train_config *config,
                              struct wn_adapt_rows *r) {
-  void *learns; /* and what is frozen */
+  void *learns; /* and which tensors are frozen */
   memset(r, 0, sizeof *r);
   WN_TRY(wn_alloc(ctx, "what learns", 2 * (size_t)model->table.count * sizeof(bool), &learns));
   const wn_status status = adapt_choose(ctx, model, config, learns, (bool *)learns + model->table.count, r);
@@ -128,7 +128,7 @@ wn_status wn_adapt_strength_set(struct wn_model *model, const wn_train_config *c
   const double value = wn_adapt_strength(config, step);
   for (int i = 0; i < model->table.count; i++) {
     const struct wn_param *row = &model->table.rows[i];
-    double number = 0; /* of either type */
+    double number = 0; /* a zero of either type */
     wn_number_set(&number, 0, model->dtype, value);
     for (size_t k = row->offset; row->scheduled && k < row->offset + row->count; k++)
       WN_TRY(memory->copy_in(model->ctx, wn_element(model->params, (int64_t)k, model->dtype), &number,

@@ -1,9 +1,8 @@
 /* Training checkpoints: config.json, recipe.json, model.safetensors, tokenizer, optimizer.safetensors, state.json, and
- * budgets.json in training under budgets.
+ * with training under budgets budgets.json.
  *
- * The files belong to one step: they are saved as io/folder.c says, all or none. state.json also keeps fingerprints of
- * the parameter and optimizer arrays: files that were mixed by hand are refused.
- */
+ * The files belong to one step: io/folder.c saves all or none of them. state.json also has fingerprints of the
+ * parameter and optimizer arrays, so that files mixed by hand are refused. */
 #include "train/checkpoint.h"
 
 #include <jansson.h>
@@ -35,8 +34,8 @@ static const struct wn_field state_fields[] = {
     STATE("parameters", WN_FIELD_STRING, parameters, 0, 24, "fingerprint of the parameters"),
     STATE("moments", WN_FIELD_STRING, moments, 0, 24, "fingerprint of the optimizer's arrays"),
 };
-static const struct wn_field_group state_group = {"", state_fields, sizeof state_fields / sizeof state_fields[0], 0,
-                                                  false};
+static const struct wn_field_group state_group = {
+    .prefix = "", .fields = state_fields, .count = sizeof state_fields / sizeof state_fields[0]};
 
 static const char *optimizer_name(wn_optimizer_kind kind) {
   return kind == WN_OPT_MUON ? "muon" : kind == WN_OPT_ADAMW ? "adamw" : "adagrad";
@@ -69,15 +68,15 @@ static wn_status fingerprint_parameters(const wn_trainer *t, char out[24]) {
   return wn_model_params_close(t->model, params, false);
 }
 
-/* With segment recurrence, what the streams hold at this step is state as well: one tensor per layer and micro-batch,
- * with selective attention a second one with what has been selected. */
+/* With segment recurrence the streams' cached states belong to the checkpoint: one tensor per layer and micro-batch,
+ * and with selective attention a second one with F. */
 static int64_t recurrence_layers(const wn_trainer *t) {
   return t->model->config.recurrence > 0 ? t->accumulate * t->model->config.layers : 0;
 }
 static int64_t recurrence_tensors(const wn_trainer *t) {
   return t->model->config.attention.selective.enabled ? 2 * recurrence_layers(t) : recurrence_layers(t);
 }
-/* Tensor i of those. */
+/* Tensor i of these. */
 static void *recurrence_tensor(const wn_trainer *t, int64_t i, const char **name, int64_t *set, int64_t *layer,
                                int64_t shape[3]) {
   const int64_t n = recurrence_layers(t), L = t->model->config.layers;
@@ -88,7 +87,7 @@ static void *recurrence_tensor(const wn_trainer *t, int64_t i, const char **name
                : wn_workspace_recurrence_selections_at(t->ws, *set, *layer, shape);
 }
 
-/* Of the optimizer's file: all tensors of floats, in order. */
+/* For the fingerprint of the optimizer's file: all tensors of floats, in order. */
 static uint64_t hash_entry(const wn_safetensors_entry *e, const void *data, uint64_t hash) {
   return e->dtype == WN_F32 ? hash_floats(hash, data, e->bytes / sizeof(float)) : hash;
 }
@@ -97,22 +96,23 @@ bool wn_checkpoint_exists(const char *dir) {
   return wn_folder_has(dir, "state.json");
 }
 
-/* One row for each tensor of each optimizer array, "m.<name>" and "v.<name>"; for each projection with low-rank updates
- * these and the original, "<map>.lora_a", ".lora_b" and ".base"; and for the memory's "memory.A.L" and
- * "selections.A.L"; and "memory.counts" [A,L], the tokens that the last rows of them hold. */
+/* The tensors of optimizer.safetensors: "m.<name>" and "v.<name>" for each tensor of the optimizer's moments; for each
+ * projection with low-rank updates "<map>.lora_a", ".lora_b" and the original ".base"; for segment recurrence
+ * "memory.A.L" and "selections.A.L" (micro-batch A, layer L), and "memory.counts" [A,L], how many of their last rows
+ * hold tokens. */
 struct moments {
   wn_trainer *t;
-  wn_safetensors_entry *entries; /* data NULL: a moment, of which every process has its pieces */
+  wn_safetensors_entry *entries; /* data NULL: a moment, of which each process has some pieces */
   char (*names)[112];
   int *moment; /* [count] 2 * row + which; -1: none */
-  int *owner;  /* [count] the process that has it, of others */
+  int *owner;  /* [count] for other tensors: the process that has it */
   int count;
-  uint64_t hash;   /* of what was written so far */
+  uint64_t hash;   /* of everything written so far */
   int32_t *counts; /* [A,L] or NULL */
   void *memory[4];
 };
 
-/* Tensor `kind` of a projection with low-rank updates: 0 A, 1 B, 2 the original. */
+/* Tensor `kind` of a projection with low-rank updates: 0: A, 1: B, 2: the original. */
 static void lora_entry(const struct wn_lora *lora, int i, int kind, char *name, size_t bytes,
                        wn_safetensors_entry *out) {
   static const char *const names[] = {"lora_a", "lora_b", "base"};
@@ -129,7 +129,7 @@ static void lora_entry(const struct wn_lora *lora, int i, int kind, char *name, 
                                 .bytes = (size_t)(rows * columns) * sizeof(float)};
 }
 
-/* The updates where the host can read them, for as long as they are written: *out is `lora` with other addresses. */
+/* Makes the updates readable on the host while they are written: *out is `lora` with other addresses. */
 static wn_status lora_open(wn_context *ctx, const struct wn_lora *lora, struct wn_lora *out) {
   const struct wn_memory *memory = lora->model->backend->memory;
   void *maps;
@@ -158,7 +158,7 @@ static void lora_close(const struct wn_lora *lora, struct wn_lora *opened) {
   wn_free(opened->maps);
 }
 
-/* The updates alone, for users of the original model. */
+/* Saves only the updates, for users of the original model. */
 static wn_status save_adapter(wn_context *ctx, const char *dir, const struct wn_lora *lora) {
   char path[PATH_BYTES], scale[32], rank[32];
   void *memory[2] = {0};
@@ -180,7 +180,7 @@ static wn_status save_adapter(wn_context *ctx, const char *dir, const struct wn_
   return status;
 }
 
-/* The same as Hugging Face's peft has them. */
+/* Saves them in the format of Hugging Face's peft. */
 static wn_status save_peft(wn_context *ctx, const char *dir, const struct wn_lora *lora, const char *base) {
   const struct wn_model *model = lora->model;
   void *memory;
@@ -267,7 +267,7 @@ static wn_status moments_list(wn_context *ctx, wn_trainer *t, struct moments *ou
   if (n == 0) return WN_OK;
   WN_TRY(wn_alloc(ctx, "counts of the memory", (size_t)n * sizeof *out->counts, &out->memory[2]));
   out->counts = out->memory[2];
-  for (int64_t i = 0; i < n; i++) { /* known where the micro-step is computed */
+  for (int64_t i = 0; i < n; i++) { /* only the process that computes the micro-step knows them */
     double held =
         rank_of_micro_step(t, i / L) == t->shards.rank ? (double)wn_workspace_recurrence_count(t->ws, i / L, i % L) : 0;
     WN_TRY(wn_dist_merge(ctx, &held, 1));
@@ -286,7 +286,7 @@ static void moments_clear(struct moments *list) {
   for (int i = 0; i < 4; i++) wn_free(list->memory[i]);
 }
 
-/* Entry i, whole, on rank 0, which writes it; the others send what they have of it. */
+/* Collects the whole of entry i on rank 0, which writes it; the others send their pieces. */
 static wn_status moments_collect(struct moments *list, int i, void *out) {
   const wn_trainer *t = list->t;
   const wn_safetensors_entry *e = &list->entries[i];
@@ -308,7 +308,7 @@ static wn_status moments_produce(void *user, int i, void *out, size_t bytes) {
   return WN_OK;
 }
 
-/* What rank 0 asks for while it writes, in the same order. */
+/* On the other processes: sends what rank 0 collects, in the same order. */
 static wn_status send_moments(wn_context *ctx, wn_trainer *t) {
   struct moments list;
   wn_status status = moments_list(ctx, t, &list);
@@ -392,29 +392,29 @@ wn_status wn_checkpoint_save(wn_context *ctx, const char *dir, const wn_recipe *
   return wn_fail_prefix(ctx, status, "saving step %lld (the previous checkpoint is kept)", (long long)t->step);
 }
 
-/* The recipe that the checkpoint was trained by, as an object; *out NULL where the folder has none. */
+/* The recipe of the checkpoint's training; *out is NULL if the folder has none. */
 static wn_status read_recipe(wn_context *ctx, const char *dir, json_t **out) {
   char path[PATH_BYTES];
   *out = NULL;
   WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "recipe.json"));
-  if (!wn_path_exists(path)) return WN_OK; /* another one was given to resume with */
+  if (!wn_path_exists(path)) return WN_OK; /* resumed with another recipe */
   return wn_json_load_file(ctx, WN_JSON_CONFIG, path, out);
 }
 
-/* A value of its "train" object. */
+/* A value of the recipe's "train" object. */
 static const json_t *trained_with(const json_t *recipe, const char *group, const char *key) {
   const json_t *train = json_object_get(recipe, "train");
   return json_object_get(*group ? json_object_get(train, group) : train, key);
 }
 
-/* Whether the checkpoint's training had budgets, whose file would pass for that of a training that goes on without.
- * What a search has saved beside a run that has none is another matter. */
+/* Did the checkpoint's training have budgets? If training goes on without them, their budgets.json must go. A
+ * budgets.json that a search has saved beside a run without budgets stays. */
 static bool had_budgets(const json_t *recipe) {
   return json_string_length(trained_with(recipe, "prune", "budgets")) > 0;
 }
 
-/* What learns is what learned: other tensors have no state here, and the model is made with the scale of its low-rank
- * updates. Keys that an older recipe lacks are not asked for. */
+/* Checks that the same parameters learn as before: others have no state in the file, and the model's projections
+ * contain low-rank updates with the old scale. Keys that an older recipe lacks are not compared. */
 static wn_status same_learning(wn_context *ctx, const char *dir, const json_t *recipe, const wn_train_config *c) {
   const char *tune = json_string_value(trained_with(recipe, "", "tune"));
   if (tune && strcmp(tune, wn_tune_names[c->tune]))
@@ -439,7 +439,7 @@ wn_status wn_checkpoint_state(wn_context *ctx, const char *dir, struct wn_run_st
   return status;
 }
 
-/* The layers' rooms become those of the file, because their sizes cannot be computed from the spans alone. */
+/* Makes the layers' rooms as large as in the file, because their sizes do not follow from the spans alone. */
 static wn_status reserve_memory(wn_context *ctx, const char *path, const wn_safetensors *file, wn_trainer *t) {
   for (int64_t l = 0; recurrence_layers(t) > 0 && l < t->model->config.layers; l++) {
     char name[48];
@@ -457,7 +457,7 @@ static wn_status reserve_memory(wn_context *ctx, const char *path, const wn_safe
   return WN_OK;
 }
 
-/* What the counts of the file say is held, each within its room. */
+/* Restores how many tokens each layer holds, after checking the file's counts against the rooms. */
 static wn_status restore_memory(wn_context *ctx, const char *path, const struct moments *list, int64_t seen,
                                 wn_trainer *t) {
   const int64_t L = t->model->config.layers;
@@ -496,7 +496,7 @@ static wn_status read_moments(wn_context *ctx, const char *path, int64_t seen, w
       goto done;
     }
     const struct wn_memory *memory =
-        want->data == list.counts ? &wn_host_memory : t->model->backend->memory; /* of where it goes */
+        want->data == list.counts ? &wn_host_memory : t->model->backend->memory; /* the memory that the data goes to */
     list.hash = hash_entry(want, have->data, list.hash);
     if (list.moment[i] >= 0)
       WN_TRY_GOTO(wn_optimizer_moment_restore(&t->opt, list.moment[i] / 2, list.moment[i] % 2, have->data), done);
@@ -511,7 +511,7 @@ done:
   return status;
 }
 
-/* The file's tensors are others than those that learn here: which key says so. */
+/* The file has other tensors than those that learn here: names the key that differs. */
 static wn_status other_learning(wn_context *ctx, wn_status status, const json_t *recipe, const wn_train_config *c) {
   const char *freeze = json_string_value(trained_with(recipe, "", "freeze"));
   const json_t *rank = trained_with(recipe, "lora", "rank");
@@ -523,7 +523,7 @@ static wn_status other_learning(wn_context *ctx, wn_status status, const json_t 
   return status;
 }
 
-/* With the recipe that it was trained by, or NULL. */
+/* recipe: the one of the checkpoint's training, or NULL. */
 static wn_status checkpoint_load_with(wn_context *ctx, const char *dir, const json_t *recipe, wn_trainer *t,
                                       struct wn_run_state *out) {
   char path[PATH_BYTES], found[24];

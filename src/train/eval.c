@@ -1,10 +1,10 @@
 /* Evaluation: the mean negative log-likelihood of the counted positions, sums in double.
  *   perplexity = exp(loss);  bits per byte = loss sum / (ln 2 * bytes of text)
- * A text is cut into blocks of the context; every token after the first is predicted exactly once, from the tokens of
- * its own block before it, so a block's first tokens have little context: a stride shorter than the block would give
- * lower figures at a multiple of the cost. The tail is a shorter block, padded with positions that do not count. With
- * segment recurrence earlier blocks are in reach, as far as the cache goes: a text is cut into as many stretches as the
- * batch has rows, and each row reads its own from the beginning on. */
+ * A text is cut into blocks as long as the context. Every token after the first is predicted exactly once, from the
+ * tokens before it in its block. So a block's first tokens have little context; a stride shorter than the block would
+ * give lower losses at a multiple of the cost. The last block is shorter and padded with positions that do not count.
+ * With segment recurrence earlier blocks are seen too, as far as the cache goes: a text is cut into as many stretches
+ * as the batch has sequences, and each sequence reads its own from the beginning. */
 #include "train/eval.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@
 #include "data/source.h"
 #include "dist/dist.h"
 
-/* What a batch adds to the sums. */
+/* The numbers that a batch adds to the sums. */
 enum { EVAL_LOSS, EVAL_COUNTED, EVAL_HITS, EVAL_SPAN, EVAL_TOKENS, EVAL_FIGURES, EVAL_PROCESSES = 64 };
 
 static wn_status eval_batch(const struct wn_eval_loop *loop, uint64_t i, double *figures) {
@@ -44,9 +44,9 @@ static wn_status eval_batch(const struct wn_eval_loop *loop, uint64_t i, double 
   return WN_OK;
 }
 
-/* Several processes take the batches in turn, and all add them up in the order of the batches: the sums have the same
- * bits. With recurrence a batch continues the last one, and an observer wants to see all: every process does all then.
- */
+/* Several processes take the batches in turn, and all add up the results in the order of the batches, so that sums have
+ * the same bits. With recurrence, where a batch continues the last one, and with an observer, which wants to see all,
+ * every process computes all batches. */
 wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, struct wn_eval_sums *sums) {
   const bool apart = !loop->observer && !loop->continues && wn_dist_size(ctx) <= EVAL_PROCESSES;
   const uint64_t size = apart ? (uint64_t)wn_dist_size(ctx) : 1, rank = apart ? (uint64_t)wn_dist_rank(ctx) : 0;
@@ -79,14 +79,14 @@ wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, str
 /* One evaluation. */
 struct eval_job {
   const wn_eval_options *options; /* or NULL */
-  int64_t B, T, S, recurrence;    /* S: tokens of the encoder's rows, 0 without */
+  int64_t B, T, S, recurrence;    /* S: length of the encoder's rows; 0: no encoder */
   uint64_t batches;
   wn_eval_batch_fn batch;
-  void *user; /* of batch */
+  void *user; /* for `batch` */
   const struct wn_layer_observer *observer;
 };
 
-/* Its workspace and token buffers. */
+/* A job's workspace and token buffers. */
 struct eval_buffers {
   wn_workspace *ws;
   struct wn_arrays arrays;
@@ -97,11 +97,19 @@ static wn_status eval_buffers_init(wn_context *ctx, const struct wn_model *model
                                    struct eval_buffers *b) {
   const int64_t B = job->B, T = job->T, S = job->S;
   const struct wn_array rows[] = {
-      {"tokens", true, WN_DIMS(B, T), sizeof *b->tokens, &b->tokens},
-      {"targets", true, WN_DIMS(B, T), sizeof *b->targets, &b->targets},
-      {"document starts", true, WN_DIMS(B, T), sizeof *b->doc_start, &b->doc_start},
-      {"inputs", true, WN_DIMS(B, S), sizeof *b->inputs, &b->inputs},
-      {"input counts", S > 0, WN_DIMS(B), sizeof *b->input_count, &b->input_count},
+      {.name = "tokens", .wanted = true, .dims = WN_DIMS(B, T), .element = sizeof *b->tokens, .where = &b->tokens},
+      {.name = "targets", .wanted = true, .dims = WN_DIMS(B, T), .element = sizeof *b->targets, .where = &b->targets},
+      {.name = "document starts",
+       .wanted = true,
+       .dims = WN_DIMS(B, T),
+       .element = sizeof *b->doc_start,
+       .where = &b->doc_start},
+      {.name = "inputs", .wanted = true, .dims = WN_DIMS(B, S), .element = sizeof *b->inputs, .where = &b->inputs},
+      {.name = "input counts",
+       .wanted = S > 0,
+       .dims = WN_DIMS(B),
+       .element = sizeof *b->input_count,
+       .where = &b->input_count},
   };
   memset(b, 0, sizeof *b);
   WN_ARRAYS_LAY(&b->arrays, rows);
@@ -135,7 +143,7 @@ static wn_status source_batch(void *user, uint64_t index, int32_t *tokens, int32
   return wn_data_source_batch(u->ctx, u->source, u->seed, index, u->B, tokens, targets, doc_start);
 }
 
-/* Of the encoder, where the source has rows for one. */
+/* Fills the encoder's rows, if the source has any. */
 static wn_status source_inputs(void *user, uint64_t index, int32_t *inputs, int32_t *input_count) {
   struct source_user *u = user;
   return wn_data_source_inputs(u->ctx, u->source, u->seed, index, u->B, inputs, input_count);
@@ -199,7 +207,7 @@ static int64_t eval_recurrence(const struct wn_model *model, const wn_eval_optio
   return options->recurrence > 0 ? options->recurrence : 0;
 }
 
-/* bytes: of the text of all counted positions; 0: unknown. */
+/* bytes: of the text at all counted positions; 0: unknown. */
 static wn_status eval_finish(wn_context *ctx, const struct wn_eval_sums *sums, uint64_t bytes, double seconds,
                              wn_eval_result *result) {
   if (sums->counted == 0) return wn_fail(ctx, WN_ERR_FORMAT, "nothing to evaluate: no position has a target");
@@ -239,7 +247,7 @@ wn_status wn_eval_observed(wn_context *ctx, wn_model *model, const wn_data_sourc
                    (long long)recurrence);
   struct wn_eval_sums sums;
   double start = wn_seconds_now();
-  struct source_user user = {ctx, source, options ? options->seed : 0, B};
+  struct source_user user = {.ctx = ctx, .source = source, .seed = options ? options->seed : 0, .B = B};
   const struct eval_job job = {.options = options,
                                .B = B,
                                .T = T,
@@ -250,7 +258,7 @@ wn_status wn_eval_observed(wn_context *ctx, wn_model *model, const wn_data_sourc
                                .user = &user,
                                .observer = observer};
   WN_TRY(eval_job_run(ctx, model, &job, &sums));
-  /* The bytes are those of the whole source, so they say nothing about a part of it. */
+  /* options->bytes is for the whole source, so it cannot be used for a part. */
   uint64_t bytes = options && batches == all ? options->bytes : 0;
   return eval_finish(ctx, &sums, bytes, wn_seconds_now() - start, result);
 }
@@ -259,10 +267,11 @@ struct text_user {
   const int32_t *ids;
   size_t count;
   int64_t B, T;
-  size_t stretch; /* blocks a row, with recurrence; else 0 */
+  size_t stretch; /* with recurrence: blocks per row; else 0 */
 };
 
-/* Row r of batch i is block i*B + r, or block i of stretch r: inputs ids[block*T ...], targets one further. */
+/* Row r of batch i is block i*B + r, or with stretches block i of stretch r. Inputs are ids[block*T ...], targets are
+ * one token further. */
 static wn_status text_batch(void *user, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start,
                             bool *packed) {
   const struct text_user *u = user;
@@ -279,7 +288,7 @@ static wn_status text_batch(void *user, uint64_t index, int32_t *tokens, int32_t
   return WN_OK;
 }
 
-/* Tokens ids [count], at least two, which stand for `bytes` bytes behind the first of them (0: unknown). */
+/* Evaluates ids [count], at least two; the tokens after the first stand for `bytes` bytes (0: unknown). */
 static wn_status eval_ids(wn_context *ctx, wn_model *model, const int32_t *ids, size_t count, size_t bytes,
                           const wn_eval_options *options, const struct wn_layer_observer *observer,
                           wn_eval_result *result) {
@@ -293,7 +302,7 @@ static wn_status eval_ids(wn_context *ctx, wn_model *model, const int32_t *ids, 
   const int64_t recurrence = eval_recurrence(model, options);
   uint64_t batches = options && options->max_batches && options->max_batches < all ? options->max_batches : all;
   struct wn_eval_sums sums;
-  struct text_user user = {ids, count, B, T, recurrence > 0 ? (size_t)all : 0};
+  struct text_user user = {.ids = ids, .count = count, .B = B, .T = T, .stretch = recurrence > 0 ? (size_t)all : 0};
   const struct eval_job job = {.options = options,
                                .B = B,
                                .T = T,
@@ -310,7 +319,7 @@ wn_status wn_eval_text_observed(wn_context *ctx, wn_model *model, const wn_token
                                 size_t bytes, const wn_eval_options *options, const struct wn_layer_observer *observer,
                                 wn_eval_result *result) {
   memset(result, 0, sizeof *result);
-  if (wn_tokenizer_vocab_size(tok) > model->config.vocab_size) /* a model's may be padded */
+  if (wn_tokenizer_vocab_size(tok) > model->config.vocab_size) /* a model's vocabulary may be padded */
     return wn_fail(ctx, WN_ERR_SHAPE, "the tokenizer has a vocabulary of %d, the model of %lld",
                    (int)wn_tokenizer_vocab_size(tok), (long long)model->config.vocab_size);
   int32_t *ids = NULL;
@@ -321,7 +330,7 @@ wn_status wn_eval_text_observed(wn_context *ctx, wn_model *model, const wn_token
     wn_tokens_free(ids);
     return wn_fail(ctx, WN_ERR_FORMAT, "the text has %zu token%s: nothing to predict", count, count == 1 ? "" : "s");
   }
-  /* Without a token before it the first one is not predicted, and its bytes are not counted either. */
+  /* The first token is not predicted if none stands before it; its bytes do not count either. */
   size_t unpredicted = 0;
   wn_status status = WN_OK;
   if (!bos) {

@@ -6,22 +6,22 @@
 #include "winnow/train.h"
 
 struct wn_eval_sums {
-  double loss, span; /* span: of each batch the mean times its tokens */
+  double loss, span; /* span: sum over batches of the mean span times the batch's tokens */
   uint64_t counted, hits, tokens, batches, workspace_bytes, recurrence_bytes;
 };
 
-/* Gives batch `index` ([B,T] each; *packed: doc_start is filled). */
+/* Fills batch `index`, arrays [B,T]. *packed: doc_start is filled. */
 typedef wn_status (*wn_eval_batch_fn)(void *user, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start,
                                       bool *packed);
 struct wn_eval_loop {
   struct wn_model *model;
   wn_workspace *ws;
   int64_t B, T;
-  int32_t *tokens, *targets, *doc_start; /* [B,T] each, the caller's */
-  int64_t recurrence_set;                /* of the workspace, with recurrence: emptied first, then batches go on */
-  bool continues;                        /* recurrence: each batch goes on where the last one stopped */
+  int32_t *tokens, *targets, *doc_start; /* [B,T] each, of the caller */
+  int64_t recurrence_set;                /* with recurrence: the workspace's set to use; it is emptied first */
+  bool continues;                        /* recurrence: each batch continues the last one */
   uint64_t batches;
-  int64_t S;                     /* with an encoder: its rows' length, and what each batch fills */
+  int64_t S;                     /* with an encoder: the length of its rows, which `input_batch` fills for each batch */
   int32_t *inputs, *input_count; /* [B,S], [B] */
   wn_status (*input_batch)(void *user, uint64_t index, int32_t *inputs, int32_t *input_count);
   wn_eval_batch_fn batch;
@@ -34,12 +34,12 @@ struct wn_eval_loop {
 /* Allocates nothing. WN_ERR_CANCELLED at the next batch after wn_context_cancel. */
 wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, struct wn_eval_sums *sums);
 
-/* The source's rows fit the model at a context of T tokens: every call that takes a source asks first. `what` begins
- * the sentence otherwise. */
+/* Checks that a source's rows fit the model at a context of T tokens; every call that takes a source does this first.
+ * `what` begins the error message. */
 wn_status wn_eval_source_check(wn_context *ctx, const char *what, const struct wn_model *model,
                                const wn_data_source *source, int64_t T);
 
-/* wn_eval and wn_eval_text, with a look at every layer. */
+/* wn_eval and wn_eval_text with an observer on every layer. */
 wn_status wn_eval_observed(wn_context *ctx, wn_model *model, const wn_data_source *source,
                            const wn_eval_options *options, const struct wn_layer_observer *observer,
                            wn_eval_result *result);

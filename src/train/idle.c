@@ -1,7 +1,7 @@
-/* A recipe's keys depend on each other in two ways. What stands beside a key "enabled" needs it, which holds for every
- * mechanism without a word here; all others have a row. Left out on purpose: settings of one choice among equals
- * (beta2, min_lr_ratio, eval_batches), which a recipe keeps when another is tried, and what `winnow adapt` sets of its
- * own accord (lr_mechanisms). */
+/* A recipe's keys depend on each other in two ways. Keys beside a key "enabled" have no effect unless it is true; this
+ * holds for every mechanism and needs no table. All other dependencies have a row in the table. Left out on purpose:
+ * settings of one alternative (beta2, min_lr_ratio, eval_batches), which a recipe keeps while another is tried, and
+ * keys that `winnow adapt` sets itself (lr_mechanisms). */
 #include "train/idle.h"
 
 #include <stdio.h>
@@ -15,8 +15,9 @@
 
 enum { NAME_BYTES = 256 };
 
-/* `keys`, one key or with a dot at its end all below, act where `needs` has one of `values`, or, with NULL, is not
- * false, 0 or empty. Of several rows with the same keys one is enough. */
+/* `keys` is one key, or, if it does not end in a letter, all keys that begin so. They have an effect if the key `needs`
+ * has one of `values`, or, with NULL, if it is not false, 0 or empty. If several rows have the same keys one of them is
+ * enough. */
 static const struct need {
   const char *keys, *needs;
   const char *const *values;
@@ -32,7 +33,7 @@ static const struct need {
     {"model.attention.selective.", "model.attention.selective.enabled", NULL},
     {"model.attention.selective.", "model.encoder.selective", NULL},
     {"model.attention.selective.head", "model.attention.selective.bilinear", ONE_OF("false")},
-    {"model.attention.selective.head", "train.adapt", NULL}, /* whose projections the bilinear form starts as */
+    {"model.attention.selective.head", "train.adapt", NULL}, /* the bilinear form starts as this head's projections */
     {"model.attention.span.init", "model.attention.span.dynamic", ONE_OF("false")},
     {"model.attention.exclusive.gate_init", "model.attention.exclusive.gate", NULL},
     {"data.train", "data.kind", ONE_OF("tokens", "span_corruption")},
@@ -55,7 +56,7 @@ static const struct need {
     {"train.whole_memory", "model.memory", NULL},
     {"train.activation_dtype", "train.recompute", ONE_OF("false")},
     {"train.eval_every", "data.val", NULL},
-    {"train.eval_every", "train.adapt", NULL}, /* which sets it of its own accord */
+    {"train.eval_every", "train.adapt", NULL}, /* winnow adapt sets it itself */
     {"train.eval_every", "data.kind", ONE_OF("variable_assignment", "copy", "parity")},
     {"train.select_from_head", "train.adapt", NULL},
     {"train.strength_steps", "model.attention.selective.strength", ONE_OF("scheduled")},
@@ -64,7 +65,7 @@ static const struct need {
 };
 enum { NEED_COUNT = sizeof need_rows / sizeof *need_rows };
 
-/* The value under a dotted key, NULL where there is none: a key that is not written because it is 0 or empty. */
+/* The value under a dotted key; NULL: it is not written, because it is 0 or empty. */
 static const json_t *at_key(const json_t *object, const char *key) {
   while (object) {
     char name[NAME_BYTES];
@@ -87,13 +88,13 @@ static bool holds(const json_t *value, const char *const *among) {
   return false;
 }
 
-/* Does the row speak of the key? A row that ends with a letter is one whole key. */
+/* Do the row's keys include this one? Keys that end in a letter are one whole key. */
 static bool covers(const char *keys, const char *key) {
   const size_t n = strlen(keys);
   return (keys[n - 1] == '.' || keys[n - 1] == '_') ? !strncmp(key, keys, n) : !strcmp(key, keys);
 }
 
-/* The key whose value leaves this one without effect, in `out`; "" where it acts. */
+/* Writes the key whose value leaves this one without effect to `out`; "" if it has an effect. */
 static void blocked_by(const json_t *recipe, const char *key, char *out) {
   *out = 0;
   for (int i = 0; i < NEED_COUNT; i++) {
@@ -140,7 +141,8 @@ static void warn_below(wn_context *ctx, const json_t *recipe, const json_t *obje
       continue;
     }
     if (usual ? json_equal(value, usual) : !holds(value, NULL)) continue;
-    if (!strcmp(name, "train.eval_every") && !holds(value, NULL)) continue; /* never is what happens */
+    if (!strcmp(name, "train.eval_every") && !holds(value, NULL))
+      continue; /* 0 means no evaluation, which is what happens */
     blocked_by(recipe, name, why);
     if (!*why) continue;
     char is[NAME_BYTES], other[NAME_BYTES];
@@ -153,7 +155,7 @@ static void warn_below(wn_context *ctx, const json_t *recipe, const json_t *obje
 wn_status wn_recipe_warn_idle(wn_context *ctx, const wn_recipe *recipe) {
   struct wn_field_group groups[WN_RECIPE_GROUPS_MAX];
   const int count = wn_recipe_groups(groups);
-  for (int g = 0; g < count; g++) groups[g].optional = false; /* what is off is what this is about */
+  for (int g = 0; g < count; g++) groups[g].optional = false; /* groups that are off are of interest here */
   wn_recipe usual;
   wn_recipe_init(&usual);
   json_t *is = NULL, *defaults = NULL;

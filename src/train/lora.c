@@ -1,12 +1,12 @@
 /* Low-rank updates (Hu et al. 2021, "LoRA", arXiv 2106.09685, section 4.1): W = W0 + alpha/r B A, with A [r, in]
- * random, B [out, r] 0 at the start, W0 fixed. The queries', keys' and values' projections, which share one tensor,
- * have their own.
+ * random, B [out, r] 0 at the start, W0 fixed. The projections of queries, keys and values share one tensor but have
+ * updates of their own.
  *
- * The model always holds the merged projections, so a step, an evaluation and a checkpoint need no special case:
+ * The model always holds the merged projections W, so steps, evaluations and checkpoints need no special case:
  *   dB = alpha/r dW A^T,  dA = alpha/r B^T dW,  and after the update  W = W0 + alpha/r B A
- * which without dropout on the branch equals running it as a separate branch. Cost per step and projection: 6 r in out
- * operations, and the product dW, which a separate branch would save: 2 M in out, a twelfth of a step where only the
- * attention's projections learn. Memory: W0 and dW in addition to A, B and their optimizer state. */
+ * Without dropout on the update this equals running it as a separate branch. Cost per step and projection: 6 r in out
+ * operations, and the product dW of 2 M in out operations, which a separate branch would save: a twelfth of a step
+ * where only the attention's projections learn. Memory: W0 and dW, beside A, B and their optimizer state. */
 #include "train/lora.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ static void *weight(const struct wn_lora *l, const struct wn_lora_map *m) {
   return lora_at(l, l->model->params, (int64_t)l->model->table.rows[m->row].offset + m->first * m->columns);
 }
 
-/* The projections of one tensor: a fused one has three. Returns how many; out may be NULL. */
+/* Lists the projections of one tensor: a fused tensor has three. Returns how many; out may be NULL. */
 static int maps_of(const struct wn_model *model, int row, struct wn_lora_map *out) {
   const struct wn_param *p = &model->table.rows[row];
   const wn_model_config *c = &model->config;
@@ -49,7 +49,7 @@ static int maps_of(const struct wn_model *model, int row, struct wn_lora_map *ou
   return count;
 }
 
-/* The three products, each as the linear operation has it: forward, and its two gradients. */
+/* B A as a linear operation, whose forward and two gradients are the three products needed. */
 static struct wn_linear map_of(const struct wn_lora *l, const struct wn_lora_map *m) {
   return (struct wn_linear){.M = m->rows, .N = l->rank, .K = m->columns, .w = m->a};
 }
@@ -107,14 +107,22 @@ static void lora_lay(struct wn_lora *l) {
   for (int i = 0; i < l->count; i++) {
     struct wn_lora_map *m = &l->maps[i];
     const struct wn_array rows[] = {
-        {"low-rank A", true, WN_DIMS(l->rank, m->columns), e, &m->a},
-        {"low-rank B", true, WN_DIMS(l->rank, m->rows), e, &m->b},
-        {"projections as they were", true, WN_DIMS(m->rows, m->columns), e, &m->base},
+        {.name = "low-rank A", .wanted = true, .dims = WN_DIMS(l->rank, m->columns), .element = e, .where = &m->a},
+        {.name = "low-rank B", .wanted = true, .dims = WN_DIMS(l->rank, m->rows), .element = e, .where = &m->b},
+        {.name = "projections as they were",
+         .wanted = true,
+         .dims = WN_DIMS(m->rows, m->columns),
+         .element = e,
+         .where = &m->base},
     };
     WN_ARRAYS_LAY(&l->arrays, rows);
     if (m->rows > most) most = m->rows;
   }
-  const struct wn_array scaled[] = {{"low-rank B, scaled", true, WN_DIMS(most, l->rank), e, &l->scaled}};
+  const struct wn_array scaled[] = {{.name = "low-rank B, scaled",
+                                     .wanted = true,
+                                     .dims = WN_DIMS(most, l->rank),
+                                     .element = e,
+                                     .where = &l->scaled}};
   WN_ARRAYS_LAY(&l->arrays, scaled);
 }
 

@@ -7,10 +7,11 @@
  *   X = a X + (b A + c A A) X, A = X X^T     Newton-Schulz, `steps` times; a 3.4445, b -4.7750, c 2.0315
  *   P = P - lr (sqrt(max(1, r / c)) X + decay P)
  *
- * The iteration moves every singular value to between 0.7 and 1.2, nearly the orthogonal factor U V^T of u; its
- * coefficients rise fastest at 0 and do not converge. The products are the backend's: for a tall matrix A is X^T X and
- * stands on the right, so that it has the smaller of both sizes. Cost of a matrix: steps times 2 s (2 r c + s^2)
- * operations with s = min(r, c), in the model's precision (the authors use bfloat16). */
+ * The iteration moves every singular value to between 0.7 and 1.2, so X is nearly the orthogonal factor U V^T of u. The
+ * coefficients are chosen for the fastest growth of small singular values; the iteration does not converge. For a tall
+ * matrix A is X^T X and stands on the right, so that its size is the smaller of r and c. The backend computes the
+ * products. Cost of a matrix: steps times 2 s (2 r c + s^2) operations with s = min(r, c), in the model's precision
+ * (the authors use bfloat16). */
 #include "train/muon.h"
 
 #include <math.h>
@@ -21,11 +22,11 @@ static const double MUON_A = 3.4445, MUON_B = -4.7750, MUON_C = 2.0315;
 static struct wn_linear muon_square(int64_t s, int64_t n, const void *x, void *a) {
   return (struct wn_linear){.M = s, .N = s, .K = n, .x = x, .ldx = n, .w = x, .y = a, .ldy = s};
 }
-/* A [s,s] += X^T X of a tall X [n,s]: a weight's gradient. */
+/* A [s,s] += X^T X of a tall X [n,s], computed as the gradient of a weight. */
 static struct wn_linear muon_square_tall(int64_t s, int64_t n, const void *x, void *a) {
   return (struct wn_linear){.M = n, .N = s, .K = s, .x = x, .ldx = s, .dy = x, .lddy = s, .dw = a};
 }
-/* Y [s,n] += B X of a symmetric B [s,s]: an input's gradient. */
+/* Y [s,n] += B X of a symmetric B [s,s], computed as the gradient of an input. */
 static struct wn_linear muon_left(int64_t s, int64_t n, const void *b, const void *x, void *y) {
   return (struct wn_linear){
       .M = s, .N = s, .K = n, .w = x, .dy = b, .lddy = s, .dx = y, .lddx = n, .accumulate_dx = true};
@@ -55,7 +56,7 @@ static wn_status muon_mix(const struct wn_exec *exec, int64_t n, double f, const
   return wn_op_mix_forward(exec, &(struct wn_mix){.n = n, .f = f, .h = h, .x = x, .y = y});
 }
 
-/* x [r,c] becomes the orthogonalised x, in one of the two arrays: *out says which. */
+/* Orthogonalises x [r,c]; the result is in one of the two arrays, which *out says. */
 static wn_status muon_orthogonalise(const struct wn_exec *exec, const struct wn_muon *muon, int64_t steps, int64_t r,
                                     int64_t c, void **out) {
   const bool tall = r > c;

@@ -6,25 +6,25 @@
 #include "ops/ops.h"
 #include "winnow/train.h"
 
-/* Room for the largest matrix, in the backend's memory. */
+/* Temporary arrays for the largest matrix, in the backend's memory. */
 struct wn_muon {
-  int64_t most, least; /* elements of the largest matrix; of the largest product of one with itself */
+  int64_t most, least; /* elements of the largest matrix; and of the largest product of a matrix with itself */
   void *x, *y;         /* [most] */
   void *a, *b;         /* [least] */
   double *sum;         /* [1] */
   size_t scratch;      /* bytes that exec needs */
 };
 
-/* A matrix and what belongs to it. */
+/* A matrix to update. */
 struct wn_muon_matrix {
   int64_t rows, columns;
   void *p;                 /* [rows,columns] */
   const void *g;           /* [rows,columns] its gradient */
   void *m;                 /* [rows,columns] momentum */
-  double lr, decay, scale; /* the rate; weight decay; factor of the gradient */
+  double lr, decay, scale; /* learning rate; weight decay; factor of the gradient */
 };
 
-/* Makes room for a matrix of this shape as well: before the arrays are laid. */
+/* Makes the arrays' sizes suffice for a matrix of this shape; called before the arrays are laid out. */
 void wn_muon_count(struct wn_muon *muon, const struct wn_exec *exec, int64_t rows, int64_t columns);
 wn_status wn_muon_step(const struct wn_exec *exec, const struct wn_muon *muon, const wn_train_config *config,
                        const struct wn_muon_matrix *matrix);

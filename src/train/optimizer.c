@@ -1,16 +1,15 @@
-/* Optimizers over the tensors that learn: all of a model's, some of them, or others that the model's are made of. Each
- * is one call of the AdamW or Adagrad operation (with Muon the layers' projections are not: muon.c), so that weight
- * decay follows its `decay`, the rate its `lr`, and clipping by module has its own factors:
+/* Optimizers over the tensors that learn: all tensors of a model, some of them, or others from which the model's are
+ * made (LoRA). Each tensor is updated by a call of the AdamW or Adagrad operation of its own (with Muon, the layers'
+ * projections by muon.c), with its own `decay`, `lr` and clipping:
  *
- *   s_t = min(1, clip_tensor / |g_t|)              each module (Sukhbaatar et al. 2019, section 3), of which q, k and v
- *                                                  share one tensor here
- *   s = min(1, clip / sqrt(sum (s_t |g_t|)^2))     the whole gradient
+ *   s_t = min(1, clip_tensor / |g_t|) for each module (Sukhbaatar et al. 2019, section 3); q, k and v are modules that
+ *   share a tensor
+ *   s = min(1, clip / sqrt(sum (s_t |g_t|)^2)) for the whole gradient
  *
- * and the update uses g_t * s_t * s. But Adagrad's sum of squares takes g_t * s: the step is g_t * s_t * s over the
- * root of that, so that a module is held back by s_t. In both, the factor would cancel, and the paper's rate of 0.07
- * would move every weight by 0.07 at first, which no model survives (docs/results/character-level.md). Padding between
- * tensors is never touched and stays zero. Cost: one pass over the gradients for the norms, one over gradients,
- * parameters and state. */
+ * The update uses g_t * s_t * s. Adagrad's sum of squares, however, uses g_t * s, so that s_t shortens a module's step.
+ * If s_t were in both it would cancel, and the paper's rate of 0.07 would move every weight by 0.07 at first, which no
+ * model survives (docs/results/character-level.md). Padding between tensors is never touched and stays zero. Cost: one
+ * pass over the gradients for the norms, one over gradients, parameters and state. */
 #include "train/optimizer.h"
 
 #include <math.h>
@@ -19,7 +18,7 @@
 
 #include "dist/dist.h"
 
-enum { MODULES = 3 }; /* of a tensor, at most */
+enum { MODULES = 3 }; /* the most modules of a tensor */
 
 static size_t element(const struct wn_optimizer *opt) {
   return wn_dtype_size(opt->model->dtype);
@@ -57,13 +56,13 @@ wn_status wn_optimizer_init(wn_context *ctx, struct wn_model *model, wn_optimize
   return status;
 }
 
-/* Room for `count` elements after those so far. */
+/* Adds `count` elements to the total, padded. False: too many. */
 static bool optimizer_add(size_t count, size_t *total) {
   size_t padded;
   return wn_add_size(count, 15, &padded) && wn_add_size(*total, padded & ~(size_t)15, total);
 }
 
-/* Elements of module k of a tensor, the first of them. */
+/* The first element of module k of a tensor, and how many it has. */
 static size_t optimizer_module(const struct wn_optimizer_row *row, int k, size_t *count) {
   if (row->part[0] == 0) {
     *count = k == 0 ? row->count : 0;
@@ -75,7 +74,7 @@ static size_t optimizer_module(const struct wn_optimizer_row *row, int k, size_t
   return first;
 }
 
-/* The pieces of all rows, in order; out NULL: counts them. */
+/* Cuts all rows into pieces, in order; out NULL: only counts them. */
 static int optimizer_cut(const struct wn_optimizer *opt, size_t most, struct wn_optimizer_piece *out) {
   int n = 0;
   for (int i = 0; i < opt->count; i++)
@@ -91,7 +90,8 @@ static int optimizer_cut(const struct wn_optimizer *opt, size_t most, struct wn_
   return n;
 }
 
-/* Each bucket's pieces in order over all processes, by elements; which process begins changes with the bucket. */
+/* Divides each bucket's pieces among the processes, in order and by number of elements. The first process differs from
+ * bucket to bucket. */
 static void optimizer_divide(struct wn_optimizer *opt, const int *bucket) {
   if (opt->size == 1) return;
   int buckets = 1;
@@ -111,7 +111,7 @@ static void optimizer_divide(struct wn_optimizer *opt, const int *bucket) {
   }
 }
 
-/* Places this process's pieces in m and v: where all are its own, a tensor's lie together without gaps. */
+/* Places this process's pieces in m and v. With one process the pieces of a tensor are contiguous. */
 static bool optimizer_place(struct wn_optimizer *opt) {
   bool fits = true;
   for (int p = 0, row = -1; p < opt->piece_count && fits; p++) {
@@ -188,18 +188,58 @@ wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_opt
   WN_TRY(optimizer_pieces(ctx, opt, share));
   const size_t scratch = optimizer_scratch(opt);
   const struct wn_array arrays[] = {
-      {"first moment", kind != WN_OPT_ADAGRAD, WN_DIMS((int64_t)opt->total), element(opt), &opt->m},
-      {"second moment", true, WN_DIMS((int64_t)opt->total_v), element(opt), &opt->v},
-      {"orthogonal momentum", true, WN_DIMS(opt->muon.most), element(opt), &opt->muon.x},
-      {"its next iterate", true, WN_DIMS(opt->muon.most), element(opt), &opt->muon.y},
-      {"its square", true, WN_DIMS(opt->muon.least), element(opt), &opt->muon.a},
-      {"its fourth power", true, WN_DIMS(opt->muon.least), element(opt), &opt->muon.b},
-      {"its sum of squares", opt->muon.most > 0, WN_DIMS(1), sizeof *opt->muon.sum, &opt->muon.sum},
-      {"sums of squares", true, WN_DIMS(opt->piece_count), sizeof *opt->sums, &opt->sums},
-      {"scratch", true, WN_DIMS((int64_t)scratch), 1, &opt->exec.scratch},
+      {.name = "first moment",
+       .wanted = kind != WN_OPT_ADAGRAD,
+       .dims = WN_DIMS((int64_t)opt->total),
+       .element = element(opt),
+       .where = &opt->m},
+      {.name = "second moment",
+       .wanted = true,
+       .dims = WN_DIMS((int64_t)opt->total_v),
+       .element = element(opt),
+       .where = &opt->v},
+      {.name = "orthogonal momentum",
+       .wanted = true,
+       .dims = WN_DIMS(opt->muon.most),
+       .element = element(opt),
+       .where = &opt->muon.x},
+      {.name = "its next iterate",
+       .wanted = true,
+       .dims = WN_DIMS(opt->muon.most),
+       .element = element(opt),
+       .where = &opt->muon.y},
+      {.name = "its square",
+       .wanted = true,
+       .dims = WN_DIMS(opt->muon.least),
+       .element = element(opt),
+       .where = &opt->muon.a},
+      {.name = "its fourth power",
+       .wanted = true,
+       .dims = WN_DIMS(opt->muon.least),
+       .element = element(opt),
+       .where = &opt->muon.b},
+      {.name = "its sum of squares",
+       .wanted = opt->muon.most > 0,
+       .dims = WN_DIMS(1),
+       .element = sizeof *opt->muon.sum,
+       .where = &opt->muon.sum},
+      {.name = "sums of squares",
+       .wanted = true,
+       .dims = WN_DIMS(opt->piece_count),
+       .element = sizeof *opt->sums,
+       .where = &opt->sums},
+      {.name = "scratch", .wanted = true, .dims = WN_DIMS((int64_t)scratch), .element = 1, .where = &opt->exec.scratch},
   };
-  const struct wn_array own[] = {{"gradient norms", true, WN_DIMS(count, MODULES), sizeof *opt->norms, &opt->norms},
-                                 {"squares", true, WN_DIMS(opt->piece_count), sizeof *opt->squares, &opt->squares}};
+  const struct wn_array own[] = {{.name = "gradient norms",
+                                  .wanted = true,
+                                  .dims = WN_DIMS(count, MODULES),
+                                  .element = sizeof *opt->norms,
+                                  .where = &opt->norms},
+                                 {.name = "squares",
+                                  .wanted = true,
+                                  .dims = WN_DIMS(opt->piece_count),
+                                  .element = sizeof *opt->squares,
+                                  .where = &opt->squares}};
   WN_TRY(WN_ARRAYS_CREATE_IN(ctx, model->backend->memory, &opt->arrays, "optimizer state", arrays));
   WN_TRY(WN_ARRAYS_CREATE(ctx, &opt->own, "gradient norms", own));
   opt->exec.scratch_bytes = scratch;
@@ -210,12 +250,12 @@ bool wn_optimizer_has_moment(const struct wn_optimizer *opt, int i, int which) {
   return which == 0 ? opt->kind != WN_OPT_ADAGRAD : !opt->rows[i].matrix;
 }
 
-/* A piece's own part of a moment, in this process. */
+/* The part of a moment that belongs to one of this process's pieces. */
 static void *optimizer_piece_moment(const struct wn_optimizer *opt, const struct wn_optimizer_piece *piece, int which) {
   return which == 0 ? optimizer_at(opt, opt->m, piece->at) : optimizer_at(opt, opt->v, piece->at_v);
 }
 
-/* The first of row i's pieces, which lie together. */
+/* The first of row i's pieces, which are consecutive. */
 static int optimizer_first_piece(const struct wn_optimizer *opt, int i) {
   int from = 0, to = opt->piece_count;
   while (from < to) {
@@ -275,7 +315,7 @@ wn_status wn_optimizer_measure(struct wn_optimizer *opt, const void *grads, doub
     const struct wn_sumsq args = {.n = (int64_t)piece->count,
                                   .x = optimizer_at(opt, grads, opt->rows[piece->row].grad_at + piece->first),
                                   .out = opt->sums + p};
-    if (piece->owner == opt->rank) WN_TRY(wn_op_sumsq_forward(&opt->exec, &args)); /* the others' stay 0 */
+    if (piece->owner == opt->rank) WN_TRY(wn_op_sumsq_forward(&opt->exec, &args)); /* those of other processes stay 0 */
   }
   WN_TRY(wn_memory_read(ctx, opt->model->backend->memory, opt->squares, opt->sums,
                         (size_t)opt->piece_count * sizeof *opt->squares));
@@ -283,7 +323,7 @@ wn_status wn_optimizer_measure(struct wn_optimizer *opt, const void *grads, doub
   memset(opt->norms, 0, (size_t)(MODULES * opt->count) * sizeof *opt->norms);
   for (int p = 0; p < opt->piece_count; p++)
     opt->norms[MODULES * opt->pieces[p].row + opt->pieces[p].module] += opt->squares[p];
-  for (int i = 0; i < MODULES * opt->count; i++) { /* modules that are not there: 0 */
+  for (int i = 0; i < MODULES * opt->count; i++) { /* modules that do not exist: 0 */
     total += opt->norms[i];
     opt->norms[i] = sqrt(opt->norms[i]);
   }
@@ -304,7 +344,7 @@ struct step {
   int64_t number;
 };
 
-/* One piece; global, module: factors of its gradient. */
+/* Updates one piece. global, module: factors of its gradient. */
 static wn_status step_piece(const struct step *s, const struct wn_optimizer_piece *piece, double global,
                             double module) {
   struct wn_optimizer *opt = s->opt;
@@ -354,7 +394,8 @@ static wn_status step_piece(const struct step *s, const struct wn_optimizer_piec
 
 wn_status wn_optimizer_apply(struct wn_optimizer *opt, const wn_train_config *config, const void *grads, double lr,
                              double muon_lr, int64_t number) {
-  const struct step step = {opt, config, grads, lr, muon_lr, number};
+  const struct step step = {
+      .opt = opt, .config = config, .grads = grads, .lr = lr, .muon_lr = muon_lr, .number = number};
   double global = 1;
   if (config->clip > 0) {
     double total = 0;
@@ -369,8 +410,8 @@ wn_status wn_optimizer_apply(struct wn_optimizer *opt, const wn_train_config *co
     const struct wn_optimizer_row *row = &opt->rows[piece->row];
     if (piece->owner != opt->rank) continue;
     WN_TRY(step_piece(&step, piece, global, module_scale(config, opt->norms[MODULES * piece->row + piece->module])));
-    /* Ratios stay in [0,1]: a span is between nothing and the limit (Sukhbaatar et al. 2019). Strengths stay at 0 or
-     * above. */
+    /* Ratios are clamped to [0,1], since a span lies between 0 and the limit (Sukhbaatar et al. 2019). Strengths are
+     * clamped to 0 and above. */
     const struct wn_clamp kept = {.n = (int64_t)piece->count,
                                   .high = row->range == WN_RANGE_RATIO ? 1 : INFINITY,
                                   .x = optimizer_at(opt, row->p, piece->first)};

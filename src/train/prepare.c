@@ -1,6 +1,6 @@
-/* A recipe may leave vocabulary and context to the data. The vocabulary comes from, in this order: the recipe, the
- * tokenizer, data.json in the folder of the training tokens, the synthetic task. Where two of them give a value they
- * must agree. */
+/* A recipe may leave vocabulary and context to the data. The vocabulary comes from the first of these that gives one:
+ * the recipe, the tokenizer, data.json in the folder of the training tokens, the synthetic task. If several give one,
+ * they must agree. */
 #include "train/prepare.h"
 
 #include <jansson.h>
@@ -41,7 +41,7 @@ static wn_status data_vocabulary(wn_context *ctx, const char *token_file, char p
   return WN_OK;
 }
 
-/* A token file that is not there is not one without a data.json beside it. */
+/* Reports a missing token file as such, and not as one that lacks a data.json. */
 static wn_status data_is_there(wn_context *ctx, const char *token_file) {
   int fd;
   uintmax_t bytes;
@@ -50,7 +50,7 @@ static wn_status data_is_there(wn_context *ctx, const char *token_file) {
   return WN_OK;
 }
 
-/* more: the least number of entries that the model has in addition to theirs. */
+/* Checks that two vocabularies agree. more: how many entries the model must have beyond theirs. */
 static wn_status agree(wn_context *ctx, const char *who, int64_t theirs, int64_t more, int64_t ours) {
   if (more ? theirs + more <= ours : theirs == ours) return WN_OK;
   if (more)

@@ -1,4 +1,4 @@
-/* What a run needs to know before it starts: vocabulary, contexts, tokenizer. */
+/* What a run must know before it starts: vocabulary, contexts, tokenizer. */
 #ifndef WN_TRAIN_PREPARE_H
 #define WN_TRAIN_PREPARE_H
 
@@ -10,8 +10,8 @@
  * tokenizer; the caller destroys it. */
 wn_status wn_run_prepare(wn_context *ctx, wn_recipe *recipe, const char *tokenizer_from, wn_tokenizer **tok);
 
-/* Every parameter of the model from the checkpoint `from`, which may differ in all that has none: losses, dropout,
- * masks. WN_ERR_CONFIG names the first that it lacks or has in another shape. */
+/* Copies every parameter of the model from the checkpoint `from`. The two may differ in everything without parameters:
+ * losses, dropout, masks. WN_ERR_CONFIG names the first parameter that the checkpoint lacks or has in another shape. */
 struct wn_model;
 wn_status wn_run_take_parameters(wn_context *ctx, const char *from, struct wn_model *model);
 

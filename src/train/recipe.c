@@ -1,5 +1,5 @@
-/* Recipes: the "model", "data" and "train" objects of one JSON file, read, checked, written and explained by the same
- * tables. Single keys can be changed by "section.key=value", applied to the JSON before it is read. */
+/* Recipes: the "model", "data" and "train" objects of one JSON file. The same tables of keys serve to read, check,
+ * write and explain them. Single keys can be changed by "section.key=value", applied to the JSON before it is read. */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,78 +22,87 @@ static const char *const schedule_names[] = {"cosine", "linear", "constant", NUL
 static const char *const activation_names[] = {[WN_F32] = "float32", [WN_F64] = "", [WN_BF16] = "bfloat16", NULL};
 
 static const struct wn_field train_fields[] = {
-    {"steps", WN_FIELD_INT64, AT(steps), 1, 1e12, NULL, "optimizer steps"},
-    {"batch", WN_FIELD_INT64, AT(batch), 1, 1 << 20, NULL, "sequences per micro-step"},
-    {"accumulate", WN_FIELD_INT64, AT(accumulate), 1, 1 << 20, NULL, "micro-steps per optimizer step"},
-    {"context", WN_FIELD_INT64, AT(context), 0, 1 << 24, NULL, "tokens per sequence; 0: the model's context"},
-    {"shards", WN_FIELD_INT64, AT(shards), 0, 1 << 20, NULL,
-     "parts of a step's sequences, summed in a fixed tree: up to so many processes, with the same bits; 0: the "
-     "processes"},
-    {"optimizer", WN_FIELD_ENUM, AT(optimizer), 0, 0, optimizer_names, "update rule"},
-    {"lr", WN_FIELD_DOUBLE, AT(lr), 0, 1000, NULL, "learning rate after the warm-up"},
-    {"min_lr_ratio", WN_FIELD_DOUBLE, AT(min_lr_ratio), 0, 1, NULL, "cosine and linear end at lr times this"},
-    {"warmup", WN_FIELD_INT64, AT(warmup), 0, 1e12, NULL, "steps of linear warm-up from 0"},
-    {"schedule", WN_FIELD_ENUM, AT(schedule), 0, 0, schedule_names, "decay after the warm-up"},
-    {"schedule_from", WN_FIELD_INT64, AT(schedule_from), 0, 1e12, NULL,
-     "warm-up and decay begin after this step: for continuing a run"},
-    {"beta1", WN_FIELD_DOUBLE, AT(beta1), 0, 0.999999, NULL, "adamw, muon: decay of the first moment"},
-    {"beta2", WN_FIELD_DOUBLE, AT(beta2), 0, 0.99999999, NULL, "adamw, muon: decay of the second moment"},
-    {"eps", WN_FIELD_DOUBLE, AT(eps), 1e-30, 1, NULL, "added to the update's denominator"},
-    {"weight_decay", WN_FIELD_DOUBLE, AT(weight_decay), 0, 1000, NULL,
-     "decoupled, of every optimizer; tensors of two dimensions"},
-    {"muon.lr", WN_FIELD_DOUBLE, AT(muon.lr), 0, 1000, NULL,
-     "muon: rate of the layers' projections, with the schedule of lr, which is that of all other tensors"},
-    {"muon.momentum", WN_FIELD_DOUBLE, AT(muon.momentum), 0, 0.999999, NULL, "muon: decay of the momentum"},
-    {"muon.nesterov", WN_FIELD_BOOL, AT(muon.nesterov), 0, 0, NULL, "muon: the momentum looks ahead"},
-    {"muon.steps", WN_FIELD_INT64, AT(muon.steps), 1, 100, NULL, "muon: Newton-Schulz iterations"},
-    {"clip", WN_FIELD_DOUBLE, AT(clip), 0, 1e12, NULL, "largest norm of the whole gradient; 0: off"},
-    {"clip_tensor", WN_FIELD_DOUBLE, AT(clip_tensor), 0, 1e12, NULL,
-     "largest norm of each module's gradient, which adagrad's sum takes unclipped; 0: off"},
-    {"seed", WN_FIELD_UINT64, AT(seed), 0, 18446744073709551615.0, NULL, "seed of parameters, data order and dropout"},
-    {"eval_every", WN_FIELD_INT64, AT(eval_every), 0, 1e12, NULL, "steps between evaluations; 0: never"},
-    {"eval_batches", WN_FIELD_INT64, AT(eval_batches), 0, 1e12, NULL, "batches per evaluation; 0: the whole val split"},
-    {"save_every", WN_FIELD_INT64, AT(save_every), 0, 1e12, NULL, "steps between checkpoints; 0: at the end only"},
-    {"log_every", WN_FIELD_INT64, AT(log_every), 1, 1e12, NULL, "steps between lines of log.jsonl"},
-    {"recompute", WN_FIELD_BOOL, AT(recompute), 0, 0, NULL, "a layer's activations are recomputed in backward"},
-    {"whole_memory", WN_FIELD_BOOL, AT(whole_recurrence), 0, 0, NULL,
-     "recurrence caches and reads all tokens, also those that no head can see: for comparison"},
-    {"activation_dtype", WN_FIELD_ENUM, AT(activation_dtype), 0, 0, activation_names,
-     "storage of activations kept for the backward pass"},
-    {"precision", WN_FIELD_ENUM, AT(precision), 0, 0, activation_names,
-     "bfloat16: products of numbers rounded to it; sums, parameters and the optimizer stay float32"},
-    {"init", WN_FIELD_STRING, AT(init), 0, 1024, NULL, "a checkpoint whose parameters a new run starts with"},
-    {"adapt", WN_FIELD_BOOL, AT(adapt), 0, 0, NULL,
-     "init's model lacks mechanisms of this one, which start without effect"},
-    {"select_from_head", WN_FIELD_BOOL, AT(select_from_head), 0, 0, NULL,
-     "adapt: projections of the bilinear form start as the selecting head's, else at random"},
-    {"tune", WN_FIELD_ENUM, AT(tune), 0, 0, wn_tune_names, "which parameters learn"},
-    {"freeze", WN_FIELD_STRING, AT(freeze), 0, 512, NULL,
-     "tensors that do not learn: names with *, separated by commas"},
-    {"lora.rank", WN_FIELD_INT64, AT(lora.rank), 1, 4096, NULL, "tune lora: rank of the updates"},
-    {"lora.alpha", WN_FIELD_DOUBLE, AT(lora.alpha), 0, 1e6, NULL, "tune lora: updates are scaled by alpha / rank"},
-    {"lr_mechanisms", WN_FIELD_DOUBLE, AT(lr_mechanisms), 0, 1e6, NULL,
-     "factor of lr for the attention mechanisms' own parameters"},
-    {"strength_steps", WN_FIELD_INT64, AT(strength_steps), 0, 1e12, NULL,
-     "steps in which a scheduled strength rises to 1; 0: half of the run"},
-    {"prune.budgets", WN_FIELD_STRING, AT(prune.budgets), 1, 1024, NULL,
-     "tokens that a layer holds in training, as for --budgets; empty: all"},
-    {"prune.policy", WN_FIELD_ENUM, AT(prune.policy), 0, 0, wn_policy_names, "which token is evicted"},
-    {"prune.from_step", WN_FIELD_INT64, AT(prune.from_step), 0, 1e12, NULL,
-     "last step without budgets; from there they fall from the context"},
-    {"prune.to_step", WN_FIELD_INT64, AT(prune.to_step), 0, 1e12, NULL, "first step with the final budgets"},
-    {"prune.draw", WN_FIELD_BOOL, AT(prune.draw), 0, 0, NULL,
-     "each step draws its budgets between these and the context, log-uniformly"},
-    {"mem.from_step", WN_FIELD_INT64, AT(mem.from_step), 0, 1e12, NULL,
-     "last step without L_mem (selective.mem); from there its coefficient rises to eps"},
-    {"mem.to_step", WN_FIELD_INT64, AT(mem.to_step), 0, 1e12, NULL,
-     "first step with the whole coefficient of L_mem; from_step or 0: the one after from_step"},
+    WN_KEY("steps", INT64, AT(steps), "optimizer steps", .min = 1, .max = 1e12),
+    WN_KEY("batch", INT64, AT(batch), "sequences per micro-step", .min = 1, .max = 1 << 20),
+    WN_KEY("accumulate", INT64, AT(accumulate), "micro-steps per optimizer step", .min = 1, .max = 1 << 20),
+    WN_KEY("context", INT64, AT(context), "tokens per sequence; 0: the model's context", .min = 0, .max = 1 << 24),
+    WN_KEY("shards", INT64, AT(shards),
+           "parts of a step's sequences, summed in a fixed tree: up to so many processes, with the same bits; 0: the "
+           "processes",
+           .min = 0, .max = 1 << 20),
+    WN_KEY("optimizer", ENUM, AT(optimizer), "update rule", .names = optimizer_names),
+    WN_KEY("lr", DOUBLE, AT(lr), "learning rate after the warm-up", .min = 0, .max = 1000),
+    WN_KEY("min_lr_ratio", DOUBLE, AT(min_lr_ratio), "cosine and linear end at lr times this", .min = 0, .max = 1),
+    WN_KEY("warmup", INT64, AT(warmup), "steps of linear warm-up from 0", .min = 0, .max = 1e12),
+    WN_KEY("schedule", ENUM, AT(schedule), "decay after the warm-up", .names = schedule_names),
+    WN_KEY("schedule_from", INT64, AT(schedule_from), "warm-up and decay begin after this step: for continuing a run",
+           .min = 0, .max = 1e12),
+    WN_KEY("beta1", DOUBLE, AT(beta1), "adamw, muon: decay of the first moment", .min = 0, .max = 0.999999),
+    WN_KEY("beta2", DOUBLE, AT(beta2), "adamw, muon: decay of the second moment", .min = 0, .max = 0.99999999),
+    WN_KEY("eps", DOUBLE, AT(eps), "added to the update's denominator", .min = 1e-30, .max = 1),
+    WN_KEY("weight_decay", DOUBLE, AT(weight_decay), "decoupled, of every optimizer; tensors of two dimensions",
+           .min = 0, .max = 1000),
+    WN_KEY("muon.lr", DOUBLE, AT(muon.lr),
+           "muon: rate of the layers' projections, with the schedule of lr, which is that of all other tensors",
+           .min = 0, .max = 1000),
+    WN_KEY("muon.momentum", DOUBLE, AT(muon.momentum), "muon: decay of the momentum", .min = 0, .max = 0.999999),
+    WN_KEY("muon.nesterov", BOOL, AT(muon.nesterov), "muon: the momentum looks ahead"),
+    WN_KEY("muon.steps", INT64, AT(muon.steps), "muon: Newton-Schulz iterations", .min = 1, .max = 100),
+    WN_KEY("clip", DOUBLE, AT(clip), "largest norm of the whole gradient; 0: off", .min = 0, .max = 1e12),
+    WN_KEY("clip_tensor", DOUBLE, AT(clip_tensor),
+           "largest norm of each module's gradient, which adagrad's sum takes unclipped; 0: off", .min = 0,
+           .max = 1e12),
+    WN_KEY("seed", UINT64, AT(seed), "seed of parameters, data order and dropout", .min = 0,
+           .max = 18446744073709551615.0),
+    WN_KEY("eval_every", INT64, AT(eval_every), "steps between evaluations; 0: never", .min = 0, .max = 1e12),
+    WN_KEY("eval_batches", INT64, AT(eval_batches), "batches per evaluation; 0: the whole val split", .min = 0,
+           .max = 1e12),
+    WN_KEY("save_every", INT64, AT(save_every), "steps between checkpoints; 0: at the end only", .min = 0, .max = 1e12),
+    WN_KEY("log_every", INT64, AT(log_every), "steps between lines of log.jsonl", .min = 1, .max = 1e12),
+    WN_KEY("recompute", BOOL, AT(recompute), "a layer's activations are recomputed in backward"),
+    WN_KEY("whole_memory", BOOL, AT(whole_recurrence),
+           "recurrence caches and reads all tokens, also those that no head can see: for comparison"),
+    WN_KEY("activation_dtype", ENUM, AT(activation_dtype), "storage of activations kept for the backward pass",
+           .names = activation_names),
+    WN_KEY("precision", ENUM, AT(precision),
+           "bfloat16: products of numbers rounded to it; sums, parameters and the optimizer stay float32",
+           .names = activation_names),
+    WN_KEY("init", STRING, AT(init), "a checkpoint whose parameters a new run starts with", .min = 0, .max = 1024),
+    WN_KEY("adapt", BOOL, AT(adapt), "init's model lacks mechanisms of this one, which start without effect"),
+    WN_KEY("select_from_head", BOOL, AT(select_from_head),
+           "adapt: projections of the bilinear form start as the selecting head's, else at random"),
+    WN_KEY("tune", ENUM, AT(tune), "which parameters learn", .names = wn_tune_names),
+    WN_KEY("freeze", STRING, AT(freeze), "tensors that do not learn: names with *, separated by commas", .min = 0,
+           .max = 512),
+    WN_KEY("lora.rank", INT64, AT(lora.rank), "tune lora: rank of the updates", .min = 1, .max = 4096),
+    WN_KEY("lora.alpha", DOUBLE, AT(lora.alpha), "tune lora: updates are scaled by alpha / rank", .min = 0, .max = 1e6),
+    WN_KEY("lr_mechanisms", DOUBLE, AT(lr_mechanisms), "factor of lr for the attention mechanisms' own parameters",
+           .min = 0, .max = 1e6),
+    WN_KEY("strength_steps", INT64, AT(strength_steps),
+           "steps in which a scheduled strength rises to 1; 0: half of the run", .min = 0, .max = 1e12),
+    WN_KEY("prune.budgets", STRING, AT(prune.budgets),
+           "tokens that a layer holds in training, as for --budgets; empty: all", .min = 1, .max = 1024),
+    WN_KEY("prune.policy", ENUM, AT(prune.policy), "which token is evicted", .names = wn_policy_names),
+    WN_KEY("prune.from_step", INT64, AT(prune.from_step),
+           "last step without budgets; from there they fall from the context", .min = 0, .max = 1e12),
+    WN_KEY("prune.to_step", INT64, AT(prune.to_step), "first step with the final budgets", .min = 0, .max = 1e12),
+    WN_KEY("prune.draw", BOOL, AT(prune.draw),
+           "each step draws its budgets between these and the context, log-uniformly"),
+    WN_KEY("mem.from_step", INT64, AT(mem.from_step),
+           "last step without L_mem (selective.mem); from there its coefficient rises to eps", .min = 0, .max = 1e12),
+    WN_KEY("mem.to_step", INT64, AT(mem.to_step),
+           "first step with the whole coefficient of L_mem; from_step or 0: the one after from_step", .min = 0,
+           .max = 1e12),
 };
 
 int wn_recipe_groups(struct wn_field_group *out) {
   int n = wn_model_field_groups("model", "model.attention", offsetof(wn_recipe, model), out);
-  out[n++] = (struct wn_field_group){"data", wn_data_fields, wn_data_field_count, offsetof(wn_recipe, data), false};
-  out[n++] = (struct wn_field_group){"train", train_fields, (int)(sizeof train_fields / sizeof *train_fields),
-                                     offsetof(wn_recipe, train), false};
+  out[n++] = (struct wn_field_group){
+      .prefix = "data", .fields = wn_data_fields, .count = wn_data_field_count, .base = offsetof(wn_recipe, data)};
+  out[n++] = (struct wn_field_group){.prefix = "train",
+                                     .fields = train_fields,
+                                     .count = (int)(sizeof train_fields / sizeof *train_fields),
+                                     .base = offsetof(wn_recipe, train)};
   return n;
 }
 
@@ -130,7 +139,7 @@ void wn_recipe_init(wn_recipe *recipe) {
   };
 }
 
-/* An encoder reads what span corruption leaves of a text, so each needs the other; the two lengths must agree. */
+/* An encoder reads what span corruption leaves of a text, so each needs the other, and their lengths must agree. */
 static wn_status resolve_encoder(wn_context *ctx, const char *where, wn_recipe *r) {
   const bool encoder = r->model.encoder.layers > 0, spans = r->data.kind == WN_DATA_SPAN_CORRUPTION;
   if (encoder != spans)
@@ -149,8 +158,8 @@ static wn_status resolve_encoder(wn_context *ctx, const char *where, wn_recipe *
   return WN_OK;
 }
 
-/* Fills what the data decides and checks what joins several keys. The vocabulary of a token file is not known here: it
- * may stay 0 until the data is opened, and the model is checked with a placeholder. */
+/* Fills in values that the data decides and checks dependencies between keys. The vocabulary of a token file is not
+ * known here: it may stay 0 until the data is opened, and the model is checked with a placeholder. */
 static wn_status resolve(wn_context *ctx, const char *where, wn_recipe *r) {
   WN_TRY(resolve_encoder(ctx, where, r));
   WN_TRY(wn_data_config_check(ctx, where, &r->data));
@@ -208,7 +217,7 @@ static wn_status resolve(wn_context *ctx, const char *where, wn_recipe *r) {
   return WN_OK;
 }
 
-/* Reads one assignment alone first, so that a wrong one is reported by its own text and not as the file's. */
+/* Reads each assignment by itself first, so that an error names the assignment and not the file. */
 static wn_status apply_set(wn_context *ctx, json_t *object, const char *set) {
   struct wn_field_group groups[WN_RECIPE_GROUPS_MAX];
   int count = wn_recipe_groups(groups);
@@ -238,14 +247,14 @@ wn_status wn_recipe_read(wn_context *ctx, const char *where, json_t *object, con
   int count = wn_recipe_groups(groups);
   wn_recipe recipe;
   wn_recipe_init(&recipe);
-  WN_TRY(wn_fields_read(ctx, where, object, groups, count, &recipe)); /* the file's own mistakes come first */
+  WN_TRY(wn_fields_read(ctx, where, object, groups, count, &recipe)); /* report mistakes in the file first */
   for (int i = 0; i < set_count; i++) {
     if (!sets[i]) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_recipe_load: set %d of %d is NULL", i, set_count);
     WN_TRY(apply_set(ctx, object, sets[i]));
   }
   wn_recipe_init(&recipe);
   WN_TRY(wn_fields_read(ctx, where, object, groups, count, &recipe));
-  char changed[4096 + 16]; /* what does not fit together may be what the sets say */
+  char changed[4096 + 16]; /* the message names the sets too: they may be what does not fit */
   snprintf(changed, sizeof changed, set_count > 0 ? "%s, as changed" : "%s", where);
   WN_TRY(resolve(ctx, changed, &recipe));
   *out = recipe;

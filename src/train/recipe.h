@@ -1,4 +1,4 @@
-/* Recipes from JSON that is already in memory. */
+/* Recipes from JSON in memory, and their tables of keys. */
 #ifndef WN_TRAIN_RECIPE_H
 #define WN_TRAIN_RECIPE_H
 
@@ -8,17 +8,17 @@
 #include "model/config.h"
 #include "winnow/train.h"
 
-/* train.tune's, by wn_tune_kind; NULL ends them. */
+/* The values of train.tune, by wn_tune_kind; NULL-terminated. */
 extern const char *const wn_tune_names[];
 
 #define WN_RECIPE_GROUPS_MAX (WN_MODEL_FIELD_GROUPS_MAX + 2)
-/* The tables of all keys over wn_recipe, into out [WN_RECIPE_GROUPS_MAX]; their number. */
+/* Fills out [WN_RECIPE_GROUPS_MAX] with the tables of all keys of a wn_recipe; returns their number. */
 int wn_recipe_groups(struct wn_field_group *out);
 
-/* As wn_recipe_load, from an object; messages name it `where`. The sets change the object. */
+/* wn_recipe_load from a JSON object; messages name it `where`. The sets change the object. */
 wn_status wn_recipe_read(wn_context *ctx, const char *where, json_t *object, const char *const *sets, int set_count,
                          wn_recipe *out);
-/* Are its keys and values alone those of a recipe? What joins several is not looked at. */
+/* Checks each key and value of a recipe by itself, without dependencies between keys. */
 wn_status wn_recipe_check_json(wn_context *ctx, const char *where, json_t *object);
 
 #endif

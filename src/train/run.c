@@ -1,9 +1,9 @@
 /* A training run in a folder: data, model, optimizer, log, periodic evaluation and checkpoints.
  *
- * Resuming is exact because the only state is the arrays of the checkpoint (with segment recurrence, the cached states
- * among them) and the step number: a batch, a dropout mask and an initial value are functions of (seed, step). So a run
- * that was killed and resumed has, with the same threads, the same parameters to the bit as one that was not. An
- * evaluation that was interrupted is made when the run goes on, before its next step. */
+ * Resuming is exact because the only state is the checkpoint's arrays (with segment recurrence the cached states too)
+ * and the step number: batches, dropout masks and initial values are functions of (seed, step). So a run that was
+ * killed and resumed has, with the same number of threads, the same parameters to the bit as one that was not. An
+ * evaluation that was interrupted is made after resuming, before the next step. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -30,20 +30,20 @@ enum { PATH_BYTES = 4096, EVAL_BATCHES_ENDLESS = 16 };
 struct run {
   wn_context *ctx;
   const char *dir;
-  bool writes; /* this process writes in dir: the first of several */
+  bool writes; /* this process (the first of several) writes into dir */
   wn_recipe recipe;
   wn_tokenizer *tok; /* or NULL */
   wn_model *model;
-  wn_model *given; /* that a new run starts from, until its start has been checked; or NULL */
+  wn_model *given; /* the model that a new run starts from, until the start has been checked; or NULL */
   wn_trainer *trainer;
   wn_data_source *train, *val; /* val may be NULL */
-  uint64_t val_rows;           /* that evaluations take of it; UINT64_MAX: all */
+  uint64_t val_rows;           /* rows of val that an evaluation uses; UINT64_MAX: all */
   struct wn_arrays arrays;
   int32_t *tokens, *targets, *doc_start; /* [accumulate*batch, context] */
   int32_t *inputs, *input_count; /* [accumulate*batch, input length], [accumulate*batch]; NULL without an encoder */
   struct wn_run_log log;
-  int64_t saved_step; /* of the checkpoint in dir; -1: none */
-  bool changed;       /* the recipe is not the one that the checkpoint has: it is kept even if no step follows */
+  int64_t saved_step; /* step of the checkpoint in dir; -1: there is none */
+  bool changed;       /* the recipe differs from the checkpoint's: it is saved even if no step follows */
   bool stopped;       /* an evaluation was interrupted */
   double start;
 };
@@ -59,8 +59,8 @@ static void run_clear(struct run *r) {
   wn_tokenizer_destroy(r->tok);
 }
 
-/* The first key below `path` whose values differ, with its dots, and both values: NULL where one has no such key, which
- * is left out where it is off. False when none differs. */
+/* Finds the first key below `path` whose values differ: its dotted name and both values. A value is NULL if the key is
+ * left out because it is off. False: none differs. */
 static bool first_difference(json_t *a, json_t *b, const char *path, char *out, size_t bytes, json_t **x, json_t **y) {
   const char *key;
   json_t *value;
@@ -80,7 +80,7 @@ static bool first_difference(json_t *a, json_t *b, const char *path, char *out, 
   return false;
 }
 
-/* The recipe's model must be the checkpoint's but for L_mem: a loss, which a run may begin, change or leave off. */
+/* The recipe's model must be the checkpoint's except for L_mem: a resumed run may begin, change or drop this loss. */
 static wn_status same_model(wn_context *ctx, const char *dir, const wn_model_config *want, wn_model *model) {
   wn_model_config have = *wn_model_config_get(model);
   char *a = NULL, *b = NULL;
@@ -110,8 +110,8 @@ static wn_status same_model(wn_context *ctx, const char *dir, const wn_model_con
   return status == WN_OK ? wn_model_set_attention_config(ctx, model, &have.attention, "selective.mem") : status;
 }
 
-/* A recipe that names no tokenizer gets the one in its token file's folder, where wn_data_prepare writes it: a run
- * without one cannot be given a text. */
+/* A recipe that names no tokenizer gets the one that wn_data_prepare wrote into its token file's folder, so that the
+ * model can be given text. */
 static void take_tokenizer_beside(wn_data_config *data) {
   char dir[sizeof data->tokenizer] = ".";
   if (data->tokenizer[0] || (data->kind != WN_DATA_TOKENS && data->kind != WN_DATA_SPAN_CORRUPTION)) return;
@@ -123,7 +123,7 @@ static void take_tokenizer_beside(wn_data_config *data) {
   if (wn_folder_has(dir, "data.json") && wn_tokenizer_file_of(dir)) memcpy(data->tokenizer, dir, sizeof dir);
 }
 
-/* Only the first of several processes writes in the folder; the others wait until it is theirs. */
+/* Only the first of several processes writes into the folder; the others wait until it has opened it. */
 static wn_status open_folder(struct run *r) {
   if (r->writes) {
     WN_TRY(wn_make_dirs(r->ctx, r->dir));
@@ -133,14 +133,14 @@ static wn_status open_folder(struct run *r) {
   return wn_dist_barrier(r->ctx);
 }
 
-/* Where the tokenizer of a recipe that names one comes from: the model's own is preferred, since the one that the
- * recipe names may no longer exist; a model that was trained without one has none. "": the recipe names none. */
+/* Where the tokenizer is loaded from if the recipe names one: from the model's folder, since the one that the recipe
+ * names may no longer exist. "": the recipe names none, so the model was trained without one. */
 static const char *tokenizer_from(const char *model, const wn_data_config *data) {
   const bool own = *model && (!wn_path_is_dir(model) || wn_tokenizer_file_of(model));
   return data->tokenizer[0] && own ? model : data->tokenizer;
 }
 
-/* A folder without a checkpoint: nothing is written before the recipe has passed its checks. */
+/* Begins a run in a folder without a checkpoint. Nothing is written before the recipe has passed its checks. */
 static wn_status begin_model(struct run *r) {
   wn_context *ctx = r->ctx;
   const wn_recipe *c = &r->recipe;
@@ -168,7 +168,8 @@ static wn_status continue_model(struct run *r, const wn_recipe *recipe) {
   return same_model(ctx, r->dir, &r->recipe.model, r->model);
 }
 
-/* A saved or converted model, whole or in parts, is not a checkpoint and must not be lost to a new run either. */
+/* Does the folder hold a saved or converted model, complete or not? A new run must not overwrite it, though it is no
+ * checkpoint. */
 static bool holds_model(const char *dir) {
   static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "config.json"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -176,7 +177,7 @@ static bool holds_model(const char *dir) {
   return false;
 }
 
-/* Refusals come before anything in the folder is touched. */
+/* All refusals come before anything in the folder is touched. */
 static wn_status open_model(struct run *r, const wn_recipe *recipe, bool resume) {
   char state[PATH_BYTES];
   WN_TRY(wn_folder_file(r->ctx, state, sizeof state, r->dir, "state.json"));
@@ -209,11 +210,23 @@ static wn_status open_sources(struct run *r) {
     WN_TRY(wn_data_source_create(ctx, &c->data, "val", T, vocab, &r->val));
   const int64_t B = c->train.batch, A = c->train.accumulate, S = wn_data_source_input_length(r->train);
   const struct wn_array rows[] = {
-      {"tokens", true, WN_DIMS(A, B, T), sizeof *r->tokens, &r->tokens},
-      {"targets", true, WN_DIMS(A, B, T), sizeof *r->targets, &r->targets},
-      {"document starts", true, WN_DIMS(A, B, T), sizeof *r->doc_start, &r->doc_start},
-      {"inputs", true, WN_DIMS(A, B, S), sizeof *r->inputs, &r->inputs},
-      {"input counts", S > 0, WN_DIMS(A, B), sizeof *r->input_count, &r->input_count},
+      {.name = "tokens", .wanted = true, .dims = WN_DIMS(A, B, T), .element = sizeof *r->tokens, .where = &r->tokens},
+      {.name = "targets",
+       .wanted = true,
+       .dims = WN_DIMS(A, B, T),
+       .element = sizeof *r->targets,
+       .where = &r->targets},
+      {.name = "document starts",
+       .wanted = true,
+       .dims = WN_DIMS(A, B, T),
+       .element = sizeof *r->doc_start,
+       .where = &r->doc_start},
+      {.name = "inputs", .wanted = true, .dims = WN_DIMS(A, B, S), .element = sizeof *r->inputs, .where = &r->inputs},
+      {.name = "input counts",
+       .wanted = S > 0,
+       .dims = WN_DIMS(A, B),
+       .element = sizeof *r->input_count,
+       .where = &r->input_count},
   };
   return WN_ARRAYS_CREATE(ctx, &r->arrays, "a batch (train.batch * train.accumulate * train.context)", rows);
 }
@@ -241,7 +254,7 @@ static wn_status open_trainer(struct run *r) {
   return WN_OK;
 }
 
-/* A state with values that are not numbers must not replace a good checkpoint. */
+/* Parameters that are NaN or infinite must not replace a good checkpoint. */
 static wn_status check_finite(struct run *r, const float *p) {
   for (int i = 0; i < r->model->table.count; i++) {
     const struct wn_param *row = &r->model->table.rows[i];
@@ -277,7 +290,7 @@ static wn_status val_batch(void *user, uint64_t index, int32_t *tokens, int32_t 
   *packed = wn_data_source_packs(r->val);
   WN_TRY(wn_data_source_batch(r->ctx, r->val, r->recipe.train.seed, index, B, tokens, targets, doc_start));
   for (int64_t b = 0; b < B; b++)
-    if (index * (uint64_t)B + (uint64_t)b >= r->val_rows) /* the last batch's rest does not count */
+    if (index * (uint64_t)B + (uint64_t)b >= r->val_rows) /* rows beyond val_rows in the last batch do not count */
       for (int64_t t = 0; t < T; t++) targets[b * T + t] = -1;
   return WN_OK;
 }
@@ -287,10 +300,10 @@ static wn_status val_inputs(void *user, uint64_t index, int32_t *inputs, int32_t
   return wn_data_source_inputs(r->ctx, r->val, r->recipe.train.seed, index, r->trainer->batch, inputs, input_count);
 }
 
-/* Uses the training workspace and batch: no memory beyond what a step holds. */
+/* Uses the training workspace and batch, so it needs no memory beyond that of a step. */
 static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
   const wn_train_config *c = &r->recipe.train;
-  /* In batches of micro-steps, which may be shorter than the recipe's; of the same rows. */
+  /* Batches are as large as micro-steps, which may be smaller than the recipe's batch; the rows are the same. */
   const int64_t B = r->trainer->batch;
   uint64_t all = wn_data_source_batches(r->val, B), batches = all;
   r->val_rows = UINT64_MAX;
@@ -325,7 +338,7 @@ static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
   return WN_OK;
 }
 
-/* The rows of a step. */
+/* Reads the rows of a step. */
 static wn_status read_rows(struct run *r, int64_t step) {
   const wn_train_config *c = &r->recipe.train;
   const int64_t rows = c->batch * c->accumulate;
@@ -334,7 +347,7 @@ static wn_status read_rows(struct run *r, int64_t step) {
   return wn_data_source_inputs(r->ctx, r->train, c->seed, (uint64_t)step, rows, r->inputs, r->input_count);
 }
 
-/* The first row that the run will see, through both models. */
+/* Compares both models on the first row that the run will see. */
 static wn_status check_start(struct run *r) {
   const wn_train_config *c = &r->recipe.train;
   wn_status status = WN_OK;
@@ -358,19 +371,19 @@ static bool evaluates(const struct run *r, int64_t step) {
   return r->val && (due(c->eval_every, step) || step == c->steps);
 }
 
-/* An interrupt is not lost on the way: the run stops before its next step, and after its last one. */
+/* An interrupt during the evaluation is not lost: the run stops before its next step, or after its last one. */
 static wn_status evaluate(struct run *r, wn_train_progress *p) {
   const wn_status status = run_evaluate(r, p);
   r->stopped = status == WN_ERR_CANCELLED;
   return r->stopped ? WN_OK : status;
 }
 
-/* What the step that was done last lacks. A loss that is not a number was not logged: it is measured again. */
+/* Makes the evaluation that the last step lacks. A loss that is NaN was not logged, so it is measured again. */
 static wn_status make_up_evaluation(struct run *r, wn_train_fn fn, void *user) {
   const wn_trainer *t = r->trainer;
   wn_train_progress p = {.step = t->step, .steps = r->recipe.train.steps, .tokens = t->tokens};
   if (t->step == 0 || !evaluates(r, t->step)) return WN_OK;
-  double lacks = r->writes && wn_run_log_unevaluated(&r->log, t->step, &p); /* the first process has the log */
+  double lacks = r->writes && wn_run_log_unevaluated(&r->log, t->step, &p); /* only the first process has the log */
   WN_TRY(wn_dist_merge(r->ctx, &lacks, 1));
   if (lacks == 0) return WN_OK;
   WN_TRY(evaluate(r, &p));
@@ -408,7 +421,7 @@ static wn_status run_loop(struct run *r, wn_train_fn fn, void *user) {
   const wn_train_config *c = &r->recipe.train;
   WN_TRY(make_up_evaluation(r, fn, user));
   while (r->trainer->step < c->steps || r->stopped) {
-    /* The first process's word is that of all. */
+    /* The first process decides for all. */
     double cancelled = r->stopped || (r->writes && wn_context_cancelled(ctx));
     WN_TRY(wn_dist_merge(ctx, &cancelled, 1));
     if (cancelled > 0) {
@@ -426,14 +439,14 @@ static wn_status run_loop(struct run *r, wn_train_fn fn, void *user) {
   return WN_OK;
 }
 
-/* A strength that falls is no schedule's wish: half of the run is another half of a longer one. */
+/* Warns if the scheduled strength would fall on resuming: "half of the run" is later in a run that was made longer. */
 static void tell_strength(const struct run *r) {
   const wn_train_config *c = &r->recipe.train;
   const double next = wn_adapt_strength(c, r->saved_step + 1);
   for (int i = 0; i < r->model->table.count && r->saved_step < c->steps; i++) {
     if (!r->model->table.rows[i].scheduled) continue;
     const double now = wn_model_value(r->model, i, 0);
-    if (next < now - 1e-6) /* a float has it */
+    if (next < now - 1e-6) /* more than a float's rounding */
       wn_log(r->ctx, WN_LOG_WARNING,
              "the scheduled strength falls from %.3g to %.3g and rises again: train.strength_steps is %lld%s", now,
              next, (long long)c->strength_steps, c->strength_steps ? "" : ", half of train.steps");
@@ -454,19 +467,20 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
   wn_status status;
   WN_TRY_GOTO(wn_dist_alike(ctx), done);
   WN_TRY_GOTO(open_model(&r, recipe, resume), done);
-  if (r.recipe.train.shards == 0 && wn_dist_size(ctx) > 1) r.recipe.train.shards = wn_dist_size(ctx); /* it is kept */
+  if (r.recipe.train.shards == 0 && wn_dist_size(ctx) > 1)
+    r.recipe.train.shards = wn_dist_size(ctx); /* saved with the recipe */
   WN_TRY_GOTO(open_sources(&r), done);
   WN_TRY_GOTO(check_start(&r), done);
   WN_TRY_GOTO(open_trainer(&r), done);
-  /* The first checkpoint is made before the first step: a folder that cannot be written, or a disk without room,
-   * shows now and not after hours; and from here on there is always one to go back to. */
-  WN_TRY_GOTO(wn_dist_barrier(ctx), done); /* all have seen the folder as it was */
+  /* The first checkpoint is saved before the first step: a folder that cannot be written or a full disk is noticed now
+   * and not after hours, and from here on there is always one to go back to. */
+  WN_TRY_GOTO(wn_dist_barrier(ctx), done); /* all processes have seen the folder as it was */
   if (r.saved_step < 0) WN_TRY_GOTO(save(&r), done);
-  WN_TRY_GOTO(wn_dist_barrier(ctx), done); /* it is there */
+  WN_TRY_GOTO(wn_dist_barrier(ctx), done); /* the checkpoint exists */
   wn_dist_kept(ctx, "the last checkpoint is whole");
   const wn_train_config *t = &r.recipe.train;
   const int64_t waits =
-      t->schedule_from < t->steps ? t->schedule_from : t->steps; /* steps before the schedule begins */
+      t->schedule_from < t->steps ? t->schedule_from : t->steps; /* steps done before the schedule begins */
   if (r.saved_step < waits)
     wn_log(ctx, WN_LOG_WARNING, "%s up to step %lld: train.schedule_from is %lld, and the run is at step %lld",
            t->warmup > 0 ? "the learning rate is 0" : "the learning rate is not lowered", (long long)waits,
@@ -476,7 +490,7 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
            (long long)t->warmup, (long long)(t->steps - t->schedule_from));
   tell_strength(&r);
   if (recipe)
-    WN_TRY_GOTO(wn_recipe_warn_idle(ctx, &r.recipe), done); /* of keys that the run has already: once is enough */
+    WN_TRY_GOTO(wn_recipe_warn_idle(ctx, &r.recipe), done); /* only for a new run or recipe: one warning is enough */
   if (r.saved_step < t->steps && r.recipe.model.attention.selective.mem.enabled && t->mem.from_step >= t->steps)
     wn_log(ctx, WN_LOG_WARNING, "L_mem never acts: train.mem.from_step is %lld of %lld steps",
            (long long)t->mem.from_step, (long long)t->steps);
@@ -486,7 +500,7 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
            t->prune.budgets, (long long)r.trainer->context);
   r.start = wn_seconds_now();
   status = run_loop(&r, progress, user);
-  if (status == WN_OK) status = wn_dist_barrier(ctx); /* the first process has written the last one */
+  if (status == WN_OK) status = wn_dist_barrier(ctx); /* the first process has written the last checkpoint */
 done:
   wn_dist_kept(ctx, NULL);
   run_clear(&r);

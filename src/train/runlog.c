@@ -1,6 +1,6 @@
-/* The log of a run. Lines are written before the checkpoint of their step, so after a kill the log may be ahead of the
- * checkpoint; on resume the lines past it are cut off and written again by the steps that are done again. A step whose
- * evaluation was interrupted has its line; what the evaluation gives joins it when the run goes on. */
+/* The log of a run. A step's line is written before its checkpoint, so after a kill the log may be ahead of the
+ * checkpoint. On resume the lines past the checkpoint are cut off, and the repeated steps write them again. If a step's
+ * evaluation was interrupted, its line exists, and the results are added to it after resuming. */
 #include "train/runlog.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@ static wn_status log_error(wn_context *ctx, const struct wn_run_log *log, const 
   return wn_fail(ctx, WN_ERR_IO, "%s: %s: %s", log->path, what, strerror(errno));
 }
 
-/* Bytes of the whole lines, from the start, whose step is at most `keep`; *last: where the last of them begins. */
+/* Bytes of the complete lines from the start whose step is at most `keep`; *last: where the last of them begins. */
 static size_t kept_bytes(const char *text, size_t bytes, int64_t keep, size_t *last) {
   static const char head[] = "{\"step\":";
   size_t at = *last = 0;
@@ -43,10 +43,10 @@ wn_status wn_run_log_open(wn_context *ctx, const char *dir, struct wn_run_log *l
   *log = (struct wn_run_log){.fd = -1};
   WN_TRY(wn_path_join(ctx, log->path, sizeof log->path, dir, "log.jsonl"));
   log->fd = wn_open_append(log->path);
-  if (log->fd < 0 && errno == ELOOP) /* a folder from somebody else: its log is cut and written to */
+  if (log->fd < 0 && errno == ELOOP) /* a folder from somebody else must not redirect writes to another file */
     return wn_fail(ctx, WN_ERR_IO, "%s: is a symbolic link, expected a file", log->path);
   if (log->fd < 0) return log_error(ctx, log, "cannot open");
-  /* A file system without locks is not a reason to refuse. */
+  /* A file system without locks is no reason to refuse. */
   if (flock(log->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     wn_run_log_close(log);
     return wn_fail(ctx, WN_ERR_IO, "%s: another process is training in this folder", log->path);
@@ -59,7 +59,7 @@ wn_status wn_run_log_trim(wn_context *ctx, struct wn_run_log *log, int64_t keep)
   WN_TRY(wn_map_open(ctx, log->path, &map));
   size_t last, kept = kept_bytes((const char *)map.data, map.bytes, keep, &last), all = map.bytes;
   *log->last = 0;
-  if (kept > 0 && kept - last < sizeof log->last) /* none of ours is longer */
+  if (kept > 0 && kept - last < sizeof log->last) /* winnow writes no longer lines */
     snprintf(log->last, sizeof log->last, "%.*s", (int)(kept - last), (const char *)map.data + last);
   wn_map_close(&map);
   json_t *j = json_loads(log->last, 0, NULL);
@@ -84,7 +84,7 @@ static int put_evaluation(char *out, size_t bytes, const wn_train_progress *p) {
   return wn_print(out, bytes, ",\"val_loss\":%.9g,\"val_accuracy\":%.9g", p->val_loss, p->val_accuracy);
 }
 
-/* Over the line's end and by one call, as every line is written. A full disk leaves the line as it was. */
+/* Overwrites the end of the line, by one call like every line. A full disk leaves the line as it was. */
 wn_status wn_run_log_complete(wn_context *ctx, const struct wn_run_log *log, const wn_train_progress *p) {
   static const char tail[] = "}\n";
   enum { TAIL = sizeof tail - 1 };
@@ -93,7 +93,7 @@ wn_status wn_run_log_complete(wn_context *ctx, const struct wn_run_log *log, con
   if (n == 0) return WN_OK;
   n += snprintf(text + n, sizeof text - (size_t)n, "%s", tail);
   const off_t end = lseek(log->fd, 0, SEEK_END) - TAIL;
-  if (end < 0 || fcntl(log->fd, F_SETFL, 0) != 0) return log_error(ctx, log, "cannot write"); /* not at the end */
+  if (end < 0 || fcntl(log->fd, F_SETFL, 0) != 0) return log_error(ctx, log, "cannot write"); /* turn off O_APPEND */
   const ssize_t done = pwrite(log->fd, text, (size_t)n, end);
   if (done == n) return fcntl(log->fd, F_SETFL, O_APPEND) == 0 ? WN_OK : log_error(ctx, log, "cannot write");
   if (done >= 0) errno = ENOSPC;
@@ -121,7 +121,7 @@ wn_status wn_run_log_append(wn_context *ctx, const struct wn_run_log *log, const
   n += snprintf(line + n, sizeof line - (size_t)n, "}\n");
   ssize_t done = write(log->fd, line, (size_t)n);
   if (done == n) return WN_OK;
-  if (done >= 0) errno = ENOSPC; /* a short write to a file: the disk, or the limit on file sizes */
+  if (done >= 0) errno = ENOSPC; /* a short write to a file: the disk is full, or a file size limit reached */
   return log_error(ctx, log, "cannot write");
 }
 

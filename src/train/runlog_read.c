@@ -1,4 +1,4 @@
-/* log.jsonl of a run, read back as columns. */
+/* Reads a run's log.jsonl as columns. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,7 +41,7 @@ static wn_status runlog_read_line(wn_context *ctx, const char *path, int64_t num
 }
 
 static wn_status parse(wn_context *ctx, const char *path, const char *text, size_t bytes, wn_train_log *out) {
-  double before = 0, last = 0; /* seconds of earlier parts; of the line before */
+  double before = 0, last = 0; /* seconds of earlier parts of the run; seconds of the line before */
   int64_t number = 0;
   for (size_t at = 0; at < bytes;) {
     const char *end = memchr(text + at, '\n', bytes - at);
@@ -53,7 +53,7 @@ static wn_status parse(wn_context *ctx, const char *path, const char *text, size
       WN_TRY(runlog_read_line(ctx, path, number, text + at, n, values));
       while (out->count > 0 && out->step[out->count - 1] >= values[0]) out->count--;
       if (isfinite(values[2])) {
-        if (values[2] < last) before += last; /* in older logs the clock of every process begins at 0 */
+        if (values[2] < last) before += last; /* in older logs seconds begin at 0 in every process */
         last = values[2];
         values[2] += before;
       }
@@ -65,7 +65,7 @@ static wn_status parse(wn_context *ctx, const char *path, const char *text, size
   return WN_OK;
 }
 
-/* Read and not mapped: the run may be resumed meanwhile, which cuts its log. */
+/* The log is read, not mapped: if the run is resumed meanwhile, the log is cut. */
 wn_status wn_train_log_load(wn_context *ctx, const char *dir, wn_train_log *out) {
   WN_CHECK_CALL(WN_POINTER(dir), WN_POINTER(out));
   char path[4096], *text;
@@ -91,6 +91,6 @@ wn_status wn_train_log_load(wn_context *ctx, const char *dir, wn_train_log *out)
 
 void wn_train_log_clear(wn_train_log *log) {
   WN_CHECK_OR(, WN_POINTER(log));
-  wn_free(log->step); /* one block */
+  wn_free(log->step); /* all columns are one block */
   *log = (wn_train_log){0};
 }

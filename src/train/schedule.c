@@ -2,9 +2,10 @@
  *   warm-up:  lr * s / warmup                       for s <= warmup
  *   linear:   lr * (1 - (1 - r) p)                  p = (s - warmup) / (steps - warmup)
  *   cosine:   lr * (r + (1 - r) (1 + cos(pi p))/2)  (Loshchilov & Hutter, SGDR)
- * with s and steps counted from schedule_from: a restart. Budgets fall from the context N to their own in equal steps,
- * between from_step and to_step. Drawn ones are K (N/K)^u with u uniform in [0,1), one u per step for all layers:
- * budgets of 8 to 16 as often as those of 256 to 512. L_mem's weight is 0 up to mem.from_step, then a line to 1. */
+ * with s and steps counted from schedule_from (a restart). Budgets fall linearly from the context N to their final
+ * values between from_step and to_step. Drawn budgets are K (N/K)^u with u uniform in [0,1), one u per step for all
+ * layers, so that 8 to 16 are as frequent as 256 to 512. L_mem's factor is 0 up to mem.from_step, then rises linearly
+ * to 1. */
 #include "train/schedule.h"
 
 #include <math.h>

@@ -1,15 +1,16 @@
-/* Data-parallel training. A step's batch has `parts` parts of as many rows; each process computes some of them, one
- * after another, and the parts' gradients are summed in a fixed tree (dist.h). A process has a whole branch of it, so
- * what it exchanges is one array; and because the tree does not depend on the processes, 1, 2 and 4 of them have the
+/* Data-parallel training. A step's batch is cut into `parts` equal parts. Each process computes some of them, one after
+ * another, and the parts' gradients are summed in a fixed tree (dist.h). A process has a whole branch of the tree, so
+ * it exchanges only one array. Because the tree does not depend on the number of processes, 1, 2 and 4 of them give the
  * same bits.
  *
- * Every process owns a share of each bucket, the tensors that become whole together in backward: it receives the
- * others' sums of these elements, adds them in the tree's order, updates them with its share of the optimizer's state,
- * and sends the new parameters to all (ZeRO stage 1). Each process sends and receives 2 (N-1)/N of 4 bytes a parameter
- * a step, whatever N is. Buckets are sent while backward goes on with the layers below.
+ * A bucket is a group of tensors whose gradients are complete at the same time in backward. Every process owns a share
+ * of each bucket: it receives the others' sums of these elements, adds them in the tree's order, updates the parameters
+ * with its share of the optimizer's state, and sends the new parameters to all (ZeRO stage 1). With N processes each
+ * sends and receives 2 (N-1)/N times 4 bytes per parameter and step. Buckets are sent while backward goes on with the
+ * layers below.
  *
- * Memory of a process beside the model's: gradients once and log2(its parts) times more, what it receives (N-1)/N of
- * them, the optimizer's state 1/N. */
+ * Memory of a process beside the model: 1 + log2(its parts) arrays of gradients, (N-1)/N of one for what it receives,
+ * and 1/N of the optimizer's state. */
 #include "train/shards.h"
 
 #include <stdlib.h>
@@ -45,8 +46,8 @@ wn_status wn_shards_plan(wn_context *ctx, const wn_train_config *config, struct 
   return WN_OK;
 }
 
-/* Bucket 0 is whole before the layers' backward, then a layer each, the last one first; the last bucket when all is
- * done. Where updates are low-rank theirs are made of the whole backward's. */
+/* Bucket 0 is complete before the layers' backward; then follows one bucket per layer, the last layer first; the last
+ * bucket is complete at the end. Gradients of low-rank updates are all computed after backward. */
 wn_status wn_shards_share(struct wn_shards *s, const struct wn_model *model, const struct wn_adapt_rows *learns,
                           struct wn_optimizer_share *share) {
   void *memory;
@@ -68,7 +69,7 @@ wn_status wn_shards_share(struct wn_shards *s, const struct wn_model *model, con
   s->whole = s->bucket + learns->count;
   for (int row = 0; row < model->table.count; row++) s->whole[row] = (int)wn_model_whole_after(model, row);
   for (int i = 0; i < learns->count; i++) s->bucket[i] = s->buckets - 1;
-  for (int row = 0, i = 0; row < model->table.count && !learns->has_lora; row++) { /* those that learn, in order */
+  for (int row = 0, i = 0; row < model->table.count && !learns->has_lora; row++) { /* only rows that learn, in order */
     if (learns->grad_at[row] == WN_NO_GRADIENT) continue;
     if (s->whole[row] >= 0) s->bucket[i] = (int)L - s->whole[row];
     i++;
@@ -82,7 +83,8 @@ static char *shards_at(const struct wn_shards *s, const void *array, size_t elem
   return (char *)(uintptr_t)array + element * s->element;
 }
 
-/* Adjoining pieces of one owner as one span; between them may be the padding of a tensor. out NULL: counts. */
+/* Joins neighbouring pieces of one owner into spans; padding of a tensor may lie between them. out NULL: only
+ * counts. */
 static int shards_spans(const struct wn_shards *s, bool params, struct wn_shard_span *out) {
   struct wn_shard_span span = {.bucket = -1};
   int n = 0;
@@ -137,14 +139,29 @@ wn_status wn_shards_open(struct wn_shards *s, struct wn_optimizer *opt, uint8_t 
   }
   const size_t element = s->element;
   const struct wn_array rows[] = {
-      {"gradients of other processes", s->size > 1, WN_DIMS(s->size - 1, (int64_t)s->in_count), element, &s->in},
-      {"requests", s->size > 1, WN_DIMS(s->request_count), sizeof *s->requests, &s->requests},
-      {"buckets sent", true, WN_DIMS(s->buckets), sizeof *s->posted, &s->posted},
+      {.name = "gradients of other processes",
+       .wanted = s->size > 1,
+       .dims = WN_DIMS(s->size - 1, (int64_t)s->in_count),
+       .element = element,
+       .where = &s->in},
+      {.name = "requests",
+       .wanted = s->size > 1,
+       .dims = WN_DIMS(s->request_count),
+       .element = sizeof *s->requests,
+       .where = &s->requests},
+      {.name = "buckets sent",
+       .wanted = true,
+       .dims = WN_DIMS(s->buckets),
+       .element = sizeof *s->posted,
+       .where = &s->posted},
   };
   struct wn_array levels[WN_SHARDS_LEVELS];
   for (int i = 0; i < s->levels; i++)
-    levels[i] = (struct wn_array){i ? "gradients of parts" : "gradients", true, WN_DIMS((int64_t)s->gradients), element,
-                                  &s->sum[i]};
+    levels[i] = (struct wn_array){.name = i ? "gradients of parts" : "gradients",
+                                  .wanted = true,
+                                  .dims = WN_DIMS((int64_t)s->gradients),
+                                  .element = element,
+                                  .where = &s->sum[i]};
   WN_TRY(WN_ARRAYS_CREATE(s->ctx, &s->arrays, "gradients", rows));
   return wn_arrays_create_in(s->ctx, s->model->backend->memory, &s->sums, "gradients", levels, (size_t)s->levels);
 }
@@ -183,7 +200,7 @@ void *wn_shards_begin(struct wn_shards *s, int64_t i) {
   return s->sum[s->top];
 }
 
-/* As one counts in binary: sums of as many parts become one. */
+/* Like counting in binary: two sums of equally many parts become one. */
 void wn_shards_add(struct wn_shards *s, int64_t i) {
   for (int64_t n = i + 1; n % 2 == 0; n /= 2) {
     shards_sum(s, s->gradients, s->sum[s->top], s->sum[s->top - 1]);
@@ -192,14 +209,15 @@ void wn_shards_add(struct wn_shards *s, int64_t i) {
   s->top++;
 }
 
-/* A process's sum of a span: its own, or what it has sent. */
+/* A process's sum of a span: this process's own, or what the other one has sent. */
 static void *shards_of(const struct wn_shards *s, const struct wn_shard_span *span, int rank) {
   if (rank == s->rank) return shards_at(s, s->sum[0], span->at);
   const int place = rank < s->rank ? rank : rank - 1;
   return shards_at(s, s->in, (size_t)place * s->in_count + span->in);
 }
 
-/* The branch of `n` parts from `first` on; `rank`: the first that has some of them, moved past those that have. */
+/* The sum of the branch of the next `n` parts. *rank: the first process that has some of them; moved on past those that
+ * have. */
 static void *shards_branch(const struct wn_shards *s, const struct wn_shard_span *span, int64_t n, int *rank) {
   int64_t first, count;
   wn_dist_branch(s->parts, *rank, s->size, &first, &count);
@@ -233,7 +251,8 @@ void wn_shards_layer(void *shards, int64_t l) {
   struct wn_shards *s = shards;
   const int bucket = (int)(s->model->config.layers - l);
   if (s->status != WN_OK) return;
-  for (int row = 0; row < s->model->table.count; row++) { /* what nothing was added to is zeros, not yet written */
+  for (int row = 0; row < s->model->table.count;
+       row++) { /* a gradient to which nothing was added is still uninitialised; it counts as zeros */
     if (s->begun[row] || s->learns->grad_at[row] == WN_NO_GRADIENT) continue;
     if (s->whole[row] != l) continue;
     memset(shards_at(s, s->sum[s->top], s->learns->grad_at[row]), 0, s->model->table.rows[row].count * s->element);

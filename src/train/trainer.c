@@ -1,11 +1,11 @@
-/* One optimizer step: `accumulate` micro-steps of forward and backward into one gradient array, then the update; of
- * several processes each does its share of both (shards.c). The loss is the mean over the counted positions of all
- * micro-steps together, so the result does not depend on how a batch is split (up to rounding): each micro-step's
- * gradient is scaled by 1 / counted positions of the whole step, L_mem's by the micro-step's share of the sequences and
- * the span loss's by its share of the tokens. The balance loss of experts alone is no mean over tokens: it is each
- * micro-step's own, weighted by tokens too. Memory: for gradients the size of what learns, once or twice that for the
- * optimizer, and the workspace; all allocated at creation, except the rooms of segment recurrence, which follow the
- * spans at the end of a step. */
+/* One optimizer step: `accumulate` micro-steps of forward and backward, whose gradients are summed, then the update.
+ * Several processes share both (shards.c). The loss is the mean over the counted positions of all micro-steps, so the
+ * result does not depend on how a batch is split (up to rounding): each micro-step's gradient is scaled by 1 / counted
+ * positions of the whole step, L_mem's by the micro-step's share of the documents, and the span loss's by its share of
+ * the tokens. Only the experts' balance loss is not such a mean: each micro-step has its own, weighted by tokens.
+ * Memory: one array of gradients for the parameters that learn, the optimizer's one or two arrays of that size, and the
+ * workspace. All of it is allocated at creation, except the rooms of segment recurrence, which follow the spans at the
+ * end of a step. */
 #include "train/trainer.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@
 #include "kv/budgets.h"
 #include "train/schedule.h"
 
-/* A program fills the struct by hand: a number that no name has would pass for one that has. */
+/* Programs may fill the struct by hand: checks that every enum value is a known one. */
 static wn_status check_names(wn_context *ctx, const wn_train_config *c) {
   const struct {
     const char *key;
@@ -74,7 +74,7 @@ static wn_status open_budgets(wn_context *ctx, wn_trainer *t) {
   return wn_budgets_copy(ctx, &t->target, &t->budgets);
 }
 
-/* Those of optimizer step `step`, counted from 1; NULL where nothing is evicted. */
+/* The budgets of optimizer step `step`, counted from 1; NULL: nothing is evicted. */
 static const wn_budgets *budgets_of(wn_trainer *t, int64_t step,
                                     int64_t (*schedule)(const wn_train_config *, int64_t, int64_t, int64_t)) {
   bool any = false;
@@ -118,11 +118,21 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   WN_TRY_GOTO(wn_shards_share(&t->shards, model, &t->learns, &share), failed);
   WN_TRY_GOTO(wn_optimizer_init_rows(ctx, model, config->optimizer, t->learns.rows, t->learns.count, &share, &t->opt),
               failed);
-  const struct wn_array own[] = {
-      {"gradients begun", true, WN_DIMS(model->table.count), 1, &t->begun},
-      {"figures of micro-steps", true, WN_DIMS(t->accumulate, WN_MICRO), sizeof *t->micro, &t->micro},
-      {"gradients that are shown", !model->backend->memory->host, WN_DIMS((int64_t)t->learns.gradients),
-       wn_dtype_size(model->dtype), &t->shown}};
+  const struct wn_array own[] = {{.name = "gradients begun",
+                                  .wanted = true,
+                                  .dims = WN_DIMS(model->table.count),
+                                  .element = 1,
+                                  .where = &t->begun},
+                                 {.name = "figures of micro-steps",
+                                  .wanted = true,
+                                  .dims = WN_DIMS(t->accumulate, WN_MICRO),
+                                  .element = sizeof *t->micro,
+                                  .where = &t->micro},
+                                 {.name = "gradients that are shown",
+                                  .wanted = !model->backend->memory->host,
+                                  .dims = WN_DIMS((int64_t)t->learns.gradients),
+                                  .element = wn_dtype_size(model->dtype),
+                                  .where = &t->shown}};
   WN_TRY_GOTO(WN_ARRAYS_CREATE(ctx, &t->own, "a step's figures", own), failed);
   WN_TRY_GOTO(wn_shards_open(&t->shards, &t->opt, t->begun), failed);
   t->grads = t->shards.sum[0];
@@ -133,9 +143,9 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   options.recurrence = model->config.recurrence;
   options.budgets = t->target.layers > 0 ? &t->target : NULL;
   options.recurrence_whole = config->whole_recurrence;
-  options.recurrence_sets = t->accumulate + (config->eval_every > 0); /* the last one for evaluations */
+  options.recurrence_sets = t->accumulate + (config->eval_every > 0); /* the last set is for evaluations */
   WN_TRY_GOTO(wn_workspace_create(ctx, model, t->batch, t->context, &options, &t->ws), failed);
-  WN_TRY_GOTO(wn_alloc_reserve(ctx), failed); /* and still, beside all of this */
+  WN_TRY_GOTO(wn_alloc_reserve(ctx), failed); /* the reserve must still be there after all of this */
   *out = t;
   return WN_OK;
 failed:
@@ -155,11 +165,11 @@ void wn_trainer_destroy(wn_trainer *t) {
   wn_free(t);
 }
 
-/* Zeros, where products will not overwrite what the last step has left. */
+/* Zeroes the gradients, except those that products will overwrite. */
 static wn_status trainer_clear_gradients(struct wn_trainer *t, void *grads) {
   const size_t size = wn_dtype_size(t->model->dtype);
   const struct wn_memory *memory = t->model->backend->memory;
-  if (t->learns.has_lora) { /* other tensors' beside the model's */
+  if (t->learns.has_lora) { /* gradients of tensors beside the model's */
     memset(t->begun, 1, (size_t)t->model->table.count);
     return memory->zero(t->model->ctx, grads, t->learns.gradients * size);
   }
@@ -172,7 +182,7 @@ static wn_status trainer_clear_gradients(struct wn_trainer *t, void *grads) {
   return WN_OK;
 }
 
-/* What a step's micro-steps share. */
+/* What the micro-steps of a step share. */
 struct trainer_step {
   const int32_t *tokens, *targets, *doc_start;
   uint64_t counted;
@@ -180,8 +190,8 @@ struct trainer_step {
   const wn_budgets *budgets;
 };
 
-/* Micro-step a, counted over all processes: dropout, streams and weights depend on this number alone. whole: its
- * layers' gradients are the last to be added. */
+/* Runs micro-step a, counted over all processes: dropout, streams and factors depend only on this number. whole: it is
+ * the last one, so that its backward completes the gradients. */
 static wn_status trainer_micro_step(struct wn_trainer *t, const struct trainer_step *s, int64_t a, void *grads,
                                     bool whole) {
   const int64_t micro = t->batch * t->context;
@@ -217,7 +227,8 @@ static wn_status trainer_micro_step(struct wn_trainer *t, const struct trainer_s
   return WN_OK;
 }
 
-/* This process's parts, then those of all: gradients, and in sums [WN_MICRO] what micro-steps have measured. */
+/* Computes this process's parts and combines them with the others': gradients, and in sums [WN_MICRO] the results of
+ * all micro-steps. */
 static wn_status trainer_parts(struct wn_trainer *t, const struct trainer_step *s, double *sums) {
   struct wn_shards *shards = &t->shards;
   const int64_t each = t->accumulate / shards->parts;
@@ -250,7 +261,8 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
 
   WN_TRY(wn_adapt_strength_set(t->model, &t->config, t->step + 1));
   const wn_budgets *budgets = budgets_of(t, t->step + 1, wn_schedule_budget_drawn);
-  const struct wn_batch whole = {t->batch * t->accumulate, t->context, .targets = targets, .doc_start = doc_start};
+  const struct wn_batch whole = {
+      .B = t->batch * t->accumulate, .T = t->context, .targets = targets, .doc_start = doc_start};
   const struct trainer_step step = {.tokens = tokens,
                                     .targets = targets,
                                     .doc_start = doc_start,

@@ -1,4 +1,4 @@
-"""Makes `lm_eval --model winnow` known without a change of lm-evaluation-harness, which has no entry points for models.
+"""Makes `lm_eval --model winnow` work without a change to lm-evaluation-harness, which has no entry points for models.
 
 Imported at Python's start by winnow_lm_eval.pth, it only waits: when lm_eval.models is imported, the model is put into the
 registry that this module fills, by name; winnow itself is imported when the model is asked for."""
@@ -14,7 +14,7 @@ TARGET = "winnow_lm_eval.model:WinnowLM"
 
 
 def register() -> None:
-    """Puts the model into lm_eval's registry; again is no harm."""
+    """Puts the model into lm_eval's registry; may be called again."""
     from lm_eval.api.registry import model_registry
     from lm_eval.models import MODEL_MAPPING
 
@@ -43,7 +43,7 @@ class _Loader:
 
 
 class _Finder:
-    """Finds lm_eval.models as everybody else does, with another loader."""
+    """Finds lm_eval.models in the usual way, but with another loader."""
 
     def find_spec(
         self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None

@@ -73,7 +73,7 @@ class WinnowLM(TemplateLM):
         self._special = False  # a chat template was applied: names of special tokens are special
         self._max_gen_toks, self._context = int(max_gen_toks), int(max_length) or self.winnow.context
         if given is not None:
-            self.winnow.budgets(given, policy, policy_options)  # mistakes are said before the first question
+            self.winnow.budgets(given, policy, policy_options)  # report mistakes before the first question
 
     # --- what the harness asks for ---
 
@@ -105,7 +105,7 @@ class WinnowLM(TemplateLM):
         first = self.winnow.tokenizer.bos
         bos = add_special_tokens
         if self._special and bos is None and first is not None and string.startswith(self.winnow.tokenizer.name(first)):
-            bos = False  # a conversation has its own
+            bos = False  # a chat's text has its own first token
         ids: list[int] = self.winnow.tokenize(string, bos=bos, special=self._special).tolist()
         return ids
 
@@ -140,7 +140,7 @@ class WinnowLM(TemplateLM):
         return self._cut(list(before) + list(after), len(before))
 
     def _cut(self, tokens: list[int], context: int) -> tuple[Any, int]:
-        """A text too long loses its beginning, a continuation too long its own beginning, as in the harness."""
+        """Cuts the beginning of a text that is too long, and of a continuation that is too long, as the harness does."""
         drop = max(0, len(tokens) - self._context - 1)
         return np.array(tokens[drop:], np.int32), max(1, context - drop)
 

@@ -1,5 +1,6 @@
-/* The transport over MPI: a module of its own, so that the library and the program load no MPI where they are started
- * alone. Messages are MPI_Isend and MPI_Irecv of bytes. MPI makes progress only inside its calls, which test is. */
+/* The transport over MPI. It is a module of its own, so that a library or program that is started alone does not load
+ * MPI. Messages are MPI_Isend and MPI_Irecv of bytes. MPI makes progress only inside its calls, such as MPI_Test in
+ * mpi_test. */
 #include <limits.h>
 #include <mpi.h>
 #include <stdlib.h>
@@ -11,20 +12,20 @@
 static MPI_Comm ours;
 static MPI_Request *requests; /* [room] MPI_REQUEST_NULL: free */
 static int room, next;
-static int begun; /* MPI was not there before us */
+static int begun; /* we initialised MPI, so we finalise it */
 
 static int mpi_begin(int *rank, int *size) {
   int given, there = 0;
   if (MPI_Initialized(&there) || (!there && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given))) return -1;
   begun = !there;
-  /* A communicator of our own: messages of a program around us are not ours. */
+  /* A communicator of our own, so that messages of the surrounding program do not mix with ours. */
   return MPI_Comm_dup(MPI_COMM_WORLD, &ours) || MPI_Comm_set_errhandler(ours, MPI_ERRORS_RETURN) ||
                  MPI_Comm_rank(ours, rank) || MPI_Comm_size(ours, size)
              ? -1
              : 0;
 }
 
-/* A free place; the list grows to what a step has under way at once and stays. */
+/* Finds a free place; the list grows to the most messages that are ever in flight. */
 static int mpi_place(void) {
   for (int i = 0; i < room; i++) {
     const int at = (next + i) % room;
@@ -50,7 +51,7 @@ static int mpi_receive(void *data, size_t bytes, int from) {
   return at < 0 || MPI_Irecv(data, (int)bytes, MPI_BYTE, from, 0, ours, &requests[at]) ? -1 : at;
 }
 
-/* A request that is done becomes MPI_REQUEST_NULL by MPI's own hand. */
+/* MPI sets a request that is done to MPI_REQUEST_NULL. */
 static int mpi_test(int request) {
   int done = 0;
   return MPI_Test(&requests[request], &done, MPI_STATUS_IGNORE) ? -1 : done != 0;

@@ -1,4 +1,4 @@
-/* Questions of anybody's own: one context with choices, several contexts with one continuation, or one of each. */
+/* Questions of your own: one context with choices, several contexts with one continuation, or one of each. */
 #include "eval/task.h"
 
 static wn_status choices_read(wn_context *ctx, const json_t *line, struct wn_question *q) {

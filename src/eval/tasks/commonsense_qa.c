@@ -1,5 +1,5 @@
 /* CommonsenseQA: Talmor et al., "CommonsenseQA: A Question Answering Challenge Targeting Commonsense Knowledge", NAACL
- * 2019. The choices are read with the question, and a letter is to be chosen. */
+ * 2019. The choices are part of the question, and the answer is a letter. */
 #include "eval/task.h"
 
 static wn_status commonsense_read(wn_context *ctx, const json_t *line, struct wn_question *q) {

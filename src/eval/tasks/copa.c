@@ -1,5 +1,5 @@
 /* COPA: Roemmele, Bejan, Gordon, "Choice of Plausible Alternatives", AAAI Spring Symposium 2011. The context ends with
- * its "because" or "therefore". */
+ * "because" or "therefore". */
 #include "eval/task.h"
 
 static wn_status copa_read(wn_context *ctx, const json_t *line, struct wn_question *q) {

@@ -1,5 +1,5 @@
 /* WinoGrande: Sakaguchi et al., "WinoGrande: An Adversarial Winograd Schema Challenge at Scale", AAAI 2020. Partial
- * scoring (Trinh, Le 2018): what follows the blank is scored after each of the two words in it. */
+ * scoring (Trinh, Le 2018): each of the two words is put into the blank, and the text after the blank is scored. */
 #include "eval/task.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@ static wn_status winogrande_ask(wn_context *ctx, struct wn_question *q, const ch
   struct wn_text context = {0}, rest = {0};
   const char *begin, *end = strchr(blank + 1, '_');
   size_t bytes;
-  /* Up to a second blank, if there is one, as splitting at the mark gives. */
+  /* Up to a second blank, if there is one. */
   wn_status status =
       wn_task_format(ctx, &rest, "%.*s", end ? (int)(end - blank - 1) : (int)strlen(blank + 1), blank + 1);
   if (status == WN_OK) status = wn_task_format(ctx, &context, "%.*s%s", (int)(blank - sentence), sentence, option);

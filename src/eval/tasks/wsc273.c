@@ -1,4 +1,4 @@
-/* Winograd schemas: Levesque, Davis, Morgenstern, "The Winograd Schema Challenge", KR 2012; partial scoring, as
+/* Winograd schemas: Levesque, Davis, Morgenstern, "The Winograd Schema Challenge", KR 2012; partial scoring as in
  * WinoGrande. */
 #include "eval/task.h"
 

@@ -1,12 +1,12 @@
 /* Gemma 2 and Gemma 3's text models (Gemma Team 2024, "Gemma 2", section 2; 2025, "Gemma 3", section 2.1): norms before
- * both branches and on what they add, a feed-forward gated by GELU, rotary positions, embeddings times the root of the
- * width, windows in some layers.
- *   Gemma 2: every other layer has the window; scores and logits are soft-capped.
- *   Gemma 3: five layers of six have the window, and turn with a base of their own that is never stretched; QK-norm.
+ * both branches and on their outputs, a feed-forward gated by GELU, rotary positions, embeddings multiplied by the
+ * square root of the width, windows in some layers.
+ *   Gemma 2: every other layer has the window; attention logits and output logits are soft-capped.
+ *   Gemma 3: five layers of six have the window, with a rotary base of their own that is never scaled; QK-norm.
  *
- * Hugging Face stores the norms' weights less 1, GGUF as they are used. The embedding's factor is the root itself;
- * transformers rounds it to the type of the weights (bfloat16: 55.5 for a width of 3072), llama.cpp does not. The
- * scores' scale is a key at Hugging Face; llama.cpp knows it by the number of layers. */
+ * Hugging Face stores the norms' weights minus 1, GGUF the weights themselves. winnow and llama.cpp multiply embeddings
+ * by the exact root; transformers rounds it to the type of the weights (bfloat16: 55.5 for a width of 3072). Hugging
+ * Face has a key for attention's scale; llama.cpp infers the scale from the number of layers. */
 #include <math.h>
 #include <string.h>
 
@@ -50,20 +50,26 @@ static const struct wn_name gemma_gguf_rows[] = {
 static const char *const gemma_ignored[] = {".rotary_emb.inv_freq", NULL};
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
-static const struct wn_names gemma_hf_names = {"Hugging Face Gemma", "model.", gemma_hf_rows, COUNT(gemma_hf_rows),
-                                               gemma_ignored};
-static const struct wn_names gemma_gguf_names = {"GGUF gemma", "", gemma_gguf_rows, COUNT(gemma_gguf_rows),
-                                                 gemma_ignored};
+static const struct wn_names gemma_hf_names = {.title = "Hugging Face Gemma",
+                                               .prefix = "model.",
+                                               .rows = gemma_hf_rows,
+                                               .count = COUNT(gemma_hf_rows),
+                                               .ignored = gemma_ignored};
+static const struct wn_names gemma_gguf_names = {.title = "GGUF gemma",
+                                                 .prefix = "",
+                                                 .rows = gemma_gguf_rows,
+                                                 .count = COUNT(gemma_gguf_rows),
+                                                 .ignored = gemma_ignored};
 
-/* What the two differ in. */
+/* The differences between the two. */
 struct gemma_kind {
-  int64_t period;                          /* of so many layers the last sees all, the others have the window */
-  double attention_softcap, logit_softcap; /* where a file does not say; 0: none */
-  int64_t largest;                         /* layers of the model whose scale llama.cpp takes as 1/sqrt(width/heads) */
+  int64_t period;                          /* of so many layers the last has no window, the others do */
+  double attention_softcap, logit_softcap; /* where a file gives none; 0: no soft-capping */
+  int64_t largest; /* number of layers of the model for which llama.cpp takes the scale 1/sqrt(width/heads) */
 };
 static const struct gemma_kind gemma2 = {.period = 2, .attention_softcap = 50, .logit_softcap = 30, .largest = 46};
 static const struct gemma_kind gemma3 = {.period = 6, .largest = 62};
-enum { GEMMA_WINDOW = 4096 }; /* where a file does not say */
+enum { GEMMA_WINDOW = 4096 }; /* where a file gives none */
 #define GEMMA_LOCAL_THETA 10000.0
 
 static void gemma_shape(wn_model_config *c) {
@@ -84,7 +90,7 @@ static bool gemma_is_windowed(const void *user, int64_t layer) {
 
 /* ---- Hugging Face ---- */
 
-/* null: none. */
+/* A value of null means no soft-capping. */
 static wn_status gemma_read_softcap(const struct wn_hf_keys *k, const char *key, double otherwise, double *out) {
   return wn_hf_real(k, key, json_object_get(k->object, key) ? 0 : otherwise, out);
 }
@@ -140,8 +146,8 @@ static wn_status gemma2_read(const struct wn_hf_keys *k, wn_model_config *c) {
   return wn_hf_rope(k, WN_HF_ROPE_THETA, c);
 }
 
-/* The two kinds of layers: since transformers 5 an object each in rope_parameters, before that rope_theta with
- * rope_scaling and rope_local_base_freq. */
+/* Rotary settings for the two kinds of layers: since transformers 5 one object each in rope_parameters, before that
+ * rope_theta with rope_scaling, and rope_local_base_freq. */
 static wn_status gemma3_read_rope(const struct wn_hf_keys *k, wn_model_config *c) {
   const json_t *parameters = wn_hf_find(k, "rope_parameters"), *scaling = wn_hf_find(k, "rope_scaling");
   const struct wn_hf_keys both = {k->ctx, k->where, parameters};
@@ -177,7 +183,7 @@ static json_t *gemma_softcap(double cap) {
   return cap > 0 ? json_real(cap) : json_null();
 }
 
-/* The scores' scale is its root's inverse. */
+/* query_pre_attn_scalar: attention's scale is 1 / sqrt of it. */
 static double gemma_scalar(const wn_model_config *c) {
   const double scale = c->attention.scale;
   return scale > 0 ? 1 / (scale * scale) : (double)c->head_size;

@@ -1,5 +1,5 @@
-/* GPT-2: LayerNorm before the branches, GELU, learned positions, biases everywhere. Its projections are [in, out] at
- * Hugging Face ("Conv1D") and [out, in] in GGUF. */
+/* GPT-2: LayerNorm before the branches, GELU, learned positions, biases everywhere. Its projections are [in, out] in
+ * Hugging Face folders ("Conv1D") and [out, in] in GGUF. */
 #include <string.h>
 
 #include "base/error.h"
@@ -24,7 +24,7 @@ static const struct wn_name gpt2_hf_rows[] = {
     {.ours = "ffn.out.weight", .theirs = {"h.%lld.mlp.c_proj.weight"}, .transposed = true},
     {.ours = "ffn.out.bias", .theirs = {"h.%lld.mlp.c_proj.bias"}},
 };
-/* Causal masks that old files carry. */
+/* Causal masks in old files. */
 static const char *const gpt2_hf_ignored[] = {".attn.bias", ".attn.masked_bias", NULL};
 
 static const struct wn_name gpt2_gguf_rows[] = {
@@ -49,12 +49,18 @@ static const struct wn_name gpt2_gguf_rows[] = {
 static const char *const gpt2_gguf_ignored[] = {NULL};
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
-static const struct wn_names gpt2_hf_names = {"Hugging Face GPT-2", "transformer.", gpt2_hf_rows, COUNT(gpt2_hf_rows),
-                                              gpt2_hf_ignored};
-static const struct wn_names gpt2_gguf_names = {"GGUF gpt2", "", gpt2_gguf_rows, COUNT(gpt2_gguf_rows),
-                                                gpt2_gguf_ignored};
+static const struct wn_names gpt2_hf_names = {.title = "Hugging Face GPT-2",
+                                              .prefix = "transformer.",
+                                              .rows = gpt2_hf_rows,
+                                              .count = COUNT(gpt2_hf_rows),
+                                              .ignored = gpt2_hf_ignored};
+static const struct wn_names gpt2_gguf_names = {.title = "GGUF gpt2",
+                                                .prefix = "",
+                                                .rows = gpt2_gguf_rows,
+                                                .count = COUNT(gpt2_gguf_rows),
+                                                .ignored = gpt2_gguf_ignored};
 
-/* The first name of a kind is the one that is written. */
+/* Of several names of a kind the first is written. */
 static const struct {
   const char *name;
   wn_ffn_kind kind;
@@ -100,7 +106,7 @@ static wn_status gpt2_read(const struct wn_hf_keys *k, wn_model_config *c) {
 
 static void gpt2_write(struct wn_hf_object *o, const wn_model_config *c) {
   int i = 0;
-  while (gpt2_activations[i].kind != c->ffn) i++; /* gpt2_lacks has seen to it */
+  while (gpt2_activations[i].kind != c->ffn) i++; /* gpt2_lacks has refused all others */
   wn_hf_put(o, "n_embd", json_integer(c->width));
   wn_hf_put(o, "n_layer", json_integer(c->layers));
   wn_hf_put(o, "n_head", json_integer(c->heads));

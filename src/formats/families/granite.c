@@ -1,16 +1,16 @@
-/* Granite 3 (IBM 2024; Yang et al. 2022, arXiv 2203.03466, for where the factors come from): Llama's shape with factors
- * on the embedding, on what the branches add and on the scores, and a divisor of the logits. */
+/* Granite 3 (IBM 2024; its factors come from Yang et al. 2022, arXiv 2203.03466): Llama's shape with factors on the
+ * embedding, on the branches' outputs and on attention's logits, and a divisor of the output logits. */
 #include <math.h>
 
 #include "base/error.h"
 #include "formats/families/llama_shape.h"
 
-/* The four; 1 where a file does not say. */
+/* The four factors; 1 where a file gives none. */
 struct granite_factors {
   double embedding, residual, scores, logits;
 };
 
-/* As our keys have them: 0 is their default. */
+/* Sets winnow's keys, where 0 is the default. */
 static wn_status granite_set(wn_context *ctx, const char *where, const struct granite_factors *f, wn_model_config *c) {
   if (!(f->embedding > 0 && f->residual > 0 && f->scores > 0 && f->logits > 0))
     return wn_fail(
@@ -65,7 +65,7 @@ static void granite_write(struct wn_hf_object *o, const wn_model_config *c) {
   wn_hf_put(o, "logits_scaling", json_real(f.logits));
 }
 
-/* 0, which llama.cpp takes for a key that is not there, is the default. */
+/* llama.cpp treats 0 like a missing key: the default. */
 static wn_status granite_gguf_real(const struct wn_gguf_keys *k, const char *key, double otherwise, double *out) {
   WN_TRY(wn_gguf_keys_real(k, key, otherwise, out));
   if (*out == 0) *out = otherwise;

@@ -1,5 +1,5 @@
-/* Llama 2 and 3, SmolLM and SmolLM2, and what else calls itself so. In GGUF rows of q and k lie so that adjacent
- * elements turn together, and Mistral and Mixtral are this architecture too. */
+/* Llama 2 and 3, SmolLM and SmolLM2, and other models of type "llama". In GGUF the rows of q and k are ordered for
+ * adjacent rotary pairs, and Mistral and Mixtral are this architecture too. */
 #include "base/error.h"
 #include "formats/families/llama_shape.h"
 
@@ -25,7 +25,7 @@ static void llama_write(struct wn_hf_object *o, const wn_model_config *c) {
 static bool llama_is(const wn_model_config *c, enum wn_model_form form) {
   const bool mistral = form == WN_FORM_HF && c->attention.window > 0;
   const bool mixtral = form == WN_FORM_HF && c->experts.count > 0;
-  const bool phi3 = wn_llama_turns_as_phi3(c) && c->experts.count == 0; /* which Phi-3 has not */
+  const bool phi3 = wn_llama_turns_as_phi3(c) && c->experts.count == 0; /* Phi-3 has no experts */
   return c->position == WN_POS_ROPE && !c->qk_norm && !c->qkv_bias && !mistral && !mixtral && !phi3;
 }
 

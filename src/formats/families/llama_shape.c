@@ -58,10 +58,16 @@ static const struct wn_name llama_gguf_rows[] = {
 static const char *const llama_gguf_ignored[] = {".attn_rot_embd", NULL};
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
-const struct wn_names wn_llama_hf_names = {"Hugging Face Llama", "model.", llama_hf_rows, COUNT(llama_hf_rows),
-                                           llama_hf_ignored};
-const struct wn_names wn_llama_gguf_names = {"GGUF llama", "", llama_gguf_rows, COUNT(llama_gguf_rows),
-                                             llama_gguf_ignored};
+const struct wn_names wn_llama_hf_names = {.title = "Hugging Face Llama",
+                                           .prefix = "model.",
+                                           .rows = llama_hf_rows,
+                                           .count = COUNT(llama_hf_rows),
+                                           .ignored = llama_hf_ignored};
+const struct wn_names wn_llama_gguf_names = {.title = "GGUF llama",
+                                             .prefix = "",
+                                             .rows = llama_gguf_rows,
+                                             .count = COUNT(llama_gguf_rows),
+                                             .ignored = llama_gguf_ignored};
 
 const char *const wn_llama_keys[] = {"position", "rope_scaling", "rope_factors", "rope_size",
                                      "bias",     "qkv_bias",     "qk_norm",      NULL};
@@ -107,7 +113,7 @@ void wn_llama_hf_write(struct wn_hf_object *o, const wn_model_config *c) {
 
 struct qwen_windows {
   bool use;
-  int64_t full; /* layers below it see all */
+  int64_t full; /* layers below it have no window */
 };
 
 static bool qwen_is_windowed(const void *user, int64_t layer) {
@@ -161,7 +167,7 @@ wn_status wn_llama_gguf_read_experts(const struct wn_gguf_keys *k, bool normaliz
   WN_TRY(wn_gguf_keys_int(k, "expert_count", 0, &c->experts.count));
   WN_TRY(wn_gguf_keys_int(k, "expert_used_count", 0, &c->experts.active));
   if (c->experts.count == 0) {
-    c->experts.active = 0; /* what some converters write of dense models */
+    c->experts.active = 0; /* some converters write it for dense models */
     return WN_OK;
   }
   c->experts.normalize = normalize;

@@ -1,4 +1,4 @@
-/* Mixtral (Jiang et al. 2024, arXiv 2401.04088, section 2.1): Llama's shape with experts, whose weights add up to 1. In
+/* Mixtral (Jiang et al. 2024, arXiv 2401.04088, section 2.1): Llama's shape with experts whose weights add up to 1. In
  * GGUF it is the llama architecture. */
 #include "formats/families/moe_shape.h"
 
@@ -11,13 +11,16 @@ static const struct wn_name mixtral_rows[] = {
     {.ours = "experts.%lld.out.weight", .theirs = {"layers.%lld.block_sparse_moe.experts.%lld.w2.weight"}},
 };
 static const char *const mixtral_ignored[] = {".rotary_emb.inv_freq", NULL};
-static const struct wn_names mixtral_names = {"Hugging Face Mixtral", "model.", mixtral_rows,
-                                              (int)(sizeof mixtral_rows / sizeof *mixtral_rows), mixtral_ignored};
+static const struct wn_names mixtral_names = {.title = "Hugging Face Mixtral",
+                                              .prefix = "model.",
+                                              .rows = mixtral_rows,
+                                              .count = (int)(sizeof mixtral_rows / sizeof *mixtral_rows),
+                                              .ignored = mixtral_ignored};
 static const char *const mixtral_hf_keys[] = {"num_local_experts", NULL};
 
 static wn_status mixtral_read(const struct wn_hf_keys *k, wn_model_config *c) {
   WN_TRY(wn_llama_hf_read_sizes(k, -1, 0, c));
-  WN_TRY(wn_hf_real(k, "rms_norm_eps", 1e-5, &c->norm_eps)); /* the class's defaults */
+  WN_TRY(wn_hf_real(k, "rms_norm_eps", 1e-5, &c->norm_eps)); /* the defaults of transformers' class */
   WN_TRY(wn_hf_rope(k, 1e6, c));
   WN_TRY(wn_hf_int(k, "num_local_experts", 8, &c->experts.count));
   WN_TRY(wn_hf_int(k, "num_experts_per_tok", 2, &c->experts.active));

@@ -15,8 +15,11 @@ static const struct wn_name qwen_rows[] = {
     {.ours = "shared.gate.weight", .theirs = {"layers.%lld.mlp.shared_expert_gate.weight"}, .one_row = true},
 };
 static const char *const qwen_ignored[] = {".rotary_emb.inv_freq", NULL};
-const struct wn_names wn_qwen_moe_hf_names = {"Hugging Face Qwen with experts", "model.", qwen_rows,
-                                              (int)(sizeof qwen_rows / sizeof *qwen_rows), qwen_ignored};
+const struct wn_names wn_qwen_moe_hf_names = {.title = "Hugging Face Qwen with experts",
+                                              .prefix = "model.",
+                                              .rows = qwen_rows,
+                                              .count = (int)(sizeof qwen_rows / sizeof *qwen_rows),
+                                              .ignored = qwen_ignored};
 const char *const wn_qwen_moe_hf_keys[] = {"num_experts", "num_local_experts", NULL};
 const char *const wn_moe_keys[] = {"position", "rope_scaling", "rope_factors", "rope_size",
                                    "qkv_bias", "qk_norm",      "experts",      NULL};

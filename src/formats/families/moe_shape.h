@@ -4,7 +4,7 @@
 
 #include "formats/families/llama_shape.h"
 
-/* Of all three: everything but the feed-forward. */
+/* The names that all three share: everything except the feed-forward. */
 #define WN_MOE_HF_ROWS                                                                                                 \
   {.ours = "embed.weight", .theirs = {"embed_tokens.weight"}}, {.ours = "final_norm.gain", .theirs = {"norm.weight"}}, \
       {.ours = "output.weight", .theirs = {"=lm_head.weight"}},                                                        \
@@ -22,11 +22,11 @@
   }
 
 extern const struct wn_names wn_qwen_moe_hf_names;
-extern const char *const wn_qwen_moe_hf_keys[]; /* of wn_family.hf */
-/* For wn_family: what all three express of a configuration. */
+extern const char *const wn_qwen_moe_hf_keys[]; /* for wn_family.hf */
+/* For wn_family: the keys that all three can express. */
 extern const char *const wn_moe_keys[];
 
-/* Experts of Qwen's two families, after wn_llama_hf_read: `sparse` layers alone, no windows. */
+/* Reads the experts of Qwen's two families, after wn_llama_hf_read: experts in every layer, no windows. */
 wn_status wn_qwen_moe_hf_read(const struct wn_hf_keys *keys, wn_model_config *config);
 void wn_qwen_moe_hf_write(struct wn_hf_object *object, const wn_model_config *config);
 

@@ -1,5 +1,5 @@
-/* OLMo 2 (Team OLMo 2025, arXiv 2501.00656, section 2.1): Llama's shape with norms on what the branches add and none
- * before them, and one norm over all heads of q together and one over those of k. */
+/* OLMo 2 (Team OLMo 2025, arXiv 2501.00656, section 2.1): Llama's shape with norms on the branches' outputs instead of
+ * before the branches, one norm over all heads of q together and one over those of k. */
 #include "base/error.h"
 #include "formats/families/llama_shape.h"
 
@@ -36,10 +36,16 @@ static const struct wn_name olmo2_gguf_rows[] = {
 static const char *const olmo2_ignored[] = {".rotary_emb.inv_freq", NULL};
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
-static const struct wn_names olmo2_hf_names = {"Hugging Face OLMo 2", "model.", olmo2_hf_rows, COUNT(olmo2_hf_rows),
-                                               olmo2_ignored};
-static const struct wn_names olmo2_gguf_names = {"GGUF olmo2", "", olmo2_gguf_rows, COUNT(olmo2_gguf_rows),
-                                                 olmo2_ignored};
+static const struct wn_names olmo2_hf_names = {.title = "Hugging Face OLMo 2",
+                                               .prefix = "model.",
+                                               .rows = olmo2_hf_rows,
+                                               .count = COUNT(olmo2_hf_rows),
+                                               .ignored = olmo2_ignored};
+static const struct wn_names olmo2_gguf_names = {.title = "GGUF olmo2",
+                                                 .prefix = "",
+                                                 .rows = olmo2_gguf_rows,
+                                                 .count = COUNT(olmo2_gguf_rows),
+                                                 .ignored = olmo2_ignored};
 
 static void olmo2_shape(wn_model_config *c) {
   c->norm_place = WN_NORM_BRANCH;

@@ -1,6 +1,7 @@
-/* Phi-3, Phi-3.5 and Phi-4-mini (Abdin et al. 2024, arXiv 2404.14219): Llama's shape, with q, k and v, and the gate and
- * what it gates, in one tensor each; a part of each head that turns (Phi-4-mini); longrope in the models for long
- * contexts, whose divisors are lists in config.json and tensors in GGUF; a window in some of the first models. */
+/* Phi-3, Phi-3.5 and Phi-4-mini (Abdin et al. 2024, arXiv 2404.14219): Llama's shape, with q, k and v in one tensor and
+ * the feed-forward's gate and up projections in another. Phi-4-mini rotates a part of each head. Models for long
+ * contexts have longrope, whose divisors are lists in config.json and tensors in GGUF. Some of the first models have a
+ * window. */
 #include <math.h>
 #include <string.h>
 
@@ -38,13 +39,20 @@ static const struct wn_name phi3_gguf_rows[] = {
 static const char *const phi3_ignored[] = {".rotary_emb.inv_freq", NULL};
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
-static const struct wn_names phi3_hf_names = {"Hugging Face Phi-3", "model.", phi3_hf_rows, COUNT(phi3_hf_rows),
-                                              phi3_ignored};
-static const struct wn_names phi3_gguf_names = {"GGUF phi3", "", phi3_gguf_rows, COUNT(phi3_gguf_rows), phi3_ignored};
+static const struct wn_names phi3_hf_names = {.title = "Hugging Face Phi-3",
+                                              .prefix = "model.",
+                                              .rows = phi3_hf_rows,
+                                              .count = COUNT(phi3_hf_rows),
+                                              .ignored = phi3_ignored};
+static const struct wn_names phi3_gguf_names = {.title = "GGUF phi3",
+                                                .prefix = "",
+                                                .rows = phi3_gguf_rows,
+                                                .count = COUNT(phi3_gguf_rows),
+                                                .ignored = phi3_ignored};
 
-enum { PHI3_CONTEXT = 4096 }; /* of the first training, where config.json does not say */
+enum { PHI3_CONTEXT = 4096 }; /* original context, where config.json gives none */
 
-/* The first context and the factor, which is that of the two contexts unless `factor` says otherwise. */
+/* Sets the original context and the factor: `factor`, or 0 for the ratio of the two contexts. */
 static void phi3_set_longrope(wn_model_config *c, int64_t first, double factor) {
   c->rope_scaling.type = WN_ROPE_LONG;
   c->rope_scaling.context = first;
@@ -74,7 +82,8 @@ static wn_status phi3_read_rope(const struct wn_hf_keys *k, wn_model_config *c) 
   c->rope_size = (int64_t)((double)c->head_size * partial);
   if (c->rope_size == c->head_size) c->rope_size = 0;
   if (!strcmp(type, "default")) return WN_OK;
-  if (strcmp(type, "longrope") != 0 && strcmp(type, "su") != 0 && strcmp(type, "yarn") != 0) /* as the class has it */
+  if (strcmp(type, "longrope") != 0 && strcmp(type, "su") != 0 &&
+      strcmp(type, "yarn") != 0) /* the names that transformers' class accepts */
     return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"%s\" is of type \"%.60s\"; default and longrope are known",
                    k->where, key, type);
   WN_TRY(wn_hf_int(k, "original_max_position_embeddings", PHI3_CONTEXT, &first));
@@ -94,13 +103,13 @@ static wn_status phi3_read(const struct wn_hf_keys *k, wn_model_config *c) {
   return phi3_read_rope(k, c);
 }
 
-/* What times head_size has rope_size as its whole part. */
+/* partial_rotary_factor: rope_size is the integer part of it times head_size. */
 static double phi3_partial(const wn_model_config *c) {
   const double D = (double)c->head_size, R = c->rope_size ? (double)c->rope_size : D;
   return floor(D * (R / D)) == R ? R / D : nextafter(R / D, 2);
 }
 
-/* The lists of divisors come later (export_plan.c). Three fields are what versions 4 of transformers expect. */
+/* export_plan.c writes the lists of divisors. Three fields are for transformers 4. */
 static void phi3_write_rope(struct wn_hf_object *o, const wn_model_config *c) {
   struct wn_hf_object scaling = {.json = json_object()};
   const int64_t first = c->rope_scaling.context;
@@ -124,7 +133,7 @@ static void phi3_write(struct wn_hf_object *o, const wn_model_config *c) {
   wn_hf_put(o, "sliding_window", window ? json_integer(c->attention.window) : json_null());
   wn_hf_put(o, "partial_rotary_factor", json_real(phi3_partial(c)));
   wn_hf_put(o, "original_max_position_embeddings", json_integer(c->context));
-  wn_hf_put(o, "pad_token_id", json_null()); /* the class's is beyond small vocabularies */
+  wn_hf_put(o, "pad_token_id", json_null()); /* the class's default lies outside small vocabularies */
   if (c->rope_scaling.type == WN_ROPE_LONG) phi3_write_rope(o, c);
 }
 

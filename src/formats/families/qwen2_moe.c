@@ -1,5 +1,5 @@
-/* Qwen1.5-MoE and Qwen2-MoE (arXiv 2407.10671, section 2.2.2): biases on q, k and v, experts whose weights are the
- * router's probabilities, and a shared expert with a gate of its own. */
+/* Qwen1.5-MoE and Qwen2-MoE (arXiv 2407.10671, section 2.2.2): biases on q, k and v, experts weighted by the router's
+ * probabilities, and a shared expert with a gate of its own. */
 #include "base/error.h"
 #include "formats/families/moe_shape.h"
 
@@ -44,7 +44,8 @@ static const char *qwen2_moe_lacks(const wn_model_config *c, enum wn_model_form 
   if (c->attention.window > 0) return "\"attention.window\" with \"experts\" and \"qkv_bias\"";
   if (!c->experts.shared_gate) return "\"experts\" with \"qkv_bias\" but without \"experts.shared_gate\"";
   if (form == WN_FORM_HF) return NULL;
-  if (c->tied) return "\"tied\": true with \"experts\" and \"qkv_bias\""; /* it reads no output that is the embedding */
+  if (c->tied)
+    return "\"tied\": true with \"experts\" and \"qkv_bias\""; /* this class cannot tie the output to the embedding */
   return c->experts.normalize ? "\"experts.normalize\" with \"qkv_bias\"" : wn_qwen2_gguf_lacks(c, form);
 }
 

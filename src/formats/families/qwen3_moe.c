@@ -1,5 +1,5 @@
 /* Qwen3-MoE (arXiv 2505.09388, section 2): a norm over each head of q and k, experts without a shared one. llama.cpp
- * lets their weights add up to 1 whatever the file says; transformers where "norm_topk_prob" does. */
+ * always scales their weights to add up to 1; transformers does if "norm_topk_prob" is true. */
 #include "base/error.h"
 #include "formats/families/moe_shape.h"
 

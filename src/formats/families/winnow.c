@@ -1,6 +1,7 @@
-/* winnow's own models in Hugging Face folders: for whatever no family of transformers expresses. The folder brings the
- * code along (src/formats/hf: modeling_winnow.py), which transformers runs with trust_remote_code. config.json holds
- * our own configuration whole, under "winnow", and tensors have our names; reading it back gives the same model. */
+/* winnow's own models in Hugging Face folders, for models that no family of transformers can express. The folder
+ * contains the Python code (src/formats/hf/modeling_winnow.py), which transformers runs with trust_remote_code.
+ * config.json holds winnow's whole configuration under "winnow", and tensors have winnow's names; reading the folder
+ * gives the same model. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +39,7 @@ static void winnow_write(struct wn_hf_object *o, const wn_model_config *c) {
   wn_hf_put(o, "winnow", winnow_own(c));
 }
 
-/* Never of its own accord: wn_export_plan takes it where no other family will do. */
+/* Never chosen by wn_family_of: wn_export_plan takes it if no other family fits. */
 static bool winnow_is(const wn_model_config *c, enum wn_model_form form) {
   (void)c, (void)form;
   return false;
@@ -52,7 +53,7 @@ static const char *winnow_lacks(const wn_model_config *c, enum wn_model_form for
   return c->attention.bidirectional ? "\"attention.bidirectional\"" : NULL;
 }
 
-/* What modeling_winnow.py computes: a key or a mechanism that is new is refused until it is there. */
+/* What modeling_winnow.py can compute: a new key or mechanism is refused until it is implemented there. */
 static const char *const winnow_keys[] = {"norm_place",   "embed_norm", "embed_scale",  "logit_softcap",    "position",
                                           "rope_scaling", "rope_size",  "rope_factors", "rope_local_theta", "bias",
                                           "qkv_bias",     "qk_norm",    "encoder",      "memory",           NULL};

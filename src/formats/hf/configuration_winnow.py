@@ -5,7 +5,7 @@ from transformers import PretrainedConfig
 
 class WinnowConfig(PretrainedConfig):
     """`winnow` is the model's configuration as winnow's own config.json has it; docs/recipes.md there says what each key
-    does. The other keys repeat what programs look for under the names that transformers gives them.
+    does. The other keys repeat values that programs look for, under transformers' names.
 
     budgets: how many tokens each layer keeps: a number for all layers, one for each in a list (or "64,32,..."); None:
     everything. policy: which token is evicted; policy_options: "sinks" (streaming), "recent" (h2o), "per_kv_head".

@@ -30,7 +30,7 @@ SERVED = {"scale", "dropout", "bidirectional", "selective", "span", "relative", 
 
 
 def has_layer(pattern, layer):
-    """A pattern over the layers: "1110"; empty: all."""
+    """Is a pattern over the layers ("1110"; empty: all) on for this layer?"""
     return not pattern or pattern[layer % len(pattern)] == "1"
 
 
@@ -45,7 +45,7 @@ def switched_on(attention, name):
 # ---- budgets ----
 
 class Budgets:
-    """Tokens that each layer may hold, and who is evicted."""
+    """How many tokens each layer may hold, and the policy that evicts."""
 
     def __init__(self, model, budgets, policy, options):
         layers, attention = model.own["layers"], model.own.get("attention", {})
@@ -172,7 +172,7 @@ class Norm(nn.Module):
 
 
 def rotary_frequencies(own, local, factors):
-    """Radians a position of each pair, and the factor on cos and sin."""
+    """Radians per position for each pair, and the factor on cos and sin."""
     R = own.get("rope_size") or own["head_size"]
     scaling = own.get("rope_scaling", {})
     kind, s = scaling.get("type", "none"), scaling.get("factor", 1)
@@ -392,7 +392,7 @@ class Attention(nn.Module):
         return w.unflatten(1, (groups, -1)).sum(2)
 
     def one_by_one(self, q, k, v, at, cache, budgets, sq, sk, z, tables):
-        """Rows in order under a budget: each evicts where the slots are full, enters, attends to what is held."""
+        """Rows one by one under a budget: each evicts a token if the slots are full, enters, and attends to what is held."""
         K, P, out = budgets.tokens[self.layer], budgets.groups, []
         B, heads = q.shape[0], self.Hkv
         t = cache.tensors
@@ -604,7 +604,7 @@ class WinnowForCausalLM(PreTrainedModel, GenerationMixin):
         return at
 
     def rotations(self):
-        """Of a layer without and with a window."""
+        """Rotations for layers without a window and with one."""
         if self.own["position"] != "rope":
             return None, None
         factors = self.rope["factors"] if hasattr(self, "rope") else None
@@ -612,7 +612,7 @@ class WinnowForCausalLM(PreTrainedModel, GenerationMixin):
         return whole, rotary_frequencies(self.own, True, None) if self.own.get("rope_local_theta", 0) > 0 else whole
 
     def clamp(self):
-        """Spans are ratios and strengths not negative, after each step of whatever optimizer."""
+        """Clamps spans to [0,1] and strengths to 0 and above; to be called after each optimizer step."""
         with torch.no_grad():
             for layer in self.layers:
                 if isinstance(getattr(layer.attn, "span", None), nn.Parameter):

@@ -1,5 +1,5 @@
 /* Heavy hitters (Zhang et al. 2023, arXiv 2306.14048, Algorithm 1): the token with the smallest attention sum over all
- * rows so far is evicted. Of a budget of K the last floor(recent*K) tokens are protected, the new one among them. */
+ * rows so far is evicted. The last floor(recent*K) tokens of a budget of K are protected, the new one included. */
 #include "kv/policy.h"
 
 #include <math.h>
@@ -23,8 +23,8 @@ static void h2o_init(wn_budgets *budgets) {
 }
 
 static const struct wn_field h2o_fields[] = {
-    {"recent", WN_FIELD_DOUBLE, offsetof(wn_budgets, recent), 0, 1, NULL,
-     "h2o: the part of a budget for the most recent tokens"},
+    WN_KEY("recent", DOUBLE, offsetof(wn_budgets, recent), "h2o: the part of a budget for the most recent tokens",
+           .min = 0, .max = 1),
 };
 
 const struct wn_policy_row wn_policy_h2o = {

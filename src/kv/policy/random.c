@@ -1,5 +1,5 @@
-/* The uninformed baseline: each token draws a random number from the seed, its layer, its group of heads and its
- * position, and the token with the highest is evicted. */
+/* The uninformed baseline: each token has a random number that depends on the seed, its layer, its group of heads and
+ * its position; the token with the highest number is evicted. */
 #include "kv/policy.h"
 
 static void random_rule(const wn_budgets *budgets, struct wn_evict_rule *out) {
@@ -7,7 +7,7 @@ static void random_rule(const wn_budgets *budgets, struct wn_evict_rule *out) {
 }
 
 static const struct wn_field random_fields[] = {
-    {"seed", WN_FIELD_UINT64, offsetof(wn_budgets, seed), 0, 18446744073709551615.0, NULL, "random: the seed"},
+    WN_KEY("seed", UINT64, offsetof(wn_budgets, seed), "random: the seed", .min = 0, .max = 18446744073709551615.0),
 };
 
 const struct wn_policy_row wn_policy_random = {

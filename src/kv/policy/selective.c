@@ -1,5 +1,5 @@
-/* Selective attention's own policy (Leviathan, Kalman, Matias, arXiv 2410.02703, section 4): the token with the
- * largest F is evicted, position 0 only when nothing else is left. */
+/* Selective attention's own policy (Leviathan, Kalman, Matias, arXiv 2410.02703, section 4): the token with the largest
+ * F is evicted; position 0 only when nothing else is left. */
 #include "kv/policy.h"
 
 static int64_t selective_sinks(const wn_budgets *budgets, int64_t K) {

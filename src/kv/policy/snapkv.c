@@ -1,13 +1,13 @@
-/* Votes of a window (Li et al. 2024, SnapKV, arXiv 2404.14469, section 4): evicts the token that received the least
- * attention from the last w rows, the observation window, after pooling over the token's neighbours in the text, so
- * that neighbouring tokens are kept together. The last min(w, K/2) tokens are protected.
+/* Votes of the last rows (Li et al. 2024, SnapKV, arXiv 2404.14469, section 4). The token that received the least
+ * attention from the last w rows (the paper's observation window) is evicted. Votes are pooled over a token's
+ * neighbours in the text, so that neighbouring tokens are kept together. The last min(w, K/2) tokens are protected.
  *
  *   vote[j] = sum over rows i-w..i-1 of the row's attention sum of j
- *   score[j] = - mean or maximum of vote over positions j-r .. j+r (r: neighbours); where none is held: 0
+ *   score[j] = - mean or maximum of vote over positions j-r .. j+r (r: neighbours); a position not held votes 0
  *
- * The paper votes once, at a prompt's end, and evicts at once all tokens beyond the budget; here the window moves with
- * every row, and one token is evicted for each that enters. The cache keeps w numbers for each token: its attention
- * sums in the last w rows, in a ring. Cost of an eviction: w K additions. */
+ * The paper votes once, at the end of the prompt, and then evicts all tokens beyond the budget. Here the observation
+ * window moves with every row, and one token is evicted for each that enters. The cache keeps w numbers for each token
+ * in a ring: its attention sums in the last w rows. Cost of an eviction: w K additions. */
 #include "kv/policy.h"
 
 enum { SNAPKV_ROWS_MAX = 256 };
@@ -35,11 +35,12 @@ static void snapkv_init(wn_budgets *budgets) {
 static const char *const snapkv_pools[] = {"mean", "max", NULL};
 #define SNAPKV_AT(member) offsetof(wn_budgets, snapkv.member)
 static const struct wn_field snapkv_fields[] = {
-    {"snapkv.rows", WN_FIELD_INT64, SNAPKV_AT(rows), 1, SNAPKV_ROWS_MAX, NULL,
-     "snapkv: the last rows, which vote; as many recent tokens are protected, at most half of a budget"},
-    {"snapkv.neighbours", WN_FIELD_INT64, SNAPKV_AT(neighbours), 0, WN_EVICT_NEIGHBOURS, NULL,
-     "snapkv: votes are pooled over this many positions on each side"},
-    {"snapkv.pool", WN_FIELD_ENUM, SNAPKV_AT(pool), 0, 0, snapkv_pools, "snapkv: mean or max of the votes"},
+    WN_KEY("snapkv.rows", INT64, SNAPKV_AT(rows),
+           "snapkv: the last rows, which vote; as many recent tokens are protected, at most half of a budget", .min = 1,
+           .max = SNAPKV_ROWS_MAX),
+    WN_KEY("snapkv.neighbours", INT64, SNAPKV_AT(neighbours),
+           "snapkv: votes are pooled over this many positions on each side", .min = 0, .max = WN_EVICT_NEIGHBOURS),
+    WN_KEY("snapkv.pool", ENUM, SNAPKV_AT(pool), "snapkv: mean or max of the votes", .names = snapkv_pools),
 };
 
 const struct wn_policy_row wn_policy_snapkv = {

@@ -12,10 +12,10 @@ static void streaming_init(wn_budgets *budgets) {
 }
 
 static const struct wn_field streaming_fields[] = {
-    {"sinks", WN_FIELD_INT64, offsetof(wn_budgets, sinks), 0, 1 << 20, NULL,
-     "streaming: first tokens that are never evicted"},
-    {"cache_positions", WN_FIELD_BOOL, offsetof(wn_budgets, cache_positions), 0, 0, NULL,
-     "streaming: a token's position is its cache position"},
+    WN_KEY("sinks", INT64, offsetof(wn_budgets, sinks), "streaming: first tokens that are never evicted", .min = 0,
+           .max = 1 << 20),
+    WN_KEY("cache_positions", BOOL, offsetof(wn_budgets, cache_positions),
+           "streaming: a token's position is its cache position"),
 };
 
 const struct wn_policy_row wn_policy_streaming = {

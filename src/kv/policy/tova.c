@@ -1,5 +1,5 @@
-/* Token omission via attention (Oren et al. 2024, arXiv 2401.06104, section 3.2): the token with the smallest weight
- * from the last row, mean over the heads, is evicted. */
+/* Token omission via attention (Oren et al. 2024, arXiv 2401.06104, section 3.2): the token to which the last row gives
+ * the smallest weight, averaged over the heads, is evicted. */
 #include "kv/policy.h"
 
 static void tova_rule(const wn_budgets *budgets, struct wn_evict_rule *out) {

@@ -1,5 +1,5 @@
-/* The budgets in force by layer and key-value head, and what each policy holds under them, as winnow analyze survival
- * measures it. */
+/* Budgets: those in force by layer and key-value head, and what each policy holds under them, as measured by winnow
+ * analyze survival. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,7 +44,7 @@ static void budgets_draw_heads(struct wn_drawing *d, const wn_budgets *b) {
   d->series[0].points = true;
   for (int64_t l = 0; l < b->layers; l++) {
     mean[l] = (double)l;
-    mean[b->layers + l] = NAN; /* a layer has no place on the axis of heads */
+    mean[b->layers + l] = NAN; /* a layer has no x on the axis of heads */
     for (int64_t h = 0; h < b->heads; h++) {
       const int64_t i = l * b->heads + h;
       m[i] = (double)l;
@@ -55,7 +55,7 @@ static void budgets_draw_heads(struct wn_drawing *d, const wn_budgets *b) {
   }
 }
 
-/* What differs among layers or heads is drawn; one number is not. */
+/* Draws budgets that differ between layers or heads; a single number is not drawn. */
 static wn_status budgets_draw_in_force(struct wn_report *r, const struct wn_report_input *in, int number) {
   const wn_budgets *b = &in->budgets;
   struct wn_drawing d;
@@ -103,7 +103,7 @@ static void budgets_draw_ages(struct wn_drawing *d, wn_context *ctx, const wn_su
   }
 }
 
-/* What each policy comes to: a row each, after one of the same tokens without a budget. */
+/* A table with a row for each policy, after a row for the same tokens without a budget. */
 static wn_status budgets_draw_policies(struct wn_report *r, const wn_survival_report *s,
                                        const wn_survival_policy *whole, const char *name, const char *what,
                                        int number) {
@@ -129,7 +129,7 @@ static wn_status budgets_draw_policies(struct wn_report *r, const wn_survival_re
   return wn_report_add_table(r, &f, head, COLUMNS, cells, 1 + s->count);
 }
 
-/* Of what a policy (row) holds at the end, the share that another (column) holds too. */
+/* Of the tokens that a policy (row) holds at the end, the share that another (column) holds too. */
 static wn_status budgets_draw_agreement(struct wn_report *r, const wn_survival_report *s, const char *name,
                                         const char *what, int number) {
   enum { COLUMNS = 1 + WN_POLICY_MAX };
@@ -171,14 +171,14 @@ static wn_status budgets_draw_survival(struct wn_report *r, const struct wn_repo
   return s->count > 1 ? budgets_draw_agreement(r, s, in->name, what, number) : WN_OK;
 }
 
-/* The input's budgets under another policy, its own choices as given; tokens stay the input's. False: they do not go
- * with it, and the context's error says why. */
+/* The input's budgets under another policy, with that policy's options. False: the budgets do not suit it, and the
+ * context's error says why. */
 static bool budgets_under(const struct wn_report *r, const struct wn_report_input *in, wn_policy policy,
                           wn_budgets *out) {
   const wn_model_config *c = wn_model_config_get(in->loaded);
   *out = in->budgets;
   if (wn_budgets_move(r->ctx, c, policy, out) == WN_OK) return true;
-  out->per_kv_head = out->heads > 0; /* heads with budgets of their own evict for themselves */
+  out->per_kv_head = out->heads > 0; /* heads with budgets of their own evict on their own */
   return wn_budgets_check(r->ctx, out, c) == WN_OK;
 }
 
@@ -188,7 +188,7 @@ static bool budgets_asks_for(const wn_report_options *o, wn_policy policy) {
   return asked;
 }
 
-/* The same tokens with room for all of them. */
+/* Measures the same tokens without evictions. */
 static wn_status budgets_measure_whole(struct wn_report *r, const struct wn_report_input *in,
                                        wn_survival_report **out) {
   const wn_model_config *c = wn_model_config_get(in->loaded);
@@ -255,5 +255,5 @@ wn_status wn_survival_save_svg(wn_context *ctx, const wn_survival_report *report
   return wn_drawing_save_svg(&d, title, path);
 }
 
-const struct wn_section wn_section_budgets = {"budgets", "What budgets keep", WN_NEEDS_MODELS | WN_NEEDS_BUDGETS,
-                                              budgets_draw};
+const struct wn_section wn_section_budgets = {
+    .name = "budgets", .title = "What budgets keep", .needs = WN_NEEDS_MODELS | WN_NEEDS_BUDGETS, .draw = budgets_draw};

@@ -1,5 +1,5 @@
-/* What heads attend to, as winnow analyze attention measures it: similarity bias, entropy, sinks. All models in the
- * same figures. Colours are models where heads are shown and there are several; else they are what is measured. */
+/* What heads attend to, as measured by winnow analyze attention: similarity bias, entropy, sinks. All models share the
+ * figures. Colours mean models if heads of several models are shown, else what is measured. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -15,7 +15,7 @@ struct looks {
   char rows[120]; /* "mean over 512 rows of the text" */
 };
 
-/* "what" of one model, "NAME: what" of several. */
+/* "what" with one model, "NAME: what" with several. */
 static const char *look_name(const struct looks *k, int model, const char *what, char out[300]) {
   if (k->count == 1)
     snprintf(out, 300, "%s", what);
@@ -39,7 +39,7 @@ static void look_draw_similarity(struct wn_drawing *d, wn_context *ctx, const st
   d->figure.y.label = "cosine, weight";
   for (int m = 0; m < k->count; m++) {
     const wn_look_report *look = k->report[m];
-    if (!look->layer) continue; /* of no layers */
+    if (!look->layer) continue; /* the model has no layers */
     wn_drawing_layer_line(d, look->layers, &look->layer->output_similarity, LOOK_STRIDE, 0, m,
                           look_name(k, m, "output and own value", name));
     wn_drawing_layer_line(d, look->layers, &look->layer->value_similarity, LOOK_STRIDE, 1, m,
@@ -145,4 +145,5 @@ wn_status wn_look_save_svg(wn_context *ctx, const wn_look_report *report, const 
   return wn_drawing_save_svg(&d, title, path);
 }
 
-const struct wn_section wn_section_look = {"look", "What heads look at", WN_NEEDS_MODELS, look_draw};
+const struct wn_section wn_section_look = {
+    .name = "look", .title = "What heads look at", .needs = WN_NEEDS_MODELS, .draw = look_draw};

@@ -1,5 +1,5 @@
-/* How many tokens shares of the attention need (Fernandez, Unsal, section 4): against context length, with three fits,
- * and by layer and head. The same figures as files of winnow analyze meaningful. */
+/* How many tokens are needed for shares of the attention (Fernandez, Unsal, section 4): against context length, with
+ * three fitted curves, and by layer and head. winnow analyze meaningful saves the same figures as files. */
 #include <math.h>
 #include <stdio.h>
 
@@ -22,7 +22,7 @@ static void meaning_begin(struct wn_drawing *d, wn_context *ctx, const char *id,
   d->figure.y = (wn_figure_axis){"tokens needed", false};
 }
 
-/* A line for each of the shares tau[count]. */
+/* One line for each of the shares tau[count]. */
 static void meaning_draw_lengths(struct wn_drawing *d, const wn_meaning_report *m, const int *tau, int count) {
   int64_t used = 0;
   for (int k = 0; k < m->length_count; k++) used += m->rows[k] > 0;
@@ -66,7 +66,7 @@ static void meaning_draw_fits(struct wn_drawing *d, const wn_meaning_report *m, 
   }
 }
 
-/* Of the rows with the longest contexts. */
+/* By head, over the rows with the longest contexts. */
 static void meaning_draw_heads(struct wn_drawing *d, const wn_meaning_report *m, int tau, int64_t longest) {
   enum { STRIDE = sizeof(wn_meaning_cell) / sizeof(double) };
   const int64_t at = longest * m->tau_count + tau;
@@ -86,7 +86,8 @@ static wn_status meaning_draw_model(struct wn_report *r, const char *name, const
   static const double wanted[] = {0.5, 0.7, 0.9, 0.95};
   struct wn_drawing d;
   wn_fit fits[WN_FIT_COUNT];
-  int shares[sizeof wanted / sizeof *wanted], count = 0, tau = m->tau_count - 1; /* of the fits and heads: 0.9 */
+  int shares[sizeof wanted / sizeof *wanted], count = 0,
+                                              tau = m->tau_count - 1; /* tau: the share of fits and heads, 0.9 */
   int64_t longest = 0;
   bool fitted;
   for (size_t w = 0; w < sizeof wanted / sizeof *wanted; w++)
@@ -138,7 +139,7 @@ wn_status wn_meaning_save_svg(wn_context *ctx, const wn_meaning_report *report, 
   struct wn_drawing d;
   int shares[MEANING_LINES];
   const int all = report->tau_count, count = all < MEANING_LINES ? all : MEANING_LINES;
-  for (int i = 0; i < count; i++) shares[i] = count > 1 ? i * (all - 1) / (count - 1) : 0; /* spread over them */
+  for (int i = 0; i < count; i++) shares[i] = count > 1 ? i * (all - 1) / (count - 1) : 0; /* spread evenly */
   meaning_begin(&d, ctx, "meaningful", -1, "Tokens needed against context length", NULL);
   meaning_draw_lengths(&d, report, shares, count);
   return wn_drawing_save_svg(&d, title, path);
@@ -158,4 +159,5 @@ wn_status wn_meaning_fits_save_svg(wn_context *ctx, const wn_meaning_report *rep
   return wn_drawing_save_svg(&d, title, path);
 }
 
-const struct wn_section wn_section_meaning = {"meaning", "Meaningful attention", WN_NEEDS_MODELS, meaning_draw};
+const struct wn_section wn_section_meaning = {
+    .name = "meaning", .title = "Meaningful attention", .needs = WN_NEEDS_MODELS, .draw = meaning_draw};

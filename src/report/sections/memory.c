@@ -1,5 +1,5 @@
-/* Quality against memory: comparisons of policies, and budget searches with their budgets by layer. The same figures as
- * files of winnow prune. */
+/* Quality against memory: comparisons of policies, and budget searches with their budgets by layer. winnow prune saves
+ * the same figures as files. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "report/section.h"
 #include "winnow/task.h"
 
-/* What lies above so many times the least perplexity is cut off: it is in the table. */
+/* Perplexities above so many times the smallest are cut off in the figure; the table has them. */
 enum { MEMORY_WORST = 3 };
 
 static void memory_begin(struct wn_drawing *d, wn_context *ctx, const char *id, int number, const char *title,
@@ -25,7 +25,7 @@ static void memory_begin(struct wn_drawing *d, wn_context *ctx, const char *id, 
 
 /* ---- searches ---- */
 
-/* Both sets' perplexity on the way. */
+/* The perplexity of both sets during the search. */
 static void memory_draw_search(struct wn_drawing *d, wn_context *ctx, const wn_prune_curve *c, const char *name,
                                int number) {
   static const char *const names[] = {"search set", "report set", "report set, before its tuning"};
@@ -38,7 +38,7 @@ static void memory_draw_search(struct wn_drawing *d, wn_context *ctx, const wn_p
   d->figure.x[2].label = "step";
   for (int s = 0; s < lines; s++) {
     double *m = wn_drawing_line(d, c->count, s, s == 2, names[s]);
-    for (int64_t i = 0; m && i < c->count; i++) { /* the last step first: ascending */
+    for (int64_t i = 0; m && i < c->count; i++) { /* from the last step on, so that x ascends */
       const wn_prune_point *p = &c->points[c->count - 1 - i];
       m[i] = (double)p->total / (double)c->layers;
       m[c->count + i] = p->saving;
@@ -52,7 +52,7 @@ static void memory_draw_search(struct wn_drawing *d, wn_context *ctx, const wn_p
     wn_drawing_level(d, "target (search set)", exp(c->target_loss));
 }
 
-/* At the search's end, and where it had first come to a half and to a quarter of the memory. */
+/* Budgets by layer at the search's end, and where it first reached a half and a quarter of the memory. */
 static void memory_draw_budgets(struct wn_drawing *d, wn_context *ctx, const wn_prune_curve *c, const char *name,
                                 int number) {
   const double parts[] = {0.5, 0.25, 0}, whole = (double)(c->layers * c->context);
@@ -103,13 +103,13 @@ static int memory_by_tokens(const void *a, const void *b) {
   return x->per_layer < y->per_layer ? -1 : x->per_layer > y->per_layer;
 }
 
-/* What a comparison is drawn by: a task of it, or, below 0, the perplexity. */
+/* The quality of a result: the accuracy of a task, or the perplexity if task is below 0. */
 static double memory_quality(const wn_prune_row *row, int task) {
   return task < 0 ? exp(row->loss) : 100 * row->scores[task].accuracy;
 }
 
-/* The line of a subject under a policy, with the subject's point without budgets at its end. rows [c->count]: scratch.
- * False: there are no such results. */
+/* Draws the line of a subject under a policy; it ends at the subject's result without budgets. rows [c->count]:
+ * scratch. False: there are no such results. */
 static bool memory_draw_line(struct wn_drawing *d, const wn_prune_comparison *c, int task, int subject, int policy,
                              bool searched, int colour, const wn_prune_row **rows) {
   int64_t n = 0, own = 0;
@@ -163,7 +163,7 @@ static void memory_draw_comparison(struct wn_drawing *d, wn_context *ctx, const 
   d->figure.y_max = MEMORY_WORST * least;
 }
 
-/* The same by a task's accuracy. */
+/* The same for a task's accuracy. */
 static void memory_draw_task(struct wn_drawing *d, wn_context *ctx, const wn_prune_comparison *c, int task,
                              const char *name, int number) {
   double error = 0;
@@ -227,4 +227,5 @@ wn_status wn_prune_comparison_save_svg(wn_context *ctx, const wn_prune_compariso
   return wn_drawing_save_svg(&d, title, path);
 }
 
-const struct wn_section wn_section_memory = {"memory", "Quality against memory", WN_NEEDS_SEARCHES, memory_draw};
+const struct wn_section wn_section_memory = {
+    .name = "memory", .title = "Quality against memory", .needs = WN_NEEDS_SEARCHES, .draw = memory_draw};

@@ -5,7 +5,7 @@
 #include "base/number.h"
 #include "report/section.h"
 
-/* Of every head, over the layers; a logarithmic axis, for they differ by orders of magnitude. */
+/* The spans of all heads over the layers, on a logarithmic axis since they differ by orders of magnitude. */
 static wn_status spans_draw_heads(struct wn_report *r, const char *name, const wn_span_report *s, int number) {
   enum { LAYER = sizeof(wn_span_layer) / sizeof(double), HEAD = sizeof(wn_span_head) / sizeof(double) };
   struct wn_drawing d;
@@ -25,7 +25,7 @@ static wn_status spans_draw_heads(struct wn_report *r, const char *name, const w
   return wn_report_add(r, &d);
 }
 
-/* Of every token, mean over layers and heads, with those that begin a word marked (the paper's figure 5). */
+/* The spans of all tokens, mean over layers and heads, with tokens that begin a word marked (the paper's figure 5). */
 static wn_status spans_draw_tokens(struct wn_report *r, const char *name, const wn_span_tokens *s, int number) {
   const int64_t most = r->options->tokens, n = s->count < most ? s->count : most;
   struct wn_drawing d;
@@ -72,4 +72,5 @@ static wn_status spans_draw(struct wn_report *r) {
   return WN_OK;
 }
 
-const struct wn_section wn_section_spans = {"spans", "Spans", WN_NEEDS_MODELS, spans_draw};
+const struct wn_section wn_section_spans = {
+    .name = "spans", .title = "Spans", .needs = WN_NEEDS_MODELS, .draw = spans_draw};

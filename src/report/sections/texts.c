@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "report/section.h"
 
-enum { TEXTS_SHORT = 64 }; /* tokens of a text whose heads are drawn one by one */
+enum { TEXTS_SHORT = 64 }; /* up to so many tokens a text's heads are drawn one by one */
 
 struct shown_text {
   int32_t *ids; /* [T] */
@@ -30,7 +30,7 @@ static wn_status texts_room(wn_context *ctx, struct shown_text *t, int64_t T) {
   return WN_OK;
 }
 
-/* The first tokens of the data. */
+/* Reads the first tokens of the data. */
 static wn_status texts_read_data(struct wn_report *r, const struct wn_report_input *in, int64_t most,
                                  struct shown_text *t) {
   wn_data_config data;
@@ -59,7 +59,7 @@ static wn_status texts_encode(struct wn_report *r, const struct wn_report_input 
   return status;
 }
 
-/* The first sequence of a task, with what its tokens stand for: values and bits with a space after them. */
+/* Reads the first sequence of a task, with the names of its tokens; values and bits get a space after them. */
 static wn_status texts_read_task(struct wn_report *r, const struct wn_report_input *in, int64_t most,
                                  struct shown_text *t) {
   wn_data_source *source;
@@ -73,7 +73,7 @@ static wn_status texts_read_task(struct wn_report *r, const struct wn_report_inp
     targets = memory;
     status = wn_data_source_batch(r->ctx, source, 0, 0, 1, t->ids, targets, NULL);
     while (t->T > 1 && targets[t->T - 1] < 0) t->T--;
-    if (t->T < most && in->task.kind != WN_DATA_VARIABLE_ASSIGNMENT) t->T++; /* what the last answer is */
+    if (t->T < most && in->task.kind != WN_DATA_VARIABLE_ASSIGNMENT) t->T++; /* include the last answer */
     wn_free(targets);
   }
   wn_data_source_destroy(source);
@@ -89,7 +89,8 @@ static wn_status texts_read_task(struct wn_report *r, const struct wn_report_inp
   return status;
 }
 
-/* What token i adds to the text, as a stream decodes it: spaces are where they are in the text. */
+/* Cuts the text into what each token adds to it when decoded in order, so that spaces are where they are in the
+ * text. */
 static wn_status texts_cut(struct wn_report *r, const struct wn_report_input *in, struct shown_text *t) {
   wn_text_stream *stream;
   WN_TRY(wn_text_stream_create(r->ctx, in->tok, &stream));
@@ -168,5 +169,5 @@ static wn_status texts_draw(struct wn_report *r) {
   return wn_page_add_texts(r->page, r->command);
 }
 
-const struct wn_section wn_section_texts = {"texts", "Attention, selections and evictions", WN_NEEDS_MODELS,
-                                            texts_draw};
+const struct wn_section wn_section_texts = {
+    .name = "texts", .title = "Attention, selections and evictions", .needs = WN_NEEDS_MODELS, .draw = texts_draw};

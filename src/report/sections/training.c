@@ -1,4 +1,4 @@
-/* The curves of all runs, over tokens, time and steps, and each run at its end. */
+/* The curves of all runs, over tokens, time and steps, and a table of each run's final numbers. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -23,10 +23,10 @@ static const double *training_column(const wn_train_log *log, size_t column) {
   return *(double *const *)(const void *)((const char *)log + column);
 }
 
-/* One column of every run; runs without it are left out. Only points that have it: validation has few. */
+/* Draws one column of every run that has it, with only the points that have it (validation has few). */
 static void training_lines(const struct training_runs *runs, struct wn_drawing *d, size_t column, const char *suffix,
                            int dash) {
-  static const int again[] = {0, 2, 3}; /* 1 is validation's */
+  static const int again[] = {0, 2, 3}; /* dash 1 is for validation */
   for (int i = 0; i < runs->count; i++) {
     const wn_train_log *log = &runs->run[i].log;
     const double *y = training_column(log, column);
@@ -35,7 +35,7 @@ static void training_lines(const struct training_runs *runs, struct wn_drawing *
     for (int64_t k = 0; k < log->count; k++) n += isfinite(y[k]);
     if (n == 0) continue;
     snprintf(name, sizeof name, "%s%s", runs->run[i].name, suffix);
-    /* beyond eight runs colours come again: told apart by their dashes */
+    /* with more than eight runs colours repeat with other dashes */
     double *memory = wn_drawing_line(d, n, i, dash ? dash : again[i / 8 % 3], name);
     for (int64_t k = 0; memory && k < log->count; k++)
       if (isfinite(y[k])) {
@@ -78,23 +78,52 @@ static const struct training_figure {
   size_t column;
   bool log, exponential;
 } training_figures[] = {
-    {"validation", "Perplexity on the validation set", "exp of the validation loss, where it was measured.",
-     "perplexity", offsetof(wn_train_log, val_loss), false, true},
-    {"accuracy", "Accuracy on the validation set", "Share of positions whose most likely token is the right one.",
-     "accuracy", offsetof(wn_train_log, val_accuracy), false, false},
-    {"learning-rate", "Learning rate", "Of each step.", "learning rate", offsetof(wn_train_log, lr), false, false},
-    {"speed", "Tokens per second", "Speed of each step, without evaluations.", "tokens/s",
-     offsetof(wn_train_log, tokens_per_second), false, false},
-    {"gradient", "Gradient norm", "Before clipping.", "norm", offsetof(wn_train_log, grad_norm), true, false},
-    {"span", "Mean span", "Mean over heads and layers of the learned spans, in tokens.", "tokens",
-     offsetof(wn_train_log, span), false, false},
-    {"mem-loss", "Memory loss", "The term of L_mem that the loss adds.", "loss", offsetof(wn_train_log, mem_loss), true,
-     false},
-    {"train-budget", "Budget in training", "Mean of the layers' budgets in force.", "tokens",
-     offsetof(wn_train_log, budget), false, false},
+    {.id = "validation",
+     .title = "Perplexity on the validation set",
+     .about = "exp of the validation loss, where it was measured.",
+     .label = "perplexity",
+     .column = offsetof(wn_train_log, val_loss),
+     .exponential = true},
+    {.id = "accuracy",
+     .title = "Accuracy on the validation set",
+     .about = "Share of positions whose most likely token is the right one.",
+     .label = "accuracy",
+     .column = offsetof(wn_train_log, val_accuracy)},
+    {.id = "learning-rate",
+     .title = "Learning rate",
+     .about = "Of each step.",
+     .label = "learning rate",
+     .column = offsetof(wn_train_log, lr)},
+    {.id = "speed",
+     .title = "Tokens per second",
+     .about = "Speed of each step, without evaluations.",
+     .label = "tokens/s",
+     .column = offsetof(wn_train_log, tokens_per_second)},
+    {.id = "gradient",
+     .title = "Gradient norm",
+     .about = "Before clipping.",
+     .label = "norm",
+     .column = offsetof(wn_train_log, grad_norm),
+     .log = true},
+    {.id = "span",
+     .title = "Mean span",
+     .about = "Mean over heads and layers of the learned spans, in tokens.",
+     .label = "tokens",
+     .column = offsetof(wn_train_log, span)},
+    {.id = "mem-loss",
+     .title = "Memory loss",
+     .about = "The term of L_mem that the loss adds.",
+     .label = "loss",
+     .column = offsetof(wn_train_log, mem_loss),
+     .log = true},
+    {.id = "train-budget",
+     .title = "Budget in training",
+     .about = "Mean of the layers' budgets in force.",
+     .label = "tokens",
+     .column = offsetof(wn_train_log, budget)},
 };
 
-/* Left out where no run has a value above 0. */
+/* Draws a figure, unless no run has a value above 0. */
 static wn_status training_draw_figure(struct wn_report *r, const struct training_runs *runs,
                                       const struct training_figure *f) {
   struct wn_drawing d;
@@ -120,12 +149,12 @@ static int training_by_size(const void *a, const void *b) {
 
 enum { TRAINING_COLUMNS = 8 };
 
-/* A run's row but for its name; NAN: empty. */
+/* The final numbers of a run; NAN: empty. */
 static wn_status training_end(wn_context *ctx, const wn_train_log *log, double values[TRAINING_COLUMNS - 1]) {
   const int64_t n = log->count;
   double sum = 0, best = INFINITY;
   void *memory;
-  int64_t from = n - 1; /* steps are counted, not lines: log_every may leave steps out */
+  int64_t from = n - 1; /* count steps, not lines, since log_every may leave steps out */
   while (from > 0 && log->step[from - 1] > log->step[n - 1] - 50) from--;
   for (int64_t k = from; k < n; k++) sum += log->loss[k] / (double)(n - from);
   for (int64_t k = 0; k < n; k++)
@@ -165,7 +194,7 @@ static wn_status training_draw_ends(struct wn_report *r, const struct training_r
     for (int c = 1; status == WN_OK && c < TRAINING_COLUMNS; c++) {
       const int at = TRAINING_COLUMNS * i + c;
       if (!isfinite(values[c - 1])) continue;
-      const double v = values[c - 1]; /* counts of tokens have more than seven digits */
+      const double v = values[c - 1]; /* counts of tokens may have more than seven digits */
       wn_print(text[at], sizeof text[at], v == floor(v) && v < 1e15 ? "%.0f" : "%.7g", v);
       cell[at] = text[at];
     }
@@ -175,7 +204,7 @@ static wn_status training_draw_ends(struct wn_report *r, const struct training_r
   return status;
 }
 
-/* The logs that have lines. */
+/* Loads the logs that have lines. */
 static wn_status training_load(struct wn_report *r, struct training_runs *runs) {
   void *memory;
   WN_TRY(wn_alloc(r->ctx, "runs", (size_t)r->input_count * sizeof *runs->run, &memory));
@@ -207,4 +236,5 @@ static wn_status training_draw(struct wn_report *r) {
   return status;
 }
 
-const struct wn_section wn_section_training = {"training", "Training", WN_NEEDS_RUNS, training_draw};
+const struct wn_section wn_section_training = {
+    .name = "training", .title = "Training", .needs = WN_NEEDS_RUNS, .draw = training_draw};
