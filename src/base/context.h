@@ -26,7 +26,6 @@ enum wn_isa { WN_ISA_REF = 0, WN_ISA_AVX2 = 1, WN_ISA_AVX512 = 2 };
 #ifndef __cplusplus /* which has pointers to contexts, no more */
 struct wn_context {
   int threads;
-  bool yields; /* threads were left to the library, which uses fewer while other programs need the CPUs (team.h) */
   enum wn_isa isa;
   char backend[16]; /* "cpu" or "ref" */
   wn_log_fn log;

@@ -6,7 +6,10 @@
  * - A thread that waits spins for REGION_SPIN at most, which keeps the wake-up of the next region short while a call
  *   computes, and sleeps then, in a futex. Between calls nothing runs.
  * - The thread that began a region and those at a barrier wait for others that work. Where these turn out to have no
- * CPU (the wait outlasted its spin), the next waits spin less; where they come in time, more again.
+ * CPU (the wait outlasted its spin), all spin less from then on; where they come in time, more again.
+ * - A share that its thread has not begun when the first has done its own is taken back, and the first does it: a
+ * thread that has no CPU, or is slow to wake, delays a region only by what it has begun. So all threads work also on a
+ * machine where others do, and results are those of the shares, whoever does them.
  * - Threads belong to nobody: a region takes those that are free, in the order in which they were given back, makes
  * what is lacking, and runs with fewer where none can be made. Two threads of a program compute with threads of their
  * own.
@@ -69,8 +72,8 @@ static void region_wake(_Atomic uint32_t *word, int threads) {
 }
 
 static pthread_once_t region_once = PTHREAD_ONCE_INIT;
-static long region_spin;             /* how long a thread without work spins, ns */
-static _Atomic long region_patience; /* how long those spin that wait for others' work, at most region_spin */
+static long region_spin;             /* how long a thread spins at most, ns */
+static _Atomic long region_patience; /* how long it spins at the moment */
 
 /* Spins until (*word & mask) is not `value`, for at most ns; true: it came. */
 static bool region_spin_for(_Atomic uint32_t *word, uint32_t mask, uint32_t value, long ns) {
@@ -85,7 +88,7 @@ static bool region_spin_for(_Atomic uint32_t *word, uint32_t mask, uint32_t valu
   }
 }
 
-/* Waits for others that work, so that their lateness says whether they have a CPU. Sleeps by setting REGION_ASLEEP. */
+/* Waits for others that work, whose lateness says whether they have a CPU. Sleeps by setting REGION_ASLEEP. */
 static void region_wait(_Atomic uint32_t *word, uint32_t value) {
   const uint32_t mask = ~REGION_ASLEEP;
   if ((atomic_load_explicit(word, memory_order_acquire) & mask) != value) return;
@@ -252,9 +255,11 @@ void wn_region_critical_name_end(void **lock) {
 
 /* --- threads --- */
 
+/* calls: even while the worker is at rest (with REGION_ASLEEP where it sleeps), odd while it is called. Who makes it
+ * even again has the share: the worker, or the caller that has done its own and takes back what was not begun. */
 struct region_worker {
-  _Alignas(REGION_LINE) _Atomic uint32_t calls; /* grows with each region; REGION_ASLEEP: it sleeps */
-  struct region *region;                        /* NULL: it ends */
+  _Alignas(REGION_LINE) _Atomic uint32_t calls;
+  struct region *region; /* NULL: it ends */
   int thread;
   struct region_worker *next; /* among the free, or in a region */
   pthread_t handle;
@@ -266,27 +271,38 @@ static bool region_closed;
 
 static void region_call(struct region_worker *w, struct region *r, int thread) {
   w->region = r, w->thread = thread;
-  const uint32_t before = atomic_load_explicit(&w->calls, memory_order_relaxed) & ~REGION_ASLEEP;
-  if (atomic_exchange(&w->calls, (before + 1) & ~REGION_ASLEEP) & REGION_ASLEEP) region_wake(&w->calls, 1);
+  const uint32_t rest = atomic_load_explicit(&w->calls, memory_order_relaxed) & ~REGION_ASLEEP;
+  if (atomic_exchange(&w->calls, rest + 1) & REGION_ASLEEP) region_wake(&w->calls, 1);
+}
+
+/* True: the share of the call that w has in `found` is the caller's, and nobody else begins it. */
+static bool region_begun(struct region_worker *w, uint32_t found) {
+  return (found & 1) && atomic_compare_exchange_strong(&w->calls, &found, (found + 1) & ~REGION_ASLEEP);
+}
+
+/* One thread's share of a region. */
+static void region_share_run(struct region *r, int thread) {
+  region_here.region = r, region_here.thread = thread, region_here.constructs = r->constructs;
+  r->fn(r->data);
 }
 
 static void *region_work(void *of) {
   struct region_worker *w = of;
-  uint32_t calls = 0;
 #if WN_HAVE_ONEDNN
   omp_set_num_threads(1); /* a part of a product has one thread */
 #endif
-  for (;; calls = (calls + 1) & ~REGION_ASLEEP) {
-    if (!region_spin_for(&w->calls, ~REGION_ASLEEP, calls, region_spin)) {
-      uint32_t found = calls;
-      if (atomic_compare_exchange_strong(&w->calls, &found, calls | REGION_ASLEEP))
-        while (atomic_load_explicit(&w->calls, memory_order_acquire) == (calls | REGION_ASLEEP))
-          region_sleep(&w->calls, calls | REGION_ASLEEP);
+  for (;;) {
+    uint32_t found = atomic_load_explicit(&w->calls, memory_order_acquire);
+    const long spin = atomic_load_explicit(&region_patience, memory_order_relaxed);
+    if (!(found & 1) && !region_spin_for(&w->calls, ~REGION_ASLEEP, found, spin)) {
+      if (atomic_compare_exchange_strong(&w->calls, &found, found | REGION_ASLEEP))
+        while (atomic_load_explicit(&w->calls, memory_order_acquire) == (found | REGION_ASLEEP))
+          region_sleep(&w->calls, found | REGION_ASLEEP);
     }
+    if (!region_begun(w, atomic_load_explicit(&w->calls, memory_order_acquire))) continue;
     struct region *r = w->region;
     if (!r) return NULL;
-    region_here.region = r, region_here.thread = w->thread, region_here.constructs = r->constructs;
-    r->fn(r->data);
+    region_share_run(r, w->thread);
     /* From here on the region may be gone, and the word is only an address to whose sleepers, if any, a call goes. */
     const uint32_t left = atomic_fetch_sub(&r->working, 1) - 1;
     if (left == REGION_ASLEEP) region_wake(&r->working, 1);
@@ -389,8 +405,12 @@ static void region_begin(struct region *r, unsigned threads) {
   struct region *const outer = region_here.region;
   const int outer_thread = region_here.thread;
   const uint64_t outer_constructs = region_here.constructs;
-  region_here.region = r, region_here.thread = 0, region_here.constructs = r->constructs;
-  r->fn(r->data);
+  region_share_run(r, 0);
+  for (struct region_worker *w = list; w; w = w->next)
+    if (region_begun(w, atomic_load_explicit(&w->calls, memory_order_relaxed))) {
+      region_share_run(r, w->thread);
+      atomic_fetch_sub(&r->working, 1);
+    }
   region_here.region = outer, region_here.thread = outer_thread, region_here.constructs = outer_constructs;
 
   for (uint32_t left; (left = atomic_load_explicit(&r->working, memory_order_acquire) & ~REGION_ASLEEP) > 0;)

@@ -3,7 +3,6 @@
  * of, so that this costs some microseconds. Written for the C interfaces of oneDNN 2 and 3, which differ in
  * descriptors. */
 #include "backends/cpu/cpu.h"
-#include "base/team.h"
 
 #if WN_HAVE_ONEDNN
 #include <dnnl.h>
@@ -149,7 +148,7 @@ wn_status wn_cpu_product_bf16(const struct wn_exec *exec, const struct wn_cpu_pr
   pthread_once(&engine_once, engine_make);
   if (!engine) return wn_fail(exec->ctx, WN_ERR_MEMORY, "linear: oneDNN has no engine for this processor");
   if (before != 1) omp_set_num_threads(1); /* where one thread works, there is no parallel region around oneDNN */
-#pragma omp parallel for num_threads(wn_team(exec->ctx, parts)) schedule(static, 1)
+#pragma omp parallel for num_threads(parts) schedule(static, 1)
   for (int t = 0; t < parts; t++) {
     const int status = (int)product_bf16_part(x, t, parts);
     if (status != dnnl_success) {

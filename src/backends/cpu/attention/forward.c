@@ -13,7 +13,6 @@
 #include "backends/cpu/attention/forward.h"
 #include "backends/cpu/attention/score.h"
 #include "backends/cpu/attention/threshold.h"
-#include "base/team.h"
 
 /* Row blocks that are processed together. Where the unit's keys and values outgrow a share of the last-level cache,
  * each visit of a tile of them serves two. */
@@ -447,7 +446,7 @@ static void forward_own(const struct wn_attention_plan *p) {
   lay_forward(p, &(struct wn_arrays){.base = p->exec->scratch}, &all);
   /* Consecutive units, so that the next one is known. */
   const int64_t run = wn_max_i64(1, p->units / (8 * p->threads));
-#pragma omp parallel num_threads(wn_team(p->exec->ctx, p->threads))
+#pragma omp parallel num_threads(p->threads)
   {
     wn_products_begin(p);
     struct wn_arrays mine = wn_arrays_copy(&all.each, all.workers, omp_get_thread_num());
@@ -523,7 +522,7 @@ static void forward_team(const struct wn_attention_plan *p) {
   lay_forward(p, &(struct wn_arrays){.base = p->exec->scratch}, &all);
   const struct wn_forward_packed k = all.k;
   const struct shared s = all.s;
-#pragma omp parallel num_threads(wn_team(p->exec->ctx, p->threads))
+#pragma omp parallel num_threads(p->threads)
   {
     wn_products_begin(p);
     const int me = omp_get_thread_num(), team = omp_get_num_threads();

@@ -1,51 +1,15 @@
-/* Threads give way to other programs by a rule that does not swing, and results are those of the context's threads,
- * however many of them OpenMP has. */
+/* Results are those of the context's threads, also where no thread can be made and one does the shares of all. */
 #include "model/models.h"
 #include "support.h"
 
+#include <omp.h>
+#include <pthread.h>
 #include <sys/wait.h>
 
-#include "base/team.h"
+#include "base/regions.h"
 #include "winnow/train.h"
 
 enum { V = 13, STEPS = 3 };
-
-static void test_rule(void **state) {
-  (void)state;
-  const struct {
-    int cpus;
-    double others;
-    int now, expected;
-  } cases[] = {
-      {2, 0, 2, 2},      {2, 0.05, 2, 2}, {2, 0.35, 2, 2}, {2, 0.5, 2, 1},   {2, 1, 2, 1},     {2, 1.3, 1, 1},
-      {2, 1.9, 1, 1},    {2, 0.35, 1, 1}, {2, 0.1, 1, 2},  {2, 0, 1, 2},     {1, 0.9, 1, 1},   {1, 0, 1, 1},
-      {16, 0.2, 16, 16}, {16, 1, 16, 15}, {16, 8, 16, 8},  {16, 15.9, 4, 1}, {16, 2.1, 3, 14},
-  };
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    const int found = wn_team_size(cases[i].cpus, cases[i].others, cases[i].now);
-    if (found != cases[i].expected)
-      fail_msg("%d CPUs, others use %g, %d threads: %d, expected %d", cases[i].cpus, cases[i].others, cases[i].now,
-               found, cases[i].expected);
-    /* It stays where it has come to. */
-    assert_int_equal(wn_team_size(cases[i].cpus, cases[i].others, found), found);
-  }
-}
-
-/* Explicit threads are what the caller wants; what the library chose is at most that. */
-static void test_explicit(void **state) {
-  (void)state;
-  wn_context *ctx = NULL;
-  assert_int_equal(wn_team(NULL, 5), 5);
-  OK(ctx, wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = 3}, &ctx));
-  assert_int_equal(wn_team(ctx, 3), 3);
-  wn_context_destroy(ctx);
-  OK(ctx, wn_context_create(NULL, &ctx));
-  for (int threads = 1; threads < 5; threads++) {
-    const int team = wn_team(ctx, threads);
-    assert_true(team >= 1 && team <= threads);
-  }
-  wn_context_destroy(ctx);
-}
 
 /* Trains and decodes with four threads of the context; the bytes of all that comes out. */
 static void work(FILE *out) {
@@ -97,14 +61,31 @@ static void work(FILE *out) {
   }
 }
 
-/* This program again, as work() alone, where OpenMP has `limit` threads. */
-static size_t work_limited(const char *limit, const char *path, unsigned char *out, size_t room) {
+/* Threads at most that the shares of a region of four have. */
+static int threads_of_region(void) {
+  int highest = 0;
+#pragma omp parallel for num_threads(4) schedule(static, 1)
+  for (int i = 0; i < 4; i++) {
+#pragma omp atomic
+    highest += omp_get_num_threads();
+  }
+  return highest / 4;
+}
+
+/* A child's work(): children have no threads but their own. `alone`: with stacks that no address space has room for. */
+static size_t work_of_child(bool alone, const char *path, unsigned char *out, size_t room) {
   const pid_t child = fork();
   assert_true(child >= 0);
   if (child == 0) {
-    setenv("OMP_THREAD_LIMIT", limit, 1);
-    execl("/proc/self/exe", "test_team", path, (char *)NULL);
-    _exit(127);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    if (alone && (pthread_attr_setstacksize(&attributes, (size_t)1 << 50) || pthread_setattr_default_np(&attributes)))
+      _exit(3);
+    if (threads_of_region() != (alone ? 1 : 4)) _exit(4);
+    FILE *f = fopen(path, "wb");
+    if (!f) _exit(5);
+    work(f);
+    _exit(fclose(f) ? 5 : 0);
   }
   int status;
   assert_int_equal(waitpid(child, &status, 0), child);
@@ -118,31 +99,24 @@ static size_t work_limited(const char *limit, const char *path, unsigned char *o
 
 static void test_results(void **state) {
   (void)state;
+#ifndef WN_REGIONS
+  print_message("# SKIP compiled without regions.c's threads\n");
+  skip();
+#endif
   enum { ROOM = 1 << 22 };
   char folder[512], path[600];
-  unsigned char *all = malloc(ROOM), *fewer = malloc(ROOM);
+  unsigned char *four = malloc(ROOM), *one = malloc(ROOM);
   make_folder(folder);
   snprintf(path, sizeof path, "%s/bytes", folder);
-  const size_t n = work_limited("4", path, all, ROOM);
+  const size_t n = work_of_child(false, path, four, ROOM);
   assert_true(n > 10000 && n < ROOM);
-  for (int limit = 1; limit <= 3; limit++) {
-    char text[16];
-    snprintf(text, sizeof text, "%d", limit);
-    assert_int_equal(work_limited(text, path, fewer, ROOM), n);
-    assert_memory_equal(fewer, all, n);
-  }
-  free(all), free(fewer);
+  assert_int_equal(work_of_child(true, path, one, ROOM), n);
+  assert_memory_equal(one, four, n);
+  free(four), free(one);
   remove_folder(folder);
 }
 
-int main(int argc, char **argv) {
-  if (argc == 2) {
-    FILE *f = fopen(argv[1], "wb");
-    if (!f) return 1;
-    work(f);
-    return fclose(f);
-  }
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_rule), cmocka_unit_test(test_explicit),
-                                     cmocka_unit_test(test_results)};
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_results)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
