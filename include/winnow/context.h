@@ -45,9 +45,9 @@ typedef void (*wn_log_fn)(void *user, wn_log_level level, const char *line);
  * whose struct is shorter, still works: a field that it lacks is 0, the default. A size of 0, or an impossible one, is
  * WN_ERR_ARGUMENT. A longer struct that uses fields unknown to the library is WN_ERR_UNSUPPORTED. */
 typedef struct wn_context_options {
-  size_t size; /* sizeof the struct */
-  int threads; /* 0: as many as the CPUs that this process may run on (affinity, cgroup), at most OMP_NUM_THREADS; while
-                  other programs use these CPUs fewer threads work, with the same results. Otherwise exactly so many */
+  size_t size;         /* sizeof the struct */
+  int threads;         /* 0: the CPUs this process may run on (affinity, cgroup), at most OMP_NUM_THREADS. Else exactly
+                          so many */
   const char *backend; /* NULL or "cpu": the fast CPU backend; "ref": double accumulation; "guard": ref on arrays that
                           only operations can touch, for tests of the library (docs/adding-a-backend.md);
                           "cuda": a GPU (docs/cuda.md), which is looked for when the context first computes or loads

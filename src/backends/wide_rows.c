@@ -2,7 +2,6 @@
 #include "backends/wide_rows.h"
 
 #include "base/arrays.h"
-#include "base/team.h"
 #include "ops/attention.h"
 #include "tensor/bf16.h"
 
@@ -35,7 +34,7 @@ struct wide_copy {
 };
 
 static void wide_load(const struct wide_copy *c, const void *x, struct wn_stride s, void *to) {
-#pragma omp parallel for num_threads(wn_team(c->exec->ctx, c->exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(c->exec->threads) schedule(static)
   for (int64_t n = c->B * c->from; n < c->B * c->T; n++)
     for (int64_t h = 0; h < c->heads; h++) {
       const int64_t rows = c->T - c->from, b = (n - c->B * c->from) / rows, t = c->from + (n - c->B * c->from) % rows;
@@ -49,7 +48,7 @@ static void wide_load(const struct wide_copy *c, const void *x, struct wn_stride
 
 static void wide_store(const struct wide_copy *c, const void *from, void *x, struct wn_stride s) {
   if (!x) return;
-#pragma omp parallel for num_threads(wn_team(c->exec->ctx, c->exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(c->exec->threads) schedule(static)
   for (int64_t n = c->B * c->from; n < c->B * c->T; n++)
     for (int64_t h = 0; h < c->heads; h++) {
       const int64_t rows = c->T - c->from, b = (n - c->B * c->from) / rows, t = c->from + (n - c->B * c->from) % rows;

@@ -5,7 +5,6 @@
 #include "base/misuse.h"
 #include "base/number.h"
 #include "base/options.h"
-#include "base/team.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -85,8 +84,6 @@ wn_status wn_context_create(const wn_context_options *options, wn_context **out)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "threads is %d; it must be between 0 (all CPUs) and %d", own.threads,
                    MAX_THREADS);
   ctx->threads = own.threads ? own.threads : default_threads();
-  ctx->yields = own.threads == 0;
-  if (ctx->yields) wn_team_watch();
   if (ctx->threads > MAX_THREADS) ctx->threads = MAX_THREADS;
   WN_TRY(wn_alloc_reserve(ctx));
   WN_TRY(context_dead_keys(ctx, own.dead_keys, &ctx->dead_keys));

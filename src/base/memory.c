@@ -7,7 +7,6 @@
 #include "base/alloc.h"
 #include "base/context.h"
 #include "base/error.h"
-#include "base/team.h"
 
 static wn_status host_copy(wn_context *ctx, void *to, const void *from, size_t bytes) {
   (void)ctx;
@@ -16,7 +15,9 @@ static wn_status host_copy(wn_context *ctx, void *to, const void *from, size_t b
 }
 
 static wn_status host_zero(wn_context *ctx, void *to, size_t bytes) {
-  if (bytes > 0) wn_zero(wn_team(ctx, ctx ? ctx->threads : 1), bytes, to);
+  const size_t part = 1 << 20; /* each begins with whole cache lines */
+#pragma omp parallel for num_threads(ctx &&bytes > part ? ctx->threads : 1) schedule(static)
+  for (size_t i = 0; i < bytes; i += part) memset((char *)to + i, 0, bytes - i < part ? bytes - i : part);
   return WN_OK;
 }
 

@@ -6,7 +6,10 @@
  * - A waiting thread spins for at most REGION_SPIN, which makes the next region of the same call start quickly, and
  *   then sleeps in a futex. Between calls nothing runs.
  * - The thread that began a region, and threads at a barrier, wait for others that work. If the wait outlasts the spin
- *   (the others have no CPU), later waits spin less; if the others come in time, later waits spin longer again.
+ *   (the others have no CPU), all spin less from then on; if the others come in time, longer again.
+ * - When the thread that began a region has done its own share, it takes back and does each share that no thread has
+ *   begun. A thread without a CPU, or slow to wake, therefore delays a region only by a share that it has begun, and
+ *   all threads can work on a machine where other programs run. Who does a share does not change its result.
  * - Threads are shared: a region takes free ones in the order in which they were returned, creates those that are
  *   missing, and runs with fewer if none can be created. Two threads of a program therefore compute with different
  *   threads.
@@ -70,8 +73,8 @@ static void region_wake(_Atomic uint32_t *word, int threads) {
 }
 
 static pthread_once_t region_once = PTHREAD_ONCE_INIT;
-static long region_spin;             /* how long an idle thread spins, ns */
-static _Atomic long region_patience; /* how long a thread spins for others' work, ns; at most region_spin */
+static long region_spin;             /* how long a thread spins at most, ns */
+static _Atomic long region_patience; /* how long it spins now, ns; at most region_spin */
 
 /* Spins until (*word & mask) differs from `value`, for at most ns nanoseconds; true: it differs. */
 static bool region_spin_for(_Atomic uint32_t *word, uint32_t mask, uint32_t value, long ns) {
@@ -254,9 +257,11 @@ void wn_region_critical_name_end(void **lock) {
 
 /* --- threads --- */
 
+/* `calls` is even while the worker is idle (with REGION_ASLEEP if it sleeps) and odd while it is called. Whoever makes
+ * it even again does the share: the worker, or the caller that takes it back. */
 struct region_worker {
-  _Alignas(REGION_LINE) _Atomic uint32_t calls; /* grows by 1 with each region; with REGION_ASLEEP: the thread sleeps */
-  struct region *region;                        /* NULL: the thread ends */
+  _Alignas(REGION_LINE) _Atomic uint32_t calls;
+  struct region *region; /* NULL: the thread ends */
   int thread;
   struct region_worker *next; /* in the free list, or in a region's list */
   pthread_t handle;
@@ -268,27 +273,38 @@ static bool region_closed;
 
 static void region_call(struct region_worker *w, struct region *r, int thread) {
   w->region = r, w->thread = thread;
-  const uint32_t before = atomic_load_explicit(&w->calls, memory_order_relaxed) & ~REGION_ASLEEP;
-  if (atomic_exchange(&w->calls, (before + 1) & ~REGION_ASLEEP) & REGION_ASLEEP) region_wake(&w->calls, 1);
+  const uint32_t rest = atomic_load_explicit(&w->calls, memory_order_relaxed) & ~REGION_ASLEEP;
+  if (atomic_exchange(&w->calls, rest + 1) & REGION_ASLEEP) region_wake(&w->calls, 1);
+}
+
+/* True: the share of the call that w has in `found` is the caller's, and nobody else begins it. */
+static bool region_begun(struct region_worker *w, uint32_t found) {
+  return (found & 1) && atomic_compare_exchange_strong(&w->calls, &found, (found + 1) & ~REGION_ASLEEP);
+}
+
+/* One thread's share of a region. */
+static void region_share_run(struct region *r, int thread) {
+  region_here.region = r, region_here.thread = thread, region_here.constructs = r->constructs;
+  r->fn(r->data);
 }
 
 static void *region_work(void *of) {
   struct region_worker *w = of;
-  uint32_t calls = 0;
 #if WN_HAVE_ONEDNN
   omp_set_num_threads(1); /* each part of a product runs on one thread */
 #endif
-  for (;; calls = (calls + 1) & ~REGION_ASLEEP) {
-    if (!region_spin_for(&w->calls, ~REGION_ASLEEP, calls, region_spin)) {
-      uint32_t found = calls;
-      if (atomic_compare_exchange_strong(&w->calls, &found, calls | REGION_ASLEEP))
-        while (atomic_load_explicit(&w->calls, memory_order_acquire) == (calls | REGION_ASLEEP))
-          region_sleep(&w->calls, calls | REGION_ASLEEP);
+  for (;;) {
+    uint32_t found = atomic_load_explicit(&w->calls, memory_order_acquire);
+    const long spin = atomic_load_explicit(&region_patience, memory_order_relaxed);
+    if (!(found & 1) && !region_spin_for(&w->calls, ~REGION_ASLEEP, found, spin)) {
+      if (atomic_compare_exchange_strong(&w->calls, &found, found | REGION_ASLEEP))
+        while (atomic_load_explicit(&w->calls, memory_order_acquire) == (found | REGION_ASLEEP))
+          region_sleep(&w->calls, found | REGION_ASLEEP);
     }
+    if (!region_begun(w, atomic_load_explicit(&w->calls, memory_order_acquire))) continue;
     struct region *r = w->region;
     if (!r) return NULL;
-    region_here.region = r, region_here.thread = w->thread, region_here.constructs = r->constructs;
-    r->fn(r->data);
+    region_share_run(r, w->thread);
     /* From here on the region may be gone; its word is used only as the address of a futex to wake. */
     const uint32_t left = atomic_fetch_sub(&r->working, 1) - 1;
     if (left == REGION_ASLEEP) region_wake(&r->working, 1);
@@ -391,8 +407,12 @@ static void region_begin(struct region *r, unsigned threads) {
   struct region *const outer = region_here.region;
   const int outer_thread = region_here.thread;
   const uint64_t outer_constructs = region_here.constructs;
-  region_here.region = r, region_here.thread = 0, region_here.constructs = r->constructs;
-  r->fn(r->data);
+  region_share_run(r, 0);
+  for (struct region_worker *w = list; w; w = w->next)
+    if (region_begun(w, atomic_load_explicit(&w->calls, memory_order_relaxed))) {
+      region_share_run(r, w->thread);
+      atomic_fetch_sub(&r->working, 1);
+    }
   region_here.region = outer, region_here.thread = outer_thread, region_here.constructs = outer_constructs;
 
   for (uint32_t left; (left = atomic_load_explicit(&r->working, memory_order_acquire) & ~REGION_ASLEEP) > 0;)

@@ -7,7 +7,6 @@
 
 #include "base/clock.h"
 #include "base/misuse.h"
-#include "base/team.h"
 #include "decode/generation.h"
 #include "decode/session_group.h"
 
@@ -52,7 +51,7 @@ static int together_threads(const wn_context *ctx, const struct wn_session_group
 
 /* Draws for the turns in group->order [n]. */
 static void together_draw(wn_context *ctx, const struct wn_session_group *group, wn_generation_turn *turns, int64_t n) {
-#pragma omp parallel for num_threads(wn_team(ctx, together_threads(ctx, group, n))) schedule(dynamic, 1)
+#pragma omp parallel for num_threads(together_threads(ctx, group, n)) schedule(dynamic, 1)
   for (int64_t k = 0; k < n; k++) {
     wn_generation_turn *turn = &turns[group->order[k]];
     turn->status = wn_generation_draw(NULL, turn->generation, &turn->token);

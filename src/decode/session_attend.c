@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "attention/derive.h"
-#include "base/team.h"
 #include "decode/session.h"
 
 enum { BLOCK_FROM = 8 }; /* rows; fewer rows are as fast one by one */
@@ -223,7 +222,7 @@ static wn_status attend_heads_apart(struct wn_run *run, struct wn_session *s, in
     if (need > run->need) run->need = need;
     return WN_OK;
   }
-#pragma omp parallel num_threads(wn_team(run->exec.ctx, threads))
+#pragma omp parallel num_threads(threads)
   {
     struct wn_run one = *run;
     one.exec.threads = 1;

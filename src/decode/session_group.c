@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "base/misuse.h"
-#include "base/team.h"
 #include "decode/session_group.h"
 
 static void group_lay(struct wn_session_group *g) {
@@ -118,7 +117,7 @@ static void group_attend(const struct wn_run *run, wn_session_row *rows, int64_t
       if (rows[i].status == WN_OK) rows[i].status = group_attend_row(run, &rows[i], i, l, a, threads);
     return;
   }
-#pragma omp parallel for num_threads(wn_team(run->exec.ctx, threads)) schedule(dynamic, 1)
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
   for (int64_t i = 0; i < n; i++)
     if (rows[i].status == WN_OK) rows[i].status = group_attend_row(run, &rows[i], i, l, a, 1);
 }
@@ -285,7 +284,7 @@ wn_status wn_session_group_advance(wn_context *ctx, struct wn_session_group *g, 
   for (int64_t i = 0; i < n && status == WN_OK; i++) status = wn_session_stretch(rows[i].session, 1);
   wn_memory_step_begin(g->ctx, memory);
   if (status == WN_OK) status = group_step(g, rows, n, logits, &out);
-#pragma omp parallel for num_threads(wn_team(g->ctx, group_hands(g, logits, n))) schedule(static)
+#pragma omp parallel for num_threads(group_hands(g, logits, n)) schedule(static)
   for (int64_t i = 0; i < n; i++) {
     if (status != WN_OK) {
       rows[i].status = status;

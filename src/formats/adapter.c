@@ -11,7 +11,6 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/fields.h"
-#include "base/team.h"
 #include "io/folder.h"
 #include "model/params.h"
 
@@ -259,7 +258,7 @@ static bool adapter_add(wn_context *ctx, const struct adapter_map *m, const wn_m
                         const float *b, const float *base, float *w /* the whole tensor's */) {
   const int64_t K = m->row.shape[1];
   int64_t endless = 0;
-#pragma omp parallel for num_threads(wn_team(ctx, ctx->threads)) schedule(static) reduction(+ : endless)
+#pragma omp parallel for num_threads(ctx->threads) schedule(static) reduction(+ : endless)
   for (int64_t r = m->first; r < m->first + m->rows; r++) {
     const int64_t theirs = c->rope_pairs == WN_ROPE_HALVES ? r : wn_names_other_row(c, &m->row, r);
     const float *of = b + (theirs - m->first) * m->rank;

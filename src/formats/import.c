@@ -11,7 +11,6 @@
 
 #include "base/fields.h"
 #include "base/file.h"
-#include "base/team.h"
 #include "io/finite.h"
 #include "io/folder.h"
 #include "model/config.h"
@@ -347,7 +346,7 @@ static size_t import_round_row(wn_context *ctx, const struct wn_param *row, stru
     all += (size_t)n * sizeof *to;
     if (!to) continue;
     const char *from = part->data; /* in a file: not aligned */
-#pragma omp parallel for num_threads(wn_team(ctx, ctx->threads)) schedule(static)
+#pragma omp parallel for num_threads(ctx->threads) schedule(static)
     for (int64_t i = 0; i < n; i += ROUND_AT_ONCE) {
       float x[ROUND_AT_ONCE];
       const int64_t count = n - i < ROUND_AT_ONCE ? n - i : ROUND_AT_ONCE;

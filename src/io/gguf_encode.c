@@ -9,7 +9,6 @@
 #include "base/context.h"
 #include "base/error.h"
 #include "base/misuse.h"
-#include "base/team.h"
 #include "io/gguf_fit.h"
 #include "winnow/gguf.h"
 
@@ -104,7 +103,7 @@ wn_status wn_gguf_encode(wn_context *ctx, wn_gguf_type type, const float *x, int
     return wn_fail(ctx, WN_ERR_ARGUMENT, "%lld weights are no whole blocks of %s", (long long)n,
                    wn_gguf_type_name(type));
   bool fits = true;
-#pragma omp parallel for num_threads(wn_team(ctx, n < 1 << 14 ? 1 : ctx->threads)) schedule(static) reduction(&& : fits)
+#pragma omp parallel for num_threads(n < 1 << 14 ? 1 : ctx->threads) schedule(static) reduction(&& : fits)
   for (int64_t i = 0; i < blocks; i++) {
     const float *from = x + i * weights;
     uint8_t *to = (uint8_t *)out + (size_t)i * wn_gguf_block_bytes(type);

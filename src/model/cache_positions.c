@@ -14,7 +14,6 @@
 #include <omp.h>
 
 #include "attention/derive.h"
-#include "base/team.h"
 #include "kv/evictions.h"
 #include "kv/policy.h"
 #include "model/layer.h"
@@ -219,7 +218,7 @@ wn_status wn_layer_attend_cache_positions(struct wn_run *run, int64_t l, const s
     return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "positions in the cache: scratch of %zu bytes, expected %zu",
                    run->exec.scratch_bytes, need);
   wn_status status = WN_OK;
-#pragma omp parallel num_threads(wn_team(run->exec.ctx, positions_threads(run)))
+#pragma omp parallel num_threads(positions_threads(run))
   {
     struct wn_exec one = run->exec;
     struct wn_arrays mine = wn_arrays_copy(&each, run->exec.scratch, omp_get_thread_num());

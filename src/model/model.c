@@ -1,5 +1,4 @@
 /* A model: its configuration, the flat array of its parameters, and their initialisation. */
-#include "base/team.h"
 #include "model/run.h"
 
 #include <math.h>
@@ -61,7 +60,7 @@ static wn_status model_init_params(struct wn_model *model, uint64_t seed) {
     float *p32 = p;
     double *p64 = p;
     const bool wide = model->dtype == WN_F64;
-#pragma omp parallel for schedule(static) num_threads(wn_team(model->ctx, model->ctx->threads)) if (n > 4096)
+#pragma omp parallel for schedule(static) num_threads(model->ctx->threads) if (n > 4096)
     for (int64_t i = 0; i < n; i++) {
       const struct wn_param_start *of = &start[i < second ? 0 : i < third ? 1 : 2];
       const float value = model_start(of, seed, (uint64_t)t, (uint64_t)i);

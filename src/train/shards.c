@@ -18,7 +18,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/team.h"
 #include "dist/dist.h"
 
 enum { SHARDS_PIECE = 1 << 16, SHARDS_MESSAGE = 1 << 22 }; /* elements */
@@ -181,7 +180,7 @@ static void shards_sum(const struct wn_shards *s, size_t n, const void *x, void 
   float *y32 = y;
   double *y64 = y;
   const bool wide = s->dtype == WN_F64;
-#pragma omp parallel for simd num_threads(wn_team(s->ctx, s->ctx->threads)) schedule(static) if (n > 1 << 15)
+#pragma omp parallel for simd num_threads(s->ctx->threads) schedule(static) if (n > 1 << 15)
   for (size_t i = 0; i < n; i++) {
     if (wide)
       y64[i] += x64[i];

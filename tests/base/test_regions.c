@@ -11,6 +11,7 @@
 #include <dlfcn.h>
 #include <omp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -170,6 +171,54 @@ static void skip_with_clang(void) {
 #endif
 }
 
+/* On one CPU: what the others have not begun, the caller does, once each; but not across a barrier, where each share
+ * needs a thread. */
+static void test_taken_back(void **state) {
+  (void)state;
+  skip_with_clang();
+  cpu_set_t all, one;
+  assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+  CPU_ZERO(&one);
+  for (size_t i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
+    if (CPU_ISSET(i, &all)) CPU_SET(i, &one);
+  int status = -1;
+  fflush(NULL);
+  const pid_t child = fork(); /* whose threads are made on that CPU */
+  assert_true(child >= 0);
+  if (child == 0) {
+    alarm(120);
+    int taken = 0, wrong = 0;
+    if (sched_setaffinity(0, sizeof one, &one) != 0) _exit(3);
+    const pthread_t caller = pthread_self();
+    for (int round = 0; round < 2000; round++) {
+      int runs[TEAM] = {0}, others = 0;
+      const bool barrier = round % 10 == 0;
+#pragma omp parallel num_threads(TEAM)
+      {
+        const int mine = omp_get_thread_num();
+        const bool by_caller = pthread_equal(pthread_self(), caller);
+        if (mine == 0 && !by_caller) wrong = 1; /* one thread's */
+#pragma omp atomic
+        runs[mine]++;
+        if (barrier) {
+#pragma omp barrier
+          if (!by_caller) {
+#pragma omp atomic
+            others++;
+          }
+        } else if (mine > 0 && by_caller) {
+          taken++; /* the caller alone */
+        }
+      }
+      for (int i = 0; i < TEAM; i++) wrong |= runs[i] != 1;
+      wrong |= barrier && others != TEAM - 1;
+    }
+    _exit(wrong ? 4 : taken == 0 ? 5 : 0);
+  }
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+}
+
 static void test_idle(void **state) {
   (void)state;
   skip_with_clang();
@@ -242,8 +291,9 @@ static void test_unloaded(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_loops),  cmocka_unit_test(test_constructs),
-                                     cmocka_unit_test(test_beside), cmocka_unit_test(test_idle),
-                                     cmocka_unit_test(test_fork),   cmocka_unit_test(test_unloaded)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_loops),   cmocka_unit_test(test_constructs),
+                                     cmocka_unit_test(test_beside),  cmocka_unit_test(test_taken_back),
+                                     cmocka_unit_test(test_idle),    cmocka_unit_test(test_fork),
+                                     cmocka_unit_test(test_unloaded)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,6 @@
 #include "backends/cpu/cpu.h"
 #include "backends/ref/experts.h"
 #include "base/alloc.h"
-#include "base/team.h"
 
 /* Arrays in scratch, followed by linear's. A = M top rows. */
 struct experts_room {
@@ -113,7 +112,7 @@ size_t wn_cpu_experts_scratch(const struct wn_exec *exec, const struct wn_expert
 
 /* to[place[m,k]] = from[m] */
 static void experts_gather(const struct wn_exec *exec, const struct wn_experts *a, const float *from, float *to) {
-#pragma omp parallel for num_threads(wn_team(exec->ctx, a->M * a->C < 16384 ? 1 : exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(a->M * a->C < 16384 ? 1 : exec->threads) schedule(static)
   for (int64_t m = 0; m < a->M; m++)
     for (int64_t k = 0; k < a->top; k++)
       memcpy(to + a->place[m * a->top + k] * a->C, from + m * a->C, (size_t)a->C * sizeof *to);
@@ -139,7 +138,7 @@ static void experts_combine(const struct wn_exec *exec, const struct wn_experts 
   const float *weight = a->weight, *shared_out = a->shared_out, *x = a->x, *gate = a->shared_gate;
   float *y = a->y, *factor = a->shared_factor; /* [M,C], [M] */
   const int64_t C = a->C;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, a->M *C < 16384 ? 1 : exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(a->M *C < 16384 ? 1 : exec->threads) schedule(static)
   for (int64_t m = 0; m < a->M; m++) {
     float *row = y + m * C;
     if (a->S > 0) {
@@ -201,7 +200,7 @@ static wn_status expert_backward(const struct wn_exec *exec, const struct wn_exp
   struct wn_linear out = expert_out(a, e, rows, F), into = expert_in(a, e, rows, F);
   out.dy = dy, out.x = hidden, out.dw = NULL, out.dx = d_hidden;
   WN_TRY(b->linear_backward(exec, &out));
-#pragma omp parallel for num_threads(wn_team(exec->ctx, rows *F < 16384 ? 1 : exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(rows *F < 16384 ? 1 : exec->threads) schedule(static)
   for (int64_t i = 0; i < rows; i++) {
     float *h = hidden + i * F, *d = d_hidden + i * F;
     if (dw) dw[i] = (double)gathered_dot(h, d, F);
@@ -261,7 +260,7 @@ wn_status wn_cpu_experts_backward(const struct wn_exec *exec, const struct wn_ex
                            (float *)a->in + first * 2 * a->F, r.hidden, r.d_hidden, by_place + first, r.dw + first,
                            r.out + first * C, false));
   }
-#pragma omp parallel for num_threads(wn_team(exec->ctx, a->M *C < 16384 ? 1 : exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(a->M *C < 16384 ? 1 : exec->threads) schedule(static)
   for (int64_t m = 0; m < a->M; m++)
     for (int64_t k = 0; k < a->top; k++) {
       const float *of = r.out + a->place[m * a->top + k] * C;

@@ -5,7 +5,6 @@
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/product.h"
 #include "base/alloc.h"
-#include "base/team.h"
 
 /* Smaller products take less time than waking the other threads. */
 #define LINEAR_ALONE 65536
@@ -100,7 +99,7 @@ static wn_status linear_product(const struct wn_exec *exec, const struct wn_sgem
   const int parts = x->M * x->N * x->K < LINEAR_ALONE ? 1 : exec->threads;
   const int before = linear_onednn_threads(1);
   int failed = 0;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, parts)) schedule(static, 1)
+#pragma omp parallel for num_threads(parts) schedule(static, 1)
   for (int t = 0; t < parts; t++) {
     const int status = product_part(exec, x, t, parts);
     if (status != 0) {
@@ -124,7 +123,7 @@ wn_status wn_cpu_linear_forward(const struct wn_exec *exec, const struct wn_line
   float *y = a->y;       /* [M,N] */
   if (a->M == 0) return WN_OK;
   if (b) { /* y is filled with b first, and the product adds to it */
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
     for (int64_t m = 0; m < a->M; m++) {
       float *row = y + m * a->ldy;
       if (a->accumulate)
@@ -178,7 +177,7 @@ wn_status wn_cpu_linear_backward(const struct wn_exec *exec, const struct wn_lin
                                                    .c = a->dw,
                                                    .ldc = a->K}));
   if (db) { /* each thread has its own columns: the order of the sums does not depend on the threads */
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
     for (int64_t n0 = 0; n0 < a->N; n0 += 64) {
       double sum[64] = {0};
       const int64_t count = a->N - n0 < 64 ? a->N - n0 : 64;

@@ -2,7 +2,6 @@
  * per cycle as those for floats. 2MNK operations. A primitive is created for each call; oneDNN caches its parts, so
  * this takes some microseconds. Works with the C interfaces of oneDNN 2 and 3, which differ in descriptors. */
 #include "backends/cpu/cpu.h"
-#include "base/team.h"
 
 #if WN_HAVE_ONEDNN
 #include <dnnl.h>
@@ -149,7 +148,7 @@ wn_status wn_cpu_product_bf16(const struct wn_exec *exec, const struct wn_cpu_pr
   pthread_once(&engine_once, engine_make);
   if (!engine) return wn_fail(exec->ctx, WN_ERR_MEMORY, "linear: oneDNN has no engine for this processor");
   if (before != 1) omp_set_num_threads(1); /* a single thread has no parallel region around oneDNN */
-#pragma omp parallel for num_threads(wn_team(exec->ctx, parts)) schedule(static, 1)
+#pragma omp parallel for num_threads(parts) schedule(static, 1)
   for (int t = 0; t < parts; t++) {
     const int status = (int)product_bf16_part(x, t, parts);
     if (status != dnnl_success) {

@@ -11,7 +11,6 @@
 #include "backends/cpu/attention/impl.h"
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/vec.h"
-#include "base/team.h"
 
 #include "backends/cpu/attention/transpose.inc"
 
@@ -298,7 +297,7 @@ void wn_cpu_product_amx(const struct wn_exec *exec, const struct wn_cpu_amx_prod
   const struct amx_plan p = amx_divide(exec->threads, x);
   const size_t room = amx_room_of(x->N, x->K, x->c_bf16).bytes;
   const int64_t tasks = p.row_tasks * p.column_tasks;
-#pragma omp parallel num_threads(wn_team(exec->ctx, tasks < exec->threads ? (int)tasks : exec->threads))
+#pragma omp parallel num_threads(tasks < exec->threads ? (int)tasks : exec->threads)
   {
     amx_begin();
 #pragma omp for schedule(dynamic, 1)

@@ -36,7 +36,7 @@ static double act_gradient(enum wn_act_kind kind, double v, double d) {
 wn_status wn_ref_act_forward(const struct wn_exec *exec, const struct wn_act *a) {
   const wn_dtype t = wn_array_type(a->type, exec->dtype); /* type of x [M,2F] or [M,F] and of y [M,F] */
   const int64_t F = a->F;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t m = 0; m < a->M; m++) {
     for (int64_t f = 0; f < F; f++) {
       if (wn_act_has_gate(a->kind)) {
@@ -53,7 +53,7 @@ wn_status wn_ref_act_forward(const struct wn_exec *exec, const struct wn_act *a)
 wn_status wn_ref_act_backward(const struct wn_exec *exec, const struct wn_act *a) {
   const wn_dtype t = wn_array_type(a->type, exec->dtype); /* type of x, of dy [M,F], and of dx, which may alias x */
   const int64_t F = a->F;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t m = 0; m < a->M; m++) {
     for (int64_t f = 0; f < F; f++) {
       const double d = wn_number(a->dy, m * F + f, t);

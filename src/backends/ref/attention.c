@@ -105,7 +105,7 @@ static wn_status NAME(attention_forward)(const struct wn_exec *exec, const struc
   const int64_t G = wn_selection_groups(a);
   double *scratch = exec->scratch, *last = scratch + (size_t)team * each; /* last: [B,G,Tk], f_out */
   double *sums = a->slots.sums ? last + a->B * G * a->Tk : NULL;          /* [B,H,Tk] */
-#pragma omp parallel for num_threads(wn_team(exec->ctx, team)) schedule(static)
+#pragma omp parallel for num_threads(team) schedule(static)
   for (int64_t task = 0; task < a->B * a->H; task++) {
     const int64_t b = task / a->H, h = task % a->H;
     double *row = scratch + (size_t)omp_get_thread_num() * each, *carry = row + a->Tk, *acc = carry + a->Tk;

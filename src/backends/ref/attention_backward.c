@@ -352,7 +352,7 @@ static wn_status NAME(attention_backward)(const struct wn_exec *exec, const stru
   const size_t each = wn_ref_attention_backward_doubles(a), shared = shared_doubles(a);
   double *scratch = exec->scratch;
   for (int t = 0; t < team; t++) memset(scratch + (size_t)t * each, 0, shared * sizeof *scratch);
-#pragma omp parallel for num_threads(wn_team(exec->ctx, team)) schedule(static)
+#pragma omp parallel for num_threads(team) schedule(static)
   for (int64_t b = 0; b < a->B; b++) {
     double *mine = scratch + (size_t)omp_get_thread_num() * each;
     const struct NAME(sums) sums = NAME(shared_at)(a, mine);

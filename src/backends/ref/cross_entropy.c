@@ -9,7 +9,7 @@ WN_REF_SLOT(cross_entropy_forward, struct wn_cross_entropy)
 static wn_status NAME(cross_entropy_forward)(const struct wn_exec *exec, const struct wn_cross_entropy *a) {
   const REAL *logits = a->logits; /* [M,V] */
   REAL *dlogits = a->dlogits;     /* [M,V], may be logits */
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t m = 0; m < a->M; m++) {
     const REAL *row = logits + m * a->ld;
     REAL *drow = dlogits ? dlogits + m * a->ld : NULL;

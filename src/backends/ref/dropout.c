@@ -5,7 +5,7 @@
 wn_status wn_ref_dropout_forward(const struct wn_exec *exec, const struct wn_dropout *a) {
   const wn_dtype t = wn_array_type(a->type, exec->dtype); /* of x [n] */
   const double scale = 1.0 / (1.0 - a->p), limit = a->p * 4294967296.0;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t i = 0; i < a->n; i += 4) {
     uint32_t word[4];
     wn_philox(a->seed, a->stream, (uint64_t)(i / 4), word);

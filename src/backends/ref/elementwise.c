@@ -12,21 +12,21 @@ WN_REF_SLOT(sumsq_forward, struct wn_sumsq)
 static wn_status NAME(add_forward)(const struct wn_exec *exec, const struct wn_add *a) {
   const REAL *x = a->x, *z = a->z; /* [n] */
   REAL *y = a->y;                  /* [n] */
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t i = 0; i < a->n; i++) y[i] = x[i] + z[i];
   return WN_OK;
 }
 
 static wn_status NAME(softcap_forward)(const struct wn_exec *exec, const struct wn_softcap *a) {
   REAL *x = a->x; /* [n] */
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t i = 0; i < a->n; i++) x[i] = (REAL)(a->cap * tanh((double)x[i] / a->cap));
   return WN_OK;
 }
 
 static wn_status NAME(scale_forward)(const struct wn_exec *exec, const struct wn_scale *a) {
   REAL *x = a->x; /* [n] */
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t i = 0; i < a->n; i++) x[i] = (REAL)(a->factor * (double)x[i]);
   return WN_OK;
 }

@@ -25,7 +25,7 @@ static void NAME(embedding_packed)(const struct wn_exec *exec, const struct wn_e
   const REAL *pos = a->pos; /* [P,C] */
   REAL *y = a->y;           /* [M,C] */
   const double scale = a->scale > 0 ? a->scale : 1;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t m = 0; m < a->M; m++) {
     const REAL *p = pos ? pos + a->positions[m] * a->C : NULL;
     wn_gguf_type type;
@@ -48,7 +48,7 @@ static wn_status NAME(embedding_forward)(const struct wn_exec *exec, const struc
   const REAL *tok = a->tok, *pos = a->pos; /* [V,C], [P,C] */
   REAL *y = a->y;                          /* [M,C] */
   const double scale = a->scale > 0 ? a->scale : 1;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t m = 0; m < a->M; m++) {
     const REAL *t = tok + a->ids[m] * a->C, *p = pos ? pos + a->positions[m] * a->C : NULL;
     for (int64_t c = 0; c < a->C; c++)
@@ -66,7 +66,7 @@ static void NAME(add_rows)(const struct wn_exec *exec, int64_t M, int64_t C, int
     next[m] = first[index[m]];
     first[index[m]] = (int32_t)m;
   }
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t r = 0; r < rows; r++) {
     if (first[r] < 0) continue;
     for (int64_t c0 = 0; c0 < C; c0 += WN_REF_BLOCK) {

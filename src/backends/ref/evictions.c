@@ -77,7 +77,7 @@ wn_status wn_ref_evictions_forward(const struct wn_exec *exec, const struct wn_e
   const struct wn_arrays counted = evictions_count(exec, op);
   wn_status status = WN_OK;
   WN_TRY(wn_arrays_check(exec->ctx, &counted, "evictions of %lld keys", (long long)a->Tk));
-#pragma omp parallel num_threads(wn_team(exec->ctx, tasks < exec->threads ? (int)tasks : exec->threads))
+#pragma omp parallel num_threads(tasks < exec->threads ? (int)tasks : exec->threads)
   {
     struct wn_exec one = *exec;
     struct wn_arrays mine = wn_arrays_copy(&counted, exec->scratch, omp_get_thread_num());

@@ -68,7 +68,7 @@ void wn_experts_route_back(const struct wn_exec *exec, const struct wn_experts *
 /* Replaces the logits in prob by probabilities, chooses experts and their weights, and computes the balance. */
 static void NAME(experts_route)(const struct wn_exec *exec, const struct wn_experts *a) {
   REAL *prob = a->prob, *weight = a->weight; /* [M,E], [M,top] */
-#pragma omp parallel for num_threads(wn_team(exec->ctx, a->M * a->E < 4096 ? 1 : exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(a->M * a->E < 4096 ? 1 : exec->threads) schedule(static)
   for (int64_t m = 0; m < a->M; m++) {
     REAL *p = prob + m * a->E;
     double most = -INFINITY, sum = 0, taken = 0;
@@ -119,7 +119,7 @@ static void NAME(experts_route_back)(const struct wn_exec *exec, const struct wn
     const double each = rows > 0 ? a->balance_scale * (double)a->E * share / (rows * rows) : 0;
     for (int64_t m = 0; m < a->M; m++) out[m * a->E + e] = (REAL)(wn_experts_counts(a, m) ? each : 0);
   }
-#pragma omp parallel for num_threads(wn_team(exec->ctx, a->M * a->E < 4096 ? 1 : exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(a->M * a->E < 4096 ? 1 : exec->threads) schedule(static)
   for (int64_t m = 0; m < a->M; m++) {
     const REAL *p = prob + m * a->E, *w = weight + m * a->top;
     const int32_t *chosen = a->chosen + m * a->top;
@@ -184,12 +184,12 @@ static wn_status NAME(experts_forward)(const struct wn_exec *exec, const struct 
   REAL *shared_in = a->shared_in, *factor = a->shared_factor, *shared_out = a->shared_out; /* [M,2S], [M], [M,C] */
   const int64_t most = a->F > a->S ? a->F : a->S;
   double *scratch = exec->scratch;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t m = 0; m < a->M; m++)
     for (int64_t e = 0; e < a->E; e++)
       prob[m * a->E + e] = (REAL)NAME(experts_dot)(a->router, NULL, a->C, e, x + m * a->C);
   wn_experts_route(exec, a, NULL);
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static, 1)
+#pragma omp parallel for num_threads(exec->threads) schedule(static, 1)
   for (int t = 0; t < exec->threads; t++) {
     double *h = scratch + (int64_t)t * (most + a->C), *sum = h + most;
     for (int64_t m = a->M * t / exec->threads; m < a->M * (t + 1) / exec->threads; m++) {

@@ -20,7 +20,7 @@ enum { NAME(ROWS) = 16 };
 static void NAME(linear_packed)(const struct wn_exec *exec, const struct wn_linear *a) {
   const REAL *x = a->x, *b = a->b; /* [M,K], [N] */
   REAL *y = a->y;                  /* [M,N] */
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t n = 0; n < a->N; n++) {
     wn_gguf_type type;
     const char *row = wn_packed_row(a->packed, a->K, n, &type);
@@ -52,7 +52,7 @@ static void NAME(linear_packed)(const struct wn_exec *exec, const struct wn_line
 static void NAME(linear_packed_dx)(const struct wn_exec *exec, const struct wn_linear *a) {
   const REAL *dy = a->dy; /* [M,N] */
   REAL *dx = a->dx;       /* [M,K] */
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t k0 = 0; k0 < a->K; k0 += WN_REF_BLOCKS) {
     const int64_t count = wn_ref_min(WN_REF_BLOCKS, a->K - k0);
     float w[WN_REF_BLOCKS];
@@ -83,7 +83,7 @@ static wn_status NAME(linear_forward)(const struct wn_exec *exec, const struct w
     NAME(linear_packed)(exec, a);
     return WN_OK;
   }
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t m = 0; m < a->M; m++) {
     for (int64_t n = 0; n < a->N; n++) {
       double sum = 0;
@@ -102,7 +102,7 @@ static wn_status NAME(linear_backward)(const struct wn_exec *exec, const struct 
   REAL *dx = a->dx, *dw = a->dw, *db = a->db;   /* [M,K], [N,K], [N] */
   if (dx && a->packed) NAME(linear_packed_dx)(exec, a);
   if (dx && !a->packed) {
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
     for (int64_t m = 0; m < a->M; m++) {
       for (int64_t k0 = 0; k0 < a->K; k0 += WN_REF_BLOCK) {
         double sum[WN_REF_BLOCK] = {0};
@@ -117,7 +117,7 @@ static wn_status NAME(linear_backward)(const struct wn_exec *exec, const struct 
     }
   }
   if (dw) {
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
     for (int64_t n = 0; n < a->N; n++) {
       for (int64_t k0 = 0; k0 < a->K; k0 += WN_REF_BLOCK) {
         double sum[WN_REF_BLOCK] = {0};
@@ -132,7 +132,7 @@ static wn_status NAME(linear_backward)(const struct wn_exec *exec, const struct 
     }
   }
   if (db) {
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
     for (int64_t n = 0; n < a->N; n++) {
       double sum = (double)db[n];
       for (int64_t m = 0; m < a->M; m++) sum += (double)dy[m * a->lddy + n];

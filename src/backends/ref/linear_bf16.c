@@ -9,7 +9,7 @@ static double linear_factor(const void *x, int64_t i, wn_dtype type) {
 
 wn_status wn_ref_linear_bf16_forward(const struct wn_exec *exec, const struct wn_linear *a) {
   const wn_dtype tx = wn_array_type(a->x_type, exec->dtype), ty = wn_array_type(a->y_type, exec->dtype);
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t m = 0; m < a->M; m++) {
     for (int64_t n = 0; n < a->N; n++) {
       double sum = a->b ? wn_number(a->b, n, exec->dtype) : 0;
@@ -25,7 +25,7 @@ wn_status wn_ref_linear_bf16_forward(const struct wn_exec *exec, const struct wn
 wn_status wn_ref_linear_bf16_backward(const struct wn_exec *exec, const struct wn_linear *a) {
   const wn_dtype t = exec->dtype, tx = wn_array_type(a->x_type, t), tdy = wn_array_type(a->dy_type, t),
                  tdx = wn_array_type(a->dx_type, t);
-#pragma omp parallel num_threads(wn_team(exec->ctx, exec->threads))
+#pragma omp parallel num_threads(exec->threads)
   {
 #pragma omp for schedule(static)
     for (int64_t m = 0; m < (a->dx ? a->M : 0); m++) {

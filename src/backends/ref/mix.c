@@ -10,7 +10,7 @@ WN_REF_SLOT(sigmoid_forward, struct wn_sigmoid)
 WN_REF_SLOT(sigmoid_backward, struct wn_sigmoid)
 
 wn_status wn_ref_convert_forward(const struct wn_exec *exec, const struct wn_convert *a) {
-  const int threads = wn_team(exec->ctx, exec->threads);
+  const int threads = exec->threads;
   if (a->y_type == WN_BF16)
     wn_bf16_from_f32(threads, a->n, a->x, a->y);
   else
@@ -23,7 +23,7 @@ static wn_status NAME(mix_forward)(const struct wn_exec *exec, const struct wn_m
   const REAL *x = a->x; /* [n] */
   REAL *y = a->y;       /* [n] */
   const double f = a->sumsq ? a->f / (sqrt(*a->sumsq) + 1e-7) : a->f, h = a->h;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static) if (a->n > 4096)
+#pragma omp parallel for num_threads(exec->threads) schedule(static) if (a->n > 4096)
   for (int64_t i = 0; i < a->n; i++) y[i] = (REAL)(h != 0 ? f * (double)x[i] + h * (double)y[i] : f * (double)x[i]);
   return WN_OK;
 }

@@ -10,7 +10,7 @@ wn_status wn_ref_norm_forward(const struct wn_exec *exec, const struct wn_norm *
   const wn_dtype tin = a->add ? t : wn_array_type(a->x_type, t); /* type of the norm's input: sum or x [rows,G*W] */
   const int64_t W = a->width, G = a->groups, ldin = a->add ? a->ldsum : a->ldx;
   const void *in = a->add ? a->sum : a->x;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t r = 0; r < a->rows; r++) {
     for (int64_t g = 0; g < G; g++) {
       const int64_t at = r * ldin + g * W;
@@ -54,7 +54,7 @@ static double norm_dy(const struct norm_look *k, int64_t r, int64_t g, int64_t c
 
 static void norm_parameters(const struct wn_exec *exec, const struct norm_look *k) {
   const struct wn_norm *a = k->a;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t c0 = 0; c0 < a->width; c0 += WN_REF_BLOCK) {
     double by_gain[WN_REF_BLOCK] = {0}, by_shift[WN_REF_BLOCK] = {0};
     const int64_t count = wn_ref_min(WN_REF_BLOCK, a->width - c0);
@@ -85,7 +85,7 @@ wn_status wn_ref_norm_backward(const struct wn_exec *exec, const struct wn_norm 
   /* Parameters first: dx may overwrite dy. */
   if (a->dgain || a->dshift) norm_parameters(exec, &k);
   if (!a->dx) return WN_OK;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t r = 0; r < a->rows; r++) {
     for (int64_t g = 0; g < G; g++) {
       const double s = wn_number(a->rstd, r * G + g, t);

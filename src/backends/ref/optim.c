@@ -11,7 +11,7 @@ static wn_status NAME(adamw_forward)(const struct wn_exec *exec, const struct wn
   REAL *p = a->p, *m = a->m, *v = a->v; /* [n] */
   const REAL *g = a->g;                 /* [n] */
   const double c1 = 1.0 - pow(a->beta1, (double)a->step), c2 = 1.0 - pow(a->beta2, (double)a->step);
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t i = 0; i < a->n; i++) {
     const double d = (double)g[i] * a->grad_scale;
     const double m1 = a->beta1 * (double)m[i] + (1.0 - a->beta1) * d;
@@ -26,7 +26,7 @@ static wn_status NAME(adamw_forward)(const struct wn_exec *exec, const struct wn
 static wn_status NAME(adagrad_forward)(const struct wn_exec *exec, const struct wn_adagrad *a) {
   REAL *p = a->p, *v = a->v; /* [n] */
   const REAL *g = a->g;      /* [n] */
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t i = 0; i < a->n; i++) {
     const double d = (double)g[i] * a->grad_scale;
     const double v1 = (double)v[i] + d * d;

@@ -16,7 +16,6 @@
 
 #include <math.h>
 #include "backends/backends.h"
-#include "base/team.h"
 
 /* Columns summed together in double accumulators on the stack. */
 #define WN_REF_BLOCK 64

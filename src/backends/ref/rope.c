@@ -7,7 +7,7 @@ static void rope_turn(const struct wn_exec *exec, const struct wn_rope *a, doubl
   const wn_dtype t = wn_array_type(a->type, exec->dtype); /* of x [rows, heads*D] */
   const int64_t R = a->R ? a->R : a->D, half = R / 2;
   const int64_t step = a->adjacent ? 2 : 1, other = a->adjacent ? 1 : half; /* from pair to pair; within a pair */
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t r = 0; r < a->rows; r++) {
     for (int64_t i = 0; i < half; i++) {
       double c, s;

@@ -15,7 +15,6 @@
 #include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/score.h"
 #include "backends/cpu/attention/threshold.h"
-#include "base/team.h"
 
 /* The state of one column block: rows, sums, and the worker's tiles. */
 struct column {
@@ -486,7 +485,7 @@ static void backward_own(const struct wn_attention_plan *p) {
   struct wn_backward_scratch all;
   wn_backward_lay(p, &(struct wn_arrays){.base = p->exec->scratch}, &all);
   const int64_t at_once = wn_backward_columns_at_once(p, heads), parts = wn_terms_parts(p);
-#pragma omp parallel num_threads(wn_team(p->exec->ctx, p->threads))
+#pragma omp parallel num_threads(p->threads)
   {
     wn_products_begin(p);
     const int me = omp_get_thread_num();
@@ -541,7 +540,7 @@ static void backward_team(const struct wn_attention_plan *p) {
   struct wn_arrays shared = wn_arrays_copy(&all.rows, all.rows_at, 0);
   wn_backward_lay_rows(p, &shared, a->H, a->Hkv, &rows);
   const int64_t at_once = wn_backward_columns_at_once(p, a->H);
-#pragma omp parallel num_threads(wn_team(p->exec->ctx, p->threads))
+#pragma omp parallel num_threads(p->threads)
   {
     wn_products_begin(p);
     const int64_t me = omp_get_thread_num(), team = omp_get_num_threads();

@@ -12,7 +12,6 @@
 #include "backends/cpu/attention/sparse.h"
 #include "backends/cpu/attention/slots.h"
 #include "backends/cpu/attention/threshold.h"
-#include "base/team.h"
 
 /* Keys in a part: enough to make merging cheap, few enough to give all threads work. */
 enum { PART_KEYS = 4 * WN_TILE, PARTS_MAX = 16 };
@@ -344,7 +343,7 @@ void wn_attention_decode_run(const struct wn_attention_plan *p) {
   const int64_t parts = count_parts(p), tasks = a->B * a->Hkv * parts;
   struct partial x;
   decode_lay(p, &(struct wn_arrays){.base = p->exec->scratch}, &x);
-#pragma omp parallel num_threads(wn_team(p->exec->ctx, p->exec->threads))
+#pragma omp parallel num_threads(p->exec->threads)
   {
 #pragma omp for schedule(static)
     for (int64_t n = 0; n < tasks; n++) decode_task(p, &x, n / parts / a->Hkv, n / parts % a->Hkv, n % parts, parts);

@@ -13,7 +13,6 @@
 #include "backends/cpu/attention/forward.h"
 #include "backends/cpu/attention/score.h"
 #include "backends/cpu/attention/threshold.h"
-#include "base/team.h"
 
 /* How many row blocks are processed together. If the unit's keys and values are larger than some share of the
  * last-level cache, each visit of a tile serves two row blocks. */
@@ -452,7 +451,7 @@ static void forward_own(const struct wn_attention_plan *p) {
   lay_forward(p, &(struct wn_arrays){.base = p->exec->scratch}, &all);
   /* a thread takes consecutive units, so that it knows the next one */
   const int64_t run = wn_max_i64(1, p->units / (8 * p->threads));
-#pragma omp parallel num_threads(wn_team(p->exec->ctx, p->threads))
+#pragma omp parallel num_threads(p->threads)
   {
     wn_products_begin(p);
     struct wn_arrays mine = wn_arrays_copy(&all.each, all.workers, omp_get_thread_num());
@@ -533,7 +532,7 @@ static void forward_team(const struct wn_attention_plan *p) {
   lay_forward(p, &(struct wn_arrays){.base = p->exec->scratch}, &all);
   const struct wn_forward_packed k = all.k;
   const struct shared s = all.s;
-#pragma omp parallel num_threads(wn_team(p->exec->ctx, p->threads))
+#pragma omp parallel num_threads(p->threads)
   {
     wn_products_begin(p);
     const int me = omp_get_thread_num(), team = omp_get_num_threads();

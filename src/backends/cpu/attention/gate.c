@@ -4,7 +4,6 @@
 
 #include "base/arrays.h"
 #include "base/error.h"
-#include "base/team.h"
 
 /* Lays out the gradient of the rows before the gates: [B,Tq,H,D], contiguous. */
 static float *gate_lay(const struct wn_attention *a, struct wn_arrays *l) {
@@ -24,8 +23,7 @@ static int64_t gate_at(const struct wn_attention *a, struct wn_stride s, int64_t
 static void gate_rows_forward(const struct wn_exec *exec, const struct wn_attention *a) {
   const int64_t D = a->D;
   /* For few rows waking threads is not worthwhile. */
-#pragma omp parallel for num_threads(wn_team(exec->ctx, a->B * a->Tq * a->H * D < 16384 ? 1 : exec->threads))          \
-    schedule(static)
+#pragma omp parallel for num_threads(a->B * a->Tq * a->H * D < 16384 ? 1 : exec->threads) schedule(static)
   for (int64_t n = 0; n < a->B * a->Tq; n++)
     for (int64_t h = 0; h < a->H; h++) {
       float *y = (float *)a->y + gate_at(a, a->s_y, n, h);
@@ -40,7 +38,7 @@ static void gate_rows_forward(const struct wn_exec *exec, const struct wn_attent
 
 static void gate_rows_backward(const struct wn_exec *exec, const struct wn_attention *a, float *all_dz) {
   const int64_t D = a->D;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t n = 0; n < a->B * a->Tq; n++)
     for (int64_t h = 0; h < a->H; h++) {
       const int64_t at_g = gate_at(a, a->gate.s_g, n, h), row = (n * a->H + h) * D;

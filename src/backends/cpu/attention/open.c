@@ -7,7 +7,6 @@
 #include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/products.h"
 #include "backends/cpu/attention/score.h"
-#include "base/team.h"
 
 #include <omp.h>
 #include <string.h>
@@ -134,7 +133,7 @@ static void open_forward_rows(const struct open_task *t, int64_t h, int64_t r, i
 void wn_open_forward_run(const struct wn_attention_plan *p) {
   const struct wn_attention *a = p->a;
   const struct wn_arrays each = open_count(p, false);
-#pragma omp parallel num_threads(wn_team(p->exec->ctx, threads_of(p)))
+#pragma omp parallel num_threads(threads_of(p))
   {
     struct wn_arrays x = wn_arrays_copy(&each, p->exec->scratch, omp_get_thread_num());
     struct open_task t;
@@ -205,7 +204,7 @@ static void open_store(const struct open_task *t, void *array, struct wn_stride 
 void wn_open_backward_run(const struct wn_attention_plan *p) {
   const struct wn_attention *a = p->a;
   const struct wn_arrays each = open_count(p, true);
-#pragma omp parallel num_threads(wn_team(p->exec->ctx, threads_of(p)))
+#pragma omp parallel num_threads(threads_of(p))
   {
     struct wn_arrays x = wn_arrays_copy(&each, p->exec->scratch, omp_get_thread_num());
     struct open_task t;

@@ -21,7 +21,6 @@
 #include <omp.h>
 #include <string.h>
 #include "backends/cpu/attention/score.h"
-#include "base/team.h"
 
 enum { BACKWARD_ITEMS = 8 }; /* a unit's columns are divided if there are fewer units than this */
 
@@ -264,7 +263,7 @@ void wn_open_select_forward_run(const struct wn_attention_plan *p) {
   const int64_t at_once = wn_open_units(p), R = wn_open_blocks(p), groups = wn_open_groups(p);
   struct wn_open_room s;
   wn_open_select_lay(p, false, &(struct wn_arrays){.base = p->exec->scratch}, &s);
-#pragma omp parallel num_threads(wn_team(p->exec->ctx, p->exec->threads))
+#pragma omp parallel num_threads(p->exec->threads)
   {
     struct wn_arrays copy = wn_arrays_copy(&s.worker, s.workers, omp_get_thread_num());
     struct wn_open_worker w;

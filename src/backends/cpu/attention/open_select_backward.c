@@ -5,7 +5,6 @@
 #include <omp.h>
 #include <string.h>
 #include "backends/cpu/attention/score.h"
-#include "base/team.h"
 
 /* One part of a unit's columns: where its gradients are added. */
 struct open_part {
@@ -221,7 +220,7 @@ void wn_open_select_backward_run(const struct wn_attention_plan *p) {
   const int64_t R = wn_open_blocks(p);
   struct wn_open_room s;
   wn_open_select_lay(p, true, &(struct wn_arrays){.base = p->exec->scratch}, &s);
-#pragma omp parallel num_threads(wn_team(p->exec->ctx, p->exec->threads))
+#pragma omp parallel num_threads(p->exec->threads)
   {
     struct wn_arrays copy = wn_arrays_copy(&s.worker, s.workers, omp_get_thread_num());
     struct wn_open_worker w;

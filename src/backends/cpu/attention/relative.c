@@ -10,7 +10,6 @@
 #include "backends/cpu/attention/slots.h"
 #include "backends/cpu/attention/products.h"
 #include "backends/cpu/attention/terms.h"
-#include "base/team.h"
 
 /* Or as many as threads, if that is more: up to 16 threads the sums are bitwise the same. */
 enum { PARTS = 16 };
@@ -54,7 +53,7 @@ void wn_terms_relative_pack(const struct wn_attention_plan *p, bool backward) {
   const struct wn_attention *a = p->a;
   const struct wn_terms_scratch *s = &p->terms;
   if (a->relative.P <= 0) return;
-#pragma omp parallel for num_threads(wn_team(p->exec->ctx, p->exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(p->exec->threads) schedule(static)
   for (int64_t at = 0; at < columns(a); at += WN_SKEW_ROWS) {
     const int64_t x = relative_farthest(a) - at;
     p->ops->pack_distances(s->distances + at, wn_terms_relative_stride(p), a->relative.p, a->relative.P, x, a->D,
@@ -152,7 +151,7 @@ void wn_terms_relative_end(const struct wn_attention_plan *p) {
   const struct wn_attention *a = p->a;
   const int64_t parts = wn_terms_parts(p), step = columns(a) * p->Dp;
   if (!p->terms.distance_sums) return;
-#pragma omp parallel for num_threads(wn_team(p->exec->ctx, p->exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(p->exec->threads) schedule(static)
   for (int64_t x = 0; x < wn_min_i64(a->relative.P, a->Tk); x++) {
     float *from = p->terms.distance_sums + (relative_farthest(a) - x) * p->Dp, *to = (float *)a->relative.dp + x * a->D;
     p->ops->unpack(from, p->Dp, from, p->Dp, parts, step, 1, a->D, NULL, (float)a->scale);

@@ -4,7 +4,6 @@
 #include "backends/cpu/attention/bias.h"
 #include <math.h>
 #include "backends/cpu/attention/slots.h"
-#include "base/team.h"
 
 /* The bit of distance x; `at` is the column of the row's own key. */
 static uint64_t distance_bit(int64_t at, int64_t x) {
@@ -216,7 +215,7 @@ void wn_terms_backward_end(const struct wn_attention_plan *p) {
   wn_sinks_end(p);
   strength_end(p);
   if (a->exclusive.on && a->exclusive.gate && a->exclusive.dgate) {
-#pragma omp parallel for num_threads(wn_team(p->exec->ctx, p->exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(p->exec->threads) schedule(static)
     for (int64_t h = 0; h < a->H; h++) exclusive_gate(a, h);
   }
 }

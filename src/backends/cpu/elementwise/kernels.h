@@ -7,7 +7,6 @@
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/vec.h"
 #include "base/alloc.h"
-#include "base/team.h"
 
 /* Loads, and below stores, the first n <= VL floats. */
 V_INLINE vf v_load_upto(const float *p, int64_t n) {

@@ -5,7 +5,6 @@
 #include "backends/cpu/packed/packed.h"
 #include <string.h>
 #include "base/alloc.h"
-#include "base/team.h"
 
 /* Floats in a panel for sgemm: fits the L2 caches of two cores. */
 enum { PANEL_FLOATS = 1 << 19 };
@@ -209,13 +208,13 @@ static void packed_few_rows(const struct wn_exec *exec, const struct wn_linear *
   bool blocks_too = false; /* weights of plain types are multiplied with the unrounded x */
   for (int p = 0; p < a->packed->count; p++) blocks_too = blocks_too || a->packed->part[p].type >= WN_GGUF_Q8_0;
   if (blocks_too) {
-#pragma omp parallel for num_threads(wn_team(exec->ctx, a->M * a->K < 16384 ? 1 : exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(a->M * a->K < 16384 ? 1 : exec->threads) schedule(static)
     for (int64_t m = 0; m < a->M; m++) k->quantize(&x, m);
   }
   /* A row's sum does not depend on where a thread's share begins. */
   const int64_t blocks = (a->N + 15) / 16;
   const int threads = a->M * a->N * a->K < 65536 ? 1 : exec->threads;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, threads)) schedule(static, 1)
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
   for (int t = 0; t < threads; t++) {
     const int64_t n0 = blocks * t / threads * 16, n1 = blocks * (t + 1) / threads * 16;
     packed_share(k, a, &x, n0, n1 < a->N ? n1 : a->N);
@@ -268,9 +267,9 @@ static void packed_tiles(const struct wn_exec *exec, const struct wn_linear *a, 
   char *tiles = exec->scratch, *rooms = tiles + tiles_bytes(a);
   for (int64_t m0 = 0; m0 < a->M; m0 += TILED_ROWS) {
     const int64_t M = a->M - m0 < TILED_ROWS ? a->M - m0 : TILED_ROWS;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
     for (int64_t m = 0; m < M; m++) k->tile_row(x + (m0 + m) * a->ldx, a->K, (int)(m % T), tiles + m / T * tile);
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static, 1)
+#pragma omp parallel for num_threads(exec->threads) schedule(static, 1)
     for (int t = 0; t < exec->threads; t++) {
       const int64_t n0 = blocks * t / exec->threads * T, n1 = blocks * (t + 1) / exec->threads * T;
       if (k->begin) k->begin();
@@ -308,9 +307,9 @@ static void packed_bfloat16(const struct wn_exec *exec, const struct wn_linear *
   uint16_t *rounded = exec->scratch;
   for (int64_t m0 = 0; m0 < a->M; m0 += TILED_ROWS) {
     const int64_t M = a->M - m0 < TILED_ROWS ? a->M - m0 : TILED_ROWS;
-#pragma omp parallel for num_threads(wn_team(exec->ctx, M * a->K < 16384 ? 1 : threads)) schedule(static)
+#pragma omp parallel for num_threads(M * a->K < 16384 ? 1 : threads) schedule(static)
     for (int64_t m = 0; m < M; m++) wn_cpu_packed_bf16_round(x + (m0 + m) * a->ldx, a->K, rounded + m * ld);
-#pragma omp parallel for num_threads(wn_team(exec->ctx, threads)) schedule(static, 1)
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
     for (int t = 0; t < threads; t++) {
       const int64_t n0 = blocks * t / threads * 16, n1 = blocks * (t + 1) / threads * 16;
       bfloat16_share(a, rounded, M, n0, n1 < a->N ? n1 : a->N, (float *)a->y + m0 * a->ldy);
@@ -321,7 +320,7 @@ static void packed_bfloat16(const struct wn_exec *exec, const struct wn_linear *
 /* Converts rows of w from n0 on to floats. */
 static void make_panel(const struct wn_exec *exec, const struct wn_linear *a, const struct wn_cpu_packed_kernels *k,
                        int64_t n0, int64_t rows, float *panel) {
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t r = 0; r < rows; r++) {
     wn_gguf_type type;
     const char *w = wn_packed_row(a->packed, a->K, n0 + r, &type);
@@ -394,7 +393,7 @@ void wn_cpu_packed_strips_make(const struct wn_exec *exec, const struct wn_packe
                                bool wide) {
   const struct wn_cpu_packed_kernels *k = packed_kernels_for(wide);
   const int64_t T = WN_CPU_PACKED_TILED, bytes = k->strip_bytes(part->type, K);
-#pragma omp parallel for num_threads(wn_team(exec->ctx, exec->threads)) schedule(static)
+#pragma omp parallel for num_threads(exec->threads) schedule(static)
   for (int64_t i = 0; i < (part->rows + T - 1) / T; i++) {
     const int64_t rows = part->rows - i * T;
     k->strip_make(part->type, (const char *)part->data + (size_t)(i * T) * wn_packed_row_bytes(part->type, K),
