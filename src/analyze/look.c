@@ -230,21 +230,13 @@ wn_status wn_analyze_look(wn_context *ctx, wn_model *model, const wn_analysis_in
   struct wn_arrays scratch = {0};
   r->r.layers = c->layers, r->r.heads = c->heads, r->r.early = options->early;
   const struct wn_array kept[] = {
-      {.name = "layers", .wanted = true, .dims = WN_DIMS(L), .element = sizeof *r->r.layer, .where = &r->r.layer},
-      {.name = "heads", .wanted = true, .dims = WN_DIMS(L, H), .element = sizeof *r->r.head, .where = &r->r.head},
+      WN_ARRAY_FOR(r->r.layer, "layers", true, WN_DIMS(L)),
+      WN_ARRAY_FOR(r->r.head, "heads", true, WN_DIMS(L, H)),
   };
   const struct wn_array sums[] = {
-      {.name = "sums", .wanted = true, .dims = WN_DIMS(L, H), .element = sizeof *w.all, .where = &w.all},
-      {.name = "values",
-       .wanted = true,
-       .dims = WN_DIMS(L, c->kv_heads),
-       .element = sizeof *w.values,
-       .where = &w.values},
-      {.name = "direction",
-       .wanted = true,
-       .dims = WN_DIMS(c->head_size),
-       .element = sizeof *w.direction,
-       .where = &w.direction},
+      WN_ARRAY_FOR(w.all, "sums", true, WN_DIMS(L, H)),
+      WN_ARRAY_FOR(w.values, "values", true, WN_DIMS(L, c->kv_heads)),
+      WN_ARRAY_FOR(w.direction, "direction", true, WN_DIMS(c->head_size)),
   };
   const struct wn_layer_observer observer = {
       .layer = look_on_layer, .user = &w, .batch = look_on_batch, .attention = look_on_attention};

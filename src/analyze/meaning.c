@@ -229,30 +229,14 @@ static wn_status meaning_allocate(wn_context *ctx, const wn_model_config *c, int
                    (long long)c->layers, (long long)c->heads);
   const int64_t lengths = r->length_count, L = c->layers, H = c->heads;
   const struct wn_array rows[] = {
-      {.name = "taus", .wanted = true, .dims = WN_DIMS(tau_count), .element = sizeof *r->taus, .where = &r->taus},
-      {.name = "lengths", .wanted = true, .dims = WN_DIMS(lengths), .element = sizeof *r->length, .where = &r->length},
-      {.name = "rows", .wanted = true, .dims = WN_DIMS(lengths), .element = sizeof *r->rows, .where = &r->rows},
-      {.name = "context",
-       .wanted = true,
-       .dims = WN_DIMS(lengths),
-       .element = sizeof *r->context,
-       .where = &r->context},
-      {.name = "content",
-       .wanted = true,
-       .dims = WN_DIMS(lengths),
-       .element = sizeof *r->content,
-       .where = &r->content},
-      {.name = "all", .wanted = true, .dims = WN_DIMS(lengths, tau_count), .element = sizeof *r->all, .where = &r->all},
-      {.name = "layers",
-       .wanted = true,
-       .dims = WN_DIMS(lengths, tau_count, L),
-       .element = sizeof *r->layer,
-       .where = &r->layer},
-      {.name = "heads",
-       .wanted = true,
-       .dims = WN_DIMS(lengths, tau_count, L, H),
-       .element = sizeof *r->head,
-       .where = &r->head},
+      WN_ARRAY_FOR(r->taus, "taus", true, WN_DIMS(tau_count)),
+      WN_ARRAY_FOR(r->length, "lengths", true, WN_DIMS(lengths)),
+      WN_ARRAY_FOR(r->rows, "rows", true, WN_DIMS(lengths)),
+      WN_ARRAY_FOR(r->context, "context", true, WN_DIMS(lengths)),
+      WN_ARRAY_FOR(r->content, "content", true, WN_DIMS(lengths)),
+      WN_ARRAY_FOR(r->all, "all", true, WN_DIMS(lengths, tau_count)),
+      WN_ARRAY_FOR(r->layer, "layers", true, WN_DIMS(lengths, tau_count, L)),
+      WN_ARRAY_FOR(r->head, "heads", true, WN_DIMS(lengths, tau_count, L, H)),
   };
   WN_TRY(WN_ARRAYS_CREATE(ctx, &out->arrays, "report of meaningful attention", rows));
   for (int i = 0; i < r->length_count; i++) r->length[i] = (int64_t)1 << i;

@@ -106,27 +106,11 @@ static wn_status selection_tracer_init(struct tracer *t) {
   const bool selects = c->attention.selective.enabled;
   const int64_t T = t->T, H = c->heads, G = c->attention.selective.per_kv_head ? c->kv_heads : 1;
   const struct wn_array rows[] = {
-      {.name = "sums of weights",
-       .wanted = !t->encoder,
-       .dims = WN_DIMS(T, T),
-       .element = sizeof *t->sums,
-       .where = &t->sums},
-      {.name = "weights",
-       .wanted = !t->encoder,
-       .dims = WN_DIMS(T, T),
-       .element = sizeof *t->weights,
-       .where = &t->weights},
-      {.name = "weights of heads",
-       .wanted = t->want_heads,
-       .dims = WN_DIMS(H, T, T),
-       .element = sizeof *t->head_weights,
-       .where = &t->head_weights},
-      {.name = "F", .wanted = selects, .dims = WN_DIMS(T, T), .element = sizeof *t->F, .where = &t->F},
-      {.name = "selections",
-       .wanted = selects,
-       .dims = WN_DIMS(G, T, T),
-       .element = wn_dtype_size(t->dtype),
-       .where = &t->selections},
+      WN_ARRAY_FOR(t->sums, "sums of weights", !t->encoder, WN_DIMS(T, T)),
+      WN_ARRAY_FOR(t->weights, "weights", !t->encoder, WN_DIMS(T, T)),
+      WN_ARRAY_FOR(t->head_weights, "weights of heads", t->want_heads, WN_DIMS(H, T, T)),
+      WN_ARRAY_FOR(t->F, "F", selects, WN_DIMS(T, T)),
+      WN_ARRAY_SIZED(t->selections, wn_dtype_size(t->dtype), "selections", selects, WN_DIMS(G, T, T)),
   };
   WN_ARRAYS_LAY(&t->arrays, rows);
   WN_TRY(wn_arrays_check(t->ctx, &t->arrays, "a text of %lld tokens is too long to be shown", (long long)T));
@@ -363,20 +347,12 @@ wn_status wn_analyze_selection_mean(wn_context *ctx, wn_model *model, const wn_d
   const int64_t L = s.mean->layers, size = s.mean->size;
   const bool masked = s.mean->masked != NULL;
   const struct wn_array rows[] = {
-      {.name = "tokens", .wanted = true, .dims = WN_DIMS(T), .element = sizeof *tokens, .where = &tokens},
-      {.name = "targets", .wanted = true, .dims = WN_DIMS(T), .element = sizeof *targets, .where = &targets},
-      {.name = "weights",
-       .wanted = !o.encoder,
-       .dims = WN_DIMS(L, size, size),
-       .element = sizeof *s.weights,
-       .where = &s.weights},
-      {.name = "masked",
-       .wanted = masked,
-       .dims = WN_DIMS(L, size, size),
-       .element = sizeof *s.masked,
-       .where = &s.masked},
-      {.name = "F", .wanted = masked, .dims = WN_DIMS(L, size, size), .element = sizeof *s.F, .where = &s.F},
-      {.name = "last rows", .wanted = masked, .dims = WN_DIMS(L, T), .element = sizeof *s.last, .where = &s.last},
+      WN_ARRAY_FOR(tokens, "tokens", true, WN_DIMS(T)),
+      WN_ARRAY_FOR(targets, "targets", true, WN_DIMS(T)),
+      WN_ARRAY_FOR(s.weights, "weights", !o.encoder, WN_DIMS(L, size, size)),
+      WN_ARRAY_FOR(s.masked, "masked", masked, WN_DIMS(L, size, size)),
+      WN_ARRAY_FOR(s.F, "F", masked, WN_DIMS(L, size, size)),
+      WN_ARRAY_FOR(s.last, "last rows", masked, WN_DIMS(L, T)),
   };
   WN_TRY_GOTO(WN_ARRAYS_CREATE(ctx, &arrays, "sums of selections", rows), done);
   WN_TRY_GOTO(selection_tracer_init(&t), done);

@@ -125,10 +125,10 @@ wn_status wn_analyze_task_selection(wn_context *ctx, wn_model *model, const wn_d
   int32_t *tokens, *targets;
   struct task_watch w = {.task = task, .r = r};
   const struct wn_array rows[] = {
-      {.name = "tokens", .wanted = true, .dims = WN_DIMS(T), .element = sizeof *tokens, .where = &tokens},
-      {.name = "targets", .wanted = true, .dims = WN_DIMS(T), .element = sizeof *targets, .where = &targets},
-      {.name = "kinds of tokens", .wanted = true, .dims = WN_DIMS(T, T), .element = sizeof *w.kind, .where = &w.kind},
-      {.name = "the largest F", .wanted = true, .dims = WN_DIMS(T, T), .element = sizeof *w.most, .where = &w.most},
+      WN_ARRAY_FOR(tokens, "tokens", true, WN_DIMS(T)),
+      WN_ARRAY_FOR(targets, "targets", true, WN_DIMS(T)),
+      WN_ARRAY_FOR(w.kind, "kinds of tokens", true, WN_DIMS(T, T)),
+      WN_ARRAY_FOR(w.most, "the largest F", true, WN_DIMS(T, T)),
   };
   wn_status status;
   WN_TRY_GOTO(wn_data_source_create(ctx, task, "val", T, (int32_t)c->vocab_size, &source), done);

@@ -142,29 +142,13 @@ wn_status wn_analyze_survival(wn_context *ctx, wn_model *model, const wn_analysi
   uint8_t *all = NULL;
   r->r.count = count;
   const struct wn_array report[] = {
-      {.name = "policies",
-       .wanted = true,
-       .dims = WN_DIMS(count),
-       .element = sizeof *r->r.policy,
-       .where = &r->r.policy},
-      {.name = "overlap",
-       .wanted = true,
-       .dims = WN_DIMS(count, count),
-       .element = sizeof *r->r.overlap,
-       .where = &r->r.overlap},
+      WN_ARRAY_FOR(r->r.policy, "policies", true, WN_DIMS(count)),
+      WN_ARRAY_FOR(r->r.overlap, "overlap", true, WN_DIMS(count, count)),
   };
   const struct wn_array sums[] = {
-      {.name = "alive",
-       .wanted = true,
-       .dims = WN_DIMS(WN_SURVIVAL_AGES),
-       .element = sizeof *w.alive,
-       .where = &w.alive},
-      {.name = "at risk",
-       .wanted = true,
-       .dims = WN_DIMS(WN_SURVIVAL_AGES),
-       .element = sizeof *w.at_risk,
-       .where = &w.at_risk},
-      {.name = "kept", .wanted = true, .dims = WN_DIMS((int64_t)bytes), .element = 1, .where = &all},
+      WN_ARRAY_FOR(w.alive, "alive", true, WN_DIMS(WN_SURVIVAL_AGES)),
+      WN_ARRAY_FOR(w.at_risk, "at risk", true, WN_DIMS(WN_SURVIVAL_AGES)),
+      WN_ARRAY_SIZED(all, 1, "kept", true, WN_DIMS((int64_t)bytes)),
   };
   wn_status status = WN_ARRAYS_CREATE(ctx, &r->arrays, "report of survival", report);
   if (status == WN_OK) status = WN_ARRAYS_CREATE(ctx, &scratch, "sums of survival", sums);

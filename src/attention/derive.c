@@ -419,11 +419,7 @@ struct wn_attention wn_attention_with_rows_before(const struct wn_attention *op,
     const struct wn_call_field contiguous = {.axes = field->axes};
     const struct call_axes from = call_axes_of(op, field), to = call_axes_of(&a, &contiguous);
     const size_t element = call_element(op, field->element, dtype);
-    const struct wn_array row = {.name = field->name,
-                                 .wanted = true,
-                                 .dims = WN_DIMS(to.extent[0] * to.step[0]),
-                                 .element = element,
-                                 .where = &target};
+    const struct wn_array row = WN_ARRAY_SIZED(target, element, field->name, true, WN_DIMS(to.extent[0] * to.step[0]));
     wn_arrays_lay(arrays, &row, 1);
     if (target) {
       memset(target, 0, (size_t)row.dims.size[0] * element);

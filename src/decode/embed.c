@@ -32,20 +32,13 @@ static void embed_lay(const struct wn_session *s, struct embed_rows *x) {
   const int64_t C = s->model->config.width;
   const size_t e = wn_dtype_size(s->model->dtype);
   const struct wn_array rows[] = {
-      {.name = "x_out", .wanted = true, .dims = WN_DIMS(ROWS, C), .element = e, .where = &x->x_out},
-      {.name = "n_out", .wanted = true, .dims = WN_DIMS(ROWS, C), .element = e, .where = &x->n_out},
-      {.name = "rstd", .wanted = true, .dims = WN_DIMS(ROWS), .element = e, .where = &x->rstd},
-      {.name = "mean",
-       .wanted = s->model->config.norm == WN_NORM_LAYER,
-       .dims = WN_DIMS(ROWS),
-       .element = e,
-       .where = &x->mean},
+      WN_ARRAY_SIZED(x->x_out, e, "x_out", true, WN_DIMS(ROWS, C)),
+      WN_ARRAY_SIZED(x->n_out, e, "n_out", true, WN_DIMS(ROWS, C)),
+      WN_ARRAY_SIZED(x->rstd, e, "rstd", true, WN_DIMS(ROWS)),
+      WN_ARRAY_SIZED(x->mean, e, "mean", s->model->config.norm == WN_NORM_LAYER, WN_DIMS(ROWS)),
   };
-  const struct wn_array read = {.name = "states read",
-                                .wanted = !s->model->backend->memory->host,
-                                .dims = WN_DIMS(ROWS, C),
-                                .element = e,
-                                .where = &x->read};
+  const struct wn_array read =
+      WN_ARRAY_SIZED(x->read, e, "states read", !s->model->backend->memory->host, WN_DIMS(ROWS, C));
   WN_ARRAYS_LAY(&x->arrays, rows);
   wn_arrays_lay(&x->host, &read, 1);
   if (s->model->backend->memory->host) x->read = x->n_out;

@@ -32,30 +32,22 @@ static void score_lay(const struct wn_session *s, struct wn_session_scoring *x) 
   const size_t e = wn_dtype_size(s->model->dtype);
   const bool apart = !s->model->backend->memory->host;
   const struct wn_array rows[] = {
-      {.name = "mid", .wanted = true, .dims = WN_DIMS(ROWS, c->width), .element = e, .where = &x->mid},
-      {.name = "branch", .wanted = true, .dims = WN_DIMS(ROWS, c->width), .element = e, .where = &x->branch},
-      {.name = "x_out", .wanted = true, .dims = WN_DIMS(ROWS, c->width), .element = e, .where = &x->x_out},
-      {.name = "n_out", .wanted = true, .dims = WN_DIMS(ROWS, c->width), .element = e, .where = &x->n_out},
-      {.name = "rstd", .wanted = true, .dims = WN_DIMS(ROWS), .element = e, .where = &x->rstd},
-      {.name = "mean", .wanted = c->norm == WN_NORM_LAYER, .dims = WN_DIMS(ROWS), .element = e, .where = &x->mean},
-      {.name = "logits", .wanted = true, .dims = WN_DIMS(ROWS, c->vocab_size), .element = e, .where = &x->logits},
-      {.name = "targets shown",
-       .wanted = apart,
-       .dims = WN_DIMS(ROWS),
-       .element = sizeof *x->targets,
-       .where = &x->targets_shown},
-      {.name = "losses", .wanted = true, .dims = WN_DIMS(ROWS), .element = sizeof *x->loss, .where = &x->loss},
-      {.name = "hits", .wanted = true, .dims = WN_DIMS(ROWS), .element = sizeof *x->hit, .where = &x->hit},
+      WN_ARRAY_SIZED(x->mid, e, "mid", true, WN_DIMS(ROWS, c->width)),
+      WN_ARRAY_SIZED(x->branch, e, "branch", true, WN_DIMS(ROWS, c->width)),
+      WN_ARRAY_SIZED(x->x_out, e, "x_out", true, WN_DIMS(ROWS, c->width)),
+      WN_ARRAY_SIZED(x->n_out, e, "n_out", true, WN_DIMS(ROWS, c->width)),
+      WN_ARRAY_SIZED(x->rstd, e, "rstd", true, WN_DIMS(ROWS)),
+      WN_ARRAY_SIZED(x->mean, e, "mean", c->norm == WN_NORM_LAYER, WN_DIMS(ROWS)),
+      WN_ARRAY_SIZED(x->logits, e, "logits", true, WN_DIMS(ROWS, c->vocab_size)),
+      WN_ARRAY_SIZED(x->targets_shown, sizeof *x->targets, "targets shown", apart, WN_DIMS(ROWS)),
+      WN_ARRAY_FOR(x->loss, "losses", true, WN_DIMS(ROWS)),
+      WN_ARRAY_FOR(x->hit, "hits", true, WN_DIMS(ROWS)),
   };
   const struct wn_array host[] = {
-      {.name = "targets", .wanted = true, .dims = WN_DIMS(ROWS), .element = sizeof *x->targets, .where = &x->targets},
-      {.name = "places", .wanted = true, .dims = WN_DIMS(ROWS), .element = sizeof *x->at, .where = &x->at},
-      {.name = "losses read",
-       .wanted = apart,
-       .dims = WN_DIMS(ROWS),
-       .element = sizeof *x->loss,
-       .where = &x->loss_read},
-      {.name = "hits read", .wanted = apart, .dims = WN_DIMS(ROWS), .element = sizeof *x->hit, .where = &x->hit_read},
+      WN_ARRAY_FOR(x->targets, "targets", true, WN_DIMS(ROWS)),
+      WN_ARRAY_FOR(x->at, "places", true, WN_DIMS(ROWS)),
+      WN_ARRAY_SIZED(x->loss_read, sizeof *x->loss, "losses read", apart, WN_DIMS(ROWS)),
+      WN_ARRAY_SIZED(x->hit_read, sizeof *x->hit, "hits read", apart, WN_DIMS(ROWS)),
   };
   WN_ARRAYS_LAY(&x->arrays, rows);
   WN_ARRAYS_LAY(&x->host, host);

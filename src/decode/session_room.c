@@ -7,21 +7,10 @@
 
 static void room_lay(const struct wn_model *m, int64_t B, int64_t piece, struct wn_session_room *room) {
   const struct wn_array rows[] = {
-      {.name = "activations",
-       .wanted = true,
-       .dims = WN_DIMS((int64_t)room->blocks.large_bytes),
-       .element = 1,
-       .where = &room->blocks.large},
-      {.name = "derived activations",
-       .wanted = true,
-       .dims = WN_DIMS((int64_t)room->blocks.derived_bytes),
-       .element = 1,
-       .where = &room->blocks.derived},
-      {.name = "exact activations",
-       .wanted = true,
-       .dims = WN_DIMS((int64_t)room->blocks.exact_bytes),
-       .element = 1,
-       .where = &room->blocks.exact},
+      WN_ARRAY_SIZED(room->blocks.large, 1, "activations", true, WN_DIMS((int64_t)room->blocks.large_bytes)),
+      WN_ARRAY_SIZED(room->blocks.derived, 1, "derived activations", true,
+                     WN_DIMS((int64_t)room->blocks.derived_bytes)),
+      WN_ARRAY_SIZED(room->blocks.exact, 1, "exact activations", true, WN_DIMS((int64_t)room->blocks.exact_bytes)),
   };
   WN_ARRAYS_LAY(&room->arrays, rows);
   wn_layer_temp_lay(&m->config, wn_layer_types_of(m->dtype), B, piece, false, false, &room->arrays, &room->temp);

@@ -126,17 +126,13 @@ static wn_status evaluation_session(struct evaluation *e, int64_t sequences, int
 static wn_status evaluation_room(struct evaluation *e, int64_t rows) {
   if (rows <= e->room) return WN_OK;
   const struct wn_array arrays[] = {
-      {.name = "tokens", .wanted = true, .dims = WN_DIMS(rows), .element = sizeof *e->tokens, .where = &e->tokens},
-      {.name = "targets", .wanted = true, .dims = WN_DIMS(rows), .element = sizeof *e->targets, .where = &e->targets},
-      {.name = "scores", .wanted = true, .dims = WN_DIMS(rows), .element = sizeof *e->sums, .where = &e->sums},
-      {.name = "greedy", .wanted = true, .dims = WN_DIMS(rows), .element = sizeof *e->greedy, .where = &e->greedy},
-      {.name = "tails", .wanted = true, .dims = WN_DIMS(rows), .element = sizeof *e->tail, .where = &e->tail},
-      {.name = "divisions",
-       .wanted = true,
-       .dims = WN_DIMS(rows + 1),
-       .element = sizeof *e->division,
-       .where = &e->division},
-      {.name = "sources", .wanted = true, .dims = WN_DIMS(rows), .element = sizeof *e->sources, .where = &e->sources},
+      WN_ARRAY_FOR(e->tokens, "tokens", true, WN_DIMS(rows)),
+      WN_ARRAY_FOR(e->targets, "targets", true, WN_DIMS(rows)),
+      WN_ARRAY_FOR(e->sums, "scores", true, WN_DIMS(rows)),
+      WN_ARRAY_FOR(e->greedy, "greedy", true, WN_DIMS(rows)),
+      WN_ARRAY_FOR(e->tail, "tails", true, WN_DIMS(rows)),
+      WN_ARRAY_FOR(e->division, "divisions", true, WN_DIMS(rows + 1)),
+      WN_ARRAY_FOR(e->sources, "sources", true, WN_DIMS(rows)),
   };
   wn_arrays_clear(&e->arrays);
   e->arrays = (struct wn_arrays){0};

@@ -80,21 +80,13 @@ static void positions_lay(const struct wn_run *run, const struct wn_attention *o
   const int64_t G = wn_selection_groups(op), D = op->D;
   const size_t e = wn_dtype_size(run->exec.dtype);
   const struct wn_array rows[] = {
-      {.name = "queries", .wanted = true, .dims = WN_DIMS(T, op->H, D), .element = e, .where = &w->q},
-      {.name = "keys", .wanted = true, .dims = WN_DIMS(room, op->Hkv, D), .element = e, .where = &w->k},
-      {.name = "values", .wanted = true, .dims = WN_DIMS(room, op->Hkv, D), .element = e, .where = &w->v},
-      {.name = "selecting keys",
-       .wanted = op->sel.bilinear,
-       .dims = WN_DIMS(room, G, D),
-       .element = e,
-       .where = &w->sk},
-      {.name = "selections", .wanted = op->sel.on, .dims = WN_DIMS(room, G), .element = e, .where = &w->f},
-      {.name = "control tokens",
-       .wanted = op->threshold.control != NULL,
-       .dims = WN_DIMS(room),
-       .element = 1,
-       .where = &w->control},
-      {.name = "scratch", .wanted = true, .dims = WN_DIMS((int64_t)scratch), .element = 1, .where = &w->scratch},
+      WN_ARRAY_SIZED(w->q, e, "queries", true, WN_DIMS(T, op->H, D)),
+      WN_ARRAY_SIZED(w->k, e, "keys", true, WN_DIMS(room, op->Hkv, D)),
+      WN_ARRAY_SIZED(w->v, e, "values", true, WN_DIMS(room, op->Hkv, D)),
+      WN_ARRAY_SIZED(w->sk, e, "selecting keys", op->sel.bilinear, WN_DIMS(room, G, D)),
+      WN_ARRAY_SIZED(w->f, e, "selections", op->sel.on, WN_DIMS(room, G)),
+      WN_ARRAY_SIZED(w->control, 1, "control tokens", op->threshold.control != NULL, WN_DIMS(room)),
+      WN_ARRAY_SIZED(w->scratch, 1, "scratch", true, WN_DIMS((int64_t)scratch)),
   };
   *w = (struct work){.room = room, .scratch_bytes = scratch};
   WN_ARRAYS_LAY(arrays, rows);

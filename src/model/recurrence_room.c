@@ -29,18 +29,10 @@ static void room_lay_states(const struct wn_workspace *ws, int64_t rows, struct 
   const int64_t G = room_selections(ws), all = rows + ws->T;
   const size_t e = wn_dtype_size(ws->model->dtype);
   char *f_out, *states, *f;
-  const struct wn_array shared[] = {{.name = "selections of the block",
-                                     .wanted = true,
-                                     .dims = WN_DIMS(ws->B, G, all),
-                                     .element = e,
-                                     .where = &f_out}};
+  const struct wn_array shared[] = {WN_ARRAY_SIZED(f_out, e, "selections of the block", true, WN_DIMS(ws->B, G, all))};
   const struct wn_array of_set[] = {
-      {.name = "states",
-       .wanted = true,
-       .dims = WN_DIMS(ws->B, all, ws->model->config.width),
-       .element = e,
-       .where = &states},
-      {.name = "selections", .wanted = true, .dims = WN_DIMS(ws->B, G, all), .element = e, .where = &f},
+      WN_ARRAY_SIZED(states, e, "states", true, WN_DIMS(ws->B, all, ws->model->config.width)),
+      WN_ARRAY_SIZED(f, e, "selections", true, WN_DIMS(ws->B, G, all)),
   };
   WN_ARRAYS_LAY(arrays, shared);
   for (int64_t i = 0; i < ws->options.recurrence_sets; i++) {
@@ -55,11 +47,8 @@ static void room_lay_inputs(const struct wn_workspace *ws, int64_t keys, struct 
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int n = wn_layer_inputs(&ws->model->config, in);
   for (int i = 0; i < n; i++) {
-    const struct wn_array table[] = {{.name = in[i].array->name,
-                                      .wanted = true,
-                                      .dims = WN_DIMS(ws->B, keys, in[i].width),
-                                      .element = wn_dtype_size(ws->model->dtype),
-                                      .where = &out[in[i].slot]}};
+    const struct wn_array table[] = {WN_ARRAY_SIZED(out[in[i].slot], wn_dtype_size(ws->model->dtype), in[i].array->name,
+                                                    true, WN_DIMS(ws->B, keys, in[i].width))};
     if (in[i].how->of_keys) WN_ARRAYS_LAY(arrays, table);
   }
 }
@@ -70,18 +59,10 @@ static void room_lay_keys(const struct wn_workspace *ws, int64_t rows, struct wn
   const int64_t keys = rows + ws->T, D = c->head_size, Hkv = c->kv_heads;
   const size_t e = wn_dtype_size(ws->model->dtype);
   const struct wn_array table[] = {
-      {.name = "keys and values",
-       .wanted = true,
-       .dims = WN_DIMS(ws->B, keys, 2 * Hkv * D),
-       .element = e,
-       .where = &out->kv},
-      {.name = "keys", .wanted = c->qk_norm, .dims = WN_DIMS(ws->B, keys, Hkv, D), .element = e, .where = &out->k},
-      {.name = "rstd_k", .wanted = c->qk_norm, .dims = WN_DIMS(ws->B, keys, Hkv), .element = e, .where = &out->rstd_k},
-      {.name = "mean_k",
-       .wanted = c->qk_norm && c->norm == WN_NORM_LAYER,
-       .dims = WN_DIMS(ws->B, keys, Hkv),
-       .element = e,
-       .where = &out->mean_k},
+      WN_ARRAY_SIZED(out->kv, e, "keys and values", true, WN_DIMS(ws->B, keys, 2 * Hkv * D)),
+      WN_ARRAY_SIZED(out->k, e, "keys", c->qk_norm, WN_DIMS(ws->B, keys, Hkv, D)),
+      WN_ARRAY_SIZED(out->rstd_k, e, "rstd_k", c->qk_norm, WN_DIMS(ws->B, keys, Hkv)),
+      WN_ARRAY_SIZED(out->mean_k, e, "mean_k", c->qk_norm && c->norm == WN_NORM_LAYER, WN_DIMS(ws->B, keys, Hkv)),
   };
   WN_ARRAYS_LAY(arrays, table);
   room_lay_inputs(ws, keys, arrays, out->input);
@@ -93,16 +74,8 @@ static void room_lay_gradients(const struct wn_workspace *ws, int64_t rows, stru
   const int64_t keys = rows + ws->T, D = c->head_size, Hkv = c->kv_heads;
   const size_t e = wn_dtype_size(ws->model->dtype);
   const struct wn_array table[] = {
-      {.name = "gradients of keys and values",
-       .wanted = true,
-       .dims = WN_DIMS(ws->B, keys, 2 * Hkv * D),
-       .element = e,
-       .where = &out->d_kv},
-      {.name = "gradients of keys",
-       .wanted = c->qk_norm,
-       .dims = WN_DIMS(ws->B, keys, Hkv, D),
-       .element = e,
-       .where = &out->d_k},
+      WN_ARRAY_SIZED(out->d_kv, e, "gradients of keys and values", true, WN_DIMS(ws->B, keys, 2 * Hkv * D)),
+      WN_ARRAY_SIZED(out->d_k, e, "gradients of keys", c->qk_norm, WN_DIMS(ws->B, keys, Hkv, D)),
   };
   WN_ARRAYS_LAY(arrays, table);
   room_lay_inputs(ws, keys, arrays, out->d_input);

@@ -44,17 +44,9 @@ static wn_status set_allocate(const struct reader *in, int64_t rows, struct wn_p
   set->rows = set->all_rows = rows;
   set->T = in->T;
   const struct wn_array own[] = {
-      {.name = "sums", .wanted = true, .dims = WN_DIMS(round + 1), .element = sizeof *set->sums, .where = &set->sums},
-      {.name = "tokens",
-       .wanted = true,
-       .dims = WN_DIMS(rows, in->T),
-       .element = sizeof *set->tokens,
-       .where = &set->tokens},
-      {.name = "targets",
-       .wanted = true,
-       .dims = WN_DIMS(rows, in->T),
-       .element = sizeof *set->targets,
-       .where = &set->targets},
+      WN_ARRAY_FOR(set->sums, "sums", true, WN_DIMS(round + 1)),
+      WN_ARRAY_FOR(set->tokens, "tokens", true, WN_DIMS(rows, in->T)),
+      WN_ARRAY_FOR(set->targets, "targets", true, WN_DIMS(rows, in->T)),
   };
   return WN_ARRAYS_CREATE(in->ctx, &set->arrays, in->what, own);
 }

@@ -97,19 +97,11 @@ static wn_status eval_buffers_init(wn_context *ctx, const struct wn_model *model
                                    struct eval_buffers *b) {
   const int64_t B = job->B, T = job->T, S = job->S;
   const struct wn_array rows[] = {
-      {.name = "tokens", .wanted = true, .dims = WN_DIMS(B, T), .element = sizeof *b->tokens, .where = &b->tokens},
-      {.name = "targets", .wanted = true, .dims = WN_DIMS(B, T), .element = sizeof *b->targets, .where = &b->targets},
-      {.name = "document starts",
-       .wanted = true,
-       .dims = WN_DIMS(B, T),
-       .element = sizeof *b->doc_start,
-       .where = &b->doc_start},
-      {.name = "inputs", .wanted = true, .dims = WN_DIMS(B, S), .element = sizeof *b->inputs, .where = &b->inputs},
-      {.name = "input counts",
-       .wanted = S > 0,
-       .dims = WN_DIMS(B),
-       .element = sizeof *b->input_count,
-       .where = &b->input_count},
+      WN_ARRAY_FOR(b->tokens, "tokens", true, WN_DIMS(B, T)),
+      WN_ARRAY_FOR(b->targets, "targets", true, WN_DIMS(B, T)),
+      WN_ARRAY_FOR(b->doc_start, "document starts", true, WN_DIMS(B, T)),
+      WN_ARRAY_FOR(b->inputs, "inputs", true, WN_DIMS(B, S)),
+      WN_ARRAY_FOR(b->input_count, "input counts", S > 0, WN_DIMS(B)),
   };
   memset(b, 0, sizeof *b);
   WN_ARRAYS_LAY(&b->arrays, rows);

@@ -107,22 +107,14 @@ static void lora_lay(struct wn_lora *l) {
   for (int i = 0; i < l->count; i++) {
     struct wn_lora_map *m = &l->maps[i];
     const struct wn_array rows[] = {
-        {.name = "low-rank A", .wanted = true, .dims = WN_DIMS(l->rank, m->columns), .element = e, .where = &m->a},
-        {.name = "low-rank B", .wanted = true, .dims = WN_DIMS(l->rank, m->rows), .element = e, .where = &m->b},
-        {.name = "projections as they were",
-         .wanted = true,
-         .dims = WN_DIMS(m->rows, m->columns),
-         .element = e,
-         .where = &m->base},
+        WN_ARRAY_SIZED(m->a, e, "low-rank A", true, WN_DIMS(l->rank, m->columns)),
+        WN_ARRAY_SIZED(m->b, e, "low-rank B", true, WN_DIMS(l->rank, m->rows)),
+        WN_ARRAY_SIZED(m->base, e, "projections as they were", true, WN_DIMS(m->rows, m->columns)),
     };
     WN_ARRAYS_LAY(&l->arrays, rows);
     if (m->rows > most) most = m->rows;
   }
-  const struct wn_array scaled[] = {{.name = "low-rank B, scaled",
-                                     .wanted = true,
-                                     .dims = WN_DIMS(most, l->rank),
-                                     .element = e,
-                                     .where = &l->scaled}};
+  const struct wn_array scaled[] = {WN_ARRAY_SIZED(l->scaled, e, "low-rank B, scaled", true, WN_DIMS(most, l->rank))};
   WN_ARRAYS_LAY(&l->arrays, scaled);
 }
 

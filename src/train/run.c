@@ -210,23 +210,11 @@ static wn_status open_sources(struct run *r) {
     WN_TRY(wn_data_source_create(ctx, &c->data, "val", T, vocab, &r->val));
   const int64_t B = c->train.batch, A = c->train.accumulate, S = wn_data_source_input_length(r->train);
   const struct wn_array rows[] = {
-      {.name = "tokens", .wanted = true, .dims = WN_DIMS(A, B, T), .element = sizeof *r->tokens, .where = &r->tokens},
-      {.name = "targets",
-       .wanted = true,
-       .dims = WN_DIMS(A, B, T),
-       .element = sizeof *r->targets,
-       .where = &r->targets},
-      {.name = "document starts",
-       .wanted = true,
-       .dims = WN_DIMS(A, B, T),
-       .element = sizeof *r->doc_start,
-       .where = &r->doc_start},
-      {.name = "inputs", .wanted = true, .dims = WN_DIMS(A, B, S), .element = sizeof *r->inputs, .where = &r->inputs},
-      {.name = "input counts",
-       .wanted = S > 0,
-       .dims = WN_DIMS(A, B),
-       .element = sizeof *r->input_count,
-       .where = &r->input_count},
+      WN_ARRAY_FOR(r->tokens, "tokens", true, WN_DIMS(A, B, T)),
+      WN_ARRAY_FOR(r->targets, "targets", true, WN_DIMS(A, B, T)),
+      WN_ARRAY_FOR(r->doc_start, "document starts", true, WN_DIMS(A, B, T)),
+      WN_ARRAY_FOR(r->inputs, "inputs", true, WN_DIMS(A, B, S)),
+      WN_ARRAY_FOR(r->input_count, "input counts", S > 0, WN_DIMS(A, B)),
   };
   return WN_ARRAYS_CREATE(ctx, &r->arrays, "a batch (train.batch * train.accumulate * train.context)", rows);
 }

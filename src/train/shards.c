@@ -138,29 +138,15 @@ wn_status wn_shards_open(struct wn_shards *s, struct wn_optimizer *opt, uint8_t 
   }
   const size_t element = s->element;
   const struct wn_array rows[] = {
-      {.name = "gradients of other processes",
-       .wanted = s->size > 1,
-       .dims = WN_DIMS(s->size - 1, (int64_t)s->in_count),
-       .element = element,
-       .where = &s->in},
-      {.name = "requests",
-       .wanted = s->size > 1,
-       .dims = WN_DIMS(s->request_count),
-       .element = sizeof *s->requests,
-       .where = &s->requests},
-      {.name = "buckets sent",
-       .wanted = true,
-       .dims = WN_DIMS(s->buckets),
-       .element = sizeof *s->posted,
-       .where = &s->posted},
+      WN_ARRAY_SIZED(s->in, element, "gradients of other processes", s->size > 1,
+                     WN_DIMS(s->size - 1, (int64_t)s->in_count)),
+      WN_ARRAY_FOR(s->requests, "requests", s->size > 1, WN_DIMS(s->request_count)),
+      WN_ARRAY_FOR(s->posted, "buckets sent", true, WN_DIMS(s->buckets)),
   };
   struct wn_array levels[WN_SHARDS_LEVELS];
   for (int i = 0; i < s->levels; i++)
-    levels[i] = (struct wn_array){.name = i ? "gradients of parts" : "gradients",
-                                  .wanted = true,
-                                  .dims = WN_DIMS((int64_t)s->gradients),
-                                  .element = element,
-                                  .where = &s->sum[i]};
+    levels[i] = (struct wn_array)WN_ARRAY_SIZED(s->sum[i], element, i ? "gradients of parts" : "gradients", true,
+                                                WN_DIMS((int64_t)s->gradients));
   WN_TRY(WN_ARRAYS_CREATE(s->ctx, &s->arrays, "gradients", rows));
   return wn_arrays_create_in(s->ctx, s->model->backend->memory, &s->sums, "gradients", levels, (size_t)s->levels);
 }

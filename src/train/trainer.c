@@ -118,21 +118,11 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   WN_TRY_GOTO(wn_shards_share(&t->shards, model, &t->learns, &share), failed);
   WN_TRY_GOTO(wn_optimizer_init_rows(ctx, model, config->optimizer, t->learns.rows, t->learns.count, &share, &t->opt),
               failed);
-  const struct wn_array own[] = {{.name = "gradients begun",
-                                  .wanted = true,
-                                  .dims = WN_DIMS(model->table.count),
-                                  .element = 1,
-                                  .where = &t->begun},
-                                 {.name = "figures of micro-steps",
-                                  .wanted = true,
-                                  .dims = WN_DIMS(t->accumulate, WN_MICRO),
-                                  .element = sizeof *t->micro,
-                                  .where = &t->micro},
-                                 {.name = "gradients that are shown",
-                                  .wanted = !model->backend->memory->host,
-                                  .dims = WN_DIMS((int64_t)t->learns.gradients),
-                                  .element = wn_dtype_size(model->dtype),
-                                  .where = &t->shown}};
+  const struct wn_array own[] = {
+      WN_ARRAY_SIZED(t->begun, 1, "gradients begun", true, WN_DIMS(model->table.count)),
+      WN_ARRAY_FOR(t->micro, "figures of micro-steps", true, WN_DIMS(t->accumulate, WN_MICRO)),
+      WN_ARRAY_SIZED(t->shown, wn_dtype_size(model->dtype), "gradients that are shown", !model->backend->memory->host,
+                     WN_DIMS((int64_t)t->learns.gradients))};
   WN_TRY_GOTO(WN_ARRAYS_CREATE(ctx, &t->own, "a step's figures", own), failed);
   WN_TRY_GOTO(wn_shards_open(&t->shards, &t->opt, t->begun), failed);
   t->grads = t->shards.sum[0];
