@@ -79,6 +79,7 @@ def tested(run, name, arguments, env, times=1, limit=600):
         seconds = max(seconds, took)
         if bad or skips or code or not passed:
             why = bad[0] if bad else f"skipped: {skips[0]}" if skips else f"exit code {code}: {first_line(out)}"
+            run.keep(f"{name.replace('/', '-')}.txt", out)
             break
     measure = {"value": passed, "unit": "tests", "seconds": round(seconds, 1)}
     run.add(name, **measure, **({"why": why[:300]} if why else {}))
@@ -159,6 +160,8 @@ def sanitize(run):
     sanitized(run, ("memcheck", "racecheck", "synccheck", "initcheck"), lambda tool: small_questions(run))
 
 
+# Of how many hazards it keeps account; it names none beyond.
+RACECHECK = {"NV_COMPUTE_SANITIZER_MAX_RACECHECK_HAZARDS": "4194304"}
 # Hazards that racecheck reports and that are none: words of its line, and why.
 BENIGN = {}
 
@@ -186,7 +189,7 @@ def sanitized(run, tools, questions_of):
             script = f'exec "$0" --tool {name} --error-exitcode 9 "$1" "$2" <"$3"'
             try:
                 code, out, seconds = command(["sh", "-c", script, tool, run.program("bench_device"), run.backend, f.name],
-                                             run.box, run.box.left() / 2 if name != tools[-1] else 600)
+                                             run.box, run.box.left() / 2 if name != tools[-1] else 600, RACECHECK)
                 answers = [json.loads(x) for x in out.splitlines() if x.startswith("{")]
                 wrong = [x["error_line"] for x in answers if "error_line" in x]
                 said = re.findall(r"^=+ (.*)", out, re.M)
