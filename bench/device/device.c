@@ -1,6 +1,6 @@
-/* The attention operation on a backend's own arrays, measured and checked, for bench/gpu. Each line of standard input
- * is a question in JSON, each line of standard output its answer; the process stays, so that another program's measures
- * can take turns with it.
+/* The attention operation on a backend's own arrays, and steps of decoding, measured and checked, for bench/gpu. Each
+ * line of standard input is a question in JSON, each line of standard output its answer; the process stays, so that
+ * another program's measures can take turns with it.
  *
  *   bench_device BACKEND
  *   {"do": "time", "B": 1, "T": 16384, "H": 12, "Hkv": 12, "D": 64, "type": "bf16", "kind": "selective", "backward":
@@ -8,6 +8,11 @@
  * ms, from the first call until the last is done; with what the arrays beyond q, k, v and dy take
  *   {"do": "error", ...}
  *     |x - ref| / |ref| of y, dq, dk and dv against the reference in double; for bf16 that of a naive computation too
+ *   {"do": "once", ...}
+ *     computes and measures nothing: for tools that look at every instruction
+ *   {"do": "decode", "model": "FILE", "sessions": 32, "context": 512, "steps": 32, "budgets": "512", "policy":
+ * "streaming"} seconds of a step in which so many sessions draw a token each behind `context` tokens, of reading these,
+ * and, where the model was not there yet, of loading it
  *
  * Kinds: standard; selective; mem: selective with L_mem, M's gradient 0.1 everywhere; exclusive; dead: selective,
  * leaving out keys whose weights add up to less than 2^-24. Queries and keys are normed as QK-norm leaves them, those
@@ -23,6 +28,7 @@
 
 #include "backends/backends.h"
 #include "base/alloc.h"
+#include "decode.h"
 #include "ops/attention.h"
 #include "tensor/bf16.h"
 #if WN_HAVE_NAIVE
@@ -39,7 +45,7 @@ struct question {
   int64_t B, T, H, Hkv, D, repeats;
   double dead; /* the share of keys that die; below 0: as it comes */
   enum kind kind;
-  bool bf16, backward, error;
+  bool bf16, backward, error, once;
 };
 
 /* Arrays of one call on one backend. */
@@ -54,6 +60,7 @@ struct job {
 
 static wn_context *ctx;
 static const struct wn_backend *backend;
+static const struct wn_memory *memory; /* the backend's arrays */
 /* The inputs of the last question, which the next may share: on the host in floats, and the backend's. */
 static struct {
   int64_t n[INPUTS], D, H;
@@ -105,7 +112,7 @@ static void make_mortal(float *x, int64_t n, const struct question *o, bool keys
 static void inputs_clear(void) {
   for (int i = 0; i < INPUTS; i++) {
     wn_free(inputs.host[i]);
-    backend->memory->release(inputs.own[i]);
+    memory->release(inputs.own[i]);
     inputs.host[i] = NULL, inputs.own[i] = NULL;
   }
 }
@@ -135,9 +142,8 @@ static wn_status inputs_make(const struct question *o) {
       }
     }
     const size_t bytes = (size_t)n[i] * (o->bf16 ? 2 : 4);
-    wn_status status = backend->memory->allocate(ctx, input_names[i], bytes, &inputs.own[i]);
-    if (status == WN_OK)
-      status = backend->memory->copy_in(ctx, inputs.own[i], rounded ? (void *)rounded : (void *)x, bytes);
+    wn_status status = memory->allocate(ctx, input_names[i], bytes, &inputs.own[i]);
+    if (status == WN_OK) status = memory->copy_in(ctx, inputs.own[i], rounded ? (void *)rounded : (void *)x, bytes);
     wn_free(rounded);
     WN_TRY(status);
   }
@@ -374,12 +380,26 @@ static wn_status answer_error(const struct question *o, json_t *out) {
   return status;
 }
 
-static bool ask(const char *line, struct question *o) {
+static wn_status answer_once(const struct question *o, json_t *out) {
+  struct job j;
+  WN_TRY(inputs_make(o));
+  wn_status status = job_init(&j, o, backend, WN_F32, inputs.own);
+  if (status == WN_OK) status = job_run(&j, o->backward);
+  if (status == WN_OK) status = job_wait(&j);
+  json_object_set_new(out, "once", json_true());
+  job_clear(&j);
+  return status;
+}
+
+static wn_status answer(const struct question *o, json_t *out) {
+  return o->error ? answer_error(o, out) : o->once ? answer_once(o, out) : answer_time(o, out);
+}
+
+static bool ask(json_t *j, struct question *o) {
   const char *what = "", *type = "f32", *kind = "standard";
   int backward = 0;
   json_int_t B = 1, T = 0, H = 1, Hkv = 0, D = 64, repeats = 9;
   double dead = -1;
-  json_t *j = json_loads(line, 0, NULL);
   const bool read = j && json_unpack(j, "{s:s, s?I, s:I, s?I, s?I, s?I, s?s, s?s, s?b, s?I, s?F}", "do", &what, "B", &B,
                                      "T", &T, "H", &H, "Hkv", &Hkv, "D", &D, "type", &type, "kind", &kind, "backward",
                                      &backward, "repeats", &repeats, "dead", &dead) == 0;
@@ -389,9 +409,9 @@ static bool ask(const char *line, struct question *o) {
     if (!strcmp(kind, kind_names[i])) o->kind = (enum kind)i;
   o->bf16 = read && !strcmp(type, "bf16");
   o->error = read && !strcmp(what, "error");
+  o->once = read && !strcmp(what, "once");
   o->backward = o->error || backward;
-  const bool known = read && (o->error || !strcmp(what, "time")) && (o->bf16 || !strcmp(type, "f32"));
-  json_decref(j);
+  const bool known = read && (o->error || o->once || !strcmp(what, "time")) && (o->bf16 || !strcmp(type, "f32"));
   return known && o->kind < KINDS && B > 0 && T > 0 && H > 0 && D > 0 && o->Hkv > 0 && H % o->Hkv == 0 && repeats > 0 &&
          repeats <= SAMPLES && dead <= 1;
 }
@@ -402,19 +422,24 @@ int main(int argc, char **argv) {
   const wn_context_options options = {.size = sizeof options, .backend = argv[1]};
   if (wn_context_create(&options, &ctx) != WN_OK || wn_backend_of(ctx, &backend) != WN_OK)
     return fprintf(stderr, "bench_device: %s\n", wn_context_error(ctx)), 1;
+  memory = backend->memory ? backend->memory : &wn_host_memory;
   while (fgets(line, sizeof line, stdin)) {
     struct question o;
-    json_t *out = json_object();
-    if (!ask(line, &o))
+    json_t *out = json_object(), *j = json_loads(line, 0, NULL);
+    const char *what = json_string_value(json_object_get(j, "do"));
+    const bool decodes = what && !strcmp(what, "decode");
+    if (!decodes && !ask(j, &o))
       json_object_set_new(out, "error_line", json_string("the question is not understood"));
-    else if ((o.error ? answer_error(&o, out) : answer_time(&o, out)) != WN_OK)
+    else if ((decodes ? decode_answer(ctx, j, out) : answer(&o, out)) != WN_OK)
       json_object_set_new(out, "error_line", json_string(wn_context_error(ctx)));
+    json_decref(j);
     json_dumpf(out, stdout, JSON_COMPACT);
     putchar('\n');
     fflush(stdout);
     json_decref(out);
   }
   inputs_clear();
+  decode_clear();
   wn_context_destroy(ctx);
   return 0;
 }

@@ -79,6 +79,7 @@ def tested(run, name, arguments, env, times=1, limit=600):
         seconds = max(seconds, took)
         if bad or skips or code or not passed:
             why = bad[0] if bad else f"skipped: {skips[0]}" if skips else f"exit code {code}: {first_line(out)}"
+            run.keep(f"{name.replace('/', '-')}.txt", out)
             break
     measure = {"value": passed, "unit": "tests", "seconds": round(seconds, 1)}
     run.add(name, **measure, **({"why": why[:300]} if why else {}))
@@ -97,9 +98,10 @@ def tests(run):
     if run.a.tiny and not run.gpu:
         programs = [p for p in programs if p.endswith(("_sums", "_memory"))]
     if not programs:
-        raise Failed(f"no test programs of the device in {run.build} (cmake -DWINNOW_CUDA_TESTS=ON)")
+        raise (Failed if run.gpu else Skipped)(f"no test programs of the device in {run.build} (cmake -DWINNOW_CUDA_TESTS=ON)")
+    times = 1 if run.a.visit else 2
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        failures(list(pool.map(lambda p: tested(run, os.path.basename(p), [p], {}, times=2), programs)))
+        failures(list(pool.map(lambda p: tested(run, os.path.basename(p), [p], {}, times), programs)))
 
 
 def module(run):
@@ -141,6 +143,8 @@ def models(run):
 def guard(run):
     if run.backend == "cuda":
         module(run)
+    if run.a.visit and not glob.glob(os.path.join(run.build, "test_*")):
+        raise Skipped("the kit has no test programs of the suite")
     env = {"WINNOW": run.program("winnow"), "WINNOW_BUILD": run.build, "WINNOW_GUARD_BACKEND": run.backend,
            "JOBS": str(max(2, int(run.jobs) // 4))}
     failures([tested(run, "tests/guard", [os.path.join(run.root, "tests/guard/run")], env)])
@@ -153,31 +157,53 @@ def small_questions(run):
 
 
 def sanitize(run):
+    sanitized(run, ("memcheck", "racecheck", "synccheck", "initcheck"), lambda tool: small_questions(run))
+
+
+# Of how many hazards it keeps account; it names none beyond.
+RACECHECK = {"NV_COMPUTE_SANITIZER_MAX_RACECHECK_HAZARDS": "4194304"}
+# Hazards that racecheck reports and that are none: words of its line, and why.
+BENIGN = {}
+
+
+def hazards(said):
+    """Lines of racecheck that are not known to be benign; how many are."""
+    lines = [x for x in said if "ace reported" in x or "hazard" in x.lower() and "ERROR SUMMARY" not in x and "RACECHECK SUMMARY" not in x]
+    bad = [x for x in lines if not any(words in x for words in BENIGN)]
+    return bad, len(lines) - len(bad)
+
+
+def sanitized(run, tools, questions_of):
     tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if not tool:
         raise Failed("compute-sanitizer is not installed")
     lines = []
-    for name in ("memcheck", "racecheck", "synccheck", "initcheck"):
+    for name in tools:
+        questions = questions_of(name)
         if run.has(name) and "why" not in run.store.measures(run.part)[name]:
             continue
-        why = None
+        why, benign = None, 0
         with tempfile.NamedTemporaryFile("w", suffix=".questions") as f:
-            f.write("".join(json.dumps(q) + "\n" for q in small_questions(run)))
+            f.write("".join(json.dumps(q) + "\n" for q in questions))
             f.flush()
             script = f'exec "$0" --tool {name} --error-exitcode 9 "$1" "$2" <"$3"'
             try:
                 code, out, seconds = command(["sh", "-c", script, tool, run.program("bench_device"), run.backend, f.name],
-                                             run.box, run.box.left() / 2 if name != "initcheck" else 600)
+                                             run.box, run.box.left() / 2 if name != tools[-1] else 600, RACECHECK)
                 answers = [json.loads(x) for x in out.splitlines() if x.startswith("{")]
                 wrong = [x["error_line"] for x in answers if "error_line" in x]
                 said = re.findall(r"^=+ (.*)", out, re.M)
-                if code:
-                    why = next((x for x in said if "ERROR SUMMARY" in x), first_line(out))
-                elif wrong or len(answers) != len(small_questions(run)):
-                    why = wrong[0] if wrong else f"{len(answers)} of {len(small_questions(run))} answers"
+                bad, benign = hazards(said) if name == "racecheck" else ([], 0)
+                if code and (bad or not benign):
+                    why = next((x for x in bad + said if "reported" in x or "ERROR SUMMARY" in x), first_line(out))
+                elif wrong or len(answers) != len(questions):
+                    why = wrong[0] if wrong else f"{len(answers)} of {len(questions)} answers"
+                if why:
+                    run.keep(f"{name}.txt", out)
             except Failed as e:
                 why, seconds, answers = str(e), 0, []
-        run.add(name, value=len(answers), unit="calls", seconds=round(seconds, 1), **({"why": why} if why else {}))
+        run.add(name, value=len(answers), unit="calls", seconds=round(seconds, 1), **({"benign": benign} if benign else {}),
+                **({"why": why} if why else {}))
         if why:
             lines.append(f"{name}: {why}")
     failures(lines)
@@ -216,11 +242,16 @@ def shapes(run):
     """The longest and the shortest first, should time run out."""
     if run.a.tiny:
         return [(2, 2, 256, 32)]
-    return [(16384 // T, H, T, D) for T in (512, 16384, 4096, 2048, 8192, 1024) for H, D in ((12, 64), (8, 128))]
+    lengths = (512, 16384, 2048) if run.a.visit else (512, 16384, 4096, 2048, 8192, 1024)
+    sizes = [(T, H, D) for T in lengths for H, D in ((12, 64), (8, 128))]
+    if run.a.visit:
+        sizes.sort(key=lambda size: size[2])  # heads of 64 decide
+    return [(16384 // T, H, T, D) for T, H, D in sizes]
 
 
 def training_shapes(run):
-    return [(kind, batch) for batch in ((2,) if run.a.tiny else (64, 128, 256)) for kind in ("standard", "selective")]
+    batches = (2,) if run.a.tiny else (64,) if run.a.visit else (64, 128, 256)
+    return [(kind, batch) for batch in batches for kind in ("standard", "selective")]
 
 
 def compiled_questions(run):
@@ -228,17 +259,18 @@ def compiled_questions(run):
             for B, H, T, D in shapes(run) for backward in (False, True)]
 
 
-def warm(run):
+def warm(run, asked=None):
     """Begins to fill the compiler's cache on disk, beside the build and the tests, which nobody times."""
     try:
         python = run.python()
     except Skipped:
         return
     script = os.path.join(run.root, "bench/peers/torch_device.py")
-    count = min(8, (os.cpu_count() or 2) // 2)
+    asked = asked or compiled_questions(run)
+    count = min(8, (os.cpu_count() or 2) // 2, len(asked))
     questions = tempfile.NamedTemporaryFile("w", suffix=".questions", delete=False)
     with questions as f:
-        f.write("".join(json.dumps(q) + "\n" for q in compiled_questions(run)))
+        f.write("".join(json.dumps(q) + "\n" for q in asked))
     atexit.register(os.unlink, questions.name)
     for i in range(count):
         with open(questions.name) as f:
@@ -256,7 +288,7 @@ def warmed(run):
     """Before anything is timed nothing else may compute: what still compiles is ended."""
     for p in WARMING:
         try:
-            p.wait(min(30, run.box.left() / 4))
+            p.wait(min(45, run.box.left() / 2) if run.a.visit else min(30, run.box.left() / 4))
         except subprocess.TimeoutExpired:
             end_group(p)
     WARMING.clear()
@@ -297,10 +329,11 @@ def attention_at(run, B, H, T, D, backward):
     ours = {kind: ask(run, "winnow", {**mine, "kind": kind}) for kind in TARGETS}
     if "seconds" in standard[0]:
         standard.append(ask(run, "torch", {**question, "kind": "cudnn"}))
-    compiled = ask(run, "torch", {**question, "kind": "compiled"})
     for kind, targets in TARGETS.items():
         add_attention(run, names[kind], "cuDNN, standard", ours[kind], standard, targets[backward])
-    add_attention(run, names["selective"] + " (compiled)", "torch.compile, selective", ours["selective"], [compiled], 1)
+    if not run.a.visit:
+        compiled = ask(run, "torch", {**question, "kind": "compiled"})
+        add_attention(run, names["selective"] + " (compiled)", "torch.compile, selective", ours["selective"], [compiled], 1)
     add_attention(run, names["exclusive"] + " (standard)", "winnow, standard", ours["exclusive"], [ours["standard"]],
                   EXCLUSIVE)
     for share, targets in pruned(run, T).items():
@@ -338,7 +371,7 @@ def errors(run):
     T, H, D = (100, 2, (32,)) if run.a.tiny else (1000, 2, (64, 128))
     for d in D:
         for kind in ("standard", "selective", "mem", "exclusive"):
-            for bf16 in (False, True):
+            for bf16 in (True,) if run.a.visit else (False, True):
                 name = f"error, T {T}, D {d}, {NAMES.get(kind, kind)}, {'bf16' if bf16 else 'float'}"
                 if run.has(name):
                     continue
@@ -380,18 +413,21 @@ def train_name(kind, batch):
     return f"d12 {kind}, batch {batch}"
 
 
-def train_at(run, kind, batch):
-    name = train_name(kind, batch)
-    if run.has(name):
-        return None
+def train_arguments(run, kind, batch):
     recipe = os.path.join(run.root, "recipes", f"selective-paper-d12-{kind}.json")
     sets = [f"model.vocab_size={64 if run.a.tiny else 8192}", f"train.batch={batch}", "train.accumulate=1",
             "train.precision=bfloat16"]
     if run.a.tiny:
         sets += ["model.layers=1", "model.width=32", "model.heads=2", "model.context=16"]
-    repeats = "2" if run.a.tiny else "7"
-    mine = winnow_json(run, ["bench", "train", "--config", recipe, "--warmup", "2", "--repeats", repeats] +
-                       [x for s in sets for x in ("--set", s)])
+    return ["--config", recipe] + [x for s in sets for x in ("--set", s)]
+
+
+def train_at(run, kind, batch):
+    name = train_name(kind, batch)
+    if run.has(name):
+        return None
+    mine = winnow_json(run, ["bench", "train", "--warmup", "2", "--repeats", "2" if run.a.tiny else "7"] +
+                       train_arguments(run, kind, batch))
     m = {"unit": "tokens/s", "peer": f"torch.compile, {kind}", "target": 1.0 if kind == "standard" else 1.4,
          "sense": "least"}
     if "error_line" in mine:

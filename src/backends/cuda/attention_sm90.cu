@@ -281,7 +281,8 @@ struct sm90_call {
   }
   template <int D> void dF() {
     typedef sm90_dF_room<D> room;
-    const int first = a.row_block0 / 2, end = first + a.row_blocks / 2, tiles = end * (end + 1) - first * (first + 1);
+    const int first = a.row_block0 / 2, end = first + a.row_blocks / 2,
+              tiles = (end * (end + 1) - first * (first + 1)) / 2;
     if (failed(wn_shared_limit(sm90_dF<D>, room::BYTES))) return;
     WN_LAUNCH(at_once(a.B * a.G * tiles), dim3(384), room::BYTES, stream, sm90_dF<D>, a);
   }

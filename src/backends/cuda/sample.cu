@@ -2,8 +2,9 @@
 // top-p. Before it, adjusting the logits, one thread per id. Sums of weights are in double, in a fixed order that is
 // not the CPU's: the two may choose differently if a number is within rounding of a boundary.
 //
-// A cut is found bit by bit: the largest key such that all keys from it up reach the target, 32 passes over the logits.
-// A key is a logit's bits, changed so that unsigned comparison gives the same order.
+// A cut is found four bits at a time: the largest key such that all keys from it up reach the target, 8 passes over the
+// logits, which weigh only those that begin as the key does. A key is a logit's bits, changed so that unsigned
+// comparison gives the same order.
 #include "backends/cuda/launch.cuh"
 #include "backends/cuda/philox.cuh"
 
@@ -12,7 +13,7 @@ extern "C" {
 #include "ops/sample.h"
 }
 
-enum { SAMPLE_THREADS = 512 };
+enum { SAMPLE_THREADS = 512, DIGITS = 16 };
 
 static __device__ __forceinline__ uint32_t sample_key(float x) {
   const uint32_t bits = __float_as_uint(x);
@@ -40,7 +41,18 @@ static __device__ __forceinline__ bool sample_is_kept(const sample_state &s, uin
   return (*ties)++ < s.kept.ties;
 }
 
-// The sum of `mine` over the threads before this one.
+// use(id, logit) for each of this thread's run, whose first is a multiple of 4, in order.
+template <class USE> static __device__ __forceinline__ void sample_walk(const sample_state &s, USE use) {
+  int64_t v = s.first;
+  if ((uintptr_t)s.logits % 16 == 0)
+    for (; v + 4 <= s.end; v += 4) {
+      const float4 x = *reinterpret_cast<const float4 *>(s.logits + v);
+      use(v, x.x), use(v + 1, x.y), use(v + 2, x.z), use(v + 3, x.w);
+    }
+  for (; v < s.end; v++) use(v, s.logits[v]);
+}
+
+// How many there are in the runs before this thread's.
 static __device__ int64_t sample_before(int64_t mine) {
   WN_SHARED(int64_t, runs, [SAMPLE_THREADS]);
   __syncthreads();
@@ -53,32 +65,50 @@ static __device__ int64_t sample_before(int64_t mine) {
 static __device__ void sample_set_cut(sample_state &s, sample_cut cut) {
   int64_t equal = 0;
   s.kept = cut;
-  for (int64_t v = s.first; v < s.end; v++) equal += sample_key(s.logits[v]) == cut.key;
+  sample_walk(s, [&](int64_t, float x) { equal += sample_key(x) == cut.key; });
   s.ties_before = sample_before(equal);
 }
 
-// The total weight (counting: each 1) of kept ids whose key is at least `least`.
-static __device__ double sample_total(const sample_state &s, uint32_t least, bool counting) {
+// The weight of what is kept.
+static __device__ double sample_total(const sample_state &s) {
   int64_t ties = s.ties_before;
   double sum = 0;
-  for (int64_t v = s.first; v < s.end; v++) {
-    const uint32_t key = sample_key(s.logits[v]);
-    if (!sample_is_kept(s, key, &ties) || key < least) continue;
-    sum += counting ? 1.0 : sample_weight(s, s.logits[v]);
-  }
+  sample_walk(s, [&](int64_t, float x) {
+    if (sample_is_kept(s, sample_key(x), &ties)) sum += sample_weight(s, x);
+  });
   return wn_block_sum(sum);
 }
 
-// Narrows what is kept to the smallest set of largest logits whose weights reach `target`.
+// The smallest set of largest logits within what is kept whose weights (1 each when counting) reach `target`.
 static __device__ void sample_narrow(sample_state &s, bool counting, double target) {
   uint32_t key = 0;
-  for (int bit = 31; bit >= 0; bit--) {
-    const uint32_t higher = key | 1u << bit;
-    if (sample_total(s, higher, counting) >= target) key = higher;
+  double above = 0; // the weight of larger keys
+  for (int shift = 28; shift >= 0; shift -= 4) {
+    int64_t ties = s.ties_before;
+    double sums[DIGITS] = {};
+    sample_walk(s, [&](int64_t, float x) {
+      const uint32_t own = sample_key(x);
+      if (!sample_is_kept(s, own, &ties) || ((own ^ key) >> shift) >= DIGITS) return;
+      const double weight = counting ? 1.0 : sample_weight(s, x);
+      const uint32_t digit = own >> shift & (DIGITS - 1);
+#pragma unroll
+      for (uint32_t d = 0; d < DIGITS; d++) sums[d] += d == digit ? weight : 0;
+    });
+    uint32_t found = 0;
+    double before = above; // of the digits above the one that reaches it; should rounding leave a rest, of all but 0
+#pragma unroll
+    for (uint32_t d = DIGITS; d-- > 0;) {
+      sums[d] = wn_block_sum(sums[d]);
+      if (found || d == 0) continue;
+      if (before + sums[d] >= target)
+        found = d;
+      else
+        before += sums[d];
+    }
+    key |= found << shift, above = before;
   }
-  const double above = key == ~0u ? 0 : sample_total(s, key + 1, counting);
   int64_t equal = 0, ties = s.ties_before;
-  for (int64_t v = s.first; v < s.end; v++) equal += sample_key(s.logits[v]) == key && sample_is_kept(s, key, &ties);
+  sample_walk(s, [&](int64_t, float x) { equal += sample_key(x) == key && sample_is_kept(s, key, &ties); });
   const int64_t all = wn_block_sum(equal);
   const float value = __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
   const double each = counting ? 1.0 : sample_weight(s, value);
@@ -98,7 +128,7 @@ struct sample_rule {
 // Of the chosen token, once all threads know it.
 static __device__ void sample_log_probability(const sample_state &s, wn_drawn *drawn) {
   double sum = 0;
-  for (int64_t v = s.first; v < s.end; v++) sum += exp((double)s.logits[v] - s.top);
+  sample_walk(s, [&](int64_t, float x) { sum += exp((double)x - s.top); });
   sum = wn_block_sum(sum);
   if (threadIdx.x == 0) drawn->log_probability = (double)s.logits[drawn->token] - s.top - log(sum);
 }
@@ -110,16 +140,16 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
   WN_SHARED(double, runs, [SAMPLE_THREADS]);
   WN_SHARED(int, chosen, [2]);
   const int t = threadIdx.x;
-  const int64_t each = (V + SAMPLE_THREADS - 1) / SAMPLE_THREADS;
+  const int64_t each = ((V + SAMPLE_THREADS - 1) / SAMPLE_THREADS + 3) / 4 * 4;
   sample_state s;
   s.logits = logits, s.V = V, s.first = min(V, each * t), s.end = min(V, each * (t + 1));
   s.temperature = rule.temperature;
   float top = -INFINITY;
   int64_t best = V, wrong = V;
-  for (int64_t v = s.end; v-- > s.first;) {
-    if (!(logits[v] < INFINITY)) wrong = v;
-    if (logits[v] >= top) top = logits[v], best = v;
-  }
+  sample_walk(s, [&](int64_t v, float x) {
+    if (!(x < INFINITY)) wrong = min(wrong, v);
+    if (best == V || x > top) top = x, best = v;
+  });
   tops[t] = wrong < V ? INFINITY : top, ids[t] = wrong < V ? wrong : best;
   __syncthreads();
   for (int i = 0; i < SAMPLE_THREADS; i++) // ranges of ids are in order: ties go to the lowest id, and so does the
@@ -137,12 +167,13 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
   s.kept = {rule.min_p ? sample_key(top + rule.min_p_log) : 0u, V};
   s.ties_before = 0;
   if (rule.top_k > 0 && rule.top_k < V) sample_narrow(s, true, (double)rule.top_k);
-  if (rule.top_p < 1) sample_narrow(s, false, rule.top_p * sample_total(s, 0, false));
-  // As if ids were visited in order: first the thread whose range has the choice, then the id.
+  if (rule.top_p < 1) sample_narrow(s, false, rule.top_p * sample_total(s));
+  // Along the ids, as if one after the other: first whose run, then which of the run.
   int64_t ties = s.ties_before;
   double run = 0;
-  for (int64_t v = s.first; v < s.end; v++)
-    if (sample_is_kept(s, sample_key(logits[v]), &ties)) run += sample_weight(s, logits[v]);
+  sample_walk(s, [&](int64_t, float x) {
+    if (sample_is_kept(s, sample_key(x), &ties)) run += sample_weight(s, x);
+  });
   __syncthreads();
   runs[t] = run;
   __syncthreads();

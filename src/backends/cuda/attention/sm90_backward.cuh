@@ -1,9 +1,10 @@
 /* Attention backward on sm_90: the kernels for pairs of tiles and for keys (backward.cuh has the equations). Each sum
  * is computed by one thread block in one order.
  *
- *   dF      a tile of 128 rows x 64 columns walks the heads of its group: X = sum of G = W (dW - delta), and with L_mem
- *           dM / tau where F < tau
- *   dk, dv  128 columns of a key-value head walk its heads and their rows, 64 at a time, turned: S^T = K Q^T
+ *   dF      a tile of 128 rows x 128 columns loops over the heads of its group: X = sum of G = W (dW - delta), and with
+ *           L_mem dM / tau where F < tau. It reads 8 D bytes per row or column, tile and head from L2, two thirds of
+ *           what tiles of 128 x 64 read
+ *   dk, dv  128 columns of a key-value head loop over its heads and their rows, 64 at a time, turned: S^T = K Q^T
  *
  * 4 D and 8 D operations a pair and head. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_SM90_BACKWARD_CUH
@@ -15,19 +16,20 @@ namespace wn_cuda {
 
 /* ---- dF ---- */
 
-/* Iterates over tiles of 128 rows x 64 columns on or before the chunk's diagonal, group after group. */
+/* Iterates over tiles of 128 rows x 128 columns on or before the chunk's diagonal, group after group. */
 struct sm90_tiles {
-  int bg, row_tile, block; /* block: of columns */
+  int bg, row_tile, column_tile;
   sm90_columns columns;
   __device__ __forceinline__ sm90_tiles(const sm90_args &a)
-      : bg(0), row_tile(a.row_block0 / 2), block(0), columns(a, 0, 0) {
+      : bg(0), row_tile(a.row_block0 / 2), column_tile(0), columns(a, 0, 0) {
     advance(a, blockIdx.x);
   }
   __device__ __forceinline__ bool more(const sm90_args &a) const { return bg < a.B * a.G; }
-  __device__ __forceinline__ int diagonal(const sm90_args &a) const { return columns.of_rows(a, row_tile * 2); }
+  /* The tile on the diagonal: blocks of columns before a window's rows are even. */
+  __device__ __forceinline__ int diagonal(const sm90_args &a) const { return columns.of_rows(a, row_tile * 2) / 2; }
   __device__ __forceinline__ void advance(const sm90_args &a, int n) {
-    for (block += n; more(a) && block >= diagonal(a) + 2; row_tile++) {
-      block -= diagonal(a) + 2;
+    for (column_tile += n; more(a) && column_tile > diagonal(a); row_tile++) {
+      column_tile -= diagonal(a) + 1;
       if (row_tile + 1 < window_end(a) / 2) continue;
       row_tile = a.row_block0 / 2 - 1, bg++;
       if (more(a)) columns = sm90_columns(a, bg / a.G, bg % a.G);
@@ -36,7 +38,7 @@ struct sm90_tiles {
 };
 
 template <int D> struct sm90_dF_room {
-  static constexpr int ROWS = 128 * D * 2, SLOT = ROWS + 64 * D * 2, SLOTS = D == 64 ? 6 : 4; /* two slots per head */
+  static constexpr int ROWS = 128 * D * 2, SLOT = 2 * ROWS, SLOTS = D == 64 ? 6 : 3; /* two slots per head */
   static constexpr int BARRIERS = SLOTS * SLOT, BYTES = BARRIERS + 2 * SLOTS * 8;
 };
 
@@ -65,7 +67,7 @@ template <int D> __global__ void __launch_bounds__(384, 1) sm90_dF(const __grid_
           wn_mbarrier_wait(&empty[slot], (n / SLOTS & 1) ^ 1);
           wn_mbarrier_expect(&full[slot], room::SLOT);
           load_tile<D, 128>(to, second ? a.dy : a.q, &full[slot], t.row_tile * 128, h, b);
-          load_columns<D, 64>(to + room::ROWS, a, second, &full[slot], t.columns, t.block * 64, h / per, b);
+          load_columns<D, 128>(to + room::ROWS, a, second, &full[slot], t.columns, t.column_tile * 128, h / per, b);
         }
     }
     return;
@@ -73,18 +75,18 @@ template <int D> __global__ void __launch_bounds__(384, 1) sm90_dF(const __grid_
   wn_registers_more<240>();
   const int group = (threadIdx.x >> 7) - 1, warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31;
   const int row0 = group * 64 + warp * 16;
-  float s[32], dp[32], sum[32];
-  const auto product = [&](float(&to)[32], int slot, bool adds) {
+  float s[64], dp[64], sum[64];
+  const auto product = [&](float(&to)[64], int slot, bool adds) {
     const uint8_t *rows = raw + slot * room::SLOT, *keys = rows + room::ROWS;
 #pragma unroll
     for (int k = 0; k < D / 16; k++)
-      wn_wgmma_ss<false>(to, columns_of<128>(rows + group * 8192, k), columns_of<64>(keys, k), adds || k > 0);
+      wn_wgmma_ss<false>(to, columns_of<128>(rows + group * 8192, k), columns_of<128>(keys, k), adds || k > 0);
     wn_wgmma_commit();
   };
   turn_first(group);
   for (sm90_tiles t(a); t.more(a); t.advance(a, gridDim.x)) {
-    const int b = t.bg / a.G, g = t.bg % a.G, diagonal = t.block - t.diagonal(a);
-    const int64_t block = block_at(a, b, g, t.row_tile * 2 + group, t.block);
+    const int b = t.bg / a.G, g = t.bg % a.G, column0 = t.column_tile * 128;
+    const int64_t block = block_at(a, b, g, t.row_tile * 2 + group, t.column_tile * 2); /* and the one behind it */
     const uint8_t *F = static_cast<const uint8_t *>(a.F) + block * 8192;
     const int first_row = t.row_tile * 128 + row0 + (lane >> 2);
     const int document_of[2] = {t.columns.of_document(a, document(a, b, first_row)),
@@ -104,14 +106,14 @@ template <int D> __global__ void __launch_bounds__(384, 1) sm90_dF(const __grid_
       turn_give(group);
       wn_wgmma_wait<1>();
       release(lane, &empty[first]);
-      if (diagonal >= 0) mask(s, row0, diagonal * 64, lane);
-      if (a.doc_start) mask_documents(s, document_of, t.block * 64, lane);
+      if (t.column_tile == t.diagonal(a)) mask(s, row0, 0, lane);
+      if (a.doc_start) mask_documents(s, document_of, column0, lane);
 #pragma unroll
-      for (int e = 0; e < 32; e++) s[e] = wn_exp2(fmaf(s[e], a.to_log2, -lse[e >> 1 & 1]));
+      for (int e = 0; e < 64; e++) s[e] = wn_exp2(fmaf(s[e], a.to_log2, -lse[e >> 1 & 1]));
       wn_wgmma_wait<0>();
       release(lane, &empty[second]);
 #pragma unroll
-      for (int e = 0; e < 32; e++) sum[e] = fmaf(s[e], dp[e] - delta[e >> 1 & 1], sum[e]);
+      for (int e = 0; e < 64; e++) sum[e] = fmaf(s[e], dp[e] - delta[e >> 1 & 1], sum[e]);
     }
     if (a.dM) {                                                 /* adds L_mem's part */
       const int own = t.columns.of_rows(a, 0) * 64 + first_row; /* the column of the row's own key */
@@ -121,16 +123,16 @@ template <int D> __global__ void __launch_bounds__(384, 1) sm90_dF(const __grid_
         m[r] = first_row + r * 8 < a.T ? a.dM[((int64_t)b * a.G + g) * a.T + first_row + r * 8] * a.per_tau : 0.0f;
       start<F_HALF>(s, F, warp, lane);
 #pragma unroll
-      for (int e = 0; e < 32; e++) {
-        const int r = e >> 1 & 1, column = t.block * 64 + acc_column(lane, e);
+      for (int e = 0; e < 64; e++) {
+        const int r = e >> 1 & 1, column = column0 + acc_column(lane, e);
         if (s[e] > -a.tau && column <= own + r * 8 && column >= document_of[r]) sum[e] += m[r];
       }
     }
-    uint32_t p[4][4];
+    uint32_t p[8][4];
     pack(p, sum);
     uint4 *to = a.X + block * 512 + warp * 128 + lane;
 #pragma unroll
-    for (int u = 0; u < 4; u++) to[u * 32] = make_uint4(p[u][0], p[u][1], p[u][2], p[u][3]);
+    for (int u = 0; u < 8; u++) to[u / 4 * 512 + u % 4 * 32] = make_uint4(p[u][0], p[u][1], p[u][2], p[u][3]);
   }
 }
 

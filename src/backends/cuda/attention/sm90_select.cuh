@@ -2,7 +2,7 @@
  * thread block has 64 keys and loops over rows, 256 at a time, 64 per warpgroup. One wgmma computes S^T = K0 Q0^T,
  * another its sums along the rows: a product with a triangular matrix of -1. These sums must be as exact as floats (lse
  * depends on F), so S is split into bf16 parts: three for F in floats, two for F in halves. The totals of the four
- * warpgroups are combined in shared memory. Every sum has one order. */
+ * warpgroups are sums of S itself, combined in shared memory. Every sum has one order. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_SM90_SELECT_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_SM90_SELECT_CUH
 
@@ -192,7 +192,11 @@ __global__ void __launch_bounds__(512, 1) sm90_select(const __grid_constant__ sm
     const bool rim = x.rim(a, row_block);
 #pragma unroll
     for (int i = 0; i < 32; i++) s[i] = rim && !x.may(a, row_block, i) ? 0.0f : fmaxf(s[i], 0.0f);
-    const float last[2] = {s[29], s[31]}; /* of lanes that have row 63 */
+    float total[2] = {0, 0}; /* in floats, whatever F is kept in: F after the last row is made of them */
+#pragma unroll
+    for (int i = 0; i < 32; i++) total[i >> 1 & 1] += s[i];
+#pragma unroll
+    for (int h = 0; h < 2; h++) total[h] = sum_of_row(total[h]);
     zero(f);
 #pragma unroll
     for (int part = 0; part < (KIND == F_HALF ? 2 : 3); part++) {
@@ -205,7 +209,6 @@ __global__ void __launch_bounds__(512, 1) sm90_select(const __grid_constant__ sm
         s[i] -= had.x, s[i + 1] -= had.y;
       }
     }
-    const float total[2] = {last[0] - f[29], last[1] - f[31]};
     x.template meet<true>(total, (x.lane & 3) == 3, step, before);
 #pragma unroll
     for (int i = 0; i < 32; i++) f[i] -= before[i >> 1 & 1];
