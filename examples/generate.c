@@ -3,8 +3,7 @@
 #include <string.h>
 #include <winnow/winnow.h>
 
-static bool print(void *out,
-                  const wn_generate_piece *piece) { /* called once per token; returning false ends the text */
+static bool print(void *out, const wn_generate_piece *piece) { /* once per token; false ends the text */
   return fwrite(piece->text, 1, piece->bytes, out) == piece->bytes && !fflush(out);
 }
 
