@@ -48,11 +48,13 @@ struct wn_array {
   {                                                                                                                    \
     .n = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .size = { __VA_ARGS__ }                            \
   }
+/* NOLINTBEGIN(bugprone-macro-parentheses): `shape` is a list in braces */
 /* A struct wn_array for `pointer`. _SIZED: with elements of `bytes`, for pointers to void. */
 #define WN_ARRAY_FOR(pointer, title, condition, shape)                                                                 \
   { .name = (title), .wanted = (condition), .dims = shape, .element = sizeof *(pointer), .where = &(pointer) }
 #define WN_ARRAY_SIZED(pointer, bytes, title, condition, shape)                                                        \
   { .name = (title), .wanted = (condition), .dims = shape, .element = (bytes), .where = &(pointer) }
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /* All zeros: counts. With a base: places. */
 struct wn_arrays {

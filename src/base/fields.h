@@ -37,7 +37,7 @@ struct wn_field {
 
 /* A row: WN_KEY("span.limit", DOUBLE, offsetof(...), "longest span in tokens", .min = 1, .max = 1e9). */
 #define WN_KEY(key_, type_, offset_, ...)                                                                              \
-  { .key = key_, .type = WN_FIELD_##type_, .offset = offset_, .help = __VA_ARGS__ }
+  { .key = (key_), .type = WN_FIELD_##type_, .offset = (offset_), .help = __VA_ARGS__ }
 
 /* A set of tables for one struct. `prefix` (may be "") and a dot come before each key; `base` is added to offsets. */
 struct wn_field_group {

@@ -76,7 +76,7 @@ struct param_row {
 #define LAYER(field) offsetof(struct wn_layer_params, field)
 #define OUTER(field) offsetof(struct wn_outer_params, field)
 #define ROW(name_, index_, ...)                                                                                        \
-  { .name = name_, .index = index_, __VA_ARGS__ }
+  { .name = (name_), .index = (index_), __VA_ARGS__ }
 
 static const struct param_row outer_rows[] = {
     ROW("embed.weight", OUTER(embed), .start = NORMAL, .of = WN_INIT_EMBEDDINGS, .packs = true,
