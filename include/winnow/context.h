@@ -46,8 +46,8 @@ typedef void (*wn_log_fn)(void *user, wn_log_level level, const char *line);
  * WN_ERR_ARGUMENT. A longer struct that uses fields unknown to the library is WN_ERR_UNSUPPORTED. */
 typedef struct wn_context_options {
   size_t size;         /* sizeof the struct */
-  int threads;         /* 0: the CPUs this process may run on (affinity, cgroup), at most OMP_NUM_THREADS. Else exactly
-                          so many */
+  int threads;         /* 0: the CPUs this process may run on (affinity, cgroup), at most OMP_NUM_THREADS; fewer while
+                          other programs run and fewer get more done. Else exactly so many */
   const char *backend; /* NULL or "cpu": the fast CPU backend; "ref": double accumulation; "guard": ref on arrays that
                           only operations can touch, for tests of the library (docs/adding-a-backend.md);
                           "cuda": a GPU (docs/cuda.md), which is looked for when the context first computes or loads

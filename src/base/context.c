@@ -1,6 +1,7 @@
 /* The context: backend name, threads, instruction set, log, the last error, the cancel flag. */
 #include "base/context.h"
 #include "base/alloc.h"
+#include "base/crowd.h"
 #include "base/error.h"
 #include "base/misuse.h"
 #include "base/number.h"
@@ -89,6 +90,8 @@ wn_status wn_context_create(const wn_context_options *options, wn_context **out)
   WN_TRY(context_dead_keys(ctx, own.dead_keys, &ctx->dead_keys));
   WN_TRY(context_exact_rows(ctx, own.exact_rows, &ctx->exact_rows));
   WN_TRY(wn_cpu_select_isa(ctx, &ctx->isa));
+  ctx->exact_threads = own.threads > 1;
+  wn_crowd_context(ctx->exact_threads, 1);
   wn_handle_mark(ctx, WN_HANDLE_CONTEXT);
   return WN_OK;
 }
@@ -98,6 +101,7 @@ static bool context_is(const wn_context *ctx) {
 }
 
 void wn_context_destroy(wn_context *ctx) {
+  if (wn_handle_is(ctx, WN_HANDLE_CONTEXT)) wn_crowd_context(ctx->exact_threads, -1);
   if (context_is(ctx)) wn_free(ctx);
 }
 

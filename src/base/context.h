@@ -26,6 +26,7 @@ enum wn_isa { WN_ISA_REF = 0, WN_ISA_AVX2 = 1, WN_ISA_AVX512 = 2 };
 #ifndef __cplusplus /* C++ files only pass pointers to contexts on */
 struct wn_context {
   int threads;
+  bool exact_threads; /* regions never have fewer (base/crowd.h) */
   enum wn_isa isa;
   char backend[16]; /* "cpu" or "ref" */
   wn_log_fn log;

@@ -10,6 +10,8 @@
  * - When the thread that began a region has done its own share, it takes back and does each share that no thread has
  *   begun. A thread without a CPU, or slow to wake, therefore delays a region only by a share that it has begun, and
  *   all threads can work on a machine where other programs run. Who does a share does not change its result.
+ * - A wait for a late thread begins a measurement of how many threads get most done (base/crowd.h). While it lasts, a
+ * region of contexts that take the CPUs which are free (wn_context_options.threads 0) has as many threads as it says.
  * - Threads are shared: a region takes free ones in the order in which they were returned, creates those that are
  *   missing, and runs with fewer if none can be created. Two threads of a program therefore compute with different
  *   threads.
@@ -23,6 +25,8 @@
  *
  * Cost of a region: a store and a load per spinning thread, a system call per sleeping thread. */
 #include "base/regions.h"
+
+#include "base/crowd.h"
 
 #ifdef WN_REGIONS
 
@@ -72,9 +76,16 @@ static void region_wake(_Atomic uint32_t *word, int threads) {
   syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, threads, NULL, NULL, 0);
 }
 
+static long region_cpu(void) { /* of the process */
+  struct timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return 1000000000L * t.tv_sec + t.tv_nsec;
+}
+
 static pthread_once_t region_once = PTHREAD_ONCE_INIT;
 static long region_spin;             /* how long a thread spins at most, ns */
 static _Atomic long region_patience; /* how long it spins now, ns; at most region_spin */
+static atomic_bool region_crowded;   /* a thread came late: regions are measured */
 
 /* Spins until (*word & mask) differs from `value`, for at most ns nanoseconds; true: it differs. */
 static bool region_spin_for(_Atomic uint32_t *word, uint32_t mask, uint32_t value, long ns) {
@@ -101,6 +112,7 @@ static void region_wait(_Atomic uint32_t *word, uint32_t value) {
   if (next > region_spin) next = region_spin;
   if (next != now) atomic_store_explicit(&region_patience, next, memory_order_relaxed);
   if (came) return;
+  if (!atomic_load_explicit(&region_crowded, memory_order_relaxed)) atomic_store(&region_crowded, true);
   for (;;) {
     uint32_t found = atomic_load_explicit(word, memory_order_acquire);
     if ((found & mask) != value) return;
@@ -270,6 +282,8 @@ struct region_worker {
 static pthread_mutex_t region_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct region_worker *region_free; /* guarded by region_lock, as is region_closed */
 static bool region_closed;
+static atomic_flag region_measuring = ATOMIC_FLAG_INIT; /* one region at a time */
+static struct wn_crowd region_crowd;                    /* with region_measuring */
 
 static void region_call(struct region_worker *w, struct region *r, int thread) {
   w->region = r, w->thread = thread;
@@ -359,7 +373,8 @@ static void region_after_fork(void) {
 }
 /* After fork the threads exist only in the parent: forget the idle ones. */
 static void region_in_child(void) {
-  pthread_mutex_init(&region_unnamed, NULL); /* a thread of the parent may have held it */
+  pthread_mutex_init(&region_unnamed, NULL); /* threads of the parent may have held it, */
+  atomic_flag_clear(&region_measuring);      /* and been inside a region */
   while (region_free) {
     struct region_worker *w = region_free;
     region_free = w->next;
@@ -390,8 +405,8 @@ __attribute__((destructor)) static void region_exit(void) {
   }
 }
 
-/* Runs a region; the calling thread is its thread 0. */
-static void region_begin(struct region *r, unsigned threads) {
+/* Runs a region on `threads` threads; the calling one is thread 0. */
+static void region_run(struct region *r, unsigned threads) {
   unsigned others = 0;
   struct region_worker *list = NULL;
   if (threads > 1 && !region_here.region) {
@@ -418,6 +433,20 @@ static void region_begin(struct region *r, unsigned threads) {
   for (uint32_t left; (left = atomic_load_explicit(&r->working, memory_order_acquire) & ~REGION_ASLEEP) > 0;)
     region_wait(&r->working, left);
   if (list) region_give_back(list);
+}
+
+static void region_begin(struct region *r, unsigned threads) {
+  if (threads < 2 || region_here.region || !atomic_load_explicit(&region_crowded, memory_order_relaxed) ||
+      !wn_crowd_yields() || atomic_flag_test_and_set(&region_measuring)) {
+    region_run(r, threads);
+    return;
+  }
+  const long time = region_now(), cpu = region_cpu();
+  region_run(r, (unsigned)wn_crowd_threads(&region_crowd, (int)threads));
+  if (!wn_crowd_add(&region_crowd, (int)threads, 1e-9 * (double)(region_now() - time),
+                    1e-9 * (double)(region_cpu() - cpu)))
+    atomic_store(&region_crowded, false);
+  atomic_flag_clear(&region_measuring);
 }
 
 void wn_region_run(void (*fn)(void *), void *data, unsigned threads, unsigned flags) {
