@@ -130,7 +130,7 @@ typedef struct wn_train_progress {
   double tokens_per_second, seconds; /* of this step; since the start of the run in this process */
   double waited_seconds;             /* of this step, spent waiting for other processes; 0 with one process */
   double budget;                     /* mean of the layers' budgets in force, at most the context; 0: none */
-  uint64_t tokens;                   /* seen in training so far, resumed runs included */
+  uint64_t tokens;                   /* seen in training so far, resumed runs included; without padding */
   bool evaluated;                    /* the fields below belong to this step */
   double val_loss, val_accuracy;     /* accuracy: share of counted positions whose arg-max is the target */
   bool saved;

@@ -278,7 +278,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
   if (t->learns.has_lora) WN_TRY(wn_lora_merge(&t->learns.lora));
   WN_TRY(wn_workspace_fit(t->ws));
   t->step++;
-  t->tokens += (uint64_t)all;
+  t->tokens += (uint64_t)step.all_tokens;
   if (progress) {
     double seconds = wn_seconds_now() - start;
     *progress = (wn_train_progress){.step = t->step,
@@ -293,7 +293,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
                                     .workspace_bytes = wn_workspace_bytes(t->ws),
                                     .recurrence_bytes = wn_workspace_recurrence_bytes(t->ws),
                                     .recurrence_moves = wn_workspace_recurrence_moves(t->ws),
-                                    .tokens_per_second = seconds > 0 ? (double)all / seconds : 0,
+                                    .tokens_per_second = seconds > 0 ? step.all_tokens / seconds : 0,
                                     .seconds = seconds,
                                     .waited_seconds = t->shards.waited,
                                     .tokens = t->tokens};
