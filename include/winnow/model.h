@@ -110,6 +110,7 @@ typedef struct wn_model_config {
   bool bias;          /* on every linear map and LayerNorm */
   bool qkv_bias;      /* on the maps to q, k and v, whatever `bias` is (Qwen2) */
   bool tied;          /* output shares the embedding */
+  bool out_bias;      /* on attention's map to the stream, whatever `bias` is (Llama's attention_bias alone) */
   double dropout;     /* after the embedding and on both residual branches, training only */
   double dropout_hidden; /* on the feed-forward's inner activations, training only */
   int64_t recurrence; /* segment recurrence (Dai et al. 2019): how many tokens of a stream's earlier blocks each layer
