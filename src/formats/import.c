@@ -395,10 +395,24 @@ static void import_close_source(void *source) {
   wn_tensors_close(source);
 }
 
+/* Gives the output rows of its own, which are the embedding's so far. */
+static wn_status import_untie(wn_context *ctx, struct wn_import *im) {
+  struct wn_param row = {.name = "output.weight", .ndim = 2, .shape = {im->config.vocab_size, im->config.width}};
+  struct wn_name_part output[3], embed[3];
+  im->config.tied = false;
+  if (wn_names_parts(im->names, &im->config, im->prefix, &row, output) == 0)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: %s has no tensor for %s", im->where, im->names->title, row.name);
+  snprintf(row.name, sizeof row.name, "embed.weight");
+  wn_names_parts(im->names, &im->config, im->prefix, &row, embed);
+  if (wn_tensors_find(im->tensors, output[0].name) >= 0) return WN_OK; /* equal to it: import_check_tied */
+  return wn_tensors_add_name(ctx, im->tensors, output[0].name, wn_tensors_find(im->tensors, embed[0].name));
+}
+
 wn_status wn_import_model(wn_context *ctx, struct wn_import *im, bool as_float, wn_weights weights,
                           struct wn_model **out) {
   struct wn_model *model = NULL;
   *out = NULL;
+  if (im->adapter && wn_adapter_unties(im->adapter)) WN_TRY(import_untie(ctx, im));
   wn_status status =
       as_float ? wn_model_allocate(ctx, &im->config, WN_F32, &model) : import_allocate_packed(ctx, im, weights, &model);
   if (status == WN_OK) status = import_copy_tensors(ctx, im, model);

@@ -358,9 +358,31 @@ static void added_destroy(struct added *a) {
   wn_free(a);
 }
 
+/* Adds a tensor to the sorted list; its name and file are those of `owner`, which the tensors own from then on. */
+static wn_status tensors_insert(wn_context *ctx, struct wn_tensors *t, struct added *owner, struct wn_tensor tensor) {
+  void *list = NULL;
+  const bool named = owner->name && owner->file;
+  const wn_status status =
+      named ? wn_alloc(ctx, "list of tensors", (size_t)(t->count + 1) * sizeof *t->all, &list) : WN_ERR_MEMORY;
+  if (status != WN_OK) {
+    added_destroy(owner);
+    return status;
+  }
+  if (t->count) memcpy(list, t->all, (size_t)t->count * sizeof *t->all);
+  wn_free(t->all);
+  t->all = list;
+  owner->next = t->added;
+  t->added = owner;
+  tensor.t.name = owner->name;
+  tensor.file = owner->file;
+  t->all[t->count++] = tensor;
+  qsort(t->all, (size_t)t->count, sizeof *t->all, tensors_compare);
+  return WN_OK;
+}
+
 wn_status wn_tensors_add(wn_context *ctx, struct wn_tensors *t, const char *name, const char *file, const float *values,
                          int64_t count) {
-  void *memory, *list;
+  void *memory;
   if (wn_tensors_find(t, name) >= 0)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"%s\" is there, and a tensor of that name too", file, name);
   WN_TRY(wn_alloc(ctx, name, sizeof(struct added) + (size_t)count * sizeof *values, &memory));
@@ -368,29 +390,23 @@ wn_status wn_tensors_add(wn_context *ctx, struct wn_tensors *t, const char *name
   memcpy(a->values, values, (size_t)count * sizeof *values);
   a->name = wn_strdup(ctx, name);
   a->file = wn_strdup(ctx, file);
-  const wn_status status = a->name && a->file
-                               ? wn_alloc(ctx, "list of tensors", (size_t)(t->count + 1) * sizeof *t->all, &list)
-                               : WN_ERR_MEMORY;
-  if (status != WN_OK) {
-    added_destroy(a);
-    return status;
-  }
-  if (t->count) memcpy(list, t->all, (size_t)t->count * sizeof *t->all);
-  wn_free(t->all);
-  t->all = list;
-  a->next = t->added;
-  t->added = a;
-  t->all[t->count++] = (struct wn_tensor){.t = {.name = a->name,
-                                                .type = WN_GGUF_F32,
-                                                .ndim = 1,
-                                                .shape = {count},
-                                                .data = a->values,
-                                                .bytes = (size_t)count * sizeof *values},
-                                          .is_weights = count > 0,
-                                          .dtype = wn_dtype_name(WN_F32),
-                                          .file = a->file};
-  qsort(t->all, (size_t)t->count, sizeof *t->all, tensors_compare);
-  return WN_OK;
+  return tensors_insert(ctx, t, a,
+                        (struct wn_tensor){.t = {.type = WN_GGUF_F32,
+                                                 .ndim = 1,
+                                                 .shape = {count},
+                                                 .data = a->values,
+                                                 .bytes = (size_t)count * sizeof *values},
+                                           .is_weights = count > 0,
+                                           .dtype = wn_dtype_name(WN_F32)});
+}
+
+wn_status wn_tensors_add_name(wn_context *ctx, struct wn_tensors *t, const char *name, int as) {
+  void *memory;
+  WN_TRY(wn_alloc(ctx, name, sizeof(struct added), &memory));
+  struct added *a = memory;
+  a->name = wn_strdup(ctx, name);
+  a->file = wn_strdup(ctx, t->all[as].file);
+  return tensors_insert(ctx, t, a, t->all[as]);
 }
 
 void wn_tensors_close(struct wn_tensors *t) {

@@ -32,6 +32,8 @@ wn_status wn_tensors_check(wn_context *ctx, const struct wn_tensors *t, bool dat
 /* Adds a vector of count floats (copied) that comes from elsewhere in `file`; both names are copied. */
 wn_status wn_tensors_add(wn_context *ctx, struct wn_tensors *tensors, const char *name, const char *file,
                          const float *values, int64_t count);
+/* Adds tensor `as` under another name (copied); its data stays where it is. */
+wn_status wn_tensors_add_name(wn_context *ctx, struct wn_tensors *tensors, const char *name, int as);
 void wn_tensors_close(struct wn_tensors *tensors); /* NULL is allowed */
 
 /* Where a missing tensor should be: the file, or the folder of the shards. */
