@@ -143,8 +143,17 @@ static wn_status read_bpe(const struct source *s, struct wn_gguf_vocab *out) {
 
 /* --- SentencePiece: the serialized ModelProto (sentencepiece_model.proto) --- */
 
-static wn_status put_piece(const struct source *s, struct wn_bytes *model, struct wn_bytes *piece, int32_t id,
-                           int32_t unknown) {
+/* A user-defined piece with U+2581 for its spaces, as in the model from which llama.cpp's converters wrote the file;
+ * there they write spaces. Gemma has such pieces for runs of spaces. */
+static wn_status mark_spaces(wn_context *ctx, struct wn_bytes *marked, const char *text, size_t bytes) {
+  marked->count = 0;
+  for (size_t i = 0; i < bytes; i++)
+    WN_TRY(text[i] == ' ' ? wn_bytes_add(ctx, marked, "\xe2\x96\x81", 3) : wn_bytes_add(ctx, marked, text + i, 1));
+  return WN_OK;
+}
+
+static wn_status put_piece(const struct source *s, struct wn_bytes *model, struct wn_bytes *piece,
+                           struct wn_bytes *marked, int32_t id, int32_t unknown) {
   const char *text;
   size_t bytes;
   int type = TYPE_NORMAL;
@@ -161,11 +170,16 @@ static wn_status put_piece(const struct source *s, struct wn_bytes *model, struc
     type = TYPE_UNKNOWN;
   else if (type == TYPE_UNKNOWN)
     type = TYPE_UNUSED;
+  if (type == TYPE_USER && memchr(text, ' ', bytes)) {
+    WN_TRY(mark_spaces(s->ctx, marked, text, bytes));
+    text = marked->data;
+    bytes = marked->count;
+  }
   return wn_proto_piece(s->ctx, model, piece, text, bytes, score, type);
 }
 
 static wn_status build_spm(const struct source *s, struct wn_bytes *model, struct wn_bytes *part,
-                           struct wn_gguf_vocab *out) {
+                           struct wn_bytes *marked, struct wn_gguf_vocab *out) {
   int32_t unknown;
   bool prefix = true, squeeze = false;
   WN_TRY(vocab_gguf_read_id(s, "tokenizer.ggml.unknown_token_id", &unknown));
@@ -184,7 +198,7 @@ static wn_status build_spm(const struct source *s, struct wn_bytes *model, struc
   if (bytes_found != 0 && bytes_found != 256)
     return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: the tokenizer has tokens for %d bytes, expected none or 256", s->path,
                    bytes_found);
-  for (int32_t id = 0; id < s->size; id++) WN_TRY(put_piece(s, model, part, id, unknown));
+  for (int32_t id = 0; id < s->size; id++) WN_TRY(put_piece(s, model, part, marked, id, unknown));
   struct wn_proto_specs specs = {.byte_fallback = bytes_found == 256,
                                  .add_dummy_prefix = prefix,
                                  .remove_extra_whitespaces = squeeze,
@@ -199,10 +213,11 @@ static wn_status build_spm(const struct source *s, struct wn_bytes *model, struc
 }
 
 static wn_status read_spm(const struct source *s, struct wn_gguf_vocab *out) {
-  struct wn_bytes model = {0}, part = {0};
+  struct wn_bytes model = {0}, part = {0}, marked = {0};
   out->add_bos = true;
-  wn_status status = build_spm(s, &model, &part, out);
+  wn_status status = build_spm(s, &model, &part, &marked, out);
   wn_bytes_clear(&part);
+  wn_bytes_clear(&marked);
   out->spm = model.data;
   out->spm_bytes = model.count;
   return status;
