@@ -51,7 +51,7 @@ struct cli_dialogue {
   CLI_OPTION(T, m.system, "system", "TEXT",                                                                            \
              "the system message; \"\": none; else the template's default, if it has one"),                            \
       CLI_OPTION(T, m.name, "template", "NAME", "the chat template; else recognised from the model's own",             \
-                 .choices = "chatml|llama3|llama3.1|llama2|mistral|mistral-v3|mistral-tekken|zephyr|phi3|gemma")
+                 .choices = "chatml|llama3|llama3.1|llama2|mistral|mistral-v3|mistral-tekken|zephyr|tulu|phi3|gemma")
 /* NOLINTEND(bugprone-macro-parentheses) */
 struct cli_dialogue_choice {
   const wn_chat_template *chat;

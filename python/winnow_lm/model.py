@@ -520,8 +520,9 @@ class Model:
     def encode_chat(
         self, messages: Sequence[tuple[str, str]], *, template: Optional[str] = None, opening: bool = True
     ) -> NDArray[np.int32]:
-        """The tokens of messages (role, text), "system", "user" or "assistant", up to where the model answers; template: its
-        name, where the model's own is not recognised. opening: the conversation begins with them."""
+        """The tokens of messages (role, text), "system", "user" or "assistant", up to where the model answers, or
+        goes on with the last message if that is the assistant's; template: its name, where the model's own is not recognised.
+        opening: the conversation begins with them."""
         from .chat import encode_messages, find_template
 
         return encode_messages(self, find_template(self, template), messages, opening)

@@ -46,7 +46,7 @@ static wn_status answer_token_bytes(const struct wn_serve_model *m, int32_t id, 
 
 /* Does this token begin the choice's text? */
 static bool answer_begins(const struct wn_serve_choice *c) {
-  return c->job->request.chat ? c->tokens <= 1 : c->echo && c->characters == 0;
+  return c->job->request.chat ? c->tokens <= 1 && !c->prompt->goes_on : c->echo && c->characters == 0;
 }
 
 /* A token's bytes as a JSON string of valid UTF-8. NULL: out of memory. */

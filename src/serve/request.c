@@ -476,10 +476,11 @@ bool wn_serve_messages(const struct wn_serve_model *m, const json_t *list, struc
   }
   messages[0] = (wn_chat_message){.role = WN_CHAT_SYSTEM, .text = m->system};
   const int own = m->system && given[0].role != WN_CHAT_SYSTEM; /* errors number messages without it */
-  if (wn_chat_check(m->ctx, given, (int)n, true) != WN_OK ||
+  if (wn_chat_check(m->ctx, m->chat, given, (int)n, true) != WN_OK ||
       wn_chat_encode(m->ctx, m->tok, m->chat, given - own, (int)n + own, true, &out->ids, &count) != WN_OK)
     return wn_serve_refuse(error, 400, "messages", "messages: %s", wn_context_error(m->ctx));
   out->count = (int64_t)count;
+  out->goes_on = given[n - 1].role == WN_CHAT_ASSISTANT;
   return true;
 }
 
@@ -497,6 +498,10 @@ static bool request_check(const struct wn_serve_model *m, struct wn_serve_reques
   const int64_t V = wn_model_config_get(m->model)->vocab_size;
   if (r->top > V) r->top = (int)V; /* there are no more */
   if (r->top > 0 && !r->scores) return wn_serve_refuse(error, 400, "top_logprobs", "top_logprobs: needs logprobs");
+  if (r->constraint && r->prompts[0].goes_on)
+    return wn_serve_refuse(error, 400, "response_format",
+                           "response_format: an answer that is begun already (the last message is the assistant's) is "
+                           "not continued as JSON");
   if (r->stream && r->echo && r->scores)
     return wn_serve_refuse(error, 400, "echo", "echo: with logprobs it is not streamed");
   if (r->trace && (!r->stream || r->prompt_count * r->n != 1))

@@ -44,6 +44,7 @@ struct wn_serve_model {
 struct wn_serve_prompt {
   int32_t *ids; /* wn_tokens_free */
   int64_t count;
+  bool goes_on; /* the answer continues text that the prompt ends with: a chat's last message is the assistant's */
 };
 
 /* Fields of /v1/embeddings (embed.h). */
@@ -88,7 +89,7 @@ bool wn_serve_check_keys(const json_t *object, const char *where, const char *pa
 /* Reads a text, tokens, or a list of at most `most` of either into out->prompts. Errors name the field. */
 bool wn_serve_prompts(const struct wn_serve_model *m, const char *field, size_t most, const json_t *value,
                       struct wn_serve_request *out, struct wn_serve_error *error);
-/* Encodes a list of messages, up to where the model answers. */
+/* Encodes a list of messages, up to where the model writes. */
 bool wn_serve_messages(const struct wn_serve_model *m, const json_t *messages, struct wn_serve_prompt *out,
                        struct wn_serve_error *error);
 
