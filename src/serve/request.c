@@ -336,6 +336,7 @@ static const struct field fields[] = {
     {.name = "stop", .text = true, .chat = true, .kind = FIELD_READ, .read = read_stop},
     {.name = "logprobs", .text = true, .chat = true, .kind = FIELD_READ, .read = read_logprobs},
     {.name = "top_logprobs", .chat = true, .kind = FIELD_READ, .read = read_top_logprobs},
+    {.name = "return_tokens_as_token_ids", .text = true, .chat = true, .kind = FIELD_BOOL, .at = ROW(by_id)},
     {.name = "logit_bias", .text = true, .chat = true, .kind = FIELD_READ, .read = read_logit_bias},
     {.name = "response_format", .text = true, .chat = true, .kind = FIELD_READ, .read = read_response_format},
     {.name = "user", .text = true, .chat = true, .kind = FIELD_IGNORED},

@@ -58,6 +58,7 @@ struct wn_serve_request {
   bool chat, stream, include_usage, echo;
   bool trace;         /* send events that say what is kept (trace.c) */
   bool scores;        /* log probabilities are wanted */
+  bool by_id;         /* their tokens are named by number */
   int top;            /* also those of so many most probable tokens */
   int64_t n;          /* answers to each prompt */
   int64_t max_tokens; /* -1: as many as fit */
