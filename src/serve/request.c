@@ -477,7 +477,7 @@ bool wn_serve_messages(const struct wn_serve_model *m, const json_t *list, struc
   }
   messages[0] = (wn_chat_message){.role = WN_CHAT_SYSTEM, .text = m->system};
   const int own = m->system && given[0].role != WN_CHAT_SYSTEM; /* errors number messages without it */
-  if (wn_chat_check(m->ctx, m->chat, given, (int)n, true) != WN_OK ||
+  if (wn_chat_check(m->ctx, m->tok, m->chat, given, (int)n, true) != WN_OK ||
       wn_chat_encode(m->ctx, m->tok, m->chat, given - own, (int)n + own, true, &out->ids, &count) != WN_OK)
     return wn_serve_refuse(error, 400, "messages", "messages: %s", wn_context_error(m->ctx));
   out->count = (int64_t)count;

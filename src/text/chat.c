@@ -287,22 +287,66 @@ static void add_message(struct parts *p, const char *text, bool trim_begin, bool
   chat_add(p, text, n, false);
 }
 
-wn_status wn_chat_check(wn_context *ctx, const wn_chat_template *t, const wn_chat_message *messages, int count,
-                        bool opening) {
+/* Which orders of messages a template takes. */
+struct orders {
+  bool loose; /* users and assistants in any order */
+  bool later; /* system messages that are not the first */
+};
+
+/* A mark without the line end that it ends with. */
+static size_t chat_core(const char *mark) {
+  size_t n = strlen(mark);
+  while (n > 0 && mark[n - 1] == '\n') n--;
+  return n;
+}
+
+/* Does the Jinja text write the role behind the mark by an expression: '<|im_start|>' + message['role']? */
+static bool chat_writes_role(const char *jinja, const wn_chat_template *t) {
+  size_t n = 0;
+  while (t->user_begin[n] && t->user_begin[n] == t->system_begin[n]) n++;
+  for (const char *at = jinja; n > 2 && (at = memmem(at, strlen(at), t->user_begin, n)); at++)
+    if (memmem(at + n, strnlen(at + n, 24), "role", 4)) return true;
+  return false;
+}
+
+/* Published templates of one name differ in this, so the tokenizer's own is asked where it is this one. One whose
+ * questions have the mark of the answer at their end writes that mark once. */
+static struct orders chat_orders(const wn_tokenizer *tok, const wn_chat_template *t) {
+  static const char *const skips[] = {"message.role != 'system'", "message.role != \"system\"",
+                                      "message['role'] != 'system'", "message[\"role\"] != \"system\""};
+  const char *own = tok->chat_template;
+  struct orders o = {!t->alternates, !t->alternates};
+  if (t->alternates || !own || wn_chat_template_recognise(own) != t) return o;
+  const size_t n = chat_core(t->answer_mark);
+  const char *first = memmem(own, strlen(own), t->answer_mark, n);
+  const bool role = chat_writes_role(own, t);
+  o.loose = role || (first && memmem(first + n, strlen(first + n), t->answer_mark, n));
+  o.later = o.loose && (role || !strstr(own, "messages[0]"));
+  for (size_t i = 0; i < sizeof skips / sizeof *skips; i++) o.later = o.later && !strstr(own, skips[i]);
+  return o;
+}
+
+wn_status wn_chat_check(wn_context *ctx, const wn_tokenizer *tok, const wn_chat_template *t,
+                        const wn_chat_message *messages, int count, bool opening) {
+  const struct orders takes = chat_orders(tok, t);
   if (count < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "a conversation has a message for the model to answer");
   for (int i = 0; i < count; i++) {
     if (!messages[i].text) return wn_fail(ctx, WN_ERR_ARGUMENT, "message %d has no text", i);
-    if (!t->alternates) continue;
-    if (messages[i].role == WN_CHAT_SYSTEM && (i > 0 || !opening))
-      return wn_fail(ctx, WN_ERR_ARGUMENT, "message %d: the template %s has a system message only at the beginning", i,
-                     t->name);
+    if (!takes.later && messages[i].role == WN_CHAT_SYSTEM && (i > 0 || !opening))
+      return wn_fail(ctx, WN_ERR_ARGUMENT,
+                     "message %d: the model's template (%s) has a system message only at the beginning", i, t->name);
     const bool user = i > 0 && messages[i - 1].role == WN_CHAT_USER;
-    if (messages[i].role != WN_CHAT_SYSTEM && user != (messages[i].role == WN_CHAT_ASSISTANT))
-      return wn_fail(ctx, WN_ERR_ARGUMENT, "message %d: with the template %s the user and the assistant take turns", i,
-                     t->name);
+    if (!takes.loose && messages[i].role != WN_CHAT_SYSTEM && user != (messages[i].role == WN_CHAT_ASSISTANT))
+      return wn_fail(ctx, WN_ERR_ARGUMENT,
+                     "message %d: with the model's template (%s) the user and the assistant take turns", i, t->name);
   }
-  if (t->alternates && messages[count - 1].role == WN_CHAT_SYSTEM)
+  if (!takes.loose && messages[count - 1].role == WN_CHAT_SYSTEM)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "a conversation has a message for the model to answer");
+  /* Mistral's reference writes it into the last user message nevertheless, its published Jinja not at all. */
+  if (t->system_last && messages[0].role == WN_CHAT_SYSTEM && messages[count - 1].role == WN_CHAT_ASSISTANT)
+    return wn_fail(ctx, WN_ERR_ARGUMENT,
+                   "message 0: the template %s has no place for a system message before an answer that has begun",
+                   t->name);
   return WN_OK;
 }
 
@@ -355,8 +399,6 @@ static void chat_end_answer(struct parts *p, const struct wn_chat_template *t, b
 static void chat_add_all(struct parts *p, const struct wn_chat_template *t, const wn_chat_message *messages, int count,
                          bool opening) {
   const char *system = NULL; /* to be written into a user's message */
-  int last_user = count - 1;
-  while (last_user > 0 && messages[last_user].role != WN_CHAT_USER) last_user--;
   if (!opening) {
     chat_end_answer(p, t, false);
   } else if (t->system_always && messages[0].role != WN_CHAT_SYSTEM) {
@@ -364,7 +406,7 @@ static void chat_add_all(struct parts *p, const struct wn_chat_template *t, cons
     add_mark(p, t->system_end);
   }
   for (int i = 0; i < count; i++) {
-    const bool user = messages[i].role == WN_CHAT_USER, here = user && (!t->system_last || i == last_user);
+    const bool user = messages[i].role == WN_CHAT_USER, here = user && (!t->system_last || i == count - 1);
     if (messages[i].role == WN_CHAT_SYSTEM && !t->system_begin) {
       system = messages[i].text;
       continue;
@@ -385,7 +427,7 @@ wn_status wn_chat_encode(wn_context *ctx, const wn_tokenizer *tok, const wn_chat
     WN_CHECK_CALL(WN_POINTER(messages[i].text), WN_ENUM(messages[i].role, WN_CHAT_ASSISTANT + 1));
   *ids = NULL;
   *id_count = 0;
-  WN_TRY(wn_chat_check(ctx, t, messages, count, opening));
+  WN_TRY(wn_chat_check(ctx, tok, t, messages, count, opening));
   void *memory;
   WN_TRY(wn_alloc(ctx, "messages", (size_t)(8 * count + 8) * sizeof(wn_text_part), &memory));
   struct parts p = {.list = memory};

@@ -129,7 +129,8 @@ static void test_orders(void **state) {
   close_place(&p);
   open_chat(&p, "{{ '<start_of_turn>' + role + '\\n' + m['content'] | trim + '<end_of_turn>\\n' }}", NULL);
   answer = post(p.port, "/apply-template", "{\"messages\":[" USER "," USER "]}");
-  assert_true(status_of(answer) == 400 && strstr(answer, "message 1: with the template gemma the user and the"));
+  assert_true(status_of(answer) == 400 &&
+              strstr(answer, "message 1: with the model's template (gemma) the user and the"));
   free(answer);
   close_place(&p);
 }

@@ -271,6 +271,8 @@ static void test_order(void **state) {
     for (int from = 0; from < 5; from++) /* two users; one before a system message; that one alone; an answer alone */
       assert_int_equal(wn_chat_encode(ctx, bytes, t, loose + from, from == 2 || from == 4 ? 1 : 2, from != 2, &ids, &n),
                        from == 3 ? WN_OK : WN_ERR_ARGUMENT);
+    if (!strncmp(rows[i].name, "mistral-", 8)) /* which peers write differently */
+      assert_int_equal(wn_chat_encode(ctx, bytes, t, talk, 3, true, &ids, &n), WN_ERR_ARGUMENT);
   }
   assert_null(wn_chat_template_find("jinja"));
 }
@@ -282,9 +284,54 @@ static void test_begun(void **state) {
           "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
           "<|start_header_id|>assistant<|end_header_id|>\n\nHello!");
   renders("llama2", talk, 3, true, "[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\n Hi [/INST] Hello!");
-  renders("mistral-v3", talk, 3, true, "[INST] Be brief.\n\n Hi\n[/INST] Hello!");
+  renders("mistral-v3", talk + 1, 2, true, "[INST]  Hi\n[/INST] Hello!");
   renders("gemma", talk, 3, true, "<start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\nHello!");
   renders("chatml", talk + 2, 1, false, "<|im_end|>\n<|im_start|>assistant\nHello!");
+}
+
+/* Templates of one name differ in the orders that they take. */
+static void test_own_orders(void **state) {
+  (void)state;
+#define SYSTEM_FIRST "{% if messages[0].role == 'system' %}{{ '<|im_start|>system\n' + s + '<|im_end|>\n' }}{% endif %}"
+  static const struct {
+    const char *jinja, *name;
+    bool loose, later;
+  } rows[] = {
+      {"{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' }}", "chatml", true, true},
+      {SYSTEM_FIRST "{% if message.role != 'system' %}{{ '<|im_start|>' + message['role'] }}{% endif %}", "chatml",
+       true, false},
+      {SYSTEM_FIRST
+       "{{ '<|im_start|>user\n' + c }}{% else %}{{ '<|im_start|>assistant\n' + c + '<|im_start|>assistant\n' }}",
+       "chatml", true, false},
+      {"{{ '<|system|>' }}{{ '<|user|>\n' + c + '<|end|>\n<|assistant|>\n' }}{% else %}{{ c }}", "phi3", false, false},
+      {"{{ '<|user|>\n' + c + '<|end|>\n' }}{{ '<|assistant|>\n' + c }}{{ '<|assistant|>\n' }}", "phi3", true, true},
+  };
+  static const wn_chat_message users[2] = {{WN_CHAT_USER, "a"}, {WN_CHAT_USER, "b"}},
+                               later[3] = {{WN_CHAT_USER, "a"}, {WN_CHAT_SYSTEM, "s"}, {WN_CHAT_USER, "b"}};
+  char dir[512], path[600];
+  make_folder(dir);
+  snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+  assert_int_equal(symlink(WN_TEST_DIR "/golden/bpe/smollm.json", path), 0);
+  snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    const wn_chat_template *t = wn_chat_template_recognise(rows[i].jinja);
+    json_t *config = json_pack("{s:s}", "chat_template", rows[i].jinja);
+    wn_tokenizer *tok;
+    int32_t *ids;
+    size_t n;
+    assert_true(t && !strcmp(wn_chat_template_name(t), rows[i].name));
+    assert_int_equal(json_dump_file(config, path, 0), 0);
+    json_decref(config);
+    assert_int_equal(wn_tokenizer_load(ctx, dir, &tok), WN_OK);
+    if ((wn_chat_encode(ctx, tok, t, users, 2, true, &ids, &n) == WN_OK) != rows[i].loose)
+      fail_msg("%s", rows[i].jinja);
+    wn_tokens_free(ids);
+    if ((wn_chat_encode(ctx, tok, t, later, 3, true, &ids, &n) == WN_OK) != rows[i].later)
+      fail_msg("%s", rows[i].jinja);
+    wn_tokens_free(ids);
+    wn_tokenizer_destroy(tok);
+  }
+  remove_folder(dir);
 }
 
 /* The token that begins a text is where the tokenizer's own template writes it, whatever the tokenizer adds to plain
@@ -341,9 +388,10 @@ static void test_bos(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_renderings), cmocka_unit_test(test_turns),     cmocka_unit_test(test_end_token),
-      cmocka_unit_test(test_space),      cmocka_unit_test(test_injection), cmocka_unit_test(test_recognised),
-      cmocka_unit_test(test_order),      cmocka_unit_test(test_begun),     cmocka_unit_test(test_bos)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_renderings), cmocka_unit_test(test_turns),
+                                     cmocka_unit_test(test_end_token),  cmocka_unit_test(test_space),
+                                     cmocka_unit_test(test_injection),  cmocka_unit_test(test_recognised),
+                                     cmocka_unit_test(test_order),      cmocka_unit_test(test_begun),
+                                     cmocka_unit_test(test_bos),        cmocka_unit_test(test_own_orders)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }
