@@ -524,8 +524,19 @@ bool wn_serve_request_read(const struct wn_serve_model *m, bool chat, const char
   const char *key;
   json_t *value;
   *error = (struct wn_serve_error){0};
-  *r = (struct wn_serve_request){
-      .chat = chat, .n = 1, .max_tokens = chat ? -1 : 16, .temperature = 1, .top_p = 1, .seed = -1};
+  wn_generate_options o;
+  wn_generate_options_init(&o, sizeof o);
+  o.sampling.temperature = o.sampling.top_p = 1; /* the API's defaults, unless the model declares its own */
+  wn_generate_options_declared(m->model, &o);
+  *r = (struct wn_serve_request){.chat = chat,
+                                 .n = 1,
+                                 .max_tokens = chat ? -1 : 16,
+                                 .temperature = o.sampling.temperature,
+                                 .top_p = o.sampling.top_p,
+                                 .min_p = o.sampling.min_p,
+                                 .top_k = o.sampling.top_k,
+                                 .repetition_penalty = o.repetition_penalty,
+                                 .seed = -1};
   wn_budgets_init(&r->budgets);
   r->json = wn_serve_body(body, bytes, error);
   if (!r->json) return false;
