@@ -416,8 +416,10 @@ static void test_declared(void **state) {
     for (int i = 0; i < 4; i++) {
       const char *fields = declared || !same[i][1] ? same[i][0] : same[i][1];
       snprintf(body, sizeof body, "{\"prompt\":\"q\",\"max_tokens\":12,%s}", fields);
-      if (i == 3) snprintf(body, sizeof body, "{\"prompt\":\"q\",%s}", fields);
-      else if (!declared) strcpy(body + strlen(body) - 1, ",\"logit_bias\":{\"65\":-100,\"66\":-100}}");
+      if (i == 3)
+        snprintf(body, sizeof body, "{\"prompt\":\"q\",%s}", fields);
+      else if (!declared)
+        strcpy(body + strlen(body) - 1, ",\"logit_bias\":{\"65\":-100,\"66\":-100}}");
       char *answer = post(p.port, "/v1/completions", body);
       json_t *j = json_of(answer);
       const char *text = NULL;
@@ -754,7 +756,8 @@ int main(void) {
       cmocka_unit_test(test_offsets),
       cmocka_unit_test(test_score_of_the_end),
       cmocka_unit_test(test_choices_of_sampling),
-      cmocka_unit_test(test_bad_requests), cmocka_unit_test(test_declared),
+      cmocka_unit_test(test_bad_requests),
+      cmocka_unit_test(test_declared),
       cmocka_unit_test(test_small_paths),
       cmocka_unit_test(test_name),
       cmocka_unit_test(test_key),
