@@ -427,7 +427,8 @@ static const struct cli_spec generate_spec = {
     .options = generate_options,
     .option_count = CLI_COUNT(generate_options),
     .positional = "[DIR]",
-    .positional_max = 1};
+    .positional_max = 1,
+    .epilog = CLI_SAMPLING_EPILOG};
 
 static int generate_check_options(const struct request *r, int code) {
   const char *command = generate_spec.command;
@@ -479,8 +480,7 @@ int cmd_generate(int argc, char **argv) {
   if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
   struct run g = {.streams = !r.jsonl && !r.common.json, .request = &r};
   if (code == CLI_GO) code = generate_load(ctx, &r, &g);
-  if (code == CLI_GO)
-    code = cli_sampling_check(generate_spec.command, &r.sampling, wn_model_config_get(g.in.model)->vocab_size);
+  if (code == CLI_GO) code = cli_sampling_check(generate_spec.command, &r.sampling, g.in.model);
   if (code == CLI_GO) code = r.jsonl ? generate_lines(ctx, &r, &g) : generate_once(ctx, &r, &g);
   generate_clear(&g);
   cli_list_clear(&r.load.attention.sets);

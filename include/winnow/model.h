@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include "winnow/attention.h"
 #include "winnow/context.h"
+#include "winnow/declared.h"
 #include "winnow/gguf.h"
 #include "winnow/kv.h"
 #include "winnow/safetensors.h"
@@ -333,6 +334,10 @@ wn_status wn_sample(wn_context *ctx, const float *logits, int64_t V, const wn_sa
 
 WN_API_END
 WN_EXPERIMENTAL_BEGIN
+
+/* What the model's files declare about generating, owned by the model. Generations end at its end tokens and do not
+ * draw what it suppresses; its numbers are for wn_generate_options_declared. */
+const wn_declared *wn_model_declared(const wn_model *model);
 
 /* Changes the policy of `budgets` to `policy` and keeps the tokens of every layer and head. The options per_kv_head and
  * cache_positions are dropped where the new policy lacks them. Then checks the result as wn_budgets_check does, without

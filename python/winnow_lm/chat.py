@@ -52,7 +52,8 @@ def default_system(model: "Model", template: Any) -> Optional[str]:
 def encode_messages(
     model: "Model", template: Any, messages: Sequence[tuple[str, str]], opening: bool = True
 ) -> NDArray[np.int32]:
-    """The tokens of messages (role, text) up to where the model answers. opening: a conversation begins with them."""
+    """The tokens of messages (role, text) up to where the model answers, or goes on with the last message if that is the
+    assistant's. opening: a conversation begins with them."""
     kept = []
     for role, text in messages:
         if role not in ROLES:

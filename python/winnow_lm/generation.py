@@ -72,7 +72,8 @@ class Generation:
     """A text that grows: an iterator of its pieces. Every step computes one token, when it is asked for.
 
     max_tokens: at most so many (256). temperature: 0 is greedy (0.8). top_k, top_p, min_p: which tokens are drawn among (0:
-    all, 0.95, 0). seed: the same seed draws the same text. stop: texts that end it. stop_tokens: tokens that do, besides the
+    all, 0.95, 0). None for these and for repetition_penalty (1): what the model declares (Model.declared), else the number in
+    brackets. seed: the same seed draws the same text. stop: texts that end it. stop_tokens: tokens that do, besides the
     tokenizer's. ignore_end: goes on after those. schema: only JSON that fits this schema (a dict or its text; True: any
     object). logit_bias: {token: what is added to its logit}. repetition_penalty, presence_penalty, frequency_penalty: as in
     winnow/generate.h. log_probabilities: pieces have them. first_step: sampling steps before this text, of a conversation.
@@ -87,17 +88,17 @@ class Generation:
         prompt: ArrayLike,
         *,
         max_tokens: int = 256,
-        temperature: float = 0.8,
-        top_k: int = 0,
-        top_p: float = 0.95,
-        min_p: float = 0.0,
+        temperature: Optional[float] = None,
+        top_k: Optional[int] = None,
+        top_p: Optional[float] = None,
+        min_p: Optional[float] = None,
         seed: int = 0,
         stop: Union[None, str, Sequence[str]] = None,
         stop_tokens: Optional[ArrayLike] = None,
         ignore_end: bool = False,
         schema: Union[None, bool, str, Mapping[str, Any]] = None,
         logit_bias: Optional[Mapping[int, float]] = None,
-        repetition_penalty: float = 1.0,
+        repetition_penalty: Optional[float] = None,
         presence_penalty: float = 0.0,
         frequency_penalty: float = 0.0,
         log_probabilities: bool = False,
@@ -124,7 +125,9 @@ class Generation:
         o.prompt, o.prompt_count = pointer("int32_t", ids), ids.size
         o.tok = ffi.NULL if tok is None else tok._handle.raw
         put(o, max_tokens=max_tokens, first_step=first_step)
-        put(o.sampling, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+        self._context.value(lib.wn_generate_options_declared, model._raw, o)
+        drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        put(o.sampling, seed=seed, **{name: value for name, value in drawn.items() if value is not None})
         o.drawn = pointer("int32_t", self._drawn)
         ends = [] if stop_tokens is None else int32(stop_tokens, "stop_tokens").reshape(-1).tolist()
         if tok is not None and not ignore_end and not turn and tok.bos is not None:
@@ -138,7 +141,8 @@ class Generation:
         biases = ffi.new("wn_logit_bias[]", [(i, float(b)) for i, b in zip(biased, (logit_bias or {}).values())] or 1)
         o.biases, o.bias_count = biases, len(logit_bias or {})
         o.ignore_end, o.log_probabilities = ignore_end, log_probabilities
-        o.repetition_penalty = repetition_penalty
+        if repetition_penalty is not None:
+            o.repetition_penalty = repetition_penalty
         o.presence_penalty, o.frequency_penalty = presence_penalty, frequency_penalty
         o.piece, o.user = _on_piece, user
         if logits is not None:

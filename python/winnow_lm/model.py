@@ -161,6 +161,24 @@ class Model:
         return found
 
     @property
+    def declared(self) -> dict[str, Any]:
+        """What the model's files declare about generating, under the names of generation_config.json: end tokens and tokens
+        that are not drawn, which hold always, and sampling, which Generation's options override."""
+        d = self._context.value(lib.wn_model_declared, self._raw)
+        found: dict[str, Any] = {}
+        for name, ids, count in (
+            ("eos_token_id", d.ends, d.end_count),
+            ("suppress_tokens", d.suppressed, d.suppressed_count),
+            ("begin_suppress_tokens", d.suppressed_first, d.suppressed_first_count),
+        ):
+            if count:
+                found[name] = [int(ids[i]) for i in range(count)]
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty", "top_k", "do_sample"):
+            if d.given & getattr(lib, "WN_DECLARED_" + name.upper()):
+                found[name] = getattr(d, name)
+        return found
+
+    @property
     def vocab_size(self) -> int:
         return int(self._config.vocab_size)
 
@@ -520,8 +538,9 @@ class Model:
     def encode_chat(
         self, messages: Sequence[tuple[str, str]], *, template: Optional[str] = None, opening: bool = True
     ) -> NDArray[np.int32]:
-        """The tokens of messages (role, text), "system", "user" or "assistant", up to where the model answers; template: its
-        name, where the model's own is not recognised. opening: the conversation begins with them."""
+        """The tokens of messages (role, text), "system", "user" or "assistant", up to where the model answers, or
+        goes on with the last message if that is the assistant's; template: its name, where the model's own is not recognised.
+        opening: the conversation begins with them."""
         from .chat import encode_messages, find_template
 
         return encode_messages(self, find_template(self, template), messages, opening)

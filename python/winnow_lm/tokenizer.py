@@ -143,16 +143,21 @@ class Tokenizer:
         )
         return np.ascontiguousarray(out.T)
 
+    def token_bytes(self, token: int, *, begins: bool = False) -> bytes:
+        """The bytes that a token adds to a text, maybe a part of a character. begins: it is the text's first token."""
+        return self._of_token(lib.wn_tokenizer_token_bytes, token, begins)
+
     def name(self, token: int) -> str:
-        """What to show for a token: its text, or the name of a special one."""
+        """What to show for a token: its text, the name of a special one, or "bytes:\\xe6" where it is a part of a character."""
+        return self._of_token(lib.wn_tokenizer_token_label, token, True).decode()
 
-        def read() -> Optional[str]:
-            count = ffi.new("size_t *")
-            found = lib.wn_tokenizer_token_name(self._handle.raw, token, count)
-            return decoded(found, count[0]) if found else None
-
-        found = self._context.value(read)
-        return self.decode([token]) if found is None else found
+    def _of_token(self, function: Any, token: int, begins: bool) -> bytes:
+        text, count = ffi.new("char **"), ffi.new("size_t *")
+        self._context.call(function, self._handle, token, begins, text, count)
+        try:
+            return bytes(ffi.buffer(text[0], count[0]))
+        finally:
+            lib.wn_text_free(text[0])
 
     def close(self) -> None:
         """Frees the tokenizer; a model's own is freed with the model."""

@@ -16,6 +16,7 @@
 #include "model/config.h"
 #include "model/layer.h"
 #include "tensor/bf16.h"
+#include "text/declared.h"
 
 static wn_status import_read_config(wn_context *ctx, const char *dir, char where[4096], json_t **out) {
   /* A mistyped name may have been meant for a file, so the message should not speak of config.json. */
@@ -91,6 +92,8 @@ static wn_status import_open_folder(wn_context *ctx, const char *path, struct wn
     im->form = WN_FORM_WINNOW;
     status = wn_model_config_load(ctx, im->where, &im->config);
   }
+  if (status == WN_OK) status = wn_declared_read(ctx, path, &im->declared);
+  wn_declared_limit(&im->declared, im->config.vocab_size);
   if (status == WN_OK) status = wn_tensors_open_folder(ctx, path, &im->tensors);
   if (status == WN_OK) {
     import_name(im);
@@ -107,6 +110,8 @@ static wn_status import_open_gguf(wn_context *ctx, struct wn_import *im) {
   const wn_gguf *file = wn_tensors_gguf(im->tensors);
   if (!wn_gguf_value_int(wn_gguf_value_find(file, "tokenizer.ggml.bos_token_id"), 0, &im->bos)) im->bos = -1;
   if (!wn_gguf_value_int(wn_gguf_value_find(file, "tokenizer.ggml.eos_token_id"), 0, &im->eos)) im->eos = -1;
+  WN_TRY(wn_declared_read_gguf(ctx, im->where, file, &im->declared));
+  wn_declared_limit(&im->declared, im->config.vocab_size);
   return WN_OK;
 }
 
@@ -146,6 +151,7 @@ wn_status wn_import_open_gguf_memory(wn_context *ctx, const char *name, const vo
 }
 
 void wn_import_clear(struct wn_import *im) {
+  wn_declared_clear(&im->declared);
   wn_tensors_close(im->tensors);
   im->tensors = NULL;
 }

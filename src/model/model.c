@@ -6,6 +6,7 @@
 
 #include "base/misuse.h"
 #include "base/rng.h"
+#include "text/declared.h"
 
 /* A value depends only on (seed, tensor, element) and is rounded to float in every dtype: neither threads nor backend
  * nor precision change a model's first parameters. */
@@ -209,11 +210,17 @@ wn_status wn_model_create(wn_context *ctx, const wn_model_config *config, uint64
   return wn_model_create_dtype(ctx, config, seed, WN_F32, out);
 }
 
+const wn_declared *wn_model_declared(const wn_model *model) {
+  WN_CHECK_OR(NULL, WN_HANDLE(model, MODEL));
+  return &model->declared;
+}
+
 void wn_model_destroy(wn_model *model) {
   WN_CHECK_OR(, WN_HANDLE(model, MODEL));
   model_encoder_destroy(model->encoder);
   wn_rotary_clear(&model->rotary);
   wn_free(model->control);
+  wn_declared_clear(&model->declared);
   wn_free(model->layers);
   if (model->backend) model->backend->memory->release(model->params);
   if (model->backend) model->backend->memory->release(model->zeros);

@@ -39,7 +39,8 @@ struct wn_model {
   void *strips; /* copies of packed matrices in the order that the backend multiplies fastest, or NULL */
   void *source; /* the file that packed matrices point into, or NULL; closed with the model, by source_close */
   void (*source_close)(void *source);
-  uint8_t *control; /* [V] 1: control tokens, which a threshold always keeps; NULL: none */
+  uint8_t *control;     /* [V] 1: control tokens, which a threshold always keeps; NULL: none */
+  wn_declared declared; /* what the model's files say about generating */
 };
 /* Gives the parameters where the host can read and write them (wn_memory_open). close gets the pointer that open
  * gave. */

@@ -81,7 +81,7 @@ static wn_status choice_generate(struct wn_serve_worker *w, struct wn_serve_choi
   o.max_tokens = wn_choice_tokens(w, c);
   o.stop_strings = r->stops;
   o.stop_string_count = r->stop_count;
-  if (!r->chat) o.text_before = c->prompt->ids, o.text_before_count = c->prompt->count;
+  if (!r->chat || c->prompt->goes_on) o.text_before = c->prompt->ids, o.text_before_count = c->prompt->count;
   o.piece = choice_on_piece;
   o.user = c;
   c->state = WN_CHOICE_WRITES;

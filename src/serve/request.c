@@ -336,6 +336,7 @@ static const struct field fields[] = {
     {.name = "stop", .text = true, .chat = true, .kind = FIELD_READ, .read = read_stop},
     {.name = "logprobs", .text = true, .chat = true, .kind = FIELD_READ, .read = read_logprobs},
     {.name = "top_logprobs", .chat = true, .kind = FIELD_READ, .read = read_top_logprobs},
+    {.name = "return_tokens_as_token_ids", .text = true, .chat = true, .kind = FIELD_BOOL, .at = ROW(by_id)},
     {.name = "logit_bias", .text = true, .chat = true, .kind = FIELD_READ, .read = read_logit_bias},
     {.name = "response_format", .text = true, .chat = true, .kind = FIELD_READ, .read = read_response_format},
     {.name = "user", .text = true, .chat = true, .kind = FIELD_IGNORED},
@@ -476,10 +477,11 @@ bool wn_serve_messages(const struct wn_serve_model *m, const json_t *list, struc
   }
   messages[0] = (wn_chat_message){.role = WN_CHAT_SYSTEM, .text = m->system};
   const int own = m->system && given[0].role != WN_CHAT_SYSTEM; /* errors number messages without it */
-  if (wn_chat_check(m->ctx, given, (int)n, true) != WN_OK ||
+  if (wn_chat_check(m->ctx, m->tok, m->chat, given, (int)n, true) != WN_OK ||
       wn_chat_encode(m->ctx, m->tok, m->chat, given - own, (int)n + own, true, &out->ids, &count) != WN_OK)
     return wn_serve_refuse(error, 400, "messages", "messages: %s", wn_context_error(m->ctx));
   out->count = (int64_t)count;
+  out->goes_on = given[n - 1].role == WN_CHAT_ASSISTANT;
   return true;
 }
 
@@ -497,6 +499,10 @@ static bool request_check(const struct wn_serve_model *m, struct wn_serve_reques
   const int64_t V = wn_model_config_get(m->model)->vocab_size;
   if (r->top > V) r->top = (int)V; /* there are no more */
   if (r->top > 0 && !r->scores) return wn_serve_refuse(error, 400, "top_logprobs", "top_logprobs: needs logprobs");
+  if (r->constraint && r->prompts[0].goes_on)
+    return wn_serve_refuse(error, 400, "response_format",
+                           "response_format: an answer that is begun already (the last message is the assistant's) is "
+                           "not continued as JSON");
   if (r->stream && r->echo && r->scores)
     return wn_serve_refuse(error, 400, "echo", "echo: with logprobs it is not streamed");
   if (r->trace && (!r->stream || r->prompt_count * r->n != 1))
@@ -518,8 +524,19 @@ bool wn_serve_request_read(const struct wn_serve_model *m, bool chat, const char
   const char *key;
   json_t *value;
   *error = (struct wn_serve_error){0};
-  *r = (struct wn_serve_request){
-      .chat = chat, .n = 1, .max_tokens = chat ? -1 : 16, .temperature = 1, .top_p = 1, .seed = -1};
+  wn_generate_options o;
+  wn_generate_options_init(&o, sizeof o);
+  o.sampling.temperature = o.sampling.top_p = 1; /* the API's defaults, unless the model declares its own */
+  wn_generate_options_declared(m->model, &o);
+  *r = (struct wn_serve_request){.chat = chat,
+                                 .n = 1,
+                                 .max_tokens = chat ? -1 : 16,
+                                 .temperature = o.sampling.temperature,
+                                 .top_p = o.sampling.top_p,
+                                 .min_p = o.sampling.min_p,
+                                 .top_k = o.sampling.top_k,
+                                 .repetition_penalty = o.repetition_penalty,
+                                 .seed = -1};
   wn_budgets_init(&r->budgets);
   r->json = wn_serve_body(body, bytes, error);
   if (!r->json) return false;

@@ -318,6 +318,7 @@ wn_status wn_tokenizer_encode(wn_context *ctx, const wn_tokenizer *tok, const ch
 
 struct decoder {
   bool at_start;   /* SentencePiece: the space before the text may still come */
+  bool apart;      /* a token by itself: its bytes as they are, be they part of a character */
   char pending[4]; /* the beginning of an incomplete UTF-8 sequence */
   int pending_count;
 };
@@ -325,7 +326,7 @@ struct decoder {
 /* Filters bytes: complete UTF-8 sequences are written; a byte that cannot be part of one becomes U+FFFD. */
 static wn_status filter(wn_context *ctx, struct decoder *d, const char *more, size_t n, struct wn_bytes *out) {
   size_t bad;
-  if (d->pending_count == 0 && wn_utf8_check(more, n, &bad)) return wn_bytes_add(ctx, out, more, n);
+  if (d->apart || (d->pending_count == 0 && wn_utf8_check(more, n, &bad))) return wn_bytes_add(ctx, out, more, n);
   for (size_t i = 0; i < n; i++) {
     d->pending[d->pending_count++] = more[i];
     while (d->pending_count > 0) {
@@ -441,6 +442,24 @@ wn_status wn_tokenizer_decode(wn_context *ctx, const wn_tokenizer *tok, const in
   for (int i = 0; i < d.pending_count && status == WN_OK; i++) status = wn_bytes_add(ctx, &out, "\xEF\xBF\xBD", 3);
   if (status != WN_OK) {
     wn_free(out.data);
+    return status;
+  }
+  *text = out.data;
+  *bytes = out.count;
+  return WN_OK;
+}
+
+wn_status wn_tokenizer_token_bytes(wn_context *ctx, const wn_tokenizer *tok, int32_t id, bool begins, char **text,
+                                   size_t *bytes) {
+  WN_CHECK_CALL(WN_HANDLE(tok, TOKENIZER), WN_POINTER(text), WN_POINTER(bytes));
+  struct decoder d = {.at_start = begins, .apart = true};
+  struct wn_bytes out = {0};
+  *text = NULL;
+  *bytes = 0;
+  wn_status status = wn_bytes_add(ctx, &out, "", 0);
+  if (status == WN_OK) status = decode_piece(ctx, tok, &d, id, true, &out);
+  if (status != WN_OK) {
+    wn_bytes_clear(&out);
     return status;
   }
   *text = out.data;

@@ -25,6 +25,7 @@ static void add_unused(wn_gguf_values *values, int64_t id) {
 
 /* end: the token that llama.cpp takes as end of text if the file names none; a file cannot say that there is none. */
 static void put_ids(wn_context *ctx, const wn_tokenizer *tok, int32_t unknown, int32_t end, wn_gguf_values *values) {
+  static const char turn[] = "tokenizer.ggml.eot_token_id", message[] = "tokenizer.ggml.eom_token_id";
   const int32_t bos = tok->bos >= 0 ? tok->bos : tok->known_bos;
   if (bos >= 0) wn_gguf_values_put_uint(values, "tokenizer.ggml.bos_token_id", (uint32_t)bos);
   if (tok->eos >= 0)
@@ -32,6 +33,12 @@ static void put_ids(wn_context *ctx, const wn_tokenizer *tok, int32_t unknown, i
   else
     wn_log(ctx, WN_LOG_WARNING, "the tokenizer has no token that ends a text: llama.cpp will take token %d for it",
            end);
+  for (int i = 0; i < tok->told_ends; i++) { /* beyond two the model's own list has them (text/declared.h) */
+    size_t n;
+    const char *name = wn_tokenizer_token_name(tok, tok->ends[i], &n);
+    const char *key = name && n == 10 && !memcmp(name, "<|eom_id|>", n) ? message : turn;
+    if (!wn_gguf_values_has(values, key)) wn_gguf_values_put_uint(values, key, (uint32_t)tok->ends[i]);
+  }
   if (unknown >= 0) wn_gguf_values_put_uint(values, "tokenizer.ggml.unknown_token_id", (uint32_t)unknown);
   wn_gguf_values_put_bool(values, "tokenizer.ggml.add_bos_token", tok->bos >= 0);
   wn_gguf_values_put_bool(values, "tokenizer.ggml.add_eos_token", false); /* unigram: otherwise llama.cpp adds eos */

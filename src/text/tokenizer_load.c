@@ -12,6 +12,7 @@
 #include "base/misuse.h"
 #include "base/open.h"
 #include "text/bpe_json.h"
+#include "text/declared.h"
 #include "text/pieces.h"
 #include "text/spm_json.h"
 #include "text/token_tree.h"
@@ -128,13 +129,19 @@ static wn_status take_model(wn_context *ctx, const wn_gguf_value *value, wn_toke
   return WN_OK;
 }
 
-static wn_status load_gguf(wn_context *ctx, const char *path, wn_tokenizer *tok) {
+static wn_status load_gguf(wn_context *ctx, const char *path, wn_tokenizer *tok, wn_declared *declared) {
   wn_gguf *file;
   struct wn_gguf_vocab v;
   WN_TRY(wn_gguf_open(ctx, path, &file));
+  const wn_status told = wn_declared_read_gguf(ctx, path, file, declared);
+  if (told != WN_OK) {
+    wn_gguf_close(file);
+    return told;
+  }
   const wn_gguf_value *own = wn_gguf_value_find(file, "winnow.tokenizer.model");
   if (own) {
-    const wn_status taken = take_model(ctx, own, tok);
+    wn_status taken = take_model(ctx, own, tok);
+    if (taken == WN_OK) taken = wn_gguf_vocab_template(ctx, file, &tok->chat_template);
     wn_gguf_close(file);
     WN_TRY(taken);
     if (!tok->model) return wn_fail(ctx, WN_ERR_FORMAT, "%s: winnow.tokenizer.model is not a list of bytes", path);
@@ -155,25 +162,30 @@ static wn_status load_gguf(wn_context *ctx, const char *path, wn_tokenizer *tok)
   tok->known_bos = v.bos;
   tok->bos = v.add_bos ? v.bos : -1;
   tok->eos = v.eos;
-  if (v.turn >= 0) tok->ends[tok->end_count++] = v.turn;
   return WN_OK;
 }
 
 /* --- all kinds --- */
 
-/* Finds the control tokens that end a turn, by the names that models use. */
-static void find_ends(wn_tokenizer *tok) {
+static void add_end(wn_tokenizer *tok, int32_t id) {
+  if (id >= 0 && id < tok->vocab_size && tok->end_count < WN_MAX_ENDS && !wn_tokenizer_is_end(tok, id))
+    tok->ends[tok->end_count++] = id;
+}
+
+/* Gathers the tokens that end a text or a turn: those that the files declare, and the control tokens of names that
+ * models use. */
+static void find_ends(wn_tokenizer *tok, const wn_declared *declared) {
   static const char *const names[] = {"<|eot_id|>",      "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
                                       "<|end_of_text|>", "<|eom_id|>", "<EOT>",   "</s>",          "<|end_of_turn|>"};
-  if (tok->eos >= 0) tok->ends[tok->end_count++] = tok->eos;
+  for (int i = 0; i < declared->end_count; i++)
+    if (declared->ends[i] != tok->eos) add_end(tok, declared->ends[i]);
+  tok->told_ends = tok->end_count;
+  add_end(tok, tok->eos);
   const struct wn_vocab *v = tok->bpe ? &tok->bpe->vocab : &tok->control;
-  for (int32_t id = 0; id < v->size; id++) {
-    if (v->tokens[id].kind != WN_TOKEN_SPECIAL || wn_tokenizer_is_end(tok, id)) continue;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-      if (tok->end_count < WN_MAX_ENDS && v->tokens[id].bytes == strlen(names[i]) &&
-          !memcmp(wn_vocab_text(v, id), names[i], strlen(names[i])))
-        tok->ends[tok->end_count++] = id;
-  }
+  for (int32_t id = 0; id < v->size; id++)
+    for (size_t i = 0; v->tokens[id].kind == WN_TOKEN_SPECIAL && i < sizeof names / sizeof *names; i++)
+      if (v->tokens[id].bytes == strlen(names[i]) && !memcmp(wn_vocab_text(v, id), names[i], strlen(names[i])))
+        add_end(tok, id);
 }
 
 /* --- tokenizer.json and the other files of its folder --- */
@@ -253,7 +265,7 @@ static wn_status load_config(wn_context *ctx, const char *dir, wn_tokenizer *tok
     const json_t *add = json_object_get(config, "add_bos_token");
     if (bos >= 0) tok->known_bos = bos;
     if (eos >= 0) tok->eos = eos;
-    if (turn >= 0) tok->ends[tok->end_count++] = turn;
+    if (turn != tok->eos) add_end(tok, turn);
     if (json_is_boolean(add)) tok->bos = json_is_true(add) ? tok->known_bos : -1;
     wn_status status = set_template(ctx, tok, json_object_get(config, "chat_template"));
     json_decref(config);
@@ -287,10 +299,10 @@ static bool tokenizer_load_has_suffix(const char *s, const char *suffix) {
   return n >= m && !strcmp(s + n - m, suffix);
 }
 
-static wn_status load_file(wn_context *ctx, const char *path, wn_tokenizer *tok) {
+static wn_status load_file(wn_context *ctx, const char *path, wn_tokenizer *tok, wn_declared *declared) {
   bool gguf = false;
   WN_TRY(has_magic(ctx, path, "GGUF", &gguf));
-  if (gguf) return load_gguf(ctx, path, tok);
+  if (gguf) return load_gguf(ctx, path, tok, declared);
   if (tokenizer_load_has_suffix(path, ".json")) return load_json(ctx, path, tok);
   return load_sentencepiece(ctx, path, tok);
 }
@@ -341,22 +353,25 @@ static wn_status load_spec(wn_context *ctx, const char *spec, wn_tokenizer **out
     spec = path;
   }
   wn_tokenizer *tok;
+  wn_declared declared = {0};
   bool more = false;
   WN_TRY(create(ctx, &tok));
-  wn_status status = bytes ? WN_OK : load_file(ctx, spec, tok);
+  wn_status status = bytes ? WN_OK : load_file(ctx, spec, tok, &declared);
   if (status == WN_OK && dir && tok->spm) status = has_more(ctx, dir, tok, &more);
   if (status == WN_OK && more) {
     wn_tokenizer_destroy(tok);
     WN_TRY(create(ctx, &tok));
     status = wn_folder_file(ctx, path, sizeof path, dir, KIND_NAME);
-    if (status == WN_OK) status = load_file(ctx, path, tok);
+    if (status == WN_OK) status = load_file(ctx, path, tok, &declared);
   }
   if (status == WN_OK && dir) status = load_config(ctx, dir, tok);
+  if (status == WN_OK && dir) status = wn_declared_read(ctx, dir, &declared);
+  if (status == WN_OK) find_ends(tok, &declared);
+  wn_declared_clear(&declared);
   if (status != WN_OK) {
     wn_tokenizer_destroy(tok);
     return status;
   }
-  find_ends(tok);
   *out = tok;
   return WN_OK;
 }

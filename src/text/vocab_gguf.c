@@ -257,12 +257,18 @@ static wn_status vocab_gguf_read_vocab(struct source *s, struct wn_gguf_vocab *o
   if (out->turn < 0) out->turn = eom;
   WN_TRY(bpe ? read_bpe(s, out) : read_spm(s, out));
   WN_TRY(read_bool(s, "tokenizer.ggml.add_bos_token", &out->add_bos));
-  const wn_gguf_value *chat = wn_gguf_value_find(s->file, "tokenizer.chat_template");
-  if (chat && !chat->is_array && wn_gguf_value_string(chat, 0, &text, &bytes) && !memchr(text, 0, bytes)) {
-    struct wn_bytes copy = {0};
-    WN_TRY(wn_bytes_add(s->ctx, &copy, text, bytes));
-    out->chat_template = copy.data;
-  }
+  return wn_gguf_vocab_template(s->ctx, s->file, &out->chat_template);
+}
+
+wn_status wn_gguf_vocab_template(wn_context *ctx, const wn_gguf *file, char **out) {
+  const wn_gguf_value *chat = wn_gguf_value_find(file, "tokenizer.chat_template");
+  const char *text;
+  size_t bytes;
+  *out = NULL;
+  if (!chat || chat->is_array || !wn_gguf_value_string(chat, 0, &text, &bytes) || memchr(text, 0, bytes)) return WN_OK;
+  struct wn_bytes copy = {0};
+  WN_TRY(wn_bytes_add(ctx, &copy, text, bytes));
+  *out = copy.data;
   return WN_OK;
 }
 
