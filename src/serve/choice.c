@@ -4,9 +4,9 @@
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "serve/embed.h"
 #include "text/utf8.h"
@@ -17,9 +17,7 @@ enum { SCORE_PIECE = 64 };
 static uint64_t choice_seed(const struct wn_serve_choice *c) {
   const struct wn_serve_request *r = &c->job->request;
   if (r->seed >= 0) return (uint64_t)r->seed + (uint64_t)c->index;
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return (uint64_t)now.tv_sec * 1000003u + (uint64_t)now.tv_nsec + (uint64_t)c->index * 7919u;
+  return (uint64_t)wn_wall_nanoseconds() + (uint64_t)c->index * 7919u;
 }
 
 /* Scores a token that has been drawn. The session has not seen it yet and still has the logits before any change to

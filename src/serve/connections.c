@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -143,11 +142,7 @@ static void *connections_watch(void *user) {
     const double now = wn_seconds_now();
     for (struct wn_connection *c = all->first; c; c = c->after)
       if (all->seconds[c->phase] > 0 && now - c->since > all->seconds[c->phase]) connection_cut(c);
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += (long)(LOOK * 1e9);
-    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
-    pthread_cond_timedwait(&all->news, &all->lock, &until);
+    wn_cond_wait_until(&all->news, &all->lock, now + LOOK);
   }
   pthread_mutex_unlock(&all->lock);
   return NULL;
@@ -156,7 +151,7 @@ static void *connections_watch(void *user) {
 wn_status wn_connections_start(wn_context *ctx, struct wn_connections *all) {
   sigset_t signals, before;
   pthread_mutex_init(&all->lock, NULL);
-  pthread_cond_init(&all->news, NULL);
+  wn_cond_init(&all->news);
   sigfillset(&signals); /* signals are for the program's own threads */
   pthread_sigmask(SIG_SETMASK, &signals, &before);
   all->watched = !pthread_create(&all->watch, NULL, connections_watch, all);

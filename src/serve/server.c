@@ -2,7 +2,6 @@
 #include <microhttpd.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -26,7 +25,7 @@ struct wn_server {
   wn_budgets budgets;
   char *name, *key; /* key NULL: no key is needed */
   char *system;     /* the chat template's system message; NULL: none */
-  time_t started;
+  int64_t started; /* seconds since 1970 */
   uint64_t number; /* number of the last job */
 };
 
@@ -315,7 +314,7 @@ static struct wn_serve_job *server_job(struct wn_server *s, struct wn_serve_requ
   *request = (struct wn_serve_request){0};
   job->choices = choices;
   job->count = count;
-  job->created = time(NULL);
+  job->created = wn_wall_nanoseconds() / 1000000000;
   job->arrived = wn_seconds_now();
   snprintf(job->id, sizeof job->id, "%s-%llx-%llu", job->request.chat ? "chatcmpl" : "cmpl",
            (unsigned long long)s->started, (unsigned long long)++s->number);
@@ -493,7 +492,7 @@ wn_status wn_server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *
   WN_TRY(WN_OPTIONS_READ(ctx, wn_server_options, options, &o));
   WN_TRY(wn_alloc(ctx, "a server", sizeof **out, &memory));
   struct wn_server *s = memory;
-  s->started = time(NULL);
+  s->started = wn_wall_nanoseconds() / 1000000000;
   WN_TRY_GOTO(server_describe(ctx, s, model, tok, &o), fail);
   WN_TRY_GOTO(wn_serve_worker_start(ctx, &s->worker), fail);
   const struct wn_http_options http = {.address = o.address,

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 
 enum { STREAM_BLOCK = 4096 };
 
@@ -29,7 +30,7 @@ struct wn_http_stream {
 void wn_http_streams_init(struct wn_http_streams *s) {
   *s = (struct wn_http_streams){.first = NULL};
   pthread_mutex_init(&s->lock, NULL);
-  pthread_cond_init(&s->none, NULL);
+  wn_cond_init(&s->none);
 }
 
 void wn_http_streams_clear(struct wn_http_streams *s) {
@@ -71,7 +72,7 @@ struct wn_http_stream *wn_http_stream_create(struct wn_http_streams *all, struct
   s->socket = info ? info->connect_fd : -1;
   s->status = 200;
   s->holders = 2; /* writer and response; the writer may end it before there is a response */
-  pthread_cond_init(&s->room, NULL);
+  wn_cond_init(&s->room);
   pthread_mutex_lock(&all->lock);
   s->gone = all->closing;
   s->next = all->first;

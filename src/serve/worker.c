@@ -1,7 +1,6 @@
 #include "serve/worker.h"
 
 #include <signal.h>
-#include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -218,11 +217,8 @@ static bool running_take(struct running *x, bool idle) {
       pthread_cond_wait(&w->news, &w->lock);
       continue;
     }
-    struct timespec until; /* a client is slow: look again soon */
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += FLUSH_MILLISECONDS * 1000000;
-    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
-    pthread_cond_timedwait(&w->news, &w->lock, &until);
+    /* a client is slow: look again soon */
+    wn_cond_wait_until(&w->news, &w->lock, wn_seconds_now() + 1e-3 * FLUSH_MILLISECONDS);
     break;
   }
   struct wn_serve_job *added = NULL;
@@ -281,7 +277,7 @@ wn_status wn_serve_worker_start(wn_context *ctx, struct wn_serve_worker *w) {
   sigset_t all, before;
   WN_TRY(worker_room(ctx, w));
   pthread_mutex_init(&w->lock, NULL);
-  pthread_cond_init(&w->news, NULL);
+  wn_cond_init(&w->news);
   sigfillset(&all); /* signals are for the program's own threads */
   pthread_sigmask(SIG_SETMASK, &all, &before);
   const int failed = pthread_create(&w->thread, NULL, worker_run, w);
