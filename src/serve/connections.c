@@ -6,7 +6,11 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#ifdef __linux__
+#include <linux/sockios.h>
+#endif
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -31,6 +35,18 @@ struct wn_connection {
 static void connection_cut(struct wn_connection *c) {
   if (!c->cut) shutdown(c->socket, SHUT_RDWR);
   c->cut = true;
+}
+
+/* Is the connection beyond its time, and is that the client's doing? It is the server's if bytes that the client has
+ * sent are still unread, or if the client has taken all that was sent to it. */
+static bool connection_is_late(const struct wn_connections *all, const struct wn_connection *c, double now) {
+  int bytes = 0;
+  const double limit = all->seconds[c->phase];
+  if (limit <= 0 || now - c->since <= limit) return false;
+#ifdef __linux__
+  if (c->phase == WN_CONNECTION_ANSWER) return ioctl(c->socket, SIOCOUTQ, &bytes) != 0 || bytes > 0;
+#endif
+  return c->phase == WN_CONNECTION_ANSWER || ioctl(c->socket, FIONREAD, &bytes) != 0 || bytes == 0;
 }
 
 static bool connection_waits(const struct wn_connection *c) {
@@ -141,7 +157,7 @@ static void *connections_watch(void *user) {
     }
     const double now = wn_seconds_now();
     for (struct wn_connection *c = all->first; c; c = c->after)
-      if (all->seconds[c->phase] > 0 && now - c->since > all->seconds[c->phase]) connection_cut(c);
+      if (connection_is_late(all, c, now)) connection_cut(c);
     wn_cond_wait_until(&all->news, &all->lock, now + LOOK);
   }
   pthread_mutex_unlock(&all->lock);

@@ -199,17 +199,16 @@ bool wn_http_stream_write(struct wn_http_stream *s, const char *data, size_t byt
   return heard;
 }
 
-/* Has the client closed the connection? The server does not poll the socket of a suspended connection, so ask it. */
-static bool stream_is_closed(const struct wn_http_stream *s) {
+bool wn_http_socket_is_closed(int socket) {
   char byte;
-  if (!s->suspended || s->socket < 0) return false;
-  const ssize_t n = recv(s->socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (socket < 0) return false;
+  const ssize_t n = recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
 size_t wn_http_stream_offer(struct wn_http_stream *s, const char *data, size_t bytes) {
   pthread_mutex_lock(&s->all->lock);
-  if (!s->gone && stream_is_closed(s)) {
+  if (!s->gone && s->suspended && wn_http_socket_is_closed(s->socket)) {
     s->gone = true;
     stream_wake(s);
   }
