@@ -375,7 +375,6 @@ static enum MHD_Result http_finish(struct wn_http *http, struct MHD_Connection *
   http_drop_body(http, x); /* others may need the memory while this request is answered */
   x->sent = a->sent;
   if (a->stream && a->waits && !x->head) {
-    wn_connections_enter(&http->connections, http_connection(c), WN_CONNECTION_STREAM);
     if (wn_http_stream_wait(a->stream)) return MHD_YES;
     a->status = wn_http_stream_status(a->stream);
   }
@@ -398,7 +397,6 @@ static void http_read(struct wn_reading *reading, int reader, bool stop) {
 /* Gives the request to a thread of readers.h, and gets it back when the connection is resumed. */
 static enum MHD_Result http_hand_over(struct wn_http *http, struct MHD_Connection *c, struct http_exchange *x) {
   x->reading.read = http_read;
-  wn_connections_enter(&http->connections, http_connection(c), WN_CONNECTION_STREAM);
   MHD_suspend_connection(c);
   if (wn_readers_add(&http->readers, &x->reading, x->bytes)) return MHD_YES;
   x->refused = MHD_HTTP_SERVICE_UNAVAILABLE;
@@ -426,6 +424,7 @@ static enum MHD_Result http_on_request(void *user, struct MHD_Connection *c, con
   x->handled = true;
   x->answer = (struct wn_http_answer){.status = MHD_HTTP_OK, .type = x->route->type};
   if (x->body) x->request.body = x->body, x->request.body_bytes = x->bytes;
+  wn_connections_enter(&http->connections, http_connection(c), WN_CONNECTION_STREAM); /* the client has done its part */
   if (x->route->reads) return http_hand_over(http, c, x);
   x->route->handle(&x->request, &x->answer);
   return http_finish(http, c, path, x);
