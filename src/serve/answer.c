@@ -187,7 +187,7 @@ static json_t *answer_kept(const struct wn_serve_model *m, const struct wn_serve
   json_t *kept = json_array();
   for (int i = 0; i < job->count; i++) {
     const int64_t seen = job->choices[i].seen;
-    cache += (json_int_t)job->choices[i].cache_bytes;
+    cache += (json_int_t)job->choices[i].held_bytes;
     cached += job->choices[i].cached;
     full += (json_int_t)(2 * element) * config->layers * config->kv_heads * config->head_size * seen;
     for (int64_t l = 0; l < config->layers; l++) {

@@ -195,6 +195,7 @@ wn_status wn_choice_begin(struct wn_serve_worker *w, struct wn_serve_choice *c) 
 void wn_choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   if (c->finish) wn_trace_step(&w->model, c);
   c->seen = wn_session_position(c->session);
+  c->held_bytes = wn_session_held_bytes(c->session);
   wn_generation_destroy(c->generation);
   wn_constraint_destroy(c->constraint);
   wn_session_destroy(c->session);
@@ -202,6 +203,7 @@ void wn_choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   c->constraint = NULL;
   c->session = NULL;
   c->state = WN_CHOICE_DONE;
+  c->job->running--;
   pthread_mutex_lock(&w->lock);
   w->counts.running--;
   w->counts.cache_bytes -= c->cache_bytes;

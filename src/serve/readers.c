@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-enum { LARGE_NICE = 10 }; /* a tenth of a processor that others want, all of one that is idle */
+enum { LARGE_NICE = 5 }; /* a quarter of a processor that another thread wants, all of one that is idle */
 
 static void *reader_run(void *user) {
   struct wn_reader *r = user;

@@ -332,7 +332,8 @@ static void server_queue(const struct wn_http_request *request, struct wn_http_a
   }
   struct wn_serve_job *job = server_job(server_front(request)->ctx, s, wanted);
   wn_serve_request_clear(wanted);
-  if (job && wn_http_stream_open(request, answer)) {
+  const bool fits = job && wn_serve_worker_fits(&s->worker, server_front(request)->ctx, job, &error);
+  if (fits && wn_http_stream_open(request, answer)) {
     job->stream = answer->stream;
     answer->waits = !job->request.stream;
     answer->type = job->request.stream ? "text/event-stream" : "application/json";
@@ -343,7 +344,7 @@ static void server_queue(const struct wn_http_request *request, struct wn_http_a
     answer->waits = false;
     answer->retry = 1;
     wn_serve_refuse(&error, 429, "", "the queue is full: %d requests", s->worker.queue);
-  } else {
+  } else if (!job || fits) {
     wn_serve_refuse(&error, 503, "", "out of memory");
   }
   wn_job_destroy(job);
