@@ -228,13 +228,13 @@ wn_status wn_session_check_options(wn_context *ctx, const struct wn_model *model
 }
 
 wn_status wn_session_plan_bytes(wn_context *ctx, const struct wn_model *model, const wn_session_options *o,
-                                size_t *bytes) {
+                                int64_t tokens, size_t *bytes) {
   const wn_budgets *budgets = o->budgets && o->budgets->layers > 0 ? o->budgets : NULL;
   struct wn_session s = {.ctx = ctx, .model = model, .B = o->sequences, .capacity = o->capacity};
   WN_TRY(wn_session_check_options(ctx, model, o, &s.attention));
   s.half = session_format(model, &s.attention, budgets, o->cache) == WN_CACHE_HALF;
   if (budgets) s.budgets = *budgets; /* borrowed */
-  const wn_status status = wn_session_caches_plan(ctx, &s, bytes);
+  const wn_status status = wn_session_caches_plan(ctx, &s, tokens, bytes);
   wn_free(s.parts);
   wn_free(s.first);
   wn_free(s.reach);

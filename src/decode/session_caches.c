@@ -134,13 +134,21 @@ static struct wn_kv_shape caches_shape(const struct wn_session *s, const struct 
   return shape;
 }
 
-wn_status wn_session_caches_plan(wn_context *ctx, struct wn_session *s, size_t *bytes) {
+size_t wn_session_share(size_t all, int64_t capacity, int64_t count) {
+  const size_t of = (size_t)capacity, n = (size_t)count;
+  return all / of * n + all % of * n / of;
+}
+
+wn_status wn_session_caches_plan(wn_context *ctx, struct wn_session *s, int64_t tokens, size_t *bytes) {
   size_t one;
   *bytes = 0;
   WN_TRY(caches_choose_parts(ctx, s));
   for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
     const struct wn_kv_shape shape = caches_shape(s, &s->parts[i]);
-    if (!wn_kv_shape_bytes(&shape, &one, NULL) || !wn_add_size(*bytes, one, bytes)) *bytes = SIZE_MAX / 2;
+    const int64_t held = tokens < shape.capacity ? tokens : shape.capacity;
+    if (!wn_kv_shape_bytes(&shape, &one, NULL) ||
+        !wn_add_size(*bytes, wn_session_share(one, shape.capacity, held), bytes))
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "a cache of %lld tokens does not fit in memory", (long long)s->capacity);
   }
   return WN_OK;
 }

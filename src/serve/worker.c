@@ -40,7 +40,7 @@ bool wn_serve_worker_fits(const struct wn_serve_worker *w, wn_context *ctx, stru
     struct wn_serve_choice *c = &job->choices[i];
     const wn_session_options options = choice_options(w, c);
     size_t bytes;
-    if (wn_session_plan_bytes(ctx, w->model.model, &options, &bytes) != WN_OK)
+    if (wn_session_plan_bytes(ctx, w->model.model, &options, options.capacity, &bytes) != WN_OK)
       return wn_serve_refuse(error, 400, "", "%s", wn_context_error(ctx));
     c->cache_bytes = bytes;
     if (bytes > w->cache_memory)
