@@ -170,15 +170,13 @@ void wn_job_say(const struct wn_serve_model *m, struct wn_serve_choice *c, const
 static json_t *answer_kept(const struct wn_serve_model *m, const struct wn_serve_job *job) {
   const wn_model_config *config = wn_model_config_get(m->model);
   const wn_budgets *b = job->request.budgets.layers > 0 ? &job->request.budgets : m->budgets;
-  const bool half = job->request.tau <= 0 && wn_cache_format_resolve(m->ctx, m->model, b, m->cache) == WN_CACHE_HALF;
-  const size_t element = half ? 2 : 4;
   json_int_t cache = 0, full = 0, evicted = 0, cached = 0;
   json_t *kept = json_array();
   for (int i = 0; i < job->count; i++) {
     const int64_t seen = job->choices[i].seen;
-    cache += (json_int_t)job->choices[i].cache_bytes;
+    cache += (json_int_t)job->choices[i].held_bytes;
     cached += job->choices[i].cached;
-    full += (json_int_t)(2 * element) * config->layers * config->kv_heads * config->head_size * seen;
+    full += (json_int_t)job->choices[i].full_bytes;
     for (int64_t l = 0; l < config->layers; l++) {
       const int64_t K = b->layers > 0 ? b->tokens[l] : seen, held = K < seen ? K : seen;
       evicted += seen - held;

@@ -97,8 +97,17 @@ static bool prompt_read_ids(const struct prompt_field *x, const json_t *list, st
   return true;
 }
 
+/* Refuses a text that cannot fit, before it is encoded, which would take long. */
+static bool prompt_may_fit(const struct wn_serve_model *m, const char *field, size_t bytes,
+                           struct wn_serve_error *error) {
+  return bytes <= m->text_bytes ||
+         wn_serve_refuse(error, 400, field, "%s: %zu bytes, more than the context of %lld tokens can hold (%zu)", field,
+                         bytes, (long long)m->context, m->text_bytes);
+}
+
 static bool prompt_read_text(const struct prompt_field *x, const json_t *text, struct wn_serve_prompt *out) {
   size_t count = 0;
+  if (!prompt_may_fit(x->m, x->name, json_string_length(text), x->error)) return false;
   if (wn_prompt_encode(x->m->ctx, x->m->tok, json_string_value(text), json_string_length(text), &out->ids, &count) !=
       WN_OK)
     return wn_serve_refuse(x->error, 400, x->name, "%s: %s", x->name, wn_context_error(x->m->ctx));
@@ -131,6 +140,10 @@ static bool read_prompt(const struct reading *x, const json_t *value) {
 }
 
 static bool read_messages(const struct reading *x, const json_t *value) {
+  size_t bytes = 0, i;
+  const json_t *message;
+  json_array_foreach(value, i, message) bytes += json_string_length(json_object_get(message, "content"));
+  if (!prompt_may_fit(x->m, "messages", bytes, x->error)) return false;
   return wn_serve_messages(x->m, value, &x->r->prompts[x->r->prompt_count++], x->error);
 }
 
@@ -547,6 +560,7 @@ bool wn_serve_request_read(const struct wn_serve_model *m, bool chat, const char
                              chat ? "chat/" : "");
     if (!json_is_null(value) && !request_read_field(&x, f, value)) return false;
   }
+  json_object_del(r->json, chat ? "messages" : "prompt"); /* many times its text's bytes, and no longer needed */
   return request_check(m, r, error);
 }
 

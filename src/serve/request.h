@@ -36,6 +36,7 @@ struct wn_serve_model {
   const char *system;           /* the template's system message for a conversation without one; NULL: none */
   const char *name;
   int64_t context;           /* tokens of prompt and answer together */
+  size_t text_bytes;         /* a text of more bytes has more tokens: context x the longest token */
   int32_t entries;           /* ids below it are valid tokens */
   const wn_budgets *budgets; /* budgets of requests that state none; layers 0: none */
   wn_cache_format cache;

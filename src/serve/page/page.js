@@ -326,8 +326,7 @@ function noteBudget() {
 function finish(usage) {
   const w = usage.winnow;
   flush(true);
-  // Without a budget the cache has room for tokens that never came.
-  meter(w.cache_bytes <= w.full_cache_bytes ? w.cache_bytes : read.bytes, w.full_cache_bytes, w.evicted, w.tokens_kept);
+  meter(w.cache_bytes, w.full_cache_bytes, w.evicted, w.tokens_kept);
 }
 
 // ---- a token ----
