@@ -4,6 +4,7 @@
 #ifndef WN_TEXT_BPE_H
 #define WN_TEXT_BPE_H
 
+#include "text/finder.h"
 #include "text/pattern.h"
 #include "text/tokenizer.h"
 #include "text/vocab.h"

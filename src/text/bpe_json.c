@@ -323,7 +323,6 @@ static wn_status read_added(struct reader *r, const json_t *added) {
     WN_TRY(get_bool(r, object, "added_tokens", "lstrip", false, &lstrip));
     WN_TRY(get_bool(r, object, "added_tokens", "rstrip", false, &rstrip));
     WN_TRY(get_bool(r, object, "added_tokens", "normalized", !special, &normalized));
-    if (single) return unknown(r, "an added token that is only whole words (single_word):", content);
     if (bytes == 0) return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: added token %d is empty", r->name, id);
     struct wn_token *t = &r->bpe->vocab.tokens[id];
     bool model = false;
@@ -340,6 +339,7 @@ static wn_status read_added(struct reader *r, const json_t *added) {
     t->lstrip = lstrip;
     t->rstrip = rstrip;
     t->normalized = normalized;
+    t->single_word = single;
   }
   return WN_OK;
 }

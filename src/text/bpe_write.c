@@ -87,8 +87,8 @@ static json_t *write_added(const struct wn_bpe *bpe) {
     const struct wn_token *t = &bpe->vocab.tokens[id];
     if (t->kind != WN_TOKEN_SPECIAL && t->kind != WN_TOKEN_ADDED) continue;
     bpe_write_append(&list, json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", id, "content", token_string(bpe, id),
-                                      "single_word", 0, "lstrip", t->lstrip, "rstrip", t->rstrip, "normalized",
-                                      t->normalized, "special", t->kind == WN_TOKEN_SPECIAL));
+                                      "single_word", t->single_word, "lstrip", t->lstrip, "rstrip", t->rstrip,
+                                      "normalized", t->normalized, "special", t->kind == WN_TOKEN_SPECIAL));
   }
   return list;
 }

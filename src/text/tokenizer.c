@@ -171,9 +171,14 @@ static wn_status encode_spm(const wn_tokenizer *tok, const char *text, size_t by
   struct encoder e = {.tok = tok, .scratch = tok->encoder ? wn_spm_ids_create() : NULL};
   wn_status status = e.scratch || !tok->encoder ? WN_OK : WN_ERR_MEMORY;
   const struct wn_finder_text in = {.text = text, .bytes = bytes, .special = spans, .special_count = count};
+  struct wn_finder_walk walk = {0};
   struct wn_found next;
   size_t done = 0;
-  while (status == WN_OK && count > 0 && wn_finder_next(&tok->finder, &tok->control, &in, done, &next)) {
+  bool found = false;
+  wn_finder_begin(&walk, &tok->finder, &in);
+  for (;;) {
+    if (status == WN_OK) status = wn_finder_next(&walk, done, &found, &next);
+    if (status != WN_OK || !found) break;
     if (next.at.begin > done) status = encode_text(&e, text + done, next.at.begin - done, first, ids);
     if (status == WN_OK) status = wn_ids_add(NULL, ids, &next.id, 1);
     first = true; /* the text after a special token counts as the beginning of a text, as in llama.cpp */
@@ -182,6 +187,7 @@ static wn_status encode_spm(const wn_tokenizer *tok, const char *text, size_t by
   if (status == WN_OK) status = encode_text(&e, text + done, bytes - done, first, ids);
   if (why && status != WN_OK)
     snprintf(why->text, sizeof why->text, "%s", e.error.text[0] ? e.error.text : "out of memory");
+  wn_bytes_clear(&walk.matches);
   wn_spm_ids_destroy(e.scratch);
   wn_free(e.line);
   return status;

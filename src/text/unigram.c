@@ -35,7 +35,7 @@ static void unigram_search(const struct wn_pieces *u, const char *text, size_t b
     uint32_t node = 0;
     bool single = false;
     n = wn_pieces_character(text + from, bytes - from);
-    for (size_t at = from; at < bytes && (node = wn_pieces_step(u, node, (unsigned char)text[at])) != 0;) {
+    for (size_t at = from; at < bytes && (node = wn_trie_step(&u->trie, node, (unsigned char)text[at])) != 0;) {
       at++;
       const int32_t id = u->pieces[node];
       if (id == WN_NO_PIECE) continue;
