@@ -6,6 +6,7 @@
 
 #include "text/finder.h"
 #include "text/pattern.h"
+#include "text/spm_check.h"
 #include "text/tokenizer.h"
 #include "text/vocab.h"
 
@@ -34,8 +35,8 @@ struct wn_split_step {
     WN_SPLIT_WITH_NEXT,
     WN_SPLIT_CONTIGUOUS
   } behavior;
-  bool invert;                                                            /* swaps matches and the text between them */
-  enum { WN_PREPEND_ALWAYS, WN_PREPEND_FIRST, WN_PREPEND_NEVER } prepend; /* metaspace: U+2581 before a text */
+  bool invert;             /* swaps matches and the text between them */
+  enum wn_prepend prepend; /* metaspace: U+2581 before a text */
 };
 
 struct wn_merge {
@@ -59,8 +60,9 @@ struct wn_bpe {
   int normalize_count;
   struct wn_split_step split[WN_BPE_STEPS];
   int split_count;
-  bool strip_space; /* decoding: removes a space at the beginning of the text */
-  bool cuttable;    /* a text may be cut before a newline that follows a letter */
+  enum wn_strip strip; /* decoding */
+  bool marks, bytes;   /* decoding: U+2581 is a space; "<0x41>" is a byte */
+  bool cuttable;       /* a text may be cut before a newline that follows a letter */
   struct wn_bpe_pool *pool;
 };
 

@@ -84,7 +84,7 @@ wn_status wn_bpe_index(wn_context *ctx, const char *name, struct wn_bpe *bpe) {
     char text[8] = {(char)(unsigned char)b};
     size_t bytes = 1;
     if (!bpe->byte_level) {
-      if (!bpe->byte_fallback) break;
+      if (!bpe->byte_fallback && !bpe->bytes) break;
       bytes = (size_t)snprintf(text, sizeof text, "<0x%02X>", b);
     }
     bpe->byte_id[b] = wn_vocab_find(&bpe->vocab, text, bytes);

@@ -58,14 +58,17 @@ static wn_status find_cuts(wn_context *ctx, const char *path, wn_tokenizer *tok)
 
 /* --- SentencePiece --- */
 
-/* Collects control tokens, for texts in which they are recognised. */
+/* Collects control tokens and the unknown one, for texts in which they are recognised, and the added tokens of a
+ * tokenizer.json, which are recognised in all. */
 static wn_status gather_control(wn_context *ctx, const char *path, wn_tokenizer *tok) {
   WN_TRY(wn_vocab_create(ctx, path, tok->vocab_size, &tok->control));
   for (int32_t id = 0; id < tok->vocab_size; id++) {
     const char *text;
     size_t n;
-    if (wn_spm_piece(tok->spm, id, &text, &n) != WN_SPM_CONTROL) continue;
-    WN_TRY(wn_vocab_set(ctx, path, &tok->control, id, text, n, WN_TOKEN_SPECIAL));
+    const enum wn_spm_type type = wn_spm_piece(tok->spm, id, &text, &n);
+    const bool added = type == WN_SPM_TEXT && tok->info.foreign.marked && wn_spm_user_defined(tok->spm, id);
+    if (type != WN_SPM_CONTROL && type != WN_SPM_UNKNOWN && !added) continue;
+    WN_TRY(wn_vocab_set(ctx, path, &tok->control, id, text, n, added ? WN_TOKEN_ADDED : WN_TOKEN_SPECIAL));
   }
   return wn_finder_create(ctx, &tok->control, false, NULL, NULL, &tok->finder);
 }
@@ -88,8 +91,9 @@ static wn_status serve_ourselves(wn_context *ctx, const char *path, wn_tokenizer
 /* tok->model is set. */
 static wn_status open_sentencepiece(wn_context *ctx, const char *path, wn_tokenizer *tok) {
   WN_TRY(wn_spm_check(ctx, path, tok->model, tok->model_bytes, &tok->info));
-  struct wn_spm_error error;
-  tok->encoder = wn_spm_encoder_create(tok->model, tok->model_bytes, &error);
+  struct wn_spm_error error = {{0}};
+  if (!tok->info.foreign.marked) /* else our own encoder, with the arithmetic of Hugging Face tokenizers */
+    tok->encoder = wn_spm_encoder_create(tok->model, tok->model_bytes, &error);
   if (!tok->encoder && error.text[0])
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: SentencePiece refuses the model: %s", path, error.text);
   WN_TRY(wn_spm_create(ctx, path, tok->model, tok->model_bytes, &tok->info, &tok->spm));
