@@ -204,6 +204,52 @@ static void test_gguf(void **state) {
   wn_tokenizer_destroy(tok);
 }
 
+/* A GGUF file that does not say how it splits texts is refused, unless the context says it. */
+static void count_warnings(void *user, wn_log_level level, const char *line) {
+  *(int *)user += level == WN_LOG_WARNING && strstr(line, "is not used");
+}
+static void test_gguf_without_pre(void **state) {
+  (void)state;
+  static const char key[] = "tokenizer.ggml.pre";
+  static const struct {
+    const char *pre;
+    wn_status status;
+    const char *word; /* in the error */
+  } rows[] = {
+      {NULL, WN_ERR_UNSUPPORTED, "--pre"}, {"nonsense", WN_ERR_UNSUPPORTED, "nonsense"}, {"smollm", WN_OK, NULL}};
+  char path[128];
+  size_t bytes;
+  char *file = get(GOLDEN "smollm.gguf", &bytes), *at = memmem(file, bytes, key, sizeof key - 1);
+  assert_non_null(at);
+  at[sizeof key - 2] = 'x';
+  snprintf(path, sizeof path, "%s/bad.json", dir);
+  put(path, file, bytes);
+  free(file);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    int warnings = 0;
+    wn_context *own;
+    wn_tokenizer *tok;
+    const wn_context_options options = {
+        .size = sizeof options, .pre = rows[i].pre, .log = count_warnings, .log_user = &warnings};
+    assert_int_equal(wn_context_create(&options, &own), WN_OK);
+    const wn_status status = wn_tokenizer_load(own, path, &tok);
+    if (status != rows[i].status) fail_msg("%zu: %s", i, wn_context_error(own));
+    if (rows[i].word && !strstr(wn_context_error(own), rows[i].word)) fail_msg("%zu: %s", i, wn_context_error(own));
+    if (status == WN_OK) check_lines(tok, "smollm.gguf", "smollm", false);
+    wn_tokenizer_destroy(tok);
+    assert_int_equal(wn_tokenizer_load(own, GOLDEN "llama3.gguf", &tok), WN_OK); /* which says it */
+    assert_int_equal(warnings, rows[i].pre != NULL);
+    wn_tokenizer_destroy(tok);
+    wn_context_destroy(own);
+  }
+  static char long_name[100];
+  memset(long_name, 'a', sizeof long_name - 1);
+  wn_context *own;
+  assert_int_equal(wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .pre = long_name}, &own),
+                   WN_ERR_ARGUMENT);
+  wn_context_destroy(own);
+}
+
 /* Saved with a checkpoint and loaded again. */
 static void test_save(void **state) {
   (void)state;
@@ -736,6 +782,7 @@ int main(void) {
       cmocka_unit_test(test_goldens),
       cmocka_unit_test(test_special_ids),
       cmocka_unit_test(test_gguf),
+      cmocka_unit_test(test_gguf_without_pre),
       cmocka_unit_test(test_save),
       cmocka_unit_test(test_two_files),
       cmocka_unit_test(test_threads),
