@@ -195,6 +195,18 @@ static wn_status read_metaspace(struct reader *r, const json_t *object) {
   return split ? wn_bpe_add_split(r->ctx, r->name, r->bpe, "\xE2\x96\x81", WN_SPLIT_WITH_NEXT, false) : WN_OK;
 }
 
+/* Punctuation as Hugging Face tokenizers has it: ASCII's symbols, and Unicode 8's categories with two characters more.
+ * Later characters are none. */
+static const char punctuation[] =
+    "(?!["
+    "\\x{61D}\\x{9FD}\\x{A76}\\x{C77}\\x{C84}\\x{1B7D}-\\x{1B7E}\\x{2E43}-\\x{2E4F}\\x{2E52}-\\x{2E5D}"
+    "\\x{10EAD}\\x{10F55}-\\x{10F59}\\x{10F86}-\\x{10F89}\\x{1144B}-\\x{1144F}\\x{1145A}-\\x{1145B}"
+    "\\x{1145D}\\x{11660}-\\x{1166C}\\x{116B9}\\x{1183B}\\x{11944}-\\x{11946}\\x{119E2}\\x{11A3F}-\\x{11A46}"
+    "\\x{11A9A}-\\x{11A9C}\\x{11A9E}-\\x{11AA2}\\x{11C41}-\\x{11C45}\\x{11C70}-\\x{11C71}\\x{11EF7}-\\x{11EF8}"
+    "\\x{11FFF}\\x{12FF1}-\\x{12FF2}\\x{16E97}-\\x{16E9A}\\x{16FE2}\\x{1E95E}-\\x{1E95F}\\x{11B00}-\\x{11B09}"
+    "\\x{11F43}-\\x{11F4F}"
+    "])[!-\\/:-@\\[-`{-~\\p{P}\\x{166D}\\x{111C9}]";
+
 static wn_status read_pre_tokenizer(struct reader *r, const json_t *object, int depth) {
   const char *type;
   bool flag;
@@ -224,7 +236,7 @@ static wn_status read_pre_tokenizer(struct reader *r, const json_t *object, int 
   }
   if (!strcmp(type, "Punctuation")) {
     WN_TRY(read_behavior(r, object, &behavior));
-    return wn_bpe_add_split(r->ctx, r->name, r->bpe, "[!-\\/:-@\\[-`{-~\\p{P}]", behavior, false);
+    return wn_bpe_add_split(r->ctx, r->name, r->bpe, punctuation, behavior, false);
   }
   if (!strcmp(type, "Whitespace"))
     return wn_bpe_add_split(r->ctx, r->name, r->bpe, "\\w+|[^\\w\\s]+", WN_SPLIT_REMOVED, true);
@@ -338,6 +350,13 @@ static wn_status bpe_json_read_id(const struct reader *r, const char *where, con
   return WN_OK;
 }
 
+/* The id of an added token. One whose text is in the vocabulary has that id, whatever its own says. */
+static wn_status bpe_json_added_id(const struct reader *r, const json_t *vocab, const json_t *token, int32_t *out) {
+  const char *content = json_string_value(json_object_get(token, "content"));
+  const json_t *id = json_object_get(vocab, content);
+  return bpe_json_read_id(r, content, id ? id : json_object_get(token, "id"), out);
+}
+
 /* *size: one more than the largest id. */
 static wn_status bpe_json_measure(struct reader *r, const json_t *vocab, const json_t *added, int32_t *size) {
   const char *key;
@@ -351,7 +370,7 @@ static wn_status bpe_json_measure(struct reader *r, const json_t *vocab, const j
     const json_t *token = json_array_get(added, i);
     const char *content = json_string_value(json_object_get(token, "content"));
     if (!content) return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: added_tokens[%zu].content is not a string", r->name, i);
-    WN_TRY(bpe_json_read_id(r, content, json_object_get(token, "id"), &id));
+    WN_TRY(bpe_json_added_id(r, vocab, token, &id));
     if (id > largest) largest = id;
   }
   size_t count = json_object_size(vocab) + json_array_size(added);
@@ -374,14 +393,15 @@ static wn_status bpe_json_read_vocab(struct reader *r, const json_t *vocab) {
   return WN_OK;
 }
 
-static wn_status read_added(struct reader *r, const json_t *added) {
+static wn_status read_added(struct reader *r, const json_t *vocab, const json_t *added) {
   char own[2 * WN_TOKEN_MAX_BYTES + 1];
   for (size_t i = 0; i < json_array_size(added); i++) {
     const json_t *object = json_array_get(added, i);
     const char *content = json_string_value(json_object_get(object, "content"));
-    int32_t id = (int32_t)json_integer_value(json_object_get(object, "id"));
+    int32_t id;
     size_t bytes = strlen(content);
     bool special, single, lstrip, rstrip, normalized;
+    WN_TRY(bpe_json_added_id(r, vocab, object, &id));
     WN_TRY(get_bool(r, object, "added_tokens", "special", false, &special));
     WN_TRY(get_bool(r, object, "added_tokens", "single_word", false, &single));
     WN_TRY(get_bool(r, object, "added_tokens", "lstrip", false, &lstrip));
@@ -457,7 +477,7 @@ static wn_status read_model(struct reader *r, const json_t *model, const json_t 
   WN_TRY(bpe_json_measure(r, vocab, added, &size));
   WN_TRY(wn_vocab_create(r->ctx, r->name, size, &bpe->vocab));
   WN_TRY(bpe_json_read_vocab(r, vocab));
-  WN_TRY(read_added(r, added));
+  WN_TRY(read_added(r, vocab, added));
   WN_TRY(wn_bpe_index(r->ctx, r->name, bpe));
   WN_TRY(get_string(r, model, "model", "unk_token", &text));
   if (text) {

@@ -456,7 +456,7 @@ static wn_status decode_piece(wn_context *ctx, const wn_tokenizer *tok, struct d
   case WN_SPM_CONTROL:
     return WN_OK;
   case WN_SPM_UNKNOWN:
-    d->at_start = false;
+    if (tok->info.unk_surface[0]) d->at_start = false;
     return filter(ctx, d, tok->info.unk_surface, strlen(tok->info.unk_surface), out);
   case WN_SPM_BYTE: {
     unsigned byte = 0;

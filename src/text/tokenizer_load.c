@@ -221,14 +221,19 @@ static wn_status load_json(wn_context *ctx, const char *path, wn_tokenizer *tok)
   return status;
 }
 
-/* A token given by its text, or by an object that has the text. */
-static int32_t configured_token(const wn_tokenizer *tok, const json_t *config, const char *key) {
+/* A token given by its text, or by an object that has the text; -1: none. */
+static int32_t configured_token(wn_context *ctx, const char *path, const wn_tokenizer *tok, const json_t *config,
+                                const char *key) {
   const json_t *value = json_object_get(config, key);
   if (json_is_object(value)) value = json_object_get(value, "content");
   const char *text = json_string_value(value);
   if (!text) return -1;
   int32_t id = wn_tokenizer_find(tok, text, strlen(text));
-  return id >= 0 || !tok->bpe ? id : wn_vocab_find(&tok->bpe->vocab, text, strlen(text));
+  if (id < 0 && tok->bpe) id = wn_vocab_find(&tok->bpe->vocab, text, strlen(text));
+  if (id < 0)
+    wn_log(ctx, WN_LOG_WARNING, "%s: \"%s\" is \"%.60s\", which is no token of the tokenizer; it is not used", path,
+           key, text);
+  return id;
 }
 
 static wn_status set_template(wn_context *ctx, wn_tokenizer *tok, const json_t *value) {
@@ -252,8 +257,9 @@ static wn_status load_config(wn_context *ctx, const char *dir, wn_tokenizer *tok
     json_t *config;
     WN_TRY(wn_folder_file(ctx, path, sizeof path, dir, CONFIG_NAME));
     WN_TRY(wn_json_load_file(ctx, WN_JSON_TOKENIZER_CONFIG, path, &config));
-    int32_t bos = configured_token(tok, config, "bos_token"), eos = configured_token(tok, config, "eos_token");
-    int32_t turn = configured_token(tok, config, "eot_token");
+    int32_t bos = configured_token(ctx, path, tok, config, "bos_token"),
+            eos = configured_token(ctx, path, tok, config, "eos_token");
+    int32_t turn = configured_token(ctx, path, tok, config, "eot_token");
     const json_t *add = json_object_get(config, "add_bos_token");
     if (bos >= 0) tok->known_bos = bos;
     if (eos >= 0) tok->eos = eos;

@@ -87,7 +87,10 @@ static wn_status unigram_json_normalizer(struct unigram_reader *r, const json_t 
     r->marks = true;
     return WN_OK;
   }
-  if (!strcmp(type, "Replace") && !strcmp(from, space_mark) && !strcmp(content, " ")) return WN_OK;
+  if (!strcmp(type, "Replace") && !strcmp(from, space_mark) && !strcmp(content, " ")) {
+    r->foreign.marked = r->byte_fallback; /* without, a U+2581 is a space in any case */
+    return WN_OK;
+  }
   /* Replaces one unknown character by another: both become the unknown token. */
   if (!strcmp(type, "Replace") && !r->byte_fallback && !strcmp(content, WN_SPM_JSON_UNKNOWN) &&
       unigram_json_is_foreign(r, from) && unigram_json_is_foreign(r, content))
@@ -252,7 +255,7 @@ static wn_status unigram_json_read(struct unigram_reader *r, const json_t *root,
   if (r->marks && !rules.marks) return unigram_json_unknown(r, "model with U+2581 for spaces and", "a decoder without");
   r->foreign.strip = (uint8_t)rules.strip;
   /* Files of wn_spm_write_json are SentencePiece models as they were. */
-  r->foreign.marked = r->marks || r->metaspace;
+  r->foreign.marked |= r->marks || r->metaspace;
   if (!r->foreign.marked) r->foreign = (struct wn_spm_foreign){0};
   if (!r->spaces && !r->marks) return unigram_json_unknown(r, "model without", "spaces");
   WN_TRY(unigram_json_check_added(r));

@@ -190,6 +190,8 @@ static wn_status build_spm(const struct source *s, struct wn_bytes *model, struc
     bytes_found += type == TYPE_BYTE;
     if (type == TYPE_UNKNOWN && unknown < 0) unknown = id;
   }
+  if (unknown < 0)
+    wn_log(s->ctx, WN_LOG_WARNING, "%s: no token is of the type \"unknown\": token 0 stands for unknown text", s->path);
   if (unknown < 0) unknown = 0;
   if (bytes_found != 0 && bytes_found != 256)
     return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: the tokenizer has tokens for %d bytes, expected none or 256", s->path,
@@ -239,6 +241,11 @@ static wn_status vocab_gguf_read_vocab(struct source *s, struct wn_gguf_vocab *o
     return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.tokens has %llu tokens, expected 1 to %d", s->path,
                    s->tokens ? (unsigned long long)s->tokens->count : 0ull, WN_LIMIT_VOCABULARY);
   s->size = (int32_t)s->tokens->count;
+  if (!s->types)
+    wn_log(s->ctx, WN_LOG_WARNING,
+           "%s: the file does not say which tokens are control tokens (tokenizer.ggml.token_type): only those that it "
+           "names to begin and end texts are",
+           s->path);
   const wn_gguf_value *both[2] = {s->types, s->scores};
   for (int i = 0; i < 2; i++)
     if (both[i] && both[i]->count != s->tokens->count)
