@@ -1,5 +1,5 @@
 /* Every kind of tokenizer.json that is read gives the tokens and texts of Hugging Face tokenizers, also after it was
- * saved and loaded again; the kinds that are not read are refused by name (tools/make-tokenizer-grid.py). */
+ * saved and loaded again; the kinds that are not read are refused by name (tools/make-tokenizer-goldens.py). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

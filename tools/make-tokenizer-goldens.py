@@ -12,7 +12,7 @@ Where winnow differs on purpose, a row leaves lines out (docs/tokenizers.md): a 
 matches special tokens in plain text, which winnow never does.
 
 Needs: tools/python-env transformers
-Usage: tools/make-tokenizer-grid.py [FOLDER]        tests/golden/tokenizers
+Usage: tools/make-tokenizer-goldens.py [FOLDER]        tests/golden/tokenizers
 """
 import json
 import os
