@@ -392,8 +392,9 @@ static wn_status decode_text_piece(wn_context *ctx, const wn_tokenizer *tok, str
   if (strip && marks && n >= 3 && !memcmp(text, space_mark, 3)) {
     text += 3;
     n -= 3;
-    if (fewer && n == 0) return WN_OK;                                   /* the space may be a token of its own */
-  } else if (strip && how == WN_STRIP_SPACE && n >= 1 && *text == ' ') { /* pieces that contain spaces themselves */
+    if (fewer && n == 0) return WN_OK; /* the space may be a token of its own */
+  } else if (strip && tok->bpe && how == WN_STRIP_SPACE && n >= 1 &&
+             *text == ' ') { /* pieces that contain spaces themselves */
     text++, n--;
   }
   d->at_start = fewer && n == 0 && d->at_start;

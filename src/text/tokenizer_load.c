@@ -68,6 +68,7 @@ static wn_status gather_control(wn_context *ctx, const char *path, wn_tokenizer 
     const enum wn_spm_type type = wn_spm_piece(tok->spm, id, &text, &n);
     const bool added = type == WN_SPM_TEXT && tok->info.foreign.marked && wn_spm_user_defined(tok->spm, id);
     if (type != WN_SPM_CONTROL && type != WN_SPM_UNKNOWN && !added) continue;
+    if (added && memchr(text, '\n', n)) tok->info.newline_inside = true; /* what follows it begins like a text */
     WN_TRY(wn_vocab_set(ctx, path, &tok->control, id, text, n, added ? WN_TOKEN_ADDED : WN_TOKEN_SPECIAL));
   }
   return wn_finder_create(ctx, &tok->control, false, NULL, NULL, &tok->finder);
@@ -417,6 +418,7 @@ bool wn_tokenizer_is_control(const wn_tokenizer *tok, int32_t id) {
   const struct wn_vocab *v = tok->bpe ? &tok->bpe->vocab : &tok->control;
   if (id < 0) return false;
   if (id == tok->bos || id == tok->eos || id == tok->known_bos) return true;
+  if (tok->spm && id == wn_spm_unknown(tok->spm)) return false;
   return (tok->bpe || tok->spm) && id < v->size && v->tokens[id].kind == WN_TOKEN_SPECIAL;
 }
 
