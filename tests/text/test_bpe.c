@@ -250,6 +250,52 @@ static void test_gguf_without_pre(void **state) {
   wn_context_destroy(own);
 }
 
+/* What a file leaves open, and is read somehow, is told. */
+static void keep_warning(void *user, wn_log_level level, const char *line) {
+  if (level == WN_LOG_WARNING) snprintf(user, 512, "%s", line);
+}
+static void test_told(void **state) {
+  (void)state;
+  static const struct {
+    const char *golden, *key, *told;
+  } rows[] = {{"smollm", "tokenizer.ggml.token_type", "which tokens are control tokens"},
+              {"spm", "tokenizer.ggml.token_type", "token 0 stands for unknown text"}};
+  char path[128], told[512] = "";
+  size_t bytes;
+  wn_context *own;
+  wn_tokenizer *tok;
+  const wn_context_options options = {.size = sizeof options, .log = keep_warning, .log_user = told};
+  assert_int_equal(wn_context_create(&options, &own), WN_OK);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    snprintf(path, sizeof path, GOLDEN "%s.gguf", rows[i].golden);
+    told[0] = 0;
+    assert_int_equal(wn_tokenizer_load(own, path, &tok), WN_OK);
+    assert_string_equal(told, "");
+    wn_tokenizer_destroy(tok);
+    char *file = get(path, &bytes), *at = memmem(file, bytes, rows[i].key, strlen(rows[i].key));
+    assert_non_null(at);
+    at[strlen(rows[i].key) - 1] = 'x';
+    snprintf(path, sizeof path, "%s/bad.json", dir);
+    put(path, file, bytes);
+    free(file);
+    assert_int_equal(wn_tokenizer_load(own, path, &tok), WN_OK);
+    if (!strstr(told, rows[i].told)) fail_msg("%s: told \"%s\", expected \"%s\"", rows[i].key, told, rows[i].told);
+    wn_tokenizer_destroy(tok);
+  }
+  static const char config[] = "{\"eos_token\": \"<nothing>\"}";
+  tok = load_golden("gpt2", "json");
+  assert_int_equal(wn_tokenizer_save(ctx, tok, dir), WN_OK);
+  wn_tokenizer_destroy(tok);
+  snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+  put(path, config, sizeof config - 1);
+  assert_int_equal(wn_tokenizer_load(own, dir, &tok), WN_OK);
+  assert_non_null(strstr(told, "\"eos_token\" is \"<nothing>\""));
+  assert_int_equal(wn_tokenizer_eos(tok), -1);
+  wn_tokenizer_destroy(tok);
+  wn_context_destroy(own);
+  unlink(path);
+}
+
 /* Saved with a checkpoint and loaded again. */
 static void test_save(void **state) {
   (void)state;
@@ -783,6 +829,7 @@ int main(void) {
       cmocka_unit_test(test_special_ids),
       cmocka_unit_test(test_gguf),
       cmocka_unit_test(test_gguf_without_pre),
+      cmocka_unit_test(test_told),
       cmocka_unit_test(test_save),
       cmocka_unit_test(test_two_files),
       cmocka_unit_test(test_threads),
