@@ -50,8 +50,9 @@ struct wn_bpe_pool;
 struct wn_bpe {
   struct wn_vocab vocab; /* with byte_level, texts of mapped tokens are raw bytes; else as in the file */
   bool byte_level, ignore_merges, byte_fallback, fuse_unknown;
-  int32_t unknown;         /* -1: text without a token is dropped */
-  int32_t byte_id[256];    /* byte_level: the first token of a byte; byte_fallback: "<0x41>"; -1: none */
+  bool last_merge;      /* of a pair that is given twice the last rank counts (tokenizer.json), else the first (GGUF) */
+  int32_t unknown;      /* -1: text without a token is dropped */
+  int32_t byte_id[256]; /* byte_level: the first token of a byte; byte_fallback: "<0x41>"; -1: none */
   struct wn_merge *merges; /* [merge_mask + 1] */
   uint32_t merge_mask, merge_count;
   struct wn_finder raw, normalized; /* added tokens that are searched for before normalisation, and after it. The texts

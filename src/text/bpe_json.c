@@ -431,6 +431,7 @@ static wn_status read_added(struct reader *r, const json_t *vocab, const json_t 
 static wn_status bpe_json_read_merges(struct reader *r, const json_t *merges) {
   if (!json_is_array(merges)) return wrong(r, "model.merges", "an array");
   WN_TRY(wn_bpe_reserve_merges(r->ctx, r->bpe, json_array_size(merges)));
+  r->bpe->last_merge = true;
   for (size_t i = 0; i < json_array_size(merges); i++) {
     const json_t *merge = json_array_get(merges, i);
     const char *left = json_string_value(merge), *right = NULL;

@@ -510,6 +510,26 @@ static void test_first_and_unknown(void **state) {
   wn_tokenizer_destroy(tok);
 }
 
+/* Of a merge that is given twice the last rank counts, as in Hugging Face tokenizers. */
+static void test_merge_twice(void **state) {
+  (void)state;
+  static const char json[] =
+      "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"},"
+      "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"ab\":3,\"bc\":4},\"merges\":[\"a b\",\"b "
+      "c\",\"a b\"]}}";
+  char path[128];
+  snprintf(path, sizeof path, "%s/bad.json", dir);
+  put(path, json, strlen(json));
+  wn_tokenizer *tok = load(path);
+  int32_t *ids;
+  size_t count;
+  assert_int_equal(wn_tokenizer_encode(ctx, tok, "abc", 3, false, false, &ids, &count), WN_OK);
+  assert_int_equal(count, 2);
+  assert_true(ids[0] == 0 && ids[1] == 4);
+  wn_tokens_free(ids);
+  wn_tokenizer_destroy(tok);
+}
+
 /* What transformers writes for a model without a maximum length: an integer of 100 bits. */
 static void test_config_without_length(void **state) {
   (void)state;
@@ -846,6 +866,7 @@ int main(void) {
       cmocka_unit_test(test_first_and_unknown),
       cmocka_unit_test(test_no_end),
       cmocka_unit_test(test_config_without_length),
+      cmocka_unit_test(test_merge_twice),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
