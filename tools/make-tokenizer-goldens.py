@@ -8,8 +8,8 @@ has what each row changes, and the hash of all its tokens and texts (FNV-1a, 64 
 each line, which says where a difference is. The rows of refused.json are read by Hugging Face tokenizers and must be
 refused by winnow; each has a word of the message.
 
-Where winnow differs on purpose, a row leaves lines out (docs/tokenizers.md): a Unigram model of Hugging Face tokenizers
-matches special tokens in plain text, which winnow never does.
+Where winnow differs on purpose, lines are left out (docs/tokenizers.md): a special token's text as plain text hides added
+tokens in Hugging Face tokenizers, and its Unigram models match the token all the same.
 
 Needs: tools/python-env transformers
 Usage: tools/make-tokenizer-goldens.py [FOLDER]        tests/golden/tokenizers
@@ -77,14 +77,20 @@ def template(before=(), after=()):
             "special_tokens": names}
 
 
-def added(first, *tokens):
-    """Tokens behind the vocabulary: (content, flags), flags of l, r, s (single_word), n (normalized), c (special)."""
-    return [{"id": first + i, "content": content, "single_word": "s" in flags, "lstrip": "l" in flags,
-             "rstrip": "r" in flags, "normalized": "n" in flags, "special": "c" in flags}
-            for i, (content, flags) in enumerate(tokens)]
+def added(base, *tokens):
+    """Added tokens, (content, flags) with flags of l, r, s (single_word), n (normalized), c (special). Those that are no
+    tokens of the vocabulary get the next ids, as Hugging Face tokenizers numbers them."""
+    vocab = base["model"]["vocab"]
+    known = vocab if isinstance(vocab, dict) else {p: i for i, (p, _) in enumerate(vocab)}
+    free, out = max([t["id"] for t in base["added_tokens"]] + list(known.values())) + 1, []
+    for content, flags in tokens:
+        out.append({"id": known.get(content, free), "content": content, "single_word": "s" in flags, "lstrip": "l" in flags,
+                    "rstrip": "r" in flags, "normalized": "n" in flags, "special": "c" in flags})
+        free += content not in known
+    return out
 
 
-def bytes_rows(size):
+def bytes_rows(base):
     level = byte_level()
     pre = lambda *steps: {"pre_tokenizer": sequence("pretokenizers", *steps, level)}
     for prefix in (False, True):
@@ -115,7 +121,7 @@ def bytes_rows(size):
     yield "normalizers in turn", {"normalizer": sequence("normalizers", form("NFD"), replace("e\u0301", "E"), prepend("<"), form("NFC"))}
     yield "no normalizer in a sequence", {"normalizer": sequence("normalizers")}
     yield "ignore_merges", {"model": {"ignore_merges": True}}
-    more = lambda *tokens: {"added_tokens+": added(size, *tokens)}
+    more = lambda *tokens: {"added_tokens+": added(base, *tokens)}
     yield "added", more(("the", ""), ("them", ""), (" of", ""), ("\n\n", ""), ("    ", ""), ("ing", ""), ("t", ""))
     yield "added, lstrip", more(("the", "l"), ("=", "l"))
     yield "added, rstrip", more(("the", "r"), ("=", "r"))
@@ -123,7 +129,7 @@ def bytes_rows(size):
     yield "added, rstrip before spaces", more(("the", "r"), ("  ", ""), (" a", ""), ("x", "lr"))
     yield "added, single_word", more(("the", "s"), ("he", ""), ("a", "s"), ("is", "s"))
     yield "added, single_word and strips", more(("the", "slr"), ("a", "sl"), ("in", "sr"))
-    yield "added, normalized", {"normalizer": form("NFC"), **more(("cafe\u0301", "n"), ("e\u0301", ""), ("x", "n"))}
+    yield "added, normalized", {"normalizer": form("NFC"), **more((" cafe\u0301", "n"), ("e\u0301", ""), ("x", "n"))}
     yield "added, normalized by Prepend", {"normalizer": prepend("z"), **more(("the", "n"), ("a", "ns"), ("of", "nlr"))}
     yield "added, normalized by Replace", {"normalizer": replace("th", "z"), **more(("the", "n"), ("the ", ""), ("ze", "nr"))}
     yield "special", more(("<s>", "c"), ("</s>", "c"), ("<repo_name>", "cl"), ("<unk>", "cr"), ("the", "cs"))
@@ -136,7 +142,7 @@ def bytes_rows(size):
     yield "post-processors in turn", {"post_processor": sequence("processors", byte_level(), template([("<|im_start|>", 1)]))}
 
 
-def marks_rows(size):
+def marks_rows(base):
     """Of Llama 2's model."""
     back = sequence("decoders", *BACK)
     yield "Llama 2", {}
@@ -166,12 +172,12 @@ def marks_rows(size):
         yield f"unknown, fuse={fuse}", {"model": {"byte_fallback": False, "fuse_unk": fuse}}
     yield "unknown dropped", {"model": {"byte_fallback": False, "unk_token": None}}
     yield "ignore_merges, marks", {"model": {"ignore_merges": True}, "pre_tokenizer": split({"String": MARK}, "MergedWithNext")}
-    more = lambda *tokens: {"added_tokens+": added(size, *tokens)}
+    more = lambda *tokens: {"added_tokens+": added(base, *tokens)}
     yield "marks, added", more(("the", ""), (" of", ""), ("\n", ""), ("  ", ""), (MARK, ""))
     yield "marks, added, normalized", more(("the", "n"), ("honk", "n"), ("a", "n"), (",", "n"))
     yield "marks, added, normalized strips", more(("the", "nlr"), ("a", "nl"), (",", "nr"), ("of", "ns"))
     yield "marks, added, strips", more(("the", "lr"), ("a", "l"), (",", "r"), ("of", "s"))
-    yield "marks, special", more(("<|im_start|>", "c"), ("<|im_end|>", "clr"), ("<repo_name>", "cn"))
+    yield "marks, special", more(("<|im_start|>", "c"), ("<|im_end|>", "clr"), ("<repo_name>", "c"))
     for scheme in SCHEMES:
         yield f"Metaspace {scheme}, added", {"normalizer": None, "pre_tokenizer": metaspace(scheme), "decoder": sequence(
             "decoders", form("ByteFallback"), metaspace(scheme)), **more(("the", ""), (",", "r"), ("of", "ls"), ("<|im_end|>", "c"))}
@@ -179,9 +185,8 @@ def marks_rows(size):
     yield "marks, no template", {"post_processor": None}
 
 
-def unigram_rows(vocab):
-    place = {text: i for i, (text, _) in enumerate(vocab)}
-    pieces = lambda *tokens: {"added_tokens+": [dict(added(place[t[0]], t)[0]) for t in tokens]}
+def unigram_rows(base):
+    pieces = lambda *tokens: {"added_tokens+": added(base, *tokens)}
     forms = [(f"Unigram Metaspace {s} split={cut}", {"pre_tokenizer": metaspace(s, cut), "decoder": metaspace(s, cut)})
              for s in SCHEMES for cut in (False, True)]
     forms += [("Unigram Prepend", {"pre_tokenizer": None, "normalizer": LLAMA, "decoder": sequence("decoders", *BACK, STRIP)}),
@@ -239,7 +244,7 @@ def refused_rows():
     yield "gpt2", {"model": {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a", "continuing_subword_prefix": "##",
                              "max_input_chars_per_word": 100}}, "WordPiece"
     for flag in ("single_word", "lstrip", "rstrip"):
-        token = added(3, ("the", ""))[0]
+        token = {"id": 3, "content": "the", "special": False, "normalized": False}
         yield "unigram", {"added_tokens+": [dict(token, **{flag: True})]}, flag
 
 
@@ -301,10 +306,8 @@ def main():
         except UnicodeDecodeError:
             pass
         at += 2 + n
-    size = lambda j: max([t["id"] for t in j["added_tokens"]] + list(j["model"]["vocab"].values())) + 1
-    rows = [("gpt2", *row) for row in bytes_rows(size(bases["gpt2"]))]
-    rows += [("llama2", *row) for row in marks_rows(size(bases["llama2"]))]
-    rows += [("unigram", *row) for row in unigram_rows(bases["unigram"]["model"]["vocab"])]
+    kinds = (("gpt2", bytes_rows), ("llama2", marks_rows), ("unigram", unigram_rows))
+    rows = [(name, *row) for name, rows_of in kinds for row in rows_of(bases[name])]
     table, marks = [], bytearray()
     for base, name, change in rows:
         whole = composed(bases[base], change)
@@ -313,7 +316,7 @@ def main():
         sums, columns = [], []
         for special in (False, True):
             t.encode_special_tokens = not special
-            ids = [[] if base == "unigram" and not special and any(s in line for s in specials)
+            ids = [[] if not special and any(s in line for s in specials)
                    else t.encode(line, add_special_tokens=False).ids for line in lines]
             columns.append([struct.pack(f"<{len(i)}i", *i) for i in ids])
             if special:

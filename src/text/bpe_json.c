@@ -398,7 +398,7 @@ static wn_status read_added(struct reader *r, const json_t *vocab, const json_t 
   for (size_t i = 0; i < json_array_size(added); i++) {
     const json_t *object = json_array_get(added, i);
     const char *content = json_string_value(json_object_get(object, "content"));
-    int32_t id;
+    int32_t id = -1;
     size_t bytes = strlen(content);
     bool special, single, lstrip, rstrip, normalized;
     WN_TRY(bpe_json_added_id(r, vocab, object, &id));

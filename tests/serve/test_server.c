@@ -505,9 +505,6 @@ static void test_small_paths(void **state) {
   answer = post(p.port, "/tokenize", "{\"prompt\":\"a\\u0000b\\u0000\"}"); /* a NUL is a byte like any other */
   assert_non_null(strstr(answer, "\"tokens\":[97,0,98,0],\"count\":4"));
   free(answer);
-  answer = post(p.port, "/v1/completions", "{\"prompt\":[\"a\\u0000b\"],\"max_tokens\":1}");
-  assert_non_null(strstr(answer, "\"prompt_tokens\":3"));
-  free(answer);
   answer = post(p.port, "/detokenize", "{\"tokens\":[97,98,195,164,255]}");
   json_t *j = json_of(answer);
   assert_string_equal(json_string_value(json_object_get(j, "prompt")), "ab\xC3\xA4\xEF\xBF\xBD");
@@ -550,6 +547,9 @@ static void test_small_paths(void **state) {
   free(answer);
   answer = ask_for(p.port, "GET", "/metrics");
   assert_non_null(strstr(answer, "\nwinnow_requests_total 0\n"));
+  free(answer);
+  answer = post(p.port, "/v1/completions", "{\"prompt\":[\"a\\u0000b\"],\"max_tokens\":1}");
+  assert_non_null(strstr(answer, "\"prompt_tokens\":3"));
   free(answer);
   close_place(&p);
 }
