@@ -244,7 +244,8 @@ def refused_rows():
     yield "gpt2", {"model": {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a", "continuing_subword_prefix": "##",
                              "max_input_chars_per_word": 100}}, "WordPiece"
     for flag in ("single_word", "lstrip", "rstrip"):
-        token = {"id": 3, "content": "the", "special": False, "normalized": False}
+        token = {"id": 3, "content": "the", "special": False, "normalized": False, "single_word": False, "lstrip": False,
+                 "rstrip": False}
         yield "unigram", {"added_tokens+": [dict(token, **{flag: True})]}, flag
 
 
