@@ -272,7 +272,9 @@ static wn_status open_info(wn_context *ctx, const char *path, struct info *in) {
   wn_status status = wn_model_origin_read(ctx, path, &in->origin);
   if (status == WN_OK) status = wn_model_load(ctx, path, &in->model);
   if (status == WN_OK) status = wn_model_config_json(ctx, wn_model_config_get(in->model), &in->config);
-  if (status == WN_OK && wn_tokenizer_load(ctx, path, &in->tok) != WN_OK) in->tok = NULL; /* a model may have none */
+  /* A model may have none; one that cannot be read is told. */
+  const wn_status read = status == WN_OK ? wn_tokenizer_load(ctx, path, &in->tok) : WN_OK;
+  if (read == WN_ERR_UNSUPPORTED) cli_warning("%s", wn_context_error(ctx));
   return status;
 }
 

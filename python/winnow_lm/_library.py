@@ -235,7 +235,11 @@ class Context:
     """A wn_context, used by one thread at a time."""
 
     def __init__(
-        self, threads: int = 0, backend: Optional[str] = None, log: Optional[Callable[[str, str], None]] = None
+        self,
+        threads: int = 0,
+        backend: Optional[str] = None,
+        log: Optional[Callable[[str, str], None]] = None,
+        pre: Optional[str] = None,
     ) -> None:
         prepare_signals()
         self._lock = threading.RLock()
@@ -253,6 +257,8 @@ class Context:
         name = ffi.new("char[]", named(backend, "backend")) if backend else ffi.NULL
         put(options, threads=threads)
         options.backend = name
+        split = ffi.new("char[]", named(pre, "pre")) if pre else ffi.NULL
+        options.pre = split
         if log:
             options.log, options.log_user = _on_log, self._self
         out = ffi.new("wn_context **")

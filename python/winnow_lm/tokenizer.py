@@ -22,9 +22,10 @@ class Tokenizer:
         self._context = context
 
     @classmethod
-    def load(cls, spec: PathLike) -> "Tokenizer":
-        """Loads a tokenizer by itself."""
-        return cls._load(Context(threads=1), spec)
+    def load(cls, spec: PathLike, *, pre: Optional[str] = None) -> "Tokenizer":
+        """Loads a tokenizer by itself. pre: how a GGUF file's byte-pair tokenizer splits texts, if the file does not say it
+        ("llama-bpe", "qwen2", ...)."""
+        return cls._load(Context(threads=1, pre=pre), spec)
 
     @classmethod
     def _load(cls, context: Context, spec: PathLike) -> "Tokenizer":

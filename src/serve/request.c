@@ -425,17 +425,40 @@ static bool body_is_shallow(const char *body, size_t bytes) {
   return true;
 }
 
+static bool body_has_nul(const json_t *value) {
+  const char *key;
+  json_t *one;
+  size_t i;
+  if (json_is_string(value)) return strlen(json_string_value(value)) != json_string_length(value);
+  json_array_foreach(value, i, one) if (body_has_nul(one)) return true;
+  json_object_foreach((json_t *)(uintptr_t)value, key, one) if (body_has_nul(one)) return true;
+  return false;
+}
+
+/* Texts that become tokens may have a NUL; others are C strings. */
+static bool body_check_nul(const json_t *object, struct wn_serve_error *error) {
+  const char *key;
+  json_t *value;
+  json_object_foreach((json_t *)(uintptr_t)object, key, value) {
+    const bool text = !strcmp(key, "prompt") || !strcmp(key, "content") || !strcmp(key, "input");
+    if (!text && body_has_nul(value))
+      return wn_serve_refuse(error, 400, key, "%s: has a NUL (\\u0000), which only prompt, content and input may have",
+                             key);
+  }
+  return true;
+}
+
 json_t *wn_serve_body(const char *body, size_t bytes, struct wn_serve_error *error) {
   json_error_t why;
   if (!body_is_shallow(body, bytes)) {
     wn_serve_refuse(error, 400, "", "the body is nested deeper than %d", BODY_DEPTH);
     return NULL;
   }
-  json_t *j = json_loadb(body, bytes, JSON_REJECT_DUPLICATES, &why);
+  json_t *j = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
   if (!j) wn_serve_refuse(error, 400, "", "the body is not JSON: %.200s (line %d)", why.text, why.line);
-  if (!j || json_is_object(j)) return j;
+  if (!j || (json_is_object(j) && body_check_nul(j, error))) return j;
+  if (!json_is_object(j)) wn_serve_refuse(error, 400, "", "the body is JSON, but not an object");
   json_decref(j);
-  wn_serve_refuse(error, 400, "", "the body is JSON, but not an object");
   return NULL;
 }
 

@@ -59,14 +59,18 @@ static wn_status find_cuts(wn_context *ctx, const char *path, wn_tokenizer *tok)
 
 /* --- SentencePiece --- */
 
-/* Collects control tokens, for texts in which they are recognised. */
+/* Collects control tokens and the unknown one, for texts in which they are recognised, and the added tokens of a
+ * tokenizer.json, which are recognised in all. */
 static wn_status gather_control(wn_context *ctx, const char *path, wn_tokenizer *tok) {
   WN_TRY(wn_vocab_create(ctx, path, tok->vocab_size, &tok->control));
   for (int32_t id = 0; id < tok->vocab_size; id++) {
     const char *text;
     size_t n;
-    if (wn_spm_piece(tok->spm, id, &text, &n) != WN_SPM_CONTROL) continue;
-    WN_TRY(wn_vocab_set(ctx, path, &tok->control, id, text, n, WN_TOKEN_SPECIAL));
+    const enum wn_spm_type type = wn_spm_piece(tok->spm, id, &text, &n);
+    const bool added = type == WN_SPM_TEXT && tok->info.foreign.marked && wn_spm_user_defined(tok->spm, id);
+    if (type != WN_SPM_CONTROL && type != WN_SPM_UNKNOWN && !added) continue;
+    if (added && memchr(text, '\n', n)) tok->info.newline_inside = true; /* what follows it begins like a text */
+    WN_TRY(wn_vocab_set(ctx, path, &tok->control, id, text, n, added ? WN_TOKEN_ADDED : WN_TOKEN_SPECIAL));
   }
   return wn_finder_create(ctx, &tok->control, false, NULL, NULL, &tok->finder);
 }
@@ -89,8 +93,9 @@ static wn_status serve_ourselves(wn_context *ctx, const char *path, wn_tokenizer
 /* tok->model is set. */
 static wn_status open_sentencepiece(wn_context *ctx, const char *path, wn_tokenizer *tok) {
   WN_TRY(wn_spm_check(ctx, path, tok->model, tok->model_bytes, &tok->info));
-  struct wn_spm_error error;
-  tok->encoder = wn_spm_encoder_create(tok->model, tok->model_bytes, &error);
+  struct wn_spm_error error = {{0}};
+  if (!tok->info.foreign.marked) /* else our own encoder, with the arithmetic of Hugging Face tokenizers */
+    tok->encoder = wn_spm_encoder_create(tok->model, tok->model_bytes, &error);
   if (!tok->encoder && error.text[0])
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: SentencePiece refuses the model: %s", path, error.text);
   WN_TRY(wn_spm_create(ctx, path, tok->model, tok->model_bytes, &tok->info, &tok->spm));
@@ -229,14 +234,19 @@ static wn_status load_json(wn_context *ctx, const char *path, wn_tokenizer *tok)
   return status;
 }
 
-/* A token given by its text, or by an object that has the text. */
-static int32_t configured_token(const wn_tokenizer *tok, const json_t *config, const char *key) {
+/* A token given by its text, or by an object that has the text; -1: none. */
+static int32_t configured_token(wn_context *ctx, const char *path, const wn_tokenizer *tok, const json_t *config,
+                                const char *key) {
   const json_t *value = json_object_get(config, key);
   if (json_is_object(value)) value = json_object_get(value, "content");
   const char *text = json_string_value(value);
   if (!text) return -1;
   int32_t id = wn_tokenizer_find(tok, text, strlen(text));
-  return id >= 0 || !tok->bpe ? id : wn_vocab_find(&tok->bpe->vocab, text, strlen(text));
+  if (id < 0 && tok->bpe) id = wn_vocab_find(&tok->bpe->vocab, text, strlen(text));
+  if (id < 0)
+    wn_log(ctx, WN_LOG_WARNING, "%s: \"%s\" is \"%.60s\", which is no token of the tokenizer; it is not used", path,
+           key, text);
+  return id;
 }
 
 static wn_status set_template(wn_context *ctx, wn_tokenizer *tok, const json_t *value) {
@@ -260,8 +270,9 @@ static wn_status load_config(wn_context *ctx, const char *dir, wn_tokenizer *tok
     json_t *config;
     WN_TRY(wn_folder_file(ctx, path, sizeof path, dir, CONFIG_NAME));
     WN_TRY(wn_json_load_file(ctx, WN_JSON_TOKENIZER_CONFIG, path, &config));
-    int32_t bos = configured_token(tok, config, "bos_token"), eos = configured_token(tok, config, "eos_token");
-    int32_t turn = configured_token(tok, config, "eot_token");
+    int32_t bos = configured_token(ctx, path, tok, config, "bos_token"),
+            eos = configured_token(ctx, path, tok, config, "eos_token");
+    int32_t turn = configured_token(ctx, path, tok, config, "eot_token");
     const json_t *add = json_object_get(config, "add_bos_token");
     if (bos >= 0) tok->known_bos = bos;
     if (eos >= 0) tok->eos = eos;
@@ -422,6 +433,7 @@ bool wn_tokenizer_is_control(const wn_tokenizer *tok, int32_t id) {
   const struct wn_vocab *v = tok->bpe ? &tok->bpe->vocab : &tok->control;
   if (id < 0) return false;
   if (id == tok->bos || id == tok->eos || id == tok->known_bos) return true;
+  if (tok->spm && id == wn_spm_unknown(tok->spm)) return false;
   return (tok->bpe || tok->spm) && id < v->size && v->tokens[id].kind == WN_TOKEN_SPECIAL;
 }
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/alloc.h"
+#include "base/context.h"
 #include "base/error.h"
 #include "base/limits.h"
 #include "text/normalize.h"
@@ -96,17 +97,26 @@ static wn_status vocab_gguf_read_merges(const struct source *s, struct wn_bpe *b
   return WN_OK;
 }
 
+/* llama.cpp reads a file that does not name a way to split as "default", which fits hardly any model. Here the caller
+ * must name it. */
 static wn_status read_splits(const struct source *s, struct wn_bpe *bpe, bool *bos) {
   const wn_gguf_value *pre = wn_gguf_value_find(s->file, "tokenizer.ggml.pre");
-  const char *name = "default";
+  const char *given = s->ctx && s->ctx->pre[0] ? s->ctx->pre : NULL, *name = given ? given : "";
   size_t bytes = strlen(name);
+  if (!pre && !given)
+    return wn_fail(s->ctx, WN_ERR_UNSUPPORTED,
+                   "%s: the file does not say how texts are split into words (tokenizer.ggml.pre); --pre NAME does: "
+                   "llama-bpe, qwen2, gpt-2, ..., or default, as llama.cpp reads such files",
+                   s->path);
   if (pre && (pre->is_array || !wn_gguf_value_string(pre, 0, &name, &bytes)))
     return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.pre is not a string", s->path);
+  if (pre && given && (bytes != strlen(given) || memcmp(name, given, bytes) != 0))
+    wn_log(s->ctx, WN_LOG_WARNING, "%s: tokenizer.ggml.pre is \"%.*s\"; \"%s\" is not used", s->path,
+           bytes < 60 ? (int)bytes : 60, name, given);
   const struct wn_published *p = wn_published_find(name, bytes);
   if (!p)
-    return wn_fail(s->ctx, WN_ERR_UNSUPPORTED,
-                   "%s: tokenizer.ggml.pre is \"%.*s\", a way to split texts that is not known here", s->path,
-                   bytes < 60 ? (int)bytes : 60, name);
+    return wn_fail(s->ctx, WN_ERR_UNSUPPORTED, "%s: %s is \"%.*s\", a way to split texts that is not known here",
+                   s->path, pre ? "tokenizer.ggml.pre" : "--pre", bytes < 60 ? (int)bytes : 60, name);
   for (int i = 0; i < 4 && p->patterns[i]; i++)
     WN_TRY(wn_bpe_add_split(s->ctx, s->path, bpe, p->patterns[i], WN_SPLIT_ISOLATED, false));
   bpe->ignore_merges = p->ignore_merges;
@@ -194,6 +204,8 @@ static wn_status build_spm(const struct source *s, struct wn_bytes *model, struc
     bytes_found += type == TYPE_BYTE;
     if (type == TYPE_UNKNOWN && unknown < 0) unknown = id;
   }
+  if (unknown < 0)
+    wn_log(s->ctx, WN_LOG_WARNING, "%s: no token is of the type \"unknown\": token 0 stands for unknown text", s->path);
   if (unknown < 0) unknown = 0;
   if (bytes_found != 0 && bytes_found != 256)
     return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: the tokenizer has tokens for %d bytes, expected none or 256", s->path,
@@ -244,6 +256,11 @@ static wn_status vocab_gguf_read_vocab(struct source *s, struct wn_gguf_vocab *o
     return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.tokens has %llu tokens, expected 1 to %d", s->path,
                    s->tokens ? (unsigned long long)s->tokens->count : 0ull, WN_LIMIT_VOCABULARY);
   s->size = (int32_t)s->tokens->count;
+  if (!s->types)
+    wn_log(s->ctx, WN_LOG_WARNING,
+           "%s: the file does not say which tokens are control tokens (tokenizer.ggml.token_type): only those that it "
+           "names to begin and end texts are",
+           s->path);
   const wn_gguf_value *both[2] = {s->types, s->scores};
   for (int i = 0; i < 2; i++)
     if (both[i] && both[i]->count != s->tokens->count)

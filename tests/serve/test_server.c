@@ -500,6 +500,10 @@ static void test_bad_requests(void **state) {
       {"/tokenize", "{\"prompt\":\"a\",\"add_specialtokens\":false}", 400,
        "/tokenize: \\\"add_specialtokens\\\" is not known"},
       {"/tokenize", "{\"prompt\":\"a\",\"add_special_tokens\":0}", 400, "add_special_tokens: expected true or false"},
+      {"/tokenize", "{\"model\":\"a\\u0000b\",\"prompt\":\"a\"}", 400, "model: has a NUL"},
+      {"/v1/completions", "{\"prompt\":\"a\",\"stop\":[\"b\",\"a\\u0000b\"]}", 400, "stop: has a NUL"},
+      {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\\u0000\"}]}", 400,
+       "messages: has a NUL"},
       {"/detokenize", "{\"tokens\":[30],\"prompt\":\"a\"}", 400, "/detokenize: \\\"prompt\\\" is not known"},
       {"/apply-template", "{\"messages\":[],\"tools\":[]}", 400, "/apply-template: \\\"tools\\\" is not known"},
       {"/detokenize", "{\"tokens\":[300]}", 400, "tokens: expected"},
@@ -547,6 +551,9 @@ static void test_small_paths(void **state) {
   char *answer = post(p.port, "/tokenize", "{\"prompt\":\"ab\xC3\xA4\"}");
   assert_non_null(strstr(answer, "\"tokens\":[97,98,195,164],\"count\":4"));
   free(answer);
+  answer = post(p.port, "/tokenize", "{\"prompt\":\"a\\u0000b\\u0000\"}"); /* a NUL is a byte like any other */
+  assert_non_null(strstr(answer, "\"tokens\":[97,0,98,0],\"count\":4"));
+  free(answer);
   answer = post(p.port, "/detokenize", "{\"tokens\":[97,98,195,164,255]}");
   json_t *j = json_of(answer);
   assert_string_equal(json_string_value(json_object_get(j, "prompt")), "ab\xC3\xA4\xEF\xBF\xBD");
@@ -589,6 +596,9 @@ static void test_small_paths(void **state) {
   free(answer);
   answer = ask_for(p.port, "GET", "/metrics");
   assert_non_null(strstr(answer, "\nwinnow_requests_total 0\n"));
+  free(answer);
+  answer = post(p.port, "/v1/completions", "{\"prompt\":[\"a\\u0000b\"],\"max_tokens\":1}");
+  assert_non_null(strstr(answer, "\"prompt_tokens\":3"));
   free(answer);
   close_place(&p);
 }
