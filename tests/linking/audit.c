@@ -1,5 +1,5 @@
-/* For LD_AUDIT: writes every path that the dynamic linker tries, or is asked for, to the file WINNOW_AUDIT. A name without a
- * slash is searched for, in paths that are written when they are tried. */
+/* For LD_AUDIT: writes every path that the dynamic linker tries, or is asked for, to the file WINNOW_AUDIT. A name
+ * without a slash is searched for, in paths that are written when they are tried. */
 #include <fcntl.h>
 #include <link.h>
 #include <stdlib.h>

@@ -598,7 +598,8 @@ static void test_hard_links(void **state) {
   for (int i = 0; i < count; i++) {
     size_t n;
     char *after = tiny_read(outside, names[i], &n);
-    if (!after || n != bytes[i] || memcmp(after, before[i], n) != 0) fail_msg("%s outside the folder changed", names[i]);
+    if (!after || n != bytes[i] || memcmp(after, before[i], n) != 0)
+      fail_msg("%s outside the folder changed", names[i]);
     free(after), free(before[i]), free(names[i]);
   }
   double loss[8];

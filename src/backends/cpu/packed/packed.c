@@ -201,8 +201,8 @@ static void packed_share(const struct wn_cpu_packed_kernels *k, const struct wn_
   }
 }
 
-/* Kernels take 1, 2, 4 or 8 rows of x at a time. Those behind the last are computed and not used: zeros, as sums of what
- * stands in scratch could overflow. */
+/* Kernels take 1, 2, 4 or 8 rows of x at a time. Those behind the last are computed and not used: zeros, as sums of
+ * what stands in scratch could overflow. */
 static int64_t packed_rows_taken(int64_t M) {
   const int64_t last = M % WN_CPU_PACKED_TILE;
   return last == 3 ? M + 1 : last > 4 ? M + WN_CPU_PACKED_TILE - last : M;
