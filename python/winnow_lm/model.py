@@ -186,8 +186,7 @@ class Model:
 
     @property
     def threads(self) -> int:
-        found: int = self._context.value(lambda: lib.wn_context_threads(self._context.raw))
-        return found
+        return self._context.value(lambda: int(lib.wn_context_threads(self._context.raw)))
 
     @property
     def backend(self) -> str:
