@@ -125,7 +125,7 @@ def against_close(name, member, work, draw):
             t.join()
         if found:
             raise found[0]
-    if not done and f"{name}.{member}" not in NOT_HERE:
+    if not done and ROUNDS >= 12 and f"{name}.{member}" not in NOT_HERE:
         raise AssertionError("not one call succeeded")
 
 
