@@ -83,6 +83,8 @@ prepare_signals()
 def encoded(text: Union[str, bytes]) -> bytes:
     """A text as bytes for C."""
     if not isinstance(text, str):
+        if not isinstance(text, (bytes, bytearray, memoryview)):  # bytes(5) is five zeros
+            raise TypeError(f"a text is a str or bytes, not a {type(text).__name__}")
         return bytes(text)
     try:
         return text.encode("utf-8", "surrogateescape")
