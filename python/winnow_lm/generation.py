@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 import numpy as np
@@ -123,9 +124,9 @@ class Generation:
         tok = model.tokenizer if model.has_tokenizer else None
         o = options_of("wn_generate_options", lib.wn_generate_options_init)
         ids = int32(prompt, "prompt").reshape(-1)
-        self._drawn = np.zeros(max(max_tokens, 1), np.int32)
         o.prompt, o.prompt_count = pointer("int32_t", ids), ids.size
         put(o, max_tokens=max_tokens, first_step=first_step)
+        self._drawn = np.zeros(max(max_tokens, 1), np.int32)
         put(o.sampling, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
         o.drawn = pointer("int32_t", self._drawn)
         ends = [] if stop_tokens is None else int32(stop_tokens, "stop_tokens").reshape(-1).tolist()
@@ -304,7 +305,7 @@ def generate(model: "Model", prompt: Text, options: dict[str, Any]) -> Generatio
     """A Generation in a session of its own, as long as prompt and max_tokens: as wn_generate and `winnow generate` do."""
     ids = model._tokens(prompt)
     room = {name: options.pop(name) for name in SESSION_OPTIONS if name in options}
-    capacity = int(ids.size) + max(int(options.get("max_tokens", 256)), 0)
+    capacity = int(ids.size) + max(index(options.get("max_tokens", 256)), 0)
     if model._configured(lambda c: c.position == lib.WN_POS_LEARNED):
         if ids.size > model.context:
             raise ArgumentError(f"the prompt has {ids.size} tokens, the model learned positions for {model.context}")
