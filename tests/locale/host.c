@@ -1,5 +1,5 @@
-/* Preloaded into the program: sets a locale, HOST_LOCALE, as a host program may; LC_NUMERIC alone where that is all that
- * HOST_CATEGORY asks for. Prints a line if the locale is missing. */
+/* Preloaded into the program: sets a locale, HOST_LOCALE, as a host program may; LC_NUMERIC alone where that is all
+ * that HOST_CATEGORY asks for. Prints a line if the locale is missing. */
 #include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
