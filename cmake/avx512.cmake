@@ -27,6 +27,8 @@ target_compile_options(winnow_emulated_avx512 PRIVATE ${OpenMP_C_FLAGS}) # like 
 target_include_directories(winnow_emulated_avx512 PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
 # A higher level takes the compiler minutes, since every instruction is a loop.
 target_compile_options(winnow_emulated_avx512 PRIVATE -O1 -mavx2 -mfma -mf16c -Wno-psabi)
+# No other sanitizer sees these kernels: an overflow of whole numbers ends the program.
+target_compile_options(winnow_emulated_avx512 PRIVATE -fsanitize=signed-integer-overflow -fsanitize-undefined-trap-on-error)
 target_compile_definitions(winnow_emulated_avx512 PRIVATE WN_HAVE_ONEDNN=${ONEDNN_ON} WN_HAVE_LIBXSMM=${LIBXSMM_ON}
                            WN_HAVE_ZLIB=${ZLIB_ON})
 foreach(test ops/test_packed ops/test_packed_bf16 ops/test_packed_strips ops/test_rows_apart ops/test_products

@@ -135,8 +135,9 @@ wn_status wn_prompt_encode(wn_context *ctx, const wn_tokenizer *tok, const char 
 wn_status wn_session_generate(wn_context *ctx, wn_session *session, const wn_generate_options *options,
                               wn_generate_result *result);
 /* The same step by step, for programs that generate several texts in turn. A step reads a piece of the prompt or draws
- * one token; *more false: the text has ended. Until wn_generation_destroy the options' pointers stay borrowed and the
- * session belongs to the generation. wn_generation_result is up to date after every step. */
+ * one token; *more false: the text has ended, and further steps do nothing. Until wn_generation_destroy the options'
+ * pointers stay borrowed and the session belongs to the generation. wn_generation_result is up to date after every
+ * step. */
 typedef struct wn_generation wn_generation;
 wn_status wn_generation_create(wn_context *ctx, wn_session *session, const wn_generate_options *options,
                                wn_generation **out);

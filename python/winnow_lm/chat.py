@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from operator import index
 from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 import numpy as np
@@ -131,7 +132,7 @@ class Chat:
             )
         room -= int(ids.size)
         wanted = {**self.options, **options}
-        wanted["max_tokens"] = min(int(wanted.get("max_tokens", 256)), room)
+        wanted["max_tokens"] = min(index(wanted.get("max_tokens", 256)), room)
         # The template's own turns end an answer: the token that begins a text is not looked for.
         said = np.concatenate([self._said, ids])
         answer = Generation(self.session, said[self.session.position :], first_step=self._steps, turn=True, **wanted)

@@ -17,9 +17,9 @@ class Tokenizer:
     A model has its own (Model.tokenizer); Tokenizer.load is for one without a model. One thread at a time computes with
     it, others wait."""
 
-    def __init__(self, context: Context, raw: Any) -> None:
-        self._handle = Handle(context, raw, lib.wn_tokenizer_destroy, "tokenizer")
-        self._context = context
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._context = handle.context
 
     @classmethod
     def load(cls, spec: PathLike, *, pre: Optional[str] = None) -> "Tokenizer":
@@ -29,9 +29,7 @@ class Tokenizer:
 
     @classmethod
     def _load(cls, context: Context, spec: PathLike) -> "Tokenizer":
-        out = ffi.new("wn_tokenizer **")
-        context.call(lib.wn_tokenizer_load, ffi.new("char[]", path_bytes(spec)), out)
-        return cls(context, out[0])
+        return cls(context.make(lib.wn_tokenizer_load, ffi.new("char[]", path_bytes(spec)), what="tokenizer"))
 
     # --- what it is ---
 
@@ -43,7 +41,7 @@ class Tokenizer:
     @property
     def kind(self) -> str:
         """"bytes", "sentencepiece" or "bpe"."""
-        return decoded(self._context.value(lib.wn_tokenizer_kind, self._handle))
+        return self._context.value(lambda: decoded(lib.wn_tokenizer_kind(self._handle.raw)))
 
     @property
     def bos(self) -> Optional[int]:

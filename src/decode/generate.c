@@ -265,6 +265,7 @@ wn_status wn_generation_take(struct wn_generation *g, int32_t id, bool *feed) {
   wn_generate_piece piece = {.index = r->tokens, .id = id};
   size_t out = 0;
   *feed = false;
+  if (r->tokens >= o->max_tokens) return WN_OK; /* the last one could not be passed on */
   r->steps++;
   if (generate_is_end(g, id)) {
     r->end = WN_GENERATE_EOS;
@@ -316,6 +317,7 @@ static wn_status generate_token(struct wn_generation *g, bool *more) {
 }
 
 void wn_generation_finish(struct wn_generation *g) {
+  g->ended = true;
   if (g->held.count > 0 && !generate_hand_out(g, &(wn_generate_piece){.index = g->r->tokens, .id = -1}, g->held.count))
     g->r->end = WN_GENERATE_CANCELLED;
   g->held.count = 0;
@@ -431,6 +433,7 @@ wn_status wn_generation_step(wn_context *ctx, wn_generation *g, bool *more) {
   wn_status status = WN_OK;
   g->ctx = ctx;
   *more = false;
+  if (g->ended) return WN_OK;
   if (wn_context_cancelled(ctx) && (g->prompted || g->r->prompt_tokens > 0)) {
     g->r->end = WN_GENERATE_CANCELLED;
   } else if (!g->prompted) {

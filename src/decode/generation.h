@@ -19,6 +19,7 @@ struct wn_generation {
   int32_t *encoded;             /* the prompt's tokens if they were encoded here, freed with wn_tokens_free */
   int64_t prompt_count;
   bool prompted;               /* the prompt has been read */
+  bool ended;                  /* no step follows */
   int32_t entries, vocabulary; /* entries: ids below it are drawn; vocabulary: the tokenizer's size */
   wn_text_stream *stream;      /* NULL: no tokenizer */
   struct wn_bytes held;        /* text that has not been passed to the callback yet */

@@ -304,6 +304,7 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   wn_handle_mark(s, WN_HANDLE_SESSION);
   s->ctx = ctx;
   s->model = model;
+  wn_model_keep(model);
   s->B = B;
   s->capacity = capacity;
   s->piece = capacity < PIECE ? capacity : PIECE;
@@ -342,6 +343,7 @@ void wn_session_destroy(wn_session *s) {
   wn_session_room_clear(&s->own_room);
   wn_arrays_clear(&s->arrays);
   wn_arrays_clear(&s->host);
+  wn_model_release(s->model);
   wn_free(s);
 }
 
