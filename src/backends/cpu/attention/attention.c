@@ -160,7 +160,7 @@ static size_t floats_scratch(const struct wn_exec *exec, const struct wn_attenti
   return wn_gate_scratch(exec, a, backward, attention_scratch);
 }
 
-static size_t rows_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
+static size_t cpu_attention_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   if (!computes_in_bf16(exec, a, backward)) return wn_wide_rows_scratch(exec, a, backward, floats_scratch);
   const size_t most = attention_scratch(exec, a, backward);
   struct wn_attention single = *a;
@@ -175,11 +175,11 @@ static wn_status forward_floats(const struct wn_exec *exec, const struct wn_atte
 static wn_status backward_floats(const struct wn_exec *exec, const struct wn_attention *a) {
   return wn_gate_run(exec, a, true, run);
 }
-static wn_status forward(const struct wn_exec *exec, const struct wn_attention *a) {
+static wn_status cpu_attention_forward(const struct wn_exec *exec, const struct wn_attention *a) {
   if (computes_in_bf16(exec, a, false)) return run(exec, a, false);
   return wn_wide_rows_run(exec, a, false, forward_floats);
 }
-static wn_status backward(const struct wn_exec *exec, const struct wn_attention *a) {
+static wn_status cpu_attention_backward(const struct wn_exec *exec, const struct wn_attention *a) {
   if (computes_in_bf16(exec, a, true)) return run(exec, a, true);
   return wn_wide_rows_run(exec, a, true, backward_floats);
 }
@@ -201,7 +201,7 @@ void wn_cpu_attention_fill(struct wn_backend *table, enum wn_isa isa) {
       .backward = ROW_SERVED & (WN_TERMS_BACKWARD | WN_TERM_SCORE_MAP),
   };
   table->whole_selections = true;
-  table->attention_forward = forward;
-  table->attention_backward = backward;
-  table->attention_scratch = rows_scratch;
+  table->attention_forward = cpu_attention_forward;
+  table->attention_backward = cpu_attention_backward;
+  table->attention_scratch = cpu_attention_scratch;
 }
