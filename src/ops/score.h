@@ -1,7 +1,6 @@
 /* Score maps: terms of attention that change one logit at a time. A mechanism defines its map; the operation knows only
  * this interface. Maps act after scale * q . (k + p[x]) and before selection, masks and spans, in order: a selecting
  * head selects with mapped logits. There are two forms:
- *
  *   bias    L += f(head, x), x the distance of the key from the row; f may have parameters theta[n,H] with gradients
  *   curve   L = f(L), the last map of a call
  *
@@ -85,6 +84,7 @@ WN_TERM double wn_score_theta(const struct wn_score_map *t, struct wn_score_at a
 #define WN_SCORE_AVX2
 #define WN_SCORE_AVX512
 #endif
+/* NOLINTBEGIN(bugprone-macro-parentheses): types and attributes */
 #define WN_SCORE_CURVE_FOR(TARGET, NAME, REAL, ISA)                                                                    \
   TARGET static void NAME##_on_##ISA(const struct wn_score_map *t, REAL *L, int64_t n) {                               \
     _Pragma("omp simd") for (int32_t i = 0; i < (int32_t)n; i++) L[i] = NAME##_forward_##REAL(t, L[i]);                \
@@ -92,6 +92,7 @@ WN_TERM double wn_score_theta(const struct wn_score_map *t, struct wn_score_at a
   TARGET static void NAME##_back_##ISA(const struct wn_score_map *t, const REAL *y, REAL *G, int64_t n) {              \
     _Pragma("omp simd") for (int32_t i = 0; i < (int32_t)n; i++) G[i] *= NAME##_backward_##REAL(t, y[i]);              \
   }
+/* NOLINTEND(bugprone-macro-parentheses) */
 #define WN_SCORE_CURVE(NAME)                                                                                           \
   WN_SCORE_CURVE_FOR(, NAME, double, double)                                                                           \
   WN_SCORE_CURVE_FOR(, NAME, float, plain)                                                                             \
