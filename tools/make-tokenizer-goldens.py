@@ -131,7 +131,7 @@ def bytes_rows(base):
     yield "added, single_word and strips", more(("the", "slr"), ("a", "sl"), ("in", "sr"))
     yield "added, normalized", {"normalizer": form("NFC"), **more((" cafe\u0301", "n"), ("e\u0301", ""), ("x", "n"))}
     yield "added, normalized by Prepend", {"normalizer": prepend("z"), **more(("the", "n"), ("a", "ns"), ("of", "nlr"))}
-    yield "added, normalized by Replace", {"normalizer": replace("th", "z"), **more(("the", "n"), ("the ", ""), ("ze", "nr"))}
+    yield "added, normalized by Replace", {"normalizer": replace("th", "z"), **more(("the", "n"), ("the ", ""), ("zis", "nr"))}
     yield "special", more(("<s>", "c"), ("</s>", "c"), ("<repo_name>", "cl"), ("<unk>", "cr"), ("the", "cs"))
     yield "special, normalized", {"normalizer": form("NFC"), **more(("<s>", "cn"), ("</s>", "cnlr"), ("caf\u00e9", "cn"))}
     yield "special and added", more(("<s>", "c"), ("<repo", ""), ("a", ""), (">", ""))
