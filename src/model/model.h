@@ -41,9 +41,9 @@ struct wn_model {
   void *strips; /* copies of packed matrices in the order that the backend multiplies fastest, or NULL */
   void *source; /* the file that packed matrices point into, or NULL; closed with the model, by source_close */
   void (*source_close)(void *source);
-  uint8_t *control; /* [V] 1: control tokens, which a threshold always keeps; NULL: none */
+  uint8_t *control;     /* [V] 1: control tokens, which a threshold always keeps; NULL: none */
   wn_declared declared; /* what the model's files say about generating */
-  atomic_int users; /* its owner, until wn_model_destroy, and each session; the last one frees it */
+  atomic_int users;     /* its owner, until wn_model_destroy, and each session; the last one frees it */
   atomic_bool destroyed;
 };
 void wn_model_keep(const struct wn_model *model);

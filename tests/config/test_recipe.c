@@ -317,7 +317,8 @@ static void every_key_is_explained(void **state) {
   json_decref(j);
   int lines = 0;
   for (char *c = text; *c; c++) lines += *c == '\n';
-  assert_int_equal(lines, OTHERS + 8 + 3 + EXPERTS); /* off_by_one, which sinks exclude; encoder.selective; out_bias; experts */
+  assert_int_equal(lines, OTHERS + 8 + 3 +
+                              EXPERTS); /* off_by_one, which sinks exclude; encoder.selective; out_bias; experts */
   wn_free(text);
 }
 
