@@ -11,7 +11,7 @@ STYLE = """text{font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',san
 .c0{stroke:#0a5fc4}.f0{fill:#0a5fc4}.c1{stroke:#c2410c}.f1{fill:#c2410c}.c2{stroke:#1a7f37}.f2{fill:#1a7f37}
 .c3{stroke:#8250df}.f3{fill:#8250df}.c4{stroke:#57606a}.f4{fill:#57606a}.c5{stroke:#bf3989}.f5{fill:#bf3989}
 .line{fill:none;stroke-width:2.5;stroke-linejoin:round}
-.band{stroke:none;opacity:.2}.seed{opacity:.6}.mark{stroke-width:2}.thin{fill:none;stroke-width:1.5}
+.band{stroke:none;opacity:.2}.seed{opacity:.6}.mark{stroke-width:2}.thin{fill:none;stroke-width:1.5}.bar{stroke-width:9;opacity:.8}
 @media (prefers-color-scheme:dark){
 .ground{fill:#0d1117}.ink{fill:#e6edf3}.soft{fill:#9ea7b3}.number{fill:#0d1117}.grid{stroke:#2b323b}.level{stroke:#9ea7b3}
 .way{stroke:#9ea7b3}.head{fill:#9ea7b3}.box{fill:#161b22;stroke:#6e7681}.beside{stroke:#6e7681}
