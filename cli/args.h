@@ -48,7 +48,7 @@ struct cli_option {
 /* Options of every command. */
 struct cli_common {
   int64_t threads;
-  const char *backend;
+  const char *backend, *pre;
   bool json, quiet, verbose;
 };
 #define CLI_BACKEND_NAME(name) #name
@@ -58,6 +58,9 @@ struct cli_common {
              .min = 0, .max = 1024),                                                                                   \
       CLI_OPTION(T, m.backend, "backend", "NAME", "cpu: fast; ref: plain C in double accumulation; cuda: a GPU",       \
                  .choices = WN_BACKENDS(CLI_BACKEND_NAME, "|")),                                                       \
+      CLI_OPTION(                                                                                                      \
+          T, m.pre, "pre", "NAME",                                                                                     \
+          "how the byte-pair tokenizer of a GGUF file that does not say it splits texts: llama-bpe, qwen2, ..."),      \
       CLI_OPTION(T, m.json, "json", NULL, "the result as JSON on standard output"),                                    \
       CLI_OPTION(T, m.quiet, "quiet", NULL, "no progress, no messages but errors and warnings"),                       \
       CLI_OPTION(T, m.verbose, "verbose", NULL, "the library's log on standard error")

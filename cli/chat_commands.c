@@ -43,7 +43,7 @@ static int command_apply_budgets(struct chat *c) {
 static int command_apply_biases(struct chat *c) {
   free(c->r->sampling.biases);
   c->r->sampling.biases = NULL;
-  return cli_sampling_check("/set", &c->r->sampling, wn_model_config_get(c->in.model)->vocab_size);
+  return cli_sampling_check("/set", &c->r->sampling, c->in.model);
 }
 
 /* Takes NAME VALUE from the words at *at; the chat owns the value. 0, or an exit code after reporting. */

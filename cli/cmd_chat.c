@@ -135,7 +135,7 @@ static int chat_open(struct chat *c) {
   if (!code && !c->endless && r->context > config->context)
     cli_note(&r->common, "winnow: --context is %" PRId64 ", %s was made for %" PRId64 " tokens", r->context,
              r->load.model, config->context);
-  if (!code) code = cli_sampling_check("winnow chat", &r->sampling, config->vocab_size);
+  if (!code) code = cli_sampling_check("winnow chat", &r->sampling, c->in.model);
   if (!code) code = cli_format_open(c->ctx, &r->format, c->in.tok, &c->constraint);
   if (!code && r->common.json && !(c->log = json_array())) code = cli_error("out of memory");
   if (code || !c->terminal) return code;
@@ -179,7 +179,8 @@ static const struct cli_spec chat_spec = {
     .options = chat_options,
     .option_count = CLI_COUNT(chat_options),
     .positional = "[MODEL]",
-    .positional_max = 1};
+    .positional_max = 1,
+    .epilog = CLI_SAMPLING_EPILOG};
 
 int cmd_chat(int argc, char **argv) {
   struct chat_request r = {.common = CLI_COMMON_DEFAULTS, .load = CLI_LOADING_DEFAULTS, .tokens = 1024};

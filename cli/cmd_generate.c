@@ -89,7 +89,10 @@ static int generate_encode_prompt(wn_context *ctx, struct run *g, const char *pr
 }
 
 /* Encodes the prompt as a user's message in the model's template. */
-static int generate_encode_message(wn_context *ctx, const struct request *r, struct run *g, const char *prompt) {
+static int generate_encode_message(wn_context *ctx, const struct request *r, struct run *g, const char *prompt,
+                                   size_t bytes) {
+  if (strlen(prompt) != bytes)
+    return cli_error("the prompt has a NUL at byte %zu: a chat's message is a text without", strlen(prompt));
   struct cli_dialogue_choice choice;
   int code = cli_dialogue_choose(ctx, &r->dialogue, r->load.model, g->in.tok, &choice);
   if (code) return code;
@@ -159,7 +162,7 @@ static int generate_prepare(wn_context *ctx, struct request *r, struct run *g, s
   const wn_model_config *config = wn_model_config_get(g->in.model);
   int code = g->encodes
                  ? cli_spans_encode(ctx, &g->spans, g->in.tok, prompt, bytes, &g->ids, &g->prompt_count, &g->missing)
-             : r->chat ? generate_encode_message(ctx, r, g, prompt)
+             : r->chat ? generate_encode_message(ctx, r, g, prompt, bytes)
                        : generate_encode_prompt(ctx, g, prompt, bytes);
   if (code) return code;
   if (g->prompt_count == 0) return cli_error("the prompt has no tokens");
@@ -427,7 +430,8 @@ static const struct cli_spec generate_spec = {
     .options = generate_options,
     .option_count = CLI_COUNT(generate_options),
     .positional = "[DIR]",
-    .positional_max = 1};
+    .positional_max = 1,
+    .epilog = CLI_SAMPLING_EPILOG};
 
 static int generate_check_options(const struct request *r, int code) {
   const char *command = generate_spec.command;
@@ -479,8 +483,7 @@ int cmd_generate(int argc, char **argv) {
   if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
   struct run g = {.streams = !r.jsonl && !r.common.json, .request = &r};
   if (code == CLI_GO) code = generate_load(ctx, &r, &g);
-  if (code == CLI_GO)
-    code = cli_sampling_check(generate_spec.command, &r.sampling, wn_model_config_get(g.in.model)->vocab_size);
+  if (code == CLI_GO) code = cli_sampling_check(generate_spec.command, &r.sampling, g.in.model);
   if (code == CLI_GO) code = r.jsonl ? generate_lines(ctx, &r, &g) : generate_once(ctx, &r, &g);
   generate_clear(&g);
   cli_list_clear(&r.load.attention.sets);

@@ -18,7 +18,7 @@
 struct serve_request {
   struct cli_common common;
   struct cli_loading load;
-  const char *host, *name, *key_file, *cache_memory, *prefix_memory;
+  const char *host, *name, *key_file, *cache_memory, *prefix_memory, *origins;
   int64_t port, context, slots, queue, connections;
   double timeout;
 };
@@ -34,6 +34,8 @@ static const struct cli_option serve_options[] = {
     CLI_OPTION(struct serve_request, name, "name", "NAME", "the model's name in answers; else its folder or file"),
     CLI_OPTION(struct serve_request, key_file, "api-key-file", "FILE",
                "a file with a key that requests must have; without one all are answered"),
+    CLI_OPTION(struct serve_request, origins, "allow-origin", "ORIGIN[,ORIGIN..]",
+               "web pages of these origins may send requests beside the server's own; \"*\": all"),
     CLI_OPTION(struct serve_request, context, "context", "N",
                "tokens of a prompt and its answer together; 0: the model's context", .min = 0, .max = 1 << 24),
     CLI_OPTION(struct serve_request, slots, "slots", "N", "answers that are written at a time", .min = 1, .max = 4096),
@@ -117,6 +119,7 @@ static int serve_run(wn_context *ctx, const struct serve_request *r, const struc
                                      .queue = (int)r->queue,
                                      .connections = (int)r->connections,
                                      .timeout = r->timeout,
+                                     .origins = r->origins,
                                      .cache_memory = (uint64_t)memory,
                                      .prefix_memory = (uint64_t)prefix,
                                      .budgets = in->budgets.layers > 0 ? &in->budgets : NULL,

@@ -55,6 +55,8 @@ int cli_make_folder(const char *path) {
 }
 
 FILE *cli_open_output(const char *path) {
+  struct stat st; /* a file that has another name as well is replaced: what is there under that one stays as it is */
+  if (lstat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink > 1) unlink(path);
   FILE *out = fopen(path, "we");
   if (!out) cli_error("%s: %s", path, strerror(errno));
   return out;

@@ -14,7 +14,7 @@ int cli_load(wn_context *ctx, const char *command, const struct cli_common *comm
     code = cli_tokenizer_load(ctx, asked->tokenizer, asked->model, out->model, &out->tok);
   } else if (asked->attention.sets.count > 0 || config->attention.threshold.enabled) {
     if (wn_tokenizer_load(ctx, asked->tokenizer ? asked->tokenizer : asked->model, &out->tok) != WN_OK)
-      cli_note(common, "no tokenizer: no control tokens");
+      cli_note(common, "no control tokens: %s", wn_context_error(ctx));
   }
   if (!code) code = cli_attention_apply(ctx, command, &asked->attention, out->model, out->tok);
   return code ? code : cli_budgets_load(ctx, &asked->budgets, out->model, &out->budgets);

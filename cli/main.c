@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <winnow/context.h>
 #include "args.h"
 #include "budgets.h"
@@ -22,10 +23,21 @@ static int cli_version(void) {
   return code;
 }
 
+/* Beyond the end of the stack the process ends without a word. Large frames have 135 KB each (ulimit -s; threads get as
+ * much as the first one). */
+static int cli_check_stack(void) {
+  enum { LEAST = 1 << 20 };
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= LEAST) return 0;
+  return cli_error("the stack is limited to %llu KiB (ulimit -s), expected at least %d",
+                   (unsigned long long)limit.rlim_cur >> 10, LEAST >> 10);
+}
+
 int main(int argc, char **argv) {
 #define COMMAND_ROW(name, help) {#name, help, cmd_##name},
   static const struct cli_command commands[] = {CLI_COMMANDS(COMMAND_ROW)};
   cli_hold_standard();
+  if (cli_check_stack()) return 1;
   cli_policies_init();
   signal(SIGPIPE, SIG_DFL);
   cli_signals_bus();

@@ -6,7 +6,9 @@ int32_t cli_rows_token(wn_context *ctx, const struct cli_rows *rows, const char 
   if (rows->document >= 0) return (int32_t)rows->document;
   wn_tokenizer *tok = NULL;
   int32_t token = -1;
-  if (wn_tokenizer_load(ctx, tokenizer ? tokenizer : model, &tok) == WN_OK) token = wn_tokenizer_bos(tok);
+  const wn_status status = wn_tokenizer_load(ctx, tokenizer ? tokenizer : model, &tok);
+  if (status == WN_OK) token = wn_tokenizer_bos(tok);
+  if (status == WN_ERR_UNSUPPORTED) cli_warning("no document token: %s", wn_context_error(ctx));
   wn_tokenizer_destroy(tok);
   return token;
 }

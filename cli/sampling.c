@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <winnow/model.h>
 #include "ui.h"
 
 void cli_sampling_init(struct cli_sampling *s) {
@@ -16,8 +17,17 @@ void cli_sampling_init(struct cli_sampling *s) {
                              .repetition_penalty = o.repetition_penalty};
 }
 
-int cli_sampling_check(const char *command, struct cli_sampling *s, int64_t V) {
+int cli_sampling_check(const char *command, struct cli_sampling *s, const wn_model *model) {
   const int count = s->logit_bias.count;
+  const int64_t V = wn_model_config_get(model)->vocab_size;
+  wn_generate_options o;
+  wn_generate_options_init(&o, sizeof o);
+  wn_generate_options_declared(model, &o);
+  if (!s->given.temperature) s->temperature = o.sampling.temperature;
+  if (!s->given.top_p) s->top_p = o.sampling.top_p;
+  if (!s->given.top_k) s->top_k = o.sampling.top_k;
+  if (!s->given.min_p) s->min_p = o.sampling.min_p;
+  if (!s->given.repetition_penalty) s->repetition_penalty = o.repetition_penalty;
   if (count == 0) return 0;
   s->biases = malloc((size_t)count * sizeof *s->biases);
   if (!s->biases) return cli_error("out of memory");

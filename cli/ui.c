@@ -86,6 +86,7 @@ int cli_context_open(const struct cli_common *common, wn_context **out) {
   wn_context_options options = {.size = sizeof options,
                                 .threads = (int)common->threads,
                                 .backend = common->backend,
+                                .pre = common->pre,
                                 .log = ui_log_line,
                                 .log_user = (void *)common};
   wn_status status = wn_context_create(&options, out);

@@ -10,7 +10,7 @@ foreach(source IN LISTS WINNOW_SOURCES)
   elseif(source MATCHES "_(avx512|avx512bf16)\\.c$")
     set(before "#include \"avx512/emulate.h\"\n")
   elseif(source MATCHES "\\.c$")
-    file(STRINGS ${source} asks REGEX "__builtin_cpu_supports|target\\(\"|WN_SCORE_(FORWARD|BACKWARD)\\(")
+    file(STRINGS ${source} asks REGEX "__builtin_cpu_supports|target\\(\"|WN_SCORE_CURVE\\(")
     if(asks)
       set(before "#include \"avx512/processor.h\"\n")
     endif()
@@ -27,6 +27,8 @@ target_compile_options(winnow_emulated_avx512 PRIVATE ${OpenMP_C_FLAGS}) # like 
 target_include_directories(winnow_emulated_avx512 PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
 # A higher level takes the compiler minutes, since every instruction is a loop.
 target_compile_options(winnow_emulated_avx512 PRIVATE -O1 -mavx2 -mfma -mf16c -Wno-psabi)
+# No other sanitizer sees these kernels: an overflow of whole numbers ends the program.
+target_compile_options(winnow_emulated_avx512 PRIVATE -fsanitize=signed-integer-overflow -fsanitize-undefined-trap-on-error)
 target_compile_definitions(winnow_emulated_avx512 PRIVATE WN_HAVE_ONEDNN=${ONEDNN_ON} WN_HAVE_LIBXSMM=${LIBXSMM_ON}
                            WN_HAVE_ZLIB=${ZLIB_ON})
 foreach(test ops/test_packed ops/test_packed_bf16 ops/test_packed_strips ops/test_rows_apart ops/test_products

@@ -281,11 +281,8 @@ static void mech_rows_make(struct mech_bench *m) {
       }
       char name[24];
       snprintf(name, sizeof name, "d%s", x->name);
-      void *p = mech_at(m, in);
-      memcpy((char *)&m->op + x->op, &p, sizeof p);
       const int out = mech_gradient_add(m, name, in, from, x->role != WN_ARRAY_INPUT);
-      p = mech_at(m, out);
-      memcpy((char *)&m->op + x->op_gradient, &p, sizeof p);
+      wn_mechanism_bind(x, mech_at(m, in), mech_at(m, out), &m->op);
     }
   }
 }

@@ -6,7 +6,8 @@ Usage: tools/make-goldens-peft.py [OUT]          needs tools/python-env lm-eval
 Each NAME/ has a random adapter, adapter_config.json and adapter_model.safetensors. NAME.logits.safetensors next to it
 has tokens [B,T] and logits [B,T,V] in float32, computed in double. Together they cover ranks and alphas by module,
 rank-stabilised scaling, fused (Phi-3) and transposed (GPT-2) projections, and an output, whose own weights peft saves
-as well.
+as well. The last three models tie the output to the embedding: one has updates of the output, one of the embedding, and
+one of both as the same.
 """
 import os, shutil, sys
 
@@ -26,6 +27,9 @@ CASES = {
     "gpt2": dict(r=4, lora_alpha=8, target_modules=["c_attn", "mlp.c_proj"], rank_pattern={"c_attn": 2},
                  alpha_pattern={"mlp.c_proj": 3}, fan_in_fan_out=True),
     "phi3": dict(r=3, lora_alpha=6, target_modules=["qkv_proj", "gate_up_proj"], use_rslora=True),
+    "gemma3": dict(r=3, lora_alpha=6, target_modules=["q_proj", "lm_head"]),
+    "gemma2": dict(r=2, lora_alpha=6, target_modules=["v_proj", "embed_tokens"]),
+    "llama-bias": dict(r=2, lora_alpha=5, target_modules=["o_proj", "embed_tokens"], ensure_weight_tying=True),
 }
 
 shutil.rmtree(out, ignore_errors=True)

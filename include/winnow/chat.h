@@ -25,11 +25,15 @@ typedef struct wn_chat_message {
   wn_chat_role role;
   const char *text; /* borrowed, NUL-terminated; special tokens in it are plain text */
 } wn_chat_message;
-/* The tokens of a conversation up to the point where the model answers. opening: the conversation begins here, with the
- * token that begins a text if the tokenizer has one; otherwise it continues after an answer in the cache, and the end
- * of that answer is written first. WN_ERR_ARGUMENT unless the last message is the user's and a system message, if any,
- * comes first. mistral-v3 and mistral-tekken write the system message into the last user message, so with them a
- * conversation encoded as a whole differs from one continued in a cache; with the other templates both are equal. */
+/* The tokens of a conversation up to the point where the model writes: after the mark that begins its answer, or, where
+ * the last message is the assistant's, after that message's text, which the model continues. opening: the conversation
+ * begins here, with the token that begins a text where the template writes it: where the tokenizer's own template
+ * (Jinja) does, if it is this one; else where the published one does, or the tokenizer puts it before every text.
+ * Otherwise it continues after an answer in the cache, and the end of that answer is written first. Messages come in
+ * any order that the published template takes: with llama2, the mistral ones and gemma the user and the assistant take
+ * turns after at most one system message, anything else is WN_ERR_ARGUMENT; the others write each message by its role.
+ * mistral-v3 and mistral-tekken write the system message into the last user message, so with them a conversation
+ * encoded as a whole differs from one continued in a cache; with the other templates both are equal. */
 wn_status wn_chat_encode(wn_context *ctx, const wn_tokenizer *tok, const wn_chat_template *t,
                          const wn_chat_message *messages, int count, bool opening, int32_t **ids, size_t *id_count);
 

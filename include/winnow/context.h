@@ -64,6 +64,9 @@ typedef struct wn_context_options {
                          variable WINNOW_EXACT_ROWS says, else the backend's choice: always rounded for matrices in
                          blocks on CPUs with AVX2 (with AVX-512: those with VNNI) and for matrices in BF16 on CPUs with
                          AVX512_BF16, else exact from 33 rows on */
+  const char *pre;    /* how byte-pair tokenizers of GGUF files that do not say it (tokenizer.ggml.pre) split texts into
+                         words: "llama-bpe", "qwen2", "default", ... (docs/tokenizers.md). NULL: such files are refused
+                         */
 } wn_context_options;
 
 /* options may be NULL for the defaults. The environment variable WINNOW_ISA (ref, avx2, avx512; on ARM ref, neon)

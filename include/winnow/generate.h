@@ -12,7 +12,7 @@ WN_EXPERIMENTAL_BEGIN
 /* The reason why a text ended. */
 typedef enum wn_generate_end {
   WN_GENERATE_LENGTH,   /* "length": max_tokens were drawn */
-  WN_GENERATE_EOS,      /* "end": an end token of the tokenizer, or one of stop_tokens, was drawn */
+  WN_GENERATE_EOS,      /* "end": an end token of the tokenizer or the model, or one of stop_tokens, was drawn */
   WN_GENERATE_STOP,     /* "stop": one of stop_strings was written */
   WN_GENERATE_CONTEXT,  /* "context": the session has no room for the last drawn token */
   WN_GENERATE_CANCELLED /* "interrupt": wn_context_cancel was called, or the callback returned false */
@@ -37,7 +37,8 @@ typedef struct wn_generate_piece {
   size_t held; /* bytes that follow `text` and are held back, because they are or may become a stop string */
 } wn_generate_piece;
 
-/* A number that is added to the logit of one token before each draw; -INFINITY: it is never drawn. */
+/* A number that is added to the logit of one token before each draw; -INFINITY: it is never drawn. A bias for a token
+ * that the model suppresses takes the place of that. */
 typedef struct wn_logit_bias {
   int32_t id;
   float bias;
@@ -61,7 +62,7 @@ typedef struct wn_generate_options {
   int32_t vocab_size;      /* ids below it are drawn; 0: the tokenizer's, without one the model's */
 
   int64_t max_tokens;         /* 256; 0: only feeds the prompt */
-  bool ignore_end;            /* continue after the tokenizer's end tokens, but not after stop_tokens */
+  bool ignore_end;            /* continue after the tokenizer's and the model's end tokens, but not after stop_tokens */
   const int32_t *stop_tokens; /* [stop_token_count] other tokens that end the text and are not part of it */
   int stop_token_count;
   const char *const *stop_strings; /* [stop_string_count] UTF-8, not empty: the text ends before the first of them,
@@ -106,6 +107,9 @@ typedef struct wn_generate_options {
   int bias_count;
 } wn_generate_options;
 void wn_generate_options_init(wn_generate_options *options, size_t size); /* size: sizeof *options */
+/* Sets the sampling that the model declares (wn_model_declared) where it declares any: between _init and a user's own
+ * settings. `options` must be of this header's size. */
+void wn_generate_options_declared(const wn_model *model, wn_generate_options *options);
 
 /* The result of a generation. */
 typedef struct wn_generate_result {
@@ -131,8 +135,9 @@ wn_status wn_prompt_encode(wn_context *ctx, const wn_tokenizer *tok, const char 
 wn_status wn_session_generate(wn_context *ctx, wn_session *session, const wn_generate_options *options,
                               wn_generate_result *result);
 /* The same step by step, for programs that generate several texts in turn. A step reads a piece of the prompt or draws
- * one token; *more false: the text has ended. Until wn_generation_destroy the options' pointers stay borrowed and the
- * session belongs to the generation. wn_generation_result is up to date after every step. */
+ * one token; *more false: the text has ended, and further steps do nothing. Until wn_generation_destroy the options'
+ * pointers stay borrowed and the session belongs to the generation. wn_generation_result is up to date after every
+ * step. */
 typedef struct wn_generation wn_generation;
 wn_status wn_generation_create(wn_context *ctx, wn_session *session, const wn_generate_options *options,
                                wn_generation **out);

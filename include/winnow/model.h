@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include "winnow/attention.h"
 #include "winnow/context.h"
+#include "winnow/declared.h"
 #include "winnow/gguf.h"
 #include "winnow/kv.h"
 #include "winnow/safetensors.h"
@@ -110,6 +111,7 @@ typedef struct wn_model_config {
   bool bias;          /* on every linear map and LayerNorm */
   bool qkv_bias;      /* on the maps to q, k and v, whatever `bias` is (Qwen2) */
   bool tied;          /* output shares the embedding */
+  bool out_bias;      /* on attention's map to the stream, whatever `bias` is (Llama's attention_bias alone) */
   double dropout;     /* after the embedding and on both residual branches, training only */
   double dropout_hidden; /* on the feed-forward's inner activations, training only */
   int64_t recurrence; /* segment recurrence (Dai et al. 2019): how many tokens of a stream's earlier blocks each layer
@@ -191,7 +193,9 @@ wn_status wn_model_origin_read(wn_context *ctx, const char *path, wn_model_origi
  * full disk at any moment leaves either the old model or the new one. Other files of the folder stay. tok may be NULL:
  * no tokenizer is written. */
 wn_status wn_model_save(wn_context *ctx, const wn_model *model, const wn_tokenizer *tok, const char *dir);
-void wn_model_destroy(wn_model *model); /* NULL is allowed */
+/* NULL is allowed. Sessions keep the model's memory until the last of them is destroyed; nothing else may be made with
+ * it. */
+void wn_model_destroy(wn_model *model);
 
 /* The configuration, owned by the model. */
 const wn_model_config *wn_model_config_get(const wn_model *model);
@@ -332,6 +336,10 @@ wn_status wn_sample(wn_context *ctx, const float *logits, int64_t V, const wn_sa
 
 WN_API_END
 WN_EXPERIMENTAL_BEGIN
+
+/* What the model's files declare about generating, owned by the model. Generations end at its end tokens and do not
+ * draw what it suppresses; its numbers are for wn_generate_options_declared. */
+const wn_declared *wn_model_declared(const wn_model *model);
 
 /* Changes the policy of `budgets` to `policy` and keeps the tokens of every layer and head. The options per_kv_head and
  * cache_positions are dropped where the new policy lacks them. Then checks the result as wn_budgets_check does, without

@@ -23,10 +23,10 @@ typedef struct wn_live wn_live;
 /* Answers requests in a thread of its own until wn_live_stop. For GET and HEAD / is the page, and /log?after=PLACE has
  * the points after that place as JSON. Every other request gets one line: 404, 405 for another method, 413 for a body.
  * On a loopback address a request must name this machine (Host: localhost, 127.0.0.1, [::1], or the address itself),
- * else it gets 403: no foreign page can send requests under another name. At most 64 connections; a further one
- * replaces the connection that has waited longest without a request. A request's head may take 10 seconds and 32 KiB.
- * There is no encryption and there are no users: on any other address everyone who reaches it can read the curves.
- * WN_ERR_IO: cannot listen on the address. */
+ * else it gets 403: no foreign page can send requests under another name. Nor can one whose Origin is another. At most
+ * 64 connections; a further one replaces the connection that has waited longest without a request. A request's head may
+ * take 10 seconds and 32 KiB. There is no encryption and there are no users: on any other address everyone who reaches
+ * it can read the curves. WN_ERR_IO: cannot listen on the address. */
 wn_status wn_live_start(wn_context *ctx, const wn_live_options *options, wn_live **out);
 int wn_live_port(const wn_live *live);
 /* Adds the numbers of a step, from the training thread; wn_live_add_log adds the earlier steps of a resumed run. At
@@ -57,12 +57,15 @@ typedef struct wn_server_options {
                              They count within cache_memory and give way to answers; 0: none are kept */
   int connections;        /* at the same time; 0: 512. A further one replaces a slow or idle one */
   double timeout;         /* seconds for a request, from its arrival to its end; 0: no limit */
+  const char *origins; /* origins whose web pages may send requests beside the server's own, separated by commas, such
+                          as "https://chat.example"; "*": all; NULL: none */
 } wn_server_options;
 typedef struct wn_server wn_server;
 
 /* Answers in threads of its own until wn_server_stop. Until then ctx and model belong to the server; tok is only read.
  * No bit of an answer depends on what else is being answered. On a loopback address only requests that name this
- * machine are answered, as by the live view. WN_ERR_IO: cannot listen on the address. */
+ * machine are answered, and on any address none that another origin's page sends, as by the live view. WN_ERR_IO:
+ * cannot listen on the address. */
 wn_status wn_server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const wn_server_options *options,
                           wn_server **out);
 int wn_server_port(const wn_server *server);

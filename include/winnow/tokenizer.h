@@ -42,6 +42,16 @@ wn_status wn_tokenizer_gguf(wn_context *ctx, const wn_tokenizer *tok, int64_t vo
 /* The name of a special or added token ("<|im_start|>"), by which wn_tokenizer_find finds it; decoding gives no text
  * for special tokens. [*bytes], owned by tok, not NUL-terminated; NULL: a token of another kind. */
 const char *wn_tokenizer_token_name(const wn_tokenizer *tok, int32_t id, size_t *bytes);
+/* The bytes that a token adds to a text, which may be a part of a character: *text [*bytes], NUL-terminated, freed with
+ * wn_text_free. Control tokens add none. begins: it is the text's first token, of which SentencePiece drops the
+ * space. */
+wn_status wn_tokenizer_token_bytes(wn_context *ctx, const wn_tokenizer *tok, int32_t id, bool begins, char **text,
+                                   size_t *bytes);
+/* What to write for a token by itself, valid UTF-8: its text, a control token's name, or for a part of a character its
+ * bytes as OpenAI writes them, "bytes:\xe6\x97". Tokens of one text have one label. *text [*bytes], NUL-terminated,
+ * freed with wn_text_free. */
+wn_status wn_tokenizer_token_label(wn_context *ctx, const wn_tokenizer *tok, int32_t id, bool begins, char **text,
+                                   size_t *bytes);
 
 WN_API_END
 WN_STABLE_BEGIN

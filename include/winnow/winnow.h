@@ -8,6 +8,7 @@
 #include "winnow/context.h"
 #include "winnow/convert.h"
 #include "winnow/data.h"
+#include "winnow/declared.h"
 #include "winnow/dist.h"
 #include "winnow/embed.h"
 #include "winnow/generate.h"

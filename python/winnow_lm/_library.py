@@ -1,18 +1,22 @@
 """The shared library: finding it, calling it, and what Python has to do so that a call is safe.
 
 A Context is one wn_context with a lock: its calls take turns, whatever thread they come from, and cffi lets go of the
-interpreter's lock while C computes. Everything that is made from it is kept in a list of what is still to be destroyed,
-so that objects can be dropped in any order and by any thread, also by the garbage collector in the middle of a call."""
+interpreter's lock while C computes. Everything that is made from it stands in a table until it is destroyed, in which its
+pointers are looked up with the lock held, so that objects can be closed and dropped in any order and by any thread, also by the
+garbage collector in the middle of a call."""
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import threading
 from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Iterable, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, TypeVar, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -79,6 +83,8 @@ prepare_signals()
 def encoded(text: Union[str, bytes]) -> bytes:
     """A text as bytes for C."""
     if not isinstance(text, str):
+        if not isinstance(text, (bytes, bytearray, memoryview)):  # bytes(5) is five zeros
+            raise TypeError(f"a text is a str or bytes, not a {type(text).__name__}")
         return bytes(text)
     try:
         return text.encode("utf-8", "surrogateescape")
@@ -123,9 +129,9 @@ def path_bytes(path: PathLike) -> bytes:
 
 
 def int32(values: ArrayLike, what: str = "tokens") -> NDArray[np.int32]:
-    """Whole numbers as a contiguous array of int32; others are an ArgumentError."""
+    """Whole numbers as a contiguous array of int32, a copy, which nobody changes while C reads it; others are an ArgumentError."""
     try:
-        array = np.asarray(values)
+        array = np.array(values)
         if array.size and not np.issubdtype(array.dtype, np.integer):
             raise ArgumentError(f"{what}: expected whole numbers of at most 32 bits, found {array.dtype}")
         # Checked before the cast to int64, which changes large uint64 numbers.
@@ -191,38 +197,51 @@ CACHE_FORMATS = ("float", "half", "auto")
 
 
 class Handle:
-    """An object of the C API that belongs to a Context, until close()."""
+    """An object of the C API that belongs to a Context, until close(). Context.make makes it."""
 
-    def __init__(self, context: "Context", raw: Any, destroy: Callable[[Any], Any], what: str) -> None:
+    def __init__(self, context: "Context", number: int, what: str) -> None:
         self.context = context
         self.what = what
-        self._raw: Optional[Any] = raw
-        self._destroy = destroy
-        context.own(self)
+        self.number = number
+        self._closed = False
 
     @property
     def raw(self) -> Any:
-        """The C pointer; an ArgumentError once this object, or what it was made from, is closed."""
-        if self.closed:
+        """The C pointer, for as long as the context's lock is held; an ArgumentError once this object, or what it was made
+        from, is closed."""
+        found = None if self._closed else self.context.find(self.number)
+        if found is None:
             raise ArgumentError(f"this {self.what} is closed")
-        return self._raw
+        return found
 
     @property
     def closed(self) -> bool:
-        return self._raw is None or self.context.closed
+        return self._closed or self.context.find(self.number) is None
 
     def close(self) -> None:
-        raw, self._raw = self._raw, None
-        if raw is not None:
-            self.context.release(self, self._destroy, raw)
+        self._closed = True
+        self.context.release(self.number)
 
     def __del__(self) -> None:
-        if getattr(self, "_raw", None) is not None:
+        if not getattr(self, "_closed", True):
             self.close()
 
 
-def _pointer_of(argument: Any) -> Any:
-    return argument.raw if isinstance(argument, Handle) else argument
+class Borrowed:
+    """An argument that is only known, or only lives, while the context's lock is held: `read` returns it."""
+
+    def __init__(self, read: Callable[[], Any]) -> None:
+        self.read = read
+
+
+@dataclass
+class _Owned:
+    """What C has made, and the numbers of the objects that work with it and are destroyed before it."""
+
+    raw: Any
+    destroy: Callable[[Any], Any]
+    uses: tuple[int, ...]
+    users: set[int] = field(default_factory=set)
 
 
 def callback(signature: str) -> Callable[[F], F]:
@@ -235,15 +254,21 @@ class Context:
     """A wn_context, used by one thread at a time."""
 
     def __init__(
-        self, threads: int = 0, backend: Optional[str] = None, log: Optional[Callable[[str, str], None]] = None
+        self,
+        threads: int = 0,
+        backend: Optional[str] = None,
+        log: Optional[Callable[[str, str], None]] = None,
+        pre: Optional[str] = None,
     ) -> None:
         prepare_signals()
         self._lock = threading.RLock()
         self._depth = 0  # calls of C that this thread is in: more than one only from within callbacks
+        self._held = 0  # alone(), in this thread
         self._texts = 0  # Generations that are not at their end
         self._asking = threading.RLock()  # held for a moment: a request to stop finds a call, or there is none
-        self._doomed: deque[tuple[Callable[[Any], Any], Any]] = deque()
-        self._owned: dict[int, tuple[Callable[[Any], Any], Any]] = {}
+        self._doomed: deque[int] = deque()
+        self._owned: dict[int, _Owned] = {}  # changed with the lock held
+        self._numbers = itertools.count()
         self._raised: Optional[BaseException] = None
         self._raw: Optional[Any] = None
         self._process = os.getpid()
@@ -253,6 +278,8 @@ class Context:
         name = ffi.new("char[]", named(backend, "backend")) if backend else ffi.NULL
         put(options, threads=threads)
         options.backend = name
+        split = ffi.new("char[]", named(pre, "pre")) if pre else ffi.NULL
+        options.pre = split
         if log:
             options.log, options.log_user = _on_log, self._self
         out = ffi.new("wn_context **")
@@ -277,11 +304,31 @@ class Context:
 
     # --- calls ---
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Several calls between which no other thread's come, and nothing is destroyed."""
+        with self._lock:
+            self._held += 1
+            try:
+                yield
+            finally:
+                self._held -= 1
+                self._bury()
+
+    def _pointer_of(self, argument: Any) -> Any:
+        if isinstance(argument, Borrowed):
+            return argument.read()
+        if not isinstance(argument, Handle):
+            return argument
+        if argument.context is not self:
+            raise ArgumentError(f"this {argument.what} belongs to another model")
+        return argument.raw
+
     def call(self, function: Callable[..., int], *arguments: Any) -> None:
         """Calls a function that returns a status; its wn_context is left out of the arguments. A status other than WN_OK, or
-        an exception of a callback, is raised. A Handle stands for its pointer, which is read when no other thread can close
-        it."""
-        self.run(lambda raw: function(raw, *map(_pointer_of, arguments)))
+        an exception of a callback, is raised. A Handle stands for its pointer and a Borrowed for what it reads, when no other
+        thread can close it."""
+        self.run(lambda raw: function(raw, *map(self._pointer_of, arguments)))
 
     def run(self, work: Callable[[Any], int]) -> None:
         """Runs work(wn_context), which returns a status, with the lock held."""
@@ -310,7 +357,7 @@ class Context:
             self.raw  # open
             self._depth += 1
             try:
-                return function(*map(_pointer_of, arguments))
+                return function(*map(self._pointer_of, arguments))
             except OverflowError as e:
                 raise ArgumentError(f"an argument does not fit: {e}") from None
             finally:
@@ -335,6 +382,12 @@ class Context:
             self._texts += 1 if begins else -1
             self._forget()
 
+    def answered(self) -> None:
+        """Withdraws a request to stop that has ended a text."""
+        with self._lock:
+            if self._raw is not None and self._process == os.getpid():
+                lib.wn_context_resume(self._raw)
+
     def guard(self, work: Callable[[], T], otherwise: T) -> T:
         """The body of a callback: what it raises ends the C call as soon as that may be, and is raised after it."""
         if self._raised is not None:
@@ -354,24 +407,56 @@ class Context:
 
     # --- what is destroyed when ---
 
-    def own(self, handle: Handle) -> None:
-        with self._lock:
-            self._owned[id(handle)] = (handle._destroy, handle._raw)
+    def make(self, function: Callable[..., int], *arguments: Any, what: str, uses: Iterable[Optional[Handle]] = ()) -> Handle:
+        """Calls a function whose last argument is a wn_WHAT **; uses: what the object works with, and is destroyed before."""
+        out = ffi.new(f"wn_{what} **")
+        with self.alone():
+            self.call(function, *arguments, out)
+            number, used = next(self._numbers), tuple(h.number for h in uses if h is not None)
+            self._owned[number] = _Owned(out[0], getattr(lib, f"wn_{what}_destroy"), used)
+            for one in used:
+                self._owned[one].users.add(number)
+            return Handle(self, number, what)
 
-    def release(self, handle: Handle, destroy: Callable[[Any], Any], raw: Any) -> None:
-        if self._process != os.getpid() or self._owned.pop(id(handle), None) is None:
-            return  # another process's, or the context is closed, and all that was its with it
-        self._doomed.append((destroy, raw))
+    def find(self, number: int) -> Any:
+        owned = self._owned.get(number)
+        return None if owned is None else owned.raw
+
+    def release(self, number: int) -> None:
+        if self._process != os.getpid():
+            return  # another process's
+        self._doomed.append(number)
         if self._lock.acquire(blocking=False):  # else the thread that has it does it after its call
             try:
                 self._bury()
             finally:
                 self._lock.release()
 
+    def end_users(self, handle: Handle) -> None:
+        """Destroys all that works with an object."""
+        with self._lock:
+            if self._depth:
+                raise ArgumentError("a model cannot be changed from within one of its own callbacks")
+            handle.raw  # open
+            for user in sorted(self._owned[handle.number].users, reverse=True):
+                self._end(user)
+
     def _bury(self) -> None:
-        while self._depth == 0 and self._doomed:
-            destroy, raw = self._doomed.popleft()
-            destroy(raw)
+        while self._depth == 0 and self._held == 0 and self._doomed:
+            self._end(self._doomed.popleft())
+
+    def _end(self, number: int) -> None:
+        """Destroys an object, after all that works with it."""
+        found = self._owned.get(number)
+        for user in sorted(found.users, reverse=True) if found is not None else ():
+            self._end(user)
+        found = self._owned.pop(number, None)  # the garbage collector may have come in between
+        if found is None:
+            return
+        for one in found.uses:
+            if one in self._owned:
+                self._owned[one].users.discard(number)
+        found.destroy(found.raw)
 
     def close(self) -> None:
         """Destroys everything that was made from it, the last first, and then the context."""
@@ -383,9 +468,8 @@ class Context:
             if self._depth:
                 raise ArgumentError("a model cannot be closed from within one of its own callbacks")
             self._bury()
-            for destroy, raw in reversed(list(self._owned.values())):
-                destroy(raw)
-            self._owned.clear()
+            for number in sorted(self._owned, reverse=True):
+                self._end(number)
             with self._asking:
                 raw, self._raw = self._raw, None
             lib.wn_context_destroy(raw)

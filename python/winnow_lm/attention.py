@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._library import callback, Progress, Text, copied, encoded, ffi, int32, lib, options_of, pointer, put
+from ._library import Borrowed, callback, Progress, Text, copied, encoded, ffi, int32, lib, options_of, pointer, put
 from .budgets import BudgetSpec, Options, Room
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def look_at(
     options = options_of("wn_selection_options")
     options.budgets, options.heads, options.layer, options.user = room.raw, heads, _on_layer, user
     loss = ffi.new("double *")
-    model._context.call(lib.wn_analyze_selection, model._raw, pointer("int32_t", ids), ids.size, options, loss)
+    model._context.call(lib.wn_analyze_selection, model._handle, pointer("int32_t", ids), ids.size, options, loss)
     return AttentionMaps(
         tokens=ids,
         loss=loss[0],
@@ -132,9 +132,15 @@ def report_heads(
     options.control, options.control_count = pointer("int32_t", ids), ids.size
     where = ffi.new("wn_analysis_input *")
     data = ffi.from_buffer(raw)
-    where.tok, where.text, where.bytes, where.options = model.tokenizer._handle.raw, data, len(raw), evaluation
+    where.text, where.bytes, where.options = data, len(raw), evaluation
+    tok = model.tokenizer
+
+    def read() -> Any:
+        where.tok = tok._handle.raw
+        return where
+
     out = ffi.new("wn_look_report **")
-    model._context.call(lib.wn_analyze_look, model._raw, where, options, out)
+    model._context.call(lib.wn_analyze_look, model._handle, Borrowed(read), options, out)
     report = out[0]
     try:
         return HeadReport(

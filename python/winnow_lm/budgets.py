@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from ._library import CACHE_FORMATS, Context, PathLike, choice, copied, decoded, ffi, int32, lib, named, path_bytes
+from ._library import CACHE_FORMATS, Borrowed, Context, Handle, PathLike, choice, copied, decoded, ffi, int32, lib, named, path_bytes
 from .errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Budgets:
 
 def make(
     context: Context,
-    model: Any,
+    model: Handle,
     spec: BudgetSpec,
     policy: Optional[str] = None,
     options: Optional[Options] = None,
@@ -130,11 +130,11 @@ def make(
         context.call(lib.wn_budgets_set, _assignments(options), raw)
     if policy is not None:
         raw.policy = number[0]
-    config = lib.wn_model_config_get(model)
-    text = _text(spec, config.layers)
+    config = Borrowed(lambda: lib.wn_model_config_get(model.raw))
+    text = _text(spec, context.value(lambda c: int(c.layers), config))
 
     def resolve(c: Any) -> int:
-        raw.cache = lib.wn_cache_format_resolve(c, model, raw, cache)  # a budget in bytes counts by it
+        raw.cache = lib.wn_cache_format_resolve(c, model.raw, raw, cache)  # a budget in bytes counts by it
         return int(lib.WN_OK)
 
     context.run(resolve)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from operator import index
 from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 import numpy as np
@@ -52,7 +53,8 @@ def default_system(model: "Model", template: Any) -> Optional[str]:
 def encode_messages(
     model: "Model", template: Any, messages: Sequence[tuple[str, str]], opening: bool = True
 ) -> NDArray[np.int32]:
-    """The tokens of messages (role, text) up to where the model answers. opening: a conversation begins with them."""
+    """The tokens of messages (role, text) up to where the model answers, or goes on with the last message if that is the
+    assistant's. opening: a conversation begins with them."""
     kept = []
     for role, text in messages:
         if role not in ROLES:
@@ -130,7 +132,7 @@ class Chat:
             )
         room -= int(ids.size)
         wanted = {**self.options, **options}
-        wanted["max_tokens"] = min(int(wanted.get("max_tokens", 256)), room)
+        wanted["max_tokens"] = min(index(wanted.get("max_tokens", 256)), room)
         # The template's own turns end an answer: the token that begins a text is not looked for.
         said = np.concatenate([self._said, ids])
         answer = Generation(self.session, said[self.session.position :], first_step=self._steps, turn=True, **wanted)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._library import (
+    Borrowed,
     callback,
     Context,
     Handle,
@@ -72,7 +75,8 @@ class Generation:
     """A text that grows: an iterator of its pieces. Every step computes one token, when it is asked for.
 
     max_tokens: at most so many (256). temperature: 0 is greedy (0.8). top_k, top_p, min_p: which tokens are drawn among (0:
-    all, 0.95, 0). seed: the same seed draws the same text. stop: texts that end it. stop_tokens: tokens that do, besides the
+    all, 0.95, 0). None for these and for repetition_penalty (1): what the model declares (Model.declared), else the number in
+    brackets. seed: the same seed draws the same text. stop: texts that end it. stop_tokens: tokens that do, besides the
     tokenizer's. ignore_end: goes on after those. schema: only JSON that fits this schema (a dict or its text; True: any
     object). logit_bias: {token: what is added to its logit}. repetition_penalty, presence_penalty, frequency_penalty: as in
     winnow/generate.h. log_probabilities: pieces have them. first_step: sampling steps before this text, of a conversation.
@@ -87,17 +91,17 @@ class Generation:
         prompt: ArrayLike,
         *,
         max_tokens: int = 256,
-        temperature: float = 0.8,
-        top_k: int = 0,
-        top_p: float = 0.95,
-        min_p: float = 0.0,
+        temperature: Optional[float] = None,
+        top_k: Optional[int] = None,
+        top_p: Optional[float] = None,
+        min_p: Optional[float] = None,
         seed: int = 0,
         stop: Union[None, str, Sequence[str]] = None,
         stop_tokens: Optional[ArrayLike] = None,
         ignore_end: bool = False,
         schema: Union[None, bool, str, Mapping[str, Any]] = None,
         logit_bias: Optional[Mapping[int, float]] = None,
-        repetition_penalty: float = 1.0,
+        repetition_penalty: Optional[float] = None,
         presence_penalty: float = 0.0,
         frequency_penalty: float = 0.0,
         log_probabilities: bool = False,
@@ -112,6 +116,7 @@ class Generation:
         self._context = session.model._context
         self._inbox, self._queue = _Inbox(self._context, log_probabilities, logits), list[Piece]()
         self._more = True
+        self._ending = threading.Lock()  # taken once, by who ends it
         self._result: dict[str, Any] = {}
         user = ffi.new_handle(self._inbox)
         if max_tokens < 0:
@@ -120,11 +125,12 @@ class Generation:
         tok = model.tokenizer if model.has_tokenizer else None
         o = options_of("wn_generate_options", lib.wn_generate_options_init)
         ids = int32(prompt, "prompt").reshape(-1)
-        self._drawn = np.zeros(max(max_tokens, 1), np.int32)
         o.prompt, o.prompt_count = pointer("int32_t", ids), ids.size
-        o.tok = ffi.NULL if tok is None else tok._handle.raw
         put(o, max_tokens=max_tokens, first_step=first_step)
-        put(o.sampling, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+        self._context.value(lib.wn_generate_options_declared, model._handle, o)
+        drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        put(o.sampling, seed=seed, **{name: value for name, value in drawn.items() if value is not None})
+        self._drawn = np.zeros(max(max_tokens, 1), np.int32)
         o.drawn = pointer("int32_t", self._drawn)
         ends = [] if stop_tokens is None else int32(stop_tokens, "stop_tokens").reshape(-1).tolist()
         if tok is not None and not ignore_end and not turn and tok.bos is not None:
@@ -138,17 +144,23 @@ class Generation:
         biases = ffi.new("wn_logit_bias[]", [(i, float(b)) for i, b in zip(biased, (logit_bias or {}).values())] or 1)
         o.biases, o.bias_count = biases, len(logit_bias or {})
         o.ignore_end, o.log_probabilities = ignore_end, log_probabilities
-        o.repetition_penalty = repetition_penalty
+        if repetition_penalty is not None:
+            o.repetition_penalty = repetition_penalty
         o.presence_penalty, o.frequency_penalty = presence_penalty, frequency_penalty
         o.piece, o.user = _on_piece, user
         if logits is not None:
             o.logits = _on_logits
         self._constraint = None if not schema else _constraint(model, schema)
-        o.constraint = ffi.NULL if self._constraint is None else self._constraint.raw
         self._kept = (user, ids, end_ids, texts, kept, biases, o)  # borrowed by C until the end
-        out = ffi.new("wn_generation **")
-        self._context.call(lib.wn_generation_create, session._raw, o, out)
-        self._handle = Handle(self._context, out[0], lib.wn_generation_destroy, "Generation")
+
+        def options() -> Any:
+            o.tok = ffi.NULL if tok is None else tok._handle.raw
+            o.constraint = ffi.NULL if self._constraint is None else self._constraint.raw
+            return o
+
+        uses = (session._handle, None if tok is None else tok._handle, self._constraint)
+        create = lib.wn_generation_create
+        self._handle = self._context.make(create, session._raw, Borrowed(options), what="generation", uses=uses)
         self._context.text(begins=True)
 
     # --- steps ---
@@ -170,15 +182,22 @@ class Generation:
             r = lib.wn_generation_result(self._handle.raw)
             return {name: getattr(r, name) for name in RESULT}
 
-        return self._context.value(read) if self._more and not self._handle.closed else self._result
+        with self._context.alone():
+            return self._context.value(read) if self._more and not self._handle.closed else self._result
 
-    def _finish(self) -> None:
-        if not self._more:
-            return
-        self._result = self._read()
+    def _finish(self) -> bool:
+        """False: it has ended already."""
+        with self._context.alone():
+            if not self._ending.acquire(blocking=False):
+                return False
+            self._result = self._read()
+            if END_NAMES[self._result.get("end", 0)] == "interrupt":
+                self._context.answered()
+            self._free()
+            return True
+
+    def _free(self) -> None:
         self._more = False
-        if END_NAMES[self._result.get("end", 0)] == "interrupt":
-            self._context.value(lib.wn_context_resume, self._context.raw)  # the request has been answered
         self._context.text(begins=False)
         self._handle.close()
         if self._constraint is not None:
@@ -186,14 +205,19 @@ class Generation:
         if self._owns:
             self.session.close()
 
-    def pieces(self) -> Iterator[Piece]:
-        """Iterates over all pieces with their tokens, also pieces without text."""
-        while self._queue or self._more:
-            if not self._queue:
+    def _next(self) -> Optional[Piece]:
+        with self._context.alone():  # threads that share it take turns
+            while not self._queue and self._more:
                 self._step()
-                continue
+            if not self._queue:
+                return None
             piece = self._queue.pop(0)
             self.text += piece.text
+            return piece
+
+    def pieces(self) -> Iterator[Piece]:
+        """Iterates over all pieces with their tokens, also pieces without text."""
+        while (piece := self._next()) is not None:
             yield piece
 
     def __iter__(self) -> Iterator[str]:
@@ -245,15 +269,8 @@ class Generation:
 
     def close(self) -> None:
         """Ends the text where it is."""
-        handle = getattr(self, "_handle", None)
-        if handle is None or not self._more:
-            return
-        if handle.closed or self._context.closed:
-            self._more = False
-            self._context.text(begins=False)
-            return
-        self._finish()
-        self._result["end"] = END_NAMES.index("interrupt")
+        if getattr(self, "_handle", None) is not None and self._finish():
+            self._result["end"] = END_NAMES.index("interrupt")
 
     def __enter__(self) -> "Generation":
         return self
@@ -262,14 +279,8 @@ class Generation:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None and self._more:
-            self._more = False
-            self._context.text(begins=False)
-            self._handle.close()
-            if self._constraint is not None:
-                self._constraint.close()
-            if self._owns:
-                self.session.close()
+        if getattr(self, "_handle", None) is not None and self._ending.acquire(blocking=False):
+            self._free()
 
     def __repr__(self) -> str:
         return f"<Generation, {'ended: ' + str(self.end) if self.finished else 'unfinished'}: {self.text[-40:]!r}>"
@@ -289,18 +300,17 @@ def _on_logits(user: Any, index: int, logits: Any, V: int) -> None:
 
 def _constraint(model: "Model", schema: Union[bool, str, Mapping[str, Any]]) -> Handle:
     text = None if schema is True else encoded(schema if isinstance(schema, str) else json_text(schema))
-    out = ffi.new("wn_constraint **")
     data, size = (ffi.NULL, 0) if text is None else (ffi.from_buffer(text), len(text))
-    model._context.call(lib.wn_constraint_create_json, model.tokenizer._handle, data, size, out)
-    return Handle(model._context, out[0], lib.wn_constraint_destroy, "constraint")
+    tok = model.tokenizer._handle
+    return model._context.make(lib.wn_constraint_create_json, tok, data, size, what="constraint", uses=(tok,))
 
 
 def generate(model: "Model", prompt: Text, options: dict[str, Any]) -> Generation:
     """A Generation in a session of its own, as long as prompt and max_tokens: as wn_generate and `winnow generate` do."""
     ids = model._tokens(prompt)
     room = {name: options.pop(name) for name in SESSION_OPTIONS if name in options}
-    capacity = int(ids.size) + max(int(options.get("max_tokens", 256)), 0)
-    if model._config.position == lib.WN_POS_LEARNED:
+    capacity = int(ids.size) + max(index(options.get("max_tokens", 256)), 0)
+    if model._configured(lambda c: c.position == lib.WN_POS_LEARNED):
         if ids.size > model.context:
             raise ArgumentError(f"the prompt has {ids.size} tokens, the model learned positions for {model.context}")
         capacity = min(capacity, model.context)

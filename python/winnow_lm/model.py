@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import budgets as _budgets
 from ._library import (
     CACHE_FORMATS,
+    Borrowed,
     Context,
     Handle,
     PathLike,
@@ -99,6 +100,7 @@ class Model:
         as_float: bool = False,
         adapter: Optional[PathLike] = None,
         log: Optional[Callable[[str, str], None]] = None,
+        pre: Optional[str] = None,
     ) -> "Model":
         """Loads a model of any form.
 
@@ -107,17 +109,15 @@ class Model:
         processes) or "bfloat16" ("bf16"): float32 rounded to it.
         check: weights are searched for NaN and infinity; None: files of up to 1 GiB. as_float: every weight in float32.
         adapter: the folder of a low-rank adapter that peft has saved, which is added to the weights. log:
-        called with (level, line)."""
-        context = Context(threads, backend, log)
+        called with (level, line). pre: as in Tokenizer.load."""
+        context = Context(threads, backend, log, pre)
         options = options_of("wn_model_load_options")
         options.weights = choice(WEIGHTS, "bfloat16" if weights == "bf16" else weights, "weights")
         options.check_tensors = 0 if check is None else 1 if check else 2
         options.as_float = as_float
         folder = ffi.NULL if adapter is None else ffi.new("char[]", path_bytes(adapter))  # lives as long as the call
         options.adapter = folder
-        out = ffi.new("wn_model **")
-        context.call(lib.wn_model_load_with, path_bytes(path), options, out)
-        handle = Handle(context, out[0], lib.wn_model_destroy, "model")
+        handle = context.make(lib.wn_model_load_with, path_bytes(path), options, what="model")
         tok, why = None, None
         try:
             tok = Tokenizer._load(context, path if tokenizer is None else tokenizer)
@@ -129,19 +129,18 @@ class Model:
         model._context, model._handle = context, handle
         model._tokenizer, model._no_tokenizer = tok, why
         model.path = os.fspath(path)
-        if tok is not None and lib.wn_model_config_get(handle.raw).attention.threshold.enabled:
-            model.set_control_tokens(tok.control_tokens())
+        model._set_own_control_tokens()
         return model
 
     # --- what it is ---
 
     @property
-    def _raw(self) -> Any:
-        return self._handle.raw
+    def _config(self) -> Borrowed:
+        return Borrowed(lambda: lib.wn_model_config_get(self._handle.raw))
 
-    @property
-    def _config(self) -> Any:
-        return lib.wn_model_config_get(self._raw)
+    def _configured(self, read: Callable[[Any], Any]) -> Any:
+        """What `read` takes from the wn_model_config, which belongs to the model."""
+        return self._context.value(read, self._config)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -161,43 +160,68 @@ class Model:
         return found
 
     @property
+    def declared(self) -> dict[str, Any]:
+        """What the model's files declare about generating, under the names of generation_config.json: end tokens and tokens
+        that are not drawn, which hold always, and sampling, which Generation's options override."""
+
+        def read(d: Any) -> dict[str, Any]:
+            found: dict[str, Any] = {}
+            for name, ids, count in (
+                ("eos_token_id", d.ends, d.end_count),
+                ("suppress_tokens", d.suppressed, d.suppressed_count),
+                ("begin_suppress_tokens", d.suppressed_first, d.suppressed_first_count),
+            ):
+                if count:
+                    found[name] = [int(ids[i]) for i in range(count)]
+            for name in ("temperature", "top_p", "min_p", "repetition_penalty", "top_k", "do_sample"):
+                if d.given & getattr(lib, "WN_DECLARED_" + name.upper()):
+                    found[name] = getattr(d, name)
+            return found
+
+        return self._context.value(read, Borrowed(lambda: lib.wn_model_declared(self._handle.raw)))
+
+    @property
     def vocab_size(self) -> int:
-        return int(self._config.vocab_size)
+        return int(self._configured(lambda c: c.vocab_size))
 
     @property
     def context(self) -> int:
         """Tokens of the longest sequence that it was made for."""
-        return int(self._config.context)
+        return int(self._configured(lambda c: c.context))
 
     @property
     def layers(self) -> int:
-        return int(self._config.layers)
+        return int(self._configured(lambda c: c.layers))
 
     @property
     def heads(self) -> int:
-        return int(self._config.heads)
+        return int(self._configured(lambda c: c.heads))
+
+    @property
+    def _width(self) -> int:
+        return int(self._configured(lambda c: c.width))
 
     @property
     def parameters(self) -> int:
         """Number of parameters."""
-        return int(self._context.value(lib.wn_model_parameter_count, self._raw))
+        return int(self._context.value(lib.wn_model_parameter_count, self._handle))
 
     @property
     def threads(self) -> int:
-        return int(self._context.value(lib.wn_context_threads, self._context.raw))
+        return self._context.value(lambda: int(lib.wn_context_threads(self._context.raw)))
 
     @property
     def backend(self) -> str:
-        return decoded(self._context.value(lib.wn_context_backend, self._context.raw))
+        return self._context.value(lambda: decoded(lib.wn_context_backend(self._context.raw)))
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """The parameters by name, as copies. Of a model that is used in a file's own types, load it with as_float=True."""
         found: dict[str, NDArray[Any]] = {}
         entry = ffi.new("wn_safetensors_entry *")
-        for i in range(self._context.value(lib.wn_model_tensor_count, self._raw)):
+        for i in range(self._context.value(lib.wn_model_tensor_count, self._handle)):
 
             def read(_: Any, i: int = i) -> int:
-                status: int = lib.wn_model_tensor_at(self._raw, i, entry)
+                status: int = lib.wn_model_tensor_at(self._handle.raw, i, entry)
                 if status == lib.WN_OK:
                     shape = tuple(entry.shape[d] for d in range(entry.ndim))
                     found[decoded(entry.name)] = copied(entry.data, shape, np.float32)
@@ -211,15 +235,20 @@ class Model:
 
     def set_attention(self, assignment: str) -> None:
         """Changes the attention, as the option --attention does: "threshold.tau=0.9", "sqrt.buffer=64", "window=0". The
-        model's files stay as they are; sessions from before it must not be used any more."""
-        self._context.call(lib.wn_model_set_attention, self._raw, named(assignment, "attention"))
-        if self._config.attention.threshold.enabled and self._tokenizer is not None:
+        model's files stay as they are; sessions, chats and texts from before it are closed."""
+        with self._context.alone():
+            self._context.end_users(self._handle)
+            self._context.call(lib.wn_model_set_attention, self._handle, named(assignment, "attention"))
+            self._set_own_control_tokens()
+
+    def _set_own_control_tokens(self) -> None:
+        if self._tokenizer is not None and self._configured(lambda c: c.attention.threshold.enabled):
             self.set_control_tokens(self._tokenizer.control_tokens())
 
     def set_control_tokens(self, tokens: ArrayLike) -> None:
         """Tokens that a threshold always keeps and does not count; those of the tokenizer unless this changes it."""
         ids = int32(tokens).reshape(-1)
-        self._context.call(lib.wn_model_set_control_tokens, self._raw, pointer("int32_t", ids), ids.size)
+        self._context.call(lib.wn_model_set_control_tokens, self._handle, pointer("int32_t", ids), ids.size)
 
     def budgets(self, spec: BudgetSpec, policy: Optional[str] = None, options: Optional[Options] = None) -> Budgets:
         """Budgets for this model: see BudgetSpec. Every argument budgets= takes the same, with policy= and policy_options=."""
@@ -229,7 +258,7 @@ class Model:
         self, spec: BudgetSpec, policy: Optional[str], options: Optional[Options], cache: Optional[int] = None
     ) -> Budgets:
         auto = CACHE_FORMATS.index("auto")
-        return _budgets.make(self._context, self._raw, spec, policy, options, auto if cache is None else cache)
+        return _budgets.make(self._context, self._handle, spec, policy, options, auto if cache is None else cache)
 
     # --- text ---
 
@@ -282,7 +311,7 @@ class Model:
             struct = ffi.new("wn_model_inputs *", {"tokens": pointer("int32_t", read), "S": read.shape[1]})
             self._context.call(
                 lib.wn_model_logits_of_inputs,
-                self._raw,
+                self._handle,
                 struct,
                 pointer("int32_t", ids),
                 B,
@@ -296,7 +325,7 @@ class Model:
                 raise ArgumentError(f"doc_start: {list(start.shape)} for tokens {list(ids.shape)}")
             self._context.call(
                 lib.wn_model_logits_with_budgets,
-                self._raw,
+                self._handle,
                 pointer("int32_t", ids),
                 pointer("int32_t", start),
                 B,
@@ -341,12 +370,12 @@ class Model:
         elif isinstance(text, (str, builtin_bytes)):
             raw = encoded(text)
             self._context.call(
-                lib.wn_eval_text, self._raw, self.tokenizer._handle, ffi.from_buffer(raw), len(raw), options, result
+                lib.wn_eval_text, self._handle, self.tokenizer._handle, ffi.from_buffer(raw), len(raw), options, result
             )
         else:
             assert text is not None
             ids = self._tokens(text)
-            self._context.call(lib.wn_eval_tokens, self._raw, pointer("int32_t", ids), ids.size, options, result)
+            self._context.call(lib.wn_eval_tokens, self._handle, pointer("int32_t", ids), ids.size, options, result)
         return EvalResult(
             result.loss,
             result.perplexity,
@@ -376,11 +405,10 @@ class Model:
             recipe.data.rows, recipe.data.long_only = lib.WN_ROWS_DOCUMENT, True
             put(recipe.data, document_token=self._document_token(document_token))
         context = options.context or self.context
-        out = ffi.new("wn_data_source **")
-        self._context.call(lib.wn_data_source_create, ffi.addressof(recipe.data), b"val", context, self.vocab_size, out)
-        source = Handle(self._context, out[0], lib.wn_data_source_destroy, "source")
+        data, vocab_size = ffi.addressof(recipe.data), self.vocab_size
+        source = self._context.make(lib.wn_data_source_create, data, b"val", context, vocab_size, what="data_source")
         try:
-            self._context.call(lib.wn_eval, self._raw, source.raw, options, result)
+            self._context.call(lib.wn_eval, self._handle, source, options, result)
         finally:
             source.close()
 
@@ -466,7 +494,7 @@ class Model:
         put(options, context=context, batch=batch)
         options.budgets, options.cache = room.raw, room.cache
         told.put(options)
-        self._context.call(lib.wn_score_requests, self._raw, options, requests, len(flat))
+        self._context.call(lib.wn_score_requests, self._handle, options, requests, len(flat))
         found: list[list[ScoredChoice]] = [[] for _ in questions]
         for request, (ids, n, q) in zip(requests, flat):
             found[q].append(ScoredChoice(request.log_probability, bool(request.greedy), int(ids.size) - n))
@@ -520,8 +548,9 @@ class Model:
     def encode_chat(
         self, messages: Sequence[tuple[str, str]], *, template: Optional[str] = None, opening: bool = True
     ) -> NDArray[np.int32]:
-        """The tokens of messages (role, text), "system", "user" or "assistant", up to where the model answers; template: its
-        name, where the model's own is not recognised. opening: the conversation begins with them."""
+        """The tokens of messages (role, text), "system", "user" or "assistant", up to where the model answers, or
+        goes on with the last message if that is the assistant's; template: its name, where the model's own is not recognised.
+        opening: the conversation begins with them."""
         from .chat import encode_messages, find_template
 
         return encode_messages(self, find_template(self, template), messages, opening)
@@ -546,8 +575,8 @@ class Model:
 
     def save(self, folder: PathLike) -> None:
         """Writes a checkpoint: configuration, weights, tokenizer. Needs as_float=True."""
-        tok = ffi.NULL if self._tokenizer is None else self._tokenizer._handle.raw
-        self._context.call(lib.wn_model_save, self._raw, tok, path_bytes(folder))
+        tok = ffi.NULL if self._tokenizer is None else self._tokenizer._handle
+        self._context.call(lib.wn_model_save, self._handle, tok, path_bytes(folder))
 
     def cancel(self) -> None:
         """From another thread: the call that computes now stops, with CancelledError, or ends its text."""

@@ -88,7 +88,7 @@ def search(
         put(data, rows=most, document_token=document_token)
     if policy is not None or policy_options is not None:
         # Only the policy and its options are looked at; the tokens stay with `chosen`.
-        chosen = _budgets.make(ctx, model._raw, model.context, policy, policy_options)
+        chosen = _budgets.make(ctx, model._handle, model.context, policy, policy_options)
         options.budgets = chosen._raw[0]
     put(options, context=context, step=step, batch=batch, max_steps=max_steps, memory=memory)
     options.tolerance, options.target, options.lazy = tolerance, target, lazy
@@ -101,7 +101,7 @@ def search(
 
     user = ffi.new_handle(Callback(ctx, told))
     try:
-        ctx.call(lib.wn_prune_search, model._raw, options, path_bytes(out), resume, _on_search, user, curve)
+        ctx.call(lib.wn_prune_search, model._handle, options, path_bytes(out), resume, _on_search, user, curve)
         points = [_point(curve.points[i], curve.layers) for i in range(curve.count)]
         raw = ffi.new("wn_budgets *")
         ctx.call(lib.wn_prune_curve_budgets, curve, curve.count - 1, raw)

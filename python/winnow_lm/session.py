@@ -68,17 +68,24 @@ class Session:
     def _open(
         self, model: "Model", sequences: int, capacity: int, room: Room, tau: float, counts: bool, control_marks: bool
     ) -> None:
-        self.model = model
-        self.sequences = sequences  #: texts that advance together
+        self._model, self._sequences = model, sequences
         self._like = (capacity, room, tau, counts, control_marks)
         self._generation: Optional[weakref.ref["Generation"]] = None
         options = options_of("wn_session_options")
         put(options, sequences=sequences, capacity=capacity)
         options.budgets, options.cache = room.raw, room.cache
         options.tau, options.counts, options.control_marks = tau, counts, control_marks
-        out = ffi.new("wn_session **")
-        model._context.call(lib.wn_session_create_with, model._raw, options, out)
-        self._handle = Handle(model._context, out[0], lib.wn_session_destroy, "session")
+        made_of = (model._handle,)
+        self._handle = model._context.make(lib.wn_session_create_with, *made_of, options, what="session", uses=made_of)
+
+    @property
+    def model(self) -> "Model":
+        return self._model
+
+    @property
+    def sequences(self) -> int:
+        """Texts that advance together."""
+        return self._sequences
 
     @property
     def _raw(self) -> Handle:
@@ -162,7 +169,7 @@ class Session:
     def states(self, tokens: Text) -> NDArray[np.float32]:
         """Feeds tokens and returns the output of the final norm for each: [T,C], or [B,T,C]."""
         ids, row = self._rows(tokens)
-        out = np.empty((*ids.shape, self.model._config.width), np.float32)
+        out = np.empty((*ids.shape, self.model._width), np.float32)
         self._call(lib.wn_session_states, pointer("int32_t", ids), ids.shape[1], pointer("float", out))
         return first_of(out, row)
 
@@ -172,7 +179,7 @@ class Session:
         ids, row = self._rows(tokens)
         options = options_of("wn_embed_options")
         options.pooling, options.raw = choice(POOLINGS, pooling, "pooling"), raw
-        out = np.empty((ids.shape[0], self.model._config.width), np.float32)
+        out = np.empty((ids.shape[0], self.model._width), np.float32)
         self._call(lib.wn_session_embed, pointer("int32_t", ids), ids.shape[1], options, pointer("float", out))
         return first_of(out, row)
 
@@ -249,9 +256,10 @@ class Session:
 
     def kept(self, sequence: int = 0) -> NDArray[np.int32]:
         """[layers, position] how many key-value heads of each layer hold each token; 0: the layer has dropped it."""
-        out = np.zeros((self.model.layers, self.position), np.int32)
-        for layer in range(self.model.layers if out.size else 0):
-            self._call(lib.wn_session_held, sequence, layer, pointer("int32_t", out[layer]))
+        with self.model._context.alone():  # no token is fed in between
+            out = np.zeros((self.model.layers, self.position), np.int32)
+            for layer in range(self.model.layers if out.size else 0):
+                self._call(lib.wn_session_held, sequence, layer, pointer("int32_t", out[layer]))
         return out
 
     def counts(self, sequence: int = 0) -> Counts:

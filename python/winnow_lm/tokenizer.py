@@ -17,20 +17,19 @@ class Tokenizer:
     A model has its own (Model.tokenizer); Tokenizer.load is for one without a model. One thread at a time computes with
     it, others wait."""
 
-    def __init__(self, context: Context, raw: Any) -> None:
-        self._handle = Handle(context, raw, lib.wn_tokenizer_destroy, "tokenizer")
-        self._context = context
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._context = handle.context
 
     @classmethod
-    def load(cls, spec: PathLike) -> "Tokenizer":
-        """Loads a tokenizer by itself."""
-        return cls._load(Context(threads=1), spec)
+    def load(cls, spec: PathLike, *, pre: Optional[str] = None) -> "Tokenizer":
+        """Loads a tokenizer by itself. pre: how a GGUF file's byte-pair tokenizer splits texts, if the file does not say it
+        ("llama-bpe", "qwen2", ...)."""
+        return cls._load(Context(threads=1, pre=pre), spec)
 
     @classmethod
     def _load(cls, context: Context, spec: PathLike) -> "Tokenizer":
-        out = ffi.new("wn_tokenizer **")
-        context.call(lib.wn_tokenizer_load, ffi.new("char[]", path_bytes(spec)), out)
-        return cls(context, out[0])
+        return cls(context.make(lib.wn_tokenizer_load, ffi.new("char[]", path_bytes(spec)), what="tokenizer"))
 
     # --- what it is ---
 
@@ -42,7 +41,7 @@ class Tokenizer:
     @property
     def kind(self) -> str:
         """"bytes", "sentencepiece" or "bpe"."""
-        return decoded(self._context.value(lib.wn_tokenizer_kind, self._handle))
+        return self._context.value(lambda: decoded(lib.wn_tokenizer_kind(self._handle.raw)))
 
     @property
     def bos(self) -> Optional[int]:
@@ -143,16 +142,21 @@ class Tokenizer:
         )
         return np.ascontiguousarray(out.T)
 
+    def token_bytes(self, token: int, *, begins: bool = False) -> bytes:
+        """The bytes that a token adds to a text, maybe a part of a character. begins: it is the text's first token."""
+        return self._of_token(lib.wn_tokenizer_token_bytes, token, begins)
+
     def name(self, token: int) -> str:
-        """What to show for a token: its text, or the name of a special one."""
+        """What to show for a token: its text, the name of a special one, or "bytes:\\xe6" where it is a part of a character."""
+        return self._of_token(lib.wn_tokenizer_token_label, token, True).decode()
 
-        def read() -> Optional[str]:
-            count = ffi.new("size_t *")
-            found = lib.wn_tokenizer_token_name(self._handle.raw, token, count)
-            return decoded(found, count[0]) if found else None
-
-        found = self._context.value(read)
-        return self.decode([token]) if found is None else found
+    def _of_token(self, function: Any, token: int, begins: bool) -> bytes:
+        text, count = ffi.new("char **"), ffi.new("size_t *")
+        self._context.call(function, self._handle, token, begins, text, count)
+        try:
+            return bytes(ffi.buffer(text[0], count[0]))
+        finally:
+            lib.wn_text_free(text[0])
 
     def close(self) -> None:
         """Frees the tokenizer; a model's own is freed with the model."""

@@ -1,10 +1,8 @@
-/* Position biases: Raffel et al. 2020 (T5), section 2.1. One learned number per head and bucket of distances is added
- * to the logit: L[h,i,j] = scale * q[h,i] . k[g,j] + bias[bucket(i - j)][h]. Each short distance has a bucket; longer
- * ones share buckets on a logarithmic scale up to `farthest`; all beyond share the last (wn_position_bucket in
- * ops/attention.h). One table serves all layers of a stack, as in T5. The bias is part of L and so of the logits by
- * which a head selects. Cost: an addition per pair. */
+/* Position biases (ops/term/buckets.h): a mechanism that is a bias by distance with parameters. One table serves all
+ * layers of a stack, as in T5. */
 #include "attention/registry.h"
 #include "base/error.h"
+#include "ops/term/buckets.h"
 #include "ops/terms.h"
 
 #define AT(member) offsetof(wn_attention_config, buckets.member)
@@ -43,11 +41,24 @@ static wn_status buckets_check(wn_context *ctx, const char *where, const wn_atte
   return WN_OK;
 }
 
+WN_SCORE_BIAS(buckets)
+
+static const struct wn_score_kind buckets_kind = {
+    .name = "position biases",
+    .id = WN_SCORE_BUCKETS,
+    .traits = WN_TRAIT_OPEN | WN_TRAIT_HALF | WN_TRAIT_BACKWARD,
+    .values = buckets_values,
+    .slope = buckets_slope,
+    .reach = buckets_reach,
+};
+
 static void buckets_fill(const wn_attention_config *config, int64_t layer, int64_t head_size,
                          struct wn_attention *out) {
   (void)layer, (void)head_size;
-  out->bias.n = config->buckets.count;
-  out->bias.farthest = config->buckets.farthest;
+  out->map[out->maps++] = (struct wn_score_map){.kind = &buckets_kind,
+                                                .number = {(double)config->buckets.farthest},
+                                                .n = config->buckets.count,
+                                                .stride = out->H};
 }
 
 static int shape_bias(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t shape[4]) {
@@ -62,8 +73,7 @@ static const struct wn_mechanism_array arrays[] = {
      .shape = shape_bias,
      .array = WN_ARRAY_AT(bias),
      .array_gradient = WN_ARRAY_AT(dbias),
-     .op = WN_OP_AT(bias.table),
-     .op_gradient = WN_OP_AT(bias.dtable),
+     .map = &buckets_kind,
      .init_std = 0.02},
 };
 
@@ -76,7 +86,7 @@ static const char *const cases[] = {
 const struct wn_mechanism wn_mechanism_buckets = {
     .name = "buckets",
     .summary = "learned position biases (Raffel et al. 2020, T5)",
-    .terms = WN_TERM_BIAS,
+    .score = &buckets_kind,
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
     .init = buckets_init,

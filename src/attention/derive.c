@@ -14,6 +14,14 @@
 #define STRIDED(field, scope, element, axes, strides)                                                                  \
   { #field, CALL_AT(field), CALL_SIZE(field), scope, element, axes, CALL_AT(strides) }
 
+/* Heads of the parameters are counted by head0 and head_step. */
+#define MAP(i)                                                                                                         \
+  NUMBER(map[i].kind, WN_CALL_SELECTION), NUMBER(map[i].number, WN_CALL_SELECTION),                                    \
+      NUMBER(map[i].n, WN_CALL_SELECTION), NUMBER(map[i].stride, WN_CALL_SELECTION),                                   \
+      ARRAY(map[i].theta, WN_CALL_SELECTION, WN_CALL_REAL, ""),                                                        \
+      ARRAY(map[i].dtheta, WN_CALL_TRAINING, WN_CALL_REAL, "")
+_Static_assert(WN_SCORE_MAPS_MAX == 4, "as in the table");
+
 static const struct wn_call_field call_fields[] = {
     NUMBER(B, WN_CALL_SHAPE),
     NUMBER(Tq, WN_CALL_SHAPE),
@@ -87,14 +95,12 @@ static const struct wn_call_field call_fields[] = {
     NUMBER(relative.P, WN_CALL_SELECTION),
     ARRAY(relative.p, WN_CALL_SELECTION, WN_CALL_REAL, ""),
     ARRAY(relative.dp, WN_CALL_TRAINING, WN_CALL_REAL, ""),
-    NUMBER(bias.n, WN_CALL_SELECTION),
-    NUMBER(bias.farthest, WN_CALL_SELECTION),
-    ARRAY(bias.table, WN_CALL_SELECTION, WN_CALL_REAL, ""), /* its heads are counted by head0 and head_step */
-    NUMBER(bias.stride, WN_CALL_SELECTION),
-    ARRAY(bias.dtable, WN_CALL_TRAINING, WN_CALL_REAL, ""),
 
     NUMBER(maps, WN_CALL_SELECTION),
-    NUMBER(map, WN_CALL_SELECTION),
+    MAP(0),
+    MAP(1),
+    MAP(2),
+    MAP(3),
 
     NUMBER(sinks.n, WN_CALL_WEIGHTS),
     ARRAY(sinks.k, WN_CALL_WEIGHTS, WN_CALL_REAL, "VND"),
@@ -296,7 +302,6 @@ static struct wn_attention call_drop(const struct wn_attention *op, enum wn_call
 /* A view with fewer rows keeps the strides that follow from the whole call's sizes. */
 static void call_keep_steps(const struct wn_attention *op, const struct call_part *part, struct wn_attention *a) {
   const int64_t G = wn_selection_groups(op), P = wn_slot_groups(op);
-  a->bias.stride = wn_bias_stride(op);
   if (op->sel.f_in || op->sel.f_out) a->sel.f_stride = wn_selection_stride(op);
   if (op->slots.evicted_at || op->slots.at || op->slots.sums) a->slots.stride = wn_slot_stride(op);
   /* A sequence's rows stay as far apart as in the whole call. */
@@ -376,7 +381,6 @@ struct wn_attention wn_attention_selection_only(const struct wn_attention *op, w
   a.head_step = apart * (op->head_step > 0 ? op->head_step : 1);
   a.sel.head = 0;
   if (!op->slots.at) a.slots.groups = 0;
-  a.bias.stride = wn_bias_stride(op);
   return a;
 }
 
@@ -435,7 +439,10 @@ struct wn_attention wn_attention_with_rows_before(const struct wn_attention *op,
 int64_t wn_call_field_span(const struct wn_attention *a, const struct wn_call_field *field) {
   if (field->element == WN_CALL_NUMBER || field->element == WN_CALL_OTHER) return 0;
   if (field->at == CALL_AT(relative.p) || field->at == CALL_AT(relative.dp)) return a->relative.P * a->D;
-  if (field->at == CALL_AT(bias.table) || field->at == CALL_AT(bias.dtable)) return a->bias.n * wn_bias_stride(a);
+  for (const struct wn_score_map *map = a->map; map < a->map + WN_SCORE_MAPS_MAX; map++) {
+    const char *at = (const char *)a + field->at;
+    if (at == (const char *)&map->theta || at == (const char *)&map->dtheta) return map->n * map->stride;
+  }
   if (field->at == CALL_AT(look.tau)) return a->look.n;
   const struct call_axes axes = call_axes_of(a, field);
   int64_t last = 0;

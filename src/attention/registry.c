@@ -54,7 +54,7 @@ const char *wn_attention_config_unserved(const wn_attention_config *config, uint
     const struct wn_mechanism *m = wn_mechanism_at(i);
     if (!m->is_enabled(config)) continue;
     if (m->terms & ~served) return wn_terms_name(m->terms & ~served);
-    const uint32_t map = m->score && m->score->forward_double ? WN_TERM_SCORE_MAP : WN_TERM_UNKNOWN;
+    const uint32_t map = m->score && wn_score_known(m->score) ? WN_TERM_SCORE_MAP : WN_TERM_UNKNOWN;
     if (m->score && (map & ~served)) return m->score->name;
   }
   return NULL;
@@ -71,6 +71,14 @@ const struct wn_mechanism_array *wn_mechanism_parameter(enum wn_array_role role,
     }
   }
   return NULL;
+}
+
+void wn_mechanism_bind(const struct wn_mechanism_array *array, const void *value, void *gradient,
+                       struct wn_attention *out) {
+  if (array->op) memcpy((char *)out + array->op, &value, sizeof value);
+  if (array->op_gradient) memcpy((char *)out + array->op_gradient, &gradient, sizeof gradient);
+  for (int64_t i = 0; array->map && i < out->maps; i++)
+    if (out->map[i].kind == array->map) out->map[i].theta = value, out->map[i].dtheta = gradient;
 }
 
 static const struct wn_mechanism_array *registry_array(const struct wn_mechanism *m, const char *name) {
@@ -133,6 +141,10 @@ wn_status wn_attention_config_check(wn_context *ctx, const char *where, const wn
 void wn_attention_terms(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
   for (int i = 0; i < wn_mechanism_count(); i++)
     if (wn_mechanism_at(i)->is_enabled(config)) wn_mechanism_at(i)->fill(config, layer, head_size, out);
+  for (int64_t i = 0; i + 1 < out->maps; i++) { /* a curve comes after all biases */
+    const struct wn_score_map map = out->map[i];
+    if (map.kind->forward_double) out->map[i] = out->map[i + 1], out->map[i + 1] = map;
+  }
 }
 
 bool wn_attention_has_sinks(const wn_attention_config *config) {

@@ -33,9 +33,10 @@ struct wn_mechanism_array {
   const char *param; /* of a parameter: the tensor's name after "layers.N." (a shared one has no such prefix) */
   bool (*present)(const wn_attention_config *config);
   int (*shape)(const wn_attention_config *config, const struct wn_attention_dims *dims, int64_t shape[4]); /* ndim */
-  wn_dtype dtype;               /* of a result; WN_F32 stands for the call's dtype */
-  size_t array, array_gradient; /* offsets into wn_attention_arrays; a result has no gradient: 0 */
-  size_t op, op_gradient;       /* offsets into struct wn_attention; 0: not there */
+  wn_dtype dtype;                  /* of a result; WN_F32 stands for the call's dtype */
+  size_t array, array_gradient;    /* offsets into wn_attention_arrays; a result has no gradient: 0 */
+  size_t op, op_gradient;          /* offsets into struct wn_attention; 0: not there */
+  const struct wn_score_kind *map; /* instead of these: theta of the call's map of this kind */
   /* Of a parameter: its first value (NULL: 0), random when init_std > 0. After each step a ratio is clamped to [0,1]
    * and a positive one to 0 and above; neither decays. */
   double (*init)(const wn_attention_config *config);
@@ -68,6 +69,10 @@ struct wn_mechanism_input {
 
 /* The least cap of soft-capping, for attention's logits and the model's: 1/cap is still far from a float's overflow. */
 #define WN_SOFTCAP_LEAST 1e-6
+
+/* Sets an array's pointer and its gradient's in a call. */
+void wn_mechanism_bind(const struct wn_mechanism_array *array, const void *value, void *gradient,
+                       struct wn_attention *out);
 
 /* The offset of a field's pointer. */
 #define WN_ARRAY_AT(field) offsetof(wn_attention_arrays, field)

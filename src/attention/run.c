@@ -121,11 +121,7 @@ static void fill_operation(const wn_context *ctx, const wn_attention_config *con
     for (int k = 0; k < m->array_count; k++) {
       const struct wn_mechanism_array *row = &m->arrays[k];
       if (row->present && !row->present(config)) continue;
-      void *x = array_at(a, row->array);
-      if (row->op) memcpy((char *)op + row->op, &x, sizeof x);
-      if (!row->op_gradient) continue;
-      x = array_at(a, row->array_gradient);
-      memcpy((char *)op + row->op_gradient, &x, sizeof x);
+      wn_mechanism_bind(row, array_at(a, row->array), array_at(a, row->array_gradient), op);
     }
   }
 }

@@ -70,6 +70,10 @@ wn_status wn_context_create(const wn_context_options *options, wn_context **out)
   if (options) WN_TRY(WN_OPTIONS_READ(ctx, wn_context_options, options, &own));
   ctx->log = own.log;
   ctx->log_user = own.log_user;
+  if (own.pre && strlen(own.pre) >= sizeof ctx->pre)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "pre is %zu bytes long; it must be a name of less than %zu", strlen(own.pre),
+                   sizeof ctx->pre);
+  if (own.pre) strcpy(ctx->pre, own.pre);
   const char *backend = own.backend ? own.backend : context_backends[0];
   /* This is how whole test programs run on guard, or on a device (docs/adding-a-backend.md). */
   const char *guard = getenv("WINNOW_GUARD"), *instead = getenv("WINNOW_GUARD_BACKEND");

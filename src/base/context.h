@@ -32,6 +32,7 @@ struct wn_context {
   wn_log_fn log;
   void *log_user;
   double dead_keys;   /* the share of a row's attention weight that skipped keys may have; 0: no key is skipped */
+  char pre[64];       /* how GGUF tokenizers that do not say it split texts; "": they are refused */
   int64_t exact_rows; /* from so many rows of x on, quantised products do not round x; 0: backend's choice */
   atomic_int cancelled;
   struct wn_dist *dist; /* the processes that train together (dist/dist.h), or NULL */

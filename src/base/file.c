@@ -352,6 +352,31 @@ wn_status wn_file_write(wn_context *ctx, const char *path, const void *data, siz
   return status;
 }
 
+static wn_status file_copy(wn_context *ctx, const char *path, int fd) {
+  char part[16384];
+  struct wn_writer w;
+  wn_status status = wn_writer_open(ctx, path, &w);
+  ssize_t n = 1;
+  for (off_t at = 0; status == WN_OK && (n = pread(fd, part, sizeof part, at)) > 0; at += n)
+    status = wn_writer_write(ctx, &w, part, (size_t)n);
+  if (n < 0) status = file_fail_errno(ctx, "read", path, errno);
+  if (status == WN_OK) status = wn_writer_commit(ctx, &w);
+  if (status != WN_OK) wn_writer_abort(&w);
+  return status;
+}
+
+wn_status wn_file_own(wn_context *ctx, const char *path, int *fd) {
+  struct stat st;
+  if (fstat(*fd, &st) != 0) return file_fail_errno(ctx, "look at", path, errno);
+  if (st.st_nlink < 2) return WN_OK;
+  WN_TRY(file_copy(ctx, path, *fd));
+  const int copy = wn_open_append(path);
+  if (copy < 0) return file_fail_errno(ctx, "open", path, errno);
+  close(*fd);
+  *fd = copy;
+  return WN_OK;
+}
+
 wn_status wn_make_dirs(wn_context *ctx, const char *path) {
   char part[4096];
   size_t n = strlen(path);

@@ -38,6 +38,9 @@ wn_status wn_writer_rewrite(wn_context *ctx, struct wn_writer *w, const void *da
 wn_status wn_writer_commit(wn_context *ctx, struct wn_writer *w);
 void wn_writer_abort(struct wn_writer *w);
 wn_status wn_file_write(wn_context *ctx, const char *path, const void *data, size_t bytes); /* open+write+commit */
+/* For a file that is changed in place, open in *fd (wn_open_append): if it has another name as well, a copy replaces it
+ * under `path`, and *fd is the copy's. So what a stranger has linked into a folder is not changed. */
+wn_status wn_file_own(wn_context *ctx, const char *path, int *fd);
 
 wn_status wn_make_dirs(wn_context *ctx, const char *path); /* like mkdir -p */
 bool wn_path_exists(const char *path);

@@ -40,6 +40,7 @@ enum wn_json_kind {
 #define WN_LIMIT_VOCABULARY (1 << 24)           /* tokens */
 #define WN_LIMIT_TOKENIZER_MODEL (256 * WN_MIB) /* tokenizer.model */
 #define WN_LIMIT_TEMPLATE WN_MIB                /* chat_template.jinja */
+#define WN_LIMIT_DECLARED (64 * WN_KIB)         /* end tokens, suppressed tokens, in a list */
 
 /* Corpora. */
 #define WN_LIMIT_LINE_VALUES (64 * WN_KIB) /* in a line of JSON; its text is one value */

@@ -40,3 +40,10 @@ double wn_number_read(const char *text, char **end) {
   const locale_t numbers = number_locale();
   return numbers ? strtod_l(text, end, numbers) : strtod(text, end);
 }
+
+double wn_number_decimal(float x) {
+  char digits[32];
+  wn_print(digits, sizeof digits, "%.7g", (double)x);
+  const double read = wn_number_read(digits, NULL);
+  return (float)read == x ? read : (double)x;
+}

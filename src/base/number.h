@@ -15,5 +15,7 @@ int wn_print_list(char *out, size_t bytes, const char *format, va_list args);
 
 /* strtod in the C locale. */
 double wn_number_read(const char *text, char **end);
+/* The short decimal number that a float was written from (0.1f: 0.1), where there is one; else the float's value. */
+double wn_number_decimal(float x);
 
 #endif

@@ -4,38 +4,9 @@
 
 #include <math.h>
 
-void wn_philox(uint64_t seed, uint64_t counter_hi, uint64_t counter_lo, uint32_t out[4]) {
-  uint32_t c0 = (uint32_t)counter_lo, c1 = (uint32_t)(counter_lo >> 32);
-  uint32_t c2 = (uint32_t)counter_hi, c3 = (uint32_t)(counter_hi >> 32);
-  uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-  for (int round = 0; round < 10; round++) {
-    uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-    uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-    c1 = (uint32_t)p1;
-    c3 = (uint32_t)p0;
-    c0 = n0;
-    c2 = n2;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  out[0] = c0;
-  out[1] = c1;
-  out[2] = c2;
-  out[3] = c3;
-}
-
-/* The stream is mixed into the key, so that all 128 counter bits are left for (a, b). The mixing (splitmix64's
- * finaliser) is a bijection: within a stream, different seeds never share a key. */
-static uint64_t rng_stream_key(uint64_t seed, uint32_t stream) {
-  uint64_t z = seed + (uint64_t)stream * 0x9E3779B97F4A7C15u;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
-
 static void rng_draw(uint64_t seed, uint32_t stream, uint64_t a, uint64_t b, uint64_t out[2]) {
   uint32_t w[4];
-  wn_philox(rng_stream_key(seed, stream), a, b, w);
+  wn_philox(wn_random_key(seed, stream), a, b, w);
   out[0] = (uint64_t)w[1] << 32 | w[0];
   out[1] = (uint64_t)w[3] << 32 | w[2];
 }
@@ -44,10 +15,6 @@ uint64_t wn_random_u64(uint64_t seed, uint32_t stream, uint64_t a, uint64_t b) {
   uint64_t r[2];
   rng_draw(seed, stream, a, b, r);
   return r[0];
-}
-
-double wn_random_uniform(uint64_t seed, uint32_t stream, uint64_t a, uint64_t b) {
-  return (double)(wn_random_u64(seed, stream, a, b) >> 11) * 0x1p-53;
 }
 
 uint64_t wn_random_below(uint64_t seed, uint32_t stream, uint64_t a, uint64_t b, uint64_t n) {

@@ -23,6 +23,7 @@
 #include "base/options.h"
 #include "decode/generation.h"
 #include "text/constraint.h"
+#include "text/declared.h"
 #include "text/utf8.h"
 
 enum { HELD_BYTES = 4096 }; /* usually more than a token's text and a stop string together */
@@ -37,6 +38,17 @@ void wn_generate_options_init(wn_generate_options *options, size_t size) {
   wn_generate_options defaults = {.max_tokens = 256, .cache = WN_CACHE_AUTO, .repetition_penalty = 1};
   wn_sampling_init(&defaults.sampling);
   wn_options_default(&defaults, sizeof defaults, options, size);
+}
+
+void wn_generate_options_declared(const wn_model *model, wn_generate_options *o) {
+  WN_CHECK_OR(, WN_HANDLE(model, MODEL), WN_POINTER(o));
+  const wn_declared *d = &model->declared;
+  double temperature;
+  if (wn_declared_temperature(d, &temperature)) o->sampling.temperature = temperature;
+  if (d->given & WN_DECLARED_TOP_P) o->sampling.top_p = d->top_p;
+  if (d->given & WN_DECLARED_MIN_P) o->sampling.min_p = d->min_p;
+  if (d->given & WN_DECLARED_TOP_K) o->sampling.top_k = (int)d->top_k;
+  if (d->given & WN_DECLARED_REPETITION_PENALTY) o->repetition_penalty = d->repetition_penalty;
 }
 
 wn_status wn_prompt_encode(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, int32_t **ids,
@@ -139,7 +151,9 @@ static bool generate_hand_out(struct wn_generation *g, wn_generate_piece *piece,
 static bool generate_is_end(const struct wn_generation *g, int32_t id) {
   for (int i = 0; i < g->o->stop_token_count; i++)
     if (g->o->stop_tokens[i] == id) return true;
-  return g->o->tok && !g->o->ignore_end && id < g->vocabulary && wn_tokenizer_is_end(g->o->tok, id);
+  if (g->o->ignore_end) return false;
+  return wn_declared_is_end(&g->session->model->declared, id) ||
+         (g->o->tok && id < g->vocabulary && wn_tokenizer_is_end(g->o->tok, id));
 }
 
 /* Feeds tokens. logits: compute those of the last one. */
@@ -251,6 +265,7 @@ wn_status wn_generation_take(struct wn_generation *g, int32_t id, bool *feed) {
   wn_generate_piece piece = {.index = r->tokens, .id = id};
   size_t out = 0;
   *feed = false;
+  if (r->tokens >= o->max_tokens) return WN_OK; /* the last one could not be passed on */
   r->steps++;
   if (generate_is_end(g, id)) {
     r->end = WN_GENERATE_EOS;
@@ -302,6 +317,7 @@ static wn_status generate_token(struct wn_generation *g, bool *more) {
 }
 
 void wn_generation_finish(struct wn_generation *g) {
+  g->ended = true;
   if (g->held.count > 0 && !generate_hand_out(g, &(wn_generate_piece){.index = g->r->tokens, .id = -1}, g->held.count))
     g->r->end = WN_GENERATE_CANCELLED;
   g->held.count = 0;
@@ -417,6 +433,7 @@ wn_status wn_generation_step(wn_context *ctx, wn_generation *g, bool *more) {
   wn_status status = WN_OK;
   g->ctx = ctx;
   *more = false;
+  if (g->ended) return WN_OK;
   if (wn_context_cancelled(ctx) && (g->prompted || g->r->prompt_tokens > 0)) {
     g->r->end = WN_GENERATE_CANCELLED;
   } else if (!g->prompted) {

@@ -29,6 +29,7 @@ static wn_status together_check(wn_context *ctx, const struct wn_session_group *
 /* Does the generation draw in this step? One whose text has ended without another token is finished. */
 static bool together_draws(wn_generation_turn *turn) {
   struct wn_generation *g = turn->generation;
+  if (g->ended) return false;
   if (wn_context_cancelled(g->ctx) && (g->prompted || g->r->prompt_tokens > 0)) {
     g->r->end = WN_GENERATE_CANCELLED;
     wn_generation_finish(g);

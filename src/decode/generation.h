@@ -19,6 +19,7 @@ struct wn_generation {
   int32_t *encoded;             /* the prompt's tokens if they were encoded here, freed with wn_tokens_free */
   int64_t prompt_count;
   bool prompted;               /* the prompt has been read */
+  bool ended;                  /* no step follows */
   int32_t entries, vocabulary; /* entries: ids below it are drawn; vocabulary: the tokenizer's size */
   wn_text_stream *stream;      /* NULL: no tokenizer */
   struct wn_bytes held;        /* text that has not been passed to the callback yet */
@@ -26,11 +27,12 @@ struct wn_generation {
   float *logits;          /* [V]; apart: the adjusted logits, in the backend's memory */
   struct wn_drawn *drawn; /* the last draw, in the backend's memory; and its copy on the host: */
   struct wn_drawn drawn_read;
-  int32_t *counts;   /* [L,H] or NULL */
-  int32_t *times;    /* [V] with penalties: how often a token has been drawn */
-  uint8_t *seen;     /* [V] with a repetition penalty: 1: the token is in the prompt, or was drawn */
-  int32_t *bias_ids; /* [bias_count] */
-  float *bias;       /* [bias_count] */
+  int32_t *counts;                 /* [L,H] or NULL */
+  int32_t *times;                  /* [V] with penalties: how often a token has been drawn */
+  uint8_t *seen;                   /* [V] with a repetition penalty: 1: the token is in the prompt, or was drawn */
+  int32_t *bias_ids;               /* [bias_count + first_count] */
+  float *bias;                     /* likewise */
+  int64_t bias_count, first_count; /* the last first_count are for an answer's first token alone */
   /* If apart: copies of the four above in the backend's memory, and the tokens that a constraint allows [V]. */
   struct wn_arrays shown;
   int32_t *times_shown, *bias_ids_shown;

@@ -44,7 +44,8 @@ wn_status wn_penalties_check(wn_context *ctx, const wn_generate_options *o, int6
 static wn_status penalties_alloc(struct wn_generation *g) {
   const int64_t V = g->session->model->config.vocab_size;
   const bool constraint = g->o->constraint != NULL, count = penalties_count(g->o), repeat = penalties_repeat(g->o);
-  const int64_t biases = g->o->bias_count;
+  const wn_declared *d = &g->session->model->declared;
+  const int64_t biases = (int64_t)g->o->bias_count + d->suppressed_count + d->suppressed_first_count;
   const struct wn_array shown[] = {
       WN_ARRAY_FOR(g->logits, "adjusted logits", constraint || count || repeat || biases > 0, WN_DIMS(V)),
       WN_ARRAY_FOR(g->drawn, "a drawn token", true, WN_DIMS(1)),
@@ -72,14 +73,31 @@ static wn_status penalties_show(struct wn_generation *g, void *shown, const void
   return g->apart && shown ? wn_session_show(g->session->model, shown, at, n) : WN_OK;
 }
 
+static void penalties_put(struct wn_generation *g, int64_t i, int32_t id, float bias) {
+  g->bias_ids[i] = id;
+  g->bias[i] = bias;
+}
+
+/* Adds tokens that the model suppresses, except those for which there is a bias. Returns how many. */
+static int64_t penalties_suppress(struct wn_generation *g, int64_t at, const int32_t *ids, int count) {
+  const int64_t begin = at;
+  for (int i = 0; i < count; i++) {
+    int k = 0;
+    while (k < g->o->bias_count && g->o->biases[k].id != ids[i]) k++;
+    if (k == g->o->bias_count) penalties_put(g, at++, ids[i], -INFINITY);
+  }
+  return at - begin;
+}
+
 wn_status wn_penalties_open(struct wn_generation *g) {
   const int64_t V = g->session->model->config.vocab_size;
-  const size_t biases = (size_t)g->o->bias_count;
+  const wn_declared *d = &g->session->model->declared;
   WN_TRY(penalties_alloc(g));
-  for (int i = 0; i < g->o->bias_count; i++) {
-    g->bias_ids[i] = g->o->biases[i].id;
-    g->bias[i] = g->o->biases[i].bias;
-  }
+  for (int i = 0; i < g->o->bias_count; i++) penalties_put(g, i, g->o->biases[i].id, g->o->biases[i].bias);
+  g->bias_count = g->o->bias_count;
+  g->bias_count += penalties_suppress(g, g->bias_count, d->suppressed, d->suppressed_count);
+  g->first_count = penalties_suppress(g, g->bias_count, d->suppressed_first, d->suppressed_first_count);
+  const size_t biases = (size_t)(g->bias_count + g->first_count);
   WN_TRY(penalties_show(g, g->bias_ids_shown, g->bias_ids, biases * sizeof *g->bias_ids));
   WN_TRY(penalties_show(g, g->bias_shown, g->bias, biases * sizeof *g->bias));
   if (!g->seen) return WN_OK;
@@ -102,7 +120,7 @@ bool wn_penalties_adjust(const struct wn_generation *g, struct wn_adjust *out) {
   out->times = g->apart ? g->times_shown : g->times;
   out->presence = g->o->presence_penalty;
   out->frequency = g->o->frequency_penalty;
-  out->biases = g->o->bias_count;
+  out->biases = g->bias_count + (g->r->tokens == 0 ? g->first_count : 0);
   out->bias_ids = g->apart ? g->bias_ids_shown : g->bias_ids;
   out->bias = g->apart ? g->bias_shown : g->bias;
   return out->allowed || out->seen || out->times || out->biases > 0;

@@ -227,6 +227,20 @@ wn_status wn_session_check_options(wn_context *ctx, const struct wn_model *model
   return wn_fail(ctx, WN_ERR_UNSUPPORTED, "a half-float cache cannot be combined with %s", why);
 }
 
+wn_status wn_session_plan_bytes(wn_context *ctx, const struct wn_model *model, const wn_session_options *o,
+                                int64_t tokens, size_t *bytes) {
+  const wn_budgets *budgets = o->budgets && o->budgets->layers > 0 ? o->budgets : NULL;
+  struct wn_session s = {.ctx = ctx, .model = model, .B = o->sequences, .capacity = o->capacity};
+  WN_TRY(wn_session_check_options(ctx, model, o, &s.attention));
+  s.half = session_format(model, &s.attention, budgets, o->cache) == WN_CACHE_HALF;
+  if (budgets) s.budgets = *budgets; /* borrowed */
+  const wn_status status = wn_session_caches_plan(ctx, &s, tokens, bytes);
+  wn_free(s.parts);
+  wn_free(s.first);
+  wn_free(s.reach);
+  return status;
+}
+
 wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out) {
   WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out));
   return wn_session_create_with_budgets(ctx, model, B, capacity, NULL, out);
@@ -290,6 +304,7 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   wn_handle_mark(s, WN_HANDLE_SESSION);
   s->ctx = ctx;
   s->model = model;
+  wn_model_keep(model);
   s->B = B;
   s->capacity = capacity;
   s->piece = capacity < PIECE ? capacity : PIECE;
@@ -328,6 +343,7 @@ void wn_session_destroy(wn_session *s) {
   wn_session_room_clear(&s->own_room);
   wn_arrays_clear(&s->arrays);
   wn_arrays_clear(&s->host);
+  wn_model_release(s->model);
   wn_free(s);
 }
 

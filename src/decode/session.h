@@ -157,6 +157,14 @@ bool wn_session_part_agrees(const struct wn_session *s, int64_t i, const struct 
                             const struct wn_kv_shape *shape);
 /* Makes the parts, the caches and what they share. model, B, capacity, piece and budgets are set before. */
 wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s);
+/* The share of a cache's bytes that `count` of its tokens take. */
+size_t wn_session_share(size_t all, int64_t capacity, int64_t count);
+/* Makes only the parts, and says what the first so many tokens would take in their caches. */
+wn_status wn_session_caches_plan(wn_context *ctx, struct wn_session *s, int64_t tokens, size_t *bytes);
+/* wn_session_held_bytes of a session created with these options, of which capacity is given, after so many tokens.
+ * After `capacity` tokens it is wn_session_kv_bytes. */
+wn_status wn_session_plan_bytes(wn_context *ctx, const struct wn_model *model, const wn_session_options *options,
+                                int64_t tokens, size_t *bytes);
 void wn_session_caches_clear(struct wn_session *s);
 /* Are keys of this layer rotated by their cache positions when they are read? wn_layer_before then rotates nothing. */
 bool wn_session_by_cache_position(const struct wn_session *s, int64_t l);

@@ -118,6 +118,41 @@ static wn_status caches_shared_arrays(wn_context *ctx, struct wn_session *s) {
   return WN_OK;
 }
 
+/* The shape of a part's cache. */
+static struct wn_kv_shape caches_shape(const struct wn_session *s, const struct wn_session_part *part) {
+  const wn_model_config *c = &s->model->config;
+  struct wn_kv_shape shape;
+  const int64_t K = part->kind == WN_LAYER_BUDGET    ? caches_budget_of(s, part->layer, part->kv0)
+                    : part->kind == WN_LAYER_TRIMMED ? s->reach[part->layer]
+                                                     : s->capacity;
+  wn_kv_shape_of(&c->attention, c->kv_heads, c->head_size, s->B, K, s->model->dtype,
+                 part->kind == WN_LAYER_BUDGET ? &s->budgets : NULL, &shape);
+  if (part->kind == WN_LAYER_TRIMMED) shape.groups = 1; /* one group, which evicts the oldest token */
+  wn_kv_shape_of_heads(&shape, part->kv0, part->kv_heads);
+  shape.half = s->half;
+  shape.memory = s->model->backend->memory;
+  return shape;
+}
+
+size_t wn_session_share(size_t all, int64_t capacity, int64_t count) {
+  const size_t of = (size_t)capacity, n = (size_t)count;
+  return all / of * n + all % of * n / of;
+}
+
+wn_status wn_session_caches_plan(wn_context *ctx, struct wn_session *s, int64_t tokens, size_t *bytes) {
+  size_t one;
+  *bytes = 0;
+  WN_TRY(caches_choose_parts(ctx, s));
+  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
+    const struct wn_kv_shape shape = caches_shape(s, &s->parts[i]);
+    const int64_t held = tokens < shape.capacity ? tokens : shape.capacity;
+    if (!wn_kv_shape_bytes(&shape, &one, NULL) ||
+        !wn_add_size(*bytes, wn_session_share(one, shape.capacity, held), bytes))
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "a cache of %lld tokens does not fit in memory", (long long)s->capacity);
+  }
+  return WN_OK;
+}
+
 wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
   const wn_model_config *c = &s->model->config;
   void *memory;
@@ -125,17 +160,7 @@ wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
   WN_TRY(wn_alloc(ctx, "caches", (size_t)s->first[c->layers] * sizeof *s->caches, &memory));
   s->caches = memory;
   for (int64_t i = 0; i < s->first[c->layers]; i++) {
-    const struct wn_session_part *part = &s->parts[i];
-    struct wn_kv_shape shape;
-    const int64_t K = part->kind == WN_LAYER_BUDGET    ? caches_budget_of(s, part->layer, part->kv0)
-                      : part->kind == WN_LAYER_TRIMMED ? s->reach[part->layer]
-                                                       : s->capacity;
-    wn_kv_shape_of(&c->attention, c->kv_heads, c->head_size, s->B, K, s->model->dtype,
-                   part->kind == WN_LAYER_BUDGET ? &s->budgets : NULL, &shape);
-    if (part->kind == WN_LAYER_TRIMMED) shape.groups = 1; /* one group, which evicts the oldest token */
-    wn_kv_shape_of_heads(&shape, part->kv0, part->kv_heads);
-    shape.half = s->half;
-    shape.memory = s->model->backend->memory;
+    const struct wn_kv_shape shape = caches_shape(s, &s->parts[i]);
     WN_TRY(wn_kv_cache_init(ctx, &shape, &s->caches[i]));
   }
   return caches_shared_arrays(ctx, s);

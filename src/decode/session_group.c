@@ -157,6 +157,7 @@ wn_status wn_session_group_create(wn_context *ctx, wn_model *model, int64_t most
   wn_handle_mark(g, WN_HANDLE_SESSION_GROUP);
   g->ctx = ctx;
   g->model = model;
+  wn_model_keep(model);
   g->most = most;
   WN_TRY_GOTO(group_arrays(ctx, g), fail);
   WN_TRY_GOTO(group_measure(g, &need), fail);
@@ -175,6 +176,7 @@ void wn_session_group_destroy(wn_session_group *g) {
   wn_session_room_clear(&g->room);
   wn_arrays_clear(&g->arrays);
   wn_arrays_clear(&g->host);
+  wn_model_release(g->model);
   wn_free(g);
 }
 

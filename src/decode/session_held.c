@@ -31,10 +31,7 @@ wn_status wn_session_held(wn_context *ctx, const wn_session *s, int64_t sequence
 size_t wn_session_held_bytes(const wn_session *s) {
   WN_CHECK_OR(0, WN_HANDLE_AS("session", s, SESSION));
   size_t bytes = (size_t)s->model->config.layers * s->inputs.bytes;
-  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
-    const size_t all = s->caches[i].bytes, count = (size_t)s->caches[i].count,
-                 capacity = (size_t)s->caches[i].shape.capacity;
-    bytes += all / capacity * count + all % capacity * count / capacity;
-  }
+  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++)
+    bytes += wn_session_share(s->caches[i].bytes, s->caches[i].shape.capacity, s->caches[i].count);
   return bytes;
 }

@@ -106,15 +106,13 @@ static wn_status log_take(wn_context *ctx, const char *path, const char *text, s
 }
 
 static wn_status log_resume(wn_context *ctx, const char *path, const json_t *head, struct wn_questions *q,
-                            uint64_t *resumed) {
+                            uint64_t *resumed, size_t *kept) {
   char *text;
-  size_t bytes, kept = 0;
+  size_t bytes;
   WN_TRY(wn_file_read(ctx, path, LOG_BYTES, &text, &bytes));
-  wn_status status = log_take(ctx, path, text, bytes, head, q, resumed, &kept);
+  const wn_status status = log_take(ctx, path, text, bytes, head, q, resumed, kept);
   wn_free(text);
-  WN_TRY(status);
-  const bool whole = kept == bytes || wn_dist_rank(ctx) > 0;
-  return whole || truncate(path, (off_t)kept) == 0 ? WN_OK : log_failed(ctx, path);
+  return status;
 }
 
 static wn_status log_write(wn_context *ctx, const struct wn_task_log *log, json_t *line) {
@@ -128,15 +126,15 @@ static wn_status log_write(wn_context *ctx, const struct wn_task_log *log, json_
   return written ? WN_OK : log_failed(ctx, log->path);
 }
 
-static wn_status log_open_end(wn_context *ctx, const char *path, bool empty, struct wn_task_log *out) {
-  const int fd = wn_open_append(path);
+/* Opens the log for writing behind its first `kept` bytes. */
+static wn_status log_open_end(wn_context *ctx, const char *path, size_t kept, struct wn_task_log *out) {
+  int fd = wn_open_append(path);
   if (fd < 0) return log_failed(ctx, path);
-  if ((empty && ftruncate(fd, 0) != 0) || !(out->f = fdopen(fd, "a"))) {
-    const wn_status status = log_failed(ctx, path);
-    close(fd);
-    return status;
-  }
-  return WN_OK;
+  wn_status status = wn_file_own(ctx, path, &fd);
+  if (status == WN_OK && (ftruncate(fd, (off_t)kept) != 0 || !(out->f = fdopen(fd, "a"))))
+    status = log_failed(ctx, path);
+  if (status != WN_OK) close(fd);
+  return status;
 }
 
 wn_status wn_task_log_open(wn_context *ctx, const wn_task_options *o, const json_t *model, int64_t context,
@@ -147,14 +145,13 @@ wn_status wn_task_log_open(wn_context *ctx, const wn_task_options *o, const json
   json_t *head;
   WN_TRY(log_head(ctx, o, model, context, q, &head));
   wn_status status = WN_OK;
-  bool fresh = true;
-  if (o->resume && wn_path_exists(o->log)) {
-    status = log_resume(ctx, o->log, head, q, resumed);
-    fresh = *resumed == 0;
-  }
+  size_t kept = 0;
+  if (o->resume && wn_path_exists(o->log)) status = log_resume(ctx, o->log, head, q, resumed, &kept);
+  const bool fresh = *resumed == 0;
+  if (fresh) kept = 0;
   if (status == WN_OK) status = wn_dist_barrier(ctx); /* all processes have read the log as it was */
   const bool writes = wn_dist_rank(ctx) == 0;
-  if (status == WN_OK && writes) status = log_open_end(ctx, o->log, fresh, out);
+  if (status == WN_OK && writes) status = log_open_end(ctx, o->log, kept, out);
   if (status == WN_OK && writes && fresh) return log_write(ctx, out, head);
   json_decref(head);
   return status;

@@ -18,6 +18,7 @@ struct adapter_map {
   struct wn_param row; /* ours */
   int64_t first, rows, rank;
   double scale;
+  bool embedding;                       /* a and b are b and a, transposed */
   const struct wn_tensor *a, *b, *base; /* base: replaces the model's own weights; or NULL */
 };
 
@@ -26,7 +27,8 @@ struct wn_adapter {
   json_t *config;
   struct wn_tensors *tensors;
   struct adapter_map *maps;
-  int count, room;
+  int count;
+  bool unties;
 };
 
 /* ---- adapter_config.json ---- */
@@ -122,10 +124,18 @@ static wn_status adapter_scale(const struct wn_hf_keys *k, const char *module, i
 
 /* ---- tensors ---- */
 
-/* One half (A or B) of a module's update, by the names that peft gives; NULL: the adapter has none. */
-static const struct wn_tensor *adapter_half(const struct wn_adapter *x, const char *module, const char *half) {
+/* How peft names and shapes the two halves of an update. */
+struct halves {
+  const char *a, *b, *end;
+};
+static const struct halves of_projection = {"lora_A", "lora_B", ".weight"},
+                           of_embedding = {"lora_embedding_A", "lora_embedding_B", ""};
+
+/* One half of a module's update; NULL: the adapter has none. */
+static const struct wn_tensor *adapter_half(const struct wn_adapter *x, const char *module, const char *half,
+                                            const char *ends) {
   char name[WN_NAME_BYTES + 64];
-  snprintf(name, sizeof name, "base_model.model.%s.lora_%s.weight", module, half);
+  snprintf(name, sizeof name, "base_model.model.%s.%s%s", module, half, ends);
   const int at = wn_tensors_find(x->tensors, name);
   return at < 0 ? NULL : wn_tensors_at(x->tensors, at);
 }
@@ -144,24 +154,27 @@ static wn_status adapter_find(wn_context *ctx, struct wn_adapter *x, const struc
   const size_t n = strlen(part->name), end = strlen(".weight"), skip = strlen(prefix);
   if (part->listed || n <= end || strcmp(part->name + n - end, ".weight") != 0) return WN_OK;
   snprintf(module, sizeof module, "%.*s", (int)(n - end), part->name);
+  const bool embedding = !strcmp(row->name, "embed.weight");
+  const struct halves *how = embedding ? &of_embedding : &of_projection;
   const char *name = module;
-  const struct wn_tensor *a = adapter_half(x, name, "A"), *b = adapter_half(x, name, "B");
+  const struct wn_tensor *a = adapter_half(x, name, how->a, how->end), *b = adapter_half(x, name, how->b, how->end);
   if (!a && !b &&
       !strncmp(module, prefix,
                skip)) { /* the adapter was made for the model without its head, so names lack the prefix */
     name = module + skip;
-    a = adapter_half(x, name, "A"), b = adapter_half(x, name, "B");
+    a = adapter_half(x, name, how->a, how->end), b = adapter_half(x, name, how->b, how->end);
   }
   if (!a && !b) return WN_OK;
   if (!a || !b)
-    return wn_fail(ctx, WN_ERR_FORMAT, "%s: %s has lora_%s alone", wn_tensors_where(x->tensors), name, a ? "A" : "B");
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: %s has %s alone", wn_tensors_where(x->tensors), name, a ? how->a : how->b);
   const int64_t rank = a->is_weights && a->t.ndim == 2 ? a->t.shape[0] : 0;
-  WN_TRY(adapter_check_half(ctx, a, rank > 0 ? rank : 1, row->shape[1]));
-  WN_TRY(adapter_check_half(ctx, b, part->rows, rank));
+  WN_TRY(adapter_check_half(ctx, a, rank > 0 ? rank : 1, embedding ? part->rows : row->shape[1]));
+  WN_TRY(adapter_check_half(ctx, b, embedding ? row->shape[1] : part->rows, rank));
   struct adapter_map *m = &x->maps[x->count++];
-  *m = (struct adapter_map){.row = *row, .first = part->first, .rows = part->rows, .rank = rank, .a = a, .b = b};
+  *m = (struct adapter_map){
+      .row = *row, .first = part->first, .rows = part->rows, .rank = rank, .embedding = embedding, .a = a, .b = b};
   used[a - wn_tensors_at(x->tensors, 0)] = used[b - wn_tensors_at(x->tensors, 0)] = 1;
-  char base[WN_NAME_BYTES + 64]; /* peft also saves the base weights of an output that has updates */
+  char base[WN_NAME_BYTES + 64]; /* peft also saves the base weights of an output or embedding that has updates */
   snprintf(base, sizeof base, "base_model.model.%s.base_layer.weight", name);
   const int at = wn_tensors_find(x->tensors, base);
   if (at >= 0) {
@@ -174,7 +187,19 @@ static wn_status adapter_find(wn_context *ctx, struct wn_adapter *x, const struc
   return adapter_scale(&keys, name, rank, &m->scale);
 }
 
+/* Decides about a tied output: peft updates only what the adapter names, unless it is told to keep the two tied. */
+static wn_status adapter_check_tied(wn_context *ctx, struct wn_adapter *x, const struct wn_import *im) {
+  const struct wn_hf_keys keys = {ctx, x->where, x->config};
+  const bool output = wn_adapter_changes(x, "output.weight"), embedding = wn_adapter_changes(x, "embed.weight");
+  bool both;
+  WN_TRY(wn_hf_flag(&keys, "ensure_weight_tying", false, &both));
+  x->unties = im->config.tied && (output || (embedding && !both));
+  return WN_OK;
+}
+
 static wn_status adapter_bind(wn_context *ctx, struct wn_adapter *x, const struct wn_import *im, uint8_t *used) {
+  wn_model_config untied = im->config;
+  untied.tied = false;
   const struct wn_family *family = im->family ? im->family : wn_family_of(&im->config, WN_FORM_HF);
   const int count = wn_tensors_count(x->tensors);
   if (!family || !family->hf.names)
@@ -184,11 +209,11 @@ static wn_status adapter_bind(wn_context *ctx, struct wn_adapter *x, const struc
   void *memory;
   WN_TRY(wn_alloc(ctx, "updates of an adapter", (size_t)(count / 2 + 1) * sizeof *x->maps, &memory));
   x->maps = memory;
-  for (int64_t p = 0; p < wn_param_slot_count(&im->config); p++) {
+  for (int64_t p = 0; p < wn_param_slot_count(&untied); p++) {
     struct wn_param row;
     struct wn_name_part parts[3];
-    WN_TRY(wn_param_slot(ctx, &im->config, p, &row));
-    if (row.ndim != 2 || !row.packs || !strcmp(row.name, "embed.weight")) continue;
+    WN_TRY(wn_param_slot(ctx, &untied, p, &row));
+    if (row.ndim != 2 || !row.packs) continue;
     const int n = wn_names_parts(names, &im->config, names->prefix, &row, parts);
     for (int k = 0; k < n; k++) WN_TRY(adapter_find(ctx, x, &row, &parts[k], names->prefix, used));
   }
@@ -197,7 +222,7 @@ static wn_status adapter_bind(wn_context *ctx, struct wn_adapter *x, const struc
       return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: tensor %s is no update of a projection that this model has",
                      wn_tensors_where(x->tensors), wn_tensors_at(x->tensors, i)->t.name);
   if (x->count == 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: there are no updates", wn_tensors_where(x->tensors));
-  return WN_OK;
+  return adapter_check_tied(ctx, x, im);
 }
 
 wn_status wn_adapter_open(wn_context *ctx, const char *dir, const struct wn_import *im, struct wn_adapter **out) {
@@ -240,6 +265,10 @@ bool wn_adapter_changes(const struct wn_adapter *x, const char *row) {
 
 /* ---- adding ---- */
 
+bool wn_adapter_unties(const struct wn_adapter *x) {
+  return x->unties;
+}
+
 static wn_status adapter_read(wn_context *ctx, const struct wn_tensor *t, float **out) {
   const int64_t n = t->t.shape[0] * t->t.shape[1];
   void *memory;
@@ -250,6 +279,20 @@ static wn_status adapter_read(wn_context *ctx, const struct wn_tensor *t, float 
     if (!isfinite((*out)[i]))
       return wn_fail(ctx, WN_ERR_FORMAT, "%s: tensor %s holds values that are not finite", t->file, t->t.name);
   return WN_OK;
+}
+
+/* The same, transposed. */
+static wn_status adapter_read_turned(wn_context *ctx, const struct wn_tensor *t, float **out) {
+  const int64_t rows = t->t.shape[0], columns = t->t.shape[1];
+  void *memory = NULL;
+  float *x = NULL;
+  wn_status status = adapter_read(ctx, t, &x);
+  if (status == WN_OK) status = wn_alloc(ctx, t->t.name, (size_t)(rows * columns) * sizeof(float), &memory);
+  *out = memory;
+  for (int64_t c = 0; status == WN_OK && c < columns; c++)
+    for (int64_t r = 0; r < rows; r++) (*out)[c * rows + r] = x[r * columns + c];
+  wn_free(x);
+  return status;
 }
 
 /* w [rows,K] += scale b a, in the model's order of rows. False: a sum is not finite, which is possible even with finite
@@ -279,8 +322,10 @@ static wn_status adapter_merge(wn_context *ctx, const struct wn_adapter *x, cons
     const struct adapter_map *m = &x->maps[i];
     const int at = wn_param_find(&model->table, m->row.name);
     float *a = NULL, *b = NULL, *base = NULL;
-    wn_status status = adapter_read(ctx, m->a, &a);
-    if (status == WN_OK) status = adapter_read(ctx, m->b, &b);
+    wn_status (*const read)(wn_context *, const struct wn_tensor *, float **) =
+        m->embedding ? adapter_read_turned : adapter_read;
+    wn_status status = read(ctx, m->embedding ? m->b : m->a, &a);
+    if (status == WN_OK) status = read(ctx, m->embedding ? m->a : m->b, &b);
     if (status == WN_OK && m->base) status = adapter_read(ctx, m->base, &base);
     if (status == WN_OK && !adapter_add(ctx, m, &model->config, a, b, base, params + model->table.rows[at].offset))
       status = wn_fail(ctx, WN_ERR_FORMAT, "%s: with the update by %s, %s holds values that are not finite", m->b->file,

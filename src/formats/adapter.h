@@ -1,6 +1,9 @@
 /* Low-rank adapters of Hugging Face's peft. Private to src/formats and to training. An adapter is a folder with
  * adapter_config.json and adapter_model.safetensors. Its tensors carry transformers' names of the projections to which
- * they are added (Hu et al. 2021, arXiv 2106.09685): W' = W + alpha/r B A, A [r, in], B [out, r]. */
+ * they are added (Hu et al. 2021, arXiv 2106.09685): W' = W + alpha/r B A, A [r, in], B [out, r].
+ *
+ * The embedding's update is the transpose, A [r, V], B [C, r]. Where the output is tied to the embedding, peft updates
+ * the one of the two that the adapter names, so that they are no longer the same; with "ensure_weight_tying" both. */
 #ifndef WN_FORMATS_ADAPTER_H
 #define WN_FORMATS_ADAPTER_H
 
@@ -14,6 +17,8 @@ wn_status wn_adapter_open(wn_context *ctx, const char *dir, const struct wn_impo
 void wn_adapter_close(struct wn_adapter *adapter); /* NULL is allowed */
 /* Does the adapter change this tensor of the model's table? */
 bool wn_adapter_changes(const struct wn_adapter *adapter, const char *row);
+/* Does it change one of embedding and output, which the model ties, and not the other? */
+bool wn_adapter_unties(const struct wn_adapter *adapter);
 /* Adds the updates to the model's projections, which must be floats. */
 wn_status wn_adapter_merge(wn_context *ctx, const struct wn_adapter *adapter, struct wn_model *model);
 

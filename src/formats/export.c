@@ -16,6 +16,7 @@
 #include "base/options.h"
 #include "model/config.h"
 #include "model/layer.h"
+#include "text/declared.h"
 #include "text/tokenizer.h"
 #include "winnow/tokenizer.h"
 
@@ -345,6 +346,7 @@ static void export_copy_values(const struct wn_export *e, wn_gguf_values *values
   for (int i = 0; i < wn_gguf_value_count(file); i++) {
     const wn_gguf_value *v = wn_gguf_value_at(file, i);
     const bool own = export_is_tokenizers(v->key) || !strcmp(v->key, "winnow.tokenizer.model") ||
+                     !strncmp(v->key, "winnow.generation.", strlen("winnow.generation.")) ||
                      !strncmp(v->key, "general.", strlen("general."));
     if (own && strcmp(v->key, "general.alignment") != 0 && !wn_gguf_values_has(values, v->key))
       wn_gguf_values_copy(values, v);
@@ -372,15 +374,17 @@ static wn_status export_gguf_values(struct job *job, const char *from, wn_gguf_v
   const char *name = export_base_name(from);
   wn_gguf_values_put_string(values, "general.name", name, strlen(name));
   wn_tokenizer *tok;
-  if (!wn_tokenizer_file_of(from)) {
+  if (wn_tokenizer_file_of(from)) {
+    WN_TRY(wn_tokenizer_load(job->ctx, from, &tok));
+    const wn_status status = wn_tokenizer_gguf(job->ctx, tok, e->config.vocab_size, values);
+    wn_tokenizer_destroy(tok);
+    WN_TRY(status);
+    result->tokenizer = "written";
+  } else {
     wn_gguf_values_put_string(values, "tokenizer.ggml.model", "none", 4);
-    return WN_OK;
   }
-  WN_TRY(wn_tokenizer_load(job->ctx, from, &tok));
-  const wn_status status = wn_tokenizer_gguf(job->ctx, tok, e->config.vocab_size, values);
-  wn_tokenizer_destroy(tok);
-  if (status == WN_OK) result->tokenizer = "written";
-  return status;
+  wn_declared_put(&e->from->declared, e->config.context, values);
+  return WN_OK;
 }
 
 static wn_status export_write_gguf(struct job *job, const char *from, const char *out, wn_convert_result *result) {
@@ -426,21 +430,23 @@ static bool export_writes_tokenizer(const struct wn_export *e, const char *from)
   return e->from->form == WN_FORM_WINNOW && e->options.to == WN_CONVERT_HF && wn_tokenizer_file_of(from);
 }
 
-/* Writes generation_config.json: the token that begins a text, and those that end one. */
-static wn_status export_generation(wn_context *ctx, const wn_tokenizer *tok, struct wn_folder *f) {
+/* Writes generation_config.json: what the source declares; with a tokenizer also the token that begins a text, and all
+ * that end one. */
+static wn_status export_generation(const struct wn_export *e, const wn_tokenizer *tok, struct wn_folder *f) {
   char path[PATH_BYTES];
-  struct wn_hf_object object = {.json = json_object()};
-  const int32_t bos = wn_tokenizer_bos(tok);
-  json_t *ends = json_array();
-  for (int32_t id = 0; id < wn_tokenizer_vocab_size(tok); id++)
-    if (wn_tokenizer_is_end(tok, id)) object.failed |= json_array_append_new(ends, json_integer(id)) != 0;
-  wn_hf_put(&object, "bos_token_id", bos >= 0 ? json_integer(bos) : json_null());
-  wn_hf_put(&object, "eos_token_id", json_array_size(ends) > 0 ? json_incref(ends) : json_null());
-  json_decref(ends);
-  wn_status status = object.failed ? wn_fail(ctx, WN_ERR_MEMORY, "out of memory: generation_config.json") : WN_OK;
-  if (status == WN_OK) status = wn_path_join(ctx, path, sizeof path, f->next, "generation_config.json");
-  if (status == WN_OK) status = wn_json_save_file(ctx, path, object.json);
-  json_decref(object.json);
+  wn_declared all = e->from->declared;
+  void *memory;
+  const int32_t V = tok ? wn_tokenizer_vocab_size(tok) : 0;
+  if (!tok && !wn_declared_any(&all)) return WN_OK;
+  WN_TRY(wn_path_join(e->ctx, path, sizeof path, f->next, WN_DECLARED_FILE));
+  WN_TRY(wn_alloc(e->ctx, "end tokens", ((size_t)V + (size_t)all.end_count) * sizeof(int32_t), &memory));
+  int32_t *ends = memory;
+  if (all.end_count) memcpy(ends, all.ends, (size_t)all.end_count * sizeof *ends);
+  for (int32_t id = 0; id < V; id++)
+    if (wn_tokenizer_is_end(tok, id) && !wn_declared_is_end(&e->from->declared, id)) ends[all.end_count++] = id;
+  all.ends = ends;
+  const wn_status status = wn_declared_write(e->ctx, &all, tok ? wn_tokenizer_bos(tok) : e->bos, path);
+  wn_free(memory);
   return status;
 }
 
@@ -451,7 +457,7 @@ static wn_status export_write_tokenizer(struct wn_export *e, const char *from, s
   const bool hf = e->options.to == WN_CONVERT_HF;
   wn_status status = hf ? wn_tokenizer_write_hf(ctx, tok, f) : wn_tokenizer_write(ctx, tok, f);
   if (status != WN_OK) status = wn_fail_prefix(ctx, status, "%s", from);
-  if (status == WN_OK && hf) status = export_generation(ctx, tok, f);
+  if (status == WN_OK) status = export_generation(e, hf ? tok : NULL, f);
   if (e->from->form == WN_FORM_WINNOW) e->bos = wn_tokenizer_bos(tok), e->eos = wn_tokenizer_eos(tok);
   wn_tokenizer_destroy(tok);
   return status;
@@ -461,18 +467,19 @@ static wn_status export_folder_tokenizer(struct wn_export *e, const char *from, 
                                          wn_convert_result *result) {
   static const char *const files[] = {"tokenizer.json",          "tokenizer.model",     "tokenizer_config.json",
                                       "special_tokens_map.json", "vocab.json",          "merges.txt",
-                                      "added_tokens.json",       "chat_template.jinja", "generation_config.json"};
+                                      "added_tokens.json",       "chat_template.jinja", WN_DECLARED_FILE};
   /* Files of the old model's tokenizer would be taken for this model's. */
   for (size_t i = 0; i < sizeof files / sizeof *files; i++) WN_TRY(wn_folder_drop(e->ctx, f, files[i]));
   if (export_writes_tokenizer(e, from)) {
     result->tokenizer = "written";
     return export_write_tokenizer(e, from, f);
   }
+  if (!wn_folder_has(from, WN_DECLARED_FILE)) WN_TRY(export_generation(e, NULL, f));
   if (e->from->form == WN_FORM_GGUF) return WN_OK;
   for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
     if (!wn_folder_has(from, files[i])) continue;
     WN_TRY(export_copy_file(e->ctx, from, f->next, files[i]));
-    if (strcmp(files[i], "generation_config.json") != 0) result->tokenizer = "copied";
+    if (strcmp(files[i], WN_DECLARED_FILE) != 0) result->tokenizer = "copied";
   }
   return WN_OK;
 }

@@ -224,6 +224,15 @@ static json_t *export_token(int64_t id) {
   return id >= 0 ? json_integer(id) : json_null();
 }
 
+/* All tokens that end a text, if several are declared. */
+static json_t *export_ends(const struct wn_export *e) {
+  const wn_declared *d = &e->from->declared;
+  if (d->end_count < 2) return export_token(e->eos);
+  json_t *list = json_array();
+  for (int i = 0; i < d->end_count; i++) json_array_append_new(list, json_integer(d->ends[i]));
+  return list;
+}
+
 wn_status wn_export_hf_config(wn_context *ctx, const struct wn_export *e, const char *type, json_t **out) {
   struct wn_hf_object object = {.json = json_object()}, *o = &object;
   *out = NULL;
@@ -234,7 +243,7 @@ wn_status wn_export_hf_config(wn_context *ctx, const struct wn_export *e, const 
   wn_hf_put(o, "tie_word_embeddings", json_boolean(e->config.tied));
   wn_hf_put(o, "initializer_range", json_real(e->config.init_std));
   wn_hf_put(o, "bos_token_id", export_token(e->bos));
-  wn_hf_put(o, "eos_token_id", export_token(e->eos));
+  wn_hf_put(o, "eos_token_id", export_ends(e));
   wn_hf_put(o, "torch_dtype", json_string(type));
   wn_hf_put(o, "use_cache", json_true());
   wn_status status = export_put_lists(ctx, e, o);

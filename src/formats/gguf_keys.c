@@ -43,13 +43,7 @@ wn_status wn_gguf_keys_real(const struct wn_gguf_keys *k, const char *key, doubl
   if (v->is_array || (!wn_gguf_value_float(v, 0, out) && !wn_gguf_value_int(v, 0, &n)))
     return wn_fail(k->ctx, WN_ERR_CONFIG, "%s: \"%s\" is not a number", k->where, full);
   if (v->kind != WN_GGUF_FLOAT) *out = (double)n;
-  /* A float that was written from a short decimal number is read as that decimal number. */
-  if (v->kind == WN_GGUF_FLOAT && v->width == 4) {
-    char digits[32];
-    wn_print(digits, sizeof digits, "%.7g", *out);
-    const double parsed = wn_number_read(digits, NULL);
-    if ((float)parsed == (float)*out) *out = parsed;
-  }
+  if (v->kind == WN_GGUF_FLOAT && v->width == 4) *out = wn_number_decimal((float)*out);
   return WN_OK;
 }
 

@@ -16,6 +16,7 @@
 #include "model/config.h"
 #include "model/layer.h"
 #include "tensor/bf16.h"
+#include "text/declared.h"
 
 static wn_status import_read_config(wn_context *ctx, const char *dir, char where[4096], json_t **out) {
   /* A mistyped name may have been meant for a file, so the message should not speak of config.json. */
@@ -91,6 +92,8 @@ static wn_status import_open_folder(wn_context *ctx, const char *path, struct wn
     im->form = WN_FORM_WINNOW;
     status = wn_model_config_load(ctx, im->where, &im->config);
   }
+  if (status == WN_OK) status = wn_declared_read(ctx, path, &im->declared);
+  wn_declared_limit(&im->declared, im->config.vocab_size);
   if (status == WN_OK) status = wn_tensors_open_folder(ctx, path, &im->tensors);
   if (status == WN_OK) {
     import_name(im);
@@ -107,6 +110,8 @@ static wn_status import_open_gguf(wn_context *ctx, struct wn_import *im) {
   const wn_gguf *file = wn_tensors_gguf(im->tensors);
   if (!wn_gguf_value_int(wn_gguf_value_find(file, "tokenizer.ggml.bos_token_id"), 0, &im->bos)) im->bos = -1;
   if (!wn_gguf_value_int(wn_gguf_value_find(file, "tokenizer.ggml.eos_token_id"), 0, &im->eos)) im->eos = -1;
+  WN_TRY(wn_declared_read_gguf(ctx, im->where, file, &im->declared));
+  wn_declared_limit(&im->declared, im->config.vocab_size);
   return WN_OK;
 }
 
@@ -146,6 +151,7 @@ wn_status wn_import_open_gguf_memory(wn_context *ctx, const char *name, const vo
 }
 
 void wn_import_clear(struct wn_import *im) {
+  wn_declared_clear(&im->declared);
   wn_tensors_close(im->tensors);
   im->tensors = NULL;
 }
@@ -395,10 +401,24 @@ static void import_close_source(void *source) {
   wn_tensors_close(source);
 }
 
+/* Gives the output rows of its own, which are the embedding's so far. */
+static wn_status import_untie(wn_context *ctx, struct wn_import *im) {
+  struct wn_param row = {.name = "output.weight", .ndim = 2, .shape = {im->config.vocab_size, im->config.width}};
+  struct wn_name_part output[3], embed[3];
+  im->config.tied = false;
+  if (wn_names_parts(im->names, &im->config, im->prefix, &row, output) == 0)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: %s has no tensor for %s", im->where, im->names->title, row.name);
+  snprintf(row.name, sizeof row.name, "embed.weight");
+  wn_names_parts(im->names, &im->config, im->prefix, &row, embed);
+  if (wn_tensors_find(im->tensors, output[0].name) >= 0) return WN_OK; /* equal to it: import_check_tied */
+  return wn_tensors_add_name(ctx, im->tensors, output[0].name, wn_tensors_find(im->tensors, embed[0].name));
+}
+
 wn_status wn_import_model(wn_context *ctx, struct wn_import *im, bool as_float, wn_weights weights,
                           struct wn_model **out) {
   struct wn_model *model = NULL;
   *out = NULL;
+  if (im->adapter && wn_adapter_unties(im->adapter)) WN_TRY(import_untie(ctx, im));
   wn_status status =
       as_float ? wn_model_allocate(ctx, &im->config, WN_F32, &model) : import_allocate_packed(ctx, im, weights, &model);
   if (status == WN_OK) status = import_copy_tensors(ctx, im, model);

@@ -24,7 +24,8 @@ struct wn_import {
   const struct wn_names *names;
   const char *prefix; /* the naming's prefix, or "" if the file leaves it out */
   struct wn_tensors *tensors;
-  int64_t bos, eos;                 /* the source's token ids; -1: it gives none */
+  int64_t bos, eos; /* the source's token ids; -1: it gives none */
+  wn_declared declared;
   bool unchecked;                   /* accept values that are not finite */
   const struct wn_adapter *adapter; /* the model is made with this adapter's updates (adapter.h); borrowed, or NULL */
 };

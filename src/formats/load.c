@@ -49,6 +49,10 @@ static wn_status load_any(wn_context *ctx, const char *path, const wn_model_load
   import.adapter = adapter;
   import.unchecked = options->check_tensors == WN_CHECK_NO;
   if (status == WN_OK) status = wn_import_model(ctx, &import, options->as_float, options->weights, &model);
+  if (status == WN_OK) {
+    model->declared = import.declared;
+    import.declared = (wn_declared){0};
+  }
   if (status == WN_OK && import.form == WN_FORM_WINNOW) status = load_check_tokenizer(ctx, path, model);
   wn_import_clear(&import);
   wn_adapter_close(adapter);

@@ -8,6 +8,7 @@
 #include "formats/save.h"
 #include "model/config.h"
 #include "model/layer.h"
+#include "text/declared.h"
 
 enum { PATH_BYTES = 4096 };
 
@@ -34,6 +35,11 @@ wn_status wn_model_write(wn_context *ctx, const wn_model *model, const wn_tokeni
   WN_TRY(status);
   WN_TRY(wn_path_join(ctx, path, sizeof path, f->next, "config.json"));
   WN_TRY(wn_model_config_save(ctx, path, &model->config));
+  WN_TRY(wn_folder_drop(ctx, f, WN_DECLARED_FILE));
+  if (wn_declared_any(&model->declared)) {
+    WN_TRY(wn_path_join(ctx, path, sizeof path, f->next, WN_DECLARED_FILE));
+    WN_TRY(wn_declared_write(ctx, &model->declared, tok ? wn_tokenizer_bos(tok) : -1, path));
+  }
   return tok ? wn_tokenizer_write(ctx, tok, f) : WN_OK;
 }
 

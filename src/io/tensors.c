@@ -1,6 +1,7 @@
-/* One sorted list of the tensors of a GGUF file, a safetensors file, or the shards of an index. An index may name only
- * files of its own folder. Every tensor that it names must be in the shard that it gives, and every tensor of a shard
- * must be named. Cost: a sort. */
+/* One sorted list of the tensors of a GGUF file or the parts of one, of a safetensors file, or the shards of an index.
+ * An index may name only files of its own folder. Every tensor that it names must be in the shard that it gives, and
+ * every tensor of a shard must be named. Parts of a GGUF file lie beside the first, must agree on how many they are,
+ * and hold as many tensors as they say. Cost: a sort. */
 #include "io/tensors.h"
 
 #include <stdio.h>
@@ -20,7 +21,8 @@ enum { PATH_BYTES = 4096, MAX_SHARDS = WN_LIMIT_SHARDS };
 
 struct shard {
   char *name, *path;
-  wn_safetensors *file;
+  wn_safetensors *file; /* or */
+  wn_gguf *gguf;
 };
 
 /* A vector added by wn_tensors_add. */
@@ -32,9 +34,8 @@ struct added {
 
 struct wn_tensors {
   struct added *added;
-  wn_gguf *gguf;
   struct shard *shards;  /* [shard_count] */
-  char *name;            /* of a GGUF file */
+  char *name;            /* the folder, or the first GGUF file */
   struct wn_tensor *all; /* [count], sorted */
   int shard_count, count;
 };
@@ -52,34 +53,6 @@ static wn_status tensors_allocate(wn_context *ctx, const char *name, struct wn_t
   return (*out)->name ? WN_OK : WN_ERR_MEMORY;
 }
 
-/* llama.cpp splits large models: no part has all tensors, and one has the metadata. Such a part is refused. */
-static wn_status refuse_part(wn_context *ctx, const struct wn_tensors *t) {
-  const wn_gguf_value *count = wn_gguf_value_find(t->gguf, "split.count"),
-                      *no = wn_gguf_value_find(t->gguf, "split.no");
-  int64_t files, which = 0;
-  if (!count || !wn_gguf_value_int(count, 0, &files) || files < 2) return WN_OK;
-  if (no) wn_gguf_value_int(no, 0, &which);
-  return wn_fail(ctx, WN_ERR_UNSUPPORTED,
-                 "%s: file %llu of %lld that a model was split into; one with all tensors is expected: llama.cpp's "
-                 "llama-gguf-split --merge makes it",
-                 t->name, (unsigned long long)which + 1, (long long)files);
-}
-
-static wn_status list_gguf(wn_context *ctx, struct wn_tensors *t) {
-  WN_TRY(refuse_part(ctx, t));
-  const int count = wn_gguf_tensor_count(t->gguf);
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "list of tensors", (size_t)count * sizeof *t->all, &memory));
-  t->all = memory;
-  for (int i = 0; i < count; i++) {
-    const wn_gguf_tensor *g = wn_gguf_tensor_at(t->gguf, i);
-    t->all[i] = (struct wn_tensor){.t = *g, .is_weights = true, .dtype = wn_gguf_type_name(g->type), .file = t->name};
-  }
-  t->count = count;
-  if (count) qsort(t->all, (size_t)count, sizeof *t->all, tensors_compare);
-  return WN_OK;
-}
-
 static wn_status tensors_finish(wn_status status, struct wn_tensors *t, struct wn_tensors **out) {
   if (status == WN_OK) {
     *out = t;
@@ -88,23 +61,6 @@ static wn_status tensors_finish(wn_status status, struct wn_tensors *t, struct w
     *out = NULL;
   }
   return status;
-}
-
-wn_status wn_tensors_open_gguf(wn_context *ctx, const char *path, struct wn_tensors **out) {
-  struct wn_tensors *t;
-  wn_status status = tensors_allocate(ctx, path, &t);
-  if (status == WN_OK) status = wn_gguf_open(ctx, path, &t->gguf);
-  if (status == WN_OK) status = list_gguf(ctx, t);
-  return tensors_finish(status, t, out);
-}
-
-wn_status wn_tensors_open_gguf_memory(wn_context *ctx, const char *name, const void *data, size_t bytes,
-                                      struct wn_tensors **out) {
-  struct wn_tensors *t;
-  wn_status status = tensors_allocate(ctx, name, &t);
-  if (status == WN_OK) status = wn_gguf_open_memory(ctx, name, data, bytes, &t->gguf);
-  if (status == WN_OK) status = list_gguf(ctx, t);
-  return tensors_finish(status, t, out);
 }
 
 /* ---- safetensors ---- */
@@ -140,19 +96,27 @@ static void add_entry(struct wn_tensors *t, const struct shard *s, const wn_safe
   to->is_weights = whole && weights_type(e->dtype, &to->t.type);
 }
 
+static void add_gguf_entry(struct wn_tensors *t, const struct shard *s, const wn_gguf_tensor *g) {
+  t->all[t->count++] =
+      (struct wn_tensor){.t = *g, .is_weights = true, .dtype = wn_gguf_type_name(g->type), .file = s->path};
+}
+
 static wn_status list_shards(wn_context *ctx, struct wn_tensors *t) {
   int total = 0;
   for (int s = 0; s < t->shard_count; s++) {
-    const int count = wn_safetensors_count(t->shards[s].file);
+    const struct shard *from = &t->shards[s];
+    const int count = from->gguf ? wn_gguf_tensor_count(from->gguf) : wn_safetensors_count(from->file);
     if (count > INT32_MAX - total) return wn_fail(ctx, WN_ERR_FORMAT, "%s: too many tensors", t->name);
     total += count;
   }
   void *memory;
   WN_TRY(wn_alloc(ctx, "list of tensors", (size_t)total * sizeof *t->all, &memory));
   t->all = memory;
-  for (int s = 0; s < t->shard_count; s++)
-    for (int i = 0; i < wn_safetensors_count(t->shards[s].file); i++)
-      add_entry(t, &t->shards[s], wn_safetensors_at(t->shards[s].file, i));
+  for (const struct shard *s = t->shards; s < t->shards + t->shard_count; s++) {
+    for (int i = 0; s->gguf && i < wn_gguf_tensor_count(s->gguf); i++)
+      add_gguf_entry(t, s, wn_gguf_tensor_at(s->gguf, i));
+    for (int i = 0; s->file && i < wn_safetensors_count(s->file); i++) add_entry(t, s, wn_safetensors_at(s->file, i));
+  }
   if (total) qsort(t->all, (size_t)total, sizeof *t->all, tensors_compare);
   for (int i = 1; i < total; i++)
     if (!strcmp(t->all[i - 1].t.name, t->all[i].t.name))
@@ -161,13 +125,26 @@ static wn_status list_shards(wn_context *ctx, struct wn_tensors *t) {
   return WN_OK;
 }
 
-static wn_status open_shard(wn_context *ctx, struct wn_tensors *t, const char *dir, const char *name) {
-  char path[PATH_BYTES];
-  WN_TRY(wn_folder_file(ctx, path, sizeof path, dir, name));
-  struct shard *s = &t->shards[t->shard_count++];
+static wn_status make_room(wn_context *ctx, struct wn_tensors *t, int64_t shards) {
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "shards", (size_t)shards * sizeof *t->shards, &memory));
+  t->shards = memory;
+  return WN_OK;
+}
+
+static wn_status add_shard(wn_context *ctx, struct wn_tensors *t, const char *name, const char *path,
+                           struct shard **out) {
+  struct shard *s = *out = &t->shards[t->shard_count++];
   s->name = wn_strdup(ctx, name);
   s->path = wn_strdup(ctx, path);
-  if (!s->name || !s->path) return WN_ERR_MEMORY;
+  return s->name && s->path ? WN_OK : WN_ERR_MEMORY;
+}
+
+static wn_status open_shard(wn_context *ctx, struct wn_tensors *t, const char *dir, const char *name) {
+  char path[PATH_BYTES];
+  struct shard *s;
+  WN_TRY(wn_folder_file(ctx, path, sizeof path, dir, name));
+  WN_TRY(add_shard(ctx, t, name, path, &s));
   return wn_safetensors_open(ctx, path, &s->file);
 }
 
@@ -223,9 +200,7 @@ static wn_status read_index(wn_context *ctx, const char *dir, const char *path, 
 static wn_status open_index(wn_context *ctx, const char *dir, struct wn_tensors *t) {
   char path[PATH_BYTES];
   json_t *index;
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "shards", MAX_SHARDS * sizeof *t->shards, &memory));
-  t->shards = memory;
+  WN_TRY(make_room(ctx, t, MAX_SHARDS));
   WN_TRY(wn_folder_file(ctx, path, sizeof path, dir, INDEX_NAME));
   WN_TRY(wn_json_load_file(ctx, WN_JSON_TABLE, path, &index));
   const wn_status status = read_index(ctx, dir, path, index, t);
@@ -234,9 +209,7 @@ static wn_status open_index(wn_context *ctx, const char *dir, struct wn_tensors 
 }
 
 static wn_status open_single(wn_context *ctx, const char *dir, const char *name, struct wn_tensors *t) {
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "shards", sizeof *t->shards, &memory));
-  t->shards = memory;
+  WN_TRY(make_room(ctx, t, 1));
   return open_shard(ctx, t, dir, name);
 }
 
@@ -257,9 +230,124 @@ wn_status wn_tensors_open_folder(wn_context *ctx, const char *dir, struct wn_ten
   return tensors_finish(status, t, out);
 }
 
+/* ---- GGUF ---- */
+
+/* llama.cpp splits large models: NAME-00001-of-00003.gguf has the metadata, and each part some of the tensors. A part
+ * says which it is (split.no, from 0), of how many (split.count), and how many tensors all have (split.tensors.count).
+ */
+struct split {
+  int64_t no, count, tensors; /* count 1: a whole model */
+};
+
+static wn_status split_key(wn_context *ctx, const char *path, const wn_gguf *file, const char *key, int64_t most,
+                           int64_t *out) {
+  const wn_gguf_value *v = wn_gguf_value_find(file, key);
+  if (v && !v->is_array && wn_gguf_value_int(v, 0, out) && *out >= 0 && *out <= most) return WN_OK;
+  return wn_fail(ctx, WN_ERR_FORMAT, "%s: part of a split model: \"%s\" is missing, or no whole number from 0 to %lld",
+                 path, key, (long long)most);
+}
+
+static wn_status split_read(wn_context *ctx, const char *path, const wn_gguf *file, struct split *out) {
+  *out = (struct split){.count = 1};
+  if (!wn_gguf_value_find(file, "split.count")) return WN_OK;
+  WN_TRY(split_key(ctx, path, file, "split.count", MAX_SHARDS, &out->count));
+  if (out->count < 2) {
+    out->count = 1;
+    return WN_OK;
+  }
+  WN_TRY(split_key(ctx, path, file, "split.no", out->count - 1, &out->no));
+  return split_key(ctx, path, file, "split.tensors.count", INT32_MAX, &out->tensors);
+}
+
+/* The end of a part's name. */
+static size_t split_suffix(char out[64], int64_t no, int64_t count) {
+  return (size_t)snprintf(out, 64, "-%05lld-of-%05lld.gguf", (long long)no + 1, (long long)count);
+}
+
+/* Opens part `no`, which must say the same of the whole as the first one does. */
+static wn_status open_part(wn_context *ctx, struct wn_tensors *t, const char *path, int64_t no,
+                           const struct split *all) {
+  struct shard *s;
+  struct split own;
+  if (!wn_path_exists(path))
+    return wn_fail(ctx, WN_ERR_IO, "%s: part %lld of %lld of the model is missing", path, (long long)no + 1,
+                   (long long)all->count);
+  WN_TRY(add_shard(ctx, t, path, path, &s));
+  WN_TRY(wn_gguf_open(ctx, path, &s->gguf));
+  WN_TRY(split_read(ctx, path, s->gguf, &own));
+  if (own.count == all->count && own.no == no && own.tensors == all->tensors) return WN_OK;
+  return wn_fail(ctx, WN_ERR_FORMAT,
+                 "%s: it is part %lld of %lld with %lld tensors in all; %s needs part %lld of %lld with %lld", path,
+                 (long long)own.no + 1, (long long)own.count, (long long)own.tensors, t->name, (long long)no + 1,
+                 (long long)all->count, (long long)all->tensors);
+}
+
+/* Opens the parts after the first, which lie beside it. */
+static wn_status open_parts(wn_context *ctx, struct wn_tensors *t, const struct split *all) {
+  char path[PATH_BYTES], suffix[64];
+  const size_t n = strlen(t->name), end = split_suffix(suffix, 0, all->count);
+  int64_t tensors = wn_gguf_tensor_count(t->shards[0].gguf);
+  if (all->no != 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: part %lld of %lld of a model; expected the first, whose name ends in %s",
+                   t->name, (long long)all->no + 1, (long long)all->count, suffix);
+  if (n <= end || n >= sizeof path || strcmp(t->name + n - end, suffix) != 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT,
+                   "%s: part 1 of %lld of a model; its name must end in %s, so that the others are found", t->name,
+                   (long long)all->count, suffix);
+  for (int64_t no = 1; no < all->count; no++) {
+    split_suffix(suffix, no, all->count);
+    snprintf(path, sizeof path, "%.*s%s", (int)(n - end), t->name, suffix);
+    WN_TRY(open_part(ctx, t, path, no, all));
+    tensors += wn_gguf_tensor_count(t->shards[no].gguf);
+  }
+  if (tensors == all->tensors) return WN_OK;
+  return wn_fail(ctx, WN_ERR_FORMAT, "%s: the %lld parts hold %lld tensors; \"split.tensors.count\" is %lld", t->name,
+                 (long long)all->count, (long long)tensors, (long long)all->tensors);
+}
+
+/* Takes over the first file, and opens the others. alone: they cannot lie beside it. */
+static wn_status open_gguf(wn_context *ctx, struct wn_tensors *t, wn_gguf *first, bool alone) {
+  struct split all;
+  struct shard *s;
+  wn_status status = split_read(ctx, t->name, first, &all);
+  if (status == WN_OK && alone && all.count > 1)
+    status = wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: part %lld of %lld of a model; parts are read from files", t->name,
+                     (long long)all.no + 1, (long long)all.count);
+  if (status == WN_OK) status = make_room(ctx, t, all.count);
+  if (status == WN_OK) status = add_shard(ctx, t, t->name, t->name, &s);
+  if (status != WN_OK) {
+    wn_gguf_close(first);
+    return status;
+  }
+  s->gguf = first;
+  if (all.count > 1) WN_TRY(open_parts(ctx, t, &all));
+  return list_shards(ctx, t);
+}
+
+wn_status wn_tensors_open_gguf(wn_context *ctx, const char *path, struct wn_tensors **out) {
+  struct wn_tensors *t;
+  wn_gguf *first;
+  wn_status status = tensors_allocate(ctx, path, &t);
+  if (status == WN_OK) status = wn_gguf_open(ctx, path, &first);
+  if (status == WN_OK) status = open_gguf(ctx, t, first, false);
+  return tensors_finish(status, t, out);
+}
+
+wn_status wn_tensors_open_gguf_memory(wn_context *ctx, const char *name, const void *data, size_t bytes,
+                                      struct wn_tensors **out) {
+  struct wn_tensors *t;
+  wn_gguf *first;
+  wn_status status = tensors_allocate(ctx, name, &t);
+  if (status == WN_OK) status = wn_gguf_open_memory(ctx, name, data, bytes, &first);
+  if (status == WN_OK) status = open_gguf(ctx, t, first, true);
+  return tensors_finish(status, t, out);
+}
+
+/* ---- all kinds ---- */
+
 wn_status wn_tensors_check(wn_context *ctx, const struct wn_tensors *t, bool data) {
-  if (t->gguf) return wn_gguf_check(ctx, t->gguf, data, NULL);
-  for (int s = 0; s < t->shard_count; s++) WN_TRY(wn_safetensors_check(ctx, t->shards[s].file, data, NULL));
+  for (const struct shard *s = t->shards; s < t->shards + t->shard_count; s++)
+    WN_TRY(s->gguf ? wn_gguf_check(ctx, s->gguf, data, NULL) : wn_safetensors_check(ctx, s->file, data, NULL));
   return WN_OK;
 }
 
@@ -270,9 +358,31 @@ static void added_destroy(struct added *a) {
   wn_free(a);
 }
 
+/* Adds a tensor to the sorted list; its name and file are those of `owner`, which the tensors own from then on. */
+static wn_status tensors_insert(wn_context *ctx, struct wn_tensors *t, struct added *owner, struct wn_tensor tensor) {
+  void *list = NULL;
+  const bool named = owner->name && owner->file;
+  const wn_status status =
+      named ? wn_alloc(ctx, "list of tensors", (size_t)(t->count + 1) * sizeof *t->all, &list) : WN_ERR_MEMORY;
+  if (status != WN_OK) {
+    added_destroy(owner);
+    return status;
+  }
+  if (t->count) memcpy(list, t->all, (size_t)t->count * sizeof *t->all);
+  wn_free(t->all);
+  t->all = list;
+  owner->next = t->added;
+  t->added = owner;
+  tensor.t.name = owner->name;
+  tensor.file = owner->file;
+  t->all[t->count++] = tensor;
+  qsort(t->all, (size_t)t->count, sizeof *t->all, tensors_compare);
+  return WN_OK;
+}
+
 wn_status wn_tensors_add(wn_context *ctx, struct wn_tensors *t, const char *name, const char *file, const float *values,
                          int64_t count) {
-  void *memory, *list;
+  void *memory;
   if (wn_tensors_find(t, name) >= 0)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"%s\" is there, and a tensor of that name too", file, name);
   WN_TRY(wn_alloc(ctx, name, sizeof(struct added) + (size_t)count * sizeof *values, &memory));
@@ -280,29 +390,23 @@ wn_status wn_tensors_add(wn_context *ctx, struct wn_tensors *t, const char *name
   memcpy(a->values, values, (size_t)count * sizeof *values);
   a->name = wn_strdup(ctx, name);
   a->file = wn_strdup(ctx, file);
-  const wn_status status = a->name && a->file
-                               ? wn_alloc(ctx, "list of tensors", (size_t)(t->count + 1) * sizeof *t->all, &list)
-                               : WN_ERR_MEMORY;
-  if (status != WN_OK) {
-    added_destroy(a);
-    return status;
-  }
-  if (t->count) memcpy(list, t->all, (size_t)t->count * sizeof *t->all);
-  wn_free(t->all);
-  t->all = list;
-  a->next = t->added;
-  t->added = a;
-  t->all[t->count++] = (struct wn_tensor){.t = {.name = a->name,
-                                                .type = WN_GGUF_F32,
-                                                .ndim = 1,
-                                                .shape = {count},
-                                                .data = a->values,
-                                                .bytes = (size_t)count * sizeof *values},
-                                          .is_weights = count > 0,
-                                          .dtype = wn_dtype_name(WN_F32),
-                                          .file = a->file};
-  qsort(t->all, (size_t)t->count, sizeof *t->all, tensors_compare);
-  return WN_OK;
+  return tensors_insert(ctx, t, a,
+                        (struct wn_tensor){.t = {.type = WN_GGUF_F32,
+                                                 .ndim = 1,
+                                                 .shape = {count},
+                                                 .data = a->values,
+                                                 .bytes = (size_t)count * sizeof *values},
+                                           .is_weights = count > 0,
+                                           .dtype = wn_dtype_name(WN_F32)});
+}
+
+wn_status wn_tensors_add_name(wn_context *ctx, struct wn_tensors *t, const char *name, int as) {
+  void *memory;
+  WN_TRY(wn_alloc(ctx, name, sizeof(struct added), &memory));
+  struct added *a = memory;
+  a->name = wn_strdup(ctx, name);
+  a->file = wn_strdup(ctx, t->all[as].file);
+  return tensors_insert(ctx, t, a, t->all[as]);
 }
 
 void wn_tensors_close(struct wn_tensors *t) {
@@ -311,9 +415,9 @@ void wn_tensors_close(struct wn_tensors *t) {
     next = a->next;
     added_destroy(a);
   }
-  wn_gguf_close(t->gguf);
   for (int s = 0; s < t->shard_count; s++) {
     wn_safetensors_close(t->shards[s].file);
+    wn_gguf_close(t->shards[s].gguf);
     wn_free(t->shards[s].name);
     wn_free(t->shards[s].path);
   }
@@ -353,5 +457,5 @@ wn_status wn_tensor_read(wn_context *ctx, const struct wn_tensor *t, int64_t fir
 }
 
 const wn_gguf *wn_tensors_gguf(const struct wn_tensors *t) {
-  return t->gguf;
+  return t->shard_count ? t->shards[0].gguf : NULL;
 }

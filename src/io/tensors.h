@@ -1,5 +1,5 @@
-/* The tensors of a model's files, whether from a GGUF file, a safetensors file or several (shards, listed in
- * model.safetensors.index.json). The data stays mapped, in the file's storage type. */
+/* The tensors of a model's files, whether from a GGUF file or the parts of one, a safetensors file or several (shards,
+ * listed in model.safetensors.index.json). The data stays mapped, in the file's storage type. */
 #ifndef WN_IO_TENSORS_H
 #define WN_IO_TENSORS_H
 
@@ -16,8 +16,9 @@ struct wn_tensor {
 };
 
 struct wn_tensors;
+/* Opens a GGUF file; of a split model the first part, whose others must lie beside it. */
 wn_status wn_tensors_open_gguf(wn_context *ctx, const char *path, struct wn_tensors **out);
-/* The same for a caller's buffer, borrowed until close. */
+/* The same for a caller's buffer with a whole model, borrowed until close. */
 wn_status wn_tensors_open_gguf_memory(wn_context *ctx, const char *name, const void *data, size_t bytes,
                                       struct wn_tensors **out);
 /* Opens dir/model.safetensors, or the shards of dir/model.safetensors.index.json. The shards must be in the folder and
@@ -31,6 +32,8 @@ wn_status wn_tensors_check(wn_context *ctx, const struct wn_tensors *t, bool dat
 /* Adds a vector of count floats (copied) that comes from elsewhere in `file`; both names are copied. */
 wn_status wn_tensors_add(wn_context *ctx, struct wn_tensors *tensors, const char *name, const char *file,
                          const float *values, int64_t count);
+/* Adds tensor `as` under another name (copied); its data stays where it is. */
+wn_status wn_tensors_add_name(wn_context *ctx, struct wn_tensors *tensors, const char *name, int as);
 void wn_tensors_close(struct wn_tensors *tensors); /* NULL is allowed */
 
 /* Where a missing tensor should be: the file, or the folder of the shards. */
@@ -41,6 +44,6 @@ int wn_tensors_find(const struct wn_tensors *tensors, const char *name);        
 /* Reads elements first..first+count-1 as floats, in the file's order, for any rank: out [count]. The range need not be
  * at the bounds of blocks. Elements beyond the tensor are refused. */
 wn_status wn_tensor_read(wn_context *ctx, const struct wn_tensor *tensor, int64_t first, int64_t count, float *out);
-const wn_gguf *wn_tensors_gguf(const struct wn_tensors *tensors); /* NULL for safetensors */
+const wn_gguf *wn_tensors_gguf(const struct wn_tensors *tensors); /* with the metadata; NULL for safetensors */
 
 #endif

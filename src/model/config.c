@@ -87,6 +87,7 @@ static const struct wn_field fields[] = {
     WN_KEY("qk_norm_whole", EXTRA_BOOL, AT(qk_norm_whole), "the norm of q and k is over all heads together"),
     WN_KEY("bias", BOOL, AT(bias), "biases on every projection and LayerNorm"),
     WN_KEY("qkv_bias", BOOL, AT(qkv_bias), "biases on the projections q, k and v, independent of bias"),
+    WN_KEY("out_bias", EXTRA_BOOL, AT(out_bias), "a bias on attention's output projection, independent of bias"),
     WN_KEY("tied", BOOL, AT(tied), "the output shares the embedding"),
     WN_KEY("dropout", DOUBLE, AT(dropout), "after the embedding and on both residual branches", .min = 0, .max = 0.999),
     WN_KEY("dropout_hidden", DOUBLE, AT(dropout_hidden), "on the feed-forward's inner activations", .min = 0,

@@ -55,16 +55,12 @@ wn_status wn_inputs_forward(struct wn_run *run, int64_t l, struct wn_layer_acts 
   return WN_OK;
 }
 
-static void input_put(struct wn_attention *out, size_t at, const void *p) {
-  memcpy((char *)out + at, &p, sizeof p);
-}
-
 void wn_inputs_bind(const struct wn_run *run, const struct wn_layer_acts *a, struct wn_attention *out) {
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int n = wn_layer_inputs(&run->model->config, in);
   for (int i = 0; i < n; i++) {
     const struct wn_stride strides = {run->T * in[i].width, in[i].width, in[i].size};
-    input_put(out, in[i].array->op, a->input[in[i].slot]);
+    wn_mechanism_bind(in[i].array, a->input[in[i].slot], NULL, out);
     memcpy((char *)out + in[i].how->strides, &strides, sizeof strides);
   }
 }
@@ -72,7 +68,8 @@ void wn_inputs_bind(const struct wn_run *run, const struct wn_layer_acts *a, str
 void wn_inputs_bind_gradients(const struct wn_run *run, const struct wn_layer_temp *temp, struct wn_attention *out) {
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int n = wn_layer_inputs(&run->model->config, in);
-  for (int i = 0; i < n; i++) input_put(out, in[i].array->op_gradient, temp->d_input[in[i].slot]);
+  for (int i = 0; i < n; i++)
+    memcpy((char *)out + in[i].array->op_gradient, &temp->d_input[in[i].slot], sizeof(void *));
 }
 
 wn_status wn_inputs_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,

@@ -329,8 +329,7 @@ static void bind_parameters(const struct wn_run *run, const int *rows, enum wn_a
     const struct wn_mechanism_array *array = wn_mechanism_parameter(role, i, &run->model->config.attention, &present);
     const void *value = wn_run_param(run, rows[i]);
     void *gradient = run->grads ? wn_run_grad(run, rows[i]) : NULL;
-    memcpy((char *)out + array->op, &value, sizeof value);
-    memcpy((char *)out + array->op_gradient, &gradient, sizeof gradient);
+    wn_mechanism_bind(array, value, gradient, out);
   }
 }
 

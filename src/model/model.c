@@ -6,6 +6,7 @@
 
 #include "base/misuse.h"
 #include "base/rng.h"
+#include "text/declared.h"
 
 /* A value depends only on (seed, tensor, element) and is rounded to float in every dtype: neither threads nor backend
  * nor precision change a model's first parameters. */
@@ -125,6 +126,7 @@ static wn_status model_allocate(wn_context *ctx, const wn_model_config *config, 
   if (status != WN_OK) return status;
   model = memory;
   wn_handle_mark(model, WN_HANDLE_MODEL);
+  model->users = 1;
   model->ctx = ctx;
   model->config = *config;
   model->dtype = dtype;
@@ -209,11 +211,16 @@ wn_status wn_model_create(wn_context *ctx, const wn_model_config *config, uint64
   return wn_model_create_dtype(ctx, config, seed, WN_F32, out);
 }
 
-void wn_model_destroy(wn_model *model) {
-  WN_CHECK_OR(, WN_HANDLE(model, MODEL));
+const wn_declared *wn_model_declared(const wn_model *model) {
+  WN_CHECK_OR(NULL, WN_HANDLE(model, MODEL));
+  return &model->declared;
+}
+
+static void model_free(struct wn_model *model) {
   model_encoder_destroy(model->encoder);
   wn_rotary_clear(&model->rotary);
   wn_free(model->control);
+  wn_declared_clear(&model->declared);
   wn_free(model->layers);
   if (model->backend) model->backend->memory->release(model->params);
   if (model->backend) model->backend->memory->release(model->zeros);
@@ -224,6 +231,20 @@ void wn_model_destroy(wn_model *model) {
   wn_param_table_clear(&model->table);
   if (model->source_close) model->source_close(model->source);
   wn_free(model);
+}
+
+void wn_model_keep(const struct wn_model *model) {
+  atomic_fetch_add(&((struct wn_model *)(uintptr_t)model)->users, 1);
+}
+
+void wn_model_release(const struct wn_model *model) {
+  struct wn_model *own = (struct wn_model *)(uintptr_t)model;
+  if (atomic_fetch_sub(&own->users, 1) == 1) model_free(own);
+}
+
+void wn_model_destroy(wn_model *model) {
+  WN_CHECK_OR(, WN_HANDLE(model, MODEL));
+  if (!atomic_exchange(&model->destroyed, true)) wn_model_release(model);
 }
 
 const wn_model_config *wn_model_config_get(const wn_model *model) {

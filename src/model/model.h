@@ -2,6 +2,8 @@
 #ifndef WN_MODEL_MODEL_H
 #define WN_MODEL_MODEL_H
 
+#include <stdatomic.h>
+
 #include "backends/backends.h"
 #include "base/alloc.h"
 #include "model/params.h"
@@ -40,7 +42,12 @@ struct wn_model {
   void *source; /* the file that packed matrices point into, or NULL; closed with the model, by source_close */
   void (*source_close)(void *source);
   uint8_t *control; /* [V] 1: control tokens, which a threshold always keeps; NULL: none */
+  wn_declared declared; /* what the model's files say about generating */
+  atomic_int users; /* its owner, until wn_model_destroy, and each session; the last one frees it */
+  atomic_bool destroyed;
 };
+void wn_model_keep(const struct wn_model *model);
+void wn_model_release(const struct wn_model *model);
 /* Gives the parameters where the host can read and write them (wn_memory_open). close gets the pointer that open
  * gave. */
 wn_status wn_model_params_open(const struct wn_model *model, void **out);

@@ -59,7 +59,8 @@ enum param_fact {
   ONE_FFN = 1 << 12,   /* no experts */
   MIXTURE = 1 << 13,
   SHARED_EXPERT = 1 << 14,
-  SHARED_GATE = 1 << 15
+  SHARED_GATE = 1 << 15,
+  OUT_BIAS = 1 << 17
 };
 
 enum param_start { ZERO, GAIN /* 1 */, NORMAL, RESIDUAL };
@@ -104,7 +105,7 @@ static const struct param_row layer_rows[] = {
     {.name = inputs_before_out, .size = {0}},
     ROW("attn.out.weight", LAYER(out_weight), .start = RESIDUAL, .of = WN_INIT_OUTPUT, .packs = true,
         .size = {WIDTH, QUERIES}),
-    ROW("attn.out.bias", LAYER(out_bias), .when = BIAS, .size = {WIDTH}),
+    ROW("attn.out.bias", LAYER(out_bias), .when = OUT_BIAS, .size = {WIDTH}),
     ROW("norm2.gain", LAYER(norm2_gain), .when = BASE_NORM, .start = GAIN, .size = {WIDTH}),
     ROW("norm2.shift", LAYER(norm2_shift), .when = BASE_NORM | NORM_BIAS, .size = {WIDTH}),
     ROW("ffn.in.weight", LAYER(in_weight), .when = ONE_FFN, .start = NORMAL, .of = WN_INIT_FFN_IN, .packs = true,
@@ -160,7 +161,7 @@ static const struct param_row expert_rows[2] = {
 };
 
 static unsigned param_facts(const wn_model_config *c) {
-  return (c->bias ? BIAS : 0) | (c->bias || c->qkv_bias ? QKV_BIAS : 0) |
+  return (c->bias ? BIAS : 0) | (c->bias || c->qkv_bias ? QKV_BIAS : 0) | (c->bias || c->out_bias ? OUT_BIAS : 0) |
          (c->bias && c->norm == WN_NORM_LAYER ? NORM_BIAS : 0) | (c->qk_norm ? QK_NORM : 0) |
          (c->encoder.layers > 0 ? CROSS : 0) | (c->position == WN_POS_LEARNED ? LEARNED_POSITIONS : 0) |
          (c->embed_norm ? EMBED_NORM : 0) | (c->rope_factors ? ROPE_FACTORS : 0) |

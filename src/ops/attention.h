@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include "ops/score.h"
 #include "ops/stride.h"
+#include "ops/term/square_root.h"
 #include "winnow/tensor.h"
 
 /* Attention weights of rows r..r+rows-1 of head h of sequence b: w[rows, columns], with `stride` elements from row to
@@ -114,17 +115,7 @@ struct wn_attention {
     void *dp;      /* [P,D] added to */
   } relative;
 
-  /* Position biases (Raffel et al. 2020, §2.1): table[wn_position_bucket(x)][h] is added to the logit of head h, and so
-   * to what the head selects. */
-  struct {
-    int64_t n;         /* buckets; 0: off */
-    int64_t farthest;  /* all distances from here on are in the last bucket */
-    const void *table; /* [n,H], H as in the model */
-    int64_t stride;    /* elements from one row of table to the next; 0: H. Forward only */
-    void *dtable;      /* [n,H] added to */
-  } bias;
-
-  /* Score maps, applied in order (ops/score.h), after scale * q . (k + p[x]) and the position biases. */
+  /* Score maps, applied in order (ops/score.h), after scale * q . (k + p[x]). */
   int64_t maps;
   struct wn_score_map map[WN_SCORE_MAPS_MAX];
 
@@ -193,42 +184,15 @@ struct wn_attention {
   int64_t dk_from;
 };
 
-/* The bucket of x = i - j among n buckets, as in T5. Distances below half the number of buckets have one bucket each;
- * larger ones up to `farthest` share the rest on a logarithmic scale. With `both`, the first half of n is for x >= 0
- * and the second for keys after the row; without it, keys after the row are in bucket 0. */
-static inline int64_t wn_position_bucket(int64_t x, int64_t n, int64_t farthest, bool both) {
-  int64_t first = 0;
-  if (both) {
-    n /= 2;
-    if (x < 0) first = n, x = -x;
-  }
-  const int64_t exact = n / 2;
-  if (x < exact) return first + (x > 0 ? x : 0);
-  /* undoes rounding just below a whole number */
-  const double part = log((double)x / (double)exact) / log((double)farthest / (double)exact);
-  const int64_t at = exact + (int64_t)(part * (double)(n - exact) * (1 + 1e-12) + 1e-12);
-  return first + (at < n - 1 ? at : n - 1);
-}
-
 static inline bool wn_attention_looks(const struct wn_attention *a) {
   return a->look.n > 0 || a->look.rows;
 }
 
-/* The m-th distance of the square-root mask, counted from the end of its buffer. */
-static inline int64_t wn_square_distance(int64_t m, double density) {
-  const double ratio = (double)m / density;
-  return (int64_t)(ratio * ratio);
-}
 /* Do the keep rules by distance, and exclude_self, let a row see the key at distance x? */
 static inline bool wn_distance_seen(const struct wn_attention *a, int64_t x) {
   if (a->window > 0 && x >= a->window) return false;
   if (a->strided > 0 && x >= a->strided && x % a->strided != 0) return false;
-  if (a->root.on && x >= a->root.buffer) {
-    const int64_t distance = x - a->root.buffer + 1, near = (int64_t)(a->root.density * sqrt((double)distance));
-    int64_t m = near > 1 ? near - 1 : 1;
-    while (m < near + 2 && wn_square_distance(m, a->root.density) != distance) m++;
-    if (wn_square_distance(m, a->root.density) != distance) return false;
-  }
+  if (a->root.on && !square_root_sees(a->root.buffer, a->root.density, x)) return false;
   return !(a->span.on && a->span.exclude_self && x == 0);
 }
 
@@ -243,9 +207,32 @@ static inline int64_t wn_selection_stride(const struct wn_attention *a) {
 static inline int64_t wn_model_head(const struct wn_attention *a, int64_t h) {
   return a->head0 + h * (a->head_step > 0 ? a->head_step : 1);
 }
-static inline int64_t wn_bias_stride(const struct wn_attention *a) {
-  return a->bias.stride > 0 ? a->bias.stride : a->H;
+/* The curve among a call's maps; NULL: none. */
+static inline const struct wn_score_map *wn_score_curve(const struct wn_attention *a) {
+  return a->maps > 0 && a->map[a->maps - 1].kind->forward_double ? &a->map[a->maps - 1] : NULL;
 }
+/* sums[n] += the biases of head h (of the call) at distances x[n], or, with x NULL, first, first - 1, ... */
+void wn_score_biases(const struct wn_attention *a, bool wide, int64_t h, int64_t first, const int32_t *x, int64_t n,
+                     double *sums);
+/* Maps a logit of head h at distance x; below, the curve's factor on its gradient, from the mapped logit y. wide: theta
+ * has doubles. */
+double wn_score_logit(const struct wn_attention *a, bool wide, int64_t h, int64_t x, double logit);
+double wn_score_slope(const struct wn_attention *a, double y);
+/* Have biases parameters? Backward sums the gradients of logits by distance for them. */
+static inline bool wn_score_learns(const struct wn_attention *a) {
+  for (int64_t i = 0; i < a->maps; i++)
+    if (a->map[i].kind->slope) return true;
+  return false;
+}
+/* All distances of a call whose keys are in order. */
+static inline struct wn_interval wn_score_distances(const struct wn_attention *a) {
+  const struct wn_interval all = {a->open ? 1 - a->Tk : 0, (a->open ? a->Tq : a->Tk) - 1};
+  return all;
+}
+/* Adds to dtheta of the maps. sums: by distance, from the first on, of the gradients of head h's logits; `type` is
+ * theirs. */
+void wn_score_gradient(const struct wn_attention *a, bool wide, int64_t h, const void *sums, wn_dtype type);
+
 /* P; below, where a key-value head's slots begin. */
 static inline int64_t wn_slot_groups(const struct wn_attention *a) {
   return a->slots.groups > 0 ? a->slots.groups : 1;

@@ -65,13 +65,13 @@ static wn_status check_terms(struct wn_check c, const struct wn_attention *a, in
       return wn_fail(c.exec->ctx, WN_ERR_SHAPE, "attention: %lld relative positions, but %.0f distances are seen",
                      (long long)a->relative.P, seen);
   }
-  WN_TRY(wn_check_least(c, "bias.n", a->bias.n, 0));
-  if (a->bias.n > 0) {
-    WN_TRY(wn_check_least(c, "bias.n", a->bias.n, a->open ? 4 : 2));
-    WN_TRY(wn_check_least(c, "bias.farthest", a->bias.farthest, a->bias.n / (a->open ? 4 : 2) + 1));
-    WN_TRY(wn_check_pointer(c, "bias.table", a->bias.table));
-    WN_TRY(wn_check_least(c, "bias.stride", wn_bias_stride(a), wn_model_head(a, a->H - 1) + 1));
-    WN_TRY(wn_check_product(c, "bias.table", a->bias.n, wn_bias_stride(a), 1));
+  for (int64_t i = 0; i < a->maps; i++) {
+    const struct wn_score_map *map = &a->map[i];
+    if (!map->kind->slope) continue;
+    WN_TRY(wn_check_least(c, "map.n", map->n, 1));
+    WN_TRY(wn_check_pointer(c, "map.theta", map->theta));
+    WN_TRY(wn_check_least(c, "map.stride", map->stride, wn_model_head(a, a->H - 1) + 1));
+    WN_TRY(wn_check_product(c, "map.theta", map->n, map->stride, 1));
   }
   WN_TRY(wn_check_least(c, "sinks.n", a->sinks.n, 0));
   if (a->sinks.n > 0) {
@@ -143,7 +143,7 @@ static wn_status check_served(struct wn_check c, const struct wn_attention *a, b
   for (int64_t i = 0; i < a->maps; i++) {
     const struct wn_score_kind *kind = a->map[i].kind;
     WN_TRY(wn_check_pointer(c, "map.kind", kind));
-    if (kind->backward_double && i < a->maps - 1)
+    if (kind->forward_double && i < a->maps - 1)
       return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED, "attention: the term \"%s\" must come after \"%s\"", kind->name,
                      a->map[i + 1].kind->name);
   }

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/rng.h"
 #include "ops/ops.h"
 
 static int64_t evict_index(const struct wn_evict_held *h, int64_t i) {
@@ -88,9 +87,7 @@ void wn_evict_scores(const struct wn_evict_held *h, int64_t first, int64_t n, do
   } else if (h->score) {
     h->score(h->user, first, n, out);
   } else if (rule->by == WN_EVICT_RANDOM) {
-    for (int64_t i = 0; i < n; i++)
-      out[i] = wn_random_uniform(rule->seed, WN_STREAM_EVICT, (uint64_t)rule->layer << 32 | (uint64_t)h->group,
-                                 (uint64_t)h->at[first + i]);
+    for (int64_t i = 0; i < n; i++) out[i] = WN_EVICT_LOT(*rule, h->group, h->at[first + i]);
   } else if (rule->by == WN_EVICT_VALUES) {
     evict_values(h, first, n, out);
   } else if (rule->by == WN_EVICT_VOTES) {

@@ -6,6 +6,7 @@
 #ifndef WN_OPS_EVICT_H
 #define WN_OPS_EVICT_H
 
+#include "base/rng.h"
 #include "tensor/bf16.h"
 #include "winnow/tensor.h"
 
@@ -29,6 +30,9 @@ struct wn_evict_rule {
   int64_t votes, neighbours; /* at most WN_EVICT_NEIGHBOURS */
   bool largest;              /* pool by maximum, not mean */
 };
+/* The random number of a token. */
+#define WN_EVICT_LOT(rule, group, at)                                                                                  \
+  wn_random_uniform((rule).seed, WN_STREAM_EVICT, (uint64_t)(rule).layer << 32 | (uint64_t)(group), (uint64_t)(at))
 enum { WN_EVICT_NEIGHBOURS = 15, WN_EVICT_ARRAYS = 8 };
 
 /* [B,P,rows,capacity] elements of `bytes`: an array that a cache keeps per slot. */

@@ -1,69 +1,78 @@
-/* Score maps: terms of attention that change one logit at a time. The change depends on the logit, its head and the
- * key's distance from the row (ALiBi, soft-capping). A mechanism defines its map; the operation knows only this
- * interface. It applies maps after scale * q . k, relative positions and biases, and before selection, masks and spans:
- * a selecting head selects with mapped logits. The maps of a call run in order; a map that has a backward must be the
- * last. */
+/* Score maps: terms of attention that change one logit at a time. A mechanism defines its map; the operation knows only
+ * this interface. Maps act after scale * q . (k + p[x]) and before selection, masks and spans, in order: a selecting
+ * head selects with mapped logits. There are two forms:
+ *   bias    L += f(head, x), x the distance of the key from the row; f may have parameters theta[n,H] with gradients
+ *   curve   L = f(L), the last map of a call
+ *
+ * The functions of a map are written once, in a header in ops/term/ or in a test, and compiled for every backend:
+ *
+ *   bias    double NAME_head(t, at)               what all distances of a head share, such as a slope
+ *           double NAME_value(t, of_head, at)     f
+ *           double NAME_slope(t, at, k)           df / d theta[k,head]
+ *           struct wn_interval NAME_reach(t, open, k)       the distances at which that is not 0
+ *   curve   REAL NAME_forward_REAL(t, logit), REAL NAME_backward_REAL(t, y): df / dL from y = f(L); float and double */
 #ifndef WN_OPS_SCORE_H
 #define WN_OPS_SCORE_H
 
-#include <stdint.h>
+#include "ops/term/term.h"
 #include "winnow/context.h"
 
-/* n logits of one row: key i is at position first + i, or at[i]. A map may depend only on distances of positions. Some
- * keys may come after the row: their logits must not become NaN, and have a meaning only for maps with WN_TRAIT_OPEN.
- */
-struct wn_score_segment {
-  int64_t head;     /* of the model */
-  int64_t position; /* of the row */
-  int64_t first;
-  const int32_t *at; /* [n] or NULL */
-  int64_t n;
+/* Where a bias is asked for: head of the model, distance. */
+struct wn_score_at {
+  int64_t head, x;
+  bool open; /* rows without causality: x may be below 0 */
+  bool wide; /* theta has doubles, not floats */
 };
 
 struct wn_score_map;
-/* Forward: replaces L[n] by the mapped logits. Backward: G[n] is the gradient of the mapped logits y[n] and becomes
- * that of the logits before. */
-typedef void (*wn_score_forward_float)(const struct wn_score_map *, const struct wn_score_segment *, float *L);
-typedef void (*wn_score_forward_double)(const struct wn_score_map *, const struct wn_score_segment *, double *L);
-typedef void (*wn_score_backward_float)(const struct wn_score_map *, const struct wn_score_segment *, const float *y,
-                                        float *G);
-typedef void (*wn_score_backward_double)(const struct wn_score_map *, const struct wn_score_segment *, const double *y,
-                                         double *G);
-
 enum { WN_SCORE_ISAS = 3 }; /* indexed by enum wn_isa */
+/* The maps that a backend which compiles them itself (cuda) tells apart. It calls another one's kernels. */
+enum wn_score_id { WN_SCORE_OTHER, WN_SCORE_BUCKETS, WN_SCORE_ALIBI, WN_SCORE_SOFTCAP };
 
 struct wn_score_kind {
   const char *name; /* the name in messages: "alibi" */
-  uint32_t traits;  /* ops/terms.h: what the term can be combined with */
-  wn_score_forward_double forward_double;
-  wn_score_backward_double backward_double; /* NULL: the identity */
-  wn_score_forward_float forward_float[WN_SCORE_ISAS];
-  wn_score_backward_float backward_float[WN_SCORE_ISAS]; /* likewise */
+  enum wn_score_id id;
+  uint32_t traits; /* ops/terms.h: what the term can be combined with */
+  /* A bias: sums[n] += f at distances x[n], or, with x NULL, at.x, at.x - 1, ... Keys after a row whose rows are causal
+   * get a number too, which nobody reads. */
+  void (*values)(const struct wn_score_map *, struct wn_score_at at, const int32_t *x, int64_t n, double *sums);
+  double (*slope)(const struct wn_score_map *, struct wn_score_at at, int64_t k); /* NULL: no parameters */
+  struct wn_interval (*reach)(const struct wn_score_map *, bool open, int64_t k);
+  const void *kernels; /* struct score_kernels of backends/cuda/attention/score.cuh, for WN_SCORE_OTHER; or NULL */
+  /* A curve: replaces L[n]; multiplies the gradients G[n] of the mapped logits y[n]. */
+  void (*forward_double)(const struct wn_score_map *, double *L, int64_t n);
+  void (*backward_double)(const struct wn_score_map *, const double *y, double *G, int64_t n);
+  void (*forward_float[WN_SCORE_ISAS])(const struct wn_score_map *, float *L, int64_t n);
+  void (*backward_float[WN_SCORE_ISAS])(const struct wn_score_map *, const float *y, float *G, int64_t n);
 };
 
-/* A map in a call. A kind without functions is a term that only a backend could serve that knows it by name. None does,
- * so such a call is refused. */
+/* A map in a call. A kind without functions is a term that nobody can serve, so such a call is refused. */
 struct wn_score_map {
   const struct wn_score_kind *kind;
-  double number[2]; /* the mechanism's parameters: a cap, a slope's base */
+  double number[2];  /* the mechanism's settings: a cap, a slope's base */
+  int64_t n;         /* parameters of a head; 0: none */
+  int64_t stride;    /* elements from one row of theta to the next: the model's heads */
+  const void *theta; /* [n,stride] */
+  void *dtheta;      /* [n,stride] added to; or NULL */
 };
 #define WN_SCORE_MAPS_MAX 4
 
-/* Maps one logit of a key at distance x through n maps; below, the factor for its gradient, from the mapped logit y. */
-static inline double wn_score_one(const struct wn_score_map *map, int64_t n, int64_t head, int64_t x, double logit) {
-  const struct wn_score_segment s = {.head = head, .position = x, .n = 1};
-  for (int64_t i = 0; i < n; i++) map[i].kind->forward_double(&map[i], &s, &logit);
-  return logit;
-}
-static inline double wn_score_slope(const struct wn_score_map *map, int64_t n, int64_t head, int64_t x, double y) {
-  const struct wn_score_segment s = {.head = head, .position = x, .n = 1};
-  double slope = 1;
-  if (n > 0 && map[n - 1].kind->backward_double) map[n - 1].kind->backward_double(&map[n - 1], &s, &y, &slope);
-  return slope;
+WN_TERM double wn_score_theta(const struct wn_score_map *t, struct wn_score_at at, int64_t k) {
+  const int64_t i = k * t->stride + at.head;
+  return at.wide ? ((const double *)t->theta)[i] : (double)((const float *)t->theta)[i];
 }
 
-/* Compiles a float function for each instruction set from one body, an always-inline function. WN_SCORE_FORWARD(f) and
- * WN_SCORE_BACKWARD(f) define the functions; {WN_SCORE_SLOTS(f)} is the kind's table. */
+/* Defines NAME_values for a kind. */
+#define WN_SCORE_BIAS(NAME)                                                                                            \
+  static void NAME##_values(const struct wn_score_map *t, struct wn_score_at at, const int32_t *x, int64_t n,          \
+                            double *sums) {                                                                            \
+    const double of_head = NAME##_head(t, at);                                                                         \
+    const int64_t first = at.x;                                                                                        \
+    for (int64_t i = 0; i < n; i++) at.x = x ? x[i] : first - i, sums[i] += NAME##_value(t, of_head, at);              \
+  }
+
+/* Defines a curve's functions on arrays, floats for each instruction set; WN_SCORE_CURVE_OF(NAME) puts them into a
+ * kind. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define WN_SCORE_AVX2 __attribute__((target("avx2")))
 #if defined(__clang__) /* clang knows prefer-vector-width only as a command line option */
@@ -75,24 +84,23 @@ static inline double wn_score_slope(const struct wn_score_map *map, int64_t n, i
 #define WN_SCORE_AVX2
 #define WN_SCORE_AVX512
 #endif
-#define WN_SCORE_BODY static inline __attribute__((always_inline)) void
-#define WN_SCORE_FORWARD_FOR(target, name, body)                                                                       \
-  target static void name(const struct wn_score_map *map, const struct wn_score_segment *s, float *L) {                \
-    body(map, s, L);                                                                                                   \
+/* NOLINTBEGIN(bugprone-macro-parentheses): types and attributes */
+#define WN_SCORE_CURVE_FOR(TARGET, NAME, REAL, ISA)                                                                    \
+  TARGET static void NAME##_on_##ISA(const struct wn_score_map *t, REAL *L, int64_t n) {                               \
+    _Pragma("omp simd") for (int32_t i = 0; i < (int32_t)n; i++) L[i] = NAME##_forward_##REAL(t, L[i]);                \
+  }                                                                                                                    \
+  TARGET static void NAME##_back_##ISA(const struct wn_score_map *t, const REAL *y, REAL *G, int64_t n) {              \
+    _Pragma("omp simd") for (int32_t i = 0; i < (int32_t)n; i++) G[i] *= NAME##_backward_##REAL(t, y[i]);              \
   }
-#define WN_SCORE_FORWARD(body)                                                                                         \
-  WN_SCORE_FORWARD_FOR(, body##_plain, body)                                                                           \
-  WN_SCORE_FORWARD_FOR(WN_SCORE_AVX2, body##_avx2, body)                                                               \
-  WN_SCORE_FORWARD_FOR(WN_SCORE_AVX512, body##_avx512, body)
-#define WN_SCORE_BACKWARD_FOR(target, name, body)                                                                      \
-  target static void name(const struct wn_score_map *map, const struct wn_score_segment *s, const float *y,            \
-                          float *G) {                                                                                  \
-    body(map, s, y, G);                                                                                                \
-  }
-#define WN_SCORE_BACKWARD(body)                                                                                        \
-  WN_SCORE_BACKWARD_FOR(, body##_plain, body)                                                                          \
-  WN_SCORE_BACKWARD_FOR(WN_SCORE_AVX2, body##_avx2, body)                                                              \
-  WN_SCORE_BACKWARD_FOR(WN_SCORE_AVX512, body##_avx512, body)
-#define WN_SCORE_SLOTS(body) body##_plain, body##_avx2, body##_avx512
+/* NOLINTEND(bugprone-macro-parentheses) */
+#define WN_SCORE_CURVE(NAME)                                                                                           \
+  WN_SCORE_CURVE_FOR(, NAME, double, double)                                                                           \
+  WN_SCORE_CURVE_FOR(, NAME, float, plain)                                                                             \
+  WN_SCORE_CURVE_FOR(WN_SCORE_AVX2, NAME, float, avx2)                                                                 \
+  WN_SCORE_CURVE_FOR(WN_SCORE_AVX512, NAME, float, avx512)
+#define WN_SCORE_CURVE_OF(NAME)                                                                                        \
+  .forward_double = NAME##_on_double, .backward_double = NAME##_back_double,                                           \
+  .forward_float = {NAME##_on_plain, NAME##_on_avx2, NAME##_on_avx512},                                                \
+  .backward_float = {NAME##_back_plain, NAME##_back_avx2, NAME##_back_avx512}
 
 #endif

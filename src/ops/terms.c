@@ -21,7 +21,7 @@ const char *wn_terms_lack_traits(uint32_t terms, uint32_t traits) {
 /* The name of a score map in the call; known: whether it has functions. */
 static const char *terms_map_name(const struct wn_attention *a, bool known) {
   for (int64_t i = 0; i < a->maps; i++)
-    if ((a->map[i].kind->forward_double != NULL) == known) return a->map[i].kind->name;
+    if (wn_score_known(a->map[i].kind) == known) return a->map[i].kind->name;
   return NULL;
 }
 

@@ -24,7 +24,6 @@ enum {
   X(SQUARE_ROOT, "square-root mask", a->root.on, WN_TRAIT_BACKWARD)                                                    \
   X(SPAN, "span", a->span.on, WN_TRAIT_HALF | WN_TRAIT_BACKWARD)                                                       \
   X(RELATIVE, "relative positions", a->relative.P > 0, WN_TRAIT_HALF | WN_TRAIT_BACKWARD)                              \
-  X(BIAS, "position biases", a->bias.n > 0, WN_TRAIT_OPEN | WN_TRAIT_HALF | WN_TRAIT_BACKWARD)                         \
   X(SINKS, "sinks", a->sinks.n > 0, WN_TRAIT_HALF | WN_TRAIT_BACKWARD | WN_TRAIT_DEAD_KEYS)                            \
   X(THRESHOLD, "threshold", a->threshold.on, WN_TRAIT_BACKWARD)                                                        \
   X(EXCLUSIVE, "exclusive", a->exclusive.on, WN_TRAIT_BACKWARD | WN_TRAIT_DEAD_KEYS)                                   \
@@ -70,13 +69,17 @@ enum {
   WN_TERMS_DEAD_KEYS = 0 WN_TERMS(WN_TERM_IF_DEAD_KEYS)
 };
 
+/* Has the kind functions? */
+static inline bool wn_score_known(const struct wn_score_kind *kind) {
+  return kind->values || kind->forward_double;
+}
 /* The terms of a call. */
 static inline uint32_t wn_call_terms(const struct wn_attention *a) {
 #define WN_TERM_ON(bit, name, on, traits) | ((on) ? (uint32_t)WN_TERM_##bit : 0)
   uint32_t terms = 0 WN_TERMS(WN_TERM_ON);
 #undef WN_TERM_ON
   for (int64_t i = 0; i < a->maps; i++)
-    terms |= a->map[i].kind->forward_double ? (uint32_t)WN_TERM_SCORE_MAP : (uint32_t)WN_TERM_UNKNOWN;
+    terms |= wn_score_known(a->map[i].kind) ? (uint32_t)WN_TERM_SCORE_MAP : (uint32_t)WN_TERM_UNKNOWN;
   return terms;
 }
 

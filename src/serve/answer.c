@@ -27,43 +27,22 @@ void wn_serve_error_text(const struct wn_serve_error *e, struct wn_text *out) {
                   "", "\n");
 }
 
-/* The bytes that a token adds to a text: [*bytes] at *out + *from; free *out. The first token of a text may add less,
- * since SentencePiece drops its space. For any other token the bytes are those of the second of two tokens. */
-static wn_status answer_token_bytes(const struct wn_serve_model *m, int32_t id, bool begins, char **out, size_t *from,
-                                    size_t *bytes) {
-  const int32_t two[2] = {id, id};
-  *from = 0;
-  WN_TRY(wn_tokenizer_decode(m->ctx, m->tok, &id, 1, out, bytes));
-  if (begins) return WN_OK;
-  const size_t first = *bytes;
-  wn_text_free(*out);
-  *out = NULL;
-  WN_TRY(wn_tokenizer_decode(m->ctx, m->tok, two, 2, out, bytes));
-  *from = first < *bytes ? first : *bytes;
-  *bytes -= *from;
-  return WN_OK;
-}
-
 /* Does this token begin the choice's text? */
 static bool answer_begins(const struct wn_serve_choice *c) {
-  return c->job->request.chat ? c->tokens <= 1 : c->echo && c->characters == 0;
+  return c->job->request.chat ? c->tokens <= 1 && !c->prompt->goes_on : c->echo && c->characters == 0;
 }
 
-/* A token's bytes as a JSON string of valid UTF-8. NULL: out of memory. */
-static json_t *answer_clean(const char *text, size_t bytes) {
-  struct wn_bytes clean = {0};
-  json_t *out = NULL;
-  if (wn_utf8_replace_bad(text, bytes, &clean) == WN_OK) out = json_stringn(clean.data ? clean.data : "", clean.count);
-  wn_bytes_clear(&clean);
-  return out;
+static json_t *answer_by_id(int32_t id) {
+  return json_sprintf("token_id:%d", (int)id);
 }
 
-/* A token's text as a JSON string of valid UTF-8. NULL: out of memory. */
-static json_t *answer_token_text(const struct wn_serve_model *m, int32_t id, bool begins) {
+/* What stands for a token. NULL: out of memory. */
+static json_t *answer_token(const struct wn_serve_model *m, const struct wn_serve_choice *c, int32_t id, bool begins) {
   char *text = NULL;
-  size_t from, bytes;
-  const wn_status status = answer_token_bytes(m, id, begins, &text, &from, &bytes);
-  json_t *out = status == WN_OK ? answer_clean(text + from, bytes) : NULL;
+  size_t bytes = 0;
+  if (c->job->request.by_id) return answer_by_id(id);
+  const wn_status status = wn_tokenizer_token_label(m->ctx, m->tok, id, begins, &text, &bytes);
+  json_t *out = status == WN_OK ? json_stringn(text, bytes) : NULL;
   wn_text_free(text);
   return out;
 }
@@ -72,28 +51,33 @@ static json_t *answer_number(double x) {
   return isfinite(x) ? json_real(x) : json_null();
 }
 
-/* {"token", "logprob", "bytes"} of the chat API. */
-static json_t *answer_chat_token(const struct wn_serve_model *m, int32_t id, double log_probability, bool begins) {
+/* {"token", "logprob", "bytes"} of the chat API. A control token adds no bytes to the text: null. */
+static json_t *answer_chat_token(const struct wn_serve_model *m, const struct wn_serve_choice *c, int32_t id,
+                                 double log_probability, bool begins) {
   char *text = NULL;
-  size_t from, n;
-  json_t *bytes = json_array();
-  const wn_status status = answer_token_bytes(m, id, begins, &text, &from, &n);
-  json_t *token = status == WN_OK ? answer_clean(text + from, n) : NULL;
-  for (size_t i = 0; status == WN_OK && i < n; i++)
-    json_array_append_new(bytes, json_integer((unsigned char)text[from + i]));
+  size_t n = 0;
+  const bool control = wn_tokenizer_is_control(m->tok, id);
+  json_t *bytes = control ? json_null() : json_array();
+  if (!control && wn_tokenizer_token_bytes(m->ctx, m->tok, id, begins, &text, &n) != WN_OK) {
+    json_decref(bytes);
+    return NULL;
+  }
+  for (size_t i = 0; i < n; i++) json_array_append_new(bytes, json_integer((unsigned char)text[i]));
   wn_text_free(text);
-  return json_pack("{s:o, s:o, s:o}", "token", token, "logprob", answer_number(log_probability), "bytes", bytes);
+  return json_pack("{s:o, s:o, s:o}", "token", answer_token(m, c, id, begins), "logprob",
+                   answer_number(log_probability), "bytes", bytes);
 }
 
-/* Adds a token to the list of most probable ones. If two have the same text, the more probable one stays. */
-static void answer_add_top(const struct wn_serve_model *m, json_t *top, int32_t id, double log_probability,
-                           bool begins) {
-  json_t *text = answer_token_text(m, id, begins);
-  const char *name = json_string_value(text);
-  const json_t *there = name ? json_object_get(top, name) : NULL;
-  if (name && (!there || json_number_value(there) < log_probability))
-    json_object_set_new(top, name, answer_number(log_probability));
-  json_decref(text);
+/* Adds a token to the list of most probable ones. One whose text is there already, or is `taken` by the drawn token,
+ * stands there by its number. */
+static void answer_add_top(json_t *top, json_t *token, int32_t id, double log_probability, const char *taken) {
+  const char *name = json_string_value(token);
+  if (name && (json_object_get(top, name) || (taken && !strcmp(name, taken)))) {
+    json_decref(token);
+    name = json_string_value(token = answer_by_id(id));
+  }
+  if (name) json_object_set_new(top, name, answer_number(log_probability));
+  json_decref(token);
 }
 
 void wn_job_score(const struct wn_serve_model *m, struct wn_serve_choice *c, int32_t id, double log_probability,
@@ -101,21 +85,26 @@ void wn_job_score(const struct wn_serve_model *m, struct wn_serve_choice *c, int
   if (!c->scores) return;
   const bool begins = answer_begins(c);
   if (c->job->request.chat) {
-    json_t *one = answer_chat_token(m, id, log_probability, begins), *others = json_array();
+    json_t *one = answer_chat_token(m, c, id, log_probability, begins), *others = json_array();
     for (int j = 0; j < K; j++)
-      json_array_append_new(others, answer_chat_token(m, top[j], top_log_probability[j], begins));
+      json_array_append_new(others, answer_chat_token(m, c, top[j], top_log_probability[j], begins));
     json_object_set_new(one, "top_logprobs", others);
     json_array_append_new(json_object_get(c->scores, "content"), one);
     return;
   }
-  json_array_append_new(json_object_get(c->scores, "tokens"), answer_token_text(m, id, begins));
-  json_array_append_new(json_object_get(c->scores, "text_offset"), json_integer((json_int_t)(c->characters + c->held)));
   const bool known = !isnan(log_probability);
+  json_t *token = answer_token(m, c, id, begins), *others = known ? json_object() : json_null();
+  bool among = false;
+  for (int j = 0; j < K && known; j++) {
+    among = among || top[j] == id;
+    answer_add_top(others, answer_token(m, c, top[j], begins), top[j], top_log_probability[j],
+                   top[j] == id ? NULL : json_string_value(token));
+  }
+  if (known && !among) answer_add_top(others, json_incref(token), id, log_probability, NULL);
+  json_array_append_new(json_object_get(c->scores, "tokens"), token);
+  json_array_append_new(json_object_get(c->scores, "text_offset"), json_integer((json_int_t)(c->characters + c->held)));
   json_array_append_new(json_object_get(c->scores, "token_logprobs"),
                         known ? answer_number(log_probability) : json_null());
-  json_t *others = known ? json_object() : json_null();
-  for (int j = 0; j < K && known; j++) answer_add_top(m, others, top[j], top_log_probability[j], begins);
-  if (known) answer_add_top(m, others, id, log_probability, begins);
   json_array_append_new(json_object_get(c->scores, "top_logprobs"), others);
 }
 
@@ -181,15 +170,13 @@ void wn_job_say(const struct wn_serve_model *m, struct wn_serve_choice *c, const
 static json_t *answer_kept(const struct wn_serve_model *m, const struct wn_serve_job *job) {
   const wn_model_config *config = wn_model_config_get(m->model);
   const wn_budgets *b = job->request.budgets.layers > 0 ? &job->request.budgets : m->budgets;
-  const bool half = job->request.tau <= 0 && wn_cache_format_resolve(m->ctx, m->model, b, m->cache) == WN_CACHE_HALF;
-  const size_t element = half ? 2 : 4;
   json_int_t cache = 0, full = 0, evicted = 0, cached = 0;
   json_t *kept = json_array();
   for (int i = 0; i < job->count; i++) {
     const int64_t seen = job->choices[i].seen;
-    cache += (json_int_t)job->choices[i].cache_bytes;
+    cache += (json_int_t)job->choices[i].held_bytes;
     cached += job->choices[i].cached;
-    full += (json_int_t)(2 * element) * config->layers * config->kv_heads * config->head_size * seen;
+    full += (json_int_t)job->choices[i].full_bytes;
     for (int64_t l = 0; l < config->layers; l++) {
       const int64_t K = b->layers > 0 ? b->tokens[l] : seen, held = K < seen ? K : seen;
       evicted += seen - held;

@@ -4,10 +4,11 @@
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/error.h"
+#include "decode/session.h"
 #include "serve/embed.h"
 #include "text/utf8.h"
 #include "winnow/score.h"
@@ -17,9 +18,7 @@ enum { SCORE_PIECE = 64 };
 static uint64_t choice_seed(const struct wn_serve_choice *c) {
   const struct wn_serve_request *r = &c->job->request;
   if (r->seed >= 0) return (uint64_t)r->seed + (uint64_t)c->index;
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return (uint64_t)now.tv_sec * 1000003u + (uint64_t)now.tv_nsec + (uint64_t)c->index * 7919u;
+  return (uint64_t)wn_wall_nanoseconds() + (uint64_t)c->index * 7919u;
 }
 
 /* Scores a token that has been drawn. The session has not seen it yet and still has the logits before any change to
@@ -81,7 +80,7 @@ static wn_status choice_generate(struct wn_serve_worker *w, struct wn_serve_choi
   o.max_tokens = wn_choice_tokens(w, c);
   o.stop_strings = r->stops;
   o.stop_string_count = r->stop_count;
-  if (!r->chat) o.text_before = c->prompt->ids, o.text_before_count = c->prompt->count;
+  if (!r->chat || c->prompt->goes_on) o.text_before = c->prompt->ids, o.text_before_count = c->prompt->count;
   o.piece = choice_on_piece;
   o.user = c;
   c->state = WN_CHOICE_WRITES;
@@ -194,9 +193,23 @@ wn_status wn_choice_begin(struct wn_serve_worker *w, struct wn_serve_choice *c) 
   return WN_OK;
 }
 
+/* What the tokens seen would take if none were dropped. */
+static uint64_t choice_full_bytes(const struct wn_serve_worker *w, const struct wn_serve_choice *c) {
+  const struct wn_serve_model *m = &w->model;
+  const wn_session_options whole = {.size = sizeof whole,
+                                    .sequences = 1,
+                                    .capacity = c->prompt->count + wn_choice_tokens(w, c),
+                                    .cache = m->cache,
+                                    .tau = c->job->request.tau};
+  size_t bytes;
+  return wn_session_plan_bytes(m->ctx, m->model, &whole, c->seen, &bytes) == WN_OK ? bytes : c->held_bytes;
+}
+
 void wn_choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   if (c->finish) wn_trace_step(&w->model, c);
   c->seen = wn_session_position(c->session);
+  c->held_bytes = wn_session_held_bytes(c->session);
+  c->full_bytes = choice_full_bytes(w, c);
   wn_generation_destroy(c->generation);
   wn_constraint_destroy(c->constraint);
   wn_session_destroy(c->session);
@@ -204,6 +217,7 @@ void wn_choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   c->constraint = NULL;
   c->session = NULL;
   c->state = WN_CHOICE_DONE;
+  c->job->running--;
   pthread_mutex_lock(&w->lock);
   w->counts.running--;
   w->counts.cache_bytes -= c->cache_bytes;

@@ -6,8 +6,11 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <time.h>
+#ifdef __linux__
+#include <linux/sockios.h>
+#endif
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -32,6 +35,18 @@ struct wn_connection {
 static void connection_cut(struct wn_connection *c) {
   if (!c->cut) shutdown(c->socket, SHUT_RDWR);
   c->cut = true;
+}
+
+/* Is the connection beyond its time, and is that the client's doing? It is the server's if bytes that the client has
+ * sent are still unread, or if the client has taken all that was sent to it. */
+static bool connection_is_late(const struct wn_connections *all, const struct wn_connection *c, double now) {
+  int bytes = 0;
+  const double limit = all->seconds[c->phase];
+  if (limit <= 0 || now - c->since <= limit) return false;
+#ifdef __linux__
+  if (c->phase == WN_CONNECTION_ANSWER) return ioctl(c->socket, SIOCOUTQ, &bytes) != 0 || bytes > 0;
+#endif
+  return c->phase == WN_CONNECTION_ANSWER || ioctl(c->socket, FIONREAD, &bytes) != 0 || bytes == 0;
 }
 
 static bool connection_waits(const struct wn_connection *c) {
@@ -142,12 +157,8 @@ static void *connections_watch(void *user) {
     }
     const double now = wn_seconds_now();
     for (struct wn_connection *c = all->first; c; c = c->after)
-      if (all->seconds[c->phase] > 0 && now - c->since > all->seconds[c->phase]) connection_cut(c);
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += (long)(LOOK * 1e9);
-    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
-    pthread_cond_timedwait(&all->news, &all->lock, &until);
+      if (connection_is_late(all, c, now)) connection_cut(c);
+    wn_cond_wait_until(&all->news, &all->lock, now + LOOK);
   }
   pthread_mutex_unlock(&all->lock);
   return NULL;
@@ -156,7 +167,7 @@ static void *connections_watch(void *user) {
 wn_status wn_connections_start(wn_context *ctx, struct wn_connections *all) {
   sigset_t signals, before;
   pthread_mutex_init(&all->lock, NULL);
-  pthread_cond_init(&all->news, NULL);
+  wn_cond_init(&all->news);
   sigfillset(&signals); /* signals are for the program's own threads */
   pthread_sigmask(SIG_SETMASK, &signals, &before);
   all->watched = !pthread_create(&all->watch, NULL, connections_watch, all);

@@ -1,9 +1,9 @@
 /* Limits on connections to an HTTP server, so that slow and idle clients cannot keep others out. Private to src/serve.
  *
  * Each phase of a request has a time limit, counted from the beginning of the phase and not from the last byte, so that
- * a head or body that trickles in gains nothing. If there are more connections than the limit, the newest replaces the
- * one that has waited longest without a complete request; complete requests are never cut. No address except this
- * machine's own may have more than half of the connections. */
+ * a head or body that trickles in gains nothing. Time in which the server is late does not count. If there are more
+ * connections than the limit, the newest replaces the one that has waited longest without a complete request; complete
+ * requests are never cut. No address except this machine's own may have more than half of the connections. */
 #ifndef WN_SERVE_CONNECTIONS_H
 #define WN_SERVE_CONNECTIONS_H
 

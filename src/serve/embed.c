@@ -54,6 +54,7 @@ bool wn_embed_request_read(const struct wn_serve_model *m, const char *body, siz
   json_object_foreach(r->json, key, value) {
     if (!json_is_null(value) && !embed_read_field(m, key, value, r, error)) return false;
   }
+  json_object_del(r->json, "input"); /* many times its text's bytes, and no longer needed */
   if (r->prompt_count == 0) return wn_serve_refuse(error, 400, "input", "input: missing");
   for (int i = 0; i < r->prompt_count; i++)
     if (r->prompts[i].count > m->context)

@@ -1,6 +1,8 @@
-/* The HTTP server. A request is examined twice: when its head has arrived, where most refusals are found, and when its
- * body has. The body of a refused request is read to its end, so that the client receives the answer, but not beyond
- * HTTP_DISCARD. */
+/* The HTTP server. A request is examined when its head has arrived, where most refusals are found. The body of a
+ * refused request is read to its end, so that the client receives the answer, but not beyond HTTP_DISCARD.
+ *
+ * A request that is read by another thread (readers.h) belongs to that thread from http_hand_over until it resumes the
+ * connection: the server's thread does not touch a suspended connection, not even when its client leaves. */
 #include "serve/http.h"
 
 #include <arpa/inet.h>
@@ -15,6 +17,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "serve/connections.h"
+#include "serve/readers.h"
 
 enum {
   HTTP_CONNECTIONS = 64,
@@ -24,7 +27,8 @@ enum {
   HTTP_ANSWER_SECONDS = 120,
   HTTP_HEAD = 32 * 1024,
   HTTP_DISCARD = 16 << 20, /* well above any route's limit */
-  HTTP_BODIES = 64 << 20   /* the most bytes of all bodies in memory at one time */
+  HTTP_BODIES = 64 << 20,  /* the most bytes of all larger bodies in memory at one time */
+  HTTP_SMALL = 16 << 10    /* a body of so many bytes always has room: large ones do not keep small requests out */
 };
 
 struct wn_http {
@@ -32,7 +36,8 @@ struct wn_http {
   struct wn_http_options options;
   struct wn_http_streams streams;
   struct wn_connections connections;
-  size_t bodies; /* bytes of all bodies now; only the server's thread counts */
+  struct wn_readers readers;
+  size_t bodies; /* bytes of all larger bodies now; only the server's thread counts */
   bool loopback;
   char own[INET_ADDRSTRLEN]; /* the IPv4 address that the server listens on; "": it is no IPv4 address */
   int port;
@@ -40,13 +45,17 @@ struct wn_http {
 
 /* State of one request, from its head to the end of its answer. */
 struct http_exchange {
+  struct wn_reading reading; /* first, so that it leads to the exchange */
   const struct wn_http_route *route;
-  bool head;   /* the answer has no body */
-  int refused; /* the HTTP status of a refusal; 0: not refused */
-  char *body;  /* [room] and a NUL */
-  size_t bytes, room, discarded;
+  const char *origin; /* the Origin header, if the origin is one that `origins` names; NULL: no other page asks */
+  bool head;          /* the answer has no body */
+  int refused;        /* the HTTP status of a refusal; 0: not refused */
+  char *body;         /* [room] and a NUL */
+  size_t bytes, room, declared, discarded; /* declared: Content-Length; 0: none */
   void (*sent)(void *user);
-  struct wn_http_answer waiting; /* an answer whose head waits for its stream */
+  struct wn_http_request request;
+  struct wn_http_answer answer; /* of the handler (`handled`), or of the refusal */
+  bool handled;
 };
 
 const char *wn_http_query(const struct wn_http_request *request, const char *name) {
@@ -72,6 +81,15 @@ struct wn_http_stream *wn_http_stream_open(const struct wn_http_request *request
 }
 
 /* ---- routes ---- */
+
+/* A browser asks whether a page of another origin may send a request. */
+static void http_answer_preflight(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  (void)request;
+  answer->status = MHD_HTTP_NO_CONTENT;
+  answer->fixed = "";
+}
+static const struct wn_http_route http_preflight = {
+    .type = "text/plain; charset=utf-8", .open = true, .handle = http_answer_preflight};
 
 /* Does the route serve the method? HEAD counts as GET; libmicrohttpd leaves out the body. */
 static bool http_serves(const struct wn_http_route *route, const char *method) {
@@ -99,8 +117,8 @@ static int http_find_route(const struct wn_http *http, const char *method, const
   return refused;
 }
 
-/* Adds the Allow header with the path's methods: "GET, HEAD, POST". */
-static void http_add_allowed(const struct wn_http *http, const char *path, struct MHD_Response *r) {
+/* Adds a header with the path's methods: "GET, HEAD, POST". */
+static void http_add_allowed(const struct wn_http *http, const char *path, const char *name, struct MHD_Response *r) {
   char methods[100] = "";
   size_t n = 0;
   for (int i = 0; i < http->options.route_count && n < sizeof methods; i++) {
@@ -109,7 +127,7 @@ static void http_add_allowed(const struct wn_http *http, const char *path, struc
       n += (size_t)snprintf(methods + n, sizeof methods - n, "%s%s%s", n ? ", " : "", route->method,
                             strcmp(route->method, "GET") != 0 ? "" : ", HEAD");
   }
-  MHD_add_response_header(r, "Allow", methods);
+  MHD_add_response_header(r, name, methods);
 }
 
 /* Does the Host header name this machine, with any port? Case does not matter, and names may end in a dot. */
@@ -124,13 +142,84 @@ static bool http_names_loopback(const struct wn_http *http, const char *host) {
   return false;
 }
 
+/* Is it an address, or a name that leads only here? Any other name may belong to somebody who makes it lead here. */
+static bool http_names_itself(const struct wn_http *http, const char *host) {
+  char name[256], own[256] = "";
+  struct in6_addr address;
+  const bool six = *host == '[';
+  const size_t n = strcspn(host + six, six ? "]" : ":");
+  if (n >= sizeof name) return false;
+  memcpy(name, host + six, n);
+  name[n] = 0;
+  if (inet_pton(six ? AF_INET6 : AF_INET, name, &address) == 1) return true;
+  gethostname(own, sizeof own - 1);
+  return http_names_loopback(http, host) || !strcasecmp(name, own);
+}
+
+/* Does the list of origins, separated by commas, name this one? */
+static bool http_lists(const char *list, const char *origin) {
+  for (size_t n; list && *list; list += n + (list[n] == ',')) {
+    n = strcspn(list, ",");
+    if ((n == 1 && *list == '*') || (n == strlen(origin) && !strncasecmp(list, origin, n))) return true;
+  }
+  return false;
+}
+
+/* Browsers name the page that asks. Pages of the server's own may, and those that `origins` names. */
+static bool http_admits_origin(const struct wn_http *http, const char *host, const char *origin, const char **other) {
+  *other = NULL;
+  if (!origin) return true;
+  if (host && !strncasecmp(origin, "http://", 7) && !strcasecmp(origin + 7, host) && http_names_itself(http, host))
+    return true;
+  if (!http_lists(http->options.origins, origin)) return false;
+  *other = origin;
+  return true;
+}
+
 static const char *http_refusal(int status) {
-  return status == MHD_HTTP_FORBIDDEN             ? "ask for localhost"
+  return status == MHD_HTTP_BAD_REQUEST           ? "the head does not say clearly where the request ends"
+         : status == MHD_HTTP_FORBIDDEN           ? "ask for localhost"
          : status == MHD_HTTP_NOT_FOUND           ? "not here"
          : status == MHD_HTTP_METHOD_NOT_ALLOWED  ? "not by this method"
          : status == MHD_HTTP_CONTENT_TOO_LARGE   ? "the request's body is too large"
          : status == MHD_HTTP_SERVICE_UNAVAILABLE ? "busy"
                                                   : "out of memory";
+}
+
+/* ---- framing ---- */
+
+/* libmicrohttpd takes the first of several Content-Length headers, prefers any Transfer-Encoding to it, and reads a
+ * header whose name ends in a blank as another one. A program in front of this server may do otherwise, and then the
+ * two see different requests. RFC 9112, sections 5 and 6: such heads are errors. */
+struct http_framing {
+  int lengths, codings, hosts;
+  bool chunked, bad;
+};
+
+static enum MHD_Result http_on_header(void *user, enum MHD_ValueKind kind, const char *name, const char *value) {
+  struct http_framing *f = user;
+  static const char length[] = MHD_HTTP_HEADER_CONTENT_LENGTH, coding[] = MHD_HTTP_HEADER_TRANSFER_ENCODING;
+  (void)kind;
+  const size_t n = strspn(name, "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz");
+  f->bad = f->bad || n == 0 || name[n];
+  for (const unsigned char *c = (const unsigned char *)value; c && *c; c++)
+    f->bad = f->bad || (*c < ' ' && *c != '\t') || *c == 0x7f;
+  f->hosts += !strcasecmp(name, MHD_HTTP_HEADER_HOST);
+  /* a longer name is one that a folded line was added to */
+  f->lengths += !strncasecmp(name, length, sizeof length - 1);
+  f->codings += !strncasecmp(name, coding, sizeof coding - 1);
+  f->bad = f->bad || (n >= sizeof length && !strncasecmp(name, length, sizeof length - 1)) ||
+           (n >= sizeof coding && !strncasecmp(name, coding, sizeof coding - 1));
+  f->chunked = f->chunked || (!strcasecmp(name, coding) && value && !strcasecmp(value, "chunked"));
+  return MHD_YES;
+}
+
+/* Is it clear where the request ends? */
+static bool http_is_framed(struct MHD_Connection *c, const char *version) {
+  struct http_framing f = {0};
+  MHD_get_connection_values(c, MHD_HEADER_KIND, http_on_header, &f);
+  if (f.bad || f.hosts > 1 || f.lengths > 1 || f.codings > 1) return false;
+  return f.codings == 0 || (f.chunked && f.lengths == 0 && !strcmp(version, MHD_HTTP_VERSION_1_1));
 }
 
 /* ---- requests ---- */
@@ -143,11 +232,10 @@ static struct MHD_Response *http_response(struct wn_http_answer *a, bool head) {
   }
   if (a->stream && !head) return wn_http_stream_response(a->stream);
   if (a->stream) wn_http_stream_drop(a->stream);
-  const char *body = a->text.data ? a->text.data : a->fixed;
-  const size_t bytes = a->text.data ? a->text.bytes : a->fixed_bytes;
-  struct MHD_Response *r = MHD_create_response_from_buffer(
-      bytes, (void *)(uintptr_t)body, a->text.data ? MHD_RESPMEM_MUST_COPY : MHD_RESPMEM_PERSISTENT);
-  wn_free(a->text.data);
+  if (!a->text.data)
+    return MHD_create_response_from_buffer(a->fixed_bytes, (void *)(uintptr_t)a->fixed, MHD_RESPMEM_PERSISTENT);
+  struct MHD_Response *r = MHD_create_response_from_buffer_with_free_callback(a->text.bytes, a->text.data, wn_free);
+  if (!r) wn_free(a->text.data);
   return r;
 }
 
@@ -157,9 +245,26 @@ static struct wn_connection *http_connection(struct MHD_Connection *c) {
   return info ? info->socket_context : NULL;
 }
 
+/* Lets a page of another origin, which `origins` names, read the answer. */
+static void http_add_origin(const struct wn_http *http, struct MHD_Connection *c, const char *path,
+                            const struct http_exchange *x, struct MHD_Response *r) {
+  MHD_add_response_header(r, "Access-Control-Allow-Origin", x->origin);
+  MHD_add_response_header(r, "Vary", "Origin");
+  if (x->route != &http_preflight) return;
+  const char *wanted = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Access-Control-Request-Headers");
+  http_add_allowed(http, path, "Access-Control-Allow-Methods", r);
+  if (wanted) MHD_add_response_header(r, "Access-Control-Allow-Headers", wanted);
+  MHD_add_response_header(r, "Access-Control-Max-Age", "600");
+}
+
+/* Sends the exchange's answer. */
 static enum MHD_Result http_send(struct wn_http *http, struct MHD_Connection *c, const char *path,
-                                 const struct http_exchange *x, struct wn_http_answer *a) {
+                                 struct http_exchange *x) {
+  struct wn_http_answer *a = &x->answer;
+  const bool streams = a->stream && !a->waits && !x->head;
   struct MHD_Response *r = http_response(a, x->head);
+  a->stream = NULL;
+  a->text = (struct wn_text){0};
   if (!r) return MHD_NO;
   MHD_add_response_header(r, "Content-Type", a->type);
   MHD_add_response_header(r, "Cache-Control", "no-store");
@@ -169,36 +274,62 @@ static enum MHD_Result http_send(struct wn_http *http, struct MHD_Connection *c,
   char seconds[16];
   snprintf(seconds, sizeof seconds, "%d", a->retry);
   if (a->retry > 0) MHD_add_response_header(r, "Retry-After", seconds);
-  if (a->status == MHD_HTTP_METHOD_NOT_ALLOWED) http_add_allowed(http, path, r);
-  wn_connections_enter(&http->connections, http_connection(c),
-                       a->stream && !a->waits && !x->head ? WN_CONNECTION_STREAM : WN_CONNECTION_ANSWER);
+  if (a->status == MHD_HTTP_METHOD_NOT_ALLOWED) http_add_allowed(http, path, "Allow", r);
+  if (x->origin) http_add_origin(http, c, path, x, r);
+  wn_connections_enter(&http->connections, http_connection(c), streams ? WN_CONNECTION_STREAM : WN_CONNECTION_ANSWER);
   const enum MHD_Result result = MHD_queue_response(c, (unsigned)a->status, r);
   MHD_destroy_response(r);
   return result;
 }
 
 static enum MHD_Result http_refuse(struct wn_http *http, struct MHD_Connection *c, const char *path,
-                                   const struct http_exchange *x) {
-  struct wn_http_answer answer = {.retry = x->refused == MHD_HTTP_SERVICE_UNAVAILABLE};
-  wn_http_say(&answer, x->refused, http_refusal(x->refused));
-  return http_send(http, c, path, x, &answer);
+                                   struct http_exchange *x) {
+  if (!x->answer.text.data) {
+    wn_http_say(&x->answer, x->refused, http_refusal(x->refused));
+    x->answer.retry = x->refused == MHD_HTTP_SERVICE_UNAVAILABLE;
+  }
+  return http_send(http, c, path, x);
+}
+
+/* What is wrong with the head, or 0. */
+static int http_judge(struct wn_http *http, struct http_exchange *x) {
+  const struct wn_http_request *request = &x->request;
+  const char *host = wn_http_header(request, MHD_HTTP_HEADER_HOST);
+  const int refused = http_find_route(http, request->method, request->path, &x->route);
+  if (http->loopback && !http_names_loopback(http, host)) return MHD_HTTP_FORBIDDEN;
+  if (!http_admits_origin(http, host, wn_http_header(request, MHD_HTTP_HEADER_ORIGIN), &x->origin)) {
+    wn_http_say(&x->answer, MHD_HTTP_FORBIDDEN, "pages of this origin may not ask");
+    return MHD_HTTP_FORBIDDEN;
+  }
+  if (refused == MHD_HTTP_METHOD_NOT_ALLOWED && x->origin && !strcmp(request->method, MHD_HTTP_METHOD_OPTIONS))
+    x->route = &http_preflight;
+  else if (refused)
+    return refused;
+  if (http->options.admit && !x->route->open && !http->options.admit(request, &x->answer)) return x->answer.status;
+  if (x->declared > x->route->body_limit) return MHD_HTTP_CONTENT_TOO_LARGE;
+  const char *always = http->options.always;
+  const bool counts = !always || strcmp(request->path, always) != 0;
+  return counts && wn_connections_busy(&http->connections) ? MHD_HTTP_SERVICE_UNAVAILABLE : 0;
 }
 
 /* Handles the head: finds the route, and decides whether the body is accepted. */
 static enum MHD_Result http_begin(struct wn_http *http, struct MHD_Connection *c, const char *path, const char *method,
-                                  struct http_exchange *x) {
+                                  const char *version, struct http_exchange *x) {
   const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
-  const unsigned long long bytes = length ? strtoull(length, NULL, 10) : 0;
   x->head = !strcmp(method, MHD_HTTP_METHOD_HEAD);
-  x->refused = http_find_route(http, method, path, &x->route);
-  const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
-  if (http->loopback && !http_names_loopback(http, host)) x->refused = MHD_HTTP_FORBIDDEN;
-  if (!x->refused && bytes > x->route->body_limit) x->refused = MHD_HTTP_CONTENT_TOO_LARGE;
-  const char *always = http->options.always;
-  if (!x->refused && (!always || strcmp(path, always) != 0) && wn_connections_busy(&http->connections))
-    x->refused = MHD_HTTP_SERVICE_UNAVAILABLE;
+  x->declared = length ? strtoull(length, NULL, 10) : 0;
+  x->request = (struct wn_http_request){
+      .method = method, .path = path, .body = "", .user = http->options.user, .http = http, .connection = c};
+  const bool framed = http_is_framed(c, version);
+  x->refused = framed ? http_judge(http, x) : MHD_HTTP_BAD_REQUEST;
   wn_connections_enter(&http->connections, http_connection(c), WN_CONNECTION_BODY);
-  return x->refused && bytes > HTTP_DISCARD ? http_refuse(http, c, path, x) : MHD_YES;
+  /* An answer before the body closes the connection. */
+  return !framed || (x->refused && x->declared > HTTP_DISCARD) ? http_refuse(http, c, path, x) : MHD_YES;
+}
+
+/* The bytes of a body that count for HTTP_BODIES. */
+static size_t http_counted(size_t room) {
+  return room > HTTP_SMALL ? room : 0;
 }
 
 /* Takes a piece of the body. MHD_NO: too much has been discarded already. */
@@ -208,14 +339,15 @@ static enum MHD_Result http_take(struct wn_http *http, struct http_exchange *x, 
     size_t room = 2 * (x->bytes + bytes);
     void *memory;
     if (room > x->route->body_limit) room = x->route->body_limit;
-    if (room - x->room > HTTP_BODIES - http->bodies) {
+    if (x->declared && room > x->declared) room = x->declared;
+    if (http_counted(room) - http_counted(x->room) > HTTP_BODIES - http->bodies) {
       x->refused = MHD_HTTP_SERVICE_UNAVAILABLE;
     } else if (wn_alloc(NULL, "a request's body", room + 1, &memory) != WN_OK) {
       x->refused = MHD_HTTP_INTERNAL_SERVER_ERROR;
     } else {
       if (x->bytes) memcpy(memory, x->body, x->bytes);
       wn_free(x->body);
-      http->bodies += room - x->room;
+      http->bodies += http_counted(room) - http_counted(x->room);
       x->body = memory;
       x->room = room;
     }
@@ -229,33 +361,58 @@ static enum MHD_Result http_take(struct wn_http *http, struct http_exchange *x, 
   return MHD_YES;
 }
 
-/* Sends the head if its status is known by now; else this is called again. */
-static enum MHD_Result http_send_waiting(struct wn_http *http, struct MHD_Connection *c, const char *path,
-                                         struct http_exchange *x) {
-  struct wn_http_answer answer = x->waiting;
-  if (wn_http_stream_wait(answer.stream)) return MHD_YES;
-  x->waiting.stream = NULL;
-  answer.status = wn_http_stream_status(answer.stream);
-  return http_send(http, c, path, x, &answer);
-}
-
 static void http_drop_body(struct wn_http *http, struct http_exchange *x) {
-  http->bodies -= x->room;
+  http->bodies -= http_counted(x->room);
   wn_free(x->body);
   x->body = NULL;
   x->bytes = x->room = 0;
+}
+
+/* Sends what the handler has answered, if its status is known by now; else this is called again. */
+static enum MHD_Result http_finish(struct wn_http *http, struct MHD_Connection *c, const char *path,
+                                   struct http_exchange *x) {
+  struct wn_http_answer *a = &x->answer;
+  http_drop_body(http, x); /* others may need the memory while this request is answered */
+  x->sent = a->sent;
+  if (a->stream && a->waits && !x->head) {
+    if (wn_http_stream_wait(a->stream)) return MHD_YES;
+    a->status = wn_http_stream_status(a->stream);
+  }
+  return http_send(http, c, path, x);
+}
+
+/* Runs the handler in a thread of readers.h. */
+static void http_read(struct wn_reading *reading, int reader, bool stop) {
+  struct http_exchange *x = (struct http_exchange *)(void *)reading;
+  struct MHD_Connection *c = x->request.connection;
+  const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+  x->request.thread = reader;
+  if (stop || (info && wn_http_socket_is_closed(info->connect_fd)))
+    x->refused = MHD_HTTP_SERVICE_UNAVAILABLE;
+  else
+    x->route->handle(&x->request, &x->answer);
+  MHD_resume_connection(c); /* the exchange may be gone after this */
+}
+
+/* Gives the request to a thread of readers.h, and gets it back when the connection is resumed. */
+static enum MHD_Result http_hand_over(struct wn_http *http, struct MHD_Connection *c, struct http_exchange *x) {
+  x->reading.read = http_read;
+  MHD_suspend_connection(c);
+  if (wn_readers_add(&http->readers, &x->reading, x->bytes)) return MHD_YES;
+  x->refused = MHD_HTTP_SERVICE_UNAVAILABLE;
+  MHD_resume_connection(c);
+  return MHD_YES;
 }
 
 static enum MHD_Result http_on_request(void *user, struct MHD_Connection *c, const char *path, const char *method,
                                        const char *version, const char *upload, size_t *upload_bytes, void **state) {
   struct wn_http *http = user;
   struct http_exchange *x = *state;
-  (void)version;
   if (!x) {
     void *memory;
     if (wn_alloc(NULL, "a request", sizeof *x, &memory) != WN_OK) return MHD_NO;
     *state = x = memory;
-    return http_begin(http, c, path, method, x);
+    return http_begin(http, c, path, method, version, x);
   }
   if (*upload_bytes > 0) {
     const size_t bytes = *upload_bytes;
@@ -263,22 +420,14 @@ static enum MHD_Result http_on_request(void *user, struct MHD_Connection *c, con
     return http_take(http, x, upload, bytes);
   }
   if (x->refused) return http_refuse(http, c, path, x);
-  if (x->waiting.stream) return http_send_waiting(http, c, path, x);
-  const struct wn_http_request request = {.method = method,
-                                          .path = path,
-                                          .body = x->body ? x->body : "",
-                                          .body_bytes = x->bytes,
-                                          .user = http->options.user,
-                                          .http = http,
-                                          .connection = c};
-  struct wn_http_answer answer = {.status = MHD_HTTP_OK, .type = x->route->type};
-  x->route->handle(&request, &answer);
-  http_drop_body(http, x); /* others may need the memory while this request is answered */
-  x->sent = answer.sent;
-  if (!answer.stream || !answer.waits || x->head) return http_send(http, c, path, x, &answer);
-  x->waiting = answer;
-  wn_connections_enter(&http->connections, http_connection(c), WN_CONNECTION_STREAM);
-  return http_send_waiting(http, c, path, x);
+  if (x->handled) return http_finish(http, c, path, x);
+  x->handled = true;
+  x->answer = (struct wn_http_answer){.status = MHD_HTTP_OK, .type = x->route->type};
+  if (x->body) x->request.body = x->body, x->request.body_bytes = x->bytes;
+  wn_connections_enter(&http->connections, http_connection(c), WN_CONNECTION_STREAM); /* the client has done its part */
+  if (x->route->reads) return http_hand_over(http, c, x);
+  x->route->handle(&x->request, &x->answer);
+  return http_finish(http, c, path, x);
 }
 
 static void http_on_completed(void *user, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode how) {
@@ -286,7 +435,8 @@ static void http_on_completed(void *user, struct MHD_Connection *c, void **state
   struct http_exchange *x = *state;
   wn_connections_enter(&http->connections, http_connection(c), WN_CONNECTION_HEAD);
   if (!x) return;
-  if (x->waiting.stream) wn_http_stream_drop(x->waiting.stream); /* the client left before the head was sent */
+  if (x->answer.stream) wn_http_stream_drop(x->answer.stream); /* the client left before the head was sent */
+  wn_free(x->answer.text.data);
   if (x->sent && how == MHD_REQUEST_TERMINATED_COMPLETED_OK) x->sent(http->options.user);
   http_drop_body(http, x);
   wn_free(x);
@@ -341,6 +491,7 @@ static wn_status http_listen(wn_context *ctx, struct wn_http *http) {
       NULL, http_on_request, http, MHD_OPTION_SOCK_ADDR, at, MHD_OPTION_CONNECTION_LIMIT,
       (unsigned)(2 * http->connections.limit + 64), /* room for the reserve, and for connections that are being cut */
       MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)HTTP_IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_HEAD,
+      MHD_OPTION_STRICT_FOR_CLIENT, 1, /* a Host, and no blanks in a path */
       MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, http, MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, http,
       MHD_OPTION_END);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -359,6 +510,9 @@ wn_status wn_http_start(wn_context *ctx, const struct wn_http_options *options, 
   http->options = *options;
   wn_http_streams_init(&http->streams);
   wn_status status = http_watch(ctx, http);
+  bool reads = false;
+  for (int i = 0; i < options->route_count; i++) reads = reads || options->routes[i].reads;
+  if (status == WN_OK && reads) status = wn_readers_start(ctx, &http->readers);
   if (status == WN_OK) status = http_listen(ctx, http);
   if (status != WN_OK) {
     wn_http_stop(http);
@@ -378,11 +532,13 @@ void wn_http_close(struct wn_http *http) {
     if (listening != MHD_INVALID_SOCKET) close(listening);
   }
   wn_http_streams_close(&http->streams);
+  wn_readers_close(&http->readers);
 }
 
 void wn_http_stop(struct wn_http *http) {
   if (!http) return;
   wn_http_streams_close(&http->streams);
+  wn_readers_stop(&http->readers); /* resumes every connection that waits for one: none may be suspended below */
   if (http->daemon) MHD_stop_daemon(http->daemon);
   wn_connections_stop(&http->connections);
   wn_http_streams_wait(&http->streams);

@@ -1,14 +1,19 @@
 /* An HTTP server with a table of routes, over libmicrohttpd. Private to src/serve.
  *
- * Handlers run in the server's only thread: they answer at once, or open a stream that another thread writes. Refusals
- * have one line: 403 on a loopback address for requests that do not name this machine (so that no foreign page can send
- * requests under another name), 404, 405, 413, 503. No encryption, no users. Slow clients do not keep others out
- * (connections.h). */
+ * One thread serves all connections. It runs the handlers that answer at once; those of routes with `reads` run in
+ * threads of their own (readers.h), while the connection is suspended. A handler may open a stream that another thread
+ * writes. Refusals have one line: 400 for a head whose end two programs could see in different places; 403 for the
+ * requests of foreign pages, and on a loopback address for those that do not name this machine; 404, 405, 413, 503.
+ * All but the last are found in the head, before a body takes memory. No encryption, no users. Slow clients do not keep
+ * others out (connections.h). */
 #ifndef WN_SERVE_HTTP_H
 #define WN_SERVE_HTTP_H
 
 #include "base/text.h"
+#include "serve/readers.h"
 #include "serve/stream.h"
+
+enum { WN_HTTP_THREADS = 1 + WN_READERS };
 
 struct MHD_Connection;
 
@@ -19,6 +24,7 @@ struct wn_http_request {
   void *user; /* of wn_http_options */
   struct wn_http *http;
   struct MHD_Connection *connection;
+  int thread; /* that runs the handler: 0: the server's; else one of WN_HTTP_THREADS - 1 others */
 };
 /* The decoded value of "?name=value"; a header's value. NULL: not there. */
 const char *wn_http_query(const struct wn_http_request *request, const char *name);
@@ -46,6 +52,8 @@ struct wn_http_route {
   const char *method, *path, *type; /* method: "GET" includes HEAD. path: the whole path, or with "*" at the end its
                                        beginning. type: of the answer's body */
   size_t body_limit;                /* the most bytes of a request's body; 0: requests have none */
+  bool reads;                       /* `handle` may take long, in a thread of its own */
+  bool open;                        /* needs no admission */
   void (*handle)(const struct wn_http_request *request, struct wn_http_answer *answer);
 };
 
@@ -56,7 +64,12 @@ struct wn_http_options {
   int route_count;
   const char *always; /* a path that is answered even while every connection has a request; NULL: none */
   void *user;         /* for the handlers */
-  int connections;    /* at the same time; 0: 64 */
+  /* Called with the head of each request for a route that is not open; NULL: all are admitted. False: refused with the
+   * answer that it made. */
+  bool (*admit)(const struct wn_http_request *request, struct wn_http_answer *answer);
+  /* Comma-separated origins whose pages may ask, beside the server's own; "*": all; NULL: none. Borrowed. */
+  const char *origins;
+  int connections; /* at the same time; 0: 64 */
   /* Time limits in seconds; 0: 10 for a head, 30 for a body, 120 for sending an answer. */
   double head_seconds, body_seconds, answer_seconds;
 };

@@ -36,7 +36,9 @@ struct wn_serve_choice {
   struct wn_prefix_places places; /* places of the prompt at which the state is still to be kept */
   double *sums;                   /* [C] sums of states, for an embedding */
   int64_t tokens;                 /* tokens of the answer */
-  int64_t seen;                 /* tokens that its session had seen at the end; the last token was drawn but not fed */
+  int64_t seen; /* tokens that its session had seen at the end; the last token was drawn but not fed */
+  /* What those of them that it held took of cache_bytes, which has room for more; what all of them would take. */
+  uint64_t held_bytes, full_bytes;
   const char *finish;           /* "length", "stop"; NULL: not yet */
   struct wn_bytes text;         /* the answer so far; with echo preceded by the prompt */
   size_t characters;            /* length of the text */
@@ -55,7 +57,9 @@ struct wn_serve_job {
   int64_t created; /* seconds since 1970 */
   double arrived;  /* wn_seconds_now */
   struct wn_serve_choice *choices;
-  int count, done;
+  int count, done, running;   /* choices; those that have ended; those that have a slot */
+  int passed;                 /* how many choices got a slot while this job waited for memory */
+  bool blocked;               /* in this round no choice of it fits */
   bool begun, finished, gone; /* gone: the client has left */
   int64_t prompt_tokens;
 };

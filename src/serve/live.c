@@ -7,7 +7,6 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -150,10 +149,8 @@ void wn_live_finish(wn_live *live) {
   live->done = true;
   /* Pages ask every second, so an open page gets the end, even on a busy machine. */
   if (live->asked > 0 && wn_seconds_now() - live->asked < WN_LIVE_WAIT) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += WN_LIVE_WAIT;
-    while (!live->told && pthread_cond_timedwait(&live->heard, &live->lock, &until) == 0) continue;
+    const double until = wn_seconds_now() + WN_LIVE_WAIT;
+    while (!live->told && wn_seconds_now() < until) wn_cond_wait_until(&live->heard, &live->lock, until);
   }
   pthread_mutex_unlock(&live->lock);
 }
@@ -204,7 +201,7 @@ wn_status wn_live_start(wn_context *ctx, const wn_live_options *options, wn_live
   wn_live *live = memory;
   wn_handle_mark(live, WN_HANDLE_LIVE);
   pthread_mutex_init(&live->lock, NULL);
-  pthread_cond_init(&live->heard, NULL);
+  wn_cond_init(&live->heard);
   wn_status status = wn_alloc(ctx, "points of the live view", LIVE_POINTS * sizeof(struct point), &points);
   if (status == WN_OK) {
     live->points = points;

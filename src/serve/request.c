@@ -97,8 +97,17 @@ static bool prompt_read_ids(const struct prompt_field *x, const json_t *list, st
   return true;
 }
 
+/* Refuses a text that cannot fit, before it is encoded, which would take long. */
+static bool prompt_may_fit(const struct wn_serve_model *m, const char *field, size_t bytes,
+                           struct wn_serve_error *error) {
+  return bytes <= m->text_bytes ||
+         wn_serve_refuse(error, 400, field, "%s: %zu bytes, more than the context of %lld tokens can hold (%zu)", field,
+                         bytes, (long long)m->context, m->text_bytes);
+}
+
 static bool prompt_read_text(const struct prompt_field *x, const json_t *text, struct wn_serve_prompt *out) {
   size_t count = 0;
+  if (!prompt_may_fit(x->m, x->name, json_string_length(text), x->error)) return false;
   if (wn_prompt_encode(x->m->ctx, x->m->tok, json_string_value(text), json_string_length(text), &out->ids, &count) !=
       WN_OK)
     return wn_serve_refuse(x->error, 400, x->name, "%s: %s", x->name, wn_context_error(x->m->ctx));
@@ -131,6 +140,10 @@ static bool read_prompt(const struct reading *x, const json_t *value) {
 }
 
 static bool read_messages(const struct reading *x, const json_t *value) {
+  size_t bytes = 0, i;
+  const json_t *message;
+  json_array_foreach(value, i, message) bytes += json_string_length(json_object_get(message, "content"));
+  if (!prompt_may_fit(x->m, "messages", bytes, x->error)) return false;
   return wn_serve_messages(x->m, value, &x->r->prompts[x->r->prompt_count++], x->error);
 }
 
@@ -336,6 +349,7 @@ static const struct field fields[] = {
     {.name = "stop", .text = true, .chat = true, .kind = FIELD_READ, .read = read_stop},
     {.name = "logprobs", .text = true, .chat = true, .kind = FIELD_READ, .read = read_logprobs},
     {.name = "top_logprobs", .chat = true, .kind = FIELD_READ, .read = read_top_logprobs},
+    {.name = "return_tokens_as_token_ids", .text = true, .chat = true, .kind = FIELD_BOOL, .at = ROW(by_id)},
     {.name = "logit_bias", .text = true, .chat = true, .kind = FIELD_READ, .read = read_logit_bias},
     {.name = "response_format", .text = true, .chat = true, .kind = FIELD_READ, .read = read_response_format},
     {.name = "user", .text = true, .chat = true, .kind = FIELD_IGNORED},
@@ -411,17 +425,40 @@ static bool body_is_shallow(const char *body, size_t bytes) {
   return true;
 }
 
+static bool body_has_nul(const json_t *value) {
+  const char *key;
+  json_t *one;
+  size_t i;
+  if (json_is_string(value)) return strlen(json_string_value(value)) != json_string_length(value);
+  json_array_foreach(value, i, one) if (body_has_nul(one)) return true;
+  json_object_foreach((json_t *)(uintptr_t)value, key, one) if (body_has_nul(one)) return true;
+  return false;
+}
+
+/* Texts that become tokens may have a NUL; others are C strings. */
+static bool body_check_nul(const json_t *object, struct wn_serve_error *error) {
+  const char *key;
+  json_t *value;
+  json_object_foreach((json_t *)(uintptr_t)object, key, value) {
+    const bool text = !strcmp(key, "prompt") || !strcmp(key, "content") || !strcmp(key, "input");
+    if (!text && body_has_nul(value))
+      return wn_serve_refuse(error, 400, key, "%s: has a NUL (\\u0000), which only prompt, content and input may have",
+                             key);
+  }
+  return true;
+}
+
 json_t *wn_serve_body(const char *body, size_t bytes, struct wn_serve_error *error) {
   json_error_t why;
   if (!body_is_shallow(body, bytes)) {
     wn_serve_refuse(error, 400, "", "the body is nested deeper than %d", BODY_DEPTH);
     return NULL;
   }
-  json_t *j = json_loadb(body, bytes, JSON_REJECT_DUPLICATES, &why);
+  json_t *j = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
   if (!j) wn_serve_refuse(error, 400, "", "the body is not JSON: %.200s (line %d)", why.text, why.line);
-  if (!j || json_is_object(j)) return j;
+  if (!j || (json_is_object(j) && body_check_nul(j, error))) return j;
+  if (!json_is_object(j)) wn_serve_refuse(error, 400, "", "the body is JSON, but not an object");
   json_decref(j);
-  wn_serve_refuse(error, 400, "", "the body is JSON, but not an object");
   return NULL;
 }
 
@@ -476,10 +513,11 @@ bool wn_serve_messages(const struct wn_serve_model *m, const json_t *list, struc
   }
   messages[0] = (wn_chat_message){.role = WN_CHAT_SYSTEM, .text = m->system};
   const int own = m->system && given[0].role != WN_CHAT_SYSTEM; /* errors number messages without it */
-  if (wn_chat_check(m->ctx, given, (int)n, true) != WN_OK ||
+  if (wn_chat_check(m->ctx, m->tok, m->chat, given, (int)n, true) != WN_OK ||
       wn_chat_encode(m->ctx, m->tok, m->chat, given - own, (int)n + own, true, &out->ids, &count) != WN_OK)
     return wn_serve_refuse(error, 400, "messages", "messages: %s", wn_context_error(m->ctx));
   out->count = (int64_t)count;
+  out->goes_on = given[n - 1].role == WN_CHAT_ASSISTANT;
   return true;
 }
 
@@ -497,6 +535,10 @@ static bool request_check(const struct wn_serve_model *m, struct wn_serve_reques
   const int64_t V = wn_model_config_get(m->model)->vocab_size;
   if (r->top > V) r->top = (int)V; /* there are no more */
   if (r->top > 0 && !r->scores) return wn_serve_refuse(error, 400, "top_logprobs", "top_logprobs: needs logprobs");
+  if (r->constraint && r->prompts[0].goes_on)
+    return wn_serve_refuse(error, 400, "response_format",
+                           "response_format: an answer that is begun already (the last message is the assistant's) is "
+                           "not continued as JSON");
   if (r->stream && r->echo && r->scores)
     return wn_serve_refuse(error, 400, "echo", "echo: with logprobs it is not streamed");
   if (r->trace && (!r->stream || r->prompt_count * r->n != 1))
@@ -518,8 +560,19 @@ bool wn_serve_request_read(const struct wn_serve_model *m, bool chat, const char
   const char *key;
   json_t *value;
   *error = (struct wn_serve_error){0};
-  *r = (struct wn_serve_request){
-      .chat = chat, .n = 1, .max_tokens = chat ? -1 : 16, .temperature = 1, .top_p = 1, .seed = -1};
+  wn_generate_options o;
+  wn_generate_options_init(&o, sizeof o);
+  o.sampling.temperature = o.sampling.top_p = 1; /* the API's defaults, unless the model declares its own */
+  wn_generate_options_declared(m->model, &o);
+  *r = (struct wn_serve_request){.chat = chat,
+                                 .n = 1,
+                                 .max_tokens = chat ? -1 : 16,
+                                 .temperature = o.sampling.temperature,
+                                 .top_p = o.sampling.top_p,
+                                 .min_p = o.sampling.min_p,
+                                 .top_k = o.sampling.top_k,
+                                 .repetition_penalty = o.repetition_penalty,
+                                 .seed = -1};
   wn_budgets_init(&r->budgets);
   r->json = wn_serve_body(body, bytes, error);
   if (!r->json) return false;
@@ -530,6 +583,7 @@ bool wn_serve_request_read(const struct wn_serve_model *m, bool chat, const char
                              chat ? "chat/" : "");
     if (!json_is_null(value) && !request_read_field(&x, f, value)) return false;
   }
+  json_object_del(r->json, chat ? "messages" : "prompt"); /* many times its text's bytes, and no longer needed */
   return request_check(m, r, error);
 }
 

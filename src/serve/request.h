@@ -36,6 +36,7 @@ struct wn_serve_model {
   const char *system;           /* the template's system message for a conversation without one; NULL: none */
   const char *name;
   int64_t context;           /* tokens of prompt and answer together */
+  size_t text_bytes;         /* a text of more bytes has more tokens: context x the longest token */
   int32_t entries;           /* ids below it are valid tokens */
   const wn_budgets *budgets; /* budgets of requests that state none; layers 0: none */
   wn_cache_format cache;
@@ -44,6 +45,7 @@ struct wn_serve_model {
 struct wn_serve_prompt {
   int32_t *ids; /* wn_tokens_free */
   int64_t count;
+  bool goes_on; /* the answer continues text that the prompt ends with: a chat's last message is the assistant's */
 };
 
 /* Fields of /v1/embeddings (embed.h). */
@@ -57,6 +59,7 @@ struct wn_serve_request {
   bool chat, stream, include_usage, echo;
   bool trace;         /* send events that say what is kept (trace.c) */
   bool scores;        /* log probabilities are wanted */
+  bool by_id;         /* their tokens are named by number */
   int top;            /* also those of so many most probable tokens */
   int64_t n;          /* answers to each prompt */
   int64_t max_tokens; /* -1: as many as fit */
@@ -88,7 +91,7 @@ bool wn_serve_check_keys(const json_t *object, const char *where, const char *pa
 /* Reads a text, tokens, or a list of at most `most` of either into out->prompts. Errors name the field. */
 bool wn_serve_prompts(const struct wn_serve_model *m, const char *field, size_t most, const json_t *value,
                       struct wn_serve_request *out, struct wn_serve_error *error);
-/* Encodes a list of messages, up to where the model answers. */
+/* Encodes a list of messages, up to where the model writes. */
 bool wn_serve_messages(const struct wn_serve_model *m, const json_t *messages, struct wn_serve_prompt *out,
                        struct wn_serve_error *error);
 

@@ -2,7 +2,6 @@
 #include <microhttpd.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -20,14 +19,15 @@ enum { SLOTS = 8, QUEUE = 64, CONNECTIONS = 512, MOST_CONNECTIONS = 65536, BODY 
 #define MODEL_PATH "/v1/models/"
 
 struct wn_server {
-  struct wn_serve_model front; /* for the handlers, with their own context */
+  struct wn_serve_model front[WN_HTTP_THREADS]; /* for the handlers, each thread's with a context of its own */
   struct wn_serve_worker worker;
   struct wn_http *http;
   wn_budgets budgets;
-  char *name, *key; /* key NULL: no key is needed */
-  char *system;     /* the chat template's system message; NULL: none */
-  time_t started;
-  uint64_t number; /* number of the last job */
+  char *name, *key;        /* key NULL: no key is needed */
+  char *origins;           /* NULL: none but the server's own */
+  char *system;            /* the chat template's system message; NULL: none */
+  int64_t started;         /* seconds since 1970 */
+  _Atomic uint64_t number; /* of the last job */
 };
 
 static void answer_error(struct wn_http_answer *answer, const struct wn_serve_error *error) {
@@ -42,6 +42,11 @@ static void answer_json(struct wn_http_answer *answer, json_t *value) {
   if (text) wn_text_add(&answer->text, "%s\n", text);
   answer->text.failed = answer->text.failed || !text;
   free(text);
+}
+
+/* The model as the thread that runs the handler may use it. */
+static const struct wn_serve_model *server_front(const struct wn_http_request *request) {
+  return &((const struct wn_server *)request->user)->front[request->thread];
 }
 
 /* Does the request have the key? Compared in constant time, so that timing does not reveal a partly right key. */
@@ -76,19 +81,16 @@ static void handle_page(const struct wn_http_request *request, struct wn_http_an
 }
 
 static void handle_info(const struct wn_http_request *request, struct wn_http_answer *answer) {
-  const struct wn_server *s = request->user;
-  if (!server_knows(request, answer)) return;
-  answer_json(answer, wn_page_info(&s->front));
+  answer_json(answer, wn_page_info(server_front(request)));
 }
 
 static json_t *server_model(const struct wn_server *s) {
   return json_pack("{s:s, s:s, s:I, s:s, s:I}", "id", s->name, "object", "model", "created", (json_int_t)s->started,
-                   "owned_by", "winnow", "context", (json_int_t)s->front.context);
+                   "owned_by", "winnow", "context", (json_int_t)s->front[0].context);
 }
 
 static void handle_models(const struct wn_http_request *request, struct wn_http_answer *answer) {
   const struct wn_server *s = request->user;
-  if (!server_knows(request, answer)) return;
   answer_json(answer, json_pack("{s:s, s:[o]}", "object", "list", "data", server_model(s)));
 }
 
@@ -97,7 +99,6 @@ static void handle_model(const struct wn_http_request *request, struct wn_http_a
   const char *name = request->path + strlen(MODEL_PATH);
   char shown[200];
   struct wn_serve_error error;
-  if (!server_knows(request, answer)) return;
   if (!strcmp(name, s->name)) {
     answer_json(answer, server_model(s));
     return;
@@ -110,7 +111,6 @@ static void handle_model(const struct wn_http_request *request, struct wn_http_a
 static void handle_metrics(const struct wn_http_request *request, struct wn_http_answer *answer) {
   struct wn_server *s = request->user;
   struct wn_serve_counts c;
-  if (!server_knows(request, answer)) return;
   wn_serve_worker_counts(&s->worker, &c);
   const struct {
     const char *name, *type, *help;
@@ -169,32 +169,29 @@ static void handle_metrics(const struct wn_http_request *request, struct wn_http
 static void handle_slots(const struct wn_http_request *request, struct wn_http_answer *answer) {
   struct wn_server *s = request->user;
   struct wn_serve_counts c;
-  if (!server_knows(request, answer)) return;
   wn_serve_worker_counts(&s->worker, &c);
   answer_json(answer, json_pack("{s:i, s:i, s:i, s:i, s:I, s:I}", "slots", s->worker.slots, "running", c.running,
                                 "waiting", c.waiting, "requests", c.jobs, "cache_bytes", (json_int_t)c.cache_bytes,
                                 "cache_memory", (json_int_t)s->worker.cache_memory));
 }
 
-static json_t *server_special(const struct wn_server *s, int32_t id) {
+static json_t *server_special(const struct wn_serve_model *m, int32_t id) {
   char *text;
   size_t bytes;
-  const char *name = wn_tokenizer_token_name(s->front.tok, id, &bytes);
+  const char *name = wn_tokenizer_token_name(m->tok, id, &bytes);
   if (name) return json_stringn(name, bytes);
-  if (id < 0 || wn_tokenizer_decode(s->front.ctx, s->front.tok, &id, 1, &text, &bytes) != WN_OK) return json_null();
+  if (id < 0 || wn_tokenizer_decode(m->ctx, m->tok, &id, 1, &text, &bytes) != WN_OK) return json_null();
   json_t *out = json_stringn(text, bytes);
   wn_text_free(text);
   return out ? out : json_null();
 }
 
 static void handle_tokenizer_info(const struct wn_http_request *request, struct wn_http_answer *answer) {
-  const struct wn_server *s = request->user;
-  const char *template = wn_tokenizer_chat_template(s->front.tok);
-  if (!server_knows(request, answer)) return;
-  json_t *j =
-      json_pack("{s:s, s:i, s:o, s:o, s:n}", "kind", wn_tokenizer_kind(s->front.tok), "vocab_size",
-                wn_tokenizer_vocab_size(s->front.tok), "bos_token", server_special(s, wn_tokenizer_bos(s->front.tok)),
-                "eos_token", server_special(s, wn_tokenizer_eos(s->front.tok)), "pad_token");
+  const struct wn_serve_model *m = server_front(request);
+  const char *template = wn_tokenizer_chat_template(m->tok);
+  json_t *j = json_pack("{s:s, s:i, s:o, s:o, s:n}", "kind", wn_tokenizer_kind(m->tok), "vocab_size",
+                        wn_tokenizer_vocab_size(m->tok), "bos_token", server_special(m, wn_tokenizer_bos(m->tok)),
+                        "eos_token", server_special(m, wn_tokenizer_eos(m->tok)), "pad_token");
   json_t *text = template ? json_string(template) : NULL;
   if (j) json_object_set_new(j, "chat_template", text ? text : json_null());
   answer_json(answer, j);
@@ -204,7 +201,6 @@ static void handle_tokenizer_info(const struct wn_http_request *request, struct 
 static json_t *server_body(const struct wn_http_request *request, struct wn_http_answer *answer,
                            const char *const *keys, int count) {
   struct wn_serve_error error = {0};
-  if (!server_knows(request, answer)) return NULL;
   json_t *body = wn_serve_body(request->body, request->body_bytes, &error);
   if (body && wn_serve_check_keys(body, request->path, NULL, keys, count, &error)) return body;
   json_decref(body);
@@ -219,34 +215,34 @@ static void server_complain(struct wn_http_answer *answer, const char *param, co
 }
 
 static void handle_tokenize(const struct wn_http_request *request, struct wn_http_answer *answer) {
-  const struct wn_server *s = request->user;
+  const struct wn_serve_model *m = server_front(request);
   static const char *const keys[] = {"model", "prompt", "content", "add_special_tokens"};
   json_t *body = server_body(request, answer, keys, 4);
   if (!body) return;
   const json_t *text = json_object_get(body, "prompt"), *special = json_object_get(body, "add_special_tokens");
   if (!text) text = json_object_get(body, "content");
-  const bool bos = !json_is_false(special) && wn_tokenizer_bos(s->front.tok) >= 0;
+  const bool bos = !json_is_false(special) && wn_tokenizer_bos(m->tok) >= 0;
   int32_t *ids = NULL;
   size_t count = 0;
   if (!json_is_string(text)) {
     server_complain(answer, "prompt", "expected a text");
   } else if (special && !json_is_boolean(special) && !json_is_null(special)) {
     server_complain(answer, "add_special_tokens", "expected true or false");
-  } else if (wn_tokenizer_encode(s->front.ctx, s->front.tok, json_string_value(text), json_string_length(text), bos,
-                                 false, &ids, &count) != WN_OK) {
-    server_complain(answer, "prompt", wn_context_error(s->front.ctx));
+  } else if (wn_tokenizer_encode(m->ctx, m->tok, json_string_value(text), json_string_length(text), bos, false, &ids,
+                                 &count) != WN_OK) {
+    server_complain(answer, "prompt", wn_context_error(m->ctx));
   } else {
     json_t *list = json_array();
     for (size_t i = 0; i < count; i++) json_array_append_new(list, json_integer(ids[i]));
     answer_json(answer, json_pack("{s:o, s:I, s:I}", "tokens", list, "count", (json_int_t)count, "max_model_len",
-                                  (json_int_t)s->front.context));
+                                  (json_int_t)m->context));
   }
   wn_tokens_free(ids);
   json_decref(body);
 }
 
 static void handle_detokenize(const struct wn_http_request *request, struct wn_http_answer *answer) {
-  const struct wn_server *s = request->user;
+  const struct wn_serve_model *m = server_front(request);
   static const char *const keys[] = {"model", "tokens"};
   json_t *body = server_body(request, answer, keys, 2);
   if (!body) return;
@@ -256,13 +252,13 @@ static void handle_detokenize(const struct wn_http_request *request, struct wn_h
   char *text = NULL;
   size_t bytes = 0;
   void *memory = NULL;
-  bool good = json_is_array(list) && wn_alloc(s->front.ctx, "tokens", n * sizeof(int32_t), &memory) == WN_OK;
+  bool good = json_is_array(list) && wn_alloc(m->ctx, "tokens", n * sizeof(int32_t), &memory) == WN_OK;
   for (size_t i = 0; i < n && good; i++) {
     const json_int_t id = json_is_integer(json_array_get(list, i)) ? json_integer_value(json_array_get(list, i)) : -1;
-    good = id >= 0 && id < wn_tokenizer_vocab_size(s->front.tok);
+    good = id >= 0 && id < wn_tokenizer_vocab_size(m->tok);
     if (good) ((int32_t *)memory)[i] = (int32_t)id;
   }
-  good = good && wn_tokenizer_decode(s->front.ctx, s->front.tok, memory, n, &text, &bytes) == WN_OK &&
+  good = good && wn_tokenizer_decode(m->ctx, m->tok, memory, n, &text, &bytes) == WN_OK &&
          wn_utf8_replace_bad(text, bytes, &clean) == WN_OK;
   if (good)
     answer_json(answer, json_pack("{s:s%, s:s%}", "prompt", clean.data ? clean.data : "", clean.count, "content",
@@ -276,7 +272,7 @@ static void handle_detokenize(const struct wn_http_request *request, struct wn_h
 }
 
 static void handle_apply_template(const struct wn_http_request *request, struct wn_http_answer *answer) {
-  const struct wn_server *s = request->user;
+  const struct wn_serve_model *m = server_front(request);
   struct wn_serve_prompt prompt = {0};
   struct wn_serve_error error = {0};
   static const char *const keys[] = {"model", "messages"};
@@ -284,11 +280,10 @@ static void handle_apply_template(const struct wn_http_request *request, struct 
   char *text = NULL;
   size_t bytes;
   if (!body) return;
-  if (!wn_serve_messages(&s->front, json_object_get(body, "messages"), &prompt, &error)) {
+  if (!wn_serve_messages(m, json_object_get(body, "messages"), &prompt, &error)) {
     answer_error(answer, &error);
-  } else if (wn_tokenizer_decode(s->front.ctx, s->front.tok, prompt.ids, (size_t)prompt.count, &text, &bytes) !=
-             WN_OK) {
-    server_complain(answer, "messages", wn_context_error(s->front.ctx));
+  } else if (wn_tokenizer_decode(m->ctx, m->tok, prompt.ids, (size_t)prompt.count, &text, &bytes) != WN_OK) {
+    server_complain(answer, "messages", wn_context_error(m->ctx));
   } else {
     json_t *list = json_array();
     for (int64_t i = 0; i < prompt.count; i++) json_array_append_new(list, json_integer(prompt.ids[i]));
@@ -302,11 +297,11 @@ static void handle_apply_template(const struct wn_http_request *request, struct 
 /* --- jobs --- */
 
 /* Makes a job of a request, which it takes over. NULL: out of memory. */
-static struct wn_serve_job *server_job(struct wn_server *s, struct wn_serve_request *request) {
+static struct wn_serve_job *server_job(wn_context *ctx, struct wn_server *s, struct wn_serve_request *request) {
   void *memory, *choices;
   const int count = (int)request->n * request->prompt_count;
-  if (wn_alloc(s->front.ctx, "a job", sizeof(struct wn_serve_job), &memory) != WN_OK) return NULL;
-  if (wn_alloc(s->front.ctx, "answers", (size_t)count * sizeof(struct wn_serve_choice), &choices) != WN_OK) {
+  if (wn_alloc(ctx, "a job", sizeof(struct wn_serve_job), &memory) != WN_OK) return NULL;
+  if (wn_alloc(ctx, "answers", (size_t)count * sizeof(struct wn_serve_choice), &choices) != WN_OK) {
     wn_free(memory);
     return NULL;
   }
@@ -315,7 +310,7 @@ static struct wn_serve_job *server_job(struct wn_server *s, struct wn_serve_requ
   *request = (struct wn_serve_request){0};
   job->choices = choices;
   job->count = count;
-  job->created = time(NULL);
+  job->created = wn_wall_nanoseconds() / 1000000000;
   job->arrived = wn_seconds_now();
   snprintf(job->id, sizeof job->id, "%s-%llx-%llu", job->request.chat ? "chatcmpl" : "cmpl",
            (unsigned long long)s->started, (unsigned long long)++s->number);
@@ -335,9 +330,10 @@ static void server_queue(const struct wn_http_request *request, struct wn_http_a
     answer_error(answer, &error);
     return;
   }
-  struct wn_serve_job *job = server_job(s, wanted);
+  struct wn_serve_job *job = server_job(server_front(request)->ctx, s, wanted);
   wn_serve_request_clear(wanted);
-  if (job && wn_http_stream_open(request, answer)) {
+  const bool fits = job && wn_serve_worker_fits(&s->worker, server_front(request)->ctx, job, &error);
+  if (fits && wn_http_stream_open(request, answer)) {
     job->stream = answer->stream;
     answer->waits = !job->request.stream;
     answer->type = job->request.stream ? "text/event-stream" : "application/json";
@@ -348,7 +344,7 @@ static void server_queue(const struct wn_http_request *request, struct wn_http_a
     answer->waits = false;
     answer->retry = 1;
     wn_serve_refuse(&error, 429, "", "the queue is full: %d requests", s->worker.queue);
-  } else {
+  } else if (!job || fits) {
     wn_serve_refuse(&error, 503, "", "out of memory");
   }
   wn_job_destroy(job);
@@ -356,20 +352,17 @@ static void server_queue(const struct wn_http_request *request, struct wn_http_a
 }
 
 static void server_generate(const struct wn_http_request *request, struct wn_http_answer *answer, bool chat) {
-  struct wn_server *s = request->user;
   struct wn_serve_request wanted;
   struct wn_serve_error error;
-  if (!server_knows(request, answer)) return;
-  const bool good = wn_serve_request_read(&s->front, chat, request->body, request->body_bytes, &wanted, &error);
+  const bool good =
+      wn_serve_request_read(server_front(request), chat, request->body, request->body_bytes, &wanted, &error);
   server_queue(request, answer, good, &wanted, error);
 }
 
 static void handle_embeddings(const struct wn_http_request *request, struct wn_http_answer *answer) {
-  struct wn_server *s = request->user;
   struct wn_serve_request wanted;
   struct wn_serve_error error;
-  if (!server_knows(request, answer)) return;
-  const bool good = wn_embed_request_read(&s->front, request->body, request->body_bytes, &wanted, &error);
+  const bool good = wn_embed_request_read(server_front(request), request->body, request->body_bytes, &wanted, &error);
   server_queue(request, answer, good, &wanted, error);
 }
 
@@ -382,43 +375,68 @@ static void handle_chat(const struct wn_http_request *request, struct wn_http_an
 }
 
 static const struct wn_http_route routes[] = {
-    {.method = "GET", .path = "/", .type = "text/html; charset=utf-8", .handle = handle_page},
+    {.method = "GET", .path = "/", .type = "text/html; charset=utf-8", .open = true, .handle = handle_page},
     {.method = "GET", .path = "/info", .type = "application/json", .handle = handle_info},
-    {.method = "GET", .path = "/health", .type = "application/json", .handle = handle_health},
+    {.method = "GET", .path = "/health", .type = "application/json", .open = true, .handle = handle_health},
     {.method = "GET", .path = "/v1/models", .type = "application/json", .handle = handle_models},
     {.method = "GET", .path = MODEL_PATH "*", .type = "application/json", .handle = handle_model},
     {.method = "GET", .path = "/metrics", .type = "text/plain; version=0.0.4", .handle = handle_metrics},
     {.method = "GET", .path = "/slots", .type = "application/json", .handle = handle_slots},
     {.method = "GET", .path = "/tokenizer_info", .type = "application/json", .handle = handle_tokenizer_info},
-    {.method = "POST", .path = "/tokenize", .type = "application/json", .body_limit = BODY, .handle = handle_tokenize},
+    {.method = "POST",
+     .path = "/tokenize",
+     .type = "application/json",
+     .body_limit = BODY,
+     .reads = true,
+     .handle = handle_tokenize},
     {.method = "POST",
      .path = "/detokenize",
      .type = "application/json",
      .body_limit = BODY,
+     .reads = true,
      .handle = handle_detokenize},
     {.method = "POST",
      .path = "/apply-template",
      .type = "application/json",
      .body_limit = BODY,
+     .reads = true,
      .handle = handle_apply_template},
     {.method = "POST",
      .path = "/v1/completions",
      .type = "application/json",
      .body_limit = BODY,
+     .reads = true,
      .handle = handle_completions},
     {.method = "POST",
      .path = "/v1/chat/completions",
      .type = "application/json",
      .body_limit = BODY,
+     .reads = true,
      .handle = handle_chat},
     {.method = "POST",
      .path = "/v1/embeddings",
      .type = "application/json",
      .body_limit = BODY,
+     .reads = true,
      .handle = handle_embeddings},
 };
 
 /* --- start and stop --- */
+
+/* The bytes of the longest token, with the space that a tokenizer may leave out at a text's beginning. */
+static size_t server_longest_token(wn_context *ctx, const wn_tokenizer *tok) {
+  size_t longest = 1;
+  for (int32_t id = 0; id < wn_tokenizer_vocab_size(tok); id++) {
+    char *text = NULL;
+    size_t bytes = 0, name = 0;
+    if (!wn_tokenizer_token_name(tok, id, &name)) name = 0;
+    if (wn_tokenizer_decode(ctx, tok, &id, 1, &text, &bytes) != WN_OK) bytes = 0;
+    wn_text_free(text);
+    if (bytes + 1 > longest) longest = bytes + 1;
+    if (name > longest) longest = name;
+  }
+  return longest;
+}
 
 static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model *model, const wn_tokenizer *tok,
                                  const wn_server_options *o) {
@@ -438,30 +456,35 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
     WN_TRY(wn_budgets_check(ctx, o->budgets, c));
     WN_TRY(wn_budgets_copy(ctx, o->budgets, &s->budgets));
   }
-  WN_TRY(wn_context_create(&front, &s->front.ctx));
+  for (int i = 0; i < WN_HTTP_THREADS; i++) WN_TRY(wn_context_create(&front, &s->front[i].ctx));
   const char *name = o->name ? o->name : "winnow"; /* often a file's name, which may be any bytes */
   struct wn_bytes clean = {0};
   WN_TRY(wn_utf8_replace_bad(name, strlen(name), &clean));
   s->name = clean.data;
   if (!s->name && !(s->name = wn_strdup(ctx, ""))) return WN_ERR_MEMORY;
   if (o->api_key && !(s->key = wn_strdup(ctx, o->api_key))) return WN_ERR_MEMORY;
+  if (o->origins && !(s->origins = wn_strdup(ctx, o->origins))) return WN_ERR_MEMORY;
   const char *template = wn_tokenizer_chat_template(tok);
   const wn_chat_template *chat = template ? wn_chat_template_recognise(template) : NULL;
   if (chat) WN_TRY(wn_chat_default_system(ctx, chat, template, &s->system));
   const int32_t vocabulary = wn_tokenizer_vocab_size(tok);
-  wn_context *own = s->front.ctx;
-  s->front = (struct wn_serve_model){.ctx = own,
-                                     .model = model,
-                                     .tok = tok,
-                                     .chat = chat,
-                                     .system = s->system,
-                                     .name = s->name,
-                                     .context = o->context ? o->context : c->context,
-                                     .entries = vocabulary < c->vocab_size ? vocabulary : (int32_t)c->vocab_size,
-                                     .budgets = &s->budgets,
-                                     .cache = o->cache};
-  s->worker.model = s->front;
-  s->worker.model.ctx = ctx;
+  s->worker.model = (struct wn_serve_model){.ctx = ctx,
+                                            .model = model,
+                                            .tok = tok,
+                                            .chat = chat,
+                                            .system = s->system,
+                                            .name = s->name,
+                                            .context = o->context ? o->context : c->context,
+                                            .entries = vocabulary < c->vocab_size ? vocabulary : (int32_t)c->vocab_size,
+                                            .budgets = &s->budgets,
+                                            .cache = o->cache};
+  if (!wn_mul_size((size_t)s->worker.model.context, server_longest_token(ctx, tok), &s->worker.model.text_bytes))
+    s->worker.model.text_bytes = SIZE_MAX;
+  for (int i = 0; i < WN_HTTP_THREADS; i++) {
+    wn_context *own = s->front[i].ctx;
+    s->front[i] = s->worker.model;
+    s->front[i].ctx = own;
+  }
   s->worker.slots = o->slots ? o->slots : SLOTS;
   s->worker.queue = o->queue ? o->queue : QUEUE;
   s->worker.cache_memory = o->cache_memory;
@@ -476,9 +499,10 @@ static void server_close(struct wn_server *s) {
   wn_http_stop(s->http); /* until here handlers may still ask the worker, over kept-alive connections */
   wn_serve_worker_clear(&s->worker);
   wn_budgets_clear(&s->budgets);
-  wn_context_destroy(s->front.ctx);
+  for (int i = 0; i < WN_HTTP_THREADS; i++) wn_context_destroy(s->front[i].ctx);
   wn_free(s->name);
   wn_free(s->key);
+  wn_free(s->origins);
   wn_text_free(s->system);
   wn_free(s);
 }
@@ -493,7 +517,7 @@ wn_status wn_server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *
   WN_TRY(WN_OPTIONS_READ(ctx, wn_server_options, options, &o));
   WN_TRY(wn_alloc(ctx, "a server", sizeof **out, &memory));
   struct wn_server *s = memory;
-  s->started = time(NULL);
+  s->started = wn_wall_nanoseconds() / 1000000000;
   WN_TRY_GOTO(server_describe(ctx, s, model, tok, &o), fail);
   WN_TRY_GOTO(wn_serve_worker_start(ctx, &s->worker), fail);
   const struct wn_http_options http = {.address = o.address,
@@ -502,13 +526,15 @@ wn_status wn_server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *
                                        .route_count = sizeof routes / sizeof *routes,
                                        .always = "/health",
                                        .user = s,
+                                       .admit = server_knows,
+                                       .origins = s->origins,
                                        .connections = o.connections ? o.connections : CONNECTIONS};
-  WN_TRY_GOTO(wn_http_start(s->front.ctx, &http, &s->http), listen);
+  WN_TRY_GOTO(wn_http_start(s->front[0].ctx, &http, &s->http), listen);
   wn_handle_mark(s, WN_HANDLE_SERVER);
   *out = s;
   return WN_OK;
 listen:
-  wn_fail(ctx, status, "%s", wn_context_error(s->front.ctx));
+  wn_fail(ctx, status, "%s", wn_context_error(s->front[0].ctx));
 fail:
   server_close(s);
   return status;

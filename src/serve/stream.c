@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 
 enum { STREAM_BLOCK = 4096 };
 
@@ -29,7 +30,7 @@ struct wn_http_stream {
 void wn_http_streams_init(struct wn_http_streams *s) {
   *s = (struct wn_http_streams){.first = NULL};
   pthread_mutex_init(&s->lock, NULL);
-  pthread_cond_init(&s->none, NULL);
+  wn_cond_init(&s->none);
 }
 
 void wn_http_streams_clear(struct wn_http_streams *s) {
@@ -71,7 +72,7 @@ struct wn_http_stream *wn_http_stream_create(struct wn_http_streams *all, struct
   s->socket = info ? info->connect_fd : -1;
   s->status = 200;
   s->holders = 2; /* writer and response; the writer may end it before there is a response */
-  pthread_cond_init(&s->room, NULL);
+  wn_cond_init(&s->room);
   pthread_mutex_lock(&all->lock);
   s->gone = all->closing;
   s->next = all->first;
@@ -198,17 +199,16 @@ bool wn_http_stream_write(struct wn_http_stream *s, const char *data, size_t byt
   return heard;
 }
 
-/* Has the client closed the connection? The server does not poll the socket of a suspended connection, so ask it. */
-static bool stream_is_closed(const struct wn_http_stream *s) {
+bool wn_http_socket_is_closed(int socket) {
   char byte;
-  if (!s->suspended || s->socket < 0) return false;
-  const ssize_t n = recv(s->socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (socket < 0) return false;
+  const ssize_t n = recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
 size_t wn_http_stream_offer(struct wn_http_stream *s, const char *data, size_t bytes) {
   pthread_mutex_lock(&s->all->lock);
-  if (!s->gone && stream_is_closed(s)) {
+  if (!s->gone && s->suspended && wn_http_socket_is_closed(s->socket)) {
     s->gone = true;
     stream_wake(s);
   }

@@ -45,5 +45,7 @@ int wn_http_stream_status(struct wn_http_stream *stream);
  * even with bytes 0. */
 size_t wn_http_stream_offer(struct wn_http_stream *stream, const char *data, size_t bytes);
 void wn_http_stream_end(struct wn_http_stream *stream); /* the writer's last call */
+/* Has the client closed the connection? The server does not poll the socket of a suspended connection, so ask it. */
+bool wn_http_socket_is_closed(int socket);
 
 #endif

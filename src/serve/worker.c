@@ -1,41 +1,61 @@
 #include "serve/worker.h"
 
 #include <signal.h>
-#include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "decode/session.h"
 #include "serve/choice.h"
 
-/* PROMPTS_AT_ONCE: how many prompts are read a piece further in a round, so that answers being written wait for at most
- * one piece. UNREAD: a choice pauses while its client has so many bytes unread. */
-enum { FLUSH_MILLISECONDS = 5, UNREAD = 256 << 10, PROMPTS_AT_ONCE = 1 };
+/* UNREAD: a choice pauses while its client has so many bytes unread. PASSES: so many choices may get a slot before one
+ * that arrived earlier and waits for memory. OLDEST_FIRST: in every so many rounds the oldest prompt is read, in others
+ * the one that has the fewest tokens left. */
+enum { FLUSH_MILLISECONDS = 5, UNREAD = 256 << 10, PASSES = 32, OLDEST_FIRST = 4 };
 
 struct running {
   struct wn_serve_worker *w;
   struct wn_serve_job *first, *last; /* jobs in the order of their arrival */
+  unsigned round;
 };
 
 static bool running_fits(const struct wn_serve_worker *w, const struct wn_serve_choice *c) {
   return w->cache_memory == 0 || w->counts.cache_bytes + c->cache_bytes <= w->cache_memory;
 }
 
-/* Gives a choice a slot, if one is free and its cache fits. False: it waits. */
+static wn_session_options choice_options(const struct wn_serve_worker *w, const struct wn_serve_choice *c) {
+  const struct wn_serve_request *r = &c->job->request;
+  return (wn_session_options){.size = sizeof(wn_session_options),
+                              .sequences = 1,
+                              .capacity = c->prompt->count + wn_choice_tokens(w, c),
+                              .budgets = r->budgets.layers > 0 ? &r->budgets : w->model.budgets,
+                              .cache = w->model.cache,
+                              .tau = r->tau,
+                              .group = w->group};
+}
+
+bool wn_serve_worker_fits(const struct wn_serve_worker *w, wn_context *ctx, struct wn_serve_job *job,
+                          struct wn_serve_error *error) {
+  for (int i = 0; i < job->count && w->cache_memory > 0; i++) {
+    struct wn_serve_choice *c = &job->choices[i];
+    const wn_session_options options = choice_options(w, c);
+    size_t bytes;
+    if (wn_session_plan_bytes(ctx, w->model.model, &options, options.capacity, &bytes) != WN_OK)
+      return wn_serve_refuse(error, 400, "", "%s", wn_context_error(ctx));
+    c->cache_bytes = bytes;
+    if (bytes > w->cache_memory)
+      return wn_serve_refuse(error, 400, "", "the request's cache needs %zu bytes, the server has %llu", bytes,
+                             (unsigned long long)w->cache_memory);
+  }
+  return true;
+}
+
+/* Gives a choice a slot, if its cache fits. False: it waits, or `status` says what failed. */
 static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_status *status) {
   struct wn_serve_worker *w = x->w;
-  const struct wn_serve_request *r = &c->job->request;
-  const wn_session_options options = {.size = sizeof options,
-                                      .sequences = 1,
-                                      .capacity = c->prompt->count + wn_choice_tokens(w, c),
-                                      .budgets = r->budgets.layers > 0 ? &r->budgets : w->model.budgets,
-                                      .cache = w->model.cache,
-                                      .tau = r->tau,
-                                      .group = w->group};
+  const wn_session_options options = choice_options(w, c);
   *status = WN_OK;
-  if (w->counts.running >= w->slots) return false;
-  /* The size is known from an earlier try, so no session is made in every round only to find it. */
-  if (c->cache_bytes > 0 && w->counts.running > 0 && !running_fits(w, c)) return false;
+  if (!running_fits(w, c)) return false;
   *status = wn_session_create_with(w->model.ctx, w->model.model, &options, &c->session);
   if (*status == WN_ERR_MEMORY && w->prefix.counts.bytes > 0) { /* kept states of prompts give way */
     wn_prefix_shrink(&w->prefix, 0);
@@ -43,14 +63,8 @@ static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_statu
   }
   if (*status != WN_OK) return false;
   c->cache_bytes = wn_session_kv_bytes(c->session);
-  if (!running_fits(w, c)) {
-    wn_session_destroy(c->session);
-    c->session = NULL;
-    if (w->counts.running == 0)
-      *status = wn_fail(w->model.ctx, WN_ERR_ARGUMENT, "the request's cache needs %llu bytes, the server has %llu",
-                        (unsigned long long)c->cache_bytes, (unsigned long long)w->cache_memory);
-    return false;
-  }
+  c->job->running++;
+  c->model = &w->model;
   pthread_mutex_lock(&w->lock);
   w->counts.running++;
   w->counts.waiting--;
@@ -115,27 +129,81 @@ static void running_settle(struct running *x, struct wn_serve_choice *c, wn_stat
   }
 }
 
-/* The first half of a round. Gives slots to waiting choices, the oldest first; lets the oldest unread prompt have its
- * turn; puts choices that write into w->turns. *pieces: how many pieces of prompts may still be read. Returns how many
- * choices write. */
+/* The choice that gets the next slot: of the jobs that have the fewest, the oldest's. NULL: none waits. */
+static struct wn_serve_choice *running_next(struct running *x) {
+  struct wn_serve_choice *next = NULL;
+  for (struct wn_serve_job *job = x->first; job; job = job->next) {
+    if (job->blocked || (next && job->running >= next->job->running) || !running_may_step(x, job)) continue;
+    for (int i = 0; i < job->count; i++)
+      if (job->choices[i].state == WN_CHOICE_WAITS) {
+        next = &job->choices[i];
+        break;
+      }
+  }
+  return next;
+}
+
+/* Gives free slots to waiting choices. */
+static void running_admit_all(struct running *x) {
+  struct wn_serve_worker *w = x->w;
+  struct wn_serve_job *first = NULL; /* that waits for memory */
+  for (struct wn_serve_job *job = x->first; job; job = job->next) job->blocked = false;
+  while (w->counts.running < w->slots && !(first && first->passed >= PASSES)) {
+    struct wn_serve_choice *c = running_next(x);
+    wn_status status;
+    if (!c) return;
+    const bool admitted = running_admit(x, c, &status);
+    if (status != WN_OK) {
+      running_fail(x, c->job, status);
+    } else if (admitted) {
+      c->job->passed = 0;
+      if (first) first->passed++;
+    } else {
+      c->job->blocked = true;
+      if (!first) first = c->job;
+    }
+  }
+}
+
+/* Whose prompt is read a piece further in this round: answers being written wait for one piece and no more. NULL: all
+ * prompts have been read. */
+static struct wn_serve_choice *running_reader(struct running *x) {
+  const bool oldest = x->round++ % OLDEST_FIRST == 0;
+  struct wn_serve_choice *reader = NULL;
+  int64_t least = INT64_MAX;
+  for (struct wn_serve_job *job = x->first; job; job = job->next) {
+    if (!running_may_step(x, job)) continue;
+    for (int i = 0; i < job->count; i++) {
+      struct wn_serve_choice *c = &job->choices[i];
+      if (!c->session || !wn_choice_reads(c)) continue;
+      const int64_t left = c->prompt->count - wn_session_position(c->session);
+      if (left < least) reader = c, least = left;
+      if (oldest) return reader;
+    }
+  }
+  return reader;
+}
+
+/* The first half of a round. Gives slots to waiting choices; lets one unread prompt have its turn; puts choices that
+ * write into w->turns. *pieces: how many pieces of prompts may still be read. Returns how many choices write. */
 static int64_t running_gather(struct running *x, int64_t *pieces, bool *any) {
   struct wn_serve_worker *w = x->w;
-  bool full = false;
   int64_t n = 0;
-  int reading = 0;
-  *pieces = PROMPTS_AT_ONCE;
+  *pieces = 1;
+  running_admit_all(x);
+  const struct wn_serve_choice *reader = running_reader(x);
   for (struct wn_serve_job *job = x->first; job; job = job->next) {
     if (!running_may_step(x, job)) continue;
     for (int i = 0; i < job->count && !job->finished && !job->gone; i++) {
       struct wn_serve_choice *c = &job->choices[i];
       wn_status status = WN_OK;
       bool more = true, read = false;
-      c->model = &w->model;
-      if (c->state == WN_CHOICE_WAITS && (full || !running_admit(x, c, &status)) && status == WN_OK) full = true;
-      if (status == WN_OK && !c->session) continue;
+      if (!c->session) continue;
       *any = true;
-      if (status == WN_OK && wn_choice_reads(c) && reading++ < PROMPTS_AT_ONCE)
+      if (c == reader)
         status = wn_choice_before(w, c, &read, &more);
+      else if (wn_choice_reads(c))
+        continue;
       *pieces -= read;
       running_settle(x, c, status, more);
       while (status != WN_OK && n > 0 && w->writing[n - 1]->job == job) n--; /* they ended with the job */
@@ -218,11 +286,8 @@ static bool running_take(struct running *x, bool idle) {
       pthread_cond_wait(&w->news, &w->lock);
       continue;
     }
-    struct timespec until; /* a client is slow: look again soon */
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += FLUSH_MILLISECONDS * 1000000;
-    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
-    pthread_cond_timedwait(&w->news, &w->lock, &until);
+    /* a client is slow: look again soon */
+    wn_cond_wait_until(&w->news, &w->lock, wn_seconds_now() + 1e-3 * FLUSH_MILLISECONDS);
     break;
   }
   struct wn_serve_job *added = NULL;
@@ -281,7 +346,7 @@ wn_status wn_serve_worker_start(wn_context *ctx, struct wn_serve_worker *w) {
   sigset_t all, before;
   WN_TRY(worker_room(ctx, w));
   pthread_mutex_init(&w->lock, NULL);
-  pthread_cond_init(&w->news, NULL);
+  wn_cond_init(&w->news);
   sigfillset(&all); /* signals are for the program's own threads */
   pthread_sigmask(SIG_SETMASK, &all, &before);
   const int failed = pthread_create(&w->thread, NULL, worker_run, w);

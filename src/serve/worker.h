@@ -1,7 +1,8 @@
 /* The worker: one thread that runs the model for all requests. In a round all answers that are being written get one
  * token together (wn_generation_step_together), and one prompt is read a piece further. Answers join and leave at any
- * round, and none waits for another to end. Each has a session of its own; no bit of an answer depends on the other
- * answers. */
+ * round, and none waits for another to end. No request keeps out the others: slots go to the requests that have the
+ * fewest, one that waits for memory lets some of those behind it pass, and short prompts are read before long ones.
+ * Each has a session of its own; no bit of an answer depends on the other answers. */
 #ifndef WN_SERVE_WORKER_H
 #define WN_SERVE_WORKER_H
 
@@ -40,6 +41,10 @@ wn_status wn_serve_worker_start(wn_context *ctx, struct wn_serve_worker *worker)
 void wn_serve_worker_stop(struct wn_serve_worker *worker);
 /* after wn_serve_worker_stop, when no handler runs any more */
 void wn_serve_worker_clear(struct wn_serve_worker *worker);
+/* Can the caches of the job's choices ever fit? False: `error` says what is missing. Called before wn_serve_worker_add,
+ * with the caller's own context. */
+bool wn_serve_worker_fits(const struct wn_serve_worker *worker, wn_context *ctx, struct wn_serve_job *job,
+                          struct wn_serve_error *error);
 /* Gives the job to the worker. False: the queue is full, and the job still belongs to the caller. */
 bool wn_serve_worker_add(struct wn_serve_worker *worker, struct wn_serve_job *job);
 void wn_serve_worker_counts(struct wn_serve_worker *worker, struct wn_serve_counts *out);

@@ -4,7 +4,9 @@
 #ifndef WN_TEXT_BPE_H
 #define WN_TEXT_BPE_H
 
+#include "text/finder.h"
 #include "text/pattern.h"
+#include "text/spm_check.h"
 #include "text/tokenizer.h"
 #include "text/vocab.h"
 
@@ -33,8 +35,8 @@ struct wn_split_step {
     WN_SPLIT_WITH_NEXT,
     WN_SPLIT_CONTIGUOUS
   } behavior;
-  bool invert;                                                            /* swaps matches and the text between them */
-  enum { WN_PREPEND_ALWAYS, WN_PREPEND_FIRST, WN_PREPEND_NEVER } prepend; /* metaspace: U+2581 before a text */
+  bool invert;             /* swaps matches and the text between them */
+  enum wn_prepend prepend; /* metaspace: U+2581 before a text */
 };
 
 struct wn_merge {
@@ -48,8 +50,9 @@ struct wn_bpe_pool;
 struct wn_bpe {
   struct wn_vocab vocab; /* with byte_level, texts of mapped tokens are raw bytes; else as in the file */
   bool byte_level, ignore_merges, byte_fallback, fuse_unknown;
-  int32_t unknown;         /* -1: text without a token is dropped */
-  int32_t byte_id[256];    /* byte_level: the first token of a byte; byte_fallback: "<0x41>"; -1: none */
+  bool last_merge;      /* of a pair that is given twice the last rank counts (tokenizer.json), else the first (GGUF) */
+  int32_t unknown;      /* -1: text without a token is dropped */
+  int32_t byte_id[256]; /* byte_level: the first token of a byte; byte_fallback: "<0x41>"; -1: none */
   struct wn_merge *merges; /* [merge_mask + 1] */
   uint32_t merge_mask, merge_count;
   struct wn_finder raw, normalized; /* added tokens that are searched for before normalisation, and after it. The texts
@@ -58,8 +61,9 @@ struct wn_bpe {
   int normalize_count;
   struct wn_split_step split[WN_BPE_STEPS];
   int split_count;
-  bool strip_space; /* decoding: removes a space at the beginning of the text */
-  bool cuttable;    /* a text may be cut before a newline that follows a letter */
+  enum wn_strip strip; /* decoding */
+  bool marks, bytes;   /* decoding: U+2581 is a space; "<0x41>" is a byte */
+  bool cuttable;       /* a text may be cut before a newline that follows a letter */
   struct wn_bpe_pool *pool;
 };
 

@@ -337,23 +337,37 @@ static wn_status map_spans(struct wn_bpe_scratch *s, const struct wn_finder_text
   return WN_OK;
 }
 
+/* Is the match part of a longer word? A character of a word stands beside it. */
+static bool in_word(const struct wn_finder_text *in, struct wn_span at) {
+  size_t before = at.begin;
+  while (before > 0 && ((unsigned char)in->text[--before] & 0xC0) == 0x80) continue;
+  return (at.begin > 0 && wn_unicode_is_word(in->text + before, at.begin - before)) ||
+         (at.end < in->bytes && wn_unicode_is_word(in->text + at.end, in->bytes - at.end));
+}
+
 /* Splits at the finder's tokens. In the first pass the text between them is normalised and goes to the second finder;
- * in the second pass it becomes words. */
+ * in the second pass it becomes words. As in Hugging Face tokenizers the search goes on behind a match and not behind
+ * the white space that the token absorbed: a token of white space there is found too. */
 static wn_status encode_between(struct wn_bpe_scratch *s, const struct wn_finder_text *in, bool second, bool at_start) {
   const struct wn_bpe *bpe = s->bpe;
-  const struct wn_finder *finder = second ? &bpe->normalized : &bpe->raw;
-  size_t done = 0;
+  struct wn_finder_walk *walk = &s->walks[second];
+  size_t done = 0, from = 0;
+  wn_finder_begin(walk, second ? &bpe->normalized : &bpe->raw, in);
   for (;;) {
     struct wn_found next = {.at = {in->bytes, in->bytes}};
-    const bool found = wn_finder_next(finder, &bpe->vocab, in, done, &next);
-    size_t start = next.at.begin, end = next.at.end;
-    if (found && bpe->vocab.tokens[next.id].lstrip) start = white_before(in->text, done, start);
-    if (found && bpe->vocab.tokens[next.id].rstrip) end = white_after(in->text, end, in->bytes);
+    bool found;
+    WN_TRY(wn_finder_next(walk, from, &found, &next));
+    const struct wn_token *token = found ? &bpe->vocab.tokens[next.id] : NULL;
+    size_t start = found ? next.at.begin : in->bytes, end = next.at.end;
+    from = end;
+    if (found && token->single_word && in_word(in, next.at)) continue;
+    if (found && token->lstrip && start > done) start = white_before(in->text, done, start);
+    if (found && token->rstrip) end = white_after(in->text, end, in->bytes);
     if (start > done && second) WN_TRY(wn_bpe_split(s, 0, in->text + done, start - done, at_start && done == 0));
     if (start > done && !second) {
       struct wn_finder_text part = {.text = in->text + done, .bytes = start - done};
       WN_TRY(normalize(bpe, s->normal, &part.text, &part.bytes));
-      if (bpe->normalized.special) WN_TRY(map_spans(s, in, done, start, &part));
+      if (bpe->normalized.special.longest) WN_TRY(map_spans(s, in, done, start, &part));
       WN_TRY(encode_between(s, &part, true, at_start && done == 0));
     }
     if (!found) return WN_OK;
@@ -371,6 +385,7 @@ static void destroy_scratch(struct wn_bpe_scratch *s) {
   for (int i = 0; i < 2; i++) {
     wn_bytes_clear(&s->normal[i]);
     wn_bytes_clear(&s->before[i]);
+    wn_bytes_clear(&s->walks[i].matches);
   }
   wn_bytes_clear(&s->spans);
   wn_free(s->cache);

@@ -157,24 +157,55 @@ static wn_status read_split(struct reader *r, const json_t *object) {
   return status;
 }
 
-static wn_status read_metaspace(struct reader *r, const json_t *object) {
-  static const char *const schemes[] = {"always", "first", "never"};
+/* The character that stands for spaces, and what is put before a text. */
+static wn_status read_scheme(const struct reader *r, const json_t *object, const char *where, bool spaces,
+                             enum wn_prepend *out) {
+  static const struct {
+    const char *name;
+    enum wn_prepend prepend;
+  } schemes[] = {{"always", WN_PREPEND_ALWAYS}, {"first", WN_PREPEND_FIRST}, {"never", WN_PREPEND_NEVER}};
   const char *replacement, *scheme;
-  bool prefix, split;
-  struct wn_split_step step = {.kind = WN_SPLIT_METASPACE, .prepend = WN_PREPEND_ALWAYS};
-  WN_TRY(get_string(r, object, "pre_tokenizer", "replacement", &replacement));
-  WN_TRY(get_string(r, object, "pre_tokenizer", "prepend_scheme", &scheme));
-  WN_TRY(get_bool(r, object, "pre_tokenizer", "add_prefix_space", true, &prefix));
+  char place[64];
+  bool prefix;
+  WN_TRY(get_string(r, object, where, "replacement", &replacement));
+  WN_TRY(get_string(r, object, where, "prepend_scheme", &scheme));
+  WN_TRY(get_bool(r, object, where, "add_prefix_space", true, &prefix));
+  const bool known = !replacement || !strcmp(replacement, "\xE2\x96\x81") || (spaces && !strcmp(replacement, " "));
+  snprintf(place, sizeof place, "%s Metaspace with", where);
+  if (!known) return unknown(r, place, replacement);
+  *out = prefix ? WN_PREPEND_ALWAYS : WN_PREPEND_NEVER;
+  for (size_t i = 0; scheme && i < sizeof schemes / sizeof *schemes; i++) {
+    if (strcmp(scheme, schemes[i].name) != 0) continue;
+    *out = schemes[i].prepend;
+    scheme = NULL;
+  }
+  return scheme ? unknown(r, place, scheme) : WN_OK;
+}
+
+wn_status wn_bpe_json_scheme(wn_context *ctx, const char *name, const json_t *object, enum wn_prepend *out) {
+  return read_scheme(&(struct reader){.ctx = ctx, .name = name}, object, "pre_tokenizer", true, out);
+}
+
+static wn_status read_metaspace(struct reader *r, const json_t *object) {
+  struct wn_split_step step = {.kind = WN_SPLIT_METASPACE};
+  bool split;
+  WN_TRY(read_scheme(r, object, "pre_tokenizer", false, &step.prepend));
   WN_TRY(get_bool(r, object, "pre_tokenizer", "split", true, &split));
-  if (replacement && strcmp(replacement, "\xE2\x96\x81"))
-    return unknown(r, "pre_tokenizer Metaspace with", replacement);
-  int k = prefix ? 0 : 2;
-  for (int i = 0; i < 3 && scheme; i++)
-    if (!strcmp(scheme, schemes[i])) k = i;
-  step.prepend = k == 0 ? WN_PREPEND_ALWAYS : k == 1 ? WN_PREPEND_FIRST : WN_PREPEND_NEVER;
   WN_TRY(add_step(r, step));
   return split ? wn_bpe_add_split(r->ctx, r->name, r->bpe, "\xE2\x96\x81", WN_SPLIT_WITH_NEXT, false) : WN_OK;
 }
+
+/* Punctuation as Hugging Face tokenizers has it: ASCII's symbols, and Unicode 8's categories with two characters more.
+ * Later characters are none. */
+static const char punctuation[] =
+    "(?!["
+    "\\x{61D}\\x{9FD}\\x{A76}\\x{C77}\\x{C84}\\x{1B7D}-\\x{1B7E}\\x{2E43}-\\x{2E4F}\\x{2E52}-\\x{2E5D}"
+    "\\x{10EAD}\\x{10F55}-\\x{10F59}\\x{10F86}-\\x{10F89}\\x{1144B}-\\x{1144F}\\x{1145A}-\\x{1145B}"
+    "\\x{1145D}\\x{11660}-\\x{1166C}\\x{116B9}\\x{1183B}\\x{11944}-\\x{11946}\\x{119E2}\\x{11A3F}-\\x{11A46}"
+    "\\x{11A9A}-\\x{11A9C}\\x{11A9E}-\\x{11AA2}\\x{11C41}-\\x{11C45}\\x{11C70}-\\x{11C71}\\x{11EF7}-\\x{11EF8}"
+    "\\x{11FFF}\\x{12FF1}-\\x{12FF2}\\x{16E97}-\\x{16E9A}\\x{16FE2}\\x{1E95E}-\\x{1E95F}\\x{11B00}-\\x{11B09}"
+    "\\x{11F43}-\\x{11F4F}"
+    "])[!-\\/:-@\\[-`{-~\\p{P}\\x{166D}\\x{111C9}]";
 
 static wn_status read_pre_tokenizer(struct reader *r, const json_t *object, int depth) {
   const char *type;
@@ -205,7 +236,7 @@ static wn_status read_pre_tokenizer(struct reader *r, const json_t *object, int 
   }
   if (!strcmp(type, "Punctuation")) {
     WN_TRY(read_behavior(r, object, &behavior));
-    return wn_bpe_add_split(r->ctx, r->name, r->bpe, "[!-\\/:-@\\[-`{-~\\p{P}]", behavior, false);
+    return wn_bpe_add_split(r->ctx, r->name, r->bpe, punctuation, behavior, false);
   }
   if (!strcmp(type, "Whitespace"))
     return wn_bpe_add_split(r->ctx, r->name, r->bpe, "\\w+|[^\\w\\s]+", WN_SPLIT_REMOVED, true);
@@ -225,42 +256,87 @@ static bool mentions(const json_t *object, const char *type, const char *list_ke
 
 /* --- decoder --- */
 
-/* The file must ask for what our decoding does: ByteLevel, or U+2581 for spaces with bytes in between. */
-static wn_status read_decoder(struct reader *r, const json_t *object, int depth) {
-  const char *type, *text;
-  if (!object || json_is_null(object)) return depth || r->bpe->byte_level ? WN_OK : unknown(r, "decoder", "null");
+/* The steps read so far: which orders mean what our decoding does. */
+struct decoding {
+  bool fused, stripped, spaces; /* spaces: a Metaspace may have a space for U+2581 */
+  struct wn_decoder_rules *rules;
+};
+
+static wn_status read_strip(const struct reader *r, const json_t *object, struct decoding *d) {
+  const char *content;
+  WN_TRY(get_string(r, object, "decoder", "content", &content));
+  const json_int_t start = json_integer_value(json_object_get(object, "start"));
+  const json_int_t stop = json_integer_value(json_object_get(object, "stop"));
+  if (!content || strcmp(content, " ") != 0 || start < 0 || start > 1 || stop != 0)
+    return unknown(r, "decoder", "Strip of anything but one space before the text");
+  if (start == 1 && !d->fused) return unknown(r, "decoder", "Strip of each token");
+  if (start == 1) d->rules->strip = WN_STRIP_SPACE;
+  d->stripped = true;
+  return WN_OK;
+}
+
+static wn_status read_decoder_step(const struct reader *r, const json_t *object, int depth, struct decoding *d) {
+  const char *type, *from, *to;
+  struct wn_decoder_rules *rules = d->rules;
   WN_TRY(get_type(r, object, "decoder", &type));
-  if (r->bpe->byte_level) return strcmp(type, "ByteLevel") ? unknown(r, "decoder", type) : WN_OK;
   if (!strcmp(type, "Sequence")) {
     const json_t *list = bpe_json_sequence(object, "decoders");
     if (!list || depth == MAX_DEPTH) return wrong(r, "decoder", "a sequence");
-    for (size_t i = 0; i < json_array_size(list); i++) WN_TRY(read_decoder(r, json_array_get(list, i), depth + 1));
+    for (size_t i = 0; i < json_array_size(list); i++)
+      WN_TRY(read_decoder_step(r, json_array_get(list, i), depth + 1, d));
     return WN_OK;
   }
   if (!strcmp(type, "Metaspace")) {
-    WN_TRY(get_string(r, object, "decoder", "prepend_scheme", &text));
-    r->bpe->strip_space = !text || strcmp(text, "never");
+    enum wn_prepend prepend;
+    if (rules->marks || d->fused || d->stripped) return unknown(r, "after other steps, the decoder", type);
+    WN_TRY(read_scheme(r, object, "decoder", d->spaces, &prepend));
+    rules->strip = prepend == WN_PREPEND_NEVER ? WN_STRIP_NONE : WN_STRIP_MARKS;
+    rules->marks = true;
     return WN_OK;
   }
-  if (!strcmp(type, "Strip")) {
-    WN_TRY(get_string(r, object, "decoder", "content", &text));
-    json_int_t start = json_integer_value(json_object_get(object, "start"));
-    json_int_t stop = json_integer_value(json_object_get(object, "stop"));
-    if (!text || strcmp(text, " ") || start < 0 || start > 1 || stop != 0)
-      return unknown(r, "decoder", "Strip of anything but one space before the text");
-    r->bpe->strip_space = start == 1;
-    return WN_OK;
-  }
+  if (!strcmp(type, "Strip")) return read_strip(r, object, d);
   if (!strcmp(type, "Replace")) {
-    const char *from, *to;
     WN_TRY(get_string(r, json_object_get(object, "pattern"), "decoder.pattern", "String", &from));
     WN_TRY(get_string(r, object, "decoder", "content", &to));
-    if (!from || strcmp(from, "\xE2\x96\x81") || !to || strcmp(to, " "))
+    if (!from || strcmp(from, "\xE2\x96\x81") != 0 || !to || strcmp(to, " ") != 0)
       return unknown(r, "decoder", "Replace of anything but U+2581 by a space");
+    if (d->stripped) return unknown(r, "after Strip, the decoder", type);
+    rules->marks = true;
     return WN_OK;
   }
-  if (!strcmp(type, "ByteFallback") || !strcmp(type, "Fuse")) return WN_OK;
-  return unknown(r, "decoder", type);
+  if (!strcmp(type, "ByteFallback")) {
+    if (d->fused) return unknown(r, "after Fuse, the decoder", type);
+    rules->bytes = true;
+    return WN_OK;
+  }
+  if (strcmp(type, "Fuse") != 0) return unknown(r, "decoder", type);
+  d->fused = true;
+  return WN_OK;
+}
+
+wn_status wn_bpe_json_decoder(wn_context *ctx, const char *name, const json_t *object, bool spaces,
+                              struct wn_decoder_rules *out) {
+  const struct reader r = {.ctx = ctx, .name = name};
+  *out = (struct wn_decoder_rules){0};
+  if (!object || json_is_null(object)) return unknown(&r, "decoder", "null");
+  return read_decoder_step(&r, object, 0, &(struct decoding){.spaces = spaces, .rules = out});
+}
+
+/* The file must ask for what our decoding does: ByteLevel, or U+2581 for spaces with bytes in between. A byte-level
+ * model without a decoder is decoded as one with it. */
+static wn_status read_decoder(struct reader *r, const json_t *object) {
+  struct wn_decoder_rules rules;
+  const char *type;
+  if (r->bpe->byte_level) {
+    if (!object || json_is_null(object)) return WN_OK;
+    WN_TRY(get_type(r, object, "decoder", &type));
+    return strcmp(type, "ByteLevel") ? unknown(r, "decoder", type) : WN_OK;
+  }
+  WN_TRY(wn_bpe_json_decoder(r->ctx, r->name, object, false, &rules));
+  r->bpe->strip = rules.strip;
+  r->bpe->marks = rules.marks;
+  r->bpe->bytes = rules.bytes;
+  return WN_OK;
 }
 
 /* --- model --- */
@@ -272,6 +348,13 @@ static wn_status bpe_json_read_id(const struct reader *r, const char *where, con
                    WN_LIMIT_VOCABULARY - 1);
   *out = (int32_t)id;
   return WN_OK;
+}
+
+/* The id of an added token. One whose text is in the vocabulary has that id, whatever its own says. */
+static wn_status bpe_json_added_id(const struct reader *r, const json_t *vocab, const json_t *token, int32_t *out) {
+  const char *content = json_string_value(json_object_get(token, "content"));
+  const json_t *id = json_object_get(vocab, content);
+  return bpe_json_read_id(r, content, id ? id : json_object_get(token, "id"), out);
 }
 
 /* *size: one more than the largest id. */
@@ -287,7 +370,7 @@ static wn_status bpe_json_measure(struct reader *r, const json_t *vocab, const j
     const json_t *token = json_array_get(added, i);
     const char *content = json_string_value(json_object_get(token, "content"));
     if (!content) return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: added_tokens[%zu].content is not a string", r->name, i);
-    WN_TRY(bpe_json_read_id(r, content, json_object_get(token, "id"), &id));
+    WN_TRY(bpe_json_added_id(r, vocab, token, &id));
     if (id > largest) largest = id;
   }
   size_t count = json_object_size(vocab) + json_array_size(added);
@@ -310,20 +393,20 @@ static wn_status bpe_json_read_vocab(struct reader *r, const json_t *vocab) {
   return WN_OK;
 }
 
-static wn_status read_added(struct reader *r, const json_t *added) {
+static wn_status read_added(struct reader *r, const json_t *vocab, const json_t *added) {
   char own[2 * WN_TOKEN_MAX_BYTES + 1];
   for (size_t i = 0; i < json_array_size(added); i++) {
     const json_t *object = json_array_get(added, i);
     const char *content = json_string_value(json_object_get(object, "content"));
-    int32_t id = (int32_t)json_integer_value(json_object_get(object, "id"));
+    int32_t id = -1;
     size_t bytes = strlen(content);
     bool special, single, lstrip, rstrip, normalized;
+    WN_TRY(bpe_json_added_id(r, vocab, object, &id));
     WN_TRY(get_bool(r, object, "added_tokens", "special", false, &special));
     WN_TRY(get_bool(r, object, "added_tokens", "single_word", false, &single));
     WN_TRY(get_bool(r, object, "added_tokens", "lstrip", false, &lstrip));
     WN_TRY(get_bool(r, object, "added_tokens", "rstrip", false, &rstrip));
     WN_TRY(get_bool(r, object, "added_tokens", "normalized", !special, &normalized));
-    if (single) return unknown(r, "an added token that is only whole words (single_word):", content);
     if (bytes == 0) return wn_fail(r->ctx, WN_ERR_FORMAT, "%s: added token %d is empty", r->name, id);
     struct wn_token *t = &r->bpe->vocab.tokens[id];
     bool model = false;
@@ -340,6 +423,7 @@ static wn_status read_added(struct reader *r, const json_t *added) {
     t->lstrip = lstrip;
     t->rstrip = rstrip;
     t->normalized = normalized;
+    t->single_word = single;
   }
   return WN_OK;
 }
@@ -347,6 +431,7 @@ static wn_status read_added(struct reader *r, const json_t *added) {
 static wn_status bpe_json_read_merges(struct reader *r, const json_t *merges) {
   if (!json_is_array(merges)) return wrong(r, "model.merges", "an array");
   WN_TRY(wn_bpe_reserve_merges(r->ctx, r->bpe, json_array_size(merges)));
+  r->bpe->last_merge = true;
   for (size_t i = 0; i < json_array_size(merges); i++) {
     const json_t *merge = json_array_get(merges, i);
     const char *left = json_string_value(merge), *right = NULL;
@@ -388,10 +473,12 @@ static wn_status read_model(struct reader *r, const json_t *model, const json_t 
   WN_TRY(get_bool(r, model, "model", "fuse_unk", false, &bpe->fuse_unknown));
   WN_TRY(get_bool(r, model, "model", "byte_fallback", false, &bpe->byte_fallback));
   WN_TRY(get_bool(r, model, "model", "ignore_merges", false, &bpe->ignore_merges));
+  if (bpe->byte_fallback && !bpe->byte_level && !bpe->bytes)
+    return unknown(r, "model with byte_fallback and", "a decoder without ByteFallback");
   WN_TRY(bpe_json_measure(r, vocab, added, &size));
   WN_TRY(wn_vocab_create(r->ctx, r->name, size, &bpe->vocab));
   WN_TRY(bpe_json_read_vocab(r, vocab));
-  WN_TRY(read_added(r, added));
+  WN_TRY(read_added(r, vocab, added));
   WN_TRY(wn_bpe_index(r->ctx, r->name, bpe));
   WN_TRY(get_string(r, model, "model", "unk_token", &text));
   if (text) {
@@ -450,7 +537,7 @@ wn_status wn_bpe_read_json(wn_context *ctx, const char *name, const json_t *root
   bpe->byte_level = mentions(pre, "ByteLevel", "pretokenizers", 0);
   WN_TRY(read_normalizer(&r, json_object_get(root, "normalizer"), 0));
   WN_TRY(read_pre_tokenizer(&r, pre, 0));
-  WN_TRY(read_decoder(&r, json_object_get(root, "decoder"), 0));
+  WN_TRY(read_decoder(&r, json_object_get(root, "decoder")));
   WN_TRY(read_model(&r, json_object_get(root, "model"), json_object_get(root, "added_tokens")));
   WN_TRY(read_post_processor(&r, json_object_get(root, "post_processor"), 0, bos, eos));
   return wn_bpe_finish(ctx, name, bpe);

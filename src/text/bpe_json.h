@@ -8,6 +8,16 @@
 /* Fills an empty model. bos, eos: the tokens that post_processor adds before and after a text, or -1. */
 wn_status wn_bpe_read_json(wn_context *ctx, const char *name, const json_t *root, struct wn_bpe *bpe, int32_t *bos,
                            int32_t *eos);
+/* Parts of a tokenizer.json that every kind of model has. decoder: what decoding does, of a file that is not
+ * byte-level; spaces: Metaspace may have a space in place of U+2581. scheme: a Metaspace's. */
+struct wn_decoder_rules {
+  bool marks, bytes; /* U+2581 becomes a space; "<0x41>" becomes a byte */
+  enum wn_strip strip;
+};
+wn_status wn_bpe_json_decoder(wn_context *ctx, const char *name, const json_t *object, bool spaces,
+                              struct wn_decoder_rules *out);
+wn_status wn_bpe_json_scheme(wn_context *ctx, const char *name, const json_t *object, enum wn_prepend *out);
+
 /* A tokenizer.json that gives the same tokens here and in Hugging Face tokenizers. *out: a new reference. */
 wn_status wn_bpe_write_json(wn_context *ctx, const struct wn_bpe *bpe, int32_t bos, json_t **out);
 

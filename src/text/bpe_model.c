@@ -84,7 +84,7 @@ wn_status wn_bpe_index(wn_context *ctx, const char *name, struct wn_bpe *bpe) {
     char text[8] = {(char)(unsigned char)b};
     size_t bytes = 1;
     if (!bpe->byte_level) {
-      if (!bpe->byte_fallback) break;
+      if (!bpe->byte_fallback && !bpe->bytes) break;
       bytes = (size_t)snprintf(text, sizeof text, "<0x%02X>", b);
     }
     bpe->byte_id[b] = wn_vocab_find(&bpe->vocab, text, bytes);
@@ -142,7 +142,10 @@ wn_status wn_bpe_add_merge(wn_context *ctx, const char *name, struct wn_bpe *bpe
   uint64_t pair = (uint64_t)(uint32_t)a << 32 | (uint32_t)b, hash = pair * 0x9E3779B97F4A7C15u;
   uint32_t at = (uint32_t)(hash ^ hash >> 32) & bpe->merge_mask;
   for (int probes = 0; bpe->merges[at].pair != UINT64_MAX; at = (at + 1) & bpe->merge_mask, probes++) {
-    if (bpe->merges[at].pair == pair) return WN_OK; /* given twice: the first counts */
+    if (bpe->merges[at].pair == pair) {
+      if (bpe->last_merge) bpe->merges[at].rank = rank;
+      return WN_OK;
+    }
     if (probes > MAX_PROBES) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the merges collide in their index", name);
   }
   bpe->merges[at] = (struct wn_merge){pair, rank, whole};

@@ -33,6 +33,7 @@ struct wn_bpe_scratch {
   struct wn_bytes copies[WN_BPE_STEPS]; /* words with a space put before them */
   struct wn_bytes normal[2], before[2]; /* normalised: a text, and the part of it before some position */
   struct wn_bytes spans;                /* struct wn_span */
+  struct wn_finder_walk walks[2];       /* of the first and the second pass */
   struct wn_cached_word *cache;         /* [WN_CACHE_ENTRIES] */
   struct wn_symbol *symbols;
   size_t symbol_room;

@@ -43,7 +43,8 @@ static json_t *byte_level(bool prefix, bool regex) {
 
 static json_t *write_pre_tokenizer(const struct wn_bpe *bpe) {
   static const char *const behaviors[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
-  static const char *const schemes[] = {"always", "first", "never"};
+  static const char *const schemes[] = {
+      [WN_PREPEND_NEVER] = "never", [WN_PREPEND_ALWAYS] = "always", [WN_PREPEND_FIRST] = "first"};
   json_t *list = json_array();
   bool prefix = false, regex = false;
   for (int i = 0; i < bpe->split_count; i++) {
@@ -72,11 +73,15 @@ static json_t *write_pre_tokenizer(const struct wn_bpe *bpe) {
 static json_t *write_decoder(const struct wn_bpe *bpe) {
   if (bpe->byte_level) return byte_level(true, true);
   json_t *list = json_array();
-  bpe_write_append(
-      &list, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", "\xE2\x96\x81", "content", " "));
-  bpe_write_append(&list, json_pack("{s:s}", "type", "ByteFallback"));
+  if (bpe->bytes) bpe_write_append(&list, json_pack("{s:s}", "type", "ByteFallback"));
+  if (bpe->strip == WN_STRIP_MARKS)
+    bpe_write_append(&list, json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", "\xE2\x96\x81",
+                                      "prepend_scheme", "always", "split", 0));
+  else if (bpe->marks)
+    bpe_write_append(&list, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", "\xE2\x96\x81",
+                                      "content", " "));
   bpe_write_append(&list, json_pack("{s:s}", "type", "Fuse"));
-  if (bpe->strip_space)
+  if (bpe->strip == WN_STRIP_SPACE)
     bpe_write_append(&list, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0));
   return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
 }
@@ -87,8 +92,8 @@ static json_t *write_added(const struct wn_bpe *bpe) {
     const struct wn_token *t = &bpe->vocab.tokens[id];
     if (t->kind != WN_TOKEN_SPECIAL && t->kind != WN_TOKEN_ADDED) continue;
     bpe_write_append(&list, json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", id, "content", token_string(bpe, id),
-                                      "single_word", 0, "lstrip", t->lstrip, "rstrip", t->rstrip, "normalized",
-                                      t->normalized, "special", t->kind == WN_TOKEN_SPECIAL));
+                                      "single_word", t->single_word, "lstrip", t->lstrip, "rstrip", t->rstrip,
+                                      "normalized", t->normalized, "special", t->kind == WN_TOKEN_SPECIAL));
   }
   return list;
 }

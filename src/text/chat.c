@@ -26,9 +26,13 @@ struct wn_chat_template {
   const char *name;
   const char *system_begin, *system_end; /* NULL: the system message goes into the first user message, */
   const char *inner_begin, *inner_end;   /* between these two */
-  const char *user_begin, *user_end;     /* user_end includes the beginning of the answer */
-  const char *answer_begin, *answer_end; /* around an earlier answer */
-  bool bos_each;                         /* bos comes before every user message */
+  const char *later_begin;               /* of a system message that is not the first; NULL: system_begin */
+  const char *user_begin, *user_end;
+  const char *answer_mark;               /* before an answer, also the one to be written; NULL: user_end suffices */
+  const char *answer_begin, *answer_end; /* around an answer's text that is there */
+  bool alternates;                       /* it has only the user and the assistant in turns, after the system message */
+  bool bos;                              /* the published template writes bos, */
+  bool bos_each;                         /* before every user message */
   int trim;                              /* whose messages are stripped of surrounding white space */
   bool trim_joined;                      /* the first user message is trimmed together with the system message in it */
   bool system_always;                    /* without a system message an empty one is written */
@@ -41,22 +45,28 @@ static const struct wn_chat_template templates[] = {
      .system_begin = "<|im_start|>system\n",
      .system_end = "<|im_end|>\n",
      .user_begin = "<|im_start|>user\n",
-     .user_end = "<|im_end|>\n<|im_start|>assistant\n",
+     .user_end = "<|im_end|>\n",
+     .answer_mark = "<|im_start|>assistant\n",
      .answer_end = "<|im_end|>\n"},
     {.name = "llama3",
      .system_begin = "<|start_header_id|>system<|end_header_id|>\n\n",
      .system_end = "<|eot_id|>",
      .user_begin = "<|start_header_id|>user<|end_header_id|>\n\n",
-     .user_end = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+     .user_end = "<|eot_id|>",
+     .answer_mark = "<|start_header_id|>assistant<|end_header_id|>\n\n",
      .answer_end = "<|eot_id|>",
+     .bos = true,
      .trim = TRIM_ALL},
     {.name = "llama3.1",
      .system_begin = "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
                      "Today Date: 26 Jul 2024\n\n",
      .system_end = "<|eot_id|>",
+     .later_begin = "<|start_header_id|>system<|end_header_id|>\n\n",
      .user_begin = "<|start_header_id|>user<|end_header_id|>\n\n",
-     .user_end = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+     .user_end = "<|eot_id|>",
+     .answer_mark = "<|start_header_id|>assistant<|end_header_id|>\n\n",
      .answer_end = "<|eot_id|>",
+     .bos = true,
      .trim = TRIM_ALL,
      .system_always = true},
     {.name = "llama2",
@@ -66,6 +76,8 @@ static const struct wn_chat_template templates[] = {
      .user_end = " [/INST]",
      .answer_begin = " ",
      .answer_end = "</s>",
+     .alternates = true,
+     .bos = true,
      .bos_each = true,
      .trim = TRIM_USER | TRIM_ANSWER,
      .trim_joined = true},
@@ -75,7 +87,9 @@ static const struct wn_chat_template templates[] = {
      .user_begin = "[INST] ",
      .user_end = " [/INST]",
      .answer_begin = " ",
-     .answer_end = "</s>"},
+     .answer_end = "</s>",
+     .alternates = true,
+     .bos = true},
     {.name = "mistral-v3",
      .inner_begin = "",
      .inner_end = "\n\n",
@@ -83,6 +97,8 @@ static const struct wn_chat_template templates[] = {
      .user_end = "[/INST]",
      .answer_begin = " ",
      .answer_end = "</s>",
+     .alternates = true,
+     .bos = true,
      .trim = TRIM_ANSWER,
      .system_last = true,
      .spaced = true},
@@ -92,31 +108,39 @@ static const struct wn_chat_template templates[] = {
      .user_begin = "[INST]",
      .user_end = "[/INST]",
      .answer_end = "</s>",
+     .alternates = true,
+     .bos = true,
      .system_last = true},
     {.name = "zephyr",
      .system_begin = "<|system|>\n",
      .system_end = "</s>\n",
      .user_begin = "<|user|>\n",
-     .user_end = "</s>\n<|assistant|>\n",
+     .user_end = "</s>\n",
+     .answer_mark = "<|assistant|>\n",
      .answer_end = "</s>\n"},
     {.name = "tulu",
      .system_begin = "<|system|>\n",
      .system_end = "\n",
      .user_begin = "<|user|>\n",
-     .user_end = "\n<|assistant|>\n",
+     .user_end = "\n",
+     .answer_mark = "<|assistant|>\n",
      .answer_end = "</s>\n"},
     {.name = "phi3",
      .system_begin = "<|system|>\n",
      .system_end = "<|end|>\n",
      .user_begin = "<|user|>\n",
-     .user_end = "<|end|>\n<|assistant|>\n",
+     .user_end = "<|end|>\n",
+     .answer_mark = "<|assistant|>\n",
      .answer_end = "<|end|>\n"},
     {.name = "gemma",
      .inner_begin = "",
      .inner_end = "\n\n",
      .user_begin = "<start_of_turn>user\n",
-     .user_end = "<end_of_turn>\n<start_of_turn>model\n",
+     .user_end = "<end_of_turn>\n",
+     .answer_mark = "<start_of_turn>model\n",
      .answer_end = "<end_of_turn>\n",
+     .alternates = true,
+     .bos = true,
      .trim = TRIM_USER | TRIM_ANSWER},
 };
 #define TEMPLATE_COUNT ((int)(sizeof templates / sizeof *templates))
@@ -226,6 +250,9 @@ struct parts {
   int count;
   const char *end; /* text of the end token, [end_bytes] */
   size_t end_bytes;
+  const char *bos; /* of the token that begins a text, [bos_bytes] */
+  size_t bos_bytes;
+  bool less; /* the tokenizer writes the space after a mark */
 };
 
 static void chat_add(struct parts *p, const char *text, size_t bytes, bool special) {
@@ -240,11 +267,11 @@ static void add_mark(struct parts *p, const char *text) {
   }
   chat_add(p, text, text ? strlen(text) : 0, true);
 }
-/* Adds a marker. With `less`, without its final space: the tokenizer writes one itself where text follows a control
+/* Adds a mark. With `less`, without its final space: the tokenizer writes one itself where text follows a control
  * token. */
-static void add_spaced(struct parts *p, const char *text, bool less) {
+static void add_spaced(struct parts *p, const char *text) {
   const size_t n = text ? strlen(text) : 0;
-  chat_add(p, text, n && less && text[n - 1] == ' ' ? n - 1 : n, true);
+  chat_add(p, text, n && p->less && text[n - 1] == ' ' ? n - 1 : n, true);
 }
 static bool writes_space(const wn_tokenizer *tok, const char *mark) {
   size_t n = strlen(mark);
@@ -260,18 +287,136 @@ static void add_message(struct parts *p, const char *text, bool trim_begin, bool
   chat_add(p, text, n, false);
 }
 
-wn_status wn_chat_check(wn_context *ctx, const wn_chat_message *messages, int count, bool opening) {
-  if (count < 1 || messages[count - 1].role != WN_CHAT_USER)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "a conversation ends with the user's message for the model to answer");
+/* Which orders of messages a template takes. */
+struct orders {
+  bool loose; /* users and assistants in any order */
+  bool later; /* system messages that are not the first */
+};
+
+/* A mark without the line end that it ends with. */
+static size_t chat_core(const char *mark) {
+  size_t n = strlen(mark);
+  while (n > 0 && mark[n - 1] == '\n') n--;
+  return n;
+}
+
+/* Does the Jinja text write the role behind the mark by an expression: '<|im_start|>' + message['role']? */
+static bool chat_writes_role(const char *jinja, const wn_chat_template *t) {
+  size_t n = 0;
+  while (t->user_begin[n] && t->user_begin[n] == t->system_begin[n]) n++;
+  for (const char *at = jinja; n > 2 && (at = memmem(at, strlen(at), t->user_begin, n)); at++)
+    if (memmem(at + n, strnlen(at + n, 24), "role", 4)) return true;
+  return false;
+}
+
+/* Published templates of one name differ in this, so the tokenizer's own is asked where it is this one. One whose
+ * questions have the mark of the answer at their end writes that mark once. */
+static struct orders chat_orders(const wn_tokenizer *tok, const wn_chat_template *t) {
+  static const char *const skips[] = {"message.role != 'system'", "message.role != \"system\"",
+                                      "message['role'] != 'system'", "message[\"role\"] != \"system\""};
+  const char *own = tok->chat_template;
+  struct orders o = {!t->alternates, !t->alternates};
+  if (t->alternates || !own || wn_chat_template_recognise(own) != t) return o;
+  const size_t n = chat_core(t->answer_mark);
+  const char *first = memmem(own, strlen(own), t->answer_mark, n);
+  const bool role = chat_writes_role(own, t);
+  o.loose = role || (first && memmem(first + n, strlen(first + n), t->answer_mark, n));
+  o.later = o.loose && (role || !strstr(own, "messages[0]"));
+  for (size_t i = 0; i < sizeof skips / sizeof *skips; i++) o.later = o.later && !strstr(own, skips[i]);
+  return o;
+}
+
+wn_status wn_chat_check(wn_context *ctx, const wn_tokenizer *tok, const wn_chat_template *t,
+                        const wn_chat_message *messages, int count, bool opening) {
+  const struct orders takes = chat_orders(tok, t);
+  if (count < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "a conversation has a message for the model to answer");
   for (int i = 0; i < count; i++) {
     if (!messages[i].text) return wn_fail(ctx, WN_ERR_ARGUMENT, "message %d has no text", i);
-    if (messages[i].role == WN_CHAT_SYSTEM && (i > 0 || !opening))
-      return wn_fail(ctx, WN_ERR_ARGUMENT, "the system message must come first");
-    int user = i > 0 && messages[i - 1].role == WN_CHAT_USER;
-    if (messages[i].role != WN_CHAT_SYSTEM && user != (messages[i].role == WN_CHAT_ASSISTANT))
-      return wn_fail(ctx, WN_ERR_ARGUMENT, "message %d: the user and the assistant take turns", i);
+    if (!takes.later && messages[i].role == WN_CHAT_SYSTEM && (i > 0 || !opening))
+      return wn_fail(ctx, WN_ERR_ARGUMENT,
+                     "message %d: the model's template (%s) has a system message only at the beginning", i, t->name);
+    const bool user = i > 0 && messages[i - 1].role == WN_CHAT_USER;
+    if (!takes.loose && messages[i].role != WN_CHAT_SYSTEM && user != (messages[i].role == WN_CHAT_ASSISTANT))
+      return wn_fail(ctx, WN_ERR_ARGUMENT,
+                     "message %d: with the model's template (%s) the user and the assistant take turns", i, t->name);
   }
+  if (!takes.loose && messages[count - 1].role == WN_CHAT_SYSTEM)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "a conversation has a message for the model to answer");
+  /* Mistral's reference writes it into the last user message nevertheless, its published Jinja not at all. */
+  if (t->system_last && messages[0].role == WN_CHAT_SYSTEM && messages[count - 1].role == WN_CHAT_ASSISTANT)
+    return wn_fail(ctx, WN_ERR_ARGUMENT,
+                   "message 0: the template %s has no place for a system message before an answer that has begun",
+                   t->name);
   return WN_OK;
+}
+
+/* Does the conversation begin with bos? The tokenizer's own template says so, whatever the tokenizer adds to plain
+ * texts; so do the published templates. A template that uses bos as a mark of turns does not count. */
+static bool chat_begins_with_bos(const wn_tokenizer *tok, const wn_chat_template *t, const char *bos, size_t bytes) {
+  const char *own = tok->chat_template;
+  if (!own || wn_chat_template_recognise(own) != t) return t->bos || tok->bos >= 0;
+  if (strstr(own, "bos_token")) return true;
+  return tok->known_bos != tok->eos && bytes > 0 && memmem(own, strlen(own), bos, bytes) &&
+         !memmem(t->user_begin, strlen(t->user_begin), bos, bytes);
+}
+
+/* Adds a message; `inner`: the system message to be written into it, or NULL. */
+static void chat_add_message(struct parts *p, const struct wn_chat_template *t, const wn_chat_message *message,
+                             const char *inner, const char *system_begin) {
+  const char *text = message->text;
+  const bool trim_system = t->trim & TRIM_SYSTEM, trim_user = t->trim & TRIM_USER, trim_answer = t->trim & TRIM_ANSWER;
+  switch (message->role) {
+  case WN_CHAT_SYSTEM:
+    add_mark(p, system_begin);
+    add_message(p, text, trim_system, trim_system);
+    add_mark(p, t->system_end);
+    break;
+  case WN_CHAT_USER:
+    add_spaced(p, t->user_begin);
+    if (inner) {
+      add_mark(p, t->inner_begin);
+      add_message(p, inner, trim_system, trim_system);
+      add_mark(p, t->inner_end);
+    }
+    add_message(p, text, trim_user && !(inner && t->trim_joined), trim_user);
+    add_mark(p, t->user_end);
+    break;
+  case WN_CHAT_ASSISTANT:
+    add_mark(p, t->answer_mark);
+    add_spaced(p, t->answer_begin);
+    add_message(p, text, trim_answer, trim_answer);
+    break;
+  }
+}
+
+/* Ends an answer. */
+static void chat_end_answer(struct parts *p, const struct wn_chat_template *t, bool spaced) {
+  if (t->bos_each && spaced) add_mark(p, " ");
+  add_mark(p, t->answer_end);
+  if (t->bos_each) chat_add(p, p->bos, p->bos_bytes, true);
+}
+
+static void chat_add_all(struct parts *p, const struct wn_chat_template *t, const wn_chat_message *messages, int count,
+                         bool opening) {
+  const char *system = NULL; /* to be written into a user's message */
+  if (!opening) {
+    chat_end_answer(p, t, false);
+  } else if (t->system_always && messages[0].role != WN_CHAT_SYSTEM) {
+    add_mark(p, t->system_begin);
+    add_mark(p, t->system_end);
+  }
+  for (int i = 0; i < count; i++) {
+    const bool user = messages[i].role == WN_CHAT_USER, here = user && (!t->system_last || i == count - 1);
+    if (messages[i].role == WN_CHAT_SYSTEM && !t->system_begin) {
+      system = messages[i].text;
+      continue;
+    }
+    chat_add_message(p, t, &messages[i], here ? system : NULL,
+                     (i > 0 || !opening) && t->later_begin ? t->later_begin : t->system_begin);
+    if (here) system = NULL;
+    if (messages[i].role == WN_CHAT_ASSISTANT && i < count - 1) chat_end_answer(p, t, true);
+  }
+  if (messages[count - 1].role != WN_CHAT_ASSISTANT) add_mark(p, t->answer_mark);
 }
 
 wn_status wn_chat_encode(wn_context *ctx, const wn_tokenizer *tok, const wn_chat_template *t,
@@ -282,59 +427,20 @@ wn_status wn_chat_encode(wn_context *ctx, const wn_tokenizer *tok, const wn_chat
     WN_CHECK_CALL(WN_POINTER(messages[i].text), WN_ENUM(messages[i].role, WN_CHAT_ASSISTANT + 1));
   *ids = NULL;
   *id_count = 0;
-  WN_TRY(wn_chat_check(ctx, messages, count, opening));
+  WN_TRY(wn_chat_check(ctx, tok, t, messages, count, opening));
   void *memory;
-  WN_TRY(wn_alloc(ctx, "messages", (size_t)(8 * count + 4) * sizeof(wn_text_part), &memory));
+  WN_TRY(wn_alloc(ctx, "messages", (size_t)(8 * count + 8) * sizeof(wn_text_part), &memory));
   struct parts p = {.list = memory};
   p.end = wn_tokenizer_token_name(tok, wn_tokenizer_eos(tok), &p.end_bytes);
   if (!p.end) p.end = "</s>", p.end_bytes = strlen(p.end);
-  const char *bos = "<s>"; /* for llama2 */
-  const char *inner = NULL;
-  const bool trim_system = t->trim & TRIM_SYSTEM, trim_user = t->trim & TRIM_USER, trim_answer = t->trim & TRIM_ANSWER;
-  const bool less = t->spaced && writes_space(tok, t->user_begin);
-  if (!opening) {
-    add_mark(&p, t->answer_end);
-    if (t->bos_each) add_mark(&p, bos);
-  } else if (t->system_always && messages[0].role != WN_CHAT_SYSTEM) {
-    add_mark(&p, t->system_begin);
-    add_mark(&p, t->system_end);
-  }
-  for (int i = 0; i < count; i++) {
-    const char *text = messages[i].text;
-    switch (messages[i].role) {
-    case WN_CHAT_SYSTEM:
-      if (!t->system_begin) {
-        inner = text;
-        break;
-      }
-      add_mark(&p, t->system_begin);
-      add_message(&p, text, trim_system, trim_system);
-      add_mark(&p, t->system_end);
-      break;
-    case WN_CHAT_USER:
-      add_spaced(&p, t->user_begin, less);
-      if (inner && (!t->system_last || i == count - 1)) {
-        add_mark(&p, t->inner_begin);
-        add_message(&p, inner, trim_system, trim_system);
-        add_mark(&p, t->inner_end);
-        add_message(&p, text, trim_user && !t->trim_joined, trim_user);
-        inner = NULL;
-      } else {
-        add_message(&p, text, trim_user, trim_user);
-      }
-      add_mark(&p, t->user_end);
-      break;
-    case WN_CHAT_ASSISTANT:
-      add_spaced(&p, t->answer_begin, less);
-      add_message(&p, text, trim_answer, trim_answer);
-      if (t->bos_each) add_mark(&p, " ");
-      add_mark(&p, t->answer_end);
-      if (t->bos_each) add_mark(&p, bos);
-      break;
-    }
-  }
-  wn_status status =
-      wn_tokenizer_encode_parts(ctx, tok, p.list, p.count, opening && wn_tokenizer_bos(tok) >= 0, false, ids, id_count);
+  p.bos = wn_tokenizer_token_name(tok, tok->known_bos, &p.bos_bytes);
+  p.less = t->spaced && writes_space(tok, t->user_begin);
+  const bool bos = opening && tok->known_bos >= 0 && chat_begins_with_bos(tok, t, p.bos, p.bos_bytes);
+  if (bos) chat_add(&p, p.bos, p.bos_bytes, true);
+  const bool by_id = bos && p.count == 0 && tok->bos >= 0; /* a token without a name */
+  if (!p.bos) p.bos = "<s>", p.bos_bytes = strlen(p.bos);
+  chat_add_all(&p, t, messages, count, opening);
+  const wn_status status = wn_tokenizer_encode_parts(ctx, tok, p.list, p.count, by_id, false, ids, id_count);
   wn_free(memory);
   return status;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"
+#include "text/finder.h"
 #include "text/pieces.h"
 #include "text/utf8.h"
 
@@ -80,30 +81,26 @@ static struct merges_pair merges_pop(struct merges *m) {
   return top;
 }
 
-/* Bytes of the longest user-defined symbol at the beginning of the text; 0: none. */
-static size_t merges_user_defined(const struct wn_pieces *u, const char *text, size_t bytes) {
-  size_t longest = 0;
-  uint32_t node = 0;
-  if (u->tok->info.user_defined_count == 0) return 0;
-  for (size_t i = 0; i < bytes && (node = wn_pieces_step(u, node, (unsigned char)text[i])) != 0; i++)
-    if (u->pieces[node] != WN_NO_PIECE && wn_spm_user_defined(u->tok->spm, u->pieces[node])) longest = i + 1;
-  return longest;
-}
-
-static wn_status merges_split(struct merges *m, size_t bytes) {
+/* The symbols before any merge. */
+static wn_status merges_split(struct merges *m, size_t bytes, struct wn_finder_walk *walk) {
   void *p;
   size_t count = 0;
+  struct wn_found own;
+  bool more;
   const size_t most = wn_utf8_characters(m->text, bytes);
   if (bytes >= INT32_MAX) return WN_ERR_UNSUPPORTED;
   WN_TRY(wn_alloc(NULL, "symbols", most * sizeof *m->symbols, &p));
   m->symbols = p;
+  wn_spm_symbols_begin(m->pieces->tok->spm, m->text, bytes, walk);
+  WN_TRY(wn_finder_next(walk, 0, &more, &own));
   for (size_t at = 0; at < bytes; count++) {
-    const size_t own = merges_user_defined(m->pieces, m->text + at, bytes - at);
-    const size_t n = own ? own : wn_pieces_character(m->text + at, bytes - at);
+    if (more && own.at.begin < at) WN_TRY(wn_finder_next(walk, at, &more, &own));
+    const bool frozen = more && own.at.begin == at;
+    const size_t n = frozen ? own.at.end - at : wn_pieces_character(m->text + at, bytes - at);
     m->symbols[count] = (struct merges_symbol){.previous = (int32_t)count - 1,
                                                .next = at + n < bytes ? (int32_t)count + 1 : -1,
                                                .at = (uint32_t)at,
-                                               .bytes = (uint32_t)n | (own ? FROZEN : 0)};
+                                               .bytes = (uint32_t)n | (frozen ? FROZEN : 0)};
     at += n;
   }
   m->count = count;
@@ -135,12 +132,14 @@ wn_status wn_merges_encode(const wn_tokenizer *tok, const char *text, size_t byt
   struct wn_bytes normal = {0};
   struct wn_piece_out out = {.ids = ids, .dropped = dropped};
   struct merges m = {0};
+  struct wn_finder_walk walk = {0};
   void *lengths = NULL;
   wn_status status = wn_pieces_get(tok, &room, &m.pieces);
   if (status == WN_OK && m.pieces->unused) status = WN_ERR_UNSUPPORTED;
   if (status == WN_OK) status = wn_spm_normalize(tok->spm, text, bytes, &normal);
   m.text = normal.data;
-  if (status == WN_OK && normal.count > 0) status = merges_split(&m, normal.count);
+  if (status == WN_OK && normal.count > 0) status = merges_split(&m, normal.count, &walk);
+  wn_bytes_clear(&walk.matches);
   if (status == WN_OK) status = merges_run(&m);
   wn_free(m.heap);
   if (status == WN_OK) status = wn_alloc(NULL, "tokens", (normal.count + 1) * sizeof(uint16_t), &lengths);

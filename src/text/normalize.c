@@ -48,6 +48,29 @@ wn_status wn_utf8_replace_bad(const char *text, size_t bytes, struct wn_bytes *o
   return WN_OK;
 }
 
+bool wn_unicode_is_word(const char *text, size_t bytes) {
+  utf8proc_int32_t point;
+  if (utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, &point) < 1) return false;
+  switch (utf8proc_category(point)) {
+  case UTF8PROC_CATEGORY_LU:
+  case UTF8PROC_CATEGORY_LL:
+  case UTF8PROC_CATEGORY_LT:
+  case UTF8PROC_CATEGORY_LM:
+  case UTF8PROC_CATEGORY_LO:
+  case UTF8PROC_CATEGORY_MN:
+  case UTF8PROC_CATEGORY_MC:
+  case UTF8PROC_CATEGORY_ME:
+  case UTF8PROC_CATEGORY_ND:
+  case UTF8PROC_CATEGORY_NL:
+  case UTF8PROC_CATEGORY_PC:
+    return true;
+  default: /* joiners, and letters in circles and squares */
+    return point == 0x200C || point == 0x200D || (point >= 0x24B6 && point <= 0x24E9) ||
+           (point >= 0x1F130 && point <= 0x1F149) || (point >= 0x1F150 && point <= 0x1F169) ||
+           (point >= 0x1F170 && point <= 0x1F189);
+  }
+}
+
 struct mark {
   int32_t point;
   int combining;

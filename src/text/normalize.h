@@ -17,6 +17,8 @@ void wn_bytes_clear(struct wn_bytes *b);
 /* Appends text (UTF-8) in a normal form: composed (NFC, NFKC) or decomposed (NFD, NFKD), compatible (NFKC, NFKD) or
  * not. */
 wn_status wn_unicode_normalize(const char *text, size_t bytes, bool composed, bool compatible, struct wn_bytes *out);
+/* Does the text (UTF-8, not empty) begin with a character of a word (\\w: letters, marks, digits, connectors)? */
+bool wn_unicode_is_word(const char *text, size_t bytes);
 /* Appends text; each byte outside a valid sequence becomes U+FFFD. */
 wn_status wn_utf8_replace_bad(const char *text, size_t bytes, struct wn_bytes *out);
 

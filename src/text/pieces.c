@@ -14,56 +14,46 @@ bool wn_pieces_serve(const wn_tokenizer *tok) {
          info->user_defined_count <= WN_SPM_USER_DEFINED;
 }
 
-static void pieces_insert(struct wn_pieces *u, int32_t id, const char *text, size_t bytes) {
-  uint32_t node = 0;
-  for (size_t i = 0; i < bytes; i++) {
-    const uint32_t at = wn_pieces_slot(u, node, (unsigned char)text[i]);
-    if (u->edges[at] == WN_PIECES_FREE) {
-      u->edges[at] = ((uint64_t)node << 8 | (unsigned char)text[i]) + 1;
-      u->children[at] = u->nodes++;
-    }
-    node = u->children[at];
-  }
-  u->pieces[node] = id;
-  if (bytes > u->longest) u->longest = bytes;
+/* The node of a text that may be in the tree in part. */
+static wn_status pieces_insert(struct wn_pieces *u, const char *text, size_t bytes, uint32_t *node) {
+  *node = 0;
+  for (size_t i = 0; i < bytes; i++) WN_TRY(wn_trie_extend(&u->trie, *node, (unsigned char)text[i], node));
+  return WN_OK;
 }
 
 void wn_pieces_clear(struct wn_pieces *u) {
-  wn_free(u->edges);
-  wn_free(u->children);
+  wn_trie_clear(&u->trie);
   wn_free(u->pieces);
 }
 
 wn_status wn_pieces_build(const wn_tokenizer *tok, struct wn_pieces *u) {
-  size_t total = 1, slots = 1024;
   const char *text;
   size_t bytes;
   void *p;
   float least = FLT_MAX;
-  *u = (struct wn_pieces){.tok = tok, .nodes = 1, .most = FLT_MIN};
-  for (int32_t id = 0; id < tok->vocab_size; id++) {
-    if (wn_spm_piece(tok->spm, id, &text, &bytes) != WN_SPM_TEXT) continue;
-    total += bytes;
-    u->unused = u->unused || wn_spm_unused(tok->spm, id);
-    if (wn_spm_unused(tok->spm, id) || wn_spm_user_defined(tok->spm, id)) continue;
-    const float score = wn_spm_score(tok->spm, id);
-    if (score < least) least = score;
-    if (score > u->most) u->most = score;
+  *u = (struct wn_pieces){.tok = tok, .most = FLT_MIN};
+  /* First the tree, then what ends at its nodes. */
+  for (int pass = 0; pass < 2; pass++) {
+    for (int32_t id = 0; id < tok->vocab_size; id++) {
+      uint32_t node;
+      if (wn_spm_piece(tok->spm, id, &text, &bytes) != WN_SPM_TEXT) continue;
+      u->unused = u->unused || wn_spm_unused(tok->spm, id);
+      if (wn_spm_unused(tok->spm, id)) continue;
+      WN_TRY(pieces_insert(u, text, bytes, &node));
+      if (pass) u->pieces[node] = id;
+      if (bytes > u->longest) u->longest = bytes;
+      if (wn_spm_user_defined(tok->spm, id)) continue;
+      const float score = wn_spm_score(tok->spm, id);
+      if (score < least) least = score;
+      if (score > u->most) u->most = score;
+    }
+    if (pass) break;
+    if (u->trie.nodes == 0) WN_TRY(wn_trie_extend(&u->trie, 0, 0, &(uint32_t){0})); /* no piece is a text */
+    WN_TRY(wn_alloc(NULL, "pieces", u->trie.nodes * sizeof *u->pieces, &p));
+    u->pieces = p;
+    memset(u->pieces, 0xFF, u->trie.nodes * sizeof *u->pieces);
   }
-  if (total > UINT32_MAX / 4) return WN_ERR_UNSUPPORTED;
-  while (slots < 2 * total) slots *= 2;
-  u->mask = (uint32_t)slots - 1;
   u->least = least;
-  WN_TRY(wn_alloc(NULL, "pieces", slots * sizeof *u->edges, &p));
-  u->edges = p;
-  WN_TRY(wn_alloc(NULL, "pieces", slots * sizeof *u->children, &p));
-  u->children = p;
-  WN_TRY(wn_alloc(NULL, "pieces", total * sizeof *u->pieces, &p));
-  u->pieces = p;
-  memset(u->pieces, 0xFF, total * sizeof *u->pieces);
-  for (int32_t id = 0; id < tok->vocab_size; id++)
-    if (wn_spm_piece(tok->spm, id, &text, &bytes) == WN_SPM_TEXT && !wn_spm_unused(tok->spm, id))
-      pieces_insert(u, id, text, bytes);
   return WN_OK;
 }
 
@@ -83,7 +73,7 @@ size_t wn_pieces_character(const char *text, size_t bytes) {
 int32_t wn_pieces_find(const struct wn_pieces *u, const char *text, size_t bytes) {
   uint32_t node = 0;
   for (size_t i = 0; i < bytes; i++)
-    if ((node = wn_pieces_step(u, node, (unsigned char)text[i])) == 0) return WN_NO_PIECE;
+    if ((node = wn_trie_step(&u->trie, node, (unsigned char)text[i])) == 0) return WN_NO_PIECE;
   return u->pieces[node];
 }
 

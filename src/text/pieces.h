@@ -4,17 +4,14 @@
 #ifndef WN_TEXT_PIECES_H
 #define WN_TEXT_PIECES_H
 
-#include "text/normalize.h"
 #include "text/tokenizer_kinds.h"
+#include "text/trie.h"
 
-enum { WN_PIECES_FREE = 0, WN_NO_PIECE = -1, WN_PIECES_BLOCK = 1024 };
+enum { WN_NO_PIECE = -1, WN_PIECES_BLOCK = 1024 };
 
-/* The pieces as a tree. An open hash table holds the edges: (node, byte) gives the child. Node 0 is the root. */
 struct wn_pieces {
   const wn_tokenizer *tok;
-  uint64_t *edges;    /* [mask + 1] (node << 8 | byte) + 1; 0: free slot */
-  uint32_t *children; /* [mask + 1] */
-  uint32_t mask, nodes;
+  struct wn_trie trie;
   int32_t *pieces; /* [nodes] the piece that ends at the node, or WN_NO_PIECE */
   size_t longest;
   float least, most; /* lowest and highest score */
@@ -27,20 +24,6 @@ wn_status wn_pieces_build(const wn_tokenizer *tok, struct wn_pieces *u); /* call
 /* The tokenizer's tree, or one built into `room`, which the caller clears in any case. */
 wn_status wn_pieces_get(const wn_tokenizer *tok, struct wn_pieces *room, const struct wn_pieces **u);
 void wn_pieces_clear(struct wn_pieces *u);
-
-static inline uint32_t wn_pieces_slot(const struct wn_pieces *u, uint32_t node, unsigned char byte) {
-  const uint64_t edge = ((uint64_t)node << 8 | byte) + 1;
-  uint64_t hash = edge * 0x9E3779B97F4A7C15u;
-  uint32_t at = (uint32_t)(hash >> 32) & u->mask;
-  while (u->edges[at] != WN_PIECES_FREE && u->edges[at] != edge) at = (at + 1) & u->mask;
-  return at;
-}
-
-/* The child, or 0 if no piece continues this way. */
-static inline uint32_t wn_pieces_step(const struct wn_pieces *u, uint32_t node, unsigned char byte) {
-  const uint32_t at = wn_pieces_slot(u, node, byte);
-  return u->edges[at] == WN_PIECES_FREE ? 0 : u->children[at];
-}
 
 int32_t wn_pieces_find(const struct wn_pieces *u, const char *text, size_t bytes); /* or WN_NO_PIECE */
 size_t wn_pieces_character(const char *text, size_t bytes);                        /* bytes of the first character */

@@ -212,6 +212,9 @@ static wn_status check_normalizer(wn_context *ctx, const char *name, const struc
   struct wn_wire_field f, charsmap = {0};
   while (r.p < r.end) {
     if (!wn_wire_next(&r, &f)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the normaliser is malformed", name);
+    if (f.number == WN_SPM_FIELD && f.wire == 0)
+      info->foreign =
+          (struct wn_spm_foreign){f.value & 1, (uint8_t)((f.value >> 1 & 3) % 3), (uint8_t)((f.value >> 3 & 3) % 3)};
     if (f.number < 1 || f.number > 5) continue;
     if (f.wire != (f.number <= 2 ? 2 : 0))
       return wn_fail(ctx, WN_ERR_FORMAT, "%s: a field of the normaliser has the wrong type", name);

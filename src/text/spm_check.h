@@ -11,6 +11,22 @@
 #include "winnow/context.h"
 
 #define WN_SPM_USER_DEFINED 64
+
+/* What decoding drops at the beginning of a text. */
+enum wn_strip {
+  WN_STRIP_NONE,
+  WN_STRIP_SPACE, /* one space */
+  WN_STRIP_MARKS  /* every U+2581 of the first token (Hugging Face's Metaspace) */
+};
+/* What is put before a text or a part of one that does not begin with a space (Metaspace). */
+enum wn_prepend { WN_PREPEND_NEVER, WN_PREPEND_ALWAYS, WN_PREPEND_FIRST };
+/* A model that comes from a tokenizer.json: a field of the normaliser's specification that only winnow knows. */
+enum { WN_SPM_FIELD = 1000 };
+struct wn_spm_foreign {
+  bool marked; /* a U+2581 in a text is a space; user-defined pieces are cut out of texts first */
+  uint8_t prepend, strip;
+};
+
 struct wn_spm_info {
   int32_t pieces;
   bool unigram, bpe, byte_fallback,
@@ -20,6 +36,7 @@ struct wn_spm_info {
   bool add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces; /* settings of the normaliser */
   bool newline_inside;  /* a normalisation rule, or a piece of more than one byte, contains a newline */
   char unk_surface[64]; /* what an unknown piece decodes to */
+  struct wn_spm_foreign foreign;
 };
 
 /* `name` is the file's name in errors. */

@@ -2,6 +2,7 @@
 #ifndef WN_TEXT_SPM_INSIDE_H
 #define WN_TEXT_SPM_INSIDE_H
 
+#include "text/finder.h"
 #include "text/spm_model.h"
 #include "text/spm_wire.h"
 
@@ -20,8 +21,7 @@ struct wn_spm {
   uint32_t mask;
   int32_t count, bos, eos, unknown;
   struct wn_spm_trie rules; /* count 0: none */
-  bool symbol_begins[256];  /* a user-defined symbol begins with this byte */
-  size_t longest_symbol;    /* bytes of the longest user-defined symbol */
+  struct wn_finder symbols; /* the user-defined ones */
 };
 
 int32_t wn_spm_find(const struct wn_spm *spm, const char *text, size_t bytes); /* -1: no piece */

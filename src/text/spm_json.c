@@ -14,6 +14,9 @@
  * unknown character. An unknown character scores ten less than the lowest piece, in both; all segmentations have the
  * same unknown characters, so the exact value does not matter.
  *
+ * A model that came from a tokenizer.json gets its Metaspace back, in which a space stands for itself, and its added
+ * tokens.
+ *
  * Cost: for BPE a search in the tree of pieces for each cut of each piece. */
 #include "text/spm_json.h"
 
@@ -264,19 +267,22 @@ static wn_status spm_json_unigram(struct spm_writer *w, json_t **out) {
 
 /* ---- the other parts ---- */
 
-/* Control tokens, and for BPE user-defined symbols of several characters. */
+/* Control tokens, for BPE user-defined symbols of several characters, and for a model that came from a tokenizer.json
+ * all its added tokens. */
 static json_t *spm_json_added(const struct spm_writer *w) {
   const wn_tokenizer *tok = w->tok;
   json_t *list = json_array();
   for (int32_t id = 0; id < tok->vocab_size; id++) {
     const char *text;
     size_t bytes;
-    const bool special = wn_spm_piece(tok->spm, id, &text, &bytes) == WN_SPM_CONTROL;
-    const bool symbol = tok->info.bpe && spm_json_is_symbol(tok, id);
+    const enum wn_spm_type type = wn_spm_piece(tok->spm, id, &text, &bytes);
+    const bool foreign = tok->info.foreign.marked;
+    const bool special = type == WN_SPM_CONTROL || (foreign && type == WN_SPM_UNKNOWN && tok->info.unk_surface[0] == 0);
+    const bool symbol = tok->info.bpe ? spm_json_is_symbol(tok, id) : foreign && wn_spm_user_defined(tok->spm, id);
     if (!special && !symbol) continue;
-    wn_json_list_add(&list,
-                     json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", id, "content", spm_json_piece(tok, id),
-                               "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", symbol, "special", special));
+    wn_json_list_add(&list, json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", id, "content",
+                                      spm_json_piece(tok, id), "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized",
+                                      symbol && !foreign, "special", special));
   }
   return list;
 }
@@ -290,8 +296,9 @@ static json_t *spm_json_normalizer(const struct spm_writer *w) {
   static const char begin[] = WN_SPM_JSON_BEGIN, begin_mark[] = WN_SPM_JSON_BEGIN "\xE2\x96\x81";
   json_t *list = json_array();
   const int32_t *byte_id = tok->byte_id;
-  const bool marks = tok->cuttable && byte_id[0xE2] >= 0 && byte_id[0x96] >= 0 && byte_id[0x81] >= 0;
-  /* without byte fallback, a U+2581 in the text is read as a space (tokenizer.c) */
+  const bool marks =
+      !tok->info.foreign.marked && tok->cuttable && byte_id[0xE2] >= 0 && byte_id[0x96] >= 0 && byte_id[0x81] >= 0;
+  /* without byte fallback, and in the files of others, a U+2581 in the text is read as a space (tokenizer.c) */
   if (!marks) spm_json_replace(&list, space_mark, " ");
   for (size_t i = 0; !tok->info.byte_fallback && i < json_array_size(w->splits); i++)
     spm_json_replace(&list, json_string_value(json_array_get(w->splits, i)), WN_SPM_JSON_UNKNOWN);
@@ -306,8 +313,18 @@ static json_t *spm_json_normalizer(const struct spm_writer *w) {
   return json_null();
 }
 
+/* What puts a space before a text that has none, in a text with spaces. */
+static json_t *spm_json_metaspace(enum wn_prepend prepend) {
+  static const char *const schemes[] = {
+      [WN_PREPEND_NEVER] = "never", [WN_PREPEND_ALWAYS] = "always", [WN_PREPEND_FIRST] = "first"};
+  return json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", " ", "prepend_scheme", schemes[prepend],
+                   "split", 0);
+}
+
 static json_t *spm_json_pre_tokenizer(const struct spm_writer *w) {
+  const struct wn_spm_foreign *foreign = &w->tok->info.foreign;
   json_t *list = json_array();
+  if (foreign->marked && !w->tok->info.add_dummy_prefix) wn_json_list_add(&list, spm_json_metaspace(foreign->prepend));
   for (size_t i = 0; w->tok->info.byte_fallback && i < json_array_size(w->splits); i++)
     wn_json_list_add(&list, json_pack("{s:s, s:{s:O}, s:s, s:b}", "type", "Split", "pattern", "String",
                                       json_array_get(w->splits, i), "behavior", "Isolated", "invert", 0));
@@ -318,9 +335,11 @@ static json_t *spm_json_pre_tokenizer(const struct spm_writer *w) {
 
 static json_t *spm_json_decoder(const wn_tokenizer *tok) {
   json_t *list = json_array();
+  const struct wn_spm_foreign *foreign = &tok->info.foreign;
   wn_json_list_add(&list, json_pack("{s:s}", "type", "ByteFallback"));
+  if (foreign->strip == WN_STRIP_MARKS) wn_json_list_add(&list, spm_json_metaspace(WN_PREPEND_ALWAYS));
   wn_json_list_add(&list, json_pack("{s:s}", "type", "Fuse"));
-  if (tok->info.add_dummy_prefix)
+  if (foreign->marked ? foreign->strip == WN_STRIP_SPACE : tok->info.add_dummy_prefix)
     wn_json_list_add(&list, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0));
   return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
 }

@@ -93,13 +93,15 @@ static wn_status spm_pieces(wn_context *ctx, const char *name, const void *model
       return wn_fail(ctx, WN_ERR_FORMAT, "%s: pieces %d and %d are the same", name, spm->slots[slot], id);
     spm->slots[slot] = id;
     if (p->type == WN_PIECE_USER_DEFINED) {
-      spm->symbol_begins[(unsigned char)spm->texts[p->at]] = true;
-      if (p->bytes > spm->longest_symbol) spm->longest_symbol = p->bytes;
+      const wn_status status = wn_finder_add(&spm->symbols, spm->texts + p->at, p->bytes, id, false);
+      if (status != WN_OK) return wn_fail(ctx, status, "out of memory: a tokenizer");
     }
     unknowns += p->type == WN_PIECE_UNKNOWN;
     in_bytes += p->type == WN_PIECE_BYTE;
     id++;
   }
+  const wn_status built = wn_finder_finish(&spm->symbols);
+  if (built != WN_OK) return wn_fail(ctx, built, "out of memory: a tokenizer");
   if (unknowns != 1)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: %d pieces stand for unknown text, expected one", name, unknowns);
   if (in_bytes != (spm->info.byte_fallback ? 256 : 0))
@@ -148,6 +150,7 @@ void wn_spm_destroy(struct wn_spm *spm) {
   wn_free(spm->pieces);
   wn_free(spm->slots);
   wn_free(spm->texts);
+  wn_finder_clear(&spm->symbols);
   wn_free(spm);
 }
 
@@ -162,6 +165,10 @@ int32_t wn_spm_eos(const struct wn_spm *spm) {
 }
 int32_t wn_spm_unknown(const struct wn_spm *spm) {
   return spm->unknown;
+}
+
+void wn_spm_symbols_begin(const struct wn_spm *spm, const char *text, size_t bytes, struct wn_finder_walk *walk) {
+  wn_finder_begin(walk, &spm->symbols, &(struct wn_finder_text){.text = text, .bytes = bytes});
 }
 
 enum wn_spm_type wn_spm_piece(const struct wn_spm *spm, int32_t id, const char **text, size_t *bytes) {

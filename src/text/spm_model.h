@@ -23,6 +23,10 @@ float wn_spm_score(const struct wn_spm *spm, int32_t id);
 bool wn_spm_unused(const struct wn_spm *spm, int32_t id); /* a text piece that encoding never gives */
 bool wn_spm_user_defined(const struct wn_spm *spm, int32_t id);
 
+/* Begins a search for the model's user-defined symbols. */
+struct wn_finder_walk;
+void wn_spm_symbols_begin(const struct wn_spm *spm, const char *text, size_t bytes, struct wn_finder_walk *walk);
+
 /* Normalises a text as the model asks (spm_normalize.c): the rules of its table, and spaces. */
 wn_status wn_spm_normalize(const struct wn_spm *spm, const char *text, size_t bytes, struct wn_bytes *out);
 

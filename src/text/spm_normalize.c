@@ -15,21 +15,28 @@ struct normal {
   size_t bytes, used;
 };
 
-/* Bytes of the longest user-defined symbol at the beginning of the text; 0: none. */
-static size_t normalize_symbol(const struct wn_spm *spm, const char *text, size_t bytes) {
-  if (!spm->symbol_begins[(unsigned char)*text]) return 0;
-  for (size_t n = bytes < spm->longest_symbol ? bytes : spm->longest_symbol; n > 0; n--) {
-    const int32_t id = wn_spm_find(spm, text, n);
-    if (id >= 0 && wn_spm_user_defined(spm, id)) return n;
-  }
-  return 0;
-}
+/* A text, and the search for user-defined symbols in it. */
+struct normalized {
+  const struct wn_spm *spm;
+  const char *text;
+  size_t bytes, at;
+  struct wn_finder_walk symbols;
+  struct wn_found symbol; /* the next one */
+  bool more;              /* there is one */
+};
 
-static struct normal normalize_one(const struct wn_spm *spm, const char *text, size_t bytes) {
-  const struct wn_spm_trie *t = &spm->rules;
-  const size_t symbol = normalize_symbol(spm, text, bytes);
-  struct normal n = {0};
-  if (symbol) return (struct normal){text, symbol, symbol};
+/* What comes at n->at; the caller goes on behind it. */
+static wn_status normalize_one(struct normalized *n, struct normal *out) {
+  const struct wn_spm_trie *t = &n->spm->rules;
+  const char *text = n->text + n->at;
+  const size_t bytes = n->bytes - n->at;
+  *out = (struct normal){0};
+  if (n->more && n->symbol.at.begin < n->at) WN_TRY(wn_finder_next(&n->symbols, n->at, &n->more, &n->symbol));
+  if (n->more && n->symbol.at.begin == n->at) {
+    const size_t symbol = n->symbol.at.end - n->at;
+    *out = (struct normal){text, symbol, symbol};
+    return WN_OK;
+  }
   if (t->count) {
     size_t node = 0;
     for (size_t i = 0; i < bytes; i++) {
@@ -37,15 +44,16 @@ static struct normal normalize_one(const struct wn_spm *spm, const char *text, s
       node = wn_spm_trie_block(t, node) ^ byte;
       if (byte == 0 || (wn_spm_trie_unit(t, node) & 0x800000FF) != byte) break;
       if (!(wn_spm_trie_unit(t, node) & 0x100)) continue;
-      n.text = (const char *)t->text + (wn_spm_trie_unit(t, wn_spm_trie_block(t, node)) & 0x7FFFFFFF);
-      n.used = i + 1;
+      out->text = (const char *)t->text + (wn_spm_trie_unit(t, wn_spm_trie_block(t, node)) & 0x7FFFFFFF);
+      out->used = i + 1;
     }
-    if (n.used) n.bytes = strlen(n.text);
+    if (out->used) out->bytes = strlen(out->text);
   }
-  if (n.used) return n;
+  if (out->used) return WN_OK;
   const int length = wn_utf8_sequence(text, bytes);
-  if (length <= 0) return (struct normal){"\xEF\xBF\xBD", 3, 1};
-  return (struct normal){text, (size_t)length, (size_t)length};
+  *out = (struct normal){text, (size_t)length, (size_t)length};
+  if (length <= 0) *out = (struct normal){"\xEF\xBF\xBD", 3, 1};
+  return WN_OK;
 }
 
 static wn_status normalize_put(const struct wn_spm *spm, const char *text, size_t bytes, struct wn_bytes *out) {
@@ -60,22 +68,22 @@ static wn_status normalize_put(const struct wn_spm *spm, const char *text, size_
   return WN_OK;
 }
 
-wn_status wn_spm_normalize(const struct wn_spm *spm, const char *text, size_t bytes, struct wn_bytes *out) {
+static wn_status normalize_all(struct normalized *in, struct wn_bytes *out) {
+  const struct wn_spm *spm = in->spm;
   const bool fewer = spm->info.remove_extra_whitespaces;
   const char *space = spm->info.escape_whitespaces ? normalize_mark : " ";
   const size_t space_bytes = strlen(space);
+  struct normal n;
   bool after_space = fewer;
-  while (fewer && bytes > 0) { /* spaces at the beginning */
-    const struct normal n = normalize_one(spm, text, bytes);
+  WN_TRY(wn_finder_next(&in->symbols, 0, &in->more, &in->symbol));
+  for (; fewer && in->at < in->bytes; in->at += n.used) { /* spaces at the beginning */
+    WN_TRY(normalize_one(in, &n));
     if (n.bytes != 1 || *n.text != ' ') break;
-    text += n.used, bytes -= n.used;
   }
-  if (bytes == 0) return WN_OK;
+  if (in->at == in->bytes) return WN_OK;
   if (spm->info.add_dummy_prefix) WN_TRY(wn_bytes_add(NULL, out, space, space_bytes));
-  if (!fewer && spm->rules.count == 0) return normalize_put(spm, text, bytes, out);
-  while (bytes > 0) {
-    struct normal n = normalize_one(spm, text, bytes);
-    text += n.used, bytes -= n.used;
+  for (; in->at < in->bytes; in->at += n.used) {
+    WN_TRY(normalize_one(in, &n));
     for (; after_space && n.bytes > 0 && *n.text == ' '; n.text++) n.bytes--;
     if (n.bytes > 0) {
       WN_TRY(normalize_put(spm, n.text, n.bytes, out));
@@ -85,4 +93,16 @@ wn_status wn_spm_normalize(const struct wn_spm *spm, const char *text, size_t by
   while (fewer && out->count >= space_bytes && !memcmp(out->data + out->count - space_bytes, space, space_bytes))
     out->count -= space_bytes;
   return WN_OK;
+}
+
+wn_status wn_spm_normalize(const struct wn_spm *spm, const char *text, size_t bytes, struct wn_bytes *out) {
+  struct normalized in = {.spm = spm, .text = text, .bytes = bytes};
+  if (bytes > 0 && !spm->info.remove_extra_whitespaces && spm->rules.count == 0) {
+    if (spm->info.add_dummy_prefix) WN_TRY(normalize_put(spm, " ", 1, out));
+    return normalize_put(spm, text, bytes, out);
+  }
+  wn_spm_symbols_begin(spm, text, bytes, &in.symbols);
+  const wn_status status = normalize_all(&in, out);
+  wn_bytes_clear(&in.symbols.matches);
+  return status;
 }

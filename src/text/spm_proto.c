@@ -45,6 +45,7 @@ wn_status wn_proto_put_specs(wn_context *ctx, struct wn_bytes *model, struct wn_
   WN_TRY(wn_proto_int(ctx, part, 35, s->byte_fallback));
   for (int i = 0; i < 3; i++) WN_TRY(wn_proto_int(ctx, part, number[i], s->ids[i]));
   WN_TRY(wn_proto_int(ctx, part, 43, -1));
+  if (s->unknown) WN_TRY(wn_proto_data(ctx, part, 44, s->unknown, strlen(s->unknown)));
   for (int i = 0; i < 3; i++)
     if (s->texts[i]) WN_TRY(wn_proto_data(ctx, part, named[i], s->texts[i], s->bytes[i]));
   WN_TRY(wn_proto_data(ctx, model, 2, part->data, part->count));
@@ -53,5 +54,7 @@ wn_status wn_proto_put_specs(wn_context *ctx, struct wn_bytes *model, struct wn_
   WN_TRY(wn_proto_int(ctx, part, 3, s->add_dummy_prefix));
   WN_TRY(wn_proto_int(ctx, part, 4, s->remove_extra_whitespaces));
   WN_TRY(wn_proto_int(ctx, part, 5, 1));
+  const int64_t foreign = s->foreign.marked | s->foreign.prepend << 1 | s->foreign.strip << 3;
+  if (foreign) WN_TRY(wn_proto_int(ctx, part, WN_SPM_FIELD, foreign));
   return wn_proto_data(ctx, model, 3, part->data, part->count);
 }

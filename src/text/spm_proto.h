@@ -3,6 +3,7 @@
 #define WN_TEXT_SPM_PROTO_H
 
 #include "text/normalize.h"
+#include "text/spm_check.h"
 #include "text/spm_wire.h"
 
 wn_status wn_proto_int(wn_context *ctx, struct wn_bytes *b, uint32_t field, int64_t value);
@@ -14,6 +15,8 @@ wn_status wn_proto_piece(wn_context *ctx, struct wn_bytes *model, struct wn_byte
 /* What follows the pieces: how the model was trained, and its normalisation. An id of -1: none. */
 struct wn_proto_specs {
   bool unigram, byte_fallback, add_dummy_prefix, remove_extra_whitespaces;
+  struct wn_spm_foreign foreign;
+  const char *unknown;  /* what the unknown piece decodes to; NULL: SentencePiece's own */
   int32_t ids[3];       /* unknown, bos, eos */
   const char *texts[3]; /* their texts, [bytes], or NULL; SentencePiece finds these pieces by text */
   size_t bytes[3];

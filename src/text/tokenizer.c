@@ -101,20 +101,25 @@ wn_status wn_tokenizer_segment(const wn_tokenizer *tok, struct wn_spm_ids *scrat
   return wn_ids_add(NULL, ids, wn_spm_ids_data(scratch) + dropped, *count - dropped);
 }
 
+/* What comes before a stretch of text: nothing, a space that becomes a token's, or text that was encoded already (a
+ * newline takes its place, whose ids are dropped). */
+enum before { BEFORE_NOTHING, BEFORE_SPACE, BEFORE_TEXT };
+
 /* One stretch of text without U+2581, at the beginning of a document or after a newline or a byte token. */
-static wn_status encode_stretch(struct encoder *e, const char *text, size_t bytes, bool first, struct wn_ids *ids) {
+static wn_status encode_stretch(struct encoder *e, const char *text, size_t bytes, enum before before,
+                                struct wn_ids *ids) {
   if (bytes == 0) return WN_OK;
   size_t dropped = 0;
-  if (!first) {
+  if (before != BEFORE_NOTHING) {
     void *line = e->line;
     wn_status status = tokenizer_grow(NULL, "text", &line, 1, 0, bytes + 1, &e->line_capacity);
     e->line = line;
     WN_TRY(status);
-    e->line[0] = '\n';
+    e->line[0] = before == BEFORE_SPACE ? ' ' : '\n';
     memcpy(e->line + 1, text, bytes);
     text = e->line;
     bytes++;
-    dropped = e->tok->prefix;
+    dropped = before == BEFORE_SPACE ? 0 : e->tok->prefix;
   }
   size_t count = 0;
   WN_TRY(wn_tokenizer_segment(e->tok, e->scratch, text, bytes, dropped, ids, &count, &e->error));
@@ -126,7 +131,8 @@ static wn_status encode_stretch(struct encoder *e, const char *text, size_t byte
 }
 
 /* Text without U+2581, cut at newlines into pieces of about PIECE_BYTES. */
-static wn_status encode_lines(struct encoder *e, const char *text, size_t bytes, bool first, struct wn_ids *ids) {
+static wn_status encode_lines(struct encoder *e, const char *text, size_t bytes, enum before before,
+                              struct wn_ids *ids) {
   while (bytes > 0) {
     size_t n = bytes;
     if (bytes > PIECE_BYTES && e->tok->cuttable) {
@@ -141,28 +147,47 @@ static wn_status encode_lines(struct encoder *e, const char *text, size_t bytes,
                n, WHOLE_LIMIT);
       return WN_ERR_UNSUPPORTED;
     }
-    WN_TRY(encode_stretch(e, text, n, first, ids));
-    first = false;
+    WN_TRY(encode_stretch(e, text, n, before, ids));
+    before = BEFORE_TEXT;
     text += n;
     bytes -= n;
   }
   return WN_OK;
 }
 
-static wn_status encode_text(struct encoder *e, const char *text, size_t bytes, bool first, struct wn_ids *ids) {
+/* The space that a tokenizer.json puts before a part of a text, if the part does not begin with one. at_start: the part
+ * begins the document. */
+static enum before before_part(const wn_tokenizer *tok, const char *text, size_t bytes, bool at_start) {
+  const enum wn_prepend prepend = tok->info.foreign.prepend;
+  const bool spaced = bytes > 0 && (*text == ' ' || (bytes >= 3 && !memcmp(text, space_mark, 3)));
+  if (spaced || prepend == WN_PREPEND_NEVER || (prepend == WN_PREPEND_FIRST && !at_start)) return BEFORE_NOTHING;
+  return BEFORE_SPACE;
+}
+
+static wn_status encode_text(struct encoder *e, const char *text, size_t bytes, enum before before,
+                             struct wn_ids *ids) {
   const int32_t *byte_id = e->tok->byte_id;
   const int32_t mark[3] = {byte_id[0xE2], byte_id[0x96], byte_id[0x81]};
-  bool has_mark = e->tok->cuttable && mark[0] >= 0 && mark[1] >= 0 && mark[2] >= 0;
+  bool has_mark = e->tok->cuttable && mark[0] >= 0 && mark[1] >= 0 && mark[2] >= 0 && !e->tok->info.foreign.marked;
   const char *found;
   while (has_mark && (found = memmem(text, bytes, space_mark, 3))) {
     size_t n = (size_t)(found - text);
-    WN_TRY(encode_lines(e, text, n, first, ids));
+    WN_TRY(encode_lines(e, text, n, before, ids));
     WN_TRY(wn_ids_add(NULL, ids, mark, 3));
-    first = false;
+    before = BEFORE_TEXT;
     text += n + 3;
     bytes -= n + 3;
   }
-  return encode_lines(e, text, bytes, first, ids);
+  return encode_lines(e, text, bytes, before, ids);
+}
+
+/* A part of a text; first: the text begins the document. After a token that was found, a part counts as the beginning
+ * of a text, as in llama.cpp. */
+static wn_status encode_part(struct encoder *e, const char *text, size_t from, size_t end, bool first,
+                             struct wn_ids *ids) {
+  const enum before before =
+      from == 0 && !first ? BEFORE_TEXT : before_part(e->tok, text + from, end - from, from == 0);
+  return encode_text(e, text + from, end - from, before, ids);
 }
 
 /* Special tokens inside the spans, and the text between them. */
@@ -171,17 +196,22 @@ static wn_status encode_spm(const wn_tokenizer *tok, const char *text, size_t by
   struct encoder e = {.tok = tok, .scratch = tok->encoder ? wn_spm_ids_create() : NULL};
   wn_status status = e.scratch || !tok->encoder ? WN_OK : WN_ERR_MEMORY;
   const struct wn_finder_text in = {.text = text, .bytes = bytes, .special = spans, .special_count = count};
+  struct wn_finder_walk walk = {0};
   struct wn_found next;
   size_t done = 0;
-  while (status == WN_OK && count > 0 && wn_finder_next(&tok->finder, &tok->control, &in, done, &next)) {
-    if (next.at.begin > done) status = encode_text(&e, text + done, next.at.begin - done, first, ids);
+  bool found = false;
+  wn_finder_begin(&walk, &tok->finder, &in);
+  for (;;) {
+    if (status == WN_OK) status = wn_finder_next(&walk, done, &found, &next);
+    if (status != WN_OK || !found) break;
+    if (next.at.begin > done) status = encode_part(&e, text, done, next.at.begin, first, ids);
     if (status == WN_OK) status = wn_ids_add(NULL, ids, &next.id, 1);
-    first = true; /* the text after a special token counts as the beginning of a text, as in llama.cpp */
     done = next.at.end;
   }
-  if (status == WN_OK) status = encode_text(&e, text + done, bytes - done, first, ids);
+  if (status == WN_OK) status = encode_part(&e, text, done, bytes, first, ids);
   if (why && status != WN_OK)
     snprintf(why->text, sizeof why->text, "%s", e.error.text[0] ? e.error.text : "out of memory");
+  wn_bytes_clear(&walk.matches);
   wn_spm_ids_destroy(e.scratch);
   wn_free(e.line);
   return status;
@@ -317,7 +347,8 @@ wn_status wn_tokenizer_encode(wn_context *ctx, const wn_tokenizer *tok, const ch
 /* --- decoding --- */
 
 struct decoder {
-  bool at_start;   /* SentencePiece: the space before the text may still come */
+  bool at_start;   /* the space before the text may still come */
+  bool apart;      /* a token by itself: its bytes as they are, be they part of a character */
   char pending[4]; /* the beginning of an incomplete UTF-8 sequence */
   int pending_count;
 };
@@ -325,7 +356,7 @@ struct decoder {
 /* Filters bytes: complete UTF-8 sequences are written; a byte that cannot be part of one becomes U+FFFD. */
 static wn_status filter(wn_context *ctx, struct decoder *d, const char *more, size_t n, struct wn_bytes *out) {
   size_t bad;
-  if (d->pending_count == 0 && wn_utf8_check(more, n, &bad)) return wn_bytes_add(ctx, out, more, n);
+  if (d->apart || (d->pending_count == 0 && wn_utf8_check(more, n, &bad))) return wn_bytes_add(ctx, out, more, n);
   for (size_t i = 0; i < n; i++) {
     d->pending[d->pending_count++] = more[i];
     while (d->pending_count > 0) {
@@ -347,28 +378,46 @@ static unsigned hex_digit(char c) {
   return c >= '0' && c <= '9' ? (unsigned)(c - '0') : (unsigned)(c - 'A' + 10);
 }
 
-/* A token's text, in which U+2581 means a space, or which contains spaces. */
+static enum wn_strip decode_strip(const wn_tokenizer *tok) {
+  if (tok->bpe) return tok->bpe->strip;
+  if (tok->info.foreign.marked) return tok->info.foreign.strip;
+  return tok->info.add_dummy_prefix || tok->info.remove_extra_whitespaces ? WN_STRIP_SPACE : WN_STRIP_NONE;
+}
+
+/* A token's text, in which U+2581 may mean a space, or which contains spaces. */
 static wn_status decode_text_piece(wn_context *ctx, const wn_tokenizer *tok, struct decoder *d, const char *text,
                                    size_t n, struct wn_bytes *out) {
-  bool strip = tok->bpe ? tok->bpe->strip_space : tok->info.add_dummy_prefix || tok->info.remove_extra_whitespaces;
-  if (d->at_start && strip && n >= 3 && !memcmp(text, space_mark, 3)) {
+  const enum wn_strip how = decode_strip(tok);
+  const bool strip = d->at_start && how != WN_STRIP_NONE, fewer = !tok->bpe && tok->info.remove_extra_whitespaces;
+  const bool marks = !tok->bpe || tok->bpe->marks;
+  if (strip && marks && n >= 3 && !memcmp(text, space_mark, 3)) {
     text += 3;
     n -= 3;
-    d->at_start = !tok->bpe && tok->info.remove_extra_whitespaces && n == 0;
-  } else if (d->at_start && strip && tok->bpe && n >= 1 && *text == ' ') { /* pieces that contain spaces themselves */
+    if (fewer && n == 0) return WN_OK; /* the space may be a token of its own */
+  } else if (strip && tok->bpe && how == WN_STRIP_SPACE && n >= 1 &&
+             *text == ' ') { /* pieces that contain spaces themselves */
     text++, n--;
-    d->at_start = false;
   }
-  if (n) d->at_start = false;
+  d->at_start = fewer && n == 0 && d->at_start;
   while (n > 0) {
-    const char *mark = memmem(text, n, space_mark, 3);
-    size_t plain = mark ? (size_t)(mark - text) : n;
+    const char *mark = marks ? memmem(text, n, space_mark, 3) : NULL;
+    const size_t plain = mark ? (size_t)(mark - text) : n;
     if (plain) WN_TRY(filter(ctx, d, text, plain, out));
-    if (mark) WN_TRY(filter(ctx, d, " ", 1, out));
+    if (mark && !(strip && how == WN_STRIP_MARKS)) WN_TRY(filter(ctx, d, " ", 1, out));
     text += plain + (mark ? 3 : 0);
     n -= plain + (mark ? 3 : 0);
   }
   return WN_OK;
+}
+
+/* A token that stands for a byte. */
+static wn_status decode_byte(wn_context *ctx, const wn_tokenizer *tok, struct decoder *d, unsigned byte,
+                             struct wn_bytes *out) {
+  const char c = (char)(unsigned char)byte;
+  const bool foreign = tok->bpe || tok->info.foreign.marked;
+  const bool dropped = d->at_start && c == ' ' && foreign && decode_strip(tok) == WN_STRIP_SPACE;
+  d->at_start = false;
+  return dropped ? WN_OK : filter(ctx, d, &c, 1, out);
 }
 
 static wn_status decode_bpe(wn_context *ctx, const wn_tokenizer *tok, struct decoder *d, int32_t id,
@@ -376,25 +425,21 @@ static wn_status decode_bpe(wn_context *ctx, const wn_tokenizer *tok, struct dec
   const struct wn_bpe *bpe = tok->bpe;
   const struct wn_token *t = &bpe->vocab.tokens[id];
   const char *text = wn_vocab_text(&bpe->vocab, id);
-  switch ((enum wn_token_kind)t->kind) {
-  case WN_TOKEN_NONE:
-  case WN_TOKEN_SPECIAL:
-    return WN_OK;
-  case WN_TOKEN_BYTE: {
+  if (t->kind == WN_TOKEN_NONE || t->kind == WN_TOKEN_SPECIAL) return WN_OK;
+  if (t->kind == WN_TOKEN_BYTE) {
     unsigned byte = 0;
-    d->at_start = false;
     for (uint32_t i = 3; i < 5 && t->bytes == 6; i++) byte = byte * 16 + hex_digit(text[i]);
-    char c = (char)(unsigned char)byte;
-    return filter(ctx, d, &c, 1, out);
+    return decode_byte(ctx, tok, d, byte, out);
   }
-  case WN_TOKEN_ADDED:
-    d->at_start = false;
-    return filter(ctx, d, text, t->bytes, out);
-  case WN_TOKEN_TEXT:
-    break;
+  if (t->kind == WN_TOKEN_ADDED && t->normalized && bpe->normalize_count > 0) { /* with the space that it took in */
+    struct wn_bytes normal = {0};
+    wn_status status = wn_bpe_normalize(bpe, text, t->bytes, &normal);
+    if (status == WN_OK && bpe->byte_level) status = filter(ctx, d, normal.data, normal.count, out);
+    if (status == WN_OK && !bpe->byte_level) status = decode_text_piece(ctx, tok, d, normal.data, normal.count, out);
+    wn_bytes_clear(&normal);
+    return status;
   }
   if (!bpe->byte_level) return decode_text_piece(ctx, tok, d, text, t->bytes, out);
-  d->at_start = false;
   return filter(ctx, d, text, t->bytes, out);
 }
 
@@ -413,14 +458,13 @@ static wn_status decode_piece(wn_context *ctx, const wn_tokenizer *tok, struct d
   case WN_SPM_CONTROL:
     return WN_OK;
   case WN_SPM_UNKNOWN:
-    d->at_start = false;
+    if (tok->info.unk_surface[0]) d->at_start = false;
     return filter(ctx, d, tok->info.unk_surface, strlen(tok->info.unk_surface), out);
   case WN_SPM_BYTE: {
-    d->at_start = false;
-    char byte = 0;
-    for (int i = 0; i < 256; i++)
-      if (tok->byte_id[i] == id) byte = (char)(unsigned char)i;
-    return filter(ctx, d, &byte, 1, out);
+    unsigned byte = 0;
+    for (unsigned i = 0; i < 256; i++)
+      if (tok->byte_id[i] == id) byte = i;
+    return decode_byte(ctx, tok, d, byte, out);
   }
   case WN_SPM_TEXT:
     break;
@@ -441,6 +485,24 @@ wn_status wn_tokenizer_decode(wn_context *ctx, const wn_tokenizer *tok, const in
   for (int i = 0; i < d.pending_count && status == WN_OK; i++) status = wn_bytes_add(ctx, &out, "\xEF\xBF\xBD", 3);
   if (status != WN_OK) {
     wn_free(out.data);
+    return status;
+  }
+  *text = out.data;
+  *bytes = out.count;
+  return WN_OK;
+}
+
+wn_status wn_tokenizer_token_bytes(wn_context *ctx, const wn_tokenizer *tok, int32_t id, bool begins, char **text,
+                                   size_t *bytes) {
+  WN_CHECK_CALL(WN_HANDLE(tok, TOKENIZER), WN_POINTER(text), WN_POINTER(bytes));
+  struct decoder d = {.at_start = begins, .apart = true};
+  struct wn_bytes out = {0};
+  *text = NULL;
+  *bytes = 0;
+  wn_status status = wn_bytes_add(ctx, &out, "", 0);
+  if (status == WN_OK) status = decode_piece(ctx, tok, &d, id, true, &out);
+  if (status != WN_OK) {
+    wn_bytes_clear(&out);
     return status;
   }
   *text = out.data;

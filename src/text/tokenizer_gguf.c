@@ -25,6 +25,7 @@ static void add_unused(wn_gguf_values *values, int64_t id) {
 
 /* end: the token that llama.cpp takes as end of text if the file names none; a file cannot say that there is none. */
 static void put_ids(wn_context *ctx, const wn_tokenizer *tok, int32_t unknown, int32_t end, wn_gguf_values *values) {
+  static const char turn[] = "tokenizer.ggml.eot_token_id", message[] = "tokenizer.ggml.eom_token_id";
   const int32_t bos = tok->bos >= 0 ? tok->bos : tok->known_bos;
   if (bos >= 0) wn_gguf_values_put_uint(values, "tokenizer.ggml.bos_token_id", (uint32_t)bos);
   if (tok->eos >= 0)
@@ -32,6 +33,12 @@ static void put_ids(wn_context *ctx, const wn_tokenizer *tok, int32_t unknown, i
   else
     wn_log(ctx, WN_LOG_WARNING, "the tokenizer has no token that ends a text: llama.cpp will take token %d for it",
            end);
+  for (int i = 0; i < tok->told_ends; i++) { /* beyond two the model's own list has them (text/declared.h) */
+    size_t n;
+    const char *name = wn_tokenizer_token_name(tok, tok->ends[i], &n);
+    const char *key = name && n == 10 && !memcmp(name, "<|eom_id|>", n) ? message : turn;
+    if (!wn_gguf_values_has(values, key)) wn_gguf_values_put_uint(values, key, (uint32_t)tok->ends[i]);
+  }
   if (unknown >= 0) wn_gguf_values_put_uint(values, "tokenizer.ggml.unknown_token_id", (uint32_t)unknown);
   wn_gguf_values_put_bool(values, "tokenizer.ggml.add_bos_token", tok->bos >= 0);
   wn_gguf_values_put_bool(values, "tokenizer.ggml.add_eos_token", false); /* unigram: otherwise llama.cpp adds eos */
@@ -113,6 +120,14 @@ static wn_status put_bpe(wn_context *ctx, const wn_tokenizer *tok, int64_t rows,
   if (!bpe->byte_level)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED,
                    "a tokenizer.json with byte fallback cannot be written as GGUF; its tokenizer.model can");
+  for (int32_t id = 0; id < bpe->vocab.size; id++) {
+    const struct wn_token *t = &bpe->vocab.tokens[id];
+    if (!t->lstrip && !t->rstrip && !t->single_word) continue;
+    wn_log(
+        ctx, WN_LOG_WARNING,
+        "added token \"%.*s\" (%d) has a setting (lstrip, rstrip, single_word) that GGUF has no field for: it is lost",
+        t->bytes < 60 ? (int)t->bytes : 60, wn_vocab_text(&bpe->vocab, id), id);
+  }
   const char *name = split_name(bpe);
   if (!name) return wn_fail(ctx, WN_ERR_UNSUPPORTED, "the tokenizer splits words in a way that GGUF has no name for");
   WN_TRY(wn_alloc(ctx, "types of tokens", (size_t)rows * sizeof(int32_t), &types));
@@ -233,7 +248,8 @@ static void put_pieces(struct pieces *s) {
   }
   wn_gguf_values_put_floats(s->values, "tokenizer.ggml.scores", s->scores, (uint64_t)s->rows);
   wn_gguf_values_put_ints(s->values, "tokenizer.ggml.token_type", s->types, (uint64_t)s->rows);
-  wn_gguf_values_put_bool(s->values, "tokenizer.ggml.add_space_prefix", s->add_dummy_prefix);
+  wn_gguf_values_put_bool(s->values, "tokenizer.ggml.add_space_prefix",
+                          s->add_dummy_prefix || s->tok->info.foreign.prepend != WN_PREPEND_NEVER);
   wn_gguf_values_put_bool(s->values, "tokenizer.ggml.remove_extra_whitespaces", s->remove_extra);
   if (s->unigram && s->charsmap.end > s->charsmap.at)
     wn_gguf_values_put_bytes(s->values, "tokenizer.ggml.precompiled_charsmap", s->charsmap.at,

@@ -17,6 +17,7 @@ struct wn_tokenizer {
   int32_t known_bos;            /* bos of a tokenizer that does not put it before texts, or -1 */
   int32_t ends[WN_MAX_ENDS];    /* tokens that end a text or a turn of a chat */
   int end_count;
+  int told_ends;       /* the first so many, which files say beside eos; the others are known by their names */
   char *chat_template; /* or NULL */
   bool configured;     /* tokenizer_config.json belongs to it */
   struct wn_bpe *bpe;

@@ -12,6 +12,7 @@
 #include "base/misuse.h"
 #include "base/open.h"
 #include "text/bpe_json.h"
+#include "text/declared.h"
 #include "text/pieces.h"
 #include "text/spm_json.h"
 #include "text/token_tree.h"
@@ -58,14 +59,18 @@ static wn_status find_cuts(wn_context *ctx, const char *path, wn_tokenizer *tok)
 
 /* --- SentencePiece --- */
 
-/* Collects control tokens, for texts in which they are recognised. */
+/* Collects control tokens and the unknown one, for texts in which they are recognised, and the added tokens of a
+ * tokenizer.json, which are recognised in all. */
 static wn_status gather_control(wn_context *ctx, const char *path, wn_tokenizer *tok) {
   WN_TRY(wn_vocab_create(ctx, path, tok->vocab_size, &tok->control));
   for (int32_t id = 0; id < tok->vocab_size; id++) {
     const char *text;
     size_t n;
-    if (wn_spm_piece(tok->spm, id, &text, &n) != WN_SPM_CONTROL) continue;
-    WN_TRY(wn_vocab_set(ctx, path, &tok->control, id, text, n, WN_TOKEN_SPECIAL));
+    const enum wn_spm_type type = wn_spm_piece(tok->spm, id, &text, &n);
+    const bool added = type == WN_SPM_TEXT && tok->info.foreign.marked && wn_spm_user_defined(tok->spm, id);
+    if (type != WN_SPM_CONTROL && type != WN_SPM_UNKNOWN && !added) continue;
+    if (added && memchr(text, '\n', n)) tok->info.newline_inside = true; /* what follows it begins like a text */
+    WN_TRY(wn_vocab_set(ctx, path, &tok->control, id, text, n, added ? WN_TOKEN_ADDED : WN_TOKEN_SPECIAL));
   }
   return wn_finder_create(ctx, &tok->control, false, NULL, NULL, &tok->finder);
 }
@@ -88,8 +93,9 @@ static wn_status serve_ourselves(wn_context *ctx, const char *path, wn_tokenizer
 /* tok->model is set. */
 static wn_status open_sentencepiece(wn_context *ctx, const char *path, wn_tokenizer *tok) {
   WN_TRY(wn_spm_check(ctx, path, tok->model, tok->model_bytes, &tok->info));
-  struct wn_spm_error error;
-  tok->encoder = wn_spm_encoder_create(tok->model, tok->model_bytes, &error);
+  struct wn_spm_error error = {{0}};
+  if (!tok->info.foreign.marked) /* else our own encoder, with the arithmetic of Hugging Face tokenizers */
+    tok->encoder = wn_spm_encoder_create(tok->model, tok->model_bytes, &error);
   if (!tok->encoder && error.text[0])
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: SentencePiece refuses the model: %s", path, error.text);
   WN_TRY(wn_spm_create(ctx, path, tok->model, tok->model_bytes, &tok->info, &tok->spm));
@@ -128,13 +134,19 @@ static wn_status take_model(wn_context *ctx, const wn_gguf_value *value, wn_toke
   return WN_OK;
 }
 
-static wn_status load_gguf(wn_context *ctx, const char *path, wn_tokenizer *tok) {
+static wn_status load_gguf(wn_context *ctx, const char *path, wn_tokenizer *tok, wn_declared *declared) {
   wn_gguf *file;
   struct wn_gguf_vocab v;
   WN_TRY(wn_gguf_open(ctx, path, &file));
+  const wn_status told = wn_declared_read_gguf(ctx, path, file, declared);
+  if (told != WN_OK) {
+    wn_gguf_close(file);
+    return told;
+  }
   const wn_gguf_value *own = wn_gguf_value_find(file, "winnow.tokenizer.model");
   if (own) {
-    const wn_status taken = take_model(ctx, own, tok);
+    wn_status taken = take_model(ctx, own, tok);
+    if (taken == WN_OK) taken = wn_gguf_vocab_template(ctx, file, &tok->chat_template);
     wn_gguf_close(file);
     WN_TRY(taken);
     if (!tok->model) return wn_fail(ctx, WN_ERR_FORMAT, "%s: winnow.tokenizer.model is not a list of bytes", path);
@@ -155,25 +167,30 @@ static wn_status load_gguf(wn_context *ctx, const char *path, wn_tokenizer *tok)
   tok->known_bos = v.bos;
   tok->bos = v.add_bos ? v.bos : -1;
   tok->eos = v.eos;
-  if (v.turn >= 0) tok->ends[tok->end_count++] = v.turn;
   return WN_OK;
 }
 
 /* --- all kinds --- */
 
-/* Finds the control tokens that end a turn, by the names that models use. */
-static void find_ends(wn_tokenizer *tok) {
+static void add_end(wn_tokenizer *tok, int32_t id) {
+  if (id >= 0 && id < tok->vocab_size && tok->end_count < WN_MAX_ENDS && !wn_tokenizer_is_end(tok, id))
+    tok->ends[tok->end_count++] = id;
+}
+
+/* Gathers the tokens that end a text or a turn: those that the files declare, and the control tokens of names that
+ * models use. */
+static void find_ends(wn_tokenizer *tok, const wn_declared *declared) {
   static const char *const names[] = {"<|eot_id|>",      "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
                                       "<|end_of_text|>", "<|eom_id|>", "<EOT>",   "</s>",          "<|end_of_turn|>"};
-  if (tok->eos >= 0) tok->ends[tok->end_count++] = tok->eos;
+  for (int i = 0; i < declared->end_count; i++)
+    if (declared->ends[i] != tok->eos) add_end(tok, declared->ends[i]);
+  tok->told_ends = tok->end_count;
+  add_end(tok, tok->eos);
   const struct wn_vocab *v = tok->bpe ? &tok->bpe->vocab : &tok->control;
-  for (int32_t id = 0; id < v->size; id++) {
-    if (v->tokens[id].kind != WN_TOKEN_SPECIAL || wn_tokenizer_is_end(tok, id)) continue;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-      if (tok->end_count < WN_MAX_ENDS && v->tokens[id].bytes == strlen(names[i]) &&
-          !memcmp(wn_vocab_text(v, id), names[i], strlen(names[i])))
-        tok->ends[tok->end_count++] = id;
-  }
+  for (int32_t id = 0; id < v->size; id++)
+    for (size_t i = 0; v->tokens[id].kind == WN_TOKEN_SPECIAL && i < sizeof names / sizeof *names; i++)
+      if (v->tokens[id].bytes == strlen(names[i]) && !memcmp(wn_vocab_text(v, id), names[i], strlen(names[i])))
+        add_end(tok, id);
 }
 
 /* --- tokenizer.json and the other files of its folder --- */
@@ -217,14 +234,19 @@ static wn_status load_json(wn_context *ctx, const char *path, wn_tokenizer *tok)
   return status;
 }
 
-/* A token given by its text, or by an object that has the text. */
-static int32_t configured_token(const wn_tokenizer *tok, const json_t *config, const char *key) {
+/* A token given by its text, or by an object that has the text; -1: none. */
+static int32_t configured_token(wn_context *ctx, const char *path, const wn_tokenizer *tok, const json_t *config,
+                                const char *key) {
   const json_t *value = json_object_get(config, key);
   if (json_is_object(value)) value = json_object_get(value, "content");
   const char *text = json_string_value(value);
   if (!text) return -1;
   int32_t id = wn_tokenizer_find(tok, text, strlen(text));
-  return id >= 0 || !tok->bpe ? id : wn_vocab_find(&tok->bpe->vocab, text, strlen(text));
+  if (id < 0 && tok->bpe) id = wn_vocab_find(&tok->bpe->vocab, text, strlen(text));
+  if (id < 0)
+    wn_log(ctx, WN_LOG_WARNING, "%s: \"%s\" is \"%.60s\", which is no token of the tokenizer; it is not used", path,
+           key, text);
+  return id;
 }
 
 static wn_status set_template(wn_context *ctx, wn_tokenizer *tok, const json_t *value) {
@@ -248,12 +270,13 @@ static wn_status load_config(wn_context *ctx, const char *dir, wn_tokenizer *tok
     json_t *config;
     WN_TRY(wn_folder_file(ctx, path, sizeof path, dir, CONFIG_NAME));
     WN_TRY(wn_json_load_file(ctx, WN_JSON_TOKENIZER_CONFIG, path, &config));
-    int32_t bos = configured_token(tok, config, "bos_token"), eos = configured_token(tok, config, "eos_token");
-    int32_t turn = configured_token(tok, config, "eot_token");
+    int32_t bos = configured_token(ctx, path, tok, config, "bos_token"),
+            eos = configured_token(ctx, path, tok, config, "eos_token");
+    int32_t turn = configured_token(ctx, path, tok, config, "eot_token");
     const json_t *add = json_object_get(config, "add_bos_token");
     if (bos >= 0) tok->known_bos = bos;
     if (eos >= 0) tok->eos = eos;
-    if (turn >= 0) tok->ends[tok->end_count++] = turn;
+    if (turn != tok->eos) add_end(tok, turn);
     if (json_is_boolean(add)) tok->bos = json_is_true(add) ? tok->known_bos : -1;
     wn_status status = set_template(ctx, tok, json_object_get(config, "chat_template"));
     json_decref(config);
@@ -287,10 +310,10 @@ static bool tokenizer_load_has_suffix(const char *s, const char *suffix) {
   return n >= m && !strcmp(s + n - m, suffix);
 }
 
-static wn_status load_file(wn_context *ctx, const char *path, wn_tokenizer *tok) {
+static wn_status load_file(wn_context *ctx, const char *path, wn_tokenizer *tok, wn_declared *declared) {
   bool gguf = false;
   WN_TRY(has_magic(ctx, path, "GGUF", &gguf));
-  if (gguf) return load_gguf(ctx, path, tok);
+  if (gguf) return load_gguf(ctx, path, tok, declared);
   if (tokenizer_load_has_suffix(path, ".json")) return load_json(ctx, path, tok);
   return load_sentencepiece(ctx, path, tok);
 }
@@ -341,22 +364,25 @@ static wn_status load_spec(wn_context *ctx, const char *spec, wn_tokenizer **out
     spec = path;
   }
   wn_tokenizer *tok;
+  wn_declared declared = {0};
   bool more = false;
   WN_TRY(create(ctx, &tok));
-  wn_status status = bytes ? WN_OK : load_file(ctx, spec, tok);
+  wn_status status = bytes ? WN_OK : load_file(ctx, spec, tok, &declared);
   if (status == WN_OK && dir && tok->spm) status = has_more(ctx, dir, tok, &more);
   if (status == WN_OK && more) {
     wn_tokenizer_destroy(tok);
     WN_TRY(create(ctx, &tok));
     status = wn_folder_file(ctx, path, sizeof path, dir, KIND_NAME);
-    if (status == WN_OK) status = load_file(ctx, path, tok);
+    if (status == WN_OK) status = load_file(ctx, path, tok, &declared);
   }
   if (status == WN_OK && dir) status = load_config(ctx, dir, tok);
+  if (status == WN_OK && dir) status = wn_declared_read(ctx, dir, &declared);
+  if (status == WN_OK) find_ends(tok, &declared);
+  wn_declared_clear(&declared);
   if (status != WN_OK) {
     wn_tokenizer_destroy(tok);
     return status;
   }
-  find_ends(tok);
   *out = tok;
   return WN_OK;
 }
@@ -407,6 +433,7 @@ bool wn_tokenizer_is_control(const wn_tokenizer *tok, int32_t id) {
   const struct wn_vocab *v = tok->bpe ? &tok->bpe->vocab : &tok->control;
   if (id < 0) return false;
   if (id == tok->bos || id == tok->eos || id == tok->known_bos) return true;
+  if (tok->spm && id == wn_spm_unknown(tok->spm)) return false;
   return (tok->bpe || tok->spm) && id < v->size && v->tokens[id].kind == WN_TOKEN_SPECIAL;
 }
 

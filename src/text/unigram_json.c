@@ -1,7 +1,8 @@
 /* Reads a tokenizer.json whose model is Unigram and converts it to a SentencePiece model. Accepted are files that leave
  * the text unchanged except for its spaces: spaces become U+2581 (normalizers Prepend and Replace, or the pre-tokenizer
- * Metaspace) or stay spaces (wn_spm_write_json). Normalisation tables (Precompiled, NFKC, ...) and everything else are
- * refused by name. */
+ * Metaspace) or stay spaces (wn_spm_write_json). What SentencePiece does not do with spaces stands in a field of the
+ * model that only winnow reads (struct wn_spm_foreign). Normalisation tables (Precompiled, NFKC, ...) and everything
+ * else are refused by name. */
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/limits.h"
+#include "text/bpe_json.h"
 #include "text/spm_json.h"
 #include "text/spm_proto.h"
 #include "text/utf8.h"
@@ -21,6 +23,9 @@ struct unigram_reader {
   const json_t *vocab, *added;
   bool byte_fallback;
   bool spaces, marks, prefix; /* pieces contain spaces; spaces become U+2581; a text gets one in front */
+  bool normalized;            /* a normalizer changes texts */
+  bool metaspace;             /* spaces are the pre-tokenizer's work */
+  struct wn_spm_foreign foreign;
 };
 
 static wn_status unigram_json_unknown(const struct unigram_reader *r, const char *where, const char *what) {
@@ -69,7 +74,9 @@ static wn_status unigram_json_normalizer(struct unigram_reader *r, const json_t 
   const char *prepend = unigram_json_text(object, "prepend"), *content = unigram_json_text(object, "content");
   const char *from = unigram_json_text(json_object_get(object, "pattern"), "String");
   static const char begin[] = WN_SPM_JSON_BEGIN, begin_mark[] = WN_SPM_JSON_BEGIN "\xE2\x96\x81";
-  if (!strcmp(type, "Prepend") && (!strcmp(prepend, " ") || !strcmp(prepend, space_mark) || !strcmp(prepend, begin))) {
+  r->normalized = true;
+  if (!strcmp(type, "Prepend") && !(r->marks && !strcmp(prepend, " ")) &&
+      (!strcmp(prepend, " ") || !strcmp(prepend, space_mark) || !strcmp(prepend, begin))) {
     r->prefix = true;
     return WN_OK;
   }
@@ -80,7 +87,10 @@ static wn_status unigram_json_normalizer(struct unigram_reader *r, const json_t 
     r->marks = true;
     return WN_OK;
   }
-  if (!strcmp(type, "Replace") && !strcmp(from, space_mark) && !strcmp(content, " ")) return WN_OK;
+  if (!strcmp(type, "Replace") && !strcmp(from, space_mark) && !strcmp(content, " ")) {
+    r->foreign.marked = r->byte_fallback; /* without, a U+2581 is a space in any case */
+    return WN_OK;
+  }
   /* Replaces one unknown character by another: both become the unknown token. */
   if (!strcmp(type, "Replace") && !r->byte_fallback && !strcmp(content, WN_SPM_JSON_UNKNOWN) &&
       unigram_json_is_foreign(r, from) && unigram_json_is_foreign(r, content))
@@ -96,27 +106,31 @@ static wn_status unigram_json_split(struct unigram_reader *r, const json_t *obje
   return WN_OK;
 }
 
-static wn_status unigram_json_pre_tokenizer(struct unigram_reader *r, const json_t *object, const char *type) {
-  const char *scheme = unigram_json_text(object, "prepend_scheme");
-  if (!strcmp(type, "Split")) return unigram_json_split(r, object, type);
-  if (strcmp(type, "Metaspace") != 0) return unigram_json_unknown(r, "pre_tokenizer", type);
-  if (strcmp(unigram_json_text(object, "replacement"), space_mark) != 0)
-    return unigram_json_unknown(r, "pre_tokenizer Metaspace with", unigram_json_text(object, "replacement"));
-  /* Refused: a split at spaces changes nothing only if no piece has a space after its beginning, which the file does
-   * not tell. */
-  if (!json_is_false(json_object_get(object, "split")))
-    return unigram_json_unknown(r, "pre_tokenizer", "Metaspace split");
-  r->marks = true;
-  r->prefix = strcmp(scheme, "never") != 0;
-  return WN_OK;
+/* Does a piece have a U+2581 behind its first character, or is U+2581 no piece? Then a split at spaces changes tokens.
+ */
+static bool unigram_json_split_matters(const struct unigram_reader *r) {
+  bool alone = false;
+  for (size_t i = 0; i < json_array_size(r->vocab); i++) {
+    const char *text = json_string_value(json_array_get(json_array_get(r->vocab, i), 0));
+    alone |= !strcmp(text, space_mark);
+    if (strstr(text + 1, space_mark)) return true;
+  }
+  return !alone;
 }
 
-static wn_status unigram_json_decoder(struct unigram_reader *r, const json_t *object, const char *type) {
-  static const char *const known[] = {"ByteFallback", "Fuse", "Strip", "Metaspace", "Replace"};
-  (void)object;
-  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-    if (!strcmp(type, known[i])) return WN_OK;
-  return unigram_json_unknown(r, "decoder", type);
+static wn_status unigram_json_pre_tokenizer(struct unigram_reader *r, const json_t *object, const char *type) {
+  enum wn_prepend prepend;
+  const char *replacement = unigram_json_text(object, "replacement");
+  if (!strcmp(type, "Split")) return unigram_json_split(r, object, type);
+  if (strcmp(type, "Metaspace") != 0) return unigram_json_unknown(r, "pre_tokenizer", type);
+  if (r->prefix || r->metaspace) return unigram_json_unknown(r, "a space twice before texts, once by", type);
+  WN_TRY(wn_bpe_json_scheme(r->ctx, r->name, object, &prepend));
+  if (!json_is_false(json_object_get(object, "split")) && unigram_json_split_matters(r))
+    return unigram_json_unknown(r, "pre_tokenizer", "Metaspace split");
+  if (strcmp(replacement, " ") != 0) r->marks = true;
+  r->metaspace = true;
+  r->foreign.prepend = (uint8_t)prepend;
+  return WN_OK;
 }
 
 /* What the added tokens say of the pieces [vocab]; 0: nothing. */
@@ -164,8 +178,16 @@ static wn_status unigram_json_check_vocab(struct unigram_reader *r) {
   }
   for (size_t i = 0; i < json_array_size(r->added); i++) {
     const json_t *id = json_object_get(json_array_get(r->added, i), "id");
-    if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= (json_int_t)size)
+    const json_t *token = json_array_get(r->added, i);
+    const char *content = unigram_json_text(token, "content");
+    if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= (json_int_t)size ||
+        strcmp(content,
+               json_string_value(json_array_get(json_array_get(r->vocab, (size_t)json_integer_value(id)), 0))) != 0)
       return wn_fail(r->ctx, WN_ERR_UNSUPPORTED, "%s: added_tokens[%zu] is not a piece of model.vocab", r->name, i);
+    static const char *const flags[] = {"single_word", "lstrip", "rstrip"};
+    for (size_t k = 0; k < sizeof flags / sizeof *flags; k++)
+      if (json_is_true(json_object_get(token, flags[k])))
+        return unigram_json_unknown(r, "an added token with", flags[k]);
   }
   return marks && r->spaces ? unigram_json_unknown(r, "model with", "spaces and U+2581 in its pieces") : WN_OK;
 }
@@ -182,6 +204,18 @@ static wn_status unigram_json_pieces(struct unigram_reader *r, const uint8_t *ad
     WN_TRY(unigram_json_marked(r, given, text));
     const double score = type == WN_PIECE_NORMAL ? json_number_value(json_array_get(piece, 1)) : 0;
     WN_TRY(wn_proto_piece(r->ctx, model, part, text->data, text->count, score, type));
+  }
+  return WN_OK;
+}
+
+/* Added tokens that are looked for in normalised texts must be the same there. */
+static wn_status unigram_json_check_added(const struct unigram_reader *r) {
+  for (size_t i = 0; r->normalized && i < json_array_size(r->added); i++) {
+    const json_t *token = json_array_get(r->added, i), *flag = json_object_get(token, "normalized");
+    const bool normalized = flag ? json_is_true(flag) : !json_is_true(json_object_get(token, "special"));
+    const char *content = unigram_json_text(token, "content");
+    if (normalized && (r->prefix || strchr(content, ' ') || strstr(content, space_mark)))
+      return unigram_json_unknown(r, "an added token that normalizers change:", content);
   }
   return WN_OK;
 }
@@ -214,8 +248,17 @@ static wn_status unigram_json_read(struct unigram_reader *r, const json_t *root,
   WN_TRY(unigram_json_check_vocab(r));
   WN_TRY(unigram_json_steps(r, root, "normalizer", "normalizers", unigram_json_normalizer));
   WN_TRY(unigram_json_steps(r, root, "pre_tokenizer", "pretokenizers", unigram_json_pre_tokenizer));
-  WN_TRY(unigram_json_steps(r, root, "decoder", "decoders", unigram_json_decoder));
+  struct wn_decoder_rules rules;
+  WN_TRY(wn_bpe_json_decoder(r->ctx, r->name, json_object_get(root, "decoder"), true, &rules));
+  if (r->byte_fallback && !rules.bytes)
+    return unigram_json_unknown(r, "model with byte_fallback and", "a decoder without ByteFallback");
+  if (r->marks && !rules.marks) return unigram_json_unknown(r, "model with U+2581 for spaces and", "a decoder without");
+  r->foreign.strip = (uint8_t)rules.strip;
+  /* Files of wn_spm_write_json are SentencePiece models as they were. */
+  r->foreign.marked |= r->marks || r->metaspace;
+  if (!r->foreign.marked) r->foreign = (struct wn_spm_foreign){0};
   if (!r->spaces && !r->marks) return unigram_json_unknown(r, "model without", "spaces");
+  WN_TRY(unigram_json_check_added(r));
   if (r->spaces && r->marks) return unigram_json_unknown(r, "model with spaces in its pieces and", "U+2581 in texts");
   const json_int_t id = json_integer_value(unknown);
   if (!json_is_integer(unknown) || id < 0 || id >= (json_int_t)json_array_size(r->vocab))
@@ -226,9 +269,18 @@ static wn_status unigram_json_read(struct unigram_reader *r, const json_t *root,
   const wn_status status = unigram_json_pieces(r, added, id, model, part, text);
   wn_free(added);
   WN_TRY(status);
+  /* Special tokens have no text; any other unknown token has its own. */
+  const char *surface = json_string_value(json_array_get(json_array_get(r->vocab, (size_t)id), 0));
+  for (size_t i = 0; i < json_array_size(r->added); i++) {
+    const json_t *token = json_array_get(r->added, i);
+    if (json_integer_value(json_object_get(token, "id")) == id && json_is_true(json_object_get(token, "special")))
+      surface = "";
+  }
   struct wn_proto_specs specs = {.unigram = true,
                                  .byte_fallback = r->byte_fallback,
                                  .add_dummy_prefix = r->prefix,
+                                 .foreign = r->foreign,
+                                 .unknown = r->foreign.marked ? surface : NULL,
                                  .ids = {(int32_t)id, *bos, -1}};
   for (int i = 0; i < 2; i++) {
     if (specs.ids[i] < 0) continue;

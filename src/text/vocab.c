@@ -1,12 +1,10 @@
 /* Vocabularies; see vocab.h. */
 #include "text/vocab.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/limits.h"
-#include "text/normalize.h"
 #include "text/utf8.h"
 
 #define ARENA_LIMIT ((size_t)1 << 30)
@@ -101,105 +99,6 @@ int32_t wn_vocab_find(const struct wn_vocab *v, const char *text, size_t bytes) 
     if (t->bytes == bytes && !memcmp(v->arena + t->at, text, bytes)) return v->slots[at];
   }
   return -1;
-}
-
-/* --- finder --- */
-
-static int compare_texts(const void *a, const void *b, void *user) {
-  const struct wn_finder_entry *x = a, *y = b;
-  const char *texts = user;
-  int order = memcmp(texts + x->at, texts + y->at, x->bytes < y->bytes ? x->bytes : y->bytes);
-  if (!order) order = (x->bytes > y->bytes) - (x->bytes < y->bytes);
-  return order ? order : (x->id > y->id) - (x->id < y->id);
-}
-
-static bool is_sought(const struct wn_token *t, bool normalized) {
-  return (t->kind == WN_TOKEN_SPECIAL || t->kind == WN_TOKEN_ADDED) && t->bytes > 0 && t->normalized == normalized;
-}
-
-static wn_status finder_fill(const struct wn_vocab *v, bool normalized, wn_finder_rewrite_fn rewrite, const void *user,
-                             struct wn_bytes *texts, struct wn_finder *out) {
-  for (int32_t id = 0; id < v->size; id++) {
-    const struct wn_token *t = &v->tokens[id];
-    const size_t at = texts->count;
-    if (!is_sought(t, normalized)) continue;
-    if (rewrite)
-      WN_TRY(rewrite(user, wn_vocab_text(v, id), t->bytes, texts));
-    else
-      WN_TRY(wn_bytes_add(NULL, texts, wn_vocab_text(v, id), t->bytes));
-    if (texts->count == at) continue; /* rewriting left nothing of it, and an empty text is never found */
-    out->order[out->count++] = (struct wn_finder_entry){at, texts->count - at, id};
-    out->begins[(unsigned char)texts->data[at]] = true;
-    out->special |= t->kind == WN_TOKEN_SPECIAL;
-  }
-  return WN_OK;
-}
-
-wn_status wn_finder_create(wn_context *ctx, const struct wn_vocab *v, bool normalized, wn_finder_rewrite_fn rewrite,
-                           const void *user, struct wn_finder *out) {
-  size_t count = 0;
-  void *p;
-  *out = (struct wn_finder){0};
-  for (int32_t id = 0; id < v->size; id++) count += is_sought(&v->tokens[id], normalized);
-  if (count == 0) return WN_OK;
-  WN_TRY(wn_alloc(ctx, "tokenizer", count * sizeof *out->order, &p));
-  out->order = p;
-  struct wn_bytes texts = {0};
-  const wn_status status = finder_fill(v, normalized, rewrite, user, &texts, out);
-  out->texts = texts.data;
-  if (status != WN_OK) return wn_fail(ctx, status, "out of memory: a tokenizer");
-  if (out->count) qsort_r(out->order, (size_t)out->count, sizeof *out->order, compare_texts, out->texts);
-  return WN_OK;
-}
-void wn_finder_clear(struct wn_finder *f) {
-  wn_free(f->order);
-  wn_free(f->texts);
-  *f = (struct wn_finder){0};
-}
-
-/* order[lo, hi) holds texts that agree in their first `depth` bytes. Finds the first of them whose next byte is at
- * least `byte`; texts that end there come first. */
-static int bound(const struct wn_finder *f, int lo, int hi, size_t depth, int byte) {
-  while (lo < hi) {
-    int middle = lo + (hi - lo) / 2;
-    const struct wn_finder_entry *e = &f->order[middle];
-    int here = e->bytes > depth ? (unsigned char)f->texts[e->at + depth] : -1;
-    if (here < byte)
-      lo = middle + 1;
-    else
-      hi = middle;
-  }
-  return lo;
-}
-
-static bool inside(size_t start, size_t end, const struct wn_span *spans, int count) {
-  for (int i = 0; i < count; i++)
-    if (start >= spans[i].begin && end <= spans[i].end) return true;
-  return false;
-}
-
-bool wn_finder_next(const struct wn_finder *f, const struct wn_vocab *v, const struct wn_finder_text *in, size_t from,
-                    struct wn_found *out) {
-  if (f->count == 0) return false;
-  for (size_t i = from; i < in->bytes; i++) {
-    if (!f->begins[(unsigned char)in->text[i]]) continue;
-    int lo = 0, hi = f->count;
-    bool found = false;
-    for (size_t depth = 0; i + depth < in->bytes && lo < hi; depth++) {
-      int byte = (unsigned char)in->text[i + depth];
-      lo = bound(f, lo, hi, depth, byte);
-      hi = bound(f, lo, hi, depth, byte + 1);
-      if (lo == hi) break;
-      const struct wn_finder_entry *e = &f->order[lo];
-      if (e->bytes != depth + 1) continue;
-      if (v->tokens[e->id].kind == WN_TOKEN_SPECIAL && !inside(i, i + depth + 1, in->special, in->special_count))
-        continue;
-      found = true;
-      *out = (struct wn_found){.at = {i, i + depth + 1}, .id = e->id};
-    }
-    if (found) return true;
-  }
-  return false;
 }
 
 /* --- the byte alphabet --- */

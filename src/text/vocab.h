@@ -1,4 +1,4 @@
-/* A vocabulary: tokens by id, ids by text, and the tokens that are searched for in a text before anything else. */
+/* A vocabulary: tokens by id, and ids by text. */
 #ifndef WN_TEXT_VOCAB_H
 #define WN_TEXT_VOCAB_H
 
@@ -20,10 +20,11 @@ enum wn_token_kind {
 struct wn_token {
   uint32_t at, bytes; /* range in the arena */
   uint8_t kind;
-  bool model;                      /* the model can produce it (so it is indexed) */
-  bool mapped;                     /* its text in the file is in the byte alphabet */
-  bool lstrip, rstrip, normalized; /* for added and special tokens: absorbs white space on the left, on the right; is
-                                    * searched for in normalised text */
+  bool model;  /* the model can produce it (so it is indexed) */
+  bool mapped; /* its text in the file is in the byte alphabet */
+  /* For added and special tokens: absorbs white space on the left, on the right; is searched for in normalised text; is
+   * no part of a longer word. */
+  bool lstrip, rstrip, normalized, single_word;
 };
 
 struct wn_vocab {
@@ -46,43 +47,6 @@ static inline const char *wn_vocab_text(const struct wn_vocab *v, int32_t id) {
   return v->arena + v->tokens[id].at;
 }
 uint64_t wn_hash_bytes(const char *data, size_t bytes);
-
-/* Searches a text for tokens: the leftmost match, of several there the longest. Cost: where a byte begins a token, its
- * length times the logarithm of the number of tokens. */
-struct wn_bytes;
-struct wn_finder_entry {
-  size_t at, bytes; /* range in the finder's texts */
-  int32_t id;
-};
-struct wn_finder {
-  struct wn_finder_entry *order; /* [count] sorted by text */
-  int count;
-  char *texts;
-  bool begins[256], special; /* special: some are special tokens */
-};
-/* Builds a finder of the added and special tokens whose `normalized` is as given. It searches for a token's text, or
- * for what `rewrite` (if not NULL) appends for it. */
-typedef wn_status (*wn_finder_rewrite_fn)(const void *user, const char *text, size_t bytes, struct wn_bytes *out);
-wn_status wn_finder_create(wn_context *ctx, const struct wn_vocab *v, bool normalized, wn_finder_rewrite_fn rewrite,
-                           const void *user, struct wn_finder *out);
-void wn_finder_clear(struct wn_finder *f);
-struct wn_span {
-  size_t begin, end;
-};
-/* A text, and the spans of it in which special tokens are recognised. */
-struct wn_finder_text {
-  const char *text;
-  size_t bytes;
-  const struct wn_span *special; /* [special_count] */
-  int special_count;
-};
-struct wn_found {
-  struct wn_span at;
-  int32_t id;
-};
-/* The first match at or after `from`; false if there is none. */
-bool wn_finder_next(const struct wn_finder *f, const struct wn_vocab *v, const struct wn_finder_text *in, size_t from,
-                    struct wn_found *out);
 
 /* GPT-2's byte alphabet (openai/gpt-2, encoder.py): printable bytes map to themselves, the others to U+0100 and up. */
 int32_t wn_byte_alphabet(unsigned byte);     /* the code point */

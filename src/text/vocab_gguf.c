@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/alloc.h"
+#include "base/context.h"
 #include "base/error.h"
 #include "base/limits.h"
 #include "text/normalize.h"
@@ -96,17 +97,26 @@ static wn_status vocab_gguf_read_merges(const struct source *s, struct wn_bpe *b
   return WN_OK;
 }
 
+/* llama.cpp reads a file that does not name a way to split as "default", which fits hardly any model. Here the caller
+ * must name it. */
 static wn_status read_splits(const struct source *s, struct wn_bpe *bpe, bool *bos) {
   const wn_gguf_value *pre = wn_gguf_value_find(s->file, "tokenizer.ggml.pre");
-  const char *name = "default";
+  const char *given = s->ctx && s->ctx->pre[0] ? s->ctx->pre : NULL, *name = given ? given : "";
   size_t bytes = strlen(name);
+  if (!pre && !given)
+    return wn_fail(s->ctx, WN_ERR_UNSUPPORTED,
+                   "%s: the file does not say how texts are split into words (tokenizer.ggml.pre); --pre NAME does: "
+                   "llama-bpe, qwen2, gpt-2, ..., or default, as llama.cpp reads such files",
+                   s->path);
   if (pre && (pre->is_array || !wn_gguf_value_string(pre, 0, &name, &bytes)))
     return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.pre is not a string", s->path);
+  if (pre && given && (bytes != strlen(given) || memcmp(name, given, bytes) != 0))
+    wn_log(s->ctx, WN_LOG_WARNING, "%s: tokenizer.ggml.pre is \"%.*s\"; \"%s\" is not used", s->path,
+           bytes < 60 ? (int)bytes : 60, name, given);
   const struct wn_published *p = wn_published_find(name, bytes);
   if (!p)
-    return wn_fail(s->ctx, WN_ERR_UNSUPPORTED,
-                   "%s: tokenizer.ggml.pre is \"%.*s\", a way to split texts that is not known here", s->path,
-                   bytes < 60 ? (int)bytes : 60, name);
+    return wn_fail(s->ctx, WN_ERR_UNSUPPORTED, "%s: %s is \"%.*s\", a way to split texts that is not known here",
+                   s->path, pre ? "tokenizer.ggml.pre" : "--pre", bytes < 60 ? (int)bytes : 60, name);
   for (int i = 0; i < 4 && p->patterns[i]; i++)
     WN_TRY(wn_bpe_add_split(s->ctx, s->path, bpe, p->patterns[i], WN_SPLIT_ISOLATED, false));
   bpe->ignore_merges = p->ignore_merges;
@@ -143,8 +153,17 @@ static wn_status read_bpe(const struct source *s, struct wn_gguf_vocab *out) {
 
 /* --- SentencePiece: the serialized ModelProto (sentencepiece_model.proto) --- */
 
-static wn_status put_piece(const struct source *s, struct wn_bytes *model, struct wn_bytes *piece, int32_t id,
-                           int32_t unknown) {
+/* A user-defined piece with U+2581 for its spaces, as in the model from which llama.cpp's converters wrote the file;
+ * there they write spaces. Gemma has such pieces for runs of spaces. */
+static wn_status mark_spaces(wn_context *ctx, struct wn_bytes *marked, const char *text, size_t bytes) {
+  marked->count = 0;
+  for (size_t i = 0; i < bytes; i++)
+    WN_TRY(text[i] == ' ' ? wn_bytes_add(ctx, marked, "\xe2\x96\x81", 3) : wn_bytes_add(ctx, marked, text + i, 1));
+  return WN_OK;
+}
+
+static wn_status put_piece(const struct source *s, struct wn_bytes *model, struct wn_bytes *piece,
+                           struct wn_bytes *marked, int32_t id, int32_t unknown) {
   const char *text;
   size_t bytes;
   int type = TYPE_NORMAL;
@@ -161,11 +180,16 @@ static wn_status put_piece(const struct source *s, struct wn_bytes *model, struc
     type = TYPE_UNKNOWN;
   else if (type == TYPE_UNKNOWN)
     type = TYPE_UNUSED;
+  if (type == TYPE_USER && memchr(text, ' ', bytes)) {
+    WN_TRY(mark_spaces(s->ctx, marked, text, bytes));
+    text = marked->data;
+    bytes = marked->count;
+  }
   return wn_proto_piece(s->ctx, model, piece, text, bytes, score, type);
 }
 
 static wn_status build_spm(const struct source *s, struct wn_bytes *model, struct wn_bytes *part,
-                           struct wn_gguf_vocab *out) {
+                           struct wn_bytes *marked, struct wn_gguf_vocab *out) {
   int32_t unknown;
   bool prefix = true, squeeze = false;
   WN_TRY(vocab_gguf_read_id(s, "tokenizer.ggml.unknown_token_id", &unknown));
@@ -180,11 +204,13 @@ static wn_status build_spm(const struct source *s, struct wn_bytes *model, struc
     bytes_found += type == TYPE_BYTE;
     if (type == TYPE_UNKNOWN && unknown < 0) unknown = id;
   }
+  if (unknown < 0)
+    wn_log(s->ctx, WN_LOG_WARNING, "%s: no token is of the type \"unknown\": token 0 stands for unknown text", s->path);
   if (unknown < 0) unknown = 0;
   if (bytes_found != 0 && bytes_found != 256)
     return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: the tokenizer has tokens for %d bytes, expected none or 256", s->path,
                    bytes_found);
-  for (int32_t id = 0; id < s->size; id++) WN_TRY(put_piece(s, model, part, id, unknown));
+  for (int32_t id = 0; id < s->size; id++) WN_TRY(put_piece(s, model, part, marked, id, unknown));
   struct wn_proto_specs specs = {.byte_fallback = bytes_found == 256,
                                  .add_dummy_prefix = prefix,
                                  .remove_extra_whitespaces = squeeze,
@@ -199,10 +225,11 @@ static wn_status build_spm(const struct source *s, struct wn_bytes *model, struc
 }
 
 static wn_status read_spm(const struct source *s, struct wn_gguf_vocab *out) {
-  struct wn_bytes model = {0}, part = {0};
+  struct wn_bytes model = {0}, part = {0}, marked = {0};
   out->add_bos = true;
-  wn_status status = build_spm(s, &model, &part, out);
+  wn_status status = build_spm(s, &model, &part, &marked, out);
   wn_bytes_clear(&part);
+  wn_bytes_clear(&marked);
   out->spm = model.data;
   out->spm_bytes = model.count;
   return status;
@@ -229,6 +256,11 @@ static wn_status vocab_gguf_read_vocab(struct source *s, struct wn_gguf_vocab *o
     return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.tokens has %llu tokens, expected 1 to %d", s->path,
                    s->tokens ? (unsigned long long)s->tokens->count : 0ull, WN_LIMIT_VOCABULARY);
   s->size = (int32_t)s->tokens->count;
+  if (!s->types)
+    wn_log(s->ctx, WN_LOG_WARNING,
+           "%s: the file does not say which tokens are control tokens (tokenizer.ggml.token_type): only those that it "
+           "names to begin and end texts are",
+           s->path);
   const wn_gguf_value *both[2] = {s->types, s->scores};
   for (int i = 0; i < 2; i++)
     if (both[i] && both[i]->count != s->tokens->count)
@@ -242,12 +274,18 @@ static wn_status vocab_gguf_read_vocab(struct source *s, struct wn_gguf_vocab *o
   if (out->turn < 0) out->turn = eom;
   WN_TRY(bpe ? read_bpe(s, out) : read_spm(s, out));
   WN_TRY(read_bool(s, "tokenizer.ggml.add_bos_token", &out->add_bos));
-  const wn_gguf_value *chat = wn_gguf_value_find(s->file, "tokenizer.chat_template");
-  if (chat && !chat->is_array && wn_gguf_value_string(chat, 0, &text, &bytes) && !memchr(text, 0, bytes)) {
-    struct wn_bytes copy = {0};
-    WN_TRY(wn_bytes_add(s->ctx, &copy, text, bytes));
-    out->chat_template = copy.data;
-  }
+  return wn_gguf_vocab_template(s->ctx, s->file, &out->chat_template);
+}
+
+wn_status wn_gguf_vocab_template(wn_context *ctx, const wn_gguf *file, char **out) {
+  const wn_gguf_value *chat = wn_gguf_value_find(file, "tokenizer.chat_template");
+  const char *text;
+  size_t bytes;
+  *out = NULL;
+  if (!chat || chat->is_array || !wn_gguf_value_string(chat, 0, &text, &bytes) || memchr(text, 0, bytes)) return WN_OK;
+  struct wn_bytes copy = {0};
+  WN_TRY(wn_bytes_add(ctx, &copy, text, bytes));
+  *out = copy.data;
   return WN_OK;
 }
 

@@ -15,6 +15,8 @@ struct wn_gguf_vocab {
   char *chat_template; /* or NULL */
 };
 wn_status wn_gguf_vocab_read(wn_context *ctx, const char *path, const wn_gguf *file, struct wn_gguf_vocab *out);
+/* The chat template (tokenizer.chat_template), allocated; NULL: none. */
+wn_status wn_gguf_vocab_template(wn_context *ctx, const wn_gguf *file, char **out);
 void wn_gguf_vocab_clear(struct wn_gguf_vocab *v);
 
 #endif

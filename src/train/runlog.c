@@ -39,6 +39,13 @@ static size_t kept_bytes(const char *text, size_t bytes, int64_t keep, size_t *l
   return at;
 }
 
+/* A file system without locks is no reason to refuse. */
+static wn_status log_lock(wn_context *ctx, struct wn_run_log *log) {
+  if (flock(log->fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return WN_OK;
+  wn_run_log_close(log);
+  return wn_fail(ctx, WN_ERR_IO, "%s: another process is training in this folder", log->path);
+}
+
 wn_status wn_run_log_open(wn_context *ctx, const char *dir, struct wn_run_log *log) {
   *log = (struct wn_run_log){.fd = -1};
   WN_TRY(wn_path_join(ctx, log->path, sizeof log->path, dir, "log.jsonl"));
@@ -46,12 +53,11 @@ wn_status wn_run_log_open(wn_context *ctx, const char *dir, struct wn_run_log *l
   if (log->fd < 0 && errno == ELOOP) /* a folder from somebody else must not redirect writes to another file */
     return wn_fail(ctx, WN_ERR_IO, "%s: is a symbolic link, expected a file", log->path);
   if (log->fd < 0) return log_error(ctx, log, "cannot open");
-  /* A file system without locks is no reason to refuse. */
-  if (flock(log->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    wn_run_log_close(log);
-    return wn_fail(ctx, WN_ERR_IO, "%s: another process is training in this folder", log->path);
-  }
-  return WN_OK;
+  WN_TRY(log_lock(ctx, log));
+  const int linked = log->fd;
+  const wn_status status = wn_file_own(ctx, log->path, &log->fd);
+  if (status != WN_OK) wn_run_log_close(log);
+  return status != WN_OK || log->fd == linked ? status : log_lock(ctx, log);
 }
 
 wn_status wn_run_log_trim(wn_context *ctx, struct wn_run_log *log, int64_t keep) {

@@ -77,6 +77,7 @@ static void page_says_the_same(void **state) {
                 {"`log.jsonl` of %s", sized(WN_LIMIT_LOG)},
                 {"corpus of %s values", grouped(WN_LIMIT_LINE_VALUES)},
                 {"of %s tokens", grouped(WN_LIMIT_VOCABULARY)},
+                {"%s end tokens", grouped(WN_LIMIT_DECLARED)},
                 {"tokens of %s", sized(WN_TOKEN_MAX_BYTES)}};
   for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
     char text[200];

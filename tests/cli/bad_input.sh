@@ -53,6 +53,11 @@ refuses "prune compare below a file" 1 'text\.txt: a file of that name exists' p
 )
 [ -e too-large/model.safetensors ] && fail "and nothing half written" || pass "and nothing half written"
 
+(
+  ulimit -s 64
+  refuses "a stack of 64 KiB" 1 '^winnow: the stack is limited to 64 KiB \(ulimit -s\), expected at least 1024$' convert whole too-small
+)
+
 # Tokenizer models.
 head -c 200 tok.model >cut.model
 head -c 4000 /dev/urandom >noise.model

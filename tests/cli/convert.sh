@@ -36,6 +36,14 @@ json "a float model held in bfloat16" "(.loss - $loss | fabs) < 0.02 and .loss !
 held_loss=$(jq .loss out)
 json "under its other name" ".loss == $held_loss" eval --model whole --data data/val.bin --weights bfloat16
 refuses "weights of an unknown kind" 2 'auto' eval --model whole --data data/val.bin --weights int3
+cp -r whole declared
+echo '{"do_sample": false, "top_k": 7, "suppress_tokens": [5]}' >declared/generation_config.json
+json "info: what a model declares" '.declares == {"do_sample": false, "top_k": 7, "suppress_tokens": [5]}' info declared
+said=(--prompt "The cat" --tokens 8)
+greedy=$("$winnow" generate --model whole "${said[@]}" --temperature 0 --logit-bias 5=-inf --json --quiet | jq -c .ids)
+drawn=$("$winnow" generate --model whole "${said[@]}" --temperature 9 --top-k 7 --seed 3 --logit-bias 5=-inf --json --quiet | jq -c .ids)
+json "generate: what the model declares is the default" ".ids == $greedy" generate --model declared "${said[@]}"
+json "and options override it" ".ids == $drawn and .ids != $greedy" generate --model declared "${said[@]}" --temperature 9 --seed 3
 refuses "convert: selective attention is not llama.cpp's" 1 'attention\.selective' convert whole no.gguf
 refuses "convert: what is there stays" 1 'already holds a model' convert "$golden/llama" from-llama
 refuses "convert: 8 bits need GGUF" 1 'Q8_0 needs GGUF' convert from-llama no --type q8_0

@@ -119,8 +119,9 @@ static void bench_make(struct bench *m, const struct shape *s, enum cache cache,
   if (term == EVICTED) a->slots.evicted_at = m->evicted;
   if (term == POSITIONS) a->slots.at = m->positions, a->window = 300;
   if (term == SOFTCAP || term == ALIBI_POSITIONS || term == SELECT_MAPPED) {
-    if (term != SOFTCAP) a->map[a->maps++] = (struct wn_score_map){wn_mechanism_alibi.score, {8, (double)H}};
-    a->map[a->maps++] = (struct wn_score_map){wn_mechanism_softcap.score, {2.5, 0}};
+    if (term != SOFTCAP)
+      a->map[a->maps++] = (struct wn_score_map){.kind = wn_mechanism_alibi.score, .number = {8, (double)H}};
+    a->map[a->maps++] = (struct wn_score_map){.kind = wn_mechanism_softcap.score, .number = {2.5}};
   }
   if (term == ALIBI_POSITIONS) a->slots.at = m->positions;
   if (term == SINKS || term == GATE) a->sinks.n = 3, a->sinks.k = m->sink_k, a->sinks.v = m->sink_v;

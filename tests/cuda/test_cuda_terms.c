@@ -4,12 +4,18 @@
  * encoder rows without a causal mask. Forward only: attention sums, half floats, cache positions. Every order of
  * threads gives the same bits. */
 #include "cuda/attention_orders.h"
+#include "own_term.h"
 #include "tensor/f16.h"
 
 enum { WINDOW = 64 };
 
+/* cuda/own_bias.cc; NULL on a device */
+const void *own_bias_device(void);
+
 static int setup_windows(void **state) {
   window_rows = WINDOW;
+  own_bias_kind.kernels = own_bias_device();
+  if (own_bias_kind.kernels) wn_mechanism_of_test = &own_term;
   return setup(state);
 }
 
@@ -107,9 +113,10 @@ static void test_windows(void **state) {
       {"{\"relative\":true}", "{\"selective\":{\"bilinear\":true}}"},
       {"{\"buckets\":{\"count\":8,\"farthest\":40}}", "{\"selective\":{}}"},
       {"{\"softcap\":{\"cap\":2}}", "{\"exclusive\":{\"gate\":true}}"},
+      {"{\"own\":true}", "{\"selective\":{}}"},
   };
   emulated.backend = &windows;
-  for (int n = 0; n < 8; n++) {
+  for (int n = 0; n < (wn_mechanism_of_test ? 10 : 8); n++) {
     struct mech_case c = {.number = n};
     mech_merge(&c, cases[n / 2][0], cases[n / 2][1]);
     struct mech_setup s = {.c = &c, .B = 2, .Tq = 150, .Tk = 167, .H = 2, .Hkv = 2, .D = 20, .f_in = true};

@@ -142,6 +142,35 @@ static void test_same_as_by_hand(void **state) {
   }
 }
 
+/* Steps after the last one do nothing: `drawn` has room for max_tokens, and the text stays as it is. */
+static void test_steps_after_the_end(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 1);
+  struct wn_model *model = bytes_model(ctx, WN_POS_ROPE, WN_F32);
+  struct said said;
+  wn_session *s;
+  wn_generation *g;
+  int32_t drawn[8] = {-7, -7, -7, -7, -7, -7, -7, -7};
+  bool more;
+  OK(ctx, wn_session_create(ctx, model, 1, CONTEXT, &s));
+  wn_generate_options o = options_of(&said);
+  o.prompt = (const int32_t[]){'T', 'h', 'e'};
+  o.prompt_count = 3;
+  o.max_tokens = 3;
+  o.drawn = drawn;
+  OK(ctx, wn_generation_create(ctx, s, &o, &g));
+  for (int i = 0; i < 9; i++) {
+    OK(ctx, wn_generation_step(ctx, g, &more));
+    assert_int_equal(more, i < 3);
+  }
+  assert_true(wn_generation_result(g)->tokens == 3 && wn_generation_result(g)->steps == 3 && said.calls == 3);
+  for (int i = 0; i < 8; i++) assert_int_equal(drawn[i] == -7, i >= 3);
+  wn_generation_destroy(g);
+  wn_session_destroy(s);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
 /* Says `text` with stop strings. Records what is handed out and returns why it ended. */
 static wn_generate_end say(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, struct script *script,
                            const char *text, const char *const *stops, int stop_count) {
@@ -610,6 +639,7 @@ static void test_penalties(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_steps_after_the_end),
       cmocka_unit_test(test_same_as_by_hand),
       cmocka_unit_test(test_stop_strings),
       cmocka_unit_test(test_stop_across_tokens),

@@ -47,6 +47,29 @@ static void same_counts(wn_context *ctx, const wn_session *a, const wn_session *
   assert_true(context[0] == context[1] && content[0] == content[1]);
 }
 
+/* A session that outlives its model's handle computes on, and the last one frees the model. */
+static void test_model_destroyed_first(void **state) {
+  (void)state;
+  wn_memory_info before, after;
+  wn_memory_info_get(&before);
+  wn_context *ctx = context_of("cpu", 1);
+  wn_model *model = thresholding(ctx, false);
+  int32_t ids[ALL];
+  float expected[V], found[V];
+  ids_of(ids, ALL);
+  wn_session *a = session_of(ctx, model, 1, CAPACITY, false), *b = session_of(ctx, model, 1, CAPACITY, false);
+  OK(ctx, wn_session_feed(ctx, a, ids, READ, 0, expected));
+  wn_model_destroy(model);
+  wn_model_destroy(model); /* once more does nothing */
+  wn_session_destroy(a);
+  OK(ctx, wn_session_feed(ctx, b, ids, READ, 0, found));
+  assert_memory_equal(found, expected, sizeof found);
+  wn_session_destroy(b);
+  wn_context_destroy(ctx);
+  wn_memory_info_get(&after);
+  assert_int_equal(after.live_allocations, before.live_allocations);
+}
+
 /* Positions 0 to 2 have been read, 22 to 27 are still to come. */
 static void test_marks_and_counts(void **state) {
   (void)state;
@@ -154,8 +177,8 @@ static void test_dynamic_scaling(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_marks_and_counts),
-                                     cmocka_unit_test(test_marks_behind_an_encoder),
-                                     cmocka_unit_test(test_dynamic_scaling)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_model_destroyed_first), cmocka_unit_test(test_marks_and_counts),
+      cmocka_unit_test(test_marks_behind_an_encoder), cmocka_unit_test(test_dynamic_scaling)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

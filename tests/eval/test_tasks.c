@@ -2,6 +2,9 @@
  * questions are batched, truncated or evicted; resumed logs; bad files. */
 #include "eval/bench.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "base/fields.h"
 #include "eval/questions.h"
 #include "reach.h"
@@ -344,7 +347,13 @@ static void test_resume(void **state) {
   FILE *f = fopen(b.log, "a");
   fprintf(f, "{\"question\":3,\"log_pro");
   fclose(f);
+  char other[sizeof b.log + 8]; /* another name of the file, which must keep what it shows */
+  struct stat before, after;
+  snprintf(other, sizeof other, "%s.other", b.log);
+  assert_true(link(b.log, other) == 0 && stat(other, &before) == 0);
   OK(b.ctx, wn_task_run(b.ctx, b.model, &o, &rest));
+  assert_true(stat(other, &after) == 0 && after.st_size == before.st_size && after.st_nlink == 1);
+  remove(other);
   assert_true(rest.resumed > 10 && rest.resumed < 30);
   for (int m = 0; m < WN_METRIC_COUNT; m++) assert_true(fabs(whole.value[m] - rest.value[m]) < 1e-9 * whole.value[m]);
   OK(b.ctx, wn_task_run(b.ctx, b.model, &o, &rest)); /* nothing left to do */

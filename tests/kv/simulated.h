@@ -73,8 +73,10 @@ static void call_make(struct call *c, wn_dtype dtype, uint64_t seed, bool select
     a->doc_start = c->doc;
   }
   if (pick(seed, 3) == 0) {
-    a->bias.n = 2 + pick(seed, 7), a->bias.farthest = a->bias.n / 2 + 1 + pick(seed, 40);
-    a->bias.table = c->x[7] = normal(dtype, a->bias.n * H, seed, 8);
+    const int64_t n = 2 + pick(seed, 7), farthest = n / 2 + 1 + pick(seed, 40);
+    c->x[7] = normal(dtype, n * H, seed, 8);
+    a->map[a->maps++] = (struct wn_score_map){
+        .kind = wn_mechanism_buckets.score, .number = {(double)farthest}, .n = n, .stride = H, .theta = c->x[7]};
   }
   if (pick(seed, 3) == 0) {
     wn_attention_config config;
@@ -82,8 +84,7 @@ static void call_make(struct call *c, wn_dtype dtype, uint64_t seed, bool select
     const char *text = pick(seed, 2) ? "{\"alibi\":true}" : "{\"alibi\":true,\"softcap\":{\"cap\":1.5}}";
     assert_ok(ctx, wn_attention_config_parse(ctx, text, &config));
     wn_attention_terms(&config, -1, D, &terms);
-    a->maps = terms.maps;
-    memcpy(a->map, terms.map, sizeof a->map);
+    for (int64_t i = 0; i < terms.maps; i++) a->map[a->maps++] = terms.map[i];
     mapped++;
   }
   if (!selective) return;
@@ -125,9 +126,7 @@ static double selection(const struct wn_attention *a, wn_dtype dtype, int64_t b,
     sum += number(a->q, dtype, b * a->s_q.b + i * a->s_q.t + head * a->s_q.h + d) * key;
   }
   sum *= a->scale;
-  if (a->bias.n > 0 && !a->sel.bilinear)
-    sum += number(a->bias.table, dtype, wn_position_bucket(i - j, a->bias.n, a->bias.farthest, false) * a->H + head);
-  if (!a->sel.bilinear) sum = wn_score_one(a->map, a->maps, head, i - j, sum);
+  if (!a->sel.bilinear) sum = wn_score_logit(a, dtype == WN_F64, head, i - j, sum);
   return a->sel.relu ? fmax(0, sum) : sum;
 }
 
@@ -146,10 +145,7 @@ static void weigh(const struct wn_attention *a, wn_dtype dtype, int64_t b, int64
         logit += number(a->q, dtype, b * a->s_q.b + i * a->s_q.t + head * a->s_q.h + d) * key;
       }
       logit *= a->scale;
-      if (a->bias.n > 0)
-        logit +=
-            number(a->bias.table, dtype, wn_position_bucket(i - j, a->bias.n, a->bias.farthest, false) * a->H + head);
-      logit = wn_score_one(a->map, a->maps, head, i - j, logit);
+      logit = wn_score_logit(a, dtype == WN_F64, head, i - j, logit);
       if (a->sel.on) logit -= F[head / (a->H / wn_selection_groups(a))][j];
       sum += e[j] = exp(logit);
     }

@@ -4,6 +4,7 @@
 #include "folder.h"
 
 #include <math.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "formats/import.h"
 #include "winnow/convert.h"
@@ -98,6 +99,82 @@ static void round_trips(void **state) {
     convert(file, hf, WN_CONVERT_HF);
     convert(hf, back, WN_CONVERT_WINNOW);
     same_model(own, back);
+  }
+}
+
+/* Writes a golden's folder again. Its biases on the feed-forward become 0, or go, and config.json says so. */
+static void write_biases(const char *model, const char *to, bool zero) {
+  static const char key[] = "\"mlp_bias\": true";
+  char path[4096], text[8192] = "";
+  wn_safetensors *s;
+  wn_safetensors_entry list[64];
+  static const float zeros[64];
+  int n = 0;
+  snprintf(path, sizeof path, "%s/model.safetensors", golden(model));
+  assert_ok(ctx, wn_safetensors_open(ctx, path, &s));
+  for (int i = 0; i < wn_safetensors_count(s); i++) {
+    const wn_safetensors_entry *e = wn_safetensors_at(s, i);
+    const bool found = strstr(e->name, ".mlp.") && strstr(e->name, ".bias");
+    if (found && !zero) continue;
+    list[n] = *e;
+    assert_true(!found || e->bytes <= sizeof zeros);
+    if (found) list[n].data = zeros;
+    n++;
+  }
+  assert_true(access(to, F_OK) == 0 || mkdir(to, 0700) == 0);
+  snprintf(path, sizeof path, "%s/model.safetensors", to);
+  assert_ok(ctx, wn_safetensors_write(ctx, path, list, n, NULL));
+  wn_safetensors_close(s);
+  snprintf(path, sizeof path, "%s/config.json", golden(model));
+  FILE *f = fopen(path, "rb");
+  assert_non_null(f);
+  assert_true(fread(text, 1, sizeof text - 1, f) > 0);
+  fclose(f);
+  const char *at = strstr(text, key);
+  assert_non_null(at);
+  snprintf(path, sizeof path, "%s/config.json", to);
+  f = fopen(path, "wb");
+  assert_non_null(f);
+  fprintf(f, "%.*s\"mlp_bias\": %s%s", (int)(at - text), text, zero ? "true" : "false", at + strlen(key));
+  assert_int_equal(fclose(f), 0);
+}
+
+static void logits_of(const char *path, float *out /* [4,48] */) {
+  const int32_t tokens[4] = {3, 1, 4, 1};
+  wn_model *model;
+  assert_ok(ctx, wn_model_load(ctx, path, &model));
+  assert_ok(ctx, wn_model_logits(ctx, model, tokens, NULL, 1, 4, out));
+  wn_model_destroy(model);
+}
+
+/* Biases on attention's projections alone are those of a model whose other biases are 0. */
+static void attention_biases(void **state) {
+  (void)state;
+  static const char *const models[] = {"llama-bias", "granite"};
+  for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+    char zeros[600], alone[600], back[600];
+    snprintf(zeros, sizeof zeros, "%s/zeros", folder);
+    snprintf(alone, sizeof alone, "%s/alone", folder);
+    snprintf(back, sizeof back, "%s/back", folder);
+    const wn_convert_form forms[] = {WN_CONVERT_WINNOW, WN_CONVERT_GGUF, WN_CONVERT_HF, WN_CONVERT_WINNOW_GGUF};
+    float x[4 * 48], y[4 * 48];
+    write_biases(models[i], zeros, true);
+    write_biases(models[i], alone, false);
+    logits_of(zeros, x);
+    logits_of(alone, y);
+    assert_memory_equal(x, y, sizeof x);
+    logits_of(golden(models[i]), x);
+    assert_memory_not_equal(x, y, sizeof x); /* the biases that went had an effect */
+    convert(alone, path_in(folder, "own"), WN_CONVERT_WINNOW);
+    for (size_t form = 0; form < sizeof forms / sizeof *forms; form++) {
+      const char *file = path_in(folder, form % 2 ? "other.gguf" : "other");
+      wn_convert_result r;
+      const wn_convert_options o = to(forms[form]);
+      assert_ok(ctx, wn_model_convert(ctx, alone, file, &o, &r));
+      if (forms[form] == WN_CONVERT_HF) assert_string_not_equal(r.architecture, "winnow");
+      convert(file, back, WN_CONVERT_WINNOW);
+      same_model(path_in(folder, "own"), back);
+    }
   }
 }
 
@@ -343,6 +420,16 @@ static void is_wide_qwen2_moe(wn_model_config *c) {
 static void is_wide_qwen2(wn_model_config *c) {
   c->qkv_bias = true, c->head_size = 6;
 }
+static void has_attention_biases(wn_model_config *c) {
+  c->qkv_bias = c->out_bias = true;
+}
+static void has_attention_biases_and_norms(wn_model_config *c) {
+  has_attention_biases(c);
+  c->qk_norm = true; /* as in Qwen 3, which has none in llama.cpp */
+}
+static void has_out_bias(wn_model_config *c) {
+  c->out_bias = true;
+}
 static void is_tied_qwen2(wn_model_config *c) {
   c->qkv_bias = c->tied = true;
 }
@@ -397,6 +484,9 @@ static void refusals(void **state) {
                {is_tied_qwen2_moe, false, true, "tied", NULL},
                {is_wide_qwen2_moe, false, true, "head_size", NULL},
                {is_wide_qwen2, false, true, "head_size", NULL},
+               {has_attention_biases, false, false, "", NULL}, /* as in Llama */
+               {has_attention_biases_and_norms, false, true, "qk_norm", NULL},
+               {has_out_bias, true, true, "out_bias", NULL},
                {is_tied_qwen2, false, false, "", NULL},
                {has_whole_norms, true, true, "qk_norm_whole", "qk_norm_whole"},
                {has_logit_softcap, true, true, "logit_softcap", NULL},
@@ -524,10 +614,10 @@ static void targets(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(cancelled),       cmocka_unit_test(round_trips),     cmocka_unit_test(types_stay),
-      cmocka_unit_test(eight_bits),      cmocka_unit_test(encoding),        cmocka_unit_test(refusals),
-      cmocka_unit_test(refused_by_name), cmocka_unit_test(bad_own_folders), cmocka_unit_test(targets),
-      cmocka_unit_test(part_turns),
+      cmocka_unit_test(cancelled),       cmocka_unit_test(round_trips),      cmocka_unit_test(types_stay),
+      cmocka_unit_test(eight_bits),      cmocka_unit_test(encoding),         cmocka_unit_test(refusals),
+      cmocka_unit_test(refused_by_name), cmocka_unit_test(bad_own_folders),  cmocka_unit_test(targets),
+      cmocka_unit_test(part_turns),      cmocka_unit_test(attention_biases),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

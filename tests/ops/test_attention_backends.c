@@ -3,6 +3,7 @@
  * dropout; encoder rows that select; rows in bf16. Memory around the call's elements does not change, and two runs give
  * the same bits. */
 #include "attention_law.h"
+#include "own_term.h"
 #include "isa.h"
 
 #include "backends/cpu/cpu.h"
@@ -60,6 +61,7 @@ static void expect(struct mech_place *reference, const struct mech_case *c, int 
 static int setup(void **state) {
   (void)state;
   struct mech_place reference;
+  wn_mechanism_of_test = &own_term;
   if (!mech_open(&reference, "ref", NULL)) return -1;
   mech_list_open();
   memcpy(open_cases, mech_cases, (size_t)mech_count * sizeof *open_cases);

@@ -2,6 +2,7 @@
  * mechanism alone and every pair, for whole sequences and rows after cached keys, with documents, control tokens,
  * evictions and dropout; encoder rows that select. Checks every gradient: of q, k, v and of the mechanisms' arrays. */
 #include "mechanisms.h"
+#include "own_term.h"
 
 static struct mech_place place;
 
@@ -125,6 +126,7 @@ static void test_open(void **state) {
 
 static int setup(void **state) {
   (void)state;
+  wn_mechanism_of_test = &own_term;
   mech_list(true);
   return mech_open(&place, "ref", NULL) ? 0 : -1;
 }

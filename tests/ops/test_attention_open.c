@@ -7,7 +7,9 @@
 #include "backends/backends.h"
 #include "base/alloc.h"
 #include "base/rng.h"
+#include "attention/registry.h"
 #include "ops/attention.h"
+#include "ops/term/buckets.h"
 #include "winnow/attention.h"
 #include "ops/isa_context.h"
 
@@ -21,17 +23,17 @@ static void buckets_are_those_of_t5(void **unused) {
   static const int other[] = {6, 10, 15, 24, 37, 58, 100000}; /* 24 buckets in both directions, up to 90 */
   for (int x = 0, b = 15; x < 99999; x++) {
     if (x == one_way[b - 15]) b++;
-    assert_int_equal(wn_position_bucket(x, 32, 128, false), x < 16 ? x : b);
-    assert_int_equal(wn_position_bucket(-x, 32, 128, false), 0);
+    assert_int_equal(buckets_of(x, 32, 128, false), x < 16 ? x : b);
+    assert_int_equal(buckets_of(-x, 32, 128, false), 0);
   }
   for (int x = 0, b = 7, c = 5; x < 99999; x++) {
     if (x == both_ways[b - 7]) b++;
     if (x == other[c - 5]) c++;
-    assert_int_equal(wn_position_bucket(x, 32, 128, true), x < 8 ? x : b);
-    assert_int_equal(wn_position_bucket(x, 24, 90, true), x < 6 ? x : c);
+    assert_int_equal(buckets_of(x, 32, 128, true), x < 8 ? x : b);
+    assert_int_equal(buckets_of(x, 24, 90, true), x < 6 ? x : c);
     if (x == 0) continue;
-    assert_int_equal(wn_position_bucket(-x, 32, 128, true), 16 + (x < 8 ? x : b));
-    assert_int_equal(wn_position_bucket(-x, 24, 90, true), 12 + (x < 6 ? x : c));
+    assert_int_equal(buckets_of(-x, 32, 128, true), 16 + (x < 8 ? x : b));
+    assert_int_equal(buckets_of(-x, 24, 90, true), 12 + (x < 6 ? x : c));
   }
 }
 
@@ -73,8 +75,13 @@ static void bench_make(struct bench *t, const struct shape *s, wn_dtype dtype, u
   a->s_k = a->s_v = (struct wn_stride){s->Tk * s->Hkv * s->D, s->Hkv * s->D, s->D};
   a->q = t->data[Q], a->k = t->data[K], a->v = t->data[V], a->dy = t->data[DY], a->y = t->data[Y];
   a->dq = t->data[DQ], a->dk = t->data[DK], a->dv = t->data[DV], a->lse = t->data[LSE];
-  if (s->n) a->bias.n = s->n, a->bias.farthest = s->farthest, a->bias.table = t->data[TABLE];
-  if (s->n) a->bias.dtable = t->data[DTABLE];
+  if (s->n)
+    a->map[a->maps++] = (struct wn_score_map){.kind = wn_mechanism_buckets.score,
+                                              .number = {(double)s->farthest},
+                                              .n = s->n,
+                                              .stride = s->H,
+                                              .theta = t->data[TABLE],
+                                              .dtheta = t->data[DTABLE]};
   a->dropout.p = s->dropout, a->dropout.seed = 3, a->dropout.stream = 9;
   if (!s->counts) return;
   a->key_count = t->counts;
@@ -144,7 +151,7 @@ static void rows_see_all_keys_but_padding(void **unused) {
               logit +=
                   t.x[Q][((b * s->Tq + i) * s->H + h) * s->D + d] * t.x[K][((b * s->Tk + j) * s->Hkv + g) * s->D + d];
             logit *= t.a.scale;
-            if (s->n) logit += t.x[TABLE][wn_position_bucket(i - j, s->n, s->farthest, true) * s->H + h];
+            if (s->n) logit += t.x[TABLE][buckets_of(i - j, s->n, s->farthest, true) * s->H + h];
             sum += exp(logit);
             for (int64_t d = 0; d < s->D; d++)
               want[d] += exp(logit) * t.x[V][((b * s->Tk + j) * s->Hkv + g) * s->D + d];
@@ -168,7 +175,7 @@ static double logit_of(const struct bench *t, int64_t b, int64_t h, int64_t i, i
   for (int64_t d = 0; d < s->D; d++)
     sum += t->x[Q][((b * s->Tq + i) * s->H + h) * s->D + d] * t->x[K][((b * s->Tk + j) * s->Hkv + g) * s->D + d];
   sum *= t->a.scale;
-  return s->n ? sum + t->x[TABLE][wn_position_bucket(i - j, s->n, s->farthest, true) * s->H + h] : sum;
+  return s->n ? sum + t->x[TABLE][buckets_of(i - j, s->n, s->farthest, true) * s->H + h] : sum;
 }
 
 /* F[i,j] is summed directly over the rows k != i, and y follows from it. With every rule on and off, with padding, on
@@ -349,7 +356,7 @@ static void what_looks_back_is_refused(void **unused) {
   REFUSED("serve the term \"documents\"", a.doc_start = documents);
   REFUSED("key_count[0] is 7", t.counts[0] = 7);
   REFUSED("key_count is for open rows", a.Tq = 4, a.Tk = 6, a.open = false);
-  REFUSED("bias.table", t.counts[0] = 6, a.bias.table = NULL);
+  REFUSED("map.theta", t.counts[0] = 6, a.map[0].theta = NULL);
   bench_clear(&t);
 }
 

@@ -12,6 +12,7 @@
 #include "backends/backends.h"
 #include "base/alloc.h"
 #include "base/rng.h"
+#include "attention/registry.h"
 #include "ops/attention.h"
 #include "ops/isa_context.h"
 
@@ -110,7 +111,7 @@ static void outputs_set(struct wn_attention *a, struct outputs *o) {
                                                           rows,
                                                           a->B * G * a->Tq * a->Tk,
                                                           4 * rows,
-                                                          a->bias.n * a->H + 1,
+                                                          a->map[0].n * a->H + 1,
                                                           G};
   for (int i = 0; i < OUTPUTS; i++) {
     o->n[i] = n[i];
@@ -125,7 +126,7 @@ static void outputs_set(struct wn_attention *a, struct outputs *o) {
   a->relative.dp = x[14], a->threshold.count = (int32_t *)(void *)x[15],
   a->sel.F = a->sel.on && a->sel.dead_share == 0 ? x[16] : NULL;
   a->threshold.cut = (double *)(void *)x[17];
-  a->bias.dtable = x[18];
+  if (a->maps > 0) a->map[0].dtheta = x[18];
   if (a->sel.strength) a->sel.dstrength = x[19];
 }
 
@@ -246,8 +247,9 @@ static void run_case(uint64_t seed, unsigned terms, int64_t longest) {
   }
   if (terms & RELATIVE) a.relative.P = a.Tk + pick(seed, 3), a.relative.p = normal(a.relative.P * D, seed, 10);
   if (terms & BIAS) {
-    a.bias.n = 4 + 2 * pick(seed, 8), a.bias.farthest = 30;
-    a.bias.table = normal(a.bias.n * H, seed, 13);
+    const int64_t n = 4 + 2 * pick(seed, 8);
+    a.map[a.maps++] = (struct wn_score_map){
+        .kind = wn_mechanism_buckets.score, .number = {30}, .n = n, .stride = H, .theta = normal(n * H, seed, 13)};
   }
   if (terms & SINKS) {
     a.sinks.n = pick(seed, 5) ? 1 + pick(seed, 4) : 1 + pick(seed, 80);

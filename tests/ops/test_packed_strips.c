@@ -43,7 +43,7 @@ static void multiply(wn_context *ctx, const struct wn_backend *cpu, const struct
   struct wn_exec e = {.ctx = ctx, .backend = cpu, .threads = threads, .dtype = WN_F32};
   e.scratch_bytes = wn_op_linear_scratch(&e, &a, false);
   void *scratch = e.scratch_bytes ? strips_room(e.scratch_bytes) : NULL;
-  if (scratch) memset(scratch, 0xff, e.scratch_bytes); /* need not be cleared */
+  if (scratch) memset(scratch, 0x7f, e.scratch_bytes); /* need not be cleared: a sum of it overflows */
   e.scratch = scratch;
   assert_ok(ctx, wn_op_linear_forward(&e, &a));
   free(scratch);

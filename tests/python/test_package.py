@@ -5,6 +5,7 @@ import gc
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -168,6 +169,11 @@ def test_recipes():
 
 
 def test_tokens():
+    part = wn.Tokenizer.load(os.path.join(root, "tests/golden/bpe/smollm.json"))
+    ids = part.encode("a🧿")
+    assert b"".join(part.token_bytes(i) for i in ids.tolist()) == "a🧿".encode() and ids.size > 2
+    assert part.name(int(ids[0])) == "a" and part.name(int(ids[-1])).startswith("bytes:\\x")
+    assert part.name(part.find("<|im_end|>")) == "<|im_end|>" and part.token_bytes(part.find("<|im_end|>")) == b""
     text = "the cät sees\tthe sea "
     expected = [int(n) for n in subprocess.run(
         [winnow, "tokenizer", "encode", "--tokenizer", "bytes"], input=text.encode(), stdout=subprocess.PIPE
@@ -272,6 +278,22 @@ def test_generate():
     raises(ZeroDivisionError, lambda: model().generate("x", logits=lambda i, l: 1 // 0).read())
     raises(wn.UnsupportedError, lambda: model().generate("x", schema={"type": "string", "pattern": "("}))
     raises(TypeError, lambda: model().generate("x", temprature=1))
+
+
+def test_declared():
+    assert model().declared == {}
+    shutil.copytree("run", "declared", dirs_exist_ok=True)
+    said = {"eos_token_id": [7], "suppress_tokens": [5, 6], "do_sample": False, "temperature": 0.6, "top_k": 9}
+    with open("declared/generation_config.json", "w") as f:
+        json.dump(said, f)
+    with wn.Model.load("declared", threads=THREADS) as own:
+        assert own.declared == said == told("info", "declared")["declares"]
+        assert own.generate("the", max_tokens=9).read() == model().generate(
+            "the", max_tokens=9, temperature=0, logit_bias={5: -math.inf, 6: -math.inf}).read()
+        assert own.generate("the", max_tokens=9, temperature=2.0, seed=3).read() == model().generate(
+            "the", max_tokens=9, temperature=2.0, top_k=9, seed=3).read()
+        forced = own.generate("the", logit_bias={7: 1e9})
+        assert forced.read() == "" and forced.end == "end"
 
 
 def test_choices():

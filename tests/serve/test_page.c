@@ -275,6 +275,7 @@ static void test_page(void **state) {
   assert_int_equal(number_of(j, "context"), CONTEXT);
   assert_true(json_is_false(json_object_get(j, "chat")));
   assert_true(json_array_size(policies) >= 4);
+  assert_true(json_is_null(json_object_get(j, "temperature"))); /* the model declares none */
   json_array_foreach(policies, i, policy) {
     wn_policy found;
     assert_true(wn_policy_find(json_string_value(json_object_get(policy, "name")), &found));

@@ -56,9 +56,6 @@ static void test_default_system(void **state) {
   json_decref(j);
   wn_tokens_free(ids);
   free(answer);
-  answer = post(p.port, "/apply-template", "{\"messages\":[" USER "," USER "]}"); /* counts the client's messages */
-  assert_true(status_of(answer) == 400 && strstr(answer, "message 1: the user and the assistant take turns"));
-  free(answer);
   close_place(&p);
   open_chat(&p, MARKS, NULL);
   same_tokens(&p, USER, own + 1, 1);
@@ -91,6 +88,53 @@ static void test_keys_of_messages(void **state) {
   close_place(&p);
 }
 
+#define BEGUN "{\"role\":\"assistant\",\"content\":\"He\"}"
+
+/* Messages in any order that the template takes; one that it does not is named by its number among the client's. An
+ * answer that has begun is continued, and only what is new is sent. */
+static void test_orders(void **state) {
+  (void)state;
+  static const wn_chat_message twice[] = {{WN_CHAT_USER, "hi"}, {WN_CHAT_USER, "hi"}, {WN_CHAT_SYSTEM, "s"}},
+                               begun[] = {{WN_CHAT_USER, "hi"}, {WN_CHAT_ASSISTANT, "He"}};
+  struct place p;
+  open_chat(&p, MARKS, NULL);
+  same_tokens(&p, USER "," USER ",{\"role\":\"system\",\"content\":\"s\"}", twice, 3);
+  same_tokens(&p, USER "," BEGUN, begun, 2);
+  int32_t *ids;
+  size_t n;
+  OK(p.own, wn_chat_encode(p.own, p.tok, wn_chat_template_find("chatml"), begun, 2, true, &ids, &n));
+  int32_t drawn[6];
+  wn_generate_options o;
+  wn_generate_options_init(&o, sizeof o);
+  o.prompt = ids, o.prompt_count = (int64_t)n, o.tok = p.tok, o.max_tokens = 6, o.drawn = drawn;
+  o.sampling = (wn_sampling){.temperature = 0, .top_p = 1};
+  wn_generate_result r;
+  OK(p.own, wn_generate(p.own, p.same, &o, &r));
+  char *text, *answer = post(p.port, "/v1/chat/completions",
+                             "{\"messages\":[" USER "," BEGUN "],\"max_tokens\":6,\"temperature\":0}");
+  size_t bytes;
+  OK(p.own, wn_tokenizer_decode(p.own, p.tok, drawn, (size_t)r.tokens, &text, &bytes));
+  json_t *j = json_of(answer);
+  const char *content = NULL;
+  json_unpack(j, "{s:[{s:{s:s}}]}", "choices", "message", "content", &content);
+  if (!content || strcmp(content, text) != 0) fail_msg("%s, expected %s", answer, text);
+  json_decref(j);
+  free(answer);
+  wn_text_free(text);
+  wn_tokens_free(ids);
+  answer = post(p.port, "/v1/chat/completions",
+                "{\"messages\":[" USER "," BEGUN "],\"response_format\":{\"type\":\"json_object\"}}");
+  assert_true(status_of(answer) == 400 && strstr(answer, "\"param\":\"response_format\""));
+  free(answer);
+  close_place(&p);
+  open_chat(&p, "{{ '<start_of_turn>' + role + '\\n' + m['content'] | trim + '<end_of_turn>\\n' }}", NULL);
+  answer = post(p.port, "/apply-template", "{\"messages\":[" USER "," USER "]}");
+  assert_true(status_of(answer) == 400 &&
+              strstr(answer, "message 1: with the model's template (gemma) the user and the"));
+  free(answer);
+  close_place(&p);
+}
+
 /* A stream names the role once, even if the answer is empty. */
 static void test_role(void **state) {
   (void)state;
@@ -111,8 +155,68 @@ static void test_role(void **state) {
   close_place(&p);
 }
 
+/* Scores name each token by what it is: its own bytes where it is a part of a character, its number where two have one
+ * text; a control token has a name and no bytes. */
+static void test_scored_tokens(void **state) {
+  (void)state;
+  static const char *const asked[] = {"", ",\"return_tokens_as_token_ids\":true"};
+  struct place p;
+  char body[400], name[64];
+  open_chat(&p, MARKS, NULL);
+  int32_t *ids;
+  size_t n;
+  OK(p.own, wn_tokenizer_encode(p.own, p.tok, "\xF0\x9F\xA7\xBF", 4, false, false, &ids, &n)); /* one character */
+  assert_true(n > 1);
+  const int32_t part = ids[0], control = wn_tokenizer_find(p.tok, "<|im_start|>", 12);
+  for (int by_id = 0; by_id < 2; by_id++) {
+    snprintf(body, sizeof body,
+             "{\"messages\":[" USER
+             "],\"max_tokens\":2,\"logprobs\":true,\"top_logprobs\":3,\"logit_bias\":{\"%d\":100}%s}",
+             part, asked[by_id]);
+    char *answer = post(p.port, "/v1/chat/completions", body), *bytes;
+    size_t count;
+    OK(p.own, wn_tokenizer_token_bytes(p.own, p.tok, part, false, &bytes, &count));
+    assert_true(count >= 1 && count < 4);
+    json_t *j = json_of(answer), *list = NULL;
+    assert_int_equal(json_unpack(j, "{s:[{s:{s:o}}]}", "choices", "logprobs", "content", &list), 0);
+    assert_int_equal(json_array_size(list), 2);
+    for (size_t i = 0; i < 2; i++) {
+      const json_t *own = json_object_get(json_array_get(list, i), "bytes");
+      const char *token = json_string_value(json_object_get(json_array_get(list, i), "token"));
+      assert_int_equal(json_array_size(own), count);
+      for (size_t k = 0; k < count; k++)
+        assert_int_equal(json_integer_value(json_array_get(own, k)), (unsigned char)bytes[k]);
+      size_t at = (size_t)snprintf(name, sizeof name, by_id ? "token_id:%d" : "bytes:", part);
+      for (size_t k = 0; k < count && !by_id; k++)
+        at += (size_t)snprintf(name + at, sizeof name - at, "\\x%02x", (unsigned char)bytes[k]);
+      assert_string_equal(token, name);
+    }
+    json_decref(j);
+    free(answer);
+    wn_text_free(bytes);
+  }
+  snprintf(body, sizeof body, "{\"prompt\":\"a\",\"max_tokens\":1,\"logprobs\":5,\"logit_bias\":{\"%d\":100}}",
+           control);
+  char *answer = post(p.port, "/v1/completions", body);
+  json_t *j = json_of(answer), *scores = json_object_get(json_array_get(json_object_get(j, "choices"), 0), "logprobs"),
+         *top = json_array_get(json_object_get(scores, "top_logprobs"), 0);
+  assert_string_equal(json_string_value(json_array_get(json_object_get(scores, "tokens"), 0)), "<|im_start|>");
+  assert_true(json_object_get(top, "<|im_start|>") && json_object_size(top) >= 5);
+  json_decref(j);
+  free(answer);
+  snprintf(body, sizeof body,
+           "{\"messages\":[" USER "],\"max_tokens\":1,\"logprobs\":true,\"logit_bias\":{\"%d\":100}}", control);
+  answer = post(p.port, "/v1/chat/completions", body);
+  assert_non_null(strstr(answer, "\"token\":\"<|im_start|>\""));
+  assert_non_null(strstr(answer, "\"bytes\":null"));
+  free(answer);
+  wn_tokens_free(ids);
+  close_place(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_default_system), cmocka_unit_test(test_keys_of_messages),
-                                     cmocka_unit_test(test_role)};
+                                     cmocka_unit_test(test_role), cmocka_unit_test(test_orders),
+                                     cmocka_unit_test(test_scored_tokens)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

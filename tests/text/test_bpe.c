@@ -204,6 +204,98 @@ static void test_gguf(void **state) {
   wn_tokenizer_destroy(tok);
 }
 
+/* A GGUF file that does not say how it splits texts is refused, unless the context says it. */
+static void count_warnings(void *user, wn_log_level level, const char *line) {
+  *(int *)user += level == WN_LOG_WARNING && strstr(line, "is not used");
+}
+static void test_gguf_without_pre(void **state) {
+  (void)state;
+  static const char key[] = "tokenizer.ggml.pre";
+  static const struct {
+    const char *pre;
+    wn_status status;
+    const char *word; /* in the error */
+  } rows[] = {
+      {NULL, WN_ERR_UNSUPPORTED, "--pre"}, {"nonsense", WN_ERR_UNSUPPORTED, "nonsense"}, {"smollm", WN_OK, NULL}};
+  char path[128];
+  size_t bytes;
+  char *file = get(GOLDEN "smollm.gguf", &bytes), *at = memmem(file, bytes, key, sizeof key - 1);
+  assert_non_null(at);
+  at[sizeof key - 2] = 'x';
+  snprintf(path, sizeof path, "%s/bad.json", dir);
+  put(path, file, bytes);
+  free(file);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    int warnings = 0;
+    wn_context *own;
+    wn_tokenizer *tok;
+    const wn_context_options options = {
+        .size = sizeof options, .pre = rows[i].pre, .log = count_warnings, .log_user = &warnings};
+    assert_int_equal(wn_context_create(&options, &own), WN_OK);
+    const wn_status status = wn_tokenizer_load(own, path, &tok);
+    if (status != rows[i].status) fail_msg("%zu: %s", i, wn_context_error(own));
+    if (rows[i].word && !strstr(wn_context_error(own), rows[i].word)) fail_msg("%zu: %s", i, wn_context_error(own));
+    if (status == WN_OK) check_lines(tok, "smollm.gguf", "smollm", false);
+    wn_tokenizer_destroy(tok);
+    assert_int_equal(wn_tokenizer_load(own, GOLDEN "llama3.gguf", &tok), WN_OK); /* which says it */
+    assert_int_equal(warnings, rows[i].pre != NULL);
+    wn_tokenizer_destroy(tok);
+    wn_context_destroy(own);
+  }
+  static char long_name[100];
+  memset(long_name, 'a', sizeof long_name - 1);
+  wn_context *own;
+  assert_int_equal(wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .pre = long_name}, &own),
+                   WN_ERR_ARGUMENT);
+  wn_context_destroy(own);
+}
+
+/* What a file leaves open, and is read somehow, is told. */
+static void keep_warning(void *user, wn_log_level level, const char *line) {
+  if (level == WN_LOG_WARNING) snprintf(user, 512, "%s", line);
+}
+static void test_told(void **state) {
+  (void)state;
+  static const struct {
+    const char *golden, *key, *told;
+  } rows[] = {{"smollm", "tokenizer.ggml.token_type", "which tokens are control tokens"},
+              {"spm", "tokenizer.ggml.token_type", "token 0 stands for unknown text"}};
+  char path[128], told[512] = "";
+  size_t bytes;
+  wn_context *own;
+  wn_tokenizer *tok;
+  const wn_context_options options = {.size = sizeof options, .log = keep_warning, .log_user = told};
+  assert_int_equal(wn_context_create(&options, &own), WN_OK);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    snprintf(path, sizeof path, GOLDEN "%s.gguf", rows[i].golden);
+    told[0] = 0;
+    assert_int_equal(wn_tokenizer_load(own, path, &tok), WN_OK);
+    assert_string_equal(told, "");
+    wn_tokenizer_destroy(tok);
+    char *file = get(path, &bytes), *at = memmem(file, bytes, rows[i].key, strlen(rows[i].key));
+    assert_non_null(at);
+    at[strlen(rows[i].key) - 1] = 'x';
+    snprintf(path, sizeof path, "%s/bad.json", dir);
+    put(path, file, bytes);
+    free(file);
+    assert_int_equal(wn_tokenizer_load(own, path, &tok), WN_OK);
+    if (!strstr(told, rows[i].told)) fail_msg("%s: told \"%s\", expected \"%s\"", rows[i].key, told, rows[i].told);
+    wn_tokenizer_destroy(tok);
+  }
+  static const char config[] = "{\"eos_token\": \"<nothing>\"}";
+  tok = load_golden("gpt2", "json");
+  assert_int_equal(wn_tokenizer_save(ctx, tok, dir), WN_OK);
+  wn_tokenizer_destroy(tok);
+  snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+  put(path, config, sizeof config - 1);
+  assert_int_equal(wn_tokenizer_load(own, dir, &tok), WN_OK);
+  assert_non_null(strstr(told, "\"eos_token\" is \"<nothing>\""));
+  assert_int_equal(wn_tokenizer_eos(tok), -1);
+  wn_tokenizer_destroy(tok);
+  wn_context_destroy(own);
+  unlink(path);
+}
+
 /* Saved with a checkpoint and loaded again. */
 static void test_save(void **state) {
   (void)state;
@@ -418,6 +510,26 @@ static void test_first_and_unknown(void **state) {
   wn_tokenizer_destroy(tok);
 }
 
+/* Of a merge that is given twice the last rank counts, as in Hugging Face tokenizers. */
+static void test_merge_twice(void **state) {
+  (void)state;
+  static const char json[] =
+      "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"},"
+      "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"ab\":3,\"bc\":4},\"merges\":[\"a b\",\"b "
+      "c\",\"a b\"]}}";
+  char path[128];
+  snprintf(path, sizeof path, "%s/bad.json", dir);
+  put(path, json, strlen(json));
+  wn_tokenizer *tok = load(path);
+  int32_t *ids;
+  size_t count;
+  assert_int_equal(wn_tokenizer_encode(ctx, tok, "abc", 3, false, false, &ids, &count), WN_OK);
+  assert_int_equal(count, 2);
+  assert_true(ids[0] == 0 && ids[1] == 4);
+  wn_tokens_free(ids);
+  wn_tokenizer_destroy(tok);
+}
+
 /* What transformers writes for a model without a maximum length: an integer of 100 bits. */
 static void test_config_without_length(void **state) {
   (void)state;
@@ -522,6 +634,41 @@ static void test_normalized_special(void **state) {
   wn_tokenizer_destroy(tok);
 }
 
+/* Thousands of added tokens that begin alike, in a text of nothing but their beginning: trying each of them at each
+ * place would take minutes. */
+static void test_alike_tokens(void **state) {
+  (void)state;
+  enum { TOKENS = 3000, BYTES = 4000000 };
+  char path[128], *text = malloc(BYTES);
+  struct wn_bytes content = {0};
+  assert_non_null(text);
+  json_t *added = json_array();
+  for (int i = 0; i < TOKENS; i++) {
+    assert_int_equal(wn_bytes_add(ctx, &content, "a", 1), WN_OK);
+    json_array_append_new(added,
+                          json_pack("{s:i, s:s+, s:b}", "id", 2 + i, "content", content.data, "b", "normalized", 0));
+  }
+  json_t *root = json_pack("{s:o, s:{s:s, s:b}, s:{s:s}, s:{s:s, s:{s:i, s:i}, s:[]}}", "added_tokens", added,
+                           "pre_tokenizer", "type", "ByteLevel", "add_prefix_space", 0, "decoder", "type", "ByteLevel",
+                           "model", "type", "BPE", "vocab", "a", 0, "b", 1, "merges");
+  assert_non_null(root);
+  snprintf(path, sizeof path, "%s/bad.json", dir);
+  assert_int_equal(json_dump_file(root, path, 0), 0);
+  wn_tokenizer *tok = load(path);
+  memset(text, 'a', BYTES);
+  for (int i = 1; i < 4; i++) text[i * (BYTES / 4)] = 'b';
+  int32_t *ids;
+  size_t count;
+  assert_int_equal(wn_tokenizer_encode(ctx, tok, text, BYTES, false, false, &ids, &count), WN_OK);
+  assert_int_equal(count, BYTES - 3 * TOKENS); /* each b ends the longest token */
+  assert_int_equal(ids[BYTES / 4 - TOKENS], 2 + TOKENS - 1);
+  wn_tokens_free(ids);
+  wn_tokenizer_destroy(tok);
+  json_decref(root);
+  wn_bytes_clear(&content);
+  free(text);
+}
+
 /* --- malformed files --- */
 
 static void refused(const char *json, wn_status status, const char *word) {
@@ -568,9 +715,8 @@ static void test_hostile(void **state) {
   refused("{" BYTES ",\"added_tokens\":[{\"id\":0}]," MODEL("{\"a\":0}", "[]") "}", WN_ERR_FORMAT, "added_tokens[0]");
   refused("{" BYTES ",\"added_tokens\":[{\"id\":0,\"content\":\"b\"}]," MODEL("{\"a\":0}", "[]") "}", WN_ERR_FORMAT,
           "two tokens");
-  refused("{" BYTES
-          ",\"added_tokens\":[{\"id\":1,\"content\":\"b\",\"single_word\":true}]," MODEL("{\"a\":0}", "[]") "}",
-          WN_ERR_UNSUPPORTED, "single_word");
+  refused("{" BYTES ",\"added_tokens\":[{\"id\":1,\"content\":\"b\",\"single_word\":7}]," MODEL("{\"a\":0}", "[]") "}",
+          WN_ERR_FORMAT, "single_word");
   refused("{" BYTES ",\"normalizer\":{\"type\":\"Lowercase\"}," MODEL("{\"a\":0}", "[]") "}", WN_ERR_UNSUPPORTED,
           "Lowercase");
   refused("{" BYTES
@@ -702,6 +848,8 @@ int main(void) {
       cmocka_unit_test(test_goldens),
       cmocka_unit_test(test_special_ids),
       cmocka_unit_test(test_gguf),
+      cmocka_unit_test(test_gguf_without_pre),
+      cmocka_unit_test(test_told),
       cmocka_unit_test(test_save),
       cmocka_unit_test(test_two_files),
       cmocka_unit_test(test_threads),
@@ -714,9 +862,11 @@ int main(void) {
       cmocka_unit_test(test_normalized_tokens),
       cmocka_unit_test(test_normalized_special),
       cmocka_unit_test(test_slow_pattern),
+      cmocka_unit_test(test_alike_tokens),
       cmocka_unit_test(test_first_and_unknown),
       cmocka_unit_test(test_no_end),
       cmocka_unit_test(test_config_without_length),
+      cmocka_unit_test(test_merge_twice),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -6,7 +6,10 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <jansson.h>
 #include <string.h>
+#include <unistd.h>
+#include "support.h"
 #include "winnow/chat.h"
 
 static wn_context *ctx;
@@ -231,24 +234,164 @@ static void test_recognised(void **state) {
   assert_null(system);
 }
 
+/* Messages in other orders: each is written by its role where the published template does so. */
 static void test_order(void **state) {
   (void)state;
-  const wn_chat_template *t = wn_chat_template_find("chatml");
-  const wn_chat_message twice[2] = {{WN_CHAT_USER, "a"}, {WN_CHAT_USER, "b"}};
+  static const wn_chat_message loose[5] = {
+      {WN_CHAT_USER, "a"}, {WN_CHAT_USER, "b"}, {WN_CHAT_SYSTEM, "s"}, {WN_CHAT_USER, "c"}, {WN_CHAT_ASSISTANT, " d"}};
+  static const struct {
+    const char *name, *want; /* NULL: refused */
+  } rows[] = {
+      {"chatml", "<|im_start|>user\na<|im_end|>\n<|im_start|>user\nb<|im_end|>\n<|im_start|>system\ns<|im_end|>\n"
+                 "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n d"},
+      {"llama3.1", "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
+                   "Today Date: 26 Jul 2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|>"
+                   "<|start_header_id|>user<|end_header_id|>\n\nb<|eot_id|>"
+                   "<|start_header_id|>system<|end_header_id|>\n\ns<|eot_id|>"
+                   "<|start_header_id|>user<|end_header_id|>\n\nc<|eot_id|>"
+                   "<|start_header_id|>assistant<|end_header_id|>\n\nd"},
+      {"zephyr", "<|user|>\na</s>\n<|user|>\nb</s>\n<|system|>\ns</s>\n<|user|>\nc</s>\n<|assistant|>\n d"},
+      {"tulu", "<|user|>\na\n<|user|>\nb\n<|system|>\ns\n<|user|>\nc\n<|assistant|>\n d"},
+      {"phi3", "<|user|>\na<|end|>\n<|user|>\nb<|end|>\n<|system|>\ns<|end|>\n<|user|>\nc<|end|>\n<|assistant|>\n d"},
+      {"llama2", NULL},
+      {"mistral", NULL},
+      {"mistral-v3", NULL},
+      {"mistral-tekken", NULL},
+      {"gemma", NULL},
+  };
   int32_t *ids;
   size_t n;
-  assert_int_equal(wn_chat_encode(ctx, bytes, t, twice, 2, true, &ids, &n), WN_ERR_ARGUMENT);
-  assert_int_equal(wn_chat_encode(ctx, bytes, t, talk, 3, true, &ids, &n), WN_ERR_ARGUMENT); /* ends with an answer */
-  assert_int_equal(wn_chat_encode(ctx, bytes, t, talk, 4, false, &ids, &n),
-                   WN_ERR_ARGUMENT); /* a system message that is not the first */
-  assert_int_equal(wn_chat_encode(ctx, bytes, t, talk, 0, true, &ids, &n), WN_ERR_ARGUMENT);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    const wn_chat_template *t = wn_chat_template_find(rows[i].name);
+    assert_int_equal(wn_chat_encode(ctx, bytes, t, loose, 0, true, &ids, &n), WN_ERR_ARGUMENT);
+    if (rows[i].want) {
+      renders(rows[i].name, loose, 5, true, rows[i].want);
+      continue;
+    }
+    for (int from = 0; from < 5; from++) /* two users; one before a system message; that one alone; an answer alone */
+      assert_int_equal(wn_chat_encode(ctx, bytes, t, loose + from, from == 2 || from == 4 ? 1 : 2, from != 2, &ids, &n),
+                       from == 3 ? WN_OK : WN_ERR_ARGUMENT);
+    if (!strncmp(rows[i].name, "mistral-", 8)) /* which peers write differently */
+      assert_int_equal(wn_chat_encode(ctx, bytes, t, talk, 3, true, &ids, &n), WN_ERR_ARGUMENT);
+  }
   assert_null(wn_chat_template_find("jinja"));
+}
+
+/* An answer that has begun is continued: its end is not written. */
+static void test_begun(void **state) {
+  (void)state;
+  renders("llama3", talk + 1, 2, true,
+          "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+          "<|start_header_id|>assistant<|end_header_id|>\n\nHello!");
+  renders("llama2", talk, 3, true, "[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\n Hi [/INST] Hello!");
+  renders("mistral-v3", talk + 1, 2, true, "[INST]  Hi\n[/INST] Hello!");
+  renders("gemma", talk, 3, true, "<start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\nHello!");
+  renders("chatml", talk + 2, 1, false, "<|im_end|>\n<|im_start|>assistant\nHello!");
+}
+
+/* Templates of one name differ in the orders that they take. */
+static void test_own_orders(void **state) {
+  (void)state;
+#define SYSTEM_FIRST "{% if messages[0].role == 'system' %}{{ '<|im_start|>system\n' + s + '<|im_end|>\n' }}{% endif %}"
+  static const struct {
+    const char *jinja, *name;
+    bool loose, later;
+  } rows[] = {
+      {"{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' }}", "chatml", true, true},
+      {SYSTEM_FIRST "{% if message.role != 'system' %}{{ '<|im_start|>' + message['role'] }}{% endif %}", "chatml",
+       true, false},
+      {SYSTEM_FIRST
+       "{{ '<|im_start|>user\n' + c }}{% else %}{{ '<|im_start|>assistant\n' + c + '<|im_start|>assistant\n' }}",
+       "chatml", true, false},
+      {"{{ '<|system|>' }}{{ '<|user|>\n' + c + '<|end|>\n<|assistant|>\n' }}{% else %}{{ c }}", "phi3", false, false},
+      {"{{ '<|user|>\n' + c + '<|end|>\n' }}{{ '<|assistant|>\n' + c }}{{ '<|assistant|>\n' }}", "phi3", true, true},
+  };
+  static const wn_chat_message users[2] = {{WN_CHAT_USER, "a"}, {WN_CHAT_USER, "b"}},
+                               later[3] = {{WN_CHAT_USER, "a"}, {WN_CHAT_SYSTEM, "s"}, {WN_CHAT_USER, "b"}};
+  char dir[512], path[600];
+  make_folder(dir);
+  snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+  assert_int_equal(symlink(WN_TEST_DIR "/golden/bpe/smollm.json", path), 0);
+  snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    const wn_chat_template *t = wn_chat_template_recognise(rows[i].jinja);
+    json_t *config = json_pack("{s:s}", "chat_template", rows[i].jinja);
+    wn_tokenizer *tok;
+    int32_t *ids;
+    size_t n;
+    assert_true(t && !strcmp(wn_chat_template_name(t), rows[i].name));
+    assert_int_equal(json_dump_file(config, path, 0), 0);
+    json_decref(config);
+    assert_int_equal(wn_tokenizer_load(ctx, dir, &tok), WN_OK);
+    if ((wn_chat_encode(ctx, tok, t, users, 2, true, &ids, &n) == WN_OK) != rows[i].loose)
+      fail_msg("%s", rows[i].jinja);
+    wn_tokens_free(ids);
+    if ((wn_chat_encode(ctx, tok, t, later, 3, true, &ids, &n) == WN_OK) != rows[i].later)
+      fail_msg("%s", rows[i].jinja);
+    wn_tokens_free(ids);
+    wn_tokenizer_destroy(tok);
+  }
+  remove_folder(dir);
+}
+
+/* The token that begins a text is where the tokenizer's own template writes it, whatever the tokenizer adds to plain
+ * texts. */
+static void test_bos(void **state) {
+  (void)state;
+#define LLAMA3 "{{ '<|start_header_id|>' + m['role'] + '<|end_header_id|>\n\n'+ m['content'] | trim + '<|eot_id|>' }}"
+#define CHATML "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' }}"
+  static const struct {
+    const char *jinja, *bos, *asked;
+    bool adds, writes;
+  } rows[] = {
+      {"{{ bos_token }}" LLAMA3, "<|endoftext|>", "llama3", false, true},
+      {"{{ bos_token }}" LLAMA3, "<|endoftext|>", "llama3", true, true},
+      {"<|endoftext|>" LLAMA3, "<|endoftext|>", "llama3", false, true},
+      {LLAMA3, "<|endoftext|>", "llama3", true, false},
+      {"{{ bos_token }}" CHATML, "<|endoftext|>", "chatml", false, true},
+      {CHATML, "<|endoftext|>", "chatml", true, false},
+      {CHATML, "<|im_start|>", "chatml", false, false}, /* a mark of turns */
+      {CHATML, "<|endoftext|>", "llama3", false, true}, /* another template: as it was published */
+      {CHATML, "<|endoftext|>", "zephyr", true, true},  /* or where the tokenizer adds it to every text */
+      {CHATML, "<|endoftext|>", "zephyr", false, false},
+  };
+  static const wn_chat_message hi = {WN_CHAT_USER, "hi"};
+  char dir[512], path[600];
+  make_folder(dir);
+  snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+  assert_int_equal(symlink(WN_TEST_DIR "/golden/bpe/smollm.json", path), 0);
+  snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    json_t *config = json_pack("{s:s, s:s, s:b, s:s}", "bos_token", rows[i].bos, "eos_token", "<|im_end|>",
+                               "add_bos_token", rows[i].adds, "chat_template", rows[i].jinja);
+    wn_tokenizer *tok;
+    int32_t *ids;
+    size_t n, found = 0;
+    assert_int_equal(json_dump_file(config, path, 0), 0);
+    json_decref(config);
+    assert_int_equal(wn_tokenizer_load(ctx, dir, &tok), WN_OK);
+    const int32_t bos = wn_tokenizer_find(tok, rows[i].bos, strlen(rows[i].bos));
+    assert_true(bos >= 0);
+    assert_int_equal(wn_chat_encode(ctx, tok, wn_chat_template_find(rows[i].asked), &hi, 1, true, &ids, &n), WN_OK);
+    for (size_t k = 0; k < n; k++) found += ids[k] == bos;
+    const size_t marks = !strcmp(rows[i].bos, "<|im_start|>") ? 2 : 0;
+    if (found != marks + rows[i].writes || (rows[i].writes && ids[0] != bos))
+      fail_msg("%s, %d: the prompt has %zu begins, the first token is %d", rows[i].jinja, rows[i].adds, found, ids[0]);
+    wn_tokens_free(ids);
+    assert_int_equal(wn_chat_encode(ctx, tok, wn_chat_template_find(rows[i].asked), &hi, 1, false, &ids, &n), WN_OK);
+    for (size_t k = 0; k < n; k++) found -= ids[k] == bos;
+    assert_int_equal(found, rows[i].writes); /* a later turn begins no text */
+    wn_tokens_free(ids);
+    wn_tokenizer_destroy(tok);
+  }
+  remove_folder(dir);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_renderings), cmocka_unit_test(test_turns),
                                      cmocka_unit_test(test_end_token),  cmocka_unit_test(test_space),
                                      cmocka_unit_test(test_injection),  cmocka_unit_test(test_recognised),
-                                     cmocka_unit_test(test_order)};
+                                     cmocka_unit_test(test_order),      cmocka_unit_test(test_begun),
+                                     cmocka_unit_test(test_bos),        cmocka_unit_test(test_own_orders)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -226,9 +226,14 @@ static void symbols(void **state) {
 #define VOCAB                                                                                                          \
   "\"vocab\": [[\"<unk>\", 0], [\"\xE2\x96\x81\", -2], [\"a\", -3], [\"\xE2\x96\x81"                                   \
   "a\", -4]]"
+#define BACK                                                                                                           \
+  "\"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Replace\", \"pattern\": {\"String\": "            \
+  "\"\xE2\x96\x81\"}, "                                                                                                \
+  "\"content\": \" \"}, {\"type\": \"Fuse\"}]}"
 #define MARKS                                                                                                          \
-  "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Prepend\", \"prepend\": \"\xE2\x96\x81\"}," \
-  "{\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"\xE2\x96\x81\"}]}"
+  BACK ", \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Prepend\", \"prepend\": "            \
+       "\"\xE2\x96\x81\"},"                                                                                            \
+       "{\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"\xE2\x96\x81\"}]}"
 
 static void put(const char *text) {
   FILE *f = fopen(in_folder("tokenizer.json"), "w");
@@ -244,12 +249,30 @@ static void read_others(void **state) {
   } cases[] = {
       {"{\"model\": {\"type\": \"Unigram\", \"unk_id\": 0, " VOCAB "}, " MARKS "}", NULL},
       {"{\"model\": {\"type\": \"Unigram\", \"unk_id\": 0, " VOCAB "}, \"pre_tokenizer\": {\"type\": \"Metaspace\", "
-       "\"replacement\": \"\xE2\x96\x81\", \"prepend_scheme\": \"always\", \"split\": false}}",
+       "\"replacement\": \"\xE2\x96\x81\", \"prepend_scheme\": \"always\", \"split\": false}, " BACK "}",
        NULL},
       {"{\"model\": {\"type\": \"Unigram\", \"unk_id\": 0, " VOCAB "}, \"pre_tokenizer\": {\"type\": \"Metaspace\", "
+       "\"replacement\": \"\xE2\x96\x81\", \"prepend_scheme\": \"always\"}, " BACK "}",
+       NULL},
+      {"{\"model\": {\"type\": \"Unigram\", \"unk_id\": 0, " VOCAB "}, \"pre_tokenizer\": {\"type\": \"Metaspace\", "
+       "\"replacement\": \"\xE2\x96\x81\", \"prepend_scheme\": \"frist\"}, " BACK "}",
+       "frist"},
+      {"{\"model\": {\"type\": \"Unigram\", \"unk_id\": 0, " VOCAB "}, \"pre_tokenizer\": {\"type\": \"Metaspace\", "
        "\"replacement\": \"\xE2\x96\x81\"}}",
+       "decoder"},
+      {"{\"model\": {\"type\": \"Unigram\", \"unk_id\": 0, \"vocab\": [[\"<unk>\", 0], [\"a\xE2\x96\x81\", -2]]}, "
+       "\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"\xE2\x96\x81\"}}",
        "Metaspace split"},
-      {"{\"model\": {\"type\": \"Unigram\", \"unk_id\": 0, " VOCAB "}}", "spaces"},
+      {"{\"model\": {\"type\": \"Unigram\", \"unk_id\": 0, " VOCAB "}, " BACK "}", "spaces"},
+      {"{\"model\": {\"type\": \"Unigram\", \"unk_id\": 0, " VOCAB "}, " MARKS
+       ", \"added_tokens\": [{\"id\": 2, \"content\": \"b\"}]}",
+       "added_tokens"},
+      {"{\"model\": {\"type\": \"Unigram\", \"unk_id\": 0, " VOCAB "}, " MARKS
+       ", \"added_tokens\": [{\"id\": 2, \"content\": \"a\", \"rstrip\": true}]}",
+       "rstrip"},
+      {"{\"model\": {\"type\": \"Unigram\", \"unk_id\": 0, " VOCAB "}, " MARKS
+       ", \"added_tokens\": [{\"id\": 2, \"content\": \"a\"}]}",
+       "normalizers change"},
       {"{\"model\": {\"type\": \"Unigram\", \"unk_id\": 9, " VOCAB "}, " MARKS "}", "unk_id"},
       {"{\"model\": {\"type\": \"Unigram\", " VOCAB "}, " MARKS "}", "unk_id"},
       {"{\"model\": {\"type\": \"Unigram\", \"unk_id\": 0, " VOCAB "}, \"normalizer\": {\"type\": \"Precompiled\"}}",

@@ -124,6 +124,21 @@ static void round_trip(const wn_tokenizer *tok, const char *text, size_t bytes) 
     streamed += n;
   }
   assert_int_equal(streamed, bytes);
+  size_t told = 0;
+  for (size_t i = 0; i < count; i++) { /* tokens by themselves have the same bytes, and labels that are UTF-8 */
+    char *own, *label;
+    size_t n, m, bad;
+    assert_int_equal(wn_tokenizer_token_bytes(ctx, tok, ids[i], i == 0, &own, &n), WN_OK);
+    assert_int_equal(wn_tokenizer_token_label(ctx, tok, ids[i], i == 0, &label, &m), WN_OK);
+    assert_true(told + n <= bytes);
+    assert_memory_equal(own, text + told, n);
+    assert_true(wn_utf8_check(label, m, &bad));
+    assert_int_equal(wn_utf8_check(own, n, &bad), m == n && !memcmp(own, label, n));
+    told += n;
+    wn_text_free(own);
+    wn_text_free(label);
+  }
+  assert_int_equal(told, bytes);
   wn_text_stream_destroy(s);
   wn_text_free(back);
   wn_tokens_free(ids);

@@ -2,6 +2,7 @@
 #include "tiny.h"
 #include "policies.h"
 
+#include <dirent.h>
 #include <jansson.h>
 #include <math.h>
 #include <pthread.h>
@@ -566,6 +567,46 @@ static void test_links(void **state) {
   tiny_remove(outside);
 }
 
+/* A folder from a stranger: each of its files is another file as well, which resuming must leave as it is. */
+static void test_hard_links(void **state) {
+  (void)state;
+  char dir[256], outside[256], from[600], to[600];
+  tiny_folder(dir), tiny_folder(outside);
+  wn_recipe r;
+  tiny_recipe(&r, false);
+  r.train.steps = 3;
+  assert_int_equal(train(&r, dir, false, 0, NULL), WN_OK);
+  char *names[32], *before[32];
+  size_t bytes[32];
+  int count = 0;
+  DIR *d = opendir(dir);
+  assert_non_null(d);
+  for (struct dirent *e; (e = readdir(d));) {
+    if (e->d_name[0] == '.') continue;
+    assert_true(count < 32);
+    names[count] = strdup(e->d_name);
+    snprintf(from, sizeof from, "%s/%s", dir, e->d_name);
+    snprintf(to, sizeof to, "%s/%s", outside, e->d_name);
+    assert_int_equal(link(from, to), 0);
+    before[count] = tiny_read(outside, e->d_name, &bytes[count]);
+    assert_non_null(before[count++]);
+  }
+  closedir(d);
+  assert_true(count >= 6);
+  r.train.steps = 6;
+  assert_int_equal(train(&r, dir, true, 0, NULL), WN_OK);
+  for (int i = 0; i < count; i++) {
+    size_t n;
+    char *after = tiny_read(outside, names[i], &n);
+    if (!after || n != bytes[i] || memcmp(after, before[i], n) != 0)
+      fail_msg("%s outside the folder changed", names[i]);
+    free(after), free(before[i]), free(names[i]);
+  }
+  double loss[8];
+  assert_int_equal(read_log(dir, loss, 8), 6); /* nothing was lost with the link */
+  tiny_remove(dir), tiny_remove(outside);
+}
+
 static void test_refusals(void **state) {
   (void)state;
   char dir[256], other[256];
@@ -770,6 +811,7 @@ static void test_log(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_model_is_no_run),
                                      cmocka_unit_test(test_links),
+                                     cmocka_unit_test(test_hard_links),
                                      cmocka_unit_test(test_log),
                                      cmocka_unit_test(test_resume),
                                      cmocka_unit_test(test_resume_streams),

@@ -56,7 +56,7 @@ const char *wn_cuda_attend_lacks(const struct wn_attention *a, bool backward) {
     return "more than 65535 sequences or heads";
   if (a->sel.on && !(a->scale > 0)) return "a selection with a scale that is not above 0";
   for (int64_t n = 0; n < a->maps; n++)
-    if (wn_cuda::score_kind_of(a->map[n].kind) == wn_cuda::SCORE_UNKNOWN ||
+    if ((a->map[n].kind->id == WN_SCORE_OTHER && (!a->map[n].kind->kernels || a->scale == 0)) ||
         (n > 0 && a->map[n].kind == a->map[n - 1].kind))
       return a->map[n].kind->name;
   if (backward && a->exclusive.on && !a->exclusive.dot) return "exclusive attention without exclusive.dot";

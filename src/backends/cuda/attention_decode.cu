@@ -26,7 +26,7 @@ template <class T> static void launch_lanes(const decode_args &x, dim3 grid, int
   const int lanes = (x.a.D + T::EACH - 1) / T::EACH;
   const attention_args &a = x.a;
   const bool plain = x.vectors && !a.doc_start && !a.evicted_at && !a.at && !a.span.on && a.window <= 0 &&
-                     a.strided <= 0 && !a.map.heads && !(a.map.cap > 0);
+                     a.strided <= 0 && !a.map.alibi && !(a.map.cap > 0);
 #define WN_DECODE(LANES, N)                                                                                            \
   do {                                                                                                                 \
     if (plain)                                                                                                         \

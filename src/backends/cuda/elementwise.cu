@@ -1,7 +1,7 @@
 // Kernels that take one pass over n values: residual addition, soft-capping, scaling, dropout, the optimizers. And the
 // sum of squares, whose order depends only on n.
 #include "backends/cuda/launch.cuh"
-#include "backends/cuda/philox.cuh"
+#include "base/rng.h"
 
 static __global__ void add_kernel(int64_t n, const float *x, const float *z, float *y) {
   WN_GRID_LOOP(i, n) y[i] = x[i] + z[i];
@@ -38,7 +38,7 @@ static __global__ void dropout_kernel(int64_t n, uint64_t limit, float factor, u
                                       wn_numbers x) {
   WN_GRID_LOOP(four, (n + 3) / 4) {
     uint32_t word[4];
-    wn_cuda_philox(seed, stream, (uint64_t)four, word);
+    wn_philox(seed, stream, (uint64_t)four, word);
 #pragma unroll
     for (int k = 0; k < 4; k++) {
       const int64_t i = four * 4 + k;

@@ -4,10 +4,8 @@
 // Votes need a token's neighbours in the text, which may be anywhere in the cache: each thread searches for those of
 // its own tokens, N^2 / threads comparisons of positions.
 #include "backends/cuda/evict.cuh"
-#include "backends/cuda/philox.cuh"
 
 extern "C" {
-#include "base/rng.h"
 #include "ops/evict.h"
 }
 
@@ -46,7 +44,7 @@ static __device__ double evict_score(const wn_evict &a, int64_t row, const int32
                                      int64_t j) {
   const float *values = static_cast<const float *>(a.values);
   if (a.rule.by == WN_EVICT_VALUES) return a.rule.sign * (double)values[row * a.capacity + j];
-  if (a.rule.by == WN_EVICT_RANDOM) return WN_CUDA_LOT(a.rule, a.first_group + row % a.P, at[j]);
+  if (a.rule.by == WN_EVICT_RANDOM) return WN_EVICT_LOT(a.rule, a.first_group + row % a.P, at[j]);
   return a.rule.by == WN_EVICT_VOTES ? evict_pool(a, at, votes, j) : 0.0;
 }
 

@@ -51,8 +51,4 @@ static __device__ __forceinline__ evict_choice evict_block_best(evict_choice x) 
   return evict_warp_best(lane < warps ? best[lane] : evict_none());
 }
 
-// The random number of a token, the same as on the host.
-#define WN_CUDA_LOT(rule, group, at)                                                                                   \
-  wn_cuda_uniform((rule).seed, WN_STREAM_EVICT, (uint64_t)(rule).layer << 32 | (uint64_t)(group), (uint64_t)(at))
-
 #endif

@@ -6,7 +6,6 @@
 // logits, which weigh only those that begin as the key does. A key is a logit's bits, changed so that unsigned
 // comparison gives the same order.
 #include "backends/cuda/launch.cuh"
-#include "backends/cuda/philox.cuh"
 
 extern "C" {
 #include "base/rng.h"
@@ -180,7 +179,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
   if (t == 0) {
     double total = 0;
     for (int i = 0; i < SAMPLE_THREADS; i++) total += runs[i];
-    double left = total * wn_cuda_uniform(rule.seed, WN_STREAM_SAMPLE, rule.step, 0);
+    double left = total * wn_random_uniform(rule.seed, WN_STREAM_SAMPLE, rule.step, 0);
     chosen[0] = -1;
     for (int i = 0; i < SAMPLE_THREADS; i++) {
       if (runs[i] <= 0) continue;

@@ -17,7 +17,7 @@ struct guard_field {
   size_t at; /* offset of the pointer in the arguments */
   const char *name;
 };
-#define GUARD_FIELDS 48
+#define GUARD_FIELDS 54
 #define GUARD(op, member)                                                                                              \
   { offsetof(struct wn_##op, member), #member }
 
@@ -93,6 +93,7 @@ static const struct guard_field evict_fields[GUARD_FIELDS] = {GUARD(evict, at), 
                                                               GUARD(evict, room), GUARD(evict, index)};
 static const struct guard_field evictions_fields[GUARD_FIELDS] = {GUARD(evictions, note), GUARD(evictions, evicted_at),
                                                                   GUARD(evictions, left)};
+#define GUARD_MAP(i) GUARD(attention, map[i].theta), GUARD(attention, map[i].dtheta)
 static const struct guard_field attention_fields[GUARD_FIELDS] = {GUARD(attention, q),
                                                                   GUARD(attention, k),
                                                                   GUARD(attention, v),
@@ -116,8 +117,10 @@ static const struct guard_field attention_fields[GUARD_FIELDS] = {GUARD(attentio
                                                                   GUARD(attention, span.dz),
                                                                   GUARD(attention, relative.p),
                                                                   GUARD(attention, relative.dp),
-                                                                  GUARD(attention, bias.table),
-                                                                  GUARD(attention, bias.dtable),
+                                                                  GUARD_MAP(0),
+                                                                  GUARD_MAP(1),
+                                                                  GUARD_MAP(2),
+                                                                  GUARD_MAP(3),
                                                                   GUARD(attention, sinks.k),
                                                                   GUARD(attention, sinks.v),
                                                                   GUARD(attention, sinks.dk),

@@ -7,9 +7,14 @@
 
 #define ROWS 32
 
-/* Doubles of the arrays that all sequences add to: dp, dsink_k, dsink_v, dz, dgate, dbias. */
+/* How many distances have a sum of gradients of logits: none, if no bias has parameters. */
+static int64_t distances_of(const struct wn_attention *a) {
+  const struct wn_interval all = wn_score_distances(a);
+  return wn_score_learns(a) ? all.last + 1 - all.first : 0;
+}
+/* Doubles of the arrays that all sequences add to: dp, dsink_k, dsink_v, dz, dgate, by_distance, dstrength. */
 static size_t shared_doubles(const struct wn_attention *a) {
-  return (size_t)(a->relative.P * a->D + 2 * a->Hkv * a->sinks.n * a->D + (2 + a->bias.n) * a->H +
+  return (size_t)(a->relative.P * a->D + 2 * a->Hkv * a->sinks.n * a->D + (2 + distances_of(a)) * a->H +
                   wn_selection_groups(a));
 }
 
@@ -44,10 +49,16 @@ struct NAME(sums) {
   double *dq, *dsq;               /* [H,D], [G,D] of one row */
   double *dp, *dsink_k, *dsink_v; /* [P,D], [Hkv,n,D] */
   double *dz, *dgate;             /* [H] */
-  double *dbias;                  /* [n,H] */
+  double *by_distance;            /* [H,distances] of gradients of logits */
   double *dstrength;              /* [G] */
   double *weight, *dweight, *y, *dy, *ungated;
 };
+
+/* Adds the gradient of a logit of head h at distance x to what the biases' parameters get. */
+static inline void NAME(distance_gradient)(const struct wn_attention *a, int64_t h, int64_t x, double G,
+                                           const struct NAME(sums) * s) {
+  if (wn_score_learns(a)) s->by_distance[h * distances_of(a) + x - wn_score_distances(a).first] += G;
+}
 
 /* Adds to dg for one head's row; `ungated` is its output before the gates. dy becomes the gradient of that output. */
 static void NAME(gate_backward)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, const double *ungated,
@@ -138,8 +149,8 @@ static void NAME(attention_backward_head)(const struct wn_attention *a, int64_t 
     const REAL *k = NAME(k_at)(a, b, j, g);
     const REAL *p = a->relative.P > 0 && x < a->relative.P ? (const REAL *)a->relative.p + x * D : NULL;
     if (dF) dF[j] -= dA;
-    const double G = dA * NAME(slope)(a, h, x, a->maps > 0 ? NAME(logit)(a, h, q, k, x) : 0);
-    NAME(bias_gradient)(a, h, x, G, s->dbias);
+    const double G = dA * (wn_score_curve(a) ? wn_score_slope(a, NAME(logit)(a, h, q, k, x)) : 1);
+    NAME(distance_gradient)(a, h, x, G, s);
     const double operand = a->scale * WN_REF_OPERAND(G);
     for (int64_t d = 0; d < D; d++) {
       dq[d] += operand * ((double)k[d] + (p ? (double)p[d] : 0.0));
@@ -171,13 +182,13 @@ static void NAME(backward_select)(const struct wn_attention *a, int64_t b, int64
   for (int64_t j = first; j <= last; j++) {
     if (!may_select(a, position, j, first, last, NULL) || (a->sel.relu && !(base[j] > 0))) continue;
     const int64_t x = position - j;
-    const double dL = strength * dS[j] * (own ? 1 : NAME(slope)(a, h, x, base[j]));
+    const double dL = strength * dS[j] * (own ? 1 : wn_score_slope(a, base[j]));
     s->dstrength[group] += dS[j] * base[j];
     const REAL *k = own ? (const REAL *)a->sel.sk + b * a->sel.s_sk.b + j * a->sel.s_sk.t + group * a->sel.s_sk.h
                         : NAME(k_at)(a, b, j, g);
     const bool relative = !own && a->relative.P > 0 && x < a->relative.P;
     const REAL *p = relative ? (const REAL *)a->relative.p + x * D : NULL;
-    if (!own) NAME(bias_gradient)(a, h, x, dL, s->dbias);
+    if (!own) NAME(distance_gradient)(a, h, x, dL, s);
     double *to_k = own ? s->dsk + (j * G + group) * D : s->dk + (j * a->Hkv + g) * D;
     const double operand = a->scale * WN_REF_OPERAND(dL);
     for (int64_t d = 0; d < D; d++) {
@@ -343,8 +354,8 @@ static struct NAME(sums) NAME(shared_at)(const struct wn_attention *a, double *a
                              .dsink_v = at + P + S,
                              .dz = at + P + 2 * S,
                              .dgate = at + P + 2 * S + a->H,
-                             .dbias = at + P + 2 * S + 2 * a->H,
-                             .dstrength = at + P + 2 * S + (2 + a->bias.n) * a->H};
+                             .by_distance = at + P + 2 * S + 2 * a->H,
+                             .dstrength = at + P + 2 * S + (2 + distances_of(a)) * a->H};
 }
 
 static wn_status NAME(attention_backward)(const struct wn_exec *exec, const struct wn_attention *a) {
@@ -365,7 +376,9 @@ static wn_status NAME(attention_backward)(const struct wn_exec *exec, const stru
     for (size_t i = 0; i < shared; i++) scratch[i] += scratch[(size_t)t * each + i];
   const struct NAME(sums) sums = NAME(shared_at)(a, scratch);
   if (a->relative.P > 0) NAME(attention_add)(a->relative.dp, sums.dp, a->relative.P * a->D);
-  if (a->bias.n > 0) NAME(attention_add)(a->bias.dtable, sums.dbias, a->bias.n * a->H);
+  for (int64_t h = 0; wn_score_learns(a) && h < a->H; h++)
+    wn_score_gradient(a, REAL_IS_DOUBLE, h, sums.by_distance + h * distances_of(a),
+                      sizeof(double) == 8 ? WN_F64 : WN_F32 /* the tests' naive computation */);
   if (a->sel.on) NAME(attention_add)(a->sel.dstrength, sums.dstrength, wn_selection_groups(a));
   if (a->sinks.n > 0) {
     NAME(attention_add)(a->sinks.dk, sums.dsink_k, a->Hkv * a->sinks.n * a->D);

@@ -21,7 +21,7 @@ void wn_walk_lay(const struct wn_exec *exec, const struct wn_evictions *op, stru
   w->notes = op->notes;
   w->oldest = op->rule.by == WN_EVICT_OLDEST;
   const bool products = w->all || w->choices > 0, beside = w->all || (w->choices > 0 && !a->sel.bilinear);
-  const bool distance = a->relative.P > 0 || a->bias.n > 0 || a->span.on, maps = w->all && a->maps > 0;
+  const bool curve = w->all && wn_score_curve(a), distance = a->relative.P > 0 || a->maps > 0 || a->span.on;
   const int64_t run = w->all ? w->heads : w->choices, reach = wn_walk_reach(a), R = WN_WALK_ROWS;
   w->scratch_bytes = wn_walk_scratch(exec, w, products);
   const struct wn_array rows[] = {
@@ -36,10 +36,10 @@ void wn_walk_lay(const struct wn_exec *exec, const struct wn_evictions *op, stru
       WN_ARRAY_SIZED(w->selecting, each, "selecting logits", a->sel.bilinear, WN_DIMS(w->choices, R, n)),
       WN_ARRAY_SIZED(w->relative, each, "relative logits", beside && a->relative.P > 0, WN_DIMS(run, R, reach)),
       WN_ARRAY_SIZED(w->sink_logits, each, "logits of the sinks", w->all, WN_DIMS(run, R, sinks)),
-      WN_ARRAY_SIZED(w->bias, wide, "biases", beside && a->bias.n > 0, WN_DIMS(run, a->bias.farthest + 1)),
+      WN_ARRAY_SIZED(w->bias, wide, "biases", beside && a->maps > 0, WN_DIMS(run, n)),
       WN_ARRAY_SIZED(w->add, each, "added to a row", w->all, WN_DIMS(w->choices > 0 ? w->choices : 1, n)),
-      WN_ARRAY_SIZED(w->zero, each, "zeros", maps, WN_DIMS(run, n)),
-      WN_ARRAY_SIZED(w->extra, each, "added by distance", maps || (w->all && distance), WN_DIMS(run, n)),
+      WN_ARRAY_SIZED(w->zero, each, "zeros", curve, WN_DIMS(run, n)),
+      WN_ARRAY_SIZED(w->extra, each, "added by distance", w->all && distance, WN_DIMS(run, n)),
       WN_ARRAY_SIZED(w->span, each, "spans", w->all && a->span.on, WN_DIMS(run, n)),
       WN_ARRAY_SIZED(w->row_sums, each, "attention sums", w->all, WN_DIMS(n)),
       WN_ARRAY_SIZED(w->row_notes, wide, "attention sums of a row", w->sums, WN_DIMS(n)),

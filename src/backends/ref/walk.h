@@ -51,11 +51,11 @@ struct wn_walk {
   void *selecting;      /* [choices,ROWS,Tk] bilinear */
   void *relative;       /* [heads or choices,ROWS,reach] q . p[x] */
   void *sink_logits;    /* [heads,ROWS,n] */
-  double *bias;         /* [heads or choices,farthest+1] by distance */
+  double *bias;         /* [heads or choices,Tk] the biases by distance */
   void *add;            /* [choices or 1,n] for one row: -F, or -inf if it does not see the column */
-  void *extra, *span;   /* [heads,n] for one row, or NULL: terms by distance to be added; the span mask. With score
-                         * maps, extra is the whole mapped logit */
-  void *zero;           /* [heads,Tk] zeros, which replace the products in the sums if there are score maps */
+  void *extra, *span;   /* [heads,n] for one row, or NULL: terms by distance to be added; the span mask. With a curve,
+                         * extra is the whole mapped logit */
+  void *zero;           /* [heads,Tk] zeros, which replace the products in the sums if there is a curve */
   enum wn_isa isa;
   void *row_sums;        /* [Tk] for one row */
   double *row_notes;     /* [Tk] its attention sums */
@@ -83,7 +83,7 @@ wn_status wn_walk_rows(const struct wn_exec *exec, struct wn_walk *w, int64_t ro
 /* The head in the group whose logits select for choice s. */
 int64_t wn_walk_selecting_head(const struct wn_walk *w, int64_t s);
 int64_t wn_walk_reach(const struct wn_attention *a);
-/* Computes position biases by distance, for the heads that are needed. */
+/* Computes biases by distance, for the heads that are needed. */
 void wn_walk_biases(struct wn_walk *w);
 /* Computes the products of a block's rows with all columns. */
 wn_status wn_walk_products(const struct wn_exec *exec, struct wn_walk *w, int64_t row0, int64_t rows);

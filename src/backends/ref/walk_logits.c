@@ -31,17 +31,22 @@ static int64_t walk_run_head(const struct wn_walk *w, int64_t run) {
   return w->all ? run : wn_walk_selecting_head(w, run);
 }
 
+static void walk_values(const struct wn_walk *w, int64_t run, int64_t x, int64_t n, double *sums) {
+  wn_score_biases(w->a, w->dtype == WN_F64, w->group * w->heads + walk_run_head(w, run), x, NULL, n, sums);
+}
+
 void wn_walk_biases(struct wn_walk *w) {
-  const struct wn_attention *a = w->a;
-  const int64_t distances = a->bias.farthest + 1;
-  for (int64_t run = 0; run < walk_runs(w); run++) {
-    const int64_t head = w->group * w->heads + walk_run_head(w, run);
-    for (int64_t x = 0; x < distances; x++)
-      w->bias[run * distances + x] = wn_number(
-          a->bias.table,
-          wn_position_bucket(x, a->bias.n, a->bias.farthest, false) * wn_bias_stride(a) + wn_model_head(a, head),
-          w->dtype);
-  }
+  const int64_t n = w->a->Tk;
+  memset(w->bias, 0, (size_t)(walk_runs(w) * n) * sizeof *w->bias);
+  for (int64_t run = 0; run < walk_runs(w); run++) walk_values(w, run, n - 1, n, w->bias + run * n);
+}
+
+/* What maps by distance add to the logits of a run's head. */
+static double walk_bias(const struct wn_walk *w, int64_t run, int64_t x) {
+  double sum = 0;
+  if (x < w->a->Tk) return w->bias[(run + 1) * w->a->Tk - 1 - x];
+  walk_values(w, run, x, 1, &sum); /* slots may be any distance apart */
+  return sum;
 }
 
 /* ---- products ---- */
@@ -128,16 +133,16 @@ static void walk_add_selections(const struct wn_attention *a, const struct wn_wa
 static void walk_add_distant_selections(const struct wn_walk *w, int64_t s, int64_t r, double strength,
                                         const void *logits, int64_t n, int64_t position, double *F) {
   const struct wn_attention *a = w->a;
-  const int64_t reach = wn_walk_reach(a), farthest = a->bias.farthest, run = w->all ? wn_walk_selecting_head(w, s) : s;
-  const int64_t head = wn_model_head(a, w->group * w->heads + wn_walk_selecting_head(w, s));
+  const int64_t reach = wn_walk_reach(a), run = w->all ? wn_walk_selecting_head(w, s) : s;
+  const struct wn_score_map *curve = wn_score_curve(a);
   const double floor = a->sel.relu ? 0 : -INFINITY;
   for (int64_t c = 0; c < n; c++) {
     const int64_t x = position - w->place[c];
     double base = wn_number(logits, c, w->dtype);
     if (w->relative && x < reach) base += wn_number(w->relative, (run * WN_WALK_ROWS + r) * reach + x, w->dtype);
     base *= a->scale;
-    if (w->bias) base += w->bias[run * (farthest + 1) + (x < farthest ? x : farthest)];
-    base = wn_score_one(a->map, a->maps, head, x, base);
+    if (w->bias) base += walk_bias(w, run, x);
+    if (curve) curve->kind->forward_double(curve, &base, 1);
     F[c] += strength * fmax(base, floor);
   }
 }
@@ -150,7 +155,7 @@ void wn_walk_select(struct wn_walk *w, int64_t s, int64_t r, int64_t n) {
   const double strength = a->sel.strength ? wn_number(a->sel.strength, w->group * w->choices + s, w->dtype) : 1;
   double *F = w->F + s * cap;
   const double of_first = F[0];
-  if (!a->sel.bilinear && (w->relative || w->bias || a->maps > 0))
+  if (!a->sel.bilinear && (w->relative || w->bias))
     walk_add_distant_selections(w, s, r, strength, logits, columns, w->place[n - 1], F);
   else
     walk_add_selections(a, w, strength, logits, columns, F);
@@ -180,41 +185,26 @@ static void walk_add_rows(const struct wn_walk *w, int64_t n, int64_t position) 
   }
 }
 
-/* Applies score maps to the logits [n] of head h, in `extra`. */
-static void walk_map_row(const struct wn_walk *w, int64_t h, int64_t n, int64_t position) {
-  const struct wn_attention *a = w->a;
-  const struct wn_score_segment s = {
-      .head = wn_model_head(a, w->group * w->heads + h), .position = position, .at = w->place, .n = n};
-  void *row = wn_element(w->extra, h * n, w->dtype);
-  for (int64_t i = 0; i < a->maps; i++)
-    if (w->dtype == WN_F64)
-      a->map[i].kind->forward_double(&a->map[i], &s, row);
-    else
-      a->map[i].kind->forward_float[w->isa](&a->map[i], &s, row);
-}
-
-/* extra [n] for head h: the terms by distance; with score maps, the whole logits. */
+/* extra [n] for head h: the terms by distance; with a curve, the whole logits. */
 static void walk_extra_row(const struct wn_walk *w, int64_t h, int64_t r, int64_t n, int64_t position) {
   const struct wn_attention *a = w->a;
-  const int64_t reach = wn_walk_reach(a), farthest = a->bias.farthest;
+  const struct wn_score_map *curve = wn_score_curve(a);
+  const int64_t reach = wn_walk_reach(a);
   const void *logits = wn_element(w->logits, (h * WN_WALK_ROWS + r) * a->Tk, w->dtype);
-  if (w->dtype == WN_F32 && a->maps > 0 && a->relative.P == 0 && a->bias.n == 0) {
-    const float *x = logits, scale = (float)a->scale;
-    float *extra = (float *)w->extra + h * n;
-    for (int64_t c = 0; c < n; c++) extra[c] = scale * x[c];
-    walk_map_row(w, h, n, position);
-    return;
-  }
+  void *row = wn_element(w->extra, h * n, w->dtype);
   for (int64_t c = 0; c < n; c++) {
     const int64_t x = position - w->place[c];
     double sum = 0;
     if (x < reach && a->relative.P > 0)
       sum = a->scale * wn_number(w->relative, (h * WN_WALK_ROWS + r) * reach + x, w->dtype);
-    if (a->bias.n > 0) sum += w->bias[h * (farthest + 1) + (x < farthest ? x : farthest)];
-    if (a->maps > 0) sum += a->scale * wn_number(logits, c, w->dtype);
-    walk_put(w->extra, h * n + c, sum, w->dtype);
+    if (w->bias) sum += walk_bias(w, h, x);
+    if (curve) sum += a->scale * wn_number(logits, c, w->dtype);
+    walk_put(row, c, sum, w->dtype);
   }
-  if (a->maps > 0) walk_map_row(w, h, n, position);
+  if (curve && w->dtype == WN_F64)
+    curve->kind->forward_double(curve, row, n);
+  else if (curve)
+    curve->kind->forward_float[w->isa](curve, row, n);
 }
 
 static void walk_span_row(const struct wn_walk *w, int64_t h, int64_t row, int64_t n, int64_t position) {

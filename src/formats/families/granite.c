@@ -36,16 +36,9 @@ static struct granite_factors granite_get(const wn_model_config *c) {
 }
 
 static wn_status granite_read(const struct wn_hf_keys *k, wn_model_config *c) {
-  bool attention, mlp;
   struct granite_factors f;
   WN_TRY(wn_llama_hf_read(k, 0, 0, c));
-  WN_TRY(wn_hf_flag(k, "attention_bias", false, &attention));
-  WN_TRY(wn_hf_flag(k, "mlp_bias", false, &mlp));
-  if (attention != mlp)
-    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED,
-                   "%s: \"attention_bias\" is %s and \"mlp_bias\" %s; biases on all projections or on none are known",
-                   k->where, attention ? "true" : "false", mlp ? "true" : "false");
-  c->bias = attention;
+  WN_TRY(wn_llama_hf_read_biases(k, c));
   if (c->head_size == 0 && c->heads > 0) c->head_size = c->width / c->heads;
   WN_TRY(wn_hf_real(k, "embedding_multiplier", 1, &f.embedding));
   WN_TRY(wn_hf_real(k, "residual_multiplier", 1, &f.residual));
@@ -57,8 +50,7 @@ static wn_status granite_read(const struct wn_hf_keys *k, wn_model_config *c) {
 static void granite_write(struct wn_hf_object *o, const wn_model_config *c) {
   const struct granite_factors f = granite_get(c);
   wn_llama_hf_write(o, c);
-  wn_hf_put(o, "attention_bias", json_boolean(c->bias));
-  wn_hf_put(o, "mlp_bias", json_boolean(c->bias));
+  wn_llama_hf_write_biases(o, c);
   wn_hf_put(o, "embedding_multiplier", json_real(f.embedding));
   wn_hf_put(o, "residual_multiplier", json_real(f.residual));
   wn_hf_put(o, "attention_multiplier", json_real(f.scores));
@@ -106,7 +98,8 @@ static bool granite_is(const wn_model_config *c, enum wn_model_form form) {
   (void)form;
   const bool plain =
       c->embed_scale == 0 && c->residual_scale == 0 && c->logit_divisor == 0 && wn_config_scale_is_plain(c);
-  return c->position == WN_POS_ROPE && c->norm_place == WN_NORM_PRE && !c->qk_norm && !c->qkv_bias && !plain;
+  return c->position == WN_POS_ROPE && c->norm_place == WN_NORM_PRE && !c->qk_norm && (!c->qkv_bias || c->out_bias) &&
+         !plain;
 }
 
 static const char *granite_lacks(const wn_model_config *c, enum wn_model_form form) {
@@ -117,8 +110,9 @@ static const char *granite_lacks(const wn_model_config *c, enum wn_model_form fo
 
 static const char *const granite_gguf_keys[] = {"embedding_scale", "residual_scale", "attention.scale", "logit_scale",
                                                 NULL};
-static const char *const granite_keys[] = {"position",    "rope_scaling",   "rope_factors",  "rope_size", "bias",
-                                           "embed_scale", "residual_scale", "logit_divisor", NULL};
+static const char *const granite_keys[] = {
+    "position", "rope_scaling", "rope_factors",   "rope_size",     "bias", "qkv_bias",
+    "out_bias", "embed_scale",  "residual_scale", "logit_divisor", NULL};
 static const char *const granite_mechanisms[] = {NULL};
 
 const struct wn_family wn_family_granite = {

@@ -4,29 +4,20 @@
 #include "formats/families/llama_shape.h"
 
 static wn_status llama_read(const struct wn_hf_keys *k, wn_model_config *c) {
-  bool attention, mlp;
   WN_TRY(wn_llama_hf_read(k, 0, 0, c));
-  WN_TRY(wn_hf_flag(k, "attention_bias", false, &attention));
-  WN_TRY(wn_hf_flag(k, "mlp_bias", false, &mlp));
-  if (attention != mlp)
-    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED,
-                   "%s: \"attention_bias\" is %s and \"mlp_bias\" %s; biases on all projections or on none are known",
-                   k->where, attention ? "true" : "false", mlp ? "true" : "false");
-  c->bias = attention;
-  return WN_OK;
+  return wn_llama_hf_read_biases(k, c);
 }
 
 static void llama_write(struct wn_hf_object *o, const wn_model_config *c) {
   wn_llama_hf_write(o, c);
-  wn_hf_put(o, "attention_bias", json_boolean(c->bias));
-  wn_hf_put(o, "mlp_bias", json_boolean(c->bias));
+  wn_llama_hf_write_biases(o, c);
 }
 
 static bool llama_is(const wn_model_config *c, enum wn_model_form form) {
   const bool mistral = form == WN_FORM_HF && c->attention.window > 0;
   const bool mixtral = form == WN_FORM_HF && c->experts.count > 0;
   const bool phi3 = wn_llama_turns_as_phi3(c) && c->experts.count == 0; /* Phi-3 has no experts */
-  return c->position == WN_POS_ROPE && !c->qk_norm && !c->qkv_bias && !mistral && !mixtral && !phi3;
+  return c->position == WN_POS_ROPE && !c->qk_norm && (!c->qkv_bias || c->out_bias) && !mistral && !mixtral && !phi3;
 }
 
 static const char *llama_lacks(const wn_model_config *c, enum wn_model_form form) {
@@ -49,7 +40,7 @@ static void llama_gguf_write(const struct wn_gguf_out *out, const wn_model_confi
 
 static const char *const llama_gguf_keys[] = {"tensor_data_layout", "expert_count", NULL};
 static const char *const llama_keys[] = {"position", "rope_scaling", "rope_factors", "rope_size", "bias",
-                                         "qkv_bias", "qk_norm",      "experts",      NULL};
+                                         "qkv_bias", "out_bias",     "qk_norm",      "experts",   NULL};
 
 const struct wn_family wn_family_llama = {
     .hf = {.model_type = "llama",

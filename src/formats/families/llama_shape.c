@@ -69,8 +69,8 @@ const struct wn_names wn_llama_gguf_names = {.title = "GGUF llama",
                                              .count = COUNT(llama_gguf_rows),
                                              .ignored = llama_gguf_ignored};
 
-const char *const wn_llama_keys[] = {"position", "rope_scaling", "rope_factors", "rope_size",
-                                     "bias",     "qkv_bias",     "qk_norm",      NULL};
+const char *const wn_llama_keys[] = {"position", "rope_scaling", "rope_factors", "rope_size", "bias",
+                                     "qkv_bias", "out_bias",     "qk_norm",      NULL};
 const char *const wn_llama_mechanisms[] = {"window", NULL};
 
 /* ---- Hugging Face ---- */
@@ -111,6 +111,25 @@ void wn_llama_hf_write(struct wn_hf_object *o, const wn_model_config *c) {
   wn_hf_put(o, "attention_dropout", json_real(0));
 }
 
+wn_status wn_llama_hf_read_biases(const struct wn_hf_keys *k, wn_model_config *c) {
+  bool attention, mlp;
+  WN_TRY(wn_hf_flag(k, "attention_bias", false, &attention));
+  WN_TRY(wn_hf_flag(k, "mlp_bias", false, &mlp));
+  if (mlp && !attention)
+    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED,
+                   "%s: \"mlp_bias\" is true and \"attention_bias\" false; biases on all projections, on those of "
+                   "attention or on none are known",
+                   k->where);
+  c->bias = mlp;
+  c->qkv_bias = c->out_bias = attention && !mlp;
+  return WN_OK;
+}
+
+void wn_llama_hf_write_biases(struct wn_hf_object *o, const wn_model_config *c) {
+  wn_hf_put(o, "attention_bias", json_boolean(c->bias || c->out_bias));
+  wn_hf_put(o, "mlp_bias", json_boolean(c->bias));
+}
+
 struct qwen_windows {
   bool use;
   int64_t full; /* layers below it have no window */
@@ -145,8 +164,9 @@ wn_status wn_llama_gguf_read(const struct wn_gguf_keys *k, wn_model_config *c) {
   int64_t window;
   c->norm = WN_NORM_RMS;
   c->ffn = WN_FFN_SWIGLU;
-  c->bias = wn_gguf_keys_has_tensor(k, "blk.0.attn_output.bias");
+  c->bias = wn_gguf_keys_has_tensor(k, "blk.0.ffn_up.bias");
   c->qkv_bias = !c->bias && wn_gguf_keys_has_tensor(k, "blk.0.attn_q.bias");
+  c->out_bias = !c->bias && wn_gguf_keys_has_tensor(k, "blk.0.attn_output.bias");
   WN_TRY(wn_gguf_keys_real(k, "attention.layer_norm_rms_epsilon", 1e-5, &c->norm_eps));
   WN_TRY(wn_gguf_keys_int(k, "attention.sliding_window", 0, &window));
   if (window > 0 && window < c->context) c->attention.window = window;
@@ -200,7 +220,9 @@ const char *wn_llama_lacks(const wn_model_config *c, enum wn_model_form form) {
   if (!wn_config_scale_is_plain(c)) return "\"attention.scale\"";
   if (c->norm != WN_NORM_RMS) return "\"norm\": \"layernorm\" with rotary positions";
   if (c->ffn != WN_FFN_SWIGLU) return "an \"ffn\" other than \"swiglu\" with rotary positions";
-  if (c->qk_norm && (c->bias || c->qkv_bias)) return "\"qk_norm\" with biases";
+  if (!c->bias && c->out_bias && !c->qkv_bias) return "\"out_bias\" without \"qkv_bias\"";
+  if (c->qk_norm && (form == WN_FORM_GGUF || c->bias || !c->out_bias) && (c->bias || c->qkv_bias))
+    return "\"qk_norm\" with biases";
   if (c->attention.window > 0 && form == WN_FORM_GGUF) return "\"attention.window\"";
   return llama_rope_lacks(c, form);
 }

@@ -12,6 +12,9 @@ extern const char *const wn_llama_keys[], *const wn_llama_mechanisms[];
 /* Reads sizes, norm, activation and rotary positions. kv_heads: used if num_key_value_heads is missing; negative: it
  * must not be missing; 0: num_attention_heads. head_size: used if head_dim is missing. */
 wn_status wn_llama_hf_read(const struct wn_hf_keys *keys, int64_t kv_heads, int64_t head_size, wn_model_config *config);
+/* Biases on all projections ("attention_bias" and "mlp_bias"), on those of attention alone, or on none. */
+wn_status wn_llama_hf_read_biases(const struct wn_hf_keys *keys, wn_model_config *config);
+void wn_llama_hf_write_biases(struct wn_hf_object *object, const wn_model_config *config);
 /* The same without the rotary positions. */
 wn_status wn_llama_hf_read_sizes(const struct wn_hf_keys *keys, int64_t kv_heads, int64_t head_size,
                                  wn_model_config *config);

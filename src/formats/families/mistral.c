@@ -15,8 +15,8 @@ static void mistral_write(struct wn_hf_object *o, const wn_model_config *c) {
 }
 
 static bool mistral_is(const wn_model_config *c, enum wn_model_form form) {
-  return form == WN_FORM_HF && c->position == WN_POS_ROPE && !c->qk_norm && !c->qkv_bias && c->attention.window > 0 &&
-         !wn_llama_turns_as_phi3(c);
+  return form == WN_FORM_HF && c->position == WN_POS_ROPE && !c->qk_norm && !c->qkv_bias && !c->out_bias &&
+         c->attention.window > 0 && !wn_llama_turns_as_phi3(c);
 }
 
 static const char *mistral_lacks(const wn_model_config *c, enum wn_model_form form) {

@@ -37,7 +37,8 @@ static void mixtral_write(struct wn_hf_object *o, const wn_model_config *c) {
 }
 
 static bool mixtral_is(const wn_model_config *c, enum wn_model_form form) {
-  return form == WN_FORM_HF && c->position == WN_POS_ROPE && !c->qk_norm && !c->qkv_bias && c->experts.count > 0;
+  return form == WN_FORM_HF && c->position == WN_POS_ROPE && !c->qk_norm && !c->qkv_bias && !c->out_bias &&
+         c->experts.count > 0;
 }
 
 static const char *mixtral_lacks(const wn_model_config *c, enum wn_model_form form) {

@@ -163,7 +163,7 @@ static void phi3_gguf_write(const struct wn_gguf_out *out, const wn_model_config
 
 static bool phi3_is(const wn_model_config *c, enum wn_model_form form) {
   (void)form;
-  return c->position == WN_POS_ROPE && !c->qk_norm && !c->qkv_bias && wn_llama_turns_as_phi3(c);
+  return c->position == WN_POS_ROPE && !c->qk_norm && !c->qkv_bias && !c->out_bias && wn_llama_turns_as_phi3(c);
 }
 
 static const char *phi3_lacks(const wn_model_config *c, enum wn_model_form form) {

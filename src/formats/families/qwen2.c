@@ -14,7 +14,7 @@ static void qwen2_write(struct wn_hf_object *o, const wn_model_config *c) {
 
 static bool qwen2_is(const wn_model_config *c, enum wn_model_form form) {
   (void)form;
-  return c->position == WN_POS_ROPE && c->qkv_bias && !c->qk_norm;
+  return c->position == WN_POS_ROPE && c->qkv_bias && !c->out_bias && !c->qk_norm;
 }
 
 static const char *qwen2_lacks(const wn_model_config *c, enum wn_model_form form) {

@@ -35,7 +35,7 @@ static void qwen2_moe_gguf_write(const struct wn_gguf_out *out, const wn_model_c
 
 static bool qwen2_moe_is(const wn_model_config *c, enum wn_model_form form) {
   (void)form;
-  return c->position == WN_POS_ROPE && c->qkv_bias && !c->qk_norm && c->experts.count > 0;
+  return c->position == WN_POS_ROPE && c->qkv_bias && !c->out_bias && !c->qk_norm && c->experts.count > 0;
 }
 
 static const char *qwen2_moe_lacks(const wn_model_config *c, enum wn_model_form form) {

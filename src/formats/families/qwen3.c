@@ -6,18 +6,14 @@ static wn_status qwen3_read(const struct wn_hf_keys *k, wn_model_config *c) {
   bool bias;
   WN_TRY(wn_llama_hf_read(k, -1, 128, c));
   WN_TRY(wn_hf_flag(k, "attention_bias", false, &bias));
-  if (bias)
-    return wn_fail(
-        k->ctx, WN_ERR_UNSUPPORTED,
-        "%s: \"attention_bias\" is true and \"mlp_bias\" false; biases on all projections or on none are known",
-        k->where);
+  c->qkv_bias = c->out_bias = bias;
   c->qk_norm = true;
   return wn_qwen_hf_read_windows(k, c);
 }
 
 static void qwen3_write(struct wn_hf_object *o, const wn_model_config *c) {
   wn_llama_hf_write(o, c);
-  wn_hf_put(o, "attention_bias", json_false());
+  wn_hf_put(o, "attention_bias", json_boolean(c->out_bias));
   wn_qwen_hf_write_windows(o, c);
 }
 

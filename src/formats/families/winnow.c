@@ -54,9 +54,10 @@ static const char *winnow_lacks(const wn_model_config *c, enum wn_model_form for
 }
 
 /* What modeling_winnow.py can compute: a new key or mechanism is refused until it is implemented there. */
-static const char *const winnow_keys[] = {"norm_place",   "embed_norm", "embed_scale",  "logit_softcap",    "position",
-                                          "rope_scaling", "rope_size",  "rope_factors", "rope_local_theta", "bias",
-                                          "qkv_bias",     "qk_norm",    "encoder",      "memory",           NULL};
+static const char *const winnow_keys[] = {"norm_place",       "embed_norm",   "embed_scale", "logit_softcap",
+                                          "position",         "rope_scaling", "rope_size",   "rope_factors",
+                                          "rope_local_theta", "bias",         "qkv_bias",    "out_bias",
+                                          "qk_norm",          "encoder",      "memory",      NULL};
 static const char *const winnow_mechanisms[] = {"selective", "span",      "relative",   "buckets", "alibi",
                                                 "softcap",   "window",    "strided",    "sqrt",    "sinks",
                                                 "exclusive", "threshold", "off_by_one", "dropout", NULL};

@@ -244,7 +244,7 @@ class Attention(nn.Module):
         G = self.selections
 
         self.qkv = nn.Linear(C, (H + 2 * Hkv) * D, bias=bias or own.get("qkv_bias", False))
-        self.out = nn.Linear(H * D, C, bias=bias)
+        self.out = nn.Linear(H * D, C, bias=bias or own.get("out_bias", False))
         if own.get("qk_norm"):
             self.q_norm, self.k_norm = Norm(own, D, False), Norm(own, D, False)
         if G and self.select.get("bilinear"):

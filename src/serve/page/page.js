@@ -91,6 +91,7 @@ async function load() {
     $("budgets").placeholder = "the server's: " + (all.size === 1 ? info.budgets[0] : Math.min(...all) + " to " + Math.max(...all));
   }
   $("max").value = Math.min(+$("max").value, Math.max(1, info.context >> 1));
+  if (info.temperature !== null) $("temperature").value = info.temperature; // the model's own
   $("template").closest("label").hidden = !info.chat;
   $("shade").replaceChildren(...[-1, ...Array(info.layers).keys()].map(l => {
     const option = element("option", "", l < 0 ? "all layers" : "layer " + l);
@@ -325,8 +326,7 @@ function noteBudget() {
 function finish(usage) {
   const w = usage.winnow;
   flush(true);
-  // Without a budget the cache has room for tokens that never came.
-  meter(w.cache_bytes <= w.full_cache_bytes ? w.cache_bytes : read.bytes, w.full_cache_bytes, w.evicted, w.tokens_kept);
+  meter(w.cache_bytes, w.full_cache_bytes, w.evicted, w.tokens_kept);
 }
 
 // ---- a token ----

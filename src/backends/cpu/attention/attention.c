@@ -2,9 +2,10 @@
  * forward.c, backward.c, decode.c (single rows), open.c (rows without causality), open_select.c (such rows with
  * selection). */
 #include "backends/cpu/attention/bf16.h"
-#include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/dead_keys.h"
 #include "backends/cpu/attention/gate.h"
+#include "backends/cpu/attention/open_select.h"
+#include "backends/cpu/attention/score.h"
 #include "backends/cpu/attention/sparse.h"
 #include "backends/cpu/attention/terms.h"
 #include "backends/wide_rows.h"
@@ -33,7 +34,7 @@ static void scratch_lay(const struct wn_attention_plan *p, bool backward, struct
   const struct wn_arrays kernels = kernels_scratch(p, backward);
   wn_arrays_lay_copies(l, &kernels, 1);
   const struct wn_array rows[] = {
-      WN_ARRAY_FOR(s->bias, "position biases", true, WN_DIMS(wn_bias_floats(p, backward))),
+      WN_ARRAY_FOR(s->bias, "biases", true, WN_DIMS(wn_score_floats(p, backward))),
       WN_ARRAY_FOR(s->distances, "far distances", true, WN_DIMS(wn_sparse_floats(p))),
   };
   WN_ARRAYS_LAY(l, rows);
@@ -58,8 +59,9 @@ static wn_status plan(struct wn_attention_plan *p, const struct wn_exec *exec, c
   return WN_OK;
 }
 
-static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, bool avx512, bool backward) {
+static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   struct wn_attention_plan p;
+  const bool avx512 = exec->ctx->isa == WN_ISA_AVX512;
   if (backward && a->threshold.on && !a->threshold.cut)
     return wn_fail(exec->ctx, WN_ERR_ARGUMENT,
                    "attention: threshold.cut: expected the array that forward filled, found NULL");
@@ -73,14 +75,14 @@ static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, b
   struct attention_scratch s = {0};
   scratch_lay(&p, backward, &(struct wn_arrays){.base = exec->scratch}, &s);
   wn_sparse_fill(&p, s.distances);
-  wn_bias_begin(&p, s.bias, backward);
+  wn_score_begin(&p, s.bias, backward);
   if (decodes(a, backward)) {
     a->open ? wn_open_forward_run(&p) : wn_attention_decode_run(&p);
     return WN_OK;
   }
   WN_TRY(wn_attention_plan_kernels(&p, avx512));
   p.terms = s.terms;
-  wn_terms_begin(&p, backward);
+  wn_terms_relative_pack(&p, backward);
   if (a->open && a->sel.on)
     backward ? wn_open_select_backward_run(&p) : wn_open_select_forward_run(&p);
   else if (a->open)
@@ -135,9 +137,9 @@ static size_t attention_scratch(const struct wn_exec *exec, const struct wn_atte
 /* Terms of calls on bf16 rows that are computed in bf16. With other terms, or without AVX512_BF16, the rows are copied
  * to floats and computed in float (wide_rows.h). */
 enum {
-  BF16_SERVED = WN_TERM_BF16 | WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_SPAN | WN_TERM_BIAS | WN_TERM_THRESHOLD |
-                WN_TERM_DROPOUT | WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD |
-                WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_SCORE_MAP
+  BF16_SERVED = WN_TERM_BF16 | WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_SPAN | WN_TERM_THRESHOLD | WN_TERM_DROPOUT |
+                WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_CONSTANT_KEYS |
+                WN_TERM_SOME_HEADS | WN_TERM_SCORE_MAP
 };
 
 bool wn_bf16_products(void) {
@@ -148,8 +150,9 @@ bool wn_bf16_products(void) {
 #endif
 }
 
-static bool computes_in_bf16(const struct wn_attention *a, bool backward) {
+static bool computes_in_bf16(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   if (a->row_type != WN_BF16 || decodes(a, backward) || !wn_bf16_products()) return false;
+  if (exec->ctx->isa != WN_ISA_AVX512) return false;
   return !(wn_call_terms(a) & ~(uint32_t)BF16_SERVED) && !(a->sel.on && a->sel.bilinear);
 }
 
@@ -157,11 +160,8 @@ static size_t floats_scratch(const struct wn_exec *exec, const struct wn_attenti
   return wn_gate_scratch(exec, a, backward, attention_scratch);
 }
 
-static size_t scratch_avx2(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
-  return wn_wide_rows_scratch(exec, a, backward, floats_scratch);
-}
-static size_t scratch_avx512(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
-  if (!computes_in_bf16(a, backward)) return wn_wide_rows_scratch(exec, a, backward, floats_scratch);
+static size_t cpu_attention_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
+  if (!computes_in_bf16(exec, a, backward)) return wn_wide_rows_scratch(exec, a, backward, floats_scratch);
   const size_t most = attention_scratch(exec, a, backward);
   struct wn_attention single = *a;
   single.Tq = single.Tk = 1;
@@ -169,38 +169,25 @@ static size_t scratch_avx512(const struct wn_exec *exec, const struct wn_attenti
   return most > wide ? most : wide;
 }
 
-static wn_status forward_floats_avx2(const struct wn_exec *exec, const struct wn_attention *a) {
-  return wn_gate_run(exec, a, false, false, run);
+static wn_status forward_floats(const struct wn_exec *exec, const struct wn_attention *a) {
+  return wn_gate_run(exec, a, false, run);
 }
-static wn_status backward_floats_avx2(const struct wn_exec *exec, const struct wn_attention *a) {
-  return wn_gate_run(exec, a, false, true, run);
+static wn_status backward_floats(const struct wn_exec *exec, const struct wn_attention *a) {
+  return wn_gate_run(exec, a, true, run);
 }
-static wn_status forward_floats_avx512(const struct wn_exec *exec, const struct wn_attention *a) {
-  return wn_gate_run(exec, a, true, false, run);
+static wn_status cpu_attention_forward(const struct wn_exec *exec, const struct wn_attention *a) {
+  if (computes_in_bf16(exec, a, false)) return run(exec, a, false);
+  return wn_wide_rows_run(exec, a, false, forward_floats);
 }
-static wn_status backward_floats_avx512(const struct wn_exec *exec, const struct wn_attention *a) {
-  return wn_gate_run(exec, a, true, true, run);
-}
-
-static wn_status forward_avx2(const struct wn_exec *exec, const struct wn_attention *a) {
-  return wn_wide_rows_run(exec, a, false, forward_floats_avx2);
-}
-static wn_status backward_avx2(const struct wn_exec *exec, const struct wn_attention *a) {
-  return wn_wide_rows_run(exec, a, true, backward_floats_avx2);
-}
-static wn_status forward_avx512(const struct wn_exec *exec, const struct wn_attention *a) {
-  if (computes_in_bf16(a, false)) return run(exec, a, true, false);
-  return wn_wide_rows_run(exec, a, false, forward_floats_avx512);
-}
-static wn_status backward_avx512(const struct wn_exec *exec, const struct wn_attention *a) {
-  if (computes_in_bf16(a, true)) return run(exec, a, true, true);
-  return wn_wide_rows_run(exec, a, true, backward_floats_avx512);
+static wn_status cpu_attention_backward(const struct wn_exec *exec, const struct wn_attention *a) {
+  if (computes_in_bf16(exec, a, true)) return run(exec, a, true);
+  return wn_wide_rows_run(exec, a, true, backward_floats);
 }
 
 /* Terms that decoding serves: the forward of a single row. */
 enum {
   ROW_SERVED = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT | WN_TERM_SPAN |
-               WN_TERM_RELATIVE | WN_TERM_BIAS | WN_TERM_SINKS | WN_TERM_THRESHOLD | WN_TERM_EXCLUSIVE | WN_TERM_GATE |
+               WN_TERM_RELATIVE | WN_TERM_SINKS | WN_TERM_THRESHOLD | WN_TERM_EXCLUSIVE | WN_TERM_GATE |
                WN_TERM_DROPOUT | WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_POSITIONS |
                WN_TERM_POSITIONS_BY_HEAD | WN_TERM_SUMS | WN_TERM_LOOK | WN_TERM_OPEN | WN_TERM_HALF |
                WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_BF16 | WN_TERM_SCORE_MAP
@@ -214,7 +201,7 @@ void wn_cpu_attention_fill(struct wn_backend *table, enum wn_isa isa) {
       .backward = ROW_SERVED & (WN_TERMS_BACKWARD | WN_TERM_SCORE_MAP),
   };
   table->whole_selections = true;
-  table->attention_forward = isa == WN_ISA_AVX512 ? forward_avx512 : forward_avx2;
-  table->attention_backward = isa == WN_ISA_AVX512 ? backward_avx512 : backward_avx2;
-  table->attention_scratch = isa == WN_ISA_AVX512 ? scratch_avx512 : scratch_avx2;
+  table->attention_forward = cpu_attention_forward;
+  table->attention_backward = cpu_attention_backward;
+  table->attention_scratch = cpu_attention_scratch;
 }

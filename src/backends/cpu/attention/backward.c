@@ -12,7 +12,6 @@
 #include <omp.h>
 #include <string.h>
 #include "backends/cpu/attention/backward.h"
-#include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/score.h"
 #include "backends/cpu/attention/threshold.h"
 
@@ -161,7 +160,7 @@ static void logits_gradient(const struct column *x, const struct wn_terms_strip 
   const struct wn_attention_plan *p = x->p;
   if (mapped) wn_score_tile_gradient(p, s, mapped, G);
   if (p->a->relative.P > 0) wn_terms_relative_gradient(p, s, G, q, dq, x->sums->dp);
-  if (p->dbias) wn_bias_gradient(p, s, G, x->sums->dbias);
+  if (p->dbias) wn_score_sum(p, s, G, x->sums->dbias);
 }
 
 /* The products of a strip: gradient = dy.v; the head's logits are stored in `weights`, or returned from where
@@ -193,7 +192,7 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
   const struct wn_backward_worker *w = x->w;
   const int64_t Dp = p->Dp, g = h / p->group, tile = g * WN_TILE * Dp;
   const int64_t first = (block * x->u->heads + h) * WN_TILE;
-  const bool lone = may_be_lone(x, block), bends = h != x->u->select && wn_score_bends(p->a);
+  const bool lone = may_be_lone(x, block), bends = h != x->u->select && wn_score_curve(p->a);
   float mapped[WN_TILE_AREA];
   for (int i = 0; i < x->count; i++) {
     const struct wn_attention_strip *s = &x->strips[i];
@@ -512,7 +511,7 @@ static void backward_own(const struct wn_attention_plan *p) {
         for (int64_t block = p->first_block; block < p->blocks; block++)
           for (int64_t h = 0; h < u.heads; h++) wn_backward_pack_rows(p, &u, h, block, &rows);
         for (int64_t g = 0; g < u.groups; g++) wn_backward_first_block(p, &u, &rows, g);
-        sums.dbias = wn_bias_part(p, u.b);
+        sums.dbias = wn_score_part(p, u.b);
         memset(sums.dq, 0, all.sums.bytes); /* dq is the first array */
         for (int i = 0; i < WN_BACKWARD_COLUMNS; i++)
           x[i] = (struct column){
@@ -565,7 +564,7 @@ static void backward_team(const struct wn_attention_plan *p) {
         struct wn_backward_sums sums;
         wn_backward_lay_sums(p, &at, a->H, &sums);
         sums.dp = wn_terms_relative_part(p, part);
-        sums.dbias = wn_bias_part(p, part);
+        sums.dbias = wn_score_part(p, part);
         sums.sinks = wn_sinks_part(p, part);
         if (b == 0) wn_terms_relative_part_clear(p, sums.dp), wn_sinks_part_clear(p, sums.sinks);
         for (int64_t n = part; sums.sinks && n < a->H * (p->blocks - p->first_block); n += p->chunks)

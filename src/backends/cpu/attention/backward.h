@@ -27,7 +27,7 @@ struct wn_backward_sums {
    * rounding of y in delta, and the factor 1/m would put much of that rounding into a row's dz. */
   float *excess, *steep; /* [blocks][heads][64] */
   float *dp;             /* relative positions: one part, see wn_terms_relative_part; or NULL */
-  float *dbias;          /* position biases */
+  float *dbias;          /* sums for parameters of biases */
   float *sinks;          /* one part, see wn_sinks_part; or NULL */
 };
 

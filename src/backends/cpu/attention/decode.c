@@ -7,7 +7,6 @@
 #include <math.h>
 #include <omp.h>
 #include <string.h>
-#include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/score.h"
 #include "backends/cpu/attention/sparse.h"
 #include "backends/cpu/attention/slots.h"
@@ -75,7 +74,6 @@ static void decode_head_logits(const struct wn_attention_plan *p, const struct w
   const float *q = wn_floats_at(a->q, a->s_q, s->b, 0, s->h);
   p->ops->decode_logits(tile, q, keys, step, count, a->D, (float)a->scale);
   if (a->relative.P > 0) wn_terms_relative_row(p, s, q, tile);
-  if (p->bias) wn_bias_add(p, s, tile);
   if (a->maps > 0) wn_score_tile(p, s, tile);
 }
 
@@ -201,7 +199,7 @@ static void decode_apart(const struct wn_attention_plan *p, const struct partial
       const int64_t head = g * p->group + h, of = (b * a->H + head) * parts + part;
       const float *q = wn_floats_at(a->q, a->s_q, b, 0, head);
       p->ops->gather_logits(tile, q, k, at, a->s_k.t, count, a->D, (float)a->scale);
-      wn_sparse_complete(p, head, self, q, distance, count, tile);
+      wn_sparse_complete(p, head, q, distance, count, tile);
       partial_softmax(p, x, of, tile, a->sel.on ? F : NULL, &seen);
       p->ops->gather_values(x->acc + of * p->Dp, tile, v, at, a->s_v.t, count, a->D);
     }

@@ -9,7 +9,6 @@
 #include <math.h>
 #include <omp.h>
 #include <string.h>
-#include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/forward.h"
 #include "backends/cpu/attention/score.h"
 #include "backends/cpu/attention/threshold.h"

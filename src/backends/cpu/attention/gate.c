@@ -29,10 +29,7 @@ static void gate_rows_forward(const struct wn_exec *exec, const struct wn_attent
       float *y = (float *)a->y + gate_at(a, a->s_y, n, h);
       const float *g = (const float *)a->gate.g + gate_at(a, a->gate.s_g, n, h);
       if (a->gate.ungated) memcpy((float *)a->gate.ungated + (n * a->H + h) * D, y, (size_t)D * sizeof *y);
-      if (a->gate.elementwise)
-        for (int64_t d = 0; d < D; d++) y[d] *= g[d];
-      else
-        for (int64_t d = 0; d < D; d++) y[d] *= g[0];
+      for (int64_t d = 0; d < D; d++) y[d] *= g[a->gate.elementwise ? d : 0];
     }
 }
 
@@ -53,13 +50,13 @@ static void gate_rows_backward(const struct wn_exec *exec, const struct wn_atten
     }
 }
 
-wn_status wn_gate_run(const struct wn_exec *exec, const struct wn_attention *a, bool avx512, bool backward,
+wn_status wn_gate_run(const struct wn_exec *exec, const struct wn_attention *a, bool backward,
                       wn_attention_kernels *kernels) {
-  if (!a->gate.on) return kernels(exec, a, avx512, backward);
+  if (!a->gate.on) return kernels(exec, a, backward);
   struct wn_attention ungated = *a;
   ungated.gate.on = false;
   if (!backward) {
-    WN_TRY(kernels(exec, &ungated, avx512, false));
+    WN_TRY(kernels(exec, &ungated, false));
     gate_rows_forward(exec, a);
     return WN_OK;
   }
@@ -73,7 +70,7 @@ wn_status wn_gate_run(const struct wn_exec *exec, const struct wn_attention *a, 
   ungated.dy = dz;
   ungated.s_y = (struct wn_stride){a->Tq * a->H * a->D, a->H * a->D, a->D};
   const struct wn_exec inner = wn_exec_behind(exec, l.bytes);
-  return kernels(&inner, &ungated, avx512, true);
+  return kernels(&inner, &ungated, true);
 }
 
 size_t wn_gate_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward,

@@ -7,11 +7,10 @@
 #include "backends/wide_rows.h"
 #include "ops/attention.h"
 
-typedef wn_status wn_attention_kernels(const struct wn_exec *exec, const struct wn_attention *a, bool avx512,
-                                       bool backward);
+typedef wn_status wn_attention_kernels(const struct wn_exec *exec, const struct wn_attention *a, bool backward);
 
 /* Runs the kernels directly if the call has no gates. Rows are floats. */
-wn_status wn_gate_run(const struct wn_exec *exec, const struct wn_attention *a, bool avx512, bool backward,
+wn_status wn_gate_run(const struct wn_exec *exec, const struct wn_attention *a, bool backward,
                       wn_attention_kernels *kernels);
 /* Bytes of scratch. It suffices for fewer and shorter sequences if that of `scratch` does. */
 size_t wn_gate_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward,

@@ -294,7 +294,7 @@ struct wn_attention_plan {
     float limit; /* log of the largest attention weight skipped, relative to the row's sum */
   } dead_keys;
   struct wn_tile_kernels kernels;
-  float *bias, *dbias; /* position biases by distance, and their gradients, in scratch; NULL: none */
+  float *bias, *dbias; /* biases by distance, and sums for their parameters, in scratch; NULL: none */
   struct wn_terms_scratch terms;
 };
 
@@ -339,7 +339,16 @@ int64_t wn_attention_chunk(const struct wn_attention_plan *p, int64_t n);
 void wn_attention_forward_run(const struct wn_attention_plan *p);
 void wn_attention_backward_run(const struct wn_attention_plan *p);
 void wn_attention_decode_run(const struct wn_attention_plan *p);
+/* Open rows: no causality, hence no terms that look back; see struct wn_attention. */
+void wn_open_forward_run(const struct wn_attention_plan *p);
+void wn_open_backward_run(const struct wn_attention_plan *p);
+/* The same with selection. Backward divides columns into parts. */
+int64_t wn_open_parts(const struct wn_attention_plan *p);
+void wn_open_select_forward_run(const struct wn_attention_plan *p);
+void wn_open_select_backward_run(const struct wn_attention_plan *p);
 /* The sizes of their arrays, which come first in scratch. */
+struct wn_arrays wn_open_scratch(const struct wn_attention_plan *p, bool backward);
+struct wn_arrays wn_open_select_scratch(const struct wn_attention_plan *p, bool backward);
 struct wn_arrays wn_attention_forward_scratch(const struct wn_attention_plan *p);
 struct wn_arrays wn_attention_backward_scratch(const struct wn_attention_plan *p);
 struct wn_arrays wn_attention_decode_scratch(const struct wn_attention_plan *p);

@@ -4,7 +4,6 @@
  * A task is one key-value head of one sequence. Its keys and values are packed once; the row blocks of all its query
  * heads run over them, with the tile operations of the causal kernels. 4 D operations per pair and head forward, 10 D
  * backward. A single row (decoding) reads keys and values in place. */
-#include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/products.h"
 #include "backends/cpu/attention/score.h"
 
@@ -108,7 +107,6 @@ static void open_forward_rows(const struct open_task *t, int64_t h, int64_t r, i
     } else {
       wn_tile_logits(p, rows, WN_TILE, t->kt + j0 * D, t->q, t->w);
     }
-    if (p->bias) wn_bias_add(p, &s, t->w);
     if (a->maps > 0) wn_score_tile(p, &s, t->w);
     p->ops->softmax(&(struct wn_tile_softmax){.a = t->w,
                                               .seen = mask_of(t, c),
@@ -147,12 +145,12 @@ void wn_open_forward_run(const struct wn_attention_plan *p) {
   }
 }
 
-/* Computes dq of rows r..r+rows-1 of head h, and adds to dk, dv and the biases' gradient. */
+/* Computes dq of rows r..r+rows-1 of head h, and adds to dk, dv and the sums for parameters of biases. */
 static void backward_rows(const struct open_task *t, int64_t h, int64_t r, int64_t rows) {
   const struct wn_attention_plan *p = t->p;
   const struct wn_attention *a = p->a;
   const int64_t Dp = p->Dp, D = a->D;
-  const bool bends = wn_score_bends(a);
+  const bool bends = wn_score_curve(a);
   float mapped[WN_TILE_AREA];
   const float *dy = wn_floats_at(a->dy, a->s_y, t->b, r, h);
   p->ops->pack(t->q, rows, Dp, wn_floats_at(a->q, a->s_q, t->b, r, h), a->s_q.t, rows, D, 1.0f);
@@ -166,7 +164,6 @@ static void backward_rows(const struct open_task *t, int64_t h, int64_t r, int64
     const struct wn_terms_strip s = {.a = a, .b = t->b, .h = h, .r = r, .rows = rows, .width = WN_TILE, .j0 = j0};
     wn_tile_logits(p, rows, WN_TILE, t->kt + j0 * D, t->q, t->w);
     wn_tile_logits(p, rows, WN_TILE, t->vt + j0 * D, t->dy, t->G);
-    if (p->bias) wn_bias_add(p, &s, t->w);
     if (a->maps > 0) wn_score_tile(p, &s, t->w);
     if (bends) memcpy(mapped, t->w, (size_t)(rows * WN_TILE) * sizeof *mapped); /* W overwrites them */
     if (a->dropout.p > 0) wn_terms_dropout(p, &s, keep), wn_terms_drop(p, &s, keep, t->G);
@@ -184,7 +181,7 @@ static void backward_rows(const struct open_task *t, int64_t h, int64_t r, int64
     if (bends) wn_score_tile_gradient(p, &s, mapped, t->G);
     wn_tile_columns(p, rows, WN_TILE, t->q, t->G, t->dk + j0 * Dp);
     wn_tile_values(p, rows, WN_TILE, t->k + j0 * Dp, t->G, t->acc);
-    if (p->dbias) wn_bias_gradient(p, &s, t->G, wn_bias_part(p, t->b));
+    if (p->dbias) wn_score_sum(p, &s, t->G, wn_score_part(p, t->b));
   }
   if (a->dq)
     p->ops->unpack(wn_floats_out(a->dq, a->s_q, t->b, r, h), a->s_q.t, t->acc, Dp, 1, 0, rows, D, NULL,
@@ -220,5 +217,5 @@ void wn_open_backward_run(const struct wn_attention_plan *p) {
       open_store(&t, a->dv, a->s_v, t.dv, 1.0);
     }
   }
-  wn_bias_end(p);
+  wn_score_end(p);
 }

@@ -2,7 +2,7 @@
 #ifndef WN_BACKENDS_CPU_ATTENTION_OPEN_SELECT_H
 #define WN_BACKENDS_CPU_ATTENTION_OPEN_SELECT_H
 
-#include "backends/cpu/attention/bias.h"
+#include "backends/cpu/attention/score.h"
 
 /* Shared by the threads of a unit. R: number of row blocks; those with keys are column blocks too. */
 struct wn_open_unit {

@@ -54,7 +54,7 @@ static void open_logits_gradient(const struct wn_open_place *x, const struct ope
   const struct wn_terms_strip s = wn_open_strip(x, h, r, c);
   const int64_t g = h / p->group * WN_TILE * p->Dp, at = (h * x->R + r) * WN_TILE * p->Dp;
   if (mapped) wn_score_tile_gradient(p, &s, mapped, G);
-  if (p->dbias) wn_bias_gradient(p, &s, G, to->dbias);
+  if (p->dbias) wn_score_sum(p, &s, G, to->dbias);
   wn_tile_columns(p, s.rows, WN_TILE, x->shared.q + at, G, x->w->dk + g);
   wn_tile_values(p, s.rows, WN_TILE, x->w->k + g, G, to->dq + at);
 }
@@ -67,7 +67,7 @@ static void open_backward_head(const struct wn_open_place *x, const struct open_
   const struct wn_open_worker *w = x->w;
   const struct wn_terms_strip s = wn_open_strip(x, h, r, c);
   const int64_t g = h / p->group, row = (h * x->R + r) * WN_TILE, rows = s.rows;
-  const bool selects = h == x->u.select, bends = !selects && wn_score_bends(a);
+  const bool selects = h == x->u.select, bends = !selects && wn_score_curve(a);
   const float *q = x->shared.q + row * p->Dp, *dy = x->shared.dy + row * p->Dp;
   float *G = selects ? w->G + r * WN_TILE_AREA : w->g, mapped[WN_TILE_AREA];
   uint64_t keep[WN_TILE];
@@ -115,7 +115,7 @@ static void open_selection_gradient(struct wn_open_place *x, struct open_part *t
   if (x->u.select < 0) memset(G, 0, (size_t)(rows * WN_TILE) * sizeof *G);
   p->ops->open_gradient(&t, w->F, a->sel.dstrength ? &to->strength : NULL);
   if (x->u.select >= 0) {
-    open_logits_gradient(x, to, x->u.select, r, c, wn_score_bends(a) ? base : NULL, G);
+    open_logits_gradient(x, to, x->u.select, r, c, wn_score_curve(a) ? base : NULL, G);
   } else {
     wn_tile_columns(p, rows, WN_TILE, x->shared.sq + at, G, w->dsk);
     wn_tile_values(p, rows, WN_TILE, w->sk, G, to->dsq + at);
@@ -176,7 +176,7 @@ static double open_backward_part(struct wn_open_place *x, int64_t part) {
   const struct wn_attention_plan *p = x->p;
   const struct wn_attention *a = p->a;
   const int64_t parts = wn_open_parts(p), tall = x->R * WN_TILE * p->Dp, all = x->u.heads * tall;
-  struct open_part to = {.dq = x->shared.dq + part * all, .dbias = wn_bias_part(p, x->u.b * parts + part)};
+  struct open_part to = {.dq = x->shared.dq + part * all, .dbias = wn_score_part(p, x->u.b * parts + part)};
   if (x->u.select < 0) to.dsq = x->shared.dsq + part * tall;
   memset(to.dq, 0, (size_t)all * sizeof *to.dq);
   if (to.dsq) memset(to.dsq, 0, (size_t)tall * sizeof *to.dsq);
@@ -245,6 +245,6 @@ void wn_open_select_backward_run(const struct wn_attention_plan *p) {
       }
     }
   }
-  wn_bias_end(p);
+  wn_score_end(p);
   open_strength_end(p, s.strength);
 }

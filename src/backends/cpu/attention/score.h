@@ -1,25 +1,32 @@
-/* Score maps (ops/score.h) on tiles, row by row. */
+/* Score maps (ops/score.h) of the fused attention. */
 #ifndef WN_BACKENDS_CPU_ATTENTION_SCORE_H
 #define WN_BACKENDS_CPU_ATTENTION_SCORE_H
 
-#include "backends/cpu/attention/bias.h"
+#include "backends/cpu/attention/terms.h"
 
-/* Maps tile[rows,64], the strip's logits with relative positions and biases. */
+/* Floats of scratch for the heads' biases by distance, in the order of a row's keys: [H][width]. In backward the sums
+ * for their parameters follow, one set for each sequence (own units) or for each part of a team. */
+int64_t wn_score_floats(const struct wn_attention_plan *p, bool backward);
+/* `at`: that much scratch. Fills it and sets the plan's pointers. */
+void wn_score_begin(struct wn_attention_plan *p, float *at, bool backward);
+/* Maps a strip's logits. */
 void wn_score_tile(const struct wn_attention_plan *p, const struct wn_terms_strip *s, float *tile);
-/* Replaces G[rows,64], the gradient of the mapped logits y[rows,64], by that of the logits. */
-void wn_score_tile_gradient(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *y,
-                            float *G);
-/* Does the gradient depend on the logits? Then backward keeps them. */
-bool wn_score_bends(const struct wn_attention *a);
-/* Completes a strip's logits scale * q[rows,Dp] . k: adds relative positions and biases, then applies maps. */
+/* Completes a strip's logits scale * q[rows,Dp] . k: adds relative positions, then applies maps. */
 static inline void wn_logits_complete(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *q,
                                       float *tile) {
   if (p->a->relative.P > 0) wn_terms_relative(p, s, q, tile);
-  if (p->bias) wn_bias_add(p, s, tile);
   if (p->a->maps > 0) wn_score_tile(p, s, tile);
 }
-/* Maps n logits of head h and the row at `position`, for keys at distances x. */
-void wn_score_distances(const struct wn_attention_plan *p, int64_t h, int64_t position, const int32_t *x, int64_t n,
-                        float *logits);
+/* Maps n <= 64 logits of head h at distances x[n]. */
+void wn_score_gathered(const struct wn_attention_plan *p, int64_t h, const int32_t *x, int64_t n, float *logits);
+/* From the gradient G of mapped logits y to that of the logits before the curve. */
+void wn_score_tile_gradient(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *y,
+                            float *G);
+/* Set n of the sums for parameters; NULL: there are none. */
+float *wn_score_part(const struct wn_attention_plan *p, int64_t n);
+/* Adds a strip's G to part[H]. */
+void wn_score_sum(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *G, float *part);
+/* Adds the sets to the parameters' gradients, in order. */
+void wn_score_end(const struct wn_attention_plan *p);
 
 #endif

@@ -64,37 +64,21 @@ static double mask(const struct wn_attention *a, int64_t b, int64_t h, int64_t r
 
 /* --- spans as part of the logits: for a threshold's choice, for decoding, for keys in any order --- */
 
-static const uint64_t *span_slots(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own, float *tile) {
+const uint64_t *wn_terms_span_log(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own, float *tile) {
   const struct wn_attention *a = s->a;
   int32_t x[WN_TILE];
   for (int64_t i = 0; i < s->rows; i++) {
-    const int64_t columns = wn_min_i64(s->width, a->Tk - a->Tq + s->r + i + 1 - s->j0);
-    wn_slots_distances(a, s->b, s->h / (a->H / a->Hkv), s->r + i, s->j0, columns, x);
+    const int64_t at = s->r + i + a->Tk - a->Tq - s->j0, columns = wn_min_i64(s->width, at + 1);
+    if (a->slots.at) wn_slots_distances(a, s->b, s->h / (a->H / a->Hkv), s->r + i, s->j0, columns, x);
     own[i] = seen ? seen[i] : ~UINT64_C(0);
     for (int64_t j = 0; j < columns; j++) {
-      const double m = mask(a, s->b, s->h, s->r + i, x[j]);
+      const double m = mask(a, s->b, s->h, s->r + i, a->slots.at ? x[j] : at - j);
       if (m <= 0)
         own[i] &= ~(UINT64_C(1) << j);
       else if (m < 1)
         tile[i * WN_TILE + j] += (float)log(m);
-    }
-  }
-  return own;
-}
-
-const uint64_t *wn_terms_span_log(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own, float *tile) {
-  const struct wn_attention *a = s->a;
-  if (a->slots.at) return span_slots(s, seen, own, tile);
-  for (int64_t i = 0; i < s->rows; i++) {
-    const int64_t at = s->r + i + a->Tk - a->Tq - s->j0;
-    own[i] = seen ? seen[i] : ~UINT64_C(0);
-    for (int64_t j = 0; j < s->width && at - j >= 0; j++) {
-      const double m = mask(a, s->b, s->h, s->r + i, at - j);
-      if (m >= 1) break; /* nearer keys have m = 1 as well */
-      if (m > 0)
-        tile[i * WN_TILE + j] += (float)log(m);
-      else
-        own[i] &= ~(UINT64_C(1) << j);
+      else if (!a->slots.at)
+        break; /* nearer keys have m = 1 as well */
     }
   }
   return own;

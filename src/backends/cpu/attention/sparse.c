@@ -1,37 +1,33 @@
 /* The sparse path: see sparse.h. */
 #include "backends/cpu/attention/sparse.h"
 #include <string.h>
-#include "backends/cpu/attention/bias.h"
 #include "backends/cpu/attention/score.h"
 #include "ops/terms.h"
 
 /* With more keys in a tile than this share of its columns, the tile is as fast. */
 enum { DENSEST = WN_TILE / 4, DIRECT = 2 };
 
+static int64_t far_add(int32_t *to, int64_t *count, int64_t x) {
+  if (to) to[*count] = (int32_t)x;
+  ++*count;
+  return x;
+}
 /* Lists far distances in ascending order; returns their number. The rule with the fewest candidates proposes them, the
  * others filter. */
 static int64_t far_distances(const struct wn_attention *a, int64_t near, int32_t *x_out) {
   const int64_t end = a->window > 0 ? wn_min_i64(a->window, a->Tk) : a->Tk;
   int64_t count = 0, last = near - 1;
   if (!a->root.on) {
-    for (int64_t x = wn_div_up(near, a->strided) * a->strided; x < end; x += a->strided) {
-      if (x_out) x_out[count] = (int32_t)x;
-      count++;
-    }
+    for (int64_t x = wn_div_up(near, a->strided) * a->strided; x < end; x += a->strided) far_add(x_out, &count, x);
     return count;
   }
-  for (int64_t x = near; x < wn_min_i64(a->root.buffer, end); x += a->strided) { /* stride, or buffer */
-    if (x_out) x_out[count] = (int32_t)x;
-    count++;
-    last = x;
-  }
+  for (int64_t x = near; x < wn_min_i64(a->root.buffer, end); x += a->strided) /* stride, or buffer */
+    last = far_add(x_out, &count, x);
   for (int64_t m = 1;; m++) {
-    const int64_t x = wn_square_distance(m, a->root.density) + a->root.buffer - 1;
+    const int64_t x = square_root_distance(m, a->root.density) + a->root.buffer - 1;
     if (x >= end) return count;
     if (x <= last || x < a->root.buffer || (a->strided > 0 && x >= a->strided && x % a->strided != 0)) continue;
-    if (x_out) x_out[count] = (int32_t)x;
-    count++;
-    last = x;
+    last = far_add(x_out, &count, x);
   }
 }
 
@@ -40,7 +36,7 @@ static int64_t far_distances(const struct wn_attention *a, int64_t near, int32_t
 enum {
   SPARSE_BACKWARD = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT | WN_TERM_SINKS |
                     WN_TERM_EXCLUSIVE | WN_TERM_DOCUMENTS | WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS,
-  SPARSE_FORWARD = SPARSE_BACKWARD | WN_TERM_RELATIVE | WN_TERM_BIAS | WN_TERM_SCORE_MAP,
+  SPARSE_FORWARD = SPARSE_BACKWARD | WN_TERM_RELATIVE | WN_TERM_SCORE_MAP,
   SPARSE_PASSING = WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_POSITIONS | WN_TERM_POSITIONS_BY_HEAD |
                    WN_TERM_SUMS | WN_TERM_DROPOUT,
   SPARSE_RULES = WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT
@@ -172,16 +168,15 @@ static const int32_t *side_of(const int32_t *x, int64_t lo, int64_t hi, int64_t 
   return in;
 }
 
-void wn_sparse_complete(const struct wn_attention_plan *p, int64_t h, int64_t position, const float *q,
-                        const int32_t *x, int64_t n, float *logits) {
+void wn_sparse_complete(const struct wn_attention_plan *p, int64_t h, const float *q, const int32_t *x, int64_t n,
+                        float *logits) {
   const struct wn_attention *a = p->a;
   if (a->relative.P > 0) {
     float add[WN_TILE];
     p->ops->gather_logits(add, q, a->relative.p, x, a->D, n, a->D, (float)a->scale);
     for (int64_t i = 0; i < n; i++) logits[i] += add[i];
   }
-  for (int64_t i = 0; p->bias && i < n; i++) logits[i] += wn_bias_of(p, h, x[i]);
-  if (a->maps > 0) wn_score_distances(p, h, position, x, n, logits);
+  if (a->maps > 0) wn_score_gathered(p, h, x, n, logits);
 }
 
 /* One chunk of distances for one head: the skewed tiles f[n].tile of `count` row blocks. */
@@ -214,7 +209,7 @@ static void forward_chunk(const struct wn_attention_plan *p, const struct wn_att
     for (int64_t i = 0; i < f[n].at->rows; i++) {
       const int64_t lo = wn_max_i64(f[n].rows->begin[i] - n0, 0), hi = wn_min_i64(f[n].rows->end[i] - n0, WN_TILE);
       if (lo < hi)
-        wn_sparse_complete(p, u->h0 + h, f[n].at->p0 + i, f[n].q + (h * WN_TILE + i) * Dp, x + lo, hi - lo,
+        wn_sparse_complete(p, u->h0 + h, f[n].q + (h * WN_TILE + i) * Dp, x + lo, hi - lo,
                            f[n].tile + i * WN_TILE + lo);
     }
     p->ops->softmax(&(struct wn_tile_softmax){.a = f[n].tile,

@@ -44,9 +44,9 @@ int64_t wn_sparse_within(const struct wn_attention_plan *p, int64_t x);
 int64_t wn_sparse_visible(const struct wn_attention_plan *p, int64_t first);
 void wn_sparse_keys(const struct wn_attention_plan *p, int64_t from, int64_t count, int32_t *at);
 
-/* wn_logits_complete for n <= 64 logits of head h and the row at `position`, with keys at distances x. */
-void wn_sparse_complete(const struct wn_attention_plan *p, int64_t h, int64_t position, const float *q,
-                        const int32_t *x, int64_t n, float *logits);
+/* wn_logits_complete for n <= 64 logits of head h with keys at distances x. */
+void wn_sparse_complete(const struct wn_attention_plan *p, int64_t h, const float *q, const int32_t *x, int64_t n,
+                        float *logits);
 
 /* One row block: beyond the edge, row i sees entries begin[i]..end[i]-1 of the list. */
 struct wn_sparse_rows {

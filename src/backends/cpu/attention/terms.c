@@ -1,7 +1,7 @@
 /* Terms other than selection. Keep rules (window; strided, Child et al. 2019; square root) are bits for each row of a
  * tile; they cost a few operations per row and tile, not per head. Spans, relative positions and dropout change the
  * tile of one head. Learned sinks come before the keys. Exclusive self attention (Zhai) is applied to finished rows. */
-#include "backends/cpu/attention/bias.h"
+#include "backends/cpu/attention/score.h"
 #include <math.h>
 #include "backends/cpu/attention/slots.h"
 
@@ -33,8 +33,8 @@ uint64_t wn_terms_seen(const struct wn_attention *a, int64_t position, int64_t j
     const int64_t shift = a->root.buffer - 1;
     uint64_t bits = a->root.buffer > 0 ? distance_bits(at, 0, a->root.buffer - 1) : 0;
     const int64_t from = wn_max_i64(low - shift, 0);
-    for (int64_t m = wn_max_i64(1, (int64_t)(a->root.density * sqrt((double)from)) - 1);; m++) {
-      const int64_t x = wn_square_distance(m, a->root.density) + shift;
+    for (int64_t m = square_root_near(from, a->root.density);; m++) {
+      const int64_t x = square_root_distance(m, a->root.density) + shift;
       if (x > high) break;
       if (x >= a->root.buffer) bits |= distance_bit(at, x);
     }
@@ -111,41 +111,14 @@ static double terms_product(const float *x, const float *y, int64_t D) {
   return sum;
 }
 
-static double gate_of(const struct wn_attention *a, int64_t h) {
-  return a->exclusive.gate ? (double)((const float *)a->exclusive.gate)[h] : 1;
-}
-
-static const float *own_value(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
-  return wn_floats_at(a->v, a->s_v, b, r + a->Tk - a->Tq, h / (a->H / a->Hkv));
-}
-
-/* One row of one head in backward: the gradient is dy - part * v, and y before the projection is y + lost * v. Both are
- * 0 without the projection. */
-struct projected_row {
-  const float *v, *y, *dy;
-  double norm, size, gate, along, d_along, part, lost;
-};
-
-static struct projected_row projected_row(const struct wn_attention *a, int64_t b, int64_t h, int64_t r) {
-  struct projected_row x = {
-      .v = own_value(a, b, h, r), .y = wn_floats_at(a->y, a->s_y, b, r, h), .dy = wn_floats_at(a->dy, a->s_y, b, r, h)};
-  if (!a->exclusive.on) return x;
-  x.norm = terms_product(x.v, x.v, a->D);
-  x.size = fmax(x.norm, 1e-30);
-  x.gate = gate_of(a, h);
-  x.along = (double)((const float *)a->exclusive.dot)[(b * a->H + h) * a->Tq + r];
-  x.d_along = terms_product(x.dy, x.v, a->D);
-  x.part = x.gate * x.d_along / x.size;
-  x.lost = x.gate * x.along / x.size;
-  return x;
-}
-
 static void exclusive_gate(const struct wn_attention *a, int64_t h) {
   double sum = 0;
   for (int64_t b = 0; b < a->B; b++)
     for (int64_t r = 0; r < a->Tq; r++) {
-      const struct projected_row x = projected_row(a, b, h, r);
-      sum += x.along * x.d_along / x.size;
+      const float *v = wn_floats_at(a->v, a->s_v, b, r + a->Tk - a->Tq, h / (a->H / a->Hkv));
+      const double along = (double)((const float *)a->exclusive.dot)[(b * a->H + h) * a->Tq + r];
+      sum +=
+          along * terms_product(wn_floats_at(a->dy, a->s_y, b, r, h), v, a->D) / fmax(terms_product(v, v, a->D), 1e-30);
     }
   float *to = (float *)a->exclusive.dgate + h;
   *to = (float)((double)*to - sum);
@@ -192,10 +165,6 @@ void wn_terms_lay(const struct wn_attention_plan *p, struct wn_arrays *l, bool b
   wn_sinks_lay(p, l, backward, s);
 }
 
-void wn_terms_begin(const struct wn_attention_plan *p, bool backward) {
-  wn_terms_relative_pack(p, backward);
-}
-
 static void strength_end(const struct wn_attention_plan *p) {
   const struct wn_attention *a = p->a;
   const int64_t G = wn_selection_groups(a), n = p->own ? a->B * G : p->chunks * a->B; /* a team has one selection */
@@ -211,7 +180,7 @@ void wn_terms_backward_end(const struct wn_attention_plan *p) {
   const struct wn_attention *a = p->a;
   wn_terms_span_end(p);
   wn_terms_relative_end(p);
-  wn_bias_end(p);
+  wn_score_end(p);
   wn_sinks_end(p);
   strength_end(p);
   if (a->exclusive.on && a->exclusive.gate && a->exclusive.dgate) {

@@ -86,8 +86,6 @@ int64_t wn_terms_first_block(const struct wn_attention_plan *p, int64_t b, int64
 
 /* Lays out the arrays of p->terms. */
 void wn_terms_lay(const struct wn_attention_plan *p, struct wn_arrays *l, bool backward, struct wn_terms_scratch *s);
-/* Before forward or backward: prepares what all threads read. */
-void wn_terms_begin(const struct wn_attention_plan *p, bool backward);
 
 /* For one row of a decoding step: tile[64] += scale * q . p[x]. */
 void wn_terms_relative_row(const struct wn_attention_plan *p, const struct wn_terms_strip *s, const float *q,

@@ -201,6 +201,19 @@ static void packed_share(const struct wn_cpu_packed_kernels *k, const struct wn_
   }
 }
 
+/* Kernels take 1, 2, 4 or 8 rows of x at a time. Those behind the last are computed and not used: zeros, as sums of
+ * what stands in scratch could overflow. */
+static int64_t packed_rows_taken(int64_t M) {
+  const int64_t last = M % WN_CPU_PACKED_TILE;
+  return last == 3 ? M + 1 : last > 4 ? M + WN_CPU_PACKED_TILE - last : M;
+}
+static void packed_clear_row(const struct wn_cpu_packed_x *x, int64_t m) {
+  memset(x->q + m * x->ld, 0, (size_t)x->ld);
+  memset(x->d + m * x->ldd, 0, (size_t)x->ldd * sizeof *x->d);
+  memset(x->s + m * x->ldd, 0, (size_t)x->ldd * sizeof *x->s);
+  memset(x->n + m * x->ldd, 0, (size_t)x->ldd * sizeof *x->n);
+}
+
 static void packed_few_rows(const struct wn_exec *exec, const struct wn_linear *a,
                             const struct wn_cpu_packed_kernels *k) {
   struct wn_cpu_packed_x x;
@@ -210,6 +223,7 @@ static void packed_few_rows(const struct wn_exec *exec, const struct wn_linear *
   if (blocks_too) {
 #pragma omp parallel for num_threads(a->M * a->K < 16384 ? 1 : exec->threads) schedule(static)
     for (int64_t m = 0; m < a->M; m++) k->quantize(&x, m);
+    for (int64_t m = a->M; m < packed_rows_taken(a->M); m++) packed_clear_row(&x, m);
   }
   /* A row's sum does not depend on where a thread's share begins. */
   const int64_t blocks = (a->N + 15) / 16;
@@ -267,6 +281,7 @@ static void packed_tiles(const struct wn_exec *exec, const struct wn_linear *a, 
   char *tiles = exec->scratch, *rooms = tiles + tiles_bytes(a);
   for (int64_t m0 = 0; m0 < a->M; m0 += TILED_ROWS) {
     const int64_t M = a->M - m0 < TILED_ROWS ? a->M - m0 : TILED_ROWS;
+    if (M % T) memset(tiles + M / T * tile, 0, (size_t)tile); /* rows behind the last are multiplied too */
 #pragma omp parallel for num_threads(exec->threads) schedule(static)
     for (int64_t m = 0; m < M; m++) k->tile_row(x + (m0 + m) * a->ldx, a->K, (int)(m % T), tiles + m / T * tile);
 #pragma omp parallel for num_threads(exec->threads) schedule(static, 1)

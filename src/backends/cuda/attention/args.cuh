@@ -6,6 +6,8 @@
 
 #include <stdint.h>
 #include "backends/cuda/device.cuh"
+#include "ops/score.h"
+#include "ops/term/square_root.h"
 
 namespace wn_cuda {
 
@@ -66,9 +68,9 @@ struct attention_args {
   /* Terms of calls that use kernels with terms (terms.cuh). Only those kernels use them, except `gate`, `dropout` and
    * `root`, which the kernels of stored attention weights read from here too. */
   struct {
-    float cap, per_cap;   /* soft-capping in raw units: cap / scale, and its inverse; 0: off */
-    double max_bias;      /* of ALiBi */
-    int heads;            /* number of ALiBi's slopes; 0: off */
+    float cap, per_cap; /* soft-capping in raw units: cap / scale, and its inverse; 0: off */
+    bool alibi;         /* and its map: */
+    wn_score_map slopes;
     int head0, head_step; /* head h of the call is head head0 + h head_step of the model */
   } map;
   struct {
@@ -137,21 +139,10 @@ template <bool SLOTS> __device__ __forceinline__ int distance(const attention_ar
   return at[min(own, a.Tk - 1)] - at[j]; /* rows after the last are padding */
 }
 
-__device__ __forceinline__ int64_t square_distance(int64_t m, double density) {
-  const double ratio = (double)m / density;
-  return (int64_t)(ratio * ratio);
-}
-/* Is the distance x, at least the buffer, seen? */
-__device__ __forceinline__ bool is_square(const attention_args &a, int x) {
-  const int64_t far = x - a.root.buffer + 1, near = (int64_t)(a.root.density * sqrt((double)far));
-  for (int64_t m = near > 1 ? near - 1 : 1; m <= near + 2; m++)
-    if (square_distance(m, a.root.density) == far) return true;
-  return false;
-}
 /* Does the square-root mask let a row see the key at distance x? */
 template <bool SLOTS> __device__ __forceinline__ bool root_sees(const attention_args &a, int x) {
   if (!a.root.on || x < a.root.buffer) return true;
-  if (SLOTS && !a.root.seen) return is_square(a, x);
+  if (SLOTS && !a.root.seen) return square_root_sees(a.root.buffer, a.root.density, x);
   return a.root.seen[x / 32] >> (x % 32) & 1;
 }
 

@@ -2,7 +2,6 @@
 #ifndef WN_BACKENDS_CUDA_ATTENTION_CALL_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_CALL_CUH
 
-#include <string.h>
 #include "backends/cuda/device.cuh"
 
 #include "backends/cuda/attention.h"
@@ -36,16 +35,11 @@ outcome run_stored(pass what, const wn_attention *c, void *scratch, int64_t rows
 /* The evictions of a call's rows; MEASURE_FORWARD: only measures scratch. */
 outcome run_evictions(pass what, const wn_evictions *op, void *scratch, cudaStream_t stream);
 
-/* The kind of a score map, recognised by its name; SCORE_UNKNOWN: no kernel knows it. */
-enum score_kind { SCORE_UNKNOWN = -1, SCORE_ALIBI, SCORE_SOFTCAP };
-inline score_kind score_kind_of(const wn_score_kind *kind) {
-  return !strcmp(kind->name, "alibi") ? SCORE_ALIBI : !strcmp(kind->name, "softcap") ? SCORE_SOFTCAP : SCORE_UNKNOWN;
-}
 /* Are a call's maps ALiBi, soft-capping, or both in this order, so that they can be applied to raw logits? */
 inline bool maps_are_raw(const wn_attention *c) {
   if (c->maps > 0 && !(c->scale > 0)) return false;
   for (int64_t n = 0; n < c->maps; n++)
-    if (score_kind_of(c->map[n].kind) < (n > 0 ? SCORE_SOFTCAP : SCORE_ALIBI)) return false;
+    if (c->map[n].kind->id < (n > 0 ? WN_SCORE_SOFTCAP : WN_SCORE_ALIBI)) return false;
   return c->maps < 3;
 }
 outcome run_sm90(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);

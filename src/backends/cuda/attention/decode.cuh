@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const deco
   const int head = kv * heads + query % heads, position = row + a.offset, first = document(a, b, position);
   const int g = kv / (a.Hkv / a.G);
   const float z = !PLAIN && a.span.on ? span_ratio(a, b, head, row) : 0.0f;
-  const bool maps = !PLAIN && (a.map.heads || a.map.cap > 0);
+  const bool maps = !PLAIN && (a.map.alibi || a.map.cap > 0);
   const float slope = maps ? raw_slope<all_terms>(a, head) : 0.0f;
   const bool rules = !PLAIN && (has_rules<no_terms>(a) || a.at);
   const float *F = a.sel.on && a.sel.f_in ? a.sel.f_in + ((int64_t)b * a.G + g) * a.sel.f_stride : nullptr;

@@ -94,24 +94,11 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_rows_back(const 
   if (threadIdx.x == 0) a.span.dz[((int64_t)b * a.H + h) * a.Tq + row.i] = dz;
 }
 
-/* The smallest x >= 0 whose bucket among n is at least k. */
-__device__ __forceinline__ int bucket_start(const stored_args &s, int k, int n) {
-  int low = 0, high = s.bias.farthest;
-  while (low < high) {
-    const int middle = low + (high - low) / 2;
-    if (bucket_ahead(s, middle, n) >= k)
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return low;
-}
-
-/* From dA to the gradient of q . k, and by distance that of q . p; partial sums for biases. Grid: as for
+/* From dA to the gradient of q . k, and by distance that of q . p. Grid: as for
  * stored_weights. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_logits_back(const stored_args s) {
   const attention_args &a = s.a;
-  const int h = blockIdx.y, b = blockIdx.z, g = h / (a.H / a.G), lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int h = blockIdx.y, b = blockIdx.z, g = h / (a.H / a.G);
   const row_place row(s, b, blockIdx.x);
   const int64_t at = matrix_row(s, b, a.H, h, blockIdx.x, s.ld);
   float *dA = s.dA + at;
@@ -120,11 +107,11 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_logits_back(cons
   float *by_distance =
       s.relative.P > 0 ? s.relative.row + matrix_row(s, b, a.H, h, blockIdx.x, s.relative.ld) : nullptr;
   const head_terms head(s, h);
-  const bool curved = s.maps > 0 && s.map[s.maps - 1].kind == SCORE_SOFTCAP;
   for (int j = row.first + threadIdx.x; j <= row.last; j += STORED_THREADS) {
     const int x = row.position - j;
     float d = dA[j] + (X ? X[j] : 0.0f);
-    if (curved) d *= logit_slope(s, stored_logit(s, head, s.raw[at + j], by_distance, x));
+    if (is_curved(s))
+      d *= softcap_backward_float(&s.map[s.maps - 1], stored_logit(s, head, s.raw[at + j], by_distance, x));
     dA[j] = d;
     if (by_distance && x < s.relative.P) by_distance[x] = d;
   }
@@ -132,31 +119,6 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_logits_back(cons
     for (int x = row.position - row.first + 1 + threadIdx.x; x < s.relative.ld; x += STORED_THREADS) by_distance[x] = 0;
   if (by_distance && s.relative.P <= row.position - row.first) /* columns after the last */
     for (int x = s.relative.P + threadIdx.x; x < s.relative.ld; x += STORED_THREADS) by_distance[x] = 0;
-  if (!s.bias.parts) return;
-  __syncthreads();
-  const int half = s.open ? s.bias.n / 2 : s.bias.n;
-  float *parts = s.bias.parts + matrix_row(s, b, a.H, h, blockIdx.x, s.bias.n);
-  for (int k = warp; k < s.bias.n; k += STORED_THREADS / 32) { /* a bucket is a range of distances */
-    const int near = bucket_start(s, k % half, half);
-    const int far = k % half == half - 1 ? INT32_MAX / 2 : bucket_start(s, k % half + 1, half) - 1;
-    const bool ahead = k < half; /* x >= 0 */
-    const int low = max(row.first, ahead ? row.position - far : row.position + max(near, 1));
-    const int high = min(row.last, ahead ? row.position - near : row.position + far);
-    float sum = 0;
-    for (int j = low + lane; j <= high; j += 32) sum += dA[j];
-    sum = wn_warp_sum(sum);
-    if (lane == 0) parts[k] = sum;
-  }
-}
-
-/* dtable[n,h] += the partial sums of the chunk's rows. Grid: buckets, heads. */
-static __global__ void __launch_bounds__(STORED_THREADS) stored_bias_back(const stored_args s, float *dtable) {
-  const int k = blockIdx.x, h = blockIdx.y;
-  float sum = 0;
-  for (int64_t n = threadIdx.x; n < (int64_t)s.a.B * s.a.rows; n += STORED_THREADS)
-    sum += s.bias.parts[matrix_row(s, (int)(n / s.a.rows), s.a.H, h, (int)(n % s.a.rows), s.bias.n) + k];
-  sum = wn_block_sum(sum);
-  if (threadIdx.x == 0) dtable[(int64_t)k * s.a.H + h] += sum;
 }
 
 static __global__ void __launch_bounds__(256) stored_clear(float *x, int64_t n) {

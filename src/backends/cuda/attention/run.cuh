@@ -61,9 +61,9 @@ template <class P, class T = no_terms> struct call {
     a.map.head0 = (int)c->head0, a.map.head_step = c->head_step > 0 ? (int)c->head_step : 1;
     for (int64_t n = 0; n < c->maps; n++) {
       const double *number = c->map[n].number;
-      if (score_kind_of(c->map[n].kind) == SCORE_ALIBI)
-        a.map.max_bias = number[0], a.map.heads = (int)number[1];
-      else
+      if (c->map[n].kind->id == WN_SCORE_ALIBI)
+        a.map.alibi = true, a.map.slopes = c->map[n];
+      else if (c->map[n].kind->id == WN_SCORE_SOFTCAP)
         a.map.cap = (float)(number[0] / c->scale), a.map.per_cap = (float)(c->scale / number[0]);
     }
     a.sinks.n = (int)c->sinks.n;

@@ -8,15 +8,12 @@
 
 #include "backends/cuda/attention/call.cuh"
 #include "backends/cuda/attention/terms.cuh"
+#include "ops/term/buckets.h"
 
 namespace wn_cuda {
 
 enum { STORED_TILE = 64, STORED_THREADS = 128 };
 enum number_type { FLOATS, BF16S, HALVES };
-struct score_map {
-  int kind;
-  double number[2];
-};
 
 struct stored_args {
   attention_args a; /* the call, and the chunk: row0 and rows */
@@ -43,15 +40,9 @@ struct stored_args {
     int P, ld;
     float *row; /* [B,H,R,ld] q . p, by distance; later its gradient */
   } relative;
-  struct {
-    int n, farthest;
-    double range;       /* log(farthest / number of distances that have their own bucket) */
-    const float *table; /* [n,stride] */
-    int64_t stride;
-    float *parts; /* [B,H,R,n] */
-  } bias;
   int maps;
-  score_map map[4];
+  wn_score_map map[WN_SCORE_MAPS_MAX]; /* kind is the host's */
+  wn_score_id id[WN_SCORE_MAPS_MAX];
   struct {
     int n, ld;
     float *row, *back; /* [B,H,R,ld] like W and dA */
@@ -106,51 +97,31 @@ __device__ __forceinline__ bool stored_sees(const stored_args &s, int b, int kv,
   return s.open || (sees<no_terms, true>(s.a, b, kv, row.position, row.first, j) && root_sees<true>(s.a, x));
 }
 
-/* wn_position_bucket, with `n` buckets for x >= 0. */
-__device__ __forceinline__ int bucket_ahead(const stored_args &s, int x, int n) {
-  const int exact = n / 2;
-  if (x < exact) return x > 0 ? x : 0;
-  if (x >= s.bias.farthest) return n - 1;
-  const double part = log((double)x / (double)exact) / s.bias.range;
-  const int at = exact + (int)(part * (double)(n - exact) * (1 + 1e-12) + 1e-12);
-  return min(at, n - 1);
-}
-__device__ __forceinline__ int bucket_of(const stored_args &s, int x) {
-  if (!s.open) return bucket_ahead(s, x, s.bias.n);
-  const int half = s.bias.n / 2;
-  return x < 0 ? half + bucket_ahead(s, -x, half) : bucket_ahead(s, x, half);
-}
-
 /* What all logits of a head share. */
 struct head_terms {
-  const float *table; /* biases by bucket */
-  float slope;        /* of ALiBi */
-  __device__ __forceinline__ head_terms(const stored_args &s, int h) : table(nullptr), slope(0) {
-    if (s.bias.n > 0) table = s.bias.table + s.a.map.head0 + h * s.a.map.head_step;
-    slope = alibi_slope(s.a, h);
+  wn_score_at at;
+  double of_map[WN_SCORE_MAPS_MAX];
+  __device__ __forceinline__ head_terms(const stored_args &s, int h) : at(model_head(s.a, h)) {
+    at.open = s.open;
+    for (int n = 0; n < s.maps; n++) of_map[n] = s.id[n] == WN_SCORE_ALIBI ? alibi_head(&s.map[n], at) : 0;
   }
 };
-/* The logit for a product q . k at distance x. by_distance: the row of q . p. */
+/* The logit for a product q . k at distance x. by_distance: the row of q . p. The product has other biases already. */
 __device__ __forceinline__ float stored_logit(const stored_args &s, const head_terms &head, float product,
                                               const float *by_distance, int x) {
   if (by_distance && x < s.relative.P) product += by_distance[x];
   float logit = s.a.scale * product;
-  if (head.table) logit += head.table[bucket_of(s, x) * s.bias.stride];
+  wn_score_at at = head.at;
+  at.x = x;
   for (int n = 0; n < s.maps; n++) {
-    if (s.map[n].kind == SCORE_ALIBI) {
-      logit -= head.slope * (float)x;
-    } else {
-      const float cap = (float)s.map[n].number[0];
-      logit = cap * tanhf(logit / cap);
-    }
+    if (s.id[n] == WN_SCORE_BUCKETS) logit += (float)buckets_value(&s.map[n], head.of_map[n], at);
+    if (s.id[n] == WN_SCORE_ALIBI) logit += (float)alibi_value(&s.map[n], head.of_map[n], at);
+    if (s.id[n] == WN_SCORE_SOFTCAP) logit = softcap_forward_float(&s.map[n], logit);
   }
   return logit;
 }
-/* The factor of the score maps on the gradient, from the mapped logit y; only the last map has one. */
-__device__ __forceinline__ float logit_slope(const stored_args &s, float y) {
-  if (s.maps == 0 || s.map[s.maps - 1].kind != SCORE_SOFTCAP) return 1;
-  const float part = y / (float)s.map[s.maps - 1].number[0];
-  return 1 - part * part;
+__device__ __forceinline__ bool is_curved(const stored_args &s) {
+  return s.maps > 0 && s.id[s.maps - 1] == WN_SCORE_SOFTCAP;
 }
 __device__ __forceinline__ int stored_distance(const stored_args &s, int b, int kv, const row_place &row, int j) {
   return s.open ? row.i - j : distance<true>(s.a, b, kv, row.position, j);

@@ -9,6 +9,7 @@
 #include "backends/cuda/attention/matrices.cuh"
 #include "backends/cuda/attention/rows_back.cuh"
 #include "backends/cuda/attention/run.cuh"
+#include "backends/cuda/attention/score.cuh"
 
 namespace wn_cuda {
 
@@ -29,6 +30,7 @@ struct stored_call {
   int group;
   struct sums {
     float *dk, *dv, *dsk, *dp, *sink_k, *sink_v; /* sums over the chunks, by column */
+    float *by_distance;                          /* [H,distances_apart()] of the gradients of logits */
   } sum;
   size_t sums_from, sums_bytes;
 
@@ -51,14 +53,8 @@ struct stored_call {
     s.a.span.dz = nullptr;
     if (c->sel.on) s.a.sel.M = c->sel.mem ? static_cast<float *>(c->sel.M) : nullptr;
     s.relative.P = (int)c->relative.P, s.relative.ld = tiles(c->relative.P) * STORED_TILE;
-    s.bias.n = (int)c->bias.n;
-    s.bias.farthest = (int)(c->bias.farthest < INT32_MAX / 4 ? c->bias.farthest : INT32_MAX / 4);
-    s.bias.table = static_cast<const float *>(c->bias.table), s.bias.stride = wn_bias_stride(c);
-    const int64_t exact = c->open ? c->bias.n / 4 : c->bias.n / 2;
-    s.bias.range = exact > 0 ? log((double)s.bias.farthest / (double)exact) : 1;
     s.maps = (int)c->maps;
-    for (int n = 0; n < s.maps; n++)
-      s.map[n] = {score_kind_of(c->map[n].kind), {c->map[n].number[0], c->map[n].number[1]}};
+    for (int n = 0; n < s.maps; n++) s.map[n] = c->map[n], s.id[n] = c->map[n].kind->id;
     s.sinks.n = (int)c->sinks.n, s.sinks.ld = tiles(c->sinks.n) * STORED_TILE;
     s.threshold.on = c->threshold.on, s.threshold.tau = c->threshold.tau;
     s.threshold.control = c->threshold.control, s.threshold.count = c->threshold.count;
@@ -66,7 +62,7 @@ struct stored_call {
   }
 
   bool keeps_products() const { /* score maps need them again */
-    return backward_pass && s.maps > 0 && s.map[s.maps - 1].kind == SCORE_SOFTCAP;
+    return backward_pass && wn_score_curve(c);
   }
   bool changes_output() const { return s.a.gate.on || s.a.exclusive.on; }
 
@@ -100,7 +96,6 @@ struct stored_call {
     s.dA = scratch.take<float>(rows * s.ld);
     s.sinks.back = scratch.take<float>(rows * s.sinks.ld);
     s.dy = scratch.take<float>(changes_output() ? rows * c->D : 0);
-    s.bias.parts = c->bias.n > 0 && c->bias.dtable ? scratch.take<float>(rows * c->bias.n) : nullptr;
     if (s.a.sel.on) {
       s.back = scratch.take<float>(carry);
       s.a.sel.dM = c->sel.mem ? static_cast<const float *>(c->sel.dM) : nullptr;
@@ -113,6 +108,7 @@ struct stored_call {
     sum.dk = scratch.take<float>(keys), sum.dv = scratch.take<float>(keys);
     sum.dsk = scratch.take<float>(c->sel.bilinear ? (int64_t)c->B * c->Tk * s.a.G * c->D : 0);
     sum.dp = scratch.take<float>(c->relative.P * c->D);
+    sum.by_distance = scratch.take<float>(wn_score_learns(c) ? c->H * distances_apart() : 0);
     sum.sink_k = scratch.take<float>(c->Hkv * c->sinks.n * c->D);
     sum.sink_v = scratch.take<float>(c->Hkv * c->sinks.n * c->D);
     s.sum_dv = sum.dv;
@@ -227,12 +223,29 @@ struct stored_call {
     return dim3((unsigned)((n + STORED_THREADS - 1) / STORED_THREADS), (unsigned)groups, (unsigned)c->B);
   }
 
+  int64_t distances_apart() const { return wn_score_distances(c).last + 1 - wn_score_distances(c).first; }
+  score_args on_map(int n, bool of_selecting) const {
+    score_args w = score_args();
+    w.s = s, w.map = c->map[n], w.selecting = of_selecting, w.sums = sum.by_distance;
+    w.first = (int)wn_score_distances(c).first, w.distances = (int)distances_apart();
+    return w;
+  }
+  /* Adds biases that stored_logit does not know to the products of queries, or of what selects, with keys. */
+  void add_biases(bool of_selecting) {
+    for (int n = 0; n < s.maps; n++)
+      if (s.id[n] == WN_SCORE_OTHER)
+        score_kernels_for(c->map[n].kind)
+            ->values(on_map(n, of_selecting),
+                     dim3((unsigned)s.a.rows, (unsigned)(of_selecting ? s.a.G : c->H), (unsigned)c->B), stream);
+  }
   void select_rows() {
     dot(on_selection(), selecting(false), selecting(true));
+    if (!c->sel.bilinear) add_biases(true);
     WN_LAUNCH(by_column(s.ld, s.a.G), dim3(STORED_THREADS), 0, stream, stored_select, s);
   }
   void weigh() {
     dot(on_keys(s.raw), queries(), keys());
+    add_biases(false);
     if (s.relative.P > 0) dot(on_distances(), queries(), distances());
     if (s.sinks.n > 0) dot(on_sinks(s.sinks.row), queries(), sink_rows(c->sinks.k));
     if (s.a.sel.on) select_rows();
@@ -292,11 +305,11 @@ struct stored_call {
     if (s.sinks.n > 0) dot(on_sinks(s.sinks.back), gradients(), sink_rows(c->sinks.v));
     WN_LAUNCH(by_row(), dim3(STORED_THREADS), 0, stream, stored_rows_back, s);
     if (s.a.sel.on) WN_LAUNCH(by_column(s.ld, s.a.G), dim3(STORED_THREADS), 0, stream, stored_select_back, s);
-    if ((s.a.sel.on && s.a.sel.joins) || keeps_products() || s.relative.P > 0 || s.bias.parts)
+    if ((s.a.sel.on && s.a.sel.joins) || keeps_products() || s.relative.P > 0)
       WN_LAUNCH(by_row(), dim3(STORED_THREADS), 0, stream, stored_logits_back, s);
-    if (s.bias.parts)
-      WN_LAUNCH(dim3((unsigned)s.bias.n, (unsigned)c->H), dim3(STORED_THREADS), 0, stream, stored_bias_back, s,
-                static_cast<float *>(c->bias.dtable));
+    if (wn_score_learns(c))
+      WN_LAUNCH(dim3((unsigned)((distances_apart() + STORED_THREADS - 1) / STORED_THREADS), (unsigned)c->H),
+                dim3(STORED_THREADS), 0, stream, score_sum, on_map(0, false));
     mix(on_keys(s.dA), keys(), false);
     if (s.relative.P > 0) mix(on_distances(), distances(), true);
     if (s.sinks.n > 0) mix(on_sinks(s.sinks.back), sink_rows(c->sinks.k), true);
@@ -356,6 +369,10 @@ struct stored_call {
       store(sum.sink_k, c->sinks.n, 0, c->Hkv, 1, c->sinks.dk, FLOATS, by, s.a.scale, true);
       store(sum.sink_v, c->sinks.n, 0, c->Hkv, 1, c->sinks.dv, FLOATS, by, 1, true);
     }
+    for (int n = 0; n < s.maps; n++)
+      if (c->map[n].dtheta)
+        score_kernels_for(c->map[n].kind)
+            ->gradient(on_map(n, false), dim3((unsigned)c->map[n].n, (unsigned)c->H), stream);
     call<floats<64>> fused; /* for its sums over rows */
     fused.a = s.a, fused.a.key_tiles = s.ld;
     fused.sums_by_head(c, stream);

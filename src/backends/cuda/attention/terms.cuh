@@ -15,7 +15,9 @@
 #define WN_BACKENDS_CUDA_ATTENTION_TERMS_CUH
 
 #include "backends/cuda/attention/args.cuh"
-#include "backends/cuda/philox.cuh"
+#include "base/rng.h"
+#include "ops/term/alibi.h"
+#include "ops/term/softcap.h"
 
 namespace wn_cuda {
 
@@ -35,48 +37,36 @@ __device__ __forceinline__ int renewed(int x) {
 
 /* ---- maps of logits ---- */
 
-/* ALiBi's slope of head h; 0 without it. */
-__device__ __forceinline__ float alibi_slope(const attention_args &a, int h) {
-  if (!a.map.heads) return 0;
-  int head = a.map.head0 + h * a.map.head_step, n = 1;
-  while (2 * n <= a.map.heads) n *= 2;
-  if (head >= n) head = 2 * (head - n), n *= 2;
-  return (float)exp2(-a.map.max_bias * (double)(head + 1) / (double)n);
+/* The model's head for head h of the call. */
+__device__ __forceinline__ wn_score_at model_head(const attention_args &a, int h) {
+  return {a.map.head0 + h * a.map.head_step, 0, false, false};
 }
-/* The same for raw logits. */
+/* ALiBi's slope of head h on raw logits; 0 without it. */
 template <class T> __device__ __forceinline__ float raw_slope(const attention_args &a, int h) {
-  return T::ON ? alibi_slope(a, h) / a.scale : 0.0f;
+  return T::ON && a.map.alibi ? (float)alibi_head(&a.map.slopes, model_head(a, h)) / a.scale : 0.0f;
 }
 /* Maps one raw logit at distance x. */
 __device__ __forceinline__ float map_logit(const attention_args &a, float slope, float s, int x) {
   if (slope > 0) s = fmaf(-slope, (float)x, s);
-  return a.map.cap > 0 ? a.map.cap * tanhf(s * a.map.per_cap) : s;
+  return a.map.cap > 0 ? softcap_cap(a.map.cap, a.map.per_cap, s) : s;
 }
 /* Applies ALiBi and the cap to raw logits, also of a transposed tile. group: whose slots they are. */
 template <class P, bool TURNED, bool SLOTS>
 __device__ __forceinline__ void map_logits(const attention_args &a, float (&s)[P::CHUNKS][4], float slope, int b,
                                            int group, int i0, int j0, int warp, int lane) {
-  if (slope > 0) {
+  if (!(slope > 0) && !(a.map.cap > 0)) return;
 #pragma unroll
-    for (int t = 0; t < P::CHUNKS; t++)
+  for (int t = 0; t < P::CHUNKS; t++)
 #pragma unroll
-      for (int e = 0; e < 4; e++) {
-        const int row = warp * 16 + P::row(lane, P::row_of(e)), column = P::column(lane, t, e);
-        const int own = i0 + a.offset + (TURNED ? column : row), j = j0 + (TURNED ? row : column);
-        s[t][e] = fmaf(-slope, (float)distance<SLOTS>(a, b, group, own, SLOTS ? min(j, a.Tk - 1) : j), s[t][e]);
-      }
-  }
-  if (a.map.cap > 0) {
-#pragma unroll
-    for (int t = 0; t < P::CHUNKS; t++)
-#pragma unroll
-      for (int e = 0; e < 4; e++) s[t][e] = a.map.cap * tanhf(s[t][e] * a.map.per_cap);
-  }
+    for (int e = 0; e < 4; e++) {
+      const int row = warp * 16 + P::row(lane, P::row_of(e)), column = P::column(lane, t, e);
+      const int own = i0 + a.offset + (TURNED ? column : row), j = j0 + (TURNED ? row : column);
+      s[t][e] = map_logit(a, slope, s[t][e], distance<SLOTS>(a, b, group, own, SLOTS ? min(j, a.Tk - 1) : j));
+    }
 }
 /* The factor on the gradient of a raw logit that was mapped to y; per_cap is 0 without a cap. */
 __device__ __forceinline__ float map_slope(const attention_args &a, float y) {
-  const float part = y * a.map.per_cap;
-  return fmaf(-part, part, 1.0f);
+  return softcap_slope(a.map.per_cap, y);
 }
 
 /* F of a pair in a block, in a warp's layout. */
@@ -95,7 +85,7 @@ static __global__ void __launch_bounds__(256) attention_root(const attention_arg
   uint32_t bits = 0;
   for (int n = 0; n < 32; n++) {
     const int x = word * 32 + n;
-    if (x < a.root.buffer || is_square(a, x)) bits |= 1u << n;
+    if (square_root_sees(a.root.buffer, a.root.density, x)) bits |= 1u << n;
   }
   a.root.seen[word] = bits;
 }
@@ -107,7 +97,7 @@ __device__ __forceinline__ float kept_factor(const attention_args &a, int b, int
   if (!(a.dropout.limit > 0)) return 1;
   const uint64_t n = (((uint64_t)b * a.H + h) * a.Tq + i) * a.Tk + j;
   uint32_t word[4];
-  wn_cuda_philox(a.dropout.seed, a.dropout.stream, n / 4, word);
+  wn_philox(a.dropout.seed, a.dropout.stream, n / 4, word);
   const uint32_t mine = n % 4 < 2 ? (n % 4 == 0 ? word[0] : word[1]) : (n % 4 == 2 ? word[2] : word[3]);
   return (double)mine >= a.dropout.limit ? a.dropout.factor : 0.0f;
 }
@@ -115,7 +105,7 @@ __device__ __forceinline__ float kept_factor(const attention_args &a, int b, int
 /* Which of the pairs 4 n to 4 n + 3 are kept. */
 __device__ __forceinline__ uint32_t kept_four(const attention_args &a, uint64_t n) {
   uint32_t word[4], kept = 0;
-  wn_cuda_philox(a.dropout.seed, a.dropout.stream, n, word);
+  wn_philox(a.dropout.seed, a.dropout.stream, n, word);
 #pragma unroll
   for (int k = 0; k < 4; k++) kept |= (word[k] >= a.dropout.least ? 1u : 0u) << k;
   return kept;

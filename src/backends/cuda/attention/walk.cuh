@@ -13,7 +13,6 @@
 #include "backends/cuda/evict.cuh"
 
 extern "C" {
-#include "base/rng.h"
 #include "ops/evictions.h"
 }
 
@@ -69,7 +68,7 @@ __device__ __forceinline__ void walk_enter(const walk_args &w, const walk_place 
   p.held[place] = j;
   for (int c = 0; c < w.choices; c++) p.F[c * ld + j] = 0;
   for (int i = 0; i < w.notes; i++) p.N[i * ld + j] = 0;
-  if (w.rule.by == WN_EVICT_RANDOM) p.score[j] = WN_CUDA_LOT(w.rule, w.first_group + p.group, p.position(j) - first);
+  if (w.rule.by == WN_EVICT_RANDOM) p.score[j] = WN_EVICT_LOT(w.rule, w.first_group + p.group, p.position(j) - first);
 }
 
 /* ---- the choice ---- */
@@ -127,7 +126,7 @@ __device__ __forceinline__ void walk_select(const walk_args &w, const walk_place
   const attention_args &a = s.a;
   for (int c = 0; c < w.choices; c++) {
     const int g = p.choice0 + c, h = g * (a.H / a.G) + a.sel.head, kv = h / (a.H / a.Hkv);
-    const bool distant = a.sel.joins && (s.relative.P > 0 || s.bias.n > 0 || s.maps > 0);
+    const bool distant = a.sel.joins && (s.relative.P > 0 || s.maps > 0);
     const float *raw = s.S + matrix_row(s, p.b, a.G, g, i, s.ld);
     const float *by_distance =
         distant && s.relative.P > 0 ? s.relative.row + matrix_row(s, p.b, a.H, h, i, s.relative.ld) : nullptr;

@@ -67,10 +67,12 @@ struct walk_call {
       x.window_at(n);
       if (w.sums) {
         x.dot(x.on_keys(x.s.raw), x.queries(), x.keys());
+        x.add_biases(false);
         if (x.s.sinks.n > 0) x.dot(x.on_sinks(x.s.sinks.row), x.queries(), x.sink_rows(call.sinks.k));
       }
       if (by_distance()) x.dot(x.on_distances(), x.queries(), x.distances());
       if (w.choices > 0) x.dot(x.on_selection(), x.selecting(false), x.selecting(true));
+      if (w.choices > 0 && !call.sel.bilinear) x.add_biases(true);
       w.s = x.s;
       WN_LAUNCH(dim3(blocks), dim3(WALK_THREADS), shared, x.stream, walk_rows, w);
     }

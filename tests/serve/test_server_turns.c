@@ -1,0 +1,111 @@
+/* One request does not keep the others waiting: neither with many answers, nor with a cache that does not fit now or
+ * never will, nor with long prompts. Every test has a long request under way, which would take far longer than the
+ * test, and leaves it when the short one has been answered. */
+#include "serve/place.h"
+
+enum { LONG = 4000, PROMPTS = 48 };
+
+/* Sends a request and does not wait. */
+static int begin(int port, const char *body) {
+  char *request = request_of("POST", "/v1/completions", body, NULL);
+  const int s = ask_connect(port);
+  assert_int_equal(send(s, request, strlen(request), MSG_NOSIGNAL), strlen(request));
+  free(request);
+  return s;
+}
+
+static void expect_status(const struct place *p, const char *body, int status, const char *text) {
+  char *answer = post(p->port, "/v1/completions", body);
+  if (status_of(answer) != status || !strstr(answer, text)) fail_msg("expected %d, found %.300s", status, answer);
+  free(answer);
+}
+
+static void leave(struct place *p, int s) {
+  close(s);
+  wait_for(p->port, "requests", 0);
+  assert_int_equal(slot_number(p->port, "cache_bytes"), 0);
+  close_place(p);
+}
+
+static json_int_t usage_of(const struct place *p, const char *body, const char *name) {
+  char *answer = post(p->port, "/v1/completions", body);
+  json_t *j = json_of(answer);
+  const json_int_t n =
+      json_integer_value(json_object_get(json_object_get(json_object_get(j, "usage"), "winnow"), name));
+  json_decref(j);
+  free(answer);
+  return n;
+}
+
+/* Free slots go to the request that has the fewest. */
+static void test_many_answers(void **state) {
+  (void)state;
+  struct place p;
+  open_place(&p, &(wn_server_options){.slots = 2});
+  const int s = begin(p.port, "{\"prompt\":\"a\",\"max_tokens\":199,\"n\":128}");
+  wait_for(p.port, "running", 2);
+  expect_status(&p, "{\"prompt\":\"b\",\"max_tokens\":2}", 200, "");
+  assert_true(slot_number(p.port, "waiting") > 1);
+  leave(&p, s);
+}
+
+/* A small cache may pass large ones that wait, and one that can never fit is refused at once. */
+static void test_memory(void **state) {
+  (void)state;
+  struct place p;
+  open_place(&p, NULL);
+  const json_int_t whole = usage_of(&p, "{\"prompt\":\"a\",\"max_tokens\":199}", "full_cache_bytes");
+  close_place(&p);
+  open_place(&p, &(wn_server_options){.cache_memory = (uint64_t)whole * 3 / 4});
+  const int s = begin(p.port, "{\"prompt\":\"a\",\"max_tokens\":99,\"n\":128}"); /* one at a time fits */
+  wait_for(p.port, "running", 1);
+  expect_status(&p, "{\"prompt\":\"b\",\"max_tokens\":199}", 400, "the request's cache needs");
+  assert_int_equal(slot_number(p.port, "requests"), 1); /* the first is still being answered */
+  expect_status(&p, "{\"prompt\":\"b\",\"max_tokens\":2}", 200, "");
+  assert_true(slot_number(p.port, "waiting") > 1);
+  leave(&p, s);
+}
+
+/* A short prompt is read before long ones. */
+static void test_long_prompts(void **state) {
+  (void)state;
+  struct place p;
+  char *body = malloc(PROMPTS * (LONG + 10) + 100), *out = body + sprintf(body, "{\"max_tokens\":1,\"prompt\":[");
+  for (int i = 0; i < PROMPTS; i++) {
+    out += sprintf(out, "%s\"", i ? "," : "");
+    for (int k = 0; k < LONG - 10; k++) *out++ = (char)('a' + (i + k * k) % 26);
+    *out++ = '"';
+  }
+  strcpy(out, "]}");
+  open_place_of(&p, LONG, &(wn_server_options){.slots = PROMPTS + 1});
+  const int s = begin(p.port, body);
+  free(body);
+  wait_for(p.port, "running", PROMPTS);
+  expect_status(&p, "{\"prompt\":\"b\",\"max_tokens\":2}", 200, "");
+  assert_true(slot_number(p.port, "running") > PROMPTS / 2);
+  leave(&p, s);
+}
+
+/* The cache has room for tokens that never come; usage counts what is held. */
+static void test_usage(void **state) {
+  (void)state;
+  struct place p;
+  open_place(&p, NULL);
+  static const char *const ends =
+      "{\"prompt\":\"The water\",\"max_tokens\":150,\"seed\":1,\"stop\":[\"\\ufffd\",\"a\",\"e\"]}";
+  static const char *const kept = "{\"prompt\":\"The water\",\"max_tokens\":150,\"seed\":1,\"winnow\":{\"window\":10}}";
+  const json_int_t full = usage_of(&p, ends, "full_cache_bytes"), cache = usage_of(&p, ends, "cache_bytes");
+  if (cache != full) fail_msg("%lld, without eviction %lld", (long long)cache, (long long)full);
+  assert_true(usage_of(&p, kept, "cache_bytes") < usage_of(&p, kept, "full_cache_bytes") / 10);
+  close_place(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_many_answers),
+      cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_long_prompts),
+      cmocka_unit_test(test_usage),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
