@@ -17,6 +17,7 @@ WN_EXPERIMENTAL_BEGIN
 #define WN_DECLARED_TOP_K 16
 #define WN_DECLARED_DO_SAMPLE 32
 
+/* What a model's files declare. It belongs to the model. */
 typedef struct wn_declared {
   const int32_t *ends; /* [end_count] tokens that end a text, beside the tokenizer's */
   int end_count;
