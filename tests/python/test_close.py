@@ -44,7 +44,7 @@ ARGUMENTS = {
     },
     "Tokenizer": {
         "align": lambda o: o.align(o.encode(TEXT), TEXT), "decode": (IDS,), "decode_bytes": (IDS,), "encode": (TEXT,), "find": ("<s>",),
-        "is_control": (1,), "is_end": (1,), "name": (5,), "prompt": (TEXT,),
+        "is_control": (1,), "is_end": (1,), "name": (5,), "prompt": (TEXT,), "token_bytes": (5,),
     },
     "Session": {
         "embed": (IDS,), "encode": (IDS,), "feed": (IDS,), "generate": lambda o: o.generate(IDS[:2], max_tokens=3).read(),
