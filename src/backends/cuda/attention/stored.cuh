@@ -100,10 +100,11 @@ __device__ __forceinline__ bool stored_sees(const stored_args &s, int b, int kv,
 /* What all logits of a head share. */
 struct head_terms {
   wn_score_at at;
-  double of_map[WN_SCORE_MAPS_MAX];
-  __device__ __forceinline__ head_terms(const stored_args &s, int h) : at(model_head(s.a, h)) {
+  double slope; /* ALiBi's; other maps have nothing that heads share */
+  __device__ __forceinline__ head_terms(const stored_args &s, int h) : at(model_head(s.a, h)), slope(0) {
     at.open = s.open;
-    for (int n = 0; n < s.maps; n++) of_map[n] = s.id[n] == WN_SCORE_ALIBI ? alibi_head(&s.map[n], at) : 0;
+    for (int n = 0; n < s.maps; n++)
+      if (s.id[n] == WN_SCORE_ALIBI) slope = alibi_head(&s.map[n], at);
   }
 };
 /* The logit for a product q . k at distance x. by_distance: the row of q . p. The product has other biases already. */
@@ -114,8 +115,8 @@ __device__ __forceinline__ float stored_logit(const stored_args &s, const head_t
   wn_score_at at = head.at;
   at.x = x;
   for (int n = 0; n < s.maps; n++) {
-    if (s.id[n] == WN_SCORE_BUCKETS) logit += (float)buckets_value(&s.map[n], head.of_map[n], at);
-    if (s.id[n] == WN_SCORE_ALIBI) logit += (float)alibi_value(&s.map[n], head.of_map[n], at);
+    if (s.id[n] == WN_SCORE_BUCKETS) logit += (float)buckets_value(&s.map[n], 0, at);
+    if (s.id[n] == WN_SCORE_ALIBI) logit += (float)alibi_value(&s.map[n], head.slope, at);
     if (s.id[n] == WN_SCORE_SOFTCAP) logit = softcap_forward_float(&s.map[n], logit);
   }
   return logit;
