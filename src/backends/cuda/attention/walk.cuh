@@ -262,8 +262,9 @@ __device__ __forceinline__ int walk_begin(const walk_args &w, const walk_place &
   return older;
 }
 
-/* Grid: head groups of all sequences. */
-static __global__ void __launch_bounds__(WALK_THREADS) walk_rows(const walk_args w) {
+/* Grid: head groups of all sequences. A block may take a multiprocessor's registers: without the 1 the compiler keeps to half
+ * of them and spills. */
+static __global__ void __launch_bounds__(WALK_THREADS, 1) walk_rows(const walk_args w) {
   WN_SHARED_DYNAMIC(walk_shares, shares);
   const attention_args &a = w.s.a;
   const walk_place p(w, (int)blockIdx.x);
