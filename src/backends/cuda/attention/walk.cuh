@@ -262,8 +262,8 @@ __device__ __forceinline__ int walk_begin(const walk_args &w, const walk_place &
   return older;
 }
 
-/* Grid: head groups of all sequences. A block may take a multiprocessor's registers: without the 1 the compiler keeps to half
- * of them and spills. */
+/* Grid: head groups of all sequences. A block may take a multiprocessor's registers: without the 1 the compiler keeps
+ * to half of them and spills. */
 static __global__ void __launch_bounds__(WALK_THREADS, 1) walk_rows(const walk_args w) {
   WN_SHARED_DYNAMIC(walk_shares, shares);
   const attention_args &a = w.s.a;
