@@ -268,9 +268,12 @@ static void test_order(void **state) {
       renders(rows[i].name, loose, 5, true, rows[i].want);
       continue;
     }
-    for (int from = 0; from < 5; from++) /* two users; one before a system message; that one alone; an answer alone */
+    /* Two users; one before a system message; that one alone; an answer alone. */
+    for (int from = 0; from < 5; from++) {
       assert_int_equal(wn_chat_encode(ctx, bytes, t, loose + from, from == 2 || from == 4 ? 1 : 2, from != 2, &ids, &n),
                        from == 3 ? WN_OK : WN_ERR_ARGUMENT);
+      if (from == 3) wn_tokens_free(ids);
+    }
     if (!strncmp(rows[i].name, "mistral-", 8)) /* which peers write differently */
       assert_int_equal(wn_chat_encode(ctx, bytes, t, talk, 3, true, &ids, &n), WN_ERR_ARGUMENT);
   }
