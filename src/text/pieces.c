@@ -26,35 +26,40 @@ void wn_pieces_clear(struct wn_pieces *u) {
   wn_free(u->pieces);
 }
 
-wn_status wn_pieces_build(const wn_tokenizer *tok, struct wn_pieces *u) {
+/* Makes the tree. nodes [V]: the node of each piece that is a text; the root's number: of none. */
+static wn_status pieces_fill(struct wn_pieces *u, uint32_t *nodes) {
+  const wn_tokenizer *tok = u->tok;
   const char *text;
   size_t bytes;
   void *p;
-  float least = FLT_MAX;
-  *u = (struct wn_pieces){.tok = tok, .most = FLT_MIN};
-  /* First the tree, then what ends at its nodes. */
-  for (int pass = 0; pass < 2; pass++) {
-    for (int32_t id = 0; id < tok->vocab_size; id++) {
-      uint32_t node;
-      if (wn_spm_piece(tok->spm, id, &text, &bytes) != WN_SPM_TEXT) continue;
-      u->unused = u->unused || wn_spm_unused(tok->spm, id);
-      if (wn_spm_unused(tok->spm, id)) continue;
-      WN_TRY(pieces_insert(u, text, bytes, &node));
-      if (pass) u->pieces[node] = id;
-      if (bytes > u->longest) u->longest = bytes;
-      if (wn_spm_user_defined(tok->spm, id)) continue;
-      const float score = wn_spm_score(tok->spm, id);
-      if (score < least) least = score;
-      if (score > u->most) u->most = score;
-    }
-    if (pass) break;
-    if (u->trie.nodes == 0) WN_TRY(wn_trie_extend(&u->trie, 0, 0, &(uint32_t){0})); /* no piece is a text */
-    WN_TRY(wn_alloc(NULL, "pieces", u->trie.nodes * sizeof *u->pieces, &p));
-    u->pieces = p;
-    memset(u->pieces, 0xFF, u->trie.nodes * sizeof *u->pieces);
+  u->least = FLT_MAX, u->most = FLT_MIN;
+  for (int32_t id = 0; id < tok->vocab_size; id++) {
+    if (wn_spm_piece(tok->spm, id, &text, &bytes) != WN_SPM_TEXT) continue;
+    u->unused = u->unused || wn_spm_unused(tok->spm, id);
+    if (wn_spm_unused(tok->spm, id)) continue;
+    WN_TRY(pieces_insert(u, text, bytes, &nodes[id]));
+    if (bytes > u->longest) u->longest = bytes;
+    if (wn_spm_user_defined(tok->spm, id)) continue;
+    const float score = wn_spm_score(tok->spm, id);
+    if (score < u->least) u->least = score;
+    if (score > u->most) u->most = score;
   }
-  u->least = least;
+  if (u->trie.nodes == 0) WN_TRY(wn_trie_extend(&u->trie, 0, 0, &(uint32_t){0})); /* no piece is a text */
+  WN_TRY(wn_alloc(NULL, "pieces", u->trie.nodes * sizeof *u->pieces, &p));
+  u->pieces = p;
+  memset(u->pieces, 0xFF, u->trie.nodes * sizeof *u->pieces);
+  for (int32_t id = 0; id < tok->vocab_size; id++)
+    if (nodes[id]) u->pieces[nodes[id]] = id;
   return WN_OK;
+}
+
+wn_status wn_pieces_build(const wn_tokenizer *tok, struct wn_pieces *u) {
+  void *nodes;
+  *u = (struct wn_pieces){.tok = tok};
+  WN_TRY(wn_alloc(NULL, "pieces", (size_t)tok->vocab_size * sizeof(uint32_t), &nodes));
+  const wn_status status = pieces_fill(u, nodes);
+  wn_free(nodes);
+  return status;
 }
 
 wn_status wn_pieces_get(const wn_tokenizer *tok, struct wn_pieces *room, const struct wn_pieces **u) {
