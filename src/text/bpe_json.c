@@ -157,13 +157,12 @@ static wn_status read_split(struct reader *r, const json_t *object) {
   return status;
 }
 
+const char *const wn_bpe_json_schemes[WN_PREPENDS] = {
+    [WN_PREPEND_NEVER] = "never", [WN_PREPEND_ALWAYS] = "always", [WN_PREPEND_FIRST] = "first"};
+
 /* The character that stands for spaces, and what is put before a text. */
 static wn_status read_scheme(const struct reader *r, const json_t *object, const char *where, bool spaces,
                              enum wn_prepend *out) {
-  static const struct {
-    const char *name;
-    enum wn_prepend prepend;
-  } schemes[] = {{"always", WN_PREPEND_ALWAYS}, {"first", WN_PREPEND_FIRST}, {"never", WN_PREPEND_NEVER}};
   const char *replacement, *scheme;
   char place[64];
   bool prefix;
@@ -174,12 +173,11 @@ static wn_status read_scheme(const struct reader *r, const json_t *object, const
   snprintf(place, sizeof place, "%s Metaspace with", where);
   if (!known) return unknown(r, place, replacement);
   *out = prefix ? WN_PREPEND_ALWAYS : WN_PREPEND_NEVER;
-  for (size_t i = 0; scheme && i < sizeof schemes / sizeof *schemes; i++) {
-    if (strcmp(scheme, schemes[i].name) != 0) continue;
-    *out = schemes[i].prepend;
-    scheme = NULL;
-  }
-  return scheme ? unknown(r, place, scheme) : WN_OK;
+  int found = 0;
+  while (scheme && found < WN_PREPENDS && strcmp(scheme, wn_bpe_json_schemes[found]) != 0) found++;
+  if (scheme && found == WN_PREPENDS) return unknown(r, place, scheme);
+  if (scheme) *out = (enum wn_prepend)found;
+  return WN_OK;
 }
 
 wn_status wn_bpe_json_scheme(wn_context *ctx, const char *name, const json_t *object, enum wn_prepend *out) {

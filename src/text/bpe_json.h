@@ -16,6 +16,7 @@ struct wn_decoder_rules {
 };
 wn_status wn_bpe_json_decoder(wn_context *ctx, const char *name, const json_t *object, bool spaces,
                               struct wn_decoder_rules *out);
+extern const char *const wn_bpe_json_schemes[WN_PREPENDS]; /* a Metaspace's prepend_scheme, by enum wn_prepend */
 wn_status wn_bpe_json_scheme(wn_context *ctx, const char *name, const json_t *object, enum wn_prepend *out);
 
 /* A tokenizer.json that gives the same tokens here and in Hugging Face tokenizers. *out: a new reference. */

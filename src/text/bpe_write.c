@@ -43,8 +43,6 @@ static json_t *byte_level(bool prefix, bool regex) {
 
 static json_t *write_pre_tokenizer(const struct wn_bpe *bpe) {
   static const char *const behaviors[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
-  static const char *const schemes[] = {
-      [WN_PREPEND_NEVER] = "never", [WN_PREPEND_ALWAYS] = "always", [WN_PREPEND_FIRST] = "first"};
   json_t *list = json_array();
   bool prefix = false, regex = false;
   for (int i = 0; i < bpe->split_count; i++) {
@@ -56,7 +54,7 @@ static json_t *write_pre_tokenizer(const struct wn_bpe *bpe) {
     }
     if (step->kind == WN_SPLIT_METASPACE)
       bpe_write_append(&list, json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", "\xE2\x96\x81",
-                                        "prepend_scheme", schemes[step->prepend], "split", 0));
+                                        "prepend_scheme", wn_bpe_json_schemes[step->prepend], "split", 0));
     else
       bpe_write_append(&list, json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex",
                                         wn_pattern_text(step->pattern), "behavior", behaviors[step->behavior], "invert",

@@ -19,7 +19,7 @@ enum wn_strip {
   WN_STRIP_MARKS  /* every U+2581 of the first token (Hugging Face's Metaspace) */
 };
 /* What is put before a text or a part of one that does not begin with a space (Metaspace). */
-enum wn_prepend { WN_PREPEND_NEVER, WN_PREPEND_ALWAYS, WN_PREPEND_FIRST };
+enum wn_prepend { WN_PREPEND_NEVER, WN_PREPEND_ALWAYS, WN_PREPEND_FIRST, WN_PREPENDS };
 /* A model that comes from a tokenizer.json: a field of the normaliser's specification that only winnow knows. */
 enum { WN_SPM_FIELD = 1000 };
 struct wn_spm_foreign {

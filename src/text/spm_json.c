@@ -26,6 +26,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "text/bpe_json.h"
 #include "text/pieces.h"
 
 static const char space_mark[] = "\xE2\x96\x81"; /* U+2581 */
@@ -315,10 +316,8 @@ static json_t *spm_json_normalizer(const struct spm_writer *w) {
 
 /* What puts a space before a text that has none, in a text with spaces. */
 static json_t *spm_json_metaspace(enum wn_prepend prepend) {
-  static const char *const schemes[] = {
-      [WN_PREPEND_NEVER] = "never", [WN_PREPEND_ALWAYS] = "always", [WN_PREPEND_FIRST] = "first"};
-  return json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", " ", "prepend_scheme", schemes[prepend],
-                   "split", 0);
+  return json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", " ", "prepend_scheme",
+                   wn_bpe_json_schemes[prepend], "split", 0);
 }
 
 static json_t *spm_json_pre_tokenizer(const struct spm_writer *w) {
