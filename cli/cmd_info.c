@@ -207,41 +207,19 @@ static void info_print_positions(const wn_model_config *c) {
   putchar('\n');
 }
 
-/* What the model declares about generating, under the names of generation_config.json; an empty object: nothing. */
-static json_t *info_declared(const wn_declared *d) {
-  const struct {
-    const char *name;
-    const int32_t *ids;
-    int count;
-  } lists[] = {{"eos_token_id", d->ends, d->end_count},
-               {"suppress_tokens", d->suppressed, d->suppressed_count},
-               {"begin_suppress_tokens", d->suppressed_first, d->suppressed_first_count}};
-  const struct {
-    const char *name;
-    unsigned bit;
-    double value;
-  } numbers[] = {{"temperature", WN_DECLARED_TEMPERATURE, d->temperature},
-                 {"top_p", WN_DECLARED_TOP_P, d->top_p},
-                 {"min_p", WN_DECLARED_MIN_P, d->min_p},
-                 {"repetition_penalty", WN_DECLARED_REPETITION_PENALTY, d->repetition_penalty}};
-  json_t *all = json_object();
-  for (int i = 0; i < CLI_COUNT(lists); i++) {
-    json_t *ids = lists[i].count ? json_array() : NULL;
-    for (int k = 0; k < lists[i].count; k++) json_array_append_new(ids, json_integer(lists[i].ids[k]));
-    if (ids) json_object_set_new(all, lists[i].name, ids);
-  }
-  if (d->given & WN_DECLARED_DO_SAMPLE) json_object_set_new(all, "do_sample", json_boolean(d->do_sample));
-  for (int i = 0; i < CLI_COUNT(numbers); i++)
-    if (d->given & numbers[i].bit) json_object_set_new(all, numbers[i].name, json_real(numbers[i].value));
-  if (d->given & WN_DECLARED_TOP_K) json_object_set_new(all, "top_k", json_integer((json_int_t)d->top_k));
-  return all;
+/* What the model declares about generating; an empty object: nothing. */
+static json_t *info_declared(const wn_model *model) {
+  char *text = NULL;
+  json_t *all = wn_declared_json(NULL, wn_model_declared(model), &text) == WN_OK ? json_loads(text, 0, NULL) : NULL;
+  wn_text_free(text);
+  return all ? all : json_object();
 }
 
 /* One line: "declares:   eos_token_id 2 (<|im_end|>), 7; temperature 0.6". */
-static void info_print_declared(const wn_declared *d, const wn_tokenizer *tok) {
+static void info_print_declared(const wn_model *model, const wn_tokenizer *tok) {
   enum { SHOWN = 8 }; /* ids of a list; lists of suppressed tokens may be long */
   const char *name;
-  json_t *value, *all = info_declared(d);
+  json_t *value, *all = info_declared(model);
   bool first = true;
   json_object_foreach(all, name, value) {
     printf("%s %s", first ? "declares:  " : ";", name);
@@ -291,7 +269,7 @@ static void print_info(const char *path, const struct info *in, const json_t *us
   info_print_types(by_type);
   json_decref(by_type);
   if (in->tok) printf("tokenizer:  %s, %d entries\n", wn_tokenizer_kind(in->tok), wn_tokenizer_vocab_size(in->tok));
-  info_print_declared(wn_model_declared(in->model), in->tok);
+  info_print_declared(in->model, in->tok);
   for (int i = 0; all && i < wn_model_tensor_count(in->model); i++) {
     wn_tensor_info e;
     char text[64], shape[128];
@@ -319,8 +297,8 @@ static json_t *info_json(const char *path, const struct info *in, json_t *uses) 
                    in->origin.format, "architecture", in->origin.architecture, "parameters",
                    (json_int_t)wn_model_parameter_count(in->model), "tensor_count", wn_model_tensor_count(in->model),
                    "tokenizer", in->tok ? json_string(wn_tokenizer_kind(in->tok)) : json_null(), "declares",
-                   info_declared(wn_model_declared(in->model)), "types", info_types(in->model), "mechanisms", uses,
-                   "config", json_loads(in->config, 0, NULL), "tensors", tensors);
+                   info_declared(in->model), "types", info_types(in->model), "mechanisms", uses, "config",
+                   json_loads(in->config, 0, NULL), "tensors", tensors);
 }
 
 static int info_checkpoint(wn_context *ctx, const char *path, bool json, bool all) {

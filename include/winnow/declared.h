@@ -31,5 +31,8 @@ typedef struct wn_declared {
   bool do_sample; /* declared as false: the most probable token is drawn unless a temperature is asked for */
 } wn_declared;
 
+/* What is declared as a JSON object under the names of generation_config.json, allocated; free with wn_text_free. */
+wn_status wn_declared_json(wn_context *ctx, const wn_declared *declared, char **out);
+
 WN_API_END
 #endif

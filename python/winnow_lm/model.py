@@ -163,22 +163,10 @@ class Model:
     def declared(self) -> dict[str, Any]:
         """What the model's files declare about generating, under the names of generation_config.json: end tokens and tokens
         that are not drawn, which hold always, and sampling, which Generation's options override."""
-
-        def read(d: Any) -> dict[str, Any]:
-            found: dict[str, Any] = {}
-            for name, ids, count in (
-                ("eos_token_id", d.ends, d.end_count),
-                ("suppress_tokens", d.suppressed, d.suppressed_count),
-                ("begin_suppress_tokens", d.suppressed_first, d.suppressed_first_count),
-            ):
-                if count:
-                    found[name] = [int(ids[i]) for i in range(count)]
-            for name in ("temperature", "top_p", "min_p", "repetition_penalty", "top_k", "do_sample"):
-                if d.given & getattr(lib, "WN_DECLARED_" + name.upper()):
-                    found[name] = getattr(d, name)
-            return found
-
-        return self._context.value(read, Borrowed(lambda: lib.wn_model_declared(self._handle.raw)))
+        out = ffi.new("char **")
+        self._context.call(lib.wn_declared_json, Borrowed(lambda: lib.wn_model_declared(self._handle.raw)), out)
+        found: dict[str, Any] = json.loads(taken_text(out[0]))
+        return found
 
     @property
     def vocab_size(self) -> int:

@@ -11,7 +11,7 @@
  *   begun. A thread without a CPU, or slow to wake, therefore delays a region only by a share that it has begun, and
  *   all threads can work on a machine where other programs run. Who does a share does not change its result.
  * - A wait for a late thread begins a measurement of how many threads get most done (base/crowd.h). While it lasts, a
- * region of contexts that take the CPUs which are free (wn_context_options.threads 0) has as many threads as it says.
+ *   region of contexts that take the CPUs which are free (wn_context_options.threads 0) has as many threads as it says.
  * - Threads are shared: a region takes free ones in the order in which they were returned, creates those that are
  *   missing, and runs with fewer if none can be created. Two threads of a program therefore compute with different
  *   threads.

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/limits.h"
+#include "base/misuse.h"
 #include "base/number.h"
 #include "io/folder.h"
 
@@ -203,22 +204,37 @@ static json_t *declared_ids(const int32_t *list, int count) {
   return ids;
 }
 
-wn_status wn_declared_write(wn_context *ctx, const wn_declared *d, int64_t bos, const char *path) {
+static json_t *declared_object(const wn_declared *d) {
   json_t *o = json_object();
-  double temperature;
-  const bool greedy = wn_declared_temperature(d, &temperature) && temperature == 0;
-  json_object_set_new(o, "bos_token_id", bos >= 0 ? json_integer(bos) : json_null());
   for (int i = 0; i < LISTS; i++) {
     int *count;
     int32_t *const *list = declared_list(d, i, &count);
     if (*count > 0) json_object_set_new(o, lists[i].json, declared_ids(*list, *count));
-    if (*count == 0 && i == ENDS) json_object_set_new(o, lists[i].json, json_null());
   }
-  for (int i = 0; i < NUMBERS; i++) /* transformers refuses a temperature of 0 */
-    if ((d->given & numbers[i].bit) && *declared_number(d, i) > 0)
-      json_object_set_new(o, numbers[i].json, json_real(*declared_number(d, i)));
+  if (d->given & WN_DECLARED_DO_SAMPLE) json_object_set_new(o, "do_sample", json_boolean(d->do_sample));
+  for (int i = 0; i < NUMBERS; i++)
+    if (d->given & numbers[i].bit) json_object_set_new(o, numbers[i].json, json_real(*declared_number(d, i)));
   if (d->given & WN_DECLARED_TOP_K) json_object_set_new(o, "top_k", json_integer(d->top_k));
-  if (greedy || (d->given & WN_DECLARED_DO_SAMPLE)) json_object_set_new(o, "do_sample", json_boolean(!greedy));
+  return o;
+}
+
+wn_status wn_declared_json(wn_context *ctx, const wn_declared *d, char **out) {
+  WN_CHECK_CALL(WN_POINTER_AS("declared", d), WN_POINTER(out));
+  json_t *o = declared_object(d);
+  *out = NULL;
+  const wn_status status = o ? wn_json_text(ctx, o, out) : wn_fail(ctx, WN_ERR_MEMORY, "out of memory");
+  json_decref(o);
+  return status;
+}
+
+wn_status wn_declared_write(wn_context *ctx, const wn_declared *d, int64_t bos, const char *path) {
+  json_t *o = declared_object(d);
+  double temperature;
+  json_object_set_new(o, "bos_token_id", bos >= 0 ? json_integer(bos) : json_null());
+  if (d->end_count == 0) json_object_set_new(o, lists[ENDS].json, json_null());
+  for (int i = 0; i < NUMBERS; i++) /* transformers refuses a temperature of 0 */
+    if (!(*declared_number(d, i) > 0)) json_object_del(o, numbers[i].json);
+  if (wn_declared_temperature(d, &temperature) && temperature == 0) json_object_set_new(o, "do_sample", json_false());
   const wn_status status = o ? wn_json_save_file(ctx, path, o) : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s", path);
   json_decref(o);
   return status;
