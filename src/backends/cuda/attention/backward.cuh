@@ -211,9 +211,10 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
     P::product(s, sq, sk, warp, lane);
     if constexpr (!T::ON) P::finish(s, F, warp, lane);
     P::product(dp, sdy, sv, warp, lane);
-    /* The distances of pairs are the same for all heads. */
+    /* The places and distances of pairs are the same for all heads. */
     const int from_i = T::ON ? renewed(i0) : i0, from_j = T::ON ? renewed(j0) : j0;
-    row_gradients<P, T>(a, s, dp, facts, pairs, F, b, h, from_i, from_j, warp, lane);
+    const int from_warp = T::ON ? renewed(warp) : warp;
+    row_gradients<P, T>(a, s, dp, facts, pairs, F, b, h, from_i, from_j, from_warp, lane);
 #pragma unroll
     for (int t = 0; t < P::CHUNKS; t++)
 #pragma unroll
