@@ -5,7 +5,7 @@
 
 #define CROWD_ALONE 0.75 /* of the CPUs wanted: who gets these runs alone */
 #define CROWD_WORTH 1.15 /* all threads must get as many times the CPUs of fewer: they also wait for each other */
-enum { CROWD_PAUSE = 10, CROWD_LONGEST = 80 };
+enum { CROWD_PAUSE = 10, CROWD_LONGEST = 80, CROWD_TRIES = 2 };
 
 int wn_crowd_threads(const struct wn_crowd *crowd, int wanted) {
   const bool few = crowd->few != crowd->trying;
@@ -16,9 +16,18 @@ static void crowd_begin(struct wn_crowd *crowd, int wanted) {
   *crowd = (struct wn_crowd){.wanted = wanted, .fewer = wanted, .left = 1, .pause = CROWD_PAUSE};
 }
 
+static bool crowd_few_better(const struct wn_crowd *crowd) {
+  return crowd->got[0] < CROWD_WORTH * crowd->got[1];
+}
+
 /* After a window with the other number. While fewer are taken, CPUs that become free must be noticed soon. */
 static void crowd_choose(struct wn_crowd *crowd) {
-  const bool few = crowd->got[0] < CROWD_WORTH * crowd->got[1];
+  const bool few = crowd_few_better(crowd);
+  if (few && !crowd->few && ++crowd->better < CROWD_TRIES) { /* the scheduler's luck in one window is not enough */
+    crowd->trying = false, crowd->left = CROWD_PAUSE / 2;
+    return;
+  }
+  crowd->better = 0;
   crowd->pause = few || few != crowd->few ? CROWD_PAUSE : 2 * crowd->pause;
   if (crowd->pause > CROWD_LONGEST) crowd->pause = CROWD_LONGEST;
   crowd->few = few, crowd->trying = false, crowd->left = crowd->pause;
@@ -49,7 +58,7 @@ bool wn_crowd_add(struct wn_crowd *crowd, int wanted, double time, double cpu) {
   }
   if (crowd->trying)
     crowd_choose(crowd);
-  else if (--crowd->left <= 0)
+  else if (--crowd->left <= 0 || (crowd->few && !crowd_few_better(crowd)))
     crowd_try(crowd);
   return true;
 }

@@ -13,6 +13,7 @@ struct wn_crowd {
   int wanted, fewer; /* numbers of threads that are compared; 0: nothing known */
   bool few;          /* the choice: fewer */
   bool trying;       /* this window is run with the other number */
+  int better;        /* tries in succession that were for fewer */
   int left, pause;   /* windows to go until the next try; windows between tries */
   double time, cpu;  /* seconds, of this window so far */
   double got[2];     /* CPUs, averaged over the last windows: with all threads, with fewer; 0: unknown */

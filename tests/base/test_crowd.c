@@ -4,15 +4,18 @@
 #include "support.h"
 
 #include "base/crowd.h"
+#include "base/rng.h"
 
 /* A machine of `cpus` with `loops` other programs, those at low priority not counted. */
 struct machine {
   int cpus, loops;
   double waits; /* of the CPU time of threads that share CPUs, what is lost in waiting */
+  double luck;  /* share of all 0.2 s in which a single thread has a CPU for itself, as the scheduler may give it */
 };
 
-static double got(const struct machine *m, int threads) {
+static double got(const struct machine *m, int threads, double time) {
   if (threads + m->loops <= m->cpus) return threads;
+  if (threads == 1 && wn_random_uniform(5, 0, (uint64_t)(5 * time), 0) < m->luck) return 1;
   const double share = (double)m->cpus * threads / (threads + m->loops);
   return m->loops == 0 || threads == 1 ? share : share * (1 - m->waits);
 }
@@ -26,7 +29,7 @@ static bool run(struct wn_crowd *crowd, const struct machine *m, double seconds,
     const int threads = measured ? wn_crowd_threads(crowd, m->cpus) : m->cpus;
     assert_in_range(threads, 1, m->cpus);
     if (threads < m->cpus) *few += 0.003;
-    if (measured) measured = wn_crowd_add(crowd, m->cpus, 0.003, 0.003 * got(m, threads));
+    if (measured) measured = wn_crowd_add(crowd, m->cpus, 0.003, 0.003 * got(m, threads, t));
   }
   return measured;
 }
@@ -37,8 +40,9 @@ static void test_choice(void **state) {
     struct machine machine;
     bool few;
   } cases[] = {
-      {{2, 0, 0}, false},   {{2, 1, 0.25}, true}, {{2, 2, 0.1}, false},   {{2, 6, 0.1}, false}, {{4, 1, 0.3}, true},
-      {{4, 4, 0.1}, false}, {{16, 3, 0.4}, true}, {{16, 16, 0.1}, false}, {{16, 40, 0}, false},
+      {{2, 0, 0, 0}, false},   {{2, 1, 0.25, 0}, true},   {{2, 2, 0.1, 0}, false},
+      {{2, 6, 0.1, 0}, false}, {{4, 1, 0.3, 0}, true},    {{4, 4, 0.1, 0}, false},
+      {{16, 3, 0.4, 0}, true}, {{16, 16, 0.1, 0}, false}, {{16, 40, 0, 0}, false},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     struct wn_crowd crowd = {0};
@@ -54,11 +58,20 @@ static void test_choice(void **state) {
   }
 }
 
+/* A window of luck is not taken for the rule, and luck that ends is noticed. */
+static void test_luck(void **state) {
+  (void)state;
+  struct wn_crowd crowd = {0};
+  double few;
+  assert_true(run(&crowd, &(struct machine){2, 2, 0.1, 0.5}, 60, &few));
+  if (few > 0.1 * 60) fail_msg("fewer threads in %.1f of 60 s", few);
+}
+
 /* Others come and go. That CPUs are free, or that all threads get more, is noticed within a second; that fewer threads
  * get more, within the longest pause between tries. */
 static void test_changes(void **state) {
   (void)state;
-  static const struct machine alone = {2, 0, 0}, beside = {2, 1, 0.25}, crowded = {2, 4, 0.1};
+  static const struct machine alone = {2, 0, 0, 0}, beside = {2, 1, 0.25, 0}, crowded = {2, 4, 0.1, 0};
   struct wn_crowd crowd = {0};
   double few;
   for (int round = 0; round < 3; round++) {
@@ -79,7 +92,7 @@ static void test_small_regions(void **state) {
   (void)state;
   struct wn_crowd crowd = {0};
   double few;
-  run(&crowd, &(struct machine){16, 3, 0.4}, 5, &few);
+  run(&crowd, &(struct machine){16, 3, 0.4, 0}, 5, &few);
   assert_int_equal(wn_crowd_threads(&crowd, 4), 4);
   assert_true(wn_crowd_threads(&crowd, 16) < 16);
   const struct wn_crowd before = crowd;
@@ -103,7 +116,8 @@ static void test_contexts(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_choice), cmocka_unit_test(test_changes),
-                                     cmocka_unit_test(test_small_regions), cmocka_unit_test(test_contexts)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_choice), cmocka_unit_test(test_luck),
+                                     cmocka_unit_test(test_changes), cmocka_unit_test(test_small_regions),
+                                     cmocka_unit_test(test_contexts)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
