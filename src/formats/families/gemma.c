@@ -12,7 +12,7 @@
 
 #include "attention/registry.h"
 #include "base/error.h"
-#include "formats/families.h"
+#include "formats/families/llama_shape.h"
 
 static const struct wn_name gemma_hf_rows[] = {
     {.ours = "embed.weight", .theirs = {"embed_tokens.weight"}},
@@ -31,22 +31,6 @@ static const struct wn_name gemma_hf_rows[] = {
     {.ours = "ffn.out.weight", .theirs = {"layers.%lld.mlp.down_proj.weight"}},
     {.ours = "post_norm2.gain", .theirs = {"layers.%lld.post_feedforward_layernorm.weight"}, .plus = 1},
 };
-static const struct wn_name gemma_gguf_rows[] = {
-    {.ours = "embed.weight", .theirs = {"token_embd.weight"}},
-    {.ours = "final_norm.gain", .theirs = {"output_norm.weight"}},
-    {.ours = "output.weight", .theirs = {"output.weight"}},
-    {.ours = "norm1.gain", .theirs = {"blk.%lld.attn_norm.weight"}},
-    {.ours = "attn.qkv.weight",
-     .theirs = {"blk.%lld.attn_q.weight", "blk.%lld.attn_k.weight", "blk.%lld.attn_v.weight"}},
-    {.ours = "attn.q_norm.gain", .theirs = {"blk.%lld.attn_q_norm.weight"}},
-    {.ours = "attn.k_norm.gain", .theirs = {"blk.%lld.attn_k_norm.weight"}},
-    {.ours = "attn.out.weight", .theirs = {"blk.%lld.attn_output.weight"}},
-    {.ours = "post_norm1.gain", .theirs = {"blk.%lld.post_attention_norm.weight"}},
-    {.ours = "norm2.gain", .theirs = {"blk.%lld.ffn_norm.weight"}},
-    {.ours = "ffn.in.weight", .theirs = {"blk.%lld.ffn_gate.weight", "blk.%lld.ffn_up.weight"}},
-    {.ours = "ffn.out.weight", .theirs = {"blk.%lld.ffn_down.weight"}},
-    {.ours = "post_norm2.gain", .theirs = {"blk.%lld.post_ffw_norm.weight"}},
-};
 static const char *const gemma_ignored[] = {".rotary_emb.inv_freq", NULL};
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
@@ -55,11 +39,6 @@ static const struct wn_names gemma_hf_names = {.title = "Hugging Face Gemma",
                                                .rows = gemma_hf_rows,
                                                .count = COUNT(gemma_hf_rows),
                                                .ignored = gemma_ignored};
-static const struct wn_names gemma_gguf_names = {.title = "GGUF gemma",
-                                                 .prefix = "",
-                                                 .rows = gemma_gguf_rows,
-                                                 .count = COUNT(gemma_gguf_rows),
-                                                 .ignored = gemma_ignored};
 
 /* The differences between the two. */
 struct gemma_kind {
@@ -346,7 +325,7 @@ const struct wn_family wn_family_gemma2 = {
            .read = gemma2_read,
            .write = gemma2_write},
     .gguf = {.architecture = "gemma2",
-             .names = &gemma_gguf_names,
+             .names = &wn_llama_gguf_names,
              .keys = gemma_softcaps,
              .pairs = WN_ROPE_HALVES,
              .read = gemma2_gguf_read,
@@ -365,7 +344,7 @@ const struct wn_family wn_family_gemma3 = {
            .read = gemma3_read,
            .write = gemma3_write},
     .gguf = {.architecture = "gemma3",
-             .names = &gemma_gguf_names,
+             .names = &wn_llama_gguf_names,
              .keys = gemma3_gguf_keys,
              .pairs = WN_ROPE_HALVES,
              .read = gemma3_gguf_read,

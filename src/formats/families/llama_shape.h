@@ -1,5 +1,6 @@
 /* What families of Llama's shape share: RMSNorm before the branches, SwiGLU, rotary positions. They differ in biases on
- * q, k and v (Qwen2), QK-norm (Qwen3) and windows (Mistral, Qwen). */
+ * q, k and v (Qwen2), QK-norm (Qwen3) and windows (Mistral, Qwen). GGUF names tensors alike in all families but GPT-2
+ * and Phi-3, so one table has the names of all. */
 #ifndef WN_FORMATS_LLAMA_SHAPE_H
 #define WN_FORMATS_LLAMA_SHAPE_H
 

@@ -18,21 +18,6 @@ static const struct wn_name olmo2_hf_rows[] = {
     {.ours = "ffn.out.weight", .theirs = {"layers.%lld.mlp.down_proj.weight"}},
     {.ours = "post_norm2.gain", .theirs = {"layers.%lld.post_feedforward_layernorm.weight"}},
 };
-static const struct wn_name olmo2_gguf_rows[] = {
-    {.ours = "embed.weight", .theirs = {"token_embd.weight"}},
-    {.ours = "rope.factors", .theirs = {"rope_freqs.weight"}},
-    {.ours = "final_norm.gain", .theirs = {"output_norm.weight"}},
-    {.ours = "output.weight", .theirs = {"output.weight"}},
-    {.ours = "attn.qkv.weight",
-     .theirs = {"blk.%lld.attn_q.weight", "blk.%lld.attn_k.weight", "blk.%lld.attn_v.weight"}},
-    {.ours = "attn.q_norm.gain", .theirs = {"blk.%lld.attn_q_norm.weight"}},
-    {.ours = "attn.k_norm.gain", .theirs = {"blk.%lld.attn_k_norm.weight"}},
-    {.ours = "attn.out.weight", .theirs = {"blk.%lld.attn_output.weight"}},
-    {.ours = "post_norm1.gain", .theirs = {"blk.%lld.post_attention_norm.weight"}},
-    {.ours = "ffn.in.weight", .theirs = {"blk.%lld.ffn_gate.weight", "blk.%lld.ffn_up.weight"}},
-    {.ours = "ffn.out.weight", .theirs = {"blk.%lld.ffn_down.weight"}},
-    {.ours = "post_norm2.gain", .theirs = {"blk.%lld.post_ffw_norm.weight"}},
-};
 static const char *const olmo2_ignored[] = {".rotary_emb.inv_freq", NULL};
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
@@ -41,11 +26,6 @@ static const struct wn_names olmo2_hf_names = {.title = "Hugging Face OLMo 2",
                                                .rows = olmo2_hf_rows,
                                                .count = COUNT(olmo2_hf_rows),
                                                .ignored = olmo2_ignored};
-static const struct wn_names olmo2_gguf_names = {.title = "GGUF olmo2",
-                                                 .prefix = "",
-                                                 .rows = olmo2_gguf_rows,
-                                                 .count = COUNT(olmo2_gguf_rows),
-                                                 .ignored = olmo2_ignored};
 
 static void olmo2_shape(wn_model_config *c) {
   c->norm_place = WN_NORM_BRANCH;
@@ -104,7 +84,7 @@ const struct wn_family wn_family_olmo2 = {
            .read = olmo2_read,
            .write = olmo2_write},
     .gguf = {.architecture = "olmo2",
-             .names = &olmo2_gguf_names,
+             .names = &wn_llama_gguf_names,
              .pairs = WN_ROPE_HALVES,
              .read = olmo2_gguf_read,
              .write = wn_llama_gguf_write},
