@@ -94,5 +94,6 @@ int analyze_survival(int argc, char **argv);
 int analyze_fits(int argc, char **argv);
 int analyze_selection(int argc, char **argv);
 int analyze_task(int argc, char **argv);
+int analyze_spans(int argc, char **argv);
 
 #endif

@@ -21,8 +21,7 @@ static const struct wn_field alibi_fields[] = {
 };
 
 static void alibi_init(wn_attention_config *config) {
-  struct alibi_settings *s = wn_mechanism_settings_of(&wn_mechanism_alibi, config);
-  s->max_bias = 8;
+  alibi_set(config)->max_bias = 8;
 }
 
 static bool alibi_is_enabled(const wn_attention_config *config) {

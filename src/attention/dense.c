@@ -25,14 +25,6 @@ static bool dense_is_enabled(const wn_attention_config *config) {
   return true;
 }
 
-static wn_status dense_check(wn_context *ctx, const char *where, const wn_attention_config *config,
-                             const struct wn_attention_shape *shape) {
-  (void)shape;
-  const char *term = config->bidirectional ? wn_attention_config_lacks(config, WN_TRAIT_OPEN) : NULL;
-  if (!term) return WN_OK;
-  return wn_fail(ctx, WN_ERR_CONFIG, "%s: bidirectional attention does not serve the term \"%s\"", where, term);
-}
-
 static void dense_fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
   (void)layer;
   out->scale = config->scale > 0 ? config->scale : 1 / sqrt((double)head_size);
@@ -50,7 +42,6 @@ const struct wn_mechanism wn_mechanism_dense = {
     .field_count = sizeof fields / sizeof *fields,
     .init = dense_init,
     .is_enabled = dense_is_enabled,
-    .check = dense_check,
     .fill = dense_fill,
     .cases = cases,
 };

@@ -22,20 +22,10 @@ const struct wn_mechanism *wn_mechanism_at(int i) {
   return i >= 0 && i < REGISTRY_ROWS ? mechanisms[i] : i == REGISTRY_ROWS ? wn_mechanism_of_test : NULL;
 }
 
-/* The offset of a mechanism's settings among all settings. */
-static size_t registry_settings(const struct wn_mechanism *m) {
-  size_t at = 0;
-  for (int i = 0; i < wn_mechanism_count() && wn_mechanism_at(i) != m; i++)
-    at += (wn_mechanism_at(i)->settings + 7) / 8 * 8;
-  return at;
-}
-
-const void *wn_mechanism_settings(const struct wn_mechanism *m, const wn_attention_config *config) {
-  return (const char *)config->settings + registry_settings(m);
-}
-
 bool wn_mechanism_settings_fit(void) {
-  return registry_settings(NULL) <= sizeof((wn_attention_config *)0)->settings;
+  for (int i = 0; i < wn_mechanism_count(); i++)
+    if (wn_mechanism_at(i)->settings > WN_MECHANISM_SETTINGS_BYTES) return false;
+  return true;
 }
 
 const char *wn_attention_config_lacks(const wn_attention_config *config, uint32_t traits) {
@@ -117,19 +107,22 @@ const char *wn_attention_input_not_cached(const wn_attention_config *config) {
 int wn_attention_field_groups(const char *prefix, size_t base, struct wn_field_group *out) {
   int n = wn_mechanism_count();
   for (int i = 0; i < n; i++)
-    out[i] =
-        (struct wn_field_group){.prefix = prefix,
-                                .fields = wn_mechanism_at(i)->fields,
-                                .count = wn_mechanism_at(i)->field_count,
-                                .optional = wn_mechanism_at(i)->settings > 0,
-                                .base = base + (wn_mechanism_at(i)->settings ? offsetof(wn_attention_config, settings) +
-                                                                                   registry_settings(wn_mechanism_at(i))
-                                                                             : 0)};
+    out[i] = (struct wn_field_group){
+        .prefix = prefix,
+        .fields = wn_mechanism_at(i)->fields,
+        .count = wn_mechanism_at(i)->field_count,
+        .optional = wn_mechanism_at(i)->settings > 0,
+        .base = base + (wn_mechanism_at(i)->settings
+                            ? offsetof(wn_attention_config, settings) + (size_t)i * WN_MECHANISM_SETTINGS_BYTES
+                            : 0)};
   return n;
 }
 
 wn_status wn_attention_config_check(wn_context *ctx, const char *where, const wn_attention_config *config,
                                     const struct wn_attention_shape *shape) {
+  const char *term = config->bidirectional ? wn_attention_config_lacks(config, WN_TRAIT_OPEN) : NULL;
+  if (term)
+    return wn_fail(ctx, WN_ERR_CONFIG, "%s: bidirectional attention does not serve the term \"%s\"", where, term);
   for (int i = 0; i < wn_mechanism_count(); i++) {
     if (!wn_mechanism_at(i)->check) continue;
     wn_status status = wn_mechanism_at(i)->check(ctx, where, config, shape);

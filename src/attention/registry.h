@@ -131,16 +131,19 @@ extern const struct wn_mechanism *wn_mechanism_of_test;
 int wn_mechanism_count(void);
 const struct wn_mechanism *wn_mechanism_at(int i);
 
-/* A mechanism's settings in a configuration; zeroed before `init`. */
-const void *wn_mechanism_settings(const struct wn_mechanism *m, const wn_attention_config *config);
-static inline void *wn_mechanism_settings_of(const struct wn_mechanism *m, wn_attention_config *config) {
-  return (void *)(uintptr_t)wn_mechanism_settings(m, config);
-}
-/* Defines NAME_of, which returns the struct NAME_settings of mechanism NAME. */
+/* A mechanism's own settings in a configuration, zeroed before `init`: WN_MECHANISM_SETTINGS(NAME) defines NAME_of,
+ * which returns its struct NAME_settings, and NAME_set, which returns it to be changed. */
+#define WN_MECHANISM_NUMBER(name) WN_MECHANISM_##name,
+enum { WN_MECHANISMS(WN_MECHANISM_NUMBER) WN_MECHANISM_NONE };
+#define WN_MECHANISM_SETTINGS_BYTES (sizeof((wn_attention_config *)0)->settings[0])
 #define WN_MECHANISM_SETTINGS(name)                                                                                    \
-  static const struct name##_settings *name##_of(const wn_attention_config *config) {                                  \
-    return wn_mechanism_settings(&wn_mechanism_##name, config);                                                        \
+  static inline struct name##_settings *name##_set(wn_attention_config *config) {                                      \
+    return (void *)config->settings[WN_MECHANISM_##name];                                                              \
+  }                                                                                                                    \
+  static inline const struct name##_settings *name##_of(const wn_attention_config *config) {                           \
+    return (const void *)config->settings[WN_MECHANISM_##name];                                                        \
   }
+/* Are they small enough? */
 bool wn_mechanism_settings_fit(void);
 /* The name of a configuration's first term that lacks one of the traits; NULL: all terms have them. */
 const char *wn_attention_config_lacks(const wn_attention_config *config, uint32_t traits);

@@ -26,52 +26,13 @@ int wn_dist_size(const wn_context *ctx) {
   return wn_handle_is(ctx, WN_HANDLE_CONTEXT) && ctx->dist ? ctx->dist->size : 1;
 }
 
-wn_status wn_dist_join(wn_context *ctx, wn_dist_lost_fn lost, void *user) {
-  WN_CHECK_WORK();
-  static bool joined; /* MPI can be initialised once per process */
-  const struct wn_dist_transport *transport;
-  void *module, *memory;
-  if (ctx->dist) return WN_OK;
-  WN_TRY(wn_dist_transport_open(ctx, &transport, &module));
-  if (!transport) return WN_OK;
-  if (joined) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_dist_join: this process has joined before");
-  joined = true;
-  WN_TRY(wn_alloc(ctx, "group of processes", sizeof(struct wn_dist), &memory));
-  struct wn_dist *d = memory;
-  d->transport = transport;
-  d->module = module;
-  if (transport->begin(&d->rank, &d->size)) {
-    wn_free(d);
-    return wn_fail(ctx, WN_ERR_IO, "%s could not begin", transport->name);
-  }
-  if (d->size == 1) { /* a launcher started a group of one */
-    transport->end();
-    wn_free(d);
-    return WN_OK;
-  }
-  ctx->dist = d;
-  return wn_dist_watch_begin(ctx, d, lost, user);
-}
-
-void wn_dist_leave(wn_context *ctx, wn_status status) {
-  WN_CHECK_OR(, WN_HANDLE(ctx, CONTEXT));
-  struct wn_dist *d = dist_of(ctx);
-  if (!d) return;
-  const bool well = status == WN_OK || status == WN_ERR_CANCELLED;
-  /* No process leaves before all have come this far. A process that fails does not close the transport: the launcher
-   * ends the rest. */
-  const bool all = well && wn_dist_barrier(ctx) == WN_OK;
-  if (all) d->transport->end(); /* this waits for all processes too, so the watch still runs */
-  wn_dist_watch_end(d, all ? NULL : well ? "" : ctx->error);
-  ctx->dist = NULL;
-  wn_free(d);
-}
-
-void wn_dist_kept(wn_context *ctx, const char *kept) {
-  if (dist_of(ctx)) atomic_store(&dist_of(ctx)->watch.kept, kept);
-}
-
 /* --- messages --- */
+
+/* WN_ERR_IO with the watch's line once a process is lost. */
+static wn_status dist_check_watch(wn_context *ctx, struct wn_dist *d) {
+  return atomic_load_explicit(&d->watch.state, memory_order_acquire) == 2 ? wn_fail(ctx, WN_ERR_IO, "%s", d->watch.line)
+                                                                          : WN_OK;
+}
 
 /* Refuses messages to a process that does not exist; a context that has not joined has no other. */
 static wn_status dist_check_other(wn_context *ctx, const char *what, int other) {
@@ -100,7 +61,7 @@ wn_status wn_dist_receive(wn_context *ctx, void *data, size_t bytes, int from, i
 wn_status wn_dist_advance(wn_context *ctx, int *requests, size_t count) {
   struct wn_dist *d = dist_of(ctx);
   if (!d) return WN_OK;
-  WN_TRY(wn_dist_watch_check(ctx, d));
+  WN_TRY(dist_check_watch(ctx, d));
   for (size_t i = 0; i < count; i++) {
     if (requests[i] < 0) continue;
     const int done = d->transport->test(requests[i]);

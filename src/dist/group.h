@@ -39,8 +39,6 @@ struct wn_dist {
 wn_status wn_dist_watch_begin(wn_context *ctx, struct wn_dist *d, wn_dist_lost_fn lost, void *user);
 /* failure: the line that the others are told; NULL: an orderly end. */
 void wn_dist_watch_end(struct wn_dist *d, const char *failure);
-/* WN_ERR_IO with the watch's line once a process is lost. */
-wn_status wn_dist_watch_check(wn_context *ctx, struct wn_dist *d);
 
 /* The transport of this build, if processes were started together; NULL with WN_OK: started alone. */
 wn_status wn_dist_transport_open(wn_context *ctx, const struct wn_dist_transport **out, void **module);

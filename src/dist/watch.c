@@ -331,8 +331,3 @@ void wn_dist_watch_end(struct wn_dist *d, const char *failure) {
   wn_free(w->peers);
   wn_free(w->polls);
 }
-
-wn_status wn_dist_watch_check(wn_context *ctx, struct wn_dist *d) {
-  return atomic_load_explicit(&d->watch.state, memory_order_acquire) == 2 ? wn_fail(ctx, WN_ERR_IO, "%s", d->watch.line)
-                                                                          : WN_OK;
-}

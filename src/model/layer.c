@@ -214,12 +214,6 @@ static struct wn_linear projection_ffn_out(const struct wn_run *run, const struc
       wn_run_projection(run, run->B * run->T, c->ffn_width, c->width, p->ffn_out_weight, p->ffn_out_bias),
       run->types.ffn);
 }
-struct wn_norm wn_head_norm_args(const struct wn_run *run, int64_t rows, int64_t heads, struct wn_norm_site site) {
-  const wn_model_config *c = &run->model->config;
-  const int64_t groups = c->qk_norm_whole ? 1 : heads;
-  return wn_run_norm_args(run, rows, groups, heads / groups * c->head_size, site);
-}
-
 /* The QK-norm of `heads` heads that start at column `at` of qkv; y is [M, heads*D]. */
 static struct wn_norm head_norm(const struct wn_run *run, const struct wn_layer_acts *a, int64_t at, int64_t heads,
                                 struct wn_norm_site site, void *y) {

@@ -91,8 +91,6 @@ void wn_layer_temp_lay(const wn_model_config *config, struct wn_layer_types type
  * then projections, QK-norm and rotation. */
 wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a, const void *prev_mid,
                           const void *prev_branch);
-/* The QK-norm of `heads` contiguous heads: each head by itself, or all as one (qk_norm_whole). */
-struct wn_norm wn_head_norm_args(const struct wn_run *run, int64_t rows, int64_t heads, struct wn_norm_site site);
 /* Only the rotation, where wn_layer_before left it out (run->unturned). */
 wn_status wn_layer_turn(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
 /* A view of row `row` of a's arrays, which are laid out for M rows of single tokens: the arrays that a pass over this

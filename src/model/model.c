@@ -32,14 +32,6 @@ wn_status wn_model_params_close(const struct wn_model *model, void *params, bool
                          model->table.total * wn_dtype_size(model->dtype), params, changed);
 }
 
-double wn_model_value(const struct wn_model *model, int row, int64_t i) {
-  double value = 0; /* a zero of either type */
-  const void *at = wn_element(model->params, (int64_t)model->table.rows[row].offset + i, model->dtype);
-  if (model->backend->memory->host) return wn_number(at, 0, model->dtype);
-  const wn_status status = wn_memory_read(model->ctx, model->backend->memory, &value, at, wn_dtype_size(model->dtype));
-  return status == WN_OK ? wn_number(&value, 0, model->dtype) : NAN;
-}
-
 static wn_status model_init_params(struct wn_model *model, uint64_t seed) {
   void *params;
   WN_TRY(wn_model_params_open(model, &params));

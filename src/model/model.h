@@ -2,6 +2,7 @@
 #ifndef WN_MODEL_MODEL_H
 #define WN_MODEL_MODEL_H
 
+#include <math.h>
 #include <stdatomic.h>
 
 #include "backends/backends.h"
@@ -55,7 +56,13 @@ wn_status wn_model_params_close(const struct wn_model *model, void *params, bool
 /* A fingerprint of the parameters, packed ones included: equal parameters have equal fingerprints. */
 wn_status wn_model_fingerprint(const struct wn_model *model, char out[24]);
 /* Number i of a tensor, for callers that need a few; NAN where it cannot be read. */
-double wn_model_value(const struct wn_model *model, int row, int64_t i);
+static inline double wn_model_value(const struct wn_model *model, int row, int64_t i) {
+  double value = 0; /* a zero of either type */
+  const void *at = wn_element(model->params, (int64_t)model->table.rows[row].offset + i, model->dtype);
+  if (model->backend->memory->host) return wn_number(at, 0, model->dtype);
+  const wn_status status = wn_memory_read(model->ctx, model->backend->memory, &value, at, wn_dtype_size(model->dtype));
+  return status == WN_OK ? wn_number(&value, 0, model->dtype) : NAN;
+}
 /* WN_ERR_UNSUPPORTED if the backend's arrays are not in the host's memory. what: what needs them there ("decoding"). */
 wn_status wn_model_need_host(wn_context *ctx, const struct wn_model *model, const char *what);
 /* A model whose parameters are all zero. */

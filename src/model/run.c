@@ -108,6 +108,12 @@ struct wn_norm wn_run_norm_args(const struct wn_run *run, int64_t rows, int64_t 
                           .dshift = wn_run_grad(run, at.shift)};
 }
 
+struct wn_norm wn_head_norm_args(const struct wn_run *run, int64_t rows, int64_t heads, struct wn_norm_site site) {
+  const wn_model_config *c = &run->model->config;
+  const int64_t groups = c->qk_norm_whole ? 1 : heads;
+  return wn_run_norm_args(run, rows, groups, heads / groups * c->head_size, site);
+}
+
 /* y = x, or y = sum = x + add. */
 static wn_status run_without_norm(struct wn_run *run, int64_t n, const void *x, const void *add, void *sum, void *y) {
   if (add) WN_TRY(wn_run_add_forward(run, &(struct wn_add){.n = n, .x = x, .z = add, .y = sum}));

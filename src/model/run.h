@@ -148,6 +148,8 @@ wn_status wn_run_norm(struct wn_run *run, int64_t rows, struct wn_norm_site at, 
                       void *sum, void *y);
 struct wn_norm wn_run_norm_args(const struct wn_run *run, int64_t rows, int64_t groups, int64_t width,
                                 struct wn_norm_site at);
+/* The QK-norm of `heads` contiguous heads: each head by itself, or all as one (qk_norm_whole). */
+struct wn_norm wn_head_norm_args(const struct wn_run *run, int64_t rows, int64_t heads, struct wn_norm_site site);
 /* Backward of the norm: dx += (or, without accumulate, dx =) the gradient of x, the norm's input. */
 wn_status wn_run_norm_grad(struct wn_run *run, int64_t rows, struct wn_norm_site at, const void *x, const void *dy,
                            void *dx, bool accumulate);

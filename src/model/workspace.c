@@ -196,13 +196,6 @@ static wn_status workspace_measure(struct wn_workspace *ws, size_t *need, size_t
   return WN_OK;
 }
 
-/* A workspace for long texts also takes short ones, which may have other angles. */
-const struct wn_rotary *wn_workspace_rotary(const wn_workspace *ws, int64_t longest) {
-  const bool other = ws->model->config.rope_scaling.type == WN_ROPE_LONG && ws->options.recurrence == 0 &&
-                     longest <= ws->model->rotary.rows;
-  return ws->rotary.rows > 0 && !other ? &ws->rotary : &ws->model->rotary;
-}
-
 /* Positions of a block after cached rows may exceed the model's table. */
 static wn_status workspace_rotary(struct wn_workspace *ws) {
   const int64_t rows = ws->options.recurrence + ws->T;

@@ -102,7 +102,12 @@ static inline double *wn_workspace_sum(const struct wn_workspace *ws, enum wn_su
 }
 
 /* The angles for a batch whose longest document has `longest` tokens. */
-const struct wn_rotary *wn_workspace_rotary(const wn_workspace *ws, int64_t longest);
+/* A workspace for long texts also takes short ones, which may have other angles. */
+static inline const struct wn_rotary *wn_workspace_rotary(const wn_workspace *ws, int64_t longest) {
+  const bool other = ws->model->config.rope_scaling.type == WN_ROPE_LONG && ws->options.recurrence == 0 &&
+                     longest <= ws->model->rotary.rows;
+  return ws->rotary.rows > 0 && !other ? &ws->rotary : &ws->model->rotary;
+}
 /* How many rows of logits are computed at a time: so few that M x V never exists, enough for an efficient product. */
 int64_t wn_logits_rows(int64_t M, int64_t V);
 
@@ -114,6 +119,11 @@ wn_status wn_run_batch(struct wn_run *run, const struct wn_model *model, struct 
                        const struct wn_batch *batch, const int32_t *count);
 /* Puts a step's budgets in force (NULL: none). */
 wn_status wn_run_budgets(struct wn_run *run, const struct wn_workspace *ws, const wn_budgets *budgets);
+/* Does the pass compute L_mem? */
+static inline bool wn_run_has_mem(const struct wn_run *run) {
+  const wn_selective_config *sel = &run->model->config.attention.selective;
+  return sel->enabled && sel->mem.enabled && !run->no_mem;
+}
 /* Embedding to final norm: ws->n_out, and the layers' sums. */
 wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws);
 /* Backward from temp.d_n, the gradient of the final norm's output, to the embedding. */

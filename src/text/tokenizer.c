@@ -39,40 +39,6 @@ void wn_text_free(char *text) {
   wn_free(text);
 }
 
-/* Makes room for `more` elements after `count`. */
-static wn_status tokenizer_grow(wn_context *ctx, const char *what, void **data, size_t element, size_t count,
-                                size_t more, size_t *capacity) {
-  size_t need, bytes;
-  if (!wn_add_size(count, more, &need)) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s", what);
-  if (need <= *capacity) return WN_OK;
-  size_t room = *capacity > SIZE_MAX / 2 ? need : 2 * *capacity;
-  if (room < need) room = need;
-  if (room < 64) room = 64;
-  if (!wn_mul_size(room, element, &bytes)) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s", what);
-  void *p;
-  WN_TRY(wn_alloc(ctx, what, bytes, &p));
-  if (count) memcpy(p, *data, count * element);
-  wn_free(*data);
-  *data = p;
-  *capacity = room;
-  return WN_OK;
-}
-
-wn_status wn_ids_add(wn_context *ctx, struct wn_ids *ids, const int32_t *more, size_t count) {
-  if (count == 0) return WN_OK;
-  void *data = ids->data;
-  wn_status status = tokenizer_grow(ctx, "tokens", &data, sizeof *ids->data, ids->count, count, &ids->capacity);
-  ids->data = data;
-  WN_TRY(status);
-  memcpy(ids->data + ids->count, more, count * sizeof *more);
-  ids->count += count;
-  return WN_OK;
-}
-void wn_ids_clear(struct wn_ids *ids) {
-  wn_free(ids->data);
-  *ids = (struct wn_ids){0};
-}
-
 bool wn_tokenizer_wants_utf8(const wn_tokenizer *tok) {
   return tok->spm != NULL;
 }
@@ -112,7 +78,7 @@ static wn_status encode_stretch(struct encoder *e, const char *text, size_t byte
   size_t dropped = 0;
   if (before != BEFORE_NOTHING) {
     void *line = e->line;
-    wn_status status = tokenizer_grow(NULL, "text", &line, 1, 0, bytes + 1, &e->line_capacity);
+    wn_status status = wn_text_grow(NULL, "text", &line, 1, 0, bytes + 1, &e->line_capacity);
     e->line = line;
     WN_TRY(status);
     e->line[0] = before == BEFORE_SPACE ? ' ' : '\n';
@@ -316,7 +282,7 @@ wn_status wn_tokenizer_encode_parts(wn_context *ctx, const wn_tokenizer *tok, co
   struct wn_encode_detail why = {{0}};
   void *data = NULL;
   /* never NULL, so that an empty list is no failure */
-  wn_status status = tokenizer_grow(ctx, "tokens", &data, sizeof *ids.data, 0, bytes / 4 + 2, &ids.capacity);
+  wn_status status = wn_text_grow(ctx, "tokens", &data, sizeof *ids.data, 0, bytes / 4 + 2, &ids.capacity);
   ids.data = data;
   if (status == WN_OK && add_bos) status = wn_ids_add(ctx, &ids, &tok->bos, 1);
   if (status == WN_OK && part_count > 0) {

@@ -7,13 +7,12 @@
 #include "backends/cpu/attention/attention.h"
 #include "backends/cpu/cpu.h"
 
-static struct wn_backend tables[3]; /* indexed by enum wn_isa */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void backend_fill(void) {
   /* Only sets that this processor has: the code that fills a table is compiled for that set, like its kernels. */
   for (int isa = WN_ISA_REF; isa <= (int)wn_cpu_best_isa(); isa++) {
-    struct wn_backend *table = &tables[isa];
+    struct wn_backend *table = &wn_cpu_tables[isa];
     *table = *wn_backend_ref();
     table->name = "cpu";
     table->doubles = false;
@@ -39,18 +38,8 @@ const struct wn_backend *wn_backend_cpu(enum wn_isa isa) {
 #if WN_HAVE_ONEDNN
   if (isa == WN_ISA_AVX2) (void)dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2);
 #endif
-  return &tables[isa];
+  return &wn_cpu_tables[isa];
 }
-
-#if WN_HAS_KERNELS
-const struct wn_product_ops *wn_cpu_product_ops(const struct wn_backend *backend) {
-#if WN_HAS_AVX512
-  if (backend == &tables[WN_ISA_AVX512]) return &wn_product_ops_avx512;
-#endif
-  (void)backend;
-  return &wn_product_ops_avx2;
-}
-#endif
 
 const struct wn_backend *wn_backend_cpu_for(enum wn_isa isa) {
   return wn_backend_cpu(isa);

@@ -11,6 +11,7 @@ wn_status wn_cpu_linear_forward(const struct wn_exec *exec, const struct wn_line
 wn_status wn_cpu_linear_backward(const struct wn_exec *exec, const struct wn_linear *a);
 size_t wn_cpu_linear_scratch(const struct wn_exec *exec, const struct wn_linear *a, bool backward);
 
+extern struct wn_backend wn_cpu_tables[3]; /* indexed by enum wn_isa */
 /* Our own products for the instruction set of this backend table. */
 const struct wn_product_ops *wn_cpu_product_ops(const struct wn_backend *backend);
 

@@ -4,14 +4,6 @@
 #include <string.h>
 #include "ops/terms.h"
 
-/* --- may keys be skipped? --- */
-
-bool wn_dead_keys_wanted(const struct wn_attention *a) {
-  if (!a->sel.on || !(a->sel.dead_share > 0) || !a->sel.relu || !(a->sel.shift || a->sel.protect_self)) return false;
-  if (a->sel.F || a->Tk <= 2 * WN_TILE) return false;
-  return !(wn_call_terms(a) & ~(uint32_t)WN_TERMS_DEAD_KEYS);
-}
-
 bool wn_dead_keys_final(const struct wn_attention *a) {
   for (int64_t g = 0; g < wn_selection_groups(a); g++)
     if (!(wn_strength(a, g) >= 0)) return false;

@@ -13,9 +13,14 @@
 #define WN_BACKENDS_CPU_ATTENTION_DEAD_KEYS_H
 
 #include "backends/cpu/attention/terms.h"
+#include "ops/terms.h"
 
 /* May the call skip keys? Used when scratch is laid out, so it reads no values. */
-bool wn_dead_keys_wanted(const struct wn_attention *a);
+static inline bool wn_dead_keys_wanted(const struct wn_attention *a) {
+  if (!a->sel.on || !(a->sel.dead_share > 0) || !a->sel.relu || !(a->sel.shift || a->sel.protect_self)) return false;
+  if (a->sel.F || a->Tk <= 2 * WN_TILE) return false;
+  return !(wn_call_terms(a) & ~(uint32_t)WN_TERMS_DEAD_KEYS);
+}
 /* Do selections only grow, so that a dead key stays dead? Checked when the call runs. */
 bool wn_dead_keys_final(const struct wn_attention *a);
 

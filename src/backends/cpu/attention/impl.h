@@ -343,7 +343,6 @@ void wn_attention_decode_run(const struct wn_attention_plan *p);
 void wn_open_forward_run(const struct wn_attention_plan *p);
 void wn_open_backward_run(const struct wn_attention_plan *p);
 /* The same with selection. Backward divides columns into parts. */
-int64_t wn_open_parts(const struct wn_attention_plan *p);
 void wn_open_select_forward_run(const struct wn_attention_plan *p);
 void wn_open_select_backward_run(const struct wn_attention_plan *p);
 /* The sizes of their arrays, which come first in scratch. */

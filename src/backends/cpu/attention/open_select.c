@@ -22,13 +22,6 @@
 #include <string.h>
 #include "backends/cpu/attention/score.h"
 
-enum { BACKWARD_ITEMS = 8 }; /* a unit's columns are divided if there are fewer units than this */
-
-/* Depends only on the shape, since the order of sums must not depend on the number of threads. */
-int64_t wn_open_parts(const struct wn_attention_plan *p) {
-  return wn_max_i64(1, wn_min_i64(BACKWARD_ITEMS / p->units, wn_open_blocks(p)));
-}
-
 void wn_open_unit_lay(const struct wn_attention_plan *p, bool backward, struct wn_arrays *x, struct wn_open_unit *t) {
   const int64_t R = wn_open_blocks(p), D = p->a->D, Dp = p->Dp, heads = wn_open_heads(p), groups = wn_open_groups(p);
   const int64_t parts = wn_open_parts(p);

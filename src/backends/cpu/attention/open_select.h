@@ -47,6 +47,12 @@ static inline int64_t wn_open_groups(const struct wn_attention_plan *p) {
 static inline int64_t wn_open_blocks(const struct wn_attention_plan *p) {
   return wn_div_up(p->a->Tq, WN_TILE);
 }
+/* Parts of a unit's columns in backward: several if there are few units. They depend only on the shape, since the order
+ * of sums must not depend on the number of threads. */
+static inline int64_t wn_open_parts(const struct wn_attention_plan *p) {
+  enum { ITEMS = 8 };
+  return wn_max_i64(1, wn_min_i64(ITEMS / p->units, wn_open_blocks(p)));
+}
 static inline int64_t wn_open_units(const struct wn_attention_plan *p) {
   return wn_min_i64(p->units, p->exec->threads);
 }

@@ -2,6 +2,7 @@
  * u`. Key j of the row at position i then needs entry first - i + j, so a row of a strip reads up to 64 consecutive
  * entries. Gradients are summed by distance in the same way; at the end the maps reduce them to their parameters. A
  * single row, and keys in slots, ask the maps key by key. */
+#include "backends/cpu/attention/open_select.h"
 #include "backends/cpu/attention/score.h"
 #include "backends/cpu/attention/slots.h"
 
