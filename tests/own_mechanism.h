@@ -8,9 +8,9 @@
 struct own_settings {
   bool enabled;
 };
+WN_MECHANISM_SETTINGS(own)
 static bool own_is_enabled(const wn_attention_config *config) {
-  const struct own_settings *s = wn_mechanism_settings(wn_mechanism_of_test, config);
-  return s->enabled;
+  return own_of(config)->enabled;
 }
 static const char *const own_cases[] = {NULL};
 #define OWN_FIELD(name)                                                                                                \

@@ -13,6 +13,8 @@ enum { REGISTRY_ROWS = sizeof mechanisms / sizeof *mechanisms };
 const struct wn_mechanism *wn_mechanism_of_test;
 
 _Static_assert(REGISTRY_ROWS < WN_MECHANISMS_MAX, "raise WN_MECHANISMS_MAX");
+_Static_assert(sizeof(((wn_attention_config *)0)->settings) >= (WN_MECHANISM_own + 1) * WN_MECHANISM_SETTINGS_BYTES,
+               "lengthen wn_attention_config.settings");
 
 int wn_mechanism_count(void) {
   return REGISTRY_ROWS + (wn_mechanism_of_test != NULL);

@@ -134,7 +134,7 @@ const struct wn_mechanism *wn_mechanism_at(int i);
 /* A mechanism's own settings in a configuration, zeroed before `init`: WN_MECHANISM_SETTINGS(NAME) defines NAME_of,
  * which returns its struct NAME_settings, and NAME_set, which returns it to be changed. */
 #define WN_MECHANISM_NUMBER(name) WN_MECHANISM_##name,
-enum { WN_MECHANISMS(WN_MECHANISM_NUMBER) WN_MECHANISM_NONE };
+enum { WN_MECHANISMS(WN_MECHANISM_NUMBER) WN_MECHANISM_own /* of a test */ };
 #define WN_MECHANISM_SETTINGS_BYTES (sizeof((wn_attention_config *)0)->settings[0])
 #define WN_MECHANISM_SETTINGS(name)                                                                                    \
   static inline struct name##_settings *name##_set(wn_attention_config *config) {                                      \
