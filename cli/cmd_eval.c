@@ -2,11 +2,13 @@
 #include "cmd.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <winnow/train.h>
 #include "args.h"
+#include "estimate.h"
 #include "eval_tasks.h"
 #include "load.h"
 #include "rows.h"
@@ -19,7 +21,8 @@ struct request {
   struct cli_common common;
   struct cli_loading load;
   struct cli_tasks tasks;
-  const char *data, *text, *config, *split;
+  const char *data, *text, *config, *split, *save_rows, *against;
+  double margin;
   struct cli_list sets;
   int64_t batch, context, recurrence;
   bool whole_recurrence;
@@ -71,9 +74,42 @@ static json_t *eval_budgets_json(const wn_budgets *b, int64_t context) {
                    eval_saving(b, context));
 }
 
-/* context: tokens per sequence. */
+/* The loss minus that of the rows of --against. */
+static int eval_compare(wn_context *ctx, const struct request *r, const wn_eval_rows *rows, wn_estimate *out) {
+  wn_row_sums *base;
+  int64_t count;
+  if (!r->against) return 0;
+  int code = cli_rows_read(ctx, r->against, &base, &count);
+  if (!code && (count != rows->count || wn_rows_difference(rows->sums, base, count, out) != WN_OK))
+    code = cli_error("%s: these are %" PRId64 " rows of other data, or cut in another way, than the %" PRId64
+                     " read here: differences are of the same rows",
+                     r->against, count, rows->count);
+  free(base);
+  return code;
+}
+
+static void eval_print_errors(const struct request *r, const wn_eval_result *result, const wn_estimate *difference) {
+  const wn_estimate *e = &result->loss_rows;
+  char rows[64];
+  cli_estimate_rows(e->rows, result->unit, rows);
+  if (e->rows < 2)
+    printf("error          unknown: %s has none\n", rows);
+  else
+    printf("95%% interval   loss %.4f to %.4f, perplexity %.4f to %.4f; over %s%s\n", e->low, e->high, exp(e->low),
+           exp(e->high), rows, strcmp(result->unit, "block") ? "" : ", taken as independent");
+  if (!r->against) return;
+  char error[32];
+  const wn_verdict verdict = wn_estimate_verdict(difference, r->margin);
+  printf("against        %+.6f%s nats", difference->value, cli_estimate_error(difference, 1, 6, error));
+  if (difference->rows > 1) printf(" (95%%: %+.6f to %+.6f)", difference->low, difference->high);
+  printf(": %s", wn_verdict_name(verdict));
+  printf(verdict == WN_VERDICT_EQUAL || verdict == WN_VERDICT_OPEN ? " within %g nats\n" : "\n", r->margin);
+}
+
+/* context: tokens per sequence. difference: from --against. */
 static int eval_report(const struct request *r, const char *what, const wn_eval_result *result,
-                       const wn_budgets *budgets, int64_t context) {
+                       const wn_estimate *difference, const wn_budgets *budgets, int64_t context) {
+  char error[3][32];
   if (r->common.json) {
     json_t *j = json_pack("{s:o, s:o, s:f, s:o, s:f, s:I, s:I, s:f, s:f, s:I}", "model", cli_text(r->load.model),
                           "data", cli_text(what), "loss", result->loss, "perplexity", cli_number(result->perplexity),
@@ -89,11 +125,34 @@ static int eval_report(const struct request *r, const char *what, const wn_eval_
       json_object_set_new(j, "memory_bytes", json_integer((json_int_t)result->recurrence_bytes));
     if (j && result->span > 0) json_object_set_new(j, "span", json_real(result->span));
     if (j && budgets->layers > 0) json_object_set_new(j, "budgets", eval_budgets_json(budgets, context));
+    if (j) {
+      const wn_estimate *e = &result->loss_rows;
+      json_object_set_new(j, "unit", json_string(result->unit));
+      json_object_set_new(j, "rows", json_integer((json_int_t)e->rows));
+      cli_estimate_json(j, "loss", e);
+      json_object_set_new(j, "perplexity_low", cli_number(exp(e->low)));
+      json_object_set_new(j, "perplexity_high", cli_number(exp(e->high)));
+      cli_estimate_json(j, "accuracy", &result->accuracy_rows);
+    }
+    if (j && r->against) {
+      json_object_set_new(j, "difference", cli_number(difference->value));
+      cli_estimate_json(j, "difference", difference);
+      json_object_set_new(j, "margin", json_real(r->margin));
+      json_object_set_new(j, "verdict", json_string(wn_verdict_name(wn_estimate_verdict(difference, r->margin))));
+    }
     return cli_print_json(j);
   }
-  printf("loss           %.6f\nperplexity     %.4f\naccuracy       %.4f%%\n", result->loss, result->perplexity,
-         100 * result->accuracy);
-  if (result->bits_per_byte > 0) printf("bits per byte  %.4f\n", result->bits_per_byte);
+  /* Of the perplexity and the bits per byte by the loss's, of which they are functions. */
+  wn_estimate perplexity = result->loss_rows, bits = result->loss_rows;
+  perplexity.error *= result->perplexity;
+  bits.error *= result->bits_per_byte / result->loss;
+  printf("loss           %.6f%s\n", result->loss, cli_estimate_error(&result->loss_rows, 1, 6, error[0]));
+  printf("perplexity     %.4f%s\n", result->perplexity, cli_estimate_error(&perplexity, 1, 4, error[1]));
+  printf("accuracy       %.4f%%%s\n", 100 * result->accuracy,
+         cli_estimate_error(&result->accuracy_rows, 100, 4, error[2]));
+  if (result->bits_per_byte > 0)
+    printf("bits per byte  %.4f%s\n", result->bits_per_byte, cli_estimate_error(&bits, 1, 4, error[0]));
+  eval_print_errors(r, result, difference);
   if (result->span > 0) printf("mean span      %.1f\n", result->span);
   if (result->recurrence_bytes > 0) printf("earlier blocks %s\n", cli_bytes((double)result->recurrence_bytes));
   if (budgets->layers > 0)
@@ -197,6 +256,14 @@ static const struct cli_option eval_options[] = {
     CLI_OPTION(struct request, bytes, "bytes", "N",
                "bytes of text in --data, for bits per byte; else from data.json in its folder"),
     CLI_ROWS_OPTIONS(struct request, rows),
+    CLI_OPTION(struct request, save_rows, "save-rows", "FILE",
+               "write each row's tokens, summed loss and hits (CSV), for --against of another evaluation"),
+    CLI_OPTION(struct request, against, "against", "FILE",
+               "rows that --save-rows wrote for another model or other budgets: the difference of the losses, paired row "
+               "by row"),
+    CLI_OPTION(struct request, margin, "margin", "NATS",
+               "--against: two losses are called equal where the interval of their difference lies within it", .min = 0,
+               .max = 100),
     CLI_OPTION(struct request, seed, "seed", "N", "seed of a task's random cases"),
     CLI_ATTENTION_OPTIONS(struct request, load.attention),
     CLI_BUDGETS_OPTIONS(struct request, load.budgets),
@@ -209,7 +276,8 @@ static const struct cli_spec eval_spec = {
         "Loss (nats per token), perplexity, accuracy and bits per byte of a checkpoint. Without --data and --text\n"
         "it uses the data of the recipe that the checkpoint was trained with. With --budgets the result is that of\n"
         "decoding under them, for each sequence and document separately. With --task it answers questions, scored as\n"
-        "lm-evaluation-harness does.",
+        "lm-evaluation-harness does. After +- stands the standard error over rows (blocks of the context, or\n"
+        "documents), never over tokens.",
     .options = eval_options,
     .option_count = CLI_COUNT(eval_options),
     .positional = "[DIR]",
@@ -222,6 +290,8 @@ static int eval_run(wn_context *ctx, const struct request *r, struct cli_loaded 
     return cli_tasks_run(ctx, &r->common, &r->tasks, r->data, &r->load, in, r->context, r->batch);
   struct cli_progress bar;
   wn_eval_result result = {0};
+  wn_eval_rows rows = {0};
+  wn_estimate difference = {0};
   char what[2048] = "";
   int code;
   cli_progress_begin(&bar, &r->common, "eval", "batches");
@@ -235,7 +305,8 @@ static int eval_run(wn_context *ctx, const struct request *r, struct cli_loaded 
                           .seed = r->seed,
                           .budgets = in->budgets.layers > 0 ? &in->budgets : NULL,
                           .progress = cli_progress_on,
-                          .user = &bar};
+                          .user = &bar,
+                          .rows = &rows};
   cli_signals_begin(ctx);
   if (r->text) {
     snprintf(what, sizeof what, "%s", r->text);
@@ -246,13 +317,18 @@ static int eval_run(wn_context *ctx, const struct request *r, struct cli_loaded 
   cli_signals_end();
   cli_progress_end(&bar);
   if (code == CLI_INTERRUPTED) cli_error("interrupted");
+  const bool speaks = cli_together_speaks(ctx);
+  if (!code && speaks && r->save_rows) code = cli_rows_save(ctx, r->save_rows, &rows);
+  if (!code) code = eval_compare(ctx, r, &rows, &difference);
+  wn_eval_rows_clear(&rows);
   if (code) return code;
-  return eval_report(r, what, &result, &in->budgets, r->context ? r->context : wn_model_config_get(in->model)->context);
+  return eval_report(r, what, &result, &difference, &in->budgets,
+                     r->context ? r->context : wn_model_config_get(in->model)->context);
 }
 
 int cmd_eval(int argc, char **argv) {
   struct request r = {
-      .common = CLI_COMMON_DEFAULTS, .split = "val", .rows = CLI_ROWS_DEFAULTS, .load = CLI_LOADING_DEFAULTS};
+      .common = CLI_COMMON_DEFAULTS, .split = "val", .margin = 0.01, .rows = CLI_ROWS_DEFAULTS, .load = CLI_LOADING_DEFAULTS};
   struct cli_list dirs = {0};
   struct cli_loaded in = {0};
   wn_context *ctx = NULL;
@@ -264,6 +340,9 @@ int cmd_eval(int argc, char **argv) {
     code = cli_usage_error(eval_spec.command, "--long-only is for token files: it goes with neither --text nor --task");
   if (code == CLI_GO && r.text && cli_tasks_wanted(&r.tasks))
     code = cli_usage_error(eval_spec.command, "--text goes with neither --task nor --choices");
+  if (code == CLI_GO && (r.save_rows || r.against) && cli_tasks_wanted(&r.tasks))
+    code = cli_usage_error(eval_spec.command, "--save-rows and --against are for losses: a task has --log and --sweep");
+  if (code == CLI_GO) code = cli_check_output(r.save_rows, false);
   if (code == CLI_GO) code = cli_tasks_check(eval_spec.command, &r.tasks, r.data);
   if (code == CLI_GO) code = cli_sweep_check(eval_spec.command, &r.tasks, &r.load.budgets);
   if (code == CLI_GO) code = cli_together_open(&r.common, &ctx);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include "winnow/context.h"
 #include "winnow/data.h"
+#include "winnow/estimate.h"
 #include "winnow/kv.h"
 #include "winnow/model.h"
 
@@ -199,7 +200,17 @@ typedef struct wn_eval_result {
   double seconds, tokens_per_second;
   uint64_t workspace_bytes, recurrence_bytes; /* as in wn_train_progress */
   double span;                                /* mean span in tokens over layers, heads and tokens; 0 without spans */
+  const char *unit; /* what a row is: "block" (of a text, cut at the context; its blocks count as independent),
+                       "document", or "case" of a synthetic task; static */
+  wn_estimate loss_rows, accuracy_rows; /* `loss` and `accuracy` with their errors over rows */
 } wn_eval_result;
+/* The rows of an evaluation. */
+typedef struct wn_eval_rows {
+  wn_row_sums *sums; /* [count] in the order of reading */
+  int64_t count;
+  const char *unit; /* as in wn_eval_result */
+} wn_eval_rows;
+void wn_eval_rows_clear(wn_eval_rows *rows);
 typedef struct wn_eval_options {
   size_t size;            /* sizeof the struct (context.h) */
   int64_t batch, context; /* 0: 8; the model's context */
@@ -214,6 +225,8 @@ typedef struct wn_eval_options {
                                 NULL: none. Not with segment recurrence */
   void (*progress)(void *user, uint64_t done, uint64_t total);
   void *user;
+  wn_eval_rows *rows; /* receives the sums of each row, which the caller clears; left as it is after an error. NULL: not
+                         wanted */
 } wn_eval_options;
 /* WN_ERR_ARGUMENT: the length of the source's rows is not the evaluation's context, its inputs for an encoder do not
  * fit the model, or a token is outside the model's vocabulary. */

@@ -11,6 +11,7 @@
 #include "winnow/declared.h"
 #include "winnow/dist.h"
 #include "winnow/embed.h"
+#include "winnow/estimate.h"
 #include "winnow/generate.h"
 #include "winnow/gguf.h"
 #include "winnow/kv.h"

@@ -14,6 +14,7 @@ wn_status wn_analysis_read(wn_context *ctx, const wn_analysis_input **input, str
   own->input = **input;
   if (own->input.options) {
     WN_TRY(WN_OPTIONS_READ(ctx, wn_eval_options, own->input.options, &own->options));
+    own->options.rows = NULL; /* an analysis may make several passes */
     own->input.options = &own->options;
   }
   *input = &own->input;

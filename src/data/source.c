@@ -237,6 +237,12 @@ uint64_t wn_data_source_batches(const wn_data_source *source, int64_t B) {
   return (source->blocks - 1) / (uint64_t)B + 1;
 }
 
+const char *wn_data_source_unit(const wn_data_source *s) {
+  return s->config.kind != WN_DATA_TOKENS && s->config.kind != WN_DATA_SPAN_CORRUPTION ? "case"
+         : s->config.rows == WN_ROWS_DOCUMENT                                          ? "document"
+                                                                                        : "block";
+}
+
 bool wn_data_source_streams(const wn_data_source *source) {
   WN_CHECK_OR(false, WN_HANDLE(source, DATA_SOURCE));
   return source->config.kind == WN_DATA_TOKENS && source->config.stream;

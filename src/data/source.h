@@ -9,4 +9,7 @@
  * checked against the vocabulary when they are read. */
 wn_status wn_data_source_check(wn_context *ctx, const char *what, const wn_data_source *source, int64_t T, int64_t S);
 
+/* What a sequence is: "block" of a token file, "document" or "case" of a synthetic task. Static. */
+const char *wn_data_source_unit(const wn_data_source *source);
+
 #endif

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "model/params.h"
 #include "ops/ops.h"
+#include "winnow/estimate.h"
 #include "winnow/kv.h"
 #include "winnow/model.h"
 
@@ -188,6 +189,8 @@ struct wn_step {
   const struct wn_layer_observer *observer; /* or NULL */
   const wn_budgets *budgets; /* in force for each document by itself; NULL: none. Evictions are constants for gradients.
                                 Not with recurrence */
+  wn_row_sums *rows; /* [B] the sums of each row are added here, for which the losses of all positions are copied to the
+                        host; NULL: not wanted */
 };
 /* May a tensor's gradient be uninitialised at first? True for a projection, whose product can overwrite it. */
 bool wn_model_begins(const struct wn_model *model, int row);

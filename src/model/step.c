@@ -37,9 +37,29 @@ wn_status wn_run_output(struct wn_run *run, const void *x, int64_t rows, void *l
                                 &(struct wn_softcap){.n = rows * c->vocab_size, .cap = c->logit_softcap, .x = logits});
 }
 
+/* Adds the losses of a chunk of positions, which are still in the workspace, to the sums of their rows. */
+static wn_status step_add_rows(const struct wn_run *run, const struct wn_workspace *ws, const int32_t *targets,
+                               int64_t first, int64_t positions, wn_row_sums *rows) {
+  const struct wn_memory *memory = wn_run_memory(run);
+  const size_t n = (size_t)positions;
+  void *loss, *hit;
+  WN_TRY(wn_memory_open(run->exec.ctx, memory, "losses", ws->loss, n * sizeof *ws->loss, &loss));
+  wn_status status = wn_memory_open(run->exec.ctx, memory, "hits", ws->hit, n, &hit);
+  for (int64_t m = 0; m < positions && status == WN_OK; m++) {
+    if (targets[first + m] < 0) continue;
+    wn_row_sums *row = &rows[(first + m) / run->T];
+    row->loss += ((const double *)loss)[m];
+    row->tokens++;
+    row->hits += ((const uint8_t *)hit)[m];
+  }
+  if (status == WN_OK) status = wn_memory_close(run->exec.ctx, memory, ws->hit, n, hit, false);
+  const wn_status closed = wn_memory_close(run->exec.ctx, memory, ws->loss, n * sizeof *ws->loss, loss, false);
+  return status != WN_OK ? status : closed;
+}
+
 /* The loss of rows [first, first+rows), and the gradient of the final norm's output there. */
 static wn_status step_chunk_loss(struct wn_run *run, struct wn_workspace *ws, const int32_t *targets, int64_t first,
-                                 int64_t rows, double scale, uint64_t *all) {
+                                 int64_t rows, const struct wn_step *step, uint64_t *all) {
   const wn_model_config *c = &run->model->config;
   const int64_t C = c->width, V = c->vocab_size;
   void *x = step_row(run, ws->n_out, first), *dx = step_row(run, ws->temp.d_n, first);
@@ -58,7 +78,7 @@ static wn_status step_chunk_loss(struct wn_run *run, struct wn_workspace *ws, co
                                         .logits = ws->logits,
                                         .ld = V,
                                         .targets = run->targets + first,
-                                        .scale = c->logit_divisor > 0 ? scale / c->logit_divisor : scale,
+                                        .scale = step->loss_scale / (c->logit_divisor > 0 ? c->logit_divisor : 1),
                                         .cap = c->logit_softcap,
                                         .dlogits = run->grads ? ws->logits : NULL,
                                         .loss = ws->loss,
@@ -70,6 +90,7 @@ static wn_status step_chunk_loss(struct wn_run *run, struct wn_workspace *ws, co
                                     .sums = wn_workspace_sum(ws, WN_SUM_LOSS, 0)};
   WN_TRY(wn_run_cross_entropy_forward(run, &loss));
   WN_TRY(wn_run_loss_sums_forward(run, &sums));
+  if (step->rows && !run->measuring) WN_TRY(step_add_rows(run, ws, targets, first, rows, step->rows));
   *all += (uint64_t)counted;
   return run->grads ? wn_run_project_back(run, step_output(run, rows), x, ws->logits, dx, false) : WN_OK;
 }
@@ -124,7 +145,7 @@ wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct 
   WN_TRY(wn_run_stack(run, ws));
   for (int64_t first = 0; first < M; first += ws->chunk) {
     const int64_t rows = M - first < ws->chunk ? M - first : ws->chunk;
-    WN_TRY(step_chunk_loss(run, ws, batch->targets, first, rows, step->loss_scale, &result->counted));
+    WN_TRY(step_chunk_loss(run, ws, batch->targets, first, rows, step, &result->counted));
   }
   if (!run->measuring) WN_TRY(memory->copy_out(ctx, ws->sums_read, ws->sums, (size_t)ws->sums_count * sizeof(double)));
   const uint64_t read = memory->record(ctx); /* so that backward need not wait for the copy */

@@ -12,6 +12,7 @@
 
 #include "base/arrays.h"
 #include "base/clock.h"
+#include "base/estimate.h"
 #include "base/misuse.h"
 #include "base/options.h"
 #include "data/source.h"
@@ -19,6 +20,7 @@
 
 /* The numbers that a batch adds to the sums. */
 enum { EVAL_LOSS, EVAL_COUNTED, EVAL_HITS, EVAL_SPAN, EVAL_TOKENS, EVAL_FIGURES, EVAL_PROCESSES = 64 };
+enum { EVAL_ROW_SUMS = sizeof(wn_row_sums) / sizeof(double) };
 
 static wn_status eval_batch(const struct wn_eval_loop *loop, uint64_t i, double *figures) {
   bool packed = false;
@@ -33,7 +35,11 @@ static wn_status eval_batch(const struct wn_eval_loop *loop, uint64_t i, double 
                                  .inputs = loop->inputs,
                                  .input_count = loop->input_count};
   const struct wn_step step = {
-      .loss_scale = 1, .recurrence_set = loop->recurrence_set, .observer = loop->observer, .budgets = loop->budgets};
+      .loss_scale = 1,
+      .recurrence_set = loop->recurrence_set,
+      .observer = loop->observer,
+      .budgets = loop->budgets,
+      .rows = loop->rows ? loop->rows + i * (uint64_t)loop->B : NULL};
   struct wn_step_result result = {0};
   WN_TRY(wn_model_step(loop->model, loop->ws, &batch, &step, &result));
   figures[EVAL_LOSS] = result.loss_sum;
@@ -63,6 +69,8 @@ wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, str
     memset(figures, 0, sizeof figures);
     if (rank < now) WN_TRY(eval_batch(loop, i + rank, figures[rank]));
     if (size > 1) WN_TRY(wn_dist_merge(ctx, figures[0], now * EVAL_FIGURES));
+    if (size > 1 && loop->rows)
+      WN_TRY(wn_dist_merge(ctx, &loop->rows[i * (uint64_t)loop->B].loss, now * (uint64_t)loop->B * EVAL_ROW_SUMS));
     for (uint64_t k = 0; k < now; k++) {
       sums->loss += figures[k][EVAL_LOSS];
       sums->counted += (uint64_t)figures[k][EVAL_COUNTED];
@@ -81,6 +89,7 @@ struct eval_job {
   const wn_eval_options *options; /* or NULL */
   int64_t B, T, S, recurrence;    /* S: length of the encoder's rows; 0: no encoder */
   uint64_t batches;
+  const char *unit; /* what a row is */
   wn_eval_batch_fn batch;
   void *user; /* for `batch` */
   const struct wn_layer_observer *observer;
@@ -141,14 +150,43 @@ static wn_status source_inputs(void *user, uint64_t index, int32_t *inputs, int3
   return wn_data_source_inputs(u->ctx, u->source, u->seed, index, u->B, inputs, input_count);
 }
 
+void wn_eval_rows_clear(wn_eval_rows *rows) {
+  WN_CHECK_OR(, WN_POINTER(rows));
+  wn_free(rows->sums);
+  *rows = (wn_eval_rows){0};
+}
+
+static wn_status eval_rows_init(wn_context *ctx, const struct eval_job *job, wn_eval_rows *rows) {
+  const uint64_t most = SIZE_MAX / sizeof *rows->sums / 2;
+  *rows = (wn_eval_rows){.unit = job->unit};
+  if (job->batches > most / (uint64_t)job->B)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "evaluation of %llu batches: its rows do not fit in memory",
+                   (unsigned long long)job->batches);
+  rows->count = (int64_t)(job->batches * (uint64_t)job->B);
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "rows", (size_t)rows->count * sizeof *rows->sums, &memory));
+  rows->sums = memory;
+  return WN_OK;
+}
+
+/* Drops the rows that fill up the last batch. */
+static void eval_rows_trim(wn_eval_rows *rows) {
+  int64_t kept = 0;
+  for (int64_t i = 0; i < rows->count; i++)
+    if (rows->sums[i].tokens > 0) rows->sums[kept++] = rows->sums[i];
+  rows->count = kept;
+}
+
 /* The loop over the job's batches, with its own buffers. */
-static wn_status eval_job_run(wn_context *ctx, wn_model *model, const struct eval_job *job, struct wn_eval_sums *sums) {
+static wn_status eval_job_run(wn_context *ctx, wn_model *model, const struct eval_job *job, struct wn_eval_sums *sums,
+                              wn_eval_rows *rows) {
   struct eval_buffers b;
   const wn_eval_options *options = job->options;
   const wn_budgets *budgets = options ? options->budgets : NULL;
   if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
   WN_TRY(wn_dist_alike(ctx));
   wn_status status = eval_buffers_init(ctx, model, job, &b);
+  if (status == WN_OK) status = eval_rows_init(ctx, job, rows);
   if (status == WN_OK) {
     const struct wn_eval_loop loop = {.model = model,
                                       .ws = b.ws,
@@ -168,10 +206,12 @@ static wn_status eval_job_run(wn_context *ctx, wn_model *model, const struct eva
                                       .progress = options ? options->progress : NULL,
                                       .progress_user = options ? options->user : NULL,
                                       .observer = job->observer,
-                                      .budgets = budgets};
+                                      .budgets = budgets,
+                                      .rows = rows->sums};
     status = wn_eval_loop_run(ctx, &loop, sums);
     sums->workspace_bytes = wn_workspace_bytes(b.ws);
     sums->recurrence_bytes = wn_workspace_recurrence_bytes(b.ws);
+    eval_rows_trim(rows);
   }
   eval_buffers_clear(&b);
   return status;
@@ -200,8 +240,8 @@ static int64_t eval_recurrence(const struct wn_model *model, const wn_eval_optio
 }
 
 /* bytes: of the text at all counted positions; 0: unknown. */
-static wn_status eval_finish(wn_context *ctx, const struct wn_eval_sums *sums, uint64_t bytes, double seconds,
-                             wn_eval_result *result) {
+static wn_status eval_sum_up(wn_context *ctx, const struct wn_eval_sums *sums, const wn_eval_rows *rows, uint64_t bytes,
+                             double seconds, wn_eval_result *result) {
   if (sums->counted == 0) return wn_fail(ctx, WN_ERR_FORMAT, "nothing to evaluate: no position has a target");
   double loss = sums->loss / (double)sums->counted;
   if (!isfinite(loss))
@@ -219,8 +259,29 @@ static wn_status eval_finish(wn_context *ctx, const struct wn_eval_sums *sums, u
                              .recurrence_bytes = sums->recurrence_bytes,
                              .span = sums->span / (double)sums->tokens,
                              .seconds = seconds,
-                             .tokens_per_second = seconds > 0 ? (double)sums->counted / seconds : 0};
+                             .tokens_per_second = seconds > 0 ? (double)sums->counted / seconds : 0,
+                             .unit = rows->unit};
+  wn_rows_loss(rows->sums, rows->count, &result->loss_rows);
+  wn_rows_accuracy(rows->sums, rows->count, &result->accuracy_rows);
+  result->loss_rows.value = loss; /* the same sum in another order */
+  result->accuracy_rows.value = result->accuracy;
   return WN_OK;
+}
+
+/* Runs a job; bytes: of the text of the whole source or text, of which all batches are `all`. */
+static wn_status eval_job(wn_context *ctx, wn_model *model, const struct eval_job *job, uint64_t all, uint64_t bytes,
+                          double start, wn_eval_result *result) {
+  struct wn_eval_sums sums;
+  wn_eval_rows rows = {0};
+  wn_status status = eval_job_run(ctx, model, job, &sums, &rows);
+  if (status == WN_OK)
+    status =
+        eval_sum_up(ctx, &sums, &rows, job->batches == all ? bytes : 0, wn_seconds_now() - start, result);
+  if (status == WN_OK && job->options && job->options->rows)
+    *job->options->rows = rows;
+  else
+    wn_eval_rows_clear(&rows);
+  return status;
 }
 
 wn_status wn_eval_observed(wn_context *ctx, wn_model *model, const wn_data_source *source,
@@ -237,7 +298,6 @@ wn_status wn_eval_observed(wn_context *ctx, wn_model *model, const wn_data_sourc
     return wn_fail(ctx, WN_ERR_ARGUMENT,
                    "evaluation with a recurrence of %lld tokens needs a source of streams (data.stream)",
                    (long long)recurrence);
-  struct wn_eval_sums sums;
   double start = wn_seconds_now();
   struct source_user user = {.ctx = ctx, .source = source, .seed = options ? options->seed : 0, .B = B};
   const struct eval_job job = {.options = options,
@@ -246,13 +306,11 @@ wn_status wn_eval_observed(wn_context *ctx, wn_model *model, const wn_data_sourc
                                .S = wn_data_source_input_length(source),
                                .recurrence = recurrence,
                                .batches = batches,
+                               .unit = wn_data_source_unit(source),
                                .batch = source_batch,
                                .user = &user,
                                .observer = observer};
-  WN_TRY(eval_job_run(ctx, model, &job, &sums));
-  /* options->bytes is for the whole source, so it cannot be used for a part. */
-  uint64_t bytes = options && batches == all ? options->bytes : 0;
-  return eval_finish(ctx, &sums, bytes, wn_seconds_now() - start, result);
+  return eval_job(ctx, model, &job, all, options ? options->bytes : 0, start, result);
 }
 
 struct text_user {
@@ -293,18 +351,17 @@ static wn_status eval_ids(wn_context *ctx, wn_model *model, const int32_t *ids, 
   uint64_t all = (blocks + (size_t)B - 1) / (size_t)B;
   const int64_t recurrence = eval_recurrence(model, options);
   uint64_t batches = options && options->max_batches && options->max_batches < all ? options->max_batches : all;
-  struct wn_eval_sums sums;
   struct text_user user = {.ids = ids, .count = count, .B = B, .T = T, .stretch = recurrence > 0 ? (size_t)all : 0};
   const struct eval_job job = {.options = options,
                                .B = B,
                                .T = T,
                                .recurrence = recurrence,
                                .batches = batches,
+                               .unit = "block",
                                .batch = text_batch,
                                .user = &user,
                                .observer = observer};
-  WN_TRY(eval_job_run(ctx, model, &job, &sums));
-  return eval_finish(ctx, &sums, batches == all ? bytes : 0, wn_seconds_now() - start, result);
+  return eval_job(ctx, model, &job, all, bytes, start, result);
 }
 
 wn_status wn_eval_text_observed(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const char *text,
