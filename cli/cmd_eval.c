@@ -74,18 +74,13 @@ static json_t *eval_budgets_json(const wn_budgets *b, int64_t context) {
                    eval_saving(b, context));
 }
 
-/* The loss minus that of the rows of --against. */
-static int eval_compare(wn_context *ctx, const struct request *r, const wn_eval_rows *rows, wn_estimate *out) {
-  wn_row_sums *base;
-  int64_t count;
+/* The loss minus that of the rows `base` of --against. */
+static int eval_compare(const struct request *r, const wn_eval_rows *rows, const wn_eval_rows *base, wn_estimate *out) {
   if (!r->against) return 0;
-  int code = cli_rows_read(ctx, r->against, &base, &count);
-  if (!code && (count != rows->count || wn_rows_difference(rows->sums, base, count, out) != WN_OK))
-    code = cli_error("%s: these are %" PRId64 " rows of other data, or cut in another way, than the %" PRId64
-                     " read here: differences are of the same rows",
-                     r->against, count, rows->count);
-  free(base);
-  return code;
+  if (base->count == rows->count && wn_rows_difference(rows->sums, base->sums, base->count, out) == WN_OK) return 0;
+  return cli_error("%s: these are %" PRId64 " rows of other data, or cut in another way, than the %" PRId64
+                   " read here: differences are of the same rows",
+                   r->against, base->count, rows->count);
 }
 
 static void eval_print_errors(const struct request *r, const wn_eval_result *result, const wn_estimate *difference) {
@@ -98,11 +93,10 @@ static void eval_print_errors(const struct request *r, const wn_eval_result *res
     printf("95%% interval   loss %.4f to %.4f, perplexity %.4f to %.4f; over %s%s\n", e->low, e->high, exp(e->low),
            exp(e->high), rows, strcmp(result->unit, "block") ? "" : ", taken as independent");
   if (!r->against) return;
-  char error[32];
+  char error[96];
   const wn_verdict verdict = wn_estimate_verdict(difference, r->margin);
-  printf("against        %+.6f%s nats", difference->value, cli_estimate_error(difference, 1, 6, error));
-  if (difference->rows > 1) printf(" (95%%: %+.6f to %+.6f)", difference->low, difference->high);
-  printf(": %s", wn_verdict_name(verdict));
+  printf("against        %+.6f%s nats: %s", difference->value, cli_estimate_interval(difference, 6, error),
+         wn_verdict_name(verdict));
   printf(verdict == WN_VERDICT_EQUAL || verdict == WN_VERDICT_OPEN ? " within %g nats\n" : "\n", r->margin);
 }
 
@@ -135,8 +129,7 @@ static int eval_report(const struct request *r, const char *what, const wn_eval_
       cli_estimate_json(j, "accuracy", &result->accuracy_rows);
     }
     if (j && r->against) {
-      json_object_set_new(j, "difference", cli_number(difference->value));
-      cli_estimate_json(j, "difference", difference);
+      cli_estimate_json_whole(j, "difference", difference);
       json_object_set_new(j, "margin", json_real(r->margin));
       json_object_set_new(j, "verdict", json_string(wn_verdict_name(wn_estimate_verdict(difference, r->margin))));
     }
@@ -290,10 +283,11 @@ static int eval_run(wn_context *ctx, const struct request *r, struct cli_loaded 
     return cli_tasks_run(ctx, &r->common, &r->tasks, r->data, &r->load, in, r->context, r->batch);
   struct cli_progress bar;
   wn_eval_result result = {0};
-  wn_eval_rows rows = {0};
+  wn_eval_rows rows = {0}, base = {0};
   wn_estimate difference = {0};
   char what[2048] = "";
-  int code;
+  int code = r->against ? cli_rows_read(ctx, r->against, &base) : 0;
+  if (code) return code;
   cli_progress_begin(&bar, &r->common, "eval", "batches");
   wn_eval_options eval = {.size = sizeof eval,
                           .batch = r->batch,
@@ -319,8 +313,9 @@ static int eval_run(wn_context *ctx, const struct request *r, struct cli_loaded 
   if (code == CLI_INTERRUPTED) cli_error("interrupted");
   const bool speaks = cli_together_speaks(ctx);
   if (!code && speaks && r->save_rows) code = cli_rows_save(ctx, r->save_rows, &rows);
-  if (!code) code = eval_compare(ctx, r, &rows, &difference);
+  if (!code) code = eval_compare(r, &rows, &base, &difference);
   wn_eval_rows_clear(&rows);
+  free(base.sums);
   if (code) return code;
   return eval_report(r, what, &result, &difference, &in->budgets,
                      r->context ? r->context : wn_model_config_get(in->model)->context);

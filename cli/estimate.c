@@ -22,9 +22,21 @@ void cli_estimate_json(json_t *j, const char *name, const wn_estimate *e) {
   }
 }
 
+void cli_estimate_json_whole(json_t *j, const char *name, const wn_estimate *e) {
+  json_object_set_new(j, name, cli_number(e->value));
+  cli_estimate_json(j, name, e);
+}
+
 const char *cli_estimate_error(const wn_estimate *e, double unit, int decimals, char out[32]) {
   out[0] = 0;
   if (isfinite(e->error)) snprintf(out, 32, " +- %.*f", decimals, unit * e->error);
+  return out;
+}
+
+const char *cli_estimate_interval(const wn_estimate *e, int decimals, char out[96]) {
+  out[0] = 0;
+  if (isfinite(e->error))
+    snprintf(out, 96, " +- %.*f (95%%: %.*f to %.*f)", decimals, e->error, decimals, e->low, decimals, e->high);
   return out;
 }
 
@@ -61,10 +73,9 @@ static bool rows_read_line(const char *line, int64_t number, wn_row_sums *row) {
   return *end == 0 && row->tokens >= 1;
 }
 
-int cli_rows_read(wn_context *ctx, const char *path, wn_row_sums **rows, int64_t *count) {
+int cli_rows_read(wn_context *ctx, const char *path, wn_eval_rows *rows) {
   char *text = NULL;
-  *rows = NULL;
-  *count = 0;
+  *rows = (wn_eval_rows){0};
   if (cli_read_lines(ctx, path, &text)) return 1;
   int64_t lines = 0;
   for (const char *c = text; *c; c++) lines += *c == '\n';
@@ -72,17 +83,19 @@ int cli_rows_read(wn_context *ctx, const char *path, wn_row_sums **rows, int64_t
                  ? 0
                  : cli_error("%s: no rows of winnow eval --save-rows: expected the line %.*s and one for each row", path,
                              (int)sizeof rows_head - 2, rows_head);
-  if (!code && !(*rows = calloc((size_t)lines, sizeof **rows))) code = cli_error("out of memory");
+  if (!code && !(rows->sums = calloc((size_t)lines, sizeof *rows->sums))) code = cli_error("out of memory");
   for (char *line = text + sizeof rows_head - 1, *end; !code && *line; line = end + 1) {
     end = strchr(line, '\n');
     if (end) *end = 0;
-    if (!end || !rows_read_line(line, *count, &(*rows)[*count]))
-      code = cli_error("%s: line %" PRId64 ": expected row %" PRId64 ", its tokens, the sum of their losses, its hits",
-                       path, *count + 2, *count);
-    else
-      ++*count;
-    if (!end) break;
+    if (end && rows_read_line(line, rows->count, &rows->sums[rows->count])) {
+      rows->count++;
+      continue;
+    }
+    code = cli_error("%s: line %" PRId64 ": expected row %" PRId64 ", its tokens, the sum of their losses, its hits", path,
+                     rows->count + 2, rows->count);
+    break;
   }
+  if (code) free(rows->sums);
   wn_text_free(text);
   return code;
 }

@@ -1,6 +1,7 @@
 #include "eval_tasks.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,7 +102,7 @@ static void tasks_print_head(bool sweep) {
 
 static void tasks_print_value(bool known, double unit, double value, double error) {
   char text[64] = "-";
-  if (known) snprintf(text, sizeof text, "%.2f +- %.2f", unit * value, unit * error);
+  if (known) snprintf(text, sizeof text, isnan(error) ? "%.2f" : "%.2f +- %.2f", unit * value, unit * error);
   printf(" %-15s", text);
 }
 
@@ -132,8 +133,12 @@ static json_t *tasks_json(const char *task, const char *setting, const wn_task_r
       double value;
     } numbers[] = {{"", r->counted[m], r->value[m]},
                    {"_stderr", r->counted[m], r->stderr_[m]},
+                   {"_low", r->counted[m], r->low[m]},
+                   {"_high", r->counted[m], r->high[m]},
                    {"_change", r->compared[m], r->change[m]},
-                   {"_change_stderr", r->compared[m], r->change_stderr[m]}};
+                   {"_change_stderr", r->compared[m], r->change_stderr[m]},
+                   {"_change_low", r->compared[m], r->change_low[m]},
+                   {"_change_high", r->compared[m], r->change_high[m]}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
       char name[64];
       if (!numbers[i].counted) continue;

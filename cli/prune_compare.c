@@ -6,6 +6,7 @@
 #include <string.h>
 #include <winnow/report.h>
 #include <winnow/task.h>
+#include "estimate.h"
 #include "eval_tasks.h"
 #include "prune.h"
 #include "files.h"
@@ -25,6 +26,7 @@ struct compare {
   /* For each subject's search: the largest distance, in tokens per layer, between a column and a point shown in it. */
   double reach[SUBJECTS];
   int64_t at_most, context, limit;
+  double margin;
   int64_t tokens[BUDGETS_MAX];
   int token_count;
   wn_policy chosen[WN_POLICY_MAX];
@@ -92,6 +94,42 @@ static void compare_print_line(const struct compare *c, const wn_prune_compariso
   putchar('\n');
 }
 
+/* The differences from the first model without budgets, with what their intervals say. */
+static void compare_print_differences(const wn_prune_comparison *r) {
+  char rows[64], error[2][96];
+  cli_estimate_rows((uint64_t)r->rows, r->unit, rows);
+  printf("\nloss, its standard error over %s%s; difference from %s without budgets, paired row by row, with its 95%% "
+         "interval; equal: the interval lies within %g nats\n",
+         rows, strcmp(r->unit, "block") ? "" : " (taken as independent)", r->names[0], r->margin);
+  for (int64_t i = 0; i < r->count; i++) {
+    const wn_prune_row *row = &r->results[i];
+    char name[64];
+    snprintf(name, sizeof name, "%s%s", row->policy < 0 ? "none" : wn_policy_name((wn_policy)row->policy),
+             row->searched ? ", searched" : "");
+    printf("%-18s %-21s %7.1f %9.4f%s", r->names[row->subject], name, row->per_layer, row->loss,
+           cli_estimate_error(&row->loss_rows, 1, 4, error[0]));
+    if (i > 0)
+      printf("  %+.4f%s %s", row->difference.value, cli_estimate_interval(&row->difference, 4, error[1]),
+             wn_verdict_name(row->verdict));
+    putchar('\n');
+  }
+  for (int64_t i = 0; i < r->saving_count; i++) {
+    const wn_prune_saving *s = &r->savings[i];
+    double most = 1; /* of a line that passes that loss nowhere */
+    for (int64_t k = 0; k < r->count; k++) {
+      const wn_prune_row *row = &r->results[k];
+      if (row->subject == s->subject && row->policy == s->policy && row->searched == s->searched)
+        most = fmax(most, row->saving);
+    }
+    printf("%s%-18s %s%s: %s%.2fx less memory at the loss of %s without budgets", i ? "" : "\n", r->names[s->subject],
+           wn_policy_name((wn_policy)s->policy), s->searched ? ", searched" : "", s->saving.value < most ? "" : "at least ",
+           s->saving.value, r->names[0]);
+    if (isfinite(s->saving.low))
+      printf(" (95%%: %.2f to %.2f%s)", s->saving.low, s->saving.high, s->open > 0.025 ? " or more" : "");
+    putchar('\n');
+  }
+}
+
 static void compare_print_table(const struct compare *c, const wn_prune_comparison *r, int task) {
   double error = 0;
   for (int64_t i = 0; i < r->count && task >= 0; i++) error = fmax(error, r->results[i].scores[task].error);
@@ -138,6 +176,7 @@ static int compare_print_comparison(const struct compare *c, const wn_prune_comp
   char path[PRUNE_PATH_BYTES];
   if (c->common.json && cli_join(path, sizeof path, c->out, "compare.json")) return cli_print_json(cli_read_json(path));
   for (int task = -1; task < r->task_count; task++) compare_print_table(c, r, task);
+  compare_print_differences(r);
   return 0;
 }
 
@@ -191,6 +230,7 @@ static int run_compare(wn_context *ctx, struct compare *c) {
   o.task_count = c->task_count;
   o.task_path = c->task_data;
   o.task_limit = c->limit;
+  o.margin = c->margin;
   wn_prune_comparison result = {0};
   if (!code && status == WN_OK) {
     struct cli_progress bar;
@@ -240,6 +280,9 @@ static const struct cli_option compare_options[] = {
     CLI_OPTION(struct compare, task_data, "task-data", "DIR", "the folder of their files"),
     CLI_OPTION(struct compare, limit, "limit", "N", "only the first N questions of every task; 0: all", .min = 0,
                .max = 1e9),
+    CLI_OPTION(struct compare, margin, "margin", "NATS",
+               "two losses are called equal where the 95% interval of their difference lies within it", .min = 0,
+               .max = 100),
     CLI_ROWS_OPTIONS(struct compare, rows),
     PRUNE_BATCH_OPTION(struct compare, batch),
     CLI_POLICY_CHOICES_OPTIONS(struct compare, choices),
@@ -280,6 +323,7 @@ int prune_compare(int argc, char **argv) {
   struct compare c = {.common = CLI_COMMON_DEFAULTS,
                       .choices = CLI_POLICY_CHOICES_DEFAULTS,
                       .budgets = "16,32,64,128,256",
+                      .margin = 0.01,
                       .rows = CLI_ROWS_DEFAULTS};
   wn_context *ctx = NULL;
   int code = check_compare(&c, cli_parse(&compare_spec, argc, argv, &c, NULL));

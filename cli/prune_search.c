@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <winnow/report.h>
+#include "estimate.h"
 #include "prune.h"
 #include "signals.h"
 #include "together.h"
@@ -71,6 +72,10 @@ static int64_t search_count_differing(const wn_prune_curve *c, double *most) {
   return n;
 }
 
+static const char *search_unit(const struct search *s) {
+  return s->rows.long_only ? "document" : "block";
+}
+
 static json_t *search_json(const struct search *s, const wn_prune_curve *c) {
   const wn_prune_point *last = &c->points[c->count - 1], *first = &c->points[0];
   json_t *tokens = json_array();
@@ -85,6 +90,14 @@ static json_t *search_json(const struct search *s, const wn_prune_curve *c) {
       cli_number(exp(first->report_loss)), "end", wn_prune_end_name(c->end), "evaluations", (json_int_t)evaluations,
       "seconds", last->seconds, "peak_resident_bytes", (json_int_t)cli_peak_resident());
   if (!j) return NULL;
+  json_object_set_new(j, "unit", json_string(search_unit(s)));
+  json_object_set_new(j, "search_rows", json_integer((json_int_t)c->search_rows));
+  json_object_set_new(j, "report_rows", json_integer((json_int_t)c->report_rows));
+  cli_estimate_json_whole(j, "search_loss", &last->search_rows);
+  cli_estimate_json_whole(j, "report_loss", &last->report_rows);
+  cli_estimate_json_whole(j, "report_change", &last->report_change);
+  cli_estimate_json_whole(j, "report_saving", &c->report_saving);
+  json_object_set_new(j, "report_saving_open", cli_number(c->report_saving_open));
   json_object_set_new(j, "search_tokens", json_integer((json_int_t)c->search_tokens));
   json_object_set_new(j, "report_tokens", json_integer((json_int_t)c->report_tokens));
   if (isfinite(c->target_loss)) json_object_set_new(j, "target_perplexity", cli_number(exp(c->target_loss)));
@@ -102,6 +115,27 @@ static json_t *search_json(const struct search *s, const wn_prune_curve *c) {
   return j;
 }
 
+static void search_print_errors(const struct search *s, const wn_prune_curve *c) {
+  const wn_prune_point *last = &c->points[c->count - 1];
+  char rows[2][64], error[96];
+  cli_estimate_rows((uint64_t)c->search_rows, search_unit(s), rows[0]);
+  cli_estimate_rows((uint64_t)c->report_rows, search_unit(s), rows[1]);
+  printf("loss           %.4f%s", last->search_loss, cli_estimate_interval(&last->search_rows, 4, error));
+  printf(" over %s; report set %.4f%s over %s\n", rows[0], last->report_loss,
+         cli_estimate_interval(&last->report_rows, 4, error), rows[1]);
+  if (isfinite(last->report_change.value))
+    printf("change         %+.4f%s nats on the report set, against no budgets, row by row\n", last->report_change.value,
+           cli_estimate_interval(&last->report_change, 4, error));
+  if (!isfinite(c->report_saving.value)) return;
+  /* The last point's saving is that of a curve which passes the target nowhere. */
+  printf("report set     %s%.2fx less at its own target", c->report_saving.value < last->saving ? "" : "at least ",
+         c->report_saving.value);
+  if (isfinite(c->report_saving.low))
+    printf(" (95%%: %.2f to %.2f%s)", c->report_saving.low, c->report_saving.high,
+           c->report_saving_open > 0.025 ? " or more: the search ends there" : "");
+  printf("; error over %ss, budgets held fixed\n", search_unit(s));
+}
+
 static int search_report(const struct search *s, const wn_prune_curve *c) {
   const wn_prune_point *last = &c->points[c->count - 1], *first = &c->points[0];
   if (s->common.json) return cli_print_json(search_json(s, c));
@@ -116,6 +150,7 @@ static int search_report(const struct search *s, const wn_prune_curve *c) {
   printf("\nmemory         %.2fx less (%" PRId64 " of %" PRId64 " tokens)\n", last->saving, last->total, first->total);
   printf("perplexity     %.4f on the search set (unpruned %.4f), %.4f on the report set (unpruned %.4f)\n",
          exp(last->search_loss), exp(first->search_loss), exp(last->report_loss), exp(first->report_loss));
+  search_print_errors(s, c);
   const bool above = c->count == 1 && first->search_loss > c->target_loss;
   printf("steps          %" PRId64 " in %s: %s\n", c->count - 1, cli_duration(last->seconds),
          above ? "the target is below the perplexity without budgets" : ends[c->end]);

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "winnow/estimate.h"
 #include "winnow/kv.h"
 #include "winnow/model.h"
 #include "winnow/train.h"
@@ -75,7 +76,12 @@ typedef struct wn_prune_point {
   int64_t tuned;       /* steps of fine-tuning before these losses, since the start of the search */
   double untuned_search_loss, untuned_report_loss; /* the losses under these budgets before fine-tuning; without
                                                       fine-tuning the same as above */
+  wn_estimate search_rows, report_rows; /* search_loss and report_loss with their errors over rows */
+  wn_estimate report_change;            /* report_loss minus that of point 0, paired row by row */
+  double *report_row_loss; /* [the curve's report_rows] the sum of each row's losses; NULL: not kept (WN_PRUNE_KEPT) */
 } wn_prune_point;
+/* A curve keeps the losses of the report set's rows if all its possible points have at most this many together. */
+#define WN_PRUNE_KEPT 500000
 
 /* Why a search ended. "target": the next step would exceed the target; "floor": no budget can be lowered; "steps":
  * max_steps were made; "": it has not ended. */
@@ -103,6 +109,13 @@ typedef struct wn_prune_curve {
   int64_t tune_to; /* steps of fine-tuning that the last point should have; if it has fewer (`tuned`), a round is
                       unfinished */
   bool closed;     /* fine-tuning after the search has begun, so no search step can follow */
+  double *report_row_tokens; /* [report_rows] counted positions of each row; NULL: the points have no row losses */
+  /* On the report set: the saving at which the curve passes the target there (the given perplexity, or what the target's
+   * model or this model without budgets has on the report set); the interval is a bootstrap over rows with the budgets
+   * held fixed. Known once the search has ended, without fine-tuning. report_saving_open: the share of bootstrap samples
+   * that the whole curve does not pass the target in; their savings are lower bounds. */
+  wn_estimate report_saving;
+  double report_saving_open;
 } wn_prune_curve;
 void wn_prune_curve_clear(wn_prune_curve *curve);
 wn_status wn_prune_curve_load(wn_context *ctx, const char *path, wn_prune_curve *out); /* cleared by the caller */
@@ -155,6 +168,8 @@ typedef struct wn_prune_compare_options {
   int task_count;
   const char *task_path; /* the folder of their files */
   int64_t task_limit;    /* only the first so many questions of each task; 0: all */
+  double margin;         /* nats; 0.01: two losses are called equal where the 95% interval of their difference lies within
+                            it */
 } wn_prune_compare_options;
 void wn_prune_compare_options_init(wn_prune_compare_options *options, size_t size); /* size: sizeof *options */
 
@@ -173,7 +188,21 @@ typedef struct wn_prune_row {
   int64_t *tokens, total; /* [layers] of the subject's model */
   double saving, loss;
   wn_prune_score *scores; /* [the comparison's tasks]; NULL without tasks */
+  wn_estimate loss_rows;  /* loss with its error over rows */
+  wn_estimate change;     /* loss minus that of the same model without budgets, paired row by row; 0 for that row */
+  wn_estimate difference; /* loss minus that of the first model without budgets, paired likewise */
+  wn_verdict verdict;     /* of `difference`, by the comparison's margin */
+  double *row_loss;       /* [the comparison's rows] the sum of each row's losses; NULL in one that was loaded */
 } wn_prune_row;
+/* The memory that a policy saves at the quality of the first model without budgets. */
+typedef struct wn_prune_saving {
+  int subject, policy; /* as in wn_prune_row */
+  bool searched;
+  /* Where the line through this model's results (tokens in logarithms) passes that quality; the interval is a bootstrap
+   * over rows with the budgets held fixed. */
+  wn_estimate saving;
+  double open; /* the share of bootstrap samples that no result passes it in: their savings are lower bounds */
+} wn_prune_saving;
 typedef struct wn_prune_comparison {
   int64_t context, rows; /* of the data */
   uint64_t counted;      /* positions measured */
@@ -184,6 +213,11 @@ typedef struct wn_prune_comparison {
   int task_count;
   wn_prune_row *results;
   int64_t count, capacity;
+  double *row_tokens;       /* [rows] counted positions of each row; NULL in one that was loaded */
+  const char *unit;         /* what a row is: "block" (consecutive blocks count as independent) or "document"; static */
+  double margin;            /* nats: losses are called equal where the interval of their difference lies within it */
+  wn_prune_saving *savings; /* [saving_count] */
+  int64_t saving_count;
 } wn_prune_comparison;
 void wn_prune_comparison_clear(wn_prune_comparison *comparison);
 /* Measures every policy on the same data under the same budgets. progress (may be NULL) gets the measurements done and
@@ -193,9 +227,9 @@ wn_status wn_prune_compare(wn_context *ctx, const wn_prune_compare_options *opti
                            wn_prune_comparison *out);
 
 /* The loss under budgets, on rows chosen as in a search; budgets NULL: nothing is evicted. *counted (may be NULL):
- * positions measured. */
+ * positions measured. *rows (may be NULL): the sums of each row, without hits; the caller clears it. */
 wn_status wn_prune_measure(wn_context *ctx, wn_model *model, const wn_prune_data *data, int64_t context, int64_t batch,
-                           const wn_budgets *budgets, double *loss, uint64_t *counted);
+                           const wn_budgets *budgets, double *loss, uint64_t *counted, wn_eval_rows *rows);
 
 WN_API_END
 #endif

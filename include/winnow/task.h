@@ -60,12 +60,14 @@ typedef struct wn_task_result {
   uint64_t counted[WN_METRIC_COUNT]; /* questions that the metric is measured on; 0: the task does not report it */
   double value[WN_METRIC_COUNT];
   double stderr_[WN_METRIC_COUNT]; /* sample standard deviation / sqrt(questions); for the perplexity that of the
-                                      mean log probability times the perplexity; 0 with one question */
+                                      mean log probability times the perplexity; NAN with one question */
+  double low[WN_METRIC_COUNT], high[WN_METRIC_COUNT]; /* the 95% interval (winnow/estimate.h); NAN likewise */
   /* The change against the sweep's evaluation without budgets, question by question: its mean and the standard error of
    * that mean, which is smaller than that of a difference of two accuracies. For the perplexity: of the log
    * probability. */
   uint64_t compared[WN_METRIC_COUNT]; /* questions; 0: not compared */
   double change[WN_METRIC_COUNT], change_stderr[WN_METRIC_COUNT];
+  double change_low[WN_METRIC_COUNT], change_high[WN_METRIC_COUNT];
   uint64_t tokens_scored, tokens_fed; /* scored: of continuations; fed: run through the model, where a question's common
                                          beginning counts once */
   uint64_t cache_bytes;               /* of the largest session, one sequence */

@@ -26,6 +26,7 @@ from .errors import (
     UnsupportedError,
     WinnowError,
 )
+from .estimate import Estimate, difference
 from .generation import Generation, Piece
 from .model import EvalResult, Model, ScoredChoice
 from .search import Search, SearchPoint
@@ -43,6 +44,7 @@ __all__ = [
     "ConfigError",
     "Counts",
     "DivergedError",
+    "Estimate",
     "EvalResult",
     "FileError",
     "FormatError",
@@ -65,6 +67,7 @@ __all__ = [
     "UnsupportedError",
     "WinnowError",
     "convert",
+    "difference",
     "load_log",
     "policies",
     "prepare_data",

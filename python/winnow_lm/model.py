@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, Union
 
 import numpy as np
@@ -37,6 +37,7 @@ from ._library import (
 )
 from .budgets import Budgets, BudgetSpec, Options, Room
 from .errors import ArgumentError, WinnowError
+from .estimate import Estimate, estimate, row_sums
 from .tokenizer import Tokenizer, require
 
 if TYPE_CHECKING:
@@ -60,6 +61,10 @@ class EvalResult:
     tokens: int  #: that were predicted
     bytes: int
     seconds: float
+    unit: str  #: what a row is: "block" or "document"; consecutive blocks of a text count as independent
+    loss_rows: Estimate  #: `loss` with its error over rows
+    accuracy_rows: Estimate
+    rows: NDArray[np.float64] = field(compare=False)  #: [rows, 3] of each row: the sum of its losses, its tokens, its hits
 
 
 @dataclass(frozen=True)
@@ -352,18 +357,23 @@ class Model:
         put(options, batch=batch, context=context, max_batches=max_batches, bytes=bytes)
         options.budgets = room.raw
         told.put(options)
-        result = ffi.new("wn_eval_result *")
-        if data is not None:
-            self._evaluate_file(data, long_only, document_token, options, result)
-        elif isinstance(text, (str, builtin_bytes)):
-            raw = encoded(text)
-            self._context.call(
-                lib.wn_eval_text, self._handle, self.tokenizer._handle, ffi.from_buffer(raw), len(raw), options, result
-            )
-        else:
-            assert text is not None
-            ids = self._tokens(text)
-            self._context.call(lib.wn_eval_tokens, self._handle, pointer("int32_t", ids), ids.size, options, result)
+        result, rows = ffi.new("wn_eval_result *"), ffi.new("wn_eval_rows *")
+        options.rows = rows
+        try:
+            if data is not None:
+                self._evaluate_file(data, long_only, document_token, options, result)
+            elif isinstance(text, (str, builtin_bytes)):
+                raw = encoded(text)
+                self._context.call(
+                    lib.wn_eval_text, self._handle, self.tokenizer._handle, ffi.from_buffer(raw), len(raw), options, result
+                )
+            else:
+                assert text is not None
+                ids = self._tokens(text)
+                self._context.call(lib.wn_eval_tokens, self._handle, pointer("int32_t", ids), ids.size, options, result)
+            sums = row_sums(rows.sums, rows.count)
+        finally:
+            lib.wn_eval_rows_clear(rows)
         return EvalResult(
             result.loss,
             result.perplexity,
@@ -372,6 +382,10 @@ class Model:
             result.tokens,
             result.bytes,
             result.seconds,
+            decoded(result.unit),
+            estimate(result.loss_rows),
+            estimate(result.accuracy_rows),
+            sums,
         )
 
     def _document_token(self, given: int) -> int:

@@ -12,6 +12,7 @@ from . import budgets as _budgets
 from ._library import Callback, PathLike, copied, decoded, ffi, lib, options_of, path_bytes, put
 from ._library import callback as _callback
 from .budgets import Budgets, Options
+from .estimate import Estimate, estimate
 
 if TYPE_CHECKING:
     from .model import Model
@@ -27,6 +28,10 @@ class SearchPoint:
     search_loss: float  #: nats a token
     report_loss: float
     saving: float  #: layers * context / total
+    search_rows: Estimate  #: search_loss and report_loss with their errors over rows
+    report_rows: Estimate
+    report_change: Estimate  #: report_loss minus that of the first point, paired row by row
+    report_row_loss: Optional[NDArray[np.float64]]  #: [report rows] the sum of each row's losses; None: too many rows to keep
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,9 @@ class Search:
     end: str  #: "target", "floor" or "steps"
     budgets: Budgets  #: of the last point: an argument budgets= wherever there is one
     target_loss: float  #: the search loss that was not to be exceeded
+    report_saving: Estimate  #: at the target on the report set, by a bootstrap over its rows with the budgets held fixed
+    report_saving_open: float  #: the share of bootstrap samples that pass the target nowhere: their savings are lower bounds
+    report_row_tokens: Optional[NDArray[np.float64]]  #: [report rows] counted tokens of each row
 
 
 @_callback("void(void *, const wn_prune_progress *)")
@@ -44,9 +52,23 @@ def _on_search(user: Any, progress: Any) -> None:
     ffi.from_handle(user)(progress)
 
 
-def _point(raw: Any, layers: int) -> SearchPoint:
+def _row_numbers(raw: Any, curve: Any) -> Optional[NDArray[np.float64]]:
+    return copied(raw, curve.report_rows, np.float64) if raw else None
+
+
+def _point(curve: Any, i: int) -> SearchPoint:
+    raw = curve.points[i]
     return SearchPoint(
-        raw.layer, copied(raw.tokens, layers, np.int64), raw.total, raw.search_loss, raw.report_loss, raw.saving
+        raw.layer,
+        copied(raw.tokens, curve.layers, np.int64),
+        raw.total,
+        raw.search_loss,
+        raw.report_loss,
+        raw.saving,
+        estimate(raw.search_rows),
+        estimate(raw.report_rows),
+        estimate(raw.report_change),
+        _row_numbers(raw.report_row_loss, curve),
     )
 
 
@@ -97,15 +119,23 @@ def search(
     def told(progress: Any) -> None:
         c = progress.curve
         if callback is not None and progress.stepped:
-            callback(_point(c.points[c.count - 1], c.layers))
+            callback(_point(c, c.count - 1))
 
     user = ffi.new_handle(Callback(ctx, told))
     try:
         ctx.call(lib.wn_prune_search, model._handle, options, path_bytes(out), resume, _on_search, user, curve)
-        points = [_point(curve.points[i], curve.layers) for i in range(curve.count)]
+        points = [_point(curve, i) for i in range(curve.count)]
         raw = ffi.new("wn_budgets *")
         ctx.call(lib.wn_prune_curve_budgets, curve, curve.count - 1, raw)
         end = decoded(lib.wn_prune_end_name(curve.end))
-        return Search(points, end, Budgets(raw), curve.target_loss)
+        return Search(
+            points,
+            end,
+            Budgets(raw),
+            curve.target_loss,
+            estimate(curve.report_saving),
+            curve.report_saving_open,
+            _row_numbers(curve.report_row_tokens, curve),
+        )
     finally:
         lib.wn_prune_curve_clear(curve)

@@ -2,6 +2,7 @@
 #include "base/estimate.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,7 +77,7 @@ static double rows_freedom(const struct wn_row_numbers *rows) {
 }
 
 wn_estimate wn_estimate_ratio(const struct wn_row_numbers *rows) {
-  wn_estimate e = {.error = NAN, .low = NAN, .high = NAN};
+  wn_estimate e = wn_estimate_unknown;
   double sum = 0, weight = 0, squares = 0;
   for (int64_t i = 0; i < rows->count; i++) {
     const double w = rows_weight(rows, i);
@@ -115,7 +116,7 @@ void wn_rows_accuracy(const wn_row_sums *rows, int64_t count, wn_estimate *out) 
 
 wn_status wn_rows_difference(const wn_row_sums *rows, const wn_row_sums *base, int64_t count, wn_estimate *out) {
   WN_CHECK_OR(WN_ERR_ARGUMENT, WN_ARRAY(rows, count), WN_ARRAY(base, count), WN_POINTER(out));
-  *out = (wn_estimate){.error = NAN, .low = NAN, .high = NAN};
+  *out = wn_estimate_unknown;
   for (int64_t i = 0; i < count; i++)
     if (rows[i].tokens != base[i].tokens) return WN_ERR_ARGUMENT;
   *out = wn_estimate_ratio(&(struct wn_row_numbers){&rows->loss, &base->loss, &rows->tokens, count, SUMS});
@@ -132,6 +133,33 @@ wn_verdict wn_estimate_verdict(const wn_estimate *difference, double margin) {
 const char *wn_verdict_name(wn_verdict verdict) {
   static const char *const names[] = {"open", "equal", "lower", "higher"};
   return (int)verdict >= 0 && verdict <= WN_VERDICT_HIGHER ? names[verdict] : "?";
+}
+
+/* ---- JSON ---- */
+
+enum { ENDS = 3 };
+static const char *const ends[ENDS] = {"stderr", "low", "high"};
+
+bool wn_estimate_set(json_t *object, const char *name, const wn_estimate *e) {
+  const double numbers[ENDS] = {e->error, e->low, e->high};
+  bool ok = true;
+  for (int i = 0; i < ENDS && ok; i++) {
+    char key[64];
+    snprintf(key, sizeof key, "%s_%s", name, ends[i]);
+    ok = !json_object_set_new(object, key, isfinite(numbers[i]) ? json_real(numbers[i]) : json_null());
+  }
+  return ok;
+}
+
+void wn_estimate_get(const json_t *object, const char *name, wn_estimate *e) {
+  double *const numbers[ENDS] = {&e->error, &e->low, &e->high};
+  if (json_is_number(json_object_get(object, name))) e->value = json_number_value(json_object_get(object, name));
+  for (int i = 0; i < ENDS; i++) {
+    char key[64];
+    snprintf(key, sizeof key, "%s_%s", name, ends[i]);
+    const json_t *value = json_object_get(object, key);
+    *numbers[i] = json_is_number(value) ? json_number_value(value) : NAN;
+  }
 }
 
 /* ---- savings ---- */

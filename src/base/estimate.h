@@ -2,10 +2,15 @@
 #ifndef WN_BASE_ESTIMATE_H
 #define WN_BASE_ESTIMATE_H
 
+#include <jansson.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "winnow/estimate.h"
+
+/* Neither value nor error. */
+static const wn_estimate wn_estimate_unknown = {.value = NAN, .error = NAN, .low = NAN, .high = NAN};
 
 /* Numbers of rows, `stride` doubles apart. */
 struct wn_row_numbers {
@@ -19,6 +24,11 @@ wn_estimate wn_estimate_ratio(const struct wn_row_numbers *rows);
 
 /* The t with P(|T| > t) = 0.05 for Student's T of `freedom` degrees, above 0; they need not be whole. */
 double wn_student_t95(double freedom);
+
+/* As JSON: NAME_stderr, NAME_low and NAME_high, null where they are not known; the caller sets NAME. False: out of
+ * memory. Reading leaves the number of rows as it is, and the value where NAME is no number. */
+bool wn_estimate_set(json_t *object, const char *name, const wn_estimate *e);
+void wn_estimate_get(const json_t *object, const char *name, wn_estimate *e);
 
 /* The saving at a target: where a curve of budgets, in the order of falling totals, first exceeds the loss allowed, by a
  * line in the logarithm of the total between the two points around it; the last point where none exceeds it. Its

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/estimate.h"
 #include "base/misuse.h"
 #include "base/options.h"
 #include "dist/dist.h"
@@ -36,44 +37,27 @@ struct sweep {
 
 /* --- means --- */
 
-/* Mean and the standard error of the mean. */
-struct mean {
-  uint64_t n;
-  double sum, squares, first; /* of deviations from the first value, for precision */
-};
-
-static void mean_add(struct mean *m, double x) {
-  if (m->n++ == 0) m->first = x;
-  m->sum += x - m->first;
-  m->squares += (x - m->first) * (x - m->first);
-}
-
-static double mean_of(const struct mean *m) {
-  return m->n ? m->first + m->sum / (double)m->n : 0;
-}
-
-static double mean_error(const struct mean *m) {
-  if (m->n < 2) return 0;
-  const double n = (double)m->n, variance = (m->squares - m->sum * m->sum / n) / (n - 1);
-  return variance > 0 ? sqrt(variance / n) : 0;
-}
-
-static void sweep_sum_up(const struct sweep *s, wn_task_result *r) {
+/* Questions are the unit: their values are independent, whatever their lengths. values [2, questions]: scratch. */
+static void sweep_sum_up(const struct sweep *s, double *values, wn_task_result *r) {
+  double *changes = values + s->q.count;
   for (int m = 0; m < WN_METRIC_COUNT; m++) {
-    struct mean mean = {0}, change = {0};
-    double value;
+    int64_t n = 0;
     for (int64_t i = 0; i < s->q.count && (s->task->info.metrics & 1u << m); i++) {
-      if (!wn_question_value(&s->q, i, (wn_task_metric)m, &value)) continue;
-      mean_add(&mean, value);
-      if (s->whole.known) mean_add(&change, value - s->whole.values[i * WN_METRIC_COUNT + m]);
+      if (!wn_question_value(&s->q, i, (wn_task_metric)m, &values[n])) continue;
+      changes[n] = s->whole.known ? values[n] - s->whole.values[i * WN_METRIC_COUNT + m] : 0;
+      n++;
     }
-    const bool perplexity = m == WN_METRIC_PERPLEXITY && mean.n;
-    r->counted[m] = mean.n;
-    r->value[m] = perplexity ? exp(-mean_of(&mean)) : mean_of(&mean);
-    r->stderr_[m] = perplexity ? mean_error(&mean) * r->value[m] : mean_error(&mean);
-    r->compared[m] = change.n;
-    r->change[m] = mean_of(&change);
-    r->change_stderr[m] = mean_error(&change);
+    wn_estimate mean = wn_estimate_ratio(&(struct wn_row_numbers){.sum = values, .count = n, .stride = 1});
+    const wn_estimate change = wn_estimate_ratio(&(struct wn_row_numbers){.sum = changes, .count = n, .stride = 1});
+    if (m == WN_METRIC_PERPLEXITY && n > 0) {
+      const double perplexity = exp(-mean.value);
+      mean = (wn_estimate){perplexity, mean.error * perplexity, exp(-mean.high), exp(-mean.low), mean.rows};
+    }
+    r->counted[m] = (uint64_t)n;
+    r->value[m] = mean.value, r->stderr_[m] = mean.error, r->low[m] = mean.low, r->high[m] = mean.high;
+    r->compared[m] = s->whole.known ? (uint64_t)n : 0;
+    r->change[m] = change.value, r->change_stderr[m] = change.error;
+    r->change_low[m] = change.low, r->change_high[m] = change.high;
   }
 }
 
@@ -155,7 +139,10 @@ static wn_status sweep_one(struct sweep *s, const wn_task_setting *setting, wn_t
   wn_task_log_close(&log);
   WN_TRY(status);
   if (whole && !s->whole.known && s->count > 1) WN_TRY(whole_keep(s));
-  sweep_sum_up(s, r);
+  void *values;
+  WN_TRY(wn_alloc(s->ctx, "answers", 2 * (size_t)s->q.count * sizeof(double), &values));
+  sweep_sum_up(s, values, r);
+  wn_free(values);
   r->seconds = wn_seconds_now() - start;
   return WN_OK;
 }

@@ -1,9 +1,11 @@
 /* Compares policies on the same data under the same budgets. A measurement is a plain evaluation: one forward pass over
  * the data. Of a searched curve the end is measured, and the points whose total tokens are nearest to the budgets asked
  * for. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/estimate.h"
 #include "base/misuse.h"
 #include "base/options.h"
 #include "dist/dist.h"
@@ -26,15 +28,21 @@ struct compare {
 
 void wn_prune_compare_options_init(wn_prune_compare_options *options, size_t size) {
   WN_CHECK_OR(, WN_POINTER(options));
-  wn_prune_compare_options defaults = {0};
+  wn_prune_compare_options defaults = {.margin = 0.01};
   wn_budgets_init(&defaults.budgets);
   wn_options_default(&defaults, sizeof defaults, options, size);
 }
 
 void wn_prune_comparison_clear(wn_prune_comparison *c) {
   WN_CHECK_OR(, WN_POINTER(c));
-  for (int64_t i = 0; i < c->count; i++) wn_free(c->results[i].tokens), wn_free(c->results[i].scores);
+  for (int64_t i = 0; i < c->count; i++) {
+    wn_free(c->results[i].tokens);
+    wn_free(c->results[i].scores);
+    wn_free(c->results[i].row_loss);
+  }
   wn_free(c->results);
+  wn_free(c->row_tokens);
+  wn_free(c->savings);
   wn_free(c->names);
   wn_free(c->layers);
   memset(c, 0, sizeof *c);
@@ -102,12 +110,89 @@ static wn_status compare_answer(struct compare *c, int64_t first) {
   return status;
 }
 
+/* The errors of the evaluator's last measurement. The first result of a model is without budgets. */
+static wn_status compare_add_errors(struct compare *c, wn_prune_row *row) {
+  const wn_prune_row *first = c->out->results, *own = first;
+  const int64_t rows = c->out->rows;
+  void *memory;
+  while (own->subject != row->subject) own++;
+  WN_TRY(wn_alloc(c->ctx, "rows", (size_t)rows * sizeof *row->row_loss, &memory));
+  row->row_loss = memory;
+  WN_TRY(c->evaluator->rows(c->evaluator, row->row_loss));
+  const struct {
+    const wn_prune_row *minus;
+    wn_estimate *out;
+  } figures[] = {{NULL, &row->loss_rows}, {own, &row->change}, {first, &row->difference}};
+  for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+    *figures[i].out = wn_estimate_ratio(&(struct wn_row_numbers){
+        row->row_loss, figures[i].minus ? figures[i].minus->row_loss : NULL, c->out->row_tokens, rows, 1});
+  row->loss_rows.value = row->loss;
+  row->verdict = wn_estimate_verdict(&row->difference, c->out->margin);
+  return WN_OK;
+}
+
+static int compare_by_total(const void *a, const void *b) {
+  const wn_prune_row *x = *(const wn_prune_row *const *)a, *y = *(const wn_prune_row *const *)b;
+  return (x->total < y->total) - (x->total > y->total);
+}
+
+/* The saving of results [n] of one model and policy, of which the first is without budgets. */
+static wn_status compare_add_saving(struct compare *c, const wn_prune_row **results, int64_t n, double *excess) {
+  const wn_prune_row *first = c->out->results, *last;
+  struct wn_saving *saving;
+  void *memory;
+  WN_TRY(wn_alloc(c->ctx, "samples of a saving", sizeof *saving, &memory));
+  saving = memory;
+  wn_saving_init(saving);
+  qsort((void *)(uintptr_t)results, (size_t)n, sizeof *results, compare_by_total);
+  for (int64_t i = 0; i < n; i++) {
+    for (int64_t r = 0; r < c->out->rows; r++) excess[r] = results[i]->row_loss[r] - first->row_loss[r];
+    wn_saving_add(saving, (double)results[0]->total, (double)results[i]->total, excess, c->out->row_tokens,
+                  c->out->rows);
+  }
+  last = results[n - 1];
+  wn_prune_saving *out = &c->out->savings[c->out->saving_count++];
+  *out = (wn_prune_saving){.subject = last->subject, .policy = last->policy, .searched = last->searched};
+  out->saving = wn_saving_end(saving, last->saving, &out->open);
+  out->saving.rows = (uint64_t)c->out->rows;
+  wn_free(saving);
+  return WN_OK;
+}
+
+/* Adds the savings of every model, policy and way of choosing budgets. */
+static wn_status compare_add_savings(struct compare *c) {
+  const wn_prune_comparison *out = c->out;
+  const size_t groups = 2 * (size_t)out->subjects * WN_POLICY_MAX;
+  void *memory, *results, *excess;
+  WN_TRY(wn_alloc(c->ctx, "savings", groups * sizeof *out->savings, &memory));
+  c->out->savings = memory;
+  WN_TRY(wn_alloc(c->ctx, "rows", (size_t)out->rows * sizeof(double), &excess));
+  wn_status status = wn_alloc(c->ctx, "results", (size_t)out->count * sizeof(wn_prune_row *), &results);
+  for (size_t g = 0; g < groups && status == WN_OK; g++) {
+    const wn_prune_row **list = results;
+    int64_t n = 0;
+    bool budgeted = false;
+    for (int64_t i = 0; i < out->count; i++) {
+      const wn_prune_row *row = &out->results[i];
+      if (row->subject != (int)(g / (2 * WN_POLICY_MAX))) continue;
+      const bool in = row->policy == (int)(g / 2 % WN_POLICY_MAX) && row->searched == (g % 2 == 1);
+      if (in || row->policy < 0) list[n++] = row;
+      budgeted |= in;
+    }
+    if (budgeted) status = compare_add_saving(c, list, n, excess);
+  }
+  wn_free(results);
+  wn_free(excess);
+  return status;
+}
+
 /* policy below 0: without budgets; else with the options of `budgets`. */
 static wn_status compare_measure(struct compare *c, int subject, int policy, const wn_budgets *budgets,
                                  const int64_t *tokens, bool searched) {
   double loss;
   WN_TRY(c->evaluator->begin(c->evaluator, policy < 0 ? NULL : tokens, &loss));
   WN_TRY(compare_add_row(c, subject, policy, tokens, searched, loss));
+  WN_TRY(compare_add_errors(c, &c->out->results[c->out->count - 1]));
   wn_budgets *under = &c->under[c->out->count - 1];
   *under = *budgets;
   under->layers = c->out->layers[subject]; /* a search's budgets have no tokens: each point has its own */
@@ -248,6 +333,8 @@ static wn_status compare_check_options(const struct compare *c) {
   if (o->subject_count < 1 || o->token_count < 1 || o->policy_count < 1)
     return wn_fail(c->ctx, WN_ERR_ARGUMENT, "compare: %d models, %d budgets, %d policies; at least one of each",
                    o->subject_count, o->token_count, o->policy_count);
+  if (!(o->margin >= 0) || !isfinite(o->margin))
+    return wn_fail(c->ctx, WN_ERR_ARGUMENT, "compare: a margin of %g nats, expected a number, not negative", o->margin);
   for (int i = 0; i < o->token_count; i++)
     if (o->tokens[i] < 1)
       return wn_fail(c->ctx, WN_ERR_ARGUMENT, "compare: a budget of %lld tokens, expected at least 1",
@@ -280,6 +367,11 @@ static wn_status compare_prepare(struct compare *c) {
   c->out->rows = c->set.all_rows;
   c->out->counted = c->set.counted;
   c->out->subjects = o->subject_count;
+  c->out->unit = o->data.long_only ? "document" : "block";
+  c->out->margin = o->margin;
+  WN_TRY(wn_alloc(c->ctx, "rows", (size_t)c->set.all_rows * sizeof *c->out->row_tokens, &memory));
+  c->out->row_tokens = memory;
+  memcpy(memory, c->set.row_tokens, (size_t)c->set.all_rows * sizeof *c->out->row_tokens);
   for (int i = 0; i < o->subject_count; i++) {
     c->out->names[i] = o->subjects[i].name;
     c->out->layers[i] = o->subjects[i].model->config.layers;
@@ -313,6 +405,7 @@ wn_status wn_prune_compare(wn_context *ctx, const wn_prune_compare_options *opti
     if (status == WN_OK) status = compare_answer(&c, first);
     wn_free(tokens);
   }
+  if (status == WN_OK) status = compare_add_savings(&c);
   if (c.evaluator) c.evaluator->destroy(c.evaluator);
   wn_free(c.under);
   wn_prune_set_clear(&c.set);

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/estimate.h"
 #include "base/fields.h"
 #include "base/misuse.h"
 #include "kv/budgets.h"
@@ -35,6 +36,7 @@ wn_status wn_prune_curve_init(wn_context *ctx, int64_t layers, int64_t context, 
   out->step = step;
   out->target_loss = INFINITY;
   out->plain_loss = NAN;
+  out->report_saving = wn_estimate_unknown;
   void *memory;
   WN_TRY(wn_alloc(ctx, "increases", (size_t)layers * sizeof *out->increase, &memory));
   out->increase = memory;
@@ -44,7 +46,8 @@ wn_status wn_prune_curve_init(wn_context *ctx, int64_t layers, int64_t context, 
 
 void wn_prune_curve_clear(wn_prune_curve *curve) {
   WN_CHECK_OR(, WN_POINTER(curve));
-  for (int64_t i = 0; i < curve->count; i++) wn_free(curve->points[i].tokens);
+  for (int64_t i = 0; i < curve->count; i++) wn_free(curve->points[i].tokens), wn_free(curve->points[i].report_row_loss);
+  wn_free(curve->report_row_tokens);
   wn_free(curve->points);
   wn_free(curve->increase);
   wn_budgets_clear(&curve->budgets);
@@ -64,6 +67,7 @@ wn_status wn_prune_curve_add(wn_context *ctx, wn_prune_curve *curve, const int64
   WN_TRY(wn_alloc(ctx, "budgets", (size_t)curve->layers * sizeof *tokens, &memory));
   wn_prune_point *p = &curve->points[curve->count];
   *p = (wn_prune_point){.layer = -1, .tokens = memory, .exact_layer = -1};
+  p->search_rows = p->report_rows = p->report_change = wn_estimate_unknown;
   for (int64_t l = 0; l < curve->layers; l++) p->total += p->tokens[l] = tokens[l];
   p->saving = (double)curve->layers * (double)curve->context / (double)p->total;
   curve->count++;
@@ -90,6 +94,17 @@ static json_t *curve_real_or_null(double x) {
   return isfinite(x) ? json_real(x) : json_null();
 }
 
+/* numbers [n]; NULL gives NULL. */
+static json_t *curve_numbers_json(const double *numbers, int64_t n) {
+  json_t *list = numbers ? json_array() : NULL;
+  for (int64_t i = 0; list && i < n; i++)
+    if (json_array_append_new(list, curve_real_or_null(numbers[i]))) {
+      json_decref(list);
+      return NULL;
+    }
+  return list;
+}
+
 static json_t *curve_point_json(const wn_prune_curve *curve, const wn_prune_point *p) {
   json_t *j = json_object(), *tokens = json_array();
   bool ok = j && tokens;
@@ -102,6 +117,12 @@ static json_t *curve_point_json(const wn_prune_curve *curve, const wn_prune_poin
   ok = ok && !json_object_set_new(j, "report_loss", json_real(p->report_loss));
   ok = ok && !json_object_set_new(j, "search_perplexity", curve_real_or_null(exp(p->search_loss)));
   ok = ok && !json_object_set_new(j, "report_perplexity", curve_real_or_null(exp(p->report_loss)));
+  ok = ok && wn_estimate_set(j, "search_loss", &p->search_rows);
+  ok = ok && wn_estimate_set(j, "report_loss", &p->report_rows);
+  ok = ok && !json_object_set_new(j, "report_change", curve_real_or_null(p->report_change.value));
+  ok = ok && wn_estimate_set(j, "report_change", &p->report_change);
+  if (ok && p->report_row_loss)
+    ok = !json_object_set_new(j, "report_row_loss", curve_numbers_json(p->report_row_loss, curve->report_rows));
   ok = ok && !json_object_set_new(j, "evaluations", json_integer(p->evaluations));
   ok = ok && !json_object_set_new(j, "seconds", json_real(p->seconds));
   if (ok && curve->finetune_lr > 0) {
@@ -120,10 +141,8 @@ static json_t *curve_point_json(const wn_prune_curve *curve, const wn_prune_poin
 }
 
 static bool curve_fill(json_t *j, const wn_prune_curve *c) {
-  json_t *points = json_array(), *increase = json_array();
+  json_t *points = json_array(), *increase = curve_numbers_json(c->increase, c->layers);
   bool ok = points && increase;
-  for (int64_t l = 0; ok && l < c->layers; l++)
-    ok = !json_array_append_new(increase, curve_real_or_null(c->increase[l]));
   for (int64_t i = 0; ok && i < c->count; i++) ok = !json_array_append_new(points, curve_point_json(c, &c->points[i]));
   ok = ok && !json_object_set_new(j, "context", json_integer(c->context));
   ok = ok && !json_object_set_new(j, "step", json_integer(c->step));
@@ -140,6 +159,11 @@ static bool curve_fill(json_t *j, const wn_prune_curve *c) {
   ok = ok && !json_object_set_new(j, "report_rows", json_integer(c->report_rows));
   ok = ok && !json_object_set_new(j, "search_tokens", json_integer((json_int_t)c->search_tokens));
   ok = ok && !json_object_set_new(j, "report_tokens", json_integer((json_int_t)c->report_tokens));
+  ok = ok && !json_object_set_new(j, "report_saving", curve_real_or_null(c->report_saving.value));
+  ok = ok && wn_estimate_set(j, "report_saving", &c->report_saving);
+  ok = ok && !json_object_set_new(j, "report_saving_open", curve_real_or_null(c->report_saving_open));
+  if (ok && c->report_row_tokens)
+    ok = !json_object_set_new(j, "report_row_tokens", curve_numbers_json(c->report_row_tokens, c->report_rows));
   if (ok && c->finetune_lr > 0) {
     ok = !json_object_set_new(j, "finetune_steps", json_integer(c->finetune_steps));
     ok = ok && !json_object_set_new(j, "finetune_every", json_integer(c->finetune_every));
@@ -199,6 +223,37 @@ static wn_status curve_get_text(wn_context *ctx, const char *path, const json_t 
   return WN_OK;
 }
 
+/* Reads a list of a number for each report row; *out is NULL where there is none. */
+static wn_status curve_read_rows(wn_context *ctx, const char *path, const json_t *j, const char *key,
+                                 const wn_prune_curve *c, double **out) {
+  const json_t *list = json_object_get(j, key);
+  void *memory;
+  if (!list) return WN_OK;
+  if (json_array_size(list) != (size_t)c->report_rows)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"%s\" must be a list of \"report_rows\" numbers", path, key);
+  WN_TRY(wn_alloc(ctx, "rows", (size_t)c->report_rows * sizeof **out, &memory));
+  *out = memory;
+  for (size_t i = 0; i < (size_t)c->report_rows; i++) {
+    const json_t *value = json_array_get(list, i);
+    (*out)[i] = json_number_value(value);
+    if (!json_is_number(value) || !((*out)[i] >= 0))
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"%s\"[%zu] must be a number, not negative", path, key, i);
+  }
+  return WN_OK;
+}
+
+/* Older files have no errors. */
+static wn_status curve_read_errors(wn_context *ctx, const char *path, const json_t *j, wn_prune_curve *c,
+                                   wn_prune_point *p) {
+  wn_estimate_get(j, "search_loss", &p->search_rows);
+  wn_estimate_get(j, "report_loss", &p->report_rows);
+  wn_estimate_get(j, "report_change", &p->report_change);
+  p->search_rows.rows = (uint64_t)c->search_rows;
+  p->report_rows.rows = (uint64_t)c->report_rows;
+  p->report_change.rows = (uint64_t)c->report_rows;
+  return c->report_row_tokens ? curve_read_rows(ctx, path, j, "report_row_loss", c, &p->report_row_loss) : WN_OK;
+}
+
 static wn_status curve_read_point(wn_context *ctx, const char *path, const json_t *j, wn_prune_curve *c,
                                   int64_t *tokens) {
   const json_t *list = json_object_get(j, "tokens");
@@ -228,6 +283,7 @@ static wn_status curve_read_point(wn_context *ctx, const char *path, const json_
     WN_TRY(curve_get_real(ctx, path, j, "untuned_report_loss", 0, &p->untuned_report_loss));
   }
   p->exact_loss = p->untuned_search_loss;
+  WN_TRY(curve_read_errors(ctx, path, j, c, p));
   if (!c->checked) return WN_OK;
   WN_TRY(curve_get_int(ctx, path, j, "exact_layer", -1, c->layers - 1, &p->exact_layer));
   return curve_get_real(ctx, path, j, "exact_loss", 0, &p->exact_loss);
@@ -284,6 +340,10 @@ static wn_status curve_read_curve(wn_context *ctx, const char *path, const json_
   c->search_tokens = (uint64_t)n;
   WN_TRY(curve_get_int(ctx, path, j, "report_tokens", 1, INT64_MAX, &n));
   c->report_tokens = (uint64_t)n;
+  WN_TRY(curve_read_rows(ctx, path, j, "report_row_tokens", c, &c->report_row_tokens));
+  c->report_saving.rows = (uint64_t)c->report_rows;
+  wn_estimate_get(j, "report_saving", &c->report_saving);
+  c->report_saving_open = json_number_value(json_object_get(j, "report_saving_open"));
   if (json_object_get(j, "finetune_lr")) {
     WN_TRY(curve_get_real(ctx, path, j, "finetune_lr", 0, &c->finetune_lr));
     if (!(c->finetune_lr > 0)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"finetune_lr\" must be above 0", path);

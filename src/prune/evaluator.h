@@ -17,6 +17,8 @@ struct wn_prune_evaluator {
   wn_status (*evaluate)(struct wn_prune_evaluator *e, int64_t layer, int64_t to, double *loss);
   /* Makes that budget the accepted one. */
   wn_status (*accept)(struct wn_prune_evaluator *e, int64_t layer, int64_t to, double *loss);
+  /* After `begin` or `accept`: the sum of each row's losses, loss [all_rows], in every process. Runs nothing. */
+  wn_status (*rows)(struct wn_prune_evaluator *e, double *loss);
   void (*destroy)(struct wn_prune_evaluator *e);
 };
 

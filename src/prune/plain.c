@@ -13,11 +13,12 @@ struct plain {
   bool budgeted;
   wn_budgets budgets; /* tokens: the accepted ones */
   wn_workspace *ws;
+  wn_row_sums *rows; /* [held rows] under the accepted budgets */
 };
 
 struct plain_run {
   struct plain *p;
-  bool budgeted;
+  bool budgeted, accepted;
 };
 
 static wn_status plain_run_batch(void *user, int64_t row0, int64_t B, double *sum) {
@@ -26,29 +27,32 @@ static wn_status plain_run_batch(void *user, int64_t row0, int64_t B, double *su
   const int64_t T = p->set->T;
   const struct wn_batch batch = {
       .B = B, .T = T, .tokens = p->set->tokens + row0 * T, .targets = p->set->targets + row0 * T};
-  const struct wn_step step = {.loss_scale = 1, .budgets = run->budgeted ? &p->budgets : NULL};
+  const struct wn_step step = {.loss_scale = 1,
+                               .budgets = run->budgeted ? &p->budgets : NULL,
+                               .rows = run->accepted ? p->rows + row0 : NULL};
+  if (run->accepted) memset(p->rows + row0, 0, (size_t)B * sizeof *p->rows);
   struct wn_step_result result;
   WN_TRY(wn_model_step(p->model, p->ws, &batch, &step, &result));
   *sum = result.loss_sum;
   return WN_OK;
 }
 
-static wn_status plain_run_set(struct plain *p, bool budgeted, double *loss) {
-  WN_TRY(wn_prune_set_mean(p->ctx, p->set, p->batch, plain_run_batch, &(struct plain_run){p, budgeted}, loss));
+static wn_status plain_run_set(struct plain *p, bool budgeted, bool accepted, double *loss) {
+  WN_TRY(wn_prune_set_mean(p->ctx, p->set, p->batch, plain_run_batch, &(struct plain_run){p, budgeted, accepted}, loss));
   return isfinite(*loss) ? WN_OK : wn_fail(p->ctx, WN_ERR_DIVERGED, "the loss under budgets is %g", wn_told(*loss));
 }
 
 static wn_status plain_begin(struct wn_prune_evaluator *e, const int64_t *tokens, double *loss) {
   struct plain *p = (struct plain *)e;
   for (int64_t l = 0; p->budgeted && l < p->budgets.layers; l++) p->budgets.tokens[l] = tokens ? tokens[l] : p->set->T;
-  return plain_run_set(p, p->budgeted && tokens, loss);
+  return plain_run_set(p, p->budgeted && tokens, true, loss);
 }
 
 static wn_status plain_evaluate(struct wn_prune_evaluator *e, int64_t layer, int64_t to, double *loss) {
   struct plain *p = (struct plain *)e;
   const int64_t was = p->budgets.tokens[layer];
   p->budgets.tokens[layer] = to;
-  const wn_status status = plain_run_set(p, true, loss);
+  const wn_status status = plain_run_set(p, true, false, loss);
   p->budgets.tokens[layer] = was;
   return status;
 }
@@ -56,13 +60,19 @@ static wn_status plain_evaluate(struct wn_prune_evaluator *e, int64_t layer, int
 static wn_status plain_accept(struct wn_prune_evaluator *e, int64_t layer, int64_t to, double *loss) {
   struct plain *p = (struct plain *)e;
   p->budgets.tokens[layer] = to;
-  return plain_run_set(p, true, loss);
+  return plain_run_set(p, true, true, loss);
+}
+
+static wn_status plain_rows(struct wn_prune_evaluator *e, double *loss) {
+  const struct plain *p = (const struct plain *)e;
+  return wn_prune_set_gather(p->ctx, p->set, p->batch, &p->rows->loss, sizeof *p->rows / sizeof(double), loss);
 }
 
 static void plain_destroy(struct wn_prune_evaluator *e) {
   struct plain *p = (struct plain *)e;
   wn_workspace_destroy(p->ws);
   wn_free(p->budgets.tokens);
+  wn_free(p->rows);
   wn_free(p);
 }
 
@@ -77,12 +87,15 @@ wn_status wn_prune_plain_create(wn_context *ctx, struct wn_model *model, const s
                                         .begin = plain_begin,
                                         .evaluate = plain_evaluate,
                                         .accept = plain_accept,
+                                        .rows = plain_rows,
                                         .destroy = plain_destroy};
   p->ctx = ctx;
   p->model = model;
   p->set = set;
   p->batch = batch < set->all_rows ? batch : set->all_rows;
   wn_status status;
+  WN_TRY_GOTO(wn_alloc(ctx, "rows", (size_t)set->rows * sizeof *p->rows, &memory), fail);
+  p->rows = memory;
   if (budgets) {
     p->budgeted = true;
     p->budgets = *budgets;

@@ -132,6 +132,17 @@ static wn_status reuse_accept(struct wn_prune_evaluator *e, int64_t layer, int64
   return WN_OK;
 }
 
+static wn_status reuse_rows(struct wn_prune_evaluator *e, double *loss) {
+  const struct wn_reuse *r = (const struct wn_reuse *)e;
+  const int64_t T = r->set->T;
+  for (int64_t row = 0; row < r->set->rows; row++) {
+    r->row_loss[row] = 0;
+    for (int64_t i = row * T; i < (row + 1) * T; i++)
+      if (r->set->targets[i] >= 0) r->row_loss[row] += r->state.loss[i];
+  }
+  return wn_prune_set_gather(r->ctx, r->set, r->batch, r->row_loss, 1, loss);
+}
+
 static void reuse_destroy(struct wn_prune_evaluator *e) {
   struct wn_reuse *r = (struct wn_reuse *)e;
   wn_arrays_clear(&r->arrays);
@@ -210,6 +221,7 @@ static void reuse_batch_lay(struct wn_reuse *r, struct wn_arrays *arrays) {
       WN_ARRAY_SIZED(r->mean, sizeof(float), "mean", layer, WN_DIMS(M)),
       WN_ARRAY_SIZED(r->logits, sizeof(float), "logits", true, WN_DIMS(r->chunk, c->vocab_size)),
       WN_ARRAY_FOR(r->loss, "loss", true, WN_DIMS(M)),
+      WN_ARRAY_FOR(r->row_loss, "losses of rows", true, WN_DIMS(r->set->rows)),
       WN_ARRAY_SIZED(r->hit, 1, "hit", true, WN_DIMS(M)),
   };
   WN_ARRAYS_LAY(arrays, rows);
@@ -296,6 +308,7 @@ wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const s
                                         .begin = reuse_begin,
                                         .evaluate = reuse_evaluate,
                                         .accept = reuse_accept,
+                                        .rows = reuse_rows,
                                         .destroy = reuse_destroy};
   r->ctx = ctx;
   r->model = model;

@@ -43,6 +43,7 @@ struct wn_reuse {
   size_t rows_bytes;
   void *x_out, *n_out, *rstd, *mean, *logits;
   double *loss; /* [batch*T] */
+  double *row_loss; /* [rows of the set] scratch */
   uint8_t *hit;
   int64_t chunk;
   void *scratch;

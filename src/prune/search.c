@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/estimate.h"
 #include "base/file.h"
 #include "base/misuse.h"
 #include "base/options.h"
@@ -37,6 +38,8 @@ struct search {
   char path[PATH_BYTES]; /* search.json */
   struct wn_prune_set search, report;
   struct wn_prune_evaluator *on_search, *on_report;
+  double *rows;         /* [rows of the larger set] scratch: losses of rows */
+  double *base, *allow; /* [report rows] the losses of point 0; those that the target's model has there (or NULL) */
   wn_prune_curve curve;
   bool resumed;
   struct wn_greedy greedy;
@@ -62,6 +65,9 @@ static void search_clear(struct search *s) {
   wn_prune_curve_clear(&s->curve);
   wn_free(s->greedy.tokens);
   wn_free(s->greedy.trial);
+  wn_free(s->rows);
+  wn_free(s->base);
+  wn_free(s->allow);
   wn_free(s->tuning);
 }
 
@@ -231,6 +237,30 @@ static void search_on_tuning(void *user, const wn_train_progress *p) {
                            .curve = &s->curve, .bytes = s->on_search->bytes + s->on_report->bytes, .tuning = p});
 }
 
+/* The errors of a point's losses, after both evaluators have begun or accepted its budgets. */
+static wn_status search_add_errors(struct search *s, wn_prune_point *p) {
+  const struct wn_prune_set *search = &s->search, *report = &s->report;
+  void *memory;
+  WN_TRY(s->on_search->rows(s->on_search, s->rows));
+  p->search_rows = wn_estimate_ratio(&(struct wn_row_numbers){s->rows, NULL, search->row_tokens, search->all_rows, 1});
+  p->search_rows.value = p->search_loss;
+  WN_TRY(s->on_report->rows(s->on_report, s->rows));
+  const size_t bytes = (size_t)report->all_rows * sizeof *s->rows;
+  if (p == s->curve.points && p->tuned == 0) memcpy(s->base, s->rows, bytes);
+  p->report_rows = wn_estimate_ratio(&(struct wn_row_numbers){s->rows, NULL, report->row_tokens, report->all_rows, 1});
+  p->report_rows.value = p->report_loss;
+  if (s->base)
+    p->report_change =
+        wn_estimate_ratio(&(struct wn_row_numbers){s->rows, s->base, report->row_tokens, report->all_rows, 1});
+  if (!s->curve.report_row_tokens) return WN_OK;
+  if (!p->report_row_loss) {
+    WN_TRY(wn_alloc(s->ctx, "rows", bytes, &memory));
+    p->report_row_loss = memory;
+  }
+  memcpy(p->report_row_loss, s->rows, bytes);
+  return WN_OK;
+}
+
 /* Finishes the open round: trains up to tune_to, loads the parameters, and measures everything again. */
 static wn_status search_finish_round(struct search *s) {
   wn_prune_curve *c = &s->curve;
@@ -248,6 +278,7 @@ static wn_status search_finish_round(struct search *s) {
   p->report_loss = report;
   p->tuned = c->tune_to;
   p->seconds = search_seconds(s);
+  WN_TRY(search_add_errors(s, p));
   for (int64_t l = 0; l < c->layers; l++) c->increase[l] = NAN;
   WN_TRY(search_save(s));
   search_tell(s, true);
@@ -276,10 +307,30 @@ static wn_status search_restore(struct search *s) {
   return p->tuned > 0 ? wn_finetune_load(s->ctx, s->tuning, p->tuned) : WN_OK;
 }
 
+static wn_status search_prepare_rows(struct search *s) {
+  const size_t report = (size_t)s->report.all_rows * sizeof(double);
+  const int64_t most = s->search.all_rows > s->report.all_rows ? s->search.all_rows : s->report.all_rows;
+  const double *first = s->resumed ? s->curve.points[0].report_row_loss : s->report.row_tokens;
+  void *memory;
+  WN_TRY(wn_alloc(s->ctx, "rows", (size_t)most * sizeof *s->rows, &memory));
+  s->rows = memory;
+  if (!first) return WN_OK; /* an older search: its first point's rows are not known */
+  WN_TRY(wn_alloc(s->ctx, "rows", report, &memory));
+  s->base = memory;
+  if (s->resumed) memcpy(s->base, first, report);
+  const double points = 1 + (double)s->curve.layers * (double)(s->T / s->curve.step);
+  if (s->resumed || points * (double)s->report.all_rows > WN_PRUNE_KEPT) return WN_OK;
+  WN_TRY(wn_alloc(s->ctx, "rows", report, &memory));
+  s->curve.report_row_tokens = memory;
+  memcpy(s->curve.report_row_tokens, s->report.row_tokens, report);
+  return WN_OK;
+}
+
 /* Measures point 0, or goes back to the last point. */
 static wn_status search_begin(struct search *s) {
   double search, report;
   wn_prune_curve *c = &s->curve;
+  WN_TRY(search_prepare_rows(s));
   if (s->resumed) WN_TRY(search_restore(s));
   WN_TRY(s->on_search->begin(s->on_search, s->greedy.tokens, &search));
   WN_TRY(s->on_report->begin(s->on_report, s->greedy.tokens, &report));
@@ -296,6 +347,7 @@ static wn_status search_begin(struct search *s) {
     p->report_loss = p->untuned_report_loss = report;
     p->evaluations = 1;
     p->seconds = search_seconds(s);
+    WN_TRY(search_add_errors(s, p));
   }
   s->greedy.loss = c->points[c->count - 1].search_loss;
   return WN_OK;
@@ -313,6 +365,48 @@ static wn_status search_check_target(const struct search *s) {
       s->path, exp(s->greedy.loss), exp(s->greedy.target));
 }
 
+/* The losses of the target's model on the report set, for the saving there. */
+static wn_status search_measure_allowed(struct search *s) {
+  struct wn_prune_evaluator *e;
+  void *memory;
+  double loss;
+  WN_TRY(wn_alloc(s->ctx, "rows", (size_t)s->report.all_rows * sizeof *s->allow, &memory));
+  s->allow = memory;
+  WN_TRY(wn_prune_plain_create(s->ctx, s->options->target_model, &s->report, s->batch, NULL, &e));
+  wn_status status = e->begin(e, NULL, &loss);
+  if (status == WN_OK) status = e->rows(e, s->allow);
+  e->destroy(e);
+  return status;
+}
+
+/* The saving at the target on the report set, from the rows of all points. */
+static wn_status search_add_saving(struct search *s) {
+  wn_prune_curve *c = &s->curve;
+  const wn_prune_options *o = s->options;
+  void *memory;
+  c->report_saving = wn_estimate_unknown, c->report_saving_open = NAN;
+  for (int64_t i = 0; i < c->count; i++)
+    if (c->finetune_lr > 0 || !c->points[i].report_row_loss) return WN_OK;
+  WN_TRY(wn_alloc(s->ctx, "samples of a saving", sizeof(struct wn_saving), &memory));
+  struct wn_saving *saving = memory;
+  wn_saving_init(saving);
+  for (int64_t i = 0; i < c->count; i++) {
+    const wn_prune_point *p = &c->points[i];
+    for (int64_t r = 0; r < c->report_rows; r++) {
+      const double tokens = c->report_row_tokens[r];
+      const double allowed = o->target > 0 ? log(o->target) * tokens
+                             : s->allow    ? s->allow[r]
+                                           : c->points[0].report_row_loss[r] + log1p(o->tolerance) * tokens;
+      s->rows[r] = p->report_row_loss[r] - allowed;
+    }
+    wn_saving_add(saving, (double)c->points[0].total, (double)p->total, s->rows, c->report_row_tokens, c->report_rows);
+  }
+  c->report_saving = wn_saving_end(saving, c->points[c->count - 1].saving, &c->report_saving_open);
+  c->report_saving.rows = (uint64_t)c->report_rows;
+  wn_free(saving);
+  return WN_OK;
+}
+
 /* Sets the target from the options. A resumed search may have another one and go further. */
 static wn_status search_set_target(struct search *s) {
   const wn_prune_options *o = s->options;
@@ -321,9 +415,10 @@ static wn_status search_set_target(struct search *s) {
   } else if (o->target_model) {
     struct wn_prune_evaluator *e;
     WN_TRY(wn_prune_plain_create(s->ctx, o->target_model, &s->search, s->batch, NULL, &e));
-    const wn_status status = e->begin(e, NULL, &s->curve.target_loss);
+    wn_status status = e->begin(e, NULL, &s->curve.target_loss);
     e->destroy(e);
     WN_TRY(status);
+    WN_TRY(search_measure_allowed(s));
   } else {
     s->curve.target_loss = s->curve.points[0].untuned_search_loss + log1p(o->tolerance);
   }
@@ -353,6 +448,7 @@ static wn_status search_take(struct search *s, const struct wn_greedy_choice *ch
   p->tuned = p[-1].tuned;
   p->evaluations = choice->evaluations;
   p->seconds = search_seconds(s);
+  WN_TRY(search_add_errors(s, p));
   if (s->curve.checked) p->exact_layer = choice->exact, p->exact_loss = choice->exact_loss;
   WN_TRY(search_save(s));
   search_tell(s, true);
@@ -403,6 +499,7 @@ static wn_status search_close_search(struct search *s) {
 static wn_status search_finish(struct search *s, const char *dir) {
   wn_prune_curve *c = &s->curve;
   wn_budgets found;
+  WN_TRY(search_add_saving(s));
   WN_TRY(wn_prune_curve_budgets(s->ctx, c, c->count - 1, &found));
   wn_status status = WN_OK;
   if (!s->options->plain) {
@@ -495,8 +592,22 @@ done:
   return status;
 }
 
+static wn_status measure_rows(wn_context *ctx, struct wn_prune_evaluator *e, const struct wn_prune_set *set,
+                              bool documents, wn_eval_rows *out) {
+  void *sums, *loss = NULL;
+  WN_TRY(wn_alloc(ctx, "rows", (size_t)set->all_rows * sizeof *out->sums, &sums));
+  wn_status status = wn_alloc(ctx, "rows", (size_t)set->all_rows * sizeof(double), &loss);
+  if (status == WN_OK) status = e->rows(e, loss);
+  *out = (wn_eval_rows){.sums = sums, .count = set->all_rows, .unit = documents ? "document" : "block"};
+  for (int64_t i = 0; i < set->all_rows && status == WN_OK; i++)
+    out->sums[i] = (wn_row_sums){.loss = ((double *)loss)[i], .tokens = set->row_tokens[i]};
+  if (status != WN_OK) wn_eval_rows_clear(out);
+  wn_free(loss);
+  return status;
+}
+
 wn_status wn_prune_measure(wn_context *ctx, wn_model *model, const wn_prune_data *data, int64_t context, int64_t batch,
-                           const wn_budgets *budgets, double *loss, uint64_t *counted) {
+                           const wn_budgets *budgets, double *loss, uint64_t *counted, wn_eval_rows *rows) {
   WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(data), WN_POINTER(loss));
   const int64_t T = context ? context : model->config.context;
   struct wn_prune_set set;
@@ -514,6 +625,7 @@ wn_status wn_prune_measure(wn_context *ctx, wn_model *model, const wn_prune_data
   wn_status status = wn_prune_plain_create(ctx, model, &set, batch, budgets, &e);
   if (status == WN_OK) {
     status = e->begin(e, budgets ? budgets->tokens : NULL, loss);
+    if (status == WN_OK && rows) status = measure_rows(ctx, e, &set, data->long_only, rows);
     e->destroy(e);
   }
   if (counted) *counted = set.counted;

@@ -36,6 +36,7 @@ static wn_status set_fill_row(const struct reader *in, struct wn_prune_set *set,
   }
   for (uint64_t i = inputs; i < T; i++) tokens[i] = 0, targets[i] = -1;
   set->counted += inputs;
+  set->row_tokens[r] = (double)inputs;
   return WN_OK;
 }
 
@@ -45,6 +46,7 @@ static wn_status set_allocate(const struct reader *in, int64_t rows, struct wn_p
   set->T = in->T;
   const struct wn_array own[] = {
       WN_ARRAY_FOR(set->sums, "sums", true, WN_DIMS(round + 1)),
+      WN_ARRAY_FOR(set->row_tokens, "rows", true, WN_DIMS(rows)),
       WN_ARRAY_FOR(set->tokens, "tokens", true, WN_DIMS(rows, in->T)),
       WN_ARRAY_FOR(set->targets, "targets", true, WN_DIMS(rows, in->T)),
   };
@@ -147,6 +149,15 @@ void wn_prune_set_share(wn_context *ctx, struct wn_prune_set *set, int64_t batch
   }
   if (set->idle) kept = set->rows < batch ? set->rows : batch;
   set->rows = kept;
+}
+
+wn_status wn_prune_set_gather(wn_context *ctx, const struct wn_prune_set *set, int64_t batch, const double *own,
+                              int64_t stride, double *all) {
+  const int64_t size = set->shared ? wn_dist_size(ctx) : 1, rank = set->shared ? wn_dist_rank(ctx) : 0;
+  memset(all, 0, (size_t)set->all_rows * sizeof *all);
+  for (int64_t r = 0; r < set->rows && !set->idle; r++)
+    all[(r / batch * size + rank) * batch + r % batch] = own[r * stride];
+  return set->shared ? wn_dist_merge(ctx, all, (size_t)set->all_rows) : WN_OK;
 }
 
 /* Runs this process's batches among the `count` batches from `first` on. */

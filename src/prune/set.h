@@ -10,6 +10,7 @@ struct wn_prune_set {
   int64_t rows, T;
   int64_t all_rows;          /* rows of all processes */
   uint64_t counted;          /* positions with a target, in all rows */
+  double *row_tokens;        /* [all_rows] of each row */
   int32_t *tokens, *targets; /* [rows,T]; targets of -1 do not count */
   char fingerprint[24];      /* of all rows */
   bool shared;               /* divided among several processes */
@@ -30,5 +31,9 @@ typedef wn_status (*wn_prune_batch_fn)(void *user, int64_t row0, int64_t B, doub
  * whichever process computed them. WN_ERR_CANCELLED once the first process is cancelled. */
 wn_status wn_prune_set_mean(wn_context *ctx, const struct wn_prune_set *set, int64_t batch, wn_prune_batch_fn run,
                             void *user, double *mean);
+
+/* Collects a number of each held row, own [rows], `stride` doubles apart, in all [all_rows] of every process. */
+wn_status wn_prune_set_gather(wn_context *ctx, const struct wn_prune_set *set, int64_t batch, const double *own,
+                              int64_t stride, double *all);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/estimate.h"
 #include "base/fields.h"
 #include "base/misuse.h"
 #include "winnow/report.h"
@@ -18,6 +19,7 @@ void wn_prune_comparison_loaded_clear(wn_prune_comparison *c) {
   wn_free((void *)(uintptr_t)c->names);
   for (int64_t i = 0; i < c->count; i++) wn_free(c->results[i].tokens), wn_free(c->results[i].scores);
   wn_free(c->results);
+  wn_free(c->savings);
   wn_free(c->layers);
   *c = (wn_prune_comparison){0};
 }
@@ -44,7 +46,8 @@ static wn_status prune_load_scores(wn_context *ctx, const char *path, const json
   row->scores = memory;
   for (int t = 0; t < c->task_count && all; t++) {
     const json_t *score = json_object_get(tasks, c->tasks[t]), *accuracy = json_object_get(score, "accuracy");
-    row->scores[t] = (wn_prune_score){json_number_value(accuracy), json_number_value(json_object_get(score, "stderr"))};
+    const json_t *error = json_object_get(score, "stderr");
+    row->scores[t] = (wn_prune_score){json_number_value(accuracy), json_is_null(error) ? NAN : json_number_value(error)};
     all = json_is_number(accuracy) && row->scores[t].accuracy >= 0 && row->scores[t].accuracy <= 1;
   }
   if (all) return WN_OK;
@@ -84,12 +87,50 @@ static wn_status prune_load_row(wn_context *ctx, const char *path, const json_t 
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: result %lld: %zu budgets, earlier ones of \"%s\" have %lld", path,
                    (long long)c->count, layers, model, (long long)c->layers[s]);
   row->subject = s;
+  row->loss_rows = row->change = row->difference = wn_estimate_unknown; /* older files have no errors */
+  row->loss_rows.rows = row->change.rows = row->difference.rows = (uint64_t)c->rows;
+  wn_estimate_get(j, "loss", &row->loss_rows);
+  wn_estimate_get(j, "change", &row->change);
+  wn_estimate_get(j, "difference", &row->difference);
+  row->verdict = wn_estimate_verdict(&row->difference, c->margin);
   WN_TRY(wn_alloc(ctx, "budgets", layers * sizeof(int64_t), &memory));
   row->tokens = memory;
   c->count++;
   WN_TRY(prune_load_scores(ctx, path, json_object_get(j, "tasks"), c, c->count - 1, row));
   for (size_t l = 0; l < layers; l++) row->tokens[l] = json_integer_value(json_array_get(tokens, l));
   return WN_OK;
+}
+
+/* Older files have none. */
+static wn_status prune_load_savings(wn_context *ctx, const char *path, const json_t *list, wn_prune_comparison *c) {
+  const size_t count = json_array_size(list);
+  void *memory;
+  if (count > ROWS) return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"savings\" has more than %d entries", path, ROWS);
+  WN_TRY(wn_alloc(ctx, "savings", count * sizeof *c->savings, &memory));
+  c->savings = memory;
+  for (size_t i = 0; i < count; i++) {
+    const json_t *j = json_array_get(list, i);
+    const char *model = json_string_value(json_object_get(j, "model")),
+               *policy = json_string_value(json_object_get(j, "policy"));
+    wn_prune_saving *s = &c->savings[c->saving_count];
+    *s = (wn_prune_saving){.policy = policy ? prune_policy_named(policy) : -2,
+                           .searched = json_is_true(json_object_get(j, "searched")),
+                           .saving = wn_estimate_unknown,
+                           .open = json_number_value(json_object_get(j, "saving_open"))};
+    wn_estimate_get(j, "saving", &s->saving);
+    s->saving.rows = (uint64_t)c->rows;
+    while (model && s->subject < c->subjects && strcmp(c->names[s->subject], model) != 0) s->subject++;
+    if (!model || s->subject == c->subjects || s->policy < 0 || !(s->saving.value > 0))
+      return wn_fail(ctx, WN_ERR_FORMAT,
+                     "%s: savings[%zu]: expected the \"model\" of a result, a known \"policy\" and a \"saving\"", path,
+                     i);
+    c->saving_count++;
+  }
+  return WN_OK;
+}
+
+static const char *prune_unit(const char *name) {
+  return name && !strcmp(name, "document") ? "document" : "block";
 }
 
 wn_status wn_prune_comparison_load(wn_context *ctx, const char *path, wn_prune_comparison *out) {
@@ -110,6 +151,8 @@ wn_status wn_prune_comparison_load(wn_context *ctx, const char *path, wn_prune_c
     *out = (wn_prune_comparison){.context = json_integer_value(json_object_get(j, "context")),
                                  .rows = json_integer_value(json_object_get(j, "rows")),
                                  .counted = (uint64_t)json_integer_value(json_object_get(j, "counted")),
+                                 .margin = json_number_value(json_object_get(j, "margin")),
+                                 .unit = prune_unit(json_string_value(json_object_get(j, "unit"))),
                                  .names = names,
                                  .layers = layers,
                                  .results = rows,
@@ -117,6 +160,7 @@ wn_status wn_prune_comparison_load(wn_context *ctx, const char *path, wn_prune_c
   }
   for (size_t i = 0; status == WN_OK && i < count; i++)
     status = prune_load_row(ctx, path, json_array_get(results, i), out, &out->results[i]);
+  if (status == WN_OK) status = prune_load_savings(ctx, path, json_object_get(j, "savings"), out);
   json_decref(j);
   if (status != WN_OK) wn_prune_comparison_loaded_clear(out);
   return status;

@@ -169,6 +169,23 @@ gzip -c text.txt >text.txt.gz
 json "data prepare: text compressed with gzip" ".documents == $(grep -c . text.txt)" data prepare --tokenizer bytes --document-break line \
   --val-fraction 0.2 --out gzip-data text.txt.gz
 json "eval on a token file" '(.perplexity - (.loss | exp) | fabs) < 1e-6 * .perplexity' eval --model whole --data data/val.bin
+json "its error over rows, and the rows" '.unit == "block" and .rows > 2 and .loss_stderr > 0 and .loss_low < .loss and .loss < .loss_high
+  and (.perplexity_high - (.loss_high | exp) | fabs) < 1e-6 * .perplexity' eval --model whole --data data/val.bin --save-rows rows.csv
+is "a line a row" "$(jq '"row,tokens,loss_sum,hits \(.rows + 1)"' -r out)" "$(head -n 1 rows.csv) $(wc -l <rows.csv | tr -d ' ')"
+json "the same model is equal to itself" '.difference == 0 and .difference_stderr == 0 and .verdict == "equal" and .margin == 0.01' \
+  eval --model whole --data data/val.bin --against rows.csv
+json "a difference is paired row by row" '.difference != 0 and .difference_stderr < .loss_stderr and .difference_low < .difference
+  and .verdict == (if .difference_low > 0 then "higher" elif .difference_high < 0 then "lower" else "open" end)' \
+  eval --model whole --data data/val.bin --budgets 4 --policy window --against rows.csv --margin 0
+json "one row has no error" '.rows == 1 and .loss_stderr == null and .loss_low == null' eval --model whole --data data/val.bin \
+  --batch 1 --max-batches 1
+run "$winnow" eval --model whole --data data/val.bin --against rows.csv --quiet
+grep -q '^loss  .* +- ' out && grep -q 'blocks, taken as independent$' out && grep -q '^against .*: equal within 0.01 nats$' out &&
+  pass "eval prints errors and what they are over" || fail "eval prints errors and what they are over" "$(shown)"
+refuses "rows of other data" 1 'rows.csv: these are .* rows of other data' eval --model whole --data data/val.bin --batch 1 --max-batches 1 --against rows.csv --quiet
+sed '3s/,/,x/' rows.csv >wrong.csv
+refuses "rows that are none" 1 'wrong.csv: line 3: expected row 1, its tokens' eval --model whole --data data/val.bin --against wrong.csv
+refuses "a file without rows" 1 'data.json: no rows of winnow eval --save-rows' eval --model whole --data data/val.bin --against data/data.json
 printf '{"text": "fine"}\n{"text": "more"}\n' >lines
 succeeds "JSON lines under another name are a text" data prepare --tokenizer bytes --document-break line --val-fraction 0 --out json-data lines --quiet
 grep -q '^winnow: warning: lines: its first line is a JSON object with "text", and it is read as plain text' err &&
@@ -439,6 +456,10 @@ json "analyze dynamic spans of a token file" '.tokens == 64' analyze spans dynam
 pruning=(whole --search data/val.bin --report data/train.bin --search-rows 4 --report-rows 4)
 json "prune search" '(.tokens | length) == 2 and .verified and .saving > 1 and .search_perplexity <= .target_perplexity' \
   prune search "${pruning[@]}" --tolerance 50% --out pruned
+is "its errors" true "$(jq '.report_rows == 4 and .unit == "block" and .search_loss_stderr > 0 and .report_loss_low < .report_loss and
+  (.report_change | type) == "number" and .report_saving >= 1 and .report_saving_low <= .report_saving_high and .report_saving_open <= 1' out)"
+is "the losses of the report rows" true "$(jq '(.report_row_tokens | add) as $n | [.points[] | ((.report_row_loss | add) / $n - .report_loss) |
+  fabs < 1e-9] | all' pruned/search.json)"
 for file in search.json curve.csv curve.svg budgets.json; do
   [ -s "pruned/$file" ] && pass "the search leaves $file" || fail "the search leaves $file" "$(ls pruned)"
 done
@@ -476,6 +497,9 @@ run "$winnow" prune search "${pruning[@]}" --target-checkpoint whole --out own -
 [ $code -eq 0 ] && grep -q '^budgets ' out && pass "prune search as text" || fail "prune search as text" "$(shown)"
 json "prune compare" '(.results | length) == 1 + 3 * 2 + 2' prune compare --selective whole --selective-search lazy \
   --data data/val.bin --rows 4 --budgets 8,16 --policies selective,window,random --labels "my model" --out compared
+is "prune compare: errors, differences and savings" true "$(jq '.margin == 0.01 and .unit == "block" and .rows == 4 and (.results[0] |
+  .difference == 0 and .verdict == "equal" and .loss_stderr > 0) and (.results[1] | .change == .difference and .change_low <= .change) and
+  (.savings | length) == 4 and (.savings[0] | .saving_low <= .saving_high)' compared/compare.json)"
 is "prune compare: a name of one's own" "my model" "$(jq -r '.results[0].model' compared/compare.json)"
 is "prune compare: a line a result in CSV" 10 "$(wc -l <compared/compare.csv | tr -d ' ')"
 run "$winnow" prune compare --selective whole --selective-search pruned --data data/val.bin --rows 4 --budgets 12,16,20,24,28 --policies window --out columns --quiet
@@ -483,5 +507,5 @@ step=$(jq '.step / (.budgets.tokens | length)' pruned/search.json)
 is "prune compare: a column has the searched point that is nearest" \
   "$(awk -F, -v step="$step" '$3 == 1 { at[$4] = $9 } END { for (w = 12; w <= 28; w += 4) { best = "-"; near = step; for (t in at) {
     d = t + 0 > w ? t - w : w - t; if (d <= near) { near = d; best = sprintf("%.3f", at[t]) } } printf "%s ", best } }' columns/compare.csv)" \
-  "$(awk '/, searched/ { for (i = NF - 4; i <= NF; i++) printf "%s ", $i }' out)"
+  "$(awk '/^$/ { exit } /, searched/ { for (i = NF - 4; i <= NF; i++) printf "%s ", $i }' out)"
 grep -q '</svg>' compared/compare.svg && pass "prune compare draws" || fail "prune compare draws" "$(ls compared)"

@@ -106,7 +106,15 @@ static UNUSED void same_curves(const char *what, const wn_prune_curve *a, const 
         memcmp(p->tokens, q->tokens, (size_t)a->layers * sizeof *p->tokens))
       fail_msg("%s: point %d: layers %d and %d, search %.17g and %.17g, report %.17g and %.17g", what, (int)i,
                (int)p->layer, (int)q->layer, p->search_loss, q->search_loss, p->report_loss, q->report_loss);
+    if (memcmp(&p->search_rows, &q->search_rows, sizeof p->search_rows) ||
+        memcmp(&p->report_rows, &q->report_rows, sizeof p->report_rows) ||
+        memcmp(&p->report_change, &q->report_change, sizeof p->report_change))
+      fail_msg("%s: point %d: errors %.17g and %.17g, %.17g and %.17g, %.17g and %.17g", what, (int)i,
+               p->search_rows.error, q->search_rows.error, p->report_rows.error, q->report_rows.error,
+               p->report_change.error, q->report_change.error);
   }
+  if (memcmp(&a->report_saving, &b->report_saving, sizeof a->report_saving))
+    fail_msg("%s: savings on the report set %.17g and %.17g", what, a->report_saving.value, b->report_saving.value);
 }
 
 static const char *const selective[] UNUSED = {"model.attention.selective.enabled=true"};

@@ -122,6 +122,15 @@ static void test_positions(void **state) {
     must(b.ctx, plain->accept(plain, 1, 40, &x));
     must(b.ctx, reuse->accept(reuse, 1, 40, &y));
     assert_true(fabs(x - y) < 1e-6 * x);
+    double of_plain[ROWS], of_reuse[ROWS], sum = 0;
+    assert_int_equal(set.all_rows, ROWS);
+    must(b.ctx, plain->rows(plain, of_plain));
+    must(b.ctx, reuse->rows(reuse, of_reuse));
+    for (int r = 0; r < ROWS; r++) {
+      assert_true(fabs(of_plain[r] - of_reuse[r]) < 1e-6 * of_plain[r]);
+      sum += of_plain[r];
+    }
+    assert_true(fabs(sum / (double)set.counted - x) < 1e-12 * x);
     must(b.ctx, plain->evaluate(plain, 0, 50, &x));
     must(b.ctx, reuse->evaluate(reuse, 0, 50, &y));
     assert_true(fabs(x - y) < 1e-6 * x);
@@ -376,7 +385,18 @@ static void test_hostile(void **state) {
       "\"model\": \"\", \"search\": \"\", \"report\": \"\", \"search_rows\": 1, \"report_rows\": 1, \"search_tokens\": "
       "1, "
       "\"report_tokens\": 1, \"increase\": [null, null], \"points\": [{\"tokens\": [80, 80], \"layer\": -1, "
-      "\"evaluations\": 4611686018427387904, \"search_loss\": 1, \"report_loss\": 1, \"seconds\": 1}]}"};
+      "\"evaluations\": 4611686018427387904, \"search_loss\": 1, \"report_loss\": 1, \"seconds\": 1}]}",
+      /* rows that are not as many as there are, or no losses */
+      "{\"budgets\": {\"tokens\": [80, 80]}, \"context\": 80, \"step\": 16, \"target_loss\": null, \"plain_loss\": "
+      "null, \"model\": \"\", \"search\": \"\", \"report\": \"\", \"search_rows\": 1, \"report_rows\": 2, "
+      "\"search_tokens\": 1, \"report_tokens\": 1, \"report_row_tokens\": [1], \"increase\": [null, null], \"points\": "
+      "[{\"tokens\": [80, 80], \"layer\": -1, \"evaluations\": 1, \"search_loss\": 1, \"report_loss\": 1, \"seconds\": "
+      "1}]}",
+      "{\"budgets\": {\"tokens\": [80, 80]}, \"context\": 80, \"step\": 16, \"target_loss\": null, \"plain_loss\": "
+      "null, \"model\": \"\", \"search\": \"\", \"report\": \"\", \"search_rows\": 1, \"report_rows\": 2, "
+      "\"search_tokens\": 1, \"report_tokens\": 1, \"report_row_tokens\": [1, 1], \"increase\": [null, null], "
+      "\"points\": [{\"tokens\": [80, 80], \"layer\": -1, \"evaluations\": 1, \"search_loss\": 1, \"report_loss\": 1, "
+      "\"seconds\": 1, \"report_row_loss\": [1, -1]}]}"};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
     wn_prune_curve c;
     must(b.ctx, wn_file_write(b.ctx, path, texts[i], strlen(texts[i])));
@@ -476,10 +496,15 @@ static void test_compare(void **state) {
   must(a.ctx, wn_prune_compare(a.ctx, &o, NULL, NULL, &c));
   assert_int_equal(c.count, (1 + 8) + (1 + 12 + 3)); /* the standard model has no policy selective */
   double unpruned[2] = {0};
+  wn_eval_rows whole[2] = {0}, rows;
   for (int64_t i = 0; i < c.count; i++) {
     const wn_prune_row *r = &c.results[i];
     if (r->policy < 0) {
+      double loss;
       unpruned[r->subject] = r->loss;
+      must(a.ctx, wn_prune_measure(a.ctx, subjects[r->subject].model, &o.data, 0, 2, NULL, &loss, NULL,
+                                   &whole[r->subject]));
+      assert_true(r->change.value == 0 && r->change.error == 0);
       continue;
     }
     assert_false(r->subject == 0 && r->policy == WN_POLICY_SELECTIVE);
@@ -490,11 +515,34 @@ static void test_compare(void **state) {
     budgets.policy = (wn_policy)r->policy;
     budgets.layers = c.layers[r->subject];
     budgets.tokens = r->tokens;
-    must(a.ctx, wn_prune_measure(a.ctx, subjects[r->subject].model, &o.data, 0, 2, &budgets, &loss, &counted));
+    must(a.ctx, wn_prune_measure(a.ctx, subjects[r->subject].model, &o.data, 0, 2, &budgets, &loss, &counted, &rows));
     assert_true(loss == r->loss);
+    assert_int_equal(rows.count, c.rows);
+    wn_estimate change;
+    double sum = 0, apart = 0;
+    for (int64_t k = 0; k < c.rows; k++) {
+      assert_true(rows.sums[k].loss == r->row_loss[k] && rows.sums[k].tokens == c.row_tokens[k]);
+      sum += r->row_loss[k];
+      apart += fabs(r->row_loss[k] - whole[r->subject].sums[k].loss);
+    }
+    assert_true(fabs(sum / (double)counted - loss) < 1e-12 * loss);
+    assert_int_equal(wn_rows_difference(rows.sums, whole[r->subject].sums, c.rows, &change), WN_OK);
+    assert_true(fabs(change.value - r->change.value) < 1e-15 && fabs(change.error - r->change.error) < 1e-15);
+    assert_int_equal(wn_rows_difference(rows.sums, whole[0].sums, c.rows, &change), WN_OK);
+    assert_true(fabs(change.value - r->difference.value) < 1e-15 && fabs(change.high - r->difference.high) < 1e-15);
+    assert_int_equal(r->verdict, wn_estimate_verdict(&change, 0.01));
+    if (r->total < 2 * CONTEXT) assert_true(apart > 0 && r->change.error > 0);
+    wn_eval_rows_clear(&rows);
     assert_int_equal(counted, ROWS * CONTEXT);
     if (r->total == 2 * CONTEXT) assert_true(r->loss == unpruned[r->subject]);
     if (r->searched && r->total == 32) assert_true(r->loss == curve.points[curve.count - 1].search_loss);
+  }
+  for (int i = 0; i < 2; i++) wn_eval_rows_clear(&whole[i]);
+  assert_int_equal(c.saving_count, 2 + 4);
+  for (int64_t i = 0; i < c.saving_count; i++) {
+    const wn_prune_saving *s = &c.savings[i];
+    assert_true(s->saving.low >= 1 && s->saving.low <= s->saving.value && s->saving.value <= s->saving.high);
+    assert_true(s->open >= 0 && s->open <= 1 && s->saving.rows == ROWS);
   }
   char path[300];
   snprintf(path, sizeof path, "%s/c.svg", a.dir);
@@ -512,6 +560,21 @@ static void test_compare(void **state) {
   free(text);
   snprintf(path, sizeof path, "%s/c.json", a.dir);
   must(a.ctx, wn_prune_comparison_save_json(a.ctx, &c, path));
+  wn_prune_comparison loaded;
+  must(a.ctx, wn_prune_comparison_load(a.ctx, path, &loaded));
+  assert_true(loaded.count == c.count && loaded.saving_count == c.saving_count && loaded.margin == c.margin);
+  for (int64_t i = 0; i < c.count; i++) {
+    const wn_prune_row *x = &loaded.results[i], *y = &c.results[i];
+    assert_true(x->loss_rows.error == y->loss_rows.error && x->change.value == y->change.value &&
+                x->difference.low == y->difference.low && x->difference.high == y->difference.high &&
+                x->verdict == y->verdict);
+  }
+  for (int64_t i = 0; i < c.saving_count; i++) {
+    const wn_prune_saving *x = &loaded.savings[i], *y = &c.savings[i];
+    assert_true(x->subject == y->subject && x->policy == y->policy && x->searched == y->searched &&
+                x->saving.value == y->saving.value && x->saving.high == y->saving.high && x->open == y->open);
+  }
+  wn_prune_comparison_loaded_clear(&loaded);
   snprintf(path, sizeof path, "%s/curve.csv", a.dir);
   must(a.ctx, wn_prune_curve_save_csv(a.ctx, &curve, path));
   text = tiny_read(a.dir, "curve.csv", NULL);

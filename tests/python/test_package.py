@@ -202,6 +202,18 @@ def test_loss():
         for name in ("loss", "perplexity", "accuracy", "bits_per_byte", "tokens", "bytes"):
             assert printed(getattr(found, name)) == expected[name], (found, expected)
         assert model().loss(model().tokenize(TEXT), **budgets) == found.loss
+    told("eval", "run", "--text", "text.txt", "--save-rows", "rows.csv")
+    found, pruned = model().evaluate(TEXT), model().evaluate(TEXT, budgets=4)
+    expected = told("eval", "run", "--text", "text.txt", "--budgets", "4", "--against", "rows.csv")
+    assert found.unit == expected["unit"] == "block" and found.loss_rows.rows == len(found.rows) == expected["rows"]
+    assert abs(found.rows[:, 0].sum() / found.rows[:, 1].sum() - found.loss) < 1e-12 * found.loss
+    assert found.rows[:, 1].sum() == found.tokens and abs(found.rows[:, 2].sum() / found.tokens - found.accuracy) < 1e-12
+    for name in ("error", "low", "high"):
+        assert printed(getattr(pruned.loss_rows, name)) == expected["loss_" + name.replace("error", "stderr")]
+    change = wn.difference(pruned.rows, found.rows)
+    assert printed(change.error) == expected["difference_stderr"] and change.verdict(0.01) == expected["verdict"]
+    raises(wn.ArgumentError, lambda: wn.difference(pruned.rows, found.rows[1:]), "shapes")
+    raises(wn.ArgumentError, lambda: wn.difference(pruned.rows[1:], found.rows[:-1]), "tokens")
     calls = []
     found = model().evaluate(data="data/val.bin", progress=lambda *a: calls.append(a))
     assert printed(found.loss) == told("eval", "run", "--data", "data/val.bin")["loss"]
@@ -420,6 +432,9 @@ def test_search():
         "0.02", "--step", 16, "--search-rows", 4, "--report-rows", 4, "--threads", THREADS, "--quiet")
     with open("searched/budgets.json") as a, open("found/budgets.json") as b:
         assert json.load(a) == json.load(b)
+    last = found.points[-1]
+    assert abs(last.report_row_loss.sum() / found.report_row_tokens.sum() - last.report_loss) < 1e-12 * last.report_loss
+    assert last.report_rows.rows == 4 and last.report_rows.low < last.report_loss < last.report_rows.high
     assert len(points) >= 1 and points[-1].total == found.points[-1].total == found.budgets.total
     assert found.budgets.tokens.tolist() == found.points[-1].tokens.tolist() and found.end in ("target", "floor")
     assert model().loss(TEXT, budgets=found.budgets) == model().loss(TEXT, budgets="found/budgets.json")

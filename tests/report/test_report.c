@@ -215,21 +215,33 @@ static void test_long_run(void **state) {
   assert_true(stands("\"all\":20000,\"mean\":{\"x\":[[21,61,101,") && stands("],\"y\":[1.45,1.45,1.45,"));
 }
 
-/* Names with commas and quotes in a comparison's CSV file. */
+/* Names with commas and quotes in a comparison's CSV file; errors that are not known are empty. */
 static void test_comparison_csv(void **state) {
   (void)state;
   wn_prune_score score = {.accuracy = 0.5, .error = 0.25};
   int64_t tokens[2] = {4, 4}, layers = 2;
-  wn_prune_row row = {.policy = -1, .tokens = tokens, .per_layer = 4, .total = 8, .saving = 1, .scores = &score};
+  const wn_estimate known = {.value = 2, .error = 0.5, .low = 1, .high = 3}, unknown = {0, NAN, NAN, NAN, 0};
+  wn_prune_row row = {.policy = -1,
+                      .tokens = tokens,
+                      .per_layer = 4,
+                      .total = 8,
+                      .saving = 1,
+                      .scores = &score,
+                      .loss_rows = known,
+                      .change = unknown,
+                      .difference = known,
+                      .verdict = WN_VERDICT_HIGHER};
   const char *name = "run, \"b\"";
   const wn_prune_comparison c = {
-      .names = &name, .layers = &layers, .tasks = {"piqa,5"}, .task_count = 1, .results = &row, .count = 1};
+      .names = &name, .layers = &layers, .tasks = {"piqa,5"}, .task_count = 1, .results = &row, .count = 1, .rows = 7};
   char path[300];
   snprintf(path, sizeof path, "%s/c.csv", folder);
   must(ctx, wn_prune_comparison_save_csv(ctx, &c, path));
   char *text = tiny_read(folder, "c.csv", NULL);
   assert_non_null(
-      strstr(text, ",perplexity,\"piqa,5\",\"piqa,5_stderr\"\n\"run, \"\"b\"\"\",none,0,4,4 4,8,1,0,1,0.5,0.25\n"));
+      strstr(text, ",perplexity,\"piqa,5\",\"piqa,5_stderr\",rows,loss_stderr,loss_low,loss_high,change,change_stderr,"
+                   "change_low,change_high,difference,difference_stderr,difference_low,difference_high,verdict\n"
+                   "\"run, \"\"b\"\"\",none,0,4,4 4,8,1,0,1,0.5,0.25,7,0.5,1,3,0,,,,2,0.5,1,3,higher\n"));
   free(text);
 }
 

@@ -88,6 +88,42 @@ static void test_text(void **state) {
   bench_clear(&b);
 }
 
+/* The sums of rows: those of the text's blocks, whatever the batch, with the error that their spread gives. */
+static void test_rows(void **state) {
+  (void)state;
+  struct bench b;
+  bench_init(&b);
+  wn_row_sums first[4];
+  for (int64_t batch = 1; batch <= 5; batch++) {
+    wn_eval_rows rows;
+    wn_eval_options options = {.size = sizeof options, .batch = batch, .rows = &rows};
+    wn_eval_result r;
+    double loss = 0, squares = 0;
+    must(b.ctx, wn_eval_text(b.ctx, b.model, b.tok, text, BYTES, &options, &r));
+    assert_int_equal(rows.count, 4);
+    assert_string_equal(rows.unit, "block");
+    for (int i = 0; i < 4; i++) {
+      wn_eval_result block;
+      const int64_t at = (int64_t)i * CONTEXT, n = i < 3 ? CONTEXT : 2;
+      assert_true(rows.sums[i].tokens == (double)n);
+      must(b.ctx, wn_eval_text(b.ctx, b.model, b.tok, text + at, (size_t)n + 1, NULL, &block));
+      near(rows.sums[i].loss, block.loss * (double)n);
+      near(rows.sums[i].hits, block.accuracy * (double)n);
+      assert_true(block.loss_rows.rows == 1 && isnan(block.loss_rows.error) && isnan(block.loss_rows.low));
+      loss += rows.sums[i].loss;
+      const double residual = (rows.sums[i].loss - r.loss * (double)n) / (1 - (double)n / (BYTES - 1));
+      squares += residual * residual;
+    }
+    near(loss / (BYTES - 1), r.loss);
+    near(r.loss_rows.error, sqrt(0.75 * squares) / (BYTES - 1));
+    assert_true(r.loss_rows.low < r.loss && r.loss < r.loss_rows.high && r.loss_rows.value == r.loss);
+    if (batch == 1) memcpy(first, rows.sums, sizeof first);
+    for (int i = 0; i < 4; i++) near(rows.sums[i].loss, first[i].loss);
+    wn_eval_rows_clear(&rows);
+  }
+  bench_clear(&b);
+}
+
 /* The tokens of a text give the same bits as the text. */
 static void test_tokens(void **state) {
   (void)state;
@@ -279,7 +315,7 @@ static void test_memory(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_text),       cmocka_unit_test(test_tokens),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_text),       cmocka_unit_test(test_rows), cmocka_unit_test(test_tokens),
                                      cmocka_unit_test(test_documents),  cmocka_unit_test(test_memory),
                                      cmocka_unit_test(test_token_file), cmocka_unit_test(test_mean_span)};
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,6 +25,26 @@ static void memory_begin(struct wn_drawing *d, wn_context *ctx, const char *id, 
 
 /* ---- searches ---- */
 
+/* Says what the search's figure shows, with the errors of its last point. */
+static void memory_tell_search(const wn_prune_curve *c, char *out, size_t bytes) {
+  int n = wn_print(out, bytes,
+                   "Perplexity as budgets shrink, by one layer per step. The search (%lld rows) never uses the report set "
+                   "(%lld rows).",
+                   (long long)c->search_rows, (long long)c->report_rows);
+  if (c->count < 1) return;
+  const wn_prune_point *last = &c->points[c->count - 1];
+  const wn_estimate *change = &last->report_change, *saving = &c->report_saving;
+  if (isfinite(change->error))
+    n += wn_print(out + n, bytes - (size_t)n,
+                  " At its end the report set's loss is %.4f, standard error over rows %.4f; that is %+.4f +- %.4f against "
+                  "no budgets, paired row by row.",
+                  last->report_loss, last->report_rows.error, change->value, change->error);
+  if (isfinite(saving->error))
+    wn_print(out + n, bytes - (size_t)n,
+             " At the target on the report set the saving is %.3g; 95%% interval over rows %.3g to %.3g%s.",
+             saving->value, saving->low, saving->high, c->report_saving_open > 0.025 ? " or more" : "");
+}
+
 /* The perplexity of both sets during the search. */
 static void memory_draw_search(struct wn_drawing *d, wn_context *ctx, const wn_prune_curve *c, const char *name,
                                int number) {
@@ -33,7 +53,7 @@ static void memory_draw_search(struct wn_drawing *d, wn_context *ctx, const wn_p
   double least = INFINITY;
   memory_begin(d, ctx, "search", number, "Budget search", NULL);
   if (name) snprintf(d->title, sizeof d->title, "Budget search of %.250s: quality against memory", name);
-  d->figure.about = "Perplexity as budgets shrink, by one layer per step. The search never uses the report set.";
+  memory_tell_search(c, d->about, sizeof d->about);
   d->figure.axes = 3;
   d->figure.x[2].label = "step";
   for (int s = 0; s < lines; s++) {
@@ -151,13 +171,17 @@ static void memory_draw_lines(struct wn_drawing *d, wn_context *ctx, const wn_pr
 
 static void memory_draw_comparison(struct wn_drawing *d, wn_context *ctx, const wn_prune_comparison *c,
                                    const char *name, int number) {
-  double least = INFINITY;
+  double least = INFINITY, error = 0;
+  char errors[200];
+  for (int64_t i = 0; i < c->count; i++) error = fmax(error, c->results[i].loss_rows.error); /* fmax ignores NAN */
+  wn_print(errors, sizeof errors, " The standard error of a loss over the %lld %ss is at most %.2g nats.",
+           (long long)c->rows, c->unit, error);
   memory_begin(d, ctx, "memory", number, "Quality against memory", name);
   snprintf(d->about, sizeof d->about,
            "Perplexity on the same %llu positions under equal budgets per layer, for every policy; a searched line has "
            "a separate budget for each layer. Colours are policies, dashes models. Points above three times the best "
-           "are cut off.",
-           (unsigned long long)c->counted);
+           "are cut off.%s",
+           (unsigned long long)c->counted, error > 0 ? errors : "");
   memory_draw_lines(d, ctx, c, -1);
   for (int64_t i = 0; i < c->count; i++) least = fmin(least, exp(c->results[i].loss));
   d->figure.y_max = MEMORY_WORST * least;
@@ -181,6 +205,87 @@ static void memory_draw_task(struct wn_drawing *d, wn_context *ctx, const wn_pru
   memory_draw_lines(d, ctx, c, task);
 }
 
+/* "MODEL, POLICY, searched" of a line. */
+static void memory_name(const wn_prune_comparison *c, int subject, int policy, bool searched, char out[100]) {
+  snprintf(out, 100, "%.60s, %s%s", c->names[subject], policy < 0 ? "no budget" : wn_policy_name(policy),
+           searched ? ", searched" : "");
+}
+
+/* Adds a table whose cells [rows,columns] have 100 bytes each. */
+static wn_status memory_add_table(struct wn_report *r, const wn_figure *what, const char *const *head, int columns,
+                                  char (*text)[100], int64_t rows) {
+  const int64_t n = rows * columns;
+  void *cells;
+  WN_TRY(wn_alloc(r->ctx, "cells of a table", (size_t)n * sizeof(char *), &cells));
+  for (int64_t i = 0; i < n; i++) ((const char **)cells)[i] = text[i];
+  const wn_status status = wn_report_add_table(r, what, head, columns, cells, rows);
+  wn_free(cells);
+  return status;
+}
+
+/* The losses with their errors, and their differences from the first model without budgets. */
+static wn_status memory_add_differences(struct wn_report *r, const wn_prune_comparison *c, const char *name,
+                                        int number) {
+  enum { COLUMNS = 8 };
+  static const char *const head[COLUMNS] = {"result",     "tokens per layer", "loss",    "standard error",
+                                            "difference", "95% from",         "95% to", "verdict"};
+  char id[64], title[400], about[700];
+  void *memory;
+  if (!isfinite(c->results[0].loss_rows.error)) return WN_OK; /* an older file, or one row */
+  WN_TRY(wn_alloc(r->ctx, "a table", (size_t)c->count * COLUMNS * 100, &memory));
+  char(*text)[100] = memory;
+  for (int64_t i = 0; i < c->count; i++) {
+    const wn_prune_row *row = &c->results[i];
+    char(*at)[100] = text + i * COLUMNS;
+    const double numbers[] = {row->loss, row->loss_rows.error, row->difference.value, row->difference.low,
+                              row->difference.high};
+    memory_name(c, row->subject, row->policy, row->searched, at[0]);
+    wn_print(at[1], sizeof at[1], "%.5g", row->per_layer);
+    for (int k = 0; k < 5; k++) wn_print(at[2 + k], sizeof at[2 + k], "%.4f", numbers[k]);
+    snprintf(at[7], sizeof at[7], "%s", i == 0 ? "" : wn_verdict_name(row->verdict));
+  }
+  snprintf(id, sizeof id, "differences-%d", number);
+  snprintf(title, sizeof title, "Losses and their differences: %.250s", name);
+  wn_print(about, sizeof about,
+           "Losses in nats with their standard errors over %lld %ss%s; differences from %.60s without budgets, paired row by "
+           "row, with 95%% intervals. Equal: the interval lies within %g nats; open: it contains 0 and reaches further.",
+           (long long)c->rows, c->unit, c->unit[0] == 'b' ? " (consecutive ones count as independent)" : "", c->names[0],
+           c->margin);
+  const wn_status status = memory_add_table(r, &(wn_figure){.id = id, .title = title, .about = about}, head, COLUMNS, text,
+                                            c->count);
+  wn_free(memory);
+  return status;
+}
+
+/* The memory saved at the quality of the first model without budgets. */
+static wn_status memory_add_savings(struct wn_report *r, const wn_prune_comparison *c, const char *name, int number) {
+  enum { COLUMNS = 5 };
+  static const char *const head[COLUMNS] = {"line", "saving, times", "95% from", "95% to", "samples beyond the line, %"};
+  char id[64], title[400], about[500];
+  void *memory;
+  if (c->saving_count == 0) return WN_OK;
+  WN_TRY(wn_alloc(r->ctx, "a table", (size_t)c->saving_count * COLUMNS * 100, &memory));
+  char(*text)[100] = memory;
+  for (int64_t i = 0; i < c->saving_count; i++) {
+    const wn_prune_saving *s = &c->savings[i];
+    const double numbers[] = {s->saving.value, s->saving.low, s->saving.high, 100 * s->open};
+    char(*at)[100] = text + i * COLUMNS;
+    memory_name(c, s->subject, s->policy, s->searched, at[0]);
+    for (int k = 0; k < 4; k++) wn_print(at[1 + k], sizeof at[1 + k], "%.4g", numbers[k]);
+  }
+  snprintf(id, sizeof id, "savings-%d", number);
+  snprintf(title, sizeof title, "Memory saved at equal quality: %.250s", name);
+  wn_print(about, sizeof about,
+           "How many times less memory at the loss of %.60s without budgets, between the measured budgets by a line; 95%% "
+           "intervals by a bootstrap over %lld %ss with the budgets held fixed. Samples that the whole line does not pass that "
+           "loss in count with its last saving.",
+           c->names[0], (long long)c->rows, c->unit);
+  const wn_status status = memory_add_table(r, &(wn_figure){.id = id, .title = title, .about = about}, head, COLUMNS, text,
+                                            c->saving_count);
+  wn_free(memory);
+  return status;
+}
+
 static wn_status memory_add_comparison(struct wn_report *r, const struct wn_report_input *in, int number) {
   wn_prune_comparison c;
   struct wn_drawing d;
@@ -191,6 +296,8 @@ static wn_status memory_add_comparison(struct wn_report *r, const struct wn_repo
     status = wn_report_add(r, &d);
   else
     wn_drawing_clear(&d);
+  if (status == WN_OK) status = memory_add_differences(r, &c, in->name, number);
+  if (status == WN_OK) status = memory_add_savings(r, &c, in->name, number);
   for (int t = 0; t < c.task_count && status == WN_OK; t++) {
     memory_draw_task(&d, r->ctx, &c, t, in->name, number);
     status = d.status;
