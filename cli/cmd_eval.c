@@ -251,9 +251,10 @@ static const struct cli_option eval_options[] = {
     CLI_ROWS_OPTIONS(struct request, rows),
     CLI_OPTION(struct request, save_rows, "save-rows", "FILE",
                "write each row's tokens, summed loss and hits (CSV), for --against of another evaluation"),
-    CLI_OPTION(struct request, against, "against", "FILE",
-               "rows that --save-rows wrote for another model or other budgets: the difference of the losses, paired row "
-               "by row"),
+    CLI_OPTION(
+        struct request, against, "against", "FILE",
+        "rows that --save-rows wrote for another model or other budgets: the difference of the losses, paired row "
+        "by row"),
     CLI_OPTION(struct request, margin, "margin", "NATS",
                "--against: two losses are called equal where the interval of their difference lies within it", .min = 0,
                .max = 100),
@@ -322,8 +323,11 @@ static int eval_run(wn_context *ctx, const struct request *r, struct cli_loaded 
 }
 
 int cmd_eval(int argc, char **argv) {
-  struct request r = {
-      .common = CLI_COMMON_DEFAULTS, .split = "val", .margin = 0.01, .rows = CLI_ROWS_DEFAULTS, .load = CLI_LOADING_DEFAULTS};
+  struct request r = {.common = CLI_COMMON_DEFAULTS,
+                      .split = "val",
+                      .margin = 0.01,
+                      .rows = CLI_ROWS_DEFAULTS,
+                      .load = CLI_LOADING_DEFAULTS};
   struct cli_list dirs = {0};
   struct cli_loaded in = {0};
   wn_context *ctx = NULL;

@@ -81,8 +81,8 @@ int cli_rows_read(wn_context *ctx, const char *path, wn_eval_rows *rows) {
   for (const char *c = text; *c; c++) lines += *c == '\n';
   int code = !strncmp(text, rows_head, sizeof rows_head - 1) && lines > 1
                  ? 0
-                 : cli_error("%s: no rows of winnow eval --save-rows: expected the line %.*s and one for each row", path,
-                             (int)sizeof rows_head - 2, rows_head);
+                 : cli_error("%s: no rows of winnow eval --save-rows: expected the line %.*s and one for each row",
+                             path, (int)sizeof rows_head - 2, rows_head);
   if (!code && !(rows->sums = calloc((size_t)lines, sizeof *rows->sums))) code = cli_error("out of memory");
   for (char *line = text + sizeof rows_head - 1, *end; !code && *line; line = end + 1) {
     end = strchr(line, '\n');
@@ -91,8 +91,8 @@ int cli_rows_read(wn_context *ctx, const char *path, wn_eval_rows *rows) {
       rows->count++;
       continue;
     }
-    code = cli_error("%s: line %" PRId64 ": expected row %" PRId64 ", its tokens, the sum of their losses, its hits", path,
-                     rows->count + 2, rows->count);
+    code = cli_error("%s: line %" PRId64 ": expected row %" PRId64 ", its tokens, the sum of their losses, its hits",
+                     path, rows->count + 2, rows->count);
     break;
   }
   if (code) free(rows->sums);

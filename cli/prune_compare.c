@@ -122,8 +122,8 @@ static void compare_print_differences(const wn_prune_comparison *r) {
         most = fmax(most, row->saving);
     }
     printf("%s%-18s %s%s: %s%.2fx less memory at the loss of %s without budgets", i ? "" : "\n", r->names[s->subject],
-           wn_policy_name((wn_policy)s->policy), s->searched ? ", searched" : "", s->saving.value < most ? "" : "at least ",
-           s->saving.value, r->names[0]);
+           wn_policy_name((wn_policy)s->policy), s->searched ? ", searched" : "",
+           s->saving.value < most ? "" : "at least ", s->saving.value, r->names[0]);
     if (isfinite(s->saving.low))
       printf(" (95%%: %.2f to %.2f%s)", s->saving.low, s->saving.high, s->open > 0.025 ? " or more" : "");
     putchar('\n');

@@ -33,8 +33,8 @@ typedef struct wn_estimate {
  * loss's. */
 void wn_rows_loss(const wn_row_sums *rows, int64_t count, wn_estimate *out);
 void wn_rows_accuracy(const wn_row_sums *rows, int64_t count, wn_estimate *out);
-/* The mean loss of rows [count] minus that of `base` [count], paired: row i of both has the same positions. Its error is
- * smaller than that of two separate means, because what makes a row hard is hard for both. WN_ERR_ARGUMENT: a row of
+/* The mean loss of rows [count] minus that of `base` [count], paired: row i of both has the same positions. Its error
+ * is smaller than that of two separate means, because what makes a row hard is hard for both. WN_ERR_ARGUMENT: a row of
  * the one has another number of positions than in the other. */
 wn_status wn_rows_difference(const wn_row_sums *rows, const wn_row_sums *base, int64_t count, wn_estimate *out);
 

@@ -76,8 +76,8 @@ typedef struct wn_prune_point {
   int64_t tuned;       /* steps of fine-tuning before these losses, since the start of the search */
   double untuned_search_loss, untuned_report_loss; /* the losses under these budgets before fine-tuning; without
                                                       fine-tuning the same as above */
-  wn_estimate search_rows, report_rows; /* search_loss and report_loss with their errors over rows */
-  wn_estimate report_change;            /* report_loss minus that of point 0, paired row by row */
+  wn_estimate search_rows, report_rows;            /* search_loss and report_loss with their errors over rows */
+  wn_estimate report_change;                       /* report_loss minus that of point 0, paired row by row */
   double *report_row_loss; /* [the curve's report_rows] the sum of each row's losses; NULL: not kept (WN_PRUNE_KEPT) */
 } wn_prune_point;
 /* A curve keeps the losses of the report set's rows if all its possible points have at most this many together. */
@@ -110,10 +110,10 @@ typedef struct wn_prune_curve {
                       unfinished */
   bool closed;     /* fine-tuning after the search has begun, so no search step can follow */
   double *report_row_tokens; /* [report_rows] counted positions of each row; NULL: the points have no row losses */
-  /* On the report set: the saving at which the curve passes the target there (the given perplexity, or what the target's
-   * model or this model without budgets has on the report set); the interval is a bootstrap over rows with the budgets
-   * held fixed. Known once the search has ended, without fine-tuning. report_saving_open: the share of bootstrap samples
-   * that the whole curve does not pass the target in; their savings are lower bounds. */
+  /* On the report set: the saving at which the curve passes the target there (the given perplexity, or what the
+   * target's model or this model without budgets has on the report set); the interval is a bootstrap over rows with the
+   * budgets held fixed. Known once the search has ended, without fine-tuning. report_saving_open: the share of
+   * bootstrap samples that the whole curve does not pass the target in; their savings are lower bounds. */
   wn_estimate report_saving;
   double report_saving_open;
 } wn_prune_curve;
@@ -168,8 +168,8 @@ typedef struct wn_prune_compare_options {
   int task_count;
   const char *task_path; /* the folder of their files */
   int64_t task_limit;    /* only the first so many questions of each task; 0: all */
-  double margin;         /* nats; 0.01: two losses are called equal where the 95% interval of their difference lies within
-                            it */
+  double margin; /* nats; 0.01: two losses are called equal where the 95% interval of their difference lies within
+                    it */
 } wn_prune_compare_options;
 void wn_prune_compare_options_init(wn_prune_compare_options *options, size_t size); /* size: sizeof *options */
 

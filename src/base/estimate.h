@@ -30,17 +30,17 @@ double wn_student_t95(double freedom);
 bool wn_estimate_set(json_t *object, const char *name, const wn_estimate *e);
 void wn_estimate_get(const json_t *object, const char *name, wn_estimate *e);
 
-/* The saving at a target: where a curve of budgets, in the order of falling totals, first exceeds the loss allowed, by a
- * line in the logarithm of the total between the two points around it; the last point where none exceeds it. Its
+/* The saving at a target: where a curve of budgets, in the order of falling totals, first exceeds the loss allowed, by
+ * a line in the logarithm of the total between the two points around it; the last point where none exceeds it. Its
  * interval: the same for samples of the rows, drawn with replacement, with the budgets held fixed. The levels are
  * those of the expanded percentile interval (Hesterberg, "What Teachers Should Know About the Bootstrap", 2015), which
  * allows for few rows as Student's t does. Draws are functions of a fixed seed, the sample and the place in it. Cost:
  * WN_SAMPLES * rows draws a point. */
 enum { WN_SAMPLES = 1000 };
 struct wn_saving {
-  double freedom;              /* of the rows, as for Student's t; below 0: no point yet */
-  double total;                /* of the last point */
-  double gap[WN_SAMPLES + 1];  /* the last point's loss above the target, at most 0; the last one: of all rows */
+  double freedom;               /* of the rows, as for Student's t; below 0: no point yet */
+  double total;                 /* of the last point */
+  double gap[WN_SAMPLES + 1];   /* the last point's loss above the target, at most 0; the last one: of all rows */
   double found[WN_SAMPLES + 1]; /* the saving; NAN: the target is not exceeded yet */
 };
 void wn_saving_init(struct wn_saving *s);

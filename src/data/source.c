@@ -240,7 +240,7 @@ uint64_t wn_data_source_batches(const wn_data_source *source, int64_t B) {
 const char *wn_data_source_unit(const wn_data_source *s) {
   return s->config.kind != WN_DATA_TOKENS && s->config.kind != WN_DATA_SPAN_CORRUPTION ? "case"
          : s->config.rows == WN_ROWS_DOCUMENT                                          ? "document"
-                                                                                        : "block";
+                                                                                       : "block";
 }
 
 bool wn_data_source_streams(const wn_data_source *source) {

@@ -46,7 +46,8 @@ wn_status wn_prune_curve_init(wn_context *ctx, int64_t layers, int64_t context, 
 
 void wn_prune_curve_clear(wn_prune_curve *curve) {
   WN_CHECK_OR(, WN_POINTER(curve));
-  for (int64_t i = 0; i < curve->count; i++) wn_free(curve->points[i].tokens), wn_free(curve->points[i].report_row_loss);
+  for (int64_t i = 0; i < curve->count; i++)
+    wn_free(curve->points[i].tokens), wn_free(curve->points[i].report_row_loss);
   wn_free(curve->report_row_tokens);
   wn_free(curve->points);
   wn_free(curve->increase);

@@ -27,9 +27,8 @@ static wn_status plain_run_batch(void *user, int64_t row0, int64_t B, double *su
   const int64_t T = p->set->T;
   const struct wn_batch batch = {
       .B = B, .T = T, .tokens = p->set->tokens + row0 * T, .targets = p->set->targets + row0 * T};
-  const struct wn_step step = {.loss_scale = 1,
-                               .budgets = run->budgeted ? &p->budgets : NULL,
-                               .rows = run->accepted ? p->rows + row0 : NULL};
+  const struct wn_step step = {
+      .loss_scale = 1, .budgets = run->budgeted ? &p->budgets : NULL, .rows = run->accepted ? p->rows + row0 : NULL};
   if (run->accepted) memset(p->rows + row0, 0, (size_t)B * sizeof *p->rows);
   struct wn_step_result result;
   WN_TRY(wn_model_step(p->model, p->ws, &batch, &step, &result));
@@ -38,7 +37,8 @@ static wn_status plain_run_batch(void *user, int64_t row0, int64_t B, double *su
 }
 
 static wn_status plain_run_set(struct plain *p, bool budgeted, bool accepted, double *loss) {
-  WN_TRY(wn_prune_set_mean(p->ctx, p->set, p->batch, plain_run_batch, &(struct plain_run){p, budgeted, accepted}, loss));
+  WN_TRY(
+      wn_prune_set_mean(p->ctx, p->set, p->batch, plain_run_batch, &(struct plain_run){p, budgeted, accepted}, loss));
   return isfinite(*loss) ? WN_OK : wn_fail(p->ctx, WN_ERR_DIVERGED, "the loss under budgets is %g", wn_told(*loss));
 }
 

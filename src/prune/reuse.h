@@ -42,7 +42,7 @@ struct wn_reuse {
   void *rows; /* arrays per row (q, y, ...) of a call that is extended to the beginning of a tile */
   size_t rows_bytes;
   void *x_out, *n_out, *rstd, *mean, *logits;
-  double *loss; /* [batch*T] */
+  double *loss;     /* [batch*T] */
   double *row_loss; /* [rows of the set] scratch */
   uint8_t *hit;
   int64_t chunk;

@@ -28,11 +28,13 @@ static void prune_add_errors(struct wn_text *text, const wn_estimate *e) {
 wn_status wn_prune_curve_save_csv(wn_context *ctx, const wn_prune_curve *c, const char *path) {
   WN_CHECK_CALL(WN_POINTER_AS("curve", c), WN_POINTER(path));
   struct wn_text text = {0};
-  wn_text_add(&text, "step,layer,budgets,total,saving,search_perplexity,report_perplexity,evaluations,seconds%s%s"
-              ",search_loss,search_loss_stderr,search_loss_low,search_loss_high,report_loss,report_loss_stderr,"
-              "report_loss_low,report_loss_high,report_change,report_change_stderr,report_change_low,report_change_high\n",
-              c->checked ? ",exact_layer,exact_perplexity" : "",
-              c->finetune_lr > 0 ? ",tuned,untuned_search_perplexity,untuned_report_perplexity" : "");
+  wn_text_add(
+      &text,
+      "step,layer,budgets,total,saving,search_perplexity,report_perplexity,evaluations,seconds%s%s"
+      ",search_loss,search_loss_stderr,search_loss_low,search_loss_high,report_loss,report_loss_stderr,"
+      "report_loss_low,report_loss_high,report_change,report_change_stderr,report_change_low,report_change_high\n",
+      c->checked ? ",exact_layer,exact_perplexity" : "",
+      c->finetune_lr > 0 ? ",tuned,untuned_search_perplexity,untuned_report_perplexity" : "");
   for (int64_t i = 0; i < c->count; i++) {
     const wn_prune_point *p = &c->points[i];
     wn_text_add(&text, "%lld,", (long long)i);
@@ -137,9 +139,9 @@ wn_status wn_prune_comparison_save_json(wn_context *ctx, const wn_prune_comparis
   for (int64_t i = 0; ok && i < c->count; i++) ok = !json_array_append_new(results, prune_row_json(c, &c->results[i]));
   for (int64_t i = 0; ok && i < c->saving_count; i++)
     ok = !json_array_append_new(savings, prune_saving_json(c, &c->savings[i]));
-  json_t *j = ok ? json_pack("{s:I, s:I, s:I, s:s, s:f, s:O, s:O}", "context", (json_int_t)c->context, "rows", (json_int_t)c->rows,
-                             "counted", (json_int_t)c->counted, "unit", c->unit ? c->unit : "block", "margin",
-                             c->margin, "savings", savings, "results", results)
+  json_t *j = ok ? json_pack("{s:I, s:I, s:I, s:s, s:f, s:O, s:O}", "context", (json_int_t)c->context, "rows",
+                             (json_int_t)c->rows, "counted", (json_int_t)c->counted, "unit",
+                             c->unit ? c->unit : "block", "margin", c->margin, "savings", savings, "results", results)
                  : NULL;
   json_decref(results);
   json_decref(savings);

@@ -47,7 +47,8 @@ static wn_status prune_load_scores(wn_context *ctx, const char *path, const json
   for (int t = 0; t < c->task_count && all; t++) {
     const json_t *score = json_object_get(tasks, c->tasks[t]), *accuracy = json_object_get(score, "accuracy");
     const json_t *error = json_object_get(score, "stderr");
-    row->scores[t] = (wn_prune_score){json_number_value(accuracy), json_is_null(error) ? NAN : json_number_value(error)};
+    row->scores[t] =
+        (wn_prune_score){json_number_value(accuracy), json_is_null(error) ? NAN : json_number_value(error)};
     all = json_is_number(accuracy) && row->scores[t].accuracy >= 0 && row->scores[t].accuracy <= 1;
   }
   if (all) return WN_OK;

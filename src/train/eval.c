@@ -34,12 +34,11 @@ static wn_status eval_batch(const struct wn_eval_loop *loop, uint64_t i, double 
                                  .S = loop->S,
                                  .inputs = loop->inputs,
                                  .input_count = loop->input_count};
-  const struct wn_step step = {
-      .loss_scale = 1,
-      .recurrence_set = loop->recurrence_set,
-      .observer = loop->observer,
-      .budgets = loop->budgets,
-      .rows = loop->rows ? loop->rows + i * (uint64_t)loop->B : NULL};
+  const struct wn_step step = {.loss_scale = 1,
+                               .recurrence_set = loop->recurrence_set,
+                               .observer = loop->observer,
+                               .budgets = loop->budgets,
+                               .rows = loop->rows ? loop->rows + i * (uint64_t)loop->B : NULL};
   struct wn_step_result result = {0};
   WN_TRY(wn_model_step(loop->model, loop->ws, &batch, &step, &result));
   figures[EVAL_LOSS] = result.loss_sum;
@@ -275,8 +274,7 @@ static wn_status eval_job(wn_context *ctx, wn_model *model, const struct eval_jo
   wn_eval_rows rows = {0};
   wn_status status = eval_job_run(ctx, model, job, &sums, &rows);
   if (status == WN_OK)
-    status =
-        eval_sum_up(ctx, &sums, &rows, job->batches == all ? bytes : 0, wn_seconds_now() - start, result);
+    status = eval_sum_up(ctx, &sums, &rows, job->batches == all ? bytes : 0, wn_seconds_now() - start, result);
   if (status == WN_OK && job->options && job->options->rows)
     *job->options->rows = rows;
   else

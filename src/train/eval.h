@@ -30,7 +30,7 @@ struct wn_eval_loop {
   void *progress_user;
   const struct wn_layer_observer *observer; /* may be NULL */
   const wn_budgets *budgets;                /* in force; NULL: none */
-  wn_row_sums *rows;                        /* [batches,B] zeros, to which each row's sums are added; NULL: not wanted */
+  wn_row_sums *rows; /* [batches,B] zeros, to which each row's sums are added; NULL: not wanted */
 };
 /* Allocates nothing. WN_ERR_CANCELLED at the next batch after wn_context_cancel. */
 wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, struct wn_eval_sums *sums);

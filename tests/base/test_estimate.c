@@ -163,7 +163,8 @@ static void intervals_of_savings_cover(void **state) {
  * has the first point's. Two runs give the same bits. */
 static void savings_say_what_they_do_not_know(void **state) {
   (void)state;
-  const double weight[] = {10, 10, 10, 10}, below[] = {-1, -2, -1, -3}, mixed[] = {-1, -2, 3, -1}, above[] = {1, 2, 1, 1};
+  const double weight[] = {10, 10, 10, 10}, below[] = {-1, -2, -1, -3}, mixed[] = {-1, -2, 3, -1},
+               above[] = {1, 2, 1, 1};
   struct wn_saving s, again;
   double open;
   wn_saving_init(&s);

@@ -502,8 +502,8 @@ static void test_compare(void **state) {
     if (r->policy < 0) {
       double loss;
       unpruned[r->subject] = r->loss;
-      must(a.ctx, wn_prune_measure(a.ctx, subjects[r->subject].model, &o.data, 0, 2, NULL, &loss, NULL,
-                                   &whole[r->subject]));
+      must(a.ctx,
+           wn_prune_measure(a.ctx, subjects[r->subject].model, &o.data, 0, 2, NULL, &loss, NULL, &whole[r->subject]));
       assert_true(r->change.value == 0 && r->change.error == 0);
       continue;
     }

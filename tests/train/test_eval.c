@@ -315,8 +315,9 @@ static void test_memory(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_text),       cmocka_unit_test(test_rows), cmocka_unit_test(test_tokens),
-                                     cmocka_unit_test(test_documents),  cmocka_unit_test(test_memory),
-                                     cmocka_unit_test(test_token_file), cmocka_unit_test(test_mean_span)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_text),     cmocka_unit_test(test_rows),
+                                     cmocka_unit_test(test_tokens),   cmocka_unit_test(test_documents),
+                                     cmocka_unit_test(test_memory),   cmocka_unit_test(test_token_file),
+                                     cmocka_unit_test(test_mean_span)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

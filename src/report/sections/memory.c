@@ -27,18 +27,20 @@ static void memory_begin(struct wn_drawing *d, wn_context *ctx, const char *id, 
 
 /* Says what the search's figure shows, with the errors of its last point. */
 static void memory_tell_search(const wn_prune_curve *c, char *out, size_t bytes) {
-  int n = wn_print(out, bytes,
-                   "Perplexity as budgets shrink, by one layer per step. The search (%lld rows) never uses the report set "
-                   "(%lld rows).",
-                   (long long)c->search_rows, (long long)c->report_rows);
+  int n =
+      wn_print(out, bytes,
+               "Perplexity as budgets shrink, by one layer per step. The search (%lld rows) never uses the report set "
+               "(%lld rows).",
+               (long long)c->search_rows, (long long)c->report_rows);
   if (c->count < 1) return;
   const wn_prune_point *last = &c->points[c->count - 1];
   const wn_estimate *change = &last->report_change, *saving = &c->report_saving;
   if (isfinite(change->error))
-    n += wn_print(out + n, bytes - (size_t)n,
-                  " At its end the report set's loss is %.4f, standard error over rows %.4f; that is %+.4f +- %.4f against "
-                  "no budgets, paired row by row.",
-                  last->report_loss, last->report_rows.error, change->value, change->error);
+    n += wn_print(
+        out + n, bytes - (size_t)n,
+        " At its end the report set's loss is %.4f, standard error over rows %.4f; that is %+.4f +- %.4f against "
+        "no budgets, paired row by row.",
+        last->report_loss, last->report_rows.error, change->value, change->error);
   if (isfinite(saving->error))
     wn_print(out + n, bytes - (size_t)n,
              " At the target on the report set the saving is %.3g; 95%% interval over rows %.3g to %.3g%s.",
@@ -227,7 +229,7 @@ static wn_status memory_add_table(struct wn_report *r, const wn_figure *what, co
 static wn_status memory_add_differences(struct wn_report *r, const wn_prune_comparison *c, const char *name,
                                         int number) {
   enum { COLUMNS = 8 };
-  static const char *const head[COLUMNS] = {"result",     "tokens per layer", "loss",    "standard error",
+  static const char *const head[COLUMNS] = {"result",     "tokens per layer", "loss",   "standard error",
                                             "difference", "95% from",         "95% to", "verdict"};
   char id[64], title[400], about[700];
   void *memory;
@@ -246,13 +248,15 @@ static wn_status memory_add_differences(struct wn_report *r, const wn_prune_comp
   }
   snprintf(id, sizeof id, "differences-%d", number);
   snprintf(title, sizeof title, "Losses and their differences: %.250s", name);
-  wn_print(about, sizeof about,
-           "Losses in nats with their standard errors over %lld %ss%s; differences from %.60s without budgets, paired row by "
-           "row, with 95%% intervals. Equal: the interval lies within %g nats; open: it contains 0 and reaches further.",
-           (long long)c->rows, c->unit, c->unit[0] == 'b' ? " (consecutive ones count as independent)" : "", c->names[0],
-           c->margin);
-  const wn_status status = memory_add_table(r, &(wn_figure){.id = id, .title = title, .about = about}, head, COLUMNS, text,
-                                            c->count);
+  wn_print(
+      about, sizeof about,
+      "Losses in nats with their standard errors over %lld %ss%s; differences from %.60s without budgets, paired row "
+      "by "
+      "row, with 95%% intervals. Equal: the interval lies within %g nats; open: it contains 0 and reaches further.",
+      (long long)c->rows, c->unit, c->unit[0] == 'b' ? " (consecutive ones count as independent)" : "", c->names[0],
+      c->margin);
+  const wn_status status =
+      memory_add_table(r, &(wn_figure){.id = id, .title = title, .about = about}, head, COLUMNS, text, c->count);
   wn_free(memory);
   return status;
 }
@@ -260,7 +264,8 @@ static wn_status memory_add_differences(struct wn_report *r, const wn_prune_comp
 /* The memory saved at the quality of the first model without budgets. */
 static wn_status memory_add_savings(struct wn_report *r, const wn_prune_comparison *c, const char *name, int number) {
   enum { COLUMNS = 5 };
-  static const char *const head[COLUMNS] = {"line", "saving, times", "95% from", "95% to", "samples beyond the line, %"};
+  static const char *const head[COLUMNS] = {"line", "saving, times", "95% from", "95% to",
+                                            "samples beyond the line, %"};
   char id[64], title[400], about[500];
   void *memory;
   if (c->saving_count == 0) return WN_OK;
@@ -275,13 +280,15 @@ static wn_status memory_add_savings(struct wn_report *r, const wn_prune_comparis
   }
   snprintf(id, sizeof id, "savings-%d", number);
   snprintf(title, sizeof title, "Memory saved at equal quality: %.250s", name);
-  wn_print(about, sizeof about,
-           "How many times less memory at the loss of %.60s without budgets, between the measured budgets by a line; 95%% "
-           "intervals by a bootstrap over %lld %ss with the budgets held fixed. Samples that the whole line does not pass that "
-           "loss in count with its last saving.",
-           c->names[0], (long long)c->rows, c->unit);
-  const wn_status status = memory_add_table(r, &(wn_figure){.id = id, .title = title, .about = about}, head, COLUMNS, text,
-                                            c->saving_count);
+  wn_print(
+      about, sizeof about,
+      "How many times less memory at the loss of %.60s without budgets, between the measured budgets by a line; 95%% "
+      "intervals by a bootstrap over %lld %ss with the budgets held fixed. Samples that the whole line does not pass "
+      "that "
+      "loss in count with its last saving.",
+      c->names[0], (long long)c->rows, c->unit);
+  const wn_status status =
+      memory_add_table(r, &(wn_figure){.id = id, .title = title, .about = about}, head, COLUMNS, text, c->saving_count);
   wn_free(memory);
   return status;
 }
