@@ -28,9 +28,10 @@ struct sweep_axis {
 struct sweep_run {
   char name[SWEEP_NAME], path[4096];
   char assignments[SWEEP_AXES][SWEEP_ASSIGNMENT];
-  int64_t step, saved, steps; /* last step in the log (may be ahead); step of the checkpoint; steps of the recipe */
-  double best, last, speed;   /* NAN: unknown */
-  bool measured;              /* the last step was evaluated */
+  int64_t step, saved, steps;    /* last step in the log (may be ahead); step of the checkpoint; steps of the recipe */
+  double best, last, speed;      /* NAN: unknown */
+  double best_error, last_error; /* over validation rows; NAN: unknown */
+  bool measured;                 /* the last step was evaluated */
 };
 
 struct sweep {
@@ -162,14 +163,15 @@ static int sweep_check_folder(const struct sweep *s) {
 static void sweep_read_log(struct sweep *s, struct sweep_run *run) {
   wn_train_log log = {0};
   uint64_t tokens;
-  run->best = run->last = run->speed = NAN;
+  run->best = run->last = run->speed = run->best_error = run->last_error = NAN;
   run->step = 0;
   run->measured = false;
   cli_train_saved(run->path, &run->saved, &tokens);
   if (!cli_exists(run->path) || wn_train_log_load(s->ctx, run->path, &log) != WN_OK) return;
   for (int64_t k = 0; k < log.count; k++) {
-    if (isfinite(log.val_loss[k]))
-      run->last = log.val_loss[k], run->best = fmin(run->best, run->last); /* fmin ignores NAN */
+    if (!isfinite(log.val_loss[k])) continue;
+    run->last = log.val_loss[k], run->last_error = log.val_loss_stderr[k];
+    if (!(run->best <= run->last)) run->best = run->last, run->best_error = run->last_error; /* NAN: the first */
   }
   if (log.count > 0) {
     run->step = (int64_t)log.step[log.count - 1];
@@ -212,24 +214,26 @@ static int sweep_tell(const struct sweep *s, const struct sweep_run *const *orde
       json_t *values = json_object();
       for (int a = 0; a < s->axis_count; a++)
         json_object_set_new(values, s->axes[a].key, json_string(strchr(order[i]->assignments[a], '=') + 1));
-      json_array_append_new(list,
-                            json_pack("{s:o, s:o, s:I, s:I, s:o, s:o, s:o}", "run", cli_text(order[i]->path), "values",
-                                      values, "step", (json_int_t)order[i]->step, "steps", (json_int_t)order[i]->steps,
-                                      "best_val_loss", cli_number(order[i]->best), "val_loss",
-                                      cli_number(order[i]->last), "tokens_per_second", cli_number(order[i]->speed)));
+      json_array_append_new(
+          list, json_pack("{s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "run", cli_text(order[i]->path), "values",
+                          values, "step", (json_int_t)order[i]->step, "steps", (json_int_t)order[i]->steps,
+                          "best_val_loss", cli_number(order[i]->best), "best_val_loss_stderr",
+                          cli_number(order[i]->best_error), "val_loss", cli_number(order[i]->last), "val_loss_stderr",
+                          cli_number(order[i]->last_error), "tokens_per_second", cli_number(order[i]->speed)));
     }
     return cli_print_json(json_pack("{s:o, s:o, s:o}", "out", cli_text(s->out), "runs", list, "report",
                                     page ? cli_text(page) : json_null()));
   }
-  printf("%-40s %9s %14s %11s %9s\n", "run", "steps", "best val loss", "perplexity", "tokens/s");
+  printf("%-40s %9s %14s %9s %11s %9s\n", "run", "steps", "best val loss", "+-", "perplexity", "tokens/s");
   for (int i = 0; i < s->run_count; i++) {
     const struct sweep_run *run = order[i];
-    char loss[32] = "-", perplexity[32] = "-"; /* "-": no evaluation */
+    char loss[32] = "-", error[32] = "-", perplexity[32] = "-"; /* "-": no evaluation; one row has no error */
     if (!isnan(run->best)) {
       snprintf(loss, sizeof loss, "%.4f", run->best);
       snprintf(perplexity, sizeof perplexity, "%.2f", exp(run->best));
     }
-    printf("%-40s %9" PRId64 " %14s %11s %9s\n", run->name, run->step, loss, perplexity,
+    if (!isnan(run->best_error)) snprintf(error, sizeof error, "%.4f", run->best_error);
+    printf("%-40s %9" PRId64 " %14s %9s %11s %9s\n", run->name, run->step, loss, error, perplexity,
            isnan(run->speed) ? "-" : cli_count(run->speed));
   }
   return 0;

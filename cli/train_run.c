@@ -8,6 +8,7 @@
 #include "recipe.h"
 #include "signals.h"
 #include "files.h"
+#include "estimate.h"
 #include "ui.h"
 
 struct watch {
@@ -16,7 +17,7 @@ struct watch {
   wn_context *ctx;
   wn_train_progress last;
   uint64_t first_tokens; /* tokens trained on before this process */
-  double val_loss, val_accuracy, best_val_loss;
+  double val_loss, val_error, val_accuracy, best_val_loss;
   bool any, evaluated, told;
   struct cli_views *views;
 };
@@ -29,11 +30,12 @@ static void train_on_progress(void *user, const wn_train_progress *p) {
   }
   w->last = *p;
   cli_views_add(w->views, w->ctx, p);
-  char extra[160];
+  char extra[160], error[32];
   int n = snprintf(extra, sizeof extra, "loss %.4f", p->loss);
   if (p->evaluated) {
     w->val_loss = p->val_loss;
     w->val_accuracy = p->val_accuracy;
+    w->val_error = p->val_loss_rows.error;
     if (!w->evaluated || p->val_loss < w->best_val_loss) w->best_val_loss = p->val_loss;
     w->evaluated = true;
   }
@@ -43,9 +45,9 @@ static void train_on_progress(void *user, const wn_train_progress *p) {
     cli_progress_clear(&w->bar);
     cli_note(w->common,
              "step %" PRId64 "/%" PRId64
-             "  loss %.4f  val loss %.4f  perplexity %.2f  accuracy %.2f%%  lr %.2e  %s tok/s",
-             p->step, p->steps, p->loss, p->val_loss, exp(p->val_loss), 100 * p->val_accuracy, p->lr,
-             cli_count(p->tokens_per_second));
+             "  loss %.4f  val loss %.4f%s  perplexity %.2f  accuracy %.2f%%  lr %.2e  %s tok/s",
+             p->step, p->steps, p->loss, p->val_loss, cli_estimate_error(&p->val_loss_rows, 1, 4, error),
+             exp(p->val_loss), 100 * p->val_accuracy, p->lr, cli_count(p->tokens_per_second));
   }
   cli_progress_update(&w->bar, (uint64_t)p->step, (uint64_t)p->steps, extra);
   if (wn_context_cancelled(w->ctx) && !w->told) {
@@ -69,6 +71,7 @@ static json_t *train_summary(const struct watch *w, const char *out_dir, double 
   json_object_set_new(j, "peak_bytes", json_integer((json_int_t)memory.peak_bytes));
   if (w->evaluated) {
     json_object_set_new(j, "val_loss", json_real(w->val_loss));
+    json_object_set_new(j, "val_loss_stderr", cli_number(w->val_error));
     json_object_set_new(j, "val_perplexity", cli_number(exp(w->val_loss)));
     json_object_set_new(j, "val_accuracy", json_real(w->val_accuracy));
     json_object_set_new(j, "best_val_loss", json_real(w->best_val_loss));

@@ -227,9 +227,12 @@ wn_status wn_prune_compare(wn_context *ctx, const wn_prune_compare_options *opti
                            wn_prune_comparison *out);
 
 /* The loss under budgets, on rows chosen as in a search; budgets NULL: nothing is evicted. *counted (may be NULL):
- * positions measured. *rows (may be NULL): the sums of each row, without hits; the caller clears it. */
+ * positions measured. */
 wn_status wn_prune_measure(wn_context *ctx, wn_model *model, const wn_prune_data *data, int64_t context, int64_t batch,
-                           const wn_budgets *budgets, double *loss, uint64_t *counted, wn_eval_rows *rows);
+                           const wn_budgets *budgets, double *loss, uint64_t *counted);
+/* The same, and the sums of each row instead, without hits; the caller clears them. */
+wn_status wn_prune_measure_rows(wn_context *ctx, wn_model *model, const wn_prune_data *data, int64_t context,
+                                int64_t batch, const wn_budgets *budgets, wn_eval_rows *rows);
 
 WN_API_END
 #endif

@@ -135,6 +135,7 @@ typedef struct wn_train_progress {
   bool evaluated;                    /* the fields below belong to this step */
   double val_loss, val_accuracy;     /* accuracy: share of counted positions whose arg-max is the target */
   bool saved;
+  wn_estimate val_loss_rows; /* val_loss with its error over rows; belongs to this step if `evaluated` */
 } wn_train_progress;
 typedef void (*wn_train_fn)(void *user, const wn_train_progress *progress);
 
@@ -158,6 +159,7 @@ typedef struct wn_train_log {
   int64_t count;
   double *step, *tokens, *seconds; /* [count] */
   double *loss, *lr, *grad_norm, *mem_loss, *span_loss, *span, *budget, *tokens_per_second, *val_loss, *val_accuracy;
+  double *val_loss_stderr; /* over rows; older logs have none */
 } wn_train_log;
 /* dir: the run's folder. WN_ERR_IO without a log, WN_ERR_FORMAT naming the malformed line. An incomplete last line, as
  * a running program leaves it, is ignored. */

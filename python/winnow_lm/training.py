@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ._library import Callback, Context, PathLike, copied, encoded, ffi, json_text, lib, path_bytes, strings, taken_text
 from ._library import callback as _callback
+from .estimate import Estimate, estimate
 
 #: A recipe's path, or its content: {"model": .., "data": .., "train": ..}.
 Recipe = Union[str, "os.PathLike[str]", Mapping[str, Any]]
@@ -36,6 +37,7 @@ class Step:
     val_loss: Optional[float]  #: where this step evaluated
     val_accuracy: Optional[float]
     saved: bool
+    val_loss_rows: Optional[Estimate]  #: val_loss with its error over rows
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class TrainLog:
     val_loss: NDArray[np.float64]
     val_accuracy: NDArray[np.float64]
     tokens_per_second: NDArray[np.float64]
+    val_loss_stderr: NDArray[np.float64]  #: over rows; older logs have none
 
 
 def step_of(progress: Any) -> Step:
@@ -69,6 +72,7 @@ def step_of(progress: Any) -> Step:
         val_loss=p.val_loss if evaluated else None,
         val_accuracy=p.val_accuracy if evaluated else None,
         saved=bool(p.saved),
+        val_loss_rows=estimate(p.val_loss_rows) if evaluated else None,
     )
 
 

@@ -367,7 +367,7 @@ static wn_status compare_prepare(struct compare *c) {
   c->out->rows = c->set.all_rows;
   c->out->counted = c->set.counted;
   c->out->subjects = o->subject_count;
-  c->out->unit = o->data.long_only ? "document" : "block";
+  c->out->unit = c->set.unit;
   c->out->margin = o->margin;
   WN_TRY(wn_alloc(c->ctx, "rows", (size_t)c->set.all_rows * sizeof *c->out->row_tokens, &memory));
   c->out->row_tokens = memory;

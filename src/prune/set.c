@@ -43,6 +43,7 @@ static wn_status set_fill_row(const struct reader *in, struct wn_prune_set *set,
 static wn_status set_allocate(const struct reader *in, int64_t rows, struct wn_prune_set *set) {
   const int64_t round = TURNS * (int64_t)wn_dist_size(in->ctx);
   set->rows = set->all_rows = rows;
+  set->unit = in->data->long_only ? "document" : "block";
   set->T = in->T;
   const struct wn_array own[] = {
       WN_ARRAY_FOR(set->sums, "sums", true, WN_DIMS(round + 1)),

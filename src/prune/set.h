@@ -11,6 +11,7 @@ struct wn_prune_set {
   int64_t all_rows;          /* rows of all processes */
   uint64_t counted;          /* positions with a target, in all rows */
   double *row_tokens;        /* [all_rows] of each row */
+  const char *unit;          /* what a row is: "block" or "document" */
   int32_t *tokens, *targets; /* [rows,T]; targets of -1 do not count */
   char fingerprint[24];      /* of all rows */
   bool shared;               /* divided among several processes */

@@ -38,6 +38,8 @@ struct run {
   wn_trainer *trainer;
   wn_data_source *train, *val; /* val may be NULL */
   uint64_t val_rows;           /* rows of val that an evaluation uses; UINT64_MAX: all */
+  uint64_t val_batches;        /* batches of an evaluation */
+  wn_row_sums *val_sums;       /* [val_batches, the trainer's batch] */
   struct wn_arrays arrays;
   int32_t *tokens, *targets, *doc_start; /* [accumulate*batch, context] */
   int32_t *inputs, *input_count; /* [accumulate*batch, input length], [accumulate*batch]; NULL without an encoder */
@@ -51,6 +53,7 @@ struct run {
 static void run_clear(struct run *r) {
   wn_run_log_close(&r->log);
   wn_arrays_clear(&r->arrays);
+  wn_free(r->val_sums);
   wn_data_source_destroy(r->train);
   wn_data_source_destroy(r->val);
   wn_trainer_destroy(r->trainer);
@@ -219,9 +222,30 @@ static wn_status open_sources(struct run *r) {
   return WN_ARRAYS_CREATE(ctx, &r->arrays, "a batch (train.batch * train.accumulate * train.context)", rows);
 }
 
+/* Plans the evaluations. Batches are as large as micro-steps, which may be smaller than the recipe's batch; the rows
+ * are the same. */
+static wn_status plan_evaluations(struct run *r) {
+  const wn_train_config *c = &r->recipe.train;
+  const int64_t B = r->trainer->batch;
+  if (!r->val) return WN_OK;
+  const uint64_t all = wn_data_source_batches(r->val, B);
+  r->val_batches = all;
+  r->val_rows = UINT64_MAX;
+  if (c->eval_batches > 0 || all == 0) {
+    r->val_rows = (uint64_t)(c->eval_batches > 0 ? c->eval_batches : EVAL_BATCHES_ENDLESS) * (uint64_t)c->batch;
+    r->val_batches = (r->val_rows - 1) / (uint64_t)B + 1;
+    if (all > 0 && all < r->val_batches) r->val_batches = all;
+  }
+  void *memory;
+  WN_TRY(wn_alloc(r->ctx, "rows of an evaluation", (size_t)r->val_batches * (size_t)B * sizeof *r->val_sums, &memory));
+  r->val_sums = memory;
+  return WN_OK;
+}
+
 static wn_status open_trainer(struct run *r) {
   wn_context *ctx = r->ctx;
   WN_TRY(wn_trainer_create(ctx, r->model, &r->recipe.train, &r->trainer));
+  WN_TRY(plan_evaluations(r));
   if (r->recipe.train.precision == WN_BF16)
     wn_log(ctx, WN_LOG_INFO, "train.precision bfloat16: products of rounded numbers by %s", wn_backend_bf16(ctx));
   if (r->inputs) wn_trainer_set_inputs(r->trainer, r->inputs, r->input_count, wn_data_source_input_length(r->train));
@@ -291,15 +315,8 @@ static wn_status val_inputs(void *user, uint64_t index, int32_t *inputs, int32_t
 /* Uses the training workspace and batch, so it needs no memory beyond that of a step. */
 static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
   const wn_train_config *c = &r->recipe.train;
-  /* Batches are as large as micro-steps, which may be smaller than the recipe's batch; the rows are the same. */
-  const int64_t B = r->trainer->batch;
-  uint64_t all = wn_data_source_batches(r->val, B), batches = all;
-  r->val_rows = UINT64_MAX;
-  if (c->eval_batches > 0 || all == 0) {
-    r->val_rows = (uint64_t)(c->eval_batches > 0 ? c->eval_batches : EVAL_BATCHES_ENDLESS) * (uint64_t)c->batch;
-    batches = (r->val_rows - 1) / (uint64_t)B + 1;
-    if (all > 0 && all < batches) batches = all;
-  }
+  const int64_t B = r->trainer->batch, rows = (int64_t)r->val_batches * B;
+  memset(r->val_sums, 0, (size_t)rows * sizeof *r->val_sums);
   struct wn_eval_loop loop = {.model = r->model,
                               .ws = r->trainer->ws,
                               .B = B,
@@ -308,7 +325,7 @@ static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
                               .targets = r->targets,
                               .doc_start = r->doc_start,
                               .continues = r->model->config.recurrence > 0,
-                              .batches = batches,
+                              .batches = r->val_batches,
                               .recurrence_set = r->trainer->accumulate,
                               .S = wn_data_source_input_length(r->val),
                               .inputs = r->inputs,
@@ -316,13 +333,16 @@ static wn_status run_evaluate(struct run *r, wn_train_progress *progress) {
                               .input_batch = val_inputs,
                               .batch = val_batch,
                               .batch_user = r,
-                              .budgets = wn_trainer_budgets(r->trainer)};
+                              .budgets = wn_trainer_budgets(r->trainer),
+                              .rows = r->val_sums};
   struct wn_eval_sums sums;
   WN_TRY(wn_eval_loop_run(r->ctx, &loop, &sums));
   if (sums.counted == 0) return WN_OK;
   progress->evaluated = true;
   progress->val_loss = sums.loss / (double)sums.counted;
   progress->val_accuracy = (double)sums.hits / (double)sums.counted;
+  wn_rows_loss(r->val_sums, rows, &progress->val_loss_rows);
+  progress->val_loss_rows.value = progress->val_loss;
   return WN_OK;
 }
 

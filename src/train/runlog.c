@@ -87,14 +87,17 @@ bool wn_run_log_unevaluated(const struct wn_run_log *log, int64_t step, wn_train
 
 static int put_evaluation(char *out, size_t bytes, const wn_train_progress *p) {
   if (!p->evaluated || !isfinite(p->val_loss)) return 0;
-  return wn_print(out, bytes, ",\"val_loss\":%.9g,\"val_accuracy\":%.9g", p->val_loss, p->val_accuracy);
+  int n = wn_print(out, bytes, ",\"val_loss\":%.9g,\"val_accuracy\":%.9g", p->val_loss, p->val_accuracy);
+  if (isfinite(p->val_loss_rows.error)) /* one row has no error */
+    n += wn_print(out + n, bytes - (size_t)n, ",\"val_loss_stderr\":%.6g", p->val_loss_rows.error);
+  return n;
 }
 
 /* Overwrites the end of the line, by one call like every line. A full disk leaves the line as it was. */
 wn_status wn_run_log_complete(wn_context *ctx, const struct wn_run_log *log, const wn_train_progress *p) {
   static const char tail[] = "}\n";
   enum { TAIL = sizeof tail - 1 };
-  char text[128];
+  char text[192];
   int n = put_evaluation(text, sizeof text, p);
   if (n == 0) return WN_OK;
   n += snprintf(text + n, sizeof text - (size_t)n, "%s", tail);

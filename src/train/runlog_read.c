@@ -12,15 +12,15 @@
 
 /* The columns in the order of wn_train_log's pointers. */
 static const char *const keys[] = {
-    "step", "tokens", "seconds",           "loss",     "lr",          "grad_norm", "mem_loss", "span_loss",
-    "span", "budget", "tokens_per_second", "val_loss", "val_accuracy"};
+    "step", "tokens", "seconds",           "loss",     "lr",           "grad_norm",      "mem_loss", "span_loss",
+    "span", "budget", "tokens_per_second", "val_loss", "val_accuracy", "val_loss_stderr"};
 enum { COLUMNS = sizeof keys / sizeof *keys };
 
 static double **column(wn_train_log *log, int c) {
-  double **const all[COLUMNS] = {&log->step,        &log->tokens,    &log->seconds,           &log->loss,
-                                 &log->lr,          &log->grad_norm, &log->mem_loss,          &log->span_loss,
-                                 &log->span,        &log->budget,    &log->tokens_per_second, &log->val_loss,
-                                 &log->val_accuracy};
+  double **const all[COLUMNS] = {&log->step,         &log->tokens,         &log->seconds,           &log->loss,
+                                 &log->lr,           &log->grad_norm,      &log->mem_loss,          &log->span_loss,
+                                 &log->span,         &log->budget,         &log->tokens_per_second, &log->val_loss,
+                                 &log->val_accuracy, &log->val_loss_stderr};
   return all[c];
 }
 

@@ -456,7 +456,7 @@ static wn_status case_pruning(wn_context *ctx) {
   TRY(wn_prune_curve_save_csv(ctx, &curve, in("curve.csv")));
   TRY(wn_prune_curve_save_svg(ctx, &curve, "a search", in("curve.svg")));
   TRY(wn_prune_curve_load(ctx, in("search/search.json"), &loaded));
-  TRY(wn_prune_measure(ctx, model, &o.search, 0, 0, NULL, &loss, NULL, NULL));
+  TRY(wn_prune_measure(ctx, model, &o.search, 0, 0, NULL, &loss, NULL));
   wn_prune_compare_options_init(&compare, sizeof compare);
   const wn_prune_subject subject = {.name = "it", .model = model, .searched = &loaded};
   compare.subjects = &subject, compare.subject_count = 1, compare.data = o.search;

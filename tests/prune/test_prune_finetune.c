@@ -60,7 +60,7 @@ static double measured(const struct tuned *t, const char *name, const wn_prune_c
   must(t->b.ctx, wn_model_load(t->b.ctx, dir, &model));
   must(t->b.ctx, wn_prune_curve_budgets(t->b.ctx, c, point, &budgets));
   const wn_prune_data data = {.path = path};
-  must(t->b.ctx, wn_prune_measure(t->b.ctx, model, &data, 0, batch, &budgets, &loss, NULL, NULL));
+  must(t->b.ctx, wn_prune_measure(t->b.ctx, model, &data, 0, batch, &budgets, &loss, NULL));
   wn_budgets_clear(&budgets);
   wn_model_destroy(model);
   return loss;

@@ -500,10 +500,8 @@ static void test_compare(void **state) {
   for (int64_t i = 0; i < c.count; i++) {
     const wn_prune_row *r = &c.results[i];
     if (r->policy < 0) {
-      double loss;
       unpruned[r->subject] = r->loss;
-      must(a.ctx,
-           wn_prune_measure(a.ctx, subjects[r->subject].model, &o.data, 0, 2, NULL, &loss, NULL, &whole[r->subject]));
+      must(a.ctx, wn_prune_measure_rows(a.ctx, subjects[r->subject].model, &o.data, 0, 2, NULL, &whole[r->subject]));
       assert_true(r->change.value == 0 && r->change.error == 0);
       continue;
     }
@@ -515,7 +513,8 @@ static void test_compare(void **state) {
     budgets.policy = (wn_policy)r->policy;
     budgets.layers = c.layers[r->subject];
     budgets.tokens = r->tokens;
-    must(a.ctx, wn_prune_measure(a.ctx, subjects[r->subject].model, &o.data, 0, 2, &budgets, &loss, &counted, &rows));
+    must(a.ctx, wn_prune_measure(a.ctx, subjects[r->subject].model, &o.data, 0, 2, &budgets, &loss, &counted));
+    must(a.ctx, wn_prune_measure_rows(a.ctx, subjects[r->subject].model, &o.data, 0, 2, &budgets, &rows));
     assert_true(loss == r->loss);
     assert_int_equal(rows.count, c.rows);
     wn_estimate change;

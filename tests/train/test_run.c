@@ -791,7 +791,7 @@ static void test_log(void **state) {
   wn_train_progress lacks = {0};
   assert_false(wn_run_log_unevaluated(&log, 2, &lacks));
   assert_true(wn_run_log_unevaluated(&log, 1, &lacks) && lacks.loss == 2.5 && lacks.lr == 0.25);
-  p.evaluated = true, p.val_loss = 1.5, p.val_accuracy = 0.5;
+  p.evaluated = true, p.val_loss = 1.5, p.val_accuracy = 0.5, p.val_loss_rows.error = 0.25;
   must(ctx, wn_run_log_complete(ctx, &log, &p));
   p = (wn_train_progress){.step = 2, .loss = 2, .seconds = 4};
   must(ctx, wn_run_log_append(ctx, &log, &p));
@@ -799,6 +799,7 @@ static void test_log(void **state) {
   must(ctx, wn_train_log_load(ctx, dir, &columns));
   assert_int_equal(columns.count, 2);
   assert_true(columns.val_loss[0] == 1.5 && columns.val_accuracy[0] == 0.5 && isnan(columns.val_loss[1]));
+  assert_true(columns.val_loss_stderr[0] == 0.25 && isnan(columns.val_loss_stderr[1]));
   assert_true(columns.seconds[0] == 3 && columns.seconds[1] == 7);
   wn_train_log_clear(&columns);
   must(ctx, wn_run_log_trim(ctx, &log, 1));

@@ -147,23 +147,24 @@ static int training_by_size(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-enum { TRAINING_COLUMNS = 8 };
+enum { TRAINING_COLUMNS = 9 };
 
 /* The final numbers of a run; NAN: empty. */
 static wn_status training_end(wn_context *ctx, const wn_train_log *log, double values[TRAINING_COLUMNS - 1]) {
   const int64_t n = log->count;
-  double sum = 0, best = INFINITY;
+  double sum = 0, best = INFINITY, error = NAN;
   void *memory;
   int64_t from = n - 1; /* count steps, not lines, since log_every may leave steps out */
   while (from > 0 && log->step[from - 1] > log->step[n - 1] - 50) from--;
   for (int64_t k = from; k < n; k++) sum += log->loss[k] / (double)(n - from);
   for (int64_t k = 0; k < n; k++)
-    if (isfinite(log->val_loss[k])) best = fmin(best, log->val_loss[k]);
+    if (isfinite(log->val_loss[k]) && log->val_loss[k] < best) best = log->val_loss[k], error = log->val_loss_stderr[k];
   WN_TRY(wn_alloc(ctx, "a run's speeds", (size_t)n * sizeof(double), &memory));
   double *speeds = memory;
   memcpy(speeds, log->tokens_per_second, (size_t)n * sizeof *speeds);
   qsort(speeds, (size_t)n, sizeof *speeds, training_by_size);
-  const double all[] = {log->step[n - 1], log->tokens[n - 1], log->seconds[n - 1], sum, best, exp(best), speeds[n / 2]};
+  const double all[] = {log->step[n - 1], log->tokens[n - 1], log->seconds[n - 1], sum, best, error,
+                        exp(best),        speeds[n / 2]};
   memcpy(values, all, sizeof all);
   wn_free(memory);
   return WN_OK;
@@ -176,9 +177,13 @@ static wn_status training_draw_ends(struct wn_report *r, const struct training_r
                                                      "seconds",
                                                      "loss, last 50 steps",
                                                      "best validation loss",
+                                                     "its standard error",
                                                      "perplexity",
                                                      "tokens/s, median of steps"};
-  const wn_figure what = {.id = "runs", .title = "Runs", .about = "Each run at its end."};
+  const wn_figure what = {.id = "runs",
+                          .title = "Runs",
+                          .about =
+                              "Each run at its end. The standard error is over the validation rows, not over seeds."};
   const size_t cells = (size_t)runs->count * TRAINING_COLUMNS;
   char(*text)[32];
   const char **cell;
