@@ -253,6 +253,7 @@ static void test_enums(void **state) {
     assert_non_null(wn_fit_name((wn_fit_kind)bad));
     assert_non_null(wn_generate_end_name((wn_generate_end)bad));
     assert_non_null(wn_prune_end_name((wn_prune_end)bad));
+    assert_non_null(wn_verdict_name((wn_verdict)bad));
     assert_non_null(wn_cache_format_name((wn_cache_format)bad));
     assert_non_null(wn_task_metric_name((wn_task_metric)bad));
     assert_non_null(wn_policy_name(bad));
