@@ -318,7 +318,8 @@ static wn_status search_prepare_rows(struct search *s) {
   WN_TRY(wn_alloc(s->ctx, "rows", report, &memory));
   s->base = memory;
   if (s->resumed) memcpy(s->base, first, report);
-  const double points = 1 + (double)s->curve.layers * (double)(s->T / s->curve.step);
+  const int64_t steps = s->T / s->curve.step; /* of a layer, at most */
+  const double points = 1 + (double)s->curve.layers * (double)steps;
   if (s->resumed || points * (double)s->report.all_rows > WN_PRUNE_KEPT) return WN_OK;
   WN_TRY(wn_alloc(s->ctx, "rows", report, &memory));
   s->curve.report_row_tokens = memory;
