@@ -20,15 +20,16 @@
 enum wn_origin {
   WN_ORIGIN_TEMPLATE, /* the template, a token's name, a role */
   WN_ORIGIN_GIVEN,    /* messages, tools, what a request sets */
-  WN_ORIGIN_MARKED    /* the marked one of these texts */
+  WN_ORIGIN_MARKED,   /* the first marked one of these texts, */
+  WN_ORIGIN_MARKED2   /* and the second */
 };
 
 /* Variables of a template; objects, borrowed. NULL: none. */
 struct wn_template_input {
-  const json_t *own;    /* texts in it are the template's (bos_token) */
-  const json_t *given;  /* texts in it are not, but for the known roles of messages */
-  const json_t *marked; /* a text within `given` */
-  int64_t now;          /* seconds since 1970 for strftime_now; 0: the clock's */
+  const json_t *own;       /* texts in it are the template's (bos_token) */
+  const json_t *given;     /* texts in it are not, but for the known roles of messages */
+  const json_t *marked[2]; /* texts within `given`; NULL: none */
+  int64_t now;             /* seconds since 1970 for strftime_now; 0: the clock's */
 };
 struct wn_template_text {
   char *data;          /* [bytes], a NUL after them */

@@ -101,7 +101,9 @@ struct jinja_value wn_jinja_from_json(struct jinja_run *r, const json_t *j, enum
   }
   case JSON_STRING:
     out = jinja_text(json_string_value(j), json_string_length(j));
-    out.origin = j == r->input->marked ? WN_ORIGIN_MARKED : (unsigned char)origin;
+    out.origin = (unsigned char)origin;
+    for (int i = 0; i < 2; i++)
+      if (j == r->input->marked[i]) out.origin = (unsigned char)(WN_ORIGIN_MARKED + i);
     break;
   case JSON_INTEGER: out = jinja_int(json_integer_value(j)); break;
   case JSON_REAL: out = jinja_float(json_real_value(j)); break;
