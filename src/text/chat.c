@@ -40,30 +40,35 @@ struct wn_chat_template {
   "{% if add_generation_prompt %}{% set m = {'role': 'assistant'} %}" mark "{{ '\n' }}{% endif %}"
 #define LAST_SYSTEM "{{ system ~ '\n\n' if loop.last and system is defined }}"
 
-static const struct wn_chat_template own = {"own", NULL}, templates[] = {
-    {"chatml", MARKED("<|im_start|>{{ m.role }}", "'<|im_end|>'")},
-    {"llama3", "{{ bos_token }}{% for m in messages %}" LLAMA3},
-    {"llama3.1", "{{ bos_token }}<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
-                 "Today Date: 26 Jul 2024\n\n{% if messages[0].role == 'system' %}{{ messages[0].content|trim }}"
-                 "{% set messages = messages[1:] %}{% endif %}<|eot_id|>{% for m in messages %}" LLAMA3},
-    {"llama2", TURNS "{% for m in talk %}{% if m.role == 'user' %}"
-                     "{% set text = '<<SYS>>\n' ~ system ~ '\n<</SYS>>\n\n' ~ m.content if loop.first and system is "
-                     "defined else m.content %}{{ bos_token ~ '[INST] ' ~ text.strip() ~ ' [/INST]' }}"
-                     "{% else %}{{ ' ' ~ m.content.strip() ~ ' ' ~ eos_token }}{% endif %}{% endfor %}"},
-    {"mistral", TURNS "{{ bos_token }}{% for m in talk %}{% if m.role == 'user' %}[INST] "
-                      "{{ system ~ '\n\n' if loop.first and system is defined }}{{ m.content }} [/INST]"
-                      "{% else %}{{ ' ' ~ m.content ~ eos_token }}{% endif %}{% endfor %}"},
-    {"mistral-v3", TURNS "{{ bos_token }}{% for m in talk %}{% if m.role == 'user' %}[INST] " LAST_SYSTEM
-                         "{{ m.content }}[/INST]{% else %}{{ ' ' ~ m.content|trim ~ eos_token }}{% endif %}{% endfor %}"},
-    {"mistral-tekken", TURNS "{{ bos_token }}{% for m in talk %}{% if m.role == 'user' %}[INST]" LAST_SYSTEM
-                             "{{ m.content }}[/INST]{% else %}{{ m.content ~ eos_token }}{% endif %}{% endfor %}"},
-    {"zephyr", MARKED("<|{{ m.role }}|>", "eos_token")},
-    {"tulu", MARKED("<|{{ m.role }}|>", "(eos_token if m.role == 'assistant' else '')")},
-    {"phi3", MARKED("<|{{ m.role }}|>", "'<|end|>'")},
-    {"gemma", TURNS "{{ bos_token }}{% for m in talk %}<start_of_turn>{{ 'user' if m.role == 'user' else 'model' }}"
-                    "{{ '\n' }}{{ system ~ '\n\n' if loop.first and system is defined }}{{ m.content|trim }}"
-                    "<end_of_turn>{{ '\n' }}{% endfor %}"
-                    "{% if add_generation_prompt %}<start_of_turn>model{{ '\n' }}{% endif %}"},
+static const struct wn_chat_template
+    own = {"own", NULL},
+    templates[] = {
+        {"chatml", MARKED("<|im_start|>{{ m.role }}", "'<|im_end|>'")},
+        {"llama3", "{{ bos_token }}{% for m in messages %}" LLAMA3},
+        {"llama3.1",
+         "{{ bos_token }}<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
+         "Today Date: 26 Jul 2024\n\n{% if messages[0].role == 'system' %}{{ messages[0].content|trim }}"
+         "{% set messages = messages[1:] %}{% endif %}<|eot_id|>{% for m in messages %}" LLAMA3},
+        {"llama2",
+         TURNS "{% for m in talk %}{% if m.role == 'user' %}"
+               "{% set text = '<<SYS>>\n' ~ system ~ '\n<</SYS>>\n\n' ~ m.content if loop.first and system is "
+               "defined else m.content %}{{ bos_token ~ '[INST] ' ~ text.strip() ~ ' [/INST]' }}"
+               "{% else %}{{ ' ' ~ m.content.strip() ~ ' ' ~ eos_token }}{% endif %}{% endfor %}"},
+        {"mistral", TURNS "{{ bos_token }}{% for m in talk %}{% if m.role == 'user' %}[INST] "
+                          "{{ system ~ '\n\n' if loop.first and system is defined }}{{ m.content }} [/INST]"
+                          "{% else %}{{ ' ' ~ m.content ~ eos_token }}{% endif %}{% endfor %}"},
+        {"mistral-v3",
+         TURNS "{{ bos_token }}{% for m in talk %}{% if m.role == 'user' %}[INST] " LAST_SYSTEM
+               "{{ m.content }}[/INST]{% else %}{{ ' ' ~ m.content|trim ~ eos_token }}{% endif %}{% endfor %}"},
+        {"mistral-tekken", TURNS "{{ bos_token }}{% for m in talk %}{% if m.role == 'user' %}[INST]" LAST_SYSTEM
+                                 "{{ m.content }}[/INST]{% else %}{{ m.content ~ eos_token }}{% endif %}{% endfor %}"},
+        {"zephyr", MARKED("<|{{ m.role }}|>", "eos_token")},
+        {"tulu", MARKED("<|{{ m.role }}|>", "(eos_token if m.role == 'assistant' else '')")},
+        {"phi3", MARKED("<|{{ m.role }}|>", "'<|end|>'")},
+        {"gemma", TURNS "{{ bos_token }}{% for m in talk %}<start_of_turn>{{ 'user' if m.role == 'user' else 'model' }}"
+                        "{{ '\n' }}{{ system ~ '\n\n' if loop.first and system is defined }}{{ m.content|trim }}"
+                        "<end_of_turn>{{ '\n' }}{% endfor %}"
+                        "{% if add_generation_prompt %}<start_of_turn>model{{ '\n' }}{% endif %}"},
 };
 #define TEMPLATE_COUNT ((int)(sizeof templates / sizeof *templates))
 
@@ -88,8 +93,8 @@ const wn_chat_template *wn_chat_template_recognise(const char *jinja) {
   return wn_template_check(NULL, jinja) == WN_OK ? &own : NULL;
 }
 
-static const char *const role_names[] = {[WN_CHAT_SYSTEM] = "system", [WN_CHAT_USER] = "user",
-                                         [WN_CHAT_ASSISTANT] = "assistant"};
+static const char *const role_names[] = {
+    [WN_CHAT_SYSTEM] = "system", [WN_CHAT_USER] = "user", [WN_CHAT_ASSISTANT] = "assistant"};
 
 static json_t *chat_message(enum wn_chat_role role, const char *text) {
   return json_pack("{s:s, s:o}", "role", role_names[role], "content", json_stringn_nocheck(text, strlen(text)));
@@ -115,8 +120,8 @@ static wn_status chat_render(wn_context *ctx, const wn_tokenizer *tok, const cha
             !json_object_set_new(given, "add_generation_prompt", json_boolean(!last)) &&
             (!request->tools || !json_object_set(given, "tools", (json_t *)(uintptr_t)request->tools));
   const struct wn_template_input input = {.own = names, .given = given, .marked = {before, last}};
-  const wn_status status = ok ? wn_template_render(ctx, source, &input, out)
-                              : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a conversation");
+  const wn_status status =
+      ok ? wn_template_render(ctx, source, &input, out) : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a conversation");
   json_decref(names);
   json_decref(given);
   return status;
@@ -257,8 +262,8 @@ wn_status wn_chat_encode(wn_context *ctx, const wn_tokenizer *tok, const wn_chat
   *ids = NULL;
   *id_count = 0;
   /* What stands in the cache: a question and its answer, whatever they are. */
-  json_t *all = opening ? json_array() : json_pack("[o, o]", chat_message(WN_CHAT_USER, "u"),
-                                                   chat_message(WN_CHAT_ASSISTANT, "a"));
+  json_t *all = opening ? json_array()
+                        : json_pack("[o, o]", chat_message(WN_CHAT_USER, "u"), chat_message(WN_CHAT_ASSISTANT, "a"));
   bool ok = all != NULL;
   for (int i = 0; ok && i < count; i++)
     ok = !json_array_append_new(all, chat_message(messages[i].role, messages[i].text));

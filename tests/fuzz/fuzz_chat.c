@@ -11,9 +11,10 @@
 
 static void runs(wn_context *ctx, const char *jinja, json_t *messages, bool prompt) {
   json_t *own = json_pack("{s:s, s:s}", "bos_token", "<s>", "eos_token", "</s>");
-  json_t *given = json_pack("{s:O, s:b, s:b, s:[{s:s, s:{s:s, s:{s:{s:{s:s}}}}}], s:f, s:n}", "messages", messages,
-                            "add_generation_prompt", prompt, "enable_thinking", !prompt, "tools", "type", "function",
-                            "function", "name", "f", "parameters", "properties", "a", "type", "string", "x", 2.5, "none");
+  json_t *given =
+      json_pack("{s:O, s:b, s:b, s:[{s:s, s:{s:s, s:{s:{s:{s:s}}}}}], s:f, s:n}", "messages", messages,
+                "add_generation_prompt", prompt, "enable_thinking", !prompt, "tools", "type", "function", "function",
+                "name", "f", "parameters", "properties", "a", "type", "string", "x", 2.5, "none");
   const size_t n = json_array_size(messages);
   const struct wn_template_input input = {.own = own,
                                           .given = given,

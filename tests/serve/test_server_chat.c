@@ -93,7 +93,8 @@ static void test_keys_of_messages(void **state) {
 
 #define BEGUN "{\"role\":\"assistant\",\"content\":\"He\"}"
 
-/* Messages in any order that the template takes; where it does not, its own words say why. An answer that has begun is continued, and only what is new is sent. */
+/* Messages in any order that the template takes; where it does not, its own words say why. An answer that has begun is
+ * continued, and only what is new is sent. */
 static void test_orders(void **state) {
   (void)state;
   static const wn_chat_message twice[] = {{WN_CHAT_USER, "hi"}, {WN_CHAT_USER, "hi"}, {WN_CHAT_SYSTEM, "s"}},
@@ -129,8 +130,10 @@ static void test_orders(void **state) {
   assert_true(status_of(answer) == 400 && strstr(answer, "\"param\":\"response_format\""));
   free(answer);
   close_place(&p);
-  open_chat(&p, "{% for m in messages %}{% if m.role != 'user' %}\\n{{ raise_exception('users alone') }}{% endif %}"
-                "{{ m.content }}{% endfor %}", NULL);
+  open_chat(&p,
+            "{% for m in messages %}{% if m.role != 'user' %}\\n{{ raise_exception('users alone') }}{% endif %}"
+            "{{ m.content }}{% endfor %}",
+            NULL);
   answer = post(p.port, "/apply-template", "{\"messages\":[" USER "," BEGUN "]}");
   assert_true(status_of(answer) == 400 && strstr(answer, "the template refuses this conversation: users alone"));
   free(answer);
@@ -292,8 +295,7 @@ static void test_scored_tokens(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_default_system), cmocka_unit_test(test_keys_of_messages),
-                                     cmocka_unit_test(test_role), cmocka_unit_test(test_orders),
-                                     cmocka_unit_test(test_tools),
-                                     cmocka_unit_test(test_scored_tokens)};
+                                     cmocka_unit_test(test_role),           cmocka_unit_test(test_orders),
+                                     cmocka_unit_test(test_tools),          cmocka_unit_test(test_scored_tokens)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

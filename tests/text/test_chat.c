@@ -55,8 +55,7 @@ static void test_renderings(void **state) {
       "<|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n"
       "Hi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello!<|eot_id|>"
       "<|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
-  renders("llama2", talk, 4, true,
-          "[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\n Hi [/INST] Hello! </s>[INST] Bye [/INST]");
+  renders("llama2", talk, 4, true, "[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\n Hi [/INST] Hello! </s>[INST] Bye [/INST]");
   renders("mistral", talk + 1, 3, true, "[INST]  Hi\n [/INST] Hello!</s>[INST] Bye [/INST]");
   renders("mistral-v3", talk, 4, true, "[INST]  Hi\n[/INST] Hello!</s>[INST] Be brief.\n\nBye[/INST]");
   renders("mistral-tekken", talk, 4, true, "[INST] Hi\n[/INST]Hello!</s>[INST]Be brief.\n\nBye[/INST]");
@@ -321,8 +320,8 @@ static void test_own(void **state) {
       fail_msg("%s", wn_context_error(ctx));
     assert_int_equal(wn_tokenizer_decode(ctx, tok, ids, n, &text, &got), WN_OK);
     assert_string_equal(text, rows[i].want);
-    assert_int_equal(ids[0], wn_tokenizer_find(tok, rows[i].opening ? "<|endoftext|>" : "<|im_end|>",
-                                               rows[i].opening ? 13 : 10));
+    assert_int_equal(
+        ids[0], wn_tokenizer_find(tok, rows[i].opening ? "<|endoftext|>" : "<|im_end|>", rows[i].opening ? 13 : 10));
     wn_text_free(text);
     wn_tokens_free(ids);
   }

@@ -50,7 +50,8 @@ static json_t *read_json(const char *name) {
 static int differs(const char *source, const struct wn_template_input *input, const char *want, const char *what) {
   struct wn_template_text text;
   const wn_status status = wn_template_render(ctx, source, input, &text);
-  const bool same = status != WN_OK ? !want : want && strlen(want) == text.bytes && !memcmp(text.data, want, text.bytes);
+  const bool same =
+      status != WN_OK ? !want : want && strlen(want) == text.bytes && !memcmp(text.data, want, text.bytes);
   if (!same)
     print_error("%s:\n%s\nexpected:\n%s\n", what, status == WN_OK ? text.data : wn_context_error(ctx),
                 want ? want : "(refused)");

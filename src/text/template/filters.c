@@ -36,7 +36,8 @@ struct jinja_value wn_jinja_call(struct jinja_run *r, const struct jinja_spec *s
 /* An integer argument. */
 static int64_t filter_number(struct jinja_run *r, call_args c, int at, int64_t otherwise) {
   if (!c->given[at] || c->at[at].kind == JINJA_NONE) return otherwise;
-  if (!jinja_whole(&c->at[at])) wn_jinja_fail(r, WN_ERR_FORMAT, "expected an integer, not %s", wn_jinja_kind(&c->at[at]));
+  if (!jinja_whole(&c->at[at]))
+    wn_jinja_fail(r, WN_ERR_FORMAT, "expected an integer, not %s", wn_jinja_kind(&c->at[at]));
   return jinja_whole(&c->at[at]) ? jinja_whole_of(&c->at[at]) : otherwise;
 }
 /* --- texts --- */
@@ -150,9 +151,10 @@ FILTER(join) { /* d, attribute */
   return wn_jinja_done(&b);
 }
 /* What an item is compared by: an attribute of it, and a text without case. */
-static struct jinja_value filter_key(struct jinja_run *r, const struct jinja_value *item, const struct jinja_value *dots,
-                                     bool exact) {
-  const struct jinja_value key = dots->kind == JINJA_UNDEFINED || dots->kind == JINJA_NONE ? *item : wn_jinja_path(r, item, dots, NULL);
+static struct jinja_value filter_key(struct jinja_run *r, const struct jinja_value *item,
+                                     const struct jinja_value *dots, bool exact) {
+  const struct jinja_value key =
+      dots->kind == JINJA_UNDEFINED || dots->kind == JINJA_NONE ? *item : wn_jinja_path(r, item, dots, NULL);
   return key.kind == JINJA_TEXT && !exact ? wn_jinja_case(r, &key, CASE_LOWER) : key;
 }
 static struct jinja_value filter_sorted(struct jinja_run *r, call_args c, const struct jinja_value *dots, bool exact,
@@ -271,7 +273,8 @@ FILTER(map) { /* attribute=, default=; or a filter and its arguments */
   const struct jinja_value *name = path || c->all->count == 0 ? NULL : &c->all->at[0];
   const struct jinja_spec *filter = name && name->kind == JINJA_TEXT ? wn_jinja_filter(name) : NULL;
   const struct jinja_args rest = filter_rest(c->all, 1);
-  if (!path && !filter) return wn_jinja_fail(r, WN_ERR_UNSUPPORTED, "map: expected attribute= or a filter that is known");
+  if (!path && !filter)
+    return wn_jinja_fail(r, WN_ERR_UNSUPPORTED, "map: expected attribute= or a filter that is known");
   for (size_t i = 0; items && i < all.count && wn_jinja_step(r, 0); i++) {
     const struct jinja_value *v = &all.as.items[i];
     items[i] = path ? wn_jinja_path(r, v, path, otherwise) : wn_jinja_call(r, filter, v, &rest);

@@ -83,13 +83,13 @@ struct jinja_method {
 };
 
 enum jinja_node_kind {
-  NODE_TEXT,   /* value */
-  NODE_PRINT,  /* a */
-  NODE_IF,     /* a: condition, b: then, c: else */
-  NODE_FOR,    /* a: target, b: over, c: condition, d: body, e: else */
-  NODE_SET,    /* a: target, b: value; NULL: c: body, d: filters of the text in it */
-  NODE_MACRO,  /* value: name, a: parameters (NODE_NAME, a: default), b: body */
-  NODE_BODY,   /* a: statements */
+  NODE_TEXT,  /* value */
+  NODE_PRINT, /* a */
+  NODE_IF,    /* a: condition, b: then, c: else */
+  NODE_FOR,   /* a: target, b: over, c: condition, d: body, e: else */
+  NODE_SET,   /* a: target, b: value; NULL: c: body, d: filters of the text in it */
+  NODE_MACRO, /* value: name, a: parameters (NODE_NAME, a: default), b: body */
+  NODE_BODY,  /* a: statements */
   NODE_BREAK,
   NODE_CONTINUE,
   NODE_LITERAL, /* value */
@@ -112,7 +112,16 @@ enum jinja_node_kind {
   NODE_OR,      /* a, b */
   NODE_CHOICE,  /* a: condition, b: then, c: else or NULL */
 };
-enum jinja_comparison { COMPARE_EQ = 1, COMPARE_NE, COMPARE_LT, COMPARE_LE, COMPARE_GT, COMPARE_GE, COMPARE_IN, COMPARE_NOT_IN };
+enum jinja_comparison {
+  COMPARE_EQ = 1,
+  COMPARE_NE,
+  COMPARE_LT,
+  COMPARE_LE,
+  COMPARE_GT,
+  COMPARE_GE,
+  COMPARE_IN,
+  COMPARE_NOT_IN
+};
 struct jinja_node {
   unsigned char kind, op;
   int line;
@@ -202,7 +211,7 @@ static inline double jinja_real_of(const struct jinja_value *v) {
 
 struct jinja_value wn_jinja_from_json(struct jinja_run *r, const json_t *j, enum wn_origin origin);
 struct jinja_value wn_jinja_part(const struct jinja_value *text, size_t begin, size_t end); /* bytes */
-const char *wn_jinja_kind(const struct jinja_value *v);                                    /* Python's name */
+const char *wn_jinja_kind(const struct jinja_value *v);                                     /* Python's name */
 bool wn_jinja_true(const struct jinja_value *v);
 bool wn_jinja_equal(struct jinja_run *r, const struct jinja_value *a, const struct jinja_value *b);
 /* Negative, 0 or positive; a failure where the two have no order. */
@@ -230,7 +239,8 @@ struct jinja_value wn_jinja_json(struct jinja_run *r, const struct jinja_call *c
 
 /* --- what is called (filters.c, methods.c) --- */
 
-const struct jinja_spec *wn_jinja_find_spec(const struct jinja_spec *list, size_t count, const struct jinja_value *name);
+const struct jinja_spec *wn_jinja_find_spec(const struct jinja_spec *list, size_t count,
+                                            const struct jinja_value *name);
 #define JINJA_FIND(list, name) wn_jinja_find_spec(list, sizeof(list) / sizeof *(list), name)
 const struct jinja_spec *wn_jinja_filter(const struct jinja_value *name); /* NULL: not known */
 const struct jinja_spec *wn_jinja_text_filter(const struct jinja_value *name);

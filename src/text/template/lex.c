@@ -81,8 +81,8 @@ static void lex_inner(struct jinja_lexer *x, int *brackets) {
     *brackets += strchr("([{", *begin) ? 1 : strchr(")]}", *begin) ? -1 : 0;
     if (!strchr("+-*/%~[](){}.,:|=<>!", *begin) || (*begin == '!' && p == begin + 1)) {
       x->run->line = x->line;
-      wn_jinja_fail(x->run, WN_ERR_FORMAT, "unexpected character '%c' (0x%02x)", isprint((unsigned char)*begin) ? *begin : '?',
-                    (unsigned)(unsigned char)*begin);
+      wn_jinja_fail(x->run, WN_ERR_FORMAT, "unexpected character '%c' (0x%02x)",
+                    isprint((unsigned char)*begin) ? *begin : '?', (unsigned)(unsigned char)*begin);
     }
   }
   lex_put(x, kind, begin, (size_t)(p - begin));

@@ -82,10 +82,10 @@ struct jinja_value wn_jinja_case(struct jinja_run *r, const struct jinja_value *
     const utf8proc_int32_t c = method_character(text->as.text + at, text->count - at, &n);
     utf8proc_uint8_t bytes[4];
     const bool up = how == CASE_UPPER || (how != CASE_LOWER && begins);
-    const utf8proc_int32_t other = c < 0                  ? c
-                                   : !up                  ? utf8proc_tolower(c)
+    const utf8proc_int32_t other = c < 0                                    ? c
+                                   : !up                                    ? utf8proc_tolower(c)
                                    : how == CASE_UPPER || how == CASE_WORDS ? utf8proc_toupper(c)
-                                                          : utf8proc_totitle(c);
+                                                                            : utf8proc_totitle(c);
     const utf8proc_ssize_t count = other < 0 ? 0 : utf8proc_encode_char(other, bytes);
     const enum wn_origin origin = text->from ? text->from[at] : text->origin;
     if (count > 0)
@@ -164,7 +164,8 @@ static size_t method_search(const struct jinja_value *text, const struct jinja_v
 
 static int64_t method_count(struct jinja_run *r, call_args c, int at) {
   if (!c->given[at]) return -1;
-  if (!jinja_whole(&c->at[at])) wn_jinja_fail(r, WN_ERR_FORMAT, "expected an integer, not %s", wn_jinja_kind(&c->at[at]));
+  if (!jinja_whole(&c->at[at]))
+    wn_jinja_fail(r, WN_ERR_FORMAT, "expected an integer, not %s", wn_jinja_kind(&c->at[at]));
   return jinja_whole(&c->at[at]) ? jinja_whole_of(&c->at[at]) : -1;
 }
 static bool method_needs(struct jinja_run *r, call_args c, int at) {
@@ -360,8 +361,9 @@ static const struct jinja_spec text_methods[] = {
 };
 /* Filters that turn their value into a text and do the same. */
 static const struct jinja_spec text_filters[] = {
-    {"trim", "$chars ", short_strip}, {"upper", "$", short_upper},           {"lower", "$", short_lower},
-    {"title", "$", method_words_of},     {"capitalize", "$", short_capitalize}, {"replace", "$old new count ", method_replace},
+    {"trim", "$chars ", short_strip},      {"upper", "$", short_upper},
+    {"lower", "$", short_lower},           {"title", "$", method_words_of},
+    {"capitalize", "$", short_capitalize}, {"replace", "$old new count ", method_replace},
 };
 static const struct jinja_spec dict_methods[] = {
     {"get", "key default ", method_get},
@@ -380,7 +382,8 @@ METHOD(range) {
     n[i] = jinja_whole_of(&a->at[i]);
   }
   if (a->count == 1) n[1] = n[0], n[0] = 0;
-  if (a->count < 1 || a->count > 3 || n[2] == 0) return wn_jinja_fail(r, WN_ERR_FORMAT, "range: expected 1 to 3 integers");
+  if (a->count < 1 || a->count > 3 || n[2] == 0)
+    return wn_jinja_fail(r, WN_ERR_FORMAT, "range: expected 1 to 3 integers");
   struct parts p = {.run = r};
   for (int64_t i = n[0]; (n[2] > 0 ? i < n[1] : i > n[1]) && wn_jinja_step(r, 0);) {
     const struct jinja_value one = jinja_int(i);
@@ -410,12 +413,13 @@ METHOD(namespace) {
 }
 METHOD(dict) {
   const struct jinja_frame *f = method_named(r, c);
-  return f ? (struct jinja_value){.kind = JINJA_DICT, .as.pairs = f->pairs, .count = f->count} : (struct jinja_value){0};
+  return f ? (struct jinja_value){.kind = JINJA_DICT, .as.pairs = f->pairs, .count = f->count}
+           : (struct jinja_value){0};
 }
 METHOD(raise) {
   const struct jinja_value why = wn_jinja_string(r, &c->at[0]);
-  return wn_jinja_fail(r, WN_ERR_ARGUMENT, "the template refuses this conversation: %.*s", (int)(why.count > 200 ? 200 : why.count),
-                       why.kind == JINJA_TEXT ? why.as.text : "");
+  return wn_jinja_fail(r, WN_ERR_ARGUMENT, "the template refuses this conversation: %.*s",
+                       (int)(why.count > 200 ? 200 : why.count), why.kind == JINJA_TEXT ? why.as.text : "");
 }
 METHOD(strftime) {
   const time_t now = r->input->now ? (time_t)r->input->now : (time_t)(wn_wall_nanoseconds() / 1000000000);
@@ -439,13 +443,16 @@ METHOD(cycle) {
 }
 
 static const struct jinja_spec functions[] = {
-    {"range", "*", method_range},       {"namespace", "*", method_namespace},
-    {"dict", "*", method_dict},         {"raise_exception", "message ", method_raise},
+    {"range", "*", method_range},
+    {"namespace", "*", method_namespace},
+    {"dict", "*", method_dict},
+    {"raise_exception", "message ", method_raise},
     {"strftime_now", "format ", method_strftime},
 };
 static const struct jinja_spec loop_methods[] = {{"cycle", "*", method_cycle}};
 
-const struct jinja_spec *wn_jinja_find_spec(const struct jinja_spec *list, size_t count, const struct jinja_value *name) {
+const struct jinja_spec *wn_jinja_find_spec(const struct jinja_spec *list, size_t count,
+                                            const struct jinja_value *name) {
   for (size_t i = 0; i < count; i++)
     if (jinja_is(name, list[i].name)) return &list[i];
   return NULL;
@@ -470,9 +477,8 @@ static struct jinja_value method_of_loop(const struct jinja_loop *l, const struc
   const struct {
     const char *name;
     int64_t value;
-  } numbers[] = {{"index0", at},           {"index", at + 1},           {"length", n},
-                 {"revindex", n - at},     {"revindex0", n - at - 1},   {"depth", 1},
-                 {"depth0", 0}};
+  } numbers[] = {{"index0", at}, {"index", at + 1}, {"length", n}, {"revindex", n - at}, {"revindex0", n - at - 1},
+                 {"depth", 1},   {"depth0", 0}};
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
     if (jinja_is(name, numbers[i].name)) return jinja_int(numbers[i].value);
   if (jinja_is(name, "first")) return jinja_bool(at == 0);
@@ -482,7 +488,8 @@ static struct jinja_value method_of_loop(const struct jinja_loop *l, const struc
   return (struct jinja_value){.as.text = name->as.text, .count = name->count, .dotted = true};
 }
 
-struct jinja_value wn_jinja_attribute(struct jinja_run *r, const struct jinja_value *v, const struct jinja_value *name) {
+struct jinja_value wn_jinja_attribute(struct jinja_run *r, const struct jinja_value *v,
+                                      const struct jinja_value *name) {
   const struct jinja_value *found = NULL;
   if (v->kind == JINJA_UNDEFINED)
     return wn_jinja_fail(r, WN_ERR_FORMAT, "'%.*s' is undefined, and \"%.*s\" of it is read", (int)v->count,

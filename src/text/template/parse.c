@@ -33,8 +33,8 @@ static bool parse_word(struct parser *p, const char *text) {
 static node parse_fail(struct parser *p, const char *expected) {
   p->run->line = p->at->line;
   wn_jinja_fail(p->run, WN_ERR_FORMAT, "expected %s, found %s%.*s%s", expected,
-                p->at->kind == TOKEN_END ? "the end of the template" : "\"", (int)(p->at->bytes > 60 ? 60 : p->at->bytes),
-                p->at->text, p->at->kind == TOKEN_END ? "" : "\"");
+                p->at->kind == TOKEN_END ? "the end of the template" : "\"",
+                (int)(p->at->bytes > 60 ? 60 : p->at->bytes), p->at->text, p->at->kind == TOKEN_END ? "" : "\"");
   return NULL;
 }
 static void parse_expect(struct parser *p, const char *op) {
@@ -87,7 +87,8 @@ static struct jinja_value parse_text(struct parser *p) {
     } else if (digits && end - s > digits) {
       memcpy(hex, s + 1, (size_t)digits);
       const long value = strtol(hex, NULL, 16);
-      if (strspn(hex, "0123456789abcdefABCDEF") != (size_t)digits || value > 0x10ffff || (value >= 0xd800 && value < 0xe000))
+      if (strspn(hex, "0123456789abcdefABCDEF") != (size_t)digits || value > 0x10ffff ||
+          (value >= 0xd800 && value < 0xe000))
         return wn_jinja_fail(p->run, WN_ERR_FORMAT, "\\%c%s is no character", c, hex);
       n += (size_t)utf8proc_encode_char((utf8proc_int32_t)value, (utf8proc_uint8_t *)out + n);
       s += 1 + digits;
@@ -106,7 +107,8 @@ static node parse_number(struct parser *p) {
     if (p->at->text[i] != '_') digits[count++] = p->at->text[i];
   digits[count] = 0;
   if (count > (p->at->kind == TOKEN_INT ? 18 : 38)) parse_fail(p, "a smaller number");
-  n->value = p->at->kind == TOKEN_INT ? jinja_int(strtoll(digits, NULL, 10)) : jinja_float(wn_number_read(digits, NULL));
+  n->value =
+      p->at->kind == TOKEN_INT ? jinja_int(strtoll(digits, NULL, 10)) : jinja_float(wn_number_read(digits, NULL));
   p->at++;
   return n;
 }
@@ -145,7 +147,7 @@ static node parse_primary(struct parser *p) {
     const char *name;
     unsigned char kind;
     bool yes;
-  } constants[] = {{"true", JINJA_BOOL, true},   {"True", JINJA_BOOL, true},   {"false", JINJA_BOOL, false},
+  } constants[] = {{"true", JINJA_BOOL, true},   {"True", JINJA_BOOL, true},  {"false", JINJA_BOOL, false},
                    {"False", JINJA_BOOL, false}, {"none", JINJA_NONE, false}, {"None", JINJA_NONE, false}};
   node n;
   bool single;
@@ -169,8 +171,10 @@ static node parse_primary(struct parser *p) {
     }
     return n;
   case TOKEN_INT:
-  case TOKEN_FLOAT: return parse_number(p);
-  default: break;
+  case TOKEN_FLOAT:
+    return parse_number(p);
+  default:
+    break;
   }
   if (parse_op(p, "(")) {
     n = parse_node(p, NODE_TUPLE, parse_items(p, ")", &single), NULL);
@@ -246,7 +250,8 @@ static node parse_filter(struct parser *p, node of) {
   n->spec = wn_jinja_filter(&n->value);
   p->run->line = n->line;
   if (!n->spec)
-    wn_jinja_fail(p->run, WN_ERR_UNSUPPORTED, "the filter \"%.*s\" is not known", (int)n->value.count, n->value.as.text);
+    wn_jinja_fail(p->run, WN_ERR_UNSUPPORTED, "the filter \"%.*s\" is not known", (int)n->value.count,
+                  n->value.as.text);
   if (parse_op(p, "(")) n->b = parse_arguments(p);
   return n;
 }
@@ -422,8 +427,7 @@ static node parse_for(struct parser *p) {
   if (!parse_word(p, "in")) return parse_fail(p, "in");
   n->b = parse_tuple(p, true);
   if (parse_word(p, "if")) n->c = parse_expression(p);
-  if (parse_is(p, TOKEN_NAME, "recursive"))
-    wn_jinja_fail(p->run, WN_ERR_UNSUPPORTED, "a recursive loop is not known");
+  if (parse_is(p, TOKEN_NAME, "recursive")) wn_jinja_fail(p->run, WN_ERR_UNSUPPORTED, "a recursive loop is not known");
   parse_close(p);
   p->loops++;
   n->d = parse_body(p, " else endfor ");

@@ -36,9 +36,15 @@ static struct jinja_value run_whole(struct jinja_run *r, char op, int64_t x, int
   int64_t z = 0;
   bool over = false;
   switch (op) {
-  case '+': over = __builtin_add_overflow(x, y, &z); break;
-  case '-': over = __builtin_sub_overflow(x, y, &z); break;
-  case '*': over = __builtin_mul_overflow(x, y, &z); break;
+  case '+':
+    over = __builtin_add_overflow(x, y, &z);
+    break;
+  case '-':
+    over = __builtin_sub_overflow(x, y, &z);
+    break;
+  case '*':
+    over = __builtin_mul_overflow(x, y, &z);
+    break;
   case 'p':
     if (y < 0) return jinja_float(pow((double)x, (double)y));
     z = 1;
@@ -261,27 +267,43 @@ static struct jinja_value run_called(struct jinja_run *r, node n, const struct j
 static struct jinja_value run_eval(struct jinja_run *r, node n) {
   struct jinja_value v, w;
   switch (n->kind) {
-  case NODE_LITERAL: return n->value;
-  case NODE_NAME: return run_name(r, &n->value);
+  case NODE_LITERAL:
+    return n->value;
+  case NODE_NAME:
+    return run_name(r, &n->value);
   case NODE_LIST:
-  case NODE_TUPLE: return run_items(r, n->a, n->kind == NODE_TUPLE);
-  case NODE_DICT: return run_dict(r, n->a);
-  case NODE_SLICE: return run_slice(r, n);
-  case NODE_CALL: return run_call(r, n);
-  case NODE_BINARY: return run_binary(r, n);
-  case NODE_COMPARE: return run_compare(r, n);
-  default: break;
+  case NODE_TUPLE:
+    return run_items(r, n->a, n->kind == NODE_TUPLE);
+  case NODE_DICT:
+    return run_dict(r, n->a);
+  case NODE_SLICE:
+    return run_slice(r, n);
+  case NODE_CALL:
+    return run_call(r, n);
+  case NODE_BINARY:
+    return run_binary(r, n);
+  case NODE_COMPARE:
+    return run_compare(r, n);
+  default:
+    break;
   }
   v = wn_jinja_eval(r, n->a);
   r->line = n->line;
   switch (n->kind) {
-  case NODE_DOT: return wn_jinja_attribute(r, &v, &n->value);
-  case NODE_ITEM: w = wn_jinja_eval(r, n->b); return wn_jinja_element(r, &v, &w);
+  case NODE_DOT:
+    return wn_jinja_attribute(r, &v, &n->value);
+  case NODE_ITEM:
+    w = wn_jinja_eval(r, n->b);
+    return wn_jinja_element(r, &v, &w);
   case NODE_FILTER:
-  case NODE_TEST: return run_called(r, n, &v);
-  case NODE_NOT: return jinja_bool(!wn_jinja_true(&v));
-  case NODE_AND: return wn_jinja_true(&v) ? wn_jinja_eval(r, n->b) : v;
-  case NODE_OR: return wn_jinja_true(&v) ? v : wn_jinja_eval(r, n->b);
+  case NODE_TEST:
+    return run_called(r, n, &v);
+  case NODE_NOT:
+    return jinja_bool(!wn_jinja_true(&v));
+  case NODE_AND:
+    return wn_jinja_true(&v) ? wn_jinja_eval(r, n->b) : v;
+  case NODE_OR:
+    return wn_jinja_true(&v) ? v : wn_jinja_eval(r, n->b);
   case NODE_CHOICE:
     return wn_jinja_true(&v) ? wn_jinja_eval(r, n->b) : n->c ? wn_jinja_eval(r, n->c) : (struct jinja_value){0};
   case NODE_SIGN:
@@ -289,7 +311,8 @@ static struct jinja_value run_eval(struct jinja_run *r, node n) {
     if (!jinja_numeric(&v)) return run_operands(r, "a sign", &v, &v);
     if (v.kind == JINJA_FLOAT) return jinja_float(n->op == '-' ? -v.as.real : v.as.real);
     return run_number(r, (char)n->op, &w, &v);
-  default: return v;
+  default:
+    return v;
   }
 }
 
@@ -386,7 +409,9 @@ static void run_define(struct jinja_run *r, node n) {
 static enum flow run_statement(struct jinja_run *r, node n) {
   struct jinja_value v;
   switch (n->kind) {
-  case NODE_TEXT: wn_jinja_add_text(r->out, &n->value); break;
+  case NODE_TEXT:
+    wn_jinja_add_text(r->out, &n->value);
+    break;
   case NODE_PRINT:
     v = wn_jinja_eval(r, n->a);
     wn_jinja_write(r->out, &v);
@@ -397,13 +422,23 @@ static enum flow run_statement(struct jinja_run *r, node n) {
       if (wn_jinja_true(&v)) return run_exec(r, n->b);
     }
     return n && !r->failed ? run_exec(r, n->a) : FLOW_ON;
-  case NODE_FOR: run_for(r, n); break;
-  case NODE_SET: run_set(r, n); break;
-  case NODE_MACRO: run_define(r, n); break;
-  case NODE_BODY: return run_exec(r, n->a);
-  case NODE_BREAK: return FLOW_BREAK;
-  case NODE_CONTINUE: return FLOW_CONTINUE;
-  default: break;
+  case NODE_FOR:
+    run_for(r, n);
+    break;
+  case NODE_SET:
+    run_set(r, n);
+    break;
+  case NODE_MACRO:
+    run_define(r, n);
+    break;
+  case NODE_BODY:
+    return run_exec(r, n->a);
+  case NODE_BREAK:
+    return FLOW_BREAK;
+  case NODE_CONTINUE:
+    return FLOW_CONTINUE;
+  default:
+    break;
   }
   return FLOW_ON;
 }

@@ -12,10 +12,10 @@
 #include <stdint.h>
 #include "winnow/context.h"
 
-#define WN_TEMPLATE_STEPS 16000000               /* evaluated expressions, and each 32 bytes that one goes through */
-#define WN_TEMPLATE_MEMORY ((size_t)64 << 20)    /* bytes, beside 32 for each byte of the messages */
-#define WN_TEMPLATE_DEPTH 300                    /* statements and expressions within each other as they run */
-#define WN_TEMPLATE_NESTING 60                   /* the same in the source, each kind */
+#define WN_TEMPLATE_STEPS 16000000            /* evaluated expressions, and each 32 bytes that one goes through */
+#define WN_TEMPLATE_MEMORY ((size_t)64 << 20) /* bytes, beside 32 for each byte of the messages */
+#define WN_TEMPLATE_DEPTH 300                 /* statements and expressions within each other as they run */
+#define WN_TEMPLATE_NESTING 60                /* the same in the source, each kind */
 
 enum wn_origin {
   WN_ORIGIN_TEMPLATE, /* the template, a token's name, a role */

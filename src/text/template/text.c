@@ -75,7 +75,8 @@ static void text_int(struct jinja_buffer *b, int64_t n) {
 /* A text between quotes, with escapes; each byte keeps its origin. json: JSON's, else Python's. */
 static void text_quoted(struct jinja_buffer *b, const struct jinja_value *v, bool json) {
   static const char named[] = "\b\f\n\r\t\\", letters[] = "bfnrt\\";
-  const bool single = v->count && memchr(v->as.text, '\'', v->count), both = v->count && memchr(v->as.text, '"', v->count);
+  const bool single = v->count && memchr(v->as.text, '\'', v->count),
+             both = v->count && memchr(v->as.text, '"', v->count);
   const char quote[2] = {json || (single && !both) ? '"' : '\'', 0};
   char escape[8];
   text_put(b, quote);
@@ -127,12 +128,23 @@ static void text_pairs(struct jinja_buffer *b, const struct jinja_pair *pairs, s
 void wn_jinja_write(struct jinja_buffer *b, const struct jinja_value *v) {
   if (wn_jinja_enter(b->run)) {
     switch (v->kind) {
-    case JINJA_UNDEFINED: break;
-    case JINJA_NONE: text_put(b, "None"); break;
-    case JINJA_BOOL: text_put(b, v->as.yes ? "True" : "False"); break;
-    case JINJA_INT: text_int(b, v->as.number); break;
-    case JINJA_FLOAT: text_float(b, v->as.real); break;
-    case JINJA_TEXT: wn_jinja_add_text(b, v); break;
+    case JINJA_UNDEFINED:
+      break;
+    case JINJA_NONE:
+      text_put(b, "None");
+      break;
+    case JINJA_BOOL:
+      text_put(b, v->as.yes ? "True" : "False");
+      break;
+    case JINJA_INT:
+      text_int(b, v->as.number);
+      break;
+    case JINJA_FLOAT:
+      text_float(b, v->as.real);
+      break;
+    case JINJA_TEXT:
+      wn_jinja_add_text(b, v);
+      break;
     case JINJA_LIST:
     case JINJA_TUPLE:
       text_put(b, v->kind == JINJA_LIST ? "[" : "(");
@@ -143,13 +155,16 @@ void wn_jinja_write(struct jinja_buffer *b, const struct jinja_value *v) {
       if (v->kind == JINJA_TUPLE && v->count == 1) text_put(b, ",");
       text_put(b, v->kind == JINJA_LIST ? "]" : ")");
       break;
-    case JINJA_DICT: text_pairs(b, v->as.pairs, v->count); break;
+    case JINJA_DICT:
+      text_pairs(b, v->as.pairs, v->count);
+      break;
     case JINJA_SPACE:
       text_put(b, "<Namespace ");
       text_pairs(b, v->as.space->pairs, v->as.space->count);
       text_put(b, ">");
       break;
-    default: wn_jinja_fail(b->run, WN_ERR_UNSUPPORTED, "a %s has no text", wn_jinja_kind(v));
+    default:
+      wn_jinja_fail(b->run, WN_ERR_UNSUPPORTED, "a %s has no text", wn_jinja_kind(v));
     }
   }
   wn_jinja_leave(b->run);
@@ -205,16 +220,24 @@ static void json_write(struct jinja_buffer *b, const struct jinja_value *v, cons
   struct jinja_run *r = b->run;
   if (wn_jinja_enter(r)) {
     switch (v->kind) {
-    case JINJA_NONE: text_put(b, "null"); break;
-    case JINJA_BOOL: text_put(b, v->as.yes ? "true" : "false"); break;
-    case JINJA_INT: text_int(b, v->as.number); break;
+    case JINJA_NONE:
+      text_put(b, "null");
+      break;
+    case JINJA_BOOL:
+      text_put(b, v->as.yes ? "true" : "false");
+      break;
+    case JINJA_INT:
+      text_int(b, v->as.number);
+      break;
     case JINJA_FLOAT:
       if (isfinite(v->as.real))
         text_float(b, v->as.real);
       else
         text_put(b, isnan(v->as.real) ? "NaN" : v->as.real < 0 ? "-Infinity" : "Infinity");
       break;
-    case JINJA_TEXT: text_quoted(b, v, true); break;
+    case JINJA_TEXT:
+      text_quoted(b, v, true);
+      break;
     case JINJA_LIST:
     case JINJA_TUPLE:
       text_put(b, v->count ? "[" : "[]");
@@ -225,8 +248,11 @@ static void json_write(struct jinja_buffer *b, const struct jinja_value *v, cons
       }
       if (v->count) json_line(b, s, level), text_put(b, "]");
       break;
-    case JINJA_DICT: json_dict(b, v, s, level); break;
-    default: wn_jinja_fail(r, WN_ERR_FORMAT, "tojson: a %s is no JSON", wn_jinja_kind(v));
+    case JINJA_DICT:
+      json_dict(b, v, s, level);
+      break;
+    default:
+      wn_jinja_fail(r, WN_ERR_FORMAT, "tojson: a %s is no JSON", wn_jinja_kind(v));
     }
   }
   wn_jinja_leave(r);

@@ -92,7 +92,9 @@ struct jinja_value wn_jinja_from_json(struct jinja_run *r, const json_t *j, enum
   struct jinja_value out = {0};
   const bool deep = !wn_jinja_enter(r);
   switch (deep || !j ? JSON_NULL : json_typeof(j)) {
-  case JSON_OBJECT: out = value_from_object(r, j, origin); break;
+  case JSON_OBJECT:
+    out = value_from_object(r, j, origin);
+    break;
   case JSON_ARRAY: {
     struct jinja_value *items = wn_jinja_memory(r, json_array_size(j), sizeof *items);
     out = jinja_list(items, items ? json_array_size(j) : 0);
@@ -105,11 +107,19 @@ struct jinja_value wn_jinja_from_json(struct jinja_run *r, const json_t *j, enum
     for (int i = 0; i < 2; i++)
       if (j == r->input->marked[i]) out.origin = (unsigned char)(WN_ORIGIN_MARKED + i);
     break;
-  case JSON_INTEGER: out = jinja_int(json_integer_value(j)); break;
-  case JSON_REAL: out = jinja_float(json_real_value(j)); break;
+  case JSON_INTEGER:
+    out = jinja_int(json_integer_value(j));
+    break;
+  case JSON_REAL:
+    out = jinja_float(json_real_value(j));
+    break;
   case JSON_TRUE:
-  case JSON_FALSE: out = jinja_bool(json_is_true(j)); break;
-  case JSON_NULL: out = jinja_none(); break;
+  case JSON_FALSE:
+    out = jinja_bool(json_is_true(j));
+    break;
+  case JSON_NULL:
+    out = jinja_none();
+    break;
   }
   wn_jinja_leave(r);
   return out;
@@ -125,7 +135,7 @@ struct jinja_value wn_jinja_part(const struct jinja_value *text, size_t begin, s
 }
 
 const char *wn_jinja_kind(const struct jinja_value *v) {
-  static const char *const names[] = {"Undefined", "NoneType", "bool", "int",       "float",       "str",  "list",
+  static const char *const names[] = {"Undefined", "NoneType", "bool",      "int",         "float", "str",   "list",
                                       "tuple",     "dict",     "Namespace", "LoopContext", "Macro", "method"};
   return names[v->kind];
 }
@@ -133,15 +143,21 @@ const char *wn_jinja_kind(const struct jinja_value *v) {
 bool wn_jinja_true(const struct jinja_value *v) {
   switch (v->kind) {
   case JINJA_UNDEFINED:
-  case JINJA_NONE: return false;
-  case JINJA_BOOL: return v->as.yes;
-  case JINJA_INT: return v->as.number != 0;
-  case JINJA_FLOAT: return v->as.real != 0;
+  case JINJA_NONE:
+    return false;
+  case JINJA_BOOL:
+    return v->as.yes;
+  case JINJA_INT:
+    return v->as.number != 0;
+  case JINJA_FLOAT:
+    return v->as.real != 0;
   case JINJA_TEXT:
   case JINJA_LIST:
   case JINJA_TUPLE:
-  case JINJA_DICT: return v->count > 0;
-  default: return true;
+  case JINJA_DICT:
+    return v->count > 0;
+  default:
+    return true;
   }
 }
 
@@ -163,17 +179,28 @@ bool wn_jinja_equal(struct jinja_run *r, const struct jinja_value *a, const stru
   if (wn_jinja_enter(r)) {
     switch (a->kind) {
     case JINJA_UNDEFINED:
-    case JINJA_NONE: same = true; break;
+    case JINJA_NONE:
+      same = true;
+      break;
     case JINJA_LIST:
     case JINJA_TUPLE:
       same = a->count == b->count;
       for (size_t i = 0; same && i < a->count; i++) same = wn_jinja_equal(r, &a->as.items[i], &b->as.items[i]);
       break;
-    case JINJA_DICT: same = value_equal_dicts(r, a, b); break;
-    case JINJA_SPACE: same = a->as.space == b->as.space; break;
-    case JINJA_LOOP: same = a->as.loop == b->as.loop; break;
-    case JINJA_MACRO: same = a->as.macro == b->as.macro; break;
-    default: break;
+    case JINJA_DICT:
+      same = value_equal_dicts(r, a, b);
+      break;
+    case JINJA_SPACE:
+      same = a->as.space == b->as.space;
+      break;
+    case JINJA_LOOP:
+      same = a->as.loop == b->as.loop;
+      break;
+    case JINJA_MACRO:
+      same = a->as.macro == b->as.macro;
+      break;
+    default:
+      break;
     }
   }
   wn_jinja_leave(r);
@@ -238,9 +265,11 @@ struct jinja_value wn_jinja_items(struct jinja_run *r, const struct jinja_value 
   struct jinja_value *items;
   size_t n = 0;
   switch (v->kind) {
-  case JINJA_UNDEFINED: return jinja_list(NULL, 0);
+  case JINJA_UNDEFINED:
+    return jinja_list(NULL, 0);
   case JINJA_LIST:
-  case JINJA_TUPLE: return *v;
+  case JINJA_TUPLE:
+    return *v;
   case JINJA_DICT:
     items = wn_jinja_memory(r, v->count, sizeof *items);
     for (; items && n < v->count; n++) items[n] = v->as.pairs[n].key;
@@ -252,7 +281,8 @@ struct jinja_value wn_jinja_items(struct jinja_run *r, const struct jinja_value 
       items[n++] = wn_jinja_part(v, at, at + more);
     }
     return jinja_list(items, n);
-  default: return wn_jinja_fail(r, WN_ERR_FORMAT, "'%s' object is not iterable", wn_jinja_kind(v));
+  default:
+    return wn_jinja_fail(r, WN_ERR_FORMAT, "'%s' object is not iterable", wn_jinja_kind(v));
   }
 }
 
