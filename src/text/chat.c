@@ -185,11 +185,12 @@ static bool chat_writes_space(const wn_tokenizer *tok) {
 static wn_status chat_tokens(wn_context *ctx, const wn_tokenizer *tok, const struct wn_template_text *text, size_t at,
                              bool add_bos, int32_t **ids, size_t *id_count) {
   const bool less = chat_writes_space(tok);
-  size_t runs = 1;
+  size_t runs = 1; /* and one more for each change and each space left out */
   int count = 0;
   void *memory;
-  for (size_t i = at; i < text->bytes; i++) runs += (text->from[i] != text->from[at]) || text->data[i] == ' ';
-  WN_TRY(wn_alloc(ctx, "messages", 2 * runs * sizeof(wn_text_part), &memory));
+  for (size_t i = at; i + 1 < text->bytes; i++)
+    runs += (text->from[i] != text->from[i + 1]) + (less && text->data[i] == ']');
+  WN_TRY(wn_alloc(ctx, "messages", runs * sizeof(wn_text_part), &memory));
   wn_text_part *parts = memory;
   while (at < text->bytes) {
     const bool special = text->from[at] == WN_ORIGIN_TEMPLATE;

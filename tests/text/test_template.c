@@ -171,6 +171,7 @@ static void test_bounds(void **state) {
       {"", "{% if 1 %}", 100000, "", "within each other"},
       {"", "{% for a in [1] %}", 100000, "", "within each other"},
       {"{% set t = 'ab' * 499999 %}{% for a in range(9999) %}{{ t.find('c') }}{% endfor %}", "", 0, "", "steps"},
+      {"{% set t = 'a' * 999999 %}{{ t.rfind('a' * 99999 + 'b') }}", "", 0, "", "steps"},
       {"{% set t = 'ab' * 9999 %}{% for a in t %}{{ t|replace('a', t) }}{% endfor %}", "", 0, "", "memory"},
   };
   const struct wn_template_input input = {0};
@@ -183,6 +184,11 @@ static void test_bounds(void **state) {
     wn_template_text_clear(&text);
     free(source);
   }
+  /* A macro outlives the block that it was made in. */
+  assert_int_equal(differs("{% set ns = namespace() %}{% set b %}{% set x = 5 %}{% macro m() %}<{{ x }}>{% endmacro %}"
+                           "{% set ns.m = m %}{% endset %}{{ ns.m() }}{{ ns.m() }}{{ 'a'|attr(5) }}",
+                           &input, "<5><5>", "a macro of a block"),
+                   0);
   char *source = repeated("{% if 0 %}", "{% elif 0 %}", 20000, "{% else %}x{% endif %}"); /* a chain is no nesting */
   assert_int_equal(differs(source, &input, "x", "a chain of elif"), 0);
   free(source);

@@ -293,7 +293,7 @@ FILTER(safe) {
   return r->failed ? (struct jinja_value){0} : c->self;
 }
 FILTER(attr) { /* name */
-  return wn_jinja_attribute(r, &c->self, &c->at[0]);
+  return wn_jinja_path(r, &c->self, &c->at[0], NULL);
 }
 
 static const struct jinja_spec filters[] = {

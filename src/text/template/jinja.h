@@ -112,6 +112,7 @@ enum jinja_node_kind {
   NODE_OR,      /* a, b */
   NODE_CHOICE,  /* a: condition, b: then, c: else or NULL */
 };
+enum { SET_FILTERS = 8 }; /* of the text of a block */
 enum jinja_comparison {
   COMPARE_EQ = 1,
   COMPARE_NE,

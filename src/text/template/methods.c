@@ -151,14 +151,14 @@ static struct jinja_value method_words(struct jinja_run *r, const struct jinja_v
   return jinja_list(p.items, p.count);
 }
 
-static size_t method_search(const struct jinja_value *text, const struct jinja_value *what, size_t end, bool last) {
-  const char *data = text->as.text;
-  if (!last) {
-    const char *at = what->count ? memmem(data, end, what->as.text, what->count) : data;
-    return at ? (size_t)(at - data) : SIZE_MAX;
-  }
-  for (size_t at = end + 1; at-- > 0;)
-    if (what->count <= end - at && (what->count == 0 || !memcmp(data + at, what->as.text, what->count))) return at;
+static size_t method_search(struct jinja_run *r, const struct jinja_value *text, const struct jinja_value *what,
+                            size_t end, bool last) {
+  const char *data = text->as.text, *at = data;
+  if (what->count == 0) return last ? end : 0;
+  if (!last) return (at = memmem(data, end, what->as.text, what->count)) ? (size_t)(at - data) : SIZE_MAX;
+  for (size_t i = what->count > end ? 0 : end - what->count + 1; i-- > 0;)
+    if (data[i] == *what->as.text && wn_jinja_step(r, what->count) && !memcmp(data + i, what->as.text, what->count))
+      return i;
   return SIZE_MAX;
 }
 
@@ -181,7 +181,7 @@ METHOD(split) { /* sep, maxsplit */
   if (!c->given[0] || c->at[0].kind == JINJA_NONE) return method_words(r, &c->self, most);
   if (!method_needs(r, c, 0) || c->at[0].count == 0) return wn_jinja_fail(r, WN_ERR_FORMAT, "split: empty separator");
   for (size_t at; most != 0 && wn_jinja_step(r, 0); most -= most > 0) {
-    at = method_search(&rest, &c->at[0], rest.count, false);
+    at = method_search(r, &rest, &c->at[0], rest.count, false);
     if (at == SIZE_MAX) break;
     parts_add_range(&p, &rest, 0, at);
     rest = wn_jinja_part(&rest, at + c->at[0].count, rest.count);
@@ -196,7 +196,7 @@ METHOD(rsplit) { /* sep, maxsplit */
   if (!c->given[0] || c->at[0].kind == JINJA_NONE || most < 0) return method_split(r, c);
   if (!method_needs(r, c, 0) || c->at[0].count == 0) return wn_jinja_fail(r, WN_ERR_FORMAT, "rsplit: empty separator");
   for (size_t at; most > 0 && wn_jinja_step(r, end); most--) {
-    at = method_search(&c->self, &c->at[0], end, true);
+    at = method_search(r, &c->self, &c->at[0], end, true);
     if (at == SIZE_MAX) break;
     parts_add_range(&p, &c->self, at + c->at[0].count, end);
     end = at;
@@ -212,7 +212,7 @@ METHOD(rsplit) { /* sep, maxsplit */
 static struct jinja_value method_cut(struct jinja_run *r, call_args c, bool last) {
   struct parts p = {.run = r};
   if (!method_needs(r, c, 0) || !wn_jinja_step(r, c->self.count)) return (struct jinja_value){0};
-  const size_t at = method_search(&c->self, &c->at[0], c->self.count, last), n = at == SIZE_MAX ? 0 : c->at[0].count;
+  const size_t at = method_search(r, &c->self, &c->at[0], c->self.count, last), n = at == SIZE_MAX ? 0 : c->at[0].count;
   const size_t head = at != SIZE_MAX ? at : last ? 0 : c->self.count;
   parts_add_range(&p, &c->self, 0, head);
   parts_add_range(&p, &c->self, head, head + n);
@@ -262,7 +262,7 @@ METHOD(removesuffix) {
 }
 static struct jinja_value method_index(struct jinja_run *r, call_args c, bool last, bool must) {
   if (!method_needs(r, c, 0) || !wn_jinja_step(r, c->self.count)) return (struct jinja_value){0};
-  const size_t at = method_search(&c->self, &c->at[0], c->self.count, last);
+  const size_t at = method_search(r, &c->self, &c->at[0], c->self.count, last);
   if (at == SIZE_MAX) return must ? wn_jinja_fail(r, WN_ERR_FORMAT, "substring not found") : jinja_int(-1);
   const struct jinja_value before = wn_jinja_part(&c->self, 0, at);
   return jinja_int((int64_t)wn_jinja_characters(r, &before));
@@ -272,7 +272,7 @@ METHOD(count_of) {
   struct jinja_value rest = c->self;
   if (!method_needs(r, c, 0)) return (struct jinja_value){0};
   if (c->at[0].count == 0) return jinja_int((int64_t)wn_jinja_characters(r, &c->self) + 1);
-  for (size_t at; wn_jinja_step(r, 0) && (at = method_search(&rest, &c->at[0], rest.count, false)) != SIZE_MAX; n++)
+  for (size_t at; wn_jinja_step(r, 0) && (at = method_search(r, &rest, &c->at[0], rest.count, false)) != SIZE_MAX; n++)
     rest = wn_jinja_part(&rest, at + c->at[0].count, rest.count);
   return jinja_int(n);
 }

@@ -9,6 +9,7 @@ struct parser {
   struct jinja_run *run;
   const struct jinja_token *at;
   int bodies, expressions, loops;
+  struct jinja_node spare;
 };
 typedef struct jinja_node *node;
 
@@ -41,12 +42,8 @@ static void parse_expect(struct parser *p, const char *op) {
   if (!parse_op(p, op)) parse_fail(p, op);
 }
 static node parse_node(struct parser *p, enum jinja_node_kind kind, node a, node b) {
-  static struct jinja_node none; /* after a failure nothing is run */
   node n = wn_jinja_memory(p->run, 1, sizeof *n);
-  if (!n) {
-    none = (struct jinja_node){.kind = NODE_LITERAL};
-    return &none;
-  }
+  if (!n) n = &p->spare; /* after a failure nothing is run */
   *n = (struct jinja_node){.kind = (unsigned char)kind, .line = p->at[-1].line, .a = a, .b = b};
   return n;
 }
@@ -465,7 +462,10 @@ static node parse_set(struct parser *p) {
     parse_close(p);
     return n;
   }
-  while (!p->run->failed && parse_op(p, "|")) n->d = parse_filter(p, n->d);
+  for (int filters = 0; !p->run->failed && parse_op(p, "|"); filters++) {
+    if (filters == SET_FILTERS) return parse_fail(p, "fewer filters");
+    n->d = parse_filter(p, n->d);
+  }
   parse_close(p);
   n->c = parse_node(p, NODE_BODY, parse_body(p, " endset "), NULL);
   parse_end(p, "endset");

@@ -117,7 +117,7 @@ static struct jinja_value run_binary(struct jinja_run *r, node n) {
   return run_operands(r, text, &a, &b);
 }
 
-static struct jinja_value run_compare(struct jinja_run *r, node n) {
+static struct jinja_value run_comparison(struct jinja_run *r, node n) {
   struct jinja_value a = wn_jinja_eval(r, n->a);
   bool holds = true;
   for (node next = n->b; next && holds && !r->failed; next = next->next) {
@@ -283,7 +283,7 @@ static struct jinja_value run_eval(struct jinja_run *r, node n) {
   case NODE_BINARY:
     return run_binary(r, n);
   case NODE_COMPARE:
-    return run_compare(r, n);
+    return run_comparison(r, n);
   default:
     break;
   }
@@ -385,14 +385,16 @@ static void run_set(struct jinja_run *r, node n) {
     v = wn_jinja_eval(r, n->b);
   } else {
     struct jinja_buffer text = {.run = r}, *out = r->out;
-    struct jinja_frame inner = {.up = r->frame}, *before = r->frame;
-    r->out = &text, r->frame = &inner;
+    struct jinja_frame *inner = wn_jinja_memory(r, 1, sizeof *inner), *before = r->frame;
+    if (!inner) return;
+    inner->up = before;
+    r->out = &text, r->frame = inner;
     run_exec(r, n->c);
     r->out = out, r->frame = before;
     v = wn_jinja_done(&text);
-    node filters[8];
+    node filters[SET_FILTERS];
     int count = 0;
-    for (node f = n->d; f && count < 8; f = f->a) filters[count++] = f;
+    for (node f = n->d; f && count < SET_FILTERS; f = f->a) filters[count++] = f;
     while (count > 0) v = run_called(r, filters[--count], &v);
   }
   run_assign(r, n->a, &v);
