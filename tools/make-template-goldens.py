@@ -150,6 +150,7 @@ LANGUAGE = r'''
 {% set s %}a{{ n }}{% set inner = 1 %}b{% endset %}[{{ s }}] {{ inner is defined }} {% set t | upper | trim %} abc {% endset %}[{{ t }}]
 {% macro m(a, b=2, c=n) %}<{{ a }},{{ b }},{{ c }}>{% endmacro %}{{ m(1) }}{{ m(1, 3) }}{{ m(b=1, a=0) }}{{ m() }}{{ m(1, c='z')|upper }}
 {% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, 2) }}
+{% macro m(a, b, c=0) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(*[1, 2]) }}{{ m(1, *[2, 3]) }}{{ m(**{'b': 5, 'a': 4}) }}{{ [m][0](*'xy') }}{{ dict(**{'q': 1}, r=2) }}
 {% macro m(a) %}{{ a }}{% endmacro %}{{ m(z=2) }}
 {% macro f(n) %}{% if n > 0 %}{{ n }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(5) }} {% set later = 1 %}{% macro g() %}{{ later }}{% endmacro %}{% set later = 2 %}{{ g() }}
 {% if n > 5 %}a{% elif n > 3 %}b{% else %}c{% endif %} {% if no %}a{% elif yes %}b{% else %}c{% endif %} {% if no %}a{% elif no %}b{% else %}c{% endif %} {% if missing %}a{% endif %}

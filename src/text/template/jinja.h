@@ -97,7 +97,7 @@ enum jinja_node_kind {
   NODE_LIST,    /* a: items */
   NODE_TUPLE,   /* a: items */
   NODE_DICT,    /* a: keys, each with a: value */
-  NODE_PAIR,    /* a: key, b: value */
+  NODE_PAIR,    /* a: key, b: value; an argument a, op '*': a list of them, 'p': a dict of them */
   NODE_DOT,     /* a, value: name */
   NODE_ITEM,    /* a, b: index */
   NODE_SLICE,   /* a, b: begin, c: end, d: step, NULL where left out */

@@ -195,8 +195,9 @@ static node parse_arguments(struct parser *p) {
       p->at++;
       (*last)->a = parse_expression(p);
     } else {
-      node value = parse_expression(p);
-      *last = parse_node(p, NODE_PAIR, value, NULL);
+      const char op = parse_op(p, "**") ? 'p' : parse_op(p, "*") ? '*' : 0;
+      *last = parse_node(p, NODE_PAIR, parse_expression(p), NULL);
+      (*last)->op = (unsigned char)op;
     }
     last = &(*last)->next;
     comma = parse_op(p, ",");

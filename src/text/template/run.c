@@ -202,15 +202,26 @@ static struct jinja_value run_slice(struct jinja_run *r, node n) {
   return text ? wn_jinja_done(&b) : (struct jinja_value){.kind = v.kind, .as.items = items, .count = taken};
 }
 
+static void run_arg(struct jinja_run *r, struct jinja_args *args, const struct jinja_value *name,
+                    const struct jinja_value *value) {
+  if (args->count == sizeof args->at / sizeof *args->at) {
+    wn_jinja_fail(r, WN_ERR_UNSUPPORTED, "more than %d arguments", args->count);
+    return;
+  }
+  args->at[args->count] = *value;
+  args->names[args->count++] = name ? *name : (struct jinja_value){0};
+}
+
+/* Arguments, with those that *list and **dict stand for. */
 static bool run_args(struct jinja_run *r, node list, struct jinja_args *args) {
   args->count = 0;
-  for (node i = list; i; i = i->next) {
-    if (args->count == sizeof args->at / sizeof *args->at) {
-      wn_jinja_fail(r, WN_ERR_UNSUPPORTED, "more than %d arguments", args->count);
-      return false;
-    }
-    args->at[args->count] = wn_jinja_eval(r, i->a);
-    args->names[args->count++] = i->kind == NODE_NAME ? i->value : (struct jinja_value){0};
+  for (node i = list; i && !r->failed; i = i->next) {
+    const struct jinja_value v = wn_jinja_eval(r, i->a);
+    const struct jinja_value items = i->op == '*' ? wn_jinja_items(r, &v) : jinja_list(NULL, 0);
+    for (size_t k = 0; k < items.count && !r->failed; k++) run_arg(r, args, NULL, &items.as.items[k]);
+    for (size_t k = 0; i->op == 'p' && v.kind == JINJA_DICT && k < v.count && !r->failed; k++)
+      if (v.as.pairs[k].key.kind == JINJA_TEXT) run_arg(r, args, &v.as.pairs[k].key, &v.as.pairs[k].value);
+    if (!i->op) run_arg(r, args, i->kind == NODE_NAME ? &i->value : NULL, &v);
   }
   return !r->failed;
 }
