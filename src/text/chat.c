@@ -240,12 +240,9 @@ wn_status wn_chat_encode_request(wn_context *ctx, const wn_tokenizer *tok, const
   WN_TRY(status);
   const size_t begin = before ? chat_end(&text, WN_ORIGIN_MARKED) : 0;
   if (last) text.bytes = chat_end(&text, WN_ORIGIN_MARKED2);
-  bool add_bos = !before && t->source && tok->bos >= 0;
-  if (add_bos) {
-    size_t bytes = 0;
-    const char *bos = wn_tokenizer_token_name(tok, tok->bos, &bytes);
-    add_bos = !bos || bytes > text.bytes || memcmp(text.data, bos, bytes) != 0;
-  }
+  size_t bytes;
+  const bool writes = strstr(source, "bos_token") && wn_tokenizer_token_name(tok, tok->bos, &bytes);
+  const bool add_bos = !before && t->source && tok->bos >= 0 && !writes;
   if ((before && begin == 0) || (last && text.bytes == 0))
     status = wn_fail(ctx, WN_ERR_ARGUMENT, "the chat template does not write the answer that is continued");
   else
