@@ -153,7 +153,7 @@ static struct jinja_value method_words(struct jinja_run *r, const struct jinja_v
 
 static size_t method_search(struct jinja_run *r, const struct jinja_value *text, const struct jinja_value *what,
                             size_t end, bool last) {
-  const char *data = text->as.text, *at = data;
+  const char *data = text->as.text, *at;
   if (what->count == 0) return last ? end : 0;
   if (!last) return (at = memmem(data, end, what->as.text, what->count)) ? (size_t)(at - data) : SIZE_MAX;
   for (size_t i = what->count > end ? 0 : end - what->count + 1; i-- > 0;)
