@@ -355,6 +355,7 @@ static void test_bos(void **state) {
       {CHATML, "<|endoftext|>", "llama3", false, true}, /* another template: as it was published */
       {CHATML, "<|endoftext|>", "zephyr", true, true},  /* or where the tokenizer adds it to every text */
       {CHATML, "<|endoftext|>", "zephyr", false, false},
+      {CHATML, "<|im_start|>", "chatml", true, true}, /* though it is a mark as well */
   };
   static const wn_chat_message hi = {WN_CHAT_USER, "hi"};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
