@@ -140,7 +140,7 @@ void chat_forget(struct chat *c) {
 void chat_set_system(struct chat *c, char *text) {
   free(c->system);
   c->system = text;
-  c->dialogue.system = text && text[0] ? text : NULL;
+  c->dialogue.system = text && (text[0] || c->dialogue.owned) ? text : NULL; /* as cli_dialogue_choose does */
 }
 
 /* True if every layer evicts and rotates tokens by their cache positions. */

@@ -67,17 +67,22 @@ int cli_dialogue_choose(wn_context *ctx, const struct cli_dialogue *given, const
   const char *own = wn_tokenizer_chat_template(tok);
   *out = (struct cli_dialogue_choice){0};
   out->chat = given->name ? wn_chat_template_find(given->name) : own ? wn_chat_template_recognise(own) : NULL;
-  if (!out->chat)
-    return own ? cli_error("%s: its chat template is none of those known here; choose one with --template", model)
-               : cli_error("%s: the model has no chat template; choose one with --template", model);
-  if (given->system) {
-    out->system = given->system[0] ? given->system : NULL;
-    return 0;
+  if (!out->chat && !own) return cli_error("%s: the model has no chat template; choose one with --template", model);
+  if (!out->chat) { /* encoding with it says why it cannot be read */
+    const wn_chat_message message = {WN_CHAT_USER, "?"};
+    int32_t *ids = NULL;
+    size_t n;
+    wn_chat_encode(ctx, tok, wn_chat_template_find("own"), &message, 1, true, &ids, &n);
+    wn_tokens_free(ids);
+    return cli_error("%s: %s; choose another with --template", model, wn_context_error(ctx));
   }
-  if (!own || given->name) return 0;
-  wn_status status = wn_chat_default_system(ctx, out->chat, own, &out->owned);
-  out->system = out->owned;
-  return status == WN_OK ? 0 : cli_fail(ctx, status);
+  if (own && !given->name) {
+    const wn_status status = wn_chat_default_system(ctx, out->chat, own, &out->owned);
+    if (status != WN_OK) return cli_fail(ctx, status);
+  }
+  /* "" is no message; where the template would write its own, an empty one. */
+  out->system = !given->system ? out->owned : given->system[0] || out->owned ? given->system : NULL;
+  return 0;
 }
 
 void cli_dialogue_clear(struct cli_dialogue_choice *choice) {

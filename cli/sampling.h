@@ -58,7 +58,7 @@ struct cli_dialogue {
 #define CLI_DIALOGUE_OPTIONS(T, m)                                                                                     \
   CLI_OPTION(T, m.system, "system", "TEXT",                                                                            \
              "the system message; \"\": none; else the template's default, if it has one"),                            \
-      CLI_OPTION(T, m.name, "template", "NAME", "the chat template; else recognised from the model's own",             \
+      CLI_OPTION(T, m.name, "template", "NAME", "a chat template in place of the model's own",                         \
                  .choices = "chatml|llama3|llama3.1|llama2|mistral|mistral-v3|mistral-tekken|zephyr|tulu|phi3|gemma")
 /* NOLINTEND(bugprone-macro-parentheses) */
 struct cli_dialogue_choice {
@@ -66,7 +66,8 @@ struct cli_dialogue_choice {
   const char *system; /* NULL: none */
   char *owned;
 };
-/* Chooses template and system message. 0, or the exit code after reporting that the model has no known template. */
+/* Chooses template and system message. 0, or the exit code after reporting that the model has no template, or one that
+ * cannot be read. */
 int cli_dialogue_choose(wn_context *ctx, const struct cli_dialogue *given, const char *model, const wn_tokenizer *tok,
                         struct cli_dialogue_choice *out);
 void cli_dialogue_clear(struct cli_dialogue_choice *choice);

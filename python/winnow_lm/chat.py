@@ -27,7 +27,7 @@ def templates() -> list[str]:
 
 
 def find_template(model: "Model", name: Optional[str]) -> Any:
-    """A template by its name, or the one that the model's own is recognised as."""
+    """A template by its name, or the model's own."""
     if name is not None:
         found = lib.wn_chat_template_find(named(name, "template"))
         if not found:
@@ -36,7 +36,7 @@ def find_template(model: "Model", name: Optional[str]) -> Any:
     jinja = model.tokenizer.chat_template
     found = lib.wn_chat_template_recognise(encoded(jinja)) if jinja is not None else ffi.NULL
     if not found:
-        why = "has no chat template" if jinja is None else "has a chat template that is not known"
+        why = "has no chat template" if jinja is None else "has a chat template that cannot be read"
         raise ArgumentError(f"{model.path} {why}: pass template=, one of {', '.join(templates())}")
     return found
 
@@ -77,8 +77,8 @@ def encode_messages(
 class Chat:
     """A conversation. `for piece in chat.say("Hello"): print(piece, end="")`.
 
-    system: the system message; None: the template's default, if it has one; "": none. template: its name, where the model's own
-    is not recognised (templates() lists them). context: tokens of the whole conversation; 0: the model's context. budgets,
+    system: the system message; None: the template's default, if it has one; "": none. template: the name of another than the
+    model's own (templates() lists them). context: tokens of the whole conversation; 0: the model's context. budgets,
     policy, policy_options, cache: which tokens the cache keeps. Further options are those of Generation, for every answer."""
 
     def __init__(
@@ -97,8 +97,9 @@ class Chat:
         self.model = model
         self._template = find_template(model, template)
         self.template = decoded(lib.wn_chat_template_name(self._template))  #: its name
-        found = default_system(model, self._template) if system is None else system
-        self.system = found or None
+        own = default_system(model, self._template) if template is None else None
+        found = own if system is None else system
+        self.system = found if found or own else None  #: "" stands in place of the one that the template would write
         self.options = options
         self._room = context or model.context
         #: The conversation's cache: Session.kept and cache_bytes say what is held of it.

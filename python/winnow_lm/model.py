@@ -551,7 +551,7 @@ class Model:
         self, messages: Sequence[tuple[str, str]], *, template: Optional[str] = None, opening: bool = True
     ) -> NDArray[np.int32]:
         """The tokens of messages (role, text), "system", "user" or "assistant", up to where the model answers, or
-        goes on with the last message if that is the assistant's; template: its name, where the model's own is not recognised.
+        goes on with the last message if that is the assistant's; template: the name of another than the model's own.
         opening: the conversation begins with them."""
         from .chat import encode_messages, find_template
 

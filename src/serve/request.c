@@ -11,7 +11,6 @@
 #include "base/number.h"
 #include "decode/session.h"
 #include "serve/format.h"
-#include "text/chat.h"
 #include "text/schema.h"
 #include "text/utf8.h"
 #include "winnow/model.h"
@@ -144,7 +143,10 @@ static bool read_messages(const struct reading *x, const json_t *value) {
   const json_t *message;
   json_array_foreach(value, i, message) bytes += json_string_length(json_object_get(message, "content"));
   if (!prompt_may_fit(x->m, "messages", bytes, x->error)) return false;
-  return wn_serve_messages(x->m, value, &x->r->prompts[x->r->prompt_count++], x->error);
+  return wn_serve_messages(x->m, x->r->json, &x->r->prompts[x->r->prompt_count++], x->error);
+}
+static bool read_beside(const struct reading *x, const json_t *value) { /* read with the messages */
+  return value && x->r;
 }
 
 static bool read_stop(const struct reading *x, const json_t *value) {
@@ -353,8 +355,14 @@ static const struct field fields[] = {
     {.name = "logit_bias", .text = true, .chat = true, .kind = FIELD_READ, .read = read_logit_bias},
     {.name = "response_format", .text = true, .chat = true, .kind = FIELD_READ, .read = read_response_format},
     {.name = "user", .text = true, .chat = true, .kind = FIELD_IGNORED},
-    {.name = "tools", .chat = true, .kind = FIELD_UNSERVED},
-    {.name = "tool_choice", .chat = true, .kind = FIELD_UNSERVED},
+    {.name = "tools", .chat = true, .kind = FIELD_READ, .read = read_beside},
+    {.name = "tool_choice", .chat = true, .kind = FIELD_READ, .read = read_beside},
+    {.name = "chat_template_kwargs", .chat = true, .kind = FIELD_READ, .read = read_beside},
+    {.name = "reasoning_effort", .chat = true, .kind = FIELD_READ, .read = read_beside},
+    {.name = "store", .chat = true, .kind = FIELD_READ, .read = read_beside}, /* these change nothing here */
+    {.name = "metadata", .chat = true, .kind = FIELD_READ, .read = read_beside},
+    {.name = "service_tier", .text = true, .chat = true, .kind = FIELD_IGNORED},
+    {.name = "parallel_tool_calls", .chat = true, .kind = FIELD_READ, .read = read_beside},
     {.name = "functions", .chat = true, .kind = FIELD_UNSERVED},
     {.name = "suffix", .text = true, .kind = FIELD_UNSERVED},
     {.name = "winnow", .text = true, .chat = true, .kind = FIELD_READ, .read = read_winnow},
@@ -367,11 +375,11 @@ static const struct field *request_field(const char *name, bool chat) {
   return NULL;
 }
 
-/* Does the value ask for nothing: an empty list, no suffix, no tool? */
+/* Does the value ask for nothing: an empty list, no suffix? */
 static bool field_asks_nothing(const char *name, const json_t *value) {
   const char *text = json_string_value(value);
   if (!text) return json_is_array(value) && json_array_size(value) == 0;
-  return (!*text && !strcmp(name, "suffix")) || (!strcmp(text, "none") && !strcmp(name, "tool_choice"));
+  return !*text && !strcmp(name, "suffix");
 }
 
 static bool request_read_field(const struct reading *x, const struct field *f, const json_t *value) {
@@ -471,53 +479,6 @@ bool wn_serve_check_keys(const json_t *object, const char *where, const char *pa
     while (i < count && strcmp(keys[i], key) != 0) i++;
     if (i == count) return wn_serve_refuse(error, 400, param ? param : key, "%s: \"%.64s\" is not known", where, key);
   }
-  return true;
-}
-
-/* Checks a message's keys. Answers that clients send back as messages may have further fields that are null or an empty
- * list. */
-static bool message_check_keys(const json_t *message, size_t i, struct wn_serve_error *error) {
-  const char *key;
-  json_t *value;
-  json_object_foreach((json_t *)(uintptr_t)message, key, value) {
-    const bool known = !strcmp(key, "role") || !strcmp(key, "content");
-    const bool ignored = json_is_null(value) || (!strcmp(key, "name") && json_is_string(value)) ||
-                         (json_is_array(value) && json_array_size(value) == 0);
-    if (!known && !ignored)
-      return wn_serve_refuse(error, 400, "messages", "messages[%zu]: \"%.64s\" is not served", i, key);
-  }
-  return true;
-}
-
-bool wn_serve_messages(const struct wn_serve_model *m, const json_t *list, struct wn_serve_prompt *out,
-                       struct wn_serve_error *error) {
-  static const char *const roles[] = {"system", "user", "assistant"};
-  wn_chat_message messages[WN_SERVE_MESSAGES + 1], *given = messages + 1;
-  const size_t n = json_array_size(list);
-  size_t count = 0;
-  if (!m->chat) return wn_serve_refuse(error, 400, "messages", "the model has no chat template that is known");
-  if (n < 1 || n > WN_SERVE_MESSAGES)
-    return wn_serve_refuse(error, 400, "messages", "messages: expected a list of 1 to %d", WN_SERVE_MESSAGES);
-  for (size_t i = 0; i < n; i++) {
-    const json_t *one = json_array_get(list, i);
-    const char *role = json_string_value(json_object_get(one, "role"));
-    const char *text = json_string_value(json_object_get(one, "content"));
-    int r = 0;
-    while (r < 3 && (!role || strcmp(role, roles[r]) != 0)) r++;
-    if (role && !strcmp(role, "developer")) r = WN_CHAT_SYSTEM;
-    if (r == 3 || !text)
-      return wn_serve_refuse(error, 400, "messages",
-                             "messages[%zu]: expected {\"role\": system, user or assistant, \"content\": a text}", i);
-    if (!message_check_keys(one, i, error)) return false;
-    given[i] = (wn_chat_message){.role = (wn_chat_role)r, .text = text};
-  }
-  messages[0] = (wn_chat_message){.role = WN_CHAT_SYSTEM, .text = m->system};
-  const int own = m->system && given[0].role != WN_CHAT_SYSTEM; /* errors number messages without it */
-  if (wn_chat_check(m->ctx, m->tok, m->chat, given, (int)n, true) != WN_OK ||
-      wn_chat_encode(m->ctx, m->tok, m->chat, given - own, (int)n + own, true, &out->ids, &count) != WN_OK)
-    return wn_serve_refuse(error, 400, "messages", "messages: %s", wn_context_error(m->ctx));
-  out->count = (int64_t)count;
-  out->goes_on = given[n - 1].role == WN_CHAT_ASSISTANT;
   return true;
 }
 

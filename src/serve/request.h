@@ -32,8 +32,8 @@ struct wn_serve_model {
   wn_context *ctx;
   wn_model *model;
   const wn_tokenizer *tok;
-  const wn_chat_template *chat; /* NULL: unknown */
-  const char *system;           /* the template's system message for a conversation without one; NULL: none */
+  const wn_chat_template *chat; /* NULL: none that can be read, */
+  const char *no_chat;          /* and why */
   const char *name;
   int64_t context;           /* tokens of prompt and answer together */
   size_t text_bytes;         /* a text of more bytes has more tokens: context x the longest token */
@@ -91,8 +91,8 @@ bool wn_serve_check_keys(const json_t *object, const char *where, const char *pa
 /* Reads a text, tokens, or a list of at most `most` of either into out->prompts. Errors name the field. */
 bool wn_serve_prompts(const struct wn_serve_model *m, const char *field, size_t most, const json_t *value,
                       struct wn_serve_request *out, struct wn_serve_error *error);
-/* Encodes a list of messages, up to where the model writes. */
-bool wn_serve_messages(const struct wn_serve_model *m, const json_t *messages, struct wn_serve_prompt *out,
+/* Encodes the messages of a body, with its tools and variables of the template, up to where the model writes. */
+bool wn_serve_messages(const struct wn_serve_model *m, const json_t *body, struct wn_serve_prompt *out,
                        struct wn_serve_error *error);
 
 #endif

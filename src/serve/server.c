@@ -12,6 +12,7 @@
 #include "serve/http.h"
 #include "serve/page.h"
 #include "serve/worker.h"
+#include "text/template/template.h"
 #include "winnow/serve.h"
 
 enum { SLOTS = 8, QUEUE = 64, CONNECTIONS = 512, MOST_CONNECTIONS = 65536, BODY = 2 << 20, KEY_BYTES = 256 };
@@ -25,7 +26,7 @@ struct wn_server {
   wn_budgets budgets;
   char *name, *key;        /* key NULL: no key is needed */
   char *origins;           /* NULL: none but the server's own */
-  char *system;            /* the chat template's system message; NULL: none */
+  char *no_chat;           /* why the chat template cannot be read; NULL: it can */
   int64_t started;         /* seconds since 1970 */
   _Atomic uint64_t number; /* of the last job */
 };
@@ -275,12 +276,13 @@ static void handle_apply_template(const struct wn_http_request *request, struct 
   const struct wn_serve_model *m = server_front(request);
   struct wn_serve_prompt prompt = {0};
   struct wn_serve_error error = {0};
-  static const char *const keys[] = {"model", "messages"};
-  json_t *body = server_body(request, answer, keys, 2);
+  static const char *const keys[] = {"model",       "messages",         "tools",
+                                     "tool_choice", "reasoning_effort", "chat_template_kwargs"};
+  json_t *body = server_body(request, answer, keys, 6);
   char *text = NULL;
   size_t bytes;
   if (!body) return;
-  if (!wn_serve_messages(m, json_object_get(body, "messages"), &prompt, &error)) {
+  if (!wn_serve_messages(m, body, &prompt, &error)) {
     answer_error(answer, &error);
   } else if (wn_tokenizer_decode(m->ctx, m->tok, prompt.ids, (size_t)prompt.count, &text, &bytes) != WN_OK) {
     server_complain(answer, "messages", wn_context_error(m->ctx));
@@ -465,14 +467,15 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
   if (o->api_key && !(s->key = wn_strdup(ctx, o->api_key))) return WN_ERR_MEMORY;
   if (o->origins && !(s->origins = wn_strdup(ctx, o->origins))) return WN_ERR_MEMORY;
   const char *template = wn_tokenizer_chat_template(tok);
-  const wn_chat_template *chat = template ? wn_chat_template_recognise(template) : NULL;
-  if (chat) WN_TRY(wn_chat_default_system(ctx, chat, template, &s->system));
+  const bool readable = template && wn_template_check(ctx, template) == WN_OK;
+  if (!readable && !(s->no_chat = wn_strdup(ctx, template ? wn_context_error(ctx) : "the model has no chat template")))
+    return WN_ERR_MEMORY;
   const int32_t vocabulary = wn_tokenizer_vocab_size(tok);
   s->worker.model = (struct wn_serve_model){.ctx = ctx,
                                             .model = model,
                                             .tok = tok,
-                                            .chat = chat,
-                                            .system = s->system,
+                                            .chat = readable ? wn_chat_template_find("own") : NULL,
+                                            .no_chat = s->no_chat,
                                             .name = s->name,
                                             .context = o->context ? o->context : c->context,
                                             .entries = vocabulary < c->vocab_size ? vocabulary : (int32_t)c->vocab_size,
@@ -503,7 +506,7 @@ static void server_close(struct wn_server *s) {
   wn_free(s->name);
   wn_free(s->key);
   wn_free(s->origins);
-  wn_text_free(s->system);
+  wn_free(s->no_chat);
   wn_free(s);
 }
 

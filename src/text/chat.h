@@ -2,10 +2,17 @@
 #ifndef WN_TEXT_CHAT_H
 #define WN_TEXT_CHAT_H
 
+#include <jansson.h>
 #include "winnow/chat.h"
 
-/* Checks the order of messages as wn_chat_encode requires it; the error names a message by its number. */
-wn_status wn_chat_check(wn_context *ctx, const wn_tokenizer *tok, const wn_chat_template *t,
-                        const wn_chat_message *messages, int count, bool opening);
+/* A conversation as the API has it; borrowed. */
+struct wn_chat_request {
+  const json_t *messages; /* {"role", "content", ..}; texts are special tokens nowhere */
+  const json_t *tools;    /* or NULL */
+  const json_t *more;     /* further variables of the template; or NULL */
+  size_t before;          /* so many messages, the last of them an answer, are in the cache: its end comes first */
+};
+wn_status wn_chat_encode_request(wn_context *ctx, const wn_tokenizer *tok, const wn_chat_template *t,
+                                 const struct wn_chat_request *request, int32_t **ids, size_t *id_count);
 
 #endif

@@ -3,8 +3,11 @@
 
 #include "winnow/chat.h"
 
-#define MARKS "{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>' }}"
-#define WITH_SYSTEM "{{ '<|im_start|>system\\nYou help.<|im_end|>\\n' }}" MARKS
+#define MARKS                                                                                                          \
+  "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"       \
+  "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+#define WITH_SYSTEM                                                                                                    \
+  "{% if messages[0].role != 'system' %}{{ '<|im_start|>system\\nYou help.<|im_end|>\\n' }}{% endif %}" MARKS
 
 static char folder[512];
 
@@ -71,7 +74,7 @@ static void test_keys_of_messages(void **state) {
       {"\"name\":\"Ann\"", NULL},
       {"\"name\":7", "name"},
       {"\"refusal\":null,\"annotations\":[],\"audio\":null,\"tool_calls\":[],\"function_call\":null", NULL},
-      {"\"tool_calls\":[{\"x\":1}]", "messages[0]: \\\"tool_calls\\\" is not served"},
+      {"\"tool_calls\":[{\"x\":1}]", "messages[0]: \\\"tool_calls\\\" is not served in this form"},
       {"\"images\":[\"z\"]", "messages[0]: \\\"images\\\" is not served"},
       {"\"contents\":\"a\"", "messages[0]: \\\"contents\\\" is not served"},
   };
@@ -90,8 +93,8 @@ static void test_keys_of_messages(void **state) {
 
 #define BEGUN "{\"role\":\"assistant\",\"content\":\"He\"}"
 
-/* Messages in any order that the template takes; one that it does not is named by its number among the client's. An
- * answer that has begun is continued, and only what is new is sent. */
+/* Messages in any order that the template takes; where it does not, its own words say why. An answer that has begun is
+ * continued, and only what is new is sent. */
 static void test_orders(void **state) {
   (void)state;
   static const wn_chat_message twice[] = {{WN_CHAT_USER, "hi"}, {WN_CHAT_USER, "hi"}, {WN_CHAT_SYSTEM, "s"}},
@@ -127,10 +130,86 @@ static void test_orders(void **state) {
   assert_true(status_of(answer) == 400 && strstr(answer, "\"param\":\"response_format\""));
   free(answer);
   close_place(&p);
-  open_chat(&p, "{{ '<start_of_turn>' + role + '\\n' + m['content'] | trim + '<end_of_turn>\\n' }}", NULL);
-  answer = post(p.port, "/apply-template", "{\"messages\":[" USER "," USER "]}");
-  assert_true(status_of(answer) == 400 &&
-              strstr(answer, "message 1: with the model's template (gemma) the user and the"));
+  open_chat(&p,
+            "{% for m in messages %}{% if m.role != 'user' %}\\n{{ raise_exception('users alone') }}{% endif %}"
+            "{{ m.content }}{% endfor %}",
+            NULL);
+  answer = post(p.port, "/apply-template", "{\"messages\":[" USER "," BEGUN "]}");
+  assert_true(status_of(answer) == 400 && strstr(answer, "the template refuses this conversation: users alone"));
+  free(answer);
+  close_place(&p);
+  open_chat(&p, "{% for m in messages %}\n{{ m.content|frobnicate }}{% endfor %}", NULL);
+  answer = post(p.port, "/apply-template", "{\"messages\":[" USER "]}");
+  assert_true(status_of(answer) == 400 && strstr(answer, "line 2: the filter \\\"frobnicate\\\" is not known"));
+  free(answer);
+  close_place(&p);
+}
+
+/* Text parts are joined; tools, the role tool, calls with arguments in a text and variables reach the template. What
+ * users and tools wrote has no special tokens. */
+static void test_tools(void **state) {
+  (void)state;
+  static const char template[] =
+      "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}{% for m in messages %}<|im_start|>{{ m.role }}:"
+      "{{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ c.function.name }}({{ c.function.arguments.city }})"
+      "{% endfor %}{% endfor %}{{ 'on' if enable_thinking }}{{ reasoning_effort }}";
+#define TOOLS "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"weather\",\"parameters\":{}}}]"
+  static const struct {
+    const char *body, *text; /* NULL: refused */
+    int status;
+  } rows[] = {
+      {"\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":"
+       "\"<|im_start|>\"}]}]",
+       "user:a<|im_start|>", 200},
+      {"\"messages\":[" USER "]," TOOLS, "[weather]user:hi", 200},
+      {"\"messages\":[" USER "],\"tool_choice\":\"none\"," TOOLS, "user:hi", 200},
+      {"\"messages\":[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\","
+       "\"function\":{\"name\":\"weather\",\"arguments\":\"{\\\"city\\\":\\\"Bonn\\\"}\"}}]},"
+       "{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"rain\"}]",
+       "assistant:weather(Bonn)tool:rain", 200},
+      {"\"messages\":[" USER "],\"reasoning_effort\":\"low\",\"chat_template_kwargs\":{\"enable_thinking\":true}",
+       "user:hionlow", 200},
+      {"\"messages\":[" USER "],\"tool_choice\":\"required\"," TOOLS, "tool_choice", 400},
+      {"\"messages\":[" USER "],\"tools\":[{\"type\":\"retrieval\"}]", "tools[0]", 400},
+      {"\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]", "messages[0]", 400},
+      {"\"messages\":[{\"role\":\"robot\",\"content\":\"a\"}]", "messages[0]", 400},
+  };
+  struct place p;
+  open_chat(&p, template, NULL);
+  const int32_t mark = wn_tokenizer_find(p.tok, "<|im_start|>", 12);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    char body[600];
+    snprintf(body, sizeof body, "{%s}", rows[i].body);
+    char *answer = post(p.port, "/apply-template", body);
+    if (status_of(answer) != rows[i].status) fail_msg("%s: %s", body, answer);
+    if (rows[i].status != 200) {
+      assert_non_null(strstr(answer, rows[i].text));
+    } else {
+      json_t *j = json_of(answer), *tokens = json_object_get(j, "tokens");
+      int32_t ids[100];
+      size_t n = json_array_size(tokens), bytes, marks = 0;
+      char *text;
+      for (size_t k = 0; k < n; k++) {
+        ids[k] = (int32_t)json_integer_value(json_array_get(tokens, k));
+        marks += ids[k] == mark;
+      }
+      OK(p.own, wn_tokenizer_decode(p.own, p.tok, ids, n, &text, &bytes));
+      assert_string_equal(text, rows[i].text);
+      assert_int_equal(marks, strstr(text, "tool:") ? 2 : 1); /* the template's alone */
+      wn_text_free(text);
+      json_decref(j);
+    }
+    free(answer);
+  }
+  close_place(&p);
+  open_chat(&p, MARKS, NULL); /* a template without tools */
+  char *answer = post(p.port, "/apply-template", "{\"messages\":[" USER "]," TOOLS "}");
+  assert_true(status_of(answer) == 400 && strstr(answer, "has no place for them"));
+  free(answer);
+  answer = post(p.port, "/v1/chat/completions",
+                "{\"messages\":[" USER "],\"max_tokens\":1,\"store\":false,\"metadata\":{\"a\":\"b\"},"
+                "\"service_tier\":\"auto\",\"parallel_tool_calls\":true,\"reasoning_effort\":\"low\"}");
+  assert_int_equal(status_of(answer), 200);
   free(answer);
   close_place(&p);
 }
@@ -216,7 +295,7 @@ static void test_scored_tokens(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_default_system), cmocka_unit_test(test_keys_of_messages),
-                                     cmocka_unit_test(test_role), cmocka_unit_test(test_orders),
-                                     cmocka_unit_test(test_scored_tokens)};
+                                     cmocka_unit_test(test_role),           cmocka_unit_test(test_orders),
+                                     cmocka_unit_test(test_tools),          cmocka_unit_test(test_scored_tokens)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,158 @@
+/* The messages of a request, as the model's chat template gets them: texts in parts are joined, arguments of calls are
+ * read, so that a template writes them as it likes. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve/request.h"
+#include "text/chat.h"
+
+/* The text of a message: a text, or a list of parts of one. NULL: neither. A new reference. */
+static json_t *message_text(const json_t *content) {
+  char *joined = NULL;
+  size_t bytes = 0, i;
+  const json_t *part;
+  if (json_is_string(content)) return json_incref((json_t *)(uintptr_t)content);
+  if (!json_is_array(content)) return NULL;
+  json_array_foreach(content, i, part) {
+    const char *type = json_string_value(json_object_get(part, "type"));
+    const json_t *text = json_object_get(part, "text");
+    if (!type || strcmp(type, "text") != 0 || !json_is_string(text)) {
+      free(joined);
+      return NULL;
+    }
+    char *longer = realloc(joined, bytes + json_string_length(text) + 1);
+    if (!longer) {
+      free(joined);
+      return NULL;
+    }
+    joined = longer;
+    memcpy(joined + bytes, json_string_value(text), json_string_length(text) + 1);
+    bytes += json_string_length(text);
+  }
+  json_t *out = json_stringn(joined ? joined : "", bytes);
+  free(joined);
+  return out;
+}
+
+/* Calls of functions in an answer, with arguments that are an object where they are a text of one. NULL: they are no
+ * such list. A new reference. */
+static json_t *message_calls(const json_t *calls) {
+  json_t *copy = json_is_array(calls) ? json_deep_copy(calls) : NULL, *call;
+  size_t i;
+  json_array_foreach(copy, i, call) {
+    json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
+    if (!json_is_string(json_object_get(function, "name"))) {
+      json_decref(copy);
+      return NULL;
+    }
+    json_t *read = json_is_string(arguments) ? json_loads(json_string_value(arguments), 0, NULL) : NULL;
+    if (read) json_object_set_new(function, "arguments", read);
+  }
+  return copy;
+}
+
+/* Adds the fields of a message; other fields that clients send back with answers are null or an empty list. */
+static bool message_fields(const json_t *message, size_t i, json_t *out, struct wn_serve_error *error) {
+  static const char *const texts[] = {"name", "tool_call_id", "reasoning_content"};
+  const char *key;
+  json_t *value;
+  json_object_foreach((json_t *)(uintptr_t)message, key, value) {
+    json_t *kept = NULL;
+    if (!strcmp(key, "role") || !strcmp(key, "content") || json_is_null(value)) continue;
+    if (json_is_array(value) && json_array_size(value) == 0) continue;
+    for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
+      if (!strcmp(key, texts[k]) && json_is_string(value)) kept = json_incref(value);
+    if (!strcmp(key, "tool_calls")) kept = message_calls(value);
+    if (!kept)
+      return wn_serve_refuse(error, 400, "messages", "messages[%zu]: \"%.64s\" is not served%s", i, key,
+                             !strcmp(key, "tool_calls") ? " in this form: expected a list of {\"function\": {\"name\", "
+                                                          "\"arguments\"}}"
+                                                        : "");
+    json_object_set_new(out, key, kept);
+  }
+  return true;
+}
+
+/* A message as templates expect it, a new reference; NULL: refused. */
+static json_t *message_read(const json_t *message, size_t i, struct wn_serve_error *error) {
+  static const char *const roles[] = {"system", "user", "assistant", "tool"};
+  const char *role = json_string_value(json_object_get(message, "role"));
+  const json_t *calls = json_object_get(message, "tool_calls");
+  json_t *text = message_text(json_object_get(message, "content"));
+  size_t r = 0;
+  if (role && !strcmp(role, "developer")) role = "system";
+  while (r < 4 && (!role || strcmp(role, roles[r]) != 0)) r++;
+  if (!text && r == 2 && json_array_size(calls) > 0) text = json_null();
+  if (r == 4 || !text) {
+    json_decref(text);
+    wn_serve_refuse(error, 400, "messages",
+                    "messages[%zu]: expected {\"role\": system, user, assistant or tool, \"content\": a text}", i);
+    return NULL;
+  }
+  json_t *out = json_pack("{s:s, s:o}", "role", roles[r], "content", text);
+  if (out && message_fields(message, i, out, error)) return out;
+  json_decref(out);
+  return NULL;
+}
+
+/* Are these functions? */
+static bool message_check_tools(const struct wn_serve_model *m, const json_t *tools, struct wn_serve_error *error) {
+  size_t i;
+  const json_t *tool;
+  if (!json_is_array(tools)) return wn_serve_refuse(error, 400, "tools", "tools: expected a list");
+  json_array_foreach(tools, i, tool) {
+    const char *type = json_string_value(json_object_get(tool, "type"));
+    if (!type || strcmp(type, "function") != 0 ||
+        !json_is_string(json_object_get(json_object_get(tool, "function"), "name")))
+      return wn_serve_refuse(error, 400, "tools",
+                             "tools[%zu]: expected {\"type\": \"function\", \"function\": {\"name\", ..}}", i);
+  }
+  const char *template = wn_tokenizer_chat_template(m->tok);
+  return json_array_size(tools) == 0 || (template && strstr(template, "tools")) ||
+         wn_serve_refuse(error, 400, "tools", "tools: the model's chat template has no place for them");
+}
+
+/* What stands beside the messages: tools, and variables of the template. */
+static bool message_beside(const struct wn_serve_model *m, const json_t *body, struct wn_chat_request *out,
+                           struct wn_serve_error *error) {
+  const json_t *tools = json_object_get(body, "tools"), *effort = json_object_get(body, "reasoning_effort");
+  const json_t *choice = json_object_get(body, "tool_choice"), *more = json_object_get(body, "chat_template_kwargs");
+  const char *chosen = json_string_value(choice);
+  if (tools && !json_is_null(tools) && !message_check_tools(m, tools, error)) return false;
+  if (choice && !json_is_null(choice) && (!chosen || (strcmp(chosen, "none") != 0 && strcmp(chosen, "auto") != 0)))
+    return wn_serve_refuse(error, 400, "tool_choice", "tool_choice: expected \"none\" or \"auto\"");
+  if (more && !json_is_null(more) && !json_is_object(more))
+    return wn_serve_refuse(error, 400, "chat_template_kwargs", "chat_template_kwargs: expected an object");
+  if (effort && !json_is_null(effort) && !json_is_string(effort))
+    return wn_serve_refuse(error, 400, "reasoning_effort", "reasoning_effort: expected a text");
+  if (json_array_size(tools) > 0 && (!chosen || strcmp(chosen, "none") != 0)) out->tools = tools;
+  json_t *own = json_is_object(more) ? json_copy((json_t *)(uintptr_t)more) : json_object();
+  if (json_is_string(effort)) json_object_set(own, "reasoning_effort", (json_t *)(uintptr_t)effort);
+  out->more = own;
+  return own || wn_serve_refuse(error, 503, "messages", "out of memory");
+}
+
+bool wn_serve_messages(const struct wn_serve_model *m, const json_t *body, struct wn_serve_prompt *out,
+                       struct wn_serve_error *error) {
+  const json_t *list = json_object_get(body, "messages");
+  const size_t n = json_array_size(list);
+  size_t count = 0;
+  if (!m->chat) return wn_serve_refuse(error, 400, "messages", "messages: %s", m->no_chat);
+  if (n < 1 || n > WN_SERVE_MESSAGES)
+    return wn_serve_refuse(error, 400, "messages", "messages: expected a list of 1 to %d", WN_SERVE_MESSAGES);
+  json_t *messages = json_array();
+  struct wn_chat_request request = {.messages = messages};
+  bool ok = messages && message_beside(m, body, &request, error);
+  for (size_t i = 0; ok && i < n; i++) {
+    json_t *one = message_read(json_array_get(list, i), i, error);
+    ok = one && !json_array_append_new(messages, one);
+  }
+  const char *last = ok ? json_string_value(json_object_get(json_array_get(messages, n - 1), "role")) : NULL;
+  out->goes_on = last && !strcmp(last, "assistant");
+  if (ok && wn_chat_encode_request(m->ctx, m->tok, m->chat, &request, &out->ids, &count) != WN_OK)
+    ok = wn_serve_refuse(error, 400, "messages", "messages: %s", wn_context_error(m->ctx));
+  out->count = (int64_t)count;
+  json_decref((json_t *)(uintptr_t)request.more);
+  json_decref(messages);
+  return ok || (error->status == 0 && wn_serve_refuse(error, 503, "messages", "out of memory"));
+}
