@@ -180,6 +180,7 @@ static void NAME(attention_backward_head)(const struct wn_attention *a, int64_t 
   }
   if (a->span.on)
     dz = (dz + NAME(edge_gradient)(a, b, h, r, edge, F, s->weight + n, dy, lse, mean)) * a->span.limit / a->span.ramp;
+  dz = WN_SPAN_CUT(dz, WN_SPAN_STEEPEST);
   if (a->span.on && a->span.dynamic && a->span.dz)
     ((REAL *)a->span.dz)[b * a->span.s_z.b + r * a->span.s_z.t + h * a->span.s_z.h] = (REAL)dz;
   if (a->span.on && !a->span.dynamic) s->dz[h] += dz;

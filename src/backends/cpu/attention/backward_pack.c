@@ -214,6 +214,8 @@ void wn_backward_write_dq(const struct wn_attention_plan *p, const struct wn_att
       if (s->excess) excess += s->excess[at + n * step], steep += s->steep[at + n * step];
     }
     sum -= excess * steep; /* as if delta were computed as the sum of W dW */
+    const float most = (float)WN_SPAN_STEEPEST / wn_terms_span_factor(a);
+    sum = WN_SPAN_CUT(sum, most);
     if (a->span.dynamic)
       *wn_floats_out(a->span.dz, a->span.s_z, u->b, r.r0 + i, u->h0 + h) = sum * wn_terms_span_factor(a);
     else
