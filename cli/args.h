@@ -47,7 +47,7 @@ struct cli_option {
 
 /* Options of every command. */
 struct cli_common {
-  int64_t threads;
+  int64_t threads, exact_rows;
   const char *backend, *pre;
   bool json, quiet, verbose;
 };
@@ -58,6 +58,10 @@ struct cli_common {
              .min = 0, .max = 1024),                                                                                   \
       CLI_OPTION(T, m.backend, "backend", "NAME", "cpu: fast; ref: plain C in double accumulation; cuda: a GPU",       \
                  .choices = WN_BACKENDS(CLI_BACKEND_NAME, "|")),                                                       \
+      CLI_OPTION(T, m.exact_rows, "exact-rows", "N",                                                                   \
+                 "from N rows on, products with quantised weights do not round activations; 1: never; 0: as the "      \
+                 "backend chooses",                                                                                    \
+                 .min = 0, .max = 1e9),                                                                                \
       CLI_OPTION(                                                                                                      \
           T, m.pre, "pre", "NAME",                                                                                     \
           "how the byte-pair tokenizer of a GGUF file that does not say it splits texts: llama-bpe, qwen2, ..."),      \

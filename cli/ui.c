@@ -87,6 +87,7 @@ int cli_context_open(const struct cli_common *common, wn_context **out) {
                                 .threads = (int)common->threads,
                                 .backend = common->backend,
                                 .pre = common->pre,
+                                .exact_rows = common->exact_rows,
                                 .log = ui_log_line,
                                 .log_user = (void *)common};
   wn_status status = wn_context_create(&options, out);

@@ -94,6 +94,31 @@ static SUPPORT_UNUSED void mech_list_open(void) {
   mech_alone = mech_count;
 }
 
+/* Spans with keys exactly at the ends of their ramps (`edges` below), alone and with what acts on such a key. The
+ * longest reach, limit + ramp, is 16. */
+static SUPPORT_UNUSED void mech_list_edges(void) {
+  static const char *const spans[] = {
+      "{\"span\":{\"limit\":8,\"ramp\":8}}",
+      "{\"span\":{\"limit\":8,\"ramp\":2,\"dynamic\":true}}",
+      "{\"span\":{\"limit\":8,\"ramp\":3,\"exclude_self\":true}}",
+      "{\"span\":{\"limit\":8,\"ramp\":0.5}}",
+  };
+  static const char *const others[] = {
+      "{}",
+      "{\"relative\":{\"length\":200},\"window\":17}",
+      "{\"selective\":{}}",
+      "{\"softcap\":{\"cap\":2},\"exclusive\":true}",
+      "{\"sinks\":2,\"gate\":\"head\"}",
+      "{\"threshold\":{\"tau\":1}}",
+      "{\"threshold\":{\"tau\":0.7}}",
+      "{\"alibi\":true,\"strided\":3}",
+  };
+  mech_count = 0;
+  for (int i = 0; i < (int)(sizeof spans / sizeof *spans); i++)
+    for (int j = 0; j < (int)(sizeof others / sizeof *others); j++) mech_add(spans[i], others[j], 6000 + 10 * i + j);
+  mech_alone = mech_count;
+}
+
 /* ---- one call's arrays ---- */
 
 struct mech_setup {
@@ -106,6 +131,7 @@ struct mech_setup {
   int64_t document_tokens; /* of each document; 0: about 20 */
   bool padded;             /* encoder rows: fewer keys a sequence; none in the second, one in the third */
   bool f_in;               /* earlier rows have selected */
+  bool edges;              /* spans of 0, of the limit, and of whole tokens */
   int evicts;              /* 0: no evictions, 1: of all heads together, 2: of each key-value head */
   int64_t dk_from;
   double dropout;
@@ -199,6 +225,8 @@ static void mech_fill(struct mech_bench *m, int which) {
     double v = (2 * u - 1) * 1.7320508075688772; /* of variance 1 */
     if (logits) v *= 1.2;
     if (ratio) v = u * longest; /* within the context */
+    if (ratio && m->s.edges)
+      v = i % 3 < 2 ? (double)(i % 3) : floor(u * m->s.c->config.span.limit) / m->s.c->config.span.limit;
     if (is_p) v *= 0.5;
     if (is_f) v = fabs(v);
     if (is_gate) v = 0.7 + 0.3 * v;

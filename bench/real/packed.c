@@ -2,12 +2,12 @@
  * compared with a plain read of as many bytes by the same threads, and operations per second for 32 and 512 rows.
  * Prints a table.
  *
- *   bench_packed [THREADS [file] [vnni]]
+ *   bench_packed [THREADS [file] [vnni] [exact=N]]
  *
  * Medians of repeated calls. The matrices exceed the caches of small machines, except for 512 rows. With one thread its
  * processor time counts, and the fastest call is taken, on which other programs have little effect. Blocks are in
- * strips, as in a model; "file": in the file's layout; "vnni": as on a processor without tiles (AMX).
- * WINNOW_EXACT_ROWS=33 measures float32 products instead of integer ones. */
+ * strips, as in a model; "file": in the file's layout; "vnni": as on a processor without tiles (AMX); "exact=33":
+ * float32 products from 33 rows on instead of integer ones. */
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,14 +46,15 @@ static uint64_t read_plainly(const uint64_t *p, int64_t n, int threads) {
 int main(int argc, char **argv) {
   const int threads = argc > 1 ? atoi(argv[1]) : 2;
   bool in_file = false;
+  wn_context_options options = {.size = sizeof options, .threads = threads};
   for (int i = 2; i < argc; i++) {
     in_file = in_file || !strcmp(argv[i], "file");
     if (!strcmp(argv[i], "vnni")) wn_cpu_deny_amx(true);
+    if (!strncmp(argv[i], "exact=", 6)) options.exact_rows = atoi(argv[i] + 6);
   }
   wn_context *ctx = NULL;
   const struct wn_backend *backend = NULL;
-  if (wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = threads}, &ctx) != WN_OK ||
-      wn_backend_of(ctx, &backend) != WN_OK) {
+  if (wn_context_create(&options, &ctx) != WN_OK || wn_backend_of(ctx, &backend) != WN_OK) {
     fprintf(stderr, "bench_packed: %s\n", wn_context_error(ctx));
     return 1;
   }

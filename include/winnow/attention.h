@@ -49,7 +49,8 @@ typedef struct wn_selective_config {
 
 /* Adaptive span (Sukhbaatar, Grave, Bojanowski, Joulin, ACL 2019): m(x) = clamp((ramp + limit*z - x)/ramp, 0, 1)
  * multiplies the weight of the key at distance x. Each head has one ratio z; with a dynamic span z comes from the
- * input. */
+ * input. At the ramp's two ends m has a kink; there the gradient of z is the derivative from above, and at z = 1 from
+ * below, because the clamp of z to [0,1] can only be left that way. */
 typedef struct wn_span_config {
   bool enabled;
   bool dynamic;      /* default false: z = sigmoid(v.x + b) of each token and head, b starting at -4 */

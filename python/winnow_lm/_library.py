@@ -259,6 +259,7 @@ class Context:
         backend: Optional[str] = None,
         log: Optional[Callable[[str, str], None]] = None,
         pre: Optional[str] = None,
+        exact_rows: int = 0,
     ) -> None:
         prepare_signals()
         self._lock = threading.RLock()
@@ -276,7 +277,7 @@ class Context:
         self._self = ffi.new_handle(_Logger(self, log)) if log else None
         options = options_of("wn_context_options")
         name = ffi.new("char[]", named(backend, "backend")) if backend else ffi.NULL
-        put(options, threads=threads)
+        put(options, threads=threads, exact_rows=exact_rows)
         options.backend = name
         split = ffi.new("char[]", named(pre, "pre")) if pre else ffi.NULL
         options.pre = split

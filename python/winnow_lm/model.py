@@ -106,6 +106,7 @@ class Model:
         adapter: Optional[PathLike] = None,
         log: Optional[Callable[[str, str], None]] = None,
         pre: Optional[str] = None,
+        exact_rows: int = 0,
     ) -> "Model":
         """Loads a model of any form.
 
@@ -114,8 +115,9 @@ class Model:
         processes) or "bfloat16" ("bf16"): float32 rounded to it.
         check: weights are searched for NaN and infinity; None: files of up to 1 GiB. as_float: every weight in float32.
         adapter: the folder of a low-rank adapter that peft has saved, which is added to the weights. log:
-        called with (level, line). pre: as in Tokenizer.load."""
-        context = Context(threads, backend, log, pre)
+        called with (level, line). pre: as in Tokenizer.load. exact_rows: from so many rows on, products with
+        quantised weights do not round activations; 1: never; 0: as the backend chooses."""
+        context = Context(threads, backend, log, pre, exact_rows)
         options = options_of("wn_model_load_options")
         options.weights = choice(WEIGHTS, "bfloat16" if weights == "bf16" else weights, "weights")
         options.check_tensors = 0 if check is None else 1 if check else 2

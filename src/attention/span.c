@@ -1,7 +1,8 @@
 /* Adaptive and dynamic span: Sukhbaatar, Grave, Bojanowski, Joulin, ACL 2019 (section 2.2).
  *   m(x) = clamp((ramp + limit*z - x)/ramp, 0, 1),  W[i,j] = m(i-j) exp(A[i,j]) / sum over j of the same
  * z is one learned ratio per head, between 0 and 1, or z = sigmoid(v.x + b) of each token (dynamic). Keys where m = 0
- * are skipped: what lies beyond a head's span costs nothing. */
+ * are skipped: what lies beyond a head's span costs nothing. The gradient of z at the ramp's two ends is one-sided:
+ * from above, and from below at z = 1, because the clamp to [0,1] can only be left that way (ops/attention.h). */
 #include "attention/registry.h"
 #include "base/error.h"
 #include "ops/terms.h"

@@ -41,20 +41,6 @@ static wn_status context_dead_keys(wn_context *ctx, double option, double *out) 
   return wn_fail(ctx, WN_ERR_ARGUMENT, "dead_keys is %g; it must be at most 0.5", option);
 }
 
-static wn_status context_exact_rows(wn_context *ctx, int64_t option, int64_t *out) {
-  const char *text = getenv("WINNOW_EXACT_ROWS");
-  char *end = NULL;
-  *out = option;
-  if (option < 0)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "exact_rows is %lld; it must not be negative", (long long)option);
-  if (option == 0 && text) {
-    *out = strtol(text, &end, 10);
-    if (!*text || *end || *out < 0)
-      return wn_fail(ctx, WN_ERR_ARGUMENT, "WINNOW_EXACT_ROWS is \"%s\"; it must be a number of rows, 0 or more", text);
-  }
-  return WN_OK;
-}
-
 wn_status wn_context_create(const wn_context_options *options, wn_context **out) {
   if (!out) return WN_ERR_ARGUMENT;
   *out = NULL;
@@ -92,7 +78,9 @@ wn_status wn_context_create(const wn_context_options *options, wn_context **out)
   if (ctx->threads > MAX_THREADS) ctx->threads = MAX_THREADS;
   WN_TRY(wn_alloc_reserve(ctx));
   WN_TRY(context_dead_keys(ctx, own.dead_keys, &ctx->dead_keys));
-  WN_TRY(context_exact_rows(ctx, own.exact_rows, &ctx->exact_rows));
+  if (own.exact_rows < 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "exact_rows is %lld; it must not be negative", (long long)own.exact_rows);
+  ctx->exact_rows = own.exact_rows;
   WN_TRY(wn_cpu_select_isa(ctx, &ctx->isa));
   ctx->exact_threads = own.threads > 1;
   wn_crowd_context(ctx->exact_threads, 1);

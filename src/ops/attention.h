@@ -99,7 +99,11 @@ struct wn_attention {
   } sel;
 
   /* Adaptive and dynamic span (Sukhbaatar et al. 2019, §2.2): before normalisation, the attention weight of key j is
-   * multiplied by m = clamp((ramp + limit*z - x)/ramp, 0, 1). If m = 0 the row does not see the key. */
+   * multiplied by m = clamp((ramp + limit*z - x)/ramp, 0, 1). If m = 0 the row does not see the key.
+   * dm/dz = limit/ramp on the ramp. At its two ends m has a kink. There it is the derivative from above, and from below
+   * for z >= 1: z is clamped to [0,1], and can leave 0, where training starts, only upwards and 1 only downwards. So
+   * the end that counts is wn_span_edge, and the key there adds exp(A[i,j] - lse_i) (dW - delta) limit/ramp to dz,
+   * which is not 0 where W and m are. A threshold must keep the key: if W = 0, with tau = 1 or as a control key. */
   struct {
     bool on, dynamic, exclude_self; /* exclude_self: x >= 1 only */
     double limit, ramp;
@@ -196,6 +200,17 @@ static inline bool wn_distance_seen(const struct wn_attention *a, int64_t x) {
   return !(a->span.on && a->span.exclude_self && x == 0);
 }
 
+/* A row's dz is cut to this size: a key at the ramp's end has no attention weight that would bound what it adds, and
+ * its exponential alone can overflow. */
+#define WN_SPAN_STEEPEST 0x1p40
+#define WN_SPAN_CUT(dz, most) ((dz) > (most) ? (most) : (dz) < -(most) ? -(most) : (dz))
+
+/* The distance of the ramp's end that counts in the gradient of z; -1: no key is there. */
+static inline int64_t wn_span_edge(const struct wn_attention *a, double z) {
+  const double x = (z < 1 ? a->span.ramp : 0) + a->span.limit * z;
+  return x >= 0 && x < 1e12 && x == floor(x) ? (int64_t)x : -1;
+}
+
 /* G; below, the number of elements between rows of f_in and f_out. */
 static inline int64_t wn_selection_groups(const struct wn_attention *a) {
   return a->sel.groups > 0 ? a->sel.groups : 1;
@@ -256,6 +271,12 @@ static inline const int32_t *wn_slot_positions(const struct wn_attention *a, int
 static inline const uint8_t *wn_control_keys(const struct wn_attention *a, int64_t b, int64_t kv_head) {
   if (!a->threshold.control) return NULL;
   return a->threshold.control + (a->slots.at ? wn_slot_row(a, b, kv_head) : b * a->Tk);
+}
+
+/* Does the threshold keep key j of key-value head kv_head if its attention weight is 0? */
+static inline bool wn_keeps_weightless(const struct wn_attention *a, int64_t b, int64_t kv_head, int64_t j) {
+  const uint8_t *control = wn_control_keys(a, b, kv_head);
+  return a->threshold.tau >= 1 || (control && control[j]);
 }
 
 #endif

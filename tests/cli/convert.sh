@@ -31,6 +31,11 @@ json "budgets in bytes are those of the cache in use" '.kv_bytes <= 8192 and .kv
 run "$winnow" eval --model whole-q8.gguf --data data/val.bin --json --weights file
 packed_loss=$(jq .loss out)
 json "weights in the processor's order: the same numbers" ".loss == $packed_loss" eval --model whole-q8.gguf --data data/val.bin
+run "$winnow" eval --model whole-q8.gguf --data data/val.bin --json --backend ref
+exact_loss=$(jq .loss out)
+json "activations that are not rounded" "(.loss - $exact_loss | fabs) < 2e-6" \
+  eval --model whole-q8.gguf --data data/val.bin --exact-rows 1
+refuses "rows below 0" 2 '\-\-exact-rows.*range' eval --model whole-q8.gguf --data data/val.bin --exact-rows -1
 json "a float model held in bfloat16" "(.loss - $loss | fabs) < 0.02 and .loss != $loss" \
   eval --model whole --data data/val.bin --weights bf16
 held_loss=$(jq .loss out)

@@ -236,11 +236,24 @@ static void test_refused(void **state) {
   mech_clear(&m);
 }
 
+/* Keys at the ends of spans' ramps, with stored attention weights. */
+static void test_span_edges(void **state) {
+  (void)state;
+  mech_list_edges();
+  for (int n = 0; n < mech_count; n++)
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+      struct mech_setup s = {.c = &mech_cases[n], .B = 1, .Tq = 45, .Tk = 67, .H = 4, .Hkv = 2, .D = 20};
+      s.bf16 = bf16, s.seed = (uint64_t)n, s.edges = true, s.documents = n % 2, s.control = n % 3;
+      if (!s.c->config.threshold.enabled && !s.c->config.relative.enabled) s.D = 136;
+      check_orders(&s, 1);
+    }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_floats), cmocka_unit_test(test_bf16),    cmocka_unit_test(test_windows),
-      cmocka_unit_test(test_open),   cmocka_unit_test(test_forward), cmocka_unit_test(test_refused),
-      cmocka_unit_test(test_wide),
+      cmocka_unit_test(test_floats),     cmocka_unit_test(test_bf16), cmocka_unit_test(test_windows),
+      cmocka_unit_test(test_span_edges), cmocka_unit_test(test_open), cmocka_unit_test(test_forward),
+      cmocka_unit_test(test_refused),    cmocka_unit_test(test_wide),
   };
   return cmocka_run_group_tests(tests, setup_windows, teardown);
 }

@@ -11,7 +11,7 @@
 enum { EXPECTED_MAX = 2 * MECH_CASES_MAX };
 static struct expectation expected[EXPECTED_MAX];
 static int expected_count, expected_alone, expected_floats, expected_causal;
-static struct mech_case open_cases[16];
+static struct mech_case open_cases[16], edge_cases[40];
 
 /* Sizes around the tiles of 64 rows and the vectors of 16 lanes. */
 static struct mech_setup variant(const struct mech_case *c, int which, uint64_t seed) {
@@ -66,9 +66,17 @@ static int setup(void **state) {
   mech_list_open();
   memcpy(open_cases, mech_cases, (size_t)mech_count * sizeof *open_cases);
   const int open_count = mech_count;
+  mech_list_edges();
+  memcpy(edge_cases, mech_cases, (size_t)mech_count * sizeof *edge_cases);
+  const int edge_count = mech_count;
   mech_list(true);
   for (int i = 0; i < mech_alone; i++)
     for (int v = 0; v < VARIANTS; v++) expect(&reference, &mech_cases[i], v, false, (uint64_t)mech_cases[i].number);
+  for (int i = 0; i < edge_count; i++) {
+    struct mech_setup s = variant(&edge_cases[i], i % VARIANTS, (uint64_t)edge_cases[i].number);
+    s.edges = true;
+    expect_setup(&reference, &s);
+  }
   expected_alone = expected_count;
   for (int i = mech_alone; i < mech_count; i++)
     expect(&reference, &mech_cases[i], mech_cases[i].number % (VARIANTS - 1), false, (uint64_t)mech_cases[i].number);
@@ -77,6 +85,11 @@ static int setup(void **state) {
     for (int v = 0; v < VARIANTS; v++)
       if (i < mech_alone || mech_cases[i].number % (2 * VARIANTS) == v)
         expect(&reference, &mech_cases[i], v, true, (uint64_t)mech_cases[i].number);
+  for (int i = 0; i < edge_count; i++) {
+    struct mech_setup s = variant_bf16(&edge_cases[i], i % VARIANTS, (uint64_t)edge_cases[i].number);
+    s.edges = true;
+    expect_setup(&reference, &s);
+  }
   expected_causal = expected_count;
   for (int i = 0; i < open_count; i++)
     for (int v = 0; v < VARIANTS; v++) {

@@ -124,6 +124,47 @@ static void test_open(void **state) {
     }
 }
 
+/* At the ends of a span's ramp the gradient of z is the derivative from above, and from below at the limit. */
+static void test_edges(void **state) {
+  (void)state;
+  static const double steps[] = {1e-6, 1e-7, 1e-8};
+  int64_t apart = 0;
+  mech_list_edges();
+  for (int i = 0; i < mech_count; i++)
+    for (int v = 0; v < 4; v++) {
+      struct mech_setup s = variant(&mech_cases[i], v, (uint64_t)i);
+      struct mech_bench m, before;
+      s.edges = true;
+      if (s.c->config.span.exclude_self) s.evicts = 0; /* a row that sees nothing else jumps, and has no gradient */
+      mech_make(&m, &s, WN_F64);
+      mech_make(&before, &s, WN_F64);
+      mech_both(&place, &m);
+      const double here = loss_of(&m);
+      const int g = mech_find(&m, s.c->config.span.dynamic ? "dzt" : "dz");
+      assert_true(g >= 0);
+      for (int64_t n = 0; n < m.a[g].count; n++) {
+        if (!mech_counts(&m, g, n)) continue;
+        const double sign = mech_get(&m, m.a[g].input, n) < 1 ? 1 : -1;
+        const double got = mech_get(&m, g, n) - (m.a[g].adds ? mech_get(&before, g, n) : 0);
+        double want = 0;
+        bool agrees = false;
+        for (size_t k = 0; k < sizeof steps / sizeof *steps && !agrees; k++) {
+          const double h = steps[k], one = loss_moved(&m, g, n, sign * h), two = loss_moved(&m, g, n, 2 * sign * h);
+          want = sign * (4 * one - two - 3 * here) / (2 * h);
+          agrees = fabs(got - want) <= 1e-6 * (1 + fabs(want)) + 1e-14 / h * (1 + fabs(here));
+        }
+        if (!agrees)
+          fail_msg("%s: %s[%lld], z = %g: %.12g, differences on one side give %.12g", mech_name(&m), m.a[g].name,
+                   (long long)n, mech_get(&m, m.a[g].input, n), got, want);
+        const double other = -sign * (loss_moved(&m, g, n, -sign * 1e-6) - here) / 1e-6;
+        apart += fabs(want - other) > 1e-3 * (1 + fabs(want));
+      }
+      mech_clear(&m);
+      mech_clear(&before);
+    }
+  assert_true(apart > 100); /* most of these are kinks */
+}
+
 static int setup(void **state) {
   (void)state;
   wn_mechanism_of_test = &own_term;
@@ -138,6 +179,6 @@ static int teardown(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_alone), cmocka_unit_test(test_pairs),
-                                     cmocka_unit_test(test_open)};
+                                     cmocka_unit_test(test_open), cmocka_unit_test(test_edges)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }

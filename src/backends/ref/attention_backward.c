@@ -101,6 +101,21 @@ static void NAME(output_backward)(const struct wn_attention *a, int64_t b, int64
   s->dgate[h] -= along * d_along / size;
 }
 
+/* The share of dz, without limit/ramp, of the key at the ramp's end that counts (ops/attention.h). dy is that of the
+ * weighted sum of values. */
+static double NAME(edge_gradient)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, int64_t x,
+                                  const double *F, const double *weight, const double *dy, double lse, double mean) {
+  const int64_t g = h / (a->H / a->Hkv), position = position_of(a, r), j = position - x;
+  if (x < 0 || j < document_start(a, b, position) || !wn_distance_seen(a, x) || is_evicted(a, b, g, j, position))
+    return 0;
+  if (!(lse > -INFINITY) || (a->threshold.on && !(weight[j] > 0) && !wn_keeps_weightless(a, b, g, j))) return 0;
+  const REAL *v = NAME(v_at)(a, b, j, g);
+  double dw = 0;
+  for (int64_t d = 0; d < a->D; d++) dw += dy[d] * (double)v[d];
+  const double logit = NAME(logit)(a, h, NAME(q_at)(a, b, r, h), NAME(k_at)(a, b, j, g), x) - (F ? F[j] : 0.0);
+  return exp(logit - lse) * (dw * kept_factor(a, b, h, r, j) - mean);
+}
+
 /* Adds this head's share -G to dF of row r, and its shares to dq (of one head), dk, dv and the mechanisms' arrays. */
 static void NAME(attention_backward_head)(const struct wn_attention *a, int64_t b, int64_t h, int64_t r,
                                           const double *F, double *dF, const struct NAME(sums) * s) {
@@ -108,8 +123,9 @@ static void NAME(attention_backward_head)(const struct wn_attention *a, int64_t 
   const int64_t position = position_of(a, r), first = document_start(a, b, position), last = last_key(a, b, position);
   const REAL *q = NAME(q_at)(a, b, r, h), *given = (const REAL *)a->dy + b * a->s_y.b + r * a->s_y.t + h * a->s_y.h;
   const double z = a->span.on ? NAME(ratio)(a, b, h, r) : 0;
+  const int64_t edge = a->span.on ? wn_span_edge(a, z) : -1;
   double *dq = s->dq + h * D, *dy = s->dy, mean = 0, dz = 0;
-  NAME(weights)(a, b, h, r, F, s->weight, s->weight + 2 * (n + a->Tk), NULL, NULL);
+  const double lse = NAME(weights)(a, b, h, r, F, s->weight, s->weight + 2 * (n + a->Tk), NULL, NULL);
   for (int64_t d = 0; d < D; d++) dy[d] = (double)given[d];
   if (a->gate.on || a->exclusive.on) NAME(output_backward)(a, b, h, r, s);
   const REAL *sink_k = a->sinks.k, *sink_v = a->sinks.v;
@@ -159,9 +175,12 @@ static void NAME(attention_backward_head)(const struct wn_attention *a, int64_t 
     }
     if (a->span.on) {
       const double m = span_mask(a, z, x);
-      if (m < 1) dz += dA / m * a->span.limit / a->span.ramp; /* m > 0: the key is seen */
+      if (m < 1 && x != edge) dz += dA / m; /* m > 0: the key is seen */
     }
   }
+  if (a->span.on)
+    dz = (dz + NAME(edge_gradient)(a, b, h, r, edge, F, s->weight + n, dy, lse, mean)) * a->span.limit / a->span.ramp;
+  dz = WN_SPAN_CUT(dz, WN_SPAN_STEEPEST);
   if (a->span.on && a->span.dynamic && a->span.dz)
     ((REAL *)a->span.dz)[b * a->span.s_z.b + r * a->span.s_z.t + h * a->span.s_z.h] = (REAL)dz;
   if (a->span.on && !a->span.dynamic) s->dz[h] += dz;

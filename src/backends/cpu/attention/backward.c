@@ -214,6 +214,8 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     const uint64_t *seen = wn_terms_evicted_join(evicted, s->seen, own, s->rows);
     struct wn_tile_span span;
     uint64_t keep[WN_TILE];
+    int8_t edge[WN_TILE];
+    if (ramp) wn_terms_span_edges(&terms, seen, edge);
     if (bends) memcpy(mapped, weights, (size_t)(s->rows * WN_TILE) * sizeof *mapped); /* W overwrites them */
     if (ramp && p->a->threshold.on) {
       if (logits != weights) memcpy(weights, logits, (size_t)(s->rows * WN_TILE) * sizeof *weights);
@@ -233,19 +235,21 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     float *dz = ramp && !p->a->threshold.on ? x->sums->dz + row : NULL, dz_before[WN_TILE];
     float *steep = ramp && x->sums->steep ? x->sums->steep + row : NULL;
     if (lone && dz) memcpy(dz_before, dz, (size_t)s->rows * sizeof *dz);
-    p->ops->gradient(&(struct wn_tile_gradient){.a = logits,
-                                                .w = weights,
-                                                .g = gradient,
-                                                .F = w->F ? w->F + in_tile : NULL,
-                                                .seen = seen,
-                                                .rows = s->rows,
-                                                .width = s->width,
-                                                .lse = x->rows->lse + row,
-                                                .delta = x->rows->delta + row,
-                                                .dF = w->dF ? w->dF + in_tile : NULL,
-                                                .span = dz ? &span : NULL,
-                                                .dz = dz,
-                                                .steep = steep});
+    const struct wn_tile_gradient tile_gradient = {.a = logits,
+                                                   .w = weights,
+                                                   .g = gradient,
+                                                   .F = w->F ? w->F + in_tile : NULL,
+                                                   .seen = seen,
+                                                   .rows = s->rows,
+                                                   .width = s->width,
+                                                   .lse = x->rows->lse + row,
+                                                   .delta = x->rows->delta + row,
+                                                   .dF = w->dF ? w->dF + in_tile : NULL,
+                                                   .span = dz ? &span : NULL,
+                                                   .dz = dz,
+                                                   .steep = steep};
+    if (ramp) wn_terms_span_edge_gradient(&terms, edge, &tile_gradient, x->sums->dz + row, steep);
+    p->ops->gradient(&tile_gradient);
     if (p->a->threshold.on) wn_threshold_show_single(&terms, wn_threshold_cut(&terms), weights);
     if (lone)
       clear_lone(x, h, wn_max_i64(block * WN_TILE, p->offset), s, gradient, w->dF ? w->dF + in_tile : NULL, dz,

@@ -140,7 +140,7 @@ void wn_backward_pack_rows(const struct wn_attention_plan *p, const struct wn_at
     wn_rows_dot(p, to->delta + at * WN_TILE, dy, wn_row_at(p, a->y, a->s_y, u->b, r.r0, u->h0 + h), a->s_y.t, r.rows);
   const float *lse = (const float *)a->lse + (u->b * a->H + u->h0 + h) * a->Tq + r.r0;
   for (int64_t i = 0; i < r.rows; i++) to->lse[at * WN_TILE + i] = lse[i];
-  if (to->spans) to->spans[at] = wn_terms_span_range(a, u->b, u->h0 + h, r.r0, r.rows);
+  if (to->spans) to->spans[at] = wn_terms_span_range(a, u->b, u->h0 + h, r.r0, r.rows, true);
   if (h == 0 && to->sq) {
     const float *sq = wn_floats_at(a->sel.sq, a->sel.s_sq, u->b, r.r0, u->choice);
     o->pack(to->sq + block * WN_TILE * p->Dp, r.rows, p->Dp, sq, a->sel.s_sq.t, r.rows, D, 1.0f);
@@ -149,7 +149,7 @@ void wn_backward_pack_rows(const struct wn_attention_plan *p, const struct wn_at
 
 void wn_backward_first_block(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                              const struct wn_backward_rows *to, int64_t g) {
-  to->first[g] = (int32_t)wn_terms_first_block(p, u->b, u->h0 + g * p->group, p->group);
+  to->first[g] = (int32_t)wn_terms_first_block(p, u->b, u->h0 + g * p->group, p->group, true);
 }
 
 void wn_backward_pack_columns(const struct wn_attention_plan *p, const struct wn_attention_unit *u, int64_t c,
@@ -214,6 +214,8 @@ void wn_backward_write_dq(const struct wn_attention_plan *p, const struct wn_att
       if (s->excess) excess += s->excess[at + n * step], steep += s->steep[at + n * step];
     }
     sum -= excess * steep; /* as if delta were computed as the sum of W dW */
+    const float most = (float)WN_SPAN_STEEPEST / wn_terms_span_factor(a);
+    sum = WN_SPAN_CUT(sum, most);
     if (a->span.dynamic)
       *wn_floats_out(a->span.dz, a->span.s_z, u->b, r.r0 + i, u->h0 + h) = sum * wn_terms_span_factor(a);
     else

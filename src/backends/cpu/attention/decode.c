@@ -259,7 +259,7 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
     for (int64_t h = 0; h < p->group; h++) {
       const int64_t head = g * p->group + h, at = (b * a->H + head) * parts + part;
       const struct wn_terms_strip terms = {.a = a, .b = b, .h = head, .rows = 1, .width = WN_TILE, .j0 = j0};
-      if (a->span.on && j0 + count <= wn_terms_span_range(a, b, head, 0, 1).first) continue;
+      if (a->span.on && j0 + count <= wn_terms_span_range(a, b, head, 0, 1, false).first) continue;
       const uint64_t *seen = s.seen;
       uint64_t own[WN_TILE];
       if (keep && !a->sel.bilinear && head == leader) /* already computed for the selection */

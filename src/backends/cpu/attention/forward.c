@@ -118,7 +118,7 @@ struct wn_arrays wn_attention_forward_scratch(const struct wn_attention_plan *p)
 
 static void forward_first_block(const struct wn_attention_plan *p, const struct wn_attention_unit *u,
                                 const struct wn_forward_packed *k, int64_t g) {
-  k->first[g] = (int32_t)wn_terms_first_block(p, u->b, u->h0 + g * p->group, p->group);
+  k->first[g] = (int32_t)wn_terms_first_block(p, u->b, u->h0 + g * p->group, p->group, false);
 }
 
 /* Packs tile c of group g. */
@@ -335,7 +335,7 @@ static void begin_rows(const struct wn_attention_plan *p, const struct wn_attent
     wn_terms_sinks(p, wn_operand_at(p, r->q, h * WN_TILE * p->Dp), p->Dp, u->g0 + h / p->group, r->at.rows,
                    r->m + h * WN_TILE, r->l + h * WN_TILE * WN_TILE_LANES, r->acc + h * WN_TILE * p->Dp);
   for (int64_t h = 0; r->spans && h < u->heads; h++)
-    r->spans[h] = wn_terms_span_range(a, u->b, u->h0 + h, r->at.r0, r->at.rows);
+    r->spans[h] = wn_terms_span_range(a, u->b, u->h0 + h, r->at.r0, r->at.rows, false);
   if (r->mem) memset(r->mem, 0, WN_TILE * sizeof *r->mem);
   if (p->sparse.on) wn_sparse_rows_init(p, &r->at, &r->sparse);
   for (int64_t h = 0; r->logits && a->sel.on && h < u->heads; h++) wn_forward_clear_logits(p, r, h);

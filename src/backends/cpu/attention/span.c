@@ -4,7 +4,7 @@
  * For each head a row block knows the first column that some row sees, and the column from which on all rows see with m
  * = 1. Tiles before the first cost the head nothing, tiles after the second cost no more than without spans; only tiles
  * of the ramp in between use m. Which keys are seen is computed in double, as in the reference. m is counted up from
- * the farthest key seen, so that small values keep their precision. */
+ * the farthest key seen, so that small values keep their precision. Backward adds the key at the ramp's end (edges). */
 #include <math.h>
 #include "backends/cpu/attention/slots.h"
 #include "backends/cpu/attention/terms.h"
@@ -24,14 +24,15 @@ static int64_t span_farthest(double reach) {
   return (int64_t)ceil(reach) - 1;
 }
 
-struct wn_span_range wn_terms_span_range(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, int64_t rows) {
+struct wn_span_range wn_terms_span_range(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, int64_t rows,
+                                         bool edges) {
   struct wn_span_range range = {INT64_MAX, 0};
   if (a->slots.at) return (struct wn_span_range){0, INT64_MAX}; /* keys are in any order */
   for (int64_t i = 0; i < rows; i++) {
     const int64_t position = r + i + a->Tk - a->Tq;
     const double c = reach(a, b, h, r + i);
-    range.first = wn_min_i64(range.first, wn_max_i64(position - span_farthest(c), 0));
-    range.full = wn_max_i64(range.full, position - (int64_t)floor(c - a->span.ramp));
+    range.first = wn_min_i64(range.first, wn_max_i64(position - (edges ? (int64_t)c : span_farthest(c)), 0));
+    range.full = wn_max_i64(range.full, position - (int64_t)floor(c - a->span.ramp) + edges);
     if (!a->span.dynamic && i == 0) i = wn_max_i64(rows - 2, 0); /* the others are in between */
   }
   return range;
@@ -99,6 +100,30 @@ void wn_terms_span_log_gradient(const struct wn_terms_strip *s, const float *G, 
 }
 
 /* --- the gradient of z --- */
+
+void wn_terms_span_edges(const struct wn_terms_strip *s, const uint64_t *seen, int8_t *edge) {
+  const struct wn_attention *a = s->a;
+  for (int64_t i = 0; i < s->rows; i++) {
+    const int64_t at = s->r + i + a->Tk - a->Tq - s->j0, x = wn_span_edge(a, ratio(a, s->b, s->h, s->r + i)),
+                  j = at - x;
+    edge[i] = (int8_t)(x >= 0 && j >= 0 && j < s->width && (!seen || seen[i] >> j & 1) ? j : -1);
+  }
+}
+
+void wn_terms_span_edge_gradient(const struct wn_terms_strip *s, const int8_t *edge, const struct wn_tile_gradient *t,
+                                 float *dz, float *steep) {
+  const struct wn_attention *a = s->a;
+  for (int64_t i = 0; i < s->rows; i++) {
+    if (edge[i] < 0 || t->lse[i] == -INFINITY) continue;
+    if (a->threshold.on && !(t->seen[i] >> edge[i] & 1) &&
+        !wn_keeps_weightless(a, s->b, s->h / (a->H / a->Hkv), s->j0 + edge[i]))
+      continue;
+    const int64_t at = i * WN_TILE + edge[i];
+    const double ratio = exp((double)t->a[at] - (double)(t->F ? t->F[at] : 0) - (double)t->lse[i]); /* W/m */
+    dz[i] += (float)(ratio * ((double)t->g[at] - (double)t->delta[i]));
+    if (steep) steep[i] += (float)ratio;
+  }
+}
 
 float wn_terms_span_factor(const struct wn_attention *a) {
   return (float)(a->span.limit / a->span.ramp);

@@ -84,13 +84,14 @@ bool wn_terms_lone(const struct wn_attention *a, int64_t b, int64_t g, int64_t p
   return (a->window > 0 && a->window <= 2) || position <= (a->doc_start ? a->doc_start[b * a->Tk + position] : 0) + 1;
 }
 
-int64_t wn_terms_first_block(const struct wn_attention_plan *p, int64_t b, int64_t h0, int64_t heads) {
+int64_t wn_terms_first_block(const struct wn_attention_plan *p, int64_t b, int64_t h0, int64_t heads, bool edges) {
   const struct wn_attention *a = p->a;
   int64_t first = a->window > 0 ? wn_max_i64(p->offset - a->window + 1, 0) : 0;
   if (a->sel.on || a->slots.at) return 0;
   if (!a->span.on) return first / WN_TILE;
   int64_t spans = INT64_MAX;
-  for (int64_t h = h0; h < h0 + heads; h++) spans = wn_min_i64(spans, wn_terms_span_range(a, b, h, 0, a->Tq).first);
+  for (int64_t h = h0; h < h0 + heads; h++)
+    spans = wn_min_i64(spans, wn_terms_span_range(a, b, h, 0, a->Tq, edges).first);
   return wn_max_i64(first, spans) / WN_TILE;
 }
 

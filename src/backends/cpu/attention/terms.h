@@ -64,11 +64,12 @@ static inline struct wn_terms_strip wn_terms_strip_of(const struct wn_attention_
 }
 
 /* Columns that a head's span shows to query rows r..r+rows-1: the first that some row sees, and the first from which on
- * m is 1 for all. */
+ * m is 1 for all. edges: the keys at the ramp's two ends belong to the ramp. */
 struct wn_span_range {
   int64_t first, full;
 };
-struct wn_span_range wn_terms_span_range(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, int64_t rows);
+struct wn_span_range wn_terms_span_range(const struct wn_attention *a, int64_t b, int64_t h, int64_t r, int64_t rows,
+                                         bool edges);
 /* For a tile of the ramp: fills *span and returns the masks of what is seen, own[64], from `seen` (NULL: all). */
 const uint64_t *wn_terms_span(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own,
                               struct wn_tile_span *span);
@@ -78,11 +79,17 @@ int64_t wn_terms_span_reach(const struct wn_attention *a, int64_t b, int64_t h0,
  * ramp. */
 const uint64_t *wn_terms_span_log(const struct wn_terms_strip *s, const uint64_t *seen, uint64_t *own, float *tile);
 void wn_terms_span_log_gradient(const struct wn_terms_strip *s, const float *G, float *dz);
+/* For a tile of the ramp: edge[rows] = the column of the key at the ramp's end that counts in dz (ops/attention.h), or
+ * -1. seen: the masks without the span, or NULL. Below: adds those keys to dz[rows], and to steep if it is not NULL; t
+ * is as it will be given to `gradient`. */
+void wn_terms_span_edges(const struct wn_terms_strip *s, const uint64_t *seen, int8_t *edge);
+void wn_terms_span_edge_gradient(const struct wn_terms_strip *s, const int8_t *edge, const struct wn_tile_gradient *t,
+                                 float *dz, float *steep);
 /* The final factor of dz, and of the static spans' sum over rows. */
 float wn_terms_span_factor(const struct wn_attention *a);
 void wn_terms_span_end(const struct wn_attention_plan *p);
-/* The first column block that some query row of heads h0..h0+heads-1 may see, by windows and spans. */
-int64_t wn_terms_first_block(const struct wn_attention_plan *p, int64_t b, int64_t h0, int64_t heads);
+/* The first column block that some query row of heads h0..h0+heads-1 may see, by windows and spans. edges: as above. */
+int64_t wn_terms_first_block(const struct wn_attention_plan *p, int64_t b, int64_t h0, int64_t heads, bool edges);
 
 /* Lays out the arrays of p->terms. */
 void wn_terms_lay(const struct wn_attention_plan *p, struct wn_arrays *l, bool backward, struct wn_terms_scratch *s);

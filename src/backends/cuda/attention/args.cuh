@@ -179,6 +179,11 @@ __device__ __forceinline__ float span_factor(const attention_args &a, float z, i
   return fminf(fmaxf((a.span.ramp + a.span.limit * z - (float)x) / a.span.ramp, 0.0f), 1.0f);
 }
 
+/* Is distance x the end of the ramp that counts in the gradient of z (ops/attention.h)? */
+__device__ __forceinline__ bool span_edge(const attention_args &a, float z, int x) {
+  return fmaf(a.span.limit, z, z < 1 ? a.span.ramp : 0.0f) == (float)x;
+}
+
 /* The number of the block for a row tile of the chunk and a key tile. */
 __device__ __forceinline__ int64_t block_at(const attention_args &a, int b, int g, int row_tile, int key_tile) {
   return (((int64_t)b * a.G + g) * a.row_tiles + row_tile) * a.key_tiles + key_tile;

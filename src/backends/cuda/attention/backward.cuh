@@ -141,13 +141,13 @@ template <class P> __device__ __forceinline__ void times(float (&x)[P::CHUNKS][4
 }
 
 /* dA of a row tile and a key tile, from raw logits s after the product, and dy . v. With terms, dp is replaced by the
- * factor of map_slope. */
-template <class P, class T>
+ * factor of map_slope. EDGE: as in limited. */
+template <class P, class T, bool EDGE>
 __device__ __forceinline__ void row_gradients(const attention_args &a, float (&s)[P::CHUNKS][4],
                                               float (&dp)[P::CHUNKS][4], const row_facts<P> &facts, uint32_t seen,
                                               const float *f, int b, int h, int i0, int j0, int warp, int lane) {
   if constexpr (!T::ON) {
-    limit_rows<P, T, false>(a, s, seen, i0, j0, facts.z, 0, 0, warp, lane);
+    limit_rows<P, T, false, EDGE>(a, s, seen, i0, j0, facts.z, 0, 0, warp, lane);
 #pragma unroll
     for (int t = 0; t < P::CHUNKS; t++)
 #pragma unroll
@@ -165,7 +165,7 @@ __device__ __forceinline__ void row_gradients(const attention_args &a, float (&s
         const int r = P::row_of(e), position = i0 + warp * 16 + P::row(lane, r) + a.offset;
         const float y = s[t][e], x = f ? y + F_of_pair<P, false>(f, t, e, warp, lane) : y;
         const float logit =
-            limited<false>(a, x, seen >> (4 * t + e) & 1, position, j0 + P::column(lane, t, e), facts.z[r], 0, 0);
+            limited<false, EDGE>(a, x, seen >> (4 * t + e) & 1, position, j0 + P::column(lane, t, e), facts.z[r], 0, 0);
         s[t][e] = P::exp2(logit - facts.lse[r]) * (dp[t][e] - facts.delta[r]);
         dp[t][e] = map_slope(a, y);
       }
@@ -214,7 +214,7 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
     /* The places and distances of pairs are the same for all heads. */
     const int from_i = T::ON ? renewed(i0) : i0, from_j = T::ON ? renewed(j0) : j0;
     const int from_warp = T::ON ? renewed(warp) : warp;
-    row_gradients<P, T>(a, s, dp, facts, pairs, F, b, h, from_i, from_j, from_warp, lane);
+    row_gradients<P, T, false>(a, s, dp, facts, pairs, F, b, h, from_i, from_j, from_warp, lane);
 #pragma unroll
     for (int t = 0; t < P::CHUNKS; t++)
 #pragma unroll
@@ -280,15 +280,17 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
     P::product(s, sq, sk + at, warp, lane);
     if constexpr (!T::ON) P::finish(s, f, warp, lane);
     P::product(dp, sdy, sv + at, warp, lane);
-    row_gradients<P, T>(a, s, dp, facts, pairs, f, b, h, i0, j0, warp, lane);
-    if (a.span.dz) {
+    row_gradients<P, T, true>(a, s, dp, facts, pairs, f, b, h, i0, j0, warp, lane);
+    if (a.span.on) {
 #pragma unroll
       for (int t = 0; t < P::CHUNKS; t++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
           const int r = P::row_of(e), x = i0 + warp * 16 + P::row(lane, r) + a.offset - j0 - P::column(lane, t, e);
+          const bool edge = span_edge(a, facts.z[r], x);
           const float m = span_factor(a, facts.z[r], x);
-          if (m > 0 && m < 1) dz[r] += s[t][e] / m * a.span.limit / a.span.ramp;
+          if (edge || (m > 0 && m < 1)) dz[r] += s[t][e] / (edge ? 1.0f : m) * a.span.limit / a.span.ramp;
+          if (!(m > 0)) s[t][e] = 0; /* the far edge has no attention weight */
         }
     }
     if (X) P::add(s, X + (int64_t)tile_j * P::BLOCK, warp, lane);
@@ -309,7 +311,7 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
   for (int r = 0; r < P::ROWS; r++) {
     const int i = i0 + warp * 16 + P::row(lane, r);
     const float all = row_sum<P>(dz[r]);
-    if (lane % P::LANES == 0 && i < i1) a.span.dz[((int64_t)b * a.H + h) * a.Tq + i] = all;
+    if (lane % P::LANES == 0 && i < i1) a.span.dz[((int64_t)b * a.H + h) * a.Tq + i] = WN_SPAN_CUT(all, (float)WN_SPAN_STEEPEST);
   }
 }
 
@@ -351,7 +353,7 @@ __global__ void __launch_bounds__(P::THREADS, 1) attention_row_sums(const attent
     P::product(s, sq, sk, warp, lane);
     if constexpr (!T::ON) P::finish(s, F, warp, lane);
     P::product(dp, sdy, sv, warp, lane);
-    row_gradients<P, T>(a, s, dp, facts, pairs, F, b, h, i0, j0, warp, lane);
+    row_gradients<P, T, false>(a, s, dp, facts, pairs, F, b, h, i0, j0, warp, lane);
 #pragma unroll
     for (int t = 0; t < P::CHUNKS; t++)
 #pragma unroll

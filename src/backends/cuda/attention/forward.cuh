@@ -74,18 +74,20 @@ __device__ __forceinline__ void finish_logits(const attention_args &a, float (&s
   }
 }
 
-/* Turns a raw logit of a row at `position` and key j into base 2, -inf if the key is not seen. z: the row's span. */
-template <bool SLOTS>
+/* Turns a raw logit of a row at `position` and key j into base 2, -inf if the key is not seen. z: the row's span. EDGE:
+ * with m = 1 at the ramp's end that counts in the gradient of z. */
+template <bool SLOTS, bool EDGE = false>
 __device__ __forceinline__ float limited(const attention_args &a, float s, bool seen, int position, int j, float z,
                                          int b, int kv) {
   const float x = seen ? s * a.to_log2 : -INFINITY;
   if (!a.span.on || !seen) return x;
-  const float m = span_factor(a, z, distance<SLOTS>(a, b, kv, position, j));
+  const int d = distance<SLOTS>(a, b, kv, position, j);
+  const float m = EDGE && span_edge(a, z, d) ? 1.0f : span_factor(a, z, d);
   return m > 0 ? x + (m < 1 ? log2f(m) : 0.0f) : -INFINITY;
 }
 /* The same for a tile. There is a separate version without terms: with the other one, the compiler makes attention_dF
  * half as long again. */
-template <class P, class T, bool SLOTS>
+template <class P, class T, bool SLOTS, bool EDGE = false>
 __device__ __forceinline__ void limit_rows(const attention_args &a, float (&s)[P::CHUNKS][4], uint32_t seen, int i0,
                                            int j0, const float (&z)[P::ROWS], int b, int kv, int warp, int lane) {
 #pragma unroll
@@ -95,14 +97,14 @@ __device__ __forceinline__ void limit_rows(const attention_args &a, float (&s)[P
       const int r = P::row_of(e), j = j0 + P::column(lane, t, e);
       if constexpr (T::ON) {
         const int position = i0 + warp * 16 + P::row(lane, r) + a.offset;
-        s[t][e] = limited<SLOTS>(a, s[t][e], seen >> (4 * t + e) & 1, position, j, z[r], b, kv);
+        s[t][e] = limited<SLOTS, EDGE>(a, s[t][e], seen >> (4 * t + e) & 1, position, j, z[r], b, kv);
         continue;
       }
       s[t][e] = seen >> (4 * t + e) & 1 ? s[t][e] * a.to_log2 : -INFINITY;
       if (!a.span.on) continue;
       if (!(seen >> (4 * t + e) & 1)) continue;
       const int x = distance<SLOTS>(a, b, kv, i0 + warp * 16 + P::row(lane, r) + a.offset, j);
-      const float m = span_factor(a, z[r], x);
+      const float m = EDGE && span_edge(a, z[r], x) ? 1.0f : span_factor(a, z[r], x);
       s[t][e] = m > 0 ? s[t][e] + (m < 1 ? log2f(m) : 0.0f) : -INFINITY;
     }
 }

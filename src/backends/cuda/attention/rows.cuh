@@ -82,13 +82,18 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_logits(const sto
       s.relative.P > 0 ? s.relative.row + matrix_row(s, b, a.H, h, blockIdx.x, s.relative.ld) : nullptr;
   const float z = a.span.on ? span_ratio(a, b, h, row.i) : 0.0f;
   const head_terms head(s, h);
+  float *edge = s.edge ? s.edge + matrix_row(s, b, a.H, h, blockIdx.x, 1) : nullptr;
+  if (edge && threadIdx.x == 0) *edge = -INFINITY;
+  __syncthreads();
   for (int j = row.first + threadIdx.x; j <= row.last; j += STORED_THREADS) {
     const int x = stored_distance(s, b, kv, row, j);
     const float m = a.span.on ? span_factor(a, z, x) : 1.0f;
+    const bool on_edge = edge && span_edge(a, z, x);
     float logit = -INFINITY;
-    if (m > 0 && stored_sees(s, b, kv, row, j, x)) {
+    if ((m > 0 || on_edge) && stored_sees(s, b, kv, row, j, x)) {
       logit = stored_logit(s, head, s.raw[at + j], by_distance, x);
       if (F) logit -= F[j];
+      if (on_edge) *edge = logit;
       if (m < 1) logit += logf(m);
     }
     s.W[at + j] = logit;
@@ -123,6 +128,10 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_weights(const st
   }
   for (int k = threadIdx.x; k < s.sinks.ld; k += STORED_THREADS) sink[k] = k < s.sinks.n ? sink[k] * part : 0.0f;
   if (threadIdx.x) return;
+  if (s.edge) {
+    float *edge = s.edge + matrix_row(s, b, a.H, h, blockIdx.x, 1);
+    *edge = total > 0 ? expf(*edge - shift) * part : 0.0f;
+  }
   const int64_t place = ((int64_t)b * a.H + h) * a.Tq + row.i;
   if (a.lse) a.lse[place] = total > 0 ? shift + logf(total) : -INFINITY;
 }
@@ -146,6 +155,7 @@ static __global__ void __launch_bounds__(STORED_THREADS, 1) stored_threshold(con
   for (int k = threadIdx.x; k < s.sinks.n; k += STORED_THREADS) sink[k] *= part;
   if (threadIdx.x) return;
   const int64_t place = ((int64_t)b * a.H + h) * a.Tq + row.i;
+  if (s.edge) s.edge[matrix_row(s, b, a.H, h, blockIdx.x, 1)] *= part;
   if (a.lse && left > 0) a.lse[place] += logf(left);
   if (s.threshold.count) s.threshold.count[place] = kept;
 }

@@ -59,6 +59,12 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_output_back(cons
   }
 }
 
+/* Does a threshold, if there is one, keep key j although its attention weight is 0? */
+__device__ __forceinline__ bool keeps_weightless(const stored_args &s, int b, int j) {
+  if (!s.threshold.on || s.threshold.tau >= 1) return true;
+  return s.threshold.control && s.threshold.control[(int64_t)b * s.a.Tk + j];
+}
+
 /* dA from dy . v, for keys and learned sinks; W with dropout applied; the span's gradient. Grid: as for
  * stored_weights. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_rows_back(const stored_args s) {
@@ -75,15 +81,20 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_rows_back(const 
     sum = fmaf(s.sinks.row[at_sink + k], s.sinks.back[at_sink + k], sum);
   const float mean = wn_block_sum(sum), z = a.span.on ? span_ratio(a, b, h, row.i) : 0.0f;
   const int end = columns_end(s, blockIdx.x);
+  const float edge = s.edge ? s.edge[matrix_row(s, b, a.H, h, blockIdx.x, 1)] : 0.0f;
   float dz = 0;
   for (int j = threadIdx.x; j < end; j += STORED_THREADS) {
     const float weight = w[j]; /* 0 where there is no key */
-    const float factor = weight > 0 ? kept_factor(s.a, b, h, row.i, j) : 0.0f;
-    const float d = weight > 0 ? weight * (dA[j] * factor - mean) : 0.0f;
+    const bool on_edge = edge > 0 && span_edge(a, z, row.position - j) && (weight > 0 || keeps_weightless(s, b, j));
+    const float factor = weight > 0 || on_edge ? kept_factor(s.a, b, h, row.i, j) : 0.0f;
+    const float difference = dA[j] * factor - mean, d = weight > 0 ? weight * difference : 0.0f;
     w[j] = weight * factor, dA[j] = d;
-    if (!a.span.dz || !(weight > 0)) continue;
+    if (!a.span.dz) continue;
     const float m = span_factor(a, z, row.position - j);
-    if (m > 0 && m < 1) dz += d / m * a.span.limit / a.span.ramp;
+    if (on_edge)
+      dz += edge * difference * a.span.limit / a.span.ramp;
+    else if (weight > 0 && m < 1)
+      dz += d / m * a.span.limit / a.span.ramp;
   }
   for (int k = threadIdx.x; k < s.sinks.ld; k += STORED_THREADS) {
     const float weight = s.sinks.row[at_sink + k];
@@ -91,7 +102,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_rows_back(const 
   }
   if (!a.span.dz) return;
   dz = wn_block_sum(dz);
-  if (threadIdx.x == 0) a.span.dz[((int64_t)b * a.H + h) * a.Tq + row.i] = dz;
+  if (threadIdx.x == 0) a.span.dz[((int64_t)b * a.H + h) * a.Tq + row.i] = WN_SPAN_CUT(dz, (float)WN_SPAN_STEEPEST);
 }
 
 /* From dA to the gradient of q . k, and by distance that of q . p. Grid: as for

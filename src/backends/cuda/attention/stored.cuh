@@ -34,6 +34,7 @@ struct stored_args {
   float *inspect; /* [B,G,Tq,Tk] F for the caller, or NULL */
   float *out;     /* [B,R,H,D] */
   float *sum_dv;  /* [B,Tk,Hkv,D] */
+  float *edge;    /* [B,H,R] the logit, later W/m, of the key at the end of a span's ramp that counts in dz; or NULL */
   void *dy;       /* [B,R,H,D] in the rows' type: the gradient of the weighted sum of values */
 
   struct {

@@ -102,7 +102,7 @@ struct stored_call {
       s.a.sel.dstrength = c->sel.dstrength ? scratch.take<float>(carry) : nullptr;
     }
     if (c->exclusive.on && c->exclusive.gate && c->exclusive.dgate) s.a.exclusive.dgate = scratch.take<float>(by_row);
-    if (c->span.on && c->span.dz) s.a.span.dz = scratch.take<float>(by_row);
+    if (c->span.on && c->span.dz) s.a.span.dz = scratch.take<float>(by_row), s.edge = scratch.take<float>(rows);
     if (s.a.gate.on) s.a.gate.dg = static_cast<float *>(c->gate.dg);
     sums_from = scratch.used;
     sum.dk = scratch.take<float>(keys), sum.dv = scratch.take<float>(keys);
