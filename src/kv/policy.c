@@ -64,7 +64,7 @@ bool wn_policy_register(const struct wn_policy_row *row, wn_policy *out) {
 }
 
 wn_status wn_policy_check_needs(wn_context *ctx, const struct wn_policy_row *row, unsigned served, const char *who) {
-  static const char *const names[] = {"the selections F", "attention sums"};
+  static const char *const names[] = {"the selections F", "attention sums", "keys", "values"};
   const unsigned lacks = row->needs & ~served;
   if (!lacks) return WN_OK;
   const int first = __builtin_ctz(lacks), known = (int)(sizeof names / sizeof *names);
@@ -95,6 +95,15 @@ bool wn_policy_on_host(const struct wn_policy_row *row) {
   return row->score || (row->needs & WN_POLICY_SUMS && row->change == WN_NOTES_OWN);
 }
 
+unsigned wn_policy_needs(const wn_budgets *budgets) {
+  return wn_policy_row(budgets->policy)->needs;
+}
+
+int64_t wn_policy_room_of(const wn_budgets *budgets, int64_t K, int64_t D) {
+  const struct wn_policy_row *row = wn_policy_row(budgets->policy);
+  return row->kind ? wn_policy_room(row->kind, K, D) : row->ordered ? K : 0;
+}
+
 int64_t wn_policy_notes(const wn_budgets *budgets) {
   const struct wn_policy_row *row = wn_policy_row(budgets->policy);
   return row->notes ? row->notes(budgets) : 0;
@@ -110,44 +119,23 @@ void wn_policy_read(const void *x, wn_dtype dtype, int64_t first, int64_t n, dou
 /* ---- the choice ---- */
 
 bool wn_policy_oldest(const struct wn_policy_row *row) {
-  return !row->rule && !row->score && !row->needs;
+  return !row->rule && !row->kind && !row->score && !row->needs;
 }
 
 void wn_policy_rule(const wn_budgets *budgets, int64_t layer, int64_t K, struct wn_evict_rule *out) {
   const struct wn_policy_row *row = wn_policy_row(budgets->policy);
-  *out = (struct wn_evict_rule){.by = row->score ? WN_EVICT_GIVEN : WN_EVICT_OLDEST};
+  *out = (struct wn_evict_rule){
+      .by = row->score  ? WN_EVICT_GIVEN
+            : row->kind ? WN_EVICT_KIND
+                        : WN_EVICT_OLDEST,
+      .kind = row->kind,
+      .score = row->score,
+      .budgets = wn_policy_on_host(row) ? budgets : NULL,
+  };
   if (row->rule) row->rule(budgets, out);
   out->layer = layer;
   out->sinks = wn_policy_sinks(budgets, K);
   out->recent = wn_policy_recent(budgets, K);
-}
-
-static void policy_own_score(const void *user, int64_t first, int64_t n, double *out) {
-  const struct wn_policy_held *h = user;
-  wn_policy_row(h->budgets->policy)->score(h, first, n, out);
-}
-
-static struct wn_evict_held policy_held(const struct wn_policy_held *h, struct wn_evict_rule *rule) {
-  const struct wn_policy_row *row = wn_policy_row(h->budgets->policy);
-  wn_policy_rule(h->budgets, h->layer, h->budget, rule);
-  return (struct wn_evict_held){.rule = rule,
-                                .count = h->count,
-                                .row = h->row,
-                                .group = h->group,
-                                .dtype = h->dtype,
-                                .at = h->at,
-                                .order = h->order,
-                                .scores = h->scores,
-                                .values = row->needs & WN_POLICY_SELECTIONS ? h->F : h->notes,
-                                .stride = h->stride,
-                                .score = row->score ? policy_own_score : NULL,
-                                .user = h};
-}
-
-int64_t wn_policy_choose(const struct wn_policy_held *h) {
-  struct wn_evict_rule rule;
-  const struct wn_evict_held held = policy_held(h, &rule);
-  return wn_evict_choose(&held);
 }
 
 void wn_policy_follow(const struct wn_policy_notes *n) {
