@@ -292,33 +292,18 @@ static wn_status cache_evict_by(const struct wn_exec *exec, struct wn_kv_cache *
   return WN_OK;
 }
 
-/* Asks a policy with a function of its own; its choice goes to cache->index. */
-static wn_status cache_ask(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
-                           int64_t layer, const struct wn_evict_rule *rule) {
+/* What a policy on the host sees of a group. */
+static struct wn_policy_held cache_held(const struct wn_kv_cache *cache, const struct wn_evict_rule *rule,
+                                        int64_t row) {
   const struct wn_kv_shape *s = &cache->shape;
-  const struct wn_memory *memory = cache_memory(s);
-  const int64_t rows = s->B * s->groups;
-  const size_t e = wn_dtype_size(s->dtype), each = (size_t)s->capacity * e;
-  const bool ordered = wn_policy_row(budgets->policy)->ordered;
-  if (cache->f_read != cache->f)
-    WN_TRY(wn_memory_read(exec->ctx, memory, cache->f_read, cache->f, (size_t)(s->B * s->selections) * each));
-  const size_t keys = (size_t)(s->B * s->Hkv * s->capacity * s->D) * cache_key_bytes(s);
-  if (cache->k_read && cache->k_read != cache->k)
-    WN_TRY(wn_memory_read(exec->ctx, memory, cache->k_read, cache->k, keys));
-  if (cache->v_read && cache->v_read != cache->v)
-    WN_TRY(wn_memory_read(exec->ctx, memory, cache->v_read, cache->v, keys));
-  if (cache->notes_read != cache->notes)
-    WN_TRY(wn_memory_read(exec->ctx, memory, cache->notes_read, cache->notes, (size_t)(rows * s->notes) * each));
-  WN_TRY(wn_kv_cache_positions(exec->ctx, cache));
-  for (int64_t row = 0; row < rows; row++) {
-    const int64_t b = row / s->groups, selection = s->selections > 1 ? row : b;
-    const int32_t *at = cache->at + row * s->capacity;
-    for (int64_t j = 0; ordered && j < cache->count; j++) cache->order[j] = (int32_t)j;
-    if (ordered) wn_evict_sort(cache->count, cache->order, at);
-    cache->index[row] = (int32_t)wn_evict_choose(
-        &(struct wn_policy_held){.rule = rule,
-                                 .budgets = budgets,
-                                 .layer = layer,
+  const int64_t selection = s->selections > 1 ? row : row / s->groups;
+  const int32_t *at = cache->at + row * s->capacity;
+  const bool ordered = wn_policy_row(rule->budgets->policy)->ordered;
+  for (int64_t j = 0; ordered && j < cache->count; j++) cache->order[j] = (int32_t)j;
+  if (ordered) wn_evict_sort(cache->count, cache->order, at);
+  return (struct wn_policy_held){.rule = rule,
+                                 .budgets = rule->budgets,
+                                 .layer = rule->layer,
                                  .group = s->first_group + row % s->groups,
                                  .count = cache->count,
                                  .row = cache->seen,
@@ -333,18 +318,63 @@ static wn_status cache_ask(const struct wn_exec *exec, struct wn_kv_cache *cache
                                  .D = s->D,
                                  .k = cache_rows(cache, cache->k_read, row),
                                  .v = cache_rows(cache, cache->v_read, row),
-                                 .rows = s->dtype});
+                                 .rows = s->dtype};
+}
+
+/* Asks a policy of the caller's own about all groups at once. */
+static wn_status cache_ask_own(wn_context *ctx, struct wn_kv_cache *cache, const struct wn_evict_rule *rule) {
+  const struct wn_kv_shape *s = &cache->shape;
+  const int64_t rows = s->B * s->groups, n = cache->count;
+  struct wn_policy_held *held;
+  double *scores;
+  const struct wn_array of[] = {WN_ARRAY_FOR(held, "groups", true, WN_DIMS(rows)),
+                                WN_ARRAY_FOR(scores, "scores", true, WN_DIMS(rows, n))};
+  struct wn_arrays arrays = {0};
+  WN_TRY(WN_ARRAYS_CREATE(ctx, &arrays, "what a policy is asked", of));
+  for (int64_t row = 0; row < rows; row++) held[row] = cache_held(cache, rule, row);
+  const wn_status status = wn_policy_ask_layer(ctx, held, s->B, s->groups, scores);
+  for (int64_t row = 0; row < rows && status == WN_OK; row++) {
+    held[row].scores = scores + row * n;
+    cache->index[row] = (int32_t)wn_evict_choose(&held[row]);
   }
+  wn_arrays_clear(&arrays);
+  return status;
+}
+
+/* Asks a policy with a function of its own; its choice goes to cache->index. */
+static wn_status cache_ask(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
+                           const struct wn_evict_rule *rule) {
+  const struct wn_kv_shape *s = &cache->shape;
+  const struct wn_memory *memory = cache_memory(s);
+  const int64_t rows = s->B * s->groups;
+  const size_t e = wn_dtype_size(s->dtype), each = (size_t)s->capacity * e;
+  if (cache->f_read != cache->f)
+    WN_TRY(wn_memory_read(exec->ctx, memory, cache->f_read, cache->f, (size_t)(s->B * s->selections) * each));
+  const size_t keys = (size_t)(s->B * s->Hkv * s->capacity * s->D) * cache_key_bytes(s);
+  if (cache->k_read && cache->k_read != cache->k)
+    WN_TRY(wn_memory_read(exec->ctx, memory, cache->k_read, cache->k, keys));
+  if (cache->v_read && cache->v_read != cache->v)
+    WN_TRY(wn_memory_read(exec->ctx, memory, cache->v_read, cache->v, keys));
+  if (cache->notes_read != cache->notes)
+    WN_TRY(wn_memory_read(exec->ctx, memory, cache->notes_read, cache->notes, (size_t)(rows * s->notes) * each));
+  WN_TRY(wn_kv_cache_positions(exec->ctx, cache));
+  if (budgets->policy == WN_POLICY_OWN)
+    WN_TRY(cache_ask_own(exec->ctx, cache, rule));
+  else
+    for (int64_t row = 0; row < rows; row++) {
+      const struct wn_policy_held held = cache_held(cache, rule, row);
+      cache->index[row] = (int32_t)wn_evict_choose(&held);
+    }
   if (cache->index == cache->index_shown) return WN_OK;
   return memory->copy_in(exec->ctx, cache->index_shown, cache->index, (size_t)rows * sizeof *cache->index);
 }
 
 wn_status wn_kv_cache_evict(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
                             int64_t layer, void *room) {
-  const bool selections = wn_policy_row(budgets->policy)->needs & WN_POLICY_SELECTIONS;
+  const bool selections = wn_policy_needs(budgets) & WN_POLICY_SELECTIONS;
   struct wn_evict_rule rule;
   wn_policy_rule(budgets, layer, cache->shape.capacity, &rule);
-  if (rule.by == WN_EVICT_GIVEN) WN_TRY(cache_ask(exec, cache, budgets, layer, &rule));
+  if (rule.by == WN_EVICT_GIVEN) WN_TRY(cache_ask(exec, cache, budgets, &rule));
   return cache_evict_by(exec, cache, &rule, selections ? cache->f : cache->notes, room);
 }
 
@@ -378,10 +408,10 @@ static wn_status cache_follow_asked(const struct wn_exec *exec, struct wn_kv_cac
 wn_status wn_kv_cache_follow(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
                              const void *sums) {
   const struct wn_kv_shape *s = &cache->shape;
-  const struct wn_policy_row *policy = wn_policy_row(budgets->policy);
+  const enum wn_notes_change change = wn_policy_change(budgets);
   const int64_t n = s->notes, rows = s->B * s->groups, count = cache->count + 1;
-  if (cache_memory(s)->host || policy->change == WN_NOTES_OWN) return cache_follow_asked(exec, cache, budgets, sums);
-  if (policy->change == WN_NOTES_RING)
+  if (cache_memory(s)->host || change == WN_NOTES_OWN) return cache_follow_asked(exec, cache, budgets, sums);
+  if (change == WN_NOTES_RING)
     return wn_op_gather_forward(
         exec, &(struct wn_gather){.B = rows,
                                   .H = 1,

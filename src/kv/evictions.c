@@ -16,13 +16,13 @@ bool wn_evictions_any(const wn_budgets *budgets, int64_t layer, int64_t T) {
   return budgets->tokens[layer] < T;
 }
 
-static bool evictions_attends(const struct wn_policy_row *row, const struct wn_attention *a) {
-  return row->needs & WN_POLICY_SUMS && wn_call_lacks(a, WN_EVICTIONS_SUMS_SERVED);
+static bool evictions_attends(const wn_budgets *budgets, const struct wn_attention *a) {
+  return wn_policy_needs(budgets) & WN_POLICY_SUMS && wn_call_lacks(a, WN_EVICTIONS_SUMS_SERVED);
 }
 
 bool wn_evictions_on_host(const wn_budgets *budgets, const struct wn_attention *a) {
   const struct wn_policy_row *row = wn_policy_row(budgets->policy);
-  return wn_policy_on_host(row) || evictions_attends(row, a);
+  return wn_policy_on_host(row) || evictions_attends(budgets, a);
 }
 
 static int64_t evictions_groups(const wn_budgets *budgets, const struct wn_attention *a) {
@@ -34,8 +34,8 @@ static wn_status evictions_check(wn_context *ctx, const wn_budgets *budgets, con
                                  bool piece) {
   const struct wn_policy_row *row = wn_policy_row(budgets->policy);
   const char *name = row->info.name;
-  const bool sums = row->needs & WN_POLICY_SUMS;
-  const bool selections = row->needs & WN_POLICY_SELECTIONS;
+  const bool sums = wn_policy_needs(budgets) & WN_POLICY_SUMS;
+  const bool selections = wn_policy_needs(budgets) & WN_POLICY_SELECTIONS;
   const char *term = wn_call_lacks(a, WN_EVICTIONS_SERVED);
   WN_TRY(wn_policy_check_needs(ctx, row, WN_POLICY_SERVED, "the walk over a sequence's rows"));
   if (piece && sums && !term) term = wn_call_lacks(a, WN_EVICTIONS_SUMS_SERVED);
@@ -94,12 +94,12 @@ static struct wn_evictions evictions_op(const wn_budgets *budgets, int64_t layer
   struct wn_evictions op = {.a = call,
                             .groups =
                                 wn_slot_groups(call) < WN_EVICTIONS_GROUPS ? wn_slot_groups(call) : WN_EVICTIONS_GROUPS,
-                            .selections = row->needs & WN_POLICY_SELECTIONS,
-                            .sums = row->needs & WN_POLICY_SUMS,
-                            .change = row->change,
+                            .selections = wn_policy_needs(budgets) & WN_POLICY_SELECTIONS,
+                            .sums = wn_policy_needs(budgets) & WN_POLICY_SUMS,
+                            .change = wn_policy_change(budgets),
                             .notes = wn_policy_notes(budgets),
                             .rows = row->rows ? row->rows(budgets) : INT64_MAX};
-  const bool attends = evictions_attends(row, call);
+  const bool attends = evictions_attends(budgets, call);
   wn_policy_rule(budgets, layer, 1, &op.rule);
   op.constant = row->by_position || op.rule.by == WN_EVICT_RANDOM || (op.rule.kind && op.rule.kind->constant);
   if (!wn_policy_on_host(row) && !attends) return op;
@@ -116,6 +116,8 @@ static struct wn_evictions_group evictions_group(const wn_budgets *budgets, int6
 /* Runs it for a number of groups at a time. K: [P] a budget for each group, or one for all. */
 static wn_status evictions_run(const struct wn_exec *exec, struct wn_evictions *op, const wn_budgets *budgets,
                                int64_t layer, int64_t K) {
+  struct wn_evict_ask ask = wn_policy_ask(exec->ctx);
+  if (budgets->policy == WN_POLICY_OWN) op->rule.ask = &ask;
   const int64_t P = wn_slot_groups(op->a);
   for (op->group0 = 0; op->group0 < P; op->group0 += WN_EVICTIONS_GROUPS) {
     op->groups = P - op->group0 < WN_EVICTIONS_GROUPS ? P - op->group0 : WN_EVICTIONS_GROUPS;

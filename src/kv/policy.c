@@ -19,6 +19,7 @@ int wn_policy_count(void) {
 }
 
 const struct wn_policy_row *wn_policy_row(wn_policy policy) {
+  if (policy == WN_POLICY_OWN) return &wn_policy_own;
   return policy >= 0 && policy < policy_rows_count ? policy_rows[policy] : NULL;
 }
 
@@ -28,7 +29,8 @@ const wn_policy_info *wn_policy_at(wn_policy policy) {
 }
 
 const char *wn_policy_name(wn_policy policy) {
-  return wn_policy_row(policy) ? wn_policy_names[policy] : "?";
+  const struct wn_policy_row *row = wn_policy_row(policy);
+  return row ? row->info.name : "?";
 }
 
 bool wn_policy_find(const char *name, wn_policy *out) {
@@ -56,7 +58,7 @@ bool wn_policy_suits(wn_policy policy, const wn_attention_config *config) {
 
 bool wn_policy_register(const struct wn_policy_row *row, wn_policy *out) {
   wn_policy taken;
-  if (policy_rows_count == WN_POLICY_MAX || wn_policy_find(row->info.name, &taken)) return false;
+  if (policy_rows_count == WN_POLICY_OWN || wn_policy_find(row->info.name, &taken)) return false;
   policy_rows[policy_rows_count] = row;
   wn_policy_names[policy_rows_count] = row->info.name;
   *out = policy_rows_count++;
@@ -77,7 +79,7 @@ wn_status wn_policy_check_needs(wn_context *ctx, const struct wn_policy_row *row
 
 int64_t wn_policy_groups(const wn_budgets *budgets, int64_t kv_heads, int64_t selections) {
   const struct wn_policy_row *row = wn_policy_row(budgets->policy);
-  if (row && row->needs & WN_POLICY_SELECTIONS) return selections > 1 ? selections : 1;
+  if (row && wn_policy_needs(budgets) & WN_POLICY_SELECTIONS) return selections > 1 ? selections : 1;
   return budgets->per_kv_head && row && row->info.per_kv_head ? kv_heads : 1;
 }
 
@@ -92,15 +94,21 @@ int64_t wn_policy_recent(const wn_budgets *budgets, int64_t K) {
 }
 
 bool wn_policy_on_host(const struct wn_policy_row *row) {
-  return row->score || (row->needs & WN_POLICY_SUMS && row->change == WN_NOTES_OWN);
+  return row == &wn_policy_own || row->score || (row->needs & WN_POLICY_SUMS && row->change == WN_NOTES_OWN);
 }
 
 unsigned wn_policy_needs(const wn_budgets *budgets) {
-  return wn_policy_row(budgets->policy)->needs;
+  return budgets->policy == WN_POLICY_OWN ? budgets->own->needs : wn_policy_row(budgets->policy)->needs;
+}
+
+enum wn_notes_change wn_policy_change(const wn_budgets *budgets) {
+  if (budgets->policy != WN_POLICY_OWN) return wn_policy_row(budgets->policy)->change;
+  return budgets->own->rows > 0 ? WN_NOTES_RING : WN_NOTES_ADD;
 }
 
 int64_t wn_policy_room_of(const wn_budgets *budgets, int64_t K, int64_t D) {
   const struct wn_policy_row *row = wn_policy_row(budgets->policy);
+  if (row == &wn_policy_own) return K;
   return row->kind ? wn_policy_room(row->kind, K, D) : row->ordered ? K : 0;
 }
 
@@ -125,9 +133,9 @@ bool wn_policy_oldest(const struct wn_policy_row *row) {
 void wn_policy_rule(const wn_budgets *budgets, int64_t layer, int64_t K, struct wn_evict_rule *out) {
   const struct wn_policy_row *row = wn_policy_row(budgets->policy);
   *out = (struct wn_evict_rule){
-      .by = row->score  ? WN_EVICT_GIVEN
-            : row->kind ? WN_EVICT_KIND
-                        : WN_EVICT_OLDEST,
+      .by = row->score || row == &wn_policy_own ? WN_EVICT_GIVEN
+            : row->kind                         ? WN_EVICT_KIND
+                                                : WN_EVICT_OLDEST,
       .kind = row->kind,
       .score = row->score,
       .budgets = wn_policy_on_host(row) ? budgets : NULL,
@@ -140,10 +148,11 @@ void wn_policy_rule(const wn_budgets *budgets, int64_t layer, int64_t K, struct 
 
 void wn_policy_follow(const struct wn_policy_notes *n) {
   const struct wn_policy_row *row = wn_policy_row(n->budgets->policy);
-  const int64_t first = row->change == WN_NOTES_RING ? n->row % row->notes(n->budgets) * n->stride : 0;
-  if (row->change == WN_NOTES_OWN)
+  const enum wn_notes_change change = wn_policy_change(n->budgets);
+  const int64_t first = change == WN_NOTES_RING ? n->row % row->notes(n->budgets) * n->stride : 0;
+  if (change == WN_NOTES_OWN)
     row->follow(n);
-  else if (row->change == WN_NOTES_RING)
+  else if (change == WN_NOTES_RING)
     memcpy(wn_element(n->notes, first, n->dtype), n->sums, (size_t)n->count * wn_dtype_size(n->dtype));
   else if (n->dtype == WN_F64)
     for (int64_t j = 0; j < n->count; j++) ((double *)n->notes)[j] += ((const double *)n->sums)[j];

@@ -51,13 +51,14 @@ struct wn_policy_row {
   /* With WN_POLICY_SUMS. notes: how many numbers a cache keeps for each token, zeros when it enters. change: how a row
    * changes them; WN_NOTES_OWN: `follow` does, on the host. rows: how many rows back sums can matter (NULL: all). */
   int64_t (*notes)(const wn_budgets *budgets);
-  enum wn_notes_change change;
+  enum wn_notes_change change;                         /* wn_policy_change, as a caller's own policy chooses */
   void (*follow)(const struct wn_policy_notes *notes); /* WN_NOTES_OWN */
   int64_t (*rows)(const wn_budgets *budgets);
 };
 
 #define WN_POLICY_DECLARE(name) extern const struct wn_policy_row wn_policy_##name;
 WN_POLICIES(WN_POLICY_DECLARE)
+WN_POLICY_DECLARE(own)
 
 /* NULL: no such policy. */
 const struct wn_policy_row *wn_policy_row(wn_policy policy);
@@ -69,6 +70,15 @@ bool wn_policy_register(const struct wn_policy_row *row, wn_policy *out);
 
 /* Do two budgets have the same policy and options, whatever their tokens? */
 bool wn_budgets_same_options(const wn_budgets *a, const wn_budgets *b);
+/* How a row changes the notes. */
+enum wn_notes_change wn_policy_change(const wn_budgets *budgets);
+/* To ask a caller's own policy about one group at a time (own.c). */
+struct wn_evict_ask wn_policy_ask(wn_context *ctx);
+/* Asks it for the scores [sequences,groups,count] of what the groups hold. */
+wn_status wn_policy_ask_layer(wn_context *ctx, const struct wn_policy_held *held, int64_t sequences, int64_t groups,
+                              double *scores);
+/* Checks a caller's own policy for a model with or without selections. */
+wn_status wn_policy_check_own(wn_context *ctx, const wn_budgets *budgets, bool selective);
 /* WN_ERR_UNSUPPORTED names the policy and the first need that is not among those served; who: "a session". */
 wn_status wn_policy_check_needs(wn_context *ctx, const struct wn_policy_row *row, unsigned served, const char *who);
 /* P, the groups of key-value heads that evict on their own. For a policy that uses selections: one group per selection,

@@ -108,7 +108,7 @@ wn_status wn_check_evictions(const struct wn_exec *exec, const struct wn_evictio
   if (votes && (op->rule.votes != op->notes || op->rule.neighbours < 0 || op->rule.neighbours > WN_EVICT_NEIGHBOURS))
     return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "evictions: %lld votes of %lld notes, %lld neighbours",
                    (long long)op->rule.votes, (long long)op->notes, (long long)op->rule.neighbours);
-  if ((op->own || op->rule.score) && !wn_backend_on_host(exec->backend))
+  if ((op->own || op->rule.score || op->rule.ask) && !wn_backend_on_host(exec->backend))
     return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "evictions: backend %s does not serve functions of a policy's own",
                    exec->backend->name);
   const char *term =

@@ -168,8 +168,11 @@ int64_t wn_evict_choose(const struct wn_policy_held *held) {
   struct evict_choice best = {-1, -INFINITY};
   struct wn_policy_held known = *held;
   const struct wn_policy_held *h = &known;
-  if (h->rule->by == WN_EVICT_KIND && !h->scores) {
-    evict_stages(h);
+  if ((h->rule->by == WN_EVICT_KIND || h->rule->ask) && !h->scores) {
+    if (h->rule->ask)
+      h->rule->ask->scores(h->rule->ask, h, h->room);
+    else
+      evict_stages(h);
     known.scores = h->room;
   }
   for (int64_t first = 0; first < h->count; first += WN_EVICT_CHUNK) {

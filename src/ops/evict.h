@@ -34,7 +34,14 @@ struct wn_evict_rule {
   const struct wn_policy_kind *kind;
   /* On the host: a policy's own scores of tokens first..first+n-1, counted in `order` if there is one; or NULL. */
   void (*score)(const struct wn_policy_held *held, int64_t first, int64_t n, double *out);
-  const wn_budgets *budgets; /* for `score` */
+  const struct wn_budgets *budgets; /* for `score` */
+  struct wn_evict_ask *ask;         /* on the host: scores of all tokens at once; or NULL */
+};
+/* Fills scores [count] of a group's tokens. After a failure `status` is set, and nothing else is asked. */
+struct wn_evict_ask {
+  void (*scores)(struct wn_evict_ask *ask, const struct wn_policy_held *held, double *scores);
+  wn_context *ctx;
+  wn_status status;
 };
 /* The random number of a token. */
 #define WN_EVICT_LOT(rule, group, at)                                                                                  \

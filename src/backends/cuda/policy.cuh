@@ -31,10 +31,11 @@ __device__ __forceinline__ void policy_stages(const wn_policy_held &held, int st
 /* Scores of the slots, in the room. Grid: groups of all sequences. */
 template <policy_stage *STAGE>
 __global__ void __launch_bounds__(WN_CUDA_THREADS) policy_scores(const wn_evict a, const wn_policy_kind kind) {
-  wn_policy_held held;
+  WN_SHARED(wn_policy_held, held, [1]); /* registers would spill */
   double *room = static_cast<double *>(a.room) + blockIdx.x * wn_policy_room(&kind, a.N, a.D);
-  wn_evict_held_of(&a, blockIdx.x, WN_F32, &held);
-  policy_stages<STAGE>(held, kind.stages, room, room + a.N);
+  if (threadIdx.x == 0) wn_evict_held_of(&a, blockIdx.x, WN_F32, held);
+  __syncthreads();
+  policy_stages<STAGE>(held[0], kind.stages, room, room + a.N);
 }
 
 struct policy_kernels {

@@ -9,7 +9,9 @@ void wn_walk_lay(const struct wn_exec *exec, const struct wn_evictions *op, stru
   const int64_t P = wn_slot_groups(a), n = a->Tk, D = a->D, G = a->sel.on ? wn_selection_groups(a) : 0;
   const int64_t sinks = a->sinks.n;
   const size_t each = wn_dtype_size(exec->dtype), wide = sizeof(double);
-  const int64_t room = op->rule.by == WN_EVICT_KIND && !op->constant ? wn_policy_room(op->rule.kind, n, D) : 0;
+  const bool kind = op->rule.by == WN_EVICT_KIND && !op->constant;
+  const bool asks = op->rule.by == WN_EVICT_GIVEN && !op->rule.score; /* op->rule.ask, also while measuring */
+  const int64_t room = asks ? n : kind ? wn_policy_room(op->rule.kind, n, D) : 0;
   *w = (struct wn_walk){.op = op, .a = a, .dtype = exec->dtype};
   w->isa = exec->ctx->isa;
   w->kv_heads = a->Hkv / P;
@@ -192,6 +194,7 @@ static wn_status walk_block(const struct wn_exec *exec, struct wn_walk *w, int64
     if (alive == w->K) {
       const struct wn_policy_held held = walk_held(w, n - 1, position);
       const int64_t which = wn_evict_choose(&held);
+      if (w->rule.ask && w->rule.ask->status != WN_OK) return w->rule.ask->status;
       evicted_at[w->key[which]] = (int32_t)position;
       w->at[which] = -1;
       alive--;

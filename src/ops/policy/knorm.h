@@ -4,7 +4,8 @@
  *
  *   score[j] = sum over the group's heads of |k[j]|
  *
- * Rotation does not change a norm. Cost of an eviction: K D operations a head. */
+ * Rotation does not change a norm. In a model with QK-norm the norms differ little, without trained weights of these
+ * norms by rounding alone. Cost of an eviction: K D operations a head. */
 #ifndef WN_OPS_POLICY_KNORM_H
 #define WN_OPS_POLICY_KNORM_H
 

@@ -22,12 +22,12 @@
 #include <stdint.h>
 #include <string.h>
 #include "base/both.h"
-#include "winnow/kv.h"
 #include "winnow/tensor.h"
 
 #define WN_POLICY_FUNCTION WN_BOTH
 
 struct wn_evict_rule;
+struct wn_budgets; /* winnow/kv.h */
 
 /* Keys, or values, of the heads of one group. */
 struct wn_policy_rows {
@@ -40,7 +40,7 @@ struct wn_policy_rows {
 /* The tokens that one group of heads holds when a row arrives. */
 struct wn_policy_held {
   const struct wn_evict_rule *rule;
-  const wn_budgets *budgets; /* on the host */
+  const struct wn_budgets *budgets; /* on the host */
   int64_t layer, group, count;
   int64_t row;          /* the position of the arriving token */
   int64_t budget;       /* K: tokens that the group may hold, the row's own included */
@@ -60,7 +60,7 @@ struct wn_policy_held {
 
 /* The notes of the tokens held, to be updated after one row. */
 struct wn_policy_notes {
-  const wn_budgets *budgets;
+  const struct wn_budgets *budgets;
   int64_t row, count; /* the row's position; tokens held, its own included */
   wn_dtype dtype;
   void *notes; /* [notes,stride] */
