@@ -207,6 +207,7 @@ wn_status wn_attention_evictions(wn_context *ctx, const wn_attention_config *con
   WN_CHECK_WORK(WN_POINTER(config), WN_POINTER(arrays), WN_POINTER(budgets), WN_POINTER(evicted_at));
   if (!wn_policy_row(budgets->policy))
     return wn_fail(ctx, WN_ERR_CONFIG, "evictions: unknown policy %d", (int)budgets->policy);
+  if (budgets->policy == WN_POLICY_OWN) WN_TRY(wn_policy_check_own(ctx, budgets, config->selective.enabled));
   struct wn_attention op;
   WN_TRY(wn_attention_call(ctx, config, arrays, &op));
   struct wn_exec exec = {.ctx = ctx, .threads = ctx->threads, .dtype = arrays->dtype};

@@ -13,21 +13,27 @@ _Static_assert((unsigned)WN_OWN_SELECTIONS == WN_POLICY_SELECTIONS && (unsigned)
                    (unsigned)WN_OWN_KEYS == WN_POLICY_KEYS && (unsigned)WN_OWN_VALUES == WN_POLICY_VALUES,
                "needs have the same bits");
 
+const wn_own_policy *wn_policy_own_of(const wn_budgets *budgets) {
+  static const wn_own_policy none = {0};
+  return budgets->own ? budgets->own : &none;
+}
+
 static int64_t own_least(int64_t n, int64_t K) {
   return n < K - 1 ? n : K - 1;
 }
 static int64_t own_sinks(const wn_budgets *budgets, int64_t K) {
-  return own_least(budgets->own->sinks, K);
+  return own_least(wn_policy_own_of(budgets)->sinks, K);
 }
 static int64_t own_recent(const wn_budgets *budgets, int64_t K) {
-  return own_least(budgets->own->recent, K);
+  return own_least(wn_policy_own_of(budgets)->recent, K);
 }
 static int64_t own_notes(const wn_budgets *budgets) {
-  const wn_own_policy *own = budgets->own;
+  const wn_own_policy *own = wn_policy_own_of(budgets);
   return !(own->needs & WN_OWN_SUMS) ? 0 : own->rows > 0 ? own->rows : 1;
 }
 static int64_t own_rows(const wn_budgets *budgets) {
-  return budgets->own->rows > 0 ? budgets->own->rows : INT64_MAX;
+  const int64_t rows = wn_policy_own_of(budgets)->rows;
+  return rows > 0 ? rows : INT64_MAX;
 }
 
 const struct wn_policy_row wn_policy_own = {

@@ -98,12 +98,12 @@ bool wn_policy_on_host(const struct wn_policy_row *row) {
 }
 
 unsigned wn_policy_needs(const wn_budgets *budgets) {
-  return budgets->policy == WN_POLICY_OWN ? budgets->own->needs : wn_policy_row(budgets->policy)->needs;
+  return budgets->policy == WN_POLICY_OWN ? wn_policy_own_of(budgets)->needs : wn_policy_row(budgets->policy)->needs;
 }
 
 enum wn_notes_change wn_policy_change(const wn_budgets *budgets) {
   if (budgets->policy != WN_POLICY_OWN) return wn_policy_row(budgets->policy)->change;
-  return budgets->own->rows > 0 ? WN_NOTES_RING : WN_NOTES_ADD;
+  return wn_policy_own_of(budgets)->rows > 0 ? WN_NOTES_RING : WN_NOTES_ADD;
 }
 
 int64_t wn_policy_room_of(const wn_budgets *budgets, int64_t K, int64_t D) {

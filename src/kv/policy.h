@@ -72,6 +72,8 @@ bool wn_policy_register(const struct wn_policy_row *row, wn_policy *out);
 bool wn_budgets_same_options(const wn_budgets *a, const wn_budgets *b);
 /* How a row changes the notes. */
 enum wn_notes_change wn_policy_change(const wn_budgets *budgets);
+/* A caller's own policy; an empty one if the budgets have none, which wn_policy_check_own refuses. */
+const wn_own_policy *wn_policy_own_of(const wn_budgets *budgets);
 /* To ask a caller's own policy about one group at a time (own.c). */
 struct wn_evict_ask wn_policy_ask(wn_context *ctx);
 /* Asks it for the scores [sequences,groups,count] of what the groups hold. */

@@ -162,6 +162,10 @@ static void test_refused(void **state) {
                    WN_ERR_ARGUMENT);
   assert_non_null(strstr(wn_context_error(b.ctx), "not a number"));
   assert_int_equal(wn_budgets_save(b.ctx, &budgets, "/nowhere/budgets.json"), WN_ERR_UNSUPPORTED);
+  budgets.own = NULL;
+  assert_int_equal(wn_attention_eviction_groups(&wn_model_config_get(b.model)->attention,
+                                                &(wn_attention_arrays){.Hkv = 2}, &budgets),
+                   1);
   wn_budgets_init(&read);
   wn_policy none = 5;
   assert_false(wn_policy_find("own", &none));
