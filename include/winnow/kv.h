@@ -64,6 +64,44 @@ const char *wn_cache_format_name(wn_cache_format format);
 /* How a policy pools over neighbouring tokens. */
 typedef enum wn_pool { WN_POOL_MEAN, WN_POOL_MAX } wn_pool;
 
+/* A policy of the caller's own: a function that scores the tokens held. It runs on the host, on copies of what it asks
+ * for; that costs one pass over these arrays a row and layer, and prompts are read row by row. */
+#define WN_POLICY_OWN 31 /* its number; not among wn_policy_count(), and files cannot name it */
+/* What it can ask for, besides positions. */
+enum {
+  WN_OWN_SELECTIONS = 1, /* F, in a model with selective attention */
+  WN_OWN_SUMS = 2,       /* attention sums */
+  WN_OWN_KEYS = 4,       /* keys as the cache holds them: rotated in a rotary model, by their positions */
+  WN_OWN_VALUES = 8
+};
+/* The tokens that a layer holds when a row arrives, in order of position: those of all groups of heads while text is
+ * read token by token, of one group and sequence where a whole sequence is computed. What was not asked for is NULL. */
+typedef struct wn_policy_view {
+  int64_t layer, group;      /* group: the number of the first one */
+  int64_t sequences, groups; /* groups: of key-value heads that evict on their own */
+  int64_t heads, head_size;  /* heads: key-value heads of a group */
+  int64_t count;             /* tokens held, the same in each group */
+  int64_t position, budget;  /* of the token that arrives; the tokens that may be held with it */
+  const int32_t *positions;  /* [sequences,groups,count] */
+  const float *keys;         /* [sequences,groups,heads,count,head_size] */
+  const float *values;       /* likewise */
+  const float *selections;   /* [sequences,groups,count] */
+  const float *sums;         /* [sequences,groups,count], or [sequences,groups,rows,count], the last row at the end */
+  double *scores;            /* [sequences,groups,count] to be filled: the token with the highest goes, of equal ones
+                                the oldest; with -infinity only if nothing else is left */
+} wn_policy_view;
+typedef struct wn_own_policy {
+  size_t size;           /* sizeof(wn_own_policy) */
+  unsigned needs;        /* of WN_OWN_... */
+  int64_t sinks, recent; /* how many of the first and of the most recent tokens stay, at most budget - 1 */
+  int64_t rows; /* sums: 0: of all rows together; else of each of the last rows, at most 256; before there are as many,
+                   zeros */
+  /* False: failed, and so does the call. Called by one thread at a time, but not always by the same; must not call
+   * winnow. */
+  bool (*score)(void *user, const wn_policy_view *view);
+  void *user;
+} wn_own_policy;
+
 /* The budgets of every layer. Owns `tokens` and `head_tokens`; a wn_budgets of zeros has none. */
 typedef struct wn_budgets {
   wn_policy policy;
@@ -88,6 +126,7 @@ typedef struct wn_budgets {
     int64_t neighbours; /* votes are pooled over this many positions on each side; 0: not pooled; default 2 */
     wn_pool pool;       /* default the mean */
   } snapkv;
+  const wn_own_policy *own; /* with WN_POLICY_OWN: outlives all that uses the budgets; default NULL */
 } wn_budgets;
 void wn_budgets_init(wn_budgets *budgets);
 void wn_budgets_clear(wn_budgets *budgets);

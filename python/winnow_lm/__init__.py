@@ -11,7 +11,7 @@ threads of Python run meanwhile; two models do not wait for each other. A proces
 
 from ._library import version as _version
 from .attention import NEVER, AttentionMaps, HeadReport
-from .budgets import Budgets, Policy, policies
+from .budgets import Budgets, OwnPolicy, Policy, PolicyView, policies
 from .chat import Chat, templates
 from .convert import convert, prepare_data
 from .errors import (
@@ -53,8 +53,10 @@ __all__ = [
     "Model",
     "NEVER",
     "OutOfMemoryError",
+    "OwnPolicy",
     "Piece",
     "Policy",
+    "PolicyView",
     "ScoredChoice",
     "Scores",
     "Search",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._library import Borrowed, callback, Progress, Text, copied, encoded, ffi, int32, lib, options_of, pointer, put
-from .budgets import BudgetSpec, Options, Room
+from .budgets import BudgetSpec, Options, PolicyLike, Room
 
 if TYPE_CHECKING:
     from .model import Model
@@ -65,7 +65,7 @@ def look_at(
     *,
     heads: bool = False,
     budgets: Optional[BudgetSpec] = None,
-    policy: Optional[str] = None,
+    policy: Optional[PolicyLike] = None,
     policy_options: Optional[Options] = None,
 ) -> AttentionMaps:
     """Attention weights, selections and evictions of a text of at most the model's context (Model.attention).

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._library import CACHE_FORMATS, Borrowed, Context, Handle, PathLike, choice, copied, decoded, ffi, int32, lib, named, path_bytes
+from ._library import (
+    CACHE_FORMATS,
+    Borrowed,
+    Context,
+    Handle,
+    PathLike,
+    callback,
+    choice,
+    copied,
+    decoded,
+    ffi,
+    int32,
+    lib,
+    named,
+    path_bytes,
+)
 from .errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -44,6 +59,88 @@ def policies() -> list[Policy]:
     return found
 
 
+#: What an OwnPolicy can ask for, in the order of its bits in C.
+NEEDS = ("selections", "sums", "keys", "values")
+
+
+@dataclass(frozen=True)
+class PolicyView:
+    """What a layer holds when a token arrives, in order of position. The arrays are winnow's memory: they are valid during the
+    call alone. Those that the policy did not ask for are None."""
+
+    layer: int
+    group: int  #: the number of the first group of heads
+    position: int  #: of the token that arrives
+    budget: int
+    positions: NDArray[np.int32]  #: [sequences, groups, count]
+    keys: Optional[NDArray[np.float32]]  #: [sequences, groups, heads, count, head size], rotated in a rotary model
+    values: Optional[NDArray[np.float32]]  #: likewise
+    selections: Optional[NDArray[np.float32]]  #: F, [sequences, groups, count]
+    sums: Optional[NDArray[np.float32]]  #: attention sums, [sequences, groups, count] or [sequences, groups, rows, count]
+
+
+@dataclass(frozen=True)
+class OwnPolicy:
+    """An eviction policy written in Python, for every argument policy=. `score` gets a PolicyView and returns an array
+    [sequences, groups, count]: the token with the highest score is evicted, of equal ones the oldest; one with -inf only if
+    nothing else is left. It is called once a token and layer, and for whole sequences (logits, loss, search) once a token,
+    layer and group: slow, but the tokens are really freed."""
+
+    score: Callable[[PolicyView], Any]
+    needs: Sequence[str] = ()  #: of NEEDS
+    sinks: int = 0  #: how many first tokens stay
+    recent: int = 0  #: how many of the most recent tokens stay
+    rows: int = 0  #: sums: 0: of all rows together, else of each of the last rows
+
+
+PolicyLike = Union[str, OwnPolicy]  #: a name of policies(), or one's own
+
+
+def _seen(raw: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    return np.frombuffer(ffi.buffer(raw, int(np.prod(shape)) * np.dtype(dtype).itemsize), dtype).reshape(shape) if raw else None
+
+
+class _Own:
+    """What C calls for an OwnPolicy."""
+
+    def __init__(self, context: Context, policy: OwnPolicy) -> None:
+        unknown = [need for need in policy.needs if need not in NEEDS]
+        if unknown or isinstance(policy.needs, str):
+            raise ArgumentError(f"needs of a policy: {policy.needs!r}, expected a list of {', '.join(NEEDS)}")
+        self.context, self.policy, self.handle = context, policy, ffi.new_handle(self)
+        self.raw = ffi.new("wn_own_policy *")
+        self.raw.size, self.raw.score, self.raw.user = ffi.sizeof("wn_own_policy"), _on_score, self.handle
+        self.raw.needs = sum(1 << NEEDS.index(need) for need in set(policy.needs))
+        self.raw.sinks, self.raw.recent, self.raw.rows = policy.sinks, policy.recent, policy.rows
+
+    def fill(self, v: Any) -> bool:
+        each = (v.sequences, v.groups, v.count)
+        rows = (v.sequences, v.groups, v.heads, v.count, v.head_size)
+        sums = each if self.policy.rows == 0 else (v.sequences, v.groups, self.policy.rows, v.count)
+        view = PolicyView(
+            v.layer,
+            v.group,
+            v.position,
+            v.budget,
+            _seen(v.positions, each, np.int32),
+            _seen(v.keys, rows, np.float32),
+            _seen(v.values, rows, np.float32),
+            _seen(v.selections, each, np.float32),
+            _seen(v.sums, sums, np.float32),
+        )
+        scores = np.asarray(self.policy.score(view), np.float64)
+        if scores.shape != each:
+            raise ArgumentError(f"a policy's scores are an array {list(scores.shape)}, expected {list(each)}")
+        _seen(v.scores, each, np.float64)[...] = scores
+        return True
+
+
+@callback("bool(void *, const wn_policy_view *)")
+def _on_score(user: Any, view: Any) -> bool:
+    own: _Own = ffi.from_handle(user)
+    return own.context.guard(lambda: own.fill(view), False)
+
+
 def _text(spec: Union[int, float, str, "os.PathLike[str]", Sequence[int]], layers: int) -> bytes:
     if isinstance(spec, bool):
         raise ArgumentError("budgets: expected a number of tokens, found a bool")
@@ -73,6 +170,7 @@ class Budgets:
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
+        self._own: Optional[_Own] = None
         self._clear = lib.wn_budgets_clear
 
     def __del__(self) -> None:
@@ -111,7 +209,7 @@ def make(
     context: Context,
     model: Handle,
     spec: BudgetSpec,
-    policy: Optional[str] = None,
+    policy: Optional[PolicyLike] = None,
     options: Optional[Options] = None,
     cache: int = CACHE_FORMATS.index("auto"),
 ) -> Budgets:
@@ -124,7 +222,10 @@ def make(
     lib.wn_budgets_init(raw)
     budgets = Budgets(raw)
     number = ffi.new("wn_policy *")
-    if policy is not None and not lib.wn_policy_find(named(policy, "policy"), number):
+    if isinstance(policy, OwnPolicy):
+        budgets._own = _Own(context, policy)
+        raw.own, number[0] = budgets._own.raw, lib.WN_POLICY_OWN
+    elif policy is not None and not lib.wn_policy_find(named(policy, "policy"), number):
         raise ArgumentError(f"policy {policy!r} is not one of {', '.join(p.name for p in policies())}")
     if options is not None:
         context.call(lib.wn_budgets_set, _assignments(options), raw)
@@ -154,7 +255,7 @@ class Room:
         self,
         model: "Model",
         budgets: Optional[BudgetSpec],
-        policy: Optional[str],
+        policy: Optional[PolicyLike],
         options: Optional[Options],
         cache: str = "auto",
     ) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._library import copied, decoded, encoded, ffi, lib, named, taken_text
-from .budgets import BudgetSpec, Options
+from .budgets import BudgetSpec, Options, PolicyLike
 from .errors import ArgumentError
 from .generation import Generation
 from .session import Session
@@ -89,7 +89,7 @@ class Chat:
         template: Optional[str] = None,
         context: int = 0,
         budgets: Optional[BudgetSpec] = None,
-        policy: Optional[str] = None,
+        policy: Optional[PolicyLike] = None,
         policy_options: Optional[Options] = None,
         cache: str = "auto",
         **options: Any,

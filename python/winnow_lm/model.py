@@ -35,7 +35,7 @@ from ._library import (
     rows_of,
     taken_text,
 )
-from .budgets import Budgets, BudgetSpec, Options, Room
+from .budgets import Budgets, BudgetSpec, Options, PolicyLike, Room
 from .errors import ArgumentError, WinnowError
 from .estimate import Estimate, estimate, row_sums
 from .tokenizer import Tokenizer, require
@@ -245,12 +245,12 @@ class Model:
         ids = int32(tokens).reshape(-1)
         self._context.call(lib.wn_model_set_control_tokens, self._handle, pointer("int32_t", ids), ids.size)
 
-    def budgets(self, spec: BudgetSpec, policy: Optional[str] = None, options: Optional[Options] = None) -> Budgets:
+    def budgets(self, spec: BudgetSpec, policy: Optional[PolicyLike] = None, options: Optional[Options] = None) -> Budgets:
         """Budgets for this model: see BudgetSpec. Every argument budgets= takes the same, with policy= and policy_options=."""
         return self._budgets(spec, policy, options)
 
     def _budgets(
-        self, spec: BudgetSpec, policy: Optional[str], options: Optional[Options], cache: Optional[int] = None
+        self, spec: BudgetSpec, policy: Optional[PolicyLike], options: Optional[Options], cache: Optional[int] = None
     ) -> Budgets:
         auto = CACHE_FORMATS.index("auto")
         return _budgets.make(self._context, self._handle, spec, policy, options, auto if cache is None else cache)
@@ -283,7 +283,7 @@ class Model:
         tokens: Text,
         *,
         budgets: Optional[BudgetSpec] = None,
-        policy: Optional[str] = None,
+        policy: Optional[PolicyLike] = None,
         policy_options: Optional[Options] = None,
         doc_start: Optional[ArrayLike] = None,
         inputs: Optional[ArrayLike] = None,
@@ -336,7 +336,7 @@ class Model:
         *,
         data: Optional[PathLike] = None,
         budgets: Optional[BudgetSpec] = None,
-        policy: Optional[str] = None,
+        policy: Optional[PolicyLike] = None,
         policy_options: Optional[Options] = None,
         batch: int = 0,
         context: int = 0,
@@ -422,7 +422,7 @@ class Model:
         *,
         data: Optional[PathLike] = None,
         budgets: Optional[BudgetSpec] = None,
-        policy: Optional[str] = None,
+        policy: Optional[PolicyLike] = None,
         policy_options: Optional[Options] = None,
     ) -> float:
         """The mean negative log-likelihood of a token, in nats: evaluate(...).loss."""
@@ -434,7 +434,7 @@ class Model:
         text: Text,
         *,
         budgets: Optional[BudgetSpec] = None,
-        policy: Optional[str] = None,
+        policy: Optional[PolicyLike] = None,
         policy_options: Optional[Options] = None,
         top_k: int = 0,
     ) -> "Scores":
@@ -451,7 +451,7 @@ class Model:
         choices: Sequence[str],
         *,
         budgets: Optional[BudgetSpec] = None,
-        policy: Optional[str] = None,
+        policy: Optional[PolicyLike] = None,
         policy_options: Optional[Options] = None,
     ) -> list[ScoredChoice]:
         """How probable each continuation is after a context, tokenized with it as lm-evaluation-harness does. The choice of
@@ -477,7 +477,7 @@ class Model:
         questions: Sequence[Sequence[tuple[ArrayLike, int]]],
         *,
         budgets: Optional[BudgetSpec] = None,
-        policy: Optional[str] = None,
+        policy: Optional[PolicyLike] = None,
         policy_options: Optional[Options] = None,
         cache: str = "auto",
         context: int = 0,
@@ -512,7 +512,7 @@ class Model:
         *,
         capacity: int = 0,
         budgets: Optional[BudgetSpec] = None,
-        policy: Optional[str] = None,
+        policy: Optional[PolicyLike] = None,
         policy_options: Optional[Options] = None,
         cache: str = "auto",
         tau: Optional[float] = None,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._library import Handle, Text, choice, ffi, first_of, int32, lib, options_of, pointer, put, rows_of
-from .budgets import BudgetSpec, Options, Room
+from .budgets import BudgetSpec, Options, PolicyLike, Room
 from .errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Session:
         *,
         capacity: int = 0,
         budgets: Optional[BudgetSpec] = None,
-        policy: Optional[str] = None,
+        policy: Optional[PolicyLike] = None,
         policy_options: Optional[Options] = None,
         cache: str = "auto",
         tau: Optional[float] = None,

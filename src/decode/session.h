@@ -94,9 +94,10 @@ struct wn_session {
   bool cache_position_blocks;   /* or as blocks by cache position (session_cache_positions.c) */
   struct wn_session_block block;
   struct wn_session_cache_positions cache_position_block;
-  int64_t largest;          /* the largest budget of a cache */
-  void *sums;               /* [B,P,largest] attention sums of a row; a part's begin at its first head's */
-  void *room_of_votes;      /* the same with elements of 8 bytes, for policies that are `ordered` */
+  int64_t largest;     /* the largest budget of a cache */
+  void *sums;          /* [B,P,largest] attention sums of a row; a part's begin at its first head's */
+  double *policy_room; /* [B,Hkv,policy_room_of_group] for the policy's choice, or NULL */
+  int64_t policy_room_of_group;
   void *rotated;            /* [B,largest,Hkv,D] with cache_positions: keys rotated by their cache positions */
   int32_t *cache_positions; /* [B,largest] these positions */
   int32_t *cache_positions_shown;

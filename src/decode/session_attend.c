@@ -108,9 +108,9 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t p
                              const struct wn_kv_rows *rows) {
   struct wn_kv_cache *cache = &s->caches[part];
   const int64_t l = s->parts[part].layer;
-  const int64_t shared = s->B * s->parts[part].kv0 * s->largest; /* parts may run in parallel */
-  void *sums = wn_element(s->sums, shared, run->exec.dtype);
-  void *room = s->room_of_votes ? (char *)s->room_of_votes + (size_t)shared * sizeof(double) : NULL;
+  const int64_t head = s->B * s->parts[part].kv0; /* parts may run in parallel */
+  void *sums = wn_element(s->sums, head * s->largest, run->exec.dtype);
+  void *room = s->policy_room ? s->policy_room + head * s->policy_room_of_group : NULL;
   for (int64_t t = 0; t < run->T; t++) {
     if (!run->measuring) {
       if (cache->count == cache->shape.capacity) WN_TRY(wn_kv_cache_evict(&run->exec, cache, &s->budgets, l, room));

@@ -52,11 +52,11 @@ static void caches_shared_lay(struct wn_session *s, size_t stage, size_t stage_h
   const wn_model_config *c = &s->model->config;
   const size_t e = wn_dtype_size(s->model->dtype);
   const int64_t B = s->B, D = c->head_size, H = c->heads, Hkv = c->kv_heads, K = s->largest;
+  s->policy_room_of_group = K > 0 ? wn_policy_room_of(&s->budgets, K, D) : 0;
   const int64_t R = s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK;
   const bool rotates = s->budgets.cache_positions, blocks = s->blocks_of_rows && K > 0;
   const bool by_block = s->cache_position_blocks && K > 0;
-  const struct wn_policy_row *policy = wn_policy_row(s->budgets.policy);
-  const bool sums = policy->needs & WN_POLICY_SUMS;
+  const bool sums = wn_policy_needs(&s->budgets) & WN_POLICY_SUMS;
   struct wn_session_block *block = &s->block;
   struct wn_session_cache_positions *p = &s->cache_position_block;
   const bool apart = !s->model->backend->memory->host;
@@ -71,7 +71,8 @@ static void caches_shared_lay(struct wn_session *s, size_t stage, size_t stage_h
       WN_ARRAY_SIZED(s->slots_shown, sizeof *s->slots, "slots shown", apart, WN_DIMS(B, slots)),
       WN_ARRAY_FOR(block->evicted_at, "evictions of a block", blocks, WN_DIMS(B, slots)),
       WN_ARRAY_SIZED(s->sums, e, "attention sums of a row", sums, WN_DIMS(B, Hkv, K)),
-      WN_ARRAY_SIZED(s->room_of_votes, sizeof(double), "votes", policy->ordered, WN_DIMS(B, Hkv, K)),
+      WN_ARRAY_SIZED(s->policy_room, sizeof(double), "room of the policy", true,
+                     WN_DIMS(B, Hkv, s->policy_room_of_group)),
       WN_ARRAY_SIZED(s->rotated, e, "rotated keys", rotates, WN_DIMS(B, K, Hkv, D)),
       WN_ARRAY_SIZED(s->cache_positions_shown, sizeof *s->cache_positions, "cache positions shown", apart && rotates,
                      WN_DIMS(B, K)),

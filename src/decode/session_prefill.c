@@ -14,8 +14,9 @@
 
 bool wn_session_takes_blocks(const struct wn_session *s) {
   const struct wn_policy_row *policy = wn_policy_row(s->budgets.policy);
-  const bool sums = policy->needs & WN_POLICY_SUMS;
+  const bool sums = wn_policy_needs(&s->budgets) & WN_POLICY_SUMS;
   if (s->control) return false; /* rows must run one by one to know which of their keys are control tokens */
+  if (s->budgets.policy == WN_POLICY_OWN) return false; /* one call a layer for all groups */
   if (wn_policy_on_host(policy) && !s->model->backend->memory->host) return false;
   return !s->budgets.cache_positions &&
          !(sums && wn_attention_config_unserved(&s->attention, WN_EVICTIONS_SUMS_SERVED));

@@ -51,7 +51,7 @@ void wn_budgets_init(wn_budgets *budgets) {
 bool wn_budgets_same_options(const wn_budgets *a, const wn_budgets *b) {
   struct wn_field_group groups[WN_POLICY_MAX + 1];
   const int n = budgets_groups(groups);
-  return wn_fields_same(groups, n, a, b);
+  return a->own == b->own && wn_fields_same(groups, n, a, b);
 }
 
 void wn_budgets_clear(wn_budgets *budgets) {
@@ -217,8 +217,10 @@ wn_status wn_budgets_load_over(wn_context *ctx, const char *path, wn_budgets *ou
 }
 
 wn_status wn_budgets_to_json(wn_context *ctx, const wn_budgets *budgets, json_t **out) {
-  json_t *list = json_array();
   *out = NULL;
+  if (budgets->policy == WN_POLICY_OWN)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets: a file cannot hold a policy of the caller's own");
+  json_t *list = json_array();
   bool ok = list != NULL;
   for (int64_t l = 0; ok && l < budgets->layers; l++) {
     json_t *layer = budgets->heads > 0 ? json_array() : json_integer(budgets->tokens[l]);

@@ -40,12 +40,16 @@ static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *own, struct
       WN_ARRAY_SIZED(out->f_read, e, "selections read", apart && s->asked, WN_DIMS(s->B, s->selections, s->capacity)),
       WN_ARRAY_SIZED(out->notes_read, e, "notes read", apart && s->asked,
                      WN_DIMS(s->B, s->groups, s->notes, s->capacity)),
+      WN_ARRAY_SIZED(out->k_read, key, "keys read", apart && s->asked_keys, WN_DIMS(s->B, s->Hkv, s->capacity, s->D)),
+      WN_ARRAY_SIZED(out->v_read, key, "values read", apart && s->asked_values,
+                     WN_DIMS(s->B, s->Hkv, s->capacity, s->D)),
       WN_ARRAY_SIZED(out->sums_read, e, "sums read", apart && s->asked, WN_DIMS(s->B, s->groups, s->capacity)),
   };
   WN_ARRAYS_LAY(own, rows);
   WN_ARRAYS_LAY(host, read);
   if (apart) return;
   out->at = out->at_shown, out->index = out->index_shown, out->f_read = out->f, out->notes_read = out->notes;
+  out->k_read = out->k, out->v_read = out->v;
 }
 
 void wn_kv_shape_of(const wn_attention_config *attention, int64_t kv_heads, int64_t head_size, int64_t B,
@@ -61,6 +65,8 @@ void wn_kv_shape_of(const wn_attention_config *attention, int64_t kv_heads, int6
   out->groups = wn_policy_groups(budgets, kv_heads, out->selections);
   out->notes = wn_policy_notes(budgets);
   out->asked = wn_policy_on_host(wn_policy_row(budgets->policy));
+  out->asked_keys = out->asked && wn_policy_needs(budgets) & WN_POLICY_KEYS;
+  out->asked_values = out->asked && wn_policy_needs(budgets) & WN_POLICY_VALUES;
 }
 
 void wn_kv_shape_of_heads(struct wn_kv_shape *shape, int64_t g0, int64_t n) {
@@ -236,6 +242,14 @@ void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T) {
   cache->seen += T;
 }
 
+/* Keys or values of the heads of group `row`, of B times the groups. */
+static struct wn_policy_rows cache_rows(const struct wn_kv_cache *cache, const void *x, int64_t row) {
+  const struct wn_kv_shape *s = &cache->shape;
+  const int64_t head = s->capacity * s->D;
+  return wn_policy_rows_from((struct wn_policy_rows){.data = x, .head = head, .token = s->D, .half = s->half}, s->dtype,
+                             row * (s->Hkv / cache_groups_of(cache)) * head);
+}
+
 /* Evicts by a rule on the given values: the last slot's content moves to the slot that becomes free. */
 static wn_status cache_evict_by(const struct wn_exec *exec, struct wn_kv_cache *cache, const struct wn_evict_rule *rule,
                                 const void *values, void *room) {
@@ -254,7 +268,11 @@ static wn_status cache_evict_by(const struct wn_exec *exec, struct wn_kv_cache *
                            .room = room,
                            .index = rule->by == WN_EVICT_GIVEN ? cache->index_shown : NULL,
                            .count = cache_arrays_of(cache, arrays),
-                           .slots = move};
+                           .slots = move,
+                           .heads = s->Hkv / cache_groups_of(cache),
+                           .D = s->D,
+                           .k = cache_rows(cache, cache->k, 0),
+                           .v = cache_rows(cache, cache->v, 0)};
   for (int i = 0; i < evict.count; i++)
     move[i] = (struct wn_evict_slots){arrays[i].data, arrays[i].rows / evict.P, arrays[i].bytes};
   WN_TRY(cache_show_positions(exec->ctx, cache));
@@ -274,27 +292,18 @@ static wn_status cache_evict_by(const struct wn_exec *exec, struct wn_kv_cache *
   return WN_OK;
 }
 
-/* Asks a policy with a function of its own; its choice goes to cache->index. */
-static wn_status cache_ask(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
-                           int64_t layer) {
+/* What a policy on the host sees of a group. */
+static struct wn_policy_held cache_held(const struct wn_kv_cache *cache, const struct wn_evict_rule *rule,
+                                        int64_t row) {
   const struct wn_kv_shape *s = &cache->shape;
-  const struct wn_memory *memory = cache_memory(s);
-  const int64_t rows = s->B * s->groups;
-  const size_t e = wn_dtype_size(s->dtype), each = (size_t)s->capacity * e;
-  const bool ordered = wn_policy_row(budgets->policy)->ordered;
-  if (cache->f_read != cache->f)
-    WN_TRY(wn_memory_read(exec->ctx, memory, cache->f_read, cache->f, (size_t)(s->B * s->selections) * each));
-  if (cache->notes_read != cache->notes)
-    WN_TRY(wn_memory_read(exec->ctx, memory, cache->notes_read, cache->notes, (size_t)(rows * s->notes) * each));
-  WN_TRY(wn_kv_cache_positions(exec->ctx, cache));
-  for (int64_t row = 0; row < rows; row++) {
-    const int64_t b = row / s->groups, selection = s->selections > 1 ? row : b;
-    const int32_t *at = cache->at + row * s->capacity;
-    for (int64_t j = 0; ordered && j < cache->count; j++) cache->order[j] = (int32_t)j;
-    if (ordered) wn_evict_sort(cache->count, cache->order, at);
-    cache->index[row] = (int32_t)wn_policy_choose(
-        &(struct wn_policy_held){.budgets = budgets,
-                                 .layer = layer,
+  const int64_t selection = s->selections > 1 ? row : row / s->groups;
+  const int32_t *at = cache->at + row * s->capacity;
+  const bool ordered = wn_policy_row(rule->budgets->policy)->ordered;
+  for (int64_t j = 0; ordered && j < cache->count; j++) cache->order[j] = (int32_t)j;
+  if (ordered) wn_evict_sort(cache->count, cache->order, at);
+  return (struct wn_policy_held){.rule = rule,
+                                 .budgets = rule->budgets,
+                                 .layer = rule->layer,
                                  .group = s->first_group + row % s->groups,
                                  .count = cache->count,
                                  .row = cache->seen,
@@ -304,18 +313,68 @@ static wn_status cache_ask(const struct wn_exec *exec, struct wn_kv_cache *cache
                                  .order = ordered ? cache->order : NULL,
                                  .F = wn_element(cache->f_read, selection * s->capacity, s->dtype),
                                  .notes = wn_element(cache->notes_read, row * s->notes * s->capacity, s->dtype),
-                                 .stride = s->capacity});
+                                 .stride = s->capacity,
+                                 .heads = s->Hkv / s->groups,
+                                 .D = s->D,
+                                 .k = cache_rows(cache, cache->k_read, row),
+                                 .v = cache_rows(cache, cache->v_read, row),
+                                 .rows = s->dtype};
+}
+
+/* Asks a policy of the caller's own about all groups at once. */
+static wn_status cache_ask_own(wn_context *ctx, struct wn_kv_cache *cache, const struct wn_evict_rule *rule) {
+  const struct wn_kv_shape *s = &cache->shape;
+  const int64_t rows = s->B * s->groups, n = cache->count;
+  struct wn_policy_held *held;
+  double *scores;
+  const struct wn_array of[] = {WN_ARRAY_FOR(held, "groups", true, WN_DIMS(rows)),
+                                WN_ARRAY_FOR(scores, "scores", true, WN_DIMS(rows, n))};
+  struct wn_arrays arrays = {0};
+  WN_TRY(WN_ARRAYS_CREATE(ctx, &arrays, "what a policy is asked", of));
+  for (int64_t row = 0; row < rows; row++) held[row] = cache_held(cache, rule, row);
+  const wn_status status = wn_policy_ask_layer(ctx, held, s->B, s->groups, scores);
+  for (int64_t row = 0; row < rows && status == WN_OK; row++) {
+    held[row].scores = scores + row * n;
+    cache->index[row] = (int32_t)wn_evict_choose(&held[row]);
   }
+  wn_arrays_clear(&arrays);
+  return status;
+}
+
+/* Asks a policy with a function of its own; its choice goes to cache->index. */
+static wn_status cache_ask(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
+                           const struct wn_evict_rule *rule) {
+  const struct wn_kv_shape *s = &cache->shape;
+  const struct wn_memory *memory = cache_memory(s);
+  const int64_t rows = s->B * s->groups;
+  const size_t e = wn_dtype_size(s->dtype), each = (size_t)s->capacity * e;
+  if (cache->f_read != cache->f)
+    WN_TRY(wn_memory_read(exec->ctx, memory, cache->f_read, cache->f, (size_t)(s->B * s->selections) * each));
+  const size_t keys = (size_t)(s->B * s->Hkv * s->capacity * s->D) * cache_key_bytes(s);
+  if (cache->k_read && cache->k_read != cache->k)
+    WN_TRY(wn_memory_read(exec->ctx, memory, cache->k_read, cache->k, keys));
+  if (cache->v_read && cache->v_read != cache->v)
+    WN_TRY(wn_memory_read(exec->ctx, memory, cache->v_read, cache->v, keys));
+  if (cache->notes_read != cache->notes)
+    WN_TRY(wn_memory_read(exec->ctx, memory, cache->notes_read, cache->notes, (size_t)(rows * s->notes) * each));
+  WN_TRY(wn_kv_cache_positions(exec->ctx, cache));
+  if (budgets->policy == WN_POLICY_OWN)
+    WN_TRY(cache_ask_own(exec->ctx, cache, rule));
+  else
+    for (int64_t row = 0; row < rows; row++) {
+      const struct wn_policy_held held = cache_held(cache, rule, row);
+      cache->index[row] = (int32_t)wn_evict_choose(&held);
+    }
   if (cache->index == cache->index_shown) return WN_OK;
   return memory->copy_in(exec->ctx, cache->index_shown, cache->index, (size_t)rows * sizeof *cache->index);
 }
 
 wn_status wn_kv_cache_evict(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
                             int64_t layer, void *room) {
-  const bool selections = wn_policy_row(budgets->policy)->needs & WN_POLICY_SELECTIONS;
+  const bool selections = wn_policy_needs(budgets) & WN_POLICY_SELECTIONS;
   struct wn_evict_rule rule;
   wn_policy_rule(budgets, layer, cache->shape.capacity, &rule);
-  if (rule.by == WN_EVICT_GIVEN) WN_TRY(cache_ask(exec, cache, budgets, layer));
+  if (rule.by == WN_EVICT_GIVEN) WN_TRY(cache_ask(exec, cache, budgets, &rule));
   return cache_evict_by(exec, cache, &rule, selections ? cache->f : cache->notes, room);
 }
 
@@ -349,10 +408,10 @@ static wn_status cache_follow_asked(const struct wn_exec *exec, struct wn_kv_cac
 wn_status wn_kv_cache_follow(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
                              const void *sums) {
   const struct wn_kv_shape *s = &cache->shape;
-  const struct wn_policy_row *policy = wn_policy_row(budgets->policy);
+  const enum wn_notes_change change = wn_policy_change(budgets);
   const int64_t n = s->notes, rows = s->B * s->groups, count = cache->count + 1;
-  if (cache_memory(s)->host || policy->change == WN_NOTES_OWN) return cache_follow_asked(exec, cache, budgets, sums);
-  if (policy->change == WN_NOTES_RING)
+  if (cache_memory(s)->host || change == WN_NOTES_OWN) return cache_follow_asked(exec, cache, budgets, sums);
+  if (change == WN_NOTES_RING)
     return wn_op_gather_forward(
         exec, &(struct wn_gather){.B = rows,
                                   .H = 1,

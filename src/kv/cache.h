@@ -28,6 +28,7 @@ struct wn_kv_shape {
   int64_t first_group;            /* the number of its first group in the layer */
   int64_t notes;                  /* numbers that the policy keeps per token */
   bool asked;                     /* the policy has functions of its own */
+  bool asked_keys, asked_values;  /* which read keys, values */
   bool half;                      /* k and v are stored as half floats; new rows are float32 (dtype F32) */
   const struct wn_memory *memory; /* of keys, values and F; NULL: the host's */
 };
@@ -48,7 +49,7 @@ struct wn_kv_cache {
   /* For a policy with functions of its own: the slots that it chooses [B,P], and host copies of what it reads. Where
    * the backend's memory is the host's, `index` and `index_shown` are one array. */
   int32_t *index, *index_shown, *order; /* order [capacity] */
-  void *f_read, *notes_read, *sums_read;
+  void *k_read, *v_read, *f_read, *notes_read, *sums_read;
   void *host;   /* the allocation on the host, if the backend's memory is another; NULL: none */
   size_t bytes; /* all bytes allocated */
 };
@@ -82,7 +83,7 @@ wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cac
                              int64_t t0, int64_t T);
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T);
 /* Makes room for one token in each sequence and group of a full cache: evicts the token that the policy chooses. room:
- * memory for [B,P,capacity] elements of 8 bytes, for policies that are `ordered`. */
+ * memory for [B,P,wn_policy_room_of] elements of 8 bytes. */
 wn_status wn_kv_cache_evict(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
                             int64_t layer, void *room);
 /* The same without a policy: the oldest is evicted. */

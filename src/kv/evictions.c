@@ -16,13 +16,13 @@ bool wn_evictions_any(const wn_budgets *budgets, int64_t layer, int64_t T) {
   return budgets->tokens[layer] < T;
 }
 
-static bool evictions_attends(const struct wn_policy_row *row, const struct wn_attention *a) {
-  return row->needs & WN_POLICY_SUMS && wn_call_lacks(a, WN_EVICTIONS_SUMS_SERVED);
+static bool evictions_attends(const wn_budgets *budgets, const struct wn_attention *a) {
+  return wn_policy_needs(budgets) & WN_POLICY_SUMS && wn_call_lacks(a, WN_EVICTIONS_SUMS_SERVED);
 }
 
 bool wn_evictions_on_host(const wn_budgets *budgets, const struct wn_attention *a) {
   const struct wn_policy_row *row = wn_policy_row(budgets->policy);
-  return wn_policy_on_host(row) || evictions_attends(row, a);
+  return wn_policy_on_host(row) || evictions_attends(budgets, a);
 }
 
 static int64_t evictions_groups(const wn_budgets *budgets, const struct wn_attention *a) {
@@ -34,8 +34,8 @@ static wn_status evictions_check(wn_context *ctx, const wn_budgets *budgets, con
                                  bool piece) {
   const struct wn_policy_row *row = wn_policy_row(budgets->policy);
   const char *name = row->info.name;
-  const bool sums = row->needs & WN_POLICY_SUMS;
-  const bool selections = row->needs & WN_POLICY_SELECTIONS;
+  const bool sums = wn_policy_needs(budgets) & WN_POLICY_SUMS;
+  const bool selections = wn_policy_needs(budgets) & WN_POLICY_SELECTIONS;
   const char *term = wn_call_lacks(a, WN_EVICTIONS_SERVED);
   WN_TRY(wn_policy_check_needs(ctx, row, WN_POLICY_SERVED, "the walk over a sequence's rows"));
   if (piece && sums && !term) term = wn_call_lacks(a, WN_EVICTIONS_SUMS_SERVED);
@@ -52,41 +52,6 @@ static wn_status evictions_check(wn_context *ctx, const wn_budgets *budgets, con
 }
 
 /* ---- policies with functions of their own ---- */
-
-struct evictions_policy {
-  struct wn_evictions_own own;
-  const wn_budgets *budgets;
-  int64_t layer;
-};
-
-static void own_score(const struct wn_evictions *op, const struct wn_evictions_held *h, int64_t first, int64_t n,
-                      double *out) {
-  const struct evictions_policy *p = op->own->user;
-  const struct wn_policy_held held = {.budgets = p->budgets,
-                                      .layer = p->layer,
-                                      .group = h->group,
-                                      .count = h->count,
-                                      .row = h->row,
-                                      .budget = h->K,
-                                      .dtype = WN_F64,
-                                      .at = h->at,
-                                      .scores = h->scores,
-                                      .F = h->F,
-                                      .notes = h->notes,
-                                      .stride = h->stride};
-  wn_policy_row(p->budgets->policy)->score(&held, first, n, out);
-}
-
-static void own_follow(const struct wn_evictions *op, const struct wn_evictions_held *h, const double *sums) {
-  const struct evictions_policy *p = op->own->user;
-  wn_policy_follow(&(struct wn_policy_notes){.budgets = p->budgets,
-                                             .row = h->row,
-                                             .count = h->count,
-                                             .dtype = WN_F64,
-                                             .notes = h->notes,
-                                             .stride = h->stride,
-                                             .sums = sums});
-}
 
 /* The attention call for row `row` of sequence b, on the keys up to it, for one group of heads. For policies that read
  * the sums under a threshold, which attention itself applies. */
@@ -122,30 +87,25 @@ static wn_status own_attend(const struct wn_exec *exec, const struct wn_eviction
 
 /* ---- the operation ---- */
 
-/* The operation by the policy's rule, without the groups. policy: storage for what belongs to the policy. */
+/* The operation by the policy's rule, without the groups. own: storage for what runs on the host. */
 static struct wn_evictions evictions_op(const wn_budgets *budgets, int64_t layer, const struct wn_attention *call,
-                                        struct evictions_policy *policy) {
+                                        struct wn_evictions_own *own) {
   const struct wn_policy_row *row = wn_policy_row(budgets->policy);
   struct wn_evictions op = {.a = call,
                             .groups =
                                 wn_slot_groups(call) < WN_EVICTIONS_GROUPS ? wn_slot_groups(call) : WN_EVICTIONS_GROUPS,
-                            .selections = row->needs & WN_POLICY_SELECTIONS,
-                            .sums = row->needs & WN_POLICY_SUMS,
-                            .change = row->change,
+                            .selections = wn_policy_needs(budgets) & WN_POLICY_SELECTIONS,
+                            .sums = wn_policy_needs(budgets) & WN_POLICY_SUMS,
+                            .change = wn_policy_change(budgets),
                             .notes = wn_policy_notes(budgets),
                             .rows = row->rows ? row->rows(budgets) : INT64_MAX};
-  const bool attends = evictions_attends(row, call);
+  const bool attends = evictions_attends(budgets, call);
   wn_policy_rule(budgets, layer, 1, &op.rule);
+  op.constant = row->by_position || op.rule.by == WN_EVICT_RANDOM || (op.rule.kind && op.rule.kind->constant);
   if (!wn_policy_on_host(row) && !attends) return op;
-  *policy = (struct evictions_policy){.own = {.user = policy,
-                                              .by_position = row->by_position,
-                                              .score = row->score ? own_score : NULL,
-                                              .follow = own_follow,
-                                              .attend = attends ? own_attend : NULL,
-                                              .attend_scratch = own_attend_scratch},
-                                      .budgets = budgets,
-                                      .layer = layer};
-  op.own = &policy->own;
+  *own = (struct wn_evictions_own){
+      .follow = wn_policy_follow, .attend = attends ? own_attend : NULL, .attend_scratch = own_attend_scratch};
+  op.own = own;
   return op;
 }
 
@@ -156,6 +116,8 @@ static struct wn_evictions_group evictions_group(const wn_budgets *budgets, int6
 /* Runs it for a number of groups at a time. K: [P] a budget for each group, or one for all. */
 static wn_status evictions_run(const struct wn_exec *exec, struct wn_evictions *op, const wn_budgets *budgets,
                                int64_t layer, int64_t K) {
+  struct wn_evict_ask ask = wn_policy_ask(exec->ctx);
+  if (budgets->policy == WN_POLICY_OWN) op->rule.ask = &ask;
   const int64_t P = wn_slot_groups(op->a);
   for (op->group0 = 0; op->group0 < P; op->group0 += WN_EVICTIONS_GROUPS) {
     op->groups = P - op->group0 < WN_EVICTIONS_GROUPS ? P - op->group0 : WN_EVICTIONS_GROUPS;
@@ -176,9 +138,9 @@ static struct wn_attention evictions_call(const wn_budgets *budgets, const struc
 }
 
 size_t wn_evictions_scratch(const struct wn_exec *exec, const wn_budgets *budgets, const struct wn_attention *a) {
-  struct evictions_policy policy;
+  struct wn_evictions_own own;
   const struct wn_attention call = evictions_call(budgets, a);
-  struct wn_evictions op = evictions_op(budgets, 0, &call, &policy);
+  struct wn_evictions op = evictions_op(budgets, 0, &call, &own);
   for (int64_t g = 0; g < op.groups; g++) op.group[g] = evictions_group(budgets, a->Tk);
   return wn_op_evictions_scratch(exec, &op, false);
 }
@@ -201,16 +163,16 @@ wn_status wn_evictions_find(const struct wn_exec *exec, const wn_budgets *budget
     return wn_fail(ctx, WN_ERR_UNSUPPORTED,
                    "cache_positions moves tokens from row to row: a forward pass of a model has it, but no keep rule");
   WN_TRY(evictions_check(ctx, budgets, a, P, false));
-  struct evictions_policy policy;
-  struct wn_evictions op = evictions_op(budgets, layer, &call, &policy);
+  struct wn_evictions_own own;
+  struct wn_evictions op = evictions_op(budgets, layer, &call, &own);
   op.evicted_at = evicted_at;
   return evictions_run(exec, &op, budgets, layer, budgets->heads > 0 ? 0 : budgets->tokens[layer]);
 }
 
 /* ---- pieces ---- */
 
-static struct wn_evictions evictions_of_piece(const struct wn_evictions_piece *piece, struct evictions_policy *policy) {
-  struct wn_evictions op = evictions_op(piece->budgets, piece->layer, piece->a, policy);
+static struct wn_evictions evictions_of_piece(const struct wn_evictions_piece *piece, struct wn_evictions_own *own) {
+  struct wn_evictions op = evictions_op(piece->budgets, piece->layer, piece->a, own);
   op.piece = true;
   op.first_group = piece->first_group;
   op.note = piece->notes;
@@ -219,15 +181,15 @@ static struct wn_evictions evictions_of_piece(const struct wn_evictions_piece *p
 }
 
 size_t wn_evictions_piece_scratch(const struct wn_exec *exec, const struct wn_evictions_piece *piece) {
-  struct evictions_policy policy;
-  struct wn_evictions op = evictions_of_piece(piece, &policy);
+  struct wn_evictions_own own;
+  struct wn_evictions op = evictions_of_piece(piece, &own);
   for (int64_t g = 0; g < op.groups; g++) op.group[g] = evictions_group(piece->budgets, piece->K);
   return wn_op_evictions_scratch(exec, &op, false);
 }
 
 wn_status wn_evictions_piece_find(const struct wn_exec *exec, const struct wn_evictions_piece *piece) {
-  struct evictions_policy policy;
-  struct wn_evictions op = evictions_of_piece(piece, &policy);
+  struct wn_evictions_own own;
+  struct wn_evictions op = evictions_of_piece(piece, &own);
   WN_TRY(evictions_check(exec->ctx, piece->budgets, piece->a, wn_slot_groups(piece->a), true));
   return evictions_run(exec, &op, piece->budgets, piece->layer, piece->K);
 }
@@ -245,6 +207,7 @@ wn_status wn_attention_evictions(wn_context *ctx, const wn_attention_config *con
   WN_CHECK_WORK(WN_POINTER(config), WN_POINTER(arrays), WN_POINTER(budgets), WN_POINTER(evicted_at));
   if (!wn_policy_row(budgets->policy))
     return wn_fail(ctx, WN_ERR_CONFIG, "evictions: unknown policy %d", (int)budgets->policy);
+  if (budgets->policy == WN_POLICY_OWN) WN_TRY(wn_policy_check_own(ctx, budgets, config->selective.enabled));
   struct wn_attention op;
   WN_TRY(wn_attention_call(ctx, config, arrays, &op));
   struct wn_exec exec = {.ctx = ctx, .threads = ctx->threads, .dtype = arrays->dtype};

@@ -19,6 +19,7 @@ int wn_policy_count(void) {
 }
 
 const struct wn_policy_row *wn_policy_row(wn_policy policy) {
+  if (policy == WN_POLICY_OWN) return &wn_policy_own;
   return policy >= 0 && policy < policy_rows_count ? policy_rows[policy] : NULL;
 }
 
@@ -28,7 +29,8 @@ const wn_policy_info *wn_policy_at(wn_policy policy) {
 }
 
 const char *wn_policy_name(wn_policy policy) {
-  return wn_policy_row(policy) ? wn_policy_names[policy] : "?";
+  const struct wn_policy_row *row = wn_policy_row(policy);
+  return row ? row->info.name : "?";
 }
 
 bool wn_policy_find(const char *name, wn_policy *out) {
@@ -56,7 +58,7 @@ bool wn_policy_suits(wn_policy policy, const wn_attention_config *config) {
 
 bool wn_policy_register(const struct wn_policy_row *row, wn_policy *out) {
   wn_policy taken;
-  if (policy_rows_count == WN_POLICY_MAX || wn_policy_find(row->info.name, &taken)) return false;
+  if (policy_rows_count == WN_POLICY_OWN || wn_policy_find(row->info.name, &taken)) return false;
   policy_rows[policy_rows_count] = row;
   wn_policy_names[policy_rows_count] = row->info.name;
   *out = policy_rows_count++;
@@ -64,7 +66,7 @@ bool wn_policy_register(const struct wn_policy_row *row, wn_policy *out) {
 }
 
 wn_status wn_policy_check_needs(wn_context *ctx, const struct wn_policy_row *row, unsigned served, const char *who) {
-  static const char *const names[] = {"the selections F", "attention sums"};
+  static const char *const names[] = {"the selections F", "attention sums", "keys", "values"};
   const unsigned lacks = row->needs & ~served;
   if (!lacks) return WN_OK;
   const int first = __builtin_ctz(lacks), known = (int)(sizeof names / sizeof *names);
@@ -77,7 +79,7 @@ wn_status wn_policy_check_needs(wn_context *ctx, const struct wn_policy_row *row
 
 int64_t wn_policy_groups(const wn_budgets *budgets, int64_t kv_heads, int64_t selections) {
   const struct wn_policy_row *row = wn_policy_row(budgets->policy);
-  if (row && row->needs & WN_POLICY_SELECTIONS) return selections > 1 ? selections : 1;
+  if (row && wn_policy_needs(budgets) & WN_POLICY_SELECTIONS) return selections > 1 ? selections : 1;
   return budgets->per_kv_head && row && row->info.per_kv_head ? kv_heads : 1;
 }
 
@@ -92,7 +94,22 @@ int64_t wn_policy_recent(const wn_budgets *budgets, int64_t K) {
 }
 
 bool wn_policy_on_host(const struct wn_policy_row *row) {
-  return row->score || (row->needs & WN_POLICY_SUMS && row->change == WN_NOTES_OWN);
+  return row == &wn_policy_own || row->score || (row->needs & WN_POLICY_SUMS && row->change == WN_NOTES_OWN);
+}
+
+unsigned wn_policy_needs(const wn_budgets *budgets) {
+  return budgets->policy == WN_POLICY_OWN ? wn_policy_own_of(budgets)->needs : wn_policy_row(budgets->policy)->needs;
+}
+
+enum wn_notes_change wn_policy_change(const wn_budgets *budgets) {
+  if (budgets->policy != WN_POLICY_OWN) return wn_policy_row(budgets->policy)->change;
+  return wn_policy_own_of(budgets)->rows > 0 ? WN_NOTES_RING : WN_NOTES_ADD;
+}
+
+int64_t wn_policy_room_of(const wn_budgets *budgets, int64_t K, int64_t D) {
+  const struct wn_policy_row *row = wn_policy_row(budgets->policy);
+  if (row == &wn_policy_own) return K;
+  return row->kind ? wn_policy_room(row->kind, K, D) : row->ordered ? K : 0;
 }
 
 int64_t wn_policy_notes(const wn_budgets *budgets) {
@@ -110,52 +127,32 @@ void wn_policy_read(const void *x, wn_dtype dtype, int64_t first, int64_t n, dou
 /* ---- the choice ---- */
 
 bool wn_policy_oldest(const struct wn_policy_row *row) {
-  return !row->rule && !row->score && !row->needs;
+  return !row->rule && !row->kind && !row->score && !row->needs;
 }
 
 void wn_policy_rule(const wn_budgets *budgets, int64_t layer, int64_t K, struct wn_evict_rule *out) {
   const struct wn_policy_row *row = wn_policy_row(budgets->policy);
-  *out = (struct wn_evict_rule){.by = row->score ? WN_EVICT_GIVEN : WN_EVICT_OLDEST};
+  *out = (struct wn_evict_rule){
+      .by = row->score || row == &wn_policy_own ? WN_EVICT_GIVEN
+            : row->kind                         ? WN_EVICT_KIND
+                                                : WN_EVICT_OLDEST,
+      .kind = row->kind,
+      .score = row->score,
+      .budgets = wn_policy_on_host(row) ? budgets : NULL,
+  };
   if (row->rule) row->rule(budgets, out);
   out->layer = layer;
   out->sinks = wn_policy_sinks(budgets, K);
   out->recent = wn_policy_recent(budgets, K);
 }
 
-static void policy_own_score(const void *user, int64_t first, int64_t n, double *out) {
-  const struct wn_policy_held *h = user;
-  wn_policy_row(h->budgets->policy)->score(h, first, n, out);
-}
-
-static struct wn_evict_held policy_held(const struct wn_policy_held *h, struct wn_evict_rule *rule) {
-  const struct wn_policy_row *row = wn_policy_row(h->budgets->policy);
-  wn_policy_rule(h->budgets, h->layer, h->budget, rule);
-  return (struct wn_evict_held){.rule = rule,
-                                .count = h->count,
-                                .row = h->row,
-                                .group = h->group,
-                                .dtype = h->dtype,
-                                .at = h->at,
-                                .order = h->order,
-                                .scores = h->scores,
-                                .values = row->needs & WN_POLICY_SELECTIONS ? h->F : h->notes,
-                                .stride = h->stride,
-                                .score = row->score ? policy_own_score : NULL,
-                                .user = h};
-}
-
-int64_t wn_policy_choose(const struct wn_policy_held *h) {
-  struct wn_evict_rule rule;
-  const struct wn_evict_held held = policy_held(h, &rule);
-  return wn_evict_choose(&held);
-}
-
 void wn_policy_follow(const struct wn_policy_notes *n) {
   const struct wn_policy_row *row = wn_policy_row(n->budgets->policy);
-  const int64_t first = row->change == WN_NOTES_RING ? n->row % row->notes(n->budgets) * n->stride : 0;
-  if (row->change == WN_NOTES_OWN)
+  const enum wn_notes_change change = wn_policy_change(n->budgets);
+  const int64_t first = change == WN_NOTES_RING ? n->row % row->notes(n->budgets) * n->stride : 0;
+  if (change == WN_NOTES_OWN)
     row->follow(n);
-  else if (row->change == WN_NOTES_RING)
+  else if (change == WN_NOTES_RING)
     memcpy(wn_element(n->notes, first, n->dtype), n->sums, (size_t)n->count * wn_dtype_size(n->dtype));
   else if (n->dtype == WN_F64)
     for (int64_t j = 0; j < n->count; j++) ((double *)n->notes)[j] += ((const double *)n->sums)[j];

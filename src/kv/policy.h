@@ -16,40 +16,17 @@
 #include "winnow/kv.h"
 
 /* Every policy, in the order of their numbers: wn_policy_<name>, defined in policy/<name>.c. */
-#define WN_POLICIES(X) X(selective) X(h2o) X(tova) X(streaming) X(window) X(random) X(snapkv)
+#define WN_POLICIES(X) X(selective) X(h2o) X(tova) X(streaming) X(window) X(random) X(snapkv) X(knorm) X(keydiff)
 
 /* What a policy needs in addition to positions. */
 enum wn_policy_need {
   WN_POLICY_SELECTIONS = 1 << 0, /* F: models with selective attention */
-  WN_POLICY_SUMS = 1 << 1        /* the attention sums of every row: for each token the sum of the heads' weights */
+  WN_POLICY_SUMS = 1 << 1,       /* the attention sums of every row: for each token the sum of the heads' weights */
+  WN_POLICY_KEYS = 1 << 2,       /* keys, rotated in a rotary model */
+  WN_POLICY_VALUES = 1 << 3      /* values */
 };
 /* The needs that evictions of whole sequences and caches can meet. */
-#define WN_POLICY_SERVED ((unsigned)(WN_POLICY_SELECTIONS | WN_POLICY_SUMS))
-
-/* The tokens that one group of heads holds when a row arrives. */
-struct wn_policy_held {
-  const wn_budgets *budgets;
-  int64_t layer, group, count;
-  int64_t row;          /* the position of the arriving token */
-  int64_t budget;       /* K: tokens that the layer may hold, the row's own included */
-  wn_dtype dtype;       /* of F and notes */
-  const int32_t *at;    /* [count] positions, in any order; -1: a free cache position */
-  const int32_t *order; /* [count] indices in order of position, for `ordered` policies; NULL: already in order */
-  const double *scores; /* [count] scores of policies that score by position alone, or NULL */
-  const void *F;        /* [count] or NULL */
-  const void *notes;    /* [notes,stride] or NULL */
-  int64_t stride;
-};
-
-/* The notes of the tokens held, to be updated after one row. */
-struct wn_policy_notes {
-  const wn_budgets *budgets;
-  int64_t row, count; /* the row's position; tokens held, its own included */
-  wn_dtype dtype;
-  void *notes; /* [notes,stride] */
-  int64_t stride;
-  const void *sums; /* [count] the row's attention sums */
-};
+#define WN_POLICY_SERVED ((unsigned)(WN_POLICY_SELECTIONS | WN_POLICY_SUMS | WN_POLICY_KEYS | WN_POLICY_VALUES))
 
 struct wn_policy_row {
   wn_policy_info info;
@@ -63,22 +40,25 @@ struct wn_policy_row {
   int64_t (*recent)(const wn_budgets *budgets, int64_t K);
   /* The scores; the token with the highest is evicted. Either `rule` gives a rule that operations know (ops/evict.h)
    * and sets all of it except sinks, recent and layer; the rule reads F if the policy needs F, else the notes. Or
-   * `score` computes them on the host: out[0..n-1] of tokens first..first+n-1, counted in `order` if there is one; the
-   * score of a free cache position does not matter. Both NULL: all scores are equal. */
+   * `kind` is a score by keys and values (ops/policy/policy.h), which runs on every backend. Or `score` computes them
+   * on the host: out[0..n-1] of tokens first..first+n-1, counted in `order` if there is one; the score of a free cache
+   * position does not matter. All NULL: all scores are equal. */
   void (*rule)(const wn_budgets *budgets, struct wn_evict_rule *out);
+  const struct wn_policy_kind *kind;
   void (*score)(const struct wn_policy_held *held, int64_t first, int64_t n, double *out);
   bool by_position; /* a token's score depends only on its position, layer and group, so it never changes */
   bool ordered;     /* `score` needs held->order */
   /* With WN_POLICY_SUMS. notes: how many numbers a cache keeps for each token, zeros when it enters. change: how a row
    * changes them; WN_NOTES_OWN: `follow` does, on the host. rows: how many rows back sums can matter (NULL: all). */
   int64_t (*notes)(const wn_budgets *budgets);
-  enum wn_notes_change change;
+  enum wn_notes_change change;                         /* wn_policy_change, as a caller's own policy chooses */
   void (*follow)(const struct wn_policy_notes *notes); /* WN_NOTES_OWN */
   int64_t (*rows)(const wn_budgets *budgets);
 };
 
 #define WN_POLICY_DECLARE(name) extern const struct wn_policy_row wn_policy_##name;
 WN_POLICIES(WN_POLICY_DECLARE)
+WN_POLICY_DECLARE(own)
 
 /* NULL: no such policy. */
 const struct wn_policy_row *wn_policy_row(wn_policy policy);
@@ -90,6 +70,17 @@ bool wn_policy_register(const struct wn_policy_row *row, wn_policy *out);
 
 /* Do two budgets have the same policy and options, whatever their tokens? */
 bool wn_budgets_same_options(const wn_budgets *a, const wn_budgets *b);
+/* How a row changes the notes. */
+enum wn_notes_change wn_policy_change(const wn_budgets *budgets);
+/* A caller's own policy; an empty one if the budgets have none, which wn_policy_check_own refuses. */
+const wn_own_policy *wn_policy_own_of(const wn_budgets *budgets);
+/* To ask a caller's own policy about one group at a time (own.c). */
+struct wn_evict_ask wn_policy_ask(wn_context *ctx);
+/* Asks it for the scores [sequences,groups,count] of what the groups hold. */
+wn_status wn_policy_ask_layer(wn_context *ctx, const struct wn_policy_held *held, int64_t sequences, int64_t groups,
+                              double *scores);
+/* Checks a caller's own policy for a model with or without selections. */
+wn_status wn_policy_check_own(wn_context *ctx, const wn_budgets *budgets, bool selective);
 /* WN_ERR_UNSUPPORTED names the policy and the first need that is not among those served; who: "a session". */
 wn_status wn_policy_check_needs(wn_context *ctx, const struct wn_policy_row *row, unsigned served, const char *who);
 /* P, the groups of key-value heads that evict on their own. For a policy that uses selections: one group per selection,
@@ -97,6 +88,10 @@ wn_status wn_policy_check_needs(wn_context *ctx, const struct wn_policy_row *row
 int64_t wn_policy_groups(const wn_budgets *budgets, int64_t kv_heads, int64_t selections);
 int64_t wn_policy_sinks(const wn_budgets *budgets, int64_t K);
 int64_t wn_policy_recent(const wn_budgets *budgets, int64_t K);
+/* Of enum wn_policy_need. */
+unsigned wn_policy_needs(const wn_budgets *budgets);
+/* Numbers of 8 bytes that a choice among at most K tokens needs. */
+int64_t wn_policy_room_of(const wn_budgets *budgets, int64_t K, int64_t D);
 /* Numbers kept per token. */
 int64_t wn_policy_notes(const wn_budgets *budgets);
 /* The rule for a cache of K tokens of a layer; WN_EVICT_GIVEN if the policy has a `score` function. */
@@ -105,8 +100,6 @@ void wn_policy_rule(const wn_budgets *budgets, int64_t layer, int64_t K, struct 
 bool wn_policy_on_host(const struct wn_policy_row *row);
 /* Are all scores equal? */
 bool wn_policy_oldest(const struct wn_policy_row *row);
-/* The index of the token to evict, on the host; at least one is held. Cost: one comparison per token. */
-int64_t wn_policy_choose(const struct wn_policy_held *held);
 /* Updates the notes after a row, on the host. */
 void wn_policy_follow(const struct wn_policy_notes *notes);
 

@@ -181,6 +181,7 @@ static wn_status budgets_check_policy(wn_context *ctx, const wn_budgets *b, cons
   if (input)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets: a key-value cache does not keep the input \"%s\"", input);
   WN_TRY(wn_policy_check_needs(ctx, row, WN_POLICY_SERVED, "a key-value cache"));
+  if (b->policy == WN_POLICY_OWN) WN_TRY(wn_policy_check_own(ctx, b, selective->enabled));
   if (!wn_policy_suits(b->policy, &c->attention)) return budgets_refuse_policy(ctx, b->policy, &c->attention);
   if (b->per_kv_head && !row->info.per_kv_head)
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets: policy \"%s\" holds the same tokens in all heads: no \"per_kv_head\"",

@@ -60,12 +60,18 @@ wn_status wn_check_evict(const struct wn_exec *exec, const struct wn_evict *a, b
   WN_TRY(wn_check_least(c, "sinks", r->sinks, 0));
   WN_TRY(wn_check_least(c, "recent", r->recent, 0));
   WN_TRY(wn_check_pointer(c, "at", a->at));
-  if ((unsigned)r->by > WN_EVICT_GIVEN || a->count < 0 || a->count > WN_EVICT_ARRAYS || a->row > INT32_MAX)
+  if ((unsigned)r->by > WN_EVICT_KIND || a->count < 0 || a->count > WN_EVICT_ARRAYS || a->row > INT32_MAX)
     return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "evict: rule %d, %d arrays, position %lld", (int)r->by, a->count,
                    (long long)a->row);
   if (a->count > 0) WN_TRY(wn_check_pointer(c, "slots", a->slots));
   if (votes || r->by == WN_EVICT_VALUES) WN_TRY(wn_check_pointer(c, "values", a->values));
   if (r->by == WN_EVICT_GIVEN) WN_TRY(wn_check_pointer(c, "index", a->index));
+  if (r->by == WN_EVICT_KIND) {
+    WN_TRY(wn_check_pointer(c, "kind", r->kind));
+    WN_TRY(wn_check_least(c, "heads", a->heads, 1));
+    WN_TRY(wn_check_least(c, "D", a->D, 1));
+    return wn_check_pointer(c, "room", a->room);
+  }
   if (!votes) return WN_OK;
   WN_TRY(wn_check_least(c, "votes", r->votes, 1));
   WN_TRY(wn_check_number(c, "neighbours", (double)r->neighbours,
@@ -102,7 +108,7 @@ wn_status wn_check_evictions(const struct wn_exec *exec, const struct wn_evictio
   if (votes && (op->rule.votes != op->notes || op->rule.neighbours < 0 || op->rule.neighbours > WN_EVICT_NEIGHBOURS))
     return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "evictions: %lld votes of %lld notes, %lld neighbours",
                    (long long)op->rule.votes, (long long)op->notes, (long long)op->rule.neighbours);
-  if (op->own && !wn_backend_on_host(exec->backend))
+  if ((op->own || op->rule.score || op->rule.ask) && !wn_backend_on_host(exec->backend))
     return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "evictions: backend %s does not serve functions of a policy's own",
                    exec->backend->name);
   const char *term =

@@ -7,7 +7,7 @@
 
 #include "ops/ops.h"
 
-static int64_t evict_index(const struct wn_evict_held *h, int64_t i) {
+static int64_t evict_index(const struct wn_policy_held *h, int64_t i) {
   return h->order ? h->order[i] : i;
 }
 
@@ -23,7 +23,7 @@ struct evict_votes {
   double vote[VOTES_ROOM];
 };
 
-static void votes_add(const struct wn_evict_held *h, int64_t i, struct evict_votes *votes) {
+static void votes_add(const struct wn_policy_held *h, int64_t i, struct evict_votes *votes) {
   const int64_t index = evict_index(h, i);
   if (h->at[index] < 0) return;
   votes->index[votes->n] = index;
@@ -32,7 +32,7 @@ static void votes_add(const struct wn_evict_held *h, int64_t i, struct evict_vot
 }
 
 /* Collects the held tokens among first..first+n-1 and their neighbours on both sides. */
-static void votes_collect(const struct wn_evict_held *h, int64_t first, int64_t n, struct evict_votes *votes) {
+static void votes_collect(const struct wn_policy_held *h, int64_t first, int64_t n, struct evict_votes *votes) {
   const int64_t reach = h->rule->neighbours, end = first + n;
   int64_t from = first;
   for (int64_t i = first - 1, found = 0; i >= 0 && found < reach; i--) found += h->at[evict_index(h, from = i)] >= 0;
@@ -60,7 +60,7 @@ static double votes_pool(const struct evict_votes *votes, int i, int64_t reach, 
   return largest ? pooled : pooled / (double)(2 * reach + 1);
 }
 
-static void votes_score(const struct wn_evict_held *h, int64_t first, int64_t n, double *out) {
+static void votes_score(const struct wn_policy_held *h, int64_t first, int64_t n, double *out) {
   struct evict_votes votes;
   votes_collect(h, first, n, &votes);
   for (int64_t i = 0, entry = votes.first; i < n; i++) {
@@ -72,7 +72,7 @@ static void votes_score(const struct wn_evict_held *h, int64_t first, int64_t n,
 
 /* ---- scores ---- */
 
-static void evict_values(const struct wn_evict_held *h, int64_t first, int64_t n, double *out) {
+static void evict_values(const struct wn_policy_held *h, int64_t first, int64_t n, double *out) {
   const double sign = h->rule->sign;
   if (h->dtype == WN_F64)
     for (int64_t i = 0; i < n; i++) out[i] = sign * ((const double *)h->values)[first + i];
@@ -80,12 +80,36 @@ static void evict_values(const struct wn_evict_held *h, int64_t first, int64_t n
     for (int64_t i = 0; i < n; i++) out[i] = sign * (double)((const float *)h->values)[first + i];
 }
 
-void wn_evict_scores(const struct wn_evict_held *h, int64_t first, int64_t n, double *out) {
+/* Scores of a kind for n tokens, of which it asks nothing else. */
+static void evict_constant(const struct wn_policy_held *h, int64_t first, int64_t n, double *out) {
+  struct wn_policy_held some = *h;
+  some.at += first;
+  some.count = n;
+  if (some.k.index) some.k.index += first, some.v.index += first;
+  if (!some.k.index) some.k = wn_policy_rows_from(h->k, h->rows, first * h->k.token);
+  if (!some.v.index) some.v = wn_policy_rows_from(h->v, h->rows, first * h->v.token);
+  memset(out, 0, (size_t)n * sizeof *out);
+  for (int64_t head = 0; head < h->heads; head++)
+    h->rule->kind->stage(&some, head, 0, (struct wn_policy_thread){0, 1}, out, NULL);
+}
+
+/* Scores of a kind for all tokens, in the room. */
+static void evict_stages(const struct wn_policy_held *h) {
+  const struct wn_policy_kind *kind = h->rule->kind;
+  memset(h->room, 0, (size_t)h->count * sizeof *h->room);
+  for (int64_t head = 0; head < h->heads; head++)
+    for (int stage = 0; stage < kind->stages; stage++)
+      kind->stage(h, head, stage, (struct wn_policy_thread){0, 1}, h->room, h->room + h->count);
+}
+
+void wn_evict_scores(const struct wn_policy_held *h, int64_t first, int64_t n, double *out) {
   const struct wn_evict_rule *rule = h->rule;
   if (h->scores) {
     memcpy(out, h->scores + first, (size_t)n * sizeof *out);
-  } else if (h->score) {
-    h->score(h->user, first, n, out);
+  } else if (rule->score) {
+    rule->score(h, first, n, out);
+  } else if (rule->by == WN_EVICT_KIND) {
+    evict_constant(h, first, n, out);
   } else if (rule->by == WN_EVICT_RANDOM) {
     for (int64_t i = 0; i < n; i++) out[i] = WN_EVICT_LOT(*rule, h->group, h->at[first + i]);
   } else if (rule->by == WN_EVICT_VALUES) {
@@ -105,7 +129,7 @@ struct evict_choice {
 };
 
 /* Updates *best by tokens first..first+n-1. Protected tokens and gaps get the score -inf. */
-static void evict_better(const struct wn_evict_held *h, int32_t sinks, int32_t last, int64_t first, int64_t n,
+static void evict_better(const struct wn_policy_held *h, int32_t sinks, int32_t last, int64_t first, int64_t n,
                          double *score, struct evict_choice *best) {
   const int32_t *at = h->at + first;
   double top = -INFINITY;
@@ -129,7 +153,7 @@ static void evict_better(const struct wn_evict_held *h, int32_t sinks, int32_t l
 }
 
 /* If all tokens are protected: the oldest that is not a sink; if only sinks are held, the oldest sink. */
-static int64_t evict_oldest(const struct wn_evict_held *h) {
+static int64_t evict_oldest(const struct wn_policy_held *h) {
   const int64_t sinks = h->rule->sinks;
   int64_t best = -1;
   for (int64_t i = 0; i < h->count; i++) {
@@ -140,8 +164,17 @@ static int64_t evict_oldest(const struct wn_evict_held *h) {
   return best;
 }
 
-int64_t wn_evict_choose(const struct wn_evict_held *h) {
+int64_t wn_evict_choose(const struct wn_policy_held *held) {
   struct evict_choice best = {-1, -INFINITY};
+  struct wn_policy_held known = *held;
+  const struct wn_policy_held *h = &known;
+  if ((h->rule->by == WN_EVICT_KIND || h->rule->ask) && !h->scores) {
+    if (h->rule->ask)
+      h->rule->ask->scores(h->rule->ask, h, h->room);
+    else
+      evict_stages(h);
+    known.scores = h->room;
+  }
   for (int64_t first = 0; first < h->count; first += WN_EVICT_CHUNK) {
     double score[WN_EVICT_CHUNK];
     const int64_t n = h->count - first < WN_EVICT_CHUNK ? h->count - first : WN_EVICT_CHUNK;

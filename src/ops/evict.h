@@ -7,6 +7,7 @@
 #define WN_OPS_EVICT_H
 
 #include "base/rng.h"
+#include "ops/policy/policy.h"
 #include "tensor/bf16.h"
 #include "winnow/tensor.h"
 
@@ -15,7 +16,8 @@ enum wn_evict_by {
   WN_EVICT_RANDOM, /* a random number from seed, layer, head group and position */
   WN_EVICT_VALUES, /* a token's value, times `sign` */
   WN_EVICT_VOTES,  /* minus the mean (or maximum) of the votes of a token and its neighbours */
-  WN_EVICT_GIVEN   /* the caller has chosen */
+  WN_EVICT_GIVEN,  /* the caller has chosen */
+  WN_EVICT_KIND    /* a score by keys and values (ops/policy/policy.h) */
 };
 
 /* Votes: a token has `votes` numbers, which are added in order; their sum is v. Then score = -(sum of v over the tokens
@@ -29,6 +31,17 @@ struct wn_evict_rule {
   int64_t layer;
   int64_t votes, neighbours; /* at most WN_EVICT_NEIGHBOURS */
   bool largest;              /* pool by maximum, not mean */
+  const struct wn_policy_kind *kind;
+  /* On the host: a policy's own scores of tokens first..first+n-1, counted in `order` if there is one; or NULL. */
+  void (*score)(const struct wn_policy_held *held, int64_t first, int64_t n, double *out);
+  const struct wn_budgets *budgets; /* for `score` */
+  struct wn_evict_ask *ask;         /* on the host: scores of all tokens at once; or NULL */
+};
+/* Fills scores [count] of a group's tokens. After a failure `status` is set, and nothing else is asked. */
+struct wn_evict_ask {
+  void (*scores)(struct wn_evict_ask *ask, const struct wn_policy_held *held, double *scores);
+  wn_context *ctx;
+  wn_status status;
 };
 /* The random number of a token. */
 #define WN_EVICT_LOT(rule, group, at)                                                                                  \
@@ -51,34 +64,35 @@ struct wn_evict {
   int64_t first_group; /* the number of group 0, for random numbers */
   int32_t *at;         /* [B,P,capacity] positions */
   const void *values;  /* [B,P,capacity] values, or [B,P,votes,capacity], of the dtype */
-  void *room;          /* [B,P,N] scratch of 8 bytes each, for votes */
+  void *room;          /* [B,P,N] scratch of 8 bytes each, for votes; [B,P,wn_policy_room] for a kind */
   int32_t *index;      /* [B,P] chosen slots, with GIVEN; else NULL */
   int count;           /* at most WN_EVICT_ARRAYS */
   const struct wn_evict_slots *slots;
+  int64_t heads, D;           /* of a group; for a kind, as all below */
+  struct wn_policy_rows k, v; /* of the first group; the next one follows */
 };
+/* What a score may read of group `row` of the B * P. The host sets what else there is. */
+WN_POLICY_FUNCTION void wn_evict_held_of(const struct wn_evict *a, int64_t row, wn_dtype dtype,
+                                         struct wn_policy_held *out) {
+  memset(out, 0, sizeof *out);
+  out->layer = a->rule.layer, out->group = a->first_group + row % a->P;
+  out->count = a->N, out->row = a->row, out->budget = a->capacity;
+  out->dtype = out->rows = dtype;
+  out->at = a->at + row * a->capacity;
+  out->stride = a->capacity;
+  out->heads = a->heads, out->D = a->D;
+  out->k = wn_policy_rows_from(a->k, dtype, row * a->heads * a->k.head);
+  out->v = wn_policy_rows_from(a->v, dtype, row * a->heads * a->v.head);
+}
 
-/* ---- on the host: the choice of one row (evict.c) ---- */
+/* ---- on the host: the choice of one row (evict.c), by held->rule ---- */
 
-/* The tokens that one head group holds. A position below 0 is a gap. */
-struct wn_evict_held {
-  const struct wn_evict_rule *rule;
-  int64_t count, row, group;
-  wn_dtype dtype;       /* of values */
-  const int32_t *at;    /* [count] */
-  const int32_t *order; /* [count] indices in order of position; NULL: the slots are in order. Votes need the order */
-  const double *scores; /* [count] scores, if the caller knows them; or NULL */
-  const void *values;   /* [count], or [votes,stride] */
-  int64_t stride;
-  /* Computes scores of tokens first..first+n-1, counted in `order`, that no rule covers. NULL: use the rule. */
-  void (*score)(const void *user, int64_t first, int64_t n, double *out);
-  const void *user;
-};
 /* At most so many tokens are scored at a time. */
 #define WN_EVICT_CHUNK 256
-/* The scores of n tokens, at most WN_EVICT_CHUNK. */
-void wn_evict_scores(const struct wn_evict_held *held, int64_t first, int64_t n, double *out);
+/* The scores of n tokens, at most WN_EVICT_CHUNK. Of a kind only if it is constant. */
+void wn_evict_scores(const struct wn_policy_held *held, int64_t first, int64_t n, double *out);
 /* The index of the token that goes; at least one must be held. Cost: one comparison per token. */
-int64_t wn_evict_choose(const struct wn_evict_held *held);
+int64_t wn_evict_choose(const struct wn_policy_held *held);
 /* Sorts slot [n] by at[slot]. */
 void wn_evict_sort(int64_t n, int32_t *slot, const int32_t *at);
 

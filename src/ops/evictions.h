@@ -46,6 +46,7 @@ struct wn_evictions {
   struct wn_evict_rule rule;    /* values are F, or the notes if `sums`; sinks and recent come from `group` */
   struct wn_evictions_group group[WN_EVICTIONS_GROUPS];
   bool selections, sums;       /* what the rule reads: F; notes of attention sums */
+  bool constant;               /* a token's score never changes */
   enum wn_notes_change change; /* of notes */
   int64_t notes;               /* numbers per token */
   int64_t rows;                /* how many rows back sums can matter; INT64_MAX: all */
@@ -60,15 +61,6 @@ struct wn_evictions {
 
 /* ---- functions of a policy, on the host ---- */
 
-/* What a group holds when a row comes, in order of position. F and notes are doubles. */
-struct wn_evictions_held {
-  int64_t group; /* number in the layer */
-  int64_t K, count, row;
-  const int32_t *at;        /* [count] positions; below 0: evicted */
-  const double *scores, *F; /* [count] or NULL */
-  double *notes;            /* [notes,stride] */
-  int64_t stride;
-};
 /* A row whose sums a policy computes: row `row` of sequence b and group `group` of the call. */
 struct wn_evictions_row {
   int64_t b, group, row;
@@ -76,13 +68,8 @@ struct wn_evictions_row {
   void *y, *f, *weights;     /* [H/P,D]; [G,Tk] F of the rows so far, updated; [Tk] the sums */
 };
 struct wn_evictions_own {
-  const void *user;
-  bool by_position; /* a token's score never changes */
-  /* Computes the scores of tokens first..first+n-1; NULL: use the rule. */
-  void (*score)(const struct wn_evictions *op, const struct wn_evictions_held *held, int64_t first, int64_t n,
-                double *out);
-  /* Updates the notes after a row with sums [count], for WN_NOTES_OWN. */
-  void (*follow)(const struct wn_evictions *op, const struct wn_evictions_held *held, const double *sums);
+  /* Updates the notes after a row, for WN_NOTES_OWN. */
+  void (*follow)(const struct wn_policy_notes *notes);
   /* Computes the sums of a row, in `attend_scratch` bytes of exec's scratch; NULL: the operation does. */
   wn_status (*attend)(const struct wn_exec *exec, const struct wn_evictions *op, const struct wn_evictions_row *row);
   size_t (*attend_scratch)(const struct wn_exec *exec, const struct wn_evictions *op);

@@ -148,8 +148,7 @@ wn_status wn_reuse_attend(struct wn_run *run, struct wn_reuse *r, const struct w
   op.Tk = T;
   if (run->measuring || wn_evictions_any(t->budgets, l, T)) {
     struct wn_attention all = op;
-    if (t->first > 0 && wn_policy_row(t->budgets->policy)->needs & WN_POLICY_SELECTIONS)
-      all = reuse_selection(r, h, &op, T);
+    if (t->first > 0 && wn_policy_needs(t->budgets) & WN_POLICY_SELECTIONS) all = reuse_selection(r, h, &op, T);
     all.Tq =
         T; /* the queries of earlier positions are missing, but policies that allow a later start do not read them */
     if (run->measuring) {

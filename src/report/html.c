@@ -253,7 +253,7 @@ static void page_add_words(wn_page *page, struct wn_text *t) {
       {"perplexity", "exp of the loss: among how many equally likely tokens the model is in doubt, as it were."},
       {"policy",
        "The rule by which the token to evict is chosen: window and streaming the oldest, h2o, tova and snapkv the "
-       "one that received least attention, selective the one with the largest F."},
+       "one that received least attention, selective the one with the largest F, knorm and keydiff choose by keys."},
       {"sink", "A first token that receives weight for no reason of its own."},
       {"span", "How far back a head looks."},
       {"validation", "Text that the model is not trained on."},

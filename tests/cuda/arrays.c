@@ -145,6 +145,7 @@ struct structs {
   struct wn_expert expert[WN_EXPERTS_MAX];
   const struct wn_evict_slots *slots;
   struct wn_evict_slots slot[WN_EVICT_ARRAYS];
+  const struct wn_policy_kind *kind;
   const struct wn_score_kind *kinds[WN_SCORE_MAPS_MAX];
   const struct wn_attention *call;
   struct wn_attention attention;
@@ -220,13 +221,13 @@ static void experts_put(struct call *c, struct wn_experts *a, struct structs *s)
 }
 
 static void evict_take(struct wn_evict *a, struct structs *s) {
-  s->slots = a->slots;
-  a->slots = NULL;
+  s->slots = a->slots, s->kind = a->rule.kind;
+  a->slots = NULL, a->rule.kind = NULL;
 }
 static void evict_put(struct call *c, struct wn_evict *a, struct structs *s) {
   memcpy(s->slot, s->slots, (size_t)a->count * sizeof *s->slot);
   words(c, s->slot, (size_t)a->count * sizeof *s->slot);
-  a->slots = s->slot;
+  a->slots = s->slot, a->rule.kind = s->kind;
 }
 
 static void attention_take(struct wn_attention *a, struct structs *s) {
@@ -238,15 +239,15 @@ static void attention_put(struct call *c, struct wn_attention *a, struct structs
 }
 
 static void evictions_take(struct wn_evictions *a, struct structs *s) {
-  s->call = a->a;
-  a->a = NULL;
+  s->call = a->a, s->kind = a->rule.kind;
+  a->a = NULL, a->rule.kind = NULL;
 }
 static void evictions_put(struct call *c, struct wn_evictions *a, struct structs *s) {
   s->attention = *s->call;
   attention_take(&s->attention, s);
   words(c, &s->attention, sizeof s->attention);
   attention_put(c, &s->attention, s);
-  a->a = &s->attention;
+  a->a = &s->attention, a->rule.kind = s->kind;
 }
 
 /* ---- backend ---- */

@@ -8,6 +8,7 @@
 #include "backends/cuda/cuda.h"
 #include "base/rng.h"
 #include "cuda/emulate_api.h"
+#include "kv/policy.h"
 #include "ops/evict.h"
 
 enum { B = 2, P = 3, N_MAX = 40, CAPACITY = 41, VOTES = 5, ROWS = 2, WIDTH = 3 };
@@ -96,6 +97,58 @@ static void test_equal_to_the_host(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* Scores by keys have the host's bits, from floats and from half floats, and so the same token goes. */
+static void test_keys(void **state) {
+  (void)state;
+  enum { HEADS = 2, D = 6, KEYS = B * P * HEADS * CAPACITY * D, ROOM = B * P * (2 * N_MAX + D) };
+  struct memory {
+    int32_t at[B * P * CAPACITY];
+    float keys[KEYS];
+    uint16_t halves[KEYS];
+    double room[ROOM];
+  } *want = malloc(sizeof *want), *got = malloc(sizeof *got);
+  assert_true(want && got);
+  wn_context *ctx = make_context();
+  struct wn_exec e = {.ctx = ctx, .backend = wn_backend_ref(), .threads = 1, .dtype = WN_F32};
+  static const char *const names[] = {"knorm", "keydiff"};
+  int differ = 0;
+  for (uint64_t seed = 0; seed < 24; seed++) {
+    wn_budgets budgets;
+    wn_budgets_init(&budgets);
+    assert_true(wn_policy_find(names[seed % 2], &budgets.policy));
+    const int64_t N = 1 + (int64_t)wn_random_below(seed, WN_STREAM_TEST, 1, 1, N_MAX), row = 60;
+    const bool half = seed % 3 == 0;
+    memset(want, 0, sizeof *want);
+    for (int64_t r = 0; r < B * P; r++)
+      for (int64_t j = 0; j < N; j++) want->at[r * CAPACITY + j] = (int32_t)((j * 7 + r) % 41);
+    for (int i = 0; i < KEYS; i++) {
+      want->keys[i] = (float)wn_random_normal(seed, WN_STREAM_TEST, 2, (uint64_t)i);
+      want->halves[i] = (uint16_t)(wn_random_below(seed, WN_STREAM_TEST, 3, (uint64_t)i, 0x4000) + i % 2 * 0x8000);
+    }
+    *got = *want;
+    struct memory *of[] = {want, got};
+    for (int device = 0; device < 2; device++) {
+      const struct wn_evict_slots slots[] = {{of[device]->keys, HEADS, D * sizeof(float)}};
+      struct wn_evict a = {.B = B, .P = P, .N = N, .capacity = CAPACITY, .row = row, .slots = slots, .count = 1};
+      wn_policy_rule(&budgets, 0, CAPACITY, &a.rule);
+      a.at = of[device]->at, a.room = of[device]->room, a.heads = HEADS, a.D = D;
+      a.k = (struct wn_policy_rows){.data = half ? (const void *)of[device]->halves : of[device]->keys,
+                                    .head = CAPACITY * D,
+                                    .token = D,
+                                    .half = half};
+      e.backend = device ? wn_backend_cuda_table() : wn_backend_ref();
+      wn_emulate_seed(seed);
+      assert_int_equal(wn_op_evict_forward(&e, &a), WN_OK);
+      assert_null(wn_emulate_error());
+    }
+    assert_memory_equal(got, want, sizeof *want);
+    for (int64_t r = 0; r < B * P; r++) differ += want->room[r] != 0;
+  }
+  assert_true(differ > 40);
+  free(want), free(got);
+  wn_context_destroy(ctx);
+}
+
 static void test_refuses(void **state) {
   (void)state;
   wn_context *ctx = make_context();
@@ -112,6 +165,7 @@ static void test_refuses(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_equal_to_the_host), cmocka_unit_test(test_refuses)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_equal_to_the_host), cmocka_unit_test(test_keys),
+                                     cmocka_unit_test(test_refuses)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

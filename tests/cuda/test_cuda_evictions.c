@@ -34,6 +34,12 @@ static void test_sums(void **state) {
   whole(WN_POLICY_SNAPKV, 0, 14, 1);
 }
 
+static void test_keys(void **state) {
+  (void)state;
+  whole(WN_POLICY_KNORM, 0, 14, 1);
+  whole(WN_POLICY_KEYDIFF, 0, 14, 1);
+}
+
 /* ---- pieces ---- */
 
 enum { OLDER_MAX = 60, ROWS_MAX = 24 };
@@ -169,6 +175,7 @@ static void test_pieces(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_selective), cmocka_unit_test(test_positions),
-                                     cmocka_unit_test(test_sums), cmocka_unit_test(test_pieces)};
+                                     cmocka_unit_test(test_sums), cmocka_unit_test(test_keys),
+                                     cmocka_unit_test(test_pieces)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -174,6 +174,33 @@ static double voted(const wn_budgets *x, double given[200][200], const bool *hel
   return pooled;
 }
 
+/* knorm and keydiff of key j, over the key-value heads of group g of P, from their definitions. */
+static double by_keys(const struct wn_attention *a, wn_dtype dtype, const wn_budgets *x, int64_t b, int64_t g,
+                      int64_t P, const bool *held, int64_t i, int64_t j) {
+  double score = 0;
+  for (int64_t kv = g * (a->Hkv / P); kv < (g + 1) * (a->Hkv / P); kv++) {
+    double norm = 0, sum[24] = {0}, product = 0, square = 0;
+    const int64_t base = b * a->s_k.b + kv * a->s_k.h;
+    for (int64_t d = 0; d < a->D; d++) norm += pow(number(a->k, dtype, base + j * a->s_k.t + d), 2);
+    if (x->policy == WN_POLICY_KNORM) {
+      score += sqrt(norm);
+      continue;
+    }
+    for (int64_t n = 0; n < i; n++) {
+      double other = 0;
+      for (int64_t d = 0; held[n] && d < a->D; d++) other += pow(number(a->k, dtype, base + n * a->s_k.t + d), 2);
+      for (int64_t d = 0; held[n] && d < a->D; d++)
+        sum[d] += number(a->k, dtype, base + n * a->s_k.t + d) / sqrt(other);
+    }
+    for (int64_t d = 0; d < a->D; d++) {
+      product += sum[d] * number(a->k, dtype, base + j * a->s_k.t + d);
+      square += sum[d] * sum[d];
+    }
+    score += (double)(float)(product / sqrt(square) / sqrt(norm));
+  }
+  return score;
+}
+
 /* The rule, token by token: a key is held from its own row until it is evicted. Returns the number of evictions. */
 static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_budgets *x, int64_t layer, int64_t b,
                         int64_t g, int32_t *evicted_at, double *margin) {
@@ -181,6 +208,7 @@ static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_b
   const int64_t P = wn_policy_groups(x, a->Hkv, wn_selection_groups(a)), recent = (int64_t)(x->recent * (double)K);
   const bool snapkv = x->policy == WN_POLICY_SNAPKV;
   const bool weights = snapkv || x->policy == WN_POLICY_H2O || x->policy == WN_POLICY_TOVA;
+  const bool keys = x->policy == WN_POLICY_KNORM || x->policy == WN_POLICY_KEYDIFF;
   static double given[200][200];
   double F[200] = {0}, scores[200], selected[6][200];
   bool held[200] = {false};
@@ -199,6 +227,7 @@ static int64_t simulate(const struct wn_attention *a, wn_dtype dtype, const wn_b
         if (x->policy == WN_POLICY_WINDOW) score = -(double)j;
         if (x->policy == WN_POLICY_STREAMING)
           score = -(double)j, stays = j - first < (x->sinks < K - 1 ? x->sinks : K - 1);
+        if (held[j] && keys) score = by_keys(a, dtype, x, b, g, P, held, i, j);
         if (x->policy == WN_POLICY_RANDOM) score = lot(x, layer, g, j - first);
         if (weights) score = x->policy == WN_POLICY_H2O && j > i - recent ? -INFINITY : -F[j];
         if (snapkv && held[j])

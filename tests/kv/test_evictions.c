@@ -44,6 +44,12 @@ static void test_positions(void **state) {
   assert_true(ragged > 10);
 }
 
+static void test_keys(void **state) {
+  (void)state;
+  check_many(WN_POLICY_KNORM, 40);
+  check_many(WN_POLICY_KEYDIFF, 40);
+}
+
 static void test_nothing_goes(void **state) {
   (void)state;
   struct call c;
@@ -144,9 +150,13 @@ static void test_refused(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_selective),    cmocka_unit_test(test_positions),
-                                     cmocka_unit_test(test_weights),      cmocka_unit_test(test_votes),
-                                     cmocka_unit_test(test_nothing_goes), cmocka_unit_test(test_one_head_keeps_all),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_selective),
+                                     cmocka_unit_test(test_positions),
+                                     cmocka_unit_test(test_weights),
+                                     cmocka_unit_test(test_votes),
+                                     cmocka_unit_test(test_keys),
+                                     cmocka_unit_test(test_nothing_goes),
+                                     cmocka_unit_test(test_one_head_keeps_all),
                                      cmocka_unit_test(test_refused)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -22,7 +22,11 @@ static const struct choice {
                {.policy = WN_POLICY_SNAPKV, .per_kv_head = true, .ragged = true},
                {.policy = WN_POLICY_H2O, .per_kv_head = true, .ragged = true},
                {.policy = WN_POLICY_TOVA, .per_kv_head = true, .ragged = true},
-               {.policy = WN_POLICY_RANDOM, .per_kv_head = true, .ragged = true}};
+               {.policy = WN_POLICY_RANDOM, .per_kv_head = true, .ragged = true},
+               {.policy = WN_POLICY_KNORM},
+               {.policy = WN_POLICY_KNORM, .per_kv_head = true},
+               {.policy = WN_POLICY_KEYDIFF},
+               {.policy = WN_POLICY_KEYDIFF, .per_kv_head = true, .ragged = true}};
 enum { CHOICES = sizeof choices / sizeof *choices };
 
 static inline void budgets_of(const struct choice *c, const wn_model_config *config, int64_t K, wn_budgets *out) {

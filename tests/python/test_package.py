@@ -366,6 +366,46 @@ def test_sessions():
         s.feed([1])
 
 
+def test_own_policy():
+    """A policy in Python: knorm by numpy keeps the tokens of the built-in one, and gives its losses."""
+    shapes, views = set(), []
+
+    def knorm(view):
+        views.append(view)
+        shapes.add((view.keys.ndim, view.values is None, view.sums is None))
+        assert (np.diff(view.positions, axis=-1) > 0).all() and (view.positions < view.position).all()
+        return np.sqrt((view.keys.astype(np.float64) ** 2).sum(-1)).sum(2)
+
+    own = wn.OwnPolicy(knorm, needs=["keys"])
+    assert model().loss(TEXT, budgets=9, policy=own) == model().loss(TEXT, budgets=9, policy="knorm")
+    with model().session(budgets=9, policy=own) as s, model().session(budgets=9, policy="knorm") as t:
+        for token in model().tokenize(TEXT)[:40]:
+            assert (s.feed([token]) == t.feed([token])).all()
+        assert (s.kept() == t.kept()).all() and (s.kept() == 0).any()
+        assert s.fork().kept().shape == s.kept().shape
+    assert shapes == {(5, True, True)} and len(views) > 100
+
+    def sums(view):
+        assert view.keys is None and view.sums.shape == view.positions.shape[:2] + (2,) + view.positions.shape[2:]
+        return -view.sums.sum(2)
+
+    with model().session(budgets=6, policy=wn.OwnPolicy(sums, needs=["sums"], rows=2, recent=3)) as s:
+        s.feed(TEXT[:40], logits=False)
+        assert (s.kept()[:, -3:] > 0).all()
+
+    def fails(view):
+        raise KeyError("mine")
+
+    for wrong, kind, words in (
+        (wn.OwnPolicy(fails, needs=["keys"]), KeyError, "mine"),
+        (wn.OwnPolicy(lambda view: np.zeros(3)), wn.ArgumentError, "expected [1, 1, 6]"),
+        (wn.OwnPolicy(lambda view: view.positions * np.nan), wn.ArgumentError, "not a number"),
+    ):
+        with model().session(budgets=6, policy=wrong) as s:
+            raises(kind, lambda: s.feed(TEXT[:40]), words)
+    raises(wn.ArgumentError, lambda: model().session(budgets=6, policy=wn.OwnPolicy(knorm, needs=["queries"])), "queries")
+
+
 def test_chat():
     with model().chat("be short", template="chatml", context=400, budgets=32, max_tokens=8) as chat:
         first = chat.ask("hello")

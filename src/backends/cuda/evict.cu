@@ -4,10 +4,7 @@
 // Votes need a token's neighbours in the text, which may be anywhere in the cache: each thread searches for those of
 // its own tokens, N^2 / threads comparisons of positions.
 #include "backends/cuda/evict.cuh"
-
-extern "C" {
-#include "ops/evict.h"
-}
+#include "backends/cuda/policy.cuh"
 
 struct evict_slots {
   wn_evict_slots of[WN_EVICT_ARRAYS];
@@ -45,14 +42,15 @@ static __device__ double evict_score(const wn_evict &a, int64_t row, const int32
   const float *values = static_cast<const float *>(a.values);
   if (a.rule.by == WN_EVICT_VALUES) return a.rule.sign * (double)values[row * a.capacity + j];
   if (a.rule.by == WN_EVICT_RANDOM) return WN_EVICT_LOT(a.rule, a.first_group + row % a.P, at[j]);
+  if (a.rule.by == WN_EVICT_KIND) return votes[j]; // policy_scores
   return a.rule.by == WN_EVICT_VOTES ? evict_pool(a, at, votes, j) : 0.0;
 }
 
-static __global__ void __launch_bounds__(WN_CUDA_THREADS) evict_kernel(wn_evict a, evict_slots slots) {
+static __global__ void __launch_bounds__(WN_CUDA_THREADS) evict_kernel(wn_evict a, evict_slots slots, int64_t each) {
   const int t = threadIdx.x;
   const int64_t row = blockIdx.x, last = a.N - 1;
   int32_t *at = a.at + row * a.capacity;
-  double *votes = static_cast<double *>(a.room) + row * a.N;
+  double *votes = static_cast<double *>(a.room) + row * each;
   if (a.rule.by == WN_EVICT_VOTES) {
     const float *values = static_cast<const float *>(a.values) + row * a.rule.votes * a.capacity;
     for (int64_t j = t; j < a.N; j += WN_CUDA_THREADS) votes[j] = evict_vote(a, values, j);
@@ -86,6 +84,13 @@ wn_status wn_cuda_evict_forward(const struct wn_exec *exec, const struct wn_evic
   evict_slots slots = {};
   for (int i = 0; i < a->count; i++) slots.of[i] = a->slots[i];
   if (a->B == 0) return WN_OK;
-  WN_LAUNCH((unsigned)(a->B * a->P), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), evict_kernel, *a, slots);
+  const bool kind = a->rule.by == WN_EVICT_KIND;
+  if (kind) {
+    const wn_cuda::policy_kernels *kernels = wn_cuda::policy_kernels_for(a->rule.kind);
+    if (!kernels) return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "evict: backend cuda has no kernels of this policy");
+    kernels->scores(*a, wn_cuda_stream(exec));
+  }
+  const int64_t each = kind ? wn_policy_room(a->rule.kind, a->N, a->D) : a->N;
+  WN_LAUNCH((unsigned)(a->B * a->P), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), evict_kernel, *a, slots, each);
   return wn_cuda_launched(exec, "evict");
 }

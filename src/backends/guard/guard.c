@@ -89,8 +89,9 @@ static const struct guard_field adjust_fields[GUARD_FIELDS] = {
     GUARD(adjust, x),     GUARD(adjust, y),        GUARD(adjust, allowed), GUARD(adjust, seen),
     GUARD(adjust, times), GUARD(adjust, bias_ids), GUARD(adjust, bias)};
 static const struct guard_field sample_fields[GUARD_FIELDS] = {GUARD(sample, logits), GUARD(sample, drawn)};
-static const struct guard_field evict_fields[GUARD_FIELDS] = {GUARD(evict, at), GUARD(evict, values),
-                                                              GUARD(evict, room), GUARD(evict, index)};
+static const struct guard_field evict_fields[GUARD_FIELDS] = {GUARD(evict, at),     GUARD(evict, values),
+                                                              GUARD(evict, room),   GUARD(evict, index),
+                                                              GUARD(evict, k.data), GUARD(evict, v.data)};
 static const struct guard_field evictions_fields[GUARD_FIELDS] = {GUARD(evictions, note), GUARD(evictions, evicted_at),
                                                                   GUARD(evictions, left)};
 #define GUARD_MAP(i) GUARD(attention, map[i].theta), GUARD(attention, map[i].dtheta)

@@ -16,15 +16,13 @@ static int64_t evict_choose(const struct wn_exec *exec, const struct wn_evict *a
     for (int64_t j = 0; j < a->N; j++) order[j] = (int32_t)j;
     wn_evict_sort(a->N, order, at);
   }
-  return wn_evict_choose(&(struct wn_evict_held){.rule = &a->rule,
-                                                 .count = a->N,
-                                                 .row = a->row,
-                                                 .group = a->first_group + row % a->P,
-                                                 .dtype = exec->dtype,
-                                                 .at = at,
-                                                 .order = order,
-                                                 .values = wn_element(a->values, row * each * a->capacity, exec->dtype),
-                                                 .stride = a->capacity});
+  struct wn_policy_held held;
+  wn_evict_held_of(a, row, exec->dtype, &held);
+  held.rule = &a->rule;
+  held.order = order;
+  held.values = wn_element(a->values, row * each * a->capacity, exec->dtype);
+  if (a->rule.by == WN_EVICT_KIND) held.room = (double *)a->room + row * wn_policy_room(a->rule.kind, a->N, a->D);
+  return wn_evict_choose(&held);
 }
 
 wn_status wn_ref_evict_forward(const struct wn_exec *exec, const struct wn_evict *a) {

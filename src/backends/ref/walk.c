@@ -9,7 +9,9 @@ void wn_walk_lay(const struct wn_exec *exec, const struct wn_evictions *op, stru
   const int64_t P = wn_slot_groups(a), n = a->Tk, D = a->D, G = a->sel.on ? wn_selection_groups(a) : 0;
   const int64_t sinks = a->sinks.n;
   const size_t each = wn_dtype_size(exec->dtype), wide = sizeof(double);
-  const bool by_position = op->own && op->own->score ? op->own->by_position : op->rule.by == WN_EVICT_RANDOM;
+  const bool kind = op->rule.by == WN_EVICT_KIND && !op->constant;
+  const bool asks = op->rule.by == WN_EVICT_GIVEN && !op->rule.score; /* op->rule.ask, also while measuring */
+  const int64_t room = asks ? n : kind ? wn_policy_room(op->rule.kind, n, D) : 0;
   *w = (struct wn_walk){.op = op, .a = a, .dtype = exec->dtype};
   w->isa = exec->ctx->isa;
   w->kv_heads = a->Hkv / P;
@@ -28,7 +30,8 @@ void wn_walk_lay(const struct wn_exec *exec, const struct wn_evictions *op, stru
       WN_ARRAY_FOR(w->key, "keys held", true, WN_DIMS(n)),
       WN_ARRAY_FOR(w->place, "positions held", true, WN_DIMS(n)),
       WN_ARRAY_FOR(w->at, "positions in the document", true, WN_DIMS(n)),
-      WN_ARRAY_SIZED(w->score, wide, "scores", by_position, WN_DIMS(n)),
+      WN_ARRAY_SIZED(w->score, wide, "scores", op->constant, WN_DIMS(n)),
+      WN_ARRAY_SIZED(w->room, wide, "scores of a row", true, WN_DIMS(room)),
       WN_ARRAY_SIZED(w->note, wide, "notes", true, WN_DIMS(w->notes, n)),
       WN_ARRAY_SIZED(w->F, wide, "selections", true, WN_DIMS(w->choices, n)),
       WN_ARRAY_SIZED(w->keys, each, "keys side by side", products, WN_DIMS(n, D)),
@@ -69,46 +72,36 @@ void wn_walk_document(struct wn_walk *w, int64_t first) {
   if (w->f) memset(w->f, 0, (size_t)(wn_selection_groups(w->a) * w->a->Tk) * wn_dtype_size(w->dtype));
 }
 
-/* ---- what a policy's functions get ---- */
-
-static struct wn_evictions_held walk_own_held(const struct wn_walk *w, int64_t n, int64_t position) {
-  return (struct wn_evictions_held){.group = w->op->first_group + w->group,
-                                    .K = w->K,
-                                    .count = n,
-                                    .row = position - w->first,
-                                    .at = w->at,
-                                    .scores = w->score,
-                                    .F = w->F,
-                                    .notes = w->note,
-                                    .stride = w->a->Tk};
-}
-
-struct walk_scorer {
-  const struct wn_evictions *op;
-  struct wn_evictions_held held;
-};
-static void walk_own_score(const void *user, int64_t first, int64_t n, double *out) {
-  const struct walk_scorer *s = user;
-  s->op->own->score(s->op, &s->held, first, n, out);
-}
-
 /* ---- columns ---- */
 
+/* Keys or values of the group's columns. */
+static struct wn_policy_rows walk_held_rows(const struct wn_walk *w, const void *x, struct wn_stride s) {
+  const struct wn_policy_rows rows = {.data = x, .index = w->key, .head = s.h, .token = s.t, .half = w->a->half};
+  return wn_policy_rows_from(rows, w->dtype, w->b * s.b + w->group * w->kv_heads * s.h);
+}
+
 /* The n oldest columns, as the rule sees them when the row at `position` comes. */
-static struct wn_evict_held walk_held(const struct wn_walk *w, int64_t n, int64_t position, struct walk_scorer *own) {
-  const bool asked = w->op->own && w->op->own->score;
-  if (asked) *own = (struct walk_scorer){w->op, walk_own_held(w, n, position)};
-  return (struct wn_evict_held){.rule = &w->rule,
-                                .count = n,
-                                .row = position - w->first,
-                                .group = w->op->first_group + w->group,
-                                .dtype = WN_F64,
-                                .at = w->at,
-                                .scores = w->score,
-                                .values = w->op->selections ? w->F : w->note,
-                                .stride = w->a->Tk,
-                                .score = asked ? walk_own_score : NULL,
-                                .user = own};
+static struct wn_policy_held walk_held(const struct wn_walk *w, int64_t n, int64_t position) {
+  return (struct wn_policy_held){.rule = &w->rule,
+                                 .budgets = w->rule.budgets,
+                                 .layer = w->rule.layer,
+                                 .group = w->op->first_group + w->group,
+                                 .count = n,
+                                 .row = position - w->first,
+                                 .budget = w->K,
+                                 .dtype = WN_F64,
+                                 .at = w->at,
+                                 .scores = w->score,
+                                 .F = w->F,
+                                 .notes = w->note,
+                                 .values = w->op->selections ? w->F : w->note,
+                                 .stride = w->a->Tk,
+                                 .heads = w->kv_heads,
+                                 .D = w->a->D,
+                                 .k = walk_held_rows(w, w->a->k, w->a->s_k),
+                                 .v = walk_held_rows(w, w->a->v, w->a->s_v),
+                                 .rows = w->dtype,
+                                 .room = w->room};
 }
 
 void wn_walk_enter(struct wn_walk *w, int64_t c, int64_t key, int64_t place) {
@@ -119,8 +112,7 @@ void wn_walk_enter(struct wn_walk *w, int64_t c, int64_t key, int64_t place) {
   for (int64_t i = 0; i < w->notes; i++) w->note[i * cap + c] = 0;
   for (int64_t s = 0; s < w->choices; s++) w->F[s * cap + c] = 0;
   if (!w->score) return;
-  struct walk_scorer own;
-  struct wn_evict_held held = walk_held(w, c + 1, place, &own);
+  struct wn_policy_held held = walk_held(w, c + 1, place);
   held.scores = NULL;
   wn_evict_scores(&held, c, 1, &w->score[c]);
 }
@@ -171,8 +163,13 @@ static wn_status walk_follow(const struct wn_exec *exec, struct wn_walk *w, int6
   const int64_t position = w->place[n - 1] - w->first;
   WN_TRY(wn_walk_sums(exec, w, row, r, n, evicted_at));
   if (w->op->change == WN_NOTES_OWN) {
-    const struct wn_evictions_held held = walk_own_held(w, n, w->place[n - 1]);
-    w->op->own->follow(w->op, &held, w->row_notes);
+    w->op->own->follow(&(struct wn_policy_notes){.budgets = w->rule.budgets,
+                                                 .row = position,
+                                                 .count = n,
+                                                 .dtype = WN_F64,
+                                                 .notes = w->note,
+                                                 .stride = w->a->Tk,
+                                                 .sums = w->row_notes});
   } else if (w->op->change == WN_NOTES_RING) {
     memcpy(w->note + position % w->notes * w->a->Tk, w->row_notes, (size_t)n * sizeof *w->row_notes);
   } else {
@@ -195,9 +192,9 @@ static wn_status walk_block(const struct wn_exec *exec, struct wn_walk *w, int64
   for (int64_t r = 0; r < rows; r++) {
     const int64_t n = w->n + r + 1, position = w->place[n - 1];
     if (alive == w->K) {
-      struct walk_scorer scorer;
-      const struct wn_evict_held held = walk_held(w, n - 1, position, &scorer);
+      const struct wn_policy_held held = walk_held(w, n - 1, position);
       const int64_t which = wn_evict_choose(&held);
+      if (w->rule.ask && w->rule.ask->status != WN_OK) return w->rule.ask->status;
       evicted_at[w->key[which]] = (int32_t)position;
       w->at[which] = -1;
       alive--;

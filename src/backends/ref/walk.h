@@ -9,6 +9,7 @@
  *
  *   nothing      O(T): without a score the oldest token that is not a sink is evicted (streaming, window)
  *   positions    O(T K)
+ *   keys, values O(T) scores where a token's never changes, else O(T K D) a head
  *   selections   O(T (K + ROWS) D) per selection in the products: only the selecting head
  *   sums         O(T (K + ROWS) D) per head in the products, O(T (K + ROWS)) exponentials. With a threshold, whose
  *                choice is attention's own, attention runs on one row at a time: at most O(T^2 D) a head
@@ -43,7 +44,7 @@ struct wn_walk {
   int64_t alive, next;  /* with oldest: number of held columns; columns before `next` can no longer be evicted */
   int32_t *key, *place; /* [Tk] the key in a column; its position in the text */
   int32_t *at;          /* [Tk] its position in the document; -1: evicted */
-  double *score;        /* [Tk] by position */
+  double *score;        /* [Tk] if it never changes */
   double *note;         /* [notes,Tk] */
   double *F;            /* [choices,Tk] */
   void *keys;           /* [Tk,D] */
@@ -57,6 +58,7 @@ struct wn_walk {
                          * extra is the whole mapped logit */
   void *zero;           /* [heads,Tk] zeros, which replace the products in the sums if there is a curve */
   enum wn_isa isa;
+  double *room;          /* for a score of all held tokens by keys and values */
   void *row_sums;        /* [Tk] for one row */
   double *row_notes;     /* [Tk] its attention sums */
   void *y, *f, *weights; /* for op->own: [H/P,D]; [G,Tk] F of the rows so far; [Tk] */

@@ -11,6 +11,7 @@
 
 #include "backends/cuda/attention/stored.cuh"
 #include "backends/cuda/evict.cuh"
+#include "backends/cuda/policy.cuh"
 
 extern "C" {
 #include "ops/evictions.h"
@@ -34,8 +35,14 @@ struct walk_args {
   int matters;               /* how many rows back sums matter */
   float *note;
   int32_t *evicted_at, *left;
-  double *F, *N;  /* [B,groups,choices,ld], [B,groups,notes,ld] by key */
-  double *score;  /* [B,groups,ld] random numbers, or votes */
+  double *F, *N; /* [B,groups,choices,ld], [B,groups,notes,ld] by key */
+  double *score; /* [B,groups,ld] numbers that never change, or votes, by key; or scores of a kind, as held */
+  wn_policy_kind kind;
+  double *room;    /* [B,groups,each] of a kind whose scores change */
+  int32_t *places; /* [B,groups,ld] and positions of the held keys for it */
+  int64_t each;
+  const void *k, *v;
+  bool half;
   int32_t *held;  /* [B,groups,ld] held keys */
   int32_t *state; /* [B,groups,2] kept between chunks: number of held keys; start of their document */
 };
@@ -47,8 +54,8 @@ struct walk_place {
   int64_t slots; /* offset of its keys in arrays by slot */
   const int32_t *at;
   int32_t *evicted_at;
-  double *F, *N, *score;
-  int32_t *held, *state;
+  double *F, *N, *score, *room;
+  int32_t *held, *state, *places;
   __device__ __forceinline__ walk_place(const walk_args &w, int n) {
     const int64_t ld = w.s.ld, row = n;
     b = n / w.groups, group = w.group0 + n % w.groups, choice0 = group * w.choices;
@@ -58,17 +65,58 @@ struct walk_place {
     evicted_at = w.evicted_at + slots;
     F = w.F + row * w.choices * ld, N = w.N + row * w.notes * ld, score = w.score + row * ld;
     held = w.held + row * ld, state = w.state + row * 2;
+    places = w.places + row * ld, room = w.room + row * w.each;
   }
   __device__ __forceinline__ int position(int j) const { return at ? at[j] : j; }
 };
 
+/* The keys or values of the group's heads. */
+__device__ __forceinline__ wn_policy_rows walk_kind_rows(const walk_args &w, const walk_place &p, const void *x,
+                                                         const stride &s, const int32_t *index) {
+  const wn_policy_rows rows = {x, index, s.h, s.t, w.half};
+  const int64_t heads = w.s.a.Hkv / w.s.a.slot_groups;
+  return wn_policy_rows_from(rows, WN_F32, p.b * s.b + p.group * heads * s.h);
+}
+
+/* What a kind may read when the row with its own key `own` comes: `count` keys of a list, with their positions. */
+__device__ __forceinline__ wn_policy_held walk_kind_held(const walk_args &w, const walk_place &p, int count,
+                                                         const int32_t *keys, const int32_t *places, int64_t row) {
+  wn_policy_held h;
+  memset(&h, 0, sizeof h);
+  h.layer = w.rule.layer, h.group = w.first_group + p.group;
+  h.count = count, h.row = row, h.budget = p.of.K;
+  h.rows = WN_F32;
+  h.at = places;
+  h.heads = w.s.a.Hkv / w.s.a.slot_groups, h.D = w.s.a.D;
+  h.k = walk_kind_rows(w, p, w.k, w.s.a.s_k, keys), h.v = walk_kind_rows(w, p, w.v, w.s.a.s_v, keys);
+  return h;
+}
+
+/* The score of a key, where it never changes. */
+template <policy_stage *STAGE>
+__device__ __forceinline__ double walk_kind_score(const walk_args &w, const walk_place &p, int j, int32_t at) {
+  const int32_t key = j;
+  const wn_policy_held h = walk_kind_held(w, p, 1, &key, &at, at);
+  const wn_policy_thread alone = {0, 1};
+  double score = 0;
+  for (int64_t head = 0; head < h.heads; head++) STAGE(&h, head, 0, alone, &score, nullptr);
+  return score;
+}
+
 /* Enters key j; called by the thread that owns it. first: of its document. */
+template <policy_stage *STAGE>
 __device__ __forceinline__ void walk_enter(const walk_args &w, const walk_place &p, int place, int j, int first) {
   const int64_t ld = w.s.ld;
   p.held[place] = j;
   for (int c = 0; c < w.choices; c++) p.F[c * ld + j] = 0;
   for (int i = 0; i < w.notes; i++) p.N[i * ld + j] = 0;
   if (w.rule.by == WN_EVICT_RANDOM) p.score[j] = WN_EVICT_LOT(w.rule, w.first_group + p.group, p.position(j) - first);
+  if constexpr (STAGE != nullptr) {
+    if (w.kind.constant)
+      p.score[j] = walk_kind_score<STAGE>(w, p, j, p.position(j) - first);
+    else
+      p.places[place] = p.position(j) - first;
+  }
 }
 
 /* ---- the choice ---- */
@@ -92,11 +140,12 @@ __device__ __forceinline__ double walk_pool(const walk_args &w, const walk_place
 
 __device__ __forceinline__ double walk_score(const walk_args &w, const walk_place &p, int j, int first, int own) {
   if (w.rule.by == WN_EVICT_VALUES) return w.rule.sign * (w.choices > 0 && !w.sums ? p.F : p.N)[j];
-  if (w.rule.by == WN_EVICT_RANDOM) return p.score[j];
+  if (w.rule.by == WN_EVICT_RANDOM || w.rule.by == WN_EVICT_KIND) return p.score[j];
   return w.rule.by == WN_EVICT_VOTES ? walk_pool(w, p, j, first, own) : 0.0;
 }
 
 /* The list entry of the token to evict when the row with its own key `own` comes; the same for all threads. */
+template <policy_stage *STAGE>
 __device__ __forceinline__ int walk_choose(const walk_args &w, const walk_place &p, int count, int first, int own) {
   if (w.rule.by == WN_EVICT_VOTES) {
     for (int n = threadIdx.x; n < count; n += WALK_THREADS) {
@@ -107,11 +156,19 @@ __device__ __forceinline__ int walk_choose(const walk_args &w, const walk_place 
     }
     __syncthreads();
   }
+  bool listed = false; /* scores as held, not by key */
+  if constexpr (STAGE != nullptr) {
+    listed = !w.kind.constant;
+    if (listed) {
+      const wn_policy_held h = walk_kind_held(w, p, count, p.held, p.places, p.position(own) - first);
+      policy_stages<STAGE>(h, w.kind.stages, p.score, p.room);
+    }
+  }
   evict_choice best = evict_none();
   for (int n = threadIdx.x; n < count; n += WALK_THREADS) {
     const int j = p.held[n], at = p.position(j) - first;
     const bool may_go = evict_may_go(at, p.position(own) - first, p.of.sinks, p.of.recent);
-    const double score = may_go ? walk_score(w, p, j, first, own) : 0.0;
+    const double score = may_go ? walk_score(w, p, listed ? n : j, first, own) : 0.0;
     best = evict_better(best, evict_of(at, p.of.sinks, may_go, score, (uint32_t)n));
   }
   return (int)evict_block_best(best).index();
@@ -248,12 +305,12 @@ __device__ __forceinline__ void walk_leave(const walk_place &p, int Tk, int32_t 
 }
 
 /* Sets up what is held before the first row. */
-__device__ __forceinline__ int walk_begin(const walk_args &w, const walk_place &p) {
+template <policy_stage *STAGE> __device__ __forceinline__ int walk_begin(const walk_args &w, const walk_place &p) {
   const attention_args &a = w.s.a;
   const int older = w.piece ? a.offset : 0;
   for (int j = threadIdx.x; j < a.Tk; j += WALK_THREADS) p.evicted_at[j] = WN_EVICTED_NEVER;
   for (int j = threadIdx.x; j < older; j += WALK_THREADS) {
-    walk_enter(w, p, j, j, 0);
+    walk_enter<STAGE>(w, p, j, j, 0);
     for (int c = 0; a.sel.f_in && c < w.choices; c++)
       p.F[(int64_t)c * w.s.ld + j] = (double)a.sel.f_in[((int64_t)p.b * a.G + p.choice0 + c) * a.sel.f_stride + j];
     for (int i = 0; i < w.notes; i++)
@@ -263,22 +320,22 @@ __device__ __forceinline__ int walk_begin(const walk_args &w, const walk_place &
 }
 
 /* Grid: head groups of all sequences. A block may take a multiprocessor's registers: without the 1 the compiler keeps
- * to half of them and spills. */
-static __global__ void __launch_bounds__(WALK_THREADS, 1) walk_rows(const walk_args w) {
+ * to half of them and spills. STAGE: of the policy's score, for WN_EVICT_KIND; else NULL. */
+template <policy_stage *STAGE> __global__ void __launch_bounds__(WALK_THREADS, 1) walk_rows(const walk_args w) {
   WN_SHARED_DYNAMIC(walk_shares, shares);
   const attention_args &a = w.s.a;
   const walk_place p(w, (int)blockIdx.x);
-  int count = a.first_rows ? walk_begin(w, p) : p.state[0], first = a.first_rows ? 0 : p.state[1];
+  int count = a.first_rows ? walk_begin<STAGE>(w, p) : p.state[0], first = a.first_rows ? 0 : p.state[1];
   __syncthreads();
   for (int i = 0; i < a.rows; i++) {
     const row_place row(w.s, p.b, i);
     const int own = row.position;
     if (row.first != first) first = row.first, count = 0;
     const bool full = count == p.of.K;
-    const int place = full ? walk_choose(w, p, count, first, own) : count++;
+    const int place = full ? walk_choose<STAGE>(w, p, count, first, own) : count++;
     if (place % WALK_THREADS == (int)threadIdx.x) {
       if (full) p.evicted_at[p.held[place]] = p.position(own);
-      walk_enter(w, p, place, own, first);
+      walk_enter<STAGE>(w, p, place, own, first);
     }
     if (!w.piece && row.i == a.Tq - 1) break; /* no row comes after it */
     if (!a.sel.shift) walk_select(w, p, row, i, count);
@@ -318,6 +375,17 @@ static __global__ void __launch_bounds__(WALK_THREADS) walk_oldest(const walk_ar
   const int before = j < sinks ? j : j - max(a.Tk - p.of.K, 0);
   w.left[((int64_t)p.b * a.slot_groups + p.group) * kept + before] = j;
 }
+
+/* Makes NAME_policy from NAME_stage (ops/policy/policy.h). */
+#define WN_POLICY_KERNELS(NAME)                                                                                        \
+  static void NAME##_on_slots(const wn_evict &a, cudaStream_t stream) {                                                \
+    WN_LAUNCH(dim3((unsigned)(a.B * a.P)), dim3(WN_CUDA_THREADS), 0, stream, policy_scores<NAME##_stage>, a,           \
+              *a.rule.kind);                                                                                           \
+  }                                                                                                                    \
+  static void NAME##_on_rows(const walk_args &w, unsigned blocks, size_t shared, cudaStream_t stream) {                \
+    WN_LAUNCH(dim3(blocks), dim3(WALK_THREADS), shared, stream, walk_rows<NAME##_stage>, w);                           \
+  }                                                                                                                    \
+  static const policy_kernels NAME##_policy = {NAME##_on_slots, NAME##_on_rows};
 
 } // namespace wn_cuda
 

@@ -6,13 +6,28 @@
 #include "backends/cuda/attention/stored_run.cuh"
 #include "backends/cuda/attention/walk.cuh"
 
+extern "C" {
+#include "ops/policy/keydiff.h"
+#include "ops/policy/knorm.h"
+}
+
 namespace wn_cuda {
+
+WN_POLICY_KERNELS(knorm)
+WN_POLICY_KERNELS(keydiff)
+
+const policy_kernels *policy_kernels_for(const wn_policy_kind *kind) {
+  return kind->id == WN_POLICY_ID_KNORM     ? &knorm_policy
+         : kind->id == WN_POLICY_ID_KEYDIFF ? &keydiff_policy
+                                            : static_cast<const policy_kernels *>(kind->kernels);
+}
 
 struct walk_call {
   const wn_evictions *op;
   wn_attention call;
   stored_call x;
   walk_args w;
+  const policy_kernels *kernels;
 
   static_assert(sizeof(walk_args) < 4000, "arguments of a kernel");
 
@@ -30,6 +45,10 @@ struct walk_call {
     w.sums = op->sums, w.piece = op->piece, w.ring = op->change == WN_NOTES_RING;
     w.heads = (int)(call.H / P), w.choices = op->sums || op->selections ? (int)(G > 1 ? G / P : G) : 0;
     w.notes = (int)op->notes, w.matters = of_int(op->rows);
+    const bool kind = op->rule.by == WN_EVICT_KIND;
+    kernels = kind ? policy_kernels_for(op->rule.kind) : nullptr;
+    if (kind) w.kind = *op->rule.kind;
+    w.k = call.k, w.v = call.v, w.half = call.half;
     w.note = static_cast<float *>(op->note), w.evicted_at = op->evicted_at, w.left = op->left;
   }
   static int of_int(int64_t n) { return (int)(n < INT32_MAX ? n : INT32_MAX); }
@@ -49,6 +68,11 @@ struct walk_call {
       w.score = scratch.take<double>(blocks * s.ld);
       w.held = scratch.take<int32_t>(blocks * s.ld);
       w.state = scratch.take<int32_t>(blocks * 2);
+      if (op->rule.by == WN_EVICT_KIND && !w.kind.constant) {
+        w.each = wn_policy_room(&w.kind, s.ld, s.a.D);
+        w.room = scratch.take<double>(blocks * w.each);
+        w.places = scratch.take<int32_t>(blocks * s.ld);
+      }
     }
     x.scratch = scratch;
   }
@@ -74,7 +98,10 @@ struct walk_call {
       if (w.choices > 0) x.dot(x.on_selection(), x.selecting(false), x.selecting(true));
       if (w.choices > 0 && !call.sel.bilinear) x.add_biases(true);
       w.s = x.s;
-      WN_LAUNCH(dim3(blocks), dim3(WALK_THREADS), shared, x.stream, walk_rows, w);
+      if (kernels)
+        kernels->walk(w, blocks, shared, x.stream);
+      else
+        WN_LAUNCH(dim3(blocks), dim3(WALK_THREADS), shared, x.stream, walk_rows<nullptr>, w);
     }
   }
 };
