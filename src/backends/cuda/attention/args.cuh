@@ -184,6 +184,12 @@ __device__ __forceinline__ bool span_edge(const attention_args &a, float z, int 
   return fmaf(a.span.limit, z, z < 1 ? a.span.ramp : 0.0f) == (float)x;
 }
 
+/* Cuts a row's gradient of z like WN_SPAN_CUT (ops/attention.h). */
+__device__ __forceinline__ float span_cut(float dz) {
+  const float most = 0x1p40f;
+  return dz > most ? most : dz < -most ? -most : dz;
+}
+
 /* The number of the block for a row tile of the chunk and a key tile. */
 __device__ __forceinline__ int64_t block_at(const attention_args &a, int b, int g, int row_tile, int key_tile) {
   return (((int64_t)b * a.G + g) * a.row_tiles + row_tile) * a.key_tiles + key_tile;

@@ -311,7 +311,7 @@ template <class P, class T> __global__ void __launch_bounds__(P::THREADS, 1) att
   for (int r = 0; r < P::ROWS; r++) {
     const int i = i0 + warp * 16 + P::row(lane, r);
     const float all = row_sum<P>(dz[r]);
-    if (lane % P::LANES == 0 && i < i1) a.span.dz[((int64_t)b * a.H + h) * a.Tq + i] = WN_SPAN_CUT(all, (float)WN_SPAN_STEEPEST);
+    if (lane % P::LANES == 0 && i < i1) a.span.dz[((int64_t)b * a.H + h) * a.Tq + i] = span_cut(all);
   }
 }
 

@@ -102,7 +102,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_rows_back(const 
   }
   if (!a.span.dz) return;
   dz = wn_block_sum(dz);
-  if (threadIdx.x == 0) a.span.dz[((int64_t)b * a.H + h) * a.Tq + row.i] = WN_SPAN_CUT(dz, (float)WN_SPAN_STEEPEST);
+  if (threadIdx.x == 0) a.span.dz[((int64_t)b * a.H + h) * a.Tq + row.i] = span_cut(dz);
 }
 
 /* From dA to the gradient of q . k, and by distance that of q . p. Grid: as for
