@@ -28,10 +28,11 @@ __device__ __forceinline__ void policy_stages(const wn_policy_held &held, int st
   __syncthreads();
 }
 
-/* Scores of the slots, in the room. Grid: groups of all sequences. */
+/* Scores of the slots, in the room. Grid: groups of all sequences. Without the 1 the compiler keeps to 32 registers and
+ * spills. */
 template <policy_stage *STAGE>
-__global__ void __launch_bounds__(WN_CUDA_THREADS) policy_scores(const wn_evict a, const wn_policy_kind kind) {
-  WN_SHARED(wn_policy_held, held, [1]); /* registers would spill */
+__global__ void __launch_bounds__(WN_CUDA_THREADS, 1) policy_scores(const wn_evict a, const wn_policy_kind kind) {
+  WN_SHARED(wn_policy_held, held, [1]);
   double *room = static_cast<double *>(a.room) + blockIdx.x * wn_policy_room(&kind, a.N, a.D);
   if (threadIdx.x == 0) wn_evict_held_of(&a, blockIdx.x, WN_F32, held);
   __syncthreads();

@@ -90,10 +90,12 @@ WN_POLICY_FUNCTION int64_t wn_policy_room(const struct wn_policy_kind *kind, int
   return count * (1 + kind->per_token) + D * kind->per_dimension;
 }
 
+/* NOLINTBEGIN(bugprone-macro-parentheses): j is a name */
 /* A thread's tokens. */
 #define WN_POLICY_TOKENS(held, me, j)                                                                                  \
   for (int64_t j = (me).of; j < (held)->count; j += (me).all)                                                          \
     if ((held)->at[j] >= 0)
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /* A thread's dimensions: from `first` to before `end`. */
 struct wn_policy_range {
