@@ -5,7 +5,7 @@
  *   u[j] = k[j] / |k[j]|,  m = mean of u over the tokens held,  score[j] = sum over the group's heads of cos(k[j], m)
  *
  * Keys are those of the cache, which are rotated in a rotary model. A key of zeros has u = 0 and score 0. A cosine is
- * rounded to a float: of two keys held both have the same, and rounding must not decide which goes. Cost of an
+ * rounded (wn_policy_rounded): of two keys held both have the same, and rounding must not decide which goes. Cost of an
  * eviction: 3 K D operations a head. */
 #ifndef WN_OPS_POLICY_KEYDIFF_H
 #define WN_OPS_POLICY_KEYDIFF_H
@@ -32,7 +32,7 @@ WN_POLICY_FUNCTION void keydiff_stage(const struct wn_policy_held *h, int64_t he
     const double scale = square > 0 ? 1 / sqrt(square) : 0;
     WN_POLICY_TOKENS(h, me, j) {
       const double product = wn_policy_times(wn_policy_dot(h, &h->k, head, j, sum), inverse[j]);
-      scores[j] += (double)(float)wn_policy_times(product, scale);
+      scores[j] += wn_policy_rounded(wn_policy_times(product, scale));
     }
   }
 }

@@ -187,6 +187,17 @@ WN_POLICY_FUNCTION double wn_policy_dot(const struct wn_policy_held *h, const st
   return sums[0] + sums[1] + (sums[2] + sums[3]);
 }
 
+/* x with 16 bits: what the order of a product's sums can change in a key does not decide between two of the same score.
+ */
+WN_POLICY_FUNCTION double wn_policy_rounded(double x) {
+  float value = (float)x;
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  bits = (bits + 0x3f + (bits >> 7 & 1)) & ~0x7fu;
+  memcpy(&value, &bits, sizeof value);
+  return (double)value;
+}
+
 WN_POLICY_FUNCTION double wn_policy_norm(const struct wn_policy_held *h, const struct wn_policy_rows *x, int64_t head,
                                          int64_t j) {
   return sqrt(wn_policy_dot(h, x, head, j, NULL));
