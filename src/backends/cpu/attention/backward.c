@@ -186,13 +186,6 @@ static void rows_summed(float *sums, const float *tile, int64_t rows, int64_t wi
   }
 }
 
-static enum wn_terms_evicted strip_evicted(const struct column *x, int64_t g, const struct wn_terms_strip *terms,
-                                           int64_t rows, uint64_t *own) {
-  const struct wn_attention_plan *p = x->p;
-  if (!wn_terms_evicted_apart(p->a)) return WN_EVICTED_NONE;
-  return wn_terms_evicted(p->a, x->u->b, x->u->g0 + g, terms->r + p->offset, rows, terms->j0, own);
-}
-
 /* One head on one tile: W, G, dF, dv; also dk and dq, unless the selections' gradient must be added first. */
 static void backward_head(const struct column *x, int64_t h, int64_t block) {
   const struct wn_attention_plan *p = x->p;
@@ -208,7 +201,8 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
     const struct wn_terms_strip terms = strip_terms(x, h, block, s);
     const struct wn_span_range *range = x->rows->spans ? x->rows->spans + block * x->u->heads + h : NULL;
     uint64_t own[WN_TILE];
-    const enum wn_terms_evicted evicted = strip_evicted(x, g, &terms, s->rows, own);
+    const enum wn_terms_evicted evicted =
+        wn_terms_evicted_own(p->a, x->u->b, x->u->g0 + g, terms.r + p->offset, s->rows, terms.j0, own);
     if (s->skip || evicted == WN_EVICTED_ALL || (range && terms.j0 + s->width <= range->first)) {
       if (h == x->u->select) memset(gradient, 0, (size_t)(s->rows * WN_TILE) * sizeof *gradient);
       continue;

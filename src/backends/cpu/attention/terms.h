@@ -35,6 +35,11 @@ static inline const uint64_t *wn_terms_evicted_join(enum wn_terms_evicted evicte
 static inline bool wn_terms_evicted_apart(const struct wn_attention *a) {
   return a->slots.evicted_at && wn_slot_groups(a) > 1;
 }
+/* The same where each group evicts on its own; NONE where what all groups have lost is in the strips already. */
+static inline enum wn_terms_evicted wn_terms_evicted_own(const struct wn_attention *a, int64_t b, int64_t g,
+                                                         int64_t position, int64_t rows, int64_t j0, uint64_t *left) {
+  return wn_terms_evicted_apart(a) ? wn_terms_evicted(a, b, g, position, rows, j0, left) : WN_EVICTED_NONE;
+}
 
 /* Does the row see at most one key (its own or the one before) and no sink? */
 bool wn_terms_lone(const struct wn_attention *a, int64_t b, int64_t g, int64_t position);
