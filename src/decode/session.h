@@ -45,6 +45,7 @@ struct wn_session_inputs {
   size_t bytes;
 };
 
+enum { WN_SESSION_PIECE = 256 }; /* tokens at a time: enough rows for an efficient product, few compared with a cache */
 struct wn_session {
   wn_context *ctx;
   const struct wn_model *model;
@@ -113,8 +114,13 @@ int64_t wn_session_place_before(int64_t position); /* the last place up to the p
 /* longrope (session_stretch.c). Does the session keep its text? */
 bool wn_session_has_history(const struct wn_session *s);
 /* Does the session use angles of its own instead of the model's? */
-bool wn_session_turns_itself(const struct wn_session *s);
-void wn_session_note_history(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T);
+static inline bool wn_session_turns_itself(const struct wn_session *s) {
+  return s->rotary.rows > 0 && (!s->history || s->stretched);
+}
+static inline void wn_session_note_history(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T) {
+  for (int64_t b = 0; s->history && b < s->B; b++)
+    memcpy(s->history + b * s->capacity + s->position, tokens + b * stride, (size_t)T * sizeof *tokens);
+}
 /* Called before T more tokens are fed: if the text's angles change with them, reads the text again with the new
  * angles. */
 wn_status wn_session_stretch(struct wn_session *s, int64_t T);
@@ -131,6 +137,8 @@ wn_status wn_session_check_options(wn_context *ctx, const struct wn_model *model
                                    wn_attention_config *out);
 /* Sets up a run for a pass over T tokens of each sequence. */
 void wn_session_begin(struct wn_run *run, struct wn_session *s, int64_t T);
+/* The largest scratch of single tokens and of pieces. */
+wn_status wn_session_measure(struct wn_session *s, size_t *step, size_t *piece);
 /* _show: copies n bytes from the host to `shown` in the backend's memory, unless both are the same; _read: the other
  * way. */
 wn_status wn_session_show(const struct wn_model *model, void *shown, const void *at, size_t n);
@@ -181,11 +189,8 @@ wn_status wn_session_stage(const struct wn_run *run, struct wn_session *s, struc
 /* Copies the stage's slots [B,P,n] back to the cache; slots NULL: those in s->slots_shown. */
 wn_status wn_session_unstage(const struct wn_run *run, struct wn_session *s, const int32_t *slots, int64_t n,
                              struct wn_kv_cache *cache);
-/* Can pieces of a prompt run as blocks under the budgets? */
-bool wn_session_takes_blocks(const struct wn_session *s);
 wn_status wn_session_attend_blocks(struct wn_run *run, struct wn_session *s, int64_t part,
                                    const struct wn_attention *op, const struct wn_kv_rows *rows);
-bool wn_session_takes_cache_position_blocks(const struct wn_session *s);
 wn_status wn_session_attend_cache_position_blocks(struct wn_run *run, struct wn_session *s, int64_t part,
                                                   const struct wn_attention *op, const struct wn_kv_rows *rows);
 

@@ -129,31 +129,6 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t p
   return WN_OK;
 }
 
-wn_status wn_session_stage(const struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
-                           const struct wn_kv_rows *rows, int64_t t0, int64_t T) {
-  struct wn_kv_cache *stage = &s->stage;
-  struct wn_kv_shape shape = cache->shape;
-  shape.capacity = cache->count + T;
-  wn_kv_cache_place(&shape, s->stage_memory, s->stage_host, stage);
-  if (!run->measuring) {
-    if (!cache->sorted) WN_TRY(wn_kv_cache_positions(s->ctx, cache));
-    wn_kv_cache_order(cache, s->slots);
-    WN_TRY(wn_kv_cache_gather(&run->exec, cache, s->slots, s->slots_shown, cache->count, stage));
-  }
-  stage->count = cache->count;
-  stage->seen = cache->seen;
-  return run->measuring ? WN_OK : wn_kv_cache_append(&run->exec, stage, rows, t0, T);
-}
-
-wn_status wn_session_unstage(const struct wn_run *run, struct wn_session *s, const int32_t *slots, int64_t n,
-                             struct wn_kv_cache *cache) {
-  wn_kv_cache_reset(cache);
-  WN_TRY(wn_kv_cache_gather(&run->exec, &s->stage, slots, s->slots_shown, n, cache));
-  cache->count = n;
-  cache->seen = s->stage.seen;
-  return WN_OK;
-}
-
 /* A piece after the tokens of a trimmed cache, all in order. Positions are not needed: a wrong "first token" would
  * matter only to protect_first, and no row sees it. */
 static wn_status attend_staged(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,

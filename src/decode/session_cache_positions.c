@@ -22,12 +22,6 @@
 #include "decode/session.h"
 #include "ops/terms.h"
 
-bool wn_session_takes_cache_position_blocks(const struct wn_session *s) {
-  const wn_model_config *c = &s->model->config;
-  if (!s->budgets.cache_positions || c->position != WN_POS_ROPE) return false;
-  return !wn_attention_config_lacks(&s->attention, WN_TRAIT_LOGIT);
-}
-
 /* Rotates x [rows,heads,D] in place; ldx: stride between rows. */
 static wn_status positions_rotate(struct wn_run *run, int64_t l, void *x, int64_t rows, int64_t heads, int64_t ldx,
                                   const int32_t *positions) {

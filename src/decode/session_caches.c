@@ -1,7 +1,10 @@
 /* The caches of a session. Each layer has one that holds everything, or one that holds what the layer can see, or under
  * budgets one for each group of neighbouring key-value heads with the same budget. Also here: the arrays that all
  * caches use in turn. */
+#include "attention/registry.h"
 #include "decode/session.h"
+#include "kv/evictions.h"
+#include "kv/policy.h"
 
 /* The tokens that a key-value head may hold under the budgets, at most the capacity. */
 static int64_t caches_budget_of(const struct wn_session *s, int64_t l, int64_t kv_head) {
@@ -40,6 +43,24 @@ static wn_status caches_choose_parts(wn_context *ctx, struct wn_session *s) {
     if (pass == 0) s->parts = memory;
   }
   return WN_OK;
+}
+
+/* Can pieces of a prompt run as blocks under the budgets? */
+static bool caches_take_blocks(const struct wn_session *s) {
+  const struct wn_policy_row *policy = wn_policy_row(s->budgets.policy);
+  const bool sums = wn_policy_needs(&s->budgets) & WN_POLICY_SUMS;
+  if (s->control) return false; /* rows must run one by one to know which of their keys are control tokens */
+  if (s->budgets.policy == WN_POLICY_OWN) return false; /* one call a layer for all groups */
+  if (wn_policy_on_host(policy) && !s->model->backend->memory->host) return false;
+  return !s->budgets.cache_positions &&
+         !(sums && wn_attention_config_unserved(&s->attention, WN_EVICTIONS_SUMS_SERVED));
+}
+
+/* And under cache positions? */
+static bool caches_take_cache_position_blocks(const struct wn_session *s) {
+  const wn_model_config *c = &s->model->config;
+  if (!s->budgets.cache_positions || c->position != WN_POS_ROPE) return false;
+  return !wn_attention_config_lacks(&s->attention, WN_TRAIT_LOGIT);
 }
 
 bool wn_session_by_cache_position(const struct wn_session *s, int64_t l) {
@@ -92,8 +113,8 @@ static wn_status caches_shared_arrays(wn_context *ctx, struct wn_session *s) {
   int64_t slots = 0;
   size_t stage = 0, stage_host = 0;
   const bool on_host = s->model->backend->memory->host; /* blocks by cache position need the host's memory */
-  s->blocks_of_rows = s->budgets.layers > 0 && wn_session_takes_blocks(s);
-  s->cache_position_blocks = on_host && s->budgets.layers > 0 && wn_session_takes_cache_position_blocks(s);
+  s->blocks_of_rows = s->budgets.layers > 0 && caches_take_blocks(s);
+  s->cache_position_blocks = on_host && s->budgets.layers > 0 && caches_take_cache_position_blocks(s);
   const bool any_blocks = s->blocks_of_rows || s->cache_position_blocks;
   for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
     struct wn_kv_shape shape = s->caches[i].shape;
@@ -176,4 +197,29 @@ void wn_session_caches_clear(struct wn_session *s) {
   wn_free(s->first);
   wn_free(s->reach);
   wn_budgets_clear(&s->budgets);
+}
+
+wn_status wn_session_stage(const struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
+                           const struct wn_kv_rows *rows, int64_t t0, int64_t T) {
+  struct wn_kv_cache *stage = &s->stage;
+  struct wn_kv_shape shape = cache->shape;
+  shape.capacity = cache->count + T;
+  wn_kv_cache_place(&shape, s->stage_memory, s->stage_host, stage);
+  if (!run->measuring) {
+    if (!cache->sorted) WN_TRY(wn_kv_cache_positions(s->ctx, cache));
+    wn_kv_cache_order(cache, s->slots);
+    WN_TRY(wn_kv_cache_gather(&run->exec, cache, s->slots, s->slots_shown, cache->count, stage));
+  }
+  stage->count = cache->count;
+  stage->seen = cache->seen;
+  return run->measuring ? WN_OK : wn_kv_cache_append(&run->exec, stage, rows, t0, T);
+}
+
+wn_status wn_session_unstage(const struct wn_run *run, struct wn_session *s, const int32_t *slots, int64_t n,
+                             struct wn_kv_cache *cache) {
+  wn_kv_cache_reset(cache);
+  WN_TRY(wn_kv_cache_gather(&run->exec, &s->stage, slots, s->slots_shown, n, cache));
+  cache->count = n;
+  cache->seen = s->stage.seen;
+  return WN_OK;
 }

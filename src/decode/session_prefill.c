@@ -12,16 +12,6 @@
 #include "kv/policy.h"
 #include "decode/session.h"
 
-bool wn_session_takes_blocks(const struct wn_session *s) {
-  const struct wn_policy_row *policy = wn_policy_row(s->budgets.policy);
-  const bool sums = wn_policy_needs(&s->budgets) & WN_POLICY_SUMS;
-  if (s->control) return false; /* rows must run one by one to know which of their keys are control tokens */
-  if (s->budgets.policy == WN_POLICY_OWN) return false; /* one call a layer for all groups */
-  if (wn_policy_on_host(policy) && !s->model->backend->memory->host) return false;
-  return !s->budgets.cache_positions &&
-         !(sums && wn_attention_config_unserved(&s->attention, WN_EVICTIONS_SUMS_SERVED));
-}
-
 /* Computes s->block.evicted_at, s->slots_shown, and the policy's notes after the last row, in the stage. */
 static wn_status prefill_find_evictions(struct wn_run *run, struct wn_session *s, int64_t part,
                                         const struct wn_attention *op) {

@@ -13,15 +13,6 @@ bool wn_session_has_history(const struct wn_session *s) {
   return wn_rope_is_long(&s->model->config, s->capacity);
 }
 
-bool wn_session_turns_itself(const struct wn_session *s) {
-  return s->rotary.rows > 0 && (!s->history || s->stretched);
-}
-
-void wn_session_note_history(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T) {
-  for (int64_t b = 0; s->history && b < s->B; b++)
-    memcpy(s->history + b * s->capacity + s->position, tokens + b * stride, (size_t)T * sizeof *tokens);
-}
-
 wn_status wn_session_stretch(struct wn_session *s, int64_t T) {
   if (!s->history) return WN_OK;
   const int64_t seen = s->position;

@@ -253,3 +253,21 @@ wn_status wn_choice_after(struct wn_serve_worker *w, struct wn_serve_choice *c, 
   /* The end token has no text, but clients expect a score for every token drawn. */
   return r->end == WN_GENERATE_EOS && !c->job->request.chat ? choice_score(&w->model, c, r->end_token) : WN_OK;
 }
+
+void wn_job_destroy(struct wn_serve_job *job) {
+  if (!job) return;
+  for (int i = 0; i < job->count && job->choices; i++) {
+    struct wn_serve_choice *c = &job->choices[i];
+    wn_generation_destroy(c->generation);
+    wn_trace_destroy(c->trace);
+    wn_text_stream_destroy(c->echo);
+    wn_session_destroy(c->session);
+    wn_bytes_clear(&c->text);
+    json_decref(c->scores);
+    wn_free(c->sums);
+  }
+  wn_free(job->choices);
+  wn_serve_request_clear(&job->request);
+  wn_free(job->out.data);
+  wn_free(job);
+}
