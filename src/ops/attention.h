@@ -200,9 +200,11 @@ static inline bool wn_distance_seen(const struct wn_attention *a, int64_t x) {
   return !(a->span.on && a->span.exclude_self && x == 0);
 }
 
-/* A row's dz is cut to this size: a key at the ramp's end has no attention weight that would bound what it adds, and
- * its exponential alone can overflow. */
+/* A row's dz is cut to this size: a key at the ramp's end has no attention weight that would bound what it adds. So its
+ * exponent is cut as well, where the exponential of a float could overflow; times a gradient of 0 that were no number.
+ */
 #define WN_SPAN_STEEPEST 0x1p40
+#define WN_SPAN_EXPONENT 64
 #define WN_SPAN_CUT(dz, most) ((dz) > (most) ? (most) : (dz) < -(most) ? -(most) : (dz))
 
 /* The distance of the ramp's end that counts in the gradient of z; -1: no key is there. */

@@ -165,6 +165,46 @@ static void test_edges(void **state) {
   assert_true(apart > 100); /* most of these are kinks */
 }
 
+/* A key at the ramp's end has no attention weight, whatever its logit: a row's gradient of z is cut, and one without a
+ * gradient of y has none. Here logits are so far apart that exponentials overflow. */
+static void test_steep(void **state) {
+  (void)state;
+  struct mech_place cpu;
+  double largest[2] = {0, 0};
+  assert_true(mech_open(&cpu, "cpu", NULL));
+  mech_list_edges();
+  for (int i = 0; i < mech_count; i++)
+    for (int n = 0; n < 2; n++) {
+      const struct mech_setup s = {.c = &mech_cases[i],
+                                   .B = 1,
+                                   .Tq = 21,
+                                   .Tk = 21,
+                                   .H = 4,
+                                   .Hkv = 2,
+                                   .D = 5,
+                                   .edges = true,
+                                   .seed = (uint64_t)i};
+      struct mech_bench m;
+      mech_make(&m, &s, n ? WN_F32 : WN_F64);
+      const int q = mech_find(&m, "q"), dy = mech_find(&m, "dy");
+      for (int64_t e = 0; e < m.a[q].count; e++) mech_set(&m, q, e, 3000 * mech_get(&m, q, e));
+      for (int64_t e = 0; e < m.a[dy].count; e++)
+        if (e / m.a[dy].t_stride % 2 == 0) mech_set(&m, dy, e, 0);
+      const bool ran = mech_both(n ? &cpu : &place, &m);
+      const int g = mech_find(&m, s.c->config.span.dynamic ? "dzt" : "dz");
+      for (int64_t e = 0; ran && e < m.a[g].count; e++) {
+        if (!mech_counts(&m, g, e)) continue;
+        const double dz = mech_get(&m, g, e);
+        if (!isfinite(dz) || fabs(dz) > (double)(s.B * s.Tq) * 0x1.0001p40)
+          fail_msg("%s, %s: %s[%lld] is %g", mech_name(&m), n ? "cpu" : "ref", m.a[g].name, (long long)e, dz);
+        largest[n] = fmax(largest[n], fabs(dz));
+      }
+      mech_clear(&m);
+    }
+  for (int n = 0; n < 2; n++) assert_true(largest[n] >= 0x1p40);
+  mech_close(&cpu);
+}
+
 static int setup(void **state) {
   (void)state;
   wn_mechanism_of_test = &own_term;
@@ -179,6 +219,7 @@ static int teardown(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_alone), cmocka_unit_test(test_pairs),
-                                     cmocka_unit_test(test_open), cmocka_unit_test(test_edges)};
+                                     cmocka_unit_test(test_open), cmocka_unit_test(test_edges),
+                                     cmocka_unit_test(test_steep)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }

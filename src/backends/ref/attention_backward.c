@@ -113,7 +113,7 @@ static double NAME(edge_gradient)(const struct wn_attention *a, int64_t b, int64
   double dw = 0;
   for (int64_t d = 0; d < a->D; d++) dw += dy[d] * (double)v[d];
   const double logit = NAME(logit)(a, h, NAME(q_at)(a, b, r, h), NAME(k_at)(a, b, j, g), x) - (F ? F[j] : 0.0);
-  return exp(logit - lse) * (dw * kept_factor(a, b, h, r, j) - mean);
+  return exp(fmin(logit - lse, WN_SPAN_EXPONENT)) * (dw * kept_factor(a, b, h, r, j) - mean);
 }
 
 /* Adds this head's share -G to dF of row r, and its shares to dq (of one head), dk, dv and the mechanisms' arrays. */

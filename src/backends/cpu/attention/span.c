@@ -119,7 +119,8 @@ void wn_terms_span_edge_gradient(const struct wn_terms_strip *s, const int8_t *e
         !wn_keeps_weightless(a, s->b, s->h / (a->H / a->Hkv), s->j0 + edge[i]))
       continue;
     const int64_t at = i * WN_TILE + edge[i];
-    const double ratio = exp((double)t->a[at] - (double)(t->F ? t->F[at] : 0) - (double)t->lse[i]); /* W/m */
+    const double exponent = (double)t->a[at] - (double)(t->F ? t->F[at] : 0) - (double)t->lse[i];
+    const double ratio = exp(fmin(exponent, WN_SPAN_EXPONENT)); /* W/m */
     dz[i] += (float)(ratio * ((double)t->g[at] - (double)t->delta[i]));
     if (steep) steep[i] += (float)ratio;
   }

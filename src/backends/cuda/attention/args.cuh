@@ -184,7 +184,8 @@ __device__ __forceinline__ bool span_edge(const attention_args &a, float z, int 
   return fmaf(a.span.limit, z, z < 1 ? a.span.ramp : 0.0f) == (float)x;
 }
 
-/* Cuts a row's gradient of z like WN_SPAN_CUT (ops/attention.h). */
+/* Cuts a row's gradient of z like WN_SPAN_CUT (ops/attention.h), and the exponent there like WN_SPAN_EXPONENT. */
+#define SPAN_EXPONENT 64.0f
 __device__ __forceinline__ float span_cut(float dz) {
   const float most = 0x1p40f;
   return dz > most ? most : dz < -most ? -most : dz;

@@ -140,6 +140,11 @@ template <class P> __device__ __forceinline__ void times(float (&x)[P::CHUNKS][4
     for (int e = 0; e < 4; e++) x[t][e] *= y[t][e];
 }
 
+/* An attention weight's exponent in base 2, at most 0 but for keys at the ends of spans' ramps. */
+template <bool EDGE> __device__ __forceinline__ float weight_exponent(float x) {
+  return EDGE ? fminf(x, SPAN_EXPONENT * 1.4426950408889634f) : x;
+}
+
 /* dA of a row tile and a key tile, from raw logits s after the product, and dy . v. With terms, dp is replaced by the
  * factor of map_slope. EDGE: as in limited. */
 template <class P, class T, bool EDGE>
@@ -153,7 +158,7 @@ __device__ __forceinline__ void row_gradients(const attention_args &a, float (&s
 #pragma unroll
       for (int e = 0; e < 4; e++) {
         const int r = P::row_of(e);
-        s[t][e] = P::exp2(s[t][e] - facts.lse[r]) * (dp[t][e] - facts.delta[r]);
+        s[t][e] = P::exp2(weight_exponent<EDGE>(s[t][e] - facts.lse[r])) * (dp[t][e] - facts.delta[r]);
       }
   } else {
     map_logits<P, false, false>(a, s, facts.slope, b, 0, i0, j0, warp, lane);
@@ -166,7 +171,7 @@ __device__ __forceinline__ void row_gradients(const attention_args &a, float (&s
         const float y = s[t][e], x = f ? y + F_of_pair<P, false>(f, t, e, warp, lane) : y;
         const float logit =
             limited<false, EDGE>(a, x, seen >> (4 * t + e) & 1, position, j0 + P::column(lane, t, e), facts.z[r], 0, 0);
-        s[t][e] = P::exp2(logit - facts.lse[r]) * (dp[t][e] - facts.delta[r]);
+        s[t][e] = P::exp2(weight_exponent<EDGE>(logit - facts.lse[r])) * (dp[t][e] - facts.delta[r]);
         dp[t][e] = map_slope(a, y);
       }
   }

@@ -130,7 +130,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_weights(const st
   if (threadIdx.x) return;
   if (s.edge) {
     float *edge = s.edge + matrix_row(s, b, a.H, h, blockIdx.x, 1);
-    *edge = total > 0 ? expf(*edge - shift) * part : 0.0f;
+    *edge = total > 0 ? expf(fminf(*edge - shift, SPAN_EXPONENT)) * part : 0.0f;
   }
   const int64_t place = ((int64_t)b * a.H + h) * a.Tq + row.i;
   if (a.lse) a.lse[place] = total > 0 ? shift + logf(total) : -INFINITY;
