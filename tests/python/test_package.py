@@ -374,7 +374,9 @@ def test_own_policy():
         views.append(view)
         shapes.add((view.keys.ndim, view.values is None, view.sums is None))
         assert (np.diff(view.positions, axis=-1) > 0).all() and (view.positions < view.position).all()
-        return np.sqrt((view.keys.astype(np.float64) ** 2).sum(-1)).sum(2)
+        norms = np.sqrt((view.keys.astype(np.float64) ** 2).sum(-1)).astype(np.float32).view(np.uint32)
+        norms = (norms + 0x3F + (norms >> 7 & 1)) & 0xFFFFFF80  # 16 bits, as src/ops/policy/knorm.h has them
+        return norms.astype(np.uint32).view(np.float32).astype(np.float64).sum(2)
 
     own = wn.OwnPolicy(knorm, needs=["keys"])
     assert model().loss(TEXT, budgets=9, policy=own) == model().loss(TEXT, budgets=9, policy="knorm")
