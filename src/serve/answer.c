@@ -125,21 +125,22 @@ static json_t *answer_head(const struct wn_serve_model *m, const struct wn_serve
                    "model", m->name);
 }
 
-/* Sends an event of one choice: text [bytes], or its end. */
-static void answer_event(const struct wn_serve_model *m, struct wn_serve_choice *c, const char *text, size_t bytes) {
+/* Sends an event of one choice with a value, released, in this field; NULL: its end. */
+static void answer_event(const struct wn_serve_model *m, struct wn_serve_choice *c, const char *field, json_t *value) {
   struct wn_serve_job *job = c->job;
-  json_t *j = answer_head(m, job, true), *choice;
-  json_t *finish = c->finish ? json_string(c->finish) : json_null();
-  json_t *scores = c->scores ? json_incref(c->scores) : json_null();
-  if (job->request.chat) {
-    json_t *delta = c->finish ? json_object() : json_pack("{s:s%}", "content", text, bytes);
-    if (c->characters == 0) json_object_set_new(delta, "role", json_string("assistant"));
-    choice = json_pack("{s:i, s:o, s:o, s:o}", "index", c->index, "delta", delta, "logprobs", scores, "finish_reason",
-                       finish);
-  } else {
-    choice = json_pack("{s:i, s:s%, s:o, s:o}", "index", c->index, "text", text, bytes, "logprobs", scores,
-                       "finish_reason", finish);
-  }
+  json_t *j = answer_head(m, job, true);
+  json_t *finish = field ? json_null() : json_string(c->finish);
+  json_t *scores = c->scores ? json_incref(c->scores) : json_null(), *delta = json_object();
+  if (field) json_object_set_new(delta, field, value);
+  if (job->request.chat && !c->told) json_object_set_new(delta, "role", json_string("assistant"));
+  if (!job->request.chat && !field) json_object_set_new(delta, "text", json_string(""));
+  json_t *choice = json_pack("{s:i, s:o, s:o}", "index", c->index, "logprobs", scores, "finish_reason", finish);
+  if (job->request.chat)
+    json_object_set(choice, "delta", delta);
+  else
+    json_object_update(choice, delta);
+  json_decref(delta);
+  c->told = true;
   if (c->scores) { /* the scores of this event have been sent */
     json_decref(c->scores);
     c->scores = answer_new_scores(job->request.chat);
@@ -155,13 +156,46 @@ void wn_job_add_event(const struct wn_serve_model *m, struct wn_serve_job *job, 
   answer_add_json(&job->out, j, "data: ", "\n\n");
 }
 
-void wn_job_say(const struct wn_serve_model *m, struct wn_serve_choice *c, const char *text, size_t bytes) {
+static void answer_text(const struct wn_serve_model *m, struct wn_serve_choice *c, const char *text, size_t bytes) {
   if (bytes == 0) return;
   if (c->job->request.stream)
-    answer_event(m, c, text, bytes);
+    answer_event(m, c, c->job->request.chat ? "content" : "text", json_stringn(text, bytes));
   else
     c->job->out.failed |= wn_bytes_add(m->ctx, &c->text, text, bytes) != WN_OK;
   c->characters += wn_utf8_characters(text, bytes);
+}
+
+static void answer_call(const struct wn_serve_model *m, struct wn_serve_choice *c, const struct wn_call_event *call) {
+  c->call_count++;
+  if (!c->job->request.stream) {
+    if (!c->called) c->called = json_array();
+    c->job->out.failed |= json_array_append(c->called, call->call) != 0;
+    return;
+  }
+  json_t *delta = json_copy(call->call);
+  json_object_set_new(delta, "index", json_integer((json_int_t)call->index));
+  answer_event(m, c, "tool_calls", json_pack("[o]", delta));
+}
+
+/* Adds what is certain to be text, or a call. */
+static void answer_split(const struct wn_serve_model *m, struct wn_serve_choice *c, bool end) {
+  struct wn_call_event e;
+  while (wn_calls_next(c->calls, end, &e)) {
+    if (e.call)
+      answer_call(m, c, &e);
+    else
+      answer_text(m, c, e.text, e.bytes);
+  }
+  c->job->out.failed |= wn_calls_failed(c->calls);
+}
+
+void wn_job_say(const struct wn_serve_model *m, struct wn_serve_choice *c, const char *text, size_t bytes) {
+  if (!c->calls) {
+    answer_text(m, c, text, bytes);
+    return;
+  }
+  c->job->out.failed |= !wn_calls_push(c->calls, text, bytes);
+  answer_split(m, c, false);
 }
 
 /* --- the end --- */
@@ -200,9 +234,13 @@ static json_t *answer_usage(const struct wn_serve_model *m, const struct wn_serv
 static json_t *answer_choice(const struct wn_serve_choice *c) {
   const char *text = c->text.data ? c->text.data : "";
   json_t *scores = c->scores ? json_incref(c->scores) : json_null();
-  if (c->job->request.chat)
-    return json_pack("{s:i, s:{s:s, s:s%}, s:o, s:s}", "index", c->index, "message", "role", "assistant", "content",
-                     text, c->text.count, "logprobs", scores, "finish_reason", c->finish);
+  if (c->job->request.chat) {
+    json_t *content = c->called && !c->text.count ? json_null() : json_stringn(text, c->text.count);
+    json_t *message = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content", content, "refusal");
+    if (c->called) json_object_set(message, "tool_calls", c->called);
+    return json_pack("{s:i, s:o, s:o, s:s}", "index", c->index, "message", message, "logprobs", scores, "finish_reason",
+                     c->finish);
+  }
   return json_pack("{s:i, s:s%, s:o, s:s}", "index", c->index, "text", text, c->text.count, "logprobs", scores,
                    "finish_reason", c->finish);
 }
@@ -241,7 +279,9 @@ void wn_job_finish_choice(const struct wn_serve_model *m, struct wn_serve_choice
   struct wn_serve_job *job = c->job;
   c->state = WN_CHOICE_DONE;
   if (job->finished) return;
-  if (job->request.stream) answer_event(m, c, "", 0);
+  if (c->calls) answer_split(m, c, true);
+  if (c->call_count && !strcmp(c->finish, "stop")) c->finish = "tool_calls";
+  if (job->request.stream) answer_event(m, c, NULL, NULL);
   if (++job->done < job->count) return;
   if (job->request.embed.wanted)
     answer_embeddings(m, job);

@@ -11,6 +11,7 @@
 #include "decode/session.h"
 #include "serve/embed.h"
 #include "text/utf8.h"
+#include "text/vocab.h"
 #include "winnow/score.h"
 
 enum { SCORE_PIECE = 64 };
@@ -189,6 +190,12 @@ wn_status wn_choice_begin(struct wn_serve_worker *w, struct wn_serve_choice *c) 
     return WN_OK;
   }
   if (r->echo) WN_TRY(choice_echo(w, c));
+  if (r->calls) {
+    const uint64_t seed = wn_hash_bytes((const char *)c->prompt->ids, (size_t)c->prompt->count * sizeof(int32_t));
+    c->calls = wn_calls_create(r->calls, json_object_get(r->json, "tools"), seed + (uint64_t)c->index, false,
+                               c->prompt->goes_on);
+    if (!c->calls) return wn_fail(w->model.ctx, WN_ERR_MEMORY, "out of memory: an answer");
+  }
   c->state = WN_CHOICE_BEGINS;
   return WN_OK;
 }
@@ -264,6 +271,8 @@ void wn_job_destroy(struct wn_serve_job *job) {
     wn_session_destroy(c->session);
     wn_bytes_clear(&c->text);
     json_decref(c->scores);
+    json_decref(c->called);
+    wn_calls_destroy(c->calls);
     wn_free(c->sums);
   }
   wn_free(job->choices);

@@ -4,6 +4,7 @@
 #define WN_SERVE_JOB_H
 
 #include "base/text.h"
+#include "serve/calls.h"
 #include "serve/prefix.h"
 #include "serve/request.h"
 #include "serve/stream.h"
@@ -39,7 +40,11 @@ struct wn_serve_choice {
   int64_t seen; /* tokens that its session had seen at the end; the last token was drawn but not fed */
   /* What those of them that it held took of cache_bytes, which has room for more; what all of them would take. */
   uint64_t held_bytes, full_bytes;
-  const char *finish;           /* "length", "stop"; NULL: not yet */
+  const char *finish;     /* "length", "stop", "tool_calls"; NULL: not yet */
+  struct wn_calls *calls; /* splits calls off; NULL: the answer is text */
+  json_t *called;         /* the calls, unless they have been sent as events */
+  size_t call_count;
+  bool told;                    /* an event has been sent */
   struct wn_bytes text;         /* the answer so far; with echo preceded by the prompt */
   size_t characters;            /* length of the text */
   size_t held;                  /* characters drawn after it that are held back, since a stop string may have begun */

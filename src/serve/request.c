@@ -119,6 +119,14 @@ static bool read_messages(const struct reading *x, const json_t *value) {
   if (!prompt_may_fit(x->m, "messages", bytes, x->error)) return false;
   return wn_serve_messages(x->m, x->r->json, &x->r->prompts[x->r->prompt_count++], x->error);
 }
+/* Calls are wanted where there are functions that may be called. */
+static bool read_tools(const struct reading *x, const json_t *value) {
+  const char *choice = json_string_value(json_object_get(x->r->json, "tool_choice"));
+  if (json_array_size(value) > 0 && (!choice || strcmp(choice, "none") != 0))
+    x->r->calls = wn_call_form_of(wn_tokenizer_chat_template(x->m->tok));
+  return true;
+}
+
 static bool read_beside(const struct reading *x, const json_t *value) { /* read with the messages */
   return value && x->r;
 }
@@ -329,7 +337,7 @@ static const struct field fields[] = {
     {.name = "logit_bias", .text = true, .chat = true, .kind = FIELD_READ, .read = read_logit_bias},
     {.name = "response_format", .text = true, .chat = true, .kind = FIELD_READ, .read = read_response_format},
     {.name = "user", .text = true, .chat = true, .kind = FIELD_IGNORED},
-    {.name = "tools", .chat = true, .kind = FIELD_READ, .read = read_beside},
+    {.name = "tools", .chat = true, .kind = FIELD_READ, .read = read_tools},
     {.name = "tool_choice", .chat = true, .kind = FIELD_READ, .read = read_beside},
     {.name = "chat_template_kwargs", .chat = true, .kind = FIELD_READ, .read = read_beside},
     {.name = "reasoning_effort", .chat = true, .kind = FIELD_READ, .read = read_beside},

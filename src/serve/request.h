@@ -3,6 +3,7 @@
 #define WN_SERVE_REQUEST_H
 
 #include <jansson.h>
+#include "serve/calls.h"
 #include "winnow/chat.h"
 #include "winnow/embed.h"
 #include "winnow/generate.h"
@@ -73,6 +74,7 @@ struct wn_serve_request {
   wn_budgets budgets;        /* layers 0: none */
   struct wn_serve_prompt prompts[WN_SERVE_PROMPTS];
   int prompt_count;
+  const struct wn_call_form *calls; /* how the model writes calls of the request's tools; NULL: none are asked for */
   json_t *json;
   struct wn_serve_embed embed;
   double tau; /* as in wn_session_options */
