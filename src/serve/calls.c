@@ -126,10 +126,10 @@ static void scan_step(struct scan *s, char c) {
   if (s->state == SCAN_NAME || s->state == SCAN_STRING) {
     scan_string(s, c);
   } else if (s->state == SCAN_ESCAPE) {
-    s->state = memchr("\"\\/bfnrtu", c, 9) ? s->inside : SCAN_BROKEN;
+    s->state = c && strchr("\"\\/bfnrtu", c) ? s->inside : SCAN_BROKEN;
   } else if (s->state == SCAN_WORD) {
     s->state = *s->word++ != c ? SCAN_BROKEN : *s->word ? SCAN_WORD : SCAN_AFTER;
-  } else if (s->state != SCAN_NUMBER || !memchr("0123456789.eE+-", c, 15)) {
+  } else if (s->state != SCAN_NUMBER || !c || !strchr("0123456789.eE+-", c)) {
     if (s->state == SCAN_NUMBER) s->state = SCAN_AFTER;
     if (is_space(c)) return;
     if ((s->state == SCAN_FIRST_NAME || s->state == SCAN_NEXT_NAME) && c == '"') {

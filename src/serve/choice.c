@@ -192,7 +192,7 @@ wn_status wn_choice_begin(struct wn_serve_worker *w, struct wn_serve_choice *c) 
   if (r->echo) WN_TRY(choice_echo(w, c));
   if (r->calls) {
     const uint64_t seed = wn_hash_bytes((const char *)c->prompt->ids, (size_t)c->prompt->count * sizeof(int32_t));
-    c->calls = wn_calls_create(r->calls, json_object_get(r->json, "tools"), seed + (uint64_t)c->index, false,
+    c->calls = wn_calls_create(r->calls, json_object_get(r->json, "tools"), seed + (uint64_t)c->index, r->calls_must,
                                c->prompt->goes_on);
     if (!c->calls) return wn_fail(w->model.ctx, WN_ERR_MEMORY, "out of memory: an answer");
   }

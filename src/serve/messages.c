@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/request.h"
+#include "base/alloc.h"
+#include "serve/format.h"
 #include "text/chat.h"
 
 /* The text of a message: a text, or a list of parts of one. NULL: neither. A new reference. */
@@ -112,15 +113,59 @@ static bool message_check_tools(const struct wn_serve_model *m, const json_t *to
          wn_serve_refuse(error, 400, "tools", "tools: the model's chat template has no place for them");
 }
 
+/* Is tool_choice served for these tools? */
+static bool message_check_choice(const struct wn_serve_model *m, const json_t *body, struct wn_serve_error *error) {
+  const json_t *choice = json_object_get(body, "tool_choice"), *tools = json_object_get(body, "tools"), *tool;
+  const json_t *name = json_object_get(json_object_get(choice, "function"), "name");
+  const char *text = json_string_value(choice);
+  size_t i;
+  bool known = text && !strcmp(text, "required");
+  if (!choice || json_is_null(choice) || (text && (!strcmp(text, "none") || !strcmp(text, "auto")))) return true;
+  if (!known && !json_is_string(name))
+    return wn_serve_refuse(error, 400, "tool_choice",
+                           "tool_choice: expected \"none\", \"auto\", \"required\" or {\"type\": \"function\", "
+                           "\"function\": {\"name\"}}");
+  json_array_foreach(tools, i, tool) known =
+      known || json_equal(name, json_object_get(json_object_get(tool, "function"), "name"));
+  if (!known || json_array_size(tools) == 0)
+    return wn_serve_refuse(error, 400, "tool_choice", "tool_choice: %s",
+                           known ? "there are no tools" : "this function is not among the tools");
+  return wn_call_form_of(wn_tokenizer_chat_template(m->tok))->begun ||
+         wn_serve_refuse(error, 400, "tool_choice",
+                         "tool_choice: the model writes calls in a form that is not JSON; \"auto\" and \"none\" are "
+                         "served");
+}
+
+/* Appends the mark that precedes a call. */
+static bool message_begin_call(const struct wn_serve_model *m, const char *mark, struct wn_serve_prompt *out,
+                               struct wn_serve_error *error) {
+  const int32_t id = wn_tokenizer_find(m->tok, mark, strlen(mark));
+  int32_t *more = NULL;
+  size_t count = id >= 0;
+  void *memory = NULL;
+  if (!*mark) return true;
+  if (id < 0 && wn_tokenizer_encode(m->ctx, m->tok, mark, strlen(mark), false, false, &more, &count) != WN_OK)
+    return wn_serve_refuse(error, 400, "tool_choice", "tool_choice: %s", wn_context_error(m->ctx));
+  if (wn_alloc(m->ctx, "a prompt", ((size_t)out->count + count) * sizeof *out->ids, &memory) == WN_OK) {
+    int32_t *all = memory;
+    memcpy(all, out->ids, (size_t)out->count * sizeof *all);
+    for (size_t i = 0; i < count; i++) all[(size_t)out->count + i] = more ? more[i] : id;
+    wn_tokens_free(out->ids);
+    out->ids = all;
+    out->count += (int64_t)count;
+  }
+  wn_tokens_free(more);
+  return memory || wn_serve_refuse(error, 503, "messages", "out of memory");
+}
+
 /* What stands beside the messages: tools, and variables of the template. */
 static bool message_beside(const struct wn_serve_model *m, const json_t *body, struct wn_chat_request *out,
                            struct wn_serve_error *error) {
   const json_t *tools = json_object_get(body, "tools"), *effort = json_object_get(body, "reasoning_effort");
-  const json_t *choice = json_object_get(body, "tool_choice"), *more = json_object_get(body, "chat_template_kwargs");
-  const char *chosen = json_string_value(choice);
+  const json_t *more = json_object_get(body, "chat_template_kwargs");
+  const char *chosen = json_string_value(json_object_get(body, "tool_choice"));
   if (tools && !json_is_null(tools) && !message_check_tools(m, tools, error)) return false;
-  if (choice && !json_is_null(choice) && (!chosen || (strcmp(chosen, "none") != 0 && strcmp(chosen, "auto") != 0)))
-    return wn_serve_refuse(error, 400, "tool_choice", "tool_choice: expected \"none\" or \"auto\"");
+  if (!message_check_choice(m, body, error)) return false;
   if (more && !json_is_null(more) && !json_is_object(more))
     return wn_serve_refuse(error, 400, "chat_template_kwargs", "chat_template_kwargs: expected an object");
   if (effort && !json_is_null(effort) && !json_is_string(effort))
@@ -152,6 +197,8 @@ bool wn_serve_messages(const struct wn_serve_model *m, const json_t *body, struc
   if (ok && wn_chat_encode_request(m->ctx, m->tok, m->chat, &request, &out->ids, &count) != WN_OK)
     ok = wn_serve_refuse(error, 400, "messages", "messages: %s", wn_context_error(m->ctx));
   out->count = (int64_t)count;
+  if (ok && wn_serve_calls_must(body) && !out->goes_on)
+    ok = message_begin_call(m, wn_call_form_of(wn_tokenizer_chat_template(m->tok))->begun, out, error);
   json_decref((json_t *)(uintptr_t)request.more);
   json_decref(messages);
   return ok || (error->status == 0 && wn_serve_refuse(error, 503, "messages", "out of memory"));

@@ -452,6 +452,16 @@ json_t *wn_serve_body(const char *body, size_t bytes, struct wn_serve_error *err
   return NULL;
 }
 
+/* A call that must come holds the answer to its schema. */
+static bool request_calls(const struct wn_serve_model *m, struct wn_serve_request *r, struct wn_serve_error *error) {
+  r->calls_must = r->calls && wn_serve_calls_must(r->json);
+  if (!r->calls_must) return true;
+  if (r->constraint || r->prompts[0].goes_on)
+    return wn_serve_refuse(error, 400, "tool_choice", "tool_choice: a call is not asked for %s",
+                           r->constraint ? "beside a response_format" : "in an answer that is begun already");
+  return wn_serve_calls_format(m, r->json, r->calls, &r->constraint, error);
+}
+
 /* Checks lengths and the number of answers. */
 static bool request_check(const struct wn_serve_model *m, struct wn_serve_request *r, struct wn_serve_error *error) {
   if (r->prompt_count == 0)
@@ -470,6 +480,7 @@ static bool request_check(const struct wn_serve_model *m, struct wn_serve_reques
     return wn_serve_refuse(error, 400, "response_format",
                            "response_format: an answer that is begun already (the last message is the assistant's) is "
                            "not continued as JSON");
+  if (!request_calls(m, r, error)) return false;
   if (r->stream && r->echo && r->scores)
     return wn_serve_refuse(error, 400, "echo", "echo: with logprobs it is not streamed");
   if (r->trace && (!r->stream || r->prompt_count * r->n != 1))

@@ -75,6 +75,7 @@ struct wn_serve_request {
   struct wn_serve_prompt prompts[WN_SERVE_PROMPTS];
   int prompt_count;
   const struct wn_call_form *calls; /* how the model writes calls of the request's tools; NULL: none are asked for */
+  bool calls_must;                  /* the answer is a call, whose first mark ends the prompt */
   json_t *json;
   struct wn_serve_embed embed;
   double tau; /* as in wn_session_options */

@@ -238,8 +238,89 @@ static void test_answers(void **state) {
   close_place(&p);
 }
 
+#define CITY                                                                                                           \
+  "{\"type\":\"object\",\"properties\":{\"city\":{\"$ref\":\"#/$defs/c\"}},\"required\":[\"city\"],"                   \
+  "\"additionalProperties\":false,\"$defs\":{\"c\":{\"enum\":[\"Bonn\",\"Rom\"]}}}"
+#define TWO                                                                                                            \
+  "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"now\"}},{\"type\":\"function\",\"function\":{\"name\":"  \
+  "\"weather\",\"parameters\":" CITY "}}],\"logit_bias\":{\"640\":-100},\"tool_choice\":"
+#define WEATHER "{\"type\":\"function\",\"function\":{\"name\":\"weather\"}}"
+
+/* A call that must come is one, in every form, and fits its schema. */
+static void test_must(void **state) {
+  (void)state;
+  static const char *const templates[] = {TEMPLATE, "[TOOL_CALLS]{{ tools|length }}{{ messages|length }}",
+                                          "<|python_tag|>{{ tools|length }}{{ messages|length }}",
+                                          "{{ tools|length }}{{ messages|length }}"};
+  static const char *const choices[] = {"\"required\"", WEATHER};
+  for (int i = 0; i < 8; i++) {
+    struct place p;
+    char body[900];
+    const char *finish = NULL, *name = NULL, *text = NULL;
+    open_tools(&p, templates[i / 2]);
+    snprintf(body, sizeof body, "{" TURN TWO "%s}", choices[i % 2]);
+    char *answer = post(p.port, "/v1/chat/completions", body);
+    json_t *j = json_of(answer),
+           *message = json_object_get(json_array_get(json_object_get(j, "choices"), 0), "message");
+    json_unpack(json_array_get(json_object_get(message, "tool_calls"), 0), "{s:{s:s, s:s}}", "function", "name", &name,
+                "arguments", &text);
+    if (!name || json_array_size(json_object_get(message, "tool_calls")) != 1 ||
+        !json_is_null(json_object_get(message, "content")) || !strstr(answer, "\"finish_reason\":\"tool_calls\""))
+      fail_msg("%s: %s", body, answer);
+    const bool weather = !strcmp(name, "weather");
+    assert_true(weather || (i % 2 == 0 && !strcmp(name, "now")));
+    assert_true(!strcmp(text, "{}") != weather);
+    assert_true(!weather || !strcmp(text, "{\"city\":\"Bonn\"}") || !strcmp(text, "{\"city\":\"Rom\"}"));
+    snprintf(body, sizeof body, "{\"stream\":true," TURN TWO "%s}", choices[i % 2]);
+    char *stream = post(p.port, "/v1/chat/completions", body);
+    json_t *streamed = stream_message(stream, &finish);
+    if (!json_equal(streamed, message)) fail_msg("%s\n%s", answer, stream);
+    json_decref(streamed), json_decref(j);
+    free(answer), free(stream);
+    if (i == 0) { /* what is cut off is text, without the mark that the prompt has */
+      answer = post(p.port, "/v1/chat/completions", "{\"max_tokens\":3," TURN TWO "\"required\"}");
+      if (strstr(answer, "tool_call") || !strstr(answer, "\"finish_reason\":\"length\"")) fail_msg("%s", answer);
+      free(answer);
+    }
+    close_place(&p);
+  }
+}
+
+static void test_refused(void **state) {
+  (void)state;
+#define BEGUN "\"messages\":[{\"role\":\"assistant\",\"content\":\"He\"}],"
+  static const struct {
+    const char *template, *body, *says;
+  } some[] = {
+      {TEMPLATE, TURN "\"tool_choice\":\"required\"", "tool_choice: there are no tools"},
+      {TEMPLATE, TURN TOOLS ",\"tool_choice\":\"all\"", "tool_choice: expected"},
+      {TEMPLATE, TURN TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\"}", "tool_choice: expected"},
+      {TEMPLATE, TURN TOOLS ",\"tool_choice\":{\"function\":{\"name\":\"x\"}}", "tool_choice: this function is not"},
+      {TEMPLATE, TURN TOOLS ",\"tool_choice\":\"required\",\"response_format\":{\"type\":\"json_object\"}",
+       "tool_choice: a call is not asked for beside"},
+      {TEMPLATE, BEGUN TOOLS ",\"tool_choice\":\"required\"", "tool_choice: a call is not asked for in an answer"},
+      {TEMPLATE "<function=", TURN TOOLS ",\"tool_choice\":\"required\"", "in a form that is not JSON"},
+      {TEMPLATE,
+       TURN "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"a\":"
+            "{\"multipleOf\":2}}}}}],\"tool_choice\":\"required\"",
+       "tool_choice: schema #/anyOf/0/properties/arguments/properties/a: \\\"multipleOf\\\" is not served"},
+  };
+  for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+    struct place p;
+    char body[600];
+    open_tools(&p, some[i].template);
+    snprintf(body, sizeof body, "{%s}", some[i].body);
+    char *answer = post(p.port, "/v1/chat/completions", body);
+    if (status_of(answer) != 400 || !strstr(answer, some[i].says) || !strstr(answer, "\"param\":\"tool_choice\""))
+      fail_msg("%s: expected %s, found %s", body, some[i].says, answer);
+    free(answer);
+    close_place(&p);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_forms), cmocka_unit_test(test_forced),
-                                     cmocka_unit_test(test_held), cmocka_unit_test(test_answers)};
+                                     cmocka_unit_test(test_held),  cmocka_unit_test(test_answers),
+                                     cmocka_unit_test(test_must),  cmocka_unit_test(test_refused)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

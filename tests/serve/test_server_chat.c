@@ -169,7 +169,7 @@ static void test_tools(void **state) {
        "assistant:weather(Bonn)tool:rain", 200},
       {"\"messages\":[" USER "],\"reasoning_effort\":\"low\",\"chat_template_kwargs\":{\"enable_thinking\":true}",
        "user:hionlow", 200},
-      {"\"messages\":[" USER "],\"tool_choice\":\"required\"," TOOLS, "tool_choice", 400},
+      {"\"messages\":[" USER "],\"tool_choice\":\"all\"," TOOLS, "tool_choice", 400},
       {"\"messages\":[" USER "],\"tools\":[{\"type\":\"retrieval\"}]", "tools[0]", 400},
       {"\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]", "messages[0]", 400},
       {"\"messages\":[{\"role\":\"robot\",\"content\":\"a\"}]", "messages[0]", 400},
