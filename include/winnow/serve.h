@@ -64,7 +64,8 @@ typedef struct wn_server wn_server;
 
 /* Answers in threads of its own until wn_server_stop. Until then ctx and model belong to the server; tok is only read.
  * No bit of an answer depends on what else is being answered. On a loopback address only requests that name this
- * machine are answered, and on any address none that another origin's page sends, as by the live view. WN_ERR_IO:
+ * machine are answered, and on any address none that another origin's page sends, as by the live view. The log of ctx
+ * names, once each, the fields of requests that change nothing here; any thread of the server may call it. WN_ERR_IO:
  * cannot listen on the address. */
 wn_status wn_server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const wn_server_options *options,
                           wn_server **out);

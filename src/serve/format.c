@@ -33,7 +33,8 @@ static bool format_read_schema(const struct wn_serve_model *m, const json_t *val
   const json_t *schema = json_object_get(value, "schema"), *strict = json_object_get(value, "strict");
   const json_t *name = json_object_get(value, "name"), *description = json_object_get(value, "description");
   if (!wn_serve_check_keys(value, "response_format.json_schema", "response_format", keys, 4, error)) return false;
-  if ((name && !json_is_string(name)) || (description && !json_is_string(description)) ||
+  if ((name && !json_is_string(name) && !json_is_null(name)) ||
+      (description && !json_is_string(description) && !json_is_null(description)) ||
       (strict && !json_is_boolean(strict) && !json_is_null(strict)))
     return wn_serve_refuse(error, 400, "response_format",
                            "response_format.json_schema: expected name and description, texts, and strict, true or "

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/error.h"
 #include "base/number.h"
 #include "decode/session.h"
 #include "serve/format.h"
@@ -24,6 +25,7 @@ enum field_kind {
   FIELD_NUMBER,  /* double */
   FIELD_READ,    /* read by a function */
   FIELD_IGNORED, /* a text without effect */
+  FIELD_IDLE,    /* changes nothing here, and is named in the log once */
   FIELD_UNSERVED /* not supported, and refused unless its value asks for nothing */
 };
 
@@ -193,6 +195,7 @@ static bool read_stream_options(const struct reading *x, const json_t *value) {
   if (!json_is_object(value))
     return wn_serve_refuse(x->error, 400, "stream_options", "stream_options: expected an object");
   json_object_foreach((json_t *)(uintptr_t)value, key, option) {
+    if (json_is_null(option)) continue;
     if (strcmp(key, "include_usage") != 0 || !json_is_boolean(option))
       return wn_serve_refuse(x->error, 400, "stream_options",
                              "stream_options: \"%.32s\": expected include_usage, true or false", key);
@@ -246,7 +249,7 @@ static bool read_winnow(const struct reading *x, const json_t *value) {
   if (json_is_boolean(trace) && json_object_size(value) == 1) return true;
   json_object_foreach((json_t *)(uintptr_t)value, key, option) {
     text = json_string_value(option);
-    if (option == trace && json_is_boolean(trace)) continue;
+    if (json_is_null(option) || (option == trace && json_is_boolean(trace))) continue;
     if (!strcmp(key, "budgets") && json_is_integer(option)) {
       snprintf(number, sizeof number, "%lld", (long long)json_integer_value(option));
       budget = number;
@@ -336,15 +339,20 @@ static const struct field fields[] = {
     {.name = "return_tokens_as_token_ids", .text = true, .chat = true, .kind = FIELD_BOOL, .at = ROW(by_id)},
     {.name = "logit_bias", .text = true, .chat = true, .kind = FIELD_READ, .read = read_logit_bias},
     {.name = "response_format", .text = true, .chat = true, .kind = FIELD_READ, .read = read_response_format},
-    {.name = "user", .text = true, .chat = true, .kind = FIELD_IGNORED},
     {.name = "tools", .chat = true, .kind = FIELD_READ, .read = read_tools},
     {.name = "tool_choice", .chat = true, .kind = FIELD_READ, .read = read_beside},
     {.name = "chat_template_kwargs", .chat = true, .kind = FIELD_READ, .read = read_beside},
     {.name = "reasoning_effort", .chat = true, .kind = FIELD_READ, .read = read_beside},
-    {.name = "store", .chat = true, .kind = FIELD_READ, .read = read_beside}, /* these change nothing here */
-    {.name = "metadata", .chat = true, .kind = FIELD_READ, .read = read_beside},
-    {.name = "service_tier", .text = true, .chat = true, .kind = FIELD_IGNORED},
-    {.name = "parallel_tool_calls", .chat = true, .kind = FIELD_READ, .read = read_beside},
+    {.name = "user", .text = true, .chat = true, .kind = FIELD_IGNORED},
+    {.name = "store", .text = true, .chat = true, .kind = FIELD_IDLE},
+    {.name = "metadata", .text = true, .chat = true, .kind = FIELD_IDLE},
+    {.name = "service_tier", .text = true, .chat = true, .kind = FIELD_IDLE},
+    {.name = "parallel_tool_calls", .text = true, .chat = true, .kind = FIELD_IDLE},
+    {.name = "safety_identifier", .text = true, .chat = true, .kind = FIELD_IDLE},
+    {.name = "prompt_cache_key", .text = true, .chat = true, .kind = FIELD_IDLE},
+    {.name = "prompt_cache_retention", .text = true, .chat = true, .kind = FIELD_IDLE},
+    {.name = "prediction", .text = true, .chat = true, .kind = FIELD_IDLE},
+    {.name = "cache_prompt", .text = true, .chat = true, .kind = FIELD_IDLE},
     {.name = "functions", .chat = true, .kind = FIELD_UNSERVED},
     {.name = "suffix", .text = true, .kind = FIELD_UNSERVED},
     {.name = "winnow", .text = true, .chat = true, .kind = FIELD_READ, .read = read_winnow},
@@ -362,6 +370,14 @@ static bool field_asks_nothing(const char *name, const json_t *value) {
   const char *text = json_string_value(value);
   if (!text) return json_is_array(value) && json_array_size(value) == 0;
   return !*text && !strcmp(name, "suffix");
+}
+
+/* Names a field in the log, the first time that a request of this server has it. */
+static void field_log(const struct wn_serve_model *m, const struct field *f) {
+  _Static_assert(sizeof fields / sizeof *fields <= 64, "a bit for each field");
+  const uint64_t bit = UINT64_C(1) << (f - fields);
+  if (m->idle && !(atomic_fetch_or(m->idle, bit) & bit))
+    wn_log(m->ctx, WN_LOG_INFO, "server: requests have the field %s, which changes nothing here", f->name);
 }
 
 static bool request_read_field(const struct reading *x, const struct field *f, const json_t *value) {
@@ -385,6 +401,9 @@ static bool request_read_field(const struct reading *x, const struct field *f, c
     return true;
   case FIELD_IGNORED:
     return json_is_string(value) || wn_serve_refuse(x->error, 400, f->name, "%s: expected a text", f->name);
+  case FIELD_IDLE:
+    field_log(x->m, f);
+    return true;
   case FIELD_UNSERVED:
     return field_asks_nothing(f->name, value) ||
            wn_serve_refuse(x->error, 400, f->name, "%s: this field is not served", f->name);

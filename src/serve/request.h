@@ -3,6 +3,7 @@
 #define WN_SERVE_REQUEST_H
 
 #include <jansson.h>
+#include <stdatomic.h>
 #include "serve/calls.h"
 #include "winnow/chat.h"
 #include "winnow/embed.h"
@@ -41,6 +42,7 @@ struct wn_serve_model {
   int32_t entries;           /* ids below it are valid tokens */
   const wn_budgets *budgets; /* budgets of requests that state none; layers 0: none */
   wn_cache_format cache;
+  _Atomic uint64_t *idle; /* a bit for each field that the log has named; NULL: none are named */
 };
 
 struct wn_serve_prompt {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/context.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/misuse.h"
@@ -29,6 +30,7 @@ struct wn_server {
   char *no_chat;           /* why the chat template cannot be read; NULL: it can */
   int64_t started;         /* seconds since 1970 */
   _Atomic uint64_t number; /* of the last job */
+  _Atomic uint64_t idle;   /* fields that have been named in the log */
 };
 
 static void answer_error(struct wn_http_answer *answer, const struct wn_serve_error *error) {
@@ -443,7 +445,11 @@ static size_t server_longest_token(wn_context *ctx, const wn_tokenizer *tok) {
 static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model *model, const wn_tokenizer *tok,
                                  const wn_server_options *o) {
   const wn_model_config *c = wn_model_config_get(model);
-  const wn_context_options front = {.size = sizeof front, .threads = 1, .backend = wn_context_backend(ctx)};
+  const wn_context_options front = {.size = sizeof front,
+                                    .threads = 1,
+                                    .backend = wn_context_backend(ctx),
+                                    .log = ctx->log,
+                                    .log_user = ctx->log_user};
   if (c->encoder.layers > 0)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "server: the model has an encoder, requests are for decoders");
   if (o->context < 0 || (c->position == WN_POS_LEARNED && o->context > c->context) || o->slots < 0 || o->queue < 0)
@@ -480,7 +486,8 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
                                             .context = o->context ? o->context : c->context,
                                             .entries = vocabulary < c->vocab_size ? vocabulary : (int32_t)c->vocab_size,
                                             .budgets = &s->budgets,
-                                            .cache = o->cache};
+                                            .cache = o->cache,
+                                            .idle = &s->idle};
   if (!wn_mul_size((size_t)s->worker.model.context, server_longest_token(ctx, tok), &s->worker.model.text_bytes))
     s->worker.model.text_bytes = SIZE_MAX;
   for (int i = 0; i < WN_HTTP_THREADS; i++) {

@@ -293,9 +293,54 @@ static void test_scored_tokens(void **state) {
   close_place(&p);
 }
 
+static char logged[2000];
+static void on_log(void *user, wn_log_level level, const char *line) {
+  (void)user;
+  if (level == WN_LOG_INFO && strstr(line, "changes nothing") && strlen(logged) + strlen(line) < sizeof logged - 2)
+    strcat(strcat(logged, line), "\n");
+}
+
+/* Fields that change nothing are taken, and named in the log once; null is a field that is not given. */
+static void test_idle_fields(void **state) {
+  (void)state;
+  const wn_context_options options = {.size = sizeof options, .threads = 1, .backend = "cpu", .log = on_log};
+  const wn_server_options o = {.size = sizeof o};
+  struct place p = {0};
+  OK(NULL, wn_context_create(&options, &p.ctx));
+  OK(p.ctx, wn_tokenizer_load(p.ctx, "bytes", &p.tok));
+  p.model = bytes_model(p.ctx, CONTEXT);
+  OK(p.ctx, wn_server_start(p.ctx, p.model, p.tok, &o, &p.server));
+  const int port = wn_server_port(p.server);
+  char *plain = post(port, "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":4,\"temperature\":0}"), *expected;
+  expected = text_of(plain, 0);
+  assert_string_equal(logged, "");
+  for (int i = 0; i < 3; i++) {
+    char *answer =
+             post(port, "/v1/completions",
+                  "{\"prompt\":\"a\",\"max_tokens\":4,\"temperature\":0,\"store\":true,\"metadata\":{\"a\":[1]},"
+                  "\"prompt_cache_key\":\"k\",\"service_tier\":\"auto\",\"safety_identifier\":null,\"stop\":null,"
+                  "\"seed\":null,\"stream_options\":{\"include_usage\":null},\"winnow\":{\"tau\":null,\"budgets\":"
+                  "null},\"response_format\":null}"),
+         *text = text_of(answer, 0);
+    assert_string_equal(text, expected);
+    free(answer), free(text);
+  }
+  static const char *const names[] = {"store", "metadata", "prompt_cache_key", "service_tier"};
+  int lines = 0;
+  for (const char *c = logged; *c; c++) lines += *c == '\n';
+  assert_int_equal(lines, 4);
+  for (int i = 0; i < 4; i++) assert_non_null(strstr(logged, names[i]));
+  free(plain), free(expected);
+  wn_server_stop(p.server);
+  wn_tokenizer_destroy(p.tok);
+  wn_model_destroy(p.model);
+  wn_context_destroy(p.ctx);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_default_system), cmocka_unit_test(test_keys_of_messages),
                                      cmocka_unit_test(test_role),           cmocka_unit_test(test_orders),
-                                     cmocka_unit_test(test_tools),          cmocka_unit_test(test_scored_tokens)};
+                                     cmocka_unit_test(test_tools),          cmocka_unit_test(test_scored_tokens),
+                                     cmocka_unit_test(test_idle_fields)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
