@@ -281,7 +281,7 @@ static enum calls_read calls_read(struct wn_calls *c, bool end) {
     while (c->at < c->held.count && c->scan.state < SCAN_END) scan_step(&c->scan, s[c->at++]);
     if (c->scan.state < SCAN_END) return end ? CALLS_BROKEN : CALLS_WAIT;
     if (c->scan.state == SCAN_BROKEN || !calls_add_value(c)) return CALLS_BROKEN;
-    c->scan = (struct scan){SCAN_BEGIN};
+    c->scan = (struct scan){.state = SCAN_BEGIN};
   }
 }
 
@@ -299,7 +299,7 @@ static bool calls_look(struct wn_calls *c, bool end) {
   if (c->reading) {
     c->start = at;
     c->at = at + (c->marked ? strlen(c->form->open) : 0);
-    c->scan = (struct scan){SCAN_BEGIN};
+    c->scan = (struct scan){.state = SCAN_BEGIN};
     return true;
   }
   for (at++; at < c->held.count && !is_space(s[at]) && s[at] != mark;) at++;
