@@ -139,7 +139,7 @@ static bool lex_raw(struct jinja_lexer *x) {
 static void lex_tag(struct jinja_lexer *x, char kind) {
   const int line = x->line;
   int brackets = 0;
-  size_t end;
+  size_t end = 0;
   if (kind == '%' && lex_raw(x)) return;
   if (kind == '#') {
     while (x->at < x->bytes && !(end = lex_end(x, '#'))) x->line += x->source[x->at++] == '\n';
