@@ -5,7 +5,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include "base/alloc.h"
 #include "base/error.h"
 #include "text/utf8.h"
 
@@ -26,22 +25,9 @@ static inline const struct wn_merge *find_merge(const struct wn_bpe *bpe, int32_
   }
 }
 
-static wn_status bpe_encode_reserve(void **data, size_t element, size_t *room, size_t need) {
-  if (need <= *room) return WN_OK;
-  size_t bytes, more = need > SIZE_MAX / 2 ? need : need + need / 2;
-  void *p;
-  if (!wn_mul_size(more, element, &bytes)) return WN_ERR_MEMORY;
-  WN_TRY(wn_alloc(NULL, "tokenizer", bytes, &p));
-  if (*room) memcpy(p, *data, *room * element);
-  wn_free(*data);
-  *data = p;
-  *room = more;
-  return WN_OK;
-}
-
 static wn_status symbols_room(struct wn_bpe_scratch *s, size_t count) {
   void *p = s->symbols;
-  wn_status status = bpe_encode_reserve(&p, sizeof *s->symbols, &s->symbol_room, count);
+  wn_status status = wn_text_grow(NULL, "tokenizer", &p, sizeof *s->symbols, 0, count, &s->symbol_room);
   s->symbols = p;
   return status;
 }
@@ -129,7 +115,7 @@ static wn_status heap_push(struct wn_bpe_scratch *s, int32_t at) {
   if (!m) return WN_OK;
   if (s->heap_count == s->heap_room) {
     void *p = s->heap;
-    wn_status status = bpe_encode_reserve(&p, sizeof *s->heap, &s->heap_room, s->heap_count + 64);
+    wn_status status = wn_text_grow(NULL, "tokenizer", &p, sizeof *s->heap, s->heap_count, 1, &s->heap_room);
     s->heap = p;
     WN_TRY(status);
   }
