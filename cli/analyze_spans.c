@@ -1,15 +1,6 @@
 /* winnow analyze spans: adaptive and dynamic spans, by head and by token. */
 #include "analyze.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include "attention.h"
-#include "load.h"
-#include "recipe.h"
-#include "signals.h"
-#include "files.h"
 #include "ui.h"
 
 static json_t *spans_json(const struct analysis *a, const wn_span_report *r) {

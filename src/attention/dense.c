@@ -2,7 +2,6 @@
  * later keys, as an encoder's do (Vaswani et al. 2017, section 3.2.3). Bidirectional attention takes only terms that do
  * not depend on an order of rows (WN_TRAIT_OPEN). */
 #include "attention/registry.h"
-#include "base/error.h"
 #include "ops/terms.h"
 
 #include <math.h>

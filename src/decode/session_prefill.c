@@ -4,12 +4,9 @@
  * own), and the keys that are left go back to the cache.
  *
  * R rows take R (K + R) H D operations and (K + R) (2 Hkv D + R) numbers. */
-#include <string.h>
 
 #include "attention/derive.h"
-#include "attention/registry.h"
 #include "kv/evictions.h"
-#include "kv/policy.h"
 #include "decode/session.h"
 
 /* Computes s->block.evicted_at, s->slots_shown, and the policy's notes after the last row, in the stage. */

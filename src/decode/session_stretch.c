@@ -7,8 +7,6 @@
 #include "decode/session.h"
 #include "model/config.h"
 
-#include <string.h>
-
 bool wn_session_has_history(const struct wn_session *s) {
   return wn_rope_is_long(&s->model->config, s->capacity);
 }

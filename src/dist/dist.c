@@ -1,4 +1,4 @@
-/* Groups of processes: joining, leaving, messages, and collective calls made of messages.
+/* Groups of processes: messages, and collective calls made of messages (join.c: joining and leaving).
  *
  * A transport does not sum, since MPI does not promise an order of additions. Terms are exchanged as messages and added
  * in a fixed tree (wn_dist_branch), which one process alone can add with the same bits. */
@@ -9,7 +9,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/alloc.h"
 #include "base/context.h"
 #include "base/misuse.h"
 #include "dist/group.h"

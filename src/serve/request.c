@@ -8,11 +8,9 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "base/number.h"
 #include "decode/session.h"
 #include "serve/format.h"
 #include "text/schema.h"
-#include "text/utf8.h"
 #include "winnow/model.h"
 
 enum { BODY_DEPTH = 4 * WN_SCHEMA_DEPTH + 4 }; /* the deepest schema takes all but a few of these levels */

@@ -2,7 +2,6 @@
  * for each row and head; copying listed keys and values whenever the list is made anew. */
 #include "backends/cpu/attention/dead_keys.h"
 #include <string.h>
-#include "ops/terms.h"
 
 bool wn_dead_keys_final(const struct wn_attention *a) {
   for (int64_t g = 0; g < wn_selection_groups(a); g++)
