@@ -38,6 +38,7 @@ struct wn_generation {
   int32_t *times_shown, *bias_ids_shown;
   uint8_t *seen_shown, *allowed_shown;
   float *bias_shown;
+  struct wn_drafts *drafts; /* (drafts.h) NULL: none */
 };
 
 /* Reads one piece of the prompt, up to the next fixed place (session.h). */

@@ -242,6 +242,11 @@ void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T) {
   cache->seen += T;
 }
 
+void wn_kv_cache_forget(struct wn_kv_cache *cache, int64_t T) {
+  cache->count -= T;
+  cache->seen -= T;
+}
+
 /* Keys or values of the heads of group `row`, of B times the groups. */
 static struct wn_policy_rows cache_rows(const struct wn_kv_cache *cache, const void *x, int64_t row) {
   const struct wn_kv_shape *s = &cache->shape;

@@ -82,6 +82,8 @@ struct wn_kv_rows {
 wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cache, const struct wn_kv_rows *rows,
                              int64_t t0, int64_t T);
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T);
+/* Forgets the last T tokens that entered. Nothing may have been evicted for them, and no F or notes changed. */
+void wn_kv_cache_forget(struct wn_kv_cache *cache, int64_t T);
 /* Makes room for one token in each sequence and group of a full cache: evicts the token that the policy chooses. room:
  * memory for [B,P,wn_policy_room_of] elements of 8 bytes. */
 wn_status wn_kv_cache_evict(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,

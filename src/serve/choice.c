@@ -77,6 +77,7 @@ static wn_status choice_generate(struct wn_serve_worker *w, struct wn_serve_choi
   o.presence_penalty = r->presence_penalty;
   o.frequency_penalty = r->frequency_penalty;
   o.biases = r->biases, o.bias_count = r->bias_count;
+  o.draft_tokens = w->draft, o.draft_text = c->prompt->ids, o.draft_text_count = c->prompt->count;
   o.vocab_size = w->model.entries;
   o.max_tokens = wn_choice_tokens(w, c);
   o.stop_strings = r->stops;

@@ -20,6 +20,7 @@ struct wn_serve_counts {
 struct wn_serve_worker {
   struct wn_serve_model model;      /* with the worker's own context */
   int slots, queue;                 /* the most answers at a time; the most requests at a time */
+  int draft;                        /* the most drafts of a round; 0: none */
   uint64_t cache_memory;            /* the most bytes of all caches and kept states of prompts; 0: no limit */
   struct wn_prefix prefix;          /* only the thread uses it */
   double timeout;                   /* seconds from a request's arrival to its end; 0: no limit */

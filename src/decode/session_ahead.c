@@ -1,0 +1,71 @@
+#include "decode/session_ahead.h"
+
+#include "base/arrays.h"
+
+int64_t wn_session_ahead_room(const struct wn_session *s, int64_t most) {
+  int64_t room = s->capacity - s->position - 1;
+  if (s->counting || s->control || s->history || s->inputs.S > 0) return 0;
+  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
+    const struct wn_kv_cache *cache = &s->caches[i];
+    if (s->parts[i].kind == WN_LAYER_BUDGET || cache->f) return 0;
+    const int64_t left = cache->shape.capacity - cache->count - 1;
+    if (left < room) room = left;
+  }
+  return room < 0 ? 0 : room < most ? room : most;
+}
+
+static void ahead_lay(const struct wn_session *s, struct wn_session_ahead *a) {
+  const size_t e = wn_dtype_size(s->model->dtype);
+  const int64_t C = s->model->config.width;
+  const struct wn_array rows[] = {
+      WN_ARRAY_SIZED(a->mid, e, "mid", true, WN_DIMS(a->most, C)),
+      WN_ARRAY_SIZED(a->branch, e, "branch", true, WN_DIMS(a->most, C)),
+      WN_ARRAY_SIZED(a->logits, e, "logits", true, WN_DIMS(a->most, s->model->config.vocab_size)),
+      WN_ARRAY_SIZED(a->scratch, 1, "scratch", true,
+                     WN_DIMS(s->model->ctx->threads, (int64_t)(s->scratch_bytes / WN_ALIGN * WN_ALIGN + WN_ALIGN))),
+  };
+  WN_ARRAYS_LAY(&a->arrays, rows);
+}
+
+wn_status wn_session_ahead_open(wn_context *ctx, struct wn_session *s, int64_t most) {
+  void *memory;
+  if (s->ahead && s->ahead->most >= most) return WN_OK;
+  wn_session_ahead_close(s);
+  WN_TRY(wn_alloc(ctx, "rows ahead", sizeof *s->ahead, &memory));
+  s->ahead = memory;
+  s->ahead->most = most;
+  s->ahead->arrays.memory = s->model->backend->memory;
+  ahead_lay(s, s->ahead);
+  const wn_status status = wn_arrays_allocate(ctx, &s->ahead->arrays, "rows ahead");
+  if (status == WN_OK)
+    ahead_lay(s, s->ahead);
+  else
+    wn_session_ahead_close(s);
+  return status;
+}
+
+void wn_session_ahead_close(struct wn_session *s) {
+  if (!s->ahead) return;
+  wn_session_ahead_drop(s);
+  wn_arrays_clear(&s->ahead->arrays);
+  wn_free(s->ahead);
+  s->ahead = NULL;
+}
+
+wn_status wn_session_ahead_take(struct wn_session *s) {
+  struct wn_session_ahead *a = s->ahead;
+  const struct wn_memory *memory = s->model->backend->memory;
+  const wn_dtype dtype = s->model->dtype;
+  const int64_t C = s->model->config.width, V = s->model->config.vocab_size, i = a->taken++;
+  const size_t e = wn_dtype_size(dtype);
+  s->position++;
+  WN_TRY(memory->copy(s->ctx, s->mid, wn_element(a->mid, i * C, dtype), (size_t)C * e));
+  WN_TRY(memory->copy(s->ctx, s->branch, wn_element(a->branch, i * C, dtype), (size_t)C * e));
+  return memory->copy(s->ctx, s->logits, wn_element(a->logits, i * V, dtype), (size_t)V * e);
+}
+
+void wn_session_ahead_drop(struct wn_session *s) {
+  const int64_t n = s->ahead ? s->ahead->count - s->ahead->taken : 0;
+  for (int64_t i = 0; n > 0 && i < s->first[s->model->config.layers]; i++) wn_kv_cache_forget(&s->caches[i], n);
+  if (s->ahead) s->ahead->count = s->ahead->taken = 0;
+}
