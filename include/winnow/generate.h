@@ -108,8 +108,8 @@ typedef struct wn_generate_options {
 
   /* Drafts: each step guesses so many tokens from what followed earlier in the text, and computes their rows together
    * with the drawn token's. The text is the same, to the bit, with drafts and without; where guesses are right it comes
-   * faster. 0, the default: none; at most WN_DRAFT_MAX. Without effect where a token would be evicted, F would change,
-   * or tokens are counted. */
+   * faster. 0, the default: none; at most WN_DRAFT_MAX. Without effect where a token would be evicted or
+   * tokens are counted. */
   int draft_tokens;
   const int32_t *draft_text; /* [draft_text_count] the text before the first drawn token; NULL: the prompt */
   int64_t draft_text_count;

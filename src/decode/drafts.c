@@ -97,8 +97,7 @@ wn_status wn_drafts_follow(wn_context *ctx, struct wn_generation *g, int32_t *id
   if (d->guesses > 0 && d->right == d->guesses) d->wish = 2 * d->wish + 1 < d->most ? 2 * d->wish + 1 : d->most;
   if (d->guesses > 0 && d->right == 0 && d->wish > 1) d->wish /= 2;
   d->guesses = d->right = 0;
-  wn_session_ahead_drop(g->session);
-  return status;
+  return status == WN_OK ? wn_session_ahead_drop(g->session) : status;
 }
 
 wn_status wn_drafts_feed(struct wn_generation *g, int32_t id) {

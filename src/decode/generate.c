@@ -324,7 +324,7 @@ static wn_status generate_token(struct wn_generation *g, bool *more) {
 
 void wn_generation_finish(struct wn_generation *g) {
   g->ended = true;
-  wn_session_ahead_drop(g->session);
+  (void)wn_session_ahead_drop(g->session); /* a failure leaves the session broken */
   if (g->held.count > 0 && !generate_hand_out(g, &(wn_generate_piece){.index = g->r->tokens, .id = -1}, g->held.count))
     g->r->end = WN_GENERATE_CANCELLED;
   g->held.count = 0;

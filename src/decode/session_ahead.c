@@ -7,20 +7,35 @@ int64_t wn_session_ahead_room(const struct wn_session *s, int64_t most) {
   if (s->counting || s->control || s->history || s->inputs.S > 0) return 0;
   for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
     const struct wn_kv_cache *cache = &s->caches[i];
-    if (s->parts[i].kind == WN_LAYER_BUDGET || cache->f) return 0;
+    if (s->parts[i].kind == WN_LAYER_BUDGET) return 0;
     const int64_t left = cache->shape.capacity - cache->count - 1;
     if (left < room) room = left;
   }
   return room < 0 ? 0 : room < most ? room : most;
 }
 
+/* F of layer l after row j; *n: its numbers. */
+static void *ahead_f(const struct wn_session *s, int64_t l, int64_t j, int64_t *n) {
+  const struct wn_kv_shape *shape = &s->caches[s->first[l]].shape;
+  *n = shape->selections * shape->capacity;
+  return wn_element(s->ahead->f, (l * (1 + s->ahead->most) + j) * shape->selections * s->capacity, shape->dtype);
+}
+
+wn_status wn_session_ahead_keep(struct wn_session *s, int64_t l, int64_t j) {
+  const struct wn_kv_cache *cache = &s->caches[s->first[l]];
+  int64_t n;
+  void *f = ahead_f(s, l, j, &n);
+  return s->model->backend->memory->copy(s->ctx, f, cache->f, (size_t)n * wn_dtype_size(cache->shape.dtype));
+}
+
 static void ahead_lay(const struct wn_session *s, struct wn_session_ahead *a) {
   const size_t e = wn_dtype_size(s->model->dtype);
-  const int64_t C = s->model->config.width;
+  const int64_t C = s->model->config.width, G = s->caches[0].shape.selections;
   const struct wn_array rows[] = {
       WN_ARRAY_SIZED(a->mid, e, "mid", true, WN_DIMS(a->most, C)),
       WN_ARRAY_SIZED(a->branch, e, "branch", true, WN_DIMS(a->most, C)),
       WN_ARRAY_SIZED(a->logits, e, "logits", true, WN_DIMS(a->most, s->model->config.vocab_size)),
+      WN_ARRAY_SIZED(a->f, e, "F", G > 0, WN_DIMS(s->model->config.layers, 1 + a->most, G, s->capacity)),
       WN_ARRAY_SIZED(a->scratch, 1, "scratch", true,
                      WN_DIMS(s->model->ctx->threads, (int64_t)(s->scratch_bytes / WN_ALIGN * WN_ALIGN + WN_ALIGN))),
   };
@@ -46,7 +61,7 @@ wn_status wn_session_ahead_open(wn_context *ctx, struct wn_session *s, int64_t m
 
 void wn_session_ahead_close(struct wn_session *s) {
   if (!s->ahead) return;
-  wn_session_ahead_drop(s);
+  (void)wn_session_ahead_drop(s);
   wn_arrays_clear(&s->ahead->arrays);
   wn_free(s->ahead);
   s->ahead = NULL;
@@ -64,8 +79,20 @@ wn_status wn_session_ahead_take(struct wn_session *s) {
   return memory->copy(s->ctx, s->logits, wn_element(a->logits, i * V, dtype), (size_t)V * e);
 }
 
-void wn_session_ahead_drop(struct wn_session *s) {
-  const int64_t n = s->ahead ? s->ahead->count - s->ahead->taken : 0;
-  for (int64_t i = 0; n > 0 && i < s->first[s->model->config.layers]; i++) wn_kv_cache_forget(&s->caches[i], n);
-  if (s->ahead) s->ahead->count = s->ahead->taken = 0;
+wn_status wn_session_ahead_drop(struct wn_session *s) {
+  struct wn_session_ahead *a = s->ahead;
+  const int64_t left = a ? a->count - a->taken : 0, row = a ? a->taken : 0;
+  if (a) a->count = a->taken = 0;
+  if (left == 0) return WN_OK;
+  s->broken = true;
+  for (int64_t l = 0; l < s->model->config.layers; l++) {
+    struct wn_kv_cache *cache = &s->caches[s->first[l]];
+    int64_t n;
+    wn_kv_cache_forget(cache, left);
+    if (!cache->f) continue;
+    const void *f = ahead_f(s, l, row, &n);
+    WN_TRY(s->model->backend->memory->copy(s->ctx, cache->f, f, (size_t)n * wn_dtype_size(cache->shape.dtype)));
+  }
+  s->broken = false;
+  return WN_OK;
 }

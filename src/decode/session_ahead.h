@@ -12,11 +12,12 @@ struct wn_session_ahead {
   struct wn_arrays arrays;    /* in the backend's memory */
   void *mid, *branch;         /* [most,C] as the session's own */
   void *logits;               /* [most,V] */
+  void *f;                    /* [layers,1+most,G,capacity] F after each row, in models with selections */
   void *scratch;              /* of the session's scratch_bytes for each thread */
 };
 
 /* How many rows, at most `most`, the next step of this session may compute ahead: none if its caches could not forget
- * them, because a token would be evicted or F would change. */
+ * them, because a token would be evicted. */
 int64_t wn_session_ahead_room(const struct wn_session *s, int64_t most);
 /* Makes room for rows ahead, for a session of one sequence. */
 wn_status wn_session_ahead_open(wn_context *ctx, struct wn_session *s, int64_t most);
@@ -25,9 +26,11 @@ void wn_session_ahead_close(struct wn_session *s);
  * tokens. */
 wn_status wn_session_attend_ahead(struct wn_run *runs, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
                                   int64_t n, int threads);
+/* Keeps the layer's F after row j of the step. */
+wn_status wn_session_ahead_keep(struct wn_session *s, int64_t l, int64_t j);
 /* The next row becomes the session's last. */
 wn_status wn_session_ahead_take(struct wn_session *s);
-/* Forgets the rows that have not been taken. */
-void wn_session_ahead_drop(struct wn_session *s);
+/* Forgets the rows that have not been taken. A failure leaves the session broken. */
+wn_status wn_session_ahead_drop(struct wn_session *s);
 
 #endif

@@ -229,23 +229,41 @@ wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l,
   return WN_OK;
 }
 
-/* Rows ahead have caches that forget nothing, so all rows enter first. Then each row attends to the tokens up to its
+/* One row after the other, because each changes F, which is kept for each row. */
+static wn_status attend_ahead_selecting(struct wn_run *runs, struct wn_session *s, int64_t l,
+                                        const struct wn_layer_acts *a, int64_t n, int threads) {
+  struct wn_kv_cache *cache = &s->caches[s->first[l]];
+  for (int64_t j = 0; j < n; j++) {
+    struct wn_attention op;
+    struct wn_kv_rows rows;
+    runs[j].exec.threads = threads;
+    attend_operation(&runs[j], s, l, &a[j], &op, &rows);
+    WN_TRY(attend_whole(&runs[j], s, cache, &op, &rows));
+    WN_TRY(wn_session_ahead_keep(s, l, j));
+  }
+  return WN_OK;
+}
+
+/* Rows ahead have caches that evict nothing, so all rows enter first. Then each row attends to the tokens up to its
  * own: one call a row, with the bits of a single token, and several rows at a time. */
 wn_status wn_session_attend_ahead(struct wn_run *runs, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
                                   int64_t n, int threads) {
   struct wn_kv_cache *cache = &s->caches[s->first[l]];
   const size_t each = s->scratch_bytes / WN_ALIGN * WN_ALIGN + WN_ALIGN;
-  struct wn_attention op;
-  struct wn_kv_rows rows;
   wn_status status = WN_OK;
+  if (cache->f) return attend_ahead_selecting(runs, s, l, a, n, threads);
   for (int64_t j = 0; j < n; j++) {
+    struct wn_attention op;
+    struct wn_kv_rows rows;
     attend_operation(&runs[j], s, l, &a[j], &op, &rows);
     WN_TRY(wn_kv_cache_append(&runs[j].exec, cache, &rows, 0, 1));
     wn_kv_cache_advance(cache, 1);
   }
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) private(op, rows)
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
   for (int64_t j = 0; j < n; j++) {
     struct wn_run *run = &runs[j];
+    struct wn_attention op;
+    struct wn_kv_rows rows;
     run->exec.threads = 1;
     run->exec.scratch = (char *)s->ahead->scratch + (size_t)omp_get_thread_num() * each;
     attend_operation(run, s, l, &a[j], &op, &rows);

@@ -147,8 +147,7 @@ static void check_models(const char *backend, int threads, wn_dtype dtype) {
     }
     wn_session_destroy(s);
     check(ctx, model, model_cases[k].name, NULL, WN_CACHE_FLOAT, CONTEXT, &of);
-    check(ctx, model, model_cases[k].name, NULL, WN_CACHE_FLOAT, PROMPT + 30, &of); /* the session becomes full */
-    if (c.attention.selective.enabled) assert_int_equal(of.drafted, 0);             /* F could not be undone */
+    check(ctx, model, model_cases[k].name, NULL, WN_CACHE_FLOAT, PROMPT + 30, &of); /* becomes full */
     for (int i = k % 6; i < CHOICES; i += 6) {
       struct totals none = {0};
       wn_budgets b;
