@@ -3,15 +3,15 @@
 #include "base/arrays.h"
 
 int64_t wn_session_ahead_room(const struct wn_session *s, int64_t most) {
-  int64_t room = s->capacity - s->position - 1;
+  const int64_t room = s->capacity - s->position - 1;
   if (s->counting || s->control || s->history || s->inputs.S > 0) return 0;
   for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
     const struct wn_kv_cache *cache = &s->caches[i];
     if (s->parts[i].kind == WN_LAYER_BUDGET) return 0;
-    const int64_t left = cache->shape.capacity - cache->count - 1;
-    if (left < room) room = left;
+    /* on the host what leaves a window can be kept */
+    if (!s->model->backend->memory->host && cache->count + 1 + most > cache->shape.capacity) return 0;
   }
-  return room < 0 ? 0 : room < most ? room : most;
+  return room < most ? room : most;
 }
 
 /* F of layer l after row j; *n: its numbers. */
@@ -21,9 +21,20 @@ static void *ahead_f(const struct wn_session *s, int64_t l, int64_t j, int64_t *
   return wn_element(s->ahead->f, (l * (1 + s->ahead->most) + j) * shape->selections * s->capacity, shape->dtype);
 }
 
-wn_status wn_session_ahead_keep(struct wn_session *s, int64_t l, int64_t j) {
+wn_status wn_session_ahead_before(struct wn_session *s, int64_t l, int64_t j) {
+  const struct wn_kv_cache *cache = &s->caches[s->first[l]];
+  struct wn_session_ahead *a = s->ahead;
+  const int64_t row = l * (1 + a->most) + j;
+  a->evicted[row] = cache->count < cache->shape.capacity
+                        ? (struct wn_kv_slot){.slot = -1}
+                        : wn_kv_cache_save_oldest(cache, a->contents + (size_t)row * a->slot_bytes);
+  return WN_OK;
+}
+
+wn_status wn_session_ahead_after(struct wn_session *s, int64_t l, int64_t j) {
   const struct wn_kv_cache *cache = &s->caches[s->first[l]];
   int64_t n;
+  if (!cache->f) return WN_OK;
   void *f = ahead_f(s, l, j, &n);
   return s->model->backend->memory->copy(s->ctx, f, cache->f, (size_t)n * wn_dtype_size(cache->shape.dtype));
 }
@@ -39,7 +50,14 @@ static void ahead_lay(const struct wn_session *s, struct wn_session_ahead *a) {
       WN_ARRAY_SIZED(a->scratch, 1, "scratch", true,
                      WN_DIMS(s->model->ctx->threads, (int64_t)(s->scratch_bytes / WN_ALIGN * WN_ALIGN + WN_ALIGN))),
   };
+  const int64_t L = s->model->config.layers;
+  const struct wn_array host[] = {
+      WN_ARRAY_FOR(a->evicted, "evicted slots", true, WN_DIMS(L, 1 + a->most)),
+      WN_ARRAY_SIZED(a->contents, 1, "evicted keys", a->slot_bytes > 0,
+                     WN_DIMS(L, 1 + a->most, (int64_t)a->slot_bytes)),
+  };
   WN_ARRAYS_LAY(&a->arrays, rows);
+  WN_ARRAYS_LAY(&a->host, host);
 }
 
 wn_status wn_session_ahead_open(wn_context *ctx, struct wn_session *s, int64_t most) {
@@ -50,8 +68,13 @@ wn_status wn_session_ahead_open(wn_context *ctx, struct wn_session *s, int64_t m
   s->ahead = memory;
   s->ahead->most = most;
   s->ahead->arrays.memory = s->model->backend->memory;
+  for (int64_t l = 0; l < s->model->config.layers; l++) {
+    const size_t bytes = wn_kv_cache_slot_bytes(&s->caches[s->first[l]]);
+    if (s->parts[s->first[l]].kind == WN_LAYER_TRIMMED && bytes > s->ahead->slot_bytes) s->ahead->slot_bytes = bytes;
+  }
   ahead_lay(s, s->ahead);
-  const wn_status status = wn_arrays_allocate(ctx, &s->ahead->arrays, "rows ahead");
+  wn_status status = wn_arrays_allocate(ctx, &s->ahead->arrays, "rows ahead");
+  if (status == WN_OK) status = wn_arrays_allocate(ctx, &s->ahead->host, "rows ahead");
   if (status == WN_OK)
     ahead_lay(s, s->ahead);
   else
@@ -63,6 +86,7 @@ void wn_session_ahead_close(struct wn_session *s) {
   if (!s->ahead) return;
   (void)wn_session_ahead_drop(s);
   wn_arrays_clear(&s->ahead->arrays);
+  wn_arrays_clear(&s->ahead->host);
   wn_free(s->ahead);
   s->ahead = NULL;
 }
@@ -81,16 +105,22 @@ wn_status wn_session_ahead_take(struct wn_session *s) {
 
 wn_status wn_session_ahead_drop(struct wn_session *s) {
   struct wn_session_ahead *a = s->ahead;
-  const int64_t left = a ? a->count - a->taken : 0, row = a ? a->taken : 0;
+  const int64_t count = a ? a->count : 0, taken = a ? a->taken : 0;
   if (a) a->count = a->taken = 0;
-  if (left == 0) return WN_OK;
+  if (count == taken) return WN_OK;
   s->broken = true;
   for (int64_t l = 0; l < s->model->config.layers; l++) {
     struct wn_kv_cache *cache = &s->caches[s->first[l]];
     int64_t n;
-    wn_kv_cache_forget(cache, left);
+    for (int64_t j = count; j > taken; j--) {
+      const int64_t row = l * (1 + a->most) + j;
+      if (a->evicted[row].slot < 0)
+        wn_kv_cache_forget(cache, 1);
+      else
+        wn_kv_cache_undo(cache, a->evicted[row], a->contents + (size_t)row * a->slot_bytes);
+    }
     if (!cache->f) continue;
-    const void *f = ahead_f(s, l, row, &n);
+    const void *f = ahead_f(s, l, taken, &n);
     WN_TRY(s->model->backend->memory->copy(s->ctx, cache->f, f, (size_t)n * wn_dtype_size(cache->shape.dtype)));
   }
   s->broken = false;

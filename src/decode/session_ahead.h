@@ -13,11 +13,15 @@ struct wn_session_ahead {
   void *mid, *branch;         /* [most,C] as the session's own */
   void *logits;               /* [most,V] */
   void *f;                    /* [layers,1+most,G,capacity] F after each row, in models with selections */
-  void *scratch;              /* of the session's scratch_bytes for each thread */
+  struct wn_arrays host;
+  struct wn_kv_slot *evicted; /* [layers,1+most] what each row evicted, and its content: */
+  char *contents;             /* [layers,1+most] of slot_bytes, if a layer has a window */
+  size_t slot_bytes;
+  void *scratch; /* of the session's scratch_bytes for each thread */
 };
 
 /* How many rows, at most `most`, the next step of this session may compute ahead: none if its caches could not forget
- * them, because a token would be evicted. */
+ * them, because a policy would evict tokens. */
 int64_t wn_session_ahead_room(const struct wn_session *s, int64_t most);
 /* Makes room for rows ahead, for a session of one sequence. */
 wn_status wn_session_ahead_open(wn_context *ctx, struct wn_session *s, int64_t most);
@@ -26,8 +30,9 @@ void wn_session_ahead_close(struct wn_session *s);
  * tokens. */
 wn_status wn_session_attend_ahead(struct wn_run *runs, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
                                   int64_t n, int threads);
-/* Keeps the layer's F after row j of the step. */
-wn_status wn_session_ahead_keep(struct wn_session *s, int64_t l, int64_t j);
+/* Keep what row j of the step changes in a layer's cache: the token that it evicts from a full one, and F after it. */
+wn_status wn_session_ahead_before(struct wn_session *s, int64_t l, int64_t j);
+wn_status wn_session_ahead_after(struct wn_session *s, int64_t l, int64_t j);
 /* The next row becomes the session's last. */
 wn_status wn_session_ahead_take(struct wn_session *s);
 /* Forgets the rows that have not been taken. A failure leaves the session broken. */

@@ -229,29 +229,33 @@ wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l,
   return WN_OK;
 }
 
-/* One row after the other, because each changes F, which is kept for each row. */
-static wn_status attend_ahead_selecting(struct wn_run *runs, struct wn_session *s, int64_t l,
-                                        const struct wn_layer_acts *a, int64_t n, int threads) {
+/* One row after the other, because each changes F or evicts a token: what is changed is kept for each row. */
+static wn_status attend_ahead_in_turn(struct wn_run *runs, struct wn_session *s, int64_t l,
+                                      const struct wn_layer_acts *a, int64_t n, int threads) {
   struct wn_kv_cache *cache = &s->caches[s->first[l]];
   for (int64_t j = 0; j < n; j++) {
     struct wn_attention op;
     struct wn_kv_rows rows;
     runs[j].exec.threads = threads;
     attend_operation(&runs[j], s, l, &a[j], &op, &rows);
+    WN_TRY(wn_session_ahead_before(s, l, j));
+    if (cache->count == cache->shape.capacity) WN_TRY(wn_kv_cache_evict_oldest(&runs[j].exec, cache));
     WN_TRY(attend_whole(&runs[j], s, cache, &op, &rows));
-    WN_TRY(wn_session_ahead_keep(s, l, j));
+    WN_TRY(wn_session_ahead_after(s, l, j));
   }
   return WN_OK;
 }
 
-/* Rows ahead have caches that evict nothing, so all rows enter first. Then each row attends to the tokens up to its
- * own: one call a row, with the bits of a single token, and several rows at a time. */
+/* In a cache that evicts nothing all rows enter first. Then each row attends to the tokens up to its own: one call a
+ * row, with the bits of a single token, and several rows at a time. */
 wn_status wn_session_attend_ahead(struct wn_run *runs, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
                                   int64_t n, int threads) {
   struct wn_kv_cache *cache = &s->caches[s->first[l]];
   const size_t each = s->scratch_bytes / WN_ALIGN * WN_ALIGN + WN_ALIGN;
   wn_status status = WN_OK;
-  if (cache->f) return attend_ahead_selecting(runs, s, l, a, n, threads);
+  const bool fits = cache->count + n <= cache->shape.capacity;
+  if (cache->f || !fits) return attend_ahead_in_turn(runs, s, l, a, n, threads);
+  for (int64_t j = 0; j < n; j++) WN_TRY(wn_session_ahead_before(s, l, j));
   for (int64_t j = 0; j < n; j++) {
     struct wn_attention op;
     struct wn_kv_rows rows;
