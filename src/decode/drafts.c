@@ -78,26 +78,19 @@ int64_t wn_drafts_rows(struct wn_generation *g, int32_t id, int64_t room, wn_ses
   return 1 + d->guesses;
 }
 
-wn_status wn_drafts_follow(wn_context *ctx, struct wn_generation *g, int32_t *id, bool *feed) {
+bool wn_drafts_next(struct wn_generation *g, int32_t id) {
   struct wn_drafts *d = g->drafts;
-  wn_status status = WN_OK;
-  if (!d) return WN_OK;
-  while (status == WN_OK && *feed && d->right < d->guesses && d->guess[d->right] == *id) {
-    bool over = false;
-    d->right++, g->r->accepted++, g->r->unfed = -1;
-    *feed = false;
-    status = wn_session_ahead_take(g->session);
-    if (status == WN_OK && !g->apart)
-      status = wn_session_copy_logits(g->session->model, g->session->logits, 1, g->logits);
-    if (status == WN_OK) status = wn_generation_before(g, &over);
-    if (status != WN_OK || over) break;
-    status = wn_generation_draw(ctx, g, id);
-    if (status == WN_OK) status = wn_generation_take(g, *id, feed);
-  }
+  if (d->right == d->guesses || d->guess[d->right] != id) return false;
+  d->right++, g->r->accepted++;
+  return true;
+}
+
+wn_status wn_drafts_end(struct wn_generation *g) {
+  struct wn_drafts *d = g->drafts;
   if (d->guesses > 0 && d->right == d->guesses) d->wish = 2 * d->wish + 1 < d->most ? 2 * d->wish + 1 : d->most;
   if (d->guesses > 0 && d->right == 0 && d->wish > 1) d->wish /= 2;
   d->guesses = d->right = 0;
-  return status == WN_OK ? wn_session_ahead_drop(g->session) : status;
+  return wn_session_ahead_drop(g->session);
 }
 
 wn_status wn_drafts_feed(struct wn_generation *g, int32_t id) {

@@ -28,9 +28,10 @@ void wn_drafts_close(struct wn_generation *g);
 void wn_drafts_note(struct wn_generation *g, int32_t id);
 /* Fills rows: the token, and at most `room` drafts after it. Returns how many rows. */
 int64_t wn_drafts_rows(struct wn_generation *g, int32_t id, int64_t room, wn_session_row *rows);
-/* After a token that is to be fed (*feed): while it is the next draft, takes its row and draws the token after it, *id.
- * Afterwards *feed says whether *id is to be fed, and nothing is ahead any more. */
-wn_status wn_drafts_follow(wn_context *ctx, struct wn_generation *g, int32_t *id, bool *feed);
+/* Is a token that was drawn the next draft of the last step? Its row is then ahead. */
+bool wn_drafts_next(struct wn_generation *g, int32_t id);
+/* No further one is: forgets what is ahead. */
+wn_status wn_drafts_end(struct wn_generation *g);
 /* Feeds the token, with drafts, in a step of this generation alone. */
 wn_status wn_drafts_feed(struct wn_generation *g, int32_t id);
 

@@ -306,6 +306,27 @@ wn_status wn_generation_take(struct wn_generation *g, int32_t id, bool *feed) {
   return WN_OK;
 }
 
+/* The row of the token that was taken is ahead: draws the one after it. */
+static wn_status generate_next(wn_context *ctx, struct wn_generation *g, int32_t *id, bool *feed) {
+  bool over;
+  g->r->unfed = -1;
+  WN_TRY(wn_session_ahead_take(g->session));
+  if (!g->apart) WN_TRY(wn_session_copy_logits(g->session->model, g->session->logits, 1, g->logits));
+  WN_TRY(wn_generation_before(g, &over));
+  if (over) return WN_OK;
+  WN_TRY(wn_generation_draw(ctx, g, id));
+  return wn_generation_take(g, *id, feed);
+}
+
+wn_status wn_generation_follow(wn_context *ctx, struct wn_generation *g, int32_t *id, bool *feed) {
+  if (!g->drafts) return WN_OK;
+  while (*feed && wn_drafts_next(g, *id)) {
+    *feed = false;
+    WN_TRY(generate_next(ctx, g, id, feed));
+  }
+  return wn_drafts_end(g);
+}
+
 /* Draws and takes one token. *more: another one follows. */
 static wn_status generate_token(struct wn_generation *g, bool *more) {
   int32_t id;
@@ -314,7 +335,7 @@ static wn_status generate_token(struct wn_generation *g, bool *more) {
   if (over) return WN_OK;
   WN_TRY(wn_generation_draw(g->ctx, g, &id));
   WN_TRY(wn_generation_take(g, id, &feed));
-  WN_TRY(wn_drafts_follow(g->ctx, g, &id, &feed));
+  WN_TRY(wn_generation_follow(g->ctx, g, &id, &feed));
   if (!feed) return WN_OK;
   WN_TRY(g->drafts ? wn_drafts_feed(g, id) : generate_feed_token(g, id));
   g->r->unfed = -1;

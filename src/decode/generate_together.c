@@ -72,7 +72,7 @@ static int64_t together_take(wn_context *ctx, const struct wn_session_group *gro
       continue;
     }
     turns[i].status = wn_generation_take(g, turns[i].token, &feed);
-    if (turns[i].status == WN_OK) turns[i].status = wn_drafts_follow(ctx, g, &turns[i].token, &feed);
+    if (turns[i].status == WN_OK) turns[i].status = wn_generation_follow(ctx, g, &turns[i].token, &feed);
     if (turns[i].status == WN_OK && !feed) wn_generation_finish(g);
     turns[i].more = turns[i].status == WN_OK && feed;
     fed += turns[i].more;
