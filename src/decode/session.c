@@ -5,6 +5,7 @@
 #include "base/misuse.h"
 #include "base/options.h"
 #include "kv/budgets.h"
+#include "decode/session_ahead.h"
 #include "decode/session_group.h"
 #include "ops/terms.h"
 
@@ -245,6 +246,7 @@ fail:
 
 void wn_session_destroy(wn_session *s) {
   WN_CHECK_OR(, WN_HANDLE(s, SESSION));
+  wn_session_ahead_close(s);
   wn_session_caches_clear(s);
   wn_session_inputs_clear(s);
   wn_session_scoring_destroy(s->scoring);

@@ -222,13 +222,18 @@ static json_t *answer_kept(const struct wn_serve_model *m, const struct wn_serve
 }
 
 static json_t *answer_usage(const struct wn_serve_model *m, const struct wn_serve_job *job) {
-  json_int_t completion = 0, cached = 0;
-  for (int i = 0; i < job->count; i++) completion += job->choices[i].tokens;
+  json_int_t completion = 0, cached = 0, accepted = 0, rejected = 0;
+  for (int i = 0; i < job->count; i++) {
+    const struct wn_serve_choice *c = &job->choices[i];
+    completion += c->tokens, accepted += c->accepted, rejected += c->drafted - c->accepted;
+  }
   for (int i = 0; i < job->count; i += (int)job->request.n)
     cached += job->choices[i].cached; /* each prompt counts once */
-  return json_pack("{s:I, s:I, s:I, s:{s:I}, s:o}", "prompt_tokens", (json_int_t)job->prompt_tokens,
+  return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I, s:I}, s:o}", "prompt_tokens", (json_int_t)job->prompt_tokens,
                    "completion_tokens", completion, "total_tokens", (json_int_t)job->prompt_tokens + completion,
-                   "prompt_tokens_details", "cached_tokens", cached, "winnow", answer_kept(m, job));
+                   "prompt_tokens_details", "cached_tokens", cached, "completion_tokens_details",
+                   "accepted_prediction_tokens", accepted, "rejected_prediction_tokens", rejected, "winnow",
+                   answer_kept(m, job));
 }
 
 static json_t *answer_choice(const struct wn_serve_choice *c) {

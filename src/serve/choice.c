@@ -77,6 +77,7 @@ static wn_status choice_generate(struct wn_serve_worker *w, struct wn_serve_choi
   o.presence_penalty = r->presence_penalty;
   o.frequency_penalty = r->frequency_penalty;
   o.biases = r->biases, o.bias_count = r->bias_count;
+  o.draft_tokens = w->draft, o.draft_text = c->prompt->ids, o.draft_text_count = c->prompt->count;
   o.vocab_size = w->model.entries;
   o.max_tokens = wn_choice_tokens(w, c);
   o.stop_strings = r->stops;
@@ -217,6 +218,8 @@ void wn_choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   c->seen = wn_session_position(c->session);
   c->held_bytes = wn_session_held_bytes(c->session);
   c->full_bytes = choice_full_bytes(w, c);
+  const wn_generate_result *r = c->generation ? wn_generation_result(c->generation) : NULL;
+  if (r) c->drafted = r->drafted, c->accepted = r->accepted;
   wn_generation_destroy(c->generation);
   wn_constraint_destroy(c->constraint);
   wn_session_destroy(c->session);
@@ -229,6 +232,7 @@ void wn_choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   w->counts.running--;
   w->counts.cache_bytes -= c->cache_bytes;
   w->counts.completion_tokens += (uint64_t)c->tokens;
+  w->counts.drafted += (uint64_t)c->drafted, w->counts.accepted += (uint64_t)c->accepted;
   pthread_mutex_unlock(&w->lock);
 }
 

@@ -37,6 +37,7 @@ struct wn_serve_choice {
   struct wn_prefix_places places; /* places of the prompt at which the state is still to be kept */
   double *sums;                   /* [C] sums of states, for an embedding */
   int64_t tokens;                 /* tokens of the answer */
+  int64_t drafted, accepted;      /* tokens guessed, and those of them that are the answer's */
   int64_t seen; /* tokens that its session had seen at the end; the last token was drawn but not fed */
   /* What those of them that it held took of cache_bytes, which has room for more; what all of them would take. */
   uint64_t held_bytes, full_bytes;

@@ -137,6 +137,11 @@ static void handle_metrics(const struct wn_http_request *request, struct wn_http
        .type = "counter",
        .help = "Tokens of answers.",
        .value = c.completion_tokens},
+      {.name = "winnow_drafted_tokens_total", .type = "counter", .help = "Tokens guessed ahead.", .value = c.drafted},
+      {.name = "winnow_accepted_tokens_total",
+       .type = "counter",
+       .help = "Guessed tokens that were drawn.",
+       .value = c.accepted},
       {.name = "winnow_answers_running",
        .type = "gauge",
        .help = "Answers that are being written.",
@@ -455,6 +460,8 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
   if (o->context < 0 || (c->position == WN_POS_LEARNED && o->context > c->context) || o->slots < 0 || o->queue < 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "server: context %lld, slots %d, queue %d: expected a context of 1 to %lld",
                    (long long)o->context, o->slots, o->queue, (long long)c->context);
+  if (o->draft < 0 || o->draft > WN_DRAFT_MAX)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "server: draft is %d, expected 0 to %d", o->draft, WN_DRAFT_MAX);
   if (o->connections < 0 || o->connections > MOST_CONNECTIONS || !(o->timeout >= 0))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "server: connections %d, timeout %g: expected 1 to %d, and seconds",
                    o->connections, o->timeout, MOST_CONNECTIONS);
@@ -496,6 +503,7 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
     s->front[i].ctx = own;
   }
   s->worker.slots = o->slots ? o->slots : SLOTS;
+  s->worker.draft = o->draft;
   s->worker.queue = o->queue ? o->queue : QUEUE;
   s->worker.cache_memory = o->cache_memory;
   s->worker.prefix.limit = o->prefix_memory;
