@@ -273,9 +273,8 @@ static const struct cli_spec eval_spec = {
         "Loss (nats per token), perplexity, accuracy and bits per byte of a checkpoint. Without --data and --text\n"
         "it uses the data of the recipe that the checkpoint was trained with. With --budgets the result is that of\n"
         "decoding under them, for each sequence and document separately. With --task it answers questions, scored as\n"
-        "lm-evaluation-harness does; with --answers it writes answers, compared with references as RULER and LongBench "
-        "do. After +- stands the standard error over rows (blocks of the context, or\n"
-        "documents), never over tokens.",
+        "lm-evaluation-harness does; with --answers it writes answers, compared with references. After +- stands the\n"
+        "standard error over rows (blocks of the context, documents, questions), never over tokens.",
     .options = eval_options,
     .option_count = CLI_COUNT(eval_options),
     .positional = "[DIR]",

@@ -34,3 +34,24 @@ refuses "answers into no folder" 2 'nowhere' eval talker --answers answers.jsonl
 echo '{"question": "x", "references": ["y"], "scorer": "bleu"}' >>answers.jsonl
 refuses "a scorer that there is not" 1 'answers.jsonl:4: field "scorer": expected all, any, exact, f1 or rouge-l, found "bleu"' \
   eval talker --answers answers.jsonl
+if command -v python3 >/dev/null; then
+  ruler=(python3 "$root/tools/make-ruler" bytes --winnow "$winnow" --length 2048 --samples 2)
+  run "${ruler[@]}" --tasks niah_multikey_3,fwe --out ruler.jsonl
+  is "make-ruler: lines whose answers stand in their contexts" "0 true" "$code $(jq -s 'length == 4 and all(.[]; . as $l |
+    all($l.references[]; . as $r | $l.context | contains($r)) and (.context + .question + .answer_prefix | length) <= 2048)' ruler.jsonl)"
+  run "${ruler[@]}" --tasks fwe
+  is "make-ruler: the same seed, the same samples" "$(tail -n 2 ruler.jsonl)" "$(cat out)"
+  run "${ruler[@]}" --tasks fwe --seed 3
+  is "make-ruler: another seed, others" "2 0" "$(wc -l <out) $(grep -cFf out ruler.jsonl)"
+  jq -n '{data: [range(12) | {paragraphs: [{context: "The owl number \(.) sleeps in tree \(. * 7).", qas: [{question: "Where is owl \(.)?",
+    answers: [{text: "tree \(. * 7)"}], is_impossible: false}]}]}]}' >squad.json
+  run "${ruler[@]}" --tasks qa_1 --squad squad.json
+  is "make-ruler: questions about a set's documents" "0 true" "$code $(jq -s 'length == 2 and all(.[]; . as $l | .scorer == "any" and
+    ($l.context | contains($l.references[0])))' out)"
+  run "${ruler[@]}" --tasks qa_1 --squad answers.save
+  is "make-ruler: a file that is no set" "1 1" "$code $(grep -c '^make-ruler: answers.save' err)"
+  run "${ruler[@]}" --tasks vt
+  is "make-ruler: an example that does not fit" "1 make-ruler: vt: its example does not fit into 500 tokens" "$code $(cat err)"
+  run "${ruler[@]}" --tasks vx
+  is "make-ruler: an unknown task" "1 1" "$code $(grep -c 'there is no task vx; there are niah_single_1' err)"
+fi
