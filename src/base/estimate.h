@@ -22,6 +22,11 @@ struct wn_row_numbers {
 /* sum (sum - minus) / sum weight, over rows with a weight above 0. */
 wn_estimate wn_estimate_ratio(const struct wn_row_numbers *rows);
 
+/* Row r of `read` rows spread evenly over `all`: the place in the whole that it takes. */
+static inline uint64_t wn_spread_row(uint64_t r, uint64_t read, uint64_t all) {
+  return (uint64_t)((double)r * ((double)all / (double)read));
+}
+
 /* The t with P(|T| > t) = 0.05 for Student's T of `freedom` degrees, above 0; they need not be whole. */
 double wn_student_t95(double freedom);
 

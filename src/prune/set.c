@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/estimate.h"
 #include "base/fingerprint.h"
 #include "data/documents.h"
 #include "dist/dist.h"
@@ -54,11 +55,6 @@ static wn_status set_allocate(const struct reader *in, int64_t rows, struct wn_p
   return WN_ARRAYS_CREATE(in->ctx, &set->arrays, in->what, own);
 }
 
-/* The item, of `all` items, that row r of `rows` takes. */
-static uint64_t set_spread(int64_t r, int64_t rows, uint64_t all) {
-  return (uint64_t)((double)r * ((double)all / (double)rows));
-}
-
 static wn_status set_load_blocks(const struct reader *in, struct wn_prune_set *set) {
   const uint64_t T = (uint64_t)in->T;
   if (in->count < 2)
@@ -68,7 +64,7 @@ static wn_status set_load_blocks(const struct reader *in, struct wn_prune_set *s
   const int64_t rows = in->data->rows > 0 && (uint64_t)in->data->rows < blocks ? in->data->rows : (int64_t)blocks;
   WN_TRY(set_allocate(in, rows, set));
   for (int64_t r = 0; r < rows; r++) {
-    const uint64_t first = set_spread(r, rows, blocks) * T;
+    const uint64_t first = wn_spread_row((uint64_t)r, (uint64_t)rows, blocks) * T;
     WN_TRY(set_fill_row(in, set, r, first, in->count - first));
   }
   return WN_OK;
@@ -92,7 +88,7 @@ static wn_status set_load_documents(const struct reader *in, struct wn_prune_set
   const int64_t rows = in->data->rows > 0 && (uint64_t)in->data->rows < all ? in->data->rows : (int64_t)all;
   if (status == WN_OK) status = set_allocate(in, rows, set);
   for (int64_t r = 0; r < rows && status == WN_OK; r++) {
-    const uint64_t i = set_spread(r, rows, all);
+    const uint64_t i = wn_spread_row((uint64_t)r, (uint64_t)rows, all);
     status = set_fill_row(in, set, r, documents.first[i], documents.held[i]);
   }
   wn_documents_clear(&documents);
