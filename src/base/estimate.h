@@ -29,6 +29,8 @@ static inline uint64_t wn_spread_row(uint64_t r, uint64_t read, uint64_t all) {
 
 /* The t with P(|T| > t) = 0.05 for Student's T of `freedom` degrees, above 0; they need not be whole. */
 double wn_student_t95(double freedom);
+/* P(T > t) for the same. */
+double wn_student_tail(double freedom, double t);
 
 /* As JSON: NAME_stderr, NAME_low and NAME_high, null where they are not known; the caller sets NAME. False: out of
  * memory. Reading leaves the number of rows as it is, and the value where NAME is no number. */
