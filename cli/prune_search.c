@@ -377,7 +377,7 @@ static const struct cli_option search_options[] = {
                "--lazy, --race: also run the exact search and count the steps that differ"),
     CLI_OPTION(struct search, options.race, "race", "DELTA",
                "do not evaluate a layer on all rows that is worse than another one on a part of them, by t tests: "
-               "faster with many rows; some step differs from the exact search with a probability of at most DELTA, "
+               "some step differs from the exact search with a probability of at most DELTA, "
                "such as 0.05, so far as the tests hold. 0: no race",
                .min = 0, .max = 0.999),
     CLI_OPTION(struct search, out, "out", "DIR",
