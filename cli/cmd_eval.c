@@ -248,7 +248,7 @@ static const struct cli_option eval_options[] = {
     CLI_OPTION(struct request, whole_recurrence, "whole-memory", NULL,
                "recurrence caches and reads all tokens, also those that no head can see: for comparison"),
     CLI_OPTION(struct request, max_batches, "max-batches", "N",
-               "the most batches to run; 0: all of a file, 16 of a task"),
+               "the most batches to run, with rows spread evenly over the file; 0: all of a file, 16 of a task"),
     CLI_OPTION(struct request, bytes, "bytes", "N",
                "bytes of text in --data, for bits per byte; else from data.json in its folder"),
     CLI_ROWS_OPTIONS(struct request, rows),
