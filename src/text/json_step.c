@@ -374,7 +374,7 @@ static void step_regular(struct wn_json_machine *m, const struct wn_json_state *
   if (was == WN_STRING_ESCAPE) {
     const char *c = byte ? strchr(escaped, byte) : NULL;
     if (!c) return;
-    s.number = escapes[c - escaped];
+    s.number = (unsigned char)escapes[c - escaped];
     s.part = WN_STRING_PLAIN;
   } else {
     s.part = (uint8_t)wn_json_string_step(was, byte);

@@ -26,8 +26,9 @@ wn_status wn_schema_begin(struct wn_schema_builder *b) {
   SCHEMA_TABLE(text, unsigned char, 1u << 20);
   SCHEMA_TABLE(links, struct wn_schema_link, 1u << 16);
   SCHEMA_TABLE(heads, uint32_t, WN_SCHEMA_VALUES);
-  SCHEMA_TABLE(regulars, struct wn_regular *, WN_SCHEMA_VALUES);
 #undef SCHEMA_TABLE
+  b->regulars = (struct wn_schema_table){
+      .what = "regular expressions", .element = sizeof(struct wn_regular *), .most = WN_SCHEMA_VALUES};
   WN_TRY(wn_alloc(b->ctx, "a schema", sizeof *b->out, &memory));
   b->out = memory;
   b->out->users = 1;
