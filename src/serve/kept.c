@@ -9,12 +9,12 @@ void wn_kept_open(struct wn_kept *k) {
   pthread_mutex_init(&k->lock, NULL);
 }
 
-static size_t kept_bytes(const struct wn_kept_one *one) {
+static size_t kept_size(const struct wn_kept_one *one) {
   return strlen(one->turns) + strlen(one->response);
 }
 
 static void kept_remove(struct wn_kept *k, int at) {
-  k->bytes -= kept_bytes(&k->one[at]);
+  k->bytes -= kept_size(&k->one[at]);
   free(k->one[at].turns);
   free(k->one[at].response);
   memmove(&k->one[at], &k->one[at + 1], (size_t)(--k->count - at) * sizeof *k->one);
@@ -29,7 +29,7 @@ void wn_kept_add(struct wn_kept *k, const char *id, const json_t *turns, const j
   struct wn_kept_one one = {.turns = json_dumps(turns, JSON_COMPACT),
                             .response = json_dumps(response, JSON_COMPACT | JSON_REAL_PRECISION(9))};
   snprintf(one.id, sizeof one.id, "%s", id);
-  const size_t bytes = one.turns && one.response ? kept_bytes(&one) : SIZE_MAX;
+  const size_t bytes = one.turns && one.response ? kept_size(&one) : SIZE_MAX;
   if (bytes > WN_KEPT_BYTES) {
     free(one.turns);
     free(one.response);

@@ -143,7 +143,7 @@ static bool set(const struct reading *x, const char *name, json_t *value) {
   return json_object_set_new(x->chat, name, value) == 0 || wn_serve_refuse(x->error, 503, name, "out of memory");
 }
 
-static bool read_tools(const struct reading *x, const json_t *value) {
+static bool read_functions(const struct reading *x, const json_t *value) {
   json_t *tools, *tool;
   size_t i;
   if (!json_is_array(value)) return wn_serve_refuse(x->error, 400, "tools", "tools: expected a list");
@@ -225,7 +225,7 @@ static const struct field {
 } fields[] = {
     {"input", .read = read_input},
     {"max_output_tokens", .chat = "max_completion_tokens"},
-    {"tools", .read = read_tools},
+    {"tools", .read = read_functions},
     {"tool_choice", .read = read_choice},
     {"text", .read = read_text},
     {"reasoning", .read = read_reasoning},

@@ -33,7 +33,7 @@ __attribute__((format(printf, 3, 4))) static wn_status parse_refuse(const struct
   return wn_fail(p->ctx, status, "the regular expression \"%s\" has %s", shown, line);
 }
 
-static wn_status parse_node(struct parser *p, enum wn_node_kind kind, uint16_t *out) {
+static wn_status parse_add(struct parser *p, enum wn_node_kind kind, uint16_t *out) {
   if (p->n->node_count == WN_REGULAR_NODES || ++p->read > READ)
     return parse_refuse(p, WN_ERR_UNSUPPORTED, "more than %d parts, counted as often as they may occur",
                         WN_REGULAR_NODES);
@@ -44,8 +44,8 @@ static wn_status parse_node(struct parser *p, enum wn_node_kind kind, uint16_t *
 
 /* A node of this kind and the empty one after it. */
 static wn_status parse_leaf(struct parser *p, enum wn_node_kind kind, uint32_t set, struct piece *out) {
-  WN_TRY(parse_node(p, kind, &out->first));
-  WN_TRY(parse_node(p, WN_NODE_EMPTY, &out->last));
+  WN_TRY(parse_add(p, kind, &out->first));
+  WN_TRY(parse_add(p, WN_NODE_EMPTY, &out->last));
   p->n->node[out->first].set = (uint16_t)set;
   p->n->node[out->first].to[0] = out->last;
   return WN_OK;
@@ -302,7 +302,7 @@ static wn_status parse_repeated(struct parser *p, const char *from, int min, int
   struct piece one;
   WN_TRY(parse_leaf(p, WN_NODE_EMPTY, 0, out));
   uint16_t last = out->last, end = 0;
-  WN_TRY(parse_node(p, WN_NODE_EMPTY, &end));
+  WN_TRY(parse_add(p, WN_NODE_EMPTY, &end));
   for (int i = 0; i < (max == FOREVER ? min + 1 : max); i++) {
     uint16_t here = last;
     p->at = from;
@@ -345,8 +345,8 @@ static wn_status parse_alternatives(struct parser *p, struct piece *out) {
     struct piece both;
     p->at++;
     WN_TRY(parse_sequence(p, &one));
-    WN_TRY(parse_node(p, WN_NODE_EMPTY, &both.first));
-    WN_TRY(parse_node(p, WN_NODE_EMPTY, &both.last));
+    WN_TRY(parse_add(p, WN_NODE_EMPTY, &both.first));
+    WN_TRY(parse_add(p, WN_NODE_EMPTY, &both.last));
     parse_join(p, both.first, out->first);
     parse_join(p, both.first, one.first);
     parse_join(p, out->last, both.last);
@@ -363,7 +363,7 @@ static wn_status parse_around(struct parser *p, uint16_t node, uint16_t to) {
   uint32_t set;
   uint16_t any = 0;
   WN_TRY(class_set(p, &all, &set));
-  WN_TRY(parse_node(p, WN_NODE_SET, &any));
+  WN_TRY(parse_add(p, WN_NODE_SET, &any));
   p->n->node[any].set = (uint16_t)set;
   parse_join(p, any, node);
   parse_join(p, node, to);
@@ -376,11 +376,11 @@ wn_status wn_nodes_add(wn_context *ctx, struct wn_nodes *n, const char *pattern)
   struct piece all;
   uint16_t start = 0, end = 0, match = 0;
   if (n->node_count == 0) n->node_count = 1;
-  WN_TRY(parse_node(&p, WN_NODE_EMPTY, &start));
+  WN_TRY(parse_add(&p, WN_NODE_EMPTY, &start));
   WN_TRY(parse_alternatives(&p, &all));
   if (*p.at) return parse_refuse(&p, WN_ERR_FORMAT, "a ')' that ends no group");
-  WN_TRY(parse_node(&p, WN_NODE_EMPTY, &end));
-  WN_TRY(parse_node(&p, WN_NODE_MATCH, &match));
+  WN_TRY(parse_add(&p, WN_NODE_EMPTY, &end));
+  WN_TRY(parse_add(&p, WN_NODE_MATCH, &match));
   parse_join(&p, all.last, end);
   WN_TRY(parse_around(&p, start, all.first));
   WN_TRY(parse_around(&p, end, match));

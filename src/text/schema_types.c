@@ -20,6 +20,8 @@ wn_status wn_schema_count(struct wn_schema_builder *b, const json_t *json, const
 
 /* --- numbers --- */
 
+#define DECIMALS INT64_C(999999999999999) /* the most that WN_SCHEMA_FRACTION digits can say */
+
 struct decimal {
   struct wn_schema_builder *b;
   const struct wn_schema_place *at;
@@ -35,11 +37,13 @@ static wn_status decimal_bound(const struct decimal *d, const json_t *json, cons
   if (!json) return WN_OK;
   if (!json_is_number(json)) return wn_schema_refuse(d->b, WN_ERR_FORMAT, &under, "expected a number");
   const double value = sign * json_number_value(json), up = ceil(value);
-  if (d->unit > 1 && fabs(value) * d->unit < 1e15) { /* decimals of 15 digits are doubles of their own */
+  if (d->unit > 1 && fabs(value) * d->unit >= 1e15) {
+    bound = value > 0 ? DECIMALS + 1 : -DECIMALS;
+  } else if (d->unit > 1) { /* decimals of 15 digits are doubles of their own */
     bound = (int64_t)floor(value * d->unit) - 1;
     while ((double)bound / d->unit < value || (beyond && (double)bound / d->unit == value)) bound++;
   } else if (json_is_integer(json) && fabs(value) < 1e18) {
-    bound = sign * json_integer_value(json) * (int64_t)d->unit + beyond;
+    bound = sign * json_integer_value(json) + beyond;
   } else { /* from 2^53 on, adding 1 to a double may not change it */
     bound = up >= 1e18 ? WN_SCHEMA_DIGITS + 1 : up <= -1e18 ? -WN_SCHEMA_DIGITS : (int64_t)up + (beyond && value == up);
   }
@@ -97,7 +101,7 @@ wn_status wn_schema_number(struct wn_schema_builder *b, const struct wn_schema_k
     shape.step /= decimal_common(shape.step, (int64_t)pow(10, places));
   else if (!k->multiple)
     shape.step = 1;
-  const int64_t widest = shape.scale ? INT64_C(999999999999999) : WN_SCHEMA_DIGITS;
+  const int64_t widest = shape.scale ? DECIMALS : WN_SCHEMA_DIGITS;
   int64_t low = -widest, high = -widest;
   WN_TRY(decimal_bound(&d, k->minimum, "minimum", 1, &low));
   WN_TRY(decimal_bound(&d, k->above, "exclusiveMinimum", 1, &low));

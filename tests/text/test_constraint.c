@@ -573,6 +573,8 @@ static void test_texts(void **state) {
       {"{\"type\": \"number\", \"exclusiveMaximum\": 0.1}", "-123456", true},
       {"{\"type\": \"number\", \"multipleOf\": 0.01}", "12.34", true},
       {"{\"type\": \"number\", \"multipleOf\": 0.01}", "12.345", false},
+      {"{\"type\": \"number\", \"multipleOf\": 0.01, \"maximum\": 100000000000000000}", "5.25", true},
+      {"{\"type\": \"number\", \"multipleOf\": 0.01, \"maximum\": 2}", "2.01", false},
       {"{\"type\": \"integer\", \"multipleOf\": 1.5}", "6", true},
       {"{\"type\": \"integer\", \"multipleOf\": 1.5}", "4", false},
       {"{\"type\": \"integer\", \"multipleOf\": 7, \"minimum\": -20, \"maximum\": 20}", "-14", true},
