@@ -17,7 +17,7 @@
 wn_status wn_schema_begin(struct wn_schema_builder *b) {
   void *memory;
 #define SCHEMA_TABLE(name, type, limit)                                                                                \
-  b->name = (struct wn_schema_table){.what = #name, .element = sizeof(type), .most = limit}
+  b->name = (struct wn_schema_table){.what = #name, .element = sizeof(type), .most = (limit)}
   SCHEMA_TABLE(shapes, struct wn_shape, WN_SCHEMA_VALUES);
   SCHEMA_TABLE(values, struct wn_value, WN_SCHEMA_VALUES);
   SCHEMA_TABLE(parts, struct wn_part, WN_SCHEMA_VALUES);
