@@ -353,7 +353,8 @@ static void rotations_are_undone(void **state) {
       at[t] = 37 * t + 2;
       if (r < 3) turn(&ropes[r], x + t * HEADS * D, HEADS, D, at[t]);
     }
-    wn_once_unrotate(r < 3 ? &ropes[r] : NULL, at, N, HEADS, D, x, HEADS * D, D, 2, back);
+    const struct wn_once_rows rows = {.x = x, .n = N, .heads = HEADS, .D = D, .token = HEADS * D, .head = D, .at = at};
+    wn_once_unrotate(r < 3 ? &ropes[r] : NULL, &rows, 2, back);
     for (int t = 0; t < N; t++)
       for (int h = 0; h < HEADS; h++)
         for (int d = 0; d < D; d++)
