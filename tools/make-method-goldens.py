@@ -6,9 +6,9 @@ precision (where they ask for float32 they get float64), and a sketch that is ra
 lacks, is computed here from its paper (arXiv 2505.24133) and the constants of its authors' code. Needs kvpress
 (tools/python-env kvpress). Usage: tools/make-method-goldens.py [FILE]
 
-Tensors: CASE/METHOD, float64 [Hkv,n]: the importance of every token, infinite for tokens that the method always keeps;
-CASE/METHOD/kept, int32 [Hkv,kept], where the choice of the best has a margin; CASE/ada-METHOD, int32 [Hkv], how many
-tokens each head keeps under AdaKV; pyramid, float64 [rows,7]: n, ratio, window, beta, layers, layer and the tokens kept.
+Tensors: CASE/METHOD, float64 [Hkv,n]: the importance of every token, infinite for tokens that the method always
+keeps; CASE/METHOD/kept, int32 [Hkv,kept], where the choice of the best has a margin; CASE/ada-METHOD, int32 [Hkv], how
+many tokens each head keeps under AdaKV; pyramid, float64 [rows,7]: n, ratio, window, beta, layers, layer, tokens kept.
 The cases' settings are in the metadata, which the test reads.
 """
 import math, os, sys, types
@@ -29,7 +29,8 @@ torch.set_default_dtype(F64)
 RATIO = 0.5
 CASES = {  # rope: 0 means that nothing is rotated; chunk: 138 = 3 * 46 leaves no rest
     "first": dict(seed=1, n=70, H=4, Hkv=2, D=8, C=12, rope=1, magnitude=1.0, lag=16, rows=8, chunk=32, sketch=6),
-    "grouped": dict(seed=2, n=150, H=6, Hkv=2, D=12, C=20, rope=1, magnitude=1.25, lag=32, rows=16, chunk=46, sketch=16),
+    "grouped": dict(seed=2, n=150, H=6, Hkv=2, D=12, C=20, rope=1, magnitude=1.25, lag=32, rows=16, chunk=46,
+                    sketch=16),
     "short": dict(seed=3, n=45, H=3, Hkv=1, D=10, C=7, rope=1, magnitude=1.0, lag=32, rows=32, chunk=64, sketch=12),
     "still": dict(seed=4, n=97, H=2, Hkv=2, D=7, C=9, rope=0, magnitude=1.0, lag=16, rows=5, chunk=16, sketch=5),
 }
