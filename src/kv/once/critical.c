@@ -1,0 +1,65 @@
+/* CriticalKV: Feng et al. 2025, "Identify Critical KV Cache in LLM Inference from an Output Perturbation Perspective",
+ * arXiv 2502.03805, algorithm 1, over any method. A part of a head's tokens is chosen by the method alone; the others
+ * by
+ *
+ *   importance'[j] = (importance[j] + epsilon) mean over the group's heads of |W_o v[j]|_1
+ *
+ * with W_o the head's columns of the output projection. Cost: n H D C products, those of the projection. */
+#include <string.h>
+
+#include "base/arrays.h"
+#include "kv/once/score.h"
+
+/* Adds |W_o v[j]|_1 of head h to norms [n], as a part of the mean over its group. turned [D,C]: room for its columns of
+ * W_o, across; y [threads,C]. */
+static void critical_head(const struct wn_once_view *v, int64_t h, float *turned, float *y, double *norms) {
+  const int64_t D = v->D, C = v->C, group = v->H / v->Hkv;
+  const float *values = v->v + h / group * v->n * D;
+  for (int64_t c = 0; c < C; c++)
+    for (int64_t d = 0; d < D; d++) turned[d * C + c] = v->wo[c * v->H * D + h * D + d];
+#pragma omp parallel for num_threads(v->threads) schedule(static, 1)
+  for (int64_t t = 0; t < v->threads; t++) {
+    float *restrict own = y + t * C;
+    for (int64_t j = v->n * t / v->threads; j < v->n * (t + 1) / v->threads; j++) {
+      double sum = 0;
+      memset(own, 0, (size_t)C * sizeof *own);
+      for (int64_t d = 0; d < D; d++) {
+        const float x = values[j * D + d], *restrict row = turned + d * C;
+        for (int64_t c = 0; c < C; c++) own[c] += x * row[c];
+      }
+      for (int64_t c = 0; c < C; c++) sum += (double)fabsf(own[c]);
+      norms[j] += sum / (double)group;
+    }
+  }
+}
+
+wn_status wn_once_critical(wn_context *ctx, const struct wn_once_view *view, const int64_t *kept, double *scores) {
+  const int64_t n = view->n, group = view->H / view->Hkv;
+  if (!view->v || !view->wo)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "critical: needs values and the output projection, which are not given");
+  float *turned, *y;
+  double *norms;
+  int32_t *chosen;
+  struct wn_arrays arrays = {0};
+  const struct wn_array of[] = {WN_ARRAY_FOR(turned, "output projection", true, WN_DIMS(view->D, view->C)),
+                                WN_ARRAY_FOR(y, "projected values", true, WN_DIMS(view->threads, view->C)),
+                                WN_ARRAY_FOR(norms, "their norms", true, WN_DIMS(n)),
+                                WN_ARRAY_FOR(chosen, "tokens chosen first", true, WN_DIMS(n))};
+  WN_TRY(WN_ARRAYS_CREATE(ctx, &arrays, "CriticalKV", of));
+  wn_status status = WN_OK;
+  for (int64_t g = 0; g < view->Hkv && status == WN_OK; g++) {
+    double *out = scores + g * n;
+    int64_t first = (int64_t)((double)kept[g] * view->options->critical.first);
+    if (first < 1 && kept[g] > 0 && view->options->critical.first > 0) first = 1;
+    status = wn_once_best(ctx, out, n, first, chosen);
+    if (status != WN_OK) break;
+    memset(norms, 0, (size_t)n * sizeof *norms);
+    for (int64_t h = g * group; h < (g + 1) * group; h++) critical_head(view, h, turned, y, norms);
+    for (int64_t j = 0; j < n; j++)
+      if (!wn_once_protected(out[j])) out[j] = (out[j] - view->options->critical.epsilon) * norms[j];
+    for (int64_t i = 0; i < first; i++)
+      if (!wn_once_protected(out[chosen[i]])) out[chosen[i]] = WN_ONCE_RECENT;
+  }
+  wn_arrays_clear(&arrays);
+  return status;
+}
