@@ -28,11 +28,34 @@ static const struct wn_field budgets_fields[] = {
     WN_KEY("per_kv_head", BOOL, AT(per_kv_head), "each key-value head evicts on its own"),
 };
 
-/* Field groups: the keys that all policies share, and those of each policy. */
-static int budgets_groups(struct wn_field_group out[WN_POLICY_MAX + 1]) {
+static const char *const budgets_whens[] = {"always", "prompt", "hold", "every", NULL};
+static const char *const budgets_allots[] = {"uniform", "pyramid", "ada", "tau", NULL};
+static const struct wn_field budgets_protocol[] = {
+    WN_KEY("when", ENUM, AT(when), "when a layer is reduced to its budget", .names = budgets_whens),
+    WN_KEY("every", INT64, AT(every), "when every: tokens beyond the budget that may be held", .min = 0, .max = 1 << 30),
+    WN_KEY("share", DOUBLE, AT(share), "the budget as a share of the tokens read; 0: \"tokens\" are the budgets",
+           .min = 0, .max = 1),
+    WN_KEY("allot", ENUM, AT(allot), "how a compression divides the budget over layers and heads",
+           .names = budgets_allots),
+    WN_KEY("tau", DOUBLE, AT(tau), "allot tau: the highest score that stays", .min = -1e300, .max = 1e300),
+    WN_KEY("window", INT64, AT(window), "allot tau: so many most recent tokens stay", .min = 0, .max = 1 << 30),
+};
+
+const char *wn_when_name(wn_when when) {
+  return (unsigned)when < WN_WHEN_COUNT ? budgets_whens[when] : "?";
+}
+
+enum { GROUPS_MAX = WN_POLICY_MAX + 2 };
+
+/* Field groups: the keys that all policies share, those of protocols, and those of each policy. */
+static int budgets_groups(struct wn_field_group out[GROUPS_MAX]) {
   int n = 0;
   out[n++] = (struct wn_field_group){
       .prefix = "", .fields = budgets_fields, .count = (int)(sizeof budgets_fields / sizeof *budgets_fields)};
+  out[n++] = (struct wn_field_group){.prefix = "",
+                                     .fields = budgets_protocol,
+                                     .count = (int)(sizeof budgets_protocol / sizeof *budgets_protocol),
+                                     .optional = true};
   for (int p = 0; p < wn_policy_count(); p++) {
     const struct wn_policy_row *row = wn_policy_row(p);
     if (row->field_count > 0)
@@ -43,13 +66,13 @@ static int budgets_groups(struct wn_field_group out[WN_POLICY_MAX + 1]) {
 
 void wn_budgets_init(wn_budgets *budgets) {
   WN_CHECK_OR(, WN_POINTER(budgets));
-  *budgets = (wn_budgets){0};
+  *budgets = (wn_budgets){.window = 32};
   for (int p = 0; p < wn_policy_count(); p++)
     if (wn_policy_row(p)->init) wn_policy_row(p)->init(budgets);
 }
 
 bool wn_budgets_same_options(const wn_budgets *a, const wn_budgets *b) {
-  struct wn_field_group groups[WN_POLICY_MAX + 1];
+  struct wn_field_group groups[GROUPS_MAX];
   const int n = budgets_groups(groups);
   return a->own == b->own && wn_fields_same(groups, n, a, b);
 }
@@ -123,6 +146,13 @@ wn_status wn_budgets_copy(wn_context *ctx, const wn_budgets *from, wn_budgets *o
   return WN_OK;
 }
 
+wn_status wn_budgets_check_rows(wn_context *ctx, const wn_budgets *budgets) {
+  if (budgets->when == WN_WHEN_ALWAYS) return WN_OK;
+  return wn_fail(ctx, WN_ERR_UNSUPPORTED,
+                 "budgets: \"when\" is \"%s\": whole sequences have no place where a context ends; expected \"always\"",
+                 wn_when_name(budgets->when));
+}
+
 /* --- files --- */
 
 static wn_status budgets_read_tokens(wn_context *ctx, const char *path, const json_t *list, wn_budgets *out) {
@@ -164,7 +194,7 @@ static wn_status budgets_read_object(wn_context *ctx, const char *path, json_t *
   if (!list) return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"tokens\" is missing: a list of budgets, one per layer", path);
   WN_TRY(budgets_read_tokens(ctx, path, list, out));
   json_object_del(object, "tokens");
-  struct wn_field_group groups[WN_POLICY_MAX + 1];
+  struct wn_field_group groups[GROUPS_MAX];
   const int count = budgets_groups(groups);
   return wn_fields_read(ctx, path, object, groups, count, out);
 }
@@ -228,7 +258,7 @@ wn_status wn_budgets_to_json(wn_context *ctx, const wn_budgets *budgets, json_t 
     for (int64_t h = 0; ok && h < budgets->heads; h++)
       ok = json_array_append_new(layer, json_integer(wn_budgets_of(budgets, l, h))) == 0;
   }
-  struct wn_field_group groups[WN_POLICY_MAX + 1];
+  struct wn_field_group groups[GROUPS_MAX];
   const int count = budgets_groups(groups);
   wn_status status = wn_fields_write(ctx, groups, count, budgets, out);
   ok = ok && status == WN_OK && json_object_set(*out, "tokens", list) == 0;
@@ -251,7 +281,7 @@ wn_status wn_budgets_save(wn_context *ctx, const wn_budgets *budgets, const char
 }
 
 static wn_status budgets_assign(wn_context *ctx, const char *text, json_t *object, wn_budgets *out) {
-  struct wn_field_group groups[WN_POLICY_MAX + 1];
+  struct wn_field_group groups[GROUPS_MAX];
   const int count = budgets_groups(groups);
   for (const char *at = text;;) {
     char part[PATH_BYTES];
