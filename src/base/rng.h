@@ -18,7 +18,8 @@ enum wn_stream {
   WN_STREAM_EVICT = 8,
   WN_STREAM_NOISE = 9,
   WN_STREAM_BUDGET = 10,
-  WN_STREAM_SAMPLE_ROWS = 11
+  WN_STREAM_SAMPLE_ROWS = 11,
+  WN_STREAM_SKETCH = 12
 };
 
 WN_BOTH void wn_philox(uint64_t seed, uint64_t counter_hi, uint64_t counter_lo, uint32_t out[4]) {

@@ -1,0 +1,107 @@
+/* What several methods share (score.h). */
+#include "kv/once/score.h"
+
+#include <string.h>
+
+void wn_once_softmax(double *x, int64_t n) {
+  double most = -INFINITY, sum = 0;
+  for (int64_t i = 0; i < n; i++) most = fmax(most, x[i]);
+  for (int64_t i = 0; i < n; i++) sum += x[i] = exp(x[i] - most);
+  for (int64_t i = 0; i < n; i++) x[i] /= sum;
+}
+
+void wn_once_pool(const double *x, int64_t n, int64_t r, wn_pool pool, double *out) {
+  for (int64_t j = 0; j < n; j++) {
+    double sum = 0, most = -INFINITY;
+    for (int64_t i = j > r ? j - r : 0; i <= j + r && i < n; i++) sum += x[i], most = fmax(most, x[i]);
+    out[j] = pool == WN_POOL_MAX ? most : sum / (double)(2 * r + 1);
+  }
+}
+
+void wn_once_standard(double *x, int64_t rows, int64_t n, int64_t ld) {
+  const double count = (double)(rows * n);
+  double mean = 0, square = 0;
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t j = 0; j < n; j++) mean += x[r * ld + j] / count;
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t j = 0; j < n; j++) square += (x[r * ld + j] - mean) * (x[r * ld + j] - mean);
+  const double deviation = count > 1 ? sqrt(square / (count - 1)) : 0, least = 1e-6;
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t j = 0; j < n; j++) x[r * ld + j] = (x[r * ld + j] - mean) / fmax(deviation, least);
+}
+
+int64_t wn_once_before(const struct wn_once_view *view, int64_t rows) {
+  int64_t m = view->n;
+  while (m > 0 && view->at[m - 1] >= view->next - rows) m--;
+  return m;
+}
+
+void wn_once_mark_recent(const struct wn_once_view *view, int64_t first, double *scores) {
+  for (int64_t g = 0; g < view->Hkv; g++)
+    for (int64_t j = first; j < view->n; j++) scores[g * view->n + j] = WN_ONCE_RECENT;
+}
+
+/* The weights of the window's row r in head h, over the tokens that it sees, to row [n]. Returns their number. */
+static int64_t window_row(const struct wn_once_view *v, int64_t r, int64_t h, double *row) {
+  const float *q = v->q + (r * v->H + h) * v->D, *k = v->k + h / (v->H / v->Hkv) * v->n * v->D;
+  int64_t seen = 0;
+  for (; seen < v->n && v->at[seen] <= v->next - v->w + r; seen++)
+    row[seen] = v->scale * wn_once_dot(q, k + seen * v->D, v->D);
+  wn_once_softmax(row, seen);
+  return seen;
+}
+
+wn_status wn_once_window(wn_context *ctx, const struct wn_once_view *view, int64_t rows, int64_t m, double *attention) {
+  const int64_t n = view->n, group = view->H / view->Hkv, used = rows < view->w ? rows : view->w;
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "attention of the last rows", (size_t)(view->Hkv * n) * sizeof(double), &memory));
+#pragma omp parallel for num_threads(view->threads) schedule(dynamic, 1)
+  for (int64_t g = 0; g < view->Hkv; g++) {
+    double *row = (double *)memory + g * n, *out = attention + g * n;
+    memset(out, 0, (size_t)m * sizeof *out);
+    for (int64_t h = g * group; h < (g + 1) * group; h++)
+      for (int64_t r = view->w - used; r < view->w; r++) {
+        const int64_t seen = window_row(view, r, h, row);
+        for (int64_t j = 0; j < m && j < seen; j++) out[j] += row[j];
+      }
+    for (int64_t j = 0; j < m; j++) out[j] /= (double)(group * used);
+  }
+  wn_free(memory);
+  return WN_OK;
+}
+
+double wn_once_frequency(const struct wn_rope *rope, int64_t i) {
+  const int64_t R = rope->R ? rope->R : rope->D;
+  return rope->frequencies ? rope->frequencies[i] : pow(rope->theta, -2.0 * (double)i / (double)R);
+}
+
+struct wn_once_pair wn_once_pair(const struct wn_rope *rope, int64_t i) {
+  const int64_t R = rope->R ? rope->R : rope->D;
+  return rope->adjacent ? (struct wn_once_pair){2 * i, 2 * i + 1} : (struct wn_once_pair){i, i + R / 2};
+}
+
+void wn_once_unrotate(const struct wn_rope *rope, const int32_t *at, int64_t n, int64_t heads, int64_t D,
+                      const float *x, int64_t token, int64_t head, int threads, double *out) {
+  const int64_t pairs = rope ? (rope->R ? rope->R : D) / 2 : 0;
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t j = 0; j < n; j++) {
+    for (int64_t h = 0; h < heads; h++)
+      for (int64_t d = 0; d < D; d++) out[(h * n + j) * D + d] = (double)x[j * token + h * head + d];
+    for (int64_t i = 0; i < pairs; i++) {
+      const struct wn_once_pair p = wn_once_pair(rope, i);
+      const double angle = (double)at[j] * wn_once_frequency(rope, i);
+      const double size = rope->magnitude != 0 ? rope->magnitude : 1, c = cos(angle) / size, s = sin(angle) / size;
+      for (int64_t h = 0; h < heads; h++) {
+        double *row = out + (h * n + j) * D;
+        const double a = row[p.a], b = row[p.b];
+        row[p.a] = a * c + b * s;
+        row[p.b] = b * c - a * s;
+      }
+    }
+  }
+}
+
+void wn_once_plain_keys(const struct wn_once_view *view, int64_t first, int64_t count, double *out) {
+  wn_once_unrotate(view->rope, view->at + first, count, view->Hkv, view->D, view->k + first * view->D, view->D,
+                   view->n * view->D, view->threads, out);
+}
