@@ -159,7 +159,17 @@ typedef struct wn_budgets {
   double tau;     /* with tau: the highest score that stays (the token with the highest is the first to go: F, the norm
                      of a key, minus the attention, ...); default 0 */
   int64_t window; /* with tau: so many most recent tokens stay whatever they score; default 32 */
+  int method;     /* what scores a whole cache in the policy's place, for each key-value head (wn_method_name); the policy
+                     still says which tokens go one by one, and with "observed" keeps the sums: h2o. Default 0: none */
+  bool critical;  /* scores are weighted by the norms of the projected values (Feng et al. 2025, CriticalKV) */
 } wn_budgets;
+/* The methods that score a whole cache, from 1 to wn_method_count() - 1; 0 is "none". Numbers may change, names do not. */
+int wn_method_count(void);
+const char *wn_method_name(int method, const char **summary); /* NULL: there is none of that number. summary may be NULL */
+/* Sets policy, method, allot, critical and per_kv_head to a combination that papers know by a name: "expected",
+ * "pyramidkv", "ada-snapkv", ... False: it is no such name, and *out stays as it is. wn_budgets_named_at lists them. */
+bool wn_budgets_named(const char *name, wn_budgets *out);
+const char *wn_budgets_named_at(int i); /* NULL after the last */
 void wn_budgets_init(wn_budgets *budgets);
 void wn_budgets_clear(wn_budgets *budgets);
 /* Sets keys of budgets.json from text: "recent=0.25,per_kv_head=true". */

@@ -6,6 +6,7 @@
 #include "base/options.h"
 #include "kv/budgets.h"
 #include "decode/session_group.h"
+#include "decode/session_once.h"
 #include "ops/terms.h"
 
 static void session_lay(struct wn_session *s, bool budgets) {
@@ -240,6 +241,7 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   WN_TRY_GOTO(wn_session_caches_init(ctx, s), fail);
   const int64_t turned = session_turned_rows(s);
   if (turned > model->rotary.rows) WN_TRY_GOTO(wn_rotary_create(model, "session", turned, &s->rotary), fail);
+  WN_TRY_GOTO(wn_session_once_create(ctx, s), fail);
   size_t step, piece;
   WN_TRY_GOTO(wn_session_measure(s, &step, &piece), fail);
   WN_TRY_GOTO(model->backend->memory->allocate(ctx, "scratch of a session", step, &s->scratch), fail);
@@ -255,6 +257,7 @@ fail:
 
 void wn_session_destroy(wn_session *s) {
   WN_CHECK_OR(, WN_HANDLE(s, SESSION));
+  wn_session_once_destroy(s);
   wn_session_caches_clear(s);
   wn_session_inputs_clear(s);
   wn_session_scoring_destroy(s->scoring);

@@ -81,6 +81,7 @@ struct wn_session {
   void *rstd, *mean;   /* [B] */
   void *logits;        /* [B,V] of the model's dtype: those of the last position, if logits_known */
   bool logits_known;
+  struct wn_session_once *once;       /* (session_once.h) NULL: no method scores a whole cache */
   struct wn_session_scoring *scoring; /* (score.c) NULL until something is scored */
   struct wn_rotary rotary;            /* its own table, if the cache holds more tokens than the model's table */
   int32_t *history;                   /* [B,capacity] the text so far, if its angles depend on its length; or NULL */

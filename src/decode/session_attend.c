@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "attention/derive.h"
-#include "decode/session.h"
+#include "decode/session_once.h"
 
 enum { BLOCK_FROM = 8 }; /* rows; fewer rows are as fast one by one */
 
@@ -247,6 +247,7 @@ wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l,
   struct wn_attention op;
   struct wn_kv_rows rows;
   attend_operation(run, s, l, a, &op, &rows);
+  WN_TRY(wn_session_once_see(run, s, l, &op, &rows));
   const int64_t first = s->first[l], end = s->first[l + 1];
   if (end - first == 1) return attend_part(run, s, first, &op, &rows, full);
   /* If the backend's memory is not the host's, a context's calls come one after the other. */

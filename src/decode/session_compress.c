@@ -12,8 +12,7 @@
 #include <string.h>
 
 #include "base/misuse.h"
-#include "decode/session.h"
-#include "kv/keep.h"
+#include "decode/session_once.h"
 
 enum { GROW = 64 }; /* tokens */
 
@@ -75,21 +74,47 @@ wn_status wn_session_follow_capacities(struct wn_session *s, const struct wn_ses
 /* The tokens that each group of a part keeps; with "ada" a head's even share of them. */
 static int64_t compress_budget(const struct wn_session *s, const struct wn_session_part *part) {
   const wn_budgets *b = &s->budgets;
-  const double share = floor((double)s->position * b->share);
-  return b->share == 0 ? wn_budgets_of(b, part->layer, part->kv0) : share > 1 ? (int64_t)share : 1;
+  const int64_t own = wn_budgets_of(b, part->layer, part->kv0);
+  const double real = b->share > 0 ? (double)s->position * b->share : (double)own;
+  const int64_t whole = real > 1 ? (int64_t)real : 1;
+  if (b->allot != WN_ALLOT_PYRAMID) return whole;
+  const struct wn_session_once *o = s->once;
+  const int64_t rows = !o->method ? wn_policy_recent(b, whole) : o->method->rows ? o->method->rows(&o->options) : 0;
+  const int64_t kept = wn_once_pyramid(&o->options, part->layer, b->layers, s->position, real, rows);
+  return kept > 1 ? kept : 1;
+}
+
+/* Refuses what a session that was compressed cannot do again. */
+static wn_status compress_check_again(const struct wn_session *s, int64_t l) {
+  for (int64_t i = s->first[l] + 1; i < s->first[l + 1]; i++)
+    if (s->caches[i].count != s->caches[s->first[l]].count)
+      return wn_fail(s->ctx, WN_ERR_UNSUPPORTED,
+                     "session: the heads of layer %lld hold different numbers of tokens: it can be compressed once",
+                     (long long)l);
+  return WN_OK;
 }
 
 /* Scores all parts of a layer, and says how many tokens each keeps. */
 static wn_status compress_score(struct wn_session *s, int64_t l, struct wn_kept *keep) {
   const int64_t first = s->first[l], end = s->first[l + 1];
+  const wn_budgets *budgets = &s->budgets;
+  const bool together = budgets->method || budgets->critical || budgets->allot == WN_ALLOT_ADA;
   for (int64_t i = first; i < end; i++) {
     const int64_t K = compress_budget(s, &s->parts[i]), n = s->caches[i].count;
     const bool waits = s->budgets.when == WN_WHEN_EVERY && n < s->caches[i].shape.capacity;
     if (s->parts[i].kind != WN_LAYER_BUDGET || waits) continue;
-    WN_TRY(wn_keep_score(s->ctx, &s->caches[i], &s->budgets, l, K, &keep[i - first]));
-    keep[i - first].kept = s->budgets.allot == WN_ALLOT_TAU ? wn_keep_below(&keep[i - first], &s->budgets) : K < n ? K : n;
+    if (budgets->method)
+      WN_TRY(wn_keep_open(s->ctx, &s->caches[i], &keep[i - first]));
+    else
+      WN_TRY(wn_keep_score(s->ctx, &s->caches[i], budgets, l, K, &keep[i - first]));
+    keep[i - first].kept = K < n ? K : n;
+    if (budgets->allot != WN_ALLOT_ADA && together)
+      WN_TRY(wn_session_once_score(s, l, K, &keep[i - first], 1));
+    if (budgets->allot == WN_ALLOT_TAU) keep[i - first].kept = wn_keep_below(&keep[i - first], budgets);
   }
-  return WN_OK;
+  if (budgets->allot != WN_ALLOT_ADA || !keep[0].cache) return WN_OK;
+  WN_TRY(compress_check_again(s, l));
+  return wn_session_once_score(s, l, compress_budget(s, &s->parts[first]), keep, end - first);
 }
 
 /* Moves what stays of part i to a cache of its own size. */

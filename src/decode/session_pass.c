@@ -7,6 +7,7 @@
 
 #include "base/misuse.h"
 #include "decode/session_group.h"
+#include "decode/session_once.h"
 
 #define FIRST_PLACE 128 /* where a prompt's first piece ends */
 
@@ -102,6 +103,7 @@ wn_status wn_session_measure(struct wn_session *s, size_t *step, size_t *piece) 
 void wn_session_reset(wn_session *s) {
   WN_CHECK_OR(, WN_HANDLE(s, SESSION));
   wn_session_reset_caches(s);
+  wn_session_once_reset(s);
   s->position = 0;
   s->stretched = s->broken = s->logits_known = s->counted = false;
   if (s->marks) memset(s->marks, 0, (size_t)(s->B * s->capacity));

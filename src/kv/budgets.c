@@ -17,6 +17,7 @@
 #include "base/misuse.h"
 #include "kv/budgets.h"
 #include "kv/cache.h"
+#include "kv/once.h"
 #include "kv/policy.h"
 
 enum { PATH_BYTES = 4096, LAYERS_MAX = 1 << 16, HEADS_MAX = 1 << 16, BUDGETS_MAX = 1 << 20 };
@@ -30,6 +31,8 @@ static const struct wn_field budgets_fields[] = {
 
 static const char *const budgets_whens[] = {"always", "prompt", "hold", "every", NULL};
 static const char *const budgets_allots[] = {"uniform", "pyramid", "ada", "tau", NULL};
+#define BUDGETS_METHOD(name) #name,
+static const char *const budgets_methods[] = {"none", WN_ONCE_METHODS(BUDGETS_METHOD) NULL};
 static const struct wn_field budgets_protocol[] = {
     WN_KEY("when", ENUM, AT(when), "when a layer is reduced to its budget", .names = budgets_whens),
     WN_KEY("every", INT64, AT(every), "when every: tokens beyond the budget that may be held", .min = 0, .max = 1 << 30),
@@ -39,7 +42,56 @@ static const struct wn_field budgets_protocol[] = {
            .names = budgets_allots),
     WN_KEY("tau", DOUBLE, AT(tau), "allot tau: the highest score that stays", .min = -1e300, .max = 1e300),
     WN_KEY("window", INT64, AT(window), "allot tau: so many most recent tokens stay", .min = 0, .max = 1 << 30),
+    WN_KEY("method", ENUM, AT(method), "what scores a whole cache in the policy's place", .names = budgets_methods),
+    WN_KEY("critical", BOOL, AT(critical), "scores are weighted by the norms of the projected values"),
 };
+
+int wn_method_count(void) {
+  return 1 + wn_once_count();
+}
+
+const char *wn_method_name(int method, const char **summary) {
+  const struct wn_once_method *row = wn_once_at(method - 1);
+  if (summary) *summary = row ? row->summary : "the policy's own score";
+  return method == 0 ? "none" : row ? row->name : NULL;
+}
+
+/* Combinations under the names that papers and other programs have for them. */
+static const struct {
+  const char *name, *policy, *method;
+  wn_allot allot;
+  bool heads, critical;
+} budgets_named[] = {
+    {"lagkv", "knorm", "lagkv", WN_ALLOT_UNIFORM, true, false},
+    {"expected", "knorm", "expected", WN_ALLOT_UNIFORM, true, false},
+    {"observed", "h2o", "observed", WN_ALLOT_UNIFORM, true, false},
+    {"leverage", "knorm", "leverage", WN_ALLOT_UNIFORM, true, false},
+    {"compactor", "knorm", "compactor", WN_ALLOT_UNIFORM, true, false},
+    {"rkv", "knorm", "rkv", WN_ALLOT_UNIFORM, true, false},
+    {"pyramidkv", "snapkv", "none", WN_ALLOT_PYRAMID, true, false},
+    {"ada-snapkv", "snapkv", "none", WN_ALLOT_ADA, true, false},
+    {"ada-expected", "knorm", "expected", WN_ALLOT_ADA, true, false},
+    {"critical-snapkv", "snapkv", "none", WN_ALLOT_UNIFORM, true, true},
+};
+
+const char *wn_budgets_named_at(int i) {
+  return i >= 0 && i < (int)(sizeof budgets_named / sizeof *budgets_named) ? budgets_named[i].name : NULL;
+}
+
+bool wn_budgets_named(const char *name, wn_budgets *out) {
+  WN_CHECK_OR(false, WN_POINTER(name), WN_POINTER(out));
+  for (int i = 0; wn_budgets_named_at(i); i++) {
+    if (strcmp(name, wn_budgets_named_at(i)) != 0) continue;
+    wn_policy_find(budgets_named[i].policy, &out->policy);
+    for (int m = 0; m < wn_method_count(); m++)
+      if (!strcmp(wn_method_name(m, NULL), budgets_named[i].method)) out->method = m;
+    out->allot = budgets_named[i].allot;
+    out->per_kv_head = budgets_named[i].heads;
+    out->critical = budgets_named[i].critical;
+    return true;
+  }
+  return false;
+}
 
 const char *wn_when_name(wn_when when) {
   return (unsigned)when < WN_WHEN_COUNT ? budgets_whens[when] : "?";

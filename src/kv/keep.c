@@ -1,12 +1,8 @@
 /* The choice of the tokens that stay when a cache is compressed (keep.h). */
 #include "kv/keep.h"
 
-#include <float.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/error.h"
+#include "kv/once.h"
 #include "kv/policy.h"
 
 /* A cache's arrays as the host reads them; NULL: the policy does not read them. */
@@ -14,11 +10,10 @@ struct keep_read {
   void *k, *v, *f, *notes;
 };
 
-static wn_status keep_visit(wn_context *ctx, const struct wn_kv_cache *c, const wn_budgets *budgets, bool open,
+static wn_status keep_visit(wn_context *ctx, const struct wn_kv_cache *c, unsigned needs, bool open,
                             struct keep_read *read) {
   const struct wn_kv_shape *s = &c->shape;
   const struct wn_memory *memory = s->memory ? s->memory : &wn_host_memory;
-  const unsigned needs = wn_policy_needs(budgets);
   const size_t e = wn_dtype_size(s->dtype), rows = (size_t)(s->B * s->capacity) * e;
   const size_t keys = (size_t)(s->B * s->capacity * s->Hkv * s->D) * (s->half ? sizeof(uint16_t) : e);
   const struct {
@@ -29,7 +24,7 @@ static wn_status keep_visit(wn_context *ctx, const struct wn_kv_cache *c, const 
       {c->k, &read->k, keys, needs & WN_POLICY_KEYS},
       {c->v, &read->v, keys, needs & WN_POLICY_VALUES},
       {c->f, &read->f, rows * (size_t)s->selections, needs & WN_POLICY_SELECTIONS},
-      {c->notes, &read->notes, rows * (size_t)(s->groups * s->notes), true},
+      {c->notes, &read->notes, rows * (size_t)(s->groups * s->notes), needs & WN_POLICY_SUMS},
   };
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
     if (!all[i].array || !all[i].wanted) continue;
@@ -75,9 +70,9 @@ static struct wn_policy_held keep_held(const struct wn_kv_cache *c, const struct
   return held;
 }
 
-/* Is a token at this position protected: WN_KEEP_SINK, WN_KEEP_RECENT, or 0: it is not. The last token is `last`. */
+/* Is a token at this position protected: WN_ONCE_SINK, WN_ONCE_RECENT, or 0: it is not. The last token is `last`. */
 static double keep_protects(const struct wn_evict_rule *rule, int64_t last, int64_t at) {
-  return at < rule->sinks ? WN_KEEP_SINK : at > last - rule->recent ? WN_KEEP_RECENT : 0;
+  return at < rule->sinks ? WN_ONCE_SINK : at > last - rule->recent ? WN_ONCE_RECENT : 0;
 }
 
 /* The scores of a group, by slot. at [count]: room for positions. */
@@ -96,7 +91,7 @@ static void keep_score_group(const struct wn_policy_held *group, const int32_t *
 static void keep_arrange(const struct wn_policy_held *held, const int32_t *order, const double *scores, double *out) {
   for (int64_t i = 0; i < held->count; i++) {
     const double is = keep_protects(held->rule, held->row - 1, held->at[order[i]]), score = scores[order[i]];
-    out[i] = is < 0 ? is : score > WN_KEEP_RECENT ? score : WN_KEEP_RECENT; /* also what is no number */
+    out[i] = is < 0 ? is : score > WN_ONCE_RECENT ? score : WN_ONCE_RECENT; /* also what is no number */
   }
 }
 
@@ -116,11 +111,9 @@ static wn_status keep_score(wn_context *ctx, const struct wn_kv_cache *c, const 
                                 WN_ARRAY_FOR(at, "positions", true, WN_DIMS(n))};
   WN_TRY(WN_ARRAYS_CREATE(ctx, &arrays, "the scores of a compression", of));
   for (int64_t r = 0; r < rows; r++) {
-    int32_t *order = out->order + r * n;
+    const int32_t *order = out->order + r * n;
     held[r] = keep_held(c, read, budgets, &rule, K, r);
     held[r].room = room;
-    for (int64_t j = 0; j < n; j++) order[j] = (int32_t)j;
-    if (!c->sorted) wn_evict_sort(n, order, held[r].at);
     if (budgets->policy != WN_POLICY_OWN) keep_score_group(&held[r], order, at, scores + r * n);
   }
   wn_status status = WN_OK;
@@ -132,53 +125,69 @@ static wn_status keep_score(wn_context *ctx, const struct wn_kv_cache *c, const 
   return status;
 }
 
-wn_status wn_keep_score(wn_context *ctx, const struct wn_kv_cache *cache, const wn_budgets *budgets, int64_t layer,
-                        int64_t K, struct wn_kept *out) {
+wn_status wn_keep_open(wn_context *ctx, const struct wn_kv_cache *cache, struct wn_kept *out) {
   const int64_t rows = cache->shape.B * cache->shape.groups, n = cache->count;
-  struct keep_read read = {0};
   *out = (struct wn_kept){.cache = cache, .kept = n};
   const struct wn_array of[] = {WN_ARRAY_FOR(out->scores, "scores", true, WN_DIMS(rows, n)),
                                 WN_ARRAY_FOR(out->order, "order of the slots", true, WN_DIMS(rows, n)),
                                 WN_ARRAY_FOR(out->slots, "slots that stay", true, WN_DIMS(rows, n))};
   WN_TRY(wn_kv_cache_positions(ctx, cache));
   WN_TRY(WN_ARRAYS_CREATE(ctx, &out->arrays, "a compression", of));
-  wn_status status = keep_visit(ctx, cache, budgets, true, &read);
+  for (int64_t r = 0; r < rows; r++) {
+    int32_t *order = out->order + r * n;
+    for (int64_t j = 0; j < n; j++) order[j] = (int32_t)j;
+    if (!cache->sorted) wn_evict_sort(n, order, cache->at + r * cache->shape.capacity);
+  }
+  return WN_OK;
+}
+
+wn_status wn_keep_score(wn_context *ctx, const struct wn_kv_cache *cache, const wn_budgets *budgets, int64_t layer,
+                        int64_t K, struct wn_kept *out) {
+  struct keep_read read = {0};
+  const unsigned needs = wn_policy_needs(budgets);
+  WN_TRY(wn_keep_open(ctx, cache, out));
+  wn_status status = keep_visit(ctx, cache, needs, true, &read);
   if (status == WN_OK) status = keep_score(ctx, cache, budgets, layer, K, &read, out);
-  (void)keep_visit(ctx, cache, budgets, false, &read);
+  (void)keep_visit(ctx, cache, needs, false, &read);
   if (status != WN_OK) wn_keep_clear(out);
   return status;
 }
 
-struct keep_entry {
-  double score;
-  int32_t place;
-};
-
-/* Lowest scores first, of equal ones the newest. */
-static int keep_compare(const void *a, const void *b) {
-  const struct keep_entry *x = a, *y = b;
-  if (x->score != y->score) return x->score < y->score ? -1 : 1;
-  return x->place > y->place ? -1 : 1;
+wn_status wn_keep_pack(wn_context *ctx, const struct wn_kept *keep, bool values, int64_t b, float *out) {
+  const struct wn_kv_cache *c = keep->cache;
+  const struct wn_kv_shape *s = &c->shape;
+  const unsigned needs = values ? WN_POLICY_VALUES : WN_POLICY_KEYS;
+  struct keep_read read = {0};
+  WN_TRY(keep_visit(ctx, c, needs, true, &read));
+  for (int64_t p = 0; p < s->groups; p++) {
+    const int64_t row = b * s->groups + p, heads = s->Hkv / s->groups;
+    const struct wn_policy_held held = {.heads = heads, .D = s->D, .dtype = s->dtype, .rows = s->dtype};
+    const struct wn_policy_rows rows = keep_rows(s, values ? read.v : read.k, row);
+    wn_policy_pack_rows(&held, &rows, keep->order + row * c->count, c->count, out + p * heads * c->count * s->D);
+  }
+  return keep_visit(ctx, c, needs, false, &read);
 }
 
-static int keep_ascending(const void *a, const void *b) {
-  return *(const int32_t *)a < *(const int32_t *)b ? -1 : 1;
+wn_status wn_keep_notes(wn_context *ctx, const struct wn_kept *keep, int64_t b, double *out) {
+  const struct wn_kv_cache *c = keep->cache;
+  const struct wn_kv_shape *s = &c->shape;
+  struct keep_read read = {0};
+  WN_TRY(keep_visit(ctx, c, WN_POLICY_SUMS, true, &read));
+  for (int64_t p = 0; p < s->groups; p++)
+    for (int64_t i = 0; i < c->count; i++) {
+      const int64_t row = b * s->groups + p, slot = keep->order[row * c->count + i];
+      out[p * c->count + i] = wn_number(read.notes, row * s->notes * s->capacity + slot, s->dtype);
+    }
+  return keep_visit(ctx, c, WN_POLICY_SUMS, false, &read);
 }
 
 wn_status wn_keep_choose(wn_context *ctx, struct wn_kept *keep) {
   const int64_t rows = keep->cache->shape.B * keep->cache->shape.groups, n = keep->cache->count, kept = keep->kept;
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "scores in order", (size_t)n * sizeof(struct keep_entry), &memory));
-  struct keep_entry *entries = memory;
   for (int64_t r = 0; r < rows; r++) {
     int32_t *slots = keep->slots + r * kept;
-    for (int64_t i = 0; i < n; i++) entries[i] = (struct keep_entry){keep->scores[r * n + i], (int32_t)i};
-    qsort(entries, (size_t)n, sizeof *entries, keep_compare);
-    for (int64_t i = 0; i < kept; i++) slots[i] = entries[i].place;
-    qsort(slots, (size_t)kept, sizeof *slots, keep_ascending);
+    WN_TRY(wn_once_best(ctx, keep->scores + r * n, n, kept, slots));
     for (int64_t i = 0; i < kept; i++) slots[i] = keep->order[r * n + slots[i]];
   }
-  wn_free(memory);
   return WN_OK;
 }
 
@@ -186,7 +195,7 @@ int64_t wn_keep_below(const struct wn_kept *keep, const wn_budgets *budgets) {
   const struct wn_kv_cache *c = keep->cache;
   int64_t kept = 0;
   for (int64_t i = 0; i < c->count; i++) {
-    if (c->at[keep->order[i]] >= c->seen - budgets->window) keep->scores[i] = WN_KEEP_RECENT;
+    if (c->at[keep->order[i]] >= c->seen - budgets->window) keep->scores[i] = WN_ONCE_RECENT;
     kept += keep->scores[i] <= budgets->tau;
   }
   return kept > 0 ? kept : 1;

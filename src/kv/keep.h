@@ -19,11 +19,15 @@ struct wn_kept {
   int32_t *slots; /* [B,P,kept] those that stay, in order of position */
   struct wn_arrays arrays;
 };
-/* Scores what the cache holds, where K tokens are to stay. The tokens protected have the scores below. */
+/* Prepares it without scores. */
+wn_status wn_keep_open(wn_context *ctx, const struct wn_kv_cache *cache, struct wn_kept *out);
+/* Keys or values of sequence b as floats, [Hkv,count,D] in order of position. */
+wn_status wn_keep_pack(wn_context *ctx, const struct wn_kept *keep, bool values, int64_t b, float *out);
+/* The policy's first note of each token of sequence b, [P,count] in order of position. */
+wn_status wn_keep_notes(wn_context *ctx, const struct wn_kept *keep, int64_t b, double *out);
+/* Scores what the cache holds, where K tokens are to stay. Protected tokens have the scores of once.h. */
 wn_status wn_keep_score(wn_context *ctx, const struct wn_kv_cache *cache, const wn_budgets *budgets, int64_t layer,
                         int64_t K, struct wn_kept *out);
-#define WN_KEEP_SINK (-INFINITY)
-#define WN_KEEP_RECENT (-DBL_MAX)
 /* Chooses `kept` of them, at most what is held. */
 wn_status wn_keep_choose(wn_context *ctx, struct wn_kept *keep);
 /* allot "tau": how many of a group's tokens score at most tau, are protected, or are among the last `window`. */
