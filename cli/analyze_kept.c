@@ -3,11 +3,13 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <winnow/generate.h>
 #include "analyze.h"
+#include "files.h"
 #include "load.h"
 #include "ui.h"
 
@@ -131,7 +133,7 @@ static int kept_run(struct kept *r, struct kept_run *k) {
              bytes, peak);
   }
   if (status == WN_OK && k->question) status = kept_answer(r, k, out);
-  if (status == WN_OK && r->common.json) cli_print_json(out);
+  if (status == WN_OK && r->common.json) return cli_print_json(out);
   json_decref(out);
   return status == WN_OK ? 0 : cli_fail(k->ctx, status);
 }
