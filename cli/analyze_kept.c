@@ -147,8 +147,8 @@ int analyze_kept(int argc, char **argv) {
       CLI_OPTION(struct kept, tokens, "tokens", "N", "with --question: tokens of a greedy answer", .min = 0,
                  .max = 1 << 20),
       CLI_OPTION(struct kept, top, "top", "N", "with --question: the largest logits after it", .min = 0, .max = 1000),
-      CLI_OPTION(struct kept, ratio, "ratio", "R", "the part that is evicted: --budgets with the rest as a share", .min = 0,
-                 .max = 1, .given = offsetof(struct kept, ratio_given)),
+      CLI_OPTION(struct kept, ratio, "ratio", "R", "the part that is evicted: --budgets with the rest as a share",
+                 .min = 0, .max = 1, .given = offsetof(struct kept, ratio_given)),
       CLI_BUDGETS_OPTIONS(struct kept, load.budgets),
       CLI_CACHE_OPTION(struct kept, load.budgets),
       CLI_COMMON_OPTIONS(struct kept, common)};

@@ -81,9 +81,9 @@ const char *wn_when_name(wn_when when); /* "?": there is none of that number */
 typedef enum wn_allot {
   WN_ALLOT_UNIFORM, /* "uniform": each group of key-value heads keeps K tokens */
   WN_ALLOT_PYRAMID, /* "pyramid": lower layers keep more, higher ones less (Cai et al. 2024, PyramidKV) */
-  WN_ALLOT_ADA,     /* "ada": a layer's key-value heads share its tokens, the best of all heads stay; each keeps at least
-                       a fifth of K (Feng et al. 2024, Ada-KV) */
-  WN_ALLOT_TAU      /* "tau": no budget: each head keeps what scores at most `tau`, and the last `window` tokens */
+  WN_ALLOT_ADA, /* "ada": a layer's key-value heads share its tokens, the best of all heads stay; each keeps at least
+                   a fifth of K (Feng et al. 2024, Ada-KV) */
+  WN_ALLOT_TAU  /* "tau": no budget: each head keeps what scores at most `tau`, and the last `window` tokens */
 } wn_allot;
 #define WN_ALLOT_COUNT 4
 
@@ -104,14 +104,14 @@ typedef struct wn_policy_view {
   int64_t sequences, groups; /* groups: of key-value heads that evict on their own */
   int64_t heads, head_size;  /* heads: key-value heads of a group */
   int64_t count;             /* tokens held, the same in each group */
-  int64_t position, budget;  /* of the token that arrives; the tokens that may be held with it, or after a compression */
-  const int32_t *positions;  /* [sequences,groups,count] */
-  const float *keys;         /* [sequences,groups,heads,count,head_size] */
-  const float *values;       /* likewise */
-  const float *selections;   /* [sequences,groups,count] */
-  const float *sums;         /* [sequences,groups,count], or [sequences,groups,rows,count], the last row at the end */
-  double *scores;            /* [sequences,groups,count] to be filled: the token with the highest goes, of equal ones
-                                the oldest; with -infinity only if nothing else is left */
+  int64_t position, budget; /* of the token that arrives; the tokens that may be held with it, or after a compression */
+  const int32_t *positions; /* [sequences,groups,count] */
+  const float *keys;        /* [sequences,groups,heads,count,head_size] */
+  const float *values;      /* likewise */
+  const float *selections;  /* [sequences,groups,count] */
+  const float *sums;        /* [sequences,groups,count], or [sequences,groups,rows,count], the last row at the end */
+  double *scores;           /* [sequences,groups,count] to be filled: the token with the highest goes, of equal ones
+                               the oldest; with -infinity only if nothing else is left */
 } wn_policy_view;
 typedef struct wn_own_policy {
   size_t size;           /* sizeof(wn_own_policy) */
@@ -159,13 +159,15 @@ typedef struct wn_budgets {
   double tau;     /* with tau: the highest score that stays (the token with the highest is the first to go: F, the norm
                      of a key, minus the attention, ...); default 0 */
   int64_t window; /* with tau: so many most recent tokens stay whatever they score; default 32 */
-  int method;     /* what scores a whole cache in the policy's place, for each key-value head (wn_method_name); the policy
-                     still says which tokens go one by one, and with "observed" keeps the sums: h2o. Default 0: none */
-  bool critical;  /* scores are weighted by the norms of the projected values (Feng et al. 2025, CriticalKV) */
+  int method; /* what scores a whole cache in the policy's place, for each key-value head (wn_method_name); the policy
+                 still says which tokens go one by one, and with "observed" keeps the sums: h2o. Default 0: none */
+  bool critical; /* scores are weighted by the norms of the projected values (Feng et al. 2025, CriticalKV) */
 } wn_budgets;
-/* The methods that score a whole cache, from 1 to wn_method_count() - 1; 0 is "none". Numbers may change, names do not. */
+/* The methods that score a whole cache, from 1 to wn_method_count() - 1; 0 is "none". Numbers may change, names do not.
+ */
 int wn_method_count(void);
-const char *wn_method_name(int method, const char **summary); /* NULL: there is none of that number. summary may be NULL */
+const char *wn_method_name(int method,
+                           const char **summary); /* NULL: there is none of that number. summary may be NULL */
 /* Sets policy, method, allot, critical and per_kv_head to a combination that papers know by a name: "expected",
  * "pyramidkv", "ada-snapkv", ... False: it is no such name, and *out stays as it is. wn_budgets_named_at lists them. */
 bool wn_budgets_named(const char *name, wn_budgets *out);

@@ -249,10 +249,10 @@ wn_status wn_session_feed(wn_context *ctx, wn_session *session, const int32_t *t
                           float *logits);
 
 /* The context has been read and ends here: under budgets with `when` "prompt" or "hold" each layer keeps its budget of
- * the tokens held, chosen by the policy all at once, and frees the memory of the rest. What follows keeps its positions.
- * After "prompt" the caches grow again, a few tokens at a time; after "hold" one token goes for each that comes. Under
- * other budgets and without it does nothing. A session can be compressed again, later in the text. The last token's
- * logits stay known. Allocates one layer's smaller cache at a time. */
+ * the tokens held, chosen by the policy all at once, and frees the memory of the rest. What follows keeps its
+ * positions. After "prompt" the caches grow again, a few tokens at a time; after "hold" one token goes for each that
+ * comes. Under other budgets and without it does nothing. A session can be compressed again, later in the text. The
+ * last token's logits stay known. Allocates one layer's smaller cache at a time. */
 wn_status wn_session_compress(wn_context *ctx, wn_session *session);
 
 /* Copies the state of `from` into `to`, which forgets its own: the tokens held, marks of control tokens still to come,

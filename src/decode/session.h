@@ -122,8 +122,7 @@ static inline bool wn_session_evicts(const struct wn_session *s) {
 bool wn_session_grows(const struct wn_session *s, int64_t i);
 /* Does it, before or after a compression? */
 static inline bool wn_session_follows(const struct wn_session *s, int64_t i) {
-  return s->parts[i].kind == WN_LAYER_BUDGET &&
-         (s->budgets.when == WN_WHEN_PROMPT || s->budgets.when == WN_WHEN_HOLD);
+  return s->parts[i].kind == WN_LAYER_BUDGET && (s->budgets.when == WN_WHEN_PROMPT || s->budgets.when == WN_WHEN_HOLD);
 }
 /* The capacity of a growing cache of so many tokens. */
 int64_t wn_session_room(const struct wn_session *s, int64_t tokens);

@@ -126,7 +126,8 @@ static wn_status caches_shared_arrays(wn_context *ctx, struct wn_session *s) {
   for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
     struct wn_kv_shape shape = s->caches[i].shape;
     const enum wn_session_kind kind = s->parts[i].kind;
-    const bool staged = any_blocks && (s->budgets.when == WN_WHEN_ALWAYS || s->budgets.when == WN_WHEN_HOLD || shape.notes);
+    const bool staged =
+        any_blocks && (s->budgets.when == WN_WHEN_ALWAYS || s->budgets.when == WN_WHEN_HOLD || shape.notes);
     size_t bytes, host;
     if (kind == WN_LAYER_BUDGET) shape.capacity = wn_session_most(s, &s->parts[i]);
     if (kind == WN_LAYER_BUDGET && shape.capacity > s->largest) s->largest = shape.capacity;

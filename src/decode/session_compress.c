@@ -2,9 +2,9 @@
  *
  * Under "prompt" and "hold" a layer with a budget holds everything until the context ends: its cache grows with the
  * text, by blocks. Then each layer in turn scores what it holds (kv/keep.h), gathers what stays in order of position
- * into a new allocation of its own size, and releases the old one. After "prompt" the cache grows again, after "hold" it
- * is full and evicts. Under "every" a cache has room for K + every tokens, and is compressed to K when it is full; that
- * depends on the text alone, not on how it is cut.
+ * into a new allocation of its own size, and releases the old one. After "prompt" the cache grows again, after "hold"
+ * it is full and evicts. Under "every" a cache has room for K + every tokens, and is compressed to K when it is full;
+ * that depends on the text alone, not on how it is cut.
  *
  * Memory while a context is read is that of all tokens, and of one layer's new cache more while it is compressed. */
 #include <math.h>
@@ -108,8 +108,7 @@ static wn_status compress_score(struct wn_session *s, int64_t l, struct wn_kept 
     else
       WN_TRY(wn_keep_score(s->ctx, &s->caches[i], budgets, l, K, &keep[i - first]));
     keep[i - first].kept = K < n ? K : n;
-    if (budgets->allot != WN_ALLOT_ADA && together)
-      WN_TRY(wn_session_once_score(s, l, K, &keep[i - first], 1));
+    if (budgets->allot != WN_ALLOT_ADA && together) WN_TRY(wn_session_once_score(s, l, K, &keep[i - first], 1));
     if (budgets->allot == WN_ALLOT_TAU) keep[i - first].kept = wn_keep_below(&keep[i - first], budgets);
   }
   if (budgets->allot != WN_ALLOT_ADA || !keep[0].cache) return WN_OK;
@@ -134,7 +133,9 @@ static wn_status compress_gather(struct wn_session *s, int64_t i, struct wn_kept
   WN_TRY(compress_allocate(s, i, capacity, &to));
   wn_session_begin(&run, s, 1);
   if (!memory->host)
-    WN_TRY_GOTO(memory->allocate(s->ctx, "slots that stay", (size_t)(shape->B * shape->groups * keep->kept) * sizeof *keep->slots, &shown), done);
+    WN_TRY_GOTO(memory->allocate(s->ctx, "slots that stay",
+                                 (size_t)(shape->B * shape->groups * keep->kept) * sizeof *keep->slots, &shown),
+                done);
   WN_TRY_GOTO(wn_kv_cache_gather(&run.exec, from, keep->slots, shown, keep->kept, &to), done);
   to.count = keep->kept;
   to.seen = from->seen;

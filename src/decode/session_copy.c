@@ -59,9 +59,10 @@ static wn_status copy_check(wn_context *ctx, const struct wn_session *to, const 
   if (from->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: the last feed of the one to copy failed");
   const int64_t L = from->model->config.layers;
   bool same = to->model == from->model && wn_session_same_threshold(&to->attention, &from->attention) &&
-              to->half == from->half && copy_budgets_agree(&to->budgets, &from->budgets) && to->first[L] == from->first[L] &&
-              !to->history == !from->history && wn_session_dynamic_rows(to) == wn_session_dynamic_rows(from) &&
-              !to->marks == !from->marks && !to->control == !from->control;
+              to->half == from->half && copy_budgets_agree(&to->budgets, &from->budgets) &&
+              to->first[L] == from->first[L] && !to->history == !from->history &&
+              wn_session_dynamic_rows(to) == wn_session_dynamic_rows(from) && !to->marks == !from->marks &&
+              !to->control == !from->control;
   for (int64_t i = 0; same && i < from->first[L]; i++)
     same = wn_session_part_agrees(to, i, &from->parts[i], &from->caches[i].shape);
   if (!same)

@@ -1,7 +1,7 @@
-/* Methods that score a whole cache (session_once.h). While a context is read, each piece's rotated queries and keys go to
- * the method's own collection (kv/once/seen.c), as floats. When a layer is compressed, its keys and values are packed as
- * floats in order of position, one layer and sequence at a time: n (2 D + 2) Hkv numbers. Heads that hold the same tokens
- * are scored together, others one by one. */
+/* Methods that score a whole cache (session_once.h). While a context is read, each piece's rotated queries and keys go
+ * to the method's own collection (kv/once/seen.c), as floats. When a layer is compressed, its keys and values are
+ * packed as floats in order of position, one layer and sequence at a time: n (2 D + 2) Hkv numbers. Heads that hold the
+ * same tokens are scored together, others one by one. */
 #include "decode/session_once.h"
 
 #include <string.h>
@@ -159,7 +159,8 @@ static wn_status once_view(struct wn_session *s, const struct once_unit *u, int6
   if (seen) WN_TRY(wn_once_seen_show(s->ctx, seen, out));
   if (heads == c->kv_heads) return WN_OK;
   for (int64_t r = 0; out->q && r < out->w; r++)
-    memcpy(u->q + r * heads * group * D, out->q + (r * c->heads + first) * D, (size_t)(heads * group * D) * sizeof *u->q);
+    memcpy(u->q + r * heads * group * D, out->q + (r * c->heads + first) * D,
+           (size_t)(heads * group * D) * sizeof *u->q);
   if (out->q) out->q = u->q;
   if (out->chunks) out->chunks += (u->first + g) * n;
   if (out->mean) out->mean += first * D, out->covariance += first * D * D;

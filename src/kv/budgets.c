@@ -35,7 +35,8 @@ static const char *const budgets_allots[] = {"uniform", "pyramid", "ada", "tau",
 static const char *const budgets_methods[] = {"none", WN_ONCE_METHODS(BUDGETS_METHOD) NULL};
 static const struct wn_field budgets_protocol[] = {
     WN_KEY("when", ENUM, AT(when), "when a layer is reduced to its budget", .names = budgets_whens),
-    WN_KEY("every", INT64, AT(every), "when every: tokens beyond the budget that may be held", .min = 0, .max = 1 << 30),
+    WN_KEY("every", INT64, AT(every), "when every: tokens beyond the budget that may be held", .min = 0,
+           .max = 1 << 30),
     WN_KEY("share", DOUBLE, AT(share), "the budget as a share of the tokens read; 0: \"tokens\" are the budgets",
            .min = 0, .max = 1),
     WN_KEY("allot", ENUM, AT(allot), "how a compression divides the budget over layers and heads",

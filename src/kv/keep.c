@@ -104,11 +104,10 @@ static wn_status keep_score(wn_context *ctx, const struct wn_kv_cache *c, const 
   double *scores, *room;
   int32_t *at;
   wn_policy_rule(budgets, layer, K, &rule);
-  const struct wn_array of[] = {WN_ARRAY_FOR(held, "groups", true, WN_DIMS(rows)),
-                                WN_ARRAY_FOR(scores, "scores", true, WN_DIMS(rows, n)),
-                                WN_ARRAY_FOR(room, "room of the policy", true,
-                                             WN_DIMS(wn_policy_room_of(budgets, n, c->shape.D))),
-                                WN_ARRAY_FOR(at, "positions", true, WN_DIMS(n))};
+  const struct wn_array of[] = {
+      WN_ARRAY_FOR(held, "groups", true, WN_DIMS(rows)), WN_ARRAY_FOR(scores, "scores", true, WN_DIMS(rows, n)),
+      WN_ARRAY_FOR(room, "room of the policy", true, WN_DIMS(wn_policy_room_of(budgets, n, c->shape.D))),
+      WN_ARRAY_FOR(at, "positions", true, WN_DIMS(n))};
   WN_TRY(WN_ARRAYS_CREATE(ctx, &arrays, "the scores of a compression", of));
   for (int64_t r = 0; r < rows; r++) {
     const int32_t *order = out->order + r * n;
@@ -117,8 +116,7 @@ static wn_status keep_score(wn_context *ctx, const struct wn_kv_cache *c, const 
     if (budgets->policy != WN_POLICY_OWN) keep_score_group(&held[r], order, at, scores + r * n);
   }
   wn_status status = WN_OK;
-  if (budgets->policy == WN_POLICY_OWN)
-    status = wn_policy_ask_layer(ctx, held, c->shape.B, c->shape.groups, scores);
+  if (budgets->policy == WN_POLICY_OWN) status = wn_policy_ask_layer(ctx, held, c->shape.B, c->shape.groups, scores);
   for (int64_t r = 0; r < rows && status == WN_OK; r++)
     keep_arrange(&held[r], out->order + r * n, scores + r * n, out->scores + r * n);
   wn_arrays_clear(&arrays);

@@ -1,7 +1,7 @@
-/* Which tokens stay when a cache is compressed as a whole (wn_when, docs/pruning.md): all tokens held are scored at once
- * by the policy, and of each group those with the lowest scores stay, of equal ones the newest. Of the protected tokens
- * the recent ones go first, the oldest at first, and the sinks last. A score is what the policy says when the next token
- * comes, but votes are pooled over the tokens that compete alone: a protected neighbour votes 0.
+/* Which tokens stay when a cache is compressed as a whole (wn_when, docs/pruning.md): all tokens held are scored at
+ * once by the policy, and of each group those with the lowest scores stay, of equal ones the newest. Of the protected
+ * tokens the recent ones go first, the oldest at first, and the sinks last. A score is what the policy says when the
+ * next token comes, but votes are pooled over the tokens that compete alone: a protected neighbour votes 0.
  *
  * It runs on the host, on copies where the cache lies elsewhere. Cost: one score for each token, and a sort. */
 #ifndef WN_KV_KEEP_H

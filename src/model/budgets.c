@@ -193,38 +193,41 @@ static wn_status budgets_check_protocol(wn_context *ctx, const wn_budgets *b, co
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets: share %g, window %lld, tau %g: expected 0 to 1, at least 0, a number",
                    b->share, (long long)b->window, b->tau);
   if ((b->when == WN_WHEN_EVERY) != (b->every > 0) || b->every < 0)
-    return wn_fail(ctx, WN_ERR_CONFIG,
-                   "budgets: \"when\" is \"%s\", \"every\" %lld: tokens beyond the budget go with \"when\" \"every\" alone, "
-                   "at least 1",
-                   wn_when_name(b->when), (long long)b->every);
+    return wn_fail(
+        ctx, WN_ERR_CONFIG,
+        "budgets: \"when\" is \"%s\", \"every\" %lld: tokens beyond the budget go with \"when\" \"every\" alone, "
+        "at least 1",
+        wn_when_name(b->when), (long long)b->every);
   if (!once && (b->share > 0 || b->allot != WN_ALLOT_UNIFORM))
-    return wn_fail(ctx, WN_ERR_CONFIG,
-                   "budgets: \"when\" is \"%s\": %s need a context that ends: \"when\" \"prompt\" or \"hold\"",
-                   wn_when_name(b->when),
-                   b->share > 0 ? "shares of the tokens read, such as 25%," : "budgets that are allotted");
+    return wn_fail(
+        ctx, WN_ERR_CONFIG, "budgets: \"when\" is \"%s\": %s need a context that ends: \"when\" \"prompt\" or \"hold\"",
+        wn_when_name(b->when), b->share > 0 ? "shares of the tokens read, such as 25%," : "budgets that are allotted");
   const struct wn_once_method *method = wn_once_at(b->method - 1);
   const bool sums = wn_policy_needs(b) & WN_POLICY_SUMS && wn_policy_change(b) == WN_NOTES_ADD;
   if (b->method < 0 || b->method >= wn_method_count())
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets: unknown method %d", b->method);
   if (b->when == WN_WHEN_ALWAYS && (method || b->critical))
-    return wn_fail(ctx, WN_ERR_CONFIG,
-                   "budgets: %s scores a whole cache: expected \"when\" \"prompt\", \"hold\" or \"every\", found \"always\"",
-                   method ? method->name : "\"critical\"");
+    return wn_fail(
+        ctx, WN_ERR_CONFIG,
+        "budgets: %s scores a whole cache: expected \"when\" \"prompt\", \"hold\" or \"every\", found \"always\"",
+        method ? method->name : "\"critical\"");
   if (method && method->needs & WN_ONCE_REPEAT)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets: method \"%s\" reads the context twice, which a session does not",
                    method->name);
   if (method && method->needs & WN_ONCE_SUMS && !sums)
-    return wn_fail(ctx, WN_ERR_CONFIG, "budgets: method \"%s\" reads the sums that the policy \"h2o\" keeps, found \"%s\"",
-                   method->name, wn_policy_name(b->policy));
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "budgets: method \"%s\" reads the sums that the policy \"h2o\" keeps, found \"%s\"", method->name,
+                   wn_policy_name(b->policy));
   if (b->when != WN_WHEN_ALWAYS && b->cache_positions)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets: \"cache_positions\" goes with \"when\" \"always\" alone");
   if (b->allot != WN_ALLOT_UNIFORM && b->heads > 0)
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets: key-value heads have budgets of their own: nothing is left to allot");
   if (alone && wn_policy_groups(b, c->kv_heads, selections) != c->kv_heads)
-    return wn_fail(ctx, WN_ERR_CONFIG,
-                   "budgets: with this \"allot\" or \"method\" each key-value head decides for itself: expected a policy that "
-                   "does (\"per_kv_head\"), found \"%s\" without",
-                   wn_policy_name(b->policy));
+    return wn_fail(
+        ctx, WN_ERR_CONFIG,
+        "budgets: with this \"allot\" or \"method\" each key-value head decides for itself: expected a policy that "
+        "does (\"per_kv_head\"), found \"%s\" without",
+        wn_policy_name(b->policy));
   return WN_OK;
 }
 
