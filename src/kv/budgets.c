@@ -69,10 +69,10 @@ static const struct {
     {"leverage", "knorm", "leverage", WN_ALLOT_UNIFORM, true, false},
     {"compactor", "knorm", "compactor", WN_ALLOT_UNIFORM, true, false},
     {"rkv", "knorm", "rkv", WN_ALLOT_UNIFORM, true, false},
-    {"pyramidkv", "snapkv", "none", WN_ALLOT_PYRAMID, true, false},
-    {"ada-snapkv", "snapkv", "none", WN_ALLOT_ADA, true, false},
+    {"pyramidkv", "knorm", "snapkv", WN_ALLOT_PYRAMID, true, false},
+    {"ada-snapkv", "knorm", "snapkv", WN_ALLOT_ADA, true, false},
     {"ada-expected", "knorm", "expected", WN_ALLOT_ADA, true, false},
-    {"critical-snapkv", "snapkv", "none", WN_ALLOT_UNIFORM, true, true},
+    {"critical-snapkv", "knorm", "snapkv", WN_ALLOT_UNIFORM, true, true},
 };
 
 const char *wn_budgets_named_at(int i) {
