@@ -177,7 +177,8 @@ wn_status wn_once_repeat(wn_context *ctx, const struct wn_once_view *view, int64
 /* The `kept` tokens with the lowest of n scores, in ascending order; of equal ones the newest. 0 <= kept <= n. */
 wn_status wn_once_best(wn_context *ctx, const double *scores, int64_t n, int64_t kept, int32_t *out);
 /* CriticalKV over any method: changes the method's scores [Hkv,n] by the norms of the projected values (needs v, wo).
- * kept [Hkv]: what each head will keep. */
+ * kept [Hkv]: what each head will keep. What is added to importances (critical.epsilon) is meant for mean attention
+ * weights, as methods give them; a policy's sums over rows and heads are so many times larger. */
 wn_status wn_once_critical(wn_context *ctx, const struct wn_once_view *view, const int64_t *kept, double *scores);
 /* AdaKV: `total` tokens over all rows of scores [rows,n] go to the lowest scores, but each row has at least `safe`.
  * Rows are the key-value heads of a layer, or of all layers. kept [rows] receives the numbers. */

@@ -1,8 +1,9 @@
 /* AdaKV: Feng et al. 2024, "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient LLM
  * Inference", arXiv 2407.11550, algorithm 1. The tokens that a layer keeps are the best of all its heads together, so
  * that heads whose attention is spread keep more; each head keeps at least `safe` of its even share. Scores of
- * different heads must therefore be comparable: weights are, norms of keys are not. The safeguard is kvpress's: its
- * part of the even share is a floor. Cost: a sort of all scores. */
+ * different heads must therefore be comparable: weights are, norms of keys are not. The safeguard is kvpress's, a
+ * floor. In the authors' code a head keeps 1 - safe of what it would without a safeguard and safe of the even share,
+ * and the window's tokens are not shared out. Cost: a sort of all scores. */
 #include <stdlib.h>
 
 #include "kv/once/score.h"

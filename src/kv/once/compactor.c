@@ -5,9 +5,10 @@
  *   importance[j] = blend l[j] + a[j], both less their mean, divided by their standard deviation
  *
  * The first `sinks` and the last `recent` tokens always stay and take no part. `blend` is the part of the tokens that
- * is evicted, as in kvpress. Also as in kvpress, logits have no factor, and a last chunk that is not full is filled up
- * with queries and keys of zeros (its mask adds -1e-9 where -1e9 must be meant), so that its tokens get more; `padded`
- * = false leaves them out. Cost: that of leverage scores and n c H D products. */
+ * is evicted, as in kvpress; the authors' own engine has 0.5, and takes leverage scores within chunks too. Logits have
+ * no factor in either. As in kvpress, a last chunk that is not full is filled up with queries and keys of zeros (its
+ * mask adds -1e-9 where -1e9 must be meant), so that its tokens get more; `padded` = false leaves them out, as the
+ * authors' engine does. Cost: that of leverage scores and n c H D products. */
 #include <string.h>
 
 #include "kv/once/score.h"

@@ -12,17 +12,23 @@
  * the rows' tokens. Cost of a chunk of m tokens: 3/2 m^2 H D products a layer, and reading twice as many tokens. */
 #include "kv/once/score.h"
 
-/* The weights of the rows in one head, row t in turn, and their maximum to largest [end-first]. */
-static void kvzip_head(const struct wn_once_view *v, int64_t h, int64_t first, int64_t end, const float *q,
-                       const float *own, int64_t T, double *row, double *largest) {
-  const int64_t D = v->D, g = h / (v->H / v->Hkv), chunk = end - first;
-  const int64_t sinks = v->options->kvzip.sinks < first ? v->options->kvzip.sinks : first;
+struct kvzip_rows {
+  int64_t first, end, T;
+  const float *q, *own; /* [T,H,D], [Hkv,T,D] */
+};
+
+/* The weights of the rows in one head, one row [end-first+sinks+T] after the other, and their maximum to largest
+ * [end-first]. */
+static void kvzip_head(const struct wn_once_view *v, const struct kvzip_rows *r, int64_t h, double *row,
+                       double *largest) {
+  const int64_t D = v->D, g = h / (v->H / v->Hkv), chunk = r->end - r->first;
+  const int64_t sinks = v->options->kvzip.sinks < r->first ? v->options->kvzip.sinks : r->first;
   const float *k = v->k + g * v->n * D;
-  for (int64_t t = 0; t < T; t++) {
-    const float *x = q + (t * v->H + h) * D;
-    for (int64_t j = 0; j < chunk; j++) row[j] = v->scale * wn_once_dot(x, k + (first + j) * D, D);
+  for (int64_t t = 0; t < r->T; t++) {
+    const float *x = r->q + (t * v->H + h) * D;
+    for (int64_t j = 0; j < chunk; j++) row[j] = v->scale * wn_once_dot(x, k + (r->first + j) * D, D);
     for (int64_t j = 0; j < sinks; j++) row[chunk + j] = v->scale * wn_once_dot(x, k + j * D, D);
-    for (int64_t j = 0; j <= t; j++) row[chunk + sinks + j] = v->scale * wn_once_dot(x, own + (g * T + j) * D, D);
+    for (int64_t j = 0; j <= t; j++) row[chunk + sinks + j] = v->scale * wn_once_dot(x, r->own + (g * r->T + j) * D, D);
     wn_once_softmax(row, chunk + sinks + t + 1);
     for (int64_t j = 0; j < chunk; j++) largest[j] = fmax(largest[j], row[j]);
   }
@@ -31,12 +37,13 @@ static void kvzip_head(const struct wn_once_view *v, int64_t h, int64_t first, i
 wn_status wn_once_repeat(wn_context *ctx, const struct wn_once_view *view, int64_t first, int64_t end, const float *q,
                          const float *own, int64_t T, double *largest) {
   const int64_t group = view->H / view->Hkv, each = end - first + view->options->kvzip.sinks + T;
+  const struct kvzip_rows rows = {first, end, T, q, own};
   void *memory;
   WN_TRY(wn_alloc(ctx, "KVzip", (size_t)(view->Hkv * each) * sizeof(double), &memory));
 #pragma omp parallel for num_threads(view->threads) schedule(dynamic, 1)
   for (int64_t g = 0; g < view->Hkv; g++)
     for (int64_t h = g * group; h < (g + 1) * group; h++)
-      kvzip_head(view, h, first, end, q, own, T, (double *)memory + g * each, largest + g * view->n + first);
+      kvzip_head(view, &rows, h, (double *)memory + g * each, largest + g * view->n + first);
   wn_free(memory);
   return WN_OK;
 }

@@ -80,18 +80,17 @@ struct wn_once_pair wn_once_pair(const struct wn_rope *rope, int64_t i) {
   return rope->adjacent ? (struct wn_once_pair){2 * i, 2 * i + 1} : (struct wn_once_pair){i, i + R / 2};
 }
 
-void wn_once_unrotate(const struct wn_rope *rope, const int32_t *at, int64_t n, int64_t heads, int64_t D,
-                      const float *x, int64_t token, int64_t head, int threads, double *out) {
-  const int64_t pairs = rope ? (rope->R ? rope->R : D) / 2 : 0;
+void wn_once_unrotate(const struct wn_rope *rope, const struct wn_once_rows *rows, int threads, double *out) {
+  const int64_t n = rows->n, D = rows->D, pairs = rope ? (rope->R ? rope->R : D) / 2 : 0;
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t j = 0; j < n; j++) {
-    for (int64_t h = 0; h < heads; h++)
-      for (int64_t d = 0; d < D; d++) out[(h * n + j) * D + d] = (double)x[j * token + h * head + d];
+    for (int64_t h = 0; h < rows->heads; h++)
+      for (int64_t d = 0; d < D; d++) out[(h * n + j) * D + d] = (double)rows->x[j * rows->token + h * rows->head + d];
     for (int64_t i = 0; i < pairs; i++) {
       const struct wn_once_pair p = wn_once_pair(rope, i);
-      const double angle = (double)at[j] * wn_once_frequency(rope, i);
+      const double angle = (double)rows->at[j] * wn_once_frequency(rope, i);
       const double size = rope->magnitude != 0 ? rope->magnitude : 1, c = cos(angle) / size, s = sin(angle) / size;
-      for (int64_t h = 0; h < heads; h++) {
+      for (int64_t h = 0; h < rows->heads; h++) {
         double *row = out + (h * n + j) * D;
         const double a = row[p.a], b = row[p.b];
         row[p.a] = a * c + b * s;
@@ -102,6 +101,12 @@ void wn_once_unrotate(const struct wn_rope *rope, const int32_t *at, int64_t n, 
 }
 
 void wn_once_plain_keys(const struct wn_once_view *view, int64_t first, int64_t count, double *out) {
-  wn_once_unrotate(view->rope, view->at + first, count, view->Hkv, view->D, view->k + first * view->D, view->D,
-                   view->n * view->D, view->threads, out);
+  const struct wn_once_rows rows = {.x = view->k + first * view->D,
+                                    .n = count,
+                                    .heads = view->Hkv,
+                                    .D = view->D,
+                                    .token = view->D,
+                                    .head = view->n * view->D,
+                                    .at = view->at + first};
+  wn_once_unrotate(view->rope, &rows, view->threads, out);
 }

@@ -47,10 +47,14 @@ wn_status wn_once_window(wn_context *ctx, const struct wn_once_view *view, int64
 /* Marks tokens first..n-1 of every key-value head as recent. */
 void wn_once_mark_recent(const struct wn_once_view *view, int64_t first, double *scores);
 
-/* x before rotation, out [heads,n,D]: element d of token j, head h of x is at j * token + h * head + d. rope NULL: a
- * copy. */
-void wn_once_unrotate(const struct wn_rope *rope, const int32_t *at, int64_t n, int64_t heads, int64_t D,
-                      const float *x, int64_t token, int64_t head, int threads, double *out);
+/* Rotated rows: element d of token j, head h at x[j * token + h * head + d]. */
+struct wn_once_rows {
+  const float *x;
+  int64_t n, heads, D, token, head;
+  const int32_t *at; /* [n] positions */
+};
+/* The rows before rotation, out [heads,n,D]. rope NULL: a copy. */
+void wn_once_unrotate(const struct wn_rope *rope, const struct wn_once_rows *rows, int threads, double *out);
 /* Radians per position of pair i. */
 double wn_once_frequency(const struct wn_rope *rope, int64_t i);
 /* The two dimensions of pair i. */

@@ -110,7 +110,8 @@ static void seen_window(struct wn_once_seen *s, const float *q, int64_t T) {
 /* Adds at most SEEN_BLOCK rows to the sums. Of products the lower half is summed. */
 static void seen_queries(struct wn_once_seen *s, const float *q, const int32_t *at, int64_t T) {
   const int64_t H = s->shape.H, D = s->shape.D;
-  wn_once_unrotate(s->shape.rope, at, T, H, D, q, H * D, D, s->shape.threads, s->plain);
+  const struct wn_once_rows rows = {.x = q, .n = T, .heads = H, .D = D, .token = H * D, .head = D, .at = at};
+  wn_once_unrotate(s->shape.rope, &rows, s->shape.threads, s->plain);
 #pragma omp parallel for num_threads(s->shape.threads) schedule(static)
   for (int64_t h = 0; h < H; h++) {
     double *sum = s->sum + h * D, *outer = s->outer + h * D * D;

@@ -8,7 +8,7 @@
  * Cost: w n H D products. */
 #include "kv/once/score.h"
 
-static int64_t snapkv_rows(const struct wn_once_options *options) {
+static int64_t snapkv_window(const struct wn_once_options *options) {
   return options->snapkv.rows;
 }
 
@@ -35,6 +35,6 @@ const struct wn_once_method wn_once_snapkv = {
     .name = "snapkv",
     .summary = "keeps tokens with the most attention from the last rows, pooled over neighbours (Li et al. 2024)",
     .needs = WN_ONCE_KEYS | WN_ONCE_WINDOW,
-    .rows = snapkv_rows,
+    .rows = snapkv_window,
     .score = snapkv_score,
 };
