@@ -229,13 +229,12 @@ static void test_scores(void **state) {
     wn_model *model = model_with(ctx, kinds[kind], L);
     const bool selects = wn_model_config_get(model)->attention.selective.enabled;
     int sure = 0, cases = 0;
-    for (int number = 0; number < 24; number++)
+    for (int number = 0; number < 40; number++)
       for (int rule = 0; rule < RULES; rule++)
         for (int heads = 0; heads < 2; heads++) {
-          if (rule == SELECTIVE ? !selects || !heads : heads && rule == STREAMING) continue;
-          if (rule == SELECTIVE && heads) heads = 1;
-          if (selects && !heads && rule != SELECTIVE) continue;
-          check_scores(ctx, model, rule, heads && rule != SELECTIVE && rule != STREAMING, number, &sure), cases++;
+          const bool by_head = rule != SELECTIVE && rule != STREAMING; /* can each head decide? */
+          if (by_head ? selects && !heads : heads || (rule == SELECTIVE) != selects) continue;
+          check_scores(ctx, model, rule, heads, number, &sure), cases++;
         }
     assert_true(sure > cases * L * HKV / 2); /* most choices are clear */
     wn_model_destroy(model);
