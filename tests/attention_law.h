@@ -25,18 +25,21 @@ struct expectation {
 };
 static double largest_error(const struct mech_bench *got, const struct mech_bench *want, int which, double *largest,
                             int64_t *at) {
-  double error = 0;
-  *largest = 0;
-  for (int64_t i = 0; i < want->a[which].count; i++) {
-    const double w = mech_get(want, which, i), g = mech_get(got, which, i);
+  const void *wanted = want->a[which].data, *have = got->a[which].data;
+  const enum mech_kind as_wanted = mech_kind_of(want, which), as_have = mech_kind_of(got, which);
+  double error = 0, size = 0;
+  for (int64_t i = 0, n = want->a[which].count; i < n; i++) {
+    const double w = mech_load(wanted, as_wanted, i), g = mech_load(have, as_have, i);
+    const double of = fabs(w);
     if (g == w) { /* also both -inf, for a row that sees nothing */
-      if (isfinite(w)) *largest = fmax(*largest, fabs(w));
+      if (of > size && isfinite(w)) size = of;
       continue;
     }
     const double d = fabs(g - w);
     if (worse(d, error)) error = d, *at = i;
-    *largest = fmax(*largest, fabs(w));
+    if (of > size) size = of;
   }
+  *largest = size;
   return error;
 }
 

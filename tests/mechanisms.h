@@ -168,24 +168,49 @@ struct mech_bench {
 static bool mech_half(const struct mech_bench *m, int which) {
   return m->a[which].row && m->s.bf16 && m->dtype == WN_F32;
 }
+/* How an array's elements are stored. Loops ask once: of the time of tests of attention, most was spent here. */
+enum mech_kind { MECH_DOUBLES, MECH_FLOATS, MECH_HALVES, MECH_WHOLES };
+static enum mech_kind mech_kind_of(const struct mech_bench *m, int which) {
+  if (m->a[which].whole) return MECH_WHOLES;
+  if (mech_half(m, which)) return MECH_HALVES;
+  return m->dtype == WN_F64 ? MECH_DOUBLES : MECH_FLOATS;
+}
+static inline __attribute__((always_inline)) double mech_load(const void *data, enum mech_kind kind, int64_t i) {
+  switch (kind) {
+  case MECH_FLOATS:
+    return (double)((const float *)data)[i];
+  case MECH_DOUBLES:
+    return ((const double *)data)[i];
+  case MECH_HALVES:
+    return (double)wn_bf16_value(((const uint16_t *)data)[i]);
+  default:
+    return ((const int32_t *)data)[i];
+  }
+}
+static inline __attribute__((always_inline)) void mech_store(void *data, enum mech_kind kind, int64_t i, double v) {
+  switch (kind) {
+  case MECH_FLOATS:
+    ((float *)data)[i] = (float)v;
+    break;
+  case MECH_DOUBLES:
+    ((double *)data)[i] = v;
+    break;
+  case MECH_HALVES:
+    ((uint16_t *)data)[i] = wn_bf16_round((float)v);
+    break;
+  default:
+    ((int32_t *)data)[i] = (int32_t)v;
+  }
+}
 static size_t mech_size(const struct mech_bench *m, int which) {
-  return mech_half(m, which) ? 2 : m->a[which].whole ? sizeof(int32_t) : wn_dtype_size(m->dtype);
+  static const size_t sizes[] = {sizeof(double), sizeof(float), sizeof(uint16_t), sizeof(int32_t)};
+  return sizes[mech_kind_of(m, which)];
 }
 static SUPPORT_UNUSED double mech_get(const struct mech_bench *m, int which, int64_t i) {
-  const void *data = m->a[which].data;
-  if (m->a[which].whole) return ((const int32_t *)data)[i];
-  if (mech_half(m, which)) return (double)wn_bf16_value(((const uint16_t *)data)[i]);
-  return m->dtype == WN_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
+  return mech_load(m->a[which].data, mech_kind_of(m, which), i);
 }
-static void mech_set(struct mech_bench *m, int which, int64_t i, double v) {
-  if (m->a[which].whole)
-    ((int32_t *)m->a[which].data)[i] = (int32_t)v;
-  else if (mech_half(m, which))
-    ((uint16_t *)m->a[which].data)[i] = wn_bf16_round((float)v);
-  else if (m->dtype == WN_F64)
-    ((double *)m->a[which].data)[i] = v;
-  else
-    ((float *)m->a[which].data)[i] = (float)v;
+static SUPPORT_UNUSED void mech_set(struct mech_bench *m, int which, int64_t i, double v) {
+  mech_store(m->a[which].data, mech_kind_of(m, which), i, v);
 }
 static int mech_find(const struct mech_bench *m, const char *name) {
   for (int i = 0; i < m->n; i++)
@@ -200,7 +225,7 @@ static SUPPORT_UNUSED bool mech_counts(const struct mech_bench *m, int which, in
 }
 
 /* Uniform in [0,1), by splitmix64: with the library's generator, filling arrays would take most of a test's time. */
-static double mech_uniform(uint64_t seed, uint64_t salt, uint64_t i) {
+static inline __attribute__((always_inline)) double mech_uniform(uint64_t seed, uint64_t salt, uint64_t i) {
   uint64_t x =
       seed * UINT64_C(0xD1B54A32D192ED03) + salt * UINT64_C(0x8CB92BA72F3D8DD7) + i * UINT64_C(0x9E3779B97F4A7C15);
   x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
@@ -212,28 +237,35 @@ static double mech_uniform(uint64_t seed, uint64_t salt, uint64_t i) {
  * are equal. Their range suits the array's meaning. */
 static void mech_fill(struct mech_bench *m, int which) {
   const struct mech_array *a = &m->a[which];
+  const struct mech_setup *s = &m->s;
   uint64_t salt = 0;
   for (const char *c = a->name; *c; c++) salt = salt * 31 + (unsigned char)*c;
   const bool logits =
       !strcmp(a->name, "q") || !strcmp(a->name, "k") || !strcmp(a->name, "sq") || !strcmp(a->name, "sk");
   const bool ratio = !strcmp(a->name, "z") || !strcmp(a->name, "zt");
-  const double longest = fmin(1, (double)m->s.Tk / m->s.c->config.span.limit);
-  const bool is_p = !strcmp(a->name, "p"), is_f = !strcmp(a->name, "f_in"), is_gate = !strcmp(a->name, "gate");
-  const bool is_strength = !strcmp(a->name, "strength");
-  for (int64_t i = 0; i < a->count; i++) {
-    const double u = mech_uniform(m->s.seed, salt, (uint64_t)i);
-    double v = (2 * u - 1) * 1.7320508075688772; /* of variance 1 */
-    if (logits) v *= 1.2;
-    if (ratio) v = u * longest; /* within the context */
-    if (ratio && m->s.edges)
-      v = i % 3 < 2 ? (double)(i % 3) : floor(u * m->s.c->config.span.limit) / m->s.c->config.span.limit;
-    if (is_p) v *= 0.5;
+  const double limit = s->c->config.span.limit, longest = fmin(1, (double)s->Tk / limit);
+  const bool edges = ratio && s->edges, rounds = a->row && s->bf16, is_f = !strcmp(a->name, "f_in");
+  double factor = 1, plus = 0;
+  if (logits) factor = 1.2;
+  if (!strcmp(a->name, "p")) factor = 0.5;
+  if (!strcmp(a->name, "gate")) factor = 0.3, plus = 0.7;
+  if (!strcmp(a->name, "output_gate")) factor = 0.25, plus = 0.5; /* like a sigmoid's output */
+  if (!strcmp(a->name, "strength")) factor = 0.3, plus = 0.6;     /* positive */
+  const enum mech_kind kind = mech_kind_of(m, which);
+  const uint64_t seed = s->seed;
+  void *data = a->data;
+  for (int64_t i = 0, n = a->count; i < n; i++) {
+    if (kind == MECH_WHOLES) {
+      mech_store(data, kind, i, -7);
+      continue;
+    }
+    const double u = mech_uniform(seed, salt, (uint64_t)i);
+    double v = (2 * u - 1) * 1.7320508075688772 * factor + plus; /* of variance 1, but for the factor */
+    if (ratio) v = u * longest;                                  /* within the context */
+    if (edges) v = i % 3 < 2 ? (double)(i % 3) : floor(u * limit) / limit;
     if (is_f) v = fabs(v);
-    if (is_gate) v = 0.7 + 0.3 * v;
-    if (!strcmp(a->name, "output_gate")) v = 0.5 + 0.25 * v; /* like a sigmoid's output */
-    if (is_strength) v = 0.6 + 0.3 * v;                      /* positive */
-    if (a->row && m->s.bf16) v = (double)wn_bf16_value(wn_bf16_round((float)v));
-    mech_set(m, which, i, a->whole ? -7 : (double)(float)v);
+    if (rounds) v = (double)wn_bf16_value(wn_bf16_round((float)v));
+    mech_store(data, kind, i, (double)(float)v);
   }
 }
 

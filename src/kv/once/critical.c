@@ -5,49 +5,61 @@
  *   importance'[j] = (importance[j] + epsilon) mean over the group's heads of |W_o v[j]|_1
  *
  * with W_o the head's columns of the output projection. Cost: n H D C products, those of the projection. */
+#include <string.h>
+
+#include "base/arrays.h"
 #include "kv/once/score.h"
 
-enum { CRITICAL_BLOCK = 16 }; /* tokens that share a reading of W_o */
-
-/* norms [m] of tokens first..first+m-1, key-value head g; m at most CRITICAL_BLOCK. */
-static void critical_norms(const struct wn_once_view *v, int64_t g, int64_t first, int64_t m, double *norms) {
-  const int64_t D = v->D, group = v->H / v->Hkv;
-  const float *values = v->v + (g * v->n + first) * D;
-  for (int64_t j = 0; j < m; j++) norms[j] = 0;
-  for (int64_t h = g * group; h < (g + 1) * group; h++)
-    for (int64_t c = 0; c < v->C; c++)
-      for (int64_t j = 0; j < m; j++)
-        norms[j] += fabs(wn_once_dot(v->wo + c * v->H * D + h * D, values + j * D, D)) / (double)group;
+/* Adds |W_o v[j]|_1 of head h to norms [n], as a part of the mean over its group. turned [D,C]: room for its columns of
+ * W_o, across; y [threads,C]. */
+static void critical_head(const struct wn_once_view *v, int64_t h, float *turned, float *y, double *norms) {
+  const int64_t D = v->D, C = v->C, group = v->H / v->Hkv;
+  const float *values = v->v + h / group * v->n * D;
+  for (int64_t c = 0; c < C; c++)
+    for (int64_t d = 0; d < D; d++) turned[d * C + c] = v->wo[c * v->H * D + h * D + d];
+#pragma omp parallel for num_threads(v->threads) schedule(static, 1)
+  for (int64_t t = 0; t < v->threads; t++) {
+    float *restrict own = y + t * C;
+    for (int64_t j = v->n * t / v->threads; j < v->n * (t + 1) / v->threads; j++) {
+      double sum = 0;
+      memset(own, 0, (size_t)C * sizeof *own);
+      for (int64_t d = 0; d < D; d++) {
+        const float x = values[j * D + d], *restrict row = turned + d * C;
+        for (int64_t c = 0; c < C; c++) own[c] += x * row[c];
+      }
+      for (int64_t c = 0; c < C; c++) sum += (double)fabsf(own[c]);
+      norms[j] += sum / (double)group;
+    }
+  }
 }
 
 wn_status wn_once_critical(wn_context *ctx, const struct wn_once_view *view, const int64_t *kept, double *scores) {
-  const int64_t n = view->n, blocks = (n + CRITICAL_BLOCK - 1) / CRITICAL_BLOCK;
+  const int64_t n = view->n, group = view->H / view->Hkv;
   if (!view->v || !view->wo)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "critical: needs values and the output projection, which are not given");
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "CriticalKV", (size_t)(view->Hkv * n) * sizeof(int32_t), &memory));
-  int32_t *chosen = memory;
+  float *turned, *y;
+  double *norms;
+  int32_t *chosen;
+  struct wn_arrays arrays = {0};
+  const struct wn_array of[] = {WN_ARRAY_FOR(turned, "output projection", true, WN_DIMS(view->D, view->C)),
+                                WN_ARRAY_FOR(y, "projected values", true, WN_DIMS(view->threads, view->C)),
+                                WN_ARRAY_FOR(norms, "their norms", true, WN_DIMS(n)),
+                                WN_ARRAY_FOR(chosen, "tokens chosen first", true, WN_DIMS(n))};
+  WN_TRY(WN_ARRAYS_CREATE(ctx, &arrays, "CriticalKV", of));
   wn_status status = WN_OK;
   for (int64_t g = 0; g < view->Hkv && status == WN_OK; g++) {
+    double *out = scores + g * n;
     int64_t first = (int64_t)((double)kept[g] * view->options->critical.first);
     if (first < 1 && kept[g] > 0 && view->options->critical.first > 0) first = 1;
-    status = wn_once_best(ctx, scores + g * n, n, first, chosen + g * n);
-    for (int64_t i = first; i < n; i++) chosen[g * n + i] = -1;
-  }
-#pragma omp parallel for num_threads(view->threads) schedule(dynamic, 1)
-  for (int64_t b = 0; b < view->Hkv * blocks; b++) {
-    const int64_t g = b / blocks, first = b % blocks * CRITICAL_BLOCK;
-    const int64_t m = n - first < CRITICAL_BLOCK ? n - first : CRITICAL_BLOCK;
-    double norms[CRITICAL_BLOCK], *out = scores + g * n + first;
-    critical_norms(view, g, first, m, norms);
-    for (int64_t j = 0; j < m; j++)
+    status = wn_once_best(ctx, out, n, first, chosen);
+    if (status != WN_OK) break;
+    memset(norms, 0, (size_t)n * sizeof *norms);
+    for (int64_t h = g * group; h < (g + 1) * group; h++) critical_head(view, h, turned, y, norms);
+    for (int64_t j = 0; j < n; j++)
       if (!wn_once_protected(out[j])) out[j] = (out[j] - view->options->critical.epsilon) * norms[j];
+    for (int64_t i = 0; i < first; i++)
+      if (!wn_once_protected(out[chosen[i]])) out[chosen[i]] = WN_ONCE_RECENT;
   }
-  for (int64_t g = 0; g < view->Hkv; g++)
-    for (int64_t i = 0; i < n && chosen[g * n + i] >= 0; i++) {
-      double *score = scores + g * n + chosen[g * n + i];
-      if (!wn_once_protected(*score)) *score = WN_ONCE_RECENT;
-    }
-  wn_free(memory);
+  wn_arrays_clear(&arrays);
   return status;
 }

@@ -8,10 +8,10 @@
 
 static wn_status observed_score(wn_context *ctx, const struct wn_once_view *v, double *scores) {
   (void)ctx;
-  const double group = (double)(v->H / v->Hkv);
+  const int64_t group = v->H / v->Hkv;
   for (int64_t g = 0; g < v->Hkv; g++)
     for (int64_t j = 0; j < v->n; j++)
-      scores[g * v->n + j] = -v->sums[g * v->n + j] / (group * (double)(v->next - v->at[j]));
+      scores[g * v->n + j] = -v->sums[g * v->n + j] / (double)(group * (v->next - v->at[j]));
   return WN_OK;
 }
 
