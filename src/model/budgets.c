@@ -209,8 +209,9 @@ static wn_status budgets_check_protocol(wn_context *ctx, const wn_budgets *b, co
   if (b->when == WN_WHEN_ALWAYS && (method || b->critical))
     return wn_fail(
         ctx, WN_ERR_CONFIG,
-        "budgets: %s scores a whole cache: expected \"when\" \"prompt\", \"hold\" or \"every\", found \"always\"",
-        method ? method->name : "\"critical\"");
+        "budgets: %s\"%s\" scores a whole cache at once: \"when\" is \"always\", expected \"prompt\", \"hold\" or "
+        "\"every\"",
+        method ? "method " : "", method ? method->name : "critical");
   if (method && method->needs & WN_ONCE_REPEAT)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets: method \"%s\" reads the context twice, which a session does not",
                    method->name);
