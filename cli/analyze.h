@@ -47,7 +47,7 @@ struct analysis {
                  .max = 1 << 20),                                                                                      \
       CLI_OPTION(T, m.recurrence, "memory", "N",                                                                       \
                  "segment recurrence: tokens of earlier blocks; 0: the model's; -1: none", .min = -1, .max = 1 << 24), \
-      CLI_OPTION(T, m.max_batches, "max-batches", "N", "the most batches to run; 0: all"),                             \
+      CLI_OPTION(T, m.max_batches, "max-batches", "N", "the most batches to run, with rows spread evenly; 0: all"),    \
       ANALYSIS_RESULT_OPTIONS(T, m)
 /* NOLINTEND(bugprone-macro-parentheses) */
 

@@ -46,6 +46,7 @@ static wn_status answer_draw(struct chat *c, int64_t most, struct drawing *a, wn
   wn_generate_options_init(&o, sizeof o);
   o.prompt = c->ids.data + seen;
   o.prompt_count = (int64_t)c->ids.count - seen;
+  o.draft_text = c->ids.data, o.draft_text_count = (int64_t)c->ids.count;
   o.tok = c->in.tok;
   o.text_before = turn->answer.data;
   o.text_before_count = (int64_t)turn->answer.count;

@@ -9,6 +9,7 @@
 #include <winnow/train.h>
 #include "args.h"
 #include "estimate.h"
+#include "eval_answers.h"
 #include "eval_tasks.h"
 #include "load.h"
 #include "rows.h"
@@ -21,6 +22,7 @@ struct request {
   struct cli_common common;
   struct cli_loading load;
   struct cli_tasks tasks;
+  struct cli_answers answers;
   const char *data, *text, *config, *split, *save_rows, *against;
   double margin;
   struct cli_list sets;
@@ -234,6 +236,7 @@ static const struct cli_option eval_options[] = {
     CLI_OPTION(struct request, config, "config", "FILE", "a recipe whose data to use; else the checkpoint's"),
     CLI_OPTION(struct request, sets, "set", "KEY=VALUE", "changes one key of that recipe, such as data.kind=copy"),
     CLI_TASKS_OPTIONS(struct request, tasks),
+    CLI_ANSWERS_OPTIONS(struct request, answers),
     CLI_OPTION(struct request, split, "split", "NAME", "the split of the recipe's data", .choices = "val|train"),
     CLI_OPTION(struct request, batch, "batch", "N",
                "sequences at a time; 0: 8; with --task tokens of questions, 0: 512", .min = 0, .max = 1 << 20),
@@ -245,7 +248,7 @@ static const struct cli_option eval_options[] = {
     CLI_OPTION(struct request, whole_recurrence, "whole-memory", NULL,
                "recurrence caches and reads all tokens, also those that no head can see: for comparison"),
     CLI_OPTION(struct request, max_batches, "max-batches", "N",
-               "the most batches to run; 0: all of a file, 16 of a task"),
+               "the most batches to run, with rows spread evenly over the file; 0: all of a file, 16 of a task"),
     CLI_OPTION(struct request, bytes, "bytes", "N",
                "bytes of text in --data, for bits per byte; else from data.json in its folder"),
     CLI_ROWS_OPTIONS(struct request, rows),
@@ -270,8 +273,8 @@ static const struct cli_spec eval_spec = {
         "Loss (nats per token), perplexity, accuracy and bits per byte of a checkpoint. Without --data and --text\n"
         "it uses the data of the recipe that the checkpoint was trained with. With --budgets the result is that of\n"
         "decoding under them, for each sequence and document separately. With --task it answers questions, scored as\n"
-        "lm-evaluation-harness does. After +- stands the standard error over rows (blocks of the context, or\n"
-        "documents), never over tokens.",
+        "lm-evaluation-harness does; with --answers it writes answers, compared with references. After +- stands the\n"
+        "standard error over rows (blocks of the context, documents, questions), never over tokens.",
     .options = eval_options,
     .option_count = CLI_COUNT(eval_options),
     .positional = "[DIR]",
@@ -280,6 +283,7 @@ static const struct cli_spec eval_spec = {
     .more_help = cli_tasks_help};
 
 static int eval_run(wn_context *ctx, const struct request *r, struct cli_loaded *in) {
+  if (r->answers.file) return cli_answers_run(ctx, &r->common, &r->answers, &r->load, in, r->tasks.limit);
   if (cli_tasks_wanted(&r->tasks))
     return cli_tasks_run(ctx, &r->common, &r->tasks, r->data, &r->load, in, r->context, r->batch);
   struct cli_progress bar;
@@ -322,6 +326,28 @@ static int eval_run(wn_context *ctx, const struct request *r, struct cli_loaded 
                      r->context ? r->context : wn_model_config_get(in->model)->context);
 }
 
+/* Options that exclude each other: CLI_GO, or 2 after reporting. */
+static int eval_check(const struct request *r) {
+  const bool tasks = cli_tasks_wanted(&r->tasks), document = r->rows.long_only || r->rows.document >= 0;
+  const struct {
+    bool wrong;
+    const char *what;
+  } rules[] = {
+      {r->data && r->text, "--data and --text exclude each other"},
+      {document && (r->text || tasks), "--long-only is for token files: it goes with neither --text nor --task"},
+      {r->text && tasks, "--text goes with neither --task nor --choices"},
+      {(r->save_rows || r->against) && tasks, "--save-rows and --against are for losses: a task has --log and --sweep"},
+      {r->answers.file && (r->data || r->text || tasks || r->config || r->sets.count),
+       "--answers goes with none of --data, --text, --task, --choices, --config and --set"},
+      {r->answers.file && (r->save_rows || r->against || document || r->context || r->batch || r->max_batches),
+       "--answers goes with none of --save-rows, --against, --long-only, --context, --batch and "
+       "--max-batches"},
+  };
+  for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+    if (rules[i].wrong) return cli_usage_error(eval_spec.command, "%s", rules[i].what);
+  return CLI_GO;
+}
+
 int cmd_eval(int argc, char **argv) {
   struct request r = {.common = CLI_COMMON_DEFAULTS,
                       .split = "val",
@@ -333,24 +359,20 @@ int cmd_eval(int argc, char **argv) {
   wn_context *ctx = NULL;
   int code = cli_parse(&eval_spec, argc, argv, &r, &dirs);
   code = cli_model_argument(&eval_spec, code, true, &dirs, &r.load.model);
-  if (code == CLI_GO && r.data && r.text)
-    code = cli_usage_error(eval_spec.command, "--data and --text exclude each other");
-  if (code == CLI_GO && (r.rows.long_only || r.rows.document >= 0) && (r.text || cli_tasks_wanted(&r.tasks)))
-    code = cli_usage_error(eval_spec.command, "--long-only is for token files: it goes with neither --text nor --task");
-  if (code == CLI_GO && r.text && cli_tasks_wanted(&r.tasks))
-    code = cli_usage_error(eval_spec.command, "--text goes with neither --task nor --choices");
-  if (code == CLI_GO && (r.save_rows || r.against) && cli_tasks_wanted(&r.tasks))
-    code = cli_usage_error(eval_spec.command, "--save-rows and --against are for losses: a task has --log and --sweep");
+  if (code == CLI_GO) code = eval_check(&r);
   if (code == CLI_GO) code = cli_check_output(r.save_rows, false);
-  if (code == CLI_GO) code = cli_tasks_check(eval_spec.command, &r.tasks, r.data);
+  if (code == CLI_GO) code = cli_answers_check(eval_spec.command, &r.answers);
+  if (code == CLI_GO) code = cli_tasks_check(eval_spec.command, &r.tasks, r.data, r.answers.file);
   if (code == CLI_GO) code = cli_sweep_check(eval_spec.command, &r.tasks, &r.load.budgets);
   if (code == CLI_GO) code = cli_together_open(&r.common, &ctx);
   /* A token file needs no tokenizer. */
-  if (!code) code = cli_load(ctx, eval_spec.command, &r.common, &r.load, r.text || cli_tasks_wanted(&r.tasks), &in);
+  const bool reads = r.text || r.answers.file || cli_tasks_wanted(&r.tasks);
+  if (!code) code = cli_load(ctx, eval_spec.command, &r.common, &r.load, reads, &in);
   if (!code) code = eval_run(ctx, &r, &in);
   cli_loaded_clear(&in);
   cli_together_close(ctx, code);
   cli_list_clear(&r.load.attention.sets);
+  cli_list_clear(&r.answers.stop);
   cli_list_clear(&r.sets);
   return code;
 }

@@ -303,6 +303,10 @@ static int generate_report(wn_context *ctx, const struct request *r, const struc
     json_object_set_new(j, "tokens", json_integer(result->tokens));
     json_object_set_new(j, "tokens_per_second", json_real(rate));
     json_object_set_new(j, "prompt_tokens_per_second", json_real(fed));
+    if (r->sampling.draft > 0) {
+      json_object_set_new(j, "drafted", json_integer(result->drafted));
+      json_object_set_new(j, "accepted", json_integer(result->accepted));
+    }
     if (g->in.budgets.layers > 0) {
       json_object_set_new(j, "policy", json_string(wn_policy_name(g->in.budgets.policy)));
       json_object_set_new(j, "when", json_string(wn_when_name(g->in.budgets.when)));
@@ -413,6 +417,7 @@ static const struct cli_option generate_options[] = {
                "the recipe of an encoder-decoder, for its sentinels; else the checkpoint's"),
     CLI_OPTION(struct request, tokens, "tokens", "N", "the most tokens to draw", .min = 0, .max = 1 << 24),
     CLI_SAMPLING_OPTIONS(struct request, sampling),
+    CLI_DRAFT_OPTION(struct request, sampling.draft),
     CLI_STOP_OPTION(struct request, stop),
     CLI_FORMAT_OPTIONS(struct request, format),
     CLI_OPTION(struct request, ignore_end, "ignore-end", NULL, "continue after the token that ends a document"),

@@ -19,7 +19,7 @@ struct serve_request {
   struct cli_common common;
   struct cli_loading load;
   const char *host, *name, *key_file, *cache_memory, *prefix_memory, *origins;
-  int64_t port, context, slots, queue, connections;
+  int64_t port, context, slots, queue, connections, draft;
   double timeout;
 };
 
@@ -39,6 +39,7 @@ static const struct cli_option serve_options[] = {
     CLI_OPTION(struct serve_request, context, "context", "N",
                "tokens of a prompt and its answer together; 0: the model's context", .min = 0, .max = 1 << 24),
     CLI_OPTION(struct serve_request, slots, "slots", "N", "answers that are written at a time", .min = 1, .max = 4096),
+    CLI_DRAFT_OPTION(struct serve_request, draft),
     CLI_OPTION(struct serve_request, queue, "queue", "N", "requests at a time; further ones get 429", .min = 1,
                .max = 65536),
     CLI_OPTION(struct serve_request, connections, "connections", "N",
@@ -116,6 +117,7 @@ static int serve_run(wn_context *ctx, const struct serve_request *r, const struc
                                      .api_key = key,
                                      .context = r->context,
                                      .slots = (int)r->slots,
+                                     .draft = (int)r->draft,
                                      .queue = (int)r->queue,
                                      .connections = (int)r->connections,
                                      .timeout = r->timeout,

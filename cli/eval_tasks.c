@@ -63,17 +63,19 @@ int cli_tasks_named(const char *command, const char *names, const char *out[], i
   return CLI_GO;
 }
 
-int cli_tasks_check(const char *command, const struct cli_tasks *tasks, const char *data) {
+int cli_tasks_check(const char *command, const struct cli_tasks *tasks, const char *data, const char *answers) {
   const char *list[TASKS_MAX];
   int count;
   if (!cli_tasks_wanted(tasks)) {
-    const char *name = tasks->log        ? "log"
-                       : tasks->resume   ? "resume"
-                       : tasks->limit    ? "limit"
-                       : tasks->sweep    ? "sweep"
-                       : tasks->policies ? "policies"
-                                         : NULL;
-    return name ? cli_usage_error(command, "--%s goes with --task or --choices", name) : CLI_GO;
+    const char *name = tasks->log                 ? "log"
+                       : tasks->resume            ? "resume"
+                       : tasks->limit && !answers ? "limit"
+                       : tasks->sweep             ? "sweep"
+                       : tasks->policies          ? "policies"
+                                                  : NULL;
+    if (!name) return CLI_GO;
+    return cli_usage_error(command, "--%s goes with --task%s", name,
+                           strcmp(name, "limit") ? " or --choices" : ", --choices or --answers");
   }
   if (tasks->names && tasks->choices) return cli_usage_error(command, "--task and --choices exclude each other");
   if (tasks->names && !data) return cli_usage_error(command, "--task needs --data FOLDER, which has the tasks' files");

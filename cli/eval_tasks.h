@@ -31,8 +31,8 @@ static inline bool cli_tasks_wanted(const struct cli_tasks *tasks) {
 /* Parses comma-separated names, each at most once, into the library's own strings; "all": every task with a file of its
  * own. CLI_GO, or 2 after reporting. */
 int cli_tasks_named(const char *command, const char *names, const char *out[], int max, int *count);
-/* Checks the options: CLI_GO, or 2 after reporting which is wrong. */
-int cli_tasks_check(const char *command, const struct cli_tasks *tasks, const char *data);
+/* Checks the options: CLI_GO, or 2 after reporting which is wrong. answers: --answers, which has --limit as well. */
+int cli_tasks_check(const char *command, const struct cli_tasks *tasks, const char *data, const char *answers);
 /* The settings under which questions are answered: one, or all of --sweep. */
 struct cli_task_setting {
   char name[64]; /* "full", "h2o-64" */

@@ -72,6 +72,27 @@ static int64_t search_count_differing(const wn_prune_curve *c, double *most) {
   return n;
 }
 
+/* What a race saved: steps with one layer left, and the rows read in all steps, also as a part of what the exact search
+ * reads, every layer that can be lowered. */
+struct race {
+  int64_t early, rows;
+  double part;
+};
+static struct race search_count_race(const wn_prune_curve *c) {
+  struct race race = {0};
+  int64_t exact = 0;
+  for (int64_t i = 1; i < c->count; i++) {
+    const wn_prune_point *p = &c->points[i];
+    int64_t can = 0;
+    for (int64_t l = 0; l < c->layers; l++) can += p[-1].tokens[l] >= 2 * c->step;
+    race.early += p->race_left == 1;
+    race.rows += p->raced_rows + (p->race_left > 0 ? p->race_left : can) * c->search_rows;
+    exact += can * c->search_rows;
+  }
+  race.part = exact > 0 ? (double)race.rows / (double)exact : 1;
+  return race;
+}
+
 static const char *search_unit(const struct search *s) {
   return s->rows.long_only ? "document" : "block";
 }
@@ -106,6 +127,13 @@ static json_t *search_json(const struct search *s, const wn_prune_curve *c) {
     char path[PRUNE_PATH_BYTES];
     json_object_set_new(j, "tuned_steps", json_integer(last->tuned));
     if (cli_join(path, sizeof path, s->out, "tuned")) json_object_set_new(j, "tuned", cli_text(path));
+  }
+  if (c->race > 0) {
+    const struct race race = search_count_race(c);
+    json_object_set_new(j, "race", json_real(c->race));
+    json_object_set_new(j, "decided_early", json_integer((json_int_t)race.early));
+    json_object_set_new(j, "rows_read", json_integer((json_int_t)race.rows));
+    json_object_set_new(j, "rows_read_part", json_real(race.part));
   }
   if (c->checked) {
     double most;
@@ -155,10 +183,17 @@ static int search_report(const struct search *s, const wn_prune_curve *c) {
   printf("steps          %" PRId64 " in %s: %s\n", c->count - 1, cli_duration(last->seconds),
          above ? "the target is below the perplexity without budgets" : ends[c->end]);
   if (last->tuned > 0) printf("fine-tuning    %" PRId64 " steps; the checkpoint is %s/tuned\n", last->tuned, s->out);
+  if (c->race > 0) {
+    const struct race race = search_count_race(c);
+    printf(
+        "race           %" PRId64 " of %" PRId64 " steps decided by a part of the rows; %.0f%% of the rows that the "
+        "exact search reads; some step\n               differs from it with a probability of at most %g, by t tests\n",
+        race.early, c->count - 1, 100 * race.part, c->race);
+  }
   if (c->checked) {
     double most;
     const int64_t n = search_count_differing(c, &most);
-    printf("lazy           %" PRId64 " of %" PRId64 " steps lowered another layer than the exact search would have%s",
+    printf("check          %" PRId64 " of %" PRId64 " steps lowered another layer than the exact search would have%s",
            n, c->count - 1, n ? "" : "\n");
     if (n) printf(", at a loss of at most %.3g more\n", most);
   }
@@ -221,8 +256,11 @@ static int check_search(struct search *s, int code) {
   if (any && s->save)
     return cli_usage_error("winnow prune search",
                            "--save: with fine-tuning the budgets are in the tuned checkpoint's folder");
-  if (s->options.check && !s->options.lazy)
-    return cli_usage_error("winnow prune search", "--check needs --lazy: the exact search has nothing to compare");
+  if (s->options.check && !s->options.lazy && !(s->options.race > 0))
+    return cli_usage_error("winnow prune search",
+                           "--check needs --lazy or --race: the exact search has nothing to compare");
+  if (s->options.lazy && s->options.race > 0)
+    return cli_usage_error("winnow prune search", "--lazy and --race exclude each other");
   if (s->tolerance && search_read_tolerance(s->tolerance, &s->options.tolerance)) return 2;
   if (s->memory && search_read_memory(s->memory, &s->options.memory)) return 2;
   cli_policy_named(s->policy, strlen(s->policy), &s->options.budgets.policy);
@@ -336,7 +374,12 @@ static const struct cli_option search_options[] = {
     CLI_OPTION(struct search, options.lazy, "lazy", NULL,
                "keep costs from earlier steps and renew only the cheapest: faster, but the result may differ"),
     CLI_OPTION(struct search, options.check, "check", NULL,
-               "--lazy: also run the exact search and count the steps that differ"),
+               "--lazy, --race: also run the exact search and count the steps that differ"),
+    CLI_OPTION(struct search, options.race, "race", "DELTA",
+               "do not evaluate a layer on all rows that is worse than another one on a part of them, by t tests: "
+               "some step differs from the exact search with a probability of at most DELTA, "
+               "such as 0.05, so far as the tests hold. 0: no race",
+               .min = 0, .max = 0.999),
     CLI_OPTION(struct search, out, "out", "DIR",
                "receives search.json, curve.csv, curve.svg, budgets.json; and the checkpoint \"tuned\"",
                .required = true),

@@ -50,6 +50,7 @@ void cli_sampling_apply(const struct cli_sampling *s, wn_generate_options *out) 
   out->sampling = (wn_sampling){
       .temperature = s->temperature, .top_p = s->top_p, .top_k = (int)s->top_k, .seed = s->seed, .min_p = s->min_p};
   out->repetition_penalty = s->repetition_penalty;
+  out->draft_tokens = (int)s->draft;
   out->presence_penalty = s->presence_penalty;
   out->frequency_penalty = s->frequency_penalty;
   out->biases = s->biases;

@@ -16,6 +16,7 @@ struct cli_sampling {
   double min_p, repetition_penalty, presence_penalty, frequency_penalty;
   struct cli_list logit_bias; /* "ID=X" */
   wn_logit_bias *biases;      /* [logit_bias.count] parsed by cli_sampling_check */
+  int64_t draft;              /* wn_generate_options.draft_tokens */
   struct {                    /* options that were given, so that what the model declares does not hold */
     bool temperature, top_p, top_k, min_p, repetition_penalty;
   } given;
@@ -48,6 +49,11 @@ void cli_sampling_clear(struct cli_sampling *s);
       CLI_OPTION(T, m.logit_bias, "logit-bias", "ID=X", "add X to the logit of token ID; -inf: never draw it"),        \
       CLI_OPTION(T, m.seed, "seed", "N", "seed of the sampling; the same seed gives the same text")
 /* NOLINTEND(bugprone-macro-parentheses) */
+#define CLI_DRAFT_OPTION(T, m)                                                                                         \
+  CLI_OPTION(T, m, "draft", "N",                                                                                       \
+             "guess up to N tokens from what followed earlier in the text and check them together: the same text, "    \
+             "faster where it repeats itself; 0: none",                                                                \
+             .min = 0, .max = WN_DRAFT_MAX)
 #define CLI_SAMPLING_EPILOG "Sampling that a model declares (winnow info) comes before the defaults of these options."
 #define CLI_STOP_OPTION(T, m) CLI_OPTION(T, m, "stop", "TEXT", "ends the text where TEXT would be written")
 

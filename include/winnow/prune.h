@@ -54,10 +54,15 @@ typedef struct wn_prune_options {
   int64_t batch;          /* rows at a time; 0: 8 */
   bool plain;             /* every evaluation runs all layers and rows, and nothing is reused: for comparison */
   bool lazy;       /* losses of earlier steps are kept, and only the layer that looks cheapest is evaluated again */
-  bool check;      /* lazy: also run the exact search, and count the steps in which it chooses another layer */
+  bool check;      /* lazy, race: also run the exact search, and count the steps in which it chooses another layer */
   uint64_t memory; /* bytes that the search may use in each process, fine-tuning not included; 0: half of the
                     * machine's memory, divided by the number of processes */
   wn_prune_finetune finetune; /* zeros: none */
+  /* A layer that is worse than another one on a part of the search set's rows, by Student's t test of their paired
+   * differences, is not evaluated on all. The probability that some step differs from the exact search's is at most
+   * this, by a union bound over steps, layers and looks, so far as the test holds (src/prune/race.h). Rows are then in
+   * an order drawn at random. Above 0, below 1; 0: no race. Not with lazy */
+  double race;
 } wn_prune_options;
 /* Defaults: policy selective, step 8, everything else 0. */
 void wn_prune_options_init(wn_prune_options *options, size_t size); /* size: sizeof *options */
@@ -78,6 +83,8 @@ typedef struct wn_prune_point {
                                                       fine-tuning the same as above */
   wn_estimate search_rows, report_rows;            /* search_loss and report_loss with their errors over rows */
   wn_estimate report_change;                       /* report_loss minus that of point 0, paired row by row */
+  int64_t raced_rows, race_left; /* race: rows that it read in this step, of all layers together; layers left, which
+                                    were evaluated on all rows. 0, 0: there was none */
   double *report_row_loss; /* [the curve's report_rows] the sum of each row's losses; NULL: not kept (WN_PRUNE_KEPT) */
 } wn_prune_point;
 /* A curve keeps the losses of the report set's rows if all its possible points have at most this many together. */
@@ -97,6 +104,7 @@ typedef struct wn_prune_curve {
                          evaluated */
   double target_loss; /* the largest search loss allowed; infinite: no limit */
   bool lazy, checked;
+  double race; /* as in the options */
   wn_prune_end end;
   /* the last point's search loss, measured again without reuse when the search ended; NAN: not yet */
   double plain_loss;

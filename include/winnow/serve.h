@@ -59,6 +59,8 @@ typedef struct wn_server_options {
   double timeout;         /* seconds for a request, from its arrival to its end; 0: no limit */
   const char *origins; /* origins whose web pages may send requests beside the server's own, separated by commas, such
                           as "https://chat.example"; "*": all; NULL: none */
+  int draft; /* wn_generate_options.draft_tokens of answers; 0: none. Those that are written at the same time share
+                them */
 } wn_server_options;
 typedef struct wn_server wn_server;
 

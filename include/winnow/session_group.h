@@ -7,7 +7,8 @@
 
 WN_EXPERIMENTAL_BEGIN
 
-/* The memory of a step of up to `most` sessions of this model. It keeps nothing of the sessions: each of them may take
+/* The memory of a step of up to `most` rows of this model: a session has one, and with drafts (generate.h)
+ * some more. It keeps nothing of the sessions: each of them may take
  * part in the next step or not, and may be destroyed in between.
  * Sessions created with wn_session_options.group read their prompts in the group's memory, which grows to what the
  * largest of them needs. Such a session has its cache and little else; a session without a group also has room for a

@@ -220,7 +220,8 @@ typedef struct wn_eval_options {
                          -1: none. With recurrence a source must provide streams, and a text is cut into `batch`
                          stretches that are read block by block */
   bool whole_recurrence; /* recurrence caches and reads all tokens, also those that no head can see; for comparison */
-  uint64_t max_batches;  /* 0: all of a token file, 16 of an endless source */
+  uint64_t max_batches;  /* 0: all of a token file, 16 of an endless source. Fewer than all take rows that are spread
+                            evenly over the file or text; with recurrence the first of each stretch */
   uint64_t bytes;        /* bytes of the source's text, for bits per byte; 0: unknown */
   uint64_t seed;         /* synthetic sources */
   const wn_budgets *budgets; /* in force for each sequence and document by itself, with the same result as decoding;

@@ -2,6 +2,7 @@
 #ifndef WINNOW_WINNOW_H
 #define WINNOW_WINNOW_H
 #include "winnow/analyze.h"
+#include "winnow/answers.h"
 #include "winnow/attention.h"
 #include "winnow/chat.h"
 #include "winnow/constraint.h"

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from .session import Session
 
 END_NAMES = ("length", "end", "stop", "context", "interrupt")
-RESULT = ("end", "prompt_tokens", "tokens", "steps", "end_token", "unfed", "prompt_seconds", "token_seconds")
+RESULT = (
+    "end", "prompt_tokens", "tokens", "steps", "end_token", "unfed", "prompt_seconds", "token_seconds", "drafted", "accepted"
+)  # fmt: skip
 #: Options of Model.generate that are the session's.
 SESSION_OPTIONS = ("budgets", "policy", "policy_options", "cache", "tau")
 
@@ -81,7 +83,8 @@ class Generation:
     object). logit_bias: {token: what is added to its logit}. repetition_penalty, presence_penalty, frequency_penalty: as in
     winnow/generate.h. log_probabilities: pieces have them. first_step: sampling steps before this text, of a conversation.
     logits: called with (index, logits [V]) before each token is drawn; what it leaves in the array is drawn from, and the array
-    is its own to keep. (owns_session and turn are for Model.generate and Chat.)
+    is its own to keep. draft_tokens: guess so many tokens at a time from what followed earlier in the text (0); the text is the
+    same, faster where it repeats itself. (owns_session and turn are for Model.generate and Chat.)
 
     Afterwards `end` says why it ended, `tokens` what was drawn. close(), or `with`, ends it early."""
 
@@ -109,6 +112,7 @@ class Generation:
         logits: Optional[Callable[[int, "NDArray[np.float32]"], None]] = None,
         owns_session: bool = False,
         turn: bool = False,
+        draft_tokens: int = 0,
     ) -> None:
         self.session = session
         self.text = ""  #: all of it so far
@@ -126,7 +130,7 @@ class Generation:
         o = options_of("wn_generate_options", lib.wn_generate_options_init)
         ids = int32(prompt, "prompt").reshape(-1)
         o.prompt, o.prompt_count = pointer("int32_t", ids), ids.size
-        put(o, max_tokens=max_tokens, first_step=first_step)
+        put(o, max_tokens=max_tokens, first_step=first_step, draft_tokens=draft_tokens)
         self._context.value(lib.wn_generate_options_declared, model._handle, o)
         drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         put(o.sampling, seed=seed, **{name: value for name, value in drawn.items() if value is not None})
@@ -266,6 +270,12 @@ class Generation:
     def tokens_per_second(self) -> float:
         r = self._read()
         return float(r["tokens"] / r["token_seconds"]) if r.get("token_seconds") else 0.0
+
+    @property
+    def drafts(self) -> tuple[int, int]:
+        """Tokens guessed ahead (draft_tokens), and those of them that were drawn."""
+        r = self._read()
+        return int(r.get("drafted", 0)), int(r.get("accepted", 0))
 
     def close(self) -> None:
         """Ends the text where it is."""

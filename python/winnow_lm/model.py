@@ -347,9 +347,9 @@ class Model:
         progress: Optional[Callable[[int, int], None]] = None,
     ) -> EvalResult:
         """Loss, perplexity and bits per byte of a text (or tokens [T] of one), or of a token file `data`, in blocks of the
-        context: what `winnow eval` says. long_only: rows of `data` are its documents that fill at least 90% of the context,
-        each from its document_token on (-1: the tokenizer's, or what data.json beside the file says). progress is called with
-        (batches done, in all)."""
+        context: what `winnow eval` says. max_batches: the most batches, of rows spread evenly over the whole (0: all).
+        long_only: rows of `data` are its documents that fill at least 90% of the context, each from its document_token on
+        (-1: the tokenizer's, or what data.json beside the file says). progress is called with (batches done, in all)."""
         if (text is None) == (data is None):
             raise ArgumentError("evaluate: a text or tokens, or data=FILE, and one of them")
         if long_only and data is None:

@@ -91,6 +91,7 @@ def search(
     long_only: bool = False,
     document_token: int = -1,
     lazy: bool = False,
+    race: float = 0.0,
     memory: int = 0,
     resume: bool = False,
     callback: Optional[Callable[[SearchPoint], Any]] = None,
@@ -99,8 +100,10 @@ def search(
     where that costs least on the token file `search`, until its perplexity would exceed `target`, or the model's own by more
     than the part `tolerance`. The token file `report` is measured after every step.
 
-    rows, report_rows: at most so many rows of the files. long_only, document_token: as in Model.evaluate. callback: called after every step with a SearchPoint; an exception
-    that it raises ends the search, which resume=True continues from the folder `out`."""
+    rows, report_rows: at most so many rows of the files. long_only, document_token: as in Model.evaluate. race: layers that are
+    worse by t tests on a part of the rows are not evaluated on all, and some step differs from the exact search with at most this
+    probability. callback: called after every step with a SearchPoint; an exception that it raises ends the search, which
+    resume=True continues from the folder `out`."""
     options = options_of("wn_prune_options", lib.wn_prune_options_init)
     ctx = model._context
     searched, reported = ffi.new("char[]", path_bytes(search)), ffi.new("char[]", path_bytes(report))
@@ -113,7 +116,7 @@ def search(
         chosen = _budgets.make(ctx, model._handle, model.context, policy, policy_options)
         options.budgets = chosen._raw[0]
     put(options, context=context, step=step, batch=batch, max_steps=max_steps, memory=memory)
-    options.tolerance, options.target, options.lazy = tolerance, target, lazy
+    options.tolerance, options.target, options.lazy, options.race = tolerance, target, lazy, race
     curve = ffi.new("wn_prune_curve *")
 
     def told(progress: Any) -> None:

@@ -44,6 +44,11 @@ static double beta_part(double a, double b, double x) {
   return x < (a + 1) / (a + b + 2) ? front * beta_fraction(a, b, x) / a : 1 - front * beta_fraction(b, a, 1 - x) / b;
 }
 
+double wn_student_tail(double freedom, double t) {
+  const double outside = beta_part(freedom / 2, 0.5, freedom / (freedom + t * t)); /* P(|T| > |t|) */
+  return t > 0 ? outside / 2 : 1 - outside / 2;
+}
+
 double wn_student_t95(double freedom) {
   double low = 0, high = 1;
   if (!(freedom > 0)) return NAN;

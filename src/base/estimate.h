@@ -22,8 +22,15 @@ struct wn_row_numbers {
 /* sum (sum - minus) / sum weight, over rows with a weight above 0. */
 wn_estimate wn_estimate_ratio(const struct wn_row_numbers *rows);
 
+/* Row r of `read` rows spread evenly over `all`: the place in the whole that it takes. */
+static inline uint64_t wn_spread_row(uint64_t r, uint64_t read, uint64_t all) {
+  return (uint64_t)((double)r * ((double)all / (double)read));
+}
+
 /* The t with P(|T| > t) = 0.05 for Student's T of `freedom` degrees, above 0; they need not be whole. */
 double wn_student_t95(double freedom);
+/* P(T > t) for the same. */
+double wn_student_tail(double freedom, double t);
 
 /* As JSON: NAME_stderr, NAME_low and NAME_high, null where they are not known; the caller sets NAME. False: out of
  * memory. Reading leaves the number of rows as it is, and the value where NAME is no number. */

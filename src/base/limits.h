@@ -15,6 +15,7 @@
 #define WN_JSON_KINDS(X)                                                                                               \
   X(CONFIG, "a configuration", WN_MIB, 64 * WN_KIB) /* config.json, recipes, state.json, data.json */                  \
   X(LINE, "a line", WN_MIB, 64 * WN_KIB)            /* of log.jsonl */                                                 \
+  X(SAMPLE, "a question", 64 * WN_MIB, 64 * WN_KIB) /* a line of questions: its context may be a book */               \
   X(TABLE, "a table", 32 * WN_MIB, 2 * WN_MIB)      /* search, budgets, comparison, index of shards */                 \
   X(TOKENIZER_CONFIG, "a tokenizer's configuration", 16 * WN_MIB, 256 * WN_KIB)                                        \
   X(TOKENIZER, "a tokenizer", 64 * WN_MIB, 4 * WN_MIB)                                                                 \

@@ -21,7 +21,8 @@
 #include "base/error.h"
 #include "base/misuse.h"
 #include "base/options.h"
-#include "decode/generation.h"
+#include "decode/drafts.h"
+#include "decode/session_ahead.h"
 #include "text/constraint.h"
 #include "text/declared.h"
 #include "text/utf8.h"
@@ -89,6 +90,9 @@ static wn_status generate_check(wn_context *ctx, const wn_model *model, const wn
     return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: a constraint needs a tokenizer, and its end tokens (ignore_end)");
   if (o->control && !o->prompt)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: control tokens are marked in a prompt of tokens, not of text");
+  if (o->draft_tokens < 0 || o->draft_tokens > WN_DRAFT_MAX || o->draft_text_count < 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: draft_tokens is %d, expected 0 to %d", o->draft_tokens,
+                   WN_DRAFT_MAX);
   WN_TRY(wn_penalties_check(ctx, o, V));
   return generate_check_stops(ctx, o);
 }
@@ -282,6 +286,7 @@ wn_status wn_generation_take(struct wn_generation *g, int32_t id, bool *feed) {
   }
   if (o->drawn) o->drawn[r->tokens] = id;
   WN_TRY(wn_penalties_take(g, id));
+  wn_drafts_note(g, id);
   r->tokens++;
   r->unfed = id;
   if (g->stream) WN_TRY(generate_add_text(g, id));
@@ -303,6 +308,27 @@ wn_status wn_generation_take(struct wn_generation *g, int32_t id, bool *feed) {
   return WN_OK;
 }
 
+/* The row of the token that was taken is ahead: draws the one after it. */
+static wn_status generate_next(wn_context *ctx, struct wn_generation *g, int32_t *id, bool *feed) {
+  bool over;
+  g->r->unfed = -1;
+  WN_TRY(wn_session_ahead_take(g->session));
+  if (!g->apart) WN_TRY(wn_session_copy_logits(g->session->model, g->session->logits, 1, g->logits));
+  WN_TRY(wn_generation_before(g, &over));
+  if (over) return WN_OK;
+  WN_TRY(wn_generation_draw(ctx, g, id));
+  return wn_generation_take(g, *id, feed);
+}
+
+wn_status wn_generation_follow(wn_context *ctx, struct wn_generation *g, int32_t *id, bool *feed) {
+  if (!g->drafts) return WN_OK;
+  while (*feed && wn_drafts_next(g, *id)) {
+    *feed = false;
+    WN_TRY(generate_next(ctx, g, id, feed));
+  }
+  return wn_drafts_end(g);
+}
+
 /* Draws and takes one token. *more: another one follows. */
 static wn_status generate_token(struct wn_generation *g, bool *more) {
   int32_t id;
@@ -311,8 +337,9 @@ static wn_status generate_token(struct wn_generation *g, bool *more) {
   if (over) return WN_OK;
   WN_TRY(wn_generation_draw(g->ctx, g, &id));
   WN_TRY(wn_generation_take(g, id, &feed));
+  WN_TRY(wn_generation_follow(g->ctx, g, &id, &feed));
   if (!feed) return WN_OK;
-  WN_TRY(generate_feed_token(g, id));
+  WN_TRY(g->drafts ? wn_drafts_feed(g, id) : generate_feed_token(g, id));
   g->r->unfed = -1;
   *more = true;
   return WN_OK;
@@ -320,6 +347,7 @@ static wn_status generate_token(struct wn_generation *g, bool *more) {
 
 void wn_generation_finish(struct wn_generation *g) {
   g->ended = true;
+  (void)wn_session_ahead_drop(g->session); /* a failure leaves the session broken */
   if (g->held.count > 0 && !generate_hand_out(g, &(wn_generate_piece){.index = g->r->tokens, .id = -1}, g->held.count))
     g->r->end = WN_GENERATE_CANCELLED;
   g->held.count = 0;
@@ -346,6 +374,7 @@ static wn_status generate_open(struct wn_generation *g) {
     g->counts = memory;
   }
   WN_TRY(wn_penalties_open(g));
+  WN_TRY(wn_drafts_open(g));
   if (!o->tok) return WN_OK;
   WN_TRY(wn_alloc(g->ctx, "text held back", HELD_BYTES, &memory));
   g->held = (struct wn_bytes){.data = memory, .capacity = HELD_BYTES};
@@ -364,6 +393,7 @@ static void generate_close(struct wn_generation *g) {
   wn_tokens_free(g->encoded);
   wn_free(g->counts);
   wn_penalties_close(g);
+  wn_drafts_close(g);
   wn_free(g);
 }
 

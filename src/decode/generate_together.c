@@ -7,8 +7,7 @@
 
 #include "base/clock.h"
 #include "base/misuse.h"
-#include "decode/generation.h"
-#include "decode/session_group.h"
+#include "decode/drafts.h"
 
 static wn_status together_check(wn_context *ctx, const struct wn_session_group *group, const wn_generation_turn *turns,
                                 int64_t n) {
@@ -59,8 +58,9 @@ static void together_draw(wn_context *ctx, const struct wn_session_group *group,
   }
 }
 
-/* Turns the drawn tokens into text, and puts those to be fed into group->rows. Returns how many. */
-static int64_t together_take(wn_context *ctx, struct wn_session_group *group, wn_generation_turn *turns, int64_t n) {
+/* Turns the drawn tokens into text. `more` of a turn: its token is to be fed. Returns how many are. */
+static int64_t together_take(wn_context *ctx, const struct wn_session_group *group, wn_generation_turn *turns,
+                             int64_t n) {
   int64_t fed = 0;
   for (int64_t k = 0; k < n; k++) {
     const int64_t i = group->order[k];
@@ -72,13 +72,26 @@ static int64_t together_take(wn_context *ctx, struct wn_session_group *group, wn
       continue;
     }
     turns[i].status = wn_generation_take(g, turns[i].token, &feed);
+    if (turns[i].status == WN_OK) turns[i].status = wn_generation_follow(ctx, g, &turns[i].token, &feed);
     if (turns[i].status == WN_OK && !feed) wn_generation_finish(g);
-    if (turns[i].status != WN_OK || !feed) continue;
-    group->rows[fed] =
-        (wn_session_row){.session = g->session, .token = turns[i].token, .logits = g->apart ? NULL : g->logits};
-    group->order[fed++] = i;
+    turns[i].more = turns[i].status == WN_OK && feed;
+    fed += turns[i].more;
   }
   return fed;
+}
+
+/* Puts `fed` tokens into group->rows, with drafts where there is room, and the turn of each row into group->order.
+ * Returns how many rows. */
+static int64_t together_rows(struct wn_session_group *group, const wn_generation_turn *turns, int64_t n, int64_t fed) {
+  int64_t rows = 0;
+  for (int64_t i = 0; i < n; i++) {
+    if (turns[i].token < 0 || !turns[i].more) continue;
+    const int64_t room = (group->most - rows - fed) / fed, first = rows;
+    rows += wn_drafts_rows(turns[i].generation, turns[i].token, room, group->rows + rows);
+    for (int64_t k = first; k < rows; k++) group->order[k] = i;
+    fed--;
+  }
+  return rows;
 }
 
 static void together_tokens(wn_context *ctx, struct wn_session_group *group, wn_generation_turn *turns, int64_t n) {
@@ -92,11 +105,11 @@ static void together_tokens(wn_context *ctx, struct wn_session_group *group, wn_
     if (turns[i].status == WN_OK && !over) group->order[drawing++] = i;
   }
   together_draw(ctx, group, turns, drawing);
-  const int64_t fed = together_take(ctx, group, turns, drawing);
-  if (fed > 0) (void)wn_session_group_advance(ctx, group, group->rows, fed, true);
-  for (int64_t k = 0; k < fed; k++) {
+  const int64_t rows = together_rows(group, turns, n, together_take(ctx, group, turns, drawing));
+  if (rows > 0) (void)wn_session_group_advance(ctx, group, group->rows, rows, true);
+  for (int64_t k = 0; k < rows; k++) {
     wn_generation_turn *turn = &turns[group->order[k]];
-    turn->status = group->rows[k].status;
+    if (turn->status == WN_OK) turn->status = group->rows[k].status;
     turn->more = turn->status == WN_OK;
     if (turn->more) turn->generation->r->unfed = -1;
   }

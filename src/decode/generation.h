@@ -38,6 +38,7 @@ struct wn_generation {
   int32_t *times_shown, *bias_ids_shown;
   uint8_t *seen_shown, *allowed_shown;
   float *bias_shown;
+  struct wn_drafts *drafts; /* (drafts.h) NULL: none */
 };
 
 /* Reads one piece of the prompt, up to the next fixed place (session.h). */
@@ -62,6 +63,9 @@ wn_status wn_sample_check(wn_context *ctx, const struct wn_drawn *drawn, int64_t
 wn_status wn_generation_before(struct wn_generation *g, bool *over);
 wn_status wn_generation_draw(wn_context *ctx, struct wn_generation *g, int32_t *id);
 wn_status wn_generation_take(struct wn_generation *g, int32_t id, bool *feed);
+/* With drafts, after a token that is to be fed (*feed): while it is the next draft, takes its row and draws the token
+ * after it, *id. Afterwards *feed says whether *id is to be fed, and nothing is ahead any more. */
+wn_status wn_generation_follow(wn_context *ctx, struct wn_generation *g, int32_t *id, bool *feed);
 /* The text has ended: passes on text that was held back, since it is no stop string. */
 void wn_generation_finish(struct wn_generation *g);
 

@@ -5,6 +5,7 @@
 #include "base/misuse.h"
 #include "base/options.h"
 #include "kv/budgets.h"
+#include "decode/session_ahead.h"
 #include "decode/session_group.h"
 #include "decode/session_once.h"
 #include "ops/terms.h"
@@ -257,6 +258,7 @@ fail:
 
 void wn_session_destroy(wn_session *s) {
   WN_CHECK_OR(, WN_HANDLE(s, SESSION));
+  wn_session_ahead_close(s);
   wn_session_once_destroy(s);
   wn_session_caches_clear(s);
   wn_session_inputs_clear(s);
@@ -273,13 +275,6 @@ void wn_session_destroy(wn_session *s) {
 int64_t wn_session_position(const wn_session *s) {
   WN_CHECK_OR(0, WN_HANDLE(s, SESSION));
   return s->position;
-}
-
-size_t wn_session_kv_bytes(const wn_session *s) {
-  WN_CHECK_OR(0, WN_HANDLE(s, SESSION));
-  size_t bytes = 0;
-  for (int64_t i = 0; i < session_count_caches(s); i++) bytes += s->caches[i].bytes;
-  return bytes + (size_t)s->model->config.layers * s->inputs.bytes;
 }
 
 /* Feeds one token of each sequence. logits: also compute those of the last position. */

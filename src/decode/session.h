@@ -83,6 +83,7 @@ struct wn_session {
   bool logits_known;
   struct wn_session_once *once;       /* (session_once.h) NULL: no method scores a whole cache */
   struct wn_session_scoring *scoring; /* (score.c) NULL until something is scored */
+  struct wn_session_ahead *ahead;     /* (session_ahead.h) NULL: no row is computed ahead */
   struct wn_rotary rotary;            /* its own table, if the cache holds more tokens than the model's table */
   int32_t *history;                   /* [B,capacity] the text so far, if its angles depend on its length; or NULL */
   bool stretched;                     /* with a history: the angles of long texts are in use */

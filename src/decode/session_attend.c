@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "attention/derive.h"
+#include "decode/session_ahead.h"
 #include "decode/session_once.h"
 
 enum { BLOCK_FROM = 8 }; /* rows; fewer rows are as fast one by one */
@@ -255,4 +256,56 @@ wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l,
   if (beside) return attend_heads_apart(run, s, l, &op, &rows, full);
   for (int64_t i = first; i < end; i++) WN_TRY(attend_heads(run, s, i, &op, &rows, full));
   return WN_OK;
+}
+
+/* One row after the other, because each changes F or evicts a token: what is changed is kept for each row. */
+static wn_status attend_ahead_in_turn(struct wn_run *runs, struct wn_session *s, int64_t l,
+                                      const struct wn_layer_acts *a, int64_t n, int threads) {
+  struct wn_kv_cache *cache = &s->caches[s->first[l]];
+  for (int64_t j = 0; j < n; j++) {
+    struct wn_attention op;
+    struct wn_kv_rows rows;
+    runs[j].exec.threads = threads;
+    attend_operation(&runs[j], s, l, &a[j], &op, &rows);
+    WN_TRY(wn_session_ahead_before(s, l, j));
+    if (cache->count == cache->shape.capacity) WN_TRY(wn_kv_cache_evict_oldest(&runs[j].exec, cache));
+    WN_TRY(attend_whole(&runs[j], s, cache, &op, &rows));
+    WN_TRY(wn_session_ahead_after(s, l, j));
+  }
+  return WN_OK;
+}
+
+/* In a cache that evicts nothing all rows enter first. Then each row attends to the tokens up to its own: one call a
+ * row, with the bits of a single token, and several rows at a time. */
+wn_status wn_session_attend_ahead(struct wn_run *runs, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
+                                  int64_t n, int threads) {
+  struct wn_kv_cache *cache = &s->caches[s->first[l]];
+  const size_t each = s->scratch_bytes / WN_ALIGN * WN_ALIGN + WN_ALIGN;
+  wn_status status = WN_OK;
+  const bool fits = cache->count + n <= cache->shape.capacity;
+  if (cache->f || !fits) return attend_ahead_in_turn(runs, s, l, a, n, threads);
+  for (int64_t j = 0; j < n; j++) WN_TRY(wn_session_ahead_before(s, l, j));
+  for (int64_t j = 0; j < n; j++) {
+    struct wn_attention op;
+    struct wn_kv_rows rows;
+    attend_operation(&runs[j], s, l, &a[j], &op, &rows);
+    WN_TRY(wn_kv_cache_append(&runs[j].exec, cache, &rows, 0, 1));
+    wn_kv_cache_advance(cache, 1);
+  }
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+  for (int64_t j = 0; j < n; j++) {
+    struct wn_run *run = &runs[j];
+    struct wn_attention op;
+    struct wn_kv_rows rows;
+    run->exec.threads = 1;
+    run->exec.scratch = (char *)s->ahead->scratch + (size_t)omp_get_thread_num() * each;
+    attend_operation(run, s, l, &a[j], &op, &rows);
+    wn_kv_cache_bind(cache, j + 1 - n, &op);
+    const wn_status here = wn_session_attention_forward(run, s, s->first[l], &op);
+    if (here != WN_OK) {
+#pragma omp critical
+      status = here;
+    }
+  }
+  return status;
 }

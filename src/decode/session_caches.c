@@ -2,6 +2,7 @@
  * budgets one for each group of neighbouring key-value heads with the same budget. Also here: the arrays that all
  * caches use in turn. */
 #include "attention/registry.h"
+#include "base/misuse.h"
 #include "decode/session.h"
 #include "kv/evictions.h"
 #include "kv/policy.h"
@@ -188,6 +189,29 @@ wn_status wn_session_caches_plan(wn_context *ctx, struct wn_session *s, int64_t 
       return wn_fail(ctx, WN_ERR_ARGUMENT, "a cache of %lld tokens does not fit in memory", (long long)s->capacity);
   }
   return WN_OK;
+}
+
+enum { GROW = 64 }; /* tokens */
+
+bool wn_session_grows(const struct wn_session *s, int64_t i) {
+  return wn_session_follows(s, i) && !wn_session_evicts(s);
+}
+
+int64_t wn_session_room(const struct wn_session *s, int64_t tokens) {
+  const int64_t blocks = tokens > 0 ? (tokens + GROW - 1) / GROW : 1;
+  return blocks * GROW < s->capacity ? blocks * GROW : s->capacity;
+}
+
+void wn_session_pretend(struct wn_session *s, bool large) {
+  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++)
+    if (wn_session_grows(s, i)) s->caches[i].shape.capacity = large ? s->capacity : wn_session_room(s, 0);
+}
+
+size_t wn_session_kv_bytes(const wn_session *s) {
+  WN_CHECK_OR(0, WN_HANDLE(s, SESSION));
+  size_t bytes = 0;
+  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) bytes += s->caches[i].bytes;
+  return bytes + (size_t)s->model->config.layers * s->inputs.bytes;
 }
 
 wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {

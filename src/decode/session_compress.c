@@ -7,28 +7,9 @@
  * that depends on the text alone, not on how it is cut.
  *
  * Memory while a context is read is that of all tokens, and of one layer's new cache more while it is compressed. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/misuse.h"
 #include "decode/session_once.h"
-
-enum { GROW = 64 }; /* tokens */
-
-bool wn_session_grows(const struct wn_session *s, int64_t i) {
-  return wn_session_follows(s, i) && !wn_session_evicts(s);
-}
-
-int64_t wn_session_room(const struct wn_session *s, int64_t tokens) {
-  const int64_t blocks = tokens > 0 ? (tokens + GROW - 1) / GROW : 1;
-  return blocks * GROW < s->capacity ? blocks * GROW : s->capacity;
-}
-
-void wn_session_pretend(struct wn_session *s, bool large) {
-  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++)
-    if (wn_session_grows(s, i)) s->caches[i].shape.capacity = large ? s->capacity : wn_session_room(s, 0);
-}
 
 /* ---- other allocations ---- */
 

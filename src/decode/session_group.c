@@ -6,12 +6,17 @@
  * 1), with its own scratch. If there are at least as many sessions as threads, each thread takes some of them;
  * otherwise the sessions run one after the other with all threads.
  *
+ * A session may have several rows in a step, next to each other: its token and rows ahead (session_ahead.h). They
+ * attend one after the other.
+ *
  * A step reads the parameters once and takes 2 x parameters flops per row; the attention reads each session's cache. */
 #include <omp.h>
 #include <string.h>
 
 #include "base/misuse.h"
+#include "decode/session_ahead.h"
 #include "decode/session_group.h"
+#include "winnow/generate.h"
 
 static void group_lay(struct wn_session_group *g) {
   const wn_model_config *c = &g->model->config;
@@ -70,32 +75,57 @@ static bool group_turns_itself(const struct wn_session *s, int64_t l) {
   return wn_session_turns_itself(s) || wn_session_by_cache_position(s, l);
 }
 
-/* Row i's attention. */
-static wn_status group_attend_row(const struct wn_run *run, wn_session_row *row, int64_t i, int64_t l,
-                                  const struct wn_layer_acts *a, int threads) {
-  struct wn_session *s = row->session;
-  struct wn_layer_acts own;
-  struct wn_run one;
-  wn_layer_acts_row(&run->model->config, run->exec.dtype, a, i, &own);
-  wn_session_begin(&one, s, 1);
-  one.exec.threads = threads;
-  if (run->unturned && !wn_session_by_cache_position(s, l)) WN_TRY(wn_layer_turn(&one, l, &own));
-  return wn_session_attend(&one, s, l, &own, false);
+/* How many rows before row i are of the same session. */
+static int64_t group_ahead(const wn_session_row *rows, int64_t i) {
+  int64_t n = 0;
+  while (n < i && rows[i - n - 1].session == rows[i].session) n++;
+  return n;
+}
+
+/* Row i as a step of one token. */
+static wn_status group_row(const struct wn_run *run, struct wn_session *s, int64_t i, int64_t l,
+                           const struct wn_layer_acts *a, struct wn_run *one, struct wn_layer_acts *own) {
+  wn_layer_acts_row(&run->model->config, run->exec.dtype, a, i, own);
+  wn_session_begin(one, s, 1);
+  one->positions = run->positions + i;
+  return run->unturned && !wn_session_by_cache_position(s, l) ? wn_layer_turn(one, l, own) : WN_OK;
+}
+
+/* The attention of the session whose first row is i, of n. */
+static wn_status group_attend_rows(const struct wn_run *run, struct wn_session *s, int64_t i, int64_t n, int64_t l,
+                                   const struct wn_layer_acts *a, int threads) {
+  struct wn_run one[1 + WN_DRAFT_MAX];
+  struct wn_layer_acts own[1 + WN_DRAFT_MAX];
+  for (int64_t j = 0; j < n; j++) WN_TRY(group_row(run, s, i + j, l, a, &one[j], &own[j]));
+  if (n > 1) return wn_session_attend_ahead(one, s, l, own, n, threads);
+  one->exec.threads = threads;
+  return wn_session_attend(one, s, l, own, false);
+}
+
+static void group_attend_session(const struct wn_run *run, wn_session_row *rows, int64_t left, int64_t i, int64_t l,
+                                 const struct wn_layer_acts *a, int threads) {
+  int64_t n = 1;
+  while (n < left && rows[n].session == rows->session) n++;
+  if (rows->status != WN_OK) return;
+  const wn_status status = group_attend_rows(run, rows->session, i, n, l, a, threads);
+  for (int64_t j = 0; j < n; j++) rows[j].status = status;
 }
 
 static void group_attend(const struct wn_run *run, wn_session_row *rows, int64_t n, int64_t l,
                          const struct wn_layer_acts *a) {
   const int threads = run->exec.threads;
+  int64_t sessions = 0;
+  for (int64_t i = 0; i < n; i++) sessions += group_ahead(rows, i) == 0;
   /* One session after the other, with all threads. An OpenMP region of one thread around theirs would create the
    * threads anew. If the backend's memory is not the host's, a context's calls come one after the other. */
-  if (n < threads || !wn_run_memory(run)->host) {
+  if (sessions < threads || !wn_run_memory(run)->host) {
     for (int64_t i = 0; i < n; i++)
-      if (rows[i].status == WN_OK) rows[i].status = group_attend_row(run, &rows[i], i, l, a, threads);
+      if (group_ahead(rows, i) == 0) group_attend_session(run, rows + i, n - i, i, l, a, threads);
     return;
   }
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
   for (int64_t i = 0; i < n; i++)
-    if (rows[i].status == WN_OK) rows[i].status = group_attend_row(run, &rows[i], i, l, a, 1);
+    if (group_ahead(rows, i) == 0) group_attend_session(run, rows + i, n - i, i, l, a, 1);
 }
 
 /* Runs all layers. When measuring, without the attention, for which sessions have their own scratch. */
@@ -191,6 +221,9 @@ static wn_status group_check_row(wn_context *ctx, const struct wn_session_group 
   if (s->B != 1)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session group: session %lld has %lld sequences, expected one",
                    (long long)i, (long long)s->B);
+  const int64_t ahead = group_ahead(rows, i);
+  if (ahead > 0 && s->ahead && ahead <= s->ahead->most && ahead <= wn_session_ahead_room(s, ahead))
+    return wn_model_check_ids(ctx, s->model, "session: token", &rows[i].token, 1);
   for (int64_t j = 0; j < i; j++)
     if (rows[j].session == s)
       return wn_fail(ctx, WN_ERR_ARGUMENT, "session group: rows %lld and %lld are of the same session", (long long)j,
@@ -214,6 +247,14 @@ static wn_status group_hand_out(struct wn_session_group *g, const struct wn_sess
   const int64_t C = g->model->config.width, V = g->model->config.vocab_size;
   const size_t bytes = (size_t)C * wn_dtype_size(dtype);
   struct wn_session *s = row->session;
+  const int64_t ahead = group_ahead(row - i, i) - 1;
+  if (ahead >= 0) {
+    struct wn_session_ahead *x = s->ahead;
+    WN_TRY(memory->copy(g->ctx, wn_element(x->mid, ahead * C, dtype), wn_element(out->mid, i * C, dtype), bytes));
+    WN_TRY(memory->copy(g->ctx, wn_element(x->branch, ahead * C, dtype), wn_element(out->branch, i * C, dtype), bytes));
+    return memory->copy(g->ctx, wn_element(x->logits, ahead * V, dtype), wn_element(g->logits, i * V, dtype),
+                        (size_t)V * wn_dtype_size(dtype));
+  }
   WN_TRY(memory->copy(g->ctx, s->mid, wn_element(out->mid, i * C, dtype), bytes));
   WN_TRY(memory->copy(g->ctx, s->branch, wn_element(out->branch, i * C, dtype), bytes));
   s->position++;
@@ -237,9 +278,11 @@ static wn_status group_step(struct wn_session_group *g, wn_session_row *rows, in
   group_begin(&run, g, n);
   for (int64_t i = 0; i < n; i++) {
     struct wn_session *s = rows[i].session;
-    WN_TRY(wn_session_take_tokens(s, &rows[i].token, 1, 1));
+    const int64_t ahead = group_ahead(rows, i);
+    if (ahead == 0) WN_TRY(wn_session_take_tokens(s, &rows[i].token, 1, 1));
+    if (s->ahead) s->ahead->count = ahead;
     g->tokens[i] = rows[i].token;
-    g->positions[i] = (int32_t)s->position;
+    g->positions[i] = (int32_t)(s->position + ahead);
     s->broken = true;
   }
   WN_TRY(wn_session_show(g->model, g->tokens_shown, g->tokens, (size_t)n * sizeof *g->tokens));

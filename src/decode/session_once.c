@@ -33,7 +33,8 @@ wn_status wn_session_once_create(wn_context *ctx, struct wn_session *s) {
   };
   WN_TRY(WN_ARRAYS_CREATE(ctx, &o->arrays, "a method", of));
   struct wn_run run;
-  wn_session_begin(&run, s, 1);
+  wn_run_init(&run, s->model, s->B, 1);
+  if (wn_session_turns_itself(s)) run.rotary = &s->rotary;
   for (int64_t l = 0; l < L; l++) {
     o->rope[l] = wn_run_rotation(&run, l);
     const struct wn_once_shape shape = {.H = H,

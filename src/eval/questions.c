@@ -8,10 +8,7 @@
 
 #include "base/fields.h"
 #include "base/file.h"
-#include "data/lines.h"
 #include "text/utf8.h"
-
-enum { QUESTION_BYTES = 16 << 20 }; /* of a line; far more than any model's context */
 
 static wn_status questions_grow(wn_context *ctx, void *array, size_t *capacity, size_t count, size_t element) {
   void **data = array, *memory;
@@ -142,48 +139,54 @@ static wn_status questions_find(wn_context *ctx, const char *task, const char *p
   return wn_fail(ctx, WN_ERR_IO, "%s: no %s.jsonl and no %s.jsonl.gz in this folder", path, task, task);
 }
 
-static wn_status questions_read_line(wn_context *ctx, const struct reader *r, const struct wn_task_row *task,
-                                     const char *text, size_t bytes, struct wn_question *q) {
-  json_t *line;
-  if (bytes > QUESTION_BYTES)
-    return wn_fail(ctx, WN_ERR_FORMAT, "%s: the line has %zu bytes, at most %d are read", q->where, bytes,
-                   (int)QUESTION_BYTES);
-  WN_TRY(wn_json_load_text(ctx, WN_JSON_LINE, q->where, text, bytes, &line));
-  wn_status status = json_is_object(line) ? task->read(ctx, line, q)
-                                          : wn_fail(ctx, WN_ERR_FORMAT, "%s: expected a JSON object", q->where);
-  json_decref(line);
-  return status == WN_OK ? question_add(ctx, r, q) : status;
-}
-
 static bool line_is_blank(const char *text, size_t bytes) {
   for (size_t i = 0; i < bytes; i++)
     if (text[i] != ' ' && text[i] != '\t' && text[i] != '\r' && text[i] != '\n') return false;
   return true;
 }
 
+wn_status wn_question_lines_open(wn_context *ctx, const char *path, struct wn_lines *out) {
+  const size_t length = strlen(path);
+  return wn_lines_open(ctx, path, length > 3 && !strcmp(path + length - 3, ".gz"), out);
+}
+
+wn_status wn_question_line_next(wn_context *ctx, struct wn_lines *lines, char where[WN_QUESTION_WHERE], json_t **out) {
+  const char *text;
+  size_t bytes;
+  *out = NULL;
+  do {
+    WN_TRY(wn_lines_next(ctx, lines, &text, &bytes));
+    if (bytes == 0) return WN_OK;
+  } while (line_is_blank(text, bytes));
+  snprintf(where, WN_QUESTION_WHERE, "%s:%llu", lines->path, (unsigned long long)lines->line);
+  WN_TRY(wn_json_load_text(ctx, WN_JSON_SAMPLE, where, text, bytes, out));
+  if (json_is_object(*out)) return WN_OK;
+  json_decref(*out);
+  *out = NULL;
+  return wn_fail(ctx, WN_ERR_FORMAT, "%s: expected a JSON object", where);
+}
+
 wn_status wn_questions_read(wn_context *ctx, const struct wn_task_row *task, const char *path, const wn_tokenizer *tok,
                             int64_t context, int64_t limit, struct wn_questions *out) {
-  char file[4096], where[4096 + 32];
+  char file[4096], where[WN_QUESTION_WHERE];
   const struct reader reader = {tok, context, out};
   struct wn_question *q = NULL;
   struct wn_lines lines = {0};
   void *memory;
   *out = (struct wn_questions){0};
   WN_TRY(questions_find(ctx, task->info.name, path, file));
-  const size_t length = strlen(file);
   WN_TRY(wn_alloc(ctx, "a question", sizeof *q, &memory));
   q = memory;
   q->where = where;
-  wn_status status = wn_lines_open(ctx, file, length > 3 && !strcmp(file + length - 3, ".gz"), &lines);
+  wn_status status = wn_question_lines_open(ctx, file, &lines);
   while (status == WN_OK && (limit == 0 || out->count < limit)) {
-    const char *text;
-    size_t bytes;
-    status = wn_lines_next(ctx, &lines, &text, &bytes);
-    if (status != WN_OK || bytes == 0) break;
-    if (line_is_blank(text, bytes)) continue;
-    snprintf(where, sizeof where, "%s:%llu", file, (unsigned long long)lines.line);
+    json_t *line;
+    status = wn_question_line_next(ctx, &lines, where, &line);
+    if (status != WN_OK || !line) break;
     wn_question_clear(q);
-    status = questions_read_line(ctx, &reader, task, text, bytes, q);
+    status = task->read(ctx, line, q);
+    json_decref(line);
+    if (status == WN_OK) status = question_add(ctx, &reader, q);
   }
   wn_question_clear(q);
   wn_free(q);

@@ -2,6 +2,8 @@
 #ifndef WN_EVAL_QUESTIONS_H
 #define WN_EVAL_QUESTIONS_H
 
+#include "data/lines.h"
+#include "eval/log.h"
 #include "eval/task.h"
 #include "text/tokenizer.h"
 
@@ -34,6 +36,12 @@ struct wn_questions {
   size_t capacity, request_capacity; /* of the arrays */
 };
 
+/* A file of questions, a JSON object a line, gzip where its name says so; blank lines are passed over. */
+enum { WN_QUESTION_WHERE = 4096 + 32 };
+wn_status wn_question_lines_open(wn_context *ctx, const char *path, struct wn_lines *out);
+/* *out: the next object, a new reference, NULL at the end. where: "FILE:LINE", for messages. */
+wn_status wn_question_line_next(wn_context *ctx, struct wn_lines *lines, char where[WN_QUESTION_WHERE], json_t **out);
+
 /* Reads at most `limit` questions (0: all) of the task's file at `path`. Long texts lose their beginning, so that
  * `context` tokens are read and one more is scored. */
 wn_status wn_questions_read(wn_context *ctx, const struct wn_task_row *task, const char *path, const wn_tokenizer *tok,
@@ -45,19 +53,10 @@ void wn_question_compare(const struct wn_questions *questions, struct wn_asked *
 /* The value of question i for a metric: 0 or 1, or a log probability. False: it has none. */
 bool wn_question_value(const struct wn_questions *questions, int64_t i, wn_task_metric metric, double *out);
 
-/* The log of an evaluation: a head that identifies the evaluation, then a line for each question. */
-struct wn_task_log {
-  FILE *f; /* NULL: no log */
-  const char *path;
-};
-/* What identifies the model in a log: weights, attention and control tokens; freed with json_decref. */
-wn_status wn_task_log_model(wn_context *ctx, const struct wn_model *model, json_t **out);
 /* Replaces the log at options->log, or continues it: questions in it become WN_ASKED_RESUMED. */
 wn_status wn_task_log_open(wn_context *ctx, const wn_task_options *options, const json_t *model, int64_t context,
-                           struct wn_questions *questions, uint64_t *resumed, struct wn_task_log *out);
-wn_status wn_task_log_add(wn_context *ctx, const struct wn_task_log *log, const struct wn_questions *questions,
+                           struct wn_questions *questions, uint64_t *resumed, struct wn_eval_log *out);
+wn_status wn_task_log_add(wn_context *ctx, const struct wn_eval_log *log, const struct wn_questions *questions,
                           int64_t i);
-wn_status wn_task_log_flush(wn_context *ctx, const struct wn_task_log *log);
-void wn_task_log_close(struct wn_task_log *log);
 
 #endif

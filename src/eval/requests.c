@@ -74,7 +74,7 @@ wn_status wn_score_requests(wn_context *ctx, wn_model *model, const wn_request_o
                                 .cache = own.cache,
                                 .progress = own.progress,
                                 .user = own.user};
-  const struct wn_task_log log = {0};
+  const struct wn_eval_log log = {0};
   wn_task_result result = {0};
   wn_status status = requests_read(ctx, model, context, requests, count, &q);
   if (status == WN_OK) status = wn_questions_answer(ctx, model, &task, context, &q, &log, &result);

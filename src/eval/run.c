@@ -64,7 +64,7 @@ struct evaluation {
   wn_model *model;
   const wn_task_options *o;
   struct wn_questions *q;
-  const struct wn_task_log *log;
+  const struct wn_eval_log *log;
   wn_task_result *r;
   int64_t context; /* the evaluation's; no session needs more */
   int64_t least;   /* rows that every budget holds: shorter questions evict nothing and form batches of their own */
@@ -356,7 +356,7 @@ static wn_status evaluation_round(struct evaluation *e, const int64_t *order, in
     e->q->all[order[i]].how = WN_ASKED_SCORED;
     WN_TRY(wn_task_log_add(e->ctx, e->log, e->q, order[i]));
   }
-  return wn_task_log_flush(e->ctx, e->log);
+  return wn_eval_log_flush(e->ctx, e->log);
 }
 
 /* Adds up the tokens of all processes, and takes the largest number of bytes. */
@@ -417,7 +417,7 @@ int64_t wn_budgets_least(const wn_model *model, const wn_budgets *budgets) {
 }
 
 wn_status wn_questions_answer(wn_context *ctx, wn_model *model, const wn_task_options *options, int64_t context,
-                              struct wn_questions *questions, const struct wn_task_log *log, wn_task_result *result) {
+                              struct wn_questions *questions, const struct wn_eval_log *log, wn_task_result *result) {
   struct evaluation e = {.ctx = ctx,
                          .model = model,
                          .o = options,

@@ -101,7 +101,7 @@ static int64_t budgets_evict_after(const struct sweep *s, const wn_budgets *b) {
 }
 
 /* Reuses the answers of questions that fit, and writes them to the log. */
-static wn_status whole_reuse(struct sweep *s, const struct wn_task_log *log, wn_task_result *r) {
+static wn_status whole_reuse(struct sweep *s, const struct wn_eval_log *log, wn_task_result *r) {
   const int64_t rows = budgets_evict_after(s, s->o.budgets);
   for (int64_t i = 0; i < s->q.count; i++) {
     struct wn_asked *a = &s->q.all[i];
@@ -114,7 +114,7 @@ static wn_status whole_reuse(struct sweep *s, const struct wn_task_log *log, wn_
     r->reused++;
     WN_TRY(wn_task_log_add(s->ctx, log, &s->q, i));
   }
-  return wn_task_log_flush(s->ctx, log);
+  return wn_eval_log_flush(s->ctx, log);
 }
 
 /* --- a setting --- */
@@ -127,7 +127,7 @@ static void sweep_progress(void *user, uint64_t done, uint64_t total) {
 static wn_status sweep_one(struct sweep *s, const wn_task_setting *setting, wn_task_result *r) {
   const double start = wn_seconds_now();
   const bool whole = !setting->budgets || setting->budgets->layers == 0;
-  struct wn_task_log log;
+  struct wn_eval_log log;
   *r = (wn_task_result){.questions = (uint64_t)s->q.count};
   s->o.budgets = whole ? NULL : setting->budgets;
   s->o.log = setting->log;
@@ -136,7 +136,7 @@ static wn_status sweep_one(struct sweep *s, const wn_task_setting *setting, wn_t
   wn_status status = wn_task_log_open(s->ctx, &s->o, s->of_model, s->context, &s->q, &r->resumed, &log);
   if (status == WN_OK && !whole && s->whole.known) status = whole_reuse(s, &log, r);
   if (status == WN_OK) status = wn_questions_answer(s->ctx, s->model, &s->o, s->context, &s->q, &log, r);
-  wn_task_log_close(&log);
+  wn_eval_log_close(&log);
   WN_TRY(status);
   if (whole && !s->whole.known && s->count > 1) WN_TRY(whole_keep(s));
   void *values;
@@ -181,7 +181,7 @@ static wn_status sweep_run(wn_context *ctx, wn_model *model, const wn_task_optio
       WN_TRY(wn_budgets_check(ctx, settings[i].budgets, wn_model_config_get(model)));
   wn_status status = wn_questions_read(ctx, s.task, o->path, o->tok, s.context, o->limit, &s.q);
   for (int i = 0; i < count && status == WN_OK; i++)
-    if (settings[i].log && !s.of_model) status = wn_task_log_model(ctx, model, &s.of_model);
+    if (settings[i].log && !s.of_model) status = wn_eval_log_model(ctx, model, &s.of_model);
   const double reading = wn_seconds_now() - start;
   for (; s.at < count && status == WN_OK; s.at++) status = sweep_one(&s, &settings[s.at], &results[s.at]);
   if (status == WN_OK) results[0].seconds += reading;

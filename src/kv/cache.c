@@ -242,6 +242,49 @@ void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T) {
   cache->seen += T;
 }
 
+void wn_kv_cache_forget(struct wn_kv_cache *cache, int64_t T) {
+  cache->count -= T;
+  cache->seen -= T;
+}
+
+size_t wn_kv_cache_slot_bytes(const struct wn_kv_cache *cache) {
+  struct slots arrays[ARRAYS_MAX];
+  size_t bytes = 0;
+  const int n = cache_arrays_of(cache, arrays);
+  for (int i = 0; i < n; i++) bytes += (size_t)arrays[i].rows * arrays[i].bytes;
+  return bytes;
+}
+
+struct wn_kv_slot wn_kv_cache_save_oldest(const struct wn_kv_cache *cache, void *to) {
+  struct slots arrays[ARRAYS_MAX];
+  const int n = cache_arrays_of(cache, arrays);
+  char *at = to;
+  int64_t oldest = 0;
+  for (int64_t j = 1; j < cache->count; j++)
+    if (cache->at[j] < cache->at[oldest]) oldest = j;
+  for (int i = 0; i < n; i++)
+    for (int64_t r = 0; r < arrays[i].rows; r++, at += arrays[i].bytes)
+      memcpy(at, cache_slot(cache, &arrays[i], r, oldest), arrays[i].bytes);
+  return (struct wn_kv_slot){oldest, cache->at[oldest], cache->sorted};
+}
+
+void wn_kv_cache_undo(struct wn_kv_cache *cache, struct wn_kv_slot saved, const void *from) {
+  struct slots arrays[ARRAYS_MAX];
+  const int n = cache_arrays_of(cache, arrays);
+  const int64_t last = cache->count - 1;
+  const char *at = from;
+  for (int i = 0; i < n; i++)
+    for (int64_t r = 0; r < arrays[i].rows; r++, at += arrays[i].bytes) {
+      char *slot = cache_slot(cache, &arrays[i], r, saved.slot);
+      if (saved.slot != last) memcpy(cache_slot(cache, &arrays[i], r, last), slot, arrays[i].bytes);
+      memcpy(slot, at, arrays[i].bytes);
+    }
+  cache->at[last] = cache->at[saved.slot];
+  cache->at[saved.slot] = saved.at;
+  cache->sorted = saved.sorted;
+  cache->seen--;
+}
+
 /* Keys or values of the heads of group `row`, of B times the groups. */
 static struct wn_policy_rows cache_rows(const struct wn_kv_cache *cache, const void *x, int64_t row) {
   const struct wn_kv_shape *s = &cache->shape;

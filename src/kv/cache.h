@@ -82,6 +82,18 @@ struct wn_kv_rows {
 wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cache, const struct wn_kv_rows *rows,
                              int64_t t0, int64_t T);
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T);
+/* Forgets the last T tokens that entered. Nothing may have been evicted for them; F and notes stay as they are. */
+void wn_kv_cache_forget(struct wn_kv_cache *cache, int64_t T);
+/* For a cache of one sequence and group on the host: a slot and its content, in wn_kv_cache_slot_bytes bytes at `to`;
+ * _save: the oldest token's. _undo: forgets the last token, and what was evicted for it comes back to its slot. */
+struct wn_kv_slot {
+  int64_t slot; /* -1: none */
+  int32_t at;
+  bool sorted; /* the cache's slots were in order */
+};
+size_t wn_kv_cache_slot_bytes(const struct wn_kv_cache *cache);
+struct wn_kv_slot wn_kv_cache_save_oldest(const struct wn_kv_cache *cache, void *to);
+void wn_kv_cache_undo(struct wn_kv_cache *cache, struct wn_kv_slot saved, const void *from);
 /* Makes room for one token in each sequence and group of a full cache: evicts the token that the policy chooses. room:
  * memory for [B,P,wn_policy_room_of] elements of 8 bytes. */
 wn_status wn_kv_cache_evict(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,

@@ -357,7 +357,7 @@ static wn_status compare_prepare(struct compare *c) {
     const int64_t context = o->subjects[i].model->config.context;
     if (T == 0 || context < T) T = context;
   }
-  WN_TRY(wn_prune_set_load(c->ctx, "data", &o->data, T, o->subjects[0].model->config.vocab_size, &c->set));
+  WN_TRY(wn_prune_set_load(c->ctx, "data", &o->data, T, o->subjects[0].model->config.vocab_size, false, &c->set));
   wn_prune_set_share(c->ctx, &c->set, compare_batch(c));
   WN_TRY(wn_alloc(c->ctx, "names", (size_t)o->subject_count * sizeof *c->out->names, &memory));
   c->out->names = memory;

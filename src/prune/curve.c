@@ -21,6 +21,7 @@ enum {
   EVALUATIONS_MAX = 1 << 30
 }; /* EVALUATIONS_MAX: of a step, so that the sum does not overflow */
 #define STEPS_MAX ((int64_t)1000000000000)
+#define ROWS_MAX (INT64_MAX / POINTS_MAX) /* of a step */
 
 static const char *const end_names[] = {"", "target", "floor", "steps"};
 
@@ -89,6 +90,32 @@ wn_status wn_prune_curve_budgets(wn_context *ctx, const wn_prune_curve *curve, i
   return WN_OK;
 }
 
+wn_status wn_prune_curve_add_saving(wn_context *ctx, wn_prune_curve *c, const wn_prune_options *options,
+                                    const double *allow, double *scratch) {
+  void *memory;
+  c->report_saving = wn_estimate_unknown, c->report_saving_open = NAN;
+  for (int64_t i = 0; i < c->count; i++)
+    if (c->finetune_lr > 0 || !c->points[i].report_row_loss) return WN_OK;
+  WN_TRY(wn_alloc(ctx, "samples of a saving", sizeof(struct wn_saving), &memory));
+  struct wn_saving *saving = memory;
+  wn_saving_init(saving);
+  for (int64_t i = 0; i < c->count; i++) {
+    const wn_prune_point *p = &c->points[i];
+    for (int64_t r = 0; r < c->report_rows; r++) {
+      const double tokens = c->report_row_tokens[r];
+      const double allowed = options->target > 0 ? log(options->target) * tokens
+                             : allow             ? allow[r]
+                                                 : c->points[0].report_row_loss[r] + log1p(options->tolerance) * tokens;
+      scratch[r] = p->report_row_loss[r] - allowed;
+    }
+    wn_saving_add(saving, (double)c->points[0].total, (double)p->total, scratch, c->report_row_tokens, c->report_rows);
+  }
+  c->report_saving = wn_saving_end(saving, c->points[c->count - 1].saving, &c->report_saving_open);
+  c->report_saving.rows = (uint64_t)c->report_rows;
+  wn_free(saving);
+  return WN_OK;
+}
+
 /* ---- writing ---- */
 
 static json_t *curve_real_or_null(double x) {
@@ -126,6 +153,10 @@ static json_t *curve_point_json(const wn_prune_curve *curve, const wn_prune_poin
     ok = !json_object_set_new(j, "report_row_loss", curve_numbers_json(p->report_row_loss, curve->report_rows));
   ok = ok && !json_object_set_new(j, "evaluations", json_integer(p->evaluations));
   ok = ok && !json_object_set_new(j, "seconds", json_real(p->seconds));
+  if (ok && curve->race > 0) {
+    ok = !json_object_set_new(j, "raced_rows", json_integer(p->raced_rows));
+    ok = ok && !json_object_set_new(j, "race_left", json_integer(p->race_left));
+  }
   if (ok && curve->finetune_lr > 0) {
     ok = !json_object_set_new(j, "tuned", json_integer(p->tuned));
     ok = ok && !json_object_set_new(j, "untuned_search_loss", json_real(p->untuned_search_loss));
@@ -149,6 +180,7 @@ static bool curve_fill(json_t *j, const wn_prune_curve *c) {
   ok = ok && !json_object_set_new(j, "step", json_integer(c->step));
   ok = ok && !json_object_set_new(j, "lazy", json_boolean(c->lazy));
   ok = ok && !json_object_set_new(j, "checked", json_boolean(c->checked));
+  if (c->race > 0) ok = ok && !json_object_set_new(j, "race", json_real(c->race));
   ok = ok && !json_object_set_new(j, "target_loss", curve_real_or_null(c->target_loss));
   ok = ok && !json_object_set_new(j, "target_perplexity", curve_real_or_null(exp(c->target_loss)));
   ok = ok && !json_object_set_new(j, "end", json_string(wn_prune_end_name(c->end)));
@@ -284,6 +316,10 @@ static wn_status curve_read_point(wn_context *ctx, const char *path, const json_
     WN_TRY(curve_get_real(ctx, path, j, "untuned_report_loss", 0, &p->untuned_report_loss));
   }
   p->exact_loss = p->untuned_search_loss;
+  if (c->race > 0) {
+    WN_TRY(curve_get_int(ctx, path, j, "raced_rows", 0, ROWS_MAX, &p->raced_rows));
+    WN_TRY(curve_get_int(ctx, path, j, "race_left", 0, c->layers, &p->race_left));
+  }
   WN_TRY(curve_read_errors(ctx, path, j, c, p));
   if (!c->checked) return WN_OK;
   WN_TRY(curve_get_int(ctx, path, j, "exact_layer", -1, c->layers - 1, &p->exact_layer));
@@ -330,6 +366,11 @@ static wn_status curve_read_curve(wn_context *ctx, const char *path, const json_
   c->budgets = budgets;
   c->lazy = json_is_true(json_object_get(j, "lazy"));
   c->checked = json_is_true(json_object_get(j, "checked"));
+  if (json_object_get(j, "race")) {
+    WN_TRY(curve_get_real(ctx, path, j, "race", 0, &c->race));
+    if (!(c->race > 0 && c->race < 1))
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"race\" must be above 0 and below 1", path);
+  }
   WN_TRY(curve_get_real(ctx, path, j, "target_loss", INFINITY, &c->target_loss));
   WN_TRY(curve_get_real(ctx, path, j, "plain_loss", NAN, &c->plain_loss));
   WN_TRY(curve_get_text(ctx, path, j, "model", c->model));

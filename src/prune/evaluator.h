@@ -19,6 +19,10 @@ struct wn_prune_evaluator {
   wn_status (*accept)(struct wn_prune_evaluator *e, int64_t layer, int64_t to, double *loss);
   /* After `begin` or `accept`: the sum of each row's losses, loss [all_rows], in every process. Runs nothing. */
   wn_status (*rows)(struct wn_prune_evaluator *e, double *loss);
+  /* The sum of each row's losses if the budget of `layer` were `to`, of the part's rows: loss [all_rows], in every
+   * process. */
+  wn_status (*part)(struct wn_prune_evaluator *e, int64_t layer, int64_t to, const struct wn_prune_part *part,
+                    double *loss);
   void (*destroy)(struct wn_prune_evaluator *e);
 };
 

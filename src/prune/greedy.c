@@ -47,23 +47,36 @@ static wn_status greedy_lazily(struct wn_greedy *g, struct wn_greedy_choice *out
   }
 }
 
+static wn_status greedy_race(struct wn_greedy *g, struct wn_greedy_choice *out) {
+  for (int64_t l = 0; l < g->layers; l++) {
+    g->lowered[l] = g->tokens[l] - g->step;
+    if (!greedy_can_lower(g, l)) g->trial[l] = INFINITY;
+  }
+  WN_TRY(wn_race_run(g->race, g->layers, g->lowered, g->trial, &out->raced));
+  for (int64_t l = 0; l < g->layers && out->raced > 0; l++) out->left += isnan(g->trial[l]);
+  return WN_OK;
+}
+
 wn_status wn_greedy_choose(struct wn_greedy *g, struct wn_greedy_choice *out) {
   *out = (struct wn_greedy_choice){.layer = -1, .exact = -1};
   for (int64_t l = 0; l < g->layers; l++) g->trial[l] = NAN;
   if (g->lazy) {
     WN_TRY(greedy_lazily(g, out));
-    const bool stops = out->layer >= 0 && !(g->trial[out->layer] <= g->target);
-    if (g->check || stops) {
-      const int64_t lazy = out->layer;
-      WN_TRY(greedy_try_all(g, out));
-      out->exact = greedy_cheapest(g);
-      out->exact_loss = out->exact < 0 ? 0 : g->trial[out->exact];
-      out->differs = out->exact != lazy;
-      if (stops) out->layer = out->exact;
-    }
   } else {
+    if (g->race) WN_TRY(greedy_race(g, out));
     WN_TRY(greedy_try_all(g, out));
     out->layer = greedy_cheapest(g);
+  }
+  const bool stops = out->layer >= 0 && !(g->trial[out->layer] <= g->target);
+  if ((g->lazy || g->race) && (g->check || stops)) {
+    const int64_t chosen = out->layer;
+    for (int64_t l = 0; l < g->layers; l++)
+      if (isinf(g->trial[l])) g->trial[l] = NAN;
+    WN_TRY(greedy_try_all(g, out));
+    out->exact = greedy_cheapest(g);
+    out->exact_loss = out->exact < 0 ? 0 : g->trial[out->exact];
+    out->differs = out->exact != chosen;
+    if (stops) out->layer = out->exact;
   }
   if (out->layer < 0) {
     out->verdict = WN_GREEDY_AT_FLOOR;

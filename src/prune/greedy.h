@@ -6,14 +6,15 @@
  * Exact: every layer that can be lowered is evaluated in every step: L evaluations per step. Lazy (Minoux 1978): each
  * layer keeps the increase of the loss from its last evaluation. The layer with the smallest increase is evaluated
  * again, and taken if it still is the cheapest. The choice is the same as long as increases only grow while budgets
- * fall; otherwise it may differ, and `check` counts such steps. Stopping is always decided by new evaluations of all
- * layers. */
+ * fall; otherwise it may differ, and `check` counts such steps. With a race (race.h) layers that are worse by a sample
+ * of the rows are not evaluated, and the rest are. Stopping is always decided by new evaluations of all layers. */
 #ifndef WN_PRUNE_GREEDY_H
 #define WN_PRUNE_GREEDY_H
 
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/error.h"
+#include "prune/race.h"
 
 struct wn_greedy {
   int64_t layers, step;
@@ -23,7 +24,9 @@ struct wn_greedy {
   bool lazy, check;
   /* [layers] increase of the loss when the layer was last evaluated; NAN: never. Kept between steps */
   double *increase;
-  double *trial; /* [layers] scratch: the losses of this step, NAN: not evaluated */
+  double *trial; /* [layers] scratch: the losses of this step; NAN: not evaluated; infinite: dropped out of the race */
+  const struct wn_race *race; /* NULL: none; not with lazy */
+  int64_t *lowered;           /* [layers] scratch of the race */
   /* Computes the loss with `layer` lowered to `to`, the others as in tokens. */
   wn_status (*evaluate)(void *user, int64_t layer, int64_t to, double *loss);
   void *user;
@@ -35,8 +38,9 @@ struct wn_greedy_choice {
   int64_t layer; /* the cheapest layer; -1 at the floor */
   double loss;   /* the loss with it lowered */
   int64_t evaluations;
-  bool differs;  /* check: the exact choice is another layer */
-  int64_t exact; /* check: the exact choice, and its loss */
+  int64_t raced, left; /* rows that the race read, of all layers together; layers left by it. 0, 0: no race was run */
+  bool differs;        /* check: the exact choice is another layer */
+  int64_t exact;       /* check: the exact choice, and its loss */
   double exact_loss;
 };
 wn_status wn_greedy_choose(struct wn_greedy *greedy, struct wn_greedy_choice *out);

@@ -40,7 +40,7 @@ static wn_status measure(wn_context *ctx, wn_model *model, const wn_prune_data *
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets of single key-value heads: a search uses one per layer");
   if (!batch) batch = BATCH;
   WN_TRY(wn_dist_alike(ctx));
-  WN_TRY(wn_prune_set_load(ctx, "data", data, T, model->config.vocab_size, &set));
+  WN_TRY(wn_prune_set_load(ctx, "data", data, T, model->config.vocab_size, false, &set));
   wn_prune_set_share(ctx, &set, batch);
   wn_status status = wn_prune_plain_create(ctx, model, &set, batch, budgets, &e);
   if (status == WN_OK) {

@@ -13,12 +13,13 @@ struct plain {
   bool budgeted;
   wn_budgets budgets; /* tokens: the accepted ones */
   wn_workspace *ws;
-  wn_row_sums *rows; /* [held rows] under the accepted budgets */
+  wn_row_sums *rows, *trial; /* [held rows] under the accepted budgets; of a part */
 };
 
 struct plain_run {
   struct plain *p;
-  bool budgeted, accepted;
+  bool budgeted;
+  wn_row_sums *rows; /* NULL: not wanted */
 };
 
 static wn_status plain_run_batch(void *user, int64_t row0, int64_t B, double *sum) {
@@ -28,8 +29,8 @@ static wn_status plain_run_batch(void *user, int64_t row0, int64_t B, double *su
   const struct wn_batch batch = {
       .B = B, .T = T, .tokens = p->set->tokens + row0 * T, .targets = p->set->targets + row0 * T};
   const struct wn_step step = {
-      .loss_scale = 1, .budgets = run->budgeted ? &p->budgets : NULL, .rows = run->accepted ? p->rows + row0 : NULL};
-  if (run->accepted) memset(p->rows + row0, 0, (size_t)B * sizeof *p->rows);
+      .loss_scale = 1, .budgets = run->budgeted ? &p->budgets : NULL, .rows = run->rows ? run->rows + row0 : NULL};
+  if (run->rows) memset(run->rows + row0, 0, (size_t)B * sizeof *run->rows);
   struct wn_step_result result;
   WN_TRY(wn_model_step(p->model, p->ws, &batch, &step, &result));
   *sum = result.loss_sum;
@@ -37,8 +38,8 @@ static wn_status plain_run_batch(void *user, int64_t row0, int64_t B, double *su
 }
 
 static wn_status plain_run_set(struct plain *p, bool budgeted, bool accepted, double *loss) {
-  WN_TRY(
-      wn_prune_set_mean(p->ctx, p->set, p->batch, plain_run_batch, &(struct plain_run){p, budgeted, accepted}, loss));
+  struct plain_run run = {p, budgeted, accepted ? p->rows : NULL};
+  WN_TRY(wn_prune_set_mean(p->ctx, p->set, p->batch, plain_run_batch, &run, loss));
   return isfinite(*loss) ? WN_OK : wn_fail(p->ctx, WN_ERR_DIVERGED, "the loss under budgets is %g", wn_told(*loss));
 }
 
@@ -65,7 +66,20 @@ static wn_status plain_accept(struct wn_prune_evaluator *e, int64_t layer, int64
 
 static wn_status plain_rows(struct wn_prune_evaluator *e, double *loss) {
   const struct plain *p = (const struct plain *)e;
-  return wn_prune_set_gather(p->ctx, p->set, p->batch, &p->rows->loss, sizeof *p->rows / sizeof(double), loss);
+  return wn_prune_set_gather(p->ctx, p->set, p->batch, NULL, &p->rows->loss, sizeof *p->rows / sizeof(double), loss);
+}
+
+static wn_status plain_part(struct wn_prune_evaluator *e, int64_t layer, int64_t to, const struct wn_prune_part *part,
+                            double *loss) {
+  struct plain *p = (struct plain *)e;
+  const int64_t was = p->budgets.tokens[layer];
+  double sum;
+  p->budgets.tokens[layer] = to;
+  struct plain_run run = {p, true, p->trial};
+  const wn_status status = wn_prune_set_run(p->ctx, p->set, p->batch, part, plain_run_batch, &run, &sum);
+  p->budgets.tokens[layer] = was;
+  WN_TRY(status);
+  return wn_prune_set_gather(p->ctx, p->set, p->batch, part, &p->trial->loss, sizeof *p->trial / sizeof(double), loss);
 }
 
 static void plain_destroy(struct wn_prune_evaluator *e) {
@@ -88,14 +102,16 @@ wn_status wn_prune_plain_create(wn_context *ctx, struct wn_model *model, const s
                                         .evaluate = plain_evaluate,
                                         .accept = plain_accept,
                                         .rows = plain_rows,
+                                        .part = plain_part,
                                         .destroy = plain_destroy};
   p->ctx = ctx;
   p->model = model;
   p->set = set;
   p->batch = batch < set->all_rows ? batch : set->all_rows;
   wn_status status;
-  WN_TRY_GOTO(wn_alloc(ctx, "rows", (size_t)set->rows * sizeof *p->rows, &memory), fail);
+  WN_TRY_GOTO(wn_alloc(ctx, "rows", 2 * (size_t)set->rows * sizeof *p->rows, &memory), fail);
   p->rows = memory;
+  p->trial = p->rows + set->rows;
   if (budgets) {
     p->budgeted = true;
     p->budgets = *budgets;

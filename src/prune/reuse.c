@@ -62,18 +62,35 @@ static wn_status reuse_begin(struct wn_prune_evaluator *e, const int64_t *tokens
   return r->base.by_rows && !tried ? reuse_probe(r) : WN_OK;
 }
 
+static struct wn_reuse_task reuse_changed(const struct wn_reuse *r, int64_t layer, int64_t to) {
+  const int64_t was = r->budgets.tokens[layer];
+  return (struct wn_reuse_task){
+      .first_layer = layer, .first = wn_reuse_first_changed(r, to < was ? to : was), .budgets = &r->budgets};
+}
+
 /* Runs a task with the changed budget in force. */
 static wn_status reuse_run_changed(struct wn_reuse *r, int64_t layer, int64_t to, const struct wn_reuse_version *where,
                                    double *loss) {
   const int64_t was = r->budgets.tokens[layer];
-  struct wn_reuse_task t = {.first_layer = layer,
-                            .first = wn_reuse_first_changed(r, to < was ? to : was),
-                            .budgets = &r->budgets,
-                            .to = where};
+  struct wn_reuse_task t = reuse_changed(r, layer, to);
+  t.to = where;
   r->budgets.tokens[layer] = to;
   const wn_status status = wn_reuse_run_set(r, &t, loss);
   r->budgets.tokens[layer] = was;
   return status;
+}
+
+static wn_status reuse_part(struct wn_prune_evaluator *e, int64_t layer, int64_t to, const struct wn_prune_part *part,
+                            double *loss) {
+  struct wn_reuse *r = (struct wn_reuse *)e;
+  const int64_t was = r->budgets.tokens[layer];
+  struct wn_reuse_task t = reuse_changed(r, layer, to);
+  t.row_loss = r->row_loss;
+  r->budgets.tokens[layer] = to;
+  const wn_status status = wn_reuse_run_part(r, &t, part);
+  r->budgets.tokens[layer] = was;
+  WN_TRY(status);
+  return wn_prune_set_gather(r->ctx, r->set, r->batch, part, r->row_loss, 1, loss);
 }
 
 static wn_status reuse_evaluate(struct wn_prune_evaluator *e, int64_t layer, int64_t to, double *loss) {
@@ -140,7 +157,7 @@ static wn_status reuse_rows(struct wn_prune_evaluator *e, double *loss) {
     for (int64_t i = row * T; i < (row + 1) * T; i++)
       if (r->set->targets[i] >= 0) r->row_loss[row] += r->state.loss[i];
   }
-  return wn_prune_set_gather(r->ctx, r->set, r->batch, r->row_loss, 1, loss);
+  return wn_prune_set_gather(r->ctx, r->set, r->batch, NULL, r->row_loss, 1, loss);
 }
 
 static void reuse_destroy(struct wn_prune_evaluator *e) {
@@ -309,6 +326,7 @@ wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const s
                                         .evaluate = reuse_evaluate,
                                         .accept = reuse_accept,
                                         .rows = reuse_rows,
+                                        .part = reuse_part,
                                         .destroy = reuse_destroy};
   r->ctx = ctx;
   r->model = model;

@@ -58,6 +58,7 @@ struct wn_reuse_task {
   int64_t row0, B;
   const wn_budgets *budgets;
   const struct wn_reuse_version *to; /* where results are kept; NULL: nowhere */
+  double *row_loss;                  /* [rows] receives the sums of the rows' losses; NULL: nothing */
 };
 
 /* An array [rows,T,width], from row `row` on. */
@@ -80,6 +81,8 @@ int64_t wn_reuse_first_changed(const struct wn_reuse *r, int64_t to);
  * `state`. */
 wn_status wn_reuse_run_batch(struct wn_reuse *r, const struct wn_reuse_task *whole, bool measuring, size_t *need,
                              double *sum);
+/* Runs the part's batches. */
+wn_status wn_reuse_run_part(struct wn_reuse *r, const struct wn_reuse_task *t, const struct wn_prune_part *part);
 /* Runs all batches; gives the mean loss. */
 wn_status wn_reuse_run_set(struct wn_reuse *r, const struct wn_reuse_task *t, double *loss);
 

@@ -178,11 +178,13 @@ wn_status wn_reuse_run_batch(struct wn_reuse *r, const struct wn_reuse_task *who
   *sum = 0;
   for (int64_t b = 0; b < t.B; b++) {
     const int64_t row = (t.row0 + b) * T;
+    double of_row = 0;
     for (int64_t i = 0; i < T; i++) {
       const double loss = i < t.first ? r->state.loss[row + i] : r->loss[b * n + i - t.first];
       if (t.to && i >= t.first) t.to->loss[row + i] = loss;
-      if (r->set->targets[row + i] >= 0) *sum += loss;
+      if (r->set->targets[row + i] >= 0) *sum += loss, of_row += loss;
     }
+    if (t.row_loss) t.row_loss[t.row0 + b] = of_row;
   }
   return WN_OK;
 }
@@ -198,6 +200,11 @@ static wn_status reuse_run_rows(void *user, int64_t row0, int64_t B, double *sum
   t.row0 = row0;
   t.B = B;
   return wn_reuse_run_batch(run->r, &t, false, NULL, sum);
+}
+
+wn_status wn_reuse_run_part(struct wn_reuse *r, const struct wn_reuse_task *t, const struct wn_prune_part *part) {
+  double sum;
+  return wn_prune_set_run(r->ctx, r->set, r->batch, part, reuse_run_rows, &(struct reuse_run){r, t}, &sum);
 }
 
 wn_status wn_reuse_run_set(struct wn_reuse *r, const struct wn_reuse_task *t, double *loss) {

@@ -43,6 +43,7 @@ struct search {
   wn_prune_curve curve;
   bool resumed;
   struct wn_greedy greedy;
+  struct wn_race race;
   struct wn_finetune *tuning; /* NULL: none */
   wn_prune_fn progress;
   void *user;
@@ -66,6 +67,7 @@ static void search_clear(struct search *s) {
   wn_free(s->greedy.tokens);
   wn_free(s->greedy.trial);
   wn_free(s->rows);
+  wn_free(s->race.loss);
   wn_free(s->base);
   wn_free(s->allow);
   wn_free(s->tuning);
@@ -83,6 +85,9 @@ static wn_status search_check_options(struct search *s) {
   if (s->batch < 1 || o->max_steps < 0)
     return wn_fail(s->ctx, WN_ERR_ARGUMENT, "search: batch %lld, at most %lld steps; neither may be negative",
                    (long long)s->batch, (long long)o->max_steps);
+  if (!(o->race >= 0 && o->race < 1) || (o->race > 0 && o->lazy))
+    return wn_fail(s->ctx, WN_ERR_ARGUMENT, "search: a race of %g must be from 0 to below 1, and 0 with lazy",
+                   wn_told(o->race));
   if (o->target < 0 || o->tolerance < 0 || !isfinite(o->target) || !isfinite(o->tolerance))
     return wn_fail(s->ctx, WN_ERR_ARGUMENT, "search: target %g and tolerance %g must be finite and not negative",
                    o->target, o->tolerance);
@@ -110,8 +115,8 @@ static wn_status search_check_options(struct search *s) {
 static wn_status search_load_sets(struct search *s) {
   const wn_prune_options *o = s->options;
   const int64_t V = s->model->config.vocab_size;
-  WN_TRY(wn_prune_set_load(s->ctx, "search set", &o->search, s->T, V, &s->search));
-  WN_TRY(wn_prune_set_load(s->ctx, "report set", &o->report, s->T, V, &s->report));
+  WN_TRY(wn_prune_set_load(s->ctx, "search set", &o->search, s->T, V, o->race > 0, &s->search));
+  WN_TRY(wn_prune_set_load(s->ctx, "report set", &o->report, s->T, V, o->race > 0, &s->report));
   if (!strcmp(s->search.fingerprint, s->report.fingerprint))
     wn_log(s->ctx, WN_LOG_WARNING, "search set and report set are the same: the report says nothing about unseen data");
   wn_prune_set_share(s->ctx, &s->search, s->batch);
@@ -142,7 +147,8 @@ static wn_status search_open_curve(struct search *s, const char *dir, bool resum
     s->curve.budgets.heads = 0;
     s->curve.budgets.tokens = s->curve.budgets.head_tokens = NULL;
     s->curve.lazy = o->lazy;
-    s->curve.checked = o->lazy && o->check;
+    s->curve.race = o->race;
+    s->curve.checked = (o->lazy || o->race > 0) && o->check;
     s->curve.search_rows = s->search.all_rows, s->curve.search_tokens = s->search.counted;
     s->curve.report_rows = s->report.all_rows, s->curve.report_tokens = s->report.counted;
     if (s->tuning) {
@@ -169,7 +175,8 @@ static wn_status search_open_curve(struct search *s, const char *dir, bool resum
               {"report set", !strcmp(c->report, s->report.fingerprint)},
               {"context", c->context == s->T},
               {"step", c->step == o->step},
-              {"choice of lazy or exact", c->lazy == o->lazy && c->checked == (o->lazy && o->check)},
+              {"choice of lazy, race or exact",
+               c->lazy == o->lazy && c->race == o->race && c->checked == ((o->lazy || o->race > 0) && o->check)},
               {"fine-tuning", c->finetune_steps == o->finetune.steps && c->finetune_every == every &&
                                   (c->tune_to == 0 || c->finetune_lr == lr)},
               {"recipe for fine-tuning", !s->tuning || !c->finetune_recipe[0] || !wn_finetune_exists(s->tuning) ||
@@ -380,34 +387,6 @@ static wn_status search_measure_allowed(struct search *s) {
   return status;
 }
 
-/* The saving at the target on the report set, from the rows of all points. */
-static wn_status search_add_saving(struct search *s) {
-  wn_prune_curve *c = &s->curve;
-  const wn_prune_options *o = s->options;
-  void *memory;
-  c->report_saving = wn_estimate_unknown, c->report_saving_open = NAN;
-  for (int64_t i = 0; i < c->count; i++)
-    if (c->finetune_lr > 0 || !c->points[i].report_row_loss) return WN_OK;
-  WN_TRY(wn_alloc(s->ctx, "samples of a saving", sizeof(struct wn_saving), &memory));
-  struct wn_saving *saving = memory;
-  wn_saving_init(saving);
-  for (int64_t i = 0; i < c->count; i++) {
-    const wn_prune_point *p = &c->points[i];
-    for (int64_t r = 0; r < c->report_rows; r++) {
-      const double tokens = c->report_row_tokens[r];
-      const double allowed = o->target > 0 ? log(o->target) * tokens
-                             : s->allow    ? s->allow[r]
-                                           : c->points[0].report_row_loss[r] + log1p(o->tolerance) * tokens;
-      s->rows[r] = p->report_row_loss[r] - allowed;
-    }
-    wn_saving_add(saving, (double)c->points[0].total, (double)p->total, s->rows, c->report_row_tokens, c->report_rows);
-  }
-  c->report_saving = wn_saving_end(saving, c->points[c->count - 1].saving, &c->report_saving_open);
-  c->report_saving.rows = (uint64_t)c->report_rows;
-  wn_free(saving);
-  return WN_OK;
-}
-
 /* Sets the target from the options. A resumed search may have another one and go further. */
 static wn_status search_set_target(struct search *s) {
   const wn_prune_options *o = s->options;
@@ -448,6 +427,7 @@ static wn_status search_take(struct search *s, const struct wn_greedy_choice *ch
   p->report_loss = p->untuned_report_loss = report;
   p->tuned = p[-1].tuned;
   p->evaluations = choice->evaluations;
+  p->raced_rows = choice->raced, p->race_left = choice->left;
   p->seconds = search_seconds(s);
   WN_TRY(search_add_errors(s, p));
   if (s->curve.checked) p->exact_layer = choice->exact, p->exact_loss = choice->exact_loss;
@@ -500,7 +480,7 @@ static wn_status search_close_search(struct search *s) {
 static wn_status search_finish(struct search *s, const char *dir) {
   wn_prune_curve *c = &s->curve;
   wn_budgets found;
-  WN_TRY(search_add_saving(s));
+  WN_TRY(wn_prune_curve_add_saving(s->ctx, c, s->options, s->allow, s->rows));
   WN_TRY(wn_prune_curve_budgets(s->ctx, c, c->count - 1, &found));
   wn_status status = WN_OK;
   if (!s->options->plain) {
@@ -534,8 +514,9 @@ static wn_status search_prepare(struct search *s, const char *dir) {
     s->tuning = memory;
     WN_TRY(wn_finetune_init(s->ctx, tuning, s->model, dir, s->tuning));
   }
-  WN_TRY(wn_alloc(s->ctx, "budgets", (size_t)L * sizeof *s->greedy.tokens, &memory));
+  WN_TRY(wn_alloc(s->ctx, "budgets", 2 * (size_t)L * sizeof *s->greedy.tokens, &memory));
   s->greedy.tokens = memory;
+  s->greedy.lowered = s->greedy.tokens + L;
   for (int64_t l = 0; l < L; l++) s->greedy.tokens[l] = s->T > 0 ? s->T : 1;
   WN_TRY(wn_alloc(s->ctx, "losses", 2 * (size_t)L * sizeof *s->greedy.trial, &memory));
   s->greedy.trial = memory;
@@ -571,6 +552,13 @@ wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_optio
   s.greedy.increase = s.curve.increase;
   s.greedy.evaluate = search_evaluate;
   s.greedy.user = &s;
+  if (options->race > 0) {
+    const int64_t rows = s.search.all_rows, L = s.curve.layers;
+    const struct wn_race_search race = {L, L * (s.T / s.curve.step), rows, s.batch < rows ? s.batch : rows,
+                                        options->race};
+    WN_TRY_GOTO(wn_race_init(ctx, s.on_search, &race, &s.race), done);
+    s.greedy.race = &s.race;
+  }
   WN_TRY_GOTO(search_begin(&s), done);
   WN_TRY_GOTO(search_set_target(&s), done);
   if (!s.curve.closed) s.curve.end = WN_PRUNE_OPEN;

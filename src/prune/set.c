@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/estimate.h"
 #include "base/fingerprint.h"
+#include "base/rng.h"
 #include "data/documents.h"
 #include "dist/dist.h"
 
@@ -18,6 +20,7 @@ struct reader {
   const wn_token_file *file;
   uint64_t count;
   int64_t T, vocab_size;
+  bool shuffled;
 };
 
 /* Fills row r: `held` tokens from `first` on, and one more token to predict if there is one. */
@@ -54,9 +57,10 @@ static wn_status set_allocate(const struct reader *in, int64_t rows, struct wn_p
   return WN_ARRAYS_CREATE(in->ctx, &set->arrays, in->what, own);
 }
 
-/* The item, of `all` items, that row r of `rows` takes. */
-static uint64_t set_spread(int64_t r, int64_t rows, uint64_t all) {
-  return (uint64_t)((double)r * ((double)all / (double)rows));
+/* The item, of `all`, that row r of `rows` takes. */
+static uint64_t set_item(const struct reader *in, int64_t r, int64_t rows, uint64_t all) {
+  const uint64_t n = (uint64_t)rows, i = (uint64_t)r;
+  return wn_spread_row(in->shuffled ? wn_random_permute(0, WN_STREAM_SAMPLE_ROWS, 1, n, i) : i, n, all);
 }
 
 static wn_status set_load_blocks(const struct reader *in, struct wn_prune_set *set) {
@@ -68,7 +72,7 @@ static wn_status set_load_blocks(const struct reader *in, struct wn_prune_set *s
   const int64_t rows = in->data->rows > 0 && (uint64_t)in->data->rows < blocks ? in->data->rows : (int64_t)blocks;
   WN_TRY(set_allocate(in, rows, set));
   for (int64_t r = 0; r < rows; r++) {
-    const uint64_t first = set_spread(r, rows, blocks) * T;
+    const uint64_t first = set_item(in, r, rows, blocks) * T;
     WN_TRY(set_fill_row(in, set, r, first, in->count - first));
   }
   return WN_OK;
@@ -92,7 +96,7 @@ static wn_status set_load_documents(const struct reader *in, struct wn_prune_set
   const int64_t rows = in->data->rows > 0 && (uint64_t)in->data->rows < all ? in->data->rows : (int64_t)all;
   if (status == WN_OK) status = set_allocate(in, rows, set);
   for (int64_t r = 0; r < rows && status == WN_OK; r++) {
-    const uint64_t i = set_spread(r, rows, all);
+    const uint64_t i = set_item(in, r, rows, all);
     status = set_fill_row(in, set, r, documents.first[i], documents.held[i]);
   }
   wn_documents_clear(&documents);
@@ -100,7 +104,7 @@ static wn_status set_load_documents(const struct reader *in, struct wn_prune_set
 }
 
 wn_status wn_prune_set_load(wn_context *ctx, const char *what, const wn_prune_data *data, int64_t T, int64_t vocab_size,
-                            struct wn_prune_set *out) {
+                            bool shuffled, struct wn_prune_set *out) {
   memset(out, 0, sizeof *out);
   if (!data->path || !*data->path) return wn_fail(ctx, WN_ERR_ARGUMENT, "the %s has no token file", what);
   if (T < 2 || T > INT32_MAX || data->rows < 0)
@@ -114,7 +118,8 @@ wn_status wn_prune_set_load(wn_context *ctx, const char *what, const wn_prune_da
                             .file = file,
                             .count = wn_token_file_count(file),
                             .T = T,
-                            .vocab_size = vocab_size};
+                            .vocab_size = vocab_size,
+                            .shuffled = shuffled};
   wn_status status = data->long_only ? set_load_documents(&in, out) : set_load_blocks(&in, out);
   wn_token_file_close(file);
   if (status != WN_OK) {
@@ -152,20 +157,23 @@ void wn_prune_set_share(wn_context *ctx, struct wn_prune_set *set, int64_t batch
   set->rows = kept;
 }
 
-wn_status wn_prune_set_gather(wn_context *ctx, const struct wn_prune_set *set, int64_t batch, const double *own,
-                              int64_t stride, double *all) {
+wn_status wn_prune_set_gather(wn_context *ctx, const struct wn_prune_set *set, int64_t batch,
+                              const struct wn_prune_part *part, const double *own, int64_t stride, double *all) {
   const int64_t size = set->shared ? wn_dist_size(ctx) : 1, rank = set->shared ? wn_dist_rank(ctx) : 0;
-  memset(all, 0, (size_t)set->all_rows * sizeof *all);
-  for (int64_t r = 0; r < set->rows && !set->idle; r++)
-    all[(r / batch * size + rank) * batch + r % batch] = own[r * stride];
-  return set->shared ? wn_dist_merge(ctx, all, (size_t)set->all_rows) : WN_OK;
+  const int64_t from = part ? part->from : 0, until = part ? part->until : set->all_rows;
+  memset(all + from, 0, (size_t)(until - from) * sizeof *all);
+  for (int64_t r = 0; r < set->rows && !set->idle; r++) {
+    const int64_t row = (r / batch * size + rank) * batch + r % batch;
+    if (row >= from && row < until) all[row] = own[r * stride];
+  }
+  return set->shared ? wn_dist_merge(ctx, all + from, (size_t)(until - from)) : WN_OK;
 }
 
 /* Runs this process's batches among the `count` batches from `first` on. */
 static wn_status set_run_round(wn_context *ctx, const struct wn_prune_set *set, int64_t batch, int64_t first,
                                int64_t count, wn_prune_batch_fn run, void *user) {
   const int64_t size = set->shared ? wn_dist_size(ctx) : 1, rank = set->shared ? wn_dist_rank(ctx) : 0;
-  for (int64_t i = rank; i < count; i += size) {
+  for (int64_t i = (rank + size - first % size) % size; i < count; i += size) {
     const int64_t row0 = (first + i) / size * batch;
     if (wn_dist_rank(ctx) == 0 && wn_context_cancelled(ctx)) {
       set->sums[count] = 1;
@@ -177,18 +185,26 @@ static wn_status set_run_round(wn_context *ctx, const struct wn_prune_set *set, 
   return set->idle && first == 0 ? run(user, 0, set->rows, &unused) : WN_OK;
 }
 
-wn_status wn_prune_set_mean(wn_context *ctx, const struct wn_prune_set *set, int64_t batch, wn_prune_batch_fn run,
-                            void *user, double *mean) {
-  const int64_t batches = (set->all_rows + batch - 1) / batch, round = TURNS * (int64_t)wn_dist_size(ctx);
+wn_status wn_prune_set_run(wn_context *ctx, const struct wn_prune_set *set, int64_t batch,
+                           const struct wn_prune_part *part, wn_prune_batch_fn run, void *user, double *sum) {
+  const int64_t end = (part->until + batch - 1) / batch, round = TURNS * (int64_t)wn_dist_size(ctx);
   double all = 0;
-  for (int64_t first = 0; first < batches; first += round) {
-    const int64_t count = batches - first < round ? batches - first : round;
+  for (int64_t first = part->from / batch; first < end; first += round) {
+    const int64_t count = end - first < round ? end - first : round;
     memset(set->sums, 0, (size_t)(count + 1) * sizeof *set->sums);
     WN_TRY(set_run_round(ctx, set, batch, first, count, run, user));
     if (set->shared) WN_TRY(wn_dist_merge(ctx, set->sums, (size_t)count + 1));
     if (set->sums[count] > 0) return wn_fail(ctx, WN_ERR_CANCELLED, "stopped in an evaluation");
     for (int64_t i = 0; i < count; i++) all += set->sums[i];
   }
-  *mean = all / (double)set->counted;
+  *sum = all;
+  return WN_OK;
+}
+
+wn_status wn_prune_set_mean(wn_context *ctx, const struct wn_prune_set *set, int64_t batch, wn_prune_batch_fn run,
+                            void *user, double *mean) {
+  double sum;
+  WN_TRY(wn_prune_set_run(ctx, set, batch, &(struct wn_prune_part){0, set->all_rows}, run, user, &sum));
+  *mean = sum / (double)set->counted;
   return WN_OK;
 }

@@ -19,9 +19,10 @@ struct wn_prune_set {
   double *sums;              /* sums of a round's batches */
   struct wn_arrays arrays;
 };
-/* what: "search set" or "report set", for messages. */
+/* what: "search set" or "report set", for messages. shuffled: the rows in an order drawn at random, always the same,
+ * instead of that of the file. */
 wn_status wn_prune_set_load(wn_context *ctx, const char *what, const wn_prune_data *data, int64_t T, int64_t vocab_size,
-                            struct wn_prune_set *out);
+                            bool shuffled, struct wn_prune_set *out);
 void wn_prune_set_clear(struct wn_prune_set *set);
 /* Keeps this process's rows and drops the others. batch: the batch size of all later evaluations. */
 void wn_prune_set_share(wn_context *ctx, struct wn_prune_set *set, int64_t batch);
@@ -33,8 +34,16 @@ typedef wn_status (*wn_prune_batch_fn)(void *user, int64_t row0, int64_t B, doub
 wn_status wn_prune_set_mean(wn_context *ctx, const struct wn_prune_set *set, int64_t batch, wn_prune_batch_fn run,
                             void *user, double *mean);
 
-/* Collects a number of each held row, own [rows], `stride` doubles apart, in all [all_rows] of every process. */
-wn_status wn_prune_set_gather(wn_context *ctx, const struct wn_prune_set *set, int64_t batch, const double *own,
-                              int64_t stride, double *all);
+/* Rows from `from` to `until` - 1, whole batches. */
+struct wn_prune_part {
+  int64_t from, until;
+};
+/* Runs the batches of these rows, in every process those that it holds. */
+wn_status wn_prune_set_run(wn_context *ctx, const struct wn_prune_set *set, int64_t batch,
+                           const struct wn_prune_part *part, wn_prune_batch_fn run, void *user, double *sum);
+/* Collects a number of each held row, own [rows], `stride` doubles apart, in all [all_rows] of every process; of the
+ * part's rows, the others stay. NULL: of all. */
+wn_status wn_prune_set_gather(wn_context *ctx, const struct wn_prune_set *set, int64_t batch,
+                              const struct wn_prune_part *part, const double *own, int64_t stride, double *all);
 
 #endif

@@ -6,11 +6,11 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "serve/embed.h"
+#include "serve/responses.h"
 #include "text/utf8.h"
 #include "winnow/model.h"
 
-/* Appends the value as text to *out and releases the value. */
-static void answer_add_json(struct wn_text *out, json_t *value, const char *before, const char *after) {
+void wn_job_add_json(struct wn_text *out, json_t *value, const char *before, const char *after) {
   char *text = value ? json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
   json_decref(value);
   if (text)
@@ -21,7 +21,7 @@ static void answer_add_json(struct wn_text *out, json_t *value, const char *befo
 }
 
 void wn_serve_error_text(const struct wn_serve_error *e, struct wn_text *out) {
-  answer_add_json(out,
+  wn_job_add_json(out,
                   json_pack("{s:{s:s, s:s, s:s?, s:i}}", "error", "message", e->message, "type", e->type, "param",
                             e->param[0] ? e->param : NULL, "code", e->status),
                   "", "\n");
@@ -146,27 +146,38 @@ static void answer_event(const struct wn_serve_model *m, struct wn_serve_choice 
     c->scores = answer_new_scores(job->request.chat);
   }
   json_object_set_new(j, "choices", json_pack("[o]", choice));
-  answer_add_json(&job->out, j, "data: ", "\n\n");
+  wn_job_add_json(&job->out, j, "data: ", "\n\n");
 }
 
 void wn_job_add_event(const struct wn_serve_model *m, struct wn_serve_job *job, json_t *winnow) {
   json_t *j = winnow ? answer_head(m, job, true) : NULL;
   if (j) json_object_set_new(j, "choices", json_array());
   if (j) json_object_set_new(j, "winnow", winnow);
-  answer_add_json(&job->out, j, "data: ", "\n\n");
+  wn_job_add_json(&job->out, j, "data: ", "\n\n");
 }
 
-static void answer_text(const struct wn_serve_model *m, struct wn_serve_choice *c, const char *text, size_t bytes) {
+static void answer_text(const struct wn_serve_model *m, struct wn_serve_choice *c, const char *text, size_t bytes,
+                        bool thought) {
   if (bytes == 0) return;
-  if (c->job->request.stream)
-    answer_event(m, c, c->job->request.chat ? "content" : "text", json_stringn(text, bytes));
+  if (c->job->request.asked)
+    wn_respond_text(m, c, text, bytes, thought);
+  else if (c->job->request.stream)
+    answer_event(m, c,
+                 thought                ? "reasoning_content"
+                 : c->job->request.chat ? "content"
+                                        : "text",
+                 json_stringn(text, bytes));
   else
-    c->job->out.failed |= wn_bytes_add(m->ctx, &c->text, text, bytes) != WN_OK;
-  c->characters += wn_utf8_characters(text, bytes);
+    c->job->out.failed |= wn_bytes_add(m->ctx, thought ? &c->thought : &c->text, text, bytes) != WN_OK;
+  if (!thought) c->characters += wn_utf8_characters(text, bytes);
 }
 
 static void answer_call(const struct wn_serve_model *m, struct wn_serve_choice *c, const struct wn_call_event *call) {
   c->call_count++;
+  if (c->job->request.asked) {
+    wn_respond_call(m, c, call->call);
+    return;
+  }
   if (!c->job->request.stream) {
     if (!c->called) c->called = json_array();
     c->job->out.failed |= json_array_append(c->called, call->call) != 0;
@@ -177,25 +188,44 @@ static void answer_call(const struct wn_serve_model *m, struct wn_serve_choice *
   answer_event(m, c, "tool_calls", json_pack("[o]", delta));
 }
 
-/* Adds what is certain to be text, or a call. */
-static void answer_split(const struct wn_serve_model *m, struct wn_serve_choice *c, bool end) {
+/* Adds what is no thought: what is certain to be text, or a call. */
+static void answer_split(const struct wn_serve_model *m, struct wn_serve_choice *c, const char *text, size_t bytes,
+                         bool end) {
   struct wn_call_event e;
+  if (!c->calls) {
+    answer_text(m, c, text, bytes, false);
+    return;
+  }
+  c->job->out.failed |= bytes > 0 && !wn_calls_push(c->calls, text, bytes);
   while (wn_calls_next(c->calls, end, &e)) {
     if (e.call)
       answer_call(m, c, &e);
     else
-      answer_text(m, c, e.text, e.bytes);
+      answer_text(m, c, e.text, e.bytes, false);
   }
   c->job->out.failed |= wn_calls_failed(c->calls);
 }
 
-void wn_job_say(const struct wn_serve_model *m, struct wn_serve_choice *c, const char *text, size_t bytes) {
-  if (!c->calls) {
-    answer_text(m, c, text, bytes);
+/* Adds a piece of the answer; `end`: its last. */
+static void answer_say(const struct wn_serve_model *m, struct wn_serve_choice *c, const char *text, size_t bytes,
+                       bool end) {
+  bool thought;
+  if (!c->thoughts) {
+    if (bytes > 0 || end) answer_split(m, c, text, bytes, end);
     return;
   }
-  c->job->out.failed |= !wn_calls_push(c->calls, text, bytes);
-  answer_split(m, c, false);
+  c->job->out.failed |= !wn_reasoning_push(c->thoughts, text, bytes);
+  while (wn_reasoning_next(c->thoughts, end, &text, &bytes, &thought)) {
+    if (thought)
+      answer_text(m, c, text, bytes, true);
+    else
+      answer_split(m, c, text, bytes, false);
+  }
+  if (end) answer_split(m, c, "", 0, true);
+}
+
+void wn_job_say(const struct wn_serve_model *m, struct wn_serve_choice *c, const char *text, size_t bytes) {
+  answer_say(m, c, text, bytes, false);
 }
 
 /* --- the end --- */
@@ -221,14 +251,20 @@ static json_t *answer_kept(const struct wn_serve_model *m, const struct wn_serve
                    "evicted", evicted, "cached_tokens", cached);
 }
 
-static json_t *answer_usage(const struct wn_serve_model *m, const struct wn_serve_job *job) {
-  json_int_t completion = 0, cached = 0;
-  for (int i = 0; i < job->count; i++) completion += job->choices[i].tokens;
+json_t *wn_job_usage(const struct wn_serve_model *m, const struct wn_serve_job *job) {
+  json_int_t completion = 0, cached = 0, accepted = 0, rejected = 0, thoughts = 0;
+  for (int i = 0; i < job->count; i++) {
+    const struct wn_serve_choice *c = &job->choices[i];
+    completion += c->tokens, accepted += c->accepted, rejected += c->drafted - c->accepted;
+    thoughts += c->thought_tokens;
+  }
   for (int i = 0; i < job->count; i += (int)job->request.n)
     cached += job->choices[i].cached; /* each prompt counts once */
-  return json_pack("{s:I, s:I, s:I, s:{s:I}, s:o}", "prompt_tokens", (json_int_t)job->prompt_tokens,
+  return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I, s:I, s:I}, s:o}", "prompt_tokens", (json_int_t)job->prompt_tokens,
                    "completion_tokens", completion, "total_tokens", (json_int_t)job->prompt_tokens + completion,
-                   "prompt_tokens_details", "cached_tokens", cached, "winnow", answer_kept(m, job));
+                   "prompt_tokens_details", "cached_tokens", cached, "completion_tokens_details", "reasoning_tokens",
+                   thoughts, "accepted_prediction_tokens", accepted, "rejected_prediction_tokens", rejected, "winnow",
+                   answer_kept(m, job));
 }
 
 static json_t *answer_choice(const struct wn_serve_choice *c) {
@@ -238,6 +274,8 @@ static json_t *answer_choice(const struct wn_serve_choice *c) {
     json_t *content = c->called && !c->text.count ? json_null() : json_stringn(text, c->text.count);
     json_t *message = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content", content, "refusal");
     if (c->called) json_object_set(message, "tool_calls", c->called);
+    if (c->thought.count > 0)
+      json_object_set_new(message, "reasoning_content", json_stringn(c->thought.data, c->thought.count));
     return json_pack("{s:i, s:o, s:o, s:s}", "index", c->index, "message", message, "logprobs", scores, "finish_reason",
                      c->finish);
   }
@@ -252,7 +290,7 @@ static void answer_embeddings(const struct wn_serve_model *m, struct wn_serve_jo
     wn_http_stream_set_status(job->stream, error.status);
     wn_serve_error_text(&error, &job->out);
   } else {
-    answer_add_json(&job->out, j, "", "\n");
+    wn_job_add_json(&job->out, j, "", "\n");
   }
   job->finished = !job->out.failed;
 }
@@ -262,12 +300,12 @@ static void answer_end(const struct wn_serve_model *m, struct wn_serve_job *job)
   for (int i = 0; i < job->count && !job->request.stream; i++)
     json_array_append_new(choices, answer_choice(&job->choices[i]));
   json_object_set_new(j, "choices", choices);
-  json_object_set_new(j, "usage", answer_usage(m, job));
+  json_object_set_new(j, "usage", wn_job_usage(m, job));
   if (!job->request.stream) {
-    answer_add_json(&job->out, j, "", "\n");
+    wn_job_add_json(&job->out, j, "", "\n");
   } else {
     if (job->request.include_usage)
-      answer_add_json(&job->out, j, "data: ", "\n\n");
+      wn_job_add_json(&job->out, j, "data: ", "\n\n");
     else
       json_decref(j);
     wn_text_add(&job->out, "data: [DONE]\n\n");
@@ -279,12 +317,14 @@ void wn_job_finish_choice(const struct wn_serve_model *m, struct wn_serve_choice
   struct wn_serve_job *job = c->job;
   c->state = WN_CHOICE_DONE;
   if (job->finished) return;
-  if (c->calls) answer_split(m, c, true);
+  answer_say(m, c, "", 0, true);
   if (c->call_count && !strcmp(c->finish, "stop")) c->finish = "tool_calls";
-  if (job->request.stream) answer_event(m, c, NULL, NULL);
+  if (job->request.stream && !job->request.asked) answer_event(m, c, NULL, NULL);
   if (++job->done < job->count) return;
   if (job->request.embed.wanted)
     answer_embeddings(m, job);
+  else if (job->request.asked)
+    wn_respond_end(m, c);
   else
     answer_end(m, job);
 }
@@ -294,6 +334,10 @@ void wn_job_fail(struct wn_serve_job *job, int status, const char *message) {
   if (job->finished) return;
   wn_serve_refuse(&error, status, "", "%s", message);
   job->out.failed = false; /* there may be memory for a short message */
+  if (job->request.stream && job->request.asked) {
+    wn_respond_fail(job, error.message);
+    return;
+  }
   if (!job->request.stream) wn_http_stream_set_status(job->stream, status);
   if (job->request.stream) wn_text_add(&job->out, "data: ");
   wn_serve_error_text(&error, &job->out);

@@ -10,11 +10,12 @@
 #include "base/error.h"
 #include "decode/session.h"
 #include "serve/embed.h"
+#include "serve/responses.h"
 #include "text/utf8.h"
 #include "text/vocab.h"
 #include "winnow/score.h"
 
-enum { SCORE_PIECE = 64 };
+enum { SCORE_PIECE = 64, THOUGHTS_BEFORE = 16 };
 
 static uint64_t choice_seed(const struct wn_serve_choice *c) {
   const struct wn_serve_request *r = &c->job->request;
@@ -48,6 +49,7 @@ static bool choice_on_piece(void *user, const wn_generate_piece *piece) {
     wn_trace_token(m, c, piece->id);
   }
   wn_job_say(m, c, piece->text, piece->bytes);
+  c->thought_tokens += piece->id >= 0 && c->thoughts && wn_reasoning_inside(c->thoughts);
   c->held = wn_utf8_characters(piece->text + piece->bytes, piece->held);
   return true;
 }
@@ -77,6 +79,7 @@ static wn_status choice_generate(struct wn_serve_worker *w, struct wn_serve_choi
   o.presence_penalty = r->presence_penalty;
   o.frequency_penalty = r->frequency_penalty;
   o.biases = r->biases, o.bias_count = r->bias_count;
+  o.draft_tokens = w->draft, o.draft_text = c->prompt->ids, o.draft_text_count = c->prompt->count;
   o.vocab_size = w->model.entries;
   o.max_tokens = wn_choice_tokens(w, c);
   o.stop_strings = r->stops;
@@ -178,6 +181,18 @@ static void choice_keep(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   wn_worker_prefix_publish(w);
 }
 
+/* The prompt's end may begin the thoughts. */
+static wn_status choice_begin_thoughts(struct wn_serve_worker *w, struct wn_serve_choice *c) {
+  const struct wn_serve_prompt *p = c->prompt;
+  const int64_t n = p->count < THOUGHTS_BEFORE ? p->count : THOUGHTS_BEFORE;
+  char *text;
+  size_t bytes;
+  WN_TRY(wn_tokenizer_decode(w->model.ctx, w->model.tok, p->ids + p->count - n, (size_t)n, &text, &bytes));
+  c->thoughts = wn_reasoning_create(c->job->request.thoughts, text, bytes);
+  wn_text_free(text);
+  return c->thoughts ? WN_OK : wn_fail(w->model.ctx, WN_ERR_MEMORY, "out of memory: an answer");
+}
+
 wn_status wn_choice_begin(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   const struct wn_serve_request *r = &c->job->request;
   if (r->embed.wanted) {
@@ -196,6 +211,7 @@ wn_status wn_choice_begin(struct wn_serve_worker *w, struct wn_serve_choice *c) 
                                c->prompt->goes_on);
     if (!c->calls) return wn_fail(w->model.ctx, WN_ERR_MEMORY, "out of memory: an answer");
   }
+  if (r->thoughts) WN_TRY(choice_begin_thoughts(w, c));
   c->state = WN_CHOICE_BEGINS;
   return WN_OK;
 }
@@ -217,6 +233,8 @@ void wn_choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   c->seen = wn_session_position(c->session);
   c->held_bytes = wn_session_held_bytes(c->session);
   c->full_bytes = choice_full_bytes(w, c);
+  const wn_generate_result *r = c->generation ? wn_generation_result(c->generation) : NULL;
+  if (r) c->drafted = r->drafted, c->accepted = r->accepted;
   wn_generation_destroy(c->generation);
   wn_constraint_destroy(c->constraint);
   wn_session_destroy(c->session);
@@ -229,6 +247,7 @@ void wn_choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   w->counts.running--;
   w->counts.cache_bytes -= c->cache_bytes;
   w->counts.completion_tokens += (uint64_t)c->tokens;
+  w->counts.drafted += (uint64_t)c->drafted, w->counts.accepted += (uint64_t)c->accepted;
   pthread_mutex_unlock(&w->lock);
 }
 
@@ -273,6 +292,9 @@ void wn_job_destroy(struct wn_serve_job *job) {
     json_decref(c->scores);
     json_decref(c->called);
     wn_calls_destroy(c->calls);
+    wn_reasoning_destroy(c->thoughts);
+    wn_bytes_clear(&c->thought);
+    wn_respond_destroy(c->respond);
     wn_free(c->sums);
   }
   wn_free(job->choices);

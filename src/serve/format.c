@@ -1,5 +1,6 @@
-/* response_format: {"type": "text"}, {"type": "json_object"}, or {"type": "json_schema", "json_schema": {"schema"}}.
- * And calls of functions that must come: JSON under a schema of one call, which is made of the functions' schemas. */
+/* response_format: {"type": "text"}, {"type": "json_object"}, beside which a "schema" may stand, or {"type":
+ * "json_schema", "json_schema": {"schema"}}. And calls of functions that must come: JSON under a schema of one call,
+ * which is made of the functions' schemas. */
 #include "serve/format.h"
 
 #include <stdio.h>
@@ -46,14 +47,19 @@ static bool format_read_schema(const struct wn_serve_model *m, const json_t *val
 
 bool wn_serve_format(const struct wn_serve_model *m, const json_t *value, wn_constraint **out,
                      struct wn_serve_error *error) {
-  static const char *const plain[] = {"type"}, *const keys[] = {"type", "json_schema"};
+  static const char *const plain[] = {"type", "schema"}, *const keys[] = {"type", "json_schema"};
   const char *type = json_string_value(json_object_get(value, "type"));
   const bool schema = type && !strcmp(type, "json_schema"), object = type && !strcmp(type, "json_object");
   if (!schema && !object && !(type && !strcmp(type, "text")))
     return wn_serve_refuse(error, 400, "response_format",
                            "response_format.type: expected \"text\", \"json_object\" or \"json_schema\"");
-  if (!wn_serve_check_keys(value, "response_format", "response_format", schema ? keys : plain, schema ? 2 : 1, error))
+  if (!wn_serve_check_keys(value, "response_format", "response_format", schema ? keys : plain, schema || object ? 2 : 1,
+                           error))
     return false;
+  json_t *beside = json_object_get(value, "schema"); /* llama-server's form */
+  if (object && json_is_object(beside)) return format_schema(m, "response_format", json_incref(beside), out, error);
+  if (object && beside && !json_is_null(beside))
+    return wn_serve_refuse(error, 400, "response_format", "response_format.schema: expected a JSON schema");
   if (schema) {
     const json_t *inside = json_object_get(value, "json_schema");
     if (!json_is_object(inside))

@@ -37,6 +37,7 @@ struct wn_serve_choice {
   struct wn_prefix_places places; /* places of the prompt at which the state is still to be kept */
   double *sums;                   /* [C] sums of states, for an embedding */
   int64_t tokens;                 /* tokens of the answer */
+  int64_t drafted, accepted;      /* tokens guessed, and those of them that are the answer's */
   int64_t seen; /* tokens that its session had seen at the end; the last token was drawn but not fed */
   /* What those of them that it held took of cache_bytes, which has room for more; what all of them would take. */
   uint64_t held_bytes, full_bytes;
@@ -44,12 +45,16 @@ struct wn_serve_choice {
   struct wn_calls *calls; /* splits calls off; NULL: the answer is text */
   json_t *called;         /* the calls, unless they have been sent as events */
   size_t call_count;
-  bool told;                    /* an event has been sent */
-  struct wn_bytes text;         /* the answer so far; with echo preceded by the prompt */
-  size_t characters;            /* length of the text */
-  size_t held;                  /* characters drawn after it that are held back, since a stop string may have begun */
-  json_t *scores;               /* the tokens' scores, in the API's form; NULL: not wanted */
-  struct wn_serve_trace *trace; /* (trace.c) NULL: not wanted */
+  struct wn_reasoning *thoughts; /* splits thoughts off; NULL: the answer has none */
+  int64_t thought_tokens;        /* tokens of them */
+  struct wn_bytes thought;       /* their text, unless it has been sent as events */
+  struct wn_respond *respond;    /* (respond.c) for /v1/responses */
+  bool told;                     /* an event has been sent */
+  struct wn_bytes text;          /* the answer so far; with echo preceded by the prompt */
+  size_t characters;             /* length of the text */
+  size_t held;                   /* characters drawn after it that are held back, since a stop string may have begun */
+  json_t *scores;                /* the tokens' scores, in the API's form; NULL: not wanted */
+  struct wn_serve_trace *trace;  /* (trace.c) NULL: not wanted */
 };
 
 struct wn_serve_job {
@@ -83,6 +88,9 @@ void wn_job_finish_choice(const struct wn_serve_model *m, struct wn_serve_choice
 /* The job failed while it ran: the message replaces the rest of the answer, with this HTTP status if the head has not
  * been sent. */
 void wn_job_fail(struct wn_serve_job *job, int status, const char *message);
+/* Appends a value as text, and releases it (NULL: out of memory). */
+void wn_job_add_json(struct wn_text *out, json_t *value, const char *before, const char *after);
+json_t *wn_job_usage(const struct wn_serve_model *m, const struct wn_serve_job *job);
 /* {"error": ...} */
 void wn_serve_error_text(const struct wn_serve_error *error, struct wn_text *out);
 /* Empty scores if the request wants scores, else NULL. */

@@ -108,7 +108,7 @@ static bool message_check_tools(const struct wn_serve_model *m, const json_t *to
       return wn_serve_refuse(error, 400, "tools",
                              "tools[%zu]: expected {\"type\": \"function\", \"function\": {\"name\", ..}}", i);
   }
-  const char *template = wn_tokenizer_chat_template(m->tok);
+  const char *template = wn_chat_source(m->tok, true);
   return json_array_size(tools) == 0 || (template && strstr(template, "tools")) ||
          wn_serve_refuse(error, 400, "tools", "tools: the model's chat template has no place for them");
 }
@@ -130,7 +130,7 @@ static bool message_check_choice(const struct wn_serve_model *m, const json_t *b
   if (!known || json_array_size(tools) == 0)
     return wn_serve_refuse(error, 400, "tool_choice", "tool_choice: %s",
                            known ? "there are no tools" : "this function is not among the tools");
-  return wn_call_form_of(wn_tokenizer_chat_template(m->tok))->begun ||
+  return wn_call_form_of(wn_chat_source(m->tok, true))->begun ||
          wn_serve_refuse(error, 400, "tool_choice",
                          "tool_choice: the model writes calls in a form that is not JSON; \"auto\" and \"none\" are "
                          "served");
@@ -198,7 +198,7 @@ bool wn_serve_messages(const struct wn_serve_model *m, const json_t *body, struc
     ok = wn_serve_refuse(error, 400, "messages", "messages: %s", wn_context_error(m->ctx));
   out->count = (int64_t)count;
   if (ok && wn_serve_calls_must(body) && !out->goes_on)
-    ok = message_begin_call(m, wn_call_form_of(wn_tokenizer_chat_template(m->tok))->begun, out, error);
+    ok = message_begin_call(m, wn_call_form_of(wn_chat_source(m->tok, true))->begun, out, error);
   json_decref((json_t *)(uintptr_t)request.more);
   json_decref(messages);
   return ok || (error->status == 0 && wn_serve_refuse(error, 503, "messages", "out of memory"));

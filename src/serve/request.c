@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "decode/session.h"
 #include "serve/format.h"
+#include "text/chat.h"
 #include "text/schema.h"
 #include "winnow/model.h"
 
@@ -123,7 +124,7 @@ static bool read_messages(const struct reading *x, const json_t *value) {
 static bool read_tools(const struct reading *x, const json_t *value) {
   const char *choice = json_string_value(json_object_get(x->r->json, "tool_choice"));
   if (json_array_size(value) > 0 && (!choice || strcmp(choice, "none") != 0))
-    x->r->calls = wn_call_form_of(wn_tokenizer_chat_template(x->m->tok));
+    x->r->calls = wn_call_form_of(wn_chat_source(x->m->tok, true));
   return true;
 }
 
@@ -515,6 +516,14 @@ static bool request_check(const struct wn_serve_model *m, struct wn_serve_reques
 
 bool wn_serve_request_read(const struct wn_serve_model *m, bool chat, const char *body, size_t bytes,
                            struct wn_serve_request *r, struct wn_serve_error *error) {
+  *error = (struct wn_serve_error){0};
+  *r = (struct wn_serve_request){0};
+  json_t *json = wn_serve_body(body, bytes, error);
+  return json && wn_serve_request_take(m, chat, json, r, error);
+}
+
+bool wn_serve_request_take(const struct wn_serve_model *m, bool chat, json_t *body, struct wn_serve_request *r,
+                           struct wn_serve_error *error) {
   const struct reading x = {m, r, error};
   const char *key;
   json_t *value;
@@ -531,10 +540,9 @@ bool wn_serve_request_read(const struct wn_serve_model *m, bool chat, const char
                                  .min_p = o.sampling.min_p,
                                  .top_k = o.sampling.top_k,
                                  .repetition_penalty = o.repetition_penalty,
-                                 .seed = -1};
+                                 .seed = -1,
+                                 .json = body};
   wn_budgets_init(&r->budgets);
-  r->json = wn_serve_body(body, bytes, error);
-  if (!r->json) return false;
   json_object_foreach(r->json, key, value) {
     const struct field *f = request_field(key, chat);
     if (!f)
@@ -543,7 +551,10 @@ bool wn_serve_request_read(const struct wn_serve_model *m, bool chat, const char
     if (!json_is_null(value) && !request_read_field(&x, f, value)) return false;
   }
   json_object_del(r->json, chat ? "messages" : "prompt"); /* many times its text's bytes, and no longer needed */
-  return request_check(m, r, error);
+  if (!request_check(m, r, error)) return false;
+  if (chat && !r->constraint && !r->prompts[0].goes_on)
+    r->thoughts = wn_reasoning_form_of(wn_chat_source(m->tok, r->calls != NULL));
+  return true;
 }
 
 void wn_serve_request_clear(struct wn_serve_request *r) {
@@ -551,5 +562,7 @@ void wn_serve_request_clear(struct wn_serve_request *r) {
   wn_budgets_clear(&r->budgets);
   wn_constraint_destroy(r->constraint);
   json_decref(r->json);
+  json_decref(r->asked);
+  json_decref(r->turns);
   *r = (struct wn_serve_request){0};
 }

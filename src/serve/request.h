@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <stdatomic.h>
 #include "serve/calls.h"
+#include "serve/reasoning.h"
 #include "winnow/chat.h"
 #include "winnow/embed.h"
 #include "winnow/generate.h"
@@ -78,7 +79,12 @@ struct wn_serve_request {
   int prompt_count;
   const struct wn_call_form *calls; /* how the model writes calls of the request's tools; NULL: none are asked for */
   bool calls_must;                  /* the answer is a call, whose first mark ends the prompt */
+  const struct wn_reasoning_form *thoughts; /* how the model writes thoughts; NULL: they are not split off */
   json_t *json;
+  /* Of /v1/responses: the request without its input; NULL: another API's. The messages, and where they are kept with
+   * the answer; NULL: nowhere. */
+  json_t *asked, *turns;
+  struct wn_kept *kept;
   struct wn_serve_embed embed;
   double tau; /* as in wn_session_options */
 };
@@ -86,6 +92,9 @@ struct wn_serve_request {
 /* False: `error` says what is wrong. Call wn_serve_request_clear in either case. */
 bool wn_serve_request_read(const struct wn_serve_model *m, bool chat, const char *body, size_t bytes,
                            struct wn_serve_request *out, struct wn_serve_error *error);
+/* The same of a body that has been read, which it takes over. */
+bool wn_serve_request_take(const struct wn_serve_model *m, bool chat, json_t *body, struct wn_serve_request *out,
+                           struct wn_serve_error *error);
 void wn_serve_request_clear(struct wn_serve_request *request);
 
 /* Parses a body as a JSON object; NULL: `error` says why not. */

@@ -2,6 +2,7 @@
 #include <microhttpd.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/context.h"
 #include "base/alloc.h"
@@ -12,6 +13,8 @@
 #include "serve/embed.h"
 #include "serve/http.h"
 #include "serve/page.h"
+#include "serve/props.h"
+#include "serve/responses.h"
 #include "serve/worker.h"
 #include "text/template/template.h"
 #include "winnow/serve.h"
@@ -19,6 +22,7 @@
 enum { SLOTS = 8, QUEUE = 64, CONNECTIONS = 512, MOST_CONNECTIONS = 65536, BODY = 2 << 20, KEY_BYTES = 256 };
 
 #define MODEL_PATH "/v1/models/"
+#define RESPONSE_PATH "/v1/responses/"
 
 struct wn_server {
   struct wn_serve_model front[WN_HTTP_THREADS]; /* for the handlers, each thread's with a context of its own */
@@ -28,6 +32,7 @@ struct wn_server {
   char *name, *key;        /* key NULL: no key is needed */
   char *origins;           /* NULL: none but the server's own */
   char *no_chat;           /* why the chat template cannot be read; NULL: it can */
+  struct wn_kept kept;     /* responses */
   int64_t started;         /* seconds since 1970 */
   _Atomic uint64_t number; /* of the last job */
   _Atomic uint64_t idle;   /* fields that have been named in the log */
@@ -137,6 +142,11 @@ static void handle_metrics(const struct wn_http_request *request, struct wn_http
        .type = "counter",
        .help = "Tokens of answers.",
        .value = c.completion_tokens},
+      {.name = "winnow_drafted_tokens_total", .type = "counter", .help = "Tokens guessed ahead.", .value = c.drafted},
+      {.name = "winnow_accepted_tokens_total",
+       .type = "counter",
+       .help = "Guessed tokens that were drawn.",
+       .value = c.accepted},
       {.name = "winnow_answers_running",
        .type = "gauge",
        .help = "Answers that are being written.",
@@ -178,26 +188,13 @@ static void handle_slots(const struct wn_http_request *request, struct wn_http_a
                                 "cache_memory", (json_int_t)s->worker.cache_memory));
 }
 
-static json_t *server_special(const struct wn_serve_model *m, int32_t id) {
-  char *text;
-  size_t bytes;
-  const char *name = wn_tokenizer_token_name(m->tok, id, &bytes);
-  if (name) return json_stringn(name, bytes);
-  if (id < 0 || wn_tokenizer_decode(m->ctx, m->tok, &id, 1, &text, &bytes) != WN_OK) return json_null();
-  json_t *out = json_stringn(text, bytes);
-  wn_text_free(text);
-  return out ? out : json_null();
+static void handle_tokenizer_info(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  answer_json(answer, wn_serve_tokenizer_info(server_front(request)));
 }
 
-static void handle_tokenizer_info(const struct wn_http_request *request, struct wn_http_answer *answer) {
-  const struct wn_serve_model *m = server_front(request);
-  const char *template = wn_tokenizer_chat_template(m->tok);
-  json_t *j = json_pack("{s:s, s:i, s:o, s:o, s:n}", "kind", wn_tokenizer_kind(m->tok), "vocab_size",
-                        wn_tokenizer_vocab_size(m->tok), "bos_token", server_special(m, wn_tokenizer_bos(m->tok)),
-                        "eos_token", server_special(m, wn_tokenizer_eos(m->tok)), "pad_token");
-  json_t *text = template ? json_string(template) : NULL;
-  if (j) json_object_set_new(j, "chat_template", text ? text : json_null());
-  answer_json(answer, j);
+static void handle_props(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  const struct wn_server *s = request->user;
+  answer_json(answer, wn_serve_props(server_front(request), s->worker.slots));
 }
 
 /* The body as an object with only these keys [count]; NULL: the answer says what is wrong. */
@@ -300,6 +297,12 @@ static void handle_apply_template(const struct wn_http_request *request, struct 
 
 /* --- jobs --- */
 
+static unsigned long long server_random(void) {
+  unsigned long long out = 0;
+  if (getentropy(&out, sizeof out) != 0) out = (unsigned long long)wn_wall_nanoseconds() * 0x9E3779B97F4A7C15u;
+  return out;
+}
+
 /* Makes a job of a request, which it takes over. NULL: out of memory. */
 static struct wn_serve_job *server_job(wn_context *ctx, struct wn_server *s, struct wn_serve_request *request) {
   void *memory, *choices;
@@ -316,8 +319,12 @@ static struct wn_serve_job *server_job(wn_context *ctx, struct wn_server *s, str
   job->count = count;
   job->created = wn_wall_nanoseconds() / 1000000000;
   job->arrived = wn_seconds_now();
-  snprintf(job->id, sizeof job->id, "%s-%llx-%llu", job->request.chat ? "chatcmpl" : "cmpl",
-           (unsigned long long)s->started, (unsigned long long)++s->number);
+  const unsigned long long number = ++s->number;
+  if (job->request.asked) /* who knows it may read the response */
+    snprintf(job->id, sizeof job->id, "resp_%016llx%016llx", server_random(), server_random());
+  else
+    snprintf(job->id, sizeof job->id, "%s-%llx-%llu", job->request.chat ? "chatcmpl" : "cmpl",
+             (unsigned long long)s->started, number);
   for (int i = 0; i < count; i++)
     job->choices[i] =
         (struct wn_serve_choice){.job = job, .index = i, .prompt = &job->request.prompts[i / job->request.n]};
@@ -378,6 +385,47 @@ static void handle_chat(const struct wn_http_request *request, struct wn_http_an
   server_generate(request, answer, true);
 }
 
+static void handle_responses(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  struct wn_server *s = request->user;
+  struct wn_serve_request wanted;
+  struct wn_serve_error error;
+  const bool good =
+      wn_responses_read(server_front(request), &s->kept, request->body, request->body_bytes, &wanted, &error);
+  server_queue(request, answer, good, &wanted, error);
+}
+
+static void handle_response(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  struct wn_server *s = request->user;
+  const char *id = request->path + strlen(RESPONSE_PATH);
+  const bool drop = !strcmp(request->method, "DELETE");
+  char shown[200];
+  struct wn_serve_error error;
+  json_t *kept = drop ? NULL : wn_kept_response(&s->kept, id);
+  if (drop && wn_kept_drop(&s->kept, id))
+    kept = json_pack("{s:s, s:s, s:b}", "id", id, "object", "response", "deleted", 1);
+  if (kept) {
+    answer_json(answer, kept);
+    return;
+  }
+  wn_line_escape(id, shown, sizeof shown);
+  wn_serve_refuse(&error, 404, "response_id", "there is no response \"%s\", or not any more", shown);
+  answer_error(answer, &error);
+}
+
+/* No model that winnow runs gives a score to a pair of texts. */
+static void handle_rerank(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  const struct wn_server *s = request->user;
+  struct wn_serve_error error;
+  wn_serve_refuse(&error, 400, "model",
+                  "model: \"%s\" writes texts and does not rank them; /v1/embeddings compares them", s->name);
+  answer_error(answer, &error);
+}
+
+#define READS(where, handler)                                                                                          \
+  {                                                                                                                    \
+    .method = "POST", .path = (where), .type = "application/json", .body_limit = BODY, .reads = true,                  \
+    .handle = (handler)                                                                                                \
+  }
 static const struct wn_http_route routes[] = {
     {.method = "GET", .path = "/", .type = "text/html; charset=utf-8", .open = true, .handle = handle_page},
     {.method = "GET", .path = "/info", .type = "application/json", .handle = handle_info},
@@ -386,43 +434,18 @@ static const struct wn_http_route routes[] = {
     {.method = "GET", .path = MODEL_PATH "*", .type = "application/json", .handle = handle_model},
     {.method = "GET", .path = "/metrics", .type = "text/plain; version=0.0.4", .handle = handle_metrics},
     {.method = "GET", .path = "/slots", .type = "application/json", .handle = handle_slots},
+    {.method = "GET", .path = "/props", .type = "application/json", .handle = handle_props},
     {.method = "GET", .path = "/tokenizer_info", .type = "application/json", .handle = handle_tokenizer_info},
-    {.method = "POST",
-     .path = "/tokenize",
-     .type = "application/json",
-     .body_limit = BODY,
-     .reads = true,
-     .handle = handle_tokenize},
-    {.method = "POST",
-     .path = "/detokenize",
-     .type = "application/json",
-     .body_limit = BODY,
-     .reads = true,
-     .handle = handle_detokenize},
-    {.method = "POST",
-     .path = "/apply-template",
-     .type = "application/json",
-     .body_limit = BODY,
-     .reads = true,
-     .handle = handle_apply_template},
-    {.method = "POST",
-     .path = "/v1/completions",
-     .type = "application/json",
-     .body_limit = BODY,
-     .reads = true,
-     .handle = handle_completions},
-    {.method = "POST",
-     .path = "/v1/chat/completions",
-     .type = "application/json",
-     .body_limit = BODY,
-     .reads = true,
-     .handle = handle_chat},
-    {.method = "POST",
-     .path = "/v1/embeddings",
-     .type = "application/json",
-     .body_limit = BODY,
-     .reads = true,
-     .handle = handle_embeddings},
+    READS("/tokenize", handle_tokenize),
+    READS("/detokenize", handle_detokenize),
+    READS("/apply-template", handle_apply_template),
+    READS("/v1/completions", handle_completions),
+    READS("/v1/chat/completions", handle_chat),
+    READS("/v1/responses", handle_responses),
+    READS("/v1/embeddings", handle_embeddings),
+    READS("/v1/rerank", handle_rerank),
+    {.method = "GET", .path = RESPONSE_PATH "*", .type = "application/json", .handle = handle_response},
+    {.method = "DELETE", .path = RESPONSE_PATH "*", .type = "application/json", .handle = handle_response},
 };
 
 /* --- start and stop --- */
@@ -455,6 +478,8 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
   if (o->context < 0 || (c->position == WN_POS_LEARNED && o->context > c->context) || o->slots < 0 || o->queue < 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "server: context %lld, slots %d, queue %d: expected a context of 1 to %lld",
                    (long long)o->context, o->slots, o->queue, (long long)c->context);
+  if (o->draft < 0 || o->draft > WN_DRAFT_MAX)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "server: draft is %d, expected 0 to %d", o->draft, WN_DRAFT_MAX);
   if (o->connections < 0 || o->connections > MOST_CONNECTIONS || !(o->timeout >= 0))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "server: connections %d, timeout %g: expected 1 to %d, and seconds",
                    o->connections, o->timeout, MOST_CONNECTIONS);
@@ -496,6 +521,7 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
     s->front[i].ctx = own;
   }
   s->worker.slots = o->slots ? o->slots : SLOTS;
+  s->worker.draft = o->draft;
   s->worker.queue = o->queue ? o->queue : QUEUE;
   s->worker.cache_memory = o->cache_memory;
   s->worker.prefix.limit = o->prefix_memory;
@@ -508,6 +534,7 @@ static void server_close(struct wn_server *s) {
   wn_serve_worker_stop(&s->worker);
   wn_http_stop(s->http); /* until here handlers may still ask the worker, over kept-alive connections */
   wn_serve_worker_clear(&s->worker);
+  wn_kept_close(&s->kept);
   wn_budgets_clear(&s->budgets);
   for (int i = 0; i < WN_HTTP_THREADS; i++) wn_context_destroy(s->front[i].ctx);
   wn_free(s->name);
@@ -528,6 +555,7 @@ wn_status wn_server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *
   WN_TRY(wn_alloc(ctx, "a server", sizeof **out, &memory));
   struct wn_server *s = memory;
   s->started = wn_wall_nanoseconds() / 1000000000;
+  wn_kept_open(&s->kept);
   WN_TRY_GOTO(server_describe(ctx, s, model, tok, &o), fail);
   WN_TRY_GOTO(wn_serve_worker_start(ctx, &s->worker), fail);
   const struct wn_http_options http = {.address = o.address,

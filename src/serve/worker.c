@@ -331,7 +331,7 @@ static void *worker_run(void *user) {
 /* Allocates the arrays of a round. */
 static wn_status worker_room(wn_context *ctx, struct wn_serve_worker *w) {
   void *memory;
-  WN_TRY(wn_session_group_create(ctx, w->model.model, w->slots, &w->group));
+  WN_TRY(wn_session_group_create(ctx, w->model.model, w->slots + w->draft, &w->group));
   WN_TRY(wn_alloc(ctx, "turns of answers", (size_t)w->slots * sizeof *w->turns, &memory));
   w->turns = memory;
   WN_TRY(wn_alloc(ctx, "answers of a round", (size_t)w->slots * sizeof(struct wn_serve_choice *), &memory));

@@ -11,7 +11,8 @@
 
 struct wn_serve_counts {
   uint64_t requests, refused, cancelled, failed, prompt_tokens, completion_tokens;
-  uint64_t cache_bytes; /* of all present sessions */
+  uint64_t drafted, accepted; /* tokens guessed, and those that were drawn */
+  uint64_t cache_bytes;       /* of all present sessions */
   struct wn_prefix_counts prefix;
   int running, waiting; /* answers with a slot; answers without one */
   int jobs;
@@ -20,10 +21,11 @@ struct wn_serve_counts {
 struct wn_serve_worker {
   struct wn_serve_model model;      /* with the worker's own context */
   int slots, queue;                 /* the most answers at a time; the most requests at a time */
+  int draft;                        /* the most drafts of a round; 0: none */
   uint64_t cache_memory;            /* the most bytes of all caches and kept states of prompts; 0: no limit */
   struct wn_prefix prefix;          /* only the thread uses it */
   double timeout;                   /* seconds from a request's arrival to its end; 0: no limit */
-  wn_session_group *group;          /* for `slots` */
+  wn_session_group *group;          /* for `slots`, and `draft` rows more */
   wn_generation_turn *turns;        /* [slots] of a round */
   struct wn_serve_choice **writing; /* [slots] the choices of `turns` */
   pthread_t thread;

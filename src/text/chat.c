@@ -211,13 +211,17 @@ static wn_status chat_tokens(wn_context *ctx, const wn_tokenizer *tok, const str
   return status;
 }
 
+const char *wn_chat_source(const wn_tokenizer *tok, bool tools) {
+  return tools && tok->tool_template ? tok->tool_template : tok->chat_template;
+}
+
 static bool chat_blank(const char *text) {
   return text && text[strspn(text, " \t\r\n\v\f")] == 0;
 }
 
 wn_status wn_chat_encode_request(wn_context *ctx, const wn_tokenizer *tok, const wn_chat_template *t,
                                  const struct wn_chat_request *request, int32_t **ids, size_t *id_count) {
-  const char *source = t->source ? t->source : tok->chat_template;
+  const char *source = t->source ? t->source : wn_chat_source(tok, request->tools != NULL);
   const size_t count = json_array_size(request->messages);
   const json_t *message = count ? json_array_get(request->messages, count - 1) : NULL;
   const json_t *before = request->before ? json_array_get(request->messages, request->before - 1) : NULL;

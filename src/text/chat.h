@@ -12,6 +12,8 @@ struct wn_chat_request {
   const json_t *more;     /* further variables of the template; or NULL */
   size_t before;          /* so many messages, the last of them an answer, are in the cache: its end comes first */
 };
+/* The text of the tokenizer's own template, with tools or without; NULL: none. */
+const char *wn_chat_source(const wn_tokenizer *tok, bool tools);
 wn_status wn_chat_encode_request(wn_context *ctx, const wn_tokenizer *tok, const wn_chat_template *t,
                                  const struct wn_chat_request *request, int32_t **ids, size_t *id_count);
 

@@ -192,6 +192,50 @@ bool wn_constraint_is_complete(const wn_constraint *c) {
 
 /* --- a constraint --- */
 
+/* Is each byte of a character, as a string has it, a token? */
+static bool constraint_writes(const struct wn_token_tree *t, uint32_t c) {
+  static const char escapes[] = "\b\f\n\r\t\"\\", escaped[] = "bfnrt\"\\";
+  const char *escape = c && c < 0x80 ? strchr(escapes, (char)c) : NULL;
+  if (escape) return t->bytes['\\'] && t->bytes[(unsigned char)escaped[escape - escapes]];
+  if (c < 0x80) return c >= 0x20 && t->bytes[c];
+  const int more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+  bool good = t->bytes[(unsigned char)"\0\xC0\xE0\xF0"[more] | c >> 6 * more];
+  for (int i = 0; i < more; i++) good = good && t->bytes[0x80 | (c >> 6 * i & 0x3F)];
+  return good;
+}
+
+/* Can a string that matches regular expressions be completed from each state? Of characters beyond ASCII the first one
+ * of a class is asked. */
+static wn_status constraint_check_regular(wn_context *ctx, const struct wn_token_tree *t, const struct wn_regular *r) {
+  void *memory;
+  bool written[128], again = true;
+  uint32_t stuck = 0;
+  for (uint32_t c = 0; c < 128; c++) written[c] = constraint_writes(t, c);
+  WN_TRY(wn_alloc(ctx, "a constraint", r->states, &memory));
+  bool *good = memory;
+  memcpy(good, r->ends, r->states);
+  while (again) {
+    again = false;
+    for (uint32_t s = r->states; s-- > WN_REGULAR_START;)
+      for (uint32_t i = 0; i < r->classes && !good[s]; i++) {
+        const uint32_t end = i + 1 < r->classes ? r->from[i + 1] : 0x110000;
+        bool can = r->from[i] >= 128 && constraint_writes(t, r->from[i]);
+        if (!good[r->next[(size_t)s * r->classes + i]]) continue;
+        for (uint32_t c = r->from[i]; c < end && c < 128; c++) can = can || written[c];
+        if (can) good[s] = again = true;
+      }
+  }
+  for (uint32_t s = WN_REGULAR_START; s < r->states; s++)
+    for (uint32_t i = 0; i < r->classes; i++) {
+      const uint32_t to = r->next[(size_t)s * r->classes + i];
+      if (to != WN_REGULAR_DEAD && !good[to]) stuck = to;
+    }
+  wn_free(good);
+  if (!stuck) return WN_OK;
+  return wn_fail(ctx, WN_ERR_UNSUPPORTED,
+                 "the tokenizer has no tokens for bytes which a regular expression of the schema needs");
+}
+
 /* Checks that each byte that may be needed to complete a text is a token. */
 static wn_status constraint_check_bytes(wn_context *ctx, const struct wn_token_tree *t, const struct wn_schema *s) {
   static const unsigned char needed[] = "{}[]\":,-0123456789\\udc";
@@ -204,6 +248,7 @@ static wn_status constraint_check_bytes(wn_context *ctx, const struct wn_token_t
       return wn_fail(ctx, WN_ERR_UNSUPPORTED,
                      "the tokenizer has no token for the byte 0x%02x, which a name or a constant of the schema has",
                      s->text[i]);
+  for (uint32_t i = 0; i < s->regular_count; i++) WN_TRY(constraint_check_regular(ctx, t, s->regulars[i]));
   return WN_OK;
 }
 
@@ -231,7 +276,6 @@ static wn_status constraint_create(wn_context *ctx, const struct wn_token_tree *
   status = wn_alloc(ctx, "a constraint", (size_t)tree->entries, &memory);
   if (status == WN_OK) c->allowed = memory;
   if (status == WN_OK) status = wn_json_machine_open(ctx, schema, &c->machine);
-  if (status == WN_OK) status = constraint_check_bytes(ctx, tree, schema);
   if (status == WN_OK)
     *out = c;
   else
@@ -244,7 +288,9 @@ wn_status wn_constraint_create_tree(wn_context *ctx, const struct wn_token_tree 
   struct wn_schema *tables;
   *out = NULL;
   WN_TRY(wn_schema_create(ctx, schema, &tables));
-  return constraint_create(ctx, tree, tables, out);
+  const wn_status status = constraint_check_bytes(ctx, tree, tables);
+  if (status != WN_OK) wn_schema_drop(tables);
+  return status == WN_OK ? constraint_create(ctx, tree, tables, out) : status;
 }
 
 wn_status wn_constraint_create_json(wn_context *ctx, const wn_tokenizer *tok, const char *schema, size_t bytes,

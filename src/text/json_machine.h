@@ -5,7 +5,8 @@
  * Of what JSON allows, this is generated: properties in the order of the schema, other properties after them; names and
  * constants as wn_json_text writes them; as white space only one blank, or one or two newlines and up to WN_JSON_INDENT
  * blanks; numbers with at most 18 digits before and 20 after the point, and exponents up to 280; no \u0000 and no half
- * of a surrogate pair; nothing after the text. */
+ * of a surrogate pair; nothing after the text. Strings that match regular expressions have no escape that is not
+ * needed, and no character that needs \u. */
 #ifndef WN_TEXT_JSON_MACHINE_H
 #define WN_TEXT_JSON_MACHINE_H
 
@@ -23,7 +24,8 @@ enum wn_json_mode {
   WN_JSON_STRING,     /* in a string of shape `what` */
   WN_JSON_WORD,       /* in one of the words from `low` to `high` */
   WN_JSON_NUMBER,
-  WN_JSON_INTEGER, /* in an integer of shape `what` */
+  WN_JSON_DECIMAL, /* in a decimal of shape `what` */
+  WN_JSON_REGULAR, /* in a string of shape `what`, in state `at` of its automaton */
   WN_JSON_AFTER    /* after a value */
 };
 
@@ -66,7 +68,7 @@ struct wn_json_state {
   uint32_t what;
   uint32_t low, high; /* words that are still possible */
   uint32_t at;        /* position: bytes of the word, characters of the string, or digits */
-  int64_t number;
+  int64_t number;     /* digits so far, or a character's bits */
 };
 
 struct wn_json_frame {

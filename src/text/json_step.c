@@ -16,96 +16,6 @@ enum number_part {
   NUMBER_EXPONENT
 };
 
-/* --- strings --- */
-
-static bool string_is_hex(unsigned char c) {
-  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
-}
-
-static enum wn_json_string string_begin(unsigned char c) {
-  if (c < 0x20 || c == '"') return WN_STRING_NONE;
-  if (c == '\\') return WN_STRING_ESCAPE;
-  if (c < 0x80) return WN_STRING_PLAIN;
-  if (c < 0xC2 || c > 0xF4) return WN_STRING_NONE;
-  if (c < 0xE0) return WN_STRING_TAIL1;
-  if (c < 0xF0) return c == 0xE0 ? WN_STRING_E0 : c == 0xED ? WN_STRING_ED : WN_STRING_TAIL2;
-  return c == 0xF0 ? WN_STRING_F0 : c == 0xF4 ? WN_STRING_F4 : WN_STRING_TAIL3;
-}
-
-/* The second and later bytes of a character. */
-static enum wn_json_string string_tail(enum wn_json_string s, unsigned char c) {
-  static const struct {
-    unsigned char low, high;
-    enum wn_json_string next;
-  } tails[] = {[WN_STRING_TAIL1] = {0x80, 0xBF, WN_STRING_PLAIN}, [WN_STRING_TAIL2] = {0x80, 0xBF, WN_STRING_TAIL1},
-               [WN_STRING_TAIL3] = {0x80, 0xBF, WN_STRING_TAIL2}, [WN_STRING_E0] = {0xA0, 0xBF, WN_STRING_TAIL1},
-               [WN_STRING_ED] = {0x80, 0x9F, WN_STRING_TAIL1},    [WN_STRING_F0] = {0x90, 0xBF, WN_STRING_TAIL2},
-               [WN_STRING_F4] = {0x80, 0x8F, WN_STRING_TAIL2}};
-  return c >= tails[s].low && c <= tails[s].high ? tails[s].next : WN_STRING_NONE;
-}
-
-/* The hexadecimal digits of an escape. The first ones may make it half of a surrogate pair; four zeros are not
- * allowed. */
-static enum wn_json_string string_hex(enum wn_json_string s, unsigned char c) {
-  const unsigned char lower = c | 0x20;
-  if (!string_is_hex(c)) return WN_STRING_NONE;
-  switch (s) {
-  case WN_STRING_HEX4:
-    return c == '0' ? WN_STRING_ZERO3 : lower == 'd' ? WN_STRING_D3 : WN_STRING_HEX3;
-  case WN_STRING_ZERO3:
-    return c == '0' ? WN_STRING_ZERO2 : WN_STRING_HEX2;
-  case WN_STRING_ZERO2:
-    return c == '0' ? WN_STRING_ZERO1 : WN_STRING_HEX1;
-  case WN_STRING_ZERO1:
-    return c == '0' ? WN_STRING_NONE : WN_STRING_PLAIN;
-  case WN_STRING_D3: /* d800 to dbff begin a pair, dc00 to dfff would end one */
-    return c >= '0' && c <= '7'                                   ? WN_STRING_HEX2
-           : c == '8' || c == '9' || lower == 'a' || lower == 'b' ? WN_STRING_HIGH2
-                                                                  : WN_STRING_NONE;
-  case WN_STRING_HEX3:
-    return WN_STRING_HEX2;
-  case WN_STRING_HEX2:
-    return WN_STRING_HEX1;
-  case WN_STRING_HIGH2:
-    return WN_STRING_HIGH1;
-  case WN_STRING_HIGH1:
-    return WN_STRING_PAIR;
-  case WN_STRING_PAIR4:
-    return lower == 'd' ? WN_STRING_PAIR3 : WN_STRING_NONE;
-  case WN_STRING_PAIR3:
-    return lower >= 'c' && lower <= 'f' ? WN_STRING_PAIR2 : WN_STRING_NONE;
-  case WN_STRING_PAIR2:
-    return WN_STRING_PAIR1;
-  default: /* WN_STRING_HEX1, WN_STRING_PAIR1 */
-    return WN_STRING_PLAIN;
-  }
-}
-
-enum wn_json_string wn_json_string_step(enum wn_json_string s, unsigned char c) {
-  switch (s) {
-  case WN_STRING_PLAIN:
-    return string_begin(c);
-  case WN_STRING_NONE:
-    return WN_STRING_NONE;
-  case WN_STRING_TAIL1:
-  case WN_STRING_TAIL2:
-  case WN_STRING_TAIL3:
-  case WN_STRING_E0:
-  case WN_STRING_ED:
-  case WN_STRING_F0:
-  case WN_STRING_F4:
-    return string_tail(s, c);
-  case WN_STRING_ESCAPE:
-    return c == 'u' ? WN_STRING_HEX4 : c && strchr("\"\\/bfnrt", c) ? WN_STRING_PLAIN : WN_STRING_NONE;
-  case WN_STRING_PAIR:
-    return c == '\\' ? WN_STRING_PAIR_U : WN_STRING_NONE;
-  case WN_STRING_PAIR_U:
-    return c == 'u' ? WN_STRING_PAIR4 : WN_STRING_NONE;
-  default:
-    return string_hex(s, c);
-  }
-}
-
 /* --- what the schema allows where --- */
 
 static const struct wn_shape *step_shape_of(const struct wn_json_machine *m, const struct wn_json_state *s) {
@@ -195,40 +105,64 @@ static void step_before(struct wn_json_machine *m, uint32_t top, uint32_t value)
   wn_json_add(m, &(struct wn_json_state){.top = top, .mode = WN_JSON_VALUE, .what = value});
 }
 
-/* Could digits be appended to `number` so that it lies within the bounds? One more digit turns a range of numbers into
- * one ten times as far and as wide. */
-static bool step_integer_fits(const struct wn_shape *shape, const struct wn_json_state *s) {
-  const bool minus = s->part & 1;
-  const int64_t least = minus ? -shape->max : shape->min, most = minus ? -shape->min : shape->max;
-  int64_t low = s->number, high = s->number;
-  for (uint32_t digits = s->at; digits <= WHOLE_DIGITS; digits++) {
-    if (low <= most && high >= least && !(minus && high == 0)) return true;
-    if (s->number == 0 && s->at > 0) return false;
-    if (digits == WHOLE_DIGITS) return false;
-    low = s->at == 0 && low == 0 ? 1 : 10 * low; /* after a minus sign: the first digit is 1 to 9 */
+/* --- decimals: `number` has all digits, `at` counts them; `part` is 1 after a minus sign, plus twice the digits after
+ * a point, the point itself counted --- */
+
+static int64_t step_scaled(const struct wn_shape *shape, const struct wn_json_state *s) {
+  int64_t out = s->number;
+  for (int i = s->part / 2 ? s->part / 2 - 1 : 0; i < shape->scale; i++) out *= 10;
+  return out;
+}
+
+/* Is there a multiple of the step from low to high? */
+static bool step_decimal_has(int64_t step, int64_t low, int64_t high) {
+  const int64_t over = low % step;
+  return low <= high && (over == 0 || low + (over > 0 ? step - over : -over) <= high);
+}
+
+/* Could digits be appended so that the number lies within the bounds? One more digit before the point turns a range of
+ * numbers into one ten times as far and as wide. */
+static bool step_decimal_fits(const struct wn_shape *shape, const struct wn_json_state *s) {
+  const bool minus = s->part & 1, point = s->part > 1;
+  const int64_t most = minus ? -shape->min : shape->max, bound = minus ? -shape->max : shape->min;
+  const int64_t least = minus && bound < 1 ? 1 : bound; /* there is no -0 */
+  const uint32_t whole = shape->scale ? WN_SCHEMA_FRACTION - (uint32_t)shape->scale : WHOLE_DIGITS;
+  int64_t unit = 1;
+  for (int i = point ? s->part / 2 - 1 : 0; i < shape->scale; i++) unit *= 10;
+  int64_t low = s->number * unit, high = low + unit - 1;
+  for (uint32_t digits = s->at;; digits++) {
+    if (step_decimal_has(shape->step, low > least ? low : least, high < most ? high : most)) return true;
+    if (point || (s->number == 0 && s->at > 0) || digits >= whole) return false;
+    low = low == 0 ? unit : 10 * low; /* after a minus sign: the first digit is 1 to 9 */
     high = 10 * high + 9;
   }
-  return false;
 }
 
-static bool step_integer_ends(const struct wn_json_machine *m, const struct wn_json_state *s) {
+static bool step_decimal_ends(const struct wn_json_machine *m, const struct wn_json_state *s) {
   const struct wn_shape *shape = &m->schema->shapes[s->what];
-  const int64_t value = s->part & 1 ? -s->number : s->number;
-  return s->at > 0 && value >= shape->min && value <= shape->max;
+  const int64_t scaled = step_scaled(shape, s), value = s->part & 1 ? -scaled : scaled;
+  return s->at > 0 && s->part / 2 != 1 && !((s->part & 1) && value == 0) && value >= shape->min &&
+         value <= shape->max && value % shape->step == 0;
 }
 
-static void step_integer(struct wn_json_machine *m, const struct wn_json_state *from, unsigned char byte) {
+static void step_decimal(struct wn_json_machine *m, const struct wn_json_state *from, unsigned char byte) {
   struct wn_json_state s = *from;
-  const bool first = s.at == 0;
-  if (byte == '-' && first && s.part == 0) {
+  const struct wn_shape *shape = &m->schema->shapes[s.what];
+  const bool point = s.part > 1;
+  const int whole = shape->scale ? WN_SCHEMA_FRACTION - shape->scale : WHOLE_DIGITS;
+  if (byte == '-' && s.at == 0 && s.part == 0) {
     s.part = 1;
-  } else if (byte >= '0' && byte <= '9' && (first ? !(s.part && byte == '0') : s.number != 0) && s.at < WHOLE_DIGITS) {
+  } else if (byte == '.' && s.at > 0 && !point && shape->scale > 0) {
+    s.part += 2;
+  } else if (byte >= '0' && byte <= '9' &&
+             (point ? s.part / 2 <= shape->scale : s.at == 0 || (s.number != 0 && (int)s.at < whole))) {
     s.number = 10 * s.number + (byte - '0');
     s.at++;
+    if (point) s.part += 2;
   } else {
     return;
   }
-  if (step_integer_fits(&m->schema->shapes[s.what], &s)) wn_json_add(m, &s);
+  if (step_decimal_fits(shape, &s)) wn_json_add(m, &s);
 }
 
 static bool step_number_ends(const struct wn_json_state *s) {
@@ -304,7 +238,8 @@ static void step_begin_shape(struct wn_json_machine *m, uint32_t top, uint32_t a
     step_word(m, &s, byte);
     return;
   case WN_SHAPE_STRING:
-    s.mode = WN_JSON_STRING;
+    s.mode = shape->regular == 0 ? WN_JSON_STRING : WN_JSON_REGULAR;
+    s.at = shape->regular == 0 ? 0 : WN_REGULAR_START;
     if (byte == '"') wn_json_add(m, &s);
     return;
   case WN_SHAPE_NUMBER:
@@ -315,9 +250,9 @@ static void step_begin_shape(struct wn_json_machine *m, uint32_t top, uint32_t a
     else if (byte >= '0' && byte <= '9')
       step_number(m, &s, byte);
     return;
-  case WN_SHAPE_INTEGER:
-    s.mode = WN_JSON_INTEGER;
-    step_integer(m, &s, byte);
+  case WN_SHAPE_DECIMAL:
+    s.mode = WN_JSON_DECIMAL;
+    step_decimal(m, &s, byte);
     return;
   case WN_SHAPE_OBJECT:
   case WN_SHAPE_ARRAY:
@@ -405,6 +340,60 @@ static void step_string(struct wn_json_machine *m, const struct wn_json_state *f
   if (s.part != WN_STRING_NONE) wn_json_add(m, &s);
 }
 
+static const char escaped[] = "\"\\bfnrt", escapes[] = "\"\\\b\f\n\r\t";
+
+/* Bytes of a character that are missing here. */
+static int step_missing(enum wn_json_string part) {
+  return part == WN_STRING_TAIL1                                                   ? 1
+         : part == WN_STRING_TAIL2 || part == WN_STRING_E0 || part == WN_STRING_ED ? 2
+         : part == WN_STRING_TAIL3 || part == WN_STRING_F0 || part == WN_STRING_F4 ? 3
+                                                                                   : 0;
+}
+
+/* Could a character that begins like this go on in the automaton? */
+static bool step_regular_goes(const struct wn_regular *r, const struct wn_json_state *s) {
+  const enum wn_json_string part = (enum wn_json_string)s->part;
+  bool goes = false;
+  for (const char *c = escapes; part == WN_STRING_ESCAPE && *c; c++)
+    goes = goes || wn_regular_next(r, s->at, (uint32_t)*c) != WN_REGULAR_DEAD;
+  if (part == WN_STRING_ESCAPE) return goes;
+  const int bits = 6 * step_missing(part);
+  const uint32_t low = (uint32_t)s->number << bits, high = low | ((1u << bits) - 1);
+  return wn_regular_any(r, s->at, part == WN_STRING_E0 ? 0x800 : part == WN_STRING_F0 ? 0x10000 : low, high);
+}
+
+/* A string that matches regular expressions: each character in its shortest spelling. */
+static void step_regular(struct wn_json_machine *m, const struct wn_json_state *from, unsigned char byte) {
+  const struct wn_regular *r = m->schema->regulars[m->schema->shapes[from->what].regular - 1];
+  const enum wn_json_string was = (enum wn_json_string)from->part;
+  struct wn_json_state s = *from;
+  if (was == WN_STRING_PLAIN && byte == '"') {
+    if (r->ends[s.at]) step_after(m, s.top);
+    return;
+  }
+  if (was == WN_STRING_ESCAPE) {
+    const char *c = byte ? strchr(escaped, byte) : NULL;
+    if (!c) return;
+    s.number = (unsigned char)escapes[c - escaped];
+    s.part = WN_STRING_PLAIN;
+  } else {
+    s.part = (uint8_t)wn_json_string_step(was, byte);
+    if (s.part == WN_STRING_NONE) return;
+    s.number = was != WN_STRING_PLAIN ? s.number << 6 | (byte & 0x3F)
+               : byte < 0x80          ? byte
+                                      : byte & (byte < 0xE0   ? 0x1F
+                                                : byte < 0xF0 ? 0xF
+                                                              : 7);
+  }
+  if (s.part == WN_STRING_PLAIN) {
+    s.at = wn_regular_next(r, s.at, (uint32_t)s.number);
+    s.number = 0;
+    if (s.at != WN_REGULAR_DEAD) wn_json_add(m, &s);
+  } else if (step_regular_goes(r, &s)) {
+    wn_json_add(m, &s);
+  }
+}
+
 /* --- brackets and commas --- */
 
 /* False: this white space is not allowed here. */
@@ -468,7 +457,7 @@ static void step_after_value(struct wn_json_machine *m, const struct wn_json_sta
 
 static bool step_ends(const struct wn_json_machine *m, const struct wn_json_state *s) {
   return (s->mode == WN_JSON_NUMBER && step_number_ends(s)) ||
-         (s->mode == WN_JSON_INTEGER && step_integer_ends(m, s)) || (s->mode == WN_JSON_WORD && step_word_ends(m, s));
+         (s->mode == WN_JSON_DECIMAL && step_decimal_ends(m, s)) || (s->mode == WN_JSON_WORD && step_word_ends(m, s));
 }
 
 bool wn_json_is_complete(const struct wn_json_machine *m, const struct wn_json_state *s) {
@@ -507,8 +496,11 @@ static void step_state(struct wn_json_machine *m, const struct wn_json_state *s,
   case WN_JSON_NUMBER:
     step_number(m, s, byte);
     return;
-  case WN_JSON_INTEGER:
-    step_integer(m, s, byte);
+  case WN_JSON_DECIMAL:
+    step_decimal(m, s, byte);
+    return;
+  case WN_JSON_REGULAR:
+    step_regular(m, s, byte);
     return;
   case WN_JSON_AFTER:
     step_after_value(m, s, byte);

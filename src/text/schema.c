@@ -10,17 +10,9 @@
 
 #include "base/error.h"
 #include "base/number.h"
-#include "text/schema_build.h"
+#include "text/schema_read.h"
 
 enum { CONSTANTS = 4096 }; /* most values of an enum */
-
-/* A place in the schema, for messages: "#/properties/a". */
-struct place {
-  const struct place *up;
-  const char *key; /* NULL: it is element `index` of a list */
-  size_t index;
-  int depth;
-};
 
 enum {
   TYPE_OBJECT = 1,
@@ -34,12 +26,6 @@ enum {
 };
 static const char *const type_names[TYPES] = {"object", "array", "string", "number", "integer", "boolean", "null"};
 
-/* The keywords of one schema; NULL: absent. */
-struct keywords {
-  const json_t *type, *properties, *required, *additional, *items, *prefix, *min_items, *max_items, *min_length,
-      *max_length, *minimum, *maximum, *above, *below, *enumeration, *constant, *any_of, *all_of, *ref;
-};
-
 static const struct row {
   const char *name;
   size_t at;   /* SIZE_MAX: an annotation, which restricts nothing */
@@ -47,7 +33,7 @@ static const struct row {
   bool alone;  /* excludes all other keywords but annotations */
 } rows[] = {
 #define SCHEMA_ROW(keyword, member, types, only)                                                                       \
-  { .name = (keyword), .at = offsetof(struct keywords, member), .of = (types), .alone = (only) }
+  { .name = (keyword), .at = offsetof(struct wn_schema_keywords, member), .of = (types), .alone = (only) }
     SCHEMA_ROW("type", type, 0, false),
     SCHEMA_ROW("properties", properties, TYPE_OBJECT, false),
     SCHEMA_ROW("required", required, TYPE_OBJECT, false),
@@ -58,10 +44,13 @@ static const struct row {
     SCHEMA_ROW("maxItems", max_items, TYPE_ARRAY, false),
     SCHEMA_ROW("minLength", min_length, TYPE_STRING, false),
     SCHEMA_ROW("maxLength", max_length, TYPE_STRING, false),
+    SCHEMA_ROW("pattern", pattern, TYPE_STRING, false),
+    SCHEMA_ROW("format", format, TYPE_STRING, false),
     SCHEMA_ROW("minimum", minimum, TYPE_INTEGER, false),
     SCHEMA_ROW("maximum", maximum, TYPE_INTEGER, false),
     SCHEMA_ROW("exclusiveMinimum", above, TYPE_INTEGER, false),
     SCHEMA_ROW("exclusiveMaximum", below, TYPE_INTEGER, false),
+    SCHEMA_ROW("multipleOf", multiple, TYPE_INTEGER, false),
     SCHEMA_ROW("enum", enumeration, 0, false),
     SCHEMA_ROW("const", constant, 0, false),
     SCHEMA_ROW("anyOf", any_of, 0, true),
@@ -82,9 +71,10 @@ static const struct row {
     {.name = "writeOnly", .at = SIZE_MAX},
 };
 
-static wn_status schema_read(struct wn_schema_builder *b, const json_t *json, const struct place *at, uint32_t *value);
+static wn_status schema_read(struct wn_schema_builder *b, const json_t *json, const struct wn_schema_place *at,
+                             uint32_t *value);
 
-static void schema_path(const struct place *at, char *out, size_t bytes) {
+static void schema_path(const struct wn_schema_place *at, char *out, size_t bytes) {
   size_t used;
   if (at->up) {
     schema_path(at->up, out, bytes);
@@ -100,8 +90,8 @@ static void schema_path(const struct place *at, char *out, size_t bytes) {
   }
 }
 
-__attribute__((format(printf, 4, 5))) static wn_status schema_refuse(struct wn_schema_builder *b, wn_status status,
-                                                                     const struct place *at, const char *format, ...) {
+wn_status wn_schema_refuse(struct wn_schema_builder *b, wn_status status, const struct wn_schema_place *at,
+                           const char *format, ...) {
   char path[200], line[200];
   va_list args;
   va_start(args, format);
@@ -111,14 +101,10 @@ __attribute__((format(printf, 4, 5))) static wn_status schema_refuse(struct wn_s
   return wn_fail(b->ctx, status, "schema %s: %s", path, line);
 }
 
-static struct place schema_under(const struct place *up, const char *key, size_t index) {
-  return (struct place){.up = up, .key = key, .index = index, .depth = up->depth + 1};
-}
-
 /* Reads one schema inside a list or an object of schemas. */
-static wn_status schema_read_member(struct wn_schema_builder *b, const json_t *json, const struct place *at,
+static wn_status schema_read_member(struct wn_schema_builder *b, const json_t *json, const struct wn_schema_place *at,
                                     const char *keyword, const char *key, size_t index, uint32_t *value) {
-  const struct place under = schema_under(at, keyword, 0), member = schema_under(&under, key, index);
+  const struct wn_schema_place under = wn_schema_under(at, keyword, 0), member = wn_schema_under(&under, key, index);
   return schema_read(b, json, &member, value);
 }
 
@@ -146,7 +132,7 @@ static unsigned schema_type_of(const json_t *json) {
 }
 
 static wn_status schema_constants(struct wn_schema_builder *b, const json_t *const *list, size_t count, uint32_t value,
-                                  const struct place *at);
+                                  const struct wn_schema_place *at);
 
 /* Adds the name of an object's property. */
 static wn_status schema_name(struct wn_schema_builder *b, uint32_t word, const char *name, uint32_t part) {
@@ -159,19 +145,19 @@ static wn_status schema_name(struct wn_schema_builder *b, uint32_t word, const c
 
 /* Adds the elements or properties of a constant, each a value of its own. */
 static wn_status schema_constant_parts(struct wn_schema_builder *b, const json_t *json, uint32_t value,
-                                       const struct place *at) {
+                                       const struct wn_schema_place *at) {
   const bool object = json_is_object(json);
   const uint32_t n = (uint32_t)(object ? json_object_size(json) : json_array_size(json));
   struct wn_shape shape = {
       .kind = object ? WN_SHAPE_OBJECT : WN_SHAPE_ARRAY, .count = n, .rest = -1, .min = n, .max = n};
   void *member = object ? json_object_iter((json_t *)(uintptr_t)json) : NULL;
   if (at->depth > WN_SCHEMA_DEPTH)
-    return schema_refuse(b, WN_ERR_UNSUPPORTED, at, "nested deeper than %d", WN_SCHEMA_DEPTH);
+    return wn_schema_refuse(b, WN_ERR_UNSUPPORTED, at, "nested deeper than %d", WN_SCHEMA_DEPTH);
   WN_TRY(wn_schema_add(b, &b->parts, n, &shape.first));
   if (object) WN_TRY(wn_schema_add(b, &b->words, n, &shape.words));
   for (uint32_t i = 0; i < n; i++) {
     const json_t *one = object ? json_object_iter_value(member) : json_array_get(json, i);
-    const struct place under = schema_under(at, object ? json_object_iter_key(member) : NULL, i);
+    const struct wn_schema_place under = wn_schema_under(at, object ? json_object_iter_key(member) : NULL, i);
     uint32_t part;
     WN_TRY(wn_schema_add_value(b, &part));
     WN_TRY(schema_constants(b, &one, 1, part, &under));
@@ -186,12 +172,12 @@ static wn_status schema_constant_parts(struct wn_schema_builder *b, const json_t
 
 /* The value must be one of a list. */
 static wn_status schema_constants(struct wn_schema_builder *b, const json_t *const *list, size_t count, uint32_t value,
-                                  const struct place *at) {
+                                  const struct wn_schema_place *at) {
   struct wn_shape words = {.kind = WN_SHAPE_WORDS};
   for (size_t i = 0; i < count; i++) words.texts += !json_is_object(list[i]) && !json_is_array(list[i]);
   if (words.texts > 0) WN_TRY(wn_schema_add(b, &b->words, words.texts, &words.words));
   for (size_t i = 0, at_word = words.words; i < count; i++) {
-    const struct place under = schema_under(at, NULL, i);
+    const struct wn_schema_place under = wn_schema_under(at, NULL, i);
     if (json_is_object(list[i]) || json_is_array(list[i]))
       WN_TRY(schema_constant_parts(b, list[i], value, &under));
     else
@@ -202,16 +188,16 @@ static wn_status schema_constants(struct wn_schema_builder *b, const json_t *con
 }
 
 /* enum and const; constants of other types are dropped. */
-static wn_status schema_read_constants(struct wn_schema_builder *b, const struct keywords *k, unsigned types,
-                                       uint32_t value, const struct place *at) {
-  const struct place under = schema_under(at, k->constant ? "const" : "enum", 0);
+static wn_status schema_read_constants(struct wn_schema_builder *b, const struct wn_schema_keywords *k, unsigned types,
+                                       uint32_t value, const struct wn_schema_place *at) {
+  const struct wn_schema_place under = wn_schema_under(at, k->constant ? "const" : "enum", 0);
   const json_t *list[CONSTANTS];
   size_t count = 0;
   if (k->constant && k->enumeration)
-    return schema_refuse(b, WN_ERR_UNSUPPORTED, at, "\"enum\" and \"const\" together are not served");
+    return wn_schema_refuse(b, WN_ERR_UNSUPPORTED, at, "\"enum\" and \"const\" together are not served");
   const size_t n = k->constant ? 1 : json_array_size(k->enumeration);
   if (n == 0 || n > CONSTANTS)
-    return schema_refuse(b, WN_ERR_FORMAT, &under, "expected a list of 1 to %d values", CONSTANTS);
+    return wn_schema_refuse(b, WN_ERR_FORMAT, &under, "expected a list of 1 to %d values", CONSTANTS);
   for (size_t i = 0; i < n; i++) {
     const json_t *one = k->constant ? k->constant : json_array_get(k->enumeration, i);
     if (schema_type_of(one) & types) list[count++] = one;
@@ -221,56 +207,10 @@ static wn_status schema_read_constants(struct wn_schema_builder *b, const struct
 
 /* --- keywords of types --- */
 
-static wn_status schema_read_count(struct wn_schema_builder *b, const json_t *json, const struct place *at,
-                                   const char *keyword, int64_t *out) {
-  const struct place under = schema_under(at, keyword, 0);
-  const double count = json_number_value(json);
-  if (!json) return WN_OK;
-  if (!json_is_number(json) || count < 0 || count != floor(count))
-    return schema_refuse(b, WN_ERR_FORMAT, &under, "expected a whole number of at least 0");
-  *out = count < (double)INT32_MAX ? (int64_t)count : INT32_MAX;
-  return WN_OK;
-}
-
-/* The least integer that a lower bound allows. With sign -1: for an upper bound, both negated. */
-static wn_status schema_read_bound(struct wn_schema_builder *b, const json_t *json, const struct place *at,
-                                   const char *keyword, int sign, int64_t *least) {
-  const struct place under = schema_under(at, keyword, 0);
-  int64_t bound = 0;
-  if (!json) return WN_OK;
-  if (!json_is_number(json)) return schema_refuse(b, WN_ERR_FORMAT, &under, "expected a number");
-  const bool beyond = keyword[0] == 'e'; /* in exclusiveMinimum and exclusiveMaximum */
-  const double value = sign * json_number_value(json), up = ceil(value);
-  if (json_is_integer(json) && fabs(value) < 1e18)
-    bound = sign * json_integer_value(json) + beyond;
-  else /* from 2^53 on, adding 1 to a double may not change it */
-    bound = up >= 1e18 ? WN_SCHEMA_DIGITS + 1 : up <= -1e18 ? -WN_SCHEMA_DIGITS : (int64_t)up + (beyond && value == up);
-  if (bound > *least) *least = bound;
-  return WN_OK;
-}
-
-static wn_status schema_read_integer(struct wn_schema_builder *b, const struct keywords *k, uint32_t value,
-                                     const struct place *at) {
-  int64_t low = -WN_SCHEMA_DIGITS, high = -WN_SCHEMA_DIGITS;
-  WN_TRY(schema_read_bound(b, k->minimum, at, "minimum", 1, &low));
-  WN_TRY(schema_read_bound(b, k->above, at, "exclusiveMinimum", 1, &low));
-  WN_TRY(schema_read_bound(b, k->maximum, at, "maximum", -1, &high));
-  WN_TRY(schema_read_bound(b, k->below, at, "exclusiveMaximum", -1, &high));
-  return wn_schema_add_shape(b, value, &(struct wn_shape){.kind = WN_SHAPE_INTEGER, .min = low, .max = -high});
-}
-
-static wn_status schema_read_string(struct wn_schema_builder *b, const struct keywords *k, uint32_t value,
-                                    const struct place *at) {
-  struct wn_shape shape = {.kind = WN_SHAPE_STRING, .max = INT64_MAX};
-  WN_TRY(schema_read_count(b, k->min_length, at, "minLength", &shape.min));
-  WN_TRY(schema_read_count(b, k->max_length, at, "maxLength", &shape.max));
-  return wn_schema_add_shape(b, value, &shape);
-}
-
 /* items or additionalProperties: the schema of further elements or of other properties. */
-static wn_status schema_read_rest(struct wn_schema_builder *b, const json_t *json, const struct place *at,
+static wn_status schema_read_rest(struct wn_schema_builder *b, const json_t *json, const struct wn_schema_place *at,
                                   const char *keyword, int32_t *rest) {
-  const struct place under = schema_under(at, keyword, 0);
+  const struct wn_schema_place under = wn_schema_under(at, keyword, 0);
   uint32_t value;
   *rest = -1;
   if (json_is_false(json)) return WN_OK;
@@ -279,15 +219,15 @@ static wn_status schema_read_rest(struct wn_schema_builder *b, const json_t *jso
   return WN_OK;
 }
 
-static wn_status schema_read_array(struct wn_schema_builder *b, const struct keywords *k, uint32_t value,
-                                   const struct place *at) {
+static wn_status schema_read_array(struct wn_schema_builder *b, const struct wn_schema_keywords *k, uint32_t value,
+                                   const struct wn_schema_place *at) {
   struct wn_shape shape = {.kind = WN_SHAPE_ARRAY, .max = INT64_MAX, .count = (uint32_t)json_array_size(k->prefix)};
   if (k->prefix && !json_is_array(k->prefix)) {
-    const struct place under = schema_under(at, "prefixItems", 0);
-    return schema_refuse(b, WN_ERR_FORMAT, &under, "expected a list of schemas");
+    const struct wn_schema_place under = wn_schema_under(at, "prefixItems", 0);
+    return wn_schema_refuse(b, WN_ERR_FORMAT, &under, "expected a list of schemas");
   }
-  WN_TRY(schema_read_count(b, k->min_items, at, "minItems", &shape.min));
-  WN_TRY(schema_read_count(b, k->max_items, at, "maxItems", &shape.max));
+  WN_TRY(wn_schema_count(b, k->min_items, at, "minItems", &shape.min));
+  WN_TRY(wn_schema_count(b, k->max_items, at, "maxItems", &shape.max));
   WN_TRY(schema_read_rest(b, k->items, at, "items", &shape.rest));
   WN_TRY(wn_schema_add(b, &b->parts, shape.count, &shape.first));
   for (uint32_t i = 0; i < shape.count; i++) {
@@ -299,24 +239,24 @@ static wn_status schema_read_array(struct wn_schema_builder *b, const struct key
 }
 
 /* The required names, as the keys of a new object. */
-static wn_status schema_read_required(struct wn_schema_builder *b, const json_t *list, const struct place *at,
+static wn_status schema_read_required(struct wn_schema_builder *b, const json_t *list, const struct wn_schema_place *at,
                                       json_t **names) {
-  const struct place under = schema_under(at, "required", 0);
+  const struct wn_schema_place under = wn_schema_under(at, "required", 0);
   *names = json_object();
   bool failed = !*names;
   for (size_t i = 0; i < json_array_size(list) && !failed; i++) {
     const char *name = json_string_value(json_array_get(list, i));
-    if (!name) return schema_refuse(b, WN_ERR_FORMAT, &under, "expected a list of names");
+    if (!name) return wn_schema_refuse(b, WN_ERR_FORMAT, &under, "expected a list of names");
     failed = json_object_set_new(*names, name, json_true()) != 0;
   }
   if (failed) return wn_fail(b->ctx, WN_ERR_MEMORY, "out of memory: a schema");
-  if (list && !json_is_array(list)) return schema_refuse(b, WN_ERR_FORMAT, &under, "expected a list of names");
+  if (list && !json_is_array(list)) return wn_schema_refuse(b, WN_ERR_FORMAT, &under, "expected a list of names");
   return WN_OK;
 }
 
 /* The properties in their order, then required names that have no schema of their own. */
-static wn_status schema_read_properties(struct wn_schema_builder *b, const struct keywords *k, json_t *required,
-                                        struct wn_shape *shape, const struct place *at) {
+static wn_status schema_read_properties(struct wn_schema_builder *b, const struct wn_schema_keywords *k,
+                                        json_t *required, struct wn_shape *shape, const struct wn_schema_place *at) {
   json_t *properties = (json_t *)(uintptr_t)k->properties, *json;
   const char *name;
   uint32_t i = 0, value;
@@ -344,13 +284,13 @@ static wn_status schema_read_properties(struct wn_schema_builder *b, const struc
   return WN_OK;
 }
 
-static wn_status schema_read_object(struct wn_schema_builder *b, const struct keywords *k, uint32_t value,
-                                    const struct place *at) {
+static wn_status schema_read_object(struct wn_schema_builder *b, const struct wn_schema_keywords *k, uint32_t value,
+                                    const struct wn_schema_place *at) {
   struct wn_shape shape = {.kind = WN_SHAPE_OBJECT};
   json_t *required = NULL;
   if (k->properties && !json_is_object(k->properties)) {
-    const struct place under = schema_under(at, "properties", 0);
-    return schema_refuse(b, WN_ERR_FORMAT, &under, "expected an object of schemas");
+    const struct wn_schema_place under = wn_schema_under(at, "properties", 0);
+    return wn_schema_refuse(b, WN_ERR_FORMAT, &under, "expected an object of schemas");
   }
   WN_TRY(schema_read_rest(b, k->additional, at, "additionalProperties", &shape.rest));
   wn_status status = schema_read_required(b, k->required, at, &required);
@@ -361,9 +301,9 @@ static wn_status schema_read_object(struct wn_schema_builder *b, const struct ke
 
 /* --- a schema --- */
 
-static wn_status schema_read_type(struct wn_schema_builder *b, const json_t *type, const struct place *at,
+static wn_status schema_read_type(struct wn_schema_builder *b, const json_t *type, const struct wn_schema_place *at,
                                   unsigned *types) {
-  const struct place under = schema_under(at, "type", 0);
+  const struct wn_schema_place under = wn_schema_under(at, "type", 0);
   const size_t n = json_is_array(type) ? json_array_size(type) : 1;
   *types = 0;
   for (size_t i = 0; i < n; i++) {
@@ -371,29 +311,40 @@ static wn_status schema_read_type(struct wn_schema_builder *b, const json_t *typ
     unsigned t = 0;
     while (t < TYPES && (!json_is_string(one) || strcmp(json_string_value(one), type_names[t]) != 0)) t++;
     if (t == TYPES)
-      return schema_refuse(b, WN_ERR_FORMAT, &under,
-                           "expected object, array, string, number, integer, boolean, null, or a list of them");
+      return wn_schema_refuse(b, WN_ERR_FORMAT, &under,
+                              "expected object, array, string, number, integer, boolean, null, or a list of them");
     *types |= 1u << t;
   }
-  if (n == 0) return schema_refuse(b, WN_ERR_FORMAT, &under, "an empty list of types");
+  if (n == 0) return wn_schema_refuse(b, WN_ERR_FORMAT, &under, "an empty list of types");
   return WN_OK;
 }
 
-/* Reads a schema's keywords. `of`: the types that some of them apply to; *alone: the one that excludes the others. */
-static wn_status schema_read_keywords(struct wn_schema_builder *b, const json_t *json, const struct place *at,
-                                      struct keywords *k, unsigned *of, const char **alone) {
-  const char *key, *other = NULL;
+static const struct row *schema_row(const char *keyword) {
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    if (!strcmp(rows[i].name, keyword)) return &rows[i];
+  return NULL;
+}
+bool wn_schema_is_annotation(const char *keyword) {
+  const struct row *row = schema_row(keyword);
+  return row && row->at == SIZE_MAX;
+}
+
+/* Reads a schema's keywords. `of`: the types that some of them apply to; *alone: one that stands for other schemas;
+ * *merges: other keywords hold as well. */
+static wn_status schema_read_keywords(struct wn_schema_builder *b, const json_t *json, const struct wn_schema_place *at,
+                                      struct wn_schema_keywords *k, unsigned *of, const char **alone, bool *merges) {
+  const char *key;
   json_t *value;
-  *k = (struct keywords){0};
   *of = 0;
   *alone = NULL;
+  *merges = false;
+  bool other = false;
   json_object_foreach((json_t *)(uintptr_t)json, key, value) {
-    const struct row *row = rows, *end = rows + sizeof rows / sizeof *rows;
-    while (row < end && strcmp(row->name, key) != 0) row++;
-    if (row == end) {
+    const struct row *row = schema_row(key);
+    if (!row) {
       char shown[68];
       wn_line_escape(key, shown, sizeof shown);
-      return schema_refuse(b, WN_ERR_UNSUPPORTED, at, "\"%s\" is not served", shown);
+      return wn_schema_refuse(b, WN_ERR_UNSUPPORTED, at, "\"%s\" is not served", shown);
     }
     if (row->at == SIZE_MAX) continue;
     *(const json_t **)(void *)((char *)k + row->at) = value;
@@ -401,72 +352,35 @@ static wn_status schema_read_keywords(struct wn_schema_builder *b, const json_t 
     if (row->alone && !*alone)
       *alone = row->name;
     else
-      other = row->name;
+      other = true;
   }
-  if (*alone && other)
-    return schema_refuse(b, WN_ERR_UNSUPPORTED, at, "\"%s\" together with \"%s\" is not served", *alone, other);
-  if (*of && (k->enumeration || k->constant))
-    return schema_refuse(b, WN_ERR_UNSUPPORTED, at, "\"%s\" with anything but \"type\" is not served",
-                         k->constant ? "const" : "enum");
+  *merges = *alone && (other || json_array_size(k->all_of) > 1);
+  if (!*alone && *of && (k->enumeration || k->constant))
+    return wn_schema_refuse(b, WN_ERR_UNSUPPORTED, at, "\"%s\" with anything but \"type\" is not served",
+                            k->constant ? "const" : "enum");
   return WN_OK;
 }
 
-/* One character of a name in a pointer; ~0 and ~1 mean "~" and "/". */
-static bool schema_pointer_next(const char **at, char *out) {
-  if (**at != '~') {
-    *out = *(*at)++;
-    return true;
-  }
-  *out = (*at)[1] == '0' ? '~' : '/';
-  if ((*at)[1] != '0' && (*at)[1] != '1') return false;
-  *at += 2;
-  return true;
-}
-
-/* Follows "#/$defs/name" (RFC 6901). NULL: nothing is there. */
-static const json_t *schema_pointer(const json_t *json, const char *at) {
-  char name[256];
-  if (*at++ != '#') return NULL;
-  while (json && *at == '/') {
-    size_t n = 0;
-    for (at++; *at && *at != '/';)
-      if (n + 1 == sizeof name || !schema_pointer_next(&at, &name[n++])) return NULL;
-    name[n] = 0;
-    if (json_is_object(json)) {
-      json = json_object_get(json, name);
-    } else {
-      size_t index = 0;
-      for (const char *c = name; *c; c++) {
-        if (*c < '0' || *c > '9' || index > 1u << 24) return NULL;
-        index = 10 * index + (size_t)(*c - '0');
-      }
-      json = n > 0 ? json_array_get(json, index) : NULL;
-    }
-  }
-  return *at ? NULL : json;
-}
-
-static wn_status schema_read_alone(struct wn_schema_builder *b, const struct keywords *k, const char *alone,
-                                   uint32_t value, const struct place *at) {
-  const struct place under = schema_under(at, alone, 0);
+static wn_status schema_read_alone(struct wn_schema_builder *b, const struct wn_schema_keywords *k, const char *alone,
+                                   uint32_t value, const struct wn_schema_place *at) {
+  const struct wn_schema_place under = wn_schema_under(at, alone, 0);
   uint32_t other;
   if (k->ref) {
     const char *ref = json_string_value(k->ref);
-    const json_t *target = ref ? schema_pointer(b->json, ref) : NULL;
-    const struct place there = {.key = ref, .depth = at->depth + 1};
+    const json_t *target = ref ? wn_schema_pointer(b->json, ref) : NULL;
+    const struct wn_schema_place there = {.key = ref, .depth = at->depth + 1};
     if (!target)
-      return schema_refuse(b, WN_ERR_UNSUPPORTED, &under,
-                           "expected the place of a schema in this one, such as \"#/$defs/name\"");
+      return wn_schema_refuse(b, WN_ERR_UNSUPPORTED, &under,
+                              "expected the place of a schema in this one, such as \"#/$defs/name\"");
     WN_TRY(schema_read(b, target, &there, &other));
     return wn_schema_add_link(b, value, false, other);
   }
   const json_t *list = k->any_of ? k->any_of : k->all_of;
   const size_t n = json_array_size(list);
-  if (n == 0) return schema_refuse(b, WN_ERR_FORMAT, &under, "expected a list of schemas");
-  if (k->all_of && n > 1) return schema_refuse(b, WN_ERR_UNSUPPORTED, &under, "more than one schema is not served");
+  if (n == 0) return wn_schema_refuse(b, WN_ERR_FORMAT, &under, "expected a list of schemas");
   if (n > WN_SCHEMA_ALTERNATIVES)
-    return schema_refuse(b, WN_ERR_UNSUPPORTED, &under, "%zu schemas; at most %d are served", n,
-                         WN_SCHEMA_ALTERNATIVES);
+    return wn_schema_refuse(b, WN_ERR_UNSUPPORTED, &under, "%zu schemas; at most %d are served", n,
+                            WN_SCHEMA_ALTERNATIVES);
   for (size_t i = 0; i < n; i++) {
     WN_TRY(schema_read_member(b, json_array_get(list, i), at, alone, NULL, i, &other));
     WN_TRY(wn_schema_add_link(b, value, false, other));
@@ -474,51 +388,81 @@ static wn_status schema_read_alone(struct wn_schema_builder *b, const struct key
   return WN_OK;
 }
 
-static wn_status schema_read_types(struct wn_schema_builder *b, const struct keywords *k, unsigned types,
-                                   uint32_t value, const struct place *at) {
-  const bool bounded = k->minimum || k->maximum || k->above || k->below;
-  if (bounded && (types & TYPE_NUMBER))
-    return schema_refuse(b, WN_ERR_UNSUPPORTED, at, "\"%s\" is served with \"type\": \"integer\" only",
-                         k->minimum   ? "minimum"
-                         : k->maximum ? "maximum"
-                         : k->above   ? "exclusiveMinimum"
-                                      : "exclusiveMaximum");
+static wn_status schema_read_types(struct wn_schema_builder *b, const struct wn_schema_keywords *k, unsigned types,
+                                   uint32_t value, const struct wn_schema_place *at) {
   if (types & TYPE_OBJECT) WN_TRY(schema_read_object(b, k, value, at));
   if (types & TYPE_ARRAY) WN_TRY(schema_read_array(b, k, value, at));
-  if (types & TYPE_STRING) WN_TRY(schema_read_string(b, k, value, at));
-  if (types & TYPE_NUMBER)
-    WN_TRY(wn_schema_add_shape(b, value, &(struct wn_shape){.kind = WN_SHAPE_NUMBER}));
-  else if (types & TYPE_INTEGER)
-    WN_TRY(schema_read_integer(b, k, value, at));
+  if (types & TYPE_STRING) WN_TRY(wn_schema_string(b, k, value, at));
+  if (types & (TYPE_NUMBER | TYPE_INTEGER)) WN_TRY(wn_schema_number(b, k, !(types & TYPE_NUMBER), value, at));
   return wn_schema_literals(b, value, types & TYPE_BOOLEAN, types & TYPE_NULL);
 }
 
-static wn_status schema_read_new(struct wn_schema_builder *b, const json_t *json, const struct place *at,
-                                 uint32_t value) {
-  struct keywords k;
-  unsigned of, types = ~0u;
-  const char *alone;
+/* Keywords of one type are that type; without any, any value fits. */
+static wn_status schema_read_plain(struct wn_schema_builder *b, const struct wn_schema_keywords *k, unsigned of,
+                                   uint32_t value, const struct wn_schema_place *at) {
+  unsigned types = ~0u;
   uint32_t any;
-  if (json_is_false(json)) return WN_OK;
-  if (!json_is_true(json)) {
-    WN_TRY(schema_read_keywords(b, json, at, &k, &of, &alone));
-    if (alone) return schema_read_alone(b, &k, alone, value, at);
-    if (k.type) WN_TRY(schema_read_type(b, k.type, at, &types));
-    if (k.constant || k.enumeration) return schema_read_constants(b, &k, types, value, at);
-    if (!k.type && (of & TYPE_INTEGER)) of |= TYPE_NUMBER; /* minimum and maximum apply to any number */
-    if (k.type || of) return schema_read_types(b, &k, k.type ? types : of, value, at);
-  }
+  if (k->type) WN_TRY(schema_read_type(b, k->type, at, &types));
+  if (k->constant || k->enumeration) return schema_read_constants(b, k, types, value, at);
+  if (!k->type && (of & TYPE_INTEGER)) of |= TYPE_NUMBER; /* minimum and maximum apply to any number */
+  if (k->type || of) return schema_read_types(b, k, k->type ? types : of, value, at);
   WN_TRY(wn_schema_any(b, &any));
   return wn_schema_add_link(b, value, false, any);
 }
 
-static wn_status schema_read(struct wn_schema_builder *b, const json_t *json, const struct place *at, uint32_t *value) {
+/* allOf, anyOf and $ref beside other keywords. Each alternative of the first anyOf is merged with all others. */
+static wn_status schema_read_merged(struct wn_schema_builder *b, const json_t *json, const struct wn_schema_place *at,
+                                    uint32_t value) {
+  struct wn_schema_keywords k = {.made = true};
+  const json_t *merged, *one;
+  json_t *choices, *alternative;
+  const char *alone;
+  bool merges;
+  unsigned of;
+  size_t i, c;
+  wn_status status = wn_schema_merge(b, json, at, &merged, &choices);
+  const json_t *list = json_array_get(choices, 0);
+  if (status == WN_OK && !list && !json_is_false(merged)) {
+    status = schema_read_keywords(b, merged, at, &k, &of, &alone, &merges);
+    if (status == WN_OK) status = schema_read_plain(b, &k, of, value, at);
+  }
+  json_array_foreach(list, i, alternative) {
+    json_t *both = json_pack("{s:[O, O]}", "allOf", merged, alternative), *all = json_object_get(both, "allOf");
+    for (c = 1; c < json_array_size(choices); c++)
+      json_array_append_new(all, json_pack("{s:O}", "anyOf", json_array_get(choices, c)));
+    const struct wn_schema_place under = wn_schema_under(at, "anyOf", 0), member = wn_schema_under(&under, NULL, i);
+    uint32_t other;
+    if (status == WN_OK)
+      status = wn_schema_keep(b, both, &one);
+    else
+      json_decref(both);
+    if (status == WN_OK) status = schema_read(b, one, &member, &other);
+    if (status == WN_OK) status = wn_schema_add_link(b, value, false, other);
+  }
+  json_decref(choices);
+  return status;
+}
+
+static wn_status schema_read_new(struct wn_schema_builder *b, const json_t *json, const struct wn_schema_place *at,
+                                 uint32_t value) {
+  struct wn_schema_keywords k = {.made = false};
+  unsigned of = 0;
+  const char *alone = NULL;
+  bool merges = false;
+  if (json_is_false(json)) return WN_OK;
+  if (!json_is_true(json)) WN_TRY(schema_read_keywords(b, json, at, &k, &of, &alone, &merges));
+  if (merges) return schema_read_merged(b, json, at, value);
+  return alone ? schema_read_alone(b, &k, alone, value, at) : schema_read_plain(b, &k, of, value, at);
+}
+
+static wn_status schema_read(struct wn_schema_builder *b, const json_t *json, const struct wn_schema_place *at,
+                             uint32_t *value) {
   struct wn_schema_seen *seen = NULL;
   const bool shared = json_is_true(json) || json_is_false(json); /* jansson has only one of each */
   if (!json_is_object(json) && !shared)
-    return schema_refuse(b, WN_ERR_FORMAT, at, "expected a schema: an object, true or false");
+    return wn_schema_refuse(b, WN_ERR_FORMAT, at, "expected a schema: an object, true or false");
   if (at->depth > 4 * WN_SCHEMA_DEPTH)
-    return schema_refuse(b, WN_ERR_UNSUPPORTED, at, "nested deeper than %d", 4 * WN_SCHEMA_DEPTH);
+    return wn_schema_refuse(b, WN_ERR_UNSUPPORTED, at, "nested deeper than %d", 4 * WN_SCHEMA_DEPTH);
   seen = wn_schema_seen(b, json);
   if (seen->json) {
     *value = seen->value;
@@ -531,7 +475,7 @@ static wn_status schema_read(struct wn_schema_builder *b, const json_t *json, co
 
 wn_status wn_schema_create(wn_context *ctx, const json_t *schema, struct wn_schema **out) {
   struct wn_schema_builder b = {.ctx = ctx, .json = schema};
-  const struct place at = {.key = "#"};
+  const struct wn_schema_place at = {.key = "#"};
   uint32_t root = 0;
   *out = NULL;
   wn_status status = wn_schema_begin(&b);

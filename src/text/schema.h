@@ -8,20 +8,21 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "winnow/context.h"
+#include "text/regular.h"
 
 enum {
   WN_SCHEMA_DEPTH = 64,        /* nesting of objects and lists, in a text and in a schema */
   WN_SCHEMA_ALTERNATIVES = 64, /* of a value, and of states followed at once */
   WN_SCHEMA_NEVER = 1 << 20
 };
-#define WN_SCHEMA_DIGITS INT64_C(999999999999999999) /* integers have at most 18 digits */
+#define WN_SCHEMA_DIGITS INT64_C(999999999999999999) /* integers have at most 18 digits, */
+enum { WN_SCHEMA_FRACTION = 15 };                    /* decimals so many, each then a double of its own */
 
 enum wn_shape_kind {
   WN_SHAPE_WORDS, /* one of several texts: constants, true, false, null */
   WN_SHAPE_STRING,
   WN_SHAPE_NUMBER,
-  WN_SHAPE_INTEGER,
+  WN_SHAPE_DECIMAL, /* a number within bounds, without an exponent: integers too */
   WN_SHAPE_OBJECT,
   WN_SHAPE_ARRAY
 };
@@ -32,7 +33,10 @@ struct wn_shape {
   uint32_t words, texts; /* WORDS: its texts; OBJECT: its properties' names; `texts` of them from `words` on */
   uint32_t first, count; /* range in `parts`. OBJECT: properties in their order; ARRAY: the first elements */
   int32_t rest;          /* the value of any other property or further element; -1: none allowed */
-  int64_t min, max;      /* STRING: number of characters; ARRAY: number of elements; INTEGER: the value */
+  int64_t min, max;      /* STRING: number of characters; ARRAY: number of elements; DECIMAL: value x 10^scale */
+  int64_t step;          /* DECIMAL: value x 10^scale is a multiple of it, >= 1 */
+  int32_t scale;         /* DECIMAL: the most digits after the point */
+  int32_t regular;       /* STRING: its automaton, which has min and max, + 1; 0: none */
 };
 
 struct wn_part {
@@ -60,7 +64,8 @@ struct wn_schema {
   struct wn_word *words;
   uint32_t *alternatives; /* shapes */
   unsigned char *text;    /* [text_bytes] */
-  uint32_t text_bytes;
+  struct wn_regular **regulars;
+  uint32_t text_bytes, regular_count;
 };
 
 /* schema NULL: any object. WN_ERR_UNSUPPORTED for an unsupported keyword, WN_ERR_FORMAT for a wrong one; both give its

@@ -10,13 +10,14 @@
 #include "base/fields.h"
 
 #define FLATTEN_STEPS (1u << 20)
+#define REGULAR_STEPS (UINT64_C(1) << 26)
 
 #define TABLE(b, name, type) ((type *)(b)->name.data)
 
 wn_status wn_schema_begin(struct wn_schema_builder *b) {
   void *memory;
 #define SCHEMA_TABLE(name, type, limit)                                                                                \
-  b->name = (struct wn_schema_table){.what = #name, .element = sizeof(type), .most = limit}
+  b->name = (struct wn_schema_table){.what = #name, .element = sizeof(type), .most = (limit)}
   SCHEMA_TABLE(shapes, struct wn_shape, WN_SCHEMA_VALUES);
   SCHEMA_TABLE(values, struct wn_value, WN_SCHEMA_VALUES);
   SCHEMA_TABLE(parts, struct wn_part, WN_SCHEMA_VALUES);
@@ -26,9 +27,14 @@ wn_status wn_schema_begin(struct wn_schema_builder *b) {
   SCHEMA_TABLE(links, struct wn_schema_link, 1u << 16);
   SCHEMA_TABLE(heads, uint32_t, WN_SCHEMA_VALUES);
 #undef SCHEMA_TABLE
+  b->regulars = (struct wn_schema_table){
+      .what = "regular expressions", .element = sizeof(struct wn_regular *), .most = WN_SCHEMA_VALUES};
   WN_TRY(wn_alloc(b->ctx, "a schema", sizeof *b->out, &memory));
   b->out = memory;
   b->out->users = 1;
+  b->steps = REGULAR_STEPS;
+  b->made = json_array();
+  if (!b->made) return wn_fail(b->ctx, WN_ERR_MEMORY, "out of memory: a schema");
   WN_TRY(wn_alloc(b->ctx, "a schema", WN_SCHEMA_SLOTS * sizeof *b->seen, &memory));
   b->seen = memory;
   return WN_OK;
@@ -38,7 +44,11 @@ void wn_schema_end(struct wn_schema_builder *b) {
   struct wn_schema_table *const tables[] = {&b->shapes,       &b->values, &b->parts, &b->words,
                                             &b->alternatives, &b->text,   &b->links, &b->heads};
   for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) wn_free(tables[i]->data);
+  for (uint32_t i = 0; i < b->regulars.count && b->regulars.data; i++)
+    wn_free(TABLE(b, regulars, struct wn_regular *)[i]);
+  wn_free(b->regulars.data);
   wn_free(b->seen);
+  json_decref(b->made);
   wn_schema_drop(b->out);
 }
 
@@ -49,6 +59,8 @@ struct wn_schema *wn_schema_share(struct wn_schema *s) {
 
 void wn_schema_drop(struct wn_schema *s) {
   if (!s || __atomic_sub_fetch(&s->users, 1, __ATOMIC_ACQ_REL) > 0) return;
+  for (uint32_t i = 0; i < s->regular_count; i++) wn_free(s->regulars[i]);
+  wn_free(s->regulars);
   wn_free(s->shapes);
   wn_free(s->values);
   wn_free(s->parts);
@@ -248,7 +260,8 @@ static int32_t schema_height_of(const struct wn_schema_builder *b, const struct 
   if (s->kind == WN_SHAPE_WORDS) return s->texts > 0 ? 0 : WN_SCHEMA_NEVER;
   if (s->kind == WN_SHAPE_NUMBER) return 0;
   if (s->kind != WN_SHAPE_OBJECT && s->min > s->max) return WN_SCHEMA_NEVER;
-  if (s->kind == WN_SHAPE_STRING || s->kind == WN_SHAPE_INTEGER) return 0;
+  if (s->regular && !TABLE(b, regulars, struct wn_regular *)[s->regular - 1]->goes) return WN_SCHEMA_NEVER;
+  if (s->kind == WN_SHAPE_STRING || s->kind == WN_SHAPE_DECIMAL) return 0;
   for (uint32_t i = 0; i < s->count; i++) {
     const int32_t height = values[parts[s->first + i].value].height;
     const bool needed = s->kind == WN_SHAPE_OBJECT ? parts[s->first + i].required : i < s->min;
@@ -295,8 +308,10 @@ wn_status wn_schema_finish(struct wn_schema_builder *b, uint32_t root) {
   SCHEMA_TAKE(words);
   SCHEMA_TAKE(alternatives);
   SCHEMA_TAKE(text);
+  SCHEMA_TAKE(regulars);
 #undef SCHEMA_TAKE
   s->root = root;
   s->text_bytes = b->text.count;
+  s->regular_count = b->regulars.count;
   return WN_OK;
 }

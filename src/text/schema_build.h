@@ -29,7 +29,11 @@ struct wn_schema_builder {
   struct wn_schema_table shapes, values, parts, words, alternatives, text, links;
   struct wn_schema_table heads; /* per value: index of its first link + 1 */
   struct wn_schema_seen *seen;  /* [WN_SCHEMA_SLOTS], by address */
-  uint32_t any, any_object;     /* value + 1, once there is one */
+  struct wn_schema_table regulars;
+  uint32_t any, any_object; /* value + 1, once there is one */
+  uint64_t steps;           /* that regular expressions may still take */
+  json_t *made;             /* schemas that were merged, which `seen` knows by address */
+  uint32_t merged;          /* entries in them */
 };
 enum { WN_SCHEMA_VALUES = 1 << 14, WN_SCHEMA_SLOTS = 1 << 15 };
 

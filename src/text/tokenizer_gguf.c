@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/misuse.h"
 #include "text/tokenizer_kinds.h"
+#include "text/vocab_gguf.h"
 
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER = 4, TYPE_UNUSED = 5, TYPE_BYTE = 6 };
 
@@ -43,7 +44,8 @@ static void put_ids(wn_context *ctx, const wn_tokenizer *tok, int32_t unknown, i
   wn_gguf_values_put_bool(values, "tokenizer.ggml.add_bos_token", tok->bos >= 0);
   wn_gguf_values_put_bool(values, "tokenizer.ggml.add_eos_token", false); /* unigram: otherwise llama.cpp adds eos */
   const char *chat = wn_tokenizer_chat_template(tok);
-  if (chat) put_text(values, "tokenizer.chat_template", chat);
+  if (chat) put_text(values, WN_GGUF_CHAT_TEMPLATE, chat);
+  if (tok->tool_template) put_text(values, WN_GGUF_TOOL_TEMPLATE, tok->tool_template);
 }
 
 /* ---- byte-level BPE ---- */

@@ -19,6 +19,7 @@ struct wn_tokenizer {
   int end_count;
   int told_ends;       /* the first so many, which files say beside eos; the others are known by their names */
   char *chat_template; /* or NULL */
+  char *tool_template; /* for conversations with tools; NULL: the same */
   bool configured;     /* tokenizer_config.json belongs to it */
   struct wn_bpe *bpe;
   struct wn_spm *spm;

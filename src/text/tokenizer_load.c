@@ -23,6 +23,7 @@
 #define KIND_NAME "tokenizer.json"
 #define CONFIG_NAME "tokenizer_config.json"
 #define TEMPLATE_NAME "chat_template.jinja"
+#define TOOL_TEMPLATE_NAME "additional_chat_templates/tool_use.jinja"
 
 /* Tests whether newline is a token by itself: the ids of "a\nb" must be those of "a", newline, and the rest of
  * "\nb". */
@@ -146,7 +147,8 @@ static wn_status load_gguf(wn_context *ctx, const char *path, wn_tokenizer *tok,
   const wn_gguf_value *own = wn_gguf_value_find(file, "winnow.tokenizer.model");
   if (own) {
     wn_status taken = take_model(ctx, own, tok);
-    if (taken == WN_OK) taken = wn_gguf_vocab_template(ctx, file, &tok->chat_template);
+    if (taken == WN_OK) taken = wn_gguf_vocab_template(ctx, file, WN_GGUF_CHAT_TEMPLATE, &tok->chat_template);
+    if (taken == WN_OK) taken = wn_gguf_vocab_template(ctx, file, WN_GGUF_TOOL_TEMPLATE, &tok->tool_template);
     wn_gguf_close(file);
     WN_TRY(taken);
     if (!tok->model) return wn_fail(ctx, WN_ERR_FORMAT, "%s: winnow.tokenizer.model is not a list of bytes", path);
@@ -159,6 +161,7 @@ static wn_status load_gguf(wn_context *ctx, const char *path, wn_tokenizer *tok,
   tok->model = v.spm;
   tok->model_bytes = v.spm_bytes;
   tok->chat_template = v.chat_template;
+  tok->tool_template = v.tool_template;
   tok->configured = true;
   if (tok->bpe)
     tok->vocab_size = tok->bpe->vocab.size;
@@ -249,17 +252,29 @@ static int32_t configured_token(wn_context *ctx, const char *path, const wn_toke
   return id;
 }
 
-static wn_status set_template(wn_context *ctx, wn_tokenizer *tok, const json_t *value) {
-  for (size_t i = 0; json_is_array(value) && i < json_array_size(value); i++) { /* several templates by name */
-    const json_t *entry = json_array_get(value, i);
+/* Sets a template to a text; one or several by name, of which "tool_use" is for conversations with tools. */
+static wn_status set_template(wn_context *ctx, const json_t *value, char **plain, char **tools) {
+  for (size_t i = 0; json_is_array(value) && i < json_array_size(value); i++) {
+    const json_t *entry = json_array_get(value, i), *text = json_object_get(entry, "template");
     const char *name = json_string_value(json_object_get(entry, "name"));
-    if (i > 0 && (!name || strcmp(name, "default"))) continue;
-    WN_TRY(set_template(ctx, tok, json_object_get(entry, "template")));
+    const bool own = !json_is_array(text);
+    if (own && name && !strcmp(name, "tool_use")) WN_TRY(set_template(ctx, text, tools, NULL));
+    if (own && (i == 0 || (name && !strcmp(name, "default")))) WN_TRY(set_template(ctx, text, plain, NULL));
   }
   if (!json_is_string(value)) return WN_OK;
-  wn_free(tok->chat_template);
-  tok->chat_template = wn_strdup(ctx, json_string_value(value));
-  return tok->chat_template ? WN_OK : WN_ERR_MEMORY;
+  wn_free(*plain);
+  *plain = wn_strdup(ctx, json_string_value(value));
+  return *plain ? WN_OK : WN_ERR_MEMORY;
+}
+
+/* A template in a file of its own, if there is one. */
+static wn_status load_template(wn_context *ctx, const char *dir, const char *name, wn_tokenizer *tok, char **out) {
+  char path[4096];
+  size_t bytes;
+  if (*out || !wn_folder_has(dir, name)) return WN_OK;
+  WN_TRY(wn_folder_file(ctx, path, sizeof path, dir, name));
+  tok->configured = true;
+  return wn_file_read(ctx, path, WN_LIMIT_TEMPLATE, out, &bytes);
 }
 
 /* tokenizer_config.json: special tokens, and the chat template (which may be a separate file). */
@@ -278,18 +293,14 @@ static wn_status load_config(wn_context *ctx, const char *dir, wn_tokenizer *tok
     if (eos >= 0) tok->eos = eos;
     if (turn != tok->eos) add_end(tok, turn);
     if (json_is_boolean(add)) tok->bos = json_is_true(add) ? tok->known_bos : -1;
-    wn_status status = set_template(ctx, tok, json_object_get(config, "chat_template"));
+    wn_status status =
+        set_template(ctx, json_object_get(config, "chat_template"), &tok->chat_template, &tok->tool_template);
     json_decref(config);
     WN_TRY(status);
     tok->configured = true;
   }
-  if (!tok->chat_template && wn_folder_has(dir, TEMPLATE_NAME)) {
-    size_t bytes;
-    WN_TRY(wn_folder_file(ctx, path, sizeof path, dir, TEMPLATE_NAME));
-    WN_TRY(wn_file_read(ctx, path, WN_LIMIT_TEMPLATE, &tok->chat_template, &bytes));
-    tok->configured = true;
-  }
-  return WN_OK;
+  WN_TRY(load_template(ctx, dir, TEMPLATE_NAME, tok, &tok->chat_template));
+  return load_template(ctx, dir, TOOL_TEMPLATE_NAME, tok, &tok->tool_template);
 }
 
 static wn_status has_magic(wn_context *ctx, const char *path, const char *magic, bool *has) {
@@ -411,6 +422,7 @@ void wn_tokenizer_destroy(wn_tokenizer *tok) {
   wn_finder_clear(&tok->finder);
   wn_vocab_clear(&tok->control);
   wn_free(tok->chat_template);
+  wn_free(tok->tool_template);
   wn_free(tok->model);
   wn_token_tree_destroy(tok->tree);
   pthread_mutex_destroy(&tok->tree_lock);
@@ -498,6 +510,10 @@ static wn_status save_config(wn_context *ctx, const wn_tokenizer *tok, bool json
   if (config && tok->end_count > 0 && tok->ends[0] != tok->eos)
     json_object_set_new(config, "eot_token", token_json(tok, tok->ends[0]));
   if (config && tok->chat_template) json_object_set_new(config, "chat_template", json_string(tok->chat_template));
+  if (config && tok->chat_template && tok->tool_template)
+    json_object_set_new(config, "chat_template",
+                        json_pack("[{s:s, s:s}, {s:s, s:s}]", "name", "default", "template", tok->chat_template, "name",
+                                  "tool_use", "template", tok->tool_template));
   wn_status status =
       config ? wn_json_save_file(ctx, path, config) : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s", path);
   json_decref(config);

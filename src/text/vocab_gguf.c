@@ -274,11 +274,12 @@ static wn_status vocab_gguf_read_vocab(struct source *s, struct wn_gguf_vocab *o
   if (out->turn < 0) out->turn = eom;
   WN_TRY(bpe ? read_bpe(s, out) : read_spm(s, out));
   WN_TRY(read_bool(s, "tokenizer.ggml.add_bos_token", &out->add_bos));
-  return wn_gguf_vocab_template(s->ctx, s->file, &out->chat_template);
+  WN_TRY(wn_gguf_vocab_template(s->ctx, s->file, WN_GGUF_CHAT_TEMPLATE, &out->chat_template));
+  return wn_gguf_vocab_template(s->ctx, s->file, WN_GGUF_TOOL_TEMPLATE, &out->tool_template);
 }
 
-wn_status wn_gguf_vocab_template(wn_context *ctx, const wn_gguf *file, char **out) {
-  const wn_gguf_value *chat = wn_gguf_value_find(file, "tokenizer.chat_template");
+wn_status wn_gguf_vocab_template(wn_context *ctx, const wn_gguf *file, const char *key, char **out) {
+  const wn_gguf_value *chat = wn_gguf_value_find(file, key);
   const char *text;
   size_t bytes;
   *out = NULL;
@@ -301,5 +302,6 @@ void wn_gguf_vocab_clear(struct wn_gguf_vocab *v) {
   wn_bpe_destroy(v->bpe);
   wn_free(v->spm);
   wn_free(v->chat_template);
+  wn_free(v->tool_template);
   *v = (struct wn_gguf_vocab){.bos = -1, .eos = -1, .turn = -1};
 }

@@ -12,11 +12,13 @@ struct wn_gguf_vocab {
   size_t spm_bytes;
   int32_t bos, eos, turn; /* ids or -1; turn: ends an answer in a chat */
   bool add_bos;
-  char *chat_template; /* or NULL */
+  char *chat_template, *tool_template; /* or NULL */
 };
 wn_status wn_gguf_vocab_read(wn_context *ctx, const char *path, const wn_gguf *file, struct wn_gguf_vocab *out);
-/* The chat template (tokenizer.chat_template), allocated; NULL: none. */
-wn_status wn_gguf_vocab_template(wn_context *ctx, const wn_gguf *file, char **out);
+/* The chat template under a key, allocated; NULL: none. */
+#define WN_GGUF_CHAT_TEMPLATE "tokenizer.chat_template"
+#define WN_GGUF_TOOL_TEMPLATE WN_GGUF_CHAT_TEMPLATE ".tool_use"
+wn_status wn_gguf_vocab_template(wn_context *ctx, const wn_gguf *file, const char *key, char **out);
 void wn_gguf_vocab_clear(struct wn_gguf_vocab *v);
 
 #endif

@@ -4,7 +4,10 @@
  * tokens before it in its block. So a block's first tokens have little context; a stride shorter than the block would
  * give lower losses at a multiple of the cost. The last block is shorter and padded with positions that do not count.
  * With segment recurrence earlier blocks are seen too, as far as the cache goes: a text is cut into as many stretches
- * as the batch has sequences, and each sequence reads its own from the beginning. */
+ * as the batch has sequences, and each sequence reads its own from the beginning.
+ * Fewer batches than all read rows spread evenly: consecutive rows of one text are alike, and the error that their
+ * spread gives would be too small for the whole (docs/results/errors.md). With recurrence they are the first of each
+ * stretch. */
 #include "train/eval.h"
 
 #include <math.h>
@@ -129,24 +132,46 @@ static void eval_buffers_clear(struct eval_buffers *b) {
   wn_arrays_clear(&b->arrays);
 }
 
+/* The rows that an evaluation reads: all, or `read` of `all` spread evenly. */
+struct eval_spread {
+  uint64_t read, all; /* read 0: each batch as it comes */
+};
+
+static struct eval_spread eval_spread_of(uint64_t batches, int64_t B, uint64_t all) {
+  const double read = (double)batches * (double)B;
+  return read < (double)all ? (struct eval_spread){batches * (uint64_t)B, all} : (struct eval_spread){0};
+}
+
 struct source_user {
   wn_context *ctx;
   const wn_data_source *source;
   uint64_t seed;
-  int64_t B;
+  int64_t B, T, S;
+  struct eval_spread spread;
 };
 
 static wn_status source_batch(void *user, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start,
                               bool *packed) {
   struct source_user *u = user;
   *packed = wn_data_source_packs(u->source);
-  return wn_data_source_batch(u->ctx, u->source, u->seed, index, u->B, tokens, targets, doc_start);
+  if (!u->spread.read) return wn_data_source_batch(u->ctx, u->source, u->seed, index, u->B, tokens, targets, doc_start);
+  for (int64_t r = 0; r < u->B; r++) {
+    const uint64_t row = wn_spread_row(index * (uint64_t)u->B + (uint64_t)r, u->spread.read, u->spread.all);
+    WN_TRY(wn_data_source_batch(u->ctx, u->source, u->seed, row, 1, tokens + r * u->T, targets + r * u->T,
+                                doc_start + r * u->T));
+  }
+  return WN_OK;
 }
 
 /* Fills the encoder's rows, if the source has any. */
 static wn_status source_inputs(void *user, uint64_t index, int32_t *inputs, int32_t *input_count) {
   struct source_user *u = user;
-  return wn_data_source_inputs(u->ctx, u->source, u->seed, index, u->B, inputs, input_count);
+  if (!u->spread.read) return wn_data_source_inputs(u->ctx, u->source, u->seed, index, u->B, inputs, input_count);
+  for (int64_t r = 0; r < u->B; r++) {
+    const uint64_t row = wn_spread_row(index * (uint64_t)u->B + (uint64_t)r, u->spread.read, u->spread.all);
+    WN_TRY(wn_data_source_inputs(u->ctx, u->source, u->seed, row, 1, inputs + r * u->S, input_count + r));
+  }
+  return WN_OK;
 }
 
 void wn_eval_rows_clear(wn_eval_rows *rows) {
@@ -297,11 +322,18 @@ wn_status wn_eval_observed(wn_context *ctx, wn_model *model, const wn_data_sourc
                    "evaluation with a recurrence of %lld tokens needs a source of streams (data.stream)",
                    (long long)recurrence);
   double start = wn_seconds_now();
-  struct source_user user = {.ctx = ctx, .source = source, .seed = options ? options->seed : 0, .B = B};
+  struct source_user user = {.ctx = ctx,
+                             .source = source,
+                             .seed = options ? options->seed : 0,
+                             .B = B,
+                             .T = T,
+                             .S = wn_data_source_input_length(source)};
+  if (all && !wn_data_source_streams(source))
+    user.spread = eval_spread_of(batches, B, wn_data_source_batches(source, 1));
   const struct eval_job job = {.options = options,
                                .B = B,
                                .T = T,
-                               .S = wn_data_source_input_length(source),
+                               .S = user.S,
                                .recurrence = recurrence,
                                .batches = batches,
                                .unit = wn_data_source_unit(source),
@@ -316,23 +348,26 @@ struct text_user {
   size_t count;
   int64_t B, T;
   size_t stretch; /* with recurrence: blocks per row; else 0 */
+  struct eval_spread spread;
 };
 
-/* Row r of batch i is block i*B + r, or with stretches block i of stretch r. Inputs are ids[block*T ...], targets are
- * one token further. */
+/* Row r of batch i is row i*B + r of the spread, or with stretches block i of stretch r. Inputs are ids[block*T ...],
+ * targets are one token further. */
 static wn_status text_batch(void *user, uint64_t index, int32_t *tokens, int32_t *targets, int32_t *doc_start,
                             bool *packed) {
   const struct text_user *u = user;
   (void)doc_start;
   *packed = false;
-  for (int64_t r = 0; r < u->B; r++)
+  for (int64_t r = 0; r < u->B; r++) {
+    size_t block = u->stretch ? (size_t)r * u->stretch + (size_t)index : (size_t)index * (size_t)u->B + (size_t)r;
+    if (u->spread.read) block = (size_t)wn_spread_row(block, u->spread.read, u->spread.all);
     for (int64_t t = 0; t < u->T; t++) {
-      size_t block = u->stretch ? (size_t)r * u->stretch + (size_t)index : (size_t)index * (size_t)u->B + (size_t)r;
       size_t at = block * (size_t)u->T + (size_t)t;
       bool counts = at + 1 < u->count;
       tokens[r * u->T + t] = counts ? u->ids[at] : 0;
       targets[r * u->T + t] = counts ? u->ids[at + 1] : -1;
     }
+  }
   return WN_OK;
 }
 
@@ -350,6 +385,7 @@ static wn_status eval_ids(wn_context *ctx, wn_model *model, const int32_t *ids, 
   const int64_t recurrence = eval_recurrence(model, options);
   uint64_t batches = options && options->max_batches && options->max_batches < all ? options->max_batches : all;
   struct text_user user = {.ids = ids, .count = count, .B = B, .T = T, .stretch = recurrence > 0 ? (size_t)all : 0};
+  if (recurrence <= 0) user.spread = eval_spread_of(batches, B, blocks);
   const struct eval_job job = {.options = options,
                                .B = B,
                                .T = T,

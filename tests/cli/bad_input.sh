@@ -310,6 +310,8 @@ refuses "analyze: long documents of a text" 2 'long-only' analyze attention whol
 refuses "eval: a document token alone" 2 'long-only' eval whole --data data/val.bin --document-token 1
 refuses "train: documents in a stream" 1 'data\.rows' train --config recipe.json --set data.rows=document --set data.stream=true --out bad-rows
 refuses "prune search: --check alone" 2 '\-\-lazy' "${search[@]}" --target 9 --check --out bad-search
+refuses "prune search: --lazy and --race" 2 'exclude each other' "${search[@]}" --target 9 --lazy --race 0.1 --out bad-search
+refuses "prune search: a race of 1" 2 '\-\-race' "${search[@]}" --target 9 --race 1 --out bad-search
 refuses "prune search: an unknown policy" 2 'policy' "${search[@]}" --target 9 --policy best --out bad-search
 refuses "prune search: a token file that is missing" 1 'nowhere\.bin' prune search whole --quiet --search nowhere.bin --report data/train.bin --target 9 --out bad-search
 refuses "prune search: a search is there" 1 'already' "${search[@]}" --target 9 --out pruned

@@ -486,6 +486,10 @@ cmp -s before.json pruned/search.json && pass "and the search stays" || fail "an
 run "$winnow" prune search "${pruning[@]}" --target 1.0001 --out unreached --quiet
 grep -q 'below the perplexity without budgets' out && pass "a target that no budget meets is told" || fail "a target that no budget meets is told" "$(shown)"
 json "prune search, lazy and checked" '.differing_steps >= 0' prune search "${pruning[@]}" --target 1e9 --lazy --check --out lazy
+json "prune search, a race that is checked" '.race == 0.5 and .rows_read > 0 and .rows_read_part > 0 and .decided_early >= 0
+  and .differing_steps >= 0' prune search "${pruning[@]}" --target 1e9 --batch 1 --race 0.5 --check --out race
+run "$winnow" prune search "${pruning[@]}" --target 1e9 --batch 1 --race 0.5 --out raced --quiet
+grep -q '^race  .* steps decided by a part of the rows' out && pass "and told as text" || fail "and told as text" "$(shown)"
 tuning=(whole --search data/val.bin --report data/val.bin --search-rows 1 --report-rows 1 --step 16 --target 1e9 --finetune-steps 1 --finetune-after 2)
 json "prune search with fine-tuning" '.steps == 2 and .tuned_steps == 4 and .tuned == "tuning/tuned" and .verified' \
   prune search "${tuning[@]}" --out tuning

@@ -5,6 +5,7 @@
 
 #include "backends/backends.h"
 #include "cuda/emulate_api.h"
+#include "winnow/generate.h"
 
 static void begin(struct bench *b, const wn_recipe *recipe, const char *backend, wn_dtype precision) {
   wn_recipe with = *recipe;
@@ -109,11 +110,41 @@ static void test_decoding(void **state) {
   }
 }
 
+/* With drafts the same tokens come, some of them without a step of their own. */
+static void test_drafts(void **state) {
+  (void)state;
+  const int32_t prompt[] = {1, 2, 3};
+  const wn_logit_bias often[] = {{4, 2}, {5, 2.5f}}; /* so that the text repeats itself */
+  for (int s = 0; s < 2; s++) {
+    wn_recipe r;
+    struct bench b;
+    int32_t drawn[2][12];
+    wn_generate_result result[2];
+    shape(&r, s);
+    begin(&b, &r, "cuda", WN_F32);
+    for (int k = 0; k < 2; k++) {
+      wn_generate_options o;
+      wn_generate_options_init(&o, sizeof o);
+      o.prompt = prompt, o.prompt_count = sizeof prompt / sizeof *prompt;
+      o.sampling.temperature = 0, o.max_tokens = 12, o.drawn = drawn[k], o.draft_tokens = 3 * k;
+      o.biases = often, o.bias_count = 2;
+      must(b.ctx, wn_generate(b.ctx, b.model, &o, &result[k]));
+    }
+    const char *error = wn_emulate_error();
+    if (error) fail_msg("%s", error);
+    assert_int_equal(result[0].tokens, result[1].tokens);
+    assert_memory_equal(drawn[0], drawn[1], (size_t)result[0].tokens * sizeof **drawn);
+    assert_true(result[1].accepted > 0);
+    bench_clear(&b);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_training),
       cmocka_unit_test(test_bfloat16),
       cmocka_unit_test(test_decoding),
+      cmocka_unit_test(test_drafts),
   };
   wn_backend_cuda_linked((wn_backend_cuda_table)());
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,7 +20,7 @@ static const char *const words[] = {"ab", "the cat sat", "x", "on a mat today", 
 
 /* Questions of every shape: contexts of equal and unequal lengths, choices with the same beginning, a single choice,
  * spaces at the end. */
-static void put_questions(const char *path, int count) {
+static SUPPORT_UNUSED void put_questions(const char *path, int count) {
   FILE *f = fopen(path, "wb");
   assert_non_null(f);
   for (int i = 0; i < count; i++) {
@@ -65,7 +65,7 @@ static void close_bench(struct bench *b) {
   wn_model_destroy(b->model);
   wn_context_destroy(b->ctx);
 }
-static wn_task_options options_of(const struct bench *b) {
+static SUPPORT_UNUSED wn_task_options options_of(const struct bench *b) {
   return (wn_task_options){
       .size = sizeof(wn_task_options), .tok = b->tok, .task = "choices", .path = b->questions, .log = b->log};
 }

@@ -103,7 +103,7 @@ static void test_positions(void **state) {
     int64_t tokens[3] = {CONTEXT, 64, CONTEXT};
     double x, y, unpruned;
     case_init(i, &b, &o);
-    must(b.ctx, wn_prune_set_load(b.ctx, "set", &o.search, CONTEXT, VOCAB, &set));
+    must(b.ctx, wn_prune_set_load(b.ctx, "set", &o.search, CONTEXT, VOCAB, false, &set));
     must(b.ctx, wn_prune_plain_create(b.ctx, b.model, &set, 2, &o.budgets, &plain));
     must(b.ctx, reuse_create(&b, &set, 2, &o, &reuse));
     must(b.ctx, plain->begin(plain, tokens, &unpruned));
@@ -152,7 +152,7 @@ static void test_sparse(void **state) {
   double x, y;
   bench_init(&b, sets, 2);
   wn_prune_options o = options_of(&b, WN_POLICY_STREAMING);
-  must(b.ctx, wn_prune_set_load(b.ctx, "set", &o.search, 3 * CONTEXT, VOCAB, &set));
+  must(b.ctx, wn_prune_set_load(b.ctx, "set", &o.search, 3 * CONTEXT, VOCAB, false, &set));
   must(b.ctx, wn_prune_plain_create(b.ctx, b.model, &set, 1, &o.budgets, &plain));
   must(b.ctx, reuse_create(&b, &set, 1, &o, &reuse));
   must(b.ctx, plain->begin(plain, NULL, &x));
@@ -432,7 +432,7 @@ static void test_long_only(void **state) {
   snprintf(path, sizeof path, "%s/documents.bin", b.dir);
   must(b.ctx, wn_token_file_write(b.ctx, path, "llmc", VOCAB, tokens, 404));
   wn_prune_data data = {.path = path, .long_only = true, .document_token = 0};
-  must(b.ctx, wn_prune_set_load(b.ctx, "set", &data, CONTEXT, VOCAB, &set));
+  must(b.ctx, wn_prune_set_load(b.ctx, "set", &data, CONTEXT, VOCAB, false, &set));
   assert_int_equal(set.rows, 2);
   assert_int_equal(set.counted, 160);
   for (int i = 0; i < CONTEXT; i++) {
@@ -442,24 +442,24 @@ static void test_long_only(void **state) {
   }
   wn_prune_set_clear(&set);
   data.rows = 1;
-  must(b.ctx, wn_prune_set_load(b.ctx, "set", &data, CONTEXT, VOCAB, &set));
+  must(b.ctx, wn_prune_set_load(b.ctx, "set", &data, CONTEXT, VOCAB, false, &set));
   assert_int_equal(set.rows, 1);
   wn_prune_set_clear(&set);
-  must(b.ctx, wn_prune_set_load(b.ctx, "set", &(wn_prune_data){path, 0, true, 0}, 72, VOCAB, &set));
+  must(b.ctx, wn_prune_set_load(b.ctx, "set", &(wn_prune_data){path, 0, true, 0}, 72, VOCAB, false, &set));
   assert_int_equal(set.rows, 3); /* also the one of 71: its last position has no target */
   assert_int_equal(set.counted, 72 + 70 + 72);
   assert_int_equal(set.targets[72 + 70], -1);
   wn_prune_set_clear(&set);
   data.document_token = 39;
-  assert_int_equal(wn_prune_set_load(b.ctx, "set", &data, CONTEXT, VOCAB, &set), WN_ERR_FORMAT);
+  assert_int_equal(wn_prune_set_load(b.ctx, "set", &data, CONTEXT, VOCAB, false, &set), WN_ERR_FORMAT);
   /* Blocks: the last one is padded. */
   data.long_only = false;
   data.rows = 0;
-  must(b.ctx, wn_prune_set_load(b.ctx, "set", &data, CONTEXT, VOCAB, &set));
+  must(b.ctx, wn_prune_set_load(b.ctx, "set", &data, CONTEXT, VOCAB, false, &set));
   assert_int_equal(set.rows, 6);
   assert_int_equal(set.counted, 403);
   wn_prune_set_clear(&set);
-  assert_int_equal(wn_prune_set_load(b.ctx, "set", &data, CONTEXT, 20, &set), WN_ERR_SHAPE);
+  assert_int_equal(wn_prune_set_load(b.ctx, "set", &data, CONTEXT, 20, false, &set), WN_ERR_SHAPE);
   bench_clear(&b);
 }
 

@@ -287,6 +287,8 @@ def test_generate():
     made = model().generate("x", max_tokens=200, schema={"type": "object", "properties": {"a": {"type": "integer", "maximum": 9}},
                                                          "required": ["a"], "additionalProperties": False}).read()
     assert list(json.loads(made)) == ["a"]
+    plain, ahead = (model().generate("abcabcabc", max_tokens=60, temperature=0, draft_tokens=n) for n in (0, 7))
+    assert plain.read() == ahead.read() and plain.drafts == (0, 0) and 0 < ahead.drafts[1] <= ahead.drafts[0]
     raises(ZeroDivisionError, lambda: model().generate("x", logits=lambda i, l: 1 // 0).read())
     raises(wn.UnsupportedError, lambda: model().generate("x", schema={"type": "string", "pattern": "("}))
     raises(TypeError, lambda: model().generate("x", temprature=1))

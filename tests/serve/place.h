@@ -56,6 +56,23 @@ static SUPPORT_UNUSED void open_place(struct place *p, const wn_server_options *
   open_place_of(p, CONTEXT, options);
 }
 
+/* A server whose tokenizer has this chat template, or these by name. */
+static SUPPORT_UNUSED void open_chat_of(struct place *p, json_t *template, const wn_server_options *options) {
+  json_t *config =
+      json_pack("{s:s, s:s, s:o}", "bos_token", "<|im_start|>", "eos_token", "<|im_end|>", "chat_template", template);
+  char folder[512];
+  make_folder(folder);
+  assert_int_equal(symlink(WN_TEST_DIR "/golden/bpe/smollm.json", path_in(folder, "tokenizer.json")), 0);
+  assert_int_equal(json_dump_file(config, path_in(folder, "tokenizer_config.json"), 0), 0);
+  json_decref(config);
+  open_place_with(p, folder, CONTEXT, options);
+  remove_folder(folder);
+}
+
+static SUPPORT_UNUSED void open_chat(struct place *p, const char *template, const wn_server_options *options) {
+  open_chat_of(p, json_string(template), options);
+}
+
 static SUPPORT_UNUSED void close_place(struct place *p) {
   wn_server_stop(p->server);
   wn_tokenizer_destroy(p->tok);

@@ -169,13 +169,15 @@ static void test_refused(void **state) {
       {"7", "response_format.type: expected"},
       {"{}", "response_format.type: expected"},
       {"{\"type\":\"xml\"}", "response_format.type: expected"},
-      {"{\"type\":\"json_object\",\"schema\":{}}", "response_format: \\\"schema\\\" is not known"},
+      {"{\"type\":\"json_object\",\"schema\":7}", "response_format.schema: expected a JSON schema"},
+      {"{\"type\":\"json_object\",\"schema\":{\"not\":{}}}", "schema #: \\\"not\\\" is not served"},
+      {"{\"type\":\"text\",\"schema\":{}}", "response_format: \\\"schema\\\" is not known"},
       {"{\"type\":\"json_schema\"}", "response_format.json_schema: expected an object"},
       {"{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\"}}", "response_format.json_schema.schema: expected"},
       {"{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{},\"strict\":1}}", "strict, true or false"},
       {"{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{},\"x\":1}}", "json_schema: \\\"x\\\" is not known"},
-      {"{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"properties\":{\"age\":{\"multipleOf\":2}}}}}",
-       "schema #/properties/age: \\\"multipleOf\\\" is not served"},
+      {"{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"properties\":{\"age\":{\"not\":{}}}}}}",
+       "schema #/properties/age: \\\"not\\\" is not served"},
       {"{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"type\":\"null\",\"const\":1}}}", "no value fits"},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -9,20 +9,6 @@
 #define WITH_SYSTEM                                                                                                    \
   "{% if messages[0].role != 'system' %}{{ '<|im_start|>system\\nYou help.<|im_end|>\\n' }}{% endif %}" MARKS
 
-static char folder[512];
-
-/* A server whose tokenizer has this chat template. */
-static void open_chat(struct place *p, const char *template, const wn_server_options *options) {
-  json_t *config =
-      json_pack("{s:s, s:s, s:s}", "bos_token", "<|im_start|>", "eos_token", "<|im_end|>", "chat_template", template);
-  make_folder(folder);
-  assert_int_equal(symlink(WN_TEST_DIR "/golden/bpe/smollm.json", path_in(folder, "tokenizer.json")), 0);
-  assert_int_equal(json_dump_file(config, path_in(folder, "tokenizer_config.json"), 0), 0);
-  json_decref(config);
-  open_place_with(p, folder, CONTEXT, options);
-  remove_folder(folder);
-}
-
 /* The tokens that the path gives for these messages are the library's. */
 static void same_tokens(const struct place *p, const char *messages, const wn_chat_message *expected, int count) {
   char body[400];
@@ -337,10 +323,41 @@ static void test_idle_fields(void **state) {
   wn_context_destroy(p.ctx);
 }
 
+/* Templates by name: the one for tools is used with tools alone, and says how calls are written. */
+static void test_named_templates(void **state) {
+  (void)state;
+  static const char *const more[] = {"", ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"};
+  static const wn_chat_message plain[] = {{WN_CHAT_USER, "hi"}},
+                               tools[] = {{WN_CHAT_SYSTEM, "tools"}, {WN_CHAT_USER, "hi"}};
+  struct place p;
+  json_t *list =
+      json_pack("[{s:s, s:s}, {s:s, s:s}]", "name", "tool_use", "template",
+                "<|im_start|>system\n{{ 'tools' if tools }}<|im_end|>\n" MARKS, "name", "default", "template", MARKS);
+  open_chat_of(&p, list, NULL);
+  for (int i = 0; i < 2; i++) {
+    char body[200];
+    int32_t *ids;
+    size_t n;
+    snprintf(body, sizeof body, "{\"messages\":[" USER "]%s}", more[i]);
+    char *answer = post(p.port, "/apply-template", body);
+    json_t *j = json_of(answer);
+    OK(p.own, wn_chat_encode(p.own, p.tok, wn_chat_template_find("chatml"), i ? tools : plain, 1 + i, true, &ids, &n));
+    assert_int_equal(json_array_size(json_object_get(j, "tokens")), n);
+    wn_tokens_free(ids);
+    json_decref(j);
+    free(answer);
+  }
+  char *answer = ask_for(p.port, "GET", "/props");
+  assert_true(strstr(answer, "\"total_slots\":8") && strstr(answer, "\"chat_template_tool_use\":") &&
+              strstr(answer, "\"n_ctx\":200"));
+  free(answer);
+  close_place(&p);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_default_system), cmocka_unit_test(test_keys_of_messages),
-                                     cmocka_unit_test(test_role),           cmocka_unit_test(test_orders),
-                                     cmocka_unit_test(test_tools),          cmocka_unit_test(test_scored_tokens),
-                                     cmocka_unit_test(test_idle_fields)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_default_system), cmocka_unit_test(test_keys_of_messages), cmocka_unit_test(test_role),
+      cmocka_unit_test(test_orders),         cmocka_unit_test(test_named_templates),  cmocka_unit_test(test_tools),
+      cmocka_unit_test(test_scored_tokens),  cmocka_unit_test(test_idle_fields)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

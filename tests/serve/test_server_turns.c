@@ -100,12 +100,45 @@ static void test_usage(void **state) {
   close_place(&p);
 }
 
+/* Answers of a server with drafts are those of one without, also several at a time; and some drafts are right. */
+static void test_drafts(void **state) {
+  (void)state;
+  static const char *const bodies[] = {
+      "{\"prompt\":\"abcabcabcabc\",\"max_tokens\":150,\"temperature\":0}",
+      "{\"prompt\":\"abcabcabcabc\",\"max_tokens\":150,\"temperature\":0.3,\"seed\":5,\"n\":3}",
+      "{\"prompt\":\"abcabcabcabc\",\"max_tokens\":50,\"temperature\":0,\"logprobs\":2,\"winnow\":{\"budgets\":9,"
+      "\"policy\":\"h2o\"}}"};
+  enum { BODIES = sizeof bodies / sizeof *bodies };
+  json_t *choices[2][BODIES];
+  json_int_t accepted = 0, rejected = 0;
+  for (int k = 0; k < 2; k++) {
+    struct place p;
+    open_place(&p, &(wn_server_options){.slots = 3, .draft = k ? 7 : 0});
+    for (int i = 0; i < BODIES; i++) {
+      char *answer = post(p.port, "/v1/completions", bodies[i]);
+      json_t *j = json_of(answer);
+      json_t *details = json_object_get(json_object_get(j, "usage"), "completion_tokens_details");
+      choices[k][i] = json_incref(json_object_get(j, "choices"));
+      assert_non_null(choices[k][i]);
+      accepted += json_integer_value(json_object_get(details, "accepted_prediction_tokens"));
+      rejected += json_integer_value(json_object_get(details, "rejected_prediction_tokens"));
+      if (k == 0) assert_int_equal(accepted + rejected, 0);
+      json_decref(j);
+      free(answer);
+    }
+    close_place(&p);
+  }
+  for (int i = 0; i < BODIES; i++) {
+    if (!json_equal(choices[0][i], choices[1][i])) fail_msg("%s: another answer with drafts", bodies[i]);
+    json_decref(choices[0][i]), json_decref(choices[1][i]);
+  }
+  assert_true(accepted > 20 && rejected > 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_many_answers),
-      cmocka_unit_test(test_memory),
-      cmocka_unit_test(test_long_prompts),
-      cmocka_unit_test(test_usage),
+      cmocka_unit_test(test_many_answers), cmocka_unit_test(test_memory), cmocka_unit_test(test_long_prompts),
+      cmocka_unit_test(test_drafts),       cmocka_unit_test(test_usage),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,6 +124,63 @@ static void test_rows(void **state) {
   bench_clear(&b);
 }
 
+/* Rows [count] are every `stride`-th row of `all`, rounded down. */
+static void check_spread(const wn_eval_rows *rows, int64_t count, const wn_eval_rows *all) {
+  assert_int_equal(rows->count, count);
+  for (int64_t i = 0; i < count; i++) {
+    const wn_row_sums *expected = &all->sums[i * all->count / count];
+    assert_true(rows->sums[i].tokens == expected->tokens);
+    near(rows->sums[i].loss, expected->loss);
+  }
+}
+
+/* Fewer batches than all read rows spread evenly over a text, and over a source's documents, whatever the batch. */
+static void test_spread(void **state) {
+  (void)state;
+  struct bench b;
+  bench_init(&b);
+  char dir[256];
+  tiny_folder(dir);
+  wn_recipe recipe;
+  tiny_recipe(&recipe, true);
+  recipe.data.kind = WN_DATA_TOKENS;
+  recipe.data.rows = WN_ROWS_DOCUMENT;
+  recipe.data.document_token = 0;
+  snprintf(recipe.data.val, sizeof recipe.data.val, "%s/val.bin", dir);
+  enum { DOCUMENTS = 11, LENGTH = 9 };
+  int32_t ids[DOCUMENTS * LENGTH];
+  for (int i = 0; i < DOCUMENTS * LENGTH; i++) ids[i] = i % LENGTH ? 1 + (37 * i) % 255 : 0;
+  must(b.ctx, wn_token_file_write(b.ctx, recipe.data.val, "llmc", 256, ids, DOCUMENTS * LENGTH));
+  wn_data_source *source = NULL;
+  must(b.ctx, wn_data_source_create(b.ctx, &recipe.data, "val", CONTEXT, 256, &source));
+  static const struct {
+    bool text;
+    int64_t batch;
+    uint64_t batches;
+  } cases[] = {{true, 1, 2}, {true, 1, 3}, {true, 2, 1}, {false, 1, 4}, {false, 2, 2}, {false, 3, 3}, {false, 5, 1}};
+  wn_eval_rows all[2];
+  wn_eval_result r;
+  wn_eval_options options = {.size = sizeof options, .rows = &all[0]};
+  must(b.ctx, wn_eval(b.ctx, b.model, source, &options, &r));
+  options.rows = &all[1];
+  must(b.ctx, wn_eval_text(b.ctx, b.model, b.tok, text, BYTES, &options, &r));
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    wn_eval_rows rows;
+    options = (wn_eval_options){
+        .size = sizeof options, .batch = cases[i].batch, .max_batches = cases[i].batches, .rows = &rows};
+    if (cases[i].text)
+      must(b.ctx, wn_eval_text(b.ctx, b.model, b.tok, text, BYTES, &options, &r));
+    else
+      must(b.ctx, wn_eval(b.ctx, b.model, source, &options, &r));
+    check_spread(&rows, cases[i].batch * (int64_t)cases[i].batches, &all[cases[i].text]);
+    wn_eval_rows_clear(&rows);
+  }
+  for (int i = 0; i < 2; i++) wn_eval_rows_clear(&all[i]);
+  wn_data_source_destroy(source);
+  bench_clear(&b);
+  tiny_remove(dir);
+}
+
 /* The tokens of a text give the same bits as the text. */
 static void test_tokens(void **state) {
   (void)state;
@@ -315,9 +372,9 @@ static void test_memory(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_text),     cmocka_unit_test(test_rows),
-                                     cmocka_unit_test(test_tokens),   cmocka_unit_test(test_documents),
-                                     cmocka_unit_test(test_memory),   cmocka_unit_test(test_token_file),
-                                     cmocka_unit_test(test_mean_span)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_text),   cmocka_unit_test(test_rows),
+                                     cmocka_unit_test(test_tokens), cmocka_unit_test(test_documents),
+                                     cmocka_unit_test(test_memory), cmocka_unit_test(test_token_file),
+                                     cmocka_unit_test(test_spread), cmocka_unit_test(test_mean_span)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

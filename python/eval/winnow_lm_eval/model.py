@@ -197,8 +197,8 @@ class WinnowLM(TemplateLM):
         until = given.pop("until", None) or []
         stop = [s for s in ([until] if isinstance(until, str) else until) if s]
         tokens = int(given.pop("max_gen_toks", given.pop("max_new_tokens", self._max_gen_toks)))
-        sample = given.pop("do_sample", float(given.get("temperature", 0)) > 0)
-        temperature = float(given.pop("temperature", 0.0)) if sample else 0.0
+        temperature = float(given.pop("temperature", 0.0))
+        temperature *= bool(given.pop("do_sample", True))
         options = {"top_p": float(given.pop("top_p", 1.0)), "top_k": int(given.pop("top_k", 0))}
         options["seed"] = int(given.pop("seed", 0))
         if given:
@@ -216,9 +216,10 @@ class WinnowLM(TemplateLM):
         return self.winnow.tokenizer.chat_template if chat_template else None
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """The conversation as text, with the names of its special tokens, which are those tokens from here on."""
-        if not add_generation_prompt:
-            raise ValueError("winnow: a conversation ends with the user's message; answers that are begun are not served")
+        """The conversation as text, with the names of its special tokens, which are those tokens from here on. Without
+        add_generation_prompt the last message is the answer's beginning (a task's gen_prefix), which the model goes on with."""
+        if add_generation_prompt == (chat_history[-1]["role"] == "assistant"):
+            raise ValueError("winnow: a conversation ends with the user's message, or with the beginning of an answer")
         messages = [(m["role"], m["content"]) for m in chat_history]
         self._special = True
         tok = self.winnow.tokenizer

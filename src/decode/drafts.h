@@ -1,0 +1,38 @@
+/* Drafts: tokens that may follow, guessed from the text so far. The step that feeds a drawn token computes the rows of
+ * the drafts after it as well (session_ahead.h), and reads the parameters once for all of them. Each next token is then
+ * drawn as always, from its row's logits; while it is the draft's, no step is needed. A text therefore has the same
+ * tokens and the same bits with drafts and without, sampled or greedy, whatever the drafts were.
+ *
+ * Lookup (Saxena 2023, prompt lookup decoding): the longest end of the text that occurs before, at least two tokens, of
+ * equal ones the last; the drafts are what followed there. A search costs one comparison per token of the text, and one
+ * for each token of a match. */
+#ifndef WN_DECODE_DRAFTS_H
+#define WN_DECODE_DRAFTS_H
+
+#include "decode/generation.h"
+#include "decode/session_group.h"
+
+struct wn_drafts {
+  int64_t most, wish; /* drafts of a step: at most, and now: it doubles while all are right and halves if none is */
+  int32_t *text;      /* [capacity] the text so far */
+  int64_t count, capacity;
+  int32_t guess[WN_DRAFT_MAX];
+  int64_t guesses, right;         /* of the last step */
+  struct wn_session_group *group; /* for steps of this generation alone; made when the first one is */
+};
+
+/* Opens and closes the drafts of a generation whose options want them. */
+wn_status wn_drafts_open(struct wn_generation *g);
+void wn_drafts_close(struct wn_generation *g);
+/* Notes a token that was drawn. */
+void wn_drafts_note(struct wn_generation *g, int32_t id);
+/* Fills rows: the token, and at most `room` drafts after it. Returns how many rows. */
+int64_t wn_drafts_rows(struct wn_generation *g, int32_t id, int64_t room, wn_session_row *rows);
+/* Is a token that was drawn the next draft of the last step? Its row is then ahead. */
+bool wn_drafts_next(struct wn_generation *g, int32_t id);
+/* No further one is: forgets what is ahead. */
+wn_status wn_drafts_end(struct wn_generation *g);
+/* Feeds the token, with drafts, in a step of this generation alone. */
+wn_status wn_drafts_feed(struct wn_generation *g, int32_t id);
+
+#endif

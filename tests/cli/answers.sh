@@ -1,0 +1,57 @@
+# Written answers with end_to_end.sh's trained model.
+cat >answers.jsonl <<'LINES'
+{"task": "one", "context": "He took the key and", "question": " opened", "answer_prefix": " the", "references": ["e", "no such words"], "scorer": "all", "max_tokens": 6}
+{"task": "one", "context": "He took the key and", "question": " closed", "references": ["e"], "scorer": "f1", "max_tokens": 6, "stop": ["no such words"]}
+{"task": "two", "question": "She was late, so", "references": ["e"], "scorer": "any", "length": 3}
+LINES
+json "eval --answers" '(.tasks | map(.task)) == ["one", "two"] and (.tasks | map(.samples)) == [2, 1] and .contexts_read == 1 and
+  .all.samples == 3 and .all.score >= 0 and .all.score_stderr >= 0 and .tasks[1].score_stderr == null and .tasks[1].context_kept == null and
+  .tasks[0].kept > .tasks[0].prompt_tokens and .all.cache_peak_bytes >= .all.cache_final_bytes and .all.first_seconds > 0' \
+  eval talker --answers answers.jsonl --max-tokens 3 --save answers.save
+is "a line for each answer" "4" "$(wc -l <answers.save)"
+for i in 1 2 3; do
+  run "$winnow" generate talker --prompt "$(sed -n "$i"p answers.jsonl | jq -j '.context + .question + .answer_prefix')" --temperature 0 \
+    --tokens "$(sed -n "$i"p answers.jsonl | jq '.max_tokens // 3')" --json
+  is "answer $i is what generate writes" "$(jq -c '[.text, .tokens]' out)" "$(sed -n "$((i + 1))"p answers.save | jq -c '[.answer, .answer_tokens]')"
+done
+sed -i '$d' answers.save
+printf '{"sample":2,' >>answers.save
+json "eval --answers goes on from --save" '.resumed == 2 and .contexts_read == 0 and .all.samples == 3' \
+  eval talker --answers answers.jsonl --max-tokens 3 --save answers.save
+refuses "answers of other budgets" 1 'answers.save: the log of another evaluation' eval talker --answers answers.jsonl --max-tokens 3 \
+  --save answers.save --budgets 4 --policy window
+json "under budgets a layer keeps so many tokens" '.all.kept == 4 and .tasks[0].context_kept == 4' eval talker --answers answers.jsonl \
+  --budgets 4 --policy window
+json "eval --answers --limit is by task" '.tasks | map(.samples) == [1, 1]' eval talker --answers answers.jsonl --limit 1
+json "eval --answers --chat" '.all.samples == 3 and .all.prompt_tokens > 10' eval talker --answers answers.jsonl --chat --template chatml --system Be.
+succeeds "eval --answers as a table" eval talker --answers answers.jsonl --stop e
+is "a line for each task and for all" "one two all" "$(awk 'NR > 2 { print $1 }' out | xargs)"
+refuses "answers beside a text" 2 'goes with none of --data, --text' eval talker --answers answers.jsonl --text answers.jsonl
+refuses "answers beside a context's length" 2 '\-\-context' eval talker --answers answers.jsonl --context 8
+refuses "a template without --chat" 2 'need --chat' eval talker --answers answers.jsonl --template chatml
+refuses "--save without answers" 2 'save: for --answers only' eval talker --data train.bin --save x
+refuses "answers into no folder" 2 'nowhere' eval talker --answers answers.jsonl --save nowhere/x
+echo '{"question": "x", "references": ["y"], "scorer": "bleu"}' >>answers.jsonl
+refuses "a scorer that there is not" 1 'answers.jsonl:4: field "scorer": expected all, any, exact, f1 or rouge-l, found "bleu"' \
+  eval talker --answers answers.jsonl
+if command -v python3 >/dev/null; then
+  ruler=(python3 "$root/tools/make-ruler" bytes --winnow "$winnow" --length 2048 --samples 2)
+  run "${ruler[@]}" --tasks niah_multikey_3,fwe --out ruler.jsonl
+  is "make-ruler: lines whose answers stand in their contexts" "0 true" "$code $(jq -s 'length == 4 and all(.[]; . as $l |
+    all($l.references[]; . as $r | $l.context | contains($r)) and (.context + .question + .answer_prefix | length) <= 2048)' ruler.jsonl)"
+  run "${ruler[@]}" --tasks fwe
+  is "make-ruler: the same seed, the same samples" "$(tail -n 2 ruler.jsonl)" "$(cat out)"
+  run "${ruler[@]}" --tasks fwe --seed 3
+  is "make-ruler: another seed, others" "2 0" "$(wc -l <out) $(grep -cFf out ruler.jsonl)"
+  jq -n '{data: [range(12) | {paragraphs: [{context: "The owl number \(.) sleeps in tree \(. * 7).", qas: [{question: "Where is owl \(.)?",
+    answers: [{text: "tree \(. * 7)"}], is_impossible: false}]}]}]}' >squad.json
+  run "${ruler[@]}" --tasks qa_1 --squad squad.json
+  is "make-ruler: questions about a set's documents" "0 true" "$code $(jq -s 'length == 2 and all(.[]; . as $l | .scorer == "any" and
+    ($l.context | contains($l.references[0])))' out)"
+  run "${ruler[@]}" --tasks qa_1 --squad answers.save
+  is "make-ruler: a file that is no set" "1 1" "$code $(grep -c '^make-ruler: answers.save' err)"
+  run "${ruler[@]}" --tasks vt
+  is "make-ruler: an example that does not fit" "1 make-ruler: vt: its example does not fit into 500 tokens" "$code $(cat err)"
+  run "${ruler[@]}" --tasks vx
+  is "make-ruler: an unknown task" "1 1" "$code $(grep -c 'there is no task vx; there are niah_single_1' err)"
+fi
