@@ -94,6 +94,7 @@ int analyze_survival(int argc, char **argv);
 int analyze_fits(int argc, char **argv);
 int analyze_selection(int argc, char **argv);
 int analyze_task(int argc, char **argv);
+int analyze_kept(int argc, char **argv);
 int analyze_spans(int argc, char **argv);
 
 #endif

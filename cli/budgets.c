@@ -18,11 +18,14 @@ int cli_budgets_check(const char *command, const struct cli_budgets *given) {
                      : given->choices.sinks_given  ? "sinks"
                      : given->choices.recent_given ? "recent"
                      : given->choices.seed_given   ? "random-seed"
+                     : given->choices.when         ? "when"
+                     : given->choices.every_given  ? "every"
                                                    : NULL;
   return idle ? cli_usage_error(command, "--%s needs --budgets", idle) : CLI_GO;
 }
 
 enum { POLICIES_BYTES = 1024 };
+char cli_policy_names[2 * POLICIES_BYTES];
 char cli_policies[POLICIES_BYTES], cli_policies_help[POLICIES_BYTES + 80], cli_policy_options_help[POLICIES_BYTES];
 
 /* "keys of budgets.json: h2o: recent; streaming: sinks, ..." */
@@ -42,6 +45,11 @@ void cli_policies_init(void) {
     const size_t n = strlen(cli_policies);
     snprintf(cli_policies + n, POLICIES_BYTES - n, "%s%s", p ? "|" : "", wn_policy_name(p));
   }
+  strcpy(cli_policy_names, cli_policies);
+  for (int i = 0; wn_budgets_named_at(i); i++) {
+    const size_t n = strlen(cli_policy_names);
+    snprintf(cli_policy_names + n, sizeof cli_policy_names - n, "|%s", wn_budgets_named_at(i));
+  }
   budgets_policy_options_init();
   snprintf(cli_policies_help, sizeof cli_policies_help, "all that the model supports, or names separated by commas: %s",
            cli_policies);
@@ -53,6 +61,10 @@ bool cli_policy_named(const char *name, size_t bytes, wn_policy *out) {
   memcpy(text, name, bytes);
   text[bytes] = 0;
   return wn_policy_find(text, out);
+}
+
+void cli_policy_set(const char *name, wn_budgets *out) {
+  if (!wn_budgets_named(name, out)) (void)wn_policy_find(name, &out->policy);
 }
 
 enum cli_policy_list cli_policy_list(const char *text, wn_policy *list, int *count, const char **bad, int *bytes) {
@@ -97,6 +109,9 @@ int cli_policy_choices_over(const char *command, const struct cli_policy_choices
   if (choices->recent_given) budgets->recent = choices->recent;
   if (choices->seed_given) budgets->seed = choices->seed;
   if (choices->per_kv_head) budgets->per_kv_head = true;
+  for (int w = 0; choices->when && w < WN_WHEN_COUNT; w++)
+    if (!strcmp(choices->when, wn_when_name((wn_when)w))) budgets->when = (wn_when)w;
+  if (choices->every_given) budgets->every = choices->every;
   if (!choices->options) return CLI_GO;
   wn_context *ctx;
   int code = CLI_GO;
@@ -114,6 +129,8 @@ bool cli_policy_choices_text(const struct cli_policy_choices *choices, char *out
   if (choices->sinks_given) n += (size_t)snprintf(out, bytes, "sinks=%" PRId64 ",", choices->sinks);
   if (choices->recent_given) n += (size_t)snprintf(out + n, bytes - n, "recent=%.17g,", choices->recent);
   if (choices->seed_given) n += (size_t)snprintf(out + n, bytes - n, "seed=%" PRIu64 ",", choices->seed);
+  if (choices->when) n += (size_t)snprintf(out + n, bytes - n, "when=%s,", choices->when);
+  if (choices->every_given) n += (size_t)snprintf(out + n, bytes - n, "every=%" PRId64 ",", choices->every);
   if (choices->options) n += (size_t)snprintf(out + n, bytes - n, "%s", choices->options);
   if (n > 0 && n < bytes && out[n - 1] == ',') out[n - 1] = 0;
   return n > 0;
@@ -149,12 +166,11 @@ int cli_budgets_load(wn_context *ctx, const struct cli_budgets *given, const wn_
   out->cache = budgets_format_of(ctx, given, model, out);
   if (!given->spec) return 0;
   if (cli_policy_choices_apply("winnow", &given->choices, out)) return 2;
-  const size_t policy = given->policy ? strlen(given->policy) : 0;
-  if (policy) cli_policy_named(given->policy, policy, &out->policy); /* budgets in bytes depend on the policy */
+  if (given->policy) cli_policy_set(given->policy, out); /* budgets in bytes depend on the policy */
   wn_status status = wn_budgets_parse(ctx, config, given->spec, out);
   if (status == WN_OK && cli_policy_choices_over("winnow", &given->choices, out)) return 2;
   if (given->cache_positions) out->cache_positions = true;
-  if (policy) cli_policy_named(given->policy, policy, &out->policy);
+  if (given->policy) cli_policy_set(given->policy, out);
   if (status == WN_OK) status = wn_budgets_check(ctx, out, config);
   out->cache =
       budgets_format_of(ctx, given, model, out); /* the format depends on cache_positions, which a file may set */

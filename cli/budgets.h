@@ -8,12 +8,16 @@
 /* The names of all policies, "selective|h2o|...", and help lines of options. cli_policies_init fills them before any
  * command's options are read. */
 extern char cli_policies[], cli_policies_help[], cli_policy_options_help[];
+extern char cli_policy_names[]; /* for --policy: those, and the combinations of wn_budgets_named */
 void cli_policies_init(void);
 /* Finds the policy by a name of `bytes` bytes. False: there is none. */
 bool cli_policy_named(const char *name, size_t bytes, wn_policy *out);
 /* Parses comma-separated names, each at most once, into list [WN_POLICY_MAX]. *bad points to the wrong one. */
 enum cli_policy_list { CLI_POLICIES_FINE, CLI_POLICIES_UNKNOWN, CLI_POLICIES_TWICE };
 enum cli_policy_list cli_policy_list(const char *text, wn_policy *list, int *count, const char **bad, int *bytes);
+
+/* Sets the policy, or the combination, of a name that --policy accepts. */
+void cli_policy_set(const char *name, wn_budgets *out);
 
 /* The same for --policies: CLI_GO, or 2 after reporting. */
 int cli_policies_read(const char *command, const char *text, wn_policy list[WN_POLICY_MAX], int *count);
@@ -29,7 +33,10 @@ struct cli_policy_choices {
   uint64_t seed;
   bool per_kv_head;
   bool sinks_given, recent_given, seed_given; /* options that are not given do not override a file */
-  const char *options;                        /* options of any policy, "key=value,..."; NULL: none */
+  const char *when;                           /* NULL: not given */
+  int64_t every;
+  bool every_given;
+  const char *options; /* options of any policy, "key=value,..."; NULL: none */
 };
 #define CLI_POLICY_CHOICES_DEFAULTS                                                                                    \
   { .sinks = 4, .recent = 0.5 }
@@ -58,14 +65,20 @@ struct cli_budgets {
       CLI_OPTION(T, m.seed, "random-seed", "N", "random: the seed", .given = offsetof(T, m.seed_given)),               \
       CLI_OPTION(T, m.per_kv_head, "per-kv-head", NULL,                                                                \
                  "each key-value head evicts on its own, where the policy decides for each"),                          \
+      CLI_OPTION(T, m.when, "when", "WHEN",                                                                            \
+                 "always: a token goes for each that comes; prompt: all at once where the context ends, then the "     \
+                 "cache grows; hold: the same, then always; every: each time --every tokens more are held",            \
+                 .choices = "always|prompt|hold|every"),                                                               \
+      CLI_OPTION(T, m.every, "every", "N", "when every: tokens beyond the budget that may be held", .min = 1,          \
+                 .max = 1 << 30, .given = offsetof(T, m.every_given)),                                                 \
       CLI_OPTION(T, m.options, "policy-options", "KEY=VALUE,...", cli_policy_options_help)
 #define CLI_BUDGETS_OPTIONS(T, m)                                                                                      \
   CLI_OPTION(                                                                                                          \
       T, m.spec, "budgets", "SPEC",                                                                                    \
-      "tokens that a layer holds: 64; 64,32,...; by key-value head 64:16,...; 0.25 of the context; 2MiB in all; or a"  \
-      " budgets.json"),                                                                                                \
+      "tokens that a layer holds: 64; 64,32,...; by key-value head 64:16,...; 0.25 of the context; 25% of the tokens " \
+      "read, with --when; 2MiB in all; or a budgets.json"),                                                            \
       CLI_OPTION(T, m.policy, "policy", "NAME", "the eviction policy; else the file's, or selective",                  \
-                 .choices = cli_policies),                                                                             \
+                 .choices = cli_policy_names),                                                                         \
       CLI_POLICY_CHOICES_OPTIONS(T, m.choices),                                                                        \
       CLI_OPTION(T, m.cache_positions, "cache-positions", NULL, "streaming: a token's position is its cache position")
 #define CLI_CACHE_OPTION(T, m)                                                                                         \

@@ -309,6 +309,8 @@ static int generate_report(wn_context *ctx, const struct request *r, const struc
     }
     if (g->in.budgets.layers > 0) {
       json_object_set_new(j, "policy", json_string(wn_policy_name(g->in.budgets.policy)));
+      json_object_set_new(j, "when", json_string(wn_when_name(g->in.budgets.when)));
+      json_object_set_new(j, "kv_peak_bytes", json_integer((json_int_t)wn_session_peak_bytes(g->session)));
       json_object_set_new(j, "budget_tokens", json_integer(wn_budgets_total(&g->in.budgets)));
     }
     json_object_set_new(j, "cache", json_string(wn_cache_format_name(g->in.budgets.cache)));

@@ -49,7 +49,8 @@ static int report_policies(struct report_command *r) {
 }
 
 static int report_budgets(struct report_command *r) {
-  wn_policy policy;
+  const char *name = r->budgets.policy;
+  wn_policy policy = 0;
   r->options.budgets = r->budgets.spec;
   wn_budgets_init(&r->choices);
   if (cli_policy_choices_apply("winnow report", &r->budgets.choices, &r->choices)) return 2;
@@ -57,8 +58,11 @@ static int report_budgets(struct report_command *r) {
   if (cli_policy_choices_text(&r->budgets.choices, r->policy_options, sizeof r->policy_options))
     r->options.policy_options = r->policy_options;
   r->choices.cache_positions = r->budgets.cache_positions;
-  if (r->budgets.policy && cli_policy_named(r->budgets.policy, strlen(r->budgets.policy), &policy))
-    r->options.policy = (int)policy;
+  if ((name && !cli_policy_named(name, strlen(name), &policy)) || r->choices.when != WN_WHEN_ALWAYS)
+    return cli_usage_error("winnow report",
+                           "%s: a report reads whole sequences, which have no place where a context ends",
+                           r->choices.when != WN_WHEN_ALWAYS ? "--when" : name);
+  if (name) r->options.policy = (int)policy;
   return CLI_GO;
 }
 

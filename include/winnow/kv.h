@@ -5,6 +5,9 @@
  * evicted token is not seen by any later row of that layer. Budgets may differ from layer to layer and from key-value
  * head to key-value head. A budget of the whole context never evicts.
  *
+ * That is `always`. Under other protocols (wn_when) a layer is compressed as a whole: once, where the caller says that
+ * the context ends (wn_session_compress, model.h), or each time so many tokens more are held.
+ *
  * A policy says which token is evicted. It gives each token a score; the token with the highest score is evicted, of
  * equal ones the oldest. Some policies protect the first tokens (sinks) or the most recent. docs/pruning.md has the
  * policies with their papers.
@@ -64,6 +67,26 @@ const char *wn_cache_format_name(wn_cache_format format);
 /* How a policy pools over neighbouring tokens. */
 typedef enum wn_pool { WN_POOL_MEAN, WN_POOL_MAX } wn_pool;
 
+/* When a layer is reduced to its budget. */
+typedef enum wn_when {
+  WN_WHEN_ALWAYS, /* "always": one token goes for each that arrives */
+  WN_WHEN_PROMPT, /* "prompt": once, at the context's end; then the cache grows */
+  WN_WHEN_HOLD,   /* "hold": once, at the context's end; then as always */
+  WN_WHEN_EVERY   /* "every": to K tokens whenever K + `every` are held, in prompts too */
+} wn_when;
+#define WN_WHEN_COUNT 4
+const char *wn_when_name(wn_when when); /* "?": there is none of that number */
+
+/* How a compression divides what a layer, or all layers, may hold. */
+typedef enum wn_allot {
+  WN_ALLOT_UNIFORM, /* "uniform": each group of key-value heads keeps K tokens */
+  WN_ALLOT_PYRAMID, /* "pyramid": lower layers keep more, higher ones less (Cai et al. 2024, PyramidKV) */
+  WN_ALLOT_ADA, /* "ada": a layer's key-value heads share its tokens, the best of all heads stay; each keeps at least
+                   a fifth of K (Feng et al. 2024, Ada-KV) */
+  WN_ALLOT_TAU  /* "tau": no budget: each head keeps what scores at most `tau`, and the last `window` tokens */
+} wn_allot;
+#define WN_ALLOT_COUNT 4
+
 /* A policy of the caller's own: a function that scores the tokens held. It runs on the host, on copies of what it asks
  * for; that costs one pass over these arrays a row and layer, and prompts are read row by row. */
 #define WN_POLICY_OWN 31 /* its number; not among wn_policy_count(), and files cannot name it */
@@ -81,14 +104,14 @@ typedef struct wn_policy_view {
   int64_t sequences, groups; /* groups: of key-value heads that evict on their own */
   int64_t heads, head_size;  /* heads: key-value heads of a group */
   int64_t count;             /* tokens held, the same in each group */
-  int64_t position, budget;  /* of the token that arrives; the tokens that may be held with it */
-  const int32_t *positions;  /* [sequences,groups,count] */
-  const float *keys;         /* [sequences,groups,heads,count,head_size] */
-  const float *values;       /* likewise */
-  const float *selections;   /* [sequences,groups,count] */
-  const float *sums;         /* [sequences,groups,count], or [sequences,groups,rows,count], the last row at the end */
-  double *scores;            /* [sequences,groups,count] to be filled: the token with the highest goes, of equal ones
-                                the oldest; with -infinity only if nothing else is left */
+  int64_t position, budget; /* of the token that arrives; the tokens that may be held with it, or after a compression */
+  const int32_t *positions; /* [sequences,groups,count] */
+  const float *keys;        /* [sequences,groups,heads,count,head_size] */
+  const float *values;      /* likewise */
+  const float *selections;  /* [sequences,groups,count] */
+  const float *sums;        /* [sequences,groups,count], or [sequences,groups,rows,count], the last row at the end */
+  double *scores;           /* [sequences,groups,count] to be filled: the token with the highest goes, of equal ones
+                               the oldest; with -infinity only if nothing else is left */
 } wn_policy_view;
 typedef struct wn_own_policy {
   size_t size;           /* sizeof(wn_own_policy) */
@@ -127,7 +150,28 @@ typedef struct wn_budgets {
     wn_pool pool;       /* default the mean */
   } snapkv;
   const wn_own_policy *own; /* with WN_POLICY_OWN: outlives all that uses the budgets; default NULL */
+  /* Protocols (docs/pruning.md). */
+  wn_when when;
+  wn_allot allot; /* with prompt and hold. For one sequence at a time, except uniform and pyramid */
+  int64_t every;  /* with every: how many tokens more than K may be held; default 0, at least 1 with every */
+  double share;   /* with prompt and hold: K is this share of the tokens read, rounded down, at least 1, and `tokens`
+                     are not read; default 0: not given */
+  double tau;     /* with tau: the highest score that stays (the token with the highest is the first to go: F, the norm
+                     of a key, minus the attention, ...); default 0 */
+  int64_t window; /* with tau: so many most recent tokens stay whatever they score; default 32 */
+  int method; /* what scores a whole cache in the policy's place, for each key-value head (wn_method_name); the policy
+                 still says which tokens go one by one, and with "observed" keeps the sums: h2o. Default 0: none */
+  bool critical; /* scores are weighted by the norms of the projected values (Feng et al. 2025, CriticalKV) */
 } wn_budgets;
+/* The methods that score a whole cache, from 1 to wn_method_count() - 1; 0 is "none". Numbers may change, names do not.
+ */
+int wn_method_count(void);
+const char *wn_method_name(int method,
+                           const char **summary); /* NULL: there is none of that number. summary may be NULL */
+/* Sets policy, method, allot, critical and per_kv_head to a combination that papers know by a name: "expected",
+ * "pyramidkv", "ada-snapkv", ... False: it is no such name, and *out stays as it is. wn_budgets_named_at lists them. */
+bool wn_budgets_named(const char *name, wn_budgets *out);
+const char *wn_budgets_named_at(int i); /* NULL after the last */
 void wn_budgets_init(wn_budgets *budgets);
 void wn_budgets_clear(wn_budgets *budgets);
 /* Sets keys of budgets.json from text: "recent=0.25,per_kv_head=true". */

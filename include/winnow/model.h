@@ -248,6 +248,13 @@ size_t wn_session_kv_bytes(const wn_session *session);
 wn_status wn_session_feed(wn_context *ctx, wn_session *session, const int32_t *tokens, int64_t T, int64_t chunk,
                           float *logits);
 
+/* The context has been read and ends here: under budgets with `when` "prompt" or "hold" each layer keeps its budget of
+ * the tokens held, chosen by the policy all at once, and frees the memory of the rest. What follows keeps its
+ * positions. After "prompt" the caches grow again, a few tokens at a time; after "hold" one token goes for each that
+ * comes. Under other budgets and without it does nothing. A session can be compressed again, later in the text. The
+ * last token's logits stay known. Allocates one layer's smaller cache at a time. */
+wn_status wn_session_compress(wn_context *ctx, wn_session *session);
+
 /* Copies the state of `from` into `to`, which forgets its own: the tokens held, marks of control tokens still to come,
  * and counts. It forks a text (one to several), keeps a snapshot, or rolls back to one. The sequences of `to` are n
  * times those of `from`; its sequence b becomes a copy of sequence b / n. Both were created with the same model,
@@ -270,6 +277,7 @@ wn_status wn_session_encode(wn_context *ctx, wn_session *session, const int32_t 
  *   one for each layer: "64,64,32,96";
  *   one for each key-value head: "64:16" in every layer, "64:16,32:32,8:8,96:96";
  *   a fraction of the context: "0.25";
+ *   a share of the tokens that will have been read when the context ends, "25%" (share in wn_budgets);
  *   bytes per sequence over all layers: "2MiB";
  *   a budgets.json, or a checkpoint's folder with one, which also gives the policy.
  *   The policy and its options in *out stay unless a file gives them. */
@@ -359,6 +367,13 @@ wn_status wn_session_counts(wn_context *ctx, const wn_session *session, int64_t 
  * fed, control tokens (instructions, delimiters), whatever wn_model_set_control_tokens says of their ids.
  * wn_session_reset forgets the marks. */
 wn_status wn_session_mark_control(wn_context *ctx, wn_session *session, int64_t sequence, int64_t first, int64_t count);
+/* The positions that key-value head `kv_head` of a layer holds, ascending: positions [wn_session_position] receives
+ * *count of them. */
+wn_status wn_session_kept(wn_context *ctx, const wn_session *session, int64_t sequence, int64_t layer, int64_t kv_head,
+                          int32_t *positions, int64_t *count);
+/* The most bytes that the caches have had together since the session was created or reset: while a context is read, and
+ * while a compression has a layer's old and new cache. */
+size_t wn_session_peak_bytes(const wn_session *session);
 /* The share of wn_session_kv_bytes that the tokens held now take; the rest is room for later tokens. */
 size_t wn_session_held_bytes(const wn_session *session);
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .model import Model
 
 #: 64 tokens in every layer; a number for each layer; 0.25 of the context; "64", "64,32", "64:16" (by key-value head), "2MiB";
+#: "25%" of the tokens read, with policy_options={"when": "prompt"} or "hold";
 #: a budgets.json, or a checkpoint's folder that has one; Budgets.
 BudgetSpec = Union[int, float, str, "os.PathLike[str]", Sequence[int], "Budgets"]
 Options = Union[str, Mapping[str, Union[int, float, bool, str]]]
@@ -225,6 +226,8 @@ def make(
     if isinstance(policy, OwnPolicy):
         budgets._own = _Own(context, policy)
         raw.own, number[0] = budgets._own.raw, lib.WN_POLICY_OWN
+    elif policy is not None and lib.wn_budgets_named(named(policy, "policy"), raw):
+        number[0] = raw.policy
     elif policy is not None and not lib.wn_policy_find(named(policy, "policy"), number):
         raise ArgumentError(f"policy {policy!r} is not one of {', '.join(p.name for p in policies())}")
     if options is not None:

@@ -197,6 +197,13 @@ class Session:
         self._generation = weakref.ref(generation)
         return generation
 
+    # --- compression ---
+
+    def compress(self) -> None:
+        """The context has been read and ends here: with policy_options={"when": "prompt"} or "hold" each layer keeps its budget of
+        it, chosen all at once, and frees the rest. Questions follow at their own positions. Otherwise nothing happens."""
+        self._call(lib.wn_session_compress)
+
     # --- forks and snapshots ---
 
     def _another(self, sequences: int) -> "Session":
@@ -253,6 +260,18 @@ class Session:
     def held_bytes(self) -> int:
         """The share of cache_bytes that the tokens held now take."""
         return int(self.model._context.value(lib.wn_session_held_bytes, self._handle))
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that the caches have had together."""
+        return int(self.model._context.value(lib.wn_session_peak_bytes, self._handle))
+
+    def kept_by(self, layer: int, kv_head: int, sequence: int = 0) -> NDArray[np.int32]:
+        """The positions that a key-value head of a layer holds, ascending."""
+        with self.model._context.alone():  # no token is fed in between
+            out, count = np.zeros(max(self.position, 1), np.int32), ffi.new("int64_t *")
+            self._call(lib.wn_session_kept, sequence, layer, kv_head, pointer("int32_t", out), count)
+        return out[: count[0]]
 
     def kept(self, sequence: int = 0) -> NDArray[np.int32]:
         """[layers, position] how many key-value heads of each layer hold each token; 0: the layer has dropped it."""

@@ -393,6 +393,11 @@ static bool group_is_off(const struct wn_field_group *group, const void *source)
   const struct wn_field *f = &group->fields[0];
   const char *at = (const char *)source + group->base + f->offset;
   bool on = false;
+  int number = 0;
+  if (f->type == WN_FIELD_ENUM) {
+    memcpy(&number, at, sizeof number);
+    return number == 0;
+  }
   if (f->type != WN_FIELD_BOOL) return field_is_zero(at);
   memcpy(&on, at, sizeof on);
   return !on;

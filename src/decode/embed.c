@@ -103,9 +103,11 @@ static void embed_rows_clear(struct embed_rows *x) {
   wn_arrays_clear(&x->host);
 }
 
-static int64_t embed_piece_at(const struct wn_session *s, int64_t T) {
+/* *now: how many of T tokens are fed at once. */
+static wn_status embed_piece_at(struct wn_session *s, int64_t T, int64_t *now) {
   const int64_t room = wn_session_place_after(s->position) - s->position;
-  return T < room ? T : room;
+  *now = T < room ? T : room;
+  return wn_session_make_room(s, *now, now);
 }
 
 wn_status wn_session_states(wn_context *ctx, wn_session *s, const int32_t *tokens, int64_t T, float *states) {
@@ -115,10 +117,10 @@ wn_status wn_session_states(wn_context *ctx, wn_session *s, const int32_t *token
   WN_TRY(wn_session_check_tokens(ctx, s, tokens, T, 0));
   WN_TRY(wn_session_stretch(s, T));
   WN_TRY(embed_rows_init(ctx, s, &x));
-  for (int64_t done = 0, now; done < T && status == WN_OK; done += now) {
-    now = embed_piece_at(s, T - done);
+  for (int64_t done = 0, now = 0; done < T && status == WN_OK; done += now) {
     const struct embed_target to = {.states = states, .stride = T, .at = done};
-    status = embed_feed(s, tokens + done, T, now, &x, &to);
+    status = embed_piece_at(s, T - done, &now);
+    if (status == WN_OK) status = embed_feed(s, tokens + done, T, now, &x, &to);
   }
   embed_rows_clear(&x);
   return status;
@@ -127,9 +129,10 @@ wn_status wn_session_states(wn_context *ctx, wn_session *s, const int32_t *token
 wn_status wn_embed_piece(wn_context *ctx, wn_session *s, const int32_t *tokens, int64_t stride, int64_t T,
                          wn_pooling pooling, double *sums, int64_t *now) {
   struct embed_rows x;
-  *now = embed_piece_at(s, T);
+  *now = T < s->piece ? T : s->piece;
   WN_TRY(wn_session_check_tokens(ctx, s, tokens, *now, 0));
   WN_TRY(wn_session_stretch(s, T));
+  WN_TRY(embed_piece_at(s, T, now));
   WN_TRY(embed_rows_init(ctx, s, &x));
   const wn_status status =
       embed_feed(s, tokens, stride, *now, &x, &(struct embed_target){.pooling = pooling, .sums = sums});

@@ -169,6 +169,7 @@ static wn_status generate_feed(struct wn_generation *g, const int32_t *tokens, i
 /* Feeds one token and computes its logits, without copying them to the host. */
 static wn_status generate_feed_token(struct wn_generation *g, int32_t id) {
   const struct wn_memory *memory = g->session->model->backend->memory;
+  WN_TRY(wn_session_make_room(g->session, 1, NULL));
   wn_memory_step_begin(g->ctx, memory);
   return wn_memory_step_end(g->ctx, memory, generate_feed(g, &id, 1, true));
 }
@@ -190,11 +191,12 @@ wn_status wn_generation_read(struct wn_generation *g) {
     WN_TRY(wn_session_encode(g->ctx, s, g->o->inputs, NULL, g->o->input_count));
     WN_TRY(generate_mark_control(g)); /* after the encoder's run, which forgets marks */
   }
+  if (done == 0) WN_TRY(wn_session_make_room(s, left, NULL)); /* for all of it at once */
   const int64_t room = wn_session_place_after(s->position) - s->position, now = left < room ? left : room;
   WN_TRY(generate_feed(g, g->prompt + done, now, now == left));
   g->r->prompt_tokens += now;
   g->prompted = now == left;
-  return WN_OK;
+  return g->prompted && !s->compressed ? wn_session_compress(g->ctx, s) : WN_OK;
 }
 
 /* The backend that draws: for logits on the host one that computes there. */

@@ -209,6 +209,7 @@ wn_status wn_session_score(wn_context *ctx, wn_session *s, const int32_t *tokens
   for (int64_t done = 0, now; done < T; done += now) {
     struct wn_session_rows rows;
     now = T - done < s->piece ? T - done : s->piece;
+    WN_TRY(wn_session_make_room(s, now, &now));
     WN_TRY(wn_session_feed_piece(s, tokens + done, T, now, &rows));
     for (int64_t b = 0; b < s->B; b++)
       for (int64_t t = 0, at = b * T + done; t < now; t++, at++)

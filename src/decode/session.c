@@ -7,6 +7,7 @@
 #include "kv/budgets.h"
 #include "decode/session_ahead.h"
 #include "decode/session_group.h"
+#include "decode/session_once.h"
 #include "ops/terms.h"
 
 static void session_lay(struct wn_session *s, bool budgets) {
@@ -187,6 +188,15 @@ int64_t wn_session_dynamic_rows(const struct wn_session *s) {
   return s->rotary.rows ? s->rotary.rows : s->model->rotary.rows;
 }
 
+/* A text that is read again with other angles would be compressed at another place. */
+static wn_status session_check_history(wn_context *ctx, const struct wn_session *s, const wn_budgets *budgets) {
+  if (!budgets || budgets->layers == 0 || budgets->when == WN_WHEN_ALWAYS || !s->history) return WN_OK;
+  return wn_fail(ctx, WN_ERR_UNSUPPORTED,
+                 "session: \"when\" is \"%s\", and with longrope a text that grows beyond the original context is read "
+                 "again: expected a capacity of at most that context, or \"always\"",
+                 wn_when_name(budgets->when));
+}
+
 wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options,
                                  wn_session **out) {
   WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out));
@@ -227,10 +237,12 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
             WN_CACHE_HALF;
   s->room = options->group ? &options->group->room : &s->own_room;
   WN_TRY_GOTO(session_arrays(ctx, s, budgets && budgets->layers > 0), fail);
+  WN_TRY_GOTO(session_check_history(ctx, s, budgets), fail);
   if (budgets && budgets->layers > 0) WN_TRY_GOTO(wn_budgets_copy(ctx, budgets, &s->budgets), fail);
   WN_TRY_GOTO(wn_session_caches_init(ctx, s), fail);
   const int64_t turned = session_turned_rows(s);
   if (turned > model->rotary.rows) WN_TRY_GOTO(wn_rotary_create(model, "session", turned, &s->rotary), fail);
+  WN_TRY_GOTO(wn_session_once_create(ctx, s), fail);
   size_t step, piece;
   WN_TRY_GOTO(wn_session_measure(s, &step, &piece), fail);
   WN_TRY_GOTO(model->backend->memory->allocate(ctx, "scratch of a session", step, &s->scratch), fail);
@@ -247,6 +259,7 @@ fail:
 void wn_session_destroy(wn_session *s) {
   WN_CHECK_OR(, WN_HANDLE(s, SESSION));
   wn_session_ahead_close(s);
+  wn_session_once_destroy(s);
   wn_session_caches_clear(s);
   wn_session_inputs_clear(s);
   wn_session_scoring_destroy(s->scoring);
@@ -262,13 +275,6 @@ void wn_session_destroy(wn_session *s) {
 int64_t wn_session_position(const wn_session *s) {
   WN_CHECK_OR(0, WN_HANDLE(s, SESSION));
   return s->position;
-}
-
-size_t wn_session_kv_bytes(const wn_session *s) {
-  WN_CHECK_OR(0, WN_HANDLE(s, SESSION));
-  size_t bytes = 0;
-  for (int64_t i = 0; i < session_count_caches(s); i++) bytes += s->caches[i].bytes;
-  return bytes + (size_t)s->model->config.layers * s->inputs.bytes;
 }
 
 /* Feeds one token of each sequence. logits: also compute those of the last position. */
@@ -287,10 +293,12 @@ wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens,
   WN_TRY(wn_session_check_tokens(ctx, s, tokens, T, chunk));
   if (chunk == 0 || chunk > s->piece) chunk = s->piece;
   WN_TRY(wn_session_stretch(s, T));
+  WN_TRY(wn_session_make_room(s, T, NULL));
   if (T == 1) WN_TRY(session_step(s, tokens, logits != NULL));
   for (int64_t done = 0; T > 1 && done < T;) {
-    const int64_t now = T - done < chunk ? T - done : chunk;
+    int64_t now = T - done < chunk ? T - done : chunk;
     struct wn_session_rows rows;
+    WN_TRY(wn_session_make_room(s, now, &now));
     WN_TRY(wn_session_feed_piece(s, tokens + done, T, now, &rows));
     done += now;
   }

@@ -15,7 +15,7 @@
 enum wn_session_kind {
   WN_LAYER_WHOLE,   /* holds everything */
   WN_LAYER_TRIMMED, /* holds what the layer can see (wn_layer_reach) */
-  WN_LAYER_BUDGET   /* holds what its policy keeps */
+  WN_LAYER_BUDGET   /* holds what its policy keeps; before a compression everything (session_compress.c) */
 };
 
 /* A part: key-value heads of a layer that share a cache. All heads, or neighbouring heads with the same budget. */
@@ -53,6 +53,8 @@ struct wn_session {
   bool half;                     /* keys and values are kept in half floats */
   wn_attention_config attention; /* the model's attention, with the session's own threshold */
   bool broken;                   /* a piece failed halfway: some caches have its tokens, others not */
+  bool compressed;               /* the context has ended (wn_session_compress) */
+  size_t peak;                   /* the most bytes that the caches had together */
   wn_budgets budgets;            /* layers 0: none */
   int64_t *reach;                /* [L] how many tokens a trimmed layer sees */
   int64_t *first;                /* [L+1] the number of each layer's first part; the last: the number of parts */
@@ -79,6 +81,7 @@ struct wn_session {
   void *rstd, *mean;   /* [B] */
   void *logits;        /* [B,V] of the model's dtype: those of the last position, if logits_known */
   bool logits_known;
+  struct wn_session_once *once;       /* (session_once.h) NULL: no method scores a whole cache */
   struct wn_session_scoring *scoring; /* (score.c) NULL until something is scored */
   struct wn_session_ahead *ahead;     /* (session_ahead.h) NULL: no row is computed ahead */
   struct wn_rotary rotary;            /* its own table, if the cache holds more tokens than the model's table */
@@ -111,6 +114,29 @@ struct wn_session {
  * prompt's speed. */
 int64_t wn_session_place_after(int64_t position);  /* the first place after the position */
 int64_t wn_session_place_before(int64_t position); /* the last place up to the position; 0: there is none */
+
+/* Protocols other than `always` (session_compress.c). Does a full cache of the session evict tokens as they come? */
+static inline bool wn_session_evicts(const struct wn_session *s) {
+  return s->budgets.when == WN_WHEN_ALWAYS || (s->budgets.when == WN_WHEN_HOLD && s->compressed);
+}
+/* Does the capacity of part i's cache follow what it holds? */
+bool wn_session_grows(const struct wn_session *s, int64_t i);
+/* Does it, before or after a compression? */
+static inline bool wn_session_follows(const struct wn_session *s, int64_t i) {
+  return s->parts[i].kind == WN_LAYER_BUDGET && (s->budgets.when == WN_WHEN_PROMPT || s->budgets.when == WN_WHEN_HOLD);
+}
+/* The capacity of a growing cache of so many tokens. */
+int64_t wn_session_room(const struct wn_session *s, int64_t tokens);
+/* The tokens that the caches of this part may hold at most. */
+int64_t wn_session_most(const struct wn_session *s, const struct wn_session_part *part);
+/* Called before tokens are fed, outside of a step of the backend's memory: makes room for T more tokens of each
+ * sequence, and compresses caches that are full under "every". *now (may be NULL), at most T, is reduced to what may be
+ * fed at once. */
+wn_status wn_session_make_room(struct wn_session *s, int64_t T, int64_t *now);
+/* While scratch is measured, growing caches pretend to be as large as they may become. */
+void wn_session_pretend(struct wn_session *s, bool large);
+/* Gives caches that grow the capacities of `from`, of whose tokens they will be copies. */
+wn_status wn_session_follow_capacities(struct wn_session *s, const struct wn_session *from);
 
 /* longrope (session_stretch.c). Does the session keep its text? */
 bool wn_session_has_history(const struct wn_session *s);

@@ -11,6 +11,7 @@
 
 #include "attention/derive.h"
 #include "decode/session_ahead.h"
+#include "decode/session_once.h"
 
 enum { BLOCK_FROM = 8 }; /* rows; fewer rows are as fast one by one */
 
@@ -52,7 +53,11 @@ static wn_status attend_whole(struct wn_run *run, struct wn_session *s, struct w
   if (!run->measuring) WN_TRY(wn_kv_cache_append(&run->exec, cache, rows, 0, T));
   wn_kv_cache_bind(cache, T, op);
   WN_TRY(attend_mark_control(run, s, cache, s->position + T - 1, op));
-  WN_TRY(wn_session_attention_forward(run, s, cache - s->caches, op));
+  const int64_t P = T > 1 && op->slots.at ? wn_slot_groups(op) : 1; /* several rows of groups with keys of their own */
+  for (int64_t g = 0; g < P; g++) {
+    const struct wn_attention one = P > 1 ? wn_attention_of_heads(op, run->exec.dtype, g, 1) : *op;
+    WN_TRY(wn_session_attention_forward(run, s, cache - s->caches, &one));
+  }
   if (!run->measuring) wn_kv_cache_advance(cache, T);
   return WN_OK;
 }
@@ -147,6 +152,26 @@ static wn_status attend_staged(struct wn_run *run, struct wn_session *s, struct 
   return wn_session_unstage(run, s, s->slots, n, cache);
 }
 
+/* Measures what a part needs that will be compressed: with everything in order, with what has stayed, and under "hold"
+ * as a full cache. */
+static wn_status attend_measure_compressed(struct wn_run *run, struct wn_session *s, int64_t part,
+                                           struct wn_attention *op, const struct wn_kv_rows *rows, bool full) {
+  struct wn_kv_cache *cache = &s->caches[part];
+  const int64_t K = cache->shape.capacity, T = run->T;
+  const bool block = T >= BLOCK_FROM && s->blocks_of_rows;
+  const bool hold = s->budgets.when == WN_WHEN_HOLD;
+  cache->count = full && K > T ? K - T : 0;
+  for (int gaps = 0; gaps < 2; gaps++) {
+    struct wn_attention now = *op;
+    cache->seen = cache->count + gaps;
+    if (!cache->notes) WN_TRY(attend_whole(run, s, cache, &now, rows));
+    now = *op;
+    if ((cache->notes || hold) && !block) WN_TRY(attend_rows(run, s, part, &now, rows));
+    if ((cache->notes || hold) && block) WN_TRY(wn_session_attend_blocks(run, s, part, &now, rows));
+  }
+  return WN_OK;
+}
+
 static wn_status attend_part(struct wn_run *run, struct wn_session *s, int64_t part, struct wn_attention *op,
                              const struct wn_kv_rows *rows, bool full) {
   struct wn_kv_cache *cache = &s->caches[part];
@@ -154,14 +179,17 @@ static wn_status attend_part(struct wn_run *run, struct wn_session *s, int64_t p
   const int64_t K = cache->shape.capacity, T = run->T;
   const bool budget = kind == WN_LAYER_BUDGET, rotates = budget && s->budgets.cache_positions;
   const bool block = T >= BLOCK_FROM && (rotates ? s->cache_position_blocks : s->blocks_of_rows);
+  const bool notes = cache->notes != NULL; /* every row changes the notes */
+  if (run->measuring && budget && s->budgets.when != WN_WHEN_ALWAYS)
+    return attend_measure_compressed(run, s, part, op, rows, full);
   if (run->measuring) {
     cache->seen = full ? s->capacity : 0;
     cache->count = !full ? 0 : kind == WN_LAYER_WHOLE ? K - T : T == 1 || (budget && !block) ? K - 1 : K;
   }
-  if (kind == WN_LAYER_WHOLE) return attend_whole(run, s, cache, op, rows);
+  if (kind == WN_LAYER_WHOLE || (budget && !notes && !wn_session_evicts(s)))
+    return attend_whole(run, s, cache, op, rows);
   if (budget && !block) return attend_rows(run, s, part, op, rows);
   if (rotates) return wn_session_attend_cache_position_blocks(run, s, part, op, rows);
-  const bool notes = cache->notes != NULL; /* every row changes the notes */
   if ((run->measuring ? !full : cache->seen + T <= K) && !notes) return attend_whole(run, s, cache, op, rows);
   if (budget) return wn_session_attend_blocks(run, s, part, op, rows);
   if (T > 1) return attend_staged(run, s, cache, op, rows);
@@ -220,6 +248,7 @@ wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l,
   struct wn_attention op;
   struct wn_kv_rows rows;
   attend_operation(run, s, l, a, &op, &rows);
+  WN_TRY(wn_session_once_see(run, s, l, &op, &rows));
   const int64_t first = s->first[l], end = s->first[l + 1];
   if (end - first == 1) return attend_part(run, s, first, &op, &rows, full);
   /* If the backend's memory is not the host's, a context's calls come one after the other. */

@@ -2,6 +2,7 @@
  * budgets one for each group of neighbouring key-value heads with the same budget. Also here: the arrays that all
  * caches use in turn. */
 #include "attention/registry.h"
+#include "base/misuse.h"
 #include "decode/session.h"
 #include "kv/evictions.h"
 #include "kv/policy.h"
@@ -12,9 +13,18 @@ static int64_t caches_budget_of(const struct wn_session *s, int64_t l, int64_t k
   return K < s->capacity ? K : s->capacity;
 }
 
-/* Divides heads into parts: neighbouring heads with the same budget. */
+/* Has the layer a budget, if its head has K tokens? */
+static bool caches_limits(const struct wn_session *s, int64_t K) {
+  const wn_budgets *b = &s->budgets;
+  const bool unknown = b->share > 0 || b->allot == WN_ALLOT_TAU || b->allot == WN_ALLOT_PYRAMID;
+  return K < s->capacity || (b->layers > 0 && unknown);
+}
+
+/* Divides heads into parts: neighbouring heads with the same budget, or single heads if each keeps its own number. */
 static wn_status caches_choose_parts(wn_context *ctx, struct wn_session *s) {
   const int64_t L = s->model->config.layers, Hkv = s->model->config.kv_heads;
+  const bool ragged = s->budgets.allot == WN_ALLOT_ADA || s->budgets.allot == WN_ALLOT_TAU;
+  const bool same = s->budgets.heads == 0 && !ragged;
   void *memory;
   WN_TRY(wn_alloc(ctx, "reach of the layers", (size_t)L * sizeof *s->reach, &memory));
   s->reach = memory;
@@ -28,12 +38,12 @@ static wn_status caches_choose_parts(wn_context *ctx, struct wn_session *s) {
       s->first[l] = n;
       for (int64_t g = 0, next; g < Hkv; g = next, n++) {
         const int64_t K = caches_budget_of(s, l, g);
-        for (next = g + 1; next < Hkv && (s->budgets.heads == 0 || caches_budget_of(s, l, next) == K);) next++;
+        for (next = g + 1; next < Hkv && !ragged && (same || caches_budget_of(s, l, next) == K);) next++;
         if (pass == 0) continue;
         s->parts[n] = (struct wn_session_part){.layer = l,
                                                .kv0 = g,
                                                .kv_heads = next - g,
-                                               .kind = K < s->capacity             ? WN_LAYER_BUDGET
+                                               .kind = caches_limits(s, K)         ? WN_LAYER_BUDGET
                                                        : s->reach[l] < s->capacity ? WN_LAYER_TRIMMED
                                                                                    : WN_LAYER_WHOLE};
       }
@@ -117,9 +127,12 @@ static wn_status caches_shared_arrays(wn_context *ctx, struct wn_session *s) {
   for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
     struct wn_kv_shape shape = s->caches[i].shape;
     const enum wn_session_kind kind = s->parts[i].kind;
+    const bool staged =
+        any_blocks && (s->budgets.when == WN_WHEN_ALWAYS || s->budgets.when == WN_WHEN_HOLD || shape.notes);
     size_t bytes, host;
+    if (kind == WN_LAYER_BUDGET) shape.capacity = wn_session_most(s, &s->parts[i]);
     if (kind == WN_LAYER_BUDGET && shape.capacity > s->largest) s->largest = shape.capacity;
-    if (kind == WN_LAYER_WHOLE || (kind == WN_LAYER_BUDGET && !any_blocks)) continue;
+    if (kind == WN_LAYER_WHOLE || (kind == WN_LAYER_BUDGET && !staged)) continue;
     shape.capacity += kind == WN_LAYER_TRIMMED ? s->piece : rows;
     if (!wn_kv_shape_bytes(&shape, &bytes, &host) || shape.capacity > INT64_MAX / 8 / shape.groups)
       return wn_fail(ctx, WN_ERR_ARGUMENT, "session: a stage of %lld tokens does not fit in memory",
@@ -138,14 +151,19 @@ static wn_status caches_shared_arrays(wn_context *ctx, struct wn_session *s) {
   return WN_OK;
 }
 
-/* The shape of a part's cache. */
+int64_t wn_session_most(const struct wn_session *s, const struct wn_session_part *part) {
+  const int64_t K = caches_budget_of(s, part->layer, part->kv0), every = s->budgets.every;
+  if (part->kind == WN_LAYER_TRIMMED) return s->reach[part->layer];
+  if (part->kind == WN_LAYER_WHOLE || s->budgets.when == WN_WHEN_PROMPT || s->budgets.when == WN_WHEN_HOLD)
+    return s->capacity;
+  return every < s->capacity - K ? K + every : s->capacity; /* `every` is 0 under "always" */
+}
+
+/* The shape of a part's cache, as large as it may become. */
 static struct wn_kv_shape caches_shape(const struct wn_session *s, const struct wn_session_part *part) {
   const wn_model_config *c = &s->model->config;
   struct wn_kv_shape shape;
-  const int64_t K = part->kind == WN_LAYER_BUDGET    ? caches_budget_of(s, part->layer, part->kv0)
-                    : part->kind == WN_LAYER_TRIMMED ? s->reach[part->layer]
-                                                     : s->capacity;
-  wn_kv_shape_of(&c->attention, c->kv_heads, c->head_size, s->B, K, s->model->dtype,
+  wn_kv_shape_of(&c->attention, c->kv_heads, c->head_size, s->B, wn_session_most(s, part), s->model->dtype,
                  part->kind == WN_LAYER_BUDGET ? &s->budgets : NULL, &shape);
   if (part->kind == WN_LAYER_TRIMMED) shape.groups = 1; /* one group, which evicts the oldest token */
   wn_kv_shape_of_heads(&shape, part->kv0, part->kv_heads);
@@ -173,6 +191,29 @@ wn_status wn_session_caches_plan(wn_context *ctx, struct wn_session *s, int64_t 
   return WN_OK;
 }
 
+enum { GROW = 64 }; /* tokens */
+
+bool wn_session_grows(const struct wn_session *s, int64_t i) {
+  return wn_session_follows(s, i) && !wn_session_evicts(s);
+}
+
+int64_t wn_session_room(const struct wn_session *s, int64_t tokens) {
+  const int64_t blocks = tokens > 0 ? (tokens + GROW - 1) / GROW : 1;
+  return blocks * GROW < s->capacity ? blocks * GROW : s->capacity;
+}
+
+void wn_session_pretend(struct wn_session *s, bool large) {
+  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++)
+    if (wn_session_grows(s, i)) s->caches[i].shape.capacity = large ? s->capacity : wn_session_room(s, 0);
+}
+
+size_t wn_session_kv_bytes(const wn_session *s) {
+  WN_CHECK_OR(0, WN_HANDLE(s, SESSION));
+  size_t bytes = 0;
+  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) bytes += s->caches[i].bytes;
+  return bytes + (size_t)s->model->config.layers * s->inputs.bytes;
+}
+
 wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
   const wn_model_config *c = &s->model->config;
   void *memory;
@@ -180,9 +221,11 @@ wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
   WN_TRY(wn_alloc(ctx, "caches", (size_t)s->first[c->layers] * sizeof *s->caches, &memory));
   s->caches = memory;
   for (int64_t i = 0; i < s->first[c->layers]; i++) {
-    const struct wn_kv_shape shape = caches_shape(s, &s->parts[i]);
+    struct wn_kv_shape shape = caches_shape(s, &s->parts[i]);
+    if (wn_session_grows(s, i)) shape.capacity = wn_session_room(s, 0);
     WN_TRY(wn_kv_cache_init(ctx, &shape, &s->caches[i]));
   }
+  s->peak = wn_session_kv_bytes(s);
   return caches_shared_arrays(ctx, s);
 }
 

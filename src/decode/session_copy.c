@@ -21,7 +21,7 @@ bool wn_session_part_agrees(const struct wn_session *s, int64_t i, const struct 
   const struct wn_session_part *own = &s->parts[i];
   return own->kind == part->kind && own->layer == part->layer && own->kv0 == part->kv0 &&
          copy_shapes_agree(&s->caches[i].shape, shape) &&
-         (part->kind == WN_LAYER_WHOLE || s->caches[i].shape.capacity == shape->capacity);
+         (part->kind == WN_LAYER_WHOLE || wn_session_follows(s, i) || s->caches[i].shape.capacity == shape->capacity);
 }
 
 /* Where sequence b of a copy comes from: rows[b], or b / each if rows is NULL. */
@@ -46,14 +46,23 @@ static wn_status copy_check_rows(wn_context *ctx, const struct wn_session *to, c
   return WN_OK;
 }
 
+/* Do the two have the same budgets? Capacities say so only where caches do not grow. */
+static bool copy_budgets_agree(const struct wn_budgets *a, const struct wn_budgets *b) {
+  if (a->layers != b->layers || a->heads != b->heads || !wn_budgets_same_options(a, b)) return false;
+  for (int64_t l = 0; a->when != WN_WHEN_ALWAYS && l < a->layers; l++)
+    for (int64_t h = 0; h < (a->heads > 0 ? a->heads : 1); h++)
+      if (wn_budgets_of(a, l, h) != wn_budgets_of(b, l, h)) return false;
+  return true;
+}
+
 static wn_status copy_check(wn_context *ctx, const struct wn_session *to, const struct wn_session *from) {
   if (from->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: the last feed of the one to copy failed");
   const int64_t L = from->model->config.layers;
   bool same = to->model == from->model && wn_session_same_threshold(&to->attention, &from->attention) &&
-              to->half == from->half && to->budgets.layers == from->budgets.layers &&
-              wn_budgets_same_options(&to->budgets, &from->budgets) && to->first[L] == from->first[L] &&
-              !to->history == !from->history && wn_session_dynamic_rows(to) == wn_session_dynamic_rows(from) &&
-              !to->marks == !from->marks && !to->control == !from->control;
+              to->half == from->half && copy_budgets_agree(&to->budgets, &from->budgets) &&
+              to->first[L] == from->first[L] && !to->history == !from->history &&
+              wn_session_dynamic_rows(to) == wn_session_dynamic_rows(from) && !to->marks == !from->marks &&
+              !to->control == !from->control;
   for (int64_t i = 0; same && i < from->first[L]; i++)
     same = wn_session_part_agrees(to, i, &from->parts[i], &from->caches[i].shape);
   if (!same)
@@ -113,6 +122,7 @@ static wn_status session_copy(wn_context *ctx, struct wn_session *to, const stru
     return status;
   }
   to->broken = true; /* until the copy is complete */
+  WN_TRY(wn_session_follow_capacities(to, from));
   for (int64_t i = 0; i < from->first[c->layers]; i++)
     WN_TRY(wn_kv_cache_copy(ctx, &from->caches[i], from->caches[i].count, copy->rows, &to->caches[i]));
   for (int64_t b = 0; to->control && b < to->B; b++)

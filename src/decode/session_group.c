@@ -303,6 +303,7 @@ wn_status wn_session_group_advance(wn_context *ctx, struct wn_session_group *g, 
   }
   if (status != WN_OK) return status;
   for (int64_t i = 0; i < n && status == WN_OK; i++) status = wn_session_stretch(rows[i].session, 1);
+  for (int64_t i = 0; i < n && status == WN_OK; i++) status = wn_session_make_room(rows[i].session, 1, NULL);
   wn_memory_step_begin(g->ctx, memory);
   if (status == WN_OK) status = group_step(g, rows, n, logits, &out);
 #pragma omp parallel for num_threads(group_hands(g, logits, n)) schedule(static)

@@ -7,6 +7,7 @@
 
 #include "base/misuse.h"
 #include "decode/session_group.h"
+#include "decode/session_once.h"
 
 #define FIRST_PLACE 128 /* where a prompt's first piece ends */
 
@@ -68,6 +69,8 @@ void wn_session_begin(struct wn_run *run, struct wn_session *s, int64_t T) {
 }
 
 void wn_session_reset_caches(struct wn_session *s) {
+  s->compressed = false;
+  s->peak = wn_session_kv_bytes(s);
   for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) wn_kv_cache_reset(&s->caches[i]);
 }
 
@@ -75,6 +78,7 @@ void wn_session_reset_caches(struct wn_session *s) {
  * for few rows than for many. */
 wn_status wn_session_measure(struct wn_session *s, size_t *step, size_t *piece) {
   *step = *piece = 0;
+  wn_session_pretend(s, true);
   for (int64_t T = 1;; T = 2 * T < s->piece ? 2 * T : s->piece) {
     for (int pass = 0; pass < (T == 1 ? 4 : 2); pass++) { /* single tokens also on one thread (session_group.c) */
       const bool full = pass & 1;
@@ -91,6 +95,7 @@ wn_status wn_session_measure(struct wn_session *s, size_t *step, size_t *piece) 
     }
     if (T == s->piece) break;
   }
+  wn_session_pretend(s, false);
   wn_session_reset_caches(s);
   return WN_OK;
 }
@@ -98,6 +103,7 @@ wn_status wn_session_measure(struct wn_session *s, size_t *step, size_t *piece) 
 void wn_session_reset(wn_session *s) {
   WN_CHECK_OR(, WN_HANDLE(s, SESSION));
   wn_session_reset_caches(s);
+  wn_session_once_reset(s);
   s->position = 0;
   s->stretched = s->broken = s->logits_known = s->counted = false;
   if (s->marks) memset(s->marks, 0, (size_t)(s->B * s->capacity));

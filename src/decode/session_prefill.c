@@ -13,9 +13,11 @@
 static wn_status prefill_find_evictions(struct wn_run *run, struct wn_session *s, int64_t part,
                                         const struct wn_attention *op) {
   const struct wn_kv_shape *shape = &s->caches[part].shape;
+  /* A budget of what there is evicts nothing, and leaves out sums that expire before the last row. */
+  const int64_t K = wn_session_evicts(s) ? shape->capacity : op->Tk;
   const struct wn_evictions_piece piece = {.budgets = &s->budgets,
                                            .layer = s->parts[part].layer,
-                                           .K = shape->capacity,
+                                           .K = K,
                                            .first_group = shape->first_group,
                                            .a = op,
                                            .notes = s->stage.notes,

@@ -66,6 +66,8 @@ wn_status wn_snapshot_take(wn_context *ctx, const wn_session *s, int64_t positio
   void *memory;
   wn_status status;
   *out = NULL;
+  if (s->compressed)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "snapshot: the session was compressed: no text alone says what it holds");
   if (s->broken || position < 1 || position > s->position || (position < s->position && !wn_snapshot_rolls_back(s)) ||
       s->inputs.S > 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "snapshot: the session does not know its state after %lld tokens",
@@ -138,6 +140,7 @@ bool wn_snapshot_suits(const struct wn_snapshot *x, const wn_session *s) {
 
 wn_status wn_snapshot_restore(const struct wn_snapshot *x, int64_t position, wn_session *s) {
   wn_session_reset(s);
+  WN_TRY(wn_session_make_room(s, position, NULL));
   for (int64_t i = 0; i < x->n; i++) {
     const int64_t held = x->parts[i].cache.count;
     WN_TRY(wn_kv_cache_copy(s->ctx, &x->parts[i].cache, position < held ? position : held, NULL, &s->caches[i]));

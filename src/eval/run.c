@@ -19,6 +19,7 @@
 #include "base/arrays.h"
 #include "dist/dist.h"
 #include "eval/run.h"
+#include "kv/budgets.h"
 #include "winnow/score.h"
 
 enum {
@@ -105,6 +106,8 @@ static wn_status evaluation_session(struct evaluation *e, int64_t sequences, int
     }
     if (k->used < place->used) place = k;
   }
+  const wn_budgets *budgets = e->o->budgets;
+  if (budgets && budgets->when != WN_WHEN_EVERY) WN_TRY(wn_budgets_check_rows(e->ctx, budgets));
   wn_session_destroy(place->s);
   *place = (struct kept_session){.sequences = sequences, .capacity = capacity, .used = ++kept->uses};
   const wn_session_options options = {.size = sizeof options,

@@ -17,6 +17,7 @@
 #include "base/misuse.h"
 #include "kv/budgets.h"
 #include "kv/cache.h"
+#include "kv/once.h"
 #include "kv/policy.h"
 
 enum { PATH_BYTES = 4096, LAYERS_MAX = 1 << 16, HEADS_MAX = 1 << 16, BUDGETS_MAX = 1 << 20 };
@@ -28,11 +29,86 @@ static const struct wn_field budgets_fields[] = {
     WN_KEY("per_kv_head", BOOL, AT(per_kv_head), "each key-value head evicts on its own"),
 };
 
-/* Field groups: the keys that all policies share, and those of each policy. */
-static int budgets_groups(struct wn_field_group out[WN_POLICY_MAX + 1]) {
+static const char *const budgets_whens[] = {"always", "prompt", "hold", "every", NULL};
+static const char *const budgets_allots[] = {"uniform", "pyramid", "ada", "tau", NULL};
+#define BUDGETS_METHOD(name) #name,
+static const char *const budgets_methods[] = {"none", WN_ONCE_METHODS(BUDGETS_METHOD) NULL};
+static const struct wn_field budgets_protocol[] = {
+    WN_KEY("when", ENUM, AT(when), "when a layer is reduced to its budget", .names = budgets_whens),
+    WN_KEY("every", INT64, AT(every), "when every: tokens beyond the budget that may be held", .min = 0,
+           .max = 1 << 30),
+    WN_KEY("share", DOUBLE, AT(share), "the budget as a share of the tokens read; 0: \"tokens\" are the budgets",
+           .min = 0, .max = 1),
+    WN_KEY("allot", ENUM, AT(allot), "how a compression divides the budget over layers and heads",
+           .names = budgets_allots),
+    WN_KEY("tau", DOUBLE, AT(tau), "allot tau: the highest score that stays", .min = -1e300, .max = 1e300),
+    WN_KEY("window", INT64, AT(window), "allot tau: so many most recent tokens stay", .min = 0, .max = 1 << 30),
+    WN_KEY("method", ENUM, AT(method), "what scores a whole cache in the policy's place", .names = budgets_methods),
+    WN_KEY("critical", BOOL, AT(critical), "scores are weighted by the norms of the projected values"),
+};
+
+int wn_method_count(void) {
+  return 1 + wn_once_count();
+}
+
+const char *wn_method_name(int method, const char **summary) {
+  const struct wn_once_method *row = wn_once_at(method - 1);
+  if (summary) *summary = row ? row->summary : "the policy's own score";
+  return method == 0 ? "none" : row ? row->name : NULL;
+}
+
+/* Combinations under the names that papers and other programs have for them. */
+static const struct {
+  const char *name, *policy, *method;
+  wn_allot allot;
+  bool heads, critical;
+} budgets_named[] = {
+    {"lagkv", "knorm", "lagkv", WN_ALLOT_UNIFORM, true, false},
+    {"expected", "knorm", "expected", WN_ALLOT_UNIFORM, true, false},
+    {"observed", "h2o", "observed", WN_ALLOT_UNIFORM, true, false},
+    {"leverage", "knorm", "leverage", WN_ALLOT_UNIFORM, true, false},
+    {"compactor", "knorm", "compactor", WN_ALLOT_UNIFORM, true, false},
+    {"rkv", "knorm", "rkv", WN_ALLOT_UNIFORM, true, false},
+    {"pyramidkv", "knorm", "snapkv", WN_ALLOT_PYRAMID, true, false},
+    {"ada-snapkv", "knorm", "snapkv", WN_ALLOT_ADA, true, false},
+    {"ada-expected", "knorm", "expected", WN_ALLOT_ADA, true, false},
+    {"critical-snapkv", "knorm", "snapkv", WN_ALLOT_UNIFORM, true, true},
+};
+
+const char *wn_budgets_named_at(int i) {
+  return i >= 0 && i < (int)(sizeof budgets_named / sizeof *budgets_named) ? budgets_named[i].name : NULL;
+}
+
+bool wn_budgets_named(const char *name, wn_budgets *out) {
+  WN_CHECK_OR(false, WN_POINTER(name), WN_POINTER(out));
+  for (int i = 0; wn_budgets_named_at(i); i++) {
+    if (strcmp(name, wn_budgets_named_at(i)) != 0) continue;
+    wn_policy_find(budgets_named[i].policy, &out->policy);
+    for (int m = 0; m < wn_method_count(); m++)
+      if (!strcmp(wn_method_name(m, NULL), budgets_named[i].method)) out->method = m;
+    out->allot = budgets_named[i].allot;
+    out->per_kv_head = budgets_named[i].heads;
+    out->critical = budgets_named[i].critical;
+    return true;
+  }
+  return false;
+}
+
+const char *wn_when_name(wn_when when) {
+  return (unsigned)when < WN_WHEN_COUNT ? budgets_whens[when] : "?";
+}
+
+enum { GROUPS_MAX = WN_POLICY_MAX + 2 };
+
+/* Field groups: the keys that all policies share, those of protocols, and those of each policy. */
+static int budgets_groups(struct wn_field_group out[GROUPS_MAX]) {
   int n = 0;
   out[n++] = (struct wn_field_group){
       .prefix = "", .fields = budgets_fields, .count = (int)(sizeof budgets_fields / sizeof *budgets_fields)};
+  out[n++] = (struct wn_field_group){.prefix = "",
+                                     .fields = budgets_protocol,
+                                     .count = (int)(sizeof budgets_protocol / sizeof *budgets_protocol),
+                                     .optional = true};
   for (int p = 0; p < wn_policy_count(); p++) {
     const struct wn_policy_row *row = wn_policy_row(p);
     if (row->field_count > 0)
@@ -43,13 +119,13 @@ static int budgets_groups(struct wn_field_group out[WN_POLICY_MAX + 1]) {
 
 void wn_budgets_init(wn_budgets *budgets) {
   WN_CHECK_OR(, WN_POINTER(budgets));
-  *budgets = (wn_budgets){0};
+  *budgets = (wn_budgets){.window = 32};
   for (int p = 0; p < wn_policy_count(); p++)
     if (wn_policy_row(p)->init) wn_policy_row(p)->init(budgets);
 }
 
 bool wn_budgets_same_options(const wn_budgets *a, const wn_budgets *b) {
-  struct wn_field_group groups[WN_POLICY_MAX + 1];
+  struct wn_field_group groups[GROUPS_MAX];
   const int n = budgets_groups(groups);
   return a->own == b->own && wn_fields_same(groups, n, a, b);
 }
@@ -123,6 +199,13 @@ wn_status wn_budgets_copy(wn_context *ctx, const wn_budgets *from, wn_budgets *o
   return WN_OK;
 }
 
+wn_status wn_budgets_check_rows(wn_context *ctx, const wn_budgets *budgets) {
+  if (budgets->when == WN_WHEN_ALWAYS) return WN_OK;
+  return wn_fail(ctx, WN_ERR_UNSUPPORTED,
+                 "budgets: \"when\" is \"%s\": whole sequences have no place where a context ends; expected \"always\"",
+                 wn_when_name(budgets->when));
+}
+
 /* --- files --- */
 
 static wn_status budgets_read_tokens(wn_context *ctx, const char *path, const json_t *list, wn_budgets *out) {
@@ -164,7 +247,7 @@ static wn_status budgets_read_object(wn_context *ctx, const char *path, json_t *
   if (!list) return wn_fail(ctx, WN_ERR_CONFIG, "%s: \"tokens\" is missing: a list of budgets, one per layer", path);
   WN_TRY(budgets_read_tokens(ctx, path, list, out));
   json_object_del(object, "tokens");
-  struct wn_field_group groups[WN_POLICY_MAX + 1];
+  struct wn_field_group groups[GROUPS_MAX];
   const int count = budgets_groups(groups);
   return wn_fields_read(ctx, path, object, groups, count, out);
 }
@@ -228,7 +311,7 @@ wn_status wn_budgets_to_json(wn_context *ctx, const wn_budgets *budgets, json_t 
     for (int64_t h = 0; ok && h < budgets->heads; h++)
       ok = json_array_append_new(layer, json_integer(wn_budgets_of(budgets, l, h))) == 0;
   }
-  struct wn_field_group groups[WN_POLICY_MAX + 1];
+  struct wn_field_group groups[GROUPS_MAX];
   const int count = budgets_groups(groups);
   wn_status status = wn_fields_write(ctx, groups, count, budgets, out);
   ok = ok && status == WN_OK && json_object_set(*out, "tokens", list) == 0;
@@ -251,7 +334,7 @@ wn_status wn_budgets_save(wn_context *ctx, const wn_budgets *budgets, const char
 }
 
 static wn_status budgets_assign(wn_context *ctx, const char *text, json_t *object, wn_budgets *out) {
-  struct wn_field_group groups[WN_POLICY_MAX + 1];
+  struct wn_field_group groups[GROUPS_MAX];
   const int count = budgets_groups(groups);
   for (const char *at = text;;) {
     char part[PATH_BYTES];

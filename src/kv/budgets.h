@@ -15,6 +15,8 @@ void wn_budgets_put(wn_budgets *out, int64_t layer, int64_t head, int64_t tokens
 wn_status wn_budgets_copy(wn_context *ctx, const wn_budgets *from, wn_budgets *out);
 /* wn_budgets_load, but policy and options that the file does not give stay as they are in *out. */
 wn_status wn_budgets_load_over(wn_context *ctx, const char *path, wn_budgets *out);
+/* Refuses protocols that need a place where a context ends: whole sequences have none. */
+wn_status wn_budgets_check_rows(wn_context *ctx, const wn_budgets *budgets);
 /* *out is a new reference. */
 wn_status wn_budgets_to_json(wn_context *ctx, const wn_budgets *budgets, json_t **out);
 /* path names the file in messages. "tokens" is removed from the object. After a failure *out is as it was. */

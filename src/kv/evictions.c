@@ -7,6 +7,7 @@
 #include "backends/backends.h"
 #include "base/alloc.h"
 #include "base/misuse.h"
+#include "kv/budgets.h"
 #include "kv/policy.h"
 
 bool wn_evictions_any(const wn_budgets *budgets, int64_t layer, int64_t T) {
@@ -208,6 +209,7 @@ wn_status wn_attention_evictions(wn_context *ctx, const wn_attention_config *con
   if (!wn_policy_row(budgets->policy))
     return wn_fail(ctx, WN_ERR_CONFIG, "evictions: unknown policy %d", (int)budgets->policy);
   if (budgets->policy == WN_POLICY_OWN) WN_TRY(wn_policy_check_own(ctx, budgets, config->selective.enabled));
+  WN_TRY(wn_budgets_check_rows(ctx, budgets));
   struct wn_attention op;
   WN_TRY(wn_attention_call(ctx, config, arrays, &op));
   struct wn_exec exec = {.ctx = ctx, .threads = ctx->threads, .dtype = arrays->dtype};

@@ -87,8 +87,8 @@ static int64_t own_order(const struct wn_policy_held *h, int32_t *index) {
   return n;
 }
 
-static void own_pack_rows(const struct wn_policy_held *h, const struct wn_policy_rows *x, const int32_t *index,
-                          int64_t n, float *out) {
+void wn_policy_pack_rows(const struct wn_policy_held *h, const struct wn_policy_rows *x, const int32_t *index,
+                         int64_t n, float *out) {
   double some[64];
   for (int64_t head = 0; head < h->heads; head++)
     for (int64_t j = 0; j < n; j++, out += h->D)
@@ -116,8 +116,8 @@ static void own_pack(const struct wn_policy_held *held, int64_t r, int64_t rows_
   const int64_t n = c->view.count, wide = h->heads * n * h->D, sums = rows_of_sums > 0 ? rows_of_sums : 1;
   const int32_t *index = c->index + r * n;
   for (int64_t j = 0; j < n; j++) c->at[r * n + j] = h->at[index[j]];
-  if (c->keys) own_pack_rows(h, &h->k, index, n, c->keys + r * wide);
-  if (c->values) own_pack_rows(h, &h->v, index, n, c->values + r * wide);
+  if (c->keys) wn_policy_pack_rows(h, &h->k, index, n, c->keys + r * wide);
+  if (c->values) wn_policy_pack_rows(h, &h->v, index, n, c->values + r * wide);
   if (c->sums) own_pack_sums(h, rows_of_sums, index, n, c->sums + r * sums * n);
   for (int64_t j = 0; c->F && j < n; j++) c->F[r * n + j] = (float)wn_number(h->F, index[j], h->dtype);
 }

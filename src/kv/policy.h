@@ -103,6 +103,9 @@ bool wn_policy_oldest(const struct wn_policy_row *row);
 /* Updates the notes after a row, on the host. */
 void wn_policy_follow(const struct wn_policy_notes *notes);
 
+/* Packs keys or values x of a group's heads as floats, [heads,n,D], tokens in the order of index. */
+void wn_policy_pack_rows(const struct wn_policy_held *held, const struct wn_policy_rows *x, const int32_t *index,
+                         int64_t n, float *out);
 /* out[i] = factor * x[first+i] of an array of the dtype. */
 void wn_policy_read(const void *x, wn_dtype dtype, int64_t first, int64_t n, double factor, double *out);
 

@@ -12,6 +12,7 @@
 #include "base/number.h"
 #include "kv/budgets.h"
 #include "kv/cache.h"
+#include "kv/once.h"
 #include "kv/policy.h"
 #include "winnow/model.h"
 
@@ -78,12 +79,13 @@ wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const
   const size_t digits = strspn(text, "0123456789."), list = strspn(text, "0123456789,:");
   if (list > 0 && text[list] == 0 && strpbrk(text, ",:")) return budgets_from_list(ctx, config, text, out);
   double bytes = 0;
-  if (digits == 0 || strchr(text, '/') || (text[digits] && !wn_bytes_parse(text, &bytes))) {
+  const bool share = digits > 0 && !strcmp(text + digits, "%");
+  if (digits == 0 || strchr(text, '/') || (text[digits] && !share && !wn_bytes_parse(text, &bytes))) {
     if (wn_path_exists(text)) return wn_budgets_load_over(ctx, text, out);
     return wn_fail(
         ctx, WN_ERR_CONFIG,
         "budgets \"%s\": neither a number (64), a list (64,32 or 64:16,32:8 for key-value heads), a part of the "
-        "context (0.25), bytes (2MiB) nor a file or folder that is there",
+        "context (0.25), a share of the tokens read (25%%), bytes (2MiB) nor a file or folder that is there",
         text);
   }
   char *end;
@@ -91,6 +93,13 @@ wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const
   const double value = wn_number_read(text, &end);
   if (end != text + digits || errno || !isfinite(value))
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets \"%s\": \"%.*s\" is not a number", text, (int)digits, text);
+  if (share) {
+    if (!(value > 0 && value <= 100))
+      return wn_fail(ctx, WN_ERR_CONFIG, "budgets \"%s\": a share must be above 0 and at most 100%%", text);
+    const int64_t tokens = llround(value / 100 * (double)config->context); /* what is shown before a text is read */
+    out->share = value / 100;
+    return wn_budgets_resize(ctx, config->layers, 0, tokens > 1 ? tokens : 1, out);
+  }
   if (*end) return budgets_from_bytes(ctx, config, text, bytes, out);
   if (memchr(text, '.', digits)) {
     if (!(value > 0 && value <= 1))
@@ -173,6 +182,56 @@ static wn_status budgets_check_fields(wn_context *ctx, const wn_budgets *b, cons
   return WN_OK;
 }
 
+/* Checks what belongs to the protocols. */
+static wn_status budgets_check_protocol(wn_context *ctx, const wn_budgets *b, const wn_model_config *c) {
+  const bool once = b->when == WN_WHEN_PROMPT || b->when == WN_WHEN_HOLD;
+  const bool alone = b->allot == WN_ALLOT_ADA || b->allot == WN_ALLOT_TAU || b->method || b->critical;
+  const int64_t selections = wn_attention_selections(&c->attention, c->kv_heads);
+  if ((unsigned)b->when >= WN_WHEN_COUNT || (unsigned)b->allot >= WN_ALLOT_COUNT)
+    return wn_fail(ctx, WN_ERR_CONFIG, "budgets: unknown protocol: when %d, allot %d", (int)b->when, (int)b->allot);
+  if (!(b->share >= 0 && b->share <= 1) || b->window < 0 || isnan(b->tau))
+    return wn_fail(ctx, WN_ERR_CONFIG, "budgets: share %g, window %lld, tau %g: expected 0 to 1, at least 0, a number",
+                   b->share, (long long)b->window, b->tau);
+  if ((b->when == WN_WHEN_EVERY) != (b->every > 0) || b->every < 0)
+    return wn_fail(
+        ctx, WN_ERR_CONFIG,
+        "budgets: \"when\" is \"%s\", \"every\" %lld: tokens beyond the budget go with \"when\" \"every\" alone, "
+        "at least 1",
+        wn_when_name(b->when), (long long)b->every);
+  if (!once && (b->share > 0 || b->allot != WN_ALLOT_UNIFORM))
+    return wn_fail(
+        ctx, WN_ERR_CONFIG, "budgets: \"when\" is \"%s\": %s need a context that ends: \"when\" \"prompt\" or \"hold\"",
+        wn_when_name(b->when), b->share > 0 ? "shares of the tokens read, such as 25%," : "budgets that are allotted");
+  const struct wn_once_method *method = wn_once_at(b->method - 1);
+  const bool sums = wn_policy_needs(b) & WN_POLICY_SUMS && wn_policy_change(b) == WN_NOTES_ADD;
+  if (b->method < 0 || b->method >= wn_method_count())
+    return wn_fail(ctx, WN_ERR_CONFIG, "budgets: unknown method %d", b->method);
+  if (b->when == WN_WHEN_ALWAYS && (method || b->critical))
+    return wn_fail(
+        ctx, WN_ERR_CONFIG,
+        "budgets: %s\"%s\" scores a whole cache at once: \"when\" is \"always\", expected \"prompt\", \"hold\" or "
+        "\"every\"",
+        method ? "method " : "", method ? method->name : "critical");
+  if (method && method->needs & WN_ONCE_REPEAT)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets: method \"%s\" reads the context twice, which a session does not",
+                   method->name);
+  if (method && method->needs & WN_ONCE_SUMS && !sums)
+    return wn_fail(ctx, WN_ERR_CONFIG,
+                   "budgets: method \"%s\" reads the sums that the policy \"h2o\" keeps, found \"%s\"", method->name,
+                   wn_policy_name(b->policy));
+  if (b->when != WN_WHEN_ALWAYS && b->cache_positions)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets: \"cache_positions\" goes with \"when\" \"always\" alone");
+  if (b->allot != WN_ALLOT_UNIFORM && b->heads > 0)
+    return wn_fail(ctx, WN_ERR_CONFIG, "budgets: key-value heads have budgets of their own: nothing is left to allot");
+  if (alone && wn_policy_groups(b, c->kv_heads, selections) != c->kv_heads)
+    return wn_fail(
+        ctx, WN_ERR_CONFIG,
+        "budgets: with this \"allot\" or \"method\" each key-value head decides for itself: expected a policy that "
+        "does (\"per_kv_head\"), found \"%s\" without",
+        wn_policy_name(b->policy));
+  return WN_OK;
+}
+
 /* Checks everything except the tokens. */
 static wn_status budgets_check_policy(wn_context *ctx, const wn_budgets *b, const wn_model_config *c) {
   const struct wn_policy_row *row = wn_policy_row(b->policy);
@@ -210,6 +269,7 @@ wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *b, const wn_model_
       return wn_fail(ctx, WN_ERR_CONFIG, "budgets: layer %lld has %lld tokens, expected at least 1", (long long)l,
                      (long long)b->tokens[l]);
   WN_TRY(budgets_check_heads(ctx, b, c));
+  WN_TRY(budgets_check_protocol(ctx, b, c));
   return budgets_check_policy(ctx, b, c);
 }
 

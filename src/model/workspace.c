@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "attention/registry.h"
+#include "kv/budgets.h"
 #include "kv/policy.h"
 #include "model/config.h"
 
@@ -228,6 +229,7 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
       (options->recurrence > 0 && options->recurrence_sets < 1) || options->recurrence_sets > INT32_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "workspace of recurrence %lld in %lld sets: expected 0 to %d in at least one",
                    (long long)options->recurrence, (long long)options->recurrence_sets, INT32_MAX / 2);
+  if (options->budgets) WN_TRY(wn_budgets_check_rows(ctx, options->budgets));
   if (options->recurrence > 0 && options->budgets)
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets and segment recurrence exclude each other");
   if (options->recurrence > 0) WN_TRY(wn_model_recurrence_check(ctx, "workspace", &model->config));

@@ -164,17 +164,32 @@ static int64_t evict_oldest(const struct wn_policy_held *h) {
   return best;
 }
 
+/* Computes scores that all tokens get at once. */
+static struct wn_policy_held evict_known(const struct wn_policy_held *held) {
+  struct wn_policy_held known = *held;
+  if ((held->rule->by == WN_EVICT_KIND || held->rule->ask) && !held->scores) {
+    if (held->rule->ask)
+      held->rule->ask->scores(held->rule->ask, held, held->room);
+    else
+      evict_stages(held);
+    known.scores = held->room;
+  }
+  return known;
+}
+
+void wn_evict_score_all(const struct wn_policy_held *held, double *out) {
+  const struct wn_policy_held known = evict_known(held);
+  double score[WN_EVICT_CHUNK];
+  for (int64_t first = 0, n; first < held->count; first += n) {
+    n = held->count - first < WN_EVICT_CHUNK ? held->count - first : WN_EVICT_CHUNK;
+    wn_evict_scores(&known, first, n, score);
+    for (int64_t i = 0; i < n; i++) out[evict_index(held, first + i)] = score[i];
+  }
+}
+
 int64_t wn_evict_choose(const struct wn_policy_held *held) {
   struct evict_choice best = {-1, -INFINITY};
-  struct wn_policy_held known = *held;
-  const struct wn_policy_held *h = &known;
-  if ((h->rule->by == WN_EVICT_KIND || h->rule->ask) && !h->scores) {
-    if (h->rule->ask)
-      h->rule->ask->scores(h->rule->ask, h, h->room);
-    else
-      evict_stages(h);
-    known.scores = h->room;
-  }
+  const struct wn_policy_held known = evict_known(held), *h = &known;
   for (int64_t first = 0; first < h->count; first += WN_EVICT_CHUNK) {
     double score[WN_EVICT_CHUNK];
     const int64_t n = h->count - first < WN_EVICT_CHUNK ? h->count - first : WN_EVICT_CHUNK;

@@ -91,6 +91,8 @@ WN_POLICY_FUNCTION void wn_evict_held_of(const struct wn_evict *a, int64_t row, 
 #define WN_EVICT_CHUNK 256
 /* The scores of n tokens, at most WN_EVICT_CHUNK. Of a kind only if it is constant. */
 void wn_evict_scores(const struct wn_policy_held *held, int64_t first, int64_t n, double *out);
+/* The scores of all tokens, out[i] of token i whatever the order. */
+void wn_evict_score_all(const struct wn_policy_held *held, double *out);
 /* The index of the token that goes; at least one must be held. Cost: one comparison per token. */
 int64_t wn_evict_choose(const struct wn_policy_held *held);
 /* Sorts slot [n] by at[slot]. */

@@ -114,6 +114,7 @@ void wn_prefix_keep(struct wn_prefix *p, wn_context *ctx, const wn_session *s, c
                     uint64_t room) {
   const uint64_t bytes = wn_snapshot_need(s, n) + sizeof(struct wn_prefix_state) + (uint64_t)n * sizeof *ids;
   void *memory;
+  if (s->compressed) return; /* what is held depends on where its prompt ended */
   if (room > p->limit) room = p->limit;
   if (bytes > room || prefix_knows(p, s, ids, n)) return;
   wn_prefix_shrink(p, room - bytes);

@@ -214,9 +214,9 @@ static bool read_best_of(const struct reading *x, const json_t *value) {
   return wn_serve_refuse(x->error, 400, "best_of", "best_of: only the value of n is served");
 }
 
-/* Is it "64", "64,32", "0.25", "2MiB"? A request must not name a file. */
+/* Is it "64", "64,32", "0.25", "25%", "2MiB"? A request must not name a file. */
 static bool budget_is_number(const char *text) {
-  return *text >= '0' && *text <= '9' && strspn(text, "0123456789.,:kKMGiB") == strlen(text);
+  return *text >= '0' && *text <= '9' && strspn(text, "0123456789.,:kKMGiB%") == strlen(text);
 }
 
 /* Checks that the model can do what is asked for. */

@@ -62,7 +62,11 @@ static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_statu
     *status = wn_session_create_with(w->model.ctx, w->model.model, &options, &c->session);
   }
   if (*status != WN_OK) return false;
+  size_t planned; /* a cache that will be compressed grows to this first */
   c->cache_bytes = wn_session_kv_bytes(c->session);
+  if (wn_session_plan_bytes(w->model.ctx, w->model.model, &options, options.capacity, &planned) == WN_OK &&
+      planned > c->cache_bytes)
+    c->cache_bytes = planned;
   c->job->running++;
   c->model = &w->model;
   pthread_mutex_lock(&w->lock);

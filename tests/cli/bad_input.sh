@@ -413,6 +413,11 @@ refuses "analyze meaningful: control tokens beyond the vocabulary" 1 'vocabulary
 refuses "analyze survival: a policy that is none" 2 'expected all' analyze survival whole --text other.txt --budgets 4 --policies h2o,none
 refuses "analyze survival: an empty policy" 2 'expected all' analyze survival whole --text other.txt --budgets 4 --policies h2o,
 refuses "analyze survival without budgets" 2 'budgets is required' analyze survival whole --text other.txt
+refuses "eval: a protocol that needs a context's end" 1 'no place where a context ends' eval whole --text other.txt --budgets 4 --policy window --when prompt
+refuses "generate: a share of a context that does not end" 1 '25%' generate whole --prompt a --budgets 25% --policy window
+refuses "generate: a protocol without budgets" 2 'when needs --budgets' generate whole --prompt a --when prompt
+refuses "generate: a method for a token at a time" 1 'scores a whole cache at once' generate whole --prompt a --budgets 4 --policy expected
+refuses "analyze kept: ids that are none" 1 "expected a token's id" analyze kept whole --ids other.txt --policy window --budgets 4 --when prompt
 printf '{"prompt": "no place", "content": "x", "answer": "y"}\n' >tasks.jsonl
 refuses "analyze sweep: a task without content" 1 'tasks\.jsonl:1: .*content' analyze sweep whole --tasks tasks.jsonl --quiet
 printf 'not json\n' >tasks.jsonl

@@ -12,11 +12,18 @@ static int64_t tova_one(const wn_budgets *budgets) {
   return 1;
 }
 
+/* A compression keeps the last row's own token; while tokens go one by one it is the one that comes. */
+static int64_t tova_recent(const wn_budgets *budgets, int64_t K) {
+  (void)budgets, (void)K;
+  return 1;
+}
+
 const struct wn_policy_row wn_policy_tova = {
     .info = {.name = "tova",
              .summary = "evicts the token with the least attention from the last row (Oren et al. 2024)",
              .per_kv_head = true},
     .needs = WN_POLICY_SUMS,
+    .recent = tova_recent,
     .rule = tova_rule,
     .notes = tova_one,
     .change = WN_NOTES_RING,

@@ -1,0 +1,262 @@
+/* Methods that score a whole cache (session_once.h). While a context is read, each piece's rotated queries and keys go
+ * to the method's own collection (kv/once/seen.c), as floats. When a layer is compressed, its keys and values are
+ * packed as floats in order of position, one layer and sequence at a time: n (2 D + 2) Hkv numbers. Heads that hold the
+ * same tokens are scored together, others one by one. */
+#include "decode/session_once.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "io/gguf_types.h"
+
+wn_status wn_session_once_create(wn_context *ctx, struct wn_session *s) {
+  const wn_model_config *c = &s->model->config;
+  const wn_budgets *b = &s->budgets;
+  const struct wn_once_method *method = wn_once_at(b->method - 1);
+  const int64_t L = c->layers, H = c->heads, Hkv = c->kv_heads, D = c->head_size;
+  void *memory;
+  if (b->layers == 0 || (b->allot == WN_ALLOT_UNIFORM && !method && !b->critical)) return WN_OK;
+  WN_TRY(wn_alloc(ctx, "a method", sizeof *s->once, &memory));
+  struct wn_session_once *o = s->once = memory;
+  o->method = method;
+  wn_once_options_init(&o->options);
+  o->options.seed = b->seed;
+  o->options.snapkv.rows = b->snapkv.rows, o->options.snapkv.neighbours = b->snapkv.neighbours;
+  o->options.snapkv.pool = b->snapkv.pool;
+  const struct wn_array of[] = {
+      WN_ARRAY_FOR(o->seen, "what a method collects", true, WN_DIMS(L, s->B)),
+      WN_ARRAY_FOR(o->rope, "rotations", true, WN_DIMS(L)),
+      WN_ARRAY_FOR(o->scale, "factors on logits", true, WN_DIMS(L)),
+      WN_ARRAY_FOR(o->at, "positions of rows", true, WN_DIMS(s->piece)),
+      WN_ARRAY_FOR(o->q, "queries of rows", method != NULL, WN_DIMS(s->piece, H, D)),
+      WN_ARRAY_FOR(o->k, "keys of rows", method != NULL, WN_DIMS(s->piece, Hkv, D)),
+  };
+  WN_TRY(WN_ARRAYS_CREATE(ctx, &o->arrays, "a method", of));
+  struct wn_run run;
+  wn_run_init(&run, s->model, s->B, 1);
+  if (wn_session_turns_itself(s)) run.rotary = &s->rotary;
+  for (int64_t l = 0; l < L; l++) {
+    o->rope[l] = wn_run_rotation(&run, l);
+    const struct wn_once_shape shape = {.H = H,
+                                        .Hkv = Hkv,
+                                        .D = D,
+                                        .capacity = s->capacity,
+                                        .rope = c->position == WN_POS_ROPE ? &o->rope[l] : NULL,
+                                        .threads = run.exec.threads};
+    for (int64_t i = 0; method && i < s->B; i++)
+      WN_TRY(wn_once_seen_create(ctx, method, &o->options, &shape, &o->seen[l * s->B + i]));
+  }
+  return WN_OK;
+}
+
+void wn_session_once_destroy(struct wn_session *s) {
+  struct wn_session_once *o = s->once;
+  if (!o) return;
+  for (int64_t i = 0; o->seen && i < s->model->config.layers * s->B; i++) wn_once_seen_destroy(o->seen[i]);
+  wn_arrays_clear(&o->arrays);
+  wn_free(o);
+}
+
+void wn_session_once_reset(struct wn_session *s) {
+  for (int64_t i = 0; s->once && i < s->model->config.layers * s->B; i++)
+    if (s->once->seen[i]) wn_once_seen_reset(s->once->seen[i]);
+}
+
+/* ---- collecting ---- */
+
+/* Rows of one sequence [T,heads,D] as floats. */
+static wn_status once_floats(const struct wn_run *run, const void *x, struct wn_stride stride, int64_t heads, int64_t D,
+                             float *out) {
+  const struct wn_memory *memory = wn_run_memory(run);
+  const wn_dtype dtype = run->exec.dtype;
+  const size_t bytes = (size_t)((run->T - 1) * stride.t + (heads - 1) * stride.h + D) * wn_dtype_size(dtype);
+  void *opened;
+  WN_TRY(wn_memory_open(run->exec.ctx, memory, "queries and keys", x, bytes, &opened));
+  for (int64_t t = 0; t < run->T; t++)
+    for (int64_t h = 0; h < heads; h++)
+      for (int64_t d = 0; d < D; d++) *out++ = (float)wn_number(opened, t * stride.t + h * stride.h + d, dtype);
+  return wn_memory_close(run->exec.ctx, memory, NULL, 0, opened, false);
+}
+
+wn_status wn_session_once_see(const struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_attention *op,
+                              const struct wn_kv_rows *rows) {
+  struct wn_session_once *o = s->once;
+  if (!o || run->measuring) return WN_OK;
+  o->scale[l] = op->scale;
+  if (!o->seen[l * s->B] || (s->compressed && s->budgets.when != WN_WHEN_EVERY)) return WN_OK;
+  for (int64_t t = 0; t < run->T; t++) o->at[t] = (int32_t)(s->position + t);
+  for (int64_t b = 0; b < s->B; b++) {
+    const wn_dtype dtype = run->exec.dtype;
+    WN_TRY(once_floats(run, wn_element(op->q, b * op->s_q.b, dtype), op->s_q, op->H, op->D, o->q));
+    WN_TRY(once_floats(run, wn_element(rows->k, b * rows->s_k.b, dtype), rows->s_k, op->Hkv, op->D, o->k));
+    WN_TRY(wn_once_seen_rows(s->ctx, o->seen[l * s->B + b], o->q, o->k, o->at, run->T));
+  }
+  return WN_OK;
+}
+
+/* ---- scoring ---- */
+
+/* The parts of a layer that are scored together, for one sequence: heads first..first+heads-1. */
+struct once_unit {
+  int64_t b, l, first, heads, n, K;
+  float *k, *v; /* [heads,n,D] */
+  float *q;     /* [rows,group,D] for a single head */
+  float *wo;    /* [C,H*D] */
+  double *sums, *scores;
+  int64_t *kept;
+};
+
+static int64_t once_window(const struct wn_session_once *o) {
+  return o->method && o->method->rows ? o->method->rows(&o->options) : 0;
+}
+
+static wn_status once_read_output(const struct wn_session *s, int64_t l, float *out) {
+  const struct wn_model *m = s->model;
+  const wn_model_config *c = &m->config;
+  const int64_t K = c->heads * c->head_size;
+  const int row = m->layers[l].out_weight;
+  const struct wn_packed *packed = &m->table.rows[row].packed;
+  if (!packed->count) {
+    for (int64_t i = 0; i < c->width * K; i++) out[i] = (float)wn_model_value(m, row, i);
+    return WN_OK;
+  }
+  for (int64_t i = 0; i < c->width; i++) {
+    wn_gguf_type type;
+    const char *at = wn_packed_row(packed, K, i, &type);
+    void *opened;
+    WN_TRY(wn_memory_open(s->ctx, m->backend->memory, "a row of weights", at, wn_packed_row_bytes(type, K), &opened));
+    wn_gguf_decode(type, opened, 0, K, out + i * K);
+    WN_TRY(wn_memory_close(s->ctx, m->backend->memory, NULL, 0, opened, false));
+  }
+  return WN_OK;
+}
+
+/* The view of heads g..g+heads-1 of the unit, whose positions are `at`. */
+static wn_status once_view(struct wn_session *s, const struct once_unit *u, int64_t g, int64_t heads, const int32_t *at,
+                           struct wn_once_view *out) {
+  const struct wn_session_once *o = s->once;
+  const wn_model_config *c = &s->model->config;
+  const int64_t D = c->head_size, group = c->heads / c->kv_heads, n = u->n, first = (u->first + g) * group;
+  const bool rotary = c->position == WN_POS_ROPE;
+  *out = (struct wn_once_view){.options = &o->options,
+                               .threads = s->ctx->threads,
+                               .layer = u->l,
+                               .n = n,
+                               .H = heads * group,
+                               .Hkv = heads,
+                               .D = D,
+                               .next = s->position,
+                               .kept = u->K < n ? u->K : n,
+                               .ratio = s->budgets.share > 0 ? 1 - s->budgets.share : -1,
+                               .scale = o->scale[u->l],
+                               .at = at,
+                               .k = u->k + g * n * D,
+                               .v = u->v + g * n * D,
+                               .rope = rotary ? &o->rope[u->l] : NULL,
+                               .sums = u->sums ? u->sums + g * n : NULL,
+                               .wo = u->wo,
+                               .C = c->width};
+  struct wn_once_seen *seen = o->seen[u->l * s->B + u->b];
+  if (seen) WN_TRY(wn_once_seen_show(s->ctx, seen, out));
+  if (heads == c->kv_heads) return WN_OK;
+  for (int64_t r = 0; out->q && r < out->w; r++)
+    memcpy(u->q + r * heads * group * D, out->q + (r * c->heads + first) * D,
+           (size_t)(heads * group * D) * sizeof *u->q);
+  if (out->q) out->q = u->q;
+  if (out->chunks) out->chunks += (u->first + g) * n;
+  if (out->mean) out->mean += first * D, out->covariance += first * D * D;
+  return WN_OK;
+}
+
+/* Copies the unit's scores from the parts, or to them. */
+static void once_exchange(const struct once_unit *u, struct wn_kept *keep, int64_t parts, bool back) {
+  double *at = u->scores;
+  int64_t head = 0;
+  for (int64_t i = 0; i < parts; i++) {
+    const int64_t P = keep[i].cache->shape.groups;
+    double *own = keep[i].scores + u->b * P * u->n;
+    memcpy(back ? own : at, back ? at : own, (size_t)(P * u->n) * sizeof *at);
+    if (back) keep[i].kept = u->kept[head];
+    at += P * u->n, head += P;
+  }
+}
+
+/* Do all heads of the parts hold the same tokens: everything? */
+static bool once_same_tokens(const struct wn_kept *keep, int64_t parts) {
+  for (int64_t i = 0; i < parts; i++)
+    if (keep[i].cache->seen != keep[i].cache->count) return false;
+  return true;
+}
+
+/* The positions of one head's tokens, in order. */
+static void once_positions(const struct wn_kept *keep, int64_t row, int32_t *at) {
+  const struct wn_kv_cache *c = keep->cache;
+  for (int64_t j = 0; j < c->count; j++) at[j] = c->at[row * c->shape.capacity + keep->order[row * c->count + j]];
+}
+
+/* Scores the unit with the method, and changes scores by "critical". at [n]: room. */
+static wn_status once_score(struct wn_session *s, const struct once_unit *u, const struct wn_kept *keep, int64_t parts,
+                            bool critical, int32_t *at) {
+  const struct wn_once_method *method = s->once->method;
+  const bool same = once_same_tokens(keep, parts);
+  struct wn_once_view view;
+  int64_t head = 0;
+  for (int64_t i = 0; i < parts; i++)
+    for (int64_t p = 0; p < keep[i].cache->shape.groups; p++, head++) {
+      if (same && head > 0) return WN_OK; /* all were scored with the first */
+      once_positions(&keep[i], u->b * keep[i].cache->shape.groups + p, at);
+      WN_TRY(once_view(s, u, head, same ? u->heads : 1, at, &view));
+      double *scores = u->scores + head * u->n;
+      if (!critical && method) WN_TRY(wn_once_score(s->ctx, method, &view, scores));
+      if (critical) WN_TRY(wn_once_critical(s->ctx, &view, u->kept + head, scores));
+    }
+  return WN_OK;
+}
+
+static wn_status once_run(struct wn_session *s, struct once_unit *u, struct wn_kept *keep, int64_t parts, int32_t *at) {
+  const struct wn_session_once *o = s->once;
+  const wn_model_config *c = &s->model->config;
+  const int64_t n = u->n, D = c->head_size;
+  int64_t head = 0;
+  for (int64_t i = 0; i < parts; head += keep[i++].cache->shape.groups) {
+    WN_TRY(wn_keep_pack(s->ctx, &keep[i], false, u->b, u->k + head * n * D));
+    WN_TRY(wn_keep_pack(s->ctx, &keep[i], true, u->b, u->v + head * n * D));
+    if (u->sums) WN_TRY(wn_keep_notes(s->ctx, &keep[i], u->b, u->sums + head * n));
+  }
+  if (u->wo) WN_TRY(once_read_output(s, u->l, u->wo));
+  if (!o->method) once_exchange(u, keep, parts, false);
+  WN_TRY(once_score(s, u, keep, parts, false, at));
+  const int64_t K = u->K < n ? u->K : n;
+  for (int64_t g = 0; g < u->heads; g++) u->kept[g] = K;
+  if (s->budgets.allot == WN_ALLOT_ADA)
+    WN_TRY(wn_once_ada(s->ctx, u->scores, u->heads, n, K * u->heads, wn_once_ada_safe(&o->options, K), u->kept));
+  if (s->budgets.critical) WN_TRY(once_score(s, u, keep, parts, true, at));
+  once_exchange(u, keep, parts, true);
+  return WN_OK;
+}
+
+wn_status wn_session_once_score(struct wn_session *s, int64_t l, int64_t K, struct wn_kept *keep, int64_t parts) {
+  const wn_model_config *c = &s->model->config;
+  const struct wn_session_once *o = s->once;
+  const int64_t D = c->head_size, group = c->heads / c->kv_heads, n = keep->cache->count;
+  const bool sums = o->method && o->method->needs & WN_ONCE_SUMS;
+  struct once_unit u = {.l = l, .n = n, .K = K, .first = s->parts[keep->cache - s->caches].kv0};
+  struct wn_arrays arrays = {0};
+  wn_status status = WN_OK;
+  int32_t *at;
+  for (int64_t i = 0; i < parts; i++) u.heads += keep[i].cache->shape.groups;
+  const struct wn_array of[] = {
+      WN_ARRAY_FOR(u.k, "keys", true, WN_DIMS(u.heads, n, D)),
+      WN_ARRAY_FOR(u.v, "values", true, WN_DIMS(u.heads, n, D)),
+      WN_ARRAY_FOR(u.q, "queries", true, WN_DIMS(once_window(o), group, D)),
+      WN_ARRAY_FOR(u.wo, "the output projection", s->budgets.critical, WN_DIMS(c->width, c->heads * D)),
+      WN_ARRAY_FOR(u.sums, "sums", sums, WN_DIMS(u.heads, n)),
+      WN_ARRAY_FOR(u.scores, "scores", true, WN_DIMS(u.heads, n)),
+      WN_ARRAY_FOR(u.kept, "numbers of tokens", true, WN_DIMS(u.heads)),
+      WN_ARRAY_FOR(at, "positions", true, WN_DIMS(n)),
+  };
+  WN_TRY(WN_ARRAYS_CREATE(s->ctx, &arrays, "a method", of));
+  for (u.b = 0; u.b < s->B && status == WN_OK; u.b++) status = once_run(s, &u, keep, parts, at);
+  wn_arrays_clear(&arrays);
+  return status;
+}

@@ -1,0 +1,30 @@
+/* What a session collects for methods that score a whole cache (kv/once.h), and their calls. Private to src/decode. */
+#ifndef WN_DECODE_SESSION_ONCE_H
+#define WN_DECODE_SESSION_ONCE_H
+
+#include "decode/session.h"
+#include "kv/keep.h"
+#include "kv/once.h"
+
+struct wn_session_once {
+  const struct wn_once_method *method; /* NULL: the policy scores */
+  struct wn_once_options options;
+  struct wn_once_seen **seen; /* [L,B], each NULL if the method collects nothing */
+  struct wn_rope *rope;       /* [L] the layers' rotations */
+  double *scale;              /* [L] the factor on logits */
+  int32_t *at;                /* [piece] */
+  float *q, *k;               /* [piece,H,D], [piece,Hkv,D] */
+  struct wn_arrays arrays;
+};
+/* Sets s->once, if the budgets need it. */
+wn_status wn_session_once_create(wn_context *ctx, struct wn_session *s);
+void wn_session_once_destroy(struct wn_session *s);
+void wn_session_once_reset(struct wn_session *s);
+/* Collects what a piece's attention call on layer l shows. */
+wn_status wn_session_once_see(const struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_attention *op,
+                              const struct wn_kv_rows *rows);
+/* Scores n parts of layer l that hold equally many tokens, where each head keeps K on average: with the budgets' method
+ * in the policy's place, then how many tokens each head keeps ("ada"), then by the values' projections ("critical"). */
+wn_status wn_session_once_score(struct wn_session *s, int64_t l, int64_t K, struct wn_kept *keep, int64_t n);
+
+#endif
