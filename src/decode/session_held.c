@@ -33,6 +33,12 @@ wn_status wn_session_held(wn_context *ctx, const wn_session *s, int64_t sequence
   return WN_OK;
 }
 
+int64_t wn_session_held_tokens(const struct wn_session *s, int64_t layer) {
+  int64_t all = 0;
+  for (int64_t i = s->first[layer]; i < s->first[layer + 1]; i++) all += s->caches[i].count * s->parts[i].kv_heads;
+  return (all + s->model->config.kv_heads - 1) / s->model->config.kv_heads;
+}
+
 size_t wn_session_held_bytes(const wn_session *s) {
   WN_CHECK_OR(0, WN_HANDLE_AS("session", s, SESSION));
   size_t bytes = (size_t)s->model->config.layers * s->inputs.bytes;

@@ -232,10 +232,10 @@ static wn_status answers_kept(struct answers *a, const wn_session *session, doub
   return status;
 }
 
-/* The context ends here: the session has read it and nothing else. */
+/* The context ends here: the session has read it and nothing else, and is compressed if its budgets say so. */
 static wn_status answers_context_end(struct answers *a, wn_session *session) {
   WN_TRY(answers_kept(a, session, &a->context_kept));
-  a->context_bytes = wn_session_kv_bytes(session);
+  a->context_bytes = wn_session_peak_bytes(session);
   a->r->contexts++;
   return WN_OK;
 }

@@ -228,10 +228,22 @@ static uint64_t choice_full_bytes(const struct wn_serve_worker *w, const struct 
   return wn_session_plan_bytes(m->ctx, m->model, &whole, c->seen, &bytes) == WN_OK ? bytes : c->held_bytes;
 }
 
+static void choice_count_kept(const struct wn_serve_model *m, struct wn_serve_choice *c) {
+  const int64_t L = wn_model_config_get(m->model)->layers;
+  void *memory;
+  if (wn_alloc(NULL, "tokens kept", (size_t)L * sizeof *c->kept, &memory) != WN_OK) {
+    c->job->out.failed = true;
+    return;
+  }
+  c->kept = memory;
+  for (int64_t l = 0; l < L; l++) c->kept[l] = wn_session_held_tokens(c->session, l);
+}
+
 void wn_choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   if (c->finish) wn_trace_step(&w->model, c);
   c->seen = wn_session_position(c->session);
   c->held_bytes = wn_session_held_bytes(c->session);
+  choice_count_kept(&w->model, c);
   c->full_bytes = choice_full_bytes(w, c);
   const wn_generate_result *r = c->generation ? wn_generation_result(c->generation) : NULL;
   if (r) c->drafted = r->drafted, c->accepted = r->accepted;
@@ -296,6 +308,7 @@ void wn_job_destroy(struct wn_serve_job *job) {
     wn_bytes_clear(&c->thought);
     wn_respond_destroy(c->respond);
     wn_free(c->sums);
+    wn_free(c->kept);
   }
   wn_free(job->choices);
   wn_serve_request_clear(&job->request);

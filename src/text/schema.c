@@ -4,7 +4,6 @@
 #include "text/schema.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,7 +27,7 @@ static const char *const type_names[TYPES] = {"object", "array", "string", "numb
 
 static const struct row {
   const char *name;
-  size_t at;   /* SIZE_MAX: an annotation, which restricts nothing */
+  size_t at;
   unsigned of; /* the type that it applies to; 0: any */
   bool alone;  /* excludes all other keywords but annotations */
 } rows[] = {
@@ -57,49 +56,16 @@ static const struct row {
     SCHEMA_ROW("allOf", all_of, 0, true),
     SCHEMA_ROW("$ref", ref, 0, true),
 #undef SCHEMA_ROW
-    {.name = "$schema", .at = SIZE_MAX},
-    {.name = "$id", .at = SIZE_MAX},
-    {.name = "$defs", .at = SIZE_MAX},
-    {.name = "definitions", .at = SIZE_MAX},
-    {.name = "$comment", .at = SIZE_MAX},
-    {.name = "title", .at = SIZE_MAX},
-    {.name = "description", .at = SIZE_MAX},
-    {.name = "default", .at = SIZE_MAX},
-    {.name = "examples", .at = SIZE_MAX},
-    {.name = "deprecated", .at = SIZE_MAX},
-    {.name = "readOnly", .at = SIZE_MAX},
-    {.name = "writeOnly", .at = SIZE_MAX},
 };
+
+static const struct row *schema_row(const char *keyword) {
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    if (!strcmp(rows[i].name, keyword)) return &rows[i];
+  return NULL;
+}
 
 static wn_status schema_read(struct wn_schema_builder *b, const json_t *json, const struct wn_schema_place *at,
                              uint32_t *value);
-
-static void schema_path(const struct wn_schema_place *at, char *out, size_t bytes) {
-  size_t used;
-  if (at->up) {
-    schema_path(at->up, out, bytes);
-    used = strlen(out);
-    if (at->key && bytes - used > 1) {
-      out[used++] = '/';
-      wn_line_escape(at->key, out + used, bytes - used); /* keeps characters whole */
-    } else if (!at->key) {
-      snprintf(out + used, bytes - used, "/%zu", at->index);
-    }
-  } else {
-    snprintf(out, bytes, "%s", at->key);
-  }
-}
-
-wn_status wn_schema_refuse(struct wn_schema_builder *b, wn_status status, const struct wn_schema_place *at,
-                           const char *format, ...) {
-  char path[200], line[200];
-  va_list args;
-  va_start(args, format);
-  wn_print_list(line, sizeof line, format, args);
-  va_end(args);
-  schema_path(at, path, sizeof path);
-  return wn_fail(b->ctx, status, "schema %s: %s", path, line);
-}
 
 /* Reads one schema inside a list or an object of schemas. */
 static wn_status schema_read_member(struct wn_schema_builder *b, const json_t *json, const struct wn_schema_place *at,
@@ -319,16 +285,6 @@ static wn_status schema_read_type(struct wn_schema_builder *b, const json_t *typ
   return WN_OK;
 }
 
-static const struct row *schema_row(const char *keyword) {
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-    if (!strcmp(rows[i].name, keyword)) return &rows[i];
-  return NULL;
-}
-bool wn_schema_is_annotation(const char *keyword) {
-  const struct row *row = schema_row(keyword);
-  return row && row->at == SIZE_MAX;
-}
-
 /* Reads a schema's keywords. `of`: the types that some of them apply to; *alone: one that stands for other schemas;
  * *merges: other keywords hold as well. */
 static wn_status schema_read_keywords(struct wn_schema_builder *b, const json_t *json, const struct wn_schema_place *at,
@@ -340,13 +296,13 @@ static wn_status schema_read_keywords(struct wn_schema_builder *b, const json_t 
   *merges = false;
   bool other = false;
   json_object_foreach((json_t *)(uintptr_t)json, key, value) {
+    if (wn_schema_is_annotation(key)) continue;
     const struct row *row = schema_row(key);
     if (!row) {
       char shown[68];
       wn_line_escape(key, shown, sizeof shown);
       return wn_schema_refuse(b, WN_ERR_UNSUPPORTED, at, "\"%s\" is not served", shown);
     }
-    if (row->at == SIZE_MAX) continue;
     *(const json_t **)(void *)((char *)k + row->at) = value;
     *of |= row->of;
     if (row->alone && !*alone)

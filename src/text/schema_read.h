@@ -25,7 +25,7 @@ struct wn_schema_keywords {
       *all_of, *ref;
   bool made; /* by wn_schema_merge */
 };
-bool wn_schema_is_annotation(const char *keyword);
+bool wn_schema_is_annotation(const char *keyword); /* restricts nothing */
 
 /* A count, as of minItems. */
 wn_status wn_schema_count(struct wn_schema_builder *b, const json_t *json, const struct wn_schema_place *at,
