@@ -61,7 +61,9 @@ enum { HELP_COLUMN = 28, HELP_WIDTH = 110 };
 static void args_print_wrapped(const char *text) {
   int column = HELP_COLUMN;
   for (const char *word = text; *word;) {
-    const size_t n = strcspn(word, " ");
+    size_t n = strcspn(word, " "), part = HELP_WIDTH - HELP_COLUMN; /* a long list of choices goes on after a "|" */
+    while (n > part && part > 0 && word[part - 1] != '|') part--;
+    if (n > part && part > 0) n = part;
     if (column > HELP_COLUMN && column + 1 + (int)n > HELP_WIDTH) {
       printf("\n%*s", HELP_COLUMN, "");
       column = HELP_COLUMN;

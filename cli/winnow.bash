@@ -32,7 +32,7 @@ _winnow() {
   if [[ $previous == --* ]]; then
     # One of several: "(a|b|c)" at the end of the option's line. Without a value's name in capitals it is a flag.
     word=$("${path[@]}" --help 2>/dev/null |
-      awk -v option="$previous" '/^  --/ { on = $1 == option } /^[^ ]/ { on = 0 } on { printf "%s", $0 }')
+      awk -v option="$previous" '/^  --/ { on = $1 == option } /^[^ ]/ { on = 0 } on { if (bar) sub(/^ +/, ""); bar = /[|]$/; printf "%s", $0 }')
     if [[ $word =~ \(([a-z0-9_-]+(\|[a-z0-9_-]+)+)\) ]]; then
       COMPREPLY=($(compgen -W "${BASH_REMATCH[1]//|/ }" -- "$current"))
       return

@@ -25,7 +25,7 @@ function __winnow_complete
     end
     if string match -q -- '--*' $previous
         set -l line ($path --help 2>/dev/null | awk -v option=$previous '
-            /^  --/ { on = $1 == option } /^[^ ]/ { on = 0 } on { printf "%s", $0 }')
+            /^  --/ { on = $1 == option } /^[^ ]/ { on = 0 } on { if (bar) sub(/^ +/, ""); bar = /[|]$/; printf "%s", $0 }')
         set -l choices (string match -r '\(([a-z0-9_-]+(?:\|[a-z0-9_-]+)+)\)' -- $line)
         if set -q choices[2]
             string split '|' -- $choices[2]

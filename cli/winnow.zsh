@@ -33,7 +33,7 @@ _winnow_candidates() {
   fi
   if [[ $previous == --* ]]; then
     line=$($place --help 2>/dev/null | awk -v option="$previous" '
-      /^  --/ { on = $1 == option } /^[^ ]/ { on = 0 } on { printf "%s", $0 }')
+      /^  --/ { on = $1 == option } /^[^ ]/ { on = 0 } on { if (bar) sub(/^ +/, ""); bar = /[|]$/; printf "%s", $0 }')
     if [[ $line =~ '\(([a-z0-9_-]+(\|[a-z0-9_-]+)+)\)' ]]; then
       reply=(${(s:|:)match[1]})
       return 0
