@@ -48,7 +48,7 @@ ARGUMENTS = {
     },
     "Session": {
         "embed": (IDS,), "encode": (IDS,), "feed": (IDS,), "generate": lambda o: o.generate(IDS[:2], max_tokens=3).read(),
-        "mark_control": lambda o: o.mark_control(o.position, 1), "restore": lambda o: o.restore(o.fork()), "score": (IDS, IDS), "score_next": (IDS,), "states": (IDS,),
+        "kept_by": (0, 0), "mark_control": lambda o: o.mark_control(o.position, 1), "restore": lambda o: o.restore(o.fork()), "score": (IDS, IDS), "score_next": (IDS,), "states": (IDS,),
     },
     "Generation": {},
     "Chat": {"ask": ("x",), "say": lambda o: o.say("x").read()},
