@@ -26,6 +26,7 @@ wn_status wn_session_once_create(wn_context *ctx, struct wn_session *s) {
   const struct wn_array of[] = {
       WN_ARRAY_FOR(o->seen, "what a method collects", true, WN_DIMS(L, s->B)),
       WN_ARRAY_FOR(o->rope, "rotations", true, WN_DIMS(L)),
+      WN_ARRAY_FOR(o->frequencies, "angles", true, WN_DIMS(L, D)),
       WN_ARRAY_FOR(o->scale, "factors on logits", true, WN_DIMS(L)),
       WN_ARRAY_FOR(o->at, "positions of rows", true, WN_DIMS(s->piece)),
       WN_ARRAY_FOR(o->q, "queries of rows", method != NULL, WN_DIMS(s->piece, H, D)),
@@ -37,6 +38,11 @@ wn_status wn_session_once_create(wn_context *ctx, struct wn_session *s) {
   if (wn_session_turns_itself(s)) run.rotary = &s->rotary;
   for (int64_t l = 0; l < L; l++) {
     o->rope[l] = wn_run_rotation(&run, l);
+    if (o->rope[l].frequencies) { /* the view's are on the host */
+      const size_t bytes = (size_t)(c->rope_size ? c->rope_size : D) / 2 * sizeof *o->frequencies;
+      WN_TRY(wn_memory_read(ctx, s->model->backend->memory, o->frequencies + l * D, o->rope[l].frequencies, bytes));
+      o->rope[l].frequencies = o->frequencies + l * D;
+    }
     const struct wn_once_shape shape = {.H = H,
                                         .Hkv = Hkv,
                                         .D = D,

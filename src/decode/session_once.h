@@ -11,6 +11,7 @@ struct wn_session_once {
   struct wn_once_options options;
   struct wn_once_seen **seen; /* [L,B], each NULL if the method collects nothing */
   struct wn_rope *rope;       /* [L] the layers' rotations */
+  double *frequencies;        /* [L,D] of these rotations */
   double *scale;              /* [L] the factor on logits */
   int32_t *at;                /* [piece] */
   float *q, *k;               /* [piece,H,D], [piece,Hkv,D] */

@@ -12,7 +12,7 @@ is "a line for each answer" "4" "$(wc -l <answers.save)"
 for i in 1 2 3; do
   run "$winnow" generate talker --prompt "$(sed -n "$i"p answers.jsonl | jq -j '.context + .question + .answer_prefix')" --temperature 0 \
     --tokens "$(sed -n "$i"p answers.jsonl | jq '.max_tokens // 3')" --json
-  is "answer $i is what generate writes" "$(jq -c '[(.text | sub("\ufffd+$"; "")), .tokens]' out)" "$(sed -n "$((i + 1))"p answers.save | jq -c '[.answer, .answer_tokens]')"
+  is "answer $i is what generate writes" "$(jq -c '[(.text | sub("\ufffd+$"; "")), .tokens]' out)" "$(sed -n "$((i + 1))"p answers.save | jq -c '[(.answer | sub("\ufffd+$"; "")), .answer_tokens]')"
 done
 sed -i '$d' answers.save
 printf '{"sample":2,' >>answers.save
