@@ -285,8 +285,7 @@ void wn_kv_cache_undo(struct wn_kv_cache *cache, struct wn_kv_slot saved, const 
   cache->seen--;
 }
 
-/* Keys or values of the heads of group `row`, of B times the groups. */
-static struct wn_policy_rows cache_rows(const struct wn_kv_cache *cache, const void *x, int64_t row) {
+struct wn_policy_rows wn_kv_cache_rows(const struct wn_kv_cache *cache, const void *x, int64_t row) {
   const struct wn_kv_shape *s = &cache->shape;
   const int64_t head = s->capacity * s->D;
   return wn_policy_rows_from((struct wn_policy_rows){.data = x, .head = head, .token = s->D, .half = s->half}, s->dtype,
@@ -314,8 +313,8 @@ static wn_status cache_evict_by(const struct wn_exec *exec, struct wn_kv_cache *
                            .slots = move,
                            .heads = s->Hkv / cache_groups_of(cache),
                            .D = s->D,
-                           .k = cache_rows(cache, cache->k, 0),
-                           .v = cache_rows(cache, cache->v, 0)};
+                           .k = wn_kv_cache_rows(cache, cache->k, 0),
+                           .v = wn_kv_cache_rows(cache, cache->v, 0)};
   for (int i = 0; i < evict.count; i++)
     move[i] = (struct wn_evict_slots){arrays[i].data, arrays[i].rows / evict.P, arrays[i].bytes};
   WN_TRY(cache_show_positions(exec->ctx, cache));
@@ -335,33 +334,39 @@ static wn_status cache_evict_by(const struct wn_exec *exec, struct wn_kv_cache *
   return WN_OK;
 }
 
-/* What a policy on the host sees of a group. */
-static struct wn_policy_held cache_held(const struct wn_kv_cache *cache, const struct wn_evict_rule *rule,
-                                        int64_t row) {
+struct wn_policy_held wn_kv_cache_held(const struct wn_kv_cache *cache, const struct wn_kv_read *read,
+                                       const struct wn_evict_rule *rule, int64_t K, int64_t row) {
   const struct wn_kv_shape *s = &cache->shape;
   const int64_t selection = s->selections > 1 ? row : row / s->groups;
-  const int32_t *at = cache->at + row * s->capacity;
-  const bool ordered = wn_policy_row(rule->budgets->policy)->ordered;
-  for (int64_t j = 0; ordered && j < cache->count; j++) cache->order[j] = (int32_t)j;
-  if (ordered) wn_evict_sort(cache->count, cache->order, at);
   return (struct wn_policy_held){.rule = rule,
                                  .budgets = rule->budgets,
                                  .layer = rule->layer,
                                  .group = s->first_group + row % s->groups,
                                  .count = cache->count,
                                  .row = cache->seen,
-                                 .budget = s->capacity,
+                                 .budget = K,
                                  .dtype = s->dtype,
-                                 .at = at,
-                                 .order = ordered ? cache->order : NULL,
-                                 .F = wn_element(cache->f_read, selection * s->capacity, s->dtype),
-                                 .notes = wn_element(cache->notes_read, row * s->notes * s->capacity, s->dtype),
+                                 .at = cache->at + row * s->capacity,
+                                 .F = wn_element(read->f, selection * s->capacity, s->dtype),
+                                 .notes = wn_element(read->notes, row * s->notes * s->capacity, s->dtype),
                                  .stride = s->capacity,
                                  .heads = s->Hkv / s->groups,
                                  .D = s->D,
-                                 .k = cache_rows(cache, cache->k_read, row),
-                                 .v = cache_rows(cache, cache->v_read, row),
+                                 .k = wn_kv_cache_rows(cache, read->k, row),
+                                 .v = wn_kv_cache_rows(cache, read->v, row),
                                  .rows = s->dtype};
+}
+
+/* What a policy on the host sees of a group of a full cache. */
+static struct wn_policy_held cache_held(const struct wn_kv_cache *cache, const struct wn_evict_rule *rule,
+                                        int64_t row) {
+  const struct wn_kv_read read = {cache->k_read, cache->v_read, cache->f_read, cache->notes_read};
+  struct wn_policy_held held = wn_kv_cache_held(cache, &read, rule, cache->shape.capacity, row);
+  if (!wn_policy_row(rule->budgets->policy)->ordered) return held;
+  for (int64_t j = 0; j < cache->count; j++) cache->order[j] = (int32_t)j;
+  wn_evict_sort(cache->count, cache->order, held.at);
+  held.order = cache->order;
+  return held;
 }
 
 /* Asks a policy of the caller's own about all groups at once. */

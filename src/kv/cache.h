@@ -16,6 +16,7 @@
 #define WN_KV_CACHE_H
 
 #include "ops/attention.h"
+#include "ops/evict.h"
 #include "ops/ops.h"
 #include "winnow/kv.h"
 
@@ -116,6 +117,15 @@ wn_status wn_kv_cache_gather(const struct wn_exec *exec, struct wn_kv_cache *fro
  * sequence b / n. Both have the same shape except for capacity and B. Cost: the tokens copied, not the capacity. */
 wn_status wn_kv_cache_copy(wn_context *ctx, const struct wn_kv_cache *from, int64_t count, const int64_t *rows,
                            struct wn_kv_cache *to);
+/* A cache's arrays as the host reads them; NULL: not read. */
+struct wn_kv_read {
+  void *k, *v, *f, *notes;
+};
+/* What a policy sees of group `row` of the B * P where K tokens may be held: all but `order`, `values` and its room. */
+struct wn_policy_held wn_kv_cache_held(const struct wn_kv_cache *cache, const struct wn_kv_read *read,
+                                       const struct wn_evict_rule *rule, int64_t K, int64_t row);
+/* Keys or values of the heads of group `row` of the B * P, in an array of the cache's shape. */
+struct wn_policy_rows wn_kv_cache_rows(const struct wn_kv_cache *cache, const void *x, int64_t row);
 /* slots [B,P,count] receives the tokens held in order of position. The host must know the positions. */
 void wn_kv_cache_order(const struct wn_kv_cache *cache, int32_t *slots);
 /* Sets an attention call's keys, values and F to those of the cache, with T tokens more than are held, and its

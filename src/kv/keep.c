@@ -5,13 +5,8 @@
 #include "kv/once.h"
 #include "kv/policy.h"
 
-/* A cache's arrays as the host reads them; NULL: the policy does not read them. */
-struct keep_read {
-  void *k, *v, *f, *notes;
-};
-
 static wn_status keep_visit(wn_context *ctx, const struct wn_kv_cache *c, unsigned needs, bool open,
-                            struct keep_read *read) {
+                            struct wn_kv_read *read) {
   const struct wn_kv_shape *s = &c->shape;
   const struct wn_memory *memory = s->memory ? s->memory : &wn_host_memory;
   const size_t e = wn_dtype_size(s->dtype), rows = (size_t)(s->B * s->capacity) * e;
@@ -36,37 +31,13 @@ static wn_status keep_visit(wn_context *ctx, const struct wn_kv_cache *c, unsign
   return WN_OK;
 }
 
-static struct wn_policy_rows keep_rows(const struct wn_kv_shape *s, const void *x, int64_t row) {
-  const int64_t head = s->capacity * s->D;
-  return wn_policy_rows_from((struct wn_policy_rows){.data = x, .head = head, .token = s->D, .half = s->half}, s->dtype,
-                             row * (s->Hkv / s->groups) * head);
-}
-
 /* What a policy sees of group `row`. */
-static struct wn_policy_held keep_held(const struct wn_kv_cache *c, const struct keep_read *read,
+static struct wn_policy_held keep_held(const struct wn_kv_cache *c, const struct wn_kv_read *read,
                                        const wn_budgets *budgets, const struct wn_evict_rule *rule, int64_t K,
                                        int64_t row) {
-  const struct wn_kv_shape *s = &c->shape;
-  const bool selections = wn_policy_needs(budgets) & WN_POLICY_SELECTIONS;
-  const int64_t selection = s->selections > 1 ? row : row / s->groups;
-  struct wn_policy_held held = {.rule = rule,
-                                .budgets = budgets,
-                                .layer = rule->layer,
-                                .group = s->first_group + row % s->groups,
-                                .count = c->count,
-                                .row = c->seen,
-                                .budget = K,
-                                .dtype = s->dtype,
-                                .at = c->at + row * s->capacity,
-                                .F = wn_element(read->f, selection * s->capacity, s->dtype),
-                                .notes = wn_element(read->notes, row * s->notes * s->capacity, s->dtype),
-                                .stride = s->capacity,
-                                .heads = s->Hkv / s->groups,
-                                .D = s->D,
-                                .k = keep_rows(s, read->k, row),
-                                .v = keep_rows(s, read->v, row),
-                                .rows = s->dtype};
-  held.values = selections ? held.F : held.notes;
+  struct wn_policy_held held = wn_kv_cache_held(c, read, rule, K, row);
+  held.budgets = budgets; /* the rule has them only for a policy with functions of its own */
+  held.values = wn_policy_needs(budgets) & WN_POLICY_SELECTIONS ? held.F : held.notes;
   return held;
 }
 
@@ -96,7 +67,7 @@ static void keep_arrange(const struct wn_policy_held *held, const int32_t *order
 }
 
 static wn_status keep_score(wn_context *ctx, const struct wn_kv_cache *c, const wn_budgets *budgets, int64_t layer,
-                            int64_t K, const struct keep_read *read, struct wn_kept *out) {
+                            int64_t K, const struct wn_kv_read *read, struct wn_kept *out) {
   const int64_t rows = c->shape.B * c->shape.groups, n = c->count;
   struct wn_evict_rule rule;
   struct wn_policy_held *held;
@@ -131,17 +102,13 @@ wn_status wn_keep_open(wn_context *ctx, const struct wn_kv_cache *cache, struct 
                                 WN_ARRAY_FOR(out->slots, "slots that stay", true, WN_DIMS(rows, n))};
   WN_TRY(wn_kv_cache_positions(ctx, cache));
   WN_TRY(WN_ARRAYS_CREATE(ctx, &out->arrays, "a compression", of));
-  for (int64_t r = 0; r < rows; r++) {
-    int32_t *order = out->order + r * n;
-    for (int64_t j = 0; j < n; j++) order[j] = (int32_t)j;
-    if (!cache->sorted) wn_evict_sort(n, order, cache->at + r * cache->shape.capacity);
-  }
+  wn_kv_cache_order(cache, out->order);
   return WN_OK;
 }
 
 wn_status wn_keep_score(wn_context *ctx, const struct wn_kv_cache *cache, const wn_budgets *budgets, int64_t layer,
                         int64_t K, struct wn_kept *out) {
-  struct keep_read read = {0};
+  struct wn_kv_read read = {0};
   const unsigned needs = wn_policy_needs(budgets);
   WN_TRY(wn_keep_open(ctx, cache, out));
   wn_status status = keep_visit(ctx, cache, needs, true, &read);
@@ -155,12 +122,12 @@ wn_status wn_keep_pack(wn_context *ctx, const struct wn_kept *keep, bool values,
   const struct wn_kv_cache *c = keep->cache;
   const struct wn_kv_shape *s = &c->shape;
   const unsigned needs = values ? WN_POLICY_VALUES : WN_POLICY_KEYS;
-  struct keep_read read = {0};
+  struct wn_kv_read read = {0};
   WN_TRY(keep_visit(ctx, c, needs, true, &read));
   for (int64_t p = 0; p < s->groups; p++) {
     const int64_t row = b * s->groups + p, heads = s->Hkv / s->groups;
     const struct wn_policy_held held = {.heads = heads, .D = s->D, .dtype = s->dtype, .rows = s->dtype};
-    const struct wn_policy_rows rows = keep_rows(s, values ? read.v : read.k, row);
+    const struct wn_policy_rows rows = wn_kv_cache_rows(c, values ? read.v : read.k, row);
     wn_policy_pack_rows(&held, &rows, keep->order + row * c->count, c->count, out + p * heads * c->count * s->D);
   }
   return keep_visit(ctx, c, needs, false, &read);
@@ -169,7 +136,7 @@ wn_status wn_keep_pack(wn_context *ctx, const struct wn_kept *keep, bool values,
 wn_status wn_keep_notes(wn_context *ctx, const struct wn_kept *keep, int64_t b, double *out) {
   const struct wn_kv_cache *c = keep->cache;
   const struct wn_kv_shape *s = &c->shape;
-  struct keep_read read = {0};
+  struct wn_kv_read read = {0};
   WN_TRY(keep_visit(ctx, c, WN_POLICY_SUMS, true, &read));
   for (int64_t p = 0; p < s->groups; p++)
     for (int64_t i = 0; i < c->count; i++) {
