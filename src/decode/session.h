@@ -188,7 +188,7 @@ bool wn_session_same_threshold(const wn_attention_config *a, const wn_attention_
 /* With rope scaling "dynamic": the number of positions on which the session's angles depend; 0: the angles depend on no
  * such number. */
 int64_t wn_session_dynamic_rows(const struct wn_session *s);
-/* Tokens that a layer's key-value heads hold, on average, rounded up. */
+/* Tokens that the key-value heads of a layer hold, added up. */
 int64_t wn_session_held_tokens(const struct wn_session *s, int64_t layer);
 /* Does the session's part i have this part and cache shape? Caches that hold everything may have any capacity. */
 bool wn_session_part_agrees(const struct wn_session *s, int64_t i, const struct wn_session_part *part,

@@ -36,7 +36,7 @@ wn_status wn_session_held(wn_context *ctx, const wn_session *s, int64_t sequence
 int64_t wn_session_held_tokens(const struct wn_session *s, int64_t layer) {
   int64_t all = 0;
   for (int64_t i = s->first[layer]; i < s->first[layer + 1]; i++) all += s->caches[i].count * s->parts[i].kv_heads;
-  return (all + s->model->config.kv_heads - 1) / s->model->config.kv_heads;
+  return all;
 }
 
 size_t wn_session_held_bytes(const wn_session *s) {

@@ -14,11 +14,13 @@
 #include "base/fingerprint.h"
 #include "base/misuse.h"
 #include "base/options.h"
+#include "decode/session.h"
 #include "dist/dist.h"
 #include "eval/answers.h"
 #include "kv/budgets.h"
 #include "model/model.h"
 #include "text/normalize.h"
+#include "text/tokenizer.h"
 #include "winnow/generate.h"
 
 enum { GROUP = 256 }; /* the most lines that read a context once, so that they fit into memory */
@@ -55,7 +57,8 @@ struct answers {
   const wn_answers_options *o;
   wn_answers_result *r;
   struct answer *all;  /* [count] */
-  int64_t count, room; /* lines taken; of the array */
+  int64_t count;       /* lines taken */
+  size_t room;         /* of the array */
   char **tasks;        /* [task_count] names, in the order of the file */
   int64_t *task_lines; /* [task_count] */
   int task_count;
@@ -76,17 +79,12 @@ static int answers_task(const struct answers *a, const char *name) {
   return i;
 }
 
-/* Room for one more line, and one more task. */
+/* Room for one more line. */
 static wn_status answers_grow(struct answers *a) {
-  void *memory;
-  if (a->count < a->room) return WN_OK;
-  const int64_t more = a->room ? 2 * a->room : 256;
-  WN_TRY(wn_alloc(a->ctx, "answers", (size_t)more * sizeof *a->all, &memory));
-  if (a->count) memcpy(memory, a->all, (size_t)a->count * sizeof *a->all);
-  wn_free(a->all);
-  a->all = memory;
-  a->room = more;
-  return WN_OK;
+  void *all = a->all;
+  const wn_status status = wn_text_grow(a->ctx, "answers", &all, sizeof *a->all, (size_t)a->count, 1, &a->room);
+  a->all = all;
+  return status;
 }
 
 static wn_status answers_add_task(struct answers *a, const char *name) {
@@ -215,29 +213,18 @@ static wn_status answers_save(struct answers *a, const struct wn_sample *s, cons
 /* --- reading --- */
 
 /* The mean number of tokens that a layer and key-value head holds. */
-static wn_status answers_kept(struct answers *a, const wn_session *session, double *out) {
+static double answers_kept(const struct answers *a, const wn_session *session) {
   const wn_model_config *c = wn_model_config_get(a->model);
-  const int64_t n = wn_session_position(session);
-  void *memory;
   double sum = 0;
-  WN_TRY(wn_alloc(a->ctx, "positions", (size_t)(n + 1) * sizeof(int32_t), &memory));
-  const int32_t *heads = memory;
-  wn_status status = WN_OK;
-  for (int64_t l = 0; l < c->layers && status == WN_OK; l++) {
-    status = wn_session_held(a->ctx, session, 0, l, memory);
-    for (int64_t i = 0; i < n; i++) sum += heads[i];
-  }
-  wn_free(memory);
-  *out = sum / (double)(c->layers * c->kv_heads);
-  return status;
+  for (int64_t l = 0; l < c->layers; l++) sum += (double)wn_session_held_tokens(session, l);
+  return sum / (double)(c->layers * c->kv_heads);
 }
 
 /* The context ends here: the session has read it and nothing else, and is compressed if its budgets say so. */
-static wn_status answers_context_end(struct answers *a, wn_session *session) {
-  WN_TRY(answers_kept(a, session, &a->context_kept));
+static void answers_context_end(struct answers *a, wn_session *session) {
+  a->context_kept = answers_kept(a, session);
   a->context_bytes = wn_session_peak_bytes(session);
   a->r->contexts++;
-  return WN_OK;
 }
 
 static wn_status answers_read_context(struct answers *a, const struct wn_sample *s, wn_session *session) {
@@ -251,7 +238,7 @@ static wn_status answers_read_context(struct answers *a, const struct wn_sample 
   wn_session_reset(session);
   WN_TRY(wn_session_generate(a->ctx, session, &o, &result));
   if (result.end == WN_GENERATE_CANCELLED) return wn_fail(a->ctx, WN_ERR_CANCELLED, "stopped while a context was read");
-  WN_TRY(answers_context_end(a, session));
+  answers_context_end(a, session);
   a->context_n = s->context_n;
   a->context_seconds = wn_seconds_now() - start;
   return WN_OK;
@@ -323,13 +310,13 @@ static wn_status answers_one(struct answers *a, const struct wn_sample *s, bool 
   wn_status status = answers_write(a, s, &w, &result);
   if (status == WN_OK)
     status = wn_answer_score(a->ctx, s->scorer, w.text.data, s->references, s->reference_count, &numbers[SCORE]);
-  if (status == WN_OK) status = answers_kept(a, a->session, &numbers[KEPT]);
   if (status == WN_OK) {
     const uint64_t bytes = wn_session_kv_bytes(a->session);
     numbers[PROMPT_TOKENS] = (double)s->n;
     numbers[CONTEXT_TOKENS] = (double)s->context_n;
     numbers[ANSWER_TOKENS] = (double)result.tokens;
     numbers[CONTEXT_KEPT] = a->context_kept;
+    numbers[KEPT] = answers_kept(a, a->session);
     numbers[CACHE_PEAK] = (double)(bytes > w.peak ? bytes : w.peak);
     numbers[CACHE_FINAL] = (double)bytes;
     numbers[FIRST_SECONDS] = a->context_seconds + result.prompt_seconds;
