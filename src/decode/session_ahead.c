@@ -21,14 +21,13 @@ static void *ahead_f(const struct wn_session *s, int64_t l, int64_t j, int64_t *
   return wn_element(s->ahead->f, (l * (1 + s->ahead->most) + j) * shape->selections * s->capacity, shape->dtype);
 }
 
-wn_status wn_session_ahead_before(struct wn_session *s, int64_t l, int64_t j) {
+void wn_session_ahead_before(struct wn_session *s, int64_t l, int64_t j) {
   const struct wn_kv_cache *cache = &s->caches[s->first[l]];
   struct wn_session_ahead *a = s->ahead;
   const int64_t row = l * (1 + a->most) + j;
   a->evicted[row] = cache->count < cache->shape.capacity
                         ? (struct wn_kv_slot){.slot = -1}
                         : wn_kv_cache_save_oldest(cache, a->contents + (size_t)row * a->slot_bytes);
-  return WN_OK;
 }
 
 wn_status wn_session_ahead_after(struct wn_session *s, int64_t l, int64_t j) {
@@ -47,8 +46,7 @@ static void ahead_lay(const struct wn_session *s, struct wn_session_ahead *a) {
       WN_ARRAY_SIZED(a->branch, e, "branch", true, WN_DIMS(a->most, C)),
       WN_ARRAY_SIZED(a->logits, e, "logits", true, WN_DIMS(a->most, s->model->config.vocab_size)),
       WN_ARRAY_SIZED(a->f, e, "F", G > 0, WN_DIMS(s->model->config.layers, 1 + a->most, G, s->capacity)),
-      WN_ARRAY_SIZED(a->scratch, 1, "scratch", true,
-                     WN_DIMS(s->model->ctx->threads, (int64_t)(s->scratch_bytes / WN_ALIGN * WN_ALIGN + WN_ALIGN))),
+      WN_ARRAY_SIZED(a->scratch, 1, "scratch", true, WN_DIMS(s->model->ctx->threads, (int64_t)a->scratch_bytes)),
   };
   const int64_t L = s->model->config.layers;
   const struct wn_array host[] = {
@@ -67,6 +65,7 @@ wn_status wn_session_ahead_open(wn_context *ctx, struct wn_session *s, int64_t m
   WN_TRY(wn_alloc(ctx, "rows ahead", sizeof *s->ahead, &memory));
   s->ahead = memory;
   s->ahead->most = most;
+  s->ahead->scratch_bytes = s->scratch_bytes / WN_ALIGN * WN_ALIGN + WN_ALIGN;
   s->ahead->arrays.memory = s->model->backend->memory;
   for (int64_t l = 0; l < s->model->config.layers; l++) {
     const size_t bytes = wn_kv_cache_slot_bytes(&s->caches[s->first[l]]);

@@ -17,7 +17,8 @@ struct wn_session_ahead {
   struct wn_kv_slot *evicted; /* [layers,1+most] what each row evicted, and its content: */
   char *contents;             /* [layers,1+most] of slot_bytes, if a layer has a window */
   size_t slot_bytes;
-  void *scratch; /* of the session's scratch_bytes for each thread */
+  void *scratch; /* [threads] of scratch_bytes, as much as a single token takes */
+  size_t scratch_bytes;
 };
 
 /* How many rows, at most `most`, the next step of this session may compute ahead: none if its caches could not forget
@@ -31,7 +32,7 @@ void wn_session_ahead_close(struct wn_session *s);
 wn_status wn_session_attend_ahead(struct wn_run *runs, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
                                   int64_t n, int threads);
 /* Keep what row j of the step changes in a layer's cache: the token that it evicts from a full one, and F after it. */
-wn_status wn_session_ahead_before(struct wn_session *s, int64_t l, int64_t j);
+void wn_session_ahead_before(struct wn_session *s, int64_t l, int64_t j);
 wn_status wn_session_ahead_after(struct wn_session *s, int64_t l, int64_t j);
 /* The next row becomes the session's last. */
 wn_status wn_session_ahead_take(struct wn_session *s);

@@ -62,6 +62,14 @@ static wn_status attend_whole(struct wn_run *run, struct wn_session *s, struct w
   return WN_OK;
 }
 
+/* A single token: in a full cache the oldest one makes room for it. */
+static wn_status attend_next(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
+                             struct wn_attention *op, const struct wn_kv_rows *rows) {
+  const bool full = cache->count == cache->shape.capacity;
+  if (!run->measuring && full) WN_TRY(wn_kv_cache_evict_oldest(&run->exec, cache));
+  return attend_whole(run, s, cache, op, rows);
+}
+
 /* Streaming with cache positions: rotates the n-th oldest key held to position n, and the query in the same way. */
 static wn_status attend_rotate_by_cache_position(struct wn_run *run, struct wn_session *s,
                                                  const struct wn_kv_cache *cache, struct wn_attention *op) {
@@ -193,8 +201,7 @@ static wn_status attend_part(struct wn_run *run, struct wn_session *s, int64_t p
   if ((run->measuring ? !full : cache->seen + T <= K) && !notes) return attend_whole(run, s, cache, op, rows);
   if (budget) return wn_session_attend_blocks(run, s, part, op, rows);
   if (T > 1) return attend_staged(run, s, cache, op, rows);
-  if (!run->measuring && cache->count == K) WN_TRY(wn_kv_cache_evict_oldest(&run->exec, cache));
-  return attend_whole(run, s, cache, op, rows);
+  return attend_next(run, s, cache, op, rows);
 }
 
 /* The attention of part i of a layer whose operation is `op`. */
@@ -267,9 +274,8 @@ static wn_status attend_ahead_in_turn(struct wn_run *runs, struct wn_session *s,
     struct wn_kv_rows rows;
     runs[j].exec.threads = threads;
     attend_operation(&runs[j], s, l, &a[j], &op, &rows);
-    WN_TRY(wn_session_ahead_before(s, l, j));
-    if (cache->count == cache->shape.capacity) WN_TRY(wn_kv_cache_evict_oldest(&runs[j].exec, cache));
-    WN_TRY(attend_whole(&runs[j], s, cache, &op, &rows));
+    wn_session_ahead_before(s, l, j);
+    WN_TRY(attend_next(&runs[j], s, cache, &op, &rows));
     WN_TRY(wn_session_ahead_after(s, l, j));
   }
   return WN_OK;
@@ -280,11 +286,10 @@ static wn_status attend_ahead_in_turn(struct wn_run *runs, struct wn_session *s,
 wn_status wn_session_attend_ahead(struct wn_run *runs, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
                                   int64_t n, int threads) {
   struct wn_kv_cache *cache = &s->caches[s->first[l]];
-  const size_t each = s->scratch_bytes / WN_ALIGN * WN_ALIGN + WN_ALIGN;
   wn_status status = WN_OK;
   const bool fits = cache->count + n <= cache->shape.capacity;
   if (cache->f || !fits) return attend_ahead_in_turn(runs, s, l, a, n, threads);
-  for (int64_t j = 0; j < n; j++) WN_TRY(wn_session_ahead_before(s, l, j));
+  for (int64_t j = 0; j < n; j++) wn_session_ahead_before(s, l, j);
   for (int64_t j = 0; j < n; j++) {
     struct wn_attention op;
     struct wn_kv_rows rows;
@@ -298,7 +303,7 @@ wn_status wn_session_attend_ahead(struct wn_run *runs, struct wn_session *s, int
     struct wn_attention op;
     struct wn_kv_rows rows;
     run->exec.threads = 1;
-    run->exec.scratch = (char *)s->ahead->scratch + (size_t)omp_get_thread_num() * each;
+    run->exec.scratch = (char *)s->ahead->scratch + (size_t)omp_get_thread_num() * s->ahead->scratch_bytes;
     attend_operation(run, s, l, &a[j], &op, &rows);
     wn_kv_cache_bind(cache, j + 1 - n, &op);
     const wn_status here = wn_session_attention_forward(run, s, s->first[l], &op);
