@@ -39,12 +39,6 @@ static void words_clear(struct words *w) {
   *w = (struct words){0};
 }
 
-static bool score_is_space(utf8proc_int32_t c) {
-  const utf8proc_category_t category = c > 127 ? utf8proc_category(c) : UTF8PROC_CATEGORY_CN;
-  return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 ||
-         (category >= UTF8PROC_CATEGORY_ZS && category <= UTF8PROC_CATEGORY_ZP);
-}
-
 static bool score_is_punctuation(utf8proc_int32_t c) {
   return c > 32 && c < 127 && strchr("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~", c);
 }
@@ -60,7 +54,7 @@ static wn_status score_lower(wn_context *ctx, wn_scorer scorer, const char *text
     n = utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)left, &c);
     if (n < 1) return wn_fail(ctx, WN_ERR_FORMAT, "an answer or a reference is not UTF-8");
     if (words && !rouge && score_is_punctuation(c)) continue;
-    const bool between = words && (rouge ? !wn_unicode_is_word(text, (size_t)n) : score_is_space(c));
+    const bool between = words && (rouge ? !wn_unicode_is_word(text, (size_t)n) : wn_unicode_is_space(c));
     const utf8proc_ssize_t bytes = between ? 1 : utf8proc_encode_char(utf8proc_tolower(c), lower);
     WN_TRY(wn_bytes_add(ctx, out, between ? "" : (const char *)lower, (size_t)bytes));
   }

@@ -117,10 +117,6 @@ static void scan_after(struct scan *s, char c) {
     s->state = c != ',' ? SCAN_BROKEN : s->lists >> s->depth & 1 ? SCAN_VALUE : SCAN_NEXT_NAME;
 }
 
-static bool is_space(char c) {
-  return c == ' ' || c == '\n' || c == '\t' || c == '\r';
-}
-
 /* The digits of numbers and escapes are checked by the parser in the end. */
 static void scan_step(struct scan *s, char c) {
   if (s->state == SCAN_NAME || s->state == SCAN_STRING) {
@@ -131,7 +127,7 @@ static void scan_step(struct scan *s, char c) {
     s->state = *s->word++ != c ? SCAN_BROKEN : *s->word ? SCAN_WORD : SCAN_AFTER;
   } else if (s->state != SCAN_NUMBER || !c || !strchr("0123456789.eE+-", c)) {
     if (s->state == SCAN_NUMBER) s->state = SCAN_AFTER;
-    if (is_space(c)) return;
+    if (wn_json_is_space(c)) return;
     if ((s->state == SCAN_FIRST_NAME || s->state == SCAN_NEXT_NAME) && c == '"') {
       s->state = s->inside = SCAN_NAME;
       s->key_bytes = 0;
@@ -269,7 +265,7 @@ static enum calls_read calls_read(struct wn_calls *c, bool end) {
     if (c->scan.state == SCAN_BEGIN) {
       const bool done = json_array_size(c->calls) > 0;
       if (done && c->marked && !c->form->close) return CALLS_READ;
-      while (c->at < c->held.count && (is_space(s[c->at]) || (done && !c->marked && s[c->at] == ';'))) c->at++;
+      while (c->at < c->held.count && (wn_json_is_space(s[c->at]) || (done && !c->marked && s[c->at] == ';'))) c->at++;
       if (c->at == c->held.count) return !end ? CALLS_WAIT : done ? CALLS_READ : CALLS_BROKEN;
       if (done && c->marked) {
         const enum calls_read closed = calls_mark(c, c->at, c->form->close, end);
@@ -289,7 +285,7 @@ static enum calls_read calls_read(struct wn_calls *c, bool end) {
 static bool calls_look(struct wn_calls *c, bool end) {
   const char *s = c->held.data, mark = c->form->open ? *c->form->open : 0;
   size_t at = c->look;
-  while (at < c->held.count && is_space(s[at])) at++;
+  while (at < c->held.count && wn_json_is_space(s[at])) at++;
   if (at == c->held.count) return false;
   const enum calls_read opened = calls_mark(c, at, c->form->open, end);
   if (opened == CALLS_WAIT) return false;
@@ -302,7 +298,7 @@ static bool calls_look(struct wn_calls *c, bool end) {
     c->scan = (struct scan){.state = SCAN_BEGIN};
     return true;
   }
-  for (at++; at < c->held.count && !is_space(s[at]) && s[at] != mark;) at++;
+  for (at++; at < c->held.count && !wn_json_is_space(s[at]) && s[at] != mark;) at++;
   c->look = at;
   return true;
 }

@@ -29,16 +29,12 @@ struct wn_reasoning {
   size_t from; /* bytes of `held` that have been handed out */
 };
 
-static bool reasoning_is_space(char c) {
-  return c == ' ' || c == '\n' || c == '\t' || c == '\r';
-}
-
 struct wn_reasoning *wn_reasoning_create(const struct wn_reasoning_form *form, const char *prompt_end, size_t bytes) {
   void *memory;
   const size_t mark = strlen(form->open);
   if (wn_alloc(NULL, "thoughts", sizeof(struct wn_reasoning), &memory) != WN_OK) return NULL;
   struct wn_reasoning *r = memory;
-  while (bytes > 0 && reasoning_is_space(prompt_end[bytes - 1])) bytes--;
+  while (bytes > 0 && wn_json_is_space(prompt_end[bytes - 1])) bytes--;
   const bool begun = bytes >= mark && !memcmp(prompt_end + bytes - mark, form->open, mark);
   *r = (struct wn_reasoning){.form = form, .state = begun ? REASONING_LEAD : REASONING_BEGIN};
   return r;
@@ -77,7 +73,7 @@ static bool reasoning_until(struct wn_reasoning *r, size_t *end, size_t *after) 
     const size_t seen = reasoning_mark(r, at, r->form->close, &whole);
     *after = at + seen;
     if (whole || (seen && *after == r->held.count)) return whole;
-    if (!reasoning_is_space(r->held.data[at])) *end = at + 1;
+    if (!wn_json_is_space(r->held.data[at])) *end = at + 1;
   }
   return false;
 }
@@ -86,7 +82,7 @@ bool wn_reasoning_next(struct wn_reasoning *r, bool end, const char **text, size
   bool whole = false;
   if (r->state != REASONING_INSIDE && r->state != REASONING_AFTER) {
     size_t at = r->from;
-    while (at < r->held.count && reasoning_is_space(r->held.data[at])) at++;
+    while (at < r->held.count && wn_json_is_space(r->held.data[at])) at++;
     if (r->state == REASONING_BEGIN) {
       const size_t seen = at < r->held.count ? reasoning_mark(r, at, r->form->open, &whole) : 0;
       if (!whole && (at == r->held.count || at + seen == r->held.count) && !end) return false;

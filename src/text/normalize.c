@@ -48,6 +48,12 @@ wn_status wn_utf8_replace_bad(const char *text, size_t bytes, struct wn_bytes *o
   return WN_OK;
 }
 
+bool wn_unicode_is_space(int32_t point) {
+  const utf8proc_category_t category = point > 127 ? utf8proc_category(point) : UTF8PROC_CATEGORY_CN;
+  return (point >= 9 && point <= 13) || (point >= 28 && point <= 32) || point == 0x85 ||
+         (category >= UTF8PROC_CATEGORY_ZS && category <= UTF8PROC_CATEGORY_ZP);
+}
+
 bool wn_unicode_is_word(const char *text, size_t bytes) {
   utf8proc_int32_t point;
   if (utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, &point) < 1) return false;

@@ -19,6 +19,12 @@ void wn_bytes_clear(struct wn_bytes *b);
 wn_status wn_unicode_normalize(const char *text, size_t bytes, bool composed, bool compatible, struct wn_bytes *out);
 /* Does the text (UTF-8, not empty) begin with a character of a word (\\w: letters, marks, digits, connectors)? */
 bool wn_unicode_is_word(const char *text, size_t bytes);
+/* JSON's white space. */
+static inline bool wn_json_is_space(char c) {
+  return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+/* White space as Python's str.isspace has it. point: of a character; a negative one is none. */
+bool wn_unicode_is_space(int32_t point);
 /* Appends text; each byte outside a valid sequence becomes U+FFFD. */
 wn_status wn_utf8_replace_bad(const char *text, size_t bytes, struct wn_bytes *out);
 

@@ -5,6 +5,7 @@
 #include <time.h>
 #include <utf8proc.h>
 #include "base/clock.h"
+#include "text/normalize.h"
 
 typedef const struct jinja_call *call_args;
 #define METHOD(name) static struct jinja_value method_##name(struct jinja_run *r, call_args c)
@@ -18,17 +19,12 @@ static utf8proc_int32_t method_character(const char *text, size_t bytes, size_t 
   if (utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)*taken, &c) < 0) c = -1;
   return c;
 }
-static bool method_is_space(utf8proc_int32_t c) {
-  const utf8proc_category_t category = c > 127 ? utf8proc_category(c) : UTF8PROC_CATEGORY_CN;
-  return c == ' ' || (c >= 9 && c <= 13) || (c >= 28 && c <= 31) || c == 0x85 || category == UTF8PROC_CATEGORY_ZS ||
-         category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
-}
 static bool method_is_letter(utf8proc_int32_t c) { /* with case, as Python's title() asks */
   return c >= 0 && (utf8proc_toupper(c) != c || utf8proc_tolower(c) != c);
 }
 static bool method_stripped(const struct jinja_value *text, size_t at, size_t n, const struct jinja_value *set) {
   size_t taken;
-  if (!set) return method_is_space(method_character(text->as.text + at, n, &taken));
+  if (!set) return wn_unicode_is_space(method_character(text->as.text + at, n, &taken));
   return set->count && memmem(set->as.text, set->count, text->as.text + at, n) != NULL;
 }
 
@@ -93,7 +89,7 @@ struct jinja_value wn_jinja_case(struct jinja_run *r, const struct jinja_value *
     else
       wn_jinja_add(&b, text->as.text + at, n, origin);
     begins = how == CASE_TITLE   ? !method_is_letter(c)
-             : how == CASE_WORDS ? c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || method_is_space(c)
+             : how == CASE_WORDS ? c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || wn_unicode_is_space(c)
                                  : false;
   }
   return wn_jinja_done(&b);
@@ -142,7 +138,7 @@ static struct jinja_value method_words(struct jinja_run *r, const struct jinja_v
     size_t end = 0, n;
     while (end < rest.count && (most >= 0 && p.count == (size_t)most
                                     ? true
-                                    : !method_is_space(method_character(rest.as.text + end, rest.count - end, &n))))
+                                    : !wn_unicode_is_space(method_character(rest.as.text + end, rest.count - end, &n))))
       end += wn_jinja_character(rest.as.text + end, rest.count - end);
     parts_add_range(&p, &rest, 0, end);
     rest = wn_jinja_part(&rest, end, rest.count);
@@ -338,7 +334,7 @@ METHOD(values) {
   X(isdigit, "", method_all(r, c, method_is_digit))                                                                    \
   X(isalpha, "", method_all(r, c, method_is_alpha))                                                                    \
   X(isalnum, "", method_all(r, c, method_is_alnum))                                                                    \
-  X(isspace, "", method_all(r, c, method_is_space))
+  X(isspace, "", method_all(r, c, wn_unicode_is_space))
 #define SHORT_METHOD(name, params, value)                                                                              \
   static struct jinja_value short_##name(struct jinja_run *r, call_args c) {                                           \
     return value;                                                                                                      \
