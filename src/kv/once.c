@@ -38,19 +38,6 @@ void wn_once_options_init(struct wn_once_options *options) {
   };
 }
 
-#define ONCE_AT(member) offsetof(struct wn_once_options, member)
-const struct wn_field wn_once_fields[] = {
-    WN_KEY("critical.first", DOUBLE, ONCE_AT(critical.first),
-           "critical: the part of a head's tokens that the method alone chooses", .min = 0, .max = 1),
-    WN_KEY("critical.epsilon", DOUBLE, ONCE_AT(critical.epsilon),
-           "critical: added to importances before they are scaled", .min = 0, .max = 1),
-    WN_KEY("ada.safe", DOUBLE, ONCE_AT(ada.safe), "ada: the part of its even share that each head keeps in any case",
-           .min = 0, .max = 1),
-    WN_KEY("pyramid.beta", DOUBLE, ONCE_AT(pyramid.beta), "pyramid: how steeply later layers keep less", .min = 1,
-           .max = 1e6),
-};
-const int wn_once_field_count = (int)(sizeof wn_once_fields / sizeof *wn_once_fields);
-
 /* What the view lacks of the needs; NULL: nothing. */
 static const char *once_missing(const struct wn_once_view *v, unsigned needs) {
   const struct {

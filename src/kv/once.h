@@ -17,7 +17,6 @@
 
 #include <float.h>
 #include <math.h>
-#include "base/fields.h"
 #include "ops/ops.h"
 #include "winnow/kv.h"
 
@@ -119,10 +118,8 @@ struct wn_once_view {
 };
 
 struct wn_once_method {
-  const char *name, *summary;    /* "lagkv", and in one line which tokens it keeps */
-  unsigned needs;                /* of enum wn_once_need */
-  const struct wn_field *fields; /* keys of options; offsets into wn_once_options */
-  int field_count;
+  const char *name, *summary;                             /* "lagkv", and in one line which tokens it keeps */
+  unsigned needs;                                         /* of enum wn_once_need */
   int64_t (*rows)(const struct wn_once_options *options); /* WN_ONCE_WINDOW: how many last rows it reads */
   int64_t (*sinks)(
       const struct wn_once_options *options); /* WN_ONCE_QUERIES, _CHUNKS: first rows that do not count; NULL: 0 */
@@ -136,9 +133,6 @@ WN_ONCE_METHODS(WN_ONCE_DECLARE)
 int wn_once_count(void);
 const struct wn_once_method *wn_once_at(int i);
 const struct wn_once_method *wn_once_find(const char *name); /* NULL: there is none of that name */
-/* The options of wn_once_critical and of the rules below, which belong to no method. */
-extern const struct wn_field wn_once_fields[];
-extern const int wn_once_field_count;
 /* The scores of a method, checked: WN_ERR_ARGUMENT if the view lacks what it needs, WN_ERR_DIVERGED if one is NaN. */
 wn_status wn_once_score(wn_context *ctx, const struct wn_once_method *method, const struct wn_once_view *view,
                         double *scores);

@@ -61,26 +61,10 @@ static int64_t compactor_sinks(const struct wn_once_options *options) {
   return options->compactor.sinks;
 }
 
-#define COMPACTOR_AT(member) offsetof(struct wn_once_options, compactor.member)
-static const struct wn_field compactor_fields[] = {
-    WN_KEY("compactor.sinks", INT64, COMPACTOR_AT(sinks), "compactor: how many first tokens always stay", .min = 0,
-           .max = 1 << 20),
-    WN_KEY("compactor.recent", INT64, COMPACTOR_AT(recent), "compactor: how many last tokens always stay", .min = 0,
-           .max = 1 << 16),
-    WN_KEY("compactor.chunk", INT64, COMPACTOR_AT(chunk), "compactor: tokens of a chunk", .min = 1, .max = 1 << 16),
-    WN_KEY("compactor.padded", BOOL, COMPACTOR_AT(padded),
-           "compactor: fills a last chunk up with zeros, as kvpress does"),
-    WN_KEY("compactor.blend", DOUBLE, COMPACTOR_AT(blend),
-           "compactor: the weight of leverage scores; negative: the part of the tokens that is evicted", .min = -1,
-           .max = 1e6),
-};
-
 const struct wn_once_method wn_once_compactor = {
     .name = "compactor",
     .summary = "keeps tokens by leverage scores and attention without a mask within chunks (Chari and Van Durme 2025)",
     .needs = WN_ONCE_PLAIN | WN_ONCE_VALUES | WN_ONCE_CHUNKS,
-    .fields = compactor_fields,
-    .field_count = sizeof compactor_fields / sizeof *compactor_fields,
     .sinks = compactor_sinks,
     .score = compactor_score,
 };

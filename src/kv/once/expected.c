@@ -82,23 +82,10 @@ static int64_t expected_sinks(const struct wn_once_options *options) {
   return options->expected.sinks;
 }
 
-#define EXPECTED_AT(member) offsetof(struct wn_once_options, expected.member)
-static const struct wn_field expected_fields[] = {
-    WN_KEY("expected.future", INT64, EXPECTED_AT(future), "expected: over how many next positions queries are averaged",
-           .min = 1, .max = 1 << 20),
-    WN_KEY("expected.sinks", INT64, EXPECTED_AT(sinks), "expected: how many first tokens always stay", .min = 0,
-           .max = 1 << 20),
-    WN_KEY("expected.covariance", BOOL, EXPECTED_AT(covariance), "expected: the covariance of queries counts"),
-    WN_KEY("expected.values", BOOL, EXPECTED_AT(values), "expected: weights are multiplied by norms of values"),
-    WN_KEY("expected.epsilon", DOUBLE, EXPECTED_AT(epsilon), "expected: added to weights before", .min = 0, .max = 1),
-};
-
 const struct wn_once_method wn_once_expected = {
     .name = "expected",
     .summary = "keeps tokens that queries distributed as the context's would attend to (Devoto et al. 2025)",
     .needs = WN_ONCE_KEYS | WN_ONCE_VALUES | WN_ONCE_QUERIES,
-    .fields = expected_fields,
-    .field_count = sizeof expected_fields / sizeof *expected_fields,
     .sinks = expected_sinks,
     .score = expected_score,
 };

@@ -56,16 +56,9 @@ static wn_status kvzip_score(wn_context *ctx, const struct wn_once_view *v, doub
   return WN_OK;
 }
 
-static const struct wn_field kvzip_fields[] = {
-    WN_KEY("kvzip.sinks", INT64, offsetof(struct wn_once_options, kvzip.sinks),
-           "kvzip: how many first tokens always stay", .min = 0, .max = 1 << 20),
-};
-
 const struct wn_once_method wn_once_kvzip = {
     .name = "kvzip",
     .summary = "keeps tokens that the model attends to while it repeats the context (Kim et al. 2025)",
     .needs = WN_ONCE_KEYS | WN_ONCE_REPEAT,
-    .fields = kvzip_fields,
-    .field_count = 1,
     .score = kvzip_score,
 };

@@ -72,18 +72,9 @@ static wn_status lagkv_score(wn_context *ctx, const struct wn_once_view *v, doub
   return WN_OK;
 }
 
-#define LAGKV_AT(member) offsetof(struct wn_once_options, lagkv.member)
-static const struct wn_field lagkv_fields[] = {
-    WN_KEY("lagkv.sinks", INT64, LAGKV_AT(sinks), "lagkv: how many first tokens always stay", .min = 0, .max = 1 << 20),
-    WN_KEY("lagkv.lag", INT64, LAGKV_AT(lag), "lagkv: tokens of a partition", .min = 1, .max = 1 << 16),
-    WN_KEY("lagkv.cross", BOOL, LAGKV_AT(cross), "lagkv: compares scores across partitions, not ranks within each"),
-};
-
 const struct wn_once_method wn_once_lagkv = {
     .name = "lagkv",
     .summary = "keeps tokens whose keys and values vary much by the range of those that follow (Liang et al. 2025)",
     .needs = WN_ONCE_KEYS | WN_ONCE_VALUES,
-    .fields = lagkv_fields,
-    .field_count = sizeof lagkv_fields / sizeof *lagkv_fields,
     .score = lagkv_score,
 };

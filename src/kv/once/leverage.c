@@ -112,16 +112,9 @@ static wn_status leverage_score(wn_context *ctx, const struct wn_once_view *v, d
   return status;
 }
 
-static const struct wn_field leverage_fields[] = {
-    WN_KEY("leverage.sketch", INT64, offsetof(struct wn_once_options, leverage.sketch),
-           "leverage, compactor: columns of the random sketch", .min = 1, .max = 1024),
-};
-
 const struct wn_once_method wn_once_leverage = {
     .name = "leverage",
     .summary = "keeps tokens whose keys stand out by approximate leverage scores (Chari and Van Durme 2025)",
     .needs = WN_ONCE_PLAIN,
-    .fields = leverage_fields,
-    .field_count = 1,
     .score = leverage_score,
 };

@@ -71,24 +71,10 @@ static int64_t rkv_rows(const struct wn_once_options *options) {
   return options->rkv.rows;
 }
 
-#define RKV_AT(member) offsetof(struct wn_once_options, rkv.member)
-static const struct wn_field rkv_fields[] = {
-    WN_KEY("rkv.rows", INT64, RKV_AT(rows), "rkv: the last rows, whose attention counts; their tokens always stay",
-           .min = 1, .max = 256),
-    WN_KEY("rkv.neighbours", INT64, RKV_AT(neighbours), "rkv: attention is pooled over this many tokens on each side",
-           .min = 0, .max = 256),
-    WN_KEY("rkv.importance", DOUBLE, RKV_AT(importance), "rkv: the weight of attention; the rest is that of redundancy",
-           .min = 0, .max = 1),
-    WN_KEY("rkv.similar", DOUBLE, RKV_AT(similar), "rkv: the cosine above which two keys are alike", .min = -1,
-           .max = 1),
-};
-
 const struct wn_once_method wn_once_rkv = {
     .name = "rkv",
     .summary = "keeps tokens that the last rows attend to and whose keys are not like others (Cai et al. 2025)",
     .needs = WN_ONCE_KEYS | WN_ONCE_WINDOW,
-    .fields = rkv_fields,
-    .field_count = sizeof rkv_fields / sizeof *rkv_fields,
     .rows = rkv_rows,
     .score = rkv_score,
 };
