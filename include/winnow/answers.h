@@ -64,6 +64,7 @@ typedef struct wn_answers_figures {
   double tokens_per_second; /* while answers are written */
 } wn_answers_figures;
 
+/* What wn_answers_run found. wn_answers_result_clear gives its memory back. */
 typedef struct wn_answers_result {
   wn_answers_figures all;
   wn_answers_figures *tasks; /* [task_count] in the order of the file */
