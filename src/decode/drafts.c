@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "decode/session_ahead.h"
 
 /* WISH_FIRST: drafts of the first step that has any. With the drawn token there are 2, 4, 8 ... rows, which products
  * take without a rest. */
@@ -18,6 +17,7 @@ wn_status wn_drafts_open(struct wn_generation *g) {
   if (o->max_tokens > INT64_MAX / (int64_t)sizeof(int32_t) - count)
     return wn_fail(g->ctx, WN_ERR_MEMORY, "out of memory: drafts");
   WN_TRY(wn_session_ahead_open(g->ctx, g->session, o->draft_tokens));
+  WN_TRY(wn_room_fit(g->ctx, g->session->model, 1 + o->draft_tokens, 1 + o->draft_tokens, g->session->room));
   WN_TRY(wn_alloc(g->ctx, "drafts", sizeof *g->drafts, &memory));
   struct wn_drafts *d = g->drafts = memory;
   const int64_t room = g->session->capacity - g->session->position;
@@ -33,7 +33,6 @@ wn_status wn_drafts_open(struct wn_generation *g) {
 void wn_drafts_close(struct wn_generation *g) {
   if (!g->drafts) return;
   wn_session_ahead_close(g->session);
-  wn_session_group_destroy(g->drafts->group);
   wn_free(g->drafts->text);
   wn_free(g->drafts);
   g->drafts = NULL;
@@ -62,25 +61,26 @@ static int64_t drafts_guess(struct wn_drafts *d, int64_t most) {
   int64_t length, from = drafts_look(d, &length), n = 0;
   if (length < MATCH_LEAST) return 0;
   if (most > d->wish) most = d->wish;
-  for (; n < most && from + n < d->count; n++) d->guess[n] = d->text[from + n];
+  for (; n < most && from + n < d->count; n++) d->step[1 + n] = d->text[from + n];
   return n;
 }
 
-int64_t wn_drafts_rows(struct wn_generation *g, int32_t id, int64_t room, wn_session_row *rows) {
+void wn_drafts_add(struct wn_generation *g, int32_t id, int64_t room, struct wn_feed *feed) {
   struct wn_drafts *d = g->drafts;
-  rows[0] = (wn_session_row){.session = g->session, .token = id, .logits = g->apart ? NULL : g->logits};
-  if (!d) return 1;
+  if (!d) return;
   const int64_t left = g->o->max_tokens - g->r->tokens - 1; /* of the tokens still to be drawn the last needs no row */
+  d->step[0] = id;
   d->guesses = drafts_guess(d, wn_session_ahead_room(g->session, room < left ? room : left));
   d->right = 0;
   g->r->drafted += d->guesses;
-  for (int64_t i = 0; i < d->guesses; i++) rows[1 + i] = (wn_session_row){.session = g->session, .token = d->guess[i]};
-  return 1 + d->guesses;
+  feed->tokens = d->step;
+  feed->T += d->guesses;
+  feed->ahead = true;
 }
 
 bool wn_drafts_next(struct wn_generation *g, int32_t id) {
   struct wn_drafts *d = g->drafts;
-  if (d->right == d->guesses || d->guess[d->right] != id) return false;
+  if (d->right == d->guesses || d->step[1 + d->right] != id) return false;
   d->right++, g->r->accepted++;
   return true;
 }
@@ -91,12 +91,4 @@ wn_status wn_drafts_end(struct wn_generation *g) {
   if (d->guesses > 0 && d->right == 0 && d->wish > 1) d->wish /= 2;
   d->guesses = d->right = 0;
   return wn_session_ahead_drop(g->session);
-}
-
-wn_status wn_drafts_feed(struct wn_generation *g, int32_t id) {
-  struct wn_drafts *d = g->drafts;
-  wn_session_row rows[1 + WN_DRAFT_MAX];
-  if (!d->group)
-    WN_TRY(wn_session_group_create(g->ctx, (wn_model *)(uintptr_t)g->session->model, 1 + d->most, &d->group));
-  return wn_session_group_advance(g->ctx, d->group, rows, wn_drafts_rows(g, id, d->most, rows), true);
 }

@@ -10,15 +10,14 @@
 #define WN_DECODE_DRAFTS_H
 
 #include "decode/generation.h"
-#include "decode/session_group.h"
+#include "decode/session_ahead.h"
 
 struct wn_drafts {
   int64_t most, wish; /* drafts of a step: at most, and now: it doubles while all are right and halves if none is */
   int32_t *text;      /* [capacity] the text so far */
   int64_t count, capacity;
-  int32_t guess[WN_DRAFT_MAX];
+  int32_t step[1 + WN_DRAFT_MAX]; /* the last step's token, and the guesses after it */
   int64_t guesses, right;         /* of the last step */
-  struct wn_session_group *group; /* for steps of this generation alone; made when the first one is */
 };
 
 /* Opens and closes the drafts of a generation whose options want them. */
@@ -26,13 +25,11 @@ wn_status wn_drafts_open(struct wn_generation *g);
 void wn_drafts_close(struct wn_generation *g);
 /* Notes a token that was drawn. */
 void wn_drafts_note(struct wn_generation *g, int32_t id);
-/* Fills rows: the token, and at most `room` drafts after it. Returns how many rows. */
-int64_t wn_drafts_rows(struct wn_generation *g, int32_t id, int64_t room, wn_session_row *rows);
+/* Adds at most `room` drafts after the token to the feed of a step. */
+void wn_drafts_add(struct wn_generation *g, int32_t id, int64_t room, struct wn_feed *feed);
 /* Is a token that was drawn the next draft of the last step? Its row is then ahead. */
 bool wn_drafts_next(struct wn_generation *g, int32_t id);
 /* No further one is: forgets what is ahead. */
 wn_status wn_drafts_end(struct wn_generation *g);
-/* Feeds the token, with drafts, in a step of this generation alone. */
-wn_status wn_drafts_feed(struct wn_generation *g, int32_t id);
 
 #endif

@@ -22,7 +22,6 @@
 #include "base/misuse.h"
 #include "base/options.h"
 #include "decode/drafts.h"
-#include "decode/session_ahead.h"
 #include "text/constraint.h"
 #include "text/declared.h"
 #include "text/utf8.h"
@@ -160,20 +159,6 @@ static bool generate_is_end(const struct wn_generation *g, int32_t id) {
          (g->o->tok && id < g->vocabulary && wn_tokenizer_is_end(g->o->tok, id));
 }
 
-/* Feeds tokens. logits: compute those of the last one. */
-static wn_status generate_feed(struct wn_generation *g, const int32_t *tokens, int64_t count, bool logits) {
-  WN_TRY(wn_session_feed(g->ctx, g->session, tokens, count, 0, logits && !g->apart ? g->logits : NULL));
-  return logits && g->apart ? wn_session_last_logits(g->session) : WN_OK;
-}
-
-/* Feeds one token and computes its logits, without copying them to the host. */
-static wn_status generate_feed_token(struct wn_generation *g, int32_t id) {
-  const struct wn_memory *memory = g->session->model->backend->memory;
-  WN_TRY(wn_session_make_room(g->session, 1, NULL));
-  wn_memory_step_begin(g->ctx, memory);
-  return wn_memory_step_end(g->ctx, memory, generate_feed(g, &id, 1, true));
-}
-
 /* Marks the prompt's control tokens, one run of neighbours at a time. */
 static wn_status generate_mark_control(struct wn_generation *g) {
   const uint8_t *control = g->o->control;
@@ -184,7 +169,7 @@ static wn_status generate_mark_control(struct wn_generation *g) {
   return WN_OK;
 }
 
-wn_status wn_generation_read(struct wn_generation *g) {
+static wn_status generate_feed_piece(struct wn_generation *g, struct wn_feed *feed) {
   struct wn_session *s = g->session;
   const int64_t done = g->r->prompt_tokens, left = g->prompt_count - done;
   if (done == 0 && g->o->inputs) {
@@ -192,11 +177,42 @@ wn_status wn_generation_read(struct wn_generation *g) {
     WN_TRY(generate_mark_control(g)); /* after the encoder's run, which forgets marks */
   }
   if (done == 0) WN_TRY(wn_session_make_room(s, left, NULL)); /* for all of it at once */
-  const int64_t room = wn_session_place_after(s->position) - s->position, now = left < room ? left : room;
-  WN_TRY(generate_feed(g, g->prompt + done, now, now == left));
-  g->r->prompt_tokens += now;
-  g->prompted = now == left;
-  return g->prompted && !s->compressed ? wn_session_compress(g->ctx, s) : WN_OK;
+  const int64_t room = wn_session_place_after(s->position) - s->position;
+  feed->tokens = g->prompt + done;
+  feed->T = left < room ? left : room;
+  feed->logits = feed->T == left;
+  return WN_OK;
+}
+
+wn_status wn_generation_feed(struct wn_generation *g, int32_t id, int64_t room, struct wn_feed *feed) {
+  g->id = id;
+  *feed = (struct wn_feed){
+      .session = g->session, .tokens = &g->id, .T = 1, .logits = true, .out = g->apart ? NULL : g->logits};
+  if (g->prompted)
+    wn_drafts_add(g, id, room, feed);
+  else
+    WN_TRY(generate_feed_piece(g, feed));
+  WN_TRY(wn_session_check_tokens(g->ctx, g->session, feed->tokens, feed->T, 0));
+  return wn_session_stretch(g->session, feed->T);
+}
+
+wn_status wn_generation_fed(struct wn_generation *g, const struct wn_feed *feed) {
+  WN_TRY(feed->status);
+  if (g->prompted) {
+    g->r->unfed = -1;
+    return WN_OK;
+  }
+  g->r->prompt_tokens += feed->T;
+  g->prompted = g->r->prompt_tokens == g->prompt_count;
+  return g->prompted && !g->session->compressed ? wn_session_compress(g->ctx, g->session) : WN_OK;
+}
+
+/* Feeds in a batch of its own. */
+static wn_status generate_feed(struct wn_generation *g, int32_t id) {
+  struct wn_feed feed;
+  WN_TRY(wn_generation_feed(g, id, WN_DRAFT_MAX, &feed));
+  WN_TRY(wn_batch_run(g->ctx, g->session->room, &feed, 1));
+  return wn_generation_fed(g, &feed);
 }
 
 /* The backend that draws: for logits on the host one that computes there. */
@@ -339,8 +355,7 @@ static wn_status generate_token(struct wn_generation *g, bool *more) {
   WN_TRY(wn_generation_take(g, id, &feed));
   WN_TRY(wn_generation_follow(g->ctx, g, &id, &feed));
   if (!feed) return WN_OK;
-  WN_TRY(g->drafts ? wn_drafts_feed(g, id) : generate_feed_token(g, id));
-  g->r->unfed = -1;
+  WN_TRY(generate_feed(g, id));
   *more = true;
   return WN_OK;
 }
@@ -469,7 +484,7 @@ wn_status wn_generation_step(wn_context *ctx, wn_generation *g, bool *more) {
   if (wn_context_cancelled(ctx) && (g->prompted || g->r->prompt_tokens > 0)) {
     g->r->end = WN_GENERATE_CANCELLED;
   } else if (!g->prompted) {
-    status = wn_generation_read(g);
+    status = generate_feed(g, -1);
     *more = !g->prompted || g->o->max_tokens > 0;
     g->r->prompt_seconds += wn_seconds_now() - start;
   } else if (g->o->max_tokens > 0) {

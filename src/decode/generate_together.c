@@ -1,6 +1,5 @@
-/* A step of many generations: each draws a token, and the tokens are fed together (session_group.c). Between steps
- * prompts are read one piece at a time, so that generations which are drawing wait for a piece and not for a whole
- * prompt.
+/* A step of many generations: those that have read their prompts draw a token each, others may read a piece of theirs,
+ * and one batch feeds all of it. Generations that draw wait for a piece and not for a whole prompt.
  *
  * A draw is a few passes over V logits. The generations' draws run in parallel; callbacks are called in order. */
 #include <omp.h>
@@ -8,6 +7,7 @@
 #include "base/clock.h"
 #include "base/misuse.h"
 #include "decode/drafts.h"
+#include "decode/session_group.h"
 
 static wn_status together_check(wn_context *ctx, const struct wn_session_group *group, const wn_generation_turn *turns,
                                 int64_t n) {
@@ -80,42 +80,34 @@ static int64_t together_take(wn_context *ctx, const struct wn_session_group *gro
   return fed;
 }
 
-/* Puts `fed` tokens into group->rows, with drafts where there is room, and the turn of each row into group->order.
- * Returns how many rows. */
-static int64_t together_rows(struct wn_session_group *group, const wn_generation_turn *turns, int64_t n, int64_t fed) {
-  int64_t rows = 0;
+/* Fills group->feeds: `fed` tokens, with drafts where there is room, and up to `pieces` pieces of prompts, 0: any
+ * number. Returns how many feeds. */
+static int64_t together_feeds(struct wn_session_group *group, wn_generation_turn *turns, int64_t n, int64_t fed,
+                              int64_t pieces) {
+  int64_t feeds = 0, rows = 0, read = 0;
   for (int64_t i = 0; i < n; i++) {
-    if (turns[i].token < 0 || !turns[i].more) continue;
-    const int64_t room = (group->most - rows - fed) / fed, first = rows;
-    rows += wn_drafts_rows(turns[i].generation, turns[i].token, room, group->rows + rows);
-    for (int64_t k = first; k < rows; k++) group->order[k] = i;
-    fed--;
+    struct wn_generation *g = turns[i].generation;
+    if (!turns[i].more || (!g->prompted && pieces > 0 && read == pieces)) continue;
+    const int64_t room = g->prompted ? (group->most - rows - fed) / fed : 0;
+    turns[i].status = wn_generation_feed(g, turns[i].token, room, &group->feeds[feeds]);
+    if (g->prompted)
+      rows += group->feeds[feeds].T, fed--;
+    else
+      read++;
+    turns[i].more = turns[i].status == WN_OK;
+    if (turns[i].more) group->order[feeds++] = i;
   }
-  return rows;
+  return feeds;
 }
 
-static void together_tokens(wn_context *ctx, struct wn_session_group *group, wn_generation_turn *turns, int64_t n) {
-  const double start = wn_seconds_now();
-  int64_t drawing = 0;
-  for (int64_t i = 0; i < n; i++) {
-    bool over = false;
-    if (!together_draws(&turns[i])) continue;
-    turns[i].status = wn_generation_before(turns[i].generation, &over);
-    if (turns[i].status == WN_OK && over) wn_generation_finish(turns[i].generation);
-    if (turns[i].status == WN_OK && !over) group->order[drawing++] = i;
-  }
-  together_draw(ctx, group, turns, drawing);
-  const int64_t rows = together_rows(group, turns, n, together_take(ctx, group, turns, drawing));
-  if (rows > 0) (void)wn_session_group_advance(ctx, group, group->rows, rows, true);
-  for (int64_t k = 0; k < rows; k++) {
-    wn_generation_turn *turn = &turns[group->order[k]];
-    if (turn->status == WN_OK) turn->status = group->rows[k].status;
-    turn->more = turn->status == WN_OK;
-    if (turn->more) turn->generation->r->unfed = -1;
-  }
-  const double seconds = wn_seconds_now() - start;
-  for (int64_t i = 0; i < n; i++)
-    if (turns[i].token >= 0) turns[i].generation->r->token_seconds += seconds;
+/* What a generation has of the step, which took so long. */
+static void together_end(wn_generation_turn *turn, const struct wn_feed *feed, double seconds) {
+  struct wn_generation *g = turn->generation;
+  const bool read = !g->prompted;
+  turn->status = wn_generation_fed(g, feed);
+  turn->more = turn->status == WN_OK && (!read || !g->prompted || g->o->max_tokens > 0);
+  if (read) g->r->prompt_seconds += seconds;
+  if (turn->status == WN_OK && !turn->more) wn_generation_finish(g);
 }
 
 wn_status wn_generation_step_together(wn_context *ctx, wn_session_group *group, wn_generation_turn *turns, int64_t n,
@@ -129,17 +121,22 @@ wn_status wn_generation_step_together(wn_context *ctx, wn_session_group *group, 
     if (refused == WN_OK) turns[i].generation->ctx = ctx;
   }
   if (refused != WN_OK) return refused;
-  together_tokens(ctx, group, turns, n);
-  for (int64_t i = 0, read = 0; i < n && (pieces == 0 || read < pieces); i++) {
-    struct wn_generation *g = turns[i].generation;
-    if (g->prompted || !turns[i].more) continue;
-    const double start = wn_seconds_now();
-    turns[i].status = wn_generation_read(g);
-    turns[i].more = turns[i].status == WN_OK && (!g->prompted || g->o->max_tokens > 0);
-    g->r->prompt_seconds += wn_seconds_now() - start;
-    if (turns[i].status == WN_OK && !turns[i].more) wn_generation_finish(g);
-    read++;
+  const double start = wn_seconds_now();
+  int64_t drawing = 0;
+  for (int64_t i = 0; i < n; i++) {
+    bool over = false;
+    if (!together_draws(&turns[i])) continue;
+    turns[i].status = wn_generation_before(turns[i].generation, &over);
+    if (turns[i].status == WN_OK && over) wn_generation_finish(turns[i].generation);
+    if (turns[i].status == WN_OK && !over) group->order[drawing++] = i;
   }
+  together_draw(ctx, group, turns, drawing);
+  const int64_t feeds = together_feeds(group, turns, n, together_take(ctx, group, turns, drawing), pieces);
+  if (feeds > 0) (void)wn_batch_run(ctx, &group->room, group->feeds, feeds);
+  const double seconds = wn_seconds_now() - start;
+  for (int64_t k = 0; k < feeds; k++) together_end(&turns[group->order[k]], &group->feeds[k], seconds);
+  for (int64_t i = 0; i < n; i++)
+    if (turns[i].token >= 0) turns[i].generation->r->token_seconds += seconds;
   for (int64_t i = 0; i < n; i++)
     if (turns[i].status != WN_OK) return turns[i].status;
   return WN_OK;

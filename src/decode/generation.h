@@ -3,7 +3,7 @@
 #ifndef WN_DECODE_GENERATION_H
 #define WN_DECODE_GENERATION_H
 
-#include "decode/session.h"
+#include "decode/batch.h"
 #include "ops/sample.h"
 #include "text/normalize.h"
 #include "winnow/generate.h"
@@ -19,6 +19,7 @@ struct wn_generation {
   int32_t *encoded;             /* the prompt's tokens if they were encoded here, freed with wn_tokens_free */
   int64_t prompt_count;
   bool prompted;               /* the prompt has been read */
+  int32_t id;                  /* the token that is fed */
   bool ended;                  /* no step follows */
   int32_t entries, vocabulary; /* entries: ids below it are drawn; vocabulary: the tokenizer's size */
   wn_text_stream *stream;      /* NULL: no tokenizer */
@@ -41,8 +42,10 @@ struct wn_generation {
   struct wn_drafts *drafts; /* (drafts.h) NULL: none */
 };
 
-/* Reads one piece of the prompt, up to the next fixed place (session.h). */
-wn_status wn_generation_read(struct wn_generation *g);
+/* What the generation's part of a batch feeds: the token that was taken, with at most `room` drafts after it, or one
+ * piece of the prompt, up to the next fixed place (session.h). _fed: afterwards. */
+wn_status wn_generation_feed(struct wn_generation *g, int32_t id, int64_t room, struct wn_feed *feed);
+wn_status wn_generation_fed(struct wn_generation *g, const struct wn_feed *feed);
 /* Penalties and biases (penalties.c). _check: the options. _open, _close: their arrays. _adjust: sets them in the
  * operation that adjusts logits. _take: counts a token that was drawn. */
 wn_status wn_penalties_check(wn_context *ctx, const wn_generate_options *o, int64_t V);
@@ -58,8 +61,7 @@ struct wn_sample wn_sample_by(const wn_sampling *s, const float *logits, int64_t
 wn_status wn_sample_check(wn_context *ctx, const struct wn_drawn *drawn, int64_t V, float logit);
 /* The steps of one token, in this order. _before: changes the logits; *over: the text has ended without another token.
  * _draw: draws; it may be repeated, and unless `apart` it may run in parallel with other generations' (ctx NULL: no
- * message). _take: the token's text, and whether the text ends; *feed: feed the token to the session, set g->r->unfed
- * to -1 again, and another token follows. */
+ * message). _take: the token's text, and whether the text ends; *feed: feed the token, and another one follows. */
 wn_status wn_generation_before(struct wn_generation *g, bool *over);
 wn_status wn_generation_draw(wn_context *ctx, struct wn_generation *g, int32_t *id);
 wn_status wn_generation_take(struct wn_generation *g, int32_t id, bool *feed);

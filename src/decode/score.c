@@ -1,6 +1,6 @@
-/* Scoring: rows of the residual stream that are to be scored are gathered, up to ROWS of them, and go together through
- * the final norm, the output projection and the softmax, of which only the sum is kept. A scored row costs 2 C V flops
- * and a pass over V logits; any other row costs only the layers. */
+/* Scoring: the states of rows that are to be scored are gathered, up to ROWS of them, and go together through the
+ * output projection and the softmax, of which only the sum is kept. A scored row costs 2 C V flops and a pass over V
+ * logits; any other row costs only the layers. */
 #include "winnow/score.h"
 
 #include <math.h>
@@ -9,20 +9,18 @@
 #include "base/arrays.h"
 #include "base/misuse.h"
 #include "base/options.h"
-#include "decode/session.h"
+#include "decode/batch.h"
 
 enum { ROWS = 64 }; /* enough for an efficient product; 12.6 MB of logits with a vocabulary of 49,152 */
 
 struct wn_session_scoring {
-  struct wn_arrays arrays, host;      /* the backend's memory, and the host's */
-  void *mid, *branch, *x_out, *n_out; /* [ROWS,C] */
-  void *rstd, *mean;                  /* [ROWS] */
-  void *logits;                       /* [ROWS,V] */
-  int32_t *targets, *targets_shown;   /* [ROWS] */
-  int64_t *at;                        /* [ROWS] places in the caller's arrays */
-  double *loss, *loss_read;           /* [ROWS] */
-  uint8_t *hit, *hit_read;            /* [ROWS] */
-  int64_t count;                      /* rows gathered */
+  struct wn_arrays arrays, host;    /* the backend's memory, and the host's */
+  void *states, *logits;            /* [ROWS,C], [ROWS,V] */
+  int32_t *targets, *targets_shown; /* [ROWS] */
+  int64_t *at;                      /* [ROWS] places in the caller's arrays */
+  double *loss, *loss_read;         /* [ROWS] */
+  uint8_t *hit, *hit_read;          /* [ROWS] */
+  int64_t count;                    /* rows gathered */
   void *scratch;
   size_t scratch_bytes;
 };
@@ -32,12 +30,7 @@ static void score_lay(const struct wn_session *s, struct wn_session_scoring *x) 
   const size_t e = wn_dtype_size(s->model->dtype);
   const bool apart = !s->model->backend->memory->host;
   const struct wn_array rows[] = {
-      WN_ARRAY_SIZED(x->mid, e, "mid", true, WN_DIMS(ROWS, c->width)),
-      WN_ARRAY_SIZED(x->branch, e, "branch", true, WN_DIMS(ROWS, c->width)),
-      WN_ARRAY_SIZED(x->x_out, e, "x_out", true, WN_DIMS(ROWS, c->width)),
-      WN_ARRAY_SIZED(x->n_out, e, "n_out", true, WN_DIMS(ROWS, c->width)),
-      WN_ARRAY_SIZED(x->rstd, e, "rstd", true, WN_DIMS(ROWS)),
-      WN_ARRAY_SIZED(x->mean, e, "mean", c->norm == WN_NORM_LAYER, WN_DIMS(ROWS)),
+      WN_ARRAY_SIZED(x->states, e, "states", true, WN_DIMS(ROWS, c->width)),
       WN_ARRAY_SIZED(x->logits, e, "logits", true, WN_DIMS(ROWS, c->vocab_size)),
       WN_ARRAY_SIZED(x->targets_shown, sizeof *x->targets, "targets shown", apart, WN_DIMS(ROWS)),
       WN_ARRAY_FOR(x->loss, "losses", true, WN_DIMS(ROWS)),
@@ -57,8 +50,7 @@ static void score_lay(const struct wn_session *s, struct wn_session_scoring *x) 
 /* Losses and hits of `rows` gathered rows. */
 static wn_status score_rows(struct wn_run *run, struct wn_session_scoring *x, int64_t rows) {
   const int64_t V = run->model->config.vocab_size;
-  WN_TRY(wn_run_norm(run, rows, wn_run_final_norm(run, x->rstd, x->mean), x->mid, x->branch, x->x_out, x->n_out));
-  WN_TRY(wn_run_output(run, x->n_out, rows, x->logits));
+  WN_TRY(wn_run_output(run, x->states, rows, x->logits));
   const struct wn_cross_entropy loss = {
       .M = rows, .V = V, .logits = x->logits, .ld = V, .targets = x->targets_shown, .loss = x->loss, .hit = x->hit};
   return wn_run_cross_entropy_forward(run, &loss);
@@ -158,19 +150,31 @@ static wn_status score_flush(wn_context *ctx, struct wn_session *s, const wn_sco
   return status;
 }
 
-static wn_status score_gather(wn_context *ctx, struct wn_session *s, const struct wn_session_rows *rows, int64_t row,
-                              int32_t target, const wn_scores *out, int64_t at) {
+/* A call, as its feed's `user`. */
+struct score_call {
+  wn_context *ctx;
+  const int32_t *targets; /* [B,T], T is the feed's stride */
+  wn_scores out;
+};
+
+/* Gathers the rows that have targets. */
+static wn_status score_take(void *user, const struct wn_feed *f, const void *states) {
+  const struct score_call *call = user;
+  struct wn_session *s = f->session;
   struct wn_session_scoring *x = s->scoring;
-  const int64_t C = s->model->config.width;
   const wn_dtype dtype = s->model->dtype;
+  const int64_t C = s->model->config.width;
   const size_t bytes = (size_t)C * wn_dtype_size(dtype);
-  const struct wn_memory *memory = s->model->backend->memory;
-  WN_TRY(memory->copy(ctx, wn_element(x->mid, x->count * C, dtype), wn_element(rows->mid, row * C, dtype), bytes));
-  WN_TRY(
-      memory->copy(ctx, wn_element(x->branch, x->count * C, dtype), wn_element(rows->branch, row * C, dtype), bytes));
-  x->targets[x->count] = target;
-  x->at[x->count++] = at;
-  return x->count == ROWS ? score_flush(ctx, s, out) : WN_OK;
+  for (int64_t row = 0; row < s->B * f->T; row++) {
+    const int64_t at = row / f->T * f->stride + f->done + row % f->T;
+    if (call->targets[at] < 0) continue;
+    WN_TRY(s->model->backend->memory->copy(call->ctx, wn_element(x->states, x->count * C, dtype),
+                                           wn_element(states, row * C, dtype), bytes));
+    x->targets[x->count] = call->targets[at];
+    x->at[x->count++] = at;
+    if (x->count == ROWS) WN_TRY(score_flush(call->ctx, s, &call->out));
+  }
+  return WN_OK;
 }
 
 /* --- the calls --- */
@@ -200,22 +204,15 @@ static wn_status score_check(wn_context *ctx, const struct wn_session *s, const 
 wn_status wn_session_score(wn_context *ctx, wn_session *s, const int32_t *tokens, const int32_t *targets, int64_t T,
                            const wn_scores *scores) {
   WN_CHECK_WORK(WN_HANDLE_AS("session", s, SESSION), WN_POINTER(tokens), WN_POINTER(targets), WN_POINTER(scores));
-  wn_scores out;
+  struct score_call call = {.ctx = ctx, .targets = targets};
+  struct wn_feed f = {.session = s, .tokens = tokens, .stride = T, .take = score_take, .user = &call};
   WN_TRY(wn_session_check_tokens(ctx, s, tokens, T, 0));
-  WN_TRY(score_check(ctx, s, targets, s->B * T, scores, &out));
+  WN_TRY(score_check(ctx, s, targets, s->B * T, scores, &call.out));
   WN_TRY(score_create(ctx, s));
   s->scoring->count = 0;
   WN_TRY(wn_session_stretch(s, T));
-  for (int64_t done = 0, now; done < T; done += now) {
-    struct wn_session_rows rows;
-    now = T - done < s->piece ? T - done : s->piece;
-    WN_TRY(wn_session_make_room(s, now, &now));
-    WN_TRY(wn_session_feed_piece(s, tokens + done, T, now, &rows));
-    for (int64_t b = 0; b < s->B; b++)
-      for (int64_t t = 0, at = b * T + done; t < now; t++, at++)
-        if (targets[at] >= 0) WN_TRY(score_gather(ctx, s, &rows, b * now + t, targets[at], &out, at));
-  }
-  return score_flush(ctx, s, &out);
+  WN_TRY(wn_batch_feed(ctx, &f, T, s->piece));
+  return score_flush(ctx, s, &call.out);
 }
 
 wn_status wn_session_score_next(wn_context *ctx, wn_session *s, const int32_t *targets, int64_t n,

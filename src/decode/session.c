@@ -1,10 +1,11 @@
-/* Sessions: how they are made, and what is fed to them (session_pass.c runs it). */
+/* Sessions: how they are made, and what is fed to them (batch.c runs it). */
 #include <string.h>
 
 #include "attention/registry.h"
 #include "base/misuse.h"
 #include "base/options.h"
 #include "kv/budgets.h"
+#include "decode/batch.h"
 #include "decode/session_ahead.h"
 #include "decode/session_group.h"
 #include "decode/session_once.h"
@@ -14,13 +15,11 @@ static void session_lay(struct wn_session *s, bool budgets) {
   const wn_model_config *c = &s->model->config;
   const wn_dtype dtype = s->model->dtype;
   const size_t e = wn_dtype_size(dtype);
-  const int64_t B = s->B, C = c->width, control_heads = budgets ? c->kv_heads : 1;
+  const int64_t B = s->B, control_heads = budgets ? c->kv_heads : 1;
   const bool threshold = s->attention.threshold.enabled, control = threshold && (s->model->control || s->marking);
   const int64_t L = c->layers, H = c->heads;
   const bool apart = !s->model->backend->memory->host;
   const struct wn_array host[] = {
-      WN_ARRAY_FOR(s->tokens, "tokens", true, WN_DIMS(B, s->piece)),
-      WN_ARRAY_FOR(s->positions, "positions", true, WN_DIMS(B, s->piece)),
       WN_ARRAY_FOR(s->history, "text", wn_session_has_history(s), WN_DIMS(B, s->capacity)),
       WN_ARRAY_SIZED(s->control, 1, "control tokens", control, WN_DIMS(B, s->capacity)),
       WN_ARRAY_SIZED(s->control_keys, 1, "keys of control tokens", control,
@@ -30,15 +29,8 @@ static void session_lay(struct wn_session *s, bool budgets) {
       WN_ARRAY_SIZED(s->count_rows_read, sizeof *s->count_rows, "counts of rows", s->counting, WN_DIMS(B, H, s->piece)),
   };
   const struct wn_array rows[] = {
-      WN_ARRAY_SIZED(s->mid, e, "mid", true, WN_DIMS(B, C)),
-      WN_ARRAY_SIZED(s->branch, e, "branch", true, WN_DIMS(B, C)),
-      WN_ARRAY_SIZED(s->x_out, e, "x_out", true, WN_DIMS(B, C)),
-      WN_ARRAY_SIZED(s->n_out, e, "n_out", true, WN_DIMS(B, C)),
-      WN_ARRAY_SIZED(s->rstd, e, "rstd", true, WN_DIMS(B)),
-      WN_ARRAY_SIZED(s->mean, e, "mean", true, WN_DIMS(B)),
+      WN_ARRAY_SIZED(s->state, e, "state", true, WN_DIMS(B, c->width)),
       WN_ARRAY_SIZED(s->logits, e, "logits", true, WN_DIMS(B, c->vocab_size)),
-      WN_ARRAY_SIZED(s->tokens_shown, sizeof *s->tokens, "tokens shown", apart, WN_DIMS(B, s->piece)),
-      WN_ARRAY_SIZED(s->positions_shown, sizeof *s->positions, "positions shown", apart, WN_DIMS(B, s->piece)),
       WN_ARRAY_SIZED(s->control_keys_shown, 1, "keys of control tokens shown", apart && control,
                      WN_DIMS(B, control_heads, s->capacity + s->piece)),
       WN_ARRAY_FOR(s->count_rows, "counts of rows shown", apart && s->counting, WN_DIMS(B, H, s->piece)),
@@ -46,12 +38,11 @@ static void session_lay(struct wn_session *s, bool budgets) {
   WN_ARRAYS_LAY(&s->host, host);
   WN_ARRAYS_LAY(&s->arrays, rows);
   if (apart) return;
-  s->tokens_shown = s->tokens, s->positions_shown = s->positions;
   s->control_keys_shown = s->control_keys, s->count_rows = s->count_rows_read;
 }
 
 static wn_status session_arrays(wn_context *ctx, struct wn_session *s, bool budgets) {
-  WN_TRY(wn_session_room_fit(ctx, s->model, s->B, s->piece, s->room));
+  WN_TRY(wn_room_fit(ctx, s->model, s->B * s->piece + s->room->apart, 0, s->room));
   s->arrays.memory = s->model->backend->memory;
   session_lay(s, budgets);
   WN_TRY(wn_arrays_check(ctx, &s->host, "session of %lld sequences", (long long)s->B));
@@ -246,7 +237,7 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   size_t step, piece;
   WN_TRY_GOTO(wn_session_measure(s, &step, &piece), fail);
   WN_TRY_GOTO(model->backend->memory->allocate(ctx, "scratch of a session", step, &s->scratch), fail);
-  WN_TRY_GOTO(wn_session_room_fit_scratch(ctx, model, piece, s->room), fail);
+  WN_TRY_GOTO(wn_room_fit_scratch(ctx, model, step > piece ? step : piece, s->room), fail);
   WN_TRY_GOTO(wn_alloc_reserve(ctx), fail); /* the reserve must still be there after all of this */
   s->scratch_bytes = step;
   *out = s;
@@ -265,7 +256,7 @@ void wn_session_destroy(wn_session *s) {
   wn_session_scoring_destroy(s->scoring);
   wn_rotary_clear(&s->rotary);
   s->model->backend->memory->release(s->scratch);
-  wn_session_room_clear(&s->own_room);
+  wn_room_clear(&s->own_room);
   wn_arrays_clear(&s->arrays);
   wn_arrays_clear(&s->host);
   wn_model_release(s->model);
@@ -277,31 +268,14 @@ int64_t wn_session_position(const wn_session *s) {
   return s->position;
 }
 
-/* Feeds one token of each sequence. logits: also compute those of the last position. */
-static wn_status session_step(struct wn_session *s, const int32_t *tokens, bool logits) {
-  const struct wn_memory *memory = s->model->backend->memory;
-  struct wn_session_rows rows;
-  wn_memory_step_begin(s->ctx, memory);
-  wn_status status = wn_session_feed_piece(s, tokens, 1, 1, &rows);
-  if (status == WN_OK && logits) status = wn_session_last_logits(s);
-  return wn_memory_step_end(s->ctx, memory, status);
-}
-
 wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens, int64_t T, int64_t chunk,
                           float *logits) {
   WN_CHECK_WORK(WN_HANDLE_AS("session", s, SESSION), WN_POINTER(tokens));
   WN_TRY(wn_session_check_tokens(ctx, s, tokens, T, chunk));
-  if (chunk == 0 || chunk > s->piece) chunk = s->piece;
+  struct wn_feed f = {.session = s, .tokens = tokens, .stride = T, .logits = logits && T == 1};
   WN_TRY(wn_session_stretch(s, T));
   WN_TRY(wn_session_make_room(s, T, NULL));
-  if (T == 1) WN_TRY(session_step(s, tokens, logits != NULL));
-  for (int64_t done = 0; T > 1 && done < T;) {
-    int64_t now = T - done < chunk ? T - done : chunk;
-    struct wn_session_rows rows;
-    WN_TRY(wn_session_make_room(s, now, &now));
-    WN_TRY(wn_session_feed_piece(s, tokens + done, T, now, &rows));
-    done += now;
-  }
+  WN_TRY(wn_batch_feed(ctx, &f, T, chunk > 0 ? chunk : s->piece));
   if (!logits) return WN_OK;
   WN_TRY(wn_session_last_logits(s));
   return wn_session_copy_logits(s->model, s->logits, s->B, logits);

@@ -1,13 +1,13 @@
 /* The internals of a session. Private to src/decode.
  *
  * Operations read arrays in the backend's memory. If that is not the host's, arrays named `..._shown` there get copies
- * of what the host has written: tokens and positions once per piece, control tokens once per call. Only what is asked
+ * of what the host has written: tokens and positions once per batch, control tokens once per call. Only what is asked
  * for is copied back: a drawn token (generate.c), logits (wn_session_copy_logits), counts, positions of held tokens. On
  * the host each pair is one array. */
 #ifndef WN_DECODE_SESSION_H
 #define WN_DECODE_SESSION_H
 
-#include "decode/session_room.h"
+#include "decode/room.h"
 #include "kv/cache.h"
 #include "kv/policy.h"
 
@@ -62,12 +62,10 @@ struct wn_session {
   struct wn_kv_cache *caches; /* one for each part */
   struct wn_session_inputs inputs;
   struct wn_arrays arrays, shared; /* in the backend's memory: the session's arrays; those that evicting caches share */
-  struct wn_arrays host, shared_host;     /* the same on the host */
-  struct wn_session_room own_room, *room; /* memory for computing pieces: room is &own_room, or the group's */
-  int32_t *tokens, *positions;            /* [B,piece] */
-  int32_t *tokens_shown, *positions_shown;
-  bool marking, counting; /* wn_session_options.control_marks, counts */
-  bool counted;           /* counts are up to date with the last row */
+  struct wn_arrays host, shared_host; /* the same on the host */
+  struct wn_room own_room, *room;     /* room is &own_room, or the group's */
+  bool marking, counting;             /* wn_session_options.control_marks, counts */
+  bool counted;                       /* counts are up to date with the last row */
   /* with control_marks: [B,capacity] 1: the token at this position is a control token whatever its id */
   uint8_t *marks;
   int32_t *counts,
@@ -76,10 +74,8 @@ struct wn_session {
   uint8_t *control, *control_keys; /* with a threshold and control tokens: control [B,capacity] by position;
                                       control_keys [B,Hkv,keys] of a layer's calls, without budgets [B,keys] */
   uint8_t *control_keys_shown;
-  void *mid, *branch;  /* [B,C] of the last position, as in struct wn_session_rows */
-  void *x_out, *n_out; /* [B,C] */
-  void *rstd, *mean;   /* [B] */
-  void *logits;        /* [B,V] of the model's dtype: those of the last position, if logits_known */
+  void *state;  /* [B,C] of the last position: the final norm's output */
+  void *logits; /* [B,V] of the model's dtype: those of the last position, if logits_known */
   bool logits_known;
   struct wn_session_once *once;       /* (session_once.h) NULL: no method scores a whole cache */
   struct wn_session_scoring *scoring; /* (score.c) NULL until something is scored */
@@ -144,26 +140,17 @@ bool wn_session_has_history(const struct wn_session *s);
 static inline bool wn_session_turns_itself(const struct wn_session *s) {
   return s->rotary.rows > 0 && (!s->history || s->stretched);
 }
-static inline void wn_session_note_history(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T) {
-  for (int64_t b = 0; s->history && b < s->B; b++)
-    memcpy(s->history + b * s->capacity + s->position, tokens + b * stride, (size_t)T * sizeof *tokens);
-}
 /* Called before T more tokens are fed: if the text's angles change with them, reads the text again with the new
  * angles. */
 wn_status wn_session_stretch(struct wn_session *s, int64_t T);
 void wn_session_reset_caches(struct wn_session *s);
 
-/* The output of the layers: the residual stream, and the last branch, which is still to be added to it. */
-struct wn_session_rows {
-  const void *mid, *branch; /* [B,T,C] */
-};
-/* Stores the next T tokens of each sequence: the first T of each row of tokens [B,stride]. */
-wn_status wn_session_take_tokens(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T);
 /* Checks the options of a new session; *out receives its attention. */
 wn_status wn_session_check_options(wn_context *ctx, const struct wn_model *model, const wn_session_options *options,
                                    wn_attention_config *out);
-/* Sets up a run for a pass over T tokens of each sequence. */
+/* Sets up a run for a pass over T tokens of each sequence; and what it reads of the session's encoder. */
 void wn_session_begin(struct wn_run *run, struct wn_session *s, int64_t T);
+void wn_session_set_cross(struct wn_run *run, const struct wn_session *s);
 /* The largest scratch of single tokens and of pieces. */
 wn_status wn_session_measure(struct wn_session *s, size_t *step, size_t *piece);
 /* _show: copies n bytes from the host to `shown` in the backend's memory, unless both are the same; _read: the other
@@ -175,9 +162,6 @@ wn_status wn_session_copy_logits(const struct wn_model *model, const void *from,
 /* Checks whether these tokens [B,T] may be fed now. */
 wn_status wn_session_check_tokens(wn_context *ctx, const struct wn_session *s, const int32_t *tokens, int64_t T,
                                   int64_t chunk);
-/* Feeds T tokens per sequence, at most a piece: the first T of each row of tokens [B,stride]. */
-wn_status wn_session_feed_piece(struct wn_session *s, const int32_t *tokens, int64_t stride, int64_t T,
-                                struct wn_session_rows *rows);
 /* Computes s->logits of the last position, unless they are known. */
 wn_status wn_session_last_logits(struct wn_session *s);
 void wn_session_scoring_destroy(struct wn_session_scoring *scoring); /* NULL is allowed */

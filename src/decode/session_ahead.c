@@ -42,8 +42,7 @@ static void ahead_lay(const struct wn_session *s, struct wn_session_ahead *a) {
   const size_t e = wn_dtype_size(s->model->dtype);
   const int64_t C = s->model->config.width, G = s->caches[0].shape.selections;
   const struct wn_array rows[] = {
-      WN_ARRAY_SIZED(a->mid, e, "mid", true, WN_DIMS(a->most, C)),
-      WN_ARRAY_SIZED(a->branch, e, "branch", true, WN_DIMS(a->most, C)),
+      WN_ARRAY_SIZED(a->states, e, "states", true, WN_DIMS(a->most, C)),
       WN_ARRAY_SIZED(a->logits, e, "logits", true, WN_DIMS(a->most, s->model->config.vocab_size)),
       WN_ARRAY_SIZED(a->f, e, "F", G > 0, WN_DIMS(s->model->config.layers, 1 + a->most, G, s->capacity)),
       WN_ARRAY_SIZED(a->scratch, 1, "scratch", true, WN_DIMS(s->model->ctx->threads, (int64_t)a->scratch_bytes)),
@@ -97,8 +96,7 @@ wn_status wn_session_ahead_take(struct wn_session *s) {
   const int64_t C = s->model->config.width, V = s->model->config.vocab_size, i = a->taken++;
   const size_t e = wn_dtype_size(dtype);
   s->position++;
-  WN_TRY(memory->copy(s->ctx, s->mid, wn_element(a->mid, i * C, dtype), (size_t)C * e));
-  WN_TRY(memory->copy(s->ctx, s->branch, wn_element(a->branch, i * C, dtype), (size_t)C * e));
+  WN_TRY(memory->copy(s->ctx, s->state, wn_element(a->states, i * C, dtype), (size_t)C * e));
   return memory->copy(s->ctx, s->logits, wn_element(a->logits, i * V, dtype), (size_t)V * e);
 }
 

@@ -10,8 +10,7 @@
 struct wn_session_ahead {
   int64_t most, count, taken; /* rows of the last step beyond its first, and how many of them have been taken */
   struct wn_arrays arrays;    /* in the backend's memory */
-  void *mid, *branch;         /* [most,C] as the session's own */
-  void *logits;               /* [most,V] */
+  void *states, *logits;      /* [most,C], [most,V] as the session's own */
   void *f;                    /* [layers,1+most,G,capacity] F after each row, in models with selections */
   struct wn_arrays host;
   struct wn_kv_slot *evicted; /* [layers,1+most] what each row evicted, and its content: */

@@ -4,7 +4,7 @@
  * text. transformers' generate() does the same. Cost: reading the text a second time when it passes N, and 4 bytes per
  * token. */
 #include "base/error.h"
-#include "decode/session.h"
+#include "decode/batch.h"
 #include "model/config.h"
 
 bool wn_session_has_history(const struct wn_session *s) {
@@ -19,11 +19,6 @@ wn_status wn_session_stretch(struct wn_session *s, int64_t T) {
   wn_session_reset_caches(s);
   s->position = 0;
   s->stretched = stretched;
-  while (s->position < seen) {
-    struct wn_session_rows rows;
-    const int64_t room = wn_session_place_after(s->position) - s->position, left = seen - s->position;
-    const int64_t most = room < s->piece ? room : s->piece;
-    WN_TRY(wn_session_feed_piece(s, s->history + s->position, s->capacity, left < most ? left : most, &rows));
-  }
-  return WN_OK;
+  struct wn_feed f = {.session = s, .tokens = s->history, .stride = s->capacity};
+  return wn_batch_feed(s->ctx, &f, seen, 0);
 }

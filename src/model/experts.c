@@ -26,7 +26,6 @@ static struct wn_experts layer_experts(const struct wn_run *run, int64_t l, cons
                          .F = c->ffn_width,
                          .S = c->experts.shared_width,
                          .normalize = c->experts.normalize,
-                         .rows_apart = run->rows_apart,
                          .x = a->n2,
                          .router = wn_run_param(run, p->router),
                          .expert = expert,
@@ -48,10 +47,23 @@ static struct wn_experts layer_experts(const struct wn_run *run, int64_t l, cons
 
 wn_status wn_layer_experts_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, void *y) {
   struct wn_expert expert[WN_EXPERTS_MAX];
-  struct wn_experts x = layer_experts(run, l, a, expert);
-  x.y = y;
-  x.balance = a->balance;
-  return wn_run_experts_forward(run, &x);
+  const struct wn_experts all = layer_experts(run, l, a, expert);
+  const wn_dtype dtype = run->exec.dtype;
+  for (struct wn_run_rows r = {0}; wn_run_rows_next(run, all.M, &r);) {
+    struct wn_experts x = all;
+    const int64_t row = r.first, chosen = row * x.top;
+    x.M = r.count, x.rows_apart = r.apart;
+    x.x = wn_element(x.x, row * x.C, dtype), x.y = wn_element(y, row * x.C, dtype);
+    x.prob = wn_element(x.prob, row * x.E, dtype), x.weight = wn_element(x.weight, chosen, dtype);
+    x.chosen += chosen, x.place += chosen;
+    x.in = wn_element(x.in, chosen * wn_ffn_in_width(&run->model->config), dtype);
+    x.shared_in = wn_element(x.shared_in, row * 2 * x.S, dtype);
+    x.shared_factor = wn_element(x.shared_factor, row, dtype);
+    x.shared_out = wn_element(x.shared_out, row * x.C, dtype);
+    x.balance = a->balance;
+    WN_TRY(wn_run_experts_forward(run, &x));
+  }
+  return WN_OK;
 }
 
 wn_status wn_layer_experts_backward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, const void *dy, void *dx) {

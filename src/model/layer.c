@@ -295,8 +295,8 @@ wn_status wn_layer_turn(struct wn_run *run, int64_t l, struct wn_layer_acts *a) 
   return layer_rotate(run, l, a->qkv, a->q, a->k, false);
 }
 
-void wn_layer_acts_row(const wn_model_config *c, wn_dtype dtype, const struct wn_layer_acts *a, int64_t row,
-                       struct wn_layer_acts *out) {
+void wn_layer_acts_from(const wn_model_config *c, wn_dtype dtype, const struct wn_layer_acts *a, int64_t row,
+                        struct wn_layer_acts *out) {
   const int64_t H = c->heads, Hkv = c->kv_heads, D = c->head_size;
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int n = wn_layer_inputs(c, in);

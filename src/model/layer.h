@@ -93,10 +93,10 @@ wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a
                           const void *prev_branch);
 /* Only the rotation, where wn_layer_before left it out (run->unturned). */
 wn_status wn_layer_turn(struct wn_run *run, int64_t l, struct wn_layer_acts *a);
-/* A view of row `row` of a's arrays, which are laid out for M rows of single tokens: the arrays that a pass over this
- * row alone reads and writes in attention. All other arrays are NULL. */
-void wn_layer_acts_row(const wn_model_config *config, wn_dtype dtype, const struct wn_layer_acts *a, int64_t row,
-                       struct wn_layer_acts *out);
+/* A view of a's arrays from row `row` on: the arrays that a pass over a sequence whose rows stand there reads and
+ * writes in attention. All other arrays are NULL. */
+void wn_layer_acts_from(const wn_model_config *config, wn_dtype dtype, const struct wn_layer_acts *a, int64_t row,
+                        struct wn_layer_acts *out);
 /* The attention call on a's arrays, terms included. The caller adds the pointers for backward. */
 void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_layer_acts *a, struct wn_attention *out);
 /* Does layer l's attention give tokens their cache positions, for whole sequences (cache_positions.c)? The operation's

@@ -146,7 +146,6 @@ struct wn_linear wn_run_projection(const struct wn_run *run, int64_t rows, int64
   return (struct wn_linear){.M = rows,
                             .N = N,
                             .K = K,
-                            .rows_apart = run->rows_apart,
                             .ldx = K,
                             .w = wn_run_param(run, weight),
                             .packed = wn_run_packed(run, weight),
@@ -159,9 +158,23 @@ struct wn_linear wn_run_projection(const struct wn_run *run, int64_t rows, int64
                             .db = wn_run_grad(run, bias)};
 }
 
+bool wn_run_rows_next(const struct wn_run *run, int64_t M, struct wn_run_rows *r) {
+  r->first += r->count;
+  const int64_t left = M - r->first;
+  r->apart = r->first < run->apart;
+  r->count = r->apart ? run->apart : run->pieces && left > 0 ? run->pieces[r->pieces++] : left;
+  if (r->count > left) r->count = left;
+  return left > 0;
+}
+
 wn_status wn_run_project(struct wn_run *run, struct wn_linear a, const void *x, void *y) {
-  a.x = x, a.y = y;
-  return wn_run_linear_forward(run, &a);
+  const int64_t M = a.M;
+  for (struct wn_run_rows r = {0}; wn_run_rows_next(run, M, &r);) {
+    a.M = r.count, a.rows_apart = r.apart;
+    a.x = wn_element(x, r.first * a.ldx, run->exec.dtype), a.y = wn_element(y, r.first * a.ldy, run->exec.dtype);
+    WN_TRY(wn_run_linear_forward(run, &a));
+  }
+  return WN_OK;
 }
 
 /* Marks the gradient at address dw as initialised. */

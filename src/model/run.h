@@ -75,8 +75,11 @@ struct wn_run {
   struct wn_recurrence recurrence;
   struct wn_cross cross;
   const int32_t *key_count; /* [B] an encoder's rows; NULL: all */
-  bool rows_apart;          /* compute every row of a product as if it were the only one (wn_linear) */
-  bool unturned;            /* wn_layer_before leaves out the rotation, which comes later, by cache positions */
+  /* The first `apart` rows of a product are computed as if each were the only one (wn_linear), the rest as `pieces`:
+   * each as if it were alone, of so many rows. pieces NULL: the rest is one. */
+  int64_t apart;
+  const int64_t *pieces;
+  bool unturned; /* wn_layer_before leaves out the rotation, which comes later, by cache positions */
   bool training;
   double dropout, dropout_hidden; /* 0 outside training */
   uint64_t seed, stream;          /* dropout; stream: the first of this step's wn_run_streams */
@@ -154,6 +157,12 @@ struct wn_norm wn_head_norm_args(const struct wn_run *run, int64_t rows, int64_t
 wn_status wn_run_norm_grad(struct wn_run *run, int64_t rows, struct wn_norm_site at, const void *x, const void *dy,
                            void *dx, bool accumulate);
 /* A projection of `rows` rows from K to N numbers. x, y and their gradients are contiguous arrays of the caller. */
+/* The rows that an operation takes at a time if their number changes bits; r zeroed before the first. */
+struct wn_run_rows {
+  int64_t first, count, pieces;
+  bool apart;
+};
+bool wn_run_rows_next(const struct wn_run *run, int64_t M, struct wn_run_rows *r);
 struct wn_linear wn_run_projection(const struct wn_run *run, int64_t rows, int64_t K, int64_t N, int weight, int bias);
 wn_status wn_run_project(struct wn_run *run, struct wn_linear projection, const void *x, void *y);
 wn_status wn_run_project_back(struct wn_run *run, struct wn_linear projection, const void *x, const void *dy, void *dx,

@@ -74,7 +74,7 @@ wn_status wn_embed_step(const struct wn_serve_model *m, struct wn_serve_choice *
     WN_TRY(wn_alloc(m->ctx, "an embedding", (size_t)C * sizeof *c->sums, &memory));
     c->sums = memory;
   }
-  WN_TRY(wn_embed_piece(m->ctx, c->session, c->prompt->ids + c->scored, 0, c->prompt->count - c->scored,
+  WN_TRY(wn_embed_piece(m->ctx, c->session, c->prompt->ids + c->scored, c->prompt->count - c->scored,
                         c->job->request.embed.pooling, c->sums, &now));
   c->scored += now;
   *more = c->scored < c->prompt->count;

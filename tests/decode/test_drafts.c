@@ -2,6 +2,7 @@
  * sampled, alone and together with others, tokens, log probabilities, logits and results have the same bits as without;
  * and so has what is fed to the session afterwards. A refused row changes nothing. */
 #include "decode/drafts.h"
+#include "decode/batch.h"
 #include "decode/session_ahead.h"
 #include "model/budget_choices.h"
 
@@ -197,7 +198,7 @@ static void test_refused(void **state) {
   wn_context *ctx = context_of("cpu", 1);
   wn_model *model = model_of(ctx, &c, WN_F32);
   wn_session *s = session_of(ctx, model, NULL, WN_CACHE_FLOAT, CONTEXT);
-  wn_session_group *group;
+  struct wn_room room = {0};
   struct heard heard = {0};
   int32_t prompt[PROMPT];
   prompt_of(1, prompt);
@@ -206,19 +207,21 @@ static void test_refused(void **state) {
   assert_non_null(strstr(wn_context_error(ctx), "draft_tokens is -1, expected 0 to 32"));
   o.draft_tokens = WN_DRAFT_MAX + 1;
   assert_int_equal(wn_session_generate(ctx, s, &o, NULL), WN_ERR_ARGUMENT);
-  OK(ctx, wn_session_group_create(ctx, model, 4, &group));
   OK(ctx, wn_session_ahead_open(ctx, s, 1));
-  wn_session_row rows[3] = {{.session = s, .token = 1}, {.session = s, .token = V}, {.session = s, .token = 2}};
-  assert_int_equal(wn_session_group_feed(ctx, group, rows, 2), WN_ERR_ARGUMENT); /* outside the vocabulary */
-  rows[1].token = 3;
-  assert_int_equal(wn_session_group_feed(ctx, group, rows, 3), WN_ERR_ARGUMENT); /* two ahead, with room for one */
+  int32_t tokens[3] = {1, V, 2};
+  struct wn_feed feed = {.session = s, .tokens = tokens, .T = 2, .ahead = true, .logits = true};
+  assert_int_equal(wn_batch_check(ctx, model, &feed, 1), WN_ERR_ARGUMENT); /* outside the vocabulary */
+  tokens[1] = 3, feed.T = 3;
+  assert_int_equal(wn_batch_check(ctx, model, &feed, 1), WN_ERR_ARGUMENT); /* two ahead, with room for one */
   assert_int_equal(s->position, 0);
-  OK(ctx, wn_session_group_feed(ctx, group, rows, 2));
+  feed.T = 2;
+  OK(ctx, wn_batch_check(ctx, model, &feed, 1));
+  OK(ctx, wn_batch_run(ctx, &room, &feed, 1));
   assert_int_equal(s->position, 1);
   OK(ctx, wn_session_ahead_take(s));
   assert_int_equal(s->position, 2);
   wn_session_ahead_close(s);
-  wn_session_group_destroy(group);
+  wn_room_clear(&room);
   wn_session_destroy(s);
   wn_model_destroy(model);
   wn_context_destroy(ctx);

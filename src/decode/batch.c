@@ -1,0 +1,403 @@
+/* A pass over the rows of several sessions.
+ *
+ * Each pass runs the same layers as training (layer.h). Embedding, norms, projections and feed-forward take all rows at
+ * once. Between wn_layer_before and wn_layer_after each session's rows go into its caches and attend there, on a view
+ * of the layer's arrays (wn_session_attend).
+ *
+ * No row depends on the others: rows of single tokens come first and are computed apart in products (wn_run.apart);
+ * then each piece of a prompt is a product of its own, on weights that the rows before it have read. If there are at
+ * least as many single tokens as threads, each thread takes some of their sessions' attention; otherwise, and for
+ * pieces, one comes after the other with all threads.
+ *
+ * A token costs 2 x parameters flops in the projections and 4 T H D flops per layer in the attention. A pass reads the
+ * parameters once for all single tokens, and once for each piece. */
+#include "decode/batch.h"
+
+#include "base/misuse.h"
+#include "decode/session_ahead.h"
+#include "decode/session_once.h"
+#include "winnow/generate.h"
+
+#define FIRST_PLACE 128 /* where a prompt's first piece ends */
+
+int64_t wn_session_place_after(int64_t position) {
+  return position < FIRST_PLACE ? FIRST_PLACE : (position / WN_SESSION_PIECE + 1) * WN_SESSION_PIECE;
+}
+
+int64_t wn_session_place_before(int64_t position) {
+  return position < FIRST_PLACE        ? 0
+         : position < WN_SESSION_PIECE ? FIRST_PLACE
+                                       : position / WN_SESSION_PIECE * WN_SESSION_PIECE;
+}
+
+struct batch {
+  struct wn_run run;
+  struct wn_room *room;
+  struct wn_feed *feeds;
+  int64_t n;
+  bool full;   /* when measuring: assume full caches */
+  bool logits; /* some of the rows apart want theirs */
+  bool step;   /* single tokens alone: a pass that repeats */
+};
+
+static bool feed_is_apart(const struct wn_feed *f) {
+  return f->ahead || (f->session->B == 1 && f->T == 1);
+}
+
+/* Gives the feeds their rows, and sets up the run. */
+static void batch_begin(struct batch *b, const struct wn_model *model) {
+  int64_t rows = 0, pieces = 0, apart = 0;
+  b->step = true;
+  for (int of_pieces = 0; of_pieces < 2; of_pieces++) {
+    for (int64_t i = 0; i < b->n; i++) {
+      struct wn_feed *f = &b->feeds[i];
+      if (f->status != WN_OK || feed_is_apart(f) == of_pieces) continue;
+      f->row = rows;
+      rows += f->session->B * f->T;
+      if (of_pieces) b->room->pieces[pieces++] = rows - f->row;
+      if (!of_pieces) b->logits = b->logits || f->logits;
+      b->step = b->step && (f->ahead || f->T == 1);
+    }
+    if (!of_pieces) apart = rows;
+  }
+  b->logits = b->logits && apart > 1;                           /* a single row's go to its session at once */
+  const bool alone = b->n == 1 && !b->feeds->ahead && rows > 0; /* an encoder's attention depends on it */
+  wn_run_init(&b->run, model, alone ? b->feeds->session->B : rows, alone ? b->feeds->T : 1);
+  b->run.apart = apart;
+  b->run.pieces = b->room->pieces;
+  b->run.exec.scratch = b->room->scratch;
+  b->run.exec.scratch_bytes = b->room->scratch_bytes;
+  b->run.tokens = b->room->tokens_shown;
+  b->run.positions = b->room->positions_shown;
+  if (alone) wn_session_set_cross(&b->run, b->feeds->session);
+}
+
+/* --- attention --- */
+
+/* Does the session rotate layer l's queries and keys in its own way: by cache positions, or by angles of its own? */
+static bool batch_turns_itself(const struct wn_session *s, int64_t l) {
+  return wn_session_turns_itself(s) || wn_session_by_cache_position(s, l);
+}
+
+/* T tokens of each sequence from row `row` on, as a pass of their own. */
+static wn_status batch_view(const struct batch *b, struct wn_session *s, int64_t row, int64_t T, int64_t l,
+                            const struct wn_layer_acts *a, struct wn_run *one, struct wn_layer_acts *own) {
+  wn_layer_acts_from(&b->run.model->config, b->run.exec.dtype, a, row, own);
+  wn_session_begin(one, s, T);
+  if (T > 1) one->exec.scratch = b->run.exec.scratch, one->exec.scratch_bytes = b->run.exec.scratch_bytes;
+  one->exec.threads = b->run.exec.threads;
+  one->measuring = b->run.measuring;
+  one->positions = b->run.positions + row;
+  return b->run.unturned && !wn_session_by_cache_position(s, l) ? wn_layer_turn(one, l, own) : WN_OK;
+}
+
+static wn_status batch_attend_feed(struct batch *b, const struct wn_feed *f, int64_t l, const struct wn_layer_acts *a,
+                                   int threads) {
+  struct wn_run one[1 + WN_DRAFT_MAX];
+  struct wn_layer_acts own[1 + WN_DRAFT_MAX];
+  const int64_t n = f->ahead ? f->T : 1;
+  for (int64_t j = 0; j < n; j++)
+    WN_TRY(batch_view(b, f->session, f->row + j, f->ahead ? 1 : f->T, l, a, &one[j], &own[j]));
+  if (n > 1) return wn_session_attend_ahead(one, f->session, l, own, n, threads);
+  one->exec.threads = threads;
+  const wn_status status = wn_session_attend(one, f->session, l, own, b->full);
+  if (b->run.measuring && one->need > b->run.need) b->run.need = one->need;
+  return status;
+}
+
+static void batch_attend(struct batch *b, int64_t l, const struct wn_layer_acts *a) {
+  const int threads = b->run.exec.threads;
+  int64_t apart = 0;
+  for (int64_t i = 0; i < b->n; i++) apart += feed_is_apart(&b->feeds[i]);
+  /* An OpenMP region of one thread around the attention's would create the threads anew. If the backend's memory is not
+   * the host's, a context's calls come one after the other. */
+  const bool beside = apart >= threads && wn_run_memory(&b->run)->host && !b->run.measuring;
+  for (int64_t i = 0; i < b->n; i++) {
+    struct wn_feed *f = &b->feeds[i];
+    if (f->status == WN_OK && !(beside && feed_is_apart(f))) f->status = batch_attend_feed(b, f, l, a, threads);
+  }
+  if (!beside) return;
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+  for (int64_t i = 0; i < b->n; i++) {
+    struct wn_feed *f = &b->feeds[i];
+    if (f->status == WN_OK && feed_is_apart(f)) f->status = batch_attend_feed(b, f, l, a, 1);
+  }
+}
+
+/* --- layers --- */
+
+/* *states: [rows,C], and b->room->logits of the rows apart if they are wanted. */
+static wn_status batch_layers(struct batch *b, const void **states) {
+  struct wn_run *run = &b->run;
+  const wn_model_config *c = &run->model->config;
+  const int64_t M = run->B * run->T;
+  struct wn_layer_acts a;
+  struct wn_layer_blocks blocks = b->room->blocks;
+  struct wn_layer_temp *temp = &b->room->temp;
+  if (!wn_layer_acts_plan(c, wn_layer_types_of(run->exec.dtype), 1, M, false, &blocks, &a))
+    return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "batch: activations do not fit in memory");
+  /* What the embedding's norm stores is not needed later, so layer 0's arrays serve for it. */
+  WN_TRY(wn_run_embed(run, a.n2, a.rstd2, a.mean2, a.x));
+  for (int64_t l = 0; l < c->layers; l++) {
+    run->unturned = false;
+    for (int64_t i = 0; i < b->n; i++) run->unturned = run->unturned || batch_turns_itself(b->feeds[i].session, l);
+    WN_TRY(wn_layer_before(run, l, &a, l ? wn_layer_stream(run, &a) : NULL, l ? temp->branch : NULL));
+    batch_attend(b, l, &a);
+    WN_TRY(wn_layer_after(run, l, &a, temp, true));
+  }
+  /* the last layer's x and n1 are no longer needed */
+  WN_TRY(
+      wn_run_norm(run, M, wn_run_final_norm(run, a.rstd1, a.mean1), wn_layer_stream(run, &a), temp->branch, a.x, a.n1));
+  *states = a.n1;
+  return b->logits ? wn_run_output(run, a.n1, run->apart, b->room->logits) : WN_OK;
+}
+
+wn_status wn_session_measure(struct wn_session *s, size_t *step, size_t *piece) {
+  *step = *piece = 0;
+  wn_session_pretend(s, true);
+  for (int64_t T = 1;; T = 2 * T < s->piece ? 2 * T : s->piece) {
+    for (int pass = 0; pass < (T == 1 ? 4 : 2); pass++) { /* single tokens also on one thread */
+      struct wn_feed f = {.session = s, .T = T};
+      struct batch b = {.room = s->room, .feeds = &f, .n = 1, .full = pass & 1};
+      const void *states;
+      batch_begin(&b, s->model);
+      if (pass & 2) b.run.exec.threads = 1;
+      b.run.measuring = true;
+      if (s->model->encoder)
+        b.run.cross.S = s->model->config.encoder.context, b.run.cross.kv = (char *)s->model->params;
+      WN_TRY(batch_layers(&b, &states));
+      WN_TRY(f.status);
+      WN_TRY(wn_run_output(&b.run, s->state, s->B, s->logits));
+      size_t *need = T == 1 ? step : piece;
+      if (b.run.need > *need) *need = b.run.need;
+    }
+    if (T == s->piece) break;
+  }
+  wn_session_pretend(s, false);
+  wn_session_reset_caches(s);
+  return WN_OK;
+}
+
+/* A backend may need other scratch for few rows than for many. The sessions measure pieces, and their attention. */
+wn_status wn_batch_measure_rows(const struct wn_model *model, struct wn_room *room, size_t *need) {
+  for (int64_t n = 1; n <= room->apart; n = 2 * n < room->apart || n == room->apart ? 2 * n : room->apart) {
+    struct batch b = {.room = room, .logits = true};
+    const void *states;
+    wn_run_init(&b.run, model, n, 1);
+    b.run.apart = n;
+    b.run.measuring = true;
+    b.run.tokens = room->tokens_shown, b.run.positions = room->positions_shown;
+    WN_TRY(batch_layers(&b, &states));
+    if (b.run.need > *need) *need = b.run.need;
+  }
+  return WN_OK;
+}
+
+/* --- what is fed, and what comes out --- */
+
+static void batch_take_tokens(const struct wn_room *room, const struct wn_feed *f) {
+  struct wn_session *s = f->session;
+  for (int64_t b = 0; b < s->B; b++) {
+    for (int64_t t = 0; t < f->T; t++) {
+      const int32_t token = f->tokens[b * f->stride + t];
+      const int64_t row = f->row + b * f->T + t, at = b * s->capacity + s->position + t;
+      room->tokens[row] = token;
+      room->positions[row] = (int32_t)(s->position + t);
+      if (s->history) s->history[at] = token;
+      if (s->control) s->control[at] = (s->model->control && s->model->control[token]) || (s->marks && s->marks[at]);
+    }
+  }
+  if (s->ahead) s->ahead->count = f->ahead ? f->T - 1 : 0;
+  s->broken = true;
+}
+
+/* Copies a feed's last states to its session, and what was computed ahead. */
+static wn_status batch_hand_out(const struct batch *b, const struct wn_feed *f, const char *states) {
+  struct wn_session *s = f->session;
+  struct wn_session_ahead *x = s->ahead;
+  const struct wn_memory *memory = s->model->backend->memory;
+  const size_t e = wn_dtype_size(s->model->dtype), C = (size_t)s->model->config.width * e,
+               V = (size_t)s->model->config.vocab_size * e;
+  const size_t guesses = f->ahead ? (size_t)f->T - 1 : 0, last = f->ahead ? 0 : (size_t)f->T - 1;
+  const char *logits = (const char *)b->room->logits + (size_t)f->row * V;
+  for (size_t i = 0; i < (size_t)s->B; i++)
+    WN_TRY(memory->copy(s->ctx, (char *)s->state + i * C, states + (i * (size_t)f->T + last) * C, C));
+  if (guesses > 0) WN_TRY(memory->copy(s->ctx, x->states, states + C, guesses * C));
+  if (guesses > 0) WN_TRY(memory->copy(s->ctx, x->logits, logits + V, guesses * V));
+  s->position += (int64_t)last + 1;
+  s->counted = s->counts != NULL;
+  s->broken = false;
+  s->logits_known = b->logits && f->logits && feed_is_apart(f);
+  if (!s->logits_known) return WN_OK;
+  WN_TRY(memory->copy(s->ctx, s->logits, logits, V));
+  return f->out ? wn_session_copy_logits(s->model, s->logits, 1, f->out) : WN_OK;
+}
+
+/* What follows with all threads, one feed after the other. */
+static wn_status batch_end_feed(const struct wn_feed *f, const void *states) {
+  struct wn_session *s = f->session;
+  if (f->logits && !s->logits_known) {
+    WN_TRY(wn_session_last_logits(s));
+    if (f->out) WN_TRY(wn_session_copy_logits(s->model, s->logits, s->B, f->out));
+  }
+  return f->take ? f->take(f->user, f, states) : WN_OK;
+}
+
+static const char *batch_states(const struct batch *b, const struct wn_feed *f, const void *states) {
+  return wn_element(states, f->row * b->run.model->config.width, b->run.exec.dtype);
+}
+
+static wn_status batch_pass(struct batch *b) {
+  const struct wn_model *model = b->run.model;
+  const struct wn_room *room = b->room;
+  const size_t bytes = (size_t)(b->run.B * b->run.T) * sizeof *room->tokens;
+  /* several threads are worth it for the logits of many rows, if copies need no order */
+  const int hands = b->logits && model->backend->memory->host ? b->run.exec.threads : 1;
+  const void *states;
+  for (int64_t i = 0; i < b->n; i++)
+    if (b->feeds[i].status == WN_OK) batch_take_tokens(room, &b->feeds[i]);
+  WN_TRY(wn_session_show(model, room->tokens_shown, room->tokens, bytes));
+  WN_TRY(wn_session_show(model, room->positions_shown, room->positions, bytes));
+  WN_TRY(batch_layers(b, &states));
+#pragma omp parallel for num_threads(hands) schedule(static)
+  for (int64_t i = 0; i < b->n; i++) {
+    struct wn_feed *f = &b->feeds[i];
+    if (f->status == WN_OK) f->status = batch_hand_out(b, f, batch_states(b, f, states));
+  }
+  for (int64_t i = 0; i < b->n; i++) {
+    struct wn_feed *f = &b->feeds[i];
+    if (f->status == WN_OK) f->status = batch_end_feed(f, batch_states(b, f, states));
+  }
+  return WN_OK;
+}
+
+/* How many of the feeds fit in the room, at least one, for which it is made large enough. */
+static wn_status batch_fit(wn_context *ctx, struct wn_room *room, const struct wn_feed *feeds, int64_t n,
+                           int64_t *now) {
+  const struct wn_model *model = feeds->session->model;
+  int64_t rows = 0, apart = 0;
+  for (*now = 0; *now < n; ++*now) {
+    const struct wn_feed *f = &feeds[*now];
+    const int64_t more = f->status == WN_OK ? f->session->B * f->T : 0, more_apart = feed_is_apart(f) ? more : 0;
+    if (*now > 0 && (rows + more > room->rows || apart + more_apart > room->apart)) break;
+    rows += more, apart += more_apart;
+    if (f->T > 1) WN_TRY(wn_room_fit_scratch(ctx, model, f->session->room->scratch_bytes, room));
+  }
+  return wn_room_fit(ctx, model, rows, apart > 1 ? apart : 0, room);
+}
+
+wn_status wn_batch_run(wn_context *ctx, struct wn_room *room, struct wn_feed *feeds, int64_t n) {
+  const struct wn_model *model = feeds->session->model;
+  const struct wn_memory *memory = model->backend->memory;
+  wn_status first = WN_OK;
+  for (int64_t i = 0; i < n; i++) feeds[i].status = wn_session_make_room(feeds[i].session, feeds[i].T, &feeds[i].T);
+  for (int64_t i = 0, now; i < n; i += now) {
+    struct batch b = {.room = room, .feeds = feeds + i};
+    wn_status status = batch_fit(ctx, room, b.feeds, n - i, &now);
+    if (now == 0) now = 1;
+    b.n = now;
+    batch_begin(&b, model);
+    if (b.step) wn_memory_step_begin(ctx, memory);
+    if (status == WN_OK && b.run.B * b.run.T > 0) status = batch_pass(&b);
+    if (b.step) status = wn_memory_step_end(ctx, memory, status);
+    for (int64_t k = 0; k < now; k++)
+      if (b.feeds[k].status == WN_OK) b.feeds[k].status = status;
+  }
+  for (int64_t i = 0; i < n && first == WN_OK; i++) first = feeds[i].status;
+  return first;
+}
+
+wn_status wn_batch_feed(wn_context *ctx, struct wn_feed *f, int64_t T, int64_t chunk) {
+  struct wn_session *s = f->session;
+  const int32_t *tokens = f->tokens;
+  for (f->done = 0; f->done < T; f->done += f->T) {
+    const int64_t most = chunk > 0 ? chunk : wn_session_place_after(s->position) - s->position, left = T - f->done;
+    f->tokens = tokens + f->done;
+    f->T = left < most ? left : most;
+    if (f->T > s->piece) f->T = s->piece;
+    WN_TRY(wn_batch_run(ctx, s->room, f, 1));
+  }
+  return WN_OK;
+}
+
+wn_status wn_batch_check(wn_context *ctx, const struct wn_model *model, const struct wn_feed *feeds, int64_t n) {
+  for (int64_t i = 0; i < n; i++) {
+    const struct wn_session *s = feeds[i].session;
+    WN_CHECK_ARGUMENTS(ctx, WN_HANDLE_AS("rows' session", s, SESSION));
+    if (s->model != model)
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "session group: session %lld is of another model", (long long)i);
+    if (s->B != 1)
+      return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session group: session %lld has %lld sequences, expected one",
+                     (long long)i, (long long)s->B);
+    for (int64_t j = 0; j < i; j++)
+      if (feeds[j].session == s)
+        return wn_fail(ctx, WN_ERR_ARGUMENT, "session group: rows %lld and %lld are of the same session", (long long)j,
+                       (long long)i);
+    WN_TRY(wn_session_check_tokens(ctx, s, feeds[i].tokens, feeds[i].T, 0));
+    const int64_t guesses = feeds[i].ahead ? feeds[i].T - 1 : 0;
+    if (guesses > 0 && (!s->ahead || guesses > s->ahead->most || guesses > wn_session_ahead_room(s, guesses)))
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "session group: session %lld has no room for %lld rows ahead", (long long)i,
+                     (long long)guesses);
+  }
+  return WN_OK;
+}
+
+/* --- sessions --- */
+
+void wn_session_set_cross(struct wn_run *run, const struct wn_session *s) {
+  run->cross = (struct wn_cross){
+      .S = s->inputs.S, .count = s->inputs.count_shown, .kv = s->inputs.kv, .kv_bytes = s->inputs.bytes};
+}
+
+void wn_session_begin(struct wn_run *run, struct wn_session *s, int64_t T) {
+  wn_run_init(run, s->model, s->B, T);
+  run->exec.scratch = T == 1 ? s->scratch : s->room->scratch;
+  run->exec.scratch_bytes = T == 1 ? s->scratch_bytes : s->room->scratch_bytes;
+  if (wn_session_turns_itself(s)) run->rotary = &s->rotary;
+}
+
+void wn_session_reset_caches(struct wn_session *s) {
+  s->compressed = false;
+  s->peak = wn_session_kv_bytes(s);
+  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) wn_kv_cache_reset(&s->caches[i]);
+}
+
+void wn_session_reset(wn_session *s) {
+  WN_CHECK_OR(, WN_HANDLE(s, SESSION));
+  wn_session_reset_caches(s);
+  wn_session_once_reset(s);
+  s->position = 0;
+  s->stretched = s->broken = s->logits_known = s->counted = false;
+  if (s->marks) memset(s->marks, 0, (size_t)(s->B * s->capacity));
+}
+
+wn_status wn_session_check_tokens(wn_context *ctx, const struct wn_session *s, const int32_t *tokens, int64_t T,
+                                  int64_t chunk) {
+  if (!tokens || T < 1 || chunk < 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld tokens in pieces of %lld; both must be positive", (long long)T,
+                   (long long)chunk);
+  if (T > s->capacity - s->position)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld tokens more than the %lld seen do not fit in a cache of %lld",
+                   (long long)T, (long long)s->position, (long long)s->capacity);
+  if (s->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: its last feed failed; it can only be reset");
+  return wn_model_check_ids(ctx, s->model, "session: token", tokens, s->B * T);
+}
+
+wn_status wn_session_last_logits(struct wn_session *s) {
+  struct wn_run run;
+  if (s->logits_known) return WN_OK;
+  wn_session_begin(&run, s, 1);
+  WN_TRY(wn_run_output(&run, s->state, s->B, s->logits));
+  s->logits_known = true;
+  return WN_OK;
+}
+
+wn_status wn_session_copy_logits(const struct wn_model *model, const void *from, int64_t n, float *to) {
+  const int64_t count = n * model->config.vocab_size;
+  const struct wn_memory *memory = model->backend->memory;
+  if (model->dtype == WN_F32) return wn_memory_read(model->ctx, memory, to, from, (size_t)count * sizeof *to);
+  void *opened;
+  WN_TRY(wn_memory_open(model->ctx, memory, "logits", from, (size_t)count * sizeof(double), &opened));
+  for (int64_t i = 0; i < count; i++) to[i] = (float)((const double *)opened)[i];
+  return wn_memory_close(model->ctx, memory, NULL, 0, opened, false);
+}

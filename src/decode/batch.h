@@ -1,0 +1,36 @@
+/* A batch: rows of any sequences, which go through the layers in one pass (batch.c): pieces of prompts, single tokens,
+ * tokens with drafts after them, rows to be scored or embedded. Private to src/decode. */
+#ifndef WN_DECODE_BATCH_H
+#define WN_DECODE_BATCH_H
+
+#include "decode/session.h"
+
+/* A session's part of a batch: its next T tokens. */
+struct wn_feed {
+  wn_session *session;
+  const int32_t *tokens; /* the first T of each row of [B,stride] */
+  int64_t stride, T;     /* a run writes how many tokens it fed: fewer if a cache has to be compressed first */
+  bool ahead;            /* tokens after the first are guesses (session_ahead.h) */
+  bool logits;           /* compute s->logits after the last token; with `ahead` after each */
+  float *out;            /* with logits: a copy [B,V], after the first token with `ahead`; or NULL */
+  /* Called with the states [B,T,C] of the rows, the final norm's output, in the backend's memory; or NULL. */
+  wn_status (*take)(void *user, const struct wn_feed *feed, const void *states);
+  void *user;
+  int64_t done;     /* tokens of a text that were fed before (wn_batch_feed) */
+  int64_t row;      /* written: the first row */
+  wn_status status; /* written; WN_OK: the session has taken the tokens */
+};
+
+/* Checks, before anything changes, whether these feeds can run together: n sessions of one sequence each, of this
+ * model. */
+wn_status wn_batch_check(wn_context *ctx, const struct wn_model *model, const struct wn_feed *feeds, int64_t n);
+/* Runs the feeds [n]: as many at a time as the room has rows for. A feed's bits depend on it alone. A failure belongs
+ * to a feed, unless the pass as a whole fails; the first one is returned. */
+wn_status wn_batch_run(wn_context *ctx, struct wn_room *room, struct wn_feed *feeds, int64_t n);
+/* Feeds T tokens of each sequence in the session's own room, `chunk` at a time; 0: up to the fixed places of the
+ * text. */
+wn_status wn_batch_feed(wn_context *ctx, struct wn_feed *feed, int64_t T, int64_t chunk);
+/* Raises *need to the scratch that a room of this size needs for rows whose logits are computed together. */
+wn_status wn_batch_measure_rows(const struct wn_model *model, struct wn_room *room, size_t *need);
+
+#endif
