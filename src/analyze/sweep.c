@@ -169,9 +169,8 @@ wn_status wn_analyze_sweep(wn_context *ctx, wn_model *model, const wn_analysis_i
   const wn_attention_config before = model->config.attention;
   wn_attention_config plain = before;
   plain.threshold.enabled = false;
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "report of a sweep", sizeof(struct sweep_report), &memory));
-  struct sweep_report *r = memory;
+  struct sweep_report *r;
+  WN_TRY(WN_ALLOC(ctx, "report of a sweep", 1, &r));
   r->r.point = r->points;
   r->r.count = options->tau_count;
   r->r.gamma = options->gamma;

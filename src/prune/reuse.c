@@ -200,10 +200,7 @@ static void reuse_version_lay(const struct wn_reuse *r, struct wn_reuse_version 
 }
 
 static wn_status reuse_version_layers(struct wn_reuse *r, struct wn_reuse_version *v) {
-  void *memory;
-  WN_TRY(wn_alloc(r->ctx, "layers", (size_t)(r->model->config.layers + 1) * sizeof *v->layers, &memory));
-  v->layers = memory;
-  return WN_OK;
+  return WN_ALLOC(r->ctx, "layers", r->model->config.layers + 1, &v->layers);
 }
 
 /* Bytes of a version, as a double so that it cannot overflow. */
@@ -319,8 +316,8 @@ wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const s
   WN_TRY(wn_model_need_host(ctx, model, "a search that keeps activations"));
   if (model->dtype != WN_F32) return wn_fail(ctx, WN_ERR_UNSUPPORTED, "search: only models of float32");
   void *p;
-  WN_TRY(wn_alloc(ctx, "evaluator", sizeof(struct wn_reuse), &p));
-  struct wn_reuse *r = p;
+  struct wn_reuse *r;
+  WN_TRY(WN_ALLOC(ctx, "evaluator", 1, &r));
   r->base = (struct wn_prune_evaluator){.name = "reuse",
                                         .begin = reuse_begin,
                                         .evaluate = reuse_evaluate,

@@ -153,20 +153,19 @@ enum { TRAINING_COLUMNS = 9 };
 static wn_status training_end(wn_context *ctx, const wn_train_log *log, double values[TRAINING_COLUMNS - 1]) {
   const int64_t n = log->count;
   double sum = 0, best = INFINITY, error = NAN;
-  void *memory;
   int64_t from = n - 1; /* count steps, not lines, since log_every may leave steps out */
   while (from > 0 && log->step[from - 1] > log->step[n - 1] - 50) from--;
   for (int64_t k = from; k < n; k++) sum += log->loss[k] / (double)(n - from);
   for (int64_t k = 0; k < n; k++)
     if (isfinite(log->val_loss[k]) && log->val_loss[k] < best) best = log->val_loss[k], error = log->val_loss_stderr[k];
-  WN_TRY(wn_alloc(ctx, "a run's speeds", (size_t)n * sizeof(double), &memory));
-  double *speeds = memory;
+  double *speeds;
+  WN_TRY(WN_ALLOC(ctx, "a run's speeds", n, &speeds));
   memcpy(speeds, log->tokens_per_second, (size_t)n * sizeof *speeds);
   qsort(speeds, (size_t)n, sizeof *speeds, training_by_size);
   const double all[] = {log->step[n - 1], log->tokens[n - 1], log->seconds[n - 1], sum, best, error,
                         exp(best),        speeds[n / 2]};
   memcpy(values, all, sizeof all);
-  wn_free(memory);
+  wn_free(speeds);
   return WN_OK;
 }
 
@@ -211,9 +210,7 @@ static wn_status training_draw_ends(struct wn_report *r, const struct training_r
 
 /* Loads the logs that have lines. */
 static wn_status training_load(struct wn_report *r, struct training_runs *runs) {
-  void *memory;
-  WN_TRY(wn_alloc(r->ctx, "runs", (size_t)r->input_count * sizeof *runs->run, &memory));
-  runs->run = memory;
+  WN_TRY(WN_ALLOC(r->ctx, "runs", r->input_count, &runs->run));
   for (int i = 0; i < r->input_count; i++) {
     if (!r->inputs[i].log) continue;
     struct training_run *run = &runs->run[runs->count];
