@@ -2,7 +2,6 @@
  * Cost: for every share an evaluation of the text and a decoding of each task, and both twice more. */
 #include "analyze/input.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/clock.h"

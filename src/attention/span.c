@@ -4,7 +4,6 @@
  * are skipped: what lies beyond a head's span costs nothing. The gradient of z at the ramp's two ends is one-sided:
  * from above, and from below at z = 1, because the clamp to [0,1] can only be left that way (ops/attention.h). */
 #include "attention/registry.h"
-#include "base/error.h"
 #include "ops/terms.h"
 
 #define AT(member) offsetof(wn_attention_config, span.member)

@@ -6,8 +6,6 @@
 
 #include <errno.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static bool text_reserve(struct wn_text *text, size_t more) {

@@ -15,7 +15,7 @@
 #include "base/misuse.h"
 #include "base/options.h"
 #include "model/config.h"
-#include "model/layer.h"
+#include "model/run.h"
 #include "text/declared.h"
 #include "text/tokenizer.h"
 #include "winnow/tokenizer.h"

@@ -7,7 +7,7 @@
 #include "attention/registry.h"
 #include "formats/export.h"
 #include "model/config.h"
-#include "model/layer.h"
+#include "model/run.h"
 
 static wn_status export_lacks(wn_context *ctx, const struct wn_export *e, const char *what) {
   return wn_fail(ctx, WN_ERR_UNSUPPORTED,

@@ -1,7 +1,6 @@
 /* A model: its configuration, the flat array of its parameters, and their initialisation. */
 #include "model/run.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/misuse.h"

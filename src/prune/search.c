@@ -9,7 +9,6 @@
  * run's step at its end; a resumed search first finishes an unfinished round. Activations and the lazy search's
  * increases from before a round belong to other parameters and are dropped. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

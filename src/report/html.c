@@ -8,7 +8,6 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "base/fields.h"
 #include "base/file.h"
 #include "base/misuse.h"
 #include "base/options.h"

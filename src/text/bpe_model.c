@@ -2,12 +2,10 @@
 #include "text/bpe.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/limits.h"
-#include "text/utf8.h"
 
 #define MAX_PROBES 4096
 

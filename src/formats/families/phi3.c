@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "formats/families/llama_shape.h"
-#include "model/config.h"
 #include "model/run.h"
 
 static const struct wn_name phi3_hf_rows[] = {
