@@ -67,10 +67,8 @@ static int analysis_open_data(struct analysis *a) {
 }
 
 int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, char **argv, void *into) {
-  struct cli_list dirs = {0};
   a->command = spec->command;
-  int code = cli_parse(spec, argc, argv, into, &dirs);
-  code = cli_model_argument(spec, code, true, &dirs, &a->model_dir);
+  int code = cli_parse_model(spec, argc, argv, into, true, &a->model_dir);
   if (code == CLI_GO && a->text && a->data)
     code = cli_usage_error(spec->command, "--data and --text exclude each other");
   if (code == CLI_GO && (a->rows.long_only || a->rows.document >= 0) && !a->data)
@@ -170,9 +168,8 @@ wn_status analysis_ended(struct analysis *a, wn_status status) {
 
 int analysis_end(const struct analysis *a, wn_status status) {
   if (status == WN_OK) return 0;
-  if (status != WN_ERR_CANCELLED) return cli_error("%s: %s", a->model_dir, wn_context_error(a->ctx));
-  cli_error("interrupted");
-  return CLI_INTERRUPTED;
+  if (status == WN_ERR_CANCELLED) return cli_fail(a->ctx, status);
+  return cli_error("%s: %s", a->model_dir, wn_context_error(a->ctx));
 }
 
 static int analysis_taus_error(const struct analysis *a, const char *text) {

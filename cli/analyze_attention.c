@@ -6,8 +6,6 @@
 #include <winnow/report.h>
 #include "attention.h"
 #include "budgets.h"
-#include "files.h"
-#include "signals.h"
 
 /* ---- attention ---- */
 
@@ -99,10 +97,8 @@ static const struct cli_spec attention_spec = {
     .summary =
         "What heads attend to: the attention similarity bias, entropy, weight on first and on control tokens, and\n"
         "weight by distance; by layer, and by head in --csv and --json.",
-    .options = attention_options,
-    .option_count = CLI_COUNT(attention_options),
-    .positional = "[DIR]",
-    .positional_max = 1,
+    CLI_TABLE(attention_options),
+    CLI_OPTIONAL("[DIR]"),
     .epilog = "Similarities after Zhai, \"Exclusive Self Attention\", section 2. keys: 2 to the power of the entropy."};
 
 int analyze_attention(int argc, char **argv) {
@@ -247,10 +243,8 @@ static const struct cli_spec survival_spec = {
     .command = "winnow analyze survival",
     .summary =
         "Which tokens a cache under a budget holds and for how long, policy by policy, and how far policies agree.",
-    .options = survival_options,
-    .option_count = CLI_COUNT(survival_options),
-    .positional = "[DIR]",
-    .positional_max = 1,
+    CLI_TABLE(survival_options),
+    CLI_OPTIONAL("[DIR]"),
     .epilog = "A token's lifetime is the number of rows that see it, from its own until it is evicted or its document\n"
               "ends."};
 

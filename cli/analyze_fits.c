@@ -24,8 +24,7 @@ static const struct cli_spec fits_spec = {
     .command = "winnow analyze fits",
     .summary = "Fits square root, logarithm and line to the tokens needed against context length, a row each, as\n"
                "winnow generate --counts writes them: least squares, adjusted R2, AIC, MSE.",
-    .options = fits_options,
-    .option_count = CLI_COUNT(fits_options),
+    CLI_TABLE(fits_options),
     .positional = "FILE.csv",
     .positional_min = 1,
     .positional_max = 1};

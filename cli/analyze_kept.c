@@ -156,16 +156,12 @@ int analyze_kept(int argc, char **argv) {
       .command = "winnow analyze kept",
       .summary = "Reads a context and compresses it (--when prompt): which tokens each key-value head keeps, and the\n"
                  "bytes; with a question also what follows.",
-      .options = options,
-      .option_count = CLI_COUNT(options),
-      .positional = "[DIR]",
-      .positional_max = 1};
+      CLI_TABLE(options),
+      CLI_OPTIONAL("[DIR]")};
   struct kept r = {.common = CLI_COMMON_DEFAULTS, .load = CLI_LOADING_DEFAULTS, .top = 10};
   struct kept_run k = {0};
-  struct cli_list dirs = {0};
   char share[64];
-  int code = cli_parse(&spec, argc, argv, &r, &dirs);
-  code = cli_model_argument(&spec, code, true, &dirs, &r.load.model);
+  int code = cli_parse_model(&spec, argc, argv, &r, true, &r.load.model);
   if (code == CLI_GO && r.ratio_given && r.load.budgets.spec)
     code = cli_usage_error(spec.command, "--ratio and --budgets exclude each other");
   if (code == CLI_GO && r.ratio_given) {

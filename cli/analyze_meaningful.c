@@ -6,8 +6,6 @@
 #include <string.h>
 #include <winnow/report.h>
 #include "attention.h"
-#include "files.h"
-#include "signals.h"
 
 /* What is printed and written. */
 struct result {
@@ -182,10 +180,8 @@ static const struct cli_spec meaningful_spec = {
     .summary =
         "Meaningful attention: the number of content tokens that a row, head and layer needs until their weights\n"
         "reach a share tau of the content's weight; by context length, with fitted curves.",
-    .options = meaningful_options,
-    .option_count = CLI_COUNT(meaningful_options),
-    .positional = "[DIR]",
-    .positional_max = 1,
+    CLI_TABLE(meaningful_options),
+    CLI_OPTIONAL("[DIR]"),
     .epilog =
         "After Fernandez, Unsal, \"How Much Attention is 'All You Need'?\". Control tokens are excluded, from the\n"
         "count and from the weight. One pass gives all shares; no T x T matrix is formed."};

@@ -2,10 +2,8 @@
  * selected away on a synthetic task. */
 #include "analyze.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <winnow/selection.h>
-#include "files.h"
 
 /* ---- selection ---- */
 
@@ -137,10 +135,8 @@ static const struct cli_spec selection_spec = {
     .summary =
         "The mean of F, and of 1 - exp(-F), over many sequences of a token file, layer by layer and cell by cell\n"
         "(--csv, --json); with --against how alike another run selects on the same sequences.",
-    .options = selection_options,
-    .option_count = CLI_COUNT(selection_options),
-    .positional = "[DIR]",
-    .positional_max = 1,
+    CLI_TABLE(selection_options),
+    CLI_OPTIONAL("[DIR]"),
     .epilog =
         "After Leviathan, Kalman, Matias, arXiv 2410.02703, appendix A.8. --long-only takes documents that fill the\n"
         "context, as the paper does. Any two layers mask old tokens more than new ones: the correlation of other\n"
@@ -231,10 +227,8 @@ static const struct cli_spec task_spec = {
     .summary =
         "Variable Assignment, Copy and Parity, of a run on one of them: the share of tokens that are no longer needed\n"
         "and selected away, 1 - exp(-F) > 0.5, and the share of those still needed, by layer and in any.",
-    .options = task_options,
-    .option_count = CLI_COUNT(task_options),
-    .positional = "[DIR]",
-    .positional_max = 1,
+    CLI_TABLE(task_options),
+    CLI_OPTIONAL("[DIR]"),
     .epilog =
         "spent: values (and names) of assignments that a later one replaces, at the query; symbols copied already, as\n"
         "the next is copied; bits before the last two. After Leviathan, Kalman, Matias, arXiv 2410.02703, section 2."};

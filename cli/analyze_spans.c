@@ -142,10 +142,8 @@ static const struct cli_spec spans_spec = {
     .summary =
         "How far back each head looks (adaptive and dynamic spans), and the operations and memory that this saves.\n"
         "Dynamic spans are measured on a text: --text or --data.",
-    .options = spans_options,
-    .option_count = CLI_COUNT(spans_options),
-    .positional = "[DIR]",
-    .positional_max = 1,
+    CLI_TABLE(spans_options),
+    CLI_OPTIONAL("[DIR]"),
     .epilog =
         "Operations for one token, multiply and add counted as one: query, key, value and output projections, the\n"
         "feed-forward, and in the attention 2 D for each visible key, as Sukhbaatar et al. 2019 count them."};

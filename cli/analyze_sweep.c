@@ -6,7 +6,6 @@
 #include <winnow/report.h>
 #include "attention.h"
 #include "files.h"
-#include "signals.h"
 
 struct result {
   const wn_sweep_report *r;
@@ -209,10 +208,8 @@ static const struct cli_spec sweep_spec = {
     .command = "winnow analyze sweep",
     .summary = "Perplexity, accuracy and answered tasks under a threshold tau: each row attends to the fewest tokens\n"
                "whose weights reach it. Finds the smallest tau that keeps enough of the performance.",
-    .options = sweep_options,
-    .option_count = CLI_COUNT(sweep_options),
-    .positional = "[DIR]",
-    .positional_max = 1,
+    CLI_TABLE(sweep_options),
+    CLI_OPTIONAL("[DIR]"),
     .epilog =
         "After Fernandez, Unsal, \"How Much Attention is 'All You Need'?\", section 4.2. Without the content, each\n"
         "token of a text is predicted from the one before it alone, and tasks have the prompt without {content}. A\n"

@@ -83,6 +83,8 @@ struct cli_spec {
   char *(*more_help)(void); /* text appended to --help, freed with free(); may be NULL */
 };
 #define CLI_COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
+#define CLI_TABLE(rows) .options = (rows), .option_count = CLI_COUNT(rows)
+#define CLI_OPTIONAL(name) .positional = (name), .positional_max = 1
 
 /* What cli_parse returns instead of an exit code. */
 enum {

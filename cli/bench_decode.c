@@ -43,10 +43,8 @@ static const struct cli_option bench_decode_options[] = {
 static const struct cli_spec bench_decode_spec = {.command = "winnow bench decode",
                                                   .summary =
                                                       "Times token-by-token decoding after prompts of several lengths.",
-                                                  .options = bench_decode_options,
-                                                  .option_count = CLI_COUNT(bench_decode_options),
-                                                  .positional = "[DIR]",
-                                                  .positional_max = 1,
+                                                  CLI_TABLE(bench_decode_options),
+                                                  CLI_OPTIONAL("[DIR]"),
                                                   .epilog = "Recipe keys, for --config and --set: winnow train --help"};
 
 /* For an encoder-decoder: encodes inputs of full length; this counts as part of the prompt's time. */
@@ -182,9 +180,7 @@ int bench_decode(int argc, char **argv) {
       .batch = 1,
       .budgets = CLI_BUDGETS_DEFAULTS,
       .results = json_array()};
-  struct cli_list dirs = {0};
-  int code = cli_parse(&bench_decode_spec, argc, argv, &d, &dirs);
-  code = cli_model_argument(&bench_decode_spec, code, false, &dirs, &d.checkpoint);
+  int code = cli_parse_model(&bench_decode_spec, argc, argv, &d, false, &d.checkpoint);
   if (code == CLI_GO && d.checkpoint && (d.config || d.sets.count))
     code = cli_usage_error(bench_decode_spec.command, "--model excludes --config and --set");
   if (code == CLI_GO && d.weights && !d.checkpoint)

@@ -34,8 +34,7 @@ static const struct cli_spec bench_op_spec = {
     .command = "winnow bench op",
     .summary = "Times one operation: attention, forward and backward. Rates count the products of causal attention:\n"
                "4*B*H*D*T*(T+1)/2 operations forward, 10*B*H*D*T*(T+1)/2 backward.",
-    .options = bench_op_options,
-    .option_count = CLI_COUNT(bench_op_options),
+    CLI_TABLE(bench_op_options),
     .positional = "attention",
     .positional_min = 1,
     .positional_max = 1};

@@ -26,8 +26,7 @@ static const struct cli_option bench_train_options[] = {
 static const struct cli_spec bench_train_spec = {
     .command = "winnow bench train",
     .summary = "Times training steps (forward, backward, clipping, optimizer) on random tokens.",
-    .options = bench_train_options,
-    .option_count = CLI_COUNT(bench_train_options),
+    CLI_TABLE(bench_train_options),
     .epilog = "Recipe keys, for --config and --set: winnow train --help"};
 
 static wn_status bench_train_open(struct bench_train *t) {

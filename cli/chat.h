@@ -70,8 +70,7 @@ int chat_add_turn(struct chat *c, const char *message);
 int chat_make_room(struct chat *c, int64_t more);
 /* Writes the tokens of turns first.. again; the session reads all of them with the next answer. */
 int chat_rebuild(struct chat *c);
-void chat_remove_turn(struct chat *c); /* removes the last turn, of which the session must not have read anything */
-void chat_forget(struct chat *c);      /* begins a new conversation */
+void chat_forget(struct chat *c);                 /* begins a new conversation */
 void chat_set_system(struct chat *c, char *text); /* takes over text (malloc'd); NULL: none */
 /* Opens a session as the request says, which may have changed, and closes the old one. */
 int chat_open_session(struct chat *c);

@@ -11,8 +11,7 @@
 static const struct cli_option settings[] = {
     CLI_OPTION(struct chat_request, tokens, "tokens", "N", "the most tokens of an answer", .min = 1, .max = 1 << 24),
     CLI_SAMPLING_OPTIONS(struct chat_request, sampling), CLI_BUDGETS_OPTIONS(struct chat_request, load.budgets)};
-static const struct cli_spec settings_spec = {
-    .command = "/set", .options = settings, .option_count = CLI_COUNT(settings)};
+static const struct cli_spec settings_spec = {.command = "/set", CLI_TABLE(settings)};
 
 static const struct cli_option *command_setting(const char *name, size_t bytes) {
   for (int i = 0; i < settings_spec.option_count; i++)
@@ -183,27 +182,18 @@ static const struct row {
   const char *name, *argument, *help; /* argument "": the command takes none; help NULL: an alias */
   enum chat_next (*run)(struct chat *c, const char *argument);
 } rows[] = {
-    {.name = "/help", .argument = "", .help = "this list", .run = command_help},
-    {.name = "/?", .argument = "", .run = command_help},
-    {.name = "/save", .argument = "FILE", .help = "write the conversation into a file", .run = command_save},
-    {.name = "/load", .argument = "FILE", .help = "go on with a saved conversation", .run = command_load},
-    {.name = "/system",
-     .argument = "TEXT",
-     .help = "another system message; \"\": none; without TEXT it is shown",
-     .run = command_system},
-    {.name = "/regen", .argument = "", .help = "write the last answer again", .run = command_regen},
-    {.name = "/set",
-     .argument = "NAME VALUE",
-     .help = "temperature, top-p, tokens, budgets, ...; alone it shows all of them",
-     .run = command_set},
-    {.name = "/context",
-     .argument = "",
-     .help = "the conversation, what no layer holds any longer struck through",
-     .run = command_context},
-    {.name = "/stats", .argument = "", .help = "tokens, speed and the cache's size", .run = command_stats},
-    {.name = "/reset", .argument = "", .help = "begin a new conversation", .run = command_reset},
-    {.name = "/quit", .argument = "", .help = "leave (so does Ctrl-D)", .run = command_quit},
-    {.name = "/exit", .argument = "", .run = command_quit},
+    {"/help", "", "this list", command_help},
+    {"/?", "", NULL, command_help},
+    {"/save", "FILE", "write the conversation into a file", command_save},
+    {"/load", "FILE", "go on with a saved conversation", command_load},
+    {"/system", "TEXT", "another system message; \"\": none; without TEXT it is shown", command_system},
+    {"/regen", "", "write the last answer again", command_regen},
+    {"/set", "NAME VALUE", "temperature, top-p, tokens, budgets, ...; alone it shows all of them", command_set},
+    {"/context", "", "the conversation, what no layer holds any longer struck through", command_context},
+    {"/stats", "", "tokens, speed and the cache's size", command_stats},
+    {"/reset", "", "begin a new conversation", command_reset},
+    {"/quit", "", "leave (so does Ctrl-D)", command_quit},
+    {"/exit", "", NULL, command_quit},
 };
 #define ROWS (sizeof rows / sizeof *rows)
 

@@ -118,31 +118,11 @@ static void edit_bind(EditLine *line) {
     const char *key, *bound;
     unsigned char (*run)(EditLine *, int);
   } rows[] = {
-      {.name = L"chat-paste",
-       .help = L"insert what is pasted",
-       .key = "\033[200~",
-       .bound = "chat-paste",
-       .run = edit_on_paste},
-      {.name = L"chat-newline",
-       .help = L"a line end in the message",
-       .key = "\033\r",
-       .bound = "chat-newline",
-       .run = edit_on_newline},
-      {.name = L"chat-interrupt",
-       .help = L"drop the message",
-       .key = "\003",
-       .bound = "chat-interrupt",
-       .run = edit_on_interrupt},
-      {.name = L"chat-suspend",
-       .help = L"stop the program",
-       .key = "\032",
-       .bound = "chat-suspend",
-       .run = edit_on_suspend},
-      {.name = L"chat-complete",
-       .help = L"complete a command",
-       .key = "\t",
-       .bound = "chat-complete",
-       .run = edit_on_tab},
+      {L"chat-paste", L"insert what is pasted", "\033[200~", "chat-paste", edit_on_paste},
+      {L"chat-newline", L"a line end in the message", "\033\r", "chat-newline", edit_on_newline},
+      {L"chat-interrupt", L"drop the message", "\003", "chat-interrupt", edit_on_interrupt},
+      {L"chat-suspend", L"stop the program", "\032", "chat-suspend", edit_on_suspend},
+      {L"chat-complete", L"complete a command", "\t", "chat-complete", edit_on_tab},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     el_wset(line, EL_ADDFN, rows[i].name, rows[i].help, rows[i].run);

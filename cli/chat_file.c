@@ -4,7 +4,6 @@
  *   {"winnow": "chat", "template": "chatml",
  *    "messages": [{"role": "system", "content": "..."}, {"role": "user", "content": "..."},
  *                 {"role": "assistant", "content": "...", "ids": [5, 1, ...]}, ...]} */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -1,4 +1,5 @@
 #include "chat_input.h"
+#include "ui.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -7,7 +8,6 @@
 #include <string.h>
 #include <termios.h>
 #include <unistd.h>
-#include "ui.h"
 
 struct chat_input {
   bool terminal, quiet;

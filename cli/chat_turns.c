@@ -1,10 +1,10 @@
 /* The turns of a conversation, and the tokens that the session reads of them. */
 #include "chat.h"
+#include "ui.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include "ui.h"
 
 /* The capacity of a text without limit. Arrays of this length are small compared with a cache; a conversation that
  * reaches it starts again with its last turns. */
@@ -75,12 +75,6 @@ int chat_add_turn(struct chat *c, const char *message) {
   else
     c->turns[c->turn_count++] = turn;
   return code;
-}
-
-void chat_remove_turn(struct chat *c) {
-  struct chat_turn *last = &c->turns[--c->turn_count];
-  c->ids.count -= last->prompt.count + last->answer.count;
-  turns_clear(last);
 }
 
 int chat_rebuild(struct chat *c) {

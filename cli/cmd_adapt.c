@@ -81,20 +81,16 @@ static const struct cli_spec adapt_spec = {
                "learned from 0; exclusive.enabled a gate learned from 0; span.enabled spans that begin with the whole\n"
                "context. Before the first step the logits must equal the old model's. --set train.tune=lora trains\n"
                "low-rank updates of the attention's projections. The folder is that of winnow train.",
-    .options = adapt_options,
-    .option_count = CLI_COUNT(adapt_options),
-    .positional = "[MODEL]",
-    .positional_max = 1,
+    CLI_TABLE(adapt_options),
+    CLI_OPTIONAL("[MODEL]"),
     .more_help = cli_recipe_keys};
 
 int cmd_adapt(int argc, char **argv) {
   struct adapt a = {.common = CLI_COMMON_DEFAULTS, .views = CLI_VIEWS_DEFAULTS};
-  struct cli_list positionals = {0};
   wn_context *ctx = NULL;
   wn_recipe recipe;
-  int code = cli_parse(&adapt_spec, argc, argv, &a, &positionals);
-  if (code == CLI_GO && (!a.resume || a.model || positionals.count))
-    code = cli_model_argument(&adapt_spec, code, true, &positionals, &a.model);
+  int code = cli_parse_model(&adapt_spec, argc, argv, &a, false, &a.model);
+  if (code == CLI_GO && !a.resume && !a.model) code = cli_model_missing(&adapt_spec);
   if (code == CLI_GO && a.resume && (a.model || a.config || a.data || a.val || a.sets.count))
     code = cli_usage_error(adapt_spec.command, "--resume continues the run unchanged: give --out only");
   if (code == CLI_GO) code = cli_context_open(&a.common, &ctx);

@@ -177,18 +177,14 @@ static const struct cli_spec chat_spec = {
     .summary =
         "A conversation with a model; /help lists its commands. From a pipe each line is a message or a command,\n"
         "with a blank before it a message in any case; a line that ends in \\ continues in the next.",
-    .options = chat_options,
-    .option_count = CLI_COUNT(chat_options),
-    .positional = "[MODEL]",
-    .positional_max = 1,
+    CLI_TABLE(chat_options),
+    CLI_OPTIONAL("[MODEL]"),
     .epilog = CLI_SAMPLING_EPILOG};
 
 int cmd_chat(int argc, char **argv) {
   struct chat_request r = {.common = CLI_COMMON_DEFAULTS, .load = CLI_LOADING_DEFAULTS, .tokens = 1024};
-  struct cli_list models = {0};
   cli_sampling_init(&r.sampling);
-  int code = cli_parse(&chat_spec, argc, argv, &r, &models);
-  code = cli_model_argument(&chat_spec, code, true, &models, &r.load.model);
+  int code = cli_parse_model(&chat_spec, argc, argv, &r, true, &r.load.model);
   if (code == CLI_GO) code = cli_budgets_check(chat_spec.command, &r.load.budgets);
   if (code == CLI_GO) code = cli_format_check(chat_spec.command, &r.format);
   struct chat c = {.r = &r, .terminal = isatty(STDIN_FILENO) && !r.common.json};

@@ -42,8 +42,7 @@ static const struct cli_option convert_options[] = {
 static const struct cli_spec convert_spec = {
     .command = "winnow convert",
     .summary = "Writes a model in another format. IN is a checkpoint, a Hugging Face folder or a .gguf file.",
-    .options = convert_options,
-    .option_count = CLI_COUNT(convert_options),
+    CLI_TABLE(convert_options),
     .positional = "IN OUT",
     .positional_min = 2,
     .positional_max = 2,
@@ -92,10 +91,7 @@ static int convert_run(wn_context *ctx, struct convert *c, const char *from, con
   cli_signals_begin(ctx);
   const wn_status status = wn_model_convert(ctx, from, out, &o, &r);
   cli_signals_end();
-  if (status == WN_OK) return convert_report(c, from, out, &r);
-  if (status != WN_ERR_CANCELLED) return cli_fail(ctx, status);
-  cli_error("interrupted");
-  return CLI_INTERRUPTED;
+  return status == WN_OK ? convert_report(c, from, out, &r) : cli_fail(ctx, status);
 }
 
 int cmd_convert(int argc, char **argv) {

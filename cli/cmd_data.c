@@ -39,8 +39,7 @@ static const struct cli_spec prepare_spec = {
     .summary =
         "Turns text into token files for training. FILE is UTF-8 text, or .jsonl with a text field; .gz of either.\n"
         "Documents are split between training, validation and test by a hash of the seed and their number.",
-    .options = prepare_options,
-    .option_count = CLI_COUNT(prepare_options),
+    CLI_TABLE(prepare_options),
     .positional = "FILE...",
     .positional_min = 1,
     .positional_max = 1 << 20,
@@ -78,10 +77,7 @@ static int data_run(wn_context *ctx, struct prepare *p, const struct cli_list *i
   const wn_status status = wn_data_prepare(ctx, &p->options, &r);
   cli_signals_end();
   cli_progress_end(&bar);
-  if (status == WN_OK) return data_report(p, &r);
-  if (status != WN_ERR_CANCELLED) return cli_fail(ctx, status);
-  cli_error("interrupted");
-  return CLI_INTERRUPTED;
+  return status == WN_OK ? data_report(p, &r) : cli_fail(ctx, status);
 }
 
 static int data_prepare(int argc, char **argv) {

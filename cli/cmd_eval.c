@@ -165,8 +165,10 @@ static int eval_text(wn_context *ctx, const struct request *r, const struct cli_
   int code = cli_read_plain(ctx, in->model, r->text, &text, &bytes);
   if (!code) {
     const wn_status status = wn_eval_text(ctx, in->model, in->tok, text, bytes, options, result);
-    if (status != WN_OK && status != WN_ERR_CANCELLED) code = cli_error("%s: %s", r->text, wn_context_error(ctx));
-    if (status == WN_ERR_CANCELLED) code = CLI_INTERRUPTED;
+    if (status == WN_ERR_CANCELLED)
+      code = cli_fail(ctx, status);
+    else if (status != WN_OK)
+      code = cli_error("%s: %s", r->text, wn_context_error(ctx));
   }
   wn_text_free(text);
   return code;
@@ -220,7 +222,6 @@ static int eval_source(wn_context *ctx, const struct request *r, wn_model *model
     cli_tokens_check(ctx, !strcmp(split, "val") ? data->val : data->train, r->load.model, model);
   if (status == WN_OK) status = wn_eval(ctx, model, source, options, result);
   wn_data_source_destroy(source);
-  if (status == WN_ERR_CANCELLED) return CLI_INTERRUPTED;
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }
 
@@ -275,10 +276,8 @@ static const struct cli_spec eval_spec = {
         "decoding under them, for each sequence and document separately. With --task it answers questions, scored as\n"
         "lm-evaluation-harness does; with --answers it writes answers, compared with references. After +- stands the\n"
         "standard error over rows (blocks of the context, documents, questions), never over tokens.",
-    .options = eval_options,
-    .option_count = CLI_COUNT(eval_options),
-    .positional = "[DIR]",
-    .positional_max = 1,
+    CLI_TABLE(eval_options),
+    CLI_OPTIONAL("[DIR]"),
     .epilog = "Recipe keys, for --config and --set: winnow train --help",
     .more_help = cli_tasks_help};
 
@@ -315,7 +314,6 @@ static int eval_run(wn_context *ctx, const struct request *r, struct cli_loaded 
   }
   cli_signals_end();
   cli_progress_end(&bar);
-  if (code == CLI_INTERRUPTED) cli_error("interrupted");
   const bool speaks = cli_together_speaks(ctx);
   if (!code && speaks && r->save_rows) code = cli_rows_save(ctx, r->save_rows, &rows);
   if (!code) code = eval_compare(r, &rows, &base, &difference);
@@ -354,11 +352,9 @@ int cmd_eval(int argc, char **argv) {
                       .margin = 0.01,
                       .rows = CLI_ROWS_DEFAULTS,
                       .load = CLI_LOADING_DEFAULTS};
-  struct cli_list dirs = {0};
   struct cli_loaded in = {0};
   wn_context *ctx = NULL;
-  int code = cli_parse(&eval_spec, argc, argv, &r, &dirs);
-  code = cli_model_argument(&eval_spec, code, true, &dirs, &r.load.model);
+  int code = cli_parse_model(&eval_spec, argc, argv, &r, true, &r.load.model);
   if (code == CLI_GO) code = eval_check(&r);
   if (code == CLI_GO) code = cli_check_output(r.save_rows, false);
   if (code == CLI_GO) code = cli_answers_check(eval_spec.command, &r.answers);

@@ -434,10 +434,8 @@ static const struct cli_spec generate_spec = {
     .summary =
         "Continues a prompt. The text streams to standard output; --json gives text, token ids and speed at the\n"
         "end. An encoder-decoder trained on span corruption writes the missing spans of its prompt.",
-    .options = generate_options,
-    .option_count = CLI_COUNT(generate_options),
-    .positional = "[DIR]",
-    .positional_max = 1,
+    CLI_TABLE(generate_options),
+    CLI_OPTIONAL("[DIR]"),
     .epilog = CLI_SAMPLING_EPILOG};
 
 static int generate_check_options(const struct request *r, int code) {
@@ -480,11 +478,9 @@ static int generate_lines(wn_context *ctx, struct request *r, struct run *g) {
 
 int cmd_generate(int argc, char **argv) {
   struct request r = {.common = CLI_COMMON_DEFAULTS, .load = CLI_LOADING_DEFAULTS, .tokens = 200};
-  struct cli_list dirs = {0};
   wn_context *ctx = NULL;
   cli_sampling_init(&r.sampling);
-  int code = cli_parse(&generate_spec, argc, argv, &r, &dirs);
-  code = cli_model_argument(&generate_spec, code, true, &dirs, &r.load.model);
+  int code = cli_parse_model(&generate_spec, argc, argv, &r, true, &r.load.model);
   if (code == CLI_GO) code = cli_budgets_check(generate_spec.command, &r.load.budgets);
   code = generate_check_options(&r, code);
   if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);

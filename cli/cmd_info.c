@@ -386,17 +386,13 @@ static const struct cli_spec info_spec = {
                "--all its tensors and configuration as well. Without a model: version, CPU features, backends, "
                "libraries and memory.\n"
                "With --verify: the state of each file; exit code 1 where one is damaged or cannot be read.",
-    .options = info_options,
-    .option_count = CLI_COUNT(info_options),
-    .positional = "[PATH]",
-    .positional_max = 1};
+    CLI_TABLE(info_options),
+    CLI_OPTIONAL("[PATH]")};
 
 int cmd_info(int argc, char **argv) {
   struct info_command info = {.common = CLI_COMMON_DEFAULTS};
-  struct cli_list dirs = {0};
   wn_context *ctx = NULL;
-  int code = cli_parse(&info_spec, argc, argv, &info, &dirs);
-  code = cli_model_argument(&info_spec, code, false, &dirs, &info.model);
+  int code = cli_parse_model(&info_spec, argc, argv, &info, false, &info.model);
   if (code == CLI_GO && info.all && info.verify)
     code = cli_usage_error(info_spec.command, "--all and --verify exclude each other");
   if (code == CLI_GO && !info.model && (info.all || info.verify))

@@ -266,8 +266,7 @@ static const struct cli_spec op_attention_spec = {
     .summary = "Runs attention forward and, unless the case says \"forward_only\", backward, and writes y, dq, dk, "
                "dv\nand what the mechanisms add: F, M, mem_loss, count and the gradients of their arrays; under a "
                "\"budget\"\nof tokens, evicted_at too.",
-    .options = op_attention_options,
-    .option_count = CLI_COUNT(op_attention_options)};
+    CLI_TABLE(op_attention_options)};
 
 static int op_attention_run(wn_context *ctx, const struct op_attention *o) {
   struct op_case c = {.path = o->in, .arrays.dtype = strcmp(o->dtype, "f64") ? WN_F32 : WN_F64};

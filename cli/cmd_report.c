@@ -115,12 +115,7 @@ static int report_run(struct report_command *r) {
     cli_signals_begin(ctx);
     const wn_status status = wn_report_save(ctx, &r->options, r->out, &result);
     cli_signals_end();
-    if (status == WN_ERR_CANCELLED) {
-      cli_error("interrupted");
-      code = CLI_INTERRUPTED;
-    } else if (status != WN_OK) {
-      code = cli_fail(ctx, status);
-    }
+    if (status != WN_OK) code = cli_fail(ctx, status);
   }
   const char *figures = r->options.figures;
   if (!code && r->common.json)
@@ -180,8 +175,7 @@ static const struct cli_spec report_spec = {
         "Writes one self-contained HTML page (no network is needed or used): training curves, the context that\n"
         "every token of a text sees, selections and evictions, budgets, quality against memory, spans. The same\n"
         "figures are written to a folder as SVG and CSV.",
-    .options = report_options,
-    .option_count = CLI_COUNT(report_options),
+    CLI_TABLE(report_options),
     .positional = "RUN_OR_CHECKPOINT...",
     .positional_min = 1,
     .positional_max = REPORT_INPUTS,

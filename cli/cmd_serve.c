@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <winnow/chat.h>
 #include <winnow/serve.h>
 #include "args.h"
 #include "files.h"
@@ -66,10 +65,8 @@ static const struct cli_spec serve_spec = {
         "much\n"
         "of its context is kept: \"winnow\": {\"budgets\": 64, \"policy\": \"h2o\"}. --budgets is for those that do "
         "not.",
-    .options = serve_options,
-    .option_count = CLI_COUNT(serve_options),
-    .positional = "[MODEL]",
-    .positional_max = 1,
+    CLI_TABLE(serve_options),
+    CLI_OPTIONAL("[MODEL]"),
     .epilog = "Ctrl-C stops it."};
 
 /* The key: the file's first line. */
@@ -158,11 +155,9 @@ int cmd_serve(int argc, char **argv) {
                             .queue = 64,
                             .connections = 512,
                             .timeout = 600};
-  struct cli_list dirs = {0};
   struct cli_loaded in = {0};
   wn_context *ctx = NULL;
-  int code = cli_parse(&serve_spec, argc, argv, &r, &dirs);
-  code = cli_model_argument(&serve_spec, code, true, &dirs, &r.load.model);
+  int code = cli_parse_model(&serve_spec, argc, argv, &r, true, &r.load.model);
   if (code == CLI_GO) code = cli_budgets_check(serve_spec.command, &r.load.budgets);
   if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
   if (!code) code = cli_load(ctx, serve_spec.command, &r.common, &r.load, true, &in);

@@ -312,8 +312,7 @@ static const struct cli_spec sweep_spec = {
     .summary =
         "Trains a model for every combination of values of recipe keys, one after the other, and writes one report\n"
         "of all. The same command goes on where it was interrupted, also with more values; finished runs stay.",
-    .options = sweep_options,
-    .option_count = CLI_COUNT(sweep_options),
+    CLI_TABLE(sweep_options),
     .epilog = "winnow sweep --config recipe.json --grid train.lr=0.001,0.003 --grid model.width=64,128 --out swept"};
 
 int cmd_sweep(int argc, char **argv) {

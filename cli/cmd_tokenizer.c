@@ -36,8 +36,7 @@ static const struct cli_spec tokenizer_train_spec = {
     .command = "winnow tokenizer train",
     .summary = "Trains a SentencePiece tokenizer on UTF-8 text files. Decoding restores a text exactly: nothing is\n"
                "normalised, newlines are tokens, and characters without a token are encoded as bytes.",
-    .options = tokenizer_train_options,
-    .option_count = CLI_COUNT(tokenizer_train_options),
+    CLI_TABLE(tokenizer_train_options),
     .positional = "FILE...",
     .positional_min = 1,
     .positional_max = 1 << 20};
@@ -126,10 +125,8 @@ static const struct cli_option tokenizer_encode_options[] = {
 static const struct cli_spec tokenizer_encode_spec = {
     .command = "winnow tokenizer encode",
     .summary = "Prints the tokens of a text file (or of standard input) as numbers.",
-    .options = tokenizer_encode_options,
-    .option_count = CLI_COUNT(tokenizer_encode_options),
-    .positional = "[FILE]",
-    .positional_max = 1};
+    CLI_TABLE(tokenizer_encode_options),
+    CLI_OPTIONAL("[FILE]")};
 
 static int tokenizer_print_ids(const struct coding *r, const int32_t *ids, size_t count) {
   if (r->common.json) {
@@ -226,10 +223,8 @@ static const struct cli_spec tokenizer_decode_spec = {
     .command = "winnow tokenizer decode",
     .summary = "Prints the text of tokens: numbers in a file (or on standard input), as encode "
                "prints them.",
-    .options = tokenizer_decode_options,
-    .option_count = CLI_COUNT(tokenizer_decode_options),
-    .positional = "[FILE]",
-    .positional_max = 1};
+    CLI_TABLE(tokenizer_decode_options),
+    CLI_OPTIONAL("[FILE]")};
 
 static int tokenizer_print_text(const struct coding *r, const char *text, size_t bytes, size_t count) {
   if (!r->common.json) {

@@ -39,8 +39,7 @@ static const struct cli_spec train_spec = {
         "optimizer's state and log.jsonl (one object per step). An interrupt (Ctrl-C, SIGTERM, a closed terminal)\n"
         "saves and stops with exit code 130; --resume continues from there, bit for bit with the same number of\n"
         "threads.",
-    .options = train_options,
-    .option_count = CLI_COUNT(train_options),
+    CLI_TABLE(train_options),
     .more_help = cli_recipe_keys};
 
 /* Where the recipe is read from: --config; else with --resume the run's own, with --init the checkpoint's own if it has

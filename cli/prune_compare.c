@@ -240,12 +240,7 @@ static int run_compare(wn_context *ctx, struct compare *c) {
     cli_signals_end();
     cli_progress_end(&bar);
   }
-  if (status == WN_ERR_CANCELLED) {
-    cli_error("interrupted");
-    code = CLI_INTERRUPTED;
-  } else if (status != WN_OK) {
-    code = cli_fail(ctx, status);
-  }
+  if (status != WN_OK) code = cli_fail(ctx, status);
   const bool speaks = cli_together_speaks(ctx);
   if (!code && speaks) code = compare_save_comparison(ctx, c, &result);
   if (!code && speaks) code = compare_print_comparison(c, &result);
@@ -295,8 +290,7 @@ static const struct cli_spec compare_spec = {
     .summary =
         "Perplexity, and with --task accuracy, against tokens kept: every policy on every given checkpoint, on the\n"
         "same data under the same budgets.",
-    .options = compare_options,
-    .option_count = CLI_COUNT(compare_options)};
+    CLI_TABLE(compare_options)};
 
 static int check_compare(struct compare *c, int code) {
   const char *command = compare_spec.command;

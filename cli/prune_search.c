@@ -393,10 +393,8 @@ static const struct cli_spec search_spec = {
         "How many tokens each layer needs: starting from the whole context, each step takes C tokens from the\n"
         "layer where that costs least in perplexity, until the target would be exceeded (arXiv 2410.02703, section\n"
         "4).",
-    .options = search_options,
-    .option_count = CLI_COUNT(search_options),
-    .positional = "[DIR]",
-    .positional_max = 1,
+    CLI_TABLE(search_options),
+    CLI_OPTIONAL("[DIR]"),
     .epilog = "Equal costs go to the lowest layer. An interrupted or killed search continues with --resume after its\n"
               "last saved step."};
 
@@ -406,9 +404,7 @@ int prune_search(int argc, char **argv) {
                      .policy = "selective",
                      .rows = CLI_ROWS_DEFAULTS};
   wn_prune_options_init(&s.options, sizeof s.options);
-  struct cli_list dirs = {0};
-  int code = cli_parse(&search_spec, argc, argv, &s, &dirs);
-  code = cli_model_argument(&search_spec, code, true, &dirs, &s.model);
+  int code = cli_parse_model(&search_spec, argc, argv, &s, true, &s.model);
   code = check_search(&s, code);
   wn_context *ctx = NULL;
   if (code == CLI_GO) code = cli_together_open(&s.common, &ctx);

@@ -30,13 +30,17 @@ bool cli_exists(const char *path) {
   return access(path, F_OK) == 0;
 }
 
-int cli_model_argument(const struct cli_spec *spec, int code, bool required, struct cli_list *positionals,
-                       const char **model) {
-  if (code == CLI_GO && *model && positionals->count) code = cli_usage_error(spec->command, "one checkpoint at a time");
-  if (code == CLI_GO && positionals->count) *model = positionals->items[0];
-  if (code == CLI_GO && required && !*model)
-    code = cli_usage_error(spec->command, "which checkpoint? Give --model DIR or the folder");
-  cli_list_clear(positionals);
+int cli_model_missing(const struct cli_spec *spec) {
+  return cli_usage_error(spec->command, "which checkpoint? Give --model DIR or the folder");
+}
+
+int cli_parse_model(const struct cli_spec *spec, int argc, char **argv, void *into, bool required, const char **model) {
+  struct cli_list given = {0};
+  int code = cli_parse(spec, argc, argv, into, &given);
+  if (code == CLI_GO && *model && given.count) code = cli_usage_error(spec->command, "one checkpoint at a time");
+  if (code == CLI_GO && given.count) *model = given.items[0];
+  if (code == CLI_GO && required && !*model) code = cli_model_missing(spec);
+  cli_list_clear(&given);
   return code;
 }
 

@@ -13,10 +13,11 @@ char *cli_recipe_keys(void);
 /* "dir/name" into out; false when it does not fit. */
 bool cli_join(char *out, size_t bytes, const char *dir, const char *name);
 bool cli_exists(const char *path);
-/* The checkpoint given as --model or as the only positional argument: sets *model and clears the list. CLI_GO, or 2
- * after reporting that there is none, or two. code: the result of cli_parse, returned if it is not CLI_GO. */
-int cli_model_argument(const struct cli_spec *spec, int code, bool required, struct cli_list *positionals,
-                       const char **model);
+/* cli_parse of a command whose checkpoint is given as --model (*model, a field of `into`) or as the only positional
+ * argument. Reports, too, that there is none although it is required, or two. */
+int cli_parse_model(const struct cli_spec *spec, int argc, char **argv, void *into, bool required, const char **model);
+/* 2 after reporting that there is no checkpoint. */
+int cli_model_missing(const struct cli_spec *spec);
 #define CLI_MODEL_OPTION(T, m) CLI_OPTION(T, m, "model", "DIR", "the checkpoint (or as an argument)")
 /* Whether weights are checked; given NULL: the library's default. */
 #define CLI_CHECK_OPTION(T, m)                                                                                         \

@@ -5,9 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "recipe.h"
 #include "signals.h"
-#include "files.h"
 #include "estimate.h"
 #include "ui.h"
 

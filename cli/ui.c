@@ -11,6 +11,7 @@
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
+#include "signals.h"
 
 /* Prints one line, whatever the text contains. */
 static void ui_print_line(const char *prefix, const char *format, va_list args) {
@@ -62,6 +63,10 @@ int cli_usage_error(const char *command, const char *format, ...) {
 }
 
 int cli_fail(const wn_context *ctx, wn_status status) {
+  if (status == WN_ERR_CANCELLED) {
+    cli_error("interrupted");
+    return CLI_INTERRUPTED;
+  }
   const char *detail = ctx ? wn_context_error(ctx) : "";
   return cli_error("%s", *detail ? detail : wn_status_name(status));
 }

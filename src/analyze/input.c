@@ -46,29 +46,22 @@ wn_status wn_analysis_check(wn_context *ctx, const wn_model *model, const wn_ana
 
 wn_status wn_analysis_batch_init(wn_context *ctx, const wn_model *model, const int32_t *ids, int count,
                                  struct wn_analysis_batch *out) {
-  void *memory;
   memset(out, 0, sizeof *out);
   for (int i = 0; i < count; i++)
     if (ids[i] < 0 || ids[i] >= model->config.vocab_size)
       return wn_fail(ctx, WN_ERR_ARGUMENT, "control token %d is outside the vocabulary, 0 to %lld", ids[i],
                      (long long)model->config.vocab_size - 1);
-  WN_TRY(wn_alloc(ctx, "control tokens", (size_t)model->config.vocab_size, &memory));
-  out->is_control = memory;
+  WN_TRY(WN_ALLOC(ctx, "control tokens", model->config.vocab_size, &out->is_control));
   for (int i = 0; i < count; i++) out->is_control[ids[i]] = 1;
   return WN_OK;
 }
 
 wn_status wn_analysis_batch_reserve(wn_context *ctx, struct wn_analysis_batch *batch, int64_t B, int64_t T) {
-  void *memory;
   wn_free(batch->control), wn_free(batch->before), wn_free(batch->end);
   batch->control = NULL, batch->before = NULL, batch->end = NULL;
-  WN_TRY(wn_alloc(ctx, "control tokens", (size_t)(B * T), &memory));
-  batch->control = memory;
-  WN_TRY(wn_alloc(ctx, "control tokens", (size_t)(B * T) * sizeof(int32_t), &memory));
-  batch->before = memory;
-  WN_TRY(wn_alloc(ctx, "rows", (size_t)B * sizeof(int32_t), &memory));
-  batch->end = memory;
-  return WN_OK;
+  WN_TRY(WN_ALLOC(ctx, "control tokens", B * T, &batch->control));
+  WN_TRY(WN_ALLOC(ctx, "control tokens", B * T, &batch->before));
+  return WN_ALLOC(ctx, "rows", B, &batch->end);
 }
 
 void wn_analysis_batch_take(struct wn_analysis_batch *batch, const struct wn_batch *from) {

@@ -223,9 +223,8 @@ wn_status wn_analyze_look(wn_context *ctx, wn_model *model, const wn_analysis_in
   if (options->early < 1)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "attention: first %lld tokens, expected at least 1",
                    (long long)options->early);
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "report of attention", sizeof(struct report), &memory));
-  struct report *r = memory;
+  struct report *r;
+  WN_TRY(WN_ALLOC(ctx, "report of attention", 1, &r));
   struct watch w = {.ctx = ctx, .model = model, .r = &r->r};
   struct wn_arrays scratch = {0};
   r->r.layers = c->layers, r->r.heads = c->heads, r->r.early = options->early;

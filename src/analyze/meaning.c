@@ -202,9 +202,7 @@ static wn_status meaning_summarize(struct watch *w) {
 /* Transposes the points: by share instead of by row. */
 static wn_status meaning_take_points(struct watch *w, struct report *out) {
   const int64_t n = w->r->tau_count, points = w->r->points;
-  void *memory;
-  WN_TRY(wn_alloc(w->ctx, "rows of meaningful attention", (size_t)(points * (n + 1)) * sizeof(double), &memory));
-  out->points = memory;
+  WN_TRY(WN_ALLOC(w->ctx, "rows of meaningful attention", points * (n + 1), &out->points));
   out->r.x = out->points;
   out->r.y = out->points + points;
   for (int64_t p = 0; p < points; p++) {
@@ -222,9 +220,9 @@ static wn_status meaning_allocate(wn_context *ctx, const wn_model_config *c, int
   r->length_count = meaning_length_of(context) + 1;
   w->bins = meaning_bin_of(context) + 1;
   const size_t cells = (size_t)r->length_count * (size_t)tau_count;
-  size_t bytes, sums;
-  if (!wn_mul_size(cells * (size_t)w->bins * sizeof(uint32_t), (size_t)(c->layers * c->heads), &bytes) ||
-      !wn_mul_size(cells * sizeof(double), (size_t)(c->layers * c->heads), &sums))
+  size_t bins, sums;
+  if (!wn_mul_size(cells * (size_t)w->bins, (size_t)(c->layers * c->heads), &bins) ||
+      !wn_mul_size(cells, (size_t)(c->layers * c->heads), &sums))
     return wn_fail(ctx, WN_ERR_MEMORY, "meaningful attention: %lld layers of %lld heads are too many",
                    (long long)c->layers, (long long)c->heads);
   const int64_t lengths = r->length_count, L = c->layers, H = c->heads;
@@ -241,12 +239,8 @@ static wn_status meaning_allocate(wn_context *ctx, const wn_model_config *c, int
   WN_TRY(WN_ARRAYS_CREATE(ctx, &out->arrays, "report of meaningful attention", rows));
   for (int i = 0; i < r->length_count; i++) r->length[i] = (int64_t)1 << i;
   memcpy(r->taus, taus, (size_t)tau_count * sizeof *taus);
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "histograms of meaningful attention", bytes, &memory));
-  w->histogram = memory;
-  WN_TRY(wn_alloc(ctx, "sums of meaningful attention", sums, &memory));
-  w->sum = memory;
-  return WN_OK;
+  WN_TRY(WN_ALLOC(ctx, "histograms of meaningful attention", bins, &w->histogram));
+  return WN_ALLOC(ctx, "sums of meaningful attention", sums, &w->sum);
 }
 
 wn_status wn_analyze_meaning(wn_context *ctx, wn_model *model, const wn_analysis_input *input,
@@ -271,9 +265,8 @@ wn_status wn_analyze_meaning(wn_context *ctx, wn_model *model, const wn_analysis
   if (context < 1 || context > model->config.context)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "meaningful attention: context %lld is outside 1..%lld, the model's",
                    (long long)context, (long long)model->config.context);
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "report of meaningful attention", sizeof(struct report), &memory));
-  struct report *r = memory;
+  struct report *r;
+  WN_TRY(WN_ALLOC(ctx, "report of meaningful attention", 1, &r));
   struct watch w = {.ctx = ctx, .model = model, .r = &r->r};
   const struct wn_layer_observer observer = {
       .layer = meaning_on_layer, .user = &w, .batch = meaning_on_batch, .attention = meaning_on_attention};

@@ -274,12 +274,12 @@ static wn_status selection_mean_create(wn_context *ctx, const wn_model_config *c
   if (cell < 1) cell = (T + 255) / 256;
   const int64_t size = (T + cell - 1) / cell;
   size_t squares, bytes, pairs;
-  void *memory;
   if (!wn_mul_size((size_t)c->layers, (size_t)(3 * size * size + T), &squares) ||
       !wn_mul_size(squares, sizeof(float), &bytes) || !wn_add_size(bytes, sizeof(wn_selection_mean), &bytes) ||
       !wn_mul_size((size_t)(size * size), sizeof(double), &pairs) || !wn_add_size(bytes, pairs, &bytes))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "means over %lld tokens in cells of %lld are too large", (long long)T,
                    (long long)cell);
+  void *memory;
   WN_TRY(wn_alloc(ctx, "means of selections", bytes, &memory));
   wn_selection_mean *m = memory;
   *m = (wn_selection_mean){.layers = c->layers, .T = T, .cell = cell, .size = size, .pairs = (double *)(void *)(m + 1)};

@@ -6,7 +6,6 @@
 #include "base/arrays.h"
 #include "base/error.h"
 #include "base/misuse.h"
-#include "data/tasks.h"
 #include "winnow/selection.h"
 
 enum {

@@ -20,30 +20,15 @@ struct tokens_watch {
   int64_t room, first; /* capacity of the arrays; number of the batch's first token */
 };
 
-static wn_status tokens_array_grow(wn_context *ctx, int64_t used, int64_t room, size_t element, void **array) {
-  size_t bytes;
-  void *memory;
-  if (!wn_mul_size((size_t)room, element, &bytes))
-    return wn_fail(ctx, WN_ERR_MEMORY, "spans of %lld tokens are too many", (long long)room);
-  WN_TRY(wn_alloc(ctx, "spans of tokens", bytes, &memory));
-  if (used > 0) memcpy(memory, *array, (size_t)used * element);
-  wn_free(*array);
-  *array = memory;
-  return WN_OK;
-}
-
 static wn_status tokens_grow(struct tokens_watch *w, int64_t more) {
   wn_span_tokens *r = w->r;
   if (r->count + more <= w->room) return WN_OK;
   const int64_t room = 2 * w->room + more;
-  void *id = r->id, *span = r->span;
-  wn_status status = tokens_array_grow(w->ctx, r->count, room, sizeof *r->id, &id);
-  r->id = id;
-  if (status == WN_OK)
-    status = tokens_array_grow(w->ctx, r->count, room, (size_t)(r->layers * r->heads) * sizeof *r->span, &span);
-  r->span = span;
-  if (status == WN_OK) w->room = room;
-  return status;
+  WN_TRY(WN_RESIZE(w->ctx, "spans of tokens", &r->id, r->count, room));
+  WN_TRY(wn_resize(w->ctx, "spans of tokens", &r->span, (size_t)(r->layers * r->heads) * sizeof *r->span,
+                   (size_t)r->count, (size_t)room));
+  w->room = room;
+  return WN_OK;
 }
 
 static void tokens_on_batch(void *user, const struct wn_batch *batch) {
@@ -94,11 +79,8 @@ static wn_status tokens_find_words(wn_context *ctx, const wn_tokenizer *tok, wn_
 
 static wn_status tokens_summarize(wn_context *ctx, const wn_analysis_input *input, wn_span_tokens *r) {
   const int64_t n = r->layers * r->heads;
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "spans of tokens", (size_t)(r->count + 1) * sizeof *r->mean, &memory));
-  r->mean = memory;
-  WN_TRY(wn_alloc(ctx, "beginnings of words", (size_t)r->count + 1, &memory));
-  r->start = memory;
+  WN_TRY(WN_ALLOC(ctx, "spans of tokens", r->count + 1, &r->mean));
+  WN_TRY(WN_ALLOC(ctx, "beginnings of words", r->count + 1, &r->start));
   if (input->tok) WN_TRY(tokens_find_words(ctx, input->tok, r));
   for (int64_t i = 0; i < r->count; i++) {
     for (int64_t k = 0; k < n; k++) r->mean[i] += (double)r->span[i * n + k] / (double)n;
@@ -122,7 +104,6 @@ wn_status wn_analyze_span_tokens(wn_context *ctx, wn_model *model, const wn_anal
   struct wn_analysis_own own;
   wn_eval_options options = {.size = sizeof options};
   wn_eval_result result;
-  void *memory;
   *out = NULL;
   WN_TRY(wn_analysis_read(ctx, &input, &own));
   if (!c->attention.span.enabled || !c->attention.span.dynamic)
@@ -131,8 +112,8 @@ wn_status wn_analyze_span_tokens(wn_context *ctx, wn_model *model, const wn_anal
     return wn_fail(ctx, WN_ERR_ARGUMENT, "spans of tokens: a text or a token file is needed");
   if (input->options) options = *input->options;
   options.batch = 1; /* several sequences would take stretches of the text in turn */
-  WN_TRY(wn_alloc(ctx, "spans of tokens", sizeof(wn_span_tokens), &memory));
-  wn_span_tokens *r = memory;
+  wn_span_tokens *r;
+  WN_TRY(WN_ALLOC(ctx, "spans of tokens", 1, &r));
   r->layers = c->layers, r->heads = c->heads;
   struct tokens_watch w = {.ctx = ctx, .model = model, .r = r};
   const struct wn_layer_observer observer = {.layer = tokens_on_layer, .batch = tokens_on_batch, .user = &w};

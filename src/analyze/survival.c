@@ -129,14 +129,13 @@ wn_status wn_analyze_survival(wn_context *ctx, wn_model *model, const wn_analysi
   if (count < 1 || count > WN_POLICY_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "survival: %d policies, expected 1 to %d", count, WN_POLICY_MAX);
   for (int i = 0; i < count; i++) WN_TRY(wn_budgets_check(ctx, budgets[i], c));
-  void *memory;
   size_t kept, bytes;
   const int64_t T = input->options && input->options->context ? input->options->context : c->context;
   if (!wn_mul_size((size_t)(SEQUENCES * c->layers * c->kv_heads), (size_t)T, &kept) ||
       !wn_mul_size(kept, (size_t)count, &bytes))
     return wn_fail(ctx, WN_ERR_MEMORY, "survival: sequences of %lld tokens are too long", (long long)T);
-  WN_TRY(wn_alloc(ctx, "report of survival", sizeof(struct report), &memory));
-  struct report *r = memory;
+  struct report *r;
+  WN_TRY(WN_ALLOC(ctx, "report of survival", 1, &r));
   struct watch w = {.ctx = ctx, .L = c->layers, .Hkv = c->kv_heads, .T = T, .room = SEQUENCES};
   struct wn_arrays scratch = {0};
   uint8_t *all = NULL;

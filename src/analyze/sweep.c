@@ -2,7 +2,6 @@
  * Cost: for every share an evaluation of the text and a decoding of each task, and both twice more. */
 #include "analyze/input.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -169,9 +168,8 @@ wn_status wn_analyze_sweep(wn_context *ctx, wn_model *model, const wn_analysis_i
   const wn_attention_config before = model->config.attention;
   wn_attention_config plain = before;
   plain.threshold.enabled = false;
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "report of a sweep", sizeof(struct sweep_report), &memory));
-  struct sweep_report *r = memory;
+  struct sweep_report *r;
+  WN_TRY(WN_ALLOC(ctx, "report of a sweep", 1, &r));
   r->r.point = r->points;
   r->r.count = options->tau_count;
   r->r.gamma = options->gamma;

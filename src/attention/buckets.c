@@ -16,7 +16,6 @@ static const struct wn_field fields[] = {
 };
 
 static void buckets_init(wn_attention_config *config) {
-  config->buckets.enabled = false;
   config->buckets.count = 32;
   config->buckets.farthest = 128;
 }
@@ -87,13 +86,11 @@ const struct wn_mechanism wn_mechanism_buckets = {
     .name = "buckets",
     .summary = "learned position biases (Raffel et al. 2020, T5)",
     .score = &buckets_kind,
-    .fields = fields,
-    .field_count = sizeof fields / sizeof *fields,
+    WN_MECHANISM_TABLE(field, fields),
     .init = buckets_init,
     .is_enabled = buckets_is_enabled,
     .check = buckets_check,
     .fill = buckets_fill,
-    .arrays = arrays,
-    .array_count = sizeof arrays / sizeof *arrays,
+    WN_MECHANISM_TABLE(array, arrays),
     .cases = cases,
 };

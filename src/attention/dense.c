@@ -15,10 +15,6 @@ static const struct wn_field fields[] = {
            "rows see later keys too; for winnow op attention, since a model's encoder always is bidirectional"),
 };
 
-static void dense_init(wn_attention_config *config) {
-  config->scale = 0;
-}
-
 static bool dense_is_enabled(const wn_attention_config *config) {
   (void)config;
   return true;
@@ -37,9 +33,7 @@ const struct wn_mechanism wn_mechanism_dense = {
     .name = "dense",
     .summary = "causal softmax attention (Vaswani et al. 2017)",
     .terms = WN_TERM_DROPOUT,
-    .fields = fields,
-    .field_count = sizeof fields / sizeof *fields,
-    .init = dense_init,
+    WN_MECHANISM_TABLE(field, fields),
     .is_enabled = dense_is_enabled,
     .fill = dense_fill,
     .cases = cases,

@@ -17,9 +17,7 @@ static const struct wn_field fields[] = {
 };
 
 static void exclusive_init(wn_attention_config *config) {
-  config->exclusive.enabled = config->exclusive.gate = false;
   config->exclusive.gate_init = 1;
-  config->exclusive.layers[0] = 0;
 }
 
 static bool exclusive_is_enabled(const wn_attention_config *config) {
@@ -51,16 +49,8 @@ static double exclusive_initial(const wn_attention_config *c) {
 }
 
 static const struct wn_mechanism_array arrays[] = {
-    {.name = "gate",
-     .role = WN_ARRAY_PARAMETER,
-     .param = "attn.exclusive_gate",
-     .present = has_gate,
-     .shape = shape_gate,
-     .array = WN_ARRAY_AT(gate),
-     .array_gradient = WN_ARRAY_AT(dgate),
-     .op = WN_OP_AT(exclusive.gate),
-     .op_gradient = WN_OP_AT(exclusive.dgate),
-     .init = exclusive_initial},
+    WN_ARRAY_ROW(PARAMETER, gate, exclusive.gate, exclusive.dgate, shape_gate, .param = "attn.exclusive_gate",
+                 .present = has_gate, .init = exclusive_initial),
 };
 
 static const char *const cases[] = {"{\"exclusive\":true}", "{\"exclusive\":{\"gate\":true}}", NULL};
@@ -69,14 +59,12 @@ const struct wn_mechanism wn_mechanism_exclusive = {
     .name = "exclusive",
     .summary = "exclusive self attention (Zhai)",
     .terms = WN_TERM_EXCLUSIVE,
-    .fields = fields,
-    .field_count = sizeof fields / sizeof *fields,
+    WN_MECHANISM_TABLE(field, fields),
     .init = exclusive_init,
     .is_enabled = exclusive_is_enabled,
     .check = exclusive_check,
     .fill = exclusive_fill,
-    .arrays = arrays,
-    .array_count = sizeof arrays / sizeof *arrays,
+    WN_MECHANISM_TABLE(array, arrays),
     .cases = cases,
     .adapt_key = "exclusive.gate",
     .adapt_value = "true",

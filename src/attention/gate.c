@@ -62,14 +62,7 @@ static void gate_layout(const struct wn_attention_dims *d, struct wn_attention *
 }
 
 static const struct wn_mechanism_array gate_arrays[] = {
-    {.name = "output_gate",
-     .role = WN_ARRAY_INPUT,
-     .present = gate_is_enabled,
-     .shape = shape_output_gate,
-     .array = WN_ARRAY_AT(output_gate),
-     .array_gradient = WN_ARRAY_AT(doutput_gate),
-     .op = WN_OP_AT(gate.g),
-     .op_gradient = WN_OP_AT(gate.dg)},
+    WN_ARRAY_ROW(INPUT, output_gate, gate.g, gate.dg, shape_output_gate, .present = gate_is_enabled),
 };
 
 static const struct wn_mechanism_input gate_inputs[] = {
@@ -93,15 +86,12 @@ const struct wn_mechanism wn_mechanism_gate = {
     .name = "gate",
     .summary = "gated attention outputs (Qiu et al. 2025)",
     .terms = WN_TERM_GATE,
-    .fields = gate_fields,
-    .field_count = sizeof gate_fields / sizeof *gate_fields,
+    WN_MECHANISM_TABLE(field, gate_fields),
     .settings = sizeof(struct gate_settings),
     .is_enabled = gate_is_enabled,
     .fill = gate_fill,
-    .arrays = gate_arrays,
-    .array_count = sizeof gate_arrays / sizeof *gate_arrays,
-    .inputs = gate_inputs,
-    .input_count = sizeof gate_inputs / sizeof *gate_inputs,
+    WN_MECHANISM_TABLE(array, gate_arrays),
+    WN_MECHANISM_TABLE(input, gate_inputs),
     .layout = gate_layout,
     .cases = gate_cases,
 };

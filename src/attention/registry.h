@@ -77,6 +77,15 @@ void wn_mechanism_bind(const struct wn_mechanism_array *array, const void *value
 /* The offset of a field's pointer. */
 #define WN_ARRAY_AT(field) offsetof(wn_attention_arrays, field)
 #define WN_OP_AT(field) offsetof(struct wn_attention, field)
+/* A row of an array and its gradient, `name` and d`name` in wn_attention_arrays; last its shape, and what else there
+ * is: WN_ARRAY_ROW(INPUT, zt, span.z, span.dz, shape_zt, .present = is_dynamic). */
+#define WN_ARRAY_ROW(role_, name_, op_, op_gradient_, ...)                                                             \
+  {                                                                                                                    \
+    .name = #name_, .role = WN_ARRAY_##role_, .array = WN_ARRAY_AT(name_), .array_gradient = WN_ARRAY_AT(d##name_),    \
+    .op = WN_OP_AT(op_), .op_gradient = WN_OP_AT(op_gradient_), .shape = __VA_ARGS__                                   \
+  }
+/* In an entry: its fields, arrays or inputs, and how many there are. */
+#define WN_MECHANISM_TABLE(what, rows) .what##s = (rows), .what##_count = sizeof(rows) / sizeof *(rows)
 
 struct wn_mechanism {
   const char *name;    /* "selective" */

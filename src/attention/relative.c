@@ -12,11 +12,6 @@ static const struct wn_field fields[] = {
            "distances that have a vector; 0: as many as a layer sees", .min = 0, .max = 1 << 24),
 };
 
-static void relative_init(wn_attention_config *config) {
-  config->relative.enabled = false;
-  config->relative.length = 0;
-}
-
 static bool relative_is_enabled(const wn_attention_config *config) {
   return config->relative.enabled;
 }
@@ -38,15 +33,7 @@ static void relative_layout(const struct wn_attention_dims *d, struct wn_attenti
 }
 
 static const struct wn_mechanism_array arrays[] = {
-    {.name = "p",
-     .role = WN_ARRAY_SHARED,
-     .param = "relative.weight",
-     .shape = shape_p,
-     .array = WN_ARRAY_AT(p),
-     .array_gradient = WN_ARRAY_AT(dp),
-     .op = WN_OP_AT(relative.p),
-     .op_gradient = WN_OP_AT(relative.dp),
-     .init_std = 0.02},
+    WN_ARRAY_ROW(SHARED, p, relative.p, relative.dp, shape_p, .param = "relative.weight", .init_std = 0.02),
 };
 
 static const char *const cases[] = {
@@ -59,13 +46,10 @@ const struct wn_mechanism wn_mechanism_relative = {
     .name = "relative",
     .summary = "relative position vectors (Shaw et al. 2018)",
     .terms = WN_TERM_RELATIVE,
-    .fields = fields,
-    .field_count = sizeof fields / sizeof *fields,
-    .init = relative_init,
+    WN_MECHANISM_TABLE(field, fields),
     .is_enabled = relative_is_enabled,
     .fill = relative_fill,
-    .arrays = arrays,
-    .array_count = sizeof arrays / sizeof *arrays,
+    WN_MECHANISM_TABLE(array, arrays),
     .layout = relative_layout,
     .cases = cases,
 };

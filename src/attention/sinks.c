@@ -8,10 +8,6 @@ static const struct wn_field fields[] = {
            .max = 65536),
 };
 
-static void sinks_init(wn_attention_config *config) {
-  config->sinks = 0;
-}
-
 static bool sinks_is_enabled(const wn_attention_config *config) {
   return config->sinks > 0;
 }
@@ -27,24 +23,8 @@ static int shape(const wn_attention_config *c, const struct wn_attention_dims *d
 }
 
 static const struct wn_mechanism_array arrays[] = {
-    {.name = "sink_k",
-     .role = WN_ARRAY_PARAMETER,
-     .param = "attn.sink_k",
-     .shape = shape,
-     .array = WN_ARRAY_AT(sink_k),
-     .array_gradient = WN_ARRAY_AT(dsink_k),
-     .op = WN_OP_AT(sinks.k),
-     .op_gradient = WN_OP_AT(sinks.dk),
-     .init_std = 0.02},
-    {.name = "sink_v",
-     .role = WN_ARRAY_PARAMETER,
-     .param = "attn.sink_v",
-     .shape = shape,
-     .array = WN_ARRAY_AT(sink_v),
-     .array_gradient = WN_ARRAY_AT(dsink_v),
-     .op = WN_OP_AT(sinks.v),
-     .op_gradient = WN_OP_AT(sinks.dv),
-     .init_std = 0.02},
+    WN_ARRAY_ROW(PARAMETER, sink_k, sinks.k, sinks.dk, shape, .param = "attn.sink_k", .init_std = 0.02),
+    WN_ARRAY_ROW(PARAMETER, sink_v, sinks.v, sinks.dv, shape, .param = "attn.sink_v", .init_std = 0.02),
 };
 
 static const char *const cases[] = {"{\"sinks\":3}", "{\"sinks\":1}", NULL};
@@ -53,12 +33,9 @@ const struct wn_mechanism wn_mechanism_sinks = {
     .name = "sinks",
     .summary = "learned attention sinks",
     .terms = WN_TERM_SINKS,
-    .fields = fields,
-    .field_count = sizeof fields / sizeof *fields,
-    .init = sinks_init,
+    WN_MECHANISM_TABLE(field, fields),
     .is_enabled = sinks_is_enabled,
     .fill = sinks_fill,
-    .arrays = arrays,
-    .array_count = sizeof arrays / sizeof *arrays,
+    WN_MECHANISM_TABLE(array, arrays),
     .cases = cases,
 };

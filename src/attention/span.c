@@ -4,7 +4,6 @@
  * are skipped: what lies beyond a head's span costs nothing. The gradient of z at the ramp's two ends is one-sided:
  * from above, and from below at z = 1, because the clamp to [0,1] can only be left that way (ops/attention.h). */
 #include "attention/registry.h"
-#include "base/error.h"
 #include "ops/terms.h"
 
 #define AT(member) offsetof(wn_attention_config, span.member)
@@ -65,26 +64,9 @@ static void span_layout(const struct wn_attention_dims *d, struct wn_attention *
 }
 
 static const struct wn_mechanism_array arrays[] = {
-    {.name = "z",
-     .role = WN_ARRAY_PARAMETER,
-     .param = "attn.span",
-     .present = is_static,
-     .shape = shape_z,
-     .array = WN_ARRAY_AT(z),
-     .array_gradient = WN_ARRAY_AT(dz),
-     .op = WN_OP_AT(span.z),
-     .op_gradient = WN_OP_AT(span.dz),
-     .init = initial,
-     .range = WN_RANGE_RATIO,
-     .neutral = 1},
-    {.name = "zt",
-     .role = WN_ARRAY_INPUT,
-     .present = is_dynamic,
-     .shape = shape_zt,
-     .array = WN_ARRAY_AT(zt),
-     .array_gradient = WN_ARRAY_AT(dzt),
-     .op = WN_OP_AT(span.z),
-     .op_gradient = WN_OP_AT(span.dz)},
+    WN_ARRAY_ROW(PARAMETER, z, span.z, span.dz, shape_z, .param = "attn.span", .present = is_static, .init = initial,
+                 .range = WN_RANGE_RATIO, .neutral = 1),
+    WN_ARRAY_ROW(INPUT, zt, span.z, span.dz, shape_zt, .present = is_dynamic),
 };
 
 static int64_t span_heads(const wn_attention_config *c, const struct wn_attention_dims *d) {
@@ -115,15 +97,12 @@ const struct wn_mechanism wn_mechanism_span = {
     .name = "span",
     .summary = "adaptive and dynamic span (Sukhbaatar et al. 2019)",
     .terms = WN_TERM_SPAN,
-    .fields = fields,
-    .field_count = sizeof fields / sizeof *fields,
+    WN_MECHANISM_TABLE(field, fields),
     .init = span_init,
     .is_enabled = span_is_enabled,
     .fill = span_fill,
-    .arrays = arrays,
-    .array_count = sizeof arrays / sizeof *arrays,
-    .inputs = span_inputs,
-    .input_count = sizeof span_inputs / sizeof *span_inputs,
+    WN_MECHANISM_TABLE(array, arrays),
+    WN_MECHANISM_TABLE(input, span_inputs),
     .layout = span_layout,
     .cases = cases,
     .adapt_key = "span.limit",

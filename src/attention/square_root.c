@@ -14,7 +14,6 @@ static const struct wn_field fields[] = {
 };
 
 static void square_root_init(wn_attention_config *config) {
-  config->root.enabled = false;
   config->root.buffer = 64;
   config->root.density = 1;
 }
@@ -38,8 +37,7 @@ const struct wn_mechanism wn_mechanism_square_root = {
     .name = "sqrt",
     .summary = "square-root mask (Fernandez, Unsal)",
     .terms = WN_TERM_SQUARE_ROOT,
-    .fields = fields,
-    .field_count = sizeof fields / sizeof *fields,
+    WN_MECHANISM_TABLE(field, fields),
     .init = square_root_init,
     .is_enabled = square_root_is_enabled,
     .fill = square_root_fill,

@@ -8,10 +8,6 @@ static const struct wn_field fields[] = {
            "n: a row sees its last n keys and every n-th before; 0: all", .min = 0, .max = 1 << 30),
 };
 
-static void strided_init(wn_attention_config *config) {
-  config->strided = 0;
-}
-
 static bool strided_is_enabled(const wn_attention_config *config) {
   return config->strided > 0;
 }
@@ -28,9 +24,7 @@ const struct wn_mechanism wn_mechanism_strided = {
     .name = "strided",
     .summary = "strided sparse attention (Child et al. 2019)",
     .terms = WN_TERM_STRIDED,
-    .fields = fields,
-    .field_count = sizeof fields / sizeof *fields,
-    .init = strided_init,
+    WN_MECHANISM_TABLE(field, fields),
     .is_enabled = strided_is_enabled,
     .fill = strided_fill,
     .cases = cases,

@@ -12,7 +12,6 @@ static const struct wn_field fields[] = {
 };
 
 static void threshold_init(wn_attention_config *config) {
-  config->threshold.enabled = false;
   config->threshold.tau = 0.95;
 }
 
@@ -48,12 +47,10 @@ const struct wn_mechanism wn_mechanism_threshold = {
     .name = "threshold",
     .summary = "meaningful attention (Fernandez, Unsal)",
     .terms = WN_TERM_THRESHOLD,
-    .fields = fields,
-    .field_count = sizeof fields / sizeof *fields,
+    WN_MECHANISM_TABLE(field, fields),
     .init = threshold_init,
     .is_enabled = threshold_is_enabled,
     .fill = threshold_fill,
-    .arrays = arrays,
-    .array_count = sizeof arrays / sizeof *arrays,
+    WN_MECHANISM_TABLE(array, arrays),
     .cases = cases,
 };

@@ -11,11 +11,6 @@ static const struct wn_field fields[] = {
            .max = 256),
 };
 
-static void window_init(wn_attention_config *config) {
-  config->window = 0;
-  config->window_layers[0] = 0;
-}
-
 static bool window_is_enabled(const wn_attention_config *config) {
   return config->window > 0;
 }
@@ -37,9 +32,7 @@ const struct wn_mechanism wn_mechanism_window = {
     .name = "window",
     .summary = "local attention, alone or alternating with global layers",
     .terms = WN_TERM_WINDOW,
-    .fields = fields,
-    .field_count = sizeof fields / sizeof *fields,
-    .init = window_init,
+    WN_MECHANISM_TABLE(field, fields),
     .is_enabled = window_is_enabled,
     .check = window_check,
     .fill = window_fill,

@@ -96,6 +96,25 @@ refused:
   return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s needs %zu bytes", what, bytes);
 }
 
+wn_status wn_alloc_array(wn_context *ctx, const char *what, size_t count, size_t element, void *out) {
+  size_t bytes;
+  void *p;
+  const wn_status status = wn_alloc(ctx, what, wn_mul_size(count, element, &bytes) ? bytes : SIZE_MAX, &p);
+  memcpy(out, &p, sizeof p); /* no assignment: *out may point to any type */
+  return status;
+}
+
+wn_status wn_resize(wn_context *ctx, const char *what, void *data, size_t element, size_t count, size_t room) {
+  void *old;
+  char *larger;
+  memcpy(&old, data, sizeof old);
+  WN_TRY(wn_alloc_array(ctx, what, room, element, &larger));
+  if (count) memcpy(larger, old, count * element);
+  wn_free(old);
+  memcpy(data, &larger, sizeof larger);
+  return WN_OK;
+}
+
 void wn_free(void *p) {
   if (!p) return;
   struct header header;

@@ -12,6 +12,13 @@
 /* Zero-filled, aligned to WN_ALIGN, counted by wn_memory_info. Large blocks have their own mmap, so that freeing
  * returns them to the system. On failure: WN_ERR_MEMORY, naming `what` and the bytes. bytes 0 gives NULL. */
 wn_status wn_alloc(wn_context *ctx, const char *what, size_t bytes, void **out);
+/* The same for `count` elements of *out, a pointer to any type: WN_TRY(WN_ALLOC(ctx, "tokens", n, &ids)). */
+#define WN_ALLOC(ctx, what, count, out) wn_alloc_array(ctx, what, (size_t)(count), sizeof **(out), out)
+wn_status wn_alloc_array(wn_context *ctx, const char *what, size_t count, size_t element, void *out);
+/* Moves the first `count` elements of *data to memory for `room`; after a failure *data is as it was. */
+#define WN_RESIZE(ctx, what, data, count, room)                                                                        \
+  wn_resize(ctx, what, data, sizeof **(data), (size_t)(count), (size_t)(room))
+wn_status wn_resize(wn_context *ctx, const char *what, void *data, size_t element, size_t count, size_t room);
 /* Under a limit of address space (ulimit -v): is there room for what the libraries that winnow computes with will
  * allocate themselves? They end the process when there is none, so call this before using them. WN_ERR_MEMORY says how
  * much is wanted. */

@@ -2,7 +2,6 @@
 #include "base/arrays.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"

@@ -44,10 +44,9 @@ static wn_status context_dead_keys(wn_context *ctx, double option, double *out) 
 wn_status wn_context_create(const wn_context_options *options, wn_context **out) {
   if (!out) return WN_ERR_ARGUMENT;
   *out = NULL;
-  void *p = NULL;
-  wn_status status = wn_alloc(NULL, "context", sizeof(wn_context), &p);
+  wn_context *ctx;
+  wn_status status = WN_ALLOC(NULL, "context", 1, &ctx);
   if (status != WN_OK) return status;
-  wn_context *ctx = p;
   wn_handle_mark(ctx, WN_HANDLE_UNFINISHED); /* so far it can only report an error and be destroyed */
   atomic_init(&ctx->cancelled, 0);
   *out = ctx;

@@ -98,17 +98,12 @@ static wn_status file_read_all(wn_context *ctx, const char *path, int fd, uintma
   /* one byte more than the limit shows that a file is too large */
   size_t used = 0, capacity = size == 0 ? 65536 : size > limit ? limit + 1 : (size_t)size + 1;
   if (capacity > limit) capacity = limit + 1;
-  void *p;
-  WN_TRY_GOTO(wn_alloc(ctx, path, capacity + 1, &p), done);
-  text = p;
+  WN_TRY_GOTO(WN_ALLOC(ctx, path, capacity + 1, &text), done);
   for (;;) {
     if (used == capacity) {
       if (capacity > limit) break;
       size_t larger = capacity > limit / 2 ? limit + 1 : 2 * capacity;
-      WN_TRY_GOTO(wn_alloc(ctx, path, larger + 1, &p), done);
-      memcpy(p, text, used);
-      wn_free(text);
-      text = p;
+      WN_TRY_GOTO(WN_RESIZE(ctx, path, &text, used, larger + 1), done);
       capacity = larger;
     }
     ssize_t n = read(fd, text + used, capacity - used);

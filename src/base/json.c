@@ -7,8 +7,6 @@
 #include "base/number.h"
 #include "base/text.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

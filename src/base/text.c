@@ -6,8 +6,6 @@
 
 #include <errno.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static bool text_reserve(struct wn_text *text, size_t more) {
@@ -17,11 +15,7 @@ static bool text_reserve(struct wn_text *text, size_t more) {
   size_t capacity = text->capacity ? text->capacity : 256;
   while (capacity < need)
     if (!wn_mul_size(capacity, 2, &capacity)) return false;
-  void *p;
-  if (wn_alloc(NULL, "text", capacity, &p) != WN_OK) return false;
-  if (text->bytes) memcpy(p, text->data, text->bytes);
-  wn_free(text->data);
-  text->data = p;
+  if (WN_RESIZE(NULL, "text", &text->data, text->bytes, capacity) != WN_OK) return false;
   text->capacity = capacity;
   return true;
 }

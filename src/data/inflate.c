@@ -87,13 +87,11 @@ static void inflate_end(struct wn_inflate *s) {
 #endif
 
 wn_status wn_inflate_open(wn_context *ctx, const char *path, int fd, struct wn_inflate **out) {
-  void *p;
-  const wn_status status = wn_alloc(ctx, "stream", sizeof **out, &p);
-  *out = p;
+  const wn_status status = WN_ALLOC(ctx, "stream", 1, out);
   if (status == WN_OK && inflate_begin(*out, fd)) return WN_OK;
   close(fd);
   if (status != WN_OK) return status;
-  wn_free(p);
+  wn_free(*out);
   *out = NULL;
   return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s", path);
 }

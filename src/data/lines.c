@@ -14,10 +14,7 @@
 static wn_status lines_open_inflated(wn_context *ctx, int fd, struct wn_lines *l) {
   WN_TRY(wn_inflate_open(ctx, l->path, fd, &l->stream));
   l->capacity = (size_t)1 << 18;
-  void *p;
-  WN_TRY(wn_alloc(ctx, "line", l->capacity, &p));
-  l->buffer = p;
-  return WN_OK;
+  return WN_ALLOC(ctx, "line", l->capacity, &l->buffer);
 }
 
 wn_status wn_lines_open(wn_context *ctx, const char *path, bool gzip, struct wn_lines *l) {
@@ -65,11 +62,7 @@ static wn_status inflate_more(wn_context *ctx, struct wn_lines *l) {
     if (l->capacity > LINE_LIMIT)
       return wn_fail(ctx, WN_ERR_FORMAT, "%s:%" PRIu64 ": the line is longer than %zu bytes", l->path, l->line + 1,
                      LINE_LIMIT);
-    void *p;
-    WN_TRY(wn_alloc(ctx, "line", 2 * l->capacity, &p));
-    memcpy(p, l->buffer, l->end);
-    wn_free(l->buffer);
-    l->buffer = p;
+    WN_TRY(WN_RESIZE(ctx, "line", &l->buffer, l->end, 2 * l->capacity));
     l->capacity *= 2;
   }
   size_t room = l->capacity - l->end;

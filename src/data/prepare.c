@@ -110,17 +110,13 @@ static wn_status document_add(struct job *j, const char *text, size_t bytes, con
   }
   while (bytes > 0) {
     if (j->count == j->capacity) { /* a single line is longer than the buffer */
-      void *p;
       size_t capacity = 2 * j->capacity;
       if (capacity > BUFFER_LIMIT)
         return wn_fail(j->ctx, WN_ERR_UNSUPPORTED,
                        "%s:%" PRIu64 ": more than %zu bytes of a document without a newline that the tokenizer can cut "
                        "at",
                        at->path, at->line, j->capacity);
-      WN_TRY(wn_alloc(j->ctx, "document", capacity, &p));
-      memcpy(p, j->text, j->count);
-      wn_free(j->text);
-      j->text = p;
+      WN_TRY(WN_RESIZE(j->ctx, "document", &j->text, j->count, capacity));
       j->capacity = capacity;
     }
     size_t n = j->capacity - j->count < bytes ? j->capacity - j->count : bytes;
@@ -478,9 +474,7 @@ static wn_status prepare_run(struct job *j) {
     WN_TRY(wn_tokenizer_encode_piece(j->tok, "\n", 1, true, &j->ids, NULL));
     j->separator[0] = j->ids.count ? j->ids.data[j->ids.count - 1] : 0;
   }
-  void *p;
-  WN_TRY(wn_alloc(j->ctx, "document", BUFFER_BYTES, &p));
-  j->text = p;
+  WN_TRY(WN_ALLOC(j->ctx, "document", BUFFER_BYTES, &j->text));
   j->capacity = BUFFER_BYTES;
   for (int k = 0; k < splits; k++) {
     WN_TRY(wn_path_join(j->ctx, path, sizeof path, j->folder.next, names[k]));

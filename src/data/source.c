@@ -130,13 +130,7 @@ static wn_status open_tokens(wn_context *ctx, wn_data_source *s) {
   if (s->config.rows == WN_ROWS_DOCUMENT || s->config.long_only) WN_TRY(wn_data_config_check(ctx, "data", &s->config));
   WN_TRY(wn_token_file_open(ctx, path, &s->file));
   WN_TRY(s->config.rows == WN_ROWS_DOCUMENT ? open_documents(ctx, s, path) : open_blocks(ctx, s, path));
-  size_t bytes;
-  if (!wn_mul_size((size_t)s->T + 1, sizeof *s->block, &bytes))
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "a context of %" PRId64 " tokens is too long", s->T);
-  void *p;
-  WN_TRY(wn_alloc(ctx, "block of tokens", bytes, &p));
-  s->block = p;
-  return WN_OK;
+  return WN_ALLOC(ctx, "block of tokens", s->T + 1, &s->block);
 }
 
 static wn_status open_spans(wn_context *ctx, wn_data_source *s) {
@@ -167,12 +161,8 @@ static wn_status open_spans(wn_context *ctx, wn_data_source *s) {
                    s->val ? 2 : n);
   s->blocks = s->val ? (count + n - 1) / n : count / n;
   s->slack = s->val ? 0 : count % n;
-  void *p;
-  WN_TRY(wn_alloc(ctx, "block of tokens", (size_t)s->text * sizeof *s->block, &p));
-  s->block = p;
-  WN_TRY(wn_alloc(ctx, "inputs and targets", (size_t)(c->input_length + 1 + s->T) * sizeof *s->pair, &p));
-  s->pair = p;
-  return WN_OK;
+  WN_TRY(WN_ALLOC(ctx, "block of tokens", s->text, &s->block));
+  return WN_ALLOC(ctx, "inputs and targets", c->input_length + 1 + s->T, &s->pair);
 }
 
 wn_status wn_data_source_create(wn_context *ctx, const wn_data_config *config, const char *split, int64_t context,
@@ -185,9 +175,8 @@ wn_status wn_data_source_create(wn_context *ctx, const wn_data_config *config, c
   if (context < 1 || context > INT32_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "a context of %" PRId64 " tokens is out of range 1..%d", context, INT32_MAX);
   if (vocab_size < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "a vocabulary of %d tokens is out of range", vocab_size);
-  void *p;
-  WN_TRY(wn_alloc(ctx, "data source", sizeof(wn_data_source), &p));
-  wn_data_source *s = p;
+  wn_data_source *s;
+  WN_TRY(WN_ALLOC(ctx, "data source", 1, &s));
   wn_handle_mark(s, WN_HANDLE_DATA_SOURCE);
   s->config = *config;
   s->val = val;

@@ -125,9 +125,8 @@ static wn_status token_file_read_header(wn_context *ctx, const char *path, struc
 wn_status wn_token_file_open(wn_context *ctx, const char *path, wn_token_file **out) {
   WN_CHECK_CALL(WN_POINTER(path), WN_POINTER(out));
   *out = NULL;
-  void *p;
-  WN_TRY(wn_alloc(ctx, "token file", sizeof(wn_token_file), &p));
-  wn_token_file *f = p;
+  wn_token_file *f;
+  WN_TRY(WN_ALLOC(ctx, "token file", 1, &f));
   wn_handle_mark(f, WN_HANDLE_TOKEN_FILE);
   char where[4096];
   wn_status status = wn_folder_path(ctx, where, sizeof where, path);

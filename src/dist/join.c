@@ -8,14 +8,14 @@ wn_status wn_dist_join(wn_context *ctx, wn_dist_lost_fn lost, void *user) {
   WN_CHECK_WORK();
   static bool joined; /* MPI can be initialised once per process */
   const struct wn_dist_transport *transport;
-  void *module, *memory;
+  void *module;
   if (ctx->dist) return WN_OK;
   WN_TRY(wn_dist_transport_open(ctx, &transport, &module));
   if (!transport) return WN_OK;
   if (joined) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_dist_join: this process has joined before");
   joined = true;
-  WN_TRY(wn_alloc(ctx, "group of processes", sizeof(struct wn_dist), &memory));
-  struct wn_dist *d = memory;
+  struct wn_dist *d;
+  WN_TRY(WN_ALLOC(ctx, "group of processes", 1, &d));
   d->transport = transport;
   d->module = module;
   if (transport->begin(&d->rank, &d->size)) {

@@ -278,17 +278,14 @@ static wn_status watch_connect(wn_context *ctx, struct wn_dist *d, const struct 
 wn_status wn_dist_watch_begin(wn_context *ctx, struct wn_dist *d, wn_dist_lost_fn lost, void *user) {
   struct wn_dist_watch *w = &d->watch;
   struct watch_place place = {0};
-  void *memory;
   w->listener = w->wake[0] = w->wake[1] = -1;
   w->lost = lost;
   w->user = user;
   const int count = d->rank == 0 ? d->size - 1 : 1;
-  WN_TRY(wn_alloc(ctx, "watch over processes", (size_t)count * sizeof *w->peers, &memory));
-  w->peers = memory;
+  WN_TRY(WN_ALLOC(ctx, "watch over processes", count, &w->peers));
   w->peer_count = count;
   for (int i = 0; i < count; i++) w->peers[i].fd = -1;
-  WN_TRY(wn_alloc(ctx, "watch over processes", (size_t)(count + 1) * sizeof *w->polls, &memory));
-  w->polls = memory;
+  WN_TRY(WN_ALLOC(ctx, "watch over processes", count + 1, &w->polls));
   if (d->rank == 0) WN_TRY(watch_listen(ctx, d, &place));
   WN_TRY(wn_dist_broadcast(ctx, &place, sizeof place, 0));
   w->secret = place.secret;

@@ -76,12 +76,10 @@ static void score_drop_articles(struct wn_bytes *b) {
 }
 
 static wn_status words_of(wn_context *ctx, wn_scorer scorer, const char *text, struct words *out) {
-  void *memory;
   *out = (struct words){0};
   WN_TRY(score_lower(ctx, scorer, text, &out->text));
   if (scorer != WN_SCORER_ROUGE_L) score_drop_articles(&out->text);
-  WN_TRY(wn_alloc(ctx, "words", (out->text.count / 2 + 1) * sizeof *out->all, &memory));
-  out->all = memory;
+  WN_TRY(WN_ALLOC(ctx, "words", out->text.count / 2 + 1, &out->all));
   for (size_t at = 0; at < out->text.count; at += strlen(out->text.data + at) + 1)
     if (out->text.data[at]) out->all[out->count++] = out->text.data + at;
   return WN_OK;
@@ -118,9 +116,8 @@ static double words_f1(struct words *a, struct words *b) {
 }
 
 static wn_status words_rouge(wn_context *ctx, const struct words *a, const struct words *b, double *out) {
-  void *memory; /* [b->count + 1] the longest subsequence of the words of a so far and the first j of b */
-  WN_TRY(wn_alloc(ctx, "words", (b->count + 1) * sizeof(size_t), &memory));
-  size_t *row = memory;
+  size_t *row; /* [b->count + 1] the longest subsequence of the words of a so far and the first j of b */
+  WN_TRY(WN_ALLOC(ctx, "words", b->count + 1, &row));
   memset(row, 0, (b->count + 1) * sizeof *row);
   for (size_t i = 0; i < a->count; i++)
     for (size_t j = 0, before = 0; j < b->count; j++) {

@@ -11,15 +11,9 @@
 #include "text/utf8.h"
 
 static wn_status questions_grow(wn_context *ctx, void *array, size_t *capacity, size_t count, size_t element) {
-  void **data = array, *memory;
-  size_t bytes;
   if (count < *capacity) return WN_OK;
   const size_t more = *capacity ? 2 * *capacity : 256;
-  if (!wn_mul_size(more, element, &bytes)) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: questions");
-  WN_TRY(wn_alloc(ctx, "questions", bytes, &memory));
-  if (count) memcpy(memory, *data, count * element);
-  wn_free(*data);
-  *data = memory;
+  WN_TRY(wn_resize(ctx, "questions", array, element, count, more));
   *capacity = more;
   return WN_OK;
 }
@@ -172,11 +166,9 @@ wn_status wn_questions_read(wn_context *ctx, const struct wn_task_row *task, con
   const struct reader reader = {tok, context, out};
   struct wn_question *q = NULL;
   struct wn_lines lines = {0};
-  void *memory;
   *out = (struct wn_questions){0};
   WN_TRY(questions_find(ctx, task->info.name, path, file));
-  WN_TRY(wn_alloc(ctx, "a question", sizeof *q, &memory));
-  q = memory;
+  WN_TRY(WN_ALLOC(ctx, "a question", 1, &q));
   q->where = where;
   wn_status status = wn_question_lines_open(ctx, file, &lines);
   while (status == WN_OK && (limit == 0 || out->count < limit)) {

@@ -31,14 +31,8 @@ static wn_status request_add(wn_context *ctx, const wn_model *model, int64_t con
 
 static wn_status requests_read(wn_context *ctx, const wn_model *model, int64_t context, const wn_request *requests,
                                int64_t count, struct wn_questions *q) {
-  void *memory;
-  size_t bytes;
-  if (!wn_mul_size((size_t)count, sizeof *q->requests, &bytes))
-    return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: requests");
-  WN_TRY(wn_alloc(ctx, "requests", bytes, &memory));
-  q->requests = memory;
-  WN_TRY(wn_alloc(ctx, "questions", (size_t)count * sizeof *q->all, &memory));
-  q->all = memory;
+  WN_TRY(WN_ALLOC(ctx, "requests", count, &q->requests));
+  WN_TRY(WN_ALLOC(ctx, "questions", count, &q->all));
   for (int64_t i = 0; i < count; i++) {
     WN_TRY(request_add(ctx, model, context, &requests[i], i, q));
     if (i == 0 || requests[i].question != requests[i - 1].question)

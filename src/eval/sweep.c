@@ -65,13 +65,9 @@ static void sweep_sum_up(const struct sweep *s, double *values, wn_task_result *
 
 static wn_status whole_keep(struct sweep *s) {
   struct whole *w = &s->whole;
-  void *memory;
-  WN_TRY(wn_alloc(s->ctx, "answers", s->q.request_count * sizeof *w->sums, &memory));
-  w->sums = memory;
-  WN_TRY(wn_alloc(s->ctx, "answers", s->q.request_count * sizeof *w->greedy, &memory));
-  w->greedy = memory;
-  WN_TRY(wn_alloc(s->ctx, "answers", (size_t)s->q.count * WN_METRIC_COUNT * sizeof *w->values, &memory));
-  w->values = memory;
+  WN_TRY(WN_ALLOC(s->ctx, "answers", s->q.request_count, &w->sums));
+  WN_TRY(WN_ALLOC(s->ctx, "answers", s->q.request_count, &w->greedy));
+  WN_TRY(WN_ALLOC(s->ctx, "answers", s->q.count * WN_METRIC_COUNT, &w->values));
   for (size_t i = 0; i < s->q.request_count; i++) {
     w->sums[i] = s->q.requests[i].log_probability;
     w->greedy[i] = s->q.requests[i].greedy;

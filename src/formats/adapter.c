@@ -206,9 +206,7 @@ static wn_status adapter_bind(wn_context *ctx, struct wn_adapter *x, const struc
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: transformers has no names for the tensors of a model like this",
                    im->where);
   const struct wn_names *names = family->hf.names;
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "updates of an adapter", (size_t)(count / 2 + 1) * sizeof *x->maps, &memory));
-  x->maps = memory;
+  WN_TRY(WN_ALLOC(ctx, "updates of an adapter", count / 2 + 1, &x->maps));
   for (int64_t p = 0; p < wn_param_slot_count(&untied); p++) {
     struct wn_param row;
     struct wn_name_part parts[3];
@@ -226,10 +224,10 @@ static wn_status adapter_bind(wn_context *ctx, struct wn_adapter *x, const struc
 }
 
 wn_status wn_adapter_open(wn_context *ctx, const char *dir, const struct wn_import *im, struct wn_adapter **out) {
-  void *memory, *used = NULL;
+  void *used = NULL;
   *out = NULL;
-  WN_TRY(wn_alloc(ctx, "an adapter", sizeof **out, &memory));
-  struct wn_adapter *x = memory;
+  struct wn_adapter *x;
+  WN_TRY(WN_ALLOC(ctx, "an adapter", 1, &x));
   wn_status status = wn_folder_file(ctx, x->where, sizeof x->where, dir, "adapter_config.json");
   if (status == WN_OK) status = wn_json_load_file(ctx, WN_JSON_CONFIG, x->where, &x->config);
   if (status == WN_OK && !json_is_object(x->config))
@@ -271,9 +269,7 @@ bool wn_adapter_unties(const struct wn_adapter *x) {
 
 static wn_status adapter_read(wn_context *ctx, const struct wn_tensor *t, float **out) {
   const int64_t n = t->t.shape[0] * t->t.shape[1];
-  void *memory;
-  WN_TRY(wn_alloc(ctx, t->t.name, (size_t)n * sizeof(float), &memory));
-  *out = memory;
+  WN_TRY(WN_ALLOC(ctx, t->t.name, n, out));
   WN_TRY(wn_tensor_read(ctx, t, 0, n, *out));
   for (int64_t i = 0; i < n; i++)
     if (!isfinite((*out)[i]))
@@ -284,11 +280,9 @@ static wn_status adapter_read(wn_context *ctx, const struct wn_tensor *t, float 
 /* The same, transposed. */
 static wn_status adapter_read_turned(wn_context *ctx, const struct wn_tensor *t, float **out) {
   const int64_t rows = t->t.shape[0], columns = t->t.shape[1];
-  void *memory = NULL;
   float *x = NULL;
   wn_status status = adapter_read(ctx, t, &x);
-  if (status == WN_OK) status = wn_alloc(ctx, t->t.name, (size_t)(rows * columns) * sizeof(float), &memory);
-  *out = memory;
+  if (status == WN_OK) status = WN_ALLOC(ctx, t->t.name, rows * columns, out);
   for (int64_t c = 0; status == WN_OK && c < columns; c++)
     for (int64_t r = 0; r < rows; r++) (*out)[c * rows + r] = x[r * columns + c];
   wn_free(x);

@@ -49,9 +49,7 @@ static bool adapter_part(const struct adapter_file *f, const struct wn_adapter_u
 }
 
 static wn_status adapter_list(struct adapter_file *f) {
-  void *memory;
-  WN_TRY(wn_alloc(f->ctx, "list of updates", (size_t)(f->updates->count + 1) * sizeof *f->out, &memory));
-  f->out = memory;
+  WN_TRY(WN_ALLOC(f->ctx, "list of updates", f->updates->count + 1, &f->out));
   for (int i = 0; i < f->updates->count; i++) {
     const struct wn_adapter_update *u = &f->updates->all[i];
     struct adapter_out *to = f->count ? &f->out[f->count - 1] : NULL;
@@ -76,8 +74,7 @@ static wn_status adapter_fill(const struct adapter_file *f, struct adapter_out *
   const bool other = f->config->rope_pairs != WN_ROPE_HALVES;
   struct wn_param row = {.ndim = 2};
   void *memory;
-  WN_TRY(wn_alloc(f->ctx, to->module, (size_t)(to->rank * K) * sizeof(float), &memory));
-  to->a = memory;
+  WN_TRY(WN_ALLOC(f->ctx, to->module, to->rank * K, &to->a));
   WN_TRY(wn_alloc(f->ctx, to->module, (size_t)(to->rank * to->rows) * sizeof(float), &memory)); /* zeros */
   to->b = memory;
   for (int i = 0; i < to->count; i++) {

@@ -15,7 +15,7 @@
 #include "base/misuse.h"
 #include "base/options.h"
 #include "model/config.h"
-#include "model/layer.h"
+#include "model/run.h"
 #include "text/declared.h"
 #include "text/tokenizer.h"
 #include "winnow/tokenizer.h"
@@ -93,17 +93,16 @@ static void export_transpose(const float *from, int64_t rows, int64_t columns, f
 static wn_status export_make_through_floats(const struct job *job, const struct piece *p, const struct wn_import_row *s,
                                             void *out) {
   const int64_t rows = p->part.rows, K = s->K;
-  void *memory;
-  size_t bytes;
-  if (!wn_mul_size((size_t)rows, (size_t)K * sizeof(float), &bytes) || !wn_mul_size(bytes, 2, &bytes))
+  size_t weights;
+  if (!wn_mul_size((size_t)rows, (size_t)K * 2, &weights))
     return wn_fail(job->ctx, WN_ERR_MEMORY, "tensor %s does not fit in memory", p->part.name);
-  WN_TRY(wn_alloc(job->ctx, p->part.name, p->part.transposed ? bytes : bytes / 2, &memory));
-  float *x = memory;
+  float *x;
+  WN_TRY(WN_ALLOC(job->ctx, p->part.name, p->part.transposed ? weights : weights / 2, &x));
   wn_status status = WN_OK;
   for (int64_t r = 0; r < rows && status == WN_OK; r++)
     status = export_read_row(job->ctx, s, export_source_row(job->e, &p->row, p->part.first + r), x + r * K);
   if (status != WN_OK) {
-    wn_free(memory);
+    wn_free(x);
     return status;
   }
   if (p->part.plus != 0)
@@ -111,7 +110,7 @@ static wn_status export_make_through_floats(const struct job *job, const struct 
   if (p->part.transposed) export_transpose(x, rows, K, x + rows * K);
   status = wn_gguf_encode(job->ctx, p->type, p->part.transposed ? x + rows * K : x, rows * K, out);
   if (status != WN_OK) status = wn_fail_prefix(job->ctx, status, "%s: tensor %s", job->e->from->where, p->part.name);
-  wn_free(memory);
+  wn_free(x);
   return status;
 }
 
@@ -287,9 +286,7 @@ static wn_status export_list_pieces(struct job *job) {
       }
     }
     if (pass) break;
-    void *memory;
-    WN_TRY(wn_alloc(job->ctx, "list of tensors", (size_t)count * sizeof *job->pieces, &memory));
-    job->pieces = memory;
+    WN_TRY(WN_ALLOC(job->ctx, "list of tensors", count, &job->pieces));
     job->count = count;
   }
   return WN_OK;
@@ -300,10 +297,9 @@ static wn_status export_list_pieces(struct job *job) {
 static wn_status export_write_safetensors(struct job *job, const char *dir) {
   static const char *const metadata[] = {"format", "pt", "producer", "winnow", NULL};
   char path[PATH_BYTES];
-  void *memory;
   WN_TRY(wn_path_join(job->ctx, path, sizeof path, dir, "model.safetensors"));
-  WN_TRY(wn_alloc(job->ctx, "list of tensors", (size_t)job->count * sizeof(wn_safetensors_entry), &memory));
-  wn_safetensors_entry *entries = memory;
+  wn_safetensors_entry *entries;
+  WN_TRY(WN_ALLOC(job->ctx, "list of tensors", job->count, &entries));
   for (int i = 0; i < job->count; i++) {
     const struct piece *p = &job->pieces[i];
     wn_safetensors_entry *to = &entries[i];
@@ -314,7 +310,7 @@ static wn_status export_write_safetensors(struct job *job, const char *dir) {
   }
   const wn_status status =
       wn_safetensors_write_made(job->ctx, path, entries, job->count, metadata, export_produce, job);
-  wn_free(memory);
+  wn_free(entries);
   return status;
 }
 
@@ -435,18 +431,17 @@ static bool export_writes_tokenizer(const struct wn_export *e, const char *from)
 static wn_status export_generation(const struct wn_export *e, const wn_tokenizer *tok, struct wn_folder *f) {
   char path[PATH_BYTES];
   wn_declared all = e->from->declared;
-  void *memory;
   const int32_t V = tok ? wn_tokenizer_vocab_size(tok) : 0;
   if (!tok && !wn_declared_any(&all)) return WN_OK;
   WN_TRY(wn_path_join(e->ctx, path, sizeof path, f->next, WN_DECLARED_FILE));
-  WN_TRY(wn_alloc(e->ctx, "end tokens", ((size_t)V + (size_t)all.end_count) * sizeof(int32_t), &memory));
-  int32_t *ends = memory;
+  int32_t *ends;
+  WN_TRY(WN_ALLOC(e->ctx, "end tokens", (size_t)V + (size_t)all.end_count, &ends));
   if (all.end_count) memcpy(ends, all.ends, (size_t)all.end_count * sizeof *ends);
   for (int32_t id = 0; id < V; id++)
     if (wn_tokenizer_is_end(tok, id) && !wn_declared_is_end(&e->from->declared, id)) ends[all.end_count++] = id;
   all.ends = ends;
   const wn_status status = wn_declared_write(e->ctx, &all, tok ? wn_tokenizer_bos(tok) : e->bos, path);
-  wn_free(memory);
+  wn_free(ends);
   return status;
 }
 

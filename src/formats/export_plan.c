@@ -7,7 +7,7 @@
 #include "attention/registry.h"
 #include "formats/export.h"
 #include "model/config.h"
-#include "model/layer.h"
+#include "model/run.h"
 
 static wn_status export_lacks(wn_context *ctx, const struct wn_export *e, const char *what) {
   return wn_fail(ctx, WN_ERR_UNSUPPORTED,
@@ -109,9 +109,8 @@ static wn_status export_name_factors(wn_context *ctx, struct wn_export *e) {
   struct wn_import_row source;
   if (c->rope_scaling.type != WN_ROPE_PLAIN) return export_lacks(ctx, e, "\"rope_factors\" with a \"rope_scaling\"");
   wn_import_row(im, &row, &source);
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "rope.factors", (size_t)n * sizeof(float), &memory));
-  float *factors = memory;
+  float *factors;
+  WN_TRY(WN_ALLOC(ctx, "rope.factors", n, &factors));
   wn_status status = wn_tensor_read(ctx, source.tensor[0], 0, n, factors);
   double largest = 1;
   for (int64_t i = 0; status == WN_OK && i < n; i++) largest = fmax(largest, (double)factors[i]);
@@ -125,7 +124,7 @@ static wn_status export_name_factors(wn_context *ctx, struct wn_export *e) {
     c->rope_scaling.context = context;
     found = export_is_llama3(c, factors, n);
   }
-  wn_free(memory);
+  wn_free(factors);
   WN_TRY(status);
   return found ? WN_OK : export_lacks(ctx, e, "rope_freqs.weight with other factors than Llama 3's");
 }

@@ -43,6 +43,19 @@ struct wn_family {
   const char *(*lacks)(const wn_model_config *config, enum wn_model_form form);
 };
 
+/* Rows of struct wn_family; `read` and `write` of a Hugging Face row begin with the family's name. Last come the table
+ * of names, and what else there is: WN_FAMILY_HF("qwen2", "Qwen2ForCausalLM", qwen2, &wn_llama_hf_names). */
+#define WN_FAMILY_HF(model_type_, class_name_, family_, ...)                                                           \
+  {                                                                                                                    \
+    .model_type = (model_type_), .class_name = (class_name_), .read = family_##_read, .write = family_##_write,        \
+    .names = __VA_ARGS__                                                                                               \
+  }
+#define WN_FAMILY_GGUF(architecture_, pairs_, read_, write_, ...)                                                      \
+  {                                                                                                                    \
+    .architecture = (architecture_), .pairs = WN_ROPE_##pairs_, .read = (read_), .write = (write_),                    \
+    .names = __VA_ARGS__                                                                                               \
+  }
+
 /* The family with the name that a file gives; NULL: not known. */
 const struct wn_family *wn_family_find(enum wn_model_form form, const char *name);
 /* The family as which a configuration is written; NULL: none. */

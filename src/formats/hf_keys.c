@@ -2,7 +2,6 @@
 #include "formats/hf_keys.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "attention/registry.h"

@@ -380,11 +380,11 @@ static wn_status import_round(wn_context *ctx, const struct wn_param_table *tabl
 static wn_status import_allocate_packed(wn_context *ctx, const struct wn_import *im, wn_weights weights,
                                         struct wn_model **out) {
   struct wn_param_table table;
-  void *memory = NULL, *rounded = NULL;
+  void *rounded = NULL;
   const bool round = weights == WN_WEIGHTS_BFLOAT16;
   WN_TRY(wn_param_table_create(ctx, &im->config, &table));
-  wn_status status = wn_alloc(ctx, "packed weights", (size_t)table.count * sizeof(struct wn_packed), &memory);
-  struct wn_packed *packed = memory;
+  struct wn_packed *packed;
+  wn_status status = WN_ALLOC(ctx, "packed weights", table.count, &packed);
   for (int i = 0; status == WN_OK && i < table.count; i++) import_pack_row(im, &table.rows[i], round, &packed[i]);
   if (status == WN_OK && round) status = import_round(ctx, &table, packed, &rounded);
   if (status == WN_OK) status = wn_model_allocate_packed(ctx, &im->config, packed, out);
@@ -392,7 +392,7 @@ static wn_status import_allocate_packed(wn_context *ctx, const struct wn_import 
     (*out)->rounded = rounded;
   else
     wn_free(rounded);
-  wn_free(memory);
+  wn_free(packed);
   wn_param_table_clear(&table);
   return status;
 }

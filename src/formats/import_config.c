@@ -1,6 +1,5 @@
 /* The configuration of a model that another program wrote: finds the family that the file names, lets the family read
  * the keys, and resolves the result by winnow's rules. */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"

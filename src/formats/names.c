@@ -5,8 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const names_none[] = {NULL};
-const struct wn_names wn_names_own = {.title = "winnow", .prefix = "", .ignored = names_none};
+const struct wn_names wn_names_own = {.title = "winnow", .prefix = ""};
 
 /* Of "layers.12.rest" 12 and "rest"; of a name outside the layers -1 and the name itself. */
 static int64_t names_layer(const char *name, const char **rest) {
@@ -47,6 +46,17 @@ static void names_format(char out[WN_NAME_BYTES], const char *prefix, const char
     snprintf(out, WN_NAME_BYTES, "%s%s", prefix, format);
 }
 
+/* The row for a name of winnow without its layer; NULL: the naming has none. *expert: the number in the name, or -1. */
+static const struct wn_name *names_find(const struct wn_names *names, const char *name, bool in_layer,
+                                        int64_t *expert) {
+  for (; names; names = names->base)
+    for (int i = 0; i < names->count; i++)
+      if (names_are_same(names->rows[i].ours, name, expert) &&
+          (strstr(names->rows[i].theirs[0], "%lld") != NULL) == in_layer)
+        return &names->rows[i];
+  return NULL;
+}
+
 int wn_names_parts(const struct wn_names *names, const wn_model_config *c, const char *prefix,
                    const struct wn_param *row, struct wn_name_part out[3]) {
   const char *name;
@@ -56,38 +66,32 @@ int wn_names_parts(const struct wn_names *names, const wn_model_config *c, const
     snprintf(out[0].name, sizeof out[0].name, "%s", row->name);
     return 1;
   }
-  for (int i = 0; i < names->count; i++) {
-    const struct wn_name *n = &names->rows[i];
-    int64_t expert;
-    if (!names_are_same(n->ours, name, &expert)) continue;
-    if ((strstr(n->theirs[0], "%lld") != NULL) != (l >= 0)) continue;
-    int parts = 0;
-    while (parts < 3 && n->theirs[parts]) parts++;
-    const int64_t q = c->heads * c->head_size, kv = c->kv_heads * c->head_size;
-    const int64_t sizes[3] = {parts == 1 ? all : parts == 2 ? all / 2 : q, parts == 2 ? all / 2 : kv, kv};
-    int64_t first = 0;
-    for (int k = 0; k < parts; k++) {
-      out[k] = (struct wn_name_part){.first = first,
-                                     .rows = sizes[k],
-                                     .transposed = n->transposed,
-                                     .one_row = n->one_row,
-                                     .listed = n->listed,
-                                     .plus = n->plus};
-      if (n->stacked) out[k].expert = expert, out[k].experts = c->experts.count;
-      names_format(out[k].name, prefix, n->theirs[k], l, expert);
-      first += sizes[k];
-    }
-    return parts;
+  int64_t expert;
+  const struct wn_name *n = names_find(names, name, l >= 0, &expert);
+  if (!n) return 0;
+  int parts = 0;
+  while (parts < 3 && n->theirs[parts]) parts++;
+  const int64_t q = c->heads * c->head_size, kv = c->kv_heads * c->head_size;
+  const int64_t sizes[3] = {parts == 1 ? all : parts == 2 ? all / 2 : q, parts == 2 ? all / 2 : kv, kv};
+  int64_t first = 0;
+  for (int k = 0; k < parts; k++) {
+    out[k] = (struct wn_name_part){.first = first,
+                                   .rows = sizes[k],
+                                   .transposed = n->transposed,
+                                   .one_row = n->one_row,
+                                   .listed = n->listed,
+                                   .plus = wn_name_ends_with(name, ".gain") ? names->gain_plus : 0};
+    if (n->stacked) out[k].expert = expert, out[k].experts = c->experts.count;
+    names_format(out[k].name, prefix, n->theirs[k], l, expert);
+    first += sizes[k];
   }
-  return 0;
+  return parts;
 }
 
 bool wn_names_ignore(const struct wn_names *names, const char *name) {
-  const size_t length = strlen(name);
-  for (int i = 0; names->ignored[i]; i++) {
-    const size_t n = strlen(names->ignored[i]);
-    if (length > n && !strcmp(name + length - n, names->ignored[i])) return true;
-  }
+  while (!names->ignored && names->base) names = names->base;
+  for (int i = 0; names->ignored && names->ignored[i]; i++)
+    if (wn_name_ends_with(name, names->ignored[i])) return true;
   return false;
 }
 

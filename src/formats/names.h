@@ -15,18 +15,26 @@ struct wn_name {
   bool stacked;          /* theirs holds all experts' matrices, [experts, rows, columns] */
   bool transposed;       /* theirs is [in, out] */
   bool one_row;          /* ours is a vector, theirs a matrix of one row */
-  float plus;            /* ours is theirs plus this */
   bool listed;           /* theirs is not a tensor but a list of numbers in config.json's rope_scaling */
 };
+
+/* A row: WN_NAME("ffn.in.weight", "layers.%lld.mlp.gate_proj.weight", "layers.%lld.mlp.up_proj.weight"). */
+#define WN_NAME(ours_, ...)                                                                                            \
+  {                                                                                                                    \
+    .ours = (ours_), .theirs = { __VA_ARGS__ }                                                                         \
+  }
 
 struct wn_names {
   const char *title;  /* "Hugging Face Llama" */
   const char *prefix; /* before every name without "="; checkpoints of base models leave it out */
   const struct wn_name *rows;
   int count;
-  const char *const
-      *ignored; /* ends of names of tensors that are no weights (masks, tables of angles); NULL-terminated */
+  const struct wn_names *base; /* has the names that `rows` lacks; NULL: none */
+  float gain_plus;             /* the weights of norms are theirs plus this */
+  const char *const *ignored;  /* ends of names of tensors that are no weights (masks, tables of angles);
+                                  NULL-terminated. NULL: those of `base` */
 };
+#define WN_NAME_ROWS(rows_) .rows = (rows_), .count = (int)(sizeof(rows_) / sizeof *(rows_))
 
 /* winnow's own naming. */
 extern const struct wn_names wn_names_own;

@@ -25,13 +25,12 @@ wn_status wn_model_write(wn_context *ctx, const wn_model *model, const wn_tokeni
   WN_TRY(wn_path_join(ctx, path, sizeof path, f->next, "model.safetensors"));
   WN_TRY(wn_folder_drop(ctx, f, "model.safetensors.index.json"));
   const int count = model->table.count;
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "list of tensors", (size_t)count * sizeof(wn_safetensors_entry), &memory));
-  wn_safetensors_entry *entries = memory;
+  wn_safetensors_entry *entries;
+  WN_TRY(WN_ALLOC(ctx, "list of tensors", count, &entries));
   wn_status status = WN_OK;
   for (int i = 0; i < count && status == WN_OK; i++) status = wn_model_tensor_at(model, i, &entries[i]);
   if (status == WN_OK) status = wn_safetensors_write(ctx, path, entries, count, metadata);
-  wn_free(memory);
+  wn_free(entries);
   WN_TRY(status);
   WN_TRY(wn_path_join(ctx, path, sizeof path, f->next, "config.json"));
   WN_TRY(wn_model_config_save(ctx, path, &model->config));

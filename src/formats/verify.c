@@ -152,10 +152,9 @@ wn_status wn_verify(wn_context *ctx, const char *path, wn_verify_fn report, void
     close(fd);
     verify_one(&w, path, verify_kind_of(path, true));
   } else {
-    void *p;
     int count = 0;
-    WN_TRY(wn_alloc(ctx, "names of files", MOST_FILES * sizeof(char *), &p));
-    char **names = p;
+    char **names;
+    WN_TRY(WN_ALLOC(ctx, "names of files", MOST_FILES, &names));
     const wn_status status = verify_list(ctx, path, names, &count);
     for (int i = 0; i < count && status == WN_OK && !w.stopped; i++)
       verify_one(&w, names[i], verify_kind_of(names[i], false));

@@ -9,7 +9,6 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "base/alloc.h"
 #include "base/error.h"
 
 _Static_assert(sizeof(XXH3_state_t) <= sizeof(struct wn_checksum_stream), "the stream holds XXH3's state");

@@ -205,11 +205,8 @@ static int gguf_compare_places(const void *a, const void *b) {
 }
 
 static wn_status read_values(struct cursor *c, struct wn_gguf *f, uint64_t count) {
-  void *p;
-  WN_TRY(wn_alloc(c->ctx, "GGUF values", (size_t)count * sizeof *f->values, &p));
-  f->values = p;
-  WN_TRY(wn_alloc(c->ctx, "GGUF keys", (size_t)count * sizeof *f->by_key, &p));
-  f->by_key = p;
+  WN_TRY(WN_ALLOC(c->ctx, "GGUF values", count, &f->values));
+  WN_TRY(WN_ALLOC(c->ctx, "GGUF keys", count, &f->by_key));
   while ((uint64_t)f->value_count < count) {
     wn_gguf_value *v = &f->values[f->value_count];
     f->by_key[f->value_count++] = v; /* counted before it is read, so that an error frees what it owns */
@@ -233,11 +230,8 @@ static wn_status alignment(struct cursor *c, const struct wn_gguf *f, uint64_t *
 }
 
 static wn_status read_tensors(struct cursor *c, struct wn_gguf *f, uint64_t count, uint64_t *offsets) {
-  void *p;
-  WN_TRY(wn_alloc(c->ctx, "GGUF tensors", (size_t)count * sizeof *f->tensors, &p));
-  f->tensors = p;
-  WN_TRY(wn_alloc(c->ctx, "GGUF names", (size_t)count * sizeof *f->by_name, &p));
-  f->by_name = p;
+  WN_TRY(WN_ALLOC(c->ctx, "GGUF tensors", count, &f->tensors));
+  WN_TRY(WN_ALLOC(c->ctx, "GGUF names", count, &f->by_name));
   while ((uint64_t)f->tensor_count < count) {
     const int i = f->tensor_count++;
     f->by_name[i] = &f->tensors[i];
@@ -304,13 +298,12 @@ static wn_status read_file(wn_context *ctx, struct wn_gguf *f, const uint8_t *da
 
 static wn_status gguf_open_bytes(wn_context *ctx, const char *name, struct wn_map *map, const void *data, size_t bytes,
                                  wn_gguf **out) {
-  void *p;
-  wn_status status = wn_alloc(ctx, name, sizeof **out, &p);
+  struct wn_gguf *f;
+  wn_status status = WN_ALLOC(ctx, name, 1, &f);
   if (status != WN_OK) {
     wn_map_close(map);
     return status;
   }
-  struct wn_gguf *f = p;
   wn_handle_mark(f, WN_HANDLE_GGUF);
   f->map = *map;
   f->name = wn_strdup(ctx, name);
@@ -403,13 +396,12 @@ static wn_status gguf_check_data(wn_context *ctx, const struct wn_gguf *f, const
 wn_status wn_gguf_check(wn_context *ctx, const wn_gguf *f, bool data, bool *has) {
   const char *text;
   size_t bytes;
-  void *p;
   if (has) *has = false;
   WN_TRY(gguf_find_sums(ctx, f, &text, &bytes));
   if (!text) return WN_OK;
   if (has) *has = true;
-  WN_TRY(wn_alloc(ctx, "checksums", ((size_t)f->tensor_count + 1) * sizeof(uint64_t), &p));
-  uint64_t *sums = p;
+  uint64_t *sums;
+  WN_TRY(WN_ALLOC(ctx, "checksums", (size_t)f->tensor_count + 1, &sums));
   wn_status status = WN_OK;
   if (!wn_checksum_text_get(text, bytes, 1 + f->tensor_count, sums))
     status = gguf_damaged(ctx, f, "\"" WN_CHECKSUM_KEY "\" is not one checksum for each tensor");

@@ -36,11 +36,8 @@ struct wn_gguf_values {
 
 wn_status wn_gguf_values_create(wn_context *ctx, wn_gguf_values **out) {
   WN_CHECK_CALL(WN_POINTER(out));
-  void *memory;
-  *out = NULL;
-  WN_TRY(wn_alloc(ctx, "GGUF metadata", sizeof **out, &memory));
-  *out = memory;
-  wn_handle_mark(memory, WN_HANDLE_GGUF_VALUES);
+  WN_TRY(WN_ALLOC(ctx, "GGUF metadata", 1, out));
+  wn_handle_mark(*out, WN_HANDLE_GGUF_VALUES);
   (*out)->ctx = ctx;
   return WN_OK;
 }
@@ -63,7 +60,6 @@ bool wn_gguf_values_has(const wn_gguf_values *v, const char *key) {
 /* Makes room for `more` bytes. */
 static bool gguf_write_reserve(wn_gguf_values *v, size_t more) {
   size_t need;
-  void *memory;
   if (v->status != WN_OK) return false;
   if (!wn_add_size(v->bytes, more, &need) || need > (size_t)PTRDIFF_MAX / 2) {
     v->status = wn_fail(v->ctx, WN_ERR_ARGUMENT, "the metadata of a GGUF file does not fit in memory");
@@ -71,13 +67,9 @@ static bool gguf_write_reserve(wn_gguf_values *v, size_t more) {
   }
   if (need <= v->capacity) return true;
   const size_t larger = need < 4096 ? 8192 : 2 * need;
-  v->status = wn_alloc(v->ctx, "GGUF metadata", larger, &memory);
-  if (v->status != WN_OK) return false;
-  if (v->bytes) memcpy(memory, v->data, v->bytes);
-  wn_free(v->data);
-  v->data = memory;
-  v->capacity = larger;
-  return true;
+  v->status = WN_RESIZE(v->ctx, "GGUF metadata", &v->data, v->bytes, larger);
+  if (v->status == WN_OK) v->capacity = larger;
+  return v->status == WN_OK;
 }
 
 static void gguf_write_add(wn_gguf_values *v, const void *data, size_t bytes) {
@@ -95,7 +87,6 @@ static void add_u64(wn_gguf_values *v, uint64_t x) {
 }
 
 static void gguf_write_begin(wn_gguf_values *v, const char *key, uint32_t type) {
-  void *memory;
   if (v->status != WN_OK) return;
   if (wn_gguf_values_has(v, key)) {
     v->status = wn_fail(v->ctx, WN_ERR_ARGUMENT, "the key \"%.200s\" would be in a GGUF file twice", key);
@@ -103,11 +94,8 @@ static void gguf_write_begin(wn_gguf_values *v, const char *key, uint32_t type) 
   }
   if (v->count == v->key_capacity) {
     const size_t larger = v->key_capacity ? 2 * v->key_capacity : 64;
-    v->status = wn_alloc(v->ctx, "GGUF keys", larger * sizeof *v->keys, &memory);
+    v->status = WN_RESIZE(v->ctx, "GGUF keys", &v->keys, v->count, larger);
     if (v->status != WN_OK) return;
-    if (v->count) memcpy(memory, v->keys, (size_t)v->count * sizeof *v->keys);
-    wn_free(v->keys);
-    v->keys = memory;
     v->key_capacity = larger;
   }
   char *copy = wn_strdup(v->ctx, key);

@@ -189,10 +189,8 @@ static wn_status read_members(wn_context *ctx, struct wn_safetensors *f, const c
     count++;
     name_bytes += m.key_bytes; /* the two quotes leave room for the NUL */
   }
-  WN_TRY(wn_alloc(ctx, "safetensors entries", count * sizeof *f->entries, &p));
-  f->entries = p;
-  WN_TRY(wn_alloc(ctx, "safetensors index", count * sizeof *f->by_name, &p));
-  f->by_name = p;
+  WN_TRY(WN_ALLOC(ctx, "safetensors entries", count, &f->entries));
+  WN_TRY(WN_ALLOC(ctx, "safetensors index", count, &f->by_name));
   WN_TRY(wn_alloc(ctx, "safetensors names", name_bytes, &p));
   char *names = f->names = p;
   for (m = all;;) {
@@ -235,13 +233,12 @@ static wn_status safetensors_read_header(wn_context *ctx, struct wn_safetensors 
 
 static wn_status safetensors_open_bytes(wn_context *ctx, const char *name, struct wn_map *map, const void *data,
                                         size_t bytes, wn_safetensors **out) {
-  void *p;
-  wn_status status = wn_alloc(ctx, name, sizeof **out, &p);
+  struct wn_safetensors *f;
+  wn_status status = WN_ALLOC(ctx, name, 1, &f);
   if (status != WN_OK) {
     wn_map_close(map);
     return status;
   }
-  struct wn_safetensors *f = p;
   wn_handle_mark(f, WN_HANDLE_SAFETENSORS);
   f->map = *map;
   f->name = wn_strdup(ctx, name);
@@ -508,9 +505,7 @@ static wn_status write_entry(wn_context *ctx, struct wn_writer *w, const wn_safe
 static wn_status safetensors_frame(wn_context *ctx, const char *text, char **out, size_t *bytes) {
   const size_t used = strlen(text);
   const uint64_t padded = (used + 7) / 8 * 8;
-  void *p;
-  WN_TRY(wn_alloc(ctx, "safetensors header", 8 + (size_t)padded, &p));
-  *out = p;
+  WN_TRY(WN_ALLOC(ctx, "safetensors header", 8 + (size_t)padded, out));
   *bytes = 8 + (size_t)padded;
   memcpy(*out, &padded, 8);
   memset(*out + 8, ' ', (size_t)padded);

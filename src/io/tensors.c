@@ -45,10 +45,8 @@ static int tensors_compare(const void *a, const void *b) {
 }
 
 static wn_status tensors_allocate(wn_context *ctx, const char *name, struct wn_tensors **out) {
-  void *memory;
   *out = NULL;
-  WN_TRY(wn_alloc(ctx, "tensors of a model", sizeof **out, &memory));
-  *out = memory;
+  WN_TRY(WN_ALLOC(ctx, "tensors of a model", 1, out));
   (*out)->name = wn_strdup(ctx, name);
   return (*out)->name ? WN_OK : WN_ERR_MEMORY;
 }
@@ -109,9 +107,7 @@ static wn_status list_shards(wn_context *ctx, struct wn_tensors *t) {
     if (count > INT32_MAX - total) return wn_fail(ctx, WN_ERR_FORMAT, "%s: too many tensors", t->name);
     total += count;
   }
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "list of tensors", (size_t)total * sizeof *t->all, &memory));
-  t->all = memory;
+  WN_TRY(WN_ALLOC(ctx, "list of tensors", total, &t->all));
   for (const struct shard *s = t->shards; s < t->shards + t->shard_count; s++) {
     for (int i = 0; s->gguf && i < wn_gguf_tensor_count(s->gguf); i++)
       add_gguf_entry(t, s, wn_gguf_tensor_at(s->gguf, i));
@@ -126,10 +122,7 @@ static wn_status list_shards(wn_context *ctx, struct wn_tensors *t) {
 }
 
 static wn_status make_room(wn_context *ctx, struct wn_tensors *t, int64_t shards) {
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "shards", (size_t)shards * sizeof *t->shards, &memory));
-  t->shards = memory;
-  return WN_OK;
+  return WN_ALLOC(ctx, "shards", shards, &t->shards);
 }
 
 static wn_status add_shard(wn_context *ctx, struct wn_tensors *t, const char *name, const char *path,
@@ -401,9 +394,8 @@ wn_status wn_tensors_add(wn_context *ctx, struct wn_tensors *t, const char *name
 }
 
 wn_status wn_tensors_add_name(wn_context *ctx, struct wn_tensors *t, const char *name, int as) {
-  void *memory;
-  WN_TRY(wn_alloc(ctx, name, sizeof(struct added), &memory));
-  struct added *a = memory;
+  struct added *a;
+  WN_TRY(WN_ALLOC(ctx, name, 1, &a));
   a->name = wn_strdup(ctx, name);
   a->file = wn_strdup(ctx, t->all[as].file);
   return tensors_insert(ctx, t, a, t->all[as]);

@@ -10,7 +10,6 @@
 #include "model/init.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"

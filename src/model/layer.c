@@ -5,7 +5,6 @@
  * projection (or the QK-norm) left them. */
 #include "model/layer.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "attention/registry.h"

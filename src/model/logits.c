@@ -47,10 +47,9 @@ struct wn_logits_pass {
 
 wn_status wn_logits_pass_begin(wn_context *ctx, struct wn_model *model, const struct wn_batch *batch,
                                struct wn_logits_pass **out) {
-  void *memory;
   *out = NULL;
-  WN_TRY(wn_alloc(ctx, "logits", sizeof **out, &memory));
-  struct wn_logits_pass *pass = memory;
+  struct wn_logits_pass *pass;
+  WN_TRY(WN_ALLOC(ctx, "logits", 1, &pass));
   wn_status status = wn_workspace_create(ctx, model, batch->B, batch->T,
                                          &(struct wn_workspace_options){.activation_dtype = WN_F32}, &pass->ws);
   if (status == WN_OK) status = logits_stack(&pass->run, model, pass->ws, batch, NULL);

@@ -1,7 +1,6 @@
 /* A model: its configuration, the flat array of its parameters, and their initialisation. */
 #include "model/run.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/misuse.h"
@@ -94,8 +93,7 @@ static wn_status model_encoder_create(struct wn_model *model) {
                          .params = model->params,
                          .zeros = model->zeros};
   wn_encoder_config(&model->config, &e->config);
-  WN_TRY(wn_alloc(ctx, "layers", (size_t)e->config.layers * sizeof *e->layers, &memory));
-  e->layers = memory;
+  WN_TRY(WN_ALLOC(ctx, "layers", e->config.layers, &e->layers));
   wn_outer_params_find(&e->table, &e->config, &e->outer);
   for (int64_t l = 0; l < e->config.layers; l++) wn_layer_params_find(&e->table, &e->config, l, &e->layers[l]);
   return wn_model_rotary_refresh(e);

@@ -401,9 +401,7 @@ static int param_by_name(const void *a, const void *b) {
 /* Sorts the rows by name: with experts there are tens of thousands, and each is looked up when a model starts from
  * another. */
 static wn_status param_index(wn_context *ctx, struct wn_param_table *table) {
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "names of parameters", (size_t)table->count * sizeof *table->by_name, &memory));
-  table->by_name = memory;
+  WN_TRY(WN_ALLOC(ctx, "names of parameters", table->count, &table->by_name));
   for (int i = 0; i < table->count; i++) table->by_name[i] = &table->rows[i];
   qsort(table->by_name, (size_t)table->count, sizeof *table->by_name, param_by_name);
   return WN_OK;
@@ -423,12 +421,7 @@ wn_status wn_param_table_create(wn_context *ctx, const wn_model_config *config, 
         !wn_add_size(total, padded / PARAM_ALIGN * PARAM_ALIGN, &total) || total > SIZE_MAX / 64 || ++rows > INT32_MAX)
       return wn_fail(ctx, WN_ERR_CONFIG, "the model's parameters do not fit in memory (at tensor %s)", row.name);
   }
-  size_t bytes;
-  if (!wn_mul_size((size_t)rows, sizeof row, &bytes))
-    return wn_fail(ctx, WN_ERR_CONFIG, "the table of %lld parameters does not fit in memory", (long long)rows);
-  void *memory = NULL;
-  WN_TRY(wn_alloc(ctx, "parameter table", bytes, &memory));
-  out->rows = memory;
+  WN_TRY(WN_ALLOC(ctx, "parameter table", rows, &out->rows));
   for (int64_t p = 0; p < slots; p++) {
     WN_TRY(wn_param_slot(ctx, config, p, &row));
     if (!row.ndim) continue;

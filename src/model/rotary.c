@@ -127,14 +127,13 @@ wn_status wn_rotary_create(const struct wn_model *model, const char *what, int64
                    (long long)rows);
   out->rows = rows;
   out->memory = model->backend->memory;
-  void *frequencies;
-  WN_TRY(wn_alloc(model->ctx, "rotary frequencies", rotary_bytes(model), &frequencies));
-  double *f = frequencies;
+  double *f;
+  WN_TRY(WN_ALLOC(model->ctx, "rotary frequencies", n, &f));
   rotary_fill(model, rows, f);
   wn_status status = rotary_make(model, rows, bytes, f, wn_rotary_magnitude(c), &out->all);
   for (int64_t i = 0; i < n; i++) f[i] = pow(c->rope_local_theta, -2.0 * (double)i / (double)rotary_size(c));
   if (status == WN_OK && c->rope_local_theta > 0) status = rotary_make(model, rows, bytes, f, 1, &out->local);
-  wn_free(frequencies);
+  wn_free(f);
   if (status != WN_OK) wn_rotary_clear(out);
   return status;
 }

@@ -240,9 +240,8 @@ wn_status wn_workspace_create(wn_context *ctx, const struct wn_model *model, int
   if (options->precision != WN_F32 && (options->precision != WN_BF16 || model->dtype != WN_F32))
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "products of precision %s for a model of %s: F32 and, for F32 models, BF16",
                    wn_dtype_name(options->precision), wn_dtype_name(model->dtype));
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "workspace", sizeof(struct wn_workspace), &memory));
-  struct wn_workspace *ws = memory;
+  struct wn_workspace *ws;
+  WN_TRY(WN_ALLOC(ctx, "workspace", 1, &ws));
   ws->ctx = ctx;
   ws->model = model;
   ws->B = B;

@@ -1,5 +1,4 @@
 /* Checks the arguments of drawing and of eviction. */
-#include <math.h>
 
 #include "ops/check.h"
 #include "ops/attention.h"

@@ -1,6 +1,5 @@
 /* wn_op_<name>_forward, _backward, _scratch: checks the arguments (every backend relies on it), then calls the
  * backend's slot. An empty slot is WN_ERR_UNSUPPORTED with operation and backend; no other backend steps in. */
-#include <stdio.h>
 #include "base/alloc.h"
 #include "ops/check.h"
 

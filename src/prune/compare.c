@@ -52,18 +52,15 @@ static wn_status compare_add_row(struct compare *c, int subject, int policy, con
                                  double loss) {
   wn_prune_comparison *out = c->out;
   const int64_t L = out->layers[subject];
-  void *memory;
+  int64_t *held;
   if (out->count == out->capacity) {
     const int64_t larger = out->capacity ? 2 * out->capacity : 64;
-    WN_TRY(wn_alloc(c->ctx, "results", (size_t)larger * sizeof *out->results, &memory));
-    if (out->count) memcpy(memory, out->results, (size_t)out->count * sizeof *out->results);
-    wn_free(out->results);
-    out->results = memory;
+    WN_TRY(WN_RESIZE(c->ctx, "results", &out->results, out->count, larger));
     out->capacity = larger;
   }
-  WN_TRY(wn_alloc(c->ctx, "budgets", (size_t)L * sizeof *tokens, &memory));
+  WN_TRY(WN_ALLOC(c->ctx, "budgets", L, &held));
   wn_prune_row *row = &out->results[out->count++];
-  *row = (wn_prune_row){.subject = subject, .policy = policy, .searched = searched, .tokens = memory, .loss = loss};
+  *row = (wn_prune_row){.subject = subject, .policy = policy, .searched = searched, .tokens = held, .loss = loss};
   for (int64_t l = 0; l < L; l++) {
     row->tokens[l] = tokens[l] < c->set.T ? tokens[l] : c->set.T; /* no layer holds more */
     row->total += row->tokens[l];
@@ -92,15 +89,14 @@ static wn_status compare_answer_task(struct compare *c, int task, int64_t first,
 
 static wn_status compare_answer(struct compare *c, int64_t first) {
   const int64_t rows = c->out->count - first, tasks = c->options->task_count;
-  void *settings, *found = NULL, *memory;
+  void *settings, *found = NULL;
   if (tasks == 0) return WN_OK;
   WN_TRY(wn_alloc(c->ctx, "settings", (size_t)rows * sizeof(wn_task_setting), &settings));
   wn_status status = wn_alloc(c->ctx, "answers", (size_t)rows * sizeof(wn_task_result), &found);
   for (int64_t i = 0; i < rows && status == WN_OK; i++) {
     wn_prune_row *row = &c->out->results[first + i];
     wn_budgets *under = &c->under[first + i];
-    status = wn_alloc(c->ctx, "accuracies", (size_t)tasks * sizeof *row->scores, &memory);
-    row->scores = memory;
+    status = WN_ALLOC(c->ctx, "accuracies", tasks, &row->scores);
     under->tokens = row->tokens;
     ((wn_task_setting *)settings)[i] = (wn_task_setting){.budgets = row->policy < 0 ? NULL : under};
   }
@@ -114,10 +110,8 @@ static wn_status compare_answer(struct compare *c, int64_t first) {
 static wn_status compare_add_errors(struct compare *c, wn_prune_row *row) {
   const wn_prune_row *first = c->out->results, *own = first;
   const int64_t rows = c->out->rows;
-  void *memory;
   while (own->subject != row->subject) own++;
-  WN_TRY(wn_alloc(c->ctx, "rows", (size_t)rows * sizeof *row->row_loss, &memory));
-  row->row_loss = memory;
+  WN_TRY(WN_ALLOC(c->ctx, "rows", rows, &row->row_loss));
   WN_TRY(c->evaluator->rows(c->evaluator, row->row_loss));
   const struct {
     const wn_prune_row *minus;
@@ -140,9 +134,7 @@ static int compare_by_total(const void *a, const void *b) {
 static wn_status compare_add_saving(struct compare *c, const wn_prune_row **results, int64_t n, double *excess) {
   const wn_prune_row *first = c->out->results, *last;
   struct wn_saving *saving;
-  void *memory;
-  WN_TRY(wn_alloc(c->ctx, "samples of a saving", sizeof *saving, &memory));
-  saving = memory;
+  WN_TRY(WN_ALLOC(c->ctx, "samples of a saving", 1, &saving));
   wn_saving_init(saving);
   qsort((void *)(uintptr_t)results, (size_t)n, sizeof *results, compare_by_total);
   for (int64_t i = 0; i < n; i++) {
@@ -163,9 +155,8 @@ static wn_status compare_add_saving(struct compare *c, const wn_prune_row **resu
 static wn_status compare_add_savings(struct compare *c) {
   const wn_prune_comparison *out = c->out;
   const size_t groups = 2 * (size_t)out->subjects * WN_POLICY_MAX;
-  void *memory, *results, *excess;
-  WN_TRY(wn_alloc(c->ctx, "savings", groups * sizeof *out->savings, &memory));
-  c->out->savings = memory;
+  void *results, *excess;
+  WN_TRY(WN_ALLOC(c->ctx, "savings", groups, &c->out->savings));
   WN_TRY(wn_alloc(c->ctx, "rows", (size_t)out->rows * sizeof(double), &excess));
   wn_status status = wn_alloc(c->ctx, "results", (size_t)out->count * sizeof(wn_prune_row *), &results);
   for (size_t g = 0; g < groups && status == WN_OK; g++) {
@@ -350,7 +341,6 @@ static wn_status compare_check_options(const struct compare *c) {
 static wn_status compare_prepare(struct compare *c) {
   const wn_prune_compare_options *o = c->options;
   int64_t T = o->context;
-  void *memory;
   WN_TRY(compare_check_options(c));
   WN_TRY(compare_check_tasks(c));
   for (int i = 0; i < o->subject_count && !o->context; i++) {
@@ -359,19 +349,16 @@ static wn_status compare_prepare(struct compare *c) {
   }
   WN_TRY(wn_prune_set_load(c->ctx, "data", &o->data, T, o->subjects[0].model->config.vocab_size, false, &c->set));
   wn_prune_set_share(c->ctx, &c->set, compare_batch(c));
-  WN_TRY(wn_alloc(c->ctx, "names", (size_t)o->subject_count * sizeof *c->out->names, &memory));
-  c->out->names = memory;
-  WN_TRY(wn_alloc(c->ctx, "layers", (size_t)o->subject_count * sizeof *c->out->layers, &memory));
-  c->out->layers = memory;
+  WN_TRY(WN_ALLOC(c->ctx, "names", o->subject_count, &c->out->names));
+  WN_TRY(WN_ALLOC(c->ctx, "layers", o->subject_count, &c->out->layers));
   c->out->context = T;
   c->out->rows = c->set.all_rows;
   c->out->counted = c->set.counted;
   c->out->subjects = o->subject_count;
   c->out->unit = c->set.unit;
   c->out->margin = o->margin;
-  WN_TRY(wn_alloc(c->ctx, "rows", (size_t)c->set.all_rows * sizeof *c->out->row_tokens, &memory));
-  c->out->row_tokens = memory;
-  memcpy(memory, c->set.row_tokens, (size_t)c->set.all_rows * sizeof *c->out->row_tokens);
+  WN_TRY(WN_ALLOC(c->ctx, "rows", c->set.all_rows, &c->out->row_tokens));
+  memcpy(c->out->row_tokens, c->set.row_tokens, (size_t)c->set.all_rows * sizeof *c->out->row_tokens);
   for (int i = 0; i < o->subject_count; i++) {
     c->out->names[i] = o->subjects[i].name;
     c->out->layers[i] = o->subjects[i].model->config.layers;
@@ -381,9 +368,7 @@ static wn_status compare_prepare(struct compare *c) {
       if (compare_can_have(c, &o->subjects[i], o->policies[p])) c->total += (uint64_t)o->token_count;
     if (o->subjects[i].searched) c->total += (uint64_t)o->token_count + 1;
   }
-  WN_TRY(wn_alloc(c->ctx, "budgets", (size_t)c->total * sizeof *c->under, &memory));
-  c->under = memory;
-  return WN_OK;
+  return WN_ALLOC(c->ctx, "budgets", c->total, &c->under);
 }
 
 wn_status wn_prune_compare(wn_context *ctx, const wn_prune_compare_options *options,

@@ -38,9 +38,7 @@ wn_status wn_prune_curve_init(wn_context *ctx, int64_t layers, int64_t context, 
   out->target_loss = INFINITY;
   out->plain_loss = NAN;
   out->report_saving = wn_estimate_unknown;
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "increases", (size_t)layers * sizeof *out->increase, &memory));
-  out->increase = memory;
+  WN_TRY(WN_ALLOC(ctx, "increases", layers, &out->increase));
   for (int64_t l = 0; l < layers; l++) out->increase[l] = NAN;
   return WN_OK;
 }
@@ -57,18 +55,15 @@ void wn_prune_curve_clear(wn_prune_curve *curve) {
 }
 
 wn_status wn_prune_curve_add(wn_context *ctx, wn_prune_curve *curve, const int64_t *tokens, wn_prune_point **out) {
-  void *memory;
+  int64_t *held;
   if (curve->count == curve->capacity) {
     const int64_t larger = curve->capacity ? 2 * curve->capacity : 64;
-    WN_TRY(wn_alloc(ctx, "points", (size_t)larger * sizeof *curve->points, &memory));
-    if (curve->count) memcpy(memory, curve->points, (size_t)curve->count * sizeof *curve->points);
-    wn_free(curve->points);
-    curve->points = memory;
+    WN_TRY(WN_RESIZE(ctx, "points", &curve->points, curve->count, larger));
     curve->capacity = larger;
   }
-  WN_TRY(wn_alloc(ctx, "budgets", (size_t)curve->layers * sizeof *tokens, &memory));
+  WN_TRY(WN_ALLOC(ctx, "budgets", curve->layers, &held));
   wn_prune_point *p = &curve->points[curve->count];
-  *p = (wn_prune_point){.layer = -1, .tokens = memory, .exact_layer = -1};
+  *p = (wn_prune_point){.layer = -1, .tokens = held, .exact_layer = -1};
   p->search_rows = p->report_rows = p->report_change = wn_estimate_unknown;
   for (int64_t l = 0; l < curve->layers; l++) p->total += p->tokens[l] = tokens[l];
   p->saving = (double)curve->layers * (double)curve->context / (double)p->total;
@@ -92,12 +87,11 @@ wn_status wn_prune_curve_budgets(wn_context *ctx, const wn_prune_curve *curve, i
 
 wn_status wn_prune_curve_add_saving(wn_context *ctx, wn_prune_curve *c, const wn_prune_options *options,
                                     const double *allow, double *scratch) {
-  void *memory;
   c->report_saving = wn_estimate_unknown, c->report_saving_open = NAN;
   for (int64_t i = 0; i < c->count; i++)
     if (c->finetune_lr > 0 || !c->points[i].report_row_loss) return WN_OK;
-  WN_TRY(wn_alloc(ctx, "samples of a saving", sizeof(struct wn_saving), &memory));
-  struct wn_saving *saving = memory;
+  struct wn_saving *saving;
+  WN_TRY(WN_ALLOC(ctx, "samples of a saving", 1, &saving));
   wn_saving_init(saving);
   for (int64_t i = 0; i < c->count; i++) {
     const wn_prune_point *p = &c->points[i];
@@ -260,12 +254,10 @@ static wn_status curve_get_text(wn_context *ctx, const char *path, const json_t 
 static wn_status curve_read_rows(wn_context *ctx, const char *path, const json_t *j, const char *key,
                                  const wn_prune_curve *c, double **out) {
   const json_t *list = json_object_get(j, key);
-  void *memory;
   if (!list) return WN_OK;
   if (json_array_size(list) != (size_t)c->report_rows)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"%s\" must be a list of \"report_rows\" numbers", path, key);
-  WN_TRY(wn_alloc(ctx, "rows", (size_t)c->report_rows * sizeof **out, &memory));
-  *out = memory;
+  WN_TRY(WN_ALLOC(ctx, "rows", c->report_rows, out));
   for (size_t i = 0; i < (size_t)c->report_rows; i++) {
     const json_t *value = json_array_get(list, i);
     (*out)[i] = json_number_value(value);

@@ -95,8 +95,8 @@ wn_status wn_prune_plain_create(wn_context *ctx, struct wn_model *model, const s
   const int64_t L = model->config.layers;
   *out = NULL;
   void *memory;
-  WN_TRY(wn_alloc(ctx, "evaluator", sizeof(struct plain), &memory));
-  struct plain *p = memory;
+  struct plain *p;
+  WN_TRY(WN_ALLOC(ctx, "evaluator", 1, &p));
   p->base = (struct wn_prune_evaluator){.name = "plain",
                                         .begin = plain_begin,
                                         .evaluate = plain_evaluate,

@@ -13,13 +13,10 @@ wn_status wn_race_init(wn_context *ctx, struct wn_prune_evaluator *evaluator, co
                        struct wn_race *out) {
   const int64_t L = search->layers, half = search->rows / 2;
   int64_t looks = 0;
-  void *memory;
   *out = (struct wn_race){.rows = search->rows, .first = FIRST_BATCHES * search->batch, .evaluator = evaluator};
   for (int64_t n = out->first; n <= half; n *= 2) looks++;
   out->level = search->delta / ((double)(L > 1 ? L - 1 : 1) * (double)(looks > 0 ? looks : 1) * (double)search->steps);
-  WN_TRY(wn_alloc(ctx, "a race's losses", ((size_t)L * (size_t)half + 1) * sizeof *out->loss, &memory));
-  out->loss = memory;
-  return WN_OK;
+  return WN_ALLOC(ctx, "a race's losses", (size_t)L * (size_t)half + 1, &out->loss);
 }
 
 /* The t of the mean of a - b over n rows; 0 where all are equal, which says nothing of other rows. */

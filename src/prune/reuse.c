@@ -19,7 +19,6 @@
  * Cost of one evaluation, at most: (1 - K/N) (L - l)/L of a pass, and (1 - K/N) of the output projection. Memory: 4 (C
  * + 2 Hkv D + G D) bytes per position and layer, three times that if the best trial is kept so that it need not be
  * computed again when accepted. */
-#include <math.h>
 #include <string.h>
 
 #include "attention/registry.h"
@@ -200,10 +199,7 @@ static void reuse_version_lay(const struct wn_reuse *r, struct wn_reuse_version 
 }
 
 static wn_status reuse_version_layers(struct wn_reuse *r, struct wn_reuse_version *v) {
-  void *memory;
-  WN_TRY(wn_alloc(r->ctx, "layers", (size_t)(r->model->config.layers + 1) * sizeof *v->layers, &memory));
-  v->layers = memory;
-  return WN_OK;
+  return WN_ALLOC(r->ctx, "layers", r->model->config.layers + 1, &v->layers);
 }
 
 /* Bytes of a version, as a double so that it cannot overflow. */
@@ -319,8 +315,8 @@ wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const s
   WN_TRY(wn_model_need_host(ctx, model, "a search that keeps activations"));
   if (model->dtype != WN_F32) return wn_fail(ctx, WN_ERR_UNSUPPORTED, "search: only models of float32");
   void *p;
-  WN_TRY(wn_alloc(ctx, "evaluator", sizeof(struct wn_reuse), &p));
-  struct wn_reuse *r = p;
+  struct wn_reuse *r;
+  WN_TRY(WN_ALLOC(ctx, "evaluator", 1, &r));
   r->base = (struct wn_prune_evaluator){.name = "reuse",
                                         .begin = reuse_begin,
                                         .evaluate = reuse_evaluate,

@@ -9,7 +9,6 @@
  * run's step at its end; a resumed search first finishes an unfinished round. Activations and the lazy search's
  * increases from before a round belong to other parameters and are dropped. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -247,7 +246,6 @@ static void search_on_tuning(void *user, const wn_train_progress *p) {
 /* The errors of a point's losses, after both evaluators have begun or accepted its budgets. */
 static wn_status search_add_errors(struct search *s, wn_prune_point *p) {
   const struct wn_prune_set *search = &s->search, *report = &s->report;
-  void *memory;
   WN_TRY(s->on_search->rows(s->on_search, s->rows));
   p->search_rows = wn_estimate_ratio(&(struct wn_row_numbers){s->rows, NULL, search->row_tokens, search->all_rows, 1});
   p->search_rows.value = p->search_loss;
@@ -261,8 +259,7 @@ static wn_status search_add_errors(struct search *s, wn_prune_point *p) {
         wn_estimate_ratio(&(struct wn_row_numbers){s->rows, s->base, report->row_tokens, report->all_rows, 1});
   if (!s->curve.report_row_tokens) return WN_OK;
   if (!p->report_row_loss) {
-    WN_TRY(wn_alloc(s->ctx, "rows", bytes, &memory));
-    p->report_row_loss = memory;
+    WN_TRY(WN_ALLOC(s->ctx, "rows", report->all_rows, &p->report_row_loss));
   }
   memcpy(p->report_row_loss, s->rows, bytes);
   return WN_OK;
@@ -318,18 +315,14 @@ static wn_status search_prepare_rows(struct search *s) {
   const size_t report = (size_t)s->report.all_rows * sizeof(double);
   const int64_t most = s->search.all_rows > s->report.all_rows ? s->search.all_rows : s->report.all_rows;
   const double *first = s->resumed ? s->curve.points[0].report_row_loss : s->report.row_tokens;
-  void *memory;
-  WN_TRY(wn_alloc(s->ctx, "rows", (size_t)most * sizeof *s->rows, &memory));
-  s->rows = memory;
+  WN_TRY(WN_ALLOC(s->ctx, "rows", most, &s->rows));
   if (!first) return WN_OK; /* an older search: its first point's rows are not known */
-  WN_TRY(wn_alloc(s->ctx, "rows", report, &memory));
-  s->base = memory;
+  WN_TRY(WN_ALLOC(s->ctx, "rows", s->report.all_rows, &s->base));
   if (s->resumed) memcpy(s->base, first, report);
   const int64_t steps = s->T / s->curve.step; /* of a layer, at most */
   const double points = 1 + (double)s->curve.layers * (double)steps;
   if (s->resumed || points * (double)s->report.all_rows > WN_PRUNE_KEPT) return WN_OK;
-  WN_TRY(wn_alloc(s->ctx, "rows", report, &memory));
-  s->curve.report_row_tokens = memory;
+  WN_TRY(WN_ALLOC(s->ctx, "rows", s->report.all_rows, &s->curve.report_row_tokens));
   memcpy(s->curve.report_row_tokens, s->report.row_tokens, report);
   return WN_OK;
 }
@@ -376,10 +369,8 @@ static wn_status search_check_target(const struct search *s) {
 /* The losses of the target's model on the report set, for the saving there. */
 static wn_status search_measure_allowed(struct search *s) {
   struct wn_prune_evaluator *e;
-  void *memory;
   double loss;
-  WN_TRY(wn_alloc(s->ctx, "rows", (size_t)s->report.all_rows * sizeof *s->allow, &memory));
-  s->allow = memory;
+  WN_TRY(WN_ALLOC(s->ctx, "rows", s->report.all_rows, &s->allow));
   WN_TRY(wn_prune_plain_create(s->ctx, s->options->target_model, &s->report, s->batch, NULL, &e));
   wn_status status = e->begin(e, NULL, &loss);
   if (status == WN_OK) status = e->rows(e, s->allow);
@@ -508,18 +499,14 @@ done:
 static wn_status search_prepare(struct search *s, const char *dir) {
   const int64_t L = s->model->config.layers;
   const wn_prune_finetune *tuning = &s->options->finetune;
-  void *memory;
   if (tuning->steps || tuning->every || tuning->after) {
-    WN_TRY(wn_alloc(s->ctx, "fine-tuning", sizeof *s->tuning, &memory));
-    s->tuning = memory;
+    WN_TRY(WN_ALLOC(s->ctx, "fine-tuning", 1, &s->tuning));
     WN_TRY(wn_finetune_init(s->ctx, tuning, s->model, dir, s->tuning));
   }
-  WN_TRY(wn_alloc(s->ctx, "budgets", 2 * (size_t)L * sizeof *s->greedy.tokens, &memory));
-  s->greedy.tokens = memory;
+  WN_TRY(WN_ALLOC(s->ctx, "budgets", 2 * (size_t)L, &s->greedy.tokens));
   s->greedy.lowered = s->greedy.tokens + L;
   for (int64_t l = 0; l < L; l++) s->greedy.tokens[l] = s->T > 0 ? s->T : 1;
-  WN_TRY(wn_alloc(s->ctx, "losses", 2 * (size_t)L * sizeof *s->greedy.trial, &memory));
-  s->greedy.trial = memory;
+  WN_TRY(WN_ALLOC(s->ctx, "losses", 2 * (size_t)L, &s->greedy.trial));
   return search_check_options(s);
 }
 

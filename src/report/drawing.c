@@ -35,13 +35,9 @@ void wn_drawing_clear(struct wn_drawing *d) {
 static bool drawing_has_room(struct wn_drawing *d) {
   if (d->figure.series_count < d->room) return true;
   const int room = d->room ? 2 * d->room : 8;
-  void *memory;
-  d->status = wn_alloc(d->ctx, "a figure's lines", (size_t)room * sizeof *d->series, &memory);
+  d->status = WN_RESIZE(d->ctx, "a figure's lines", &d->series, d->room, room);
   if (d->status != WN_OK) return false;
-  if (d->room) memcpy(memory, d->series, (size_t)d->room * sizeof *d->series);
-  wn_free(d->series);
-  d->series = memory;
-  d->figure.series = memory;
+  d->figure.series = d->series;
   d->room = room;
   return true;
 }

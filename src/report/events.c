@@ -100,11 +100,10 @@ static struct bytes events_record(double wall_time, int64_t step) {
 
 wn_status wn_events_open(wn_context *ctx, const char *dir, double wall_time, int64_t resumed_from, wn_events **out) {
   WN_CHECK_CALL(WN_POINTER(dir), WN_POINTER(out));
-  void *memory;
   *out = NULL;
   WN_TRY(wn_make_dirs(ctx, dir));
-  WN_TRY(wn_alloc(ctx, "event file", sizeof **out, &memory));
-  wn_events *e = memory;
+  wn_events *e;
+  WN_TRY(WN_ALLOC(ctx, "event file", 1, &e));
   wn_handle_mark(e, WN_HANDLE_EVENTS);
   e->fd = -1;
   for (uint32_t i = 0; i < 256; i++) {

@@ -8,7 +8,6 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "base/fields.h"
 #include "base/file.h"
 #include "base/misuse.h"
 #include "base/options.h"
@@ -19,14 +18,13 @@ static wn_status page_no_memory(wn_context *ctx) {
 
 wn_status wn_page_create(wn_context *ctx, const wn_page_options *options, wn_page **out) {
   WN_CHECK_CALL(WN_POINTER(out));
-  void *memory;
   *out = NULL;
   wn_page_options own;
   WN_TRY(WN_OPTIONS_READ(ctx, wn_page_options, options, &own));
   options = &own;
   if (!options->title) return wn_fail(ctx, WN_ERR_ARGUMENT, "page: a title is needed");
-  WN_TRY(wn_alloc(ctx, "page", sizeof **out, &memory));
-  wn_page *page = memory;
+  wn_page *page;
+  WN_TRY(WN_ALLOC(ctx, "page", 1, &page));
   wn_handle_mark(page, WN_HANDLE_PAGE);
   page->ctx = ctx;
   page->limit = options->limit ? options->limit : WN_PAGE_LIMIT;
@@ -160,16 +158,12 @@ wn_status wn_page_add_table(wn_page *page, const wn_figure *what, const char *co
 wn_status wn_page_tile(wn_page *page, size_t bytes, struct wn_page_tile **out, int *number) {
   if (page->tile_count == page->tile_room) {
     const int room = page->tile_room ? 2 * page->tile_room : 64;
-    void *memory;
-    WN_TRY(wn_alloc(page->ctx, "tiles", (size_t)room * sizeof *page->tiles, &memory));
-    if (page->tile_count) memcpy(memory, page->tiles, (size_t)page->tile_count * sizeof *page->tiles);
-    wn_free(page->tiles);
-    page->tiles = memory;
+    WN_TRY(WN_RESIZE(page->ctx, "tiles", &page->tiles, page->tile_count, room));
     page->tile_room = room;
   }
   struct wn_page_tile *tile = &page->tiles[page->tile_count];
-  void *data;
-  WN_TRY(wn_alloc(page->ctx, "tile", bytes, &data));
+  uint8_t *data;
+  WN_TRY(WN_ALLOC(page->ctx, "tile", bytes, &data));
   *tile = (struct wn_page_tile){.data = data, .bytes = bytes};
   *number = page->tile_count++;
   *out = tile;

@@ -53,11 +53,9 @@ static wn_status inputs_find_in_file(wn_context *ctx, struct wn_report_input *in
 }
 
 wn_status wn_report_find_inputs(struct wn_report *r) {
-  void *memory;
   const int count = r->options->input_count;
   if (count < 1 || !r->options->inputs) return wn_fail(r->ctx, WN_ERR_ARGUMENT, "report: nothing to draw was given");
-  WN_TRY(wn_alloc(r->ctx, "a report's inputs", (size_t)count * sizeof *r->inputs, &memory));
-  r->inputs = memory;
+  WN_TRY(WN_ALLOC(r->ctx, "a report's inputs", count, &r->inputs));
   for (int i = 0; i < count; i++) {
     struct wn_report_input *in = &r->inputs[i];
     char name[sizeof in->name];
@@ -140,9 +138,7 @@ static wn_status inputs_find_task(struct wn_report *r, struct wn_report_input *i
 static wn_status inputs_find_control(struct wn_report *r, struct wn_report_input *in) {
   const wn_model_config *c = wn_model_config_get(in->loaded);
   const int32_t size = wn_tokenizer_vocab_size(in->tok);
-  void *memory;
-  WN_TRY(wn_alloc(r->ctx, "control tokens", (size_t)size * sizeof *in->control, &memory));
-  in->control = memory;
+  WN_TRY(WN_ALLOC(r->ctx, "control tokens", size, &in->control));
   for (int32_t id = 0; id < size && id < c->vocab_size; id++)
     if (wn_tokenizer_is_control(in->tok, id)) in->control[in->control_count++] = id;
   return c->attention.threshold.enabled

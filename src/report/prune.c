@@ -1,14 +1,12 @@
 /* Searches and comparisons as CSV and JSON. */
 #include <jansson.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/estimate.h"
 #include "base/fields.h"
-#include "base/file.h"
 #include "base/misuse.h"
 #include "report/figure.h"
 

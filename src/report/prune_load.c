@@ -32,7 +32,6 @@ static int prune_policy_named(const char *name) {
 /* Reads accuracies; every result must have the tasks of the first. */
 static wn_status prune_load_scores(wn_context *ctx, const char *path, const json_t *tasks, wn_prune_comparison *c,
                                    int64_t result, wn_prune_row *row) {
-  void *memory;
   const char *name;
   json_t *value;
   json_object_foreach((json_t *)(uintptr_t)tasks, name, value) {
@@ -42,8 +41,7 @@ static wn_status prune_load_scores(wn_context *ctx, const char *path, const json
   }
   bool all = json_object_size(tasks) == (size_t)c->task_count;
   if (all && c->task_count == 0) return WN_OK;
-  WN_TRY(wn_alloc(ctx, "accuracies", WN_PRUNE_TASKS * sizeof *row->scores, &memory));
-  row->scores = memory;
+  WN_TRY(WN_ALLOC(ctx, "accuracies", WN_PRUNE_TASKS, &row->scores));
   for (int t = 0; t < c->task_count && all; t++) {
     const json_t *score = json_object_get(tasks, c->tasks[t]), *accuracy = json_object_get(score, "accuracy");
     const json_t *error = json_object_get(score, "stderr");
@@ -63,7 +61,6 @@ static wn_status prune_load_row(wn_context *ctx, const char *path, const json_t 
              *policy = json_string_value(json_object_get(j, "policy"));
   const json_t *tokens = json_object_get(j, "tokens");
   const size_t layers = json_array_size(tokens);
-  void *memory;
   row->loss = json_number_value(json_object_get(j, "loss"));
   row->saving = json_number_value(json_object_get(j, "saving"));
   row->per_layer = json_number_value(json_object_get(j, "tokens_per_layer"));
@@ -94,8 +91,7 @@ static wn_status prune_load_row(wn_context *ctx, const char *path, const json_t 
   wn_estimate_get(j, "change", &row->change);
   wn_estimate_get(j, "difference", &row->difference);
   row->verdict = wn_estimate_verdict(&row->difference, c->margin);
-  WN_TRY(wn_alloc(ctx, "budgets", layers * sizeof(int64_t), &memory));
-  row->tokens = memory;
+  WN_TRY(WN_ALLOC(ctx, "budgets", layers, &row->tokens));
   c->count++;
   WN_TRY(prune_load_scores(ctx, path, json_object_get(j, "tasks"), c, c->count - 1, row));
   for (size_t l = 0; l < layers; l++) row->tokens[l] = json_integer_value(json_array_get(tokens, l));
@@ -105,10 +101,8 @@ static wn_status prune_load_row(wn_context *ctx, const char *path, const json_t 
 /* Older files have none. */
 static wn_status prune_load_savings(wn_context *ctx, const char *path, const json_t *list, wn_prune_comparison *c) {
   const size_t count = json_array_size(list);
-  void *memory;
   if (count > ROWS) return wn_fail(ctx, WN_ERR_FORMAT, "%s: \"savings\" has more than %d entries", path, ROWS);
-  WN_TRY(wn_alloc(ctx, "savings", count * sizeof *c->savings, &memory));
-  c->savings = memory;
+  WN_TRY(WN_ALLOC(ctx, "savings", count, &c->savings));
   for (size_t i = 0; i < count; i++) {
     const json_t *j = json_array_get(list, i);
     const char *model = json_string_value(json_object_get(j, "model")),

@@ -1,6 +1,5 @@
 /* A sweep over the share tau as SVG; it is not part of a report's page. */
 #include <math.h>
-#include <stdio.h>
 
 #include "base/error.h"
 #include "base/misuse.h"

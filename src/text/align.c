@@ -71,10 +71,9 @@ wn_status wn_tokens_align(wn_context *ctx, const wn_tokenizer *tok, const int32_
   WN_CHECK_CALL(WN_HANDLE(tok, TOKENIZER), WN_ARRAY(ids, count), WN_ARRAY(text, bytes), WN_ARRAY(begin, count),
                 WN_ARRAY(end, count));
   struct align_bare all = {0}, part = {0};
-  void *memory;
   int64_t first = 0;
-  WN_TRY(wn_alloc(ctx, "places of tokens", (count + 1) * sizeof(int64_t), &memory));
-  int64_t *before = memory;
+  int64_t *before;
+  WN_TRY(WN_ALLOC(ctx, "places of tokens", count + 1, &before));
   wn_status status;
   WN_TRY_GOTO(align_decode(ctx, tok, ids, count, &all, before), done);
   WN_TRY_GOTO(align_bare_create(ctx, bytes, &part), done);

@@ -177,16 +177,13 @@ static wn_status take_scratch(const struct wn_bpe *bpe, struct wn_bpe_scratch **
   pthread_mutex_unlock(&bpe->pool->lock);
   *out = s;
   if (s) return WN_OK;
-  void *p;
-  WN_TRY(wn_alloc(NULL, "tokenizer", sizeof *s, &p));
-  s = p;
+  WN_TRY(WN_ALLOC(NULL, "tokenizer", 1, &s));
   s->bpe = bpe;
-  wn_status status = wn_alloc(NULL, "tokenizer", WN_CACHE_ENTRIES * sizeof *s->cache, &p);
+  wn_status status = WN_ALLOC(NULL, "tokenizer", WN_CACHE_ENTRIES, &s->cache);
   if (status != WN_OK) {
     destroy_scratch(s);
     return status;
   }
-  s->cache = p;
   *out = s;
   return WN_OK;
 }
@@ -230,18 +227,16 @@ wn_status wn_bpe_encode(const struct wn_bpe *bpe, const char *text, size_t bytes
 /* --- create, destroy --- */
 
 wn_status wn_bpe_create(wn_context *ctx, struct wn_bpe **out) {
-  void *p;
   *out = NULL;
-  WN_TRY(wn_alloc(ctx, "tokenizer", sizeof(struct wn_bpe), &p));
-  struct wn_bpe *bpe = p;
+  struct wn_bpe *bpe;
+  WN_TRY(WN_ALLOC(ctx, "tokenizer", 1, &bpe));
   bpe->unknown = -1;
   for (int i = 0; i < 256; i++) bpe->byte_id[i] = -1;
-  wn_status status = wn_alloc(ctx, "tokenizer", sizeof *bpe->pool, &p);
+  wn_status status = WN_ALLOC(ctx, "tokenizer", 1, &bpe->pool);
   if (status != WN_OK) {
     wn_free(bpe);
     return status;
   }
-  bpe->pool = p;
   pthread_mutex_init(&bpe->pool->lock, NULL);
   *out = bpe;
   return WN_OK;

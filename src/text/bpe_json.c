@@ -9,7 +9,6 @@
 #include "base/limits.h"
 #include "base/text.h"
 #include "text/bpe_json.h"
-#include "text/utf8.h"
 
 #define MAX_DEPTH 4 /* of nested sequences */
 

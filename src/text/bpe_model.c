@@ -2,12 +2,10 @@
 #include "text/bpe.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/limits.h"
-#include "text/utf8.h"
 
 #define MAX_PROBES 4096
 
@@ -98,9 +96,7 @@ wn_status wn_bpe_reserve_merges(wn_context *ctx, struct wn_bpe *bpe, uint64_t co
     return wn_fail(ctx, WN_ERR_FORMAT, "%llu merges are too many", (unsigned long long)count);
   uint32_t room = 16;
   while (room < 2 * count) room *= 2;
-  void *p;
-  WN_TRY(wn_alloc(ctx, "tokenizer", room * sizeof *bpe->merges, &p));
-  bpe->merges = p;
+  WN_TRY(WN_ALLOC(ctx, "tokenizer", room, &bpe->merges));
   bpe->merge_mask = room - 1;
   for (uint32_t i = 0; i < room; i++) bpe->merges[i].pair = UINT64_MAX;
   return WN_OK;

@@ -26,10 +26,7 @@ static inline const struct wn_merge *find_merge(const struct wn_bpe *bpe, int32_
 }
 
 static wn_status symbols_room(struct wn_bpe_scratch *s, size_t count) {
-  void *p = s->symbols;
-  wn_status status = wn_text_grow(NULL, "tokenizer", &p, sizeof *s->symbols, 0, count, &s->symbol_room);
-  s->symbols = p;
-  return status;
+  return wn_text_grow(NULL, "tokenizer", &s->symbols, sizeof *s->symbols, 0, count, &s->symbol_room);
 }
 
 /* The first symbols of a word: bytes, or characters, where one without a token becomes bytes or the unknown token. */
@@ -113,12 +110,8 @@ static wn_status heap_push(struct wn_bpe_scratch *s, int32_t at) {
   if (left->next < 0) return WN_OK;
   const struct wn_merge *m = find_merge(s->bpe, left->id, s->symbols[left->next].id);
   if (!m) return WN_OK;
-  if (s->heap_count == s->heap_room) {
-    void *p = s->heap;
-    wn_status status = wn_text_grow(NULL, "tokenizer", &p, sizeof *s->heap, s->heap_count, 1, &s->heap_room);
-    s->heap = p;
-    WN_TRY(status);
-  }
+  if (s->heap_count == s->heap_room)
+    WN_TRY(wn_text_grow(NULL, "tokenizer", &s->heap, sizeof *s->heap, s->heap_count, 1, &s->heap_room));
   struct wn_candidate c = {.rank = m->rank, .at = at, .left = left->id, .right = s->symbols[left->next].id};
   size_t i = s->heap_count++;
   while (i > 0 && bpe_encode_before(&c, &s->heap[(i - 1) / 2])) {

@@ -102,9 +102,8 @@ static int bpe_write_by_rank(const void *a, const void *b) {
 }
 
 static wn_status write_merges(wn_context *ctx, const struct wn_bpe *bpe, json_t *list) {
-  void *p;
-  WN_TRY(wn_alloc(ctx, "merges", bpe->merge_count * sizeof(struct wn_merge *), &p));
-  const struct wn_merge **order = p;
+  const struct wn_merge **order;
+  WN_TRY(WN_ALLOC(ctx, "merges", bpe->merge_count, &order));
   uint32_t n = 0;
   for (uint32_t i = 0; bpe->merges && i <= bpe->merge_mask; i++)
     if (bpe->merges[i].pair != UINT64_MAX) order[n++] = &bpe->merges[i];

@@ -187,11 +187,10 @@ static wn_status chat_tokens(wn_context *ctx, const wn_tokenizer *tok, const str
   const bool less = chat_writes_space(tok);
   size_t runs = 1; /* and one more for each change and each space left out */
   int count = 0;
-  void *memory;
   for (size_t i = at; i + 1 < text->bytes; i++)
     runs += (text->from[i] != text->from[i + 1]) + (less && text->data[i] == ']');
-  WN_TRY(wn_alloc(ctx, "messages", runs * sizeof(wn_text_part), &memory));
-  wn_text_part *parts = memory;
+  wn_text_part *parts;
+  WN_TRY(WN_ALLOC(ctx, "messages", runs, &parts));
   while (at < text->bytes) {
     const bool special = text->from[at] == WN_ORIGIN_TEMPLATE;
     size_t end = at;
@@ -207,7 +206,7 @@ static wn_status chat_tokens(wn_context *ctx, const wn_tokenizer *tok, const str
     at = end + space;
   }
   const wn_status status = wn_tokenizer_encode_parts(ctx, tok, parts, count, add_bos, false, ids, id_count);
-  wn_free(memory);
+  wn_free(parts);
   return status;
 }
 

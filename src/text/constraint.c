@@ -207,12 +207,11 @@ static bool constraint_writes(const struct wn_token_tree *t, uint32_t c) {
 /* Can a string that matches regular expressions be completed from each state? Of characters beyond ASCII the first one
  * of a class is asked. */
 static wn_status constraint_check_regular(wn_context *ctx, const struct wn_token_tree *t, const struct wn_regular *r) {
-  void *memory;
   bool written[128], again = true;
   uint32_t stuck = 0;
   for (uint32_t c = 0; c < 128; c++) written[c] = constraint_writes(t, c);
-  WN_TRY(wn_alloc(ctx, "a constraint", r->states, &memory));
-  bool *good = memory;
+  bool *good;
+  WN_TRY(WN_ALLOC(ctx, "a constraint", r->states, &good));
   memcpy(good, r->ends, r->states);
   while (again) {
     again = false;
@@ -263,18 +262,16 @@ void wn_constraint_destroy(wn_constraint *c) {
 /* Takes over the schema, even on failure. */
 static wn_status constraint_create(wn_context *ctx, const struct wn_token_tree *tree, struct wn_schema *schema,
                                    wn_constraint **out) {
-  void *memory = NULL;
-  wn_status status = wn_alloc(ctx, "a constraint", sizeof **out, &memory);
+  struct wn_constraint *c;
+  wn_status status = WN_ALLOC(ctx, "a constraint", 1, &c);
   if (status != WN_OK) {
     wn_schema_drop(schema);
     return status;
   }
-  struct wn_constraint *c = memory;
   wn_handle_mark(c, WN_HANDLE_CONSTRAINT);
   c->tree = tree;
   c->schema = schema;
-  status = wn_alloc(ctx, "a constraint", (size_t)tree->entries, &memory);
-  if (status == WN_OK) c->allowed = memory;
+  status = WN_ALLOC(ctx, "a constraint", tree->entries, &c->allowed);
   if (status == WN_OK) status = wn_json_machine_open(ctx, schema, &c->machine);
   if (status == WN_OK)
     *out = c;

@@ -62,12 +62,7 @@ void wn_declared_clear(wn_declared *d) {
 static wn_status declared_grow(wn_context *ctx, wn_declared *d, int i, size_t more) {
   int *count;
   int32_t **list = declared_list(d, i, &count);
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "declared tokens", ((size_t)*count + more) * sizeof **list, &memory));
-  if (*count) memcpy(memory, *list, (size_t)*count * sizeof **list);
-  wn_free(*list);
-  *list = memory;
-  return WN_OK;
+  return WN_RESIZE(ctx, "declared tokens", list, *count, (size_t)*count + more);
 }
 
 enum { COMPARED = 256 }; /* ids that are compared, so that a long list takes no quadratic time */

@@ -61,10 +61,8 @@ static wn_status finder_finish_tree(const struct wn_finder *f, struct wn_finder_
   const size_t nodes = t->trie.nodes;
   void *p = NULL;
   if (nodes == 0) return WN_OK;
-  WN_TRY(wn_alloc(NULL, "tokenizer", nodes * sizeof *t->fail, &p));
-  t->fail = p;
-  WN_TRY(wn_alloc(NULL, "tokenizer", nodes * sizeof *t->longest, &p));
-  t->longest = p;
+  WN_TRY(WN_ALLOC(NULL, "tokenizer", nodes, &t->fail));
+  WN_TRY(WN_ALLOC(NULL, "tokenizer", nodes, &t->longest));
   WN_TRY(wn_alloc(NULL, "tokenizer", (3 * nodes + f->longest + 3) * sizeof(uint32_t) + nodes, &p));
   uint32_t *room = p;
   finder_link(f, t, special, room, room + nodes, room + 2 * nodes, room + 3 * nodes,

@@ -6,22 +6,16 @@
 #include "base/alloc.h"
 #include "base/error.h"
 
-static bool machine_room(void **data, size_t element, uint32_t count, uint32_t *room) {
-  void *more;
+static bool machine_room(void *data, size_t element, uint32_t count, uint32_t *room) {
   if (count < *room) return true;
-  if (wn_alloc(NULL, "a JSON text", 2 * (size_t)*room * element, &more) != WN_OK) return false;
-  memcpy(more, *data, count * element);
-  wn_free(*data);
-  *data = more;
+  if (wn_resize(NULL, "a JSON text", data, element, count, 2 * (size_t)*room) != WN_OK) return false;
   *room *= 2;
   return true;
 }
 
 void wn_json_add(struct wn_json_machine *m, const struct wn_json_state *state) {
   const struct wn_json_state copy = *state; /* the state may lie in the array that grows */
-  void *data = m->states;
-  if (!machine_room(&data, sizeof copy, m->state_count, &m->state_room)) m->failed = true;
-  m->states = data;
+  if (!machine_room(&m->states, sizeof copy, m->state_count, &m->state_room)) m->failed = true;
   if (!m->failed) m->states[m->state_count++] = copy;
 }
 
@@ -29,21 +23,16 @@ uint32_t wn_json_push(struct wn_json_machine *m, uint32_t up, uint32_t shape, ui
   const uint64_t hash = (m->frames[up].hash ^ ((uint64_t)shape << 32 | index)) * 0x9E3779B97F4A7C15u;
   const struct wn_json_frame frame = {
       .up = up, .shape = shape, .index = index, .depth = m->frames[up].depth + 1, .hash = hash ^ hash >> 29};
-  void *data = m->frames;
-  if (!machine_room(&data, sizeof frame, m->frame_count, &m->frame_room)) m->failed = true;
-  m->frames = data;
+  if (!machine_room(&m->frames, sizeof frame, m->frame_count, &m->frame_room)) m->failed = true;
   if (m->failed) return 0;
   m->frames[m->frame_count] = frame;
   return m->frame_count++;
 }
 
 wn_status wn_json_machine_open(wn_context *ctx, const struct wn_schema *schema, struct wn_json_machine *m) {
-  void *memory;
   *m = (struct wn_json_machine){.schema = schema, .frame_room = 64, .state_room = 64};
-  WN_TRY(wn_alloc(ctx, "a JSON text", m->frame_room * sizeof *m->frames, &memory));
-  m->frames = memory;
-  WN_TRY(wn_alloc(ctx, "a JSON text", m->state_room * sizeof *m->states, &memory));
-  m->states = memory;
+  WN_TRY(WN_ALLOC(ctx, "a JSON text", m->frame_room, &m->frames));
+  WN_TRY(WN_ALLOC(ctx, "a JSON text", m->state_room, &m->states));
   wn_json_machine_reset(m);
   return WN_OK;
 }

@@ -42,18 +42,6 @@ static inline bool merges_before(const struct merges_pair *a, const struct merge
   return a->score != b->score ? a->score > b->score : a->left < b->left;
 }
 
-static wn_status merges_grow(struct merges *m) {
-  size_t bytes, room = m->room + m->room / 2 + 1024;
-  void *p;
-  if (!wn_mul_size(room, sizeof *m->heap, &bytes)) return WN_ERR_MEMORY;
-  WN_TRY(wn_alloc(NULL, "merges", bytes, &p));
-  if (m->waiting) memcpy(p, m->heap, m->waiting * sizeof *m->heap);
-  wn_free(m->heap);
-  m->heap = p;
-  m->room = room;
-  return WN_OK;
-}
-
 /* Queues a symbol and the next one, if together they are a piece. */
 static wn_status merges_push(struct merges *m, int32_t left) {
   const int32_t right = left < 0 ? -1 : m->symbols[left].next;
@@ -61,7 +49,11 @@ static wn_status merges_push(struct merges *m, int32_t left) {
   const uint32_t bytes = m->symbols[left].bytes + m->symbols[right].bytes;
   const int32_t id = wn_pieces_find(m->pieces, m->text + m->symbols[left].at, bytes);
   if (id == WN_NO_PIECE) return WN_OK;
-  if (m->waiting == m->room) WN_TRY(merges_grow(m));
+  if (m->waiting == m->room) {
+    const size_t room = m->room + m->room / 2 + 1024;
+    WN_TRY(WN_RESIZE(NULL, "merges", &m->heap, m->waiting, room));
+    m->room = room;
+  }
   const struct merges_pair pair = {wn_spm_score(m->pieces->tok->spm, id), left, bytes};
   size_t i = m->waiting++;
   for (; i > 0 && merges_before(&pair, &m->heap[(i - 1) / 2]); i = (i - 1) / 2) m->heap[i] = m->heap[(i - 1) / 2];
@@ -83,14 +75,12 @@ static struct merges_pair merges_pop(struct merges *m) {
 
 /* The symbols before any merge. */
 static wn_status merges_split(struct merges *m, size_t bytes, struct wn_finder_walk *walk) {
-  void *p;
   size_t count = 0;
   struct wn_found own;
   bool more;
   const size_t most = wn_utf8_characters(m->text, bytes);
   if (bytes >= INT32_MAX) return WN_ERR_UNSUPPORTED;
-  WN_TRY(wn_alloc(NULL, "symbols", most * sizeof *m->symbols, &p));
-  m->symbols = p;
+  WN_TRY(WN_ALLOC(NULL, "symbols", most, &m->symbols));
   wn_spm_symbols_begin(m->pieces->tok->spm, m->text, bytes, walk);
   WN_TRY(wn_finder_next(walk, 0, &more, &own));
   for (size_t at = 0; at < bytes; count++) {

@@ -18,11 +18,7 @@ wn_status wn_bytes_add(wn_context *ctx, struct wn_bytes *b, const char *more, si
     size_t room = b->capacity > SIZE_MAX / 2 ? need : 2 * b->capacity;
     if (room < need) room = need;
     if (room < 64) room = 64;
-    void *p;
-    WN_TRY(wn_alloc(ctx, "text", room, &p));
-    if (b->count) memcpy(p, b->data, b->count);
-    wn_free(b->data);
-    b->data = p;
+    WN_TRY(WN_RESIZE(ctx, "text", &b->data, b->count, room));
     b->capacity = room;
   }
   if (n) memcpy(b->data + b->count, more, n);
@@ -105,13 +101,11 @@ static wn_status sort_marks(int32_t *points, size_t count) {
     while (end < count && combining_class(points[end]) > 0) end++;
     size_t n = end - i;
     if (n > room) {
-      void *p;
       wn_free(marks);
       marks = NULL;
       room = 2 * n;
-      wn_status status = wn_alloc(NULL, "marks", room * sizeof *marks, &p);
+      wn_status status = WN_ALLOC(NULL, "marks", room, &marks);
       if (status != WN_OK) return status;
-      marks = p;
     }
     if (n > 1) {
       for (size_t k = 0; k < n; k++)

@@ -125,13 +125,12 @@ wn_status wn_pattern_create(wn_context *ctx, const char *name, const char *text,
   if (!text[0] || strlen(text) > MAX_PATTERN_BYTES)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: a regular expression of %zu bytes, expected 1 to %d", name, strlen(text),
                    MAX_PATTERN_BYTES);
-  void *p;
   struct wn_text translated = {0};
   pcre2_compile_context *limits = NULL;
   int error = 0;
   PCRE2_SIZE at = 0;
-  WN_TRY(wn_alloc(ctx, "regular expression", sizeof(struct wn_pattern), &p));
-  struct wn_pattern *pattern = p;
+  struct wn_pattern *pattern;
+  WN_TRY(WN_ALLOC(ctx, "regular expression", 1, &pattern));
   wn_status status = WN_ERR_MEMORY;
   pattern->text = wn_strdup(ctx, text);
   if (!pattern->text) goto out;
@@ -176,10 +175,9 @@ const char *wn_pattern_text(const struct wn_pattern *pattern) {
 }
 
 wn_status wn_matcher_create(const struct wn_pattern *pattern, struct wn_matcher **out) {
-  void *p;
   *out = NULL;
-  WN_TRY(wn_alloc(NULL, "regular expression", sizeof(struct wn_matcher), &p));
-  struct wn_matcher *m = p;
+  struct wn_matcher *m;
+  WN_TRY(WN_ALLOC(NULL, "regular expression", 1, &m));
   m->pattern = pattern;
   m->data = pcre2_match_data_create(1, NULL);
   m->limits = pcre2_match_context_create(NULL);

@@ -31,7 +31,6 @@ static wn_status pieces_fill(struct wn_pieces *u, uint32_t *nodes) {
   const wn_tokenizer *tok = u->tok;
   const char *text;
   size_t bytes;
-  void *p;
   u->least = FLT_MAX, u->most = FLT_MIN;
   for (int32_t id = 0; id < tok->vocab_size; id++) {
     if (wn_spm_piece(tok->spm, id, &text, &bytes) != WN_SPM_TEXT) continue;
@@ -45,8 +44,7 @@ static wn_status pieces_fill(struct wn_pieces *u, uint32_t *nodes) {
     if (score > u->most) u->most = score;
   }
   if (u->trie.nodes == 0) WN_TRY(wn_trie_extend(&u->trie, 0, 0, &(uint32_t){0})); /* no piece is a text */
-  WN_TRY(wn_alloc(NULL, "pieces", u->trie.nodes * sizeof *u->pieces, &p));
-  u->pieces = p;
+  WN_TRY(WN_ALLOC(NULL, "pieces", u->trie.nodes, &u->pieces));
   memset(u->pieces, 0xFF, u->trie.nodes * sizeof *u->pieces);
   for (int32_t id = 0; id < tok->vocab_size; id++)
     if (nodes[id]) u->pieces[nodes[id]] = id;

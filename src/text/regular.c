@@ -114,19 +114,14 @@ static bool building_lives(const struct building *b, const uint64_t *set) {
 /* The arrays for `room` states. */
 static wn_status building_room(struct building *b, uint32_t room) {
   const struct {
-    void **at;
+    void *at;
     size_t element;
-  } rows[] = {{(void **)&b->sets, b->words * sizeof *b->sets},
-              {(void **)&b->characters, sizeof *b->characters},
-              {(void **)&b->next, b->classes * sizeof *b->next},
-              {(void **)&b->ends, sizeof *b->ends}};
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    void *memory;
-    WN_TRY(wn_alloc(b->ctx, "a regular expression", room * rows[i].element, &memory));
-    if (b->count) memcpy(memory, *rows[i].at, b->count * rows[i].element);
-    wn_free(*rows[i].at);
-    *rows[i].at = memory;
-  }
+  } rows[] = {{&b->sets, b->words * sizeof *b->sets},
+              {&b->characters, sizeof *b->characters},
+              {&b->next, b->classes * sizeof *b->next},
+              {&b->ends, sizeof *b->ends}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    WN_TRY(wn_resize(b->ctx, "a regular expression", rows[i].at, rows[i].element, b->count, room));
   b->room = room;
   return WN_OK;
 }
@@ -241,7 +236,6 @@ static wn_status building_finish(struct building *b, struct wn_regular **out) {
 
 wn_status wn_regular_create(wn_context *ctx, const char *const *patterns, int count, int64_t min, int64_t max,
                             uint64_t *steps, struct wn_regular **out) {
-  void *memory;
   *out = NULL;
   if (count > WN_REGULAR_PATTERNS)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "more than %d regular expressions of one text are not served",
@@ -249,8 +243,8 @@ wn_status wn_regular_create(wn_context *ctx, const char *const *patterns, int co
   if (max == INT64_MAX ? min >= STATES : min > max || max >= STATES)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED,
                    "lengths beyond %d, or contrary ones, with a regular expression are not served", STATES - 1);
-  WN_TRY(wn_alloc(ctx, "a regular expression", sizeof(struct building), &memory));
-  struct building *b = memory;
+  struct building *b;
+  WN_TRY(WN_ALLOC(ctx, "a regular expression", 1, &b));
   b->ctx = ctx;
   b->steps = steps;
   wn_status status = WN_OK;

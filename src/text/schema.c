@@ -4,11 +4,9 @@
 #include "text/schema.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "base/number.h"
 #include "text/schema_read.h"
 
 enum { CONSTANTS = 4096 }; /* most values of an enum */

@@ -35,9 +35,7 @@ wn_status wn_schema_begin(struct wn_schema_builder *b) {
   b->steps = REGULAR_STEPS;
   b->made = json_array();
   if (!b->made) return wn_fail(b->ctx, WN_ERR_MEMORY, "out of memory: a schema");
-  WN_TRY(wn_alloc(b->ctx, "a schema", WN_SCHEMA_SLOTS * sizeof *b->seen, &memory));
-  b->seen = memory;
-  return WN_OK;
+  return WN_ALLOC(b->ctx, "a schema", WN_SCHEMA_SLOTS, &b->seen);
 }
 
 void wn_schema_end(struct wn_schema_builder *b) {
@@ -76,11 +74,7 @@ wn_status wn_schema_add(struct wn_schema_builder *b, struct wn_schema_table *t, 
   if (t->count + more > t->capacity) {
     uint32_t room = t->capacity ? 2 * t->capacity : 64;
     if (room < t->count + more) room = t->count + more;
-    void *memory;
-    WN_TRY(wn_alloc(b->ctx, "a schema", room * t->element, &memory));
-    if (t->count) memcpy(memory, t->data, t->count * t->element);
-    wn_free(t->data);
-    t->data = memory;
+    WN_TRY(wn_resize(b->ctx, "a schema", &t->data, t->element, t->count, room));
     t->capacity = room;
   }
   *at = t->count;
@@ -242,11 +236,8 @@ static wn_status schema_flatten_value(struct flattening *f, uint32_t value) {
 
 static wn_status schema_flatten(struct wn_schema_builder *b) {
   struct flattening f = {.b = b};
-  void *memory;
-  WN_TRY(wn_alloc(b->ctx, "a schema", (b->values.count + b->shapes.count) * sizeof *f.mark, &memory));
-  f.mark = memory;
-  wn_status status = wn_alloc(b->ctx, "a schema", b->values.count * sizeof *f.waiting, &memory);
-  f.waiting = status == WN_OK ? memory : NULL;
+  WN_TRY(WN_ALLOC(b->ctx, "a schema", b->values.count + b->shapes.count, &f.mark));
+  wn_status status = WN_ALLOC(b->ctx, "a schema", b->values.count, &f.waiting);
   for (uint32_t i = 0; i < b->values.count && status == WN_OK; i++) status = schema_flatten_value(&f, i);
   wn_free(f.mark);
   wn_free(f.waiting);

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/number.h"
 #include "text/schema_read.h"
 
 enum { TOGETHER = 64, ENTRIES = 1 << 17 };

@@ -128,10 +128,8 @@ wn_status wn_spm_create(wn_context *ctx, const char *name, const void *model, si
   *spm = (struct wn_spm){.info = *info, .count = info->pieces, .bos = -1, .eos = -1, .unknown = -1};
   while (slots < 2 * (size_t)info->pieces) slots *= 2;
   spm->mask = (uint32_t)slots - 1;
-  wn_status status = wn_alloc(ctx, "tokenizer", (size_t)info->pieces * sizeof *spm->pieces, &p);
-  spm->pieces = status == WN_OK ? p : NULL;
-  if (status == WN_OK) status = wn_alloc(ctx, "tokenizer", slots * sizeof *spm->slots, &p);
-  spm->slots = status == WN_OK ? p : NULL;
+  wn_status status = WN_ALLOC(ctx, "tokenizer", info->pieces, &spm->pieces);
+  if (status == WN_OK) status = WN_ALLOC(ctx, "tokenizer", slots, &spm->slots);
   if (status == WN_OK)
     status = wn_alloc(ctx, "tokenizer", bytes + 1, &p); /* the pieces' texts together are shorter than the file */
   spm->texts = status == WN_OK ? p : NULL;

@@ -124,7 +124,6 @@ static wn_status tree_allocate(wn_context *ctx, struct wn_token_tree *t, size_t 
 wn_status wn_token_tree_create(wn_context *ctx, struct wn_tree_token *tokens, uint32_t count, int32_t entries,
                                const int32_t *ends, uint32_t end_count, struct wn_token_tree **out) {
   size_t nodes = 1, quotes = 0, text = 0;
-  void *memory;
   *out = NULL;
   count = tree_leave_out(tokens, count);
   if (count) qsort(tokens, count, sizeof *tokens, tree_compare);
@@ -136,8 +135,8 @@ wn_status wn_token_tree_create(wn_context *ctx, struct wn_tree_token *tokens, ui
   }
   if (nodes > UINT32_MAX / 2 || text > UINT32_MAX / 2)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "the tokenizer is too large for a constraint");
-  WN_TRY(wn_alloc(ctx, "a tree of tokens", sizeof **out, &memory));
-  struct wn_token_tree *t = memory;
+  struct wn_token_tree *t;
+  WN_TRY(WN_ALLOC(ctx, "a tree of tokens", 1, &t));
   t->entries = entries;
   t->token_count = count;
   t->end_count = end_count;
@@ -232,9 +231,8 @@ static wn_status tree_collect(wn_context *ctx, const wn_tokenizer *tok, struct w
 static wn_status tree_of(wn_context *ctx, const wn_tokenizer *tok, struct wn_token_tree **out) {
   struct wn_bytes text = {0};
   uint32_t count = 0;
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "a tree of tokens", ((size_t)tok->vocab_size + 1) * sizeof(struct wn_tree_token), &memory));
-  struct wn_tree_token *tokens = memory;
+  struct wn_tree_token *tokens;
+  WN_TRY(WN_ALLOC(ctx, "a tree of tokens", (size_t)tok->vocab_size + 1, &tokens));
   wn_status status = tree_collect(ctx, tok, &text, tokens, &count);
   if (status == WN_OK)
     status = wn_token_tree_create(ctx, tokens, count, tok->vocab_size, tok->ends, (uint32_t)tok->end_count, out);

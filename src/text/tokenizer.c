@@ -77,10 +77,7 @@ static wn_status encode_stretch(struct encoder *e, const char *text, size_t byte
   if (bytes == 0) return WN_OK;
   size_t dropped = 0;
   if (before != BEFORE_NOTHING) {
-    void *line = e->line;
-    wn_status status = wn_text_grow(NULL, "text", &line, 1, 0, bytes + 1, &e->line_capacity);
-    e->line = line;
-    WN_TRY(status);
+    WN_TRY(wn_text_grow(NULL, "text", &e->line, 1, 0, bytes + 1, &e->line_capacity));
     e->line[0] = before == BEFORE_SPACE ? ' ' : '\n';
     memcpy(e->line + 1, text, bytes);
     text = e->line;
@@ -245,10 +242,9 @@ static wn_status join(wn_context *ctx, const wn_tokenizer *tok, const wn_text_pa
 static wn_status encode_joined(wn_context *ctx, const wn_tokenizer *tok, const wn_text_part *parts, int count,
                                struct wn_ids *ids, struct wn_encode_detail *why) {
   struct wn_bytes text = {0};
-  void *p;
   int span_count = 0;
-  WN_TRY(wn_alloc(ctx, "text", (size_t)count * sizeof(struct wn_span), &p));
-  struct wn_span *spans = p;
+  struct wn_span *spans;
+  WN_TRY(WN_ALLOC(ctx, "text", count, &spans));
   wn_status status = join(ctx, tok, parts, count, &text, spans, &span_count);
   if (status == WN_OK) {
     if (tok->bpe)
@@ -280,10 +276,8 @@ wn_status wn_tokenizer_encode_parts(wn_context *ctx, const wn_tokenizer *tok, co
   if (add_eos && tok->eos < 0) return wn_fail(ctx, WN_ERR_ARGUMENT, "the tokenizer has no token that ends a text");
   struct wn_ids ids = {0};
   struct wn_encode_detail why = {{0}};
-  void *data = NULL;
   /* never NULL, so that an empty list is no failure */
-  wn_status status = wn_text_grow(ctx, "tokens", &data, sizeof *ids.data, 0, bytes / 4 + 2, &ids.capacity);
-  ids.data = data;
+  wn_status status = wn_text_grow(ctx, "tokens", &ids.data, sizeof *ids.data, 0, bytes / 4 + 2, &ids.capacity);
   if (status == WN_OK && add_bos) status = wn_ids_add(ctx, &ids, &tok->bos, 1);
   if (status == WN_OK && part_count > 0) {
     if (part_count == 1 && !parts[0].special)
@@ -485,9 +479,8 @@ struct wn_text_stream {
 wn_status wn_text_stream_create(wn_context *ctx, const wn_tokenizer *tok, wn_text_stream **out) {
   WN_CHECK_CALL(WN_HANDLE(tok, TOKENIZER), WN_POINTER(out));
   *out = NULL;
-  void *p;
-  WN_TRY(wn_alloc(ctx, "text stream", sizeof(wn_text_stream), &p));
-  wn_text_stream *s = p;
+  wn_text_stream *s;
+  WN_TRY(WN_ALLOC(ctx, "text stream", 1, &s));
   wn_handle_mark(s, WN_HANDLE_TEXT_STREAM);
   s->tok = tok;
   s->decoder.at_start = true;

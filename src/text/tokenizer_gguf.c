@@ -264,11 +264,8 @@ static void put_pieces(struct pieces *s) {
 
 static wn_status put_spm(wn_context *ctx, const wn_tokenizer *tok, int64_t rows, wn_gguf_values *values) {
   struct pieces s = {.ctx = ctx, .tok = tok, .values = values, .rows = rows, .unknown = -1};
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "scores of tokens", (size_t)rows * sizeof(float), &memory));
-  s.scores = memory;
-  const wn_status status = wn_alloc(ctx, "types of tokens", (size_t)rows * sizeof(int32_t), &memory);
-  s.types = memory;
+  WN_TRY(WN_ALLOC(ctx, "scores of tokens", rows, &s.scores));
+  const wn_status status = WN_ALLOC(ctx, "types of tokens", rows, &s.types);
   if (status == WN_OK) put_pieces(&s);
   if (status == WN_OK) wn_free(s.types);
   wn_free(s.scores);

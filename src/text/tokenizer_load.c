@@ -78,9 +78,7 @@ static wn_status gather_control(wn_context *ctx, const char *path, wn_tokenizer 
 
 /* Without SentencePiece: keeps the tree of pieces, since every text needs it. */
 static wn_status serve_ourselves(wn_context *ctx, const char *path, wn_tokenizer *tok) {
-  void *p;
-  WN_TRY(wn_alloc(ctx, "tokenizer", sizeof *tok->pieces, &p));
-  tok->pieces = p;
+  WN_TRY(WN_ALLOC(ctx, "tokenizer", 1, &tok->pieces));
   const wn_status status = wn_pieces_build(tok, tok->pieces);
   if (status == WN_ERR_MEMORY) return wn_fail(ctx, status, "out of memory: tokenizer");
   if (status == WN_OK && (tok->info.unigram || (tok->info.bpe && !tok->pieces->unused))) return WN_OK;

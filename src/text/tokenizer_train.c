@@ -116,9 +116,8 @@ wn_status wn_tokenizer_train(wn_context *ctx, const wn_tokenizer_train_options *
   WN_TRY(WN_OPTIONS_READ(ctx, wn_tokenizer_train_options, options, &own));
   WN_TRY(tokenizer_train_check_options(ctx, o));
   WN_TRY(wn_alloc_reserve(ctx));
-  void *p;
-  WN_TRY(wn_alloc(ctx, "tokenizer training", (size_t)o->input_count * sizeof(struct wn_map), &p));
-  struct wn_map *maps = p;
+  struct wn_map *maps;
+  WN_TRY(WN_ALLOC(ctx, "tokenizer training", o->input_count, &maps));
   wn_status status = WN_OK;
   char *model = NULL;
   size_t total = 0, bytes = 0, bad;

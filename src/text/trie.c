@@ -13,16 +13,13 @@ void wn_trie_clear(struct wn_trie *t) {
 static wn_status trie_grow(struct wn_trie *t) {
   const size_t slots = t->nodes ? 2 * ((size_t)t->mask + 1) : 1024;
   struct wn_trie next = {.mask = (uint32_t)slots - 1, .nodes = t->nodes ? t->nodes : 1};
-  void *p;
   if (slots > UINT32_MAX / 2) return WN_ERR_UNSUPPORTED;
-  WN_TRY(wn_alloc(NULL, "a tree of texts", slots * sizeof *next.edges, &p));
-  next.edges = p;
-  wn_status status = wn_alloc(NULL, "a tree of texts", slots * sizeof *next.children, &p);
+  WN_TRY(WN_ALLOC(NULL, "a tree of texts", slots, &next.edges));
+  wn_status status = WN_ALLOC(NULL, "a tree of texts", slots, &next.children);
   if (status != WN_OK) {
     wn_free(next.edges);
     return status;
   }
-  next.children = p;
   for (uint32_t i = 0; t->nodes && i <= t->mask; i++) {
     if (t->edges[i] == WN_TRIE_FREE) continue;
     const uint64_t edge = t->edges[i] - 1;

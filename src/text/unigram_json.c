@@ -135,9 +135,7 @@ static wn_status unigram_json_pre_tokenizer(struct unigram_reader *r, const json
 
 /* What the added tokens say of the pieces [vocab]; 0: nothing. */
 static wn_status unigram_json_added(const struct unigram_reader *r, uint8_t **out) {
-  void *memory;
-  WN_TRY(wn_alloc(r->ctx, "types of pieces", json_array_size(r->vocab), &memory));
-  *out = memory;
+  WN_TRY(WN_ALLOC(r->ctx, "types of pieces", json_array_size(r->vocab), out));
   for (size_t i = json_array_size(r->added); i-- > 0;) { /* of several entries for one piece the first counts */
     const json_t *token = json_array_get(r->added, i);
     (*out)[json_integer_value(json_object_get(token, "id"))] =

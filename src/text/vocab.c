@@ -13,9 +13,7 @@ wn_status wn_vocab_create(wn_context *ctx, const char *name, int32_t size, struc
   *out = (struct wn_vocab){0};
   if (size < 1 || size > WN_LIMIT_VOCABULARY)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: %d tokens, expected 1 to %d", name, size, WN_LIMIT_VOCABULARY);
-  void *p;
-  WN_TRY(wn_alloc(ctx, "tokenizer", (size_t)size * sizeof *out->tokens, &p));
-  out->tokens = p;
+  WN_TRY(WN_ALLOC(ctx, "tokenizer", size, &out->tokens));
   out->size = size;
   return WN_OK;
 }
@@ -35,11 +33,7 @@ wn_status wn_vocab_set(wn_context *ctx, const char *name, struct wn_vocab *v, in
   if (v->used + bytes > v->room) {
     size_t room = v->room ? 2 * v->room : (size_t)v->size * 8 + 64;
     while (room < v->used + bytes) room *= 2;
-    void *p;
-    WN_TRY(wn_alloc(ctx, "tokenizer", room, &p));
-    if (v->used) memcpy(p, v->arena, v->used);
-    wn_free(v->arena);
-    v->arena = p;
+    WN_TRY(WN_RESIZE(ctx, "tokenizer", &v->arena, v->used, room));
     v->room = room;
   }
   if (bytes) memcpy(v->arena + v->used, text, bytes);
@@ -70,9 +64,7 @@ uint64_t wn_hash_bytes(const char *data, size_t bytes) {
 wn_status wn_vocab_index(wn_context *ctx, const char *name, struct wn_vocab *v) {
   uint32_t room = 64;
   while (room < 2u * (uint32_t)v->size) room *= 2;
-  void *p;
-  WN_TRY(wn_alloc(ctx, "tokenizer", room * sizeof *v->slots, &p));
-  v->slots = p;
+  WN_TRY(WN_ALLOC(ctx, "tokenizer", room, &v->slots));
   v->mask = room - 1;
   memset(v->slots, 0xFF, room * sizeof *v->slots);
   for (int32_t id = 0; id < v->size; id++) {

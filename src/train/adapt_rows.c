@@ -74,16 +74,13 @@ static wn_status adapt_choose(wn_context *ctx, struct wn_model *model, const wn_
         config->tune == WN_TUNE_ALL || row->mechanism || (config->tune == WN_TUNE_ATTENTION && is_attention(row->name));
     if (row->scheduled || frozen[i]) learns[i] = false;
   }
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "places of gradients", (size_t)table->count * sizeof *r->grad_at, &memory));
-  r->grad_at = memory;
+  WN_TRY(WN_ALLOC(ctx, "places of gradients", table->count, &r->grad_at));
   /* Low-rank updates come first: then it is known which projections have them. */
   r->has_lora = config->tune == WN_TUNE_LORA;
   if (r->has_lora)
     WN_TRY(
         wn_lora_init(ctx, model, config->lora.rank, config->lora.alpha, config->seed, frozen, &r->gradients, &r->lora));
-  WN_TRY(wn_alloc(ctx, "tensors that learn", (size_t)(table->count + 2 * r->lora.count) * sizeof *r->rows, &memory));
-  r->rows = memory;
+  WN_TRY(WN_ALLOC(ctx, "tensors that learn", table->count + 2 * r->lora.count, &r->rows));
   for (int i = 0; i < table->count; i++) {
     const bool through = r->has_lora && wn_lora_has(&r->lora, i);
     r->grad_at[i] = WN_NO_GRADIENT;

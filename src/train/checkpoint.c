@@ -132,11 +132,9 @@ static void lora_entry(const struct wn_lora *lora, int i, int kind, char *name, 
 /* Makes the updates readable on the host while they are written: *out is `lora` with other addresses. */
 static wn_status lora_open(wn_context *ctx, const struct wn_lora *lora, struct wn_lora *out) {
   const struct wn_memory *memory = lora->model->backend->memory;
-  void *maps;
   *out = *lora;
   if (memory->host) return WN_OK;
-  WN_TRY(wn_alloc(ctx, "low-rank maps", (size_t)lora->count * sizeof *out->maps, &maps));
-  out->maps = maps;
+  WN_TRY(WN_ALLOC(ctx, "low-rank maps", lora->count, &out->maps));
   for (int i = 0; i < lora->count; i++) {
     const struct wn_lora_map *m = &lora->maps[i];
     out->maps[i] = *m;
@@ -183,9 +181,8 @@ static wn_status save_adapter(wn_context *ctx, const char *dir, const struct wn_
 /* Saves them in the format of Hugging Face's peft. */
 static wn_status save_peft(wn_context *ctx, const char *dir, const struct wn_lora *lora, const char *base) {
   const struct wn_model *model = lora->model;
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "list of updates", (size_t)lora->count * sizeof(struct wn_adapter_update), &memory));
-  struct wn_adapter_update *all = memory;
+  struct wn_adapter_update *all;
+  WN_TRY(WN_ALLOC(ctx, "list of updates", lora->count, &all));
   for (int i = 0; i < lora->count; i++) {
     const struct wn_lora_map *m = &lora->maps[i];
     all[i] = (struct wn_adapter_update){.row = model->table.rows[m->row].name,
@@ -198,7 +195,7 @@ static wn_status save_peft(wn_context *ctx, const char *dir, const struct wn_lor
   const struct wn_adapter_updates updates = {
       .all = all, .count = lora->count, .rank = lora->rank, .alpha = lora->scale * (double)lora->rank, .base = base};
   const wn_status status = wn_adapter_write(ctx, dir, &model->config, &updates);
-  wn_free(memory);
+  wn_free(all);
   return status;
 }
 

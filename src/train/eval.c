@@ -187,10 +187,7 @@ static wn_status eval_rows_init(wn_context *ctx, const struct eval_job *job, wn_
     return wn_fail(ctx, WN_ERR_ARGUMENT, "evaluation of %llu batches: its rows do not fit in memory",
                    (unsigned long long)job->batches);
   rows->count = (int64_t)(job->batches * (uint64_t)job->B);
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "rows", (size_t)rows->count * sizeof *rows->sums, &memory));
-  rows->sums = memory;
-  return WN_OK;
+  return WN_ALLOC(ctx, "rows", rows->count, &rows->sums);
 }
 
 /* Drops the rows that fill up the last batch. */

@@ -46,10 +46,9 @@ struct wn_optimizer_row wn_optimizer_row_of(const struct wn_model *model, int i)
 }
 
 wn_status wn_optimizer_init(wn_context *ctx, struct wn_model *model, wn_optimizer_kind kind, struct wn_optimizer *opt) {
-  void *memory;
   memset(opt, 0, sizeof *opt);
-  WN_TRY(wn_alloc(ctx, "optimizer rows", (size_t)model->table.count * sizeof *opt->rows, &memory));
-  struct wn_optimizer_row *rows = memory;
+  struct wn_optimizer_row *rows;
+  WN_TRY(WN_ALLOC(ctx, "optimizer rows", model->table.count, &rows));
   for (int i = 0; i < model->table.count; i++) rows[i] = wn_optimizer_row_of(model, i);
   const wn_status status = wn_optimizer_init_rows(ctx, model, kind, rows, model->table.count, NULL, opt);
   wn_free(rows);
@@ -130,13 +129,11 @@ static bool optimizer_place(struct wn_optimizer *opt) {
 }
 
 static wn_status optimizer_pieces(wn_context *ctx, struct wn_optimizer *opt, const struct wn_optimizer_share *share) {
-  void *memory;
   const size_t most = share ? share->most : SIZE_MAX;
   opt->rank = share ? share->rank : 0;
   opt->size = share ? share->size : 1;
   opt->piece_count = optimizer_cut(opt, most, NULL);
-  WN_TRY(wn_alloc(ctx, "optimizer pieces", (size_t)opt->piece_count * sizeof *opt->pieces, &memory));
-  opt->pieces = memory;
+  WN_TRY(WN_ALLOC(ctx, "optimizer pieces", opt->piece_count, &opt->pieces));
   optimizer_cut(opt, most, opt->pieces);
   optimizer_divide(opt, share ? share->bucket : NULL);
   return optimizer_place(opt) ? WN_OK
@@ -172,9 +169,7 @@ wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_opt
   opt->kind = kind;
   opt->exec = (struct wn_exec){.ctx = ctx, .backend = model->backend, .threads = ctx->threads, .dtype = model->dtype};
   if (count < 1) return wn_fail(ctx, WN_ERR_CONFIG, "train: no parameter is left to learn");
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "optimizer rows", (size_t)count * sizeof *rows, &memory));
-  opt->rows = memory;
+  WN_TRY(WN_ALLOC(ctx, "optimizer rows", count, &opt->rows));
   opt->count = count;
   memcpy(opt->rows, rows, (size_t)count * sizeof *rows);
   bool matrices = false;

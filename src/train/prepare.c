@@ -14,7 +14,6 @@
 #include "base/open.h"
 #include "io/folder.h"
 #include "train/adapt.h"
-#include "model/config.h"
 #include "model/model.h"
 
 enum { PATH_BYTES = 4096 };

@@ -236,10 +236,7 @@ static wn_status plan_evaluations(struct run *r) {
     r->val_batches = (r->val_rows - 1) / (uint64_t)B + 1;
     if (all > 0 && all < r->val_batches) r->val_batches = all;
   }
-  void *memory;
-  WN_TRY(wn_alloc(r->ctx, "rows of an evaluation", (size_t)r->val_batches * (size_t)B * sizeof *r->val_sums, &memory));
-  r->val_sums = memory;
-  return WN_OK;
+  return WN_ALLOC(r->ctx, "rows of an evaluation", r->val_batches * (size_t)B, &r->val_sums);
 }
 
 static wn_status open_trainer(struct run *r) {

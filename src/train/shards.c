@@ -49,7 +49,6 @@ wn_status wn_shards_plan(wn_context *ctx, const wn_train_config *config, struct 
  * bucket is complete at the end. Gradients of low-rank updates are all computed after backward. */
 wn_status wn_shards_share(struct wn_shards *s, const struct wn_model *model, const struct wn_adapt_rows *learns,
                           struct wn_optimizer_share *share) {
-  void *memory;
   const int64_t L = model->config.layers;
   const char *overlap = getenv("WINNOW_OVERLAP");
   if (s->parts > 1 && !model->backend->memory->host)
@@ -62,9 +61,7 @@ wn_status wn_shards_share(struct wn_shards *s, const struct wn_model *model, con
   s->gradients = learns->gradients;
   s->buckets = (int)L + 2;
   s->overlap = s->size > 1 && !learns->has_lora && !(overlap && !strcmp(overlap, "0"));
-  WN_TRY(wn_alloc(s->ctx, "buckets of gradients", (size_t)(learns->count + model->table.count) * sizeof *s->bucket,
-                  &memory));
-  s->bucket = memory;
+  WN_TRY(WN_ALLOC(s->ctx, "buckets of gradients", learns->count + model->table.count, &s->bucket));
   s->whole = s->bucket + learns->count;
   for (int row = 0; row < model->table.count; row++) s->whole[row] = (int)wn_model_whole_after(model, row);
   for (int i = 0; i < learns->count; i++) s->bucket[i] = s->buckets - 1;
@@ -110,7 +107,6 @@ static int shards_spans(const struct wn_shards *s, bool params, struct wn_shard_
 }
 
 wn_status wn_shards_open(struct wn_shards *s, struct wn_optimizer *opt, uint8_t *begun) {
-  void *memory;
   int owned = 0;
   s->opt = opt;
   s->begun = begun;
@@ -122,8 +118,7 @@ wn_status wn_shards_open(struct wn_shards *s, struct wn_optimizer *opt, uint8_t 
   if (s->size > 1) {
     s->span_count = shards_spans(s, false, NULL);
     s->param_count = shards_spans(s, true, NULL);
-    WN_TRY(wn_alloc(s->ctx, "messages", (size_t)(s->span_count + s->param_count) * sizeof *s->spans, &memory));
-    s->spans = memory;
+    WN_TRY(WN_ALLOC(s->ctx, "messages", s->span_count + s->param_count, &s->spans));
     s->params = s->spans + s->span_count;
     shards_spans(s, false, s->spans);
     shards_spans(s, true, s->params);

@@ -101,9 +101,8 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(config), WN_POINTER(out));
   *out = NULL;
   WN_TRY(check_config(ctx, model, config));
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "trainer", sizeof(wn_trainer), &memory));
-  wn_trainer *t = memory;
+  wn_trainer *t;
+  WN_TRY(WN_ALLOC(ctx, "trainer", 1, &t));
   wn_status status;
   wn_handle_mark(t, WN_HANDLE_TRAINER);
   t->model = model;

@@ -14,31 +14,12 @@
 #include "base/error.h"
 #include "formats/families/llama_shape.h"
 
-static const struct wn_name gemma_hf_rows[] = {
-    {.ours = "embed.weight", .theirs = {"embed_tokens.weight"}},
-    {.ours = "final_norm.gain", .theirs = {"norm.weight"}, .plus = 1},
-    {.ours = "output.weight", .theirs = {"=lm_head.weight"}},
-    {.ours = "norm1.gain", .theirs = {"layers.%lld.input_layernorm.weight"}, .plus = 1},
-    {.ours = "attn.qkv.weight",
-     .theirs = {"layers.%lld.self_attn.q_proj.weight", "layers.%lld.self_attn.k_proj.weight",
-                "layers.%lld.self_attn.v_proj.weight"}},
-    {.ours = "attn.q_norm.gain", .theirs = {"layers.%lld.self_attn.q_norm.weight"}, .plus = 1},
-    {.ours = "attn.k_norm.gain", .theirs = {"layers.%lld.self_attn.k_norm.weight"}, .plus = 1},
-    {.ours = "attn.out.weight", .theirs = {"layers.%lld.self_attn.o_proj.weight"}},
-    {.ours = "post_norm1.gain", .theirs = {"layers.%lld.post_attention_layernorm.weight"}, .plus = 1},
-    {.ours = "norm2.gain", .theirs = {"layers.%lld.pre_feedforward_layernorm.weight"}, .plus = 1},
-    {.ours = "ffn.in.weight", .theirs = {"layers.%lld.mlp.gate_proj.weight", "layers.%lld.mlp.up_proj.weight"}},
-    {.ours = "ffn.out.weight", .theirs = {"layers.%lld.mlp.down_proj.weight"}},
-    {.ours = "post_norm2.gain", .theirs = {"layers.%lld.post_feedforward_layernorm.weight"}, .plus = 1},
-};
-static const char *const gemma_ignored[] = {".rotary_emb.inv_freq", NULL};
-
-#define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
+static const struct wn_name gemma_hf_rows[] = {WN_NAME("norm2.gain", "layers.%lld.pre_feedforward_layernorm.weight")};
 static const struct wn_names gemma_hf_names = {.title = "Hugging Face Gemma",
                                                .prefix = "model.",
-                                               .rows = gemma_hf_rows,
-                                               .count = COUNT(gemma_hf_rows),
-                                               .ignored = gemma_ignored};
+                                               WN_NAME_ROWS(gemma_hf_rows),
+                                               .base = &wn_llama_hf_names,
+                                               .gain_plus = 1};
 
 /* The differences between the two. */
 struct gemma_kind {
@@ -318,18 +299,9 @@ static const char *const gemma3_softcaps[] = {"final_logit_softcapping", NULL};
 static const char *const gemma3_gguf_keys[] = {"final_logit_softcapping", "rope.freq_base_swa", NULL};
 
 const struct wn_family wn_family_gemma2 = {
-    .hf = {.model_type = "gemma2",
-           .class_name = "Gemma2ForCausalLM",
-           .names = &gemma_hf_names,
-           .keys = gemma_softcaps,
-           .read = gemma2_read,
-           .write = gemma2_write},
-    .gguf = {.architecture = "gemma2",
-             .names = &wn_llama_gguf_names,
-             .keys = gemma_softcaps,
-             .pairs = WN_ROPE_HALVES,
-             .read = gemma2_gguf_read,
-             .write = gemma2_gguf_write},
+    .hf = WN_FAMILY_HF("gemma2", "Gemma2ForCausalLM", gemma2, &gemma_hf_names, .keys = gemma_softcaps),
+    .gguf = WN_FAMILY_GGUF("gemma2", HALVES, gemma2_gguf_read, gemma2_gguf_write, &wn_llama_gguf_names,
+                           .keys = gemma_softcaps),
     .is = gemma2_is,
     .keys = gemma2_keys,
     .mechanisms = gemma2_mechanisms,
@@ -337,18 +309,9 @@ const struct wn_family wn_family_gemma2 = {
 };
 
 const struct wn_family wn_family_gemma3 = {
-    .hf = {.model_type = "gemma3_text",
-           .class_name = "Gemma3ForCausalLM",
-           .names = &gemma_hf_names,
-           .keys = gemma3_softcaps,
-           .read = gemma3_read,
-           .write = gemma3_write},
-    .gguf = {.architecture = "gemma3",
-             .names = &wn_llama_gguf_names,
-             .keys = gemma3_gguf_keys,
-             .pairs = WN_ROPE_HALVES,
-             .read = gemma3_gguf_read,
-             .write = gemma_gguf_write},
+    .hf = WN_FAMILY_HF("gemma3_text", "Gemma3ForCausalLM", gemma3, &gemma_hf_names, .keys = gemma3_softcaps),
+    .gguf = WN_FAMILY_GGUF("gemma3", HALVES, gemma3_gguf_read, gemma_gguf_write, &wn_llama_gguf_names,
+                           .keys = gemma3_gguf_keys),
     .is = gemma3_is,
     .keys = gemma3_keys,
     .mechanisms = gemma3_mechanisms,

@@ -3,62 +3,40 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "formats/families.h"
+#include "formats/families/llama_shape.h"
 
 static const struct wn_name gpt2_hf_rows[] = {
-    {.ours = "embed.weight", .theirs = {"wte.weight"}},
-    {.ours = "pos.weight", .theirs = {"wpe.weight"}},
-    {.ours = "final_norm.gain", .theirs = {"ln_f.weight"}},
-    {.ours = "final_norm.shift", .theirs = {"ln_f.bias"}},
-    {.ours = "output.weight", .theirs = {"=lm_head.weight"}},
-    {.ours = "norm1.gain", .theirs = {"h.%lld.ln_1.weight"}},
-    {.ours = "norm1.shift", .theirs = {"h.%lld.ln_1.bias"}},
+    WN_NAME("embed.weight", "wte.weight"),
+    WN_NAME("pos.weight", "wpe.weight"),
+    WN_NAME("final_norm.gain", "ln_f.weight"),
+    WN_NAME("final_norm.shift", "ln_f.bias"),
+    WN_NAME("output.weight", "=lm_head.weight"),
+    WN_NAME("norm1.gain", "h.%lld.ln_1.weight"),
+    WN_NAME("norm1.shift", "h.%lld.ln_1.bias"),
     {.ours = "attn.qkv.weight", .theirs = {"h.%lld.attn.c_attn.weight"}, .transposed = true},
-    {.ours = "attn.qkv.bias", .theirs = {"h.%lld.attn.c_attn.bias"}},
+    WN_NAME("attn.qkv.bias", "h.%lld.attn.c_attn.bias"),
     {.ours = "attn.out.weight", .theirs = {"h.%lld.attn.c_proj.weight"}, .transposed = true},
-    {.ours = "attn.out.bias", .theirs = {"h.%lld.attn.c_proj.bias"}},
-    {.ours = "norm2.gain", .theirs = {"h.%lld.ln_2.weight"}},
-    {.ours = "norm2.shift", .theirs = {"h.%lld.ln_2.bias"}},
+    WN_NAME("attn.out.bias", "h.%lld.attn.c_proj.bias"),
+    WN_NAME("norm2.gain", "h.%lld.ln_2.weight"),
+    WN_NAME("norm2.shift", "h.%lld.ln_2.bias"),
     {.ours = "ffn.in.weight", .theirs = {"h.%lld.mlp.c_fc.weight"}, .transposed = true},
-    {.ours = "ffn.in.bias", .theirs = {"h.%lld.mlp.c_fc.bias"}},
+    WN_NAME("ffn.in.bias", "h.%lld.mlp.c_fc.bias"),
     {.ours = "ffn.out.weight", .theirs = {"h.%lld.mlp.c_proj.weight"}, .transposed = true},
-    {.ours = "ffn.out.bias", .theirs = {"h.%lld.mlp.c_proj.bias"}},
+    WN_NAME("ffn.out.bias", "h.%lld.mlp.c_proj.bias"),
 };
 /* Causal masks in old files. */
 static const char *const gpt2_hf_ignored[] = {".attn.bias", ".attn.masked_bias", NULL};
 
 static const struct wn_name gpt2_gguf_rows[] = {
-    {.ours = "embed.weight", .theirs = {"token_embd.weight"}},
-    {.ours = "pos.weight", .theirs = {"position_embd.weight"}},
-    {.ours = "final_norm.gain", .theirs = {"output_norm.weight"}},
-    {.ours = "final_norm.shift", .theirs = {"output_norm.bias"}},
-    {.ours = "output.weight", .theirs = {"output.weight"}},
-    {.ours = "norm1.gain", .theirs = {"blk.%lld.attn_norm.weight"}},
-    {.ours = "norm1.shift", .theirs = {"blk.%lld.attn_norm.bias"}},
-    {.ours = "attn.qkv.weight", .theirs = {"blk.%lld.attn_qkv.weight"}},
-    {.ours = "attn.qkv.bias", .theirs = {"blk.%lld.attn_qkv.bias"}},
-    {.ours = "attn.out.weight", .theirs = {"blk.%lld.attn_output.weight"}},
-    {.ours = "attn.out.bias", .theirs = {"blk.%lld.attn_output.bias"}},
-    {.ours = "norm2.gain", .theirs = {"blk.%lld.ffn_norm.weight"}},
-    {.ours = "norm2.shift", .theirs = {"blk.%lld.ffn_norm.bias"}},
-    {.ours = "ffn.in.weight", .theirs = {"blk.%lld.ffn_up.weight"}},
-    {.ours = "ffn.in.bias", .theirs = {"blk.%lld.ffn_up.bias"}},
-    {.ours = "ffn.out.weight", .theirs = {"blk.%lld.ffn_down.weight"}},
-    {.ours = "ffn.out.bias", .theirs = {"blk.%lld.ffn_down.bias"}},
+    WN_NAME("pos.weight", "position_embd.weight"),      WN_NAME("final_norm.shift", "output_norm.bias"),
+    WN_NAME("norm1.shift", "blk.%lld.attn_norm.bias"),  WN_NAME("attn.qkv.weight", "blk.%lld.attn_qkv.weight"),
+    WN_NAME("attn.qkv.bias", "blk.%lld.attn_qkv.bias"), WN_NAME("norm2.shift", "blk.%lld.ffn_norm.bias"),
+    WN_NAME("ffn.in.weight", "blk.%lld.ffn_up.weight"), WN_NAME("ffn.in.bias", "blk.%lld.ffn_up.bias"),
 };
-static const char *const gpt2_gguf_ignored[] = {NULL};
-
-#define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
-static const struct wn_names gpt2_hf_names = {.title = "Hugging Face GPT-2",
-                                              .prefix = "transformer.",
-                                              .rows = gpt2_hf_rows,
-                                              .count = COUNT(gpt2_hf_rows),
-                                              .ignored = gpt2_hf_ignored};
-static const struct wn_names gpt2_gguf_names = {.title = "GGUF gpt2",
-                                                .prefix = "",
-                                                .rows = gpt2_gguf_rows,
-                                                .count = COUNT(gpt2_gguf_rows),
-                                                .ignored = gpt2_gguf_ignored};
+static const struct wn_names gpt2_hf_names = {
+    .title = "Hugging Face GPT-2", .prefix = "transformer.", WN_NAME_ROWS(gpt2_hf_rows), .ignored = gpt2_hf_ignored};
+static const struct wn_names gpt2_gguf_names = {
+    .title = "GGUF gpt2", .prefix = "", WN_NAME_ROWS(gpt2_gguf_rows), .base = &wn_llama_gguf_names};
 
 /* Of several names of a kind the first is written. */
 static const struct {
@@ -158,16 +136,8 @@ static const char *const gpt2_keys[] = {"bias", "qkv_bias", NULL};
 static const char *const gpt2_mechanisms[] = {NULL};
 
 const struct wn_family wn_family_gpt2 = {
-    .hf = {.model_type = "gpt2",
-           .class_name = "GPT2LMHeadModel",
-           .names = &gpt2_hf_names,
-           .read = gpt2_read,
-           .write = gpt2_write},
-    .gguf = {.architecture = "gpt2",
-             .names = &gpt2_gguf_names,
-             .pairs = WN_ROPE_HALVES,
-             .read = gpt2_gguf_read,
-             .write = gpt2_gguf_write},
+    .hf = WN_FAMILY_HF("gpt2", "GPT2LMHeadModel", gpt2, &gpt2_hf_names),
+    .gguf = WN_FAMILY_GGUF("gpt2", HALVES, gpt2_gguf_read, gpt2_gguf_write, &gpt2_gguf_names),
     .is = gpt2_is,
     .keys = gpt2_keys,
     .mechanisms = gpt2_mechanisms,

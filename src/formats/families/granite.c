@@ -116,18 +116,9 @@ static const char *const granite_keys[] = {
 static const char *const granite_mechanisms[] = {NULL};
 
 const struct wn_family wn_family_granite = {
-    .hf = {.model_type = "granite",
-           .class_name = "GraniteForCausalLM",
-           .names = &wn_llama_hf_names,
-           .read = granite_read,
-           .write = granite_write},
-    .gguf = {.architecture = "granite",
-             .names = &wn_llama_gguf_names,
-             .keys = granite_gguf_keys,
-             .pairs = WN_ROPE_ADJACENT,
-             .factors = true,
-             .read = granite_gguf_read,
-             .write = granite_gguf_write},
+    .hf = WN_FAMILY_HF("granite", "GraniteForCausalLM", granite, &wn_llama_hf_names),
+    .gguf = WN_FAMILY_GGUF("granite", ADJACENT, granite_gguf_read, granite_gguf_write, &wn_llama_gguf_names,
+                           .keys = granite_gguf_keys, .factors = true),
     .is = granite_is,
     .keys = granite_keys,
     .mechanisms = granite_mechanisms,

@@ -43,18 +43,9 @@ static const char *const llama_keys[] = {"position", "rope_scaling", "rope_facto
                                          "qkv_bias", "out_bias",     "qk_norm",      "experts",   NULL};
 
 const struct wn_family wn_family_llama = {
-    .hf = {.model_type = "llama",
-           .class_name = "LlamaForCausalLM",
-           .names = &wn_llama_hf_names,
-           .read = llama_read,
-           .write = llama_write},
-    .gguf = {.architecture = "llama",
-             .names = &wn_llama_gguf_names,
-             .keys = llama_gguf_keys,
-             .pairs = WN_ROPE_ADJACENT,
-             .factors = true,
-             .read = llama_gguf_read,
-             .write = llama_gguf_write},
+    .hf = WN_FAMILY_HF("llama", "LlamaForCausalLM", llama, &wn_llama_hf_names),
+    .gguf = WN_FAMILY_GGUF("llama", ADJACENT, llama_gguf_read, llama_gguf_write, &wn_llama_gguf_names,
+                           .keys = llama_gguf_keys, .factors = true),
     .is = llama_is,
     .keys = llama_keys,
     .mechanisms = wn_llama_mechanisms,

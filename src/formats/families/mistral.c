@@ -27,11 +27,7 @@ static const char *mistral_lacks(const wn_model_config *c, enum wn_model_form fo
 }
 
 const struct wn_family wn_family_mistral = {
-    .hf = {.model_type = "mistral",
-           .class_name = "MistralForCausalLM",
-           .names = &wn_llama_hf_names,
-           .read = mistral_read,
-           .write = mistral_write},
+    .hf = WN_FAMILY_HF("mistral", "MistralForCausalLM", mistral, &wn_llama_hf_names),
     .is = mistral_is,
     .keys = wn_llama_keys,
     .mechanisms = wn_llama_mechanisms,

@@ -3,19 +3,13 @@
 #include "formats/families/moe_shape.h"
 
 static const struct wn_name mixtral_rows[] = {
-    WN_MOE_HF_ROWS,
-    {.ours = "router.weight", .theirs = {"layers.%lld.block_sparse_moe.gate.weight"}},
-    {.ours = "experts.%lld.in.weight",
-     .theirs = {"layers.%lld.block_sparse_moe.experts.%lld.w1.weight",
-                "layers.%lld.block_sparse_moe.experts.%lld.w3.weight"}},
-    {.ours = "experts.%lld.out.weight", .theirs = {"layers.%lld.block_sparse_moe.experts.%lld.w2.weight"}},
+    WN_NAME("router.weight", "layers.%lld.block_sparse_moe.gate.weight"),
+    WN_NAME("experts.%lld.in.weight", "layers.%lld.block_sparse_moe.experts.%lld.w1.weight",
+            "layers.%lld.block_sparse_moe.experts.%lld.w3.weight"),
+    WN_NAME("experts.%lld.out.weight", "layers.%lld.block_sparse_moe.experts.%lld.w2.weight"),
 };
-static const char *const mixtral_ignored[] = {".rotary_emb.inv_freq", NULL};
-static const struct wn_names mixtral_names = {.title = "Hugging Face Mixtral",
-                                              .prefix = "model.",
-                                              .rows = mixtral_rows,
-                                              .count = (int)(sizeof mixtral_rows / sizeof *mixtral_rows),
-                                              .ignored = mixtral_ignored};
+static const struct wn_names mixtral_names = {
+    .title = "Hugging Face Mixtral", .prefix = "model.", WN_NAME_ROWS(mixtral_rows), .base = &wn_llama_hf_names};
 static const char *const mixtral_hf_keys[] = {"num_local_experts", NULL};
 
 static wn_status mixtral_read(const struct wn_hf_keys *k, wn_model_config *c) {
@@ -49,12 +43,7 @@ static const char *mixtral_lacks(const wn_model_config *c, enum wn_model_form fo
 }
 
 const struct wn_family wn_family_mixtral = {
-    .hf = {.model_type = "mixtral",
-           .class_name = "MixtralForCausalLM",
-           .names = &mixtral_names,
-           .keys = mixtral_hf_keys,
-           .read = mixtral_read,
-           .write = mixtral_write},
+    .hf = WN_FAMILY_HF("mixtral", "MixtralForCausalLM", mixtral, &mixtral_names, .keys = mixtral_hf_keys),
     .is = mixtral_is,
     .keys = wn_moe_keys,
     .mechanisms = wn_llama_mechanisms,

@@ -4,22 +4,17 @@
 #include "base/error.h"
 
 static const struct wn_name qwen_rows[] = {
-    WN_MOE_HF_ROWS,
-    {.ours = "router.weight", .theirs = {"layers.%lld.mlp.gate.weight"}},
-    {.ours = "experts.%lld.in.weight",
-     .theirs = {"layers.%lld.mlp.experts.%lld.gate_proj.weight", "layers.%lld.mlp.experts.%lld.up_proj.weight"}},
-    {.ours = "experts.%lld.out.weight", .theirs = {"layers.%lld.mlp.experts.%lld.down_proj.weight"}},
-    {.ours = "shared.in.weight",
-     .theirs = {"layers.%lld.mlp.shared_expert.gate_proj.weight", "layers.%lld.mlp.shared_expert.up_proj.weight"}},
-    {.ours = "shared.out.weight", .theirs = {"layers.%lld.mlp.shared_expert.down_proj.weight"}},
+    WN_NAME("router.weight", "layers.%lld.mlp.gate.weight"),
+    WN_NAME("experts.%lld.in.weight", "layers.%lld.mlp.experts.%lld.gate_proj.weight",
+            "layers.%lld.mlp.experts.%lld.up_proj.weight"),
+    WN_NAME("experts.%lld.out.weight", "layers.%lld.mlp.experts.%lld.down_proj.weight"),
+    WN_NAME("shared.in.weight", "layers.%lld.mlp.shared_expert.gate_proj.weight",
+            "layers.%lld.mlp.shared_expert.up_proj.weight"),
+    WN_NAME("shared.out.weight", "layers.%lld.mlp.shared_expert.down_proj.weight"),
     {.ours = "shared.gate.weight", .theirs = {"layers.%lld.mlp.shared_expert_gate.weight"}, .one_row = true},
 };
-static const char *const qwen_ignored[] = {".rotary_emb.inv_freq", NULL};
-const struct wn_names wn_qwen_moe_hf_names = {.title = "Hugging Face Qwen with experts",
-                                              .prefix = "model.",
-                                              .rows = qwen_rows,
-                                              .count = (int)(sizeof qwen_rows / sizeof *qwen_rows),
-                                              .ignored = qwen_ignored};
+const struct wn_names wn_qwen_moe_hf_names = {
+    .title = "Hugging Face Qwen with experts", .prefix = "model.", WN_NAME_ROWS(qwen_rows), .base = &wn_llama_hf_names};
 const char *const wn_qwen_moe_hf_keys[] = {"num_experts", "num_local_experts", NULL};
 const char *const wn_moe_keys[] = {"position", "rope_scaling", "rope_factors", "rope_size",
                                    "qkv_bias", "qk_norm",      "experts",      NULL};

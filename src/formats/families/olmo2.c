@@ -3,29 +3,8 @@
 #include "base/error.h"
 #include "formats/families/llama_shape.h"
 
-static const struct wn_name olmo2_hf_rows[] = {
-    {.ours = "embed.weight", .theirs = {"embed_tokens.weight"}},
-    {.ours = "final_norm.gain", .theirs = {"norm.weight"}},
-    {.ours = "output.weight", .theirs = {"=lm_head.weight"}},
-    {.ours = "attn.qkv.weight",
-     .theirs = {"layers.%lld.self_attn.q_proj.weight", "layers.%lld.self_attn.k_proj.weight",
-                "layers.%lld.self_attn.v_proj.weight"}},
-    {.ours = "attn.q_norm.gain", .theirs = {"layers.%lld.self_attn.q_norm.weight"}},
-    {.ours = "attn.k_norm.gain", .theirs = {"layers.%lld.self_attn.k_norm.weight"}},
-    {.ours = "attn.out.weight", .theirs = {"layers.%lld.self_attn.o_proj.weight"}},
-    {.ours = "post_norm1.gain", .theirs = {"layers.%lld.post_attention_layernorm.weight"}},
-    {.ours = "ffn.in.weight", .theirs = {"layers.%lld.mlp.gate_proj.weight", "layers.%lld.mlp.up_proj.weight"}},
-    {.ours = "ffn.out.weight", .theirs = {"layers.%lld.mlp.down_proj.weight"}},
-    {.ours = "post_norm2.gain", .theirs = {"layers.%lld.post_feedforward_layernorm.weight"}},
-};
-static const char *const olmo2_ignored[] = {".rotary_emb.inv_freq", NULL};
-
-#define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
-static const struct wn_names olmo2_hf_names = {.title = "Hugging Face OLMo 2",
-                                               .prefix = "model.",
-                                               .rows = olmo2_hf_rows,
-                                               .count = COUNT(olmo2_hf_rows),
-                                               .ignored = olmo2_ignored};
+static const struct wn_names olmo2_hf_names = {
+    .title = "Hugging Face OLMo 2", .prefix = "model.", .base = &wn_llama_hf_names};
 
 static void olmo2_shape(wn_model_config *c) {
   c->norm_place = WN_NORM_BRANCH;
@@ -78,16 +57,8 @@ static const char *const olmo2_keys[] = {"norm_place",   "position",     "qk_nor
 static const char *const olmo2_mechanisms[] = {NULL};
 
 const struct wn_family wn_family_olmo2 = {
-    .hf = {.model_type = "olmo2",
-           .class_name = "Olmo2ForCausalLM",
-           .names = &olmo2_hf_names,
-           .read = olmo2_read,
-           .write = olmo2_write},
-    .gguf = {.architecture = "olmo2",
-             .names = &wn_llama_gguf_names,
-             .pairs = WN_ROPE_HALVES,
-             .read = olmo2_gguf_read,
-             .write = wn_llama_gguf_write},
+    .hf = WN_FAMILY_HF("olmo2", "Olmo2ForCausalLM", olmo2, &olmo2_hf_names),
+    .gguf = WN_FAMILY_GGUF("olmo2", HALVES, olmo2_gguf_read, wn_llama_gguf_write, &wn_llama_gguf_names),
     .is = olmo2_is,
     .keys = olmo2_keys,
     .mechanisms = olmo2_mechanisms,

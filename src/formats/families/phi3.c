@@ -7,48 +7,24 @@
 
 #include "base/error.h"
 #include "formats/families/llama_shape.h"
-#include "model/config.h"
 #include "model/run.h"
 
 static const struct wn_name phi3_hf_rows[] = {
-    {.ours = "embed.weight", .theirs = {"embed_tokens.weight"}},
     {.ours = "rope.short_factors", .theirs = {"=short_factor"}, .listed = true},
     {.ours = "rope.long_factors", .theirs = {"=long_factor"}, .listed = true},
-    {.ours = "final_norm.gain", .theirs = {"norm.weight"}},
-    {.ours = "output.weight", .theirs = {"=lm_head.weight"}},
-    {.ours = "norm1.gain", .theirs = {"layers.%lld.input_layernorm.weight"}},
-    {.ours = "attn.qkv.weight", .theirs = {"layers.%lld.self_attn.qkv_proj.weight"}},
-    {.ours = "attn.out.weight", .theirs = {"layers.%lld.self_attn.o_proj.weight"}},
-    {.ours = "norm2.gain", .theirs = {"layers.%lld.post_attention_layernorm.weight"}},
-    {.ours = "ffn.in.weight", .theirs = {"layers.%lld.mlp.gate_up_proj.weight"}},
-    {.ours = "ffn.out.weight", .theirs = {"layers.%lld.mlp.down_proj.weight"}},
+    WN_NAME("attn.qkv.weight", "layers.%lld.self_attn.qkv_proj.weight"),
+    WN_NAME("ffn.in.weight", "layers.%lld.mlp.gate_up_proj.weight"),
 };
 static const struct wn_name phi3_gguf_rows[] = {
-    {.ours = "embed.weight", .theirs = {"token_embd.weight"}},
-    {.ours = "rope.short_factors", .theirs = {"rope_factors_short.weight"}},
-    {.ours = "rope.long_factors", .theirs = {"rope_factors_long.weight"}},
-    {.ours = "final_norm.gain", .theirs = {"output_norm.weight"}},
-    {.ours = "output.weight", .theirs = {"output.weight"}},
-    {.ours = "norm1.gain", .theirs = {"blk.%lld.attn_norm.weight"}},
-    {.ours = "attn.qkv.weight", .theirs = {"blk.%lld.attn_qkv.weight"}},
-    {.ours = "attn.out.weight", .theirs = {"blk.%lld.attn_output.weight"}},
-    {.ours = "norm2.gain", .theirs = {"blk.%lld.ffn_norm.weight"}},
-    {.ours = "ffn.in.weight", .theirs = {"blk.%lld.ffn_up.weight"}},
-    {.ours = "ffn.out.weight", .theirs = {"blk.%lld.ffn_down.weight"}},
+    WN_NAME("rope.short_factors", "rope_factors_short.weight"),
+    WN_NAME("rope.long_factors", "rope_factors_long.weight"),
+    WN_NAME("attn.qkv.weight", "blk.%lld.attn_qkv.weight"),
+    WN_NAME("ffn.in.weight", "blk.%lld.ffn_up.weight"),
 };
-static const char *const phi3_ignored[] = {".rotary_emb.inv_freq", NULL};
-
-#define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
-static const struct wn_names phi3_hf_names = {.title = "Hugging Face Phi-3",
-                                              .prefix = "model.",
-                                              .rows = phi3_hf_rows,
-                                              .count = COUNT(phi3_hf_rows),
-                                              .ignored = phi3_ignored};
-static const struct wn_names phi3_gguf_names = {.title = "GGUF phi3",
-                                                .prefix = "",
-                                                .rows = phi3_gguf_rows,
-                                                .count = COUNT(phi3_gguf_rows),
-                                                .ignored = phi3_ignored};
+static const struct wn_names phi3_hf_names = {
+    .title = "Hugging Face Phi-3", .prefix = "model.", WN_NAME_ROWS(phi3_hf_rows), .base = &wn_llama_hf_names};
+static const struct wn_names phi3_gguf_names = {
+    .title = "GGUF phi3", .prefix = "", WN_NAME_ROWS(phi3_gguf_rows), .base = &wn_llama_gguf_names};
 
 enum { PHI3_CONTEXT = 4096 }; /* original context, where config.json gives none */
 
@@ -181,16 +157,8 @@ static const char *phi3_lacks(const wn_model_config *c, enum wn_model_form form)
 static const char *const phi3_keys[] = {"position", "rope_scaling", "rope_size", NULL};
 
 const struct wn_family wn_family_phi3 = {
-    .hf = {.model_type = "phi3",
-           .class_name = "Phi3ForCausalLM",
-           .names = &phi3_hf_names,
-           .read = phi3_read,
-           .write = phi3_write},
-    .gguf = {.architecture = "phi3",
-             .names = &phi3_gguf_names,
-             .pairs = WN_ROPE_HALVES,
-             .read = phi3_gguf_read,
-             .write = phi3_gguf_write},
+    .hf = WN_FAMILY_HF("phi3", "Phi3ForCausalLM", phi3, &phi3_hf_names),
+    .gguf = WN_FAMILY_GGUF("phi3", HALVES, phi3_gguf_read, phi3_gguf_write, &phi3_gguf_names),
     .is = phi3_is,
     .keys = phi3_keys,
     .mechanisms = wn_llama_mechanisms,

@@ -23,16 +23,8 @@ static const char *qwen2_lacks(const wn_model_config *c, enum wn_model_form form
 }
 
 const struct wn_family wn_family_qwen2 = {
-    .hf = {.model_type = "qwen2",
-           .class_name = "Qwen2ForCausalLM",
-           .names = &wn_llama_hf_names,
-           .read = qwen2_read,
-           .write = qwen2_write},
-    .gguf = {.architecture = "qwen2",
-             .names = &wn_llama_gguf_names,
-             .pairs = WN_ROPE_HALVES,
-             .read = wn_llama_gguf_read,
-             .write = wn_llama_gguf_write},
+    .hf = WN_FAMILY_HF("qwen2", "Qwen2ForCausalLM", qwen2, &wn_llama_hf_names),
+    .gguf = WN_FAMILY_GGUF("qwen2", HALVES, wn_llama_gguf_read, wn_llama_gguf_write, &wn_llama_gguf_names),
     .is = qwen2_is,
     .keys = wn_llama_keys,
     .mechanisms = wn_llama_mechanisms,

@@ -53,18 +53,10 @@ static const char *const qwen2_moe_gguf_keys[] = {"expert_count", "expert_feed_f
                                                   "expert_shared_feed_forward_length", NULL};
 
 const struct wn_family wn_family_qwen2_moe = {
-    .hf = {.model_type = "qwen2_moe",
-           .class_name = "Qwen2MoeForCausalLM",
-           .names = &wn_qwen_moe_hf_names,
-           .keys = wn_qwen_moe_hf_keys,
-           .read = qwen2_moe_read,
-           .write = qwen2_moe_write},
-    .gguf = {.architecture = "qwen2moe",
-             .names = &wn_llama_gguf_names,
-             .keys = qwen2_moe_gguf_keys,
-             .pairs = WN_ROPE_HALVES,
-             .read = qwen2_moe_gguf_read,
-             .write = qwen2_moe_gguf_write},
+    .hf =
+        WN_FAMILY_HF("qwen2_moe", "Qwen2MoeForCausalLM", qwen2_moe, &wn_qwen_moe_hf_names, .keys = wn_qwen_moe_hf_keys),
+    .gguf = WN_FAMILY_GGUF("qwen2moe", HALVES, qwen2_moe_gguf_read, qwen2_moe_gguf_write, &wn_llama_gguf_names,
+                           .keys = qwen2_moe_gguf_keys),
     .is = qwen2_moe_is,
     .keys = wn_moe_keys,
     .mechanisms = wn_llama_mechanisms,

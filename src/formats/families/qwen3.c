@@ -28,16 +28,8 @@ static bool qwen3_is(const wn_model_config *c, enum wn_model_form form) {
 }
 
 const struct wn_family wn_family_qwen3 = {
-    .hf = {.model_type = "qwen3",
-           .class_name = "Qwen3ForCausalLM",
-           .names = &wn_llama_hf_names,
-           .read = qwen3_read,
-           .write = qwen3_write},
-    .gguf = {.architecture = "qwen3",
-             .names = &wn_llama_gguf_names,
-             .pairs = WN_ROPE_HALVES,
-             .read = qwen3_gguf_read,
-             .write = wn_llama_gguf_write},
+    .hf = WN_FAMILY_HF("qwen3", "Qwen3ForCausalLM", qwen3, &wn_llama_hf_names),
+    .gguf = WN_FAMILY_GGUF("qwen3", HALVES, qwen3_gguf_read, wn_llama_gguf_write, &wn_llama_gguf_names),
     .is = qwen3_is,
     .keys = wn_llama_keys,
     .mechanisms = wn_llama_mechanisms,

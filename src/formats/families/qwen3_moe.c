@@ -48,18 +48,10 @@ static const char *qwen3_moe_lacks(const wn_model_config *c, enum wn_model_form 
 static const char *const qwen3_moe_gguf_keys[] = {"expert_count", "expert_feed_forward_length", NULL};
 
 const struct wn_family wn_family_qwen3_moe = {
-    .hf = {.model_type = "qwen3_moe",
-           .class_name = "Qwen3MoeForCausalLM",
-           .names = &wn_qwen_moe_hf_names,
-           .keys = wn_qwen_moe_hf_keys,
-           .read = qwen3_moe_read,
-           .write = qwen3_moe_write},
-    .gguf = {.architecture = "qwen3moe",
-             .names = &wn_llama_gguf_names,
-             .keys = qwen3_moe_gguf_keys,
-             .pairs = WN_ROPE_HALVES,
-             .read = qwen3_moe_gguf_read,
-             .write = qwen3_moe_gguf_write},
+    .hf =
+        WN_FAMILY_HF("qwen3_moe", "Qwen3MoeForCausalLM", qwen3_moe, &wn_qwen_moe_hf_names, .keys = wn_qwen_moe_hf_keys),
+    .gguf = WN_FAMILY_GGUF("qwen3moe", HALVES, qwen3_moe_gguf_read, qwen3_moe_gguf_write, &wn_llama_gguf_names,
+                           .keys = qwen3_moe_gguf_keys),
     .is = qwen3_moe_is,
     .keys = wn_moe_keys,
     .mechanisms = wn_llama_mechanisms,

@@ -64,12 +64,7 @@ static const char *const winnow_mechanisms[] = {"selective", "span",      "relat
 static const char *const winnow_read_keys[] = {"auto_map", NULL};
 
 const struct wn_family wn_family_winnow = {
-    .hf = {.model_type = "winnow",
-           .class_name = "WinnowForCausalLM",
-           .names = &wn_names_own,
-           .keys = winnow_read_keys,
-           .read = winnow_read,
-           .write = winnow_write},
+    .hf = WN_FAMILY_HF("winnow", "WinnowForCausalLM", winnow, &wn_names_own, .keys = winnow_read_keys),
     .is = winnow_is,
     .keys = winnow_keys,
     .mechanisms = winnow_mechanisms,

@@ -193,12 +193,10 @@ static wn_status budgets_measure_whole(struct wn_report *r, const struct wn_repo
                                        wn_survival_report **out) {
   const wn_model_config *c = wn_model_config_get(in->loaded);
   wn_budgets whole;
-  void *memory;
   const char *from;
   wn_budgets_init(&whole);
   if (!wn_policy_find("window", &whole.policy)) return wn_fail(r->ctx, WN_ERR_UNSUPPORTED, "there is no policy window");
-  WN_TRY(wn_alloc(r->ctx, "budgets", (size_t)c->layers * sizeof *whole.tokens, &memory));
-  whole.tokens = memory;
+  WN_TRY(WN_ALLOC(r->ctx, "budgets", c->layers, &whole.tokens));
   whole.layers = c->layers;
   for (int64_t l = 0; l < c->layers; l++) whole.tokens[l] = c->context;
   const wn_status status = wn_measure_survival(r, in, (const wn_budgets *const[]){&whole}, 1, out, &from);

@@ -21,11 +21,8 @@ static void texts_clear(struct shown_text *t) {
 }
 
 static wn_status texts_room(wn_context *ctx, struct shown_text *t, int64_t T) {
-  void *ids, *pieces;
-  WN_TRY(wn_alloc(ctx, "a text's tokens", (size_t)T * sizeof *t->ids, &ids));
-  t->ids = ids;
-  WN_TRY(wn_alloc(ctx, "a text's tokens", (size_t)T * sizeof *t->pieces, &pieces));
-  t->pieces = pieces;
+  WN_TRY(WN_ALLOC(ctx, "a text's tokens", T, &t->ids));
+  WN_TRY(WN_ALLOC(ctx, "a text's tokens", T, &t->pieces));
   t->T = T;
   return WN_OK;
 }

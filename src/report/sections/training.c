@@ -73,54 +73,23 @@ static wn_status training_draw_loss(struct wn_report *r, const struct training_r
   return wn_report_add(r, &d);
 }
 
+#define FIGURE(id_, title_, label_, column_, ...)                                                                      \
+  { .id = (id_), .title = (title_), .label = (label_), .column = offsetof(wn_train_log, column_), .about = __VA_ARGS__ }
 static const struct training_figure {
   const char *id, *title, *about, *label;
   size_t column;
   bool log, exponential;
 } training_figures[] = {
-    {.id = "validation",
-     .title = "Perplexity on the validation set",
-     .about = "exp of the validation loss, where it was measured.",
-     .label = "perplexity",
-     .column = offsetof(wn_train_log, val_loss),
-     .exponential = true},
-    {.id = "accuracy",
-     .title = "Accuracy on the validation set",
-     .about = "Share of positions whose most likely token is the right one.",
-     .label = "accuracy",
-     .column = offsetof(wn_train_log, val_accuracy)},
-    {.id = "learning-rate",
-     .title = "Learning rate",
-     .about = "Of each step.",
-     .label = "learning rate",
-     .column = offsetof(wn_train_log, lr)},
-    {.id = "speed",
-     .title = "Tokens per second",
-     .about = "Speed of each step, without evaluations.",
-     .label = "tokens/s",
-     .column = offsetof(wn_train_log, tokens_per_second)},
-    {.id = "gradient",
-     .title = "Gradient norm",
-     .about = "Before clipping.",
-     .label = "norm",
-     .column = offsetof(wn_train_log, grad_norm),
-     .log = true},
-    {.id = "span",
-     .title = "Mean span",
-     .about = "Mean over heads and layers of the learned spans, in tokens.",
-     .label = "tokens",
-     .column = offsetof(wn_train_log, span)},
-    {.id = "mem-loss",
-     .title = "Memory loss",
-     .about = "The term of L_mem that the loss adds.",
-     .label = "loss",
-     .column = offsetof(wn_train_log, mem_loss),
-     .log = true},
-    {.id = "train-budget",
-     .title = "Budget in training",
-     .about = "Mean of the layers' budgets in force.",
-     .label = "tokens",
-     .column = offsetof(wn_train_log, budget)},
+    FIGURE("validation", "Perplexity on the validation set", "perplexity", val_loss,
+           "exp of the validation loss, where it was measured.", .exponential = true),
+    FIGURE("accuracy", "Accuracy on the validation set", "accuracy", val_accuracy,
+           "Share of positions whose most likely token is the right one."),
+    FIGURE("learning-rate", "Learning rate", "learning rate", lr, "Of each step."),
+    FIGURE("speed", "Tokens per second", "tokens/s", tokens_per_second, "Speed of each step, without evaluations."),
+    FIGURE("gradient", "Gradient norm", "norm", grad_norm, "Before clipping.", .log = true),
+    FIGURE("span", "Mean span", "tokens", span, "Mean over heads and layers of the learned spans, in tokens."),
+    FIGURE("mem-loss", "Memory loss", "loss", mem_loss, "The term of L_mem that the loss adds.", .log = true),
+    FIGURE("train-budget", "Budget in training", "tokens", budget, "Mean of the layers' budgets in force."),
 };
 
 /* Draws a figure, unless no run has a value above 0. */
@@ -153,20 +122,19 @@ enum { TRAINING_COLUMNS = 9 };
 static wn_status training_end(wn_context *ctx, const wn_train_log *log, double values[TRAINING_COLUMNS - 1]) {
   const int64_t n = log->count;
   double sum = 0, best = INFINITY, error = NAN;
-  void *memory;
   int64_t from = n - 1; /* count steps, not lines, since log_every may leave steps out */
   while (from > 0 && log->step[from - 1] > log->step[n - 1] - 50) from--;
   for (int64_t k = from; k < n; k++) sum += log->loss[k] / (double)(n - from);
   for (int64_t k = 0; k < n; k++)
     if (isfinite(log->val_loss[k]) && log->val_loss[k] < best) best = log->val_loss[k], error = log->val_loss_stderr[k];
-  WN_TRY(wn_alloc(ctx, "a run's speeds", (size_t)n * sizeof(double), &memory));
-  double *speeds = memory;
+  double *speeds;
+  WN_TRY(WN_ALLOC(ctx, "a run's speeds", n, &speeds));
   memcpy(speeds, log->tokens_per_second, (size_t)n * sizeof *speeds);
   qsort(speeds, (size_t)n, sizeof *speeds, training_by_size);
   const double all[] = {log->step[n - 1], log->tokens[n - 1], log->seconds[n - 1], sum, best, error,
                         exp(best),        speeds[n / 2]};
   memcpy(values, all, sizeof all);
-  wn_free(memory);
+  wn_free(speeds);
   return WN_OK;
 }
 
@@ -211,9 +179,7 @@ static wn_status training_draw_ends(struct wn_report *r, const struct training_r
 
 /* Loads the logs that have lines. */
 static wn_status training_load(struct wn_report *r, struct training_runs *runs) {
-  void *memory;
-  WN_TRY(wn_alloc(r->ctx, "runs", (size_t)r->input_count * sizeof *runs->run, &memory));
-  runs->run = memory;
+  WN_TRY(WN_ALLOC(r->ctx, "runs", r->input_count, &runs->run));
   for (int i = 0; i < r->input_count; i++) {
     if (!r->inputs[i].log) continue;
     struct training_run *run = &runs->run[runs->count];

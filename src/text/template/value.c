@@ -2,7 +2,6 @@
 #include "text/template/jinja.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 #include "base/alloc.h"
 #include "base/number.h"
 #include "text/utf8.h"
