@@ -264,6 +264,20 @@ void wn_choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   pthread_mutex_unlock(&w->lock);
 }
 
+/* Counts the times of the tokens of a step. All but the first of several came right after it. */
+static void choice_time(struct wn_serve_worker *w, struct wn_serve_choice *c) {
+  if (c->timed == c->tokens) return;
+  const double now = wn_seconds_now(), before = c->timed_at;
+  const bool first = c->job->first == 0;
+  if (first) c->job->first = now - c->job->arrived;
+  c->timed_at = now;
+  pthread_mutex_lock(&w->lock);
+  if (first) wn_histogram_add(&w->counts.times[WN_TIME_FIRST], c->job->first);
+  for (double gap = now - before; c->timed < c->tokens; c->timed++, gap = 0)
+    if (c->timed > 0) wn_histogram_add(&w->counts.times[WN_TIME_GAP], gap);
+  pthread_mutex_unlock(&w->lock);
+}
+
 bool wn_choice_reads(const struct wn_serve_choice *c) {
   if (c->state == WN_CHOICE_BEGINS) return !choice_waits_for_prompt(c);
   return c->state == WN_CHOICE_SCORES || c->state == WN_CHOICE_EMBEDS ||
@@ -285,6 +299,7 @@ wn_status wn_choice_before(struct wn_serve_worker *w, struct wn_serve_choice *c,
 }
 
 wn_status wn_choice_after(struct wn_serve_worker *w, struct wn_serve_choice *c, bool more) {
+  choice_time(w, c);
   choice_keep(w, c);
   if (more) return WN_OK;
   const wn_generate_result *r = wn_generation_result(c->generation);

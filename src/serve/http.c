@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "serve/connections.h"
 #include "serve/readers.h"
@@ -318,8 +319,13 @@ static enum MHD_Result http_begin(struct wn_http *http, struct MHD_Connection *c
   const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
   x->head = !strcmp(method, MHD_HTTP_METHOD_HEAD);
   x->declared = length ? strtoull(length, NULL, 10) : 0;
-  x->request = (struct wn_http_request){
-      .method = method, .path = path, .body = "", .user = http->options.user, .http = http, .connection = c};
+  x->request = (struct wn_http_request){.method = method,
+                                        .path = path,
+                                        .body = "",
+                                        .user = http->options.user,
+                                        .arrived = wn_seconds_now(),
+                                        .http = http,
+                                        .connection = c};
   const bool framed = http_is_framed(c, version);
   x->refused = framed ? http_judge(http, x) : MHD_HTTP_BAD_REQUEST;
   wn_connections_enter(&http->connections, http_connection(c), WN_CONNECTION_BODY);
@@ -422,6 +428,7 @@ static enum MHD_Result http_on_request(void *user, struct MHD_Connection *c, con
   if (x->refused) return http_refuse(http, c, path, x);
   if (x->handled) return http_finish(http, c, path, x);
   x->handled = true;
+  x->request.arrived = wn_seconds_now();
   x->answer = (struct wn_http_answer){.status = MHD_HTTP_OK, .type = x->route->type};
   if (x->body) x->request.body = x->body, x->request.body_bytes = x->bytes;
   wn_connections_enter(&http->connections, http_connection(c), WN_CONNECTION_STREAM); /* the client has done its part */

@@ -21,7 +21,8 @@ struct wn_http_request {
   const char *method, *path;
   const char *body; /* [body_bytes] and a NUL; like all fields borrowed until the handler returns */
   size_t body_bytes;
-  void *user; /* of wn_http_options */
+  void *user;     /* of wn_http_options */
+  double arrived; /* wn_seconds_now when its last byte had come; before that, its head */
   struct wn_http *http;
   struct MHD_Connection *connection;
   int thread; /* that runs the handler: 0: the server's; else one of WN_HTTP_THREADS - 1 others */

@@ -37,9 +37,11 @@ struct wn_serve_choice {
   struct wn_prefix_places places; /* places of the prompt at which the state is still to be kept */
   double *sums;                   /* [C] sums of states, for an embedding */
   int64_t tokens;                 /* tokens of the answer */
-  int64_t drafted, accepted;      /* tokens guessed, and those of them that are the answer's */
-  int64_t *kept;                  /* [layers] tokens that its session held at the end; NULL: it had none */
-  int64_t seen; /* tokens that its session had seen at the end; the last token was drawn but not fed */
+  int64_t timed;                  /* those whose time has been counted; when the last of them was drawn */
+  double timed_at;
+  int64_t drafted, accepted; /* tokens guessed, and those of them that are the answer's */
+  int64_t *kept;             /* [layers] tokens that its session held at the end; NULL: it had none */
+  int64_t seen;              /* tokens that its session had seen at the end; the last token was drawn but not fed */
   /* What those of them that it held took of cache_bytes, which has room for more; what all of them would take. */
   uint64_t held_bytes, full_bytes;
   const char *finish;     /* "length", "stop", "tool_calls"; NULL: not yet */
@@ -66,12 +68,14 @@ struct wn_serve_job {
   size_t sent;
   char id[48];
   int64_t created; /* seconds since 1970 */
-  double arrived;  /* wn_seconds_now */
+  double arrived;  /* wn_seconds_now when the whole request had come */
+  double first;    /* seconds from then to its first token; 0: none yet */
   struct wn_serve_choice *choices;
-  int count, done, running;   /* choices; those that have ended; those that have a slot */
-  int passed;                 /* how many choices got a slot while this job waited for memory */
-  bool blocked;               /* in this round no choice of it fits */
-  bool begun, finished, gone; /* gone: the client has left */
+  int count, done, running; /* choices; those that have ended; those that have a slot */
+  int passed;               /* how many choices got a slot while this job waited for memory */
+  bool blocked;             /* in this round no choice of it fits */
+  bool admitted;            /* a choice of it has had a slot */
+  bool finished, gone;      /* gone: the client has left */
   int64_t prompt_tokens;
 };
 

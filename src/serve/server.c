@@ -120,63 +120,7 @@ static void handle_metrics(const struct wn_http_request *request, struct wn_http
   struct wn_server *s = request->user;
   struct wn_serve_counts c;
   wn_serve_worker_counts(&s->worker, &c);
-  const struct {
-    const char *name, *type, *help;
-    uint64_t value;
-  } rows[] = {
-      {.name = "winnow_requests_total", .type = "counter", .help = "Requests taken.", .value = c.requests},
-      {.name = "winnow_requests_refused_total",
-       .type = "counter",
-       .help = "Requests that found the queue full.",
-       .value = c.refused},
-      {.name = "winnow_requests_cancelled_total",
-       .type = "counter",
-       .help = "Requests whose client left.",
-       .value = c.cancelled},
-      {.name = "winnow_requests_failed_total",
-       .type = "counter",
-       .help = "Requests that failed while they ran.",
-       .value = c.failed},
-      {.name = "winnow_prompt_tokens_total", .type = "counter", .help = "Tokens of prompts.", .value = c.prompt_tokens},
-      {.name = "winnow_completion_tokens_total",
-       .type = "counter",
-       .help = "Tokens of answers.",
-       .value = c.completion_tokens},
-      {.name = "winnow_drafted_tokens_total", .type = "counter", .help = "Tokens guessed ahead.", .value = c.drafted},
-      {.name = "winnow_accepted_tokens_total",
-       .type = "counter",
-       .help = "Guessed tokens that were drawn.",
-       .value = c.accepted},
-      {.name = "winnow_answers_running",
-       .type = "gauge",
-       .help = "Answers that are being written.",
-       .value = (uint64_t)c.running},
-      {.name = "winnow_answers_waiting",
-       .type = "gauge",
-       .help = "Answers that wait for a slot.",
-       .value = (uint64_t)c.waiting},
-      {.name = "winnow_cache_bytes", .type = "gauge", .help = "Bytes of all caches.", .value = c.cache_bytes},
-      {.name = "winnow_prefix_prompts_total",
-       .type = "counter",
-       .help = "Prompts whose beginning was looked for.",
-       .value = c.prefix.prompts},
-      {.name = "winnow_prefix_hits_total",
-       .type = "counter",
-       .help = "Prompts whose beginning was known.",
-       .value = c.prefix.found},
-      {.name = "winnow_prefix_tokens_total",
-       .type = "counter",
-       .help = "Tokens of prompts that were not read again.",
-       .value = c.prefix.tokens},
-      {.name = "winnow_prefix_states",
-       .type = "gauge",
-       .help = "States of prompts that are kept.",
-       .value = (uint64_t)c.prefix.states},
-      {.name = "winnow_prefix_bytes", .type = "gauge", .help = "Bytes of these states.", .value = c.prefix.bytes},
-  };
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-    wn_text_add(&answer->text, "# HELP %s %s\n# TYPE %s %s\n%s %llu\n", rows[i].name, rows[i].help, rows[i].name,
-                rows[i].type, rows[i].name, (unsigned long long)rows[i].value);
+  wn_metrics_text(&answer->text, &c, NULL, 1);
 }
 
 static void handle_slots(const struct wn_http_request *request, struct wn_http_answer *answer) {
@@ -304,7 +248,8 @@ static unsigned long long server_random(void) {
 }
 
 /* Makes a job of a request, which it takes over. NULL: out of memory. */
-static struct wn_serve_job *server_job(wn_context *ctx, struct wn_server *s, struct wn_serve_request *request) {
+static struct wn_serve_job *server_job(wn_context *ctx, struct wn_server *s, double arrived,
+                                       struct wn_serve_request *request) {
   void *memory, *choices;
   const int count = (int)request->n * request->prompt_count;
   if (wn_alloc(ctx, "a job", sizeof(struct wn_serve_job), &memory) != WN_OK) return NULL;
@@ -318,7 +263,7 @@ static struct wn_serve_job *server_job(wn_context *ctx, struct wn_server *s, str
   job->choices = choices;
   job->count = count;
   job->created = wn_wall_nanoseconds() / 1000000000;
-  job->arrived = wn_seconds_now();
+  job->arrived = arrived;
   const unsigned long long number = ++s->number;
   if (job->request.asked) /* who knows it may read the response */
     snprintf(job->id, sizeof job->id, "resp_%016llx%016llx", server_random(), server_random());
@@ -341,7 +286,7 @@ static void server_queue(const struct wn_http_request *request, struct wn_http_a
     answer_error(answer, &error);
     return;
   }
-  struct wn_serve_job *job = server_job(server_front(request)->ctx, s, wanted);
+  struct wn_serve_job *job = server_job(server_front(request)->ctx, s, request->arrived, wanted);
   wn_serve_request_clear(wanted);
   const bool fits = job && wn_serve_worker_fits(&s->worker, server_front(request)->ctx, job, &error);
   if (fits && wn_http_stream_open(request, answer)) {

@@ -1,6 +1,7 @@
 #include "serve/worker.h"
 
 #include <signal.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -73,6 +74,8 @@ static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_statu
   w->counts.running++;
   w->counts.waiting--;
   w->counts.cache_bytes += c->cache_bytes;
+  if (!c->job->admitted) wn_histogram_add(&w->counts.times[WN_TIME_QUEUE], wn_seconds_now() - c->job->arrived);
+  c->job->admitted = true;
   pthread_mutex_unlock(&w->lock);
   wn_prefix_shrink(&w->prefix, wn_worker_prefix_room(w));
   wn_worker_prefix_publish(w);
@@ -258,6 +261,7 @@ static void running_remove(struct running *x, struct wn_serve_job *job, struct w
   pthread_mutex_lock(&w->lock);
   w->counts.jobs--;
   if (job->gone && !job->finished) w->counts.cancelled++;
+  if (job->done == job->count) wn_histogram_add(&w->counts.times[WN_TIME_REQUEST], wn_seconds_now() - job->arrived);
   pthread_mutex_unlock(&w->lock);
   if (before)
     before->next = job->next;
@@ -279,6 +283,27 @@ static bool running_flush(struct running *x) {
       before = job;
   }
   return any;
+}
+
+/* Counts what the caches hold now, by policy. */
+static void running_count(struct running *x) {
+  struct wn_serve_worker *w = x->w;
+  const wn_model_config *config = wn_model_config_get(w->model.model);
+  struct wn_serve_caches caches[WN_SERVE_POLICIES] = {{0}};
+  for (const struct wn_serve_job *job = x->first; job; job = job->next)
+    for (int i = 0; i < job->count; i++) {
+      const struct wn_serve_choice *c = &job->choices[i];
+      int64_t held = 0;
+      if (!c->session) continue;
+      const wn_budgets *budgets = choice_options(w, c).budgets;
+      struct wn_serve_caches *to = &caches[budgets && budgets->layers > 0 ? budgets->policy : WN_SERVE_POLICIES - 1];
+      for (int64_t l = 0; l < config->layers; l++) held += wn_session_held_tokens(c->session, l);
+      to->bytes += c->cache_bytes;
+      to->tokens += (uint64_t)held / (uint64_t)(config->layers * config->kv_heads);
+    }
+  pthread_mutex_lock(&w->lock);
+  memcpy(w->counts.caches, caches, sizeof caches);
+  pthread_mutex_unlock(&w->lock);
 }
 
 /* Takes new jobs from the queue. False: the worker is to stop. */
@@ -317,6 +342,7 @@ static void *worker_run(void *user) {
   while (running_take(&x, idle)) {
     const bool stepped = running_step(&x), sent = running_flush(&x);
     idle = !stepped && !sent;
+    running_count(&x);
   }
   for (struct wn_serve_job *job = x.first, *next; job; job = next) {
     next = job->next;

@@ -8,15 +8,7 @@
 
 #include <pthread.h>
 #include "serve/job.h"
-
-struct wn_serve_counts {
-  uint64_t requests, refused, cancelled, failed, prompt_tokens, completion_tokens;
-  uint64_t drafted, accepted; /* tokens guessed, and those that were drawn */
-  uint64_t cache_bytes;       /* of all present sessions */
-  struct wn_prefix_counts prefix;
-  int running, waiting; /* answers with a slot; answers without one */
-  int jobs;
-};
+#include "serve/metrics.h"
 
 struct wn_serve_worker {
   struct wn_serve_model model;      /* with the worker's own context */
