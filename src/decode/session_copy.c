@@ -139,6 +139,7 @@ static wn_status session_copy(wn_context *ctx, struct wn_session *to, const stru
     memcpy(to->history + b * to->capacity, from->history + copy_source(copy, b) * from->capacity,
            (size_t)from->position * sizeof *to->history);
   to->stretched = from->stretched;
+  to->pins = from->pins;
   WN_TRY(copy_rows(to, to->mid, from->mid, C, copy));
   WN_TRY(copy_rows(to, to->branch, from->branch, C, copy));
   if (from->logits_known) WN_TRY(copy_rows(to, to->logits, from->logits, V, copy));
