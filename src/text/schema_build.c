@@ -205,7 +205,7 @@ struct flattening {
 static wn_status schema_flatten_value(struct flattening *f, uint32_t value) {
   struct wn_schema_builder *b = f->b;
   struct wn_schema_table *out = &b->alternatives;
-  uint32_t first = out->count, waiting = 0, at;
+  uint32_t first = out->count, waiting = 0, at = 0;
   f->waiting[waiting++] = value;
   f->mark[value] = value + 1;
   while (waiting > 0) {
