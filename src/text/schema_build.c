@@ -69,6 +69,7 @@ void wn_schema_drop(struct wn_schema *s) {
 }
 
 wn_status wn_schema_add(struct wn_schema_builder *b, struct wn_schema_table *t, uint32_t more, uint32_t *at) {
+  *at = t->count;
   if (more > t->most - t->count)
     return wn_fail(b->ctx, WN_ERR_UNSUPPORTED, "the schema is too large: more than %u %s", t->most, t->what);
   if (t->count + more > t->capacity) {
@@ -77,7 +78,6 @@ wn_status wn_schema_add(struct wn_schema_builder *b, struct wn_schema_table *t, 
     WN_TRY(wn_resize(b->ctx, "a schema", &t->data, t->element, t->count, room));
     t->capacity = room;
   }
-  *at = t->count;
   t->count += more;
   return WN_OK;
 }
