@@ -3,8 +3,6 @@
  * tokens. */
 #include "decode/room.h"
 
-#include "decode/batch.h"
-
 static void room_lay(const struct wn_model *m, struct wn_room *room) {
   const wn_model_config *c = &m->config;
   const int64_t rows = room->rows;
@@ -34,8 +32,6 @@ wn_status wn_room_fit(wn_context *ctx, const struct wn_model *model, int64_t row
   struct wn_room wider = {.rows = rows > room->rows ? rows : room->rows,
                           .apart = apart > room->apart ? apart : room->apart};
   struct wn_layer_acts acts;
-  size_t need = 0;
-  wn_status status;
   if (wider.rows == room->rows && wider.apart == room->apart) return WN_OK;
   if (wider.rows > INT32_MAX ||
       !wn_layer_acts_plan(&model->config, wn_layer_types_of(model->dtype), 1, wider.rows, false, &wider.blocks, &acts))
@@ -45,20 +41,19 @@ wn_status wn_room_fit(wn_context *ctx, const struct wn_model *model, int64_t row
   WN_TRY(wn_arrays_check(ctx, &wider.arrays, "a batch of %lld rows", (long long)rows));
   WN_TRY(wn_arrays_check(ctx, &wider.host, "a batch of %lld rows", (long long)rows));
   WN_TRY(wn_arrays_allocate(ctx, &wider.arrays, "a batch"));
-  WN_TRY_GOTO(wn_arrays_allocate(ctx, &wider.host, "a batch"), fail);
+  const wn_status status = wn_arrays_allocate(ctx, &wider.host, "a batch");
+  if (status != WN_OK) {
+    wn_arrays_clear(&wider.arrays);
+    return status;
+  }
   room_lay(model, &wider);
-  WN_TRY_GOTO(wn_batch_measure_rows(model, &wider, &need), fail);
-  WN_TRY_GOTO(wn_room_fit_scratch(ctx, model, need, room), fail);
   wider.scratch = room->scratch;
   wider.scratch_bytes = room->scratch_bytes;
+  wider.scoring = room->scoring;
   wn_arrays_clear(&room->arrays);
   wn_arrays_clear(&room->host);
   *room = wider;
   return WN_OK;
-fail:
-  wn_arrays_clear(&wider.arrays);
-  wn_arrays_clear(&wider.host);
-  return status;
 }
 
 wn_status wn_room_fit_scratch(wn_context *ctx, const struct wn_model *model, size_t bytes, struct wn_room *room) {
@@ -75,5 +70,7 @@ void wn_room_clear(struct wn_room *room) {
   if (room->arrays.memory) room->arrays.memory->release(room->scratch);
   wn_arrays_clear(&room->arrays);
   wn_arrays_clear(&room->host);
+  wn_arrays_clear(&room->scoring.arrays);
+  wn_arrays_clear(&room->scoring.host);
   *room = (struct wn_room){0};
 }

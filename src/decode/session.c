@@ -42,7 +42,7 @@ static void session_lay(struct wn_session *s, bool budgets) {
 }
 
 static wn_status session_arrays(wn_context *ctx, struct wn_session *s, bool budgets) {
-  WN_TRY(wn_room_fit(ctx, s->model, s->B * s->piece + s->room->apart, 0, s->room));
+  WN_TRY(wn_batch_room(ctx, s->model, s->B * s->piece + s->room->apart, 0, s->room));
   s->arrays.memory = s->model->backend->memory;
   session_lay(s, budgets);
   WN_TRY(wn_arrays_check(ctx, &s->host, "session of %lld sequences", (long long)s->B));
@@ -253,7 +253,6 @@ void wn_session_destroy(wn_session *s) {
   wn_session_once_destroy(s);
   wn_session_caches_clear(s);
   wn_session_inputs_clear(s);
-  wn_session_scoring_destroy(s->scoring);
   wn_rotary_clear(&s->rotary);
   s->model->backend->memory->release(s->scratch);
   wn_room_clear(&s->own_room);

@@ -77,12 +77,11 @@ struct wn_session {
   void *state;  /* [B,C] of the last position: the final norm's output */
   void *logits; /* [B,V] of the model's dtype: those of the last position, if logits_known */
   bool logits_known;
-  struct wn_session_once *once;       /* (session_once.h) NULL: no method scores a whole cache */
-  struct wn_session_scoring *scoring; /* (score.c) NULL until something is scored */
-  struct wn_session_ahead *ahead;     /* (session_ahead.h) NULL: no row is computed ahead */
-  struct wn_rotary rotary;            /* its own table, if the cache holds more tokens than the model's table */
-  int32_t *history;                   /* [B,capacity] the text so far, if its angles depend on its length; or NULL */
-  bool stretched;                     /* with a history: the angles of long texts are in use */
+  struct wn_session_once *once;   /* (session_once.h) NULL: no method scores a whole cache */
+  struct wn_session_ahead *ahead; /* (session_ahead.h) NULL: no row is computed ahead */
+  struct wn_rotary rotary;        /* its own table, if the cache holds more tokens than the model's table */
+  int32_t *history;               /* [B,capacity] the text so far, if its angles depend on its length; or NULL */
+  bool stretched;                 /* with a history: the angles of long texts are in use */
   void *scratch; /* for steps of one token, which run in parallel with other sessions'; pieces use the room's */
   size_t scratch_bytes;
 
@@ -148,9 +147,8 @@ void wn_session_reset_caches(struct wn_session *s);
 /* Checks the options of a new session; *out receives its attention. */
 wn_status wn_session_check_options(wn_context *ctx, const struct wn_model *model, const wn_session_options *options,
                                    wn_attention_config *out);
-/* Sets up a run for a pass over T tokens of each sequence; and what it reads of the session's encoder. */
+/* Sets up a run for a pass over T tokens of each sequence. */
 void wn_session_begin(struct wn_run *run, struct wn_session *s, int64_t T);
-void wn_session_set_cross(struct wn_run *run, const struct wn_session *s);
 /* The largest scratch of single tokens and of pieces. */
 wn_status wn_session_measure(struct wn_session *s, size_t *step, size_t *piece);
 /* _show: copies n bytes from the host to `shown` in the backend's memory, unless both are the same; _read: the other
@@ -164,7 +162,6 @@ wn_status wn_session_check_tokens(wn_context *ctx, const struct wn_session *s, c
                                   int64_t chunk);
 /* Computes s->logits of the last position, unless they are known. */
 wn_status wn_session_last_logits(struct wn_session *s);
-void wn_session_scoring_destroy(struct wn_session_scoring *scoring); /* NULL is allowed */
 
 void wn_session_inputs_clear(struct wn_session *s);
 wn_status wn_session_inputs_count(wn_context *ctx, struct wn_session *s, const int32_t *count); /* [B] */

@@ -25,7 +25,7 @@ wn_status wn_session_group_create(wn_context *ctx, wn_model *model, int64_t most
       WN_ARRAY_FOR(g->order, "order", true, WN_DIMS(most)),
   };
   WN_TRY_GOTO(WN_ARRAYS_CREATE(ctx, &g->arrays, "a group of sessions", of), fail);
-  WN_TRY_GOTO(wn_room_fit(ctx, model, most, most, &g->room), fail);
+  WN_TRY_GOTO(wn_batch_room(ctx, model, most, most, &g->room), fail);
   *out = g;
   return WN_OK;
 fail:

@@ -57,7 +57,7 @@ static void members_make(wn_context *ctx, wn_model *model, int k, struct members
     if (wn_budgets_check(ctx, &b, &model->config) == WN_OK) member_add(ctx, model, &b, WN_CACHE_FLOAT, out);
     wn_budgets_clear(&b);
   }
-  OK(ctx, wn_room_fit(ctx, model, 2 * CONTEXT, CONTEXT, &out->room)); /* some batches need two passes */
+  OK(ctx, wn_batch_room(ctx, model, 2 * CONTEXT, CONTEXT, &out->room)); /* some batches need two passes */
 }
 
 static void members_clear(struct members *x) {
