@@ -356,13 +356,11 @@ static wn_status generate_open(struct wn_generation *g) {
   g->apart = !model->backend->memory->host && model->dtype == WN_F32 &&
              !o->logits; /* a callback needs the logits on the host */
   if (!g->apart) {
-    WN_TRY(wn_alloc(g->ctx, "logits", (size_t)V * sizeof *g->logits, &memory));
-    g->logits = memory;
+    WN_TRY(WN_ALLOC(g->ctx, "logits", V, &g->logits));
   }
   if (o->counts) {
     const wn_model_config *c = &g->session->model->config;
-    WN_TRY(wn_alloc(g->ctx, "counts", (size_t)(c->layers * c->heads) * sizeof *g->counts, &memory));
-    g->counts = memory;
+    WN_TRY(WN_ALLOC(g->ctx, "counts", c->layers * c->heads, &g->counts));
   }
   WN_TRY(wn_penalties_open(g));
   WN_TRY(wn_drafts_open(g));
@@ -420,11 +418,10 @@ static wn_status generate_prompt(wn_context *ctx, const wn_generate_options *o, 
 wn_status wn_generation_create(wn_context *ctx, wn_session *session, const wn_generate_options *options,
                                wn_generation **out) {
   WN_CHECK_WORK(WN_HANDLE(session, SESSION), WN_POINTER(out));
-  void *memory;
   wn_status status;
   *out = NULL;
-  WN_TRY(wn_alloc(ctx, "a generation", sizeof(struct wn_generation), &memory));
-  struct wn_generation *g = memory;
+  struct wn_generation *g;
+  WN_TRY(WN_ALLOC(ctx, "a generation", 1, &g));
   g->ctx = ctx;
   g->session = session;
   g->o = &g->own;

@@ -209,10 +209,9 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   if (options->group) WN_TRY(session_check_group(ctx, model, options->group));
   wn_attention_config attention;
   WN_TRY(wn_session_check_options(ctx, model, options, &attention));
-  void *memory;
   WN_TRY(wn_alloc_reserve(ctx));
-  WN_TRY(wn_alloc(ctx, "session", sizeof(struct wn_session), &memory));
-  struct wn_session *s = memory;
+  struct wn_session *s;
+  WN_TRY(WN_ALLOC(ctx, "session", 1, &s));
   wn_handle_mark(s, WN_HANDLE_SESSION);
   s->ctx = ctx;
   s->model = model;

@@ -25,11 +25,8 @@ static wn_status caches_choose_parts(wn_context *ctx, struct wn_session *s) {
   const int64_t L = s->model->config.layers, Hkv = s->model->config.kv_heads;
   const bool ragged = s->budgets.allot == WN_ALLOT_ADA || s->budgets.allot == WN_ALLOT_TAU;
   const bool same = s->budgets.heads == 0 && !ragged;
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "reach of the layers", (size_t)L * sizeof *s->reach, &memory));
-  s->reach = memory;
-  WN_TRY(wn_alloc(ctx, "caches of the layers", (size_t)(L + 1) * sizeof *s->first, &memory));
-  s->first = memory;
+  WN_TRY(WN_ALLOC(ctx, "reach of the layers", L, &s->reach));
+  WN_TRY(WN_ALLOC(ctx, "caches of the layers", L + 1, &s->first));
   for (int pass = 0; pass < 2; pass++) {
     int64_t n = 0;
     for (int64_t l = 0; l < L; l++) {
@@ -49,8 +46,7 @@ static wn_status caches_choose_parts(wn_context *ctx, struct wn_session *s) {
       }
     }
     s->first[L] = n;
-    if (pass == 0) WN_TRY(wn_alloc(ctx, "parts of the caches", (size_t)n * sizeof *s->parts, &memory));
-    if (pass == 0) s->parts = memory;
+    if (pass == 0) WN_TRY(WN_ALLOC(ctx, "parts of the caches", n, &s->parts));
   }
   return WN_OK;
 }
@@ -216,10 +212,8 @@ size_t wn_session_kv_bytes(const wn_session *s) {
 
 wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
   const wn_model_config *c = &s->model->config;
-  void *memory;
   WN_TRY(caches_choose_parts(ctx, s));
-  WN_TRY(wn_alloc(ctx, "caches", (size_t)s->first[c->layers] * sizeof *s->caches, &memory));
-  s->caches = memory;
+  WN_TRY(WN_ALLOC(ctx, "caches", s->first[c->layers], &s->caches));
   for (int64_t i = 0; i < s->first[c->layers]; i++) {
     struct wn_kv_shape shape = caches_shape(s, &s->parts[i]);
     if (wn_session_grows(s, i)) shape.capacity = wn_session_room(s, 0);
