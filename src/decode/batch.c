@@ -50,8 +50,8 @@ static void batch_begin(struct batch *b, const struct wn_model *model) {
   b->logits = b->logits && apart > 1;                           /* a single row's go to its session at once */
   const bool alone = b->n == 1 && !b->feeds->ahead && rows > 0; /* an encoder's attention depends on it */
   wn_run_init(&b->run, model, alone ? b->feeds->session->B : rows, alone ? b->feeds->T : 1);
-  b->run.apart = 0;
-  b->run.pieces = NULL;
+  b->run.apart = apart;
+  b->run.pieces = b->room->pieces;
   b->run.exec.scratch = b->room->scratch;
   b->run.exec.scratch_bytes = b->room->scratch_bytes;
   b->run.tokens = b->room->tokens_shown;

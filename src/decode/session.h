@@ -26,16 +26,6 @@ struct wn_session_part {
 
 /* Rows of a prompt that run as a block under a budget: enough for an efficient product, few compared with a budget. */
 enum { WN_SESSION_BLOCK = 128 };
-struct wn_session_block {
-  int32_t *evicted_at; /* [B,P,stage's capacity] */
-};
-
-/* Arrays of a block if tokens are rotated by their cache positions (session_cache_positions.c). */
-struct wn_session_cache_positions {
-  void *q, *y;           /* [B,rows,H,D] queries for the sinks, and the output over the sinks */
-  void *lse, *lse_sinks; /* [B,H,rows] */
-  int32_t *positions;    /* [the largest budget + rows] */
-};
 
 /* Keys and values of an encoder's states (session_encode.c). S 0: nothing has been encoded. */
 struct wn_session_inputs {
@@ -86,17 +76,11 @@ struct wn_session {
   size_t scratch_bytes;
 
   /* For caches that evict, shared by the layers (session_attend.c). */
-  /* the content of a cache followed by a piece; laid out in stage_memory for each cache in turn */
-  struct wn_kv_cache stage;
-  void *stage_memory, *stage_host;
-  int32_t *slots, *slots_shown; /* [B,P,stage's capacity] */
-  bool blocks_of_rows;          /* under the budgets pieces of a prompt run as blocks (session_prefill.c) */
-  bool cache_position_blocks;   /* or as blocks by cache position (session_cache_positions.c) */
-  struct wn_session_block block;
-  struct wn_session_cache_positions cache_position_block;
-  int64_t largest;     /* the largest budget of a cache */
-  void *sums;          /* [B,P,largest] attention sums of a row; a part's begin at its first head's */
-  double *policy_room; /* [B,Hkv,policy_room_of_group] for the policy's choice, or NULL */
+  bool blocks_of_rows;        /* under the budgets pieces of a prompt run as blocks (session_prefill.c) */
+  bool cache_position_blocks; /* or as blocks by cache position (session_cache_positions.c) */
+  int64_t largest;            /* the largest budget of a cache */
+  void *sums;                 /* [B,P,largest] attention sums of a row; a part's begin at its first head's */
+  double *policy_room;        /* [B,Hkv,policy_room_of_group] for the policy's choice, or NULL */
   int64_t policy_room_of_group;
   void *rotated;            /* [B,largest,Hkv,D] with cache_positions: keys rotated by their cache positions */
   int32_t *cache_positions; /* [B,largest] these positions */
@@ -196,7 +180,7 @@ wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l,
 /* Fills the stage with the cache's tokens, in order, and then rows t0..t0+T-1. */
 wn_status wn_session_stage(const struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
                            const struct wn_kv_rows *rows, int64_t t0, int64_t T);
-/* Copies the stage's slots [B,P,n] back to the cache; slots NULL: those in s->slots_shown. */
+/* Copies the stage's slots [B,P,n] back to the cache; slots NULL: those in the stage's slots_shown. */
 wn_status wn_session_unstage(const struct wn_run *run, struct wn_session *s, const int32_t *slots, int64_t n,
                              struct wn_kv_cache *cache);
 /* Can pieces of a prompt run as blocks under the budgets? And under cache positions? */
