@@ -106,8 +106,6 @@ static inline bool wn_session_follows(const struct wn_session *s, int64_t i) {
 }
 /* The capacity of a growing cache of so many tokens. */
 int64_t wn_session_room(const struct wn_session *s, int64_t tokens);
-/* The tokens that the caches of this part may hold at most. */
-int64_t wn_session_most(const struct wn_session *s, const struct wn_session_part *part);
 /* Called before tokens are fed, outside of a step of the backend's memory: makes room for T more tokens of each
  * sequence, and compresses caches that are full under "every". *now (may be NULL), at most T, is reduced to what may be
  * fed at once. */
@@ -183,9 +181,6 @@ wn_status wn_session_stage(const struct wn_run *run, struct wn_session *s, struc
 /* Copies the stage's slots [B,P,n] back to the cache; slots NULL: those in the stage's slots_shown. */
 wn_status wn_session_unstage(const struct wn_run *run, struct wn_session *s, const int32_t *slots, int64_t n,
                              struct wn_kv_cache *cache);
-/* Can pieces of a prompt run as blocks under the budgets? And under cache positions? */
-bool wn_session_takes_blocks(const struct wn_session *s);
-bool wn_session_takes_cache_position_blocks(const struct wn_session *s);
 wn_status wn_session_attend_blocks(struct wn_run *run, struct wn_session *s, int64_t part,
                                    const struct wn_attention *op, const struct wn_kv_rows *rows);
 wn_status wn_session_attend_cache_position_blocks(struct wn_run *run, struct wn_session *s, int64_t part,

@@ -51,7 +51,8 @@ static wn_status caches_choose_parts(wn_context *ctx, struct wn_session *s) {
   return WN_OK;
 }
 
-bool wn_session_takes_blocks(const struct wn_session *s) {
+/* Can pieces of a prompt run as blocks under the budgets? And under cache positions? */
+static bool caches_take_blocks(const struct wn_session *s) {
   const struct wn_policy_row *policy = wn_policy_row(s->budgets.policy);
   const bool sums = wn_policy_needs(&s->budgets) & WN_POLICY_SUMS;
   if (s->control) return false; /* rows must run one by one to know which of their keys are control tokens */
@@ -61,7 +62,7 @@ bool wn_session_takes_blocks(const struct wn_session *s) {
          !(sums && wn_attention_config_unserved(&s->attention, WN_EVICTIONS_SUMS_SERVED));
 }
 
-bool wn_session_takes_cache_position_blocks(const struct wn_session *s) {
+static bool caches_take_cache_position_blocks(const struct wn_session *s) {
   const wn_model_config *c = &s->model->config;
   if (!s->budgets.cache_positions || c->position != WN_POS_ROPE) return false;
   return !wn_attention_config_lacks(&s->attention, WN_TRAIT_LOGIT);
@@ -69,6 +70,15 @@ bool wn_session_takes_cache_position_blocks(const struct wn_session *s) {
 
 bool wn_session_by_cache_position(const struct wn_session *s, int64_t l) {
   return s->parts[s->first[l]].kind == WN_LAYER_BUDGET && s->budgets.cache_positions;
+}
+
+/* The tokens that the caches of this part may hold at most. */
+static int64_t caches_most(const struct wn_session *s, const struct wn_session_part *part) {
+  const int64_t K = caches_budget_of(s, part->layer, part->kv0), every = s->budgets.every;
+  if (part->kind == WN_LAYER_TRIMMED) return s->reach[part->layer];
+  if (part->kind == WN_LAYER_WHOLE || s->budgets.when == WN_WHEN_PROMPT || s->budgets.when == WN_WHEN_HOLD)
+    return s->capacity;
+  return every < s->capacity - K ? K + every : s->capacity; /* `every` is 0 under "always" */
 }
 
 /* Lays out what evicting caches share for single tokens. */
@@ -100,8 +110,8 @@ static wn_status caches_stage(wn_context *ctx, struct wn_session *s) {
   const int64_t H = s->model->config.heads, D = s->model->config.head_size;
   const bool on_host = s->model->backend->memory->host; /* blocks by cache position need the host's memory */
   int64_t size[WN_STAGE_SIZES] = {0};
-  s->blocks_of_rows = s->budgets.layers > 0 && wn_session_takes_blocks(s);
-  s->cache_position_blocks = on_host && s->budgets.layers > 0 && wn_session_takes_cache_position_blocks(s);
+  s->blocks_of_rows = s->budgets.layers > 0 && caches_take_blocks(s);
+  s->cache_position_blocks = on_host && s->budgets.layers > 0 && caches_take_cache_position_blocks(s);
   const bool any_blocks = s->blocks_of_rows || s->cache_position_blocks;
   for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
     struct wn_kv_shape shape = s->caches[i].shape;
@@ -110,7 +120,7 @@ static wn_status caches_stage(wn_context *ctx, struct wn_session *s) {
         any_blocks && (s->budgets.when == WN_WHEN_ALWAYS || s->budgets.when == WN_WHEN_HOLD || shape.notes);
     size_t bytes, host;
     int64_t slots;
-    if (kind == WN_LAYER_BUDGET) shape.capacity = wn_session_most(s, &s->parts[i]);
+    if (kind == WN_LAYER_BUDGET) shape.capacity = caches_most(s, &s->parts[i]);
     if (kind == WN_LAYER_BUDGET && shape.capacity > s->largest) s->largest = shape.capacity;
     if (kind == WN_LAYER_WHOLE || (kind == WN_LAYER_BUDGET && !staged)) continue;
     shape.capacity += kind == WN_LAYER_TRIMMED ? s->piece : rows;
@@ -143,19 +153,11 @@ static wn_status caches_shared_arrays(wn_context *ctx, struct wn_session *s) {
   return WN_OK;
 }
 
-int64_t wn_session_most(const struct wn_session *s, const struct wn_session_part *part) {
-  const int64_t K = caches_budget_of(s, part->layer, part->kv0), every = s->budgets.every;
-  if (part->kind == WN_LAYER_TRIMMED) return s->reach[part->layer];
-  if (part->kind == WN_LAYER_WHOLE || s->budgets.when == WN_WHEN_PROMPT || s->budgets.when == WN_WHEN_HOLD)
-    return s->capacity;
-  return every < s->capacity - K ? K + every : s->capacity; /* `every` is 0 under "always" */
-}
-
 /* The shape of a part's cache, as large as it may become. */
 static struct wn_kv_shape caches_shape(const struct wn_session *s, const struct wn_session_part *part) {
   const wn_model_config *c = &s->model->config;
   struct wn_kv_shape shape;
-  wn_kv_shape_of(&c->attention, c->kv_heads, c->head_size, s->B, wn_session_most(s, part), s->model->dtype,
+  wn_kv_shape_of(&c->attention, c->kv_heads, c->head_size, s->B, caches_most(s, part), s->model->dtype,
                  part->kind == WN_LAYER_BUDGET ? &s->budgets : NULL, &shape);
   if (part->kind == WN_LAYER_TRIMMED) shape.groups = 1; /* one group, which evicts the oldest token */
   wn_kv_shape_of_heads(&shape, part->kv0, part->kv_heads);
