@@ -15,20 +15,7 @@
 
 #include "base/misuse.h"
 #include "decode/session_ahead.h"
-#include "decode/session_once.h"
 #include "winnow/generate.h"
-
-#define FIRST_PLACE 128 /* where a prompt's first piece ends */
-
-int64_t wn_session_place_after(int64_t position) {
-  return position < FIRST_PLACE ? FIRST_PLACE : (position / WN_SESSION_PIECE + 1) * WN_SESSION_PIECE;
-}
-
-int64_t wn_session_place_before(int64_t position) {
-  return position < FIRST_PLACE        ? 0
-         : position < WN_SESSION_PIECE ? FIRST_PLACE
-                                       : position / WN_SESSION_PIECE * WN_SESSION_PIECE;
-}
 
 struct batch {
   struct wn_run run;
@@ -69,7 +56,9 @@ static void batch_begin(struct batch *b, const struct wn_model *model) {
   b->run.exec.scratch_bytes = b->room->scratch_bytes;
   b->run.tokens = b->room->tokens_shown;
   b->run.positions = b->room->positions_shown;
-  if (alone) wn_session_set_cross(&b->run, b->feeds->session);
+  if (!alone) return;
+  const struct wn_session_inputs *in = &b->feeds->session->inputs;
+  b->run.cross = (struct wn_cross){.S = in->S, .count = in->count_shown, .kv = in->kv, .kv_bytes = in->bytes};
 }
 
 /* --- attention --- */
@@ -179,7 +168,10 @@ wn_status wn_session_measure(struct wn_session *s, size_t *step, size_t *piece) 
 }
 
 /* A backend may need other scratch for few rows than for many. The sessions measure pieces, and their attention. */
-wn_status wn_batch_measure_rows(const struct wn_model *model, struct wn_room *room, size_t *need) {
+wn_status wn_batch_room(wn_context *ctx, const struct wn_model *model, int64_t rows, int64_t apart,
+                        struct wn_room *room) {
+  if (rows <= room->rows && apart <= room->apart) return WN_OK;
+  WN_TRY(wn_room_fit(ctx, model, rows, apart, room));
   for (int64_t n = 1; n <= room->apart; n = 2 * n < room->apart || n == room->apart ? 2 * n : room->apart) {
     struct batch b = {.room = room, .logits = true};
     const void *states;
@@ -187,8 +179,10 @@ wn_status wn_batch_measure_rows(const struct wn_model *model, struct wn_room *ro
     b.run.apart = n;
     b.run.measuring = true;
     b.run.tokens = room->tokens_shown, b.run.positions = room->positions_shown;
-    WN_TRY(batch_layers(&b, &states));
-    if (b.run.need > *need) *need = b.run.need;
+    wn_status status = batch_layers(&b, &states);
+    if (status == WN_OK) status = wn_room_fit_scratch(ctx, model, b.run.need, room);
+    if (status != WN_OK) room->apart = 0;
+    WN_TRY(status);
   }
   return WN_OK;
 }
@@ -283,7 +277,7 @@ static wn_status batch_fit(wn_context *ctx, struct wn_room *room, const struct w
     rows += more, apart += more_apart;
     if (f->T > 1) WN_TRY(wn_room_fit_scratch(ctx, model, f->session->room->scratch_bytes, room));
   }
-  return wn_room_fit(ctx, model, rows, apart > 1 ? apart : 0, room);
+  return wn_batch_room(ctx, model, rows, apart > 1 ? apart : 0, room);
 }
 
 wn_status wn_batch_run(wn_context *ctx, struct wn_room *room, struct wn_feed *feeds, int64_t n) {
@@ -340,65 +334,4 @@ wn_status wn_batch_check(wn_context *ctx, const struct wn_model *model, const st
                      (long long)guesses);
   }
   return WN_OK;
-}
-
-/* --- sessions --- */
-
-void wn_session_set_cross(struct wn_run *run, const struct wn_session *s) {
-  run->cross = (struct wn_cross){
-      .S = s->inputs.S, .count = s->inputs.count_shown, .kv = s->inputs.kv, .kv_bytes = s->inputs.bytes};
-}
-
-void wn_session_begin(struct wn_run *run, struct wn_session *s, int64_t T) {
-  wn_run_init(run, s->model, s->B, T);
-  run->exec.scratch = T == 1 ? s->scratch : s->room->scratch;
-  run->exec.scratch_bytes = T == 1 ? s->scratch_bytes : s->room->scratch_bytes;
-  if (wn_session_turns_itself(s)) run->rotary = &s->rotary;
-}
-
-void wn_session_reset_caches(struct wn_session *s) {
-  s->compressed = false;
-  s->peak = wn_session_kv_bytes(s);
-  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) wn_kv_cache_reset(&s->caches[i]);
-}
-
-void wn_session_reset(wn_session *s) {
-  WN_CHECK_OR(, WN_HANDLE(s, SESSION));
-  wn_session_reset_caches(s);
-  wn_session_once_reset(s);
-  s->pins.count = 0;
-  s->position = 0;
-  s->stretched = s->broken = s->logits_known = s->counted = false;
-  if (s->marks) memset(s->marks, 0, (size_t)(s->B * s->capacity));
-}
-
-wn_status wn_session_check_tokens(wn_context *ctx, const struct wn_session *s, const int32_t *tokens, int64_t T,
-                                  int64_t chunk) {
-  if (!tokens || T < 1 || chunk < 0)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld tokens in pieces of %lld; both must be positive", (long long)T,
-                   (long long)chunk);
-  if (T > s->capacity - s->position)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld tokens more than the %lld seen do not fit in a cache of %lld",
-                   (long long)T, (long long)s->position, (long long)s->capacity);
-  if (s->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: its last feed failed; it can only be reset");
-  return wn_model_check_ids(ctx, s->model, "session: token", tokens, s->B * T);
-}
-
-wn_status wn_session_last_logits(struct wn_session *s) {
-  struct wn_run run;
-  if (s->logits_known) return WN_OK;
-  wn_session_begin(&run, s, 1);
-  WN_TRY(wn_run_output(&run, s->state, s->B, s->logits));
-  s->logits_known = true;
-  return WN_OK;
-}
-
-wn_status wn_session_copy_logits(const struct wn_model *model, const void *from, int64_t n, float *to) {
-  const int64_t count = n * model->config.vocab_size;
-  const struct wn_memory *memory = model->backend->memory;
-  if (model->dtype == WN_F32) return wn_memory_read(model->ctx, memory, to, from, (size_t)count * sizeof *to);
-  void *opened;
-  WN_TRY(wn_memory_open(model->ctx, memory, "logits", from, (size_t)count * sizeof(double), &opened));
-  for (int64_t i = 0; i < count; i++) to[i] = (float)((const double *)opened)[i];
-  return wn_memory_close(model->ctx, memory, NULL, 0, opened, false);
 }

@@ -30,7 +30,8 @@ wn_status wn_batch_run(wn_context *ctx, struct wn_room *room, struct wn_feed *fe
 /* Feeds T tokens of each sequence in the session's own room, `chunk` at a time; 0: up to the fixed places of the
  * text. */
 wn_status wn_batch_feed(wn_context *ctx, struct wn_feed *feed, int64_t T, int64_t chunk);
-/* Raises *need to the scratch that a room of this size needs for rows whose logits are computed together. */
-wn_status wn_batch_measure_rows(const struct wn_model *model, struct wn_room *room, size_t *need);
+/* wn_room_fit, with the scratch that rows apart need. */
+wn_status wn_batch_room(wn_context *ctx, const struct wn_model *model, int64_t rows, int64_t apart,
+                        struct wn_room *room);
 
 #endif

@@ -17,7 +17,7 @@ wn_status wn_drafts_open(struct wn_generation *g) {
   if (o->max_tokens > INT64_MAX / (int64_t)sizeof(int32_t) - count)
     return wn_fail(g->ctx, WN_ERR_MEMORY, "out of memory: drafts");
   WN_TRY(wn_session_ahead_open(g->ctx, g->session, o->draft_tokens));
-  WN_TRY(wn_room_fit(g->ctx, g->session->model, 1 + o->draft_tokens, 1 + o->draft_tokens, g->session->room));
+  WN_TRY(wn_batch_room(g->ctx, g->session->model, 1 + o->draft_tokens, 1 + o->draft_tokens, g->session->room));
   WN_TRY(wn_alloc(g->ctx, "drafts", sizeof *g->drafts, &memory));
   struct wn_drafts *d = g->drafts = memory;
   const int64_t room = g->session->capacity - g->session->position;

@@ -75,13 +75,12 @@ wn_status wn_session_embed(wn_context *ctx, wn_session *s, const int32_t *tokens
   WN_CHECK_WORK(WN_HANDLE_AS("session", s, SESSION), WN_POINTER(tokens), WN_POINTER(embeddings));
   wn_embed_options o = {.size = sizeof o};
   const int64_t C = s->model->config.width;
-  void *memory;
+  double *sums;
   if (options) WN_TRY(WN_OPTIONS_READ(ctx, wn_embed_options, options, &o));
   if ((unsigned)o.pooling >= WN_POOLING_COUNT)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "embed: pooling %d is unknown", (int)o.pooling);
   WN_TRY(wn_session_check_tokens(ctx, s, tokens, T, 0));
-  WN_TRY(wn_alloc(ctx, "sums of states", (size_t)(s->B * C) * sizeof(double), &memory));
-  double *sums = memory;
+  WN_TRY(WN_ALLOC(ctx, "sums of states", s->B * C, &sums));
   struct embed_target to = {.pooling = o.pooling, .sums = sums};
   struct wn_feed f = {.session = s, .tokens = tokens, .stride = T, .take = embed_take, .user = &to};
   wn_status status = wn_session_stretch(s, T);
@@ -89,6 +88,6 @@ wn_status wn_session_embed(wn_context *ctx, wn_session *s, const int32_t *tokens
   for (int64_t b = 0; b < s->B && status == WN_OK; b++)
     if (!wn_embed_finish(sums + b * C, C, T, o.pooling, o.raw, embeddings + b * C))
       status = wn_fail(ctx, WN_ERR_DIVERGED, "embed: the states are zero or not finite");
-  wn_free(memory);
+  wn_free(sums);
   return status;
 }

@@ -17,7 +17,6 @@
 
 #include "backends/backends.h"
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/misuse.h"
 #include "base/options.h"
@@ -207,14 +206,6 @@ wn_status wn_generation_fed(struct wn_generation *g, const struct wn_feed *feed)
   return g->prompted && !g->session->compressed ? wn_session_compress(g->ctx, g->session) : WN_OK;
 }
 
-/* Feeds in a batch of its own. */
-static wn_status generate_feed(struct wn_generation *g, int32_t id) {
-  struct wn_feed feed;
-  WN_TRY(wn_generation_feed(g, id, WN_DRAFT_MAX, &feed));
-  WN_TRY(wn_batch_run(g->ctx, g->session->room, &feed, 1));
-  return wn_generation_fed(g, &feed);
-}
-
 /* The backend that draws: for logits on the host one that computes there. */
 static struct wn_exec generate_exec(wn_context *ctx, const struct wn_generation *g) {
   const struct wn_backend *backend = g->session->model->backend;
@@ -345,21 +336,6 @@ wn_status wn_generation_follow(wn_context *ctx, struct wn_generation *g, int32_t
   return wn_drafts_end(g);
 }
 
-/* Draws and takes one token. *more: another one follows. */
-static wn_status generate_token(struct wn_generation *g, bool *more) {
-  int32_t id;
-  bool over, feed;
-  WN_TRY(wn_generation_before(g, &over));
-  if (over) return WN_OK;
-  WN_TRY(wn_generation_draw(g->ctx, g, &id));
-  WN_TRY(wn_generation_take(g, id, &feed));
-  WN_TRY(wn_generation_follow(g->ctx, g, &id, &feed));
-  if (!feed) return WN_OK;
-  WN_TRY(generate_feed(g, id));
-  *more = true;
-  return WN_OK;
-}
-
 void wn_generation_finish(struct wn_generation *g) {
   g->ended = true;
   (void)wn_session_ahead_drop(g->session); /* a failure leaves the session broken */
@@ -380,13 +356,11 @@ static wn_status generate_open(struct wn_generation *g) {
   g->apart = !model->backend->memory->host && model->dtype == WN_F32 &&
              !o->logits; /* a callback needs the logits on the host */
   if (!g->apart) {
-    WN_TRY(wn_alloc(g->ctx, "logits", (size_t)V * sizeof *g->logits, &memory));
-    g->logits = memory;
+    WN_TRY(WN_ALLOC(g->ctx, "logits", V, &g->logits));
   }
   if (o->counts) {
     const wn_model_config *c = &g->session->model->config;
-    WN_TRY(wn_alloc(g->ctx, "counts", (size_t)(c->layers * c->heads) * sizeof *g->counts, &memory));
-    g->counts = memory;
+    WN_TRY(WN_ALLOC(g->ctx, "counts", c->layers * c->heads, &g->counts));
   }
   WN_TRY(wn_penalties_open(g));
   WN_TRY(wn_drafts_open(g));
@@ -444,11 +418,10 @@ static wn_status generate_prompt(wn_context *ctx, const wn_generate_options *o, 
 wn_status wn_generation_create(wn_context *ctx, wn_session *session, const wn_generate_options *options,
                                wn_generation **out) {
   WN_CHECK_WORK(WN_HANDLE(session, SESSION), WN_POINTER(out));
-  void *memory;
   wn_status status;
   *out = NULL;
-  WN_TRY(wn_alloc(ctx, "a generation", sizeof(struct wn_generation), &memory));
-  struct wn_generation *g = memory;
+  struct wn_generation *g;
+  WN_TRY(WN_ALLOC(ctx, "a generation", 1, &g));
   g->ctx = ctx;
   g->session = session;
   g->o = &g->own;
@@ -472,28 +445,6 @@ fail:
 const wn_generate_result *wn_generation_result(const wn_generation *g) {
   WN_CHECK_OR(NULL, WN_HANDLE_AS("generation", g, GENERATION));
   return &g->result;
-}
-
-wn_status wn_generation_step(wn_context *ctx, wn_generation *g, bool *more) {
-  WN_CHECK_WORK(WN_HANDLE_AS("generation", g, GENERATION), WN_POINTER(more));
-  const double start = wn_seconds_now();
-  wn_status status = WN_OK;
-  g->ctx = ctx;
-  *more = false;
-  if (g->ended) return WN_OK;
-  if (wn_context_cancelled(ctx) && (g->prompted || g->r->prompt_tokens > 0)) {
-    g->r->end = WN_GENERATE_CANCELLED;
-  } else if (!g->prompted) {
-    status = generate_feed(g, -1);
-    *more = !g->prompted || g->o->max_tokens > 0;
-    g->r->prompt_seconds += wn_seconds_now() - start;
-  } else if (g->o->max_tokens > 0) {
-    status = generate_token(g, more);
-    g->r->token_seconds += wn_seconds_now() - start;
-  }
-  if (status != WN_OK) *more = false;
-  if (status == WN_OK && !*more) wn_generation_finish(g);
-  return status;
 }
 
 wn_status wn_session_generate(wn_context *ctx, wn_session *session, const wn_generate_options *options,

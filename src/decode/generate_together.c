@@ -1,5 +1,6 @@
 /* A step of many generations: those that have read their prompts draw a token each, others may read a piece of theirs,
- * and one batch feeds all of it. Generations that draw wait for a piece and not for a whole prompt.
+ * and one batch feeds all of it. Generations that draw wait for a piece and not for a whole prompt. A step of one
+ * generation is the same.
  *
  * A draw is a few passes over V logits. The generations' draws run in parallel; callbacks are called in order. */
 #include <omp.h>
@@ -8,6 +9,15 @@
 #include "base/misuse.h"
 #include "decode/drafts.h"
 #include "decode/session_group.h"
+
+struct together {
+  wn_context *ctx;
+  struct wn_room *room;
+  struct wn_feed *feeds;     /* [n] */
+  int64_t *order, most;      /* order [n]; the most rows of single tokens */
+  wn_generation_turn *turns; /* [n] */
+  int64_t n;
+};
 
 static wn_status together_check(wn_context *ctx, const struct wn_session_group *group, const wn_generation_turn *turns,
                                 int64_t n) {
@@ -43,59 +53,54 @@ static bool together_draws(wn_generation_turn *turn) {
   return false;
 }
 
-/* How many threads draw: one if the backend's memory is not the host's, where a context's calls come one after the
- * other. */
-static int together_threads(const wn_context *ctx, const struct wn_session_group *group, int64_t n) {
-  return n > 1 && group->model->backend->memory->host ? ctx->threads : 1;
-}
-
-/* Draws for the turns in group->order [n]. */
-static void together_draw(wn_context *ctx, const struct wn_session_group *group, wn_generation_turn *turns, int64_t n) {
-#pragma omp parallel for num_threads(together_threads(ctx, group, n)) schedule(dynamic, 1)
-  for (int64_t k = 0; k < n; k++) {
-    wn_generation_turn *turn = &turns[group->order[k]];
+/* Draws for the first `drawing` turns in the order: in one thread if the backend's memory is not the host's, where a
+ * context's calls come one after the other. */
+static void together_draw(const struct together *x, int64_t drawing) {
+  const bool host = x->turns->generation->session->model->backend->memory->host;
+#pragma omp parallel for num_threads(drawing > 1 && host ? x->ctx->threads : 1) schedule(dynamic, 1)
+  for (int64_t k = 0; k < drawing; k++) {
+    wn_generation_turn *turn = &x->turns[x->order[k]];
     turn->status = wn_generation_draw(NULL, turn->generation, &turn->token);
   }
 }
 
 /* Turns the drawn tokens into text. `more` of a turn: its token is to be fed. Returns how many are. */
-static int64_t together_take(wn_context *ctx, const struct wn_session_group *group, wn_generation_turn *turns,
-                             int64_t n) {
+static int64_t together_take(const struct together *x, int64_t drawn) {
   int64_t fed = 0;
-  for (int64_t k = 0; k < n; k++) {
-    const int64_t i = group->order[k];
-    struct wn_generation *g = turns[i].generation;
+  for (int64_t k = 0; k < drawn; k++) {
+    wn_generation_turn *turn = &x->turns[x->order[k]];
+    struct wn_generation *g = turn->generation;
     bool feed = false;
-    if (turns[i].status != WN_OK) { /* draws again, for the error message */
-      turns[i].status = wn_generation_draw(ctx, g, &turns[i].token);
-      turns[i].token = -1;
+    if (turn->status != WN_OK) { /* draws again, for the error message */
+      turn->status = wn_generation_draw(x->ctx, g, &turn->token);
+      turn->token = -1;
       continue;
     }
-    turns[i].status = wn_generation_take(g, turns[i].token, &feed);
-    if (turns[i].status == WN_OK) turns[i].status = wn_generation_follow(ctx, g, &turns[i].token, &feed);
-    if (turns[i].status == WN_OK && !feed) wn_generation_finish(g);
-    turns[i].more = turns[i].status == WN_OK && feed;
-    fed += turns[i].more;
+    turn->status = wn_generation_take(g, turn->token, &feed);
+    if (turn->status == WN_OK) turn->status = wn_generation_follow(x->ctx, g, &turn->token, &feed);
+    if (turn->status == WN_OK && !feed) wn_generation_finish(g);
+    turn->more = turn->status == WN_OK && feed;
+    fed += turn->more;
   }
   return fed;
 }
 
-/* Fills group->feeds: `fed` tokens, with drafts where there is room, and up to `pieces` pieces of prompts, 0: any
- * number. Returns how many feeds. */
-static int64_t together_feeds(struct wn_session_group *group, wn_generation_turn *turns, int64_t n, int64_t fed,
-                              int64_t pieces) {
+/* Fills the feeds: `fed` tokens, with drafts where there is room, and up to `pieces` pieces of prompts, 0: any number.
+ * Returns how many feeds. */
+static int64_t together_feeds(const struct together *x, int64_t fed, int64_t pieces) {
   int64_t feeds = 0, rows = 0, read = 0;
-  for (int64_t i = 0; i < n; i++) {
-    struct wn_generation *g = turns[i].generation;
-    if (!turns[i].more || (!g->prompted && pieces > 0 && read == pieces)) continue;
-    const int64_t room = g->prompted ? (group->most - rows - fed) / fed : 0;
-    turns[i].status = wn_generation_feed(g, turns[i].token, room, &group->feeds[feeds]);
+  for (int64_t i = 0; i < x->n; i++) {
+    wn_generation_turn *turn = &x->turns[i];
+    struct wn_generation *g = turn->generation;
+    if (!turn->more || (!g->prompted && pieces > 0 && read == pieces)) continue;
+    const int64_t room = g->prompted ? (x->most - rows - fed) / fed : 0;
+    turn->status = wn_generation_feed(g, turn->token, room, &x->feeds[feeds]);
     if (g->prompted)
-      rows += group->feeds[feeds].T, fed--;
+      rows += x->feeds[feeds].T, fed--;
     else
       read++;
-    turns[i].more = turns[i].status == WN_OK;
-    if (turns[i].more) group->order[feeds++] = i;
+    turn->more = turn->status == WN_OK;
+    if (turn->more) x->order[feeds++] = i;
   }
   return feeds;
 }
@@ -110,34 +115,51 @@ static void together_end(wn_generation_turn *turn, const struct wn_feed *feed, d
   if (turn->status == WN_OK && !turn->more) wn_generation_finish(g);
 }
 
+static wn_status together_step(struct together *x, int64_t pieces) {
+  const double start = wn_seconds_now();
+  int64_t drawing = 0;
+  for (int64_t i = 0; i < x->n; i++) {
+    wn_generation_turn *turn = &x->turns[i];
+    bool over = false;
+    *turn = (wn_generation_turn){.generation = turn->generation, .token = -1, .status = WN_OK};
+    turn->generation->ctx = x->ctx;
+    if (!together_draws(turn)) continue;
+    turn->status = wn_generation_before(turn->generation, &over);
+    if (turn->status == WN_OK && over) wn_generation_finish(turn->generation);
+    if (turn->status == WN_OK && !over) x->order[drawing++] = i;
+  }
+  together_draw(x, drawing);
+  const int64_t feeds = together_feeds(x, together_take(x, drawing), pieces);
+  if (feeds > 0) (void)wn_batch_run(x->ctx, x->room, x->feeds, feeds);
+  const double seconds = wn_seconds_now() - start;
+  for (int64_t k = 0; k < feeds; k++) together_end(&x->turns[x->order[k]], &x->feeds[k], seconds);
+  wn_status status = WN_OK;
+  for (int64_t i = 0; i < x->n; i++) {
+    if (x->turns[i].token >= 0) x->turns[i].generation->r->token_seconds += seconds;
+    if (status == WN_OK) status = x->turns[i].status;
+  }
+  return status;
+}
+
 wn_status wn_generation_step_together(wn_context *ctx, wn_session_group *group, wn_generation_turn *turns, int64_t n,
                                       int64_t pieces) {
   WN_CHECK_WORK(WN_HANDLE_AS("group", group, SESSION_GROUP), WN_ARRAY(turns, n));
   const wn_status refused = together_check(ctx, group, turns, n);
-  for (int64_t i = 0; i < n; i++) {
-    turns[i].more = false;
-    turns[i].token = -1;
-    turns[i].status = refused;
-    if (refused == WN_OK) turns[i].generation->ctx = ctx;
+  if (refused == WN_OK) {
+    struct together x = {ctx, &group->room, group->feeds, group->order, group->most, turns, n};
+    return together_step(&x, pieces);
   }
-  if (refused != WN_OK) return refused;
-  const double start = wn_seconds_now();
-  int64_t drawing = 0;
-  for (int64_t i = 0; i < n; i++) {
-    bool over = false;
-    if (!together_draws(&turns[i])) continue;
-    turns[i].status = wn_generation_before(turns[i].generation, &over);
-    if (turns[i].status == WN_OK && over) wn_generation_finish(turns[i].generation);
-    if (turns[i].status == WN_OK && !over) group->order[drawing++] = i;
-  }
-  together_draw(ctx, group, turns, drawing);
-  const int64_t feeds = together_feeds(group, turns, n, together_take(ctx, group, turns, drawing), pieces);
-  if (feeds > 0) (void)wn_batch_run(ctx, &group->room, group->feeds, feeds);
-  const double seconds = wn_seconds_now() - start;
-  for (int64_t k = 0; k < feeds; k++) together_end(&turns[group->order[k]], &group->feeds[k], seconds);
-  for (int64_t i = 0; i < n; i++)
-    if (turns[i].token >= 0) turns[i].generation->r->token_seconds += seconds;
-  for (int64_t i = 0; i < n; i++)
-    if (turns[i].status != WN_OK) return turns[i].status;
-  return WN_OK;
+  for (int64_t i = 0; i < n; i++) turns[i].more = false, turns[i].token = -1, turns[i].status = refused;
+  return refused;
+}
+
+wn_status wn_generation_step(wn_context *ctx, wn_generation *g, bool *more) {
+  WN_CHECK_WORK(WN_HANDLE_AS("generation", g, GENERATION), WN_POINTER(more));
+  wn_generation_turn turn = {.generation = g};
+  struct wn_feed feed;
+  int64_t order;
+  struct together x = {ctx, g->session->room, &feed, &order, 1 + WN_DRAFT_MAX, &turn, 1};
+  const wn_status status = together_step(&x, 1);
+  *more = turn.more;
+  return status;
 }

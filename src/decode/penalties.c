@@ -55,16 +55,11 @@ static wn_status penalties_alloc(struct wn_generation *g) {
       WN_ARRAY_SIZED(g->bias_shown, sizeof *g->bias, "biases", true, WN_DIMS(biases)),
       WN_ARRAY_FOR(g->allowed_shown, "tokens allowed", constraint, WN_DIMS(V)),
   };
-  void *memory;
   if (g->apart) WN_TRY(WN_ARRAYS_CREATE_IN(g->ctx, g->session->model->backend->memory, &g->shown, "a draw", shown));
-  WN_TRY(wn_alloc(g->ctx, "biased tokens", (size_t)biases * sizeof *g->bias_ids, &memory));
-  g->bias_ids = memory;
-  WN_TRY(wn_alloc(g->ctx, "biases", (size_t)biases * sizeof *g->bias, &memory));
-  g->bias = memory;
-  WN_TRY(wn_alloc(g->ctx, "counts of tokens", count ? (size_t)V * sizeof *g->times : 0, &memory));
-  g->times = memory;
-  WN_TRY(wn_alloc(g->ctx, "tokens of the text", repeat ? (size_t)V * sizeof *g->seen : 0, &memory));
-  g->seen = memory;
+  WN_TRY(WN_ALLOC(g->ctx, "biased tokens", biases, &g->bias_ids));
+  WN_TRY(WN_ALLOC(g->ctx, "biases", biases, &g->bias));
+  WN_TRY(WN_ALLOC(g->ctx, "counts of tokens", count ? V : 0, &g->times));
+  WN_TRY(WN_ALLOC(g->ctx, "tokens of the text", repeat ? V : 0, &g->seen));
   return WN_OK;
 }
 

@@ -3,7 +3,13 @@
  * tokens. */
 #include "decode/room.h"
 
-#include "decode/batch.h"
+/* Allocates both, or none. */
+static wn_status room_allocate(wn_context *ctx, struct wn_arrays *arrays, struct wn_arrays *host) {
+  WN_TRY(wn_arrays_allocate(ctx, arrays, "a batch"));
+  const wn_status status = wn_arrays_allocate(ctx, host, "a batch");
+  if (status != WN_OK) wn_arrays_clear(arrays);
+  return status;
+}
 
 static void room_lay(const struct wn_model *m, struct wn_room *room) {
   const wn_model_config *c = &m->config;
@@ -34,31 +40,22 @@ wn_status wn_room_fit(wn_context *ctx, const struct wn_model *model, int64_t row
   struct wn_room wider = {.rows = rows > room->rows ? rows : room->rows,
                           .apart = apart > room->apart ? apart : room->apart};
   struct wn_layer_acts acts;
-  size_t need = 0;
-  wn_status status;
   if (wider.rows == room->rows && wider.apart == room->apart) return WN_OK;
   if (wider.rows > INT32_MAX ||
       !wn_layer_acts_plan(&model->config, wn_layer_types_of(model->dtype), 1, wider.rows, false, &wider.blocks, &acts))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "a batch of %lld rows does not fit in memory", (long long)rows);
   wider.arrays.memory = model->backend->memory;
   room_lay(model, &wider);
-  WN_TRY(wn_arrays_check(ctx, &wider.arrays, "a batch of %lld rows", (long long)rows));
-  WN_TRY(wn_arrays_check(ctx, &wider.host, "a batch of %lld rows", (long long)rows));
-  WN_TRY(wn_arrays_allocate(ctx, &wider.arrays, "a batch"));
-  WN_TRY_GOTO(wn_arrays_allocate(ctx, &wider.host, "a batch"), fail);
+  WN_TRY(room_allocate(ctx, &wider.arrays, &wider.host));
   room_lay(model, &wider);
-  WN_TRY_GOTO(wn_batch_measure_rows(model, &wider, &need), fail);
-  WN_TRY_GOTO(wn_room_fit_scratch(ctx, model, need, room), fail);
   wider.scratch = room->scratch;
   wider.scratch_bytes = room->scratch_bytes;
+  wider.stage = room->stage;
+  wider.scoring = room->scoring;
   wn_arrays_clear(&room->arrays);
   wn_arrays_clear(&room->host);
   *room = wider;
   return WN_OK;
-fail:
-  wn_arrays_clear(&wider.arrays);
-  wn_arrays_clear(&wider.host);
-  return status;
 }
 
 wn_status wn_room_fit_scratch(wn_context *ctx, const struct wn_model *model, size_t bytes, struct wn_room *room) {
@@ -71,9 +68,54 @@ wn_status wn_room_fit_scratch(wn_context *ctx, const struct wn_model *model, siz
   return WN_OK;
 }
 
+static void stage_lay(const struct wn_model *m, struct wn_room_stage *x) {
+  const int64_t *n = x->size;
+  const size_t e = wn_dtype_size(m->dtype);
+  const bool apart = !m->backend->memory->host;
+  const struct wn_array host[] = {
+      WN_ARRAY_SIZED(x->memory_host, 1, "stage", true, WN_DIMS(n[WN_STAGE_HOST_BYTES])),
+      WN_ARRAY_FOR(x->slots, "slots", true, WN_DIMS(n[WN_STAGE_SLOTS])),
+      WN_ARRAY_FOR(x->positions, "cache positions of a block", true, WN_DIMS(n[WN_STAGE_POSITIONS])),
+  };
+  const struct wn_array of[] = {
+      WN_ARRAY_SIZED(x->memory, 1, "stage", true, WN_DIMS(n[WN_STAGE_BYTES])),
+      WN_ARRAY_SIZED(x->slots_shown, sizeof *x->slots, "slots shown", apart, WN_DIMS(n[WN_STAGE_SLOTS])),
+      WN_ARRAY_FOR(x->evicted_at, "evictions of a block", true, WN_DIMS(n[WN_STAGE_EVICTIONS])),
+      WN_ARRAY_SIZED(x->q, e, "queries of the sinks", true, WN_DIMS(n[WN_STAGE_QUERIES])),
+      WN_ARRAY_SIZED(x->y, e, "outputs of the sinks", true, WN_DIMS(n[WN_STAGE_QUERIES])),
+      WN_ARRAY_SIZED(x->lse, e, "weights of the recent", true, WN_DIMS(n[WN_STAGE_WEIGHTS])),
+      WN_ARRAY_SIZED(x->lse_sinks, e, "weights of the sinks", true, WN_DIMS(n[WN_STAGE_WEIGHTS])),
+  };
+  WN_ARRAYS_LAY(&x->host, host);
+  WN_ARRAYS_LAY(&x->arrays, of);
+  if (!apart) x->slots_shown = x->slots;
+}
+
+wn_status wn_room_fit_stage(wn_context *ctx, const struct wn_model *model, const int64_t size[WN_STAGE_SIZES],
+                            struct wn_room *room) {
+  struct wn_room_stage wider = {.arrays = {.memory = model->backend->memory}};
+  bool fits = true;
+  for (int i = 0; i < WN_STAGE_SIZES; i++) {
+    wider.size[i] = size[i] > room->stage.size[i] ? size[i] : room->stage.size[i];
+    fits = fits && wider.size[i] == room->stage.size[i];
+  }
+  if (fits) return WN_OK;
+  stage_lay(model, &wider);
+  WN_TRY(room_allocate(ctx, &wider.arrays, &wider.host));
+  stage_lay(model, &wider);
+  wn_arrays_clear(&room->stage.arrays);
+  wn_arrays_clear(&room->stage.host);
+  room->stage = wider;
+  return WN_OK;
+}
+
 void wn_room_clear(struct wn_room *room) {
   if (room->arrays.memory) room->arrays.memory->release(room->scratch);
   wn_arrays_clear(&room->arrays);
   wn_arrays_clear(&room->host);
+  wn_arrays_clear(&room->stage.arrays);
+  wn_arrays_clear(&room->stage.host);
+  wn_arrays_clear(&room->scoring.arrays);
+  wn_arrays_clear(&room->scoring.host);
   *room = (struct wn_room){0};
 }

@@ -1,6 +1,6 @@
-/* Scoring: the states of rows that are to be scored are gathered, up to ROWS of them, and go together through the
- * output projection and the softmax, of which only the sum is kept. A scored row costs 2 C V flops and a pass over V
- * logits; any other row costs only the layers. */
+/* Scoring: the states of rows that are to be scored are gathered, up to WN_SCORING_ROWS of them, and go together
+ * through the output projection and the softmax, of which only the sum is kept. A scored row costs 2 C V flops and a
+ * pass over V logits; any other row costs only the layers. */
 #include "winnow/score.h"
 
 #include <math.h>
@@ -11,36 +11,22 @@
 #include "base/options.h"
 #include "decode/batch.h"
 
-enum { ROWS = 64 }; /* enough for an efficient product; 12.6 MB of logits with a vocabulary of 49,152 */
-
-struct wn_session_scoring {
-  struct wn_arrays arrays, host;    /* the backend's memory, and the host's */
-  void *states, *logits;            /* [ROWS,C], [ROWS,V] */
-  int32_t *targets, *targets_shown; /* [ROWS] */
-  int64_t *at;                      /* [ROWS] places in the caller's arrays */
-  double *loss, *loss_read;         /* [ROWS] */
-  uint8_t *hit, *hit_read;          /* [ROWS] */
-  int64_t count;                    /* rows gathered */
-  void *scratch;
-  size_t scratch_bytes;
-};
-
-static void score_lay(const struct wn_session *s, struct wn_session_scoring *x) {
+static void score_lay(const struct wn_session *s, struct wn_room_scoring *x) {
   const wn_model_config *c = &s->model->config;
   const size_t e = wn_dtype_size(s->model->dtype);
   const bool apart = !s->model->backend->memory->host;
   const struct wn_array rows[] = {
-      WN_ARRAY_SIZED(x->states, e, "states", true, WN_DIMS(ROWS, c->width)),
-      WN_ARRAY_SIZED(x->logits, e, "logits", true, WN_DIMS(ROWS, c->vocab_size)),
-      WN_ARRAY_SIZED(x->targets_shown, sizeof *x->targets, "targets shown", apart, WN_DIMS(ROWS)),
-      WN_ARRAY_FOR(x->loss, "losses", true, WN_DIMS(ROWS)),
-      WN_ARRAY_FOR(x->hit, "hits", true, WN_DIMS(ROWS)),
+      WN_ARRAY_SIZED(x->states, e, "states", true, WN_DIMS(WN_SCORING_ROWS, c->width)),
+      WN_ARRAY_SIZED(x->logits, e, "logits", true, WN_DIMS(WN_SCORING_ROWS, c->vocab_size)),
+      WN_ARRAY_SIZED(x->targets_shown, sizeof *x->targets, "targets shown", apart, WN_DIMS(WN_SCORING_ROWS)),
+      WN_ARRAY_FOR(x->loss, "losses", true, WN_DIMS(WN_SCORING_ROWS)),
+      WN_ARRAY_FOR(x->hit, "hits", true, WN_DIMS(WN_SCORING_ROWS)),
   };
   const struct wn_array host[] = {
-      WN_ARRAY_FOR(x->targets, "targets", true, WN_DIMS(ROWS)),
-      WN_ARRAY_FOR(x->at, "places", true, WN_DIMS(ROWS)),
-      WN_ARRAY_SIZED(x->loss_read, sizeof *x->loss, "losses read", apart, WN_DIMS(ROWS)),
-      WN_ARRAY_SIZED(x->hit_read, sizeof *x->hit, "hits read", apart, WN_DIMS(ROWS)),
+      WN_ARRAY_FOR(x->targets, "targets", true, WN_DIMS(WN_SCORING_ROWS)),
+      WN_ARRAY_FOR(x->at, "places", true, WN_DIMS(WN_SCORING_ROWS)),
+      WN_ARRAY_SIZED(x->loss_read, sizeof *x->loss, "losses read", apart, WN_DIMS(WN_SCORING_ROWS)),
+      WN_ARRAY_SIZED(x->hit_read, sizeof *x->hit, "hits read", apart, WN_DIMS(WN_SCORING_ROWS)),
   };
   WN_ARRAYS_LAY(&x->arrays, rows);
   WN_ARRAYS_LAY(&x->host, host);
@@ -48,7 +34,7 @@ static void score_lay(const struct wn_session *s, struct wn_session_scoring *x) 
 }
 
 /* Losses and hits of `rows` gathered rows. */
-static wn_status score_rows(struct wn_run *run, struct wn_session_scoring *x, int64_t rows) {
+static wn_status score_rows(struct wn_run *run, struct wn_room_scoring *x, int64_t rows) {
   const int64_t V = run->model->config.vocab_size;
   WN_TRY(wn_run_output(run, x->states, rows, x->logits));
   const struct wn_cross_entropy loss = {
@@ -56,36 +42,25 @@ static wn_status score_rows(struct wn_run *run, struct wn_session_scoring *x, in
   return wn_run_cross_entropy_forward(run, &loss);
 }
 
-void wn_session_scoring_destroy(struct wn_session_scoring *x) {
-  if (!x) return;
-  if (x->arrays.memory) x->arrays.memory->release(x->scratch);
-  wn_arrays_clear(&x->arrays);
-  wn_arrays_clear(&x->host);
-  wn_free(x);
-}
-
 static wn_status score_create(wn_context *ctx, struct wn_session *s) {
-  void *memory;
-  if (s->scoring) return WN_OK;
-  WN_TRY(wn_alloc(ctx, "scoring", sizeof *s->scoring, &memory));
-  struct wn_session_scoring *x = memory;
+  struct wn_room_scoring *x = &s->room->scoring;
   struct wn_run run;
   wn_status status;
+  if (x->arrays.base) return WN_OK;
   x->arrays.memory = s->model->backend->memory;
   score_lay(s, x);
   WN_TRY_GOTO(wn_arrays_allocate(ctx, &x->arrays, "scoring"), fail);
   WN_TRY_GOTO(wn_arrays_allocate(ctx, &x->host, "scoring"), fail);
   score_lay(s, x);
   /* A backend may need other scratch for few rows than for many. */
-  wn_session_begin(&run, s, 1);
+  wn_session_begin(&run, s, WN_SCORING_ROWS);
   run.measuring = true;
-  for (int64_t rows = 1; rows <= ROWS; rows *= 2) WN_TRY_GOTO(score_rows(&run, x, rows), fail);
-  WN_TRY_GOTO(x->arrays.memory->allocate(ctx, "scratch of scoring", run.need, &x->scratch), fail);
-  x->scratch_bytes = run.need;
-  s->scoring = x;
+  for (int64_t rows = 1; rows <= WN_SCORING_ROWS; rows *= 2) WN_TRY_GOTO(score_rows(&run, x, rows), fail);
+  WN_TRY_GOTO(wn_room_fit_scratch(ctx, s->model, run.need, s->room), fail);
   return WN_OK;
 fail:
-  wn_session_scoring_destroy(x);
+  wn_arrays_clear(&x->arrays);
+  wn_arrays_clear(&x->host);
   return status;
 }
 
@@ -124,7 +99,7 @@ static wn_status score_hand_out(wn_context *ctx, const struct wn_session *s, con
 
 /* Scores the gathered rows. Logits are copied to the host only if their largest are wanted. */
 static wn_status score_flush(wn_context *ctx, struct wn_session *s, const wn_scores *out) {
-  struct wn_session_scoring *x = s->scoring;
+  struct wn_room_scoring *x = &s->room->scoring;
   const struct wn_memory *memory = s->model->backend->memory;
   const int64_t n = x->count, V = s->model->config.vocab_size;
   const size_t bytes = (size_t)(n * V) * wn_dtype_size(s->model->dtype);
@@ -132,9 +107,7 @@ static wn_status score_flush(wn_context *ctx, struct wn_session *s, const wn_sco
   void *logits = NULL;
   x->count = 0;
   if (n == 0) return WN_OK;
-  wn_session_begin(&run, s, 1);
-  run.exec.scratch = x->scratch;
-  run.exec.scratch_bytes = x->scratch_bytes;
+  wn_session_begin(&run, s, WN_SCORING_ROWS); /* the room's scratch */
   WN_TRY(wn_session_show(s->model, x->targets_shown, x->targets, (size_t)n * sizeof *x->targets));
   WN_TRY(score_rows(&run, x, n));
   WN_TRY(wn_session_read(s->model, x->loss_read, x->loss, (size_t)n * sizeof *x->loss));
@@ -161,7 +134,7 @@ struct score_call {
 static wn_status score_take(void *user, const struct wn_feed *f, const void *states) {
   const struct score_call *call = user;
   struct wn_session *s = f->session;
-  struct wn_session_scoring *x = s->scoring;
+  struct wn_room_scoring *x = &s->room->scoring;
   const wn_dtype dtype = s->model->dtype;
   const int64_t C = s->model->config.width;
   const size_t bytes = (size_t)C * wn_dtype_size(dtype);
@@ -172,7 +145,7 @@ static wn_status score_take(void *user, const struct wn_feed *f, const void *sta
                                            wn_element(states, row * C, dtype), bytes));
     x->targets[x->count] = call->targets[at];
     x->at[x->count++] = at;
-    if (x->count == ROWS) WN_TRY(score_flush(call->ctx, s, &call->out));
+    if (x->count == WN_SCORING_ROWS) WN_TRY(score_flush(call->ctx, s, &call->out));
   }
   return WN_OK;
 }
@@ -209,7 +182,7 @@ wn_status wn_session_score(wn_context *ctx, wn_session *s, const int32_t *tokens
   WN_TRY(wn_session_check_tokens(ctx, s, tokens, T, 0));
   WN_TRY(score_check(ctx, s, targets, s->B * T, scores, &call.out));
   WN_TRY(score_create(ctx, s));
-  s->scoring->count = 0;
+  s->room->scoring.count = 0;
   WN_TRY(wn_session_stretch(s, T));
   WN_TRY(wn_batch_feed(ctx, &f, T, s->piece));
   return score_flush(ctx, s, &call.out);

@@ -42,7 +42,7 @@ static void session_lay(struct wn_session *s, bool budgets) {
 }
 
 static wn_status session_arrays(wn_context *ctx, struct wn_session *s, bool budgets) {
-  WN_TRY(wn_room_fit(ctx, s->model, s->B * s->piece + s->room->apart, 0, s->room));
+  WN_TRY(wn_batch_room(ctx, s->model, s->B * s->piece + s->room->apart, 0, s->room));
   s->arrays.memory = s->model->backend->memory;
   session_lay(s, budgets);
   WN_TRY(wn_arrays_check(ctx, &s->host, "session of %lld sequences", (long long)s->B));
@@ -209,10 +209,9 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   if (options->group) WN_TRY(session_check_group(ctx, model, options->group));
   wn_attention_config attention;
   WN_TRY(wn_session_check_options(ctx, model, options, &attention));
-  void *memory;
   WN_TRY(wn_alloc_reserve(ctx));
-  WN_TRY(wn_alloc(ctx, "session", sizeof(struct wn_session), &memory));
-  struct wn_session *s = memory;
+  struct wn_session *s;
+  WN_TRY(WN_ALLOC(ctx, "session", 1, &s));
   wn_handle_mark(s, WN_HANDLE_SESSION);
   s->ctx = ctx;
   s->model = model;
@@ -254,7 +253,6 @@ void wn_session_destroy(wn_session *s) {
   wn_session_once_destroy(s);
   wn_session_caches_clear(s);
   wn_session_inputs_clear(s);
-  wn_session_scoring_destroy(s->scoring);
   wn_rotary_clear(&s->rotary);
   s->model->backend->memory->release(s->scratch);
   wn_room_clear(&s->own_room);

@@ -26,16 +26,6 @@ struct wn_session_part {
 
 /* Rows of a prompt that run as a block under a budget: enough for an efficient product, few compared with a budget. */
 enum { WN_SESSION_BLOCK = 128 };
-struct wn_session_block {
-  int32_t *evicted_at; /* [B,P,stage's capacity] */
-};
-
-/* Arrays of a block if tokens are rotated by their cache positions (session_cache_positions.c). */
-struct wn_session_cache_positions {
-  void *q, *y;           /* [B,rows,H,D] queries for the sinks, and the output over the sinks */
-  void *lse, *lse_sinks; /* [B,H,rows] */
-  int32_t *positions;    /* [the largest budget + rows] */
-};
 
 /* Keys and values of an encoder's states (session_encode.c). S 0: nothing has been encoded. */
 struct wn_session_inputs {
@@ -78,27 +68,20 @@ struct wn_session {
   void *state;  /* [B,C] of the last position: the final norm's output */
   void *logits; /* [B,V] of the model's dtype: those of the last position, if logits_known */
   bool logits_known;
-  struct wn_session_once *once;       /* (session_once.h) NULL: no method scores a whole cache */
-  struct wn_session_scoring *scoring; /* (score.c) NULL until something is scored */
-  struct wn_session_ahead *ahead;     /* (session_ahead.h) NULL: no row is computed ahead */
-  struct wn_rotary rotary;            /* its own table, if the cache holds more tokens than the model's table */
-  int32_t *history;                   /* [B,capacity] the text so far, if its angles depend on its length; or NULL */
-  bool stretched;                     /* with a history: the angles of long texts are in use */
+  struct wn_session_once *once;   /* (session_once.h) NULL: no method scores a whole cache */
+  struct wn_session_ahead *ahead; /* (session_ahead.h) NULL: no row is computed ahead */
+  struct wn_rotary rotary;        /* its own table, if the cache holds more tokens than the model's table */
+  int32_t *history;               /* [B,capacity] the text so far, if its angles depend on its length; or NULL */
+  bool stretched;                 /* with a history: the angles of long texts are in use */
   void *scratch; /* for steps of one token, which run in parallel with other sessions'; pieces use the room's */
   size_t scratch_bytes;
 
   /* For caches that evict, shared by the layers (session_attend.c). */
-  /* the content of a cache followed by a piece; laid out in stage_memory for each cache in turn */
-  struct wn_kv_cache stage;
-  void *stage_memory, *stage_host;
-  int32_t *slots, *slots_shown; /* [B,P,stage's capacity] */
-  bool blocks_of_rows;          /* under the budgets pieces of a prompt run as blocks (session_prefill.c) */
-  bool cache_position_blocks;   /* or as blocks by cache position (session_cache_positions.c) */
-  struct wn_session_block block;
-  struct wn_session_cache_positions cache_position_block;
-  int64_t largest;     /* the largest budget of a cache */
-  void *sums;          /* [B,P,largest] attention sums of a row; a part's begin at its first head's */
-  double *policy_room; /* [B,Hkv,policy_room_of_group] for the policy's choice, or NULL */
+  bool blocks_of_rows;        /* under the budgets pieces of a prompt run as blocks (session_prefill.c) */
+  bool cache_position_blocks; /* or as blocks by cache position (session_cache_positions.c) */
+  int64_t largest;            /* the largest budget of a cache */
+  void *sums;                 /* [B,P,largest] attention sums of a row; a part's begin at its first head's */
+  double *policy_room;        /* [B,Hkv,policy_room_of_group] for the policy's choice, or NULL */
   int64_t policy_room_of_group;
   void *rotated;            /* [B,largest,Hkv,D] with cache_positions: keys rotated by their cache positions */
   int32_t *cache_positions; /* [B,largest] these positions */
@@ -129,8 +112,6 @@ static inline bool wn_session_follows(const struct wn_session *s, int64_t i) {
 }
 /* The capacity of a growing cache of so many tokens. */
 int64_t wn_session_room(const struct wn_session *s, int64_t tokens);
-/* The tokens that the caches of this part may hold at most. */
-int64_t wn_session_most(const struct wn_session *s, const struct wn_session_part *part);
 /* Called before tokens are fed, outside of a step of the backend's memory: makes room for T more tokens of each
  * sequence, and compresses caches that are full under "every". *now (may be NULL), at most T, is reduced to what may be
  * fed at once. */
@@ -154,9 +135,8 @@ void wn_session_reset_caches(struct wn_session *s);
 /* Checks the options of a new session; *out receives its attention. */
 wn_status wn_session_check_options(wn_context *ctx, const struct wn_model *model, const wn_session_options *options,
                                    wn_attention_config *out);
-/* Sets up a run for a pass over T tokens of each sequence; and what it reads of the session's encoder. */
+/* Sets up a run for a pass over T tokens of each sequence. */
 void wn_session_begin(struct wn_run *run, struct wn_session *s, int64_t T);
-void wn_session_set_cross(struct wn_run *run, const struct wn_session *s);
 /* The largest scratch of single tokens and of pieces. */
 wn_status wn_session_measure(struct wn_session *s, size_t *step, size_t *piece);
 /* _show: copies n bytes from the host to `shown` in the backend's memory, unless both are the same; _read: the other
@@ -170,7 +150,6 @@ wn_status wn_session_check_tokens(wn_context *ctx, const struct wn_session *s, c
                                   int64_t chunk);
 /* Computes s->logits of the last position, unless they are known. */
 wn_status wn_session_last_logits(struct wn_session *s);
-void wn_session_scoring_destroy(struct wn_session_scoring *scoring); /* NULL is allowed */
 
 void wn_session_inputs_clear(struct wn_session *s);
 wn_status wn_session_inputs_count(wn_context *ctx, struct wn_session *s, const int32_t *count); /* [B] */
@@ -205,12 +184,9 @@ wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l,
 /* Fills the stage with the cache's tokens, in order, and then rows t0..t0+T-1. */
 wn_status wn_session_stage(const struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
                            const struct wn_kv_rows *rows, int64_t t0, int64_t T);
-/* Copies the stage's slots [B,P,n] back to the cache; slots NULL: those in s->slots_shown. */
+/* Copies the stage's slots [B,P,n] back to the cache; slots NULL: those in the stage's slots_shown. */
 wn_status wn_session_unstage(const struct wn_run *run, struct wn_session *s, const int32_t *slots, int64_t n,
                              struct wn_kv_cache *cache);
-/* Can pieces of a prompt run as blocks under the budgets? And under cache positions? */
-bool wn_session_takes_blocks(const struct wn_session *s);
-bool wn_session_takes_cache_position_blocks(const struct wn_session *s);
 wn_status wn_session_attend_blocks(struct wn_run *run, struct wn_session *s, int64_t part,
                                    const struct wn_attention *op, const struct wn_kv_rows *rows);
 wn_status wn_session_attend_cache_position_blocks(struct wn_run *run, struct wn_session *s, int64_t part,

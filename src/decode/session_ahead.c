@@ -58,11 +58,9 @@ static void ahead_lay(const struct wn_session *s, struct wn_session_ahead *a) {
 }
 
 wn_status wn_session_ahead_open(wn_context *ctx, struct wn_session *s, int64_t most) {
-  void *memory;
   if (s->ahead && s->ahead->most >= most) return WN_OK;
   wn_session_ahead_close(s);
-  WN_TRY(wn_alloc(ctx, "rows ahead", sizeof *s->ahead, &memory));
-  s->ahead = memory;
+  WN_TRY(WN_ALLOC(ctx, "rows ahead", 1, &s->ahead));
   s->ahead->most = most;
   s->ahead->scratch_bytes = s->scratch_bytes / WN_ALIGN * WN_ALIGN + WN_ALIGN;
   s->ahead->arrays.memory = s->model->backend->memory;

@@ -146,7 +146,8 @@ static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t p
  * matter only to protect_first, and no row sees it. */
 static wn_status attend_staged(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
                                struct wn_attention *op, const struct wn_kv_rows *rows) {
-  struct wn_kv_cache *stage = &s->stage;
+  struct wn_kv_cache *stage = &s->room->stage.cache;
+  int32_t *slots = s->room->stage.slots;
   WN_TRY(wn_session_stage(run, s, cache, rows, 0, run->T));
   wn_kv_cache_bind(stage, run->T, op);
   op->slots.at = NULL;
@@ -156,8 +157,8 @@ static wn_status attend_staged(struct wn_run *run, struct wn_session *s, struct 
   wn_kv_cache_advance(stage, run->T);
   const int64_t K = cache->shape.capacity, n = stage->count < K ? stage->count : K;
   for (int64_t r = 0; r < s->B; r++)
-    for (int64_t j = 0; j < n; j++) s->slots[r * n + j] = (int32_t)(stage->count - n + j);
-  return wn_session_unstage(run, s, s->slots, n, cache);
+    for (int64_t j = 0; j < n; j++) slots[r * n + j] = (int32_t)(stage->count - n + j);
+  return wn_session_unstage(run, s, slots, n, cache);
 }
 
 /* Measures what a part needs that will be compressed: with everything in order, with what has stayed, and under "hold"

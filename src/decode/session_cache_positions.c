@@ -36,9 +36,10 @@ static wn_status positions_rotate(struct wn_run *run, int64_t l, void *x, int64_
 /* Rotates keys j0..j0+n-1 of the stage, in each sequence and head. */
 static wn_status positions_rotate_keys(struct wn_run *run, struct wn_session *s, int64_t l, int64_t j0, int64_t n,
                                        const int32_t *positions) {
-  const struct wn_kv_shape *shape = &s->stage.shape;
+  const struct wn_kv_cache *stage = &s->room->stage.cache;
+  const struct wn_kv_shape *shape = &stage->shape;
   for (int64_t i = 0; i < shape->B * shape->Hkv; i++)
-    WN_TRY(positions_rotate(run, l, wn_element(s->stage.k, (i * shape->capacity + j0) * shape->D, shape->dtype), n, 1,
+    WN_TRY(positions_rotate(run, l, wn_element(stage->k, (i * shape->capacity + j0) * shape->D, shape->dtype), n, 1,
                             shape->D, positions));
   return WN_OK;
 }
@@ -72,8 +73,7 @@ static void positions_bind(const struct wn_kv_cache *stage, int64_t j0, int64_t 
 }
 
 /* Combines y of the recent tokens with that of the sinks [B,T,H,D]. */
-static void positions_combine(const struct wn_attention *op, const struct wn_session_cache_positions *p,
-                              wn_dtype dtype) {
+static void positions_combine(const struct wn_attention *op, const struct wn_room_stage *p, wn_dtype dtype) {
   for (int64_t b = 0; b < op->B; b++)
     for (int64_t t = 0; t < op->Tq; t++)
       for (int64_t h = 0; h < op->H; h++) {
@@ -97,8 +97,8 @@ static void positions_combine(const struct wn_attention *op, const struct wn_ses
 static wn_status positions_attend_block(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
                                         const struct wn_attention *op, const struct wn_kv_rows *rows, int64_t t0,
                                         int64_t T) {
-  struct wn_kv_cache *stage = &s->stage;
-  const struct wn_session_cache_positions *p = &s->cache_position_block;
+  const struct wn_room_stage *p = &s->room->stage;
+  struct wn_kv_cache *stage = &s->room->stage.cache;
   const int64_t l = s->parts[cache - s->caches].layer;
   const wn_dtype dtype = run->exec.dtype;
   const int64_t K = cache->shape.capacity, n = cache->count + T, left = n < K ? n : K;
@@ -108,9 +108,9 @@ static wn_status positions_attend_block(struct wn_run *run, struct wn_session *s
   if (!run->measuring) { /* tokens that stay are copied back to the cache before they are rotated */
     wn_kv_cache_advance(stage, T);
     for (int64_t b = 0; b < s->B; b++)
-      for (int64_t j = 0; j < left; j++) s->slots[b * left + j] = (int32_t)(j < sinks ? j : n - left + j);
+      for (int64_t j = 0; j < left; j++) p->slots[b * left + j] = (int32_t)(j < sinks ? j : n - left + j);
     if (first < K && n > K) return wn_fail(s->ctx, WN_ERR_ARGUMENT, "session: a block across its budget");
-    WN_TRY(wn_session_unstage(run, s, s->slots, left, cache));
+    WN_TRY(wn_session_unstage(run, s, p->slots, left, cache));
     positions_copy_queries(&block, dtype, p->q);
     for (int64_t j = 0; j < recent; j++) p->positions[j] = (int32_t)j;
   }

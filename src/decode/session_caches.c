@@ -25,11 +25,8 @@ static wn_status caches_choose_parts(wn_context *ctx, struct wn_session *s) {
   const int64_t L = s->model->config.layers, Hkv = s->model->config.kv_heads;
   const bool ragged = s->budgets.allot == WN_ALLOT_ADA || s->budgets.allot == WN_ALLOT_TAU;
   const bool same = s->budgets.heads == 0 && !ragged;
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "reach of the layers", (size_t)L * sizeof *s->reach, &memory));
-  s->reach = memory;
-  WN_TRY(wn_alloc(ctx, "caches of the layers", (size_t)(L + 1) * sizeof *s->first, &memory));
-  s->first = memory;
+  WN_TRY(WN_ALLOC(ctx, "reach of the layers", L, &s->reach));
+  WN_TRY(WN_ALLOC(ctx, "caches of the layers", L + 1, &s->first));
   for (int pass = 0; pass < 2; pass++) {
     int64_t n = 0;
     for (int64_t l = 0; l < L; l++) {
@@ -49,13 +46,13 @@ static wn_status caches_choose_parts(wn_context *ctx, struct wn_session *s) {
       }
     }
     s->first[L] = n;
-    if (pass == 0) WN_TRY(wn_alloc(ctx, "parts of the caches", (size_t)n * sizeof *s->parts, &memory));
-    if (pass == 0) s->parts = memory;
+    if (pass == 0) WN_TRY(WN_ALLOC(ctx, "parts of the caches", n, &s->parts));
   }
   return WN_OK;
 }
 
-bool wn_session_takes_blocks(const struct wn_session *s) {
+/* Can pieces of a prompt run as blocks under the budgets? And under cache positions? */
+static bool caches_take_blocks(const struct wn_session *s) {
   const struct wn_policy_row *policy = wn_policy_row(s->budgets.policy);
   const bool sums = wn_policy_needs(&s->budgets) & WN_POLICY_SUMS;
   if (s->control) return false; /* rows must run one by one to know which of their keys are control tokens */
@@ -65,7 +62,7 @@ bool wn_session_takes_blocks(const struct wn_session *s) {
          !(sums && wn_attention_config_unserved(&s->attention, WN_EVICTIONS_SUMS_SERVED));
 }
 
-bool wn_session_takes_cache_position_blocks(const struct wn_session *s) {
+static bool caches_take_cache_position_blocks(const struct wn_session *s) {
   const wn_model_config *c = &s->model->config;
   if (!s->budgets.cache_positions || c->position != WN_POS_ROPE) return false;
   return !wn_attention_config_lacks(&s->attention, WN_TRAIT_LOGIT);
@@ -75,83 +72,8 @@ bool wn_session_by_cache_position(const struct wn_session *s, int64_t l) {
   return s->parts[s->first[l]].kind == WN_LAYER_BUDGET && s->budgets.cache_positions;
 }
 
-/* Lays out what evicting caches share. stage, stage_host: bytes of the largest stage. slots: the most slots of one
- * sequence in it. */
-static void caches_shared_lay(struct wn_session *s, size_t stage, size_t stage_host, int64_t slots) {
-  const wn_model_config *c = &s->model->config;
-  const size_t e = wn_dtype_size(s->model->dtype);
-  const int64_t B = s->B, D = c->head_size, H = c->heads, Hkv = c->kv_heads, K = s->largest;
-  s->policy_room_of_group = K > 0 ? wn_policy_room_of(&s->budgets, K, D) : 0;
-  const int64_t R = s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK;
-  const bool rotates = s->budgets.cache_positions, blocks = s->blocks_of_rows && K > 0;
-  const bool by_block = s->cache_position_blocks && K > 0;
-  const bool sums = wn_policy_needs(&s->budgets) & WN_POLICY_SUMS;
-  struct wn_session_block *block = &s->block;
-  struct wn_session_cache_positions *p = &s->cache_position_block;
-  const bool apart = !s->model->backend->memory->host;
-  const struct wn_array host[] = {
-      WN_ARRAY_SIZED(s->stage_host, 1, "stage", true, WN_DIMS((int64_t)stage_host)),
-      WN_ARRAY_FOR(s->slots, "slots", true, WN_DIMS(B, slots)),
-      WN_ARRAY_FOR(s->cache_positions, "cache positions", rotates, WN_DIMS(B, K)),
-      WN_ARRAY_FOR(p->positions, "cache positions of a block", by_block, WN_DIMS(K + R)),
-  };
-  const struct wn_array rows[] = {
-      WN_ARRAY_SIZED(s->stage_memory, 1, "stage", true, WN_DIMS((int64_t)stage)),
-      WN_ARRAY_SIZED(s->slots_shown, sizeof *s->slots, "slots shown", apart, WN_DIMS(B, slots)),
-      WN_ARRAY_FOR(block->evicted_at, "evictions of a block", blocks, WN_DIMS(B, slots)),
-      WN_ARRAY_SIZED(s->sums, e, "attention sums of a row", sums, WN_DIMS(B, Hkv, K)),
-      WN_ARRAY_SIZED(s->policy_room, sizeof(double), "room of the policy", true,
-                     WN_DIMS(B, Hkv, s->policy_room_of_group)),
-      WN_ARRAY_SIZED(s->rotated, e, "rotated keys", rotates, WN_DIMS(B, K, Hkv, D)),
-      WN_ARRAY_SIZED(s->cache_positions_shown, sizeof *s->cache_positions, "cache positions shown", apart && rotates,
-                     WN_DIMS(B, K)),
-      WN_ARRAY_SIZED(p->q, e, "queries of the sinks", by_block, WN_DIMS(B, R, H, D)),
-      WN_ARRAY_SIZED(p->y, e, "outputs of the sinks", by_block, WN_DIMS(B, R, H, D)),
-      WN_ARRAY_SIZED(p->lse, e, "weights of the recent", by_block, WN_DIMS(B, H, R)),
-      WN_ARRAY_SIZED(p->lse_sinks, e, "weights of the sinks", by_block, WN_DIMS(B, H, R)),
-  };
-  WN_ARRAYS_LAY(&s->shared_host, host);
-  WN_ARRAYS_LAY(&s->shared, rows);
-  if (apart) return;
-  s->slots_shown = s->slots, s->cache_positions_shown = s->cache_positions;
-}
-
-static wn_status caches_shared_arrays(wn_context *ctx, struct wn_session *s) {
-  const int64_t rows = s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK;
-  int64_t slots = 0;
-  size_t stage = 0, stage_host = 0;
-  const bool on_host = s->model->backend->memory->host; /* blocks by cache position need the host's memory */
-  s->blocks_of_rows = s->budgets.layers > 0 && wn_session_takes_blocks(s);
-  s->cache_position_blocks = on_host && s->budgets.layers > 0 && wn_session_takes_cache_position_blocks(s);
-  const bool any_blocks = s->blocks_of_rows || s->cache_position_blocks;
-  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
-    struct wn_kv_shape shape = s->caches[i].shape;
-    const enum wn_session_kind kind = s->parts[i].kind;
-    const bool staged =
-        any_blocks && (s->budgets.when == WN_WHEN_ALWAYS || s->budgets.when == WN_WHEN_HOLD || shape.notes);
-    size_t bytes, host;
-    if (kind == WN_LAYER_BUDGET) shape.capacity = wn_session_most(s, &s->parts[i]);
-    if (kind == WN_LAYER_BUDGET && shape.capacity > s->largest) s->largest = shape.capacity;
-    if (kind == WN_LAYER_WHOLE || (kind == WN_LAYER_BUDGET && !staged)) continue;
-    shape.capacity += kind == WN_LAYER_TRIMMED ? s->piece : rows;
-    if (!wn_kv_shape_bytes(&shape, &bytes, &host) || shape.capacity > INT64_MAX / 8 / shape.groups)
-      return wn_fail(ctx, WN_ERR_ARGUMENT, "session: a stage of %lld tokens does not fit in memory",
-                     (long long)shape.capacity);
-    if (bytes - host > stage) stage = bytes - host;
-    if (host > stage_host) stage_host = host;
-    if (shape.groups * shape.capacity > slots) slots = shape.groups * shape.capacity;
-  }
-  s->shared.memory = s->model->backend->memory;
-  caches_shared_lay(s, stage, stage_host, slots);
-  WN_TRY(wn_arrays_check(ctx, &s->shared_host, "session of %lld sequences", (long long)s->B));
-  WN_TRY(wn_arrays_check(ctx, &s->shared, "session of %lld sequences", (long long)s->B));
-  WN_TRY(wn_arrays_allocate(ctx, &s->shared_host, "what the caches of a session share"));
-  WN_TRY(wn_arrays_allocate(ctx, &s->shared, "what the caches of a session share"));
-  caches_shared_lay(s, stage, stage_host, slots);
-  return WN_OK;
-}
-
-int64_t wn_session_most(const struct wn_session *s, const struct wn_session_part *part) {
+/* The tokens that the caches of this part may hold at most. */
+static int64_t caches_most(const struct wn_session *s, const struct wn_session_part *part) {
   const int64_t K = caches_budget_of(s, part->layer, part->kv0), every = s->budgets.every;
   if (part->kind == WN_LAYER_TRIMMED) return s->reach[part->layer];
   if (part->kind == WN_LAYER_WHOLE || s->budgets.when == WN_WHEN_PROMPT || s->budgets.when == WN_WHEN_HOLD)
@@ -159,11 +81,83 @@ int64_t wn_session_most(const struct wn_session *s, const struct wn_session_part
   return every < s->capacity - K ? K + every : s->capacity; /* `every` is 0 under "always" */
 }
 
+/* Lays out what evicting caches share for single tokens. */
+static void caches_shared_lay(struct wn_session *s) {
+  const int64_t B = s->B, D = s->model->config.head_size, Hkv = s->model->config.kv_heads, K = s->largest;
+  const size_t e = wn_dtype_size(s->model->dtype);
+  const bool rotates = s->budgets.cache_positions, sums = wn_policy_needs(&s->budgets) & WN_POLICY_SUMS;
+  const bool apart = !s->model->backend->memory->host;
+  s->policy_room_of_group = K > 0 ? wn_policy_room_of(&s->budgets, K, D) : 0;
+  const struct wn_array host[] = {
+      WN_ARRAY_FOR(s->cache_positions, "cache positions", rotates, WN_DIMS(B, K)),
+  };
+  const struct wn_array rows[] = {
+      WN_ARRAY_SIZED(s->sums, e, "attention sums of a row", sums, WN_DIMS(B, Hkv, K)),
+      WN_ARRAY_SIZED(s->policy_room, sizeof(double), "room of the policy", true,
+                     WN_DIMS(B, Hkv, s->policy_room_of_group)),
+      WN_ARRAY_SIZED(s->rotated, e, "rotated keys", rotates, WN_DIMS(B, K, Hkv, D)),
+      WN_ARRAY_SIZED(s->cache_positions_shown, sizeof *s->cache_positions, "cache positions shown", apart && rotates,
+                     WN_DIMS(B, K)),
+  };
+  WN_ARRAYS_LAY(&s->shared_host, host);
+  WN_ARRAYS_LAY(&s->shared, rows);
+  if (!apart) s->cache_positions_shown = s->cache_positions;
+}
+
+/* Makes the room's stage large enough for every cache. */
+static wn_status caches_stage(wn_context *ctx, struct wn_session *s) {
+  const int64_t rows = s->piece < WN_SESSION_BLOCK ? s->piece : WN_SESSION_BLOCK;
+  const int64_t H = s->model->config.heads, D = s->model->config.head_size;
+  const bool on_host = s->model->backend->memory->host; /* blocks by cache position need the host's memory */
+  int64_t size[WN_STAGE_SIZES] = {0};
+  s->blocks_of_rows = s->budgets.layers > 0 && caches_take_blocks(s);
+  s->cache_position_blocks = on_host && s->budgets.layers > 0 && caches_take_cache_position_blocks(s);
+  const bool any_blocks = s->blocks_of_rows || s->cache_position_blocks;
+  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
+    struct wn_kv_shape shape = s->caches[i].shape;
+    const enum wn_session_kind kind = s->parts[i].kind;
+    const bool staged =
+        any_blocks && (s->budgets.when == WN_WHEN_ALWAYS || s->budgets.when == WN_WHEN_HOLD || shape.notes);
+    size_t bytes, host;
+    int64_t slots;
+    if (kind == WN_LAYER_BUDGET) shape.capacity = caches_most(s, &s->parts[i]);
+    if (kind == WN_LAYER_BUDGET && shape.capacity > s->largest) s->largest = shape.capacity;
+    if (kind == WN_LAYER_WHOLE || (kind == WN_LAYER_BUDGET && !staged)) continue;
+    shape.capacity += kind == WN_LAYER_TRIMMED ? s->piece : rows;
+    if (!wn_kv_shape_bytes(&shape, &bytes, &host) ||
+        __builtin_mul_overflow(s->B * shape.groups, shape.capacity, &slots))
+      return wn_fail(ctx, WN_ERR_ARGUMENT, "session: a stage of %lld tokens does not fit in memory",
+                     (long long)shape.capacity);
+    if ((int64_t)(bytes - host) > size[WN_STAGE_BYTES]) size[WN_STAGE_BYTES] = (int64_t)(bytes - host);
+    if ((int64_t)host > size[WN_STAGE_HOST_BYTES]) size[WN_STAGE_HOST_BYTES] = (int64_t)host;
+    if (slots > size[WN_STAGE_SLOTS]) size[WN_STAGE_SLOTS] = slots;
+  }
+  if (s->blocks_of_rows && s->largest > 0) size[WN_STAGE_EVICTIONS] = size[WN_STAGE_SLOTS];
+  if (s->cache_position_blocks && s->largest > 0) {
+    size[WN_STAGE_QUERIES] = s->B * rows * H * D;
+    size[WN_STAGE_WEIGHTS] = s->B * rows * H;
+    size[WN_STAGE_POSITIONS] = s->largest + rows;
+  }
+  return wn_room_fit_stage(ctx, s->model, size, s->room);
+}
+
+static wn_status caches_shared_arrays(wn_context *ctx, struct wn_session *s) {
+  WN_TRY(caches_stage(ctx, s));
+  s->shared.memory = s->model->backend->memory;
+  caches_shared_lay(s);
+  WN_TRY(wn_arrays_check(ctx, &s->shared_host, "session of %lld sequences", (long long)s->B));
+  WN_TRY(wn_arrays_check(ctx, &s->shared, "session of %lld sequences", (long long)s->B));
+  WN_TRY(wn_arrays_allocate(ctx, &s->shared_host, "what the caches of a session share"));
+  WN_TRY(wn_arrays_allocate(ctx, &s->shared, "what the caches of a session share"));
+  caches_shared_lay(s);
+  return WN_OK;
+}
+
 /* The shape of a part's cache, as large as it may become. */
 static struct wn_kv_shape caches_shape(const struct wn_session *s, const struct wn_session_part *part) {
   const wn_model_config *c = &s->model->config;
   struct wn_kv_shape shape;
-  wn_kv_shape_of(&c->attention, c->kv_heads, c->head_size, s->B, wn_session_most(s, part), s->model->dtype,
+  wn_kv_shape_of(&c->attention, c->kv_heads, c->head_size, s->B, caches_most(s, part), s->model->dtype,
                  part->kind == WN_LAYER_BUDGET ? &s->budgets : NULL, &shape);
   if (part->kind == WN_LAYER_TRIMMED) shape.groups = 1; /* one group, which evicts the oldest token */
   wn_kv_shape_of_heads(&shape, part->kv0, part->kv_heads);
@@ -216,10 +210,8 @@ size_t wn_session_kv_bytes(const wn_session *s) {
 
 wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
   const wn_model_config *c = &s->model->config;
-  void *memory;
   WN_TRY(caches_choose_parts(ctx, s));
-  WN_TRY(wn_alloc(ctx, "caches", (size_t)s->first[c->layers] * sizeof *s->caches, &memory));
-  s->caches = memory;
+  WN_TRY(WN_ALLOC(ctx, "caches", s->first[c->layers], &s->caches));
   for (int64_t i = 0; i < s->first[c->layers]; i++) {
     struct wn_kv_shape shape = caches_shape(s, &s->parts[i]);
     if (wn_session_grows(s, i)) shape.capacity = wn_session_room(s, 0);
@@ -242,14 +234,15 @@ void wn_session_caches_clear(struct wn_session *s) {
 
 wn_status wn_session_stage(const struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
                            const struct wn_kv_rows *rows, int64_t t0, int64_t T) {
-  struct wn_kv_cache *stage = &s->stage;
+  struct wn_room_stage *room = &s->room->stage;
+  struct wn_kv_cache *stage = &room->cache;
   struct wn_kv_shape shape = cache->shape;
   shape.capacity = cache->count + T;
-  wn_kv_cache_place(&shape, s->stage_memory, s->stage_host, stage);
+  wn_kv_cache_place(&shape, room->memory, room->memory_host, stage);
   if (!run->measuring) {
     if (!cache->sorted) WN_TRY(wn_kv_cache_positions(s->ctx, cache));
-    wn_kv_cache_order(cache, s->slots);
-    WN_TRY(wn_kv_cache_gather(&run->exec, cache, s->slots, s->slots_shown, cache->count, stage));
+    wn_kv_cache_order(cache, room->slots);
+    WN_TRY(wn_kv_cache_gather(&run->exec, cache, room->slots, room->slots_shown, cache->count, stage));
   }
   stage->count = cache->count;
   stage->seen = cache->seen;
@@ -259,8 +252,8 @@ wn_status wn_session_stage(const struct wn_run *run, struct wn_session *s, struc
 wn_status wn_session_unstage(const struct wn_run *run, struct wn_session *s, const int32_t *slots, int64_t n,
                              struct wn_kv_cache *cache) {
   wn_kv_cache_reset(cache);
-  WN_TRY(wn_kv_cache_gather(&run->exec, &s->stage, slots, s->slots_shown, n, cache));
+  WN_TRY(wn_kv_cache_gather(&run->exec, &s->room->stage.cache, slots, s->room->stage.slots_shown, n, cache));
   cache->count = n;
-  cache->seen = s->stage.seen;
+  cache->seen = s->room->stage.cache.seen;
   return WN_OK;
 }

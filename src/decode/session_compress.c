@@ -129,15 +129,14 @@ done:
 
 static wn_status compress_layer(struct wn_session *s, int64_t l) {
   const int64_t first = s->first[l], n = s->first[l + 1] - first;
-  void *memory;
-  WN_TRY(wn_alloc(s->ctx, "a compression", (size_t)n * sizeof(struct wn_kept), &memory));
-  struct wn_kept *keep = memory;
+  struct wn_kept *keep;
+  WN_TRY(WN_ALLOC(s->ctx, "a compression", n, &keep));
   wn_status status = compress_score(s, l, keep);
   for (int64_t i = 0; i < n; i++) {
     if (status == WN_OK && keep[i].cache) status = compress_gather(s, first + i, &keep[i]);
     wn_keep_clear(&keep[i]);
   }
-  wn_free(memory);
+  wn_free(keep);
   return status;
 }
 

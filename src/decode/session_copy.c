@@ -101,8 +101,8 @@ static wn_status copy_inputs(wn_context *ctx, struct wn_session *to, const struc
   for (int64_t l = 0; l < L; l++)
     WN_TRY(copy_rows(to, to->inputs.kv + (size_t)l * bytes, in->kv + (size_t)l * in->bytes, row, copy));
   if (!in->count) return WN_OK;
-  WN_TRY(wn_alloc(ctx, "input counts", (size_t)to->B * sizeof *in->count, &memory));
-  int32_t *count = memory;
+  int32_t *count;
+  WN_TRY(WN_ALLOC(ctx, "input counts", to->B, &count));
   for (int64_t b = 0; b < to->B; b++) count[b] = in->count[copy_source(copy, b)];
   const wn_status status = wn_session_inputs_count(ctx, to, count);
   wn_free(count);

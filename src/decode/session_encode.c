@@ -50,9 +50,9 @@ wn_status wn_session_inputs_count(wn_context *ctx, struct wn_session *s, const i
   const struct wn_memory *on = s->model->backend->memory;
   const size_t bytes = (size_t)s->B * sizeof *count;
   void *memory;
-  WN_TRY(wn_alloc(ctx, "input counts", bytes, &memory));
-  s->inputs.count = memory;
+  WN_TRY(WN_ALLOC(ctx, "input counts", s->B, &s->inputs.count));
   memcpy(s->inputs.count, count, bytes);
+  memory = s->inputs.count;
   if (!on->host) WN_TRY(on->allocate(ctx, "input counts", bytes, &memory));
   s->inputs.count_shown = memory;
   return wn_session_show(s->model, s->inputs.count_shown, s->inputs.count, bytes);

@@ -5,7 +5,6 @@
 
 wn_status wn_session_group_create(wn_context *ctx, wn_model *model, int64_t most, wn_session_group **out) {
   WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out));
-  void *memory;
   wn_status status;
   *out = NULL;
   if (most < 1 || most > INT32_MAX)
@@ -13,8 +12,8 @@ wn_status wn_session_group_create(wn_context *ctx, wn_model *model, int64_t most
   if (model->encoder)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session group: sessions of an encoder-decoder take no steps together");
   WN_TRY(wn_alloc_reserve(ctx));
-  WN_TRY(wn_alloc(ctx, "session group", sizeof(struct wn_session_group), &memory));
-  struct wn_session_group *g = memory;
+  struct wn_session_group *g;
+  WN_TRY(WN_ALLOC(ctx, "session group", 1, &g));
   wn_handle_mark(g, WN_HANDLE_SESSION_GROUP);
   g->ctx = ctx;
   g->model = model;
@@ -25,7 +24,7 @@ wn_status wn_session_group_create(wn_context *ctx, wn_model *model, int64_t most
       WN_ARRAY_FOR(g->order, "order", true, WN_DIMS(most)),
   };
   WN_TRY_GOTO(WN_ARRAYS_CREATE(ctx, &g->arrays, "a group of sessions", of), fail);
-  WN_TRY_GOTO(wn_room_fit(ctx, model, most, most, &g->room), fail);
+  WN_TRY_GOTO(wn_batch_room(ctx, model, most, most, &g->room), fail);
   *out = g;
   return WN_OK;
 fail:

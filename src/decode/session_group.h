@@ -12,7 +12,7 @@ struct wn_session_group {
   struct wn_room room; /* also of sessions that were made with the group */
   struct wn_arrays arrays;
   struct wn_feed *feeds; /* [most] */
-  int64_t *order;        /* [most] of each feed: which generation's it is (generate_together.c) */
+  int64_t *order;        /* [most] which generation each feed is of (generate_together.c) */
 };
 
 #endif

@@ -9,7 +9,7 @@
 #include "kv/evictions.h"
 #include "decode/session.h"
 
-/* Computes s->block.evicted_at, s->slots_shown, and the policy's notes after the last row, in the stage. */
+/* Computes evicted_at, slots_shown, and the policy's notes after the last row, in the stage. */
 static wn_status prefill_find_evictions(struct wn_run *run, struct wn_session *s, int64_t part,
                                         const struct wn_attention *op) {
   const struct wn_kv_shape *shape = &s->caches[part].shape;
@@ -20,9 +20,9 @@ static wn_status prefill_find_evictions(struct wn_run *run, struct wn_session *s
                                            .K = K,
                                            .first_group = shape->first_group,
                                            .a = op,
-                                           .notes = s->stage.notes,
-                                           .evicted_at = s->block.evicted_at,
-                                           .left = s->slots_shown};
+                                           .notes = s->room->stage.cache.notes,
+                                           .evicted_at = s->room->stage.evicted_at,
+                                           .left = s->room->stage.slots_shown};
   if (!run->measuring) return wn_evictions_piece_find(&run->exec, &piece);
   const size_t need = wn_evictions_piece_scratch(&run->exec, &piece);
   if (need > run->need) run->need = need;
@@ -33,13 +33,13 @@ static wn_status prefill_find_evictions(struct wn_run *run, struct wn_session *s
 static wn_status prefill_attend_block(struct wn_run *run, struct wn_session *s, int64_t part,
                                       const struct wn_attention *op, const struct wn_kv_rows *rows, int64_t t0,
                                       int64_t T) {
-  struct wn_kv_cache *cache = &s->caches[part], *stage = &s->stage;
+  struct wn_kv_cache *cache = &s->caches[part], *stage = &s->room->stage.cache;
   const wn_dtype dtype = run->exec.dtype;
   const int64_t n = cache->count + T, K = cache->shape.capacity, left = n < K ? n : K, P = cache->shape.groups;
   struct wn_attention block = wn_attention_of_rows(op, dtype, t0, T);
   WN_TRY(wn_session_stage(run, s, cache, rows, t0, T));
   wn_kv_cache_bind(stage, T, &block);
-  block.slots.evicted_at = s->block.evicted_at;
+  block.slots.evicted_at = s->room->stage.evicted_at;
   WN_TRY(prefill_find_evictions(run, s, part, &block));
   for (int64_t g = 0; g < P; g++) {
     const struct wn_attention one = P > 1 ? wn_attention_of_heads(&block, dtype, g, 1) : block;
@@ -47,7 +47,7 @@ static wn_status prefill_attend_block(struct wn_run *run, struct wn_session *s, 
   }
   if (run->measuring) return WN_OK;
   wn_kv_cache_advance(stage, T);
-  return wn_session_unstage(run, s, run->exec.backend->memory->host ? s->slots : NULL, left, cache);
+  return wn_session_unstage(run, s, run->exec.backend->memory->host ? s->room->stage.slots : NULL, left, cache);
 }
 
 wn_status wn_session_attend_blocks(struct wn_run *run, struct wn_session *s, int64_t part,

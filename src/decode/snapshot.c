@@ -64,7 +64,6 @@ size_t wn_snapshot_need(const wn_session *s, int64_t position) {
 
 wn_status wn_snapshot_take(wn_context *ctx, const wn_session *s, int64_t position, struct wn_snapshot **out) {
   const int64_t n = snapshot_count_parts(s);
-  void *memory;
   wn_status status;
   *out = NULL;
   if (s->compressed)
@@ -73,8 +72,8 @@ wn_status wn_snapshot_take(wn_context *ctx, const wn_session *s, int64_t positio
       s->inputs.S > 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "snapshot: the session does not know its state after %lld tokens",
                    (long long)position);
-  WN_TRY(wn_alloc(ctx, "a snapshot", sizeof **out, &memory));
-  struct wn_snapshot *x = memory;
+  struct wn_snapshot *x;
+  WN_TRY(WN_ALLOC(ctx, "a snapshot", 1, &x));
   x->model = s->model;
   x->B = s->B;
   x->position = position;
@@ -87,8 +86,7 @@ wn_status wn_snapshot_take(wn_context *ctx, const wn_session *s, int64_t positio
   x->budgets.pins = NULL;
   x->pins = s->pins;
   x->budget_layers = s->budgets.layers;
-  WN_TRY_GOTO(wn_alloc(ctx, "a snapshot", (size_t)n * sizeof *x->parts, &memory), fail);
-  x->parts = memory;
+  WN_TRY_GOTO(WN_ALLOC(ctx, "a snapshot", n, &x->parts), fail);
   for (x->n = 0; x->n < n; x->n++) {
     struct snapshot_part *part = &x->parts[x->n];
     struct wn_kv_shape shape;
@@ -102,14 +100,12 @@ wn_status wn_snapshot_take(wn_context *ctx, const wn_session *s, int64_t positio
     goto fail;
   }
   if (s->control) {
-    WN_TRY_GOTO(wn_alloc(ctx, "a snapshot", (size_t)(s->B * position), &memory), fail);
-    x->control = memory;
+    WN_TRY_GOTO(WN_ALLOC(ctx, "a snapshot", s->B * position, &x->control), fail);
     for (int64_t b = 0; b < s->B; b++)
       memcpy(x->control + b * position, s->control + b * s->capacity, (size_t)position);
   }
   if (s->history) {
-    WN_TRY_GOTO(wn_alloc(ctx, "a snapshot", (size_t)(s->B * position) * sizeof *s->history, &memory), fail);
-    x->history = memory;
+    WN_TRY_GOTO(WN_ALLOC(ctx, "a snapshot", s->B * position, &x->history), fail);
     x->stretched = s->stretched;
     for (int64_t b = 0; b < s->B; b++)
       memcpy(x->history + b * position, s->history + b * s->capacity, (size_t)position * sizeof *s->history);

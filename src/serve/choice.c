@@ -318,8 +318,7 @@ bool wn_choice_reads(const struct wn_serve_choice *c) {
          (c->state == WN_CHOICE_WRITES && wn_session_position(c->session) < c->prompt->count);
 }
 
-wn_status wn_choice_before(struct wn_serve_worker *w, struct wn_serve_choice *c, bool *read, bool *more) {
-  *read = c->state == WN_CHOICE_SCORES || c->state == WN_CHOICE_EMBEDS;
+wn_status wn_choice_before(struct wn_serve_worker *w, struct wn_serve_choice *c, bool *more) {
   *more = true;
   if (c->state == WN_CHOICE_EMBEDS) return wn_embed_step(&w->model, c, more);
   if (c->state == WN_CHOICE_SCORES) {

@@ -11,9 +11,8 @@ int64_t wn_choice_tokens(const struct wn_serve_worker *w, const struct wn_serve_
 wn_status wn_choice_begin(struct wn_serve_worker *w, struct wn_serve_choice *c);
 /* Does it have a prompt to read now? */
 bool wn_choice_reads(const struct wn_serve_choice *c);
-/* The choice's turn to read its prompt, before the round's common step. *read: a piece has been read. *more: it goes
- * on. */
-wn_status wn_choice_before(struct wn_serve_worker *w, struct wn_serve_choice *c, bool *read, bool *more);
+/* The choice's turn to read its prompt, before the round's common step. *more: it goes on. */
+wn_status wn_choice_before(struct wn_serve_worker *w, struct wn_serve_choice *c, bool *more);
 /* After the choice's step in a round. */
 wn_status wn_choice_after(struct wn_serve_worker *w, struct wn_serve_choice *c, bool more);
 /* Frees its slot and its cache. */

@@ -200,11 +200,10 @@ static struct wn_serve_choice *running_reader(struct running *x) {
 }
 
 /* The first half of a round. Gives slots to waiting choices; lets one unread prompt have its turn; puts choices that
- * write into w->turns. *pieces: how many pieces of prompts may still be read. Returns how many choices write. */
-static int64_t running_gather(struct running *x, int64_t *pieces, bool *any) {
+ * write into w->turns. Returns how many these are. */
+static int64_t running_gather(struct running *x, bool *any) {
   struct wn_serve_worker *w = x->w;
   int64_t n = 0;
-  *pieces = 1;
   running_admit_all(x);
   const struct wn_serve_choice *reader = running_reader(x);
   for (struct wn_serve_job *job = x->first; job; job = job->next) {
@@ -212,14 +211,13 @@ static int64_t running_gather(struct running *x, int64_t *pieces, bool *any) {
     for (int i = 0; i < job->count && !job->finished && !job->gone; i++) {
       struct wn_serve_choice *c = &job->choices[i];
       wn_status status = WN_OK;
-      bool more = true, read = false;
+      bool more = true;
       if (!c->session) continue;
       *any = true;
       if (c == reader)
-        status = wn_choice_before(w, c, &read, &more);
+        status = wn_choice_before(w, c, &more);
       else if (wn_choice_reads(c))
         continue;
-      *pieces -= read;
       running_settle(x, c, status, more);
       while (status != WN_OK && n > 0 && w->writing[n - 1]->job == job) n--; /* they ended with the job */
       if (status != WN_OK || !more || c->state != WN_CHOICE_WRITES) continue;
@@ -234,9 +232,8 @@ static int64_t running_gather(struct running *x, int64_t *pieces, bool *any) {
 static bool running_step(struct running *x) {
   struct wn_serve_worker *w = x->w;
   bool any = false;
-  int64_t pieces;
-  const int64_t n = running_gather(x, &pieces, &any);
-  if (n > 0) (void)wn_generation_step_together(w->model.ctx, w->group, w->turns, n, pieces);
+  const int64_t n = running_gather(x, &any);
+  if (n > 0) (void)wn_generation_step_together(w->model.ctx, w->group, w->turns, n, 0);
   for (int64_t i = 0; i < n; i++) {
     struct wn_serve_choice *c = w->writing[i];
     if (!c->session) continue; /* its job has failed because of another choice */
