@@ -35,8 +35,8 @@ static int give_up(wn_context *ctx, const char *what) {
 
 int main(int argc, char **argv) {
   if (argc != 8 && argc != 9) {
-    fprintf(stderr,
-            "usage: bench_real MODEL THREADS CONTEXT ROUNDS PROMPT,PROMPT,... DECODED f32|f16|q8_0|q4_0 [auto|file|bf16]\n");
+    fprintf(stderr, "usage: bench_real MODEL THREADS CONTEXT ROUNDS PROMPT,PROMPT,... DECODED f32|f16|q8_0|q4_0 "
+                    "[auto|file|bf16]\n");
     return 2;
   }
   const int64_t capacity = atoll(argv[3]), rounds = atoll(argv[4]), decoded = atoll(argv[6]);
