@@ -84,8 +84,8 @@ struct cli_budgets {
 #define CLI_CACHE_OPTION(T, m)                                                                                         \
   CLI_OPTION(T, m.cache, "cache", "FORMAT",                                                                            \
              "number format of keys and values; auto: half floats, with half the bytes, where the model's file has "   \
-             "16 bits per weight or fewer",                                                                            \
-             .choices = "auto|float|half")
+             "16 bits per weight or fewer; q8_0: in 8 bits; q4_0: keys in 8 bits, values in 4",                        \
+             .choices = "auto|float|half|q8_0|q4_0")
 #define CLI_PIN_OPTION(T, m)                                                                                           \
   CLI_OPTION(T, m, "pin", "WHAT", "system: the system message stays whole under --budgets, whatever the policy",       \
              .choices = "none|system")

@@ -33,7 +33,7 @@ target_compile_definitions(winnow_emulated_avx512 PRIVATE WN_HAVE_ONEDNN=${ONEDN
                            WN_HAVE_ZLIB=${ZLIB_ON})
 foreach(test ops/test_packed ops/test_packed_bf16 ops/test_packed_strips ops/test_rows_apart ops/test_products
         ops/test_product_amx ops/test_op_backends ops/test_op_bf16 ops/test_cpu_ops ops/test_experts
-        ops/test_attention_backends ops/test_attention_bf16 ops/test_attention_half ops/test_attention_look
+        ops/test_attention_backends ops/test_attention_bf16 ops/test_attention_stored ops/test_attention_look
         ops/test_attention_open ops/test_attention_slots ops/test_attention_threshold attention/test_score_maps
         attention/test_strength golden/test_golden_attention golden/test_golden_model golden/test_golden_policy
         golden/test_golden_muon io/test_gguf_encode)

@@ -1,9 +1,9 @@
 /* Prefill and decoding of a model on random tokens, as JSON on standard output, for bench/real-models.
  *
- *   bench_real MODEL THREADS CONTEXT ROUNDS PROMPT,PROMPT,... DECODED f32|f16 [auto|file|bf16]
+ *   bench_real MODEL THREADS CONTEXT ROUNDS PROMPT,PROMPT,... DECODED f32|f16|q8_0|q4_0 [auto|file|bf16]
  *
  * For each round and prompt length it prints the seconds for the prompt (including its last logits) and for each token
- * decoded after it. The cache has room for CONTEXT tokens, with keys and values as floats or half floats. Tokens come
+ * decoded after it. The cache has room for CONTEXT tokens, with keys and values in the given format. Tokens come
  * from a fixed generator that the peer's script repeats. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,8 +35,8 @@ static int give_up(wn_context *ctx, const char *what) {
 
 int main(int argc, char **argv) {
   if (argc != 8 && argc != 9) {
-    fprintf(stderr,
-            "usage: bench_real MODEL THREADS CONTEXT ROUNDS PROMPT,PROMPT,... DECODED f32|f16 [auto|file|bf16]\n");
+    fprintf(stderr, "usage: bench_real MODEL THREADS CONTEXT ROUNDS PROMPT,PROMPT,... DECODED f32|f16|q8_0|q4_0 "
+                    "[auto|file|bf16]\n");
     return 2;
   }
   const int64_t capacity = atoll(argv[3]), rounds = atoll(argv[4]), decoded = atoll(argv[6]);
@@ -56,7 +56,10 @@ int main(int argc, char **argv) {
   const wn_session_options options = {.size = sizeof options,
                                       .sequences = 1,
                                       .capacity = capacity,
-                                      .cache = !strcmp(argv[7], "f16") ? WN_CACHE_HALF : WN_CACHE_FLOAT};
+                                      .cache = !strcmp(argv[7], "f16")    ? WN_CACHE_HALF
+                                               : !strcmp(argv[7], "q8_0") ? WN_CACHE_Q8_0
+                                               : !strcmp(argv[7], "q4_0") ? WN_CACHE_Q4_0
+                                                                          : WN_CACHE_FLOAT};
   if (wn_session_create_with(ctx, model, &options, &session) != WN_OK) return give_up(ctx, "session");
   const int64_t V = wn_model_config_get(model)->vocab_size;
   printf("{\"load_s\": %.6f, \"runs\": [", now() - start);

@@ -55,13 +55,16 @@ bool wn_policy_suits(wn_policy policy, const wn_attention_config *config);
 typedef enum wn_cache_format {
   WN_CACHE_FLOAT, /* "float": as the model computes them */
   WN_CACHE_HALF,  /* "half": as half floats: half the bytes, 11 significant bits; numbers beyond 65504 become infinite.
-                     Needs an F32 model, the cpu backend with AVX2 and heads of at most 256; not with strides, the
-                     square-root mask, thresholds, exclusive attention, cache positions: WN_ERR_UNSUPPORTED names the
-                     obstacle */
-  WN_CACHE_AUTO   /* "auto": half where the model's matrices came from a file in 16 bits or fewer and no obstacle is in
+                     Needs an F32 model and heads of at most 256; not with strides, the square-root mask, thresholds,
+                     exclusive attention, cache positions: WN_ERR_UNSUPPORTED names the obstacle */
+  WN_CACHE_AUTO,  /* "auto": half where the model's matrices came from a file in 16 bits or fewer and no obstacle is in
                      the way, else float */
+  WN_CACHE_Q8_0,  /* "q8_0": in blocks of 32 signed bytes with one half float, their scale, as GGUF's Q8_0: 34/64 of
+                     half's bytes. Needs what half needs, and heads of a multiple of 32; not on the cuda backend */
+  WN_CACHE_Q4_0   /* "q4_0": values in GGUF's Q4_0, blocks of 32 numbers in 4 bits with their scale; keys as in q8_0:
+                     26/64 of half's bytes */
 } wn_cache_format;
-#define WN_CACHE_COUNT 3
+#define WN_CACHE_COUNT 5
 const char *wn_cache_format_name(wn_cache_format format);
 
 /* How a policy pools over neighbouring tokens. */

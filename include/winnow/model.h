@@ -323,7 +323,7 @@ typedef struct wn_session_options {
 } wn_session_options;
 #define WN_TAU_NONE (-1.0)
 wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options, wn_session **out);
-/* The format that `format` stands for with this model: WN_CACHE_FLOAT or WN_CACHE_HALF. Of the budgets (NULL: none)
+/* The format that `format` stands for with this model: AUTO stands for FLOAT or HALF. Of the budgets (NULL: none)
  * only cache_positions matters. */
 wn_cache_format wn_cache_format_resolve(const wn_context *ctx, const wn_model *model, const wn_budgets *budgets,
                                         wn_cache_format format);

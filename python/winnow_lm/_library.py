@@ -193,7 +193,7 @@ def choice(names: Sequence[str], value: str, what: str) -> int:
     return list(names).index(value)
 
 
-CACHE_FORMATS = ("float", "half", "auto")
+CACHE_FORMATS = ("float", "half", "auto", "q8_0", "q4_0")
 
 
 class Handle:

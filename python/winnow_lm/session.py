@@ -43,8 +43,8 @@ class Session:
     """A key-value cache of `sequences` texts that advance together.
 
     capacity: the longest text; 0: the model's context. budgets, policy, policy_options: what each layer holds at most
-    (Model.budgets). cache: "float", "half" or "auto". tau: of meaningful attention; None: as the model says; -1: no threshold.
-    counts: Session.counts is wanted. control_marks: Session.mark_control is wanted.
+    (Model.budgets). cache: "float", "half", "auto", "q8_0" or "q4_0". tau: of meaningful attention; None: as the model
+    says; -1: no threshold. counts: Session.counts is wanted. control_marks: Session.mark_control is wanted.
 
     Use it from any thread; calls of one model take turns. Close it, or use `with`: a cache is large."""
 

@@ -36,10 +36,11 @@ static const struct wn_call_field call_fields[] = {
     STRIDED(q, WN_CALL_SHAPE, WN_CALL_ROW, "BRHD", s_q),
     NUMBER(s_q, WN_CALL_SHAPE),
     STRIDED(k, WN_CALL_SHAPE, WN_CALL_KEY, "BKVD", s_k),
-    STRIDED(v, WN_CALL_SHAPE, WN_CALL_KEY, "BKVD", s_v),
+    STRIDED(v, WN_CALL_SHAPE, WN_CALL_VALUE, "BKVD", s_v),
     NUMBER(s_k, WN_CALL_SHAPE),
     NUMBER(s_v, WN_CALL_SHAPE),
-    NUMBER(half, WN_CALL_SHAPE),
+    NUMBER(k_type, WN_CALL_SHAPE),
+    NUMBER(v_type, WN_CALL_SHAPE),
     STRIDED(y, WN_CALL_SHAPE, WN_CALL_ROW, "BRHD", s_y),
     NUMBER(s_y, WN_CALL_SHAPE),
     NUMBER(open, WN_CALL_SHAPE),
@@ -271,24 +272,26 @@ static int64_t call_offset(const struct wn_attention *a, const struct wn_call_fi
   return offset;
 }
 
-static size_t call_element(const struct wn_attention *a, enum wn_call_element element, wn_dtype dtype) {
+size_t wn_call_bytes(const struct wn_attention *a, enum wn_call_element element, wn_dtype dtype, int64_t n) {
+  const size_t row = a->row_type == WN_BF16 ? sizeof(uint16_t) : wn_dtype_size(dtype), all = (size_t)n;
+  const wn_gguf_type type = element == WN_CALL_KEY ? a->k_type : element == WN_CALL_VALUE ? a->v_type : WN_GGUF_F32;
   switch (element) {
   case WN_CALL_REAL:
-    return wn_dtype_size(dtype);
+    return all * wn_dtype_size(dtype);
   case WN_CALL_ROW:
-    return a->row_type == WN_BF16 ? sizeof(uint16_t) : wn_dtype_size(dtype);
   case WN_CALL_KEY:
-    return a->half || a->row_type == WN_BF16 ? sizeof(uint16_t) : wn_dtype_size(dtype);
+  case WN_CALL_VALUE:
+    return type ? wn_stored_bytes(type, dtype, n) : all * row;
   case WN_CALL_INT32:
-    return sizeof(int32_t);
+    return all * sizeof(int32_t);
   case WN_CALL_DOUBLE:
-    return sizeof(double);
+    return all * sizeof(double);
   case WN_CALL_NUMBER:
   case WN_CALL_OTHER:
   case WN_CALL_UINT8:
     break;
   }
-  return 1;
+  return all;
 }
 
 /* The call without the fields whose scope comes after `most`. */
@@ -321,7 +324,7 @@ static struct wn_attention call_of(const struct wn_attention *op, wn_dtype dtype
     if (field->scope == WN_CALL_TRAINING || !field->axes[0]) continue;
     memcpy(&array, (const char *)&a + field->at, sizeof array);
     if (!array) continue;
-    array += call_offset(op, field, part) * (int64_t)call_element(op, field->element, dtype);
+    array += wn_call_bytes(op, field->element, dtype, call_offset(op, field, part));
     memcpy((char *)&a + field->at, &array, sizeof array);
   }
   a.B = part->sequences;
@@ -371,12 +374,11 @@ struct wn_attention wn_attention_selection_only(const struct wn_attention *op, w
   const int64_t G = wn_selection_groups(op), apart = op->H / G, kv_head = op->sel.head / (op->H / op->Hkv);
   struct wn_attention a = call_drop(op, WN_CALL_SELECTION);
   const struct call_part first = {.head = G == 1 ? kv_head : 0};
-  const size_t key = call_element(op, WN_CALL_KEY, dtype), row = call_element(op, WN_CALL_ROW, dtype);
   a.H = a.Hkv = G;
-  if (op->q) a.q = (const char *)op->q + op->sel.head * op->s_q.h * (int64_t)row;
+  if (op->q) a.q = (const char *)op->q + wn_call_bytes(op, WN_CALL_ROW, dtype, op->sel.head * op->s_q.h);
   a.s_q.h = apart * op->s_q.h;
-  if (op->k) a.k = (const char *)op->k + first.head * op->s_k.h * (int64_t)key;
-  if (op->v) a.v = (const char *)op->v + first.head * op->s_v.h * (int64_t)key;
+  if (op->k) a.k = (const char *)op->k + wn_call_bytes(op, WN_CALL_KEY, dtype, first.head * op->s_k.h);
+  if (op->v) a.v = (const char *)op->v + wn_call_bytes(op, WN_CALL_VALUE, dtype, first.head * op->s_v.h);
   a.head0 = wn_model_head(op, op->sel.head);
   a.head_step = apart * (op->head_step > 0 ? op->head_step : 1);
   a.sel.head = 0;
@@ -422,7 +424,7 @@ struct wn_attention wn_attention_with_rows_before(const struct wn_attention *op,
     if (rows < 0 || !source) continue;
     const struct wn_call_field contiguous = {.axes = field->axes};
     const struct call_axes from = call_axes_of(op, field), to = call_axes_of(&a, &contiguous);
-    const size_t element = call_element(op, field->element, dtype);
+    const size_t element = wn_call_bytes(op, field->element, dtype, 1);
     const struct wn_array row = WN_ARRAY_SIZED(target, element, field->name, true, WN_DIMS(to.extent[0] * to.step[0]));
     wn_arrays_lay(arrays, &row, 1);
     if (target) {
@@ -451,8 +453,4 @@ int64_t wn_call_field_span(const struct wn_attention *a, const struct wn_call_fi
     if (axes.extent[i] > 1) last += (axes.extent[i] - 1) * axes.step[i];
   }
   return last + 1;
-}
-
-size_t wn_call_element_bytes(const struct wn_attention *a, enum wn_call_element element, wn_dtype dtype) {
-  return call_element(a, element, dtype);
 }

@@ -25,7 +25,8 @@ enum wn_call_element {
   WN_CALL_NUMBER, /* no array */
   WN_CALL_REAL,   /* the call's dtype */
   WN_CALL_ROW,    /* the call's row_type */
-  WN_CALL_KEY,    /* the same, or half floats (struct wn_attention, half) */
+  WN_CALL_KEY,    /* the same, or what k_type says (struct wn_attention) */
+  WN_CALL_VALUE,  /* v_type */
   WN_CALL_INT32,
   WN_CALL_UINT8,
   WN_CALL_DOUBLE,
@@ -48,7 +49,8 @@ int wn_call_field_count(void);
 const struct wn_call_field *wn_call_field_at(int i);
 /* Elements from an array's first to its last, gaps between its rows included; 0: no array. */
 int64_t wn_call_field_span(const struct wn_attention *a, const struct wn_call_field *field);
-size_t wn_call_element_bytes(const struct wn_attention *a, enum wn_call_element element, wn_dtype dtype);
+/* Bytes of n elements, of which stored keys and values have whole blocks. */
+size_t wn_call_bytes(const struct wn_attention *a, enum wn_call_element element, wn_dtype dtype, int64_t n);
 
 struct wn_attention wn_attention_forward_only(const struct wn_attention *op);
 

@@ -9,7 +9,7 @@ static size_t regions_array(const struct wn_attention *op, const struct wn_call_
   *at = NULL;
   if (field->scope > most || field->element == WN_CALL_NUMBER || field->element == WN_CALL_OTHER) return 0;
   memcpy(at, (const char *)op + field->at, sizeof *at);
-  return *at ? (size_t)wn_call_field_span(op, field) * wn_call_element_bytes(op, field->element, dtype) : 0;
+  return *at ? wn_call_bytes(op, field->element, dtype, wn_call_field_span(op, field)) : 0;
 }
 
 static size_t regions_aligned(size_t bytes) {

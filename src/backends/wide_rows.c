@@ -1,7 +1,8 @@
-/* Attention on bf16 rows, computed in exec->dtype; see wide_rows.h. */
+/* Attention on bf16 rows, or on stored keys, computed in exec->dtype; see wide_rows.h. */
 #include "backends/wide_rows.h"
 
 #include "base/arrays.h"
+#include "io/gguf_types.h"
 #include "ops/attention.h"
 #include "tensor/bf16.h"
 
@@ -108,5 +109,47 @@ size_t wn_wide_rows_scratch(const struct wn_exec *exec, const struct wn_attentio
   struct wide_rows w = {0};
   wide_rows_lay(a, exec->dtype, backward, &l, &w);
   const struct wn_attention wide = wide_call(a, exec->dtype, &w);
+  return wn_arrays_bytes(&l) + scratch(exec, &wide, backward);
+}
+
+/* The floats of stored keys and values: [B,Hkv,Tk,D]. */
+static void wide_keys_lay(const struct wn_attention *a, struct wn_arrays *l, float **k, float **v) {
+  const struct wn_array rows[] = {WN_ARRAY_FOR(*k, "k", true, WN_DIMS(a->B, a->Hkv, a->Tk, a->D)),
+                                  WN_ARRAY_FOR(*v, "v", true, WN_DIMS(a->B, a->Hkv, a->Tk, a->D))};
+  WN_ARRAYS_LAY(l, rows);
+}
+
+static void wide_keys_load(const struct wn_attention *a, wn_gguf_type type, const void *x, struct wn_stride s,
+                           float *to) {
+  for (int64_t b = 0; b < a->B; b++)
+    for (int64_t h = 0; h < a->Hkv; h++)
+      for (int64_t t = 0; t < a->Tk; t++, to += a->D) wn_gguf_decode(type, x, b * s.b + h * s.h + t * s.t, a->D, to);
+}
+
+static struct wn_attention wide_keys_call(const struct wn_attention *a, const float *k, const float *v) {
+  struct wn_attention wide = *a;
+  wide.k_type = wide.v_type = WN_GGUF_F32;
+  wide.k = k, wide.v = v;
+  wide.s_k = wide.s_v = (struct wn_stride){a->Hkv * a->Tk * a->D, a->D, a->Tk * a->D};
+  return wide;
+}
+
+wn_status wn_wide_keys_run(const struct wn_exec *exec, const struct wn_attention *a, wn_attention_slot *slot) {
+  struct wn_arrays l = {.base = exec->scratch};
+  float *k, *v;
+  wide_keys_lay(a, &l, &k, &v);
+  wide_keys_load(a, a->k_type, a->k, a->s_k, k);
+  wide_keys_load(a, a->v_type, a->v, a->s_v, v);
+  const struct wn_attention wide = wide_keys_call(a, k, v);
+  const struct wn_exec inner = wn_exec_behind(exec, l.bytes);
+  return slot(&inner, &wide);
+}
+
+size_t wn_wide_keys_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward,
+                            wn_attention_scratch_slot *scratch) {
+  struct wn_arrays l = {0};
+  float *k, *v;
+  wide_keys_lay(a, &l, &k, &v);
+  const struct wn_attention wide = wide_keys_call(a, k, v);
   return wn_arrays_bytes(&l) + scratch(exec, &wide, backward);
 }

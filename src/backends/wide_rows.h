@@ -16,4 +16,9 @@ wn_status wn_wide_rows_run(const struct wn_exec *exec, const struct wn_attention
 size_t wn_wide_rows_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward,
                             wn_attention_scratch_slot *scratch);
 
+/* The same for forward on keys and values that a cache stores in another type (k_type, v_type): decoded to floats. */
+wn_status wn_wide_keys_run(const struct wn_exec *exec, const struct wn_attention *a, wn_attention_slot *slot);
+size_t wn_wide_keys_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward,
+                            wn_attention_scratch_slot *scratch);
+
 #endif

@@ -57,28 +57,25 @@ static int64_t session_count_caches(const struct wn_session *s) {
   return s->first[s->model->config.layers];
 }
 
-const char *wn_cache_format_name(wn_cache_format format) {
-  static const char *const names[WN_CACHE_COUNT] = {"float", "half", "auto"};
-  return (unsigned)format < WN_CACHE_COUNT ? names[format] : "unknown";
-}
-
-/* What prevents a cache in half floats; NULL: nothing. */
-static const char *session_not_with_half(const struct wn_model *model, const wn_attention_config *attention,
-                                         const wn_budgets *budgets) {
-  const bool rotates = budgets && budgets->cache_positions;
-  const bool served = model->backend->attention_served.row & WN_TERM_HALF;
-  return model->dtype != WN_F32                ? "a model in F64"
-         : !served                             ? "the reference's operations"
-         : model->config.head_size > WN_HALF_D ? "heads of more than 256"
-         : rotates                             ? "rotation by cache positions"
-                                               : wn_attention_config_lacks(attention, WN_TRAIT_HALF);
+/* What prevents a cache in a format other than float; NULL: nothing. */
+static const char *session_not_stored(const struct wn_model *model, const wn_attention_config *attention,
+                                      const wn_budgets *budgets, wn_cache_format format) {
+  const bool rotates = budgets && budgets->cache_positions, blocks = format != WN_CACHE_HALF;
+  const bool served = model->backend->attention_served.row & (blocks ? WN_TERM_BLOCKS : WN_TERM_HALF);
+  const int64_t D = model->config.head_size;
+  return model->dtype != WN_F32          ? "a model in F64"
+         : !served                       ? model->backend->name
+         : D > WN_STORED_D               ? "heads of more than 256"
+         : blocks && D % WN_STORED_BLOCK ? "heads that are not a multiple of 32"
+         : rotates                       ? "rotation by cache positions"
+                                         : wn_attention_config_lacks(attention, WN_TRAIT_HALF);
 }
 
 static wn_cache_format session_format(const struct wn_model *model, const wn_attention_config *attention,
                                       const wn_budgets *budgets, wn_cache_format format) {
   if (format != WN_CACHE_AUTO) return format;
-  return wn_model_is_packed(model) && !session_not_with_half(model, attention, budgets) ? WN_CACHE_HALF
-                                                                                        : WN_CACHE_FLOAT;
+  const bool half = wn_model_is_packed(model) && !session_not_stored(model, attention, budgets, WN_CACHE_HALF);
+  return half ? WN_CACHE_HALF : WN_CACHE_FLOAT;
 }
 
 wn_cache_format wn_cache_format_resolve(const wn_context *ctx, const wn_model *model, const wn_budgets *budgets,
@@ -124,10 +121,11 @@ wn_status wn_session_check_options(wn_context *ctx, const struct wn_model *model
   const char *input = wn_attention_input_not_cached(attention);
   if (input)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "session: a key-value cache does not keep the input \"%s\"", input);
-  const bool half = session_format(model, attention, budgets, options->cache) == WN_CACHE_HALF;
-  const char *why = half ? session_not_with_half(model, attention, budgets) : NULL;
+  const wn_cache_format format = session_format(model, attention, budgets, options->cache);
+  const char *why = format != WN_CACHE_FLOAT ? session_not_stored(model, attention, budgets, format) : NULL;
   if (!why) return WN_OK;
-  return wn_fail(ctx, WN_ERR_UNSUPPORTED, "a half-float cache cannot be combined with %s", why);
+  return wn_fail(ctx, WN_ERR_UNSUPPORTED, "a cache in %s cannot be combined with %s", wn_cache_format_name(format),
+                 why);
 }
 
 wn_status wn_session_plan_bytes(wn_context *ctx, const struct wn_model *model, const wn_session_options *o,
@@ -135,7 +133,7 @@ wn_status wn_session_plan_bytes(wn_context *ctx, const struct wn_model *model, c
   const wn_budgets *budgets = o->budgets && o->budgets->layers > 0 ? o->budgets : NULL;
   struct wn_session s = {.ctx = ctx, .model = model, .B = o->sequences, .capacity = o->capacity};
   WN_TRY(wn_session_check_options(ctx, model, o, &s.attention));
-  s.half = session_format(model, &s.attention, budgets, o->cache) == WN_CACHE_HALF;
+  s.cache = session_format(model, &s.attention, budgets, o->cache);
   if (budgets) s.budgets = *budgets; /* borrowed */
   const wn_status status = wn_session_caches_plan(ctx, &s, tokens, bytes);
   wn_free(s.parts);
@@ -223,8 +221,7 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   s->attention = attention;
   s->marking = options->control_marks;
   s->counting = options->counts;
-  s->half = session_format(model, &attention, budgets && budgets->layers > 0 ? budgets : NULL, options->cache) ==
-            WN_CACHE_HALF;
+  s->cache = session_format(model, &attention, budgets && budgets->layers > 0 ? budgets : NULL, options->cache);
   s->room = options->group ? &options->group->room : &s->own_room;
   WN_TRY_GOTO(session_arrays(ctx, s, budgets && budgets->layers > 0), fail);
   WN_TRY_GOTO(session_check_history(ctx, s, budgets), fail);

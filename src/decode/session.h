@@ -40,7 +40,7 @@ struct wn_session {
   wn_context *ctx;
   const struct wn_model *model;
   int64_t B, capacity, piece, position;
-  bool half;                     /* keys and values are kept in half floats */
+  wn_cache_format cache;         /* how keys and values are stored; not AUTO */
   wn_attention_config attention; /* the model's attention, with the session's own threshold */
   bool broken;                   /* a piece failed halfway: some caches have its tokens, others not */
   bool compressed;               /* the context has ended (wn_session_compress) */

@@ -161,7 +161,7 @@ static struct wn_kv_shape caches_shape(const struct wn_session *s, const struct 
                  part->kind == WN_LAYER_BUDGET ? &s->budgets : NULL, &shape);
   if (part->kind == WN_LAYER_TRIMMED) shape.groups = 1; /* one group, which evicts the oldest token */
   wn_kv_shape_of_heads(&shape, part->kv0, part->kv_heads);
-  shape.half = s->half;
+  wn_kv_shape_store(&shape, s->cache);
   shape.memory = s->model->backend->memory;
   return shape;
 }

@@ -13,7 +13,7 @@ bool wn_session_same_threshold(const wn_attention_config *a, const wn_attention_
 static bool copy_shapes_agree(const struct wn_kv_shape *a, const struct wn_kv_shape *b) {
   return a->Hkv == b->Hkv && a->D == b->D && a->dtype == b->dtype && a->selections == b->selections &&
          a->bilinear == b->bilinear && a->groups == b->groups && a->first_group == b->first_group &&
-         a->notes == b->notes && a->half == b->half;
+         a->notes == b->notes && a->k_type == b->k_type && a->v_type == b->v_type;
 }
 
 bool wn_session_part_agrees(const struct wn_session *s, int64_t i, const struct wn_session_part *part,
@@ -59,7 +59,7 @@ static wn_status copy_check(wn_context *ctx, const struct wn_session *to, const 
   if (from->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: the last feed of the one to copy failed");
   const int64_t L = from->model->config.layers;
   bool same = to->model == from->model && wn_session_same_threshold(&to->attention, &from->attention) &&
-              to->half == from->half && copy_budgets_agree(&to->budgets, &from->budgets) &&
+              to->cache == from->cache && copy_budgets_agree(&to->budgets, &from->budgets) &&
               to->first[L] == from->first[L] && !to->history == !from->history &&
               wn_session_dynamic_rows(to) == wn_session_dynamic_rows(from) && !to->marks == !from->marks &&
               !to->control == !from->control;

@@ -17,7 +17,8 @@ struct snapshot_part {
 struct wn_snapshot {
   const struct wn_model *model;
   int64_t B, position, n; /* n: parts */
-  bool half, rolls_back;
+  wn_cache_format cache;
+  bool rolls_back;
   int64_t dynamic_rows; /* wn_session_dynamic_rows of the session */
   wn_attention_config attention;
   wn_budgets budgets; /* only the options, no tokens */
@@ -77,7 +78,7 @@ wn_status wn_snapshot_take(wn_context *ctx, const wn_session *s, int64_t positio
   x->model = s->model;
   x->B = s->B;
   x->position = position;
-  x->half = s->half;
+  x->cache = s->cache;
   x->dynamic_rows = wn_session_dynamic_rows(s);
   x->rolls_back = wn_snapshot_rolls_back(s);
   x->attention = s->attention;
@@ -136,7 +137,7 @@ static bool snapshot_same_pins(const struct wn_snapshot *x, const struct wn_pins
 
 bool wn_snapshot_suits(const struct wn_snapshot *x, const wn_session *s) {
   bool suits = s->model == x->model && wn_session_same_threshold(&s->attention, &x->attention) && s->B == x->B &&
-               s->half == x->half && s->budgets.layers == x->budget_layers &&
+               s->cache == x->cache && s->budgets.layers == x->budget_layers &&
                wn_budgets_same_options(&s->budgets, &x->budgets) && snapshot_count_parts(s) == x->n &&
                !x->history == !s->history && x->dynamic_rows == wn_session_dynamic_rows(s) &&
                !x->control == !s->control && snapshot_same_pins(x, &s->pins);

@@ -1,7 +1,6 @@
 /* Floats to the storage types of GGUF:
  *   F16, BF16   rounded to nearest, ties to even
- *   Q8_0        32 weights: d = max |x| / 127 (stored as F16), q = round(x / d)
- *   the others  by a search for the best scales (gguf_fit.c)
+ *   the others  gguf_fit.c
  * Blocks are divided among the context's threads; the bits of a block depend only on its own weights. */
 #include <math.h>
 #include <string.h>
@@ -10,6 +9,8 @@
 #include "base/error.h"
 #include "base/misuse.h"
 #include "io/gguf_fit.h"
+#include "io/gguf_types.h"
+#include "tensor/f16.h"
 #include "winnow/gguf.h"
 
 static uint16_t to_bf16(float x) {
@@ -37,36 +38,36 @@ static bool encode_bf16(const float *x, uint8_t *out) {
   return (half & 0x7fff) != 0x7f80 || isinf(*x);
 }
 
-static bool encode_q8_0(const float *x, uint8_t *out) {
-  float largest = 0;
-  uint16_t half;
-  for (int i = 0; i < 32; i++) largest = fmaxf(largest, fabsf(x[i]));
-  const float d = largest / 127, inverse = d > 0 ? 1 / d : 0;
-  if (!wn_gguf_half(d, &half)) return false;
-  memcpy(out, &half, sizeof half);
-  for (int i = 0; i < 32; i++) {
-    /* If d is below the smallest normal float, 1/d is infinite; d rounds to zero in F16 anyway. */
-    const float q = isfinite(inverse) ? roundf(x[i] * inverse) : 0;
-    out[2 + i] = (uint8_t)(int8_t)fmaxf(-127, fminf(127, q));
-  }
-  return true;
-}
-
 /* Byte offset of the first half float in a block. */
 static size_t scale_place(wn_gguf_type type) {
   return type == WN_GGUF_Q6_K ? 208 : 0;
 }
 
-/* A block that holds NaN or infinity becomes NaN as a whole, so that the fault stays visible. */
-static bool encode_block(wn_gguf_type type, wn_gguf_encode_block_fn encode, const float *x, uint8_t *out) {
+static bool block_of_nan(wn_gguf_type type, uint8_t *out) {
   static const uint16_t nan_half = 0x7e00;
-  bool finite = true;
-  for (int64_t i = 0; i < wn_gguf_block_weights(type); i++) finite = finite && isfinite(x[i]);
-  if (finite) return encode(x, out);
   memset(out, 0, wn_gguf_block_bytes(type));
   if (type == WN_GGUF_Q6_K) memset(out + 192, 1, 16); /* the scales */
   memcpy(out + scale_place(type), &nan_half, sizeof nan_half);
   return true;
+}
+
+/* A block that holds NaN or infinity becomes NaN as a whole, so that the fault stays visible. */
+static bool encode_block(wn_gguf_type type, wn_gguf_encode_block_fn encode, const float *x, uint8_t *out) {
+  float fault = 0; /* a sum of zeros; NaN if any number is not finite */
+  for (int64_t i = 0; i < wn_gguf_block_weights(type); i++) fault += x[i] - x[i];
+  return fault == 0 ? encode(x, out) : block_of_nan(type, out);
+}
+
+void wn_gguf_store(const wn_context *ctx, wn_gguf_type type, const float *x, int64_t n, void *out) {
+  if (type == WN_GGUF_F16) {
+    wn_f16_from_f32(n, x, out);
+    return;
+  }
+  const int64_t weights = wn_gguf_block_weights(type);
+  const wn_gguf_encode_block_fn encode = wn_gguf_block_encoder(ctx, type);
+  uint8_t *to = out;
+  for (int64_t i = 0; i < n; i += weights, to += wn_gguf_block_bytes(type))
+    if (!encode_block(type, encode, x + i, to)) (void)block_of_nan(type, to);
 }
 
 bool wn_gguf_can_encode(wn_gguf_type type) {
@@ -76,10 +77,8 @@ bool wn_gguf_can_encode(wn_gguf_type type) {
 
 wn_status wn_gguf_encode(wn_context *ctx, wn_gguf_type type, const float *x, int64_t n, void *out) {
   WN_CHECK_WORK(WN_ENUM(type, WN_GGUF_TYPE_COUNT), WN_ARRAY(x, n), WN_ARRAY(out, n));
-  static const wn_gguf_encode_block_fn plain[WN_GGUF_TYPE_COUNT] = {[WN_GGUF_F32] = encode_f32,
-                                                                    [WN_GGUF_F16] = encode_f16,
-                                                                    [WN_GGUF_BF16] = encode_bf16,
-                                                                    [WN_GGUF_Q8_0] = encode_q8_0};
+  static const wn_gguf_encode_block_fn plain[WN_GGUF_TYPE_COUNT] = {
+      [WN_GGUF_F32] = encode_f32, [WN_GGUF_F16] = encode_f16, [WN_GGUF_BF16] = encode_bf16};
   const int64_t weights = wn_gguf_block_weights(type), blocks = n / weights;
   const wn_gguf_encode_block_fn fitted = wn_gguf_block_encoder(ctx, type), encode = fitted ? fitted : plain[type];
   if (n < 0 || n % weights != 0)

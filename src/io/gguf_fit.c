@@ -1,4 +1,6 @@
-/* Quantisers for Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K (gguf_types.c has their layouts).
+/* Quantisers for blocks (gguf_types.c has their layouts).
+ *
+ * Q8_0: 32 weights, d = max |x| / 127 (stored as F16), q = round(x / d). The others by a search for the best scales:
  *
  * A group x[n] becomes s q + m (affine, q in 0..Q) or s q (symmetric, q in -Q..Q-1) so that the sum of v (s q + m -
  * x)^2 is small. v = |x| / r + 1, with r the root mean square of the group: large weights matter more, small ones still
@@ -367,7 +369,29 @@ INLINE bool encode_6_k(const float *x, uint8_t *out) {
 #define FOR_avx2
 #define FOR_avx512
 #endif
+/* q is rounded away from zero at ties, in steps that compilers vectorise. */
+INLINE bool encode_32_bytes(const float *x, uint8_t *out) {
+  float largest = 0;
+  uint16_t half;
+  for (int i = 0; i < GROUP; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+  const float d = largest / 127, inverse = d > 0 ? 1 / d : 0;
+  if (!wn_gguf_half(d, &half)) return false;
+  memcpy(out, &half, sizeof half);
+  /* If d is below the smallest normal float, 1/d is infinite; d rounds to zero in F16 anyway. */
+  const float factor = isfinite(inverse) ? inverse : 0;
+  for (int i = 0; i < GROUP; i++) {
+    const float y = clamped(x[i] * factor, -127, 127);
+    const int32_t q = (int32_t)y;
+    const float rest = y - (float)q;
+    out[2 + i] = (uint8_t)(q + (rest >= 0.5f) - (rest <= -0.5f));
+  }
+  return true;
+}
+
 #define ENCODERS(isa)                                                                                                  \
+  FOR_##isa static bool encode_q8_0_##isa(const float *x, uint8_t *out) {                                              \
+    return encode_32_bytes(x, out);                                                                                    \
+  }                                                                                                                    \
   FOR_##isa static bool encode_q4_0_##isa(const float *x, uint8_t *out) {                                              \
     return encode_32_symmetric(x, out, false);                                                                         \
   }                                                                                                                    \
@@ -392,7 +416,7 @@ INLINE bool encode_6_k(const float *x, uint8_t *out) {
   static const wn_gguf_encode_block_fn encoders_##isa[WN_GGUF_TYPE_COUNT] = {                                          \
       [WN_GGUF_Q4_0] = encode_q4_0_##isa, [WN_GGUF_Q4_1] = encode_q4_1_##isa, [WN_GGUF_Q5_0] = encode_q5_0_##isa,      \
       [WN_GGUF_Q5_1] = encode_q5_1_##isa, [WN_GGUF_Q4_K] = encode_q4_k_##isa, [WN_GGUF_Q5_K] = encode_q5_k_##isa,      \
-      [WN_GGUF_Q6_K] = encode_q6_k_##isa};
+      [WN_GGUF_Q6_K] = encode_q6_k_##isa, [WN_GGUF_Q8_0] = encode_q8_0_##isa};
 ENCODERS(plain)
 ENCODERS(avx2)
 ENCODERS(avx512)

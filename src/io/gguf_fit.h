@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include "winnow/gguf.h"
 
-/* Quantises one block of a type that stores a scale, and maybe a minimum, for each group of 16 or 32 weights. x: the
+/* Quantises one block of a type that stores scales. x: the
  * block's weights, all finite. False: a scale is too large for a half float. */
 typedef bool (*wn_gguf_encode_block_fn)(const float *x, uint8_t *out);
 /* NULL: the type is not one of these. */

@@ -8,4 +8,8 @@
  * and count need not be at the bounds of blocks. */
 void wn_gguf_decode(wn_gguf_type type, const void *data, int64_t first, int64_t count, float *out);
 
+/* Stores n floats, whole blocks, as F16 or as a type with scales: what is too large becomes infinite, or a block of
+ * NaN, as do NaN and infinity. One thread; the bits do not depend on the context. */
+void wn_gguf_store(const wn_context *ctx, wn_gguf_type type, const float *x, int64_t n, void *out);
+
 #endif

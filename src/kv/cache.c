@@ -9,9 +9,28 @@
 #include "base/memory.h"
 #include "kv/policy.h"
 
-/* Bytes of an element of k and v. */
-static size_t cache_key_bytes(const struct wn_kv_shape *s) {
-  return s->half ? sizeof(uint16_t) : wn_dtype_size(s->dtype);
+/* The formats: how keys and values are stored. */
+static const struct {
+  const char *name;
+  wn_gguf_type k, v;
+} cache_formats[WN_CACHE_COUNT] = {
+    [WN_CACHE_FLOAT] = {"float", WN_GGUF_F32, WN_GGUF_F32}, [WN_CACHE_HALF] = {"half", WN_GGUF_F16, WN_GGUF_F16},
+    [WN_CACHE_AUTO] = {"auto", WN_GGUF_F32, WN_GGUF_F32},   [WN_CACHE_Q8_0] = {"q8_0", WN_GGUF_Q8_0, WN_GGUF_Q8_0},
+    [WN_CACHE_Q4_0] = {"q4_0", WN_GGUF_Q8_0, WN_GGUF_Q4_0},
+};
+
+const char *wn_cache_format_name(wn_cache_format format) {
+  return (unsigned)format < WN_CACHE_COUNT ? cache_formats[format].name : "unknown";
+}
+
+void wn_kv_shape_store(struct wn_kv_shape *shape, wn_cache_format format) {
+  shape->k_type = cache_formats[format].k;
+  shape->v_type = cache_formats[format].v;
+}
+
+/* Bytes of one token's key or value in one head. */
+static size_t cache_row_bytes(const struct wn_kv_shape *s, wn_gguf_type type) {
+  return wn_stored_bytes(type, s->dtype, s->D);
 }
 
 static const struct wn_memory *cache_memory(const struct wn_kv_shape *s) {
@@ -22,11 +41,11 @@ static const struct wn_memory *cache_memory(const struct wn_kv_shape *s) {
  * memory is the host's. */
 static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *own, struct wn_arrays *host,
                       struct wn_kv_cache *out) {
-  const size_t e = wn_dtype_size(s->dtype), key = cache_key_bytes(s);
+  const size_t e = wn_dtype_size(s->dtype), key = cache_row_bytes(s, s->k_type), value = cache_row_bytes(s, s->v_type);
   const bool apart = own != host;
   const struct wn_array rows[] = {
-      WN_ARRAY_SIZED(out->k, key, "keys", true, WN_DIMS(s->B, s->Hkv, s->capacity, s->D)),
-      WN_ARRAY_SIZED(out->v, key, "values", true, WN_DIMS(s->B, s->Hkv, s->capacity, s->D)),
+      WN_ARRAY_SIZED(out->k, key, "keys", true, WN_DIMS(s->B, s->Hkv, s->capacity)),
+      WN_ARRAY_SIZED(out->v, value, "values", true, WN_DIMS(s->B, s->Hkv, s->capacity)),
       WN_ARRAY_SIZED(out->sk, e, "selecting keys", s->bilinear, WN_DIMS(s->B, s->selections, s->capacity, s->D)),
       WN_ARRAY_SIZED(out->f, e, "selections", true, WN_DIMS(s->B, s->selections, s->capacity)),
       WN_ARRAY_SIZED(out->at_shown, sizeof *out->at, "positions", true, WN_DIMS(s->B, s->groups, s->capacity)),
@@ -40,9 +59,8 @@ static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *own, struct
       WN_ARRAY_SIZED(out->f_read, e, "selections read", apart && s->asked, WN_DIMS(s->B, s->selections, s->capacity)),
       WN_ARRAY_SIZED(out->notes_read, e, "notes read", apart && s->asked,
                      WN_DIMS(s->B, s->groups, s->notes, s->capacity)),
-      WN_ARRAY_SIZED(out->k_read, key, "keys read", apart && s->asked_keys, WN_DIMS(s->B, s->Hkv, s->capacity, s->D)),
-      WN_ARRAY_SIZED(out->v_read, key, "values read", apart && s->asked_values,
-                     WN_DIMS(s->B, s->Hkv, s->capacity, s->D)),
+      WN_ARRAY_SIZED(out->k_read, key, "keys read", apart && s->asked_keys, WN_DIMS(s->B, s->Hkv, s->capacity)),
+      WN_ARRAY_SIZED(out->v_read, value, "values read", apart && s->asked_values, WN_DIMS(s->B, s->Hkv, s->capacity)),
       WN_ARRAY_SIZED(out->sums_read, e, "sums read", apart && s->asked, WN_DIMS(s->B, s->groups, s->capacity)),
   };
   WN_ARRAYS_LAY(own, rows);
@@ -127,18 +145,18 @@ void wn_kv_cache_reset(struct wn_kv_cache *cache) {
 struct slots {
   char *data;
   int64_t rows, width;
-  size_t bytes; /* size of one slot */
-  bool half;    /* elements are half floats */
+  size_t bytes;      /* size of one slot */
+  wn_gguf_type type; /* how it is stored */
 };
 enum { ARRAYS_MAX = 5 };
 
 /* All arrays by slot except the positions. */
 static int cache_arrays_of(const struct wn_kv_cache *c, struct slots out[ARRAYS_MAX]) {
   const struct wn_kv_shape *s = &c->shape;
-  const size_t element = wn_dtype_size(s->dtype), key = (size_t)s->D * cache_key_bytes(s);
+  const size_t element = wn_dtype_size(s->dtype);
   const struct slots all[ARRAYS_MAX] = {
-      {.data = c->k, .rows = s->Hkv, .width = s->D, .bytes = key, .half = s->half},
-      {.data = c->v, .rows = s->Hkv, .width = s->D, .bytes = key, .half = s->half},
+      {.data = c->k, .rows = s->Hkv, .width = s->D, .bytes = cache_row_bytes(s, s->k_type), .type = s->k_type},
+      {.data = c->v, .rows = s->Hkv, .width = s->D, .bytes = cache_row_bytes(s, s->v_type), .type = s->v_type},
       {.data = c->sk, .rows = s->selections, .width = s->D, .bytes = (size_t)s->D * element},
       {.data = c->f, .rows = s->selections, .width = 1, .bytes = element},
       {.data = c->notes, .rows = s->groups * s->notes, .width = 1, .bytes = element},
@@ -217,7 +235,7 @@ static wn_status cache_put(const struct wn_exec *exec, const struct wn_kv_cache 
                                                         .D = to->width,
                                                         .x = wn_element(x, t0 * s_x.t, cache->shape.dtype),
                                                         .s_x = s_x,
-                                                        .y_half = to->half,
+                                                        .y_type = to->type,
                                                         .y = cache_slot(cache, to, 0, cache->count),
                                                         .s_y = cache_stride(cache, to)});
 }
@@ -285,11 +303,11 @@ void wn_kv_cache_undo(struct wn_kv_cache *cache, struct wn_kv_slot saved, const 
   cache->seen--;
 }
 
-struct wn_policy_rows wn_kv_cache_rows(const struct wn_kv_cache *cache, const void *x, int64_t row) {
+struct wn_policy_rows wn_kv_cache_rows(const struct wn_kv_cache *cache, bool values, const void *x, int64_t row) {
   const struct wn_kv_shape *s = &cache->shape;
-  const int64_t head = s->capacity * s->D;
-  return wn_policy_rows_from((struct wn_policy_rows){.data = x, .head = head, .token = s->D, .half = s->half}, s->dtype,
-                             row * (s->Hkv / cache_groups_of(cache)) * head);
+  const struct wn_policy_rows all = {
+      .data = x, .head = s->capacity * s->D, .token = s->D, .type = values ? s->v_type : s->k_type};
+  return wn_policy_rows_from(all, s->dtype, row * (s->Hkv / cache_groups_of(cache)) * all.head);
 }
 
 /* Evicts by a rule on the given values: the last slot's content moves to the slot that becomes free. */
@@ -313,8 +331,8 @@ static wn_status cache_evict_by(const struct wn_exec *exec, struct wn_kv_cache *
                            .slots = move,
                            .heads = s->Hkv / cache_groups_of(cache),
                            .D = s->D,
-                           .k = wn_kv_cache_rows(cache, cache->k, 0),
-                           .v = wn_kv_cache_rows(cache, cache->v, 0)};
+                           .k = wn_kv_cache_rows(cache, false, cache->k, 0),
+                           .v = wn_kv_cache_rows(cache, true, cache->v, 0)};
   for (int i = 0; i < evict.count; i++)
     move[i] = (struct wn_evict_slots){arrays[i].data, arrays[i].rows / evict.P, arrays[i].bytes};
   WN_TRY(cache_show_positions(exec->ctx, cache));
@@ -352,8 +370,8 @@ struct wn_policy_held wn_kv_cache_held(const struct wn_kv_cache *cache, const st
                                  .stride = s->capacity,
                                  .heads = s->Hkv / s->groups,
                                  .D = s->D,
-                                 .k = wn_kv_cache_rows(cache, read->k, row),
-                                 .v = wn_kv_cache_rows(cache, read->v, row),
+                                 .k = wn_kv_cache_rows(cache, false, read->k, row),
+                                 .v = wn_kv_cache_rows(cache, true, read->v, row),
                                  .rows = s->dtype};
 }
 
@@ -398,11 +416,11 @@ static wn_status cache_ask(const struct wn_exec *exec, struct wn_kv_cache *cache
   const size_t e = wn_dtype_size(s->dtype), each = (size_t)s->capacity * e;
   if (cache->f_read != cache->f)
     WN_TRY(wn_memory_read(exec->ctx, memory, cache->f_read, cache->f, (size_t)(s->B * s->selections) * each));
-  const size_t keys = (size_t)(s->B * s->Hkv * s->capacity * s->D) * cache_key_bytes(s);
+  const size_t slots = (size_t)(s->B * s->Hkv * s->capacity);
   if (cache->k_read && cache->k_read != cache->k)
-    WN_TRY(wn_memory_read(exec->ctx, memory, cache->k_read, cache->k, keys));
+    WN_TRY(wn_memory_read(exec->ctx, memory, cache->k_read, cache->k, slots * cache_row_bytes(s, s->k_type)));
   if (cache->v_read && cache->v_read != cache->v)
-    WN_TRY(wn_memory_read(exec->ctx, memory, cache->v_read, cache->v, keys));
+    WN_TRY(wn_memory_read(exec->ctx, memory, cache->v_read, cache->v, slots * cache_row_bytes(s, s->v_type)));
   if (cache->notes_read != cache->notes)
     WN_TRY(wn_memory_read(exec->ctx, memory, cache->notes_read, cache->notes, (size_t)(rows * s->notes) * each));
   WN_TRY(wn_kv_cache_positions(exec->ctx, cache));
@@ -523,8 +541,8 @@ wn_status wn_kv_cache_gather(const struct wn_exec *exec, struct wn_kv_cache *fro
                                    .H = a[i].rows,
                                    .T = n,
                                    .D = a[i].width,
-                                   .x_half = a[i].half,
-                                   .y_half = a[i].half,
+                                   .x_type = a[i].type,
+                                   .y_type = a[i].type,
                                    .x = a[i].data,
                                    .s_x = cache_stride(from, &a[i]),
                                    .groups = P,
@@ -581,7 +599,7 @@ void wn_kv_cache_bind(const struct wn_kv_cache *cache, int64_t T, struct wn_atte
   out->k = cache->k;
   out->v = cache->v;
   out->s_k = out->s_v = stride;
-  out->half = s->half;
+  out->k_type = s->k_type, out->v_type = s->v_type;
   if (cache->sk) {
     out->sel.sk = cache->sk;
     out->sel.s_sk = (struct wn_stride){s->selections * s->capacity * s->D, s->D, s->capacity * s->D};

@@ -30,20 +30,20 @@ struct wn_kv_shape {
   int64_t notes;                  /* numbers that the policy keeps per token */
   bool asked;                     /* the policy has functions of its own */
   bool asked_keys, asked_values;  /* which read keys, values */
-  bool half;                      /* k and v are stored as half floats; new rows are float32 (dtype F32) */
+  wn_gguf_type k_type, v_type;    /* how k and v are stored (tensor/stored.h); F32: in dtype. New rows are in dtype */
   const struct wn_memory *memory; /* of keys, values and F; NULL: the host's */
 };
 
 struct wn_kv_cache {
   struct wn_kv_shape shape;
-  int64_t count; /* tokens held, the same for all sequences and groups */
-  int64_t seen;  /* tokens seen so far: the position of the next */
-  bool sorted;   /* cache positions are in order of absolute position */
-  void *k, *v;   /* [B,Hkv,capacity,D], possibly half floats: a head's tokens are contiguous, as decoding reads them */
-  void *sk;      /* [B,G,capacity,D] or NULL */
-  void *f;       /* [B,G,capacity] or NULL */
-  void *notes;   /* [B,P,notes,capacity] of the policy, or NULL */
-  int32_t *at;   /* [B,P,capacity] absolute positions, on the host; NULL: slot j holds position j */
+  int64_t count;              /* tokens held, the same for all sequences and groups */
+  int64_t seen;               /* tokens seen so far: the position of the next */
+  bool sorted;                /* cache positions are in order of absolute position */
+  void *k, *v;                /* [B,Hkv,capacity,D] as stored: a head's tokens are contiguous, as decoding reads them */
+  void *sk;                   /* [B,G,capacity,D] or NULL */
+  void *f;                    /* [B,G,capacity] or NULL */
+  void *notes;                /* [B,P,notes,capacity] of the policy, or NULL */
+  int32_t *at;                /* [B,P,capacity] absolute positions, on the host; NULL: slot j holds position j */
   int32_t *at_shown;          /* the same in the backend's memory; the same array if that is the host's */
   bool at_known, at_is_shown; /* which of the two is up to date, if they are two */
   bool at_entered;            /* at_shown already has the next token's position */
@@ -61,6 +61,8 @@ void wn_kv_shape_of(const wn_attention_config *attention, int64_t kv_heads, int6
                     int64_t capacity, wn_dtype dtype, const wn_budgets *budgets, struct wn_kv_shape *out);
 /* Reduces the shape to key-value heads g0..g0+n-1, since heads with budgets of their own have caches of their own. */
 void wn_kv_shape_of_heads(struct wn_kv_shape *shape, int64_t g0, int64_t n);
+/* Stores k and v in a format; AUTO reads as float. */
+void wn_kv_shape_store(struct wn_kv_shape *shape, wn_cache_format format);
 /* The bytes of such a cache. *host (may be NULL): those of them on the host, if the backend's memory is another, else
  * 0. False: the size exceeds the address space. */
 bool wn_kv_shape_bytes(const struct wn_kv_shape *shape, size_t *bytes, size_t *host);
@@ -124,8 +126,8 @@ struct wn_kv_read {
 /* What a policy sees of group `row` of the B * P where K tokens may be held: all but `order`, `values` and its room. */
 struct wn_policy_held wn_kv_cache_held(const struct wn_kv_cache *cache, const struct wn_kv_read *read,
                                        const struct wn_evict_rule *rule, int64_t K, int64_t row);
-/* Keys or values of the heads of group `row` of the B * P, in an array of the cache's shape. */
-struct wn_policy_rows wn_kv_cache_rows(const struct wn_kv_cache *cache, const void *x, int64_t row);
+/* Keys, or values, of the heads of group `row` of the B * P, in an array of the cache's shape. */
+struct wn_policy_rows wn_kv_cache_rows(const struct wn_kv_cache *cache, bool values, const void *x, int64_t row);
 /* slots [B,P,count] receives the tokens held in order of position. The host must know the positions. */
 void wn_kv_cache_order(const struct wn_kv_cache *cache, int32_t *slots);
 /* Sets an attention call's keys, values and F to those of the cache, with T tokens more than are held, and its

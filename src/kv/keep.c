@@ -10,14 +10,14 @@ static wn_status keep_visit(wn_context *ctx, const struct wn_kv_cache *c, unsign
   const struct wn_kv_shape *s = &c->shape;
   const struct wn_memory *memory = s->memory ? s->memory : &wn_host_memory;
   const size_t e = wn_dtype_size(s->dtype), rows = (size_t)(s->B * s->capacity) * e;
-  const size_t keys = (size_t)(s->B * s->capacity * s->Hkv * s->D) * (s->half ? sizeof(uint16_t) : e);
+  const int64_t numbers = s->B * s->capacity * s->Hkv * s->D;
   const struct {
     void *array, **to;
     size_t bytes;
     bool wanted;
   } all[] = {
-      {c->k, &read->k, keys, needs & WN_POLICY_KEYS},
-      {c->v, &read->v, keys, needs & WN_POLICY_VALUES},
+      {c->k, &read->k, wn_stored_bytes(s->k_type, s->dtype, numbers), needs & WN_POLICY_KEYS},
+      {c->v, &read->v, wn_stored_bytes(s->v_type, s->dtype, numbers), needs & WN_POLICY_VALUES},
       {c->f, &read->f, rows * (size_t)s->selections, needs & WN_POLICY_SELECTIONS},
       {c->notes, &read->notes, rows * (size_t)(s->groups * s->notes), needs & WN_POLICY_SUMS},
   };
@@ -127,7 +127,7 @@ wn_status wn_keep_pack(wn_context *ctx, const struct wn_kept *keep, bool values,
   for (int64_t p = 0; p < s->groups; p++) {
     const int64_t row = b * s->groups + p, heads = s->Hkv / s->groups;
     const struct wn_policy_held held = {.heads = heads, .D = s->D, .dtype = s->dtype, .rows = s->dtype};
-    const struct wn_policy_rows rows = wn_kv_cache_rows(c, values ? read.v : read.k, row);
+    const struct wn_policy_rows rows = wn_kv_cache_rows(c, values, values ? read.v : read.k, row);
     wn_policy_pack_rows(&held, &rows, keep->order + row * c->count, c->count, out + p * heads * c->count * s->D);
   }
   return keep_visit(ctx, c, needs, false, &read);

@@ -25,7 +25,7 @@ static wn_status budgets_from_bytes(wn_context *ctx, const wn_model_config *c, c
     size_t each;
     struct wn_kv_shape shape;
     wn_kv_shape_of(&c->attention, c->kv_heads, c->head_size, 1, middle, WN_F32, out, &shape);
-    shape.half = out->cache == WN_CACHE_HALF;
+    wn_kv_shape_store(&shape, out->cache);
     if (wn_kv_shape_bytes(&shape, &each, NULL) && (double)each * (double)c->layers <= bytes)
       low = middle;
     else

@@ -9,6 +9,7 @@
 #include "ops/score.h"
 #include "ops/stride.h"
 #include "ops/term/square_root.h"
+#include "tensor/stored.h"
 #include "winnow/tensor.h"
 
 /* Attention weights of rows r..r+rows-1 of head h of sequence b: w[rows, columns], with `stride` elements from row to
@@ -21,8 +22,8 @@ struct wn_attention_view {
   int thread; /* which of exec.threads calls */
 };
 
-/* The largest head size for keys in half floats. */
-#define WN_HALF_D 256
+/* The largest head size for keys that are stored in another type. */
+#define WN_STORED_D 256
 
 struct wn_attention {
   int64_t B, Tq, Tk, H, Hkv, D; /* query row i (0..Tq-1) has position i + Tk - Tq */
@@ -39,9 +40,10 @@ struct wn_attention {
   const void *q;
   struct wn_stride s_q; /* [B,Tq,H,D] */
   const void *k, *v;
-  struct wn_stride s_k, s_v; /* [B,Tk,Hkv,D] */
-  bool half;                 /* k and v hold half floats (a cache's). Forward only, F32, D at most WN_HALF_D; only terms
-                              * with WN_TRAIT_HALF */
+  struct wn_stride s_k, s_v;   /* [B,Tk,Hkv,D] */
+  wn_gguf_type k_type, v_type; /* F32 (0): k and v are rows like the others; else a cache stores them so
+                                * (tensor/stored.h), with strides of whole blocks. Both or neither; forward only, F32,
+                                * D at most WN_STORED_D; only terms with WN_TRAIT_HALF */
   void *y;
   struct wn_stride s_y;     /* [B,Tq,H,D] */
   bool open;                /* no causality: every row sees every key. Row i has position i, and the keys may be another

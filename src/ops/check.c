@@ -293,9 +293,17 @@ wn_status wn_check_gather(const struct wn_exec *exec, const struct wn_gather *a,
   if (a->H % P != 0)
     return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "gather: %lld heads in %lld groups, expected a multiple",
                    (long long)a->H, (long long)P);
-  if (a->x_half && !a->y_half) return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "gather: from half floats to others");
-  if (a->y_half && exec->dtype != WN_F32)
-    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "gather: half floats with dtype %s", wn_dtype_name(exec->dtype));
+  if (a->x_type && a->x_type != a->y_type)
+    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "gather: from %s to another type", wn_gguf_type_name(a->x_type));
+  if (a->y_type && a->y_type != WN_GGUF_F16 && !wn_stored_blocks(a->y_type))
+    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "gather: to %s", wn_gguf_type_name(a->y_type));
+  if (a->y_type && exec->dtype != WN_F32)
+    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "gather: %s with dtype %s", wn_gguf_type_name(a->y_type),
+                   wn_dtype_name(exec->dtype));
+  const int64_t each = wn_gguf_block_weights(a->y_type);
+  if ((a->D | a->s_y.b | a->s_y.t | a->s_y.h) % each)
+    return wn_fail(exec->ctx, WN_ERR_SHAPE, "gather: rows of %lld, expected whole blocks of %lld", (long long)a->D,
+                   (long long)each);
   return wn_check_pointer(c, "y", a->y);
 }
 

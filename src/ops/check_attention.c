@@ -178,14 +178,21 @@ static wn_status check_open(struct wn_check c, const struct wn_attention *a) {
   return WN_OK;
 }
 
-static wn_status check_half(struct wn_check c, const struct wn_attention *a) {
-  const char *term = wn_call_lacks_traits(a, WN_TRAIT_HALF);
+static wn_status check_stored(struct wn_check c, const struct wn_attention *a) {
+  const char *term = wn_call_lacks_traits(a, WN_TRAIT_HALF), *type = wn_gguf_type_name(a->k_type);
+  const bool blocks = wn_stored_blocks(a->k_type);
   if (term)
-    return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED, "attention: keys in half floats do not serve the term \"%s\"",
-                   term);
-  if (a->D <= WN_HALF_D && c.exec->dtype == WN_F32) return WN_OK;
-  return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED, "attention: keys in half floats need F32 and heads of at most %d",
-                 WN_HALF_D);
+    return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED, "attention: keys in %s do not serve the term \"%s\"", type, term);
+  if (blocks ? !wn_stored_blocks(a->v_type) : a->k_type != WN_GGUF_F16 || a->v_type != WN_GGUF_F16)
+    return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED, "attention: keys in %s with values in %s", type,
+                   wn_gguf_type_name(a->v_type));
+  const int64_t each = wn_gguf_block_weights(a->k_type);
+  const struct wn_stride s = a->s_k, z = a->s_v;
+  const bool whole = (a->D | s.b | s.t | s.h | z.b | z.t | z.h) % each == 0;
+  if (whole && a->D <= WN_STORED_D && c.exec->dtype == WN_F32) return WN_OK;
+  return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED,
+                 "attention: keys in %s need F32 and heads of at most %d, rows of whole blocks of %lld", type,
+                 WN_STORED_D, (long long)each);
 }
 
 static wn_status check_row_type(struct wn_check c, const struct wn_attention *a) {
@@ -210,7 +217,7 @@ wn_status wn_check_attention(const struct wn_exec *exec, const struct wn_attenti
                    (long long)wn_slot_groups(a), (long long)a->Hkv);
   WN_TRY(check_row_type(c, a));
   WN_TRY(check_served(c, a, backward));
-  if (a->half) WN_TRY(check_half(c, a));
+  if (a->k_type || a->v_type) WN_TRY(check_stored(c, a));
   if (a->open) WN_TRY(check_open(c, a));
   if (!a->open && a->key_count) return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "attention: key_count is for open rows");
   if (a->Tk > INT32_MAX)

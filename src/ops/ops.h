@@ -20,6 +20,7 @@
 #include "ops/packed.h"
 #include "ops/stride.h"
 #include "tensor/bf16.h"
+#include "tensor/stored.h"
 #include "winnow/tensor.h"
 
 struct wn_attention; /* ops/attention.h, included only by code that looks inside a call; likewise below */
@@ -328,8 +329,9 @@ struct wn_convert {
  * the H/P heads of group p. y must not overlap x. */
 struct wn_gather {
   int64_t B, H, T, D;
-  bool x_half, y_half; /* the array holds half floats; y does if x does, or if x holds floats, which it rounds */
-  const void *x;       /* NULL: zeros */
+  wn_gguf_type x_type, y_type; /* how rows are stored (tensor/stored.h), F32: in exec->dtype; y as x, or, if x has F32,
+                                * in any type that caches have */
+  const void *x;               /* NULL: zeros */
   struct wn_stride s_x;
   int64_t groups;       /* P; 0 reads as 1 */
   const int32_t *index; /* [B,P,T], none negative, or NULL */

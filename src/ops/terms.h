@@ -10,7 +10,7 @@
 /* What a term can be combined with. */
 enum {
   WN_TRAIT_OPEN = 1,      /* rows without causality */
-  WN_TRAIT_HALF = 2,      /* keys and values in half floats */
+  WN_TRAIT_HALF = 2,      /* keys and values in half floats, or in blocks */
   WN_TRAIT_BACKWARD = 4,  /* it has a gradient, or is constant in backward */
   WN_TRAIT_LOGIT = 8,     /* it changes a logit, whatever the key's distance and the other keys are */
   WN_TRAIT_DEAD_KEYS = 16 /* the bound for skipping dead keys holds with it */
@@ -40,7 +40,8 @@ enum {
   X(SUMS, "attention sums", a->slots.sums != NULL, WN_TRAIT_HALF)                                                      \
   X(LOOK, "look at the weights", wn_attention_looks(a), WN_TRAIT_HALF)                                                 \
   X(OPEN, "open rows", a->open, WN_TRAIT_OPEN | WN_TRAIT_BACKWARD | WN_TRAIT_LOGIT)                                    \
-  X(HALF, "keys in half floats", a->half, WN_TRAIT_HALF | WN_TRAIT_DEAD_KEYS)                                          \
+  X(HALF, "keys in half floats", a->k_type == WN_GGUF_F16, WN_TRAIT_HALF | WN_TRAIT_DEAD_KEYS)                         \
+  X(BLOCKS, "keys in blocks of 8 or 4 bits", wn_stored_blocks(a->k_type), WN_TRAIT_HALF | WN_TRAIT_DEAD_KEYS)          \
   X(CONSTANT_KEYS, "keys held constant", a->dk_from > 0, WN_TRAIT_HALF | WN_TRAIT_BACKWARD | WN_TRAIT_DEAD_KEYS)       \
   X(SOME_HEADS, "some of a model's heads", a->head0 > 0 || a->head_step > 1,                                           \
     WN_TRAIT_OPEN | WN_TRAIT_HALF | WN_TRAIT_LOGIT | WN_TRAIT_DEAD_KEYS)                                               \

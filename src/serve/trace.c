@@ -124,7 +124,10 @@ static wn_status trace_event(const struct wn_serve_model *m, struct wn_serve_cho
   struct wn_serve_trace *t = c->trace;
   const wn_model_config *config = wn_model_config_get(m->model);
   const int64_t seen = wn_session_position(c->session);
-  const int64_t token = 2 * (c->session->half ? 2 : 4) * config->layers * config->kv_heads * config->head_size;
+  const struct wn_kv_shape *shape = &c->session->caches[0].shape;
+  const int64_t row = (int64_t)(wn_stored_bytes(shape->k_type, shape->dtype, config->head_size) +
+                                wn_stored_bytes(shape->v_type, shape->dtype, config->head_size)),
+                token = config->layers * config->kv_heads * row;
   if (seen == t->seen && json_array_size(t->tokens) == 0) return WN_OK;
   WN_TRY(trace_grow(m, t, seen));
   json_t *dropped = json_array(), *thinned = json_array();

@@ -33,7 +33,7 @@ static void scopes(void **state) {
   struct wn_attention full, none;
   memset(&full, 0x01, sizeof full);
   memset(&none, 0, sizeof none);
-  full.half = false;
+  full.k_type = full.v_type = WN_GGUF_F32;
   const struct {
     struct wn_attention view;
     enum wn_call_scope most;

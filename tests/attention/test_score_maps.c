@@ -89,7 +89,7 @@ static void alibi(void) {
     check_alibi(&a, 0, 1e-6, "cache positions");
     if (!(place.backend->attention_served.row & WN_TERM_HALF)) continue;
     a = call_of("{\"alibi\":true}", heads, 1, q, (float *)(void *)half_k, (float *)(void *)half_v, y);
-    a.half = true;
+    a.k_type = a.v_type = WN_GGUF_F16;
     check_alibi(&a, 0, 1e-6, "half floats");
   }
 }

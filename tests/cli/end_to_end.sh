@@ -224,8 +224,10 @@ fi
 bytes=$("$winnow" "${greedy[@]}" --json --quiet 2>err | jq .kv_bytes)
 json "generate --cache half: half the cache" ".kv_bytes < $bytes and .kv_bytes * 2 >= $bytes and .cache == \"half\"" \
   "${greedy[@]}" --cache half
+json "generate --cache q8_0: below half floats" ".kv_bytes * 2 < $bytes and .cache == \"q8_0\"" "${greedy[@]}" --cache q8_0
+json "generate --cache q4_0: below q8_0" ".kv_bytes * 3 < $bytes and .cache == \"q4_0\"" "${greedy[@]}" --cache q4_0
 json "the cache of a trained checkpoint holds floats" ".kv_bytes == $bytes and .cache == \"float\"" "${greedy[@]}"
-refuses "half floats on the reference" 1 'cannot be combined with the reference' "${greedy[@]}" --cache half --backend ref
+json "half floats on the reference" ".kv_bytes < $bytes and .cache == \"half\"" "${greedy[@]}" --cache half --backend ref
 json "generate --json" '.tokens > 0 and (.ids | length) == .tokens and .kv_bytes > 0' "${greedy[@]}"
 is "streamed text and JSON agree" "$(cat first)" "$(jq -r .text out)"
 run "$winnow" generate --model whole --prompt "The cat" --tokens 12 --seed 5

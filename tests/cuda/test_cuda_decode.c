@@ -101,7 +101,7 @@ static void bench_make(struct bench *m, const struct shape *s, enum cache cache,
   a->q = m->q, a->k = m->k, a->v = m->v, a->y = m->y, a->lse = m->lse;
   a->s_q = a->s_y = (struct wn_stride){Tq * H * D, H * D, D};
   a->s_k = a->s_v = (struct wn_stride){Hkv * Tk * D, D, Tk * D};
-  a->half = cache == HALVES;
+  a->k_type = a->v_type = cache == HALVES ? WN_GGUF_F16 : WN_GGUF_F32;
   a->row_type = cache == BF16 ? WN_BF16 : 0;
   const int64_t own = Tk - Tq;
   for (int64_t b = 0; b < B; b++) /* sequences of different lengths */
@@ -146,8 +146,8 @@ static void *floats_of(void *halves, int64_t n) {
 }
 static void bench_widen(struct bench *m) {
   struct wn_attention *a = &m->a;
-  if (!a->half) return;
-  a->half = false;
+  if (!a->k_type) return;
+  a->k_type = a->v_type = WN_GGUF_F32;
   a->k = m->k = floats_of(m->k, a->B * a->Hkv * a->Tk * a->D),
   a->v = m->v = floats_of(m->v, a->B * a->Hkv * a->Tk * a->D);
 }

@@ -135,7 +135,7 @@ static void test_keys(void **state) {
       a.k = (struct wn_policy_rows){.data = half ? (const void *)of[device]->halves : of[device]->keys,
                                     .head = CAPACITY * D,
                                     .token = D,
-                                    .half = half};
+                                    .type = half ? WN_GGUF_F16 : WN_GGUF_F32};
       e.backend = device ? wn_backend_cuda_table() : wn_backend_ref();
       wn_emulate_seed(seed);
       assert_int_equal(wn_op_evict_forward(&e, &a), WN_OK);

@@ -72,7 +72,7 @@ static void piece_terms(struct piece *p, uint64_t seed) {
   const int64_t n = a->B * a->s_k.b;
   p->half = malloc((size_t)n * sizeof *p->half);
   for (int64_t i = 0; i < n; i++) p->half[i] = (uint16_t)(0x3000 + pick(seed, 0x0c00) + pick(seed, 2) * 0x8000);
-  a->half = true, a->k = a->v = p->half;
+  a->k_type = a->v_type = WN_GGUF_F16, a->k = a->v = p->half;
 }
 
 /* The rows' own keys are the call's last ones. Those before are held, at positions with gaps. */

@@ -184,9 +184,9 @@ static void test_gather(void **state) {
       struct wn_gather a = {.B = B, .H = H, .T = T, .D = D, .x = x, .s_x = s_x, .s_y = s_y, .y = y[i] + 3 * D};
       if (indexed) a.index = index, a.groups = P;
       assert_ok(ctx, wn_op_gather_forward(&e, &a));
-      a.y = half[i] + 2 * D, a.y_half = true;
+      a.y = half[i] + 2 * D, a.y_type = WN_GGUF_F16;
       assert_ok(ctx, wn_op_gather_forward(&e, &a));
-      a.x = half[i], a.s_x = s_y, a.x_half = true, a.y = moved[i];
+      a.x = half[i], a.s_x = s_y, a.x_type = WN_GGUF_F16, a.y = moved[i];
       assert_ok(ctx, wn_op_gather_forward(&e, &a));
       a.x = NULL, a.T = 1, a.y = moved[i] + D;
       assert_ok(ctx, wn_op_gather_forward(&e, &a));

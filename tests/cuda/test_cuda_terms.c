@@ -176,7 +176,7 @@ static void forward_case(const char *one, const char *other, int64_t Tq, int evi
       for (int64_t k = 0; k < a->count; k++) x[k] = ldexpf((float)(int)(x[k] * 512), -9);
       wn_f16_from_f32(a->count, x, halves[n]);
     }
-    if (half && i) op->half = true, op->k = halves[0], op->v = halves[1];
+    if (half && i) op->k_type = op->v_type = WN_GGUF_F16, op->k = halves[0], op->v = halves[1];
     wn_emulate_seed((uint64_t)Tq);
     assert_ok(reference.ctx, mech_op(i ? &emulated : &reference, &m[i], op, false));
     assert_null(wn_emulate_error());

@@ -44,12 +44,13 @@ static void pair_add(wn_context *ctx, wn_model *model, const wn_budgets *budgets
   pair_add_tau(ctx, model, budgets, cache, 0, capacity, name, out);
 }
 
-/* Without budgets, in half floats where supported, and under every budget that suits the model. */
-static void pairs_make(wn_context *ctx, wn_model *model, bool half, struct pairs *out) {
+/* Without budgets and under every budget that suits the model, in floats and in the format `stored` (AUTO: not). */
+static void pairs_make(wn_context *ctx, wn_model *model, wn_cache_format stored, struct pairs *out) {
+  const bool too = stored != WN_CACHE_AUTO;
   out->count = 0;
   OK(ctx, wn_session_group_create(ctx, model, MOST, &out->group));
   pair_add(ctx, model, NULL, WN_CACHE_FLOAT, CONTEXT, "everything", out);
-  if (half) pair_add(ctx, model, NULL, WN_CACHE_HALF, CONTEXT, "half floats", out);
+  if (too) pair_add(ctx, model, NULL, stored, CONTEXT, wn_cache_format_name(stored), out);
   for (int i = 0; i < CHOICES; i++) {
     char name[120];
     wn_budgets b;
@@ -57,7 +58,7 @@ static void pairs_make(wn_context *ctx, wn_model *model, bool half, struct pairs
     budgets_of(&choices[i], &model->config, 3 + i % 3, &b);
     snprintf(name, sizeof name, "choice %d, %s", i, wn_policy_name(choices[i].policy));
     pair_add(ctx, model, &b, WN_CACHE_FLOAT, CONTEXT, name, out);
-    if (half && !choices[i].cache_positions) pair_add(ctx, model, &b, WN_CACHE_HALF, CONTEXT, name, out);
+    if (too && !choices[i].cache_positions) pair_add(ctx, model, &b, stored, CONTEXT, name, out);
     wn_budgets_clear(&b);
   }
   for (int i = 0; i < out->count; i++) { /* prompts of unequal lengths */
@@ -118,17 +119,19 @@ static void pairs_step(wn_context *ctx, const char *name, struct pairs *x, int s
   }
 }
 
-static void check_model(wn_context *ctx, const struct model_case *k, wn_dtype dtype, bool control) {
-  const wn_model_config c = model_case_config(k);
+static void check_stored(wn_context *ctx, const struct model_case *k, wn_dtype dtype, bool control, int64_t head_size,
+                         wn_cache_format stored) {
+  wn_model_config c = model_case_config(k);
+  if (head_size) c.head_size = head_size;
   struct wn_model *model = model_of(ctx, &c, dtype);
   const int32_t controls[] = {2, 5, 9};
   struct pairs x;
   if (control) OK(ctx, wn_model_set_control_tokens(ctx, model, controls, 3));
   wn_session *probe = NULL;
-  const wn_session_options options = {.size = sizeof options, .sequences = 1, .cache = WN_CACHE_HALF};
+  const wn_session_options options = {.size = sizeof options, .sequences = 1, .cache = stored};
   const bool served = wn_session_create_with(ctx, model, &options, &probe) == WN_OK; /* not with every mechanism */
   wn_session_destroy(probe);
-  pairs_make(ctx, model, served, &x);
+  pairs_make(ctx, model, served ? stored : WN_CACHE_AUTO, &x);
   for (int step = 0; step < STEPS; step++) pairs_step(ctx, k->name, &x, step);
   for (int i = 0; i < x.count; i++) { /* what they hold: both continue alone with a piece */
     float alone[V], together[V];
@@ -143,10 +146,26 @@ static void check_model(wn_context *ctx, const struct model_case *k, wn_dtype dt
   wn_model_destroy(model);
 }
 
+static void check_model(wn_context *ctx, const struct model_case *k, wn_dtype dtype, bool control) {
+  check_stored(ctx, k, dtype, control, 0, WN_CACHE_HALF);
+}
+
 static void test_cpu(void **state) {
   (void)state;
   wn_context *ctx = context_of("cpu", 2);
   for (int k = 0; k < MODEL_CASES; k++) check_model(ctx, &model_cases[k], WN_F32, false);
+  wn_context_destroy(ctx);
+}
+
+/* Caches in blocks, whose heads have 32 numbers or more. */
+static void test_blocks(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 2);
+  const int cases[] = {1, 5, 7};
+  for (int i = 0; i < 3; i++) {
+    check_stored(ctx, &model_cases[cases[i]], WN_F32, false, 32, WN_CACHE_Q8_0);
+    check_stored(ctx, &model_cases[cases[i]], WN_F32, false, 64, WN_CACHE_Q4_0);
+  }
   wn_context_destroy(ctx);
 }
 
@@ -367,7 +386,7 @@ static void test_no_allocation(void **state) {
   struct wn_model *model = model_of(ctx, &c, WN_F32);
   wn_memory_info before, after;
   struct pairs x;
-  pairs_make(ctx, model, false, &x);
+  pairs_make(ctx, model, WN_CACHE_AUTO, &x);
   wn_session_row rows[MOST];
   static float logits[MOST][V];
   wn_memory_info_get(&before);
@@ -386,6 +405,7 @@ static void test_no_allocation(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_cpu),
+      cmocka_unit_test(test_blocks),
       cmocka_unit_test(test_ref),
       cmocka_unit_test(test_control_tokens),
       cmocka_unit_test(test_own_thresholds),

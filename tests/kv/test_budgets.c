@@ -133,7 +133,7 @@ static void bytes_are_those_of_the_cache(void **state) {
         struct wn_kv_cache cache;
         wn_memory_info before, after;
         wn_kv_shape_of(&c.attention, c.kv_heads, c.head_size, 1, b.tokens[0] + more, WN_F32, &b, &shape);
-        shape.half = n % 2;
+        wn_kv_shape_store(&shape, b.cache);
         wn_memory_info_get(&before);
         assert_ok(ctx, wn_kv_cache_init(ctx, &shape, &cache));
         wn_memory_info_get(&after);

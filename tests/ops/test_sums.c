@@ -191,7 +191,7 @@ static void test_gather(void **state) {
       const bool indexed = form % 2, halves = form / 2 == 1, zeros = form / 2 == 2;
       for (int i = 0; i < Y; i++) wn_number_set(y, i, e.dtype, 7), half[i] = moved[i] = 7;
       a.index = indexed ? index : NULL;
-      a.y_half = halves, a.x = zeros ? NULL : x;
+      a.y_type = halves ? WN_GGUF_F16 : WN_GGUF_F32, a.x = zeros ? NULL : x;
       a.y = halves ? (void *)(half + D) : wn_element(y, D, e.dtype); /* from row 1 on */
       const wn_status status = wn_op_gather_forward(&e, &a);
       assert_int_equal(status, halves && e.dtype == WN_F64 ? WN_ERR_UNSUPPORTED : WN_OK);
@@ -207,13 +207,13 @@ static void test_gather(void **state) {
       }
       if (!halves) continue;
       struct wn_gather move = a; /* moves the last row to the first place, like an eviction */
-      move.x = half + T * D, move.s_x = s_y, move.x_half = true, move.index = NULL, move.T = 1, move.y = moved;
+      move.x = half + T * D, move.s_x = s_y, move.x_type = WN_GGUF_F16, move.index = NULL, move.T = 1, move.y = moved;
       assert_int_equal(wn_op_gather_forward(&e, &move), WN_OK);
       for (int i = 0; i < Y; i++) assert_int_equal(moved[i], i / D % TO == 0 ? half[i + T * D] : 7);
-      move.y_half = false;
+      move.y_type = WN_GGUF_F32;
       assert_int_equal(wn_op_gather_forward(&e, &move), WN_ERR_UNSUPPORTED);
     }
-    a.y_half = false, a.y = y, a.groups = 3;
+    a.y_type = WN_GGUF_F32, a.y = y, a.groups = 3;
     assert_int_equal(wn_op_gather_forward(&e, &a), WN_ERR_ARGUMENT);
     assert_int_equal(wn_op_gather_backward(&e, &a), WN_ERR_UNSUPPORTED);
   }

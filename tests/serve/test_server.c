@@ -110,7 +110,7 @@ static void test_unserved(void **state) {
   struct place p;
   open_place(&p, &(wn_server_options){.cache = WN_CACHE_HALF});
   char *answer = post(p.port, "/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"tau\":0.5}}");
-  assert_true(status_of(answer) == 400 && strstr(answer, "half-float cache cannot be combined with"));
+  assert_true(status_of(answer) == 400 && strstr(answer, "a cache in half cannot be combined with"));
   free(answer);
   answer = post(p.port, "/v1/completions", "{\"prompt\":\"a\",\"winnow\":{\"tau\":0}}");
   assert_int_equal(status_of(answer), 200);

@@ -60,7 +60,7 @@ outcome run_decode(pass what, const wn_attention *c, void *scratch, cudaStream_t
   base.arguments(c);
   decode_args x = {};
   x.a = base.a;
-  const int bytes = c->half || c->row_type == WN_BF16 ? 2 : 4, each = 16 / bytes;
+  const int bytes = c->k_type == WN_GGUF_F16 || c->row_type == WN_BF16 ? 2 : 4, each = 16 / bytes;
   const auto whole = [&](const void *p, const stride &s) {
     return reinterpret_cast<uintptr_t>(p) % 16 == 0 && s.b % each == 0 && s.t % each == 0 && s.h % each == 0;
   };
@@ -85,7 +85,7 @@ outcome run_decode(pass what, const wn_attention *c, void *scratch, cudaStream_t
   x.select_kv = x.a.G > 1 ? -1 : c->sel.head / heads, x.select_query = c->sel.head % heads;
   const int QV = x.queries <= 1 ? 1 : x.queries <= 2 ? 2 : x.queries <= 4 ? 4 : 8;
   const dim3 grid((unsigned)x.splits, (unsigned)(x.a.Hkv * ((x.queries + QV - 1) / QV)), (unsigned)x.a.B);
-  if (c->half)
+  if (c->k_type == WN_GGUF_F16)
     launch_lanes<decode_half>(x, grid, QV, stream);
   else if (c->row_type == WN_BF16)
     launch_lanes<decode_bf16>(x, grid, QV, stream);
@@ -97,9 +97,11 @@ outcome run_decode(pass what, const wn_attention *c, void *scratch, cudaStream_t
   const bool bf16 = c->row_type == WN_BF16;
   float *f_out = static_cast<float *>(c->sel.f_out);
   if (c->sinks.n > 0 || c->gate.on)
-    WN_LAUNCH(joins, dim3(DECODE_THREADS), 0, stream, (attention_decode_join<all_terms>), x, bf16, c->half, f_out);
+    WN_LAUNCH(joins, dim3(DECODE_THREADS), 0, stream, (attention_decode_join<all_terms>), x, bf16,
+              c->k_type == WN_GGUF_F16, f_out);
   else
-    WN_LAUNCH(joins, dim3(DECODE_THREADS), 0, stream, (attention_decode_join<no_terms>), x, bf16, c->half, f_out);
+    WN_LAUNCH(joins, dim3(DECODE_THREADS), 0, stream, (attention_decode_join<no_terms>), x, bf16,
+              c->k_type == WN_GGUF_F16, f_out);
   const cudaError_t error = cudaGetLastError();
   return {0, error == cudaSuccess ? nullptr : cudaGetErrorString(error)};
 }

@@ -28,10 +28,13 @@ wn_status wn_cuda_gather_forward(const struct wn_exec *exec, const struct wn_gat
   const int64_t n = a->B * a->H * a->T * a->D, groups = a->groups > 0 ? a->groups : 1;
   if (n == 0) return WN_OK;
   const gather_rows rows = {a->H, a->T, a->D, a->H / groups, groups, a->s_x, a->s_y, a->index};
-  if (!a->y_half)
+  if (wn_stored_blocks(a->y_type))
+    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "gather: backend cuda does not write %s",
+                   wn_gguf_type_name(a->y_type));
+  if (!a->y_type)
     WN_LAUNCH(wn_cuda_blocks(n), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), (gather_kernel<float, float, gather_same>),
               n, rows, static_cast<const float *>(a->x), static_cast<float *>(a->y), gather_same());
-  else if (a->x_half || !a->x)
+  else if (a->x_type || !a->x)
     WN_LAUNCH(wn_cuda_blocks(n), WN_CUDA_THREADS, 0, wn_cuda_stream(exec),
               (gather_kernel<uint16_t, uint16_t, gather_same>), n, rows, static_cast<const uint16_t *>(a->x),
               static_cast<uint16_t *>(a->y), gather_same());

@@ -19,13 +19,14 @@ static size_t rows_scratch(const struct wn_exec *exec, const struct wn_attention
 #include "backends/ref/twice.h"
 
 size_t wn_ref_attention_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
-  return wn_wide_rows_scratch(exec, a, backward, rows_scratch);
+  return a->k_type ? wn_wide_keys_scratch(exec, a, backward, rows_scratch)
+                   : wn_wide_rows_scratch(exec, a, backward, rows_scratch);
 }
 static wn_status forward_wide(const struct wn_exec *exec, const struct wn_attention *a) {
   return exec->dtype == WN_F64 ? attention_forward_f64(exec, a) : attention_forward_f32(exec, a);
 }
 wn_status wn_ref_attention_forward(const struct wn_exec *exec, const struct wn_attention *a) {
-  return wn_wide_rows_run(exec, a, false, forward_wide);
+  return a->k_type ? wn_wide_keys_run(exec, a, forward_wide) : wn_wide_rows_run(exec, a, false, forward_wide);
 }
 #else
 

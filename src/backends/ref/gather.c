@@ -4,39 +4,26 @@
 
 #include <string.h>
 
-#include "tensor/f16.h"
-
-/* The T rows of one head, at x and y. */
-static void gather_head(const struct wn_gather *a, size_t e_x, size_t e_y, const char *x, const int32_t *index,
-                        char *y) {
-  const size_t row = (size_t)a->D * e_y;
-  const bool whole = !index && a->s_x.t == a->D && a->s_y.t == a->D && e_x == e_y;
-  if (whole) {
-    memcpy(y, x, (size_t)a->T * row);
-    return;
-  }
-  for (int64_t t = 0; t < a->T; t++) {
-    const char *from = x + (size_t)((index ? index[t] : t) * a->s_x.t) * e_x;
-    char *to = y + (size_t)(t * a->s_y.t) * e_y;
-    if (e_x == e_y)
-      memcpy(to, from, row);
-    else
-      wn_f16_from_f32(a->D, (const float *)(const void *)from, (uint16_t *)(void *)to);
-  }
-}
+#include "io/gguf_types.h"
 
 wn_status wn_ref_gather_forward(const struct wn_exec *exec, const struct wn_gather *a) {
-  const size_t e = wn_dtype_size(exec->dtype), half = sizeof(uint16_t);
-  const size_t e_x = a->x_half ? half : e, e_y = a->y_half ? half : e;
   const int64_t P = a->groups > 0 ? a->groups : 1;
+  const size_t row = wn_stored_bytes(a->y_type, exec->dtype, a->D);
+  const bool same = a->x_type == a->y_type, whole = same && a->x && !a->index && a->s_x.t == a->D && a->s_y.t == a->D;
   for (int64_t b = 0; b < a->B; b++) {
     for (int64_t h = 0; h < a->H; h++) {
-      char *y = (char *)a->y + (size_t)(b * a->s_y.b + h * a->s_y.h) * e_y;
-      if (a->x) {
-        const int32_t *index = a->index ? a->index + (b * P + h / (a->H / P)) * a->T : NULL;
-        gather_head(a, e_x, e_y, (const char *)a->x + (size_t)(b * a->s_x.b + h * a->s_x.h) * e_x, index, y);
-      } else {
-        for (int64_t t = 0; t < a->T; t++) memset(y + (size_t)(t * a->s_y.t) * e_y, 0, (size_t)a->D * e_y);
+      const int32_t *index = a->index ? a->index + (b * P + h / (a->H / P)) * a->T : NULL;
+      const int64_t x = b * a->s_x.b + h * a->s_x.h, y = b * a->s_y.b + h * a->s_y.h;
+      for (int64_t t = 0; t < (whole ? 1 : a->T); t++) {
+        const char *from =
+            (const char *)a->x + wn_stored_bytes(a->x_type, exec->dtype, x + (index ? index[t] : t) * a->s_x.t);
+        char *to = (char *)a->y + wn_stored_bytes(a->y_type, exec->dtype, y + t * a->s_y.t);
+        if (!a->x)
+          memset(to, 0, row);
+        else if (same)
+          memcpy(to, from, whole ? (size_t)a->T * row : row);
+        else
+          wn_gguf_store(exec->ctx, a->y_type, (const float *)(const void *)from, a->D, to);
       }
     }
   }

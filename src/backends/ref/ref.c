@@ -2,13 +2,13 @@
 #include "backends/ref/ref.h"
 #include "ops/terms.h"
 
-/* Terms of attention: all except keys in half floats. */
+/* Terms of attention: all. */
 enum {
   REF_SERVED = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SQUARE_ROOT | WN_TERM_SPAN |
                WN_TERM_RELATIVE | WN_TERM_SINKS | WN_TERM_THRESHOLD | WN_TERM_EXCLUSIVE | WN_TERM_GATE |
                WN_TERM_DROPOUT | WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_POSITIONS |
                WN_TERM_POSITIONS_BY_HEAD | WN_TERM_SUMS | WN_TERM_LOOK | WN_TERM_OPEN | WN_TERM_CONSTANT_KEYS |
-               WN_TERM_SOME_HEADS | WN_TERM_BF16 | WN_TERM_SCORE_MAP
+               WN_TERM_SOME_HEADS | WN_TERM_HALF | WN_TERM_BLOCKS | WN_TERM_BF16 | WN_TERM_SCORE_MAP
 };
 
 static const struct wn_backend table = {

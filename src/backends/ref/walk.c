@@ -75,8 +75,9 @@ void wn_walk_document(struct wn_walk *w, int64_t first) {
 /* ---- columns ---- */
 
 /* Keys or values of the group's columns. */
-static struct wn_policy_rows walk_held_rows(const struct wn_walk *w, const void *x, struct wn_stride s) {
-  const struct wn_policy_rows rows = {.data = x, .index = w->key, .head = s.h, .token = s.t, .half = w->a->half};
+static struct wn_policy_rows walk_held_rows(const struct wn_walk *w, const void *x, struct wn_stride s,
+                                            wn_gguf_type type) {
+  const struct wn_policy_rows rows = {.data = x, .index = w->key, .head = s.h, .token = s.t, .type = type};
   return wn_policy_rows_from(rows, w->dtype, w->b * s.b + w->group * w->kv_heads * s.h);
 }
 
@@ -98,8 +99,8 @@ static struct wn_policy_held walk_held(const struct wn_walk *w, int64_t n, int64
                                  .stride = w->a->Tk,
                                  .heads = w->kv_heads,
                                  .D = w->a->D,
-                                 .k = walk_held_rows(w, w->a->k, w->a->s_k),
-                                 .v = walk_held_rows(w, w->a->v, w->a->s_v),
+                                 .k = walk_held_rows(w, w->a->k, w->a->s_k, w->a->k_type),
+                                 .v = walk_held_rows(w, w->a->v, w->a->s_v, w->a->v_type),
                                  .rows = w->dtype,
                                  .room = w->room};
 }

@@ -63,14 +63,13 @@ static wn_status walk_product(const struct wn_exec *exec, struct wn_linear produ
   return product.N > 0 ? wn_op_linear_forward(exec, &product) : WN_OK;
 }
 
-/* Copies keys to columns. half: k holds half floats (and dtype is F32). */
+/* Copies keys to columns. type: how k is stored (then dtype is F32). */
 static void walk_gather(struct wn_walk *w, const void *k, struct wn_stride s, int64_t head, int64_t columns,
-                        bool half) {
+                        wn_gguf_type type) {
   const int64_t D = w->a->D;
-  const uint16_t *halves = (const uint16_t *)k + w->b * s.b + head * s.h;
-  for (int64_t c = 0; half && c < columns; c++)
-    wn_gguf_decode(WN_GGUF_F16, halves + w->key[c] * s.t, 0, D, (float *)w->keys + c * D);
-  if (half) return;
+  for (int64_t c = 0; type && c < columns; c++)
+    wn_gguf_decode(type, k, w->b * s.b + head * s.h + w->key[c] * s.t, D, (float *)w->keys + c * D);
+  if (type) return;
   const size_t row = (size_t)D * wn_dtype_size(w->dtype);
   const char *base = wn_element(k, w->b * s.b + head * s.h, w->dtype);
   for (int64_t c = 0; c < columns; c++)
@@ -85,7 +84,7 @@ wn_status wn_walk_products(const struct wn_exec *exec, struct wn_walk *w, int64_
   struct wn_linear p = {.M = rows, .K = a->D};
   for (int64_t run = 0, gathered = -1; run < walk_runs(w); run++) {
     const int64_t head = w->group * w->heads + walk_run_head(w, run), kv = head / ratio;
-    if (kv != gathered) walk_gather(w, a->k, a->s_k, gathered = kv, columns, a->half);
+    if (kv != gathered) walk_gather(w, a->k, a->s_k, gathered = kv, columns, a->k_type);
     p.x = wn_element(a->q, w->b * a->s_q.b + row0 * a->s_q.t + head * a->s_q.h, w->dtype), p.ldx = a->s_q.t;
     p.N = columns, p.w = w->keys, p.y = wn_element(w->logits, run * R * cap, w->dtype), p.ldy = cap;
     WN_TRY(walk_product(&one, p));
@@ -102,7 +101,7 @@ wn_status wn_walk_products(const struct wn_exec *exec, struct wn_walk *w, int64_
   }
   for (int64_t s = 0; a->sel.bilinear && s < w->choices; s++) {
     const int64_t choice = w->group * w->choices + s;
-    walk_gather(w, a->sel.sk, a->sel.s_sk, choice, columns, false);
+    walk_gather(w, a->sel.sk, a->sel.s_sk, choice, columns, WN_GGUF_F32);
     p.x = wn_element(a->sel.sq, w->b * a->sel.s_sq.b + row0 * a->sel.s_sq.t + choice * a->sel.s_sq.h, w->dtype);
     p.ldx = a->sel.s_sq.t;
     p.N = columns, p.w = w->keys, p.y = wn_element(w->selecting, s * R * cap, w->dtype), p.ldy = cap;

@@ -22,6 +22,7 @@
 #include <stdint.h>
 #include <string.h>
 #include "base/both.h"
+#include "tensor/stored.h"
 #include "winnow/tensor.h"
 
 #define WN_POLICY_FUNCTION WN_BOTH
@@ -34,7 +35,7 @@ struct wn_policy_rows {
   const void *data;     /* element d of token j, head h: at h * head + (index ? index[j] : j) * token + d */
   const int32_t *index; /* NULL: token j has row j */
   int64_t head, token;
-  bool half; /* half floats; else of the dtype */
+  wn_gguf_type type; /* how they are stored (tensor/stored.h); F32: of the dtype */
 };
 
 /* The tokens that one group of heads holds when a row arrives. */
@@ -54,7 +55,7 @@ struct wn_policy_held {
   int64_t stride;
   int64_t heads, D;           /* of the group; D: a head's dimensions */
   struct wn_policy_rows k, v; /* data NULL: not asked for */
-  wn_dtype rows;              /* of k and v, unless they are half floats */
+  wn_dtype rows;              /* of k and v that are stored as F32 */
   double *room;               /* wn_policy_room numbers, for scores by keys and values */
 };
 
@@ -109,8 +110,7 @@ WN_POLICY_FUNCTION struct wn_policy_range wn_policy_part(struct wn_policy_thread
 /* The rows that begin `elements` further on. */
 WN_POLICY_FUNCTION struct wn_policy_rows wn_policy_rows_from(struct wn_policy_rows x, wn_dtype dtype,
                                                              int64_t elements) {
-  const size_t bytes = x.half ? sizeof(uint16_t) : dtype == WN_F64 ? sizeof(double) : sizeof(float);
-  if (x.data) x.data = (const char *)x.data + (size_t)elements * bytes;
+  if (x.data) x.data = (const char *)x.data + wn_stored_bytes(x.type, dtype, elements);
   return x;
 }
 
@@ -125,23 +125,6 @@ WN_POLICY_FUNCTION double wn_policy_times(double x, double y) {
 
 /* ---- one row: the key or value of a token in a head ---- */
 
-WN_POLICY_FUNCTION float wn_policy_half(uint16_t x) {
-#ifdef __CUDA_ARCH__
-  return __half2float(__ushort_as_half(x));
-#else
-  /* the exponent's offset is corrected by a product, which also makes subnormal numbers right */
-  uint32_t bits = (uint32_t)(x & 0x7fffu) << 13, sign = (uint32_t)(x & 0x8000u) << 16;
-  float value;
-  memcpy(&value, &bits, sizeof value);
-  value *= 0x1p112f;
-  memcpy(&bits, &value, sizeof bits);
-  if ((x & 0x7c00u) == 0x7c00u) bits |= 0x7f800000u; /* infinity, NaN */
-  bits |= sign;
-  memcpy(&value, &bits, sizeof value);
-  return value;
-#endif
-}
-
 WN_POLICY_FUNCTION int64_t wn_policy_row_at(const struct wn_policy_rows *x, int64_t head, int64_t j) {
   return head * x->head + (x->index ? x->index[j] : j) * x->token;
 }
@@ -150,40 +133,20 @@ WN_POLICY_FUNCTION int64_t wn_policy_row_at(const struct wn_policy_rows *x, int6
 WN_POLICY_FUNCTION void wn_policy_add(const struct wn_policy_held *h, const struct wn_policy_rows *x, int64_t head,
                                       int64_t j, double factor, struct wn_policy_range part, double *sum) {
   const int64_t at = wn_policy_row_at(x, head, j);
-  if (x->half) {
-    const uint16_t *row = (const uint16_t *)x->data + at;
-    for (int64_t d = part.first; d < part.end; d++)
-      sum[d - part.first] += wn_policy_times(factor, (double)wn_policy_half(row[d]));
-  } else if (h->rows == WN_F64) {
-    const double *row = (const double *)x->data + at;
-    for (int64_t d = part.first; d < part.end; d++) sum[d - part.first] += wn_policy_times(factor, row[d]);
-  } else {
-    const float *row = (const float *)x->data + at;
-    for (int64_t d = part.first; d < part.end; d++) sum[d - part.first] += wn_policy_times(factor, (double)row[d]);
-  }
+  for (int64_t d = part.first; d < part.end; d++)
+    sum[d - part.first] += wn_policy_times(factor, wn_stored_number(x->type, h->rows, x->data, at + d));
 }
 
 /* Sums of the products of a row with y, or with itself (y NULL): four, which are then added in pairs. */
-#define WN_POLICY_DOT(ROW)                                                                                             \
-  for (int64_t d = 0; d < h->D; d += 4)                                                                                \
-    for (int64_t i = 0; i < 4 && d + i < h->D; i++) {                                                                  \
-      const double value = (double)(ROW);                                                                              \
-      sums[i] += wn_policy_times(value, y ? y[d + i] : value);                                                         \
-    }
 WN_POLICY_FUNCTION double wn_policy_dot(const struct wn_policy_held *h, const struct wn_policy_rows *x, int64_t head,
                                         int64_t j, const double *y) {
   const int64_t at = wn_policy_row_at(x, head, j);
   double sums[4] = {0, 0, 0, 0};
-  if (x->half) {
-    const uint16_t *row = (const uint16_t *)x->data + at;
-    WN_POLICY_DOT(wn_policy_half(row[d + i]))
-  } else if (h->rows == WN_F64) {
-    const double *row = (const double *)x->data + at;
-    WN_POLICY_DOT(row[d + i])
-  } else {
-    const float *row = (const float *)x->data + at;
-    WN_POLICY_DOT(row[d + i])
-  }
+  for (int64_t d = 0; d < h->D; d += 4)
+    for (int64_t i = 0; i < 4 && d + i < h->D; i++) {
+      const double value = wn_stored_number(x->type, h->rows, x->data, at + d + i);
+      sums[i] += wn_policy_times(value, y ? y[d + i] : value);
+    }
   return sums[0] + sums[1] + (sums[2] + sums[3]);
 }
 

@@ -29,8 +29,8 @@ static const float *dead_keys_rows_of(const struct wn_attention_plan *p, const s
   const void *x = values ? a->v : a->k;
   const struct wn_stride s = values ? a->s_v : a->s_k;
   *stride = s.t;
-  if (!a->half) return wn_floats_at(x, s, u->b, j, u->g0 + g);
-  p->ops->widen(wide, wn_half_at(x, s, u->b, j, u->g0 + g), s.t, rows, a->D);
+  if (!a->k_type) return wn_floats_at(x, s, u->b, j, u->g0 + g);
+  wn_widen(p, values ? a->v_type : a->k_type, x, s, u->b, j, u->g0 + g, rows, wide);
   *stride = a->D;
   return wide;
 }

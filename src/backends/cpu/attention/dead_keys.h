@@ -29,7 +29,7 @@ struct wn_dead_keys_bound {
   float *k;       /* [groups][blocks*64] norms */
   float *q, *low; /* [heads][blocks] over all rows from the block on: the largest norm of a query times scale; the
                    * smallest lower bound of the log of a row's sum */
-  float *wide;    /* [64][D] scratch: half floats converted, or gathered rows */
+  float *wide;    /* [64][D] scratch: stored rows converted, or gathered rows */
 };
 void wn_dead_keys_bound_lay(const struct wn_attention_plan *p, struct wn_arrays *l, int64_t heads, int64_t groups,
                             struct wn_dead_keys_bound *bound);

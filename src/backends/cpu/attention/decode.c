@@ -59,11 +59,14 @@ struct wn_arrays wn_attention_decode_scratch(const struct wn_attention_plan *p) 
 }
 
 /* A block of keys (or values) as floats: in place, or converted to `room` [64,D]. */
-static const float *block_floats(const struct wn_attention_plan *p, const void *x, struct wn_stride s, int64_t b,
-                                 int64_t j0, int64_t g, int64_t count, float *room, int64_t *step) {
-  *step = p->a->half ? p->a->D : s.t;
-  if (!p->a->half) return wn_floats_at(x, s, b, j0, g);
-  p->ops->widen(room, wn_half_at(x, s, b, j0, g), s.t, count, p->a->D);
+static const float *block_floats(const struct wn_attention_plan *p, bool values, int64_t b, int64_t j0, int64_t g,
+                                 int64_t count, float *room, int64_t *step) {
+  const struct wn_attention *a = p->a;
+  const void *x = values ? a->v : a->k;
+  const struct wn_stride s = values ? a->s_v : a->s_k;
+  *step = a->k_type ? a->D : s.t;
+  if (!a->k_type) return wn_floats_at(x, s, b, j0, g);
+  wn_widen(p, values ? a->v_type : a->k_type, x, s, b, j0, g, count, room);
   return room;
 }
 
@@ -223,7 +226,7 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
   const int64_t begin = part * per, end = wn_min_i64(begin + per, p->blocks);
   const int64_t G = wn_selection_groups(a), choice = G > 1 ? g : 0, leader = choice * (a->H / G) + a->sel.head;
   const bool keep = a->sel.on && g == leader / p->group, selects = keep || (a->sel.on && !a->sel.shift);
-  _Alignas(64) float tile[WN_TILE], base[WN_TILE] = {0}, F[WN_TILE] = {0}, room[2][WN_TILE * WN_HALF_D], mem = 0;
+  _Alignas(64) float tile[WN_TILE], base[WN_TILE] = {0}, F[WN_TILE] = {0}, room[2][WN_TILE * WN_STORED_D], mem = 0;
   struct wn_attention_strip s;
   struct wn_attention_rows r;
   wn_attention_rows_init(p, b, p->blocks - 1, &r);
@@ -248,14 +251,14 @@ static void decode_task(const struct wn_attention_plan *p, const struct partial 
     int64_t k_step = 0, v_step = 0;
     const float *k = NULL, *v = NULL;
     if (selects) {
-      k = block_floats(p, a->k, a->s_k, b, j0, leader / p->group, count, room[0], &k_step);
+      k = block_floats(p, false, b, j0, leader / p->group, count, room[0], &k_step);
       select_keys(p, &r, &s, choice, j0, count, k, k_step, base, F, x, &mem, keep);
     }
     if (!selects && a->sel.on && a->sel.f_in)
       memcpy(F, (const float *)a->sel.f_in + (b * G + choice) * wn_selection_stride(a) + j0, (size_t)count * sizeof *F);
     if (s.empty || apart) continue;
-    if (!k || leader / p->group != g) k = block_floats(p, a->k, a->s_k, b, j0, g, count, room[0], &k_step);
-    v = block_floats(p, a->v, a->s_v, b, j0, g, count, room[1], &v_step);
+    if (!k || leader / p->group != g) k = block_floats(p, false, b, j0, g, count, room[0], &k_step);
+    v = block_floats(p, true, b, j0, g, count, room[1], &v_step);
     for (int64_t h = 0; h < p->group; h++) {
       const int64_t head = g * p->group + h, at = (b * a->H + head) * parts + part;
       const struct wn_terms_strip terms = {.a = a, .b = b, .h = head, .rows = 1, .width = WN_TILE, .j0 = j0};

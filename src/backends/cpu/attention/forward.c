@@ -128,12 +128,12 @@ static void pack_tile(const struct wn_attention_plan *p, const struct wn_attenti
   const int64_t j0 = c * WN_TILE, rows = wn_min_i64(WN_TILE, a->Tk - j0), at = c * u->groups + g;
   if (c < k->first[g]) return;
   const bool apart = c < wn_sparse_edge(p, p->first_block); /* all its keys are gathered: no row sees it as a tile */
-  if (a->half) {                                            /* neither sparse nor gathered */
-    _Alignas(64) float wide[WN_TILE * WN_HALF_D];
-    p->ops->widen(wide, wn_half_at(a->k, a->s_k, u->b, j0, u->g0 + g), a->s_k.t, rows, a->D);
+  if (a->k_type) {                                          /* neither sparse nor gathered */
+    _Alignas(64) float wide[WN_TILE * WN_STORED_D];
+    wn_widen(p, a->k_type, a->k, a->s_k, u->b, j0, u->g0 + g, rows, wide);
     p->ops->pack_transposed(wn_operand_at(p, k->kt, at * wn_operand_columns(p)), wide, a->D, rows, a->D,
                             (float)a->scale);
-    p->ops->widen(wide, wn_half_at(a->v, a->s_v, u->b, j0, u->g0 + g), a->s_v.t, rows, a->D);
+    wn_widen(p, a->v_type, a->v, a->s_v, u->b, j0, u->g0 + g, rows, wide);
     p->ops->pack(wn_operand_at(p, k->v, at * WN_TILE * p->Dp), WN_TILE, p->Dp, wide, a->D, rows, a->D, 1.0f);
     if (g == 0 && k->skt)
       p->ops->pack_transposed(k->skt + c * a->D * WN_TILE, wn_floats_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice),
@@ -435,7 +435,7 @@ static void prefetch_block(const struct wn_attention_plan *p, const struct wn_at
   const struct wn_attention *a = p->a;
   struct wn_attention_rows r;
   wn_attention_rows_init(p, u->b, block, &r);
-  for (int64_t g = 0; g < u->groups && !a->half; g++) {
+  for (int64_t g = 0; g < u->groups && !a->k_type; g++) {
     prefetch_rows(p, wn_row_at(p, a->k, a->s_k, u->b, r.p0, u->g0 + g), a->s_k.t, r.rows);
     prefetch_rows(p, wn_row_at(p, a->v, a->s_v, u->b, r.p0, u->g0 + g), a->s_v.t, r.rows);
   }

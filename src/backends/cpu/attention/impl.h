@@ -209,8 +209,8 @@ struct wn_tile_ops {
   void (*row_dot)(float *out, const float *x, int64_t x_stride, const float *y, int64_t y_stride, int64_t rows,
                   int64_t D);
   /* logits[j] = factor * q[D] . k[j,D] for j < count <= 64 */
-  /* Converts `rows` half-float rows of D, with a stride, to contiguous floats. */
-  void (*widen)(float *to, const uint16_t *from, int64_t stride, int64_t rows, int64_t D);
+  /* Converts `rows` stored rows of D, `step` bytes apart, to contiguous floats. */
+  void (*widen[WN_GGUF_TYPE_COUNT])(float *to, const void *from, size_t step, int64_t rows, int64_t D);
   void (*decode_logits)(float *logits, const float *q, const float *k, int64_t stride, int64_t count, int64_t D,
                         float factor);
   /* acc[D] += sum over j < count of w[j] v[j,D] */
@@ -371,9 +371,11 @@ static inline float wn_strength(const struct wn_attention *a, int64_t choice) {
 static inline const float *wn_floats_at(const void *x, struct wn_stride s, int64_t b, int64_t t, int64_t h) {
   return (const float *)x + b * s.b + t * s.t + h * s.h;
 }
-/* The same for half floats. */
-static inline const uint16_t *wn_half_at(const void *x, struct wn_stride s, int64_t b, int64_t t, int64_t h) {
-  return (const uint16_t *)x + b * s.b + t * s.t + h * s.h;
+/* The floats of stored rows t..t+rows-1: to `wide` [rows,D]. */
+static inline void wn_widen(const struct wn_attention_plan *p, wn_gguf_type type, const void *x, struct wn_stride s,
+                            int64_t b, int64_t t, int64_t h, int64_t rows, float *wide) {
+  const char *from = (const char *)x + wn_stored_bytes(type, WN_F32, b * s.b + t * s.t + h * s.h);
+  p->ops->widen[type](wide, from, wn_stored_bytes(type, WN_F32, s.t), rows, p->a->D);
 }
 static inline float *wn_floats_out(void *x, struct wn_stride s, int64_t b, int64_t t, int64_t h) {
   return (float *)x + b * s.b + t * s.t + h * s.h;

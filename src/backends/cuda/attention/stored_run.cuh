@@ -48,7 +48,7 @@ struct stored_call {
     s = stored_args();
     s.a = fused.a;
     s.type = c->row_type == WN_BF16 ? BF16S : FLOATS;
-    s.value_type = c->half ? HALVES : s.type;
+    s.value_type = c->k_type == WN_GGUF_F16 ? HALVES : s.type;
     s.open = c->open, s.key_count = c->key_count;
     s.a.span.dz = nullptr;
     if (c->sel.on) s.a.sel.M = c->sel.mem ? static_cast<float *>(c->sel.M) : nullptr;

@@ -42,7 +42,7 @@ struct walk_args {
   int32_t *places; /* [B,groups,ld] and positions of the held keys for it */
   int64_t each;
   const void *k, *v;
-  bool half;
+  wn_gguf_type type;
   int32_t *held;  /* [B,groups,ld] held keys */
   int32_t *state; /* [B,groups,2] kept between chunks: number of held keys; start of their document */
 };
@@ -73,7 +73,7 @@ struct walk_place {
 /* The keys or values of the group's heads. */
 __device__ __forceinline__ wn_policy_rows walk_kind_rows(const walk_args &w, const walk_place &p, const void *x,
                                                          const stride &s, const int32_t *index) {
-  const wn_policy_rows rows = {x, index, s.h, s.t, w.half};
+  const wn_policy_rows rows = {x, index, s.h, s.t, w.type};
   const int64_t heads = w.s.a.Hkv / w.s.a.slot_groups;
   return wn_policy_rows_from(rows, WN_F32, p.b * s.b + p.group * heads * s.h);
 }

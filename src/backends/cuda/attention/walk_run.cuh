@@ -48,7 +48,7 @@ struct walk_call {
     const bool kind = op->rule.by == WN_EVICT_KIND;
     kernels = kind ? policy_kernels_for(op->rule.kind) : nullptr;
     if (kind) w.kind = *op->rule.kind;
-    w.k = call.k, w.v = call.v, w.half = call.half;
+    w.k = call.k, w.v = call.v, w.type = call.k_type;
     w.note = static_cast<float *>(op->note), w.evicted_at = op->evicted_at, w.left = op->left;
   }
   static int of_int(int64_t n) { return (int)(n < INT32_MAX ? n : INT32_MAX); }
