@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <winnow/serve.h>
+#include "access_file.h"
 #include "args.h"
 #include "files.h"
 #include "load.h"
@@ -17,7 +18,7 @@
 struct serve_request {
   struct cli_common common;
   struct cli_loading load;
-  const char *host, *name, *key_file, *cache_memory, *prefix_memory, *origins, *pin;
+  const char *host, *name, *key_file, *access_log, *cache_memory, *prefix_memory, *origins, *pin;
   int64_t port, context, slots, queue, connections, draft;
   double timeout;
 };
@@ -32,7 +33,9 @@ static const struct cli_option serve_options[] = {
     CLI_OPTION(struct serve_request, port, "port", "N", "the port; 0: any that is free", .min = 0, .max = 65535),
     CLI_OPTION(struct serve_request, name, "name", "NAME", "the model's name in answers; else its folder or file"),
     CLI_OPTION(struct serve_request, key_file, "api-key-file", "FILE",
-               "a file with a key that requests must have; without one all are answered"),
+               "a file with keys, one a line, of which requests must have one; without it all are answered"),
+    CLI_OPTION(struct serve_request, access_log, "access-log", "FILE",
+               "a line of JSON for each request, added to this file; -: standard error"),
     CLI_OPTION(struct serve_request, origins, "allow-origin", "ORIGIN[,ORIGIN..]",
                "web pages of these origins may send requests beside the server's own; \"*\": all"),
     CLI_OPTION(struct serve_request, context, "context", "N",
@@ -68,18 +71,7 @@ static const struct cli_spec serve_spec = {
         "not.",
     CLI_TABLE(serve_options),
     CLI_OPTIONAL("[MODEL]"),
-    .epilog = "Ctrl-C stops it."};
-
-/* The key: the file's first line. */
-static int serve_read_key(wn_context *ctx, const char *path, char **key) {
-  size_t bytes;
-  *key = NULL;
-  if (!path) return 0;
-  const int code = cli_read_text(ctx, path, key, &bytes);
-  if (code) return code;
-  (*key)[strcspn(*key, "\r\n")] = 0;
-  return **key ? 0 : cli_error("%s: the key is empty", path);
-}
+    .epilog = "Ctrl-C stops it. SIGHUP opens the access log again and reads the file of keys again."};
 
 /* The model's name as one line of UTF-8 for JSON and terminals: a file's name may be any bytes. */
 static const char *serve_name(const struct serve_request *r, char *buffer, size_t bytes) {
@@ -90,29 +82,53 @@ static const char *serve_name(const struct serve_request *r, char *buffer, size_
   return slash && slash[1] ? slash + 1 : buffer;
 }
 
-/* Waits until a signal asks for the end. */
-static void serve_wait(wn_context *ctx) {
-  while (!wn_context_cancelled(ctx)) usleep(100000);
+/* Takes the keys that the file has now; if it is bad the old ones stay, and one line says so. */
+static void serve_read_keys(const struct serve_request *r, wn_server *server) {
+  wn_context *ctx; /* the other one is the server's */
+  const wn_context_options options = {.size = sizeof options, .threads = 1};
+  char *keys = NULL;
+  size_t bytes = 0;
+  wn_status status = wn_context_create(&options, &ctx);
+  if (status == WN_OK) status = wn_file_load(ctx, r->key_file, 0, &keys, &bytes);
+  if (status == WN_OK && strlen(keys) == bytes) status = wn_server_set_keys(ctx, server, keys);
+  if (status != WN_OK || strlen(keys) < bytes)
+    cli_warning("%s; the keys stay as they were", status != WN_OK ? wn_context_error(ctx) : "the keys have a NUL byte");
+  else
+    cli_note(&r->common, "%s: the keys have been read again", r->key_file);
+  wn_text_free(keys);
+  wn_context_destroy(ctx);
 }
 
-static int serve_run(wn_context *ctx, const struct serve_request *r, const struct cli_loaded *in) {
-  char name[4096], *key;
-  double memory = 0, prefix = 0;
-  wn_server *server;
-  int code = serve_read_key(ctx, r->key_file, &key);
-  if (code) return code;
-  const bool memory_good = !r->cache_memory || wn_bytes_parse(r->cache_memory, &memory);
-  if (!memory_good || (strcmp(r->prefix_memory, "0") != 0 && !wn_bytes_parse(r->prefix_memory, &prefix))) {
-    wn_text_free(key);
-    return cli_usage_error(serve_spec.command,
-                           "--%s-memory: \"%s\" is not a number of bytes, such as 900kB, 2GB or 512MiB",
-                           memory_good ? "prefix" : "cache", memory_good ? r->prefix_memory : r->cache_memory);
+/* Waits until a signal asks for the end. */
+static void serve_wait(wn_context *ctx, const struct serve_request *r, wn_server *server, struct cli_access_file *log) {
+  while (!wn_context_cancelled(ctx)) {
+    usleep(100000);
+    if (!cli_signals_reload()) continue;
+    cli_access_file_again(log);
+    if (r->key_file) serve_read_keys(r, server);
   }
+}
+
+/* Reads an option in bytes; CLI_GO, or 2 after reporting. */
+static int serve_bytes(const char *name, const char *text, uint64_t *out) {
+  double bytes = 0;
+  if (text && strcmp(text, "0") != 0 && !wn_bytes_parse(text, &bytes))
+    return cli_usage_error(serve_spec.command, "--%s: \"%s\" is not a number of bytes, such as 900kB, 2GB or 512MiB",
+                           name, text);
+  *out = (uint64_t)bytes;
+  return CLI_GO;
+}
+
+/* Serves until a signal comes. */
+static int serve_answer(wn_context *ctx, const struct serve_request *r, const struct cli_loaded *in, const char *keys,
+                        struct cli_access_file *log, uint64_t cache_memory, uint64_t prefix_memory) {
+  char name[4096];
+  wn_server *server;
   const wn_server_options options = {.size = sizeof options,
                                      .address = r->host,
                                      .port = (int)r->port,
                                      .name = serve_name(r, name, sizeof name),
-                                     .api_key = key,
+                                     .api_key = keys,
                                      .context = r->context,
                                      .slots = (int)r->slots,
                                      .draft = (int)r->draft,
@@ -120,14 +136,15 @@ static int serve_run(wn_context *ctx, const struct serve_request *r, const struc
                                      .connections = (int)r->connections,
                                      .timeout = r->timeout,
                                      .origins = r->origins,
-                                     .cache_memory = (uint64_t)memory,
-                                     .prefix_memory = (uint64_t)prefix,
+                                     .access = r->access_log ? cli_access_file_write : NULL,
+                                     .access_user = log,
+                                     .cache_memory = cache_memory,
+                                     .prefix_memory = prefix_memory,
                                      .budgets = in->budgets.layers > 0 ? &in->budgets : NULL,
                                      .pin_system = !strcmp(r->pin, "system"),
                                      .cache = in->budgets.cache};
   cli_signals_begin(ctx);
   const wn_status status = wn_server_start(ctx, in->model, in->tok, &options, &server);
-  wn_text_free(key);
   if (status != WN_OK) {
     cli_signals_end();
     return cli_fail(ctx, status);
@@ -140,11 +157,26 @@ static int serve_run(wn_context *ctx, const struct serve_request *r, const struc
     printf("serving %s at http://%s%s%s:%d\n", options.name, six ? "[" : "", r->host, six ? "]" : "",
            wn_server_port(server));
   fflush(stdout);
-  serve_wait(ctx);
+  if (r->key_file || r->access_log) cli_signals_begin_reload();
+  serve_wait(ctx, r, server, log);
   wn_server_stop(server);
   cli_signals_end();
   cli_note(&r->common, "stopped");
   return 0;
+}
+
+static int serve_run(wn_context *ctx, const struct serve_request *r, const struct cli_loaded *in) {
+  struct cli_access_file log = {0};
+  char *keys = NULL;
+  uint64_t cache_memory = 0, prefix_memory = 0;
+  int code = serve_bytes("cache-memory", r->cache_memory, &cache_memory);
+  if (code == CLI_GO) code = serve_bytes("prefix-memory", r->prefix_memory, &prefix_memory);
+  if (code == CLI_GO && r->key_file) code = cli_read_lines(ctx, r->key_file, &keys);
+  if (code == CLI_GO && r->access_log) code = cli_access_file_open(&log, r->access_log);
+  if (code == CLI_GO) code = serve_answer(ctx, r, in, keys, &log, cache_memory, prefix_memory);
+  cli_access_file_close(&log);
+  wn_text_free(keys);
+  return code;
 }
 
 int cmd_serve(int argc, char **argv) {

@@ -62,6 +62,13 @@ FILE *cli_open_output(const char *path) {
   return out;
 }
 
+FILE *cli_open_append(const char *path) {
+  const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+  FILE *file = fd >= 0 ? fdopen(fd, "a") : NULL;
+  if (fd >= 0 && !file) close(fd);
+  return file;
+}
+
 FILE *cli_create_private(const char *path) {
   const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;

@@ -21,6 +21,8 @@ int cli_make_folder(const char *path);
 /* Opens a file for writing line by line; NULL after reporting. */
 FILE *cli_open_output(const char *path);
 
+/* Opens a file that only its owner and group may read, for lines at its end; NULL: errno says why not. */
+FILE *cli_open_append(const char *path);
 /* Creates a new file that only its owner may read; NULL: it exists or could not be created. */
 FILE *cli_create_private(const char *path);
 

@@ -8,6 +8,9 @@
 
 static wn_context *_Atomic target;
 
+static volatile sig_atomic_t reloads, /* SIGHUP has asked for it */
+    stays;                            /* the terminal may hang up (nohup) */
+
 static volatile sig_atomic_t patient,
     ended; /* for answers. patient: any number of SIGINT is fine; ended: another signal came */
 
@@ -34,6 +37,19 @@ static void signals_install(void (*handler)(int)) {
     if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN) continue;
     sigaction(numbers[i], &action, NULL);
   }
+}
+
+static void on_hangup(int number, siginfo_t *info, void *where) {
+  (void)where;
+#ifdef SI_KERNEL
+  const bool terminal = info->si_code == SI_KERNEL; /* nobody sent it */
+#else
+  const bool terminal = info->si_pid == 0;
+#endif
+  if (!terminal)
+    reloads = 1;
+  else if (!stays)
+    on_signal(number);
 }
 
 /* A mapped file became shorter while it was in use: the program must end, but says which file it was. */
@@ -77,6 +93,19 @@ bool cli_signals_end_answer(void) {
 void cli_signals_begin(wn_context *ctx) {
   atomic_store(&target, ctx);
   signals_install(on_signal);
+}
+
+void cli_signals_begin_reload(void) {
+  struct sigaction action = {.sa_sigaction = on_hangup, .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK}, old;
+  sigemptyset(&action.sa_mask);
+  stays = sigaction(SIGHUP, NULL, &old) == 0 && old.sa_handler == SIG_IGN;
+  sigaction(SIGHUP, &action, NULL);
+}
+
+bool cli_signals_reload(void) {
+  const bool asked = reloads;
+  reloads = 0;
+  return asked;
 }
 
 void cli_signals_end(void) {

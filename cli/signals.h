@@ -14,6 +14,11 @@ void cli_signals_end(void);
 void cli_signals_begin_answer(wn_context *ctx, bool keeps);
 bool cli_signals_end_answer(void);
 
+/* From now on SIGHUP asks a server to read its files again, unless it is the terminal that hangs up, which ends it like
+ * before. cli_signals_reload returns true once for one or more such requests. */
+void cli_signals_begin_reload(void);
+bool cli_signals_reload(void);
+
 /* The exit code of a command that was interrupted after saving: 128 + SIGINT, as in shells. */
 #define CLI_INTERRUPTED 130
 

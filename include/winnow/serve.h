@@ -41,14 +41,16 @@ void wn_live_stop(wn_live *live); /* NULL is allowed */
 
 /* A server in the shapes of the OpenAI API: docs/serve.md has its paths and fields. */
 typedef struct wn_server_options {
-  size_t size;           /* sizeof the struct (context.h) */
-  const char *address;   /* an IPv4 or IPv6 address to listen on; NULL: 127.0.0.1, reachable only from this machine */
-  int port;              /* 0: any free port */
-  const char *name;      /* the model's name in answers; bytes that are not UTF-8 become U+FFFD; NULL: "winnow" */
-  const char *api_key;   /* a request for any path but / and /health must have this key; NULL: none is needed */
-  int64_t context;       /* tokens of a prompt and its answer; 0: the model's context */
-  int slots;             /* how many answers are written at the same time; 0: 8 */
-  int queue;             /* how many requests may be running or waiting at the same time, further ones get 429; 0: 64 */
+  size_t size;         /* sizeof the struct (context.h) */
+  const char *address; /* an IPv4 or IPv6 address to listen on; NULL: 127.0.0.1, reachable only from this machine */
+  int port;            /* 0: any free port */
+  const char *name;    /* the model's name in answers; bytes that are not UTF-8 become U+FFFD; NULL: "winnow" */
+  const char *api_key; /* keys, one on each line; a request for any path but / and /health must have one of them. After
+                          " #" a line may have a label, which stands for the key in the access log; lines that begin
+                          with "#" are left out. NULL: none is needed */
+  int64_t context;     /* tokens of a prompt and its answer; 0: the model's context */
+  int slots;           /* how many answers are written at the same time; 0: 8 */
+  int queue;           /* how many requests may be running or waiting at the same time, further ones get 429; 0: 64 */
   uint64_t cache_memory; /* bytes that the caches of all answers may take together; an answer whose cache does not fit
                             waits; 0: no limit */
   const wn_budgets *budgets; /* budgets of requests that do not state their own; copied; NULL: nothing is evicted */
@@ -62,6 +64,10 @@ typedef struct wn_server_options {
   int draft; /* wn_generate_options.draft_tokens of answers; 0: none. Those that are written at the same time share
                 them */
   bool pin_system; /* system messages are pinned (wn_session_pin) in requests that do not say what is */
+  /* The access log: called by a thread of the server with whole lines of JSON, one for each request that has ended, and
+   * a NUL after them. NULL: there is none. */
+  void (*access)(void *user, const char *lines, size_t bytes);
+  void *access_user;
 } wn_server_options;
 typedef struct wn_server wn_server;
 
@@ -73,6 +79,9 @@ typedef struct wn_server wn_server;
 wn_status wn_server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const wn_server_options *options,
                           wn_server **out);
 int wn_server_port(const wn_server *server);
+/* Replaces the keys, as in wn_server_options.api_key; requests that have been admitted go on. On error the old ones
+ * stay. ctx is the caller's, not the server's; any thread may call it. */
+wn_status wn_server_set_keys(wn_context *ctx, wn_server *server, const char *keys);
 void wn_server_stop(wn_server *server); /* answers that are being written are cut off; NULL is allowed */
 
 WN_API_END

@@ -3,6 +3,7 @@
 #include "serve/choice.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -341,8 +342,25 @@ wn_status wn_choice_after(struct wn_serve_worker *w, struct wn_serve_choice *c, 
   return r->end == WN_GENERATE_EOS && !c->job->request.chat ? choice_score(&w->model, c, r->end_token) : WN_OK;
 }
 
+static void job_log(const struct wn_serve_job *job) {
+  struct wn_access_job line = {.model = job->model,
+                               .prompt = job->prompt_tokens,
+                               .first = job->first,
+                               .gone = job->gone,
+                               .end = job->failed                   ? job->failed
+                                      : job->gone && !job->finished ? "cancelled"
+                                                                    : job->choices[0].finish};
+  snprintf(line.id, sizeof line.id, "%s", job->id);
+  for (int i = 0; i < job->count; i++) {
+    line.written += job->choices[i].tokens;
+    if (i % job->request.n == 0) line.cached += job->choices[i].cached; /* each prompt counts once */
+  }
+  wn_access_job(job->access, &line);
+}
+
 void wn_job_destroy(struct wn_serve_job *job) {
   if (!job) return;
+  job_log(job);
   for (int i = 0; i < job->count && job->choices; i++) {
     struct wn_serve_choice *c = &job->choices[i];
     wn_generation_destroy(c->generation);

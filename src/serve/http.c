@@ -54,6 +54,7 @@ struct http_exchange {
   char *body;         /* [room] and a NUL */
   size_t bytes, room, declared, discarded; /* declared: Content-Length; 0: none */
   void (*sent)(void *user);
+  int sent_status; /* of the answer that is being sent; 0: none */
   struct wn_http_request request;
   struct wn_http_answer answer; /* of the handler (`handled`), or of the refusal */
   bool handled;
@@ -280,6 +281,7 @@ static enum MHD_Result http_send(struct wn_http *http, struct MHD_Connection *c,
   wn_connections_enter(&http->connections, http_connection(c), streams ? WN_CONNECTION_STREAM : WN_CONNECTION_ANSWER);
   const enum MHD_Result result = MHD_queue_response(c, (unsigned)a->status, r);
   MHD_destroy_response(r);
+  x->sent_status = a->status;
   return result;
 }
 
@@ -325,7 +327,8 @@ static enum MHD_Result http_begin(struct wn_http *http, struct MHD_Connection *c
                                         .user = http->options.user,
                                         .arrived = wn_seconds_now(),
                                         .http = http,
-                                        .connection = c};
+                                        .connection = c,
+                                        .access = wn_access_open(http->options.log, method, path)};
   const bool framed = http_is_framed(c, version);
   x->refused = framed ? http_judge(http, x) : MHD_HTTP_BAD_REQUEST;
   wn_connections_enter(&http->connections, http_connection(c), WN_CONNECTION_BODY);
@@ -446,6 +449,8 @@ static void http_on_completed(void *user, struct MHD_Connection *c, void **state
   wn_free(x->answer.text.data);
   if (x->sent && how == MHD_REQUEST_TERMINATED_COMPLETED_OK) x->sent(http->options.user);
   http_drop_body(http, x);
+  wn_access_close(x->request.access, x->sent_status, x->request.arrived,
+                  how != MHD_REQUEST_TERMINATED_COMPLETED_OK && how != MHD_REQUEST_TERMINATED_DAEMON_SHUTDOWN);
   wn_free(x);
   *state = NULL;
 }

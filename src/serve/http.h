@@ -10,6 +10,7 @@
 #define WN_SERVE_HTTP_H
 
 #include "base/text.h"
+#include "serve/access.h"
 #include "serve/readers.h"
 #include "serve/stream.h"
 
@@ -21,8 +22,9 @@ struct wn_http_request {
   const char *method, *path;
   const char *body; /* [body_bytes] and a NUL; like all fields borrowed until the handler returns */
   size_t body_bytes;
-  void *user;     /* of wn_http_options */
-  double arrived; /* wn_seconds_now when its last byte had come; before that, its head */
+  void *user;               /* of wn_http_options */
+  double arrived;           /* wn_seconds_now when its last byte had come; before that, its head */
+  struct wn_access *access; /* its line in the access log; NULL: none */
   struct wn_http *http;
   struct MHD_Connection *connection;
   int thread; /* that runs the handler: 0: the server's; else one of WN_HTTP_THREADS - 1 others */
@@ -70,7 +72,8 @@ struct wn_http_options {
   bool (*admit)(const struct wn_http_request *request, struct wn_http_answer *answer);
   /* Comma-separated origins whose pages may ask, beside the server's own; "*": all; NULL: none. Borrowed. */
   const char *origins;
-  int connections; /* at the same time; 0: 64 */
+  struct wn_access_log *log; /* has a line for each request; NULL: there is none */
+  int connections;           /* at the same time; 0: 64 */
   /* Time limits in seconds; 0: 10 for a head, 30 for a body, 120 for sending an answer. */
   double head_seconds, body_seconds, answer_seconds;
 };

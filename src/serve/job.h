@@ -4,6 +4,7 @@
 #define WN_SERVE_JOB_H
 
 #include "base/text.h"
+#include "serve/access.h"
 #include "serve/calls.h"
 #include "serve/prefix.h"
 #include "serve/request.h"
@@ -78,6 +79,9 @@ struct wn_serve_job {
   bool admitted;            /* a choice of it has had a slot */
   bool finished, gone;      /* gone: the client has left */
   int64_t prompt_tokens;
+  const char *model;        /* its model's name, borrowed */
+  const char *failed;       /* "error", "timeout"; NULL: it has not failed */
+  struct wn_access *access; /* its line in the access log; NULL: none */
 };
 
 /* --- the form of an answer (answer.c); text goes to job->out --- */

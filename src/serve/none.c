@@ -41,6 +41,11 @@ int wn_server_port(const wn_server *server) {
   (void)server;
   return 0;
 }
+wn_status wn_server_set_keys(wn_context *ctx, wn_server *server, const char *keys) {
+  (void)server;
+  WN_CHECK_CALL(WN_POINTER(keys));
+  return serve_none(ctx);
+}
 void wn_server_stop(wn_server *server) {
   (void)server;
 }

@@ -19,7 +19,7 @@
 #include "text/template/template.h"
 #include "winnow/serve.h"
 
-enum { SLOTS = 8, QUEUE = 64, CONNECTIONS = 512, MOST_CONNECTIONS = 65536, BODY = 2 << 20, KEY_BYTES = 256 };
+enum { SLOTS = 8, QUEUE = 64, CONNECTIONS = 512, MOST_CONNECTIONS = 65536, BODY = 2 << 20 };
 
 #define MODEL_PATH "/v1/models/"
 #define RESPONSE_PATH "/v1/responses/"
@@ -29,13 +29,15 @@ struct wn_server {
   struct wn_serve_worker worker;
   struct wn_http *http;
   wn_budgets budgets;
-  char *name, *key;        /* key NULL: no key is needed */
-  char *origins;           /* NULL: none but the server's own */
-  char *no_chat;           /* why the chat template cannot be read; NULL: it can */
-  struct wn_kept kept;     /* responses */
-  int64_t started;         /* seconds since 1970 */
-  _Atomic uint64_t number; /* of the last job */
-  _Atomic uint64_t idle;   /* fields that have been named in the log */
+  char *name;
+  struct wn_keys keys;
+  struct wn_access_log *log; /* NULL: there is none */
+  char *origins;             /* NULL: none but the server's own */
+  char *no_chat;             /* why the chat template cannot be read; NULL: it can */
+  struct wn_kept kept;       /* responses */
+  int64_t started;           /* seconds since 1970 */
+  _Atomic uint64_t number;   /* of the last job */
+  _Atomic uint64_t idle;     /* fields that have been named in the log */
 };
 
 static void answer_error(struct wn_http_answer *answer, const struct wn_serve_error *error) {
@@ -57,16 +59,14 @@ static const struct wn_serve_model *server_front(const struct wn_http_request *r
   return &((const struct wn_server *)request->user)->front[request->thread];
 }
 
-/* Does the request have the key? Compared in constant time, so that timing does not reveal a partly right key. */
+/* Does the request have a key, if one is needed? */
 static bool server_knows(const struct wn_http_request *request, struct wn_http_answer *answer) {
-  const struct wn_server *s = request->user;
-  const char *given = wn_http_header(request, "Authorization");
+  struct wn_server *s = request->user;
+  char label[WN_KEY_LABEL];
   struct wn_serve_error error;
-  if (!s->key) return true;
-  const size_t n = strlen(s->key);
-  unsigned differs = !given || strncmp(given, "Bearer ", 7) != 0 || strlen(given + 7) != n;
-  for (size_t i = 0; !differs && i < n; i++) differs |= (unsigned)(given[7 + i] ^ s->key[i]);
-  if (!differs) return true;
+  const bool known = wn_keys_admit(&s->keys, wn_http_header(request, "Authorization"), label);
+  wn_access_key(request->access, label);
+  if (known) return true;
   wn_serve_refuse(&error, 401, "", "a key is asked for: Authorization: Bearer KEY");
   answer_error(answer, &error);
   return false;
@@ -264,6 +264,7 @@ static struct wn_serve_job *server_job(wn_context *ctx, struct wn_server *s, dou
   job->count = count;
   job->created = wn_wall_nanoseconds() / 1000000000;
   job->arrived = arrived;
+  job->model = s->name;
   const unsigned long long number = ++s->number;
   if (job->request.asked) /* who knows it may read the response */
     snprintf(job->id, sizeof job->id, "resp_%016llx%016llx", server_random(), server_random());
@@ -291,6 +292,7 @@ static void server_queue(const struct wn_http_request *request, struct wn_http_a
   const bool fits = job && wn_serve_worker_fits(&s->worker, server_front(request)->ctx, job, &error);
   if (fits && wn_http_stream_open(request, answer)) {
     job->stream = answer->stream;
+    job->access = wn_access_hold(request->access);
     answer->waits = !job->request.stream;
     answer->type = job->request.stream ? "text/event-stream" : "application/json";
     if (wn_serve_worker_add(&s->worker, job)) return;
@@ -428,8 +430,8 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
   if (o->connections < 0 || o->connections > MOST_CONNECTIONS || !(o->timeout >= 0))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "server: connections %d, timeout %g: expected 1 to %d, and seconds",
                    o->connections, o->timeout, MOST_CONNECTIONS);
-  if (o->api_key && (!*o->api_key || strlen(o->api_key) > KEY_BYTES))
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "server: the key must have 1 to %d bytes", KEY_BYTES);
+  if (o->api_key) WN_TRY(wn_keys_set(ctx, &s->keys, o->api_key));
+  if (o->access) WN_TRY(wn_access_log_start(ctx, o->access, o->access_user, &s->log));
   if (o->budgets && o->budgets->layers > 0) {
     WN_TRY(wn_budgets_check(ctx, o->budgets, c));
     WN_TRY(wn_budgets_copy(ctx, o->budgets, &s->budgets));
@@ -440,7 +442,6 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
   WN_TRY(wn_utf8_replace_bad(name, strlen(name), &clean));
   s->name = clean.data;
   if (!s->name && !(s->name = wn_strdup(ctx, ""))) return WN_ERR_MEMORY;
-  if (o->api_key && !(s->key = wn_strdup(ctx, o->api_key))) return WN_ERR_MEMORY;
   if (o->origins && !(s->origins = wn_strdup(ctx, o->origins))) return WN_ERR_MEMORY;
   const char *template = wn_tokenizer_chat_template(tok);
   const bool readable = template && wn_template_check(ctx, template) == WN_OK;
@@ -480,11 +481,12 @@ static void server_close(struct wn_server *s) {
   wn_serve_worker_stop(&s->worker);
   wn_http_stop(s->http); /* until here handlers may still ask the worker, over kept-alive connections */
   wn_serve_worker_clear(&s->worker);
+  wn_access_log_stop(s->log); /* all requests are done */
+  wn_keys_close(&s->keys);
   wn_kept_close(&s->kept);
   wn_budgets_clear(&s->budgets);
   for (int i = 0; i < WN_HTTP_THREADS; i++) wn_context_destroy(s->front[i].ctx);
   wn_free(s->name);
-  wn_free(s->key);
   wn_free(s->origins);
   wn_free(s->no_chat);
   wn_free(s);
@@ -502,6 +504,7 @@ wn_status wn_server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *
   struct wn_server *s = memory;
   s->started = wn_wall_nanoseconds() / 1000000000;
   wn_kept_open(&s->kept);
+  wn_keys_open(&s->keys);
   WN_TRY_GOTO(server_describe(ctx, s, model, tok, &o), fail);
   WN_TRY_GOTO(wn_serve_worker_start(ctx, &s->worker), fail);
   const struct wn_http_options http = {.address = o.address,
@@ -512,6 +515,7 @@ wn_status wn_server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *
                                        .user = s,
                                        .admit = server_knows,
                                        .origins = s->origins,
+                                       .log = s->log,
                                        .connections = o.connections ? o.connections : CONNECTIONS};
   WN_TRY_GOTO(wn_http_start(s->front[0].ctx, &http, &s->http), listen);
   wn_handle_mark(s, WN_HANDLE_SERVER);
@@ -527,6 +531,11 @@ fail:
 int wn_server_port(const wn_server *server) {
   WN_CHECK_OR(0, WN_HANDLE(server, SERVER));
   return wn_http_port(server->http);
+}
+
+wn_status wn_server_set_keys(wn_context *ctx, wn_server *server, const char *keys) {
+  WN_CHECK_CALL(WN_HANDLE(server, SERVER), WN_POINTER(keys));
+  return wn_keys_set(ctx, &server->keys, keys);
 }
 
 void wn_server_stop(wn_server *s) {

@@ -115,6 +115,7 @@ static int running_http_status(wn_status status) {
 
 static void running_fail(struct running *x, struct wn_serve_job *job, wn_status status) {
   running_drop(x, job);
+  job->failed = status == WN_ERR_CANCELLED ? "timeout" : "error";
   wn_job_fail(job, running_http_status(status), wn_context_error(x->w->model.ctx));
   pthread_mutex_lock(&x->w->lock);
   x->w->counts.failed++;
