@@ -86,6 +86,9 @@ struct cli_budgets {
              "number format of keys and values; auto: half floats, with half the bytes, where the model's file has "   \
              "16 bits per weight or fewer",                                                                            \
              .choices = "auto|float|half")
+#define CLI_PIN_OPTION(T, m)                                                                                           \
+  CLI_OPTION(T, m, "pin", "WHAT", "system: the system message stays whole under --budgets, whatever the policy",       \
+             .choices = "none|system")
 /* NOLINTEND(bugprone-macro-parentheses) */
 
 /* Checks that the options make sense together: CLI_GO or 2. */

@@ -22,6 +22,7 @@ struct chat_request {
   struct cli_dialogue dialogue;
   struct cli_format format;
   struct cli_list stop;
+  const char *pin;
   int64_t tokens, context;
   bool show_context, no_history;
 };
@@ -36,6 +37,7 @@ struct chat_turn {
   struct chat_ids prompt; /* the tokens before the answer, from the end of the last answer on */
   struct chat_ids answer;
   char *text; /* text of the answer */
+  bool pinned;
 };
 
 struct chat {
@@ -68,6 +70,8 @@ int chat_ids_add(struct chat_ids *ids, const int32_t *more, size_t count);
 int chat_add_turn(struct chat *c, const char *message);
 /* Makes the session capacity for `more` tokens, if need be by forgetting the oldest turns, never the last one. */
 int chat_make_room(struct chat *c, int64_t more);
+/* Pins the system message and the pinned turns in the session, where they are not yet. */
+int chat_pin(struct chat *c);
 /* Writes the tokens of turns first.. again; the session reads all of them with the next answer. */
 int chat_rebuild(struct chat *c);
 void chat_forget(struct chat *c);                 /* begins a new conversation */
@@ -97,6 +101,9 @@ struct chat_kept {
   double mean;    /* tokens that a layer holds, mean over the layers */
 };
 int chat_count_kept(const struct chat *c, struct chat_kept *out);
+/* Lists the turns: tokens, and how many a layer holds on average. As lines on standard error, or as JSON. */
+int chat_print_turns(const struct chat *c);
+json_t *chat_turns_json(const struct chat *c); /* NULL: out of memory, or another error, reported */
 /* Prints the conversation, with text that no layer holds struck through (~~ if the output is no terminal). */
 int chat_print_context(const struct chat *c);
 /* Prints a model's text on a terminal, with "?" for control characters. False: writing failed. */

@@ -84,7 +84,7 @@ static wn_status answer_write(struct chat *c, struct drawing *a, struct chat_res
     if (status != WN_OK || result.end != WN_GENERATE_LENGTH || room >= left) return status;
     out->end = WN_GENERATE_CONTEXT;
     if (c->constraint) return WN_OK; /* a constraint starts again with every call, so an answer cannot continue */
-    if (chat_make_room(c, c->capacity / 4)) return WN_ERR_MEMORY;
+    if (chat_make_room(c, c->capacity / 4) || chat_pin(c)) return WN_ERR_MEMORY;
     if ((int64_t)c->ids.count >= c->capacity) return WN_OK; /* the last turn alone fills the context */
   }
 }
@@ -122,6 +122,7 @@ int chat_answer(struct chat *c, struct chat_result *out) {
   free(turn->text);
   turn->text = NULL;
   if (!(a.copy = open_memstream(&turn->text, &bytes))) return cli_error("out of memory");
+  if (chat_pin(c)) return 1;
   answer_keep_state(c);
   wn_context_resume(c->ctx); /* withdraws a Ctrl-C after the last answer */
   cli_signals_begin_answer(c->ctx, c->terminal);

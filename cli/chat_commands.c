@@ -157,6 +157,30 @@ static enum chat_next command_stats(struct chat *c, const char *argument) {
   return CHAT_DONE;
 }
 
+/* Pins a turn, the last one without a number, or lets it go. */
+static enum chat_next command_pin(struct chat *c, const char *argument) {
+  char *end;
+  const long number = *argument ? strtol(argument, &end, 10) : (long)c->turn_count;
+  if ((*argument && *end) || number <= (long)c->first || number > (long)c->turn_count) {
+    cli_error("/pin takes the number of a turn that is still read, %zu to %zu; /turns lists them", c->first + 1,
+              c->turn_count);
+    return CHAT_DONE;
+  }
+  struct chat_turn *turn = &c->turns[number - 1];
+  turn->pinned = !turn->pinned;
+  if (turn->pinned && chat_pin(c)) turn->pinned = false;
+  if (!turn->pinned && chat_rebuild(c)) return CHAT_LEAVE; /* a session forgets its pins when it is read again */
+  cli_note(&c->r->common, "winnow: turn %ld %s", number,
+           turn->pinned ? "stays" : "is not pinned; the conversation is read again with the next answer");
+  return CHAT_DONE;
+}
+
+static enum chat_next command_turns(struct chat *c, const char *argument) {
+  (void)argument;
+  chat_print_turns(c);
+  return CHAT_DONE;
+}
+
 static enum chat_next command_save(struct chat *c, const char *path) {
   if (!*path)
     cli_error("/save needs a file's name");
@@ -190,6 +214,8 @@ static const struct row {
     {"/regen", "", "write the last answer again", command_regen},
     {"/set", "NAME VALUE", "temperature, top-p, tokens, budgets, ...; alone it shows all of them", command_set},
     {"/context", "", "the conversation, what no layer holds any longer struck through", command_context},
+    {"/turns", "", "how much of each turn a layer still holds", command_turns},
+    {"/pin", "[TURN]", "nothing more of the turn is dropped, else of the last; again: it may be", command_pin},
     {"/stats", "", "tokens, speed and the cache's size", command_stats},
     {"/reset", "", "begin a new conversation", command_reset},
     {"/quit", "", "leave (so does Ctrl-D)", command_quit},

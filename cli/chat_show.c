@@ -1,5 +1,7 @@
 /* What is kept of a conversation: counts, and its text with dropped tokens struck through. A token is dropped when no
  * layer holds its key and value any more; while some layers do, later tokens can still attend to it there. */
+#include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,9 +9,9 @@
 #include "chat.h"
 #include "ui.h"
 
-/* layers [the session's position], free()d by the caller: how many layers hold each token. *mean: tokens that a layer
- * holds on average. */
-static int show_layers(const struct chat *c, int32_t **layers, double *mean) {
+/* layers [the session's position], free()d by the caller: how many layers hold each token, or with `all` how many
+ * key-value heads of all layers. *mean: tokens that a layer holds on average. */
+static int show_layers(const struct chat *c, bool all, int32_t **layers, double *mean) {
   const size_t seen = (size_t)wn_session_position(c->session);
   const int64_t L = wn_model_config_get(c->in.model)->layers;
   int32_t *heads = calloc(seen + 1, sizeof *heads);
@@ -19,7 +21,8 @@ static int show_layers(const struct chat *c, int32_t **layers, double *mean) {
   int code = heads && *layers ? 0 : cli_error("out of memory");
   for (int64_t l = 0; !code && l < L && status == WN_OK; l++) {
     status = wn_session_held(c->ctx, c->session, 0, l, heads);
-    for (size_t i = 0; status == WN_OK && i < seen; i++) (*layers)[i] += heads[i] > 0, sum += heads[i] > 0;
+    for (size_t i = 0; status == WN_OK && i < seen; i++)
+      (*layers)[i] += all ? heads[i] : heads[i] > 0, sum += heads[i] > 0;
   }
   if (!code && status != WN_OK) code = cli_fail(c->ctx, status);
   *mean = (double)sum / (double)L;
@@ -32,10 +35,54 @@ int chat_count_kept(const struct chat *c, struct chat_kept *out) {
   const size_t seen = (size_t)wn_session_position(c->session);
   int32_t *layers;
   *out = (struct chat_kept){.tokens = (int64_t)c->ids.count, .kept = (int64_t)(c->ids.count - seen)};
-  if (show_layers(c, &layers, &out->mean)) return 1;
+  if (show_layers(c, false, &layers, &out->mean)) return 1;
   for (size_t i = 0; i < seen; i++) out->kept += layers[i] > 0;
   for (size_t i = 0; i < c->first; i++) out->tokens += (int64_t)(c->turns[i].prompt.count + c->turns[i].answer.count);
   free(layers);
+  return 0;
+}
+
+/* --- turn by turn --- */
+
+json_t *chat_turns_json(const struct chat *c) {
+  const size_t seen = (size_t)wn_session_position(c->session);
+  const wn_model_config *config = wn_model_config_get(c->in.model);
+  json_t *list = json_array();
+  int32_t *heads;
+  double mean;
+  size_t at = 0;
+  if (show_layers(c, true, &heads, &mean)) {
+    json_decref(list);
+    return NULL;
+  }
+  for (size_t i = 0; i < c->turn_count; i++) {
+    const struct chat_turn *t = &c->turns[i];
+    const size_t n = t->prompt.count + t->answer.count;
+    double kept = 0;
+    for (size_t j = 0; i >= c->first && j < n; j++)
+      kept +=
+          at + j < seen ? (double)heads[at + j] / (double)(config->layers * config->kv_heads) : 1; /* not read yet */
+    if (i >= c->first) at += n;
+    json_array_append_new(list, json_pack("{s:I, s:f, s:b}", "tokens", (json_int_t)n, "kept", round(kept * 100) / 100,
+                                          "pinned", t->pinned));
+  }
+  free(heads);
+  return list;
+}
+
+int chat_print_turns(const struct chat *c) {
+  json_t *list = chat_turns_json(c), *one;
+  size_t i;
+  if (!list) return 1;
+  json_array_foreach(list, i, one) {
+    const char *message = c->turns[i].message;
+    const double kept = json_number_value(json_object_get(one, "kept"));
+    const int64_t tokens = json_integer_value(json_object_get(one, "tokens"));
+    fprintf(stderr, "%4zu  %5.0f of %5" PRId64 " tokens kept%s  %.*s\n", i + 1, kept, tokens,
+            c->turns[i].pinned ? ", pinned" : "", (int)(strcspn(message, "\n") < 48 ? strcspn(message, "\n") : 48),
+            message);
+  }
+  json_decref(list);
   return 0;
 }
 
@@ -67,7 +114,7 @@ static int show_tokens(const struct chat *c, const struct chat_ids *ids, const i
 static int show_conversation(const struct chat *c, show_token show, void *user) {
   int32_t *layers;
   double mean;
-  int code = show_layers(c, &layers, &mean);
+  int code = show_layers(c, false, &layers, &mean);
   for (size_t i = 0; !code && i < c->first; i++) {
     const struct chat_turn *t = &c->turns[i];
     code = show_tokens(c, &t->prompt, NULL, t->prompt.count, show, user);

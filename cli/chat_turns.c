@@ -91,6 +91,32 @@ int chat_rebuild(struct chat *c) {
   return 0;
 }
 
+/* How many of the first turn's tokens are there whatever its message: the system message's. */
+static int turns_system(const struct chat *c, int64_t *count) {
+  const struct chat_turn *turn = &c->turns[c->first];
+  struct chat_ids other = {0};
+  const int code = turns_encode(c, *turn->message == 'a' ? "b" : "a", true, &other);
+  size_t n = 0;
+  while (!code && n < other.count && n < turn->prompt.count && other.data[n] == turn->prompt.data[n]) n++;
+  free(other.data);
+  *count = (int64_t)n;
+  return code;
+}
+
+int chat_pin(struct chat *c) {
+  int64_t at = 0, system = 0;
+  wn_status status = WN_OK;
+  if (!strcmp(c->r->pin, "system") && c->dialogue.system && turns_system(c, &system)) return 1;
+  if (system > 0) status = wn_session_pin(c->ctx, c->session, 0, system);
+  for (size_t i = c->first; i < c->turn_count && status == WN_OK; i++) {
+    const struct chat_turn *turn = &c->turns[i];
+    const int64_t n = (int64_t)(turn->prompt.count + turn->answer.count);
+    if (turn->pinned) status = wn_session_pin(c->ctx, c->session, at, n);
+    at += n;
+  }
+  return status == WN_OK ? 0 : cli_error("pinned turns: %s", wn_context_error(c->ctx));
+}
+
 /* Frees half of the capacity at once, so that the rest is seldom read again. */
 int chat_make_room(struct chat *c, int64_t more) {
   const size_t before = c->first;

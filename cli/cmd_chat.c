@@ -97,6 +97,7 @@ static int chat_report_json(struct chat *c) {
       "tokens_per_second", chat_rate(c->tokens, c->draw_seconds), "prompt_tokens_per_second",
       chat_rate(c->fed, c->feed_seconds), "cache", wn_cache_format_name(c->in.budgets.cache), "kv_bytes",
       (json_int_t)wn_session_kv_bytes(c->session), "peak_resident_bytes", (json_int_t)cli_peak_resident());
+  json_object_set_new(result, "held", chat_turns_json(c));
   if (c->r->show_context) json_object_set_new(result, "context", chat_context_json(c));
   return cli_print_json(result);
 }
@@ -165,6 +166,7 @@ static const struct cli_option chat_options[] = {
     CLI_FORMAT_OPTIONS(struct chat_request, format),
     CLI_ATTENTION_OPTIONS(struct chat_request, load.attention),
     CLI_BUDGETS_OPTIONS(struct chat_request, load.budgets),
+    CLI_PIN_OPTION(struct chat_request, pin),
     CLI_CACHE_OPTION(struct chat_request, load.budgets),
     CLI_OPTION(struct chat_request, show_context, "show-context", NULL,
                "at the end print the conversation, what no layer holds any longer struck through"),
@@ -182,7 +184,7 @@ static const struct cli_spec chat_spec = {
     .epilog = CLI_SAMPLING_EPILOG};
 
 int cmd_chat(int argc, char **argv) {
-  struct chat_request r = {.common = CLI_COMMON_DEFAULTS, .load = CLI_LOADING_DEFAULTS, .tokens = 1024};
+  struct chat_request r = {.common = CLI_COMMON_DEFAULTS, .load = CLI_LOADING_DEFAULTS, .pin = "none", .tokens = 1024};
   cli_sampling_init(&r.sampling);
   int code = cli_parse_model(&chat_spec, argc, argv, &r, true, &r.load.model);
   if (code == CLI_GO) code = cli_budgets_check(chat_spec.command, &r.load.budgets);

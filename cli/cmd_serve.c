@@ -17,7 +17,7 @@
 struct serve_request {
   struct cli_common common;
   struct cli_loading load;
-  const char *host, *name, *key_file, *cache_memory, *prefix_memory, *origins;
+  const char *host, *name, *key_file, *cache_memory, *prefix_memory, *origins, *pin;
   int64_t port, context, slots, queue, connections, draft;
   double timeout;
 };
@@ -52,6 +52,7 @@ static const struct cli_option serve_options[] = {
     CLI_OPTION(struct serve_request, load.tokenizer, "tokenizer", "SPEC", CLI_TOKENIZER_HELP "; else the model's own"),
     CLI_ATTENTION_OPTIONS(struct serve_request, load.attention),
     CLI_BUDGETS_OPTIONS(struct serve_request, load.budgets),
+    CLI_PIN_OPTION(struct serve_request, pin),
     CLI_CACHE_OPTION(struct serve_request, load.budgets),
     CLI_COMMON_OPTIONS(struct serve_request, common)};
 
@@ -122,6 +123,7 @@ static int serve_run(wn_context *ctx, const struct serve_request *r, const struc
                                      .cache_memory = (uint64_t)memory,
                                      .prefix_memory = (uint64_t)prefix,
                                      .budgets = in->budgets.layers > 0 ? &in->budgets : NULL,
+                                     .pin_system = !strcmp(r->pin, "system"),
                                      .cache = in->budgets.cache};
   cli_signals_begin(ctx);
   const wn_status status = wn_server_start(ctx, in->model, in->tok, &options, &server);
@@ -151,6 +153,7 @@ int cmd_serve(int argc, char **argv) {
                             .host = "127.0.0.1",
                             .port = 8080,
                             .prefix_memory = "256MiB",
+                            .pin = "none",
                             .slots = 8,
                             .queue = 64,
                             .connections = 512,

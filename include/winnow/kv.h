@@ -125,6 +125,7 @@ typedef struct wn_own_policy {
   void *user;
 } wn_own_policy;
 
+struct wn_pins;
 /* The budgets of every layer. Owns `tokens` and `head_tokens`; a wn_budgets of zeros has none. */
 typedef struct wn_budgets {
   wn_policy policy;
@@ -162,6 +163,7 @@ typedef struct wn_budgets {
   int method; /* what scores a whole cache in the policy's place, for each key-value head (wn_method_name); the policy
                  still says which tokens go one by one, and with "observed" keeps the sums: h2o. Default 0: none */
   bool critical; /* scores are weighted by the norms of the projected values (Feng et al. 2025, CriticalKV) */
+  const struct wn_pins *pins; /* a session's own (wn_session_pin); NULL in a caller's budgets */
 } wn_budgets;
 /* The methods that score a whole cache, from 1 to wn_method_count() - 1; 0 is "none". Numbers may change, names do not.
  */

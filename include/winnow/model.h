@@ -367,6 +367,11 @@ wn_status wn_session_counts(wn_context *ctx, const wn_session *session, int64_t 
  * fed, control tokens (instructions, delimiters), whatever wn_model_set_control_tokens says of their ids.
  * wn_session_reset forgets the marks. */
 wn_status wn_session_mark_control(wn_context *ctx, wn_session *session, int64_t sequence, int64_t first, int64_t count);
+/* Pins positions first to first+count-1 of every sequence: no eviction and no compression takes their tokens, whatever
+ * the policy. Pinned before they are fed they stay from the start; of those that were fed, what is still held stays.
+ * They count against the budget, which must be larger: WN_ERR_ARGUMENT says both numbers. At most 32 ranges that do not
+ * touch; not with cache_positions. A copy has its original's pins; wn_session_reset forgets them. */
+wn_status wn_session_pin(wn_context *ctx, wn_session *session, int64_t first, int64_t count);
 /* The positions that key-value head `kv_head` of a layer holds, ascending: positions [wn_session_position] receives
  * *count of them. */
 wn_status wn_session_kept(wn_context *ctx, const wn_session *session, int64_t sequence, int64_t layer, int64_t kv_head,

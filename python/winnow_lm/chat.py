@@ -79,7 +79,8 @@ class Chat:
 
     system: the system message; None: the template's default, if it has one; "": none. template: the name of another than the
     model's own (templates() lists them). context: tokens of the whole conversation; 0: the model's context. budgets,
-    policy, policy_options, cache: which tokens the cache keeps. Further options are those of Generation, for every answer."""
+    policy, policy_options, cache: which tokens the cache keeps. pin_system: the system message stays whole. Further options
+    are those of Generation, for every answer."""
 
     def __init__(
         self,
@@ -92,6 +93,7 @@ class Chat:
         policy: Optional[PolicyLike] = None,
         policy_options: Optional[Options] = None,
         cache: str = "auto",
+        pin_system: bool = False,
         **options: Any,
     ) -> None:
         self.model = model
@@ -111,6 +113,9 @@ class Chat:
         self._opened = False
         self._last: Optional[Generation] = None
         self._messages: list[tuple[str, str]] = []
+        self._begins: list[int] = []  # where the tokens of each message begin
+        self._pinned: set[int] = set()
+        self._pin_system = pin_system
 
     @property
     def messages(self) -> list[tuple[str, str]]:
@@ -136,13 +141,48 @@ class Chat:
         wanted["max_tokens"] = min(index(wanted.get("max_tokens", 256)), room)
         # The template's own turns end an answer: the token that begins a text is not looked for.
         said = np.concatenate([self._said, ids])
+        begins = [*self._begins, int(self._said.size)]
+        if len(messages) > 1:  # the system message's tokens are there whatever is said
+            other = encode_messages(self.model, self._template, [messages[0], ("user", "b" if message[:1] == "a" else "a")])
+            n = min(other.size, ids.size)
+            begins.append(int(np.argmin(np.append(other[:n] == ids[:n], False))))
+            if self._pin_system:
+                self._pinned.add(0)
+        begins.append(int(said.size))  # of the answer
+        self._apply_pins(begins)
         answer = Generation(self.session, said[self.session.position :], first_step=self._steps, turn=True, **wanted)
         self._opened = True
         self._messages += messages
+        self._begins = begins
         self._said = said
         self.session._generation = weakref.ref(answer)
         self._last = answer
         return answer
+
+    def _apply_pins(self, begins: list[int]) -> None:
+        for i in sorted(self._pinned):
+            if i + 1 < len(begins) and begins[i + 1] > begins[i]:
+                self.session.pin(begins[i], begins[i + 1] - begins[i])
+
+    def pin(self, message: int) -> None:
+        """Nothing more is dropped of messages[message], whatever the policy: its tokens count against the budgets."""
+        self._settle()
+        message = range(len(self._messages))[message]
+        ends = [*self._begins, int(self._said.size)]
+        if ends[message + 1] > ends[message]:
+            self.session.pin(ends[message], ends[message + 1] - ends[message])
+        self._pinned.add(message)
+
+    def held(self) -> list[tuple[str, int, float]]:
+        """(role, tokens, how many of them a layer holds on average) of each message. What a template writes before a message
+        belongs to it."""
+        self._settle()
+        heads = self.session.kept().sum(axis=0) / (self.model.layers * self.model.kv_heads)
+        ends = [*self._begins, int(self._said.size)]
+        return [
+            (role, ends[i + 1] - ends[i], float(heads[ends[i] : ends[i + 1]].sum()) + max(0, ends[i + 1] - max(ends[i], heads.size)))
+            for i, (role, _) in enumerate(self._messages)
+        ]
 
     def ask(self, message: str, **options: Any) -> str:
         """The whole answer at once."""
@@ -172,6 +212,7 @@ class Chat:
         self.session.reset()
         self._said, self._steps, self._opened = self._said[:0], 0, False
         self._messages = []
+        self._begins, self._pinned = [], set()
 
     def close(self) -> None:
         """Frees its cache."""

@@ -293,6 +293,11 @@ class Session:
         control_marks=True."""
         self._call(lib.wn_session_mark_control, sequence, first, count)
 
+    def pin(self, first: int, count: int) -> None:
+        """Tokens at positions first to first+count-1 stay in every layer, whatever the policy; they count against the budgets,
+        which must be larger. reset() forgets pins."""
+        self._call(lib.wn_session_pin, first, count)
+
     def close(self) -> None:
         """Frees the cache."""
         generation = self._generation() if self._generation is not None else None

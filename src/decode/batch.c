@@ -367,6 +367,7 @@ void wn_session_reset(wn_session *s) {
   wn_session_reset_caches(s);
   wn_session_once_reset(s);
   s->position = 0;
+  s->pins.count = 0;
   s->stretched = s->broken = s->logits_known = s->counted = false;
   if (s->marks) memset(s->marks, 0, (size_t)(s->B * s->capacity));
 }

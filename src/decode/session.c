@@ -230,6 +230,7 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   WN_TRY_GOTO(session_arrays(ctx, s, budgets && budgets->layers > 0), fail);
   WN_TRY_GOTO(session_check_history(ctx, s, budgets), fail);
   if (budgets && budgets->layers > 0) WN_TRY_GOTO(wn_budgets_copy(ctx, budgets, &s->budgets), fail);
+  s->budgets.pins = &s->pins;
   WN_TRY_GOTO(wn_session_caches_init(ctx, s), fail);
   const int64_t turned = session_turned_rows(s);
   if (turned > model->rotary.rows) WN_TRY_GOTO(wn_rotary_create(model, "session", turned, &s->rotary), fail);

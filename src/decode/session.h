@@ -56,6 +56,7 @@ struct wn_session {
   bool compressed;               /* the context has ended (wn_session_compress) */
   size_t peak;                   /* the most bytes that the caches had together */
   wn_budgets budgets;            /* layers 0: none */
+  struct wn_pins pins;           /* of all sequences; budgets.pins */
   int64_t *reach;                /* [L] how many tokens a trimmed layer sees */
   int64_t *first;                /* [L+1] the number of each layer's first part; the last: the number of parts */
   struct wn_session_part *parts;
@@ -115,6 +116,11 @@ int64_t wn_session_place_before(int64_t position); /* the last place up to the p
 static inline bool wn_session_evicts(const struct wn_session *s) {
   return s->budgets.when == WN_WHEN_ALWAYS || (s->budgets.when == WN_WHEN_HOLD && s->compressed);
 }
+/* Refuses pins that leave no room under a budget (session_pins.c): under those known now, or under every layer's where
+ * a context ends. */
+wn_status wn_session_check_pins(wn_context *ctx, const struct wn_session *s, bool ends);
+/* The tokens that each group of a part keeps in a compression; with "ada" a head's even share of them. */
+int64_t wn_session_compressed_budget(const struct wn_session *s, const struct wn_session_part *part);
 /* Does the capacity of part i's cache follow what it holds? */
 bool wn_session_grows(const struct wn_session *s, int64_t i);
 /* Does it, before or after a compression? */

@@ -52,8 +52,7 @@ wn_status wn_session_follow_capacities(struct wn_session *s, const struct wn_ses
 
 /* ---- which tokens stay ---- */
 
-/* The tokens that each group of a part keeps; with "ada" a head's even share of them. */
-static int64_t compress_budget(const struct wn_session *s, const struct wn_session_part *part) {
+int64_t wn_session_compressed_budget(const struct wn_session *s, const struct wn_session_part *part) {
   const wn_budgets *b = &s->budgets;
   const int64_t own = wn_budgets_of(b, part->layer, part->kv0);
   const double real = b->share > 0 ? (double)s->position * b->share : (double)own;
@@ -81,7 +80,7 @@ static wn_status compress_score(struct wn_session *s, int64_t l, struct wn_kept 
   const wn_budgets *budgets = &s->budgets;
   const bool together = budgets->method || budgets->critical || budgets->allot == WN_ALLOT_ADA;
   for (int64_t i = first; i < end; i++) {
-    const int64_t K = compress_budget(s, &s->parts[i]), n = s->caches[i].count;
+    const int64_t K = wn_session_compressed_budget(s, &s->parts[i]), n = s->caches[i].count;
     const bool waits = s->budgets.when == WN_WHEN_EVERY && n < s->caches[i].shape.capacity;
     if (s->parts[i].kind != WN_LAYER_BUDGET || waits) continue;
     if (budgets->method)
@@ -94,7 +93,7 @@ static wn_status compress_score(struct wn_session *s, int64_t l, struct wn_kept 
   }
   if (budgets->allot != WN_ALLOT_ADA || !keep[0].cache) return WN_OK;
   WN_TRY(compress_check_again(s, l));
-  return wn_session_once_score(s, l, compress_budget(s, &s->parts[first]), keep, end - first);
+  return wn_session_once_score(s, l, wn_session_compressed_budget(s, &s->parts[first]), keep, end - first);
 }
 
 /* Moves what stays of part i to a cache of its own size. */
@@ -103,9 +102,11 @@ static wn_status compress_gather(struct wn_session *s, int64_t i, struct wn_kept
   const struct wn_memory *memory = s->model->backend->memory;
   const struct wn_kv_shape *shape = &from->shape;
   const bool hold = s->budgets.when == WN_WHEN_HOLD, ragged = s->budgets.allot >= WN_ALLOT_ADA;
-  const int64_t K = compress_budget(s, &s->parts[i]), most = K < s->capacity ? K : s->capacity;
+  const int64_t K = wn_session_compressed_budget(s, &s->parts[i]), most = K < s->capacity ? K : s->capacity;
+  const int64_t least = s->pins.count > 0 ? wn_policy_stay(&s->budgets, K) + 1 : 0; /* the next token has a place */
+  const int64_t own = keep->kept > least ? keep->kept : least;
   const int64_t capacity = s->budgets.when == WN_WHEN_EVERY ? shape->capacity
-                           : hold                           ? (ragged ? keep->kept : most)
+                           : hold                           ? (ragged ? own : most)
                                                             : wn_session_room(s, keep->kept);
   struct wn_run run;
   void *shown = NULL;
@@ -149,6 +150,7 @@ wn_status wn_session_compress(wn_context *ctx, wn_session *s) {
     return wn_fail(ctx, WN_ERR_UNSUPPORTED,
                    "session: %lld sequences would keep different numbers of tokens in a key-value head: expected one",
                    (long long)s->B);
+  WN_TRY(wn_session_check_pins(ctx, s, true));
   s->broken = true; /* until every layer is done */
   for (int64_t l = 0; l < s->model->config.layers; l++) WN_TRY(compress_layer(s, l));
   s->broken = false;

@@ -139,6 +139,7 @@ static wn_status session_copy(wn_context *ctx, struct wn_session *to, const stru
     memcpy(to->history + b * to->capacity, from->history + copy_source(copy, b) * from->capacity,
            (size_t)from->position * sizeof *to->history);
   to->stretched = from->stretched;
+  to->pins = from->pins;
   WN_TRY(copy_rows(to, to->state, from->state, C, copy));
   if (from->logits_known) WN_TRY(copy_rows(to, to->logits, from->logits, V, copy));
   to->logits_known = from->logits_known;

@@ -214,6 +214,7 @@ static wn_status once_score(struct wn_session *s, const struct once_unit *u, con
       WN_TRY(once_view(s, u, head, same ? u->heads : 1, at, &view));
       double *scores = u->scores + head * u->n;
       if (!critical && method) WN_TRY(wn_once_score(s->ctx, method, &view, scores));
+      for (int64_t h = 0; h < view.Hkv; h++) wn_keep_pin(&s->pins, at, u->n, scores + h * u->n);
       if (critical) WN_TRY(wn_once_critical(s->ctx, &view, u->kept + head, scores));
     }
   return WN_OK;
@@ -234,8 +235,10 @@ static wn_status once_run(struct wn_session *s, struct once_unit *u, struct wn_k
   WN_TRY(once_score(s, u, keep, parts, false, at));
   const int64_t K = u->K < n ? u->K : n;
   for (int64_t g = 0; g < u->heads; g++) u->kept[g] = K;
+  const int64_t safe = wn_once_ada_safe(&o->options, K);
+  const int64_t stay = s->pins.count > 0 ? wn_policy_stay(&s->budgets, u->K) + 1 : 0;
   if (s->budgets.allot == WN_ALLOT_ADA)
-    WN_TRY(wn_once_ada(s->ctx, u->scores, u->heads, n, K * u->heads, wn_once_ada_safe(&o->options, K), u->kept));
+    WN_TRY(wn_once_ada(s->ctx, u->scores, u->heads, n, K * u->heads, safe > stay ? safe : stay, u->kept));
   if (s->budgets.critical) WN_TRY(once_score(s, u, keep, parts, true, at));
   once_exchange(u, keep, parts, true);
   return WN_OK;

@@ -22,6 +22,7 @@ struct wn_snapshot {
   wn_attention_config attention;
   wn_budgets budgets; /* only the options, no tokens */
   int64_t budget_layers;
+  struct wn_pins pins;
   struct snapshot_part *parts; /* [n] */
   uint8_t *control;            /* [B,position] or NULL */
   int32_t *history;            /* [B,position] or NULL */
@@ -83,6 +84,8 @@ wn_status wn_snapshot_take(wn_context *ctx, const wn_session *s, int64_t positio
   x->attention = s->attention;
   x->budgets = s->budgets;
   x->budgets.tokens = x->budgets.head_tokens = NULL;
+  x->budgets.pins = NULL;
+  x->pins = s->pins;
   x->budget_layers = s->budgets.layers;
   WN_TRY_GOTO(wn_alloc(ctx, "a snapshot", (size_t)n * sizeof *x->parts, &memory), fail);
   x->parts = memory;
@@ -127,19 +130,29 @@ void wn_snapshot_destroy(struct wn_snapshot *x) {
   wn_free(x);
 }
 
+/* Are the same positions pinned of the snapshot's? */
+static bool snapshot_same_pins(const struct wn_snapshot *x, const struct wn_pins *pins) {
+  if (x->budget_layers == 0 || (pins->count == 0 && x->pins.count == 0)) return true;
+  for (int64_t at = 0; at < x->position; at++)
+    if (wn_pins_have(&x->pins, at) != wn_pins_have(pins, at)) return false;
+  return true;
+}
+
 bool wn_snapshot_suits(const struct wn_snapshot *x, const wn_session *s) {
   bool suits = s->model == x->model && wn_session_same_threshold(&s->attention, &x->attention) && s->B == x->B &&
                s->half == x->half && s->budgets.layers == x->budget_layers &&
                wn_budgets_same_options(&s->budgets, &x->budgets) && snapshot_count_parts(s) == x->n &&
                !x->history == !s->history && x->dynamic_rows == wn_session_dynamic_rows(s) &&
-               !x->control == !s->control;
+               !x->control == !s->control && snapshot_same_pins(x, &s->pins);
   for (int64_t i = 0; suits && i < x->n; i++)
     suits = wn_session_part_agrees(s, i, &x->parts[i].part, &x->parts[i].shape);
   return suits;
 }
 
 wn_status wn_snapshot_restore(const struct wn_snapshot *x, int64_t position, wn_session *s) {
+  const struct wn_pins pins = s->pins;
   wn_session_reset(s);
+  s->pins = pins;
   WN_TRY(wn_session_make_room(s, position, NULL));
   for (int64_t i = 0; i < x->n; i++) {
     const int64_t held = x->parts[i].cache.count;

@@ -17,7 +17,7 @@ size_t wn_snapshot_need(const wn_session *session, int64_t position);
 wn_status wn_snapshot_take(wn_context *ctx, const wn_session *session, int64_t position, struct wn_snapshot **out);
 void wn_snapshot_destroy(struct wn_snapshot *snapshot); /* NULL is allowed */
 /* Was `session` created like the snapshot's session: with the same model, budgets, options, cache format, and what each
- * layer may hold? */
+ * layer may hold? Are the same of the snapshot's positions pinned? */
 bool wn_snapshot_suits(const struct wn_snapshot *snapshot, const wn_session *session);
 /* Puts a session that the snapshot suits into the state after `position` tokens: the snapshot's position, or fewer if
  * it rolls back; below the session's capacity. The last token's logits are not known then. */

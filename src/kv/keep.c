@@ -43,7 +43,7 @@ static struct wn_policy_held keep_held(const struct wn_kv_cache *c, const struct
 
 /* Is a token at this position protected: WN_ONCE_SINK, WN_ONCE_RECENT, or 0: it is not. The last token is `last`. */
 static double keep_protects(const struct wn_evict_rule *rule, int64_t last, int64_t at) {
-  return at < rule->sinks ? WN_ONCE_SINK : at > last - rule->recent ? WN_ONCE_RECENT : 0;
+  return wn_evict_stays(rule, rule->sinks, at) ? WN_ONCE_SINK : at > last - rule->recent ? WN_ONCE_RECENT : 0;
 }
 
 /* The scores of a group, by slot. at [count]: room for positions. */
@@ -144,6 +144,15 @@ wn_status wn_keep_notes(wn_context *ctx, const struct wn_kept *keep, int64_t b, 
       out[p * c->count + i] = wn_number(read.notes, row * s->notes * s->capacity + slot, s->dtype);
     }
   return keep_visit(ctx, c, WN_POLICY_SUMS, false, &read);
+}
+
+void wn_keep_pin(const struct wn_pins *pins, const int32_t *at, int64_t n, double *scores) {
+  for (int64_t j = 0; pins && pins->count > 0 && j < n; j++) {
+    if (wn_pins_have(pins, at[j]))
+      scores[j] = WN_ONCE_SINK;
+    else if (scores[j] < WN_ONCE_RECENT)
+      scores[j] = WN_ONCE_RECENT;
+  }
 }
 
 wn_status wn_keep_choose(wn_context *ctx, struct wn_kept *keep) {

@@ -1,7 +1,8 @@
 /* Which tokens stay when a cache is compressed as a whole (wn_when, docs/pruning.md): all tokens held are scored at
  * once by the policy, and of each group those with the lowest scores stay, of equal ones the newest. Of the protected
  * tokens the recent ones go first, the oldest at first, and the sinks last. A score is what the policy says when the
- * next token comes, but votes are pooled over the tokens that compete alone: a protected neighbour votes 0.
+ * next token comes, but votes are pooled over the tokens that compete alone: a protected neighbour votes 0. Pinned
+ * tokens are protected as sinks are.
  *
  * It runs on the host, on copies where the cache lies elsewhere. Cost: one score for each token, and a sort. */
 #ifndef WN_KV_KEEP_H
@@ -28,6 +29,9 @@ wn_status wn_keep_notes(wn_context *ctx, const struct wn_kept *keep, int64_t b, 
 /* Scores what the cache holds, where K tokens are to stay. Protected tokens have the scores of once.h. */
 wn_status wn_keep_score(wn_context *ctx, const struct wn_kv_cache *cache, const wn_budgets *budgets, int64_t layer,
                         int64_t K, struct wn_kept *out);
+/* Marks the pinned tokens of n at these positions, in order, so that none leaves: their scores become WN_ONCE_SINK, and
+ * a method's own first tokens go with its recent ones. */
+void wn_keep_pin(const struct wn_pins *pins, const int32_t *at, int64_t n, double *scores);
 /* Chooses `kept` of them, at most what is held. */
 wn_status wn_keep_choose(wn_context *ctx, struct wn_kept *keep);
 /* allot "tau": how many of a group's tokens score at most tau, are protected, or are among the last `window`. */

@@ -93,6 +93,16 @@ int64_t wn_policy_recent(const wn_budgets *budgets, int64_t K) {
   return row->recent ? row->recent(budgets, K) : 0;
 }
 
+int64_t wn_policy_stay(const wn_budgets *budgets, int64_t K) {
+  int64_t stay = wn_policy_sinks(budgets, K);
+  for (int i = 0; budgets->pins && i < budgets->pins->count; i++) {
+    const struct wn_pin *pin = &budgets->pins->of[i];
+    const int64_t sinks = wn_policy_sinks(budgets, K), first = pin->first > sinks ? pin->first : sinks;
+    if (pin->end > first) stay += pin->end - first;
+  }
+  return stay;
+}
+
 bool wn_policy_on_host(const struct wn_policy_row *row) {
   return row == &wn_policy_own || row->score || (row->needs & WN_POLICY_SUMS && row->change == WN_NOTES_OWN);
 }
@@ -141,6 +151,7 @@ void wn_policy_rule(const wn_budgets *budgets, int64_t layer, int64_t K, struct 
       .budgets = wn_policy_on_host(row) ? budgets : NULL,
   };
   if (row->rule) row->rule(budgets, out);
+  if (budgets->pins) out->pins = *budgets->pins;
   out->layer = layer;
   out->sinks = wn_policy_sinks(budgets, K);
   out->recent = wn_policy_recent(budgets, K);

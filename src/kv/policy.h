@@ -94,6 +94,8 @@ unsigned wn_policy_needs(const wn_budgets *budgets);
 int64_t wn_policy_room_of(const wn_budgets *budgets, int64_t K, int64_t D);
 /* Numbers kept per token. */
 int64_t wn_policy_notes(const wn_budgets *budgets);
+/* The first tokens and the pinned ones: how many tokens a cache of K tokens never evicts. */
+int64_t wn_policy_stay(const wn_budgets *budgets, int64_t K);
 /* The rule for a cache of K tokens of a layer; WN_EVICT_GIVEN if the policy has a `score` function. */
 void wn_policy_rule(const wn_budgets *budgets, int64_t layer, int64_t K, struct wn_evict_rule *out);
 /* Does the policy have functions of its own, which run on the host? */

@@ -128,6 +128,13 @@ struct evict_choice {
   double score;
 };
 
+/* Gives pinned tokens among first..first+n-1 the score -inf. */
+static void evict_pinned(const struct wn_policy_held *h, int64_t first, int64_t n, double *score) {
+  const struct wn_pins *pins = &h->rule->pins;
+  for (int64_t i = 0; pins->count > 0 && i < n; i++)
+    if (wn_pins_have(pins, h->at[evict_index(h, first + i)])) score[i] = -INFINITY;
+}
+
 /* Updates *best by tokens first..first+n-1. Protected tokens and gaps get the score -inf. */
 static void evict_better(const struct wn_policy_held *h, int32_t sinks, int32_t last, int64_t first, int64_t n,
                          double *score, struct evict_choice *best) {
@@ -141,6 +148,7 @@ static void evict_better(const struct wn_policy_held *h, int32_t sinks, int32_t 
   } else {
     for (int64_t i = 0; i < n; i++) score[i] = at[i] >= sinks && at[i] <= last ? score[i] : -INFINITY;
   }
+  evict_pinned(h, first, n, score);
 #pragma omp simd reduction(max : top)
   for (int64_t i = 0; i < n; i++) top = score[i] > top ? score[i] : top;
   if (top == -INFINITY || top < best->score) return;
@@ -152,14 +160,14 @@ static void evict_better(const struct wn_policy_held *h, int32_t sinks, int32_t 
   }
 }
 
-/* If all tokens are protected: the oldest that is not a sink; if only sinks are held, the oldest sink. */
+/* If all tokens are protected: the oldest that is neither a sink nor pinned; if there is none, the oldest sink. */
 static int64_t evict_oldest(const struct wn_policy_held *h) {
-  const int64_t sinks = h->rule->sinks;
   int64_t best = -1;
+  bool was = false;
   for (int64_t i = 0; i < h->count; i++) {
     if (h->at[i] < 0) continue;
-    const bool sink = h->at[i] < sinks, was = best >= 0 && h->at[best] < sinks;
-    if (best < 0 || (was && !sink) || (was == sink && h->at[i] < h->at[best])) best = i;
+    const bool stays = wn_evict_stays(h->rule, h->rule->sinks, h->at[i]);
+    if (best < 0 || (was && !stays) || (was == stays && h->at[i] < h->at[best])) best = i, was = stays;
   }
   return best;
 }

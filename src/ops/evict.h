@@ -1,8 +1,9 @@
 /* Chooses the token that leaves a full cache, and moves the rest.
  *
- * Sinks (positions below `sinks`) and recent tokens (the last `recent`, counting the incoming one) are protected. Of
- * the others the token with the highest score goes, ties to the oldest. If all are protected, the oldest that is not a
- * sink goes; if only sinks are held, the oldest sink. */
+ * Sinks (positions below `sinks`), pinned tokens and recent tokens (the last `recent`, counting the incoming one) are
+ * protected. Of the others the token with the highest score goes, ties to the oldest. If all are protected, the oldest
+ * that is neither a sink nor pinned goes; if only sinks are held, the oldest sink. Pinned tokens never fill a cache
+ * (decode/session_pins.c). */
 #ifndef WN_OPS_EVICT_H
 #define WN_OPS_EVICT_H
 
@@ -20,6 +21,15 @@ enum wn_evict_by {
   WN_EVICT_KIND    /* a score by keys and values (ops/policy/policy.h) */
 };
 
+/* Positions that never leave: ranges in order, which do not touch. */
+enum { WN_PINS = 32 };
+struct wn_pins {
+  int32_t count;
+  struct wn_pin {
+    int32_t first, end;
+  } of[WN_PINS];
+};
+
 /* Votes: a token has `votes` numbers, which are added in order; their sum is v. Then score = -(sum of v over the tokens
  * held at positions within `neighbours`) / (2 neighbours + 1), summed from the left; or minus the maximum of those
  * v. */
@@ -31,6 +41,7 @@ struct wn_evict_rule {
   int64_t layer;
   int64_t votes, neighbours; /* at most WN_EVICT_NEIGHBOURS */
   bool largest;              /* pool by maximum, not mean */
+  struct wn_pins pins;
   const struct wn_policy_kind *kind;
   /* On the host: a policy's own scores of tokens first..first+n-1, counted in `order` if there is one; or NULL. */
   void (*score)(const struct wn_policy_held *held, int64_t first, int64_t n, double *out);
@@ -43,6 +54,15 @@ struct wn_evict_ask {
   wn_context *ctx;
   wn_status status;
 };
+WN_POLICY_FUNCTION bool wn_pins_have(const struct wn_pins *pins, int64_t at) {
+  for (int i = 0; i < pins->count; i++)
+    if (at >= pins->of[i].first && at < pins->of[i].end) return true;
+  return false;
+}
+/* Is the token at this position a sink or pinned? */
+WN_POLICY_FUNCTION bool wn_evict_stays(const struct wn_evict_rule *rule, int64_t sinks, int64_t at) {
+  return at < sinks || wn_pins_have(&rule->pins, at);
+}
 /* The random number of a token. */
 #define WN_EVICT_LOT(rule, group, at)                                                                                  \
   wn_random_uniform((rule).seed, WN_STREAM_EVICT, (uint64_t)(rule).layer << 32 | (uint64_t)(group), (uint64_t)(at))

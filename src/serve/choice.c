@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/arrays.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "decode/session.h"
@@ -240,11 +241,44 @@ static void choice_count_kept(const struct wn_serve_model *m, struct wn_serve_ch
   for (int64_t l = 0; l < L; l++) c->kept[l] = (wn_session_held_tokens(c->session, l) + Hkv - 1) / Hkv;
 }
 
+/* How much is held of each message, and of the answer: tokens, counted by the heads and layers that hold them. */
+static void choice_count_messages(const struct wn_serve_model *m, struct wn_serve_choice *c) {
+  const struct wn_chat_owners *owners = &c->prompt->owners;
+  const wn_model_config *config = wn_model_config_get(m->model);
+  const int64_t n = owners->count + 1, seen = wn_session_position(c->session);
+  int32_t *heads;
+  int64_t *tokens, *held;
+  struct wn_arrays arrays = {0};
+  const struct wn_array of[] = {WN_ARRAY_FOR(heads, "heads that hold a token", true, WN_DIMS(seen)),
+                                WN_ARRAY_FOR(tokens, "tokens of messages", true, WN_DIMS(n)),
+                                WN_ARRAY_FOR(held, "tokens held of messages", true, WN_DIMS(n))};
+  if (c->index > 0 || !owners->of || seen == 0) return;
+  c->messages = WN_ARRAYS_CREATE(m->ctx, &arrays, "what is held of messages", of) == WN_OK ? json_array() : NULL;
+  for (int64_t l = 0; c->messages && l < config->layers; l++) {
+    if (wn_session_held(m->ctx, c->session, 0, l, heads) != WN_OK) break;
+    for (int64_t i = 0; i < seen; i++) {
+      const int32_t owner = i < owners->tokens ? owners->of[i] : owners->count;
+      tokens[owner] += l == 0, held[owner] += heads[i];
+    }
+  }
+  for (int64_t i = 0; c->messages && i < n; i++) {
+    json_t *one =
+        i < n - 1 ? json_copy(json_array_get(c->prompt->told, (size_t)i)) : json_pack("{s:s}", "role", "assistant");
+    const double kept = (double)held[i] / (double)(config->layers * config->kv_heads);
+    json_object_set_new(one, "tokens", json_integer((json_int_t)tokens[i]));
+    json_object_set_new(one, "kept", json_real(round(kept * 100) / 100));
+    json_array_append_new(c->messages, one);
+  }
+  if (!c->messages) c->job->out.failed = true;
+  wn_arrays_clear(&arrays);
+}
+
 void wn_choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   if (c->finish) wn_trace_step(&w->model, c);
   c->seen = wn_session_position(c->session);
   c->held_bytes = wn_session_held_bytes(c->session);
   choice_count_kept(&w->model, c);
+  choice_count_messages(&w->model, c);
   c->full_bytes = choice_full_bytes(w, c);
   const wn_generate_result *r = c->generation ? wn_generation_result(c->generation) : NULL;
   if (r) c->drafted = r->drafted, c->accepted = r->accepted;
@@ -325,6 +359,7 @@ void wn_job_destroy(struct wn_serve_job *job) {
     wn_respond_destroy(c->respond);
     wn_free(c->sums);
     wn_free(c->kept);
+    json_decref(c->messages);
   }
   wn_free(job->choices);
   wn_serve_request_clear(&job->request);

@@ -41,6 +41,7 @@ struct wn_serve_choice {
   double timed_at;
   int64_t drafted, accepted; /* tokens guessed, and those of them that are the answer's */
   int64_t *kept;             /* [layers] tokens that its session held at the end; NULL: it had none */
+  json_t *messages;          /* how much of each message it held at the end, and of the answer; NULL: not counted */
   int64_t seen;              /* tokens that its session had seen at the end; the last token was drawn but not fed */
   /* What those of them that it held took of cache_bytes, which has room for more; what all of them would take. */
   uint64_t held_bytes, full_bytes;

@@ -60,6 +60,7 @@ static bool message_fields(const json_t *message, size_t i, json_t *out, struct 
   json_object_foreach((json_t *)(uintptr_t)message, key, value) {
     json_t *kept = NULL;
     if (!strcmp(key, "role") || !strcmp(key, "content") || json_is_null(value)) continue;
+    if (!strcmp(key, "pin") && json_is_boolean(value)) continue;
     if (json_is_array(value) && json_array_size(value) == 0) continue;
     for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
       if (!strcmp(key, texts[k]) && json_is_string(value)) kept = json_incref(value);
@@ -94,6 +95,76 @@ static json_t *message_read(const json_t *message, size_t i, struct wn_serve_err
   if (out && message_fields(message, i, out, error)) return out;
   json_decref(out);
   return NULL;
+}
+
+/* ---- pins ---- */
+
+/* Does winnow.pin, a role, a message's number or a list of these, name this message? */
+static bool message_named(const json_t *pin, size_t i, const char *role) {
+  size_t k;
+  const json_t *one;
+  json_array_foreach(pin, k, one) if (message_named(one, i, role)) return true;
+  return json_is_string(pin) ? !strcmp(json_string_value(pin), role)
+                             : json_is_integer(pin) && json_integer_value(pin) == (json_int_t)i;
+}
+
+/* Is it such a list? */
+static bool message_check_pin(const json_t *pin, size_t messages, bool list, struct wn_serve_error *error) {
+  static const char *const roles[] = {"system", "user", "assistant", "tool"};
+  size_t k;
+  const json_t *one;
+  bool known = !pin || json_is_null(pin) || (list && json_is_array(pin)) ||
+               (json_is_integer(pin) && json_integer_value(pin) >= 0 && (size_t)json_integer_value(pin) < messages);
+  for (size_t r = 0; json_is_string(pin) && r < sizeof roles / sizeof *roles; r++)
+    known = known || !strcmp(json_string_value(pin), roles[r]);
+  json_array_foreach(pin, k, one) known = known && message_check_pin(one, messages, false, error);
+  return known || error->status != 0 ||
+         wn_serve_refuse(
+             error, 400, "winnow",
+             "winnow.pin: expected a role (system, user, assistant, tool), a message's number from 0 to %zu, "
+             "or a list of these",
+             messages - 1);
+}
+
+/* Lists the messages as usage names them. given: as the request has them. */
+static bool message_tell(const struct wn_serve_model *m, const json_t *body, const json_t *given,
+                         const json_t *messages, struct wn_serve_prompt *out, struct wn_serve_error *error) {
+  const json_t *pin = json_object_get(json_object_get(body, "winnow"), "pin"), *one;
+  size_t i;
+  if (!message_check_pin(pin, json_array_size(given), true, error) || error->status != 0) return false;
+  out->told = json_array();
+  json_array_foreach(messages, i, one) {
+    const char *role = json_string_value(json_object_get(one, "role"));
+    const json_t *own = json_object_get(json_array_get(given, i), "pin");
+    const bool pinned = json_is_boolean(own) ? json_is_true(own)
+                        : pin                ? message_named(pin, i, role)
+                                             : m->pin_system && !strcmp(role, "system");
+    if (json_array_append_new(out->told, json_pack("{s:s, s:b}", "role", role, "pinned", pinned))) return false;
+  }
+  return out->told != NULL;
+}
+
+/* The ranges of tokens that pinned messages have. */
+static bool message_pin(struct wn_serve_prompt *p, struct wn_serve_error *error) {
+  struct wn_pins *pins = &p->pins;
+  size_t i;
+  const json_t *one;
+  bool any = false;
+  json_array_foreach(p->told, i, one) any = any || json_is_true(json_object_get(one, "pinned"));
+  if (any && !p->owners.of)
+    return wn_serve_refuse(error, 400, "winnow",
+                           "winnow.pin: the tokens of messages are not found in the model's text");
+  for (int64_t t = 0; any && t < p->owners.tokens; t++) {
+    if (!json_is_true(json_object_get(json_array_get(p->told, (size_t)p->owners.of[t]), "pinned"))) continue;
+    struct wn_pin *last = pins->count > 0 ? &pins->of[pins->count - 1] : NULL;
+    if (last && last->end == t)
+      last->end++;
+    else if (pins->count < WN_PINS)
+      pins->of[pins->count++] = (struct wn_pin){(int32_t)t, (int32_t)t + 1};
+    else
+      return wn_serve_refuse(error, 400, "winnow", "winnow.pin: pinned messages in more than %d places", WN_PINS);
+  }
+  return true;
 }
 
 /* Are these functions? */
@@ -194,9 +265,13 @@ bool wn_serve_messages(const struct wn_serve_model *m, const json_t *body, struc
   }
   const char *last = ok ? json_string_value(json_object_get(json_array_get(messages, n - 1), "role")) : NULL;
   out->goes_on = last && !strcmp(last, "assistant");
-  if (ok && wn_chat_encode_request(m->ctx, m->tok, m->chat, &request, &out->ids, &count) != WN_OK)
+  const bool tells = ok && ((m->budgets && m->budgets->layers > 0) || json_object_get(body, "winnow"));
+  if (tells) ok = message_tell(m, body, list, messages, out, error);
+  if (ok && wn_chat_encode_request(m->ctx, m->tok, m->chat, &request, &out->ids, &count, tells ? &out->owners : NULL) !=
+                WN_OK)
     ok = wn_serve_refuse(error, 400, "messages", "messages: %s", wn_context_error(m->ctx));
   out->count = (int64_t)count;
+  if (ok && tells) ok = message_pin(out, error);
   if (ok && wn_serve_calls_must(body) && !out->goes_on)
     ok = message_begin_call(m, wn_call_form_of(wn_chat_source(m->tok, true))->begun, out, error);
   json_decref((json_t *)(uintptr_t)request.more);

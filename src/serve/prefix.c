@@ -72,8 +72,10 @@ int64_t wn_prefix_find(struct wn_prefix *p, wn_session *s, const int32_t *ids, i
   }
   p->counts.prompts++;
   if (!best) return 0;
+  const struct wn_pins pins = s->pins;
   if (wn_snapshot_restore(best->snapshot, longest, s) != WN_OK) { /* then the prompt is read */
     wn_session_reset(s);
+    s->pins = pins;
     return 0;
   }
   prefix_use(p, best);

@@ -245,10 +245,12 @@ static bool read_winnow(const struct reading *x, const json_t *value) {
   if (!json_is_object(value)) return wn_serve_refuse(x->error, 400, "winnow", "winnow: expected an object");
   const json_t *trace = json_object_get(value, "trace");
   x->r->trace = json_is_true(trace);
-  if (json_is_boolean(trace) && json_object_size(value) == 1) return true;
+  const size_t beside = json_is_boolean(trace) + (x->r->chat && json_object_get(value, "pin") != NULL);
+  if (beside > 0 && json_object_size(value) == beside) return true;
   json_object_foreach((json_t *)(uintptr_t)value, key, option) {
     text = json_string_value(option);
     if (json_is_null(option) || (option == trace && json_is_boolean(trace))) continue;
+    if (!strcmp(key, "pin") && x->r->chat) continue; /* read with the messages */
     if (!strcmp(key, "budgets") && json_is_integer(option)) {
       snprintf(number, sizeof number, "%lld", (long long)json_integer_value(option));
       budget = number;
@@ -273,7 +275,7 @@ static bool read_winnow(const struct reading *x, const json_t *value) {
     } else {
       return wn_serve_refuse(x->error, 400, "winnow",
                              "winnow.%.32s: expected budgets (a number or a text such as \"64,32\"), policy (a name), "
-                             "sinks, options, window (tokens), tau (0 to 1)",
+                             "sinks, options, window (tokens), tau (0 to 1), and in a chat pin",
                              key);
     }
   }
@@ -558,7 +560,11 @@ bool wn_serve_request_take(const struct wn_serve_model *m, bool chat, json_t *bo
 }
 
 void wn_serve_request_clear(struct wn_serve_request *r) {
-  for (int i = 0; i < r->prompt_count; i++) wn_tokens_free(r->prompts[i].ids);
+  for (int i = 0; i < r->prompt_count; i++) {
+    wn_tokens_free(r->prompts[i].ids);
+    wn_free(r->prompts[i].owners.of);
+    json_decref(r->prompts[i].told);
+  }
   wn_budgets_clear(&r->budgets);
   wn_constraint_destroy(r->constraint);
   json_decref(r->json);

@@ -4,8 +4,10 @@
 
 #include <jansson.h>
 #include <stdatomic.h>
+#include "ops/evict.h"
 #include "serve/calls.h"
 #include "serve/reasoning.h"
+#include "text/chat.h"
 #include "winnow/chat.h"
 #include "winnow/embed.h"
 #include "winnow/generate.h"
@@ -42,6 +44,7 @@ struct wn_serve_model {
   size_t text_bytes;         /* a text of more bytes has more tokens: context x the longest token */
   int32_t entries;           /* ids below it are valid tokens */
   const wn_budgets *budgets; /* budgets of requests that state none; layers 0: none */
+  bool pin_system;           /* system messages are pinned where requests say nothing */
   wn_cache_format cache;
   _Atomic uint64_t *idle; /* a bit for each field that the log has named; NULL: none are named */
 };
@@ -50,6 +53,9 @@ struct wn_serve_prompt {
   int32_t *ids; /* wn_tokens_free */
   int64_t count;
   bool goes_on; /* the answer continues text that the prompt ends with: a chat's last message is the assistant's */
+  struct wn_chat_owners owners; /* of a chat under budgets: whose tokens are whose */
+  json_t *told;                 /* [owners.count] its messages as usage names them: {"role", "pinned"} */
+  struct wn_pins pins;          /* tokens of pinned messages */
 };
 
 /* Fields of /v1/embeddings (embed.h). */

@@ -27,8 +27,9 @@ static json_t *answer_kept(const struct wn_serve_model *m, const struct wn_serve
       if (i == 0) json_array_append_new(kept, json_integer(held));
     }
   }
-  return json_pack("{s:I, s:I, s:o, s:I, s:I}", "cache_bytes", cache, "full_cache_bytes", full, "tokens_kept", kept,
-                   "evicted", evicted, "cached_tokens", cached);
+  json_t *messages = job->count > 0 ? json_incref(job->choices[0].messages) : NULL;
+  return json_pack("{s:I, s:I, s:o, s:I, s:I, s:o*}", "cache_bytes", cache, "full_cache_bytes", full, "tokens_kept",
+                   kept, "evicted", evicted, "cached_tokens", cached, "messages", messages);
 }
 
 json_t *wn_job_usage(const struct wn_serve_model *m, const struct wn_serve_job *job) {

@@ -62,7 +62,15 @@ static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_statu
     wn_prefix_shrink(&w->prefix, 0);
     *status = wn_session_create_with(w->model.ctx, w->model.model, &options, &c->session);
   }
-  if (*status != WN_OK) return false;
+  for (int i = 0; *status == WN_OK && i < c->prompt->pins.count; i++) {
+    const struct wn_pin *pin = &c->prompt->pins.of[i];
+    *status = wn_session_pin(w->model.ctx, c->session, pin->first, pin->end - pin->first);
+  }
+  if (*status != WN_OK) {
+    wn_session_destroy(c->session);
+    c->session = NULL;
+    return false;
+  }
   size_t planned; /* a cache that will be compressed grows to this first */
   c->cache_bytes = wn_session_kv_bytes(c->session);
   if (wn_session_plan_bytes(w->model.ctx, w->model.model, &options, options.capacity, &planned) == WN_OK &&

@@ -119,7 +119,8 @@ static wn_status chat_render(wn_context *ctx, const wn_tokenizer *tok, const cha
             !json_object_set(given, "messages", (json_t *)(uintptr_t)request->messages) &&
             !json_object_set_new(given, "add_generation_prompt", json_boolean(!last)) &&
             (!request->tools || !json_object_set(given, "tools", (json_t *)(uintptr_t)request->tools));
-  const struct wn_template_input input = {.own = names, .given = given, .marked = {before, last}};
+  const struct wn_template_input input = {
+      .own = names, .given = given, .marked = {before, last}, .numbered = request->messages};
   const wn_status status =
       ok ? wn_template_render(ctx, source, &input, out) : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a conversation");
   json_decref(names);
@@ -210,6 +211,79 @@ static wn_status chat_tokens(wn_context *ctx, const wn_tokenizer *tok, const str
   return status;
 }
 
+/* ---- whose tokens are whose ---- */
+
+/* Turns origins into the numbers of messages, of which those of a long conversation are known modulo WN_ORIGINS: the
+ * one nearest to the message before. Bytes of the template belong to what follows. owner [bytes] */
+static void chat_bytes_owners(const struct wn_template_text *text, int32_t messages, int32_t *owner) {
+  int32_t last = 0, next = messages;
+  for (size_t i = 0; i < text->bytes; i++) {
+    const int origin = text->from[i];
+    owner[i] = -1;
+    if (origin == WN_ORIGIN_MARKED2) owner[i] = last = messages - 1;
+    if (origin < WN_ORIGIN_NUMBERED) continue;
+    int32_t number = last - last % WN_ORIGINS + origin - WN_ORIGIN_NUMBERED;
+    if (number < last - WN_ORIGINS / 2) number += WN_ORIGINS;
+    if (number > last + WN_ORIGINS / 2 && number >= WN_ORIGINS) number -= WN_ORIGINS;
+    owner[i] = last = number < messages ? number : messages - 1;
+  }
+  for (size_t i = text->bytes; i-- > 0;) {
+    if (owner[i] >= 0) next = owner[i];
+    owner[i] = next;
+  }
+}
+
+static bool chat_space(char c) {
+  return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* Goes over `piece` in the text from *at on, white space aside. False: it is not there. */
+static bool chat_pass(const struct wn_template_text *text, const char *piece, size_t bytes, size_t *at) {
+  size_t to = *at;
+  for (size_t i = 0; i < bytes; i++) {
+    if (chat_space(piece[i])) continue;
+    while (to < text->bytes && chat_space(text->data[to])) to++;
+    if (to == text->bytes || text->data[to++] != piece[i]) return false;
+  }
+  *at = to;
+  return true;
+}
+
+/* Finds the tokens in the text, one after the other. A token belongs to the message of its last byte. */
+static wn_status chat_owners(wn_context *ctx, const wn_tokenizer *tok, const struct wn_template_text *text,
+                             const int32_t *ids, size_t count, int32_t messages, struct wn_chat_owners *out) {
+  wn_text_stream *stream;
+  void *memory, *bytes_owner;
+  size_t at = 0;
+  bool found = true;
+  *out = (struct wn_chat_owners){.tokens = (int64_t)count, .count = messages};
+  WN_TRY(wn_alloc(ctx, "owners of tokens", count * sizeof *out->of, &memory));
+  out->of = memory;
+  wn_status status = wn_alloc(ctx, "owners of a text", (text->bytes + 1) * sizeof(int32_t), &bytes_owner);
+  int32_t *owner = bytes_owner;
+  if (status != WN_OK) return status;
+  chat_bytes_owners(text, messages, owner);
+  owner[text->bytes] = messages;
+  WN_TRY_GOTO(wn_text_stream_create(ctx, tok, &stream), done);
+  for (size_t i = 0; i < count && status == WN_OK && found; i++) {
+    const bool control = wn_tokenizer_is_control(tok, ids[i]);
+    const char *piece;
+    size_t n;
+    status = wn_text_stream_push(ctx, stream, ids[i], &piece, &n);
+    if (status != WN_OK) break;
+    if (control) piece = wn_tokenizer_token_name(tok, ids[i], &n);
+    found = (piece && chat_pass(text, piece, n, &at)) || control; /* the tokenizer's own first token has no text */
+    out->of[i] = owner[at > 0 && n > 0 ? at - 1 : at];
+  }
+  wn_text_stream_destroy(stream);
+done:
+  wn_free(owner);
+  if (found && status == WN_OK) return WN_OK;
+  wn_free(out->of);
+  out->of = NULL;
+  return status;
+}
+
 const char *wn_chat_source(const wn_tokenizer *tok, bool tools) {
   return tools && tok->tool_template ? tok->tool_template : tok->chat_template;
 }
@@ -219,7 +293,8 @@ static bool chat_blank(const char *text) {
 }
 
 wn_status wn_chat_encode_request(wn_context *ctx, const wn_tokenizer *tok, const wn_chat_template *t,
-                                 const struct wn_chat_request *request, int32_t **ids, size_t *id_count) {
+                                 const struct wn_chat_request *request, int32_t **ids, size_t *id_count,
+                                 struct wn_chat_owners *owners) {
   const char *source = t->source ? t->source : wn_chat_source(tok, request->tools != NULL);
   const size_t count = json_array_size(request->messages);
   const json_t *message = count ? json_array_get(request->messages, count - 1) : NULL;
@@ -250,6 +325,10 @@ wn_status wn_chat_encode_request(wn_context *ctx, const wn_tokenizer *tok, const
     status = wn_fail(ctx, WN_ERR_ARGUMENT, "the chat template does not write the answer that is continued");
   else
     status = chat_tokens(ctx, tok, &text, begin, add_bos, ids, id_count);
+  if (status == WN_OK && owners) {
+    status = chat_owners(ctx, tok, &text, *ids, *id_count, (int32_t)count, owners);
+    if (status != WN_OK) wn_tokens_free(*ids), *ids = NULL;
+  }
   wn_template_text_clear(&text);
   return status;
 }
@@ -269,7 +348,7 @@ wn_status wn_chat_encode(wn_context *ctx, const wn_tokenizer *tok, const wn_chat
   for (int i = 0; ok && i < count; i++)
     ok = !json_array_append_new(all, chat_message(messages[i].role, messages[i].text));
   const struct wn_chat_request request = {.messages = all, .before = opening ? 0 : 2};
-  const wn_status status = ok ? wn_chat_encode_request(ctx, tok, t, &request, ids, id_count)
+  const wn_status status = ok ? wn_chat_encode_request(ctx, tok, t, &request, ids, id_count, NULL)
                               : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a conversation");
   json_decref(all);
   return status;

@@ -5,6 +5,14 @@
 #include <jansson.h>
 #include "winnow/chat.h"
 
+/* Whose tokens are whose. */
+struct wn_chat_owners {
+  int32_t
+      *of; /* [tokens] the message that a token belongs to, or the number of messages: the answer's opening. What a
+            * template writes before a message belongs to it. wn_free; NULL: the tokens were not found in the text */
+  int64_t tokens;
+  int32_t count; /* messages */
+};
 /* A conversation as the API has it; borrowed. */
 struct wn_chat_request {
   const json_t *messages; /* {"role", "content", ..}; texts are special tokens nowhere */
@@ -15,6 +23,7 @@ struct wn_chat_request {
 /* The text of the tokenizer's own template, with tools or without; NULL: none. */
 const char *wn_chat_source(const wn_tokenizer *tok, bool tools);
 wn_status wn_chat_encode_request(wn_context *ctx, const wn_tokenizer *tok, const wn_chat_template *t,
-                                 const struct wn_chat_request *request, int32_t **ids, size_t *id_count);
+                                 const struct wn_chat_request *request, int32_t **ids, size_t *id_count,
+                                 struct wn_chat_owners *owners); /* NULL: not wanted */
 
 #endif

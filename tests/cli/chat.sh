@@ -121,3 +121,14 @@ if command -v python3 >/dev/null; then
 else
   skip "chat on a terminal" "no python3"
 fi
+# What is left of turns, and what is pinned, under a window of 60 tokens.
+long='the water came from the hill the water came from the hill the water'
+say "the first one\\n$long\\n$long\\n$long\\n" --template chatml --tokens 4 --context 600 --json --budgets 60 --policy window
+is "chat: the oldest turns leave" "0 false" "$(jq -r '.held[0] | "\(.kept) \(.pinned)"' out)"
+say "the first one\\n/pin\\n$long\\n$long\\n$long\\n/turns\\n" --template chatml --tokens 4 --context 600 --json --budgets 60 --policy window
+is "chat: a pinned turn stays" "true true" "$(jq -r '.held[0] | "\(.kept == .tokens and .tokens > 3) \(.pinned)"' out)"
+is "chat: /turns tells it" 1 "$(grep -c 'tokens kept, pinned  the first one' err)"
+say "/system be brief\\n$long\\n$long\\n" --template chatml --tokens 4 --context 600 --json --budgets 60 --policy window --pin system
+is "chat --pin system" true "$(jq -r '.held[0].kept > 3 and .held[0].kept < .held[0].tokens' out)"
+say "/system $long\\nhi\\n" --template chatml --tokens 4 --context 600 --json --budgets 8 --policy window --pin system
+if [ $code -eq 1 ] && grep -q 'pinned.* the budget of layer 0 is 8 tokens' err; then pass "chat: a budget smaller than what is pinned"; else fail "chat: a budget smaller than what is pinned" "$(cat err)"; fi

@@ -45,6 +45,7 @@ def say(page, text, wait=True):
 
 # Tokens with what their class means: k0 dropped everywhere .. k8 kept everywhere; "": not read yet.
 TOKENS = """[...document.querySelectorAll('#log .t')].map(e => [e.textContent, (e.className.match(/k[0-8]/) || [''])[0], e.closest('li').className])"""
+HELD = "[...document.querySelectorAll('.held')].map(e => e.hidden ? '' : e.textContent)"
 METER = """Object.fromEntries(['cache', 'full', 'evicted'].map(i => [i, +document.getElementById(i).dataset.value]))"""
 
 
@@ -115,11 +116,22 @@ def chat(port, scheme, width):
         check(name + ": a token tells its layers", "dropped by all 3 layers" in gone and "kept by all 3 layers" in held and
               page.eval("document.querySelectorAll('#tip .cells .on').length") == 3, gone, held)
         page.eval("document.getElementById('input').focus()")
+        held = page.eval(HELD)
+        lost = page.eval("document.querySelectorAll('.held')[0].title")
+        check(name + ": a turn that lost tokens tells how many", held[0] == "forgotten" and "No layer holds any of the" in lost and
+              usage["winnow"]["messages"][0]["kept"] == 0, held, lost, usage)
+        page.eval("document.querySelectorAll('.pin')[1].click()")
+        pinned = page.eval("[...document.querySelectorAll('.pin')].map(e => e.ariaPressed + e.textContent)")
+        check(name + ": a turn can be pinned", pinned == ["falsePin", "truePinned"], pinned)
+        choose(page, budgets=len([1 for _, _, where in tokens if where == "msg model"]) + 30)
         # The second turn reads the first one's tokens.
         say(page, "and the well?")
         again = page.eval(TOKENS)
         check(name + ": the conversation goes on", [t for t in again if t[2] == "msg user"][-1][0].endswith("?") and len(again) > len(tokens) and
               page.eval("[...document.querySelectorAll('#log > .msg')].map(e => e.className)") == ["msg user", "msg model"] * 2, again[-60:])
+        held = page.eval(HELD)
+        check(name + ": the pinned turn stays whole", held[0] == "forgotten" and held[1] == "" and held[3] != "" and
+              page.eval("document.querySelectorAll('#log > .msg')[1].querySelectorAll('.t:not(.k8)').length") == 0, held)
         if width < 600:
             page.eval("document.getElementById('more').click()")
             check(name + ": settings open over the conversation", page.eval("(e => e.top < 120 && e.height > 500)(document.getElementById('side').getBoundingClientRect())"))

@@ -48,10 +48,10 @@ ARGUMENTS = {
     },
     "Session": {
         "embed": (IDS,), "encode": (IDS,), "feed": (IDS,), "generate": lambda o: o.generate(IDS[:2], max_tokens=3).read(),
-        "kept_by": (0, 0), "mark_control": lambda o: o.mark_control(o.position, 1), "restore": lambda o: o.restore(o.fork()), "score": (IDS, IDS), "score_next": (IDS,), "states": (IDS,),
+        "kept_by": (0, 0), "mark_control": lambda o: o.mark_control(o.position, 1), "pin": (0, 1), "restore": lambda o: o.restore(o.fork()), "score": (IDS, IDS), "score_next": (IDS,), "states": (IDS,),
     },
     "Generation": {},
-    "Chat": {"ask": ("x",), "say": lambda o: o.say("x").read()},
+    "Chat": {"ask": ("x",), "pin": lambda o: o.ask("x") and o.pin(0), "say": lambda o: o.say("x").read()},
     "Budgets": {"save": ("budgets.json",)},
 }
 NOT_HERE = ("Session.encode", "Generation.__del__")  # of models with an encoder; what is called returns at once

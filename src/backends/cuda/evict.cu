@@ -59,9 +59,10 @@ static __global__ void __launch_bounds__(WN_CUDA_THREADS) evict_kernel(wn_evict 
   evict_choice mine = evict_none();
   for (int64_t j = t; j < a.N && a.rule.by != WN_EVICT_GIVEN; j += WN_CUDA_THREADS) {
     if (at[j] < 0) continue;
-    const bool may_go = evict_may_go(at[j], a.row, a.rule.sinks, a.rule.recent);
+    const bool stays = wn_evict_stays(&a.rule, a.rule.sinks, at[j]);
+    const bool may_go = !stays && at[j] <= a.row - a.rule.recent;
     const double score = may_go ? evict_score(a, row, at, votes, j) : 0.0;
-    mine = evict_better(mine, evict_of(at[j], a.rule.sinks, may_go, score, (uint32_t)j));
+    mine = evict_better(mine, evict_of(at[j], stays, may_go, score, (uint32_t)j));
   }
   mine = evict_block_best(mine);
   const int64_t slot = a.rule.by == WN_EVICT_GIVEN ? a.index[row] : mine.index();

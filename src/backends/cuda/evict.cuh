@@ -6,7 +6,7 @@
 #include "backends/cuda/launch.cuh"
 
 // Compared by merit, then by place; the larger is evicted first. merit: from the score if the token may go; else 2 for
-// a recent token, 1 for a sink, 0 for none. place: larger for older tokens.
+// a recent token, 1 for a sink or a pinned token, 0 for none. place: larger for older tokens.
 struct evict_choice {
   uint64_t merit, place;
   __device__ __forceinline__ uint32_t index() const { return (uint32_t)place; }
@@ -15,13 +15,10 @@ static __device__ __forceinline__ evict_choice evict_none() {
   return {0, 0};
 }
 
-static __device__ __forceinline__ bool evict_may_go(int32_t at, int64_t row, int64_t sinks, int64_t recent) {
-  return at >= sinks && at <= row - recent;
-}
-// The choice for the token at position `at` with this index. score: used only if it may go.
-static __device__ __forceinline__ evict_choice evict_of(int32_t at, int64_t sinks, bool may_go, double score,
+// The choice for the token at position `at` with this index. stays: wn_evict_stays. score: used only if it may go.
+static __device__ __forceinline__ evict_choice evict_of(int32_t at, bool stays, bool may_go, double score,
                                                         uint32_t index) {
-  uint64_t merit = at < sinks ? 1 : 2;
+  uint64_t merit = stays ? 1 : 2;
   if (may_go) {
     score += 0.0; // turns -0 into 0
     memcpy(&merit, &score, sizeof merit);

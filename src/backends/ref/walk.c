@@ -134,10 +134,10 @@ static int64_t walk_close_ranks(struct wn_walk *w, int64_t n) {
   return kept;
 }
 
-/* If all scores are equal the oldest token is evicted. Recent tokens are never the oldest, so only sinks are
- * skipped. */
+/* If all scores are equal the oldest token is evicted. Recent tokens are never the oldest, so only sinks and pinned
+ * tokens are skipped. */
 static int64_t walk_oldest(struct wn_walk *w) {
-  while (w->at[w->next] < w->rule.sinks) w->next++; /* -1: evicted */
+  while (wn_evict_stays(&w->rule, w->rule.sinks, w->at[w->next]) || w->at[w->next] < 0) w->next++; /* -1: evicted */
   return w->next;
 }
 

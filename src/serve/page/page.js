@@ -2,13 +2,13 @@
 (() => {
 const $ = id => document.getElementById(id);
 const log = $("log"), input = $("input"), tip = $("tip");
-const messages = []; // {role, content}: what has been said
+const messages = []; // {role, content, pin}: what has been said, and whether it must stay
 let info = null, key = "", chat = 0;
 let running = null; // the AbortController of the answer that is being written
 try { key = sessionStorage.getItem("winnow-key") || ""; } catch { /* kept in this page alone */ }
 
 // What the model has read, as the stream's events tell it.
-const fresh = () => ({layers: 0, heads: 1, tokens: [], elements: [], seen: 0, held: [], sums: [], kept: [], dropped: 0, budgets: null, policy: ""});
+const fresh = () => ({layers: 0, heads: 1, tokens: [], elements: [], seen: 0, held: [], sums: [], owners: [], turns: [], kept: [], dropped: 0, budgets: null, policy: ""});
 let read = fresh(), at = -1;
 
 const element = (name, of, text) => {
@@ -136,23 +136,70 @@ function request(text) {
 
 const WHO = {user: "You", assistant: "Model"};
 
-function place(role) {
+// turn: its number among the messages, for how much of it is kept, and its pin.
+function place(role, turn) {
   const item = element("li", "msg " + (role === "user" ? "user" : "model")), text = element("div", "text");
-  item.append(element("h3", "", role === "user" ? WHO.user : info.chat ? WHO.assistant : "The model goes on"), text);
+  const head = element("h3", "", role === "user" ? WHO.user : info.chat ? WHO.assistant : "The model goes on"), held = element("span", "held");
+  held.append(element("i"), element("span"));
+  held.hidden = true;
+  head.append(held);
+  if (info.chat && turn !== undefined) head.append(pin(turn));
+  read.turns[turn] = held;
+  item.append(head, text);
   text.dir = "auto";
   log.append(item);
   return text;
 }
 
+function pin(turn) {
+  const button = element("button", "pin"), show = () => {
+    const is = !!messages[turn]?.pin;
+    button.textContent = is ? "Pinned" : "Pin";
+    button.title = is ? "From the next message on nothing of this turn is dropped" : "Keep this turn whole, whatever the policy";
+    button.setAttribute("aria-pressed", is);
+  };
+  button.type = "button";
+  button.addEventListener("click", () => {
+    if (!messages[turn]) return; // it is being written
+    messages[turn].pin = !messages[turn].pin;
+    show();
+  });
+  show();
+  return button;
+}
+
+// How much is kept of each turn that has lost something.
+function tellTurns() {
+  const tokens = [], kept = [];
+  for (let i = 0; i < read.seen; i++) {
+    const turn = read.owners[i];
+    if (turn < 0) continue;
+    tokens[turn] = (tokens[turn] || 0) + 1;
+    kept[turn] = (kept[turn] || 0) + read.sums[i] / (read.layers * read.heads);
+  }
+  read.turns.forEach((held, turn) => {
+    const share = kept[turn] / tokens[turn];
+    held.hidden = !(share < 1);
+    if (held.hidden) return;
+    const some = kept[turn] > 0 && kept[turn] < 1 ? "under 1" : count(Math.round(kept[turn]));
+    held.firstChild.style.setProperty("--w", 100 * share + "%");
+    held.lastChild.textContent = kept[turn] ? some + " of " + count(tokens[turn]) + " kept" : "forgotten";
+    held.title = kept[turn] ? "On average a layer keeps " + kept[turn].toFixed(1) + " of the " + count(tokens[turn]) + " tokens of this turn" :
+      "No layer holds any of the " + count(tokens[turn]) + " tokens of this turn";
+  });
+}
+
 const follows = () => $("scroll").scrollHeight - $("scroll").scrollTop - $("scroll").clientHeight < 80;
 const follow = () => { $("scroll").scrollTop = $("scroll").scrollHeight; };
 
-function add(text, to, template) {
+function add(text, to, turn) {
+  const template = turn < 0;
   const span = element("span", "t", template ? text.replace(/\n/g, "↵") : text);
   span.dataset.i = read.tokens.length;
   read.tokens.push(text);
   read.elements.push(span);
   read.sums.push(0);
+  read.owners.push(turn);
   to.append(span);
 }
 
@@ -203,7 +250,7 @@ function draw(w) {
   tip.hidden = true;
   const special = new Set(w.special), ranges = find(w.prompt, special);
   log.replaceChildren();
-  const plain = until => { for (; next < until; next++) place(messages[next].role).textContent = messages[next].content; };
+  const plain = until => { for (; next < until; next++) place(messages[next].role, next).textContent = messages[next].content; };
   let next = 0, owner = -2, to = null, offset = 0;
   w.prompt.forEach((text, i) => {
     const end = offset + text.length;
@@ -213,7 +260,7 @@ function draw(w) {
       if (mine >= 0) {
         plain(mine);
         next = mine + 1;
-        to = place(messages[mine].role);
+        to = place(messages[mine].role, mine);
       } else {
         to = element("li", "tpl");
         to.dir = "auto";
@@ -221,11 +268,11 @@ function draw(w) {
       }
       owner = mine;
     }
-    add(text, to, mine < 0);
+    add(text, to, mine);
     offset = end;
   });
   plain(messages.length);
-  read.answer = place("assistant");
+  read.answer = place("assistant", messages.length);
   read.answer.classList.add("wait");
   follow();
 }
@@ -268,13 +315,14 @@ function flush(all) {
   touched.forEach(paint);
   if (touched.has(at)) tell();
   meter(read.bytes, read.full, read.dropped, read.kept);
+  tellTurns();
   if (stick) follow();
   pause = Math.max(30, 3 * (performance.now() - begin));
   if (steps.length) due = setTimeout(() => flush(), pause);
 }
 
 function take(w, touched) {
-  for (const text of w.tokens) add(text, read.answer);
+  for (const text of w.tokens) add(text, read.answer, read.turns.length - 1);
   for (let i = read.seen; i < w.seen; i++) {
     touched.add(i);
     read.sums[i] = read.layers * read.heads;
@@ -398,7 +446,7 @@ async function say(text) {
   let answer = "", begun = false;
   const mine = chat;
   messages.push({role: "user", content});
-  const pending = place("user").parentNode;
+  const pending = place("user", messages.length - 1).parentNode;
   pending.lastChild.textContent = text;
   $("empty").hidden = true;
   complain("");

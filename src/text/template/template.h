@@ -21,14 +21,17 @@ enum wn_origin {
   WN_ORIGIN_TEMPLATE, /* the template, a token's name, a role */
   WN_ORIGIN_GIVEN,    /* messages, tools, what a request sets */
   WN_ORIGIN_MARKED,   /* the first marked one of these texts, */
-  WN_ORIGIN_MARKED2   /* and the second */
+  WN_ORIGIN_MARKED2,  /* and the second */
+  WN_ORIGIN_NUMBERED  /* and WN_ORIGINS - 1 more: message i of `numbered`, i modulo WN_ORIGINS */
 };
+enum { WN_ORIGINS = 128 };
 
 /* Variables of a template; objects, borrowed. NULL: none. */
 struct wn_template_input {
   const json_t *own;       /* texts in it are the template's (bos_token) */
   const json_t *given;     /* texts in it are not, but for the known roles of messages */
   const json_t *marked[2]; /* texts within `given`; NULL: none */
+  const json_t *numbered;  /* a list within `given`; NULL: its texts are as the others */
   int64_t now;             /* seconds since 1970 for strftime_now; 0: the clock's */
 };
 struct wn_template_text {

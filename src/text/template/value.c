@@ -97,7 +97,10 @@ struct jinja_value wn_jinja_from_json(struct jinja_run *r, const json_t *j, enum
   case JSON_ARRAY: {
     struct jinja_value *items = wn_jinja_memory(r, json_array_size(j), sizeof *items);
     out = jinja_list(items, items ? json_array_size(j) : 0);
-    for (size_t i = 0; i < out.count; i++) items[i] = wn_jinja_from_json(r, json_array_get(j, i), origin);
+    for (size_t i = 0; i < out.count; i++) {
+      const enum wn_origin own = j == r->input->numbered ? WN_ORIGIN_NUMBERED + (unsigned)i % WN_ORIGINS : origin;
+      items[i] = wn_jinja_from_json(r, json_array_get(j, i), own);
+    }
     break;
   }
   case JSON_STRING:

@@ -167,9 +167,10 @@ __device__ __forceinline__ int walk_choose(const walk_args &w, const walk_place 
   evict_choice best = evict_none();
   for (int n = threadIdx.x; n < count; n += WALK_THREADS) {
     const int j = p.held[n], at = p.position(j) - first;
-    const bool may_go = evict_may_go(at, p.position(own) - first, p.of.sinks, p.of.recent);
+    const bool stays = wn_evict_stays(&w.rule, p.of.sinks, at);
+    const bool may_go = !stays && at <= p.position(own) - first - p.of.recent;
     const double score = may_go ? walk_score(w, p, listed ? n : j, first, own) : 0.0;
-    best = evict_better(best, evict_of(at, p.of.sinks, may_go, score, (uint32_t)n));
+    best = evict_better(best, evict_of(at, stays, may_go, score, (uint32_t)n));
   }
   return (int)evict_block_best(best).index();
 }
@@ -357,9 +358,9 @@ template <policy_stage *STAGE> __global__ void __launch_bounds__(WALK_THREADS, 1
   if (w.left) walk_leave(p, a.Tk, w.left + ((int64_t)p.b * a.slot_groups + p.group) * kept);
 }
 
-/* If all scores are equal, the oldest token that is not a sink is evicted; there are at most K - 1 sinks. From the row
- * with own key number K on, keys are evicted one after the other. One thread per key. Grid: keys in blocks, head groups
- * of all sequences. */
+/* If all scores are equal, the oldest token that does not stay (a sink, a pinned token) is evicted; fewer than K stay.
+ * From the row with own key number K on, the others are evicted one after the other. One thread per key. Grid: keys in
+ * blocks, head groups of all sequences. */
 static __global__ void __launch_bounds__(WALK_THREADS) walk_oldest(const walk_args w) {
   const attention_args &a = w.s.a;
   const walk_place p(w, (int)blockIdx.y);
@@ -367,13 +368,16 @@ static __global__ void __launch_bounds__(WALK_THREADS) walk_oldest(const walk_ar
   if (j >= a.Tk) return;
   int sinks = first; /* the first key that is not a sink */
   while (sinks < a.Tk && p.position(sinks) - first < p.of.sinks) sinks++;
-  const int row = p.of.K + j - sinks + first; /* the own key of the row that evicts this key */
-  const bool goes = j >= sinks && row < a.Tk && document(a, p.b, row) == first;
+  int before = min(sinks, j) - first; /* how many earlier keys stay */
+  for (int i = sinks; w.rule.pins.count > 0 && i < j; i++) before += wn_pins_have(&w.rule.pins, p.position(i) - first);
+  const bool stays = j < sinks || wn_pins_have(&w.rule.pins, p.position(j) - first);
+  const int row = p.of.K + j - before; /* the own key of the row that evicts this key */
+  const bool goes = !stays && row < a.Tk && document(a, p.b, row) == first;
   p.evicted_at[j] = goes ? p.position(row) : WN_EVICTED_NEVER;
   if (!w.left || goes) return;
   const int64_t kept = min(p.of.K, a.Tk);
-  const int before = j < sinks ? j : j - max(a.Tk - p.of.K, 0);
-  w.left[((int64_t)p.b * a.slot_groups + p.group) * kept + before] = j;
+  const int others = max(j - before - max(a.Tk - p.of.K, 0), 0); /* earlier ones that are left */
+  w.left[((int64_t)p.b * a.slot_groups + p.group) * kept + before + others] = j;
 }
 
 /* Makes NAME_policy from NAME_stage (ops/policy/policy.h). */
