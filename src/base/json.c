@@ -129,24 +129,23 @@ wn_status wn_json_next(wn_context *ctx, struct wn_json_members *m, bool *more) {
   return WN_OK;
 }
 
-wn_status wn_json_load_file(wn_context *ctx, enum wn_json_kind kind, const char *path, json_t **out) {
+static wn_status json_load(wn_context *ctx, enum wn_json_kind kind, const char *path,
+                           wn_status (*read)(wn_context *, const char *, size_t, char **, size_t *), json_t **out) {
   *out = NULL;
   char *text;
   size_t bytes;
-  WN_TRY(wn_file_read(ctx, path, json_kinds[kind].bytes, &text, &bytes));
+  WN_TRY(read(ctx, path, json_kinds[kind].bytes, &text, &bytes));
   wn_status status = wn_json_load_text(ctx, kind, path, text, bytes, out);
   wn_free(text);
   return status;
 }
 
+wn_status wn_json_load_file(wn_context *ctx, enum wn_json_kind kind, const char *path, json_t **out) {
+  return json_load(ctx, kind, path, wn_file_read, out);
+}
+
 wn_status wn_json_load_input(wn_context *ctx, enum wn_json_kind kind, const char *path, json_t **out) {
-  *out = NULL;
-  char *text;
-  size_t bytes;
-  WN_TRY(wn_file_load(ctx, path, json_kinds[kind].bytes, &text, &bytes));
-  wn_status status = wn_json_load_text(ctx, kind, path, text, bytes, out);
-  wn_free(text);
-  return status;
+  return json_load(ctx, kind, path, wn_file_load, out);
 }
 
 /* Prints with 15, 16 or 17 digits, the fewest that read back as the same number. Always has a point or an exponent, so

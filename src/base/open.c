@@ -128,13 +128,17 @@ int wn_open_new(const char *path) {
   return fd;
 }
 
-int wn_open_append(const char *path) {
-  const int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+/* The descriptor, or -1 where it is of no regular file. */
+static int open_regular(int fd) {
   struct stat st;
   if (fd < 0 || (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))) return fd;
   close(fd);
   errno = EINVAL;
   return -1;
+}
+
+int wn_open_append(const char *path) {
+  return open_regular(open(path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666));
 }
 
 FILE *wn_open_output(const char *path) {
@@ -150,12 +154,7 @@ int wn_open_folder_at(int dir, const char *name) {
 }
 
 int wn_open_file_at(int dir, const char *name) {
-  const int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  struct stat st;
-  if (fd < 0 || (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))) return fd;
-  close(fd);
-  errno = EINVAL;
-  return -1;
+  return open_regular(openat(dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
 }
 
 DIR *wn_open_entries(const char *path) {

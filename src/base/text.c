@@ -53,3 +53,8 @@ bool wn_bytes_parse(const char *text, double *out) {
     }
   return false;
 }
+
+bool wn_ends_with(const char *text, const char *end) {
+  const size_t n = strlen(text), m = strlen(end);
+  return n >= m && !strcmp(text + n - m, end);
+}

@@ -17,4 +17,6 @@ __attribute__((format(printf, 2, 3)))
 #endif
 void wn_text_add(struct wn_text *text, const char *format, ...); /* sets failed when memory runs out */
 
+bool wn_ends_with(const char *text, const char *end);
+
 #endif

@@ -12,6 +12,7 @@
 #include "base/open.h"
 #include "base/options.h"
 #include "base/rng.h"
+#include "base/text.h"
 #include "data/lines.h"
 #include "data/token_file.h"
 #include "text/tokenizer.h"
@@ -56,13 +57,8 @@ void wn_data_prepare_options_init(wn_data_prepare_options *options, size_t size)
   wn_options_default(&defaults, sizeof defaults, options, size);
 }
 
-static bool prepare_has_suffix(const char *s, const char *suffix) {
-  size_t n = strlen(s), m = strlen(suffix);
-  return n >= m && !strcmp(s + n - m, suffix);
-}
-
 static bool prepare_is_jsonl(const char *path) {
-  return prepare_has_suffix(path, ".jsonl") || prepare_has_suffix(path, ".jsonl.gz");
+  return wn_ends_with(path, ".jsonl") || wn_ends_with(path, ".jsonl.gz");
 }
 
 /* left: bytes of the current line that are not yet encoded. */
@@ -250,7 +246,7 @@ static wn_status prepare_jsonl(struct job *j, struct wn_lines *l) {
 }
 
 static wn_status prepare_file(struct job *j, const char *path) {
-  bool gzip = prepare_has_suffix(path, ".gz");
+  bool gzip = wn_ends_with(path, ".gz");
   struct wn_lines l;
   wn_status status = wn_lines_open(j->ctx, path, gzip, &l);
   if (status == WN_OK) {
@@ -293,7 +289,7 @@ static wn_status check_by_place(struct job *j) {
         "break",
         wn_tokenizer_kind(j->tok));
   for (int i = 0; i < o->input_count; i++)
-    if (prepare_has_suffix(o->inputs[i], ".gz") || prepare_is_jsonl(o->inputs[i]) || wn_path_is_stream(o->inputs[i]))
+    if (wn_ends_with(o->inputs[i], ".gz") || prepare_is_jsonl(o->inputs[i]) || wn_path_is_stream(o->inputs[i]))
       return wn_fail(j->ctx, WN_ERR_ARGUMENT, "%s: splits by byte counts take plain files as they are", o->inputs[i]);
   uint64_t held;
   if (__builtin_add_overflow(o->val_bytes, o->test_bytes, &held) || held >= j->files_total)
@@ -376,7 +372,7 @@ static wn_status prepare_check_inputs(struct job *j) {
   for (int i = 0; i < j->o->input_count; i++) {
     struct wn_lines l;
     if (wn_path_is_stream(j->o->inputs[i])) continue; /* a stream can be read only once */
-    wn_status status = wn_lines_open(j->ctx, j->o->inputs[i], prepare_has_suffix(j->o->inputs[i], ".gz"), &l);
+    wn_status status = wn_lines_open(j->ctx, j->o->inputs[i], wn_ends_with(j->o->inputs[i], ".gz"), &l);
     j->files_total += l.file_bytes;
     wn_lines_close(&l);
     WN_TRY(status);

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/misuse.h"
 #include "base/options.h"
+#include "base/text.h"
 #include "model/config.h"
 #include "model/run.h"
 #include "text/declared.h"
@@ -154,7 +155,7 @@ static wn_status export_produce(void *user, int i, void *out, size_t bytes) {
 
 /* Is it a matrix that may be rounded? A router stays exact. */
 static bool export_is_matrix(const struct wn_param *row) {
-  return row->ndim == 2 && strcmp(row->name, "pos.weight") != 0 && !wn_name_ends_with(row->name, "router.weight");
+  return row->ndim == 2 && strcmp(row->name, "pos.weight") != 0 && !wn_ends_with(row->name, "router.weight");
 }
 
 /* The type that all matrices of the source have; F32 if they differ or are in blocks. */
@@ -217,11 +218,11 @@ static wn_gguf_type export_mixed_type(const struct job *job, const struct wn_par
   const int64_t before_v = (c->heads + c->kv_heads) * c->head_size;
   const bool more = export_layer_has_more(row->name, c->layers);
   if (!strcmp(row->name, "output.weight") || (c->tied && !strcmp(row->name, "embed.weight"))) return WN_GGUF_Q6_K;
-  if (wn_name_ends_with(row->name, "attn.qkv.weight") && part->rows == row->shape[0])
+  if (wn_ends_with(row->name, "attn.qkv.weight") && part->rows == row->shape[0])
     return type == WN_GGUF_Q4_K ? WN_GGUF_Q5_K : WN_GGUF_Q6_K;
-  if (wn_name_ends_with(row->name, "attn.qkv.weight") && part->first == before_v) return more ? WN_GGUF_Q6_K : type;
+  if (wn_ends_with(row->name, "attn.qkv.weight") && part->first == before_v) return more ? WN_GGUF_Q6_K : type;
   const bool expert = strstr(row->name, ".experts.") || strstr(row->name, ".shared.");
-  if (wn_name_ends_with(row->name, "ffn.out.weight") || (expert && wn_name_ends_with(row->name, ".out.weight")))
+  if (wn_ends_with(row->name, "ffn.out.weight") || (expert && wn_ends_with(row->name, ".out.weight")))
     return more ? WN_GGUF_Q6_K : type;
   return type;
 }

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+
 const struct wn_names wn_names_own = {.title = "winnow", .prefix = ""};
 
 /* Of "layers.12.rest" 12 and "rest"; of a name outside the layers -1 and the name itself. */
@@ -80,7 +82,7 @@ int wn_names_parts(const struct wn_names *names, const wn_model_config *c, const
                                    .transposed = n->transposed,
                                    .one_row = n->one_row,
                                    .listed = n->listed,
-                                   .plus = wn_name_ends_with(name, ".gain") ? names->gain_plus : 0};
+                                   .plus = wn_ends_with(name, ".gain") ? names->gain_plus : 0};
     if (n->stacked) out[k].expert = expert, out[k].experts = c->experts.count;
     names_format(out[k].name, prefix, n->theirs[k], l, expert);
     first += sizes[k];
@@ -91,13 +93,8 @@ int wn_names_parts(const struct wn_names *names, const wn_model_config *c, const
 bool wn_names_ignore(const struct wn_names *names, const char *name) {
   while (!names->ignored && names->base) names = names->base;
   for (int i = 0; names->ignored && names->ignored[i]; i++)
-    if (wn_name_ends_with(name, names->ignored[i])) return true;
+    if (wn_ends_with(name, names->ignored[i])) return true;
   return false;
-}
-
-bool wn_name_ends_with(const char *name, const char *end) {
-  const size_t n = strlen(name), m = strlen(end);
-  return n >= m && !strcmp(name + n - m, end);
 }
 
 /* The source's place of the target's row d of a head, if the two have different rotary pairs. */
@@ -109,9 +106,8 @@ static int64_t names_other_place(const wn_model_config *target, int64_t d) {
 
 int64_t wn_names_other_row(const wn_model_config *c, const struct wn_param *row, int64_t r) {
   const int64_t D = c->head_size, turned = (c->heads + c->kv_heads) * D;
-  const bool gain =
-      wn_name_ends_with(row->name, "attn.q_norm.gain") || wn_name_ends_with(row->name, "attn.k_norm.gain");
-  const bool qk = wn_name_ends_with(row->name, "attn.qkv.weight") || wn_name_ends_with(row->name, "attn.qkv.bias");
+  const bool gain = wn_ends_with(row->name, "attn.q_norm.gain") || wn_ends_with(row->name, "attn.k_norm.gain");
+  const bool qk = wn_ends_with(row->name, "attn.qkv.weight") || wn_ends_with(row->name, "attn.qkv.bias");
   if (c->position != WN_POS_ROPE || (!gain && !(qk && r < turned))) return r;
   return r / D * D + names_other_place(c, r % D);
 }

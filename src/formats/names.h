@@ -53,7 +53,6 @@ int wn_names_parts(const struct wn_names *names, const wn_model_config *config, 
 /* If source and target have different rotary pairs (export.c), rows of q and k, and weights of their norms, are
  * reordered within a head: the source's row for row r of the target's tensor `row`. */
 int64_t wn_names_other_row(const wn_model_config *target, const struct wn_param *row, int64_t r);
-bool wn_name_ends_with(const char *name, const char *end);
 /* Is it a tensor that may be ignored? */
 bool wn_names_ignore(const struct wn_names *names, const char *name);
 

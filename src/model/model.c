@@ -269,13 +269,19 @@ static wn_status model_show(const wn_model *model, const struct wn_param *row, c
   return wn_memory_read(model->ctx, memory, to, at, row->count * wn_dtype_size(model->dtype));
 }
 
+/* NULL, and an error recorded: there is none. */
+static const struct wn_param *model_row(const wn_model *model, int i) {
+  if (i >= 0 && i < model->table.count) return &model->table.rows[i];
+  wn_fail(model->ctx, WN_ERR_ARGUMENT, "tensor %d of a model that has %d", i, model->table.count);
+  return NULL;
+}
+
 wn_status wn_model_tensor_at(const wn_model *model, int i, wn_safetensors_entry *out) {
   WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(model, MODEL));
   WN_CHECK_ARGUMENTS(model->ctx, WN_POINTER(out));
   memset(out, 0, sizeof *out);
-  if (i < 0 || i >= model->table.count)
-    return wn_fail(model->ctx, WN_ERR_ARGUMENT, "tensor %d of a model that has %d", i, model->table.count);
-  const struct wn_param *row = &model->table.rows[i];
+  const struct wn_param *row = model_row(model, i);
+  if (!row) return WN_ERR_ARGUMENT;
   if (row->packed.count)
     return wn_fail(model->ctx, WN_ERR_UNSUPPORTED, "tensor %s is packed (%s): it has no float values", row->name,
                    wn_gguf_type_name(row->packed.part[0].type));
@@ -291,9 +297,8 @@ wn_status wn_model_tensor_info(const wn_model *model, int i, wn_tensor_info *out
   WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(model, MODEL));
   WN_CHECK_ARGUMENTS(model->ctx, WN_POINTER(out));
   memset(out, 0, sizeof *out);
-  if (i < 0 || i >= model->table.count)
-    return wn_fail(model->ctx, WN_ERR_ARGUMENT, "tensor %d of a model that has %d", i, model->table.count);
-  const struct wn_param *row = &model->table.rows[i];
+  const struct wn_param *row = model_row(model, i);
+  if (!row) return WN_ERR_ARGUMENT;
   out->name = row->name;
   out->ndim = row->ndim;
   memcpy(out->shape, row->shape, sizeof row->shape);

@@ -53,9 +53,8 @@ wn_status wn_check_number(struct wn_check c, const char *field, double value, bo
   return wn_fail(c.exec->ctx, WN_ERR_ARGUMENT, "%s: %s is %g, expected %s", c.op, field, value, expected);
 }
 
-/* The matrix [rows,K] that an operation reads: dense, or packed in whole blocks. */
-static wn_status check_weights(struct wn_check c, const char *field, const void *dense, const struct wn_packed *p,
-                               int64_t rows, int64_t K) {
+wn_status wn_check_weights(struct wn_check c, const char *field, const void *dense, const struct wn_packed *p,
+                           int64_t rows, int64_t K) {
   if (!p) return wn_check_pointer(c, field, dense);
   wn_context *ctx = c.exec->ctx;
   int64_t total = 0;
@@ -106,7 +105,7 @@ wn_status wn_check_linear(const struct wn_exec *exec, const struct wn_linear *a,
   WN_TRY(wn_check_product(c, "w", a->N, a->K, 1));
   if (!backward) {
     WN_TRY(check_matrix(c, "x", a->x, a->M, a->K, a->ldx));
-    WN_TRY(check_weights(c, "w", a->w, a->packed, a->N, a->K));
+    WN_TRY(wn_check_weights(c, "w", a->w, a->packed, a->N, a->K));
     return check_matrix(c, "y", a->y, a->M, a->N, a->ldy);
   }
   WN_TRY(check_matrix(c, "dy", a->dy, a->M, a->N, a->lddy));
@@ -115,7 +114,7 @@ wn_status wn_check_linear(const struct wn_exec *exec, const struct wn_linear *a,
   if (a->dw && a->dw_fresh && a->M == 0) return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "linear: a fresh dw of no rows");
   if (a->dw) WN_TRY(check_matrix(c, "x", a->x, a->M, a->K, a->ldx));
   if (a->dx) {
-    WN_TRY(check_weights(c, "w", a->w, a->packed, a->N, a->K));
+    WN_TRY(wn_check_weights(c, "w", a->w, a->packed, a->N, a->K));
     WN_TRY(check_matrix(c, "dx", a->dx, a->M, a->K, a->lddx));
   }
   return WN_OK;
@@ -142,7 +141,7 @@ wn_status wn_check_embedding(const struct wn_exec *exec, const struct wn_embeddi
   if (backward && a->packed && a->dtok)
     return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "embedding: packed weights have no gradient; train a float copy");
   if (backward) return wn_check_pointer(c, "dy", a->dy);
-  WN_TRY(check_weights(c, "tok", a->tok, a->packed, a->V, a->C));
+  WN_TRY(wn_check_weights(c, "tok", a->tok, a->packed, a->V, a->C));
   return wn_check_pointer(c, "y", a->y);
 }
 

@@ -14,6 +14,9 @@ wn_status wn_check_least(struct wn_check c, const char *field, int64_t value, in
 wn_status wn_check_number(struct wn_check c, const char *field, double value, bool ok, const char *expected);
 /* Checks that a product of sizes stays a valid index: x*y*z*8 bytes within 2^62. */
 wn_status wn_check_product(struct wn_check c, const char *what, int64_t x, int64_t y, int64_t z);
+/* The matrix [rows,K] that an operation reads: dense, or packed in whole blocks. */
+wn_status wn_check_weights(struct wn_check c, const char *field, const void *dense, const struct wn_packed *p,
+                           int64_t rows, int64_t K);
 #define WN_OP_CHECK(name, args, has_backward)                                                                          \
   wn_status wn_check_##name(const struct wn_exec *exec, const args *a, bool backward);
 WN_OPS(WN_OP_CHECK)

@@ -1,28 +1,9 @@
 /* Checks the arguments of a mixture of experts. */
 #include "ops/check.h"
 
-static wn_status check_expert_matrix(struct wn_check c, const char *field, const void *dense, const struct wn_packed *p,
-                                     int64_t rows, int64_t K) {
-  int64_t total = 0;
-  if (!p) return wn_check_pointer(c, field, dense);
-  if (p->count < 1 || p->count > WN_PACKED_PARTS)
-    return wn_fail(c.exec->ctx, WN_ERR_ARGUMENT, "%s: packed %s has %d parts", c.op, field, p->count);
-  for (int i = 0; i < p->count; i++) {
-    const struct wn_packed_part *part = &p->part[i];
-    const bool known = (int)part->type >= 0 && part->type < WN_GGUF_TYPE_COUNT && part->data && part->rows >= 1;
-    if (!known || K % wn_gguf_block_weights(part->type) || part->rows > rows - total)
-      return wn_fail(c.exec->ctx, WN_ERR_SHAPE, "%s: part %d of packed %s is none of [%lld,%lld]", c.op, i, field,
-                     (long long)rows, (long long)K);
-    total += part->rows;
-  }
-  if (total == rows) return WN_OK;
-  return wn_fail(c.exec->ctx, WN_ERR_SHAPE, "%s: packed %s has %lld rows, expected %lld", c.op, field, (long long)total,
-                 (long long)rows);
-}
-
 static wn_status check_expert(struct wn_check c, const struct wn_expert *e, int64_t C, int64_t F) {
-  WN_TRY(check_expert_matrix(c, "in", e->in, e->packed_in, 2 * F, C));
-  return check_expert_matrix(c, "out", e->out, e->packed_out, C, F);
+  WN_TRY(wn_check_weights(c, "in", e->in, e->packed_in, 2 * F, C));
+  return wn_check_weights(c, "out", e->out, e->packed_out, C, F);
 }
 
 static wn_status check_notes(struct wn_check c, const struct wn_experts *a) {

@@ -250,10 +250,6 @@ wn_status wn_optimizer_moment_restore(struct wn_optimizer *opt, int i, int which
   return WN_OK;
 }
 
-size_t wn_optimizer_bytes(const struct wn_optimizer *opt) {
-  return ((opt->m ? opt->total : 0) + opt->total_v) * element(opt);
-}
-
 void wn_optimizer_clear(struct wn_optimizer *opt) {
   wn_arrays_clear(&opt->arrays);
   wn_arrays_clear(&opt->own);

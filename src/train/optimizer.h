@@ -74,7 +74,6 @@ bool wn_optimizer_has_moment(const struct wn_optimizer *opt, int i, int which);
  * moment. All processes must call them. */
 wn_status wn_optimizer_moment_collect(const struct wn_optimizer *opt, int i, int which, void *out);
 wn_status wn_optimizer_moment_restore(struct wn_optimizer *opt, int i, int which, const void *whole);
-size_t wn_optimizer_bytes(const struct wn_optimizer *opt);
 
 /* Fills opt->norms from grads; *norm: the norm of the gradient of all tensors that learn. Several processes each
  * measure their pieces, and then all have the same numbers. */

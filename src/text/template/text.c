@@ -181,7 +181,7 @@ struct jinja_value wn_jinja_string(struct jinja_run *r, const struct jinja_value
 
 struct json_style {
   struct jinja_value item, key, indent; /* separators; indent: JINJA_TEXT, or all on one line */
-  bool sorted, ascii;
+  bool sorted;
 };
 
 static void json_line(struct jinja_buffer *b, const struct json_style *s, int level) {
