@@ -163,11 +163,11 @@ typedef struct wn_generation_turn {
   wn_status status; /* written: of wn_generation_step */
 } wn_generation_turn;
 /* One step of n generations: turns [n], each with a session of its own, n at most the group's `most`. Generations whose
- * prompts have been read draw a token each, and these tokens are fed together (wn_session_group_feed). Of the others
- * the first `pieces` read a piece of their prompt each, one after the other; the rest wait. Each generation gets, to
- * the bit, what wn_generation_step alone would give it. A failure belongs to one turn, whose status says it, unless the
- * step as a whole is refused; the call returns the first failure. The calling thread calls the callbacks, in the order
- * of the turns. */
+ * prompts have been read draw a token each. Of the others the first `pieces` (0: all) read a piece of their prompt
+ * each; the rest wait. One pass over the weights feeds all of it, as far as the group's memory reaches. Each generation
+ * gets, to the bit, what wn_generation_step alone would give it. A failure belongs to one turn, whose status says it,
+ * unless the step as a whole is refused; the call returns the first failure. The calling thread calls the callbacks, in
+ * the order of the turns. */
 wn_status wn_generation_step_together(wn_context *ctx, wn_session_group *group, wn_generation_turn *turns, int64_t n,
                                       int64_t pieces);
 const wn_generate_result *wn_generation_result(const wn_generation *generation);

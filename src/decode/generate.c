@@ -73,7 +73,7 @@ static wn_status generate_check_stops(wn_context *ctx, const wn_generate_options
   return WN_OK;
 }
 
-static wn_status generate_check(wn_context *ctx, const wn_model *model, const wn_generate_options *o) {
+wn_status wn_generation_check(wn_context *ctx, const wn_model *model, const wn_generate_options *o) {
   const int64_t V = model->config.vocab_size;
   if (!o->prompt && (!o->text || !o->tok))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: a prompt is needed: tokens, or a text and a tokenizer");
@@ -411,9 +411,8 @@ static wn_status generate_check_session(wn_context *ctx, const struct wn_session
   return WN_OK;
 }
 
-/* The prompt's tokens. */
-static wn_status generate_prompt(wn_context *ctx, const wn_generate_options *o, const int32_t **prompt,
-                                 int64_t *prompt_count, int32_t **encoded) {
+wn_status wn_generation_prompt(wn_context *ctx, const wn_generate_options *o, const int32_t **prompt,
+                               int64_t *prompt_count, int32_t **encoded) {
   size_t count = 0;
   *prompt = o->prompt;
   *prompt_count = o->prompt_count;
@@ -437,9 +436,9 @@ wn_status wn_generation_create(wn_context *ctx, wn_session *session, const wn_ge
   g->r = &g->result;
   g->result = (wn_generate_result){.end_token = -1, .unfed = -1};
   WN_TRY_GOTO(WN_OPTIONS_READ(ctx, wn_generate_options, options, &g->own), fail);
-  WN_TRY_GOTO(generate_check(ctx, session->model, &g->own), fail);
+  WN_TRY_GOTO(wn_generation_check(ctx, session->model, &g->own), fail);
   WN_TRY_GOTO(generate_check_session(ctx, session, &g->own), fail);
-  WN_TRY_GOTO(generate_prompt(ctx, &g->own, &g->prompt, &g->prompt_count, &g->encoded), fail);
+  WN_TRY_GOTO(wn_generation_prompt(ctx, &g->own, &g->prompt, &g->prompt_count, &g->encoded), fail);
   WN_TRY_GOTO(generate_open(g), fail);
   WN_TRY_GOTO(generate_mark_control(g), fail);
   if (g->own.constraint) wn_constraint_reset(g->own.constraint);
@@ -454,54 +453,4 @@ fail:
 const wn_generate_result *wn_generation_result(const wn_generation *g) {
   WN_CHECK_OR(NULL, WN_HANDLE_AS("generation", g, GENERATION));
   return &g->result;
-}
-
-wn_status wn_session_generate(wn_context *ctx, wn_session *session, const wn_generate_options *options,
-                              wn_generate_result *result) {
-  WN_CHECK_WORK(WN_HANDLE(session, SESSION));
-  wn_generation *g;
-  bool more = true;
-  if (result) *result = (wn_generate_result){.end_token = -1, .unfed = -1};
-  WN_TRY(wn_generation_create(ctx, session, options, &g));
-  wn_status status = WN_OK;
-  while (status == WN_OK && more) status = wn_generation_step(ctx, g, &more);
-  if (result) *result = g->result;
-  wn_generation_destroy(g);
-  return status;
-}
-
-wn_status wn_generate(wn_context *ctx, wn_model *model, const wn_generate_options *options,
-                      wn_generate_result *result) {
-  WN_CHECK_WORK(WN_HANDLE(model, MODEL));
-  const wn_model_config *c = &model->config;
-  wn_generate_options o;
-  wn_session *session = NULL;
-  const int32_t *prompt;
-  int64_t prompt_count;
-  int32_t *encoded = NULL;
-  if (result) *result = (wn_generate_result){.end_token = -1, .unfed = -1};
-  WN_TRY(WN_OPTIONS_READ(ctx, wn_generate_options, options, &o));
-  WN_TRY(generate_check(ctx, model, &o));
-  wn_status status = generate_prompt(ctx, &o, &prompt, &prompt_count, &encoded);
-  if (status == WN_OK && c->position == WN_POS_LEARNED && prompt_count > c->context)
-    status = wn_fail(ctx, WN_ERR_ARGUMENT, "generate: the prompt has %lld tokens, the model learned positions for %lld",
-                     (long long)prompt_count, (long long)c->context);
-  if (status == WN_OK) {
-    int64_t capacity = prompt_count + o.max_tokens;
-    if (c->position == WN_POS_LEARNED && capacity > c->context) capacity = c->context;
-    const wn_session_options room = {.size = sizeof room,
-                                     .sequences = 1,
-                                     .capacity = capacity,
-                                     .budgets = o.budgets,
-                                     .cache = o.cache,
-                                     .counts = o.counts,
-                                     .control_marks = o.control != NULL};
-    status = wn_session_create_with(ctx, model, &room, &session);
-  }
-  o.prompt = prompt;
-  o.prompt_count = prompt_count;
-  if (status == WN_OK) status = wn_session_generate(ctx, session, &o, result);
-  wn_session_destroy(session);
-  wn_tokens_free(encoded);
-  return status;
 }

@@ -1,12 +1,13 @@
 /* A step of many generations: those that have read their prompts draw a token each, others may read a piece of theirs,
  * and one batch feeds all of it. Generations that draw wait for a piece and not for a whole prompt. A step of one
- * generation is the same.
+ * generation is the same, and whole texts are such steps.
  *
  * A draw is a few passes over V logits. The generations' draws run in parallel; callbacks are called in order. */
 #include <omp.h>
 
 #include "base/clock.h"
 #include "base/misuse.h"
+#include "base/options.h"
 #include "decode/drafts.h"
 #include "decode/session_group.h"
 
@@ -161,5 +162,55 @@ wn_status wn_generation_step(wn_context *ctx, wn_generation *g, bool *more) {
   struct together x = {ctx, g->session->room, &feed, &order, 1 + WN_DRAFT_MAX, &turn, 1};
   const wn_status status = together_step(&x, 1);
   *more = turn.more;
+  return status;
+}
+
+wn_status wn_session_generate(wn_context *ctx, wn_session *session, const wn_generate_options *options,
+                              wn_generate_result *result) {
+  WN_CHECK_WORK(WN_HANDLE(session, SESSION));
+  wn_generation *g;
+  bool more = true;
+  if (result) *result = (wn_generate_result){.end_token = -1, .unfed = -1};
+  WN_TRY(wn_generation_create(ctx, session, options, &g));
+  wn_status status = WN_OK;
+  while (status == WN_OK && more) status = wn_generation_step(ctx, g, &more);
+  if (result) *result = g->result;
+  wn_generation_destroy(g);
+  return status;
+}
+
+wn_status wn_generate(wn_context *ctx, wn_model *model, const wn_generate_options *options,
+                      wn_generate_result *result) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL));
+  const wn_model_config *c = &model->config;
+  wn_generate_options o;
+  wn_session *session = NULL;
+  const int32_t *prompt;
+  int64_t prompt_count;
+  int32_t *encoded = NULL;
+  if (result) *result = (wn_generate_result){.end_token = -1, .unfed = -1};
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_generate_options, options, &o));
+  WN_TRY(wn_generation_check(ctx, model, &o));
+  wn_status status = wn_generation_prompt(ctx, &o, &prompt, &prompt_count, &encoded);
+  if (status == WN_OK && c->position == WN_POS_LEARNED && prompt_count > c->context)
+    status = wn_fail(ctx, WN_ERR_ARGUMENT, "generate: the prompt has %lld tokens, the model learned positions for %lld",
+                     (long long)prompt_count, (long long)c->context);
+  if (status == WN_OK) {
+    int64_t capacity = prompt_count + o.max_tokens;
+    if (c->position == WN_POS_LEARNED && capacity > c->context) capacity = c->context;
+    const wn_session_options room = {.size = sizeof room,
+                                     .sequences = 1,
+                                     .capacity = capacity,
+                                     .budgets = o.budgets,
+                                     .cache = o.cache,
+                                     .counts = o.counts,
+                                     .control_marks = o.control != NULL};
+    status = wn_session_create_with(ctx, model, &room, &session);
+  }
+  o.prompt = prompt;
+  o.prompt_count = prompt_count;
+  if (status == WN_OK) status = wn_session_generate(ctx, session, &o, result);
+  wn_session_destroy(session);
+  wn_tokens_free(encoded);
   return status;
 }

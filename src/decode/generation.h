@@ -42,6 +42,10 @@ struct wn_generation {
   struct wn_drafts *drafts; /* (drafts.h) NULL: none */
 };
 
+/* Checks the options. _prompt: the prompt's tokens; *encoded, if it is set, is freed with wn_tokens_free. */
+wn_status wn_generation_check(wn_context *ctx, const wn_model *model, const wn_generate_options *o);
+wn_status wn_generation_prompt(wn_context *ctx, const wn_generate_options *o, const int32_t **prompt,
+                               int64_t *prompt_count, int32_t **encoded);
 /* What the generation's part of a batch feeds: the token that was taken, with at most `room` drafts after it, or one
  * piece of the prompt, up to the next fixed place (session.h). _fed: afterwards. */
 wn_status wn_generation_feed(struct wn_generation *g, int32_t id, int64_t room, struct wn_feed *feed);

@@ -28,8 +28,8 @@ static int64_t draw(struct members *x, int64_t n) {
 
 static wn_status keep_states(void *user, const struct wn_feed *f, const void *states) {
   const struct wn_model *m = f->session->model;
-  memcpy(user, states, (size_t)(f->T * m->config.width) * wn_dtype_size(m->dtype));
-  return WN_OK;
+  const size_t bytes = (size_t)(f->T * m->config.width) * wn_dtype_size(m->dtype);
+  return wn_memory_read(m->ctx, m->backend->memory, user, states, bytes);
 }
 
 static void member_add(wn_context *ctx, wn_model *model, const wn_budgets *budgets, wn_cache_format cache,
@@ -102,7 +102,7 @@ static void member_same(const struct members *x, const struct wn_feed *feed, con
 static void member_compare(wn_context *ctx, struct members *x, struct member *m, const struct wn_feed *feed) {
   const struct wn_model *model = feed->session->model;
   const size_t row = (size_t)model->config.width * wn_dtype_size(model->dtype);
-  const size_t logits = V * wn_dtype_size(model->dtype);
+  float read[2][V];
   const int64_t right = feed->ahead ? draw(x, feed->T) : 0, passes = feed->ahead ? 1 + right : 1;
   for (int64_t j = 0; j < passes; j++) {
     struct wn_feed one = *feed;
@@ -113,7 +113,9 @@ static void member_compare(wn_context *ctx, struct members *x, struct member *m,
     assert_int_equal(one.T, feed->ahead ? 1 : feed->T);
     member_same(x, feed, "states", m->states[0], m->states[1] + (size_t)j * row, (size_t)one.T * row);
     if (j > 0) OK(ctx, wn_session_ahead_take(m->together));
-    if (feed->logits) member_same(x, feed, "logits", m->alone->logits, m->together->logits, logits);
+    for (int i = 0; i < 2 && feed->logits; i++)
+      OK(ctx, wn_session_copy_logits(model, i ? m->together->logits : m->alone->logits, 1, read[i]));
+    if (feed->logits) member_same(x, feed, "logits", read[0], read[1], sizeof read[0]);
     if (j == 0 && feed->logits) member_same(x, feed, "copied logits", m->logits[0], m->logits[1], sizeof m->logits[0]);
   }
   OK(ctx, wn_session_ahead_drop(m->together));
