@@ -2,9 +2,9 @@
  *
  *   bench_real MODEL THREADS CONTEXT ROUNDS PROMPT,PROMPT,... DECODED f32|f16|q8_0|q4_0 [auto|file|bf16]
  *
- * For each round and prompt length it prints the seconds for the prompt (including its last logits) and for each token
- * decoded after it. The cache has room for CONTEXT tokens, with keys and values in the given format. Tokens come
- * from a fixed generator that the peer's script repeats. */
+ * For each round and prompt length it prints the seconds for the prompt (including its last logits), for each token
+ * decoded after it, and the processor's for all of these. The cache has room for CONTEXT tokens, with keys and values
+ * in the given format. Tokens come from a fixed generator that the peer's script repeats. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,13 +77,14 @@ int main(int argc, char **argv) {
       if (wn_session_feed(ctx, session, tokens, T, 0, logits) != WN_OK) return give_up(ctx, "prompt");
       printf("%s{\"prompt\": %lld, \"prefill_s\": %.9f, \"decode_s\": [", comma, (long long)T, now() - t);
       comma = ", ";
+      const clock_t busy = clock();
       for (int64_t i = 0; i < decoded; i++) {
         const int32_t next = token(V);
         t = now();
         if (wn_session_feed(ctx, session, &next, 1, 0, logits) != WN_OK) return give_up(ctx, "token");
         printf("%s%.9f", i ? ", " : "", now() - t);
       }
-      printf("]}");
+      printf("], \"decode_processor_s\": %.6f}", (double)(clock() - busy) / CLOCKS_PER_SEC);
     }
   }
   struct rusage usage;

@@ -30,7 +30,7 @@ struct wn_kv_shape {
   int64_t notes;                  /* numbers that the policy keeps per token */
   bool asked;                     /* the policy has functions of its own */
   bool asked_keys, asked_values;  /* which read keys, values */
-  wn_gguf_type k_type, v_type;    /* how k and v are stored (tensor/stored.h); F32: in dtype. New rows are in dtype */
+  wn_gguf_type k_type, v_type;    /* how k and v are stored (io/stored.h); F32: in dtype. New rows are in dtype */
   const struct wn_memory *memory; /* of keys, values and F; NULL: the host's */
 };
 

@@ -6,10 +6,10 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "io/stored.h"
 #include "ops/score.h"
 #include "ops/stride.h"
 #include "ops/term/square_root.h"
-#include "tensor/stored.h"
 #include "winnow/tensor.h"
 
 /* Attention weights of rows r..r+rows-1 of head h of sequence b: w[rows, columns], with `stride` elements from row to
@@ -42,7 +42,7 @@ struct wn_attention {
   const void *k, *v;
   struct wn_stride s_k, s_v;   /* [B,Tk,Hkv,D] */
   wn_gguf_type k_type, v_type; /* F32 (0): k and v are rows like the others; else a cache stores them so
-                                * (tensor/stored.h), with strides of whole blocks. Both or neither; forward only, F32,
+                                * (io/stored.h), with strides of whole blocks. Both or neither; forward only, F32,
                                 * D at most WN_STORED_D; only terms with WN_TRAIT_HALF */
   void *y;
   struct wn_stride s_y;     /* [B,Tq,H,D] */

@@ -17,10 +17,10 @@
 #include "base/context.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "io/stored.h"
 #include "ops/packed.h"
 #include "ops/stride.h"
 #include "tensor/bf16.h"
-#include "tensor/stored.h"
 #include "winnow/tensor.h"
 
 struct wn_attention; /* ops/attention.h, included only by code that looks inside a call; likewise below */
@@ -329,7 +329,7 @@ struct wn_convert {
  * the H/P heads of group p. y must not overlap x. */
 struct wn_gather {
   int64_t B, H, T, D;
-  wn_gguf_type x_type, y_type; /* how rows are stored (tensor/stored.h), F32: in exec->dtype; y as x, or, if x has F32,
+  wn_gguf_type x_type, y_type; /* how rows are stored (io/stored.h), F32: in exec->dtype; y as x, or, if x has F32,
                                 * in any type that caches have */
   const void *x;               /* NULL: zeros */
   struct wn_stride s_x;

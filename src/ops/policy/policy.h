@@ -22,7 +22,7 @@
 #include <stdint.h>
 #include <string.h>
 #include "base/both.h"
-#include "tensor/stored.h"
+#include "io/stored.h"
 #include "winnow/tensor.h"
 
 #define WN_POLICY_FUNCTION WN_BOTH
@@ -35,7 +35,7 @@ struct wn_policy_rows {
   const void *data;     /* element d of token j, head h: at h * head + (index ? index[j] : j) * token + d */
   const int32_t *index; /* NULL: token j has row j */
   int64_t head, token;
-  wn_gguf_type type; /* how they are stored (tensor/stored.h); F32: of the dtype */
+  wn_gguf_type type; /* how they are stored (io/stored.h); F32: of the dtype */
 };
 
 /* The tokens that one group of heads holds when a row arrives. */

@@ -1,8 +1,8 @@
 /* How a cache stores rows of keys or values: as the computation has them (WN_GGUF_F32, 0), or in F16, Q8_0 or Q4_0 as
  * GGUF's tensors have them (io/gguf_types.c). A row has whole blocks. Here is what the host and devices read alike:
  * bytes, and a single number; wn_gguf_store and wn_gguf_decode write and read rows. */
-#ifndef WN_TENSOR_STORED_H
-#define WN_TENSOR_STORED_H
+#ifndef WN_IO_STORED_H
+#define WN_IO_STORED_H
 
 #include <stddef.h>
 #include <stdint.h>
