@@ -58,7 +58,7 @@ static wn_status answer_draw(struct chat *c, int64_t most, struct drawing *a, wn
   o.constraint = c->constraint;
   o.piece = answer_on_piece;
   o.user = a;
-  cli_sampling_apply(&c->r->sampling, &o);
+  cli_sampling_apply(&c->r->sampling, c->in.draft, &o);
   wn_status status = wn_session_generate(c->ctx, c->session, &o, result);
   c->drawn += result->steps;
   c->tokens += result->tokens;

@@ -162,6 +162,7 @@ static const struct cli_option chat_options[] = {
     CLI_TOKENIZER_OPTION(struct chat_request, load.tokenizer),
     CLI_SAMPLING_OPTIONS(struct chat_request, sampling),
     CLI_DRAFT_OPTION(struct chat_request, sampling.draft),
+    CLI_DRAFT_MODEL_OPTION(struct chat_request, load.draft_model),
     CLI_STOP_OPTION(struct chat_request, stop),
     CLI_FORMAT_OPTIONS(struct chat_request, format),
     CLI_ATTENTION_OPTIONS(struct chat_request, load.attention),

@@ -242,7 +242,7 @@ static int generate_draw(wn_context *ctx, const struct request *r, struct run *g
   o.counts = g->counts != NULL;
   o.piece = generate_on_piece;
   o.user = g;
-  cli_sampling_apply(&r->sampling, &o);
+  cli_sampling_apply(&r->sampling, g->in.draft, &o);
   if (g->encodes) generate_choose_spans(g, &o);
   const wn_status status = wn_session_generate(ctx, g->session, &o, &g->result);
   if (status != WN_OK) return cli_fail(ctx, status);
@@ -303,7 +303,7 @@ static int generate_report(wn_context *ctx, const struct request *r, const struc
     json_object_set_new(j, "tokens", json_integer(result->tokens));
     json_object_set_new(j, "tokens_per_second", json_real(rate));
     json_object_set_new(j, "prompt_tokens_per_second", json_real(fed));
-    if (r->sampling.draft > 0) {
+    if (r->sampling.draft > 0 || r->load.draft_model) {
       json_object_set_new(j, "drafted", json_integer(result->drafted));
       json_object_set_new(j, "accepted", json_integer(result->accepted));
     }
@@ -418,6 +418,7 @@ static const struct cli_option generate_options[] = {
     CLI_OPTION(struct request, tokens, "tokens", "N", "the most tokens to draw", .min = 0, .max = 1 << 24),
     CLI_SAMPLING_OPTIONS(struct request, sampling),
     CLI_DRAFT_OPTION(struct request, sampling.draft),
+    CLI_DRAFT_MODEL_OPTION(struct request, load.draft_model),
     CLI_STOP_OPTION(struct request, stop),
     CLI_FORMAT_OPTIONS(struct request, format),
     CLI_OPTION(struct request, ignore_end, "ignore-end", NULL, "continue after the token that ends a document"),

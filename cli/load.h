@@ -11,6 +11,7 @@
 struct cli_loading {
   const char *model, *tokenizer; /* tokenizer NULL: the model's own */
   const char *check, *weights, *adapter;
+  const char *draft_model; /* NULL: none */
   struct cli_attention attention;
   struct cli_budgets budgets;
 };
@@ -20,6 +21,7 @@ struct cli_loading {
 struct cli_loaded {
   wn_model *model;
   wn_tokenizer *tok;  /* may be NULL, unless it was needed */
+  wn_model *draft;    /* NULL: none */
   wn_budgets budgets; /* layers 0: none */
 };
 /* needs_tokenizer false: the tokenizer is loaded only for a threshold's control tokens, with a note if there is none.

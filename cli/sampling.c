@@ -46,11 +46,12 @@ int cli_sampling_check(const char *command, struct cli_sampling *s, const wn_mod
   return 0;
 }
 
-void cli_sampling_apply(const struct cli_sampling *s, wn_generate_options *out) {
+void cli_sampling_apply(const struct cli_sampling *s, wn_model *draft, wn_generate_options *out) {
   out->sampling = (wn_sampling){
       .temperature = s->temperature, .top_p = s->top_p, .top_k = (int)s->top_k, .seed = s->seed, .min_p = s->min_p};
   out->repetition_penalty = s->repetition_penalty;
-  out->draft_tokens = (int)s->draft;
+  out->draft_model = draft;
+  out->draft_tokens = s->draft > 0 || !draft ? (int)s->draft : CLI_DRAFT_BY_MODEL;
   out->presence_penalty = s->presence_penalty;
   out->frequency_penalty = s->frequency_penalty;
   out->biases = s->biases;

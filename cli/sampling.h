@@ -25,8 +25,8 @@ void cli_sampling_init(struct cli_sampling *s); /* sets the library's defaults *
 /* Sets what the model declares where no option was given, and parses the biases. 0, or the exit code after
  * reporting. */
 int cli_sampling_check(const char *command, struct cli_sampling *s, const wn_model *model);
-/* Sets the sampling options of a generation; `out` borrows the biases. */
-void cli_sampling_apply(const struct cli_sampling *s, wn_generate_options *out);
+/* Sets the sampling options of a generation; `out` borrows the biases and the draft model (NULL: none). */
+void cli_sampling_apply(const struct cli_sampling *s, wn_model *draft, wn_generate_options *out);
 void cli_sampling_clear(struct cli_sampling *s);
 /* NOLINTBEGIN(bugprone-macro-parentheses): m is the name of a member */
 #define CLI_SAMPLING_OPTIONS(T, m)                                                                                     \
@@ -54,6 +54,11 @@ void cli_sampling_clear(struct cli_sampling *s);
              "guess up to N tokens from what followed earlier in the text and check them together: the same text, "    \
              "faster where it repeats itself; 0: none",                                                                \
              .min = 0, .max = WN_DRAFT_MAX)
+#define CLI_DRAFT_MODEL_OPTION(T, m)                                                                                   \
+  CLI_OPTION(T, m, "draft-model", "MODEL",                                                                             \
+             "a smaller model with the same vocabulary, which guesses the tokens of --draft (else 3) where nothing "   \
+             "earlier in the text does")
+enum { CLI_DRAFT_BY_MODEL = 3 };
 #define CLI_SAMPLING_EPILOG "Sampling that a model declares (winnow info) comes before the defaults of these options."
 #define CLI_STOP_OPTION(T, m) CLI_OPTION(T, m, "stop", "TEXT", "ends the text where TEXT would be written")
 

@@ -113,6 +113,9 @@ typedef struct wn_generate_options {
   int draft_tokens;
   const int32_t *draft_text; /* [draft_text_count] the text before the first drawn token; NULL: the prompt */
   int64_t draft_text_count;
+  wn_model *draft_model; /* guesses greedily where nothing earlier in the text says what may follow: a small decoder
+                            with the same vocabulary, of the same context. It keeps a cache of its own and reads the
+                            whole text, when it first guesses. NULL: lookup alone */
 } wn_generate_options;
 #define WN_DRAFT_MAX 32
 void wn_generate_options_init(wn_generate_options *options, size_t size); /* size: sizeof *options */

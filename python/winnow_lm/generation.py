@@ -84,7 +84,8 @@ class Generation:
     winnow/generate.h. log_probabilities: pieces have them. first_step: sampling steps before this text, of a conversation.
     logits: called with (index, logits [V]) before each token is drawn; what it leaves in the array is drawn from, and the array
     is its own to keep. draft_tokens: guess so many tokens at a time from what followed earlier in the text (0); the text is the
-    same, faster where it repeats itself. (owns_session and turn are for Model.generate and Chat.)
+    same, faster where it repeats itself. draft_model: a smaller Model with the same vocabulary, which guesses them (3 unless
+    draft_tokens says otherwise) where nothing earlier does. (owns_session and turn are for Model.generate and Chat.)
 
     Afterwards `end` says why it ended, `tokens` what was drawn. close(), or `with`, ends it early."""
 
@@ -112,7 +113,8 @@ class Generation:
         logits: Optional[Callable[[int, "NDArray[np.float32]"], None]] = None,
         owns_session: bool = False,
         turn: bool = False,
-        draft_tokens: int = 0,
+        draft_tokens: Optional[int] = None,
+        draft_model: "Optional[Model]" = None,
     ) -> None:
         self.session = session
         self.text = ""  #: all of it so far
@@ -130,7 +132,13 @@ class Generation:
         o = options_of("wn_generate_options", lib.wn_generate_options_init)
         ids = int32(prompt, "prompt").reshape(-1)
         o.prompt, o.prompt_count = pointer("int32_t", ids), ids.size
-        put(o, max_tokens=max_tokens, first_step=first_step, draft_tokens=draft_tokens)
+        drafts = draft_tokens if draft_tokens is not None else 3 if draft_model is not None else 0
+        put(o, max_tokens=max_tokens, first_step=first_step, draft_tokens=drafts)
+        if draft_model is not None:
+            if {draft_model.backend, model.backend} != {"cpu"}:
+                raise ArgumentError("draft_model: each Model has a device of its own, so both must be on the cpu")
+            o.draft_model = draft_model._handle.raw
+        self._draft_model = draft_model  # must outlive the generation
         self._context.value(lib.wn_generate_options_declared, model._handle, o)
         drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         put(o.sampling, seed=seed, **{name: value for name, value in drawn.items() if value is not None})

@@ -3,10 +3,25 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "text/declared.h"
 
 /* WISH_FIRST: drafts of the first step that has any. With the drawn token there are 2, 4, 8 ... rows, which products
  * take without a rest. */
-enum { MATCH_LEAST = 2, MATCH_MOST = 16, WISH_FIRST = 3 };
+enum { MATCH_LEAST = 2, MATCH_SURE = 5, MATCH_MOST = 16, WISH_FIRST = 3 };
+
+/* Opens the draft model's session. */
+static wn_status drafts_open_model(struct wn_generation *g, struct wn_drafts *d) {
+  wn_model *model = g->o->draft_model;
+  const wn_model_config *c = &model->config;
+  const int64_t room = d->capacity + WN_DRAFT_MAX;
+  void *memory;
+  WN_TRY(wn_alloc(g->ctx, "text of drafts", (size_t)room * sizeof *d->read, &memory));
+  d->read = memory;
+  WN_TRY(wn_alloc(g->ctx, "logits of drafts", (size_t)c->vocab_size * sizeof *d->logits, &memory));
+  d->logits = memory;
+  return wn_session_create_whole(g->ctx, model, c->position == WN_POS_LEARNED && room > c->context ? c->context : room,
+                                 &d->model);
+}
 
 wn_status wn_drafts_open(struct wn_generation *g) {
   const wn_generate_options *o = g->o;
@@ -27,12 +42,15 @@ wn_status wn_drafts_open(struct wn_generation *g) {
   d->text = memory;
   memcpy(d->text, before, (size_t)count * sizeof *before);
   d->count = count;
-  return WN_OK;
+  return g->o->draft_model ? drafts_open_model(g, d) : WN_OK;
 }
 
 void wn_drafts_close(struct wn_generation *g) {
   if (!g->drafts) return;
   wn_session_ahead_close(g->session);
+  wn_session_destroy(g->drafts->model);
+  wn_free(g->drafts->read);
+  wn_free(g->drafts->logits);
   wn_free(g->drafts->text);
   wn_free(g->drafts);
   g->drafts = NULL;
@@ -56,11 +74,41 @@ static int64_t drafts_look(const struct wn_drafts *d, int64_t *length) {
   return found;
 }
 
+/* Feeds the draft model's session, and returns the most probable token after them; -1: it has failed. */
+static int32_t drafts_feed_model(struct wn_generation *g, struct wn_drafts *d, const int32_t *ids, int64_t n) {
+  int32_t best = -1;
+  memcpy(d->read + d->model->position, ids, (size_t)n * sizeof *ids);
+  if (wn_session_feed(g->ctx, d->model, ids, n, 0, d->logits) != WN_OK) return -1;
+  for (int32_t i = 0; i < g->entries; i++)
+    if (best < 0 || d->logits[i] > d->logits[best]) best = i;
+  return best;
+}
+
+/* What the draft model guesses. A failure ends its guessing: the text needs none. */
+static int64_t drafts_ask(struct wn_generation *g, struct wn_drafts *d, int64_t most) {
+  struct wn_session *s = d->model;
+  int64_t same = s->position < d->count - 1 ? s->position : d->count - 1, n = 0;
+  if (most > s->capacity - d->count) most = s->capacity - d->count;
+  if (most < 1) return 0;
+  while (same > 0 && d->read[same - 1] != d->text[same - 1]) same--; /* only guesses, at the end, may differ */
+  wn_session_take_back(s, s->position - same);
+  int32_t next = drafts_feed_model(g, d, d->text + same, d->count - same);
+  while (next >= 0) {
+    d->step[1 + n++] = next;
+    if (n == most || wn_declared_is_end(&g->session->model->declared, next)) return n;
+    next = drafts_feed_model(g, d, &next, 1);
+  }
+  wn_session_destroy(s);
+  d->model = NULL;
+  return n;
+}
+
 /* Guesses at most `most` tokens. */
-static int64_t drafts_guess(struct wn_drafts *d, int64_t most) {
+static int64_t drafts_guess(struct wn_generation *g, struct wn_drafts *d, int64_t most) {
   int64_t length, from = drafts_look(d, &length), n = 0;
-  if (length < MATCH_LEAST) return 0;
   if (most > d->wish) most = d->wish;
+  if (d->model && length < MATCH_SURE) return drafts_ask(g, d, most);
+  if (length < MATCH_LEAST) return 0;
   for (; n < most && from + n < d->count; n++) d->step[1 + n] = d->text[from + n];
   return n;
 }
@@ -70,7 +118,7 @@ void wn_drafts_add(struct wn_generation *g, int32_t id, int64_t room, struct wn_
   if (!d) return;
   const int64_t left = g->o->max_tokens - g->r->tokens - 1; /* of the tokens still to be drawn the last needs no row */
   d->step[0] = id;
-  d->guesses = drafts_guess(d, wn_session_ahead_room(g->session, room < left ? room : left));
+  d->guesses = drafts_guess(g, d, wn_session_ahead_room(g->session, room < left ? room : left));
   d->right = 0;
   g->r->drafted += d->guesses;
   feed->tokens = d->step;

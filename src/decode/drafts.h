@@ -3,6 +3,10 @@
  * drawn as always, from its row's logits; while it is the draft's, no step is needed. A text therefore has the same
  * tokens and the same bits with drafts and without, sampled or greedy, whatever the drafts were.
  *
+ * A draft model (Leviathan et al. 2023, speculative decoding) guesses greedily, in a session of its own that follows
+ * the text: of what it was fed, tokens that did not come are taken back. Where lookup finds more than a few tokens, its
+ * guesses are taken, which cost nothing. A guess of the model costs one of its steps.
+ *
  * Lookup (Saxena 2023, prompt lookup decoding): the longest end of the text that occurs before, at least two tokens, of
  * equal ones the last; the drafts are what followed there. A search costs one comparison per token of the text, and one
  * for each token of a match. */
@@ -18,6 +22,9 @@ struct wn_drafts {
   int64_t count, capacity;
   int32_t step[1 + WN_DRAFT_MAX]; /* the last step's token, and the guesses after it */
   int64_t guesses, right;         /* of the last step */
+  wn_session *model;              /* a draft model's; NULL: there is none, or it has failed */
+  int32_t *read;                  /* [capacity + WN_DRAFT_MAX] what that session has been fed */
+  float *logits;                  /* [V] its */
 };
 
 /* Opens and closes the drafts of a generation whose options want them. */

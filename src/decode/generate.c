@@ -91,6 +91,15 @@ static wn_status generate_check(wn_context *ctx, const wn_model *model, const wn
   if (o->draft_tokens < 0 || o->draft_tokens > WN_DRAFT_MAX || o->draft_text_count < 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: draft_tokens is %d, expected 0 to %d", o->draft_tokens,
                    WN_DRAFT_MAX);
+  if (o->draft_model) {
+    WN_CHECK_ARGUMENTS(ctx, WN_HANDLE_AS("options' draft_model", o->draft_model, MODEL));
+    if (o->draft_model->config.vocab_size != V || o->draft_model->config.encoder.layers > 0)
+      return wn_fail(ctx, WN_ERR_ARGUMENT,
+                     "generate: the draft model has a vocabulary of %lld and %lld layers of an encoder, expected %lld "
+                     "and none",
+                     (long long)o->draft_model->config.vocab_size, (long long)o->draft_model->config.encoder.layers,
+                     (long long)V);
+  }
   WN_TRY(wn_penalties_check(ctx, o, V));
   return generate_check_stops(ctx, o);
 }

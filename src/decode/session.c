@@ -186,9 +186,8 @@ static wn_status session_check_history(wn_context *ctx, const struct wn_session 
                  wn_when_name(budgets->when));
 }
 
-wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options,
-                                 wn_session **out) {
-  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out));
+static wn_status session_create(wn_context *ctx, wn_model *model, const wn_session_options *options, bool whole,
+                                wn_session **out) {
   const wn_model_config *c = &model->config;
   wn_session_options own;
   *out = NULL;
@@ -219,6 +218,7 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   s->piece = capacity < WN_SESSION_PIECE ? capacity : WN_SESSION_PIECE;
   wn_status status;
   s->attention = attention;
+  s->whole = whole;
   s->marking = options->control_marks;
   s->counting = options->counts;
   s->cache = session_format(model, &attention, budgets && budgets->layers > 0 ? budgets : NULL, options->cache);
@@ -242,6 +242,18 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
 fail:
   wn_session_destroy(s);
   return status;
+}
+
+wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options,
+                                 wn_session **out) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out));
+  return session_create(ctx, model, options, false, out);
+}
+
+wn_status wn_session_create_whole(wn_context *ctx, wn_model *model, int64_t capacity, wn_session **out) {
+  const wn_session_options options = {
+      .size = sizeof options, .sequences = 1, .capacity = capacity, .cache = WN_CACHE_AUTO};
+  return session_create(ctx, model, &options, true, out);
 }
 
 void wn_session_destroy(wn_session *s) {

@@ -41,6 +41,7 @@ struct wn_session {
   const struct wn_model *model;
   int64_t B, capacity, piece, position;
   wn_cache_format cache;         /* how keys and values are stored; not AUTO */
+  bool whole;                    /* layers with windows hold everything too, so that tokens can be taken back */
   wn_attention_config attention; /* the model's attention, with the session's own threshold */
   bool broken;                   /* a piece failed halfway: some caches have its tokens, others not */
   bool compressed;               /* the context has ended (wn_session_compress) */
@@ -94,6 +95,11 @@ struct wn_session {
  * prompt's speed. */
 int64_t wn_session_place_after(int64_t position);  /* the first place after the position */
 int64_t wn_session_place_before(int64_t position); /* the last place up to the position; 0: there is none */
+
+/* wn_session_create_with, of a session that holds everything (`whole`): without budgets. */
+wn_status wn_session_create_whole(wn_context *ctx, wn_model *model, int64_t capacity, wn_session **out);
+/* Takes back the last n tokens of such a session. In a model with selections F keeps what they selected. */
+void wn_session_take_back(struct wn_session *s, int64_t n);
 
 /* Protocols other than `always` (session_compress.c). Does a full cache of the session evict tokens as they come? */
 static inline bool wn_session_evicts(const struct wn_session *s) {

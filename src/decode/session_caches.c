@@ -31,7 +31,7 @@ static wn_status caches_choose_parts(wn_context *ctx, struct wn_session *s) {
     int64_t n = 0;
     for (int64_t l = 0; l < L; l++) {
       const int64_t reach = wn_layer_reach(s->model, l);
-      s->reach[l] = reach < s->capacity - 1 ? reach + 1 : s->capacity;
+      s->reach[l] = reach < s->capacity - 1 && !s->whole ? reach + 1 : s->capacity;
       s->first[l] = n;
       for (int64_t g = 0, next; g < Hkv; g = next, n++) {
         const int64_t K = caches_budget_of(s, l, g);

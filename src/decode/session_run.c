@@ -38,6 +38,12 @@ void wn_session_reset_caches(struct wn_session *s) {
   for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) wn_kv_cache_reset(&s->caches[i]);
 }
 
+void wn_session_take_back(struct wn_session *s, int64_t n) {
+  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) wn_kv_cache_forget(&s->caches[i], n);
+  s->position -= n;
+  s->logits_known = s->counted = false;
+}
+
 void wn_session_reset(wn_session *s) {
   WN_CHECK_OR(, WN_HANDLE(s, SESSION));
   wn_session_reset_caches(s);

@@ -81,6 +81,7 @@ static wn_status choice_generate(struct wn_serve_worker *w, struct wn_serve_choi
   o.presence_penalty = r->presence_penalty;
   o.frequency_penalty = r->frequency_penalty;
   o.biases = r->biases, o.bias_count = r->bias_count;
+  o.draft_model = w->model.draft;
   o.draft_tokens = w->draft, o.draft_text = c->prompt->ids, o.draft_text_count = c->prompt->count;
   o.vocab_size = w->model.entries;
   o.max_tokens = wn_choice_tokens(w, c);
@@ -263,8 +264,8 @@ static void choice_count_messages(const struct wn_serve_model *m, struct wn_serv
     }
   }
   for (int64_t i = 0; c->messages && i < n; i++) {
-    json_t *one =
-        i < n - 1 ? json_copy(json_array_get(c->prompt->told, (size_t)i)) : json_pack("{s:s}", "role", "assistant");
+    json_t *one = i < n - 1 ? json_copy(json_array_get(c->prompt->told, (size_t)i))
+                            : json_pack("{s:s, s:b}", "role", "assistant", "pinned", 0);
     const double kept = (double)held[i] / (double)(config->layers * config->kv_heads);
     json_object_set_new(one, "tokens", json_integer((json_int_t)tokens[i]));
     json_object_set_new(one, "kept", json_real(round(kept * 100) / 100));

@@ -132,6 +132,7 @@ static bool message_tell(const struct wn_serve_model *m, const json_t *body, con
   const json_t *pin = json_object_get(json_object_get(body, "winnow"), "pin"), *one;
   size_t i;
   if (!message_check_pin(pin, json_array_size(given), true, error) || error->status != 0) return false;
+  if (json_is_null(pin)) pin = NULL;
   out->told = json_array();
   json_array_foreach(messages, i, one) {
     const char *role = json_string_value(json_object_get(one, "role"));

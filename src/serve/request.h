@@ -44,6 +44,7 @@ struct wn_serve_model {
   size_t text_bytes;         /* a text of more bytes has more tokens: context x the longest token */
   int32_t entries;           /* ids below it are valid tokens */
   const wn_budgets *budgets; /* budgets of requests that state none; layers 0: none */
+  wn_model *draft;           /* NULL: none */
   bool pin_system;           /* system messages are pinned where requests say nothing */
   wn_cache_format cache;
   _Atomic uint64_t *idle; /* a bit for each field that the log has named; NULL: none are named */

@@ -457,6 +457,7 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
                                             .context = o->context ? o->context : c->context,
                                             .entries = vocabulary < c->vocab_size ? vocabulary : (int32_t)c->vocab_size,
                                             .budgets = &s->budgets,
+                                            .draft = o->draft_model,
                                             .pin_system = o->pin_system,
                                             .cache = o->cache,
                                             .idle = &s->idle};

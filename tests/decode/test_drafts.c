@@ -38,6 +38,8 @@ static void prompt_of(uint64_t seed, int32_t *out) {
   }
 }
 
+static wn_model *guesser; /* a draft model; NULL: lookup alone */
+
 static wn_generate_options options_of(uint64_t seed, const int32_t *prompt, int draft, struct heard *heard) {
   wn_generate_options o;
   wn_generate_options_init(&o, sizeof o);
@@ -49,6 +51,7 @@ static wn_generate_options options_of(uint64_t seed, const int32_t *prompt, int 
   o.piece = on_piece, o.user = heard;
   if (seed % 4 < 3) o.logits = on_logits;
   o.draft_tokens = draft;
+  o.draft_model = draft ? guesser : NULL;
   return o;
 }
 
@@ -165,6 +168,72 @@ static void check_models(const char *backend, int threads, wn_dtype dtype) {
   assert_true(all.accepted > 300 && all.accepted < all.drafted);
 }
 
+/* A draft model: the model itself, whose greedy guesses are right, and another one. What it guesses changes no bit. */
+static void test_models(void **state) {
+  (void)state;
+  struct totals own = {0}, other = {0};
+  for (int k = 0; k < MODEL_CASES; k++) {
+    wn_model_config c = model_case_config(&model_cases[k]), small;
+    if (c.encoder.layers > 0) continue;
+    c.vocab_size = V;
+    c.context = CONTEXT;
+    wn_context *ctx = context_of("cpu", 2);
+    wn_model *model = model_of(ctx, &c, WN_F32), *draft;
+    const struct model_case plain = {.position = WN_POS_LEARNED, .ffn = WN_FFN_GELU, .kv_heads = 2};
+    const wn_session_options probe = {.size = sizeof probe, .sequences = 1, .capacity = CONTEXT};
+    wn_session *s;
+    small = model_case_config(&plain);
+    small.layers = 1, small.vocab_size = V, small.context = PROMPT + TOKENS / 2; /* it can follow half of a text */
+    draft = model_of(ctx, &small, WN_F32);
+    if (wn_session_create_with(ctx, model, &probe, &s) == WN_OK) {
+      wn_session_destroy(s);
+      guesser = model;
+      check(ctx, model, model_cases[k].name, NULL, WN_CACHE_FLOAT, CONTEXT, &own);
+      guesser = draft;
+      check(ctx, model, model_cases[k].name, NULL, WN_CACHE_FLOAT, PROMPT + 30, &other);
+      guesser = NULL;
+    }
+    wn_model_destroy(draft);
+    wn_model_destroy(model);
+    wn_context_destroy(ctx);
+  }
+  assert_true(own.accepted > 1000 && own.accepted * 2 > own.drafted);
+  assert_true(other.drafted > 300 && other.accepted < other.drafted);
+}
+
+/* Every guess of a model for itself is right where nothing else changes what is drawn: a step for 1 + 7 tokens. */
+static void test_own_guesses(void **state) {
+  (void)state;
+  const struct model_case k = {.position = WN_POS_ROPE, .ffn = WN_FFN_SWIGLU, .kv_heads = 2};
+  wn_model_config c = model_case_config(&k);
+  c.vocab_size = V, c.context = CONTEXT;
+  wn_context *ctx = context_of("cpu", 1);
+  wn_model *model = model_of(ctx, &c, WN_F32);
+  wn_session *s = session_of(ctx, model, NULL, WN_CACHE_FLOAT, CONTEXT);
+  int32_t prompt[PROMPT];
+  for (int32_t i = 0; i < PROMPT; i++) prompt[i] = (i * i + 3) % V; /* repeats nothing for long */
+  wn_generate_options o;
+  wn_generate_result r;
+  wn_generate_options_init(&o, sizeof o);
+  o.prompt = prompt, o.prompt_count = PROMPT, o.max_tokens = TOKENS, o.sampling.temperature = 0, o.draft_tokens = 7;
+  o.draft_model = model;
+  OK(ctx, wn_session_generate(ctx, s, &o, &r));
+  assert_int_equal(r.tokens, TOKENS);
+  assert_true(r.drafted > 0 && r.accepted == r.drafted);
+  wn_session_destroy(s);
+  /* refused: another vocabulary */
+  c.vocab_size = V + 1;
+  wn_model *other = model_of(ctx, &c, WN_F32);
+  s = session_of(ctx, model, NULL, WN_CACHE_FLOAT, CONTEXT);
+  o.draft_model = other;
+  assert_int_equal(wn_session_generate(ctx, s, &o, &r), WN_ERR_ARGUMENT);
+  assert_non_null(strstr(wn_context_error(ctx), "the draft model has a vocabulary of 14"));
+  wn_session_destroy(s);
+  wn_model_destroy(other);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
 static void test_ref(void **state) {
   (void)state;
   check_models("ref", 1, WN_F64);
@@ -228,7 +297,8 @@ static void test_refused(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_ref), cmocka_unit_test(test_cpu),
-                                     cmocka_unit_test(test_half), cmocka_unit_test(test_refused)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_ref),    cmocka_unit_test(test_cpu),
+                                     cmocka_unit_test(test_half),   cmocka_unit_test(test_refused),
+                                     cmocka_unit_test(test_models), cmocka_unit_test(test_own_guesses)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
