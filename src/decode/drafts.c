@@ -14,11 +14,8 @@ static wn_status drafts_open_model(struct wn_generation *g, struct wn_drafts *d)
   wn_model *model = g->o->draft_model;
   const wn_model_config *c = &model->config;
   const int64_t room = d->capacity + WN_DRAFT_MAX;
-  void *memory;
-  WN_TRY(wn_alloc(g->ctx, "text of drafts", (size_t)room * sizeof *d->read, &memory));
-  d->read = memory;
-  WN_TRY(wn_alloc(g->ctx, "logits of drafts", (size_t)c->vocab_size * sizeof *d->logits, &memory));
-  d->logits = memory;
+  WN_TRY(WN_ALLOC(g->ctx, "text of drafts", room, &d->read));
+  WN_TRY(WN_ALLOC(g->ctx, "logits of drafts", c->vocab_size, &d->logits));
   return wn_session_create_whole(g->ctx, model, c->position == WN_POS_LEARNED && room > c->context ? c->context : room,
                                  &d->model);
 }

@@ -18,6 +18,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/misuse.h"
+#include "text/normalize.h"
 #include "text/template/template.h"
 #include "text/tokenizer_kinds.h"
 
@@ -233,16 +234,12 @@ static void chat_bytes_owners(const struct wn_template_text *text, int32_t messa
   }
 }
 
-static bool chat_space(char c) {
-  return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
 /* Goes over `piece` in the text from *at on, white space aside. False: it is not there. */
 static bool chat_pass(const struct wn_template_text *text, const char *piece, size_t bytes, size_t *at) {
   size_t to = *at;
   for (size_t i = 0; i < bytes; i++) {
-    if (chat_space(piece[i])) continue;
-    while (to < text->bytes && chat_space(text->data[to])) to++;
+    if (wn_json_is_space(piece[i])) continue;
+    while (to < text->bytes && wn_json_is_space(text->data[to])) to++;
     if (to == text->bytes || text->data[to++] != piece[i]) return false;
   }
   *at = to;
@@ -253,14 +250,12 @@ static bool chat_pass(const struct wn_template_text *text, const char *piece, si
 static wn_status chat_owners(wn_context *ctx, const wn_tokenizer *tok, const struct wn_template_text *text,
                              const int32_t *ids, size_t count, int32_t messages, struct wn_chat_owners *out) {
   wn_text_stream *stream;
-  void *memory, *bytes_owner;
+  int32_t *owner;
   size_t at = 0;
   bool found = true;
   *out = (struct wn_chat_owners){.tokens = (int64_t)count, .count = messages};
-  WN_TRY(wn_alloc(ctx, "owners of tokens", count * sizeof *out->of, &memory));
-  out->of = memory;
-  wn_status status = wn_alloc(ctx, "owners of a text", (text->bytes + 1) * sizeof(int32_t), &bytes_owner);
-  int32_t *owner = bytes_owner;
+  WN_TRY(WN_ALLOC(ctx, "owners of tokens", count, &out->of));
+  wn_status status = WN_ALLOC(ctx, "owners of a text", text->bytes + 1, &owner);
   if (status != WN_OK) return status;
   chat_bytes_owners(text, messages, owner);
   owner[text->bytes] = messages;
