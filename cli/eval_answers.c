@@ -132,9 +132,13 @@ static wn_status grid_setting(wn_context *ctx, const char *path, const wn_model 
 static int grid_load(wn_context *ctx, const struct cli_common *common, const char *path, const wn_model *model,
                      struct grid *g) {
   json_error_t error;
-  int code = 0;
-  g->file = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-  if (!g->file) return cli_error("%s: %s", path, error.text);
+  char *text;
+  size_t bytes;
+  int code = cli_read_text(ctx, path, &text, &bytes);
+  if (code) return code;
+  g->file = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+  wn_text_free(text);
+  if (!g->file) return cli_error("%s:%d: %s", path, error.line, error.text);
   const int n = (int)json_array_size(g->file);
   if (n < 1) return cli_error("%s: expected a list of settings", path);
   g->refused = json_array();
