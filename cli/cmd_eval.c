@@ -340,6 +340,8 @@ static int eval_check(const struct request *r) {
       {r->answers.file && (r->save_rows || r->against || document || r->context || r->batch || r->max_batches),
        "--answers goes with none of --save-rows, --against, --long-only, --context, --batch and "
        "--max-batches"},
+      {r->answers.grid && (r->load.budgets.spec || r->load.budgets.policy),
+       "--grid has budgets and policies of its own: it goes with neither --budgets nor --policy"},
   };
   for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
     if (rules[i].wrong) return cli_usage_error(eval_spec.command, "%s", rules[i].what);

@@ -2,11 +2,12 @@
 #ifndef CLI_EVAL_ANSWERS_H
 #define CLI_EVAL_ANSWERS_H
 
+#include <winnow/answers.h>
 #include "load.h"
 
 struct cli_answers {
-  const char *file, *save; /* NULL: not given */
-  int64_t max_tokens;
+  const char *file, *save, *grid; /* NULL: not given */
+  int64_t max_tokens, together;
   struct cli_list stop;
   bool chat;
   struct cli_dialogue dialogue;
@@ -19,6 +20,13 @@ struct cli_answers {
       CLI_OPTION(                                                                                                      \
           T, m.save, "save", "FILE",                                                                                   \
           "--answers: gets a line of JSON for each answer as it is finished; the same command goes on from it"),       \
+      CLI_OPTION(T, m.grid, "grid", "FILE",                                                                            \
+                 "--answers: a JSON list of settings that share the reading of contexts, {\"policy\": NAME, "          \
+                 "\"budgets\": SPEC, \"when\": ..., \"every\": N, \"options\": \"KEY=VALUE,...\", \"save\": FILE}"),   \
+      CLI_OPTION(T, m.together, "together", "N",                                                                       \
+                 "--answers: so many answers are written at a time, under other settings of --grid or to other "       \
+                 "questions about a context; 0: 1, with --grid 8",                                                     \
+                 .min = 0, .max = WN_ANSWERS_TOGETHER),                                                                \
       CLI_OPTION(T, m.max_tokens, "max-tokens", "N",                                                                   \
                  "--answers: the most tokens of an answer, where its line does not say; 0: 128", .min = 0,             \
                  .max = 1 << 24),                                                                                      \

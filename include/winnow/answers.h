@@ -46,7 +46,10 @@ typedef struct wn_answers_options {
                        WN_ERR_CONFIG. NULL: none */
   void (*progress)(void *user, uint64_t done, uint64_t total); /* in answers; may be NULL */
   void *user;
+  int64_t together; /* so many answers are written at a time, where a context has several: to other questions, or under
+                       other settings. The same answers to the bit, for the memory of so many caches; 0: 1 */
 } wn_answers_options;
+#define WN_ANSWERS_TOGETHER 1024 /* the most */
 
 /* The figures of a task, or of all of them. */
 typedef struct wn_answers_figures {
@@ -61,7 +64,7 @@ typedef struct wn_answers_figures {
   uint64_t cache_final; /* mean number of bytes when the answer has ended */
   double first_seconds; /* mean time until the first token can be drawn. A context read for several questions counts in
                            each of them */
-  double tokens_per_second; /* while answers are written */
+  double tokens_per_second; /* of one answer, while it is written, with others or alone */
 } wn_answers_figures;
 
 /* What wn_answers_run found. wn_answers_result_clear gives its memory back. */
@@ -70,7 +73,8 @@ typedef struct wn_answers_result {
   wn_answers_figures *tasks; /* [task_count] in the order of the file */
   int task_count;
   uint64_t resumed;  /* answers taken from the file of earlier ones */
-  uint64_t contexts; /* how many contexts were read: one for consecutive lines with the same */
+  uint64_t contexts; /* how many contexts were read: one for consecutive lines with the same. One that was read for
+                        several settings counts for the first of them */
   double seconds;
 } wn_answers_result;
 void wn_answers_result_clear(wn_answers_result *result);
@@ -81,6 +85,17 @@ void wn_answers_result_clear(wn_answers_result *result);
  * before the first is answered. WN_ERR_CANCELLED after wn_context_cancel: the saved answers stay. */
 wn_status wn_answers_run(wn_context *ctx, wn_model *model, const wn_answers_options *options,
                          wn_answers_result *result);
+
+/* The same under several settings of the budgets, each with a file of its own; budgets and save of the options are not
+ * read. Settings that read a context alike share the reading: those with `when` "prompt" or "hold" whose policies keep
+ * the same notes. Answers and files are, to the bit, those of one run for each setting; only seconds differ. settings,
+ * results [count]. */
+typedef struct wn_answers_setting {
+  const wn_budgets *budgets; /* NULL: nothing is evicted */
+  const char *save;          /* as in the options */
+} wn_answers_setting;
+wn_status wn_answers_run_settings(wn_context *ctx, wn_model *model, const wn_answers_options *options,
+                                  const wn_answers_setting *settings, int count, wn_answers_result *results);
 
 WN_API_END
 #endif

@@ -127,6 +127,14 @@ void wn_session_pretend(struct wn_session *s, bool large);
 /* Gives caches that grow the capacities of `from`, of whose tokens they will be copies. */
 wn_status wn_session_follow_capacities(struct wn_session *s, const struct wn_session *from);
 
+/* One reading for several budgets (session_share.c). May a session with these other budgets take over what this one has
+ * read, before it is compressed? Both keep all of a context, and the same notes of it. */
+bool wn_session_shares_reading(const struct wn_session *s, const wn_budgets *other);
+/* From now on the session also collects what sessions with the other budgets need, which must be able to share. */
+wn_status wn_session_read_for(wn_context *ctx, struct wn_session *s, const wn_budgets *other);
+/* Takes over the tokens of `from` (wn_session_copy of a session of one sequence with other budgets). */
+wn_status wn_session_take_reading(wn_context *ctx, struct wn_session *s, const struct wn_session *from);
+
 /* longrope (session_stretch.c). Does the session keep its text? */
 bool wn_session_has_history(const struct wn_session *s);
 /* Does the session use angles of its own instead of the model's? */

@@ -59,8 +59,10 @@ int64_t wn_session_compressed_budget(const struct wn_session *s, const struct wn
   const int64_t whole = real > 1 ? (int64_t)real : 1;
   if (b->allot != WN_ALLOT_PYRAMID) return whole;
   const struct wn_session_once *o = s->once;
-  const int64_t rows = !o->method ? wn_policy_recent(b, whole) : o->method->rows ? o->method->rows(&o->options) : 0;
-  const int64_t kept = wn_once_pyramid(&o->options, part->layer, b->layers, s->position, real, rows);
+  const int64_t rows = !o->own.method        ? wn_policy_recent(b, whole)
+                       : o->own.method->rows ? o->own.method->rows(&o->own.options)
+                                             : 0;
+  const int64_t kept = wn_once_pyramid(&o->own.options, part->layer, b->layers, s->position, real, rows);
   return kept > 1 ? kept : 1;
 }
 

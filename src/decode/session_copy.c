@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/misuse.h"
-#include "decode/session.h"
+#include "decode/session_once.h"
 
 bool wn_session_same_threshold(const wn_attention_config *a, const wn_attention_config *b) {
   return a->threshold.enabled == b->threshold.enabled &&
@@ -55,15 +55,22 @@ static bool copy_budgets_agree(const struct wn_budgets *a, const struct wn_budge
   return true;
 }
 
+/* Have the two other budgets, but may `to` take over what `from` has read? */
+static bool copy_shares(const struct wn_session *to, const struct wn_session *from) {
+  return to->B == 1 && !copy_budgets_agree(&to->budgets, &from->budgets) &&
+         wn_session_shares_reading(from, &to->budgets);
+}
+
 static wn_status copy_check(wn_context *ctx, const struct wn_session *to, const struct wn_session *from) {
   if (from->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: the last feed of the one to copy failed");
   const int64_t L = from->model->config.layers;
+  const bool shares = to->model == from->model && copy_shares(to, from);
   bool same = to->model == from->model && wn_session_same_threshold(&to->attention, &from->attention) &&
-              to->cache == from->cache && copy_budgets_agree(&to->budgets, &from->budgets) &&
-              to->first[L] == from->first[L] && !to->history == !from->history &&
+              to->cache == from->cache && (shares || copy_budgets_agree(&to->budgets, &from->budgets)) &&
+              (shares || to->first[L] == from->first[L]) && !to->history == !from->history &&
               wn_session_dynamic_rows(to) == wn_session_dynamic_rows(from) && !to->marks == !from->marks &&
               !to->control == !from->control;
-  for (int64_t i = 0; same && i < from->first[L]; i++)
+  for (int64_t i = 0; same && !shares && i < from->first[L]; i++)
     same = wn_session_part_agrees(to, i, &from->parts[i], &from->caches[i].shape);
   if (!same)
     return wn_fail(
@@ -122,8 +129,11 @@ static wn_status session_copy(wn_context *ctx, struct wn_session *to, const stru
     return status;
   }
   to->broken = true; /* until the copy is complete */
-  WN_TRY(wn_session_follow_capacities(to, from));
-  for (int64_t i = 0; i < from->first[c->layers]; i++)
+  const bool shares = copy_shares(to, from);
+  if (shares) WN_TRY(wn_session_take_reading(ctx, to, from));
+  if (!shares) WN_TRY(wn_session_follow_capacities(to, from));
+  for (int64_t b = 0; b < to->B; b++) WN_TRY(wn_session_once_copy(ctx, to, b, from, copy_source(copy, b)));
+  for (int64_t i = 0; !shares && i < from->first[c->layers]; i++)
     WN_TRY(wn_kv_cache_copy(ctx, &from->caches[i], from->caches[i].count, copy->rows, &to->caches[i]));
   for (int64_t b = 0; to->control && b < to->B; b++)
     memcpy(to->control + b * to->capacity, from->control + copy_source(copy, b) * from->capacity,
@@ -139,7 +149,7 @@ static wn_status session_copy(wn_context *ctx, struct wn_session *to, const stru
     memcpy(to->history + b * to->capacity, from->history + copy_source(copy, b) * from->capacity,
            (size_t)from->position * sizeof *to->history);
   to->stretched = from->stretched;
-  to->pins = from->pins;
+  if (!shares) to->pins = from->pins;
   WN_TRY(copy_rows(to, to->state, from->state, C, copy));
   if (from->logits_known) WN_TRY(copy_rows(to, to->logits, from->logits, V, copy));
   to->logits_known = from->logits_known;

@@ -9,28 +9,47 @@
 #include "base/error.h"
 #include "io/gguf_types.h"
 
-wn_status wn_session_once_create(wn_context *ctx, struct wn_session *s) {
+static void once_options(const wn_budgets *b, struct wn_once_options *out) {
+  wn_once_options_init(out);
+  out->seed = b->seed;
+  out->snapkv.rows = b->snapkv.rows, out->snapkv.neighbours = b->snapkv.neighbours;
+  out->snapkv.pool = b->snapkv.pool;
+}
+
+/* Sets up what is collected for the method of these budgets. */
+static wn_status once_collect(wn_context *ctx, const struct wn_session *s, const wn_budgets *b,
+                              struct wn_session_collected *out) {
   const wn_model_config *c = &s->model->config;
-  const wn_budgets *b = &s->budgets;
-  const struct wn_once_method *method = wn_once_at(b->method - 1);
-  const int64_t L = c->layers, H = c->heads, Hkv = c->kv_heads, D = c->head_size;
   void *memory;
-  if (b->layers == 0 || (b->allot == WN_ALLOT_UNIFORM && !method && !b->critical)) return WN_OK;
+  out->method = wn_once_at(b->method - 1);
+  once_options(b, &out->options);
+  WN_TRY(wn_alloc(ctx, "what a method collects", (size_t)(c->layers * s->B) * sizeof *out->seen, &memory));
+  out->seen = memory;
+  for (int64_t i = 0; out->method && i < c->layers * s->B; i++) {
+    const struct wn_once_shape shape = {.H = c->heads,
+                                        .Hkv = c->kv_heads,
+                                        .D = c->head_size,
+                                        .capacity = s->capacity,
+                                        .rope = c->position == WN_POS_ROPE ? &s->once->rope[i / s->B] : NULL,
+                                        .threads = ctx->threads};
+    WN_TRY(wn_once_seen_create(ctx, out->method, &out->options, &shape, &out->seen[i]));
+  }
+  return WN_OK;
+}
+
+static wn_status once_open(wn_context *ctx, struct wn_session *s) {
+  const wn_model_config *c = &s->model->config;
+  const int64_t L = c->layers, D = c->head_size;
+  void *memory;
   WN_TRY(wn_alloc(ctx, "a method", sizeof *s->once, &memory));
   struct wn_session_once *o = s->once = memory;
-  o->method = method;
-  wn_once_options_init(&o->options);
-  o->options.seed = b->seed;
-  o->options.snapkv.rows = b->snapkv.rows, o->options.snapkv.neighbours = b->snapkv.neighbours;
-  o->options.snapkv.pool = b->snapkv.pool;
   const struct wn_array of[] = {
-      WN_ARRAY_FOR(o->seen, "what a method collects", true, WN_DIMS(L, s->B)),
       WN_ARRAY_FOR(o->rope, "rotations", true, WN_DIMS(L)),
       WN_ARRAY_FOR(o->frequencies, "angles", true, WN_DIMS(L, D)),
       WN_ARRAY_FOR(o->scale, "factors on logits", true, WN_DIMS(L)),
       WN_ARRAY_FOR(o->at, "positions of rows", true, WN_DIMS(s->piece)),
-      WN_ARRAY_FOR(o->q, "queries of rows", method != NULL, WN_DIMS(s->piece, H, D)),
-      WN_ARRAY_FOR(o->k, "keys of rows", method != NULL, WN_DIMS(s->piece, Hkv, D)),
+      WN_ARRAY_FOR(o->q, "queries of rows", true, WN_DIMS(s->piece, c->heads, D)),
+      WN_ARRAY_FOR(o->k, "keys of rows", true, WN_DIMS(s->piece, c->kv_heads, D)),
   };
   WN_TRY(WN_ARRAYS_CREATE(ctx, &o->arrays, "a method", of));
   struct wn_run run;
@@ -38,19 +57,52 @@ wn_status wn_session_once_create(wn_context *ctx, struct wn_session *s) {
   if (wn_session_turns_itself(s)) run.rotary = &s->rotary;
   for (int64_t l = 0; l < L; l++) {
     o->rope[l] = wn_run_rotation(&run, l);
-    if (o->rope[l].frequencies) { /* the view's are on the host */
-      const size_t bytes = (size_t)(c->rope_size ? c->rope_size : D) / 2 * sizeof *o->frequencies;
-      WN_TRY(wn_memory_read(ctx, s->model->backend->memory, o->frequencies + l * D, o->rope[l].frequencies, bytes));
-      o->rope[l].frequencies = o->frequencies + l * D;
-    }
-    const struct wn_once_shape shape = {.H = H,
-                                        .Hkv = Hkv,
-                                        .D = D,
-                                        .capacity = s->capacity,
-                                        .rope = c->position == WN_POS_ROPE ? &o->rope[l] : NULL,
-                                        .threads = run.exec.threads};
-    for (int64_t i = 0; method && i < s->B; i++)
-      WN_TRY(wn_once_seen_create(ctx, method, &o->options, &shape, &o->seen[l * s->B + i]));
+    if (!o->rope[l].frequencies) continue; /* the view's are on the host */
+    const size_t bytes = (size_t)(c->rope_size ? c->rope_size : D) / 2 * sizeof *o->frequencies;
+    WN_TRY(wn_memory_read(ctx, s->model->backend->memory, o->frequencies + l * D, o->rope[l].frequencies, bytes));
+    o->rope[l].frequencies = o->frequencies + l * D;
+  }
+  return once_collect(ctx, s, &s->budgets, &o->own);
+}
+
+wn_status wn_session_once_create(wn_context *ctx, struct wn_session *s) {
+  const wn_budgets *b = &s->budgets;
+  if (b->layers == 0 || (b->allot == WN_ALLOT_UNIFORM && !b->method && !b->critical)) return WN_OK;
+  return once_open(ctx, s);
+}
+
+/* What is collected for the method with these options; NULL: nothing. */
+static struct wn_session_collected *once_find(const struct wn_session_once *o, const struct wn_once_method *method,
+                                              const struct wn_once_options *options) {
+  for (struct wn_session_collected *c = (struct wn_session_collected *)&o->own; c; c = c->next)
+    if (c->method == method && c->options.seed == options->seed && c->options.snapkv.rows == options->snapkv.rows &&
+        c->options.snapkv.neighbours == options->snapkv.neighbours && c->options.snapkv.pool == options->snapkv.pool)
+      return c;
+  return NULL;
+}
+
+wn_status wn_session_once_join(wn_context *ctx, struct wn_session *s, const wn_budgets *other) {
+  struct wn_once_options options;
+  void *memory;
+  if (!s->once) WN_TRY(once_open(ctx, s)); /* a compression reads the factor on logits in any case */
+  once_options(other, &options);
+  if (!other->method || once_find(s->once, wn_once_at(other->method - 1), &options)) return WN_OK;
+  WN_TRY(wn_alloc(ctx, "a method", sizeof(struct wn_session_collected), &memory));
+  struct wn_session_collected *c = memory;
+  c->next = s->once->own.next;
+  s->once->own.next = c;
+  return once_collect(ctx, s, other, c);
+}
+
+wn_status wn_session_once_copy(wn_context *ctx, struct wn_session *s, int64_t b, const struct wn_session *from,
+                               int64_t source) {
+  struct wn_session_once *o = s->once;
+  if (!o || !from->once) return WN_OK;
+  const struct wn_session_collected *c = once_find(from->once, o->own.method, &o->own.options);
+  memcpy(o->scale, from->once->scale, (size_t)s->model->config.layers * sizeof *o->scale);
+  for (int64_t l = 0; c && l < s->model->config.layers; l++) {
+    struct wn_once_seen *to = o->own.seen[l * s->B + b];
+    if (to) WN_TRY(wn_once_seen_copy(ctx, to, c->seen[l * from->B + source]));
   }
   return WN_OK;
 }
@@ -58,14 +110,20 @@ wn_status wn_session_once_create(wn_context *ctx, struct wn_session *s) {
 void wn_session_once_destroy(struct wn_session *s) {
   struct wn_session_once *o = s->once;
   if (!o) return;
-  for (int64_t i = 0; o->seen && i < s->model->config.layers * s->B; i++) wn_once_seen_destroy(o->seen[i]);
+  for (struct wn_session_collected *c = &o->own, *next; c; c = next) {
+    next = c->next;
+    for (int64_t i = 0; c->seen && i < s->model->config.layers * s->B; i++) wn_once_seen_destroy(c->seen[i]);
+    wn_free(c->seen);
+    if (c != &o->own) wn_free(c);
+  }
   wn_arrays_clear(&o->arrays);
   wn_free(o);
 }
 
 void wn_session_once_reset(struct wn_session *s) {
-  for (int64_t i = 0; s->once && i < s->model->config.layers * s->B; i++)
-    if (s->once->seen[i]) wn_once_seen_reset(s->once->seen[i]);
+  for (struct wn_session_collected *c = s->once ? &s->once->own : NULL; c; c = c->next)
+    for (int64_t i = 0; i < s->model->config.layers * s->B; i++)
+      if (c->seen[i]) wn_once_seen_reset(c->seen[i]);
 }
 
 /* ---- collecting ---- */
@@ -88,14 +146,17 @@ wn_status wn_session_once_see(const struct wn_run *run, struct wn_session *s, in
                               const struct wn_kv_rows *rows) {
   struct wn_session_once *o = s->once;
   if (!o || run->measuring) return WN_OK;
+  bool any = false;
   o->scale[l] = op->scale;
-  if (!o->seen[l * s->B] || (s->compressed && s->budgets.when != WN_WHEN_EVERY)) return WN_OK;
+  for (const struct wn_session_collected *c = &o->own; c; c = c->next) any |= c->seen[l * s->B] != NULL;
+  if (!any || (s->compressed && s->budgets.when != WN_WHEN_EVERY)) return WN_OK;
   for (int64_t t = 0; t < run->T; t++) o->at[t] = (int32_t)(s->position + t);
   for (int64_t b = 0; b < s->B; b++) {
     const wn_dtype dtype = run->exec.dtype;
     WN_TRY(once_floats(run, wn_element(op->q, b * op->s_q.b, dtype), op->s_q, op->H, op->D, o->q));
     WN_TRY(once_floats(run, wn_element(rows->k, b * rows->s_k.b, dtype), rows->s_k, op->Hkv, op->D, o->k));
-    WN_TRY(wn_once_seen_rows(s->ctx, o->seen[l * s->B + b], o->q, o->k, o->at, run->T));
+    for (const struct wn_session_collected *c = &o->own; c; c = c->next)
+      if (c->seen[l * s->B + b]) WN_TRY(wn_once_seen_rows(s->ctx, c->seen[l * s->B + b], o->q, o->k, o->at, run->T));
   }
   return WN_OK;
 }
@@ -113,7 +174,7 @@ struct once_unit {
 };
 
 static int64_t once_window(const struct wn_session_once *o) {
-  return o->method && o->method->rows ? o->method->rows(&o->options) : 0;
+  return o->own.method && o->own.method->rows ? o->own.method->rows(&o->own.options) : 0;
 }
 
 static wn_status once_read_output(const struct wn_session *s, int64_t l, float *out) {
@@ -144,7 +205,7 @@ static wn_status once_view(struct wn_session *s, const struct once_unit *u, int6
   const wn_model_config *c = &s->model->config;
   const int64_t D = c->head_size, group = c->heads / c->kv_heads, n = u->n, first = (u->first + g) * group;
   const bool rotary = c->position == WN_POS_ROPE;
-  *out = (struct wn_once_view){.options = &o->options,
+  *out = (struct wn_once_view){.options = &o->own.options,
                                .threads = s->ctx->threads,
                                .layer = u->l,
                                .n = n,
@@ -162,7 +223,7 @@ static wn_status once_view(struct wn_session *s, const struct once_unit *u, int6
                                .sums = u->sums ? u->sums + g * n : NULL,
                                .wo = u->wo,
                                .C = c->width};
-  struct wn_once_seen *seen = o->seen[u->l * s->B + u->b];
+  struct wn_once_seen *seen = o->own.seen[u->l * s->B + u->b];
   if (seen) WN_TRY(wn_once_seen_show(s->ctx, seen, out));
   if (heads == c->kv_heads) return WN_OK;
   for (int64_t r = 0; out->q && r < out->w; r++)
@@ -203,7 +264,7 @@ static void once_positions(const struct wn_kept *keep, int64_t row, int32_t *at)
 /* Scores the unit with the method, and changes scores by "critical". at [n]: room. */
 static wn_status once_score(struct wn_session *s, const struct once_unit *u, const struct wn_kept *keep, int64_t parts,
                             bool critical, int32_t *at) {
-  const struct wn_once_method *method = s->once->method;
+  const struct wn_once_method *method = s->once->own.method;
   const bool same = once_same_tokens(keep, parts);
   struct wn_once_view view;
   int64_t head = 0;
@@ -231,11 +292,11 @@ static wn_status once_run(struct wn_session *s, struct once_unit *u, struct wn_k
     if (u->sums) WN_TRY(wn_keep_notes(s->ctx, &keep[i], u->b, u->sums + head * n));
   }
   if (u->wo) WN_TRY(once_read_output(s, u->l, u->wo));
-  if (!o->method) once_exchange(u, keep, parts, false);
+  if (!o->own.method) once_exchange(u, keep, parts, false);
   WN_TRY(once_score(s, u, keep, parts, false, at));
   const int64_t K = u->K < n ? u->K : n;
   for (int64_t g = 0; g < u->heads; g++) u->kept[g] = K;
-  const int64_t safe = wn_once_ada_safe(&o->options, K);
+  const int64_t safe = wn_once_ada_safe(&o->own.options, K);
   const int64_t stay = s->pins.count > 0 ? wn_policy_stay(&s->budgets, u->K) + 1 : 0;
   if (s->budgets.allot == WN_ALLOT_ADA)
     WN_TRY(wn_once_ada(s->ctx, u->scores, u->heads, n, K * u->heads, safe > stay ? safe : stay, u->kept));
@@ -248,7 +309,7 @@ wn_status wn_session_once_score(struct wn_session *s, int64_t l, int64_t K, stru
   const wn_model_config *c = &s->model->config;
   const struct wn_session_once *o = s->once;
   const int64_t D = c->head_size, group = c->heads / c->kv_heads, n = keep->cache->count;
-  const bool sums = o->method && o->method->needs & WN_ONCE_SUMS;
+  const bool sums = o->own.method && o->own.method->needs & WN_ONCE_SUMS;
   struct once_unit u = {.l = l, .n = n, .K = K, .first = s->parts[keep->cache - s->caches].kv0};
   struct wn_arrays arrays = {0};
   wn_status status = WN_OK;

@@ -6,19 +6,30 @@
 #include "kv/keep.h"
 #include "kv/once.h"
 
-struct wn_session_once {
+/* What is collected for one method. */
+struct wn_session_collected {
   const struct wn_once_method *method; /* NULL: the policy scores */
   struct wn_once_options options;
-  struct wn_once_seen **seen; /* [L,B], each NULL if the method collects nothing */
-  struct wn_rope *rope;       /* [L] the layers' rotations */
-  double *frequencies;        /* [L,D] of these rotations */
-  double *scale;              /* [L] the factor on logits */
-  int32_t *at;                /* [piece] */
-  float *q, *k;               /* [piece,H,D], [piece,Hkv,D] */
+  struct wn_once_seen **seen;        /* [L,B], each NULL if the method collects nothing */
+  struct wn_session_collected *next; /* for sessions of other methods that will take over this one's reading */
+};
+
+struct wn_session_once {
+  struct wn_session_collected own;
+  struct wn_rope *rope; /* [L] the layers' rotations */
+  double *frequencies;  /* [L,D] of these rotations */
+  double *scale;        /* [L] the factor on logits */
+  int32_t *at;          /* [piece] */
+  float *q, *k;         /* [piece,H,D], [piece,Hkv,D] */
   struct wn_arrays arrays;
 };
 /* Sets s->once, if the budgets need it. */
 wn_status wn_session_once_create(wn_context *ctx, struct wn_session *s);
+/* Collects what the method of other budgets needs, too. */
+wn_status wn_session_once_join(wn_context *ctx, struct wn_session *s, const wn_budgets *other);
+/* Sequence b takes over what sequence `source` of `from` has collected for the session's method. */
+wn_status wn_session_once_copy(wn_context *ctx, struct wn_session *s, int64_t b, const struct wn_session *from,
+                               int64_t source);
 void wn_session_once_destroy(struct wn_session *s);
 void wn_session_once_reset(struct wn_session *s);
 /* Collects what a piece's attention call on layer l shows. */

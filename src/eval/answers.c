@@ -1,9 +1,7 @@
 /* Questions with written answers: what is read when, and what is measured.
  *
  * The file is read twice. The first pass checks every line, finds the tasks, and whether neighbours share a context;
- * the second answers. Lines with one context form a group: its tokens are read once by a session, of which each line's
- * session is a copy (wn_session_copy). A line whose context ends elsewhere, because its question begins with another
- * token, reads its own. All sessions of a group have one capacity, the longest prompt and answer. */
+ * the second answers (answers_write.c). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,80 +12,35 @@
 #include "base/fingerprint.h"
 #include "base/misuse.h"
 #include "base/options.h"
-#include "decode/session.h"
 #include "dist/dist.h"
-#include "eval/answers.h"
+#include "eval/answers_run.h"
 #include "kv/budgets.h"
 #include "model/model.h"
 #include "text/normalize.h"
 #include "text/tokenizer.h"
 #include "winnow/generate.h"
 
-enum { GROUP = 256 }; /* the most lines that read a context once, so that they fit into memory */
-
-/* The numbers of an answer; they are saved in this order. */
-enum {
-  SCORE,
-  PROMPT_TOKENS,
-  CONTEXT_TOKENS,
-  ANSWER_TOKENS,
-  CONTEXT_KEPT, /* tokens that a layer holds; 0 without a context */
-  KEPT,
-  CACHE_PEAK, /* bytes */
-  CACHE_FINAL,
-  FIRST_SECONDS,
-  ANSWER_SECONDS,
-  NUMBERS
-};
-static const char *const number_names[NUMBERS] = {"score",         "prompt_tokens", "context_tokens", "answer_tokens",
-                                                  "context_kept",  "kept",          "cache_peak",     "cache_final",
-                                                  "first_seconds", "answer_seconds"};
-
-struct answer {
-  int task;
-  uint64_t line; /* of the file */
-  bool shares;   /* it has the context of the line before */
-  bool done;
-  double numbers[NUMBERS];
-};
-
-struct answers {
-  wn_context *ctx;
-  wn_model *model;
-  const wn_answers_options *o;
-  wn_answers_result *r;
-  struct answer *all;  /* [count] */
-  int64_t count;       /* lines taken */
-  size_t room;         /* of the array */
-  char **tasks;        /* [task_count] names, in the order of the file */
-  int64_t *task_lines; /* [task_count] */
-  int task_count;
-  char fingerprint[24]; /* of the lines */
-  char prompt[24];      /* of the first prompt's tokens: another tokenizer or template makes others */
-  struct wn_eval_log log;
-  wn_session *head, *session; /* of the group: what its context leaves, if several lines share it; and the line's */
-  int64_t context_n;          /* tokens that the head has read */
-  double context_kept, context_seconds;
-  uint64_t context_bytes;
-};
+static const char *const number_names[WN_ANSWER_NUMBERS] = {
+    "score", "prompt_tokens", "context_tokens", "answer_tokens", "context_kept",
+    "kept",  "cache_peak",    "cache_final",    "first_seconds", "answer_seconds"};
 
 /* --- the first pass --- */
 
-static int answers_task(const struct answers *a, const char *name) {
+static int answers_task(const struct wn_answers *a, const char *name) {
   int i = 0;
   while (i < a->task_count && strcmp(a->tasks[i], name) != 0) i++;
   return i;
 }
 
 /* Room for one more line. */
-static wn_status answers_grow(struct answers *a) {
+static wn_status answers_grow(struct wn_answers *a) {
   void *all = a->all;
   const wn_status status = wn_text_grow(a->ctx, "answers", &all, sizeof *a->all, (size_t)a->count, 1, &a->room);
   a->all = all;
   return status;
 }
 
-static wn_status answers_add_task(struct answers *a, const char *name) {
+static wn_status answers_add_task(struct wn_answers *a, const char *name) {
   struct wn_text text = {0};
   void *names, *lines;
   const size_t n = (size_t)a->task_count;
@@ -107,7 +60,7 @@ static wn_status answers_add_task(struct answers *a, const char *name) {
 }
 
 /* The fingerprint of all lines so far: of the one before them and of this line. */
-static wn_status answers_fingerprint(struct answers *a, const struct wn_sample *s) {
+static wn_status answers_fingerprint(struct wn_answers *a, const struct wn_sample *s) {
   char both[48] = "";
   char *text = json_dumps(s->line, JSON_COMPACT | JSON_SORT_KEYS);
   if (!text) return wn_fail(a->ctx, WN_ERR_MEMORY, "out of memory: %s", s->where);
@@ -119,7 +72,8 @@ static wn_status answers_fingerprint(struct answers *a, const struct wn_sample *
 }
 
 /* Takes line number `line` unless its task has enough. context: of the line taken before. */
-static wn_status answers_survey_line(struct answers *a, struct wn_sample *s, uint64_t line, struct wn_text *context) {
+static wn_status answers_survey_line(struct wn_answers *a, struct wn_sample *s, uint64_t line,
+                                     struct wn_text *context) {
   const int task = answers_task(a, s->task);
   if (task == a->task_count) WN_TRY(answers_add_task(a, s->task));
   if (a->o->limit > 0 && a->task_lines[task] == a->o->limit) return WN_OK;
@@ -131,14 +85,14 @@ static wn_status answers_survey_line(struct answers *a, struct wn_sample *s, uin
     wn_fingerprint(s->ids, (size_t)s->n * sizeof *s->ids, a->prompt);
   }
   const bool shares = *s->context && context->data && !strcmp(context->data, s->context);
-  a->all[a->count++] = (struct answer){.task = task, .line = line, .shares = shares};
+  a->all[a->count++] = (struct wn_answer_line){.task = task, .line = line, .shares = shares};
   if (shares) return WN_OK;
   wn_free(context->data);
   *context = (struct wn_text){0};
   return wn_task_format(a->ctx, context, "%s", s->context);
 }
 
-static wn_status answers_survey(struct answers *a) {
+static wn_status answers_survey(struct wn_answers *a) {
   struct wn_lines lines = {0};
   struct wn_text context = {0};
   struct wn_sample s;
@@ -160,299 +114,123 @@ static wn_status answers_survey(struct answers *a) {
 
 /* --- the saved answers --- */
 
-static wn_status answers_head(struct answers *a, json_t **out) {
+/* model: what identifies it (wn_eval_log_model). */
+static wn_status answers_head(const struct wn_answers *a, const wn_budgets *of, json_t *model, json_t **out) {
   const wn_answers_options *o = a->o;
-  json_t *budgets = NULL, *model, *stop = json_array();
+  json_t *budgets = NULL, *stop;
+  if (of) WN_TRY(wn_budgets_to_json(a->ctx, of, &budgets));
+  stop = json_array();
   for (int i = 0; i < o->stop_count; i++) json_array_append_new(stop, json_string(o->stop[i]));
-  wn_status status = o->budgets ? wn_budgets_to_json(a->ctx, o->budgets, &budgets) : WN_OK;
-  if (status == WN_OK) status = wn_eval_log_model(a->ctx, a->model, &model);
-  if (status != WN_OK) {
-    json_decref(stop);
-    json_decref(budgets);
-    return status;
-  }
   *out = json_pack("{s:I, s:s, s:s, s:I, s:o, s:s, s:o*}", "answers", (json_int_t)a->count, "lines", a->fingerprint,
                    "prompt", a->prompt, "max_tokens", (json_int_t)o->max_tokens, "stop", stop, "cache",
                    wn_cache_format_name(o->cache), "budgets", budgets);
   if (*out) json_object_update_missing(*out, model);
-  json_decref(model);
   return WN_OK;
 }
 
+/* A column whose answers are taken. */
+struct taking {
+  const struct wn_answers *a;
+  struct wn_answers_column *column;
+};
+
 static wn_status answers_take(wn_context *ctx, void *user, const char *where, const json_t *line) {
-  struct answers *a = user;
+  const struct taking *taking = user;
+  const int64_t count = taking->a->count;
   const json_t *number = json_object_get(line, "sample");
   const json_int_t i = json_is_integer(number) ? json_integer_value(number) : -1;
-  if (i < 0 || i >= a->count)
-    return wn_fail(ctx, WN_ERR_FORMAT, "%s: field \"sample\": expected 0 to %lld", where, (long long)a->count - 1);
-  struct answer *answer = &a->all[i];
-  for (int n = 0; n < NUMBERS; n++) {
+  if (i < 0 || i >= count)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: field \"sample\": expected 0 to %lld", where, (long long)count - 1);
+  struct wn_answer *answer = &taking->column->all[i];
+  for (int n = 0; n < WN_ANSWER_NUMBERS; n++) {
     const json_t *value = json_object_get(line, number_names[n]);
     answer->numbers[n] = json_number_value(value);
-    if (!json_is_number(value) || answer->numbers[n] < 0 || (n == SCORE && answer->numbers[n] > 1))
+    if (!json_is_number(value) || answer->numbers[n] < 0 || (n == WN_ANSWER_SCORE && answer->numbers[n] > 1))
       return wn_fail(ctx, WN_ERR_FORMAT, "%s: field \"%s\": expected a number%s", where, number_names[n],
-                     n == SCORE ? " from 0 to 1" : " of at least 0");
+                     n == WN_ANSWER_SCORE ? " from 0 to 1" : " of at least 0");
   }
-  a->r->resumed += !answer->done;
+  taking->column->r->resumed += !answer->done;
   answer->done = true;
   return WN_OK;
 }
 
-static wn_status answers_save(struct answers *a, const struct wn_sample *s, const char *text, wn_generate_end end) {
-  const double *numbers = a->all[s->number].numbers;
-  if (!a->log.f) return WN_OK;
+wn_status wn_answers_save(struct wn_answers *a, struct wn_answers_column *column, const struct wn_sample *s,
+                          const char *text, wn_generate_end end) {
+  const double *numbers = column->all[s->number].numbers;
+  if (!column->log.f) return WN_OK;
   json_t *line = json_pack("{s:I, s:s, s:s, s:s}", "sample", (json_int_t)s->number, "task", s->task, "answer", text,
                            "end", wn_generate_end_name(end));
-  for (int n = 0; line && n < NUMBERS; n++)
+  for (int n = 0; line && n < WN_ANSWER_NUMBERS; n++)
     json_object_set_new(line, number_names[n],
                         numbers[n] == floor(numbers[n]) ? json_integer((json_int_t)numbers[n]) : json_real(numbers[n]));
-  WN_TRY(wn_eval_log_add(a->ctx, &a->log, line));
-  return wn_eval_log_flush(a->ctx, &a->log);
-}
-
-/* --- reading --- */
-
-/* The mean number of tokens that a layer and key-value head holds. */
-static double answers_kept(const struct answers *a, const wn_session *session) {
-  const wn_model_config *c = wn_model_config_get(a->model);
-  double sum = 0;
-  for (int64_t l = 0; l < c->layers; l++) sum += (double)wn_session_held_tokens(session, l);
-  return sum / (double)(c->layers * c->kv_heads);
-}
-
-/* The context ends here: the session has read it and nothing else, and is compressed if its budgets say so. */
-static void answers_context_end(struct answers *a, wn_session *session) {
-  a->context_kept = answers_kept(a, session);
-  a->context_bytes = wn_session_peak_bytes(session);
-  a->r->contexts++;
-}
-
-static wn_status answers_read_context(struct answers *a, const struct wn_sample *s, wn_session *session) {
-  const double start = wn_seconds_now();
-  wn_generate_options o;
-  wn_generate_result result;
-  wn_generate_options_init(&o, sizeof o);
-  o.prompt = s->ids;
-  o.prompt_count = s->context_n;
-  o.max_tokens = 0;
-  wn_session_reset(session);
-  WN_TRY(wn_session_generate(a->ctx, session, &o, &result));
-  if (result.end == WN_GENERATE_CANCELLED) return wn_fail(a->ctx, WN_ERR_CANCELLED, "stopped while a context was read");
-  answers_context_end(a, session);
-  a->context_n = s->context_n;
-  a->context_seconds = wn_seconds_now() - start;
-  return WN_OK;
-}
-
-/* Brings the line's session to the end of its context. first: of its group. */
-static wn_status answers_begin(struct answers *a, const struct wn_sample *s, bool first) {
-  a->context_kept = s->context_n > 0 ? a->context_kept : 0;
-  if (s->context_n == 0) {
-    a->context_seconds = 0, a->context_bytes = 0;
-    wn_session_reset(a->session);
-    return WN_OK;
-  }
-  if (!a->head) return answers_read_context(a, s, a->session);
-  if (first || s->context_n != a->context_n) WN_TRY(answers_read_context(a, s, a->head));
-  return wn_session_copy(a->ctx, a->session, a->head);
-}
-
-/* --- writing --- */
-
-struct writing {
-  struct answers *a;
-  struct wn_bytes text;
-  uint64_t peak; /* bytes of the cache */
-  bool failed;
-};
-
-static bool answers_on_piece(void *user, const wn_generate_piece *piece) {
-  struct writing *w = user;
-  const uint64_t bytes = wn_session_kv_bytes(w->a->session);
-  if (bytes > w->peak) w->peak = bytes;
-  w->failed = wn_bytes_add(w->a->ctx, &w->text, piece->text, piece->bytes) != WN_OK;
-  return !w->failed;
-}
-
-static wn_status answers_write(struct answers *a, const struct wn_sample *s, struct writing *w,
-                               wn_generate_result *result) {
-  wn_generate_options o;
-  const int32_t bos = wn_tokenizer_bos(a->o->tok);
-  wn_generate_options_init(&o, sizeof o);
-  o.prompt = s->ids + s->context_n;
-  o.prompt_count = s->n - s->context_n;
-  o.text_before = s->ids;
-  o.text_before_count = s->n;
-  o.tok = a->o->tok;
-  o.sampling = (wn_sampling){.top_p = 1};
-  o.max_tokens = s->max_tokens;
-  o.stop_tokens = &bos;
-  o.stop_token_count = bos >= 0;
-  o.stop_strings = s->stop_count ? s->stop : a->o->stop;
-  o.stop_string_count = s->stop_count ? s->stop_count : a->o->stop_count;
-  o.piece = answers_on_piece;
-  o.user = w;
-  WN_TRY(wn_session_generate(a->ctx, a->session, &o, result));
-  if (w->failed) return wn_fail(a->ctx, WN_ERR_MEMORY, "out of memory: an answer");
-  if (result->end == WN_GENERATE_CANCELLED) return wn_fail(a->ctx, WN_ERR_CANCELLED, "stopped in an answer");
-  for (size_t i = 0; i < w->text.count; i++)
-    if (!w->text.data[i]) w->text.data[i] = ' ';
-  return wn_bytes_add(a->ctx, &w->text, "", 0);
-}
-
-static wn_status answers_one(struct answers *a, const struct wn_sample *s, bool first) {
-  struct answer *answer = &a->all[s->number];
-  double *numbers = answer->numbers;
-  struct writing w = {.a = a};
-  wn_generate_result result;
-  WN_TRY(answers_begin(a, s, first));
-  w.peak = a->context_bytes;
-  wn_status status = answers_write(a, s, &w, &result);
-  if (status == WN_OK)
-    status = wn_answer_score(a->ctx, s->scorer, w.text.data, s->references, s->reference_count, &numbers[SCORE]);
-  if (status == WN_OK) {
-    const uint64_t bytes = wn_session_kv_bytes(a->session);
-    numbers[PROMPT_TOKENS] = (double)s->n;
-    numbers[CONTEXT_TOKENS] = (double)s->context_n;
-    numbers[ANSWER_TOKENS] = (double)result.tokens;
-    numbers[CONTEXT_KEPT] = a->context_kept;
-    numbers[KEPT] = answers_kept(a, a->session);
-    numbers[CACHE_PEAK] = (double)(bytes > w.peak ? bytes : w.peak);
-    numbers[CACHE_FINAL] = (double)bytes;
-    numbers[FIRST_SECONDS] = a->context_seconds + result.prompt_seconds;
-    numbers[ANSWER_SECONDS] = result.token_seconds;
-    answer->done = true;
-    status = answers_save(a, s, w.text.data, result.end);
-  }
-  wn_bytes_clear(&w.text);
-  return status;
-}
-
-/* --- the second pass --- */
-
-static wn_status answers_open_session(struct answers *a, int64_t capacity, wn_session **out) {
-  const wn_session_options options = {
-      .size = sizeof options, .sequences = 1, .capacity = capacity, .budgets = a->o->budgets, .cache = a->o->cache};
-  return wn_session_create_with(a->ctx, a->model, &options, out);
-}
-
-/* Answers lines [count], which have one context. */
-static wn_status answers_group(struct answers *a, struct wn_sample *lines, int64_t count) {
-  const wn_model_config *c = wn_model_config_get(a->model);
-  int64_t capacity = 0;
-  for (int64_t i = 0; i < count; i++) {
-    WN_TRY(wn_sample_encode(a->ctx, a->o, &lines[i]));
-    const int64_t n = lines[i].n;
-    if (c->position == WN_POS_LEARNED && n > c->context)
-      return wn_fail(a->ctx, WN_ERR_ARGUMENT, "%s: the prompt has %lld tokens, the model learned positions for %lld",
-                     lines[i].where, (long long)n, (long long)c->context);
-    if (n + lines[i].max_tokens > capacity) capacity = n + lines[i].max_tokens;
-  }
-  if (c->position == WN_POS_LEARNED && capacity > c->context) capacity = c->context;
-  wn_status status = answers_open_session(a, capacity, &a->session);
-  if (status == WN_OK && count > 1) status = answers_open_session(a, capacity, &a->head);
-  for (int64_t i = 0; i < count && status == WN_OK; i++) {
-    status = answers_one(a, &lines[i], i == 0);
-    if (status == WN_OK && a->o->progress)
-      a->o->progress(a->o->user, (uint64_t)lines[i].number + 1, (uint64_t)a->count);
-  }
-  wn_session_destroy(a->session);
-  wn_session_destroy(a->head);
-  a->session = a->head = NULL;
-  return status;
-}
-
-/* Reads on to line `number` of the file. */
-static wn_status answers_line(struct answers *a, struct wn_lines *lines, uint64_t number, struct wn_sample *out) {
-  bool more = true;
-  while (more) {
-    WN_TRY(wn_sample_next(a->ctx, a->o, lines, out, &more));
-    if (more && lines->line == number) return WN_OK;
-    wn_sample_clear(out);
-  }
-  return wn_fail(a->ctx, WN_ERR_IO, "%s: has changed: line %llu is gone", a->o->path, (unsigned long long)number);
-}
-
-/* Answers what is open among lines [at, at + count), which share a context; room [GROUP]. */
-static wn_status answers_lines(struct answers *a, struct wn_lines *lines, int64_t at, int64_t count,
-                               struct wn_sample *room) {
-  int64_t open = 0;
-  wn_status status = WN_OK;
-  for (int64_t i = at; i < at + count && status == WN_OK; i++) {
-    if (a->all[i].done) continue;
-    status = answers_line(a, lines, a->all[i].line, &room[open]);
-    room[open].number = i;
-    if (status == WN_OK) open++;
-  }
-  if (status == WN_OK && open > 0) status = answers_group(a, room, open);
-  for (int64_t i = 0; i < open; i++) wn_sample_clear(&room[i]);
-  return status;
-}
-
-static wn_status answers_all(struct answers *a) {
-  struct wn_lines lines = {0};
-  void *room;
-  WN_TRY(wn_alloc(a->ctx, "questions", GROUP * sizeof(struct wn_sample), &room));
-  wn_status status = wn_question_lines_open(a->ctx, a->o->path, &lines);
-  for (int64_t at = 0, n; at < a->count && status == WN_OK; at += n) {
-    for (n = 1; at + n < a->count && n < GROUP && a->all[at + n].shares;) n++;
-    status = answers_lines(a, &lines, at, n, room);
-  }
-  wn_lines_close(&lines);
-  wn_free(room);
-  return status;
+  WN_TRY(wn_eval_log_add(a->ctx, &column->log, line));
+  return wn_eval_log_flush(a->ctx, &column->log);
 }
 
 /* --- figures --- */
 
-/* The mean of one number over the answers of a task (-1: all) where number `where` is above 0 (NUMBERS: everywhere). */
-static double answers_mean(const struct answers *a, int task, int number, int where) {
+/* The answers of a task (-1: all) in a column. */
+struct chosen {
+  const struct wn_answers *a;
+  const struct wn_answers_column *column;
+  int task;
+};
+
+static bool chosen_has(const struct chosen *of, int64_t i) {
+  return of->task < 0 || of->a->all[i].task == of->task;
+}
+
+/* The mean of one number, over answers where number `where` is above 0 (WN_ANSWER_NUMBERS: everywhere). */
+static double chosen_mean(const struct chosen *of, int number, int where) {
   double sum = 0, n = 0;
-  for (int64_t i = 0; i < a->count; i++) {
-    const struct answer *answer = &a->all[i];
-    if ((task >= 0 && answer->task != task) || (where < NUMBERS && !(answer->numbers[where] > 0))) continue;
-    sum += answer->numbers[number];
+  for (int64_t i = 0; i < of->a->count; i++) {
+    const double *numbers = of->column->all[i].numbers;
+    if (!chosen_has(of, i) || (where < WN_ANSWER_NUMBERS && !(numbers[where] > 0))) continue;
+    sum += numbers[number];
     n++;
   }
   return n > 0 ? sum / n : NAN;
 }
 
 /* scores [count]: scratch. */
-static void answers_figures(const struct answers *a, int task, double *scores, wn_answers_figures *out) {
+static void answers_figures(const struct chosen *of, double *scores, wn_answers_figures *out) {
   int64_t n = 0;
-  for (int64_t i = 0; i < a->count; i++) {
-    if (task >= 0 && a->all[i].task != task) continue;
-    const double peak = a->all[i].numbers[CACHE_PEAK];
-    if (peak > (double)out->cache_peak) out->cache_peak = (uint64_t)peak;
-    scores[n++] = a->all[i].numbers[SCORE];
+  for (int64_t i = 0; i < of->a->count; i++) {
+    const double *numbers = of->column->all[i].numbers;
+    if (!chosen_has(of, i)) continue;
+    if (numbers[WN_ANSWER_CACHE_PEAK] > (double)out->cache_peak)
+      out->cache_peak = (uint64_t)numbers[WN_ANSWER_CACHE_PEAK];
+    scores[n++] = numbers[WN_ANSWER_SCORE];
   }
   out->samples = (uint64_t)n;
   out->score = wn_estimate_ratio(&(struct wn_row_numbers){.sum = scores, .count = n, .stride = 1});
-  out->prompt_tokens = answers_mean(a, task, PROMPT_TOKENS, NUMBERS);
-  out->answer_tokens = answers_mean(a, task, ANSWER_TOKENS, NUMBERS);
-  out->context_kept = answers_mean(a, task, CONTEXT_KEPT, CONTEXT_TOKENS);
-  out->kept = answers_mean(a, task, KEPT, NUMBERS);
-  out->cache_final = (uint64_t)answers_mean(a, task, CACHE_FINAL, NUMBERS);
-  out->first_seconds = answers_mean(a, task, FIRST_SECONDS, NUMBERS);
-  out->tokens_per_second =
-      answers_mean(a, task, ANSWER_TOKENS, NUMBERS) / answers_mean(a, task, ANSWER_SECONDS, NUMBERS);
+  out->prompt_tokens = chosen_mean(of, WN_ANSWER_PROMPT_TOKENS, WN_ANSWER_NUMBERS);
+  out->answer_tokens = chosen_mean(of, WN_ANSWER_TOKENS, WN_ANSWER_NUMBERS);
+  out->context_kept = chosen_mean(of, WN_ANSWER_CONTEXT_KEPT, WN_ANSWER_CONTEXT_TOKENS);
+  out->kept = chosen_mean(of, WN_ANSWER_KEPT, WN_ANSWER_NUMBERS);
+  out->cache_final = (uint64_t)chosen_mean(of, WN_ANSWER_CACHE_FINAL, WN_ANSWER_NUMBERS);
+  out->first_seconds = chosen_mean(of, WN_ANSWER_FIRST_SECONDS, WN_ANSWER_NUMBERS);
+  out->tokens_per_second = out->answer_tokens / chosen_mean(of, WN_ANSWER_SECONDS, WN_ANSWER_NUMBERS);
 }
 
-static wn_status answers_sum_up(struct answers *a) {
+static wn_status answers_sum_up(const struct wn_answers *a, const struct wn_answers_column *column) {
   void *scores, *tasks;
-  WN_TRY(wn_alloc(a->ctx, "tasks", (size_t)a->task_count * sizeof *a->r->tasks, &tasks));
-  a->r->tasks = tasks;
-  memset(tasks, 0, (size_t)a->task_count * sizeof *a->r->tasks);
+  wn_answers_result *r = column->r;
+  WN_TRY(wn_alloc(a->ctx, "tasks", (size_t)a->task_count * sizeof *r->tasks, &tasks));
+  r->tasks = tasks;
+  memset(tasks, 0, (size_t)a->task_count * sizeof *r->tasks);
   WN_TRY(wn_alloc(a->ctx, "scores", (size_t)a->count * sizeof(double), &scores));
-  answers_figures(a, -1, scores, &a->r->all);
-  for (int i = 0; i < a->task_count; i++) {
-    answers_figures(a, i, scores, &a->r->tasks[i]);
-    a->r->tasks[i].task = a->tasks[i];
-    a->tasks[i] = NULL;
+  answers_figures(&(struct chosen){a, column, -1}, scores, &r->all);
+  wn_status status = WN_OK;
+  for (; r->task_count < a->task_count && status == WN_OK; r->task_count++) {
+    struct wn_text name = {0};
+    wn_answers_figures *task = &r->tasks[r->task_count];
+    answers_figures(&(struct chosen){a, column, r->task_count}, scores, task);
+    status = wn_task_format(a->ctx, &name, "%s", a->tasks[r->task_count]);
+    task->task = name.data;
   }
-  a->r->task_count = a->task_count;
   wn_free(scores);
-  return WN_OK;
+  return status;
 }
 
 void wn_answers_result_clear(wn_answers_result *result) {
@@ -476,34 +254,94 @@ static wn_status answers_check(wn_context *ctx, const wn_model *model, const wn_
   if (o->limit < 0 || o->max_tokens < 0 || o->max_tokens > WN_ANSWER_MOST_TOKENS || o->stop_count < 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "answers: limit %lld, max_tokens %lld: expected 0 or more, at most %d tokens",
                    (long long)o->limit, (long long)o->max_tokens, (int)WN_ANSWER_MOST_TOKENS);
-  return o->budgets && o->budgets->layers > 0 ? wn_budgets_check(ctx, o->budgets, c) : WN_OK;
+  if (o->together < 0 || o->together > WN_ANSWERS_TOGETHER)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "answers: together %lld: expected 0 to %d", (long long)o->together,
+                   WN_ANSWERS_TOGETHER);
+  return WN_OK;
 }
 
-static wn_status answers_open_save(struct answers *a) {
-  struct wn_eval_log_use use = {.path = a->o->save, .resume = true, .take = answers_take, .user = a};
-  if (use.path) WN_TRY(answers_head(a, &use.head));
-  return wn_eval_log_open(a->ctx, &use, &a->log);
+/* Opens a column's file, and takes the answers that it has. */
+static wn_status answers_open_column(struct wn_answers *a, struct wn_answers_column *column, json_t *model) {
+  struct taking taking = {a, column};
+  struct wn_eval_log_use use = {.path = column->save, .resume = true, .take = answers_take, .user = &taking};
+  void *memory;
+  WN_TRY(wn_alloc(a->ctx, "answers", (size_t)a->count * sizeof *column->all, &memory));
+  column->all = memory;
+  if (use.path) WN_TRY(answers_head(a, column->budgets, model, &use.head));
+  WN_TRY(wn_eval_log_open(a->ctx, &use, &column->log));
+  a->done += column->r->resumed;
+  a->total += (uint64_t)a->count;
+  return WN_OK;
+}
+
+static wn_status answers_open(struct wn_answers *a) {
+  json_t *model = NULL;
+  bool saves = false;
+  for (int c = 0; c < a->column_count; c++) saves |= a->columns[c].save != NULL;
+  wn_status status = saves ? wn_eval_log_model(a->ctx, a->model, &model) : WN_OK;
+  for (int c = 0; c < a->column_count && status == WN_OK; c++) status = answers_open_column(a, &a->columns[c], model);
+  json_decref(model);
+  return status;
+}
+
+static void answers_clear(struct wn_answers *a) {
+  for (int c = 0; c < a->column_count; c++) {
+    wn_eval_log_close(&a->columns[c].log);
+    wn_free(a->columns[c].all);
+  }
+  for (int i = 0; i < a->task_count; i++) wn_free(a->tasks[i]);
+  wn_free(a->tasks);
+  wn_free(a->task_lines);
+  wn_free(a->all);
+  wn_free(a->columns);
+}
+
+static wn_status answers_columns(struct wn_answers *a, const wn_answers_setting *settings, int count,
+                                 wn_answers_result *results) {
+  void *memory;
+  WN_TRY(wn_alloc(a->ctx, "answers", (size_t)count * sizeof *a->columns, &memory));
+  a->columns = memory;
+  a->column_count = count;
+  for (int c = 0; c < count; c++) {
+    const wn_budgets *budgets = settings[c].budgets && settings[c].budgets->layers > 0 ? settings[c].budgets : NULL;
+    if (budgets) WN_TRY(wn_budgets_check(a->ctx, budgets, wn_model_config_get(a->model)));
+    a->columns[c] = (struct wn_answers_column){.budgets = budgets, .save = settings[c].save, .r = &results[c]};
+    for (int d = 0; d < c && settings[c].save; d++)
+      if (settings[d].save && !strcmp(settings[c].save, settings[d].save))
+        return wn_fail(a->ctx, WN_ERR_ARGUMENT, "answers: settings %d and %d are saved to one file, %s", d, c,
+                       settings[c].save);
+  }
+  return WN_OK;
+}
+
+wn_status wn_answers_run_settings(wn_context *ctx, wn_model *model, const wn_answers_options *options,
+                                  const wn_answers_setting *settings, int count, wn_answers_result *results) {
+  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_ARRAY(settings, count), WN_ARRAY(results, count));
+  const double start = wn_seconds_now();
+  wn_answers_options o;
+  for (int c = 0; c < count; c++) results[c] = (wn_answers_result){0};
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_answers_options, options, &o));
+  WN_TRY(answers_check(ctx, model, &o));
+  struct wn_answers a = {.ctx = ctx, .model = model, .o = &o};
+  wn_status status = answers_columns(&a, settings, count, results);
+  if (status == WN_OK) status = answers_survey(&a);
+  if (status == WN_OK) status = answers_open(&a);
+  if (status == WN_OK) status = wn_answers_write(&a);
+  for (int c = 0; c < count && status == WN_OK; c++) status = answers_sum_up(&a, &a.columns[c]);
+  answers_clear(&a);
+  for (int c = 0; c < count; c++) {
+    if (status != WN_OK) wn_answers_result_clear(&results[c]);
+    results[c].seconds = wn_seconds_now() - start;
+  }
+  return status;
 }
 
 wn_status wn_answers_run(wn_context *ctx, wn_model *model, const wn_answers_options *options,
                          wn_answers_result *result) {
   WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(result));
-  const double start = wn_seconds_now();
   wn_answers_options o;
   *result = (wn_answers_result){0};
   WN_TRY(WN_OPTIONS_READ(ctx, wn_answers_options, options, &o));
-  WN_TRY(answers_check(ctx, model, &o));
-  struct answers a = {.ctx = ctx, .model = model, .o = &o, .r = result};
-  wn_status status = answers_survey(&a);
-  if (status == WN_OK) status = answers_open_save(&a);
-  if (status == WN_OK) status = answers_all(&a);
-  wn_eval_log_close(&a.log);
-  if (status == WN_OK) status = answers_sum_up(&a);
-  for (int i = 0; i < a.task_count; i++) wn_free(a.tasks[i]);
-  wn_free(a.tasks);
-  wn_free(a.task_lines);
-  wn_free(a.all);
-  if (status != WN_OK) wn_answers_result_clear(result);
-  result->seconds = wn_seconds_now() - start;
-  return status;
+  const wn_answers_setting one = {.budgets = o.budgets, .save = o.save};
+  return wn_answers_run_settings(ctx, model, options, &one, 1, result);
 }

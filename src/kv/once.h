@@ -152,6 +152,9 @@ wn_status wn_once_seen_create(wn_context *ctx, const struct wn_once_method *meth
                               struct wn_once_seen **out);
 void wn_once_seen_destroy(struct wn_once_seen *seen); /* NULL is allowed */
 void wn_once_seen_reset(struct wn_once_seen *seen);   /* for another context */
+/* Makes `to` have seen what `from` has, which was created with the same method, options and shape but for the capacity:
+ * that of `to` is at least what was seen. */
+wn_status wn_once_seen_copy(wn_context *ctx, struct wn_once_seen *to, const struct wn_once_seen *from);
 /* The next T rows: queries q [T,H,D] and keys k [T,Hkv,D], both rotated by positions at [T]. */
 wn_status wn_once_seen_rows(wn_context *ctx, struct wn_once_seen *seen, const float *q, const float *k,
                             const int32_t *at, int64_t T);

@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <unistd.h>
+#include "base/fingerprint.h"
 #include "winnow/answers.h"
 #include "winnow/generate.h"
 
@@ -186,6 +187,117 @@ static void test_answers(void **state) {
   }
 }
 
+/* --- settings --- */
+
+/* The saved answers without their seconds; freed by the caller. */
+static char *saved_without_seconds(const char *path) {
+  char line[8192];
+  json_t *all = json_array();
+  FILE *f = fopen(path, "r");
+  assert_non_null(f);
+  while (fgets(line, sizeof line, f)) {
+    json_t *found = json_loads(line, 0, NULL);
+    assert_non_null(found);
+    json_object_del(found, "first_seconds");
+    json_object_del(found, "answer_seconds");
+    json_array_append_new(all, found);
+  }
+  fclose(f);
+  char *text = json_dumps(all, JSON_SORT_KEYS);
+  json_decref(all);
+  assert_non_null(text);
+  return text;
+}
+
+/* Several settings in one run give the bits of one run each, whatever the threads and how many answers are written at a
+ * time, and read fewer contexts. */
+static void test_settings(void **state) {
+  (void)state;
+  static const struct {
+    const char *name, *budgets, *options;
+  } rows[] = {
+      {"window", "0", ""}, /* no budgets */
+      {"knorm", "50%", "when=prompt"},
+      {"lagkv", "50%", "when=prompt"},
+      {"keydiff", "25%", "when=hold"},
+      {"expected", "60%", "when=prompt"},
+      {"ada-expected", "50%", "when=prompt"},
+      {"pyramidkv", "50%", "when=prompt"},
+      {"rkv", "6", "when=hold"},
+      {"compactor", "50%", "when=prompt"},
+      {"critical-snapkv", "7", "when=prompt"},
+      {"leverage", "50%", "when=prompt"},
+      {"h2o", "50%", "when=prompt"},
+      {"h2o", "6", "when=hold"},
+      {"snapkv", "50%", "when=prompt"},
+      {"observed", "50%", "when=prompt"},
+      {"tova", "6", "when=always"},
+      {"rkv", "6", "when=every,every=4"},
+      {"knorm", "1000", "when=prompt"}, /* more than the text: nothing is evicted, and nothing shared */
+  };
+  enum { N = sizeof rows / sizeof *rows };
+  struct bench b;
+  wn_budgets budgets[N];
+  wn_answers_setting settings[N];
+  wn_answers_result results[N], r;
+  char paths[N][sizeof b.log + 8], *expected[N];
+  open_bench(&b, WN_POS_ROPE);
+  put_lines(&b);
+  wn_answers_options o = answers_of(&b);
+  for (int i = 0; i < N; i++) {
+    snprintf(paths[i], sizeof paths[i], "%s.%d", b.log, i);
+    wn_budgets_init(&budgets[i]);
+    if (!wn_budgets_named(rows[i].name, &budgets[i])) assert_true(wn_policy_find(rows[i].name, &budgets[i].policy));
+    if (*rows[i].options) OK(b.ctx, wn_budgets_set(b.ctx, rows[i].options, &budgets[i]));
+    if (i > 0) OK(b.ctx, wn_budgets_parse(b.ctx, wn_model_config_get(b.model), rows[i].budgets, &budgets[i]));
+    settings[i] = (wn_answers_setting){.budgets = &budgets[i], .save = paths[i]};
+    o.budgets = &budgets[i], o.save = paths[i];
+    OK(b.ctx, wn_answers_run(b.ctx, b.model, &o, &r));
+    assert_true(r.contexts == 4);
+    wn_answers_result_clear(&r);
+    expected[i] = saved_without_seconds(paths[i]);
+  }
+  for (int k = 0; k < 3; k++) {
+    uint64_t contexts = 0;
+    for (int i = 0; i < N; i++) unlink(paths[i]);
+    o.together = k == 0 ? 0 : k == 1 ? 5 : 64;
+    b.ctx->threads = k == 1 ? 3 : 1;
+    OK(b.ctx, wn_answers_run_settings(b.ctx, b.model, &o, settings, N, results));
+    for (int i = 0; i < N; i++) {
+      char *found = saved_without_seconds(paths[i]);
+      assert_string_equal(found, expected[i]);
+      free(found);
+      contexts += results[i].contexts;
+      wn_answers_result_clear(&results[i]);
+    }
+    /* Four contexts for each of: no budgets, no notes, h2o, snapkv, observed, always, every, more than the text. */
+    assert_int_equal(contexts, 4 * 8);
+  }
+  OK(b.ctx, wn_answers_run_settings(b.ctx, b.model, &o, settings, N, results));
+  for (int i = 0; i < N; i++) assert_true(results[i].resumed == LINES && results[i].contexts == 0);
+  for (int i = 0; i < N; i++) wn_answers_result_clear(&results[i]);
+  settings[2].save = settings[1].save;
+  assert_refused(b.ctx, wn_answers_run_settings(b.ctx, b.model, &o, settings, N, results), WN_ERR_ARGUMENT,
+                 "settings 1 and 2 are saved to one file");
+  for (int i = 0; i < N; i++) {
+    unlink(paths[i]);
+    free(expected[i]);
+    wn_budgets_clear(&budgets[i]);
+  }
+  close_bench(&b);
+}
+
+/* All bytes of a fingerprint are its own, since fingerprints of fingerprints take all of them. */
+static void test_fingerprint(void **state) {
+  (void)state;
+  char a[24], b[24];
+  memset(a, 1, sizeof a);
+  memset(b, 2, sizeof b);
+  wn_fingerprint("x", 1, a);
+  wn_fingerprint("x", 1, b);
+  assert_memory_equal(a, b, sizeof a);
+}
+
 static void stop_early(void *user, uint64_t done, uint64_t total) {
   if (done * 2 >= total) wn_context_cancel(user);
 }
@@ -298,7 +410,8 @@ static void test_bad_files(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_scores),         cmocka_unit_test(test_answers),   cmocka_unit_test(test_resume),
-      cmocka_unit_test(test_limit_and_stop), cmocka_unit_test(test_bad_files),
+      cmocka_unit_test(test_limit_and_stop), cmocka_unit_test(test_bad_files), cmocka_unit_test(test_settings),
+      cmocka_unit_test(test_fingerprint),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -98,6 +98,32 @@ void wn_once_seen_reset(struct wn_once_seen *s) {
   if (s->outer) memset(s->outer, 0, (size_t)(H * D * D) * sizeof *s->outer);
 }
 
+wn_status wn_once_seen_copy(wn_context *ctx, struct wn_once_seen *to, const struct wn_once_seen *from) {
+  const int64_t H = from->shape.H, Hkv = from->shape.Hkv, D = from->shape.D;
+  const struct {
+    void *to;
+    const void *from;
+    size_t bytes;
+  } all[] = {
+      {to->window, from->window, (size_t)(from->window_held * H * D) * sizeof *to->window},
+      {to->sum, from->sum, (size_t)(H * D) * sizeof *to->sum},
+      {to->outer, from->outer, (size_t)(H * D * D) * sizeof *to->outer},
+      {to->wait_q, from->wait_q, (size_t)(from->queued * H * D) * sizeof *to->wait_q},
+      {to->wait_k, from->wait_k, (size_t)(from->queued * Hkv * D) * sizeof *to->wait_k},
+  };
+  if (from->columns && from->seen > to->shape.capacity)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "method %s: expected a context of at most %lld tokens, found %lld",
+                   to->method->name, (long long)to->shape.capacity, (long long)from->seen);
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    if (all[i].to && all[i].bytes) memcpy(all[i].to, all[i].from, all[i].bytes);
+  for (int64_t g = 0; from->columns && g < Hkv; g++)
+    memcpy(to->columns + g * to->shape.capacity, from->columns + g * from->shape.capacity,
+           (size_t)from->columned * sizeof *to->columns);
+  to->seen = from->seen, to->counted = from->counted;
+  to->window_held = from->window_held, to->queued = from->queued, to->columned = from->columned;
+  return WN_OK;
+}
+
 /* The last rows of what the window holds and q. */
 static void seen_window(struct wn_once_seen *s, const float *q, int64_t T) {
   const int64_t row = s->shape.H * s->shape.D, fresh = T < s->rows ? T : s->rows;
