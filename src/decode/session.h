@@ -201,6 +201,9 @@ wn_status wn_session_stage(const struct wn_run *run, struct wn_session *s, struc
 /* Copies the stage's slots [B,P,n] back to the cache; slots NULL: those in the stage's slots_shown. */
 wn_status wn_session_unstage(const struct wn_run *run, struct wn_session *s, const int32_t *slots, int64_t n,
                              struct wn_kv_cache *cache);
+/* Can pieces of a prompt run as blocks under the budgets? And under cache positions? */
+bool wn_session_takes_blocks(const struct wn_session *s);
+bool wn_session_takes_cache_position_blocks(const struct wn_session *s);
 wn_status wn_session_attend_blocks(struct wn_run *run, struct wn_session *s, int64_t part,
                                    const struct wn_attention *op, const struct wn_kv_rows *rows);
 wn_status wn_session_attend_cache_position_blocks(struct wn_run *run, struct wn_session *s, int64_t part,

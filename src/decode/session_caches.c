@@ -51,8 +51,7 @@ static wn_status caches_choose_parts(wn_context *ctx, struct wn_session *s) {
   return WN_OK;
 }
 
-/* Can pieces of a prompt run as blocks under the budgets? And under cache positions? */
-static bool caches_take_blocks(const struct wn_session *s) {
+bool wn_session_takes_blocks(const struct wn_session *s) {
   const struct wn_policy_row *policy = wn_policy_row(s->budgets.policy);
   const bool sums = wn_policy_needs(&s->budgets) & WN_POLICY_SUMS;
   if (s->control) return false; /* rows must run one by one to know which of their keys are control tokens */
@@ -62,7 +61,7 @@ static bool caches_take_blocks(const struct wn_session *s) {
          !(sums && wn_attention_config_unserved(&s->attention, WN_EVICTIONS_SUMS_SERVED));
 }
 
-static bool caches_take_cache_position_blocks(const struct wn_session *s) {
+bool wn_session_takes_cache_position_blocks(const struct wn_session *s) {
   const wn_model_config *c = &s->model->config;
   if (!s->budgets.cache_positions || c->position != WN_POS_ROPE) return false;
   return !wn_attention_config_lacks(&s->attention, WN_TRAIT_LOGIT);
@@ -110,8 +109,8 @@ static wn_status caches_stage(wn_context *ctx, struct wn_session *s) {
   const int64_t H = s->model->config.heads, D = s->model->config.head_size;
   const bool on_host = s->model->backend->memory->host; /* blocks by cache position need the host's memory */
   int64_t size[WN_STAGE_SIZES] = {0};
-  s->blocks_of_rows = s->budgets.layers > 0 && caches_take_blocks(s);
-  s->cache_position_blocks = on_host && s->budgets.layers > 0 && caches_take_cache_position_blocks(s);
+  s->blocks_of_rows = s->budgets.layers > 0 && wn_session_takes_blocks(s);
+  s->cache_position_blocks = on_host && s->budgets.layers > 0 && wn_session_takes_cache_position_blocks(s);
   const bool any_blocks = s->blocks_of_rows || s->cache_position_blocks;
   for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
     struct wn_kv_shape shape = s->caches[i].shape;

@@ -4,7 +4,7 @@
  * methods too, and each of them takes over keys, values, notes and collections before it is compressed. Cost: the
  * copy. */
 #include "decode/session_once.h"
-#include "tensor/stored.h"
+#include "io/stored.h"
 
 /* Does every head keep everything until the context ends, whatever the rest of the text? */
 static bool share_keeps_all(const struct wn_session *s, const wn_budgets *b) {
