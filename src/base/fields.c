@@ -25,12 +25,18 @@ static void field_full_key(const struct wn_field_group *group, const struct wn_f
   snprintf(out, MAX_PATH, "%s%s%s", group->prefix, *group->prefix ? "." : "", field->key);
 }
 
+/* The path behind the group's prefix, or NULL where it does not begin with that. */
+static const char *fields_below(const struct wn_field_group *group, const char *path) {
+  const size_t n = strlen(group->prefix);
+  if (n == 0) return path;
+  return strncmp(path, group->prefix, n) == 0 && path[n] == '.' ? path + n + 1 : NULL;
+}
+
 static const struct wn_field *fields_find(const struct reader *r, const char *path, size_t *base) {
-  char key[MAX_PATH];
   for (int g = 0; g < r->group_count; g++) {
-    for (int i = 0; i < r->groups[g].count; i++) {
-      field_full_key(&r->groups[g], &r->groups[g].fields[i], key);
-      if (strcmp(key, path) != 0) continue;
+    const char *key = fields_below(&r->groups[g], path);
+    for (int i = 0; key && i < r->groups[g].count; i++) {
+      if (strcmp(r->groups[g].fields[i].key, key) != 0) continue;
       *base = r->groups[g].base;
       return &r->groups[g].fields[i];
     }
@@ -51,13 +57,19 @@ wn_status wn_fields_set(wn_context *ctx, json_t *object, const struct wn_field_g
 
 /* Is `path` an object with keys of its own? */
 static bool fields_is_section(const struct reader *r, const char *path) {
-  char key[MAX_PATH];
-  size_t n = strlen(path);
+  const size_t n = strlen(path);
   for (int g = 0; g < r->group_count; g++) {
-    for (int i = 0; i < r->groups[g].count; i++) {
-      field_full_key(&r->groups[g], &r->groups[g].fields[i], key);
-      if (n == 0 || (strncmp(key, path, n) == 0 && key[n] == '.')) return true;
+    const struct wn_field_group *group = &r->groups[g];
+    if (n == 0 && group->count > 0) return true;
+    const char *key = fields_below(group, path);
+    if (!key) { /* the prefix, or the beginning of it */
+      const bool leads = strncmp(group->prefix, path, n) == 0 && (group->prefix[n] == '.' || !group->prefix[n]);
+      if (leads && group->count > 0) return true;
+      continue;
     }
+    const size_t m = strlen(key);
+    for (int i = 0; i < group->count; i++)
+      if (strncmp(group->fields[i].key, key, m) == 0 && group->fields[i].key[m] == '.') return true;
   }
   return false;
 }

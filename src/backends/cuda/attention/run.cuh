@@ -183,16 +183,19 @@ template <class P, class T = no_terms> struct call {
   }
 
   const char *backward(const wn_attention *c, cudaStream_t stream) {
-    constexpr int bilinear = dF_room<P>::ROWS * (int)sizeof(typename P::element) + P::WEIGHTS * 4;
+    [[maybe_unused]] constexpr int bilinear = dF_room<P>::ROWS * (int)sizeof(typename P::element) + P::WEIGHTS * 4;
     if (failed(wn_shared_limit(attention_select<P, T>, select_room<P>::BYTES)) ||
         failed(wn_shared_limit(attention_select_back<P, T>, select_room<P>::BYTES)) ||
         failed(wn_shared_limit(attention_dF<P, T>, dF_room<P>::BYTES)) ||
         failed(wn_shared_limit(attention_dq<P, T>, dq_dkv_room<P>::BYTES)) ||
-        failed(wn_shared_limit(attention_dkv<P, T>, dq_dkv_room<P>::BYTES)) ||
-        failed(wn_shared_limit(attention_dsq<P>, bilinear)) || failed(wn_shared_limit(attention_dsk<P>, bilinear)))
+        failed(wn_shared_limit(attention_dkv<P, T>, dq_dkv_room<P>::BYTES)))
       return what;
-    if constexpr (IS_ROUNDED)
+    if constexpr (IS_ROUNDED) {
       if (failed(wn_shared_limit(attention_row_sums<P, T>, dF_room<P>::BYTES))) return what;
+    } else { /* bf16 rows with a bilinear selection are served by others (is_fused) */
+      if (failed(wn_shared_limit(attention_dsq<P>, bilinear)) || failed(wn_shared_limit(attention_dsk<P>, bilinear)))
+        return what;
+    }
     lay_backward(c);
     find_root(stream);
     const void *given = a.dy;
@@ -222,11 +225,13 @@ template <class P, class T = no_terms> struct call {
         WN_LAUNCH(dim3((unsigned)a.key_tiles, (unsigned)a.row_tiles, (unsigned)(a.B * a.G)), dim3(P::THREADS),
                   dF_room<P>::BYTES, stream, (attention_dF<P, T>), a);
         WN_LAUNCH(by_groups, dim3(P::THREADS), select_room<P>::BYTES, stream, (attention_select_back<P, T>), a);
-        if (c->sel.bilinear && c->dsq)
-          WN_LAUNCH(dim3((unsigned)a.row_tiles, (unsigned)a.G, (unsigned)a.B), dim3(P::THREADS), bilinear, stream,
-                    (attention_dsq<P>), a, c->dsq);
-        if (c->sel.bilinear && c->dsk)
-          WN_LAUNCH(by_groups, dim3(P::THREADS), bilinear, stream, (attention_dsk<P>), a, c->dsk);
+        if constexpr (!IS_ROUNDED) {
+          if (c->sel.bilinear && c->dsq)
+            WN_LAUNCH(dim3((unsigned)a.row_tiles, (unsigned)a.G, (unsigned)a.B), dim3(P::THREADS), bilinear, stream,
+                      (attention_dsq<P>), a, c->dsq);
+          if (c->sel.bilinear && c->dsk)
+            WN_LAUNCH(by_groups, dim3(P::THREADS), bilinear, stream, (attention_dsk<P>), a, c->dsk);
+        }
       }
       WN_LAUNCH(by_rows, dim3(P::THREADS), dq_dkv_room<P>::BYTES, stream, (attention_dq<P, T>), a);
       WN_LAUNCH(by_keys, dim3(P::THREADS), dq_dkv_room<P>::BYTES, stream, (attention_dkv<P, T>), a);
