@@ -1,6 +1,7 @@
 /* generation_config.json as transformers reads it, and the keys of GGUF: general.sampling.* and
  * tokenizer.ggml.suppress_tokens are llama.cpp's, winnow.generation.* are for what it has no key for. A key that is
- * null is not declared. Keys for other ways to search or to sample (num_beams, typical_p, ...) are not read. */
+ * null is not declared. Keys for other ways to search or to sample (num_beams, typical_p, ...) are not followed; where
+ * one would change a text, a warning says so. */
 #include "text/declared.h"
 
 #include <jansson.h>
@@ -43,6 +44,28 @@ static const struct {
 enum { NUMBERS = sizeof numbers / sizeof *numbers, LISTS = sizeof lists / sizeof *lists, ENDS = 0, SUPPRESSED = 1 };
 #define TOP_K_GGUF "general.sampling.top_k"
 #define DO_SAMPLE_GGUF "winnow.generation.do_sample"
+
+/* Keys that are not followed, and the number with which they change nothing; likewise false and what is empty. */
+static const struct unfollowed {
+  const char *key;
+  double none;
+} unfollowed_json[] = {{"num_beams", 1},
+                       {"typical_p", 1},
+                       {"epsilon_cutoff", 0},
+                       {"eta_cutoff", 0},
+                       {"top_h", 1},
+                       {"penalty_alpha", 0},
+                       {"guidance_scale", 1},
+                       {"no_repeat_ngram_size", 0},
+                       {"min_length", 0},
+                       {"min_new_tokens", 0},
+                       {"forced_bos_token_id", -1},
+                       {"forced_eos_token_id", -1},
+                       {"stop_strings", 0},
+                       {"sequence_bias", 0},
+                       {"exponential_decay_length_penalty", 0},
+                       {"watermarking_config", 0}},
+  unfollowed_gguf[] = {{"general.sampling.mirostat", 0}, {"general.sampling.xtc_probability", 0}};
 
 static double *declared_number(const wn_declared *d, int i) {
   return (double *)(void *)((char *)(uintptr_t)d + numbers[i].at);
@@ -135,7 +158,23 @@ static wn_status declared_read_bad_words(wn_context *ctx, const char *where, con
   return WN_OK;
 }
 
+static void declared_warn(wn_context *ctx, const char *where, const char *key) {
+  wn_log(ctx, WN_LOG_WARNING, "%s: \"%s\" is not followed", where, key);
+}
+
+static void declared_name_unfollowed(wn_context *ctx, const char *where, const json_t *object) {
+  for (size_t i = 0; i < sizeof unfollowed_json / sizeof *unfollowed_json; i++) {
+    const struct unfollowed *u = &unfollowed_json[i];
+    const json_t *value = json_object_get(object, u->key);
+    const bool empty = json_is_array(value) || json_is_object(value)
+                           ? json_array_size(value) + json_object_size(value) == 0
+                           : !value || json_is_null(value) || json_is_false(value);
+    if (!empty && !(json_is_number(value) && json_number_value(value) == u->none)) declared_warn(ctx, where, u->key);
+  }
+}
+
 static wn_status declared_read_json(wn_context *ctx, const char *where, const json_t *object, wn_declared *d) {
+  declared_name_unfollowed(ctx, where, object);
   for (int i = 0; i < LISTS; i++) WN_TRY(declared_read_ids(ctx, where, object, i, d));
   WN_TRY(declared_read_bad_words(ctx, where, object, d));
   for (int i = 0; i < NUMBERS; i++) {
@@ -258,6 +297,13 @@ wn_status wn_declared_read_gguf(wn_context *ctx, const char *where, const wn_ggu
   static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                      "tokenizer.ggml.eom_token_id"};
   *d = (wn_declared){0};
+  for (size_t i = 0; i < sizeof unfollowed_gguf / sizeof *unfollowed_gguf; i++) {
+    const wn_gguf_value *v = wn_gguf_value_find(file, unfollowed_gguf[i].key);
+    int64_t n = 0;
+    double x = 0;
+    const bool known = v && !v->is_array && (wn_gguf_value_float(v, 0, &x) || wn_gguf_value_int(v, 0, &n));
+    if (v && !(known && x + (double)n == unfollowed_gguf[i].none)) declared_warn(ctx, where, unfollowed_gguf[i].key);
+  }
   for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) WN_TRY(declared_gguf_ids(ctx, where, file, ends[i], ENDS, d));
   for (int i = 0; i < LISTS; i++) WN_TRY(declared_gguf_ids(ctx, where, file, lists[i].gguf, i, d));
   for (int i = 0; i < NUMBERS; i++) {

@@ -251,9 +251,49 @@ static void test_refused(void **state) {
   declare("hf/generation_config.json", "{}");
 }
 
+static void count_unfollowed(void *user, wn_log_level level, const char *line) {
+  *(int *)user +=
+      level == WN_LOG_WARNING && strstr(line, "is not followed") && strstr(line, "hf/generation_config.json");
+}
+
+/* What is declared and not followed is said, unless it changes nothing. */
+static void test_unfollowed(void **state) {
+  (void)state;
+  static const struct {
+    const char *text;
+    int told;
+  } rows[] = {
+      {"{\"num_beams\": 4, \"no_repeat_ngram_size\": 3}", 2},
+      {"{\"stop_strings\": [\"END\"]}", 1},
+      {"{\"stop_strings\": \"END\"}", 1},
+      {"{\"forced_eos_token_id\": 2, \"min_new_tokens\": 5, \"typical_p\": 0.9}", 3},
+      {"{\"exponential_decay_length_penalty\": [5, 1.1], \"sequence_bias\": [[[1], 2.0]], \"watermarking_config\": "
+       "{\"a\": 1}}",
+       3},
+      {"{\"num_beams\": 1, \"typical_p\": 1.0, \"no_repeat_ngram_size\": 0, \"stop_strings\": null, \"sequence_bias\": "
+       "[], "
+       "\"min_length\": 0, \"max_length\": 20, \"max_new_tokens\": 7, \"use_cache\": true, \"early_stopping\": false}",
+       0},
+      {"{}", 0},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    int told = 0;
+    const wn_context_options options = {.size = sizeof options, .log = count_unfollowed, .log_user = &told};
+    wn_context *own;
+    wn_model *model;
+    declare("hf/generation_config.json", rows[i].text);
+    assert_int_equal(wn_context_create(&options, &own), WN_OK);
+    assert_ok(own, wn_model_load(own, path_in(folder, "hf"), &model));
+    wn_model_destroy(model);
+    wn_context_destroy(own);
+    if (told != rows[i].told) fail_msg("%s: told %d times, expected %d", rows[i].text, told, rows[i].told);
+  }
+  declare("hf/generation_config.json", "{}");
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_ends), cmocka_unit_test(test_suppressed),
-                                     cmocka_unit_test(test_kept), cmocka_unit_test(test_greedy),
-                                     cmocka_unit_test(test_refused)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_ends),    cmocka_unit_test(test_suppressed),
+                                     cmocka_unit_test(test_kept),    cmocka_unit_test(test_greedy),
+                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_unfollowed)};
   return cmocka_run_group_tests(tests, set_up_model, tear_down);
 }
