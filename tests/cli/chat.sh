@@ -121,6 +121,12 @@ if command -v python3 >/dev/null; then
 else
   skip "chat on a terminal" "no python3"
 fi
+# A draft model: the same text; another vocabulary is refused.
+drawn() { "$winnow" generate --model talker --prompt "the water came" --tokens 20 --temperature 0.7 --seed 4 --json --quiet "$@" >out 2>err; }
+drawn && jq -c .ids out >alone
+drawn --draft-model talker
+is "generate --draft-model draws the same text" "$(cat alone) true" "$(jq -c .ids out) $(jq '.drafted > 0' out)"
+refuses "a draft model with another vocabulary" 1 'whole has a vocabulary of .* expected the same' generate --model talker --draft-model whole --prompt the
 # What is left of turns, and what is pinned, under a window of 60 tokens.
 long='the water came from the hill the water came from the hill the water'
 say "the first one\\n$long\\n$long\\n$long\\n" --template chatml --tokens 4 --context 600 --json --budgets 60 --policy window
