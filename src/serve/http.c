@@ -50,6 +50,7 @@ struct http_exchange {
   const struct wn_http_route *route;
   const char *origin; /* the Origin header, if the origin is one that `origins` names; NULL: no other page asks */
   bool head;          /* the answer has no body */
+  bool last;          /* the connection ends with the answer */
   int refused;        /* the HTTP status of a refusal; 0: not refused */
   char *body;         /* [room] and a NUL */
   size_t bytes, room, declared, discarded; /* declared: Content-Length; 0: none */
@@ -194,7 +195,7 @@ static const char *http_refusal(int status) {
  * header whose name ends in a blank as another one. A program in front of this server may do otherwise, and then the
  * two see different requests. RFC 9112, sections 5 and 6: such heads are errors. */
 struct http_framing {
-  int lengths, codings, hosts;
+  int lengths, codings, hosts, origins;
   bool chunked, bad;
 };
 
@@ -207,6 +208,7 @@ static enum MHD_Result http_on_header(void *user, enum MHD_ValueKind kind, const
   for (const unsigned char *c = (const unsigned char *)value; c && *c; c++)
     f->bad = f->bad || (*c < ' ' && *c != '\t') || *c == 0x7f;
   f->hosts += !strcasecmp(name, MHD_HTTP_HEADER_HOST);
+  f->origins += !strcasecmp(name, MHD_HTTP_HEADER_ORIGIN);
   /* a longer name is one that a folded line was added to */
   f->lengths += !strncasecmp(name, length, sizeof length - 1);
   f->codings += !strncasecmp(name, coding, sizeof coding - 1);
@@ -216,11 +218,12 @@ static enum MHD_Result http_on_header(void *user, enum MHD_ValueKind kind, const
   return MHD_YES;
 }
 
-/* Is it clear where the request ends? */
-static bool http_is_framed(struct MHD_Connection *c, const char *version) {
+/* Is it clear where the request ends? *chunked: its body is sent in chunks. */
+static bool http_is_framed(struct MHD_Connection *c, const char *version, bool *chunked) {
   struct http_framing f = {0};
   MHD_get_connection_values(c, MHD_HEADER_KIND, http_on_header, &f);
-  if (f.bad || f.hosts > 1 || f.lengths > 1 || f.codings > 1) return false;
+  *chunked = f.chunked;
+  if (f.bad || f.hosts > 1 || f.origins > 1 || f.lengths > 1 || f.codings > 1) return false;
   return f.codings == 0 || (f.chunked && f.lengths == 0 && !strcmp(version, MHD_HTTP_VERSION_1_1));
 }
 
@@ -277,6 +280,7 @@ static enum MHD_Result http_send(struct wn_http *http, struct MHD_Connection *c,
   snprintf(seconds, sizeof seconds, "%d", a->retry);
   if (a->retry > 0) MHD_add_response_header(r, "Retry-After", seconds);
   if (a->status == MHD_HTTP_METHOD_NOT_ALLOWED) http_add_allowed(http, path, "Allow", r);
+  if (x->last) MHD_add_response_header(r, "Connection", "close");
   if (x->origin) http_add_origin(http, c, path, x, r);
   wn_connections_enter(&http->connections, http_connection(c), streams ? WN_CONNECTION_STREAM : WN_CONNECTION_ANSWER);
   const enum MHD_Result result = MHD_queue_response(c, (unsigned)a->status, r);
@@ -329,7 +333,8 @@ static enum MHD_Result http_begin(struct wn_http *http, struct MHD_Connection *c
                                         .http = http,
                                         .connection = c,
                                         .access = wn_access_open(http->options.log, method, path)};
-  const bool framed = http_is_framed(c, version);
+  /* libmicrohttpd also ends the lines between chunks at a newline alone: what follows the last chunk is not read. */
+  const bool framed = http_is_framed(c, version, &x->last);
   x->refused = framed ? http_judge(http, x) : MHD_HTTP_BAD_REQUEST;
   wn_connections_enter(&http->connections, http_connection(c), WN_CONNECTION_BODY);
   /* An answer before the body closes the connection. */

@@ -452,7 +452,8 @@ static bool body_check_nul(const json_t *object, struct wn_serve_error *error) {
   json_object_foreach((json_t *)(uintptr_t)object, key, value) {
     const bool text = !strcmp(key, "prompt") || !strcmp(key, "content") || !strcmp(key, "input");
     if (!text && body_has_nul(value))
-      return wn_serve_refuse(error, 400, key, "%s: has a NUL (\\u0000), which only prompt, content and input may have",
+      return wn_serve_refuse(error, 400, key,
+                             "%s: has a NUL (\\u0000); only prompt, input and the content of /tokenize may have one",
                              key);
   }
   return true;

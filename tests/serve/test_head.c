@@ -6,6 +6,7 @@
 
 #define B "{\"prompt\":\"a\",\"max_tokens\":1}"
 #define POST_OF(more) "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" more "\r\n"
+#define CHUNKED_POST "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 #define HIDDEN "GET /slots HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 static int served_in(const char *text) {
@@ -46,6 +47,10 @@ static void test_framing(void **state) {
       {"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1d\r\n" B "\r\n0\r\n\r\n",
        400},
       {"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n", 400},
+      {POST_OF("Origin: http://localhost\r\nOrigin: http://localhost\r\nContent-Length: 29\r\n") B, 400},
+      /* what a line between chunks that ends in a newline alone would hide */
+      {CHUNKED_POST "1d;a\n" B "\r\n0\r\n\r\n" HIDDEN, 200},
+      {CHUNKED_POST "1d\r\n" B "\r\n0\n\n" HIDDEN, 200},
   };
   struct place p;
   open_place(&p, NULL);
